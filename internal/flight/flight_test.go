@@ -1,0 +1,322 @@
+package flight_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
+)
+
+var (
+	background = context.Background()
+	errCreator = errors.New("creator")
+)
+
+func begin(ctx context.Context, key string) *flight.Flight[string] {
+	return flight.New[string](ctx, "room", key)
+}
+
+func ignore(string) {}
+
+// F1: everybody who waits takes the value before it is released, once.
+func TestWaitTakesBeforeRelease(t *testing.T) {
+	f := begin(background, "k")
+	const waiters = 50
+	var taken, released atomic.Int64
+	var done sync.WaitGroup
+	for range waiters {
+		if !f.Join() {
+			t.Fatal("nobody has left: the flight must take waiters")
+		}
+		done.Go(func() {
+			err := f.Wait(background, func(v string) {
+				if v != "v" || released.Load() != 0 {
+					t.Errorf("took %q, released %d times", v, released.Load())
+				}
+				taken.Add(1)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if !f.Finish("v", nil, func(string) { released.Add(1) }) {
+		t.Error("the first Finish must count")
+	}
+	if f.Finish("w", nil, func(string) { t.Error("released the second value") }) {
+		t.Error("the second Finish must not count")
+	}
+	done.Wait()
+	if taken.Load() != waiters || released.Load() != 1 {
+		t.Errorf("taken %d times, released %d times", taken.Load(), released.Load())
+	}
+	if !f.Finished() || f.Deserted() {
+		t.Error("the flight must be finished and not deserted")
+	}
+}
+
+// F2: an error reaches all; nothing is released.
+func TestError(t *testing.T) {
+	f := begin(background, "k")
+	f.Join()
+	f.Finish("", errCreator, func(string) { t.Error("released an error's value") })
+	if err := f.Wait(background, func(string) { t.Error("took an error's value") }); !errors.Is(err, errCreator) {
+		t.Errorf("wait: %v", err)
+	}
+}
+
+// A flight that nobody joined releases its value at its end.
+func TestFinishWithoutWaiters(t *testing.T) {
+	f := begin(background, "k")
+	released := 0
+	f.Finish("v", nil, func(string) { released++ })
+	if released != 1 {
+		t.Errorf("released %d times", released)
+	}
+	if f.Join() || f.WaitEnd(background) != nil {
+		t.Error("joined for a value that was given back")
+	}
+}
+
+// F4: leaving alone, and the last one's leaving.
+func TestDesertion(t *testing.T) {
+	f := begin(background, "k")
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	f.Join()
+	f.Join()
+	if err := f.Wait(ctx, ignore); !errors.Is(err, context.Canceled) {
+		t.Errorf("wait: %v", err)
+	}
+	if f.Deserted() || f.Context().Err() != nil {
+		t.Error("one waiter is left")
+	}
+	f.Leave()
+	if !f.Deserted() || f.Context().Err() == nil {
+		t.Error("nobody is left: the creator's context must have ended")
+	}
+	if f.Join() {
+		t.Error("a deserted flight took a waiter")
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.WaitEnd(background) }()
+	released := 0
+	f.Finish("v", nil, func(string) { released++ })
+	if err := <-ended; err != nil || released != 1 {
+		t.Errorf("wait for the end: %v; released %d times", err, released)
+	}
+}
+
+// The creator's context: the caller's values, an end of its own, no deadline.
+func TestContext(t *testing.T) {
+	type key struct{}
+	caller, cancel := context.WithTimeout(context.WithValue(background, key{}, "value"), time.Hour)
+	f := begin(caller, "k")
+	ctx := f.Context()
+	cancel()
+	if ctx.Err() != nil || context.Cause(ctx) != nil {
+		t.Error("the caller's end must not reach the creator")
+	}
+	if _, ok := ctx.Deadline(); ok {
+		t.Error("the caller's deadline must not reach the creator")
+	}
+	for range 2 { // before and after somebody asked for Done
+		if ctx.Value(key{}) != "value" {
+			t.Error("the caller's values must reach the creator")
+		}
+		select {
+		case <-ctx.Done():
+			t.Error("done too early")
+		default:
+		}
+	}
+	child, stop := context.WithCancel(ctx)
+	defer stop()
+	f.Cancel()
+	<-ctx.Done()
+	<-child.Done()
+	if !errors.Is(ctx.Err(), context.Canceled) || !errors.Is(child.Err(), context.Canceled) {
+		t.Errorf("err = %v, %v", ctx.Err(), child.Err())
+	}
+	late := begin(background, "k")
+	late.Finish("", nil, nil)
+	<-late.Context().Done() // asked for after the end
+}
+
+// A creator that starts goroutines of its own under its context leaves none behind.
+func TestChildrenNeedNoGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := begin(background, "k")
+		for range 10 {
+			_, stop := context.WithCancel(f.Context())
+			defer stop()
+		}
+		f.Finish("", nil, nil)
+	}) // a goroutine that is left would end the bubble in a panic
+}
+
+// F5: a circle of n flights is answered to one in it, at once.
+func TestCycle(t *testing.T) {
+	for n := 1; n <= 4; n++ {
+		synctest.Test(t, func(t *testing.T) {
+			flights := make([]*flight.Flight[string], n)
+			for i := range flights {
+				flights[i] = begin(background, "k")
+				flights[i].Join()
+			}
+			errs := make(chan error, n) // one answer each
+			for i, f := range flights {
+				next := flights[(i+1)%n]
+				next.Join()
+				go func() { errs <- next.Wait(f.Context(), ignore) }()
+			}
+			synctest.Wait()
+			if err := <-errs; len(errs) != 0 || !errors.Is(err, fault.ErrCycle) {
+				t.Errorf("circle of %d: %v, and %d more answers", n, err, len(errs))
+			}
+			for _, f := range flights {
+				f.Finish("v", nil, nil)
+			}
+		})
+	}
+}
+
+// F5: a shared part is no circle, nor is one who waits again after an end.
+func TestNoCycle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		top, a, b, part := begin(background, "top"), begin(background, "a"), begin(background, "b"), begin(background, "p")
+		errs := make(chan error, 4) // one answer each
+		wait := func(from, to *flight.Flight[string]) {
+			to.Join()
+			go func() { errs <- to.Wait(from.Context(), ignore) }()
+		}
+		wait(top, a)
+		wait(top, b)
+		wait(a, part)
+		wait(b, part)
+		synctest.Wait()
+		if len(errs) != 0 {
+			t.Fatalf("a shared part: %v", <-errs)
+		}
+		for _, f := range []*flight.Flight[string]{part, a, b, top} {
+			f.Finish("v", nil, nil)
+		}
+		part.Join() // an ended flight is no edge, whoever waits
+		if err := part.Wait(part.Context(), ignore); err != nil {
+			t.Errorf("an ended flight: %v", err)
+		}
+	})
+}
+
+// F5: an edge goes when its waiter gives up.
+func TestEdgeOfOneWhoLeft(t *testing.T) {
+	a, b := begin(background, "a"), begin(background, "b")
+	b.Join()
+	gone, cancel := context.WithCancel(a.Context())
+	cancel()
+	b.Join()
+	if err := b.Wait(gone, ignore); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	a.Join()
+	short, stop := context.WithCancel(b.Context())
+	stop()
+	if err := a.Wait(short, ignore); errors.Is(err, fault.ErrCycle) {
+		t.Error("an edge outlived its waiter")
+	}
+	b.Finish("", nil, nil)
+	a.Finish("", nil, nil)
+}
+
+// F5: what joins nothing asks whether it is within its own key.
+func TestWithinAndNested(t *testing.T) {
+	outer := begin(background, "outer")
+	inner := begin(outer.Context(), "inner")
+	for _, c := range []struct {
+		ctx          context.Context
+		scope, key   string
+		within, nest bool
+	}{
+		{background, "room", "outer", false, false},
+		{outer.Context(), "room", "outer", true, true},
+		{outer.Context(), "room", "inner", false, true},
+		{outer.Context(), "other room", "outer", false, true},
+		{inner.Context(), "room", "outer", true, true},
+		{inner.Context(), "room", "inner", true, true},
+	} {
+		if got := flight.Within(c.ctx, c.scope, c.key); got != c.within {
+			t.Errorf("Within(%s, %s) = %v", c.scope, c.key, got)
+		}
+		if got := flight.Nested(c.ctx); got != c.nest {
+			t.Errorf("Nested = %v, want %v", got, c.nest)
+		}
+	}
+}
+
+// T3, F5: an owner's flights stand for each other, in both directions.
+func TestOwn(t *testing.T) {
+	owned, other := begin(background, "owned"), begin(background, "other")
+	ctx := owned.Own(other.Context())
+	owned.Join()
+	if err := owned.Wait(other.Context(), ignore); !errors.Is(err, fault.ErrCycle) {
+		t.Errorf("the owner waits for what it promised: %v", err)
+	}
+	other.Join()
+	if err := other.Wait(ctx, ignore); !errors.Is(err, fault.ErrCycle) {
+		t.Errorf("the owner waits for the flight it runs in: %v", err)
+	}
+	free := begin(background, "free")
+	plain := free.Own(background)
+	free.Join()
+	if err := free.Wait(plain, ignore); !errors.Is(err, fault.ErrCycle) {
+		t.Errorf("an owner outside of any flight: %v", err)
+	}
+}
+
+// Joins, leaves and the end at the same time: the release comes once, after the
+// last take.
+func TestHammer(t *testing.T) {
+	for range 500 {
+		f := begin(background, "k")
+		var released, late atomic.Int64
+		var done sync.WaitGroup
+		for i := range 8 {
+			done.Go(func() {
+				if !f.Join() {
+					if f.WaitEnd(background) != nil {
+						t.Error("no end")
+					}
+					return
+				}
+				if i%2 == 0 {
+					f.Leave()
+					return
+				}
+				if err := f.Wait(background, func(string) { late.Add(released.Load()) }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		done.Go(func() { f.Finish("v", nil, func(string) { released.Add(1) }) })
+		done.Wait()
+		if released.Load() != 1 || late.Load() != 0 {
+			t.Fatalf("released %d times, %d takes after it", released.Load(), late.Load())
+		}
+	}
+}
+
+func BenchmarkFlight(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		f := begin(background, "k")
+		f.Join()
+		f.Finish("v", nil, nil)
+		f.Wait(background, ignore)
+	}
+}

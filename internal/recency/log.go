@@ -1,0 +1,94 @@
+// Package recency notes who was used, in order, without a lock: what a policy
+// that wants exact recency needs from readers that must not wait.
+package recency
+
+import (
+	"runtime"
+	"sync/atomic"
+)
+
+// segment is as many notes as are handed over at a time. 256 keep a drain far
+// below the time of one actor turn and the memory at 2 KiB.
+const segment = 256
+
+// Log takes notes from any number of goroutines and hands them to one consumer
+// in the order in which they were begun. Notes that overlap in time may stand
+// in either order. Note costs one atomic addition and one store; every 256th
+// one allocates the next segment.
+type Log[T any] struct {
+	tail atomic.Pointer[part[T]] // where notes go
+	full func()                  // told once a segment
+
+	head *part[T] // consumer only
+	pos  int      // consumer only: notes taken from head
+}
+
+type part[T any] struct {
+	base  uint64        // notes before this part
+	next  atomic.Uint32 // slots handed out; may run past the end
+	after atomic.Pointer[part[T]]
+	slots [segment]atomic.Pointer[T]
+}
+
+// NewLog gives an empty log. full is called by the goroutine whose note filled
+// a segment; it must return soon, and should get the consumer to drain.
+func NewLog[T any](full func()) *Log[T] {
+	p := new(part[T])
+	l := &Log[T]{full: full, head: p}
+	l.tail.Store(p)
+	return l
+}
+
+// Note appends v, which must not be nil. Safe for concurrent use.
+func (l *Log[T]) Note(v *T) {
+	for {
+		p := l.tail.Load()
+		i := p.next.Add(1) - 1
+		if i < segment {
+			p.slots[i].Store(v)
+			if i == segment-1 {
+				l.advance(p)
+				l.full()
+			}
+			return
+		}
+		l.advance(p)
+	}
+}
+
+// Count is the number of notes begun so far: a counter of uses that costs its
+// users nothing more. Safe for concurrent use.
+func (l *Log[T]) Count() uint64 {
+	p := l.tail.Load()
+	return p.base + uint64(min(p.next.Load(), segment))
+}
+
+// advance makes the part after p the tail, adding one if there is none.
+func (l *Log[T]) advance(p *part[T]) {
+	if p.after.Load() == nil {
+		p.after.CompareAndSwap(nil, &part[T]{base: p.base + segment})
+	}
+	l.tail.CompareAndSwap(p, p.after.Load())
+}
+
+// Drain hands every note whose Note call has returned to f, in order. Only the
+// one consumer may call it.
+func (l *Log[T]) Drain(f func(*T)) {
+	for {
+		p := l.head
+		n := int(min(p.next.Load(), segment))
+		for ; l.pos < n; l.pos++ {
+			v := p.slots[l.pos].Load()
+			for v == nil { // its writer is between taking the slot and filling it
+				runtime.Gosched()
+				v = p.slots[l.pos].Load()
+			}
+			f(v)
+		}
+		after := p.after.Load()
+		if l.pos < segment || after == nil {
+			return
+		}
+		l.head, l.pos = after, 0
+	}
+}

@@ -1,0 +1,165 @@
+// Package table is the hash table that readers of every room walk: one writer,
+// any number of readers, no lock, no allocation and no clock on a lookup.
+//
+// Open addressing with linear probing over atomic pointers, at most half full,
+// so a miss ends soon. The full key is compared on every hit; the hash only
+// places (SPEC K2). A removed node leaves a tombstone until the next rebuild,
+// which publishes a new slot array with one atomic store.
+package table
+
+import (
+	"hash/maphash"
+	"sync/atomic"
+)
+
+// Node is one entry. Key and Sub are set once; Value belongs to the room,
+// which must make what it changes there safe for its readers.
+type Node[V any] struct {
+	hash  uint64
+	Key   string
+	Sub   uint64 // second part of the key: a lane, a backend id, or 0
+	Value V
+}
+
+// Table maps (Key, Sub) to nodes. Lookup and All may be called by anybody at
+// any time; the other methods by the one writer. The zero Table is not usable.
+type Table[V any] struct {
+	slots atomic.Pointer[slots[V]]
+	hash  func(string) uint64 // nil = maphash with the process's seed
+	grave *Node[V]            // what stands in a removed node's slot
+	live  int                 // nodes in the table; writer only
+	used  int                 // slots that are not empty; writer only
+}
+
+type slots[V any] struct {
+	mask uint64
+	at   []atomic.Pointer[Node[V]]
+}
+
+const smallest = 8
+
+var seed = maphash.MakeSeed()
+
+// New gives an empty table. hash, if not nil, places the keys instead of the
+// process's own seeded hash: it may be as bad as it likes.
+func New[V any](hash func(string) uint64) *Table[V] {
+	t := &Table[V]{hash: hash, grave: new(Node[V])}
+	t.slots.Store(newSlots[V](smallest))
+	return t
+}
+
+func newSlots[V any](n int) *slots[V] {
+	return &slots[V]{mask: uint64(n - 1), at: make([]atomic.Pointer[Node[V]], n)}
+}
+
+func (t *Table[V]) place(key string, sub uint64) uint64 {
+	var h uint64
+	if t.hash != nil {
+		h = t.hash(key)
+	} else {
+		h = maphash.String(seed, key)
+	}
+	return h ^ sub*0x9e3779b97f4a7c15 // 2^64 / golden ratio spreads small numbers
+}
+
+// Lookup gives the node of a key, or nil.
+func (t *Table[V]) Lookup(key string, sub uint64) *Node[V] {
+	h := t.place(key, sub)
+	s := t.slots.Load()
+	for i := h & s.mask; ; i = (i + 1) & s.mask {
+		n := s.at[i].Load()
+		if n == nil {
+			return nil
+		}
+		if n.hash == h && n.Sub == sub && n.Key == key && n != t.grave {
+			return n
+		}
+	}
+}
+
+// NewNode makes a node for the key without entering it, so that the writer can
+// fill in its Value first.
+func (t *Table[V]) NewNode(key string, sub uint64) *Node[V] {
+	return &Node[V]{hash: t.place(key, sub), Key: key, Sub: sub}
+}
+
+// Put publishes a node made by NewNode and gives the one it replaces, or nil.
+func (t *Table[V]) Put(n *Node[V]) *Node[V] {
+	s := t.slots.Load()
+	if 2*(t.used+1) > len(s.at) {
+		s = t.rebuild()
+	}
+	for i := n.hash & s.mask; ; i = (i + 1) & s.mask {
+		old := s.at[i].Load()
+		if old == nil {
+			t.live++
+			t.used++
+			s.at[i].Store(n)
+			return nil
+		}
+		if old.hash == n.hash && old.Sub == n.Sub && old.Key == n.Key && old != t.grave {
+			s.at[i].Store(n)
+			return old
+		}
+	}
+}
+
+// Remove takes this very node out; it reports false if it is not in the table.
+func (t *Table[V]) Remove(n *Node[V]) bool {
+	s := t.slots.Load()
+	for i := n.hash & s.mask; ; i = (i + 1) & s.mask {
+		old := s.at[i].Load()
+		if old == nil {
+			return false
+		}
+		if old == n {
+			s.at[i].Store(t.grave)
+			t.live--
+			return true
+		}
+	}
+}
+
+// rebuild publishes slots without tombstones, with room for a quarter more
+// nodes at least, so that its cost per Put stays constant.
+func (t *Table[V]) rebuild() *slots[V] {
+	size := smallest
+	for size/2 < t.live+t.live/4+1 {
+		size *= 2
+	}
+	old, s := t.slots.Load(), newSlots[V](size)
+	for j := range old.at {
+		n := old.at[j].Load()
+		if n == nil || n == t.grave {
+			continue
+		}
+		i := n.hash & s.mask
+		for s.at[i].Load() != nil {
+			i = (i + 1) & s.mask
+		}
+		s.at[i].Store(n)
+	}
+	t.used = t.live
+	t.slots.Store(s)
+	return s
+}
+
+// Len is the number of nodes; for the writer.
+func (t *Table[V]) Len() int { return t.live }
+
+// Clear takes every node out at once.
+func (t *Table[V]) Clear() {
+	t.live, t.used = 0, 0
+	t.slots.Store(newSlots[V](smallest))
+}
+
+// All calls f for the nodes of one moment's slots until it returns false.
+// Nodes that are put or removed meanwhile may or may not be seen.
+func (t *Table[V]) All(f func(*Node[V]) bool) {
+	s := t.slots.Load()
+	for i := range s.at {
+		if n := s.at[i].Load(); n != nil && n != t.grave && !f(n) {
+			return
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package table_test
+
+import (
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/kiln-cache/kiln/internal/table"
+)
+
+type id struct {
+	key string
+	sub uint64
+}
+
+// Any sequence of changes gives what a map gives, however badly keys are placed.
+func TestModel(t *testing.T) {
+	hashes := map[string]func(string) uint64{
+		"seeded": nil,
+		"one":    func(string) uint64 { return 7 },
+		"few":    func(s string) uint64 { return uint64(len(s)) },
+		"high":   func(string) uint64 { return 1 << 63 },
+	}
+	for name, hash := range hashes {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) { checkModel(t, hash) })
+		})
+	}
+}
+
+func checkModel(t *rapid.T, hash func(string) uint64) {
+	tab, model := table.New[int](hash), map[id]*table.Node[int]{}
+	ids := rapid.Custom(func(t *rapid.T) id {
+		return id{"k" + strconv.Itoa(rapid.IntRange(0, 40).Draw(t, "key")), uint64(rapid.IntRange(0, 2).Draw(t, "sub"))}
+	})
+	t.Repeat(map[string]func(*rapid.T){
+		"put": func(t *rapid.T) {
+			k := ids.Draw(t, "id")
+			n := tab.NewNode(k.key, k.sub)
+			if old := tab.Put(n); old != model[k] {
+				t.Fatalf("put %v replaced %v, want %v", k, old, model[k])
+			}
+			model[k] = n
+		},
+		"remove": func(t *rapid.T) {
+			k := ids.Draw(t, "id")
+			n, ok := model[k]
+			if !ok {
+				if tab.Remove(tab.NewNode(k.key, k.sub)) {
+					t.Fatalf("removed %v, which is not there", k)
+				}
+				return
+			}
+			if tab.Remove(tab.NewNode(k.key, k.sub)) {
+				t.Fatalf("removed another node of %v", k)
+			}
+			if !tab.Remove(n) || tab.Remove(n) {
+				t.Fatalf("%v was not removed exactly once", k)
+			}
+			delete(model, k)
+		},
+		"clear": func(t *rapid.T) {
+			if rapid.IntRange(0, 9).Draw(t, "seldom") == 0 {
+				tab.Clear()
+				clear(model)
+			}
+		},
+		"": func(t *rapid.T) {
+			if tab.Len() != len(model) {
+				t.Fatalf("len = %d, want %d", tab.Len(), len(model))
+			}
+			seen := 0
+			tab.All(func(n *table.Node[int]) bool {
+				if model[id{n.Key, n.Sub}] != n {
+					t.Fatalf("All shows %v", n)
+				}
+				seen++
+				return true
+			})
+			if seen != len(model) {
+				t.Fatalf("All shows %d of %d", seen, len(model))
+			}
+			k := ids.Draw(t, "looked up")
+			if n := tab.Lookup(k.key, k.sub); n != model[k] {
+				t.Fatalf("lookup %v = %v, want %v", k, n, model[k])
+			}
+		},
+	})
+}
+
+func TestAllStops(t *testing.T) {
+	tab := table.New[int](nil)
+	for i := range 10 {
+		tab.Put(tab.NewNode(strconv.Itoa(i), 0))
+	}
+	seen := 0
+	tab.All(func(*table.Node[int]) bool { seen++; return seen < 3 })
+	if seen != 3 {
+		t.Errorf("All went on for %d nodes, want 3", seen)
+	}
+}
+
+// Readers beside the writer: never another key's node (K2), and a node that
+// stays is seen at any time, through every rebuild.
+func TestHammer(t *testing.T) {
+	for _, hash := range []func(string) uint64{nil, func(s string) uint64 { return uint64(len(s)) }} {
+		tab := table.New[int](hash)
+		fixed := tab.NewNode("fixed", 1)
+		tab.Put(fixed)
+		var stop atomic.Bool
+		var readers sync.WaitGroup
+		for r := range 4 {
+			readers.Go(func() {
+				for i := r; !stop.Load(); i++ {
+					if tab.Lookup("fixed", 1) != fixed {
+						t.Error("a node that was never removed was not found")
+						return
+					}
+					key := "k" + strconv.Itoa(i%64)
+					if n := tab.Lookup(key, 0); n != nil && (n.Key != key || n.Value != i%64) {
+						t.Errorf("lookup %s gave %s = %d", key, n.Key, n.Value)
+						return
+					}
+				}
+			})
+		}
+		for i := range 20_000 {
+			j := i * 7 % 64
+			key := "k" + strconv.Itoa(j)
+			if n := tab.Lookup(key, 0); n != nil {
+				tab.Remove(n)
+			} else {
+				n := tab.NewNode(key, 0)
+				n.Value = j
+				tab.Put(n)
+			}
+		}
+		stop.Store(true)
+		readers.Wait()
+	}
+}
+
+func TestLookupAllocatesNothing(t *testing.T) {
+	tab := table.New[int](nil)
+	tab.Put(tab.NewNode("key", 3))
+	if n := testing.AllocsPerRun(100, func() { tab.Lookup("key", 3); tab.Lookup("no", 0) }); n != 0 {
+		t.Errorf("two lookups allocate %v times", n)
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	tab := table.New[int](nil)
+	keys := make([]string, 1<<14)
+	for i := range keys {
+		keys[i] = "a name of about forty bytes, as they are " + strconv.Itoa(i)
+		tab.Put(tab.NewNode(keys[i], 0))
+	}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		tab.Lookup(keys[i*7919&(len(keys)-1)], 0)
+		i++
+	}
+}
