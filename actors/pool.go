@@ -1,0 +1,101 @@
+package actors
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// pool lends goroutines that keep their grown stacks. Work goes to a parked
+// worker if there is one, else to a new one, so nothing ever queues behind a
+// worker that blocks. Workers end with the last user of the pool.
+//
+// A fixed pool would be starved by two blocking actors; a goroutine for every
+// wake-up pays for growing its stack again: the elastic form was measured five
+// times cheaper than that.
+type pool struct {
+	idle   chan func()   // unbuffered: a send succeeds only into a parked worker
+	quit   chan struct{} // closed when the last user has gone
+	parked atomic.Int32
+	users  int // under poolMu
+}
+
+var (
+	poolMu  sync.Mutex
+	current *pool
+)
+
+// retainPool gives the running pool, or a new one if nobody uses one. A pool
+// belongs to its users alone, so one that was made inside a synctest bubble
+// never outlives it.
+func retainPool() *pool {
+	poolMu.Lock()
+	defer poolMu.Unlock()
+	if current == nil {
+		current = &pool{idle: make(chan func()), quit: make(chan struct{})}
+	}
+	current.users++
+	return current
+}
+
+func (p *pool) release() {
+	poolMu.Lock()
+	defer poolMu.Unlock()
+	p.users--
+	if p.users == 0 {
+		close(p.quit)
+		current = nil
+	}
+}
+
+// mostParked bounds the workers kept for later; a burst beyond it ends.
+func mostParked() int32 { return int32(2*runtime.GOMAXPROCS(0) + 6) }
+
+// Schedule runs fn soon on a goroutine of its own. It implements the actor
+// library's dispatcher.
+func (p *pool) Schedule(fn func()) {
+	select {
+	case p.idle <- fn:
+	default:
+		go p.work(fn)
+	}
+}
+
+// Throughput is how many messages an actor may handle before it yields.
+func (p *pool) Throughput() int { return 300 }
+
+func (p *pool) work(fn func()) {
+	for {
+		fn() // runtime.Goexit in here ends this worker, which is all it may end
+		if p.parked.Add(1) > mostParked() {
+			p.parked.Add(-1)
+			return
+		}
+		select {
+		case fn = <-p.idle:
+			p.parked.Add(-1)
+		case <-p.quit:
+			p.parked.Add(-1)
+			return
+		}
+	}
+}
+
+// Go runs fn on a lent goroutine and returns at once. fn may block, panic in a
+// guarded way or call runtime.Goexit; an unguarded panic ends the process as
+// in any goroutine. The caller must have a way to wait for fn's end.
+func Go(fn func()) {
+	p := retainPool()
+	p.Schedule(func() {
+		defer p.release()
+		fn()
+	})
+}
+
+// Idle reports whether nobody uses lent goroutines: no actor runs and no
+// function given to Go does. For tests.
+func Idle() bool {
+	poolMu.Lock()
+	defer poolMu.Unlock()
+	return current == nil
+}

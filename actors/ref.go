@@ -1,0 +1,157 @@
+package actors
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// Config of one actor. The zero value is usable.
+type Config struct {
+	Name      string       // for logs and metrics
+	Admission int          // most requests of Ask waiting at a time; 0 = no limit
+	Logger    *slog.Logger // nil = silent
+}
+
+// Failer is implemented by a message that carries a Reply: it is called with
+// the error when the handler panicked on that message.
+type Failer interface{ Fail(error) }
+
+// Ref is the address of one actor that takes messages of type M.
+// Safe for concurrent use.
+type Ref[M any] struct {
+	cfg     Config
+	handle  func(M)
+	pool    *pool
+	pid     *actor.PID
+	stopped chan struct{}
+	stop    sync.Once
+	waiting atomic.Int64 // requests admitted and not yet handled
+	queued  atomic.Int64 // all messages not yet handled
+	panics  atomic.Int64
+}
+
+// envelope carries a message through the library, which would take apart some
+// types (batches) if it saw them bare.
+type envelope[M any] struct {
+	message  M
+	admitted bool
+}
+
+// IgnoreDeadLetterLogging keeps the library from starting a timer goroutine for
+// a message that arrives after the end; its sender knows from Stopped.
+func (*envelope[M]) IgnoreDeadLetterLogging() {}
+
+// system is started on first use: one a process costs 3 ms and 3 MB.
+var system = sync.OnceValue(func() *actor.ActorSystem {
+	return actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
+		return slog.New(slog.DiscardHandler)
+	}))
+})
+
+// Spawn starts an actor whose handle is called for each message in turn. What
+// handle works on must live outside of it: it is the room's state, which a
+// panic in one turn does not throw away.
+func Spawn[M any](cfg Config, handle func(M)) *Ref[M] {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	r := &Ref[M]{cfg: cfg, handle: handle, pool: retainPool(), stopped: make(chan struct{})}
+	props := actor.PropsFromFunc(r.receive, actor.WithDispatcher(r.pool))
+	r.pid = system().Root.Spawn(props)
+	return r
+}
+
+func (r *Ref[M]) receive(c actor.Context) {
+	switch m := c.Message().(type) {
+	case *envelope[M]:
+		r.queued.Add(-1)
+		if m.admitted {
+			r.waiting.Add(-1)
+		}
+		r.turn(m.message)
+	case *actor.Stopped:
+		close(r.stopped)
+		r.pool.release()
+	}
+}
+
+// turn handles one message and survives its panic.
+func (r *Ref[M]) turn(m M) {
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		r.panics.Add(1)
+		err := &fault.PanicError{Value: v, Stack: debug.Stack()}
+		r.cfg.Logger.Error("actor: turn panicked", "actor", r.cfg.Name, "panic", v, "stack", string(err.Stack))
+		if f, ok := any(m).(Failer); ok {
+			f.Fail(err)
+		}
+	}()
+	r.handle(m)
+}
+
+// Tell sends a message and does not wait. A message to a stopped actor is
+// dropped; Tell then reports false.
+func (r *Ref[M]) Tell(m M) bool { return r.send(m, false) }
+
+func (r *Ref[M]) send(m M, admitted bool) bool {
+	select {
+	case <-r.stopped:
+		return false
+	default:
+	}
+	r.queued.Add(1)
+	system().Root.Send(r.pid, &envelope[M]{m, admitted})
+	return true
+}
+
+// Ask sends the request that build makes around a fresh Reply and waits for the
+// answer. It ends with the context's error if that comes first, ErrClosed if
+// the actor stops, ErrOverloaded if Config.Admission requests wait already.
+func Ask[M, T any](ctx context.Context, r *Ref[M], build func(Reply[T]) M) (T, error) {
+	var zero T
+	if err := ctx.Err(); err != nil {
+		return zero, err
+	}
+	if n := r.waiting.Add(1); r.cfg.Admission > 0 && n > int64(r.cfg.Admission) {
+		r.waiting.Add(-1)
+		return zero, ErrOverloaded
+	}
+	reply := newReply[T]()
+	if !r.send(build(reply), true) {
+		r.waiting.Add(-1)
+		return zero, ErrClosed
+	}
+	return reply.wait(ctx, r.stopped)
+}
+
+// Stop lets the messages sent before it be handled, then ends the actor. It
+// waits for the end or the context, whichever is first; the actor ends in
+// either case. Calling it again waits again.
+func (r *Ref[M]) Stop(ctx context.Context) error {
+	r.stop.Do(func() { system().Root.Poison(r.pid) })
+	select {
+	case <-r.stopped:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Stopped is closed when the actor has ended.
+func (r *Ref[M]) Stopped() <-chan struct{} { return r.stopped }
+
+// Queued is the number of messages sent and not yet handled.
+func (r *Ref[M]) Queued() int { return int(r.queued.Load()) }
+
+// Panics is the number of turns that panicked so far.
+func (r *Ref[M]) Panics() int { return int(r.panics.Load()) }
