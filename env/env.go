@@ -1,0 +1,116 @@
+package env
+
+import (
+	"os"
+	"strconv"
+
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// Lookup gives a variable's value and whether it is set.
+type Lookup func(name string) (value string, set bool)
+
+// Process looks into the environment of this process.
+func Process() Lookup { return os.LookupEnv }
+
+// Source says where a value came from.
+type Source string
+
+// The sources, in rising order of precedence.
+const (
+	Default     Source = "default"
+	Environment Source = "env"
+	API         Source = "api"
+)
+
+// Setting is a value with its source.
+type Setting[T any] struct {
+	Value  T
+	Source Source
+	Name   string // of the variable it was read from, else empty
+}
+
+// Override is s set through an API to value, which wins over the environment.
+func (s Setting[T]) Override(value T) Setting[T] {
+	return Setting[T]{Value: value, Source: API}
+}
+
+// Refusal is a configuration entry that was not taken.
+type Refusal struct {
+	Name  string // of the variable
+	Entry string // what was written, as it stands
+	Why   string // what is wrong with it, and what would be right
+}
+
+// String is the refusal as one line for a log, whatever the entry holds.
+func (r Refusal) String() string { return r.Name + ": " + r.Why }
+
+// Settings is what the environment said at one moment.
+type Settings struct {
+	ArtefactCapacity Setting[limit.Limit] // entries (SPEC C9)
+	CPUConstants     Setting[Constants]   // of each device of the kind (SPEC T10)
+	GPUConstants     Setting[Constants]
+	StoreDir         Setting[string]      // empty: no store
+	StoreCapacity    Setting[limit.Limit] // MiB
+	SessionGroups    Setting[limit.Limit] // shape groups a session
+	SessionPolicy    Setting[string]      // a word of SPEC S1
+	Bucket           Setting[string]      // a bucketing of SPEC S4
+	LogLevel         Setting[string]      // debug, info, warn or error
+	CPUISA           Setting[string]      // auto, avx512, avx2 or generic
+	Workers          Setting[Workers]     // of each device
+	MemoryLimit      Setting[MemoryLimit] // of the process
+
+	Refusals []Refusal // in the order of Table, within a list in its own
+}
+
+// Workers is how many workers a device gets.
+type Workers int
+
+// AutoWorkers is one worker a core.
+const AutoWorkers Workers = 0
+
+func (w Workers) String() string {
+	if w == AutoWorkers {
+		return auto
+	}
+	return strconv.Itoa(int(w))
+}
+
+// MemoryLimit is the memory the process should stay below: off, auto (what the
+// machine or its container grants) or a number of MiB.
+type MemoryLimit struct {
+	Auto bool
+	MiB  int64 // above 0 where a number was given
+}
+
+func (m MemoryLimit) String() string {
+	switch {
+	case m.Auto:
+		return auto
+	case m.MiB > 0:
+		return strconv.FormatInt(m.MiB, 10)
+	}
+	return off
+}
+
+// Read takes the snapshot. It never fails: what cannot be taken is among the
+// Refusals and keeps its default.
+func Read(lookup Lookup) Settings {
+	var s Settings
+	for _, v := range variables {
+		v.reset(&s)
+		for _, name := range v.names {
+			text, set := lookup(name)
+			if !set {
+				continue
+			}
+			v.read(&s, name, text)
+			break // a refused value does not fall through to the older name
+		}
+	}
+	return s
+}
+
+func (s *Settings) refuse(name, entry, why string) {
+	s.Refusals = append(s.Refusals, Refusal{Name: name, Entry: entry, Why: why})
+}

@@ -1,0 +1,111 @@
+package env
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+const (
+	auto = "auto"
+	off  = "off"
+
+	mostMiB     = math.MaxInt64 >> 20 // so that a count of bytes fits
+	mostWorkers = 4096                // beyond every machine, and a typing error by then
+)
+
+// errNotSaid refuses a variable that is set to nothing.
+var errNotSaid = errors.New("the value is empty: unset the variable for its default")
+
+func parseLimit(text string) (limit.Limit, error) { return limit.Parse(text) }
+
+func parseMiB(text string) (limit.Limit, error) {
+	l, err := limit.Parse(text)
+	if n, counted := l.Value(); counted && n > mostMiB {
+		return limit.Limit{}, fmt.Errorf("%d MiB is above %d: want a smaller number, or %s", n, int64(mostMiB), limit.Word)
+	}
+	return l, err
+}
+
+func parsePath(text string) (string, error) {
+	if text == "" {
+		return "", errNotSaid
+	}
+	if strings.ContainsRune(text, 0) {
+		return "", errors.New("the path holds a zero byte: want the path of a directory")
+	}
+	return text, nil
+}
+
+func oneOf(words ...string) func(string) (string, error) {
+	return func(text string) (string, error) {
+		for _, word := range words {
+			if text == word {
+				return word, nil
+			}
+		}
+		return "", fmt.Errorf("%s is none of: %s", quote(text), strings.Join(words, ", "))
+	}
+}
+
+func parseBucket(text string) (string, error) {
+	word, step, stepped := strings.Cut(text, ":")
+	switch {
+	case (word == "exact" || word == "pow2") && !stepped:
+		return text, nil
+	case (word == "multiple" || word == "geometric") && stepped:
+		l, err := limit.Parse(step)
+		if n, counted := l.Value(); err == nil && counted && n > 0 {
+			return text, nil
+		}
+		return "", fmt.Errorf("%s: the number behind the colon is %s: want 1 or more", quote(text), quote(step))
+	}
+	return "", fmt.Errorf("%s is none of: exact, multiple:N, pow2, geometric:K", quote(text))
+}
+
+func parseWorkers(text string) (Workers, error) {
+	if text == auto {
+		return AutoWorkers, nil
+	}
+	l, err := limit.Parse(text)
+	if n, counted := l.Value(); err == nil && counted && n >= 1 && n <= mostWorkers {
+		return Workers(n), nil
+	}
+	return 0, fmt.Errorf("%s: want 1 to %d, or %s", quote(text), mostWorkers, auto)
+}
+
+func parseMemoryLimit(text string) (MemoryLimit, error) {
+	switch text {
+	case off:
+		return MemoryLimit{}, nil
+	case auto:
+		return MemoryLimit{Auto: true}, nil
+	}
+	l, err := limit.Parse(text)
+	if n, counted := l.Value(); err == nil && counted && n >= 1 && n <= mostMiB {
+		return MemoryLimit{MiB: n}, nil
+	}
+	return MemoryLimit{}, fmt.Errorf("%s: want a number of MiB from 1 to %d, %s or %s", quote(text), int64(mostMiB), off, auto)
+}
+
+// why is what an error says beyond that an argument is invalid, which a refusal
+// says itself.
+func why(err error) string {
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
+		err = e.Err
+	}
+	return strings.TrimPrefix(err.Error(), fault.ErrInvalid.Error()+": ")
+}
+
+// quote is text as a Go literal, at a length that a log line bears.
+func quote(text string) string {
+	const most = 40
+	if len(text) > most {
+		return fmt.Sprintf("%q...", text[:most])
+	}
+	return fmt.Sprintf("%q", text)
+}

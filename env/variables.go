@@ -1,0 +1,70 @@
+package env
+
+import (
+	"fmt"
+
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// ConstantCapacities is the variable of SPEC T10.
+const ConstantCapacities = "ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY"
+
+// A variable is one setting with the names it is read from, the newest first.
+type variable struct {
+	names []string
+	help  string
+	reset func(*Settings)                      // sets the default
+	read  func(s *Settings, name, text string) // takes or refuses what was written
+	show  func(*Settings) (value string, source Source, name string)
+}
+
+// variables is every setting, in the order in which people see them.
+var variables = []variable{
+	scalar(func(s *Settings) *Setting[limit.Limit] { return &s.ArtefactCapacity }, limit.Of(1024), parseLimit,
+		"artefact cache: entries, a number or unlimited; 0 disables",
+		"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"),
+	{
+		names: []string{ConstantCapacities},
+		help:  "constant tensors: kind:MiB[:policy];... with kinds cpu, gpu and policies NO_EVICT, COST; MiB a number or unlimited",
+		reset: resetConstants, read: readConstants, show: showConstants,
+	},
+	scalar(func(s *Settings) *Setting[string] { return &s.StoreDir }, "", parsePath,
+		"kernel store: its directory; not set: no store", "KILN_STORE_DIR"),
+	scalar(func(s *Settings) *Setting[limit.Limit] { return &s.StoreCapacity }, limit.Of(1024), parseMiB,
+		"kernel store: MiB, a number or unlimited; 0: no store", "KILN_STORE_CAPACITY"),
+	scalar(func(s *Settings) *Setting[limit.Limit] { return &s.SessionGroups }, limit.Of(64), parseLimit,
+		"shape groups a session, a number or unlimited; 0 disables caching (in Paddle 0 meant no limit)", "KILN_SESSION_GROUPS"),
+	scalar(func(s *Settings) *Setting[string] { return &s.SessionPolicy }, "duel", oneOf("fifo", "lru", "sieve", "duel"),
+		"which shape group goes: fifo, lru, sieve or duel", "KILN_SESSION_POLICY"),
+	scalar(func(s *Settings) *Setting[string] { return &s.Bucket }, "exact", parseBucket,
+		"the shape that is compiled: exact, multiple:N, pow2 or geometric:K", "KILN_BUCKET"),
+	scalar(func(s *Settings) *Setting[string] { return &s.LogLevel }, "info", oneOf("debug", "info", "warn", "error"),
+		"the least level that is logged: debug, info, warn or error", "KILN_LOG_LEVEL"),
+	scalar(func(s *Settings) *Setting[string] { return &s.CPUISA }, auto, oneOf(auto, "avx512", "avx2", "generic"),
+		"matrix kernels of the cpu device: auto (the best there is), avx512, avx2 or generic", "KILN_CPU_ISA"),
+	scalar(func(s *Settings) *Setting[Workers] { return &s.Workers }, AutoWorkers, parseWorkers,
+		"workers of each device: auto (one a core) or a number", "KILN_WORKERS"),
+	scalar(func(s *Settings) *Setting[MemoryLimit] { return &s.MemoryLimit }, MemoryLimit{}, parseMemoryLimit,
+		"memory the process should stay below: off, auto (what the machine grants) or MiB", "KILN_MEMORY_LIMIT"),
+}
+
+// scalar is a variable with one value at field, read by parse, which says why
+// it refuses a text.
+func scalar[T any](field func(*Settings) *Setting[T], initial T, parse func(string) (T, error), help string, names ...string) variable {
+	return variable{
+		names: names, help: help,
+		reset: func(s *Settings) { *field(s) = Setting[T]{Value: initial, Source: Default} },
+		read: func(s *Settings, name, text string) {
+			value, err := parse(text)
+			if err != nil {
+				s.refuse(name, text, why(err))
+				return
+			}
+			*field(s) = Setting[T]{Value: value, Source: Environment, Name: name}
+		},
+		show: func(s *Settings) (string, Source, string) {
+			f := field(s)
+			return fmt.Sprint(f.Value), f.Source, f.Name
+		},
+	}
+}
