@@ -1,0 +1,62 @@
+# Every target is one command that also works by hand; `make help` lists them.
+GO         ?= go
+TEST_FLAGS ?=
+BENCH      ?= all
+FUZZTIME   ?= 20s
+SOAK       ?= 10m
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz deps-dnnl FORCE
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: bin/kiln out ## drive a transformer's operations with a real trace; report, and a picture in out/run.png
+	bin/kiln run --plot out/run.png
+
+test: deps-dnnl test-race cross ## the whole test suite under the race detector, and the builds without C and for arm64
+
+test-race:
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
+
+cross:
+	CGO_ENABLED=0 $(GO) build ./... && CGO_ENABLED=0 GOARCH=arm64 $(GO) build ./... && CGO_ENABLED=0 GOARCH=arm64 $(GO) vet ./...
+
+check: rules ## format, vet, staticcheck, the architecture of the module, rules without a test
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt -w these:" $$unformatted; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) test -count=1 ./internal/arch
+
+bench: bin/kiln ## figures as ratios within one run; BENCH=name for one of them
+	bin/kiln bench $(BENCH)
+
+bench-gate: bin/kiln ## the same, failing where a figure is beyond its gate
+	bin/kiln bench $(BENCH) --gate
+
+conform: bin/kiln ## the conformance scripts against the real components
+	bin/kiln conform stress/conform/testdata
+
+rules: ## rules of the specification that no script and no test cites
+	$(GO) run ./internal/rules
+
+mutants: ## deliberate bugs, each of which a named test must catch
+	.ci/mutants
+
+soak: bin/kiln ## invariants under concurrency for SOAK, ten minutes if not said
+	bin/kiln stress --duration $(SOAK)
+
+fuzz: ## every fuzz target for FUZZTIME, twenty seconds if not said
+	.ci/fuzz $(FUZZTIME)
+
+clean: ## remove what was built
+	rm -rf bin out
+
+deps-dnnl:
+	@.ci/dnnl
+
+bin/kiln: FORCE
+	@CGO_ENABLED=0 $(GO) build -trimpath -o $@ ./cmd/kiln
+
+out:
+	@mkdir -p $@

@@ -1,0 +1,125 @@
+package arch
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// order is the house from left to right: a package may import its own room and
+// those further right. Rooms that share a place do not see each other; data is
+// what the module carries with it and sees nobody.
+var order = [][]string{
+	{"cmd"}, {"stress"}, {"."}, {"sessioncache"}, {"gpuexec"}, {"constants"}, {"shapegroups", "actors", "env"}, {"internal"}, {"data"},
+}
+
+// A backend sees the executor, its operations and internal packages: neither
+// another backend, nor the rooms beside it. Nothing in gpuexec sees a backend.
+var (
+	backends      = []string{"gpuexec/cpu", "gpuexec/opencl", "gpuexec/vulkan", "gpuexec/cuda", "gpuexec/onednn"}
+	backendImport = []string{"gpuexec/ops", "internal"} // and gpuexec itself, without what lies below it
+)
+
+// A foreign module is used in some rooms; tests may use more of them. The
+// reason for having it at all is in RATIONALE.md.
+type foreign struct {
+	path  string
+	rooms []string // nil: everywhere
+	tests bool     // any test may use it
+}
+
+var foreigns = []foreign{
+	{path: "github.com/asynkron/protoactor-go", rooms: []string{"actors"}},
+	{path: "github.com/dgraph-io/ristretto", rooms: []string{"gpuexec"}},
+	{path: "github.com/cespare/xxhash"},
+	{path: "go.uber.org/zap"},
+	{path: "golang.org/x/sys"},
+	{path: "golang.org/x/term", rooms: []string{"cmd"}},
+	{path: "gonum.org/v1/plot", rooms: []string{"cmd"}},
+	{path: "github.com/tetratelabs/wazero", rooms: []string{"gpuexec/cpu"}, tests: true},
+	{path: "github.com/ebitengine/purego", rooms: []string{"gpuexec", "stress", "internal/dnnl2"}, tests: true},
+	{path: "github.com/anishathalye/porcupine", rooms: []string{"stress"}, tests: true},
+	{path: "pgregory.net/rapid", rooms: []string{"stress"}, tests: true},
+	{path: "go.uber.org/goleak", rooms: []string{"stress"}, tests: true},
+}
+
+// imports finds wrong arrows and foreign modules in wrong rooms.
+func (t *Tree) imports(f file) []Violation {
+	var found []Violation
+	for _, spec := range f.syntax.Imports {
+		target, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			continue // the parser has refused such a file
+		}
+		switch {
+		case target == Module || strings.HasPrefix(target, Module+"/"):
+			dir := strings.TrimPrefix(strings.TrimPrefix(target, Module), "/")
+			if dir == "" {
+				dir = "."
+			}
+			if what := arrow(f.dir, dir); what != "" && !f.test {
+				found = append(found, t.at("arrow", f, spec.Pos(), "%s", what))
+			}
+		case isForeign(target):
+			if what := misplaced(f, target); what != "" {
+				found = append(found, t.at("foreign", f, spec.Pos(), "%s", what))
+			}
+		}
+	}
+	return found
+}
+
+// arrow says what is wrong with from importing to; empty where nothing is.
+func arrow(from, to string) string {
+	left, right := place(from), place(to)
+	switch {
+	case left < 0:
+		return from + " is in no room of the house: give it one, or add it to the order"
+	case right < 0:
+		return to + " is in no room of the house"
+	case left > right || left == right && room(from) != room(to):
+		return from + " must not import " + to + ", which does not stand to the right of it"
+	}
+	own, other := backend(from), backend(to)
+	switch {
+	case own != "" && own != other && to != "gpuexec" && !within(to, backendImport):
+		return "the backend " + own + " must not import " + to + ": gpuexec, gpuexec/ops and internal only"
+	case own == "" && other != "" && room(from) == "gpuexec":
+		return from + " must not import the backend " + other + ", which registers itself"
+	}
+	return ""
+}
+
+func room(dir string) string {
+	first, _, _ := strings.Cut(dir, "/")
+	return first
+}
+
+func place(dir string) int {
+	return slices.IndexFunc(order, func(rooms []string) bool { return slices.Contains(rooms, room(dir)) })
+}
+
+func backend(dir string) string {
+	for _, b := range backends {
+		if within(dir, []string{b}) {
+			return b
+		}
+	}
+	return ""
+}
+
+// isForeign: paths of the standard library have no dot in their first element.
+func isForeign(target string) bool { return strings.Contains(room(target), ".") }
+
+func misplaced(f file, target string) string {
+	for _, m := range foreigns {
+		if !within(target, []string{m.path}) {
+			continue
+		}
+		if m.rooms == nil || within(f.dir, m.rooms) || f.test && m.tests {
+			return ""
+		}
+		return target + " belongs in " + strings.Join(m.rooms, ", ") + " only"
+	}
+	return target + " is not among the modules that may be used"
+}

@@ -1,0 +1,104 @@
+package arch
+
+import (
+	"go/ast"
+	"path"
+	"slices"
+	"strconv"
+)
+
+// environment is every way to read a variable, by import path.
+var environment = map[string][]string{
+	"os":                    {"Getenv", "LookupEnv", "Environ", "ExpandEnv"},
+	"syscall":               {"Getenv", "Environ"},
+	"golang.org/x/sys/unix": {"Getenv", "Environ"},
+}
+
+var (
+	readsEnvironment = []string{"env"}
+	// The rooms whose goroutines have an owner, a stop signal and a waiter.
+	startsGoroutines = []string{"actors", "gpuexec", "cmd", "stress"}
+)
+
+// statements finds reads of the environment and go statements outside their rooms.
+func (t *Tree) statements(f file) []Violation {
+	var found []Violation
+	if !within(f.dir, readsEnvironment) {
+		for imported, names := range environment {
+			for _, use := range uses(f.syntax, imported, names) {
+				found = append(found, t.at("environment", f, use.Pos(), "%s.%s is for env alone: take a Settings", imported, use.Name))
+			}
+		}
+	}
+	if f.test || within(f.dir, startsGoroutines) {
+		return found
+	}
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		if n, ok := n.(*ast.GoStmt); ok {
+			found = append(found, t.at("goroutine", f, n.Pos(), "a go statement here has no owner: let actors lend the goroutine"))
+		}
+		return true
+	})
+	return found
+}
+
+// What a pure core does without: whoever reads a clock, waits or logs cannot be
+// replayed.
+var (
+	impure    = []string{"context", "log", "log/slog", "os", "sync", "go.uber.org/zap", Module + "/actors"}
+	stopwatch = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
+)
+
+// core finds what must not be in a state.go, the pure half of an actor.
+func (t *Tree) core(f file) []Violation {
+	if path.Base(f.path) != "state.go" {
+		return nil
+	}
+	var found []Violation
+	for _, spec := range f.syntax.Imports {
+		if target, err := strconv.Unquote(spec.Path.Value); err == nil && slices.Contains(impure, target) {
+			found = append(found, t.at("core", f, spec.Pos(), "a pure core does not import %s", target))
+		}
+	}
+	for _, use := range uses(f.syntax, "time", stopwatch) {
+		found = append(found, t.at("core", f, use.Pos(), "a pure core is told the time and does not call time.%s", use.Name))
+	}
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		switch n.(type) {
+		case *ast.ChanType, *ast.GoStmt, *ast.SelectStmt, *ast.SendStmt:
+			found = append(found, t.at("core", f, n.Pos(), "a pure core has no channel and no goroutine"))
+		}
+		return true
+	})
+	return found
+}
+
+// uses finds the names of package imported that the file mentions, under
+// whatever name it imported the package.
+func uses(syntax *ast.File, imported string, names []string) []*ast.Ident {
+	var found []*ast.Ident
+	for _, spec := range syntax.Imports {
+		if target, err := strconv.Unquote(spec.Path.Value); err != nil || target != imported {
+			continue
+		}
+		local := path.Base(imported)
+		if spec.Name != nil {
+			local = spec.Name.Name
+		}
+		ast.Inspect(syntax, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == local && slices.Contains(names, n.Sel.Name) {
+					found = append(found, n.Sel)
+				}
+				return local != "." // else the selected name would be taken for one of the package
+			case *ast.Ident:
+				if local == "." && slices.Contains(names, n.Name) {
+					found = append(found, n)
+				}
+			}
+			return true
+		})
+	}
+	return found
+}

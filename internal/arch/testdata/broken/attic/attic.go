@@ -1,0 +1,4 @@
+// Package attic stands in no room.
+package attic
+
+import _ "github.com/kiln-cache/kiln/internal/clean"

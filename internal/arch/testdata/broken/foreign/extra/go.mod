@@ -1,0 +1,3 @@
+module example.test/extra
+
+go 1.26.0

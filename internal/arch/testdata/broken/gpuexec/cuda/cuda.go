@@ -1,0 +1,2 @@
+// Package cuda breaks nothing.
+package cuda

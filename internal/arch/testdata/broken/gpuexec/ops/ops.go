@@ -1,0 +1,2 @@
+// Package ops is what every backend may import.
+package ops

@@ -1,0 +1,3 @@
+package undocumented
+
+import _ "github.com/kiln-cache/kiln/env"
