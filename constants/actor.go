@@ -1,0 +1,248 @@
+package constants
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/flight"
+)
+
+type message interface{ isMessage() }
+
+type (
+	getMsg struct {
+		ctx     context.Context
+		pending *pending // what the caller would own
+		compute bool     // it can
+		reply   actors.Reply[answer]
+	}
+	fulfilMsg struct {
+		owner *Owner
+		node  *node
+		reply actors.Reply[struct{}]
+	}
+	endMsg struct { // an owner without a value
+		owner *Owner
+		err   error
+	}
+	leaveMsg struct {
+		waiter *waiter
+		at     *turn // the last one it knows of
+	}
+	removeMsg struct {
+		key   Key
+		reply actors.Reply[bool]
+	}
+	capacityMsg struct {
+		bytes uint64
+		reply actors.Reply[struct{}]
+	}
+	closeMsg struct{ reply actors.Reply[struct{}] }
+)
+
+func (getMsg) isMessage()      {}
+func (fulfilMsg) isMessage()   {}
+func (endMsg) isMessage()      {}
+func (leaveMsg) isMessage()    {}
+func (removeMsg) isMessage()   {}
+func (capacityMsg) isMessage() {}
+func (closeMsg) isMessage()    {}
+
+// Fail answers a request whose turn panicked.
+func (m getMsg) Fail(err error)      { m.reply.Fail(err) }
+func (m fulfilMsg) Fail(err error)   { m.reply.Fail(err) }
+func (m removeMsg) Fail(err error)   { m.reply.Fail(err) }
+func (m capacityMsg) Fail(err error) { m.reply.Fail(err) }
+func (m closeMsg) Fail(err error)    { m.reply.Fail(err) }
+
+// answer to a getMsg: exactly one of its fields is set.
+type answer struct {
+	lease  *Lease
+	owner  *Owner
+	bypass Bypass
+	flight *flight.Flight[*node] // joined
+	waiter *waiter               // of flight, if it may become the owner
+	turn   *turn                 // of waiter
+}
+
+// shell runs the state's turns. Its fields belong to the actor, but for work.
+type shell struct {
+	e      *Engine
+	state  *state
+	closed bool
+	work   sync.WaitGroup // callbacks and frees under way; Wait from Close
+}
+
+func (s *shell) handle(m message) {
+	switch m := m.(type) {
+	case getMsg:
+		s.get(m)
+	case fulfilMsg:
+		s.fulfil(m)
+	case endMsg:
+		s.end(m.owner, m.err)
+	case leaveMsg:
+		s.leave(m.waiter, m.at)
+	case removeMsg:
+		m.reply.Send(s.state.removeKey(m.key))
+	case capacityMsg:
+		s.state.setCapacity(m.bytes)
+	case closeMsg:
+		s.close()
+	}
+	s.e.resident.Store(s.state.resident)
+	s.e.reserved.Store(s.state.reserved)
+	s.e.entries.Store(uint64(s.state.table.Len()))
+	s.letGo(s.state.take())
+	switch m := m.(type) { // answered after the counts are right
+	case capacityMsg:
+		m.reply.Send(struct{}{})
+	case closeMsg:
+		m.reply.Send(struct{}{})
+	}
+}
+
+func (s *shell) get(m getMsg) {
+	key := m.pending.key
+	if s.closed {
+		m.reply.Fail(ErrClosed)
+		return
+	}
+	if n := s.state.table.Lookup(key.ID, key.Backend); n != nil && n.Value.cell.Pin() {
+		if l := (&Lease{node: n}); !m.reply.Send(answer{lease: l}) {
+			l.End()
+		}
+		return
+	}
+	if p := s.state.pending[key]; p != nil {
+		s.join(m, p)
+		return
+	}
+	if why := s.state.admit(m.pending); why != "" {
+		m.reply.Send(answer{bypass: why})
+		return
+	}
+	o := s.own(m.ctx, m.pending)
+	if !m.reply.Send(answer{owner: o}) && o.finish() {
+		s.end(o, ErrAbandoned)
+	}
+}
+
+func (s *shell) join(m getMsg, p *pending) {
+	f := p.owner.flight
+	f.Join() // never deserted: its owner has joined
+	a := answer{flight: f}
+	if m.compute {
+		a.turn = &turn{flight: f}
+		a.waiter = &waiter{ctx: m.ctx, pending: p, last: a.turn}
+		p.volunteers = append(p.volunteers, a.waiter)
+	}
+	if m.reply.Send(a) {
+		return
+	}
+	f.Leave()
+	if a.waiter != nil {
+		p.volunteers = p.volunteers[:len(p.volunteers)-1]
+	}
+}
+
+// own makes whoever asked with ctx the owner of p.
+func (s *shell) own(ctx context.Context, p *pending) *Owner {
+	f := flight.New[*node](ctx, s.e, p.key.ID)
+	f.Join() // the owner's promise outlives every waiter
+	o := &Owner{engine: s.e, pending: p, flight: f, ctx: f.Own(ctx)}
+	o.stop = context.AfterFunc(ctx, o.cancelled)
+	p.owner = o
+	return o
+}
+
+func (s *shell) fulfil(m fulfilMsg) {
+	o := m.owner
+	if s.closed {
+		m.reply.Fail(ErrClosed)
+		return
+	}
+	s.state.deliver(o.pending, m.node)
+	m.node.Value.cell.Pin() // the flight's, until every waiter has its own
+	o.flight.Finish(m.node, nil, func(n *node) { n.Value.cell.Unpin() })
+	o.flight.Leave()
+	if !o.pending.resident { // no residency, so no pin of it
+		m.node.Value.cell.Drop()
+	}
+	m.reply.Send(struct{}{})
+}
+
+// end takes an ownership back. The first waiter that can compute gets it, with
+// the reservation; without one the key is free again.
+func (s *shell) end(o *Owner, err error) {
+	p := o.pending
+	if p.owner != o {
+		return // its successor has it already
+	}
+	defer o.flight.Leave()
+	if len(p.volunteers) == 0 || s.closed {
+		s.state.drop(p)
+		o.flight.Finish(nil, err, nil)
+		return
+	}
+	heir := p.volunteers[0]
+	next := s.own(heir.ctx, p)
+	p.volunteers = p.volunteers[1:]
+	heir.pass(&turn{owner: next})
+	for _, w := range p.volunteers {
+		next.flight.Join()
+		w.pass(&turn{flight: next.flight})
+	}
+	o.flight.Finish(nil, err, nil)
+}
+
+// leave is for a waiter that gave up at a turn, perhaps just when it was moved
+// on: what was joined or handed over on its behalf since is taken back.
+func (s *shell) leave(w *waiter, at *turn) {
+	if i := slices.Index(w.pending.volunteers, w); i >= 0 {
+		w.pending.volunteers = slices.Delete(w.pending.volunteers, i, i+1)
+	}
+	for t := at.next; t != nil; t = t.next {
+		if t.owner == nil {
+			t.flight.Leave()
+		} else if t.owner.finish() {
+			s.end(t.owner, ErrAbandoned)
+		}
+	}
+}
+
+func (s *shell) close() {
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.state.flush(Closed)
+	for _, p := range s.state.pending {
+		p.owner.flight.Finish(nil, ErrClosed, nil)
+	}
+	clear(s.state.pending)
+}
+
+// letGo fires the callbacks of what has gone, then drops the residency's pin.
+func (s *shell) letGo(gone []removal) {
+	if len(gone) == 0 {
+		return
+	}
+	s.work.Add(1)
+	actors.Go(func() {
+		defer s.work.Done()
+		for _, r := range gone {
+			r.node.Value.calls.fire(r.why, s.e.failed)
+			if r.node.Value.cell.Drop() {
+				guard(r.node.Value.cell.Free, s.e.failed)
+			}
+		}
+	})
+}
+
+// failed logs user code that panicked where nobody waits for it.
+func (e *Engine) failed(err error) {
+	e.cache.cfg.Logger.Error("constants: callback", "engine", e.String(), "error", err)
+}

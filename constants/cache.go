@@ -1,0 +1,252 @@
+package constants
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// Cache is the constant caches of a process, one Engine per engine kind, device
+// and context. Safe for concurrent use.
+type Cache struct {
+	cfg  Config
+	once sync.Once
+	gone chan struct{} // closed when Close has ended
+
+	// sets makes one capacity change at a time, so that the last one's value is
+	// the one in force everywhere.
+	sets sync.Mutex
+
+	mu struct {
+		sync.RWMutex
+		closed   bool
+		capacity [kinds]limit.Limit // MiB
+		device   map[device]limit.Limit
+		engines  map[engineID]*Engine
+	}
+}
+
+type device struct {
+	kind  Kind
+	index int
+}
+
+type engineID struct {
+	device
+	context string
+}
+
+// Open makes a cache; it has no engine yet.
+func Open(cfg Config) (*Cache, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &Cache{cfg: cfg, gone: make(chan struct{})}
+	for k := range kinds {
+		c.mu.capacity[k] = settle(cfg.Capacity[k])
+	}
+	c.mu.device = make(map[device]limit.Limit)
+	c.mu.engines = make(map[engineID]*Engine)
+	return c, nil
+}
+
+// Engine gives the cache of a device and context, the same one each time. The
+// empty context is one like any other.
+func (c *Cache) Engine(kind Kind, index int, context string) (*Engine, error) {
+	if err := checkDevice(kind, index); err != nil {
+		return nil, err
+	}
+	id := engineID{device{kind, index}, context}
+	c.mu.RLock()
+	e := c.mu.engines[id]
+	c.mu.RUnlock()
+	if e != nil {
+		return e, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return nil, ErrClosed
+	}
+	if e = c.mu.engines[id]; e == nil {
+		e = newEngine(c, kind, index, context, bytesOf(c.capacityLocked(kind, index)), c.cfg.Policy[kind])
+		c.mu.engines[id] = e
+	}
+	return e, nil
+}
+
+func checkDevice(kind Kind, index int) error {
+	if kind >= kinds {
+		return fault.Invalidf("constants: engine", "engine kind %d, want cpu or gpu", kind)
+	}
+	if index < 0 {
+		return fault.Invalidf("constants: engine", "device index %d, want 0 or more", index)
+	}
+	return nil
+}
+
+// bytesOf turns MiB into bytes.
+func bytesOf(mib limit.Limit) uint64 {
+	n, counted := mib.Value()
+	if !counted {
+		return noBound
+	}
+	return uint64(n) << 20
+}
+
+func (c *Cache) capacityLocked(kind Kind, index int) limit.Limit {
+	return c.mu.device[device{kind, index}].Or(c.mu.capacity[kind])
+}
+
+func (c *Cache) capacityOf(kind Kind, index int) limit.Limit {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.capacityLocked(kind, index)
+}
+
+// Capacity is that of a kind, in MiB, applied to each of its devices that has
+// none of its own. It waits for nothing.
+func (c *Cache) Capacity(kind Kind) limit.Limit {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.mu.capacity[kind]
+}
+
+// DeviceCapacity is the one in force at a device, in MiB.
+func (c *Cache) DeviceCapacity(kind Kind, index int) (limit.Limit, error) {
+	if err := checkDevice(kind, index); err != nil {
+		return limit.Limit{}, err
+	}
+	return c.capacityOf(kind, index), nil
+}
+
+// SetCapacity gives each device of a kind that many MiB and takes devices' own
+// capacities back (SPEC T12). Whatever the value, also the one in force, every
+// engine of the kind is flushed; 0 disables them, too (T2).
+func (c *Cache) SetCapacity(ctx context.Context, kind Kind, mib limit.Limit) error {
+	if err := checkCapacity(kind, 0, mib); err != nil {
+		return err
+	}
+	return c.set(ctx, func() []*Engine {
+		c.mu.capacity[kind] = settle(mib)
+		for d := range c.mu.device {
+			if d.kind == kind {
+				delete(c.mu.device, d)
+			}
+		}
+		return c.enginesLocked(func(id engineID) bool { return id.kind == kind })
+	})
+}
+
+// SetDeviceCapacity gives one device a capacity of its own, in MiB, which holds
+// until its kind's is set again. It flushes that device only (SPEC T12).
+func (c *Cache) SetDeviceCapacity(ctx context.Context, kind Kind, index int, mib limit.Limit) error {
+	if err := checkCapacity(kind, index, mib); err != nil {
+		return err
+	}
+	d := device{kind, index}
+	return c.set(ctx, func() []*Engine {
+		c.mu.device[d] = settle(mib)
+		return c.enginesLocked(func(id engineID) bool { return id.device == d })
+	})
+}
+
+func checkCapacity(kind Kind, index int, mib limit.Limit) error {
+	if err := checkDevice(kind, index); err != nil {
+		return err
+	}
+	if !mib.Given() {
+		return fault.Invalidf("constants: capacity", "no value given, want MiB or %s", limit.Word)
+	}
+	return mib.Validate()
+}
+
+// SetEnabled is the older switch: on is the default capacity, off is 0, for
+// every kind (SPEC T12).
+func (c *Cache) SetEnabled(ctx context.Context, on bool) error {
+	mib := limit.Of(0)
+	if on {
+		mib = limit.Unlimited
+	}
+	var errs []error
+	for k := range kinds {
+		errs = append(errs, c.SetCapacity(ctx, k, mib))
+	}
+	return errors.Join(errs...)
+}
+
+// Enabled reports whether any kind has a capacity above 0.
+func (c *Cache) Enabled() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, mib := range c.mu.capacity {
+		if n, counted := mib.Value(); !counted || n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// set changes capacities and flushes the engines that change gives.
+func (c *Cache) set(ctx context.Context, change func() []*Engine) error {
+	c.sets.Lock()
+	defer c.sets.Unlock()
+	c.mu.Lock()
+	if c.mu.closed {
+		c.mu.Unlock()
+		return ErrClosed
+	}
+	engines := change()
+	c.mu.Unlock()
+	// Once begun it is carried out on every engine, whatever becomes of ctx.
+	ctx = context.WithoutCancel(ctx)
+	var errs []error
+	for _, e := range engines {
+		errs = append(errs, e.setCapacity(ctx, bytesOf(e.Capacity())))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Cache) enginesLocked(want func(engineID) bool) []*Engine {
+	var list []*Engine
+	for id, e := range c.mu.engines {
+		if want(id) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// Close answers everybody who waits with ErrClosed, fires every callback with
+// Closed, and returns when those have run. Leases stay usable. ctx ends the
+// waiting only. Closing again waits again.
+func (c *Cache) Close(ctx context.Context) error {
+	c.once.Do(func() {
+		c.mu.Lock()
+		c.mu.closed = true
+		engines := c.enginesLocked(func(engineID) bool { return true })
+		c.mu.Unlock()
+		actors.Go(func() {
+			defer close(c.gone)
+			for _, e := range engines {
+				if err := e.close(context.Background()); err != nil {
+					c.cfg.Logger.Error("constants: close", "engine", e.String(), "error", err)
+				}
+			}
+		})
+	})
+	select {
+	case <-c.gone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

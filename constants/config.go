@@ -1,0 +1,117 @@
+package constants
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// Errors of this package, found with errors.Is.
+var (
+	ErrInvalid   = fault.ErrInvalid
+	ErrClosed    = fault.ErrClosed
+	ErrCycle     = fault.ErrCycle
+	ErrAbandoned = fault.ErrAbandoned
+	ErrSize      = fault.ErrSize
+	ErrTooLarge  = fault.ErrTooLarge
+)
+
+// Kind is an engine kind.
+type Kind uint8
+
+// The engine kinds.
+const (
+	CPU Kind = iota
+	GPU
+	kinds // how many
+)
+
+func (k Kind) String() string { return [...]string{"cpu", "gpu", "?"}[min(k, kinds)] }
+
+// ParseKind reads "cpu" or "gpu".
+func ParseKind(s string) (Kind, error) {
+	for k := range kinds {
+		if k.String() == s {
+			return k, nil
+		}
+	}
+	return 0, fault.Invalidf("constants: engine kind", "%q, want cpu or gpu", s)
+}
+
+// Policy says what happens when the capacity is reached.
+type Policy string
+
+// The policies of SPEC T4.
+const (
+	NoEvict Policy = "no_evict" // the newcomer is bypassed; the default
+	Cost    Policy = "cost"     // least compute seconds per byte go, for what is worth more
+)
+
+// Config of a Cache. The zero value is usable: unlimited, nothing evicted.
+type Config struct {
+	Capacity [kinds]limit.Limit // MiB, for each device of the kind; default unlimited
+	Policy   [kinds]Policy      // default NoEvict
+	// Reserve, if set, is asked for device memory before an Owner is handed out;
+	// an error turns it into a bypass (DeviceRefused). It runs on the asking
+	// goroutine. The function it returns is called once when the memory is free.
+	Reserve func(kind Kind, index int, bytes uint64) (func(), error)
+	Hash    func(string) uint64 // places keys; nil = seeded
+	Logger  *slog.Logger        // nil = silent
+}
+
+// Validate joins everything that is wrong.
+func (c Config) Validate() error {
+	var errs []error
+	for k := range kinds {
+		errs = append(errs, c.Capacity[k].Validate())
+		switch c.Policy[k] {
+		case "", NoEvict, Cost:
+		default:
+			errs = append(errs, fault.Invalidf("constants: open", "policy %q of %s, want %s or %s", c.Policy[k], k, NoEvict, Cost))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// saturated is the least number of MiB that is no bound in the C API (SPEC T2).
+const saturated = 1<<44 - 1
+
+// MiB is a capacity of n MiB; 2^44-1 and more is unlimited.
+func MiB(n uint64) limit.Limit {
+	if n >= saturated {
+		return limit.Unlimited
+	}
+	return limit.Of(int64(n))
+}
+
+// settle gives an ungiven capacity its default and saturates a large one.
+func settle(l limit.Limit) limit.Limit {
+	if n, counted := l.Value(); counted {
+		return MiB(uint64(n))
+	}
+	return limit.Unlimited
+}
+
+// Removal is why a tensor is no longer resident.
+type Removal string
+
+// The reasons that callbacks get (SPEC T7).
+const (
+	Removed Removal = "removed"
+	Flushed Removal = "flush"
+	Evicted Removal = "evicted"
+	Closed  Removal = "closed"
+)
+
+// Bypass is why a tensor is not cached; empty where it is (SPEC T3).
+type Bypass string
+
+// The reasons of a bypass.
+const (
+	Disabled      Bypass = "disabled"
+	Full          Bypass = "full"
+	ZeroSize      Bypass = "zero_size"
+	DeviceRefused Bypass = "device_refused"
+)

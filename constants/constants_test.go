@@ -1,0 +1,332 @@
+package constants
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const mib = 1 << 20
+
+func open(t *testing.T, cfg Config) (*Cache, *Engine) {
+	t.Helper()
+	c, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(context.Background()) })
+	e, err := c.Engine(CPU, 0, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, e
+}
+
+func key(id string) Key { return Key{ID: Versioned(id, 0)} }
+
+// add asks and must become the owner.
+func add(t *testing.T, e *Engine, id string, bytes uint64, opts Options) *Owner {
+	t.Helper()
+	out, err := e.GetOrAdd(context.Background(), key(id), bytes, opts)
+	if err != nil || out.Owner == nil {
+		t.Fatalf("GetOrAdd(%s) = %+v, %v, want an owner", id, out, err)
+	}
+	return out.Owner
+}
+
+// put makes a tensor resident.
+func put(t *testing.T, e *Engine, id string, bytes uint64, opts Options, free func()) {
+	t.Helper()
+	l, err := add(t, e, id, bytes, opts).Fulfil(id, bytes, free)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.End()
+}
+
+func wantBypass(t *testing.T, e *Engine, id string, bytes uint64, want Bypass) {
+	t.Helper()
+	out, err := e.GetOrAdd(context.Background(), key(id), bytes, Options{})
+	if err != nil || out.Bypass != want {
+		t.Errorf("GetOrAdd(%s, %d) = %+v, %v, want bypass %s", id, bytes, out, err, want)
+	}
+}
+
+// T4: exact fit, nothing evicted, a smaller one may still fit.
+func TestFullMeansResidentReservedAndDeclared(t *testing.T) {
+	_, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: limit.Of(5)}})
+	wantBypass(t, e, "a", 6*mib, Full)
+	put(t, e, "b", 4*mib, Options{}, nil)
+	wantBypass(t, e, "y", 2*mib, Full)
+	o := add(t, e, "z", 1*mib, Options{})
+	wantBypass(t, e, "q", 1, Full)
+	o.Abandon()
+	put(t, e, "q", 1*mib, Options{}, nil)
+	if e.Size() != 5*mib {
+		t.Errorf("size %d, want %d", e.Size(), 5*mib)
+	}
+}
+
+// T5: delivered is not declared; the reservation comes back.
+func TestFulfilWithOtherSize(t *testing.T) {
+	_, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: limit.Of(4)}})
+	o := add(t, e, "a", 3*mib, Options{})
+	if _, err := o.Fulfil("v", 4*mib, nil); !errors.Is(err, ErrSize) {
+		t.Errorf("Fulfil = %v, want ErrSize", err)
+	}
+	put(t, e, "b", 4*mib, Options{}, nil)
+}
+
+// T2, F7: a capacity change flushes; what is being computed does not stay.
+func TestSetCapacityFlushes(t *testing.T) {
+	c, e := open(t, Config{})
+	var freed atomic.Int32
+	fired := make(chan Removal, 2)
+	put(t, e, "a", mib, Options{Removed: func(r Removal) { fired <- r }}, func() { freed.Add(1) })
+	l, _ := e.Lookup(key("a"))
+	o := add(t, e, "b", mib, Options{})
+	if err := c.SetCapacity(context.Background(), CPU, limit.Of(10)); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-fired; got != Flushed {
+		t.Errorf("callback got %s", got)
+	}
+	if freed.Load() != 0 || l.Value() != "a" || l.Resident() {
+		t.Error("a leased tensor must outlive the flush, no longer resident")
+	}
+	l.End()
+	if freed.Load() != 1 {
+		t.Error("the last lease frees")
+	}
+	lb, err := o.Fulfil("b", mib, nil)
+	if err != nil || lb.Value() != "b" {
+		t.Fatal(err)
+	}
+	lb.End()
+	if _, ok := e.Lookup(key("b")); ok || e.Size() != 0 {
+		t.Error("what was computed over a flush must not be resident")
+	}
+}
+
+// T6: of the waiters that can compute exactly one becomes the owner; the others
+// go on waiting; who cannot gets the error.
+func TestOwnershipPassesOn(t *testing.T) {
+	_, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: limit.Of(1)}})
+	o := add(t, e, "k", mib, Options{})
+	var owners, hits, failed atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 9 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			out, err := e.GetOrAdd(context.Background(), key("k"), mib, Options{CanOwn: i%3 != 0})
+			switch {
+			case errors.Is(err, ErrAbandoned):
+				failed.Add(1)
+			case out.Owner != nil:
+				owners.Add(1)
+				l, err := out.Owner.Fulfil("v", mib, nil)
+				if err == nil {
+					l.End()
+				}
+			case out.Lease != nil:
+				hits.Add(1)
+				out.Lease.End()
+			}
+		}()
+	}
+	waitFor(t, func() bool { return waiting(o) == 9 })
+	o.Abandon()
+	wg.Wait()
+	if owners.Load() != 1 || hits.Load() != 5 || failed.Load() != 3 {
+		t.Errorf("%d owners, %d hits, %d errors, want 1, 5, 3", owners.Load(), hits.Load(), failed.Load())
+	}
+}
+
+// T6: cancellation of an owner gives the reservation back.
+func TestCancelledOwner(t *testing.T) {
+	_, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: limit.Of(1)}})
+	ctx, cancel := context.WithCancel(context.Background())
+	out, err := e.GetOrAdd(ctx, key("a"), mib, Options{})
+	if err != nil || out.Owner == nil {
+		t.Fatal(out, err)
+	}
+	cancel()
+	waitFor(t, func() bool { return e.Reserved() == 0 })
+	if _, err := out.Owner.Fulfil("v", mib, nil); !errors.Is(err, ErrInvalid) {
+		t.Errorf("Fulfil after cancellation = %v, want ErrInvalid", err)
+	}
+	put(t, e, "b", mib, Options{}, nil)
+}
+
+// F5: an owner that asks for its own tensor gets ErrCycle, not a hang.
+func TestOwnerAsksForItself(t *testing.T) {
+	_, e := open(t, Config{})
+	o := add(t, e, "k", 8, Options{})
+	if _, err := e.GetOrAdd(o.Context(), key("k"), 8, Options{CanOwn: true}); !errors.Is(err, ErrCycle) {
+		t.Errorf("got %v, want ErrCycle", err)
+	}
+	o.Abandon()
+}
+
+// T8: a held reference says whether the value is still resident.
+func TestHeldReference(t *testing.T) {
+	_, e := open(t, Config{})
+	freed := make(chan struct{})
+	put(t, e, "k", 8, Options{}, func() { close(freed) })
+	l, _ := e.Lookup(key("k"))
+	var ref *Ref
+	ready := make(chan struct{})
+	ref, ok := l.Hold(func(Removal) { <-ready; ref.Drop() })
+	close(ready)
+	l.End()
+	if v, live := ref.Use(); !ok || !live || v != "k" {
+		t.Fatalf("Use = %v, %v", v, live)
+	}
+	if there, err := e.Remove(context.Background(), key("k")); !there || err != nil {
+		t.Fatal(there, err)
+	}
+	if _, live := ref.Use(); live {
+		t.Error("a removed tensor is gone for its references")
+	}
+	<-freed
+}
+
+// T4: COST evicts the least seconds per byte, only for what is worth more.
+func TestCostPolicy(t *testing.T) {
+	_, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: limit.Of(3)}, Policy: [kinds]Policy{CPU: Cost}})
+	put(t, e, "dear", mib, Options{Cost: 60}, nil)
+	put(t, e, "cheap", 2*mib, Options{Cost: 0.001}, nil)
+	put(t, e, "mid", 2*mib, Options{Cost: 5}, nil)
+	wantBypass(t, e, "poor", mib, Full)
+	wantBypass(t, e, "huge", 4*mib, Full)
+	for id, want := range map[string]bool{"dear": true, "mid": true, "cheap": false} {
+		if _, ok := e.Lookup(key(id)); ok != want {
+			t.Errorf("%s resident: %v, want %v", id, ok, want)
+		}
+	}
+}
+
+// T3: memory that the device refuses is a bypass, with nothing reserved.
+func TestDeviceRefused(t *testing.T) {
+	_, e := open(t, Config{Reserve: func(Kind, int, uint64) (func(), error) { return nil, errors.New("no memory") }})
+	wantBypass(t, e, "k", 8, DeviceRefused)
+	waitFor(t, func() bool { return e.Reserved() == 0 })
+}
+
+// T6: a panic in GetOrCompute fails the waiters and the process lives.
+func TestComputePanics(t *testing.T) {
+	_, e := open(t, Config{})
+	_, _, err := e.GetOrCompute(context.Background(), key("k"), 8, Options{}, func(context.Context) (Value, error) { panic("boom") })
+	if err == nil || e.Reserved() != 0 && !eventually(func() bool { return e.Reserved() == 0 }) {
+		t.Errorf("err %v, reserved %d", err, e.Reserved())
+	}
+}
+
+// T7, F8: Close fires closed, answers waiters, and leaves leases usable.
+func TestClose(t *testing.T) {
+	c, e := open(t, Config{})
+	fired := make(chan Removal, 1)
+	put(t, e, "a", 8, Options{Removed: func(r Removal) { fired <- r }}, nil)
+	o := add(t, e, "b", 8, Options{})
+	got := make(chan error, 1)
+	go func() {
+		_, err := e.GetOrAdd(context.Background(), key("b"), 8, Options{CanOwn: true})
+		got <- err
+	}()
+	waitFor(t, func() bool { return waiting(o) == 1 })
+	if err := c.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-fired; r != Closed {
+		t.Errorf("callback got %s", r)
+	}
+	if err := <-got; !errors.Is(err, ErrClosed) {
+		t.Errorf("waiter got %v", err)
+	}
+	if l, err := o.Fulfil("b", 8, nil); err != nil || l.Value() != "b" {
+		t.Errorf("Fulfil after Close = %v", err)
+	}
+	if _, err := e.GetOrAdd(context.Background(), key("a"), 8, Options{}); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	if err := c.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// T12: a device's own capacity wins until its kind is set again.
+func TestDeviceCapacity(t *testing.T) {
+	c, _ := open(t, Config{})
+	ctx := context.Background()
+	for _, step := range []struct {
+		do   func() error
+		want string
+	}{
+		{func() error { return c.SetDeviceCapacity(ctx, GPU, 1, limit.Of(3)) }, "3"},
+		{func() error { return c.SetCapacity(ctx, CPU, limit.Of(9)) }, "3"},
+		{func() error { return c.SetCapacity(ctx, GPU, limit.Of(20)) }, "20"},
+		{func() error { return c.SetEnabled(ctx, false) }, "0"},
+		{func() error { return c.SetEnabled(ctx, true) }, "unlimited"},
+		{func() error { return c.SetCapacity(ctx, GPU, MiB(1<<44-1)) }, "unlimited"}, // T2
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := c.DeviceCapacity(GPU, 1); got.String() != step.want {
+			t.Errorf("capacity %s, want %s", got, step.want)
+		}
+	}
+	if err := c.SetCapacity(ctx, GPU, limit.Of(-1)); !errors.Is(err, ErrInvalid) {
+		t.Errorf("negative capacity: %v", err)
+	}
+}
+
+// T8, C12: neither a hit's look nor a reference's check allocates more than the
+// lease itself.
+func TestAllocations(t *testing.T) {
+	_, e := open(t, Config{})
+	put(t, e, "k", 8, Options{}, nil)
+	k := key("k")
+	l, _ := e.Lookup(k)
+	defer l.End()
+	ref, _ := l.Hold(nil)
+	defer ref.Drop()
+	if n := testing.AllocsPerRun(100, func() { ref.Use() }); n != 0 {
+		t.Errorf("Use allocates %v", n)
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		l, _ := e.Lookup(k)
+		l.End()
+	}); n > 1 {
+		t.Errorf("a hit allocates %v", n)
+	}
+}
+
+// waiting counts who waits for an owner besides itself.
+func waiting(o *Owner) int { return o.flight.Waiters() - 1 }
+
+func waitFor(t *testing.T, cond func() bool) {
+	t.Helper()
+	if !eventually(cond) {
+		t.Fatal("did not happen within 10 s")
+	}
+}
+
+func eventually(cond func() bool) bool {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if cond() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,47 @@
+package constants
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// Key names a tensor: the backend that prepared it, in full, and an ID. Make the
+// ID with Content or Versioned; never from an address (SPEC K5).
+type Key struct {
+	Backend uint64
+	ID      string
+}
+
+// Content is the ID of what is prepared from these bytes: their digest, with the
+// number and the length of the parts.
+func Content(parts ...[]byte) string {
+	h := sha256.New()
+	var n [8]byte
+	for _, p := range parts {
+		binary.LittleEndian.PutUint64(n[:], uint64(len(p)))
+		h.Write(n[:])
+		h.Write(p)
+	}
+	return "c" + string(h.Sum(nil))
+}
+
+// Versioned is the ID of a tensor that the caller names. The generation must
+// change whenever the content does.
+func Versioned(name string, generation uint64) string {
+	return string(binary.LittleEndian.AppendUint64([]byte("v"), generation)) + name
+}
+
+// mostBytes keeps sums of sizes from wrapping.
+const mostBytes = 1 << 62
+
+func (k Key) check(bytes uint64) error {
+	switch {
+	case k.ID == "":
+		return fault.Invalidf("constants: get", "the key is empty")
+	case bytes > mostBytes:
+		return fault.Invalidf("constants: get", "%d bytes declared, want at most 2^62", bytes)
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package constants
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
+)
+
+// Owner has promised to deliver a tensor. Exactly one of Fulfil, Fail and
+// Abandon must be called; the end of the context it was asked with counts as
+// Abandon. Safe for concurrent use; the first of them wins.
+type Owner struct {
+	engine  *Engine
+	pending *pending
+	flight  *flight.Flight[*node]
+	ctx     context.Context
+	stop    func() bool // ends the watch on the context
+	over    atomic.Bool
+	memory  atomic.Pointer[func()] // gives back what Reserve gave; nil = nothing
+}
+
+// Context is what the owner should compute under: with it, a creator that comes
+// to wait for this very tensor gets ErrCycle instead of waiting for ever.
+func (o *Owner) Context() context.Context { return o.ctx }
+
+// Fulfil delivers the tensor: its value, the bytes that it really has, and what
+// frees it after the last use (nil = nothing). The lease is the owner's own.
+// ErrSize if bytes are not those declared, ErrInvalid if the ownership is over:
+// then the value stays the caller's.
+func (o *Owner) Fulfil(value any, bytes uint64, free func()) (*Lease, error) {
+	if !o.finish() {
+		return nil, fault.Invalidf("constants: fulfil", "the ownership is over")
+	}
+	if bytes != o.pending.bytes {
+		err := &fault.Error{Op: "constants: fulfil", Key: o.pending.key.ID, Err: ErrSize}
+		o.engine.tell(endMsg{owner: o, err: err})
+		o.release()
+		return nil, err
+	}
+	k := o.pending.key
+	n := o.engine.shell.state.table.NewNode(k.ID, k.Backend)
+	n.Value.value, n.Value.bytes, n.Value.cost = value, bytes, o.pending.cost
+	n.Value.cell.Init(o.freeing(free))
+	n.Value.cell.Pin() // the owner's lease
+	if o.pending.callback != nil {
+		n.Value.calls.add(o.pending.callback)
+	}
+	// Waits until it is resident, so that the next lookup hits.
+	_, err := actors.Ask(context.WithoutCancel(o.ctx), o.engine.ref, func(r actors.Reply[struct{}]) message {
+		return fulfilMsg{o, n, r}
+	})
+	if err != nil { // closed: nobody else has it, the owner still does
+		n.Value.gone.Store(true)
+		n.Value.cell.Unpin()
+	}
+	return &Lease{node: n}, nil
+}
+
+func (o *Owner) freeing(free func()) func() {
+	if free == nil && o.memory.Load() == nil {
+		return nil
+	}
+	return func() {
+		if free != nil {
+			free()
+		}
+		o.release()
+	}
+}
+
+// release gives reserved device memory back, once.
+func (o *Owner) release() {
+	if free := o.memory.Swap(nil); free != nil {
+		(*free)()
+	}
+}
+
+// Fail ends the ownership with an error, which waiters get, wrapped.
+func (o *Owner) Fail(err error) {
+	if err == nil {
+		err = ErrAbandoned
+	}
+	if o.finish() {
+		o.end(err)
+	}
+}
+
+func (o *Owner) end(err error) {
+	o.engine.tell(endMsg{owner: o, err: &fault.Error{Op: "constants: get", Key: o.pending.key.ID, Err: err}})
+	o.release()
+}
+
+// cancelled runs when the owner's context ends; it may run before own returns.
+func (o *Owner) cancelled() {
+	if o.over.CompareAndSwap(false, true) {
+		o.end(ErrAbandoned)
+	}
+}
+
+// Abandon ends the ownership without a value; waiters get ErrAbandoned.
+func (o *Owner) Abandon() { o.Fail(ErrAbandoned) }
+
+func (o *Owner) finish() bool {
+	if !o.over.CompareAndSwap(false, true) {
+		return false
+	}
+	o.stop()
+	return true
+}
+
+// waiter is a caller that can compute itself, while it waits for an owner.
+type waiter struct {
+	ctx     context.Context
+	pending *pending
+	last    *turn // where the actor has it; the actor's
+}
+
+// turn is one owner's time as a waiter sees it: it waits for the flight, or has
+// become the owner itself. next is set before the flight ends without a value.
+type turn struct {
+	flight *flight.Flight[*node]
+	owner  *Owner
+	next   *turn
+}
+
+// pass moves the waiter on to another turn.
+func (w *waiter) pass(t *turn) {
+	w.last.next = t
+	w.last = t
+}

@@ -1,0 +1,188 @@
+package constants
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/internal/lease"
+	"github.com/kiln-cache/kiln/internal/table"
+)
+
+// tensor is what stands in the table: resident until gone is set.
+type tensor struct {
+	cell  lease.Cell
+	gone  atomic.Bool
+	value any
+	bytes uint64
+	cost  float64 // compute seconds
+	calls callbacks
+}
+
+type node = table.Node[tensor]
+
+// pending is a tensor that its owner is computing.
+type pending struct {
+	key        Key
+	bytes      uint64
+	cost       float64
+	callback   func(Removal)
+	reserved   bool // its bytes count against the capacity
+	resident   bool // it will become resident: no flush came between
+	volunteers []*waiter
+	owner      *Owner // who has to deliver; the shell's
+}
+
+// state is the pure core of one engine: what is resident, what is reserved, and
+// what has to go. It knows no channel, clock, flight or goroutine.
+type state struct {
+	table    *table.Table[tensor]
+	pending  map[Key]*pending
+	capacity uint64 // bytes; noBound = unlimited
+	policy   Policy
+	resident uint64
+	reserved uint64
+	gone     []removal // since the last drain
+}
+
+// removal is a node that has left the table.
+type removal struct {
+	node *node
+	why  Removal
+}
+
+const noBound = ^uint64(0)
+
+func newState(hash func(string) uint64, capacity uint64, policy Policy) *state {
+	return &state{table: table.New[tensor](hash), pending: make(map[Key]*pending), capacity: capacity, policy: policy}
+}
+
+// admit decides on a key that is neither resident nor pending: an owner with its
+// bytes reserved, or a bypass.
+func (s *state) admit(p *pending) Bypass {
+	switch {
+	case s.capacity == 0:
+		return Disabled
+	case !s.fits(p.bytes) && !s.displace(p):
+		return Full
+	}
+	s.reserved += p.bytes
+	p.reserved, p.resident = true, true
+	s.pending[p.key] = p
+	return ""
+}
+
+// fits reports whether that many bytes more stay within the capacity. No sum
+// wraps: each of the three is at most 2^62 or within the capacity.
+func (s *state) fits(bytes uint64) bool {
+	used := s.resident + s.reserved
+	return s.capacity == noBound || bytes <= s.capacity && used <= s.capacity-bytes
+}
+
+// displace removes the tensors that are cheapest to make again, by compute
+// seconds per byte, until p fits; but only if all of them together cost less
+// than p (SPEC T4).
+func (s *state) displace(p *pending) bool {
+	if s.policy != Cost || p.bytes > s.capacity || s.reserved > s.capacity-p.bytes {
+		return false
+	}
+	var all []*node
+	s.table.All(func(n *node) bool {
+		all = append(all, n)
+		return true
+	})
+	slices.SortFunc(all, func(a, b *node) int {
+		return cmp.Compare(a.Value.cost*float64(b.Value.bytes), b.Value.cost*float64(a.Value.bytes))
+	})
+	over := s.resident + s.reserved - (s.capacity - p.bytes)
+	var freed uint64
+	var lost float64
+	n := 0
+	for ; freed < over; n++ {
+		freed += all[n].Value.bytes
+		lost += all[n].Value.cost
+	}
+	if lost >= p.cost {
+		return false
+	}
+	for _, victim := range all[:n] {
+		s.remove(victim, Evicted)
+	}
+	return true
+}
+
+// deliver ends a pending tensor with its node, which becomes resident unless it
+// was flushed or removed meanwhile.
+func (s *state) deliver(p *pending, n *node) {
+	s.drop(p)
+	if !p.resident {
+		n.Value.gone.Store(true)
+		return
+	}
+	s.resident += p.bytes
+	s.table.Put(n)
+}
+
+// drop forgets a pending tensor and its reservation.
+func (s *state) drop(p *pending) {
+	s.unreserve(p)
+	if s.pending[p.key] == p {
+		delete(s.pending, p.key)
+	}
+}
+
+func (s *state) unreserve(p *pending) {
+	if p.reserved {
+		p.reserved = false
+		s.reserved -= p.bytes
+	}
+}
+
+func (s *state) remove(n *node, why Removal) {
+	s.table.Remove(n)
+	n.Value.gone.Store(true)
+	s.resident -= n.Value.bytes
+	s.gone = append(s.gone, removal{n, why})
+}
+
+// removeKey takes a key out, resident or pending, and reports whether it was there.
+func (s *state) removeKey(k Key) bool {
+	if n := s.table.Lookup(k.ID, k.Backend); n != nil {
+		s.remove(n, Removed)
+		return true
+	}
+	if p := s.pending[k]; p != nil && p.resident {
+		s.unreserve(p)
+		p.resident = false
+		return true
+	}
+	return false
+}
+
+// flush takes everything out and keeps what is being computed from staying.
+func (s *state) flush(why Removal) {
+	s.table.All(func(n *node) bool {
+		n.Value.gone.Store(true)
+		s.gone = append(s.gone, removal{n, why})
+		return true
+	})
+	s.table.Clear()
+	s.resident = 0
+	for _, p := range s.pending {
+		s.unreserve(p)
+		p.resident = false
+	}
+}
+
+// setCapacity flushes, whatever the value is (SPEC T2).
+func (s *state) setCapacity(bytes uint64) {
+	s.capacity = bytes
+	s.flush(Flushed)
+}
+
+// take empties the list of what has gone.
+func (s *state) take() []removal {
+	gone := s.gone
+	s.gone = nil
+	return gone
+}
