@@ -1,0 +1,157 @@
+package gpuexec
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// Backend is one way to drive devices. It registers itself from an init
+// function, like a database driver. Safe for concurrent use.
+type Backend interface {
+	// Name is what users write: "cpu", "opencl", ...
+	Name() string
+	// Devices lists what is here. A driver that is not installed is one
+	// DeviceInfo that is not available, with what to install as its Reason.
+	Devices(ctx context.Context) []DeviceInfo
+	// Open opens the device of that index, for one executor. ErrUnavailable
+	// says what to install, ErrNotFound that there is no such index.
+	Open(ctx context.Context, index int) (Device, error)
+}
+
+// Device is an open device. Compile and Load are called from several compile
+// workers at once, OpenQueue and Alloc from run workers; Close once, after
+// every queue, program and memory has been released.
+type Device interface {
+	Info() DeviceInfo
+	Limits() Limits
+	// Compile builds the program of a source. A context that ends should end it.
+	Compile(ctx context.Context, src Source) (Program, error)
+	// Load makes the program of a source from a blob that a device of the same
+	// identity delivered. The blob was verified by the caller; ErrRefused if the
+	// driver does not take it, ErrUnsupported if the backend has no blobs.
+	Load(ctx context.Context, src Source, blob []byte) (Program, error)
+	// Alloc reserves device memory of that many bytes, above 0, filled with zeros.
+	Alloc(bytes int64) (Memory, error)
+	// OpenQueue makes what one run worker needs to launch.
+	OpenQueue() (Queue, error)
+	// Lost is closed when the device has gone by itself; nil if it never does.
+	Lost() <-chan struct{}
+	Close() error
+}
+
+// Program is compiled code. Its methods may be called by several workers.
+type Program interface {
+	// Bytes is the memory it occupies, host and device.
+	Bytes() int64
+	// Blob is the compiled form, to be loaded by another process; ErrUnsupported
+	// if the backend has none. The slice is the caller's.
+	Blob(ctx context.Context) ([]byte, error)
+	// Release frees it, with every object that queues made from it. No launch
+	// of it runs then or comes later.
+	Release()
+}
+
+// Memory is device memory.
+type Memory interface {
+	// Mapped is the memory itself where the host shares it, else nil.
+	Mapped() []byte
+	Release()
+}
+
+// Queue launches on behalf of one worker: its methods are never called at once.
+type Queue interface {
+	// Launch runs blocks 0..grid-1 of a program; the arguments were checked
+	// against its source's Params. It may return before they have run.
+	Launch(ctx context.Context, p Program, args []DeviceArg, grid int) error
+	// Write and Read copy between host and device memory, in launch order; Read
+	// returns when the bytes are there.
+	Write(m Memory, offset int64, from []byte) error
+	Read(m Memory, offset int64, into []byte) error
+	// Finish waits until everything launched has run.
+	Finish(ctx context.Context) error
+	Close() error
+}
+
+// DeviceArg is one checked argument as a driver gets it.
+type DeviceArg struct {
+	Memory Memory // nil for a number
+	Offset int64  // in bytes, from the start of Memory
+	Bytes  int64  // of the part that the kernel may touch
+	Value  uint32 // of a number
+}
+
+// DeviceInfo describes a device, or the absence of one.
+type DeviceInfo struct {
+	Backend      string
+	Index        int
+	Name         string
+	Driver       string // version, as the driver says it
+	Available    bool
+	Reason       string // why not, and what to install
+	MemoryBytes  int64  // 0 = unknown
+	ComputeUnits int
+	Identity     Identity
+}
+
+// Identity is what stored code must fit (SPEC K7, P3, P8). An empty Build means
+// unknown: then nothing is stored or loaded (P12).
+type Identity struct {
+	Library  string   // version of what emits the code
+	Build    string   // digest or id of that build
+	Compiler string   // what turns it into machine code, with its version
+	Driver   string   // driver build
+	Device   string   // device model
+	ISA      []string // features present, sorted
+}
+
+// Limits of a device. A zero means no limit of its own.
+type Limits struct {
+	MaxGrid        int // blocks of one launch
+	Alignment      int // of buffer arguments, bytes; at least 1
+	CompileWorkers int // most compiles at once that are of use
+	RunWorkers     int // most queues at once that are of use
+}
+
+var registry struct {
+	sync.Mutex
+	byName map[string]Backend
+}
+
+// Register makes a backend known by its name. Two of one name are a programming
+// error and panic.
+func Register(b Backend) {
+	registry.Lock()
+	defer registry.Unlock()
+	if registry.byName == nil {
+		registry.byName = make(map[string]Backend)
+	}
+	if _, twice := registry.byName[b.Name()]; twice {
+		panic("gpuexec: backend " + b.Name() + " registered twice")
+	}
+	registry.byName[b.Name()] = b
+}
+
+// Backends gives what is registered, by name.
+func Backends() []Backend {
+	registry.Lock()
+	defer registry.Unlock()
+	all := make([]Backend, 0, len(registry.byName))
+	for _, b := range registry.byName {
+		all = append(all, b)
+	}
+	slices.SortFunc(all, func(a, b Backend) int {
+		if a.Name() < b.Name() {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// Find gives the backend of that name, or nil.
+func Find(name string) Backend {
+	registry.Lock()
+	defer registry.Unlock()
+	return registry.byName[name]
+}

@@ -1,0 +1,188 @@
+package devicetest
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// Fake is a backend with one device that can be told to be slow, to fail and to
+// go away: the faults that a real device does not produce on demand. Its
+// programs compute nothing; its memory is host memory. Safe for concurrent use;
+// the functions are set before it is opened.
+type Fake struct {
+	Limits gpuexec.Limits
+	// OnCompile, OnLoad and OnLaunch, if set, run in place of nothing, on the
+	// executor's goroutines; their error is the driver's.
+	OnCompile func(ctx context.Context, src gpuexec.Source) error
+	OnLoad    func(ctx context.Context, src gpuexec.Source, blob []byte) error
+	OnLaunch  func(ctx context.Context, key string, args []gpuexec.DeviceArg, grid int) error
+	OnOpen    func() error
+	NoBlobs   bool
+	MostBytes int64 // of device memory; 0 = no bound
+
+	mu struct {
+		sync.Mutex
+		device *fakeDevice
+	}
+	open atomic.Int64 // devices and queues not closed yet
+}
+
+// Name implements gpuexec.Backend.
+func (f *Fake) Name() string { return "fake" }
+
+// Devices implements gpuexec.Backend.
+func (f *Fake) Devices(context.Context) []gpuexec.DeviceInfo {
+	return []gpuexec.DeviceInfo{f.info()}
+}
+
+func (f *Fake) info() gpuexec.DeviceInfo {
+	return gpuexec.DeviceInfo{Backend: "fake", Name: "fake device", Available: true,
+		Identity: gpuexec.Identity{Library: "1", Build: "fake", Device: "fake device"}}
+}
+
+// Open implements gpuexec.Backend.
+func (f *Fake) Open(_ context.Context, index int) (gpuexec.Device, error) {
+	if index != 0 {
+		return nil, fault.ErrNotFound
+	}
+	if f.OnOpen != nil {
+		if err := f.OnOpen(); err != nil {
+			return nil, err
+		}
+	}
+	d := &fakeDevice{fake: f, lost: make(chan struct{})}
+	f.mu.Lock()
+	f.mu.device = d
+	f.mu.Unlock()
+	f.open.Add(1)
+	return d, nil
+}
+
+// Lose makes the open device go away by itself.
+func (f *Fake) Lose() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if d := f.mu.device; d != nil {
+		f.mu.device = nil
+		close(d.lost)
+	}
+}
+
+// Leaked is the number of devices and queues that were opened and not closed.
+func (f *Fake) Leaked() int { return int(f.open.Load()) }
+
+type fakeDevice struct {
+	fake *Fake
+	lost chan struct{}
+	used atomic.Int64
+}
+
+func (d *fakeDevice) Info() gpuexec.DeviceInfo { return d.fake.info() }
+func (d *fakeDevice) Limits() gpuexec.Limits   { return d.fake.Limits }
+func (d *fakeDevice) Lost() <-chan struct{}    { return d.lost }
+
+func (d *fakeDevice) gone() error {
+	select {
+	case <-d.lost:
+		return fault.ErrDeviceLost
+	default:
+		return nil
+	}
+}
+
+func (d *fakeDevice) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Program, error) {
+	if f := d.fake.OnCompile; f != nil {
+		if err := f(ctx, src); err != nil {
+			return nil, err
+		}
+	}
+	return fakeProgram{d, src.Key}, d.gone()
+}
+
+func (d *fakeDevice) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpuexec.Program, error) {
+	if f := d.fake.OnLoad; f != nil {
+		if err := f(ctx, src, blob); err != nil {
+			return nil, err
+		}
+	}
+	if string(blob) != src.Key {
+		return nil, fault.ErrRefused
+	}
+	return fakeProgram{d, src.Key}, d.gone()
+}
+
+func (d *fakeDevice) Alloc(bytes int64) (gpuexec.Memory, error) {
+	if err := d.gone(); err != nil {
+		return nil, err
+	}
+	if most := d.fake.MostBytes; most > 0 && d.used.Add(bytes) > most {
+		d.used.Add(-bytes)
+		return nil, fault.ErrTooLarge
+	}
+	return &fakeMemory{d, make([]byte, bytes)}, nil
+}
+
+func (d *fakeDevice) OpenQueue() (gpuexec.Queue, error) {
+	d.fake.open.Add(1)
+	return &fakeQueue{d: d}, nil
+}
+
+func (d *fakeDevice) Close() error {
+	d.fake.open.Add(-1)
+	return nil
+}
+
+type fakeProgram struct {
+	d   *fakeDevice
+	key string
+}
+
+func (p fakeProgram) Bytes() int64 { return int64(len(p.key)) }
+func (p fakeProgram) Release()     {}
+
+func (p fakeProgram) Blob(context.Context) ([]byte, error) {
+	if p.d.fake.NoBlobs {
+		return nil, fault.ErrUnsupported
+	}
+	return []byte(p.key), nil
+}
+
+type fakeMemory struct {
+	d     *fakeDevice
+	bytes []byte
+}
+
+func (m *fakeMemory) Mapped() []byte { return nil }
+func (m *fakeMemory) Release()       { m.d.used.Add(-int64(len(m.bytes))) }
+
+type fakeQueue struct{ d *fakeDevice }
+
+func (q *fakeQueue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.DeviceArg, grid int) error {
+	if f := q.d.fake.OnLaunch; f != nil {
+		if err := f(ctx, p.(fakeProgram).key, args, grid); err != nil {
+			return err
+		}
+	}
+	return q.d.gone()
+}
+
+func (q *fakeQueue) Write(m gpuexec.Memory, offset int64, from []byte) error {
+	copy(m.(*fakeMemory).bytes[offset:], from)
+	return q.d.gone()
+}
+
+func (q *fakeQueue) Read(m gpuexec.Memory, offset int64, into []byte) error {
+	copy(into, m.(*fakeMemory).bytes[offset:])
+	return q.d.gone()
+}
+
+func (q *fakeQueue) Finish(context.Context) error { return q.d.gone() }
+
+func (q *fakeQueue) Close() error {
+	q.d.fake.open.Add(-1)
+	return nil
+}

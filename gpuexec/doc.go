@@ -1,0 +1,39 @@
+// Package gpuexec runs compiled kernels on devices: the Executor, one per
+// device, and the contract that a backend (cpu, opencl, vulkan, cuda, onednn)
+// fulfils for it.
+//
+// # Who owns what
+//
+// An Executor owns its device: queues, memory, and the goroutines that call the
+// driver. Nothing else calls the driver (SPEC E1). Compiles run on a bounded
+// number of compile workers, one flight a key; launches run in sequences, each
+// on one run worker, which holds what a driver does not allow to be shared
+// between threads (E5). A Kernel or Buffer belongs to the executor that made
+// it; a launch checks that, and its arguments, before the driver sees anything
+// (E3).
+//
+// # Ordering
+//
+// The launches of one Submit run in their order, after everything submitted
+// before by the same caller has returned. Two Submits that overlap may run in
+// either order or at once.
+//
+// # Failure
+//
+// A full queue answers ErrOverloaded at once. When the device is lost, what
+// runs and what waits is answered with ErrDeviceLost, the device is opened
+// again, and every live Kernel is rebuilt from its blob, or compiled again
+// where the backend gives none; Ready waits for that. Buffers lose their
+// content: a launch with one from before answers ErrDeviceLost until it is
+// allocated again. A driver that never returns keeps its goroutine and nothing
+// else.
+//
+// # Concurrency
+//
+// Executor, Kernel and Buffer are safe for concurrent use. A backend's types
+// are called as the contract in backend.go says.
+//
+// # Testing
+//
+// Package devicetest has the contract's tests, which every backend passes.
+package gpuexec

@@ -1,0 +1,33 @@
+// Package ops describes the operations of a transformer, apart from any device:
+// what they compute, their exact dimensions, and the order of their arguments.
+// A backend turns an Op into a gpuexec.Source (Library); equal Ops mean the same
+// program on one device.
+//
+// # Operations
+//
+// All tensors are dense, row-major float32 unless said otherwise. An argument in
+// brackets is there only where the Op says so. out may be the very buffer of an
+// argument marked *.
+//
+//	kind          dims                          arguments
+//	gather        rows width entries            ids int32 [rows], table [entries,width], out [rows,width]
+//	add           rows width period             a* [rows,width], b [period,width] repeated, out
+//	layernorm     rows width                    x* [rows,width], gamma [width], beta [width], out
+//	matmul        m k n                         x [m,k], weight (prepared) [k,n], [bias [n]], out [m,n]
+//	batch_matmul  batch heads m k n             a [batch,heads,m,k], b [batch,heads,k,n] or, transposed,
+//	                                            [batch,heads,n,k], lengths int32 [batch], out [batch,heads,m,n]
+//	softmax       batch heads queries keys      x* [batch,heads,queries,keys], lengths int32 [batch], out
+//	reorder       a b c d                       x [a,b,c,d], out [a,c,b,d]
+//	gelu, tanh    rows width                    x* [rows,width], out
+//	slice         batch rows width              x [batch,rows,width], out [batch,width]: the first rows
+//
+// lengths are the valid positions of each batch item. What lies behind them is
+// padding: softmax skips padded keys and writes 0 for them; batch_matmul sums
+// over the valid part of k only, where Op.MaskK is set. Rows of padding may hold
+// anything finite.
+//
+// # Bits
+//
+// On cpu the bits of an output row depend on that row's inputs alone (SPEC E8):
+// every reduction has one written order that neither padding nor batch changes.
+package ops

@@ -1,0 +1,158 @@
+package ops
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// Kind is an operation.
+type Kind uint8
+
+// The operations; see the package comment.
+const (
+	_ Kind = iota
+	Gather
+	Add
+	LayerNorm
+	MatMul
+	BatchMatMul
+	Softmax
+	Reorder
+	GELU
+	Tanh
+	Slice
+)
+
+// maxDims is the most dimensions an operation has.
+const maxDims = 5
+
+// kinds has, per kind, its name and the names of its dimensions.
+var kinds = [...]struct {
+	name string
+	dims []string
+}{
+	Gather:      {"gather", []string{"rows", "width", "entries"}},
+	Add:         {"add", []string{"rows", "width", "period"}},
+	LayerNorm:   {"layernorm", []string{"rows", "width"}},
+	MatMul:      {"matmul", []string{"m", "k", "n"}},
+	BatchMatMul: {"batch_matmul", []string{"batch", "heads", "m", "k", "n"}},
+	Softmax:     {"softmax", []string{"batch", "heads", "queries", "keys"}},
+	Reorder:     {"reorder", []string{"a", "b", "c", "d"}},
+	GELU:        {"gelu", []string{"rows", "width"}},
+	Tanh:        {"tanh", []string{"rows", "width"}},
+	Slice:       {"slice", []string{"batch", "rows", "width"}},
+}
+
+func (k Kind) String() string {
+	if int(k) < len(kinds) && kinds[k].name != "" {
+		return kinds[k].name
+	}
+	return fmt.Sprintf("kind %d", uint8(k))
+}
+
+// Op is one operation with its exact dimensions. Ops are equal with == exactly
+// if they are interchangeable. What a kind does not use is zero.
+type Op struct {
+	Kind       Kind
+	Dims       [maxDims]int64
+	Epsilon    float32 // of layernorm
+	Scale      float32 // of batch_matmul: multiplies the product; 0 = none
+	Bias       bool    // of matmul
+	TransposeB bool    // of batch_matmul
+	MaskK      bool    // of batch_matmul: k runs over the item's length only
+}
+
+// New makes an Op of a kind and its dimensions in the package comment's order;
+// set further fields on the result. Validate checks it.
+func New(kind Kind, dims ...int64) Op {
+	op := Op{Kind: kind}
+	if copy(op.Dims[:], dims) < len(dims) {
+		op.Kind = 0 // more than any kind has: Validate refuses it
+	}
+	return op
+}
+
+// maxElements bounds one tensor, so that sizes in bytes fit into 63 bits.
+const maxElements = 1 << 40
+
+// Validate reports what is wrong with the Op as ErrInvalid.
+func (o Op) Validate() error {
+	const verb = "ops: validate"
+	if o.Kind == 0 || int(o.Kind) >= len(kinds) {
+		return fault.Invalidf(verb, "unknown operation %s", o.Kind)
+	}
+	names := kinds[o.Kind].dims
+	product := 1.0
+	for i, d := range o.Dims {
+		switch {
+		case i < len(names) && d < 1:
+			return fault.Invalidf(verb, "%s: %s is %d, want at least 1", o.Kind, names[i], d)
+		case i >= len(names) && d != 0:
+			return fault.Invalidf(verb, "%s has %d dimensions", o.Kind, len(names))
+		case i < len(names):
+			product *= float64(d)
+		}
+	}
+	switch {
+	case product > maxElements:
+		return fault.Invalidf(verb, "%s is too large", o)
+	case o.Kind == Add && o.Dims[0]%o.Dims[2] != 0:
+		return fault.Invalidf(verb, "%s: period does not divide rows", o)
+	case o.Kind == LayerNorm && !(o.Epsilon > 0 && o.Epsilon <= 1), o.Kind != LayerNorm && o.Epsilon != 0:
+		return fault.Invalidf(verb, "%s: epsilon is %g, want above 0 and at most 1 for layernorm, else 0", o, o.Epsilon)
+	case o.Bias && o.Kind != MatMul:
+		return fault.Invalidf(verb, "%s takes no bias", o)
+	case (o.TransposeB || o.MaskK || o.Scale != 0) && o.Kind != BatchMatMul:
+		return fault.Invalidf(verb, "%s takes no transposition, mask or scale", o)
+	case math.IsNaN(float64(o.Scale)) || math.IsInf(float64(o.Scale), 0):
+		return fault.Invalidf(verb, "%s: scale is %g", o, o.Scale)
+	}
+	return nil
+}
+
+// String is the operation with its dimensions and attributes, as in
+// "matmul m=128 k=384 n=1536 bias". It is canonical: equal text means equal Op.
+func (o Op) String() string {
+	var b strings.Builder
+	b.WriteString(o.Kind.String())
+	if int(o.Kind) < len(kinds) {
+		for i, name := range kinds[o.Kind].dims {
+			fmt.Fprintf(&b, " %s=%d", name, o.Dims[i])
+		}
+	}
+	if o.Epsilon != 0 {
+		fmt.Fprintf(&b, " epsilon=%x", math.Float32bits(o.Epsilon))
+	}
+	if o.Scale != 0 {
+		fmt.Fprintf(&b, " scale=%x", math.Float32bits(o.Scale))
+	}
+	for _, f := range []struct {
+		set  bool
+		name string
+	}{{o.Bias, "bias"}, {o.TransposeB, "transpose_b"}, {o.MaskK, "mask_k"}} {
+		if f.set {
+			b.WriteString(" " + f.name)
+		}
+	}
+	return b.String()
+}
+
+// Elements is the number of elements of the output.
+func (o Op) Elements() int64 {
+	d := o.Dims
+	switch o.Kind {
+	case MatMul:
+		return d[0] * d[2]
+	case BatchMatMul:
+		return d[0] * d[1] * d[2] * d[4]
+	case Softmax, Reorder:
+		return d[0] * d[1] * d[2] * d[3]
+	case Slice:
+		return d[0] * d[2]
+	default:
+		return d[0] * d[1]
+	}
+}
