@@ -1,0 +1,285 @@
+package oplist
+
+import (
+	"fmt"
+	"slices"
+)
+
+// flow follows the values through the list by the rules of doc.go.
+type flow struct {
+	*Model
+	unread   []int // operations whose value nobody has read, in order
+	readers  []int // the last operation that read each value
+	gathers  int
+	residual int // the latest layernorm, -1 before the first
+	masked   []bool
+}
+
+// resolve gives every operation its inputs and the model its symbols and
+// limits.
+func (m *Model) resolve() error {
+	r := &flow{Model: m, residual: -1, readers: make([]int, len(m.Ops)), masked: make([]bool, len(m.Ops))}
+	for i := range m.Ops {
+		if err := r.step(i); err != nil {
+			return err
+		}
+		r.unread = append(r.unread, i)
+	}
+	if len(r.unread) > 1 {
+		lost := r.unread[0]
+		return m.opError(lost, "name", "no operation reads what %q gives; is one missing or out of order?", m.Ops[lost].Name)
+	}
+	for value, reader := range r.readers[:len(m.Ops)-1] {
+		m.Ops[reader].Releases = append(m.Ops[reader].Releases, value)
+	}
+	return m.resolveOutput()
+}
+
+// step finds the inputs of one operation.
+func (r *flow) step(i int) error {
+	op := &r.Ops[i]
+	switch op.Kind {
+	case Gather:
+		return r.gather(i)
+	case MatMul:
+		if i > 0 {
+			if before := &r.Ops[i-1]; before.Kind == MatMul && equalDims(before.Src[0], op.Src[0]) {
+				return r.connect(i, before.Inputs...)
+			}
+		}
+		return r.latest(i)
+	case Reorder:
+		if len(r.unread) == 0 {
+			return r.nothing(i)
+		}
+		return r.connect(i, Source(r.unread[0]))
+	case BatchMatMul:
+		return r.batchMatMul(i)
+	case Add:
+		return r.add(i)
+	case Softmax:
+		if err := r.latest(i); err != nil {
+			return err
+		}
+		if !r.masked[op.Inputs[0]] {
+			return r.opError(i, "kind", "the scores were not masked, so padding would change the output; give the batch_matmul before it post:mask_add")
+		}
+		op.Inputs = append(op.Inputs, Lengths)
+		r.masked[i] = true
+		return nil
+	default:
+		err := r.latest(i)
+		if op.Kind == LayerNorm {
+			r.residual = i
+		}
+		return err
+	}
+}
+
+func (r *flow) gather(i int) error {
+	op := &r.Ops[i]
+	r.gathers++
+	switch r.gathers {
+	case 1:
+		if len(op.Src[0]) == 2 {
+			var okB, okS bool
+			r.BatchSymbol, okB = op.Src[0][0].symbol()
+			r.LengthSymbol, okS = op.Src[0][1].symbol()
+			if okB && okS && r.BatchSymbol != r.LengthSymbol && len(r.Symbols) == 2 {
+				r.Vocab = op.Weights[0].Shape[0]
+				op.Inputs = []Source{Tokens}
+				return nil
+			}
+		}
+		return r.opError(i, "src", "the first gather's ids are not [B,S]; an encoder's list has these two symbols and no other")
+	case 2:
+		if !equalDims(op.Src[0], r.Ops[0].Src[0]) {
+			return r.opError(i, "src", "token types are not of the dims of the token ids")
+		}
+		op.Inputs = []Source{TokenTypes}
+		return nil
+	}
+	return r.opError(i, "kind", "a third gather; an encoder looks up token ids, then token types")
+}
+
+func (r *flow) batchMatMul(i int) error {
+	op := &r.Ops[i]
+	x, y := op.Src[0], op.Src[1]
+	if y[2].text == y[3].text {
+		return r.opError(i, "src", "the second operand is square, so its orientation cannot be told; write the sequence length as a symbol")
+	}
+	first := r.oldest(x, -1)
+	if first < 0 {
+		return r.nothing(i)
+	}
+	second := r.oldest(y, first)
+	if second < 0 {
+		second = r.oldest([]Dim{y[0], y[1], y[3], y[2]}, first)
+		op.TransposeB = true
+	}
+	if second < 0 {
+		return r.nothing(i)
+	}
+	if err := r.connect(i, Source(first), Source(second)); err != nil {
+		return err
+	}
+	softmaxed := r.masked[first] && r.Ops[first].Kind == Softmax
+	if softmaxed || op.Attr.Mask {
+		op.Inputs = append(op.Inputs, Lengths)
+	}
+	if softmaxed && op.Attr.Mask {
+		return r.opError(i, "attr", "masks scores that a softmax has masked; leave post:mask_add out")
+	}
+	r.masked[i] = op.Attr.Mask
+	return nil
+}
+
+func (r *flow) add(i int) error {
+	op := &r.Ops[i]
+	if len(op.Weights) > 0 {
+		if err := r.latest(i); err != nil {
+			return err
+		}
+		if rows := op.Weights[0].Shape[0]; r.MaxTokens == 0 || rows < r.MaxTokens {
+			r.MaxTokens = rows
+		}
+		if length, _ := op.Src[0][1].symbol(); length != r.LengthSymbol {
+			return r.opError(i, "src", "the dim in the middle of a position add is not the sequence length")
+		}
+		return nil
+	}
+	switch {
+	case r.residual < 0 && len(r.unread) == 2:
+		return r.connect(i, Source(r.unread[0]), Source(r.unread[1]))
+	case r.residual >= 0 && len(r.unread) == 1 && r.unread[0] != r.residual:
+		return r.connect(i, Source(r.unread[0]), Source(r.residual))
+	}
+	return r.nothing(i)
+}
+
+// latest connects an operation of one input to the latest unread value.
+func (r *flow) latest(i int) error {
+	if len(r.unread) == 0 {
+		return r.nothing(i)
+	}
+	return r.connect(i, Source(r.unread[len(r.unread)-1]))
+}
+
+// oldest is the oldest unread value of exactly these dims other than skip, or
+// -1.
+func (r *flow) oldest(dims []Dim, skip int) int {
+	for _, v := range r.unread {
+		if v != skip && equalDims(r.Ops[v].Dst, dims) {
+			return v
+		}
+	}
+	return -1
+}
+
+// connect notes that operation i reads these values.
+func (r *flow) connect(i int, from ...Source) error {
+	op := &r.Ops[i]
+	for n, s := range from {
+		if s < 0 {
+			op.Inputs = append(op.Inputs, s)
+			continue
+		}
+		value := &r.Ops[s]
+		if op.Kind != BatchMatMul && !sameLayout(op.Src[n], value.Dst) {
+			return r.opError(i, "src", "input %d has dims %s, but %q (line %d) before it gives %s: is an operation missing or out of order?",
+				n, formatDims(op.Src[n]), value.Name, value.Line, formatDims(value.Dst))
+		}
+		if r.masked[s] && !readsMasked(op.Kind, value.Kind, n) {
+			return r.opError(i, "kind", "a %s cannot read masked columns here; a softmax does, and a batch_matmul as its first operand what a softmax gave", op.Kind)
+		}
+		op.Inputs = append(op.Inputs, s)
+		r.readers[s] = i
+		if at := slices.Index(r.unread, int(s)); at >= 0 {
+			r.unread = slices.Delete(r.unread, at, at+1)
+		}
+	}
+	return nil
+}
+
+// readsMasked tells whether a reader skips the masked columns of its input n.
+func readsMasked(reader, writer Kind, n int) bool {
+	if writer == Softmax {
+		return reader == BatchMatMul && n == 0
+	}
+	return reader == Softmax
+}
+
+func (r *flow) nothing(i int) error {
+	op := &r.Ops[i]
+	dims := ""
+	for n, src := range op.Src {
+		if n > 0 {
+			dims += " and "
+		}
+		dims += formatDims(src)
+	}
+	return r.opError(i, "src", "nothing before this %s gives %s for it to read: is an operation missing or out of order?", op.Kind, dims)
+}
+
+// sameLayout tells whether one set of dims is the other with neighbours taken
+// together: B*S x 128 is B x S x 2 x 64, but not B x 2 x S x 64, although the
+// elements are as many. So a list that lost a reorder is noticed.
+func sameLayout(a, b []Dim) bool {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	fine := map[string]bool{}
+	for i := range b {
+		if p, err := elements(b[:i+1]); err == nil {
+			fine[p.text] = true
+		}
+	}
+	for i := range a {
+		if p, err := elements(a[:i+1]); err != nil || !fine[p.text] {
+			return false
+		}
+	}
+	return len(a) < len(b) || equalDims(a, b)
+}
+
+// resolveOutput finds how the output divides among requests.
+func (m *Model) resolveOutput() error {
+	final := len(m.Ops) - 1
+	switch {
+	case m.Vocab == 0:
+		return m.opError(0, "kind", "no gather reads the token ids; an encoder's list begins with one")
+	case m.MaxTokens == 0:
+		return m.opError(final, "kind", "no add has a position table as its weight, so the model has no longest request")
+	}
+	dst := m.Ops[final].Dst
+	width, ok := last(dst)
+	if !ok {
+		return m.opError(final, "dst", "the output's last dim is not a number")
+	}
+	rows, err := elements(dst[:len(dst)-1])
+	if err != nil {
+		return m.opError(final, "dst", "%v", err)
+	}
+	tokens, err := elements(m.Ops[0].Src[0])
+	if err != nil {
+		return m.opError(0, "src", "%v", err)
+	}
+	m.Width, m.PerToken = width, rows.text == tokens.text
+	if s, _ := rows.symbol(); !m.PerToken && s != m.BatchSymbol {
+		return m.opError(final, "dst", "%s has neither a row for every request nor one for every token", formatDims(dst))
+	}
+	return nil
+}
+
+// String is the source's name: op 12, tokens, token types or lengths.
+func (s Source) String() string {
+	switch s {
+	case Tokens:
+		return "tokens"
+	case TokenTypes:
+		return "token types"
+	case Lengths:
+		return "lengths"
+	}
+	return fmt.Sprintf("op %d", int(s))
+}
