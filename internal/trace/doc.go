@@ -1,0 +1,13 @@
+// Package trace reads recorded request traces: CSV files with a header, plain or
+// compressed by gzip.
+//
+// Two kinds of table are known. Requests in arrival order have the columns t_ms
+// (milliseconds from the first row), len (input tokens), out (generated tokens,
+// may be empty) and session (may be empty). Batches have start_ms, batch
+// (requests in it) and max_len (tokens of the longest). Columns may come in any
+// order and others are passed over; only the lengths must be there.
+//
+// Functions are safe for concurrent use. Unreadable input is a *Error naming the
+// file and the line; it unwraps to fault.ErrInvalid, a file that cannot be
+// opened or read to its own cause.
+package trace

@@ -1,0 +1,154 @@
+package advice_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/kiln-cache/kiln/shapegroups"
+	"github.com/kiln-cache/kiln/shapegroups/advice"
+	"github.com/kiln-cache/kiln/shapegroups/policy"
+)
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func shape(n int) shapegroups.Shape { return must(shapegroups.N(int64(n))) }
+
+// S5: one warning for a working set above the capacity, none for one that fits.
+func TestThrash(t *testing.T) {
+	for groups, want := range map[int]int{4: 1, 12: 0} {
+		for _, kind := range policy.Kinds() {
+			p := must(policy.New(policy.Config{Kind: kind, Groups: groups}))
+			r := must(advice.NewRecorder(advice.DefaultRequests, groups))
+			for i := range 600 {
+				s := shape(i % 12)
+				hit := p.Request(s) != nil
+				if !hit {
+					if p.Len() >= groups {
+						p.Remove(p.Victim(nil))
+					}
+					p.Admit(s, 1, 1)
+				}
+				r.Note(s, s, !hit)
+			}
+			if r.Warnings() != want || r.Thrashing() != (want > 0) {
+				t.Errorf("%s, %d groups: %d warnings, want %d", kind, groups, r.Warnings(), want)
+			}
+		}
+	}
+}
+
+// S5: the next warning comes only after the first has ended.
+func TestThrashAgain(t *testing.T) {
+	r := must(advice.NewRecorder(0, 2))
+	var raised []int
+	for i := range 400 {
+		s := shape(i % 5)
+		if r.Note(s, s, i/100%2 == 0) { // all miss, then all hit, and so on
+			raised = append(raised, i)
+		}
+	}
+	// Within 40 requests: the third shape asked twice is request 7, all misses;
+	// the misses begin anew at 200 and are over half of 40 with the 21st.
+	if want := []int{7, 220}; !slices.Equal(raised, want) {
+		t.Errorf("raised at %v, want %v", raised, want)
+	}
+	none := must(advice.NewRecorder(0, policy.Unlimited))
+	for i := range 100 {
+		if none.Note(shape(i%50), shape(i%50), true) {
+			t.Fatal("a session without a limit thrashes")
+		}
+	}
+}
+
+// S5: a recorder warns, and remembers, as its definition says, whatever becomes of
+// the capacity.
+func TestRecorderEqualsModel(t *testing.T) {
+	type note struct {
+		asked, compiled shapegroups.Shape
+		missed          bool
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		keep := rapid.IntRange(0, 50).Draw(t, "keep")
+		groups := rapid.IntRange(0, 3).Draw(t, "groups")
+		r := must(advice.NewRecorder(keep, groups))
+		var all []note // as far back as the recorder can know
+		room := max(keep, 20*groups)
+		thrashing := false
+		for range rapid.IntRange(1, 12).Draw(t, "phases") {
+			if rapid.IntRange(0, 3).Draw(t, "change") == 0 {
+				groups = rapid.IntRange(0, 3).Draw(t, "groups")
+				if err := r.SetGroups(groups); err != nil {
+					t.Fatal(err)
+				}
+				room = max(room, keep, 20*groups)
+			}
+			shapes := rapid.IntRange(1, 8).Draw(t, "shapes")
+			misses := rapid.IntRange(0, 4).Draw(t, "misses")
+			for range rapid.IntRange(1, 80).Draw(t, "requests") {
+				n := rapid.IntRange(0, shapes-1).Draw(t, "n")
+				in := note{shape(n + 100), shape(n), rapid.IntRange(0, 4).Draw(t, "miss") < misses}
+				warned := r.Note(in.asked, in.compiled, in.missed)
+				if all = append(all, in); len(all) > room {
+					all = all[1:]
+				}
+				missed, twice, counts := 0, 0, map[shapegroups.Shape]int{}
+				window := all[max(0, len(all)-20*groups):]
+				for _, x := range window {
+					if x.missed {
+						missed++
+					}
+					if counts[x.compiled]++; counts[x.compiled] == 2 {
+						twice++
+					}
+				}
+				now := groups > 0 && 2*missed > len(window) && twice > groups
+				if warned != (now && !thrashing) {
+					t.Fatalf("warned %v, thrashing %v before and %v now", warned, thrashing, now)
+				}
+				if groups > 0 {
+					thrashing = now
+				}
+			}
+			asked, compiled := r.Asked(), r.Compiled()
+			last := all[max(0, len(all)-keep):]
+			if len(asked) != len(last) || len(compiled) != len(last) {
+				t.Fatalf("%d requests kept, want %d", len(asked), len(last))
+			}
+			for i, x := range last {
+				if asked[i] != x.asked || compiled[i] != x.compiled {
+					t.Fatalf("request %d is %v, %v, want %v", i, asked[i], compiled[i], x)
+				}
+			}
+		}
+	})
+}
+
+func TestRecorderErrors(t *testing.T) {
+	if _, err := advice.NewRecorder(-1, 1); !errors.Is(err, advice.ErrInvalid) {
+		t.Error(err)
+	}
+	if _, err := advice.NewRecorder(1, -1); !errors.Is(err, advice.ErrInvalid) {
+		t.Error(err)
+	}
+	if err := must(advice.NewRecorder(1, 1)).SetGroups(-1); !errors.Is(err, advice.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// BenchmarkNote is what a recorder adds to a request that hits.
+func BenchmarkNote(b *testing.B) {
+	r := must(advice.NewRecorder(advice.DefaultRequests, 64))
+	s := shape(5)
+	b.ReportAllocs()
+	for b.Loop() {
+		r.Note(s, s, false)
+	}
+}

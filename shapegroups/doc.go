@@ -1,0 +1,13 @@
+// Package shapegroups holds what is known of shapes: the comparable Shape that
+// names a group, the bucketing that maps an asked shape to the compiled one,
+// and the order in which waiting requests are best served.
+//
+// The sub-packages build on it: policy chooses the group to evict, simulate
+// replays a recorded stream through that very code, advice says what a stream
+// would gain by another policy, capacity or bucketing.
+//
+// Everything here is pure: no goroutine, clock, log or channel. A Shape, a
+// Bucketing and every function are safe for concurrent use; a Queue belongs to
+// one goroutine. Bad input is a *fault.Error that unwraps to ErrInvalid and
+// says what would be right.
+package shapegroups

@@ -1,0 +1,108 @@
+package policy
+
+import "math"
+
+const (
+	// meanOf is the number of requests that misses are averaged over (SPEC S1).
+	meanOf = 1000
+	// tooHeavy is the weight at which all counts are scaled down, by a power of
+	// two so that no order changes.
+	tooHeavy = 0x1p512
+)
+
+// duel is the state of policy duel that all cost classes share: two shadow
+// directories of keys, each of the capacity's size, and how often each of them
+// missed of late. Every request is played to both.
+type duel struct {
+	size   int     // of either directory
+	weight float64 // of a use now
+	growth float64 // of the weight from one request to the next
+	worth  bool
+
+	recency list // the size keys asked for last
+	counts  heap // keys of high use count, the lowest leaving first
+
+	recencyMiss, countsMiss float64 // share of the last requests, exponential mean
+
+	left func(*Group) // told of each key that leaves a directory
+}
+
+func newDuel(worth bool, left func(*Group)) *duel {
+	return &duel{
+		weight:  1,
+		worth:   worth,
+		recency: list{kind: inShadow},
+		counts:  heap{kind: byShadow},
+		left:    left,
+	}
+}
+
+// countsChoose says that the victim is the group of the lowest use count, not
+// the one used longest ago.
+func (d *duel) countsChoose() bool { return d.countsMiss < d.recencyMiss }
+
+// resize sets the directories' size and with it the half-life of counts. Keys
+// that no longer fit leave.
+func (d *duel) resize(size int) {
+	if size == d.size {
+		return
+	}
+	d.size = size
+	d.growth = math.Exp2(1 / (halfLife * float64(size)))
+	for d.recency.len > size {
+		g := d.recency.oldest
+		d.recency.remove(g)
+		d.left(g)
+	}
+	for d.counts.len() > size {
+		g := d.counts.lowest()
+		d.counts.remove(g)
+		d.left(g)
+	}
+}
+
+// request plays one request to both directories. It is true if the counts have
+// grown too heavy.
+func (d *duel) request(g *Group) (heavy bool) {
+	d.weight *= d.growth
+	g.score += d.weight
+
+	missed := 0.0
+	if d.recency.has(g) {
+		d.recency.renew(g)
+	} else {
+		missed = 1
+		d.recency.push(g)
+		if d.recency.len > d.size {
+			old := d.recency.oldest
+			d.recency.remove(old)
+			d.left(old)
+		}
+	}
+	d.recencyMiss += (missed - d.recencyMiss) / meanOf
+
+	missed = 0
+	if !d.counts.has(g) {
+		missed = 1
+		d.enter(g)
+	}
+	d.countsMiss += (missed - d.countsMiss) / meanOf
+	return d.weight > tooHeavy
+}
+
+// enter takes g into the directory by counts. With keep=worth a key that is
+// counted less than all there stays out (SPEC S7).
+func (d *duel) enter(g *Group) {
+	if d.counts.len() >= d.size {
+		low := d.counts.lowest()
+		if d.worth && g.score < low.score {
+			return
+		}
+		d.counts.remove(low)
+		d.left(low)
+	}
+	d.counts.push(g)
+}
+
+// holds says that one of the directories has g.
+func (d *duel) holds(g *Group) bool { return d.recency.has(g) || d.counts.has(g) }

@@ -1,0 +1,116 @@
+package policy
+
+import "github.com/kiln-cache/kiln/shapegroups"
+
+// Group is what a policy knows of one shape: a handle for Use and Remove. A
+// group that is not resident may be one whose use count is remembered. It
+// belongs to the policy's goroutine.
+type Group struct {
+	shape    shapegroups.Shape
+	resident bool
+	known    bool // reachable through Policy.groups
+	visited  bool // sieve: used since the hand last passed
+	announce int  // place in the announcement of epoch
+	epoch    uint64
+	saved    byte // parts, while a saved state is read
+
+	last  uint64  // when it was last asked for or registered
+	score float64 // decayed use count, in units of the weight of its time
+
+	class *class // cost class it is in now, while resident
+	cost  int    // exponent of the class it belongs to by cost
+	since uint64 // when it was last asked for, or last dropped a class
+
+	links [listKinds]link
+	slots [heapKinds]int // place in a heap, plus 1; 0 is none
+}
+
+// Shape is the shape it stands for.
+func (g *Group) Shape() shapegroups.Shape { return g.shape }
+
+// Resident says that it is registered.
+func (g *Group) Resident() bool { return g.resident }
+
+// The lists that a group may be in, at most one of each kind.
+const (
+	inOrder  = iota // its class's own order, while resident
+	inAge           // all residents by when they drop a class
+	inShadow        // duel's shadow directory by recency
+	listKinds
+)
+
+type link struct{ newer, older *Group }
+
+// list is an intrusive list from newest to oldest.
+type list struct {
+	kind           int
+	newest, oldest *Group
+	len            int
+}
+
+func (l *list) has(g *Group) bool {
+	return g.links[l.kind].newer != nil || l.newest == g
+}
+
+// push makes g, which is not in l, its newest.
+func (l *list) push(g *Group) {
+	l.pushAbove(l.newest, g)
+}
+
+func (l *list) remove(g *Group) {
+	at := g.links[l.kind]
+	if at.newer != nil {
+		at.newer.links[l.kind].older = at.older
+	} else {
+		l.newest = at.older
+	}
+	if at.older != nil {
+		at.older.links[l.kind].newer = at.newer
+	} else {
+		l.oldest = at.newer
+	}
+	g.links[l.kind] = link{}
+	l.len--
+}
+
+// renew makes g, which is in l, its newest.
+func (l *list) renew(g *Group) {
+	if l.newest != g {
+		l.remove(g)
+		l.push(g)
+	}
+}
+
+// insert puts g, which is not in l, where the time of its last use belongs: near
+// one of the ends as a rule, so it is looked for from both at once.
+func (l *list) insert(g *Group) {
+	high, low := l.newest, l.oldest
+	for high != nil && high.last > g.last && low.last < g.last {
+		high, low = high.links[l.kind].older, low.links[l.kind].newer
+	}
+	older := high
+	if high != nil && high.last > g.last {
+		older = low.links[l.kind].older // low is the oldest that is newer than g
+	}
+	l.pushAbove(older, g)
+}
+
+// pushAbove makes g the next newer of older, the oldest of all if that is nil.
+func (l *list) pushAbove(older, g *Group) {
+	newer := l.oldest
+	if older != nil {
+		newer = older.links[l.kind].newer
+	}
+	g.links[l.kind] = link{newer: newer, older: older}
+	if older != nil {
+		older.links[l.kind].newer = g
+	} else {
+		l.oldest = g
+	}
+	if newer != nil {
+		newer.links[l.kind].older = g
+	} else {
+		l.newest = g
+	}
+	l.len++
+}

@@ -1,0 +1,268 @@
+package policy
+
+import (
+	"iter"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/shapegroups"
+)
+
+// Policy is the eviction state of one session. Make it with New or Load. It is
+// owned by one goroutine.
+type Policy struct {
+	kind   Kind
+	keep   Keep
+	limit  int // capacity in groups as set
+	size   int // capacity that periods and directories follow, at least 1
+	groups map[shapegroups.Shape]*Group
+
+	residents int
+	ages      list // residents, the one to drop a class first being the oldest
+	classes   []*class
+
+	requests uint64 // seen so far
+	clock    uint64 // steps at each request and each registration
+
+	epoch     uint64 // of the announcement in force
+	announced []shapegroups.Shape
+	ahead     map[shapegroups.Shape]int // first place of each announced shape
+
+	// Only duel knows shapes that are not resident: memory has those that
+	// neither are resident nor in a shadow directory.
+	duel   *duel
+	memory heap
+}
+
+// New makes the policy of an empty session. A bad config is ErrInvalid.
+func New(c Config) (*Policy, error) {
+	c, err := c.Validate()
+	if err != nil {
+		return nil, err
+	}
+	p := &Policy{
+		kind:   c.Kind,
+		keep:   c.Keep,
+		limit:  c.Groups,
+		groups: make(map[shapegroups.Shape]*Group),
+		ages:   list{kind: inAge},
+		epoch:  1,
+		ahead:  make(map[shapegroups.Shape]int),
+		memory: heap{kind: byResidence},
+	}
+	if p.kind == Duel {
+		p.duel = newDuel(p.keep == Worth, p.settle)
+	}
+	p.resize()
+	return p, nil
+}
+
+// Config is the configuration in force.
+func (p *Policy) Config() Config { return Config{Kind: p.kind, Groups: p.limit, Keep: p.keep} }
+
+// Len is the number of resident groups.
+func (p *Policy) Len() int { return p.residents }
+
+// Remembered is the number of shapes known, resident ones included.
+func (p *Policy) Remembered() int { return len(p.groups) }
+
+// Residents walks the resident groups. The policy must not change meanwhile.
+func (p *Policy) Residents() iter.Seq[*Group] {
+	return func(yield func(*Group) bool) {
+		for g := p.ages.oldest; g != nil; g = g.links[inAge].newer {
+			if !yield(g) {
+				return
+			}
+		}
+	}
+}
+
+// Resident is the resident group of shape, nil if there is none. It notes
+// nothing.
+func (p *Policy) Resident(shape shapegroups.Shape) *Group {
+	if g := p.groups[shape]; g != nil && g.resident {
+		return g
+	}
+	return nil
+}
+
+// Request notes one acquisition of shape and gives its group, nil if it is not
+// resident. A nil answer is followed by Admit, or by nothing if the shape is
+// not kept.
+func (p *Policy) Request(shape shapegroups.Shape) *Group {
+	g := p.groups[shape]
+	if g == nil {
+		if p.duel == nil {
+			p.requests++
+			p.clock++
+			p.drop()
+			return nil
+		}
+		g = p.know(shape)
+		defer p.trim() // whoever leaves a directory for it may still be in the other
+	}
+	p.note(g)
+	if g.resident {
+		return g
+	}
+	return nil
+}
+
+// Use notes one acquisition of the group behind a handle. If the group has gone
+// since the handle was given it is a request for its shape.
+func (p *Policy) Use(g *Group) {
+	if !g.known {
+		p.Request(g.shape)
+		return
+	}
+	p.note(g)
+}
+
+// note counts a request for g, which is known.
+func (p *Policy) note(g *Group) {
+	p.requests++
+	p.clock++
+	g.last = p.clock
+	if g.resident {
+		p.freshen(g)
+	} else if p.memory.has(g) {
+		p.memory.remove(g) // back in the directory by recency in a moment
+	}
+	if p.duel != nil && p.duel.request(g) {
+		p.lighten()
+	}
+	p.drop()
+}
+
+// Admit registers shape as resident. bytes and seconds are what it holds and
+// what it took to compile, 0 while unknown; Resize corrects them. It counts as
+// no request. A shape that is resident already is resized only.
+func (p *Policy) Admit(shape shapegroups.Shape, bytes int64, seconds float64) *Group {
+	g := p.groups[shape]
+	if g == nil {
+		g = p.know(shape)
+	}
+	if g.resident {
+		p.Resize(g, bytes, seconds)
+		return g
+	}
+	if p.memory.has(g) {
+		p.memory.remove(g)
+	}
+	if g.last == 0 { // never asked for: registering it is its use
+		p.clock++
+		g.last = p.clock
+	}
+	g.resident = true
+	g.since = p.requests
+	g.cost = p.classOf(bytes, seconds)
+	p.residents++
+	p.ages.push(g)
+	p.join(g, g.cost)
+	p.resize()
+	return g
+}
+
+// Resize tells what a resident group holds and cost to compile by now.
+func (p *Policy) Resize(g *Group, bytes int64, seconds float64) {
+	if !g.resident {
+		return
+	}
+	if cost := p.classOf(bytes, seconds); cost != g.cost {
+		g.cost = cost
+		p.leave(g)
+		p.join(g, cost)
+	}
+}
+
+// Remove tells that a resident group is gone: evicted, reset or closed. Its use
+// count is remembered where the policy does so.
+func (p *Policy) Remove(g *Group) {
+	if !g.resident {
+		return
+	}
+	p.leave(g)
+	p.ages.remove(g)
+	g.resident = false
+	p.residents--
+	p.settle(g)
+	p.resize()
+}
+
+// SetGroups changes the capacity. Evicting the surplus is up to the caller, by
+// Victim and Remove. Negative is ErrInvalid and changes nothing.
+func (p *Policy) SetGroups(groups int) error {
+	if groups < 0 {
+		return fault.Invalidf("policy: set groups", "%d groups: want 0 or more, or unlimited", groups)
+	}
+	p.limit = groups
+	p.resize()
+	return nil
+}
+
+// know makes shape known.
+func (p *Policy) know(shape shapegroups.Shape) *Group {
+	g := &Group{shape: shape, known: true}
+	if at, ok := p.ahead[shape]; ok {
+		g.announce, g.epoch = at, p.epoch
+	}
+	p.groups[shape] = g
+	return g
+}
+
+func (p *Policy) forget(g *Group) {
+	g.known = false
+	g.last, g.score = 0, 0
+	delete(p.groups, g.shape)
+}
+
+// settle puts a group that is no longer resident, or no longer in a shadow
+// directory, where it belongs now.
+func (p *Policy) settle(g *Group) {
+	switch {
+	case g.resident:
+	case p.duel == nil:
+		p.forget(g)
+	case !p.duel.holds(g) && !p.memory.has(g):
+		p.memory.push(g)
+		p.trim()
+	}
+}
+
+// trim forgets the lowest counts beyond the number remembered (SPEC S1).
+func (p *Policy) trim() {
+	for len(p.groups) > remembered*p.size && p.memory.len() > 0 {
+		g := p.memory.lowest()
+		p.memory.remove(g)
+		p.forget(g)
+	}
+}
+
+// resize makes periods and directories follow the capacity.
+func (p *Policy) resize() {
+	const most = 1 << 40 // keeps products of it exact
+	size := p.limit
+	if size == Unlimited {
+		size = max(p.residents, leastGroups)
+	}
+	p.size = min(max(size, 1), most)
+	if p.duel != nil {
+		p.duel.resize(p.size)
+		p.trim()
+	}
+}
+
+// lighten scales all counts down before their weights overflow.
+func (p *Policy) lighten() {
+	const by = 1 / tooHeavy
+	for _, g := range p.groups {
+		g.score *= by
+	}
+	for _, c := range p.classes {
+		if o, ok := c.order.(*duelled); ok {
+			o.counts.scale(by)
+		}
+	}
+	p.memory.scale(by)
+	p.duel.counts.scale(by)
+	p.duel.weight *= by
+}

@@ -1,0 +1,111 @@
+package policy
+
+import "github.com/kiln-cache/kiln/shapegroups"
+
+// Standing says whether a group can go.
+type Standing uint8
+
+// A group is Free, Busy (being computed, leased or written: it goes only if no
+// free one is left, SPEC S3), or Fixed (it may not go at all).
+const (
+	Free Standing = iota
+	Busy
+	Fixed
+)
+
+// Announce tells which shapes the waiting requests need, soonest first, in place
+// of what was announced before (SPEC S2). They are shapes as compiled, after
+// bucketing.
+func (p *Policy) Announce(shapes []shapegroups.Shape) {
+	p.epoch++
+	clear(p.ahead)
+	p.announced = append(p.announced[:0], shapes...)
+	for i, s := range shapes {
+		if _, sooner := p.ahead[s]; sooner {
+			continue
+		}
+		p.ahead[s] = i
+		if g := p.groups[s]; g != nil {
+			g.announce, g.epoch = i, p.epoch
+		}
+	}
+}
+
+func (p *Policy) isAnnounced(g *Group) bool { return g.epoch == p.epoch }
+
+// Victim is the group to evict now, nil if none may go; the caller removes it.
+// standing is asked for the groups looked at; nil means that all are free. Free
+// groups go before busy ones, in both the unannounced before the announced, of
+// those the one needed last; unannounced ones in the lowest cost class first,
+// and within a class by the policy.
+func (p *Policy) Victim(standing func(*Group) Standing) *Group {
+	if standing == nil {
+		standing = func(*Group) Standing { return Free }
+	}
+	for _, s := range []Standing{Free, Busy} {
+		if g := p.unannounced(s, standing); g != nil {
+			return g
+		}
+		if g := p.neededLast(s, standing); g != nil {
+			return g
+		}
+	}
+	return nil
+}
+
+func (p *Policy) unannounced(s Standing, standing func(*Group) Standing) *Group {
+	may := func(g *Group) bool { return !p.isAnnounced(g) && standing(g) == s }
+	for _, c := range p.classes {
+		if g := c.order.victim(may); g != nil {
+			return g
+		}
+	}
+	return nil
+}
+
+// neededLast is the announced resident of that standing needed last.
+func (p *Policy) neededLast(s Standing, standing func(*Group) Standing) *Group {
+	for i := len(p.announced) - 1; i >= 0; i-- {
+		g := p.Resident(p.announced[i])
+		if g != nil && g.announce == i && standing(g) == s {
+			return g
+		}
+	}
+	return nil
+}
+
+// Worth says whether shape, just requested and not resident, should be
+// registered although a group has to go for it. It is always true without
+// keep=worth (SPEC S7). False: compute it, use it, do not call Admit.
+func (p *Policy) Worth(shape shapegroups.Shape, standing func(*Group) Standing) bool {
+	if p.duel == nil || p.keep != Worth {
+		return true
+	}
+	if standing == nil {
+		standing = func(*Group) Standing { return Free }
+	}
+	need, announced := p.ahead[shape]
+	if p.unannounced(Free, standing) != nil {
+		return announced || !p.duel.countsChoose() || !p.countsLess(shape, standing)
+	}
+	if last := p.neededLast(Free, standing); last != nil {
+		return announced && need < last.announce
+	}
+	return true
+}
+
+// countsLess says that shape's use count is below that of every group that may
+// go; there is one.
+func (p *Policy) countsLess(shape shapegroups.Shape, standing func(*Group) Standing) bool {
+	score := 0.0
+	if g := p.groups[shape]; g != nil {
+		score = g.score
+	}
+	may := func(g *Group) bool { return !p.isAnnounced(g) && standing(g) == Free }
+	for _, c := range p.classes {
+		if low := c.order.(*duelled).counts.lowestOf(may); low != nil && low.score <= score {
+			return false
+		}
+	}
+	return true
+}
