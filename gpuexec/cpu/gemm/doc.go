@@ -1,0 +1,39 @@
+// Package gemm multiplies float32 matrices on the embedded cpu device:
+// C = A·B + bias, where B is packed once and read by any number of goroutines.
+//
+// # The chain
+//
+// Every element of C is one chain of fused multiply-adds, one rounding each:
+// it starts with the column's bias (or with +0, or with what C holds) and goes
+// through k = 0, 1, ..., K-1 in that order. So its bits depend on its own row of
+// A, its own column of B, its start and K alone (SPEC E8): not on M and N, the
+// element's place, ragged edges, blocks, slices or goroutines. The chain is the
+// same for every instruction set, the portable one included, so their results
+// are equal bit for bit; only the payload of a NaN may differ. Rows of A that
+// are longer than K need no padding: pass the K that is meant.
+//
+// # Shape of the work
+//
+// A Set holds the kernels of an instruction set: AVX-512, AVX2 with FMA, or
+// portable Go (slow; for other processors and as a check on the first two).
+// Set.Pack lays B out in panels of a few vectors' columns, each panel row after
+// row, the last one filled up with zeros. A kernel keeps a tile of up to 14
+// (AVX-512) or 6 (AVX2) rows by one panel in registers. The rows are cut into
+// tiles of even height, so that few rows, as real queries have, fill the units;
+// one to three rows take several panels at once instead. While a panel is
+// worked on the next one is prefetched, a share by each tile, so that weights
+// which come from memory cost little more than those in the cache.
+//
+// # Scheduling
+//
+// Set.Blocks says into how many blocks a product is cut and Set.Run computes a
+// run of them on the calling goroutine; the package starts none. A kernel cannot
+// be preempted, but one call lasts 0.1 ms at most (SPEC E4): K is
+// cut too, and the chain goes on from the partial sums in C.
+//
+// Wrong sizes are an ErrInvalid that says what would be right, with nothing
+// written. All of a Set's methods are safe for concurrent use; calls that write
+// the same C are the caller's to keep apart.
+//
+// The assembly is written by the command in asmgen: run go generate.
+package gemm

@@ -1,0 +1,38 @@
+package gemm
+
+import "golang.org/x/sys/cpu"
+
+//go:generate go run ./asmgen -set avx2 -o avx2_amd64.s
+//go:generate go run ./asmgen -set avx512 -o avx512_amd64.s
+
+//go:noescape
+func tileAVX2(t *tile)
+
+//go:noescape
+func tileAVX512(t *tile)
+
+// native lists the assembly sets that this processor and its operating system
+// can run, best first.
+func native() []*Set {
+	var sets []*Set
+	if cpu.X86.HasAVX512F {
+		sets = append(sets, &Set{name: "avx512", kind: avx512, width: 32, maxRows: 14, together: [4]int{0, 4, 3, 2}})
+	}
+	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
+		sets = append(sets, &Set{name: "avx2", kind: avx2, width: 16, maxRows: 6, together: [4]int{0, 4, 3, 2}})
+	}
+	return sets
+}
+
+// compute runs the set's kernel. The calls are direct so that t need not move
+// to the heap.
+func (s *Set) compute(t *tile) {
+	switch s.kind {
+	case avx512:
+		tileAVX512(t)
+	case avx2:
+		tileAVX2(t)
+	default:
+		tileGeneric(t)
+	}
+}

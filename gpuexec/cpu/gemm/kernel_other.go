@@ -1,0 +1,8 @@
+//go:build !amd64
+
+package gemm
+
+// native lists the assembly sets of this processor: there are none.
+func native() []*Set { return nil }
+
+func (s *Set) compute(t *tile) { tileGeneric(t) }

@@ -1,0 +1,46 @@
+package gemm
+
+import (
+	"fmt"
+	"slices"
+)
+
+// kind is a family of kernels.
+type kind int
+
+const (
+	generic kind = iota
+	avx2
+	avx512
+)
+
+// Set is the kernels of one instruction set, with the panel layout they read.
+// A Set is immutable and safe for concurrent use.
+type Set struct {
+	name    string
+	kind    kind
+	width   int // columns of a panel
+	maxRows int // of a tile
+	// together is how many panels a tile of 1, 2 or 3 rows takes at once.
+	together [4]int
+}
+
+var sets = append(native(), &Set{name: "generic", kind: generic, width: 4, maxRows: 2, together: [4]int{0, 1, 1, 1}})
+
+// Best is the fastest set that this machine runs.
+func Best() *Set { return sets[0] }
+
+// Sets lists the sets that this machine runs, best first; the portable one is
+// always the last.
+func Sets() []*Set { return slices.Clone(sets) }
+
+// Name is "avx512", "avx2" or "generic".
+func (s *Set) Name() string { return s.name }
+
+// Layout names the arrangement of packed matrices: it belongs into the key of
+// a packed constant. Sets of one layout read each other's packed matrices, and
+// a layout's meaning never changes.
+func (s *Set) Layout() string { return fmt.Sprintf("panels-%d", s.width) }
+
+// panels is how many panels hold n columns.
+func (s *Set) panels(n int) int { return (n + s.width - 1) / s.width }

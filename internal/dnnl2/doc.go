@@ -1,0 +1,7 @@
+// Package dnnl2 runs float32 matrix products on oneDNN 2.x, the peer that
+// package gemm is measured against. The library is opened at run time, without
+// cgo; where it is absent Open answers ErrUnavailable and says what to install.
+//
+// The library runs on the calling thread alone. It is not a backend: backends
+// speak to oneDNN 3.x, whose interface is another one.
+package dnnl2
