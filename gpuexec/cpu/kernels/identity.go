@@ -1,0 +1,91 @@
+package kernels
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"io"
+	"io/fs"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+
+	"github.com/kiln-cache/kiln/gpuexec/cpu/wasm"
+)
+
+//go:embed *.go
+var source embed.FS
+
+const compilerModule = "github.com/tetratelabs/wazero"
+
+// Identity names what turns a Spec into machine code, the build identity of
+// SPEC P3: a digest of the emitter's sources, the compiler's version, and the
+// platform. A build that does not record the versions of its modules, such as a
+// test, is named by the digest of its executable instead. It is empty if that
+// cannot be read either; nothing may be stored or loaded then (SPEC P12).
+func Identity() string { return identity() }
+
+var identity = sync.OnceValue(func() string {
+	compiler := compilerVersion()
+	digest, err := sourceDigest()
+	if compiler == "" || err != nil {
+		return ""
+	}
+	return "emitter " + digest + " compiler " + compiler + " " + runtime.GOARCH + "-" + runtime.GOOS
+})
+
+// compilerVersion names the wazero in this executable.
+func compilerVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range info.Deps {
+			switch {
+			case dep.Path != compilerModule:
+			case dep.Replace == nil:
+				return dep.Version
+			case dep.Replace.Version != "":
+				return dep.Replace.Path + "@" + dep.Replace.Version
+			}
+		}
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return ""
+	}
+	return "in executable " + hex.EncodeToString(h.Sum(nil))
+}
+
+// sourceDigest covers the names and contents of the sources, tests apart.
+func sourceDigest() (string, error) {
+	h := sha256.New()
+	for _, files := range []embed.FS{wasm.Source, source} {
+		entries, err := fs.ReadDir(files, ".") // sorted by name
+		if err != nil {
+			return "", err
+		}
+		for _, e := range entries {
+			if strings.HasSuffix(e.Name(), "_test.go") {
+				continue
+			}
+			text, err := fs.ReadFile(files, e.Name())
+			if err != nil {
+				return "", err
+			}
+			content := sha256.Sum256(text)
+			name := sha256.Sum256([]byte(e.Name()))
+			h.Write(name[:])
+			h.Write(content[:])
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
