@@ -1,0 +1,88 @@
+package cpu
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/gemm"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/kernels"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// Name is the backend's.
+const Name = "cpu"
+
+// Alignment of every buffer, in bytes: a cache line and an AVX-512 register.
+const Alignment = 64
+
+// Backend implements ops.Library on the processor. Safe for concurrent use.
+type Backend struct{ set *gemm.Set }
+
+func init() { gpuexec.Register(&Backend{set: gemm.Best()}) }
+
+// New is a backend whose matrix products use one instruction set: "avx512",
+// "avx2" or "generic"; "auto" is the best one here. ErrInvalid for another word,
+// ErrUnavailable for a set that this processor does not have.
+func New(isa string) (*Backend, error) {
+	if isa == "auto" {
+		return &Backend{set: gemm.Best()}, nil
+	}
+	var have []string
+	for _, s := range gemm.Sets() {
+		if s.Name() == isa {
+			return &Backend{set: s}, nil
+		}
+		have = append(have, s.Name())
+	}
+	switch isa {
+	case "avx512", "avx2", "generic":
+		return nil, &fault.Error{Op: "cpu: instruction set " + isa, Backend: Name,
+			Err: fault.Wrap("", "", "this processor has "+strings.Join(have, ", "), gpuexec.ErrUnavailable)}
+	}
+	return nil, fault.Invalidf("cpu: instruction set", "%q, want auto, %s", isa, strings.Join(have, ", "))
+}
+
+// Name implements gpuexec.Backend.
+func (b *Backend) Name() string { return Name }
+
+// Devices implements gpuexec.Backend: there is one, always.
+func (b *Backend) Devices(context.Context) []gpuexec.DeviceInfo {
+	return []gpuexec.DeviceInfo{b.info()}
+}
+
+func (b *Backend) info() gpuexec.DeviceInfo {
+	m := machine()
+	return gpuexec.DeviceInfo{
+		Backend: Name, Name: m.model, Driver: "wazero, " + b.set.Name(), Available: true,
+		MemoryBytes: m.memory, ComputeUnits: runtime.NumCPU(),
+		Identity: gpuexec.Identity{
+			Library: "kiln", Build: kernels.Identity(), Compiler: runtime.Version(),
+			Driver: b.set.Layout(), Device: runtime.GOOS + "/" + runtime.GOARCH, ISA: m.isa,
+		},
+	}
+}
+
+// Open implements gpuexec.Backend.
+func (b *Backend) Open(_ context.Context, index int) (gpuexec.Device, error) {
+	if index != 0 {
+		return nil, &fault.Error{Op: "cpu: open", Backend: Name,
+			Err: fault.Wrap("", "", "there is one device, number 0", gpuexec.ErrNotFound)}
+	}
+	engine, err := kernels.Open(kernels.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return &device{backend: b, engine: engine, memory: engine.Memory(), heap: newHeap(int64(len(engine.Memory())), Alignment)}, nil
+}
+
+// hardware is what the operating system says of this machine.
+type hardware struct {
+	model  string
+	memory int64
+	isa    []string
+}
+
+var machine = sync.OnceValue(readMachine)

@@ -1,0 +1,169 @@
+package cpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// device is the linear memory with the compiler for it.
+type device struct {
+	backend *Backend
+	engine  *kernels.Engine
+	memory  []byte
+	heap    *heap
+}
+
+func (d *device) Info() gpuexec.DeviceInfo { return d.backend.info() }
+
+func (d *device) Limits() gpuexec.Limits { return gpuexec.Limits{Alignment: Alignment} }
+
+// Lost implements gpuexec.Device: a processor does not go away.
+func (d *device) Lost() <-chan struct{} { return nil }
+
+func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Program, error) {
+	op, err := opOf(src)
+	if err != nil {
+		return nil, err
+	}
+	spec, isKernel := kernelSpec(op)
+	if !isKernel {
+		return &product{op: op, blob: d.productBlob(op)}, nil
+	}
+	p, err := d.engine.Compile(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	return newProgram(p), nil
+}
+
+func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpuexec.Program, error) {
+	op, err := opOf(src)
+	if err != nil {
+		return nil, err
+	}
+	spec, isKernel := kernelSpec(op)
+	if !isKernel {
+		if want := d.productBlob(op); string(blob) != want {
+			return nil, refused(src.Key, fault.DriverRefused, "the blob is of another product or instruction set")
+		}
+		return &product{op: op, blob: string(blob)}, nil
+	}
+	p, err := d.engine.Load(ctx, blob)
+	if err != nil {
+		return nil, err
+	}
+	if p.Spec() != spec {
+		return nil, errors.Join(refused(src.Key, fault.KeyCollision, "the blob is of "+p.Spec().String()), p.Close())
+	}
+	return newProgram(p), nil
+}
+
+func refused(key string, why fault.Reason, text string) error {
+	return &fault.Error{Op: "cpu: load", Key: key, Backend: Name, Reason: why, Err: fmt.Errorf("%w: %s", gpuexec.ErrRefused, text)}
+}
+
+func opOf(src gpuexec.Source) (ops.Op, error) {
+	op, ok := src.Spec.(ops.Op)
+	if !ok {
+		return op, fault.Invalidf("cpu: compile", "a source of type %T, want an ops.Op", src.Spec)
+	}
+	return op, op.Validate()
+}
+
+// productBlob stands for the machine code of a matrix product, which is part of
+// this program: it says which one.
+func (d *device) productBlob(op ops.Op) string {
+	return "kiln cpu product\n" + d.backend.set.Name() + "\n" + op.String() + "\n"
+}
+
+// Alloc gives zeroed linear memory.
+func (d *device) Alloc(bytes int64) (gpuexec.Memory, error) {
+	offset, used, ok := d.heap.take(bytes)
+	if !ok {
+		return nil, &fault.Error{Op: "cpu: alloc", Backend: Name, Err: fmt.Errorf(
+			"%w: %d bytes: release buffers, the device has %d in all", fault.ErrTooLarge, bytes, len(d.memory))}
+	}
+	clear(d.memory[offset : offset+used])
+	return &memory{d, offset, bytes}, nil
+}
+
+func (d *device) OpenQueue() (gpuexec.Queue, error) { return &queue{d: d}, nil }
+
+func (d *device) Close() error { return d.engine.Close() }
+
+// memory is a part of the linear memory.
+type memory struct {
+	d             *device
+	offset, bytes int64
+}
+
+func (m *memory) Mapped() []byte { return m.d.memory[m.offset : m.offset+m.bytes : m.offset+m.bytes] }
+
+// Release returns the memory; large parts go back to the system.
+func (m *memory) Release() {
+	const worthIt = 1 << 20 // below it the system call costs more than the pages
+	if m.bytes >= worthIt {
+		_ = m.d.engine.Discard(uint64(m.offset), uint64(m.bytes)) // it would only stay in use
+	}
+	m.d.heap.give(m.offset, m.bytes)
+}
+
+// product is a matrix product.
+type product struct {
+	op   ops.Op
+	blob string
+}
+
+func (p *product) Bytes() int64                         { return int64(len(p.blob)) }
+func (p *product) Blob(context.Context) ([]byte, error) { return []byte(p.blob), nil }
+func (p *product) Release()                             {}
+
+// program is a WebAssembly kernel, with an instance for each worker that ran it.
+type program struct {
+	kernel *kernels.Program
+	blocks uint32 // of one call (SPEC E4)
+	mu     struct {
+		sync.Mutex
+		instances map[*queue]*kernels.Instance
+	}
+}
+
+func newProgram(p *kernels.Program) *program {
+	n := &program{kernel: p, blocks: max(1, p.Spec().BlocksPerCall())}
+	n.mu.instances = make(map[*queue]*kernels.Instance)
+	return n
+}
+
+func (p *program) Bytes() int64                         { return int64(p.kernel.CodeBytes()) }
+func (p *program) Blob(context.Context) ([]byte, error) { return p.kernel.Blob() }
+
+func (p *program) Release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, i := range p.mu.instances {
+		i.Close()
+	}
+	clear(p.mu.instances)
+	_ = p.kernel.Close() // its error is of unmapping, which the collector does
+}
+
+// instance is the worker's own: an instance has one stack (SPEC E5).
+func (p *program) instance(q *queue) (*kernels.Instance, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := p.mu.instances[q]; i != nil {
+		return i, nil
+	}
+	i, err := p.kernel.NewInstance()
+	if err == nil {
+		p.mu.instances[q] = i
+	}
+	return i, err
+}

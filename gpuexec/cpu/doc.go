@@ -1,0 +1,28 @@
+// Package cpu is the embedded device: it needs no C compiler and no library.
+// Matrix products run in Go assembly over weights packed once (package gemm);
+// everything else is a WebAssembly kernel for its exact shape, compiled to
+// machine code (package kernels). Importing the package registers the backend
+// "cpu", which runs every operation of package ops.
+//
+// Device memory is one linear memory of up to 4 GiB address space that host and
+// device share: Buffer.Mapped gives it. A blob holds a kernel's machine code; of
+// a matrix product it only names what would be run, since its code is part of
+// the program.
+//
+// # Bits
+//
+// The bits of an output row depend on that row's inputs alone (SPEC E8): sums
+// run over ascending k in one chain of fused multiply-adds, padding takes no
+// part, and the other reductions have the order that package kernels states.
+// Instruction sets agree with each other too, but for the portable one.
+//
+// # Preemption
+//
+// Machine code cannot be stopped by the Go runtime, so a launch is cut into
+// calls of well under half a millisecond (SPEC E4).
+//
+// # Concurrency
+//
+// As gpuexec's contract says: a queue belongs to one worker, the rest is safe
+// for concurrent use.
+package cpu

@@ -1,0 +1,118 @@
+package cpu
+
+import (
+	"unsafe"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+var _ ops.Library = (*Backend)(nil)
+
+// Source implements ops.Library.
+func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
+	if err := op.Validate(); err != nil {
+		return gpuexec.Source{}, err
+	}
+	src := gpuexec.Source{Key: op.String(), Spec: op}
+	if spec, isKernel := kernelSpec(op); isKernel {
+		if err := spec.Validate(); err != nil {
+			return gpuexec.Source{}, err
+		}
+		for _, p := range spec.Params() {
+			src.Params = append(src.Params, buffer(int64(p.Bytes)))
+		}
+		return src, nil
+	}
+	d := op.Dims
+	if op.Kind == ops.MatMul {
+		src.Key += " layout=" + b.set.Layout()
+		src.Params = []gpuexec.Param{buffer(4 * d[0] * d[1]), buffer(b.packedBytes(op))}
+		if op.Bias {
+			src.Params = append(src.Params, buffer(4*d[2]))
+		}
+		src.Params = append(src.Params, buffer(4*d[0]*d[2]))
+		return src, nil
+	}
+	each := d[0] * d[1]
+	src.Params = []gpuexec.Param{buffer(4 * each * d[2] * d[3]), buffer(4 * each * d[3] * d[4]), buffer(4 * d[0]), buffer(4 * each * d[2] * d[4])}
+	return src, nil
+}
+
+func buffer(bytes int64) gpuexec.Param {
+	return gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: bytes, Align: 4}
+}
+
+func (b *Backend) packedBytes(op ops.Op) int64 {
+	return 4 * int64(b.set.PackedLen(int(op.Dims[1]), int(op.Dims[2])))
+}
+
+// Grid implements ops.Library: the blocks that a launch is cut into.
+func (b *Backend) Grid(op ops.Op) int {
+	d := op.Dims
+	switch op.Kind {
+	case ops.MatMul:
+		return b.set.Blocks(int(d[0]), int(d[2]), int(d[1]))
+	case ops.BatchMatMul:
+		return int(d[0] * d[1])
+	}
+	spec, _ := kernelSpec(op)
+	return int(spec.Blocks())
+}
+
+// Prepare implements ops.Library: weights are packed into column panels.
+func (b *Backend) Prepare(op ops.Op) (ops.Prepared, error) {
+	if op.Kind != ops.MatMul {
+		return ops.Prepared{}, fault.Invalidf("cpu: prepare", "%s has no weight to prepare", op)
+	}
+	if err := op.Validate(); err != nil {
+		return ops.Prepared{}, err
+	}
+	k, n := int(op.Dims[1]), int(op.Dims[2])
+	return ops.Prepared{
+		Format: b.set.Layout(),
+		Bytes:  b.packedBytes(op),
+		Fill:   func(dst []byte, weight []float32) error { return b.set.Pack(floats(dst), weight, k, n, false) },
+	}, nil
+}
+
+// kernelSpec is the WebAssembly kernel of an operation; false for products.
+func kernelSpec(op ops.Op) (kernels.Spec, bool) {
+	d := [len(op.Dims)]uint32{}
+	for i, n := range op.Dims {
+		if n > kernels.MaxBufferBytes {
+			n = kernels.MaxBufferBytes // too large in any case: the kernel's own check says so
+		}
+		d[i] = uint32(n)
+	}
+	switch op.Kind {
+	case ops.Gather:
+		return kernels.Gather(d[0], d[1], d[2]), true
+	case ops.Add:
+		return kernels.Add(d[0], d[1], d[2]), true
+	case ops.LayerNorm:
+		return kernels.LayerNorm(d[0], d[1], op.Epsilon), true
+	case ops.Softmax:
+		return kernels.Softmax(d[0], d[1], d[2], d[3]), true
+	case ops.Reorder:
+		return kernels.Reorder(d[0], d[1], d[2], d[3]), true
+	case ops.GELU:
+		return kernels.GELU(d[0], d[1]), true
+	case ops.Tanh:
+		return kernels.Tanh(d[0], d[1]), true
+	case ops.Slice:
+		return kernels.Slice(d[0], d[1], d[2]), true
+	}
+	return kernels.Spec{}, false
+}
+
+// floats is the memory of b as float32 numbers. b must be aligned to 4 bytes,
+// which every part of the linear memory is that passed a launch's check.
+func floats(b []byte) []float32 {
+	if len(b) < 4 {
+		return nil
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}

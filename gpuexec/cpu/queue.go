@@ -1,0 +1,160 @@
+package cpu
+
+import (
+	"context"
+	"encoding/binary"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/gemm"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// queue runs launches on its worker's goroutine, at once. Owned by one goroutine.
+type queue struct {
+	d       *device
+	offsets []uint32  // of the launch in hand
+	packed  []float32 // right-hand side of one attention product
+}
+
+// Launch runs all blocks, in calls that each end soon, and stops between two of
+// them when ctx ends.
+func (q *queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.DeviceArg, grid int) error {
+	switch p := p.(type) {
+	case *program:
+		return q.run(ctx, p, args, uint32(grid))
+	case *product:
+		if p.op.Kind == ops.MatMul {
+			return q.matmul(p.op, args, grid)
+		}
+		return q.batchMatMul(ctx, p.op, args, grid)
+	}
+	return fault.Invalidf("cpu: launch", "a program of type %T", p)
+}
+
+func (q *queue) run(ctx context.Context, p *program, args []gpuexec.DeviceArg, grid uint32) error {
+	i, err := p.instance(q)
+	if err != nil {
+		return err
+	}
+	q.offsets = q.offsets[:0]
+	for _, a := range args {
+		q.offsets = append(q.offsets, uint32(a.Memory.(*memory).offset+a.Offset))
+	}
+	for b := uint32(0); b < grid; b += p.blocks {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := i.Call(q.offsets, b, min(b+p.blocks, grid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func view(a gpuexec.DeviceArg) []byte {
+	return a.Memory.(*memory).Mapped()[a.Offset : a.Offset+a.Bytes]
+}
+
+func (q *queue) matmul(op ops.Op, args []gpuexec.DeviceArg, grid int) error {
+	m, k, n := int(op.Dims[0]), int(op.Dims[1]), int(op.Dims[2])
+	set := q.d.backend.set
+	x := gemm.Args{M: m, K: k, N: n, A: floats(view(args[0])), LDA: k,
+		B: floats(view(args[1]))[:set.PackedLen(k, n)], C: floats(view(args[len(args)-1])), LDC: n}
+	if op.Bias {
+		x.Bias = floats(view(args[2]))[:n]
+	}
+	return set.Run(&x, 0, grid)
+}
+
+// batchMatMul computes the products of the blocks, one a batch item and head.
+// Only what is valid takes part: padding is neither read nor, where the length
+// bounds the columns, written; rows of padding are set to 0 where it bounds k.
+func (q *queue) batchMatMul(ctx context.Context, op ops.Op, args []gpuexec.DeviceArg, grid int) error {
+	heads, m, k, n := int(op.Dims[1]), int(op.Dims[2]), int(op.Dims[3]), int(op.Dims[4])
+	a, b, c, lengths := floats(view(args[0])), floats(view(args[1])), floats(view(args[3])), view(args[2])
+	for block := range grid {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		item := block / heads
+		length := int(int32(binary.LittleEndian.Uint32(lengths[4*item:])))
+		p := matrices{m: m, k: k, n: n, rows: m, depth: k, columns: n, scale: op.Scale, transposed: op.TransposeB,
+			a: a[block*m*k : (block+1)*m*k], b: b[block*k*n : (block+1)*k*n], c: c[block*m*n : (block+1)*m*n]}
+		p.bound(op.MaskK, length)
+		if err := q.multiply(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// matrices are one product of a batch: the dimensions it is stored with, and
+// those that take part.
+type matrices struct {
+	m, k, n              int
+	rows, depth, columns int
+	scale                float32
+	transposed           bool
+	a, b, c              []float32
+}
+
+// bound leaves padding out. A length outside of 1 to the stored dimension counts
+// as all of it.
+func (p *matrices) bound(overK bool, length int) {
+	stored := &p.columns
+	if overK {
+		stored = &p.depth
+	}
+	if length < 1 || length >= *stored {
+		return
+	}
+	if p.m == *stored { // self-attention: its rows are padded alike
+		p.rows = length
+	}
+	*stored = length
+}
+
+func (q *queue) multiply(p matrices) error {
+	set := q.d.backend.set
+	need := set.PackedLen(p.depth, p.columns)
+	if cap(q.packed) < need {
+		q.packed = make([]float32, need)
+	}
+	packed := q.packed[:need]
+	rowStride, columnStride := p.n, 1
+	if p.transposed {
+		rowStride, columnStride = 1, p.k
+	}
+	if err := set.PackStrided(packed, p.b, p.depth, p.columns, rowStride, columnStride); err != nil {
+		return err
+	}
+	if p.scale != 0 && p.scale != 1 {
+		for i := range packed {
+			packed[i] *= p.scale
+		}
+	}
+	x := gemm.Args{M: p.rows, K: p.depth, N: p.columns, A: p.a, LDA: p.k, B: packed, C: p.c, LDC: p.n}
+	if err := set.Run(&x, 0, set.Blocks(p.rows, p.columns, p.depth)); err != nil {
+		return err
+	}
+	if p.columns == p.n {
+		clear(p.c[p.rows*p.n:])
+	}
+	return nil
+}
+
+func (q *queue) Write(m gpuexec.Memory, offset int64, from []byte) error {
+	copy(m.(*memory).Mapped()[offset:], from)
+	return nil
+}
+
+func (q *queue) Read(m gpuexec.Memory, offset int64, into []byte) error {
+	copy(into, m.(*memory).Mapped()[offset:])
+	return nil
+}
+
+// Finish implements gpuexec.Queue: a launch has run when it returns.
+func (q *queue) Finish(context.Context) error { return nil }
+
+func (q *queue) Close() error { return nil }
