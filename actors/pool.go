@@ -17,7 +17,8 @@ type pool struct {
 	idle   chan func()   // unbuffered: a send succeeds only into a parked worker
 	quit   chan struct{} // closed when the last user has gone
 	parked atomic.Int32
-	users  int // under poolMu
+	users  int       // under poolMu
+	wakes  sync.Pool // channels that replies signal on: drained, capacity 1
 }
 
 var (
@@ -33,6 +34,7 @@ func retainPool() *pool {
 	defer poolMu.Unlock()
 	if current == nil {
 		current = &pool{idle: make(chan func()), quit: make(chan struct{})}
+		current.wakes.New = func() any { return make(chan struct{}, 1) }
 	}
 	current.users++
 	return current
@@ -98,4 +100,16 @@ func Idle() bool {
 	poolMu.Lock()
 	defer poolMu.Unlock()
 	return current == nil
+}
+
+// Parked is how many lent goroutines wait for the next work: they are kept on
+// purpose and end with the last user of the pool. For tests that count
+// goroutines.
+func Parked() int {
+	poolMu.Lock()
+	defer poolMu.Unlock()
+	if current == nil {
+		return 0
+	}
+	return int(current.parked.Load())
 }

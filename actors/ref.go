@@ -77,8 +77,9 @@ func (r *Ref[M]) receive(c actor.Context) {
 		}
 		r.turn(m.message)
 	case *actor.Stopped:
-		close(r.stopped)
+		r.handle = nil // who keeps the Ref does not keep the room's state
 		r.pool.release()
+		close(r.stopped)
 	}
 }
 
@@ -91,23 +92,34 @@ func (r *Ref[M]) turn(m M) {
 		}
 		r.panics.Add(1)
 		err := &fault.PanicError{Value: v, Stack: debug.Stack()}
-		r.cfg.Logger.Error("actor: turn panicked", "actor", r.cfg.Name, "panic", v, "stack", string(err.Stack))
+		// What is called here is not ours either; a panic that left this turn
+		// would have the library restart the actor, and stop it after ten.
+		defer func() { _ = recover() }()
 		if f, ok := any(m).(Failer); ok {
 			f.Fail(err)
 		}
+		r.cfg.Logger.Error("actor: turn panicked", "actor", r.cfg.Name, "panic", v, "stack", string(err.Stack))
 	}()
 	r.handle(m)
 }
 
+func (r *Ref[M]) ended() bool {
+	select {
+	case <-r.stopped:
+		return true
+	default:
+		return false
+	}
+}
+
 // Tell sends a message and does not wait. A message to a stopped actor is
-// dropped; Tell then reports false.
+// dropped; Tell then reports false. One that overtakes the end, sent after Stop
+// began and before Stopped is closed, is dropped too, though Tell reported true.
 func (r *Ref[M]) Tell(m M) bool { return r.send(m, false) }
 
 func (r *Ref[M]) send(m M, admitted bool) bool {
-	select {
-	case <-r.stopped:
+	if r.ended() {
 		return false
-	default:
 	}
 	r.queued.Add(1)
 	system().Root.Send(r.pid, &envelope[M]{m, admitted})
@@ -124,14 +136,17 @@ func Ask[M, T any](ctx context.Context, r *Ref[M], build func(Reply[T]) M) (T, e
 	}
 	if n := r.waiting.Add(1); r.cfg.Admission > 0 && n > int64(r.cfg.Admission) {
 		r.waiting.Add(-1)
+		if r.ended() { // what was dropped at the end still counts as waiting
+			return zero, ErrClosed
+		}
 		return zero, ErrOverloaded
 	}
-	reply := newReply[T]()
+	reply := newReply[T](r.pool)
 	if !r.send(build(reply), true) {
 		r.waiting.Add(-1)
 		return zero, ErrClosed
 	}
-	return reply.wait(ctx, r.stopped)
+	return reply.wait(ctx, r.stopped, r.pool)
 }
 
 // Stop lets the messages sent before it be handled, then ends the actor. It

@@ -25,16 +25,13 @@ type Reply[T any] struct{ slot *slot[T] }
 
 type slot[T any] struct {
 	state atomic.Int32
-	ch    chan answer[T] // capacity 1: the one answer
-}
-
-type answer[T any] struct {
 	value T
 	err   error
+	wake  chan struct{} // the one signal that value and err are there; lent by a pool
 }
 
-func newReply[T any]() Reply[T] {
-	return Reply[T]{&slot[T]{ch: make(chan answer[T], 1)}}
+func newReply[T any](p *pool) Reply[T] {
+	return Reply[T]{&slot[T]{wake: p.wakes.Get().(chan struct{})}}
 }
 
 // Send answers with a value. It reports whether the asker will see it: a false
@@ -49,28 +46,34 @@ func (r Reply[T]) Fail(err error) bool {
 }
 
 func (r Reply[T]) answer(value T, err error) bool {
-	if r.slot == nil || !r.slot.state.CompareAndSwap(replyOpen, replySent) {
+	s := r.slot
+	if s == nil || !s.state.CompareAndSwap(replyOpen, replySent) {
 		return false
 	}
-	r.slot.ch <- answer[T]{value, err}
+	s.value, s.err = value, err
+	s.wake <- struct{}{}
 	return true
 }
 
-// wait gives the answer, the context's error, or ErrClosed once stopped is closed.
-func (r Reply[T]) wait(ctx context.Context, stopped <-chan struct{}) (T, error) {
+// wait gives the answer, the context's error, or ErrClosed once stopped is
+// closed. INVARIANT: the state says whether a signal comes: once it was awaited
+// or can come no more, the channel goes back.
+func (r Reply[T]) wait(ctx context.Context, stopped <-chan struct{}, p *pool) (T, error) {
+	s := r.slot
+	defer p.wakes.Put(s.wake)
 	var cause error
 	select {
-	case a := <-r.slot.ch:
-		return a.value, a.err
+	case <-s.wake:
+		return s.value, s.err
 	case <-ctx.Done():
 		cause = ctx.Err()
 	case <-stopped:
 		cause = ErrClosed
 	}
-	if r.slot.state.CompareAndSwap(replyOpen, replyAbandoned) {
+	if s.state.CompareAndSwap(replyOpen, replyAbandoned) {
 		var zero T
 		return zero, cause
 	}
-	a := <-r.slot.ch // it was being answered at that moment: take what it carries
-	return a.value, a.err
+	<-s.wake // it was being answered at that moment: take what it carries
+	return s.value, s.err
 }

@@ -150,6 +150,13 @@ func (f *Flight[V]) Deserted() bool {
 	return f.mu.deserted
 }
 
+// Waiters is the number of those who have joined and not left.
+func (f *Flight[V]) Waiters() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.waiters
+}
+
 // Done is closed at the end.
 func (f *Flight[V]) Done() <-chan struct{} { return f.done }
 

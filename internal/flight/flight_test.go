@@ -94,6 +94,9 @@ func TestDesertion(t *testing.T) {
 	if err := f.Wait(ctx, ignore); !errors.Is(err, context.Canceled) {
 		t.Errorf("wait: %v", err)
 	}
+	if n := f.Waiters(); n != 1 {
+		t.Errorf("%d waiters, want 1", n)
+	}
 	if f.Deserted() || f.Context().Err() != nil {
 		t.Error("one waiter is left")
 	}

@@ -2,25 +2,23 @@
 // that wants exact recency needs from readers that must not wait.
 package recency
 
-import (
-	"runtime"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // segment is as many notes as are handed over at a time. 256 keep a drain far
 // below the time of one actor turn and the memory at 2 KiB.
 const segment = 256
 
 // Log takes notes from any number of goroutines and hands them to one consumer
-// in the order in which they were begun. Notes that overlap in time may stand
+// in the order in which they were begun. Notes that overlap in time may come
 // in either order. Note costs one atomic addition and one store; every 256th
 // one allocates the next segment.
 type Log[T any] struct {
 	tail atomic.Pointer[part[T]] // where notes go
 	full func()                  // told once a segment
 
-	head *part[T] // consumer only
-	pos  int      // consumer only: notes taken from head
+	taken *T       // stands in the slot of a note that was handed over
+	head  *part[T] // consumer only: holds the first note that was not
+	pos   int      // consumer only: notes handed over from the front of head
 }
 
 type part[T any] struct {
@@ -34,7 +32,7 @@ type part[T any] struct {
 // a segment; it must return soon, and should get the consumer to drain.
 func NewLog[T any](full func()) *Log[T] {
 	p := new(part[T])
-	l := &Log[T]{full: full, head: p}
+	l := &Log[T]{full: full, taken: new(T), head: p}
 	l.tail.Store(p)
 	return l
 }
@@ -71,24 +69,30 @@ func (l *Log[T]) advance(p *part[T]) {
 	l.tail.CompareAndSwap(p, p.after.Load())
 }
 
-// Drain hands every note whose Note call has returned to f, in order. Only the
-// one consumer may call it.
+// Drain hands every note whose Note call has returned to f, each once, in order.
+// It never waits: a note that is still being written overlaps all that follow
+// it, so it is left for a later Drain. Only the one consumer may call it.
 func (l *Log[T]) Drain(f func(*T)) {
-	for {
-		p := l.head
+	whole := true // every note so far was handed over
+	for p, pos := l.head, l.pos; ; pos = 0 {
 		n := int(min(p.next.Load(), segment))
-		for ; l.pos < n; l.pos++ {
-			v := p.slots[l.pos].Load()
-			for v == nil { // its writer is between taking the slot and filling it
-				runtime.Gosched()
-				v = p.slots[l.pos].Load()
+		for ; pos < n; pos++ {
+			switch v := p.slots[pos].Load(); v {
+			case nil: // between taking the slot and filling it
+				whole = false
+			case l.taken:
+			default:
+				p.slots[pos].Store(l.taken)
+				f(v)
 			}
-			f(v)
+			if whole {
+				l.head, l.pos = p, pos+1
+			}
 		}
 		after := p.after.Load()
-		if l.pos < segment || after == nil {
+		if n < segment || after == nil {
 			return
 		}
-		l.head, l.pos = after, 0
+		p = after
 	}
 }

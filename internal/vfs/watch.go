@@ -1,0 +1,111 @@
+package vfs
+
+// Watch calls op before each operation on fsys, with one of the names "open",
+// "read", "write", "sync", "syncdir", "rename" and "mkdir"; an error of it is
+// the operation's, which then does not take place. Creating and updating a file
+// are "open", listing a folder is "open" and "read", a second name is "rename".
+func Watch(fsys FS, op func(string) error) FS { return watched{fsys, op} }
+
+type watched struct {
+	FS
+	op func(string) error
+}
+
+func (w watched) failed(op, name string) error { return wrapAny(op, name, w.op(op)) }
+
+func wrapAny(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Fault{Op: op, Name: name, Err: err}
+}
+
+// Fault is an error that a Watch function asked for.
+type Fault struct {
+	Op, Name string
+	Err      error
+}
+
+func (f *Fault) Error() string { return f.Op + " " + f.Name + ": " + f.Err.Error() }
+
+// Unwrap gives what the function returned.
+func (f *Fault) Unwrap() error { return f.Err }
+
+func (w watched) opened(name string, open func(string) (File, error)) (File, error) {
+	if err := w.failed("open", name); err != nil {
+		return nil, err
+	}
+	f, err := open(name)
+	if err != nil {
+		return nil, err
+	}
+	return watchedFile{f, w, name}, nil
+}
+
+func (w watched) Open(name string) (File, error)   { return w.opened(name, w.FS.Open) }
+func (w watched) Create(name string) (File, error) { return w.opened(name, w.FS.Create) }
+func (w watched) Update(name string) (File, error) { return w.opened(name, w.FS.Update) }
+
+func (w watched) ReadDir(name string) ([]Info, error) {
+	for _, op := range []string{"open", "read"} {
+		if err := w.failed(op, name); err != nil {
+			return nil, err
+		}
+	}
+	return w.FS.ReadDir(name)
+}
+
+func (w watched) Mkdir(name string) error {
+	if err := w.failed("mkdir", name); err != nil {
+		return err
+	}
+	return w.FS.Mkdir(name)
+}
+
+func (w watched) Rename(from, to string) error {
+	if err := w.failed("rename", from); err != nil {
+		return err
+	}
+	return w.FS.Rename(from, to)
+}
+
+func (w watched) Link(from, to string) error {
+	if err := w.failed("rename", from); err != nil {
+		return err
+	}
+	return w.FS.Link(from, to)
+}
+
+func (w watched) SyncDir(name string) error {
+	if err := w.failed("syncdir", name); err != nil {
+		return err
+	}
+	return w.FS.SyncDir(name)
+}
+
+type watchedFile struct {
+	File
+	w    watched
+	name string
+}
+
+func (f watchedFile) ReadAt(p []byte, offset int64) (int, error) {
+	if err := f.w.failed("read", f.name); err != nil {
+		return 0, err
+	}
+	return f.File.ReadAt(p, offset)
+}
+
+func (f watchedFile) WriteAt(p []byte, offset int64) (int, error) {
+	if err := f.w.failed("write", f.name); err != nil {
+		return 0, err
+	}
+	return f.File.WriteAt(p, offset)
+}
+
+func (f watchedFile) Sync() error {
+	if err := f.w.failed("sync", f.name); err != nil {
+		return err
+	}
+	return f.File.Sync()
+}
