@@ -1,0 +1,31 @@
+package kiln
+
+import "github.com/kiln-cache/kiln/internal/fault"
+
+// Errors of every room (SPEC R3), found with errors.Is.
+var (
+	ErrInvalid     = fault.ErrInvalid     // mend the argument; nothing was changed
+	ErrClosed      = fault.ErrClosed      // open a new one
+	ErrCycle       = fault.ErrCycle       // break the circle between the creators
+	ErrGoexit      = fault.ErrGoexit      // mend the creator
+	ErrAbandoned   = fault.ErrAbandoned   // ask again
+	ErrSize        = fault.ErrSize        // declare what is delivered
+	ErrUnsupported = fault.ErrUnsupported // use another backend or go without
+	ErrRefused     = fault.ErrRefused     // see the reason
+	ErrTooLarge    = fault.ErrTooLarge    // raise the capacity or make it smaller
+	ErrOverloaded  = fault.ErrOverloaded  // back off and try again
+	ErrDeviceLost  = fault.ErrDeviceLost  // try again once the device is ready
+	ErrUnavailable = fault.ErrUnavailable // install what the text names
+	ErrIO          = fault.ErrIO          // see the cause; the cache went on without
+	ErrNotFound    = fault.ErrNotFound    // nothing of this name
+)
+
+// Error has the operation, key and backend of an error, and the reason and
+// field of a refusal.
+type Error = fault.Error
+
+// PanicError is what a creator's panic becomes.
+type PanicError = fault.PanicError
+
+// Reason says why something was a miss or was rejected (SPEC R1).
+type Reason = fault.Reason

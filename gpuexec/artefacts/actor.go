@@ -1,0 +1,310 @@
+package artefacts
+
+import (
+	"context"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
+)
+
+// shell is the actor around the core: it owns flights, jobs and waiters, and
+// carries out what the core decided.
+type shell struct {
+	*Cache
+	running map[*making]struct{}
+
+	let, letKernel func(*node) // end a flight's hold
+
+	jobs    int // lent goroutines that have not reported their end
+	saves   int // of these, store writes
+	settled []actors.Reply[struct{}]
+	freed   []*node // last pin went in this turn
+}
+
+func (s *shell) init(c *Cache) {
+	s.Cache = c
+	s.running = make(map[*making]struct{})
+	s.let, s.letKernel = s.unpin, s.unpinKernel
+}
+
+// turn handles one message: first the uses that came before it, then the
+// message, then what fell out of the cache.
+func (s *shell) turn(m message) {
+	s.uses.Drain(s.state.use)
+	m.handle(s)
+	s.clean()
+	s.checkJobs()
+}
+
+// clean takes the residency pins of what was dropped in this turn and has the
+// unused of it freed off the turn.
+func (s *shell) clean() {
+	for i, n := range s.state.dropped {
+		s.state.gauges.apart.Add(n.Value.bytes)
+		s.dropHere(n)
+		s.state.dropped[i] = nil
+	}
+	s.state.dropped = s.state.dropped[:0]
+	if len(s.freed) == 0 {
+		return
+	}
+	freed := s.freed
+	s.freed = nil
+	s.job(func() {
+		for _, n := range freed {
+			s.discard(n)
+		}
+		s.ref.Tell(jobEnded{})
+	})
+}
+
+// dropHere drops a pin in a turn, where nothing may be freed.
+func (s *shell) dropHere(n *node) {
+	if s.drop(n) && (n.Value.free != nil || n.Value.kernels != nil) {
+		s.freed = append(s.freed, n)
+	}
+}
+
+func (s *shell) job(fn func()) {
+	s.jobs++
+	actors.Go(fn)
+}
+
+func (drain) handle(*shell) {}
+
+func (k *call) handle(s *shell) {
+	if s.state.closed {
+		k.reply.Fail(fault.ErrClosed)
+		return
+	}
+	t := s.find(k)
+	if k.reply.Send(t) {
+		return
+	}
+	switch t.role { // the caller has left: give back what it would have got
+	case found:
+		s.dropHere(t.n)
+		if k.kind == kernel {
+			s.checkIdle(t.n)
+		}
+	case started, joined:
+		t.flight.Leave()
+		s.desertion(t.n, t.flight)
+	}
+}
+
+// find decides what becomes of a call.
+func (s *shell) find(k *call) ticket {
+	resident, flying := s.indexes(k)
+	if resident != nil {
+		resident.Value.cell.Pin()
+		return ticket{role: found, n: resident}
+	}
+	if flying != nil {
+		f := flying.Value.flight
+		if !f.Join() {
+			s.state.forsake(flying)
+			return ticket{role: late, flight: f}
+		}
+		if k.kind != peek && k.kind != kernel {
+			credit(&flying.Value.users, k.Owner)
+		}
+		s.state.use(flying)
+		return ticket{role: joined, n: flying, flight: f}
+	}
+	if k.kind == peek {
+		return ticket{role: missing, reason: s.absence()}
+	}
+	return s.start(k)
+}
+
+// indexes looks the key of a call up among residents and flights.
+func (s *shell) indexes(k *call) (resident, flying *node) {
+	switch k.kind {
+	case lone:
+		return nil, nil
+	case kernel:
+		if resident = s.state.kernels.resident[k.Key]; resident != nil {
+			s.state.useKernel(resident)
+		}
+		return resident, s.state.kernels.pending[k.Key]
+	}
+	return s.table.Lookup(k.Key, 0), s.state.pending[k.Key]
+}
+
+func (s *shell) absence() fault.Reason {
+	if s.state.disabled() {
+		return fault.Disabled
+	}
+	return fault.Absent
+}
+
+// start begins a flight, which its caller has joined.
+func (s *shell) start(k *call) ticket {
+	n := s.table.NewNode(k.Key, 0)
+	e := &n.Value
+	e.users.Store(usersOf(k.Owner))
+	e.origin = Outcome{Event: Miss, Reason: s.absence()}
+	m := &making{call: k, n: n}
+	switch k.kind {
+	case kernel:
+		e.flight = flight.New[*node](k.ctx, &s.state.kernels, k.Key)
+		s.state.beginKernel(n)
+	case lone:
+		e.flight = flight.New[*node](k.ctx, s.Cache, k.Key)
+		if k.Unhashable != "" {
+			e.origin.Reason, e.origin.Field = fault.KeyRefused, k.Unhashable
+		}
+	default:
+		e.flight = flight.New[*node](k.ctx, s.Cache, k.Key)
+		s.state.begin(n)
+		m.stored = k.kind == normal && k.Load != nil && s.cfg.Store != nil && !s.state.disabled()
+	}
+	e.flight.Join()
+	m.Context = e.flight.Context()
+	s.running[m] = struct{}{}
+	s.job(m.run)
+	return ticket{role: started, n: n, flight: e.flight}
+}
+
+// desertion gives up the place of a flight that nobody waits for.
+func (s *shell) desertion(n *node, f *flight.Flight[*node]) {
+	if f.Deserted() && n.Value.flight == f {
+		s.state.forsake(n)
+	}
+}
+
+func (m *forsaken) handle(s *shell) {
+	s.desertion(m.n, m.flight)
+	m.reply.Send(struct{}{})
+}
+
+// handle lands a flight: what is to be resident is, before anybody wakes.
+func (m *making) handle(s *shell) {
+	delete(s.running, m)
+	e := &m.n.Value
+	f := e.flight
+	s.jobs--
+	if m.err != nil {
+		s.fail(m)
+		f.Finish(nil, m.err, nil)
+		return
+	}
+	e.cell.Init(nil) // this turn's own pin, so that the flight's is never the last in it
+	kept := s.land(m)
+	if kept {
+		e.cell.Pin()
+	} else {
+		s.state.gauges.apart.Add(e.bytes)
+	}
+	if m.claim != nil {
+		s.save(m)
+	}
+	e.flight = nil
+	e.cell.Pin()
+	release := s.let
+	if m.call.kind == kernel {
+		release = s.letKernel
+	}
+	if !f.Finish(m.n, nil, release) { // closed meanwhile: nobody waits
+		s.dropHere(m.n)
+	}
+	s.dropHere(m.n)
+}
+
+func (s *shell) fail(m *making) {
+	if m.call.kind == kernel {
+		s.state.failKernel(m.n)
+	} else {
+		s.state.fail(m.n)
+	}
+	m.n.Value.flight = nil
+}
+
+func (s *shell) land(m *making) bool {
+	switch {
+	case m.call.kind == kernel:
+		return s.state.landKernel(m.n)
+	case m.call.kind == lone:
+		return false
+	case m.n.Value.flight.Deserted():
+		s.state.fail(m.n)
+		return false
+	}
+	return s.state.land(m.n)
+}
+
+func (m *resize) handle(s *shell) {
+	if s.state.closed {
+		m.reply.Fail(fault.ErrClosed)
+		return
+	}
+	s.state.resize(m.entries, m.bytes)
+	s.publishCapacity()
+	m.reply.Send(struct{}{})
+}
+
+func (c *Cache) publishCapacity() {
+	c.capacity.Store(&capacity{c.state.entries, c.state.bytes})
+}
+
+func (m *dropOwner) handle(s *shell) {
+	if s.state.closed {
+		m.reply.Fail(fault.ErrClosed)
+		return
+	}
+	s.state.release(m.owner)
+	m.reply.Send(struct{}{})
+}
+
+func (m *settle) handle(s *shell) {
+	s.settled = append(s.settled, m.reply)
+}
+
+// handle closes: waiters go at once, creators are told to end.
+func (closing) handle(s *shell) {
+	if !s.state.closed {
+		s.state.close()
+		for m := range s.running {
+			m.n.Value.flight.Finish(nil, fault.ErrClosed, nil)
+		}
+	}
+}
+
+func (m jobEnded) handle(s *shell) {
+	s.jobs--
+	if m.saved {
+		s.saves--
+	}
+}
+
+// checkJobs answers those who wait for store writes and ends a closed cache with
+// its last job.
+func (s *shell) checkJobs() {
+	if s.saves == 0 {
+		for _, r := range s.settled {
+			r.Send(struct{}{})
+		}
+		s.settled = nil
+	}
+	if s.jobs == 0 && s.state.closed {
+		s.ref.Stop(ended)
+	}
+}
+
+// ended is a context to ask for something without waiting for it.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+func (m idle) handle(s *shell) { s.checkIdle(m.n) }
+
+// checkIdle lets go of a kernel that nobody but the layer holds.
+func (s *shell) checkIdle(n *node) {
+	if n.Value.resident.Load() && n.Value.cell.Pins() == 1 {
+		s.state.idleKernel(n)
+	}
+}

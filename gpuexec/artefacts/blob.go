@@ -1,0 +1,61 @@
+package artefacts
+
+import (
+	"context"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// Blob gives the artefact of a key as bytes. It waits for one that is being
+// made, and creates nothing: ErrNotFound if there is none, ErrUnsupported if its
+// backend cannot give blobs (SPEC B2).
+func (c *Cache) Blob(ctx context.Context, key string) ([]byte, error) {
+	const op = "artefacts: blob"
+	l, _, err := c.Peek(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if l == nil {
+		return nil, &fault.Error{Op: op, Key: key, Err: fault.ErrNotFound}
+	}
+	defer l.End()
+	if l.n.Value.blob == nil {
+		return nil, &fault.Error{Op: op, Key: key, Err: fault.ErrUnsupported}
+	}
+	blob, err := blobOf(ctx, l.n)
+	if err != nil {
+		return nil, &fault.Error{Op: op, Key: key, Err: err}
+	}
+	return blob, nil
+}
+
+// FromBlob is Get with a blob in place of a creator: a resident artefact of the
+// key wins over it, a flight under way is joined. An empty blob is ErrInvalid
+// before anything else is looked at, a Request without Load ErrUnsupported, a
+// blob that the driver does not take ErrRefused with its reason; the caller then
+// decides whether to build (SPEC B2, B3). Neither store nor Create is asked.
+func (c *Cache) FromBlob(ctx context.Context, r Request, blob []byte) (*Lease, Outcome, error) {
+	const op = "artefacts: create from blob"
+	if len(blob) == 0 {
+		return nil, Outcome{}, fault.Invalidf(op, "the blob is empty: want what Blob gave")
+	}
+	if err := r.check(op); err != nil {
+		return nil, Outcome{}, err
+	}
+	if r.Load == nil {
+		return nil, Outcome{}, &fault.Error{Op: op, Key: r.Key, Backend: r.Backend, Err: fault.ErrUnsupported}
+	}
+	if l, o, ok := c.hit(ctx, &r); ok {
+		return l, o, nil
+	}
+	return c.await(ctx, op, &call{Request: r, kind: fromBlob, given: blob})
+}
+
+// blobOf calls the artefact's own Blob, which is user code. n must be pinned.
+func blobOf(ctx context.Context, n *node) (blob []byte, err error) {
+	fault.Guard(func() (err error) {
+		blob, err = n.Value.blob(ctx)
+		return err
+	}, func(e error) { err = e })
+	return blob, err
+}

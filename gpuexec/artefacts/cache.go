@@ -1,0 +1,329 @@
+package artefacts
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/recency"
+	"github.com/kiln-cache/kiln/internal/table"
+)
+
+// Cache holds artefacts by key. Safe for concurrent use.
+type Cache struct {
+	cfg      Config
+	log      *slog.Logger
+	table    *table.Table[entry]
+	uses     *recency.Log[node]
+	capacity atomic.Pointer[capacity]
+	counters counters
+
+	state *state // the actor's, but for its gauges
+	shell shell
+	ref   *actors.Ref[message]
+}
+
+type capacity struct{ entries, bytes limit.Limit }
+
+// Open starts a cache. It must be closed. A negative capacity is ErrInvalid.
+func Open(cfg Config) (*Cache, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.Entries = cfg.Entries.Or(limit.Of(DefaultEntries))
+	cfg.Bytes = cfg.Bytes.Or(limit.Unlimited)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	c := &Cache{cfg: cfg, log: cfg.Logger, table: table.New[entry](cfg.Hash)}
+	c.counters.init()
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	c.state = newState(c.table, cfg.Entries, cfg.Bytes)
+	c.publishCapacity()
+	c.uses = recency.NewLog[node](func() { c.ref.Tell(drain{}) })
+	c.shell.init(c)
+	c.ref = actors.Spawn(actors.Config{Name: "artefacts", Logger: c.log}, c.shell.turn)
+	return c, nil
+}
+
+// Lookup is the hit path without a lease: an uncounted reference to a resident
+// artefact. It counts as a hit and as a use by nobody in particular, and does
+// not allocate. It reads no clock: a listener is told a duration of 0.
+func (c *Cache) Lookup(key string) (Ref, bool) {
+	n := c.table.Lookup(key, 0)
+	if n == nil {
+		return Ref{}, false
+	}
+	c.uses.Note(n)
+	if c.cfg.Listen != nil {
+		c.cfg.Listen(key, Outcome{Event: Hit})
+	}
+	return Ref{c, n}, true
+}
+
+// Get gives a lease on the artefact of r.Key: the resident one, that of a flight
+// under way, or a new one by the store or r.Create. At most one flight a key
+// runs at a time. The error is the creator's, the context's, or one of the
+// sentinels of this package. On an error nothing was cached.
+func (c *Cache) Get(ctx context.Context, r Request) (*Lease, Outcome, error) {
+	const op = "artefacts: get"
+	if err := r.check(op); err != nil {
+		return nil, Outcome{}, err
+	}
+	if r.Create == nil {
+		return nil, Outcome{}, fault.Invalidf(op, "no creator: want a function that makes the artefact")
+	}
+	if r.Unhashable != "" {
+		return c.await(ctx, op, &call{Request: r, kind: lone})
+	}
+	if l, o, ok := c.hit(ctx, &r); ok {
+		return l, o, nil
+	}
+	return c.await(ctx, op, &call{Request: r, kind: normal})
+}
+
+// Force always runs r.Create, joins nothing and is not joined. A resident and a
+// stored artefact of the key stay as they were; the new one is the caller's
+// alone, freed when the lease ends (SPEC C6).
+func (c *Cache) Force(ctx context.Context, r Request) (*Lease, Outcome, error) {
+	const op = "artefacts: force"
+	if err := r.check(op); err != nil {
+		return nil, Outcome{}, err
+	}
+	if r.Create == nil {
+		return nil, Outcome{}, fault.Invalidf(op, "no creator: want a function that makes the artefact")
+	}
+	return c.await(ctx, op, &call{Request: r, kind: lone})
+}
+
+// Peek gives the artefact if it is resident, waits for it if it is being made,
+// and creates nothing: otherwise the lease is nil, without an error, and the
+// outcome is a Miss with its reason. A peek refreshes recency but is no event,
+// and credits no owner; the reason of a miss is counted.
+func (c *Cache) Peek(ctx context.Context, key string) (*Lease, Outcome, error) {
+	const op = "artefacts: peek"
+	r := Request{Key: key}
+	if err := r.check(op); err != nil {
+		return nil, Outcome{}, err
+	}
+	if n := c.table.Lookup(key, 0); n != nil && n.Value.cell.Pin() {
+		c.usedUncounted(n)
+		return &Lease{cache: c, n: n}, Outcome{Event: Hit}, nil
+	}
+	return c.await(ctx, op, &call{Request: r, kind: peek})
+}
+
+func (r *Request) check(op string) error {
+	if r.Key == "" {
+		return fault.Invalidf(op, "the key is empty: want the canonical key of the artefact")
+	}
+	return nil
+}
+
+// hit gives a lease on a resident artefact.
+func (c *Cache) hit(ctx context.Context, r *Request) (*Lease, Outcome, bool) {
+	n := c.table.Lookup(r.Key, 0)
+	if n == nil {
+		return nil, Outcome{}, false
+	}
+	var start time.Time
+	if c.cfg.Listen != nil {
+		start = c.cfg.Now()
+	}
+	if !n.Value.cell.Pin() {
+		return nil, Outcome{}, false
+	}
+	return &Lease{cache: c, n: n}, c.wasHit(ctx, r, n, start), true
+}
+
+// wasHit notes, counts and tells a hit on n. start is 0 while nobody listens.
+func (c *Cache) wasHit(ctx context.Context, r *Request, n *node, start time.Time) Outcome {
+	credit(&n.Value.users, r.Owner)
+	o := Outcome{Event: Hit}
+	if !start.IsZero() {
+		o.Duration = c.cfg.Now().Sub(start)
+	}
+	if nested(ctx) {
+		o.Event = NestedHit
+		c.usedUncounted(n)
+		c.ended(r.Key, o)
+		return o
+	}
+	c.uses.Note(n)
+	if c.cfg.Listen != nil {
+		c.cfg.Listen(r.Key, o)
+	}
+	return o
+}
+
+// usedUncounted notes a use that is no hit.
+func (c *Cache) usedUncounted(n *node) {
+	c.uses.Note(n)
+	c.counters.unhit.Add(1)
+}
+
+// await brings a call that was no hit to its end: through the actor to a flight,
+// and to the flight's end.
+func (c *Cache) await(ctx context.Context, op string, call *call) (*Lease, Outcome, error) {
+	start := c.cfg.Now()
+	l, o, err := c.settleCall(ctx, call, start)
+	if o.Event == Hit || o.Event == NestedHit {
+		return l, o, nil // told already
+	}
+	o.Duration = c.cfg.Now().Sub(start)
+	if err != nil {
+		o.Event = Failed
+		err = &fault.Error{Op: op, Key: call.Key, Backend: call.Backend, Err: err}
+	}
+	if call.kind != peek {
+		c.ended(call.Key, o)
+	} else if o.Reason != "" {
+		c.counters.reason(o.Reason)
+	}
+	return l, o, err
+}
+
+func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*Lease, Outcome, error) {
+	if call.kind == lone && flight.Within(ctx, c, call.Key) {
+		return nil, Outcome{}, fault.ErrCycle // it joins nothing, so only depth would end it
+	}
+	t, err := c.enter(ctx, call)
+	if err != nil {
+		return nil, Outcome{}, err
+	}
+	switch t.role {
+	case missing:
+		return nil, Outcome{Event: Miss, Reason: t.reason}, nil
+	case found:
+		l := &Lease{cache: c, n: t.n}
+		if call.kind == peek {
+			c.usedUncounted(t.n)
+			return l, Outcome{Event: Hit}, nil
+		}
+		if c.cfg.Listen == nil {
+			start = time.Time{}
+		}
+		return l, c.wasHit(ctx, &call.Request, t.n, start), nil
+	}
+	if err := t.flight.Wait(ctx, pin); err != nil {
+		c.forsake(t)
+		return nil, t.failure(err), err
+	}
+	o := Outcome{Event: Joined}
+	if t.role == started {
+		o = t.n.Value.origin
+	}
+	return &Lease{cache: c, n: t.n}, o, nil
+}
+
+// enter brings a call through the actor: to a resident artefact, to a flight
+// that it has joined, or to nothing. It waits for the end of a flight that
+// everybody has left: no second one starts while that runs.
+func (c *Cache) enter(ctx context.Context, call *call) (ticket, error) {
+	call.ctx, call.cache = ctx, c
+	for {
+		t, err := actors.Ask(ctx, c.ref, call.asking)
+		if err != nil || t.role != late {
+			return t, err
+		}
+		if err := t.flight.WaitEnd(ctx); err != nil {
+			return ticket{}, err
+		}
+	}
+}
+
+func pin(n *node) { n.Value.cell.Pin() }
+
+// forsake gives up the place of a flight if its last waiter has left, before
+// that caller returns.
+func (c *Cache) forsake(t ticket) {
+	if t.flight.Deserted() {
+		actors.Ask(context.Background(), c.ref, func(r actors.Reply[struct{}]) message { return &forsaken{t.n, t.flight, r} }) // ErrClosed: there are no places any more
+	}
+}
+
+// Has reports whether the artefact is resident and complete. It refreshes
+// nothing and waits for nothing.
+func (c *Cache) Has(key string) bool { return c.table.Lookup(key, 0) != nil }
+
+// Len is the number of entries: residents, and flights that take a place.
+func (c *Cache) Len() int { return int(c.state.gauges.entries.Load()) }
+
+// Bytes is what the residents take of the capacity.
+func (c *Cache) Bytes() int64 { return c.state.gauges.bytes.Load() }
+
+// LeasedBytes is what is in use outside the capacity: artefacts that were
+// evicted or never kept, until their last lease ends (SPEC C12).
+func (c *Cache) LeasedBytes() int64 { return c.state.gauges.apart.Load() }
+
+// Kernels is the number of kernels in the layer below.
+func (c *Cache) Kernels() int { return int(c.state.gauges.kernels.Load()) }
+
+// Capacity is what the cache may hold, in entries and in bytes.
+func (c *Cache) Capacity() (entries, bytes limit.Limit) {
+	p := c.capacity.Load()
+	return p.entries, p.bytes
+}
+
+// SetCapacity changes the capacities that are given and leaves the others.
+// Lowering evicts exactly the surplus, least recently used first, before it
+// returns; 0 empties and disables the cache and every layer below. A negative
+// capacity is ErrInvalid and changes nothing.
+func (c *Cache) SetCapacity(entries, bytes limit.Limit) error {
+	if err := (Config{Entries: entries, Bytes: bytes}).Validate(); err != nil {
+		return err
+	}
+	return c.order("artefacts: set capacity", func(r actors.Reply[struct{}]) message {
+		return &resize{reply: r, entries: entries, bytes: bytes}
+	})
+}
+
+// DropOwner evicts what only this owner has used, flights included. What others
+// used, callers without a name among them, stays (SPEC C10).
+func (c *Cache) DropOwner(owner string) error {
+	const op = "artefacts: drop owner"
+	if owner == "" {
+		return fault.Invalidf(op, "the owner's name is empty")
+	}
+	return c.order(op, func(r actors.Reply[struct{}]) message { return &dropOwner{reply: r, owner: owner} })
+}
+
+// order has a turn carry out what takes no more than a turn, so it needs no
+// context.
+func (c *Cache) order(op string, build func(actors.Reply[struct{}]) message) error {
+	_, err := actors.Ask(context.Background(), c.ref, build)
+	if err != nil {
+		return &fault.Error{Op: op, Err: err}
+	}
+	return nil
+}
+
+// Settle waits until every store write under way has ended, or for the context.
+func (c *Cache) Settle(ctx context.Context) error {
+	_, err := actors.Ask(ctx, c.ref, func(r actors.Reply[struct{}]) message { return &settle{reply: r} })
+	if err != nil {
+		return &fault.Error{Op: "artefacts: settle", Err: err}
+	}
+	return nil
+}
+
+// Close ends the cache: callers that wait get the value or ErrClosed at once,
+// creators' contexts end, and Close waits for them, for store writes and for
+// frees. The context stops the waiting only; the closing goes on. Leases stay
+// usable until they end. Closing again waits again.
+func (c *Cache) Close(ctx context.Context) error {
+	c.ref.Tell(closing{})
+	select {
+	case <-c.ref.Stopped(): // the actor stops itself after the last job
+		return nil
+	case <-ctx.Done():
+		return &fault.Error{Op: "artefacts: close", Err: ctx.Err()}
+	}
+}

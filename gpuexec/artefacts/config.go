@@ -1,0 +1,106 @@
+package artefacts
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// DefaultEntries is the capacity where none is given (SPEC C1).
+const DefaultEntries = 1024
+
+// Config of a Cache. The zero value is usable.
+type Config struct {
+	Entries limit.Limit // artefacts, flights included; not given = DefaultEntries; 0 disables the cache and all below it
+	Bytes   limit.Limit // bytes of resident artefacts; not given = unlimited; 0 as for Entries
+
+	Store Store // where blobs outlive the process; nil = nowhere
+
+	Logger *slog.Logger        // nil = silent
+	Now    func() time.Time    // nil = time.Now
+	Hash   func(string) uint64 // places keys in memory; nil = seeded. It may be as bad as it likes
+
+	// Listen, if not nil, is told how each call ended, hits included, on the
+	// goroutine of that call. It must be cheap. Without it hits are counted
+	// only and read no clock.
+	Listen func(key string, o Outcome)
+}
+
+// Validate reports every mistake at once, as fault.ErrInvalid.
+func (c Config) Validate() error {
+	return errors.Join(named("entries", c.Entries), named("bytes", c.Bytes))
+}
+
+func named(what string, l limit.Limit) error {
+	if err := l.Validate(); err != nil {
+		return &fault.Error{Op: "artefacts: " + what, Err: err}
+	}
+	return nil
+}
+
+// Built is what a creator delivers.
+type Built struct {
+	Value any           // immutable; nil is a value like any other
+	Bytes int64         // what it takes of Config.Bytes, 0 or more
+	Cost  time.Duration // what it took to make; 0 = as measured
+
+	// Free, if not nil, is called exactly once, after the last use (SPEC C5). It
+	// may run on any goroutine and must bring the release to its device itself.
+	Free func()
+
+	// Blob, if not nil, gives the artefact as bytes that Request.Load understands.
+	// It is called only while the artefact is leased.
+	Blob func(context.Context) ([]byte, error)
+}
+
+// Request asks for one artefact.
+type Request struct {
+	Key   string // canonical key (SPEC K1); never empty
+	Owner string // who uses it, for DropOwner; empty = nobody in particular
+
+	// Create makes the artefact. Its context carries the flight's identity: it
+	// must be handed on to whatever the creator asks for. It ends when nobody
+	// waits any more.
+	Create func(context.Context) (Built, error)
+
+	// Load makes the artefact from a blob that Built.Blob gave. nil: the artefact
+	// cannot be stored nor made from a blob.
+	Load func(context.Context, []byte) (Built, error)
+
+	// Unhashable names an input of the key that the runtime could not hash. Such
+	// an artefact is built for this call alone (SPEC K6).
+	Unhashable string
+
+	Backend   string // the Store's folder and part of errors; may be empty
+	StoredKey string // the Store's key (SPEC P3); empty = Key
+}
+
+// Event says how a call ended (SPEC C8).
+type Event string
+
+// The events of SPEC C8.
+const (
+	Miss          Event = "miss"           // this call's creator made it
+	Hit           Event = "hit"            // it was resident
+	Joined        Event = "joined"         // another call's flight made it
+	PersistentHit Event = "persistent_hit" // made from a blob
+	KernelHit     Event = "kernel_hit"     // made from kernels that were there
+	NestedHit     Event = "nested_hit"     // resident, asked for by another key's creator
+	Failed        Event = "failed"         // the call returned an error
+)
+
+var events = [...]Event{Miss, Hit, Joined, PersistentHit, KernelHit, NestedHit, Failed}
+
+// Outcome is how one call ended.
+type Outcome struct {
+	Event  Event
+	Reason fault.Reason // why it was no hit; empty for hits and joins
+	Field  string       // what the reason concerns, where it concerns a field
+
+	// Duration is the time the call took; 0 for hits while nobody listens.
+	Duration time.Duration
+}

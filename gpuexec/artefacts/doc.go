@@ -1,0 +1,42 @@
+// Package artefacts is the artefact cache: compiled kernels, pipelines,
+// primitives and descriptors by their content key, shared by all sessions.
+//
+// # What it owns
+//
+// The index of resident artefacts, their exact order of use, their bytes, the
+// flights that compute missing ones, and below them the kernel layer, where one
+// compiled kernel may serve several artefacts. Under both may lie a Store.
+//
+// # Ordering
+//
+// A change that a call makes (a capacity, a release by owner, a close) is
+// visible to every call that begins after it returned. Of two uses that do not
+// overlap, the later one counts as the more recent, whatever goroutines they
+// come from; uses that overlap may be taken in either order.
+//
+// # Concurrency
+//
+// Everything exported is safe for concurrent use. A hit walks a published
+// table: no lock, no mailbox, no clock and no log. A miss asks the cache's actor
+// once and then waits on the flight, never on the actor; creators, store
+// accesses and the freeing of artefacts run on goroutines of their own, so no
+// call that computes nothing waits for one.
+//
+// # Capacity
+//
+// A pending flight takes the place of an entry from its start, so the number of
+// entries is within capacity at every instant. A flight that is evicted stays
+// joinable until its end; it then counts as nothing and its value is handed to
+// its callers without being kept.
+//
+// # Failure
+//
+// A creator's error, panic or Goexit reaches everybody who waited and is not
+// kept. Trouble in the store is a miss with a reason, never an error of a call.
+// Errors are *fault.Error around the sentinels of package fault.
+//
+// # Testing
+//
+// The core (state.go, users.go) is free of channels, clocks, contexts and
+// goroutines; model_test.go compares the whole cache with a naive one.
+package artefacts

@@ -1,0 +1,220 @@
+package artefacts_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// F4: a waiter, and the one who started it, leave alone.
+func TestLeaveAlone(t *testing.T) {
+	for _, starter := range []bool{false, true} {
+		bubble(t, entries(4), func(t *testing.T, c room) {
+			g := gate()
+			ctx, cancel := context.WithCancel(background)
+			first, second := background, ctx
+			if starter {
+				first, second = ctx, background
+			}
+			a := c.calls(first, 1, "k", maker{value: "v", wait: g})
+			b := c.calls(second, 1, "k", maker{})
+			cancel()
+			synctest.Wait()
+			want(t, "aborted", c.count(c.mu.aborted, "k"), 0)
+			want(t, "len", c.Len(), 1)
+			close(g)
+			if starter {
+				want(t, "starter", <-a, "error canceled")
+				want(t, "waiter", <-b, "v by=joined")
+			} else {
+				want(t, "starter", <-a, "v by=miss")
+				want(t, "waiter", <-b, "error canceled")
+			}
+			want(t, "get", c.get("k", maker{}), "v by=hit")
+		})
+	}
+}
+
+// F4: nobody is left. The place is free when the last caller returns.
+func TestDeserted(t *testing.T) {
+	bubble(t, entries(4), func(t *testing.T, c room) {
+		ctx, cancel := context.WithCancel(background)
+		a := c.calls(ctx, 3, "k", maker{wait: gate()})
+		cancel()
+		want(t, "callers", all(a, 3)["error canceled"], 3)
+		want(t, "len", c.Len(), 0)
+		synctest.Wait()
+		want(t, "aborted", c.count(c.mu.aborted, "k"), 1)
+		want(t, "again", c.get("k", maker{value: "v2"}), "v2 by=miss")
+	})
+}
+
+// F1, F4: a deserted creator that heeds no context; no second one starts beside it.
+func TestDesertedAndStubborn(t *testing.T) {
+	bubble(t, entries(4), func(t *testing.T, c room) {
+		g := gate()
+		ctx, cancel := context.WithCancel(background)
+		a := c.calls(ctx, 1, "k", maker{value: "old", wait: g, stubborn: true})
+		cancel()
+		want(t, "caller", <-a, "error canceled")
+		b := c.calls(background, 2, "k", maker{value: "new"})
+		want(t, "creations", c.count(c.mu.creations, "k"), 1)
+		close(g)
+		got := all(b, 2)
+		want(t, "miss", got["new by=miss"], 1)
+		want(t, "others", got["new by=joined"]+got["new by=hit"], 1)
+		c.eventuallyFreed("old", 1)
+		want(t, "len", c.Len(), 1)
+	})
+}
+
+// C4: an evicted flight stays joinable, counts as nothing, blocks nobody.
+func TestEvictedFlight(t *testing.T) {
+	bubble(t, entries(1), func(t *testing.T, c room) {
+		g := gate()
+		a := c.calls(background, 1, "k1", maker{value: "v1", wait: g})
+		b := c.calls(background, 2, "k1", maker{value: "w"})
+		want(t, "k2", c.get("k2", maker{}), "k2 by=miss")
+		late := c.calls(background, 1, "k1", maker{value: "x"})
+		want(t, "k2", c.has("k2"), 1)
+		want(t, "len", c.Len(), 1)
+		close(g)
+		want(t, "first", <-a, "v1 by=miss")
+		want(t, "others", all(b, 2)["v1 by=joined"], 2)
+		want(t, "late", <-late, "v1 by=joined")
+		want(t, "k1", c.has("k1"), 0)
+		want(t, "len", c.Len(), 1)
+		c.eventuallyFreed("v1", 1)
+	})
+}
+
+// C4, F2: an evicted flight that fails.
+func TestEvictedFlightFails(t *testing.T) {
+	bubble(t, entries(1), func(t *testing.T, c room) {
+		g := gate()
+		a := c.calls(background, 1, "k1", maker{fail: "E", wait: g})
+		want(t, "k2", c.get("k2", maker{}), "k2 by=miss")
+		close(g)
+		want(t, "k1", <-a, "error failed E")
+		want(t, "k2", c.has("k2"), 1)
+		want(t, "len", c.Len(), 1)
+		want(t, "k1 again", c.get("k1", maker{}), "k1 by=miss")
+	})
+}
+
+// F7: capacity 0 while it runs, and more again before it ends.
+func TestCapacityZeroDuringFlight(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		bubble(t, entries(8), func(t *testing.T, c room) {
+			g := gate()
+			a := c.calls(background, 1, "k", maker{value: "v", wait: g})
+			b := c.calls(background, 1, "k", maker{})
+			c.setEntries(0)
+			if again {
+				c.setEntries(4)
+			}
+			close(g)
+			want(t, "first", <-a, "v by=miss")
+			want(t, "other", <-b, "v by=joined")
+			c.setEntries(4)
+			want(t, "len", c.Len(), 0)
+			want(t, "has", c.has("k"), 0)
+			want(t, "again", c.get("k", maker{value: "v2"}), "v2 by=miss")
+		})
+	}
+}
+
+// F7, C10
+func TestOwnerDroppedDuringFlight(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		bubble(t, entries(8), func(t *testing.T, c room) {
+			g := gate()
+			a := c.calls(background, 1, "k", maker{owner: "O", wait: g})
+			if shared {
+				c.calls(background, 1, "k", maker{owner: "P"})
+			}
+			if err := c.DropOwner("O"); err != nil {
+				t.Error(err)
+			}
+			close(g)
+			want(t, "get", <-a, "k by=miss")
+			left := 0
+			if shared {
+				left = 1
+			}
+			want(t, "has", c.has("k"), left)
+			want(t, "len", c.Len(), left)
+		})
+	}
+}
+
+// F8
+func TestCloseDuringFlights(t *testing.T) {
+	bubble(t, entries(64), func(t *testing.T, c room) {
+		a := c.calls(background, 4, "k", maker{wait: gate()})
+		f := make(chan error, 1)
+		go func() {
+			_, _, err := c.Force(background, c.request(c.Cache, "k", maker{wait: gate()}))
+			f <- err
+		}()
+		synctest.Wait()
+		c.close()
+		want(t, "callers", all(a, 4)["error closed"], 4)
+		if err := <-f; !errors.Is(err, artefacts.ErrClosed) {
+			t.Errorf("force: %v", err)
+		}
+		want(t, "aborted", c.count(c.mu.aborted, "k"), 2)
+		c.close()
+		want(t, "get", c.get("k", maker{}), "error closed")
+		want(t, "peek", c.peek("k"), "error closed")
+		want(t, "len", c.Len(), 0)
+		for _, err := range []error{c.SetCapacity(limit.Of(1), limit.Limit{}), c.DropOwner("o"), c.Settle(background)} {
+			if !errors.Is(err, artefacts.ErrClosed) {
+				t.Errorf("after close: %v", err)
+			}
+		}
+	})
+}
+
+// F8: Close(ctx) stops waiting for a creator that heeds nothing, not for ever.
+func TestCloseStopsWaiting(t *testing.T) {
+	bubble(t, entries(64), func(t *testing.T, c room) {
+		g := gate()
+		a := c.calls(background, 1, "k", maker{wait: g, stubborn: true})
+		ctx, cancel := context.WithTimeout(background, time.Second)
+		defer cancel()
+		if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("close: %v", err)
+		}
+		want(t, "caller", <-a, "error closed")
+		want(t, "freed", c.count(c.mu.freed, "k"), 0)
+		close(g)
+		c.close()
+		want(t, "freed", c.count(c.mu.freed, "k"), 1)
+	})
+}
+
+// F8: a close whose caller waits for nothing is carried out all the same: the
+// bubble would report a goroutine that is left.
+func TestCloseGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice()
+		c, err := artefacts.Open(artefacts.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := room{c, d, t}
+		a := r.calls(background, 1, "k", maker{wait: gate()})
+		ctx, cancel := context.WithCancel(background)
+		cancel()
+		if err := c.Close(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("close: %v", err)
+		}
+		want(t, "caller", <-a, "error closed")
+	})
+}

@@ -1,0 +1,87 @@
+package artefacts
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// Ref is an uncounted reference to an artefact: it keeps nothing alive on its
+// device. The zero Ref refers to nothing. Safe for concurrent use.
+type Ref struct {
+	cache *Cache
+	n     *node
+}
+
+// Resident reports whether the artefact is still in the cache; one atomic load.
+func (r Ref) Resident() bool { return r.n != nil && r.n.Value.resident.Load() }
+
+// Value is the artefact. It may be released at any time unless somebody holds a
+// lease on it: use it without one only where that is harmless.
+func (r Ref) Value() any { return r.n.Value.value }
+
+// Acquire takes a lease on the artefact. It reports false if its last user has
+// gone already; then ask the cache again.
+func (r Ref) Acquire() (*Lease, bool) {
+	if r.n == nil || !r.n.Value.cell.Pin() {
+		return nil, false
+	}
+	return &Lease{cache: r.cache, n: r.n}, true
+}
+
+// Lease is the right to use one artefact until End, whatever is evicted
+// meanwhile (SPEC C5). Safe for concurrent use.
+type Lease struct {
+	cache *Cache
+	n     *node
+	ended atomic.Bool
+}
+
+// Value is the artefact; not to be used after End.
+func (l *Lease) Value() any { return l.n.Value.value }
+
+// Bytes is what the artefact takes of the capacity.
+func (l *Lease) Bytes() int64 { return l.n.Value.bytes }
+
+// Cost is what the artefact took to make.
+func (l *Lease) Cost() time.Duration { return l.n.Value.cost }
+
+// Ref gives an uncounted reference that may outlive the lease.
+func (l *Lease) Ref() Ref { return Ref{l.cache, l.n} }
+
+// End gives the lease back. After the last one an evicted artefact is freed on
+// the caller's goroutine. Ending it again does nothing.
+func (l *Lease) End() {
+	if l != nil && !l.ended.Swap(true) {
+		l.cache.unpin(l.n)
+	}
+}
+
+// unpin takes one pin of n away and frees it after the last. Not in a turn.
+func (c *Cache) unpin(n *node) {
+	if c.drop(n) {
+		c.discard(n)
+	}
+}
+
+// drop takes one pin of n away; if it was the last, n must be discarded.
+func (c *Cache) drop(n *node) bool {
+	if !n.Value.cell.Drop() {
+		return false
+	}
+	c.state.gauges.apart.Add(-n.Value.bytes) // it was not resident, or its residency would hold a pin
+	return true
+}
+
+// discard frees n, whose last pin has gone, then gives back its kernels.
+func (c *Cache) discard(n *node) {
+	if n.Value.free != nil {
+		fault.Guard(func() error { n.Value.free(); return nil }, func(err error) {
+			if err != nil {
+				c.log.Error("artefacts: the release of an artefact went wrong", "key", n.Key, "err", err)
+			}
+		})
+	}
+	c.giveBack(n.Value.kernels)
+}

@@ -1,0 +1,207 @@
+package artefacts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// making is one creator at work. It is the context that the creator is given,
+// so that the kernels asked for under it are held by what it makes, and in the
+// end the message that brings the result to the actor.
+type making struct {
+	context.Context
+	call   *call
+	n      *node
+	stored bool  // the store is asked, and told
+	claim  Claim // what the landing has to save
+	err    error
+
+	mu struct {
+		sync.Mutex
+		kernels []*node // each pinned for the artefact
+		built   bool    // a kernel was not in the layer
+		over    bool
+	}
+}
+
+type makingKey struct{}
+
+func (m *making) Value(key any) any {
+	if key == (makingKey{}) {
+		return m
+	}
+	return m.Context.Value(key)
+}
+
+// nested reports whether ctx is that of an artefact's creator. A session's own
+// flight on the way here does not make a hit a nested one.
+func nested(ctx context.Context) bool { return ctx.Value(makingKey{}) != nil }
+
+// run is the lent goroutine of a flight.
+func (m *making) run() {
+	c := m.call.cache
+	var b Built
+	fault.Guard(func() (err error) {
+		start := c.cfg.Now()
+		b, err = c.make(m)
+		if b.Cost == 0 {
+			b.Cost = c.cfg.Now().Sub(start)
+		}
+		return err
+	}, func(err error) {
+		if err == nil && b.Bytes < 0 {
+			err = fault.Invalidf("artefacts: create", "the creator reported %d bytes: want 0 or more", b.Bytes)
+			c.abort(b)
+		}
+		m.finish(b, err)
+		c.ref.Tell(m)
+	})
+}
+
+// abort frees what was built and cannot be used.
+func (c *Cache) abort(b Built) {
+	if b.Free != nil {
+		c.discard(&node{Value: entry{free: b.Free}})
+	}
+}
+
+// finish settles what the goroutine itself can settle.
+func (m *making) finish(b Built, err error) {
+	c := m.call.cache
+	kernels, fromLayer := m.takeKernels()
+	if m.claim != nil && (err != nil || b.Blob == nil) {
+		m.claim.Abandon()
+		m.claim = nil
+	}
+	e := &m.n.Value
+	if err != nil {
+		m.err = err
+		var f *fault.Error
+		if errors.As(err, &f) && f.Reason != "" {
+			e.origin.Reason, e.origin.Field = f.Reason, f.Field
+		}
+		c.giveBack(kernels)
+		return
+	}
+	e.value, e.bytes, e.cost, e.free, e.blob = b.Value, b.Bytes, b.Cost, b.Free, b.Blob
+	e.kernels = kernels
+	if fromLayer && e.origin.Event == Miss {
+		e.origin.Event = KernelHit
+	}
+}
+
+// make gives the artefact by the shortest way: its blob, else its creator.
+func (c *Cache) make(m *making) (Built, error) {
+	k, o := m.call, &m.n.Value.origin
+	if k.kind == fromBlob {
+		o.Event, o.Reason = PersistentHit, ""
+		b, err := c.load(m, k.given)
+		if err != nil && m.Err() == nil {
+			err = rejected(k, err)
+		}
+		return b, err
+	}
+	if !m.stored {
+		return k.Create(m)
+	}
+	found := c.cfg.Store.Find(m, Subject{Backend: k.Backend, Key: k.storedKey()})
+	m.claim = found.Claim
+	if found.Reason == "" {
+		b, err := c.load(m, found.Blob)
+		if err == nil {
+			m.loaded(nil)
+			m.claim = nil
+			o.Event, o.Reason = PersistentHit, ""
+			return b, nil
+		}
+		if m.Err() != nil {
+			return Built{}, m.Err() // nobody wants it any more; the blob is not to blame
+		}
+		m.loaded(err)
+		found.Reason, found.Field = refusal(err)
+	}
+	if found.Reason != fault.Disabled { // without a store memory alone speaks
+		o.Reason, o.Field = found.Reason, found.Field
+	}
+	return k.Create(m)
+}
+
+func (m *making) loaded(err error) {
+	if m.claim != nil {
+		m.claim.Loaded(err)
+	}
+}
+
+func (r *Request) storedKey() string {
+	if r.StoredKey != "" {
+		return r.StoredKey
+	}
+	return r.Key
+}
+
+// load gives a blob to the driver. Its panic is a refusal like any other.
+func (c *Cache) load(m *making, blob []byte) (b Built, err error) {
+	c.counters.loads.Add(1)
+	fault.Guard(func() (err error) {
+		b, err = m.call.Load(m, blob)
+		return err
+	}, func(e error) { err = e })
+	return b, err
+}
+
+// rejected makes a driver's error a typed rejection (B3).
+func rejected(k *call, err error) error {
+	if errors.Is(err, fault.ErrGoexit) {
+		return err
+	}
+	reason, field := refusal(err)
+	if !errors.Is(err, fault.ErrRefused) {
+		err = fmt.Errorf("%w: %w", fault.ErrRefused, err)
+	}
+	return &fault.Error{Op: "artefacts: load blob", Key: k.Key, Backend: k.Backend, Reason: reason, Field: field, Err: err}
+}
+
+// refusal is the reason that a driver's error carries, or that it refused.
+func refusal(err error) (fault.Reason, string) {
+	var f *fault.Error
+	if errors.As(err, &f) && f.Reason != "" {
+		return f.Reason, f.Field
+	}
+	return fault.DriverRefused, ""
+}
+
+// save brings a built artefact to the store, off everybody's path.
+func (s *shell) save(m *making) {
+	n, claim := m.n, m.claim
+	m.claim = nil
+	n.Value.cell.Pin()
+	s.saves++
+	keep := !s.state.disabled()
+	s.job(func() {
+		s.write(n, claim, keep)
+		s.unpin(n)
+		s.ref.Tell(jobEnded{saved: true})
+	})
+}
+
+func (c *Cache) write(n *node, claim Claim, keep bool) {
+	if !keep {
+		claim.Abandon()
+		return
+	}
+	ctx := context.Background()
+	blob, err := blobOf(ctx, n)
+	if err != nil {
+		c.log.Debug("artefacts: no blob to store", "key", n.Key, "err", err)
+		claim.Abandon()
+		return
+	}
+	if err := claim.Save(ctx, blob, n.Value.cost); err != nil {
+		c.counters.reason(fault.Degraded)
+		c.log.Debug("artefacts: not stored", "key", n.Key, "err", err)
+	}
+}

@@ -1,0 +1,106 @@
+package artefacts
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// message is what the actor takes.
+type message interface{ handle(*shell) }
+
+type kind uint8
+
+const (
+	normal   kind = iota // the resident one, a flight, or a new flight
+	lone                 // a new flight that joins nothing and is not joined
+	peek                 // the resident one or a flight
+	fromBlob             // as normal; a new flight loads call.given
+	kernel               // as normal, in the kernel layer
+)
+
+// call is one call on its way through the actor.
+type call struct {
+	Request
+	cache *Cache
+	ctx   context.Context // for its values and the flight's identity; the caller's alone to wait on
+	kind  kind
+	given []byte // the blob of fromBlob
+	reply actors.Reply[ticket]
+}
+
+func (k *call) asking(r actors.Reply[ticket]) message {
+	k.reply = r
+	return k
+}
+
+// Fail answers a caller whose turn panicked.
+func (k *call) Fail(err error) { k.reply.Fail(err) }
+
+type role uint8
+
+const (
+	found   role = iota // ticket.n is resident and pinned for the caller
+	started             // the caller has joined the flight that it caused
+	joined              // the caller has joined another's flight
+	late                // the flight takes nobody; wait for its end
+	missing             // a peek found nothing
+)
+
+// ticket is the answer to a call.
+type ticket struct {
+	role   role
+	n      *node
+	flight *flight.Flight[*node] // kept here, since the node forgets it at its end
+	reason fault.Reason
+}
+
+// failure says why the flight of this ticket failed, for the one who caused it.
+func (t ticket) failure(err error) Outcome {
+	closed := errors.Is(err, fault.ErrClosed) // then the creator may still be at work
+	if t.role == started && !closed && t.flight.Finished() {
+		return Outcome{Reason: t.n.Value.origin.Reason, Field: t.n.Value.origin.Field}
+	}
+	return Outcome{}
+}
+
+type (
+	// drain lets the log of uses be read before it grows.
+	drain struct{}
+
+	// forsaken says that the last waiter has left a flight.
+	forsaken struct {
+		n      *node
+		flight *flight.Flight[*node]
+		reply  actors.Reply[struct{}]
+	}
+
+	resize struct {
+		entries, bytes limit.Limit
+		reply          actors.Reply[struct{}]
+	}
+
+	dropOwner struct {
+		owner string
+		reply actors.Reply[struct{}]
+	}
+
+	settle struct{ reply actors.Reply[struct{}] }
+
+	closing struct{}
+
+	// jobEnded says that a lent goroutine has done its work.
+	jobEnded struct{ saved bool }
+
+	// idle says that a kernel may have lost its last user.
+	idle struct{ n *node }
+)
+
+func (m *forsaken) Fail(err error)  { m.reply.Fail(err) }
+func (m *resize) Fail(err error)    { m.reply.Fail(err) }
+func (m *dropOwner) Fail(err error) { m.reply.Fail(err) }
+func (m *settle) Fail(err error)    { m.reply.Fail(err) }

@@ -1,0 +1,85 @@
+package artefacts
+
+import (
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// Stats is what the cache counted since Open, and its state at one moment. The
+// fields are read one by one: while calls run they need not fit together.
+type Stats struct {
+	Events  map[Event]uint64        // calls by how they ended (SPEC C8)
+	Reasons map[fault.Reason]uint64 // misses and rejections by why (SPEC R1)
+
+	Entries, Bytes, LeasedBytes int64 // see Len, Bytes and LeasedBytes of Cache
+	Kernels                     int64
+	Evictions                   int64 // residents that had to go, for whatever cause
+	Loads                       int64 // blobs given to a driver
+}
+
+// counters are written by the calls themselves; hits are not among them, since
+// the log of uses counts those (see Cache.hits).
+type counters struct {
+	events  [len(events)]atomic.Uint64
+	reasons map[fault.Reason]*atomic.Uint64 // all of R1; the map itself never changes
+	unhit   atomic.Uint64                   // uses that were no hits
+	loads   atomic.Int64
+}
+
+func (c *counters) init() {
+	c.reasons = make(map[fault.Reason]*atomic.Uint64)
+	for _, r := range fault.Reasons() {
+		c.reasons[r] = new(atomic.Uint64)
+	}
+}
+
+func (c *counters) reason(r fault.Reason) {
+	if n := c.reasons[r]; n != nil {
+		n.Add(1)
+	}
+}
+
+// Stats gives the counts so far. It waits for nobody.
+func (c *Cache) Stats() Stats {
+	s := Stats{
+		Events:      make(map[Event]uint64, len(events)),
+		Reasons:     make(map[fault.Reason]uint64, len(c.counters.reasons)),
+		Entries:     int64(c.Len()),
+		Bytes:       c.Bytes(),
+		LeasedBytes: c.LeasedBytes(),
+		Kernels:     int64(c.Kernels()),
+		Evictions:   c.state.gauges.evictions.Load(),
+		Loads:       c.counters.loads.Load(),
+	}
+	for i, e := range events {
+		s.Events[e] = c.counters.events[i].Load()
+	}
+	s.Events[Hit] = c.hits()
+	for r, n := range c.counters.reasons {
+		s.Reasons[r] = n.Load()
+	}
+	return s
+}
+
+// hits is every use that the log of uses saw, less those that were counted as
+// something else.
+func (c *Cache) hits() uint64 {
+	other := c.counters.unhit.Load() // before the log: each of these was noted first
+	return c.uses.Count() - other
+}
+
+// ended counts and tells how a call ended that was no plain hit.
+func (c *Cache) ended(key string, o Outcome) {
+	for i, e := range events {
+		if e == o.Event {
+			c.counters.events[i].Add(1)
+		}
+	}
+	if o.Reason != "" {
+		c.counters.reason(o.Reason)
+	}
+	if c.cfg.Listen != nil {
+		c.cfg.Listen(key, o)
+	}
+}

@@ -1,0 +1,309 @@
+package artefacts_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// shelf is a store in memory that checks how it is used.
+type shelf struct {
+	t    testing.TB
+	gate chan struct{} // what Save waits for, if not nil
+	full error         // what Save answers
+
+	mu struct {
+		sync.Mutex
+		blobs   map[string]string
+		refused map[string]bool
+		finds   int
+		open    int // claims that have not ended
+		saves   int
+	}
+}
+
+func newShelf(t testing.TB) *shelf {
+	s := &shelf{t: t}
+	s.mu.blobs, s.mu.refused = map[string]string{}, map[string]bool{}
+	return s
+}
+
+func (s *shelf) Find(_ context.Context, sub artefacts.Subject) artefacts.Found {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.finds++
+	s.mu.open++
+	claim := &claim{shelf: s, key: sub.Backend + "/" + sub.Key}
+	if blob, ok := s.mu.blobs[claim.key]; ok {
+		return artefacts.Found{Blob: []byte(blob), Claim: claim}
+	}
+	if s.mu.refused[claim.key] {
+		return artefacts.Found{Reason: fault.Outdated, Field: "driver", Claim: claim}
+	}
+	return artefacts.Found{Reason: fault.Absent, Claim: claim}
+}
+
+type claim struct {
+	*shelf
+	key   string
+	ended bool
+}
+
+func (c *claim) end() {
+	if c.ended {
+		c.t.Errorf("the claim on %s ended twice", c.key)
+	}
+	c.ended = true
+	c.mu.open--
+}
+
+func (c *claim) Loaded(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.end()
+		return
+	}
+	delete(c.mu.blobs, c.key)
+	c.mu.refused[c.key] = true
+}
+
+func (c *claim) Save(_ context.Context, blob []byte, cost time.Duration) error {
+	if c.gate != nil {
+		<-c.gate
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end()
+	c.mu.saves++
+	if cost != time.Second {
+		c.t.Errorf("saved with a cost of %v, want what the creator reported", cost)
+	}
+	if c.full != nil {
+		return c.full
+	}
+	c.mu.blobs[c.key] = string(blob)
+	return nil
+}
+
+func (c *claim) Abandon() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end()
+}
+
+// counts gives the entries, the finds and the claims that have not ended.
+func (s *shelf) counts() [3]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return [3]int{len(s.mu.blobs), s.mu.finds, s.mu.open}
+}
+
+func stored(s *shelf, n int64) artefacts.Config {
+	return artefacts.Config{Entries: limit.Of(n), Store: s}
+}
+
+func (r room) settle() {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(background, patience)
+	defer cancel()
+	if err := r.Settle(ctx); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// P6, C8: memory, store, build; a build is stored once.
+func TestStoreOrder(t *testing.T) {
+	s := newShelf(t)
+	c := open(t, stored(s, 1))
+	want(t, "cold", c.get("a", maker{value: "va"}), "va by=miss")
+	want(t, "warm", c.get("a", maker{}), "va by=hit")
+	c.settle()
+	want(t, "stored", s.counts(), [3]int{1, 1, 0})
+	want(t, "b", c.get("b", maker{}), "b by=miss")
+	c.settle()
+	want(t, "a again", c.get("a", maker{value: "x"}), "va by=persistent_hit")
+	want(t, "a again", c.get("a", maker{value: "x"}), "va by=hit")
+	want(t, "creations", c.count(c.mu.creations, "a", "b"), 2)
+	want(t, "loads", c.count(c.mu.loads, "a", "b"), 1)
+	want(t, "loads", c.Stats().Loads, 1)
+	c.settle()
+	want(t, "stored", s.counts(), [3]int{2, 3, 0})
+
+	d := open(t, stored(s, 1))
+	want(t, "next process", d.get("a", maker{value: "x"}), "va by=persistent_hit")
+	want(t, "events", d.events("a"), "persistent_hit")
+}
+
+// C6: a forced one leaves what is stored.
+func TestForceLeavesTheStore(t *testing.T) {
+	s := newShelf(t)
+	c := open(t, stored(s, 8))
+	c.get("k", maker{value: "first"})
+	c.settle()
+	want(t, "force", said(c.Force(background, c.request(c.Cache, "k", maker{value: "second"}))), "second by=miss")
+	c.settle()
+	want(t, "counts", s.counts(), [3]int{1, 1, 0})
+	want(t, "blob", s.mu.blobs["test/k"], "blob:first")
+}
+
+// C1, K6: what must not be stored does not reach the store.
+func TestStoreIsNotAsked(t *testing.T) {
+	s := newShelf(t)
+	c := open(t, stored(s, 0))
+	want(t, "at capacity 0", c.get("k", maker{}), "k by=miss")
+	c.setEntries(8)
+	r := c.request(c.Cache, "k", maker{})
+	r.Unhashable = "include"
+	want(t, "unhashable", said(c.Get(background, r)), "k by=miss")
+	r = c.request(c.Cache, "k", maker{})
+	r.Load = nil
+	want(t, "not loadable", said(c.Get(background, r)), "k by=miss")
+	c.settle()
+	want(t, "counts", s.counts(), [3]int{0, 0, 0})
+}
+
+// P11, R1: a driver that refuses: rebuilt and replaced, with its reason.
+func TestDriverRefuses(t *testing.T) {
+	s := newShelf(t)
+	s.mu.blobs["test/k"] = "blob:old"
+	c := open(t, stored(s, 8))
+	l, o, err := c.Get(background, c.request(c.Cache, "k", maker{value: "new", refuse: true}))
+	want(t, "reason", o.Reason, fault.DriverRefused)
+	want(t, "get", said(l, o, err), "new by=miss")
+	c.settle()
+	want(t, "counts", s.counts(), [3]int{1, 1, 0})
+	want(t, "blob", s.mu.blobs["test/k"], "blob:new")
+	want(t, "reasons", c.Stats().Reasons[fault.DriverRefused], 1)
+	want(t, "absent", c.Stats().Reasons[fault.Absent], 0)
+}
+
+// R1: the store's reason and field are the miss's.
+func TestStoreReason(t *testing.T) {
+	s := newShelf(t)
+	s.mu.refused["test/k"] = true
+	c := open(t, stored(s, 8))
+	_, o, err := c.Get(background, c.request(c.Cache, "k", maker{fail: "E"}))
+	want(t, "error", word(err), "failed E")
+	want(t, "reason", o.Reason, fault.Outdated)
+	want(t, "field", o.Field, "driver")
+	want(t, "claims", s.counts(), [3]int{0, 1, 0})
+	want(t, "reasons", c.Stats().Reasons[fault.Outdated], 1)
+}
+
+// P5: a store that cannot save never fails a request. Backends without blobs
+// give their claims back.
+func TestStoreTrouble(t *testing.T) {
+	s := newShelf(t)
+	s.full = errors.New("no space")
+	c := open(t, stored(s, 8))
+	want(t, "get", c.get("k", maker{}), "k by=miss")
+	want(t, "no blob", c.get("j", maker{noBlob: true}), "j by=miss")
+	r := c.request(c.Cache, "p", maker{})
+	create := r.Create
+	r.Create = func(ctx context.Context) (artefacts.Built, error) {
+		b, err := create(ctx)
+		b.Blob = func(context.Context) ([]byte, error) { panic("in the driver") }
+		return b, err
+	}
+	want(t, "panicking blob", said(c.Get(background, r)), "p by=miss")
+	c.settle()
+	want(t, "counts", s.counts(), [3]int{0, 3, 0})
+	want(t, "degraded", c.Stats().Reasons[fault.Degraded], 1)
+	want(t, "resident", c.has("k", "j", "p"), 3)
+}
+
+// P6: stored off the caller's path. Settle waits for it; so does Close.
+func TestSettle(t *testing.T) {
+	s := newShelf(t)
+	s.gate = make(chan struct{})
+	c := open(t, stored(s, 1))
+	want(t, "get", c.get("a", maker{}), "a by=miss") // does not wait for the gate
+	want(t, "get", c.get("b", maker{}), "b by=miss") // a is evicted and still being stored
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	if err := c.Settle(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("settle: %v", err)
+	}
+	want(t, "freed", c.count(c.mu.freed, "a"), 0)
+	settled := make(chan error, 1)
+	go func() { settled <- c.Settle(background) }()
+	close(s.gate)
+	if err := <-settled; err != nil {
+		t.Error(err)
+	}
+	want(t, "counts", s.counts(), [3]int{2, 2, 0})
+	c.eventuallyFreed("a", 1)
+}
+
+// F4: a claim is given back when nobody is left.
+func TestDesertedWithAClaim(t *testing.T) {
+	s := newShelf(t)
+	bubble(t, stored(s, 4), func(t *testing.T, c room) {
+		ctx, cancel := context.WithCancel(background)
+		a := c.calls(ctx, 1, "k", maker{wait: gate()})
+		cancel()
+		want(t, "caller", <-a, "error canceled")
+	})
+	want(t, "counts", s.counts(), [3]int{0, 1, 0})
+}
+
+// B2
+func TestBlobRoundTrip(t *testing.T) {
+	c, e := open(t, entries(8)), open(t, entries(8))
+	c.get("k", maker{value: "v"})
+	blob, err := c.Blob(background, "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := func(r room, b []byte) string {
+		return said(r.FromBlob(background, r.request(r.Cache, "k", maker{}), b))
+	}
+	want(t, "first", from(e, blob), "v by=persistent_hit")
+	want(t, "second", from(e, blob), "v by=hit")
+	again, err := e.Blob(background, "k")
+	want(t, "error", err, nil)
+	want(t, "round trip", string(again), string(blob))
+	want(t, "creations", e.count(e.mu.creations, "k"), 0)
+
+	want(t, "resident wins", from(c, []byte("junk")), "v by=hit")
+	_, err = c.Blob(background, "nothing")
+	want(t, "nothing", word(err), "not_found")
+	c.get("n", maker{noBlob: true})
+	_, err = c.Blob(background, "n")
+	want(t, "no blobs", word(err), "unsupported")
+}
+
+// B2, B3: what is wrong with a blob, in this order.
+func TestBlobRefused(t *testing.T) {
+	c := open(t, entries(8))
+	r := c.request(c.Cache, "k", maker{})
+	want(t, "nil", said(c.FromBlob(background, artefacts.Request{}, nil)), "error invalid")
+	want(t, "empty", said(c.FromBlob(background, r, []byte{})), "error invalid")
+	l, o, err := c.FromBlob(background, r, []byte("junk"))
+	want(t, "junk", said(l, o, err), "error refused")
+	want(t, "reason", o.Reason, fault.DriverRefused)
+	var typed *artefacts.Error
+	if !errors.Is(err, errDriver) || !errors.As(err, &typed) {
+		t.Errorf("junk: %v", err)
+	}
+	want(t, "reasons", c.Stats().Reasons[fault.DriverRefused], 1)
+	want(t, "failed", c.Stats().Events[artefacts.Failed], 1)
+	want(t, "len", c.Len(), 0)
+	r.Load = func(context.Context, []byte) (artefacts.Built, error) {
+		return artefacts.Built{}, &fault.Error{Op: "driver", Reason: fault.Checksum, Err: fault.ErrRefused}
+	}
+	_, o, err = c.FromBlob(background, r, []byte("junk"))
+	want(t, "typed", word(err), "refused")
+	want(t, "typed", o.Reason, fault.Checksum)
+	r.Load = func(context.Context, []byte) (artefacts.Built, error) { panic("in the driver") }
+	want(t, "panic", said(c.FromBlob(background, r, []byte("junk"))), "error panic in the driver")
+	r.Load = nil
+	want(t, "no blobs", said(c.FromBlob(background, r, []byte("b"))), "error unsupported")
+}

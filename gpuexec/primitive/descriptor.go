@@ -1,0 +1,109 @@
+package primitive
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"sync"
+
+	"github.com/kiln-cache/kiln/internal/canon"
+	"github.com/kiln-cache/kiln/internal/lease"
+)
+
+// Descriptor says which implementation serves a request, and how. It is
+// immutable and shared by all who ask for the same, on any worker. Every
+// Descriptor that an Engine returned is to be released once; what it gives
+// (slices included) is to be read only, and Native not to be used after that.
+type Descriptor struct {
+	engine   *Engine
+	spec     Spec // the library's copy: hints only where they count
+	key      string
+	position int
+	about    Description
+	blobID   func() string
+	cell     lease.Cell
+}
+
+// newDescriptor gives a descriptor with one pin, its maker's.
+func newDescriptor(r *request, position int, about Description) *Descriptor {
+	d := &Descriptor{engine: r.engine, spec: r.spec, key: r.key, position: position, about: about}
+	d.blobID = sync.OnceValue(d.makeBlobID)
+	d.cell.Init(about.Free)
+	return d
+}
+
+// Release gives the caller's hold on the descriptor up.
+func (d *Descriptor) Release() { d.cell.Unpin() }
+
+// Spec is the request, as it is keyed.
+func (d *Descriptor) Spec() *Spec { return &d.spec }
+
+// Key is the artefact cache's key of the primitive; empty if the request has
+// none (SPEC K6).
+func (d *Descriptor) Key() string { return d.key }
+
+// ID is the implementation's number among the valid ones.
+func (d *Descriptor) ID() int { return d.spec.Impl }
+
+// Position is the implementation's place in the library's list.
+func (d *Descriptor) Position() int { return d.position }
+
+// Name is the implementation's name, for people.
+func (d *Descriptor) Name() string { return d.about.Name }
+
+// Algorithm is the one in use: what "auto" became (SPEC D6).
+func (d *Descriptor) Algorithm() string {
+	if d.about.Algorithm != "" {
+		return d.about.Algorithm
+	}
+	return d.spec.Op.Algorithm
+}
+
+// Tensors are the operation's memory descriptors with their layouts.
+func (d *Descriptor) Tensors() []Tensor {
+	if d.about.Tensors != nil {
+		return d.about.Tensors
+	}
+	return d.spec.Op.Tensors
+}
+
+// Hints are what Spec.Hints of the backward operation is to be (SPEC D5).
+func (d *Descriptor) Hints() []Tensor { return d.about.Hints }
+
+// Scratchpad is the number of bytes an execution needs from the user.
+func (d *Descriptor) Scratchpad() int64 { return d.about.Scratchpad }
+
+// Native is the library's own object.
+func (d *Descriptor) Native() any { return d.about.Native }
+
+// BlobID names the primitive's cache blob: equal over calls and processes for
+// one request on one device with one library build, and different otherwise. It
+// covers every field of the key, the device with its driver build, the library's
+// version and build (SPEC B1), as a SHA-256 in hexadecimal; a request whose
+// Context is not stable has an id of that process only. It is empty where there
+// are no blobs: the library has none for the engine, its build is not known
+// (P12), or the request has no key (K6).
+func (d *Descriptor) BlobID() string { return d.blobID() }
+
+func (d *Descriptor) makeBlobID() string {
+	if d.key == "" || !d.engine.known || !d.engine.blobs(&d.spec) {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(d.key))
+	return hex.EncodeToString(sum[:])
+}
+
+// producer digests who makes the artefacts of an engine.
+func producer(cfg *Config, opening uint64) [sha256.Size]byte {
+	id := &cfg.Identity
+	b := canon.AppendString(nil, 1, cfg.Backend)
+	b = canon.AppendString(b, 2, id.Library)
+	b = canon.AppendString(b, 3, id.Build)
+	b = canon.AppendString(b, 4, id.Compiler)
+	b = canon.AppendString(b, 5, id.Driver)
+	b = canon.AppendString(b, 6, id.Device)
+	b = canon.AppendGroup(b, 7, len(id.ISA))
+	for _, feature := range id.ISA {
+		b = canon.AppendString(b, element, feature)
+	}
+	return sha256.Sum256(canon.AppendUint(b, 8, opening))
+}

@@ -1,0 +1,192 @@
+package kiln
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/sessioncache"
+	"github.com/kiln-cache/kiln/shapegroups"
+)
+
+// Runtime is the caches of one process, wired together. Safe for concurrent use.
+type Runtime struct {
+	cfg       Config
+	settings  env.Settings
+	logger    *slog.Logger
+	artefacts *artefacts.Cache
+	constants *constants.Cache
+
+	closing sync.Once
+	closed  chan struct{} // closed when Close has ended
+	errs    error         // of Close; set before closed
+
+	mu struct {
+		sync.Mutex
+		over      bool
+		sessions  map[*Session]struct{}
+		executors map[executorID]*opening
+	}
+}
+
+type executorID struct {
+	backend gpuexec.Backend
+	index   int
+}
+
+// opening is an executor that is open, or being opened by the first who asked.
+type opening struct {
+	done chan struct{}
+	exec *gpuexec.Executor
+	err  error
+}
+
+// Open starts a runtime. It reads the environment once; what it refuses there
+// is logged and left at its default. On an error nothing stays open.
+func Open(cfg Config) (*Runtime, error) {
+	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: cfg.Logger, closed: make(chan struct{})}
+	if r.logger == nil {
+		r.logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Workers < 0 {
+		return nil, fault.Invalidf("kiln: open", "%d workers, want 0 or more", cfg.Workers)
+	}
+	for _, refused := range r.settings.Refusals {
+		r.logger.Warn("kiln: environment", "refused", refused.String())
+	}
+	var err error
+	r.artefacts, err = artefacts.Open(artefacts.Config{Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Logger: r.logger})
+	if err != nil {
+		return nil, err
+	}
+	r.constants, err = constants.Open(constantsConfig(r.settings, r.logger))
+	if err != nil {
+		return nil, errors.Join(err, r.artefacts.Close(context.Background()))
+	}
+	r.mu.sessions = make(map[*Session]struct{})
+	r.mu.executors = make(map[executorID]*opening)
+	return r, nil
+}
+
+// Artefacts is the cache of compiled things that all sessions share.
+func (r *Runtime) Artefacts() *artefacts.Cache { return r.artefacts }
+
+// Constants is the cache of prepared constant tensors.
+func (r *Runtime) Constants() *constants.Cache { return r.constants }
+
+// Settings is the environment as Open read it, with the config over it.
+func (r *Runtime) Settings() []env.Row { return env.Table(r.settings) }
+
+// Refusals are the entries of the environment that Open refused.
+func (r *Runtime) Refusals() []env.Refusal { return r.settings.Refusals }
+
+// Executor gives the executor of a device, the same one each time; the first
+// call opens it. The runtime closes it.
+func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
+	id := executorID{backend, index}
+	r.mu.Lock()
+	if r.mu.over {
+		r.mu.Unlock()
+		return nil, ErrClosed
+	}
+	o := r.mu.executors[id]
+	first := o == nil
+	if first {
+		o = &opening{done: make(chan struct{})}
+		r.mu.executors[id] = o
+	}
+	r.mu.Unlock()
+	if first {
+		r.open(context.WithoutCancel(ctx), id, o)
+	}
+	select {
+	case <-o.done:
+		return o.exec, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// open opens the executor for everybody who waits; a failure is not kept.
+func (r *Runtime) open(ctx context.Context, id executorID, o *opening) {
+	o.exec, o.err = gpuexec.Open(ctx, gpuexec.Config{Backend: id.backend, Index: id.index,
+		Workers: int(r.settings.Workers.Value), Listen: r.cfg.Compiling, Logger: r.logger})
+	if o.err != nil {
+		r.mu.Lock()
+		delete(r.mu.executors, id)
+		r.mu.Unlock()
+	}
+	close(o.done)
+}
+
+// SessionDefaults is the configuration that the environment asks for
+// (KILN_SESSION_GROUPS, KILN_SESSION_POLICY, KILN_BUCKET), to be changed where
+// the program knows better and given to Session.
+func (r *Runtime) SessionDefaults() sessioncache.Config {
+	cfg := sessioncache.Config{Groups: r.settings.SessionGroups.Value, Policy: r.settings.SessionPolicy.Value, Logger: r.logger}
+	bucket, err := shapegroups.ParseBucketing(r.settings.Bucket.Value)
+	if err != nil { // the environment's reader checks the form, not the number
+		r.logger.Warn("kiln: environment", "refused", "KILN_BUCKET: "+err.Error())
+	}
+	cfg.Bucket = bucket
+	return cfg
+}
+
+// Session opens a session, which the runtime closes if nobody else does.
+func (r *Runtime) Session(cfg sessioncache.Config) (*Session, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.over {
+		return nil, ErrClosed
+	}
+	cache, err := sessioncache.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	session := &Session{Session: cache, runtime: r}
+	r.mu.sessions[session] = struct{}{}
+	return session, nil
+}
+
+// Close closes the sessions, the artefacts, the constants and the executors, in
+// this order, and waits for their creators and finalisers. ctx ends the waiting
+// only. Closing again waits again and gives the same error.
+func (r *Runtime) Close(ctx context.Context) error {
+	r.closing.Do(func() { actors.Go(r.close) })
+	select {
+	case <-r.closed:
+		return r.errs
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *Runtime) close() {
+	defer close(r.closed)
+	ctx := context.Background()
+	r.mu.Lock()
+	r.mu.over = true
+	sessions, executors := slices.Collect(maps.Keys(r.mu.sessions)), r.mu.executors
+	r.mu.Unlock()
+	var errs []error
+	for _, s := range sessions {
+		errs = append(errs, s.Close(ctx))
+	}
+	errs = append(errs, r.artefacts.Close(ctx), r.constants.Close(ctx))
+	for _, o := range executors {
+		<-o.done
+		if o.exec != nil {
+			errs = append(errs, o.exec.Close(ctx))
+		}
+	}
+	r.errs = errors.Join(errs...)
+}

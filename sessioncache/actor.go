@@ -1,0 +1,121 @@
+package sessioncache
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// handler translates messages to events of the state and runs their effects.
+func (s *Session) handler(logger *slog.Logger) func(message) {
+	st := s.state
+	var drained func() // set by closing
+	return func(m message) {
+		s.log.Drain(st.drained)
+		s.behind.Store(0)
+		var after func() // once what the turn released is freed
+		switch m := m.(type) {
+		case acquire:
+			s.admit(m)
+		case *write:
+			if m.take() {
+				answer(m.Reply, st.set(m))
+			}
+		case *ask:
+			if m.ended {
+				st.created(m, m.value, m.failed)
+			} else {
+				st.ask(m)
+			}
+		case vacated:
+			st.vacated(m.group)
+			m.Reply.Send(struct{}{})
+		case drain:
+		case hold:
+			st.hold(m.owner)
+		case announce:
+			st.announce(m.shapes)
+		case resize:
+			answer(m.Reply, st.resize(m.groups, m.bytes))
+		case intern:
+			m.Reply.Send(st.intern(m.name))
+		case look:
+			if st.closed {
+				m.Reply.Fail(fault.ErrClosed)
+				break
+			}
+			m.at(st)
+			m.Reply.Send(struct{}{})
+		case reset:
+			err := st.reset(m.owner)
+			if m.owner != "" || err != nil {
+				answer(m.Reply, err)
+				break
+			}
+			after = func() { m.Reply.Send(struct{}{}) }
+		case closing:
+			st.close()
+			drained = m.drained
+		default:
+			panic(fmt.Sprintf("sessioncache: unknown message %T", m)) // programmer error only
+		}
+		s.perform(&st.effects)
+		if after != nil {
+			s.bin.throw(trash{fence: after})
+		}
+		if drained != nil && st.running == 0 {
+			drained()
+		}
+		if n := st.requests.all.Warnings(); n > s.warned {
+			s.warned = n
+			logger.Warn("session: thrash: more shapes are in use than groups fit; see Advice",
+				"session", s.name, "groups", st.published.capacity().Groups.String())
+		}
+	}
+}
+
+// admit answers an acquire with a group that is held for the asker.
+func (s *Session) admit(m acquire) {
+	g, err := s.state.acquire(m.use)
+	if err != nil {
+		m.Reply.Fail(err)
+		return
+	}
+	phase := g.grace.enter()
+	if !m.Reply.Send(admitted{g, phase}) {
+		g.grace.leave(phase)
+		s.state.vacated(g)
+	}
+}
+
+func answer(r actors.Reply[struct{}], err error) {
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	r.Send(struct{}{})
+}
+
+// perform runs the effects of a turn and empties them.
+func (s *Session) perform(e *effects) {
+	s.bin.throw(e.trash...)
+	for _, a := range e.start {
+		actors.Go(a.run)
+	}
+	for _, a := range e.answer {
+		if a.other != nil && !a.other.flight.Join() {
+			a.deserted = true
+		}
+		a.flight.Finish(a, a.err, release)
+	}
+	for _, a := range e.cancel {
+		a.flight.Cancel()
+	}
+	clear(e.trash)
+	clear(e.start)
+	clear(e.answer)
+	clear(e.cancel)
+	*e = effects{start: e.start[:0], answer: e.answer[:0], cancel: e.cancel[:0], trash: e.trash[:0]}
+}

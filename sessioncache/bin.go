@@ -1,0 +1,123 @@
+package sessioncache
+
+import (
+	"log/slog"
+	"runtime"
+	"sync"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// bin runs the Free of values, in the order they were thrown in and never in an
+// actor's turn: at most one lent goroutine works it off. Safe for concurrent use.
+type bin struct {
+	logger *slog.Logger
+	name   string
+
+	mu struct {
+		sync.Mutex
+		waiting []trash
+		working bool
+	}
+}
+
+// trash is one thing to free: what is set of it.
+type trash struct {
+	group *group // all of its names; it is dead and no handle is open
+	node  *node  // one whose last pin was dropped
+	value func() // the Free of a value that never got a node
+	fence func() // called when everything thrown in before is freed
+}
+
+func (b *bin) throw(all ...trash) {
+	if len(all) == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.waiting = append(b.mu.waiting, all...)
+	if !b.mu.working {
+		b.mu.working = true
+		actors.Go(b.work)
+	}
+}
+
+// work frees what waits, until nothing does. A Free that ends its goroutine
+// ends this one only: the rest goes to another.
+func (b *bin) work() {
+	done := false
+	defer func() {
+		if !done {
+			actors.Go(b.work)
+		}
+	}()
+	for {
+		runtime.Gosched() // whoever waits for the turn that threw this goes first
+		b.mu.Lock()
+		if len(b.mu.waiting) == 0 {
+			b.mu.waiting, b.mu.working, done = nil, false, true
+			b.mu.Unlock()
+			return
+		}
+		next := b.mu.waiting[0]
+		b.mu.waiting[0] = trash{}
+		b.mu.waiting = b.mu.waiting[1:]
+		b.mu.Unlock()
+		b.free(next)
+	}
+}
+
+func (b *bin) free(t trash) {
+	switch {
+	case t.group != nil:
+		b.tear(t.group)
+	case t.node != nil:
+		b.now(t.node)
+	case t.value != nil:
+		b.guard(t.value)
+	case t.fence != nil:
+		t.fence()
+	}
+}
+
+// tear drops the pins that a dead group holds on its names. Whoever comes
+// second does nothing.
+func (b *bin) tear(g *group) {
+	if !g.torn.CompareAndSwap(false, true) {
+		return
+	}
+	drop := func(n *node) {
+		if n.Value.cell.Drop() {
+			b.now(n)
+		}
+	}
+	for phase := range g.grace.retired {
+		for _, n := range g.grace.retired[phase] {
+			drop(n)
+		}
+		g.grace.retired[phase] = nil
+	}
+	n := 0
+	g.names.All(func(at *node) bool {
+		if n++; n%32 == 0 {
+			runtime.Gosched()
+		}
+		drop(at)
+		return true
+	})
+}
+
+// now frees a value whose last pin was dropped, on the caller's goroutine.
+func (b *bin) now(n *node) { b.guard(n.Value.cell.Free) }
+
+func (b *bin) guard(free func()) {
+	if free == nil {
+		return
+	}
+	fault.Guard(func() error { free(); return nil }, func(err error) {
+		if err != nil {
+			b.logger.Error("session: freeing a value", "session", b.name, "error", err)
+		}
+	})
+}

@@ -1,0 +1,155 @@
+package sessioncache
+
+import (
+	"context"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/shapegroups"
+	"github.com/kiln-cache/kiln/shapegroups/policy"
+	"github.com/kiln-cache/kiln/shapegroups/simulate"
+)
+
+// Reset removes the names of one owner from every group, and nothing else; a
+// Hold absorbs it. Creators that run for this owner are not disturbed, but what
+// they make is not kept (SPEC F7).
+func (s *Session) Reset(ctx context.Context, owner string) error {
+	if owner == "" {
+		return fault.Invalidf(room+"reset", "an empty owner: name one, or use ResetAll")
+	}
+	return s.reset(ctx, "reset", owner)
+}
+
+// ResetAll removes every group and name, and waits until what nobody uses is
+// freed; ctx ends the waiting only. It heeds no Hold. Use counts that the policy
+// remembers stay.
+func (s *Session) ResetAll(ctx context.Context) error { return s.reset(ctx, "reset all", "") }
+
+func (s *Session) reset(ctx context.Context, op, owner string) error {
+	_, err := actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message { return reset{r, owner} })
+	return failed(op, owner, err)
+}
+
+// Hold makes one later Reset of the owner do nothing. Holds add up.
+func (s *Session) Hold(owner string) error {
+	if owner == "" {
+		return fault.Invalidf(room+"hold", "an empty owner: name one")
+	}
+	if !s.send(hold{owner: owner}) || s.closed.Load() {
+		return failed("hold", owner, ErrClosed)
+	}
+	return nil
+}
+
+// Announce tells which shapes the waiting requests need, soonest first, in place
+// of what was announced before. Their groups stay while any other can go.
+func (s *Session) Announce(shapes ...shapegroups.Shape) error {
+	compiled := make([]shapegroups.Shape, len(shapes))
+	for i, shape := range shapes {
+		var err error
+		if compiled[i], err = s.published.bucket.Map(shape); err != nil {
+			return failed("announce", shape.String(), err)
+		}
+	}
+	if !s.send(announce{shapes: compiled}) || s.closed.Load() {
+		return failed("announce", "", ErrClosed)
+	}
+	return nil
+}
+
+// SetGroups changes the capacity in groups; lowering it evicts the surplus, by
+// the policy, and 0 disables caching. ErrInvalid if negative or not given.
+func (s *Session) SetGroups(ctx context.Context, groups Limit) error {
+	return s.resize(ctx, "set groups", groups, Limit{})
+}
+
+// SetBytes changes the capacity in bytes likewise.
+func (s *Session) SetBytes(ctx context.Context, bytes Limit) error {
+	return s.resize(ctx, "set bytes", Limit{}, bytes)
+}
+
+func (s *Session) resize(ctx context.Context, op string, groups, bytes Limit) error {
+	if !groups.Given() && !bytes.Given() {
+		return fault.Invalidf(room+op, "no capacity given: want a number or Unlimited")
+	}
+	_, err := actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message { return resize{r, groups, bytes} })
+	return failed(op, "", err)
+}
+
+// Capacity is what the session may hold.
+func (s *Session) Capacity() Capacity { return s.published.capacity() }
+
+// Groups, Objects and Bytes are exact at any moment and wait for nothing. An
+// object is one name of one lane; a creator that runs counts with its group.
+func (s *Session) Groups() int64 { return s.published.groups.Load() }
+
+// Objects is the number of names in all groups.
+func (s *Session) Objects() int64 { return s.published.objects.Load() }
+
+// Bytes is the sum over them.
+func (s *Session) Bytes() int64 { return s.published.bytes.Load() }
+
+// Advice says what the acquisitions of late, up to 8,192 of them, would have
+// been with another policy and capacity (SPEC S5). It waits for no creator.
+func (s *Session) Advice(ctx context.Context, kind string, groups int) (simulate.Result, error) {
+	const op = "advice"
+	var stream []shapegroups.Shape
+	err := s.look(ctx, op, func(st *state) { stream = st.requests.acquired.Compiled() })
+	if err != nil {
+		return simulate.Result{}, err
+	}
+	r, err := simulate.Run(stream, simulate.Setup{Policy: policy.Kind(kind), Groups: groups})
+	return r, failed(op, "", err)
+}
+
+// Stream is the shapes of the acquisitions of late as they were asked, oldest
+// first, up to 8,192 of them: what package advice works on.
+func (s *Session) Stream(ctx context.Context) (stream []shapegroups.Shape, err error) {
+	err = s.look(ctx, "stream", func(st *state) { stream = st.requests.acquired.Asked() })
+	return stream, err
+}
+
+// SavePolicy encodes what the policy has learnt, for Config.Saved.
+func (s *Session) SavePolicy(ctx context.Context) (saved []byte, err error) {
+	err = s.look(ctx, "save policy", func(st *state) { saved = st.policy.Save() })
+	return saved, err
+}
+
+// look runs at in a turn, with all noted uses drained.
+func (s *Session) look(ctx context.Context, op string, at func(*state)) error {
+	_, err := actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message { return look{r, at} })
+	return failed(op, "", err)
+}
+
+// Close ends the session: it is empty at once, callers who wait get their value
+// or ErrClosed, creators are cancelled. Close waits for them to end and for what
+// nobody uses to be freed; ctx ends the waiting only. Handles and leases go on
+// serving what they hold. Further calls wait likewise.
+func (s *Session) Close(ctx context.Context) error {
+	s.close.Do(func() {
+		s.closed.Store(true)
+		actors.Go(s.shutDown)
+	})
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return failed("close", s.name, ctx.Err())
+	}
+}
+
+func (s *Session) shutDown() {
+	defer close(s.done)
+	drained, drain := context.WithCancel(context.Background())
+	s.send(closing{drained: drain})
+	<-drained.Done()
+
+	s.sending.Lock()
+	s.sending.shut = true
+	s.sending.Unlock()
+	_ = s.actor.Stop(context.Background()) // it waits for the end: there is no other outcome
+
+	freed, free := context.WithCancel(context.Background())
+	s.bin.throw(trash{fence: free})
+	<-freed.Done()
+}

@@ -1,0 +1,118 @@
+package sessioncache
+
+import (
+	"context"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
+)
+
+// GetOrCreate gives the value of a name, having create make it if it is absent.
+// Of concurrent callers for one shape, name and lane one creator runs, and all
+// get its value (SPEC F1). The value is good until the handle is closed; pin it
+// with Acquire to use it for longer.
+//
+// An error is the creator's own, its PanicError or ErrGoexit, the context's,
+// ErrCycle, ErrClosed or ErrInvalid; nothing was kept then. A value that does
+// not fit the byte capacity is given all the same, and not kept.
+func (h *Handle) GetOrCreate(ctx context.Context, name string, o Options, create Create) (Ref, Event, error) {
+	if r, ok := h.GetLane(name, o.Lane); ok {
+		h.session.hits[h.stripe].Add(1)
+		return r, Hit, nil
+	}
+	const op = "get or create"
+	if err := checkName(op, name); err != nil {
+		return Ref{}, "", err
+	}
+	if create == nil {
+		return Ref{}, "", fault.Invalidf(room+op, "no creator for %q: use Get to look a name up", name)
+	}
+	r, event, err := h.miss(ctx, name, o, create)
+	return r, event, failed(op, name, err)
+}
+
+// miss asks the actor, until the name is there or its creator has ended.
+func (h *Handle) miss(ctx context.Context, name string, o Options, create Create) (Ref, Event, error) {
+	s := h.session
+	for {
+		if err := ctx.Err(); err != nil {
+			return Ref{}, "", err
+		}
+		if s.closed.Load() {
+			return Ref{}, "", ErrClosed
+		}
+		a := &ask{session: s, group: h.g, name: name, options: o, create: create}
+		a.flight = flight.New[*ask](ctx, s, name)
+		a.flight.Join()
+		if !s.send(a) {
+			a.flight.Leave()
+			return Ref{}, "", ErrClosed
+		}
+		n, event, err := h.wait(ctx, a)
+		if err != nil || n != nil {
+			return Ref{n}, event, err
+		}
+	}
+}
+
+// wait waits for the outcome of an ask. Neither node nor error: ask again.
+func (h *Handle) wait(ctx context.Context, a *ask) (n *node, event Event, err error) {
+	open := true
+	take := func(end *ask) {
+		if end.node == nil { // it says to join another flight
+			return
+		}
+		n = end.node
+		if end.loose || end.group != h.g {
+			open = h.adopt(n)
+		}
+	}
+	err = a.flight.Wait(ctx, func(end *ask) {
+		end.taken = true
+		take(end)
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	event = Miss
+	switch {
+	case a.hit:
+		event = Hit
+		h.session.hits[h.stripe].Add(1)
+	case a.deserted:
+		return nil, "", a.other.flight.WaitEnd(ctx)
+	case a.other != nil:
+		event = Joined
+		if err := a.other.flight.Wait(ctx, take); err != nil {
+			return nil, "", err
+		}
+		h.session.joined.Add(1)
+	}
+	if !open {
+		return nil, "", ErrClosed
+	}
+	return n, event, nil
+}
+
+// release is what a flight's end leaves to do once nobody looks at it any more.
+func release(a *ask) {
+	switch {
+	case a.node != nil:
+		if a.node.Value.cell.Drop() {
+			a.session.bin.throw(trash{node: a.node})
+		}
+	case a.other != nil && !a.deserted && !a.taken: // joined for a caller who has left
+		a.other.flight.Leave()
+	}
+}
+
+// run is the creator's goroutine.
+func (a *ask) run() {
+	fault.Guard(func() (err error) {
+		a.value, err = a.create(a.flight.Context())
+		return err
+	}, func(err error) {
+		a.ended, a.failed = true, err
+		a.session.send(a) // sending is not shut while a creator runs
+	})
+}

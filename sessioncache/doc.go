@@ -1,0 +1,48 @@
+// Package sessioncache is what one session caches: for every input shape a
+// group, in every group values by name. A session is one predictor, executor or
+// tenant; nothing of it travels with a goroutine (SPEC section 5).
+//
+//	h, err := session.Acquire(ctx, shape)   // one request; keep it for the model run
+//	defer h.Close()
+//	ref, event, err := h.GetOrCreate(ctx, "matmul.7", sessioncache.Options{}, compile)
+//
+// # What it owns
+//
+// The session's actor is the only writer: it registers and evicts groups, puts
+// and removes names, credits owners, keeps the budgets in groups and bytes, and
+// runs the eviction policy of package shapegroups/policy. A name owns its Value
+// and frees it once, when it is no longer resident and its last lease ended.
+//
+// # Reading
+//
+// Lookup, Get, GetLane, GetID and the methods of Ref walk published tables: no
+// lock, no mailbox, no allocation, no clock, no log. Three kinds of use:
+//
+//   - a Ref, from any lookup, is uncounted. Value and Resident are safe at any
+//     time; what a value holds outside of Go's memory may be freed once the ref
+//     is not resident, so pin it with Acquire before use;
+//   - a Lease pins one value until End;
+//   - a Handle, from Acquire, leases a whole group: no value that was seen
+//     through it is freed before its Close, whatever is evicted, overwritten or
+//     reset meanwhile. An evicted group goes on serving its open handles.
+//
+// # Ordering
+//
+// A call that has returned is seen by every call that begins afterwards, from
+// any goroutine. A group disappears at once, for readers and in the counts.
+// Eviction comes before registration, so capacity holds at every instant. Uses
+// are noted in order; the policy sees them before its next decision, exactly
+// where calls do not overlap.
+//
+// # Failure
+//
+// A creator's error, panic or Goexit reaches everybody who waits for it and
+// nothing is kept. A value that can never fit is handed out and not kept. A
+// panic in a Value's Free is logged and goes no further.
+//
+// # Testing
+//
+// Config.Hash may be as bad as a test likes. The core, state.go and its
+// neighbours, is pure: model_test.go drives the whole session against a naive
+// model, hammer_test.go its claims of concurrency.
+package sessioncache

@@ -1,0 +1,84 @@
+package sessioncache_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/kiln-cache/kiln/sessioncache"
+)
+
+// TestLeavingAtAnyMoment: callers whose contexts end at any point of their call
+// leave nothing behind: no waiter that keeps a creator alive, no handle that
+// keeps a group. // F4, S3
+func TestLeavingAtAnyMoment(t *testing.T) {
+	p := open(t, sessioncache.Config{})
+	for round := range 300 {
+		create, began, aborted := p.gated("v", nil)
+		first, leave := context.WithCancel(bg)
+		a := p.start(first, 1, "n", sessioncache.Options{}, create)
+		<-began
+		var others sync.WaitGroup
+		for w := range 4 {
+			others.Go(func() {
+				rnd := rand.New(rand.NewPCG(uint64(round), uint64(w)))
+				ctx, cancel := context.WithCancel(bg)
+				done := p.start(ctx, 1+w%2, "n", sessioncache.Options{}, create)
+				for range rnd.IntN(8) {
+					runtime.Gosched()
+				}
+				cancel()
+				wantError(t, "left", receive(t, done).err, context.Canceled)
+			})
+		}
+		others.Wait()
+		leave()
+		wantError(t, "left", receive(t, a).err, context.Canceled)
+		eventually(t, func() bool { return aborted.Load() && p.stats().Running == 0 }, func() any { return aborted.Load() }, "aborted", true)
+		eventually(t, func() bool { return p.Groups() == 0 }, func() any { return p.Groups() }, "groups", 0)
+	}
+}
+
+func TestForeignID(t *testing.T) { // G11, K2
+	p, q := open(t, sessioncache.Config{}), open(t, sessioncache.Config{})
+	p.Intern("a")
+	early := p.Intern("b")
+	q.Intern("b")
+	foreign := q.Intern("a") // p's id of b
+	p.set(1, "a", "va")
+	p.set(1, "b", "vb")
+	late := p.Intern("c")
+	p.set(1, "c", "vc")
+	p.set(2, "z", "vz")
+	after := p.Intern("z") // interned when a group had it
+	for n, ids := range map[int][]sessioncache.NameID{1: {foreign, early, late}, 2: {after}} {
+		g, _ := p.Lookup(shape(t, n))
+		for _, id := range ids {
+			r, ok := g.GetID(id)
+			if !ok || r.Value() != "v"+id.String() {
+				t.Errorf("%s: %v", id, r.Value())
+			}
+		}
+	}
+	g, _ := p.Lookup(shape(t, 2))
+	for _, id := range []sessioncache.NameID{early, {}} {
+		if _, ok := g.GetID(id); ok {
+			t.Errorf("%q was found", id)
+		}
+	}
+	if _, ok := (sessioncache.Group{}).GetID(early); ok {
+		t.Error("found in no group")
+	}
+	p.set(2, "z", "again", sessioncache.Options{Owner: "X"})
+	r, _ := g.GetID(after)
+	want(t, "overwritten", r.Value(), any("again"))
+	if err := p.Reset(bg, "X"); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := g.GetID(after); ok {
+		t.Error("found after its reset")
+	}
+	want(t, "resident", r.Resident(), false)
+}

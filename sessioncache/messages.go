@@ -1,0 +1,140 @@
+package sessioncache
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/shapegroups"
+)
+
+// message is what the session's actor takes. Those with a Reply are answered in
+// their turn, but for closing and reset, whose answer may follow.
+type message interface{ Fail(error) }
+
+// silent is the Fail of a message that nobody waits for.
+type silent struct{}
+
+func (silent) Fail(error) {}
+
+// admitted is a group whose grace was entered on behalf of the asker.
+type admitted struct {
+	group *group
+	phase uint32
+}
+
+// acquire asks for the group of a shape that was not resident a moment ago.
+type acquire struct {
+	actors.Reply[admitted]
+	use *asked
+}
+
+func (m acquire) Fail(err error) { m.Reply.Fail(err) }
+
+// write is Set.
+type write struct {
+	actors.Reply[struct{}]
+	use     *asked
+	name    string
+	options Options
+	value   Value
+	taken   atomic.Bool // the value has its owner: the turn, or Set that gave up before it
+}
+
+// take makes the caller the one who answers for the value.
+func (m *write) take() bool { return m.taken.CompareAndSwap(false, true) }
+
+func (m *write) Fail(err error) { m.Reply.Fail(err) }
+
+// ask is one call of GetOrCreate whose name was absent a moment ago. It brings
+// a flight of its own and waits on that alone: either the flight becomes the one
+// of its name, or it ends at once and says what to do instead. One allocation
+// serves the request, the creator's result and the outcome.
+type ask struct {
+	session *Session
+	flight  *flight.Flight[*ask]
+	group   *group // of the handle
+	name    string
+	options Options
+	create  Create
+
+	// Set by the creator before the ask is sent a second time, as its end.
+	ended  bool
+	value  Value
+	failed error
+
+	// Set by the actor before the flight ends.
+	node     *node // pinned for the flight
+	loose    bool  // no group holds it
+	hit      bool
+	other    *ask // join this one's flight
+	deserted bool // or rather wait for its end and ask again
+	err      error
+	answered bool // the flight has ended
+	void     bool // cleared or overwritten meanwhile: not to be kept (SPEC F7)
+
+	taken bool // the waiter has seen the outcome; ordered by the flight
+}
+
+func (m *ask) Fail(err error) { m.flight.Finish(nil, err, nil) }
+
+// vacated says that a phase of a group's grace lost its last handle. The one
+// who closed it waits for the answer, if a Reply is there.
+type vacated struct {
+	actors.Reply[struct{}]
+	group *group
+}
+
+func (m vacated) Fail(err error) { m.Reply.Fail(err) }
+
+// drain says that a segment of noted uses is full.
+type drain struct{ silent }
+
+type hold struct {
+	silent
+	owner string
+}
+
+type announce struct {
+	silent
+	shapes []shapegroups.Shape
+}
+
+// reset is Reset of one owner, or of all if owner is empty: that is answered
+// when what it released has been freed.
+type reset struct {
+	actors.Reply[struct{}]
+	owner string
+}
+
+func (m reset) Fail(err error) { m.Reply.Fail(err) }
+
+// resize is SetGroups and SetBytes: the one that is given.
+type resize struct {
+	actors.Reply[struct{}]
+	groups, bytes Limit
+}
+
+func (m resize) Fail(err error) { m.Reply.Fail(err) }
+
+type intern struct {
+	actors.Reply[NameID]
+	name string
+}
+
+func (m intern) Fail(err error) { m.Reply.Fail(err) }
+
+// look runs a function in a turn, for statistics that only the actor knows.
+type look struct {
+	actors.Reply[struct{}]
+	at func(*state)
+}
+
+func (m look) Fail(err error) { m.Reply.Fail(err) }
+
+// closing empties the session; drained is closed when no creator runs.
+type closing struct {
+	silent
+	drained context.CancelFunc
+}

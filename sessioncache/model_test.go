@@ -1,0 +1,311 @@
+package sessioncache_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/kiln-cache/kiln/sessioncache"
+)
+
+// model is a naive session with policy fifo or lru: groups in a list, the next
+// victim first.
+type model struct {
+	lru           bool
+	groups, bytes int64
+	list          []*modelGroup
+	holds         map[string]int
+	freed         map[string]int
+}
+
+type modelGroup struct {
+	shape  int
+	filled bool
+	names  map[string]*modelValue // by name and lane
+	leases int
+}
+
+type modelValue struct {
+	text, owner string
+	bytes       int64
+	leases      int
+	gone        bool
+}
+
+func (m *model) find(shape int) *modelGroup {
+	i := slices.IndexFunc(m.list, func(g *modelGroup) bool { return g.shape == shape })
+	if i < 0 {
+		return nil
+	}
+	g := m.list[i]
+	if m.lru {
+		m.list = append(slices.Delete(m.list, i, i+1), g)
+	}
+	return g
+}
+
+func (m *model) sums() (objects, bytes int64) {
+	for _, g := range m.list {
+		for _, v := range g.names {
+			objects++
+			bytes += v.bytes
+		}
+	}
+	return objects, bytes
+}
+
+func (m *model) drop(v *modelValue) {
+	if v.gone = true; v.leases == 0 {
+		m.freed[v.text]++
+	}
+}
+
+func (m *model) evict(g *modelGroup) {
+	m.list = slices.DeleteFunc(m.list, func(o *modelGroup) bool { return o == g })
+	for _, v := range g.names {
+		m.drop(v)
+	}
+}
+
+// room evicts until it fits; leased groups last (S3), own never.
+func (m *model) room(groups, bytes int64, own *modelGroup) bool {
+	for {
+		_, used := m.sums()
+		if int64(len(m.list))+groups <= m.groups && used+bytes <= m.bytes {
+			return true
+		}
+		var victim *modelGroup
+		for _, g := range m.list {
+			if g != own && (victim == nil || victim.leases > 0 && g.leases == 0) {
+				victim = g
+			}
+		}
+		if victim == nil {
+			return false
+		}
+		m.evict(victim)
+	}
+}
+
+func (m *model) register(shape int) *modelGroup {
+	g := &modelGroup{shape: shape, names: map[string]*modelValue{}}
+	m.list = append(m.list, g)
+	return g
+}
+
+func (m *model) write(g *modelGroup, key string, v *modelValue) {
+	old := g.names[key]
+	growth := v.bytes
+	if old != nil {
+		growth -= old.bytes
+	}
+	if !m.room(0, growth, g) {
+		m.evict(g)
+		m.room(1, v.bytes, nil)
+		g = m.register(g.shape)
+		old = nil
+	}
+	if old != nil {
+		m.drop(old)
+	}
+	g.names[key], g.filled = v, true
+}
+
+// set reports whether v could ever fit.
+func (m *model) set(shape int, key string, v *modelValue) bool {
+	if v.bytes > m.bytes {
+		m.drop(v)
+		return false
+	}
+	if m.groups == 0 {
+		m.drop(v)
+		return true
+	}
+	g := m.find(shape)
+	if g == nil {
+		m.room(1, v.bytes, nil)
+		g = m.register(shape)
+	}
+	m.write(g, key, v)
+	return true
+}
+
+func (m *model) get(shape int, key string) string {
+	if g := m.find(shape); g != nil && g.names[key] != nil {
+		return g.names[key].text
+	}
+	return "absent"
+}
+
+func (m *model) run(shape int, key string, v *modelValue) (text string, event sessioncache.Event) {
+	if m.groups == 0 {
+		m.drop(v)
+		return v.text, sessioncache.Miss
+	}
+	g := m.find(shape)
+	if g == nil {
+		m.room(1, 0, nil)
+		g = m.register(shape)
+	}
+	if old := g.names[key]; old != nil {
+		m.drop(&modelValue{text: v.text + " unused", leases: 1})
+		return old.text, sessioncache.Hit
+	}
+	if v.bytes > m.bytes {
+		m.drop(v)
+		if !g.filled {
+			m.evict(g)
+		}
+	} else {
+		m.write(g, key, v)
+	}
+	return v.text, sessioncache.Miss
+}
+
+func (m *model) reset(owner string) {
+	if m.holds[owner] > 0 {
+		m.holds[owner]--
+		return
+	}
+	for _, g := range m.list {
+		for key, v := range g.names {
+			if v.owner == owner {
+				m.drop(v)
+				delete(g.names, key)
+			}
+		}
+	}
+}
+
+type leased struct {
+	*sessioncache.Lease
+	group *modelGroup
+	value *modelValue
+}
+
+func TestAgainstModel(t *testing.T) { // G1..G9, G28, S3
+	rapid.Check(t, func(r *rapid.T) {
+		m := &model{
+			lru:    rapid.Bool().Draw(r, "lru"),
+			groups: rapid.Int64Range(0, 5).Draw(r, "groups"), bytes: rapid.Int64Range(0, 30).Draw(r, "bytes"),
+			holds: map[string]int{}, freed: map[string]int{},
+		}
+		c := fifo(m.groups)
+		c.Bytes = sessioncache.LimitOf(m.bytes)
+		if m.lru {
+			c.Policy = "lru"
+		}
+		if rapid.Bool().Draw(r, "colliding") {
+			c.Hash = func(string) uint64 { return 7 } // K2
+		}
+		s, err := sessioncache.Open(c)
+		if err != nil {
+			r.Fatal(err)
+		}
+		p := &box{Session: s, t: t}
+		p.mu.freed = map[string]int{}
+		defer func() { _ = s.Close(bg) }()
+
+		var leases []leased
+		for i := range rapid.IntRange(1, 60).Draw(r, "steps") {
+			n := rapid.IntRange(1, 7).Draw(r, "shape")
+			name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(r, "name")
+			o := sessioncache.Options{
+				Owner: rapid.SampledFrom([]string{"", "X", "Y"}).Draw(r, "owner"),
+				Lane:  sessioncache.Lane(rapid.IntRange(0, 1).Draw(r, "lane")),
+			}
+			key := fmt.Sprint(name, o.Lane)
+			mv := &modelValue{text: fmt.Sprint("v", i), owner: o.Owner, bytes: rapid.Int64Range(0, 12).Draw(r, "size")}
+			v := p.value(mv.text)
+			v.Bytes = mv.bytes
+			switch op := rapid.IntRange(0, 11).Draw(r, "op"); op {
+			case 0, 1, 2:
+				fits := m.set(n, key, mv)
+				if err := p.Set(bg, shape(t, n), name, v, o); (err == nil) != fits {
+					r.Fatalf("set: %v, fits %v", err, fits)
+				}
+			case 3, 4:
+				text, event, err := p.try(bg, shape(t, n), name, o, func(context.Context) (sessioncache.Value, error) { return v, nil })
+				if err != nil {
+					r.Fatal(err)
+				}
+				wantText, wantEvent := m.run(n, key, mv)
+				want(r, "run", text+string(event), wantText+string(wantEvent))
+			case 5, 6:
+				text := "absent"
+				if ref, ok := p.GetLane(shape(t, n), name, o.Lane); ok {
+					text = ref.Value().(string)
+				}
+				want(r, "get", text, m.get(n, key))
+			case 7:
+				if o.Owner == "" {
+					m.list = slices.DeleteFunc(slices.Clone(m.list), func(g *modelGroup) bool { m.evict(g); return true })
+					err = p.ResetAll(bg)
+				} else {
+					m.reset(o.Owner)
+					err = p.Reset(bg, o.Owner)
+				}
+				if err != nil {
+					r.Fatal(err)
+				}
+			case 8:
+				if o.Owner != "" {
+					m.holds[o.Owner]++
+					_ = p.Hold(o.Owner)
+				}
+			case 9:
+				if i%2 == 0 {
+					m.groups = rapid.Int64Range(0, 5).Draw(r, "groups")
+					err = p.SetGroups(bg, sessioncache.LimitOf(m.groups))
+				} else {
+					m.bytes = rapid.Int64Range(0, 30).Draw(r, "bytes")
+					err = p.SetBytes(bg, sessioncache.LimitOf(m.bytes))
+				}
+				m.room(0, 0, nil)
+				if err != nil {
+					r.Fatal(err)
+				}
+			case 10:
+				if g := m.find(n); g != nil {
+					ref, ok := p.GetLane(shape(t, n), name, o.Lane)
+					want(r, "lease", ok, g.names[key] != nil)
+					if ok {
+						l, _ := ref.Acquire()
+						leases = append(leases, leased{l, g, g.names[key]})
+						g.names[key].leases++
+						g.leases++
+					}
+				}
+			case 11:
+				if len(leases) > 0 {
+					l := leases[0]
+					leases = leases[1:]
+					want(r, "leased", l.Value(), any(l.value.text))
+					l.End()
+					l.group.leases--
+					if l.value.leases--; l.value.leases == 0 && l.value.gone {
+						m.freed[l.value.text]++
+					}
+				}
+			}
+			objects, bytes := m.sums()
+			want(r, "groups", p.Groups(), int64(len(m.list)))
+			want(r, "objects", p.Objects(), objects)
+			want(r, "bytes", p.Bytes(), bytes)
+		}
+		for text, n := range m.freed {
+			p.freed(text, n)
+		}
+		p.mu.Lock()
+		for text, n := range p.mu.freed {
+			want(r, "freed "+text, n, m.freed[text])
+		}
+		p.mu.Unlock()
+		for _, l := range leases {
+			l.End()
+		}
+	})
+}

@@ -1,0 +1,349 @@
+package sessioncache
+
+import (
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/table"
+)
+
+// ask is a call of GetOrCreate: the value is there by now, or a creator runs
+// for it, or one is to be started.
+func (s *state) ask(a *ask) {
+	if s.closed {
+		a.err = fault.ErrClosed
+		s.answer(a)
+		return
+	}
+	if n := s.find(a); n != nil {
+		a.hit = true
+		s.hand(a, n)
+		return
+	}
+	if other := s.flights[a.key()]; other != nil {
+		a.other = other
+		s.answer(a)
+		return
+	}
+	s.flights[a.key()] = a
+	a.group.flights++
+	s.running++
+	s.effects.start = append(s.effects.start, a)
+}
+
+// find looks in the group of the handle and, if that was evicted, in the one
+// that is registered for its shape now.
+func (s *state) find(a *ask) *node {
+	lane := uint64(a.options.Lane)
+	if n := a.group.names.Lookup(a.name, lane); n != nil {
+		return n
+	}
+	if a.group.registered {
+		return nil
+	}
+	g := s.published.resident(a.group.shape)
+	if g == nil {
+		return nil
+	}
+	n := g.names.Lookup(a.name, lane)
+	a.loose = n != nil // not held for this handle
+	return n
+}
+
+// hand pins a value for those who wait on the flight, and answers.
+func (s *state) hand(a *ask, n *node) {
+	n.Value.cell.Pin() // its group, or its maker, holds a pin
+	a.node = n
+	s.answer(a)
+}
+
+func (s *state) answer(a *ask) {
+	if !a.answered {
+		a.answered = true
+		s.effects.answer = append(s.effects.answer, a)
+	}
+}
+
+// created is the end of a creator. The value is kept unless its flight was
+// cleared, its group has gone, its name was set meanwhile, or it can never fit.
+func (s *state) created(a *ask, v Value, err error) {
+	g := a.group
+	s.running--
+	g.flights--
+	if s.flights[a.key()] == a {
+		delete(s.flights, a.key())
+	}
+	if err == nil {
+		err = v.validate("create", a.name)
+	}
+	switch {
+	case a.answered || err != nil: // closed meanwhile, or nothing came of it
+		s.free(v)
+		if a.err = err; err != nil && !a.answered {
+			s.failures++
+		}
+		s.answer(a)
+	default:
+		s.misses++
+		n := newNode(g.names, a.name, a.options, v)
+		n.Value.group = g
+		holder := s.keep(a, n)
+		a.loose = holder != g
+		s.hand(a, n)
+		if holder == nil {
+			n.Value.dead.Store(true)
+			s.drop(n) // those who wait pin it themselves
+		}
+	}
+	s.vacated(g)
+}
+
+// keep puts a created value where it may stay and gives that group, or nil. It
+// stays nowhere if its flight was cleared (SPEC F7), its name was set while the
+// creator ran, its group has gone, or it can never fit.
+func (s *state) keep(a *ask, n *node) *group {
+	g := a.group
+	switch {
+	case a.void || g.names.Lookup(n.Key, n.Sub) != nil:
+		return nil
+	case !g.registered:
+	case !s.published.capacity().Bytes.Allows(n.Value.bytes):
+		return nil
+	case g.filled.Load() || !s.over(0, n.Value.bytes) || s.worth(g):
+		return s.write(g, n)
+	default:
+		s.evict(g)
+	}
+	if !g.grace.open() {
+		return nil
+	}
+	s.put(g, n) // for the handles that it serves
+	return g
+}
+
+// worth asks whether a group that is registered and still empty is worth what
+// has to go for it.
+func (s *state) worth(g *group) bool {
+	s.own = g
+	defer func() { s.own = nil }()
+	return s.policy.Worth(g.shape, s.standing)
+}
+
+// write puts a name that fits the byte capacity into a registered group, and
+// gives the group it is in: where nothing but this group is left to make room,
+// the group goes and begins anew with this name alone.
+func (s *state) write(g *group, n *node) *group {
+	growth := n.Value.bytes
+	if old := g.names.Lookup(n.Key, n.Sub); old != nil {
+		growth -= old.Value.bytes
+	}
+	if !s.makeRoom(0, growth, g) {
+		shape := g.shape
+		s.evict(g)
+		s.makeRoom(1, n.Value.bytes, nil)
+		g = s.published.newGroup(shape)
+		s.register(g)
+	}
+	s.put(g, n)
+	return g
+}
+
+// put enters a name, replacing the one of the same key. Readers never see it
+// absent in between.
+func (s *state) put(g *group, n *node) {
+	n.Value.group = g
+	id := s.published.ids.Lookup(n.Key, 0)
+	if id != nil {
+		n.Key = id.Key // one string for all groups
+	}
+	old := g.names.Lookup(n.Key, n.Sub)
+	s.count(g, old, n)
+	g.names.Put(n)
+	if old != nil {
+		s.retire(g, old)
+	}
+	if owner := n.Value.owner; owner != "" {
+		if g.owners == nil {
+			g.owners = make(map[string]*node)
+		}
+		if n.Value.older = g.owners[owner]; n.Value.older != nil {
+			n.Value.older.Value.newer = n
+		}
+		g.owners[owner] = n
+	}
+	if id != nil && n.Sub == 0 {
+		s.place(g, n, id.Value.slot)
+	}
+	g.filled.Store(true)
+	if g.registered {
+		s.policy.Resize(g.policy, g.bytes, g.cost.Seconds())
+	}
+}
+
+// count takes the name that goes out of its group's sums and adds the one that
+// comes; either may be nil. Each total changes once, so that whoever looks at it
+// sees it before or after.
+func (s *state) count(g *group, goes, comes *node) {
+	var objects, bytes int64
+	if goes != nil {
+		objects--
+		bytes -= goes.Value.bytes
+		g.cost -= goes.Value.cost
+	}
+	if comes != nil {
+		objects++
+		bytes += comes.Value.bytes
+		g.cost += comes.Value.cost
+	}
+	g.objects += objects
+	g.bytes += bytes
+	if g.registered {
+		s.published.objects.Add(objects)
+		s.published.bytes.Add(bytes)
+	}
+}
+
+// remove takes a name out of its group.
+func (s *state) remove(g *group, n *node) {
+	g.names.Remove(n)
+	s.count(g, n, nil)
+	if n.Value.slot >= 0 {
+		g.slots.Load().at[n.Value.slot].Store(nil)
+	}
+	s.retire(g, n)
+}
+
+// retire ends a name that has left the table: its owner's list, and its group's
+// pin as soon as no handle can have seen it.
+func (s *state) retire(g *group, n *node) {
+	e := &n.Value
+	e.dead.Store(true)
+	switch {
+	case e.newer != nil:
+		e.newer.Value.older = e.older
+	case e.owner != "" && e.older != nil:
+		g.owners[e.owner] = e.older
+	case e.owner != "":
+		delete(g.owners, e.owner)
+	}
+	if e.older != nil {
+		e.older.Value.newer = e.newer
+	}
+	e.newer, e.older = nil, nil
+	g.grace.retire(n, s.drop)
+}
+
+// place stores a name where GetID finds it.
+func (s *state) place(g *group, n *node, slot int) {
+	n.Value.slot = slot
+	at := g.slots.Load()
+	if at == nil || slot >= len(at.at) {
+		room := s.interned
+		if at != nil {
+			room = max(room, len(at.at)+len(at.at)/4)
+		}
+		grown := &slots{at: make([]atomic.Pointer[node], room)}
+		if at != nil {
+			for i := range at.at {
+				grown.at[i].Store(at.at[i].Load())
+			}
+		}
+		grown.at[slot].Store(n)
+		g.slots.Store(grown)
+		return
+	}
+	at.at[slot].Store(n)
+}
+
+// set is Set: it creates the group on the way and overwrites.
+func (s *state) set(m *write) error {
+	switch {
+	case s.closed:
+		s.free(m.value)
+		return fault.ErrClosed
+	case !s.published.capacity().Bytes.Allows(m.value.Bytes):
+		s.free(m.value)
+		return fault.ErrTooLarge
+	}
+	s.published.remember(m.use)
+	g := s.published.resident(m.use.compiled)
+	s.request(m.use, g == nil)
+	if a := s.flights[flightKey{m.use.compiled.Key(), m.name, m.options.Lane}]; a != nil {
+		a.void = true // what is being made is older than this
+	}
+	if !s.published.capacity().Groups.Allows(1) { // disabled: nothing is kept
+		s.free(m.value)
+		return nil
+	}
+	if g == nil {
+		g = s.published.newGroup(m.use.compiled)
+		s.makeRoom(1, m.value.Bytes, nil)
+		s.register(g)
+	}
+	s.write(g, newNode(g.names, m.name, m.options, m.value))
+	return nil
+}
+
+// free throws away a value that got no node.
+func (s *state) free(v Value) {
+	if v.Free != nil {
+		s.effects.trash = append(s.effects.trash, trash{value: v.Free})
+	}
+}
+
+func (s *state) hold(owner string) { s.holds[owner]++ }
+
+// reset removes the names of one owner from every group, or, for the empty
+// owner, everything.
+func (s *state) reset(owner string) error {
+	if s.closed {
+		return fault.ErrClosed
+	}
+	if owner == "" {
+		s.resetAll()
+		return nil
+	}
+	if n := s.holds[owner]; n > 0 {
+		if s.holds[owner]--; n == 1 {
+			delete(s.holds, owner)
+		}
+		return nil
+	}
+	for _, a := range s.flights {
+		a.void = a.void || a.options.Owner == owner
+	}
+	strip := func(g *group) {
+		for n := g.owners[owner]; n != nil; n = g.owners[owner] {
+			s.remove(g, n)
+		}
+		if g.registered {
+			s.policy.Resize(g.policy, g.bytes, g.cost.Seconds())
+		}
+	}
+	s.published.shapes.All(func(at *table.Node[group]) bool {
+		strip(&at.Value)
+		return true
+	})
+	for g := range s.serving {
+		strip(g)
+	}
+	return nil
+}
+
+// resetAll takes every group out, and every name of those that serve handles.
+func (s *state) resetAll() {
+	for _, a := range s.flights {
+		a.void = true
+	}
+	s.evictAll()
+	for g := range s.serving {
+		var all []*node
+		g.names.All(func(n *node) bool {
+			all = append(all, n)
+			return true
+		})
+		for _, n := range all {
+			s.remove(g, n)
+		}
+	}
+}

@@ -1,0 +1,272 @@
+package sessioncache_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/sessioncache"
+	"github.com/kiln-cache/kiln/shapegroups"
+)
+
+// The cases of the conformance topic "policies", by their names.
+
+func capacity(policy string, groups int64) sessioncache.Config {
+	return sessioncache.Config{Policy: policy, Groups: sessioncache.LimitOf(groups)}
+}
+
+func (b *box) runs(shapes ...int) {
+	b.t.Helper()
+	for _, n := range shapes {
+		b.run(n, "n", "v")
+	}
+}
+
+func TestRecency(t *testing.T) { // S01: S1
+	p := open(t, capacity("lru", 3))
+	p.runs(1, 2, 3, 1, 4)
+	want(t, "has", p.has(1, 3, 4), 3)
+	p.get(3, "n")
+	p.runs(5)
+	want(t, "has", p.has(3, 4, 5), 3)
+}
+
+func TestSieve(t *testing.T) { // S02: S1
+	p := open(t, capacity("sieve", 3))
+	p.runs(1, 2, 3, 1, 4)
+	want(t, "has", p.has(1, 3, 4), 3)
+	p.runs(5)
+	want(t, "has", p.has(1, 4, 5), 3)
+	p.runs(6)
+	want(t, "has", p.has(1, 5, 6), 3)
+}
+
+func TestDuel(t *testing.T) { // S04..S06: S1
+	for _, policy := range []string{"duel", ""} {
+		p := open(t, capacity(policy, 8))
+		for i := range 60 {
+			p.runs(1, 2, 3, 4, 5, 6)
+			for k := range 6 {
+				p.runs(1000 + 6*i + k)
+			}
+		}
+		want(t, "groups", p.Groups(), 8)
+		if hits := p.stats().Hits; hits < 180 || hits > 354 {
+			t.Errorf("%d hits", hits)
+		}
+	}
+	p := open(t, capacity("duel", 8))
+	for i := range 2000 {
+		p.runs(i/200*100 + i%6)
+	}
+	if hits := p.stats().Hits; hits < 1700 || hits > 1940 {
+		t.Errorf("%d hits", hits)
+	}
+}
+
+func (b *box) announce(shapes ...int) {
+	b.t.Helper()
+	var all []shapegroups.Shape
+	for _, n := range shapes {
+		all = append(all, shape(b.t, n))
+	}
+	if err := b.Announce(all...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestAnnounced(t *testing.T) { // S07, S08: S2
+	p := open(t, fifo(3))
+	p.runs(1, 2, 3)
+	p.announce(1, 2)
+	p.runs(4)
+	want(t, "has", p.has(1, 2, 4), 3)
+	p.runs(5)
+	want(t, "has", p.has(1, 2, 5), 3)
+	p.announce()
+	p.runs(6)
+	want(t, "has", p.has(2, 5, 6), 3)
+
+	q := open(t, fifo(2))
+	q.runs(1, 2)
+	q.announce(1, 2)
+	q.runs(3)
+	want(t, "has", q.has(1, 3), 2) // of two announced the one needed last goes
+}
+
+func bucketed(t testing.TB, text string) sessioncache.Config {
+	t.Helper()
+	b, err := shapegroups.ParseBucketing(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sessioncache.Config{Bucket: b}
+}
+
+func TestBucketing(t *testing.T) { // S09..S11: S4
+	p := open(t, bucketed(t, "multiple:16"))
+	for _, c := range []struct {
+		n    int
+		want string
+	}{{10, "v miss"}, {16, "v hit"}, {3, "v hit"}, {17, "w miss"}} {
+		text := "v"
+		if c.n == 17 {
+			text = "w"
+		}
+		v, by := p.run(c.n, "n", text)
+		want(t, "run", v+" "+string(by), c.want)
+	}
+	want(t, "groups", p.Groups(), 2)
+	useful, padded, err := p.Padding(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "useful", useful, 46)
+	want(t, "padded", padded, 80)
+	p.get(5, "n") // a lookup is no run
+	useful, _, _ = p.Padding(bg)
+	want(t, "useful", useful, 46)
+	want(t, "get", p.get(5, "n"), "v")
+	want(t, "has", p.has(9, 31), 2)
+	m, err := p.Map(shape(t, 17))
+	want(t, "map", m.String(), "[[32]]")
+	if err != nil {
+		t.Error(err)
+	}
+
+	q := open(t, bucketed(t, "exact"))
+	q.runs(5, 7)
+	want(t, "groups", q.Groups(), 2)
+}
+
+func TestAdvice(t *testing.T) { // S12, S13: S5
+	p := open(t, sessioncache.Config{})
+	for i := range 100 {
+		p.runs(i % 5)
+	}
+	q := open(t, sessioncache.Config{})
+	q.runs(1, 2, 3, 1, 4, 1, 2, 5, 1, 2)
+	for _, c := range []struct {
+		of             *box
+		policy         string
+		groups         int
+		distinct, hits int
+	}{
+		{p, "fifo", 5, 5, 95}, {p, "lru", 4, 5, 0}, {p, "lru", 8, 5, 95},
+		{q, "fifo", 3, 5, 3}, {q, "lru", 3, 5, 4},
+	} {
+		r, err := c.of.Advice(bg, c.policy, c.groups)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, c.policy+" distinct", r.Distinct, c.distinct)
+		want(t, c.policy+" hits", r.Hits, c.hits)
+	}
+	_, err := p.Advice(bg, "nonsense", 3)
+	wantError(t, "advice", err, sessioncache.ErrInvalid)
+	stream, err := q.Stream(bg)
+	want(t, "stream", len(stream), 10)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestThrash(t *testing.T) { // S14: S5
+	p, q := open(t, capacity("", 4)), open(t, capacity("", 12))
+	for i := range 600 {
+		p.runs(i % 12)
+		q.runs(i % 12)
+	}
+	want(t, "warnings", p.stats().Thrash, 1)
+	want(t, "warnings", q.stats().Thrash, 0)
+	for range 100 { // it ends, and may begin again
+		p.runs(0, 1)
+	}
+	for i := range 200 {
+		p.runs(i % 12)
+	}
+	want(t, "warnings", p.stats().Thrash, 2)
+}
+
+func TestCost(t *testing.T) { // S15: S6
+	p := open(t, capacity("", 4))
+	for i := 1; i <= 12; i++ {
+		v := p.value("v")
+		v.Bytes, v.Cost = 1000, time.Millisecond
+		if i == 1 {
+			v.Cost = time.Minute
+		}
+		_, _, err := p.try(bg, shape(t, i), "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { return v, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(t, "has 1", p.has(1), 1)
+	want(t, "groups", p.Groups(), 4)
+}
+
+func TestWorth(t *testing.T) { // S7
+	c := capacity("duel", 2)
+	c.Keep = "worth"
+	p := open(t, c)
+	for range 50 {
+		p.runs(1, 2)
+	}
+	for i := 100; i < 600; i++ { // one-off shapes: recency misses more, so counts choose
+		p.runs(1, i, 2)
+	}
+	want(t, "has", p.has(1, 2), 2)
+	want(t, "groups", p.Groups(), 2)
+
+	h, err := p.Acquire(bg, shape(t, 1000)) // not kept, but it serves its handle
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Resident() {
+		t.Fatal("a shape that is not worth it was registered")
+	}
+	create := func(context.Context) (sessioncache.Value, error) { return p.value("u"), nil }
+	if _, by, err := h.GetOrCreate(bg, "n", sessioncache.Options{}, create); err != nil || by != sessioncache.Miss {
+		t.Fatalf("%s, %v", by, err)
+	}
+	r, by, err := h.GetOrCreate(bg, "n", sessioncache.Options{}, create)
+	if err != nil || by != sessioncache.Hit {
+		t.Fatalf("%s, %v", by, err)
+	}
+	want(t, "value", r.Value(), any("u"))
+	want(t, "get", p.get(1000, "n"), "absent")
+	want(t, "objects", p.Objects(), 2)
+	p.freed("u", 0)
+	h.Close()
+	p.freed("u", 1)
+}
+
+func TestSavedPolicy(t *testing.T) { // S9
+	p := open(t, capacity("duel", 2))
+	for i := range 200 {
+		p.runs(1, 2, 100+i)
+	}
+	saved, err := p.SavePolicy(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := capacity("duel", 2)
+	c.Saved = saved
+	q := open(t, c)
+	want(t, "groups", q.Groups(), 0)
+	q.runs(1, 2, 7) // a newcomer goes before what was used often
+	q.runs(1, 2)
+	want(t, "has", q.has(1, 2), 2)
+	for range 20 {
+		p.runs(8, 9)
+		q.runs(8, 9)
+	}
+	want(t, "has", q.has(8)+q.has(9), p.has(8)+p.has(9))
+	c.Saved = saved[:len(saved)-1]
+	_, err = sessioncache.Open(c)
+	wantError(t, "cut", err, sessioncache.ErrInvalid)
+	c = fifo(2)
+	c.Saved = saved
+	_, err = sessioncache.Open(c)
+	wantError(t, "another policy", err, sessioncache.ErrInvalid)
+}

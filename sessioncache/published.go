@@ -1,0 +1,156 @@
+package sessioncache
+
+import (
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/shapegroups"
+	"github.com/kiln-cache/kiln/shapegroups/advice"
+	"github.com/kiln-cache/kiln/shapegroups/policy"
+)
+
+// Capacity is what a session may hold.
+type Capacity struct {
+	Groups Limit // shape groups
+	Bytes  Limit // of all values
+}
+
+// published is the part of the state that readers walk: the tables are the
+// state, it is not kept twice. Only the actor writes it.
+type published struct {
+	bucket shapegroups.Bucketing
+	hash   func(string) uint64
+	bin    *bin
+
+	shapes *table.Table[group]    // registered groups by compiled shape
+	ids    *table.Table[NameID]   // interned names
+	memo   *table.Table[[2]asked] // shapes asked lately, where bucketing changes them
+
+	limits                 atomic.Pointer[Capacity]
+	groups, objects, bytes atomic.Int64
+}
+
+// memoized bounds the memo; when it is full it begins anew. A shape that is not
+// in it costs its bucketing, once.
+const memoized = 1 << 12
+
+func newPublished(c Config, b *bin) *published {
+	p := &published{
+		bucket: c.Bucket,
+		hash:   c.Hash,
+		bin:    b,
+		shapes: table.New[group](c.Hash),
+		ids:    table.New[NameID](c.Hash),
+		memo:   table.New[[2]asked](c.Hash),
+	}
+	p.limits.Store(&Capacity{Groups: c.Groups, Bytes: c.Bytes})
+	return p
+}
+
+func (p *published) capacity() Capacity { return *p.limits.Load() }
+
+// resident is the registered group of a compiled shape, or nil.
+func (p *published) resident(compiled shapegroups.Shape) *group {
+	if at := p.shapes.Lookup(compiled.Key(), 0); at != nil {
+		return &at.Value
+	}
+	return nil
+}
+
+// Places in a pair of notes.
+const (
+	byLookup  = 0
+	byAcquire = 1
+)
+
+// find gives the registered group for a shape as asked, and the note of this
+// use. The group is nil where there is none; the note is nil too where it would
+// have to be made: see note.
+func (p *published) find(shape shapegroups.Shape, how int) (*group, *asked) {
+	if p.bucket.Exact() {
+		g := p.resident(shape)
+		if g == nil {
+			return nil, nil
+		}
+		return g, &g.asked[how]
+	}
+	if at := p.memo.Lookup(shape.Key(), 0); at != nil {
+		use := &at.Value[how]
+		return p.resident(use.compiled), use
+	}
+	return nil, nil
+}
+
+// note makes the note of a use whose shape is neither resident nor in the memo.
+func (p *published) note(shape shapegroups.Shape, how int) (*asked, error) {
+	compiled, err := p.bucket.Map(shape)
+	if err != nil {
+		return nil, err
+	}
+	return &asked{shape: shape, compiled: compiled, acquired: how == byAcquire}, nil
+}
+
+// remember enters a note into the memo, for the readers to come.
+func (p *published) remember(use *asked) {
+	if p.bucket.Exact() || p.memo.Lookup(use.shape.Key(), 0) != nil {
+		return
+	}
+	if p.memo.Len() >= memoized {
+		p.memo.Clear()
+	}
+	at := p.memo.NewNode(use.shape.Key(), 0)
+	at.Value = notes(use.shape, use.compiled)
+	p.memo.Put(at)
+}
+
+func notes(shape, compiled shapegroups.Shape) [2]asked {
+	return [2]asked{
+		byLookup:  {shape: shape, compiled: compiled},
+		byAcquire: {shape: shape, compiled: compiled, acquired: true},
+	}
+}
+
+// newGroup makes an empty group that nobody sees yet.
+func (p *published) newGroup(compiled shapegroups.Shape) *group {
+	at := p.shapes.NewNode(compiled.Key(), 0)
+	g := &at.Value
+	g.names = table.New[entry](p.hash)
+	g.of, g.at, g.shape = p, at, compiled
+	g.asked = notes(compiled, compiled)
+	return g
+}
+
+// asked is one way a group is asked for, the same note for every such request.
+type asked struct {
+	shape    shapegroups.Shape // as asked
+	compiled shapegroups.Shape // after bucketing
+	acquired bool              // by Acquire: counts for padding and advice
+
+	policy *policy.Group // what the policy answered last; the actor's
+}
+
+// requests is what a session knows of its stream of requests. Pure; one writer.
+type requests struct {
+	padding  shapegroups.Padding
+	acquired *advice.Recorder // the last acquisitions, for advice
+	all      *advice.Recorder // lookups and writes too, for the thrash warning
+}
+
+// newRequests is for a capacity in groups, which is valid.
+func newRequests(groups int) (requests, error) {
+	acquired, err := advice.NewRecorder(advice.DefaultRequests, policy.Unlimited)
+	if err != nil {
+		return requests{}, err
+	}
+	all, err := advice.NewRecorder(0, groups)
+	return requests{acquired: acquired, all: all}, err
+}
+
+// note takes one request in.
+func (r *requests) note(use *asked, missed bool) {
+	if use.acquired {
+		r.padding.Add(use.shape, use.compiled)
+		r.acquired.Note(use.shape, use.compiled, missed)
+	}
+	r.all.Note(use.shape, use.compiled, missed)
+}

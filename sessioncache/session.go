@@ -1,0 +1,273 @@
+package sessioncache
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/recency"
+	"github.com/kiln-cache/kiln/shapegroups"
+	"github.com/kiln-cache/kiln/shapegroups/policy"
+)
+
+// Session is the cache of one predictor, executor or tenant. Make it with Open
+// and Close it. Safe for concurrent use.
+type Session struct {
+	name      string
+	published *published
+	state     *state // the actor's
+	actor     *actors.Ref[message]
+	log       *recency.Log[asked]
+	noting    bool         // lookups matter to the policy
+	behind    atomic.Int32 // segments of the log that were filled since it was drained
+	bin       *bin
+
+	hits   [stripes]stripe
+	joined atomic.Uint64
+	warned int // thrash warnings logged; the actor's
+
+	closed  atomic.Bool // every call is refused from now on
+	close   sync.Once
+	done    chan struct{} // closed when nothing of the session runs any more
+	sending struct {      // nothing is sent after it is shut: the actor would drop it
+		sync.RWMutex
+		shut bool
+	}
+}
+
+// stripes are the places hits are counted in, so that no line is shared by all.
+const stripes = 16
+
+type stripe struct {
+	atomic.Uint64
+	_ [56]byte
+}
+
+// Open starts a session. ErrInvalid joins all that is wrong with the config.
+func Open(c Config) (*Session, error) {
+	c, err := c.Validate()
+	if err != nil {
+		return nil, err
+	}
+	b := &bin{logger: c.Logger, name: c.Name}
+	p := newPublished(c, b)
+	st, err := newState(c, p)
+	if err != nil {
+		return nil, failed("open", c.Name, err)
+	}
+	s := &Session{
+		name:      c.Name,
+		published: p,
+		state:     st,
+		noting:    c.Policy != string(policy.FIFO),
+		bin:       b,
+		done:      make(chan struct{}),
+	}
+	s.log = recency.NewLog[asked](func() {
+		if s.behind.Add(1) == 1 {
+			s.send(drain{})
+		}
+	})
+	s.actor = actors.Spawn(actors.Config{Name: "session " + c.Name, Logger: c.Logger}, s.handler(c.Logger))
+	return s, nil
+}
+
+// send tells the actor and reports false if the session has ended: what was
+// sent is handled.
+func (s *Session) send(m message) bool {
+	s.sending.RLock()
+	defer s.sending.RUnlock()
+	return !s.sending.shut && s.actor.Tell(m)
+}
+
+// Acquire is one request: it leases the group of the shape until the handle is
+// closed, registering it if it is new, for which other groups may have to go.
+// Where nothing is to be kept (capacity 0, SPEC S7) the group serves this handle
+// alone. ErrInvalid: no such shape, or it cannot be bucketed; ErrClosed.
+func (s *Session) Acquire(ctx context.Context, shape shapegroups.Shape) (*Handle, error) {
+	const op = "acquire"
+	if err := ctx.Err(); err != nil {
+		return nil, failed(op, shape.String(), err)
+	}
+	g, use := s.published.find(shape, byAcquire)
+	if g != nil {
+		phase := g.grace.enter()
+		if !g.dead.Load() {
+			s.note(use)
+			return s.handle(g, phase), nil
+		}
+		s.leave(g, phase)
+	}
+	use, err := s.use(op, shape, byAcquire)
+	if err != nil {
+		return nil, err
+	}
+	a, err := actors.Ask(ctx, s.actor, func(r actors.Reply[admitted]) message { return acquire{r, use} })
+	if err != nil {
+		return nil, failed(op, shape.String(), err)
+	}
+	return s.handle(a.group, a.phase), nil
+}
+
+// handle makes the handle of a group whose grace was entered.
+func (s *Session) handle(g *group, phase uint32) *Handle {
+	return &Handle{Group: Group{g: g, held: true}, session: s, phase: phase, stripe: rand.Uint32N(stripes)}
+}
+
+// leave is the end of a handle.
+func (s *Session) leave(g *group, phase uint32) {
+	if !g.grace.leave(phase) {
+		return
+	}
+	dead := g.dead.Load()
+	switch {
+	case !dead && !g.filled.Load():
+		// Nothing came of the request: the group goes, and is gone on return. If
+		// the session has ended, it went with it.
+		_, _ = actors.Ask(context.Background(), s.actor, func(r actors.Reply[struct{}]) message { return vacated{r, g} })
+	case !dead && !g.grace.wanted.Load():
+	case s.send(vacated{group: g}):
+	case dead && !g.grace.open():
+		s.bin.throw(trash{group: g}) // the session has ended: nobody else can
+	}
+}
+
+// use is the note for a request that needs a turn.
+func (s *Session) use(op string, shape shapegroups.Shape, how int) (*asked, error) {
+	if shape.IsZero() {
+		return nil, fault.Invalidf(room+op, "the zero Shape: make one with shapegroups.Of")
+	}
+	if s.closed.Load() {
+		return nil, failed(op, shape.String(), ErrClosed)
+	}
+	use, err := s.published.note(shape, how)
+	if err != nil {
+		return nil, failed(op, shape.String(), err)
+	}
+	return use, nil
+}
+
+// lookup is one request for a resident group, or nil.
+func (s *Session) lookup(shape shapegroups.Shape) *group {
+	g, use := s.published.find(shape, byLookup)
+	if use == nil {
+		if shape.IsZero() || s.published.bucket.Exact() {
+			return nil
+		}
+		var err error
+		if use, err = s.published.note(shape, byLookup); err != nil {
+			return nil
+		}
+		if g = s.published.resident(use.compiled); g != nil {
+			s.note(use) // and with it into the memo
+		}
+		return g
+	}
+	if g != nil && s.noting {
+		s.note(use)
+	}
+	return g
+}
+
+// farthestBehind bounds the log to 2^20 notes, 8 MiB: lookups in a tight loop
+// can outrun the policy, and neither may they wait nor the log grow for ever.
+const farthestBehind = 1 << 12
+
+// note has the policy see a use. Beyond a million uses that it has not seen yet
+// further ones are lost, until it has caught up.
+func (s *Session) note(use *asked) {
+	if s.behind.Load() < farthestBehind {
+		s.log.Note(use)
+	}
+}
+
+// Lookup is one request for the group of a shape, if it is registered. It
+// creates nothing, leases nothing and allocates nothing; it never waits.
+func (s *Session) Lookup(shape shapegroups.Shape) (Group, bool) {
+	g := s.lookup(shape)
+	return Group{g: g}, g != nil
+}
+
+// Get looks a name up by its full key: one request. It creates nothing.
+func (s *Session) Get(shape shapegroups.Shape, name string) (Ref, bool) {
+	return s.GetLane(shape, name, 0)
+}
+
+// GetLane is Get for a name of one lane.
+func (s *Session) GetLane(shape shapegroups.Shape, name string, lane Lane) (Ref, bool) {
+	return Group{g: s.lookup(shape)}.GetLane(name, lane)
+}
+
+// Has reports whether a group is registered for the shape and has held a name.
+// It is no request.
+func (s *Session) Has(shape shapegroups.Shape) bool {
+	compiled, err := s.published.bucket.Map(shape)
+	if err != nil {
+		return false
+	}
+	g := s.published.resident(compiled)
+	return g != nil && g.filled.Load()
+}
+
+// Map gives the shape that is compiled for the one asked (SPEC S4).
+func (s *Session) Map(shape shapegroups.Shape) (shapegroups.Shape, error) {
+	return s.published.bucket.Map(shape)
+}
+
+// Set stores a value under a name, creating the group on the way and replacing
+// what had the name. It counts as one request. The session owns v whatever is
+// returned. ErrTooLarge: v is above the byte capacity, and nothing was evicted.
+// With 0 groups it keeps nothing and returns nil.
+func (s *Session) Set(ctx context.Context, shape shapegroups.Shape, name string, v Value, o Options) error {
+	const op = "set"
+	use, err := s.use(op, shape, byLookup)
+	if err == nil {
+		err = checkName(op, name)
+	}
+	if err == nil {
+		err = v.validate(op, name)
+	}
+	if err != nil {
+		s.discard(v)
+		return err
+	}
+	m := &write{use: use, name: name, options: o, value: v}
+	_, err = actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message {
+		m.Reply = r
+		return m
+	})
+	if err != nil && m.take() { // its turn never came, and now it never will
+		s.discard(v)
+	}
+	return failed(op, name, err)
+}
+
+func checkName(op, name string) error {
+	if name == "" {
+		return fault.Invalidf(room+op, "an empty name: give every value of a shape its own")
+	}
+	return nil
+}
+
+// discard frees a value that was never taken in.
+func (s *Session) discard(v Value) {
+	if v.Free != nil {
+		s.bin.throw(trash{value: v.Free})
+	}
+}
+
+// Intern gives the id of a name, for GetID. Ids are never given back: intern
+// the names of a model, not names made up for each request.
+func (s *Session) Intern(name string) NameID {
+	if n := s.published.ids.Lookup(name, 0); n != nil {
+		return n.Value
+	}
+	id, err := actors.Ask(context.Background(), s.actor, func(r actors.Reply[NameID]) message { return intern{r, name} })
+	if err != nil {
+		return NameID{name: name} // closed: it finds nothing anyhow
+	}
+	return id
+}

@@ -1,0 +1,300 @@
+package sessioncache
+
+import (
+	"slices"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/shapegroups"
+	"github.com/kiln-cache/kiln/shapegroups/policy"
+)
+
+// state is the pure core: each method is one event, legal at any time. What
+// readers see (tables, dead flags, counts) it stores at once; what needs a
+// goroutine, a flight or user code it appends to effects, for the shell.
+type state struct {
+	published *published
+	policy    *policy.Policy
+	requests  requests
+
+	flights  map[flightKey]*ask  // creators running, one a key (SPEC F1)
+	serving  map[*group]struct{} // groups out of the table that serve open handles
+	holds    map[string]int
+	interned int // names with an id
+	running  int // creators, those of ended flights included
+	closed   bool
+
+	misses, failures, evictions uint64
+
+	own *group // being written: no victim before every other; see standing
+
+	effects effects
+}
+
+type flightKey struct {
+	shape, name string
+	lane        Lane
+}
+
+func (a *ask) key() flightKey { return flightKey{a.group.shape.Key(), a.name, a.options.Lane} }
+
+// effects is what a turn wants done, in this order. The shell empties it.
+type effects struct {
+	start  []*ask // run the creators
+	answer []*ask // end the flights, with the outcome that stands in the ask
+	cancel []*ask // end the creators' contexts
+	trash  []trash
+}
+
+func newState(c Config, p *published) (*state, error) {
+	groups, err := policyGroups(c.Groups)
+	if err != nil {
+		return nil, err
+	}
+	rule, err := newPolicy(policy.Config{Kind: policy.Kind(c.Policy), Keep: policy.Keep(c.Keep), Groups: groups}, c.Saved)
+	if err != nil {
+		return nil, err
+	}
+	seen, err := newRequests(groups)
+	if err != nil {
+		return nil, err
+	}
+	s := &state{
+		published: p,
+		policy:    rule,
+		requests:  seen,
+		flights:   make(map[flightKey]*ask),
+		serving:   make(map[*group]struct{}),
+		holds:     make(map[string]int),
+	}
+	return s, nil
+}
+
+// newPolicy begins with what was saved of an earlier session, if anything. Its
+// groups are not here, only what was learnt of their use.
+func newPolicy(c policy.Config, saved []byte) (*policy.Policy, error) {
+	if len(saved) == 0 {
+		return policy.New(c)
+	}
+	p, err := policy.Load(saved, c)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range slices.Collect(p.Residents()) {
+		p.Remove(g)
+	}
+	return p, nil
+}
+
+// policyGroups is a capacity in groups as package policy takes it.
+func policyGroups(l Limit) (int, error) {
+	n, counted := l.Value()
+	if !counted || n > policy.Unlimited {
+		return policy.Unlimited, nil
+	}
+	return int(n), l.Validate()
+}
+
+// drained notes uses that readers have logged, in their order.
+func (s *state) drained(use *asked) {
+	s.published.remember(use)
+	s.request(use, false)
+}
+
+// request is one acquisition: for the policy, for the statistics.
+func (s *state) request(use *asked, missed bool) {
+	s.requests.note(use, missed)
+	if use.policy != nil {
+		s.policy.Use(use.policy)
+		return
+	}
+	use.policy = s.policy.Request(use.compiled)
+}
+
+// acquire gives the group to serve a request for a shape: the resident one, a
+// new one, or one that is not registered where nothing may or should be kept.
+func (s *state) acquire(use *asked) (*group, error) {
+	if s.closed {
+		return nil, fault.ErrClosed
+	}
+	s.published.remember(use)
+	g := s.published.resident(use.compiled)
+	s.request(use, g == nil)
+	if g != nil {
+		return g, nil
+	}
+	g = s.published.newGroup(use.compiled)
+	groups := s.published.capacity().Groups
+	switch {
+	case !groups.Allows(1):
+	case !groups.Allows(s.published.groups.Load()+1) && !s.policy.Worth(use.compiled, s.standing):
+	case s.makeRoom(1, 0, nil):
+		s.register(g)
+		return g, nil
+	}
+	g.dead.Store(true)
+	s.serving[g] = struct{}{} // until its handle is closed (SPEC S7)
+	return g, nil
+}
+
+// register publishes a group for which room was made.
+func (s *state) register(g *group) {
+	g.policy = s.policy.Admit(g.shape, g.bytes, g.cost.Seconds())
+	g.registered = true
+	s.published.groups.Add(1)
+	s.published.objects.Add(g.objects)
+	s.published.bytes.Add(g.bytes)
+	s.published.shapes.Put(g.at)
+}
+
+// makeRoom evicts until so many more groups and bytes fit. own is not chosen.
+// It reports false if they do not fit with every other group gone.
+func (s *state) makeRoom(groups, bytes int64, own *group) bool {
+	s.own = own
+	defer func() { s.own = nil }()
+	for s.over(groups, bytes) {
+		victim := s.policy.Victim(s.standing)
+		if victim == nil {
+			return false
+		}
+		s.evict(s.published.resident(victim.Shape()))
+		s.evictions++
+	}
+	return true
+}
+
+func (s *state) over(groups, bytes int64) bool {
+	c := s.published.capacity()
+	return !c.Groups.Allows(s.published.groups.Load()+groups) || !c.Bytes.Allows(s.published.bytes.Load()+bytes)
+}
+
+// standing is what the policy asks of the groups it looks at (SPEC S3).
+func (s *state) standing(p *policy.Group) policy.Standing {
+	g := s.published.resident(p.Shape())
+	switch {
+	case g == s.own:
+		return policy.Fixed
+	case g.busy():
+		return policy.Busy
+	}
+	return policy.Free
+}
+
+// evict takes a registered group out: for readers by one store, in the counts
+// by one subtraction each, whatever its size. Its values are freed later.
+func (s *state) evict(g *group) {
+	g.dead.Store(true)
+	p := s.published
+	p.shapes.Remove(g.at)
+	p.objects.Add(-g.objects)
+	p.bytes.Add(-g.bytes)
+	p.groups.Add(-1)
+	s.policy.Remove(g.policy)
+	g.policy, g.registered = nil, false
+	s.serving[g] = struct{}{}
+	s.vacated(g)
+}
+
+// vacated is told when the last handle of a phase of g was closed, and may be
+// told at any time.
+func (s *state) vacated(g *group) {
+	_, serving := s.serving[g]
+	switch {
+	case serving && !g.grace.open() && g.flights == 0:
+		delete(s.serving, g)
+		s.effects.trash = append(s.effects.trash, trash{group: g})
+	case g.registered && !g.filled.Load() && !g.busy():
+		s.evict(g) // asked for, and nothing came of it
+	case g.registered || serving:
+		g.grace.settle(s.drop)
+	}
+}
+
+// drop takes a group's pin off a name that no handle can see.
+func (s *state) drop(n *node) {
+	if n.Value.cell.Drop() {
+		s.effects.trash = append(s.effects.trash, trash{node: n})
+	}
+}
+
+// resize sets the capacity that is given and evicts the surplus.
+func (s *state) resize(groups, bytes Limit) error {
+	if s.closed {
+		return fault.ErrClosed
+	}
+	c := s.published.capacity()
+	c = Capacity{Groups: groups.Or(c.Groups), Bytes: bytes.Or(c.Bytes)}
+	n, err := policyGroups(c.Groups)
+	if err == nil {
+		err = c.Bytes.Validate()
+	}
+	if err == nil {
+		err = s.policy.SetGroups(n)
+	}
+	if err != nil {
+		return err
+	}
+	s.published.limits.Store(&c)
+	if err := s.requests.all.SetGroups(n); err != nil {
+		return err
+	}
+	s.makeRoom(0, 0, nil)
+	return nil
+}
+
+// announce tells the policy which groups waiting requests need, soonest first.
+func (s *state) announce(shapes []shapegroups.Shape) { s.policy.Announce(shapes) }
+
+// intern gives the place of a name among the interned ones. Groups that hold it
+// already learn its place.
+func (s *state) intern(name string) NameID {
+	if n := s.published.ids.Lookup(name, 0); n != nil {
+		return n.Value
+	}
+	if s.closed {
+		return NameID{name: name}
+	}
+	n := s.published.ids.NewNode(name, 0)
+	n.Value = NameID{name: name, slot: s.interned, of: s.published}
+	s.interned++
+	s.published.ids.Put(n)
+	learn := func(g *group) {
+		if held := g.names.Lookup(name, 0); held != nil {
+			s.place(g, held, n.Value.slot)
+		}
+	}
+	s.published.shapes.All(func(at *table.Node[group]) bool {
+		learn(&at.Value)
+		return true
+	})
+	for g := range s.serving {
+		learn(g)
+	}
+	return n.Value
+}
+
+// close empties the session: callers who wait are answered, creators cancelled.
+func (s *state) close() {
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.evictAll()
+	for _, a := range s.flights {
+		a.err = fault.ErrClosed
+		s.answer(a)
+		s.effects.cancel = append(s.effects.cancel, a)
+	}
+	clear(s.flights)
+}
+
+func (s *state) evictAll() {
+	var all []*group
+	s.published.shapes.All(func(at *table.Node[group]) bool {
+		all = append(all, &at.Value)
+		return true
+	})
+	for _, g := range all {
+		s.evict(g)
+	}
+}
