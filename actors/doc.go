@@ -14,8 +14,8 @@
 // runs on one goroutine at a time and must not block: no compile, disk, device
 // or user code in a turn, and never an Ask (two actors that ask each other
 // would wait for ever). Nor may it call runtime.Goexit, which would end the
-// actor's goroutine in the middle of its mailbox. Work that takes longer is given to Go and comes back
-// as a message.
+// actor's goroutine in the middle of its mailbox. Work that takes longer is
+// given to Go and comes back as a message.
 //
 // # Failure
 //

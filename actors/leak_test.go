@@ -22,6 +22,7 @@ func TestRetainedRefPinsNoState(t *testing.T) {
 			big [1 << 20]byte
 		}
 		r := new(room)
+		r.big[0] = 1
 		runtime.AddCleanup(r, func(done chan struct{}) { close(done) }, collected)
 		r.ref = actors.Spawn(actors.Config{}, r.handle)
 		if _, err := r.ask(background, request{add: 1}); err != nil {

@@ -14,11 +14,19 @@ import (
 // wake-up pays for growing its stack again: the elastic form was measured five
 // times cheaper than that.
 type pool struct {
-	idle   chan func()   // unbuffered: a send succeeds only into a parked worker
+	idle   chan work     // unbuffered: a send succeeds only into a parked worker
 	quit   chan struct{} // closed when the last user has gone
 	parked atomic.Int32
 	users  int       // under poolMu
 	wakes  sync.Pool // channels that replies signal on: drained, capacity 1
+}
+
+// work is what a worker runs: fn, then what the actor that ran in fn left for
+// this goroutine.
+type work struct {
+	fn   func()
+	lent bool      // fn retains the pool until it has ended
+	left *leftover // nil = nothing can be left
 }
 
 var (
@@ -33,11 +41,18 @@ func retainPool() *pool {
 	poolMu.Lock()
 	defer poolMu.Unlock()
 	if current == nil {
-		current = &pool{idle: make(chan func()), quit: make(chan struct{})}
+		current = &pool{idle: make(chan work), quit: make(chan struct{})}
 		current.wakes.New = func() any { return make(chan struct{}, 1) }
 	}
 	current.users++
 	return current
+}
+
+// retain is for one who has retained it already and uses it once more.
+func (p *pool) retain() {
+	poolMu.Lock()
+	p.users++
+	poolMu.Unlock()
 }
 
 func (p *pool) release() {
@@ -53,28 +68,36 @@ func (p *pool) release() {
 // mostParked bounds the workers kept for later; a burst beyond it ends.
 func mostParked() int32 { return int32(2*runtime.GOMAXPROCS(0) + 6) }
 
-// Schedule runs fn soon on a goroutine of its own. It implements the actor
-// library's dispatcher.
-func (p *pool) Schedule(fn func()) {
+// run has a worker do w soon, on a goroutine of its own.
+func (p *pool) run(w work) {
 	select {
-	case p.idle <- fn:
+	case p.idle <- w:
 	default:
-		go p.work(fn)
+		go p.work(w)
 	}
 }
 
-// Throughput is how many messages an actor may handle before it yields.
-func (p *pool) Throughput() int { return 300 }
+func (p *pool) do(w work) {
+	if w.lent {
+		defer p.release()
+	}
+	w.fn()
+}
 
-func (p *pool) work(fn func()) {
+func (p *pool) work(w work) {
 	for {
-		fn() // runtime.Goexit in here ends this worker, which is all it may end
+		p.do(w) // runtime.Goexit in here ends this worker, which is all it may end
+		if w.left != nil {
+			if fn := w.left.take(); fn != nil {
+				p.do(work{fn: fn, lent: true})
+			}
+		}
 		if p.parked.Add(1) > mostParked() {
 			p.parked.Add(-1)
 			return
 		}
 		select {
-		case fn = <-p.idle:
+		case w = <-p.idle:
 			p.parked.Add(-1)
 		case <-p.quit:
 			p.parked.Add(-1)
@@ -87,11 +110,7 @@ func (p *pool) work(fn func()) {
 // guarded way or call runtime.Goexit; an unguarded panic ends the process as
 // in any goroutine. The caller must have a way to wait for fn's end.
 func Go(fn func()) {
-	p := retainPool()
-	p.Schedule(func() {
-		defer p.release()
-		fn()
-	})
+	retainPool().run(work{fn: fn, lent: true})
 }
 
 // Idle reports whether nobody uses lent goroutines: no actor runs and no

@@ -35,6 +35,9 @@ type Ref[M any] struct {
 	waiting atomic.Int64 // requests admitted and not yet handled
 	queued  atomic.Int64 // all messages not yet handled
 	panics  atomic.Int64
+	spare   sync.Pool // envelopes
+	left    leftover
+	seat    seat
 }
 
 // envelope carries a message through the library, which would take apart some
@@ -63,19 +66,23 @@ func Spawn[M any](cfg Config, handle func(M)) *Ref[M] {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	r := &Ref[M]{cfg: cfg, handle: handle, pool: retainPool(), stopped: make(chan struct{})}
-	props := actor.PropsFromFunc(r.receive, actor.WithDispatcher(r.pool))
+	props := actor.PropsFromFunc(r.receive, actor.WithDispatcher(dispatcher[M]{r}))
 	r.pid = system().Root.Spawn(props)
 	return r
 }
 
 func (r *Ref[M]) receive(c actor.Context) {
+	r.handOver() // of the turn before
 	switch m := c.Message().(type) {
 	case *envelope[M]:
 		r.queued.Add(-1)
 		if m.admitted {
 			r.waiting.Add(-1)
 		}
-		r.turn(m.message)
+		message := m.message
+		*m = envelope[M]{}
+		r.spare.Put(m) // the library does not look at it again
+		r.turn(message)
 	case *actor.Stopped:
 		r.handle = nil // who keeps the Ref does not keep the room's state
 		r.pool.release()
@@ -122,7 +129,12 @@ func (r *Ref[M]) send(m M, admitted bool) bool {
 		return false
 	}
 	r.queued.Add(1)
-	system().Root.Send(r.pid, &envelope[M]{m, admitted})
+	e, _ := r.spare.Get().(*envelope[M])
+	if e == nil {
+		e = new(envelope[M])
+	}
+	*e = envelope[M]{m, admitted}
+	system().Root.Send(r.pid, e)
 	return true
 }
 

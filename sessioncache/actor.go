@@ -102,7 +102,7 @@ func answer(r actors.Reply[struct{}], err error) {
 func (s *Session) perform(e *effects) {
 	s.bin.throw(e.trash...)
 	for _, a := range e.start {
-		actors.Go(a.run)
+		s.actor.Lend(a.run)
 	}
 	for _, a := range e.answer {
 		if a.other != nil && !a.other.flight.Join() {

@@ -16,8 +16,7 @@ import (
 // ErrCycle, ErrClosed or ErrInvalid; nothing was kept then. A value that does
 // not fit the byte capacity is given all the same, and not kept.
 func (h *Handle) GetOrCreate(ctx context.Context, name string, o Options, create Create) (Ref, Event, error) {
-	if r, ok := h.GetLane(name, o.Lane); ok {
-		h.session.hits[h.stripe].Add(1)
+	if r, ok := h.Hit(name, o.Lane); ok {
 		return r, Hit, nil
 	}
 	const op = "get or create"
@@ -29,6 +28,16 @@ func (h *Handle) GetOrCreate(ctx context.Context, name string, o Options, create
 	}
 	r, event, err := h.miss(ctx, name, o, create)
 	return r, event, failed(op, name, err)
+}
+
+// Hit is GetOrCreate for a name that is there: it counts the hit, and spares
+// whoever has to make one a creator.
+func (h *Handle) Hit(name string, lane Lane) (Ref, bool) {
+	r, ok := h.GetLane(name, lane)
+	if ok {
+		h.session.hits[h.stripe].Add(1)
+	}
+	return r, ok
 }
 
 // miss asks the actor, until the name is there or its creator has ended.
@@ -113,6 +122,6 @@ func (a *ask) run() {
 		return err
 	}, func(err error) {
 		a.ended, a.failed = true, err
-		a.session.send(a) // sending is not shut while a creator runs
+		a.session.actor.TellLast(a) // the actor does not stop while a creator runs
 	})
 }

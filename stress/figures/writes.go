@@ -1,0 +1,204 @@
+package figures
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/sessioncache"
+)
+
+// Misses measures a miss with nothing to compute against a promise in a
+// sync.Map.
+func Misses(ctx context.Context) ([]Figure, error) {
+	const each = 2048
+	asked := make([]string, each)
+	for i := range asked {
+		asked[i] = nameOf(i)
+	}
+	s, err := sessioncache.Open(sessioncache.Config{Groups: sessioncache.Unlimited})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close(context.WithoutCancel(ctx))
+	create := func(context.Context) (sessioncache.Value, error) { return sessioncache.Value{Any: 1}, nil }
+	group := 0
+	ours := func() error {
+		group++
+		h, err := s.Acquire(ctx, shapeOf(group))
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		for _, name := range asked {
+			if _, _, err := h.GetOrCreate(ctx, name, sessioncache.Options{}, create); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	ratios, err := rounds(ctx, 9, func() (float64, error) {
+		peer, err := Quickest(3, func() error { return promises(asked) })
+		if err != nil {
+			return 0, err
+		}
+		mine, err := Quickest(3, ours)
+		return float64(mine) / float64(peer), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []Figure{Figure{Bench: "miss, nothing to compute", RatioTo: "sync.Map with a promise", Goroutines: 1, Gate: AtMost(8)}.From(ratios)}, nil
+}
+
+type promise struct {
+	done  chan struct{}
+	value int
+}
+
+// promises makes a value for each name the plain way: who stores the promise keeps it.
+func promises(asked []string) error {
+	var m sync.Map
+	for i, name := range asked {
+		p := &promise{done: make(chan struct{})}
+		kept, loaded := m.LoadOrStore(fullKey{"s", "shape", name}, p)
+		if !loaded {
+			p.value = i
+			close(p.done)
+		}
+		<-kept.(*promise).done
+	}
+	return nil
+}
+
+// Evictions measures readers beside evictions, and what a group's size costs.
+func Evictions(ctx context.Context) ([]Figure, error) {
+	tail, err := readersBesideEviction(ctx)
+	if err != nil {
+		return nil, err
+	}
+	flat, err := evictionBySize(ctx)
+	return []Figure{tail, flat}, err
+}
+
+// readersBesideEviction times batches of 64 lookups while another goroutine
+// evicts groups and fills them again: 99th percentile over median.
+func readersBesideEviction(ctx context.Context) (Figure, error) {
+	l, err := load(ctx)
+	if err != nil {
+		return Figure{}, err
+	}
+	defer l.session.Close(context.WithoutCancel(ctx))
+	var over atomic.Bool
+	var failed error
+	var writer sync.WaitGroup
+	writer.Add(1)
+	go func() {
+		defer writer.Done()
+		for g := groups; !over.Load() && failed == nil; g++ {
+			for i := range 128 {
+				if failed = l.session.Set(ctx, shapeOf(g), nameOf(i), sessioncache.Value{Any: i}, sessioncache.Options{}); failed != nil {
+					return
+				}
+			}
+		}
+	}()
+	const batch = 64
+	ratios, err := rounds(ctx, 9, func() (float64, error) {
+		times := make([]time.Duration, 0, 4000)
+		for at := 0; len(times) < cap(times); {
+			began := time.Now()
+			for range batch {
+				l.fullFind(l.asked[at%len(l.asked)])
+				at++
+			}
+			times = append(times, time.Since(began))
+		}
+		slices.Sort(times)
+		return float64(times[len(times)*99/100]) / float64(times[len(times)/2]), nil
+	})
+	over.Store(true)
+	writer.Wait()
+	if err == nil {
+		err = failed
+	}
+	return Figure{Bench: "reader p99 beside eviction", RatioTo: "its p50", Goroutines: 2, Gate: AtMost(15)}.From(ratios), err
+}
+
+// evictionBySize is the time until an evicted group is gone for readers and
+// counts, of 4096 names against 128.
+func evictionBySize(ctx context.Context) (Figure, error) {
+	evict := func(size int) (time.Duration, error) {
+		s, err := sessioncache.Open(sessioncache.Config{Groups: sessioncache.LimitOf(8), Policy: "fifo"})
+		if err != nil {
+			return 0, err
+		}
+		defer s.Close(context.WithoutCancel(ctx))
+		for g := range 8 {
+			for i := range size {
+				if err := s.Set(ctx, shapeOf(g), nameOf(i), sessioncache.Value{Any: i}, sessioncache.Options{}); err != nil {
+					return 0, err
+				}
+			}
+		}
+		var best time.Duration
+		for g := range 8 {
+			began := time.Now()
+			if err := s.Set(ctx, shapeOf(100+g), nameOf(0), sessioncache.Value{Any: 1}, sessioncache.Options{}); err != nil {
+				return 0, err
+			}
+			took := time.Since(began)
+			if s.Has(shapeOf(g)) {
+				return 0, fmt.Errorf("group %d was not evicted", g)
+			}
+			if g == 0 || took < best {
+				best = took
+			}
+		}
+		return best, nil
+	}
+	ratios, err := rounds(ctx, 9, func() (float64, error) {
+		small, err := evict(128)
+		if err != nil {
+			return 0, err
+		}
+		large, err := evict(4096)
+		return float64(large) / float64(small), err
+	})
+	return Figure{Bench: "evicting a group of 4096 names", RatioTo: "one of 128", Goroutines: 1, Gate: AtMost(2)}.From(ratios), err
+}
+
+// Launches measures what the executor adds to a launch within a submitted
+// sequence, as microseconds over a driver that does nothing.
+func Launches(ctx context.Context) ([]Figure, error) {
+	const sequence, atMost = 256, 3.0 // launches; microseconds
+	exec, err := gpuexec.Open(ctx, gpuexec.Config{Backend: &devicetest.Fake{}, Workers: 1})
+	if err != nil {
+		return nil, err
+	}
+	defer exec.Close(context.WithoutCancel(ctx))
+	k, err := exec.Compile(ctx, gpuexec.Source{Key: "k", Params: []gpuexec.Param{{Kind: gpuexec.ParamBuffer, Bytes: 64}, {Kind: gpuexec.ParamBuffer, Bytes: 64}, {Kind: gpuexec.ParamU32}}})
+	if err != nil {
+		return nil, err
+	}
+	defer k.Release()
+	b, err := exec.Alloc(ctx, 64)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Release()
+	launches := make([]gpuexec.Launch, sequence)
+	for i := range launches {
+		launches[i] = gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b), gpuexec.BufferArg(b), gpuexec.U32Arg(1)}, Grid: 1}
+	}
+	ratios, err := rounds(ctx, 15, func() (float64, error) {
+		took, err := Quickest(20, func() error { return exec.Submit(ctx, launches...) })
+		return float64(took) / sequence / float64(time.Microsecond), err
+	})
+	return []Figure{Figure{Bench: "executor, a launch", RatioTo: "1 us", Goroutines: 1, Gate: AtMost(atMost)}.From(ratios)}, err
+}

@@ -1,0 +1,194 @@
+package stress
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// Config of a run.
+type Config struct {
+	Seed     uint64
+	Duration time.Duration // of each scenario; at least 1 ms
+	Scenario string        // one of Scenarios; empty = each in turn
+	Workers  int           // goroutines of a scenario; 0 = 8
+}
+
+// Report is what a run found.
+type Report struct {
+	Seed       uint64   `json:"seed"`
+	Operations int64    `json:"operations"`
+	Violations []string `json:"violations"`
+}
+
+// scenario sets something up; the actor it returns does one random operation,
+// and end closes everything and checks what must hold at last.
+type scenario struct {
+	name string
+	open func(r *run) (act func(ctx context.Context, random *rand.Rand) error, end func(ctx context.Context) error, err error)
+}
+
+var scenarios = []scenario{{"artefacts", openArtefacts}, {"sessions", openSessions}, {"constants", openConstants}}
+
+// Scenarios lists the names.
+func Scenarios() []string {
+	var names []string
+	for _, s := range scenarios {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+const (
+	defaultWorkers = 8
+	mostViolations = 32 // that a report lists: the first ones tell
+)
+
+// Run runs the scenarios until their time is over or ctx ends. The error is
+// about the config; what does not hold is in the report.
+func Run(ctx context.Context, cfg Config) (Report, error) {
+	report := Report{Seed: cfg.Seed, Violations: []string{}}
+	if cfg.Scenario != "" && !slices.Contains(Scenarios(), cfg.Scenario) {
+		return report, fault.Invalidf("stress: run", "scenario %q, want one of %v", cfg.Scenario, Scenarios())
+	}
+	if cfg.Duration < time.Millisecond || cfg.Workers < 0 {
+		return report, fault.Invalidf("stress: run", "%v with %d workers, want at least 1ms and 0 or more", cfg.Duration, cfg.Workers)
+	}
+	if cfg.Workers == 0 {
+		cfg.Workers = defaultWorkers
+	}
+	for _, s := range scenarios {
+		if cfg.Scenario != "" && cfg.Scenario != s.name {
+			continue
+		}
+		r := &run{name: s.name}
+		if err := r.drive(ctx, cfg, s); err != nil {
+			return report, fmt.Errorf("%s: %w", s.name, err)
+		}
+		report.Operations += r.operations.Load()
+		report.Violations = append(report.Violations, r.mu.violations...)
+	}
+	return report, nil
+}
+
+// run is one scenario in progress.
+type run struct {
+	name       string
+	operations atomic.Int64
+	values     ledger
+	mu         struct {
+		sync.Mutex
+		violations []string
+	}
+}
+
+// violated notes what does not hold.
+func (r *run) violated(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.mu.violations) < mostViolations {
+		r.mu.violations = append(r.mu.violations, r.name+": "+fmt.Sprintf(format, args...))
+	}
+}
+
+func (r *run) drive(ctx context.Context, cfg Config, s scenario) error {
+	goroutines := settled()
+	act, end, err := s.open(r)
+	if err != nil {
+		return err
+	}
+	until, cancel := context.WithTimeout(ctx, cfg.Duration)
+	defer cancel()
+	var wg sync.WaitGroup
+	for w := range cfg.Workers {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			random := rand.New(rand.NewPCG(cfg.Seed, uint64(w)))
+			for until.Err() == nil {
+				if err := act(until, random); err != nil && until.Err() == nil {
+					r.violated("%v", err)
+				}
+				r.operations.Add(1)
+			}
+		}()
+	}
+	wg.Wait()
+	closing, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer stop()
+	if err := end(closing); err != nil {
+		r.violated("close: %v", err)
+	}
+	r.values.settle(r)
+	for wait := time.Now().Add(2 * time.Second); runtime.NumGoroutine() > goroutines && time.Now().Before(wait); {
+		time.Sleep(time.Millisecond)
+	}
+	if n := runtime.NumGoroutine(); n > goroutines {
+		r.violated("%d goroutines before, %d after Close", goroutines, n)
+	}
+	return nil
+}
+
+// settled is the number of goroutines once those that are about to end have.
+func settled() int {
+	n := runtime.NumGoroutine()
+	for range 50 {
+		time.Sleep(time.Millisecond)
+		n = min(n, runtime.NumGoroutine())
+	}
+	return n
+}
+
+// value is a cached thing that knows its key and whether it was freed.
+type value struct {
+	key   string
+	freed atomic.Int32
+}
+
+// ledger counts what was made and freed.
+type ledger struct{ made, freed atomic.Int64 }
+
+func (l *ledger) make(key string) *value {
+	l.made.Add(1)
+	return &value{key: key}
+}
+
+// free is the finaliser of a value.
+func (r *run) free(v *value) func() {
+	return func() {
+		r.values.freed.Add(1)
+		if n := v.freed.Add(1); n != 1 {
+			r.violated("value of %s freed %d times", v.key, n)
+		}
+	}
+}
+
+// check is for a value that somebody holds a lease on.
+func (r *run) check(got any, key string) {
+	v, ok := got.(*value)
+	switch {
+	case !ok:
+		r.violated("asked for %s, got a %T", key, got)
+	case v.key != key:
+		r.violated("asked for %s, got %s", key, v.key)
+	case v.freed.Load() != 0:
+		r.violated("value of %s freed while leased", key)
+	}
+}
+
+// settle waits for the last frees and compares the sums.
+func (l *ledger) settle(r *run) {
+	for wait := time.Now().Add(5 * time.Second); l.made.Load() != l.freed.Load() && time.Now().Before(wait); {
+		time.Sleep(time.Millisecond)
+	}
+	if made, freed := l.made.Load(), l.freed.Load(); made != freed {
+		r.violated("%d values made, %d freed", made, freed)
+	}
+}

@@ -1,0 +1,47 @@
+package stress
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// F1, F9, C2, C5, G4, G9, T4, T7: every invariant under concurrency, briefly.
+func TestScenarios(t *testing.T) {
+	for _, name := range Scenarios() {
+		t.Run(name, func(t *testing.T) {
+			report, err := Run(context.Background(), Config{Seed: 1, Duration: 300 * time.Millisecond, Scenario: name})
+			if err != nil || len(report.Violations) > 0 || report.Operations == 0 {
+				t.Fatalf("%d operations, violations %q, %v", report.Operations, report.Violations, err)
+			}
+		})
+	}
+}
+
+// A scenario that leaks and mixes up values is found out.
+func TestViolationsAreFound(t *testing.T) {
+	r := &run{name: "broken"}
+	v := r.values.make("a")
+	r.check(v, "b")
+	r.free(v)()
+	r.check(v, "a")
+	r.free(v)()
+	r.check("text", "a")
+	if n := len(r.mu.violations); n != 4 {
+		t.Errorf("%d violations found, want 4: %q", n, r.mu.violations)
+	}
+	leak := scenario{"leak", func(r *run) (func(context.Context, *rand.Rand) error, func(context.Context) error, error) {
+		quit := make(chan struct{})
+		t.Cleanup(func() { close(quit) })
+		go func() { <-quit }()
+		return func(context.Context, *rand.Rand) error { return nil }, func(context.Context) error { return nil }, nil
+	}}
+	r = &run{name: "leak"}
+	if err := r.drive(context.Background(), Config{Duration: time.Millisecond, Workers: 1}, leak); err != nil || len(r.mu.violations) != 1 {
+		t.Errorf("a leaked goroutine: %q, %v", r.mu.violations, err)
+	}
+	if _, err := Run(context.Background(), Config{Scenario: "none", Duration: time.Second}); err == nil {
+		t.Error("an unknown scenario must be refused")
+	}
+}
