@@ -1,0 +1,229 @@
+package blobstore
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"path/filepath"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// Transfer counts what an export, an import or a merge did with entries.
+type Transfer struct {
+	Taken    int                  // written; of an import also those that were there already
+	Rejected map[fault.Reason]int // not taken, by reason
+}
+
+func (t *Transfer) reject(r fault.Reason) {
+	if t.Rejected == nil {
+		t.Rejected = map[fault.Reason]int{}
+	}
+	t.Rejected[r]++
+}
+
+// Export writes every sound entry into one archive: a tar file that holds the
+// folders of the layout.
+func (s *Store) Export(ctx context.Context, w io.Writer) (Transfer, error) {
+	const op = "store: export"
+	var t Transfer
+	if err := s.begin(op); err != nil {
+		return t, err
+	}
+	defer s.leave()
+	out := tar.NewWriter(w)
+	if !s.off {
+		if err := s.transfer(ctx, s.main, &t, func(place, key string, file []byte) error {
+			return errors.Join(add(out, place+"/"+keyFile, []byte(key)), add(out, place+"/"+kernelFile, file))
+		}); err != nil {
+			return t, trouble(op, s.cfg.Dir, err)
+		}
+	}
+	if err := out.Close(); err != nil {
+		return t, trouble(op, s.cfg.Dir, err)
+	}
+	return t, nil
+}
+
+func add(out *tar.Writer, name string, text []byte) error {
+	// A fixed time: equal entries give equal archives.
+	if err := out.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(text)), ModTime: time.Unix(0, 0), Format: tar.FormatPAX}); err != nil {
+		return err
+	}
+	_, err := out.Write(text)
+	return err
+}
+
+// transfer gives the verified entries of a directory to take; those that are not
+// sound are rejected, which is noted.
+func (s *Store) transfer(ctx context.Context, l folder, t *Transfer, take func(place, key string, file []byte) error) error {
+	return l.scan(func(place string, _, _ int64) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		key, v := s.readKey(l, place)
+		var file []byte
+		if v.kind == sound {
+			file, v = s.readKernel(l, place)
+		}
+		switch v.kind {
+		case vanished:
+			return nil
+		case sound:
+		default:
+			t.reject(v.reason())
+			return nil
+		}
+		if _, flaw := frame.Parse(file, key); !flaw.None() && flaw.Reason != fault.Outdated {
+			t.reject(flaw.Reason)
+			return nil
+		}
+		if err := take(place, key, file); err != nil {
+			return err
+		}
+		t.Taken++
+		return nil
+	})
+}
+
+func (v verdict) reason() fault.Reason {
+	if v.kind == unreadable {
+		return fault.Degraded
+	}
+	return v.miss.Reason
+}
+
+// Import takes the entries of an archive that Export wrote. Each is verified, and
+// must be signed by somebody who is trusted if there is a trust list; what is not
+// is rejected alone. The archive is not believed in anything.
+func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
+	const op = "store: import"
+	var t Transfer
+	if s.off || s.cfg.ReadOnly {
+		return t, refused(op, "", "", Miss{Reason: fault.Disabled}, errors.New("the store is off or read-only"))
+	}
+	in := tar.NewReader(r)
+	var place, key string
+	for {
+		h, err := in.Next()
+		if err == io.EOF {
+			return t, nil
+		}
+		if err != nil {
+			return t, &fault.Error{Op: op, Err: fmt.Errorf("%w: the archive: %w", ErrInvalid, err)}
+		}
+		dir, name := path.Dir(h.Name), path.Base(h.Name)
+		limit := int64(mostKey)
+		if name == kernelFile {
+			limit = min(s.largest(), DefaultLargest)
+		}
+		switch {
+		case h.Typeflag != tar.TypeReg || !isPlace(dir) || name != keyFile && name != kernelFile:
+			t.reject(fault.Format)
+			continue
+		case h.Size > limit:
+			t.reject(fault.TooLarge)
+			continue
+		}
+		text, err := io.ReadAll(in) // tar yields no more than h.Size
+		if err != nil {
+			return t, &fault.Error{Op: op, Err: fmt.Errorf("%w: the archive: %w", ErrInvalid, err)}
+		}
+		if name == keyFile {
+			place, key = dir, string(text)
+			continue
+		}
+		if dir != place { // the two halves stand side by side
+			t.reject(fault.Format)
+			continue
+		}
+		if err := s.taken(&t, s.Adopt(ctx, backendOf(dir), key, text)); err != nil {
+			return t, err
+		}
+	}
+}
+
+// taken sorts what Adopt said into a Transfer. Only what concerns the whole
+// import stays an error.
+func (s *Store) taken(t *Transfer, err error) error {
+	var f *fault.Error
+	switch {
+	case err == nil:
+		t.Taken++
+	case errors.As(err, &f) && f.Reason == fault.Degraded:
+		return err
+	case errors.As(err, &f) && f.Reason != "":
+		t.reject(f.Reason)
+	case errors.Is(err, ErrInvalid):
+		t.reject(fault.Format)
+	default:
+		return err
+	}
+	return nil
+}
+
+// Merge takes the entries of other directories, which are only read.
+func (s *Store) Merge(ctx context.Context, dirs ...string) (Transfer, error) {
+	const op = "store: merge"
+	var t Transfer
+	if s.off || s.cfg.ReadOnly {
+		return t, refused(op, "", "", Miss{Reason: fault.Disabled}, errors.New("the store is off or read-only"))
+	}
+	for _, dir := range dirs {
+		absolute, err := filepath.Abs(dir)
+		if err != nil {
+			return t, trouble(op, dir, err)
+		}
+		l := folder{FS: s.cfg.FS(resolve(absolute)), base: true}
+		if err := checkOwner(l.FS, dir, false); err != nil {
+			if errors.Is(err, ErrRefused) {
+				return t, err
+			}
+			return t, trouble(op, dir, err)
+		}
+		var from Transfer
+		err = s.transfer(ctx, l, &from, func(place, key string, file []byte) error {
+			return s.taken(&t, s.Adopt(ctx, backendOf(place), key, file))
+		})
+		for reason, n := range from.Rejected {
+			for range n {
+				t.reject(reason)
+			}
+		}
+		if err != nil {
+			return t, trouble(op, dir, err)
+		}
+	}
+	return t, nil
+}
+
+// Adopt stores a whole kernel.bin that another store wrote for a key, with its
+// identity and signature as they are. It is verified first; what is not sound or
+// not trusted is ErrRefused with a reason.
+func (s *Store) Adopt(ctx context.Context, backend, key string, file []byte) error {
+	const op = "store: adopt"
+	if err := s.enter(op, backend, key); err != nil {
+		return err
+	}
+	defer s.leave()
+	e, flaw := frame.Parse(file, key)
+	if flaw.None() {
+		flaw = s.trust.Judge(&e)
+	}
+	if s.off || s.cfg.ReadOnly || !e.Identity.Known() && flaw.None() {
+		flaw = Miss{Reason: fault.Disabled}
+	}
+	if !flaw.None() {
+		s.stats.reason(flaw.Reason)
+		return refused(op, backend, key, flaw, errors.New("the entry cannot be taken"))
+	}
+	present := e.Identity
+	present.ISA = e.Requires // an entry that fits this one's own needs makes it superfluous
+	w := writing{s: s, backend: backend, key: key, entry: e, file: frame.File{Head: file}, sealed: true, present: present}
+	return w.run(ctx, op)
+}

@@ -1,0 +1,131 @@
+package blobstore_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// One archive carries a store's entries, each verified on the way in.
+func TestExportImport(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.put("a", "va", putOptions{cost: 7, bytes: 100})
+	s.put("b", "vb", putOptions{backend: "gpu", requires: []string{"avx2"}})
+	s.put("bad", "x")
+	r.flip(s.kernel("bad"), -1)
+	var archive bytes.Buffer
+	out, err := s.Export(background, &archive)
+	r.want("export", words(out.Taken, out.Rejected[fault.Checksum], err), "2 1 <nil>")
+	text := archive.Bytes()
+
+	into := r.open("e", mib)
+	in, err := into.Import(background, bytes.NewReader(text))
+	r.want("import", words(in.Taken, len(in.Rejected), err), "2 0 <nil>")
+	r.want("a", into.get("a"), "va")
+	r.want("b", into.getOf("gpu", "b"), "vb")
+	b, _, _ := into.Get(background, backend, "a")
+	r.want("cost", b.Cost, "7s")
+	r.want("same file", string(r.read(into.kernel("a"))), string(r.read(s.kernel("a"))))
+	in, err = into.Import(background, bytes.NewReader(text))
+	r.want("again", words(in.Taken, into.usage().Entries, err), "2 2 <nil>")
+	r.want("audit", into.audit(), "ok")
+
+	for i := range text { // no byte of an archive is believed
+		if i%61 != 0 {
+			continue
+		}
+		damaged := bytes.Clone(text)
+		damaged[i] ^= 4
+		f := r.open("f", mib)
+		_, _ = f.Import(background, bytes.NewReader(damaged)) // whatever it says, what it took is sound
+		r.want("verify", f.verify(), 0)
+		r.wantOf("a", f.get("a"), "va", "miss reason=absent")
+		r.must(f.Prune(background, 0))
+		f.shut()
+	}
+	_, err = into.Import(background, strings.NewReader("no archive"))
+	r.want("junk", said(err), "error invalid")
+}
+
+// Names in an archive lead nowhere, sizes are not believed, and what is not
+// trusted is not taken.
+func TestHostileArchive(t *testing.T) {
+	r := newRig(t)
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	add := func(h tar.Header, text string) {
+		h.Size = int64(len(text))
+		r.must(w.WriteHeader(&h))
+		_, err := w.Write([]byte(text))
+		r.must(err)
+	}
+	add(tar.Header{Name: "../../outside/key.bin", Mode: 0o600}, "k")
+	add(tar.Header{Name: "test/1/0/kernel.bin", Mode: 0o600}, "x")
+	add(tar.Header{Name: "test/1/0/key.bin", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}, "")
+	add(tar.Header{Name: "tmp/1/0/key.bin", Mode: 0o600}, "k")
+	add(tar.Header{Name: "test/1/0/key.bin", Mode: 0o600}, strings.Repeat("k", 2*mib))
+	r.must(w.Close())
+	s := r.open("d", mib)
+	in, err := s.Import(background, bytes.NewReader(archive.Bytes()))
+	r.want("import", words(in.Taken, in.Rejected[fault.Format], in.Rejected[fault.TooLarge], err), "0 4 1 <nil>")
+	r.want("entries", s.usage().Entries, 0)
+
+	r.write(r.path("trust.json"), []byte(`{"keys":[]}`))
+	u := r.open("u", mib)
+	u.put("k", "v")
+	var plain bytes.Buffer
+	_, err = u.Export(background, &plain)
+	r.must(err)
+	trusting := r.open("t", mib, func(c *blobstore.Config) { c.Trust = r.path("trust.json") })
+	in, err = trusting.Import(background, &plain)
+	r.want("unsigned", words(in.Taken, in.Rejected[fault.Unsigned], err), "0 1 <nil>")
+}
+
+// Merge reads other directories and leaves them as they are.
+func TestMerge(t *testing.T) {
+	r := newRig(t)
+	for _, dir := range []string{"one", "two"} {
+		s := r.open(dir, mib)
+		s.put("k-"+dir, dir)
+		s.put("both", dir)
+		s.shut()
+	}
+	s := r.open("d", mib)
+	got, err := s.Merge(background, r.path("one"), r.path("two"))
+	r.want("merge", words(got.Taken, len(got.Rejected), err), "4 0 <nil>")
+	r.want("entries", s.usage().Entries, 3)
+	r.want("the first stays", s.get("both"), "one")
+	r.want("audit", s.audit(), "ok")
+	r.must(os.Chmod(r.path("two"), 0o777))
+	_, err = s.Merge(background, r.path("two"))
+	r.want("unsafe", said(err), "error refused")
+	_, err = s.Merge(background, r.path("nowhere"))
+	r.want("absent", said(err), "error io")
+}
+
+// List, Inspect and Verify describe what is there.
+func TestInspect(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, policy(blobstore.LRU))
+	s.put("a", "va", putOptions{cost: 2, requires: []string{"fma", "avx2", "fma"}})
+	s.get("a")
+	s.get("a")
+	s.put("bad", "x")
+	r.flip(s.kernel("bad"), -1)
+	info, err := s.Inspect(background, "test/"+s.Bucket("a")+"/0")
+	r.want("inspect", words(info.Key, info.Cost, info.Uses, info.Producer.Driver, info.Requires, info.Flaw.None(), err), "a 2s 2 d1 [avx2 fma] true <nil>")
+	_, err = s.Inspect(background, "test/1/0")
+	r.want("absent", strings.Contains(err.Error(), "not found"), true)
+	_, err = s.Inspect(background, "../x")
+	r.want("odd", said(err), "error invalid")
+	bad, err := s.Verify(background, true)
+	r.want("verify", words(len(bad), bad[0].Key, bad[0].Flaw.Reason, err), "1 bad checksum <nil>")
+	r.want("repaired", words(s.verify(), s.usage().Quarantined, s.usage().Entries), "0 1 1")
+	r.want("audit", s.audit(), "ok")
+}

@@ -1,0 +1,90 @@
+package blobstore_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// child starts this binary again to do some work in a directory.
+func (r *rig) child(work ...string) *exec.Cmd {
+	r.t.Helper()
+	cmd := exec.Command(os.Args[0], "-child="+strings.Join(work, ","))
+	cmd.Stderr = os.Stderr
+	r.must(cmd.Start())
+	return cmd
+}
+
+// runChild: verb,dir,capacity,... ; every child has the default identity.
+func runChild(words []string) int {
+	capacity, _ := strconv.ParseInt(words[2], 10, 64)
+	s, err := blobstore.Open(background, blobstore.Config{
+		Dir: words[1], Capacity: limit.Of(capacity), Durability: blobstore.None, Lease: time.Second,
+		Identity: func(string) gpuexec.Identity { return defaultIdentity() },
+		Aborts:   func(string) bool { return true },
+	})
+	if err == nil {
+		err = childVerbs[words[0]](s, words[3:])
+	}
+	if err == nil {
+		err = s.Close(background)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "child:", err)
+		return 1
+	}
+	return 0
+}
+
+var childVerbs = map[string]func(*blobstore.Store, []string) error{
+	// puts FROM TO BYTES: stores that many keys
+	"puts": func(s *blobstore.Store, words []string) error {
+		from, _ := strconv.Atoi(words[0])
+		to, _ := strconv.Atoi(words[1])
+		size, _ := strconv.Atoi(words[2])
+		for i := from; i < to; i++ {
+			if err := s.Put(background, backend, fmt.Sprintf("k%d", i), payload(fmt.Sprintf("v%d", i), size), time.Second); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	// put KEY VALUE
+	"put": func(s *blobstore.Store, words []string) error {
+		return s.Put(background, backend, words[0], []byte(words[1]), time.Second)
+	},
+	// build KEY VALUE DURATION LOG: obtains, or builds and saves
+	"build": func(s *blobstore.Store, words []string) error {
+		_, c, miss, err := s.Obtain(background, backend, words[0])
+		if err != nil || miss.None() {
+			return err
+		}
+		log, err := os.OpenFile(words[3], os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(log, words[0])
+		d, _ := time.ParseDuration(words[2])
+		time.Sleep(d)
+		return c.Save(background, []byte(words[1]), d)
+	},
+	// die KEY: is killed inside the driver
+	"die": func(s *blobstore.Store, words []string) error {
+		b, miss, err := s.Get(background, backend, words[0])
+		if err != nil || !miss.None() {
+			return fmt.Errorf("%v %v", miss, err)
+		}
+		if _, miss, err := s.Enter(background, backend, b); err != nil || !miss.None() {
+			return fmt.Errorf("%v %v", miss, err)
+		}
+		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	},
+}

@@ -1,0 +1,267 @@
+package blobstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/hostlock"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// Claim is the right to build a key on this host (SPEC P8), to be ended by Save
+// or Release. Its methods may be called from any goroutine, by one at a time.
+type Claim struct {
+	s            *Store
+	backend, key string
+	lease        *hostlock.Lease // nil: the host could not be asked, so others may build too
+	once         sync.Once
+}
+
+// Token grows with every claim of the key; 0 = the host could not be asked.
+func (c *Claim) Token() int {
+	if c.lease == nil {
+		return 0
+	}
+	return c.lease.Token()
+}
+
+// Save stores what was built, as Put does, and ends the claim.
+func (c *Claim) Save(ctx context.Context, payload []byte, cost time.Duration, requires ...string) error {
+	defer c.Release()
+	return c.s.Put(ctx, c.backend, c.key, payload, cost, requires...)
+}
+
+// Release ends the claim: another process may build. Ending it twice is harmless.
+func (c *Claim) Release() {
+	c.s.mu.Lock()
+	delete(c.s.mu.claims, c)
+	c.s.mu.Unlock()
+	c.release()
+}
+
+func (c *Claim) release() {
+	c.once.Do(func() {
+		if c.lease == nil {
+			return
+		}
+		if err := c.lease.Release(); err != nil {
+			c.s.logOnce("release", err) // others go past it after the lease time
+		}
+	})
+}
+
+// Obtain gives the blob of a key, or the claim to build it: while another
+// process of the host builds it, Obtain waits, within the context. The claim is
+// nil with a blob, and where the store writes nothing.
+func (s *Store) Obtain(ctx context.Context, backend, key string) (Blob, *Claim, Miss, error) {
+	b, miss, err := s.Get(ctx, backend, key)
+	if err != nil || miss.None() || miss.Reason == fault.Disabled {
+		return b, nil, miss, err
+	}
+	if s.cfg.ReadOnly {
+		return Blob{}, nil, miss, nil
+	}
+	var found bool
+	look := func() bool {
+		again, other, err := s.get(ctx, backend, key, func(fault.Reason) {})
+		found = err == nil && other.None()
+		if found {
+			b = again
+		}
+		return found || err != nil
+	}
+	c, err := s.claim(ctx, backend, key, look)
+	switch {
+	case err != nil:
+		return Blob{}, nil, Miss{}, err
+	case c != nil && c.lease != nil && !found && look() && found: // it was stored before the claim was ours
+		c.Release()
+		c = nil
+	}
+	if found {
+		return b, nil, Miss{}, nil
+	}
+	return Blob{}, c, miss, nil
+}
+
+// Claim waits for the right to build a key, within the context. settled is asked
+// whenever a builder ended; if it says true, nobody need build and the Claim is nil.
+func (s *Store) Claim(ctx context.Context, backend, key string, settled func() bool) (*Claim, error) {
+	return s.claim(ctx, backend, key, settled)
+}
+
+func (s *Store) claim(ctx context.Context, backend, key string, settled func() bool) (*Claim, error) {
+	if err := s.enter("store: claim", backend, key); err != nil {
+		return nil, err
+	}
+	s.leave() // waiting may take as long as a build; Close ends it by the context
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.base, cancel)()
+	c := &Claim{s: s, backend: backend, key: key}
+	if s.off || s.cfg.ReadOnly || s.writes.broken() {
+		return c, nil
+	}
+	lease, err := s.leases.Acquire(ctx, nameOf(backend, key), settled)
+	switch {
+	case s.base.Err() != nil:
+		if lease != nil {
+			_ = lease.Release() // gone past after the lease time
+		}
+		return nil, &fault.Error{Op: "store: claim", Err: ErrClosed}
+	case ctx.Err() != nil && lease == nil && err != nil:
+		return nil, ctx.Err()
+	case err != nil: // build without asking the host rather than not at all
+		s.degraded("claim", err)
+		return c, nil
+	case lease == nil:
+		return nil, nil
+	}
+	c.lease = lease
+	s.mu.Lock()
+	closed := s.mu.claims == nil || s.closed.Load()
+	if !closed {
+		s.mu.claims[c] = struct{}{}
+	}
+	s.mu.Unlock()
+	if closed {
+		c.release()
+		return nil, &fault.Error{Op: "store: claim", Err: ErrClosed}
+	}
+	return c, nil
+}
+
+// nameOf is a name for a key that fits every file system.
+func nameOf(backend, key string) string {
+	sum := sha256.Sum256([]byte(backend + "\x00" + key))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Enter must be called before a blob is given to a driver, and the function it
+// returns after the driver came back (SPEC P11). A Miss that is not zero means
+// that the blob must not be given to the driver: it killed a process before and
+// is set aside now (quarantined), or another process has been inside with it for
+// longer than the lease time (busy). For drivers that do not abort it does nothing.
+func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func(), miss Miss, err error) {
+	nothing := func() {}
+	if err := s.begin("store: enter"); err != nil {
+		return nothing, Miss{}, err
+	}
+	defer s.leave()
+	if s.off || s.cfg.ReadOnly || !s.cfg.Aborts(backend) {
+		return nothing, Miss{}, nil
+	}
+	name := hex.EncodeToString(b.digest[:])
+	mark, verdict, err := s.marks.Enter(ctx, name)
+	switch {
+	case ctx.Err() != nil && mark == nil:
+		return nothing, Miss{}, ctx.Err()
+	case err != nil: // the request goes on, without protection
+		s.degraded("mark", err)
+		return nothing, Miss{}, nil
+	case verdict == hostlock.Busy:
+		s.stats.reason(fault.Busy)
+		return nothing, Miss{Reason: fault.Busy}, nil
+	case verdict == hostlock.Crashed:
+		s.stats.reason(fault.Quarantined)
+		if s.banish(ctx, b, fault.Quarantined) {
+			if err := s.marks.Forget(name); err != nil {
+				s.logOnce("mark", err)
+			}
+		}
+		return nothing, Miss{Reason: fault.Quarantined}, nil
+	}
+	return func() {
+		if err := mark.Leave(); err != nil {
+			s.logOnce("mark", err)
+		}
+	}, Miss{}, nil
+}
+
+// Refuse says that a driver did not take a blob: it is set aside (SPEC P11).
+func (s *Store) Refuse(ctx context.Context, b Blob) error {
+	if err := s.begin("store: refuse"); err != nil {
+		return err
+	}
+	defer s.leave()
+	s.stats.reason(fault.DriverRefused)
+	s.banish(ctx, b, fault.DriverRefused)
+	return nil
+}
+
+// banish sets a sound entry aside, if it is still the one that was read.
+func (s *Store) banish(ctx context.Context, b Blob, reason fault.Reason) bool {
+	if b.layer > 0 {
+		return s.hide(s.layer(b.layer), b.Place)
+	}
+	if s.off || s.cfg.ReadOnly || b.Place == "" {
+		return false
+	}
+	err := s.dir.begin(ctx)
+	if err == nil {
+		if file, v := s.readKernel(s.main, b.Place); v.kind == sound && frame.DigestOf(file) == b.digest {
+			err = s.dir.setAside(b.Place, Miss{Reason: reason})
+		}
+		err = errors.Join(err, s.dir.end(ctx))
+	}
+	if err != nil {
+		s.logOnce("set aside", err)
+	}
+	return err == nil
+}
+
+// hiddenName is the mark that hides an entry of a base: it holds for the very
+// file that was found bad.
+func hiddenName(l folder, place string) (string, bool) {
+	info, err := l.Lstat(place + "/" + kernelFile)
+	if err != nil {
+		info, err = l.Lstat(place)
+	}
+	if err != nil {
+		return "", false
+	}
+	return markDir + "/hidden-" + nameOf(l.Root(), place+"\x00"+strconv.FormatInt(info.Size, 10)+"\x00"+strconv.FormatInt(info.ModTime.UnixNano(), 10)), true
+}
+
+// hide notes in the writable directory that an entry of a base is bad (SPEC P14).
+func (s *Store) hide(l folder, place string) bool {
+	name, ok := hiddenName(l, place)
+	if !ok {
+		return false
+	}
+	s.mu.Lock()
+	s.mu.hidden[name] = true // also where nothing can be written
+	s.mu.Unlock()
+	if s.cfg.ReadOnly {
+		return true
+	}
+	if err := vfs.WriteNew(s.main, name, false, []byte(l.Root()+"/"+place+"\n")); err != nil && !isTaken(err) {
+		s.logOnce("hide", err)
+		return false
+	}
+	s.stats.setAside.Add(1)
+	s.tell(Event{Kind: "quarantined", Backend: backendOf(place), Place: place})
+	return true
+}
+
+func (s *Store) isHidden(l folder, place string) bool {
+	name, ok := hiddenName(l, place)
+	if !ok {
+		return true
+	}
+	s.mu.Lock()
+	known := s.mu.hidden[name]
+	s.mu.Unlock()
+	if known {
+		return true
+	}
+	_, err := s.main.Lstat(name)
+	return err == nil
+}

@@ -1,0 +1,205 @@
+package blobstore
+
+import (
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// Policy says which entries go when the capacity is reached (SPEC P7).
+type Policy string
+
+// The policies.
+const (
+	FIFO Policy = "fifo" // by creation time; the default
+	LRU  Policy = "lru"  // by last use, kept over reopening
+	Cost Policy = "cost" // by compile time x (uses + 1) per byte
+)
+
+// Durability says what survives a power loss (SPEC P10). Whatever it is, a kill
+// of the process never leaves half an entry, and damage is always noticed.
+type Durability string
+
+// The levels, with what a store of 64 KiB pays for them on a local SSD.
+const (
+	None Durability = "none" // nothing is synced: what was stored in the last half minute may be gone
+	File Durability = "file" // contents are synced, names are not: an entry is whole, gone, or lacks a file, which is a miss and heals; two syncs
+	Full Durability = "full" // what Put acknowledged is there; five syncs and more; the default
+)
+
+// DefaultLease is how long a holder may stand still before it is replaced.
+const DefaultLease = 10 * time.Second
+
+// DefaultCapacity is what commands use where none is given, in bytes. A Config
+// has no default: without a capacity the store is off (SPEC P1).
+const DefaultCapacity = 1024 << 20
+
+// DefaultLargest is the largest file that a store without a capacity reads.
+const DefaultLargest = 1 << 30
+
+// Config of a Store. Dir and Capacity turn it on; the rest has usable zeros.
+type Config struct {
+	Dir      string      // absolute or relative to the working directory; empty = off
+	Capacity limit.Limit // bytes of all entries; not given or 0 = off, unless ReadOnly
+
+	Policy     Policy        // empty = FIFO
+	Durability Durability    // empty = Full
+	Lease      time.Duration // 0 = DefaultLease
+	ReadOnly   bool          // writes nothing at all; needs no capacity
+	Shared     bool          // the directory lies on a network file system: no file locks, see doc.go
+
+	Off   []string // backends for which the store is switched off
+	Bases []string // read-only directories, asked after Dir in this order (SPEC P14)
+
+	// Identity gives what the blobs of a backend must fit; it is asked once a
+	// backend. nil, or an identity without library or build, means that nothing
+	// of that backend is stored or loaded (SPEC P12).
+	Identity func(backend string) gpuexec.Identity
+
+	// Trust is the path of a trust list (SPEC P15). Empty = every sound entry is
+	// trusted. Signer signs what is stored; nil = unsigned.
+	Trust  string
+	Signer *frame.Signer
+
+	// Factors takes a key apart into named factors, for Explain; one of them may
+	// be called "kind". nil = keys are opaque.
+	Factors func(backend, key string) map[string]string
+
+	// Aborts tells which backends have drivers that can take the process down on
+	// a bad blob; their loads are marked (SPEC P11). nil = none.
+	Aborts func(backend string) bool
+
+	Logger *slog.Logger             // nil = silent
+	Now    func() time.Time         // for creation and use times, retries and sweeps; nil = time.Now
+	Hash   func(key string) uint64  // names buckets; nil = xxhash64, the contract of SPEC P2
+	FS     func(root string) vfs.FS // nil = the machine's
+	Listen func(Event)              // told what the store did, on the goroutine that did it; nil = nobody
+
+	// After calls a function once that much time has passed by Now, and gives what
+	// stops it; nil = time.AfterFunc. Sweeps and the writing of uses hang on it.
+	After func(time.Duration, func()) (stop func() bool)
+}
+
+// Event is one thing that a store did beside answering.
+type Event struct {
+	Kind    string // "stored", "evicted", "quarantined" or "swept"
+	Backend string
+	Place   string // folder of the entry below Dir
+	Reason  fault.Reason
+	Bytes   int64
+}
+
+// Validate reports every mistake at once, as fault.ErrInvalid.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fault.Invalidf("store: config", format, args...))
+	}
+	if err := c.Capacity.Validate(); err != nil {
+		errs = append(errs, &fault.Error{Op: "store: config", Err: err})
+	}
+	if !slices.Contains([]Policy{"", FIFO, LRU, Cost}, c.Policy) {
+		bad("policy %q: want fifo, lru or cost", c.Policy)
+	}
+	if !slices.Contains([]Durability{"", None, File, Full}, c.Durability) {
+		bad("durability %q: want none, file or full", c.Durability)
+	}
+	if c.Lease < 0 {
+		bad("lease %v: want a duration above 0, or 0 for %v", c.Lease, DefaultLease)
+	}
+	for _, b := range c.Off {
+		if !validBackend(b) {
+			bad("backend %q: want letters, digits, '-', '_' or '.', and no name that the store itself uses", b)
+		}
+	}
+	if s := c.Signer; s != nil && (s.ID == "" || len(s.ID) > 1024 || len(s.Key) == 0) {
+		bad("the signer has no id, a key id above 1024 bytes, or no key")
+	}
+	return errors.Join(errs...)
+}
+
+// disabled reports whether the store neither reads nor writes (SPEC P1).
+func (c Config) disabled() bool {
+	if c.Dir == "" {
+		return true
+	}
+	n, counted := c.Capacity.Value()
+	return !c.ReadOnly && !c.Capacity.IsUnlimited() && (!counted || n == 0)
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Policy == "" {
+		c.Policy = FIFO
+	}
+	if c.Durability == "" {
+		c.Durability = Full
+	}
+	if c.Lease == 0 {
+		c.Lease = DefaultLease
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.FS == nil {
+		c.FS = vfs.Dir
+	}
+	if c.After == nil {
+		c.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
+	}
+	if c.Listen == nil {
+		c.Listen = func(Event) {}
+	}
+	if c.Aborts == nil {
+		c.Aborts = func(string) bool { return false }
+	}
+	if c.Identity == nil {
+		c.Identity = func(string) gpuexec.Identity { return gpuexec.Identity{} }
+	}
+	if c.Dir == "" {
+		return c, nil
+	}
+	dir, err := filepath.Abs(c.Dir)
+	c.Dir = dir
+	return c, err
+}
+
+// Folders of the store itself. What else lies in the root and is a folder
+// belongs to a backend.
+const (
+	leaseDir      = "lease"
+	lockDir       = "lease/directory"
+	keyDir        = "lease/key"
+	tmpDir        = "tmp"
+	markDir       = "mark"
+	usesDir       = "uses"
+	quarantineDir = "quarantine"
+
+	sizeFile    = "size.txt"
+	journalFile = "lease/journal"
+	keyFile     = "key.bin"
+	kernelFile  = "kernel.bin"
+)
+
+var ownDirs = []string{leaseDir, lockDir, keyDir, tmpDir, markDir, usesDir, quarantineDir}
+
+// validBackend reports whether a name can be a backend's folder.
+func validBackend(name string) bool {
+	if name == "" || len(name) > 64 || name[0] == '.' || slices.Contains(ownDirs, name) || name == sizeFile {
+		return false
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
+	})
+}

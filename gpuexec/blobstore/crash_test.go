@@ -1,0 +1,225 @@
+package blobstore_test
+
+import (
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/crashfs"
+	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// The sizes of the tests with processes: small by default, larger with -kills=1000 -processes=64 -build=2s.
+var (
+	killCount    = flag.Int("kills", 24, "writers killed in TestKill")
+	processCount = flag.Int("processes", 12, "processes in TestOneBuildOnTheHost")
+	buildTime    = flag.Duration("build", 500*time.Millisecond, "how long a build takes there")
+)
+
+// powerConfig is a store on a file system that can lose power.
+func powerConfig(f vfs.FS, level blobstore.Durability) blobstore.Config {
+	return blobstore.Config{
+		Dir: "/crashfs", Capacity: limit.Of(2000), Durability: level,
+		Identity: func(string) gpuexec.Identity { return defaultIdentity() },
+		FS:       func(string) vfs.FS { return f },
+	}
+}
+
+// P9, P10: power is lost after every single operation, keeping none, half and
+// all of what was not synced: every state opens, no payload is ever wrong, and
+// with full every acknowledged entry is there.
+func TestPowerLoss(t *testing.T) {
+	for _, level := range []blobstore.Durability{blobstore.None, blobstore.File, blobstore.Full} {
+		t.Run(string(level), func(t *testing.T) {
+			var disk *crashfs.FS
+			var acknowledged []string
+			states, recovered := 0, 0
+			check := func(op string) {
+				for _, keep := range []float64{0, 0.5, 1} {
+					states++
+					clone := disk.Clone(keep, uint64(states))
+					s, err := blobstore.Open(background, powerConfig(clone, level))
+					if err != nil {
+						t.Fatalf("after %s %d keeping %v: %v", op, states, keep, err)
+					}
+					for i := range 12 {
+						key := fmt.Sprintf("k%d", i)
+						b, miss, err := s.Get(background, backend, key)
+						switch {
+						case err != nil:
+							t.Fatal(err)
+						case miss.None() && string(b.Payload) != string(payload("v"+key[1:], 300)):
+							t.Fatalf("after %s %d keeping %v: a wrong payload for %s: %q", op, states, keep, key, b.Payload)
+						case miss.None():
+							recovered++
+						case level != blobstore.None && miss.Reason != "absent" && (level == blobstore.Full || miss.Reason != "truncated"):
+							t.Errorf("after %s %d keeping %v: %s is %v: want whole or not there", op, states, keep, key, miss)
+						}
+						if level == blobstore.Full && !miss.None() && strings.Contains(strings.Join(acknowledged, " ")+" ", key+" ") {
+							t.Errorf("after %s %d keeping %v: %s was acknowledged and is gone: %v", op, states, keep, key, miss)
+						}
+					}
+					u, err := s.Usage(background)
+					if err != nil || u.Bytes > 2000 {
+						t.Errorf("after %s: %+v %v", op, u, err)
+					}
+					if err := s.Close(background); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			disk = crashfs.New(check)
+			s, err := blobstore.Open(background, powerConfig(disk, level))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 6 {
+				if i >= 4 { // evicts the oldest, which is then allowed to be gone
+					acknowledged = acknowledged[1:]
+				}
+				key := fmt.Sprintf("k%d", i)
+				if err := s.Put(background, backend, key, payload("v"+key[1:], 300), time.Second); err != nil {
+					t.Fatal(err)
+				}
+				acknowledged = append(acknowledged, key)
+			}
+			if err := s.Close(background); err != nil {
+				t.Error(err)
+			}
+			if states < 300 || recovered == 0 {
+				t.Errorf("%d states with %d entries: the test has lost its bite", states, recovered)
+			}
+		})
+	}
+}
+
+// P8, P9: writers on one directory are killed at any point.
+func TestKill(t *testing.T) {
+	r := newRig(t)
+	const writers = 16
+	kills := *killCount
+	var wg sync.WaitGroup
+	deaths := make(chan struct{}, kills)
+	for range kills {
+		deaths <- struct{}{}
+	}
+	close(deaths)
+	for w := range writers {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				if _, more := <-deaths; !more {
+					return
+				}
+				cmd := r.child("puts", r.path("d"), fmt.Sprint(4*mib), "0", "1000", "5000")
+				time.Sleep(time.Duration(20+(w*37+n*61)%180) * time.Millisecond) // when to kill is what varies
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+			}
+		})
+	}
+	wg.Wait()
+	s := r.open("d", 4*mib)
+	r.want("bad", s.verify(), 0)
+	r.want("audit", s.audit(), "ok")
+	found := 0
+	for i := range 1000 {
+		switch got := s.get("k" + strconv.Itoa(i)); got {
+		case "v" + strconv.Itoa(i):
+			found++
+		case "miss reason=absent":
+		default:
+			t.Errorf("k%d: %s", i, got)
+		}
+	}
+	r.want("found some", found > 0, true)
+	r.want("temporary files are bounded", len(r.names("d/tmp")) <= kills*2, true)
+	r.want("put", s.put("fresh", "w"), "ok")
+	r.want("get", s.get("fresh"), "w")
+}
+
+// P8: cold on one key: one build on the host.
+func TestOneBuildOnTheHost(t *testing.T) {
+	r := newRig(t)
+	log := r.path("runs")
+	begin := time.Now()
+	var wg sync.WaitGroup
+	for range *processCount {
+		cmd := r.child("build", r.path("d"), fmt.Sprint(mib), "k", "v", buildTime.String(), log)
+		wg.Go(func() {
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d processes: %v for a build of %v", *processCount, time.Since(begin), *buildTime)
+	r.want("builds", strings.Count(string(r.read(log)), "\n"), 1)
+	r.want("get", r.open("d", mib).get("k"), "v")
+}
+
+// P8: a builder that is killed is replaced at once, one that stands still within
+// the lease time; its late publish is harmless.
+func TestBuilderIsReplaced(t *testing.T) {
+	for _, signal := range []string{"kill", "stop"} {
+		t.Run(signal, func(t *testing.T) {
+			r := newRig(t)
+			log := r.path("runs")
+			s := r.open("d", mib, func(c *blobstore.Config) { c.Lease = time.Second })
+			duration := "1h"
+			if signal == "stop" {
+				duration = "300ms"
+			}
+			cmd := r.child("build", r.path("d"), fmt.Sprint(mib), "k", "late", duration, log)
+			r.eventually("the child builds", func() bool { return r.exists(log) })
+			if signal == "kill" {
+				r.must(cmd.Process.Kill())
+			} else {
+				r.must(cmd.Process.Signal(syscall.SIGSTOP))
+			}
+			_, c, miss, err := s.Obtain(background, backend, "k")
+			r.want("obtain", words(miss.Reason, err, c != nil), "absent <nil> true")
+			r.want("token", c.Token(), 2)
+			r.must(c.Save(background, []byte("mine"), time.Second))
+			if signal == "stop" {
+				r.must(cmd.Process.Signal(syscall.SIGCONT))
+			}
+			if err := cmd.Wait(); (err == nil) != (signal == "stop") {
+				t.Error(err)
+			}
+			r.want("get", s.get("k"), "mine")
+			r.want("entries", s.usage().Entries, 1)
+			r.want("audit", s.audit(), "ok")
+		})
+	}
+}
+
+// P7, P8: a holder of the directory lock that stands still is passed over, and
+// counts again when it wakes up.
+func TestLockIsPassedOver(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 30000, func(c *blobstore.Config) { c.Lease = 300 * time.Millisecond })
+	s.put("k0", "v0")
+	for range 2 {
+		cmd := r.child("puts", r.path("d"), "30000", "0", "300", "5000")
+		r.eventually("the child stores", func() bool { return s.usage().Entries > 3 })
+		r.must(cmd.Process.Signal(syscall.SIGSTOP))
+		begin := time.Now()
+		for i := range 5 {
+			r.want("put", s.put(fmt.Sprintf("mine%d", i), "v", putOptions{bytes: 5000}), "ok")
+		}
+		r.want("in time", time.Since(begin) < 5*time.Second, true)
+		r.must(cmd.Process.Signal(syscall.SIGCONT))
+		r.must(cmd.Wait())
+		r.want("size", s.usage().Bytes <= 30000, true)
+		r.want("audit", s.audit(), "ok")
+		r.want("verify", s.verify(), 0)
+	}
+}

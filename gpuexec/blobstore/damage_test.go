@@ -1,0 +1,196 @@
+package blobstore_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// P4, P3: every byte flipped and every shorter length of both files; package frame
+// goes through every bit.
+func TestEveryByte(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.put("k1", "some-kernel-bytes", putOptions{bytes: 64})
+	dir := s.place("k1")
+	pristine := map[string][]byte{}
+	for _, name := range []string{"key.bin", "kernel.bin"} {
+		pristine[name] = r.read(filepath.Join(dir, name))
+	}
+	damaged := func(name string, text []byte, want ...string) {
+		t.Helper()
+		for n, p := range pristine {
+			r.write(filepath.Join(dir, n), p)
+		}
+		r.write(filepath.Join(dir, name), text)
+		r.wantOf(name, s.get("k1"), want...)
+		r.want("moved away", r.exists(dir), false)
+	}
+	for name, text := range pristine {
+		for at := range text {
+			flipped := append([]byte(nil), text...)
+			flipped[at] ^= 1 << (at % 8)
+			want := []string{"miss reason=checksum*"}
+			switch {
+			case name == "kernel.bin" && at < 8:
+				want = []string{"miss reason=format field=magic"}
+			case name == "kernel.bin" && at >= 12 && at < 20:
+				want = []string{"miss reason=truncated*", "miss reason=trailing*"}
+			}
+			damaged(name, flipped, want...)
+		}
+		for n := range len(text) {
+			damaged(name, text[:n], "miss reason=truncated*")
+		}
+		damaged(name, append(text[:len(text):len(text)], 'x'), "miss reason=trailing*")
+	}
+	r.want("quarantine is bounded", s.usage().Quarantined <= 32, true)
+	r.want("put", s.put("k1", "again"), "ok")
+	r.want("get", s.get("k1"), "again")
+	r.want("audit", s.audit(), "ok")
+}
+
+// P4: damage heals, is counted by reason, and lies in quarantine.
+func TestHeals(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.put("k1", "v1", putOptions{bytes: 100})
+	r.flip(s.kernel("k1"), -3)
+	r.want("get", s.get("k1"), "miss reason=checksum")
+	r.want("count", s.Count(fault.Checksum), 1)
+	r.want("quarantined", s.usage().Quarantined, 1)
+	r.want("get", s.get("k1"), "miss reason=absent")
+	r.want("put", s.put("k1", "v1", putOptions{bytes: 100}), "ok")
+	r.want("get", s.get("k1"), "v1")
+	r.want("audit", s.audit(), "ok")
+	r.want("verify", s.verify(), 0)
+	r.flip(s.kernel("k1"), -1)
+	r.want("put over damage", s.put("k1", "healed"), "ok")
+	r.want("get", s.get("k1"), "healed")
+	r.want("size", s.audit(), "ok")
+}
+
+// P4, R1: foreign contents have their reasons; half an entry is a miss and is replaced.
+func TestForeignContents(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	for i := 1; i <= 7; i++ {
+		s.put(fmt.Sprintf("k%d", i), fmt.Sprintf("v%d", i), putOptions{bytes: 50})
+	}
+	r.write(s.kernel("k1"), append(r.read(s.kernel("k1")), 0))
+	r.write(s.kernel("k2"), nil)
+	r.write(s.kernel("k3"), []byte("garbage-that-is-no-kernel"))
+	r.write(s.kernel("k5"), make([]byte, len(r.read(s.kernel("k5")))))
+	r.must(os.Remove(s.kernel("k6")))
+	r.must(os.Remove(s.place("k7", "key.bin")))
+	for key, want := range map[string]string{
+		"k1": "miss reason=trailing", "k2": "miss reason=truncated", "k3": "miss reason=format field=magic", "k4": "v4",
+		"k5": "miss reason=format field=magic", "k6": "miss reason=truncated field=kernel.bin", "k7": "miss reason=truncated field=key.bin",
+	} {
+		r.want(key, s.get(key), want)
+	}
+	r.want("entries", s.usage().Entries, 1)
+	for _, key := range []string{"k6", "k7"} {
+		r.want("put", s.put(key, "w"), "ok")
+		r.want("get", s.get(key), "w")
+	}
+	r.want("audit", s.audit(), "ok")
+}
+
+// P4: what is not ours in the directory is passed over and left alone.
+func TestForeignThings(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.put("k1", "v1")
+	s.put("k2", "v2")
+	s.shut()
+	r.write(r.path("d/readme.txt"), []byte("hello"))
+	r.write(r.path("d/test/junk"), []byte("x"))
+	r.must(os.MkdirAll(r.path("d/test/12345"), 0o700))
+	r.must(os.MkdirAll(r.path("d/test/abc/deep/deeper"), 0o700))
+	r.must(os.Symlink("../../outside", r.path("d/test/99")))
+	r.must(syscall.Mkfifo(r.path("d/test/12345/0"), 0o600))
+	r.write(r.path("outside/0/key.bin"), []byte("k9"))
+	r.must(os.Symlink(".", r.path("d/loop")))
+	r.must(os.Symlink("../../outside/0", r.path("d/test/12345/1")))
+	s.reopen()
+	r.want("k1", s.get("k1"), "v1")
+	r.want("k2", s.get("k2"), "v2")
+	r.want("entries", s.usage().Entries, 2)
+	r.want("verify", s.verify(), 0)
+	r.want("outside", r.exists(r.path("outside/0/key.bin")), true)
+	r.want("readme", r.exists(r.path("d/readme.txt")), true)
+	bucket := r.path("d/test/" + s.Bucket("k3"))
+	r.must(os.Symlink("../../outside", bucket))
+	r.want("bucket is a link", s.get("k3"), "miss reason=absent")
+	r.want("put", s.put("k3", "v3"), "ok")
+	r.want("get", s.get("k3"), "v3")
+	r.want("audit", s.audit(), "ok")
+}
+
+// P4: links are not followed, FIFOs do not block.
+func TestLinksAndPipes(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	for i := 1; i <= 3; i++ {
+		s.put(fmt.Sprintf("k%d", i), "v")
+	}
+	r.write(r.path("stolen"), r.read(s.kernel("k1")))
+	r.must(os.Remove(s.kernel("k1")))
+	r.must(os.Symlink("../../../../stolen", s.kernel("k1")))
+	r.must(os.Remove(s.kernel("k2")))
+	r.must(syscall.Mkfifo(s.kernel("k2"), 0o600))
+	r.must(os.Remove(s.place("k3", "key.bin")))
+	r.must(syscall.Mkfifo(s.place("k3", "key.bin"), 0o600))
+	r.want("verify", s.verify(), 3)
+	for _, k := range []string{"k1", "k2"} {
+		r.want(k, s.get(k), "miss reason=format field=kernel.bin")
+	}
+	r.want("k3", s.get("k3"), "miss reason=format field=key.bin")
+	r.want("stolen", r.exists(r.path("stolen")), true)
+	r.want("put", s.put("k1", "new"), "ok")
+	r.want("get", s.get("k1"), "new")
+}
+
+// P3, P4: lengths are not believed and not allocated; another version stays where it is.
+func TestForged(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 64*mib)
+	for i, n := range []uint64{1 << 63, 1_000_000_000, 1} {
+		k := fmt.Sprintf("k%d", i)
+		s.put(k, "v", putOptions{bytes: 10})
+		forged, err := frame.Forge(r.read(s.kernel(k)), k, "length", n)
+		r.must(err)
+		r.write(s.kernel(k), forged)
+		r.want("allocation", allocated(func() {
+			r.wantOf(k, s.get(k), "miss reason=truncated field=length", "miss reason=trailing field=length")
+		}) < mib, true)
+	}
+	s.put("huge", "v")
+	r.must(os.Truncate(s.kernel("huge"), 10<<30))
+	r.want("allocation", allocated(func() { r.want("huge", s.get("huge"), "miss reason=trailing") }) < mib, true)
+	s.put("k", "v")
+	forged, err := frame.Forge(r.read(s.kernel("k")), "k", "format", 999)
+	r.must(err)
+	r.write(s.kernel("k"), forged)
+	before := s.usage().Quarantined
+	r.want("version", s.get("k"), "miss reason=outdated field=format")
+	r.want("quarantined", s.usage().Quarantined, before)
+	r.want("verify", s.verify(), 0)
+	r.want("put", s.put("k", "new"), "ok")
+	r.want("get", s.get("k"), "new")
+}
+
+func allocated(do func()) uint64 {
+	var a, b runtime.MemStats
+	runtime.ReadMemStats(&a)
+	do()
+	runtime.ReadMemStats(&b)
+	return b.TotalAlloc - a.TotalAlloc
+}

@@ -1,0 +1,307 @@
+package blobstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/hostlock"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// directory is the writable directory as its only writer in this process sees
+// it. Everything but construction happens between begin and end.
+//
+// INVARIANT: bytes in use are within capacity whenever a change has ended, on a
+// file system with locks (TestCapacityHolds).
+type directory struct {
+	s  *Store
+	mu turnstile // held from begin to end
+
+	lock    *hostlock.Directory // nil on a shared file system
+	journal journal
+	idx     *index
+	fresh   bool // idx is what the disk holds, as far as the journal was read
+	text    int64
+	trash   []string // folders in tmp/ to be removed after the change
+}
+
+// turnstile is a mutex whose waiters leave with their context: whoever is inside
+// may be waiting for another process.
+type turnstile chan struct{} // capacity 1: who is inside
+
+func (t turnstile) lock(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t turnstile) unlock() { <-t }
+
+const (
+	unknownSize = -1
+	setAsideMax = 32 // entries kept in quarantine/
+)
+
+// prepare makes what is missing of the layout and reads the directory. It is
+// how a store opens, and how it goes on after trouble.
+func (d *directory) prepare(ctx context.Context) error {
+	fsys := d.s.main.FS
+	if err := checkOwner(fsys, fsys.Root(), true); err != nil {
+		return err
+	}
+	for _, name := range ownDirs {
+		if err := fsys.Mkdir(name); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if info, err := fsys.Lstat(name); err != nil || !info.Mode.IsDir() {
+			return errors.Join(fmt.Errorf("%s is no folder: move it away", name), err)
+		}
+	}
+	if err := d.mu.lock(ctx); err != nil {
+		return err
+	}
+	d.fresh = false
+	d.mu.unlock()
+	if err := d.begin(ctx); err != nil {
+		return err
+	}
+	err := d.loadUses()
+	if err == nil {
+		err = d.shrink(d.s.capacity(), "")
+	}
+	return errors.Join(err, d.end(ctx))
+}
+
+// begin takes the locks and brings the index up to date.
+func (d *directory) begin(ctx context.Context) error {
+	if err := d.mu.lock(ctx); err != nil {
+		return err
+	}
+	err := d.enter(ctx)
+	if err != nil {
+		d.leave()
+		d.mu.unlock()
+	}
+	return err
+}
+
+func (d *directory) enter(ctx context.Context) error {
+	if d.lock != nil {
+		if err := d.lock.Lock(ctx); err != nil {
+			return err
+		}
+	}
+	d.s.takeUses(d.idx)
+	if d.lock != nil && d.fresh {
+		err := d.journal.follow(d.idx)
+		if !errors.Is(err, errStale) {
+			return err
+		}
+	}
+	return d.list()
+}
+
+// list reads the whole directory.
+func (d *directory) list() error {
+	d.fresh = false
+	x := newIndex(d.s.cfg.Policy)
+	err := d.s.main.scan(func(place string, key, kernel int64) error {
+		x.add(record{place: place, bytes: max(key, 0) + max(kernel, 0)})
+		d.beat()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	x.inherit(d.idx)
+	d.idx = x
+	d.text = d.readSize()
+	if d.lock == nil {
+		return nil // every change lists again
+	}
+	if err := d.journal.reset(false); err != nil {
+		return err
+	}
+	d.fresh = true
+	return nil
+}
+
+func (d *directory) beat() {
+	if d.lock != nil {
+		d.lock.Beat()
+	}
+}
+
+// readSize is what size.txt says, or unknownSize.
+func (d *directory) readSize() int64 {
+	text, err := vfs.ReadFile(d.s.main, sizeFile, 32)
+	if err != nil {
+		return unknownSize
+	}
+	n, err := strconv.ParseInt(strings.TrimSuffix(string(text), "\n"), 10, 64)
+	if err != nil || n < 0 || strconv.FormatInt(n, 10) != strings.TrimSuffix(string(text), "\n") {
+		return unknownSize
+	}
+	return n
+}
+
+// end makes the change known and gives the locks back. A writer that was passed
+// over while it stood still counts again, so that what it did late does no harm.
+func (d *directory) end(ctx context.Context) error {
+	err := d.finish()
+	for again := 0; err == nil && d.lock != nil && !d.lock.Held() && again < 3; again++ {
+		d.lock.Unlock()
+		d.fresh = false
+		if err = d.enter(ctx); err != nil {
+			break
+		}
+		if err = d.journal.reset(true); err == nil {
+			err = errors.Join(d.shrink(d.s.capacity(), ""), d.finish())
+		}
+	}
+	d.leave()
+	trash := d.trash
+	d.trash = nil
+	if err != nil {
+		d.fresh = false
+	}
+	d.mu.unlock()
+	for _, name := range trash {
+		_ = d.s.main.RemoveAll(name) // what is left goes with the next sweep
+	}
+	return err
+}
+
+func (d *directory) leave() {
+	if d.lock != nil {
+		d.lock.Unlock()
+	}
+}
+
+// finish writes size.txt and the end of the change.
+func (d *directory) finish() error {
+	if d.text != d.idx.bytes {
+		temporary := tmpDir + "/" + hostlock.Unique()
+		text := strconv.AppendInt(nil, d.idx.bytes, 10)
+		if err := vfs.WriteNew(d.s.main, temporary, false, text); err != nil {
+			return err
+		}
+		if err := replace(d.s.main, temporary, sizeFile); err != nil {
+			return err
+		}
+		d.text = d.idx.bytes
+	}
+	if d.lock == nil {
+		return nil
+	}
+	return d.journal.end()
+}
+
+// change says that files are about to be moved.
+func (d *directory) change() error {
+	if d.lock == nil {
+		return nil
+	}
+	if !d.lock.Held() {
+		d.fresh = false
+		return fmt.Errorf("the directory lock was passed on while this process stood still")
+	}
+	return d.journal.begin()
+}
+
+// take moves a finished entry from tmp/ to its place.
+func (d *directory) take(from string, r record) error {
+	if err := d.change(); err != nil {
+		return err
+	}
+	if err := d.s.main.Rename(from, r.place); err != nil {
+		return err
+	}
+	d.idx.add(r)
+	d.journal.added(r)
+	return nil
+}
+
+// drop moves an entry out of sight; its files are removed after the change.
+func (d *directory) drop(place, to string) error {
+	if err := d.change(); err != nil {
+		return err
+	}
+	if err := d.s.main.Rename(place, to); err != nil && !isGone(err) {
+		return err
+	}
+	d.idx.remove(place)
+	d.journal.removed(place)
+	_ = d.s.main.Remove(place[:strings.LastIndexByte(place, '/')]) // stays if it is not empty
+	return nil
+}
+
+// shrink evicts until the bytes are within capacity. keep is never evicted.
+func (d *directory) shrink(capacity int64, keep string) error {
+	if d.idx.bytes <= capacity {
+		return nil
+	}
+	for _, r := range d.idx.unknown() {
+		d.s.main.meta(r)
+		d.beat()
+	}
+	for _, r := range d.idx.surplus(capacity, keep) {
+		bytes := r.bytes
+		to := tmpDir + "/" + hostlock.Unique()
+		if err := d.drop(r.place, to); err != nil {
+			return err
+		}
+		d.trash = append(d.trash, to)
+		d.s.stats.evictions.Add(1)
+		d.s.tell(Event{Kind: "evicted", Backend: backendOf(r.place), Place: r.place, Bytes: bytes})
+		d.beat()
+	}
+	return nil
+}
+
+// setAside moves a bad entry to quarantine/, out of which the oldest go.
+func (d *directory) setAside(place string, miss Miss) error {
+	name := fmt.Sprintf("%016x-%s-%s-%s", uint64(time.Now().UnixNano()), miss.Reason, strings.ReplaceAll(place, "/", "-"), hostlock.Unique()[:8])
+	if err := d.drop(place, quarantineDir+"/"+name); err != nil {
+		return err
+	}
+	d.s.stats.setAside.Add(1)
+	d.s.tell(Event{Kind: "quarantined", Backend: backendOf(place), Place: place, Reason: miss.Reason})
+	return d.boundQuarantine()
+}
+
+func (d *directory) boundQuarantine() error {
+	list, err := d.s.main.ReadDir(quarantineDir)
+	if err != nil {
+		return err
+	}
+	var bytes int64
+	kept := 0
+	for i := len(list) - 1; i >= 0; i-- { // names begin with their time: the newest is last
+		name := quarantineDir + "/" + list[i].Name
+		key, kernel, _ := d.s.main.sizes(name)
+		bytes += max(key, 0) + max(kernel, 0)
+		if kept++; kept > setAsideMax || bytes > d.s.capacity() {
+			d.trash = append(d.trash, name)
+		}
+	}
+	return nil
+}
+
+// readAll is io.ReadFull for a file of which the size was seen.
+func readAll(f io.ReaderAt, into []byte, offset int64) (short bool, err error) {
+	n, err := f.ReadAt(into, offset)
+	if err == io.EOF {
+		err = nil
+	}
+	return n < len(into), err
+}

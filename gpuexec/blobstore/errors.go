@@ -1,0 +1,61 @@
+package blobstore
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// Sentinels of the errors here; more is said by *fault.Error around them.
+var (
+	ErrInvalid  = fault.ErrInvalid  // mend the argument; nothing was changed
+	ErrClosed   = fault.ErrClosed   // open another one
+	ErrRefused  = fault.ErrRefused  // not stored, or the directory is not safe: see the reason
+	ErrTooLarge = fault.ErrTooLarge // larger than the capacity
+	ErrIO       = fault.ErrIO       // see the cause; the request that led to it can go on
+	ErrNotFound = fault.ErrNotFound // no such entry
+)
+
+// Miss says why there is no blob. The zero Miss is a hit.
+type Miss = frame.Flaw
+
+func refused(op, backend, key string, miss Miss, err error) error {
+	return &fault.Error{Op: op, Backend: backend, Key: key, Reason: miss.Reason, Field: miss.Field,
+		Err: fmt.Errorf("%w: %w", ErrRefused, err)}
+}
+
+// trouble makes an error of the file system one of this package.
+func trouble(op, dir string, err error) error {
+	return &fault.Error{Op: op, Key: dir, Err: fmt.Errorf("%w: %w", ErrIO, err)}
+}
+
+// kind is what log lines of trouble are counted by: once per kind (SPEC P5).
+func kind(op string, err error) string {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return op + ": " + unix.ErrnoName(errno)
+	}
+	return op
+}
+
+// isGone: somebody removed it meanwhile, or it never was.
+func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// isForeign: what is there is no file that a store would have made.
+func isForeign(err error) bool {
+	for _, e := range []error{unix.ELOOP, unix.ENOTDIR, unix.ENXIO, unix.EISDIR, unix.ENODEV, fs.ErrInvalid, vfs.ErrTooLong} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// isTaken: somebody else made it first.
+func isTaken(err error) bool { return errors.Is(err, fs.ErrExist) }

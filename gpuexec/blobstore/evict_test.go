@@ -1,0 +1,208 @@
+package blobstore_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+)
+
+func (s *shop) fill(from, to, size int) {
+	s.r.t.Helper()
+	for i := from; i <= to; i++ {
+		s.r.want("put", s.put(fmt.Sprintf("k%d", i), fmt.Sprintf("v%d", i), putOptions{bytes: size, cost: 1}), "ok")
+		s.r.clock(5 * time.Millisecond)
+	}
+}
+
+func (s *shop) has(keys ...int) (have []int) {
+	for _, i := range keys {
+		if s.get(fmt.Sprintf("k%d", i)) == fmt.Sprintf("v%d", i) {
+			have = append(have, i)
+		}
+	}
+	return have
+}
+
+// P7, P6: fifo by creation; a load does not refresh.
+func TestFIFO(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 350*kib)
+	s.fill(1, 3, 100*kib)
+	r.want("get", s.has(1), []int{1})
+	s.fill(4, 4, 100*kib)
+	r.want("get", s.get("k1"), "miss reason=absent")
+	r.want("have", s.has(2, 3, 4), []int{2, 3, 4})
+	r.want("size", s.usage().Bytes <= 350*kib, true)
+	r.want("audit", s.audit(), "ok")
+	r.want("too large", s.put("big", "v", putOptions{bytes: 400 * kib}), "refused reason=too_large")
+	r.want("nothing evicted", s.has(2, 3, 4), []int{2, 3, 4})
+}
+
+// P7: lru, and the order of use outlives the opening.
+func TestLRU(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 350*kib, policy(blobstore.LRU))
+	s.fill(1, 3, 100*kib)
+	r.want("use", s.has(1), []int{1})
+	r.clock(time.Millisecond)
+	s.reopen()
+	s.fill(4, 4, 100*kib)
+	r.want("least recent went", s.get("k2"), "miss reason=absent")
+	r.want("use", s.has(3), []int{3})
+	s.shut()
+	s = r.open("d", 250*kib, policy(blobstore.LRU))
+	r.want("entries", s.usage().Entries, 2)
+	r.want("went", s.get("k1"), "miss reason=absent")
+	r.want("stay", s.has(3, 4), []int{3, 4})
+	for range 4 {
+		s.reopen()
+	}
+	list, err := os.ReadDir(r.path("d/uses"))
+	r.must(err)
+	r.want("files of uses are merged", len(list) <= 2, true)
+	r.write(r.path("d/uses/junk"), []byte("closed\n1 2\nx y z w\n9 9 9 ../../x\n"))
+	s.reopen()
+	r.want("junk", s.has(3, 4), []int{3, 4})
+}
+
+// P7: uses are written at least every minute, so a killed writer loses few.
+func TestUsesAreWritten(t *testing.T) {
+	r := newRig(t)
+	var due []func()
+	s := r.open("d", mib, policy(blobstore.LRU), func(c *blobstore.Config) {
+		c.After = func(d time.Duration, f func()) func() bool {
+			if d <= time.Minute {
+				due = append(due, f)
+			}
+			return func() bool { return true }
+		}
+	})
+	s.fill(1, 1, 10)
+	s.has(1)
+	due[len(due)-1]()
+	list, err := os.ReadDir(r.path("d/uses"))
+	r.must(err)
+	r.want("files", len(list), 1)
+	r.want("and again", len(due), 2)
+}
+
+// P7: what is dear by the byte survives; the newcomer is never its own victim.
+func TestCost(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 5*mib, policy(blobstore.Cost))
+	s.put("dear", "v", putOptions{bytes: mib, cost: 60})
+	for i := range 60 {
+		s.put(fmt.Sprintf("cheap%02d", i), "v", putOptions{bytes: mib, cost: 0.1})
+		r.clock(time.Millisecond)
+	}
+	r.want("dear", s.get("dear"), "v")
+	r.want("newest", s.get("cheap59"), "v")
+	r.want("entries", s.usage().Entries, 4)
+	r.want("ties: the oldest", s.get("cheap56"), "miss reason=absent")
+	for range 9 { // uses count
+		s.get("cheap57")
+	}
+	s.put("other00", "v", putOptions{bytes: mib, cost: 0.1})
+	r.want("used", s.get("cheap57"), "v")
+	r.want("unused", s.get("cheap58"), "miss reason=absent")
+	r.want("worthless newcomer", s.put("free000", "v", putOptions{bytes: mib}), "ok")
+	r.want("worthless newcomer", s.get("free000"), "v")
+	r.want("audit", s.audit(), "ok")
+}
+
+// P7: size.txt is rebuilt, and a thousand stores and evictions leave it right.
+func TestSize(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.fill(1, 5, 1000)
+	s.shut()
+	for _, damage := range []func(){
+		func() { r.must(os.Remove(r.path("d/size.txt"))) },
+		func() { r.write(r.path("d/size.txt"), []byte("7")) },
+		func() { r.write(r.path("d/size.txt"), []byte("junk")) },
+		func() { r.write(r.path("d/size.txt"), []byte("-1")) },
+		func() { r.write(r.path("d/lease/journal"), []byte("junk")) },
+		func() { r.write(r.path("d/lease/journal"), []byte("b\n+ 1 1 1 test/1/0\n")) },
+		func() { r.must(os.RemoveAll(r.path("d/lease"))) },
+	} {
+		damage()
+		s.reopen()
+		r.want("audit", s.audit(), "ok")
+		r.want("entries", s.usage().Entries, 5)
+		s.shut()
+	}
+	s = r.open("e", 64*kib)
+	for i := range 1000 {
+		s.put(fmt.Sprintf("k%d", i%90), "v", putOptions{bytes: i%7*900 + 100, cost: 1})
+		if size := s.usage().Bytes; size > 64*kib { // INVARIANT of directory
+			t.Fatalf("%d bytes in use", size)
+		}
+	}
+	r.want("audit", s.audit(), "ok")
+	r.want("verify", s.verify(), 0)
+	s.reopen()
+	r.want("audit", s.audit(), "ok")
+}
+
+// P7, P1: a directory over its capacity is brought down at open.
+func TestOverCapacityAtOpen(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.fill(1, 6, 100*kib)
+	s.shut()
+	r.want("off", r.open("d", 0).get("k1"), "miss reason=disabled")
+	s = r.open("d", 350*kib)
+	r.want("entries", s.usage().Entries, 3)
+	r.want("have", s.has(1, 2, 3, 4, 5, 6), []int{4, 5, 6})
+	r.want("audit", s.audit(), "ok")
+	r.must(s.Prune(background, 150*kib))
+	r.want("pruned", s.has(4, 5, 6), []int{6})
+	s.shut()
+	s = r.open("d", 50*kib)
+	r.want("entries", s.usage().Entries, 0)
+	r.want("audit", s.audit(), "ok")
+}
+
+// P8: two stores of one directory know of each other's changes.
+func TestTwoStores(t *testing.T) {
+	r := newRig(t)
+	a, b := r.open("d", 350*kib), r.open("d", 350*kib)
+	for i := range 20 {
+		s := a
+		if i%3 == 0 {
+			s = b
+		}
+		s.fill(i, i, 100*kib)
+		r.want("a", a.usage().Bytes <= 350*kib, true)
+		r.want("a and b", a.usage().Entries, b.usage().Entries)
+	}
+	r.want("have", b.has(16, 17, 18, 19), []int{17, 18, 19})
+	r.want("audit", a.audit(), "ok")
+	r.want("audit", b.audit(), "ok")
+	r.want("stays", a.put("k19", "other"), "ok")
+	r.want("stays", a.get("k19"), "v19")
+}
+
+// P7, P8: without file locks, one at a time.
+func TestSharedProfile(t *testing.T) {
+	r := newRig(t)
+	shared := func(c *blobstore.Config) { c.Shared = true; c.Lease = 200 * time.Millisecond }
+	a, b := r.open("d", 350*kib, shared), r.open("d", 350*kib, shared)
+	a.fill(1, 3, 100*kib)
+	b.fill(4, 5, 100*kib)
+	a.fill(6, 6, 100*kib)
+	r.want("have", b.has(1, 2, 3, 4, 5, 6), []int{4, 5, 6})
+	r.want("audit", a.audit(), "ok")
+	_, c, _, err := a.Obtain(background, backend, "k")
+	r.must(err)
+	done := make(chan string)
+	go func() {
+		blob, _, miss, err := b.Obtain(background, backend, "k")
+		done <- fmt.Sprint(string(blob.Payload), miss, err)
+	}()
+	r.must(c.Save(background, []byte("v"), 0))
+	r.want("waited", <-done, "v{ } <nil>")
+}

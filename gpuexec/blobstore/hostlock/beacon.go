@@ -1,0 +1,139 @@
+package hostlock
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// Unique is a name that no other process uses.
+func Unique() string {
+	var b [12]byte
+	_, _ = rand.Read(b[:]) // never fails, by its documentation
+	return hex.EncodeToString(b[:])
+}
+
+// A beacon file is a count that grows while its holder lives, and whether the
+// holder has ended by itself.
+const (
+	beaconSize = 9
+	releasedAt = 8
+)
+
+// beacon is the holder's end of such a file.
+type beacon struct {
+	period time.Duration
+	mu     struct {
+		sync.Mutex
+		file  vfs.File
+		timer *time.Timer
+		beats uint64
+	}
+}
+
+// light makes a beacon of that name; fs.ErrExist if there is one. The file is
+// whole and locked before it has its name.
+func light(fsys vfs.FS, staging, name string, period time.Duration, lock bool) (*beacon, error) {
+	temporary := staging + "/" + Unique()
+	f, err := fsys.Create(temporary)
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.WriteAt(make([]byte, beaconSize), 0)
+	if err == nil && lock {
+		_, err = f.TryLock()
+	}
+	if err == nil {
+		err = fsys.Link(temporary, name)
+	}
+	if e := fsys.Remove(temporary); err == nil && e != nil && !errors.Is(e, fs.ErrNotExist) {
+		err = e
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	b := &beacon{period: period}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.file = f
+	b.mu.timer = time.AfterFunc(period/3, b.beat)
+	return b, nil
+}
+
+func (b *beacon) beat() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.file == nil {
+		return
+	}
+	b.mu.beats++
+	var text [8]byte
+	binary.LittleEndian.PutUint64(text[:], b.mu.beats)
+	// A beat that cannot be written is one that others do not see; they will go
+	// past, which is right when this process cannot write.
+	_, _ = b.mu.file.WriteAt(text[:], 0)
+	b.mu.timer.Reset(b.period / 3)
+}
+
+// extinguish ends it. last, if not nil, is done to the file before the lock goes.
+func (b *beacon) extinguish(last func(vfs.File) error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.file == nil {
+		return nil
+	}
+	b.mu.timer.Stop()
+	var err error
+	if last != nil {
+		err = last(b.mu.file)
+	}
+	err = errors.Join(err, b.mu.file.Close())
+	b.mu.file = nil
+	return err
+}
+
+// sight is what others see of a beacon.
+type sight struct {
+	there    bool
+	released bool
+	orphaned bool // its lock is free though it was not released
+	beats    uint64
+}
+
+// look opens a beacon file and reads it. With lock it also tries the lock.
+func look(fsys vfs.FS, name string, lock bool) (sight, error) {
+	f, err := fsys.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return sight{}, nil
+	}
+	if err != nil {
+		return sight{}, err
+	}
+	defer f.Close()
+	var s sight
+	if lock {
+		if s.orphaned, err = f.TryLock(); err != nil {
+			return sight{}, err
+		}
+	}
+	info, err := f.Stat() // behind the lock: whoever removed it did so before unlocking
+	if err != nil || info.Links == 0 {
+		return sight{}, err
+	}
+	text := make([]byte, beaconSize)
+	if n, err := f.ReadAt(text, 0); err != nil && err != io.EOF {
+		return sight{}, err
+	} else if n < beaconSize { // power was lost, or it is no beacon: nobody holds it
+		return sight{there: true, orphaned: true}, nil
+	}
+	s.there, s.released = true, text[releasedAt] != 0
+	s.beats = binary.LittleEndian.Uint64(text)
+	return s, nil
+}

@@ -1,0 +1,162 @@
+package hostlock
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"strconv"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// Directory is the lock of a whole directory. It lies in a folder of its own,
+// which holds one small file for each holder that was passed over.
+// Used by one goroutine at a time.
+type Directory struct {
+	fs     vfs.FS
+	folder string
+	period time.Duration
+
+	file       vfs.File // while held
+	generation int
+	beaten     time.Time
+}
+
+// NewDirectory is the lock in that folder, which must exist. A holder that does
+// not move for a period is passed over.
+func NewDirectory(fsys vfs.FS, folder string, period time.Duration) *Directory {
+	return &Directory{fs: fsys, folder: folder, period: period}
+}
+
+func (d *Directory) name(generation int) string {
+	return d.folder + "/" + strconv.Itoa(generation)
+}
+
+// Lock waits until the lock is held or the context ends.
+func (d *Directory) Lock(ctx context.Context) error {
+	var seen []byte // what the holder wrote last
+	var since time.Time
+	pause := 50 * time.Microsecond
+	for {
+		held, text, err := d.try()
+		if held || err != nil {
+			return err
+		}
+		if now := time.Now(); seen == nil || !bytes.Equal(text, seen) {
+			seen, since = append(text[:0:0], text...), now
+		} else if now.Sub(since) > d.period {
+			if err := d.pass(); err != nil {
+				return err
+			}
+			seen = nil
+			continue
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+		pause = min(pause*2, 5*time.Millisecond)
+	}
+}
+
+// try takes the newest generation. If somebody else has it, text says which
+// generation it is and what its holder wrote last.
+func (d *Directory) try() (held bool, text []byte, err error) {
+	d.generation, err = highest(d.fs, d.folder)
+	if err != nil {
+		return false, nil, err
+	}
+	f, err := d.fs.Update(d.name(d.generation))
+	if err != nil {
+		if info, e := d.fs.Lstat(d.name(d.generation)); e == nil && !info.Regular() {
+			return false, nil, d.pass() // something foreign: nobody can hold it
+		}
+		return false, nil, err
+	}
+	locked, err := f.TryLock()
+	if err == nil && locked {
+		d.file = f
+		if !d.Held() { // passed over while it was being opened
+			d.Unlock()
+			return false, nil, nil
+		}
+		return true, nil, d.beat()
+	}
+	text = make([]byte, 64)
+	n, e := f.ReadAt(text, 0)
+	if e == io.EOF {
+		e = nil
+	}
+	text = strconv.AppendInt(text[:n:n], int64(d.generation), 10)
+	return false, text, errors.Join(err, e, f.Close())
+}
+
+// pass makes the next generation the one that counts.
+func (d *Directory) pass() error {
+	f, err := d.fs.Update(d.name(d.generation + 1))
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// Held reports whether the lock is still this holder's: it may have been passed
+// over while the process stood still.
+func (d *Directory) Held() bool {
+	if d.file == nil {
+		return false
+	}
+	_, err := d.fs.Lstat(d.name(d.generation + 1))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// Beat shows that the holder lives. Long work calls it in its loop; it does
+// something a few times in a period only.
+func (d *Directory) Beat() {
+	if d.file != nil && time.Since(d.beaten) > d.period/3 {
+		_ = d.beat() // not seen, the holder is passed over: see Held
+	}
+}
+
+func (d *Directory) beat() error {
+	d.beaten = time.Now()
+	_, err := d.file.WriteAt([]byte(Unique()), 0)
+	if err != nil {
+		d.Unlock()
+	}
+	return err
+}
+
+// Unlock gives the lock back. Without it held, it does nothing.
+func (d *Directory) Unlock() {
+	if d.file != nil {
+		_ = d.file.Close() // closing ends the lock whatever it says
+		d.file = nil
+	}
+}
+
+// highest is the largest number among the names in a folder, 0 if there is none.
+func highest(fsys vfs.FS, folder string) (int, error) {
+	list, err := fsys.ReadDir(folder)
+	most := 0
+	for _, entry := range list {
+		if n, err := strconv.Atoi(entry.Name); err == nil && n > most {
+			most = n
+		}
+	}
+	return most, err
+}
+
+// sleep waits, within the context.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,156 @@
+package hostlock
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strconv"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// Leases are rights to build, one a name, each a folder of numbered beacons of
+// which the highest counts. Safe for concurrent use.
+type Leases struct {
+	FS      vfs.FS
+	Folder  string        // must exist
+	Staging string        // folder for files that have no name yet; must exist
+	Period  time.Duration // after which a holder that does not move is replaced
+	Lock    bool          // the file system has advisory locks
+}
+
+// Lease is a right that is held. End it with Release.
+type Lease struct {
+	leases *Leases
+	name   string
+	token  int
+	beacon *beacon
+}
+
+// Acquire waits until the lease of that name is held, the context ends, or
+// settled says that nobody needs it any more, in which case it returns nil and
+// no error. settled is asked each time a holder has ended.
+func (l *Leases) Acquire(ctx context.Context, name string, settled func() bool) (*Lease, error) {
+	const most = 25 * time.Millisecond
+	pause := time.Millisecond
+	var w watch
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		token, free, err := l.survey(name, &w)
+		if err != nil {
+			return nil, err
+		}
+		if w.ended() && settled() {
+			return nil, nil
+		}
+		if free {
+			lease, err := l.take(name, token+1)
+			if !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+				return lease, err
+			}
+			continue // somebody was faster, or the folder was swept away
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return nil, err
+		}
+		pause = min(pause*3/2, most)
+	}
+}
+
+// watch is what one waiter has seen of one name.
+type watch struct {
+	looked bool
+	token  int
+	beats  uint64
+	since  time.Time
+	change bool // the holder seen before has ended
+}
+
+func (w *watch) ended() bool { return w.change }
+
+// survey finds the holder. free = there is none, or it does not move any more.
+func (l *Leases) survey(name string, w *watch) (token int, free bool, err error) {
+	folder := l.Folder + "/" + name
+	if err := l.FS.Mkdir(folder); err != nil && !errors.Is(err, fs.ErrExist) {
+		return 0, false, err
+	}
+	token, err = highest(l.FS, folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	var s sight
+	if token > 0 {
+		if s, err = look(l.FS, folder+"/"+strconv.Itoa(token), l.Lock); err != nil {
+			return 0, false, err
+		}
+	}
+	now := time.Now()
+	w.change = w.looked && token != w.token
+	if !w.looked || w.token != token || w.beats != s.beats {
+		w.token, w.beats, w.since = token, s.beats, now
+	}
+	free = !s.there || s.released || s.orphaned || now.Sub(w.since) > l.Period
+	w.change = w.change || free && w.looked
+	w.looked = true
+	return token, free, nil
+}
+
+func (l *Leases) take(name string, token int) (*Lease, error) {
+	folder := l.Folder + "/" + name
+	b, err := light(l.FS, l.Staging, folder+"/"+strconv.Itoa(token), l.Period, l.Lock)
+	if err != nil {
+		return nil, err
+	}
+	lease := &Lease{l, name, token, b}
+	_ = l.FS.Remove(folder + "/" + strconv.Itoa(token-1)) // only the highest counts
+	return lease, nil
+}
+
+// Token grows with every holder of the name, as long as its folder is not swept.
+func (l *Lease) Token() int { return l.token }
+
+// Held reports whether nobody has gone past this holder.
+func (l *Lease) Held() bool {
+	most, err := highest(l.leases.FS, l.leases.Folder+"/"+l.name)
+	return err == nil && most == l.token
+}
+
+// Release ends it; calling it again does nothing. Others see it at once.
+func (l *Lease) Release() error {
+	return l.beacon.extinguish(func(f vfs.File) error {
+		_, err := f.WriteAt([]byte{1}, releasedAt)
+		return err
+	})
+}
+
+// Sweep removes folders of leases that nobody holds and that were last changed
+// before. With them goes the memory of their tokens.
+func (l *Leases) Sweep(before time.Time) error {
+	list, err := l.FS.ReadDir(l.Folder)
+	for _, entry := range list {
+		folder := l.Folder + "/" + entry.Name
+		info, e := l.FS.Lstat(folder)
+		if e != nil || !info.Mode.IsDir() || info.ModTime.After(before) {
+			continue
+		}
+		token, e := highest(l.FS, folder)
+		if e != nil {
+			continue
+		}
+		if token > 0 {
+			name := folder + "/" + strconv.Itoa(token)
+			if s, e := look(l.FS, name, l.Lock); e != nil || s.there && !s.released && !s.orphaned {
+				continue
+			}
+			_ = l.FS.Remove(name)
+		}
+		_ = l.FS.Remove(folder) // not empty = in use again
+	}
+	return err
+}

@@ -1,0 +1,221 @@
+package blobstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/hostlock"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// journal tells the processes on one directory what the others changed, so that
+// none has to list the directory before each store. It is a hint: a file that
+// was replaced, torn or left without its end makes its reader list again, and
+// every opening lists anyway. It is read and written under the directory lock.
+//
+// A change is a line "b", the lines of what was added and removed, and a line
+// "e". Who finds no "e" at the end knows that a writer died in between.
+type journal struct {
+	fs     vfs.FS
+	file   vfs.File
+	inode  uint64
+	offset int64 // up to here it was read or written by this process
+	begun  bool
+	lines  []byte
+}
+
+const (
+	journalEnd  = "e\n"
+	mostJournal = 1 << 20 // bytes, before a fresh one is begun
+)
+
+// errStale says that the directory must be listed again.
+var errStale = errors.New("the journal does not continue what was read of it")
+
+// follow brings an index up to date with what others wrote since. errStale
+// leaves the index as it is; reset must follow, once the directory was listed.
+func (j *journal) follow(x *index) error {
+	info, err := j.fs.Lstat(journalFile)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (j.file == nil || info.Inode != j.inode || info.Size < j.offset || info.Size > mostJournal) {
+		return errStale
+	}
+	if err != nil || info.Size == j.offset {
+		return err
+	}
+	text := make([]byte, info.Size-j.offset)
+	if _, err := j.file.ReadAt(text, j.offset); err != nil && err != io.EOF {
+		return err
+	}
+	if !bytes.HasSuffix(text, []byte("\n"+journalEnd)) {
+		return errStale
+	}
+	changes, err := parseJournal(string(text))
+	if err != nil {
+		return err
+	}
+	for _, c := range changes {
+		if c.added {
+			x.add(c.record)
+		} else {
+			x.remove(c.place)
+		}
+	}
+	j.offset = info.Size
+	return nil
+}
+
+type change struct {
+	added bool
+	record
+}
+
+// parseJournal reads whole changes.
+func parseJournal(text string) ([]change, error) {
+	var changes []change
+	inside := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "b" || line == "e" {
+			if inside == (line == "b") {
+				return nil, errStale
+			}
+			inside = !inside
+			continue
+		}
+		c, ok := parseChange(line)
+		if !ok || !inside {
+			return nil, errStale
+		}
+		changes = append(changes, c)
+	}
+	return changes, nil
+}
+
+func parseChange(line string) (change, bool) {
+	words := strings.Split(line, " ")
+	switch {
+	case len(words) == 2 && words[0] == "-" && isPlace(words[1]):
+		return change{record: record{place: words[1]}}, true
+	case len(words) == 5 && words[0] == "+" && isPlace(words[4]):
+		var numbers [3]int64
+		for i := range numbers {
+			n, err := strconv.ParseInt(words[i+1], 10, 64)
+			if err != nil {
+				return change{}, false
+			}
+			numbers[i] = n
+		}
+		return change{added: true, record: record{place: words[4], known: true,
+			bytes: numbers[0], created: numbers[1], cost: time.Duration(numbers[2])}}, numbers[0] >= 0
+	}
+	return change{}, false
+}
+
+// isPlace reports whether a text is backend/bucket/slot.
+func isPlace(text string) bool {
+	parts := strings.Split(text, "/")
+	return len(parts) == 3 && validBackend(parts[0]) && isNumber(parts[1]) && isNumber(parts[2])
+}
+
+// reset begins a fresh journal if the present one cannot go on; everybody else
+// will list the directory then. With force it does so in any case.
+func (j *journal) reset(force bool) error {
+	j.close()
+	if !force {
+		info, err := j.fs.Lstat(journalFile)
+		if err == nil && info.Regular() && info.Size <= mostJournal && info.Size >= int64(len(journalEnd)) {
+			return j.open(info)
+		}
+	}
+	temporary := tmpDir + "/" + hostlock.Unique()
+	if err := vfs.WriteNew(j.fs, temporary, false, []byte(journalEnd)); err != nil {
+		return err
+	}
+	if err := replace(j.fs, temporary, journalFile); err != nil {
+		return err
+	}
+	info, err := j.fs.Lstat(journalFile)
+	if err != nil {
+		return err
+	}
+	return j.open(info)
+}
+
+// open goes on at the end of a journal, if it has one.
+func (j *journal) open(info vfs.Info) error {
+	file, err := j.fs.Update(journalFile)
+	if err != nil {
+		return err
+	}
+	tail := make([]byte, min(info.Size, int64(len(journalEnd))+1))
+	_, err = file.ReadAt(tail, info.Size-int64(len(tail)))
+	whole := string(tail) == journalEnd || strings.HasSuffix(string(tail), "\n"+journalEnd)
+	if err != nil || !whole {
+		return errors.Join(file.Close(), j.reset(true))
+	}
+	j.file, j.inode, j.offset = file, info.Inode, info.Size
+	return nil
+}
+
+// begin says that a change begins. It is called before the first file is moved.
+func (j *journal) begin() error {
+	if j.begun {
+		return nil
+	}
+	j.begun = true
+	return j.append([]byte("b\n"))
+}
+
+func (j *journal) added(r record) {
+	j.lines = fmt.Appendf(j.lines, "+ %d %d %d %s\n", r.bytes, r.created, int64(r.cost), r.place)
+}
+
+func (j *journal) removed(place string) { j.lines = fmt.Appendf(j.lines, "- %s\n", place) }
+
+// end tells the others what was changed.
+func (j *journal) end() error {
+	if !j.begun {
+		return nil
+	}
+	lines := append(j.lines, journalEnd...)
+	j.begun, j.lines = false, lines[:0]
+	return j.append(lines)
+}
+
+func (j *journal) append(lines []byte) error {
+	if j.file == nil {
+		return errStale
+	}
+	n, err := j.file.WriteAt(lines, j.offset)
+	j.offset += int64(n)
+	return err
+}
+
+func (j *journal) close() {
+	if j.file != nil {
+		_ = j.file.Close() // everything in it was written or given up
+		j.file = nil
+	}
+	j.begun, j.lines, j.offset = false, j.lines[:0], 0
+}
+
+// replace renames a file over whatever has the name, a foreign folder too.
+func replace(fsys vfs.FS, from, to string) error {
+	err := fsys.Rename(from, to)
+	if err == nil {
+		return nil
+	}
+	if info, e := fsys.Lstat(to); e != nil || !info.Mode.IsDir() {
+		return err
+	}
+	if err := fsys.RemoveAll(to); err != nil {
+		return err
+	}
+	return fsys.Rename(from, to)
+}

@@ -1,0 +1,119 @@
+package blobstore_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// stall is a file system that stands still at the first rename into a bucket,
+// as a process does that was stopped there.
+type stall struct {
+	vfs.FS
+	once    *sync.Once
+	reached chan struct{}
+	resume  chan struct{}
+}
+
+func newStall() *stall {
+	return &stall{once: &sync.Once{}, reached: make(chan struct{}), resume: make(chan struct{})}
+}
+
+func (s *stall) config(c *blobstore.Config) {
+	c.FS = func(root string) vfs.FS {
+		s.FS = vfs.Dir(root)
+		return s
+	}
+}
+
+func (s *stall) Rename(from, to string) error {
+	if strings.HasPrefix(to, backend+"/") {
+		s.once.Do(func() {
+			close(s.reached)
+			<-s.resume
+		})
+	}
+	return s.FS.Rename(from, to)
+}
+
+// P7, P8: who holds the directory lock and stands still is passed over; when it
+// goes on, its late publish counts and the capacity holds before it returns.
+func TestLatePublishUnderTheLock(t *testing.T) {
+	r := newRig(t)
+	short := func(c *blobstore.Config) { c.Lease = 200 * time.Millisecond }
+	late := newStall()
+	a, b := r.open("d", 350*kib, short, late.config), r.open("d", 350*kib, short)
+	done := make(chan string)
+	go func() { done <- a.put("late", "v", putOptions{bytes: 100 * kib}) }()
+	<-late.reached
+	b.fill(1, 3, 100*kib)
+	r.want("others go on", b.has(1, 2, 3), []int{1, 2, 3})
+	close(late.resume)
+	r.want("late put", <-done, "ok")
+	if size := b.usage().Bytes; size > 350*kib { // INVARIANT of directory
+		t.Errorf("%d bytes in use", size)
+	}
+	r.want("entries", b.usage().Entries, 3)
+	r.want("audit", a.audit(), "ok")
+	r.want("audit", b.audit(), "ok")
+}
+
+// P8: without locks, two that store one key at once leave one entry.
+func TestLatePublishWithoutLocks(t *testing.T) {
+	r := newRig(t)
+	shared := func(c *blobstore.Config) { c.Shared = true }
+	late := newStall()
+	a, b := r.open("d", mib, shared, late.config), r.open("d", mib, shared)
+	done := make(chan string)
+	go func() { done <- a.put("k", "late") }()
+	<-late.reached
+	r.want("put", b.put("k", "first"), "ok")
+	close(late.resume)
+	r.want("late put", <-done, "ok")
+	r.want("entries", b.usage().Entries, 1)
+	r.want("get", a.get("k"), "first")
+	r.want("audit", a.audit(), "ok")
+}
+
+// P7: the journal is a hint: gone, torn or left without its end while stores are
+// open, it costs a listing and nothing else.
+func TestJournalIsAHint(t *testing.T) {
+	for name, damage := range map[string]func(path string) error{
+		"gone":    os.Remove,
+		"cut":     func(path string) error { return os.Truncate(path, 3) },
+		"no end":  func(path string) error { return appendTo(path, "b\n") },
+		"garbage": func(path string) error { return appendTo(path, "\x00\x01e\n") },
+		"a lie":   func(path string) error { return appendTo(path, "b\n+ 1 1 1 ../../x\ne\n") },
+		"a dir":   func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			a, b := r.open("d", 350*kib), r.open("d", 350*kib)
+			a.fill(1, 2, 100*kib)
+			r.must(damage(r.path("d/lease/journal")))
+			b.fill(3, 3, 100*kib)
+			a.fill(4, 4, 100*kib)
+			for _, s := range []*shop{a, b} {
+				r.want("entries", s.usage().Entries, 3)
+				r.want("audit", s.audit(), "ok")
+			}
+			r.want("have", b.has(1, 2, 3, 4), []int{2, 3, 4})
+		})
+	}
+}
+
+func appendTo(path, text string) error {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(f, text)
+	return errors.Join(err, f.Close())
+}

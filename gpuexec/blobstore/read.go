@@ -1,0 +1,371 @@
+package blobstore
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// mostKey is the longest key, in bytes.
+const mostKey = 1 << 20
+
+// Blob is a stored blob that was verified and fits.
+type Blob struct {
+	Payload []byte        // the caller's own; empty is a blob like any other
+	Cost    time.Duration // that compiling it took
+	Created time.Time
+	Signer  string // key id that signed it; empty = unsigned
+	Place   string // its folder, below the store's or a base's root
+
+	digest [32]byte
+	layer  int // 0 = the directory itself, then the bases
+}
+
+// Get reads the blob of a key from the disk, always (SPEC P6). A Miss that is
+// not zero says why there is none. The error is about the call alone: invalid
+// arguments, a closed store or the context's end. Trouble with files is a miss.
+func (s *Store) Get(ctx context.Context, backend, key string) (Blob, Miss, error) {
+	return s.get(ctx, backend, key, s.stats.reason)
+}
+
+// get leaves it to the caller which reasons count.
+func (s *Store) get(ctx context.Context, backend, key string, count func(fault.Reason)) (Blob, Miss, error) {
+	const op = "store: get"
+	if err := s.enter(op, backend, key); err != nil {
+		return Blob{}, Miss{}, err
+	}
+	defer s.leave()
+	if err := ctx.Err(); err != nil {
+		return Blob{}, Miss{}, err
+	}
+	present, off := s.isOff(backend)
+	if off {
+		count(fault.Disabled)
+		return Blob{}, Miss{Reason: fault.Disabled}, nil
+	}
+	f := s.find(backend, key, present)
+	if f.err != nil {
+		s.logOnce("read", f.err)
+	}
+	s.setAside(ctx, f)
+	if f.hit {
+		s.stats.hits.Add(1)
+		s.used(f.blob)
+		return f.blob, Miss{}, nil
+	}
+	miss := f.miss()
+	count(miss.Reason)
+	if err := s.trust.Err(); err != nil { // nobody is trusted until the list can be read again
+		s.logOnce("trust", err)
+	}
+	if f.avoidable() {
+		s.stats.avoidable.Add(1)
+		s.cfg.Logger.Info("store: a miss that was avoidable: an entry of this key does not fit", "backend", backend,
+			"key", fault.Printable(key), "reason", miss.Reason, "field", miss.Field, "differs", f.nearest.misfits)
+	}
+	return Blob{}, miss, nil
+}
+
+// finding is what the layers hold for a key.
+type finding struct {
+	hit     bool
+	blob    Blob
+	nearest *misfit // the sound entry that comes closest
+	bad     []flawed
+	others  bool  // entries of other keys in the bucket
+	err     error // trouble on the way
+}
+
+// misfit is a sound entry that cannot be used.
+type misfit struct {
+	place   string
+	layer   int
+	entry   frame.Entry
+	misfits []string
+	miss    Miss
+}
+
+// flawed is an entry that is damaged.
+type flawed struct {
+	layer int
+	place string
+	miss  Miss
+}
+
+// miss is the one reason that speaks (SPEC P4, R1).
+func (f *finding) miss() Miss {
+	switch {
+	case f.err != nil:
+		return Miss{Reason: fault.Degraded}
+	case len(f.bad) > 0:
+		return f.bad[0].miss
+	case f.nearest != nil:
+		return f.nearest.miss
+	case f.others:
+		return Miss{Reason: fault.KeyCollision}
+	}
+	return Miss{Reason: fault.Absent}
+}
+
+// avoidable: an entry of this key exists and misfits (SPEC R2).
+func (f *finding) avoidable() bool { return f.nearest != nil && f.err == nil && len(f.bad) == 0 }
+
+// find looks for an entry that fits, in all layers.
+func (s *Store) find(backend, key string, present frame.Identity) *finding {
+	f := &finding{}
+	bucket := backend + "/" + s.Bucket(key)
+	for again := 0; ; again++ {
+		for layer := range len(s.bases) + 1 {
+			if s.findIn(f, layer, bucket, key, present); f.hit {
+				return f
+			}
+		}
+		if !errors.Is(f.err, unix.ESTALE) || again == 3 { // a network file system lost its hold on a name
+			return f
+		}
+		*f = finding{}
+	}
+}
+
+func (s *Store) layer(n int) folder {
+	if n == 0 {
+		return s.main
+	}
+	return s.bases[n-1]
+}
+
+func (s *Store) findIn(f *finding, layer int, bucket, key string, present frame.Identity) {
+	l := s.layer(layer)
+	slots, err := l.slots(bucket)
+	if err != nil {
+		if !isGone(err) && !isForeign(err) {
+			f.err = err
+		}
+		return
+	}
+	for _, slot := range slots {
+		place := bucket + "/" + slot.name
+		if !slot.ours || layer > 0 && s.isHidden(l, place) {
+			continue
+		}
+		e, verdict := s.read(l, place, key)
+		switch verdict.kind {
+		case otherKey:
+			f.others = true
+		case damaged:
+			f.bad = append(f.bad, flawed{layer, place, verdict.miss})
+		case unreadable:
+			f.err = verdict.err
+		case sound:
+			if s.judge(f, layer, place, e, verdict.miss, present); f.hit {
+				return
+			}
+		}
+	}
+}
+
+// judge decides whether a sound entry can be used.
+func (s *Store) judge(f *finding, layer int, place string, e frame.Entry, miss Miss, present frame.Identity) {
+	m := misfit{place: place, layer: layer, entry: e, miss: miss}
+	if miss.None() {
+		m.miss = s.trust.Judge(&e)
+	}
+	if m.miss.None() {
+		if m.misfits = e.Misfits(present); len(m.misfits) == 0 {
+			f.hit = true
+			f.blob = Blob{Payload: e.Payload, Cost: e.Cost, Created: e.Created, Signer: e.Signer, Place: place, digest: e.Digest, layer: layer}
+			return
+		}
+		m.miss = frame.Misfit(m.misfits[0])
+	} else {
+		m.misfits = []string{m.miss.Field}
+	}
+	if n := f.nearest; n == nil || m.distance() < n.distance() || m.distance() == n.distance() && m.entry.Created.After(n.entry.Created) {
+		f.nearest = &m
+	}
+}
+
+// distance is the number of factors that differ; of an entry whose format or
+// signature is not accepted nothing else is believed, so it is the farthest.
+func (m *misfit) distance() int {
+	if m.miss.Field == "format" || m.miss.Field == "signature" {
+		return math.MaxInt
+	}
+	return len(m.misfits)
+}
+
+type verdictKind uint8
+
+const (
+	vanished   verdictKind = iota // removed meanwhile, or never an entry
+	otherKey                      // of another key with the same hash
+	damaged                       // see miss
+	unreadable                    // see err
+	sound                         // whole; miss says if its format is a foreign one
+)
+
+type verdict struct {
+	kind verdictKind
+	miss Miss
+	err  error
+}
+
+func bad(reason fault.Reason, field string) verdict {
+	return verdict{kind: damaged, miss: Miss{Reason: reason, Field: field}}
+}
+
+// read verifies the entry at a place against a key.
+func (s *Store) read(l folder, place, key string) (frame.Entry, verdict) {
+	if v := s.checkKey(l, place, key); v.kind != sound {
+		return frame.Entry{}, v
+	}
+	file, v := s.readKernel(l, place)
+	if v.kind != sound {
+		return frame.Entry{}, v
+	}
+	e, miss := frame.Parse(file, key)
+	if !miss.None() && miss.Reason != fault.Outdated {
+		return e, verdict{kind: damaged, miss: miss}
+	}
+	return e, verdict{kind: sound, miss: miss}
+}
+
+// checkKey compares key.bin. A key that does not even belong into this bucket
+// was damaged; which way, the other file may know.
+func (s *Store) checkKey(l folder, place, key string) verdict {
+	text, v := s.readKey(l, place)
+	switch {
+	case v.kind != sound:
+		return v
+	case text == key:
+		return v
+	case s.Bucket(text) == bucketOf(place):
+		return verdict{kind: otherKey}
+	}
+	head := make([]byte, frame.MetaSize)
+	if f, err := l.Open(place + "/" + kernelFile); err == nil {
+		_, _ = readAll(f, head, 0) // what is not read stays zero and tells nothing
+		_ = f.Close()
+	}
+	switch n, ok := frame.KeySize(head); {
+	case ok && n > int64(len(text)):
+		return bad(fault.Truncated, keyFile)
+	case ok && n < int64(len(text)):
+		return bad(fault.Trailing, keyFile)
+	}
+	return bad(fault.Checksum, keyFile)
+}
+
+func (s *Store) readKey(l folder, place string) (string, verdict) {
+	text, v := readWhole(l, place, keyFile, mostKey, func([]byte, int64) Miss { return Miss{} })
+	return string(text), v
+}
+
+func (s *Store) readKernel(l folder, place string) ([]byte, verdict) {
+	return readWhole(l, place, kernelFile, s.largest(), frame.CheckPreamble)
+}
+
+// readWhole reads one file of an entry. Its size is not believed, and nothing of
+// that size allocated, before the beginning was looked at.
+func readWhole(l folder, place, name string, most int64, check func(head []byte, size int64) Miss) ([]byte, verdict) {
+	f, err := l.Open(place + "/" + name)
+	if err != nil {
+		return nil, l.openVerdict(place, name, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, verdict{kind: unreadable, err: err}
+	}
+	if !info.Regular() {
+		return nil, bad(fault.Format, name)
+	}
+	head := make([]byte, min(info.Size, frame.Preamble))
+	short, err := readAll(f, head, 0)
+	switch {
+	case err != nil:
+		return nil, verdict{kind: unreadable, err: err}
+	case short:
+		return nil, bad(fault.Truncated, name)
+	}
+	if miss := check(head, info.Size); !miss.None() {
+		return nil, verdict{kind: damaged, miss: miss}
+	}
+	if info.Size > most {
+		return nil, bad(fault.TooLarge, name)
+	}
+	text := make([]byte, info.Size)
+	n := copy(text, head)
+	switch short, err := readAll(f, text[n:], int64(n)); {
+	case err != nil:
+		return nil, verdict{kind: unreadable, err: err}
+	case short:
+		return nil, bad(fault.Truncated, name)
+	}
+	return text, verdict{kind: sound}
+}
+
+// openVerdict says what it means that a file of an entry cannot be opened.
+func (l folder) openVerdict(place, name string, err error) verdict {
+	switch {
+	case isForeign(err):
+		return bad(fault.Format, name)
+	case !isGone(err):
+		return verdict{kind: unreadable, err: err}
+	}
+	if _, _, there := l.sizes(place); !there {
+		return verdict{kind: vanished}
+	}
+	if _, err := l.Lstat(place + "/" + name); err == nil {
+		return verdict{kind: vanished} // replaced this very moment: what is there now is for the next to see
+	}
+	return bad(fault.Truncated, name)
+}
+
+// setAside moves the damaged entries that were found out of the way. Trouble in
+// it is logged and nothing more: the entry will be found bad again.
+func (s *Store) setAside(ctx context.Context, f *finding) {
+	if len(f.bad) == 0 || f.err != nil {
+		return
+	}
+	const patience = time.Second // somebody may stand still with the lock; a request does not wait for that
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	own := false
+	for _, b := range f.bad {
+		if b.layer > 0 {
+			s.hide(s.layer(b.layer), b.place)
+		}
+		own = own || b.layer == 0
+	}
+	if !own || s.cfg.ReadOnly {
+		return
+	}
+	err := s.dir.begin(ctx)
+	if err == nil {
+		for _, b := range f.bad {
+			if b.layer == 0 && s.stillBad(b.place) {
+				err = errors.Join(err, s.dir.setAside(b.place, b.miss))
+			}
+		}
+		err = errors.Join(err, s.dir.end(ctx))
+	}
+	if err != nil {
+		s.logOnce("set aside", err)
+	}
+}
+
+// stillBad looks again under the lock: somebody may have replaced it.
+func (s *Store) stillBad(place string) bool {
+	key, v := s.readKey(s.main, place)
+	if v.kind == sound {
+		_, v = s.read(s.main, place, key)
+	}
+	return v.kind == damaged
+}

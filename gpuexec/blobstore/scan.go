@@ -1,0 +1,167 @@
+package blobstore
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// folder is a directory in the layout of SPEC P2: the writable one or a base.
+type folder struct {
+	vfs.FS
+	base bool
+}
+
+// visit is called for the place of each entry, with the sizes of its two files;
+// -1 stands for a file that is missing or no plain file.
+type visit func(place string, key, kernel int64) error
+
+// scan visits all entries. What does not look like one is none of ours: names
+// that are no decimal numbers, links, files where a folder should be.
+func (f folder) scan(each visit) error {
+	backends, err := f.ReadDir(".")
+	if err != nil {
+		return err
+	}
+	for _, b := range backends {
+		if !b.Mode.IsDir() || !validBackend(b.Name) {
+			continue
+		}
+		buckets, err := f.ReadDir(b.Name)
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			return err
+		}
+		for _, bucket := range buckets {
+			if !bucket.Mode.IsDir() || !isNumber(bucket.Name) {
+				continue
+			}
+			if err := f.scanBucket(b.Name+"/"+bucket.Name, each); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (f folder) scanBucket(bucket string, each visit) error {
+	slots, err := f.slots(bucket)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	for _, slot := range slots {
+		if !slot.ours {
+			continue
+		}
+		place := bucket + "/" + slot.name
+		key, kernel, there := f.sizes(place)
+		if !there {
+			continue
+		}
+		if err := each(place, key, kernel); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sizes looks at the two files of an entry. there = at least one has its name.
+func (f folder) sizes(place string) (key, kernel int64, there bool) {
+	look := func(name string) int64 {
+		info, err := f.Lstat(place + "/" + name)
+		there = there || err == nil
+		if err != nil || !info.Regular() {
+			return -1
+		}
+		return info.Size
+	}
+	key, kernel = look(keyFile), look(kernelFile)
+	return key, kernel, there
+}
+
+// slot is a name in a bucket. ours = it can be an entry; any other name that is
+// a number is taken all the same.
+type slot struct {
+	name string
+	n    uint64
+	ours bool
+}
+
+// slots lists a bucket by number.
+func (f folder) slots(bucket string) ([]slot, error) {
+	list, err := f.ReadDir(bucket)
+	if err != nil {
+		return nil, err
+	}
+	slots := make([]slot, 0, len(list))
+	for _, entry := range list {
+		if !isNumber(entry.Name) {
+			continue
+		}
+		n, _ := strconv.ParseUint(entry.Name, 10, 64)
+		slots = append(slots, slot{entry.Name, n, entry.Mode.IsDir()})
+	}
+	for i := 1; i < len(slots); i++ { // nearly always one; sorted by name, so nearly sorted by number
+		for k := i; k > 0 && slots[k].n < slots[k-1].n; k-- {
+			slots[k], slots[k-1] = slots[k-1], slots[k]
+		}
+	}
+	return slots, nil
+}
+
+// lowestFree is the smallest number that no slot has.
+func lowestFree(slots []slot) uint64 {
+	var n uint64
+	for _, s := range slots {
+		if s.n != n {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// isNumber reports whether a name is a decimal uint64 as strconv writes it.
+func isNumber(name string) bool {
+	n, err := strconv.ParseUint(name, 10, 64)
+	return err == nil && strconv.FormatUint(n, 10) == name
+}
+
+// backendOf and bucketOf take a place apart.
+func backendOf(place string) string { return place[:strings.IndexByte(place, '/')] }
+func bucketOf(place string) string  { return path.Base(path.Dir(place)) }
+
+// meta reads when an entry was made and what it cost, unverified: it serves to
+// choose victims. What tells nothing counts as made when its file was written,
+// for nothing.
+func (f folder) meta(r *record) {
+	r.known = true
+	file, err := f.Open(r.place + "/" + kernelFile)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	head := make([]byte, frame.MetaSize)
+	n, err := file.ReadAt(head, 0)
+	if err != nil && err != io.EOF {
+		return
+	}
+	if e, ok := frame.ReadMeta(head[:n]); ok {
+		r.created, r.cost = e.Created.UnixNano(), e.Cost
+		return
+	}
+	if info, err := file.Stat(); err == nil {
+		r.created = info.ModTime.UnixNano()
+	}
+}

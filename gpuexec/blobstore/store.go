@@ -1,0 +1,296 @@
+package blobstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/hostlock"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/trust"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// Store is the persistent store in one directory. Safe for concurrent use.
+type Store struct {
+	cfg    Config
+	off    bool // neither reads nor writes
+	main   folder
+	bases  []folder
+	dir    directory
+	leases hostlock.Leases
+	marks  hostlock.Marks
+	trust  *trust.List
+	stats  counters
+	writes breaker
+
+	base   context.Context
+	cancel context.CancelFunc
+	closed atomic.Bool
+	life   sync.RWMutex // read-held by every call that works on files
+
+	identities sync.Map // backend -> frame.Identity
+	writer     string   // name of this opening's file in uses/
+	stopTimers func()
+
+	mu struct {
+		sync.Mutex
+		uses    map[string]use // since they were taken over by the index
+		claims  map[*Claim]struct{}
+		synced  map[string]bool // backends whose folder is durable
+		logged  map[string]bool // kinds of trouble
+		swept   time.Time
+		flushed bool // nothing new since uses were written
+		hidden  map[string]bool
+	}
+}
+
+// Open opens the store in a directory, makes it if it is missing, and brings it
+// within its capacity. A directory that is not safe to use is ErrRefused, one
+// that cannot be used ErrIO, each with its cause. Without a directory or a
+// capacity the store is open and off: it reads and writes nothing (SPEC P1).
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, trouble("store: open", cfg.Dir, err)
+	}
+	s := &Store{cfg: cfg, off: cfg.disabled(), writer: hostlock.Unique(), stopTimers: func() {}}
+	s.base, s.cancel = context.WithCancel(context.Background())
+	s.mu.uses, s.mu.claims = map[string]use{}, map[*Claim]struct{}{}
+	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]bool{}, map[string]bool{}, map[string]bool{}
+	if s.off {
+		return s, nil
+	}
+	if err := s.open(ctx); err != nil {
+		s.cancel()
+		var known *fault.Error
+		if errors.As(err, &known) || ctx.Err() != nil {
+			return nil, err
+		}
+		return nil, trouble("store: open", cfg.Dir, err)
+	}
+	return s, nil
+}
+
+func (s *Store) open(ctx context.Context) (err error) {
+	s.main = folder{FS: s.cfg.FS(resolve(s.cfg.Dir))}
+	for _, path := range s.cfg.Bases {
+		if path, err = filepath.Abs(path); err != nil {
+			return err
+		}
+		base := folder{FS: s.cfg.FS(resolve(path)), base: true}
+		if err := checkOwner(base.FS, path, false); err != nil {
+			return err
+		}
+		s.bases = append(s.bases, base)
+	}
+	if s.cfg.Trust != "" {
+		if s.trust, err = trust.Open(s.cfg.Trust); err != nil {
+			return err
+		}
+	}
+	s.dir = directory{s: s, mu: make(turnstile, 1), idx: newIndex(s.cfg.Policy), text: unknownSize, journal: journal{fs: s.main.FS}}
+	s.leases = hostlock.Leases{FS: s.main.FS, Folder: keyDir, Staging: tmpDir, Period: s.cfg.Lease, Lock: !s.cfg.Shared}
+	s.marks = hostlock.Marks{Leases: s.leases}
+	s.marks.Folder = markDir
+	if !s.cfg.Shared {
+		s.dir.lock = hostlock.NewDirectory(s.main.FS, lockDir, s.cfg.Lease)
+	}
+	if s.cfg.ReadOnly {
+		return checkOwner(s.main.FS, s.cfg.Dir, false)
+	}
+	if err := s.dir.prepare(ctx); err != nil {
+		return err
+	}
+	s.sweep()
+	s.startTimers()
+	return nil
+}
+
+// Close ends the store: claims are given up, calls under way are waited for as
+// long as the context lasts, uses are written. Calling it again is harmless.
+func (s *Store) Close(ctx context.Context) error {
+	s.closed.Store(true)
+	s.cancel()
+	s.mu.Lock()
+	claims := s.mu.claims
+	s.mu.claims = map[*Claim]struct{}{}
+	s.mu.Unlock()
+	for c := range claims {
+		c.release()
+	}
+	done := make(chan error, 1)
+	go func() {
+		s.life.Lock()
+		defer s.life.Unlock()
+		done <- s.shutDown()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Store) shutDown() error {
+	s.stopTimers()
+	if s.off || s.cfg.ReadOnly {
+		return nil
+	}
+	s.flushUses(true)
+	s.dir.journal.close() // no call is under way any more
+	return nil
+}
+
+// enter begins a call that works on files; leave must follow if it is nil.
+func (s *Store) enter(op, backend, key string) error {
+	if !validBackend(backend) {
+		return fault.Invalidf(op, "backend %q: want letters, digits, '-', '_' or '.', and no name that the store itself uses", backend)
+	}
+	if key == "" {
+		return fault.Invalidf(op, "the key is empty")
+	}
+	if len(key) > mostKey {
+		return fault.Invalidf(op, "the key has %d bytes: want at most %d", len(key), mostKey)
+	}
+	return s.begin(op)
+}
+
+func (s *Store) begin(op string) error {
+	s.life.RLock()
+	if s.closed.Load() {
+		s.life.RUnlock()
+		return &fault.Error{Op: op, Err: ErrClosed}
+	}
+	return nil
+}
+
+func (s *Store) leave() { s.life.RUnlock() }
+
+// isOff reports whether nothing of that backend is read or written, and the
+// identity that its blobs must fit.
+func (s *Store) isOff(backend string) (frame.Identity, bool) {
+	if s.off {
+		return frame.Identity{}, true
+	}
+	for _, b := range s.cfg.Off {
+		if b == backend {
+			return frame.Identity{}, true
+		}
+	}
+	if id, ok := s.identities.Load(backend); ok {
+		id := id.(frame.Identity)
+		return id, !id.Known()
+	}
+	g := s.cfg.Identity(backend)
+	id := frame.Identity{Library: g.Library, Build: g.Build, Compiler: g.Compiler, Driver: g.Driver, Device: g.Device, ISA: g.ISA}
+	s.identities.Store(backend, id)
+	return id, !id.Known()
+}
+
+// Identity is what the blobs of a backend must fit; false if nothing of it is
+// stored or loaded.
+func (s *Store) Identity(backend string) (frame.Identity, bool) {
+	id, off := s.isOff(backend)
+	return id, !off
+}
+
+// Trusted decides about the signer of a blob that was read before: zero = it may
+// still be used.
+func (s *Store) Trusted(b Blob) Miss { return s.trust.Signer(b.Signer) }
+
+// Bucket is the name of a key's bucket folder (SPEC P2).
+func (s *Store) Bucket(key string) string {
+	hash := s.cfg.Hash
+	if hash == nil {
+		hash = xxhash.Sum64String
+	}
+	return strconv.FormatUint(hash(key), 10)
+}
+
+// capacity in bytes.
+func (s *Store) capacity() int64 {
+	if n, counted := s.cfg.Capacity.Value(); counted {
+		return n
+	}
+	return math.MaxInt64
+}
+
+// largest is the size of the largest kernel.bin worth reading.
+func (s *Store) largest() int64 {
+	if n, counted := s.cfg.Capacity.Value(); counted && !s.cfg.ReadOnly {
+		return n
+	}
+	return DefaultLargest
+}
+
+// degraded counts and logs trouble, one line a kind (SPEC P5).
+func (s *Store) degraded(op string, err error) {
+	s.stats.reason(fault.Degraded)
+	s.logOnce(op, err)
+}
+
+func (s *Store) logOnce(op string, err error) {
+	k := kind(op, err)
+	s.mu.Lock()
+	known := s.mu.logged[k]
+	s.mu.logged[k] = true
+	s.mu.Unlock()
+	if !known {
+		s.cfg.Logger.Warn("store: going on without", "dir", s.cfg.Dir, "op", op, "err", err)
+	}
+}
+
+func (s *Store) tell(e Event) { s.cfg.Listen(e) }
+
+// checkOwner refuses a directory that somebody else could write (SPEC P13, P14).
+func checkOwner(fsys vfs.FS, path string, create bool) error {
+	info, err := fsys.Lstat(".")
+	if isGone(err) && create {
+		if err = fsys.Mkdir("."); err == nil {
+			info, err = fsys.Lstat(".")
+		}
+	}
+	if err != nil {
+		return err
+	}
+	unsafe := func(format string, args ...any) error {
+		return &fault.Error{Op: "store: open", Key: path, Err: fmt.Errorf("%w: "+format, append([]any{ErrRefused}, args...)...)}
+	}
+	user := os.Geteuid()
+	switch {
+	case !info.Mode.IsDir():
+		return fmt.Errorf("%s is no folder", path)
+	case info.Mode.Perm()&0o022 != 0:
+		return unsafe("others can write it (mode %04o): a stored kernel is code; chmod go-w it", info.Mode.Perm())
+	case user > 0 && int(info.Owner) != user && (create || info.Owner != 0):
+		return unsafe("it belongs to user %d: a stored kernel is code; use a directory of your own", info.Owner)
+	}
+	return nil
+}
+
+// resolve follows the symbolic links on the way to a directory that may not
+// exist yet. Below it none is followed.
+func resolve(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	if parent := filepath.Dir(path); parent != path {
+		return filepath.Join(resolve(parent), filepath.Base(path))
+	}
+	return path
+}

@@ -1,0 +1,13 @@
+// Package tiers is the way of a miss below the artefact cache: verified blobs in
+// memory, then the store on disk, then the right to build (SPEC P6). It
+// implements artefacts.Store.
+//
+// The memory tier holds blobs that were read from the disk, verified, and taken
+// by a driver; it is bounded in bytes, may forget anything at any time, and is
+// no index of record. The library beneath it is only ever changed by one actor,
+// as it loses its footing otherwise; readers read it directly and compare the
+// full key.
+//
+// Safe for concurrent use. A blob is never given to a driver that died on it
+// before, nor, once its signer was revoked, out of memory.
+package tiers

@@ -1,0 +1,343 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var background = context.Background()
+
+// bench is one process: a store, its tiers, an artefact cache on them.
+type bench struct {
+	t     *testing.T
+	store *blobstore.Store
+	tiers *tiers.Tiers
+	cache *artefacts.Cache
+
+	mu    sync.Mutex
+	ahead time.Duration
+	fault map[string]error
+	runs  map[string]int
+	loads map[string]int
+}
+
+func (b *bench) now() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return time.Now().Add(b.ahead)
+}
+
+func (b *bench) op(op string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.fault[op]
+}
+
+func (b *bench) set(op string, err error, ahead time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fault = map[string]error{op: err}
+	b.ahead += ahead
+}
+
+func open(t *testing.T, dir string, entries int64, memory int64, options ...func(*blobstore.Config)) *bench {
+	t.Helper()
+	b := &bench{t: t, runs: map[string]int{}, loads: map[string]int{}}
+	cfg := blobstore.Config{
+		Dir: dir, Capacity: limit.Of(1 << 20), Durability: blobstore.Full, Lease: time.Second, Now: b.now,
+		Identity: func(string) gpuexec.Identity {
+			return gpuexec.Identity{Library: "1", Build: "b", ISA: []string{"avx2"}}
+		},
+		FS: func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), b.op) },
+	}
+	for _, o := range options {
+		o(&cfg)
+	}
+	var err error
+	if b.store, err = blobstore.Open(background, cfg); err != nil {
+		t.Fatal(err)
+	}
+	if b.tiers, err = tiers.Open(b.store, tiers.Config{Memory: memory}); err != nil {
+		t.Fatal(err)
+	}
+	if b.cache, err = artefacts.Open(artefacts.Config{Entries: limit.Of(entries), Store: b.tiers}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(b.cache.Close(background), b.tiers.Close(background), b.store.Close(background)); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+type maker struct {
+	value  string
+	refuse bool
+	gate   chan struct{}
+}
+
+func (b *bench) get(key string, m maker) string {
+	built := func(v string) artefacts.Built {
+		return artefacts.Built{Value: v, Bytes: 1, Cost: time.Second, Blob: func(context.Context) ([]byte, error) { return []byte(v), nil }}
+	}
+	lease, o, err := b.cache.Get(background, artefacts.Request{
+		Key: key, Backend: "test",
+		Create: func(ctx context.Context) (artefacts.Built, error) {
+			b.mu.Lock()
+			b.runs[key]++
+			b.mu.Unlock()
+			if m.gate != nil {
+				<-m.gate
+			}
+			return built(m.value), nil
+		},
+		Load: func(_ context.Context, blob []byte) (artefacts.Built, error) {
+			b.mu.Lock()
+			b.loads[key]++
+			b.mu.Unlock()
+			if m.refuse {
+				return artefacts.Built{}, fmt.Errorf("%w: by the driver", fault.ErrRefused)
+			}
+			return built(string(blob)), nil
+		},
+	})
+	if err != nil {
+		return "error " + err.Error()
+	}
+	defer lease.End()
+	return fmt.Sprintf("%v by=%s", lease.Value(), o.Event)
+}
+
+func (b *bench) settle() {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(background, 20*time.Second)
+	defer cancel()
+	if err := b.cache.Settle(ctx); err != nil {
+		b.t.Error(err)
+	}
+}
+
+func want(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func (b *bench) stored(key string) string {
+	blob, miss, err := b.store.Get(background, "test", key)
+	if err != nil || !miss.None() {
+		return fmt.Sprint(miss.Reason, err)
+	}
+	return string(blob.Payload)
+}
+
+// P6: memory, disk, build; a build is stored once.
+func TestOrder(t *testing.T) {
+	b := open(t, t.TempDir()+"/d", 1, 0)
+	want(t, "a", b.get("a", maker{value: "va"}), "va by=miss")
+	want(t, "b", b.get("b", maker{value: "vb"}), "vb by=miss")
+	b.settle()
+	want(t, "a", b.get("a", maker{value: "x"}), "va by=persistent_hit")
+	want(t, "a", b.get("a", maker{value: "x"}), "va by=hit")
+	want(t, "b", b.get("b", maker{value: "x"}), "vb by=persistent_hit")
+	want(t, "runs", b.runs["a"]+b.runs["b"], 2)
+	want(t, "loads", b.loads["a"]+b.loads["b"], 2)
+	u, err := b.store.Usage(background)
+	want(t, "entries", fmt.Sprint(u.Entries, err), "2 <nil>")
+}
+
+// P6: what a driver took out of the disk once comes out of memory the next time.
+func TestMemory(t *testing.T) {
+	b := open(t, t.TempDir()+"/d", 1, 1<<20)
+	b.get("a", maker{value: "va"})
+	b.get("b", maker{value: "vb"})
+	b.settle()
+	b.get("a", maker{})
+	hits := b.store.Stats().Hits
+	sub := artefacts.Subject{Backend: "test", Key: "a"}
+	for end := time.Now().Add(20 * time.Second); ; { // the tier takes it in its own time
+		found := b.tiers.Find(background, sub)
+		found.Claim.Loaded(nil)
+		want(t, "found", string(found.Blob), "va")
+		if b.store.Stats().Hits == hits {
+			break
+		}
+		if hits = b.store.Stats().Hits; time.Now().After(end) {
+			t.Fatal("never from memory")
+		}
+	}
+	b.set("open", syscall.EIO, 0)
+	found := b.tiers.Find(background, sub)
+	want(t, "without a disk", string(found.Blob), "va")
+	b.set("open", nil, 0)
+	found.Claim.Loaded(errors.New("refused after all"))
+	found.Claim.Abandon()
+	found = b.tiers.Find(background, sub)
+	want(t, "refused: nowhere any more", found.Reason, fault.Absent)
+	found.Claim.Abandon()
+}
+
+// P1, P12: off is a miss without a claim.
+func TestOff(t *testing.T) {
+	b := open(t, t.TempDir()+"/d", 8, 0, func(c *blobstore.Config) { c.Capacity = limit.Of(0) })
+	want(t, "get", b.get("k", maker{value: "v"}), "v by=miss")
+	want(t, "find", b.tiers.Find(background, artefacts.Subject{Backend: "test", Key: "k"}).Reason, fault.Disabled)
+	want(t, "bad backend", b.tiers.Find(background, artefacts.Subject{Backend: "../x", Key: "k"}).Reason, fault.KeyRefused)
+}
+
+// P5: no fault fails a request, and writing is tried again within ten minutes.
+func TestFaults(t *testing.T) {
+	b := open(t, t.TempDir()+"/d", 64, 0)
+	for _, op := range []string{"write", "sync", "syncdir", "rename", "open", "mkdir"} {
+		b.set(op, syscall.EIO, 0)
+		want(t, op, b.get("k-"+op, maker{value: "v"}), "v by=miss")
+		b.settle()
+		b.set("", nil, 10*time.Minute)
+		want(t, op, b.get("j-"+op, maker{value: "w"}), "w by=miss")
+		b.settle()
+		want(t, op, b.stored("j-"+op), "w")
+	}
+	if n := b.store.Count(fault.Degraded); n < 6 {
+		t.Errorf("degraded counted %d times", n)
+	}
+	bad, err := b.store.Verify(background, false)
+	want(t, "verify", fmt.Sprint(bad, err), "[] <nil>")
+	size, text, disk, err := b.store.Audit(background)
+	want(t, "audit", fmt.Sprint(size == text, text == disk, err), "true true <nil>")
+}
+
+// P5: the directory goes while we run.
+func TestDirectoryGoes(t *testing.T) {
+	dir := t.TempDir() + "/d"
+	b := open(t, dir, 1, 0)
+	b.get("a", maker{value: "va"})
+	b.settle()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "b", b.get("b", maker{value: "vb"}), "vb by=miss")
+	want(t, "a", b.get("a", maker{value: "va"}), "va by=miss")
+	b.settle()
+}
+
+// P8: two caches of one host build once; whoever waits gets it from the disk.
+func TestOneBuild(t *testing.T) {
+	dir := t.TempDir() + "/d"
+	a, b := open(t, dir, 8, 0), open(t, dir, 8, 0)
+	gate := make(chan struct{})
+	done := make(chan string, 2)
+	go func() { done <- a.get("k", maker{value: "v", gate: gate}) }()
+	for a.has() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	go func() { done <- b.get("k", maker{value: "other"}) }()
+	select {
+	case got := <-done:
+		t.Fatalf("did not wait: %s", got)
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(gate)
+	got := map[string]bool{<-done: true, <-done: true}
+	want(t, "both", got, map[string]bool{"v by=miss": true, "v by=persistent_hit": true})
+}
+
+func (b *bench) has() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.runs["k"]
+}
+
+// P11, P5: a driver that refuses: rebuilt, replaced, counted.
+func TestDriverRefuses(t *testing.T) {
+	dir := t.TempDir() + "/d"
+	b := open(t, dir, 8, 0)
+	b.get("k", maker{value: "v"})
+	b.settle()
+	e := open(t, dir, 8, 0)
+	want(t, "get", e.get("k", maker{value: "w", refuse: true}), "w by=miss")
+	e.settle()
+	want(t, "count", e.store.Count(fault.DriverRefused), 1)
+	want(t, "replaced", e.stored("k"), "w")
+}
+
+// P11: a blob whose mark was left behind is not given to the driver again. The
+// mark of a process that died is a file that nobody holds a lock on.
+func TestDriverDied(t *testing.T) {
+	dir := t.TempDir() + "/d"
+	aborts := func(c *blobstore.Config) { c.Aborts = func(string) bool { return true } }
+	b := open(t, dir, 8, 0, aborts)
+	b.get("k", maker{value: "v"})
+	b.settle()
+	found := b.tiers.Find(background, artefacts.Subject{Backend: "test", Key: "k"})
+	marks, err := os.ReadDir(filepath.Join(dir, "mark"))
+	if err != nil || len(marks) != 1 {
+		t.Fatal(marks, err)
+	}
+	found.Claim.Loaded(nil)
+	if err := os.WriteFile(filepath.Join(dir, "mark", marks[0].Name()), make([]byte, 9), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := open(t, dir, 8, 0, aborts)
+	want(t, "get", e.get("k", maker{value: "w"}), "w by=miss")
+	e.settle()
+	want(t, "loads", e.loads["k"], 0)
+	want(t, "count", e.store.Count(fault.Quarantined), 1)
+	want(t, "stored anew", e.stored("k"), "w")
+}
+
+// P8: the tier may be used from many goroutines, and closed among them.
+func TestHammer(t *testing.T) {
+	b := open(t, t.TempDir()+"/d", 1, 1<<12)
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range 60 {
+				key := fmt.Sprintf("k%d", (g+i)%7)
+				found := b.tiers.Find(background, artefacts.Subject{Backend: "test", Key: key})
+				switch {
+				case found.Reason == "" && string(found.Blob) != "v"+key:
+					t.Errorf("%s: %q", key, found.Blob)
+				case found.Reason == "" && i%9 == 0:
+					found.Claim.Loaded(errors.New("no"))
+					found.Claim.Abandon()
+				case found.Reason == "":
+					found.Claim.Loaded(nil)
+				default:
+					if err := found.Claim.Save(background, []byte("v"+key), time.Second); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for b.store.Stats().Hits < 20 {
+			time.Sleep(time.Millisecond)
+		}
+		if err := b.tiers.Close(background); err != nil {
+			t.Error(err)
+		}
+	})
+	wg.Wait()
+}

@@ -1,0 +1,380 @@
+package blobstore_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// P5: no operation that fails does more than refuse a store; it heals in ten
+// minutes, counts as degraded and logs one line a kind.
+func TestEveryFault(t *testing.T) {
+	for _, op := range []string{"sync", "syncdir", "rename", "open", "mkdir", "write", "read"} {
+		for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC, syscall.EROFS, syscall.EACCES} {
+			t.Run(op+"="+errno.Error(), func(t *testing.T) {
+				r := newRig(t)
+				s := r.open("d", mib, sync_(blobstore.Full))
+				r.want("before", s.put("before", "v"), "ok")
+				r.fault(op, errno)
+				for i := range 4 {
+					got := s.put(fmt.Sprintf("k%d", i), "v")
+					r.want("put", got, "refused reason=degraded")
+				}
+				if op == "read" || op == "open" {
+					r.want("get", s.get("before"), "miss reason=degraded")
+				} else {
+					r.want("get", s.get("before"), "v")
+				}
+				r.want("counted", s.Count(fault.Degraded) >= 4, true)
+				logged := r.log.count("going on without")
+				r.want("logged once a kind", logged >= 1 && logged <= 3, true)
+				r.heal()
+				r.clock(10 * time.Minute)
+				r.want("after", s.put("after", "w"), "ok")
+				r.want("after", s.get("after"), "w")
+				r.want("before", s.get("before"), "v")
+				r.want("verify", s.verify(), 0)
+				r.want("audit", s.audit(), "ok")
+			})
+		}
+	}
+}
+
+// P5, R1: a get that cannot read counts once, and its entry is not to blame.
+func TestReadFault(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.put("k", "v")
+	r.fault("read", syscall.EIO)
+	r.want("get", s.get("k"), "miss reason=degraded")
+	r.heal()
+	r.want("get", s.get("k"), "v")
+	r.want("count", s.Count(fault.Degraded), 1)
+}
+
+// P5: the directory goes while we run; a clock set back a day.
+func TestDirectoryGoes(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.put("k", "v")
+	r.must(os.RemoveAll(r.path("d")))
+	r.want("get", s.get("k"), "miss reason=absent")
+	r.want("put", s.put("k", "v"), "refused reason=degraded")
+	r.clock(-24 * time.Hour)
+	r.want("put", s.put("k", "v"), "ok")
+	r.want("get", s.get("k"), "v")
+	r.want("audit", s.audit(), "ok")
+	r.fault("write", syscall.ENOSPC)
+	r.want("put", s.put("j", "v"), "refused reason=degraded")
+	r.heal()
+	r.want("paused", s.put("j", "v"), "refused reason=degraded")
+	r.clock(10 * time.Minute)
+	r.want("put", s.put("j", "v"), "ok")
+}
+
+// P5: what cannot be used at open is an error with its cause.
+func TestOpenFails(t *testing.T) {
+	r := newRig(t)
+	r.write(r.path("file"), []byte("x"))
+	_, err := blobstore.Open(background, r.config("file", mib))
+	r.want("a file", said(err), "error io")
+	_, err = blobstore.Open(background, r.config("file/below", mib))
+	r.want("below a file", said(err), "error io")
+	r.fault("mkdir", syscall.EROFS)
+	_, err = blobstore.Open(background, r.config("d", mib))
+	r.want("read-only", said(err), "error io")
+	r.want("cause", strings.Contains(err.Error(), "read-only"), true)
+	_, err = blobstore.Open(background, r.config("absent", mib, func(c *blobstore.Config) { c.ReadOnly = true }))
+	r.want("nothing to read", said(err), "error io")
+}
+
+// P13: refused if others can write it.
+func TestOwner(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.put("k", "v")
+	for _, mode := range []os.FileMode{0o777, 0o770, 0o702} {
+		r.must(os.Chmod(r.path("d"), mode))
+		_, err := blobstore.Open(background, r.config("d", mib))
+		r.want(mode.String(), said(err), "error refused")
+	}
+	r.must(os.Chmod(r.path("d"), 0o755))
+	r.want("get", r.open("d", mib).get("k"), "v")
+}
+
+// P13, P4, P5: without privileges: another user's directory is refused, entries
+// that may not be read are misses and are replaced.
+func TestWithoutPrivileges(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to run a child as somebody else")
+	}
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.put("k", "v")
+	s.shut()
+	r.must(os.Chmod(r.root, 0o755))
+	for dir := r.root; dir != "/"; dir = dir[:max(1, strings.LastIndexByte(dir, '/'))] {
+		info, err := os.Stat(dir)
+		r.must(err)
+		if info.Mode().Perm()&0o001 == 0 {
+			r.must(os.Chmod(dir, info.Mode().Perm()|0o111))
+		}
+	}
+	binary := r.path("binary")
+	r.write(binary, r.read(os.Args[0]))
+	r.must(os.Chmod(binary, 0o755))
+	as := func(work ...string) error {
+		cmd := exec.Command(binary, "-child="+strings.Join(work, ","))
+		cmd.Dir = "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		text, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, text)
+		}
+		return nil
+	}
+	err := as("put", r.path("d"), words(mib), "k", "w")
+	r.want("root's", err != nil && strings.Contains(err.Error(), "belongs to user 0"), true)
+	r.must(os.Chmod(r.path("d"), 0o755))
+	err = as("put", r.path("d"), words(mib), "k", "w")
+	r.want("root's", err != nil && strings.Contains(err.Error(), "belongs to user 0"), true)
+	r.must(os.Mkdir(r.path("own"), 0o700))
+	r.must(os.Chown(r.path("own"), 65534, 65534))
+	own := func(value string) { r.must(as("put", r.path("own"), words(mib), "k", value)) }
+	own("first")
+	o := r.open("own", mib)
+	r.must(os.Chmod(o.kernel("k"), 0))
+	own("second")
+	r.want("replaced", o.get("k"), "second")
+	r.want("audit", o.audit(), "ok")
+}
+
+// P9, P2: temporary files go by age, at open and every hour.
+func TestSweep(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.put("k", "v")
+	left := func() (n int) {
+		for _, name := range []string{"d/tmp/one", "d/tmp/two/kernel.bin"} {
+			if r.exists(r.path(name)) {
+				n++
+			}
+		}
+		return n
+	}
+	r.write(r.path("d/tmp/one"), []byte("x"))
+	r.write(r.path("d/tmp/two/kernel.bin"), []byte("x"))
+	r.want("audit", s.audit(), "ok")
+	s.reopen()
+	r.want("young", left(), 2)
+	r.clock(59 * time.Minute)
+	s.reopen()
+	r.want("young", left(), 2)
+	r.clock(2 * time.Minute)
+	s.reopen()
+	r.want("old", left(), 0)
+	r.write(r.path("d/tmp/one"), []byte("x"))
+	_, c, _, err := s.Obtain(background, backend, "held")
+	r.must(err)
+	_, ended, _, err := s.Obtain(background, backend, "ended")
+	r.must(err)
+	ended.Release()
+	r.clock(2 * time.Hour)
+	r.want("put", s.put("j", "w"), "ok")
+	r.want("old", left(), 0)
+	leases, err := os.ReadDir(r.path("d/lease/key"))
+	r.must(err)
+	r.want("leases of nobody go", len(leases), 1)
+	c.Release()
+	r.want("get", s.get("k"), "v")
+	r.want("audit", s.audit(), "ok")
+}
+
+// P10: the levels sync what they promise.
+func TestDurability(t *testing.T) {
+	r := newRig(t)
+	for level, want := range map[blobstore.Durability][2]bool{blobstore.None: {}, blobstore.File: {true, false}, blobstore.Full: {true, true}} {
+		s := r.open(string(level), mib, sync_(level))
+		r.io("")
+		s.put("k", "v")
+		r.mu.Lock()
+		got := [2]bool{r.mu.counts["sync"] > 0, r.mu.counts["syncdir"] > 0}
+		r.mu.Unlock()
+		r.want(string(level), got, want)
+	}
+}
+
+// P14: bases are asked after the directory, in order, and are never written.
+func TestBases(t *testing.T) {
+	r := newRig(t)
+	for i, dir := range []string{"one", "two"} {
+		s := r.open(dir, mib)
+		s.put("k", dir)
+		s.put(fmt.Sprintf("only%d", i), dir)
+		s.shut()
+	}
+	before := r.read(r.path("one/size.txt"))
+	bases := func(c *blobstore.Config) { c.Bases = []string{r.path("one"), r.path("two")} }
+	s := r.open("d", mib, bases)
+	r.want("first base", s.get("k"), "one")
+	r.want("second base", s.get("only1"), "two")
+	r.want("not counted", s.usage().Entries, 0)
+	r.want("put leaves a base's", s.put("k", "mine"), "ok")
+	r.want("first base", s.get("k"), "one")
+	r.want("put", s.put("own", "mine"), "ok")
+	r.flip(r.path("one/test/"+s.Bucket("k")+"/0/kernel.bin"), -1)
+	r.want("second base", s.get("k"), "two")
+	r.want("hidden", s.usage().Quarantined, 0)
+	r.want("there", r.exists(r.path("one/test/"+s.Bucket("k")+"/0/kernel.bin")), true)
+	s.reopen()
+	r.want("stays hidden", s.get("k"), "two")
+	r.want("not seen again", s.Stats().SetAside, 0)
+	r.want("audit", s.audit(), "ok")
+	r.want("not written", string(r.read(r.path("one/size.txt"))), string(before))
+	r.must(os.Chmod(r.path("two"), 0o777))
+	_, err := blobstore.Open(background, r.config("d", mib, bases))
+	r.want("unsafe base", said(err), "error refused")
+	r.must(os.Chmod(r.path("two"), 0o700))
+	ro := r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true })
+	r.want("read-only get", ro.get("own"), "mine")
+	r.want("read-only put", ro.put("x", "y"), "refused reason=disabled")
+	r.want("read-only usage", ro.usage().Entries, 1)
+	_, c, miss, err := ro.Obtain(background, backend, "x")
+	r.want("read-only claim", words(c == nil, miss.Reason, err), "true absent <nil>")
+}
+
+// P15: unsigned, untrusted and revoked are misses; the list is read again.
+func TestTrust(t *testing.T) {
+	r := newRig(t)
+	list := func(ids map[string]ed25519.PublicKey, revoked ...string) {
+		var keys []string
+		for id, k := range ids {
+			keys = append(keys, fmt.Sprintf(`{"id":%q,"public":%q}`, id, base64.StdEncoding.EncodeToString(k)))
+		}
+		text := fmt.Sprintf(`{"keys":[%s],"revoked":[`, strings.Join(keys, ","))
+		for i, id := range revoked {
+			text += strings.Repeat(",", min(i, 1)) + fmt.Sprintf("%q", id)
+		}
+		r.write(r.path("new"), []byte(text+"]}"))
+		r.must(os.Rename(r.path("new"), r.path("trust.json")))
+	}
+	public, private, err := ed25519.GenerateKey(nil)
+	r.must(err)
+	other, _, err := ed25519.GenerateKey(nil)
+	r.must(err)
+	list(map[string]ed25519.PublicKey{"ci": public})
+	signer := func(id string) option {
+		return func(c *blobstore.Config) { c.Signer = &frame.Signer{ID: id, Key: private} }
+	}
+	trusting := func(c *blobstore.Config) { c.Trust = r.path("trust.json") }
+	r.open("d", mib).put("plain", "v")
+	r.open("d", mib, signer("stranger")).put("strange", "v")
+	s := r.open("d", mib, trusting, signer("ci"))
+	r.want("put", s.put("k", "v"), "ok")
+	r.want("signed", s.get("k"), "v")
+	r.want("unsigned", s.get("plain"), "miss reason=unsigned field=signature")
+	r.want("stranger", s.get("strange"), "miss reason=untrusted_signer field=signature")
+	r.want("stored beside", s.put("plain", "signed"), "ok")
+	r.want("signed", s.get("plain"), "signed")
+	r.want("nothing set aside", s.usage().Quarantined, 0)
+	b, _, err := s.Get(background, backend, "k")
+	r.must(err)
+	r.want("trusted", s.Trusted(b).None(), true)
+	list(map[string]ed25519.PublicKey{"ci": public}, "ci")
+	r.want("revoked", s.get("k"), "miss reason=revoked field=signature")
+	r.want("revoked", s.Trusted(b).Reason, fault.Revoked)
+	list(map[string]ed25519.PublicKey{"ci": other})
+	r.want("forged", s.get("k"), "miss reason=untrusted_signer field=signature")
+	r.write(r.path("trust.json"), []byte("junk that is longer than before, so that the change shows in its size too"))
+	r.want("unreadable list", s.get("k"), "miss reason=untrusted_signer field=signature")
+	_, err = blobstore.Open(background, r.config("d", mib, trusting))
+	r.want("unreadable list at open", said(err), "error invalid")
+	list(map[string]ed25519.PublicKey{"ci": public})
+	r.want("again", s.get("k"), "v")
+	r.want("counts", words(s.Count(fault.Unsigned), s.Count(fault.Revoked), s.Count(fault.UntrustedSigner)), "1 1 3")
+}
+
+// P11: what a driver refuses or dies on is set aside.
+func TestDriver(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, func(c *blobstore.Config) {
+		c.Aborts = func(string) bool { return true }
+		c.Lease = 100 * time.Millisecond
+	})
+	s.put("k", "v")
+	b, _, err := s.Get(background, backend, "k")
+	r.must(err)
+	leave, miss, err := s.Enter(background, backend, b)
+	r.want("enter", words(miss.Reason, err), " <nil>")
+	_, miss, err = s.Enter(background, backend, b)
+	r.want("busy", words(miss.Reason, err), "busy <nil>")
+	leave()
+	leave, miss, _ = s.Enter(background, backend, b)
+	r.want("left", miss.None(), true)
+	leave()
+	r.want("marks", len(r.names("d/mark")), 0)
+	cmd := r.child("die", r.path("d"), words(mib), "k")
+	_ = cmd.Wait()
+	r.want("mark left behind", len(r.names("d/mark")), 1)
+	_, miss, _ = s.Enter(background, backend, b)
+	r.want("crashed", miss.Reason, fault.Quarantined)
+	r.want("set aside", s.usage().Quarantined, 1)
+	r.want("forgotten", len(r.names("d/mark")), 0)
+	r.want("get", s.get("k"), "miss reason=absent")
+	r.want("put", s.put("k", "w"), "ok")
+	b, _, err = s.Get(background, backend, "k")
+	r.must(err)
+	r.must(s.Refuse(background, b))
+	r.want("count", s.Count(fault.DriverRefused), 1)
+	r.want("get", s.get("k"), "miss reason=absent")
+	r.want("put", s.put("k", "new"), "ok")
+	r.must(s.Refuse(background, b)) // the one that was refused is gone; the new one stays
+	r.want("get", s.get("k"), "new")
+	r.want("audit", s.audit(), "ok")
+}
+
+func (r *rig) names(dir string) []string {
+	list, err := os.ReadDir(r.path(dir))
+	r.must(err)
+	var names []string
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// P8: a claim waits for its context only, and Close gives claims back.
+func TestClaims(t *testing.T) {
+	r := newRig(t)
+	a, b := r.open("d", mib), r.open("d", mib)
+	_, c, miss, err := a.Obtain(background, backend, "k")
+	r.want("claim", words(c.Token(), miss.Reason, err), "1 absent <nil>")
+	ctx, cancel := context.WithTimeout(background, 20*time.Millisecond)
+	defer cancel()
+	_, _, _, err = b.Obtain(ctx, backend, "k")
+	r.want("context", err, context.DeadlineExceeded)
+	c.Release()
+	c.Release()
+	_, c, _, err = b.Obtain(background, backend, "k")
+	r.want("token grows", words(c.Token(), err), "2 <nil>")
+	r.must(b.Store.Close(background))
+	_, c, _, err = a.Obtain(background, backend, "k")
+	r.want("after close", words(c.Token(), err), "3 <nil>")
+	r.must(c.Save(background, []byte("v"), time.Second))
+	r.want("stored", a.get("k"), "v")
+	r.fault("open", syscall.EIO)
+	_, c, miss, err = a.Obtain(background, backend, "j")
+	r.want("trouble", words(c.Token(), miss.Reason, err), "0 degraded <nil>")
+	r.want("trouble", said(c.Save(background, nil, 0)), "refused reason=degraded")
+}

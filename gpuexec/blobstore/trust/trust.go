@@ -1,0 +1,168 @@
+// Package trust decides whose stored blobs may be used: a list of public keys in
+// a JSON file, read again when the file changes (SPEC P15).
+//
+//	{"keys": [{"id": "ci-1", "public": "BASE64 of 32 bytes"}], "revoked": ["ci-0"]}
+//
+// A List is safe for concurrent use. A list that cannot be read any more trusts
+// nobody until it can.
+package trust
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// most is the size of the largest list, in bytes.
+const most = 1 << 20
+
+// List is a trust list. The nil List trusts everybody.
+type List struct {
+	path string
+	mu   struct {
+		sync.Mutex
+		seen    stamp
+		keys    map[string]ed25519.PublicKey
+		revoked map[string]bool
+		err     error
+	}
+}
+
+// stamp tells one state of the file from another.
+type stamp struct {
+	size int64
+	time time.Time
+	file os.FileInfo
+}
+
+// Open reads the list at a path. One that cannot be read or understood is an error.
+func Open(path string) (*List, error) {
+	l := &List{path: path}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refreshLocked()
+	if err := l.mu.err; err != nil {
+		return nil, &fault.Error{Op: "trust: open", Key: path, Err: err}
+	}
+	return l, nil
+}
+
+// Judge decides about an entry that was parsed. Its reason is unsigned,
+// untrusted_signer or revoked.
+func (l *List) Judge(e *frame.Entry) frame.Flaw {
+	if l == nil {
+		return frame.Flaw{}
+	}
+	if flaw := l.Signer(e.Signer); !flaw.None() {
+		return flaw
+	}
+	l.mu.Lock()
+	public := l.mu.keys[e.Signer]
+	l.mu.Unlock()
+	if !e.Verify(public) {
+		return frame.Flaw{Reason: fault.UntrustedSigner, Field: "signature"}
+	}
+	return frame.Flaw{}
+}
+
+// Signer decides about a key id alone, for what was verified before and may have
+// been revoked since.
+func (l *List) Signer(id string) frame.Flaw {
+	if l == nil {
+		return frame.Flaw{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refreshLocked()
+	switch _, known := l.mu.keys[id]; {
+	case id == "":
+		return frame.Flaw{Reason: fault.Unsigned, Field: "signature"}
+	case l.mu.revoked[id]:
+		return frame.Flaw{Reason: fault.Revoked, Field: "signature"}
+	case !known:
+		return frame.Flaw{Reason: fault.UntrustedSigner, Field: "signature"}
+	}
+	return frame.Flaw{}
+}
+
+// Err is why the list trusts nobody at present, nil while it can be read.
+func (l *List) Err() error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.err
+}
+
+func (l *List) refreshLocked() {
+	info, err := os.Stat(l.path)
+	if err == nil {
+		now := stamp{info.Size(), info.ModTime(), info}
+		if s := l.mu.seen; s.file != nil && s.size == now.size && s.time.Equal(now.time) && os.SameFile(s.file, info) {
+			return
+		}
+		l.mu.seen = now
+	} else {
+		l.mu.seen = stamp{}
+	}
+	l.mu.keys, l.mu.revoked, l.mu.err = nil, nil, err
+	if err == nil {
+		l.mu.keys, l.mu.revoked, l.mu.err = read(l.path)
+	}
+}
+
+func read(path string) (keys map[string]ed25519.PublicKey, revoked map[string]bool, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(text) > most {
+		return nil, nil, fmt.Errorf("the trust list has more than %d bytes", most)
+	}
+	return parse(text)
+}
+
+func parse(text []byte) (keys map[string]ed25519.PublicKey, revoked map[string]bool, err error) {
+	var file struct {
+		Keys []struct {
+			ID     string `json:"id"`
+			Public []byte `json:"public"`
+		} `json:"keys"`
+		Revoked []string `json:"revoked"`
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&file); err != nil {
+		return nil, nil, fmt.Errorf("%w: the trust list: %w", fault.ErrInvalid, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, nil, fmt.Errorf("%w: the trust list has something behind its object", fault.ErrInvalid)
+	}
+	keys, revoked = make(map[string]ed25519.PublicKey), make(map[string]bool)
+	for i, k := range file.Keys {
+		_, twice := keys[k.ID]
+		if k.ID == "" || twice || len(k.Public) != ed25519.PublicKeySize {
+			return nil, nil, fmt.Errorf("%w: key %d of the trust list: want an id of its own and %d bytes in base64", fault.ErrInvalid, i+1, ed25519.PublicKeySize)
+		}
+		keys[k.ID] = k.Public
+	}
+	for _, id := range file.Revoked {
+		revoked[id] = true
+	}
+	return keys, revoked, nil
+}

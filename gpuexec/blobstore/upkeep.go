@@ -1,0 +1,242 @@
+package blobstore
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/hostlock"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// Uses are kept in one file a writer: a line "open" or "closed", then lines of
+// count, last use, creation time and place. They are hints: lines that cannot be
+// read are left out.
+const (
+	usesOpen   = "open\n"
+	usesClosed = "closed\n"
+	mostUses   = 64 << 20 // bytes of a file
+	flushEvery = time.Minute
+	stale      = time.Hour // after which temporary files and files of dead writers go
+)
+
+// used notes a hit. It waits for no writer.
+func (s *Store) used(b Blob) {
+	if b.layer > 0 || s.cfg.ReadOnly {
+		return
+	}
+	now := s.cfg.Now().UnixNano()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := s.mu.uses[b.Place]
+	created := b.Created.UnixNano()
+	if u.created != created {
+		u = use{created: created}
+	}
+	u.count++
+	u.last = max(u.last, now)
+	s.mu.uses[b.Place] = u
+	s.mu.flushed = false
+}
+
+// Touch counts a use of a blob that was served from memory.
+func (s *Store) Touch(b Blob) {
+	if !s.off {
+		s.used(b)
+	}
+}
+
+// takeUses moves what readers noted to the index. Part of a change.
+func (s *Store) takeUses(x *index) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for place, u := range s.mu.uses {
+		x.use(place, u)
+	}
+	clear(s.mu.uses)
+}
+
+// loadUses reads what earlier writers left, and takes over the files of those
+// that ended. Part of a change.
+func (d *directory) loadUses() error {
+	s := d.s
+	if s.cfg.Policy == FIFO {
+		return nil
+	}
+	list, err := s.main.ReadDir(usesDir)
+	if err != nil {
+		return err
+	}
+	own := usesDir + "/" + s.writer
+	var ended []string
+	for _, entry := range list {
+		name := usesDir + "/" + entry.Name
+		info, err := s.main.Lstat(name)
+		if err != nil || name == own {
+			continue
+		}
+		text, err := vfs.ReadFile(s.main, name, mostUses)
+		if err != nil {
+			continue
+		}
+		for place, u := range parseUses(string(text)) {
+			d.idx.use(place, u)
+		}
+		if strings.HasPrefix(string(text), usesClosed) || s.cfg.Now().Sub(info.ModTime) > stale {
+			ended = append(ended, name)
+		}
+	}
+	if len(ended) == 0 {
+		return nil
+	}
+	if err := d.writeUses(usesOpen); err != nil {
+		return err
+	}
+	for _, name := range ended {
+		_ = s.main.Remove(name) // read twice, it counts twice
+	}
+	return nil
+}
+
+func parseUses(text string) map[string]use {
+	uses := make(map[string]use)
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) != 4 || !isPlace(words[3]) {
+			continue
+		}
+		var numbers [3]int64
+		ok := true
+		for i := range numbers {
+			n, err := strconv.ParseInt(words[i], 10, 64)
+			ok = ok && err == nil
+			numbers[i] = n
+		}
+		if ok && numbers[0] > 0 {
+			uses[words[3]] = use{count: numbers[0], last: numbers[1], created: numbers[2]}
+		}
+	}
+	return uses
+}
+
+// writeUses writes this writer's file, for entries that are there. Part of a change.
+func (d *directory) writeUses(state string) error {
+	text := []byte(state)
+	for _, place := range slices.Sorted(maps.Keys(d.idx.uses)) {
+		if _, ok := d.idx.entries[place]; ok {
+			u := d.idx.uses[place]
+			text = fmt.Appendf(text, "%d %d %d %s\n", u.count, u.last, u.created, place)
+		}
+	}
+	temporary := tmpDir + "/" + hostlock.Unique()
+	if err := vfs.WriteNew(d.s.main, temporary, false, text); err != nil {
+		return err
+	}
+	return d.s.main.Rename(temporary, usesDir+"/"+d.s.writer)
+}
+
+// flushUses writes uses if there are new ones, or that the writer ends.
+func (s *Store) flushUses(last bool) {
+	if s.cfg.Policy == FIFO {
+		return
+	}
+	s.mu.Lock()
+	nothing := s.mu.flushed && !last
+	s.mu.flushed = true
+	s.mu.Unlock()
+	if nothing || s.writes.broken() {
+		return
+	}
+	d := &s.dir
+	if d.mu.lock(context.Background()) != nil { // never: that context does not end
+		return
+	}
+	defer d.mu.unlock()
+	s.takeUses(d.idx)
+	state := usesOpen
+	if last {
+		state = usesClosed
+	}
+	if err := d.writeUses(state); err != nil {
+		s.logOnce("write uses", err)
+	}
+}
+
+// startTimers keeps the hourly sweep and the writing of uses going until
+// stopTimers was called.
+func (s *Store) startTimers() {
+	var mu sync.Mutex
+	var stops [2]func() bool
+	ended := false
+	var arm func(i int, every time.Duration, do func())
+	arm = func(i int, every time.Duration, do func()) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ended {
+			return
+		}
+		stops[i] = s.cfg.After(every, func() {
+			if s.begin("store: timer") == nil {
+				do()
+				s.leave()
+			}
+			arm(i, every, do)
+		})
+	}
+	s.stopTimers = func() {
+		mu.Lock()
+		defer mu.Unlock()
+		ended = true
+		for _, stop := range stops {
+			if stop != nil {
+				stop()
+			}
+		}
+	}
+	arm(0, stale, s.maybeSweep)
+	arm(1, flushEvery, func() { s.flushUses(false) })
+}
+
+// maybeSweep sweeps once an hour by the store's clock.
+func (s *Store) maybeSweep() {
+	s.mu.Lock()
+	since := s.cfg.Now().Sub(s.mu.swept)
+	s.mu.Unlock()
+	if since >= stale || since < 0 { // the clock was set back: begin a new hour
+		s.sweep()
+	}
+}
+
+// sweep removes what writers that were killed have left, by age.
+func (s *Store) sweep() {
+	now := s.cfg.Now()
+	s.mu.Lock()
+	s.mu.swept = now
+	s.mu.Unlock()
+	before := now.Add(-stale)
+	list, err := s.main.ReadDir(tmpDir)
+	if err != nil {
+		s.logOnce("sweep", err)
+		return
+	}
+	for _, entry := range list {
+		name := tmpDir + "/" + entry.Name
+		info, err := s.main.Lstat(name)
+		if err != nil || info.ModTime.After(before) {
+			continue
+		}
+		if err := s.main.RemoveAll(name); err != nil {
+			s.logOnce("sweep", err)
+			continue
+		}
+		s.tell(Event{Kind: "swept", Place: name})
+	}
+	if err := s.leases.Sweep(before); err != nil {
+		s.logOnce("sweep", err)
+	}
+}

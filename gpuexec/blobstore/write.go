@@ -1,0 +1,359 @@
+package blobstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/hostlock"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// Put stores the blob of a key. cost is what compiling it took; requires are the
+// instruction sets without which it must not run (SPEC K7). A sound entry that
+// fits already stays, and Put succeeds (SPEC P8). With nil the entry is there,
+// as durable as Config says. What was not stored is ErrRefused with a reason:
+// disabled, too_large (nothing was evicted) or degraded (and ErrIO).
+func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, cost time.Duration, requires ...string) error {
+	const op = "store: put"
+	if err := s.enter(op, backend, key); err != nil {
+		return err
+	}
+	defer s.leave()
+	if cost < 0 {
+		return fault.Invalidf(op, "a cost of %v: want 0 or more", cost)
+	}
+	present, off := s.isOff(backend)
+	if off || s.cfg.ReadOnly {
+		s.stats.reason(fault.Disabled)
+		return refused(op, backend, key, Miss{Reason: fault.Disabled}, errors.New("the store is off or has no identity for this backend"))
+	}
+	requires = slices.Compact(slices.Sorted(slices.Values(requires)))
+	e := frame.Entry{Created: s.cfg.Now(), Cost: cost, Identity: present, Requires: requires, Payload: payload}
+	file, err := frame.Encode(key, e, s.cfg.Signer)
+	if err != nil {
+		return err
+	}
+	w := writing{s: s, backend: backend, key: key, entry: e, file: file, present: present}
+	return w.run(ctx, op)
+}
+
+// writing is one entry on its way to the disk.
+type writing struct {
+	s            *Store
+	backend, key string
+	entry        frame.Entry
+	file         frame.File
+	sealed       bool           // the digest is in place already
+	present      frame.Identity // whom an entry must fit to make this one superfluous
+	temporary    string
+	place        string
+}
+
+func (w *writing) run(ctx context.Context, op string) error {
+	s := w.s
+	if size := w.size(); size > s.capacity() {
+		s.stats.reason(fault.TooLarge)
+		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes", ErrTooLarge, size))
+	}
+	if f := s.find(w.backend, w.key, w.present); f.hit {
+		return nil
+	}
+	err := s.writes.allow(s.cfg.Now())
+	if err == nil {
+		if err = w.write(ctx); err == nil {
+			s.writes.succeeded()
+			s.maybeSweep()
+			return nil
+		}
+		if ctx.Err() == nil {
+			s.writes.failed(s.cfg.Now())
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	s.degraded("write", err)
+	return refused(op, w.backend, w.key, Miss{Reason: fault.Degraded}, fmt.Errorf("%w: %w", ErrIO, err))
+}
+
+func (w *writing) size() int64 { return int64(len(w.key)) + w.file.Size() }
+
+func (w *writing) write(ctx context.Context) error {
+	s := w.s
+	if s.writes.broken() { // the directory may be another one, or gone
+		if err := s.dir.prepare(ctx); err != nil {
+			return err
+		}
+	}
+	w.temporary = tmpDir + "/" + hostlock.Unique()
+	err := w.stage()
+	if err == nil {
+		err = w.publish(ctx)
+	}
+	if err != nil || w.place == "" {
+		_ = s.main.RemoveAll(w.temporary) // what is left goes with the next sweep
+		return err
+	}
+	s.stats.stores.Add(1)
+	s.tell(Event{Kind: "stored", Backend: w.backend, Place: w.place, Bytes: w.size()})
+	return w.settle()
+}
+
+// stage writes both files into a folder of their own.
+func (w *writing) stage() error {
+	fsys, sync := w.s.main.FS, w.s.cfg.Durability != None
+	if err := fsys.Mkdir(w.temporary); err != nil {
+		return err
+	}
+	if err := vfs.WriteNew(fsys, w.temporary+"/"+keyFile, sync, []byte(w.key)); err != nil {
+		return err
+	}
+	if err := w.stageKernel(fsys, sync); err != nil {
+		return err
+	}
+	if w.s.cfg.Durability == Full {
+		return fsys.SyncDir(w.temporary)
+	}
+	return nil
+}
+
+// stageKernel writes the payload while its digest is computed.
+func (w *writing) stageKernel(fsys vfs.FS, sync bool) error {
+	f, err := fsys.Create(w.temporary + "/" + kernelFile)
+	if err != nil {
+		return err
+	}
+	seal := w.seal()
+	offset := int64(len(w.file.Head))
+	for _, part := range [][]byte{w.file.Payload, w.file.Tail} {
+		if err == nil && len(part) > 0 {
+			_, err = f.WriteAt(part, offset)
+		}
+		offset += int64(len(part))
+	}
+	seal.Wait()
+	if err == nil {
+		_, err = f.WriteAt(w.file.Head, 0)
+	}
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// seal computes the digest, of a large payload beside the caller.
+func (w *writing) seal() *sync.WaitGroup {
+	const large = 256 << 10
+	var wg sync.WaitGroup
+	switch {
+	case w.sealed:
+	case len(w.file.Payload) < large:
+		w.file.Seal(w.key)
+	default:
+		wg.Go(func() { w.file.Seal(w.key) })
+	}
+	return &wg
+}
+
+// publish moves the folder into the lowest free slot of its bucket, unless an
+// entry that fits is there by now.
+func (w *writing) publish(ctx context.Context) error {
+	d := &w.s.dir
+	if err := d.begin(ctx); err != nil {
+		return err
+	}
+	err := w.publishLocked()
+	if err == nil && w.place != "" {
+		err = d.shrink(w.s.capacity(), w.place)
+	}
+	if err != nil {
+		d.fresh = false
+	}
+	return errors.Join(err, d.end(ctx))
+}
+
+func (w *writing) publishLocked() error {
+	s, d := w.s, &w.s.dir
+	f := s.find(w.backend, w.key, w.present)
+	if f.hit {
+		return nil
+	}
+	for _, b := range f.bad {
+		if b.layer == 0 {
+			if err := d.setAside(b.place, b.miss); err != nil {
+				return err
+			}
+		}
+	}
+	bucket := w.backend + "/" + s.Bucket(w.key)
+	r := record{bytes: w.size(), known: true, created: w.entry.Created.UnixNano(), cost: w.entry.Cost}
+	for again := 0; ; again++ {
+		if err := errors.Join(w.makeFolder(w.backend), w.makeFolder(bucket)); err != nil {
+			return err
+		}
+		slots, err := s.main.slots(bucket)
+		if err != nil {
+			return err
+		}
+		slots = w.clearUnreadable(bucket, slots)
+		r.place = bucket + "/" + strconv.FormatUint(lowestFree(slots), 10)
+		err = d.take(w.temporary, r)
+		switch {
+		case err == nil:
+			w.place = r.place
+			if d.lock == nil {
+				return w.yield(bucket)
+			}
+			return nil
+		case again < 16 && (isTaken(err) || errors.Is(err, unix.ENOTEMPTY) || isGone(err)):
+			// without a lock: somebody took the slot, or removed the empty bucket
+		default:
+			return err
+		}
+	}
+}
+
+// makeFolder makes a folder if it is missing. Something else by its name is set
+// aside, or nothing below it could ever be stored.
+func (w *writing) makeFolder(name string) error {
+	fsys := w.s.main.FS
+	err := fsys.Mkdir(name)
+	if err == nil || !isTaken(err) {
+		return err
+	}
+	info, err := fsys.Lstat(name)
+	if err != nil || info.Mode.IsDir() {
+		return err
+	}
+	if err := fsys.Rename(name, quarantineDir+"/"+hostlock.Unique()); err != nil {
+		return err
+	}
+	return fsys.Mkdir(name)
+}
+
+// clearUnreadable sets aside slots whose files this user may not read: what
+// cannot be read can never be a hit and would hold its place for ever.
+func (w *writing) clearUnreadable(bucket string, slots []slot) []slot {
+	kept := slots[:0]
+	for _, slot := range slots {
+		place := bucket + "/" + slot.name
+		_, v := w.s.readKey(w.s.main, place)
+		if v.kind == sound {
+			_, v = w.s.readKernel(w.s.main, place)
+		}
+		if slot.ours && v.kind == unreadable && errors.Is(v.err, fs.ErrPermission) &&
+			w.s.dir.setAside(place, Miss{Reason: fault.Degraded}) == nil {
+			continue
+		}
+		kept = append(kept, slot)
+	}
+	return kept
+}
+
+// yield takes the entry back if, without a lock, somebody else stored the same
+// key at the same time: the one in the lowest slot stays.
+func (w *writing) yield(bucket string) error {
+	s := w.s
+	slots, err := s.main.slots(bucket)
+	if err != nil {
+		return err
+	}
+	for _, slot := range slots {
+		place := bucket + "/" + slot.name
+		if place == w.place {
+			return nil
+		}
+		f := &finding{}
+		if e, v := s.read(s.main, place, w.key); slot.ours && v.kind == sound {
+			s.judge(f, 0, place, e, v.miss, w.present)
+		}
+		if f.hit {
+			if err := s.dir.drop(w.place, w.temporary); err != nil {
+				return err
+			}
+			w.place = ""
+			return nil
+		}
+	}
+	return nil
+}
+
+// settle makes the names on the way to the entry durable.
+func (w *writing) settle() error {
+	s := w.s
+	if s.cfg.Durability != Full {
+		return nil
+	}
+	names := []string{w.backend + "/" + s.Bucket(w.key), w.backend}
+	s.mu.Lock()
+	if !s.mu.synced[w.backend] {
+		names = append(names, ".")
+	}
+	s.mu.Unlock()
+	for _, name := range names {
+		if err := s.main.SyncDir(name); err != nil && !isGone(err) { // gone: evicted by now
+			return err
+		}
+	}
+	s.mu.Lock()
+	s.mu.synced[w.backend] = true
+	s.mu.Unlock()
+	return nil
+}
+
+// breaker keeps a store from trying to write again and again where it cannot:
+// the first pause is short, the longest the ten minutes of SPEC P5.
+type breaker struct {
+	mu struct {
+		sync.Mutex
+		pause time.Duration // 0 = the last write went well
+		until time.Time
+	}
+}
+
+const (
+	shortestPause = 5 * time.Second
+	longestPause  = 10 * time.Minute
+)
+
+var errPaused = errors.New("writing failed a short while ago and is not tried yet")
+
+// allow is nil if writing may be tried. A clock that was set back does not make
+// the pause longer than the longest.
+func (b *breaker) allow(now time.Time) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if left := b.mu.until.Sub(now); b.mu.pause > 0 && left > 0 && left <= longestPause {
+		return errPaused
+	}
+	return nil
+}
+
+func (b *breaker) broken() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.pause > 0
+}
+
+func (b *breaker) failed(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.pause = min(max(2*b.mu.pause, shortestPause), longestPause)
+	b.mu.until = now.Add(b.mu.pause)
+}
+
+func (b *breaker) succeeded() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.pause = 0
+}
