@@ -1,0 +1,202 @@
+package pipelinefile
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/table"
+)
+
+// Origin says where a pipeline came from.
+type Origin string
+
+// The origins.
+const (
+	Hit   Origin = "hit"   // a live object, or another call's build
+	SPIRV Origin = "spirv" // this call's build, from SPIR-V that was there
+	Built Origin = "built" // this call's build, from source or from the caller's words
+)
+
+// Cache holds the pipelines of one device. Safe for concurrent use.
+type Cache struct {
+	cfg      Config
+	log      *slog.Logger
+	driver   driverSide
+	shaders  sync.Map // name -> *shader; written under mu
+	live     *table.Table[*object]
+	liveLen  atomic.Int64
+	counters counters
+	saving   token         // one Save by path at a time
+	drained  chan struct{} // closed when a closed cache has no job left
+
+	mu struct {
+		sync.Mutex
+		closed     bool
+		generation uint64 // grows at every Clear
+		running    int    // creators and frees on lent goroutines, loads and saves on their callers'
+		spirv      map[layout.Key][]uint32
+		builds     map[string]*flying[*object]
+		compiles   map[layout.Key]*flying[[]uint32]
+	}
+}
+
+// Open starts a cache. It must be closed. The context bounds the driver's work
+// for it: a driver that cannot make an empty cache is gone without, which is
+// counted as driver_refused.
+func Open(ctx context.Context, cfg Config) (*Cache, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	c := &Cache{cfg: cfg, log: cfg.Logger, live: table.New[*object](cfg.Hash), saving: newToken(), drained: make(chan struct{})}
+	c.mu.spirv = make(map[layout.Key][]uint32)
+	c.mu.builds = make(map[string]*flying[*object])
+	c.mu.compiles = make(map[layout.Key]*flying[[]uint32])
+	if err := c.driver.open(ctx, cfg); err != nil {
+		c.counters.miss(fault.DriverRefused)
+		c.log.Warn("pipelinefile: the driver makes no cache; pipelines are built without", "error", err)
+	}
+	return c, nil
+}
+
+// Get gives a lease on the pipeline of a request: a live one, that of a build
+// under way, or a new one. At most one build of a request runs at a time, and
+// none holds up another request. The error is the front end's, the driver's,
+// the context's, or one of the sentinels here; nothing was kept then.
+func (c *Cache) Get(ctx context.Context, r Request) (*Lease, Origin, error) {
+	const op = "pipelinefile: get"
+	if err := r.check(op); err != nil {
+		return nil, "", err
+	}
+	var s *shader
+	if r.Words == nil {
+		if s = c.lookup(r.Shader); s == nil {
+			return nil, "", &fault.Error{Op: op, Key: r.Shader, Err: ErrNotFound}
+		}
+	}
+	key := r.key(s)
+	if o := c.find(key); o != nil {
+		c.counters.hits.Add(1)
+		return &Lease{object: o}, Hit, nil
+	}
+	l, origin, err := c.build(ctx, key, &r, s)
+	if err != nil {
+		c.counters.failed.Add(1)
+		return nil, "", &fault.Error{Op: op, Key: r.Shader, Err: err}
+	}
+	c.counters.origin(origin)
+	return l, origin, nil
+}
+
+// find gives a live object with a pin for the caller, or nil.
+func (c *Cache) find(key string) *object {
+	if n := c.live.Lookup(key, 0); n != nil && n.Value.cell.Pin() {
+		return n.Value
+	}
+	return nil
+}
+
+func (c *Cache) build(ctx context.Context, key string, r *Request, s *shader) (*Lease, Origin, error) {
+	var o *object
+	role, err := ride(ctx, c, ridden[string, *object]{
+		key: key, name: r.Shader, flying: c.mu.builds,
+		found:  func() bool { o = c.find(key); return o != nil },
+		create: c.creator(r.module(), s),
+		keep: func(made *object, generation uint64) {
+			if generation != c.mu.generation || c.mu.closed || !made.cell.Pin() {
+				return
+			}
+			n := c.live.NewNode(key, 0)
+			n.Value = made
+			c.live.Put(n)
+			c.liveLen.Store(int64(c.live.Len()))
+		},
+		release: c.unpin,
+		take:    func(made *object) { made.cell.Pin(); o = made },
+	})
+	switch {
+	case err != nil:
+		return nil, "", err
+	case role == started:
+		return &Lease{object: o}, o.origin, nil
+	}
+	return &Lease{object: o}, Hit, nil
+}
+
+// Clear lets go of every live object: what nobody uses is destroyed, the rest
+// with its last lease. It waits for nobody. SPIR-V and driver cache stay.
+func (c *Cache) Clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clearLocked()
+}
+
+func (c *Cache) clearLocked() {
+	c.mu.generation++
+	var idle []*object
+	c.live.All(func(n *table.Node[*object]) bool {
+		if n.Value.cell.Drop() {
+			idle = append(idle, n.Value)
+		}
+		return true
+	})
+	c.live.Clear()
+	c.liveLen.Store(0)
+	if len(idle) == 0 {
+		return
+	}
+	c.mu.running++
+	actors.Go(func() {
+		defer c.jobEnded()
+		for _, o := range idle {
+			o.cell.Free()
+		}
+	})
+}
+
+// Live is the number of live objects in the cache.
+func (c *Cache) Live() int { return int(c.liveLen.Load()) }
+
+// SPIRV is the number of SPIR-V entries in memory, all of registered shaders.
+func (c *Cache) SPIRV() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.mu.spirv)
+}
+
+// DriverCache reports whether this driver's own cache is used, or turned off by
+// a quirk.
+func (c *Cache) DriverCache() bool { return c.driver.effect != Off }
+
+// Close ends the cache: callers that wait get ErrClosed at once, creators'
+// contexts end, and Close waits for them, for frees, and for Load and Save. The context stops the
+// waiting only; the closing goes on. Leases stay usable until they end.
+func (c *Cache) Close(ctx context.Context) error {
+	c.mu.Lock()
+	if !c.mu.closed {
+		c.clearLocked()
+		c.mu.closed = true
+		builds := slices.Collect(maps.Values(c.mu.builds))
+		compiles := slices.Collect(maps.Values(c.mu.compiles))
+		c.drainedLocked()
+		c.mu.Unlock()
+		strand(builds)
+		strand(compiles)
+		c.driver.close()
+	} else {
+		c.mu.Unlock()
+	}
+	select {
+	case <-c.drained:
+	case <-ctx.Done():
+		return &fault.Error{Op: "pipelinefile: close", Err: ctx.Err()}
+	}
+	return nil
+}

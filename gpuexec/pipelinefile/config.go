@@ -1,0 +1,101 @@
+package pipelinefile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// DefaultLimit is the largest file in bytes where no limit is given (SPEC V9).
+const DefaultLimit = 256 << 20
+
+// DefaultPatience is far above what a save takes.
+const DefaultPatience = 3 * time.Second
+
+// Identity is the machine and build whose files fit.
+type Identity = layout.Identity
+
+// Config of a Cache. Driver is required; the rest has usable zeros.
+type Config struct {
+	Driver   Driver
+	FrontEnd FrontEnd // nil = only SPIR-V from files and requests
+	Identity Identity
+
+	Limit   limit.Limit // bytes of a file, read or written; not given = DefaultLimit
+	NoMerge bool        // Save replaces a file instead of joining it with what is there
+	// Patience is how long nothing may happen to a file that somebody else has
+	// locked to save to it; then Save takes the holder for stopped and goes on.
+	// 0 = DefaultPatience.
+	Patience time.Duration
+	Quirks   []Quirk // nil = the table that comes with the package; empty = none
+
+	Logger *slog.Logger             // nil = silent
+	Now    func() time.Time         // ages of abandoned temporary files; nil = time.Now
+	Hash   func(key string) uint64  // places requests in memory; nil = seeded. It may be as bad as it likes
+	FS     func(root string) vfs.FS // nil = the machine's
+}
+
+// Validate reports every mistake at once, as fault.ErrInvalid.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Driver == nil {
+		errs = append(errs, fault.Invalidf("pipelinefile: config", "no driver: want the one of the device that the pipelines are for"))
+	}
+	if err := c.Limit.Validate(); err != nil {
+		errs = append(errs, &fault.Error{Op: "pipelinefile: limit", Err: err})
+	}
+	if c.Patience < 0 {
+		errs = append(errs, fault.Invalidf("pipelinefile: config", "patience %v: want a duration above 0, or 0 for %v", c.Patience, DefaultPatience))
+	}
+	errs = append(errs, c.Identity.Validate())
+	for _, q := range c.Quirks {
+		errs = append(errs, q.Validate())
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) withDefaults() Config {
+	c.Identity = c.Identity.Opened()
+	c.Limit = c.Limit.Or(limit.Of(DefaultLimit))
+	if c.Patience == 0 {
+		c.Patience = DefaultPatience
+	}
+	if c.Quirks == nil {
+		c.Quirks = Quirks()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.FS == nil {
+		c.FS = vfs.Dir
+	}
+	return c
+}
+
+// token is a lock that can be waited for within a context.
+type token chan struct{}
+
+func newToken() token { return make(token, 1) } // capacity 1: the one holder
+
+func (t token) take(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t token) giveBack() { <-t }

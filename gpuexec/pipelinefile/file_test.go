@@ -1,0 +1,388 @@
+package pipelinefile_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"testing/iotest"
+
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// SPEC V1, V3: what was saved is found again, in every form of saving.
+func TestRoundTrip(t *testing.T) {
+	v := open(t)
+	v.shader("s1", "source-1")
+	v.shader("s2", "source-2")
+	v.built("s1")
+	v.get(pipelinefile.Request{Shader: "s2", Options: 5}, pipelinefile.Built)
+	v.get(pipelinefile.Request{Shader: "s1"}, pipelinefile.Hit)
+	path := filepath.Join(t.TempDir(), "f")
+	saved := v.save(path)
+	var stream bytes.Buffer
+	if s, err := v.SaveTo(t.Context(), &stream); err != nil || s != saved {
+		t.Errorf("%+v, %v; by path %+v", s, err, saved)
+	}
+	if list, _ := os.ReadDir(filepath.Dir(path)); len(list) != 1 {
+		t.Errorf("%d files, want the one saved", len(list))
+	}
+	onDisk, err := os.ReadFile(path)
+	if err != nil || int64(len(onDisk)) != saved.Bytes {
+		t.Errorf("%d bytes, %v, want %d", len(onDisk), err, saved.Bytes)
+	}
+	for name, load := range map[string]func(*rig) (pipelinefile.Loaded, error){
+		"path":  func(w *rig) (pipelinefile.Loaded, error) { return w.Load(t.Context(), path) },
+		"bytes": func(w *rig) (pipelinefile.Loaded, error) { return w.LoadBytes(t.Context(), onDisk) },
+		"reader": func(w *rig) (pipelinefile.Loaded, error) {
+			return w.LoadFrom(t.Context(), iotest.OneByteReader(&stream))
+		},
+	} {
+		w := open(t)
+		w.shader("s1", "source-1")
+		w.shader("s2", "source-2")
+		if l, err := load(w); err != nil || l != (pipelinefile.Loaded{Entries: 2, Blob: true}) {
+			t.Errorf("by %s: %+v, %v", name, l, err)
+		}
+		w.counts("spirv", int64(w.SPIRV()), 2)
+		w.counts("live", int64(w.Live()), 0)
+		w.get(pipelinefile.Request{Shader: "s1"}, pipelinefile.SPIRV)
+		w.get(pipelinefile.Request{Shader: "s2", Options: 5}, pipelinefile.SPIRV)
+		w.get(pipelinefile.Request{Shader: "s2", Options: 6}, pipelinefile.Built)
+		w.counts("frontend", w.front.compiled.Load(), 1)
+	}
+}
+
+// sample is a sound file with two entries and a blob.
+func sample(t testing.TB) []byte {
+	v := open(t)
+	v.shader("s1", "a")
+	v.shader("s2", "b")
+	v.built("s1", "s2")
+	return v.bytes()
+}
+
+// SPEC V2, V1: any flipped bit and any shorter or longer file is a miss.
+func TestDamage(t *testing.T) {
+	file := sample(t)
+	v := open(t)
+	v.shader("s1", "a")
+	v.shader("s2", "b")
+	for i := range file {
+		for bit := range 8 {
+			file[i] ^= 1 << bit
+			v.misses(file, "*", "*")
+			file[i] ^= 1 << bit
+		}
+	}
+	for n := range file {
+		v.misses(file[:n], "*", "")
+	}
+	for _, more := range []int{1, 4096} {
+		v.misses(append(bytes.Clone(file), make([]byte, more)...), "trailing", "")
+	}
+	v.counts("shown to the driver", v.driver.opened.Load(), 0) // V4
+	file[0] ^= 1
+	v.misses(file, "format", "")
+	file[0] ^= 1
+	v.misses(nil, "truncated", "")
+	v.misses([]byte("something else"), "format", "")
+	if l, err := v.LoadBytes(t.Context(), file); err != nil || l.Entries != 2 || !l.Blob {
+		t.Errorf("the sound file: %+v, %v", l, err)
+	}
+	m := v.Metrics()
+	for _, reason := range []string{"format", "truncated", "trailing", "checksum"} { // R1
+		if m.Reasons[reasonOf(reason)] == 0 {
+			t.Errorf("no miss counted as %s", reason)
+		}
+	}
+}
+
+// SPEC V2: each identity field alone, the digests right.
+func TestIdentity(t *testing.T) {
+	file := sample(t)
+	v := open(t)
+	v.shader("s1", "a")
+	v.built("s1")
+	other := layout.UUID{99}
+	for field, c := range map[string]struct {
+		reason string
+		change func(*layout.Identity)
+	}{
+		"library":     {"outdated", func(i *layout.Identity) { i.Library = "other" }},
+		"api":         {"outdated", func(i *layout.Identity) { i.API++ }},
+		"driver":      {"outdated", func(i *layout.Identity) { i.Driver++ }},
+		"driver_id":   {"outdated", func(i *layout.Identity) { i.DriverID++ }},
+		"driver_name": {"outdated", func(i *layout.Identity) { i.DriverName = "other" }},
+		"driver_info": {"outdated", func(i *layout.Identity) { i.DriverInfo = "" }},
+		"driver_uuid": {"outdated", func(i *layout.Identity) { i.DriverUUID = other }},
+		"vendor":      {"device_mismatch", func(i *layout.Identity) { i.Vendor++ }},
+		"device":      {"device_mismatch", func(i *layout.Identity) { i.Device++ }},
+		"device_name": {"device_mismatch", func(i *layout.Identity) { i.DeviceName = "other" }},
+		"uuid":        {"device_mismatch", func(i *layout.Identity) { i.UUID = other }},
+		"device_uuid": {"device_mismatch", func(i *layout.Identity) { i.DeviceUUID = other }},
+	} {
+		forged, err := layout.Impersonate(file, c.change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.misses(forged, c.reason, field)
+
+		id := machine() // and a real other machine
+		c.change(&id)
+		if id.Library == "" {
+			continue
+		}
+		w := open(t, withIdentity(id))
+		w.shader("s1", "a")
+		w.misses(file, c.reason, field)
+		w.counts(c.reason, w.Metrics().Reasons[reasonOf(c.reason)], 1)
+	}
+	v.counts("shown to the driver", v.driver.opened.Load(), 0)
+}
+
+// SPEC V2: of two openings that do not know their build none takes the other's
+// file, since it may be another build's.
+func TestUnknownBuild(t *testing.T) {
+	for _, field := range []string{"library", "driver", "driver_info"} {
+		id := machine()
+		id.Unknown = []string{field}
+		v := open(t, withIdentity(id))
+		v.shader("s", "a")
+		v.built("s")
+		file := v.bytes()
+		w := open(t, withIdentity(id))
+		w.misses(file, "outdated", field)
+		known := open(t)
+		known.misses(file, "outdated", field)
+		if l, err := v.LoadBytes(t.Context(), file); err != nil || l.Reason != "" {
+			t.Errorf("its own file: %+v, %v", l, err)
+		}
+	}
+	id := machine()
+	id.Library = ""
+	v, w := open(t, withIdentity(id)), open(t, withIdentity(id))
+	w.misses(v.bytes(), "outdated", "library")
+}
+
+// SPEC V1, V2: counts and lengths that do not agree, the digests right.
+func TestForged(t *testing.T) {
+	file := sample(t)
+	v := open(t)
+	v.shader("s1", "a")
+	v.shader("s2", "b")
+	for _, c := range []struct {
+		field  string
+		value  uint64
+		reason string
+	}{
+		{"format", 99, "format"},
+		{"entries", 0, "trailing"}, {"entries", 1, "trailing"}, {"entries", 3, "truncated"}, {"entries", 1<<32 - 1, "truncated"},
+		{"entry.size", 0, "format"}, {"entry.size", 5, "format"}, {"entry.size", 1 << 30, "truncated"}, {"entry.size", 1<<32 - 4, "truncated"},
+		{"entry.duplicate", 0, "format"},
+		{"blob.headerlen", 31, "driver_header"}, {"blob.headerlen", 1000000, "driver_header"}, {"blob.version", 2, "driver_header"},
+		{"blob.vendor", 1, "driver_header"}, {"blob.device", 1, "driver_header"}, {"blob.uuid", 77, "driver_header"}, // V4
+	} {
+		forged, err := layout.Forge(file, c.field, c.value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.misses(forged, c.reason, "*")
+	}
+	v.counts("shown to the driver", v.driver.opened.Load(), 0)
+	v.counts("merged", v.driver.merged.Load(), 0)
+}
+
+// SPEC V3: a changed shader takes only its own entries along, one that is not
+// known is ignored.
+func TestChangedShaders(t *testing.T) {
+	v := open(t)
+	for _, n := range []string{"a", "b", "x"} {
+		v.shader(n, "source-"+n)
+		v.built(n)
+	}
+	path := filepath.Join(t.TempDir(), "f")
+	v.save(path)
+	w := open(t)
+	w.shader("a", "source-a")
+	w.shader("b", "changed")
+	w.shader("x", "source-x")
+	w.load(path, 2, true)
+	w.counts("source_changed", w.Metrics().Reasons[reasonOf("source_changed")], 1)
+	w.get(pipelinefile.Request{Shader: "a"}, pipelinefile.SPIRV)
+	w.built("b")
+	w.get(pipelinefile.Request{Shader: "x"}, pipelinefile.SPIRV)
+	w.counts("frontend", w.front.compiled.Load(), 1)
+
+	w.shader("a", "new") // its entry goes, the others stay
+	w.counts("spirv", int64(w.SPIRV()), 2)
+	w.built("a")
+
+	x := open(t)
+	x.load(path, 0, true)
+	x.shader("b", "source-b")
+	x.load(path, 1, true)
+	if _, _, err := x.Get(t.Context(), pipelinefile.Request{Shader: "a"}); !errors.Is(err, pipelinefile.ErrNotFound) {
+		t.Errorf("a shader that is not registered: %v", err)
+	}
+	if err := x.Unregister("b"); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := x.Get(t.Context(), pipelinefile.Request{Shader: "b"}); !errors.Is(err, pipelinefile.ErrNotFound) {
+		t.Errorf("a shader that was forgotten: %v", err)
+	}
+	if err := x.Unregister("b"); !errors.Is(err, pipelinefile.ErrNotFound) {
+		t.Errorf("forgotten twice: %v", err)
+	}
+}
+
+// SPEC V4, V5: what the driver refuses leaves nothing behind.
+func TestDriverRefuses(t *testing.T) {
+	v := open(t)
+	v.shader("s", "a")
+	v.built("s")
+	file := v.bytes()
+	for _, fail := range []string{"create", "merge"} {
+		w := open(t)
+		w.shader("s", "a")
+		w.shader("t", "b")
+		w.built("t")
+		w.driver.refuse.Store(fail == "create")
+		w.driver.failMerge.Store(fail == "merge")
+		w.misses(file, "driver_refused", "")
+		w.counts("driver caches", w.driver.caches.Load(), 1)
+		w.get(pipelinefile.Request{Shader: "t"}, pipelinefile.Hit)
+		w.built("s")
+		w.driver.refuse.Store(false)
+		w.driver.failMerge.Store(false)
+		if l, err := w.LoadBytes(t.Context(), file); err != nil || l.Reason != "" || !l.Blob {
+			t.Errorf("%s: %+v, %v", fail, l, err)
+		}
+		w.counts("driver caches", w.driver.caches.Load(), 1)
+	}
+}
+
+// SPEC V5: the second file wins, else the union; twice changes nothing.
+func TestLoadMerges(t *testing.T) {
+	dir := t.TempDir()
+	f, g := filepath.Join(dir, "f"), filepath.Join(dir, "g")
+	v := open(t)
+	v.shader("a", "1")
+	v.shader("b", "2")
+	v.built("a", "b")
+	v.save(f)
+	w := open(t)
+	w.shader("b", "2")
+	w.shader("x", "3")
+	w.built("b", "x")
+	w.save(g)
+	z := open(t)
+	for name, source := range map[string]string{"a": "1", "b": "2", "x": "3"} {
+		z.shader(name, source)
+	}
+	z.load(f, 2, true)
+	z.counts("spirv", int64(z.SPIRV()), 2)
+	for range 4 {
+		z.load(g, 2, true)
+		z.counts("spirv", int64(z.SPIRV()), 3)
+	}
+	for _, n := range []string{"a", "b", "x"} {
+		z.get(pipelinefile.Request{Shader: n}, pipelinefile.SPIRV)
+	}
+	z.counts("frontend", z.front.compiled.Load(), 0)
+	decoded, miss, err := layout.Decode(int64(len(z.bytes())), layout.Bytes(z.bytes()), nil)
+	if err != nil || miss.Reason != "" || bytes.Count(decoded.Blob, []byte("\n")) != 3 {
+		t.Errorf("the driver's caches were not joined: %v %v %q", err, miss, decoded.Blob)
+	}
+}
+
+// SPEC V9: a file above the limit is refused before it is read.
+func TestLimit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 257<<20); err != nil {
+		t.Fatal(err)
+	}
+	v := open(t)
+	v.shader("s", "a")
+	v.built("s")
+	if l, err := v.Load(t.Context(), path); err != nil || l.Reason != "too_large" {
+		t.Errorf("%+v, %v", l, err)
+	}
+	if err := os.Truncate(path, 255<<20); err != nil { // within, and no file of ours: nothing of it is allocated
+		t.Fatal(err)
+	}
+	if spent := allocated(func() {
+		if l, err := v.Load(t.Context(), path); err != nil || l.Reason != "format" {
+			t.Errorf("%+v, %v", l, err)
+		}
+	}); spent > 1<<20 {
+		t.Errorf("a foreign file cost %d bytes", spent)
+	}
+	file := v.bytes()
+	tight := func(most int64) option { return func(c *pipelinefile.Config) { c.Limit = limit.Of(most) } }
+	w := open(t, tight(int64(len(file))-1))
+	w.shader("s", "a")
+	w.misses(file, "too_large", "")
+	if l, err := w.LoadFrom(t.Context(), io.MultiReader(bytes.NewReader(file[:layout.Preamble]), iotest.ErrReader(errors.New("read on")))); err != nil || l.Reason != "too_large" {
+		t.Errorf("%+v, %v", l, err)
+	}
+	if l, err := w.LoadFrom(t.Context(), io.MultiReader(bytes.NewReader(file[:50]), iotest.ErrReader(errors.New("gone")))); err != nil || l.Reason != "degraded" {
+		t.Errorf("%+v, %v", l, err)
+	}
+	w.built("s") // its file is written without the blob
+	if _, s, err := w.SaveBytes(t.Context()); err != nil || s.Blob || s.Entries != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	x := open(t, tight(64))
+	x.shader("s", "a")
+	x.built("s")
+	if _, _, err := x.SaveBytes(t.Context()); !errors.Is(err, pipelinefile.ErrTooLarge) {
+		t.Errorf("%v", err)
+	}
+}
+
+// SPEC V1: whatever lies at the path, loading says why it is no use.
+func TestStrangePaths(t *testing.T) {
+	dir := t.TempDir()
+	v := open(t)
+	v.shader("s", "a")
+	v.built("s")
+	sound := filepath.Join(dir, "sound")
+	v.save(sound)
+	fifo, link, dangling := filepath.Join(dir, "fifo"), filepath.Join(dir, "link"), filepath.Join(dir, "dangling")
+	if err := errors.Join(syscall.Mkfifo(fifo, 0o600), os.Symlink("sound", link), os.Symlink("nowhere", dangling)); err != nil {
+		t.Fatal(err)
+	}
+	for path, reason := range map[string]string{
+		dir: "format", fifo: "format", dangling: "degraded", link: "",
+		filepath.Join(dir, "absent"): "absent", filepath.Join(dir, "no", "such", "f"): "absent", filepath.Join(sound, "below"): "degraded",
+	} {
+		if l, err := v.Load(t.Context(), path); err != nil || string(l.Reason) != reason {
+			t.Errorf("%s: %+v, %v, want %q", path, l, err, reason)
+		}
+	}
+	for _, path := range []string{dir, fifo, dangling, filepath.Join(dir, "no", "such", "f")} {
+		if _, err := v.Save(t.Context(), path); !errors.Is(err, pipelinefile.ErrIO) {
+			t.Errorf("save to %s: %v", path, err)
+		}
+	}
+	v.save(link)
+	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the user's link was replaced: %v", err)
+	}
+	for _, err := range []error{second(v.Load(t.Context(), "")), second(v.Save(t.Context(), "")), second(v.LoadFrom(t.Context(), nil)), second(v.SaveTo(t.Context(), nil))} {
+		if !errors.Is(err, pipelinefile.ErrInvalid) {
+			t.Errorf("%v, want an invalid argument", err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }

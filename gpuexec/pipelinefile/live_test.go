@@ -1,0 +1,346 @@
+package pipelinefile_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
+)
+
+// SPEC V7, F1: one build a request, and nobody else waits for it.
+func TestOneBuild(t *testing.T) {
+	v := open(t)
+	v.shader("old", "a")
+	v.shader("new", "b")
+	v.built("old")
+	gate, begun := make(chan struct{}), make(chan struct{})
+	v.driver.during(func(_ context.Context, m pipelinefile.Module) error {
+		if m.Shader == "new" {
+			close(begun) // a second build of it panics here
+			<-gate
+		}
+		return nil
+	})
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	origins := map[pipelinefile.Origin]int{}
+	for range 16 {
+		wg.Go(func() {
+			l, origin, err := v.Get(t.Context(), pipelinefile.Request{Shader: "new"})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			l.End()
+			mu.Lock()
+			origins[origin]++
+			mu.Unlock()
+		})
+	}
+	<-begun
+	v.get(pipelinefile.Request{Shader: "old"}, pipelinefile.Hit)
+	v.counts("live", int64(v.Live()), 1)
+	v.shader("third", "c")
+	v.built("third") // F6
+	close(gate)
+	wg.Wait()
+	if origins[pipelinefile.Built] != 1 || origins[pipelinefile.Hit] != 15 {
+		t.Errorf("%v, want one built and the rest hits", origins)
+	}
+	v.counts("pipelines", v.Metrics().Pipelines, 3)
+	v.counts("live", int64(v.Live()), 3)
+}
+
+// SPEC V7, F1: two requests that differ in what the front end does not see have
+// one compilation between them.
+func TestOneCompilation(t *testing.T) {
+	v := open(t)
+	v.shader("s", "a")
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			l, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: "s", Constants: []pipelinefile.Constant{{ID: 0, Value: uint64(i)}}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			l.End()
+		})
+	}
+	wg.Wait()
+	v.counts("frontend", v.front.compiled.Load(), 1)
+	v.counts("pipelines", v.driver.built.Load(), 8)
+	v.counts("spirv", int64(v.SPIRV()), 1)
+}
+
+func constants(values ...uint64) (list []pipelinefile.Constant) {
+	for i, value := range values {
+		list = append(list, pipelinefile.Constant{ID: uint32(i), Value: value})
+	}
+	return list
+}
+
+// SPEC V7, K1: everything that the driver sees is part of the request.
+func TestRequests(t *testing.T) {
+	v := open(t)
+	v.shader("s", "a")
+	v.shader("t", "a")
+	different := []pipelinefile.Request{
+		{Shader: "s"}, {Shader: "t"},
+		{Shader: "s", Constants: constants(1, 2)}, {Shader: "s", Constants: constants(1, 3)}, {Shader: "s", Constants: constants(12)}, {Shader: "s", Constants: constants(1)},
+		{Shader: "s", Constants: []pipelinefile.Constant{{ID: 1, Value: 12}}}, {Shader: "s", Constants: []pipelinefile.Constant{{ID: 0, Bytes: 8, Value: 12}}},
+		{Shader: "s", Options: 1, Constants: constants(1, 2)}, {Shader: "s", Options: 1},
+		{Shader: "s", LocalSize: [3]uint32{64}}, {Shader: "s", LocalSize: [3]uint32{0, 64}}, {Shader: "s", Subgroup: 64},
+		{Words: []uint32{0x07230203, 'a'}}, {Words: []uint32{0x07230203, 0, 'a'}}, // the words that the shader becomes, given as they are
+	}
+	for _, want := range []pipelinefile.Origin{"", pipelinefile.Hit} {
+		for _, r := range different {
+			v.get(r, want)
+		}
+	}
+	v.counts("live", int64(v.Live()), int64(len(different)))
+	v.counts("pipelines", v.driver.built.Load(), int64(len(different)))
+	v.get(pipelinefile.Request{Shader: "label", Words: []uint32{0x07230203, 'a'}}, pipelinefile.Hit) // with words the name is for messages
+
+	for _, r := range []pipelinefile.Request{
+		{}, {Shader: "s", Words: []uint32{}}, {Shader: "s", Constants: constants(1 << 32)},
+		{Shader: "s", Constants: []pipelinefile.Constant{{ID: 1}, {ID: 1}}}, {Shader: "s", Constants: []pipelinefile.Constant{{ID: 2}, {ID: 1}}},
+		{Shader: "s", Constants: []pipelinefile.Constant{{Bytes: 3}}}, {Shader: "s", Constants: []pipelinefile.Constant{{Bytes: 1, Value: 256}}},
+	} {
+		if _, _, err := v.Get(t.Context(), r); !errors.Is(err, pipelinefile.ErrInvalid) {
+			t.Errorf("%+v: %v, want an invalid argument", r, err)
+		}
+	}
+	if err := v.Register("", nil); !errors.Is(err, pipelinefile.ErrInvalid) {
+		t.Errorf("a shader without a name: %v", err)
+	}
+}
+
+// SPEC K2, V7: one hash for all, and two modules of one length and one murmur3.
+func TestFullKey(t *testing.T) {
+	v := open(t, func(c *pipelinefile.Config) { c.Hash = func(string) uint64 { return 1 } })
+	v.shader("a", "1")
+	v.shader("b", "2")
+	v.built("a", "b")
+	one := []uint32{0x07230203, 0x10000, 7, 11, 0, 0x11, 0x4, 0x22, 0x3f800000, 0x33, 0x40000000, 0x44}
+	two := slices.Clone(one)
+	two[8], two[9] = 0x3f800001, 0xa3a91e04
+	v.get(pipelinefile.Request{Shader: "one", Words: one}, pipelinefile.Built)
+	v.get(pipelinefile.Request{Shader: "two", Words: two}, pipelinefile.Built)
+	v.get(pipelinefile.Request{Shader: "one", Words: one}, pipelinefile.Hit)
+	v.counts("live", int64(v.Live()), 4)
+	v.counts("spirv", int64(v.SPIRV()), 2) // modules given as words are not stored
+}
+
+// SPEC V7, C5, F7: clearing waits for nobody and harms nobody.
+func TestClear(t *testing.T) {
+	v := open(t)
+	v.shader("s", "a")
+	l, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Clear()
+	v.counts("live", int64(v.Live()), 0)
+	v.counts("alive", v.driver.alive.Load(), 1)
+	l.End()
+	l.End()
+	v.counts("alive", v.driver.alive.Load(), 0)
+
+	gate, begun := make(chan struct{}), make(chan struct{}, 1)
+	v.driver.during(func(context.Context, pipelinefile.Module) error { begun <- struct{}{}; <-gate; return nil })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		v.get(pipelinefile.Request{Shader: "s"}, pipelinefile.SPIRV)
+	}()
+	<-begun
+	v.Clear()
+	close(gate)
+	<-done
+	v.counts("live", int64(v.Live()), 0)
+	v.driver.during(nil)
+	v.get(pipelinefile.Request{Shader: "s"}, pipelinefile.SPIRV)
+	v.counts("live", int64(v.Live()), 1)
+	v.Clear()
+	eventually(t, func() bool { return v.driver.alive.Load() == 0 }, "what nobody uses is destroyed")
+}
+
+// SPEC F2, F3: a build that fails, panics or leaves its goroutine is told to all
+// who wait, and nothing is kept.
+func TestFailures(t *testing.T) {
+	own := errors.New("no such instruction")
+	for name, c := range map[string]struct {
+		fail func() error
+		is   error
+	}{
+		"error":  {func() error { return own }, own},
+		"panic":  {func() error { panic(own) }, own},
+		"goexit": {func() error { runtime.Goexit(); return nil }, pipelinefile.ErrGoexit},
+	} {
+		for _, where := range []string{"front end", "driver"} {
+			v := open(t)
+			v.shader("s", "a")
+			if where == "driver" {
+				v.driver.during(func(context.Context, pipelinefile.Module) error { return c.fail() })
+			} else {
+				v.front.onCompile = func(context.Context, string) error { return c.fail() }
+			}
+			for range 2 {
+				_, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: "s"})
+				var p *pipelinefile.PanicError
+				if !errors.Is(err, c.is) || errors.As(err, &p) != (name == "panic") {
+					t.Errorf("%s in the %s: %v", name, where, err)
+				}
+			}
+			v.counts("live", int64(v.Live()), 0)
+			v.driver.during(nil)
+			v.front.onCompile = nil
+			v.get(pipelinefile.Request{Shader: "s"}, "")
+		}
+	}
+}
+
+// SPEC F5: a front end that asks for the pipeline that it is compiling for.
+func TestCycle(t *testing.T) {
+	v := open(t)
+	v.shader("a", "1")
+	v.shader("b", "2")
+	v.front.onCompile = func(ctx context.Context, name string) error {
+		_, _, err := v.Get(ctx, pipelinefile.Request{Shader: map[string]string{"a": "b", "b": "a"}[name]})
+		return err
+	}
+	if _, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: "a"}); !errors.Is(err, pipelinefile.ErrCycle) {
+		t.Errorf("%v", err)
+	}
+}
+
+// SPEC F4: one who leaves leaves alone; when nobody is left the context of the
+// build ends, and the next caller waits for its end.
+func TestCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		front := &fakeFront{}
+		driver := &fakeDriver{t: t, id: machine()}
+		c, err := pipelinefile.Open(t.Context(), pipelinefile.Config{Driver: driver, FrontEnd: front, Identity: machine()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Register("s", []byte("a")); err != nil {
+			t.Fatal(err)
+		}
+		gate := make(chan struct{})
+		driver.during(func(ctx context.Context, _ pipelinefile.Module) error { <-ctx.Done(); <-gate; return ctx.Err() })
+		ctx, cancel := context.WithCancel(t.Context())
+		errs := make(chan error, 2)
+		for range 2 {
+			go func() {
+				_, _, err := c.Get(ctx, pipelinefile.Request{Shader: "s"})
+				errs <- err
+			}()
+		}
+		synctest.Wait()
+		cancel()
+		for range 2 {
+			if err := <-errs; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		driver.during(nil)
+		go func() {
+			l, _, err := c.Get(t.Context(), pipelinefile.Request{Shader: "s"})
+			if err == nil {
+				l.End()
+			}
+			errs <- err
+		}()
+		synctest.Wait()
+		if n := driver.built.Load(); n != 0 {
+			t.Error("a second build began beside the first")
+		}
+		close(gate)
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// SPEC F8: closing answers everybody at once and waits for the creators; a lease
+// outlives it.
+func TestClose(t *testing.T) {
+	front := &fakeFront{}
+	driver := &fakeDriver{t: t, id: machine()}
+	c, err := pipelinefile.Open(t.Context(), pipelinefile.Config{Driver: driver, FrontEnd: front, Identity: machine()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []string{"s", "t"} {
+		if err := c.Register(n, []byte(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, _, err := c.Get(t.Context(), pipelinefile.Request{Shader: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate, begun := make(chan struct{}), make(chan struct{})
+	driver.during(func(ctx context.Context, _ pipelinefile.Module) error { close(begun); <-ctx.Done(); <-gate; return nil })
+	waiting := make(chan error)
+	go func() {
+		_, _, err := c.Get(t.Context(), pipelinefile.Request{Shader: "s"})
+		waiting <- err
+	}()
+	<-begun
+	short, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Close(short); !errors.Is(err, context.Canceled) {
+		t.Errorf("close with an ended context: %v", err)
+	}
+	if err := <-waiting; !errors.Is(err, pipelinefile.ErrClosed) {
+		t.Errorf("who waited: %v", err)
+	}
+	close(gate)
+	for range 2 {
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if driver.alive.Load() != 1 || driver.caches.Load() != 0 {
+		t.Errorf("%d pipelines and %d driver caches are left, want the leased pipeline", driver.alive.Load(), driver.caches.Load())
+	}
+	l.End()
+	if driver.alive.Load() != 0 {
+		t.Error("the last lease destroyed nothing")
+	}
+	c.Clear()
+	for what, err := range map[string]error{
+		"get": third(c.Get(t.Context(), pipelinefile.Request{Shader: "s"})), "register": c.Register("x", nil),
+		"load": second(c.LoadBytes(t.Context(), nil)), "save": second(c.Save(t.Context(), "f")), "encode": third(c.SaveBytes(t.Context())),
+	} {
+		if !errors.Is(err, pipelinefile.ErrClosed) {
+			t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+}
+
+func third[A, B any](_ A, _ B, err error) error { return err }
+
+// SPEC V3: a source that changes while it is compiled: who waits is served, and
+// nothing of the old source is stored.
+func TestChangedWhileCompiling(t *testing.T) {
+	v := open(t)
+	v.shader("s", "old")
+	v.front.onCompile = func(context.Context, string) error { return v.Register("s", []byte("new")) }
+	v.built("s")
+	v.counts("spirv", int64(v.SPIRV()), 0)
+	v.built("s")
+	v.counts("spirv", int64(v.SPIRV()), 1)
+	v.get(pipelinefile.Request{Shader: "s"}, pipelinefile.Hit)
+}

@@ -1,0 +1,124 @@
+package pipelinefile_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
+)
+
+// SPEC V8: on a known-bad driver no driver cache is made, loaded or stored, and
+// live objects do not pile up.
+func TestQuirkOff(t *testing.T) {
+	bad := machine()
+	bad.Vendor, bad.API = 0x5143, version(1, 0, 65)
+	v := open(t, withIdentity(bad))
+	v.shader("s", "a")
+	for range 100 {
+		v.get(pipelinefile.Request{Shader: "s"}, "")
+	}
+	v.counts("live", int64(v.Live()), 1)
+	v.counts("driver caches", v.driver.caches.Load(), 0)
+	if v.DriverCache() {
+		t.Error("the driver cache is on")
+	}
+	file := v.bytes()
+	w := open(t, withIdentity(bad))
+	w.shader("s", "a")
+	if l, err := w.LoadBytes(t.Context(), file); err != nil || l != (pipelinefile.Loaded{Entries: 1}) {
+		t.Errorf("%+v, %v", l, err)
+	}
+	careless := open(t, withIdentity(bad), func(c *pipelinefile.Config) { c.Quirks = []pipelinefile.Quirk{} })
+	careless.shader("s", "a")
+	careless.built("s")
+	if l, err := w.LoadBytes(t.Context(), careless.bytes()); err != nil || l != (pipelinefile.Loaded{Entries: 1}) {
+		t.Errorf("a file with a blob: %+v, %v", l, err)
+	}
+	w.counts("quirk", w.Metrics().Reasons["quirk"], 1)
+	w.counts("shown to the driver", w.driver.opened.Load(), 0)
+
+	for _, c := range []struct {
+		vendor, api uint32
+		on          bool
+	}{{0x5143, version(1, 0, 65), false}, {0x5143, version(1, 0, 66), true}, {0x5143, version(1, 1, 0), true}, {0x5144, version(1, 0, 65), true}} {
+		id := machine()
+		id.Vendor, id.API = c.vendor, c.api
+		if on := open(t, withIdentity(id)).DriverCache(); on != c.on {
+			t.Errorf("%+v: on=%v", c, on)
+		}
+	}
+}
+
+// SPEC V8: a driver that does not synchronise itself sees one call at a time.
+func TestQuirkSerialise(t *testing.T) {
+	id := machine()
+	id.Vendor, id.DriverID = 0x1002, 1
+	v := open(t, withIdentity(id))
+	if !v.DriverCache() {
+		t.Error("the driver cache is off")
+	}
+	v.driver.during(func(context.Context, pipelinefile.Module) error { runtime.Gosched(); return nil })
+	v.shader("s", "a")
+	var wg sync.WaitGroup
+	for i := range 32 {
+		wg.Go(func() { v.get(pipelinefile.Request{Shader: "s", Options: uint64(i)}, "") })
+	}
+	wg.Wait()
+	v.counts("builds at once", v.driver.most.Load(), 1)
+}
+
+// SPEC V8: the table is read strictly.
+func TestQuirkTable(t *testing.T) {
+	first := pipelinefile.Quirks()[0]
+	if first.Vendor != "0x5143" || first.APIBelow != "1.0.66" || first.Effect != pipelinefile.Off {
+		t.Errorf("the first row is %+v", first)
+	}
+	const row = `{"vendor":"0x5143","api_below":"1.0.66","effect":"off","why":"x"}`
+	if rows, err := pipelinefile.ParseQuirks([]byte("[" + row + "]")); err != nil || len(rows) != 1 {
+		t.Errorf("%v, %v", rows, err)
+	}
+	for _, table := range []string{
+		"", "{}", row, "[" + row + "] x", "[" + row + "][]", "[" + row,
+		"[" + strings.Replace(row, `"why"`, `"whi"`, 1) + "]", "[" + strings.Replace(row, `"x"`, `" "`, 1) + "]",
+		"[" + strings.Replace(row, "0x5143", "20803", 1) + "]", "[" + strings.Replace(row, "0x5143", "0x1ffffffff", 1) + "]",
+		"[" + strings.Replace(row, "1.0.66", "1.0", 1) + "]", "[" + strings.Replace(row, "1.0.66", "1.-1.6", 1) + "]",
+		"[" + strings.Replace(row, "1.0.66", "1.0.4096", 1) + "]", "[" + strings.Replace(row, `"off"`, `"never"`, 1) + "]",
+	} {
+		if _, err := pipelinefile.ParseQuirks([]byte(table)); !errors.Is(err, pipelinefile.ErrInvalid) {
+			t.Errorf("%s: %v, want it refused", table, err)
+		}
+	}
+}
+
+// Every mistake of a config is named, and none opens a cache.
+func TestConfig(t *testing.T) {
+	bad := machine()
+	bad.DriverInfo = strings.Repeat("x", 2000)
+	bad.Unknown = []string{"colour"}
+	_, err := pipelinefile.Open(t.Context(), pipelinefile.Config{Identity: bad, Patience: -1, Quirks: []pipelinefile.Quirk{{}}})
+	if !errors.Is(err, pipelinefile.ErrInvalid) {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"driver", "driver_info", "patience", "vendor"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not speak of %s", err, part)
+		}
+	}
+	v := open(t, func(c *pipelinefile.Config) { c.FrontEnd = nil })
+	v.shader("s", "a")
+	if _, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: "s"}); !errors.Is(err, pipelinefile.ErrUnsupported) {
+		t.Errorf("without a front end: %v", err)
+	}
+	file, err := layout.Encode(&layout.File{Identity: machine()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := v.LoadBytes(t.Context(), file); err != nil || l != (pipelinefile.Loaded{}) {
+		t.Errorf("an empty file: %+v, %v", l, err)
+	}
+}

@@ -1,0 +1,216 @@
+package pipelinefile
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// Temporary files, which lie beside the target so that a rename reaches it.
+const (
+	tempPrefix = ".kiln-pipelines-"
+	tempSuffix = ".tmp"
+	tempAge    = time.Hour // after which nobody writes to one any more
+)
+
+// target is where a file is to be.
+type target struct {
+	fs       vfs.FS // the folder
+	name     string
+	patience time.Duration
+}
+
+// target resolves a path. Links on the way and at its end are the user's own and
+// are followed, once: what happens to them later is not.
+func (c *Cache) target(path string) (target, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return target{}, err
+	}
+	dir, name := filepath.Split(path)
+	if whole, err := filepath.EvalSymlinks(path); err == nil {
+		dir, name = filepath.Split(whole)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return target{}, err
+	} else if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return target{}, err
+	}
+	if name == "" {
+		return target{}, &fs.PathError{Op: "open", Path: path, Err: unix.EISDIR}
+	}
+	return target{c.cfg.FS(filepath.Clean(dir)), name, c.cfg.Patience}, nil
+}
+
+// overwrite makes the target what compose gives, whatever was there.
+func (t target) overwrite(compose func(*layout.File) ([]byte, error)) error {
+	if info, err := t.fs.Lstat(t.name); err == nil && !info.Regular() {
+		return noFile(t.name)
+	}
+	file, err := compose(nil)
+	if err != nil {
+		return err
+	}
+	temp, err := t.write(file)
+	if err != nil {
+		return err
+	}
+	return t.moved(temp, t.fs.Rename(temp, t.name))
+}
+
+func noFile(name string) error {
+	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("%w: there is something that is no plain file", fs.ErrInvalid)}
+}
+
+// join makes the target the union of what is there and what compose adds. The
+// lock of the old file itself keeps others that join from doing so at once: it
+// needs no lock file, and ends with its holder. Where a file system has no locks
+// two that save within the same milliseconds may lose the one's additions.
+func (t target) join(ctx context.Context, decode func(vfs.File) (*layout.File, layout.Miss, error), compose func(*layout.File) ([]byte, error)) error {
+	for {
+		again, err := t.joinOnce(ctx, decode, compose)
+		if !again {
+			return err
+		}
+	}
+}
+
+// joinOnce reports that it must be done again if the target changed meanwhile.
+func (t target) joinOnce(ctx context.Context, decode func(vfs.File) (*layout.File, layout.Miss, error), compose func(*layout.File) ([]byte, error)) (again bool, err error) {
+	held, info, err := t.hold(ctx)
+	if err != nil {
+		return false, err
+	}
+	var old *layout.File
+	if held != nil {
+		defer held.Close() // lets go of the lock
+		var miss layout.Miss
+		old, miss, err = decode(held)
+		if miss.Reason != "" && err != nil { // not damaged: it could not be read
+			return false, err
+		}
+	}
+	file, err := compose(old)
+	if err != nil {
+		return false, err
+	}
+	temp, err := t.write(file)
+	if err != nil {
+		return false, err
+	}
+	if held == nil {
+		err = t.fs.Link(temp, t.name)
+		switch {
+		case err == nil:
+			err = t.fs.Remove(temp)
+			return false, errors.Join(err, t.fs.SyncDir("."))
+		case errors.Is(err, fs.ErrExist): // somebody was first
+			return true, t.fs.Remove(temp)
+		case !cannotLink(err):
+			return false, t.moved(temp, err)
+		}
+	} else if !t.unchanged(info) {
+		return true, t.fs.Remove(temp)
+	}
+	return false, t.moved(temp, t.fs.Rename(temp, t.name))
+}
+
+// cannotLink reports that a file system has no second names.
+func cannotLink(err error) bool {
+	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EMLINK)
+}
+
+// hold opens the target and takes its lock; nil if there is none. A holder that
+// stands still is passed over: it will see that the target has changed.
+func (t target) hold(ctx context.Context) (vfs.File, vfs.Info, error) {
+	var seen uint64 // inode that somebody else has locked
+	var since time.Time
+	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		f, err := t.fs.Open(t.name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, vfs.Info{}, nil
+		}
+		if err != nil {
+			return nil, vfs.Info{}, err
+		}
+		info, err := f.Stat()
+		if err == nil && !info.Regular() {
+			err = noFile(t.name)
+		}
+		if err != nil {
+			return nil, info, errors.Join(err, f.Close())
+		}
+		locked, unlockable := f.TryLock()
+		now := time.Now()
+		passed := info.Inode == seen && now.Sub(since) > t.patience
+		if (locked || unlockable != nil || passed) && t.unchanged(info) {
+			return f, info, nil
+		}
+		if err := f.Close(); err != nil {
+			return nil, info, err
+		}
+		if locked { // of a file that was replaced meanwhile
+			continue
+		}
+		if info.Inode != seen {
+			seen, since = info.Inode, now
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, info, ctx.Err()
+		}
+	}
+}
+
+// unchanged reports whether the name still stands for the file of info.
+func (t target) unchanged(info vfs.Info) bool {
+	now, err := t.fs.Lstat(t.name)
+	return err == nil && now.Inode == info.Inode && now.Size == info.Size && now.ModTime.Equal(info.ModTime)
+}
+
+// write makes a synced temporary file and gives its name.
+func (t target) write(file []byte) (string, error) {
+	temp := tempPrefix + strings.ToLower(rand.Text()) + tempSuffix
+	if err := vfs.WriteNew(t.fs, temp, true, file); err != nil {
+		_ = t.fs.Remove(temp) // it may not be there
+		return "", err
+	}
+	return temp, nil
+}
+
+// moved ends the life of a temporary file that was to take the target's place:
+// err is how that went.
+func (t target) moved(temp string, err error) error {
+	if err != nil {
+		_ = t.fs.Remove(temp) // the error says enough
+		return err
+	}
+	return t.fs.SyncDir(".")
+}
+
+// sweep removes temporary files that their writers left behind when they died.
+// What it cannot remove stays for the next.
+func (t target) sweep(now time.Time) {
+	list, err := t.fs.ReadDir(".")
+	if err != nil {
+		return
+	}
+	for _, entry := range list {
+		if !strings.HasPrefix(entry.Name, tempPrefix) || !strings.HasSuffix(entry.Name, tempSuffix) {
+			continue
+		}
+		if info, err := t.fs.Lstat(entry.Name); err == nil && info.Regular() && now.Sub(info.ModTime) > tempAge {
+			_ = t.fs.Remove(entry.Name)
+		}
+	}
+}
