@@ -14,20 +14,26 @@ import (
 // Descriptor that an Engine returned is to be released once; what it gives
 // (slices included) is to be read only, and Native not to be used after that.
 type Descriptor struct {
-	engine   *Engine
-	spec     Spec // the library's copy: hints only where they count
-	key      string
+	request  *request
 	position int
 	about    Description
 	blobID   func() string
+	node     *indexNode
 	cell     lease.Cell
 }
 
 // newDescriptor gives a descriptor with one pin, its maker's.
 func newDescriptor(r *request, position int, about Description) *Descriptor {
-	d := &Descriptor{engine: r.engine, spec: r.spec, key: r.key, position: position, about: about}
+	x := &r.engine.index
+	d := &Descriptor{request: r, position: position, about: about, node: x.node(r)}
 	d.blobID = sync.OnceValue(d.makeBlobID)
-	d.cell.Init(about.Free)
+	d.cell.Init(func() {
+		x.leave(d)
+		if about.Free != nil {
+			about.Free()
+		}
+	})
+	x.enter(d)
 	return d
 }
 
@@ -35,14 +41,14 @@ func newDescriptor(r *request, position int, about Description) *Descriptor {
 func (d *Descriptor) Release() { d.cell.Unpin() }
 
 // Spec is the request, as it is keyed.
-func (d *Descriptor) Spec() *Spec { return &d.spec }
+func (d *Descriptor) Spec() *Spec { return &d.request.spec }
 
 // Key is the artefact cache's key of the primitive; empty if the request has
 // none (SPEC K6).
-func (d *Descriptor) Key() string { return d.key }
+func (d *Descriptor) Key() string { return d.request.key }
 
 // ID is the implementation's number among the valid ones.
-func (d *Descriptor) ID() int { return d.spec.Impl }
+func (d *Descriptor) ID() int { return d.request.spec.Impl }
 
 // Position is the implementation's place in the library's list.
 func (d *Descriptor) Position() int { return d.position }
@@ -55,7 +61,7 @@ func (d *Descriptor) Algorithm() string {
 	if d.about.Algorithm != "" {
 		return d.about.Algorithm
 	}
-	return d.spec.Op.Algorithm
+	return d.request.spec.Op.Algorithm
 }
 
 // Tensors are the operation's memory descriptors with their layouts.
@@ -63,7 +69,7 @@ func (d *Descriptor) Tensors() []Tensor {
 	if d.about.Tensors != nil {
 		return d.about.Tensors
 	}
-	return d.spec.Op.Tensors
+	return d.request.spec.Op.Tensors
 }
 
 // Hints are what Spec.Hints of the backward operation is to be (SPEC D5).
@@ -85,10 +91,11 @@ func (d *Descriptor) Native() any { return d.about.Native }
 func (d *Descriptor) BlobID() string { return d.blobID() }
 
 func (d *Descriptor) makeBlobID() string {
-	if d.key == "" || !d.engine.known || !d.engine.blobs(&d.spec) {
+	r := d.request
+	if r.key == "" || !r.engine.known || !r.engine.blobs(&r.spec) {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(d.key))
+	sum := sha256.Sum256([]byte(r.key))
 	return hex.EncodeToString(sum[:])
 }
 

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/canon"
 	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/table"
 )
 
 // ErrEnd is the end of a list of implementations: there is no valid one of that
@@ -39,6 +39,7 @@ type Engine struct {
 	known    bool   // the producer can be told from others
 	producer []byte
 	buffers  sync.Pool // of *[]byte: keys of lookups
+	index    index
 }
 
 // unknown numbers the engines whose library's build is not known.
@@ -49,7 +50,10 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if cfg.Cache == nil || cfg.Library == nil {
 		return nil, fault.Invalidf("primitive: new engine", "want a cache and a library")
 	}
-	e := &Engine{cfg: cfg, cache: cfg.Cache, known: cfg.Identity.Library != "" && cfg.Identity.Build != ""}
+	e := &Engine{
+		cfg: cfg, cache: cfg.Cache, known: cfg.Identity.Library != "" && cfg.Identity.Build != "",
+		index: index{table: table.New[*request](nil)},
+	}
 	e.loader, _ = cfg.Library.(Loader)
 	opening := uint64(0)
 	if !e.known {
@@ -84,26 +88,39 @@ func (o Origin) Hit() bool { return o != Built }
 // Errors: ErrEnd past the last valid implementation, ErrInvalid for a request
 // that makes no sense, ErrClosed, the context's, or the library's own.
 func (e *Engine) Descriptor(ctx context.Context, s *Spec) (*Descriptor, Origin, error) {
-	if err := s.reach(); err != nil {
-		return nil, "", err
-	}
-	buf := e.buffers.Get().(*[]byte)
-	enc, err := e.append((*buf)[:0], s)
-	if err == nil {
-		d, origin := e.resident(enc)
-		if d != nil {
-			*buf = enc
-			e.buffers.Put(buf)
-			return d, origin, nil
-		}
-	}
-	*buf = enc[:0]
-	e.buffers.Put(buf)
-	r, err := e.request(s)
+	r, err := e.find(s)
 	if err != nil {
 		return nil, "", err
 	}
+	if r.key != "" {
+		if d, origin := r.resident(); d != nil {
+			return d, origin, nil
+		}
+	}
 	return r.descriptor(ctx)
+}
+
+// find gives the request of a Spec: that of a live descriptor, or a new one.
+func (e *Engine) find(s *Spec) (*request, error) {
+	if err := s.reach(); err != nil {
+		return nil, err
+	}
+	asked := *s
+	if !asked.Op.backward() {
+		asked.Hints = nil
+	}
+	buf := e.buffers.Get().(*[]byte)
+	enc, err := e.append((*buf)[:0], &asked)
+	*buf = enc
+	var r *request
+	if err == nil {
+		r = e.index.find(enc)
+	}
+	e.buffers.Put(buf)
+	if r != nil {
+		return r, nil
+	}
+	return e.request(&asked)
 }
 
 // All gives the descriptors of a request from its implementation s.Impl to the
@@ -121,11 +138,7 @@ func (e *Engine) All(ctx context.Context, s *Spec) iter.Seq2[*Descriptor, error]
 
 // append appends the cache's key of the request's primitive.
 func (e *Engine) append(dst []byte, s *Spec) ([]byte, error) {
-	asked := *s
-	if !asked.Op.backward() {
-		asked.Hints = nil
-	}
-	dst, err := asked.Append(dst)
+	dst, err := s.Append(dst)
 	if err != nil {
 		return dst, err
 	}
@@ -134,38 +147,6 @@ func (e *Engine) append(dst []byte, s *Spec) ([]byte, error) {
 
 // appendForm turns the key of a primitive into that of its descriptor alone.
 func appendForm(dst []byte) []byte { return canon.AppendString(dst, tagForm, "descriptor") }
-
-// resident gives the descriptor of a key, pinned, if it is in the cache.
-func (e *Engine) resident(enc []byte) (*Descriptor, Origin) {
-	if d := e.lookup(enc); d != nil {
-		return d, Shared
-	}
-	return e.lookup(appendForm(enc)), Cached
-}
-
-// lookup borrows enc as the text of a key for the time of the call only.
-func (e *Engine) lookup(enc []byte) *Descriptor {
-	if ref, ok := e.cache.Lookup(unsafe.String(unsafe.SliceData(enc), len(enc))); ok {
-		return pinned(ref.Value())
-	}
-	return nil
-}
-
-// pinned gives the descriptor that a cached value has, pinned for the caller, or
-// nil if its last user has gone.
-func pinned(value any) *Descriptor {
-	var d *Descriptor
-	switch v := value.(type) {
-	case *Primitive:
-		d = v.desc
-	case *Descriptor:
-		d = v
-	}
-	if d == nil || !d.cell.Pin() {
-		return nil
-	}
-	return d
-}
 
 // reach refuses what needs no looking up.
 func (s *Spec) reach() error {

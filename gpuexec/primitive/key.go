@@ -11,8 +11,10 @@ import (
 
 // Errors of this package; see package fault for what a caller should do.
 var (
-	ErrInvalid = fault.ErrInvalid
-	ErrRefused = fault.ErrRefused
+	ErrInvalid     = fault.ErrInvalid
+	ErrRefused     = fault.ErrRefused
+	ErrNotFound    = fault.ErrNotFound
+	ErrUnsupported = fault.ErrUnsupported
 )
 
 // Key is a primitive's key: immutable, comparable with ==, safe for concurrent

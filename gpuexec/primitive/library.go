@@ -7,10 +7,10 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 )
 
-// Library makes primitives on one engine of a device. Its methods are called on
-// goroutines of the artefact cache, several at once, and may panic; they must
-// hand their context on to whatever they ask a cache for. A Spec that they are
-// given is immutable and stays valid.
+// Library makes primitives on one engine of a device. Its methods are called
+// several at once; those with a context on goroutines of the artefact cache,
+// where they may panic, and they must hand that context on to whatever they ask a
+// cache for. A Spec that they are given is immutable and stays valid.
 type Library interface {
 	// Implementations goes through the library's list for a request, best first.
 	// The list is a function of the request alone; its Impl and Skip are the

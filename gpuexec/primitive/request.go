@@ -7,40 +7,56 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 )
 
-// request is one request that was no hit. It holds nothing of its caller's data,
-// since what runs for it may outlive the caller.
+// request is what was asked for, hints only where they count, with its keys. It is immutable and holds
+// nothing of its first caller's data, since what runs for it may outlive that.
 type request struct {
 	engine     *Engine
 	spec       Spec
-	key        string      // of the primitive; empty if it has none
-	unhashable string      // then the input to blame (SPEC K6)
-	given      *Descriptor // nil, or what to make the primitive of
-	shared     bool        // the descriptor came from a primitive; set before the flight ends
+	key        string // of the primitive; empty if it has none
+	alone      string // of the descriptor's own entry
+	unhashable string // the input to blame for having no key (SPEC K6)
+
+	primitive artefacts.Request // without an owner
 }
 
 func (e *Engine) request(s *Spec) (*request, error) {
 	r := &request{engine: e, spec: s.clone()}
-	if !r.spec.Op.backward() {
-		r.spec.Hints = nil
-	}
 	var buf [1024]byte
 	enc, err := e.append(buf[:0], &r.spec)
 	if err == nil {
-		r.key = string(enc)
-		return r, nil
+		r.key, r.alone = string(enc), string(appendForm(enc))
+	} else if r.unhashable = unhashable(err); r.unhashable == "" {
+		return nil, err
 	}
-	var refused *fault.Error
-	if errors.As(err, &refused) && refused.Reason == fault.KeyRefused {
-		r.unhashable = refused.Field
-		return r, nil
+	r.primitive = r.asking(r.key)
+	r.primitive.Create = func(ctx context.Context) (artefacts.Built, error) { return (&making{request: r}).create(ctx) }
+	if r.unhashable == "" && e.blobs(&r.spec) {
+		stored, err := r.spec.AppendPortable(nil)
+		if err != nil {
+			return nil, err
+		}
+		r.primitive.StoredKey = string(stored)
+		r.primitive.Load = func(ctx context.Context, blob []byte) (artefacts.Built, error) {
+			return (&making{request: r}).load(ctx, blob)
+		}
 	}
-	return nil, err
+	return r, nil
 }
 
-// asking is what the artefact cache is asked for; the key of one that has none
-// is only printed.
+// unhashable gives the input for which there is no key, if err is about one.
+func unhashable(err error) string {
+	var refused *fault.Error
+	if errors.As(err, &refused) && refused.Reason == fault.KeyRefused {
+		return refused.Field
+	}
+	return ""
+}
+
+// asking is what the artefact cache is asked for; the key of what has none is
+// only printed.
 func (r *request) asking(key string) artefacts.Request {
 	if r.unhashable != "" {
 		key = r.spec.Kind
@@ -48,71 +64,81 @@ func (r *request) asking(key string) artefacts.Request {
 	return artefacts.Request{Key: key, Backend: r.engine.cfg.Backend, Unhashable: r.unhashable}
 }
 
-// alone is the key of the descriptor's own entry.
-func (r *request) alone() string { return string(appendForm([]byte(r.key))) }
+// resident gives the descriptor, pinned, if it is in the cache.
+func (r *request) resident() (*Descriptor, Origin) {
+	if ref, ok := r.engine.cache.Lookup(r.key); ok {
+		if d := pinned(ref.Value()); d != nil {
+			return d, Shared
+		}
+	}
+	if ref, ok := r.engine.cache.Lookup(r.alone); ok {
+		return pinned(ref.Value()), Cached
+	}
+	return nil, ""
+}
 
 // descriptor brings a descriptor that was not resident.
 func (r *request) descriptor(ctx context.Context) (*Descriptor, Origin, error) {
-	if r.unhashable == "" {
+	if r.key != "" {
 		// Ahead of a flight of its own, which would take an entry's place.
-		if d, err := r.engine.peek(ctx, r.key); d != nil || err != nil {
-			return d, Shared, err
+		if d := r.engine.peek(ctx, r.key); d != nil {
+			return d, Shared, nil
 		}
 	}
-	q := r.asking(r.alone())
-	q.Create = r.describe
+	m := &making{request: r}
+	q := r.asking(r.alone)
+	q.Create = m.describe
 	l, o, err := r.engine.cache.Get(ctx, q)
+	if errors.Is(err, artefacts.ErrCycle) {
+		// The entry's flight waits for a primitive whose creator waits for this.
+		// A descriptor for this call alone need not.
+		q.Create = m.describeAlone
+		l, o, err = r.engine.cache.Force(ctx, q)
+	}
 	if err != nil {
 		return nil, "", err
 	}
 	defer l.End()
 	d := pinned(l.Value()) // the entry's own pin is held by the lease
 	switch {
-	case o.Event != artefacts.Miss:
+	case o.Event == artefacts.Hit || o.Event == artefacts.NestedHit || o.Event == artefacts.Joined:
 		return d, Cached, nil
-	case r.shared:
+	case m.shared: // m is this call's own flight, and has ended
 		return d, Shared, nil
 	}
 	return d, Built, nil
 }
 
 // peek gives the descriptor of what is under a key, waiting for it if it is
-// being made. The other side's failure is not this one's, nor is a circle, of
-// two that wait for each other's descriptor: who is told of it builds. An error
-// is the context's.
-func (e *Engine) peek(ctx context.Context, key string) (*Descriptor, error) {
-	l, _, err := e.cache.Peek(ctx, key)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, err
-		}
-		return nil, nil
+// being made, or nil. The other side's failure is not this one's, nor is a
+// circle, of two that wait for each other's descriptor: who is told of it builds.
+// What is made under ctx itself is not waited for in the first place.
+func (e *Engine) peek(ctx context.Context, key string) *Descriptor {
+	if flight.Within(ctx, e.cache, key) {
+		return nil
 	}
-	if l == nil {
-		return nil, nil
+	l, _, err := e.cache.Peek(ctx, key)
+	if err != nil || l == nil {
+		return nil
 	}
 	defer l.End()
-	return pinned(l.Value()), nil
+	return pinned(l.Value())
 }
 
-// describe is the creator of a descriptor's own entry.
-func (r *request) describe(ctx context.Context) (artefacts.Built, error) {
-	d, err := r.obtain(ctx, r.key)
-	if err != nil {
-		return artefacts.Built{}, err
+// pinned gives the descriptor that a cached value has, pinned for the caller, or
+// nil if its last user has gone.
+func pinned(value any) *Descriptor {
+	var d *Descriptor
+	switch v := value.(type) {
+	case *Primitive:
+		d = v.desc
+	case *Descriptor:
+		d = v
 	}
-	return artefacts.Built{Value: d, Bytes: d.about.Bytes, Free: d.Release}, nil
-}
-
-// obtain gives the descriptor that the entry elsewhere has, or builds it.
-func (r *request) obtain(ctx context.Context, elsewhere string) (*Descriptor, error) {
-	if r.unhashable == "" {
-		if d, err := r.engine.peek(ctx, elsewhere); d != nil || err != nil {
-			r.shared = d != nil
-			return d, err
-		}
+	if d == nil || !d.cell.Pin() {
+		return nil
 	}
-	return r.build(ctx)
+	return d
 }
 
 // build has the library describe the implementation of the request's number

@@ -1,0 +1,163 @@
+package primitive_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+var named = map[string]op{"a": {kind: "matmul", impls: 2}, "b": {kind: "convolution"}, "n": {kind: "matmul", engine: "none"}}
+
+// blobID is the id of a request on one engine.
+func blobID(t *testing.T, e *primitive.Engine, s *primitive.Spec) string {
+	t.Helper()
+	d, _, err := e.Descriptor(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Release()
+	id := d.BlobID()
+	if again := d.BlobID(); again != id {
+		t.Errorf("the second call gave %s, not %s", again, id)
+	}
+	return id
+}
+
+// X05, on one cache for all: B1
+func TestBlobID(t *testing.T) {
+	r := open(t, limit.Limit{}, named)
+	id := blobID(t, r.Engine, r.spec("a"))
+	if len(id) != 64 {
+		t.Errorf("id %q", id)
+	}
+	if blobID(t, r.Engine, r.spec("b")) == id || blobID(t, r.Engine, r.spec("a", "id=1")) == id {
+		t.Error("another request has the same id")
+	}
+	if got := blobID(t, r.Engine, r.spec("n")); got != "" {
+		t.Errorf("an engine without blobs has the id %s", got)
+	}
+	v := reflect.TypeFor[gpuexec.Identity]()
+	for i := range v.NumField() {
+		other := machine
+		if f := reflect.ValueOf(&other).Elem().Field(i); f.Kind() == reflect.String {
+			f.SetString("other")
+		} else {
+			other.ISA = []string{"avx2"}
+		}
+		if blobID(t, engine(t, r.cache, r.lib, other), r.spec("a")) == id {
+			t.Errorf("%s is not in the id", v.Field(i).Name)
+		}
+	}
+	if blobID(t, engine(t, r.cache, r.lib, machine), r.spec("a")) != id {
+		t.Error("the same machine has another id")
+	}
+	if builds := r.lib.describes.Load(); builds != 4+int64(v.NumField()) {
+		t.Errorf("%d builds: identities do not keep to themselves, or one does not share", builds)
+	}
+}
+
+// The id is the same in every process and version of the runtime: B1
+func TestBlobIDIsStable(t *testing.T) {
+	r := open(t, limit.Limit{}, named)
+	const then = "61610fda3a5d71943b654196c899d6199d9fde5d86d8aa56114927ceba2e41a2"
+	if id := blobID(t, r.Engine, r.spec("a")); id != then {
+		t.Errorf("the id is %s, not %s: stored blobs are lost", id, then)
+	}
+}
+
+func TestBlobIDCoversTheKey(t *testing.T) { // B1, K4
+	r := open(t, limit.Limit{}, named)
+	seen := map[string]int{blobID(t, r.Engine, r.spec("a")): -1}
+	for i, change := range []func(*primitive.Spec){
+		func(s *primitive.Spec) { s.Kind = "other" },
+		func(s *primitive.Spec) { s.Op.Direction = "forward" },
+		func(s *primitive.Spec) { s.Op.Algorithm = "auto" },
+		func(s *primitive.Spec) { s.Op.Tensors[0].Dims[0]++ },
+		func(s *primitive.Spec) { s.Attr.FPMath = "bf16" },
+		func(s *primitive.Spec) { s.Attr.PostOps = []primitive.PostOp{{Kind: "sum"}} },
+		func(s *primitive.Spec) { s.Impl = 1 },
+		func(s *primitive.Spec) { s.Op.Direction, s.Hints = "backward", []primitive.Tensor{{Type: "u8"}} },
+		func(s *primitive.Spec) { s.Engine = "cpu" },
+		func(s *primitive.Spec) { s.Runtime = "seq" },
+		func(s *primitive.Spec) { s.Device = "1" },
+		func(s *primitive.Spec) { s.Context = "c" },
+		func(s *primitive.Spec) { s.Threads = 4 },
+		func(s *primitive.Spec) { s.Skip = []int{3} },
+		func(s *primitive.Spec) { s.Scratchpad = primitive.ScratchpadUser },
+		func(s *primitive.Spec) { s.Inputs = []primitive.Input{{Name: "include", Digest: []byte{1}}} },
+	} {
+		s := r.spec("a")
+		change(s)
+		id := blobID(t, r.Engine, s)
+		if other, taken := seen[id]; taken {
+			t.Errorf("change %d has the id of change %d", i, other)
+		}
+		seen[id] = i
+	}
+}
+
+// Without a build nothing is named, and no two openings are taken for one: P12
+func TestUnknownBuild(t *testing.T) {
+	r := open(t, limit.Limit{}, named)
+	for _, id := range []gpuexec.Identity{{Library: "fake 1", Driver: "d"}, {Build: "b"}, {}} {
+		before := r.lib.describes.Load()
+		for range 2 {
+			e := engine(t, r.cache, r.lib, id)
+			if got := blobID(t, e, r.spec("a")); got != "" {
+				t.Errorf("%+v has the id %s", id, got)
+			}
+			blobID(t, e, r.spec("a")) // within one opening it is a hit
+		}
+		if got := r.lib.describes.Load() - before; got != 2 {
+			t.Errorf("%+v: %d builds by two openings", id, got)
+		}
+	}
+}
+
+func TestBlobs(t *testing.T) { // B2, B3
+	r := open(t, limit.Limit{}, named)
+	ctx := context.Background()
+	l, _, err := r.Primitive(ctx, r.spec("a"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob, err := r.Blob(ctx, l.Primitive().Descriptor())
+	l.End()
+	if err != nil || string(blob) != "a" {
+		t.Fatalf("blob %q, %v", blob, err)
+	}
+	other := open(t, limit.Limit{}, named)
+	take := func(name string, blob []byte) string {
+		l, o, err := other.FromBlob(ctx, other.spec(name), "", blob)
+		if err != nil {
+			return failure(err)
+		}
+		defer l.End()
+		again, err := other.Blob(ctx, l.Primitive().Descriptor())
+		if err != nil || !bytes.Equal(again, blob) {
+			t.Errorf("round trip: %q, %v", again, err)
+		}
+		return string(o.Event)
+	}
+	for _, step := range []struct{ name, blob, want string }{
+		{"a", "", "error invalid"}, {"b", "a", "error"}, {"a", "a", "persistent_hit"}, {"a", "a", "hit"},
+	} {
+		if got := take(step.name, []byte(step.blob)); !strings.HasPrefix(got, step.want) {
+			t.Errorf("%s from %q: %s, want %s", step.name, step.blob, got, step.want)
+		}
+	}
+	if _, _, err := other.FromBlob(ctx, other.spec("n"), "", blob); !errors.Is(err, primitive.ErrUnsupported) {
+		t.Errorf("an engine without blobs: %v", err)
+	}
+	other.expect("desc a", "0 by=hit shared=yes")
+	if n := other.lib.creates.Load(); n != 0 {
+		t.Errorf("%d primitives were built", n)
+	}
+}

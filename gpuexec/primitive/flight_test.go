@@ -1,0 +1,280 @@
+package primitive_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// gate holds a library's work back until it is opened.
+type gate struct{ begun, open chan struct{} }
+
+func newGate() *gate { return &gate{make(chan struct{}, 64), make(chan struct{})} }
+
+func (g *gate) pass(ctx context.Context, _ string) error {
+	g.begun <- struct{}{}
+	select {
+	case <-g.open:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// later runs a statement and gives its result.
+func (r *rig) later(statement string) <-chan string {
+	result := make(chan string, 1)
+	go func() { result <- r.say(statement) }()
+	return result
+}
+
+func (r *rig) wants(result <-chan string, want string) {
+	r.t.Helper()
+	select {
+	case got := <-result:
+		if !agrees(got, want) {
+			r.t.Errorf("got %s, want %s", got, want)
+		}
+	case <-time.After(patience):
+		r.t.Fatalf("no result, want %s", want)
+	}
+}
+
+// until polls.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !is(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("never %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A descriptor lookup waits for its primitive, takes no entry's place, and
+// leaves with its own context: C7, D2, F9.
+func TestDescriptorJoinsItsPrimitive(t *testing.T) {
+	r := open(t, limit.Of(1), named)
+	g := newGate()
+	r.lib.creating = g.pass
+	made := r.later("primitive a")
+	<-g.begun
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, _, err := r.Descriptor(ctx, r.spec("a"))
+		left <- err
+	}()
+	shared := r.later("desc a")
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	close(g.open)
+	r.wants(made, "0 by=miss")
+	r.wants(shared, "0 by=hit shared=yes")
+	r.expect("builds", "1")
+	r.expect("primitive a", "0 by=hit")
+}
+
+// A primitive that fails fails no descriptor: F2.
+func TestDescriptorOutlastsAFailure(t *testing.T) {
+	r := open(t, limit.Limit{}, named)
+	g := newGate()
+	r.lib.creating = func(ctx context.Context, name string) error {
+		return errors.Join(g.pass(ctx, name), errors.New("broken"))
+	}
+	made := r.later("primitive a")
+	<-g.begun
+	d := r.later("desc a")
+	close(g.open)
+	if got := <-made; got == "0 by=miss" {
+		t.Errorf("the primitive was made")
+	}
+	r.wants(d, "0 shared=no")
+	r.expect("len", "1")
+}
+
+// A primitive waits for its descriptor rather than have a second one built.
+func TestPrimitiveJoinsItsDescriptor(t *testing.T) {
+	r := open(t, limit.Limit{}, named)
+	g := newGate()
+	r.lib.describing = g.pass
+	d := r.later("desc a")
+	<-g.begun
+	made := r.later("primitive a")
+	until(t, "two flights", func() bool { return r.cache.Len() == 2 })
+	close(g.open)
+	r.wants(d, "0 by=miss shared=no")
+	r.wants(made, "0 by=miss")
+	r.expect("builds", "1")
+	r.expect("desc a", "0 by=hit shared=yes")
+}
+
+// Whatever overlaps, a request has one descriptor built: F1, D2, D3.
+func TestOneBuildWhateverOverlaps(t *testing.T) {
+	for round := range 200 {
+		r := open(t, limit.Limit{}, named)
+		var start, end sync.WaitGroup
+		start.Add(1)
+		for i := range 16 {
+			verb := "desc a"
+			if (i+round)%3 == 0 {
+				verb = "primitive a"
+			}
+			end.Go(func() {
+				start.Wait()
+				if got := r.say(verb); got[:2] != "0 " {
+					t.Errorf("%s: %s", verb, got)
+				}
+			})
+		}
+		start.Done()
+		end.Wait()
+		if b, c := r.lib.describes.Load(), r.lib.creates.Load(); b != 1 || c != 1 {
+			t.Fatalf("round %d: %d descriptors and %d primitives built", round, b, c)
+		}
+		r.expect("desc a", "0 by=hit shared=yes")
+		r.cache.Close(t.Context()) // not all of them at the end
+	}
+}
+
+// A creator may ask for descriptors, also its own and in circles: they need no
+// primitive. F5
+func TestNestedDescriptors(t *testing.T) {
+	other := map[string]string{"a": "b", "b": "a"}
+	for range 100 {
+		r := open(t, limit.Limit{}, named)
+		r.lib.creating = func(ctx context.Context, name string) error {
+			for _, n := range []string{name, other[name]} {
+				d, _, err := r.Descriptor(ctx, r.spec(n))
+				if err != nil {
+					return fmt.Errorf("descriptor of %s for %s: %w", n, name, err)
+				}
+				d.Release()
+			}
+			return nil
+		}
+		a, b := r.later("primitive a"), r.later("primitive b")
+		r.wants(a, "0 by=miss")
+		r.wants(b, "0 by=miss")
+		r.close()
+	}
+}
+
+// A circle of primitives is one, and so is one of descriptors; a descriptor for
+// the primitive of another that waits for it is none. F5
+func TestCircles(t *testing.T) {
+	r := open(t, limit.Limit{}, named)
+	other := map[string]string{"a": "b", "b": "a"}
+	primitiveOf := func(ctx context.Context, name string) error {
+		l, _, err := r.Primitive(ctx, r.spec(name), "")
+		l.End()
+		return err
+	}
+	descriptorOf := func(ctx context.Context, name string) error {
+		d, _, err := r.Descriptor(ctx, r.spec(name))
+		if err == nil {
+			d.Release()
+		}
+		return err
+	}
+
+	r.lib.creating = func(ctx context.Context, name string) error { return primitiveOf(ctx, other[name]) }
+	if err := primitiveOf(t.Context(), "a"); !errors.Is(err, artefacts.ErrCycle) {
+		t.Errorf("primitives: %v", err)
+	}
+	r.lib.creating = nil
+
+	for _, next := range []map[string]string{other, {"a": "a"}} {
+		r.lib.describing = func(ctx context.Context, name string) error { return descriptorOf(ctx, next[name]) }
+		if err := descriptorOf(t.Context(), "a"); !errors.Is(err, artefacts.ErrCycle) {
+			t.Errorf("descriptors %v: %v", next, err)
+		}
+	}
+	r.lib.describing = nil
+
+	r.lib.creating = func(ctx context.Context, name string) error {
+		if name == "a" {
+			return primitiveOf(ctx, "b")
+		}
+		return descriptorOf(ctx, "a")
+	}
+	if err := primitiveOf(t.Context(), "a"); err != nil {
+		t.Errorf("a descriptor for the primitive of another: %v", err)
+	}
+}
+
+// Many users of few requests in a cache that is too small: what anybody holds is
+// alive, and all is freed once in the end (rig.close). C5
+func TestHammer(t *testing.T) {
+	ops := map[string]op{}
+	for i := range 6 {
+		ops[fmt.Sprint("k", i)] = op{kind: "matmul", impls: 3, valid: []int{0, 2}}
+	}
+	r := open(t, limit.Of(3), ops)
+	var start, end sync.WaitGroup
+	start.Add(1)
+	for g := range 8 {
+		end.Go(func() {
+			start.Wait()
+			for i := range 150 {
+				s := r.spec(fmt.Sprint("k", (i*7+g*3)%6), fmt.Sprint("id=", (i+g)%3))
+				r.use(s, (i+g)%4)
+			}
+		})
+	}
+	start.Done()
+	end.Wait()
+	if n := r.cache.Len(); n > 3 {
+		t.Errorf("%d entries", n)
+	}
+}
+
+// use gets what belongs to s in one of four ways, and checks it.
+func (r *rig) use(s *primitive.Spec, way int) {
+	ctx := context.Background()
+	check := func(d *primitive.Descriptor, err error) bool {
+		switch {
+		case s.Impl == 2 && errors.Is(err, primitive.ErrEnd):
+			return false
+		case err != nil:
+			r.t.Error(err)
+			return false
+		case d.Position() != 2*s.Impl || d.Native() != nameOf(s):
+			r.t.Errorf("implementation %d of %s is at %d of %v", s.Impl, nameOf(s), d.Position(), d.Native())
+		}
+		return true
+	}
+	if way == 0 {
+		l, _, err := r.Primitive(ctx, s, "")
+		if err == nil {
+			check(l.Primitive().Descriptor(), nil)
+			l.End()
+		} else {
+			check(nil, err)
+		}
+		return
+	}
+	d, _, err := r.Descriptor(ctx, s)
+	if !check(d, err) {
+		return
+	}
+	defer d.Release()
+	if way == 1 {
+		l, _, err := r.Make(ctx, d, "")
+		if err != nil {
+			r.t.Error(err)
+			return
+		}
+		check(l.Primitive().Descriptor(), nil)
+		l.End()
+	}
+}
