@@ -125,7 +125,7 @@ func (s *shell) compile(m compileMsg) {
 		f = flight.New[*Kernel](m.ctx, s.e, m.source.Key)
 		s.flights[m.source.Key] = f
 		g := s.device
-		s.begin(func() {
+		s.beginOn(g, func() {
 			var k *Kernel
 			fault.Guard(func() (err error) {
 				k, err = s.e.build(g, f, m.source, m.blob)
@@ -160,7 +160,7 @@ func (s *shell) compiled(m compiledMsg) {
 		m.kernel.Release()
 		return
 	}
-	s.begin(func() { // for a restart, where the backend has blobs; nobody waits for it
+	s.beginOn(s.device, func() { // for a restart, where the backend has blobs; nobody waits for it
 		defer m.kernel.Release()
 		_, _ = m.kernel.Blob(s.e.life)
 	})
@@ -172,6 +172,15 @@ func (s *shell) begin(fn func()) {
 	s.work.Add(1)
 	actors.Go(func() {
 		defer s.work.Done()
+		fn()
+	})
+}
+
+// beginOn is begin for what calls the device: it is not closed before fn ends.
+func (s *shell) beginOn(g *generation, fn func()) {
+	g.users.Add(1)
+	s.begin(func() {
+		defer g.users.Done()
 		fn()
 	})
 }
@@ -201,11 +210,14 @@ func (s *shell) restart(gen uint64) {
 		for pause := time.Millisecond; ; pause = min(2*pause, time.Minute) {
 			g, err := s.e.openGeneration(ctx, gen)
 			if err == nil {
-				if err = s.e.rebuild(ctx, g); err == nil {
+				var letGo func()
+				if letGo, err = s.e.rebuild(ctx, g); err == nil {
 					s.e.ref.Tell(upMsg{g})
+					letGo()
 					return
 				}
 				err = errors.Join(err, g.retire())
+				letGo()
 			}
 			s.e.cfg.Logger.Error("executor: reopen device", "error", err, "retry_in", pause)
 			select {

@@ -20,8 +20,9 @@ type Backend interface {
 }
 
 // Device is an open device. Compile and Load are called from several compile
-// workers at once, OpenQueue and Alloc from run workers; Close once, after
-// every queue, program and memory has been released.
+// workers at once, OpenQueue and Alloc from run workers; Close once, when
+// no call is under way and every queue is closed. Programs and memory that were
+// not released by then go with the device, and are not released later.
 type Device interface {
 	Info() DeviceInfo
 	Limits() Limits

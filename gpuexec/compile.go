@@ -133,14 +133,19 @@ func (e *Executor) program(ctx context.Context, d Device, src Source, blob []byt
 	stop := e.announce(src.Key, began)
 	var p Program
 	var err error
-	if blob != nil {
-		e.blobLoads.Add(1)
-		p, err = d.Load(ctx, src, blob)
-	} else {
-		e.compiles.Add(1)
-		p, err = d.Compile(ctx, src)
-	}
-	stop(err)
+	fault.Guard(func() (err error) {
+		if blob != nil {
+			e.blobLoads.Add(1)
+			p, err = d.Load(ctx, src, blob)
+		} else {
+			e.compiles.Add(1)
+			p, err = d.Compile(ctx, src)
+		}
+		return err
+	}, func(failed error) {
+		err = failed
+		stop(err) // also when the driver panicked
+	})
 	return p, err
 }
 
@@ -157,7 +162,7 @@ func (e *Executor) announce(key string, began time.Time) func(error) {
 		for {
 			select {
 			case <-tick.C:
-				e.cfg.Listen(CompileEvent{Key: key, Phase: phase, Elapsed: time.Since(began)})
+				e.tell(CompileEvent{Key: key, Phase: phase, Elapsed: time.Since(began)})
 				phase = PhaseRunning
 			case <-quit:
 				quitted <- phase != PhaseStart
@@ -168,14 +173,25 @@ func (e *Executor) announce(key string, began time.Time) func(error) {
 	return func(err error) {
 		close(quit)
 		if <-quitted {
-			e.cfg.Listen(CompileEvent{Key: key, Phase: PhaseEnd, Elapsed: time.Since(began), Err: err})
+			e.tell(CompileEvent{Key: key, Phase: PhaseEnd, Elapsed: time.Since(began), Err: err})
 		}
 	}
 }
 
+// tell calls the listener, which is user code.
+func (e *Executor) tell(event CompileEvent) {
+	fault.Guard(func() error { e.cfg.Listen(event); return nil }, func(err error) {
+		if err != nil {
+			e.cfg.Logger.Error("executor: listener", "key", event.Key, "error", err)
+		}
+	})
+}
+
 // rebuild makes every live kernel anew on a fresh device: from its blob, or from
-// its source where the backend gives none.
-func (e *Executor) rebuild(ctx context.Context, g *generation) error {
+// its source where the backend gives none. What it returns lets go of them: to be
+// called when the device is up or has been given up, since a kernel whose last
+// user leaves meanwhile is released on it.
+func (e *Executor) rebuild(ctx context.Context, g *generation) (letGo func(), err error) {
 	e.mu.Lock()
 	live := make([]*Kernel, 0, len(e.mu.kernels))
 	for k := range e.mu.kernels {
@@ -184,14 +200,16 @@ func (e *Executor) rebuild(ctx context.Context, g *generation) error {
 		}
 	}
 	e.mu.Unlock()
-	var first error
 	for _, k := range live {
-		if first == nil {
-			first = e.rebuildOne(ctx, g, k)
+		if err = e.rebuildOne(ctx, g, k); err != nil {
+			break
 		}
-		k.cell.Unpin()
 	}
-	return first
+	return func() {
+		for _, k := range live {
+			k.cell.Unpin()
+		}
+	}, err
 }
 
 func (e *Executor) rebuildOne(ctx context.Context, g *generation, k *Kernel) error {

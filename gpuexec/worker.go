@@ -12,12 +12,12 @@ import (
 // generation is the device from one opening to its loss, with the workers that
 // call it.
 type generation struct {
-	n       uint64
-	device  Device
-	jobs    chan *job // capacity: one a worker, so that the actor never waits
-	workers sync.WaitGroup
-	over    chan struct{} // closed when the workers are to end
-	end     sync.Once
+	n      uint64
+	device Device
+	jobs   chan *job      // capacity: one a worker, so that the actor never waits
+	users  sync.WaitGroup // workers, and compiles under way
+	over   chan struct{}  // closed when the workers are to end
+	end    sync.Once
 }
 
 // worker is one goroutine with a queue of its own.
@@ -58,18 +58,18 @@ func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, e
 		queues = append(queues, q)
 	}
 	for _, q := range queues {
-		g.workers.Add(1)
+		g.users.Add(1)
 		go g.work(e, &worker{gen: n, device: device, queue: q})
 	}
 	if lost := device.Lost(); lost != nil {
-		g.workers.Add(1)
+		g.users.Add(1)
 		go g.watch(e, lost)
 	}
 	return g, nil
 }
 
 func (g *generation) watch(e *Executor, lost <-chan struct{}) {
-	defer g.workers.Done()
+	defer g.users.Done()
 	select {
 	case <-lost:
 		e.ref.Tell(lostMsg{g.n})
@@ -78,7 +78,7 @@ func (g *generation) watch(e *Executor, lost <-chan struct{}) {
 }
 
 func (g *generation) work(e *Executor, w *worker) {
-	defer g.workers.Done()
+	defer g.users.Done()
 	defer w.queue.Close()
 	for {
 		select {
@@ -108,11 +108,11 @@ func (w *worker) do(j *job) (err error) {
 	return j.run(j.ctx, w)
 }
 
-// retire lets the workers end after what they have in hand, then closes the
-// device. It waits for that: a driver that never returns keeps it.
+// retire lets the workers and compiles end after what they have in hand, then
+// closes the device. It waits for that: a driver that never returns keeps it.
 func (g *generation) retire() error {
 	g.end.Do(func() { close(g.over) })
-	g.workers.Wait()
+	g.users.Wait()
 	for {
 		select {
 		case j := <-g.jobs: // given out, but no worker took it any more

@@ -1,41 +1,11 @@
 package artefacts
 
 import (
-	"context"
 	"sync/atomic"
-	"time"
 
-	"github.com/kiln-cache/kiln/internal/flight"
-	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/table"
 )
-
-// node is one artefact from the start of its flight to its release. Its address
-// is its generation: a flight that ends late finds itself, or nothing.
-type node = table.Node[entry]
-
-type entry struct {
-	// For readers at any time.
-	resident atomic.Bool
-	users    atomic.Pointer[users]
-	cell     lease.Cell // from the landing on: residency, the flight, leases
-
-	// Set before the node is published and the flight ends; immutable from then on.
-	value   any
-	bytes   int64
-	cost    time.Duration
-	free    func()
-	blob    func(context.Context) ([]byte, error)
-	kernels []*node // what it was made from; each holds a pin for it
-	origin  Outcome // how it was made
-
-	// The actor's own.
-	flight       *flight.Flight[*node] // until it ends
-	registered   bool                  // findable under its key while it flies
-	in           *order
-	older, newer *node
-}
 
 // state is the pure core: which artefacts are resident, which fly, and who goes
 // next. The actor calls one method at a time; what must be let go because of it

@@ -3,6 +3,7 @@ package ops
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/kiln-cache/kiln/internal/fault"
@@ -155,4 +156,55 @@ func (o Op) Elements() int64 {
 	default:
 		return d[0] * d[1]
 	}
+}
+
+// Parse reads the text of String, strictly: what String would not have written
+// is ErrInvalid.
+func Parse(text string) (Op, error) {
+	const verb = "ops: parse"
+	words := strings.Split(text, " ")
+	op := Op{}
+	for k := range kinds {
+		if kinds[k].name != "" && kinds[k].name == words[0] {
+			op.Kind = Kind(k)
+		}
+	}
+	if op.Kind == 0 {
+		return Op{}, fault.Invalidf(verb, "%.60q begins with no operation's name", text)
+	}
+	for i, word := range words[1:] {
+		name, value, _ := strings.Cut(word, "=")
+		var err error
+		switch {
+		case i < len(kinds[op.Kind].dims) && name == kinds[op.Kind].dims[i]:
+			op.Dims[i], err = strconv.ParseInt(value, 10, 64)
+		case name == "epsilon":
+			op.Epsilon, err = parseBits(value)
+		case name == "scale":
+			op.Scale, err = parseBits(value)
+		case word == "bias":
+			op.Bias = true
+		case word == "transpose_b":
+			op.TransposeB = true
+		case word == "mask_k":
+			op.MaskK = true
+		default:
+			return Op{}, fault.Invalidf(verb, "%.60q: unexpected %.40q", text, word)
+		}
+		if err != nil {
+			return Op{}, fault.Invalidf(verb, "%.60q: %.40q is no number", text, word)
+		}
+	}
+	if err := op.Validate(); err != nil {
+		return Op{}, err
+	}
+	if op.String() != text {
+		return Op{}, fault.Invalidf(verb, "%.60q: want %.120q", text, op)
+	}
+	return op, nil
+}
+
+func parseBits(text string) (float32, error) {
+	bits, err := strconv.ParseUint(text, 16, 32)
+	return math.Float32frombits(uint32(bits)), err
 }

@@ -49,6 +49,10 @@ type Engine struct {
 		code   map[[sha256.Size]byte]*machineCode
 		closed bool
 	}
+
+	// closing is held while a module is closed: each of them clears a field of
+	// the memory that all import.
+	closing sync.Mutex
 }
 
 // Open starts an engine. It takes about a millisecond.
@@ -243,33 +247,50 @@ func (e *Engine) program(ctx context.Context, spec Spec, module, native []byte) 
 func (e *Engine) join(digest [sha256.Size]byte) (c *machineCode, first bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	c, found := e.mu.code[digest]
+	for found && c.users == 0 { // it is being freed, which takes microseconds
+		e.mu.Unlock()
+		<-c.gone
+		e.mu.Lock()
+		c, found = e.mu.code[digest]
+	}
 	if e.mu.closed {
 		return nil, false, &fault.Error{Op: "kernels: compile", Backend: "cpu", Err: fault.ErrClosed}
 	}
-	c, found := e.mu.code[digest]
 	if !found {
-		c = &machineCode{engine: e, digest: digest, ready: make(chan struct{})}
+		c = &machineCode{engine: e, digest: digest, ready: make(chan struct{}), gone: make(chan struct{})}
 		e.mu.code[digest] = c
 	}
 	c.users++
 	return c, !found, nil
 }
 
-// drop ends one use of c and frees it with the last.
+// drop ends one use of c and frees it with the last. Until it is freed nobody
+// compiles the same module: the compiler would find it in its memory still, and
+// write no file.
 func (e *Engine) drop(c *machineCode) error {
 	e.mu.Lock()
 	c.users--
 	last := c.users == 0
-	if last || c.failed() {
-		if e.mu.code[c.digest] == c {
-			delete(e.mu.code, c.digest)
-		}
+	if c.failed() {
+		e.forgetLocked(c)
 	}
 	e.mu.Unlock()
 	if !last {
 		return nil
 	}
-	return c.free()
+	err := c.free()
+	e.mu.Lock()
+	e.forgetLocked(c)
+	e.mu.Unlock()
+	close(c.gone)
+	return err
+}
+
+func (e *Engine) forgetLocked(c *machineCode) {
+	if e.mu.code[c.digest] == c {
+		delete(e.mu.code, c.digest)
+	}
 }
 
 // Close frees the memory and all machine code. Nothing may run any more, and

@@ -21,6 +21,7 @@ type machineCode struct {
 	engine *Engine
 	digest [sha256.Size]byte // of the module
 	users  int               // under the engine's lock
+	gone   chan struct{}     // closed when it is freed after its last use
 
 	// Set once, before ready is closed.
 	ready    chan struct{}
@@ -96,7 +97,9 @@ func (c *machineCode) free() error {
 	ctx := context.Background()
 	var errs []error
 	if c.module != nil {
+		c.engine.closing.Lock()
 		errs = append(errs, c.module.Close(ctx))
+		c.engine.closing.Unlock()
 		c.module = nil
 	}
 	if c.compiled != nil {

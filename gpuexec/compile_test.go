@@ -1,0 +1,213 @@
+package gpuexec_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/actors/actorstest"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+)
+
+// F1, F4: one compile for callers of one key at one time; it goes on when the
+// first leaves, and is cancelled when all have.
+func TestCompileFlight(t *testing.T) {
+	gate, began := make(chan struct{}), make(chan struct{}, 9) // one for each caller that may begin a compile
+	aborted := make(chan struct{})
+	f := &devicetest.Fake{OnCompile: func(ctx context.Context, src gpuexec.Source) error {
+		began <- struct{}{}
+		select {
+		case <-gate:
+			return nil
+		case <-ctx.Done():
+			close(aborted)
+			return ctx.Err()
+		}
+	}}
+	e := open(t, f, gpuexec.Config{})
+	ctx, cancel := context.WithCancel(bg)
+	first := make(chan error, 1)
+	go func() { _, err := e.Compile(ctx, source("k")); first <- err }()
+	<-began
+	cancel()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want Canceled", err)
+	}
+	<-aborted
+	var wg sync.WaitGroup
+	kernels := make([]*gpuexec.Kernel, 8)
+	for i := range kernels {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			k, err := e.Compile(bg, source("k"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			kernels[i] = k
+		}()
+	}
+	<-began
+	close(gate)
+	wg.Wait()
+	if n := e.Stats().Compiles; n < 2 {
+		t.Errorf("%d compiles, want the aborted one and another", n)
+	}
+	for _, k := range kernels {
+		k.Release()
+	}
+}
+
+// B2, B3: a blob makes the kernel without a compile; a foreign one is refused.
+func TestBlob(t *testing.T) {
+	e := open(t, &devicetest.Fake{}, gpuexec.Config{})
+	blob, err := compile(t, e, source("k")).Blob(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := e.Load(bg, source("k"), blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Release()
+	if _, err := e.Load(bg, source("other"), blob); !errors.Is(err, gpuexec.ErrRefused) {
+		t.Errorf("a foreign blob: %v, want ErrRefused", err)
+	}
+	if _, err := e.Load(bg, source("k"), nil); !errors.Is(err, gpuexec.ErrInvalid) {
+		t.Errorf("an empty blob: %v, want ErrInvalid", err)
+	}
+}
+
+// E1: launch by name compiles once.
+func TestNamed(t *testing.T) {
+	e := open(t, &devicetest.Fake{}, gpuexec.Config{})
+	if err := e.Define("add", source("k")); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		k, err := e.Named(bg, "add")
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Release()
+	}
+	if n := e.Stats().Compiles; n != 1 {
+		t.Errorf("%d compiles", n)
+	}
+	if _, err := e.Named(bg, "none"); !errors.Is(err, gpuexec.ErrNotFound) {
+		t.Errorf("got %v, want ErrNotFound", err)
+	}
+}
+
+func TestReadAndWrite(t *testing.T) {
+	e := open(t, &devicetest.Fake{MostBytes: 100}, gpuexec.Config{})
+	b := alloc(t, e, 8)
+	if err := e.Write(bg, b, 2, []byte("abc")); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 8)
+	if err := e.Read(bg, b, 0, got); err != nil || !bytes.Equal(got, []byte("\x00\x00abc\x00\x00\x00")) {
+		t.Errorf("read %q, %v", got, err)
+	}
+	if err := e.Write(bg, b, 6, []byte("abc")); !errors.Is(err, gpuexec.ErrInvalid) {
+		t.Errorf("past the end: %v", err)
+	}
+	if _, err := e.Alloc(bg, 0); !errors.Is(err, gpuexec.ErrInvalid) {
+		t.Errorf("no bytes: %v", err)
+	}
+	if _, err := e.Alloc(bg, 101); err == nil {
+		t.Error("more than the device has")
+	}
+}
+
+// E6: a compile that lasts is announced, with its start, its going on, its end.
+func TestSlowCompileIsAnnounced(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		f := &devicetest.Fake{OnCompile: func(_ context.Context, src gpuexec.Source) error {
+			if src.Key == "slow" {
+				time.Sleep(2500 * time.Millisecond)
+			}
+			return nil
+		}}
+		var mu sync.Mutex
+		var phases []gpuexec.CompilePhase
+		e := open(t, f, gpuexec.Config{Listen: func(ev gpuexec.CompileEvent) {
+			mu.Lock()
+			phases = append(phases, ev.Phase)
+			mu.Unlock()
+		}})
+		compile(t, e, source("fast"))
+		compile(t, e, source("slow"))
+		want := []gpuexec.CompilePhase{gpuexec.PhaseStart, gpuexec.PhaseRunning, gpuexec.PhaseEnd}
+		if mu.Lock(); !slices.Equal(phases, want) {
+			t.Errorf("phases %v, want %v", phases, want)
+		}
+		mu.Unlock()
+	})
+}
+
+// F8: Close answers who runs and who waits, and frees everything.
+func TestCloseDuringWork(t *testing.T) {
+	f := &devicetest.Fake{
+		OnLaunch: func(ctx context.Context, _ string, _ []gpuexec.DeviceArg, _ int) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+		OnCompile: func(ctx context.Context, src gpuexec.Source) error {
+			if src.Key == "never" {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		},
+	}
+	e := open(t, f, gpuexec.Config{Workers: 1})
+	launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: 1}
+	results := make(chan error, 3)
+	for range 2 {
+		go func() { results <- e.Submit(bg, launch) }()
+	}
+	go func() { _, err := e.Compile(bg, source("never")); results <- err }()
+	eventually(t, func() bool { return e.Stats().Queued == 1 && e.Stats().Compiles == 2 })
+	for range 2 {
+		if err := e.Close(bg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		if err := <-results; !errors.Is(err, gpuexec.ErrClosed) {
+			t.Errorf("got %v, want ErrClosed", err)
+		}
+	}
+	if err := e.Submit(bg, launch); !errors.Is(err, gpuexec.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A failed Open leaves nothing behind.
+func TestFailedOpen(t *testing.T) {
+	f := &devicetest.Fake{OnOpen: func() error { return gpuexec.ErrUnavailable }}
+	if _, err := gpuexec.Open(bg, gpuexec.Config{Backend: f}); !errors.Is(err, gpuexec.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := gpuexec.Open(bg, gpuexec.Config{Workers: -1}); !errors.Is(err, gpuexec.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// E5: a backend that panics fails the launch, not the process.
+func TestBackendPanics(t *testing.T) {
+	f := &devicetest.Fake{OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error { panic("driver") }}
+	e := open(t, f, gpuexec.Config{Workers: 1})
+	launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: 1}
+	for range 2 {
+		if err := e.Submit(bg, launch); err == nil {
+			t.Error("want the panic as an error")
+		}
+	}
+}

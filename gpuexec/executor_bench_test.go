@@ -1,0 +1,78 @@
+package gpuexec_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+)
+
+// BenchmarkLaunch is the executor's own cost per launch within one submitted
+// sequence: what a launch costs beyond the driver's call, which the fake device
+// makes as cheap as a call can be. Goal 1 us, gate 3 us.
+func BenchmarkLaunch(b *testing.B) {
+	ctx := context.Background()
+	f := &devicetest.Fake{}
+	e, err := gpuexec.Open(ctx, gpuexec.Config{Backend: f, Workers: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close(ctx)
+	params := []gpuexec.Param{{Kind: gpuexec.ParamBuffer, Bytes: 64}, {Kind: gpuexec.ParamBuffer, Bytes: 64}, {Kind: gpuexec.ParamU32}}
+	k, err := e.Compile(ctx, source("k", params...))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer k.Release()
+	buffer, err := e.Alloc(ctx, 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer buffer.Release()
+	device, err := f.Open(ctx, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	queue, err := device.OpenQueue()
+	if err != nil {
+		b.Fatal(err)
+	}
+	program, err := device.Compile(ctx, source("k", params...))
+	if err != nil {
+		b.Fatal(err)
+	}
+	memory, err := device.Alloc(64)
+	if err != nil {
+		b.Fatal(err)
+	}
+
+	const sequence = 224 // the operations of a BERT-base
+	launches := make([]gpuexec.Launch, sequence)
+	for i := range launches {
+		launches[i] = gpuexec.Launch{Kernel: k, Grid: 1,
+			Args: []gpuexec.Arg{gpuexec.BufferArg(buffer), gpuexec.BufferArg(buffer), gpuexec.U32Arg(7)}}
+	}
+	args := []gpuexec.DeviceArg{{Memory: memory, Bytes: 64}, {Memory: memory, Bytes: 64}, {Value: 7}}
+	var ours, raw time.Duration
+	b.ReportAllocs()
+	for b.Loop() {
+		began := time.Now()
+		if err := e.Submit(ctx, launches...); err != nil {
+			b.Fatal(err)
+		}
+		between := time.Now()
+		for range sequence {
+			if err := queue.Launch(ctx, program, args, 1); err != nil {
+				b.Fatal(err)
+			}
+		}
+		ours += between.Sub(began)
+		raw += time.Since(between)
+	}
+	n := float64(b.N * sequence)
+	b.ReportMetric(float64(ours.Nanoseconds())/n, "ns/launch")
+	b.ReportMetric(float64((ours-raw).Nanoseconds())/n, "ns/own")
+	b.ReportMetric(float64(ours)/float64(raw), "launch/driver")
+}

@@ -1,0 +1,78 @@
+package ops_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+func some() []ops.Op {
+	norm := ops.New(ops.LayerNorm, 3, 4)
+	norm.Epsilon = 1e-12
+	matmul := ops.New(ops.MatMul, 2, 3, 4)
+	matmul.Bias = true
+	batch := ops.New(ops.BatchMatMul, 1, 2, 3, 4, 5)
+	batch.Scale, batch.TransposeB = 0.176777, true
+	masked := ops.New(ops.BatchMatMul, 1, 2, 3, 4, 5)
+	masked.MaskK = true
+	return []ops.Op{norm, matmul, batch, masked, ops.New(ops.MatMul, 2, 3, 4), ops.New(ops.Gather, 5, 6, 7), ops.New(ops.Add, 6, 8, 3),
+		ops.New(ops.Softmax, 1, 2, 3, 3), ops.New(ops.Reorder, 1, 2, 3, 4), ops.New(ops.GELU, 2, 3), ops.New(ops.Tanh, 2, 3), ops.New(ops.Slice, 2, 3, 4)}
+}
+
+// K1: the text is canonical: equal text means equal operation, and Parse
+// reads what String wrote and nothing else.
+func TestTextIsCanonical(t *testing.T) {
+	seen := make(map[string]ops.Op)
+	for _, op := range some() {
+		if err := op.Validate(); err != nil {
+			t.Errorf("%s: %v", op, err)
+		}
+		if twin, twice := seen[op.String()]; twice {
+			t.Errorf("%v and %v have one text", op, twin)
+		}
+		seen[op.String()] = op
+		if back, err := ops.Parse(op.String()); err != nil || back != op {
+			t.Errorf("Parse(%s) = %v, %v", op, back, err)
+		}
+	}
+	for _, text := range []string{"", "matmul", "matmul m=1 k=2", "matmul k=1 m=2 n=3", "matmul m=1 k=2 n=3 ", "matmul m=01 k=2 n=3",
+		"matmul m=0 k=2 n=3", "gelu rows=1 width=2 bias", "layernorm rows=1 width=2 epsilon=zz", "nothing a=1"} {
+		if op, err := ops.Parse(text); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("Parse(%q) = %v, %v, want ErrInvalid", text, op, err)
+		}
+	}
+}
+
+// E3: what is no operation is refused.
+func TestValidate(t *testing.T) {
+	bad := map[string]ops.Op{
+		"no kind":         {},
+		"too many dims":   ops.New(ops.GELU, 1, 2, 3, 4, 5, 6),
+		"extra dim":       ops.New(ops.GELU, 1, 2, 3),
+		"zero dim":        ops.New(ops.MatMul, 0, 1, 1),
+		"negative dim":    ops.New(ops.MatMul, 1, -1, 1),
+		"too large":       ops.New(ops.MatMul, 1<<40, 1<<40, 1<<40),
+		"period":          ops.New(ops.Add, 5, 4, 3),
+		"no epsilon":      ops.New(ops.LayerNorm, 1, 1),
+		"bias on softmax": {Kind: ops.Softmax, Dims: [5]int64{1, 1, 1, 1}, Bias: true},
+		"scale on gelu":   {Kind: ops.GELU, Dims: [5]int64{1, 1}, Scale: 2},
+	}
+	for name, op := range bad {
+		if err := op.Validate(); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, op := range some() {
+		f.Add(op.String())
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if op, err := ops.Parse(text); err == nil && op.String() != text {
+			t.Errorf("%q was read as %q", text, op)
+		}
+	})
+}
