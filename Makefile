@@ -6,7 +6,7 @@ FUZZTIME   ?= 20s
 SOAK       ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz deps-dnnl FORCE
+.PHONY: help run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz deps-dnnl fetch-onednn bench-peers test-bench FORCE
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,7 +14,7 @@ help: ## list these targets
 run: bin/kiln out ## drive a transformer's operations with a real trace; report, and a picture in out/run.png
 	bin/kiln run --plot out/run.png
 
-test: deps-dnnl test-race cross ## the whole test suite under the race detector, and the builds without C and for arm64
+test: deps-dnnl test-race cross test-bench ## the whole test suite under the race detector, and the builds without C and for arm64
 
 test-race:
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
@@ -30,6 +30,15 @@ check: rules ## format, vet, staticcheck, the architecture of the module, rules 
 
 bench: bin/kiln ## figures as ratios within one run; BENCH=name for one of them
 	bin/kiln bench $(BENCH)
+
+bench-peers: out fetch-onednn ## beside other caches and oneDNN: table, out/bench.jsonl, out/bench.png
+	cd stress/bench && $(GO) run . --json --plot ../../out/bench.png >../../out/bench.jsonl
+
+fetch-onednn: ## oneDNN 3.2 for that comparison, into .cache; silent where it is there
+	@stress/bench/onednn/fetch .cache/onednn-3.2
+
+test-bench: fetch-onednn
+	cd stress/bench && $(GO) vet ./... && $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
 
 bench-gate: bin/kiln ## the same, failing where a figure is beyond its gate
 	bin/kiln bench $(BENCH) --gate

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+)
+
+// machine is where and with what the figures were taken: the first JSON line.
+type machine struct {
+	Processor  string   `json:"processor"`
+	Processors int      `json:"processors"`
+	GOMAXPROCS int      `json:"gomaxprocs"`
+	System     string   `json:"system"`
+	Go         string   `json:"go"`
+	OneDNN     string   `json:"onednn,omitempty"` // its version; empty = not measured
+	Libraries  []string `json:"libraries"`        // path and version of what is compared
+	Rounds     int      `json:"rounds"`
+	Slot       string   `json:"slot"`
+}
+
+// compared are the modules whose versions are shown.
+var compared = []string{
+	"github.com/puzpuzpuz/xsync/v4", "github.com/maypok86/otter/v2", "github.com/dgraph-io/ristretto/v2",
+	"github.com/Yiling-J/theine-go", "github.com/hashicorp/golang-lru/v2", "golang.org/x/sync",
+}
+
+func thisMachine(s settings, n *native) machine {
+	m := machine{
+		Processor: processor(), Processors: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0),
+		System: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(),
+		Rounds: s.rounds, Slot: s.slot.String(),
+	}
+	if n != nil {
+		m.OneDNN = n.version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return m // not built as a module: then the versions are nobody's to know
+	}
+	for _, path := range compared {
+		for _, dep := range info.Deps {
+			if dep.Path == path {
+				m.Libraries = append(m.Libraries, path+" "+dep.Version)
+			}
+		}
+	}
+	return m
+}
+
+// processor is its name, where the system has a file that says so.
+func processor() string {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "unknown processor"
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown processor"
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"image/png"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestRefusesBadFlags(t *testing.T) {
+	for _, args := range [][]string{
+		{"--entries", "1000"}, {"--entries", "0"}, {"--entries", ""}, {"--goroutines", "1,x"}, {"--goroutines", "0"},
+		{"--rounds", "0"}, {"--slot", "1us"}, {"--plot", "picture.svg"}, {"--plot", "no/such/folder/p.png"}, {"--nope"}, {"rest"},
+	} {
+		var out, errs bytes.Buffer
+		err := run(t.Context(), args, &out, &errs)
+		if !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%q: error %v, want ErrInvalid", args, err)
+		}
+		if out.Len() > 0 {
+			t.Errorf("%q: wrote %q", args, out.String())
+		}
+	}
+}
+
+// A whole run, small: every row in the table and as a JSON line, and a picture.
+func TestRun(t *testing.T) {
+	picture := filepath.Join(t.TempDir(), "bench.png")
+	var out, table bytes.Buffer
+	err := run(t.Context(), []string{"--entries", "1024", "--goroutines", "1,2", "--rounds", "1", "--slot", "5ms", "--onednn", "", "--json", "--plot", picture}, &out, &table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	var m machine
+	if err := json.Unmarshal([]byte(lines[0]), &m); err != nil || m.Go == "" || m.GOMAXPROCS == 0 {
+		t.Errorf("first line %s: %v, %+v", lines[0], err, m)
+	}
+	rows := make(map[string]int)
+	for _, line := range lines[1:] {
+		var f figure
+		if err := json.Unmarshal([]byte(line), &f); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		rows[f.Bench]++
+		if f.NS.Median <= 0 || f.N != 1 || f.Goroutines == 0 {
+			t.Errorf("%s: incomplete", line)
+		}
+		if f.Bench == reference && f.Ratio != 1 {
+			t.Errorf("%s is %g times itself", f.Bench, f.Ratio)
+		}
+	}
+	// Two goroutine counts, alone and beside a writer; misses have no writer.
+	for row, want := range map[string]int{
+		keyKept: 4, keyBuilt: 4, reference: 4, "xsync.Map": 4, "otter v2": 4, "ristretto v2, digest + compare": 4, "theine": 4, "golang-lru v2": 4,
+		emptyLoop: 2, promised: 2, "singleflight, looks again + sync.Map": 2,
+	} {
+		if rows[row] != want {
+			t.Errorf("%d figures of %q, want %d", rows[row], row, want)
+		}
+		if !strings.Contains(table.String(), "\n  "+row+" ") {
+			t.Errorf("the table has no row %q", row)
+		}
+	}
+	for _, says := range []string{"1,024 entries, 2 goroutines", "misses, 1 goroutine", "oneDNN was not measured", "does not identify keys"} {
+		if !strings.Contains(table.String(), says) {
+			t.Errorf("the table does not say %q:\n%s", says, table.String())
+		}
+	}
+	file, err := os.Open(picture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := png.Decode(file); err != nil {
+		t.Error(err)
+	}
+}

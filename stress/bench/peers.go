@@ -1,0 +1,151 @@
+package main
+
+import (
+	"hash/maphash"
+	"sync"
+
+	"github.com/Yiling-J/theine-go"
+	"github.com/dgraph-io/ristretto/v2"
+	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/maypok86/otter/v2"
+	"github.com/puzpuzpuz/xsync/v4"
+)
+
+// reference is the contender that ratios are to, S.
+const reference = "sync.Map"
+
+func openSyncMap(w *workload) (contender, error) {
+	var m sync.Map
+	keys := w.keys
+	f := &flat{w: w,
+		get: func(k key) (*artefact, bool) {
+			v, ok := m.Load(k)
+			if !ok {
+				return nil, false
+			}
+			return v.(*artefact), true
+		},
+		set:  func(a *artefact) { m.Store(a.key, a) },
+		drop: func(k key) { m.Delete(k) },
+	}
+	find := func(from, to int) (found int) {
+		for _, k := range keys[from:to] {
+			if _, ok := m.Load(k); ok {
+				found++
+			}
+		}
+		return found
+	}
+	return f.contender(reference, "no bound, no eviction of its own; S of the other rows", find)
+}
+
+func openXsync(w *workload) (contender, error) {
+	m := xsync.NewMap[key, *artefact]()
+	keys := w.keys
+	f := &flat{w: w, get: m.Load, set: func(a *artefact) { m.Store(a.key, a) }, drop: m.Delete}
+	find := func(from, to int) (found int) {
+		for _, k := range keys[from:to] {
+			if _, ok := m.Load(k); ok {
+				found++
+			}
+		}
+		return found
+	}
+	return f.contender("xsync.Map", "no bound, no eviction of its own", find)
+}
+
+func openOtter(w *workload) (contender, error) {
+	c, err := otter.New(&otter.Options[key, *artefact]{MaximumSize: w.capacity()})
+	if err != nil {
+		return contender{}, err
+	}
+	keys := w.keys
+	f := &flat{w: w, bound: true,
+		get:  c.GetIfPresent,
+		set:  func(a *artefact) { c.Set(a.key, a) },
+		done: c.CleanUp,
+		end:  func() { c.StopAllGoroutines() },
+	}
+	find := func(from, to int) (found int) {
+		for _, k := range keys[from:to] {
+			if _, ok := c.GetIfPresent(k); ok {
+				found++
+			}
+		}
+		return found
+	}
+	return f.contender("otter v2", "", find)
+}
+
+// openRistretto asks by a digest and compares the key in the value, which is the
+// cheapest exact use of it.
+func openRistretto(w *workload) (contender, error) {
+	c, err := ristretto.NewCache(&ristretto.Config[uint64, *artefact]{
+		NumCounters: 10 * int64(w.capacity()), MaxCost: int64(w.capacity()), BufferItems: 64, IgnoreInternalCost: true,
+	})
+	if err != nil {
+		return contender{}, err
+	}
+	keys, seed := w.keys, maphash.MakeSeed()
+	f := &flat{w: w, bound: true,
+		get: func(k key) (*artefact, bool) {
+			a, ok := c.Get(maphash.Comparable(seed, k))
+			return a, ok && a.key == k
+		},
+		set:  func(a *artefact) { c.Set(maphash.Comparable(seed, a.key), a, 1) },
+		done: c.Wait,
+		end:  c.Close,
+	}
+	find := func(from, to int) (found int) {
+		for _, k := range keys[from:to] {
+			if a, ok := c.Get(maphash.Comparable(seed, k)); ok && a.key == k {
+				found++
+			}
+		}
+		return found
+	}
+	const note = "does not identify keys: asked by a 64-bit digest, the key compared by the harness, colliding keys replace each other; drops sets under load"
+	return f.contender("ristretto v2, digest + compare", note, find)
+}
+
+func openTheine(w *workload) (contender, error) {
+	c, err := theine.NewBuilder[key, *artefact](int64(w.capacity())).Build()
+	if err != nil {
+		return contender{}, err
+	}
+	keys := w.keys
+	f := &flat{w: w, bound: true, get: c.Get, set: func(a *artefact) { c.Set(a.key, a, 1) }, done: c.Wait, end: c.Close}
+	find := func(from, to int) (found int) {
+		for _, k := range keys[from:to] {
+			if _, ok := c.Get(k); ok {
+				found++
+			}
+		}
+		return found
+	}
+	return f.contender("theine", "", find)
+}
+
+func openLRU(w *workload) (contender, error) {
+	c, err := lru.New[key, *artefact](w.capacity())
+	if err != nil {
+		return contender{}, err
+	}
+	keys := w.keys
+	f := &flat{w: w, bound: true, get: c.Get, set: func(a *artefact) { c.Add(a.key, a) }}
+	find := func(from, to int) (found int) {
+		for _, k := range keys[from:to] {
+			if _, ok := c.Get(k); ok {
+				found++
+			}
+		}
+		return found
+	}
+	return f.contender("golang-lru v2", "one mutex for all readers", find)
+}
+
+// contender is the row of a flat cache, once it is filled.
+func (f *flat) contender(name, note string, find func(from, to int) int) (contender, error) {
+	value := func(request int) (*artefact, bool) { return f.get(f.w.keys[request]) }
+	return contender{name: name, note: note, store: f, find: find, value: value}, f.fill()
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// sample is what one slot gave.
+type sample struct {
+	NS, CPU  float64 // of a lookup: wall time over all goroutines' lookups, and processor time
+	P50, P99 float64 // of a lookup, over batches of 64; beside a writer only, else 0
+	Hits     float64 // share of the lookups that found something
+	Writes   int64
+}
+
+// track is one reader's own: no other touches it before the end.
+type track struct {
+	lookups, found int64
+	batches        int
+	times          []time.Duration // of the latest batches
+	_              [64]byte        // tracks lie side by side, their readers on several cores
+}
+
+// timed is how many of a reader's latest batches are kept.
+const timed = 1 << 14
+
+// slot has goroutines readers walk the requests for the time given, each from
+// its own start, and beside them, if write is not nil, a writer.
+func slot(c contender, requests, goroutines int, length time.Duration, write func() error) (sample, error) {
+	if c.native != nil {
+		return c.native.slot(c.mode, goroutines, length, write != nil)
+	}
+	tracks := make([]track, goroutines)
+	due := make(chan struct{}, 1) // a batch of writes that is earned; a writer that is behind loses some
+	var over atomic.Bool
+	var ready, done sync.WaitGroup
+	release := make(chan struct{})
+	for g := range goroutines {
+		ready.Add(1)
+		done.Go(func() {
+			ready.Done()
+			<-release
+			if from := g * requests / goroutines; write == nil {
+				tracks[g].walk(c.find, from, requests, &over)
+			} else {
+				tracks[g].walkTimed(c.find, from, requests, &over, due)
+			}
+		})
+	}
+	ready.Wait()
+	s := sample{}
+	var failed error
+	var writer sync.WaitGroup
+	if write != nil {
+		writer.Go(func() { s.Writes, failed = writeBatches(write, due, &over) })
+	}
+	began, cpu := time.Now(), cpuTime()
+	close(release)
+	time.Sleep(length)
+	over.Store(true)
+	done.Wait()
+	wall := time.Since(began)
+	cpu = cpuTime() - cpu
+	close(due)
+	writer.Wait()
+	s.sum(tracks, wall, cpu)
+	return s, failed
+}
+
+// walk asks for a batch at least, however late its goroutine came to run.
+func (t *track) walk(find func(from, to int) int, from, requests int, over *atomic.Bool) {
+	for at := from; ; at += batch {
+		if at+batch > requests {
+			at = 0
+		}
+		t.found += int64(find(at, at+batch))
+		t.lookups += batch
+		if over.Load() {
+			return
+		}
+	}
+}
+
+// walkTimed is walk with the clock read for each batch: it costs every
+// contender the same.
+func (t *track) walkTimed(find func(from, to int) int, from, requests int, over *atomic.Bool, due chan<- struct{}) {
+	t.times = make([]time.Duration, timed)
+	last := time.Now()
+	for at := from; ; at += batch {
+		if at+batch > requests {
+			at = 0
+		}
+		t.found += int64(find(at, at+batch))
+		t.lookups += batch
+		now := time.Now()
+		t.times[t.batches%timed] = now.Sub(last)
+		last = now
+		if t.batches++; t.lookups%earned == 0 {
+			select {
+			case due <- struct{}{}:
+			default:
+			}
+		}
+		if over.Load() {
+			return
+		}
+	}
+}
+
+func writeBatches(write func() error, due <-chan struct{}, over *atomic.Bool) (writes int64, err error) {
+	for range due {
+		for range earned / batch {
+			if over.Load() {
+				break
+			}
+			if err := write(); err != nil {
+				return writes, err
+			}
+			writes++
+		}
+	}
+	return writes, nil
+}
+
+func (s *sample) sum(tracks []track, wall, cpu time.Duration) {
+	var lookups, found int64
+	var times []time.Duration
+	for i := range tracks {
+		t := &tracks[i]
+		lookups += t.lookups
+		found += t.found
+		times = append(times, t.times[:min(t.batches, len(t.times))]...)
+	}
+	s.NS, s.CPU = float64(wall)/float64(lookups), float64(cpu)/float64(lookups)
+	s.Hits = float64(found) / float64(lookups)
+	slices.Sort(times)
+	s.P50, s.P99 = float64(percentile(times, 0.5))/batch, float64(percentile(times, 0.99))/batch
+}
+
+// cpuTime is what the process has used of all processors; 0 where that is not told.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// writes numbers what is written to each store, over all slots.
+type writes map[store]int
+
+// into gives the writer of a store.
+func (n writes) into(ctx context.Context, s store) func() error {
+	return func() error {
+		i := n[s]
+		n[s] = i + 1
+		return s.put(ctx, i)
+	}
+}
