@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/flight"
@@ -71,7 +72,7 @@ type answer struct {
 type shell struct {
 	e      *Engine
 	state  *state
-	closed bool
+	closed atomic.Bool    // read by anybody
 	work   sync.WaitGroup // callbacks and frees under way; Wait from Close
 }
 
@@ -86,17 +87,23 @@ func (s *shell) handle(m message) {
 	case leaveMsg:
 		s.leave(m.waiter, m.at)
 	case removeMsg:
-		m.reply.Send(s.state.removeKey(m.key))
+		there := s.state.removeKey(m.key)
+		s.publish()
+		m.reply.Send(there)
 	case capacityMsg:
 		s.state.setCapacity(m.bytes)
+	case offerMsg:
+		m.reply.Send(s.state.offer())
+	case shrinkMsg:
+		freed := s.state.shrink(m.bytes)
+		s.publish()
+		m.reply.Send(freed)
 	case closeMsg:
 		s.close()
 	}
-	s.e.resident.Store(s.state.resident)
-	s.e.reserved.Store(s.state.reserved)
-	s.e.entries.Store(uint64(s.state.table.Len()))
+	s.publish()
 	s.letGo(s.state.take())
-	switch m := m.(type) { // answered after the counts are right
+	switch m := m.(type) { // answered after everything that they caused has begun
 	case capacityMsg:
 		m.reply.Send(struct{}{})
 	case closeMsg:
@@ -104,9 +111,18 @@ func (s *shell) handle(m message) {
 	}
 }
 
+// publish makes the counts right for readers. It comes before every answer that
+// a caller may follow with a look at them.
+func (s *shell) publish() {
+	s.e.cache.cfg.Memory.Add(int64(s.state.resident - s.e.resident.Load()))
+	s.e.resident.Store(s.state.resident)
+	s.e.reserved.Store(s.state.reserved)
+	s.e.entries.Store(uint64(s.state.table.Len()))
+}
+
 func (s *shell) get(m getMsg) {
 	key := m.pending.key
-	if s.closed {
+	if s.closed.Load() {
 		m.reply.Fail(ErrClosed)
 		return
 	}
@@ -125,8 +141,9 @@ func (s *shell) get(m getMsg) {
 		return
 	}
 	o := s.own(m.ctx, m.pending)
+	s.publish()
 	if !m.reply.Send(answer{owner: o}) && o.finish() {
-		s.end(o, ErrAbandoned)
+		s.end(o, o.failure(ErrAbandoned))
 	}
 }
 
@@ -136,7 +153,7 @@ func (s *shell) join(m getMsg, p *pending) {
 	a := answer{flight: f}
 	if m.compute {
 		a.turn = &turn{flight: f}
-		a.waiter = &waiter{ctx: m.ctx, pending: p, last: a.turn}
+		a.waiter = &waiter{ctx: m.ctx, asked: m.pending, pending: p, last: a.turn}
 		p.volunteers = append(p.volunteers, a.waiter)
 	}
 	if m.reply.Send(a) {
@@ -152,7 +169,8 @@ func (s *shell) join(m getMsg, p *pending) {
 func (s *shell) own(ctx context.Context, p *pending) *Owner {
 	f := flight.New[*node](ctx, s.e, p.key.ID)
 	f.Join() // the owner's promise outlives every waiter
-	o := &Owner{engine: s.e, pending: p, flight: f, ctx: f.Own(ctx)}
+	o := &Owner{engine: s.e, pending: p, flight: f}
+	o.ctx, o.cancel = context.WithCancelCause(f.Own(ctx))
 	o.stop = context.AfterFunc(ctx, o.cancelled)
 	p.owner = o
 	return o
@@ -160,11 +178,12 @@ func (s *shell) own(ctx context.Context, p *pending) *Owner {
 
 func (s *shell) fulfil(m fulfilMsg) {
 	o := m.owner
-	if s.closed {
+	if s.closed.Load() {
 		m.reply.Fail(ErrClosed)
 		return
 	}
 	s.state.deliver(o.pending, m.node)
+	s.publish()
 	m.node.Value.cell.Pin() // the flight's, until every waiter has its own
 	o.flight.Finish(m.node, nil, func(n *node) { n.Value.cell.Unpin() })
 	o.flight.Leave()
@@ -177,24 +196,28 @@ func (s *shell) fulfil(m fulfilMsg) {
 // end takes an ownership back. The first waiter that can compute gets it, with
 // the reservation; without one the key is free again.
 func (s *shell) end(o *Owner, err error) {
-	p := o.pending
-	if p.owner != o {
-		return // its successor has it already
-	}
 	defer o.flight.Leave()
-	if len(p.volunteers) == 0 || s.closed {
-		s.state.drop(p)
+	p := o.pending
+	for len(p.volunteers) > 0 && !s.closed.Load() {
+		heir := p.volunteers[0]
+		p.volunteers = p.volunteers[1:]
+		if !s.state.inherit(p, heir.asked) {
+			heir.pass(&turn{bypass: Full})
+			continue
+		}
+		next := s.own(heir.ctx, heir.asked)
+		for _, w := range heir.asked.volunteers {
+			next.flight.Join()
+			w.pending = heir.asked
+			w.pass(&turn{flight: next.flight})
+		}
+		s.publish()
+		heir.pass(&turn{owner: next})
 		o.flight.Finish(nil, err, nil)
 		return
 	}
-	heir := p.volunteers[0]
-	next := s.own(heir.ctx, p)
-	p.volunteers = p.volunteers[1:]
-	heir.pass(&turn{owner: next})
-	for _, w := range p.volunteers {
-		next.flight.Join()
-		w.pass(&turn{flight: next.flight})
-	}
+	s.state.drop(p)
+	s.publish()
 	o.flight.Finish(nil, err, nil)
 }
 
@@ -205,21 +228,23 @@ func (s *shell) leave(w *waiter, at *turn) {
 		w.pending.volunteers = slices.Delete(w.pending.volunteers, i, i+1)
 	}
 	for t := at.next; t != nil; t = t.next {
-		if t.owner == nil {
+		switch {
+		case t.flight != nil:
 			t.flight.Leave()
-		} else if t.owner.finish() {
-			s.end(t.owner, ErrAbandoned)
+		case t.owner != nil && t.owner.finish():
+			s.end(t.owner, t.owner.failure(ErrAbandoned))
 		}
 	}
 }
 
 func (s *shell) close() {
-	if s.closed {
+	if s.closed.Swap(true) {
 		return
 	}
-	s.closed = true
 	s.state.flush(Closed)
+	s.publish()
 	for _, p := range s.state.pending {
+		p.owner.cancel(ErrClosed)
 		p.owner.flight.Finish(nil, ErrClosed, nil)
 	}
 	clear(s.state.pending)

@@ -14,9 +14,10 @@ import (
 // Cache is the constant caches of a process, one Engine per engine kind, device
 // and context. Safe for concurrent use.
 type Cache struct {
-	cfg  Config
-	once sync.Once
-	gone chan struct{} // closed when Close has ended
+	cfg      Config
+	once     sync.Once
+	counters counters
+	gone     chan struct{} // closed when Close has ended
 
 	// sets makes one capacity change at a time, so that the last one's value is
 	// the one in force everywhere.

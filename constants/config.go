@@ -6,6 +6,7 @@ import (
 
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // Errors of this package, found with errors.Is.
@@ -57,8 +58,10 @@ type Config struct {
 	// an error turns it into a bypass (DeviceRefused). It runs on the asking
 	// goroutine. The function it returns is called once when the memory is free.
 	Reserve func(kind Kind, index int, bytes uint64) (func(), error)
-	Hash    func(string) uint64 // places keys; nil = seeded
-	Logger  *slog.Logger        // nil = silent
+	// Memory, if not nil, is told of every byte that becomes resident or ceases to be.
+	Memory *pressure.Watch
+	Hash   func(string) uint64 // places keys; nil = seeded
+	Logger *slog.Logger        // nil = silent
 }
 
 // Validate joins everything that is wrong.

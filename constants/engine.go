@@ -3,6 +3,7 @@ package constants
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -69,10 +70,24 @@ func (e *Engine) Lookup(key Key) (*Lease, bool) {
 // the device. Errors: ErrInvalid, ErrClosed, ErrCycle, the context's, and what
 // the owner failed with.
 func (e *Engine) GetOrAdd(ctx context.Context, key Key, bytes uint64, opts Options) (Outcome, error) {
+	out, err := e.getOrAdd(ctx, key, bytes, opts)
+	if out.Bypass != "" {
+		e.cache.counters.bypass(out.Bypass)
+	}
+	return out, err
+}
+
+func (e *Engine) getOrAdd(ctx context.Context, key Key, bytes uint64, opts Options) (Outcome, error) {
 	if err := key.check(bytes); err != nil {
 		return Outcome{}, err
 	}
+	if !(opts.Cost >= 0) || math.IsInf(opts.Cost, 1) {
+		return Outcome{}, fault.Invalidf("constants: get", "cost %v, want 0 or more seconds", opts.Cost)
+	}
 	if bytes == 0 {
+		if e.shell.closed.Load() {
+			return Outcome{}, ErrClosed
+		}
 		return Outcome{Bypass: ZeroSize}, nil
 	}
 	if l, ok := e.Lookup(key); ok {
@@ -103,16 +118,25 @@ func (e *Engine) owned(o *Owner) (Outcome, error) {
 	if reserve == nil {
 		return Outcome{Owner: o}, nil
 	}
-	free, err := reserve(e.kind, e.index, o.pending.bytes)
-	if err != nil {
-		o.Abandon()
-		return Outcome{Bypass: DeviceRefused}, nil
+	var free func()
+	out := Outcome{Owner: o}
+	fault.Guard(func() (err error) {
+		free, err = reserve(e.kind, e.index, o.pending.bytes)
+		return err
+	}, func(err error) {
+		if err != nil { // also when the goroutine is on its way out
+			o.Abandon()
+			e.cache.cfg.Logger.Warn("constants: device memory", "engine", e.String(), "bytes", o.pending.bytes, "error", err)
+			out = Outcome{Bypass: DeviceRefused}
+		}
+	})
+	if free != nil {
+		o.memory.Store(&free)
+		if o.over.Load() { // cancelled meanwhile
+			o.release()
+		}
 	}
-	o.memory.Store(&free)
-	if o.over.Load() { // cancelled meanwhile
-		o.release()
-	}
-	return Outcome{Owner: o}, nil
+	return out, nil
 }
 
 func (e *Engine) wait(ctx context.Context, f *flight.Flight[*node]) (Outcome, error) {
@@ -136,11 +160,16 @@ func (e *Engine) waitTurns(ctx context.Context, w *waiter, t *turn) (Outcome, er
 			return out, nil
 		case !t.flight.Finished() || ctx.Err() != nil: // the caller gives up
 			e.tell(leaveMsg{w, t})
-			return out, err
+			if own := ctx.Err(); own != nil {
+				err = own // not what ended the flight at that moment
+			}
+			return Outcome{}, err
 		case t.next == nil:
 			return out, err
 		case t.next.owner != nil:
 			return e.owned(t.next.owner)
+		case t.next.bypass != "":
+			return Outcome{Bypass: t.next.bypass}, nil
 		}
 		t = t.next
 	}
@@ -165,15 +194,19 @@ func (e *Engine) GetOrCompute(ctx context.Context, key Key, bytes uint64, opts O
 	if err != nil || out.Lease != nil {
 		return out.Lease, err == nil, err
 	}
+	own := ctx
 	if out.Owner != nil {
-		ctx = out.Owner.Context()
+		own = out.Owner.Context()
 	}
 	var v Value
 	fault.Guard(func() (err error) {
-		v, err = compute(ctx)
+		v, err = compute(own)
 		return err
 	}, func(failed error) {
 		if err = failed; err != nil && out.Owner != nil {
+			if context.Cause(own) == ErrClosed {
+				err = ErrClosed
+			}
 			out.Owner.Fail(err) // also when the goroutine is on its way out
 		}
 	})
@@ -183,10 +216,16 @@ func (e *Engine) GetOrCompute(ctx context.Context, key Key, bytes uint64, opts O
 	if out.Owner == nil {
 		return e.uncached(v), false, nil
 	}
-	if l, err = out.Owner.Fulfil(v.Any, v.Bytes, v.Free); err != nil && v.Free != nil {
+	if l, err = out.Owner.Fulfil(v.Any, v.Bytes, v.Free); err == nil {
+		return l, true, nil
+	}
+	if v.Free != nil {
 		guard(v.Free, e.failed)
 	}
-	return l, err == nil, err
+	if ended := ctx.Err(); ended != nil { // which is what ended the ownership
+		err = ended
+	}
+	return nil, false, err
 }
 
 // uncached is a lease on a value that the cache does not have.

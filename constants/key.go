@@ -28,8 +28,12 @@ func Content(parts ...[]byte) string {
 }
 
 // Versioned is the ID of a tensor that the caller names. The generation must
-// change whenever the content does.
+// change whenever the content does. The empty name has no ID, so that whoever is
+// asked for it refuses it (SPEC K6).
 func Versioned(name string, generation uint64) string {
+	if name == "" {
+		return ""
+	}
 	return string(binary.LittleEndian.AppendUint64([]byte("v"), generation)) + name
 }
 

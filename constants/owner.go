@@ -17,13 +17,15 @@ type Owner struct {
 	pending *pending
 	flight  *flight.Flight[*node]
 	ctx     context.Context
-	stop    func() bool // ends the watch on the context
+	cancel  context.CancelCauseFunc // ends ctx
+	stop    func() bool             // ends the watch on the context it was asked with
 	over    atomic.Bool
 	memory  atomic.Pointer[func()] // gives back what Reserve gave; nil = nothing
 }
 
 // Context is what the owner should compute under: with it, a creator that comes
-// to wait for this very tensor gets ErrCycle instead of waiting for ever.
+// to wait for this very tensor gets ErrCycle instead of waiting for ever. It
+// ends with the ownership, and when the cache closes.
 func (o *Owner) Context() context.Context { return o.ctx }
 
 // Fulfil delivers the tensor: its value, the bytes that it really has, and what
@@ -89,14 +91,20 @@ func (o *Owner) Fail(err error) {
 }
 
 func (o *Owner) end(err error) {
-	o.engine.tell(endMsg{owner: o, err: &fault.Error{Op: "constants: get", Key: o.pending.key.ID, Err: err}})
+	o.engine.tell(endMsg{owner: o, err: o.failure(err)})
 	o.release()
+}
+
+// failure is what waiters get.
+func (o *Owner) failure(err error) error {
+	return &fault.Error{Op: "constants: get", Key: o.pending.key.ID, Err: err}
 }
 
 // cancelled runs when the owner's context ends; it may run before own returns.
 func (o *Owner) cancelled() {
 	if o.over.CompareAndSwap(false, true) {
 		o.end(ErrAbandoned)
+		o.cancel(nil)
 	}
 }
 
@@ -108,21 +116,25 @@ func (o *Owner) finish() bool {
 		return false
 	}
 	o.stop()
+	o.cancel(nil)
 	return true
 }
 
 // waiter is a caller that can compute itself, while it waits for an owner.
 type waiter struct {
 	ctx     context.Context
-	pending *pending
-	last    *turn // where the actor has it; the actor's
+	asked   *pending // what it would own
+	pending *pending // what it waits for; the actor's
+	last    *turn    // where the actor has it; the actor's
 }
 
-// turn is one owner's time as a waiter sees it: it waits for the flight, or has
-// become the owner itself. next is set before the flight ends without a value.
+// turn is one owner's time as a waiter sees it: it waits for the flight, has
+// become the owner itself, or found no room. next is set before the flight ends
+// without a value.
 type turn struct {
 	flight *flight.Flight[*node]
 	owner  *Owner
+	bypass Bypass
 	next   *turn
 }
 

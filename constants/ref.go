@@ -41,7 +41,9 @@ func (l *Lease) Hold(removed func(Removal)) (*Ref, bool) {
 	if l.ended.Load() || !l.node.Value.cell.Pin() {
 		return nil, false
 	}
-	if removed != nil && !l.node.Value.calls.add(removed) || removed == nil && !l.Resident() {
+	// What never became resident has no removal to wait for, what was removed has
+	// had it: the look comes first, since add cannot tell the first from the rest.
+	if !l.Resident() || removed != nil && !l.node.Value.calls.add(removed) {
 		l.node.Value.cell.Unpin()
 		return nil, false
 	}

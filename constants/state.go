@@ -86,14 +86,7 @@ func (s *state) displace(p *pending) bool {
 	if s.policy != Cost || p.bytes > s.capacity || s.reserved > s.capacity-p.bytes {
 		return false
 	}
-	var all []*node
-	s.table.All(func(n *node) bool {
-		all = append(all, n)
-		return true
-	})
-	slices.SortFunc(all, func(a, b *node) int {
-		return cmp.Compare(a.Value.cost*float64(b.Value.bytes), b.Value.cost*float64(a.Value.bytes))
-	})
+	all := s.byCost()
 	over := s.resident + s.reserved - (s.capacity - p.bytes)
 	var freed uint64
 	var lost float64
@@ -111,6 +104,19 @@ func (s *state) displace(p *pending) bool {
 	return true
 }
 
+// byCost lists what is resident, the cheapest to make again first, by compute
+// seconds per byte.
+func (s *state) byCost() (all []*node) {
+	s.table.All(func(n *node) bool {
+		all = append(all, n)
+		return true
+	})
+	slices.SortFunc(all, func(a, b *node) int {
+		return cmp.Compare(a.Value.cost*float64(b.Value.bytes), b.Value.cost*float64(a.Value.bytes))
+	})
+	return all
+}
+
 // deliver ends a pending tensor with its node, which becomes resident unless it
 // was flushed or removed meanwhile.
 func (s *state) deliver(p *pending, n *node) {
@@ -121,6 +127,27 @@ func (s *state) deliver(p *pending, n *node) {
 	}
 	s.resident += p.bytes
 	s.table.Put(n)
+}
+
+// inherit puts heir, which was asked for by somebody who waits, in the place of
+// p, whose owner gave up. It reports false, and changes nothing, if heir has
+// more bytes than p and they do not fit.
+func (s *state) inherit(p, heir *pending) bool {
+	if p.reserved {
+		s.unreserve(p)
+		if !s.fits(heir.bytes) {
+			s.reserved += p.bytes
+			p.reserved = true
+			return false
+		}
+		s.reserved += heir.bytes
+		heir.reserved = true
+	}
+	heir.resident, heir.volunteers = p.resident, p.volunteers
+	if s.pending[p.key] == p {
+		s.pending[p.key] = heir
+	}
+	return true
 }
 
 // drop forgets a pending tensor and its reservation.
@@ -161,12 +188,15 @@ func (s *state) removeKey(k Key) bool {
 
 // flush takes everything out and keeps what is being computed from staying.
 func (s *state) flush(why Removal) {
+	first := len(s.gone)
 	s.table.All(func(n *node) bool {
-		n.Value.gone.Store(true)
 		s.gone = append(s.gone, removal{n, why})
 		return true
 	})
 	s.table.Clear()
+	for _, r := range s.gone[first:] { // as in remove: who sees it gone does not find it any more
+		r.node.Value.gone.Store(true)
+	}
 	s.resident = 0
 	for _, p := range s.pending {
 		s.unreserve(p)

@@ -2,6 +2,7 @@ package gpuexec
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ type shell struct {
 	state   *state
 	device  *generation // nil before the first upMsg and while the device is down
 	flights map[string]*flight.Flight[*Kernel]
+	names   map[string][]string      // that the compile of a key is for
 	waiting []actors.Reply[struct{}] // of Ready
 	out     []effect                 // reused
 	work    sync.WaitGroup           // goroutines begun here; Wait from Close
@@ -25,7 +27,7 @@ type shell struct {
 }
 
 func newShell(e *Executor) *shell {
-	s := &shell{e: e, state: newState(e.cfg.Queue, 0), flights: make(map[string]*flight.Flight[*Kernel])}
+	s := &shell{e: e, state: newState(e.cfg.Queue, 0), flights: make(map[string]*flight.Flight[*Kernel]), names: make(map[string][]string)}
 	s.state.phase, s.state.gen = phaseDown, 1
 	return s
 }
@@ -97,6 +99,11 @@ func (s *shell) carryOut() {
 func (s *shell) up(g *generation) {
 	s.device, s.state.workers = g, cap(g.jobs) // if Close began meanwhile, it takes the device from here
 	s.out = s.state.up(g.n, s.out)
+	select {
+	case <-g.device.Lost(): // lost before it was up, when nobody would have heeded it
+		s.out = s.state.lost(g.n, s.out)
+	default:
+	}
 }
 
 func (s *shell) ready(m readyMsg) {
@@ -120,6 +127,18 @@ func (s *shell) compile(m compileMsg) {
 		m.reply.Fail(ErrDeviceLost)
 		return
 	}
+	if m.name != "" {
+		// What was compiled for the name is kept before this turn, or in a later one.
+		if k := s.e.kept(m.name, m.source.Key); k != nil {
+			if !m.reply.Send(ticket{kernel: k}) {
+				k.Release()
+			}
+			return
+		}
+		if names := s.names[m.source.Key]; !slices.Contains(names, m.name) {
+			s.names[m.source.Key] = append(names, m.name)
+		}
+	}
 	f := s.flights[m.source.Key]
 	if f == nil {
 		f = flight.New[*Kernel](m.ctx, s.e, m.source.Key)
@@ -133,16 +152,19 @@ func (s *shell) compile(m compileMsg) {
 			}, func(err error) { s.e.ref.Tell(compiledMsg{f, k, err}) })
 		})
 	}
-	t := ticket{f, f.Join()}
+	t := ticket{flight: f, joined: f.Join()}
 	if !m.reply.Send(t) && t.joined {
 		f.Leave()
 	}
 }
 
 func (s *shell) compiled(m compiledMsg) {
+	var names []string
 	for key, f := range s.flights {
 		if f == m.flight {
+			names = s.names[key]
 			delete(s.flights, key)
+			delete(s.names, key)
 		}
 	}
 	if m.err != nil {
@@ -160,6 +182,7 @@ func (s *shell) compiled(m compiledMsg) {
 		m.kernel.Release()
 		return
 	}
+	s.e.keep(m.kernel, names)
 	s.beginOn(s.device, func() { // for a restart, where the backend has blobs; nobody waits for it
 		defer m.kernel.Release()
 		_, _ = m.kernel.Blob(s.e.life)

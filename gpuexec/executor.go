@@ -158,11 +158,17 @@ func pinLaunch(l *Launch) error {
 // do has a worker run fn, and waits for it.
 func (e *Executor) do(ctx context.Context, fn func(context.Context, *worker) error, ended func()) error {
 	j := newJob(ctx, fn, ended)
+	asked := false
 	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message {
+		asked = true
 		j.reply = r
 		return submitMsg{j}
 	})
-	if err != nil && !e.ref.Tell(withdrawMsg{j}) && !j.handled.Load() {
+	switch {
+	case err == nil:
+	case !asked: // ctx had ended before
+		j.end()
+	case !e.ref.Tell(withdrawMsg{j}) && !j.handled.Load():
 		j.end() // the actor has stopped without ever seeing it
 	}
 	return err

@@ -148,6 +148,7 @@ func TestDeviceOutlivesItsCompiles(t *testing.T) {
 			eventually(t, func() bool { return f.Leaked() <= before })
 		} else {
 			f.Lose()
+			eventually(t, func() bool { return e.Stats().Restarts == 1 })
 			if err := e.Ready(context.Background()); err != nil {
 				t.Fatal(err)
 			}
@@ -171,6 +172,60 @@ func TestDeviceOutlivesItsCompiles(t *testing.T) {
 			t.Errorf("%s: %d are left open", end, f.Leaked())
 		}
 	}
+}
+
+// A device that is lost again while it is being opened is opened once more,
+// though nobody uses it in between.
+func TestLostWhileOpening(t *testing.T) {
+	var f *devicetest.Fake
+	loads := 0
+	f = &devicetest.Fake{OnLoad: func(context.Context, gpuexec.Source, []byte) error {
+		if loads++; loads == 2 { // the first of two kernels is rebuilt already
+			f.Lose()
+			return nil
+		}
+		return nil
+	}}
+	e := open(t, f, gpuexec.Config{Workers: 1})
+	for _, key := range []string{"a", "b"} {
+		if _, err := compile(t, e, source(key)).Blob(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Lose()
+	eventually(t, func() bool {
+		k, err := e.Compile(context.Background(), source("c"))
+		if err == nil {
+			k.Release()
+		}
+		return err == nil
+	})
+	eventually(t, func() bool { return f.Leaked() == 2 }) // one device with one queue
+}
+
+// A call under a context that has ended already pins nothing for good.
+func TestEndedContextPinsNothing(t *testing.T) {
+	f := &devicetest.Fake{}
+	e := open(t, f, gpuexec.Config{Workers: 1})
+	k, err := e.Compile(context.Background(), source("k", gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 8}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := e.Alloc(context.Background(), 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	launched := e.Submit(ended, gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b)}, Grid: 1})
+	for what, err := range map[string]error{"submit": launched, "read": e.Read(ended, b, 0, make([]byte, 8)), "write": e.Write(ended, b, 0, make([]byte, 8))} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	k.Release()
+	b.Release()
+	eventually(t, func() bool { return f.Programs() == 0 && f.Memories() == 0 })
 }
 
 // A kernel whose last user leaves while the device is opened again leaves no

@@ -192,6 +192,7 @@ func (m *making) handle(s *shell) {
 		return
 	}
 	e.cell.Init(nil) // this turn's own pin, so that the flight's is never the last in it
+	s.cfg.Memory.Add(e.bytes)
 	kept := s.land(m)
 	if kept {
 		e.cell.Pin()
@@ -256,6 +257,22 @@ func (m *dropOwner) handle(s *shell) {
 	}
 	s.state.release(m.owner)
 	m.reply.Send(struct{}{})
+}
+
+func (m *addFloor) handle(s *shell) {
+	s.state.addFloor(m.owner, m.bytes)
+	m.reply.Send(struct{}{})
+}
+
+func (m *offer) handle(s *shell) {
+	_, items := s.state.unused()
+	m.reply.Send(items)
+}
+
+func (m *shrink) handle(s *shell) {
+	freed := s.state.give(m.bytes, m.tier)
+	s.clean() // so that the bytes are no longer counted when the asker looks
+	m.reply.Send(freed)
 }
 
 func (m *settle) handle(s *shell) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // DefaultEntries is the capacity where none is given (SPEC C1).
@@ -19,6 +20,9 @@ type Config struct {
 	Bytes   limit.Limit // bytes of resident artefacts; not given = unlimited; 0 as for Entries
 
 	Store Store // where blobs outlive the process; nil = nowhere
+
+	// Memory, if not nil, is told of every byte that artefacts take and give back.
+	Memory *pressure.Watch
 
 	Logger *slog.Logger        // nil = silent
 	Now    func() time.Time    // nil = time.Now

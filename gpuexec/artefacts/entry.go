@@ -34,5 +34,6 @@ type entry struct {
 	registered   bool                  // findable under its key while it flies
 	in           *order
 	older, newer *node
+	used         uint64  // when it was last used, by state.clock
+	tenant       *tenant // in whose order it is, and to whose floor its bytes count
 }
-

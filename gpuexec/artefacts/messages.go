@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // message is what the actor takes.
@@ -89,6 +90,21 @@ type (
 		reply actors.Reply[struct{}]
 	}
 
+	// addFloor changes a tenant's floor.
+	addFloor struct {
+		owner string
+		bytes int64
+		reply actors.Reply[struct{}]
+	}
+
+	// offer and shrink are for the memory limit of the process.
+	offer  struct{ reply actors.Reply[[]pressure.Item] }
+	shrink struct {
+		bytes int64
+		tier  pressure.Tier
+		reply actors.Reply[pressure.Freed]
+	}
+
 	settle struct{ reply actors.Reply[struct{}] }
 
 	closing struct{}
@@ -104,3 +120,6 @@ func (m *forsaken) Fail(err error)  { m.reply.Fail(err) }
 func (m *resize) Fail(err error)    { m.reply.Fail(err) }
 func (m *dropOwner) Fail(err error) { m.reply.Fail(err) }
 func (m *settle) Fail(err error)    { m.reply.Fail(err) }
+func (m *addFloor) Fail(err error)  { m.reply.Fail(err) }
+func (m *offer) Fail(err error)     { m.reply.Fail(err) }
+func (m *shrink) Fail(err error)    { m.reply.Fail(err) }

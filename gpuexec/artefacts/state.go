@@ -14,7 +14,9 @@ import (
 type state struct {
 	table   *table.Table[entry] // residents
 	pending map[string]*node    // flights that may be joined: at most one a key (F1)
-	order   order               // residents and the flights that count (F9)
+	order   order               // residents and the flights that count (F9), of no tenant
+	tenants tenants             // those of tenants
+	clock   uint64
 	entries limit.Limit
 	bytes   limit.Limit
 	kernels layer
@@ -36,6 +38,7 @@ func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
 	return &state{
 		table: t, pending: make(map[string]*node), entries: entries, bytes: bytes, gauges: new(gauges),
 		kernels: layer{resident: make(map[string]*node), pending: make(map[string]*node)},
+		tenants: make(tenants),
 	}
 }
 
@@ -45,7 +48,13 @@ func (s *state) disabled() bool {
 }
 
 // use notes one use of n, in the order of the uses.
-func (s *state) use(n *node) { s.order.touch(n) }
+func (s *state) use(n *node) {
+	if in := n.Value.in; in != nil {
+		s.clock++
+		n.Value.used = s.clock
+		in.touch(n)
+	}
+}
 
 // begin registers the flight of n; where something may be kept it takes its place now.
 func (s *state) begin(n *node) {
@@ -54,11 +63,18 @@ func (s *state) begin(n *node) {
 	if s.disabled() {
 		return
 	}
-	for !s.entries.Allows(int64(s.order.size) + 1) {
-		s.evict(s.order.oldest)
+	t := s.tenants.of(n)
+	for !s.entries.Allows(int64(s.size()) + 1) {
+		victim := s.victim(t, either)
+		if victim == nil {
+			return // the floors of others are all there is
+		}
+		s.evict(victim)
 	}
-	s.order.push(n)
-	s.gauges.entries.Store(int64(s.order.size))
+	s.clock++
+	n.Value.used = s.clock
+	s.enter(n, t)
+	s.gauges.entries.Store(int64(s.size()))
 }
 
 // land ends the flight of n with a value. It reports whether n is resident now:
@@ -72,10 +88,14 @@ func (s *state) land(n *node) bool {
 		s.evict(n)
 		return false
 	}
-	s.shrinkBytes(n.Value.bytes)
+	if !s.shrinkBytes(n) {
+		s.evict(n) // the floors of others are all there is
+		return false
+	}
 	n.Value.resident.Store(true)
 	s.table.Put(n)
 	s.gauges.bytes.Add(n.Value.bytes)
+	n.Value.tenant.charge(n.Value.bytes)
 	return true
 }
 
@@ -87,8 +107,9 @@ func (s *state) fail(n *node) {
 
 // forsake takes a flight's place away. The flight stays joinable.
 func (s *state) forsake(n *node) {
-	if !n.Value.resident.Load() && s.order.remove(n) {
-		s.gauges.entries.Store(int64(s.order.size))
+	if !n.Value.resident.Load() && n.Value.in != nil {
+		s.withdraw(n)
+		s.gauges.entries.Store(int64(s.size()))
 	}
 }
 
@@ -101,7 +122,7 @@ func (s *state) unregister(n *node) {
 
 // evict takes n, resident or flying, out of the order.
 func (s *state) evict(n *node) {
-	s.order.remove(n)
+	s.withdraw(n)
 	if n.Value.resident.Load() {
 		n.Value.resident.Store(false)
 		s.table.Remove(n)
@@ -109,20 +130,22 @@ func (s *state) evict(n *node) {
 		s.gauges.evictions.Add(1)
 		s.dropped = append(s.dropped, n)
 	}
-	s.gauges.entries.Store(int64(s.order.size))
+	s.gauges.entries.Store(int64(s.size()))
 }
 
-// shrinkBytes evicts the least recently used artefacts until more bytes fit.
-// Flights hold no bytes yet and are passed over: they are as few as creators
-// that have been running for longer than any artefact was left alone.
-func (s *state) shrinkBytes(more int64) {
-	for n := s.order.oldest; n != nil && !s.bytes.Allows(s.gauges.bytes.Load()+more); {
-		next := n.Value.newer
-		if n.Value.resident.Load() {
-			s.evict(n)
+// shrinkBytes evicts the least recently used artefacts until the bytes of n fit,
+// and reports whether they do. Flights hold no bytes yet and are passed over:
+// they are as few as creators that have been running for longer than any
+// artefact was left alone.
+func (s *state) shrinkBytes(n *node) bool {
+	for !s.bytes.Allows(s.gauges.bytes.Load() + n.Value.bytes) {
+		victim := s.victim(n.Value.tenant, landed)
+		if victim == nil {
+			return false
 		}
-		n = next
+		s.evict(victim)
 	}
+	return true
 }
 
 // resize sets the capacities that are given and evicts exactly the surplus (C2).
@@ -132,30 +155,28 @@ func (s *state) resize(entries, bytes limit.Limit) {
 		s.empty()
 		return
 	}
-	for !s.entries.Allows(int64(s.order.size)) {
-		s.evict(s.order.oldest)
+	for !s.entries.Allows(int64(s.size())) {
+		s.evict(s.surplus(either))
 	}
-	s.shrinkBytes(0)
+	for !s.bytes.Allows(s.gauges.bytes.Load()) {
+		s.evict(s.surplus(landed))
+	}
 	s.trimKernels()
 }
 
 // empty evicts everything, here and in the kernel layer.
 func (s *state) empty() {
-	for s.order.oldest != nil {
-		s.evict(s.order.oldest)
-	}
+	s.each(s.evict)
 	s.emptyKernels()
 }
 
 // release evicts what only owner used (C10).
 func (s *state) release(owner string) {
-	for n := s.order.oldest; n != nil; {
-		next := n.Value.newer
+	s.each(func(n *node) {
 		if discredit(&n.Value.users, owner) {
 			s.evict(n)
 		}
-		n = next
-	}
+	})
 }
 
 // close evicts everything for good.
@@ -278,6 +299,37 @@ func (o *order) remove(n *node) bool {
 	e.in, e.older, e.newer = nil, nil, nil
 	o.size--
 	return true
+}
+
+// insert puts n, which is in no order, where its last use belongs: as a rule at
+// one of the ends.
+func (o *order) insert(n *node) {
+	if o.newest == nil || o.newest.Value.used <= n.Value.used {
+		o.push(n)
+		return
+	}
+	newer := o.oldest
+	for newer.Value.used < n.Value.used {
+		newer = newer.Value.newer
+	}
+	older := newer.Value.older
+	n.Value.in, n.Value.older, n.Value.newer = o, older, newer
+	newer.Value.older = n
+	if older == nil {
+		o.oldest = n
+	} else {
+		older.Value.newer = n
+	}
+	o.size++
+}
+
+// first is the least recently used that may go, or nil.
+func (o *order) first(may func(*node) bool) *node {
+	n := o.oldest
+	for n != nil && !may(n) {
+		n = n.Value.newer
+	}
+	return n
 }
 
 // touch makes n the newest, if it is in o at all.

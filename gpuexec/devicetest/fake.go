@@ -28,7 +28,10 @@ type Fake struct {
 		sync.Mutex
 		device *fakeDevice
 	}
-	open atomic.Int64 // devices and queues not closed yet
+	open     atomic.Int64 // devices and queues not closed yet
+	programs atomic.Int64 // built and not released
+	memories atomic.Int64
+	misuse   atomic.Int64
 }
 
 // Name implements gpuexec.Backend.
@@ -62,23 +65,46 @@ func (f *Fake) Open(_ context.Context, index int) (gpuexec.Device, error) {
 	return d, nil
 }
 
-// Lose makes the open device go away by itself.
-func (f *Fake) Lose() {
+// Lose makes the open device go away by itself and reports whether one was there.
+func (f *Fake) Lose() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if d := f.mu.device; d != nil {
+	d := f.mu.device
+	if d != nil {
 		f.mu.device = nil
 		close(d.lost)
 	}
+	return d != nil
 }
 
 // Leaked is the number of devices and queues that were opened and not closed.
 func (f *Fake) Leaked() int { return int(f.open.Load()) }
 
+// Programs is the number of programs on open devices that were not released.
+func (f *Fake) Programs() int { return int(f.programs.Load()) }
+
+// Memories is the same of memory.
+func (f *Fake) Memories() int { return int(f.memories.Load()) }
+
+// Misuse counts what an executor must never do: release twice, or launch with
+// what was released or belongs to another device.
+func (f *Fake) Misuse() int { return int(f.misuse.Load()) }
+
 type fakeDevice struct {
 	fake *Fake
 	lost chan struct{}
 	used atomic.Int64
+
+	programs, memories atomic.Int64 // not released; Close takes them along
+}
+
+func (d *fakeDevice) program(key string) (gpuexec.Program, error) {
+	if err := d.gone(); err != nil {
+		return nil, err
+	}
+	d.fake.programs.Add(1)
+	d.programs.Add(1)
+	return &fakeProgram{d: d, key: key}, nil
 }
 
 func (d *fakeDevice) Info() gpuexec.DeviceInfo { return d.fake.info() }
@@ -100,7 +126,7 @@ func (d *fakeDevice) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.P
 			return nil, err
 		}
 	}
-	return fakeProgram{d, src.Key}, d.gone()
+	return d.program(src.Key)
 }
 
 func (d *fakeDevice) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpuexec.Program, error) {
@@ -112,7 +138,7 @@ func (d *fakeDevice) Load(ctx context.Context, src gpuexec.Source, blob []byte) 
 	if string(blob) != src.Key {
 		return nil, fault.ErrRefused
 	}
-	return fakeProgram{d, src.Key}, d.gone()
+	return d.program(src.Key)
 }
 
 func (d *fakeDevice) Alloc(bytes int64) (gpuexec.Memory, error) {
@@ -123,7 +149,9 @@ func (d *fakeDevice) Alloc(bytes int64) (gpuexec.Memory, error) {
 		d.used.Add(-bytes)
 		return nil, fault.ErrTooLarge
 	}
-	return &fakeMemory{d, make([]byte, bytes)}, nil
+	d.fake.memories.Add(1)
+	d.memories.Add(1)
+	return &fakeMemory{d: d, bytes: make([]byte, bytes)}, nil
 }
 
 func (d *fakeDevice) OpenQueue() (gpuexec.Queue, error) {
@@ -133,18 +161,29 @@ func (d *fakeDevice) OpenQueue() (gpuexec.Queue, error) {
 
 func (d *fakeDevice) Close() error {
 	d.fake.open.Add(-1)
+	d.fake.programs.Add(-d.programs.Swap(0))
+	d.fake.memories.Add(-d.memories.Swap(0))
 	return nil
 }
 
 type fakeProgram struct {
-	d   *fakeDevice
-	key string
+	d        *fakeDevice
+	key      string
+	released atomic.Bool
 }
 
-func (p fakeProgram) Bytes() int64 { return int64(len(p.key)) }
-func (p fakeProgram) Release()     {}
+func (p *fakeProgram) Bytes() int64 { return int64(len(p.key)) }
 
-func (p fakeProgram) Blob(context.Context) ([]byte, error) {
+func (p *fakeProgram) Release() {
+	if p.released.Swap(true) {
+		p.d.fake.misuse.Add(1)
+		return
+	}
+	p.d.programs.Add(-1)
+	p.d.fake.programs.Add(-1)
+}
+
+func (p *fakeProgram) Blob(context.Context) ([]byte, error) {
 	if p.d.fake.NoBlobs {
 		return nil, fault.ErrUnsupported
 	}
@@ -152,18 +191,37 @@ func (p fakeProgram) Blob(context.Context) ([]byte, error) {
 }
 
 type fakeMemory struct {
-	d     *fakeDevice
-	bytes []byte
+	d        *fakeDevice
+	bytes    []byte
+	released atomic.Bool
 }
 
 func (m *fakeMemory) Mapped() []byte { return nil }
-func (m *fakeMemory) Release()       { m.d.used.Add(-int64(len(m.bytes))) }
+
+func (m *fakeMemory) Release() {
+	if m.released.Swap(true) {
+		m.d.fake.misuse.Add(1)
+		return
+	}
+	m.d.memories.Add(-1)
+	m.d.fake.memories.Add(-1)
+	m.d.used.Add(-int64(len(m.bytes)))
+}
 
 type fakeQueue struct{ d *fakeDevice }
 
 func (q *fakeQueue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.DeviceArg, grid int) error {
+	program := p.(*fakeProgram)
+	if program.released.Load() || program.d != q.d {
+		q.d.fake.misuse.Add(1)
+	}
+	for _, a := range args {
+		if m, ok := a.Memory.(*fakeMemory); ok && (m.released.Load() || m.d != q.d) {
+			q.d.fake.misuse.Add(1)
+		}
+	}
 	if f := q.d.fake.OnLaunch; f != nil {
-		if err := f(ctx, p.(fakeProgram).key, args, grid); err != nil {
+		if err := f(ctx, program.key, args, grid); err != nil {
 			return err
 		}
 	}

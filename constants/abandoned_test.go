@@ -1,0 +1,87 @@
+package constants
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"sync/atomic"
+	"testing"
+)
+
+// T7: a hit that is found in a turn, for a caller who has left, is given back.
+// The actor is held in its hash function while the caller comes and goes.
+func TestHitForOneWhoLeft(t *testing.T) {
+	seed := maphash.MakeSeed()
+	var armed atomic.Bool
+	inTurn, goOn := make(chan struct{}), make(chan struct{})
+	_, e := open(t, Config{Hash: func(k string) uint64 {
+		if k == key("stop").ID && armed.CompareAndSwap(true, false) {
+			close(inTurn)
+			<-goOn
+		}
+		return maphash.String(seed, k)
+	}})
+	owner := add(t, e, "k", 8, Options{})
+	removed := make(chan bool, 1)
+	armed.Store(true)
+	go func() { // its turn is the first to hash the key
+		there, err := e.Remove(context.Background(), key("stop"))
+		removed <- there || err != nil
+	}()
+	<-inTurn
+	queued := e.ref.Queued()
+	var freed atomic.Bool
+	delivered := make(chan struct{})
+	go func() {
+		defer close(delivered)
+		if l, err := owner.Fulfil("v", 8, func() { freed.Store(true) }); err != nil {
+			t.Error(err)
+		} else {
+			l.End()
+		}
+	}()
+	waitFor(t, func() bool { return e.ref.Queued() == queued+1 })
+	ctx, cancel := context.WithCancel(context.Background())
+	left := make(chan error, 1)
+	go func() {
+		_, err := e.GetOrAdd(ctx, key("k"), 8, Options{})
+		left <- err
+	}()
+	waitFor(t, func() bool { return e.ref.Queued() == queued+2 })
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	close(goOn)
+	<-delivered
+	if <-removed {
+		t.Error("there was something to remove")
+	}
+	if there, err := e.Remove(context.Background(), key("k")); !there || err != nil {
+		t.Fatal(there, err)
+	}
+	waitFor(t, freed.Load)
+}
+
+// T3: device memory that comes when the owner was cancelled meanwhile goes back.
+func TestMemoryForOneWhoWasCancelled(t *testing.T) {
+	var e *Engine
+	ctx, cancel := context.WithCancel(context.Background())
+	var back atomic.Int32
+	_, e = open(t, Config{Reserve: func(Kind, int, uint64) (func(), error) {
+		cancel()
+		waitFor(t, func() bool { return e.Reserved() == 0 })
+		return func() { back.Add(1) }, nil
+	}})
+	out, err := e.GetOrAdd(ctx, key("k"), 8, Options{})
+	if err != nil || out.Owner == nil {
+		t.Fatal(out, err)
+	}
+	waitFor(t, func() bool { return back.Load() == 1 })
+	if _, err := out.Owner.Fulfil("v", 8, nil); !errors.Is(err, ErrInvalid) {
+		t.Errorf("fulfilled after its end: %v", err)
+	}
+	if back.Load() != 1 {
+		t.Errorf("given back %d times", back.Load())
+	}
+}

@@ -1,0 +1,268 @@
+package constants
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// ask asks in the background and returns once the answer is waited for.
+func ask(t *testing.T, o *Owner, id string, bytes uint64, opts Options) <-chan Outcome {
+	t.Helper()
+	got := make(chan Outcome, 1)
+	before := waiting(o)
+	go func() {
+		out, err := o.engine.GetOrAdd(context.Background(), key(id), bytes, opts)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- out
+	}()
+	waitFor(t, func() bool { return waiting(o) == before+1 })
+	return got
+}
+
+// T6, T7: who inherits an ownership does so with what it declared itself: its
+// callback is called, not that of the one who gave up.
+func TestHeirBringsItsOwnCallback(t *testing.T) {
+	_, e := open(t, Config{})
+	fired := make(chan string, 4)
+	told := func(who string) func(Removal) { return func(Removal) { fired <- who } }
+	o := add(t, e, "k", 8, Options{Removed: told("first")})
+	second := ask(t, o, "k", 8, Options{CanOwn: true, Removed: told("second")})
+	o.Abandon()
+	l, err := (<-second).Owner.Fulfil("v", 8, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.End()
+	if _, err := e.Remove(context.Background(), key("k")); err != nil {
+		t.Fatal(err)
+	}
+	if who := <-fired; who != "second" || len(fired) != 0 {
+		t.Errorf("%s was told, and %d more", who, len(fired))
+	}
+}
+
+// T4, T6: and with its own size: the reservation follows, and one that does not
+// fit is bypassed while the next in line gets its turn.
+func TestHeirBringsItsOwnSize(t *testing.T) {
+	_, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: limit.Of(4)}})
+	put(t, e, "other", 2*mib, Options{}, nil)
+	o := add(t, e, "k", mib, Options{})
+	large := ask(t, o, "k", 3*mib, Options{CanOwn: true})
+	exact := ask(t, o, "k", 2*mib, Options{CanOwn: true})
+	o.Fail(errors.New("no"))
+	if out := <-large; out.Bypass != Full {
+		t.Errorf("3 MiB beside 2 of 4: %+v, want bypass full", out)
+	}
+	heir := (<-exact).Owner
+	if heir == nil || e.Reserved() != 2*mib {
+		t.Fatalf("heir %v, reserved %d", heir, e.Reserved())
+	}
+	l, err := heir.Fulfil("v", 2*mib, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.End()
+	if e.Size() != 4*mib || e.Reserved() != 0 {
+		t.Errorf("size %d, reserved %d", e.Size(), e.Reserved())
+	}
+}
+
+// T6: heirs whose context ended while they waited hand on at once.
+func TestHandedOnPastThoseWhoLeft(t *testing.T) {
+	_, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: limit.Of(1)}})
+	for range 200 {
+		o := add(t, e, "k", mib, Options{})
+		gone, cancel := context.WithCancel(context.Background())
+		left := make(chan error, 3)
+		for range cap(left) {
+			go func() {
+				out, err := e.GetOrAdd(gone, key("k"), mib, Options{CanOwn: true})
+				if out.Owner != nil {
+					out.Owner.Abandon()
+				}
+				left <- err
+			}()
+		}
+		waitFor(t, func() bool { return waiting(o) == 3 })
+		stays := ask(t, o, "k", mib, Options{CanOwn: true})
+		go cancel() // at the time of the handing over
+		o.Abandon()
+		heir := (<-stays).Owner
+		if heir == nil {
+			t.Fatal("the one who stays did not become the owner")
+		}
+		for range cap(left) {
+			<-left
+		}
+		heir.Abandon()
+		waitFor(t, func() bool { return e.Reserved() == 0 })
+	}
+}
+
+// T8: what never became resident has no removal to be told of.
+func TestHoldOnWhatNeverWasResident(t *testing.T) {
+	c, e := open(t, Config{})
+	o := add(t, e, "k", 8, Options{})
+	if err := c.SetCapacity(context.Background(), CPU, limit.Of(3)); err != nil {
+		t.Fatal(err)
+	}
+	l, err := o.Fulfil("v", 8, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.End()
+	if ref, ok := l.Hold(func(Removal) { t.Error("told of a removal") }); ok || ref != nil {
+		t.Error("a reference that would never hear of its removal was given")
+	}
+}
+
+// T5: the counts are right when the call returns that changed them.
+func TestCountsAreRightAtOnce(t *testing.T) {
+	_, e := open(t, Config{})
+	for i := range 2000 {
+		o := add(t, e, "k", 8, Options{})
+		if e.Reserved() != 8 {
+			t.Fatalf("round %d: reserved %d when the owner is there", i, e.Reserved())
+		}
+		l, err := o.Fulfil("v", 8, nil)
+		if err != nil || e.Size() != 8 || e.Reserved() != 0 || e.Entries() != 1 {
+			t.Fatalf("round %d: %v, size %d, reserved %d, entries %d after Fulfil", i, err, e.Size(), e.Reserved(), e.Entries())
+		}
+		l.End()
+		if there, err := e.Remove(context.Background(), key("k")); !there || err != nil || e.Size() != 0 || e.Entries() != 0 {
+			t.Fatalf("round %d: size %d, entries %d after Remove", i, e.Size(), e.Entries())
+		}
+	}
+}
+
+// T3, F3: device memory is asked for by user code, which may panic or exit.
+func TestReservePanics(t *testing.T) {
+	calls := 0
+	_, e := open(t, Config{Reserve: func(Kind, int, uint64) (func(), error) {
+		switch calls++; calls {
+		case 1:
+			panic("boom")
+		case 2:
+			runtime.Goexit()
+		}
+		return nil, nil // nothing to give back
+	}})
+	wantBypass(t, e, "k", 8, DeviceRefused)
+	exited := make(chan struct{})
+	go func() {
+		defer close(exited)
+		_, _ = e.GetOrAdd(context.Background(), key("k"), 8, Options{})
+	}()
+	<-exited
+	waitFor(t, func() bool { return e.Reserved() == 0 })
+	put(t, e, "k", 8, Options{}, nil)
+}
+
+// T3: memory is given back exactly once, however the ownership ends.
+func TestReservedMemoryIsGivenBack(t *testing.T) {
+	var out atomic.Int64
+	c, e := open(t, Config{Reserve: func(_ Kind, _ int, bytes uint64) (func(), error) {
+		out.Add(int64(bytes))
+		return func() { out.Add(-int64(bytes)) }, nil
+	}})
+	put(t, e, "kept", 8, Options{}, nil)
+	add(t, e, "abandoned", 16, Options{}).Abandon()
+	if _, err := add(t, e, "wrong", 32, Options{}).Fulfil(nil, 33, nil); !errors.Is(err, ErrSize) {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if o, err := e.GetOrAdd(ctx, key("cancelled"), 64, Options{}); err != nil || o.Owner == nil {
+		t.Fatal(o, err)
+	}
+	cancel()
+	waitFor(t, func() bool { return out.Load() == 8 })
+	if err := c.Close(context.Background()); err != nil || out.Load() != 0 {
+		t.Errorf("%v, %d bytes of device memory are out", err, out.Load())
+	}
+}
+
+// F8: Close ends the context that an owner computes under, and GetOrCompute
+// says why it ended.
+func TestCloseEndsComputing(t *testing.T) {
+	c, e := open(t, Config{})
+	o := add(t, e, "o", 8, Options{})
+	computing := make(chan struct{})
+	got := make(chan error, 1)
+	go func() {
+		_, _, err := e.GetOrCompute(context.Background(), key("k"), 8, Options{}, func(ctx context.Context) (Value, error) {
+			close(computing)
+			<-ctx.Done()
+			return Value{}, ctx.Err()
+		})
+		got <- err
+	}()
+	<-computing
+	if err := c.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; !errors.Is(err, ErrClosed) {
+		t.Errorf("computing over Close: %v", err)
+	}
+	<-o.Context().Done()
+	if _, err := e.GetOrAdd(context.Background(), key("z"), 0, Options{}); !errors.Is(err, ErrClosed) {
+		t.Errorf("zero bytes after Close: %v", err)
+	}
+}
+
+// F4: a caller whose context ends while it computes gets that error, and what it
+// made is freed.
+func TestComputedForNobody(t *testing.T) {
+	_, e := open(t, Config{})
+	ctx, cancel := context.WithCancel(context.Background())
+	var freed atomic.Int32
+	l, cached, err := e.GetOrCompute(ctx, key("k"), 8, Options{}, func(own context.Context) (Value, error) {
+		cancel()
+		<-own.Done()
+		waitFor(t, func() bool { return e.Reserved() == 0 }) // the ownership has ended
+		return Value{Any: "v", Bytes: 8, Free: func() { freed.Add(1) }}, nil
+	})
+	if l != nil || cached || !errors.Is(err, context.Canceled) || freed.Load() != 1 {
+		t.Errorf("%v, %v, %v, freed %d times", l, cached, err, freed.Load())
+	}
+}
+
+// F3: Goexit in a computation gives the reservation back.
+func TestComputeExits(t *testing.T) {
+	_, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: limit.Of(1)}})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _, _ = e.GetOrCompute(context.Background(), key("k"), mib, Options{}, func(context.Context) (Value, error) {
+			runtime.Goexit()
+			return Value{}, nil
+		})
+		t.Error("Goexit was swallowed")
+	}()
+	<-ended
+	waitFor(t, func() bool {
+		out, err := e.GetOrAdd(context.Background(), key("k"), mib, Options{CanOwn: true})
+		if err != nil || out.Owner == nil {
+			return false
+		}
+		out.Owner.Abandon()
+		return true
+	})
+}
+
+// T4: a cost that cannot be compared is refused.
+func TestCostsThatAreNone(t *testing.T) {
+	_, e := open(t, Config{})
+	zero := 0.0
+	for _, cost := range []float64{-1, zero / zero, 1 / zero} {
+		if _, err := e.GetOrAdd(context.Background(), key("k"), 8, Options{Cost: cost}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("cost %v: %v", cost, err)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package constants
+
+import (
+	"context"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/pressure"
+)
+
+type (
+	offerMsg struct {
+		reply actors.Reply[[]pressure.Item]
+	}
+	shrinkMsg struct {
+		bytes int64
+		reply actors.Reply[pressure.Freed]
+	}
+)
+
+func (offerMsg) isMessage()  {}
+func (shrinkMsg) isMessage() {}
+
+func (m offerMsg) Fail(err error)  { m.reply.Fail(err) }
+func (m shrinkMsg) Fail(err error) { m.reply.Fail(err) }
+
+// offer lists what the residents that nobody uses hold.
+func (s *state) offer() (items []pressure.Item) {
+	s.table.All(func(n *node) bool {
+		if !n.Value.cell.Leased() {
+			items = append(items, pressure.Item{Bytes: int64(n.Value.bytes), Seconds: n.Value.cost, Tier: pressure.Last})
+		}
+		return true
+	})
+	return items
+}
+
+// shrink removes of these the cheapest to make again until so many bytes went.
+func (s *state) shrink(bytes int64) (freed pressure.Freed) {
+	for _, n := range s.byCost() {
+		if freed.Bytes < bytes && !n.Value.cell.Leased() {
+			freed.Bytes += int64(n.Value.bytes)
+			s.remove(n, Evicted)
+		}
+	}
+	return freed
+}
+
+// engines are those there are at this moment.
+func (c *Cache) engines() []*Engine {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.enginesLocked(func(engineID) bool { return true })
+}
+
+// Offer lists the resident tensors that nobody uses, for the memory limit of the
+// process. It waits for a turn of each engine; a closed one offers nothing.
+func (c *Cache) Offer(ctx context.Context) (items []pressure.Item) {
+	for _, e := range c.engines() {
+		of, _ := actors.Ask(ctx, e.ref, func(r actors.Reply[[]pressure.Item]) message { return offerMsg{r} })
+		items = append(items, of...)
+	}
+	return items
+}
+
+// Shrink removes of these, engine by engine, until at least so many bytes went
+// or none is left; in each engine the cheapest seconds a byte go first. Their
+// callbacks get Evicted, whatever the policy: it speaks of room for newcomers.
+func (c *Cache) Shrink(ctx context.Context, bytes int64, tier pressure.Tier) (freed pressure.Freed) {
+	if tier != pressure.Last {
+		return freed
+	}
+	for _, e := range c.engines() {
+		if freed.Bytes >= bytes {
+			break
+		}
+		of, _ := actors.Ask(ctx, e.ref, func(r actors.Reply[pressure.Freed]) message {
+			return shrinkMsg{bytes: bytes - freed.Bytes, reply: r}
+		})
+		freed.Bytes += of.Bytes
+	}
+	return freed
+}

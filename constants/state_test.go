@@ -1,0 +1,186 @@
+package constants
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// core drives the pure state: owners by name, each with the size in its name's
+// first digit (MiB).
+type core struct {
+	*state
+	t     *testing.T
+	owned map[string]*pending
+}
+
+func newCore(t *testing.T, capacity uint64, policy Policy) *core {
+	return &core{newState(nil, capacity*mib, policy), t, make(map[string]*pending)}
+}
+
+func (c *core) admit(name string, cost float64) string {
+	p := &pending{key: Key{ID: name}, bytes: uint64(name[0]-'0') * mib, cost: cost}
+	why := c.state.admit(p)
+	if why == "" {
+		c.owned[name] = p
+	}
+	return string(why)
+}
+
+func (c *core) deliver(name string) *node {
+	p := c.owned[name]
+	n := c.table.NewNode(name, 0)
+	n.Value.bytes, n.Value.cost = p.bytes, p.cost
+	c.state.deliver(p, n)
+	return n
+}
+
+func (c *core) put(name string, cost float64) *node {
+	c.t.Helper()
+	if why := c.admit(name, cost); why != "" {
+		c.t.Fatalf("%s: %s", name, why)
+	}
+	return c.deliver(name)
+}
+
+// String is everything that is left to see.
+func (c *core) String() string {
+	var gone []string
+	for _, r := range c.take() {
+		gone = append(gone, fmt.Sprintf("%s %s", r.node.Key, r.why))
+	}
+	slices.Sort(gone)
+	return fmt.Sprintf("resident %d/%d reserved %d gone [%s]", c.resident/mib, c.table.Len(), c.reserved/mib, strings.Join(gone, ", "))
+}
+
+func (c *core) want(want string) {
+	c.t.Helper()
+	if got := c.String(); got != want {
+		c.t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// T3, T4: room is what is neither resident nor reserved.
+func TestStateAdmits(t *testing.T) {
+	c := newCore(t, 5, NoEvict)
+	for _, step := range []struct{ name, why, after string }{
+		{"6", "full", "resident 0/0 reserved 0 gone []"},
+		{"3", "", "resident 0/0 reserved 3 gone []"},
+		{"3b", "full", "resident 0/0 reserved 3 gone []"},
+		{"2", "", "resident 0/0 reserved 5 gone []"},
+		{"1", "full", "resident 0/0 reserved 5 gone []"},
+	} {
+		if why := c.admit(step.name, 0); why != step.why {
+			t.Errorf("%s: %q, want %q", step.name, why, step.why)
+		}
+		c.want(step.after)
+	}
+	c.deliver("3")
+	c.want("resident 3/1 reserved 2 gone []")
+	c.drop(c.owned["2"])
+	c.want("resident 3/1 reserved 0 gone []")
+	if why := newCore(t, 0, NoEvict).admit("1", 0); why != "disabled" {
+		t.Errorf("capacity 0: %q", why)
+	}
+}
+
+// T4: COST takes the least seconds per byte, only what it must, and only for
+// what is worth more than all of it.
+func TestStateDisplaces(t *testing.T) {
+	c := newCore(t, 6, Cost)
+	c.put("1", 10)
+	c.put("2", 2) // 1 a MiB
+	c.put("3", 6) // 2 a MiB
+	if why := c.admit("2b", 2); why != "full" {
+		t.Errorf("worth no more than its victim: %q", why)
+	}
+	if why := c.admit("4", 8); why != "full" {
+		t.Errorf("worth no more than both victims: %q", why)
+	}
+	c.want("resident 6/3 reserved 0 gone []")
+	if why := c.admit("2c", 2.5); why != "" {
+		t.Error(why)
+	}
+	c.want("resident 4/2 reserved 2 gone [2 evicted]")
+	if why := c.admit("5", 1e9); why != "full" { // what is reserved cannot be displaced
+		t.Errorf("beside a reservation of 2: %q", why)
+	}
+	if why := c.admit("7", 1e9); why != "full" {
+		t.Errorf("more than the capacity: %q", why)
+	}
+	c.want("resident 4/2 reserved 2 gone []")
+}
+
+// T2, F7: a flush takes everything and keeps what is computed from staying.
+func TestStateFlushes(t *testing.T) {
+	c := newCore(t, 8, NoEvict)
+	n := c.put("1", 0)
+	c.put("2", 0)
+	c.admit("3", 0)
+	c.setCapacity(4 * mib)
+	if !n.Value.gone.Load() {
+		t.Error("a flushed tensor is not gone")
+	}
+	c.want("resident 0/0 reserved 0 gone [1 flush, 2 flush]")
+	if c.admit("4", 0) != "" { // what is being computed takes no room any more
+		t.Error("no room after a flush")
+	}
+	if late := c.deliver("3"); !late.Value.gone.Load() {
+		t.Error("what was computed over a flush stays")
+	}
+	c.want("resident 0/0 reserved 4 gone []")
+}
+
+// T7: a key is removed once, resident or pending.
+func TestStateRemoves(t *testing.T) {
+	c := newCore(t, 8, NoEvict)
+	c.put("1", 0)
+	c.admit("2", 0)
+	for _, step := range []struct {
+		name string
+		want bool
+	}{{"1", true}, {"1", false}, {"2", true}, {"2", false}, {"3", false}} {
+		if got := c.removeKey(Key{ID: step.name}); got != step.want {
+			t.Errorf("remove %s: %v", step.name, got)
+		}
+	}
+	c.want("resident 0/0 reserved 0 gone [1 removed]")
+	c.deliver("2")
+	c.want("resident 0/0 reserved 0 gone []")
+}
+
+// T6: an heir takes the place and the reservation, at its own size.
+func TestStateInherits(t *testing.T) {
+	c := newCore(t, 4, NoEvict)
+	c.put("1", 0)
+	c.admit("2", 0)
+	p := c.owned["2"]
+	if c.inherit(p, &pending{key: p.key, bytes: 4 * mib}) {
+		t.Error("4 beside 1 of 4 was inherited")
+	}
+	c.want("resident 1/1 reserved 2 gone []")
+	heir := &pending{key: p.key, bytes: 3 * mib}
+	if !c.inherit(p, heir) || c.pending[p.key] != heir || !heir.resident {
+		t.Error("3 beside 1 of 4 was not inherited")
+	}
+	c.want("resident 1/1 reserved 3 gone []")
+	c.setCapacity(noBound)
+	late := &pending{key: p.key, bytes: mib}
+	if !c.inherit(heir, late) || late.resident || late.reserved {
+		t.Error("an heir of what was flushed must not stay")
+	}
+	c.drop(late)
+	c.want("resident 0/0 reserved 0 gone [1 flush]")
+}
+
+// T4: no sum of sizes wraps.
+func TestStateAbsurdSizes(t *testing.T) {
+	c := newCore(t, 1, NoEvict)
+	c.put("1", 0)
+	for _, bytes := range []uint64{1, mib, mostBytes, mostBytes - 1} {
+		if why := c.state.admit(&pending{key: Key{ID: "x"}, bytes: bytes}); why != Full {
+			t.Errorf("%d bytes: %q", bytes, why)
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package artefacts
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/table"
+)
+
+// floors drives the core alone: an artefact is begun and landed in one go.
+type floors struct{ *state }
+
+func newFloors(entries, bytes int64) floors {
+	return floors{newState(table.New[entry](nil), limit.Of(entries), limit.Of(bytes))}
+}
+
+// ask uses a key for an owner and reports whether it was resident.
+func (f floors) ask(owner, key string, bytes int64) (hit bool) {
+	if n := f.table.Lookup(key, 0); n != nil {
+		credit(&n.Value.users, owner)
+		f.use(n)
+		return true
+	}
+	n := f.table.NewNode(key, 0)
+	n.Value.users.Store(usersOf(owner))
+	n.Value.cell.Init(nil)
+	n.Value.bytes = bytes
+	f.begin(n)
+	f.land(n)
+	return false
+}
+
+func (f floors) has(key string) bool { return f.table.Lookup(key, 0) != nil }
+
+// C1, C10: what others hold of the capacity leaves a tenant within its floor as
+// it is, be entries or bytes the binding one.
+func TestFloorAgainstFlood(t *testing.T) {
+	for _, c := range []struct{ entries, bytes int64 }{{12, 1 << 40}, {1 << 20, 120}} {
+		run := func(flooded bool) (hits int) {
+			f := newFloors(c.entries, c.bytes)
+			f.addFloor("a", 60)
+			for i := range 200 {
+				if f.ask("a", fmt.Sprint("a", i*i%6), 10) {
+					hits++
+				}
+				for j := range 10 {
+					if flooded {
+						f.ask("b", fmt.Sprint("b", i*10+j), 10)
+					}
+				}
+			}
+			return hits
+		}
+		if alone, flooded := run(false), run(true); alone != flooded || alone < 100 {
+			t.Errorf("%+v: %d hits alone, %d in the flood", c, alone, flooded)
+		}
+	}
+}
+
+// What nobody's floor holds goes by its age, tenants' or not.
+func TestAgeAmongThoseAboveTheirFloors(t *testing.T) {
+	f := newFloors(4, 100)
+	f.addFloor("a", 10)
+	f.ask("a", "a1", 10)
+	f.ask("", "x", 10)
+	f.ask("a", "a2", 10)
+	f.ask("", "y", 10)
+	f.ask("", "z", 10) // a is above its floor and a1 the oldest of all
+	if f.has("a1") || !f.has("x") {
+		t.Error("the oldest is a1")
+	}
+	f.ask("", "w", 10) // a2 is all that a has
+	if f.has("x") || !f.has("a2") {
+		t.Error("a2 is held by a's floor")
+	}
+	f.ask("a", "y", 10) // a comes to use it
+	f.ask("", "v", 10)
+	f.ask("", "u", 10)
+	f.ask("", "t", 10)
+	if f.has("z") || f.has("w") || f.has("a2") || !f.has("y") {
+		t.Errorf("of a2 %v and y %v a's floor holds the one used last", f.has("a2"), f.has("y"))
+	}
+	f.addFloor("a", -10)
+	for i := range 4 {
+		f.ask("", fmt.Sprint(i), 10)
+	}
+	if f.has("a2") || f.has("y") || len(f.tenants) != 0 || f.size() != 4 {
+		t.Error("a floor taken back holds still")
+	}
+}
+
+// Where floors are all there is a newcomer is not kept; a tenant replaces its own.
+func TestFloorsAreAllThereIs(t *testing.T) {
+	f := newFloors(2, 100)
+	f.addFloor("a", 100)
+	f.ask("a", "a1", 10)
+	f.ask("a", "a2", 10)
+	f.ask("b", "b1", 10)
+	if !f.has("a1") || !f.has("a2") || f.has("b1") {
+		t.Error("b took of a's floor")
+	}
+	f.ask("a", "a3", 10)
+	if f.has("a1") || !f.has("a2") || !f.has("a3") {
+		t.Error("a's own goes for a's own")
+	}
+	f.resize(limit.Of(1), limit.Limit{})
+	if f.size() != 1 || !f.has("a3") {
+		t.Error("C2: a lower capacity heeds no floor")
+	}
+}
+
+// An artefact that two tenants use counts to one floor, and to the other's when
+// the first is above its own.
+func TestSharedArtefactCountsOnce(t *testing.T) {
+	f := newFloors(3, 100)
+	f.addFloor("a", 10)
+	f.addFloor("b", 10)
+	f.ask("a", "both", 10)
+	f.ask("b", "both", 10)
+	f.ask("a", "mine", 10)
+	for i := range 5 {
+		f.ask("c", fmt.Sprint(i), 10)
+	}
+	if !f.has("both") || !f.has("mine") {
+		t.Errorf("both %v, mine %v: b's floor holds the first, a's the second", f.has("both"), f.has("mine"))
+	}
+}
+
+// Under memory pressure the cheapest a byte goes first, and floors last.
+func TestGiveByCostAndFloor(t *testing.T) {
+	f := newFloors(10, 1000)
+	f.addFloor("a", 20)
+	cost := map[string]int{"a1": 1, "a2": 9, "a3": 5, "x": 7, "leased": 0}
+	for key, seconds := range cost {
+		f.ask(key[:1], key, 10)
+		f.table.Lookup(key, 0).Value.cost = time.Duration(seconds) * time.Second
+	}
+	f.table.Lookup("leased", 0).Value.cell.Pin()
+	if freed := f.give(15, pressure.Spare); freed.Bytes != 20 || f.has("a1") || f.has("x") {
+		t.Errorf("freed %d; a1 %v, x %v are the cheapest that no floor holds", freed.Bytes, f.has("a1"), f.has("x"))
+	}
+	if freed := f.give(1, pressure.Spare); freed.Bytes != 0 {
+		t.Errorf("freed %d: what is left is leased or held by a floor", freed.Bytes)
+	}
+	if freed := f.give(5, pressure.Floors); freed.Bytes != 10 || f.has("a3") || !f.has("a2") {
+		t.Errorf("freed %d: a3 is cheaper than a2", freed.Bytes)
+	}
+}
+
+// The tenants' sums and orders against what is resident, and floors against all
+// that others do.
+func TestTenantsProp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := newFloors(rapid.Int64Range(2, 8).Draw(t, "entries"), rapid.Int64Range(20, 60).Draw(t, "bytes"))
+		owner := rapid.SampledFrom([]string{"a", "b", "c", ""})
+		held := func(who string) (bytes int64) {
+			if o := f.tenants[who]; o != nil {
+				bytes = o.bytes
+			}
+			return bytes
+		}
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			who := owner.Draw(t, "who")
+			before := map[string]int64{"a": held("a"), "b": held("b")}
+			switch what := rapid.IntRange(0, 9).Draw(t, "what"); what {
+			case 0:
+				if who == "a" || who == "b" {
+					f.addFloor(who, rapid.Int64Range(-20, 20).Draw(t, "floor"))
+					before = nil
+				}
+			case 1:
+				f.release(who)
+				before = nil
+			case 2:
+				f.give(rapid.Int64Range(1, 20).Draw(t, "give"), pressure.Spare)
+			default:
+				key := rapid.SampledFrom([]string{"1", "2", "3", "4", "5", "6", "7", "8", "9"}).Draw(t, "key")
+				shared := f.has(key)
+				f.ask(who, key, rapid.Int64Range(0, 15).Draw(t, "bytes"))
+				if shared {
+					before = nil // it may count to another floor now
+				}
+			}
+			for o, had := range before {
+				if tenant := f.tenants[o]; tenant != nil && o != who && tenant.bytes < min(had, tenant.floor) {
+					// Only an artefact that moved to a floor with room may leave.
+					if n := moved(f.state, o); n == 0 {
+						t.Fatalf("%s had %d of a floor of %d and is left %d", o, had, tenant.floor, tenant.bytes)
+					}
+				}
+			}
+			var bytes int64
+			f.each(func(n *node) {
+				bytes += n.Value.kept()
+				if in := n.Value.in; in != &f.order && in != &n.Value.tenant.order {
+					t.Fatalf("%s is in another's order", n.Key)
+				}
+			})
+			for name, o := range f.tenants {
+				var sum int64
+				for n := o.oldest; n != nil; n = n.Value.newer {
+					sum += n.Value.kept()
+					if n.Value.newer != nil && n.Value.newer.Value.used < n.Value.used {
+						t.Fatalf("%s: out of order", name)
+					}
+				}
+				if sum != o.bytes {
+					t.Fatalf("%s: %d bytes counted, %d there", name, o.bytes, sum)
+				}
+			}
+			if bytes != f.gauges.bytes.Load() || !f.bytes.Allows(bytes) || !f.entries.Allows(int64(f.size())) || f.size() != int(f.gauges.entries.Load()) {
+				t.Fatalf("%d bytes, %d entries", bytes, f.size())
+			}
+		}
+	})
+}
+
+// moved counts what an owner uses and another tenant's floor holds.
+func moved(s *state, owner string) (n int) {
+	for name, o := range s.tenants {
+		for at := o.oldest; at != nil; at = at.Value.newer {
+			if name != owner && at.Value.users.Load().has(owner) {
+				n++
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,80 @@
+package cpu
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// sets gives the backend of each instruction set that this processor has.
+func sets(t *testing.T, test func(*testing.T, *Backend)) {
+	for _, isa := range []string{"avx512", "avx2", "generic"} {
+		t.Run(isa, func(t *testing.T) {
+			b, err := New(isa)
+			if errors.Is(err, gpuexec.ErrUnavailable) {
+				t.Skip(err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			test(t, b)
+		})
+	}
+}
+
+func source(t testing.TB, b *Backend, op ops.Op) gpuexec.Source {
+	t.Helper()
+	src, err := b.Source(op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src
+}
+
+func TestContract(t *testing.T) {
+	sets(t, func(t *testing.T, b *Backend) {
+		devicetest.Contract(t, b, source(t, b, ops.New(ops.GELU, 3, 5)), source(t, b, ops.New(ops.Add, 4, 7, 2)), source(t, b, ops.New(ops.MatMul, 3, 4, 5)))
+	})
+}
+
+func TestOperations(t *testing.T) {
+	sets(t, func(t *testing.T, b *Backend) { devicetest.Operations(t, b) })
+}
+
+func TestUnknownInstructionSet(t *testing.T) {
+	if _, err := New("sse"); !errors.Is(err, gpuexec.ErrInvalid) {
+		t.Errorf("got %v, want ErrInvalid", err)
+	}
+	if b, err := New("auto"); err != nil || b.Name() != Name {
+		t.Errorf("auto: %v, %v", b, err)
+	}
+}
+
+// E4: no call of machine code that cannot be preempted runs more blocks than its
+// budget allows, and the blocks of a launch are all run.
+func TestCallsAreShort(t *testing.T) {
+	for _, op := range []ops.Op{
+		ops.New(ops.GELU, 4096, 3072), ops.New(ops.Softmax, 8, 12, 512, 512), ops.New(ops.Reorder, 8, 512, 12, 64),
+		ops.New(ops.Gather, 4096, 768, 30522), ops.New(ops.Tanh, 1, 1), ops.New(ops.Slice, 8, 512, 768),
+	} {
+		spec, isKernel := kernelSpec(op)
+		if !isKernel || spec.Validate() != nil {
+			t.Fatalf("%s is no kernel", op)
+		}
+		each := spec.BlocksPerCall()
+		if call := time.Duration(each) * spec.BlockCost(); call > 500*time.Microsecond {
+			t.Errorf("%s: %d blocks a call, %v in all: more than half a millisecond", op, each, call)
+		}
+		if each < 1 || each > spec.Blocks() {
+			t.Errorf("%s: %d blocks a call of %d", op, each, spec.Blocks())
+		}
+	}
+}

@@ -1,0 +1,277 @@
+package devicetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+)
+
+var background = context.Background()
+
+// Contract is what every backend must pass, whatever it computes. It needs two
+// or more sources of different programs that the backend compiles; Operations
+// tests what they compute. The caller's TestMain should look for goroutines that
+// are left.
+func Contract(t *testing.T, backend gpuexec.Backend, sources ...gpuexec.Source) {
+	if len(sources) < 2 {
+		t.Fatalf("%d sources, want two different ones", len(sources))
+	}
+	for _, part := range []struct {
+		name string
+		run  func(*testing.T, gpuexec.Backend, []gpuexec.Source)
+	}{
+		{"devices", devices}, {"memory", memory}, {"copies", copies}, {"arguments", arguments},
+		{"blobs", blobs}, {"damaged blobs", damagedBlobs}, {"sources", refusedSources},
+		{"workers", workers}, {"closing", closing},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.run(t, backend, sources) })
+	}
+}
+
+// openDevice gives an executor that the test closes.
+func openDevice(t testing.TB, backend gpuexec.Backend, workers int) *gpuexec.Executor {
+	t.Helper()
+	e, err := gpuexec.Open(background, gpuexec.Config{Backend: backend, Workers: workers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(background); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+func allocate(t testing.TB, e *gpuexec.Executor, n int64) *gpuexec.Buffer {
+	t.Helper()
+	b, err := e.Alloc(background, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func build(t testing.TB, e *gpuexec.Executor, src gpuexec.Source) *gpuexec.Kernel {
+	t.Helper()
+	k, err := e.Compile(background, src)
+	if err != nil {
+		t.Fatalf("compile %s: %v", src.Key, err)
+	}
+	return k
+}
+
+// devices: what is listed can be opened, what is not is ErrNotFound.
+func devices(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
+	list := backend.Devices(background)
+	if len(list) == 0 {
+		t.Fatal("no device is listed, not even as unavailable")
+	}
+	for _, d := range list {
+		if d.Backend != backend.Name() {
+			t.Errorf("a device of backend %q, want %q", d.Backend, backend.Name())
+		}
+		if !d.Available {
+			if d.Reason == "" {
+				t.Errorf("%s is not available for no reason", d.Name)
+			}
+			continue
+		}
+		e, err := gpuexec.Open(background, gpuexec.Config{Backend: backend, Index: d.Index, Workers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info := e.Info(); info.Name != d.Name || info.Identity.Build != d.Identity.Build {
+			t.Errorf("opened %+v, listed was %+v", info, d)
+		}
+		if e.Limits().Alignment < 1 {
+			t.Errorf("alignment %d, want at least 1", e.Limits().Alignment)
+		}
+		if err := e.Close(background); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := gpuexec.Open(background, gpuexec.Config{Backend: backend, Index: 1 << 20}); !errors.Is(err, gpuexec.ErrNotFound) {
+		t.Errorf("device 1048576: %v, want ErrNotFound", err)
+	}
+}
+
+// memory comes filled with zeros, also where it was used before.
+func memory(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
+	e := openDevice(t, backend, 2)
+	for range 3 {
+		var held []*gpuexec.Buffer
+		for _, n := range []int64{1, 3, 64, 4097, 1 << 20, 3<<20 + 5} {
+			b := allocate(t, e, n)
+			got := bytes.Repeat([]byte{1}, int(n))
+			if err := e.Read(background, b, 0, got); err != nil {
+				t.Fatal(err)
+			}
+			if i := bytes.IndexFunc(got, func(r rune) bool { return r != 0 }); i >= 0 {
+				t.Fatalf("byte %d of %d is not zero", i, n)
+			}
+			if err := e.Write(background, b, 0, bytes.Repeat([]byte{0xA5}, int(n))); err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, b)
+		}
+		for _, b := range held {
+			b.Release()
+		}
+	}
+	if _, err := e.Alloc(background, 1<<50); err == nil {
+		t.Error("2^50 bytes were given")
+	}
+	allocate(t, e, 64).Release() // and nothing is broken after that
+}
+
+// copies go where they should and nowhere else.
+func copies(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
+	e := openDevice(t, backend, 1)
+	const size = 5000
+	b, neighbour := allocate(t, e, size), allocate(t, e, size)
+	defer b.Release()
+	defer neighbour.Release()
+	rnd := rand.New(rand.NewPCG(3, 4))
+	want := make([]byte, size)
+	for range 50 {
+		from := rnd.IntN(size)
+		part := want[from : from+rnd.IntN(size-from+1)]
+		for i := range part {
+			part[i] = byte(rnd.Uint32())
+		}
+		if err := e.Write(background, b, int64(from), part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make([]byte, size)
+	if err := e.Read(background, b, 0, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%v, or other bytes came back", err)
+	}
+	if mapped := b.Mapped(); mapped != nil && !bytes.Equal(mapped, want) {
+		t.Errorf("mapped are %d other bytes", len(mapped))
+	}
+	if err := e.Read(background, neighbour, 0, got); err != nil || !bytes.Equal(got, make([]byte, size)) {
+		t.Errorf("%v, or a write reached the neighbour", err)
+	}
+}
+
+// launchOf gives whole buffers for a kernel's parameters; release them.
+func launchOf(t testing.TB, e *gpuexec.Executor, k *gpuexec.Kernel) (gpuexec.Launch, []*gpuexec.Buffer) {
+	t.Helper()
+	l := gpuexec.Launch{Kernel: k, Grid: 1}
+	var held []*gpuexec.Buffer
+	for _, p := range k.Params() {
+		if p.Kind == gpuexec.ParamU32 {
+			l.Args = append(l.Args, gpuexec.U32Arg(0))
+			continue
+		}
+		b := allocate(t, e, max(p.Bytes, 1)+256)
+		held = append(held, b)
+		l.Args = append(l.Args, gpuexec.PartArg(b, 0, max(p.Bytes, 1)))
+	}
+	return l, held
+}
+
+// arguments: E3 holds for this device's limits.
+func arguments(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
+	e := openDevice(t, backend, 1)
+	k := build(t, e, sources[0])
+	defer k.Release()
+	good, held := launchOf(t, e, k)
+	defer func() {
+		for _, b := range held {
+			b.Release()
+		}
+	}()
+	if err := e.Submit(background, good); err != nil {
+		t.Fatal(err)
+	}
+	before := e.Stats().Launches
+	bad := map[string]func(*gpuexec.Launch){
+		"no blocks":       func(l *gpuexec.Launch) { l.Grid = 0 },
+		"an argument few": func(l *gpuexec.Launch) { l.Args = l.Args[1:] },
+		"a number":        func(l *gpuexec.Launch) { l.Args[0] = gpuexec.U32Arg(1) },
+		"too small":       func(l *gpuexec.Launch) { l.Args[0] = gpuexec.PartArg(held[0], 0, k.Params()[0].Bytes-1) },
+	}
+	if a := int64(e.Limits().Alignment); a > 1 {
+		bad["unaligned"] = func(l *gpuexec.Launch) { l.Args[0] = gpuexec.PartArg(held[0], 1, k.Params()[0].Bytes) }
+	}
+	if most := e.Limits().MaxGrid; most > 0 {
+		bad["too many blocks"] = func(l *gpuexec.Launch) { l.Grid = most + 1 }
+	}
+	for name, spoil := range bad {
+		l := good
+		l.Args = append([]gpuexec.Arg(nil), good.Args...)
+		spoil(&l)
+		if err := e.Submit(background, good, l); !errors.Is(err, gpuexec.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+	if e.Stats().Launches != before {
+		t.Error("a wrong launch, or one beside it, reached the driver")
+	}
+}
+
+// workers: programs are shared and built by many at once.
+func workers(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
+	e := openDevice(t, backend, 4)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 20 {
+				k, err := e.Compile(background, sources[(i+j)%len(sources)])
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				l, held := launchOf(t, e, k)
+				if err := e.Submit(background, l, l); err != nil {
+					t.Error(err)
+				}
+				for _, b := range held {
+					b.Release()
+				}
+				k.Release()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// closing: after Close everything answers ErrClosed, and what was held by then
+// can still be released.
+func closing(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
+	for range 3 {
+		e, err := gpuexec.Open(background, gpuexec.Config{Backend: backend, Workers: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := build(t, e, sources[0])
+		l, held := launchOf(t, e, k)
+		if err := e.Submit(background, l); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := e.Close(background); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, compiled := e.Compile(background, sources[1])
+		_, allocated := e.Alloc(background, 8)
+		for what, err := range map[string]error{"submit": e.Submit(background, l), "compile": compiled, "alloc": allocated, "ready": e.Ready(background)} {
+			if !errors.Is(err, gpuexec.ErrClosed) {
+				t.Errorf("%s after Close: %v", what, err)
+			}
+		}
+		k.Release()
+		for _, b := range held {
+			b.Release()
+		}
+	}
+}

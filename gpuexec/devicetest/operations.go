@@ -1,0 +1,250 @@
+package devicetest
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+)
+
+// Operations tests what a library computes: every operation on random shapes
+// with ragged edges against float64, in place where package ops allows it, by
+// several workers at once with equal bits, and padded with the bits of the exact
+// shape (SPEC E8).
+func Operations(t *testing.T, lib ops.Library) {
+	e := openDevice(t, lib, 2)
+	d := &desk{e: e, lib: lib}
+	t.Run("reference", func(t *testing.T) {
+		for seed := range uint64(30) {
+			rnd := rand.New(rand.NewPCG(seed, 5))
+			for _, op := range randomOps(rnd) {
+				d.compare(t, op, randomTensors(rnd, op))
+			}
+		}
+	})
+	t.Run("bits", d.bits)
+	t.Run("workers", d.together)
+	t.Run("prepare", func(t *testing.T) {
+		if _, err := lib.Prepare(ops.New(ops.GELU, 1, 1)); err == nil {
+			t.Error("gelu has no weight, yet one was prepared")
+		}
+		if _, err := lib.Source(ops.New(ops.MatMul, 0, 1, 1)); err == nil {
+			t.Error("an empty product has a source")
+		}
+	})
+}
+
+// randomOps gives one operation of each kind, small and mostly not round.
+func randomOps(rnd *rand.Rand) []ops.Op {
+	n := func(most int64) int64 { return 1 + rnd.Int64N(most) }
+	norm := ops.New(ops.LayerNorm, n(9), n(70))
+	norm.Epsilon = 1e-5
+	product := ops.New(ops.MatMul, n(40), n(70), n(90))
+	product.Bias = rnd.IntN(2) == 0
+	batch, heads, tokens, width := n(3), n(3), n(35), n(20)
+	scores := ops.New(ops.BatchMatMul, batch, heads, tokens, width, tokens)
+	scores.TransposeB, scores.Scale = true, 0.25
+	mixed := ops.New(ops.BatchMatMul, batch, heads, tokens, tokens, width)
+	mixed.MaskK = true
+	period := n(4)
+	return []ops.Op{
+		ops.New(ops.Gather, n(20), n(40), n(50)), ops.New(ops.Add, period*n(5), n(40), period), norm, product, scores, mixed,
+		ops.New(ops.Softmax, batch, heads, tokens, tokens), ops.New(ops.Reorder, n(4), n(9), n(5), n(17)),
+		ops.New(ops.GELU, n(9), n(70)), ops.New(ops.Tanh, n(9), n(70)), ops.New(ops.Slice, n(5), n(9), n(40)),
+	}
+}
+
+func randomTensors(rnd *rand.Rand, op ops.Op) tensors {
+	d := op.Dims
+	var in tensors
+	floats := func(n int64) {
+		list := make([]float32, n)
+		for i := range list {
+			list[i] = float32(rnd.NormFloat64())
+		}
+		in.floats = append(in.floats, list)
+	}
+	words := func(n, low, most int64) (list []int32) {
+		for range n {
+			list = append(list, int32(low+rnd.Int64N(most-low+1)))
+		}
+		return list
+	}
+	switch op.Kind {
+	case ops.Gather:
+		in.ids = words(d[0], 0, d[2]-1)
+		floats(d[2] * d[1])
+	case ops.Add:
+		floats(d[0] * d[1])
+		floats(d[2] * d[1])
+	case ops.LayerNorm:
+		floats(d[0] * d[1])
+		floats(d[1])
+		floats(d[1])
+	case ops.MatMul:
+		floats(d[0] * d[1])
+		floats(d[1] * d[2])
+		if op.Bias {
+			floats(d[2])
+		}
+	case ops.BatchMatMul:
+		floats(d[0] * d[1] * d[2] * d[3])
+		floats(d[0] * d[1] * d[3] * d[4])
+		in.lengths = words(d[0], 1, d[2]) // the square side is the tokens
+	case ops.Softmax:
+		floats(op.Elements())
+		in.lengths = words(d[0], 1, d[3])
+	case ops.Slice:
+		floats(d[0] * d[1] * d[2])
+	default:
+		floats(op.Elements())
+	}
+	return in
+}
+
+// desk runs operations on one executor.
+type desk struct {
+	e   *gpuexec.Executor
+	lib ops.Library
+}
+
+// inPlace says which kinds may write over their first argument.
+var inPlace = []ops.Kind{ops.Add, ops.LayerNorm, ops.Softmax, ops.GELU, ops.Tanh}
+
+// run gives the output of an operation.
+func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
+	t.Helper()
+	src, err := d.lib.Source(op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := build(t, d.e, src)
+	defer k.Release()
+	var operands [][]byte
+	if in.ids != nil {
+		operands = append(operands, wordBytes(in.ids))
+	}
+	for i, list := range in.floats {
+		if op.Kind == ops.MatMul && i == 1 {
+			prepared, err := d.lib.Prepare(op)
+			if err != nil {
+				t.Fatal(err)
+			}
+			packed := make([]byte, prepared.Bytes)
+			if err := prepared.Fill(packed, list); err != nil {
+				t.Fatal(err)
+			}
+			operands = append(operands, packed)
+			continue
+		}
+		operands = append(operands, floatBytes(list))
+	}
+	if in.lengths != nil {
+		operands = append(operands, wordBytes(in.lengths))
+	}
+	l := gpuexec.Launch{Kernel: k, Grid: d.lib.Grid(op)}
+	var out *gpuexec.Buffer // the first operand, or one of its own
+	for i, operand := range operands {
+		b := allocate(t, d.e, int64(len(operand)))
+		defer b.Release()
+		if err := d.e.Write(background, b, 0, operand); err != nil {
+			t.Fatal(err)
+		}
+		l.Args = append(l.Args, gpuexec.BufferArg(b))
+		if i == 0 {
+			out = b
+		}
+	}
+	got := make([]byte, 4*op.Elements())
+	if !over {
+		out = allocate(t, d.e, int64(len(got)))
+		defer out.Release()
+		if err := d.e.Write(background, out, 0, slices.Repeat([]byte{0x3f}, len(got))); err != nil { // what was there before must not matter
+			t.Fatal(err)
+		}
+	}
+	l.Args = append(l.Args, gpuexec.BufferArg(out))
+	if err := d.e.Submit(background, l); err != nil {
+		t.Fatalf("%s: %v", op, err)
+	}
+	if err := d.e.Submit(background); err != nil { // an empty sequence is one, too
+		t.Fatal(err)
+	}
+	if err := d.e.Read(background, out, 0, got); err != nil {
+		t.Fatal(err)
+	}
+	return bytesFloats(got)
+}
+
+// compare checks an operation against float64, and in place against itself.
+func (d *desk) compare(t *testing.T, op ops.Op, in tensors) {
+	t.Helper()
+	got := d.run(t, op, in, false)
+	want, defined := reference(op, in)
+	for i := range want {
+		if off := math.Abs(float64(got[i]) - want[i]); defined[i] && !(off <= 2e-5*(1+math.Abs(want[i]))) {
+			t.Fatalf("%s: element %d is %v, want %v", op, i, got[i], want[i])
+		}
+	}
+	if slices.Contains(inPlace, op.Kind) {
+		again := d.run(t, op, in, true)
+		sameBits(t, op.String()+" in place", got, again, func(i int) (int, bool) { return i, defined[i] })
+	}
+}
+
+// sameBits wants element i of got to be that of more which at gives.
+func sameBits(t *testing.T, what string, got, more []float32, at func(int) (int, bool)) {
+	t.Helper()
+	for i := range got {
+		if j, defined := at(i); defined && math.Float32bits(got[i]) != math.Float32bits(more[j]) {
+			t.Fatalf("%s: element %d is %x, and %x", what, i, math.Float32bits(got[i]), math.Float32bits(more[j]))
+		}
+	}
+}
+
+// together: equal launches on several workers at once give equal bits.
+func (d *desk) together(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(11, 12))
+	for _, op := range randomOps(rnd) {
+		in := randomTensors(rnd, op)
+		_, defined := reference(op, in)
+		results := make([][]float32, 4)
+		var wg sync.WaitGroup
+		for i := range results {
+			wg.Go(func() { results[i] = d.run(t, op, in, false) })
+		}
+		wg.Wait()
+		if t.Failed() {
+			return
+		}
+		for _, r := range results[1:] {
+			sameBits(t, op.String()+" on several workers", results[0], r, func(i int) (int, bool) { return i, defined[i] })
+		}
+	}
+}
+
+func wordBytes(list []int32) (text []byte) {
+	for _, v := range list {
+		text = binary.LittleEndian.AppendUint32(text, uint32(v))
+	}
+	return text
+}
+
+func floatBytes(list []float32) (text []byte) {
+	for _, v := range list {
+		text = binary.LittleEndian.AppendUint32(text, math.Float32bits(v))
+	}
+	return text
+}
+
+func bytesFloats(text []byte) (list []float32) {
+	for ; len(text) >= 4; text = text[4:] {
+		list = append(list, math.Float32frombits(binary.LittleEndian.Uint32(text)))
+	}
+	return list
+}
