@@ -23,6 +23,10 @@ func (b BoundOp) Elements() int {
 	return n
 }
 
+// Identity is a text that two operations share exactly if they are the same
+// primitive: kind, evaluated dims, weight shapes and attributes, not the name.
+func (b BoundOp) Identity() string { return identity(b.Op, b.Src, b.Dst) }
+
 // At is Bind for this many requests of this many tokens each, padding included.
 // Tokens above MaxTokens are refused.
 func (m *Model) At(batch, tokens int) ([]BoundOp, error) {
@@ -84,13 +88,12 @@ func evalDims(dims []Dim, values map[string]int) ([]int, error) {
 	return out, nil
 }
 
-// Distinct counts the primitives among bound operations: those that agree in
-// kind, evaluated dims, weight shapes and attributes are one, whatever their
-// names.
+// Distinct counts the primitives among bound operations: those of one Identity
+// are one, whatever their names.
 func Distinct(ops []BoundOp) int {
 	seen := map[string]bool{}
 	for _, b := range ops {
-		seen[identity(b.Op, b.Src, b.Dst)] = true
+		seen[b.Identity()] = true
 	}
 	return len(seen)
 }

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/kiln-cache/kiln/gpuexec/cpu/gemm"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/gemm/versus"
+	"github.com/kiln-cache/kiln/stress/figures"
+)
+
+// benches by name, in the order of `kiln bench all`.
+var benches = []struct {
+	name, about string
+	run         func(ctx context.Context) ([]figures.Figure, error)
+}{
+	{"matmul", "matrix products against oneDNN (Debian's libdnnl2) on one core", benchMatmul},
+	{"hits", "the read paths against a sync.Map with the full key", figures.Hits},
+	{"misses", "a miss with nothing to compute against a promise in a sync.Map", figures.Misses},
+	{"evictions", "readers beside evictions, and what a group's size costs", figures.Evictions},
+	{"launches", "what the executor adds to a launch", figures.Launches},
+	{"forward", "a MiniLM forward pass of 128 tokens against its matrix products alone", benchForward},
+}
+
+func benchCommand(ctx context.Context, c *call) error {
+	var gate bool
+	c.toggle(&gate, "gate", "exit with 4 if a figure is beyond its gate")
+	names := []string{"all"}
+	for _, b := range benches {
+		names = append(names, b.name)
+		c.about += "\n  " + b.name + ": " + b.about
+	}
+	if err := c.parse(1); err != nil {
+		return err
+	}
+	if len(c.rest) == 0 {
+		return usagef("name what to measure: %s", list(names))
+	}
+	name := c.rest[0]
+	if !slices.Contains(names, name) {
+		return usagef("%.40q: no such bench: want %s", name, list(names))
+	}
+	for _, b := range benches {
+		if name != "all" && b.name != name {
+			continue
+		}
+		figures, err := b.run(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", b.name, err)
+		}
+		for _, f := range figures {
+			if err := c.figure(f); err != nil {
+				return err
+			}
+			if gate && !f.Holds() {
+				c.code = exitFinding
+			}
+		}
+	}
+	return nil
+}
+
+func (c *call) figure(f figures.Figure) error {
+	if c.json {
+		return json.NewEncoder(c.stdout).Encode(f)
+	}
+	verdict := ""
+	if f.Gate != nil {
+		verdict = "  gate " + f.Gate.String()
+		if !f.Holds() {
+			verdict += " FAILS"
+		}
+	}
+	_, err := fmt.Fprintf(c.stdout, "%-34s %7.3f of %-28s [%.3f, %.3f]  allocs %g  n=%d%s\n", f.Bench, f.Ratio, f.RatioTo, f.Min, f.Max, f.Allocs, f.N, verdict)
+	if err == nil && f.Note != "" {
+		_, err = fmt.Fprintln(c.stdout, "    "+f.Note)
+	}
+	return err
+}
+
+// benchMatmul measures the product that an issue names, with every assembly set
+// of this machine, and a short query's, which has no gate.
+func benchMatmul(ctx context.Context) ([]figures.Figure, error) {
+	const rounds = 9
+	const atLeast = 0.9 // of oneDNN, in the same rounds
+	var out []figures.Figure
+	for _, set := range gemm.Sets() {
+		if set.Name() == "generic" && len(out) > 0 {
+			continue // it is for machines without the others
+		}
+		for _, rows := range []int{128, 14} {
+			r, err := versus.Compare(ctx, versus.Config{M: rows, K: 768, N: 3072, Rounds: rounds, Set: set})
+			if err != nil {
+				return nil, err
+			}
+			f := figures.Figure{Bench: fmt.Sprintf("matmul %dx768x3072 %s", rows, r.Set), RatioTo: r.Peer, Ratio: r.Ratio.Median,
+				Min: r.Ratio.Min, Max: r.Ratio.Max, Goroutines: 1, N: rounds,
+				Note: fmt.Sprintf("%.1f against %.1f GFLOP/s", r.Ours.Median, r.Theirs.Median)}
+			if rows == 128 && set.Name() != "generic" {
+				f.Gate = figures.AtLeast(atLeast)
+			}
+			out = append(out, f)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// cacheVerb is one subcommand of `kiln cache`. Most is how many arguments it
+// takes beside its flags; least how many it needs.
+type cacheVerb struct {
+	name, use, about string
+	least, most      int
+	writes           bool
+	run              func(c *cacheCall, ctx context.Context) error
+}
+
+var cacheVerbs = []cacheVerb{
+	{"put", "--key-file F --value-file F", "store a blob", 0, 0, true, (*cacheCall).put},
+	{"get", "--key-file F [--out F]", "read a blob; exit code 3 on a miss", 0, 0, false, (*cacheCall).get},
+	{"ls", "", "list the entries", 0, 0, false, (*cacheCall).list},
+	{"inspect", "ENTRY", "describe an entry, named backend/bucket/slot", 1, 1, false, (*cacheCall).inspect},
+	{"stats", "", "count what the directory holds", 0, 0, false, (*cacheCall).stats},
+	{"verify", "[--repair]", "look at every byte; exit code 4 when an entry is bad", 0, 0, false, (*cacheCall).verify},
+	{"prune", "--to MiB", "evict until no more than that is in use", 0, 0, true, (*cacheCall).prune},
+	{"explain", "--key-file F", "the factors in which the nearest entry differs", 0, 0, false, (*cacheCall).explain},
+	{"export", "FILE", "write every sound entry into one archive", 1, 1, false, (*cacheCall).export},
+	{"import", "FILE", "take the entries of an archive, each verified", 1, 1, true, (*cacheCall).take},
+	{"merge", "DIR...", "take the entries of other directories", 1, 1 << 10, true, (*cacheCall).merge},
+}
+
+// cacheCall is one `kiln cache` with its store open.
+type cacheCall struct {
+	*call
+	store   *blobstore.Store
+	backend string
+
+	dir, keyFile, valueFile, out, identity, policy string
+	cost                                           float64
+	capacity, to                                   limit.Limit
+	repair                                         bool
+}
+
+func cacheCommand(ctx context.Context, c *call) error {
+	if len(c.args) > 0 {
+		for _, v := range cacheVerbs {
+			if v.name == c.args[0] {
+				c.name, c.use, c.about, c.args = "cache "+v.name, "--dir DIR "+v.use, v.about, c.args[1:]
+				return (&cacheCall{call: c}).do(ctx, v)
+			}
+		}
+	}
+	for _, v := range cacheVerbs {
+		c.about += fmt.Sprintf("\n  kiln cache %-36s %s", strings.TrimSpace(v.name+" "+v.use), v.about)
+	}
+	if err := c.parse(1); err != nil {
+		return err
+	}
+	return usagef("want a subcommand such as ls, flags behind it: see kiln cache --help")
+}
+
+func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
+	c.backend, c.policy = cpu.Name, string(blobstore.FIFO)
+	c.text(&c.dir, "dir DIR", "the store's directory", "a directory's name", nil)
+	c.text(&c.backend, "backend NAME", "the folder of a device's entries", "a backend's name", nil)
+	c.text(&c.identity, "identity FILE|ENTRY", "who asks or writes: a JSON file, or an entry's producer (default this binary)", "a file or an entry", nil)
+	c.verbFlags(v)
+	if err := c.parse(v.most); err != nil {
+		return err
+	}
+	switch {
+	case c.dir == "":
+		return usagef("--dir must be given: see kiln %s --help", c.name)
+	case len(c.rest) < v.least:
+		return usagef("want %s: see kiln %s --help", v.use, c.name)
+	}
+	if info, err := os.Stat(c.dir); !v.writes && (err != nil || !info.IsDir()) {
+		return usagef("--dir %.200q: want a directory that is there", c.dir)
+	}
+	if c.store, err = c.open(ctx, v); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.store.Close(context.WithoutCancel(ctx))) }()
+	return v.run(c, ctx)
+}
+
+// verbFlags are the flags that only some subcommands have.
+func (c *cacheCall) verbFlags(v cacheVerb) {
+	switch v.name {
+	case "put", "get", "explain":
+		c.text(&c.keyFile, "key-file F", "file that holds the key's bytes", "a file", nil)
+	case "verify":
+		c.toggle(&c.repair, "repair", "set bad entries aside")
+	case "prune":
+		c.call.capacity(&c.to, "to MiB", "what may stay in use", "")
+	}
+	switch v.name {
+	case "put":
+		c.text(&c.valueFile, "value-file F", "file that holds the blob's bytes", "a file", nil)
+		c.seconds(&c.cost, "cost SECONDS", "what compiling it took")
+	case "get":
+		c.text(&c.out, "out F", "file to write the blob to (default standard output)", "a file", nil)
+	}
+	if v.writes || v.name == "verify" {
+		c.call.capacity(&c.capacity, "capacity MiB", "of the directory, a number or unlimited (default 1024)", "")
+		c.oneOf(&c.policy, "policy P", "which entries go when it is full: fifo, lru or cost",
+			string(blobstore.FIFO), string(blobstore.LRU), string(blobstore.Cost))
+	}
+}
+
+// open opens the store: for reading only, unless the subcommand writes.
+func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, error) {
+	identity, err := c.producer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cfg := blobstore.Config{Dir: c.dir, Policy: blobstore.Policy(c.policy), Logger: c.logger(),
+		ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
+	if !cfg.ReadOnly {
+		cfg.Capacity = limit.Of(blobstore.DefaultCapacity)
+		if n, counted := c.capacity.Value(); counted {
+			cfg.Capacity = limit.Of(n << 20)
+		} else if c.capacity.IsUnlimited() || v.name == "prune" { // to prune is not to be held to the default
+			cfg.Capacity = limit.Unlimited
+		}
+	}
+	return blobstore.Open(ctx, cfg)
+}
+
+// identityFile is the JSON that --identity reads.
+type identityFile struct {
+	Library  string   `json:"library"`
+	Build    string   `json:"build"`
+	Compiler string   `json:"compiler"`
+	Driver   string   `json:"driver"`
+	Device   string   `json:"device"`
+	ISA      []string `json:"isa"`
+}
+
+// producer is who asks or writes: this binary, the one a file names, or that of
+// an entry.
+func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
+	var own gpuexec.Identity
+	if b := gpuexec.Find(c.backend); b != nil {
+		own = b.Devices(ctx)[0].Identity
+	}
+	if c.identity == "" {
+		return own, nil
+	}
+	text, err := os.ReadFile(c.identity)
+	if errors.Is(err, fs.ErrNotExist) && strings.Count(c.identity, "/") == 2 {
+		return c.producerOf(ctx, own)
+	}
+	if err != nil {
+		return own, usagef("--identity: %w", err)
+	}
+	var f identityFile
+	strict := json.NewDecoder(strings.NewReader(string(text)))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(&f); err != nil {
+		return own, usagef("--identity %s: want an object with library, build, compiler, driver, device and isa: %w", c.identity, err)
+	}
+	return gpuexec.Identity(f), nil
+}
+
+func (c *cacheCall) producerOf(ctx context.Context, own gpuexec.Identity) (gpuexec.Identity, error) {
+	s, err := blobstore.Open(ctx, blobstore.Config{Dir: c.dir, ReadOnly: true})
+	if err != nil {
+		return own, err
+	}
+	info, err := s.Inspect(ctx, c.identity)
+	if err = errors.Join(err, s.Close(ctx)); err != nil {
+		return own, err
+	}
+	p := info.Producer
+	return gpuexec.Identity{Library: p.Library, Build: p.Build, Compiler: p.Compiler, Driver: p.Driver, Device: p.Device, ISA: own.ISA}, nil
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+)
+
+// key reads the file of the key.
+func (c *cacheCall) key() (string, error) {
+	if c.keyFile == "" {
+		return "", usagef("--key-file must be given: see kiln %s --help", c.name)
+	}
+	text, err := os.ReadFile(c.keyFile)
+	switch {
+	case err != nil:
+		return "", usagef("--key-file: %w", err)
+	case len(text) == 0:
+		return "", usagef("--key-file %s: the key is empty", c.keyFile)
+	}
+	return string(text), nil
+}
+
+// say prints one line: an object, or text for people.
+func (c *cacheCall) say(object any, format string, args ...any) error {
+	if c.json {
+		return json.NewEncoder(c.stdout).Encode(object)
+	}
+	_, err := fmt.Fprintf(c.stdout, format+"\n", args...)
+	return err
+}
+
+func (c *cacheCall) put(ctx context.Context) error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	if c.valueFile == "" {
+		return usagef("--value-file must be given: see kiln %s --help", c.name)
+	}
+	payload, err := os.ReadFile(c.valueFile)
+	if err != nil {
+		return usagef("--value-file: %w", err)
+	}
+	if err := c.store.Put(ctx, c.backend, key, payload, time.Duration(c.cost*float64(time.Second))); err != nil {
+		return err
+	}
+	return c.say(map[string]any{"stored": true, "bytes": len(payload), "bucket": c.store.Bucket(key)}, "stored %d bytes", len(payload))
+}
+
+func (c *cacheCall) get(ctx context.Context) error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	blob, miss, err := c.store.Get(ctx, c.backend, key)
+	if err != nil {
+		return err
+	}
+	if miss.Reason != "" {
+		c.code = exitNotFound
+		if c.json {
+			return json.NewEncoder(c.stdout).Encode(map[string]any{"hit": false, "reason": miss.Reason, "field": miss.Field})
+		}
+		_, err := fmt.Fprintf(c.stderr, "kiln: %s: a miss: %s %s\n", c.name, miss.Reason, miss.Field)
+		return err
+	}
+	if c.out != "" {
+		if err := os.WriteFile(c.out, blob.Payload, 0o600); err != nil {
+			return err
+		}
+	} else if !c.json {
+		_, err := c.stdout.Write(blob.Payload)
+		return err
+	}
+	return c.say(map[string]any{"hit": true, "bytes": len(blob.Payload), "compile_seconds": blob.Cost.Seconds()}, "%d bytes", len(blob.Payload))
+}
+
+// cacheRow is an entry as ls and inspect show it.
+type cacheRow struct {
+	Entry    string       `json:"entry"`
+	Backend  string       `json:"backend"`
+	Bucket   string       `json:"bucket"`
+	Slot     string       `json:"slot"`
+	Bytes    int64        `json:"bytes"`
+	Created  float64      `json:"created"` // seconds since 1970
+	Compile  float64      `json:"compile_seconds"`
+	Uses     int64        `json:"uses"`
+	Producer identityFile `json:"producer"`
+	Requires []string     `json:"requires,omitempty"`
+	Signer   string       `json:"signer,omitempty"`
+	Reason   string       `json:"reason,omitempty"`
+	Field    string       `json:"field,omitempty"`
+	Key      string       `json:"key,omitempty"`
+}
+
+func rowOf(i blobstore.Info) cacheRow {
+	p := i.Producer
+	return cacheRow{Entry: i.Entry(), Backend: i.Backend, Bucket: i.Bucket, Slot: i.Slot, Bytes: i.Bytes,
+		Created: float64(i.Created.UnixMilli()) / 1000, Compile: i.Cost.Seconds(), Uses: i.Uses,
+		Producer: identityFile{p.Library, p.Build, p.Compiler, p.Driver, p.Device, p.ISA}, Requires: i.Requires, Signer: i.Signer,
+		Reason: string(i.Flaw.Reason), Field: i.Flaw.Field}
+}
+
+func (c *cacheCall) list(ctx context.Context) error {
+	return c.store.List(ctx, func(i blobstore.Info) error {
+		state := ""
+		if i.Flaw.Reason != "" {
+			state = "  " + string(i.Flaw.Reason)
+		}
+		return c.say(rowOf(i), "%-40s %10d bytes  %s  %8.3f s  %d uses%s", i.Entry(), i.Bytes, i.Created.Format(time.DateTime), i.Cost.Seconds(), i.Uses, state)
+	})
+}
+
+func (c *cacheCall) inspect(ctx context.Context) error {
+	i, err := c.store.Inspect(ctx, c.rest[0])
+	if errors.Is(err, blobstore.ErrNotFound) {
+		c.code = exitNotFound
+		_, err := fmt.Fprintf(c.stderr, "kiln: %s: %.200q: no such entry: see kiln cache ls\n", c.name, c.rest[0])
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	row := rowOf(i)
+	row.Key = i.Key
+	return c.say(row, "%s: %d bytes, key %.200q\n  made %s in %.3f s, %d uses, by library %s build %s compiler %s driver %s device %s", i.Entry(), i.Bytes, i.Key,
+		i.Created.Format(time.DateTime), i.Cost.Seconds(), i.Uses, i.Producer.Library, i.Producer.Build, i.Producer.Compiler, i.Producer.Driver, i.Producer.Device)
+}
+
+func (c *cacheCall) stats(ctx context.Context) error {
+	u, err := c.store.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	by := u.ByBackend
+	if by == nil {
+		by = map[string]int64{}
+	}
+	return c.say(map[string]any{"entries": u.Entries, "bytes": u.Bytes, "capacity_bytes": int64(blobstore.DefaultCapacity), "quarantined": u.Quarantined, "by_backend": by},
+		"%d entries, %d bytes, %d set aside", u.Entries, u.Bytes, u.Quarantined)
+}
+
+func (c *cacheCall) verify(ctx context.Context) error {
+	bad, err := c.store.Verify(ctx, c.repair)
+	if err != nil {
+		return err
+	}
+	rows := []cacheRow{}
+	text := fmt.Sprintf("%d bad entries", len(bad))
+	for _, i := range bad {
+		rows = append(rows, rowOf(i))
+		text += fmt.Sprintf("\n  %s: %s %s", i.Entry(), i.Flaw.Reason, i.Flaw.Field)
+	}
+	if len(bad) > 0 {
+		c.code = exitFinding
+	}
+	return c.say(map[string]any{"bad": rows, "repaired": c.repair}, "%s", text)
+}
+
+func (c *cacheCall) prune(ctx context.Context) error {
+	to, counted := c.to.Value()
+	if !counted {
+		return usagef("--to must be given, a whole number of MiB: see kiln %s --help", c.name)
+	}
+	if err := c.store.Prune(ctx, to<<20); err != nil {
+		return err
+	}
+	return c.stats(ctx)
+}
+
+func (c *cacheCall) explain(ctx context.Context) error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	x, err := c.store.Explain(ctx, c.backend, key)
+	if err != nil {
+		return err
+	}
+	factors := append([]string{}, x.Factors...)
+	text := "a hit"
+	if x.Miss.Reason != "" {
+		text = fmt.Sprintf("a miss: %s", x.Miss.Reason)
+		if x.Nearest != "" {
+			text += fmt.Sprintf("; the nearest entry %s differs in %s", x.Nearest, strings.Join(factors, ", "))
+		}
+	}
+	return c.say(map[string]any{"hit": x.Miss.Reason == "", "reason": x.Miss.Reason, "field": x.Miss.Field, "nearest": x.Nearest, "factors": factors}, "%s", text)
+}
+
+func (c *cacheCall) transferred(t blobstore.Transfer) error {
+	rejected := map[string]int{}
+	for why, n := range t.Rejected {
+		rejected[string(why)] = n
+	}
+	if len(rejected) > 0 {
+		c.code = exitFinding
+	}
+	return c.say(map[string]any{"taken": t.Taken, "rejected": rejected}, "%d entries taken, rejected %v", t.Taken, rejected)
+}
+
+func (c *cacheCall) export(ctx context.Context) (err error) {
+	f, err := os.OpenFile(c.rest[0], os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return usageError{err}
+	}
+	t, err := c.store.Export(ctx, f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return c.transferred(t)
+}
+
+func (c *cacheCall) take(ctx context.Context) error {
+	f, err := os.Open(c.rest[0])
+	if err != nil {
+		return usageError{err}
+	}
+	defer f.Close()
+	t, err := c.store.Import(ctx, io.Reader(f))
+	if err != nil {
+		return err
+	}
+	return c.transferred(t)
+}
+
+func (c *cacheCall) merge(ctx context.Context) error {
+	for _, dir := range c.rest {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			return usagef("%.200q: want a directory that is there", dir)
+		}
+	}
+	t, err := c.store.Merge(ctx, c.rest...)
+	if err != nil {
+		return err
+	}
+	return c.transferred(t)
+}

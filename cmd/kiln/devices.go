@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/gpuexec"
+	_ "github.com/kiln-cache/kiln/gpuexec/cpu" // registers the embedded device
+)
+
+// deviceRow is one line of `kiln devices --json`.
+type deviceRow struct {
+	Backend      string `json:"backend"`
+	Index        int    `json:"index"`
+	Name         string `json:"name"`
+	Driver       string `json:"driver"`
+	Available    bool   `json:"available"`
+	Reason       string `json:"reason"`
+	MemoryBytes  int64  `json:"memory_bytes"`
+	ComputeUnits int    `json:"compute_units"`
+}
+
+func devicesCommand(ctx context.Context, c *call) error {
+	if err := c.parse(0); err != nil {
+		return err
+	}
+	for _, b := range gpuexec.Backends() {
+		for _, d := range b.Devices(ctx) {
+			if err := c.device(d); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *call) device(d gpuexec.DeviceInfo) error {
+	if c.json {
+		return json.NewEncoder(c.stdout).Encode(deviceRow{d.Backend, d.Index, d.Name, d.Driver, d.Available, d.Reason, d.MemoryBytes, d.ComputeUnits})
+	}
+	state := fmt.Sprintf("%s, %d compute units, %.1f GiB", d.Driver, d.ComputeUnits, float64(d.MemoryBytes)/(1<<30))
+	if !d.Available {
+		state = "absent: " + d.Reason
+	}
+	_, err := fmt.Fprintf(c.stdout, "%s:%d  %s  (%s)\n", d.Backend, d.Index, d.Name, state)
+	return err
+}
+
+func envCommand(_ context.Context, c *call) error {
+	if err := c.parse(0); err != nil {
+		return err
+	}
+	settings := env.Read(env.Process())
+	for _, r := range settings.Refusals {
+		if c.logs("warn") {
+			fmt.Fprintf(c.stderr, "kiln: env: refused %s\n", r)
+		}
+	}
+	rows := env.Table(settings)
+	if !c.json {
+		return env.Print(c.stdout, rows)
+	}
+	out := json.NewEncoder(c.stdout)
+	for _, r := range rows {
+		if err := out.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}

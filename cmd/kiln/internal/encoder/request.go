@@ -1,0 +1,54 @@
+package encoder
+
+import (
+	"context"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/manifest"
+	"github.com/kiln-cache/kiln/sessioncache"
+)
+
+// Request asks the artefact cache for the kernel of a source on an executor.
+// descriptor is the primitive's as the model states it: two primitives stay two
+// even where a backend happens to make one program of them (SPEC K4).
+func Request(exec *gpuexec.Executor, source gpuexec.Source, descriptor string) artefacts.Request {
+	built := func(k *gpuexec.Kernel, err error) (artefacts.Built, error) {
+		if err != nil {
+			return artefacts.Built{}, err
+		}
+		return artefacts.Built{Value: k, Bytes: k.Bytes(), Free: k.Release, Blob: k.Blob}, nil
+	}
+	info := exec.Info()
+	device := info.Backend + "\x00" + info.Identity.Build + "\x00" + info.Identity.Device + "\x00" + info.Identity.Driver
+	key := source.Key + "\x00" + descriptor
+	return artefacts.Request{
+		Key:       device + "\x00" + key,
+		StoredKey: key,
+		Backend:   info.Backend,
+		Create:    func(ctx context.Context) (artefacts.Built, error) { return built(exec.Compile(ctx, source)) },
+		Load: func(ctx context.Context, blob []byte) (artefacts.Built, error) {
+			return built(exec.Load(ctx, source, blob))
+		},
+	}
+}
+
+// note counts a use of a step's kernel for the manifest.
+func (m *Model) note(h *sessioncache.Handle, s *step) {
+	key := s.source.Key + "\x00" + s.identity
+	item := m.record[key]
+	if item == nil {
+		item = &manifest.Item{Backend: m.lib.Name(), Op: s.op.String(), Descriptor: s.identity, Shape: h.Shape().String(), Cost: s.held.Cost().Seconds()}
+		m.record[key] = item
+	}
+	item.Uses++
+}
+
+// Recorded is what the model asked for so far, if it records.
+func (m *Model) Recorded() []manifest.Item {
+	var items []manifest.Item
+	for _, item := range m.record {
+		items = append(items, *item)
+	}
+	return items
+}

@@ -1,0 +1,310 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"image/color"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// The picture is 16:9, 1920 pixels wide.
+const (
+	plotWidth  = 16 * vg.Inch
+	plotHeight = 9 * vg.Inch
+	plotDPI    = 120
+
+	margin      = 0.4 * vg.Inch
+	headHeight  = 1.5 * vg.Inch // settings, legend and the upper titles
+	axisWidth   = 0.6 * vg.Inch
+	axisHeight  = 0.5 * vg.Inch
+	titleHeight = 0.45 * vg.Inch
+	titleRise   = 0.12 * vg.Inch // of a title above its panel
+	gapX        = 0.2 * vg.Inch
+
+	plotBins   = 60
+	plotPoints = 4000 // dots drawn for a pass
+)
+
+var (
+	ink   = color.NRGBA{0x22, 0x2b, 0x35, 0xff}
+	muted = color.NRGBA{0x6b, 0x77, 0x85, 0xff}
+	faint = color.NRGBA{0xe3, 0xe7, 0xec, 0xff}
+)
+
+func (l level) rgb(alpha uint8) color.Color {
+	return color.NRGBA{l.color[0], l.color[1], l.color[2], alpha}
+}
+
+// CheckPlotPath refuses a path that Plot could not write to, before any work is
+// done: another ending than .png, or a folder that is not there.
+func CheckPlotPath(path string) error {
+	const op = "report: plot"
+	if !strings.EqualFold(filepath.Ext(path), ".png") {
+		return fault.Invalidf(op, "%q does not end in .png; the picture is a PNG", path)
+	}
+	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
+		return fault.Invalidf(op, "the folder of %q is not there; make it first", path)
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return fault.Invalidf(op, "%q is there and is not a file", path)
+	}
+	return nil
+}
+
+// Plot draws hits by level and latency over time as a PNG: the first pass on the
+// left and, if there are more, the last one on the right. Recorders are in the
+// order of the run's passes. The file appears whole or not at all.
+func Plot(path string, run *Run, recorders []*Recorder) error {
+	if err := CheckPlotPath(path); err != nil {
+		return err
+	}
+	if len(run.Passes) == 0 || len(recorders) != len(run.Passes) {
+		return fault.Invalidf("report: plot", "%d passes and %d recorders; give one for each of at least one pass", len(run.Passes), len(recorders))
+	}
+	canvas := vgimg.NewWith(vgimg.UseWH(plotWidth, plotHeight), vgimg.UseDPI(plotDPI), vgimg.UseBackgroundColor(color.White))
+	newPicture(run, recorders).draw(draw.New(canvas))
+	file, err := os.CreateTemp(filepath.Dir(path), ".plot-*")
+	if err != nil {
+		return fmt.Errorf("report: plot: %w: %w", fault.ErrIO, err)
+	}
+	_, err = vgimg.PngCanvas{Canvas: canvas}.WriteTo(file)
+	err = errors.Join(err, file.Chmod(0o644), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("report: plot: %w: %w", fault.ErrIO, errors.Join(err, os.Remove(file.Name())))
+	}
+	return nil
+}
+
+// picture is what is drawn: a column for each pass, on common scales so that
+// the columns can be compared by eye.
+type picture struct {
+	run     *Run
+	columns []column
+	seconds float64 // of the longest pass
+	lookups float64 // a second, the highest bin
+	low     float64 // ms, a power of ten
+	high    float64
+}
+
+type column struct {
+	pass    *Pass
+	bins    []bin
+	samples []Sample
+}
+
+func newPicture(run *Run, recorders []*Recorder) *picture {
+	p := &picture{run: run, low: math.Inf(1), lookups: 1}
+	shown := []int{0}
+	if last := len(run.Passes) - 1; last > 0 {
+		shown = append(shown, last)
+	}
+	for _, i := range shown {
+		c := column{&run.Passes[i], recorders[i].bins(plotBins), thin(recorders[i].byTime(), plotPoints)}
+		for _, b := range c.bins {
+			sum := 0.0
+			for _, v := range b.perLevel {
+				sum += v
+			}
+			p.lookups = max(p.lookups, sum)
+			p.seconds = max(p.seconds, b.to.Seconds())
+		}
+		for _, s := range c.samples {
+			p.low, p.high = min(p.low, milliseconds(s.Latency)), max(p.high, milliseconds(s.Latency))
+		}
+		p.columns = append(p.columns, c)
+	}
+	p.low = math.Pow(10, math.Floor(math.Log10(max(min(p.low, p.high), 1e-3))))
+	p.high = math.Pow(10, math.Ceil(math.Log10(max(p.high, 10*p.low)*1.01)))
+	p.seconds = max(p.seconds, 1e-3)
+	return p
+}
+
+func (p *picture) draw(c draw.Canvas) {
+	p.head(draw.Crop(c, margin, -margin, plotHeight-margin-headHeight, -margin))
+	n := len(p.columns)
+	width := (plotWidth - 2*margin - axisWidth - vg.Length(n-1)*(axisWidth+gapX)) / vg.Length(n)
+	height := (plotHeight - 2*margin - headHeight - 2*axisHeight - titleHeight) / 2
+	for i, col := range p.columns {
+		left := margin + axisWidth + vg.Length(i)*(width+axisWidth+gapX)
+		lower := vg.Rectangle{Min: vg.Point{X: left, Y: margin + axisHeight}}
+		lower.Max = lower.Min.Add(vg.Point{X: width, Y: height})
+		upper := lower.Add(vg.Point{Y: height + axisHeight + titleHeight})
+		l := col.pass.Latency
+		panel(c, upper, p.levelsPlot(i), fmt.Sprintf("%s pass: %s lookups answered, %s", col.pass.Name, count(col.pass.Hits.Total()), plural(int(col.pass.Compiles), "compile")))
+		panel(c, lower, p.latencyPlot(i), fmt.Sprintf("%s pass: p50 %s, p99 %s, max %s", col.pass.Name, millis(l.P50), millis(l.P99), millis(l.Max)))
+	}
+}
+
+// panel draws a plot so that its data fill the rectangle, whatever room its
+// axes take, with a title above. (plot.Align and a plot's own title would leave
+// the rows unequal.)
+func panel(c draw.Canvas, data vg.Rectangle, pl *plot.Plot, title string) {
+	at := draw.Canvas{Canvas: c.Canvas, Rectangle: data}
+	for range 3 { // the axes' room depends a little on the size: it settles at once
+		inner := pl.DataCanvas(at)
+		at.Min = at.Min.Add(data.Min.Sub(inner.Min))
+		at.Max = at.Max.Add(data.Max.Sub(inner.Max))
+	}
+	pl.Draw(at)
+	c.FillText(style(15, ink, true), vg.Point{X: data.Min.X, Y: data.Max.Y + titleRise}, title)
+}
+
+// head writes the run's settings and the legend across the top.
+func (p *picture) head(c draw.Canvas) {
+	r := p.run
+	c.FillText(style(24, ink, true), vg.Point{X: c.Min.X, Y: c.Max.Y - 0.3*vg.Inch}, r.Model+" on "+r.Device)
+	detail := fmt.Sprintf("%s requests a pass, %s, %s shape groups each, policy %s, bucket %s",
+		count(int64(r.Passes[0].Requests)), plural(r.Sessions, "session"), r.Groups, r.Policy, r.Bucket)
+	c.FillText(style(14, muted, false), vg.Point{X: c.Min.X, Y: c.Max.Y - 0.58*vg.Inch}, detail)
+	x, y := c.Min.X, c.Max.Y-0.92*vg.Inch
+	label := style(13, ink, false)
+	for i, l := range levels {
+		if !p.uses(i) {
+			continue
+		}
+		const box = 0.15 * vg.Inch
+		c.FillPolygon(l.rgb(0xff), []vg.Point{{X: x, Y: y}, {X: x + box, Y: y}, {X: x + box, Y: y + box}, {X: x, Y: y + box}})
+		c.FillText(label, vg.Point{X: x + 1.5*box, Y: y + 0.02*vg.Inch}, l.name)
+		x += 2.7*box + label.Width(l.name)
+	}
+}
+
+// uses tells whether any pass shown got an answer from this level.
+func (p *picture) uses(level int) bool {
+	for _, c := range p.columns {
+		for _, b := range c.bins {
+			if b.perLevel[level] > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (p *picture) levelsPlot(i int) *plot.Plot {
+	c := p.columns[i]
+	pl := p.empty()
+	pl.Y.Min, pl.Y.Max = 0, p.lookups*1.08
+	pl.Y.Tick.Marker = plot.TickerFunc(thousandTicks)
+	if i == 0 {
+		pl.Y.Label.Text = "lookups a second, by level"
+	}
+	base := make([]float64, len(c.bins))
+	for l := range levels {
+		outline := make(plotter.XYs, 0, 4*len(c.bins))
+		for k, b := range c.bins {
+			top := base[k] + b.perLevel[l]
+			outline = append(outline, plotter.XY{X: b.from.Seconds(), Y: top}, plotter.XY{X: b.to.Seconds(), Y: top})
+		}
+		for k := len(c.bins) - 1; k >= 0; k-- {
+			outline = append(outline, plotter.XY{X: c.bins[k].to.Seconds(), Y: base[k]}, plotter.XY{X: c.bins[k].from.Seconds(), Y: base[k]})
+			base[k] += c.bins[k].perLevel[l]
+		}
+		if p.uses(l) {
+			pl.Add(&plotter.Polygon{XYs: []plotter.XYs{outline}, Color: levels[l].rgb(0xff)})
+		}
+	}
+	return pl
+}
+
+func (p *picture) latencyPlot(i int) *plot.Plot {
+	c := p.columns[i]
+	pl := p.empty()
+	pl.X.Label.Text = "seconds since the pass began"
+	pl.Y.Min, pl.Y.Max = p.low, p.high
+	pl.Y.Scale = plot.LogScale{}
+	pl.Y.Tick.Marker = plot.TickerFunc(decadeTicks)
+	if i == 0 {
+		pl.Y.Label.Text = "latency, ms (line: median)"
+	}
+	for l := range levels { // the deeper ones on top
+		var dots plotter.XYs
+		for _, s := range c.samples {
+			if deepest(s) == l {
+				dots = append(dots, plotter.XY{X: s.At.Seconds(), Y: max(milliseconds(s.Latency), p.low)})
+			}
+		}
+		if len(dots) > 0 {
+			pl.Add(&plotter.Scatter{XYs: dots, GlyphStyle: draw.GlyphStyle{Color: levels[l].rgb(0x8c), Radius: vg.Points(1.8), Shape: draw.CircleGlyph{}}})
+		}
+	}
+	var median plotter.XYs
+	for _, b := range c.bins {
+		if b.requests > 0 {
+			median = append(median, plotter.XY{X: (b.from + b.to).Seconds() / 2, Y: max(milliseconds(b.median), p.low)})
+		}
+	}
+	pl.Add(&plotter.Line{XYs: median, LineStyle: draw.LineStyle{Color: ink, Width: vg.Points(1.6)}})
+	return pl
+}
+
+// empty is a plot in the picture's look.
+func (p *picture) empty() *plot.Plot {
+	pl := plot.New()
+	pl.BackgroundColor = nil // its canvas reaches into the neighbour's axis
+	pl.X.Min, pl.X.Max = 0, p.seconds
+	for _, a := range []*plot.Axis{&pl.X, &pl.Y} {
+		a.LineStyle = draw.LineStyle{Color: muted, Width: vg.Points(0.75)}
+		a.Tick.LineStyle = a.LineStyle
+		a.Tick.Label.Font, a.Tick.Label.Color = style(12, muted, false).Font, muted
+		a.Label.TextStyle.Font, a.Label.TextStyle.Color = style(13, muted, false).Font, muted
+		a.Padding = 0
+	}
+	grid := plotter.NewGrid()
+	grid.Vertical = draw.LineStyle{}
+	grid.Horizontal = draw.LineStyle{Color: faint, Width: vg.Points(0.75)}
+	pl.Add(grid)
+	return pl
+}
+
+func style(points float64, c color.Color, bold bool) text.Style {
+	f := font.From(plot.DefaultFont, vg.Points(points))
+	f.Variant = "Sans"
+	if bold {
+		f.Weight = 3 // x/image/font.WeightBold
+	}
+	return text.Style{Color: c, Font: f, Handler: plot.DefaultTextHandler}
+}
+
+// thousandTicks labels counts without decimals, large ones as 20k.
+func thousandTicks(low, high float64) []plot.Tick {
+	ticks := plot.DefaultTicks{}.Ticks(low, high)
+	for i, t := range ticks {
+		switch {
+		case t.IsMinor():
+		case t.Value >= 1000:
+			ticks[i].Label = fmt.Sprintf("%gk", t.Value/1000)
+		default:
+			ticks[i].Label = fmt.Sprintf("%g", t.Value)
+		}
+	}
+	return ticks
+}
+
+// decadeTicks labels the powers of ten.
+func decadeTicks(low, high float64) []plot.Tick {
+	var ticks []plot.Tick
+	for v := low; v <= high*1.0001; v *= 10 {
+		ticks = append(ticks, plot.Tick{Value: v, Label: fmt.Sprintf("%g", v)})
+		for k := 2.0; k < 10 && k*v < high; k++ {
+			ticks = append(ticks, plot.Tick{Value: k * v})
+		}
+	}
+	return ticks
+}

@@ -1,0 +1,66 @@
+package report
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Sample is what one request went through.
+type Sample struct {
+	At       time.Duration // from the pass's start to the request's end
+	Latency  time.Duration
+	Hits     Hits
+	Compiles int64 // artefacts that were built for it
+}
+
+// Recorder keeps one sample for every request of a pass.
+type Recorder struct {
+	samples []Sample
+}
+
+// NewRecorder has room for so many requests.
+func NewRecorder(requests int) *Recorder { return &Recorder{make([]Sample, requests)} }
+
+// Record notes the request at this place of the trace. It may be called from
+// several goroutines for different places, and before anything is read.
+func (r *Recorder) Record(place int, s Sample) { r.samples[place] = s }
+
+// Latency gives the exact percentiles of all requests by nearest rank: p99 of
+// 100 latencies is the 99th from below.
+func (r *Recorder) Latency() Latency {
+	if len(r.samples) == 0 {
+		return Latency{}
+	}
+	sorted := make([]time.Duration, len(r.samples))
+	for i, s := range r.samples {
+		sorted[i] = s.Latency
+	}
+	slices.Sort(sorted)
+	at := func(percent int) float64 { return milliseconds(percentile(sorted, percent)) }
+	return Latency{P50: at(50), P90: at(90), P99: at(99), Max: at(100)}
+}
+
+// Hits is the sum over all requests.
+func (r *Recorder) Hits() Hits {
+	var sum Hits
+	for _, s := range r.samples {
+		sum = sum.Add(s.Hits)
+	}
+	return sum
+}
+
+// percentile is by nearest rank; sorted is not empty.
+func percentile(sorted []time.Duration, percent int) time.Duration {
+	rank := (len(sorted)*percent + 99) / 100
+	return sorted[max(rank, 1)-1]
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// byTime gives the samples in the order the requests ended.
+func (r *Recorder) byTime() []Sample {
+	out := slices.Clone(r.samples)
+	slices.SortStableFunc(out, func(a, b Sample) int { return cmp.Compare(a.At, b.At) })
+	return out
+}

@@ -1,0 +1,173 @@
+// Command kiln runs and inspects Kiln. `kiln help` lists its commands.
+//
+// Exit codes: 0 done, 1 the work failed, 2 wrong usage or unreadable input, 3
+// not found (a miss), 4 a check found something, 130 interrupted.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/exp/zapslog"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/kiln-cache/kiln"
+)
+
+// Version of the command and of the library it is built with.
+const Version = "0.1.0"
+
+// The exit codes.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitNotFound    = 3
+	exitFinding     = 4
+	exitInterrupted = 130
+)
+
+// command is one subcommand.
+type command struct {
+	name, use, about string
+	run              func(ctx context.Context, c *call) error
+}
+
+// commands in the order of `kiln help`.
+var commands = []command{
+	{"run", "[flags]", "drive a model's operations with a real trace through every cache", runCommand},
+	{"bench", "NAME|all [--gate]", "figures as ratios within one run", benchCommand},
+	{"conform", "[flags] PATH...", "run conformance scripts against the real components", conformCommand},
+	{"shapes", "simulate|advise [flags]", "eviction policies and bucketing on a recorded trace", shapesCommand},
+	{"warm", "--manifest FILE [flags]", "build what a recorded manifest names, into the store", warmCommand},
+	{"cache", "VERB --dir DIR [flags]", "the persistent store: ls, get, put, verify, prune, explain and more", cacheCommand},
+	{"stress", "[flags]", "invariants under concurrency", stressCommand},
+	{"devices", "", "list the devices and the backends that are absent", devicesCommand},
+	{"env", "", "list every environment variable with its value and source", envCommand},
+}
+
+func main() { os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+// Main is the command without the process around it; it gives the exit code.
+func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if len(args) > 1 && args[0] == "help" {
+		args = []string{args[1], "--help"}
+	}
+	switch {
+	case len(args) == 0 || slices.Contains([]string{"help", "--help", "-help", "-h"}, args[0]):
+		help(stdout)
+		return exitDone
+	case slices.Contains([]string{"version", "--version", "-version"}, args[0]):
+		fmt.Fprintln(stdout, Version)
+		return exitDone
+	}
+	i := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
+	if i < 0 {
+		name := strings.Trim(fmt.Sprintf("%.40q", args[0]), `"`)
+		fmt.Fprintf(stderr, "kiln: %s: no such command: want %s; see kiln help\n", name, list(names()))
+		return exitUsage
+	}
+	c := newCall(commands[i], args[1:], stdin, stdout, stderr)
+	err := commands[i].run(ctx, c)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		fmt.Fprintf(stderr, "kiln: %s: interrupted, nothing was kept: run it again\n", c.name)
+		return exitInterrupted
+	}
+	return c.finish(err)
+}
+
+func names() []string {
+	var all []string
+	for _, c := range commands {
+		all = append(all, c.name)
+	}
+	return all
+}
+
+func help(w io.Writer) {
+	fmt.Fprintf(w, "kiln %s: compiled kernels and prepared constants, computed once.\n\n", Version)
+	for _, c := range commands {
+		fmt.Fprintf(w, "  kiln %-34s %s\n", c.name+" "+c.use, c.about)
+	}
+	fmt.Fprintf(w, "\nEvery command takes --json, --log-level LEVEL and --help. To begin: kiln run\n")
+}
+
+// call is one invocation of a command.
+type call struct {
+	command
+	args           []string // as given
+	rest           []string // of them, what is no flag; after parse
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	flags          *flag.FlagSet
+	mistake        error // the first flag's that was wrong
+	json           bool
+	level          string
+	code           int // that finish returns for no error
+}
+
+func newCall(c command, args []string, stdin io.Reader, stdout, stderr io.Writer) *call {
+	k := &call{command: c, args: args, stdin: stdin, stdout: stdout, stderr: stderr,
+		flags: flag.NewFlagSet(c.name, flag.ContinueOnError)}
+	k.common()
+	return k
+}
+
+// usageError is a mistake of the person who typed the command.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// logs tells whether anything of a level is logged.
+func (c *call) logs(level string) bool {
+	return slices.Index(logLevels, level) >= slices.Index(logLevels, c.level)
+}
+
+// logger writes to stderr at the level asked for.
+func (c *call) logger() *slog.Logger {
+	var level zapcore.Level
+	_ = level.Set(c.level) // parse has checked it
+	config := zap.NewDevelopmentEncoderConfig()
+	core := zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.Lock(zapcore.AddSync(c.stderr)), level)
+	return slog.New(zapslog.NewHandler(core, zapslog.AddStacktraceAt(slog.LevelError+1))) // a stack tells a user nothing
+}
+
+// finish reports an error and gives the exit code.
+func (c *call) finish(err error) int {
+	switch {
+	case err == nil:
+		return c.code
+	case errors.Is(err, flag.ErrHelp):
+		c.usage()
+		return exitDone
+	}
+	fmt.Fprintf(c.stderr, "kiln: %s: %s\n", c.name, oneLine(err))
+	var usage usageError
+	if errors.As(err, &usage) || errors.Is(err, kiln.ErrInvalid) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// oneLine joins what errors.Join put on several, and leaves out that an
+// argument is invalid: the exit code says it, and the rest says why.
+func oneLine(err error) string {
+	text := strings.ReplaceAll(err.Error(), kiln.ErrInvalid.Error()+": ", "")
+	return strings.ReplaceAll(text, "\n", "; ")
+}

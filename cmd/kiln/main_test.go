@@ -1,0 +1,158 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// TestMain is the command itself where it is started with a command's name: a
+// test's child, or a conformance script's.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
+		os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// invoke runs the command in this process.
+func invoke(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = Main(args, strings.NewReader(""), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// done is invoke for what must go well, and without a word on stderr.
+func done(t *testing.T, args ...string) (stdout string) {
+	t.Helper()
+	code, out, errs := invoke(args...)
+	if code != exitDone || errs != "" {
+		t.Fatalf("kiln %s: exit %d, stderr %q", strings.Join(args, " "), code, errs)
+	}
+	return out
+}
+
+// file writes a file into a folder of the test's own.
+func file(t *testing.T, name, text string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestHelp(t *testing.T) {
+	top := done(t, "help")
+	for _, args := range [][]string{nil, {"--help"}, {"-h"}} {
+		if got := done(t, args...); got != top {
+			t.Errorf("kiln %v: %q", args, got)
+		}
+	}
+	for _, c := range commands {
+		if !strings.Contains(top, "  kiln "+c.name+" ") || !strings.Contains(top, c.about) {
+			t.Errorf("help does not tell of %s:\n%s", c.name, top)
+		}
+		ways := [][]string{{c.name, "--help"}, {c.name, "-h"}, {"help", c.name}}
+		first := done(t, ways[0]...)
+		for _, args := range ways {
+			got := done(t, args...)
+			if got != first || !strings.HasPrefix(got, "usage: kiln "+c.name) || !strings.Contains(got, "-json") || !strings.Contains(got, "-log-level") {
+				t.Errorf("kiln %v:\n%s", args, got)
+			}
+		}
+	}
+	for _, verb := range []string{"simulate", "advise"} {
+		if got := done(t, "shapes", verb, "--help"); !strings.HasPrefix(got, "usage: kiln shapes "+verb+" --trace FILE") || !strings.Contains(got, "--capacity N") {
+			t.Errorf("kiln shapes %s --help:\n%s", verb, got)
+		}
+	}
+	got := done(t, "run", "--trace", "none.csv", "--help")
+	for _, want := range []string{"--sessions N ", "(default 4)", "(default minilm_l6_h384)", "bert_base_uncased", "(default geometric:8)", "--constants MiB"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	for _, arg := range []string{"version", "--version"} {
+		if got := done(t, arg); got != Version+"\n" || !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(Version) {
+			t.Errorf("kiln %s: %q", arg, got)
+		}
+	}
+}
+
+// Every command takes --log-level and --json, before and behind other things,
+// and says nothing on stderr at any level where nothing is amiss.
+func TestCommonFlags(t *testing.T) {
+	script := file(t, "one.kiln", "case A01 rules=G1\nopen p session\np groups -> 0\n")
+	trace := file(t, "some.csv", "len\n3\n5\n3\n")
+	for _, args := range [][]string{
+		{"devices"}, {"env"}, {"conform", script}, {"shapes", "advise", "--trace", trace},
+		{"shapes", "simulate", "--trace", trace, "--key", "exact"}, {"stress", "--duration", "20ms"},
+	} {
+		for _, level := range logLevels {
+			code, out, errs := invoke(append(args, "--json", "--log-level", level)...)
+			if code != exitDone || !strings.HasPrefix(out, "{") || errs != "" && args[0] != "conform" {
+				t.Errorf("kiln %v with %s: exit %d, stdout %.80q, stderr %q", args, level, code, out, errs)
+			}
+		}
+		code, out, errs := invoke(append(args, "--log-level", "loud")...)
+		if code != exitUsage || out != "" || !strings.Contains(errs, `--log-level "loud": want debug, info, warn or error`) {
+			t.Errorf("kiln %v: exit %d, %q, %q", args, code, out, errs)
+		}
+	}
+}
+
+// The level comes from the environment where no flag gives one.
+func TestLogLevelOfTheEnvironment(t *testing.T) {
+	t.Setenv("KILN_WORKERS", "none")
+	const refusal = "KILN_WORKERS"
+	if code, _, errs := invoke("env"); code != exitDone || !strings.Contains(errs, refusal) {
+		t.Errorf("exit %d, %q", code, errs)
+	}
+	t.Setenv("KILN_LOG_LEVEL", "error")
+	if _, _, errs := invoke("env"); errs != "" {
+		t.Errorf("at error: %q", errs)
+	}
+	if _, _, errs := invoke("env", "--log-level", "warn"); !strings.Contains(errs, refusal) {
+		t.Errorf("the flag does not win: %q", errs)
+	}
+}
+
+// broken is a pipe that nobody reads.
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// The exit codes of the contract that these commands have: 3 is a miss of the
+// store, and 130 is tested with a process of its own.
+func TestExitCodes(t *testing.T) {
+	fails := file(t, "fails.kiln", "case A01 rules=G1\nopen p session\np groups -> 1\n")
+	for _, c := range []struct {
+		code   int
+		args   []string
+		stdout io.Writer
+	}{
+		{exitDone, []string{"devices"}, io.Discard},
+		{exitFailed, []string{"devices"}, broken{}},
+		{exitFailed, []string{"devices", "--json"}, broken{}},
+		{exitFailed, []string{"env"}, broken{}},
+		{exitFailed, []string{"run", "--model", "bert_tiny_l2_h128", "--requests", "1", "--passes", "1"}, broken{}},
+		{exitUsage, []string{"devices", "all"}, io.Discard},
+		{exitFinding, []string{"conform", fails}, io.Discard},
+	} {
+		var errs bytes.Buffer
+		if code := Main(c.args, strings.NewReader(""), c.stdout, &errs); code != c.code {
+			t.Errorf("kiln %v: exit %d, want %d; stderr %q", c.args, code, c.code, errs.String())
+		}
+		if want := c.code == exitFailed || c.code == exitUsage; want != (strings.Count(errs.String(), "\n") == 1) {
+			t.Errorf("kiln %v: stderr %q", c.args, errs.String())
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal is a pair of a pseudo terminal's ends.
+func terminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no pseudo terminal here:", err)
+	}
+	t.Cleanup(func() { master.Close() })
+	fd := int(master.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Skip("no pseudo terminal here:", err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no pseudo terminal here:", err)
+	}
+	return master, slave
+}
+
+// screen keeps what a terminal was sent, and tells when some text has come.
+type screen struct {
+	text  bytes.Buffer
+	until string
+	shown chan struct{}
+}
+
+// watch reads the terminal until its last writer has closed it.
+func (s *screen) watch(master io.Reader) {
+	var chunk [4096]byte
+	for {
+		n, err := master.Read(chunk[:]) // EIO: nobody holds the other end
+		s.text.Write(chunk[:n])
+		if s.until != "" && bytes.Contains(s.text.Bytes(), []byte(s.until)) {
+			close(s.shown)
+			s.until = ""
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// started runs the command as a process of its own with a terminal as stderr
+// and gives it the signal once the terminal shows until.
+func started(t *testing.T, until string, signal os.Signal, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	master, slave := terminal(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, slave
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := slave.Close(); err != nil {
+		t.Error(err)
+	}
+	s := &screen{until: until, shown: make(chan struct{})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.watch(master)
+	}()
+	if signal != nil {
+		select {
+		case <-s.shown:
+			if err := cmd.Process.Signal(signal); err != nil {
+				t.Error(err)
+			}
+		case <-ended:
+		}
+	}
+	err = cmd.Wait()
+	<-ended
+	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), s.text.String()
+}
+
+// scratch lists the folders that kernels are compiled in, of every process.
+func scratch(t *testing.T) []string {
+	t.Helper()
+	found, err := filepath.Glob("/dev/shm/kiln-kernels-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// A run that is interrupted ends with 130 and one line, says nothing else, and
+// leaves no folder behind.
+func TestInterrupted(t *testing.T) {
+	for _, signal := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		before := scratch(t)
+		plot := filepath.Join(t.TempDir(), "run.png")
+		code, out, screen := started(t, " of 3,000", signal, "run", "--model", "bert_tiny_l2_h128", "--passes", "1000", "--plot", plot)
+		if code != exitInterrupted || out != "" {
+			t.Errorf("%v: exit %d, stdout %q", signal, code, out)
+		}
+		lines := strings.Split(strings.TrimSpace(screen), "\n")
+		if last := lines[0][strings.LastIndexByte(strings.TrimSpace(lines[0]), '\r')+1:]; len(lines) != 1 || !strings.HasPrefix(last, "kiln: run: interrupted") {
+			t.Errorf("%v: stderr %q", signal, screen)
+		}
+		if _, err := os.Stat(plot); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%v: a picture of half a run: %v", signal, err)
+		}
+		// Another process may have made a folder meanwhile: it goes, too.
+		gone := func() bool {
+			return !slices.ContainsFunc(scratch(t), func(dir string) bool { return !slices.Contains(before, dir) })
+		}
+		for deadline := time.Now().Add(time.Minute); !gone(); {
+			if time.Now().After(deadline) {
+				t.Fatalf("%v: left in /dev/shm: %v, before %v", signal, scratch(t), before)
+			}
+			pause := time.NewTimer(50 * time.Millisecond)
+			<-pause.C
+		}
+	}
+}
+
+// On a terminal a run shows how far it is, and wipes that off in the end. A
+// report comes on stdout only. On anything else stderr stays empty, which
+// every other test here sees.
+func TestProgressOnATerminal(t *testing.T) {
+	code, out, screen := started(t, "", nil, "run", "--model", "bert_tiny_l2_h128", "--requests", "500", "--passes", "1")
+	if code != exitDone || !strings.Contains(out, "artefacts compiled") {
+		t.Fatalf("exit %d, %q", code, out)
+	}
+	for _, want := range []string{"\rcold  ", "░", " of 500", "/s  ", " left"} {
+		if !strings.Contains(screen, want) {
+			t.Errorf("no %q on the terminal: %q", want, screen)
+		}
+	}
+	if !strings.HasSuffix(screen, "\r") || strings.Contains(screen, "\n") {
+		t.Errorf("the line is not wiped off: %q", screen)
+	}
+}

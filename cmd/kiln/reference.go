@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kiln-cache/kiln/internal/refnet"
+)
+
+// sampled is how many requests of a trace are checked against the reference,
+// and shortEnough what it takes the reference long enough to compute.
+const (
+	sampled     = 8
+	shortEnough = 64 // tokens
+)
+
+// compare gives the largest absolute error of the sampled outputs, and an error
+// if one of them is too far from the reference.
+func (r *replayer) compare(ctx context.Context, incomplete bool) (float64, error) {
+	if r.checked == nil {
+		if err := r.reference(ctx); err != nil {
+			return 0, err
+		}
+	}
+	worst := 0.0
+	for _, c := range r.checked {
+		if incomplete && r.outputs[c.place] == nil {
+			continue
+		}
+		d, err := refnet.Compare(r.outputs[c.place], c.want)
+		if err != nil {
+			return 0, err
+		}
+		worst = max(worst, d.Absolute)
+		if !(d.Relative <= mostRelativeError) {
+			return worst, fmt.Errorf("request %d differs from the reference by %.3g, want at most %g: report it with the output of kiln devices and kiln env", c.place+1, d.Relative, mostRelativeError)
+		}
+	}
+	return worst, nil
+}
+
+// reference computes the sampled requests in float64: spread over the trace,
+// short ones if there are any.
+func (r *replayer) reference(ctx context.Context) error {
+	r.progress.Note("checking a sample of the outputs against the float64 reference")
+	defer r.progress.Clear()
+	net := refnet.New(r.model, r.weights)
+	every := max(1, len(r.requests)/sampled)
+	for first := 0; first < len(r.requests) && len(r.checked) < sampled; first += every {
+		place := first
+		for at := first; at < min(first+every, len(r.requests)); at++ {
+			if n, _ := r.tokens(at); n <= shortEnough {
+				place = at
+				break
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		ids := r.ids(place)
+		want, err := net.Forward([][]int32{ids}, []int{len(ids)})
+		if err != nil {
+			return err
+		}
+		var flat []float64
+		for _, row := range want {
+			flat = append(flat, row...)
+		}
+		r.checked = append(r.checked, check{place, flat})
+	}
+	return nil
+}

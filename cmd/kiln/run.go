@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"strings"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
+	"github.com/kiln-cache/kiln/data"
+	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/manifest"
+	"github.com/kiln-cache/kiln/internal/oplist"
+	"github.com/kiln-cache/kiln/internal/trace"
+	"github.com/kiln-cache/kiln/sessioncache"
+	"github.com/kiln-cache/kiln/shapegroups"
+	"github.com/kiln-cache/kiln/shapegroups/policy"
+)
+
+// runFlags are the flags of `kiln run` as they are typed.
+type runFlags struct {
+	trace, model, device, policy, bucket, plot string
+	store, record                              string
+	groups, constants, storeCapacity           kiln.Limit
+	sessions, announce, requests, passes       int
+	seed                                       uint64
+}
+
+// bounds of the numbers that a person may ask for.
+const (
+	mostSessions = 1024
+	mostPasses   = 1000
+	mostRequests = math.MaxInt32
+)
+
+const bucketings = "exact, multiple:N, pow2 or geometric:K, with N and K from 1"
+
+// sessionPolicies are the names of the policies that a session may have.
+func sessionPolicies() []string {
+	var all []string
+	for _, k := range policy.Kinds() {
+		all = append(all, string(k))
+	}
+	return all
+}
+
+// defaultBucket is the command's own; a library's session buckets nothing
+// unless it is told to.
+const defaultBucket = "geometric:8"
+
+func (f *runFlags) define(c *call) {
+	*f = runFlags{model: "minilm_l6_h384", device: cpu.Name, sessions: 4, passes: 2, seed: 1}
+	c.text(&f.trace, "trace FILE", "request trace: CSV, also gzipped, with a column len (default a built-in sample)", "the file of a trace", nil)
+	c.text(&f.model, "model NAME|FILE", "built in are "+strings.Join(data.Models(), ", ")+"; else an op list's file", "a built-in model or an op list's file", nil)
+	c.oneOf(&f.device, "device NAME", "the device that runs it, see kiln devices", ops.Names()...)
+	c.whole(&f.sessions, "sessions N", 1, mostSessions, "sessions that work side by side")
+	c.capacity(&f.groups, "groups N", "shape groups a session may hold, a number or unlimited; 0 keeps none (default 64)", "")
+	c.oneOf(&f.policy, "policy P", "which group goes when a session is full: "+list(sessionPolicies())+" (default duel)", sessionPolicies()...)
+	c.text(&f.bucket, "bucket B", "which shape is compiled for a request's: "+bucketings+" (default "+defaultBucket+")", bucketings, isBucketing)
+	c.whole(&f.announce, "announce N", 0, mostRequests, "tell a session the shapes of its next N requests")
+	c.whole(&f.requests, "requests N", 0, mostRequests, "replay only the first N requests; 0 is all")
+	c.whole(&f.passes, "passes N", 1, mostPasses, "times that the trace is replayed")
+	c.capacity(&f.constants, "constants MiB", "for prepared weights, a number or unlimited; 0 shares none (default unlimited)", "")
+	c.text(&f.store, "store DIR", "keep compiled kernels over restarts in this directory (default none)", "a directory's name", nil)
+	c.capacity(&f.storeCapacity, "store-capacity MiB", "for the store, a number or unlimited (default 1024)", "")
+	c.seed(&f.seed, "seed N", "what token ids, and weights that no file has, are made from")
+	c.text(&f.record, "record FILE", "write what was asked for as a manifest for kiln warm", "a file's name", nil)
+	c.text(&f.plot, "plot FILE.png", "draw hits and latency over time as this picture", "the name of a PNG file", nil)
+}
+
+func isBucketing(text string) bool {
+	_, err := shapegroups.ParseBucketing(text)
+	return err == nil
+}
+
+// job is a checked `kiln run`.
+type job struct {
+	model    *oplist.Model
+	requests []trace.Request
+	library  ops.Library
+	session  sessioncache.Config
+	config   kiln.Config
+	runFlags
+
+	recorded []manifest.Item // with --record
+	failed   error           // of the first request that failed, once it ran
+}
+
+func runCommand(ctx context.Context, c *call) error {
+	var f runFlags
+	f.define(c)
+	if err := c.parse(0); err != nil {
+		return err
+	}
+	j, err := f.check()
+	if err != nil {
+		return usageError{err}
+	}
+	j.config.Logger = c.logger()
+	run, recorders, err := j.replay(ctx, c)
+	if err != nil {
+		return err
+	}
+	if f.plot != "" {
+		if err := report.Plot(f.plot, run, recorders); err != nil {
+			return err
+		}
+	}
+	if f.record != "" {
+		if err := writeManifest(f.record, j.recorded); err != nil {
+			return err
+		}
+	}
+	if c.json {
+		err = run.WriteJSON(c.stdout)
+	} else {
+		err = run.WriteText(c.stdout)
+	}
+	return errors.Join(err, verdict(run, j.failed))
+}
+
+// check turns the flags into a job, or says what is wrong with the first bad one.
+func (f runFlags) check() (*job, error) {
+	j := &job{runFlags: f}
+	settings := env.Read(env.Process())
+	var err error
+	if j.library, err = library(f.device, settings.CPUISA.Value); err != nil {
+		if isa := settings.CPUISA; isa.Source == env.Environment {
+			return nil, fmt.Errorf("%s %q: %w", isa.Name, isa.Value, err)
+		}
+		return nil, fmt.Errorf("--device %s: %w", f.device, err)
+	}
+	if j.session, err = f.sessionConfig(settings); err != nil {
+		return nil, err
+	}
+	j.config.CPUConstants = f.constants
+	j.config.StoreDir, j.config.StoreCapacity, j.config.StoreRequired = f.store, f.storeCapacity, f.store != ""
+	j.config.Identity = func(string) gpuexec.Identity { return j.library.Devices(context.Background())[0].Identity }
+	j.config.ArtefactEntries = kiln.Unlimited
+	if settings.ArtefactCapacity.Source == env.Environment {
+		j.config.ArtefactEntries = kiln.Limit{}
+	}
+	if f.plot != "" {
+		if err := report.CheckPlotPath(f.plot); err != nil {
+			return nil, fmt.Errorf("--plot: %w", err)
+		}
+	}
+	if j.model, err = model(f.model); err != nil {
+		return nil, fmt.Errorf("--model: %w", err)
+	}
+	if j.requests, err = requests(f.trace); err != nil {
+		return nil, fmt.Errorf("--trace: %w", err)
+	}
+	if f.requests > 0 {
+		j.requests = j.requests[:min(f.requests, len(j.requests))]
+	}
+	return j, nil
+}
+
+// sessionConfig is what the flags say, else the environment, else the defaults.
+func (f runFlags) sessionConfig(settings env.Settings) (sessioncache.Config, error) {
+	cfg := sessioncache.Config{Groups: settings.SessionGroups.Value, Policy: settings.SessionPolicy.Value}
+	bucket, from := defaultBucket, "--bucket"
+	if settings.Bucket.Source == env.Environment {
+		bucket, from = settings.Bucket.Value, settings.Bucket.Name
+	}
+	if f.bucket != "" {
+		bucket, from = f.bucket, "--bucket"
+	}
+	if f.policy != "" {
+		cfg.Policy = f.policy
+	}
+	if f.groups.Given() {
+		cfg.Groups = f.groups
+	}
+	var err error
+	if cfg.Bucket, err = shapegroups.ParseBucketing(bucket); err != nil {
+		return cfg, fmt.Errorf("%s %q: want %s", from, bucket, bucketings)
+	}
+	if _, err = cfg.Validate(); err != nil {
+		return cfg, err
+	}
+	return cfg, nil
+}
+
+// library gives the backend of a device's name.
+func library(device, isa string) (ops.Library, error) {
+	if device == cpu.Name {
+		return cpu.New(isa)
+	}
+	if lib := ops.Find(device); lib != nil {
+		return lib, nil
+	}
+	return nil, fmt.Errorf("no such device: want one of %s", strings.Join(ops.Names(), ", "))
+}
+
+// model reads a built-in op list or a file.
+func model(name string) (*oplist.Model, error) {
+	if text, ok := data.Model(name); ok {
+		return oplist.Parse(name, text)
+	}
+	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%q is neither a file nor one of %s", name, strings.Join(data.Models(), ", "))
+	}
+	return oplist.Open(name)
+}
+
+// requests reads a trace, the built-in sample without a file. A trace that
+// cannot be run as a whole is refused before anything is.
+func requests(file string) (all []trace.Request, err error) {
+	if file == "" {
+		name, text := data.Sample()
+		return trace.ReadRequests(name, bytes.NewReader(text))
+	}
+	if all, err = trace.Requests(file); err != nil {
+		return nil, readable(err)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s: no request behind its header: want one a line", file)
+	}
+	for i, q := range all {
+		if q.Len < 1 {
+			return nil, fmt.Errorf("%s: request %d has the len 0: want at least 1 token", file, i+1)
+		}
+	}
+	return all, nil
+}
+
+// readable adds what a trace is to an error that shows a file to be none.
+func readable(err error) error {
+	if bad, ok := errors.AsType[*trace.Error](err); ok && bad.Line <= 1 && errors.Is(err, kiln.ErrInvalid) {
+		return fmt.Errorf("%w; a trace is CSV, or that gzipped, whose header names a column len", err)
+	}
+	return err
+}
+
+// mostRelativeError is how far a sampled output may lie from the reference.
+const mostRelativeError = 1e-4
+
+// verdict fails a run whose requests failed; replay has failed one whose
+// sampled outputs were wrong.
+func verdict(run *report.Run, first error) error {
+	for _, p := range run.Passes {
+		if p.Errors > 0 {
+			return fmt.Errorf("pass %s: %d of %d requests failed, the first with: %w", p.Name, p.Errors, p.Requests, first)
+		}
+	}
+	return nil
+}

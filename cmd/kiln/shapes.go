@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kiln-cache/kiln/sessioncache"
+	"github.com/kiln-cache/kiln/shapegroups"
+	"github.com/kiln-cache/kiln/shapegroups/advice"
+	"github.com/kiln-cache/kiln/shapegroups/policy"
+	"github.com/kiln-cache/kiln/shapegroups/simulate"
+)
+
+func shapesCommand(ctx context.Context, c *call) error {
+	verbs := map[string]struct {
+		about string
+		run   func(context.Context, *call) error
+	}{
+		"simulate": {"replay a trace through eviction policies", shapesSimulate},
+		"advise":   {"say which bucketing saves most on a trace", shapesAdvise},
+	}
+	if len(c.args) > 0 {
+		if v, ok := verbs[c.args[0]]; ok {
+			c.name, c.use, c.about, c.args = "shapes "+c.args[0], "--trace FILE [flags]", v.about, c.args[1:]
+			return v.run(ctx, c)
+		}
+	}
+	c.about += "\nsee kiln shapes simulate --help and kiln shapes advise --help"
+	if err := c.parse(1); err != nil {
+		return err
+	}
+	return usagef("want kiln shapes simulate or kiln shapes advise, flags behind it: see kiln shapes --help")
+}
+
+// cell is one line of `kiln shapes simulate`.
+type cell struct {
+	Trace    string  `json:"trace"`
+	Key      string  `json:"key"`
+	Capacity int     `json:"capacity"`
+	Policy   string  `json:"policy"`
+	Announce int     `json:"announce"`
+	Keep     string  `json:"keep"`
+	Waiting  int     `json:"waiting"`
+	Requests int     `json:"requests"`
+	Hits     int     `json:"hits"`
+	HitRatio float64 `json:"hit_ratio"`
+	Distinct int     `json:"distinct"`
+}
+
+// shapesSimulate replays a trace through every key, capacity and policy asked for.
+func shapesSimulate(ctx context.Context, c *call) error {
+	file, keys, capacities, policies, kept := "", "", strconv.Itoa(sessioncache.DefaultGroups), string(policy.Duel), string(policy.Always)
+	announce, waiting := 0, 0
+	c.text(&file, "trace FILE", "CSV, also gzipped, with a column len, or batch and max_len for pair: keys", "the file of a trace", nil)
+	c.text(&keys, "key KEY[,...]", simulateKeys, simulateKeys, nil)
+	c.text(&capacities, "capacity N[,...]", "shape groups", capacityWant, nil)
+	c.text(&policies, "policy P[,...]", list(simulatePolicies())+"; belady is the offline optimum", list(simulatePolicies()), nil)
+	c.whole(&announce, "announce N", 0, mostAhead, "the shapes of the next N rows are announced")
+	c.oneOf(&kept, "keep WHICH", "which new shapes are kept: always or worth", string(policy.Always), string(policy.Worth))
+	c.whole(&waiting, "waiting N", 0, mostAhead, "rows are served out of N+1 at hand, the first whose group is resident")
+	if err := c.parse(0); err != nil {
+		return err
+	}
+	if file == "" || keys == "" {
+		return usagef("--trace and --key must be given: see kiln shapes simulate --help")
+	}
+	setups, err := setups(capacities, policies, policy.Keep(kept), announce, waiting)
+	if err != nil {
+		return err
+	}
+	streams, err := streams(file, keys)
+	if err != nil {
+		return err
+	}
+	for _, stream := range streams {
+		for _, s := range setups {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			r, err := simulate.Run(stream.shapes, s)
+			if err != nil {
+				return usageError{err}
+			}
+			if err := c.cell(cell{filepath.Base(file), stream.key, s.Groups, string(s.Policy), s.Announce, string(s.Keep), s.Waiting,
+				r.Requests, r.Hits, r.Ratio(), r.Distinct}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// stream is a trace under one key.
+type stream struct {
+	key    string
+	shapes []shapegroups.Shape
+}
+
+// streams reads the trace under every key, before any of them is replayed.
+func streams(file, keys string) ([]stream, error) {
+	var all []stream
+	for text := range strings.SplitSeq(keys, ",") {
+		key, err := simulate.ParseKey(text)
+		if err != nil {
+			return nil, usagef("--key %.40q: want %s", text, simulateKeys)
+		}
+		shapes, err := key.Stream(file)
+		if err != nil {
+			return nil, usagef("--trace: %w", readable(err))
+		}
+		all = append(all, stream{key.String(), shapes})
+	}
+	return all, nil
+}
+
+func (c *call) cell(x cell) error {
+	if c.json {
+		return json.NewEncoder(c.stdout).Encode(x)
+	}
+	_, err := fmt.Fprintf(c.stdout, "%s  %-14s %5d groups  %-6s announce %d keep %s waiting %d  %6.2f %% of %d hit, %d shapes\n",
+		x.Trace, x.Key, x.Capacity, x.Policy, x.Announce, x.Keep, x.Waiting, 100*x.HitRatio, x.Requests, x.Distinct)
+	return err
+}
+
+// mostAhead bounds how far a simulated server sees.
+const mostAhead = 1 << 20
+
+const simulateKeys = "exact, multiple:N, pow2 or geometric:K, or pair: and one of these; several with commas"
+
+var capacityWant = fmt.Sprintf("a whole number from 1 to %d, several with commas", mostCapacity)
+
+func simulatePolicies() []string { return append(sessionPolicies(), string(simulate.Belady)) }
+
+// setups is every capacity with every policy.
+func setups(capacities, policies string, keep policy.Keep, announce, waiting int) ([]simulate.Setup, error) {
+	var all []simulate.Setup
+	for text := range strings.SplitSeq(capacities, ",") {
+		groups, ok := decimal(text)
+		if !ok || groups < 1 || groups > mostCapacity {
+			return nil, usagef("--capacity %.40q: want %s", text, capacityWant)
+		}
+		for name := range strings.SplitSeq(policies, ",") {
+			if !slices.Contains(simulatePolicies(), name) {
+				return nil, usagef("--policy %.40q: want %s", name, list(simulatePolicies()))
+			}
+			all = append(all, simulate.Setup{Policy: policy.Kind(name), Groups: int(groups), Keep: keep, Announce: announce, Waiting: waiting})
+		}
+	}
+	return all, nil
+}
+
+// choiceRow is one bucketing of `kiln shapes advise --json`.
+type choiceRow struct {
+	Bucketing string  `json:"bucketing"`
+	Distinct  int     `json:"distinct"`
+	Hits      int     `json:"hits"`
+	HitRatio  float64 `json:"hit_ratio"`
+	Useful    int64   `json:"useful"`
+	Padded    int64   `json:"padded"`
+	Lost      float64 `json:"lost"`
+}
+
+// adviceReport is `kiln shapes advise --json`.
+type adviceReport struct {
+	Trace      string      `json:"trace"`
+	Requests   int         `json:"requests"`
+	Distinct   int         `json:"distinct"`
+	WorkingSet []working   `json:"working_set"`
+	Capacity   int         `json:"capacity"`
+	HitRatios  []policyRow `json:"hit_ratios"`
+	Bucketings []choiceRow `json:"bucketings"`
+	Use        string      `json:"use"`
+}
+
+type working struct {
+	Window int     `json:"window"`
+	Shapes float64 `json:"shapes"`
+}
+
+type policyRow struct {
+	Policy   string  `json:"policy"`
+	Capacity int     `json:"capacity"`
+	HitRatio float64 `json:"hit_ratio"`
+}
+
+func shapesAdvise(_ context.Context, c *call) error {
+	file, compile, running, capacity := "", 1.0, 0.01, sessioncache.DefaultGroups
+	c.text(&file, "trace FILE", "CSV, also gzipped, with a column len", "the file of a trace", nil)
+	c.seconds(&compile, "compile-seconds C", "what a shape costs to compile")
+	c.seconds(&running, "run-seconds R", "what a request costs to run without padding")
+	c.whole(&capacity, "capacity N", 1, mostCapacity, "shape groups of the session")
+	if err := c.parse(0); err != nil {
+		return err
+	}
+	if file == "" {
+		return usagef("--trace must be given: see kiln shapes advise --help")
+	}
+	requests, err := requests(file)
+	if err != nil {
+		return usageError{fmt.Errorf("--trace: %w", err)}
+	}
+	stream := make([]shapegroups.Shape, len(requests))
+	for i, q := range requests {
+		if stream[i], err = shapegroups.N(q.Len); err != nil {
+			return usageError{fmt.Errorf("--trace: %s: request %d: %w", file, i+1, err)}
+		}
+	}
+	r, err := advice.Advise(stream, advice.Costs{Compile: compile, Run: running, Groups: capacity})
+	if err != nil {
+		return usageError{err}
+	}
+	return c.advice(filepath.Base(file), capacity, r)
+}
+
+func (c *call) advice(file string, capacity int, r advice.Report) error {
+	out := adviceReport{Trace: file, Requests: r.Requests, Distinct: r.Distinct, Capacity: capacity, Use: r.String()}
+	for _, w := range r.Working {
+		out.WorkingSet = append(out.WorkingSet, working{w.Window, w.Shapes})
+	}
+	for _, x := range r.Cells {
+		out.HitRatios = append(out.HitRatios, policyRow{string(x.Policy), x.Groups, x.HitRatio})
+	}
+	for _, x := range r.Choices {
+		out.Bucketings = append(out.Bucketings, choiceRow{x.Bucketing.String(), x.Distinct, x.Hits, x.HitRatio, x.Padding.Asked, x.Padding.Compiled, x.Lost})
+	}
+	if c.json {
+		return json.NewEncoder(c.stdout).Encode(out)
+	}
+	fmt.Fprintf(c.stdout, "%s: %d requests, %d distinct shapes\n", file, out.Requests, out.Distinct)
+	for _, w := range out.WorkingSet {
+		fmt.Fprintf(c.stdout, "  in use within %d requests: %.1f shapes\n", w.Window, w.Shapes)
+	}
+	fmt.Fprintf(c.stdout, "\nbucketings with %d groups:\n", capacity)
+	for _, b := range out.Bucketings {
+		fmt.Fprintf(c.stdout, "  %-14s %5d shapes  %6.2f %% hit  %6.2f %% padding  %10.1f s lost\n",
+			b.Bucketing, b.Distinct, 100*b.HitRatio, 100*(float64(b.Padded)/float64(b.Useful)-1), b.Lost)
+	}
+	_, err := fmt.Fprintf(c.stdout, "\n%s\n", out.Use)
+	return err
+}

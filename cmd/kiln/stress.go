@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/kiln-cache/kiln/stress"
+	"github.com/kiln-cache/kiln/stress/conform"
+)
+
+// conformCommand hands everything over: the runner reads its own flags, since a
+// script's processes start this very command again.
+func conformCommand(_ context.Context, c *call) error {
+	c.code = conform.Main(c.args, c.stdout, c.stderr)
+	return nil
+}
+
+// mostWorkers is more goroutines than find anything.
+const mostWorkers = 4096
+
+func stressCommand(ctx context.Context, c *call) error {
+	cfg := stress.Config{Seed: 1, Duration: 10 * time.Second, Workers: 8}
+	c.seed(&cfg.Seed, "seed N", "what every goroutine asks for is made from")
+	c.duration(&cfg.Duration, "duration D", "of each scenario")
+	c.oneOf(&cfg.Scenario, "scenario NAME", list(stress.Scenarios())+" (default each in turn)", stress.Scenarios()...)
+	c.whole(&cfg.Workers, "workers N", 1, mostWorkers, "goroutines of a scenario")
+	if err := c.parse(0); err != nil {
+		return err
+	}
+	report, err := stress.Run(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if len(report.Violations) > 0 {
+		c.code = exitFinding
+	}
+	if c.json {
+		return json.NewEncoder(c.stdout).Encode(report)
+	}
+	fmt.Fprintf(c.stdout, "%d operations, %d violations\n", report.Operations, len(report.Violations))
+	for _, v := range report.Violations {
+		fmt.Fprintln(c.stdout, "  "+v)
+	}
+	if len(report.Violations) > 0 {
+		fmt.Fprintf(c.stdout, "to repeat: kiln stress --seed %d --duration %v --workers %d --scenario %q\n", cfg.Seed, cfg.Duration, cfg.Workers, cfg.Scenario)
+	}
+	return nil
+}

@@ -1,0 +1,302 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/encoder"
+	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/manifest"
+)
+
+// writeManifest replaces the file as a whole or not at all.
+func writeManifest(file string, items []manifest.Item) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	if err = errors.Join(manifest.Write(f, items), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}
+
+// The results of an item.
+const (
+	warmBuilt   = "built"
+	warmHit     = "hit"     // the store had it
+	warmFailed  = "failed"  // see its error
+	warmCrashed = "crashed" // the process died in it
+	warmSkipped = "skipped" // the budget was used up
+)
+
+// warmed is one line of `kiln warm`, and of the progress kept beside a manifest.
+type warmed struct {
+	Backend    string  `json:"backend"`
+	Op         string  `json:"op"`
+	Descriptor string  `json:"descriptor"`
+	Result     string  `json:"result"`
+	Seconds    float64 `json:"seconds"`
+	Error      string  `json:"error,omitempty"`
+}
+
+// warmer builds what a manifest names, in a child process that may die of an
+// item: then another one goes on behind it.
+type warmer struct {
+	*call
+	file, store string
+	capacity    limit.Limit
+	child       bool
+	progress    *os.File
+	failures    int
+}
+
+func warmCommand(ctx context.Context, c *call) error {
+	w := &warmer{call: c}
+	budget := 0.0
+	c.text(&w.file, "manifest FILE", "what kiln run --record wrote", "a manifest's file", nil)
+	c.text(&w.store, "store DIR", "where the kernels are kept (default KILN_STORE_DIR)", "a directory's name", nil)
+	c.capacity(&w.capacity, "store-capacity MiB", "for the store, a number or unlimited (default 1024)", "")
+	c.seconds(&budget, "budget SECONDS", "wall time to spend; 0 is no bound")
+	c.toggle(&w.child, "child", "be the process that builds: items on standard input")
+	if err := c.parse(0); err != nil {
+		return err
+	}
+	if w.store == "" {
+		w.store = env.Read(env.Process()).StoreDir.Value
+	}
+	if w.store == "" {
+		return usagef("--store must be given, or KILN_STORE_DIR set: nothing would be kept")
+	}
+	if w.child {
+		return w.build(ctx)
+	}
+	items, err := w.items()
+	if err != nil {
+		return usageError{err}
+	}
+	if budget > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(budget*float64(time.Second)))
+		defer cancel()
+	}
+	return w.drive(ctx, items)
+}
+
+// items reads the manifest and leaves out what an interrupted run has done.
+func (w *warmer) items() ([]manifest.Item, error) {
+	if w.file == "" {
+		return nil, errors.New("--manifest must be given: see kiln warm --help")
+	}
+	f, err := os.Open(w.file)
+	if err != nil {
+		return nil, fmt.Errorf("--manifest: %w", err)
+	}
+	defer f.Close()
+	items, err := manifest.Read(w.file, f)
+	if err != nil {
+		return nil, fmt.Errorf("--manifest: %w", err)
+	}
+	manifest.Sort(items)
+	w.progress, err = os.OpenFile(w.file+".progress", os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("--manifest: its progress is kept beside it: %w", err)
+	}
+	done := make(map[warmed]bool)
+	for d := json.NewDecoder(w.progress); ; {
+		var was warmed
+		if d.Decode(&was) != nil { // its end, or a line that was cut
+			break
+		}
+		done[warmed{Backend: was.Backend, Op: was.Op, Descriptor: was.Descriptor}] = true
+	}
+	left := items[:0]
+	for _, i := range items {
+		if !done[warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor}] {
+			left = append(left, i)
+		}
+	}
+	return left, nil
+}
+
+// drive runs children until every item has a result.
+func (w *warmer) drive(ctx context.Context, items []manifest.Item) error {
+	for len(items) > 0 && ctx.Err() == nil {
+		n, err := w.session(ctx, items)
+		if err != nil {
+			return err
+		}
+		items = items[n:]
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err() // interrupted: the progress stays
+	}
+	for _, i := range items {
+		if err := w.print(warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor, Result: warmSkipped}); err != nil {
+			return err
+		}
+	}
+	if err := w.progress.Close(); err != nil {
+		return err
+	}
+	if len(items) == 0 { // nothing to resume
+		if err := os.Remove(w.progress.Name()); err != nil {
+			return err
+		}
+	}
+	if w.failures > 0 {
+		return fmt.Errorf("%d items failed or crashed: see above", w.failures)
+	}
+	return nil
+}
+
+// session runs one child and gives how many items it has dealt with.
+func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	args := []string{"warm", "--child", "--store", w.store, "--log-level", w.level}
+	if w.capacity.Given() {
+		args = append(args, "--store-capacity", w.capacity.String())
+	}
+	child := exec.CommandContext(ctx, self, args...)
+	child.Stderr = w.stderr
+	in, err := child.StdinPipe()
+	if err != nil {
+		return 0, err
+	}
+	out, err := child.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := child.Start(); err != nil {
+		return 0, err
+	}
+	go func() { // ends when the child has read all or died
+		defer in.Close()
+		e := json.NewEncoder(in)
+		for _, i := range items {
+			if e.Encode(i) != nil {
+				return
+			}
+		}
+	}()
+	n := 0
+	for d := json.NewDecoder(out); n < len(items); n++ {
+		var r warmed
+		if d.Decode(&r) != nil {
+			break
+		}
+		if err := w.result(r); err != nil {
+			return n, errors.Join(err, child.Process.Kill(), child.Wait())
+		}
+	}
+	died := child.Wait()
+	if n == len(items) || ctx.Err() != nil {
+		return n, nil
+	}
+	if n == 0 && died == nil {
+		return 0, errors.New("the building process ended without a result")
+	}
+	var exit *exec.ExitError
+	if errors.As(died, &exit) && exit.ExitCode() == exitUsage {
+		return 0, usagef("--store %s: see above", w.store)
+	}
+	i := items[n]
+	return n + 1, w.result(warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor, Result: warmCrashed, Error: fmt.Sprint(died)})
+}
+
+// result keeps and prints what became of an item.
+func (w *warmer) result(r warmed) error {
+	if r.Result == warmFailed || r.Result == warmCrashed {
+		w.failures++
+	}
+	if err := json.NewEncoder(w.progress).Encode(r); err != nil {
+		return err
+	}
+	return w.print(r)
+}
+
+func (w *warmer) print(r warmed) error {
+	if w.json {
+		return json.NewEncoder(w.stdout).Encode(r)
+	}
+	_, err := fmt.Fprintf(w.stdout, "%-8s %8.3f s  %s %s %s\n", r.Result, r.Seconds, r.Backend, r.Op, r.Error)
+	return err
+}
+
+// build is the child: a result on standard output for every item on standard
+// input.
+func (w *warmer) build(ctx context.Context) (err error) {
+	rt, err := kiln.Open(kiln.Config{StoreDir: w.store, StoreCapacity: w.capacity, StoreRequired: true, Logger: w.logger()})
+	if err != nil {
+		return usageError{err}
+	}
+	defer func() { err = errors.Join(err, rt.Close(context.WithoutCancel(ctx))) }()
+	out := json.NewEncoder(w.stdout)
+	for d := json.NewDecoder(bufio.NewReader(w.stdin)); ; {
+		var i manifest.Item
+		if err := d.Decode(&i); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		r := warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor}
+		began := time.Now()
+		r.Result, err = warmOne(ctx, rt, i)
+		r.Seconds = time.Since(began).Seconds()
+		if err != nil {
+			r.Result, r.Error = warmFailed, err.Error()
+		}
+		if err := out.Encode(r); err != nil {
+			return err
+		}
+	}
+}
+
+// warmOne has one item ready, stored before it counts as built.
+func warmOne(ctx context.Context, rt *kiln.Runtime, i manifest.Item) (string, error) {
+	op, err := ops.Parse(i.Op)
+	if err != nil {
+		return "", err
+	}
+	lib, err := library(i.Backend, env.Read(env.Process()).CPUISA.Value)
+	if err != nil {
+		return "", err
+	}
+	source, err := lib.Source(op)
+	if err != nil {
+		return "", err
+	}
+	exec, err := rt.Executor(ctx, lib, 0)
+	if err != nil {
+		return "", err
+	}
+	lease, how, err := rt.Artefacts().Get(ctx, encoder.Request(exec, source, i.Descriptor))
+	if err != nil {
+		return "", err
+	}
+	lease.End()
+	if how.Event != artefacts.Miss {
+		return warmHit, nil
+	}
+	return warmBuilt, rt.Artefacts().Settle(ctx)
+}

@@ -1,0 +1,322 @@
+package kiln_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/data"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/internal/oplist"
+	"github.com/kiln-cache/kiln/sessioncache"
+	"github.com/kiln-cache/kiln/shapegroups"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var ctx = context.Background()
+
+// environment is a lookup of these variables alone.
+func environment(vars map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		v, ok := vars[name]
+		return v, ok
+	}
+}
+
+func open(t *testing.T, cfg kiln.Config) *kiln.Runtime {
+	t.Helper()
+	if cfg.Lookup == nil {
+		cfg.Lookup = environment(nil)
+	}
+	r, err := kiln.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func session(t *testing.T, r *kiln.Runtime) *kiln.Session {
+	t.Helper()
+	s, err := r.Session(r.SessionDefaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func group(t *testing.T, s *kiln.Session, dims ...int64) *sessioncache.Handle {
+	t.Helper()
+	shape, err := shapegroups.Of(dims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := s.Acquire(ctx, shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// G11: the 224 names of a BERT-base at 128 tokens cost 18 artefacts, and as many
+// sessions as there may be cost no more.
+func TestNamesShareArtefacts(t *testing.T) {
+	text, ok := data.Model("bert_base_uncased")
+	if !ok {
+		t.Fatalf("no such model among %v", data.Models())
+	}
+	model, err := oplist.Parse("model", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound, err := model.At(1, 128)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made, freed atomic.Int64
+	r := open(t, kiln.Config{})
+	for n := range 3 {
+		s := session(t, r)
+		h := group(t, s, 1, 128)
+		for _, op := range bound {
+			ref, from, err := s.Artefact(ctx, h, op.Name, sessioncache.Options{}, artefacts.Request{
+				Key: op.Identity(),
+				Create: func(context.Context) (artefacts.Built, error) {
+					made.Add(1)
+					return artefacts.Built{Value: op.Identity(), Bytes: 1, Free: func() { freed.Add(1) }}, nil
+				},
+			})
+			if err != nil || ref.Value() != op.Identity() {
+				t.Fatalf("%s: %v, %v", op.Name, ref.Value(), err)
+			}
+			if from.Event != sessioncache.Miss || n > 0 && from.Artefact.Event != artefacts.Hit {
+				t.Errorf("session %d, %s: %+v", n, op.Name, from)
+			}
+			if _, again, err := s.Artefact(ctx, h, op.Name, sessioncache.Options{}, artefacts.Request{}); err != nil || again.Event != sessioncache.Hit {
+				t.Errorf("asked again: %+v, %v", again, err)
+			}
+		}
+		h.Close()
+		if s.Objects() != 224 || made.Load() != 18 || r.Artefacts().Len() != 18 {
+			t.Errorf("session %d: %d names, %d made, %d artefacts, want 224, 18, 18", n, s.Objects(), made.Load(), r.Artefacts().Len())
+		}
+	}
+	if err := r.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if freed.Load() != 18 {
+		t.Errorf("%d freed at Close, want 18", freed.Load())
+	}
+}
+
+// C9, T10: the environment is read once, refusals are kept apart, and what the
+// program says wins.
+func TestProgramWinsOverEnvironment(t *testing.T) {
+	vars := map[string]string{
+		"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "7", "DNNL_PRIMITIVE_CACHE_CAPACITY": "9",
+		"ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY": "cpu:5;gpu:6:cost;tpu:1",
+		"KILN_WORKERS": "3",
+	}
+	r := open(t, kiln.Config{Lookup: environment(vars), GPUConstants: kiln.LimitOf(60)})
+	for kind, want := range map[constants.Kind]string{constants.CPU: "5", constants.GPU: "60"} {
+		if got := r.Constants().Capacity(kind).String(); got != want {
+			t.Errorf("constants on %s: %s, want %s", kind, got, want)
+		}
+	}
+	if got := row(r, "ONEDNN_PRIMITIVE_CACHE_CAPACITY"); got != "7" {
+		t.Errorf("artefacts: %s, want 7", got)
+	}
+	if len(r.Refusals()) != 1 {
+		t.Errorf("refused: %v, want the entry for tpu alone", r.Refusals())
+	}
+	vars["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "8" // read once
+	if got := row(r, "ONEDNN_PRIMITIVE_CACHE_CAPACITY"); got != "7" {
+		t.Errorf("artefacts: %s after the environment changed", got)
+	}
+	r = open(t, kiln.Config{Lookup: environment(vars), ArtefactEntries: kiln.LimitOf(2), CPUConstants: kiln.Unlimited})
+	for i := range 5 {
+		lease, _, err := r.Artefacts().Get(ctx, artefacts.Request{Key: fmt.Sprint(i), Create: func(context.Context) (artefacts.Built, error) {
+			return artefacts.Built{Value: i, Bytes: 1}, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease.End()
+	}
+	if n := r.Artefacts().Len(); n != 2 {
+		t.Errorf("%d artefacts, the program said 2", n)
+	}
+	if got := r.Constants().Capacity(constants.CPU).String(); got != "unlimited" {
+		t.Errorf("constants on cpu: %s, the program said unlimited", got)
+	}
+}
+
+func row(r *kiln.Runtime, name string) string {
+	rows := r.Settings()
+	for i := range rows {
+		if rows[i].Name == name {
+			return rows[i].Value
+		}
+	}
+	return "absent"
+}
+
+// An Open that fails leaves nothing (see TestMain) and says what is wrong.
+func TestFailedOpen(t *testing.T) {
+	for name, cfg := range map[string]kiln.Config{
+		"artefacts": {ArtefactEntries: kiln.LimitOf(-1)},
+		"bytes":     {ArtefactBytes: kiln.LimitOf(-1)},
+		"constants": {CPUConstants: kiln.LimitOf(-1)},
+		"workers":   {Workers: -1},
+	} {
+		cfg.Lookup = environment(nil)
+		if r, err := kiln.Open(cfg); r != nil || !errors.Is(err, kiln.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+}
+
+// F8: what is freed at Close still has its device: sessions go before artefacts,
+// artefacts before constants, constants before executors.
+func TestOrderOfClose(t *testing.T) {
+	fake := &devicetest.Fake{}
+	r := open(t, kiln.Config{})
+	exec, err := r.Executor(ctx, fake, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var order []string
+	note := func(what string) func() {
+		return func() {
+			mu.Lock()
+			defer mu.Unlock()
+			if fake.Leaked() == 0 {
+				what += " without a device"
+			}
+			order = append(order, what)
+		}
+	}
+	s := session(t, r)
+	h := group(t, s, 1)
+	if _, _, err := h.GetOrCreate(ctx, "own", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+		return sessioncache.Value{Any: 1, Free: note("session")}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Artefact(ctx, h, "shared", sessioncache.Options{}, artefacts.Request{Key: "k", Create: func(context.Context) (artefacts.Built, error) {
+		return artefacts.Built{Value: 1, Bytes: 1, Free: note("artefact")}, nil
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	h.Close()
+	engine, err := r.Constants().Engine(constants.CPU, 0, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, _, err := engine.GetOrCompute(ctx, constants.Key{ID: "w"}, 1, constants.Options{}, func(context.Context) (constants.Value, error) {
+		return constants.Value{Any: 1, Bytes: 1, Free: note("constant")}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.End()
+	var wg sync.WaitGroup
+	for range 4 { // idempotent, also at once
+		wg.Go(func() {
+			if err := r.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if want := []string{"session", "artefact", "constant"}; !slices.Equal(order, want) {
+		t.Errorf("freed in order %v, want %v", order, want)
+	}
+	if fake.Leaked() != 0 {
+		t.Error("the device is open after Close")
+	}
+	_, opened := r.Session(sessioncache.Config{})
+	_, again := r.Executor(ctx, fake, 0)
+	for what, err := range map[string]error{"session": opened, "executor": again, "executor's own": exec.Ready(ctx)} {
+		if !errors.Is(err, kiln.ErrClosed) {
+			t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+}
+
+// E1: an executor is opened once for all who ask; a failure is not kept.
+func TestExecutorIsShared(t *testing.T) {
+	var fails atomic.Bool
+	var opens atomic.Int64
+	fails.Store(true)
+	fake := &devicetest.Fake{OnOpen: func() error {
+		opens.Add(1)
+		if fails.Load() {
+			return kiln.ErrUnavailable
+		}
+		return nil
+	}}
+	r := open(t, kiln.Config{})
+	if _, err := r.Executor(ctx, fake, 0); !errors.Is(err, kiln.ErrUnavailable) {
+		t.Fatalf("got %v", err)
+	}
+	fails.Store(false)
+	opens.Store(0)
+	first, err := r.Executor(ctx, fake, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if e, err := r.Executor(ctx, fake, 0); e != first || err != nil {
+				t.Errorf("another executor, %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if opens.Load() != 1 {
+		t.Errorf("opened %d times", opens.Load())
+	}
+	if _, err := r.Executor(ctx, fake, 1); !errors.Is(err, kiln.ErrNotFound) {
+		t.Errorf("device 1: %v", err)
+	}
+}
+
+// F2: a creator's error reaches the caller as it is, and the next call tries again.
+func TestArtefactFails(t *testing.T) {
+	r := open(t, kiln.Config{})
+	s := session(t, r)
+	h := group(t, s, 3)
+	defer h.Close()
+	mine := errors.New("mine")
+	for i := range 2 {
+		_, _, err := s.Artefact(ctx, h, "n", sessioncache.Options{}, artefacts.Request{Key: "k", Create: func(context.Context) (artefacts.Built, error) {
+			if i == 0 {
+				return artefacts.Built{}, mine
+			}
+			panic(mine)
+		}})
+		if !errors.Is(err, mine) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if s.Objects() != 0 || r.Artefacts().Len() != 0 {
+		t.Errorf("%d names, %d artefacts are left of failures", s.Objects(), r.Artefacts().Len())
+	}
+}
