@@ -6,7 +6,9 @@ import (
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // Limit is a capacity: LimitOf(n) or Unlimited. The zero Limit is "not given":
@@ -25,11 +27,36 @@ type Config struct {
 	ArtefactBytes   Limit // default unlimited
 	CPUConstants    Limit // MiB on each device; default ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY, else unlimited
 	GPUConstants    Limit
-	Workers         int // of each device; default KILN_WORKERS, else one a core
+	// StoreDir keeps compiled artefacts over restarts; default KILN_STORE_DIR, else
+	// none. StoreCapacity is in MiB; default KILN_STORE_CAPACITY, else 1024. A
+	// directory that cannot be used is logged and gone without, unless
+	// StoreRequired makes it an error of Open. Identity gives what stored
+	// artefacts of a backend must fit; default that of its first device.
+	StoreDir      string
+	StoreCapacity Limit
+	StoreRequired bool
+	Identity      func(backend string) gpuexec.Identity
 
-	Compiling func(gpuexec.CompileEvent)        // told of compiles that take long
+	// SessionBytes is what all sessions may hold together, each beside its own
+	// capacity; default unlimited. A session that finds it used up has those give
+	// whole groups that hold more above their floors (sessioncache.Config.Floor).
+	SessionBytes Limit
+	// MemoryLimit is what values of sessions, artefacts and constants may take
+	// together: off, auto (0.8 of what the control group or the machine has) or
+	// MiB; default KILN_MEMORY_LIMIT, else off. Above it the cheapest to make again
+	// go, a byte, constants last. It is reached from above: see package pressure.
+	MemoryLimit string
+
+	Workers int // of each device; default KILN_WORKERS, else one a core
+
+	// Artefacts, if not nil, is used in place of a cache that the runtime opens
+	// for itself; the runtime leaves it open. ArtefactEntries and ArtefactBytes
+	// are then not heeded.
+	Artefacts *artefacts.Cache
+
+	Compiling func(gpuexec.CompileEvent)       // told of compiles that take long
 	Lookup    func(name string) (string, bool) // the environment, read once by Open; nil = the process's
-	Logger    *slog.Logger                      // nil = silent
+	Logger    *slog.Logger                     // nil = silent
 }
 
 // settings is the environment with what the config says over it.
@@ -45,6 +72,10 @@ func (c Config) settings() env.Settings {
 		}
 	}
 	over(&s.ArtefactCapacity, c.ArtefactEntries)
+	over(&s.StoreCapacity, c.StoreCapacity)
+	if c.StoreDir != "" {
+		s.StoreDir = s.StoreDir.Override(c.StoreDir)
+	}
 	for _, kind := range []struct {
 		at    *env.Setting[env.Constants]
 		given Limit
@@ -59,8 +90,8 @@ func (c Config) settings() env.Settings {
 	return s
 }
 
-func constantsConfig(s env.Settings, logger *slog.Logger) constants.Config {
-	cfg := constants.Config{Logger: logger}
+func constantsConfig(s env.Settings, memory *pressure.Watch, logger *slog.Logger) constants.Config {
+	cfg := constants.Config{Memory: memory, Logger: logger}
 	for kind, set := range map[constants.Kind]env.Constants{constants.CPU: s.CPUConstants.Value, constants.GPU: s.GPUConstants.Value} {
 		cfg.Capacity[kind] = set.Capacity
 		if set.Policy == env.Cost {

@@ -15,6 +15,14 @@
 //		...                             // launch ref.Value()
 //	}
 //
+// # Bounds
+//
+// Beside the capacities of each room, Config.SessionBytes bounds all sessions
+// together, with a floor for each tenant (sessioncache.Config.Floor), and
+// Config.MemoryLimit what all rooms hold: above it the cheapest things to make
+// again go first, constants last, with one line in the log. Both are off by
+// default and cost a hit nothing.
+//
 // # Ordering
 //
 // What a call has put in is seen by every call that begins after it returned.

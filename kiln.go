@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -25,6 +26,9 @@ type Runtime struct {
 	logger    *slog.Logger
 	artefacts *artefacts.Cache
 	constants *constants.Cache
+	persisted persistence
+	memory    *pressure.Watch    // nil: no limit
+	pool      *sessioncache.Pool // nil: no limit
 
 	closing sync.Once
 	closed  chan struct{} // closed when Close has ended
@@ -63,14 +67,22 @@ func Open(cfg Config) (*Runtime, error) {
 	for _, refused := range r.settings.Refusals {
 		r.logger.Warn("kiln: environment", "refused", refused.String())
 	}
-	var err error
-	r.artefacts, err = artefacts.Open(artefacts.Config{Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Logger: r.logger})
+	err := r.bound()
 	if err != nil {
 		return nil, err
 	}
-	r.constants, err = constants.Open(constantsConfig(r.settings, r.logger))
+	if r.artefacts = cfg.Artefacts; r.artefacts == nil {
+		if r.persisted, err = openStore(cfg, r.settings, r.logger); err != nil {
+			return nil, err
+		}
+		r.artefacts, err = artefacts.Open(artefacts.Config{Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Store: r.persisted.below(), Memory: r.memory, Logger: r.logger})
+		if err != nil {
+			return nil, errors.Join(err, r.persisted.close(context.Background()))
+		}
+	}
+	r.constants, err = constants.Open(constantsConfig(r.settings, r.memory, r.logger))
 	if err != nil {
-		return nil, errors.Join(err, r.artefacts.Close(context.Background()))
+		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}
 	r.mu.sessions = make(map[*Session]struct{})
 	r.mu.executors = make(map[executorID]*opening)
@@ -141,18 +153,20 @@ func (r *Runtime) SessionDefaults() sessioncache.Config {
 	return cfg
 }
 
-// Session opens a session, which the runtime closes if nobody else does.
+// Session opens a session, which the runtime closes if nobody else does. Its
+// pool and its memory limit are the runtime's unless it brings others. One with a
+// floor in bytes must have a name: what it uses of the artefacts counts to the
+// same floor there, under that name as its owner.
 func (r *Runtime) Session(cfg sessioncache.Config) (*Session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.over {
 		return nil, ErrClosed
 	}
-	cache, err := sessioncache.Open(cfg)
+	session, err := r.tenant(cfg)
 	if err != nil {
 		return nil, err
 	}
-	session := &Session{Session: cache, runtime: r}
 	r.mu.sessions[session] = struct{}{}
 	return session, nil
 }
@@ -177,11 +191,11 @@ func (r *Runtime) close() {
 	r.mu.over = true
 	sessions, executors := slices.Collect(maps.Keys(r.mu.sessions)), r.mu.executors
 	r.mu.Unlock()
-	var errs []error
+	errs := []error{r.memory.Close(ctx)}
 	for _, s := range sessions {
 		errs = append(errs, s.Close(ctx))
 	}
-	errs = append(errs, r.artefacts.Close(ctx), r.constants.Close(ctx))
+	errs = append(errs, r.closeArtefacts(ctx), r.constants.Close(ctx))
 	for _, o := range executors {
 		<-o.done
 		if o.exec != nil {
@@ -189,4 +203,12 @@ func (r *Runtime) close() {
 		}
 	}
 	r.errs = errors.Join(errs...)
+}
+
+// closeArtefacts closes the cache and the store below, if the runtime opened them.
+func (r *Runtime) closeArtefacts(ctx context.Context) error {
+	if r.cfg.Artefacts != nil {
+		return nil
+	}
+	return errors.Join(r.artefacts.Close(ctx), r.persisted.close(ctx))
 }

@@ -13,6 +13,8 @@ import (
 type Session struct {
 	*sessioncache.Session
 	runtime *Runtime
+	owner   string // of its artefacts, where a floor is to count them; else empty
+	leave   func() // gives its floor among the artefacts back, once
 }
 
 // Source is the level that answered a lookup.
@@ -26,8 +28,11 @@ type Source struct {
 // (SPEC C12). The value is good until h is closed. Errors are those of
 // sessioncache.Handle.GetOrCreate and artefacts.Cache.Get.
 func (s *Session) Artefact(ctx context.Context, h *sessioncache.Handle, name string, o sessioncache.Options, r artefacts.Request) (sessioncache.Ref, Source, error) {
-	if ref, ok := h.GetLane(name, o.Lane); ok {
+	if ref, ok := h.Hit(name, o.Lane); ok {
 		return ref, Source{Event: sessioncache.Hit}, nil
+	}
+	if r.Owner == "" {
+		r.Owner = s.owner
 	}
 	var from Source
 	outcome := make(chan artefacts.Outcome, 1) // the creator may outlive this call
@@ -37,7 +42,7 @@ func (s *Session) Artefact(ctx context.Context, h *sessioncache.Handle, name str
 			return sessioncache.Value{}, err
 		}
 		outcome <- how
-		return sessioncache.Value{Any: lease.Value(), Bytes: lease.Bytes(), Cost: lease.Cost(), Free: lease.End}, nil
+		return sessioncache.Value{Any: lease.Value(), Bytes: lease.Bytes(), Cost: lease.Cost(), Free: lease.End, Leased: true}, nil
 	})
 	from.Event = event
 	if event == sessioncache.Miss && err == nil {
@@ -51,5 +56,6 @@ func (s *Session) Close(ctx context.Context) error {
 	s.runtime.mu.Lock()
 	delete(s.runtime.mu.sessions, s)
 	s.runtime.mu.Unlock()
+	s.leave()
 	return s.Session.Close(ctx)
 }

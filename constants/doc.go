@@ -19,6 +19,12 @@
 // no message. Size and Capacity never wait (T11). Callbacks and free functions
 // run on goroutines of the cache, not in a turn of its actor.
 //
+// # Memory
+//
+// Config.Memory is told of what is resident. Offer and Shrink give back, for the
+// memory limit of the process, tensors that nobody uses; this is the last room
+// that is asked, and the only case in which NoEvict evicts.
+//
 // # Failure
 //
 // An owner that fails, panics (GetOrCompute), is cancelled or abandons lets go

@@ -78,6 +78,16 @@ func parseWorkers(text string) (Workers, error) {
 	return 0, fmt.Errorf("%s: want 1 to %d, or %s", quote(text), mostWorkers, auto)
 }
 
+// ParseMemoryLimit reads "off", "auto" or a number of MiB, as KILN_MEMORY_LIMIT.
+// Anything else is a fault.ErrInvalid.
+func ParseMemoryLimit(text string) (MemoryLimit, error) {
+	m, err := parseMemoryLimit(text)
+	if err != nil {
+		return m, fault.Invalidf("env: memory limit", "%w", err)
+	}
+	return m, nil
+}
+
 func parseMemoryLimit(text string) (MemoryLimit, error) {
 	switch text {
 	case off:

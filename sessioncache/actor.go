@@ -6,6 +6,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 // handler translates messages to events of the state and runs their effects.
@@ -21,7 +22,7 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 			s.admit(m)
 		case *write:
 			if m.take() {
-				answer(m.Reply, st.set(m))
+				s.set(m)
 			}
 		case *ask:
 			if m.ended {
@@ -32,6 +33,20 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 		case vacated:
 			st.vacated(m.group)
 			m.Reply.Send(struct{}{})
+		case roomMade:
+			st.share.made(m.claim)
+			switch held := m.held.(type) {
+			case *write:
+				s.set(held)
+			case *ask:
+				st.created(held, held.value, held.failed)
+			}
+		case give:
+			st.give(m.gift.Bytes, st.floor, policy.Busy)
+			m.gift.Answered()
+		case shrink:
+			freed := st.shrink(m.bytes, m.tier)
+			after = func() { m.Reply.Send(freed) }
 		case drain:
 		case hold:
 			st.hold(m.owner)
@@ -61,11 +76,12 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 		default:
 			panic(fmt.Sprintf("sessioncache: unknown message %T", m)) // programmer error only
 		}
+		st.share.spare()
 		s.perform(&st.effects)
 		if after != nil {
 			s.bin.throw(trash{fence: after})
 		}
-		if drained != nil && st.running == 0 {
+		if drained != nil && st.idle() {
 			drained()
 		}
 		if n := st.requests.all.Warnings(); n > s.warned {
@@ -73,6 +89,13 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 			logger.Warn("session: thrash: more shapes are in use than groups fit; see Advice",
 				"session", s.name, "groups", st.published.capacity().Groups.String())
 		}
+	}
+}
+
+// set carries Set out, unless it has to wait for room.
+func (s *Session) set(m *write) {
+	if waits, err := s.state.set(m); !waits {
+		answer(m.Reply, err)
 	}
 }
 

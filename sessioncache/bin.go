@@ -109,7 +109,10 @@ func (b *bin) tear(g *group) {
 }
 
 // now frees a value whose last pin was dropped, on the caller's goroutine.
-func (b *bin) now(n *node) { b.guard(n.Value.cell.Free) }
+func (b *bin) now(n *node) {
+	b.guard(n.Value.cell.Free)
+	n.Value.group.of.memory.Add(-n.Value.own())
+}
 
 func (b *bin) guard(free func()) {
 	if free == nil {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/pool"
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
@@ -20,6 +22,19 @@ var Unlimited = limit.Unlimited
 
 // LimitOf is a capacity of n, which Open and the setters refuse if negative.
 func LimitOf(n int64) Limit { return limit.Of(n) }
+
+// Pool is a number of bytes that sessions share; see Config.Pool. Safe for
+// concurrent use.
+type Pool = pool.Pool
+
+// NewPool makes a pool of so many bytes. A negative number is ErrInvalid.
+func NewPool(bytes Limit) (*Pool, error) { return pool.New(bytes) }
+
+// Floor is what others cannot take of a session; its own policy may.
+type Floor struct {
+	Bytes  int64 // set aside in the pool, used or not
+	Groups int64 // as many of its groups stay, whatever others need
+}
 
 // DefaultGroups is the capacity in groups where none is given.
 const DefaultGroups = 64
@@ -34,6 +49,16 @@ type Config struct {
 	Groups Limit
 	// Bytes is the capacity in bytes of all values, Unlimited if not given.
 	Bytes Limit
+
+	// Pool, if not nil, is what this session and others may hold together. One
+	// that finds it full asks those who hold more above their floors than it
+	// would; whole groups go there, by their own policies (see package pool).
+	Pool *Pool
+	// Floor is the tenant's share that others cannot take; Groups and Bytes above
+	// are its cap. None is needed without a Pool.
+	Floor Floor
+	// Memory, if not nil, is told of every byte that the values take and give back.
+	Memory *pressure.Watch
 
 	Policy string // fifo, lru, sieve or duel; empty is duel
 	Keep   string // always or worth; empty is always (SPEC S7)
@@ -59,10 +84,21 @@ func (c Config) Validate() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if err := errors.Join(c.Groups.Validate(), c.Bytes.Validate(), kindErr, keepErr); err != nil {
+	if err := errors.Join(c.Groups.Validate(), c.Bytes.Validate(), c.checkFloor(), kindErr, keepErr); err != nil {
 		return c, failed("open", c.Name, err)
 	}
 	return c, nil
+}
+
+func (c Config) checkFloor() error {
+	f := c.Floor
+	switch {
+	case f.Bytes < 0 || f.Groups < 0:
+		return fault.Invalidf(room+"floor", "%d bytes and %d groups: neither may be negative", f.Bytes, f.Groups)
+	case !c.Bytes.Allows(f.Bytes) || !c.Groups.Allows(f.Groups):
+		return fault.Invalidf(room+"floor", "%d bytes and %d groups: want no more than the capacity of %v bytes and %v groups", f.Bytes, f.Groups, c.Bytes, c.Groups)
+	}
+	return nil
 }
 
 // Value is what a name stands for. A session owns the values it is given, by
@@ -72,6 +108,10 @@ type Value struct {
 	Bytes int64         // what it holds, for the byte capacity; at least 0
 	Cost  time.Duration // what it took to make, for the choice of victims; at least 0
 	Free  func()        // called once, after the last use; nil if nothing is to do
+
+	// Leased says that Any is leased from a cache that counts its bytes for the
+	// memory limit itself. They count for the capacities all the same.
+	Leased bool
 }
 
 func (v Value) validate(op, name string) error {

@@ -148,6 +148,9 @@ func (s *Session) shutDown() {
 	s.sending.shut = true
 	s.sending.Unlock()
 	_ = s.actor.Stop(context.Background()) // it waits for the end: there is no other outcome
+	if sh := s.state.share; sh != nil {
+		sh.member.Leave()
+	}
 
 	freed, free := context.WithCancel(context.Background())
 	s.bin.throw(trash{fence: free})

@@ -34,6 +34,21 @@
 // are noted in order; the policy sees them before its next decision, exactly
 // where calls do not overlap.
 //
+// # Tenants
+//
+// Sessions may share a Pool of bytes, each with a Floor that others cannot take
+// and its own capacities as a cap. A session that finds the pool full leaves the
+// value with its message until those who hold more above their floors have given
+// whole groups, each in a turn of its own, and evicts of its own where it holds
+// most itself. No turn waits for another's. Where the others hold less than what
+// a value needs, it is not kept. Without a pool a write costs nothing more.
+//
+// # Memory
+//
+// Config.Memory is told of every byte from the making of a value to its free.
+// Offer and Shrink are how the process's limit takes groups back: such as nobody
+// uses, by the policy, above the floor first.
+//
 // # Failure
 //
 // A creator's error, panic or Goexit reaches everybody who waits for it and

@@ -1,10 +1,10 @@
 package sessioncache
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
@@ -33,6 +33,7 @@ type group struct {
 	registered bool
 	objects    int64
 	bytes      int64
+	leased     int64 // the part of bytes that other caches own
 	cost       time.Duration
 	flights    int              // creators running for its names
 	owners     map[string]*node // newest name of each owner
@@ -44,96 +45,6 @@ type slots struct{ at []atomic.Pointer[node] }
 // busy says that it should not be evicted while another group can be (SPEC S3).
 func (g *group) busy() bool {
 	return g.flights > 0 || g.grace.open() || g.leases.Load() > 0
-}
-
-// Group is an uncounted reference to a shape group, for readers that look up
-// several names. Once the group is evicted it finds nothing. The zero Group is
-// empty. Safe for concurrent use.
-type Group struct {
-	g    *group
-	held bool // by a Handle: an evicted group goes on serving
-}
-
-// Resident reports whether the group is still registered.
-func (g Group) Resident() bool { return g.g != nil && !g.g.dead.Load() }
-
-// Get looks up a name that is shared by all lanes.
-func (g Group) Get(name string) (Ref, bool) { return g.GetLane(name, 0) }
-
-// GetLane looks up a name of one lane; it sees no other lane's.
-func (g Group) GetLane(name string, lane Lane) (Ref, bool) {
-	if g.g == nil {
-		return Ref{}, false
-	}
-	n := g.g.names.Lookup(name, uint64(lane))
-	if n == nil || !g.held && g.g.dead.Load() {
-		return Ref{}, false
-	}
-	return Ref{n}, true
-}
-
-// GetID looks up a shared name by its id, without hashing.
-func (g Group) GetID(id NameID) (Ref, bool) {
-	if g.g == nil {
-		return Ref{}, false
-	}
-	if s := g.g.slots.Load(); s != nil && id.of == g.g.of && uint(id.slot) < uint(len(s.at)) {
-		if n := s.at[id.slot].Load(); n != nil && (g.held || !g.g.dead.Load()) {
-			return Ref{n}, true
-		}
-	}
-	return g.GetLane(id.name, 0)
-}
-
-// Handle is a lease on a shape group from one request. Close it when the
-// request is done. Safe for concurrent use; Close must come last.
-type Handle struct {
-	Group
-	session *Session
-	phase   uint32 // of the grace it entered
-	stripe  uint32 // where its hits are counted
-
-	mu struct {
-		sync.Mutex
-		closed  bool
-		adopted []*node // values it uses that its group does not hold
-	}
-}
-
-// Shape is the shape compiled, after bucketing.
-func (h *Handle) Shape() shapegroups.Shape { return h.g.shape }
-
-// Close ends the lease. Further calls do nothing.
-func (h *Handle) Close() {
-	h.mu.Lock()
-	closed, adopted := h.mu.closed, h.mu.adopted
-	h.mu.closed, h.mu.adopted = true, nil
-	h.mu.Unlock()
-	if closed {
-		return
-	}
-	for _, n := range adopted {
-		if n.Value.cell.Drop() {
-			h.g.of.bin.now(n)
-		}
-	}
-	h.session.leave(h.g, h.phase)
-}
-
-// adopt keeps a value alive until Close. It reports false if that has come
-// already: then the pin is given back.
-func (h *Handle) adopt(n *node) bool {
-	n.Value.cell.Pin() // cannot fail: who calls holds another pin
-	h.mu.Lock()
-	open := !h.mu.closed
-	if open {
-		h.mu.adopted = append(h.mu.adopted, n)
-	}
-	h.mu.Unlock()
-	if !open && n.Value.cell.Drop() {
-		h.g.of.bin.now(n)
-	}
-	return open
 }
 
 // grace counts the open handles of a group in two phases, so that names taken
@@ -191,3 +102,122 @@ func (r *grace) settle(drop func(*node)) {
 		r.phase.Store(before)
 	}
 }
+
+// node is one name with its value: the entry of a group's table. Overwriting a
+// name replaces its node, so what readers see in one never changes.
+type node = table.Node[entry]
+
+// entry is what a node holds. The fields above dead are set before the node is
+// published and never again; those below cell belong to the actor.
+type entry struct {
+	group *group
+	value any
+	bytes int64
+	cost  time.Duration
+	owner string
+	lease bool // its bytes are counted for the memory limit elsewhere
+
+	dead atomic.Bool // taken out of its group; a group that died as a whole says so itself
+	cell lease.Cell
+
+	newer, older *node // the other names of this owner in the group
+	slot         int   // place among the interned names, -1 for none
+}
+
+// newNode makes a node for the value, pinned once on behalf of the group.
+func newNode(g *group, name string, o Options, v Value) *node {
+	n := g.names.NewNode(name, uint64(o.Lane))
+	e := &n.Value
+	e.group, e.value, e.bytes, e.cost, e.owner, e.lease, e.slot = g, v.Any, v.Bytes, v.Cost, o.Owner, v.Leased, -1
+	e.cell.Init(v.Free)
+	g.of.memory.Add(e.own())
+	return n
+}
+
+// own is how many of its bytes count for the memory limit.
+func (e *entry) own() int64 {
+	if e.lease {
+		return 0
+	}
+	return e.bytes
+}
+
+// Ref is a held reference to one value: an uncounted pointer that may be kept
+// and copied at will. The zero Ref refers to nothing. Safe for concurrent use.
+type Ref struct{ at *node }
+
+// Value is the value, resident or not; nil for the zero Ref.
+func (r Ref) Value() any {
+	if r.at == nil {
+		return nil
+	}
+	return r.at.Value.value
+}
+
+// Resident reports whether a lookup would still find this value: two atomic
+// loads.
+func (r Ref) Resident() bool {
+	return r.at != nil && !r.at.Value.dead.Load() && !r.at.Value.group.dead.Load()
+}
+
+// Bytes is what the value was said to hold.
+func (r Ref) Bytes() int64 {
+	if r.at == nil {
+		return 0
+	}
+	return r.at.Value.bytes
+}
+
+// Cost is what the value was said to take to make.
+func (r Ref) Cost() time.Duration {
+	if r.at == nil {
+		return 0
+	}
+	return r.at.Value.cost
+}
+
+// Acquire pins the value until the lease's End. It reports false if the value
+// was freed, or is about to be: then ask for the name again.
+func (r Ref) Acquire() (*Lease, bool) {
+	if r.at == nil || !r.at.Value.cell.Pin() {
+		return nil, false
+	}
+	r.at.Value.group.leases.Add(1)
+	return &Lease{at: r.at}, true
+}
+
+// Lease is the right to use a value until End. Safe for concurrent use.
+type Lease struct {
+	at    *node
+	ended atomic.Bool
+}
+
+// Value is the leased value; not to be used after End.
+func (l *Lease) Value() any { return l.at.Value.value }
+
+// Ref refers to the same value without a pin.
+func (l *Lease) Ref() Ref { return Ref{l.at} }
+
+// End gives the lease up. If the value is no longer resident and this was its
+// last use, its Free runs before End returns. Further calls do nothing.
+func (l *Lease) End() {
+	if !l.ended.CompareAndSwap(false, true) {
+		return
+	}
+	e := &l.at.Value
+	e.group.leases.Add(-1)
+	if e.cell.Drop() {
+		e.group.of.bin.now(l.at)
+	}
+}
+
+// NameID is an interned name: looking it up in a group costs no hash. It is
+// meant for the session that interned it; another one takes it as the name.
+type NameID struct {
+	name string
+	slot int
+	of   *published // whose slots it counts in
+}
+
+// String is the name.
+func (id NameID) String() string { return id.name }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/pool"
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -40,6 +42,7 @@ type write struct {
 	options Options
 	value   Value
 	taken   atomic.Bool // the value has its owner: the turn, or Set that gave up before it
+	claimed bool        // it has waited for others to make room
 }
 
 // take makes the caller the one who answers for the value.
@@ -74,7 +77,8 @@ type ask struct {
 	answered bool // the flight has ended
 	void     bool // cleared or overwritten meanwhile: not to be kept (SPEC F7)
 
-	taken bool // the waiter has seen the outcome; ordered by the flight
+	taken   bool // the waiter has seen the outcome; ordered by the flight
+	claimed bool // the value has waited for others to make room
 }
 
 func (m *ask) Fail(err error) { m.flight.Finish(nil, err, nil) }
@@ -132,6 +136,29 @@ type look struct {
 }
 
 func (m look) Fail(err error) { m.Reply.Fail(err) }
+
+// roomMade is a write or the end of a creator that waited for other sessions to
+// make room for its value. The claim says whether they did.
+type roomMade struct {
+	silent
+	held  message
+	claim *pool.Claim
+}
+
+// give asks for bytes of the pool that another session needs.
+type give struct{ gift pool.Gift }
+
+func (m give) Fail(error) { m.gift.Answered() }
+
+// shrink asks for bytes that the process has to do without. It is answered when
+// what went has been freed.
+type shrink struct {
+	actors.Reply[pressure.Freed]
+	bytes int64
+	tier  pressure.Tier
+}
+
+func (m shrink) Fail(err error) { m.Reply.Fail(err) }
 
 // closing empties the session; drained is closed when no creator runs.
 type closing struct {

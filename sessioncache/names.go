@@ -68,6 +68,9 @@ func (s *state) answer(a *ask) {
 // cleared, its group has gone, its name was set meanwhile, or it can never fit.
 func (s *state) created(a *ask, v Value, err error) {
 	g := a.group
+	if err == nil && s.createdWaits(a, v) {
+		return
+	}
 	s.running--
 	g.flights--
 	if s.flights[a.key()] == a {
@@ -85,8 +88,7 @@ func (s *state) created(a *ask, v Value, err error) {
 		s.answer(a)
 	default:
 		s.misses++
-		n := newNode(g.names, a.name, a.options, v)
-		n.Value.group = g
+		n := newNode(g, a.name, a.options, v)
 		holder := s.keep(a, n)
 		a.loose = holder != g
 		s.hand(a, n)
@@ -107,7 +109,7 @@ func (s *state) keep(a *ask, n *node) *group {
 	case a.void || g.names.Lookup(n.Key, n.Sub) != nil:
 		return nil
 	case !g.registered:
-	case !s.published.capacity().Bytes.Allows(n.Value.bytes):
+	case !s.fitsNow(n.Value.bytes):
 		return nil
 	case g.filled.Load() || !s.over(0, n.Value.bytes) || s.worth(g):
 		return s.write(g, n)
@@ -131,7 +133,8 @@ func (s *state) worth(g *group) bool {
 
 // write puts a name that fits the byte capacity into a registered group, and
 // gives the group it is in: where nothing but this group is left to make room,
-// the group goes and begins anew with this name alone.
+// the group goes and begins anew with this name alone. It gives nil, and keeps
+// nothing, where other sessions hold what the name would need.
 func (s *state) write(g *group, n *node) *group {
 	growth := n.Value.bytes
 	if old := g.names.Lookup(n.Key, n.Sub); old != nil {
@@ -140,7 +143,9 @@ func (s *state) write(g *group, n *node) *group {
 	if !s.makeRoom(0, growth, g) {
 		shape := g.shape
 		s.evict(g)
-		s.makeRoom(1, n.Value.bytes, nil)
+		if !s.makeRoom(1, n.Value.bytes, nil) {
+			return nil
+		}
 		g = s.published.newGroup(shape)
 		s.register(g)
 	}
@@ -188,11 +193,13 @@ func (s *state) count(g *group, goes, comes *node) {
 	if goes != nil {
 		objects--
 		bytes -= goes.Value.bytes
+		g.leased -= goes.Value.bytes - goes.Value.own()
 		g.cost -= goes.Value.cost
 	}
 	if comes != nil {
 		objects++
 		bytes += comes.Value.bytes
+		g.leased += comes.Value.bytes - comes.Value.own()
 		g.cost += comes.Value.cost
 	}
 	g.objects += objects
@@ -200,6 +207,7 @@ func (s *state) count(g *group, goes, comes *node) {
 	if g.registered {
 		s.published.objects.Add(objects)
 		s.published.bytes.Add(bytes)
+		s.share.changed(bytes)
 	}
 }
 
@@ -255,33 +263,59 @@ func (s *state) place(g *group, n *node, slot int) {
 	at.at[slot].Store(n)
 }
 
-// set is Set: it creates the group on the way and overwrites.
-func (s *state) set(m *write) error {
+// set is Set: it creates the group on the way and overwrites. It reports whether
+// it waits for other sessions to make room; then it is called again.
+func (s *state) set(m *write) (waits bool, err error) {
 	switch {
 	case s.closed:
 		s.free(m.value)
-		return fault.ErrClosed
-	case !s.published.capacity().Bytes.Allows(m.value.Bytes):
+		return false, fault.ErrClosed
+	case !s.fitsEver(m.value.Bytes):
 		s.free(m.value)
-		return fault.ErrTooLarge
+		return false, fault.ErrTooLarge
 	}
-	s.published.remember(m.use)
 	g := s.published.resident(m.use.compiled)
-	s.request(m.use, g == nil)
+	if !m.claimed {
+		s.published.remember(m.use)
+		s.request(m.use, g == nil)
+	}
 	if a := s.flights[flightKey{m.use.compiled.Key(), m.name, m.options.Lane}]; a != nil {
 		a.void = true // what is being made is older than this
 	}
 	if !s.published.capacity().Groups.Allows(1) { // disabled: nothing is kept
 		s.free(m.value)
-		return nil
+		return false, nil
 	}
-	if g == nil {
-		g = s.published.newGroup(m.use.compiled)
-		s.makeRoom(1, m.value.Bytes, nil)
-		s.register(g)
+	if s.writeWaits(m, g) {
+		return true, nil
 	}
-	s.write(g, newNode(g.names, m.name, m.options, m.value))
-	return nil
+	s.store(m, g)
+	return false, nil
+}
+
+// store writes the value of Set, unless other sessions hold what it would need;
+// what had the name is gone in any case. g is nil where the shape is new.
+func (s *state) store(m *write, g *group) {
+	kept := s.fitsNow(m.value.Bytes)
+	if g == nil && kept {
+		if kept = s.makeRoom(1, m.value.Bytes, nil); kept {
+			g = s.published.newGroup(m.use.compiled)
+			s.register(g)
+		}
+	}
+	if kept {
+		n := newNode(g, m.name, m.options, m.value)
+		if s.write(g, n) == nil {
+			s.drop(n)
+		}
+		return
+	}
+	if g != nil {
+		if old := g.names.Lookup(m.name, uint64(m.options.Lane)); old != nil {
+			s.remove(g, old)
+		}
+	}
+	s.free(m.value)
 }
 
 // free throws away a value that got no node.

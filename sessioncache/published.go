@@ -3,6 +3,7 @@ package sessioncache
 import (
 	"sync/atomic"
 
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
@@ -21,6 +22,7 @@ type published struct {
 	bucket shapegroups.Bucketing
 	hash   func(string) uint64
 	bin    *bin
+	memory *pressure.Watch // nil where nobody watches
 
 	shapes *table.Table[group]    // registered groups by compiled shape
 	ids    *table.Table[NameID]   // interned names
@@ -39,6 +41,7 @@ func newPublished(c Config, b *bin) *published {
 		bucket: c.Bucket,
 		hash:   c.Hash,
 		bin:    b,
+		memory: c.Memory,
 		shapes: table.New[group](c.Hash),
 		ids:    table.New[NameID](c.Hash),
 		memo:   table.New[[2]asked](c.Hash),

@@ -66,6 +66,9 @@ func Open(c Config) (*Session, error) {
 		bin:       b,
 		done:      make(chan struct{}),
 	}
+	if err := s.join(c.Pool, c.Floor.Bytes); err != nil {
+		return nil, failed("open", c.Name, err)
+	}
 	s.log = recency.NewLog[asked](func() {
 		if s.behind.Add(1) == 1 {
 			s.send(drain{})

@@ -28,6 +28,9 @@ type state struct {
 
 	own *group // being written: no victim before every other; see standing
 
+	share *share // of the pool; nil where there is none
+	floor Floor  // what others cannot take
+
 	effects effects
 }
 
@@ -66,6 +69,7 @@ func newState(c Config, p *published) (*state, error) {
 		flights:   make(map[flightKey]*ask),
 		serving:   make(map[*group]struct{}),
 		holds:     make(map[string]int),
+		floor:     c.Floor,
 	}
 	return s, nil
 }
@@ -137,22 +141,26 @@ func (s *state) acquire(use *asked) (*group, error) {
 	return g, nil
 }
 
-// register publishes a group for which room was made.
+// register publishes an empty group for which room was made.
 func (s *state) register(g *group) {
 	g.policy = s.policy.Admit(g.shape, g.bytes, g.cost.Seconds())
 	g.registered = true
 	s.published.groups.Add(1)
-	s.published.objects.Add(g.objects)
-	s.published.bytes.Add(g.bytes)
 	s.published.shapes.Put(g.at)
 }
 
-// makeRoom evicts until so many more groups and bytes fit. own is not chosen.
-// It reports false if they do not fit with every other group gone.
+// makeRoom evicts until so many more groups and bytes fit, and reserves the
+// bytes where they are shared. own is not chosen. It reports false if they do
+// not fit with every other group gone.
 func (s *state) makeRoom(groups, bytes int64, own *group) bool {
+	return s.evictUntil(own, func() bool { return !s.above(groups, bytes) && s.share.reserve(bytes) })
+}
+
+// evictUntil evicts by the policy, all but own, and reports whether ok did.
+func (s *state) evictUntil(own *group, ok func() bool) bool {
 	s.own = own
 	defer func() { s.own = nil }()
-	for s.over(groups, bytes) {
+	for !ok() {
 		victim := s.policy.Victim(s.standing)
 		if victim == nil {
 			return false
@@ -163,9 +171,15 @@ func (s *state) makeRoom(groups, bytes int64, own *group) bool {
 	return true
 }
 
-func (s *state) over(groups, bytes int64) bool {
+// above reports whether so many more are more than the session's capacity, over
+// also whether they are more than its pool has.
+func (s *state) above(groups, bytes int64) bool {
 	c := s.published.capacity()
 	return !c.Groups.Allows(s.published.groups.Load()+groups) || !c.Bytes.Allows(s.published.bytes.Load()+bytes)
+}
+
+func (s *state) over(groups, bytes int64) bool {
+	return s.above(groups, bytes) || !s.share.fits(bytes)
 }
 
 // standing is what the policy asks of the groups it looks at (SPEC S3).
@@ -189,6 +203,7 @@ func (s *state) evict(g *group) {
 	p.objects.Add(-g.objects)
 	p.bytes.Add(-g.bytes)
 	p.groups.Add(-1)
+	s.share.changed(-g.bytes)
 	s.policy.Remove(g.policy)
 	g.policy, g.registered = nil, false
 	s.serving[g] = struct{}{}
@@ -287,6 +302,9 @@ func (s *state) close() {
 	}
 	clear(s.flights)
 }
+
+// idle reports whether no creator runs and nothing waits for room.
+func (s *state) idle() bool { return s.running == 0 && (s.share == nil || s.share.held == 0) }
 
 func (s *state) evictAll() {
 	var all []*group

@@ -29,6 +29,14 @@
 // joinable until its end; it then counts as nothing and its value is handed to
 // its callers without being kept.
 //
+// # Tenants
+//
+// AddFloor gives an owner a floor: what it uses has an order of its own, and goes
+// for others only while at least the floor is left. Without floors the choice of
+// a victim is the end of one list. Config.Memory is told of every byte from the
+// landing of an artefact to its release; Offer and Shrink take back what nobody
+// leases.
+//
 // # Failure
 //
 // A creator's error, panic or Goexit reaches everybody who waited and is not
@@ -37,6 +45,6 @@
 //
 // # Testing
 //
-// The core (state.go, users.go) is free of channels, clocks, contexts and
+// The core (state.go, tenants.go) is free of channels, clocks, contexts and
 // goroutines; model_test.go compares the whole cache with a naive one.
 package artefacts

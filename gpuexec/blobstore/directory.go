@@ -270,7 +270,7 @@ func (d *directory) shrink(capacity int64, keep string) error {
 
 // setAside moves a bad entry to quarantine/, out of which the oldest go.
 func (d *directory) setAside(place string, miss Miss) error {
-	name := fmt.Sprintf("%016x-%s-%s-%s", uint64(time.Now().UnixNano()), miss.Reason, strings.ReplaceAll(place, "/", "-"), hostlock.Unique()[:8])
+	name := fmt.Sprintf("%016x-%s-%s-%s", uint64(time.Now().UnixNano()), miss.Reason, strings.ReplaceAll(place, "/", "-"), hostlock.Unique())
 	if err := d.drop(place, quarantineDir+"/"+name); err != nil {
 		return err
 	}

@@ -212,7 +212,9 @@ func (s *Store) maybeSweep() {
 	}
 }
 
-// sweep removes what writers that were killed have left, by age.
+// sweep removes what writers that were killed have left, by age. What this
+// process made it may be writing now, and it knows how old that really is: a
+// clock that was set forward does not take it away.
 func (s *Store) sweep() {
 	now := s.cfg.Now()
 	s.mu.Lock()
@@ -227,7 +229,7 @@ func (s *Store) sweep() {
 	for _, entry := range list {
 		name := tmpDir + "/" + entry.Name
 		info, err := s.main.Lstat(name)
-		if err != nil || info.ModTime.After(before) {
+		if err != nil || info.ModTime.After(before) || hostlock.Own(entry.Name) && time.Since(info.ModTime) < stale {
 			continue
 		}
 		if err := s.main.RemoveAll(name); err != nil {

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync"
@@ -40,7 +41,7 @@ func New(isa string) (*Backend, error) {
 	switch isa {
 	case "avx512", "avx2", "generic":
 		return nil, &fault.Error{Op: "cpu: instruction set " + isa, Backend: Name,
-			Err: fault.Wrap("", "", "this processor has "+strings.Join(have, ", "), gpuexec.ErrUnavailable)}
+			Err: fmt.Errorf("%w: this processor has %s", gpuexec.ErrUnavailable, strings.Join(have, ", "))}
 	}
 	return nil, fault.Invalidf("cpu: instruction set", "%q, want auto, %s", isa, strings.Join(have, ", "))
 }
@@ -69,7 +70,7 @@ func (b *Backend) info() gpuexec.DeviceInfo {
 func (b *Backend) Open(_ context.Context, index int) (gpuexec.Device, error) {
 	if index != 0 {
 		return nil, &fault.Error{Op: "cpu: open", Backend: Name,
-			Err: fault.Wrap("", "", "there is one device, number 0", gpuexec.ErrNotFound)}
+			Err: fmt.Errorf("%w: there is one device, number 0", gpuexec.ErrNotFound)}
 	}
 	engine, err := kernels.Open(kernels.Config{})
 	if err != nil {

@@ -5,16 +5,28 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Unique is a name that no other process uses.
-func Unique() string {
+// Unique is a name that no other process uses, and that this one uses once.
+func Unique() string { return own + fmt.Sprintf("%08x", made.Add(1)) }
+
+// Own reports whether this process made the name, with Unique.
+func Own(name string) bool { return len(name) > len(own) && name[:len(own)] == own }
+
+var (
+	own  = process()
+	made atomic.Uint32
+)
+
+func process() string {
 	var b [12]byte
 	_, _ = rand.Read(b[:]) // never fails, by its documentation
 	return hex.EncodeToString(b[:])

@@ -105,12 +105,34 @@ func (c *claim) found(ctx context.Context, b blobstore.Blob) artefacts.Found {
 	c.t.memory.forget(c.sub)
 	if miss.Reason == fault.Quarantined {
 		// It is gone from the disk, so one process builds it anew.
-		c.right, err = c.t.store.Claim(ctx, c.sub.Backend, c.sub.Key, func() bool { return false })
-		if err != nil && ctx.Err() != nil {
+		fresh, right, err := c.t.successor(ctx, c.sub, b)
+		switch {
+		case err != nil && ctx.Err() != nil:
 			return artefacts.Found{Reason: fault.Busy}
+		case fresh != nil:
+			return c.found(ctx, *fresh)
 		}
+		c.right = right
 	}
 	return artefacts.Found{Reason: miss.Reason, Field: miss.Field, Claim: c}
+}
+
+// successor gives what another process has built in the place of a bad blob, or
+// the claim to build it.
+func (t *Tiers) successor(ctx context.Context, sub artefacts.Subject, old blobstore.Blob) (fresh *blobstore.Blob, right *blobstore.Claim, err error) {
+	stored := func() bool {
+		b, miss, err := t.store.Get(ctx, sub.Backend, sub.Key)
+		if err == nil && miss.None() && !b.Created.Equal(old.Created) { // equal: it could not be set aside
+			fresh = &b
+		}
+		return fresh != nil
+	}
+	right, err = t.store.Claim(ctx, sub.Backend, sub.Key, stored)
+	if err == nil && right != nil && fresh == nil && stored() { // before the claim was ours
+		right.Release()
+		right = nil
+	}
+	return fresh, right, err
 }
 
 func (c *claim) left() {

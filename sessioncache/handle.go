@@ -2,10 +2,102 @@ package sessioncache
 
 import (
 	"context"
+	"sync"
 
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/shapegroups"
 )
+
+// Group is an uncounted reference to a shape group, for readers that look up
+// several names. Once the group is evicted it finds nothing. The zero Group is
+// empty. Safe for concurrent use.
+type Group struct {
+	g    *group
+	held bool // by a Handle: an evicted group goes on serving
+}
+
+// Resident reports whether the group is still registered.
+func (g Group) Resident() bool { return g.g != nil && !g.g.dead.Load() }
+
+// Get looks up a name that is shared by all lanes.
+func (g Group) Get(name string) (Ref, bool) { return g.GetLane(name, 0) }
+
+// GetLane looks up a name of one lane; it sees no other lane's.
+func (g Group) GetLane(name string, lane Lane) (Ref, bool) {
+	if g.g == nil {
+		return Ref{}, false
+	}
+	n := g.g.names.Lookup(name, uint64(lane))
+	if n == nil || !g.held && g.g.dead.Load() {
+		return Ref{}, false
+	}
+	return Ref{n}, true
+}
+
+// GetID looks up a shared name by its id, without hashing.
+func (g Group) GetID(id NameID) (Ref, bool) {
+	if g.g == nil {
+		return Ref{}, false
+	}
+	if s := g.g.slots.Load(); s != nil && id.of == g.g.of && uint(id.slot) < uint(len(s.at)) {
+		if n := s.at[id.slot].Load(); n != nil && (g.held || !g.g.dead.Load()) {
+			return Ref{n}, true
+		}
+	}
+	return g.GetLane(id.name, 0)
+}
+
+// Handle is a lease on a shape group from one request. Close it when the
+// request is done. Safe for concurrent use; Close must come last.
+type Handle struct {
+	Group
+	session *Session
+	phase   uint32 // of the grace it entered
+	stripe  uint32 // where its hits are counted
+
+	mu struct {
+		sync.Mutex
+		closed  bool
+		adopted []*node // values it uses that its group does not hold
+	}
+}
+
+// Shape is the shape compiled, after bucketing.
+func (h *Handle) Shape() shapegroups.Shape { return h.g.shape }
+
+// Close ends the lease. Further calls do nothing.
+func (h *Handle) Close() {
+	h.mu.Lock()
+	closed, adopted := h.mu.closed, h.mu.adopted
+	h.mu.closed, h.mu.adopted = true, nil
+	h.mu.Unlock()
+	if closed {
+		return
+	}
+	for _, n := range adopted {
+		if n.Value.cell.Drop() {
+			h.g.of.bin.now(n)
+		}
+	}
+	h.session.leave(h.g, h.phase)
+}
+
+// adopt keeps a value alive until Close. It reports false if that has come
+// already: then the pin is given back.
+func (h *Handle) adopt(n *node) bool {
+	n.Value.cell.Pin() // cannot fail: who calls holds another pin
+	h.mu.Lock()
+	open := !h.mu.closed
+	if open {
+		h.mu.adopted = append(h.mu.adopted, n)
+	}
+	h.mu.Unlock()
+	if !open && n.Value.cell.Drop() {
+		h.g.of.bin.now(n)
+	}
+	return open
+}
 
 // GetOrCreate gives the value of a name, having create make it if it is absent.
 // Of concurrent callers for one shape, name and lane one creator runs, and all

@@ -1,0 +1,122 @@
+package pool
+
+import "slices"
+
+// Claim is room that others are making for one member. It ends with one call of
+// done, once there is enough or everybody asked has answered; then the member
+// calls Accept or Drop, once.
+type Claim struct {
+	member *Member
+	done   func(*Claim)
+	floor  bool // of a floor, not of bytes to use
+
+	// Under the pool's lock.
+	bytes   int64 // that the member is to use
+	need    int64 // of the pool
+	granted int64 // of that, counted as drawn already
+	awaited int   // members that have not answered
+}
+
+// Gift is what one member is asked to release for a claim.
+type Gift struct {
+	Bytes int64
+	claim *Claim
+	from  *Member
+}
+
+// Claim asks others to make room for so many bytes to use. It gives nil where
+// those who would then use more above their floors cannot: m makes room among its
+// own. done is called once, from any goroutine, perhaps before Claim returns,
+// and must not wait.
+func (m *Member) Claim(bytes int64, done func(*Claim)) *Claim {
+	p := m.pool
+	p.mu.Lock()
+	used := m.used + m.claimed
+	need := m.growthLocked(used, bytes)
+	if need > p.capacity {
+		p.mu.Unlock()
+		return nil
+	}
+	c, gifts := p.claimLocked(m, need, used+bytes-m.floor, done)
+	if c != nil {
+		c.bytes = bytes
+		m.claimed += bytes
+	}
+	ended := p.servedLocked()
+	p.mu.Unlock()
+	send(gifts)
+	finish(ended)
+	return c
+}
+
+// send asks for the gifts, without the lock.
+func send(gifts []Gift) {
+	for _, g := range gifts {
+		g.from.give(g)
+	}
+}
+
+// Answered is called once for each gift, after what was released for it, be it
+// more, less or nothing.
+func (g Gift) Answered() {
+	p := g.from.pool
+	p.mu.Lock()
+	g.from.asked -= g.Bytes
+	g.claim.awaited--
+	ended := p.servedLocked()
+	p.mu.Unlock()
+	finish(ended)
+}
+
+// servedLocked takes the claims out that have what they need or nobody to wait for.
+func (p *Pool) servedLocked() (ended []*Claim) {
+	if len(p.mu.claims) == 0 {
+		return nil
+	}
+	p.mu.claims = slices.DeleteFunc(p.mu.claims, func(c *Claim) bool {
+		over := c.granted >= c.need || c.awaited == 0
+		if over {
+			ended = append(ended, c)
+		}
+		return over
+	})
+	return ended
+}
+
+func finish(ended []*Claim) {
+	for _, c := range ended {
+		c.done(c)
+	}
+}
+
+// Bytes is how many the claim was made for.
+func (c *Claim) Bytes() int64 { return c.bytes }
+
+// Accept reserves what the claim was made for and reports whether the member has
+// it now. What was granted and not needed goes to others.
+func (c *Claim) Accept() bool { return c.end(true) }
+
+// Drop gives up what was granted.
+func (c *Claim) Drop() { c.end(false) }
+
+func (c *Claim) end(accept bool) (ok bool) {
+	m, p := c.member, c.member.pool
+	p.mu.Lock()
+	m.claimed -= c.bytes
+	p.mu.drawn -= c.granted
+	c.granted = 0
+	switch {
+	case !accept:
+	case !c.floor:
+		ok = m.reserveLocked(c.bytes)
+	case c.need <= p.capacity-p.mu.drawn:
+		ok = true
+		p.mu.drawn += max(c.need, m.used) - m.used
+		m.floor = c.need
+	}
+	p.releaseLocked(0)
+	ended := p.servedLocked()
+	p.mu.Unlock()
+	finish(ended)
+	return ok
+}

@@ -1,0 +1,20 @@
+// Package pool is a number of bytes that several members share, each with a
+// floor that the others cannot take.
+//
+// A floor is set aside whether it is used or not: what a member keeps below its
+// floor takes nothing from anybody, and no flood of the others reaches it. What
+// members use above their floors comes out of the rest.
+//
+// INVARIANT: the floors, what is used above them, and what is granted to claims
+// are together within the capacity, at every instant: bytes are reserved before
+// they are used, and released after.
+//
+// A member that finds the pool full claims room. Those who use most above their
+// floors are asked to give, as long as that is more than the claimant would use
+// itself; who would use most of all makes room among its own. What is released
+// goes to the oldest claim first, so that nobody takes away what was given up for
+// another.
+//
+// Nothing here waits and nobody is called with the lock held: asking, giving and
+// the end of a claim are messages between the members. Safe for concurrent use.
+package pool

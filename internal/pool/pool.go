@@ -1,0 +1,226 @@
+package pool
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
+)
+
+// Pool is the bytes that its members share.
+type Pool struct {
+	capacity int64
+
+	mu struct {
+		sync.Mutex
+		drawn   int64 // of every member the larger of floor and used, and all grants
+		members []*Member
+		claims  []*Claim // oldest first
+	}
+}
+
+// Member is one user of a pool.
+type Member struct {
+	pool *Pool
+	give func(Gift)
+
+	// Under the pool's lock.
+	floor   int64
+	used    int64
+	claimed int64 // bytes of its claims that are neither accepted nor dropped
+	asked   int64 // bytes it was asked for and has not answered
+}
+
+// New makes a pool of so many bytes, without a bound if capacity says so or is
+// not given. A negative one is ErrInvalid.
+func New(capacity limit.Limit) (*Pool, error) {
+	if err := capacity.Validate(); err != nil {
+		return nil, err
+	}
+	n, counted := capacity.Value()
+	if !counted {
+		n = math.MaxInt64
+	}
+	return &Pool{capacity: n}, nil
+}
+
+// Join adds a member with a floor of so many bytes. give is how it is asked to
+// release bytes for others; it must not wait. Join does not wait either: where
+// others use what is to be the floor it is claimed from them. The claim, if it is
+// not nil, has ended when done was called; then Accept says whether the floor is
+// the member's. ErrTooLarge: the floors of all are more than there is, or than
+// the others give up.
+func (p *Pool) Join(floor int64, give func(Gift), done func(*Claim)) (*Member, *Claim, error) {
+	if floor < 0 {
+		return nil, nil, fault.Invalidf("pool: join", "a floor of %d bytes: want 0 or more", floor)
+	}
+	m := &Member{pool: p, give: give}
+	p.mu.Lock()
+	floors := floor
+	for _, other := range p.mu.members {
+		floors += other.floor
+	}
+	if floors < floor || floors > p.capacity {
+		p.mu.Unlock()
+		return nil, nil, &fault.Error{Op: "pool: join", Err: fault.ErrTooLarge}
+	}
+	p.mu.members = append(p.mu.members, m)
+	if floor <= p.capacity-p.mu.drawn {
+		p.mu.drawn += floor
+		m.floor = floor
+		p.mu.Unlock()
+		return m, nil, nil
+	}
+	c, gifts := p.claimLocked(m, floor, 0, done)
+	p.mu.Unlock()
+	if c == nil {
+		m.Leave()
+		return nil, nil, &fault.Error{Op: "pool: join", Err: fault.ErrTooLarge}
+	}
+	c.floor = true
+	send(gifts)
+	return m, c, nil
+}
+
+// Leave ends a member that has released what it used.
+func (m *Member) Leave() {
+	p := m.pool
+	p.mu.Lock()
+	p.mu.members = slices.DeleteFunc(p.mu.members, func(o *Member) bool { return o == m })
+	p.releaseLocked(max(m.floor, m.used))
+	m.floor, m.used = 0, 0
+	ended := p.servedLocked()
+	p.mu.Unlock()
+	finish(ended)
+}
+
+// Fits reports whether so many bytes more could be reserved at this moment.
+func (m *Member) Fits(bytes int64) bool {
+	p := m.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return m.growthLocked(m.used, bytes) <= p.capacity-p.mu.drawn
+}
+
+// Reserve takes so many bytes, or none and reports false.
+func (m *Member) Reserve(bytes int64) bool {
+	p := m.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return m.reserveLocked(bytes)
+}
+
+func (m *Member) reserveLocked(bytes int64) bool {
+	p := m.pool
+	growth := m.growthLocked(m.used, bytes)
+	if growth > p.capacity-p.mu.drawn {
+		return false
+	}
+	m.used += bytes
+	p.mu.drawn += growth
+	return true
+}
+
+// growthLocked is what so many bytes more would draw from the pool where the
+// member uses so many. It saturates: no sum wraps.
+func (m *Member) growthLocked(used, more int64) int64 {
+	if more > math.MaxInt64-used {
+		return math.MaxInt64
+	}
+	return max(used+more, m.floor) - max(used, m.floor)
+}
+
+// Most is what the member can ever hold, if nobody uses more than its floor.
+func (m *Member) Most() int64 {
+	p := m.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	most := p.capacity
+	for _, o := range p.mu.members {
+		if o != m {
+			most -= o.floor
+		}
+	}
+	return most
+}
+
+// Could reports whether so many bytes would fit if the member released all that
+// it uses.
+func (m *Member) Could(bytes int64) bool {
+	p := m.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	others := p.mu.drawn - max(m.used, m.floor)
+	return max(bytes, m.floor) <= p.capacity-others
+}
+
+// Release gives back bytes that were reserved.
+func (m *Member) Release(bytes int64) {
+	p := m.pool
+	p.mu.Lock()
+	before := max(m.used, m.floor)
+	m.used -= bytes
+	p.releaseLocked(before - max(m.used, m.floor))
+	ended := p.servedLocked()
+	p.mu.Unlock()
+	finish(ended)
+}
+
+// releaseLocked takes so many bytes off what is drawn and lets the claims have
+// what is free, oldest first.
+func (p *Pool) releaseLocked(bytes int64) {
+	p.mu.drawn -= bytes
+	for _, c := range p.mu.claims {
+		part := min(p.capacity-p.mu.drawn, c.need-c.granted)
+		c.granted += part
+		p.mu.drawn += part
+	}
+}
+
+// Use is what the members have reserved, and what of the capacity is spoken for:
+// that, unused floors and grants.
+func (p *Pool) Use() (used, drawn int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.mu.members {
+		used += m.used
+	}
+	return used, p.mu.drawn
+}
+
+// Capacity is the number of bytes, math.MaxInt64 without a bound.
+func (p *Pool) Capacity() int64 { return p.capacity }
+
+// claimLocked plans who gives what the pool lacks of need for m, which would then
+// use excess above its floor. It gives no claim if those who use more cannot
+// cover it.
+func (p *Pool) claimLocked(m *Member, need, excess int64, done func(*Claim)) (*Claim, []Gift) {
+	free := p.capacity - p.mu.drawn
+	short := need - free
+	var gifts []Gift
+	for _, o := range p.mu.members {
+		if above := o.used - o.floor - o.asked; o != m && above > excess {
+			gifts = append(gifts, Gift{from: o, Bytes: above})
+		}
+	}
+	slices.SortStableFunc(gifts, func(a, b Gift) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	n := 0
+	for ; short > 0 && n < len(gifts); n++ {
+		gifts[n].Bytes = min(gifts[n].Bytes, short)
+		short -= gifts[n].Bytes
+	}
+	if short > 0 {
+		return nil, nil
+	}
+	c := &Claim{member: m, need: need, granted: min(need, free), awaited: n, done: done}
+	p.mu.drawn += c.granted
+	p.mu.claims = append(p.mu.claims, c)
+	for i := range gifts[:n] {
+		gifts[i].claim = c
+		gifts[i].from.asked += gifts[i].Bytes
+	}
+	return c, gifts[:n]
+}

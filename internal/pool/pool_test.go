@@ -1,0 +1,307 @@
+package pool_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/pool"
+)
+
+// tenant is a member that answers gifts when the test says so.
+type tenant struct {
+	*pool.Member
+	name  string
+	floor int64
+	used  int64
+	gifts []pool.Gift
+	ended []*pool.Claim
+	open  int // claims that have not ended
+}
+
+func (n *tenant) join(t require, p *pool.Pool) {
+	m, c, err := p.Join(n.floor, func(g pool.Gift) { n.gifts = append(n.gifts, g) }, nil)
+	if err != nil || c != nil {
+		t.Fatalf("%s: join = %v, %v", n.name, c, err)
+	}
+	n.Member = m
+}
+
+func (n *tenant) claim(bytes int64) bool {
+	n.open++
+	c := n.Claim(bytes, func(c *pool.Claim) { n.ended = append(n.ended, c); n.open-- })
+	if c == nil {
+		n.open--
+	}
+	return c != nil
+}
+
+func (n *tenant) reserve(bytes int64) bool {
+	ok := n.Reserve(bytes)
+	if ok {
+		n.used += bytes
+	}
+	return ok
+}
+
+func (n *tenant) release(bytes int64) {
+	n.used -= bytes
+	n.Release(bytes)
+}
+
+type require interface{ Fatalf(string, ...any) }
+
+func newPool(t require, capacity int64) *pool.Pool {
+	p, err := pool.New(limit.Of(capacity))
+	if err != nil {
+		t.Fatalf("new: %v", err)
+	}
+	return p
+}
+
+// Whatever members do: nothing exceeds the capacity, no sum is lost, a floor is
+// always there for its owner, every claim ends.
+func TestPoolAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const capacity = 100
+		p := newPool(t, capacity)
+		var all []*tenant
+		for i, floor := range rapid.SliceOfN(rapid.Int64Range(0, 30), 1, 3).Draw(t, "floors") {
+			n := &tenant{name: fmt.Sprint(i), floor: floor}
+			n.join(t, p)
+			all = append(all, n)
+		}
+		answer := func(n *tenant, give int64) {
+			g := n.gifts[0]
+			n.gifts = n.gifts[1:]
+			n.release(min(give, max(n.used-n.floor, 0)))
+			g.Answered()
+		}
+		settle := func(n *tenant, accept bool) {
+			c := n.ended[0]
+			n.ended = n.ended[1:]
+			if !accept {
+				c.Drop()
+			} else if c.Accept() {
+				n.used += c.Bytes()
+			}
+		}
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			n := rapid.SampledFrom(all).Draw(t, "who")
+			bytes := rapid.Int64Range(0, 60).Draw(t, "bytes")
+			switch rapid.IntRange(0, 4).Draw(t, "what") {
+			case 0:
+				fits, could := n.Fits(bytes), n.Could(bytes)
+				ok := n.reserve(bytes)
+				if ok != fits || ok && !could {
+					t.Fatalf("reserve %d: %v, fits %v, could %v", bytes, ok, fits, could)
+				}
+				if !ok && n.used+bytes <= n.floor {
+					t.Fatalf("%s has %d of its floor of %d and cannot have %d", n.name, n.used, n.floor, bytes)
+				}
+				if ok && n.used > n.Most() {
+					t.Fatalf("%s has %d, most is %d", n.name, n.used, n.Most())
+				}
+			case 1:
+				n.release(min(bytes, n.used))
+			case 2:
+				n.claim(bytes)
+			case 3:
+				if len(n.gifts) > 0 {
+					answer(n, bytes)
+				}
+			case 4:
+				if len(n.ended) > 0 {
+					settle(n, bytes%2 == 0)
+				}
+			}
+			var sum, least int64
+			for _, n := range all {
+				sum += n.used
+				least += max(n.used, n.floor)
+			}
+			if used, drawn := p.Use(); used != sum || drawn < least || drawn > capacity {
+				t.Fatalf("used %d and drawn %d: want %d, and %d to %d", used, drawn, sum, least, capacity)
+			}
+		}
+		for _, n := range all {
+			for len(n.gifts) > 0 {
+				answer(n, n.gifts[0].Bytes)
+			}
+		}
+		for _, n := range all {
+			for len(n.ended) > 0 {
+				settle(n, false)
+			}
+			if n.open != 0 {
+				t.Fatalf("%s: %d claims never ended", n.name, n.open)
+			}
+			n.release(n.used)
+		}
+		for _, n := range all {
+			n.Leave()
+		}
+		if used, drawn := p.Use(); used != 0 || drawn != 0 {
+			t.Fatalf("left behind: used %d, drawn %d", used, drawn)
+		}
+	})
+}
+
+// Who would use most above its floor makes room itself; others ask the one that
+// does, and nobody takes what was given for another.
+func TestWhoGives(t *testing.T) {
+	p := newPool(t, 100)
+	a, b, c := &tenant{name: "a", floor: 10}, &tenant{name: "b"}, &tenant{name: "c"}
+	for _, n := range []*tenant{a, b, c} {
+		n.join(t, p)
+	}
+	if !b.reserve(70) || !c.reserve(20) {
+		t.Fatal("the pool is not full yet")
+	}
+	if a.Fits(11) || !a.reserve(10) {
+		t.Fatal("a has its floor and no more")
+	}
+	if b.claim(5) {
+		t.Error("b uses most: it makes room itself")
+	}
+	if !a.claim(5) || len(b.gifts) != 1 || len(c.gifts) != 0 || b.gifts[0].Bytes != 5 {
+		t.Fatalf("a claims 5: b is asked for %v, c for %v", b.gifts, c.gifts)
+	}
+	b.release(30) // a whole group
+	if b.reserve(26) || !b.reserve(25) {
+		t.Error("what was given for a is a's; the rest is anybody's")
+	}
+	b.gifts[0].Answered()
+	if len(a.ended) != 1 || !a.ended[0].Accept() {
+		t.Error("a has not got what was given")
+	}
+}
+
+// Claims of one member count together: many small ones do not take more than one
+// large one would.
+func TestClaimsAddUp(t *testing.T) {
+	p := newPool(t, 100)
+	a, b := &tenant{name: "a"}, &tenant{name: "b"}
+	a.join(t, p)
+	b.join(t, p)
+	if !b.reserve(100) {
+		t.Fatal("an empty pool")
+	}
+	n := 0
+	for a.claim(10) {
+		n++
+	}
+	if n != 5 {
+		t.Errorf("%d claims of 10 against 100: want 5, then both have the same", n)
+	}
+}
+
+func TestFloors(t *testing.T) {
+	p := newPool(t, 100)
+	b := &tenant{name: "b", floor: 20}
+	b.join(t, p)
+	if !b.reserve(90) {
+		t.Fatal("an empty pool")
+	}
+	if _, _, err := p.Join(81, nil, nil); !errors.Is(err, fault.ErrTooLarge) {
+		t.Errorf("floors of 101 in 100: %v", err)
+	}
+	if _, _, err := p.Join(-1, nil, nil); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("a negative floor: %v", err)
+	}
+	ended := 0
+	m, c, err := p.Join(60, nil, func(*pool.Claim) { ended++ })
+	if err != nil || c == nil || ended != 0 || len(b.gifts) != 1 || b.gifts[0].Bytes != 50 {
+		t.Fatalf("join = %v, %v with %v asked", c, err, b.gifts)
+	}
+	b.release(50)
+	b.gifts[0].Answered()
+	if ended != 1 || !c.Accept() {
+		t.Fatal("the floor was given and is not there")
+	}
+	if b.reserve(1) || !m.Reserve(60) || m.Reserve(1) {
+		t.Error("a floor of 60 beside 40")
+	}
+	m.Release(60)
+	m.Leave()
+	if !b.reserve(60) {
+		t.Error("a member that left has kept its floor")
+	}
+}
+
+func TestUnlimited(t *testing.T) {
+	for _, l := range []limit.Limit{{}, limit.Unlimited} {
+		p, err := pool.New(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := &tenant{floor: 5}
+		n.join(t, p)
+		if !n.reserve(math.MaxInt64-10) || n.reserve(math.MaxInt64) || n.Claim(math.MaxInt64, nil) != nil {
+			t.Error("sums wrap")
+		}
+	}
+	if _, err := pool.New(limit.Of(-1)); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("a negative capacity: %v", err)
+	}
+}
+
+// Members on goroutines of their own.
+func TestPoolHammer(t *testing.T) {
+	const capacity, members = 1000, 4
+	p := newPool(t, capacity)
+	var wg sync.WaitGroup
+	for i := range members {
+		type event struct {
+			gift  *pool.Gift
+			claim *pool.Claim
+		}
+		inbox := make(chan event, 4096) // more than all can send: a send never waits
+		m, _, err := p.Join(int64(i)*20, func(g pool.Gift) { inbox <- event{gift: &g} }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			var used int64
+			serve := func(e event) {
+				switch {
+				case e.claim != nil && e.claim.Accept():
+					used += e.claim.Bytes()
+				case e.gift != nil:
+					n := min(used, e.gift.Bytes+7)
+					used -= n
+					m.Release(n)
+					e.gift.Answered()
+				}
+			}
+			open := 0
+			for k := range 2000 {
+				for len(inbox) > 0 {
+					serve(<-inbox)
+				}
+				bytes := int64(k*7%90 + 1)
+				switch {
+				case m.Reserve(bytes):
+					used += bytes
+				case open < 8 && m.Claim(bytes, func(c *pool.Claim) { inbox <- event{claim: c} }) != nil:
+					open++
+				default:
+					n := min(used, bytes)
+					used -= n
+					m.Release(n)
+				}
+				if u, d := p.Use(); u > d || d > capacity {
+					t.Errorf("used %d, drawn %d of %d", u, d, capacity)
+				}
+			}
+			m.Release(used)
+		})
+	}
+	wg.Wait()
+}

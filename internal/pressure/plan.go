@@ -1,0 +1,76 @@
+package pressure
+
+import (
+	"cmp"
+	"context"
+	"slices"
+)
+
+// Tier says what goes before what, whatever it cost to make.
+type Tier uint8
+
+// The tiers, first to go first.
+const (
+	Spare  Tier = iota // above its tenant's floor, or nobody's in particular
+	Floors             // below the floor of a tenant
+	Last               // constants
+	tiers
+)
+
+// Item is one thing that a room could give.
+type Item struct {
+	Bytes   int64   // above 0
+	Seconds float64 // it takes to make again
+	Tier    Tier
+}
+
+// Cheaper orders items by tier, then by the seconds a byte that they take to make
+// again.
+func Cheaper(a, b Item) int {
+	return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Seconds*float64(b.Bytes), b.Seconds*float64(a.Bytes)))
+}
+
+// Freed is what a room gave.
+type Freed struct {
+	Bytes int64 // what it no longer holds
+	// Leased is the part of these that belongs to the artefacts, where it is held
+	// until it is evicted there, too.
+	Leased int64
+}
+
+// Room is one cache. Its methods may wait for turns of its actor and for frees,
+// for no creator; they are called one at a time.
+type Room interface {
+	// Offer lists what is resident and not in use.
+	Offer(ctx context.Context) []Item
+	// Shrink gives at least so many bytes of a tier, or what it can.
+	Shrink(ctx context.Context, bytes int64, tier Tier) Freed
+}
+
+// plan chooses of the rooms' offers the cheapest per byte that come to so many
+// bytes, and gives the bytes by tier and room.
+func plan(offers [][]Item, bytes int64) [tiers][]int64 {
+	type part struct {
+		Item
+		room int
+	}
+	var all []part
+	for room, items := range offers {
+		for _, it := range items {
+			all = append(all, part{it, room})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b part) int { return Cheaper(a.Item, b.Item) })
+	var wishes [tiers][]int64
+	for tier := range wishes {
+		wishes[tier] = make([]int64, len(offers))
+	}
+	for _, p := range all {
+		if bytes <= 0 {
+			break
+		}
+		wishes[p.Tier][p.room] += p.Bytes
+		bytes -= p.Bytes
+	}
+	return wishes
+}

@@ -1,0 +1,206 @@
+package pressure_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/pressure"
+)
+
+// shelf is a room: what it holds, by tier and cost.
+type shelf struct {
+	watch *pressure.Watch
+	mu    struct {
+		sync.Mutex
+		items []pressure.Item
+		gone  []pressure.Item
+	}
+}
+
+func (s *shelf) put(items ...pressure.Item) {
+	s.mu.Lock()
+	s.mu.items = append(s.mu.items, items...)
+	s.mu.Unlock()
+	for _, it := range items {
+		s.watch.Add(it.Bytes)
+	}
+}
+
+func (s *shelf) Offer(context.Context) []pressure.Item {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]pressure.Item(nil), s.mu.items...)
+}
+
+func (s *shelf) Shrink(_ context.Context, bytes int64, tier pressure.Tier) (freed pressure.Freed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for freed.Bytes < bytes {
+		best := -1
+		for i, it := range s.mu.items {
+			if it.Tier == tier && (best < 0 || pressure.Cheaper(it, s.mu.items[best]) < 0) {
+				best = i
+			}
+		}
+		if best < 0 {
+			break
+		}
+		it := s.mu.items[best]
+		s.mu.items = append(s.mu.items[:best:best], s.mu.items[best+1:]...)
+		s.mu.gone = append(s.mu.gone, it)
+		freed.Bytes += it.Bytes
+		s.watch.Add(-it.Bytes)
+	}
+	return freed
+}
+
+func (s *shelf) left() (bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, it := range s.mu.items {
+		bytes += it.Bytes
+	}
+	return bytes
+}
+
+// house is two sessions, the artefacts and the constants.
+func house(t *testing.T, limit int64, log *bytes.Buffer) (w *pressure.Watch, rooms [4]*shelf) {
+	all := make([]pressure.Room, len(rooms))
+	var logger *slog.Logger
+	if log != nil {
+		logger = slog.New(slog.NewTextHandler(log, nil))
+	}
+	w = pressure.New(pressure.Config{Limit: limit, Rooms: func() []pressure.Room { return all }, Go: func(fn func()) { go fn() }, Logger: logger})
+	for i := range rooms {
+		rooms[i] = &shelf{watch: w}
+		all[i] = rooms[i]
+	}
+	t.Cleanup(func() {
+		if err := w.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return w, rooms
+}
+
+func settle(t *testing.T, w *pressure.Watch) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := w.Settle(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The cheapest a byte goes first over all rooms; floors after that; constants
+// last; no more than has to; one line in the log.
+func TestCheapestFirst(t *testing.T) {
+	var log bytes.Buffer
+	w, r := house(t, 1000, &log)
+	r[0].put(pressure.Item{Bytes: 100, Seconds: 1}, pressure.Item{Bytes: 100, Seconds: 50})
+	r[1].put(pressure.Item{Bytes: 100, Seconds: 0.1, Tier: pressure.Floors})
+	r[2].put(pressure.Item{Bytes: 200, Seconds: 3}, pressure.Item{Bytes: 200, Seconds: 80})
+	r[3].put(pressure.Item{Bytes: 300, Seconds: 0, Tier: pressure.Last})
+	if s := w.Stats(); s.Bytes != 1000 || s.Shrinks != 0 || log.Len() != 0 {
+		t.Fatalf("at the limit: %+v %q", s, log.String())
+	}
+	check := func(what string, bytes ...int64) {
+		t.Helper()
+		settle(t, w)
+		for i, n := range bytes {
+			if got := r[i].left(); got != n {
+				t.Errorf("%s: room %d has %d, want %d", what, i, got, n)
+			}
+		}
+	}
+	w.Add(50) // used by somebody
+	check("50 above", 100, 100, 400, 300)
+	w.Add(200)
+	check("150 above", 100, 100, 200, 300)
+	w.Add(350)
+	check("300 above", 0, 100, 0, 300)
+	w.Add(300)
+	check("200 above", 0, 0, 0, 0)
+	if s := w.Stats(); s.Shrinks != 4 || s.Freed != 1000 || s.Bytes != 900 || s.Limit != 1000 {
+		t.Errorf("%+v", s)
+	}
+	if n := strings.Count(log.String(), "\n"); n != 4 || !strings.Contains(log.String(), "sessions=100 artefacts=0 constants=0 before=1050 now=950 limit=1000") {
+		t.Errorf("%d lines: %s", n, log.String())
+	}
+}
+
+// Where everything is in use it does not try again at every byte, but does when
+// the sum has grown by a 64th.
+func TestPatience(t *testing.T) {
+	tries := 0 // between two calls of settle
+	w := pressure.New(pressure.Config{
+		Limit: 6400, Go: func(fn func()) { go fn() },
+		Rooms: func() []pressure.Room { tries++; return []pressure.Room{&shelf{}, &shelf{}} },
+	})
+	for range 6400 {
+		w.Add(1)
+		settle(t, w)
+	}
+	if tries != 0 {
+		t.Fatalf("%d tries within the limit", tries)
+	}
+	for range 1000 {
+		w.Add(1)
+		settle(t, w)
+	}
+	if tries < 5 || tries > 10 {
+		t.Errorf("%d tries over ten 64ths of the limit", tries)
+	}
+	w.Add(-2000)
+	if err := w.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	n := tries
+	w.Add(1 << 20)
+	if tries != n {
+		t.Error("a closed watch shrinks")
+	}
+}
+
+func TestNilWatch(t *testing.T) {
+	var w *pressure.Watch
+	w.Add(5)
+	if w.Stats() != (pressure.Stats{}) || w.Close(context.Background()) != nil || w.Settle(context.Background()) != nil {
+		t.Error("a nil watch counts")
+	}
+	if n := testing.AllocsPerRun(100, func() { w.Add(1); w.Add(-1) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// Many who grow and free at once: in the end it is within the limit.
+func TestWatchHammer(t *testing.T) {
+	const limit = 1000
+	w, r := house(t, limit, nil)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for k := range 300 {
+				tier := pressure.Tier(0)
+				if i%4 == 3 {
+					tier = pressure.Last
+				}
+				r[i%4].put(pressure.Item{Bytes: int64(k%37 + 1), Seconds: float64(k % 5), Tier: tier})
+			}
+		})
+	}
+	wg.Wait()
+	settle(t, w)
+	var sum int64
+	for _, s := range r {
+		sum += s.left()
+	}
+	if got := w.Stats().Bytes; got != sum || got > limit {
+		t.Errorf("%d counted, %d held, limit %d", got, sum, limit)
+	}
+}

@@ -1,0 +1,106 @@
+package kiln
+
+import (
+	"context"
+	"os"
+	"sync"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/internal/cgroup"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/sessioncache"
+)
+
+// MemoryStats is what the memory limit counted.
+type MemoryStats = pressure.Stats
+
+// Stats is a snapshot of what the rooms share.
+type Stats struct {
+	SessionBytes int64       // that sessions hold of Config.SessionBytes; 0 where that is no limit
+	Memory       MemoryStats // zero where it is off
+}
+
+// Stats waits for nothing. The rooms have statistics of their own.
+func (r *Runtime) Stats() Stats {
+	s := Stats{Memory: r.memory.Stats()}
+	if r.pool != nil {
+		s.SessionBytes, _ = r.pool.Use()
+	}
+	return s
+}
+
+// bound makes what bounds the rooms together, where there is such a bound.
+func (r *Runtime) bound() error {
+	if text := r.cfg.MemoryLimit; text != "" {
+		given, err := env.ParseMemoryLimit(text)
+		if err != nil {
+			return err
+		}
+		r.settings.MemoryLimit = r.settings.MemoryLimit.Override(given)
+	}
+	if bytes := r.memoryLimit(); bytes > 0 {
+		r.memory = pressure.New(pressure.Config{Limit: bytes, Rooms: r.rooms, Go: actors.Go, Logger: r.logger})
+	}
+	if _, counted := r.cfg.SessionBytes.Value(); !counted {
+		return nil
+	}
+	var err error
+	r.pool, err = sessioncache.NewPool(r.cfg.SessionBytes)
+	return err
+}
+
+// memoryLimit is the limit in bytes, 0 for none.
+func (r *Runtime) memoryLimit() int64 {
+	m := r.settings.MemoryLimit.Value
+	if !m.Auto {
+		return m.MiB << 20
+	}
+	granted, known := cgroup.Memory(os.DirFS("/"))
+	if !known {
+		r.logger.Warn("kiln: no memory limit: this system does not say what the process may have; set KILN_MEMORY_LIMIT to MiB")
+		return 0
+	}
+	return granted / 10 * 8 // the rest is the program's own
+}
+
+// rooms are what the memory limit shrinks.
+func (r *Runtime) rooms() []pressure.Room {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []pressure.Room
+	for s := range r.mu.sessions {
+		all = append(all, s.Session)
+	}
+	return append(all, r.artefacts, r.constants)
+}
+
+// tenant opens a session within the runtime's bounds.
+func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
+	if cfg.Pool == nil {
+		cfg.Pool = r.pool
+	}
+	if cfg.Memory == nil {
+		cfg.Memory = r.memory
+	}
+	floor := cfg.Floor.Bytes
+	if floor > 0 && cfg.Name == "" {
+		return nil, fault.Invalidf("kiln: session", "a floor of %d bytes without a name: give the session one, so that its artefacts count to it", floor)
+	}
+	cache, err := sessioncache.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{Session: cache, runtime: r, leave: func() {}}
+	if floor == 0 {
+		return s, nil
+	}
+	if err := r.artefacts.AddFloor(cfg.Name, floor); err != nil {
+		_ = cache.Close(context.Background()) // it is empty, and nothing is to be told of it
+		return nil, err
+	}
+	s.owner = cfg.Name
+	s.leave = sync.OnceFunc(func() { _ = r.artefacts.AddFloor(cfg.Name, -floor) }) // closed: there is no floor any more
+	return s, nil
+}

@@ -1,0 +1,94 @@
+package sessioncache_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/sessioncache"
+)
+
+// Under memory pressure whole groups go that nobody uses: above the floor first,
+// and what is leased from elsewhere is told apart.
+func TestShrink(t *testing.T) {
+	c := tenant(nil, 30, 1000)
+	c.Policy = "duel"
+	s := open(t, c)
+	for n := 1; n <= 6; n++ {
+		v := sessioncache.Value{Bytes: 10, Cost: time.Duration(1) << (4 * n), Leased: n == 1}
+		if err := s.Set(bg, shape(t, n), "x", v, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := s.Acquire(bg, shape(t, 2)) // in use
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	offer := func(tier pressure.Tier) (bytes int64) {
+		for _, it := range s.Offer(bg) {
+			if it.Tier == tier {
+				bytes += it.Bytes
+			}
+		}
+		return bytes
+	}
+	want(t, "offered above the floor", offer(pressure.Spare), 30)
+	want(t, "offered below it", offer(pressure.Floors), 20)
+	want(t, "nothing of constants", s.Shrink(bg, 5, pressure.Last), pressure.Freed{})
+	want(t, "the cheapest", s.Shrink(bg, 15, pressure.Spare), pressure.Freed{Bytes: 20, Leased: 10})
+	want(t, "1 and 3 have gone, 2 is in use", s.has(1, 2, 3), 1)
+	want(t, "the rest above the floor", s.Shrink(bg, 100, pressure.Spare), pressure.Freed{Bytes: 10})
+	want(t, "the floor", s.Shrink(bg, 100, pressure.Floors), pressure.Freed{Bytes: 20})
+	want(t, "what is in use", s.Bytes(), 10)
+	if err := s.Close(bg); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "closed", s.Shrink(bg, 100, pressure.Floors), pressure.Freed{})
+	want(t, "closed", len(s.Offer(bg)), 0)
+}
+
+// G4, G9: a byte is counted for the memory limit from its making to its free, as
+// long as a lease or a handle keeps it, and once.
+func TestMemoryCounts(t *testing.T) {
+	watch := pressure.New(pressure.Config{Limit: 1 << 40})
+	s := open(t, sessioncache.Config{Memory: watch, Groups: sessioncache.LimitOf(2)})
+	counted := func(what string, bytes int64) {
+		t.Helper()
+		eventually(t, func() bool { return watch.Stats().Bytes == bytes }, func() any { return watch.Stats().Bytes }, what, bytes)
+	}
+	set := func(n int, v sessioncache.Value) {
+		t.Helper()
+		if err := s.Set(bg, shape(t, n), "x", v, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(1, sessioncache.Value{Bytes: 10})
+	set(2, sessioncache.Value{Bytes: 100, Leased: true})
+	counted("own bytes", 10)
+	l := s.lease(1, "x")
+	set(1, sessioncache.Value{Bytes: 20})
+	counted("overwritten and leased", 30)
+	l.End()
+	counted("overwritten", 20)
+	h, err := s.Acquire(bg, shape(t, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set(3, sessioncache.Value{Bytes: 5})
+	counted("another group", 25)
+	if err := s.SetGroups(bg, sessioncache.LimitOf(0)); err != nil {
+		t.Fatal(err)
+	}
+	counted("evicted under a handle", 20)
+	_, _, err = h.GetOrCreate(bg, "y", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+		return sessioncache.Value{Bytes: 7}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted("made for it alone", 27)
+	h.Close()
+	counted("closed", 0)
+}
