@@ -1,0 +1,271 @@
+package conform
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/stress/conform/engine"
+	"github.com/kiln-cache/kiln/stress/conform/rooms"
+	"github.com/kiln-cache/kiln/stress/conform/script"
+)
+
+// Exit codes of the command.
+const (
+	exitDone  = 0
+	exitUsage = 2 // wrong usage or unreadable input
+	exitFound = 4 // a case failed
+)
+
+// processArg is the only argument of a script's process.
+const processArg = "@process"
+
+// Command is kiln conform. Safe for use by one goroutine.
+type Command struct {
+	Self   []string // command line that reaches Run in this binary, without Run's arguments
+	Engine *engine.Engine
+}
+
+// Main runs `kiln conform ARGS` with this build's components; the exit code is
+// 0, 2 for wrong usage or unreadable scripts, or 4 if a case failed.
+func Main(args []string, stdout, stderr io.Writer) int {
+	exe, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(stderr, "kiln: conform:", err)
+		return exitUsage
+	}
+	return New(exe, "conform").Run(args, stdout, stderr)
+}
+
+// New is the command with this build's components. self is the command line
+// that reaches Run again.
+func New(self ...string) *Command {
+	return &Command{Self: self, Engine: &engine.Engine{
+		Kinds:      rooms.Kinds(),
+		Statements: rooms.Statements(),
+		Process:    append(slices.Clone(self), processArg),
+		Parked:     actors.Parked,
+	}}
+}
+
+type flags struct {
+	json     bool
+	run      *regexp.Regexp
+	exact    string // one case, by the runner itself
+	repeat   int
+	parallel int
+	paths    []string
+}
+
+// job is one run of one case.
+type job struct {
+	file string
+	c    *script.Case
+}
+
+// Run runs the command.
+func (c *Command) Run(args []string, stdout, stderr io.Writer) int {
+	if len(args) == 1 && args[0] == processArg {
+		return c.Engine.Serve(os.Stdin, os.Stdout)
+	}
+	f, err := parseFlags(args, stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitDone
+	}
+	if err != nil {
+		return refuse(stderr, err)
+	}
+	jobs, err := f.jobs()
+	if err != nil {
+		return refuse(stderr, err)
+	}
+	report := &report{json: f.json, stdout: stdout, stderr: stderr}
+	if f.parallel > 1 {
+		c.parallel(jobs, f.parallel, report.add)
+	} else {
+		for _, j := range jobs {
+			report.add(c.Engine.Run(j.file, j.c))
+		}
+	}
+	return report.end()
+}
+
+// refuse says what is wrong with the input, in one line.
+func refuse(stderr io.Writer, err error) int {
+	fmt.Fprintf(stderr, "kiln: conform: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+	return exitUsage
+}
+
+// parseFlags reads the command line. Asked for help it prints it to out and
+// returns flag.ErrHelp.
+func parseFlags(args []string, out io.Writer) (flags, error) {
+	var f flags
+	set := flag.NewFlagSet("kiln conform", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	set.Usage = func() {}
+	var run, level string
+	set.BoolVar(&f.json, "json", false, "one JSON object a case on stdout")
+	set.StringVar(&run, "run", "", "run the cases whose ID matches")
+	set.StringVar(&f.exact, "case", "", "run the one case of this ID")
+	set.IntVar(&f.repeat, "repeat", 1, "run each case so many times")
+	set.IntVar(&f.parallel, "parallel", 1, "run so many cases at once, each in a process of its own")
+	set.StringVar(&level, "log-level", "warn", "debug, info, warn or error; a script logs nothing")
+	for {
+		if err := set.Parse(args); errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(out, "usage: kiln conform [--json] [--run REGEXP] [--repeat N] [--parallel N] FILE-OR-DIR...")
+			set.SetOutput(out)
+			set.PrintDefaults()
+			return f, err
+		} else if err != nil {
+			return f, fmt.Errorf("%w: see kiln conform --help", err)
+		}
+		if set.NArg() == 0 {
+			break
+		}
+		f.paths = append(f.paths, set.Arg(0)) // flags may follow a path
+		args = set.Args()[1:]
+	}
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, level) {
+		return f, fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
+	}
+	if len(f.paths) == 0 {
+		return f, errors.New("name a script or a folder with scripts (*.kiln)")
+	}
+	if f.repeat < 1 || f.parallel < 1 {
+		return f, errors.New("--repeat and --parallel want a number of at least 1")
+	}
+	var err error
+	if f.run, err = regexp.Compile(run); err != nil {
+		return f, fmt.Errorf("--run: %w", err)
+	}
+	return f, nil
+}
+
+// jobs reads all scripts before the first case runs.
+func (f flags) jobs() ([]job, error) {
+	files, err := scripts(f.paths)
+	if err != nil {
+		return nil, err
+	}
+	var jobs []job
+	var errs []error
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		file, err := script.Parse(name, text)
+		errs = append(errs, err)
+		for i := range file.Cases {
+			c := &file.Cases[i]
+			if !f.run.MatchString(c.ID) || f.exact != "" && f.exact != c.ID {
+				continue
+			}
+			for range f.repeat {
+				jobs = append(jobs, job{name, c})
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if len(jobs) == 0 {
+		return nil, errors.New("no case matches")
+	}
+	return jobs, nil
+}
+
+// scripts finds the files behind the paths, folders at any depth, in order.
+func scripts(paths []string) ([]string, error) {
+	var files []string
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		if !info.IsDir() {
+			files = append(files, path)
+			continue
+		}
+		found := len(files)
+		err = filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() && strings.HasSuffix(name, ".kiln") {
+				files = append(files, name)
+			}
+			return err
+		})
+		if err == nil && len(files) == found {
+			err = fmt.Errorf("%s: no script (*.kiln) in it", path)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+// report prints outcomes in the order they are added. Owned by one goroutine.
+type report struct {
+	json                    bool
+	stdout, stderr          io.Writer
+	passed, failed, skipped int
+}
+
+func (r *report) add(o engine.Outcome) {
+	switch o.Result {
+	case engine.Pass:
+		r.passed++
+	case engine.Fail:
+		r.failed++
+	case engine.Skip:
+		r.skipped++
+	}
+	if r.json {
+		line, _ := json.Marshal(o) // texts and numbers only: cannot fail
+		fmt.Fprintf(r.stdout, "%s\n", line)
+		return
+	}
+	switch o.Result {
+	case engine.Fail:
+		fmt.Fprint(r.stdout, Failure(o))
+	case engine.Skip:
+		fmt.Fprintf(r.stdout, "SKIP %s:%d %s: %s\n", o.File, o.Line, o.Case, o.Got)
+	}
+}
+
+// Failure is the text of a failed case: its line, then the events that led there.
+func Failure(o engine.Outcome) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "FAIL %s:%d %s: got %s, want %s\n", o.File, o.Line, o.Case, o.Got, o.Want)
+	for _, e := range o.Events {
+		fmt.Fprintf(&b, "    %s\n", e)
+	}
+	return b.String()
+}
+
+// end prints the sum, which --json keeps off stdout.
+func (r *report) end() int {
+	out := r.stdout
+	if r.json {
+		out = r.stderr
+	}
+	fmt.Fprintf(out, "%d passed, %d failed", r.passed, r.failed)
+	if r.skipped > 0 {
+		fmt.Fprintf(out, ", %d skipped", r.skipped)
+	}
+	fmt.Fprintln(out)
+	if r.failed > 0 {
+		return exitFound
+	}
+	return exitDone
+}

@@ -1,0 +1,80 @@
+package script
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MaxItems bounds a list, so that a slip of the pen does not fill the memory.
+const MaxItems = 1 << 17
+
+// Items reads a list of words and ranges separated by commas: 0..9, k0..k9,
+// a,b. Commas inside square brackets or string literals do not separate. A
+// range that runs backwards is empty; the empty list has no item.
+func Items(list string) ([]string, error) {
+	list = strings.TrimSpace(list)
+	if list == "" {
+		return nil, nil
+	}
+	var items []string
+	depth, start := 0, 0
+	for i := 0; i <= len(list); i++ {
+		if i < len(list) {
+			switch list[i] {
+			case '[':
+				depth++
+			case ']':
+				depth--
+			case '"':
+				end, err := literal(list, i)
+				if err != nil {
+					return nil, err
+				}
+				i = end - 1
+			}
+			if list[i] != ',' || depth > 0 {
+				continue
+			}
+		}
+		var err error
+		if items, err = appendRange(items, strings.TrimSpace(list[start:i])); err != nil {
+			return nil, err
+		}
+		start = i + 1
+	}
+	return items, nil
+}
+
+func appendRange(items []string, item string) ([]string, error) {
+	from, to, found := strings.Cut(item, "..")
+	if !found || from == "" || to == "" {
+		return append(items, item), nil
+	}
+	prefix, lo, okLo := numbered(from)
+	prefixTo, hi, okHi := numbered(to)
+	if !okLo || !okHi || prefix != prefixTo {
+		return append(items, item), nil
+	}
+	if hi-lo >= MaxItems || int64(len(items))+hi-lo >= MaxItems {
+		return nil, fmt.Errorf("list %s has more than %d items", item, MaxItems)
+	}
+	for n := lo; n <= hi; n++ {
+		items = append(items, prefix+strconv.FormatInt(n, 10))
+	}
+	return items, nil
+}
+
+// numbered splits k12 into k and 12. A minus sign counts as one only where
+// nothing stands before it.
+func numbered(s string) (prefix string, n int64, ok bool) {
+	i := len(s)
+	for i > 0 && s[i-1] >= '0' && s[i-1] <= '9' {
+		i--
+	}
+	if i == 1 && s[0] == '-' {
+		i = 0
+	}
+	n, err := strconv.ParseInt(s[i:], 10, 48)
+	return s[:i], n, err == nil
+}
