@@ -50,6 +50,18 @@ func TestBytes(t *testing.T) { // G26, G30: S3, G2
 	want(t, "has", q.has(3, 4, 6), 3)
 }
 
+func TestEmptyGroupsCount(t *testing.T) { // F9, G9: also before anything is written
+	p := open(t, fifo(2))
+	for i := 1; i <= 5; i++ {
+		h, err := p.Acquire(bg, shape(t, i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		want(t, "groups", p.Groups(), int64(min(i, 2)))
+	}
+}
+
 func TestLeasedGroupsLast(t *testing.T) { // G27: S3
 	p := open(t, fifo(2))
 	p.set(1, "n", "v1")

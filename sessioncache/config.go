@@ -53,6 +53,8 @@ type Config struct {
 	// Pool, if not nil, is what this session and others may hold together. One
 	// that finds it full asks those who hold more above their floors than it
 	// would; whole groups go there, by their own policies (see package pool).
+	// Open answers ErrTooLarge if the floor is not to be had: for good if the
+	// floors of all exceed the pool, for the moment if what others hold is in use.
 	Pool *Pool
 	// Floor is the tenant's share that others cannot take; Groups and Bytes above
 	// are its cap. None is needed without a Pool.

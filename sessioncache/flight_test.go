@@ -3,6 +3,7 @@ package sessioncache_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -209,6 +210,29 @@ func TestNothingWaitsForACreator(t *testing.T) { // F6
 	want(t, "objects", p.Objects(), 3)
 	close(gate)
 	want(t, "made", receive(t, a), call{"v", sessioncache.Miss, nil})
+}
+
+func TestLanesAreMadeApart(t *testing.T) { // G6, F1
+	p := open(t, sessioncache.Config{})
+	gate := make(chan struct{})
+	var calls []<-chan call
+	for _, lane := range []sessioncache.Lane{0, sessioncache.Worker(0), sessioncache.Worker(1)} {
+		create, began, _ := p.gated(fmt.Sprint(lane), gate)
+		done := p.start(bg, 1, "n", sessioncache.Options{Lane: lane}, create)
+		select {
+		case <-began:
+		case r := <-done:
+			t.Fatal("not made:", r)
+		case <-time.After(10 * time.Second):
+			t.Fatal("lane ", lane, " waits for another lane's value")
+		}
+		calls = append(calls, done)
+	}
+	close(gate)
+	for _, done := range calls {
+		want(t, "made", receive(t, done).by, sessioncache.Miss)
+	}
+	want(t, "objects", p.Objects(), 3)
 }
 
 func TestClearedWhileMade(t *testing.T) { // F7

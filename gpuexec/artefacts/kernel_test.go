@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"testing"
+	"testing/synctest"
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/limit"
@@ -157,6 +158,29 @@ func TestKernelFlights(t *testing.T) {
 		}}
 		want(t, "circle", said(c.Get(background, a)), "error cycle")
 		want(t, "kernels", c.Kernels(), 1)
+	})
+}
+
+// C1, F7: a kernel that was being compiled when the layer was emptied is used and
+// not kept, though it would fit again by now.
+func TestKernelOfAClearedFlight(t *testing.T) {
+	bubble(t, entries(8), func(t *testing.T, c room) {
+		g := gate()
+		r := artefacts.Request{Key: "p", Create: func(ctx context.Context) (artefacts.Built, error) {
+			v, err := c.Kernel(ctx, artefacts.Request{Key: "x", Create: func(context.Context) (artefacts.Built, error) {
+				<-g
+				return artefacts.Built{Value: "kernel"}, nil
+			}})
+			return artefacts.Built{Value: v}, err
+		}}
+		out := make(chan string, 1)
+		go func() { out <- said(c.Get(background, r)) }()
+		synctest.Wait()
+		c.setEntries(0)
+		c.setEntries(8)
+		close(g)
+		want(t, "get", <-out, "kernel by=miss")
+		want(t, "kernels", c.Kernels(), 0)
 	})
 }
 

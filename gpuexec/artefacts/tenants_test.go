@@ -62,6 +62,28 @@ func TestFloorAgainstFlood(t *testing.T) {
 	}
 }
 
+// C10: what would leave its tenant below the floor stays, not only what finds it
+// there: artefacts are not as small as floors are exact.
+func TestFloorHoldsWhatWouldBreakIt(t *testing.T) {
+	f := newFloors(4, 100)
+	f.addFloor("a", 25)
+	for _, key := range []string{"a1", "a2", "a3"} {
+		f.ask("a", key, 10)
+	}
+	for i := range 4 {
+		f.ask("b", fmt.Sprint("b", i), 10)
+	}
+	if !f.has("a1") || !f.has("a2") || !f.has("a3") {
+		t.Error("of 30 bytes under a floor of 25 none of 10 can go")
+	}
+	f.addFloor("a", -5) // 20: one can
+	f.ask("b", "b4", 10)
+	f.ask("b", "b5", 10)
+	if f.has("a1") || !f.has("a2") || !f.has("a3") {
+		t.Error("of 30 bytes over a floor of 20 the oldest 10 go")
+	}
+}
+
 // What nobody's floor holds goes by its age, tenants' or not.
 func TestAgeAmongThoseAboveTheirFloors(t *testing.T) {
 	f := newFloors(4, 100)
