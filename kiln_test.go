@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/data"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
 	"github.com/kiln-cache/kiln/internal/oplist"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -193,7 +193,7 @@ func TestFailedOpen(t *testing.T) {
 // F8: what is freed at Close still has its device: sessions go before artefacts,
 // artefacts before constants, constants before executors.
 func TestOrderOfClose(t *testing.T) {
-	fake := &devicetest.Fake{}
+	fake := &fakedevice.Backend{}
 	r := open(t, kiln.Config{})
 	exec, err := r.Executor(ctx, fake, 0)
 	if err != nil {
@@ -264,7 +264,7 @@ func TestExecutorIsShared(t *testing.T) {
 	var fails atomic.Bool
 	var opens atomic.Int64
 	fails.Store(true)
-	fake := &devicetest.Fake{OnOpen: func() error {
+	fake := &fakedevice.Backend{OnOpen: func() error {
 		opens.Add(1)
 		if fails.Load() {
 			return kiln.ErrUnavailable

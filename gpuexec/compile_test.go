@@ -11,7 +11,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors/actorstest"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
 )
 
 // F1, F4: one compile for callers of one key at one time; it goes on when the
@@ -19,7 +19,7 @@ import (
 func TestCompileFlight(t *testing.T) {
 	gate, began := make(chan struct{}), make(chan struct{}, 9) // one for each caller that may begin a compile
 	aborted := make(chan struct{})
-	f := &devicetest.Fake{OnCompile: func(ctx context.Context, src gpuexec.Source) error {
+	f := &fakedevice.Backend{OnCompile: func(ctx context.Context, src gpuexec.Source) error {
 		began <- struct{}{}
 		select {
 		case <-gate:
@@ -66,7 +66,7 @@ func TestCompileFlight(t *testing.T) {
 
 // B2, B3: a blob makes the kernel without a compile; a foreign one is refused.
 func TestBlob(t *testing.T) {
-	e := open(t, &devicetest.Fake{}, gpuexec.Config{})
+	e := open(t, &fakedevice.Backend{}, gpuexec.Config{})
 	blob, err := compile(t, e, source("k")).Blob(bg)
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestBlob(t *testing.T) {
 
 // E1: launch by name compiles once.
 func TestNamed(t *testing.T) {
-	e := open(t, &devicetest.Fake{}, gpuexec.Config{})
+	e := open(t, &fakedevice.Backend{}, gpuexec.Config{})
 	if err := e.Define("add", source("k")); err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestNamed(t *testing.T) {
 }
 
 func TestReadAndWrite(t *testing.T) {
-	e := open(t, &devicetest.Fake{MostBytes: 100}, gpuexec.Config{})
+	e := open(t, &fakedevice.Backend{MostBytes: 100}, gpuexec.Config{})
 	b := alloc(t, e, 8)
 	if err := e.Write(bg, b, 2, []byte("abc")); err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestReadAndWrite(t *testing.T) {
 // E6: a compile that lasts is announced, with its start, its going on, its end.
 func TestSlowCompileIsAnnounced(t *testing.T) {
 	actorstest.Bubble(t, func(t *testing.T) {
-		f := &devicetest.Fake{OnCompile: func(_ context.Context, src gpuexec.Source) error {
+		f := &fakedevice.Backend{OnCompile: func(_ context.Context, src gpuexec.Source) error {
 			if src.Key == "slow" {
 				time.Sleep(2500 * time.Millisecond)
 			}
@@ -154,7 +154,7 @@ func TestSlowCompileIsAnnounced(t *testing.T) {
 
 // F8: Close answers who runs and who waits, and frees everything.
 func TestCloseDuringWork(t *testing.T) {
-	f := &devicetest.Fake{
+	f := &fakedevice.Backend{
 		OnLaunch: func(ctx context.Context, _ string, _ []gpuexec.DeviceArg, _ int) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -191,7 +191,7 @@ func TestCloseDuringWork(t *testing.T) {
 
 // A failed Open leaves nothing behind.
 func TestFailedOpen(t *testing.T) {
-	f := &devicetest.Fake{OnOpen: func() error { return gpuexec.ErrUnavailable }}
+	f := &fakedevice.Backend{OnOpen: func() error { return gpuexec.ErrUnavailable }}
 	if _, err := gpuexec.Open(bg, gpuexec.Config{Backend: f}); !errors.Is(err, gpuexec.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
@@ -202,7 +202,7 @@ func TestFailedOpen(t *testing.T) {
 
 // E5: a backend that panics fails the launch, not the process.
 func TestBackendPanics(t *testing.T) {
-	f := &devicetest.Fake{OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error { panic("driver") }}
+	f := &fakedevice.Backend{OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error { panic("driver") }}
 	e := open(t, f, gpuexec.Config{Workers: 1})
 	launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: 1}
 	for range 2 {

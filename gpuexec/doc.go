@@ -35,5 +35,6 @@
 //
 // # Testing
 //
-// Package devicetest has the contract's tests, which every backend passes.
+// Package devicetest has the tests of the contract, which every backend passes;
+// package fakedevice has a device for faults.
 package gpuexec

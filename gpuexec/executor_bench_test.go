@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
 )
 
 // BenchmarkLaunch is the executor's own cost per launch within one submitted
@@ -14,7 +14,7 @@ import (
 // makes as cheap as a call can be. Goal 1 us, gate 3 us.
 func BenchmarkLaunch(b *testing.B) {
 	ctx := context.Background()
-	f := &devicetest.Fake{}
+	f := &fakedevice.Backend{}
 	e, err := gpuexec.Open(ctx, gpuexec.Config{Backend: f, Workers: 1})
 	if err != nil {
 		b.Fatal(err)

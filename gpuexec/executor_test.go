@@ -12,14 +12,14 @@ import (
 
 	"github.com/kiln-cache/kiln/actors/actorstest"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var bg = context.Background()
 
-func open(t *testing.T, f *devicetest.Fake, cfg gpuexec.Config) *gpuexec.Executor {
+func open(t *testing.T, f *fakedevice.Backend, cfg gpuexec.Config) *gpuexec.Executor {
 	t.Helper()
 	cfg.Backend = f
 	e, err := gpuexec.Open(bg, cfg)
@@ -66,9 +66,9 @@ func alloc(t *testing.T, e *gpuexec.Executor, n int64) *gpuexec.Buffer {
 // E3: nothing wrong reaches the driver.
 func TestLaunchIsChecked(t *testing.T) {
 	var launched atomic.Int32
-	f := &devicetest.Fake{Limits: gpuexec.Limits{MaxGrid: 65535, Alignment: 16},
+	f := &fakedevice.Backend{Limits: gpuexec.Limits{MaxGrid: 65535, Alignment: 16},
 		OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error { launched.Add(1); return nil }}
-	e, other := open(t, f, gpuexec.Config{}), open(t, &devicetest.Fake{}, gpuexec.Config{})
+	e, other := open(t, f, gpuexec.Config{}), open(t, &fakedevice.Backend{}, gpuexec.Config{})
 	src := source("add", gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 64}, number)
 	k, foreign := compile(t, e, src), compile(t, other, src)
 	b, theirs := alloc(t, e, 128), alloc(t, other, 128)
@@ -113,7 +113,7 @@ func TestLaunchIsChecked(t *testing.T) {
 // E1: a full queue answers at once; what waits is served when there is room.
 func TestFullQueue(t *testing.T) {
 	gate, began := make(chan struct{}), make(chan struct{}, 4)
-	f := &devicetest.Fake{OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error {
+	f := &fakedevice.Backend{OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error {
 		began <- struct{}{}
 		<-gate
 		return nil
@@ -150,7 +150,7 @@ func TestFullQueue(t *testing.T) {
 // E1: a caller that leaves gives its place in the queue back.
 func TestWithdraw(t *testing.T) {
 	gate, began := make(chan struct{}), make(chan struct{}, 9)
-	f := &devicetest.Fake{OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error {
+	f := &fakedevice.Backend{OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error {
 		began <- struct{}{}
 		<-gate
 		return nil
@@ -179,7 +179,7 @@ func TestWithdraw(t *testing.T) {
 func TestDeviceLost(t *testing.T) {
 	for _, noBlobs := range []bool{false, true} {
 		stuck := make(chan struct{}, 1)
-		f := &devicetest.Fake{NoBlobs: noBlobs, OnLaunch: func(ctx context.Context, key string, _ []gpuexec.DeviceArg, grid int) error {
+		f := &fakedevice.Backend{NoBlobs: noBlobs, OnLaunch: func(ctx context.Context, key string, _ []gpuexec.DeviceArg, grid int) error {
 			if grid == 2 {
 				stuck <- struct{}{}
 				<-ctx.Done()
@@ -225,7 +225,7 @@ func TestDeviceLost(t *testing.T) {
 func TestReopenIsRetried(t *testing.T) {
 	actorstest.Bubble(t, func(t *testing.T) {
 		var opened atomic.Int32
-		f := &devicetest.Fake{OnOpen: func() error {
+		f := &fakedevice.Backend{OnOpen: func() error {
 			if n := opened.Add(1); n > 1 && n < 9 {
 				return errors.New("still gone")
 			}

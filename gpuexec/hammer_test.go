@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
 )
 
 // expected are the errors that a storm may meet.
@@ -56,7 +56,7 @@ func user(t *testing.T, e *gpuexec.Executor, seed uint64, rounds int) {
 // nothing is released twice or used after it, and nothing is left.
 func TestHammer(t *testing.T) {
 	for _, losses := range []int{0, 20} {
-		f := &devicetest.Fake{}
+		f := &fakedevice.Backend{}
 		e, err := gpuexec.Open(context.Background(), gpuexec.Config{Backend: f, Workers: 3, Queue: 4})
 		if err != nil {
 			t.Fatal(err)
@@ -92,7 +92,7 @@ func TestHammer(t *testing.T) {
 // E1: Close, by several, at any moment of a storm.
 func TestCloseInAStorm(t *testing.T) {
 	for round := range 40 {
-		f := &devicetest.Fake{}
+		f := &fakedevice.Backend{}
 		e, err := gpuexec.Open(context.Background(), gpuexec.Config{Backend: f, Workers: 2, Queue: 3})
 		if err != nil {
 			t.Fatal(err)
@@ -121,8 +121,8 @@ func TestDeviceOutlivesItsCompiles(t *testing.T) {
 	for _, end := range []string{"close", "loss"} {
 		entered, goOn := make(chan struct{}), make(chan struct{})
 		var open atomic.Int32 // devices and queues, when the compile ends
-		var f *devicetest.Fake
-		f = &devicetest.Fake{OnCompile: func(context.Context, gpuexec.Source) error {
+		var f *fakedevice.Backend
+		f = &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error {
 			close(entered)
 			<-goOn // a driver that does not heed its context
 			open.Store(int32(f.Leaked()))
@@ -177,9 +177,9 @@ func TestDeviceOutlivesItsCompiles(t *testing.T) {
 // A device that is lost again while it is being opened is opened once more,
 // though nobody uses it in between.
 func TestLostWhileOpening(t *testing.T) {
-	var f *devicetest.Fake
+	var f *fakedevice.Backend
 	loads := 0
-	f = &devicetest.Fake{OnLoad: func(context.Context, gpuexec.Source, []byte) error {
+	f = &fakedevice.Backend{OnLoad: func(context.Context, gpuexec.Source, []byte) error {
 		if loads++; loads == 2 { // the first of two kernels is rebuilt already
 			f.Lose()
 			return nil
@@ -205,7 +205,7 @@ func TestLostWhileOpening(t *testing.T) {
 
 // A call under a context that has ended already pins nothing for good.
 func TestEndedContextPinsNothing(t *testing.T) {
-	f := &devicetest.Fake{}
+	f := &fakedevice.Backend{}
 	e := open(t, f, gpuexec.Config{Workers: 1})
 	k, err := e.Compile(context.Background(), source("k", gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 8}))
 	if err != nil {
@@ -232,7 +232,7 @@ func TestEndedContextPinsNothing(t *testing.T) {
 // program on the new one.
 func TestReleasedDuringRestart(t *testing.T) {
 	rebuilding, goOn := make(chan struct{}), make(chan struct{})
-	f := &devicetest.Fake{OnLoad: func(context.Context, gpuexec.Source, []byte) error {
+	f := &fakedevice.Backend{OnLoad: func(context.Context, gpuexec.Source, []byte) error {
 		close(rebuilding)
 		<-goOn
 		return nil
@@ -260,7 +260,7 @@ func TestReleasedDuringRestart(t *testing.T) {
 func TestPanicsInALongCompile(t *testing.T) {
 	told := make(chan struct{})
 	var once sync.Once
-	e := open(t, &devicetest.Fake{OnCompile: func(context.Context, gpuexec.Source) error {
+	e := open(t, &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error {
 		<-told
 		panic("driver")
 	}}, gpuexec.Config{Slow: 1, Listen: func(gpuexec.CompileEvent) {

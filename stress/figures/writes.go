@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -177,7 +177,7 @@ func evictionBySize(ctx context.Context) (Figure, error) {
 // sequence, as microseconds over a driver that does nothing.
 func Launches(ctx context.Context) ([]Figure, error) {
 	const sequence, atMost = 256, 3.0 // launches; microseconds
-	exec, err := gpuexec.Open(ctx, gpuexec.Config{Backend: &devicetest.Fake{}, Workers: 1})
+	exec, err := gpuexec.Open(ctx, gpuexec.Config{Backend: &fakedevice.Backend{}, Workers: 1})
 	if err != nil {
 		return nil, err
 	}

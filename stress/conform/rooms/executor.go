@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/stress/conform/engine"
 	"github.com/kiln-cache/kiln/stress/conform/outside"
@@ -24,7 +24,7 @@ const mostBlocks = 65535
 // executor binds an executor over a fake device.
 type executor struct {
 	exec *gpuexec.Executor
-	fake *devicetest.Fake
+	fake *fakedevice.Backend
 }
 
 // pace is what a script says of one launch; it travels in the launch's context.
@@ -37,7 +37,7 @@ type pace struct {
 type paceKey struct{}
 
 func openExecutor(c *engine.Call) (engine.Component, error) {
-	e := &executor{fake: &devicetest.Fake{
+	e := &executor{fake: &fakedevice.Backend{
 		Limits: gpuexec.Limits{MaxGrid: mostBlocks, Alignment: 1},
 		OnLaunch: func(ctx context.Context, _ string, _ []gpuexec.DeviceArg, _ int) error {
 			p := ctx.Value(paceKey{}).(pace)

@@ -1,4 +1,4 @@
-package devicetest
+package fakedevice
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 	"github.com/kiln-cache/kiln/internal/fault"
 )
 
-// Fake is a backend with one device that can be told to be slow, to fail and to
+// Backend is a backend with one device that can be told to be slow, to fail and to
 // go away: the faults that a real device does not produce on demand. Its
 // programs compute nothing; its memory is host memory. Safe for concurrent use;
 // the functions are set before it is opened.
-type Fake struct {
+type Backend struct {
 	Limits gpuexec.Limits
 	// OnCompile, OnLoad and OnLaunch, if set, run in place of nothing, on the
 	// executor's goroutines; their error is the driver's.
@@ -35,20 +35,20 @@ type Fake struct {
 }
 
 // Name implements gpuexec.Backend.
-func (f *Fake) Name() string { return "fake" }
+func (f *Backend) Name() string { return "fake" }
 
 // Devices implements gpuexec.Backend.
-func (f *Fake) Devices(context.Context) []gpuexec.DeviceInfo {
+func (f *Backend) Devices(context.Context) []gpuexec.DeviceInfo {
 	return []gpuexec.DeviceInfo{f.info()}
 }
 
-func (f *Fake) info() gpuexec.DeviceInfo {
+func (f *Backend) info() gpuexec.DeviceInfo {
 	return gpuexec.DeviceInfo{Backend: "fake", Name: "fake device", Available: true,
 		Identity: gpuexec.Identity{Library: "1", Build: "fake", Device: "fake device"}}
 }
 
 // Open implements gpuexec.Backend.
-func (f *Fake) Open(_ context.Context, index int) (gpuexec.Device, error) {
+func (f *Backend) Open(_ context.Context, index int) (gpuexec.Device, error) {
 	if index != 0 {
 		return nil, fault.ErrNotFound
 	}
@@ -66,7 +66,7 @@ func (f *Fake) Open(_ context.Context, index int) (gpuexec.Device, error) {
 }
 
 // Lose makes the open device go away by itself and reports whether one was there.
-func (f *Fake) Lose() bool {
+func (f *Backend) Lose() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	d := f.mu.device
@@ -78,20 +78,20 @@ func (f *Fake) Lose() bool {
 }
 
 // Leaked is the number of devices and queues that were opened and not closed.
-func (f *Fake) Leaked() int { return int(f.open.Load()) }
+func (f *Backend) Leaked() int { return int(f.open.Load()) }
 
 // Programs is the number of programs on open devices that were not released.
-func (f *Fake) Programs() int { return int(f.programs.Load()) }
+func (f *Backend) Programs() int { return int(f.programs.Load()) }
 
 // Memories is the same of memory.
-func (f *Fake) Memories() int { return int(f.memories.Load()) }
+func (f *Backend) Memories() int { return int(f.memories.Load()) }
 
 // Misuse counts what an executor must never do: release twice, or launch with
 // what was released or belongs to another device.
-func (f *Fake) Misuse() int { return int(f.misuse.Load()) }
+func (f *Backend) Misuse() int { return int(f.misuse.Load()) }
 
 type fakeDevice struct {
-	fake *Fake
+	fake *Backend
 	lost chan struct{}
 	used atomic.Int64
 
