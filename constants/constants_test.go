@@ -3,6 +3,7 @@ package constants
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -199,6 +200,46 @@ func TestHeldReference(t *testing.T) {
 		t.Error("a removed tensor is gone for its references")
 	}
 	<-freed
+}
+
+// T7, T8: a removal tells the owner and every holder once, and a second Drop takes
+// no pin of somebody else's.
+func TestEveryHolderIsTold(t *testing.T) {
+	_, e := open(t, Config{})
+	told, freed := make(chan string, 6), make(chan struct{}, 2) // room for telling twice
+	tell := func(who string) func(Removal) { return func(why Removal) { told <- who + " " + string(why) } }
+	put(t, e, "k", 8, Options{Removed: tell("owner")}, func() { freed <- struct{}{} })
+	l, _ := e.Lookup(key("k"))
+	var refs []*Ref
+	for _, who := range []string{"first", "second"} {
+		r, ok := l.Hold(tell(who))
+		if !ok {
+			t.Fatal("a resident tensor cannot be held")
+		}
+		refs = append(refs, r)
+	}
+	refs[0].Drop()
+	refs[0].Drop()
+	if there, err := e.Remove(context.Background(), key("k")); !there || err != nil {
+		t.Fatal(there, err)
+	}
+	e.cache.Close(context.Background()) // every callback has run
+	close(told)
+	var got []string
+	for who := range told {
+		got = append(got, who)
+	}
+	if want := []string{"owner removed", "first removed", "second removed"}; !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
+	}
+	l.End()
+	if len(freed) != 0 {
+		t.Error("freed under a reference that is held")
+	}
+	refs[1].Drop()
+	if len(freed) != 1 {
+		t.Errorf("freed %d times", len(freed))
+	}
 }
 
 // T4: COST evicts the least seconds per byte, only for what is worth more.

@@ -212,26 +212,22 @@ func TestNothingWaitsForACreator(t *testing.T) { // F6
 	want(t, "made", receive(t, a), call{"v", sessioncache.Miss, nil})
 }
 
-func TestLanesAreMadeApart(t *testing.T) { // G6, F1
+func TestLanesAreMadeApart(t *testing.T) { // G6, F1: one flight waits for another
 	p := open(t, sessioncache.Config{})
-	gate := make(chan struct{})
-	var calls []<-chan call
-	for _, lane := range []sessioncache.Lane{0, sessioncache.Worker(0), sessioncache.Worker(1)} {
-		create, began, _ := p.gated(fmt.Sprint(lane), gate)
-		done := p.start(bg, 1, "n", sessioncache.Options{Lane: lane}, create)
-		select {
-		case <-began:
-		case r := <-done:
-			t.Fatal("not made:", r)
-		case <-time.After(10 * time.Second):
-			t.Fatal("lane ", lane, " waits for another lane's value")
+	lanes := []sessioncache.Lane{0, sessioncache.Worker(0), sessioncache.Worker(1)}
+	var create func(at int) sessioncache.Create
+	create = func(at int) sessioncache.Create {
+		return func(ctx context.Context) (sessioncache.Value, error) {
+			if next := at + 1; next < len(lanes) {
+				if _, _, err := p.try(ctx, shape(t, 1), "n", sessioncache.Options{Lane: lanes[next]}, create(next)); err != nil {
+					return sessioncache.Value{}, err
+				}
+			}
+			return p.value(fmt.Sprint("v", at)), nil
 		}
-		calls = append(calls, done)
 	}
-	close(gate)
-	for _, done := range calls {
-		want(t, "made", receive(t, done).by, sessioncache.Miss)
-	}
+	v, by, err := p.try(bg, shape(t, 1), "n", sessioncache.Options{Lane: lanes[0]}, create(0))
+	want(t, "made", call{v, by, err}, call{"v0", sessioncache.Miss, nil})
 	want(t, "objects", p.Objects(), 3)
 }
 

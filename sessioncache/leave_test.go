@@ -41,6 +41,44 @@ func TestLeavingAtAnyMoment(t *testing.T) {
 	}
 }
 
+// F7, G7: what was being made when everything was reset serves who asked for it,
+// and is found by nobody, not even through a handle from before.
+func TestResetUnderAnOpenHandle(t *testing.T) {
+	p := open(t, sessioncache.Config{})
+	h, err := p.Acquire(bg, shape(t, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := make(chan struct{})
+	create, began, _ := p.gated("old", gate)
+	made := make(chan sessioncache.Ref, 1)
+	go func() {
+		r, _, err := h.GetOrCreate(bg, "n", sessioncache.Options{}, create)
+		if err != nil {
+			t.Error(err)
+		}
+		made <- r
+	}()
+	<-began
+	if err := p.ResetAll(bg); err != nil {
+		t.Fatal(err)
+	}
+	close(gate)
+	r := <-made
+	want(t, "made", r.Value(), any("old"))
+	want(t, "resident", r.Resident(), false)
+	again, event, err := h.GetOrCreate(bg, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+		return p.value("new"), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "again", again.Value(), any("new"))
+	want(t, "event", event, sessioncache.Miss)
+	h.Close()
+	p.freed("old", 1)
+}
+
 func TestForeignID(t *testing.T) { // G11, K2
 	p, q := open(t, sessioncache.Config{}), open(t, sessioncache.Config{})
 	p.Intern("a")

@@ -81,3 +81,19 @@ func TestQueue(t *testing.T) {
 		}
 	})
 }
+
+// S8: the oldest is overtaken N times, whoever overtakes it, and then served.
+func TestOvertakenNTimes(t *testing.T) {
+	q := shapegroups.Queue[int]{Ahead: 2}
+	for n := range 5 {
+		q.Push(n)
+	}
+	var served []int
+	for q.Len() > 0 {
+		n, _ := q.Pop(func(n int) bool { return n > 0 })
+		served = append(served, n)
+	}
+	if want := []int{1, 2, 0, 3, 4}; !slices.Equal(served, want) {
+		t.Errorf("served %v, want %v", served, want)
+	}
+}

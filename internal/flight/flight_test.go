@@ -264,22 +264,24 @@ func TestWithinAndNested(t *testing.T) {
 
 // T3, F5: an owner's flights stand for each other, in both directions.
 func TestOwn(t *testing.T) {
-	owned, other := begin(background, "owned"), begin(background, "other")
-	ctx := owned.Own(other.Context())
-	owned.Join()
-	if err := owned.Wait(other.Context(), ignore); !errors.Is(err, fault.ErrCycle) {
-		t.Errorf("the owner waits for what it promised: %v", err)
-	}
-	other.Join()
-	if err := other.Wait(ctx, ignore); !errors.Is(err, fault.ErrCycle) {
-		t.Errorf("the owner waits for the flight it runs in: %v", err)
-	}
-	free := begin(background, "free")
-	plain := free.Own(background)
-	free.Join()
-	if err := free.Wait(plain, ignore); !errors.Is(err, fault.ErrCycle) {
-		t.Errorf("an owner outside of any flight: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) { // who waits for itself ends the bubble, not the test's patience
+		owned, other := begin(background, "owned"), begin(background, "other")
+		ctx := owned.Own(other.Context())
+		owned.Join()
+		if err := owned.Wait(other.Context(), ignore); !errors.Is(err, fault.ErrCycle) {
+			t.Errorf("the owner waits for what it promised: %v", err)
+		}
+		other.Join()
+		if err := other.Wait(ctx, ignore); !errors.Is(err, fault.ErrCycle) {
+			t.Errorf("the owner waits for the flight it runs in: %v", err)
+		}
+		free := begin(background, "free")
+		plain := free.Own(background)
+		free.Join()
+		if err := free.Wait(plain, ignore); !errors.Is(err, fault.ErrCycle) {
+			t.Errorf("an owner outside of any flight: %v", err)
+		}
+	})
 }
 
 // Joins, leaves and the end at the same time: the release comes once, after the
