@@ -163,6 +163,7 @@ func (s *state) put(g *group, n *node) {
 	}
 	old := g.names.Lookup(n.Key, n.Sub)
 	s.count(g, old, n)
+	vacate(g, old)
 	g.names.Put(n)
 	if old != nil {
 		s.retire(g, old)
@@ -213,12 +214,19 @@ func (s *state) count(g *group, goes, comes *node) {
 
 // remove takes a name out of its group.
 func (s *state) remove(g *group, n *node) {
+	vacate(g, n)
 	g.names.Remove(n)
 	s.count(g, n, nil)
-	if n.Value.slot >= 0 {
+	s.retire(g, n)
+}
+
+// vacate empties the slot of a name that is about to leave the table. INVARIANT:
+// a slot never outlives its name in the table, so that who looks by id does not
+// see what somebody who looked by name found gone before.
+func vacate(g *group, n *node) {
+	if n != nil && n.Value.slot >= 0 {
 		g.slots.Load().at[n.Value.slot].Store(nil)
 	}
-	s.retire(g, n)
 }
 
 // retire ends a name that has left the table: its owner's list, and its group's

@@ -256,7 +256,8 @@ func TestUnlimited(t *testing.T) {
 func TestPoolHammer(t *testing.T) {
 	const capacity, members = 1000, 4
 	p := newPool(t, capacity)
-	var wg sync.WaitGroup
+	var start, wg sync.WaitGroup
+	start.Add(1) // all have joined: a floor is not claimed from those who work
 	for i := range members {
 		type event struct {
 			gift  *pool.Gift
@@ -268,6 +269,7 @@ func TestPoolHammer(t *testing.T) {
 			t.Fatal(err)
 		}
 		wg.Go(func() {
+			start.Wait()
 			var used int64
 			serve := func(e event) {
 				switch {
@@ -303,5 +305,6 @@ func TestPoolHammer(t *testing.T) {
 			m.Release(used)
 		})
 	}
+	start.Done()
 	wg.Wait()
 }
