@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
-	"github.com/kiln-cache/kiln/internal/limit"
 )
 
 // persistence is the store below the artefact cache, with its memory tier; the
@@ -26,13 +24,13 @@ type persistence struct {
 func openStore(cfg Config, s env.Settings, logger *slog.Logger) (persistence, error) {
 	var p persistence
 	ctx := context.Background()
-	capacity := mebibytes(s.StoreCapacity.Value)
+	capacity := s.StoreCapacity.Value.MiB()
 	if n, counted := capacity.Value(); s.StoreDir.Value == "" || counted && n == 0 {
 		return p, nil
 	}
 	identity := cfg.Identity
 	if identity == nil {
-		identity = identityOf
+		identity = func(backend string) gpuexec.Identity { return gpuexec.IdentityOf(ctx, gpuexec.Find(backend)) }
 	}
 	var err error
 	p.store, err = blobstore.Open(ctx, blobstore.Config{Dir: s.StoreDir.Value, Capacity: capacity, Identity: identity, Logger: logger})
@@ -49,25 +47,6 @@ func openStore(cfg Config, s env.Settings, logger *slog.Logger) (persistence, er
 	}
 	logger.Error("kiln: going on without a store", "dir", s.StoreDir.Value, "error", err)
 	return persistence{}, nil
-}
-
-// mebibytes turns MiB into bytes.
-func mebibytes(mib limit.Limit) limit.Limit {
-	n, counted := mib.Value()
-	if !counted || n > math.MaxInt64>>20 {
-		return limit.Unlimited
-	}
-	return limit.Of(n << 20)
-}
-
-// identityOf is that of a registered backend's first device.
-func identityOf(backend string) gpuexec.Identity {
-	if b := gpuexec.Find(backend); b != nil {
-		if devices := b.Devices(context.Background()); len(devices) > 0 {
-			return devices[0].Identity
-		}
-	}
-	return gpuexec.Identity{}
 }
 
 // below is what the artefact cache asks on a miss.

@@ -106,6 +106,19 @@ type Identity struct {
 	ISA      []string // features present, sorted
 }
 
+// IdentityOf is that of a backend's first device; the zero Identity, under which
+// nothing is stored, for one that has none or is nil.
+func IdentityOf(ctx context.Context, b Backend) Identity {
+	if b == nil {
+		return Identity{}
+	}
+	devices := b.Devices(ctx)
+	if len(devices) == 0 {
+		return Identity{}
+	}
+	return devices[0].Identity
+}
+
 // Limits of a device. A zero means no limit of its own.
 type Limits struct {
 	MaxGrid        int // blocks of one launch

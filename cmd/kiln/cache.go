@@ -126,12 +126,11 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	cfg := blobstore.Config{Dir: c.dir, Policy: blobstore.Policy(c.policy), Logger: c.logger(),
 		ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
 	if !cfg.ReadOnly {
-		cfg.Capacity = limit.Of(blobstore.DefaultCapacity)
-		if n, counted := c.capacity.Value(); counted {
-			cfg.Capacity = limit.Of(n << 20)
-		} else if c.capacity.IsUnlimited() || v.name == "prune" { // to prune is not to be held to the default
-			cfg.Capacity = limit.Unlimited
+		otherwise := limit.Of(blobstore.DefaultCapacity)
+		if v.name == "prune" { // it is not to be held to the default
+			otherwise = limit.Unlimited
 		}
+		cfg.Capacity = c.capacity.MiB().Or(otherwise)
 	}
 	return blobstore.Open(ctx, cfg)
 }
@@ -149,10 +148,7 @@ type identityFile struct {
 // producer is who asks or writes: this binary, the one a file names, or that of
 // an entry.
 func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
-	var own gpuexec.Identity
-	if b := gpuexec.Find(c.backend); b != nil {
-		own = b.Devices(ctx)[0].Identity
-	}
+	own := gpuexec.IdentityOf(ctx, gpuexec.Find(c.backend))
 	if c.identity == "" {
 		return own, nil
 	}

@@ -143,7 +143,7 @@ func (f runFlags) check() (*job, error) {
 	}
 	j.config.CPUConstants = f.constants
 	j.config.StoreDir, j.config.StoreCapacity, j.config.StoreRequired = f.store, f.storeCapacity, f.store != ""
-	j.config.Identity = func(string) gpuexec.Identity { return j.library.Devices(context.Background())[0].Identity }
+	j.config.Identity = func(string) gpuexec.Identity { return gpuexec.IdentityOf(context.Background(), j.library) }
 	j.config.ArtefactEntries = kiln.Unlimited
 	if settings.ArtefactCapacity.Source == env.Environment {
 		j.config.ArtefactEntries = kiln.Limit{}

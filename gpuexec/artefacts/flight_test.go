@@ -133,7 +133,8 @@ func TestCrossedCreators(t *testing.T) {
 	})
 }
 
-// F5: a shared part is no circle. F3: a part that panics fails the whole, for now.
+// F5: a shared part is no circle. F3: a part that panics fails the whole that
+// asked, and neither stays failed.
 func TestParts(t *testing.T) {
 	bubble(t, entries(8), func(t *testing.T, c room) {
 		maps.Copy(c.mu.rules, map[string]maker{

@@ -3,6 +3,7 @@ package limit
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -97,6 +98,18 @@ func (l Limit) Or(otherwise Limit) Limit {
 // Allows reports whether n is within l. A limit that is not given allows
 // everything; settle it with Or first.
 func (l Limit) Allows(n int64) bool { return l.form != counted || n <= l.count }
+
+// MiB is l in bytes where l counts MiB; what no number of bytes can say is
+// unlimited.
+func (l Limit) MiB() Limit {
+	if l.form != counted {
+		return l
+	}
+	if l.count > math.MaxInt64>>20 {
+		return Unlimited
+	}
+	return Of(l.count << 20)
+}
 
 // Validate is a fault.ErrInvalid for a negative count, else nil.
 func (l Limit) Validate() error {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/binread"
 	"github.com/kiln-cache/kiln/internal/fault"
 )
 
@@ -178,41 +179,41 @@ func Parse(file []byte, key string) (Entry, Flaw) {
 
 // parse reads what lies behind the preamble of a file that was verified.
 func (e *Entry) parse(file []byte, key string) Flaw {
-	r := reader{rest: file[Preamble:]}
-	keyBytes, payload, tail := r.number(4), r.number(8), r.number(2)
+	r := binread.Reader{Rest: file[Preamble:]}
+	keyBytes, payload, tail := r.Uint(4), r.Uint(8), r.Uint(2)
 	if keyBytes != uint64(len(key)) {
 		return Flaw{fault.Format, "key"}
 	}
 	e.readMeta(&r)
-	head := len(file) - len(r.rest)
-	switch left := uint64(len(r.rest)); {
-	case r.short:
+	head := len(file) - len(r.Rest)
+	switch left := uint64(len(r.Rest)); {
+	case r.Short:
 		return Flaw{fault.Format, "length"}
 	case payload > left || payload+tail > left:
 		return Flaw{fault.Truncated, "length"}
 	case payload+tail < left:
 		return Flaw{fault.Trailing, "length"}
 	}
-	e.Payload = r.take(payload)
+	e.Payload = r.Take(payload)
 	if tail > 0 {
-		e.Signer = r.text()
-		e.seal = seal{key: key, head: file[:head:head], payload: e.Payload, signature: r.take(signatureSize)}
-		if r.short || len(r.rest) > 0 || e.Signer == "" {
+		e.Signer = text(&r)
+		e.seal = seal{key: key, head: file[:head:head], payload: e.Payload, signature: r.Take(signatureSize)}
+		if r.Short || len(r.Rest) > 0 || e.Signer == "" {
 			return Flaw{fault.Format, "signature"}
 		}
 	}
 	return Flaw{}
 }
 
-func (e *Entry) readMeta(r *reader) {
-	e.Created = time.Unix(0, int64(r.number(8)))
-	e.Cost = time.Duration(r.number(8))
+func (e *Entry) readMeta(r *binread.Reader) {
+	e.Created = time.Unix(0, int64(r.Uint(8)))
+	e.Cost = time.Duration(r.Uint(8))
 	for _, field := range e.Identity.fields() {
-		*field = r.text()
+		*field = text(r)
 	}
 	e.Requires = nil
-	for n := r.number(2); n > 0 && !r.short; n-- {
-		e.Requires = append(e.Requires, r.text())
+	for n := r.Uint(2); n > 0 && !r.Short; n-- {
+		e.Requires = append(e.Requires, text(r))
 	}
 }
 
@@ -228,9 +229,9 @@ func ReadMeta(head []byte) (e Entry, ok bool) {
 		return Entry{}, false
 	}
 	copy(e.Digest[:], head[digestAt:])
-	r := reader{rest: head[createdAt:]}
+	r := binread.Reader{Rest: head[createdAt:]}
 	e.readMeta(&r)
-	return e, !r.short
+	return e, !r.Short
 }
 
 // DigestOf is the digest that a file of at least Preamble bytes carries, unverified.
@@ -248,27 +249,5 @@ func KeySize(head []byte) (int64, bool) {
 	return int64(binary.LittleEndian.Uint32(head[keyAt:])), true
 }
 
-// reader takes bytes from the front of rest and notes when there are too few.
-type reader struct {
-	rest  []byte
-	short bool
-}
-
-func (r *reader) take(n uint64) []byte {
-	if r.short || n > uint64(len(r.rest)) {
-		r.short = true
-		return nil
-	}
-	out := r.rest[:n:n]
-	r.rest = r.rest[n:]
-	return out
-}
-
-// number is a little-endian one of n bytes, at most 8.
-func (r *reader) number(n uint64) uint64 {
-	var word [8]byte
-	copy(word[:], r.take(n))
-	return binary.LittleEndian.Uint64(word[:])
-}
-
-func (r *reader) text() string { return string(r.take(r.number(2))) }
+// text is a string behind its length.
+func text(r *binread.Reader) string { return string(r.Take(r.Uint(2))) }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/kiln-cache/kiln/internal/binread"
 	"github.com/kiln-cache/kiln/internal/fault"
 )
 
@@ -79,40 +80,17 @@ func parseBlob(in []byte) (blob, error) {
 	if sum := sha256.Sum256(body); !bytes.Equal(sum[:], digest) {
 		return blob{}, refused(fault.Checksum, "", "its SHA-256 is not the one it states")
 	}
-	r := reader{rest: body[len(blobMagic)+4:]}
+	r := binread.Reader{Rest: body[len(blobMagic)+4:]}
 	var b blob
-	b.identity = string(r.take(uint64(r.uint(2))))
-	b.spec = r.take(uint64(r.uint(2)))
-	copy(b.module[:], r.take(sha256.Size))
-	b.features = r.uint(8)
-	b.code = r.take(r.uint(4))
-	if r.short || len(r.rest) != 0 {
+	b.identity = string(r.Take(uint64(r.Uint(2))))
+	b.spec = r.Take(uint64(r.Uint(2)))
+	copy(b.module[:], r.Take(sha256.Size))
+	b.features = r.Uint(8)
+	b.code = r.Take(r.Uint(4))
+	if r.Short || len(r.Rest) != 0 {
 		return blob{}, refused(fault.Format, "lengths", "its parts do not add up")
 	}
 	return b, nil
-}
-
-// reader takes bytes from the front of rest and notes when there are too few.
-type reader struct {
-	rest  []byte
-	short bool
-}
-
-func (r *reader) take(n uint64) []byte {
-	if r.short || n > uint64(len(r.rest)) {
-		r.short = true
-		return nil
-	}
-	out := r.rest[:n:n]
-	r.rest = r.rest[n:]
-	return out
-}
-
-// uint is a little-endian number of n bytes, at most 8.
-func (r *reader) uint(n uint64) uint64 {
-	var word [8]byte
-	copy(word[:], r.take(n))
-	return binary.LittleEndian.Uint64(word[:])
 }
 
 const opLoad = "kernels: load"
