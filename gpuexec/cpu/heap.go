@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"math"
 	"slices"
 	"sync"
 )
@@ -29,6 +30,9 @@ func newHeap(bytes, align int64) *heap {
 // take gives the offset of a free part, and up to where it may hold what was
 // written before; false if there is none of that size.
 func (h *heap) take(bytes int64) (offset, used int64, ok bool) {
+	if bytes > math.MaxInt64-h.align { // rounded up it would be negative, and fit
+		return 0, 0, false
+	}
 	bytes = h.round(bytes)
 	h.mu.Lock()
 	defer h.mu.Unlock()

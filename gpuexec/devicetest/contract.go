@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -124,9 +125,16 @@ func memory(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
 			b.Release()
 		}
 	}
-	if _, err := e.Alloc(background, 1<<50); err == nil {
-		t.Error("2^50 bytes were given")
+	held := allocate(t, e, 64)
+	for _, n := range []int64{1 << 50, math.MaxInt64} { // the latter overflows where it is rounded up
+		if _, err := e.Alloc(background, n); err == nil {
+			t.Errorf("%d bytes were given", n)
+		}
 	}
+	if err := e.Write(background, held, 0, make([]byte, 64)); err != nil {
+		t.Errorf("a refusal took away what was held before: %v", err)
+	}
+	held.Release()
 	allocate(t, e, 64).Release() // and nothing is broken after that
 }
 
