@@ -125,6 +125,9 @@ func Read(file string, r io.Reader) ([]Item, error) {
 		items = append(items, i)
 	}
 	if err := lines.Err(); err != nil {
+		if errors.Is(err, bufio.ErrTooLong) {
+			err = fmt.Errorf("a line of more than %d bytes", mostLine)
+		}
 		return nil, &Error{file, n + 1, err}
 	}
 	if n == 0 {
@@ -139,7 +142,7 @@ func strict(text []byte, into any) error {
 	if err := d.Decode(into); err != nil {
 		return err
 	}
-	if d.More() {
+	if _, err := d.Token(); err != io.EOF {
 		return errors.New("more than one value on a line")
 	}
 	return nil

@@ -38,7 +38,9 @@ func TestBadInput(t *testing.T) {
 		head + `{"backend":"cpu","op":"x","cost":-1}`:   "m:2",
 		head + `{"backend":"cpu","op":"x","unknown":1}`: "m:2",
 		head + `{"backend":"cpu","op":"x","uses":1} {}`: "m:2",
-		head + strings.Repeat("x", 1<<17):               "m:2",
+		head + `{"backend":"cpu","op":"x","uses":1}]`:   "m:2",
+		`{"kiln_manifest":1}}`:                          "m:1",
+		head + strings.Repeat("x", 1<<17):               "m:2: a line of more than",
 	} {
 		_, err := manifest.Read("m", strings.NewReader(text))
 		if !errors.Is(err, fault.ErrInvalid) || !strings.HasPrefix(err.Error(), line) {

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bufio"
+	"cmp"
 	"compress/gzip"
 	"encoding/csv"
 	"errors"
@@ -16,10 +17,12 @@ import (
 // Unknown stands for an absent or empty Out or Session.
 const Unknown = -1
 
-// Limits of what is read; both far above the traces there are.
+// Limits of what is read; all far above the traces there are.
 const (
 	maxRows   = 1 << 26
-	maxNumber = 1 << 48
+	maxRow    = 1 << 16   // bytes
+	maxCount  = 1<<31 - 1 // requests or tokens
+	maxNumber = 1 << 48   // milliseconds, or a name
 )
 
 // Request is one row of a request table.
@@ -65,7 +68,7 @@ func Batches(file string) ([]Batch, error) {
 
 // ReadRequests reads a request table; name stands for the file in errors.
 func ReadRequests(name string, r io.Reader) ([]Request, error) {
-	columns := []column{{name: "len", needed: true}, {name: "t_ms"}, {name: "out", empty: true}, {name: "session", empty: true}}
+	columns := []column{{name: "len", needed: true}, {name: "t_ms", most: maxNumber}, {name: "out", empty: true}, {name: "session", empty: true, most: maxNumber}}
 	return read(name, r, columns, func(v []int64) Request {
 		return Request{Len: v[0], Millis: max(v[1], 0), Out: v[2], Session: v[3]}
 	})
@@ -73,7 +76,7 @@ func ReadRequests(name string, r io.Reader) ([]Request, error) {
 
 // ReadBatches reads a batch table; name stands for the file in errors.
 func ReadBatches(name string, r io.Reader) ([]Batch, error) {
-	columns := []column{{name: "batch", needed: true}, {name: "max_len", needed: true}, {name: "start_ms"}}
+	columns := []column{{name: "batch", needed: true}, {name: "max_len", needed: true}, {name: "start_ms", most: maxNumber}}
 	return read(name, r, columns, func(v []int64) Batch {
 		return Batch{Size: v[0], MaxLen: v[1], Millis: max(v[2], 0)}
 	})
@@ -91,9 +94,10 @@ func open[T any](file string, read func(io.Reader) ([]T, error)) ([]T, error) {
 // column is one that a table may have.
 type column struct {
 	name   string
-	needed bool // the table is no such table without it
-	empty  bool // a row may have nothing there
-	at     int  // field of a row, -1 if the table has it not
+	needed bool   // the table is no such table without it
+	empty  bool   // a row may have nothing there
+	most   uint64 // 0 = maxCount
+	at     int    // field of a row, -1 if the table has it not
 }
 
 // read reads a table row by row; row gets a value for each column, Unknown where
@@ -106,11 +110,12 @@ func read[T any](name string, r io.Reader, columns []column, row func([]int64) T
 	if err != nil {
 		return nil, fail(0, "gzip: %v", err)
 	}
-	table := csv.NewReader(plain)
+	source := &meter{plain, maxRow}
+	table := csv.NewReader(source)
 	table.ReuseRecord = true
 	header, err := table.Read()
 	if err != nil {
-		return nil, readError(name, fail, err)
+		return nil, readError(name, fail, 0, err)
 	}
 	for i := range columns {
 		columns[i].at = -1
@@ -129,15 +134,16 @@ func read[T any](name string, r io.Reader, columns []column, row func([]int64) T
 	}
 	var rows []T
 	values := make([]int64, len(columns))
-	for {
+	for line := 1; ; {
+		source.left = maxRow
 		fields, err := table.Read()
 		if err == io.EOF {
 			return rows, nil
 		}
 		if err != nil {
-			return nil, readError(name, fail, err)
+			return nil, readError(name, fail, line, err)
 		}
-		line, _ := table.FieldPos(0)
+		line, _ = table.FieldPos(0)
 		if len(rows) == maxRows {
 			return nil, fail(line, "more than %d rows", maxRows)
 		}
@@ -146,9 +152,10 @@ func read[T any](name string, r io.Reader, columns []column, row func([]int64) T
 			if c.at < 0 || c.empty && fields[c.at] == "" {
 				continue
 			}
+			most := cmp.Or(c.most, maxCount)
 			n, err := strconv.ParseUint(fields[c.at], 10, 64)
-			if err != nil || n > maxNumber {
-				return nil, fail(line, "%s is %.32q, want a whole number of 0 to %d", c.name, fields[c.at], int64(maxNumber))
+			if err != nil || n > most {
+				return nil, fail(line, "%s is %.32q, want a whole number of 0 to %d", c.name, fields[c.at], most)
 			}
 			values[i] = int64(n)
 		}
@@ -156,10 +163,13 @@ func read[T any](name string, r io.Reader, columns []column, row func([]int64) T
 	}
 }
 
-// readError says where a table could not be read further.
-func readError(name string, fail func(int, string, ...any) error, err error) error {
+// readError says where a table could not be read further than line.
+func readError(name string, fail func(int, string, ...any) error, line int, err error) error {
 	if bad, ok := errors.AsType[*csv.ParseError](err); ok {
 		return fail(bad.Line, "%v", bad.Err)
+	}
+	if err == errLongRow {
+		return fail(line+1, "%v", err)
 	}
 	if err == io.EOF {
 		return fail(0, "empty, want a header line")
@@ -172,6 +182,24 @@ func readError(name string, fail func(int, string, ...any) error, err error) err
 	}
 	return fail(0, "%v", err)
 }
+
+// meter gives what is left and then refuses: a row without an end, as in a
+// binary file or behind a lone quote, would be taken into memory whole.
+type meter struct {
+	r    io.Reader
+	left int
+}
+
+func (m *meter) Read(p []byte) (int, error) {
+	if m.left == 0 {
+		return 0, errLongRow
+	}
+	n, err := m.r.Read(p[:min(len(p), m.left)])
+	m.left -= n
+	return n, err
+}
+
+var errLongRow = fmt.Errorf("a row of more than %d bytes", maxRow)
 
 // inflate looks at the first bytes, not at the name, to see what is compressed.
 func inflate(r io.Reader) (io.Reader, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -58,6 +59,14 @@ func TestBatches(t *testing.T) {
 	}
 }
 
+// endless is a device such as /dev/zero.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
 // What cannot be read names the file and the line.
 func TestErrors(t *testing.T) {
 	for text, line := range map[string]int{
@@ -68,7 +77,7 @@ func TestErrors(t *testing.T) {
 		"len\n1\n2.5\n":                   3,
 		"len\n1\n\n\nx\n":                 5,
 		"len\n99999999999999999999\n":     2,
-		"len\n281474976710657\n":          2,
+		"len\n2147483648\n":               2,
 		"t_ms,len\n1,2\n3\n":              3,
 		"t_ms,len\n,2\n":                  2,
 		"len\n\"1\n":                      2,
@@ -88,6 +97,12 @@ func TestErrors(t *testing.T) {
 		}
 		if !strings.Contains(err.Error(), "some.csv") {
 			t.Errorf("%.40q: %v does not name the file", text, err)
+		}
+	}
+	for start, line := range map[string]int{"": 1, "len\n1\n": 3, "len\n1\n2\n\"": 4} { // rows that never end
+		_, err := trace.ReadRequests("some.csv", io.MultiReader(strings.NewReader(start), endless{}))
+		if typed, ok := errors.AsType[*trace.Error](err); !ok || !errors.Is(err, fault.ErrInvalid) || typed.Line != line {
+			t.Errorf("%q and no end: %v, want a typed error of line %d", start, err, line)
 		}
 	}
 	flipped := packed(t, requests)
