@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/kiln-cache/kiln/internal/fault"
@@ -159,4 +160,42 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("%d bytes of values out of a file of %d", total, len(b))
 		}
 	})
+}
+
+// A File is read from many goroutines at once, and what it gives is the caller's
+// to write to.
+func TestHammer(t *testing.T) {
+	want := make([]float32, 20_000) // longer than one read
+	for i := range want {
+		want[i] = float32(i)
+	}
+	body := floats(want...)
+	header := `{"w":{"dtype":"F32","shape":[20000],"data_offsets":[0,80000]}}`
+	f, err := safetensors.Read("w", bytes.NewReader(pack(header, body)), int64(8+len(header)+len(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var start, done sync.WaitGroup
+	start.Add(1)
+	for range 8 {
+		done.Go(func() {
+			start.Wait()
+			for range 20 {
+				got, err := f.Float32("w")
+				if err != nil || !slices.Equal(got, want) {
+					t.Errorf("%d numbers, %v", len(got), err)
+					return
+				}
+				clear(got)
+				tensor, _ := f.Tensor("w")
+				if !slices.Equal(tensor.Shape, []int{20_000}) {
+					t.Error(tensor.Shape)
+					return
+				}
+				tensor.Shape[0] = 0
+			}
+		})
+	}
+	start.Done()
+	done.Wait()
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -172,5 +173,55 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%s: %v", c.op, err)
 		}
 		failing = ""
+	}
+}
+
+// Of many who take one name, one gets it; bytes of one file that are not the
+// same are written and read at once.
+func TestHammer(t *testing.T) {
+	const writers, rounds, part = 8, 50, 64
+	plain, _ := root(t)
+	f := vfs.Watch(plain, func(string) error { return nil })
+	must(t, f.Mkdir("."))
+	shared, err := f.Create("shared")
+	must(t, err)
+	defer shared.Close()
+	var mu sync.Mutex
+	took := make(map[string]int)
+	var start, done sync.WaitGroup
+	start.Add(1)
+	for w := range writers {
+		done.Go(func() {
+			start.Wait()
+			mine := make([]byte, part)
+			for n := range rounds {
+				for i := range mine {
+					mine[i] = byte(w + n)
+				}
+				name := fmt.Sprint("name", n)
+				switch err := vfs.WriteNew(f, name, false, mine); {
+				case err == nil:
+					mu.Lock()
+					took[name]++
+					mu.Unlock()
+				case !errors.Is(err, fs.ErrExist):
+					t.Error(err)
+				}
+				got := make([]byte, part)
+				if _, err := shared.WriteAt(mine, int64(w*part)); err != nil {
+					t.Error(err)
+				}
+				if _, err := shared.ReadAt(got, int64(w*part)); err != nil || string(got) != string(mine) {
+					t.Errorf("writer %d, round %d: read %x, %v", w, n, got[0], err)
+				}
+			}
+		})
+	}
+	start.Done()
+	done.Wait()
+	for n := range rounds {
+		if got := took[fmt.Sprint("name", n)]; got != 1 {
+			t.Errorf("name%d was made %d times", n, got)
+		}
 	}
 }
