@@ -30,7 +30,7 @@ type foreign struct {
 
 var foreigns = []foreign{
 	{path: "github.com/asynkron/protoactor-go", rooms: []string{"actors"}},
-	{path: "github.com/dgraph-io/ristretto", rooms: []string{"gpuexec"}},
+	{path: "github.com/dgraph-io/ristretto", rooms: []string{"gpuexec/blobstore/tiers"}},
 	{path: "github.com/cespare/xxhash"},
 	{path: "go.uber.org/zap"},
 	{path: "golang.org/x/sys"},

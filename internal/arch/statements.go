@@ -73,6 +73,28 @@ func (t *Tree) core(f file) []Violation {
 	return found
 }
 
+// hazards are the parts of the actor library that were measured to race, to lose
+// messages, to spin or to end after ten seconds.
+var hazards = []string{
+	"NewFuture", "Request", "RequestFuture", "RequestWithCustomSender", "StopFuture", "PoisonFuture", "SetReceiveTimeout",
+	"Bounded", "BoundedDropping", "MessageBatch", "Shutdown",
+}
+
+// library finds uses of hazards behind the facade, where alone the library is known.
+func (t *Tree) library(f file) []Violation {
+	if f.test || !within(f.dir, []string{"actors"}) {
+		return nil
+	}
+	var found []Violation
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		if n, ok := n.(*ast.SelectorExpr); ok && slices.Contains(hazards, n.Sel.Name) {
+			found = append(found, t.at("library", f, n.Pos(), "%s of the actor library is a hazard: use Reply, Stop and admission", n.Sel.Name))
+		}
+		return true
+	})
+	return found
+}
+
 // uses finds the names of package imported that the file mentions, under
 // whatever name it imported the package.
 func uses(syntax *ast.File, imported string, names []string) []*ast.Ident {

@@ -108,6 +108,7 @@ func (t *Tree) Check() []Violation {
 		found = append(found, t.imports(f)...)
 		found = append(found, t.statements(f)...)
 		found = append(found, t.core(f)...)
+		found = append(found, t.library(f)...)
 	}
 	found = append(found, t.sizes()...)
 	found = append(found, t.docs()...)

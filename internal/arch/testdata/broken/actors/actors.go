@@ -46,3 +46,5 @@ func Only[T interface{ *actor.PID }](t T) {}
 type Box[T any] struct{ Value T }
 
 func Boxed() Box[actor.PID] { return Box[actor.PID]{} }
+
+func (r *Ref) ask() { r.pid.RequestFuture() }

@@ -6,3 +6,5 @@ type PID struct{ ID string }
 type Context interface{ Self() *PID }
 
 func Spawn() *PID { return new(PID) }
+
+func (*PID) RequestFuture() {}
