@@ -74,6 +74,11 @@ type shell struct {
 	state  *state
 	closed atomic.Bool    // read by anybody
 	work   sync.WaitGroup // callbacks and frees under way; Wait from Close
+	gone   struct {       // removals whose callbacks have not begun
+		sync.Mutex
+		list    []removal
+		running bool // somebody lets them go
+	}
 }
 
 func (s *shell) handle(m message) {
@@ -250,21 +255,42 @@ func (s *shell) close() {
 	clear(s.state.pending)
 }
 
-// letGo fires the callbacks of what has gone, then drops the residency's pin.
+// letGo fires the callbacks of what has gone and drops the residency's pins, off
+// the turn and in the order of the removals.
 func (s *shell) letGo(gone []removal) {
 	if len(gone) == 0 {
 		return
 	}
+	s.gone.Lock()
+	defer s.gone.Unlock()
+	s.gone.list = append(s.gone.list, gone...)
+	if s.gone.running {
+		return
+	}
+	s.gone.running = true
 	s.work.Add(1)
-	actors.Go(func() {
-		defer s.work.Done()
-		for _, r := range gone {
+	actors.Go(s.sweep)
+}
+
+// sweep ends when nothing is left to let go.
+func (s *shell) sweep() {
+	defer s.work.Done()
+	for {
+		s.gone.Lock()
+		list := s.gone.list
+		s.gone.list = nil
+		s.gone.running = len(list) > 0
+		s.gone.Unlock()
+		if len(list) == 0 {
+			return
+		}
+		for _, r := range list {
 			r.node.Value.calls.fire(r.why, s.e.failed)
 			if r.node.Value.cell.Drop() {
 				guard(r.node.Value.cell.Free, s.e.failed)
 			}
 		}
-	})
+	}
 }
 
 // failed logs user code that panicked where nobody waits for it.
