@@ -72,7 +72,7 @@ func Open(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	if r.artefacts = cfg.Artefacts; r.artefacts == nil {
-		if r.persisted, err = openStore(cfg, r.settings, r.logger); err != nil {
+		if r.persisted, err = openStore(cfg, r.settings, r.memory, r.logger); err != nil {
 			return nil, err
 		}
 		r.artefacts, err = artefacts.Open(artefacts.Config{Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Store: r.persisted.below(), Memory: r.memory, Logger: r.logger})

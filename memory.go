@@ -70,6 +70,9 @@ func (r *Runtime) rooms() []pressure.Room {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []pressure.Room
+	if r.persisted.tiers != nil {
+		all = append(all, r.persisted.tiers) // first, so that of what costs nothing to make again it goes first
+	}
 	for s := range r.mu.sessions {
 		all = append(all, s.Session)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // persistence is the store below the artefact cache, with its memory tier; the
@@ -21,7 +22,7 @@ type persistence struct {
 
 // openStore opens what the settings ask for. A directory that cannot be used is
 // logged and gone without, unless the config requires it (SPEC P5).
-func openStore(cfg Config, s env.Settings, logger *slog.Logger) (persistence, error) {
+func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.Logger) (persistence, error) {
 	var p persistence
 	ctx := context.Background()
 	capacity := s.StoreCapacity.Value.MiB()
@@ -35,7 +36,7 @@ func openStore(cfg Config, s env.Settings, logger *slog.Logger) (persistence, er
 	var err error
 	p.store, err = blobstore.Open(ctx, blobstore.Config{Dir: s.StoreDir.Value, Capacity: capacity, Identity: identity, Logger: logger})
 	if err == nil {
-		if p.tiers, err = tiers.Open(p.store, tiers.Config{}); err != nil {
+		if p.tiers, err = tiers.Open(p.store, tiers.Config{Limit: memory}); err != nil {
 			err = errors.Join(err, p.store.Close(ctx))
 		}
 	}

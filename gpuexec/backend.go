@@ -48,6 +48,9 @@ type Program interface {
 	// Blob is the compiled form, to be loaded by another process; ErrUnsupported
 	// if the backend has none. The slice is the caller's.
 	Blob(ctx context.Context) ([]byte, error)
+	// Requires lists what of Identity.ISA the compiled form must not run without
+	// (SPEC K7); nil = not known, so all of it.
+	Requires() []string
 	// Release frees it, with every object that queues made from it. No launch
 	// of it runs then or comes later.
 	Release()

@@ -127,7 +127,7 @@ func (e *Executor) build(g *generation, f *flight.Flight[*Kernel], src Source, b
 		}
 		return nil, err
 	}
-	k := &Kernel{exec: e, source: src}
+	k := &Kernel{exec: e, source: src, requires: program.Requires()}
 	k.cell.Init(k.free)
 	k.built.Store(&built{g.n, program})
 	if blob != nil {

@@ -12,11 +12,12 @@ import (
 // of the device. Release it once; a launch in progress keeps it.
 // Safe for concurrent use.
 type Kernel struct {
-	exec   *Executor
-	source Source
-	built  atomic.Pointer[built]
-	blob   atomic.Pointer[[]byte]
-	cell   lease.Cell
+	exec     *Executor
+	source   Source
+	requires []string
+	built    atomic.Pointer[built]
+	blob     atomic.Pointer[[]byte]
+	cell     lease.Cell
 }
 
 // built is the program on the device of one generation.
@@ -59,6 +60,10 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 	k.blob.CompareAndSwap(nil, &blob)
 	return append([]byte(nil), blob...), nil
 }
+
+// Requires lists the instruction sets, out of the device's Identity.ISA, without
+// which Blob must not be loaded (SPEC K7); nil = not known, so all of them.
+func (k *Kernel) Requires() []string { return k.requires }
 
 // Release gives the caller's hold on the kernel up. Every Compile, Load and Named
 // that returned it wants one.

@@ -59,6 +59,9 @@ type Built struct {
 	// Blob, if not nil, gives the artefact as bytes that Request.Load understands.
 	// It is called only while the artefact is leased.
 	Blob func(context.Context) ([]byte, error)
+	// Requires lists the instruction sets without which Blob must not be loaded
+	// (SPEC K7); nil = not known, so all that this device has; empty = none.
+	Requires []string
 }
 
 // Request asks for one artefact.

@@ -21,13 +21,14 @@ type entry struct {
 	cell     lease.Cell // from the landing on: residency, the flight, leases
 
 	// Set before the node is published and the flight ends; immutable from then on.
-	value   any
-	bytes   int64
-	cost    time.Duration
-	free    func()
-	blob    func(context.Context) ([]byte, error)
-	kernels []*node // what it was made from; each holds a pin for it
-	origin  Outcome // how it was made
+	value    any
+	bytes    int64
+	cost     time.Duration
+	free     func()
+	blob     func(context.Context) ([]byte, error)
+	requires []string
+	kernels  []*node // what it was made from; each holds a pin for it
+	origin   Outcome // how it was made
 
 	// The actor's own.
 	flight       *flight.Flight[*node] // until it ends

@@ -89,7 +89,9 @@ type maker struct {
 	kernel   string
 	owner    string
 	noBlob   bool
-	refuse   bool // the driver refuses the blob
+	refuse   bool   // the driver refuses every blob
+	bad      string // the blob that the driver refuses
+	requires []string
 	stubborn bool // heeds no context
 }
 
@@ -109,7 +111,7 @@ func (d *device) request(c *artefacts.Cache, key string, m maker) artefacts.Requ
 		Load: func(_ context.Context, blob []byte) (artefacts.Built, error) {
 			d.grow(d.mu.loads, key)
 			value, ok := strings.CutPrefix(string(blob), "blob:")
-			if m.refuse || !ok {
+			if m.refuse || !ok || m.bad == string(blob) {
 				return artefacts.Built{}, errDriver
 			}
 			return d.built(value, m), nil
@@ -162,7 +164,7 @@ func (d *device) create(ctx context.Context, c *artefacts.Cache, key string, m m
 }
 
 func (d *device) built(value string, m maker) artefacts.Built {
-	b := artefacts.Built{Value: value, Bytes: m.bytes, Cost: time.Second, Free: func() { d.grow(d.mu.freed, value) }}
+	b := artefacts.Built{Value: value, Bytes: m.bytes, Cost: time.Second, Free: func() { d.grow(d.mu.freed, value) }, Requires: m.requires}
 	if !m.noBlob {
 		b.Blob = func(context.Context) ([]byte, error) { return []byte("blob:" + value), nil }
 	}

@@ -87,7 +87,7 @@ func (m *making) finish(b Built, err error) {
 		c.giveBack(kernels)
 		return
 	}
-	e.value, e.bytes, e.cost, e.free, e.blob = b.Value, b.Bytes, b.Cost, b.Free, b.Blob
+	e.value, e.bytes, e.cost, e.free, e.blob, e.requires = b.Value, b.Bytes, b.Cost, b.Free, b.Blob, b.Requires
 	e.kernels = kernels
 	if fromLayer && e.origin.Event == Miss {
 		e.origin.Event = KernelHit
@@ -110,30 +110,26 @@ func (c *Cache) make(m *making) (Built, error) {
 	}
 	found := c.cfg.Store.Find(m, Subject{Backend: k.Backend, Key: k.storedKey()})
 	m.claim = found.Claim
-	if found.Reason == "" {
+	refused := false
+	for found.Reason == "" {
 		b, err := c.load(m, found.Blob)
 		if err == nil {
-			m.loaded(nil)
+			m.claim.Loaded()
 			m.claim = nil
-			o.Event, o.Reason = PersistentHit, ""
+			o.Event, o.Reason, o.Field = PersistentHit, "", ""
 			return b, nil
 		}
 		if m.Err() != nil {
 			return Built{}, m.Err() // nobody wants it any more; the blob is not to blame
 		}
-		m.loaded(err)
-		found.Reason, found.Field = refusal(err)
+		o.Reason, o.Field = refusal(err)
+		refused = true
+		found = m.claim.Refused(m)
 	}
-	if found.Reason != fault.Disabled { // without a store memory alone speaks
+	if !refused && found.Reason != fault.Disabled { // without a store memory alone speaks
 		o.Reason, o.Field = found.Reason, found.Field
 	}
 	return k.Create(m)
-}
-
-func (m *making) loaded(err error) {
-	if m.claim != nil {
-		m.claim.Loaded(err)
-	}
 }
 
 func (r *Request) storedKey() string {
@@ -200,7 +196,7 @@ func (c *Cache) write(n *node, claim Claim, keep bool) {
 		claim.Abandon()
 		return
 	}
-	if err := claim.Save(ctx, blob, n.Value.cost); err != nil {
+	if err := claim.Save(ctx, blob, n.Value.cost, n.Value.requires); err != nil {
 		c.counters.reason(fault.Degraded)
 		c.log.Debug("artefacts: not stored", "key", n.Key, "err", err)
 	}

@@ -28,20 +28,23 @@ type Found struct {
 	Reason fault.Reason // why there is no blob; empty where there is one
 	Field  string       // what the reason concerns
 
-	// Claim is what the finder must bring to an end; nil = nothing.
+	// Claim is what the finder must bring to an end; nil = nothing. There is one
+	// with every blob.
 	Claim Claim
 }
 
 // Claim is the right and the duty that come with a Found: to say what the driver
 // thought of the blob, and to build and save what was missing. It is ended by
-// exactly one of Loaded(nil), Save and Abandon; Loaded with an error comes
-// before one of the latter two. Calls of one claim never overlap.
+// exactly one of Loaded, Save and Abandon. Calls of one claim never overlap.
 type Claim interface {
-	// Loaded reports the driver's verdict on the blob: nil, or its refusal, after
-	// which the blob must not be given out again (SPEC P11).
-	Loaded(err error)
-	// Save keeps what was built for the next process.
-	Save(ctx context.Context, blob []byte, cost time.Duration) error
+	// Loaded says that the driver took the blob.
+	Loaded()
+	// Refused says that the driver did not take the blob, which must not be given
+	// out again (SPEC P11). It answers like Find, with the same claim: with what
+	// another process has built in its place, or to say that it is for us to build.
+	Refused(ctx context.Context) Found
+	// Save keeps what was built for the next process. requires is Built.Requires.
+	Save(ctx context.Context, blob []byte, cost time.Duration, requires []string) error
 	// Abandon says that nothing will be saved: another process may build.
 	Abandon()
 }

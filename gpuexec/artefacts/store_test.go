@@ -3,6 +3,7 @@ package artefacts_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +22,8 @@ type shelf struct {
 	mu struct {
 		sync.Mutex
 		blobs   map[string]string
+		next    map[string]string // what others build once a blob was refused
+		needs   []string          // of the blob that was saved last
 		refused map[string]bool
 		finds   int
 		open    int // claims that have not ended
@@ -30,7 +33,7 @@ type shelf struct {
 
 func newShelf(t testing.TB) *shelf {
 	s := &shelf{t: t}
-	s.mu.blobs, s.mu.refused = map[string]string{}, map[string]bool{}
+	s.mu.blobs, s.mu.next, s.mu.refused = map[string]string{}, map[string]string{}, map[string]bool{}
 	return s
 }
 
@@ -63,18 +66,26 @@ func (c *claim) end() {
 	c.mu.open--
 }
 
-func (c *claim) Loaded(err error) {
+func (c *claim) Loaded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err == nil {
-		c.end()
-		return
+	c.end()
+}
+
+func (c *claim) Refused(context.Context) artefacts.Found {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if next, ok := c.mu.next[c.key]; ok {
+		delete(c.mu.next, c.key)
+		c.mu.blobs[c.key] = next
+		return artefacts.Found{Blob: []byte(next), Claim: c}
 	}
 	delete(c.mu.blobs, c.key)
 	c.mu.refused[c.key] = true
+	return artefacts.Found{Reason: fault.DriverRefused, Claim: c}
 }
 
-func (c *claim) Save(_ context.Context, blob []byte, cost time.Duration) error {
+func (c *claim) Save(_ context.Context, blob []byte, cost time.Duration, requires []string) error {
 	if c.gate != nil {
 		<-c.gate
 	}
@@ -88,7 +99,7 @@ func (c *claim) Save(_ context.Context, blob []byte, cost time.Duration) error {
 	if c.full != nil {
 		return c.full
 	}
-	c.mu.blobs[c.key] = string(blob)
+	c.mu.blobs[c.key], c.mu.needs = string(blob), requires
 	return nil
 }
 
@@ -182,6 +193,27 @@ func TestDriverRefuses(t *testing.T) {
 	want(t, "blob", s.mu.blobs["test/k"], "blob:new")
 	want(t, "reasons", c.Stats().Reasons[fault.DriverRefused], 1)
 	want(t, "absent", c.Stats().Reasons[fault.Absent], 0)
+}
+
+// P8, P11: what another process built in the place of a refused blob is taken.
+func TestDriverRefusesThenTakes(t *testing.T) {
+	s := newShelf(t)
+	s.mu.blobs["test/k"], s.mu.next["test/k"] = "blob:old", "blob:new"
+	c := open(t, stored(s, 8))
+	l, o, err := c.Get(background, c.request(c.Cache, "k", maker{value: "own", bad: "blob:old"}))
+	want(t, "reason", o.Reason, "")
+	want(t, "get", said(l, o, err), "new by=persistent_hit")
+	want(t, "creations", c.count(c.mu.creations, "k"), 0)
+	want(t, "claims", s.counts(), [3]int{1, 1, 0})
+}
+
+// K7: what the creator says that its blob needs reaches the store.
+func TestRequires(t *testing.T) {
+	s := newShelf(t)
+	c := open(t, stored(s, 8))
+	c.get("k", maker{requires: []string{"avx2"}})
+	c.settle()
+	want(t, "needs", strings.Join(s.mu.needs, " "), "avx2")
 }
 
 // R1: the store's reason and field are the miss's.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -65,38 +66,43 @@ func (s *Store) Obtain(ctx context.Context, backend, key string) (Blob, *Claim, 
 	if err != nil || miss.None() || miss.Reason == fault.Disabled {
 		return b, nil, miss, err
 	}
-	if s.cfg.ReadOnly {
-		return Blob{}, nil, miss, nil
-	}
-	var found bool
-	look := func() bool {
-		again, other, err := s.get(ctx, backend, key, func(fault.Reason) {})
-		found = err == nil && other.None()
-		if found {
-			b = again
-		}
-		return found || err != nil
-	}
-	c, err := s.claim(ctx, backend, key, look)
-	switch {
-	case err != nil:
+	next, c, err := s.Succeed(ctx, backend, key, Blob{})
+	if err != nil {
 		return Blob{}, nil, Miss{}, err
-	case c != nil && c.lease != nil && !found && look() && found: // it was stored before the claim was ours
-		c.Release()
-		c = nil
 	}
-	if found {
-		return b, nil, Miss{}, nil
+	if next != nil {
+		return *next, nil, Miss{}, nil
 	}
 	return Blob{}, c, miss, nil
 }
 
-// Claim waits for the right to build a key, within the context. settled is asked
-// whenever a builder ended; if it says true, nobody need build and the Claim is nil.
-func (s *Store) Claim(ctx context.Context, backend, key string, settled func() bool) (*Claim, error) {
-	return s.claim(ctx, backend, key, settled)
+// Succeed is Obtain after the blob that a key had was set aside: old is not given
+// again, should it still be there.
+func (s *Store) Succeed(ctx context.Context, backend, key string, old Blob) (*Blob, *Claim, error) {
+	if s.off || s.cfg.ReadOnly {
+		return nil, nil, nil
+	}
+	var found *Blob
+	settled := func() bool {
+		b, miss, err := s.get(ctx, backend, key, true)
+		if err == nil && miss.None() && b.digest != old.digest {
+			found = &b
+		}
+		return found != nil || err != nil
+	}
+	c, err := s.claim(ctx, backend, key, settled)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case c != nil && c.lease != nil && found == nil && settled() && found != nil: // it was stored before the claim was ours
+		c.Release()
+		c = nil
+	}
+	return found, c, nil
 }
 
+// claim waits for the right to build a key, within the context. settled is asked
+// whenever a builder ended; if it says true, nobody need build and the Claim is nil.
 func (s *Store) claim(ctx context.Context, backend, key string, settled func() bool) (*Claim, error) {
 	if err := s.enter("store: claim", backend, key); err != nil {
 		return nil, err
@@ -106,7 +112,7 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 	defer cancel()
 	defer context.AfterFunc(s.base, cancel)()
 	c := &Claim{s: s, backend: backend, key: key}
-	if s.off || s.cfg.ReadOnly || s.writes.broken() {
+	if s.writes.broken() {
 		return c, nil
 	}
 	lease, err := s.leases.Acquire(ctx, nameOf(backend, key), settled)
@@ -219,21 +225,23 @@ func (s *Store) banish(ctx context.Context, b Blob, reason fault.Reason) bool {
 
 // hiddenName is the mark that hides an entry of a base: it holds for the very
 // file that was found bad.
-func hiddenName(l folder, place string) (string, bool) {
+func hiddenName(l folder, place string) (string, error) {
 	info, err := l.Lstat(place + "/" + kernelFile)
 	if err != nil {
 		info, err = l.Lstat(place)
 	}
 	if err != nil {
-		return "", false
+		return "", err
 	}
-	return markDir + "/hidden-" + nameOf(l.Root(), place+"\x00"+strconv.FormatInt(info.Size, 10)+"\x00"+strconv.FormatInt(info.ModTime.UnixNano(), 10)), true
+	return markDir + "/" + hiddenPrefix + nameOf(l.Root(), place+"\x00"+strconv.FormatInt(info.Size, 10)+"\x00"+strconv.FormatInt(info.ModTime.UnixNano(), 10)), nil
 }
+
+const hiddenPrefix = "hidden-"
 
 // hide notes in the writable directory that an entry of a base is bad (SPEC P14).
 func (s *Store) hide(l folder, place string) bool {
-	name, ok := hiddenName(l, place)
-	if !ok {
+	name, err := hiddenName(l, place)
+	if err != nil {
 		return false
 	}
 	s.mu.Lock()
@@ -252,8 +260,8 @@ func (s *Store) hide(l folder, place string) bool {
 }
 
 func (s *Store) isHidden(l folder, place string) bool {
-	name, ok := hiddenName(l, place)
-	if !ok {
+	name, err := hiddenName(l, place)
+	if err != nil {
 		return true
 	}
 	s.mu.Lock()
@@ -262,6 +270,45 @@ func (s *Store) isHidden(l folder, place string) bool {
 	if known {
 		return true
 	}
-	_, err := s.main.Lstat(name)
+	_, err = s.main.Lstat(name)
 	return err == nil
 }
+
+// sweepHidden takes away the marks of entries that their base does not have any
+// more. A base that is not there itself may come back with the entry.
+func (s *Store) sweepHidden() error {
+	list, err := s.main.ReadDir(markDir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range list {
+		name := markDir + "/" + entry.Name
+		if !strings.HasPrefix(entry.Name, hiddenPrefix) {
+			continue
+		}
+		text, err := vfs.ReadFile(s.main, name, mostPath)
+		parts := strings.Split(strings.TrimSuffix(string(text), "\n"), "/")
+		if err != nil || len(parts) < 4 {
+			continue
+		}
+		place := strings.Join(parts[len(parts)-3:], "/")
+		base := folder{FS: s.cfg.FS(strings.TrimSuffix(string(text), "/"+place+"\n")), base: true}
+		if _, err := base.Lstat("."); err != nil {
+			continue
+		}
+		if now, err := hiddenName(base, place); now == name || err != nil && !isGone(err) {
+			continue
+		}
+		if err := s.main.Remove(name); err != nil && !isGone(err) {
+			return err
+		}
+		s.mu.Lock()
+		delete(s.mu.hidden, name)
+		s.mu.Unlock()
+		s.tell(Event{Kind: "swept", Place: name})
+	}
+	return nil
+}
+
+// mostPath is the longest path of an entry, in bytes, with room to spare.
+const mostPath = 64 << 10

@@ -31,11 +31,11 @@ type Blob struct {
 // not zero says why there is none. The error is about the call alone: invalid
 // arguments, a closed store or the context's end. Trouble with files is a miss.
 func (s *Store) Get(ctx context.Context, backend, key string) (Blob, Miss, error) {
-	return s.get(ctx, backend, key, s.stats.reason)
+	return s.get(ctx, backend, key, false)
 }
 
-// get leaves it to the caller which reasons count.
-func (s *Store) get(ctx context.Context, backend, key string, count func(fault.Reason)) (Blob, Miss, error) {
+// get looks, perhaps again for a call whose miss has been counted and logged.
+func (s *Store) get(ctx context.Context, backend, key string, again bool) (Blob, Miss, error) {
 	const op = "store: get"
 	if err := s.enter(op, backend, key); err != nil {
 		return Blob{}, Miss{}, err
@@ -46,7 +46,7 @@ func (s *Store) get(ctx context.Context, backend, key string, count func(fault.R
 	}
 	present, off := s.isOff(backend)
 	if off {
-		count(fault.Disabled)
+		s.stats.reason(fault.Disabled)
 		return Blob{}, Miss{Reason: fault.Disabled}, nil
 	}
 	f := s.find(backend, key, present)
@@ -60,7 +60,10 @@ func (s *Store) get(ctx context.Context, backend, key string, count func(fault.R
 		return f.blob, Miss{}, nil
 	}
 	miss := f.miss()
-	count(miss.Reason)
+	if again {
+		return Blob{}, miss, nil
+	}
+	s.stats.reason(miss.Reason)
 	if err := s.trust.Err(); err != nil { // nobody is trusted until the list can be read again
 		s.logOnce("trust", err)
 	}

@@ -2,6 +2,7 @@ package blobstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -238,7 +239,7 @@ func (s *Store) sweep() {
 		}
 		s.tell(Event{Kind: "swept", Place: name})
 	}
-	if err := s.leases.Sweep(before); err != nil {
+	if err := errors.Join(s.leases.Sweep(before), s.sweepHidden()); err != nil {
 		s.logOnce("sweep", err)
 	}
 }

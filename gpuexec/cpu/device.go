@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/gemm"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/kernels"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/fault"
@@ -34,7 +35,7 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 	}
 	spec, isKernel := kernelSpec(op)
 	if !isKernel {
-		return &product{op: op, blob: d.productBlob(op)}, nil
+		return &product{op: op, set: d.backend.set, blob: d.productBlob(op)}, nil
 	}
 	p, err := d.engine.Compile(ctx, spec)
 	if err != nil {
@@ -53,7 +54,7 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 		if want := d.productBlob(op); string(blob) != want {
 			return nil, refused(src.Key, fault.DriverRefused, "the blob is of another product or instruction set")
 		}
-		return &product{op: op, blob: string(blob)}, nil
+		return &product{op: op, set: d.backend.set, blob: string(blob)}, nil
 	}
 	p, err := d.engine.Load(ctx, blob)
 	if err != nil {
@@ -118,11 +119,13 @@ func (m *memory) Release() {
 // product is a matrix product.
 type product struct {
 	op   ops.Op
+	set  *gemm.Set
 	blob string
 }
 
 func (p *product) Bytes() int64                         { return int64(len(p.blob)) }
 func (p *product) Blob(context.Context) ([]byte, error) { return []byte(p.blob), nil }
+func (p *product) Requires() []string                   { return p.set.Requires() }
 func (p *product) Release()                             {}
 
 // program is a WebAssembly kernel, with an instance for each worker that ran it.
@@ -143,6 +146,7 @@ func newProgram(p *kernels.Program) *program {
 
 func (p *program) Bytes() int64                         { return int64(p.kernel.CodeBytes()) }
 func (p *program) Blob(context.Context) ([]byte, error) { return p.kernel.Blob() }
+func (p *program) Requires() []string                   { return p.kernel.Requires() }
 
 func (p *program) Release() {
 	p.mu.Lock()

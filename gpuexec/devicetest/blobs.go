@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -25,7 +26,7 @@ func blobOf(t *testing.T, e *gpuexec.Executor, src gpuexec.Source) []byte {
 }
 
 // blobs: B2: a program goes through its blob into another device and gives the
-// same blob there.
+// same blob there. K7: it says what it needs, and the device that made it has that.
 func blobs(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
 	first, second := openDevice(t, backend, 1), openDevice(t, backend, 1)
 	for _, src := range sources {
@@ -37,6 +38,14 @@ func blobs(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
 		again, err := k.Blob(background)
 		if err != nil || !bytes.Equal(again, blob) {
 			t.Errorf("%s: %v, or another blob came back", src.Key, err)
+		}
+		if k.Requires() == nil {
+			t.Errorf("%s does not say which instruction sets its blob needs", src.Key)
+		}
+		for _, need := range k.Requires() {
+			if has := second.Info().Identity.ISA; !slices.Contains(has, need) {
+				t.Errorf("%s needs %s, which its device does not have: %v", src.Key, need, has)
+			}
 		}
 		l, held := launchOf(t, second, k)
 		if err := second.Submit(background, l); err != nil {

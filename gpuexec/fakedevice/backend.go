@@ -183,6 +183,8 @@ func (p *fakeProgram) Release() {
 	p.d.fake.programs.Add(-1)
 }
 
+func (p *fakeProgram) Requires() []string { return []string{} }
+
 func (p *fakeProgram) Blob(context.Context) ([]byte, error) {
 	if p.d.fake.NoBlobs {
 		return nil, fault.ErrUnsupported

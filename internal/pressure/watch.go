@@ -119,14 +119,14 @@ func (w *Watch) pass() bool {
 		return false
 	}
 	now := w.bytes.Load()
+	var others int64
+	for _, n := range given[:owner] {
+		others += n
+	}
+	w.cfg.Logger.Info("memory: shrank", "others", others, "artefacts", given[owner], "constants", given[owner+1],
+		"before", before, "now", now, "limit", w.cfg.Limit)
 	w.shrinks.Add(1)
 	w.freed.Add(gave)
-	var sessions int64
-	for _, n := range given[:owner] {
-		sessions += n
-	}
-	w.cfg.Logger.Info("memory: shrank", "sessions", sessions, "artefacts", given[owner], "constants", given[owner+1],
-		"before", before, "now", now, "limit", w.cfg.Limit)
 	return now > w.cfg.Limit
 }
 

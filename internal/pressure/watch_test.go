@@ -129,7 +129,7 @@ func TestCheapestFirst(t *testing.T) {
 	if s := w.Stats(); s.Shrinks != 4 || s.Freed != 1000 || s.Bytes != 900 || s.Limit != 1000 {
 		t.Errorf("%+v", s)
 	}
-	if n := strings.Count(log.String(), "\n"); n != 4 || !strings.Contains(log.String(), "sessions=100 artefacts=0 constants=0 before=1050 now=950 limit=1000") {
+	if n := strings.Count(log.String(), "\n"); n != 4 || !strings.Contains(log.String(), "others=100 artefacts=0 constants=0 before=1050 now=950 limit=1000") {
 		t.Errorf("%d lines: %s", n, log.String())
 	}
 }

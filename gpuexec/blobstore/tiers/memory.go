@@ -3,6 +3,7 @@ package tiers
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/dgraph-io/ristretto/v2"
 
@@ -10,15 +11,18 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // memory is a byte-bounded tier of verified blobs. A nil *memory holds nothing.
 //
-// INVARIANT: Set, Del and Close of the library are called in turns of owner only
-// (it panics and races otherwise).
+// INVARIANT: Set, Del, Clear and Close of the library are called in turns of owner
+// only (it panics and races otherwise).
 type memory struct {
 	blobs *ristretto.Cache[string, held]
 	owner *actors.Ref[change]
+	limit *pressure.Watch
+	bytes atomic.Int64 // of the blobs, also of those that the library is still to refuse
 	life  sync.RWMutex // read-held by lookups
 	ended bool
 	shut  sync.Once
@@ -30,36 +34,60 @@ type held struct {
 	blob blobstore.Blob
 }
 
-// change is a message to the owner: a blob to keep, or a subject to forget.
+// size in bytes, of nothing 0.
+func (h held) size() int64 {
+	const around = 256 // the entry itself
+	if h.sub.Key == "" {
+		return 0
+	}
+	return int64(len(h.blob.Payload)+len(h.sub.Key)) + around
+}
+
+// change is a message to the owner: a blob to keep, a subject to forget, or with
+// an empty subject everything.
 type change struct {
 	held
 	forget bool
 	done   *actors.Reply[struct{}] // answered when a reader sees it; nil = nobody waits
 }
 
-func newMemory(bytes int64) (*memory, error) {
+func newMemory(bytes int64, limit *pressure.Watch) (*memory, error) {
 	const typical = 16 << 10 // of a compiled kernel; ten counters an entry, as the library advises
-	blobs, err := ristretto.NewCache(&ristretto.Config[string, held]{
+	m := &memory{limit: limit}
+	var err error
+	m.blobs, err = ristretto.NewCache(&ristretto.Config[string, held]{
 		NumCounters: 10 * max(bytes/typical, 100), MaxCost: bytes, BufferItems: 64, IgnoreInternalCost: true,
+		OnExit: func(h held) { m.count(-h.size()) }, // also of what is refused or replaced, and of the nothing that Del finds
 	})
 	if err != nil {
 		return nil, fault.Invalidf("tiers: open", "memory tier of %d bytes: %v", bytes, err)
 	}
-	m := &memory{blobs: blobs}
 	m.owner = actors.Spawn(actors.Config{Name: "blob memory"}, m.turn)
 	return m, nil
 }
 
 func (m *memory) turn(c change) {
-	if c.forget {
+	switch {
+	case !c.forget:
+		if m.blobs.Set(name(c.sub), c.held, c.size()) {
+			m.count(c.size()) // after what it replaces was counted off
+		}
+	case c.sub.Key == "":
+		m.life.Lock() // it does not stand lookups meanwhile
+		m.blobs.Clear()
+		m.life.Unlock()
+	default:
 		m.blobs.Del(name(c.sub))
-	} else {
-		m.blobs.Set(name(c.sub), c.held, int64(len(c.blob.Payload)+len(c.sub.Key))+256)
 	}
 	if c.done != nil {
 		m.blobs.Wait()
 		c.done.Send(struct{}{})
 	}
+}
+
+func (m *memory) count(bytes int64) {
+	m.bytes.Add(bytes)
+	m.limit.Add(bytes)
 }
 
 func name(sub artefacts.Subject) string { return sub.Backend + "\x00" + sub.Key }
@@ -86,7 +114,8 @@ func (m *memory) put(sub artefacts.Subject, b blobstore.Blob) {
 	}
 }
 
-// forget returns when no reader can see the blob any more.
+// forget returns when no reader can see the blob any more, or with an empty
+// subject none at all.
 func (m *memory) forget(sub artefacts.Subject) {
 	if m == nil {
 		return

@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // DefaultMemory is the size of the memory tier in bytes where none is given.
@@ -15,27 +16,25 @@ const DefaultMemory = 64 << 20
 
 // Config of Tiers. The zero value has a memory tier of DefaultMemory.
 type Config struct {
-	Memory int64 // bytes of blobs kept in memory; 0 = DefaultMemory, below 0 = none
-
-	// Requires gives the instruction sets without which a blob of a backend that
-	// was built here must not run (SPEC K7). nil = all that are present, which is
-	// safe and shares least.
-	Requires func(backend string) []string
+	Memory int64           // bytes of blobs kept in memory; 0 = DefaultMemory, below 0 = none
+	Limit  *pressure.Watch // is told of these bytes and may have them back; nil = nobody
 }
 
 // Tiers implements artefacts.Store on a blobstore.Store, which stays its
 // opener's to close, after Close.
 type Tiers struct {
-	cfg    Config
 	store  *blobstore.Store
 	memory *memory // nil = none
 }
 
-var _ artefacts.Store = (*Tiers)(nil)
+var (
+	_ artefacts.Store = (*Tiers)(nil)
+	_ pressure.Room   = (*Tiers)(nil)
+)
 
 // Open puts a memory tier in front of a store.
 func Open(store *blobstore.Store, cfg Config) (*Tiers, error) {
-	t := &Tiers{cfg: cfg, store: store}
+	t := &Tiers{store: store}
 	if cfg.Memory < 0 {
 		return t, nil
 	}
@@ -43,7 +42,7 @@ func Open(store *blobstore.Store, cfg Config) (*Tiers, error) {
 		cfg.Memory = DefaultMemory
 	}
 	var err error
-	t.memory, err = newMemory(cfg.Memory)
+	t.memory, err = newMemory(cfg.Memory, cfg.Limit)
 	return t, err
 }
 
@@ -53,6 +52,27 @@ func (t *Tiers) Close(ctx context.Context) error {
 		return nil
 	}
 	return t.memory.close(ctx)
+}
+
+// Offer gives the memory tier as one item that costs nothing to make again: each
+// of its blobs lies on the disk.
+func (t *Tiers) Offer(context.Context) []pressure.Item {
+	if t.memory != nil {
+		if bytes := t.memory.bytes.Load(); bytes > 0 {
+			return []pressure.Item{{Bytes: bytes}}
+		}
+	}
+	return nil
+}
+
+// Shrink empties the memory tier, whatever part of it was asked for.
+func (t *Tiers) Shrink(_ context.Context, _ int64, tier pressure.Tier) pressure.Freed {
+	if t.memory == nil || tier != pressure.Spare {
+		return pressure.Freed{}
+	}
+	before := t.memory.bytes.Load()
+	t.memory.forget(artefacts.Subject{})
+	return pressure.Freed{Bytes: max(0, before-t.memory.bytes.Load())}
 }
 
 // Find looks for a blob and waits, within ctx, for another process of the host
@@ -90,6 +110,8 @@ type claim struct {
 	right *blobstore.Claim // to build; nil = others may as well
 	blob  blobstore.Blob
 	leave func() // nil = nobody is inside the driver
+
+	refused bool // a blob before this one
 }
 
 // found hands out a blob, unless it killed somebody before.
@@ -104,35 +126,20 @@ func (c *claim) found(ctx context.Context, b blobstore.Blob) artefacts.Found {
 	}
 	c.t.memory.forget(c.sub)
 	if miss.Reason == fault.Quarantined {
-		// It is gone from the disk, so one process builds it anew.
-		fresh, right, err := c.t.successor(ctx, c.sub, b)
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return artefacts.Found{Reason: fault.Busy}
-		case fresh != nil:
-			return c.found(ctx, *fresh)
-		}
-		c.right = right
+		return c.successor(ctx, b, miss)
 	}
 	return artefacts.Found{Reason: miss.Reason, Field: miss.Field, Claim: c}
 }
 
-// successor gives what another process has built in the place of a bad blob, or
-// the claim to build it.
-func (t *Tiers) successor(ctx context.Context, sub artefacts.Subject, old blobstore.Blob) (fresh *blobstore.Blob, right *blobstore.Claim, err error) {
-	stored := func() bool {
-		b, miss, err := t.store.Get(ctx, sub.Backend, sub.Key)
-		if err == nil && miss.None() && !b.Created.Equal(old.Created) { // equal: it could not be set aside
-			fresh = &b
-		}
-		return fresh != nil
+// successor gives what another process has built in the place of a blob that was
+// set aside, or takes the right to build it: one process of the host does (SPEC P8).
+func (c *claim) successor(ctx context.Context, old blobstore.Blob, why blobstore.Miss) artefacts.Found {
+	fresh, right, _ := c.t.store.Succeed(ctx, c.sub.Backend, c.sub.Key, old)
+	if fresh != nil {
+		return c.found(ctx, *fresh)
 	}
-	right, err = t.store.Claim(ctx, sub.Backend, sub.Key, stored)
-	if err == nil && right != nil && fresh == nil && stored() { // before the claim was ours
-		right.Release()
-		right = nil
-	}
-	return fresh, right, err
+	c.right = right // nil: the context has ended, or nothing can be stored
+	return artefacts.Found{Reason: why.Reason, Field: why.Field, Claim: c}
 }
 
 func (c *claim) left() {
@@ -142,21 +149,33 @@ func (c *claim) left() {
 	}
 }
 
-// Loaded takes the driver's verdict.
-func (c *claim) Loaded(err error) {
+// Loaded keeps the blob for the next time.
+func (c *claim) Loaded() {
 	c.left()
-	if err == nil {
-		c.t.memory.put(c.sub, c.blob)
-		return
-	}
+	c.t.memory.put(c.sub, c.blob)
+}
+
+// Refused sets the blob aside and looks for another, once: who refuses that too
+// builds without waiting for others, whose blobs it cannot use.
+func (c *claim) Refused(ctx context.Context) artefacts.Found {
+	c.left()
 	c.t.memory.forget(c.sub)
-	_ = c.t.store.Refuse(context.Background(), c.blob) // closed: nothing can be set aside any more
+	_ = c.t.store.Refuse(context.WithoutCancel(ctx), c.blob) // closed: nothing can be set aside any more
+	why := blobstore.Miss{Reason: fault.DriverRefused}
+	if c.refused {
+		return artefacts.Found{Reason: why.Reason, Claim: c}
+	}
+	c.refused = true
+	return c.successor(ctx, c.blob, why)
 }
 
 // Save stores what was built.
-func (c *claim) Save(ctx context.Context, blob []byte, cost time.Duration) error {
+func (c *claim) Save(ctx context.Context, blob []byte, cost time.Duration, requires []string) error {
 	c.left()
-	requires := c.t.requires(c.sub.Backend)
+	if requires == nil { // not known: all that are present, which is safe and shares least
+		id, _ := c.t.store.Identity(c.sub.Backend)
+		requires = id.ISA
+	}
 	if c.right != nil {
 		return c.right.Save(ctx, blob, cost, requires...)
 	}
@@ -169,12 +188,4 @@ func (c *claim) Abandon() {
 	if c.right != nil {
 		c.right.Release()
 	}
-}
-
-func (t *Tiers) requires(backend string) []string {
-	if t.cfg.Requires != nil {
-		return t.cfg.Requires(backend)
-	}
-	id, _ := t.store.Identity(backend)
-	return id.ISA
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -91,9 +91,10 @@ func open(t *testing.T, dir string, entries int64, memory int64, options ...func
 }
 
 type maker struct {
-	value  string
-	refuse bool
-	gate   chan struct{}
+	value    string
+	refuse   string // the blob that the driver refuses; "*" = any
+	gate     chan struct{}
+	requires []string
 }
 
 func (b *bench) get(key string, m maker) string {
@@ -107,15 +108,20 @@ func (b *bench) get(key string, m maker) string {
 			b.runs[key]++
 			b.mu.Unlock()
 			if m.gate != nil {
-				<-m.gate
+				select {
+				case <-m.gate:
+				case <-ctx.Done():
+				}
 			}
-			return built(m.value), nil
+			b := built(m.value)
+			b.Requires = m.requires
+			return b, nil
 		},
 		Load: func(_ context.Context, blob []byte) (artefacts.Built, error) {
 			b.mu.Lock()
 			b.loads[key]++
 			b.mu.Unlock()
-			if m.refuse {
+			if m.refuse == "*" || m.refuse == string(blob) {
 				return artefacts.Built{}, fmt.Errorf("%w: by the driver", fault.ErrRefused)
 			}
 			return built(string(blob)), nil
@@ -165,37 +171,6 @@ func TestOrder(t *testing.T) {
 	want(t, "loads", b.loads["a"]+b.loads["b"], 2)
 	u, err := b.store.Usage(background)
 	want(t, "entries", fmt.Sprint(u.Entries, err), "2 <nil>")
-}
-
-// P6: what a driver took out of the disk once comes out of memory the next time.
-func TestMemory(t *testing.T) {
-	b := open(t, t.TempDir()+"/d", 1, 1<<20)
-	b.get("a", maker{value: "va"})
-	b.get("b", maker{value: "vb"})
-	b.settle()
-	b.get("a", maker{})
-	hits := b.store.Stats().Hits
-	sub := artefacts.Subject{Backend: "test", Key: "a"}
-	for end := time.Now().Add(20 * time.Second); ; { // the tier takes it in its own time
-		found := b.tiers.Find(background, sub)
-		found.Claim.Loaded(nil)
-		want(t, "found", string(found.Blob), "va")
-		if b.store.Stats().Hits == hits {
-			break
-		}
-		if hits = b.store.Stats().Hits; time.Now().After(end) {
-			t.Fatal("never from memory")
-		}
-	}
-	b.set("open", syscall.EIO, 0)
-	found := b.tiers.Find(background, sub)
-	want(t, "without a disk", string(found.Blob), "va")
-	b.set("open", nil, 0)
-	found.Claim.Loaded(errors.New("refused after all"))
-	found.Claim.Abandon()
-	found = b.tiers.Find(background, sub)
-	want(t, "refused: nowhere any more", found.Reason, fault.Absent)
-	found.Claim.Abandon()
 }
 
 // P1, P12: off is a miss without a claim.
@@ -268,42 +243,26 @@ func (b *bench) has() int {
 	return b.runs["k"]
 }
 
-// P11, P5: a driver that refuses: rebuilt, replaced, counted.
-func TestDriverRefuses(t *testing.T) {
-	dir := t.TempDir() + "/d"
-	b := open(t, dir, 8, 0)
-	b.get("k", maker{value: "v"})
-	b.settle()
-	e := open(t, dir, 8, 0)
-	want(t, "get", e.get("k", maker{value: "w", refuse: true}), "w by=miss")
-	e.settle()
-	want(t, "count", e.store.Count(fault.DriverRefused), 1)
-	want(t, "replaced", e.stored("k"), "w")
-}
-
-// P11: a blob whose mark was left behind is not given to the driver again. The
-// mark of a process that died is a file that nobody holds a lock on.
-func TestDriverDied(t *testing.T) {
-	dir := t.TempDir() + "/d"
-	aborts := func(c *blobstore.Config) { c.Aborts = func(string) bool { return true } }
-	b := open(t, dir, 8, 0, aborts)
-	b.get("k", maker{value: "v"})
-	b.settle()
-	found := b.tiers.Find(background, artefacts.Subject{Backend: "test", Key: "k"})
-	marks, err := os.ReadDir(filepath.Join(dir, "mark"))
-	if err != nil || len(marks) != 1 {
-		t.Fatal(marks, err)
+// K7: what a blob needs comes from who built it; from who does not say, all that
+// is present.
+func TestRequires(t *testing.T) {
+	b := open(t, t.TempDir()+"/d", 8, 0, func(c *blobstore.Config) {
+		c.Identity = func(string) gpuexec.Identity {
+			return gpuexec.Identity{Library: "1", Build: "b", ISA: []string{"avx2", "fma", "sse4_1"}}
+		}
+	})
+	needs := map[string]string{}
+	for key, requires := range map[string][]string{"some": {"fma", "avx2"}, "none": {}, "unknown": nil} {
+		b.get(key, maker{value: "v", requires: requires})
 	}
-	found.Claim.Loaded(nil)
-	if err := os.WriteFile(filepath.Join(dir, "mark", marks[0].Name()), make([]byte, 9), 0o600); err != nil {
+	b.settle()
+	if err := b.store.List(background, func(i blobstore.Info) error {
+		needs[i.Key] = fmt.Sprint(i.Requires)
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
-	e := open(t, dir, 8, 0, aborts)
-	want(t, "get", e.get("k", maker{value: "w"}), "w by=miss")
-	e.settle()
-	want(t, "loads", e.loads["k"], 0)
-	want(t, "count", e.store.Count(fault.Quarantined), 1)
-	want(t, "stored anew", e.stored("k"), "w")
+	want(t, "needs", needs, map[string]string{"none": "[]", "some": "[avx2 fma]", "unknown": "[avx2 fma sse4_1]"})
 }
 
 // P8: the tier may be used from many goroutines, and closed among them.
@@ -319,18 +278,25 @@ func TestHammer(t *testing.T) {
 				case found.Reason == "" && string(found.Blob) != "v"+key:
 					t.Errorf("%s: %q", key, found.Blob)
 				case found.Reason == "" && i%9 == 0:
-					found.Claim.Loaded(errors.New("no"))
+					for next := found.Claim.Refused(background); next.Reason == ""; {
+						next = next.Claim.Refused(background)
+					}
 					found.Claim.Abandon()
 				case found.Reason == "":
-					found.Claim.Loaded(nil)
+					found.Claim.Loaded()
 				default:
-					if err := found.Claim.Save(background, []byte("v"+key), time.Second); err != nil {
+					if err := found.Claim.Save(background, []byte("v"+key), time.Second, nil); err != nil {
 						t.Error(err)
 					}
 				}
 			}
 		})
 	}
+	wg.Go(func() {
+		for range 40 {
+			b.tiers.Shrink(background, 1, pressure.Spare)
+		}
+	})
 	wg.Go(func() {
 		for b.store.Stats().Hits < 20 {
 			time.Sleep(time.Millisecond)

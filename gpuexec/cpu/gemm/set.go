@@ -42,5 +42,16 @@ func (s *Set) Name() string { return s.name }
 // a layout's meaning never changes.
 func (s *Set) Layout() string { return fmt.Sprintf("panels-%d", s.width) }
 
+// Requires names what of the processor the set needs, as Linux does.
+func (s *Set) Requires() []string {
+	switch s.kind {
+	case avx512:
+		return []string{"avx512f"}
+	case avx2:
+		return []string{"avx2", "fma"}
+	}
+	return []string{}
+}
+
 // panels is how many panels hold n columns.
 func (s *Set) panels(n int) int { return (n + s.width - 1) / s.width }

@@ -71,6 +71,32 @@ func TestBlobRoundTrip(t *testing.T) {
 	}
 }
 
+// K7: code for fewer instruction sets than there are is taken, and stays what it is.
+func TestLoadFewerInstructionSets(t *testing.T) {
+	spec := kernels.Add(1, 4, 1)
+	blob := blobOf(t, openEngine(t), spec)
+	identity := 12 + 2
+	features := blob[identity+int(binary.LittleEndian.Uint16(blob[12:])):]
+	features = features[2+int(binary.LittleEndian.Uint16(features))+sha256.Size:][:8]
+	if binary.LittleEndian.Uint64(features) == 0 {
+		t.Skip("the compiler uses no instruction set that it could do without")
+	}
+	clear(features)
+	blob = reseal(blob)
+	e := openEngine(t)
+	p, err := e.Load(t.Context(), blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if needs := p.Requires(); needs == nil || len(needs) > 0 {
+		t.Errorf("it needs %v, want nothing", needs)
+	}
+	if again, err := p.Blob(); err != nil || !slices.Equal(again, blob) {
+		t.Errorf("its blob changed: %v", err)
+	}
+}
+
 // TestLoadDoesNotCompile: what a loaded blob says is what runs, not what the
 // compiler would make.
 func TestLoadDoesNotCompile(t *testing.T) {

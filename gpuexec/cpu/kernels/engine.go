@@ -178,7 +178,7 @@ func (e *Engine) Compile(ctx context.Context, spec Spec) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e.program(ctx, spec, module, nil)
+	return e.program(ctx, spec, module, nil, e.isa)
 }
 
 // Load gives the program of a blob that Program.Blob gave to this or an earlier
@@ -195,7 +195,7 @@ func (e *Engine) Load(ctx context.Context, data []byte) (*Program, error) {
 	if id := Identity(); id == "" || b.identity != id {
 		return nil, refused(fault.Outdated, "build", "it was made by %q, this is %q", b.identity, id)
 	}
-	if b.features != e.isa {
+	if b.features&^e.isa != 0 { // code for fewer runs just as well (SPEC K7)
 		return nil, refused(fault.Incompatible, "isa", "it needs instruction set bits %#x, here are %#x", b.features, e.isa)
 	}
 	spec, err := ParseSpec(b.spec)
@@ -209,18 +209,19 @@ func (e *Engine) Load(ctx context.Context, data []byte) (*Program, error) {
 	if sha256.Sum256(module) != b.module {
 		return nil, refused(fault.SourceChanged, "module", "%s is emitted differently now", spec)
 	}
-	return e.program(ctx, spec, module, b.code)
+	return e.program(ctx, spec, module, b.code, b.features)
 }
 
 // program finds or makes the machine code for module; native, if not nil, is
-// used instead of compiling.
-func (e *Engine) program(ctx context.Context, spec Spec, module, native []byte) (*Program, error) {
+// used instead of compiling. features are those that the code is for.
+func (e *Engine) program(ctx context.Context, spec Spec, module, native []byte, features uint64) (*Program, error) {
 	for {
 		c, mine, err := e.join(sha256.Sum256(module))
 		if err != nil {
 			return nil, err
 		}
 		if mine {
+			c.features = features
 			fault.Guard(func() error { return c.make(module, native) }, func(err error) {
 				c.err = err
 				close(c.ready)

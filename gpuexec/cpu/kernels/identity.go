@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 
@@ -63,6 +64,31 @@ func compilerVersion() string {
 		return ""
 	}
 	return "in executable " + hex.EncodeToString(h.Sum(nil))
+}
+
+// instructionSets names the compiler's instruction set bits as Linux does. nil =
+// a bit that this table does not know. The compiler takes LZCNT for granted where
+// it finds the three of its third bit.
+func instructionSets(bits uint64) []string {
+	var names [][]string
+	switch runtime.GOARCH {
+	case "amd64":
+		names = [][]string{{"sse4_1"}, {"bmi1"}, {"bmi1", "bmi2", "popcnt"}}
+	case "arm64":
+		names = [][]string{{"atomics"}}
+	}
+	sets := []string{}
+	for bit := range 64 {
+		switch {
+		case bits&(1<<bit) == 0:
+		case bit >= len(names):
+			return nil
+		default:
+			sets = append(sets, names[bit]...)
+		}
+	}
+	slices.Sort(sets)
+	return slices.Compact(sets)
 }
 
 // sourceDigest covers the names and contents of the sources, tests apart.

@@ -29,6 +29,7 @@ type machineCode struct {
 	compiled wazero.CompiledModule
 	module   api.Module
 	native   []byte // the compiler's file, nil if it has none
+	features uint64 // the instruction set bits that native is for
 
 	mu struct {
 		sync.Mutex
@@ -130,8 +131,12 @@ func (p *Program) Blob() ([]byte, error) {
 		return nil, &fault.Error{Op: "kernels: blob", Backend: "cpu", Key: p.spec.String(), Err: fault.ErrUnsupported}
 	}
 	return blob{identity: id, spec: p.spec.Canonical(), module: p.code.digest,
-		features: p.code.engine.isa, code: p.code.native}.encode(), nil
+		features: p.code.features, code: p.code.native}.encode(), nil
 }
+
+// Requires names the instruction sets that the program's code was compiled for,
+// as Linux does; nil = not known.
+func (p *Program) Requires() []string { return instructionSets(p.code.features) }
 
 // CodeBytes is the size of the machine code, which other programs may share.
 func (p *Program) CodeBytes() int { return len(p.code.native) }

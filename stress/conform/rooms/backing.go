@@ -38,9 +38,7 @@ func (b *backing) now(ctx context.Context) (*tiers.Tiers, error) {
 		if err := b.closeLocked(ctx); err != nil {
 			return nil, err
 		}
-		// What the fake backend makes runs on every machine, unless a script says
-		// otherwise of what it puts.
-		t, err := tiers.Open(over, tiers.Config{Requires: func(string) []string { return nil }})
+		t, err := tiers.Open(over, tiers.Config{})
 		if err != nil {
 			return nil, err
 		}

@@ -17,7 +17,7 @@ func Request(exec *gpuexec.Executor, source gpuexec.Source, descriptor string) a
 		if err != nil {
 			return artefacts.Built{}, err
 		}
-		return artefacts.Built{Value: k, Bytes: k.Bytes(), Free: k.Release, Blob: k.Blob}, nil
+		return artefacts.Built{Value: k, Bytes: k.Bytes(), Free: k.Release, Blob: k.Blob, Requires: k.Requires()}, nil
 	}
 	info := exec.Info()
 	device := info.Backend + "\x00" + info.Identity.Build + "\x00" + info.Identity.Device + "\x00" + info.Identity.Driver

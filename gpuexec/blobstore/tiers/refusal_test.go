@@ -1,0 +1,119 @@
+package tiers_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// P11, P5: a driver that refuses: rebuilt, replaced, counted.
+func TestDriverRefuses(t *testing.T) {
+	dir := t.TempDir() + "/d"
+	b := open(t, dir, 8, 0)
+	b.get("k", maker{value: "v"})
+	b.settle()
+	e := open(t, dir, 8, 0)
+	want(t, "get", e.get("k", maker{value: "w", refuse: "v"}), "w by=miss")
+	e.settle()
+	want(t, "count", e.store.Count(fault.DriverRefused), 1)
+	want(t, "replaced", e.stored("k"), "w")
+}
+
+// P8, P11: of two processes whose drivers refuse a blob one builds anew, the other
+// waits for it and takes what was built.
+func TestOneBuildAfterARefusal(t *testing.T) {
+	dir := t.TempDir() + "/d"
+	a, b := open(t, dir, 8, 0), open(t, dir, 8, 0)
+	s := open(t, dir, 8, 0)
+	s.get("k", maker{value: "bad"})
+	s.settle()
+	gate := make(chan struct{})
+	done := make(chan string, 2)
+	go func() { done <- a.get("k", maker{value: "good", refuse: "bad", gate: gate}) }()
+	for a.has() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	go func() { done <- b.get("k", maker{value: "other", refuse: "bad"}) }()
+	select {
+	case got := <-done:
+		t.Fatalf("did not wait: %s", got)
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(gate)
+	got := map[string]bool{<-done: true, <-done: true}
+	want(t, "both", got, map[string]bool{"good by=miss": true, "good by=persistent_hit": true})
+	want(t, "builds", a.runs["k"]+b.runs["k"], 1)
+}
+
+// P11: a driver that refuses what is built in the place of a blob, too, waits for
+// nobody any more.
+func TestRefusesEverything(t *testing.T) {
+	dir := t.TempDir() + "/d"
+	a, b := open(t, dir, 8, -1), open(t, dir, 8, -1)
+	a.get("k", maker{value: "v"})
+	a.settle()
+	found := b.tiers.Find(background, artefacts.Subject{Backend: "test", Key: "k"})
+	bad, _, err := a.store.Get(background, "test", "k")
+	if err == nil {
+		err = a.store.Refuse(background, bad)
+	}
+	if err == nil {
+		err = a.store.Put(background, "test", "k", []byte("w"), 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := found.Claim.Refused(background)
+	want(t, "first refusal", string(next.Blob)+string(next.Reason), "w")
+	fresh, _, err := a.store.Get(background, "test", "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, building, err := a.store.Succeed(background, "test", "k", fresh)
+	if err != nil || building == nil {
+		t.Fatal(building, err)
+	}
+	defer building.Release()
+	refused := make(chan artefacts.Found, 1)
+	go func() { refused <- next.Claim.Refused(background) }()
+	select {
+	case last := <-refused:
+		want(t, "second refusal", last.Reason, fault.DriverRefused)
+	case <-time.After(20 * time.Second):
+		t.Fatal("it waits for a builder")
+	}
+	if err := next.Claim.Save(background, []byte("x"), 0, nil); err != nil {
+		t.Error(err)
+	}
+	want(t, "stored", b.stored("k"), "x")
+}
+
+// P11: a blob whose mark was left behind is not given to the driver again. The
+// mark of a process that died is a file that nobody holds a lock on.
+func TestDriverDied(t *testing.T) {
+	dir := t.TempDir() + "/d"
+	aborts := func(c *blobstore.Config) { c.Aborts = func(string) bool { return true } }
+	b := open(t, dir, 8, 0, aborts)
+	b.get("k", maker{value: "v"})
+	b.settle()
+	found := b.tiers.Find(background, artefacts.Subject{Backend: "test", Key: "k"})
+	marks, err := os.ReadDir(filepath.Join(dir, "mark"))
+	if err != nil || len(marks) != 1 {
+		t.Fatal(marks, err)
+	}
+	found.Claim.Loaded()
+	if err := os.WriteFile(filepath.Join(dir, "mark", marks[0].Name()), make([]byte, 9), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := open(t, dir, 8, 0, aborts)
+	want(t, "get", e.get("k", maker{value: "w"}), "w by=miss")
+	e.settle()
+	want(t, "loads", e.loads["k"], 0)
+	want(t, "count", e.store.Count(fault.Quarantined), 1)
+	want(t, "stored anew", e.stored("k"), "w")
+}

@@ -1,0 +1,81 @@
+package kiln_test
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+// persistent asks a runtime with a store for an artefact of that blob.
+func persistent(t *testing.T, r *kiln.Runtime, key, blob string) artefacts.Outcome {
+	t.Helper()
+	made := func() artefacts.Built {
+		return artefacts.Built{Value: 1, Bytes: 1, Cost: time.Second, Blob: func(context.Context) ([]byte, error) { return []byte(blob), nil }}
+	}
+	l, o, err := r.Artefacts().Get(ctx, artefacts.Request{
+		Key: key, Backend: "test",
+		Create: func(context.Context) (artefacts.Built, error) { return made(), nil },
+		Load:   func(context.Context, []byte) (artefacts.Built, error) { return made(), nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.End()
+	if err := r.Artefacts().Settle(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func driver(version string) func(string) gpuexec.Identity {
+	return func(string) gpuexec.Identity {
+		return gpuexec.Identity{Library: "1", Build: "b", Driver: version}
+	}
+}
+
+// R2: a miss though an entry of the key exists says so once, with what differs;
+// one where there is none says nothing.
+func TestAvoidableMissIsLogged(t *testing.T) {
+	dir, log := filepath.Join(t.TempDir(), "store"), new(lines)
+	start := func(version string) *kiln.Runtime {
+		return open(t, kiln.Config{StoreDir: dir, Identity: driver(version), Logger: slog.New(slog.NewTextHandler(log, nil))})
+	}
+	const line = "a miss that was avoidable"
+	old := start("1")
+	persistent(t, old, "k", "code")
+	if o := persistent(t, start("1"), "k", "code"); o.Event != artefacts.PersistentHit || log.count(line) != 0 {
+		t.Fatalf("unchanged: %+v, log %q", o, log.b.String())
+	}
+	o := persistent(t, start("2"), "k", "code")
+	if o.Event != artefacts.Miss || o.Reason != fault.Outdated || o.Field != "driver" {
+		t.Errorf("another driver: %+v", o)
+	}
+	if log.count(line) != 1 || log.count("key=k reason=outdated field=driver differs=[driver]") != 1 {
+		t.Errorf("it was logged as %q", log.b.String())
+	}
+	if o := persistent(t, start("2"), "k", "code"); o.Event != artefacts.PersistentHit || log.count(line) != 1 {
+		t.Errorf("stored beside the old one: %+v, log %q", o, log.b.String())
+	}
+}
+
+// The blobs that the store keeps in memory count to the memory limit, and go
+// before anything that would have to be made again.
+func TestMemoryLimitTakesBlobs(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	persistent(t, open(t, kiln.Config{StoreDir: dir, Identity: driver("1")}), "k", string(make([]byte, 600*kib)))
+	r := open(t, kiln.Config{StoreDir: dir, Identity: driver("1"), MemoryLimit: "1"})
+	persistent(t, r, "k", "")
+	eventually(t, func() bool { return r.Stats().Memory.Bytes > 600*kib })
+	s := session(t, r)
+	set(t, s, 1, 900*kib, 0) // of no cost, yet nobody could read it back
+	if m := within(t, r, 1); m.Bytes != 900*kib+1 || s.Groups() != 1 {
+		t.Errorf("above the limit: %+v, %d groups", m, s.Groups())
+	}
+}
