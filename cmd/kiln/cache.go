@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
@@ -42,7 +43,10 @@ var cacheVerbs = []cacheVerb{
 type cacheCall struct {
 	*call
 	store   *blobstore.Store
+	key     string
+	payload []byte
 	backend string
+	only    *value // the flag that gave the backend, if any did
 
 	dir, keyFile, valueFile, out, identity, policy string
 	cost                                           float64
@@ -71,7 +75,7 @@ func cacheCommand(ctx context.Context, c *call) error {
 func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	c.backend, c.policy = cpu.Name, string(blobstore.FIFO)
 	c.text(&c.dir, "dir DIR", "the store's directory", "a directory's name", nil)
-	c.text(&c.backend, "backend NAME", "the folder of a device's entries", "a backend's name", nil)
+	c.only = c.text(&c.backend, "backend NAME", "the folder of a device's entries", "a backend's name", nil)
 	c.text(&c.identity, "identity FILE|ENTRY", "who asks or writes: a JSON file, or an entry's producer (default this binary)", "a file or an entry", nil)
 	c.verbFlags(v)
 	if err := c.parse(v.most); err != nil {
@@ -85,6 +89,9 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	}
 	if info, err := os.Stat(c.dir); !v.writes && (err != nil || !info.IsDir()) {
 		return usagef("--dir %.200q: want a directory that is there", c.dir)
+	}
+	if err := c.inputs(v); err != nil {
+		return err
 	}
 	if c.store, err = c.open(ctx, v); err != nil {
 		return err
@@ -132,7 +139,11 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 		}
 		cfg.Capacity = c.capacity.MiB().Or(otherwise)
 	}
-	return blobstore.Open(ctx, cfg)
+	s, err := blobstore.Open(ctx, cfg)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--dir: %w", err)}
+	}
+	return s, nil
 }
 
 // identityFile is the JSON that --identity reads.
@@ -148,8 +159,12 @@ type identityFile struct {
 // producer is who asks or writes: this binary, the one a file names, or that of
 // an entry.
 func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
-	own := gpuexec.IdentityOf(ctx, gpuexec.Find(c.backend))
+	library := libraries(env.Read(env.Process()))
+	own := identities(library)(c.backend)
 	if c.identity == "" {
+		if _, err := library(c.backend); err != nil && c.flags.Lookup("key-file") != nil {
+			return own, usagef("--backend %.40q: %w; or say with --identity who asks or writes", c.backend, err)
+		}
 		return own, nil
 	}
 	text, err := os.ReadFile(c.identity)

@@ -10,22 +10,58 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 )
 
-// key reads the file of the key.
-func (c *cacheCall) key() (string, error) {
-	if c.keyFile == "" {
-		return "", usagef("--key-file must be given: see kiln %s --help", c.name)
+// inputs reads what a subcommand is given: a mistake there leaves no store
+// behind that was not there before.
+func (c *cacheCall) inputs(v cacheVerb) (err error) {
+	if c.flags.Lookup("key-file") != nil {
+		key, err := c.input("key-file", c.keyFile)
+		if err != nil {
+			return err
+		}
+		if c.key = string(key); c.key == "" {
+			return usagef("--key-file %s: the key is empty", c.keyFile)
+		}
 	}
-	text, err := os.ReadFile(c.keyFile)
-	switch {
-	case err != nil:
-		return "", usagef("--key-file: %w", err)
-	case len(text) == 0:
-		return "", usagef("--key-file %s: the key is empty", c.keyFile)
+	switch v.name {
+	case "put":
+		c.payload, err = c.input("value-file", c.valueFile)
+		return err
+	case "prune":
+		if _, counted := c.to.Value(); !counted {
+			return usagef("--to must be given, a whole number of MiB: see kiln %s --help", c.name)
+		}
+	case "import":
+		info, err := os.Stat(c.rest[0])
+		switch {
+		case err != nil:
+			return usageError{err}
+		case info.IsDir() || info.Mode().IsRegular() && info.Size() == 0:
+			return usagef("%.200q: no archive: want what kiln cache export wrote", c.rest[0])
+		}
+	case "merge":
+		for _, dir := range c.rest {
+			if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+				return usagef("%.200q: want a directory that is there", dir)
+			}
+		}
 	}
-	return string(text), nil
+	return nil
+}
+
+// input reads the file that a flag names.
+func (c *cacheCall) input(name, file string) ([]byte, error) {
+	if file == "" {
+		return nil, usagef("--%s must be given: see kiln %s --help", name, c.name)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, usagef("--%s: %w", name, err)
+	}
+	return text, nil
 }
 
 // say prints one line: an object, or text for people.
@@ -38,29 +74,14 @@ func (c *cacheCall) say(object any, format string, args ...any) error {
 }
 
 func (c *cacheCall) put(ctx context.Context) error {
-	key, err := c.key()
-	if err != nil {
+	if err := c.store.Put(ctx, c.backend, c.key, c.payload, time.Duration(c.cost*float64(time.Second))); err != nil {
 		return err
 	}
-	if c.valueFile == "" {
-		return usagef("--value-file must be given: see kiln %s --help", c.name)
-	}
-	payload, err := os.ReadFile(c.valueFile)
-	if err != nil {
-		return usagef("--value-file: %w", err)
-	}
-	if err := c.store.Put(ctx, c.backend, key, payload, time.Duration(c.cost*float64(time.Second))); err != nil {
-		return err
-	}
-	return c.say(map[string]any{"stored": true, "bytes": len(payload), "bucket": c.store.Bucket(key)}, "stored %d bytes", len(payload))
+	return c.say(map[string]any{"stored": true, "bytes": len(c.payload), "bucket": c.store.Bucket(c.key)}, "stored %d bytes", len(c.payload))
 }
 
 func (c *cacheCall) get(ctx context.Context) error {
-	key, err := c.key()
-	if err != nil {
-		return err
-	}
-	blob, miss, err := c.store.Get(ctx, c.backend, key)
+	blob, miss, err := c.store.Get(ctx, c.backend, c.key)
 	if err != nil {
 		return err
 	}
@@ -69,12 +90,15 @@ func (c *cacheCall) get(ctx context.Context) error {
 		if c.json {
 			return json.NewEncoder(c.stdout).Encode(map[string]any{"hit": false, "reason": miss.Reason, "field": miss.Field})
 		}
-		_, err := fmt.Fprintf(c.stderr, "kiln: %s: a miss: %s %s\n", c.name, miss.Reason, miss.Field)
+		_, err := fmt.Fprintf(c.stderr, "kiln: %s: a miss: %s\n", c.name, strings.TrimSpace(string(miss.Reason)+" "+miss.Field))
 		return err
 	}
 	if c.out != "" {
-		if err := os.WriteFile(c.out, blob.Payload, 0o600); err != nil {
+		if err := outfile.Write(c.out, 0o600, func(w io.Writer) error {
+			_, err := w.Write(blob.Payload)
 			return err
+		}); err != nil {
+			return fmt.Errorf("--out: %w", err)
 		}
 	} else if !c.json {
 		_, err := c.stdout.Write(blob.Payload)
@@ -111,6 +135,9 @@ func rowOf(i blobstore.Info) cacheRow {
 
 func (c *cacheCall) list(ctx context.Context) error {
 	return c.store.List(ctx, func(i blobstore.Info) error {
+		if c.only.given && i.Backend != c.backend {
+			return nil
+		}
 		state := ""
 		if i.Flaw.Reason != "" {
 			state = "  " + string(i.Flaw.Reason)
@@ -166,10 +193,7 @@ func (c *cacheCall) verify(ctx context.Context) error {
 }
 
 func (c *cacheCall) prune(ctx context.Context) error {
-	to, counted := c.to.Value()
-	if !counted {
-		return usagef("--to must be given, a whole number of MiB: see kiln %s --help", c.name)
-	}
+	to, _ := c.to.Value()
 	if err := c.store.Prune(ctx, to<<20); err != nil {
 		return err
 	}
@@ -177,11 +201,7 @@ func (c *cacheCall) prune(ctx context.Context) error {
 }
 
 func (c *cacheCall) explain(ctx context.Context) error {
-	key, err := c.key()
-	if err != nil {
-		return err
-	}
-	x, err := c.store.Explain(ctx, c.backend, key)
+	x, err := c.store.Explain(ctx, c.backend, c.key)
 	if err != nil {
 		return err
 	}
@@ -207,13 +227,13 @@ func (c *cacheCall) transferred(t blobstore.Transfer) error {
 	return c.say(map[string]any{"taken": t.Taken, "rejected": rejected}, "%d entries taken, rejected %v", t.Taken, rejected)
 }
 
-func (c *cacheCall) export(ctx context.Context) (err error) {
-	f, err := os.OpenFile(c.rest[0], os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+func (c *cacheCall) export(ctx context.Context) error {
+	var t blobstore.Transfer
+	err := outfile.Write(c.rest[0], 0o600, func(w io.Writer) (err error) {
+		t, err = c.store.Export(ctx, w)
+		return err
+	})
 	if err != nil {
-		return usageError{err}
-	}
-	t, err := c.store.Export(ctx, f)
-	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return c.transferred(t)
@@ -225,7 +245,7 @@ func (c *cacheCall) take(ctx context.Context) error {
 		return usageError{err}
 	}
 	defer f.Close()
-	t, err := c.store.Import(ctx, io.Reader(f))
+	t, err := c.store.Import(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -233,11 +253,6 @@ func (c *cacheCall) take(ctx context.Context) error {
 }
 
 func (c *cacheCall) merge(ctx context.Context) error {
-	for _, dir := range c.rest {
-		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-			return usagef("%.200q: want a directory that is there", dir)
-		}
-	}
 	t, err := c.store.Merge(ctx, c.rest...)
 	if err != nil {
 		return err

@@ -26,7 +26,11 @@ func devicesCommand(ctx context.Context, c *call) error {
 	if err := c.parse(0); err != nil {
 		return err
 	}
+	library := libraries(env.Read(env.Process()))
 	for _, b := range gpuexec.Backends() {
+		if lib, err := library(b.Name()); err == nil { // as kiln run would use it
+			b = lib
+		}
 		for _, d := range b.Devices(ctx) {
 			if err := c.device(d); err != nil {
 				return err

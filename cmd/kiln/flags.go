@@ -95,9 +95,16 @@ const mostCapacity = math.MaxInt32
 // capacity is a number of 0 or more, or unlimited; *p stays "not given" where
 // the flag is.
 func (c *call) capacity(p *kiln.Limit, form, about, shown string) {
-	c.define(form, about, shown, fmt.Sprintf("a whole number from 0 to %d, or %s", mostCapacity, limit.Word), func(text string) bool {
+	c.upTo(mostCapacity, p, form, about, shown)
+}
+
+// bytes is capacity for what is counted in bytes.
+func (c *call) bytes(p *kiln.Limit, form, about string) { c.upTo(math.MaxInt64, p, form, about, "") }
+
+func (c *call) upTo(most int64, p *kiln.Limit, form, about, shown string) {
+	c.define(form, about, shown, fmt.Sprintf("a whole number from 0 to %d, or %s", most, limit.Word), func(text string) bool {
 		l, err := limit.Parse(text)
-		if n, counted := l.Value(); err != nil || counted && n > mostCapacity {
+		if n, counted := l.Value(); err != nil || counted && n > most {
 			return false
 		}
 		*p = l

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -80,6 +81,10 @@ func TestWrongFlag(t *testing.T) {
 		{run, "requests", whole + "0 to ", append(numbers, "2147483648")},
 		{run, "announce", whole + "0 to ", append(numbers, "2147483648")},
 		{run, "groups", whole + "0 to 2147483647, or unlimited", append(numbers, "Unlimited", "2147483648")},
+		{run, "session-bytes", whole + "0 to 9223372036854775807, or unlimited", append(numbers, "9223372036854775808")},
+		{run, "pool-bytes", whole + "0 to 9223372036854775807, or unlimited", append(numbers, "9223372036854775808")},
+		{run, "floor-bytes", whole + "0 to ", append(numbers, "unlimited", "9223372036854775808")},
+		{run, "memory-limit", "want off, auto or a whole number of MiB from 1", append(numbers, "0", "Auto", "unlimited", "1MiB")},
 		{run, "constants", whole + "0 to 2147483647, or unlimited", append(numbers, "unlimit", "2147483648")},
 		{run, "seed", whole + "0 to 18446744073709551615", append(numbers, "18446744073709551616")},
 		{run, "device", "want cpu", []string{"", "gpu", "CPU", "cpu:0"}},
@@ -103,6 +108,11 @@ func TestWrongFlag(t *testing.T) {
 			refused(t, append(c.command[:len(c.command):len(c.command)], "--"+c.flag, text), "--"+c.flag+` "`, c.want)
 		}
 		refused(t, append(c.command[:len(c.command):len(c.command)], "--"+c.flag), "a value is missing behind --"+c.flag)
+	}
+	refused(t, []string{"run", "--session-bytes", "10", "--floor-bytes", "11"}, "--floor-bytes 11: want at most 10", "--session-bytes")
+	refused(t, []string{"run", "--pool-bytes", "11", "--floor-bytes", "3"}, "--floor-bytes 3: want at most 2", "--pool-bytes")
+	for _, verb := range []string{"get", "explain"} {
+		refused(t, []string{"cache", verb, "--dir", t.TempDir(), "--key-file", trace, "--backend", "gpu"}, `--backend "gpu": no such device: want one of cpu; or say with --identity`)
 	}
 	refused(t, []string{"shapes", "simulate"}, "--trace and --key must be given")
 	refused(t, []string{"shapes", "simulate", "--trace", trace}, "--trace and --key must be given")
@@ -230,8 +240,18 @@ func safetensors(t *testing.T, path, header string, bytes int) {
 	}
 }
 
+// What cannot be written is refused before the work, which here would last for
+// hours.
 func TestWrongPlot(t *testing.T) {
 	dir := t.TempDir()
+	long := []string{"run", "--passes", "1000", "--plot"}
+	if runtime.GOOS == "linux" {
+		refused(t, append(long, "/proc/run.png"), "--plot: ", "cannot be written")
+		refused(t, append(long[:3:3], "--record", "/proc/manifest"), "--record: ", "cannot be written")
+	}
+	refused(t, append(long[:3:3], "--record", dir), "--record: ", "is a folder")
+	refused(t, append(long[:3:3], "--record", filepath.Join(dir, "none", "manifest")), "--record: ", "make it first")
+	refused(t, append(long[:3:3], "--store", file(t, "store", "")), "--store: ", "no folder")
 	for path, word := range map[string]string{
 		filepath.Join(dir, "run.jpg"):         "does not end in .png",
 		filepath.Join(dir, "png"):             "does not end in .png",

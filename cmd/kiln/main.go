@@ -80,13 +80,31 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "kiln: %s: no such command: want %s; see kiln help\n", name, list(names()))
 		return exitUsage
 	}
-	c := newCall(commands[i], args[1:], stdin, stdout, stderr)
+	out := &output{to: stdout}
+	c := newCall(commands[i], args[1:], stdin, out, stderr)
 	err := commands[i].run(ctx, c)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		fmt.Fprintf(stderr, "kiln: %s: interrupted, nothing was kept: run it again\n", c.name)
+		fmt.Fprintf(stderr, "kiln: %s: interrupted: run it again\n", c.name)
 		return exitInterrupted
 	}
+	if err == nil {
+		err = out.err
+	}
 	return c.finish(err)
+}
+
+// output keeps the first error of writing, so that none goes unnoticed.
+type output struct {
+	to  io.Writer
+	err error
+}
+
+func (o *output) Write(text []byte) (int, error) {
+	n, err := o.to.Write(text)
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
 }
 
 func names() []string {

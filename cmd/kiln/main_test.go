@@ -11,12 +11,17 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/kiln-cache/kiln/gpuexec"
 )
 
 // TestMain is the command itself where it is started with a command's name: a
 // test's child, or a conformance script's.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
+		if os.Args[1] == "warm" {
+			gpuexec.Register(fragile{})
+		}
 		os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	goleak.VerifyTestMain(m)
@@ -143,6 +148,8 @@ func TestExitCodes(t *testing.T) {
 		{exitFailed, []string{"devices"}, broken{}},
 		{exitFailed, []string{"devices", "--json"}, broken{}},
 		{exitFailed, []string{"env"}, broken{}},
+		{exitFailed, []string{"stress", "--duration", "10ms"}, broken{}},
+		{exitFailed, []string{"cache", "stats", "--dir", stocked(t)}, broken{}},
 		{exitFailed, []string{"run", "--model", "bert_tiny_l2_h128", "--requests", "1", "--passes", "1"}, broken{}},
 		{exitUsage, []string{"devices", "all"}, io.Discard},
 		{exitFinding, []string{"conform", fails}, io.Discard},

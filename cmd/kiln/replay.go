@@ -59,6 +59,9 @@ func (j *job) replay(ctx context.Context, c *call) (run *report.Run, recorders [
 	defer r.progress.Clear()
 	j.config.Compiling = r.compiles
 	if r.runtime, err = kiln.Open(j.config); err != nil {
+		if j.store != "" {
+			err = usageError{fmt.Errorf("--store: %w", err)}
+		}
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, r.runtime.Close(context.WithoutCancel(ctx))) }()
@@ -163,6 +166,9 @@ func (r *replayer) pass(ctx context.Context, name string) (*report.Pass, *report
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := r.prepare(ctx); err != nil {
+		return nil, nil, err
+	}
 	start := time.Now()
 	sums := make([]served, len(r.lanes))
 	var done atomic.Int64
@@ -194,10 +200,26 @@ func (r *replayer) pass(ctx context.Context, name string) (*report.Pass, *report
 	if err := r.count(ctx, p, was); err != nil {
 		return nil, nil, err
 	}
-	p.PeakRSSBytes = peakRSS()
+	p.PeakRSSBytes = report.PeakRSS()
 	p.OutputSHA256 = r.digest()
 	p.MaxAbsError, err = r.compare(ctx, p.Errors > 0)
 	return p, recorder, err
+}
+
+// prepare has the weights of every lane with work ready, at the first pass:
+// packing them is loading the model, no request's time.
+func (r *replayer) prepare(ctx context.Context) error {
+	r.progress.Note("preparing weights")
+	defer r.progress.Clear()
+	errs := make([]error, len(r.lanes))
+	var wg sync.WaitGroup
+	for i, l := range r.lanes {
+		if len(l.places) > 0 {
+			wg.Go(func() { errs[i] = l.model.Prepare(ctx) })
+		}
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // served is what a lane adds to a pass.

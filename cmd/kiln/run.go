@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
 	"github.com/kiln-cache/kiln/data"
 	"github.com/kiln-cache/kiln/env"
@@ -29,7 +32,10 @@ import (
 type runFlags struct {
 	trace, model, device, policy, bucket, plot string
 	store, record                              string
+	memory                                     string
 	groups, constants, storeCapacity           kiln.Limit
+	sessionBytes, poolBytes                    kiln.Limit
+	floorBytes                                 int
 	sessions, announce, requests, passes       int
 	seed                                       uint64
 }
@@ -63,6 +69,10 @@ func (f *runFlags) define(c *call) {
 	c.oneOf(&f.device, "device NAME", "the device that runs it, see kiln devices", ops.Names()...)
 	c.whole(&f.sessions, "sessions N", 1, mostSessions, "sessions that work side by side")
 	c.capacity(&f.groups, "groups N", "shape groups a session may hold, a number or unlimited; 0 keeps none (default 64)", "")
+	c.bytes(&f.sessionBytes, "session-bytes N", "what a session may hold, a number or unlimited (default unlimited)")
+	c.bytes(&f.poolBytes, "pool-bytes N", "what all sessions may hold together, a number or unlimited (default unlimited)")
+	c.whole(&f.floorBytes, "floor-bytes N", 0, math.MaxInt, "what of its bytes the others cannot take from a session")
+	c.text(&f.memory, "memory-limit MiB", "for kernels and weights together: a number, off or auto (default KILN_MEMORY_LIMIT, else off)", "off, auto or a whole number of MiB from 1", isMemoryLimit)
 	c.oneOf(&f.policy, "policy P", "which group goes when a session is full: "+list(sessionPolicies())+" (default duel)", sessionPolicies()...)
 	c.text(&f.bucket, "bucket B", "which shape is compiled for a request's: "+bucketings+" (default "+defaultBucket+")", bucketings, isBucketing)
 	c.whole(&f.announce, "announce N", 0, mostRequests, "tell a session the shapes of its next N requests")
@@ -78,6 +88,11 @@ func (f *runFlags) define(c *call) {
 
 func isBucketing(text string) bool {
 	_, err := shapegroups.ParseBucketing(text)
+	return err == nil
+}
+
+func isMemoryLimit(text string) bool {
+	_, err := env.ParseMemoryLimit(text)
 	return err == nil
 }
 
@@ -115,7 +130,7 @@ func runCommand(ctx context.Context, c *call) error {
 		}
 	}
 	if f.record != "" {
-		if err := writeManifest(f.record, j.recorded); err != nil {
+		if err := outfile.Write(f.record, 0o600, func(w io.Writer) error { return manifest.Write(w, j.recorded) }); err != nil {
 			return err
 		}
 	}
@@ -132,18 +147,16 @@ func (f runFlags) check() (*job, error) {
 	j := &job{runFlags: f}
 	settings := env.Read(env.Process())
 	var err error
-	if j.library, err = library(f.device, settings.CPUISA.Value); err != nil {
-		if isa := settings.CPUISA; isa.Source == env.Environment {
-			return nil, fmt.Errorf("%s %q: %w", isa.Name, isa.Value, err)
-		}
-		return nil, fmt.Errorf("--device %s: %w", f.device, err)
+	library := libraries(settings)
+	if j.library, err = library(f.device); err != nil {
+		return nil, err
 	}
 	if j.session, err = f.sessionConfig(settings); err != nil {
 		return nil, err
 	}
-	j.config.CPUConstants = f.constants
+	j.config.CPUConstants, j.config.MemoryLimit, j.config.SessionBytes = f.constants, f.memory, f.poolBytes
 	j.config.StoreDir, j.config.StoreCapacity, j.config.StoreRequired = f.store, f.storeCapacity, f.store != ""
-	j.config.Identity = func(string) gpuexec.Identity { return gpuexec.IdentityOf(context.Background(), j.library) }
+	j.config.Identity = identities(library)
 	j.config.ArtefactEntries = kiln.Unlimited
 	if settings.ArtefactCapacity.Source == env.Environment {
 		j.config.ArtefactEntries = kiln.Limit{}
@@ -151,6 +164,11 @@ func (f runFlags) check() (*job, error) {
 	if f.plot != "" {
 		if err := report.CheckPlotPath(f.plot); err != nil {
 			return nil, fmt.Errorf("--plot: %w", err)
+		}
+	}
+	if f.record != "" {
+		if err := outfile.Check(f.record); err != nil {
+			return nil, fmt.Errorf("--record: %w", err)
 		}
 	}
 	if j.model, err = model(f.model); err != nil {
@@ -181,7 +199,11 @@ func (f runFlags) sessionConfig(settings env.Settings) (sessioncache.Config, err
 	if f.groups.Given() {
 		cfg.Groups = f.groups
 	}
-	var err error
+	cfg.Bytes, cfg.Floor.Bytes = f.sessionBytes, int64(f.floorBytes)
+	err := f.checkFloor()
+	if err != nil {
+		return cfg, err
+	}
 	if cfg.Bucket, err = shapegroups.ParseBucketing(bucket); err != nil {
 		return cfg, fmt.Errorf("%s %q: want %s", from, bucket, bucketings)
 	}
@@ -191,15 +213,49 @@ func (f runFlags) sessionConfig(settings env.Settings) (sessioncache.Config, err
 	return cfg, nil
 }
 
-// library gives the backend of a device's name.
-func library(device, isa string) (ops.Library, error) {
-	if device == cpu.Name {
-		return cpu.New(isa)
+// checkFloor refuses a floor that no session could have.
+func (f runFlags) checkFloor() error {
+	for _, of := range []struct {
+		flag     string
+		capacity kiln.Limit
+		sessions int
+	}{{"--session-bytes", f.sessionBytes, 1}, {"--pool-bytes", f.poolBytes, f.sessions}} {
+		if most, counted := of.capacity.Value(); counted && int64(f.floorBytes) > most/int64(of.sessions) {
+			return fmt.Errorf("--floor-bytes %d: want at most %d, what %s %d has for each session", f.floorBytes, most/int64(of.sessions), of.flag, most)
+		}
 	}
-	if lib := ops.Find(device); lib != nil {
-		return lib, nil
+	return nil
+}
+
+// libraries gives the backend of a device's name, the same one each time, with
+// KILN_CPU_ISA heeded.
+func libraries(settings env.Settings) func(device string) (ops.Library, error) {
+	embedded := sync.OnceValues(func() (*cpu.Backend, error) { return cpu.New(settings.CPUISA.Value) })
+	return func(device string) (ops.Library, error) {
+		if device == cpu.Name {
+			lib, err := embedded()
+			if isa := settings.CPUISA; err != nil && isa.Source == env.Environment {
+				err = fmt.Errorf("%s %q: %w", isa.Name, isa.Value, err)
+			}
+			return lib, err
+		}
+		if lib := ops.Find(device); lib != nil {
+			return lib, nil
+		}
+		return nil, fmt.Errorf("no such device: want one of %s", strings.Join(ops.Names(), ", "))
 	}
-	return nil, fmt.Errorf("no such device: want one of %s", strings.Join(ops.Names(), ", "))
+}
+
+// identities gives what stored kernels of a backend must fit; nothing does where
+// the backend is not to be had.
+func identities(library func(device string) (ops.Library, error)) func(backend string) gpuexec.Identity {
+	return func(backend string) gpuexec.Identity {
+		lib, err := library(backend)
+		if err != nil {
+			return gpuexec.Identity{}
+		}
+		return gpuexec.IdentityOf(context.Background(), lib)
+	}
 }
 
 // model reads a built-in op list or a file.

@@ -224,6 +224,49 @@ func TestOutputsDependOnRequestsAlone(t *testing.T) {
 	}
 }
 
+// E8 for what bounds memory: the outputs stay, and each bound is seen to bind.
+func TestMemoryBounds(t *testing.T) {
+	base := append(slices.Clone(tiny), "--requests", "32")
+	free := replayed(t, base...).Passes[1]
+	for _, c := range []struct {
+		args  string
+		binds func(p report.Pass) bool
+	}{
+		{"--session-bytes 200000", func(p report.Pass) bool { return p.GroupsEvicted > 0 && p.GroupsResident < free.GroupsResident }},
+		{"--session-bytes 0", func(p report.Pass) bool { return p.Hits.Group+p.Hits.Session == 0 && p.Hits.Artefact > 0 }},
+		{"--pool-bytes 400000", func(p report.Pass) bool { return p.GroupsResident < free.GroupsResident && p.GroupsResident > 0 }},
+		{"--pool-bytes 400000 --floor-bytes 100000", func(p report.Pass) bool { return p.GroupsResident < free.GroupsResident && p.GroupsResident > 0 }},
+		{"--pool-bytes unlimited --session-bytes unlimited --memory-limit off", func(p report.Pass) bool { return p.GroupsResident == free.GroupsResident && p.GroupsEvicted == 0 }},
+		{"--memory-limit 1", func(p report.Pass) bool {
+			return p.ResidentBytes+p.Constants.Bytes < free.ResidentBytes+free.Constants.Bytes
+		}},
+		{"--memory-limit auto", func(p report.Pass) bool { return p.Compiles == 0 && p.Constants.Bytes == free.Constants.Bytes }},
+	} {
+		p := replayed(t, append(base[:len(base):len(base)], strings.Fields(c.args)...)...).Passes[1]
+		if p.OutputSHA256 != free.OutputSHA256 {
+			t.Errorf("%s: other outputs", c.args)
+		}
+		if !c.binds(p) {
+			t.Errorf("%s: %+v\nwithout: %+v", c.args, p, free)
+		}
+	}
+	// All requests go to one of two sessions: the other's floor is not to be had.
+	var lens strings.Builder
+	for n := 1; n <= 32; n++ {
+		fmt.Fprintf(&lens, "%d,0\n", n)
+	}
+	one := append(slices.Clone(tiny), "--sessions", "2", "--trace", file(t, "one.csv", "len,session\n"+lens.String()), "--pool-bytes", "400000")
+	all := replayed(t, one...).Passes[1].GroupsResident
+	if left := replayed(t, append(one, "--floor-bytes", "200000")...).Passes[1].GroupsResident; left == 0 || left >= all {
+		t.Errorf("%d groups beside a floor, %d without", left, all)
+	}
+	// A flag wins over its variable.
+	t.Setenv("KILN_MEMORY_LIMIT", "1")
+	if p := replayed(t, append(base, "--memory-limit", "off")...).Passes[1]; p.Compiles != 0 || p.ResidentBytes != free.ResidentBytes {
+		t.Errorf("KILN_MEMORY_LIMIT wins over its flag: %+v", p)
+	}
+}
+
 // A flag wins over its variable.
 func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	t.Setenv("KILN_BUCKET", "pow2")
@@ -245,7 +288,7 @@ func TestTruncated(t *testing.T) {
 	args := func(lens ...string) []string {
 		return append(slices.Clone(tiny), "--passes", "1", "--trace", file(t, "long.csv", "len\n"+strings.Join(lens, "\n")+"\n"))
 	}
-	cut := replayed(t, args("281474976710656", "7")...).Passes[0]
+	cut := replayed(t, args("2147483647", "7")...).Passes[0]
 	whole := replayed(t, args("512", "7")...).Passes[0]
 	if cut.Truncated != 1 || whole.Truncated != 0 || cut.Requests != 2 || cut.Errors != 0 {
 		t.Errorf("%+v, %+v", cut, whole)

@@ -21,23 +21,6 @@ import (
 	"github.com/kiln-cache/kiln/internal/manifest"
 )
 
-// writeManifest replaces the file as a whole or not at all.
-func writeManifest(file string, items []manifest.Item) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	if err = errors.Join(manifest.Write(f, items), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), file)
-}
-
 // The results of an item.
 const (
 	warmBuilt   = "built"
@@ -55,6 +38,7 @@ type warmed struct {
 	Result     string  `json:"result"`
 	Seconds    float64 `json:"seconds"`
 	Error      string  `json:"error,omitempty"`
+	Store      string  `json:"store,omitempty"` // in the progress: another store has to be warmed anew
 }
 
 // warmer builds what a manifest names, in a child process that may die of an
@@ -85,11 +69,21 @@ func warmCommand(ctx context.Context, c *call) error {
 	if w.store == "" {
 		return usagef("--store must be given, or KILN_STORE_DIR set: nothing would be kept")
 	}
+	var err error
+	if w.store, err = filepath.Abs(w.store); err != nil {
+		return err
+	}
 	if w.child {
 		return w.build(ctx)
 	}
 	items, err := w.items()
 	if err != nil {
+		return usageError{err}
+	}
+	if err := w.usable(ctx); err != nil {
+		return err
+	}
+	if items, err = w.left(items); err != nil {
 		return usageError{err}
 	}
 	if budget > 0 {
@@ -100,7 +94,7 @@ func warmCommand(ctx context.Context, c *call) error {
 	return w.drive(ctx, items)
 }
 
-// items reads the manifest and leaves out what an interrupted run has done.
+// items reads the manifest, dearest first.
 func (w *warmer) items() ([]manifest.Item, error) {
 	if w.file == "" {
 		return nil, errors.New("--manifest must be given: see kiln warm --help")
@@ -115,6 +109,21 @@ func (w *warmer) items() ([]manifest.Item, error) {
 		return nil, fmt.Errorf("--manifest: %w", err)
 	}
 	manifest.Sort(items)
+	return items, nil
+}
+
+// usable opens the store and closes it again, before anything is begun.
+func (w *warmer) usable(ctx context.Context) error {
+	rt, err := w.open(libraries(env.Read(env.Process())))
+	if err != nil {
+		return err
+	}
+	return rt.Close(context.WithoutCancel(ctx))
+}
+
+// left leaves out the items that an interrupted run has done, by the progress
+// that it kept.
+func (w *warmer) left(items []manifest.Item) (left []manifest.Item, err error) {
 	w.progress, err = os.OpenFile(w.file+".progress", os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("--manifest: its progress is kept beside it: %w", err)
@@ -125,11 +134,10 @@ func (w *warmer) items() ([]manifest.Item, error) {
 		if d.Decode(&was) != nil { // its end, or a line that was cut
 			break
 		}
-		done[warmed{Backend: was.Backend, Op: was.Op, Descriptor: was.Descriptor}] = true
+		done[warmed{Backend: was.Backend, Op: was.Op, Descriptor: was.Descriptor, Store: was.Store}] = true
 	}
-	left := items[:0]
 	for _, i := range items {
-		if !done[warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor}] {
+		if !done[warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor, Store: w.store}] {
 			left = append(left, i)
 		}
 	}
@@ -167,6 +175,9 @@ func (w *warmer) drive(ctx context.Context, items []manifest.Item) error {
 	return nil
 }
 
+// grace is how long a child that was interrupted may take over what it is in.
+const grace = 2 * time.Second
+
 // session runs one child and gives how many items it has dealt with.
 func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error) {
 	self, err := os.Executable()
@@ -179,6 +190,8 @@ func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error
 	}
 	child := exec.CommandContext(ctx, self, args...)
 	child.Stderr = w.stderr
+	child.Cancel = func() error { return child.Process.Signal(os.Interrupt) } // it clears up after itself
+	child.WaitDelay = grace
 	in, err := child.StdinPipe()
 	if err != nil {
 		return 0, err
@@ -217,8 +230,13 @@ func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error
 		return 0, errors.New("the building process ended without a result")
 	}
 	var exit *exec.ExitError
-	if errors.As(died, &exit) && exit.ExitCode() == exitUsage {
-		return 0, usagef("--store %s: see above", w.store)
+	if errors.As(died, &exit) {
+		switch exit.ExitCode() {
+		case exitUsage:
+			return 0, usagef("--store %s: it was usable before: see above", w.store)
+		case exitInterrupted: // no item's fault; whoever interrupts this process ends it too
+			return n, nil
+		}
 	}
 	i := items[n]
 	return n + 1, w.result(warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor, Result: warmCrashed, Error: fmt.Sprint(died)})
@@ -229,7 +247,9 @@ func (w *warmer) result(r warmed) error {
 	if r.Result == warmFailed || r.Result == warmCrashed {
 		w.failures++
 	}
-	if err := json.NewEncoder(w.progress).Encode(r); err != nil {
+	kept := r
+	kept.Store = w.store
+	if err := json.NewEncoder(w.progress).Encode(kept); err != nil {
 		return err
 	}
 	return w.print(r)
@@ -243,12 +263,22 @@ func (w *warmer) print(r warmed) error {
 	return err
 }
 
+// open opens a runtime on the store.
+func (w *warmer) open(library func(string) (ops.Library, error)) (*kiln.Runtime, error) {
+	rt, err := kiln.Open(kiln.Config{StoreDir: w.store, StoreCapacity: w.capacity, StoreRequired: true, Identity: identities(library), Logger: w.logger()})
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--store: %w", err)}
+	}
+	return rt, nil
+}
+
 // build is the child: a result on standard output for every item on standard
 // input.
 func (w *warmer) build(ctx context.Context) (err error) {
-	rt, err := kiln.Open(kiln.Config{StoreDir: w.store, StoreCapacity: w.capacity, StoreRequired: true, Logger: w.logger()})
+	library := libraries(env.Read(env.Process()))
+	rt, err := w.open(library)
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	defer func() { err = errors.Join(err, rt.Close(context.WithoutCancel(ctx))) }()
 	out := json.NewEncoder(w.stdout)
@@ -261,7 +291,11 @@ func (w *warmer) build(ctx context.Context) (err error) {
 		}
 		r := warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor}
 		began := time.Now()
-		r.Result, err = warmOne(ctx, rt, i)
+		r.Result, err = warmOne(ctx, rt, library, i)
+		if ctx.Err() != nil {
+			w.code = exitInterrupted // the item is still to be done; the parent says so
+			return nil
+		}
 		r.Seconds = time.Since(began).Seconds()
 		if err != nil {
 			r.Result, r.Error = warmFailed, err.Error()
@@ -273,12 +307,12 @@ func (w *warmer) build(ctx context.Context) (err error) {
 }
 
 // warmOne has one item ready, stored before it counts as built.
-func warmOne(ctx context.Context, rt *kiln.Runtime, i manifest.Item) (string, error) {
+func warmOne(ctx context.Context, rt *kiln.Runtime, library func(string) (ops.Library, error), i manifest.Item) (string, error) {
 	op, err := ops.Parse(i.Op)
 	if err != nil {
 		return "", err
 	}
-	lib, err := library(i.Backend, env.Read(env.Process()).CPUISA.Value)
+	lib, err := library(i.Backend)
 	if err != nil {
 		return "", err
 	}

@@ -54,7 +54,7 @@ type Answer struct {
 	Saved                                time.Duration // compile time of what was found
 }
 
-// New makes a handle. Weights are prepared at their first use.
+// New makes a handle; see Prepare.
 func New(cfg Config) *Model {
 	m := &Model{session: cfg.Session, exec: cfg.Executor, lib: cfg.Library, list: cfg.List}
 	if cfg.Record {
@@ -130,6 +130,23 @@ func (m *Model) abandon() {
 	}
 }
 
+// Prepare has every weight ready, so that no request waits for one. A model that
+// was not prepared prepares each at its first use.
+func (m *Model) Prepare(ctx context.Context) error {
+	p, err := newPlan(m, 1, 1) // a weight's form is the same for every shape
+	if err != nil {
+		return err
+	}
+	for _, s := range p.steps {
+		for _, w := range s.bound.Weights {
+			if _, err := m.tensors.get(ctx, s.op, w); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // planFor gives the plan of a shape: the one that ran last, or a new one.
 func (m *Model) planFor(batch, tokens int) (*plan, error) {
 	if p := m.last; p != nil && p.batch == batch && p.tokens == tokens {
@@ -202,7 +219,11 @@ func (m *Model) artefact(ctx context.Context, h *sessioncache.Handle, s *step, a
 	}
 	ref, ok := h.GetID(s.name)
 	if ok {
-		a.Group++
+		if a.Session == 0 { // the way to the first name led by session and shape, and the handle keeps it
+			a.Session++
+		} else {
+			a.Group++
+		}
 		a.Saved += ref.Cost()
 	} else {
 		made, from, err := m.session.Artefact(ctx, h, s.name.String(), sessioncache.Options{}, Request(m.exec, s.source, s.identity))
@@ -219,8 +240,8 @@ func (m *Model) artefact(ctx context.Context, h *sessioncache.Handle, s *step, a
 func (a *Answer) count(from kiln.Source, cost time.Duration) {
 	level := &a.Artefact
 	switch {
-	case from.Event == sessioncache.Hit:
-		level = &a.Group
+	case from.Event == sessioncache.Hit: // not in the table that the handle read, but by now
+		level = &a.Session
 	case from.Event == sessioncache.Joined, from.Artefact.Event == artefacts.Joined:
 		level = &a.Joined
 	case from.Artefact.Event == artefacts.PersistentHit:

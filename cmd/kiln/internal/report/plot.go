@@ -1,11 +1,10 @@
 package report
 
 import (
-	"errors"
 	"fmt"
 	"image/color"
+	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -17,6 +16,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
 
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/internal/fault"
 )
 
@@ -49,19 +49,12 @@ func (l level) rgb(alpha uint8) color.Color {
 }
 
 // CheckPlotPath refuses a path that Plot could not write to, before any work is
-// done: another ending than .png, or a folder that is not there.
+// done: another ending than .png, or one that outfile.Check refuses.
 func CheckPlotPath(path string) error {
-	const op = "report: plot"
 	if !strings.EqualFold(filepath.Ext(path), ".png") {
-		return fault.Invalidf(op, "%q does not end in .png; the picture is a PNG", path)
+		return fault.Invalidf("report: plot", "%q does not end in .png; the picture is a PNG", path)
 	}
-	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
-		return fault.Invalidf(op, "the folder of %q is not there; make it first", path)
-	}
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return fault.Invalidf(op, "%q is there and is not a file", path)
-	}
-	return nil
+	return outfile.Check(path)
 }
 
 // Plot draws hits by level and latency over time as a PNG: the first pass on the
@@ -76,19 +69,10 @@ func Plot(path string, run *Run, recorders []*Recorder) error {
 	}
 	canvas := vgimg.NewWith(vgimg.UseWH(plotWidth, plotHeight), vgimg.UseDPI(plotDPI), vgimg.UseBackgroundColor(color.White))
 	newPicture(run, recorders).draw(draw.New(canvas))
-	file, err := os.CreateTemp(filepath.Dir(path), ".plot-*")
-	if err != nil {
-		return fmt.Errorf("report: plot: %w: %w", fault.ErrIO, err)
-	}
-	_, err = vgimg.PngCanvas{Canvas: canvas}.WriteTo(file)
-	err = errors.Join(err, file.Chmod(0o644), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("report: plot: %w: %w", fault.ErrIO, errors.Join(err, os.Remove(file.Name())))
-	}
-	return nil
+	return outfile.Write(path, 0o644, func(w io.Writer) error {
+		_, err := vgimg.PngCanvas{Canvas: canvas}.WriteTo(w)
+		return err
+	})
 }
 
 // picture is what is drawn: a column for each pass, on common scales so that

@@ -24,7 +24,7 @@ type Pass struct {
 	Requests       int       `json:"requests"`
 	Truncated      int       `json:"truncated"` // cut to the model's limit
 	Errors         int       `json:"errors"`
-	Seconds        float64   `json:"seconds"` // wall time
+	Seconds        float64   `json:"seconds"` // wall time, opening and preparing weights left out
 	Latency        Latency   `json:"latency_ms"`
 	Hits           Hits      `json:"hits"`
 	Joined         int64     `json:"joined"`   // lookups that waited for somebody else's computation
@@ -52,8 +52,8 @@ type Latency struct {
 // Hits counts lookups by the level that answered, the quickest first.
 type Hits struct {
 	Held     int64 `json:"held"`     // a reference kept from before
-	Group    int64 `json:"group"`    // a name in a held shape group
-	Session  int64 `json:"session"`  // session, shape and name
+	Group    int64 `json:"group"`    // a name in a shape group that the request holds already
+	Session  int64 `json:"session"`  // session, shape and name: a request's first in its group
 	Artefact int64 `json:"artefact"` // the artefact cache
 	Disk     int64 `json:"disk"`     // the store
 	Fleet    int64 `json:"fleet"`    // another process

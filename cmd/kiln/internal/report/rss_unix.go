@@ -1,14 +1,14 @@
 //go:build unix
 
-package main
+package report
 
 import (
 	"runtime"
 	"syscall"
 )
 
-// peakRSS is the most memory that the process held so far, in bytes; 0 unknown.
-func peakRSS() int64 {
+// PeakRSS is the most memory that the process held so far, in bytes; 0 unknown.
+func PeakRSS() int64 {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/manifest"
+)
+
+// fragile is a backend that kills its process, or, beside a file called hang,
+// never comes back. Only children of the tests have it.
+type fragile struct{ *cpu.Backend }
+
+func (fragile) Name() string { return "fragile" }
+
+func (fragile) Source(ops.Op) (gpuexec.Source, error) {
+	if _, err := os.Stat("hang"); err == nil {
+		select {}
+	}
+	os.Exit(134)
+	panic("not reached")
+}
+
+// recordedItems are those of a short run.
+func recordedItems(t *testing.T) []manifest.Item {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "recorded")
+	done(t, append(slices.Clone(tiny), "--requests", "6", "--passes", "1", "--record", path)...)
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	items, err := manifest.Read(path, f)
+	if err != nil || len(items) == 0 {
+		t.Fatal(len(items), err)
+	}
+	return items
+}
+
+// bad puts an item between the others: dearest go first.
+func bad(items []manifest.Item, backend string, place int) []manifest.Item {
+	at := items[place]
+	return append(items, manifest.Item{Backend: backend, Op: at.Op, Descriptor: "bad", Cost: at.Cost, Uses: at.Uses})
+}
+
+func written(t *testing.T, items []manifest.Item) (path string) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := manifest.Write(&b, items); err != nil {
+		t.Fatal(err)
+	}
+	return file(t, "manifest", b.String())
+}
+
+// tally counts the results of lines as kiln warm writes them.
+func tally(t *testing.T, lines string) map[string]int {
+	t.Helper()
+	n := map[string]int{}
+	for d := json.NewDecoder(strings.NewReader(lines)); d.More(); {
+		var w warmed
+		if err := d.Decode(&w); err != nil {
+			t.Fatal(err)
+		}
+		if w.Store != "" {
+			t.Errorf("the progress file's field is shown: %+v", w)
+		}
+		n[w.Result]++
+	}
+	return n
+}
+
+func counts(t *testing.T, what string, got, want map[string]int) {
+	t.Helper()
+	for _, r := range []string{warmBuilt, warmHit, warmFailed, warmCrashed, warmSkipped} {
+		if got[r] != want[r] {
+			t.Errorf("%s: %d %s, want %d", what, got[r], r, want[r])
+		}
+	}
+}
+
+// Every item gets its result, whatever another does to the process that builds;
+// what was built is there for a run, which compiles nothing.
+func TestWarm(t *testing.T) {
+	items := recordedItems(t)
+	n := len(items)
+	path := written(t, bad(bad(items, "fragile", n/2), "absent", n/3))
+	dir := filepath.Join(t.TempDir(), "store")
+	args := []string{"warm", "--manifest", path, "--store", dir, "--json"}
+	for _, want := range []map[string]int{
+		{warmBuilt: n, warmCrashed: 1, warmFailed: 1},
+		{warmHit: n, warmCrashed: 1, warmFailed: 1},
+	} {
+		code, out, errs := invoke(args...)
+		if code != exitFailed || !strings.Contains(errs, "2 items failed or crashed") {
+			t.Errorf("exit %d, %q", code, errs)
+		}
+		counts(t, "warm", tally(t, out), want)
+		if _, err := os.Stat(path + ".progress"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("progress of what is done: %v", err)
+		}
+	}
+	again := filepath.Join(t.TempDir(), "again")
+	p := replayed(t, append(slices.Clone(tiny), "--requests", "6", "--store", dir, "--record", again)...).Passes
+	if p[0].Compiles != 0 || p[0].Hits.Disk != int64(n) || p[1].Hits.Disk != 0 {
+		t.Errorf("a run on the warm store: %+v", p)
+	}
+	// What that run recorded is the same, though it built none of it.
+	counts(t, "replay", tally(t, done(t, "warm", "--manifest", again, "--store", dir, "--json")), map[string]int{warmHit: n})
+}
+
+// What the budget does not reach is skipped, and left to the next time; an
+// interrupted run goes on where it was. Progress counts for its store alone.
+func TestWarmResumes(t *testing.T) {
+	items := recordedItems(t)
+	n := len(items)
+	path := written(t, bad(items, "fragile", n/2))
+	dir := filepath.Join(t.TempDir(), "store")
+	args := []string{"warm", "--manifest", path, "--store", dir, "--json"}
+	out := done(t, append(args, "--budget", "0.001")...)
+	first := tally(t, out)
+	if first[warmSkipped] == 0 || first[warmSkipped]+first[warmBuilt] != n+1 {
+		t.Errorf("a budget of 1 ms: %v", first)
+	}
+
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hangs := file(t, "hang", "")
+	run := exec.CommandContext(t.Context(), self, args...)
+	run.Dir = filepath.Dir(hangs)
+	var errs bytes.Buffer
+	run.Stderr = &errs
+	lines, err := run.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	before := first[warmBuilt]
+	for d := json.NewDecoder(lines); before < n/2; before++ {
+		var w warmed
+		if err := d.Decode(&w); err != nil || w.Result != warmBuilt {
+			t.Fatalf("item %d: %+v, %v, %s", before, w, err, errs.String())
+		}
+	}
+	if err := run.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if _ = run.Wait(); run.ProcessState.ExitCode() != exitInterrupted || errs.String() != "kiln: warm: interrupted: run it again\n" {
+		t.Errorf("exit %d, %q", run.ProcessState.ExitCode(), errs.String())
+	}
+	code, rest, _ := invoke(args...)
+	got := tally(t, rest)
+	if code != exitFailed || got[warmCrashed] != 1 || got[warmBuilt]+got[warmHit] > n-before || got[warmBuilt]+got[warmHit] < n-before-2 {
+		t.Errorf("resumed behind %d of %d: exit %d, %v", before, n, code, got)
+	}
+	if p := replayed(t, append(slices.Clone(tiny), "--requests", "6", "--passes", "1", "--store", dir)...).Passes[0]; p.Compiles != 0 {
+		t.Errorf("%d compiles of a run on the warm store", p.Compiles)
+	}
+
+	kept, err := json.Marshal(warmed{Backend: items[0].Backend, Op: items[0].Op, Descriptor: items[0].Descriptor, Result: warmBuilt, Store: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path+".progress", kept, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args[4] = filepath.Join(t.TempDir(), "other")
+	_, out, _ = invoke(args...)
+	counts(t, "another store", tally(t, out), map[string]int{warmBuilt: n, warmCrashed: 1})
+}
+
+// A store that cannot be used is said once, before anything is begun.
+func TestWarmRefuses(t *testing.T) {
+	path := written(t, []manifest.Item{{Backend: "cpu", Op: "gelu rows=1 width=1", Cost: 1, Uses: 1}})
+	store := filepath.Join(t.TempDir(), "store")
+	refused(t, []string{"warm", "--manifest", path, "--store", path}, "--store: ", "no folder")
+	refused(t, []string{"warm", "--manifest", path}, "--store must be given")
+	refused(t, []string{"warm", "--store", store}, "--manifest must be given")
+	for name, c := range map[string]struct{ text, word string }{
+		"empty":   {"", "empty"},
+		"binary":  {"\x00\xff", "no manifest of version 1"},
+		"version": {`{"kiln_manifest":2}` + "\n", "no manifest of version 1"},
+		"field":   {`{"kiln_manifest":1}` + "\n" + `{"bakend":"cpu"}` + "\n", ":2"},
+		"cost":    {`{"kiln_manifest":1}` + "\n" + `{"backend":"cpu","op":"x","cost":-1}` + "\n", ":2"},
+	} {
+		bad := file(t, name, c.text)
+		refused(t, []string{"warm", "--manifest", bad, "--store", store}, "--manifest: ", bad, c.word)
+	}
+	refused(t, []string{"warm", "--manifest", store, "--store", store}, "no such file")
+	refused(t, []string{"warm", "--manifest", t.TempDir(), "--store", store}, "is a directory")
+	for _, budget := range []string{"", "-1", "NaN", "Inf", "1s"} {
+		refused(t, []string{"warm", "--manifest", path, "--store", store, "--budget", budget}, "--budget", "number of seconds")
+	}
+	if left, err := filepath.Glob(path + "?*"); err != nil || left != nil {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	if _, err := os.Stat(store); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a store was made: %v", err)
+	}
+}
