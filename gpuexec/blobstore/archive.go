@@ -2,6 +2,7 @@ package blobstore
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -107,11 +108,19 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 	if s.off || s.cfg.ReadOnly {
 		return t, refused(op, "", "", Miss{Reason: fault.Disabled}, errors.New("the store is off or read-only"))
 	}
-	in := tar.NewReader(r)
-	var place, key string
+	end := trailer{r: r}
+	in := tar.NewReader(&end)
+	var place, key string // of the key that still wants its kernel
 	for {
+		end.zeros = 0
 		h, err := in.Next()
+		if err == io.EOF && end.zeros < endMark {
+			err = io.ErrUnexpectedEOF
+		}
 		if err == io.EOF {
+			if place != "" {
+				t.reject(fault.Format)
+			}
 			return t, nil
 		}
 		if err != nil {
@@ -135,6 +144,9 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 			return t, &fault.Error{Op: op, Err: fmt.Errorf("%w: the archive: %w", ErrInvalid, err)}
 		}
 		if name == keyFile {
+			if place != "" {
+				t.reject(fault.Format)
+			}
 			place, key = dir, string(text)
 			continue
 		}
@@ -142,10 +154,30 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 			t.reject(fault.Format)
 			continue
 		}
+		place = ""
 		if err := s.taken(&t, s.Adopt(ctx, backendOf(dir), key, text)); err != nil {
 			return t, err
 		}
 	}
+}
+
+// endMark is what ends a tar file, in zero bytes; more than the filling behind a
+// file and one block of the mark. The library's reader takes an end without it.
+const endMark = 1024
+
+// trailer counts the zero bytes that it has read since the last other byte.
+type trailer struct {
+	r     io.Reader
+	zeros int
+}
+
+func (t *trailer) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+	t.zeros += n
+	if last := bytes.TrimRight(p[:n], "\x00"); len(last) > 0 {
+		t.zeros = n - len(last)
+	}
+	return n, err
 }
 
 // taken sorts what Adopt said into a Transfer. Only what concerns the whole

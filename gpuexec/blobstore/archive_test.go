@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -51,6 +52,10 @@ func TestExportImport(t *testing.T) {
 	}
 	_, err = into.Import(background, strings.NewReader("no archive"))
 	r.want("junk", said(err), "error invalid")
+	for n := 0; n < len(text)-512; n += 256 { // where a file ends, too, the archive does not
+		_, err = into.Import(background, bytes.NewReader(text[:n]))
+		r.want("cut to "+strconv.Itoa(n), said(err), "error invalid")
+	}
 }
 
 // Names in an archive lead nowhere, sizes are not believed, and what is not
@@ -70,10 +75,12 @@ func TestHostileArchive(t *testing.T) {
 	add(tar.Header{Name: "test/1/0/key.bin", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}, "")
 	add(tar.Header{Name: "tmp/1/0/key.bin", Mode: 0o600}, "k")
 	add(tar.Header{Name: "test/1/0/key.bin", Mode: 0o600}, strings.Repeat("k", 2*mib))
+	add(tar.Header{Name: "test/1/0/key.bin", Mode: 0o600}, "alone")
+	add(tar.Header{Name: "test/1/1/key.bin", Mode: 0o600}, "alone, too")
 	r.must(w.Close())
 	s := r.open("d", mib)
 	in, err := s.Import(background, bytes.NewReader(archive.Bytes()))
-	r.want("import", words(in.Taken, in.Rejected[fault.Format], in.Rejected[fault.TooLarge], err), "0 4 1 <nil>")
+	r.want("import", words(in.Taken, in.Rejected[fault.Format], in.Rejected[fault.TooLarge], err), "0 6 1 <nil>")
 	r.want("entries", s.usage().Entries, 0)
 
 	r.write(r.path("trust.json"), []byte(`{"keys":[]}`))
