@@ -40,7 +40,7 @@ type Engine struct {
 	runtime wazero.Runtime
 	cache   wazero.CompilationCache
 	memory  *linearMemory
-	scratch string // removed at Close
+	scratch *scratch
 	files   string // where the compiler puts its files, empty without a compiler
 	isa     uint64 // the instruction set bits the compiler keys its files by
 
@@ -65,27 +65,16 @@ func Open(cfg Config) (*Engine, error) {
 		return nil, fault.Invalidf("kernels: open", "%d bytes of memory exceed %d", bytes, uint64(MaxBufferBytes))
 	}
 	pages := uint32((bytes + wasm.PageBytes - 1) / wasm.PageBytes)
-	scratch, err := scratchDir(cfg.Scratch)
+	dir, err := newScratch(cfg.Scratch)
 	if err != nil {
 		return nil, ioError("kernels: open", err)
 	}
-	e := &Engine{scratch: scratch}
+	e := &Engine{scratch: dir}
 	e.mu.code = map[[sha256.Size]byte]*machineCode{}
 	if err := e.start(pages); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
-}
-
-// scratchDir makes a private directory, in memory where that is possible.
-func scratchDir(parent string) (string, error) {
-	const name = "kiln-kernels-"
-	if parent == "" {
-		if dir, err := os.MkdirTemp("/dev/shm", name); err == nil {
-			return dir, nil
-		}
-	}
-	return os.MkdirTemp(parent, name)
 }
 
 // start makes the runtime and the module that exports the memory. That module
@@ -98,7 +87,7 @@ func (e *Engine) start(pages uint32) error {
 		return err
 	}
 	e.memory = &linearMemory{bytes: mapped}
-	if e.cache, err = wazero.NewCompilationCacheWithDir(e.scratch); err != nil {
+	if e.cache, err = wazero.NewCompilationCacheWithDir(e.scratch.dir); err != nil {
 		return ioError(op, err)
 	}
 	// The machine code compiler where the platform has one, else an interpreter.
@@ -122,7 +111,7 @@ func (e *Engine) start(pages uint32) error {
 // explain the name of the file it wrote for the module with this id. If none
 // do, this compiler has no blobs.
 func (e *Engine) learnFileNames(id [sha256.Size]byte) error {
-	found, err := filepath.Glob(filepath.Join(e.scratch, "*", "*"))
+	found, err := filepath.Glob(filepath.Join(e.scratch.dir, "*", "*"))
 	if err != nil {
 		return ioError("kernels: open", err)
 	}
@@ -316,7 +305,7 @@ func (e *Engine) Close() error {
 	if e.memory != nil {
 		errs = append(errs, e.memory.unmap())
 	}
-	return errors.Join(append(errs, os.RemoveAll(e.scratch))...)
+	return errors.Join(append(errs, e.scratch.remove())...)
 }
 
 // linearMemory hands the engine's mapping to the runtime.

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/cpu/kernels"
 	"github.com/kiln-cache/kiln/internal/fault"
@@ -209,6 +211,48 @@ func TestClose(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(scratch); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// What a killed process leaves behind goes with the next Open; what a living one
+// uses, what is not ours and what is new stays.
+func TestScratchIsSwept(t *testing.T) {
+	scratch := t.TempDir()
+	open := func() *kernels.Engine {
+		e, err := kernels.Open(kernels.Config{MemoryBytes: 1, Scratch: scratch})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	list := func() []string {
+		found, _ := filepath.Glob(filepath.Join(scratch, "*"))
+		return found
+	}
+	living := open()
+	defer living.Close()
+	own := list()
+	for _, name := range []string{"kiln-kernels-new", "kiln-kernels-old/files", "another"} {
+		if err := os.MkdirAll(filepath.Join(scratch, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hour := time.Now().Add(-time.Hour)
+	for _, dir := range append(own, filepath.Join(scratch, "kiln-kernels-old"), filepath.Join(scratch, "another")) {
+		if err := os.Chtimes(dir, hour, hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := open().Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := append(own, filepath.Join(scratch, "another"), filepath.Join(scratch, "kiln-kernels-new"))
+	if runtime.GOOS != "linux" { // no lock says there who lives
+		want = append(want, filepath.Join(scratch, "kiln-kernels-old"))
+	}
+	slices.Sort(want)
+	if got := list(); !slices.Equal(got, want) {
+		t.Errorf("left %v, want %v", got, want)
 	}
 }
 

@@ -1,6 +1,9 @@
 package kernels
 
 import (
+	"errors"
+	"os"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/internal/fault"
@@ -25,3 +28,19 @@ func release(b []byte) error { return unix.Munmap(b) }
 
 // discard gives whole pages within b back to the system; they read as zero.
 func discard(b []byte) error { return unix.Madvise(b, unix.MADV_DONTNEED) }
+
+// sharedMemory is a directory in memory.
+const sharedMemory = "/dev/shm"
+
+// hold locks a directory until the file is closed or the process ends. It fails
+// if another holds it.
+func hold(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
