@@ -14,11 +14,15 @@ import (
 // wake-up pays for growing its stack again: the elastic form was measured five
 // times cheaper than that.
 type pool struct {
-	idle   chan work     // unbuffered: a send succeeds only into a parked worker
-	quit   chan struct{} // closed when the last user has gone
-	parked atomic.Int32
-	users  int       // under poolMu
-	wakes  sync.Pool // channels that replies signal on: drained, capacity 1
+	most  int          // workers kept for later; a burst beyond it ends
+	users atomic.Int64 // from 0 to 1 under poolMu only
+	wakes sync.Pool    // channels that replies signal on: drained, capacity 1
+
+	mu struct {
+		sync.Mutex
+		parked []chan work // each has room for one work: the last one parked is the warmest
+		ended  bool        // the last user has gone
+	}
 }
 
 // work is what a worker runs: fn, then what the actor that ran in fn left for
@@ -41,40 +45,59 @@ func retainPool() *pool {
 	poolMu.Lock()
 	defer poolMu.Unlock()
 	if current == nil {
-		current = &pool{idle: make(chan work), quit: make(chan struct{})}
+		current = &pool{most: 2*runtime.GOMAXPROCS(0) + 6}
 		current.wakes.New = func() any { return make(chan struct{}, 1) }
 	}
-	current.users++
+	current.users.Add(1)
 	return current
 }
 
 // retain is for one who has retained it already and uses it once more.
-func (p *pool) retain() {
-	poolMu.Lock()
-	p.users++
-	poolMu.Unlock()
-}
+func (p *pool) retain() { p.users.Add(1) }
 
 func (p *pool) release() {
+	if p.users.Add(-1) > 0 {
+		return
+	}
 	poolMu.Lock()
 	defer poolMu.Unlock()
-	p.users--
-	if p.users == 0 {
-		close(p.quit)
-		current = nil
+	if p != current || p.users.Load() > 0 {
+		return // somebody came in between, and may have gone again
 	}
+	current = nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.ended = true
+	for _, worker := range p.mu.parked {
+		close(worker)
+	}
+	p.mu.parked = nil
 }
-
-// mostParked bounds the workers kept for later; a burst beyond it ends.
-func mostParked() int32 { return int32(2*runtime.GOMAXPROCS(0) + 6) }
 
 // run has a worker do w soon, on a goroutine of its own.
 func (p *pool) run(w work) {
-	select {
-	case p.idle <- w:
-	default:
+	p.mu.Lock()
+	last := len(p.mu.parked) - 1
+	if last < 0 {
+		p.mu.Unlock()
 		go p.work(w)
+		return
 	}
+	worker := p.mu.parked[last]
+	p.mu.parked = p.mu.parked[:last]
+	p.mu.Unlock()
+	worker <- w
+}
+
+// park keeps a worker for later and reports false if it is to end.
+func (p *pool) park(worker chan work) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.ended || len(p.mu.parked) == p.most {
+		return false
+	}
+	p.mu.parked = append(p.mu.parked, worker)
+	return true
 }
 
 func (p *pool) do(w work) {
@@ -85,22 +108,15 @@ func (p *pool) do(w work) {
 }
 
 func (p *pool) work(w work) {
-	for {
+	next := make(chan work, 1)
+	for more := true; more; w, more = <-next {
 		p.do(w) // runtime.Goexit in here ends this worker, which is all it may end
 		if w.left != nil {
 			if fn := w.left.take(); fn != nil {
 				p.do(work{fn: fn, lent: true})
 			}
 		}
-		if p.parked.Add(1) > mostParked() {
-			p.parked.Add(-1)
-			return
-		}
-		select {
-		case w = <-p.idle:
-			p.parked.Add(-1)
-		case <-p.quit:
-			p.parked.Add(-1)
+		if !p.park(next) {
 			return
 		}
 	}
@@ -130,5 +146,7 @@ func Parked() int {
 	if current == nil {
 		return 0
 	}
-	return int(current.parked.Load())
+	current.mu.Lock()
+	defer current.mu.Unlock()
+	return len(current.mu.parked)
 }

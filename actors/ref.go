@@ -66,7 +66,7 @@ func Spawn[M any](cfg Config, handle func(M)) *Ref[M] {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	r := &Ref[M]{cfg: cfg, handle: handle, pool: retainPool(), stopped: make(chan struct{})}
-	props := actor.PropsFromFunc(r.receive, actor.WithDispatcher(dispatcher[M]{r}))
+	props := actor.PropsFromFunc(r.receive, actor.WithMailbox(newMailbox), actor.WithDispatcher(dispatcher[M]{r}))
 	r.pid = system().Root.Spawn(props)
 	return r
 }

@@ -1,0 +1,95 @@
+package actors
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/asynkron/protoactor-go/actor"
+)
+
+func TestQueue(t *testing.T) {
+	var q queue
+	var want []any
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 1 << 14 {
+		if grow := 1 + i>>12%2; random.IntN(2*grow+1) < grow || len(want) == 0 { // grows, then stays, twice
+			q.push(i)
+			want = append(want, i)
+		} else {
+			if got := q.pop(); got != want[0] {
+				t.Fatalf("step %d: popped %v, want %v", i, got, want[0])
+			}
+			want = want[1:]
+		}
+		if q.len() != len(want) {
+			t.Fatalf("step %d: %d queued, want %d", i, q.len(), len(want))
+		}
+	}
+	for len(want) > 0 {
+		if got := q.pop(); got != want[0] {
+			t.Fatalf("popped %v, want %v", got, want[0])
+		}
+		want = want[1:]
+	}
+}
+
+// handled is the library's side of a mailbox: it notes what it is given.
+type handled struct {
+	box      *mailbox
+	messages []any
+	failures int
+}
+
+func (h *handled) InvokeSystemMessage(m any) { h.messages = append(h.messages, m) }
+
+func (h *handled) InvokeUserMessage(m any) {
+	if m == "panic" {
+		panic(m)
+	}
+	h.messages = append(h.messages, m)
+}
+
+func (h *handled) EscalateFailure(any, any) {
+	h.failures++
+	h.box.PostSystemMessage(new(actor.SuspendMailbox)) // as supervision does
+}
+
+// later is a dispatcher that runs nothing by itself.
+type later struct{ scheduled []func() }
+
+func (d *later) Schedule(fn func()) { d.scheduled = append(d.scheduled, fn) }
+func (d *later) Throughput() int    { return 2 }
+
+func TestMailbox(t *testing.T) {
+	var d later
+	m := newMailbox().(*mailbox)
+	h := &handled{box: m}
+	m.RegisterHandlers(h, &d)
+	run := func(times int, want ...any) {
+		t.Helper()
+		if len(d.scheduled) != times {
+			t.Fatalf("scheduled %d times, want %d", len(d.scheduled), times)
+		}
+		for _, fn := range d.scheduled {
+			fn()
+		}
+		if !slices.Equal(h.messages, want) {
+			t.Fatalf("handled %v, want %v", h.messages, want)
+		}
+		d.scheduled, h.messages = nil, nil
+	}
+	for _, v := range []any{1, 2, 3, 4} {
+		m.PostUserMessage(v)
+	}
+	m.PostSystemMessage("first")
+	run(1, "first", 1, 2, 3, 4)
+	m.PostUserMessage("panic")
+	m.PostUserMessage(5)
+	run(1)
+	if h.failures != 1 || m.UserMessageCount() != 1 {
+		t.Fatalf("%d failures and %d messages kept, want one of each", h.failures, m.UserMessageCount())
+	}
+	m.PostSystemMessage(new(actor.ResumeMailbox))
+	run(1, 5)
+}
