@@ -16,9 +16,11 @@ type Log[T any] struct {
 	tail atomic.Pointer[part[T]] // where notes go
 	full func()                  // told once a segment
 
-	taken *T       // stands in the slot of a note that was handed over
-	head  *part[T] // consumer only: holds the first note that was not
-	pos   int      // consumer only: notes handed over from the front of head
+	_ [64]byte // what the consumer writes must not share a line with what notes read
+
+	taken *T       // stands in the slot of a note that was handed over before an earlier one
+	head  *part[T] // consumer only: holds the first note that was not handed over
+	pos   int      // consumer only: its slot
 }
 
 type part[T any] struct {
@@ -77,22 +79,25 @@ func (l *Log[T]) Drain(f func(*T)) {
 	for p, pos := l.head, l.pos; ; pos = 0 {
 		n := int(min(p.next.Load(), segment))
 		for ; pos < n; pos++ {
-			switch v := p.slots[pos].Load(); v {
-			case nil: // between taking the slot and filling it
+			v := p.slots[pos].Load()
+			switch {
+			case v == nil: // between taking the slot and filling it
 				whole = false
-			case l.taken:
-			default:
+			case whole:
+				l.pos = pos + 1
+			case v != l.taken:
 				p.slots[pos].Store(l.taken)
-				f(v)
 			}
-			if whole {
-				l.head, l.pos = p, pos+1
+			if v != nil && v != l.taken {
+				f(v)
 			}
 		}
 		after := p.after.Load()
 		if n < segment || after == nil {
 			return
 		}
-		p = after
+		if p = after; whole {
+			l.head, l.pos = p, 0
+		}
 	}
 }

@@ -1,0 +1,37 @@
+package recency
+
+import "testing"
+
+// A note that is still being written holds up nobody, over segments, and comes
+// out once, as do those handed over before it.
+func TestUnfinishedNote(t *testing.T) {
+	l := NewLog[int](func() {})
+	first := l.tail.Load()
+	slot := first.next.Add(1) - 1
+	const notes = 3 * segment
+	var out []int
+	drain := func() { l.Drain(func(v *int) { out = append(out, *v) }) }
+	for i := range notes {
+		l.Note(&i)
+		if i%100 == 0 {
+			drain()
+		}
+	}
+	drain()
+	if len(out) != notes {
+		t.Fatalf("%d notes came out of %d that had ended", len(out), notes)
+	}
+	for i, v := range out {
+		if v != i {
+			t.Fatalf("note %d came out as %d", v, i)
+		}
+	}
+	late := -1
+	first.slots[slot].Store(&late)
+	for range 2 {
+		drain()
+	}
+	if len(out) != notes+1 || out[notes] != late {
+		t.Fatalf("%d notes came out, want one more, the late one: %v", len(out), out[notes:])
+	}
+}
