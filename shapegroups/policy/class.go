@@ -65,7 +65,12 @@ func (p *Policy) freshen(g *Group) {
 // lowest class that has a group they stay: with equal costs the choice is the
 // policy's own.
 func (p *Policy) drop() {
-	for g := p.ages.oldest; g != nil && p.requests-g.since >= halfLife*uint64(p.size); g = p.ages.oldest {
+	if p.requests < p.due {
+		return
+	}
+	p.arrange()
+	period := halfLife * uint64(p.size)
+	for g := p.ages.oldest; g != nil && p.requests-g.since >= period; g = p.ages.oldest {
 		g.since = p.requests
 		p.ages.renew(g)
 		if g.class.exponent > p.classes[0].exponent {
@@ -73,5 +78,9 @@ func (p *Policy) drop() {
 			p.leave(g)
 			p.join(g, next)
 		}
+	}
+	p.due = p.requests + 1
+	if g := p.ages.oldest; g != nil {
+		p.due = g.since + period
 	}
 }

@@ -64,8 +64,7 @@ func (d *duel) resize(size int) {
 // request plays one request to both directories. It is true if the counts have
 // grown too heavy.
 func (d *duel) request(g *Group) (heavy bool) {
-	d.weight *= d.growth
-	g.score += d.weight
+	heavy = d.weigh(g)
 
 	missed := 0.0
 	if d.recency.has(g) {
@@ -87,6 +86,21 @@ func (d *duel) request(g *Group) (heavy bool) {
 		d.enter(g)
 	}
 	d.countsMiss += (missed - d.countsMiss) / meanOf
+	return heavy
+}
+
+// count is request for a key that both directories hold, but for its place in
+// the one by recency.
+func (d *duel) count(g *Group) (heavy bool) {
+	d.recencyMiss -= d.recencyMiss / meanOf
+	d.countsMiss -= d.countsMiss / meanOf
+	return d.weigh(g)
+}
+
+// weigh adds a use to g's count.
+func (d *duel) weigh(g *Group) (heavy bool) {
+	d.weight *= d.growth
+	g.score += d.weight
 	return d.weight > tooHeavy
 }
 
@@ -104,5 +118,6 @@ func (d *duel) enter(g *Group) {
 	d.counts.push(g)
 }
 
-// holds says that one of the directories has g.
-func (d *duel) holds(g *Group) bool { return d.recency.has(g) || d.counts.has(g) }
+// holds says that one of the directories has g, holdsBoth that each has.
+func (d *duel) holds(g *Group) bool     { return d.recency.has(g) || d.counts.has(g) }
+func (d *duel) holdsBoth(g *Group) bool { return d.recency.has(g) && d.counts.has(g) }

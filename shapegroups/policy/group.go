@@ -7,22 +7,22 @@ import "github.com/kiln-cache/kiln/shapegroups"
 // belongs to the policy's goroutine.
 type Group struct {
 	shape    shapegroups.Shape
-	resident bool
-	known    bool // reachable through Policy.groups
-	visited  bool // sieve: used since the hand last passed
-	announce int  // place in the announcement of epoch
+	announce int // place in the announcement of epoch
 	epoch    uint64
-	saved    byte // parts, while a saved state is read
 
-	last  uint64  // when it was last asked for or registered
-	score float64 // decayed use count, in units of the weight of its time
-
-	class *class // cost class it is in now, while resident
-	cost  int    // exponent of the class it belongs to by cost
-	since uint64 // when it was last asked for, or last dropped a class
-
-	links [listKinds]link
-	slots [heapKinds]int // place in a heap, plus 1; 0 is none
+	// What the use of a resident group touches, side by side.
+	resident bool
+	known    bool           // reachable through Policy.groups
+	used     bool           // is in Policy.used
+	visited  bool           // sieve: used since the hand last passed
+	saved    byte           // parts, while a saved state is read
+	cost     int            // exponent of the class it belongs to by cost
+	class    *class         // cost class it is in now, while resident
+	since    uint64         // when it was last asked for, or last dropped a class
+	last     uint64         // when it was last asked for or registered
+	score    float64        // decayed use count, in units of the weight of its time
+	slots    [heapKinds]int // place in a heap, plus 1; 0 is none
+	links    [listKinds]link
 }
 
 // Shape is the shape it stands for.
@@ -33,9 +33,9 @@ func (g *Group) Resident() bool { return g.resident }
 
 // The lists that a group may be in, at most one of each kind.
 const (
-	inOrder  = iota // its class's own order, while resident
+	inShadow = iota // duel's shadow directory by recency
+	inOrder         // its class's own order, while resident
 	inAge           // all residents by when they drop a class
-	inShadow        // duel's shadow directory by recency
 	listKinds
 )
 

@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"cmp"
 	"iter"
+	"slices"
 
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -19,6 +21,8 @@ type Policy struct {
 	residents int
 	ages      list // residents, the one to drop a class first being the oldest
 	classes   []*class
+	used      []*Group // residents used since the lists were put in order; see arrange
+	due       uint64   // no group drops a class before so many requests
 
 	requests uint64 // seen so far
 	clock    uint64 // steps at each request and each registration
@@ -68,6 +72,7 @@ func (p *Policy) Remembered() int { return len(p.groups) }
 // Residents walks the resident groups. The policy must not change meanwhile.
 func (p *Policy) Residents() iter.Seq[*Group] {
 	return func(yield func(*Group) bool) {
+		p.arrange()
 		for g := p.ages.oldest; g != nil; g = g.links[inAge].newer {
 			if !yield(g) {
 				return
@@ -122,6 +127,12 @@ func (p *Policy) note(g *Group) {
 	p.requests++
 	p.clock++
 	g.last = p.clock
+	if g.resident && g.class.exponent == g.cost && (p.duel == nil || p.duel.holdsBoth(g)) {
+		p.noteUse(g)
+		p.drop()
+		return
+	}
+	p.arrange()
 	if g.resident {
 		p.freshen(g)
 	} else if p.memory.has(g) {
@@ -133,10 +144,46 @@ func (p *Policy) note(g *Group) {
 	p.drop()
 }
 
+// noteUse is note for a resident that no list loses or gains by it. Most requests
+// are such: they leave the lists' order to arrange.
+func (p *Policy) noteUse(g *Group) {
+	if p.kind == FIFO {
+		return // heeds no use
+	}
+	g.since = p.requests
+	if !g.used {
+		g.used = true
+		p.used = append(p.used, g)
+	}
+	if p.duel != nil && p.duel.count(g) {
+		p.lighten()
+	}
+}
+
+// arrange puts what was used into the order of its last use in every list. It
+// comes before whatever reads or changes a list.
+//
+// INVARIANT: of two groups that were not used since, the order stands; one that
+// was used is newer than every one that was not.
+func (p *Policy) arrange() {
+	slices.SortFunc(p.used, func(a, b *Group) int { return cmp.Compare(a.last, b.last) })
+	for _, g := range p.used {
+		g.used = false
+		p.ages.renew(g)
+		g.class.order.use(g)
+		if p.duel != nil {
+			p.duel.recency.renew(g)
+		}
+	}
+	clear(p.used)
+	p.used = p.used[:0]
+}
+
 // Admit registers shape as resident. bytes and seconds are what it holds and
 // what it took to compile, 0 while unknown; Resize corrects them. It counts as
 // no request. A shape that is resident already is resized only.
 func (p *Policy) Admit(shape shapegroups.Shape, bytes int64, seconds float64) *Group {
+	p.arrange()
 	g := p.groups[shape]
 	if g == nil {
 		g = p.know(shape)
@@ -168,6 +215,7 @@ func (p *Policy) Resize(g *Group, bytes int64, seconds float64) {
 		return
 	}
 	if cost := p.classOf(bytes, seconds); cost != g.cost {
+		p.arrange()
 		g.cost = cost
 		p.leave(g)
 		p.join(g, cost)
@@ -180,6 +228,7 @@ func (p *Policy) Remove(g *Group) {
 	if !g.resident {
 		return
 	}
+	p.arrange()
 	p.leave(g)
 	p.ages.remove(g)
 	g.resident = false
@@ -194,6 +243,7 @@ func (p *Policy) SetGroups(groups int) error {
 	if groups < 0 {
 		return fault.Invalidf("policy: set groups", "%d groups: want 0 or more, or unlimited", groups)
 	}
+	p.arrange()
 	p.limit = groups
 	p.resize()
 	return nil
@@ -245,6 +295,7 @@ func (p *Policy) resize() {
 		size = max(p.residents, leastGroups)
 	}
 	p.size = min(max(size, 1), most)
+	p.due = 0
 	if p.duel != nil {
 		p.duel.resize(p.size)
 		p.trim()

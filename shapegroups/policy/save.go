@@ -31,6 +31,7 @@ const (
 // shapes that are not resident, the one asked for longest ago first; the classes
 // with their orders as places among the residents; CRC-32C of all before it.
 func (p *Policy) Save() []byte {
+	p.arrange()
 	out := []byte(magic)
 	text := func(s string) {
 		out = binary.AppendUvarint(out, uint64(len(s)))

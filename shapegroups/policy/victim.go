@@ -42,6 +42,7 @@ func (p *Policy) Victim(standing func(*Group) Standing) *Group {
 	if standing == nil {
 		standing = func(*Group) Standing { return Free }
 	}
+	p.arrange()
 	for _, s := range []Standing{Free, Busy} {
 		if g := p.unannounced(s, standing); g != nil {
 			return g
@@ -84,6 +85,7 @@ func (p *Policy) Worth(shape shapegroups.Shape, standing func(*Group) Standing) 
 	if standing == nil {
 		standing = func(*Group) Standing { return Free }
 	}
+	p.arrange()
 	need, announced := p.ahead[shape]
 	if p.unannounced(Free, standing) != nil {
 		return announced || !p.duel.countsChoose() || !p.countsLess(shape, standing)
