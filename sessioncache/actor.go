@@ -31,6 +31,7 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 				st.ask(m)
 			}
 		case vacated:
+			forsake(st.flights, m.group)
 			st.vacated(m.group)
 			m.Reply.Send(struct{}{})
 		case roomMade:
@@ -113,12 +114,35 @@ func (s *Session) admit(m acquire) {
 	}
 }
 
+// forsake tells a group which creators run on for nobody. A group that holds
+// nothing else then goes with its last caller, not when they end: who left finds
+// the counts exact (SPEC F4, G9).
+func forsake(running flights, g *group) {
+	if g.flights == 0 || g.filled.Load() {
+		return
+	}
+	for a := range running.all() {
+		if a.group == g && !a.forsaken && a.flight.Deserted() {
+			a.forsaken = true
+			g.forsaken++
+		}
+	}
+}
+
 func answer(r actors.Reply[struct{}], err error) {
 	if err != nil {
 		r.Fail(err)
 		return
 	}
 	r.Send(struct{}{})
+}
+
+// empty forgets what is in a slice and keeps its memory.
+func empty[E any](s *[]E) {
+	if len(*s) > 0 {
+		clear(*s)
+		*s = (*s)[:0]
+	}
 }
 
 // perform runs the effects of a turn and empties them.
@@ -136,9 +160,8 @@ func (s *Session) perform(e *effects) {
 	for _, a := range e.cancel {
 		a.flight.Cancel()
 	}
-	clear(e.trash)
-	clear(e.start)
-	clear(e.answer)
-	clear(e.cancel)
-	*e = effects{start: e.start[:0], answer: e.answer[:0], cancel: e.cancel[:0], trash: e.trash[:0]}
+	empty(&e.start)
+	empty(&e.answer)
+	empty(&e.cancel)
+	empty(&e.trash)
 }

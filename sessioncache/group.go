@@ -36,6 +36,7 @@ type group struct {
 	leased     int64 // the part of bytes that other caches own
 	cost       time.Duration
 	flights    int              // creators running for its names
+	forsaken   int              // those of them whose callers have all left
 	owners     map[string]*node // newest name of each owner
 }
 
@@ -44,8 +45,11 @@ type slots struct{ at []atomic.Pointer[node] }
 
 // busy says that it should not be evicted while another group can be (SPEC S3).
 func (g *group) busy() bool {
-	return g.flights > 0 || g.grace.open() || g.leases.Load() > 0
+	return g.awaited() || g.leases.Load() > 0
 }
+
+// awaited says that somebody uses it or waits for a name of it.
+func (g *group) awaited() bool { return g.flights > g.forsaken || g.grace.open() }
 
 // grace counts the open handles of a group in two phases, so that names taken
 // out of a group in use are freed when the handles that may have seen them are
@@ -125,8 +129,8 @@ type entry struct {
 }
 
 // newNode makes a node for the value, pinned once on behalf of the group.
-func newNode(g *group, name string, o Options, v Value) *node {
-	n := g.names.NewNode(name, uint64(o.Lane))
+func newNode(g *group, hash uint64, name string, o Options, v Value) *node {
+	n := g.names.HashedNode(hash, name, uint64(o.Lane))
 	e := &n.Value
 	e.group, e.value, e.bytes, e.cost, e.owner, e.lease, e.slot = g, v.Any, v.Bytes, v.Cost, o.Owner, v.Leased, -1
 	e.cell.Init(v.Free)

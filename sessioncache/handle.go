@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -142,9 +141,9 @@ func (h *Handle) miss(ctx context.Context, name string, o Options, create Create
 		if s.closed.Load() {
 			return Ref{}, "", ErrClosed
 		}
-		a := &ask{session: s, group: h.g, name: name, options: o, create: create}
-		a.flight = flight.New[*ask](ctx, s, name)
-		a.flight.Join()
+		a := &ask{session: s, group: h.g, name: name, hash: h.g.names.Hash(name), options: o, create: create}
+		a.flight.Begin(ctx, s, name)
+		a.flight.Start()
 		if !s.send(a) {
 			a.flight.Leave()
 			return Ref{}, "", ErrClosed

@@ -36,9 +36,63 @@ func TestLeavingAtAnyMoment(t *testing.T) {
 		others.Wait()
 		leave()
 		wantError(t, "left", receive(t, a).err, context.Canceled)
+		want(t, "groups once all have left", p.Groups(), 0)
 		eventually(t, func() bool { return aborted.Load() && p.stats().Running == 0 }, func() any { return aborted.Load() }, "aborted", true)
-		eventually(t, func() bool { return p.Groups() == 0 }, func() any { return p.Groups() }, "groups", 0)
 	}
+}
+
+// F4, G9: a creator that heeds no context is no reason to count a group that
+// nobody waits for; whoever comes next has a creator of its own.
+func TestForsakenGroupIsGone(t *testing.T) {
+	p := open(t, sessioncache.Config{})
+	began, gate := make(chan struct{}), make(chan struct{})
+	ctx, leave := context.WithCancel(bg)
+	left := p.start(ctx, 1, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+		close(began)
+		<-gate
+		return p.value("late"), nil
+	})
+	<-began
+	leave()
+	wantError(t, "left", receive(t, left).err, context.Canceled)
+	want(t, "groups", p.Groups(), 0)
+	create, again, _ := p.gated("new", gate)
+	next := p.start(bg, 1, "n", sessioncache.Options{}, create)
+	eventually(t, func() bool { return p.Groups() == 1 }, func() any { return p.Groups() }, "groups", 1)
+	select {
+	case <-again:
+		t.Error("two creators of one key at a time") // F1
+	default:
+	}
+	close(gate)
+	want(t, "next", receive(t, next).v, "new")
+	p.freed("late", 1)
+	want(t, "groups", p.Groups(), 1)
+}
+
+// S3, G9: a value that can never fit may be leased; its group is not registered
+// for that.
+func TestLeaseOfWhatWasNotKept(t *testing.T) {
+	p := open(t, sessioncache.Config{Bytes: sessioncache.LimitOf(100)})
+	h, err := p.Acquire(bg, shape(t, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, _, err := h.GetOrCreate(bg, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+		v := p.value("big")
+		v.Bytes = 101
+		return v, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, ok := r.Acquire()
+	h.Close()
+	want(t, "leased", ok, true)
+	want(t, "groups", p.Groups(), 0)
+	p.freed("big", 0)
+	l.End()
+	p.freed("big", 1)
 }
 
 // F7, G7: what was being made when everything was reset serves who asked for it,

@@ -2,6 +2,8 @@ package sessioncache
 
 import (
 	"context"
+	"iter"
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -56,11 +58,14 @@ func (m *write) Fail(err error) { m.Reply.Fail(err) }
 // serves the request, the creator's result and the outcome.
 type ask struct {
 	session *Session
-	flight  *flight.Flight[*ask]
+	flight  flight.Flight[*ask]
 	group   *group // of the handle
 	name    string
+	hash    uint64 // of name, as tables place it
 	options Options
 	create  Create
+
+	next *ask // of those running with the same hash; the actor's
 
 	// Set by the creator before the ask is sent a second time, as its end.
 	ended  bool
@@ -76,12 +81,68 @@ type ask struct {
 	err      error
 	answered bool // the flight has ended
 	void     bool // cleared or overwritten meanwhile: not to be kept (SPEC F7)
+	forsaken bool // all callers have left; its creator may still run
 
 	taken   bool // the waiter has seen the outcome; ordered by the flight
 	claimed bool // the value has waited for others to make room
 }
 
 func (m *ask) Fail(err error) { m.flight.Finish(nil, err, nil) }
+
+// at is the place of its flight.
+func (m *ask) at() uint64 { return flightHash(m.group.at.Hash(), m.hash) }
+
+func flightHash(shape, name uint64) uint64 { return bits.RotateLeft64(shape, 32) ^ name }
+
+// flights are the asks whose creators run, one a key (SPEC F1): chains by the
+// hashes that their groups and names have in the tables anyway.
+type flights map[uint64]*ask
+
+func (f flights) find(at uint64, shape shapegroups.Shape, name string, lane Lane) *ask {
+	a := f[at]
+	for a != nil && (a.group.shape != shape || a.name != name || a.options.Lane != lane) {
+		a = a.next
+	}
+	return a
+}
+
+// add enters one whose key has none.
+func (f flights) add(a *ask) {
+	at := a.at()
+	a.next = f[at]
+	f[at] = a
+}
+
+// remove takes one out, if it is there.
+func (f flights) remove(a *ask) {
+	at := a.at()
+	first := f[at]
+	switch {
+	case first == a && a.next == nil:
+		delete(f, at)
+	case first == a:
+		f[at] = a.next
+	default:
+		for b := first; b != nil; b = b.next {
+			if b.next == a {
+				b.next = a.next
+			}
+		}
+	}
+	a.next = nil
+}
+
+func (f flights) all() iter.Seq[*ask] {
+	return func(yield func(*ask) bool) {
+		for _, a := range f {
+			for ; a != nil; a = a.next {
+				if !yield(a) {
+					return
+				}
+			}
+		}
+	}
+}
 
 // vacated says that a phase of a group's grace lost its last handle. The one
 // who closed it waits for the answer, if a Reply is there.

@@ -20,12 +20,12 @@ func (s *state) ask(a *ask) {
 		s.hand(a, n)
 		return
 	}
-	if other := s.flights[a.key()]; other != nil {
+	if other := s.flights.find(a.at(), a.group.shape, a.name, a.options.Lane); other != nil {
 		a.other = other
 		s.answer(a)
 		return
 	}
-	s.flights[a.key()] = a
+	s.flights.add(a)
 	a.group.flights++
 	s.running++
 	s.effects.start = append(s.effects.start, a)
@@ -35,7 +35,7 @@ func (s *state) ask(a *ask) {
 // that is registered for its shape now.
 func (s *state) find(a *ask) *node {
 	lane := uint64(a.options.Lane)
-	if n := a.group.names.Lookup(a.name, lane); n != nil {
+	if n := a.group.names.Hashed(a.hash, a.name, lane); n != nil {
 		return n
 	}
 	if a.group.registered {
@@ -45,7 +45,7 @@ func (s *state) find(a *ask) *node {
 	if g == nil {
 		return nil
 	}
-	n := g.names.Lookup(a.name, lane)
+	n := g.names.Hashed(a.hash, a.name, lane)
 	a.loose = n != nil // not held for this handle
 	return n
 }
@@ -73,9 +73,10 @@ func (s *state) created(a *ask, v Value, err error) {
 	}
 	s.running--
 	g.flights--
-	if s.flights[a.key()] == a {
-		delete(s.flights, a.key())
+	if a.forsaken {
+		g.forsaken--
 	}
+	s.flights.remove(a)
 	if err == nil {
 		err = v.validate("create", a.name)
 	}
@@ -88,7 +89,7 @@ func (s *state) created(a *ask, v Value, err error) {
 		s.answer(a)
 	default:
 		s.misses++
-		n := newNode(g, a.name, a.options, v)
+		n := newNode(g, a.hash, a.name, a.options, v)
 		holder := s.keep(a, n)
 		a.loose = holder != g
 		s.hand(a, n)
@@ -106,7 +107,7 @@ func (s *state) created(a *ask, v Value, err error) {
 func (s *state) keep(a *ask, n *node) *group {
 	g := a.group
 	switch {
-	case a.void || g.names.Lookup(n.Key, n.Sub) != nil:
+	case a.void || g.names.Hashed(a.hash, n.Key, n.Sub) != nil:
 		return nil
 	case !g.registered:
 	case !s.fitsNow(n.Value.bytes):
@@ -137,7 +138,7 @@ func (s *state) worth(g *group) bool {
 // nothing, where other sessions hold what the name would need.
 func (s *state) write(g *group, n *node) *group {
 	growth := n.Value.bytes
-	if old := g.names.Lookup(n.Key, n.Sub); old != nil {
+	if old := g.names.Hashed(n.Hash(), n.Key, n.Sub); old != nil {
 		growth -= old.Value.bytes
 	}
 	if !s.makeRoom(0, growth, g) {
@@ -157,11 +158,11 @@ func (s *state) write(g *group, n *node) *group {
 // absent in between.
 func (s *state) put(g *group, n *node) {
 	n.Value.group = g
-	id := s.published.ids.Lookup(n.Key, 0)
+	id := s.published.ids.Hashed(n.Hash(), n.Key, 0)
 	if id != nil {
 		n.Key = id.Key // one string for all groups
 	}
-	old := g.names.Lookup(n.Key, n.Sub)
+	old := g.names.Hashed(n.Hash(), n.Key, n.Sub)
 	s.count(g, old, n)
 	vacate(g, old)
 	g.names.Put(n)
@@ -287,8 +288,12 @@ func (s *state) set(m *write) (waits bool, err error) {
 		s.published.remember(m.use)
 		s.request(m.use, g == nil)
 	}
-	if a := s.flights[flightKey{m.use.compiled.Key(), m.name, m.options.Lane}]; a != nil {
-		a.void = true // what is being made is older than this
+	if len(s.flights) > 0 {
+		hash := s.published.ids.Hash(m.name)
+		at := flightHash(s.published.shapes.Hash(m.use.compiled.Key()), hash)
+		if a := s.flights.find(at, m.use.compiled, m.name, m.options.Lane); a != nil {
+			a.void = true // what is being made is older than this
+		}
 	}
 	if !s.published.capacity().Groups.Allows(1) { // disabled: nothing is kept
 		s.free(m.value)
@@ -312,7 +317,7 @@ func (s *state) store(m *write, g *group) {
 		}
 	}
 	if kept {
-		n := newNode(g, m.name, m.options, m.value)
+		n := newNode(g, g.names.Hash(m.name), m.name, m.options, m.value)
 		if s.write(g, n) == nil {
 			s.drop(n)
 		}
@@ -351,7 +356,7 @@ func (s *state) reset(owner string) error {
 		}
 		return nil
 	}
-	for _, a := range s.flights {
+	for a := range s.flights.all() {
 		a.void = a.void || a.options.Owner == owner
 	}
 	strip := func(g *group) {
@@ -374,7 +379,7 @@ func (s *state) reset(owner string) error {
 
 // resetAll takes every group out, and every name of those that serve handles.
 func (s *state) resetAll() {
-	for _, a := range s.flights {
+	for a := range s.flights.all() {
 		a.void = true
 	}
 	s.evictAll()

@@ -70,7 +70,7 @@ func Open(c Config) (*Session, error) {
 		return nil, failed("open", c.Name, err)
 	}
 	s.log = recency.NewLog[asked](func() {
-		if s.behind.Add(1) == 1 {
+		if s.behind.Add(1) == drainEvery {
 			s.send(drain{})
 		}
 	})
@@ -174,6 +174,11 @@ func (s *Session) lookup(shape shapegroups.Shape) *group {
 	}
 	return g
 }
+
+// drainEvery is how many segments of the log are filled before the actor is told:
+// every turn drains it first, so telling it only bounds the memory. It would
+// otherwise follow the readers at their heels and take their cache lines.
+const drainEvery = 8
 
 // farthestBehind bounds the log to 2^20 notes, 8 MiB: lookups in a tight loop
 // can outrun the policy, and neither may they wait nor the log grow for ever.

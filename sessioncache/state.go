@@ -17,7 +17,7 @@ type state struct {
 	policy    *policy.Policy
 	requests  requests
 
-	flights  map[flightKey]*ask  // creators running, one a key (SPEC F1)
+	flights  flights
 	serving  map[*group]struct{} // groups out of the table that serve open handles
 	holds    map[string]int
 	interned int // names with an id
@@ -33,13 +33,6 @@ type state struct {
 
 	effects effects
 }
-
-type flightKey struct {
-	shape, name string
-	lane        Lane
-}
-
-func (a *ask) key() flightKey { return flightKey{a.group.shape.Key(), a.name, a.options.Lane} }
 
 // effects is what a turn wants done, in this order. The shell empties it.
 type effects struct {
@@ -66,7 +59,7 @@ func newState(c Config, p *published) (*state, error) {
 		published: p,
 		policy:    rule,
 		requests:  seen,
-		flights:   make(map[flightKey]*ask),
+		flights:   make(flights),
 		serving:   make(map[*group]struct{}),
 		holds:     make(map[string]int),
 		floor:     c.Floor,
@@ -218,8 +211,8 @@ func (s *state) vacated(g *group) {
 	case serving && !g.grace.open() && g.flights == 0:
 		delete(s.serving, g)
 		s.effects.trash = append(s.effects.trash, trash{group: g})
-	case g.registered && !g.filled.Load() && !g.busy():
-		s.evict(g) // asked for, and nothing came of it
+	case g.registered && !g.filled.Load() && !g.awaited():
+		s.evict(g) // asked for, and nothing came of it that it keeps
 	case g.registered || serving:
 		g.grace.settle(s.drop)
 	}
@@ -295,7 +288,7 @@ func (s *state) close() {
 	}
 	s.closed = true
 	s.evictAll()
-	for _, a := range s.flights {
+	for a := range s.flights.all() {
 		a.err = fault.ErrClosed
 		s.answer(a)
 		s.effects.cancel = append(s.effects.cancel, a)

@@ -134,3 +134,50 @@ func TestTransitions(t *testing.T) {
 	c.ask(&ask{group: h, name: "y"})
 	c.want("ask when closed", "answer y closed", 0, 0)
 }
+
+// K2, F1: flights are placed by hashes and told apart by their keys.
+func TestFlightsOfOneHash(t *testing.T) {
+	c := newCore(t, Config{Hash: func(string) uint64 { return 7 }})
+	var all []*ask
+	for n := range int64(2) {
+		shape, err := shapegroups.N(n + 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := c.published.newGroup(shape)
+		for _, name := range []string{"a", "b"} {
+			for _, lane := range []Lane{0, Worker(0)} {
+				all = append(all, &ask{group: g, name: name, hash: g.names.Hash(name), options: Options{Lane: lane}})
+			}
+		}
+	}
+	for first := range all { // and on from there, to the end and around
+		running, f := make(map[*ask]bool), make(flights)
+		for _, a := range all {
+			f.add(a)
+			running[a] = true
+		}
+		for i := range all {
+			gone := all[(first+3*i)%len(all)]
+			f.remove(gone)
+			f.remove(gone) // has no effect
+			delete(running, gone)
+			for _, a := range all {
+				found := f.find(a.at(), a.group.shape, a.name, a.options.Lane)
+				if running[a] && found != a || !running[a] && found != nil {
+					t.Fatalf("from %d, %d removed: found %p for %p, running %v", first, i+1, found, a, running[a])
+				}
+			}
+			n := 0
+			for range f.all() {
+				n++
+			}
+			if n != len(running) {
+				t.Fatalf("%d of %d listed", n, len(running))
+			}
+		}
+		if len(f) != 0 {
+			t.Fatalf("%d places are kept for nothing", len(f))
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 type shell struct {
 	*Cache
 	running map[*making]struct{}
+	begun   *making // in this turn: its creator is to run
 
 	let, letKernel func(*node) // end a flight's hold
 
@@ -78,8 +79,17 @@ func (k *call) handle(s *shell) {
 		k.reply.Fail(fault.ErrClosed)
 		return
 	}
+	if err := k.ctx.Err(); err != nil { // so that what is forsaken begins nothing more
+		k.reply.Fail(err)
+		return
+	}
 	t := s.find(k)
-	if k.reply.Send(t) {
+	seen := k.reply.Send(t)
+	if m := s.begun; m != nil { // not before the caller can leave it
+		s.begun = nil
+		s.job(m.run)
+	}
+	if seen {
 		return
 	}
 	switch t.role { // the caller has left: give back what it would have got
@@ -104,7 +114,7 @@ func (s *shell) find(k *call) ticket {
 	if flying != nil {
 		f := flying.Value.flight
 		if !f.Join() {
-			s.state.forsake(flying)
+			s.forsake(flying)
 			return ticket{role: late, flight: f}
 		}
 		if k.kind != peek && k.kind != kernel {
@@ -161,17 +171,35 @@ func (s *shell) start(k *call) ticket {
 		s.state.begin(n)
 		m.stored = k.kind == normal && k.Load != nil && s.cfg.Store != nil && !s.state.disabled()
 	}
-	e.flight.Join()
+	e.flight.Start()
 	m.Context = e.flight.Context()
 	s.running[m] = struct{}{}
-	s.job(m.run)
+	s.begun = m
 	return ticket{role: started, n: n, flight: e.flight}
 }
 
 // desertion gives up the place of a flight that nobody waits for.
 func (s *shell) desertion(n *node, f *flight.Flight[*node]) {
-	if f.Deserted() && n.Value.flight == f {
-		s.state.forsake(n)
+	if !f.Deserted() || n.Value.flight != f {
+		return
+	}
+	s.forsake(n)
+	for m := range s.running { // its creator may have left some of them by now
+		if m.n.Value.flight.Deserted() {
+			s.forsake(m.n)
+		}
+	}
+}
+
+// forsake gives up the places of a deserted flight and of those that only its
+// creator still waits for, which is about to leave them.
+func (s *shell) forsake(n *node) {
+	s.state.forsake(n)
+	f := n.Value.flight
+	for _, key := range f.Awaits(s.Cache) {
+		if part := s.state.pending[key]; part != nil && part.Value.flight.Only(f) {
+			s.forsake(part)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package artefacts_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +52,39 @@ func TestDeserted(t *testing.T) {
 		synctest.Wait()
 		want(t, "aborted", c.count(c.mu.aborted, "k"), 1)
 		want(t, "again", c.get("k", maker{value: "v2"}), "v2 by=miss")
+	})
+}
+
+// F4, F9: the places of its parts are free then as well, but for those that
+// somebody else wants.
+func TestDesertedWithParts(t *testing.T) {
+	for range 100 { // outside of a bubble: the parts' creators are to be late
+		c := open(t, entries(4))
+		c.mu.rules["a"], c.mu.rules["b"] = maker{nest: []string{"b"}}, maker{wait: gate()}
+		ctx, cancel := context.WithCancel(background)
+		done := make(chan string, 1) // one answer
+		go func() { done <- c.getIn(ctx, "whole", maker{nest: []string{"a"}}) }()
+		for c.count(c.mu.creations, "b") == 0 {
+			runtime.Gosched()
+		}
+		want(t, "len", c.Len(), 3)
+		cancel()
+		want(t, "caller", <-done, "error canceled")
+		want(t, "len", c.Len(), 0)
+		c.close()
+	}
+	bubble(t, entries(4), func(t *testing.T, c room) {
+		g := gate()
+		c.mu.rules["a"], c.mu.rules["b"] = maker{nest: []string{"b"}}, maker{wait: g}
+		ctx, cancel := context.WithCancel(background)
+		whole := c.calls(ctx, 1, "whole", maker{nest: []string{"a"}})
+		part := c.calls(background, 1, "b", maker{})
+		cancel()
+		want(t, "caller", <-whole, "error canceled")
+		want(t, "len", c.Len(), 1)
+		close(g)
+		want(t, "part", <-part, "b by=joined")
+		want(t, "len", c.Len(), 1)
 	})
 }
 

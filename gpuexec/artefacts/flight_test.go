@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,6 +106,26 @@ func TestCycle(t *testing.T) {
 		want(t, "len", c.Len(), 0)
 		want(t, "after", c.get("b", maker{}), "b by=miss")
 	})
+}
+
+// F5, F9: whoever is told of a circle leaves no flight behind that only it had
+// asked for.
+func TestCycleLeavesNothing(t *testing.T) {
+	rings := map[string]maker{
+		"a": {nest: []string{"b"}}, "b": {nest: []string{"x"}}, "x": {nest: []string{"y"}}, "y": {nest: []string{"b"}},
+	}
+	var all sync.WaitGroup
+	for range 16 { // so many that creators overtake those who asked for them
+		c := open(t, entries(8))
+		maps.Copy(c.mu.rules, rings)
+		all.Go(func() {
+			for range 100 {
+				want(t, "ring", c.get("a", rings["a"]), "error cycle")
+				want(t, "len", c.Len(), 0)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // F5, C6: what joins nothing cannot wait in a circle but must not recurse.

@@ -60,7 +60,7 @@ func ride[K comparable, V any](ctx context.Context, c *Cache, r ridden[K, V]) (r
 		switch {
 		case f == nil:
 			role, f = started, &flying[V]{flight.New[V](ctx, c, r.name), c.mu.generation}
-			f.Join()
+			f.Start()
 			r.flying[r.key] = f
 			c.mu.running++
 			c.mu.Unlock()

@@ -7,7 +7,7 @@
 //
 // A room makes a flight for a key (New), enters it in its map, and has the
 // creator run on a goroutine of its own with Context. Everybody who wants the
-// value, the one who caused the flight included, joins (Join) and waits (Wait).
+// value joins (Join; the one who caused the flight by Start) and waits (Wait).
 // Finish, called once, wakes them. When the last of them leaves before that,
 // the flight is deserted: its context ends and it takes no new waiters; who
 // comes then waits for its end (WaitEnd) and starts another.

@@ -190,6 +190,73 @@ func TestCycle(t *testing.T) {
 	}
 }
 
+// F5: a creator that starts a flight waits for it from then on, so the circle is
+// answered to who comes last and no flight in it is deserted.
+func TestStarterIsNotAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		top := begin(background, "top")
+		top.Join()
+		part := begin(top.Context(), "part")
+		part.Start()
+		errs := make(chan error, 1) // one answer
+		top.Join()
+		go func() { errs <- top.Wait(part.Context(), ignore) }()
+		synctest.Wait()
+		if len(errs) != 1 {
+			t.Fatal("the part waits for the whole, which has not begun to wait")
+		}
+		if err := <-errs; !errors.Is(err, fault.ErrCycle) {
+			t.Errorf("part: %v", err)
+		}
+		part.Finish("", errCreator, nil)
+		if err := part.Wait(top.Context(), ignore); !errors.Is(err, errCreator) {
+			t.Errorf("whole: %v", err)
+		}
+		if keys := top.Awaits("room"); keys != nil {
+			t.Errorf("the whole still waits for %v", keys)
+		}
+	})
+}
+
+// F4: for whom a flight is made, at any moment from its start.
+func TestOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		top := begin(background, "top")
+		want := func(what string, part *flight.Flight[string], only bool, awaits int) {
+			t.Helper()
+			if part.Only(top) != only || len(top.Awaits("room")) != awaits || top.Awaits("elsewhere") != nil {
+				t.Errorf("%s: only %v, waits for %v", what, part.Only(top), top.Awaits("room"))
+			}
+		}
+		part := begin(top.Context(), "part")
+		part.Start()
+		want("started", part, true, 1)
+		ctx, cancel := context.WithCancel(top.Context())
+		left := make(chan error, 1) // one answer
+		go func() { left <- part.Wait(ctx, ignore) }()
+		synctest.Wait()
+		want("waiting", part, true, 1)
+		part.Join()
+		want("joined by another", part, false, 1)
+		cancel()
+		<-left
+		want("left", part, false, 0)
+		part.Leave()
+
+		never := begin(top.Context(), "never")
+		never.Start()
+		never.Leave()
+		want("left without waiting", never, false, 0)
+		ended := begin(top.Context(), "ended")
+		ended.Start()
+		ended.Finish("", nil, nil)
+		if err := ended.Wait(top.Context(), ignore); err != nil {
+			t.Error(err)
+		}
+		want("ended before the wait", ended, false, 0)
+	})
+}
+
 // F5: a shared part is no circle, nor is one who waits again after an end.
 func TestNoCycle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -64,12 +64,14 @@ func enter(from []*node, to *node) bool {
 	return true
 }
 
-// oblige adds the edges from from to all of to.
-func oblige(from *node, to []*node) {
+// oblige adds the edges from all of from to all of to, which close no circle.
+func oblige(from, to []*node) {
 	graph.Lock()
 	defer graph.Unlock()
-	for _, n := range to {
-		addLocked(from, n)
+	for _, n := range from {
+		for _, m := range to {
+			addLocked(n, m)
+		}
 	}
 }
 
@@ -81,6 +83,9 @@ func addLocked(from, to *node) {
 }
 
 func exit(from []*node, to *node) {
+	if len(from) == 0 {
+		return
+	}
 	graph.Lock()
 	defer graph.Unlock()
 	for _, n := range from {
@@ -91,6 +96,24 @@ func exit(from []*node, to *node) {
 			delete(n.waits, to)
 		}
 	}
+}
+
+// awaits lists the keys in scope that n waits for.
+func (n *node) awaits(scope any) (keys []string) {
+	graph.Lock()
+	defer graph.Unlock()
+	for to := range n.waits {
+		if to.scope == scope {
+			keys = append(keys, to.key)
+		}
+	}
+	return keys
+}
+
+func (n *node) awaitsNode(to *node) bool {
+	graph.Lock()
+	defer graph.Unlock()
+	return n.waits[to] > 0
 }
 
 // settle forgets whom an ended flight waited for.

@@ -52,19 +52,28 @@ func newSlots[V any](n int) *slots[V] {
 	return &slots[V]{mask: uint64(n - 1), at: make([]atomic.Pointer[Node[V]], n)}
 }
 
-func (t *Table[V]) place(key string, sub uint64) uint64 {
-	var h uint64
+// Hash is the hash of a key, the same in all tables with the same hash function.
+func (t *Table[V]) Hash(key string) uint64 {
 	if t.hash != nil {
-		h = t.hash(key)
-	} else {
-		h = maphash.String(seed, key)
+		return t.hash(key)
 	}
-	return h ^ sub*0x9e3779b97f4a7c15 // 2^64 / golden ratio spreads small numbers
+	return maphash.String(seed, key)
+}
+
+// mixed adds the second part of a key to the hash of the first; twice is not at
+// all.
+func mixed(hash, sub uint64) uint64 {
+	return hash ^ sub*0x9e3779b97f4a7c15 // 2^64 / golden ratio spreads small numbers
 }
 
 // Lookup gives the node of a key, or nil.
 func (t *Table[V]) Lookup(key string, sub uint64) *Node[V] {
-	h := t.place(key, sub)
+	return t.Hashed(t.Hash(key), key, sub)
+}
+
+// Hashed is Lookup for who has the key's Hash already.
+func (t *Table[V]) Hashed(hash uint64, key string, sub uint64) *Node[V] {
+	h := mixed(hash, sub)
 	s := t.slots.Load()
 	for i := h & s.mask; ; i = (i + 1) & s.mask {
 		n := s.at[i].Load()
@@ -80,8 +89,16 @@ func (t *Table[V]) Lookup(key string, sub uint64) *Node[V] {
 // NewNode makes a node for the key without entering it, so that the writer can
 // fill in its Value first.
 func (t *Table[V]) NewNode(key string, sub uint64) *Node[V] {
-	return &Node[V]{hash: t.place(key, sub), Key: key, Sub: sub}
+	return t.HashedNode(t.Hash(key), key, sub)
 }
+
+// HashedNode is NewNode for who has the key's Hash already.
+func (t *Table[V]) HashedNode(hash uint64, key string, sub uint64) *Node[V] {
+	return &Node[V]{hash: mixed(hash, sub), Key: key, Sub: sub}
+}
+
+// Hash is the hash of the node's key, without Sub.
+func (n *Node[V]) Hash() uint64 { return mixed(n.hash, n.Sub) }
 
 // Put publishes a node made by NewNode and gives the one it replaces, or nil.
 func (t *Table[V]) Put(n *Node[V]) *Node[V] {

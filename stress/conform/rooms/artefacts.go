@@ -179,6 +179,7 @@ func (a *artefactCache) built(v *outside.Value) artefacts.Built {
 	b := artefacts.Built{Value: v, Bytes: v.Bytes, Cost: v.Cost, Free: v.Release}
 	if a.blobs {
 		b.Blob = func(context.Context) ([]byte, error) { return encodeBlob(v) }
+		b.Requires = []string{} // it runs on every machine
 	}
 	return b
 }
