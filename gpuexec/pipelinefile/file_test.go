@@ -185,7 +185,7 @@ func TestForged(t *testing.T) {
 		{"entries", 0, "trailing"}, {"entries", 1, "trailing"}, {"entries", 3, "truncated"}, {"entries", 1<<32 - 1, "truncated"},
 		{"entry.size", 0, "format"}, {"entry.size", 5, "format"}, {"entry.size", 1 << 30, "truncated"}, {"entry.size", 1<<32 - 4, "truncated"},
 		{"entry.duplicate", 0, "format"},
-		{"blob.headerlen", 31, "driver_header"}, {"blob.headerlen", 1000000, "driver_header"}, {"blob.version", 2, "driver_header"},
+		{"blob.headerlen", 31, "driver_header"}, {"blob.headerlen", 33, "driver_header"}, {"blob.headerlen", 1000000, "driver_header"}, {"blob.version", 2, "driver_header"},
 		{"blob.vendor", 1, "driver_header"}, {"blob.device", 1, "driver_header"}, {"blob.uuid", 77, "driver_header"}, // V4
 	} {
 		forged, err := layout.Forge(file, c.field, c.value)

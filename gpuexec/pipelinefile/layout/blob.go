@@ -35,7 +35,7 @@ func CheckBlob(blob []byte, id *Identity) Miss {
 	}
 	number := func(at int) uint32 { return binary.LittleEndian.Uint32(blob[at:]) }
 	switch {
-	case number(0) < BlobHeader || uint64(number(0)) > uint64(len(blob)):
+	case number(0) != BlobHeader: // the only length that version 1 allows
 		return bad("headerlen")
 	case number(blobVersionAt) != 1:
 		return bad("version")
