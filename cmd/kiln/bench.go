@@ -18,9 +18,12 @@ var benches = []struct {
 }{
 	{"matmul", "matrix products against oneDNN (Debian's libdnnl2) on one core", benchMatmul},
 	{"hits", "the read paths against a sync.Map with the full key", figures.Hits},
+	{"scaling", "two readers on two cores, which it needs to itself, against one", figures.Scaling},
 	{"misses", "a miss with nothing to compute against a promise in a sync.Map", figures.Misses},
 	{"evictions", "readers beside evictions, and what a group's size costs", figures.Evictions},
 	{"launches", "what the executor adds to a launch", figures.Launches},
+	{"store", "the persistent store against the file operations that it cannot do without", figures.Store},
+	{"restart", "the first pass of kiln run in a process that finds its kernels in the store, against its second", benchRestart},
 	{"forward", "a MiniLM forward pass of 128 tokens against its matrix products alone", benchForward},
 }
 

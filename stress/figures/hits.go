@@ -2,9 +2,12 @@ package figures
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,9 +18,9 @@ import (
 
 // The size of the read benchmarks: 16,384 names.
 const (
-	groups    = 32
-	names     = 512
-	hitRounds = 15
+	groups  = 32
+	names   = 512
+	session = "bench-session-00"
 )
 
 // fullKey is the key of the peer S.
@@ -38,7 +41,6 @@ type loaded struct {
 }
 
 func load(ctx context.Context) (*loaded, error) {
-	const session = "bench-session-00"
 	s, err := sessioncache.Open(sessioncache.Config{Name: session, Groups: sessioncache.LimitOf(groups)})
 	if err != nil {
 		return nil, err
@@ -49,7 +51,7 @@ func load(ctx context.Context) (*loaded, error) {
 		l.ids = append(l.ids, s.Intern(nameOf(i)))
 	}
 	for g := range groups {
-		if err := l.fill(ctx, session, g); err != nil {
+		if err := l.fill(ctx, g); err != nil {
 			return nil, err
 		}
 	}
@@ -76,7 +78,7 @@ func shapeOf(g int) shapegroups.Shape {
 	return s
 }
 
-func (l *loaded) fill(ctx context.Context, session string, g int) error {
+func (l *loaded) fill(ctx context.Context, g int) error {
 	shape := shapeOf(g)
 	l.shapes = append(l.shapes, shapeOf(g))
 	for i := range names {
@@ -93,16 +95,28 @@ func (l *loaded) fill(ctx context.Context, session string, g int) error {
 	return nil
 }
 
-var missed atomic.Int64
-
-// walk asks for every place in turn, from a goroutine's own start.
-func (l *loaded) walk(goroutine int, find func(i int) bool) {
+// reads is a side that asks for n places, one after the other, from a
+// goroutine's own start on. Every slice goes on where the last one ended.
+func (l *loaded) reads(goroutine int, find func(i int) bool) side {
 	at := goroutine * len(l.asked) / 2
-	for range l.asked {
-		if !find(l.asked[at%len(l.asked)]) {
-			missed.Add(1)
+	return func(n int) (time.Duration, error) {
+		missed := 0
+		began := time.Now()
+		for left := n; left > 0; {
+			part := l.asked[at:min(at+left, len(l.asked))]
+			for _, i := range part {
+				if !find(i) {
+					missed++
+				}
+			}
+			left -= len(part)
+			at = (at + len(part)) % len(l.asked)
 		}
-		at++
+		took := time.Since(began)
+		if missed > 0 {
+			return 0, fmt.Errorf("%d lookups of resident names missed", missed)
+		}
+		return took, nil
 	}
 }
 
@@ -113,7 +127,7 @@ func (l *loaded) fullFind(i int) bool {
 	return ok
 }
 
-// Hits measures the read paths against S, and how they scale over two cores.
+// Hits measures the read paths against S.
 func Hits(ctx context.Context) ([]Figure, error) {
 	l, err := load(ctx)
 	if err != nil {
@@ -127,67 +141,102 @@ func Hits(ctx context.Context) ([]Figure, error) {
 		find, base func(i int) bool
 		gate       *Gate
 	}{
-		{"hit held reference", "an atomic load", func(int) bool { return l.refs[0].Resident() }, func(int) bool { return hot.Load() != nil }, free(6)},
-		{"hit group handle, interned name", "S", func(i int) bool { _, ok := l.handles[i/names].GetID(l.ids[i%names]); return ok }, l.peerFind, free(0.06)},
-		{"hit group handle, name", "S", func(i int) bool { _, ok := l.handles[i/names].Get(l.names[i%names]); return ok }, l.peerFind, free(0.5)},
-		{"hit session, shape, name", "S", l.fullFind, l.peerFind, free(0.9)},
+		{"hit held reference", "an atomic load", func(int) bool { return l.refs[0].Resident() }, func(int) bool { return hot.Load() != nil }, AtMost(6)},
+		{"hit group handle, interned name", "S", func(i int) bool { _, ok := l.handles[i/names].GetID(l.ids[i%names]); return ok }, l.peerFind, AtMost(0.06)},
+		{"hit group handle, name", "S", func(i int) bool { _, ok := l.handles[i/names].Get(l.names[i%names]); return ok }, l.peerFind, AtMost(0.5)},
+		{"hit session, shape, name", "S", l.fullFind, l.peerFind, AtMost(0.9)},
 	}
 	var out []Figure
 	for _, p := range paths {
-		ratios, err := rounds(ctx, hitRounds, func() (float64, error) {
-			peer, _ := Quickest(5, func() error { l.walk(0, p.base); return nil })
-			ours, _ := Quickest(5, func() error { l.walk(0, p.find); return nil })
-			return float64(ours) / float64(peer), nil
-		})
-		if err != nil {
+		at := 0
+		f := Figure{Bench: p.name, RatioTo: p.peer, Goroutines: 1, Gate: p.gate.allocating(0),
+			Allocs: allocations(func() { p.find(l.asked[at%len(l.asked)]); at++ })}
+		if f, err = f.compare(ctx, quotient, l.reads(0, p.find), l.reads(0, p.base)); err != nil {
 			return nil, err
 		}
-		at := 0
-		f := Figure{Bench: p.name, RatioTo: p.peer, Goroutines: 1, Gate: p.gate,
-			Allocs: allocations(func() { p.find(l.asked[at%len(l.asked)]); at++ })}.From(ratios)
 		out = append(out, f)
 	}
-	scaling, err := l.scaling(ctx)
+	whole, err := l.withPolicy(ctx)
+	return append(out, whole), err
+}
+
+// caughtUp returns once the policy has seen every lookup so far.
+func (l *loaded) caughtUp(ctx context.Context) error {
+	_, err := l.session.Stats(ctx)
+	return err
+}
+
+// withPolicy is the full key again with all that a lookup causes: what its
+// reader leaves to the session's actor is waited for, on one core for both.
+func (l *loaded) withPolicy(ctx context.Context) (Figure, error) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	read := l.reads(0, l.fullFind)
+	ours := func(n int) (time.Duration, error) {
+		if err := l.caughtUp(ctx); err != nil {
+			return 0, err
+		}
+		began := time.Now()
+		if _, err := read(n); err != nil {
+			return 0, err
+		}
+		err := l.caughtUp(ctx)
+		return time.Since(began), err
+	}
+	f := Figure{Bench: "the same and its policy's part", RatioTo: "S", Goroutines: 1}
+	return f.compare(ctx, quotient, ours, l.reads(0, l.peerFind))
+}
+
+// Scaling is what two readers of full keys get done against one, divided by what
+// a loop without shared memory gains in the same round; a round that never had
+// two cores to itself is void. The policy has caught up before each slice; what
+// it costs afterwards is in the last figure of Hits.
+func Scaling(ctx context.Context) ([]Figure, error) {
+	if runtime.GOMAXPROCS(0) < 2 {
+		return nil, fmt.Errorf("scaling over two cores needs two: GOMAXPROCS is 1")
+	}
+	l, err := load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if n := missed.Swap(0); n > 0 {
-		return nil, fmt.Errorf("%d lookups of resident names missed", n)
+	defer l.session.Close(context.WithoutCancel(ctx))
+	var sinks [2]struct {
+		x uint64
+		_ [56]byte
 	}
-	return append(out, scaling), nil
-}
-
-// scaling is what two readers get done against one, divided by what a loop
-// without shared memory gains in the same round.
-func (l *loaded) scaling(ctx context.Context) (Figure, error) {
-	if runtime.GOMAXPROCS(0) < 2 {
-		return Figure{}, fmt.Errorf("scaling over two cores needs two: GOMAXPROCS is 1")
-	}
-	var sink atomic.Uint64
-	spin := func(g int) {
+	spin := func(g, n int) error {
 		x := uint64(g) + 1
-		for range 400_000 {
+		for range n {
 			x ^= x << 13
 			x ^= x >> 7
 			x ^= x << 17
 		}
-		sink.Store(x)
+		sinks[g].x = x
+		return nil
 	}
-	gain := func(f func(int)) float64 {
-		var one, two time.Duration
-		for i := range 5 {
-			a, b := side(1, f), side(2, f)
-			if i == 0 || a < one {
-				one = a
+	var reads [2]side
+	for g := range reads {
+		reads[g] = l.reads(g, l.fullFind)
+	}
+	read := func(g, n int) error { _, err := reads[g](n); return err }
+	by := func(readers int, work func(g, n int) error) side {
+		return func(n int) (time.Duration, error) {
+			if err := l.caughtUp(ctx); err != nil {
+				return 0, err
 			}
-			if i == 0 || b < two {
-				two = b
-			}
+			var errs [2]error
+			took := together(readers, func(g int) { errs[g] = work(g, n) })
+			return took, errors.Join(errs[:]...)
 		}
-		return 2 * float64(one) / float64(two)
 	}
-	ratios, err := rounds(ctx, hitRounds, func() (float64, error) {
-		return 2 * gain(func(g int) { l.walk(g, l.fullFind) }) / gain(spin), nil
-	})
-	return Figure{Bench: "hit, two readers", RatioTo: "one reader, were the cores free", Goroutines: 2, Gate: AtLeast(1.4)}.From(ratios), err
+	f := Figure{Bench: "hit, two readers", RatioTo: "one reader, were the cores free", Goroutines: 2, Gate: AtLeast(1.4)}
+	gained := func(t []float64) float64 {
+		const leastOfTwo = 0.75 // of both cores
+		free := t[2] / t[3]
+		if slices.Max(t) == math.Inf(1) || free < leastOfTwo {
+			return math.NaN()
+		}
+		return 2 * (t[0] / t[1]) / free
+	}
+	f, err = f.compare(ctx, gained, by(1, read), by(2, read), by(1, spin), by(2, spin))
+	return []Figure{f}, err
 }

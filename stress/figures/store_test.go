@@ -1,0 +1,45 @@
+package figures
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// Both sides run in turn, what they did is undone each time, and the quickest of
+// each counts.
+func TestInTurn(t *testing.T) {
+	var order string
+	did := func(what string, err error) func() error {
+		return func() error {
+			order += what
+			return err
+		}
+	}
+	slow := func() error {
+		order += "a"
+		for began := time.Now(); time.Since(began) < 2*time.Millisecond; {
+		}
+		return nil
+	}
+	f, err := Figure{}.inTurn(context.Background(), 3, 2, slow, did("b", nil), did("A", nil), did("B", nil))
+	if err != nil || f.N != 3 || f.Ratio < 10 || order != "aAbBaAbBaAbBaAbBaAbBaAbB" {
+		t.Errorf("%+v after %q, %v", f, order, err)
+	}
+	broken := errors.New("broken")
+	for i := range 4 {
+		steps := [4]func() error{nothing, nothing, nothing, nothing}
+		steps[i] = did("", broken)
+		if _, err := (Figure{}).inTurn(context.Background(), 3, 1, steps[0], steps[1], steps[2], steps[3]); !errors.Is(err, broken) {
+			t.Errorf("step %d fails: %v", i, err)
+		}
+	}
+}
+
+// What is measured as a load is one: it finds what was stored.
+func TestLoading(t *testing.T) {
+	if f, err := loading(context.Background(), t.TempDir(), 1<<10, 1e9); err != nil || f.N == 0 || !f.Holds() {
+		t.Errorf("%+v, %v", f, err)
+	}
+}
