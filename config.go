@@ -41,10 +41,11 @@ type Config struct {
 	// capacity; default unlimited. A session that finds it used up has those give
 	// whole groups that hold more above their floors (sessioncache.Config.Floor).
 	SessionBytes Limit
-	// MemoryLimit is what values of sessions, artefacts and constants may take
-	// together: off, auto (0.8 of what the control group or the machine has) or
-	// MiB; default KILN_MEMORY_LIMIT, else off. Above it the cheapest to make again
-	// go, a byte, constants last. It is reached from above: see package pressure.
+	// MemoryLimit is what values of sessions, artefacts and constants, and the
+	// blobs that the store keeps in memory, may take together: off, auto (0.8 of
+	// what the control group or the machine has) or MiB; default
+	// KILN_MEMORY_LIMIT, else off. Above it the cheapest to make again go, a byte,
+	// constants last. It is reached from above: see package pressure.
 	MemoryLimit string
 
 	Workers int // of each device; default KILN_WORKERS, else one a core
