@@ -35,3 +35,30 @@ func TestUnfinishedNote(t *testing.T) {
 		t.Fatalf("%d notes came out, want one more, the late one: %v", len(out), out[notes:])
 	}
 }
+
+// What begins when a note has ended comes out after it, though the note had not
+// ended when Drain came by.
+func TestNoteThatEndsDuringDrain(t *testing.T) {
+	l := NewLog[int](func() {})
+	first := l.tail.Load()
+	slot := first.next.Add(1) - 1
+	for i := range segment - 1 {
+		l.Note(&i)
+	}
+	late, after := -1, -2
+	var out []int
+	drain := func() {
+		l.Drain(func(v *int) {
+			if len(out) == 0 {
+				first.slots[slot].Store(&late)
+				l.Note(&after)
+			}
+			out = append(out, *v)
+		})
+	}
+	drain()
+	drain()
+	if n := len(out); n != segment+1 || out[n-2] != late || out[n-1] != after {
+		t.Fatalf("%d notes came out, the last as %v", n, out[max(0, n-2):])
+	}
+}

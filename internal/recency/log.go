@@ -71,13 +71,19 @@ func (l *Log[T]) advance(p *part[T]) {
 	l.tail.CompareAndSwap(p, p.after.Load())
 }
 
-// Drain hands every note whose Note call has returned to f, each once, in order.
-// It never waits: a note that is still being written overlaps all that follow
-// it, so it is left for a later Drain. Only the one consumer may call it.
+// Drain hands every note whose Note call has returned before to f, each once, in
+// order. It never waits: a note that is still being written is left for a later
+// Drain, and overlaps all that follow it here, since none of them began after
+// this call. Only the one consumer may call it.
 func (l *Log[T]) Drain(f func(*T)) {
+	last := l.tail.Load()
+	end := int(min(last.next.Load(), segment))
 	whole := true // every note so far was handed over
 	for p, pos := l.head, l.pos; ; pos = 0 {
-		n := int(min(p.next.Load(), segment))
+		n := segment
+		if p == last {
+			n = end
+		}
 		for ; pos < n; pos++ {
 			v := p.slots[pos].Load()
 			switch {
@@ -92,11 +98,10 @@ func (l *Log[T]) Drain(f func(*T)) {
 				f(v)
 			}
 		}
-		after := p.after.Load()
-		if n < segment || after == nil {
+		if p == last {
 			return
 		}
-		if p = after; whole {
+		if p = p.after.Load(); whole {
 			l.head, l.pos = p, 0
 		}
 	}
