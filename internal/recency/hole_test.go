@@ -27,7 +27,7 @@ func TestUnfinishedNote(t *testing.T) {
 		}
 	}
 	late := -1
-	first.slots[slot].Store(&late)
+	first.slot(slot).Store(&late)
 	for range 2 {
 		drain()
 	}
@@ -50,7 +50,7 @@ func TestNoteThatEndsDuringDrain(t *testing.T) {
 	drain := func() {
 		l.Drain(func(v *int) {
 			if len(out) == 0 {
-				first.slots[slot].Store(&late)
+				first.slot(slot).Store(&late)
 				l.Note(&after)
 			}
 			out = append(out, *v)

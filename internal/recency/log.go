@@ -24,10 +24,19 @@ type Log[T any] struct {
 }
 
 type part[T any] struct {
-	base  uint64        // notes before this part
-	next  atomic.Uint32 // slots handed out; may run past the end
+	base  uint64 // notes before this part
 	after atomic.Pointer[part[T]]
+	_     [48]byte
+	next  atomic.Uint32 // places handed out; may run past the end
+	_     [60]byte
 	slots [segment]atomic.Pointer[T]
+}
+
+// slot is where the note of a place stands: on another line than the one before,
+// which another core may just be writing.
+func (p *part[T]) slot(place uint32) *atomic.Pointer[T] {
+	const lines, perLine = segment / 8, 8
+	return &p.slots[place%lines*perLine+place/lines%perLine]
 }
 
 // NewLog gives an empty log. full is called by the goroutine whose note filled
@@ -45,7 +54,7 @@ func (l *Log[T]) Note(v *T) {
 		p := l.tail.Load()
 		i := p.next.Add(1) - 1
 		if i < segment {
-			p.slots[i].Store(v)
+			p.slot(i).Store(v)
 			if i == segment-1 {
 				l.advance(p)
 				l.full()
@@ -85,14 +94,14 @@ func (l *Log[T]) Drain(f func(*T)) {
 			n = end
 		}
 		for ; pos < n; pos++ {
-			v := p.slots[pos].Load()
+			v := p.slot(uint32(pos)).Load()
 			switch {
 			case v == nil: // between taking the slot and filling it
 				whole = false
 			case whole:
 				l.pos = pos + 1
 			case v != l.taken:
-				p.slots[pos].Store(l.taken)
+				p.slot(uint32(pos)).Store(l.taken)
 			}
 			if v != nil && v != l.taken {
 				f(v)
