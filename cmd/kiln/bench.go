@@ -22,7 +22,8 @@ var benches = []struct {
 	{"misses", "a miss with nothing to compute against a promise in a sync.Map", figures.Misses},
 	{"evictions", "readers beside evictions, and what a group's size costs", figures.Evictions},
 	{"launches", "what the executor adds to a launch", figures.Launches},
-	{"store", "the persistent store against the file operations that it cannot do without", figures.Store},
+	{"loads", "loading from the persistent store and opening it, against the file operations they cannot do without", figures.Loads},
+	{"stores", "storing a large blob, against writing it", figures.Stores},
 	{"restart", "the first pass of kiln run in a process that finds its kernels in the store, against its second", benchRestart},
 	{"forward", "a MiniLM forward pass of 128 tokens against its matrix products alone", benchForward},
 }

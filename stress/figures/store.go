@@ -18,20 +18,27 @@ import (
 
 const storeBackend = "bench"
 
-// Store measures the persistent store against the plain file operations that its
-// work cannot do without, in a directory of the machine's temporary folder.
-func Store(ctx context.Context) (out []Figure, err error) {
+// Loads measures what is read of the persistent store against the plain file
+// operations that it cannot do without, in a directory of the machine's temporary
+// folder.
+func Loads(ctx context.Context) ([]Figure, error) {
+	return inFolders(ctx,
+		func(ctx context.Context, dir string) (Figure, error) { return loading(ctx, dir, 64<<10, 3) },
+		func(ctx context.Context, dir string) (Figure, error) { return loading(ctx, dir, 10<<20, 1.5) },
+		opening)
+}
+
+// Stores is Loads for what is written.
+func Stores(ctx context.Context) ([]Figure, error) { return inFolders(ctx, storing) }
+
+func inFolders(ctx context.Context, measures ...func(context.Context, string) (Figure, error)) (out []Figure, err error) {
 	dir, err := os.MkdirTemp("", "kiln-bench-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	for _, measure := range []func(context.Context, string) (Figure, error){
-		func(ctx context.Context, dir string) (Figure, error) { return loading(ctx, dir, 64<<10, 3) },
-		func(ctx context.Context, dir string) (Figure, error) { return loading(ctx, dir, 10<<20, 1.5) },
-		storing, opening,
-	} {
-		f, err := measure(ctx, filepath.Join(dir, fmt.Sprint(len(out))))
+	for i, measure := range measures {
+		f, err := measure(ctx, filepath.Join(dir, fmt.Sprint(i)))
 		if err != nil {
 			return nil, err
 		}
