@@ -184,9 +184,13 @@ func (s *shell) desertion(n *node, f *flight.Flight[*node]) {
 		return
 	}
 	s.forsake(n)
-	for m := range s.running { // its creator may have left some of them by now
-		if m.n.Value.flight.Deserted() {
-			s.forsake(m.n)
+	for again := true; again; { // creators leave their parts while this looks
+		again = false
+		for m := range s.running {
+			if !m.forsaken && m.n.Value.flight.Deserted() {
+				m.forsaken, again = true, true
+				s.forsake(m.n)
+			}
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kiln-cache/kiln/actors/actorstest"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/limit"
 )
@@ -236,7 +237,7 @@ func TestCloseStopsWaiting(t *testing.T) {
 // F8: a close whose caller waits for nothing is carried out all the same: the
 // bubble would report a goroutine that is left.
 func TestCloseGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
 		d := newDevice()
 		c, err := artefacts.Open(artefacts.Config{})
 		if err != nil {

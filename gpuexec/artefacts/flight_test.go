@@ -10,8 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/kiln-cache/kiln/actors/actorstest"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/limit"
 )
@@ -22,10 +21,7 @@ var background = context.Background()
 // caller waits and every creator stands at its gate.
 func bubble(t *testing.T, cfg artefacts.Config, f func(t *testing.T, c room)) {
 	t.Helper()
-	if err := goleak.Find(); err != nil { // goroutines lent outside must not serve inside
-		t.Fatal(err)
-	}
-	synctest.Test(t, func(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
 		c := open(t, cfg)
 		f(t, c)
 		c.close()

@@ -14,11 +14,12 @@ import (
 // end the message that brings the result to the actor.
 type making struct {
 	context.Context
-	call   *call
-	n      *node
-	stored bool  // the store is asked, and told
-	claim  Claim // what the landing has to save
-	err    error
+	call     *call
+	n        *node
+	stored   bool  // the store is asked, and told
+	forsaken bool  // everybody has left, and what it holds up was given up
+	claim    Claim // what the landing has to save
+	err      error
 
 	mu struct {
 		sync.Mutex
