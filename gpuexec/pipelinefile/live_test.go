@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/kiln-cache/kiln/actors/actorstest"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 )
 
@@ -223,7 +224,7 @@ func TestCycle(t *testing.T) {
 // SPEC F4: one who leaves leaves alone; when nobody is left the context of the
 // build ends, and the next caller waits for its end.
 func TestCancel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
 		front := &fakeFront{}
 		driver := &fakeDriver{t: t, id: machine()}
 		c, err := pipelinefile.Open(t.Context(), pipelinefile.Config{Driver: driver, FrontEnd: front, Identity: machine()})

@@ -95,6 +95,14 @@ func (t *tally) take(e event, w io.Writer) {
 		}
 	}
 	delete(t.output, key)
+	if e.Action == "fail" && test == "" { // and what ran when it ended, of itself: a fatal error ends no test
+		for running, kept := range t.output {
+			if strings.HasPrefix(running, e.Package+" ") {
+				fmt.Fprint(w, kept)
+				delete(t.output, running)
+			}
+		}
+	}
 	if e.Action == "build-fail" {
 		return // the package that it stops fails too
 	}

@@ -22,7 +22,8 @@ func TestRead(t *testing.T) {
 {"ImportPath":"c","Action":"build-output","Output":"c.go:1: undefined: x\n"}
 {"ImportPath":"c","Action":"build-fail"}
 {"Action":"fail","Package":"c","Elapsed":0,"FailedBuild":"c"}
-{"Action":"output","Package":"d","Output":"panic: in TestMain\n"}
+{"Action":"output","Package":"d","Test":"TestFatal","Output":"fatal error: of the process\n"}
+{"Action":"output","Package":"d","Output":"exit status 2\n"}
 {"Action":"fail","Package":"d","Elapsed":0}
 {"Action":"output","Package":"e","Output":"?   e [no test files]\n"}
 {"Action":"skip","Package":"e","Elapsed":0}
@@ -43,7 +44,8 @@ b_test.go:7: why
 FAIL  b  2.0s
 c.go:1: undefined: x
 FAIL  c  0.0s
-panic: in TestMain
+exit status 2
+fatal error: of the process
 FAIL  d  0.0s
 {"not":"an event"}
 `
