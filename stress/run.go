@@ -107,6 +107,7 @@ func (r *run) drive(ctx context.Context, cfg Config, s scenario) error {
 	until, cancel := context.WithTimeout(ctx, cfg.Duration)
 	defer cancel()
 	var wg sync.WaitGroup
+	wg.Go(func() { r.watch(until, cfg.Duration) })
 	for w := range cfg.Workers {
 		wg.Add(1)
 		go func() {

@@ -3,6 +3,7 @@ package stress
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -40,6 +41,22 @@ func TestViolationsAreFound(t *testing.T) {
 	r = &run{name: "leak"}
 	if err := r.drive(context.Background(), Config{Duration: time.Millisecond, Workers: 1}, leak); err != nil || len(r.mu.violations) != 1 {
 		t.Errorf("a leaked goroutine: %q, %v", r.mu.violations, err)
+	}
+	const whole = time.Second
+	var heap [][]byte
+	hoard := scenario{"hoard", func(r *run) (func(context.Context, *rand.Rand) error, func(context.Context) error, error) {
+		begun := time.Now()
+		return func(context.Context, *rand.Rand) error {
+			for len(heap) < int(128*time.Since(begun)/whole) {
+				heap = append(heap, make([]byte, 1<<20))
+			}
+			runtime.GC()
+			return nil
+		}, func(context.Context) error { return nil }, nil
+	}}
+	r = &run{name: "hoard"}
+	if err := r.drive(context.Background(), Config{Duration: whole, Workers: 1}, hoard); err != nil || len(r.mu.violations) != 1 {
+		t.Errorf("a heap that grew by %d MiB: %q, %v", len(heap), r.mu.violations, err)
 	}
 	if _, err := Run(context.Background(), Config{Scenario: "none", Duration: time.Second}); err == nil {
 		t.Error("an unknown scenario must be refused")

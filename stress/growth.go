@@ -1,0 +1,49 @@
+package stress
+
+import (
+	"context"
+	"runtime/metrics"
+	"time"
+)
+
+// growth is what must stay as it is while a scenario goes on.
+var growth = []struct {
+	metric, what string
+	slack        uint64 // that it may grow by, beside a quarter
+}{
+	{"/gc/heap/live:bytes", "bytes live on the heap", 16 << 20},
+	{"/sched/goroutines:goroutines", "goroutines", 64},
+}
+
+// watch compares the most in the last quarter of a run with the most in the
+// second: by then a scenario has filled what it fills.
+func (r *run) watch(ctx context.Context, duration time.Duration) {
+	const samples = 64
+	now := make([]metrics.Sample, len(growth))
+	for i, g := range growth {
+		now[i].Name = g.metric
+	}
+	var most [4][]uint64
+	for q := range most {
+		most[q] = make([]uint64, len(growth))
+	}
+	tick := time.NewTicker(max(duration/samples, 1))
+	defer tick.Stop()
+	for begun := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			for i, g := range growth {
+				if early, late := most[1][i], most[3][i]; early > 0 && late > early+early/4+g.slack {
+					r.violated("%s grew from %d to %d", g.what, early, late)
+				}
+			}
+			return
+		case <-tick.C:
+			metrics.Read(now)
+			quarter := most[min(4*time.Since(begun)/max(duration, 1), 3)]
+			for i := range now {
+				quarter[i] = max(quarter[i], now[i].Value.Uint64())
+			}
+		}
+	}
+}
