@@ -32,21 +32,7 @@ func TestOneBuildAfterARefusal(t *testing.T) {
 	s := open(t, dir, 8, 0)
 	s.get("k", maker{value: "bad"})
 	s.settle()
-	gate := make(chan struct{})
-	done := make(chan string, 2)
-	go func() { done <- a.get("k", maker{value: "good", refuse: "bad", gate: gate}) }()
-	for a.has() == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	go func() { done <- b.get("k", maker{value: "other", refuse: "bad"}) }()
-	select {
-	case got := <-done:
-		t.Fatalf("did not wait: %s", got)
-	case <-time.After(50 * time.Millisecond):
-	}
-	close(gate)
-	got := map[string]bool{<-done: true, <-done: true}
-	want(t, "both", got, map[string]bool{"good by=miss": true, "good by=persistent_hit": true})
+	buildsOnce(t, a, b, maker{value: "good", refuse: "bad"}, maker{value: "other", refuse: "bad"})
 	want(t, "builds", a.runs["k"]+b.runs["k"], 1)
 }
 

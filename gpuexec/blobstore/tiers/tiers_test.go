@@ -220,21 +220,27 @@ func TestDirectoryGoes(t *testing.T) {
 func TestOneBuild(t *testing.T) {
 	dir := t.TempDir() + "/d"
 	a, b := open(t, dir, 8, 0), open(t, dir, 8, 0)
-	gate := make(chan struct{})
+	buildsOnce(t, a, b, maker{value: "v"}, maker{value: "other"})
+}
+
+// buildsOnce has the first ask for k, and the second while that builds.
+func buildsOnce(t *testing.T, a, b *bench, first, second maker) {
+	t.Helper()
+	first.gate = make(chan struct{})
 	done := make(chan string, 2)
-	go func() { done <- a.get("k", maker{value: "v", gate: gate}) }()
+	go func() { done <- a.get("k", first) }()
 	for a.has() == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	go func() { done <- b.get("k", maker{value: "other"}) }()
+	go func() { done <- b.get("k", second) }()
 	select {
 	case got := <-done:
 		t.Fatalf("did not wait: %s", got)
 	case <-time.After(50 * time.Millisecond):
 	}
-	close(gate)
+	close(first.gate)
 	got := map[string]bool{<-done: true, <-done: true}
-	want(t, "both", got, map[string]bool{"v by=miss": true, "v by=persistent_hit": true})
+	want(t, "both", got, map[string]bool{first.value + " by=miss": true, first.value + " by=persistent_hit": true})
 }
 
 func (b *bench) has() int {
