@@ -118,7 +118,7 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 		c.text(&c.out, "out F", "file to write the blob to (default standard output)", "a file", nil)
 	}
 	if v.writes || v.name == "verify" {
-		c.call.capacity(&c.capacity, "capacity MiB", "of the directory, a number or unlimited (default 1024)", "")
+		c.call.capacity(&c.capacity, "capacity MiB", "of the directory, a number or unlimited (default KILN_STORE_CAPACITY, else 1024)", "")
 		c.oneOf(&c.policy, "policy P", "which entries go when it is full: fifo, lru or cost",
 			string(blobstore.FIFO), string(blobstore.LRU), string(blobstore.Cost))
 	}
@@ -133,7 +133,7 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	cfg := blobstore.Config{Dir: c.dir, Policy: blobstore.Policy(c.policy), Logger: c.logger(),
 		ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
 	if !cfg.ReadOnly {
-		otherwise := limit.Of(blobstore.DefaultCapacity)
+		otherwise := storeCapacity()
 		if v.name == "prune" { // it is not to be held to the default
 			otherwise = limit.Unlimited
 		}
@@ -145,6 +145,10 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	}
 	return s, nil
 }
+
+// storeCapacity is what a store may hold where no flag says it: a directory has
+// no capacity of its own.
+func storeCapacity() limit.Limit { return env.Read(env.Process()).StoreCapacity.Value.MiB() }
 
 // identityFile is the JSON that --identity reads.
 type identityFile struct {

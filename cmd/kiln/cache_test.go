@@ -91,6 +91,13 @@ func TestCachePutAndGet(t *testing.T) {
 	if stats["entries"] != 2.0 || stats["capacity_bytes"] != float64(1<<30) || stats["by_backend"].(map[string]any)["cpu"] != stats["bytes"] {
 		t.Errorf("%v", stats)
 	}
+	for set, want := range map[string]any{"7": float64(7 << 20), "unlimited": "unlimited"} {
+		t.Setenv("KILN_STORE_CAPACITY", set)
+		if got := object(t, exitDone, "cache", "stats", "--dir", dir)["capacity_bytes"]; got != want {
+			t.Errorf("KILN_STORE_CAPACITY=%s: %v", set, got)
+		}
+	}
+	t.Setenv("KILN_STORE_CAPACITY", "")
 	rows := strings.Split(strings.TrimSpace(done(t, "cache", "ls", "--dir", dir, "--json")), "\n")
 	for _, row := range rows {
 		if got := fields(t, row); !strings.HasPrefix(got, "{entry,backend,bucket,slot,bytes,created,compile_seconds,uses,producer{") {

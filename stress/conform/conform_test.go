@@ -156,6 +156,10 @@ func TestWrongUsage(t *testing.T) {
 			t.Errorf("%v: %d %q %q", args, code, out, errs)
 		}
 	}
+	huge := write(t, "huge.kiln", strings.Repeat("#", mostScript+1))
+	if code, out, errs := runs(t, huge); code != 2 || out != "" || !strings.Contains(errs, "16 MiB") {
+		t.Errorf("a file without an end: %d %q %.200q", code, out, errs)
+	}
 	if code, out, errs := runs(t, "--help"); code != 0 || !strings.Contains(out, "usage:") || errs != "" {
 		t.Errorf("%d %s%s", code, out, errs)
 	}

@@ -150,6 +150,23 @@ func parseFlags(args []string, out io.Writer) (flags, error) {
 	return f, nil
 }
 
+// mostScript is more than any script has, in bytes.
+const mostScript = 16 << 20
+
+// read is os.ReadFile for what may be no script, or without an end.
+func read(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, mostScript+1))
+	if err == nil && len(text) > mostScript {
+		err = fmt.Errorf("%s: more than %d MiB, which is no script", name, mostScript>>20)
+	}
+	return text, err
+}
+
 // jobs reads all scripts before the first case runs.
 func (f flags) jobs() ([]job, error) {
 	files, err := scripts(f.paths)
@@ -159,7 +176,7 @@ func (f flags) jobs() ([]job, error) {
 	var jobs []job
 	var errs []error
 	for _, name := range files {
-		text, err := os.ReadFile(name)
+		text, err := read(name)
 		if err != nil {
 			errs = append(errs, err)
 			continue
