@@ -8,7 +8,8 @@
 //	magic      8 bytes
 //	version    uint32
 //	total      uint64, bytes of the whole file
-//	digest     32 bytes, SHA-256 of everything else in the file, then the key
+//	digest     32 bytes, SHA-256 of what is before it, the digest list of what
+//	           is behind it (package hashlist), and the key
 //
 // Version 1 goes on with
 //
@@ -23,8 +24,8 @@
 //	signature  uint16 length and bytes of the key id, 64 bytes ed25519
 //
 // The signature covers the preamble with its digest left out, the SHA-256 of
-// the key, the SHA-256 of the payload, and everything between preamble and
-// payload.
+// the key, the SHA-256 of the payload's digest list, and everything between
+// preamble and payload.
 //
 // Nothing behind the preamble is looked at, and no length believed, before the
 // digest is verified. All functions are pure and safe for concurrent use.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame/hashlist"
 	"github.com/kiln-cache/kiln/internal/binread"
 	"github.com/kiln-cache/kiln/internal/fault"
 )
@@ -130,14 +131,11 @@ func (f File) Seal(key string) {
 
 // sum is the digest of a file given in parts, the first of which holds the preamble.
 func sum(key string, parts ...[]byte) (digest [sha256.Size]byte) {
-	h := sha256.New()
-	h.Write(parts[0][:digestAt])
-	h.Write(parts[0][Preamble:])
-	for _, part := range parts[1:] {
-		h.Write(part)
-	}
-	h.Write([]byte(key))
-	h.Sum(digest[:0])
+	top := sha256.New()
+	top.Write(parts[0][:digestAt])
+	hashlist.Write(top, append([][]byte{parts[0][Preamble:]}, parts[1:]...)...)
+	top.Write([]byte(key))
+	top.Sum(digest[:0])
 	return digest
 }
 

@@ -4,6 +4,8 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/binary"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame/hashlist"
 )
 
 const signatureSize = ed25519.SignatureSize
@@ -32,10 +34,12 @@ func (s *Signer) block(key string, head, payload []byte) []byte {
 
 // statement is what is signed.
 func statement(key string, head, payload []byte, id string) []byte {
-	keySum, payloadSum := sha256.Sum256([]byte(key)), sha256.Sum256(payload)
+	keySum := sha256.Sum256([]byte(key))
+	payloadSum := sha256.New()
+	hashlist.Write(payloadSum, payload)
 	out := append([]byte("kiln blob signature\x00"), head[:digestAt]...)
 	out = append(out, keySum[:]...)
-	out = append(out, payloadSum[:]...)
+	out = payloadSum.Sum(out)
 	out = appendText(out, id)
 	return append(out, head[Preamble:]...)
 }
