@@ -7,7 +7,7 @@ FUZZTIME   ?= 20s
 SOAK       ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz deps-dnnl fetch-onednn bench-peers test-bench FORCE
+.PHONY: help run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz deps-dnnl fetch-onednn test-bench FORCE
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,11 +29,9 @@ check: rules ## format, vet, staticcheck, the architecture of the module, rules 
 	$(GO) tool staticcheck ./...
 	$(GO) test -count=1 ./internal/arch
 
-bench: bin/kiln ## figures as ratios within one run; BENCH=name for one of them
-	bin/kiln bench $(BENCH)
-
-bench-peers: out fetch-onednn ## beside other caches and oneDNN: table, out/bench.jsonl, out/bench.png
+bench: bin/kiln out fetch-onednn ## beside other caches and oneDNN: table, out/bench.jsonl, out/bench.png; then the figures of kiln bench
 	cd stress/bench && $(GO) run . --json --plot ../../out/bench.png >../../out/bench.jsonl
+	bin/kiln bench $(BENCH)
 
 fetch-onednn: ## oneDNN 3.2 for that comparison, into .cache; silent where it is there
 	@stress/bench/onednn/fetch .cache/onednn-3.2
@@ -44,8 +42,11 @@ test-bench: fetch-onednn
 # Not in GATES, though `kiln bench NAME --gate` holds them to theirs: restart and
 # forward, which take minutes on a busy machine; matmul, which needs a oneDNN to
 # measure against.
-bench-gate: bin/kiln ## GATES of them, failing where a figure is beyond its gate
-	@failed=0; for b in $(GATES); do bin/kiln bench $$b --gate || failed=1; done; exit $$failed
+bench-gate: bin/kiln ## GATES of them, failing where a figure is beyond its gate; memory of a name, 64 processes on one key
+	@failed=0; for b in $(GATES); do bin/kiln bench $$b --gate || failed=1; done; \
+	$(GO) test -count=1 -run TestMemoryPerName ./sessioncache || failed=1; \
+	$(GO) test -count=1 -run TestOneBuildOnTheHost ./gpuexec/blobstore -processes=64 -build=2s -within=1s || failed=1; \
+	exit $$failed
 
 conform: bin/kiln ## the conformance scripts against the real components
 	bin/kiln conform stress/conform/testdata

@@ -1,0 +1,60 @@
+package sessioncache_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/kiln-cache/kiln/sessioncache"
+)
+
+// A name of a group of 512 takes at most 32 bytes beyond its entry and its key.
+func TestMemoryPerName(t *testing.T) {
+	const (
+		groups, names = 64, 512
+		most          = 32
+	)
+	for _, interned := range []bool{false, true} {
+		t.Run(fmt.Sprint("interned=", interned), func(t *testing.T) {
+			s, err := sessioncache.Open(sessioncache.Config{Groups: sessioncache.LimitOf(groups)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = s.Close(bg) }()
+			keys := make([]string, names)
+			for i := range keys {
+				keys[i] = fmt.Sprint("name.", i)
+				if interned {
+					s.Intern(keys[i])
+				}
+			}
+			fill := func(from, to int) {
+				for g := from; g < to; g++ {
+					shape := mustShape(t, int64(g)+1)
+					for _, key := range keys {
+						if err := s.Set(bg, shape, key, sessioncache.Value{}, sessioncache.Options{}); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+			fill(0, 1) // pools and logs
+			before := heap()
+			fill(1, groups)
+			each := float64(heap()-before)/((groups-1)*names) - float64(sessioncache.EntrySize)
+			t.Logf("%.1f bytes a name", each)
+			if each <= 0 || each > most {
+				t.Errorf("%.1f bytes a name beyond its entry and its key, want at most %d", each, most)
+			}
+			runtime.KeepAlive(s)
+		})
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
