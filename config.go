@@ -31,7 +31,9 @@ type Config struct {
 	// none. StoreCapacity is in MiB; default KILN_STORE_CAPACITY, else 1024. A
 	// directory that cannot be used is logged and gone without, unless
 	// StoreRequired makes it an error of Open. Identity gives what stored
-	// artefacts of a backend must fit; default that of its first device.
+	// artefacts of a backend must fit, and is asked when the first of them is;
+	// default that of the first device, of the backend that Executor was given
+	// (KILN_CPU_ISA: cpu.New) or else of the registered one.
 	StoreDir      string
 	StoreCapacity Limit
 	StoreRequired bool

@@ -29,6 +29,7 @@ type Runtime struct {
 	persisted persistence
 	memory    *pressure.Watch    // nil: no limit
 	pool      *sessioncache.Pool // nil: no limit
+	opened    sync.Map           // backend name -> the gpuexec.Backend of the first executor
 
 	closing sync.Once
 	closed  chan struct{} // closed when Close has ended
@@ -72,6 +73,9 @@ func Open(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	if r.artefacts = cfg.Artefacts; r.artefacts == nil {
+		if cfg.Identity == nil {
+			cfg.Identity = r.identity
+		}
 		if r.persisted, err = openStore(cfg, r.settings, r.memory, r.logger); err != nil {
 			return nil, err
 		}
@@ -136,6 +140,8 @@ func (r *Runtime) open(ctx context.Context, id executorID, o *opening) {
 		r.mu.Lock()
 		delete(r.mu.executors, id)
 		r.mu.Unlock()
+	} else {
+		r.opened.LoadOrStore(id.backend.Name(), id.backend) // before anything is compiled there
 	}
 	close(o.done)
 }

@@ -29,12 +29,8 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	if n, counted := capacity.Value(); s.StoreDir.Value == "" || counted && n == 0 {
 		return p, nil
 	}
-	identity := cfg.Identity
-	if identity == nil {
-		identity = func(backend string) gpuexec.Identity { return gpuexec.IdentityOf(ctx, gpuexec.Find(backend)) }
-	}
 	var err error
-	p.store, err = blobstore.Open(ctx, blobstore.Config{Dir: s.StoreDir.Value, Capacity: capacity, Identity: identity, Logger: logger})
+	p.store, err = blobstore.Open(ctx, blobstore.Config{Dir: s.StoreDir.Value, Capacity: capacity, Identity: cfg.Identity, Logger: logger})
 	if err == nil {
 		if p.tiers, err = tiers.Open(p.store, tiers.Config{Limit: memory}); err != nil {
 			err = errors.Join(err, p.store.Close(ctx))
@@ -48,6 +44,17 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	}
 	logger.Error("kiln: going on without a store", "dir", s.StoreDir.Value, "error", err)
 	return persistence{}, nil
+}
+
+// identity is what stored artefacts of a backend must fit where the config does
+// not say it. A backend that the program made for itself, as cpu.New makes one for
+// KILN_CPU_ISA, emits other code than the registered one of its name.
+func (r *Runtime) identity(backend string) gpuexec.Identity {
+	used := gpuexec.Find(backend)
+	if opened, ok := r.opened.Load(backend); ok {
+		used = opened.(gpuexec.Backend)
+	}
+	return gpuexec.IdentityOf(context.Background(), used)
 }
 
 // below is what the artefact cache asks on a miss.
