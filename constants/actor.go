@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 )
 
@@ -287,7 +288,7 @@ func (s *shell) sweep() {
 		for _, r := range list {
 			r.node.Value.calls.fire(r.why, s.e.failed)
 			if r.node.Value.cell.Drop() {
-				guard(r.node.Value.cell.Free, s.e.failed)
+				fault.Call(r.node.Value.cell.Free, s.e.failed)
 			}
 		}
 	}

@@ -220,7 +220,7 @@ func (e *Engine) GetOrCompute(ctx context.Context, key Key, bytes uint64, opts O
 		return l, true, nil
 	}
 	if v.Free != nil {
-		guard(v.Free, e.failed)
+		fault.Call(v.Free, e.failed)
 	}
 	if ended := ctx.Err(); ended != nil { // which is what ended the ownership
 		err = ended

@@ -92,15 +92,6 @@ func (c *callbacks) fire(why Removal, panicked func(error)) {
 	c.mu.list, c.mu.fired = nil, true
 	c.mu.Unlock()
 	for _, f := range list {
-		guard(func() { f(why) }, panicked)
+		fault.Call(func() { f(why) }, panicked)
 	}
-}
-
-// guard runs user code that returns nothing.
-func guard(f func(), failed func(error)) {
-	fault.Guard(func() error { f(); return nil }, func(err error) {
-		if err != nil {
-			failed(err)
-		}
-	})
 }

@@ -193,10 +193,8 @@ func (e *Executor) announce(key string, began time.Time) func(error) {
 
 // tell calls the listener, which is user code.
 func (e *Executor) tell(event CompileEvent) {
-	fault.Guard(func() error { e.cfg.Listen(event); return nil }, func(err error) {
-		if err != nil {
-			e.cfg.Logger.Error("executor: listener", "key", event.Key, "error", err)
-		}
+	fault.Call(func() { e.cfg.Listen(event) }, func(err error) {
+		e.cfg.Logger.Error("executor: listener", "key", event.Key, "error", err)
 	})
 }
 

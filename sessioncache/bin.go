@@ -118,9 +118,7 @@ func (b *bin) guard(free func()) {
 	if free == nil {
 		return
 	}
-	fault.Guard(func() error { free(); return nil }, func(err error) {
-		if err != nil {
-			b.logger.Error("session: freeing a value", "session", b.name, "error", err)
-		}
+	fault.Call(free, func(err error) {
+		b.logger.Error("session: freeing a value", "session", b.name, "error", err)
 	})
 }

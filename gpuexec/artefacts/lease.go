@@ -78,10 +78,8 @@ func (c *Cache) drop(n *node) bool {
 // discard frees n, whose last pin has gone, then gives back its kernels.
 func (c *Cache) discard(n *node) {
 	if n.Value.free != nil {
-		fault.Guard(func() error { n.Value.free(); return nil }, func(err error) {
-			if err != nil {
-				c.log.Error("artefacts: the release of an artefact went wrong", "key", n.Key, "err", err)
-			}
+		fault.Call(n.Value.free, func(err error) {
+			c.log.Error("artefacts: the release of an artefact went wrong", "key", n.Key, "err", err)
 		})
 	}
 	c.giveBack(n.Value.kernels)

@@ -122,6 +122,16 @@ func Guard(fn func() error, done func(error)) {
 	done(err)
 }
 
+// Call is Guard for a function that returns nothing: failed is called only if fn
+// did not return.
+func Call(fn func(), failed func(error)) {
+	Guard(func() error { fn(); return nil }, func(err error) {
+		if err != nil {
+			failed(err)
+		}
+	})
+}
+
 // Wrap is err with the operation, the key and a text that says what to do.
 func Wrap(op, key, text string, err error) error {
 	return &Error{Op: op, Key: key, Err: fmt.Errorf("%s: %w", text, err)}

@@ -1,0 +1,52 @@
+package fault_test
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+var errOwn = errors.New("own")
+
+// F3: whatever becomes of user code, whoever asked is told, once.
+func TestGuardAndCall(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		fn    func()
+		isErr func(error) bool
+	}{
+		{"returns", func() {}, func(err error) bool { return err == nil }},
+		{"panics", func() { panic(errOwn) }, func(err error) bool {
+			var p *fault.PanicError
+			return errors.As(err, &p) && p.Value == errOwn && len(p.Stack) > 0
+		}},
+		{"exits", runtime.Goexit, func(err error) bool { return errors.Is(err, fault.ErrGoexit) }},
+	} {
+		var guarded, failed []error
+		run := func(f func()) {
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				f()
+			}()
+			<-ended
+		}
+		run(func() {
+			fault.Guard(func() error { c.fn(); return nil }, func(err error) { guarded = append(guarded, err) })
+		})
+		run(func() { fault.Call(c.fn, func(err error) { failed = append(failed, err) }) })
+		if len(guarded) != 1 || !c.isErr(guarded[0]) {
+			t.Errorf("%s: Guard told %v", c.what, guarded)
+		}
+		if c.isErr(nil) != (len(failed) == 0) || len(failed) > 1 || len(failed) == 1 && !c.isErr(failed[0]) {
+			t.Errorf("%s: Call told %v", c.what, failed)
+		}
+	}
+	var told error
+	fault.Guard(func() error { return errOwn }, func(err error) { told = err })
+	if told != errOwn {
+		t.Errorf("its own error became %v", told)
+	}
+}
