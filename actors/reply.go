@@ -37,15 +37,17 @@ func newReply[T any](p *pool) Reply[T] {
 // Send answers with a value. It reports whether the asker will see it: a false
 // means that it has left or was answered before, and whatever the value carries
 // (a lease) is still the sender's to release.
-func (r Reply[T]) Send(value T) bool { return r.answer(value, nil) }
+func (r Reply[T]) Send(value T) bool { return r.Answer(value, nil) }
 
 // Fail answers with an error; it reports the same as Send.
 func (r Reply[T]) Fail(err error) bool {
 	var zero T
-	return r.answer(zero, err)
+	return r.Answer(zero, err)
 }
 
-func (r Reply[T]) answer(value T, err error) bool {
+// Answer answers with both, either of which may be zero; it reports the same as
+// Send.
+func (r Reply[T]) Answer(value T, err error) bool {
 	s := r.slot
 	if s == nil || !s.state.CompareAndSwap(replyOpen, replySent) {
 		return false

@@ -45,7 +45,7 @@ func (s *shell) handle(m message) {
 	case doneMsg:
 		var waited bool
 		if waited, s.out = s.state.done(m.job, m.gen, s.out); waited {
-			answer(m.job.reply, m.err)
+			m.job.reply.Answer(struct{}{}, m.err)
 		}
 	case lostMsg:
 		s.out = s.state.lost(m.gen, s.out)
@@ -62,14 +62,6 @@ func (s *shell) handle(m message) {
 	}
 	s.carryOut()
 	s.queued.Store(int64(len(s.state.queue)))
-}
-
-func answer(r actors.Reply[struct{}], err error) {
-	if err != nil {
-		r.Fail(err)
-		return
-	}
-	r.Send(struct{}{})
 }
 
 func (s *shell) carryOut() {

@@ -4,78 +4,21 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
-// handler translates messages to events of the state and runs their effects.
+// handler is a turn of the actor: the uses that came before the message, the
+// message, and what the state wants done.
 func (s *Session) handler(logger *slog.Logger) func(message) {
 	st := s.state
 	var drained func() // set by closing
 	return func(m message) {
 		s.log.Drain(st.drained)
 		s.behind.Store(0)
-		var after func() // once what the turn released is freed
-		switch m := m.(type) {
-		case acquire:
-			s.admit(m)
-		case *write:
-			if m.take() {
-				s.set(m)
-			}
-		case *ask:
-			if m.ended {
-				st.created(m, m.value, m.failed)
-			} else {
-				st.ask(m)
-			}
-		case vacated:
-			forsake(st.flights, m.group)
-			st.vacated(m.group)
-			m.Reply.Send(struct{}{})
-		case roomMade:
-			st.share.made(m.claim)
-			switch held := m.held.(type) {
-			case *write:
-				s.set(held)
-			case *ask:
-				st.created(held, held.value, held.failed)
-			}
-		case give:
-			st.give(m.gift.Bytes, st.floor, policy.Busy)
-			m.gift.Answered()
-		case shrink:
-			freed := st.shrink(m.bytes, m.tier)
-			after = func() { m.Reply.Send(freed) }
-		case drain:
-		case hold:
-			st.hold(m.owner)
-		case announce:
-			st.announce(m.shapes)
-		case resize:
-			answer(m.Reply, st.resize(m.groups, m.bytes))
-		case intern:
-			m.Reply.Send(st.intern(m.name))
-		case look:
-			if st.closed {
-				m.Reply.Fail(fault.ErrClosed)
-				break
-			}
-			m.at(st)
-			m.Reply.Send(struct{}{})
-		case reset:
-			err := st.reset(m.owner)
-			if m.owner != "" || err != nil {
-				answer(m.Reply, err)
-				break
-			}
-			after = func() { m.Reply.Send(struct{}{}) }
-		case closing:
-			st.close()
+		after := s.event(m)
+		if m, ok := m.(closing); ok {
 			drained = m.drained
-		default:
-			panic(fmt.Sprintf("sessioncache: unknown message %T", m)) // programmer error only
 		}
 		st.share.spare()
 		s.perform(&st.effects)
@@ -93,10 +36,75 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 	}
 }
 
+// event translates a message to an event of the state and answers it. after, if
+// not nil, is for when what the turn released is freed.
+func (s *Session) event(m message) (after func()) {
+	st := s.state
+	switch m := m.(type) {
+	case acquire:
+		s.admit(m)
+	case *write:
+		if m.take() {
+			s.set(m)
+		}
+	case *ask:
+		if m.ended {
+			st.created(m, m.value, m.failed)
+		} else {
+			st.ask(m)
+		}
+	case vacated:
+		forsake(st.flights, m.group)
+		st.vacated(m.group)
+		m.Reply.Send(struct{}{})
+	case roomMade:
+		st.share.made(m.claim)
+		switch held := m.held.(type) {
+		case *write:
+			s.set(held)
+		case *ask:
+			st.created(held, held.value, held.failed)
+		}
+	case give:
+		st.give(m.gift.Bytes, st.floor, policy.Busy)
+		m.gift.Answered()
+	case shrink:
+		freed := st.shrink(m.bytes, m.tier)
+		return func() { m.Reply.Send(freed) }
+	case drain:
+	case hold:
+		st.hold(m.owner)
+	case announce:
+		st.announce(m.shapes)
+	case resize:
+		m.Reply.Answer(struct{}{}, st.resize(m.groups, m.bytes))
+	case intern:
+		m.Reply.Send(st.intern(m.name))
+	case look:
+		if st.closed {
+			m.Reply.Fail(fault.ErrClosed)
+			break
+		}
+		m.at(st)
+		m.Reply.Send(struct{}{})
+	case reset:
+		err := st.reset(m.owner)
+		if m.owner == "" && err == nil {
+			return func() { m.Reply.Send(struct{}{}) }
+		}
+		m.Reply.Answer(struct{}{}, err)
+	case closing:
+		st.close()
+	default:
+		panic(fmt.Sprintf("sessioncache: unknown message %T", m)) // programmer error only
+	}
+	return nil
+}
+
 // set carries Set out, unless it has to wait for room.
 func (s *Session) set(m *write) {
 	if waits, err := s.state.set(m); !waits {
-		answer(m.Reply, err)
+		m.Reply.Answer(struct{}{}, err)
 	}
 }
 
@@ -127,14 +135,6 @@ func forsake(running flights, g *group) {
 			g.forsaken++
 		}
 	}
-}
-
-func answer(r actors.Reply[struct{}], err error) {
-	if err != nil {
-		r.Fail(err)
-		return
-	}
-	r.Send(struct{}{})
 }
 
 // empty forgets what is in a slice and keeps its memory.
