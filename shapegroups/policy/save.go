@@ -32,44 +32,67 @@ const (
 // with their orders as places among the residents; CRC-32C of all before it.
 func (p *Policy) Save() []byte {
 	p.arrange()
-	out := []byte(magic)
-	text := func(s string) {
-		out = binary.AppendUvarint(out, uint64(len(s)))
-		out = append(out, s...)
-	}
-	number := func(n uint64) { out = binary.AppendUvarint(out, n) }
-	real := func(f float64) { out = binary.LittleEndian.AppendUint64(out, math.Float64bits(f)) }
-
-	text(string(p.kind))
-	text(string(p.keep))
+	w := &writer{[]byte(magic)}
+	w.text(string(p.kind))
+	w.text(string(p.keep))
 	if p.limit == Unlimited {
-		number(0)
+		w.number(0)
 	} else {
-		number(uint64(p.limit) + 1)
+		w.number(uint64(p.limit) + 1)
 	}
-	number(p.requests)
-	number(p.clock)
+	w.number(p.requests)
+	w.number(p.clock)
 	if d := p.duel; d != nil {
-		real(d.weight)
-		real(d.recencyMiss)
-		real(d.countsMiss)
+		w.real(d.weight)
+		w.real(d.recencyMiss)
+		w.real(d.countsMiss)
 	}
-	group := func(g *Group) {
-		text(g.shape.Key())
-		out = append(out, p.parts(g))
-		number(g.last)
-		if p.duel != nil {
-			real(g.score)
-		}
+	place := w.residents(p)
+	w.remembered(p)
+	w.classes(p, place)
+	return binary.LittleEndian.AppendUint32(w.out, crc32.Checksum(w.out, castagnoli))
+}
+
+// writer is the counterpart of reader.
+type writer struct{ out []byte }
+
+func (w *writer) number(n uint64) { w.out = binary.AppendUvarint(w.out, n) }
+
+func (w *writer) exponent(n int) { w.out = binary.AppendVarint(w.out, int64(n)) }
+
+func (w *writer) real(f float64) {
+	w.out = binary.LittleEndian.AppendUint64(w.out, math.Float64bits(f))
+}
+
+func (w *writer) text(s string) {
+	w.number(uint64(len(s)))
+	w.out = append(w.out, s...)
+}
+
+func (w *writer) group(p *Policy, g *Group) {
+	w.text(g.shape.Key())
+	w.out = append(w.out, p.parts(g))
+	w.number(g.last)
+	if p.duel != nil {
+		w.real(g.score)
 	}
-	number(uint64(p.residents))
+}
+
+// residents gives the place of each among them.
+func (w *writer) residents(p *Policy) map[*Group]uint64 {
+	w.number(uint64(p.residents))
 	place := make(map[*Group]uint64, p.residents)
 	for g := range p.Residents() {
 		place[g] = uint64(len(place))
-		group(g)
-		number(g.since)
-		out = binary.AppendVarint(out, int64(g.cost))
+		w.group(p, g)
+		w.number(g.since)
+		w.exponent(g.cost)
 	}
+	return place
+}
+
+// remembered writes the shapes that are not resident.
+func (w *writer) remembered(p *Policy) {
 	others := make([]*Group, 0, len(p.groups)-p.residents)
 	for _, g := range p.groups {
 		if !g.resident {
@@ -77,25 +100,27 @@ func (p *Policy) Save() []byte {
 		}
 	}
 	slices.SortFunc(others, func(a, b *Group) int { return cmp.Compare(a.last, b.last) })
-	number(uint64(len(others)))
+	w.number(uint64(len(others)))
 	for _, g := range others {
-		group(g)
+		w.group(p, g)
 	}
-	number(uint64(len(p.classes)))
+}
+
+func (w *writer) classes(p *Policy, place map[*Group]uint64) {
+	w.number(uint64(len(p.classes)))
 	for _, c := range p.classes {
-		out = binary.AppendVarint(out, int64(c.exponent))
-		number(uint64(c.len))
+		w.exponent(c.exponent)
+		w.number(uint64(c.len))
 		members, hand := c.members()
 		for g := members.oldest; g != nil; g = g.links[inOrder].newer {
-			number(place[g])
+			w.number(place[g])
 		}
 		if hand == nil {
-			number(0)
+			w.number(0)
 		} else {
-			number(place[hand] + 1)
+			w.number(place[hand] + 1)
 		}
 	}
-	return binary.LittleEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
 }
 
 // parts are the flags that a group is saved with.
