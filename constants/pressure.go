@@ -23,11 +23,15 @@ func (shrinkMsg) isMessage() {}
 func (m offerMsg) Fail(err error)  { m.reply.Fail(err) }
 func (m shrinkMsg) Fail(err error) { m.reply.Fail(err) }
 
+func (t *tensor) item() pressure.Item {
+	return pressure.Item{Bytes: int64(t.bytes), Seconds: t.cost, Tier: pressure.Last}
+}
+
 // offer lists what the residents that nobody uses hold.
 func (s *state) offer() (items []pressure.Item) {
 	s.table.All(func(n *node) bool {
 		if !n.Value.cell.Leased() {
-			items = append(items, pressure.Item{Bytes: int64(n.Value.bytes), Seconds: n.Value.cost, Tier: pressure.Last})
+			items = append(items, n.Value.item())
 		}
 		return true
 	})

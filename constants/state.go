@@ -1,11 +1,11 @@
 package constants
 
 import (
-	"cmp"
 	"slices"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/internal/lease"
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/table"
 )
 
@@ -111,9 +111,7 @@ func (s *state) byCost() (all []*node) {
 		all = append(all, n)
 		return true
 	})
-	slices.SortFunc(all, func(a, b *node) int {
-		return cmp.Compare(a.Value.cost*float64(b.Value.bytes), b.Value.cost*float64(a.Value.bytes))
-	})
+	slices.SortFunc(all, func(a, b *node) int { return pressure.Cheaper(a.Value.item(), b.Value.item()) })
 	return all
 }
 
