@@ -27,9 +27,6 @@ func identityOf(ctx context.Context) *[]*node {
 	return id
 }
 
-// Nested reports whether ctx is that of a creator (SPEC C8: nested_hit).
-func Nested(ctx context.Context) bool { return identityOf(ctx) != nil }
-
 // Within reports whether ctx lies inside a flight of this scope and key, at any
 // depth: what joins nothing (force-create) cannot wait in a circle but can
 // recurse for ever.

@@ -4,7 +4,7 @@ import "slices"
 
 // Claim is room that others are making for one member. It ends with one call of
 // done, once there is enough or everybody asked has answered; then the member
-// calls Accept or Drop, once.
+// calls Accept, once.
 type Claim struct {
 	member *Member
 	done   func(*Claim)
@@ -94,19 +94,13 @@ func (c *Claim) Bytes() int64 { return c.bytes }
 
 // Accept reserves what the claim was made for and reports whether the member has
 // it now. What was granted and not needed goes to others.
-func (c *Claim) Accept() bool { return c.end(true) }
-
-// Drop gives up what was granted.
-func (c *Claim) Drop() { c.end(false) }
-
-func (c *Claim) end(accept bool) (ok bool) {
+func (c *Claim) Accept() (ok bool) {
 	m, p := c.member, c.member.pool
 	p.mu.Lock()
 	m.claimed -= c.bytes
 	p.mu.drawn -= c.granted
 	c.granted = 0
 	switch {
-	case !accept:
 	case !c.floor:
 		ok = m.reserveLocked(c.bytes)
 	case c.need <= p.capacity-p.mu.drawn:

@@ -30,7 +30,7 @@ type Member struct {
 	// Under the pool's lock.
 	floor   int64
 	used    int64
-	claimed int64 // bytes of its claims that are neither accepted nor dropped
+	claimed int64 // bytes of its claims that it has not accepted yet
 	asked   int64 // bytes it was asked for and has not answered
 }
 

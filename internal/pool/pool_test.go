@@ -83,13 +83,14 @@ func TestPoolAgainstModel(t *testing.T) {
 			n.release(min(give, max(n.used-n.floor, 0)))
 			g.Answered()
 		}
-		settle := func(n *tenant, accept bool) {
+		settle := func(n *tenant, kept bool) {
 			c := n.ended[0]
 			n.ended = n.ended[1:]
-			if !accept {
-				c.Drop()
-			} else if c.Accept() {
+			if c.Accept() {
 				n.used += c.Bytes()
+				if !kept { // what it was for has gone meanwhile
+					n.release(c.Bytes())
+				}
 			}
 		}
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {

@@ -126,11 +126,6 @@ func (a I32) LoadI32(offset uint32) I32 {
 	return I32(join(a.code, access([]byte{0x28}, offset)))
 }
 
-// LoadF32 reads the number at address a + offset.
-func (a I32) LoadF32(offset uint32) F32 {
-	return F32(join(a.code, access([]byte{0x2a}, offset)))
-}
-
 // StoreF32 writes x at address a + offset.
 func (f *Func) StoreF32(a I32, offset uint32, x F32) {
 	f.emit(a.code, x.code, access([]byte{0x38}, offset))

@@ -52,11 +52,6 @@ type Result struct {
 	MaxDifference float64
 }
 
-// Matmul compares at one shape with the best instruction set of the machine.
-func Matmul(ctx context.Context, m, k, n, rounds int) (Result, error) {
-	return Compare(ctx, Config{M: m, K: k, N: n, Rounds: rounds})
-}
-
 // tolerance bounds MaxDifference: both sum K products of numbers around 1 in
 // float32, in different orders.
 const tolerance = 1e-4

@@ -29,7 +29,7 @@ func TestCompare(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Matmul(ctx, 5, 40, 70, 1); !errors.Is(err, context.Canceled) {
+	if _, err := Compare(ctx, Config{M: 5, K: 40, N: 70, Rounds: 1}); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
 }
