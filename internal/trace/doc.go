@@ -1,5 +1,5 @@
 // Package trace reads recorded request traces: CSV files with a header, plain or
-// compressed by gzip.
+// compressed by gzip. A byte order mark before the header is passed over.
 //
 // Two kinds of table are known. Requests in arrival order have the columns t_ms
 // (milliseconds from the first row), len (input tokens), out (generated tokens,

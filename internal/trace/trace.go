@@ -201,11 +201,28 @@ func (m *meter) Read(p []byte) (int, error) {
 
 var errLongRow = fmt.Errorf("a row of more than %d bytes", maxRow)
 
-// inflate looks at the first bytes, not at the name, to see what is compressed.
+// byteOrderMark is how spreadsheets begin a CSV file in UTF-8.
+const byteOrderMark = "\ufeff"
+
+// inflate gives the text behind what may stand before it. It looks at the first
+// bytes, not at the name, to see what is compressed.
 func inflate(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReader(r)
-	if head, _ := b.Peek(2); len(head) == 2 && head[0] == 0x1f && head[1] == 0x8b {
-		return gzip.NewReader(b)
+	if begins(b, "\x1f\x8b") {
+		z, err := gzip.NewReader(b)
+		if err != nil {
+			return nil, err
+		}
+		b = bufio.NewReader(z)
+	}
+	if begins(b, byteOrderMark) {
+		_, _ = b.Discard(len(byteOrderMark)) // it is in the buffer
 	}
 	return b, nil
+}
+
+// begins leaves an error of reading to who reads on.
+func begins(b *bufio.Reader, with string) bool {
+	head, _ := b.Peek(len(with))
+	return string(head) == with
 }

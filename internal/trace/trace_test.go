@@ -59,6 +59,39 @@ func TestBatches(t *testing.T) {
 	}
 }
 
+// What spreadsheets write before the header is none of it; a mark anywhere else
+// is what stands there, and not what a column or a number is.
+func TestByteOrderMark(t *testing.T) {
+	const mark = "\ufeff"
+	want, err := trace.ReadRequests("plain", strings.NewReader(requests))
+	if err != nil {
+		t.Fatal(err)
+	}
+	quoted := strings.Replace(requests, "t_ms", `"t_ms"`, 1)
+	for name, text := range map[string]string{"plain": mark + requests, "packed": string(packed(t, mark+requests)), "quoted": mark + quoted} {
+		got, err := trace.ReadRequests(name, strings.NewReader(text))
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	for text, line := range map[string]int{
+		mark:                               0,
+		mark + mark + "len\n1\n":           1,
+		"t_ms," + mark + "len\n1,2\n":      1,
+		"\n" + mark + "len\n1\n":           1,
+		mark + string(packed(t, requests)): 1,
+		"\xef\xbblen\n1\n":                 1, // two of its three bytes
+		"len\n" + mark + "1\n":             2,
+		mark + "len\nx\n":                  2,
+		mark + "len\n1\n" + mark + "len\n": 3,
+	} {
+		_, err := trace.ReadRequests("some.csv", strings.NewReader(text))
+		if typed, ok := errors.AsType[*trace.Error](err); !ok || !errors.Is(err, fault.ErrInvalid) || typed.Line != line {
+			t.Errorf("%.40q: %v, want a typed error of line %d", text, err, line)
+		}
+	}
+}
+
 // endless is a device such as /dev/zero.
 type endless struct{}
 
@@ -122,6 +155,7 @@ func TestErrors(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(requests))
 	f.Add(packed(f, requests))
+	f.Add([]byte("\ufeff" + requests))
 	f.Add([]byte("batch,max_len\n1,2\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		rows, err := trace.ReadRequests("fuzz", bytes.NewReader(b))
