@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
@@ -133,7 +132,7 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	cfg := blobstore.Config{Dir: c.dir, Policy: blobstore.Policy(c.policy), Logger: c.logger(),
 		ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
 	if !cfg.ReadOnly {
-		otherwise := storeCapacity()
+		otherwise := c.storeCapacity()
 		if v.name == "prune" { // it is not to be held to the default
 			otherwise = limit.Unlimited
 		}
@@ -148,7 +147,7 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 
 // storeCapacity is what a store may hold where no flag says it: a directory has
 // no capacity of its own.
-func storeCapacity() limit.Limit { return env.Read(env.Process()).StoreCapacity.Value.MiB() }
+func (c *cacheCall) storeCapacity() limit.Limit { return c.settings.StoreCapacity.Value.MiB() }
 
 // identityFile is the JSON that --identity reads.
 type identityFile struct {
@@ -163,7 +162,7 @@ type identityFile struct {
 // producer is who asks or writes: this binary, the one a file names, or that of
 // an entry.
 func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
-	library := libraries(env.Read(env.Process()))
+	library := libraries(c.settings)
 	own := identities(library)(c.backend)
 	if c.identity == "" {
 		if _, err := library(c.backend); err != nil && c.flags.Lookup("key-file") != nil {

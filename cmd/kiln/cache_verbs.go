@@ -171,11 +171,7 @@ func (c *cacheCall) stats(ctx context.Context) error {
 	if by == nil {
 		by = map[string]int64{}
 	}
-	var capacity any = storeCapacity().String()
-	if n, counted := storeCapacity().Value(); counted {
-		capacity = n
-	}
-	return c.say(map[string]any{"entries": u.Entries, "bytes": u.Bytes, "capacity_bytes": capacity, "quarantined": u.Quarantined, "by_backend": by},
+	return c.say(map[string]any{"entries": u.Entries, "bytes": u.Bytes, "capacity_bytes": c.storeCapacity(), "quarantined": u.Quarantined, "by_backend": by},
 		"%d entries, %d bytes, %d set aside", u.Entries, u.Bytes, u.Quarantined)
 }
 

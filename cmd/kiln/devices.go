@@ -26,7 +26,7 @@ func devicesCommand(ctx context.Context, c *call) error {
 	if err := c.parse(0); err != nil {
 		return err
 	}
-	library := libraries(env.Read(env.Process()))
+	library := libraries(c.settings)
 	for _, b := range gpuexec.Backends() {
 		if lib, err := library(b.Name()); err == nil { // as kiln run would use it
 			b = lib
@@ -56,13 +56,12 @@ func envCommand(_ context.Context, c *call) error {
 	if err := c.parse(0); err != nil {
 		return err
 	}
-	settings := env.Read(env.Process())
-	for _, r := range settings.Refusals {
+	for _, r := range c.settings.Refusals {
 		if c.logs("warn") {
 			fmt.Fprintf(c.stderr, "kiln: env: refused %s\n", r)
 		}
 	}
-	rows := env.Table(settings)
+	rows := env.Table(c.settings)
 	if !c.json {
 		return env.Print(c.stdout, rows)
 	}

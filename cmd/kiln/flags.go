@@ -169,7 +169,8 @@ func (c *call) common() {
 	c.flags.Usage = func() {}
 	c.toggle(&c.json, "json", "write JSON")
 	c.level = "warn"
-	if s := env.Read(env.Process()).LogLevel; s.Source == env.Environment {
+	c.settings = env.Read(env.Process())
+	if s := c.settings.LogLevel; s.Source == env.Environment {
 		c.level = s.Value
 	}
 	c.oneOf(&c.level, "log-level LEVEL", "the least that is logged to stderr: "+list(logLevels), logLevels...)

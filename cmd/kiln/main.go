@@ -22,6 +22,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/env"
 )
 
 // Version of the command and of the library it is built with.
@@ -131,7 +132,8 @@ type call struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	flags          *flag.FlagSet
-	mistake        error // the first flag's that was wrong
+	mistake        error        // the first flag's that was wrong
+	settings       env.Settings // the environment, as it was when the command began
 	json           bool
 	level          string
 	code           int // that finish returns for no error

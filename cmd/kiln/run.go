@@ -115,7 +115,7 @@ func runCommand(ctx context.Context, c *call) error {
 	if err := c.parse(0); err != nil {
 		return err
 	}
-	j, err := f.check()
+	j, err := f.check(c.settings)
 	if err != nil {
 		return usageError{err}
 	}
@@ -143,9 +143,8 @@ func runCommand(ctx context.Context, c *call) error {
 }
 
 // check turns the flags into a job, or says what is wrong with the first bad one.
-func (f runFlags) check() (*job, error) {
+func (f runFlags) check(settings env.Settings) (*job, error) {
 	j := &job{runFlags: f}
-	settings := env.Read(env.Process())
 	var err error
 	library := libraries(settings)
 	if j.library, err = library(f.device); err != nil {

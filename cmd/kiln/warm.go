@@ -14,7 +14,6 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/encoder"
-	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/limit"
@@ -64,7 +63,7 @@ func warmCommand(ctx context.Context, c *call) error {
 		return err
 	}
 	if w.store == "" {
-		w.store = env.Read(env.Process()).StoreDir.Value
+		w.store = w.settings.StoreDir.Value
 	}
 	if w.store == "" {
 		return usagef("--store must be given, or KILN_STORE_DIR set: nothing would be kept")
@@ -114,7 +113,7 @@ func (w *warmer) items() ([]manifest.Item, error) {
 
 // usable opens the store and closes it again, before anything is begun.
 func (w *warmer) usable(ctx context.Context) error {
-	rt, err := w.open(libraries(env.Read(env.Process())))
+	rt, err := w.open(libraries(w.settings))
 	if err != nil {
 		return err
 	}
@@ -275,7 +274,7 @@ func (w *warmer) open(library func(string) (ops.Library, error)) (*kiln.Runtime,
 // build is the child: a result on standard output for every item on standard
 // input.
 func (w *warmer) build(ctx context.Context) (err error) {
-	library := libraries(env.Read(env.Process()))
+	library := libraries(w.settings)
 	rt, err := w.open(library)
 	if err != nil {
 		return err
