@@ -74,7 +74,7 @@ func (j *job) replay(ctx context.Context, c *call) (run *report.Run, recorders [
 	}
 	defer r.close()
 	run = &report.Run{Version: Version, Device: j.device, Model: j.model.Name, Policy: j.session.Policy,
-		Bucket: j.session.Bucket.String(), Groups: groupsOf(j.session.Groups), Sessions: j.sessions}
+		Bucket: j.session.Bucket.String(), Groups: j.session.Groups, Sessions: j.sessions}
 	for n := range j.passes {
 		name := "warm"
 		if n == 0 {
@@ -93,13 +93,6 @@ func (j *job) replay(ctx context.Context, c *call) (run *report.Run, recorders [
 		j.recorded = manifest.Merge(j.recorded, l.model.Recorded())
 	}
 	return run, recorders, nil
-}
-
-func groupsOf(l kiln.Limit) report.Limit {
-	if n, counted := l.Value(); counted {
-		return report.Limit(n)
-	}
-	return report.Unlimited
 }
 
 // open makes the lanes and deals the requests: by the trace's session, else in turn.

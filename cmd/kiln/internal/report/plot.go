@@ -154,7 +154,7 @@ func (p *picture) head(c draw.Canvas) {
 	r := p.run
 	c.FillText(style(24, ink, true), vg.Point{X: c.Min.X, Y: c.Max.Y - 0.3*vg.Inch}, r.Model+" on "+r.Device)
 	detail := fmt.Sprintf("%s requests a pass, %s, %s shape groups each, policy %s, bucket %s",
-		count(int64(r.Passes[0].Requests)), plural(r.Sessions, "session"), r.Groups, r.Policy, r.Bucket)
+		count(int64(r.Passes[0].Requests)), plural(r.Sessions, "session"), groups(r.Groups), r.Policy, r.Bucket)
 	c.FillText(style(14, muted, false), vg.Point{X: c.Min.X, Y: c.Max.Y - 0.58*vg.Inch}, detail)
 	x, y := c.Min.X, c.Max.Y-0.92*vg.Inch
 	label := style(13, ink, false)

@@ -13,13 +13,14 @@ import (
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
 	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/weights"
 )
 
 // replay makes a run in the likeness of a real one: two passes over lengths
 // drawn from a seed, of which the first compiles what it has not seen.
 func replay(requests int) (*report.Run, []*report.Recorder) {
-	run := &report.Run{Version: "v0.0.0", Device: "cpu", Model: "minilm_l6_h384", Policy: "duel", Bucket: "geometric:8", Groups: 64, Sessions: 4}
+	run := &report.Run{Version: "v0.0.0", Device: "cpu", Model: "minilm_l6_h384", Policy: "duel", Bucket: "geometric:8", Groups: limit.Of(64), Sessions: 4}
 	var recorders []*report.Recorder
 	seen := map[int32]bool{}
 	for _, name := range []string{"cold", "warm"} {
@@ -107,7 +108,7 @@ func decode(t *testing.T, path string) image.Image {
 // more than two passes, requests that took no time, more than are drawn.
 func TestPlotOddRuns(t *testing.T) {
 	one, recorders := replay(1)
-	one.Groups, one.Passes = report.Unlimited, append(one.Passes, one.Passes[1])
+	one.Groups, one.Passes = limit.Unlimited, append(one.Passes, one.Passes[1])
 	recorders = append(recorders, report.NewRecorder(0))
 	for name, c := range map[string]struct {
 		run *report.Run

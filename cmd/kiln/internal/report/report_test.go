@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
+	"github.com/kiln-cache/kiln/internal/limit"
 )
 
 // The fields are a contract with scripts: names, order and nesting.
 func TestJSON(t *testing.T) {
-	run := &report.Run{Groups: report.Unlimited, Passes: []report.Pass{{Name: "cold"}}}
+	run := &report.Run{Groups: limit.Unlimited, Passes: []report.Pass{{Name: "cold"}}}
 	var b bytes.Buffer
 	if err := run.WriteJSON(&b); err != nil {
 		t.Fatal(err)
@@ -28,7 +29,7 @@ func TestJSON(t *testing.T) {
 	if b.String() != want {
 		t.Errorf("got  %swant %s", b.String(), want)
 	}
-	if got, err := json.Marshal(report.Limit(0)); err != nil || string(got) != "0" {
+	if got, err := json.Marshal(limit.Of(0)); err != nil || string(got) != "0" {
 		t.Errorf("no group is %s, %v", got, err) // 0 disables and is not unlimited, G2
 	}
 }
@@ -80,7 +81,7 @@ func TestText(t *testing.T) {
 			Padding: report.Padding{Useful: 1000, Padded: 1045}, OutputSHA256: strings.Repeat("ab", 32), MaxAbsError: 3.2e-7,
 		}
 	}
-	run := &report.Run{Device: "cpu", Model: "minilm_l6_h384", Policy: "duel", Bucket: "geometric:8", Groups: 64, Sessions: 4, Passes: []report.Pass{pass("cold"), pass("warm")}}
+	run := &report.Run{Device: "cpu", Model: "minilm_l6_h384", Policy: "duel", Bucket: "geometric:8", Groups: limit.Of(64), Sessions: 4, Passes: []report.Pass{pass("cold"), pass("warm")}}
 	run.Passes[0].Compiles = 1800
 	text := func() string {
 		var b bytes.Buffer
@@ -107,7 +108,7 @@ func TestText(t *testing.T) {
 	if strings.Contains(got, "failed") || strings.Contains(got, "not shared") {
 		t.Errorf("rows without anything to say in\n%s", got)
 	}
-	run.Groups, run.Passes[1].Errors = report.Unlimited, 7
+	run.Groups, run.Passes[1].Errors = limit.Unlimited, 7
 	run.Passes[1].OutputSHA256 = strings.Repeat("cd", 32)
 	got = text()
 	for _, want := range []string{"unlimited shape groups", "  failed                               0             7\n", "  served                           3,000         2,993\n", "outputs DIFFER: pass cold has sha256 abababababababab, pass warm has cdcdcdcdcdcdcdcd"} {

@@ -3,19 +3,21 @@ package report
 import (
 	"encoding/json"
 	"io"
+
+	"github.com/kiln-cache/kiln/internal/limit"
 )
 
 // Run is the JSON object of `kiln run --json`. Times are seconds and sizes
 // bytes unless the name says otherwise.
 type Run struct {
-	Version  string `json:"version"`
-	Device   string `json:"device"`
-	Model    string `json:"model"`
-	Policy   string `json:"policy"`
-	Bucket   string `json:"bucket"`
-	Groups   Limit  `json:"groups"` // shape groups a session may hold
-	Sessions int    `json:"sessions"`
-	Passes   []Pass `json:"passes"`
+	Version  string      `json:"version"`
+	Device   string      `json:"device"`
+	Model    string      `json:"model"`
+	Policy   string      `json:"policy"`
+	Bucket   string      `json:"bucket"`
+	Groups   limit.Limit `json:"groups"` // shape groups a session may hold
+	Sessions int         `json:"sessions"`
+	Passes   []Pass      `json:"passes"`
 }
 
 // Pass is one replay of the whole trace.
@@ -80,27 +82,6 @@ type Constants struct {
 type Padding struct {
 	Useful int64 `json:"useful"` // of the shapes asked for
 	Padded int64 `json:"padded"` // of the shapes compiled, filling included
-}
-
-// Limit is a capacity; Unlimited is a word in JSON and in text.
-type Limit int
-
-// Unlimited is no limit.
-const Unlimited Limit = -1
-
-// MarshalJSON writes a number, or "unlimited".
-func (l Limit) MarshalJSON() ([]byte, error) {
-	if l == Unlimited {
-		return []byte(`"unlimited"`), nil
-	}
-	return json.Marshal(int(l))
-}
-
-func (l Limit) String() string {
-	if l == Unlimited {
-		return "unlimited"
-	}
-	return count(int64(l))
 }
 
 // WriteJSON writes the run as one line.

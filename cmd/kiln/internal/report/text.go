@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/kiln-cache/kiln/internal/limit"
 )
 
 // row is one line of the table.
@@ -80,7 +82,7 @@ const (
 func (r *Run) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s on %s · %s · %s shape groups each · policy %s · bucket %s\n\n",
-		r.Model, r.Device, plural(r.Sessions, "session"), r.Groups, r.Policy, r.Bucket)
+		r.Model, r.Device, plural(r.Sessions, "session"), groups(r.Groups), r.Policy, r.Bucket)
 	fmt.Fprintf(&b, "%-*s", labelWidth, "")
 	for _, p := range r.Passes {
 		b.WriteString(right(p.Name))
@@ -142,6 +144,14 @@ func count(n int64) string {
 		s = s[:at] + "," + s[at:]
 	}
 	return s
+}
+
+// groups is a capacity in shape groups.
+func groups(l limit.Limit) string {
+	if n, counted := l.Value(); counted {
+		return count(n)
+	}
+	return l.String()
 }
 
 func plural(n int, what string) string {
