@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -67,21 +66,17 @@ func benchCommand(ctx context.Context, c *call) error {
 }
 
 func (c *call) figure(f figures.Figure) error {
-	if c.json {
-		return json.NewEncoder(c.stdout).Encode(f)
-	}
-	verdict := ""
+	verdict, note := "", ""
 	if f.Gate != nil {
 		verdict = "  gate " + f.Gate.String()
 		if !f.Holds() {
 			verdict += " FAILS"
 		}
 	}
-	_, err := fmt.Fprintf(c.stdout, "%-34s %7.3f of %-28s [%.3f, %.3f]  allocs %g  n=%d%s\n", f.Bench, f.Ratio, f.RatioTo, f.Min, f.Max, f.Allocs, f.N, verdict)
-	if err == nil && f.Note != "" {
-		_, err = fmt.Fprintln(c.stdout, "    "+f.Note)
+	if f.Note != "" {
+		note = "\n    " + f.Note
 	}
-	return err
+	return c.say(f, "%-34s %7.3f of %-28s [%.3f, %.3f]  allocs %g  n=%d%s%s", f.Bench, f.Ratio, f.RatioTo, f.Min, f.Max, f.Allocs, f.N, verdict, note)
 }
 
 // benchMatmul measures the product that an issue names, with every assembly set

@@ -64,15 +64,6 @@ func (c *cacheCall) input(name, file string) ([]byte, error) {
 	return text, nil
 }
 
-// say prints one line: an object, or text for people.
-func (c *cacheCall) say(object any, format string, args ...any) error {
-	if c.json {
-		return json.NewEncoder(c.stdout).Encode(object)
-	}
-	_, err := fmt.Fprintf(c.stdout, format+"\n", args...)
-	return err
-}
-
 func (c *cacheCall) put(ctx context.Context) error {
 	if err := c.store.Put(ctx, c.backend, c.key, c.payload, time.Duration(c.cost*float64(time.Second))); err != nil {
 		return err

@@ -41,15 +41,12 @@ func devicesCommand(ctx context.Context, c *call) error {
 }
 
 func (c *call) device(d gpuexec.DeviceInfo) error {
-	if c.json {
-		return json.NewEncoder(c.stdout).Encode(deviceRow{d.Backend, d.Index, d.Name, d.Driver, d.Available, d.Reason, d.MemoryBytes, d.ComputeUnits})
-	}
 	state := fmt.Sprintf("%s, %d compute units, %.1f GiB", d.Driver, d.ComputeUnits, float64(d.MemoryBytes)/(1<<30))
 	if !d.Available {
 		state = "absent: " + d.Reason
 	}
-	_, err := fmt.Fprintf(c.stdout, "%s:%d  %s  (%s)\n", d.Backend, d.Index, d.Name, state)
-	return err
+	row := deviceRow{d.Backend, d.Index, d.Name, d.Driver, d.Available, d.Reason, d.MemoryBytes, d.ComputeUnits}
+	return c.say(row, "%s:%d  %s  (%s)", d.Backend, d.Index, d.Name, state)
 }
 
 func envCommand(_ context.Context, c *call) error {

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -166,6 +167,15 @@ func (c *call) logger() *slog.Logger {
 	config := zap.NewDevelopmentEncoderConfig()
 	core := zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.Lock(zapcore.AddSync(c.stderr)), level)
 	return slog.New(zapslog.NewHandler(core, zapslog.AddStacktraceAt(slog.LevelError+1))) // a stack tells a user nothing
+}
+
+// say prints one line: an object, or text for people.
+func (c *call) say(object any, format string, args ...any) error {
+	if c.json {
+		return json.NewEncoder(c.stdout).Encode(object)
+	}
+	_, err := fmt.Fprintf(c.stdout, format+"\n", args...)
+	return err
 }
 
 // finish reports an error and gives the exit code.

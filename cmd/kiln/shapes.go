@@ -119,12 +119,8 @@ func streams(file, keys string) ([]stream, error) {
 }
 
 func (c *call) cell(x cell) error {
-	if c.json {
-		return json.NewEncoder(c.stdout).Encode(x)
-	}
-	_, err := fmt.Fprintf(c.stdout, "%s  %-14s %5d groups  %-6s announce %d keep %s waiting %d  %6.2f %% of %d hit, %d shapes\n",
+	return c.say(x, "%s  %-14s %5d groups  %-6s announce %d keep %s waiting %d  %6.2f %% of %d hit, %d shapes",
 		x.Trace, x.Key, x.Capacity, x.Policy, x.Announce, x.Keep, x.Waiting, 100*x.HitRatio, x.Requests, x.Distinct)
-	return err
 }
 
 // mostAhead bounds how far a simulated server sees.

@@ -255,11 +255,7 @@ func (w *warmer) result(r warmed) error {
 }
 
 func (w *warmer) print(r warmed) error {
-	if w.json {
-		return json.NewEncoder(w.stdout).Encode(r)
-	}
-	_, err := fmt.Fprintf(w.stdout, "%-8s %8.3f s  %s %s %s\n", r.Result, r.Seconds, r.Backend, r.Op, r.Error)
-	return err
+	return w.say(r, "%-8s %8.3f s  %s %s %s", r.Result, r.Seconds, r.Backend, r.Op, r.Error)
 }
 
 // open opens a runtime on the store.
