@@ -40,6 +40,11 @@ type warmed struct {
 	Store      string  `json:"store,omitempty"` // in the progress: another store has to be warmed anew
 }
 
+// unfinished is the line of an item that has no result yet.
+func unfinished(i manifest.Item) warmed {
+	return warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor}
+}
+
 // warmer builds what a manifest names, in a child process that may die of an
 // item: then another one goes on behind it.
 type warmer struct {
@@ -133,10 +138,12 @@ func (w *warmer) left(items []manifest.Item) (left []manifest.Item, err error) {
 		if d.Decode(&was) != nil { // its end, or a line that was cut
 			break
 		}
-		done[warmed{Backend: was.Backend, Op: was.Op, Descriptor: was.Descriptor, Store: was.Store}] = true
+		was.Result, was.Seconds, was.Error = "", 0, ""
+		done[was] = true
 	}
 	for _, i := range items {
-		if !done[warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor, Store: w.store}] {
+		r := unfinished(i)
+		if r.Store = w.store; !done[r] {
 			left = append(left, i)
 		}
 	}
@@ -156,7 +163,9 @@ func (w *warmer) drive(ctx context.Context, items []manifest.Item) error {
 		return ctx.Err() // interrupted: the progress stays
 	}
 	for _, i := range items {
-		if err := w.print(warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor, Result: warmSkipped}); err != nil {
+		r := unfinished(i)
+		r.Result = warmSkipped
+		if err := w.print(r); err != nil {
 			return err
 		}
 	}
@@ -177,30 +186,29 @@ func (w *warmer) drive(ctx context.Context, items []manifest.Item) error {
 // grace is how long a child that was interrupted may take over what it is in.
 const grace = 2 * time.Second
 
-// session runs one child and gives how many items it has dealt with.
-func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error) {
+// start runs a child that is told the items; out is what it says of them.
+func (w *warmer) start(ctx context.Context, items []manifest.Item) (child *exec.Cmd, out io.Reader, err error) {
 	self, err := os.Executable()
 	if err != nil {
-		return 0, err
+		return nil, nil, err
 	}
 	args := []string{"warm", "--child", "--store", w.store, "--log-level", w.level}
 	if w.capacity.Given() {
 		args = append(args, "--store-capacity", w.capacity.String())
 	}
-	child := exec.CommandContext(ctx, self, args...)
+	child = exec.CommandContext(ctx, self, args...)
 	child.Stderr = w.stderr
 	child.Cancel = func() error { return child.Process.Signal(os.Interrupt) } // it clears up after itself
 	child.WaitDelay = grace
 	in, err := child.StdinPipe()
 	if err != nil {
-		return 0, err
+		return nil, nil, err
 	}
-	out, err := child.StdoutPipe()
-	if err != nil {
-		return 0, err
+	if out, err = child.StdoutPipe(); err != nil {
+		return nil, nil, err
 	}
 	if err := child.Start(); err != nil {
-		return 0, err
+		return nil, nil, err
 	}
 	go func() { // ends when the child has read all or died
 		defer in.Close()
@@ -211,6 +219,15 @@ func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error
 			}
 		}
 	}()
+	return child, out, nil
+}
+
+// session runs one child and gives how many items it has dealt with.
+func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error) {
+	child, out, err := w.start(ctx, items)
+	if err != nil {
+		return 0, err
+	}
 	n := 0
 	for d := json.NewDecoder(out); n < len(items); n++ {
 		var r warmed
@@ -237,8 +254,9 @@ func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error
 			return n, nil
 		}
 	}
-	i := items[n]
-	return n + 1, w.result(warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor, Result: warmCrashed, Error: fmt.Sprint(died)})
+	r := unfinished(items[n])
+	r.Result, r.Error = warmCrashed, fmt.Sprint(died)
+	return n + 1, w.result(r)
 }
 
 // result keeps and prints what became of an item.
@@ -284,7 +302,7 @@ func (w *warmer) build(ctx context.Context) (err error) {
 		} else if err != nil {
 			return err
 		}
-		r := warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor}
+		r := unfinished(i)
 		began := time.Now()
 		r.Result, err = warmOne(ctx, rt, library, i)
 		if ctx.Err() != nil {
