@@ -14,6 +14,10 @@
 // Table gives the same snapshot as rows for people and programs: name, value,
 // source, default, help.
 //
+// Strays finds variables that begin as Kiln's do and are none of them, such as a
+// misspelling, which would else be the default without a word. They are shown and
+// warned of, and change nothing.
+//
 // Settings is a plain value owned by who asked for it; the functions are safe
 // for concurrent use. Tests hand Read a Lookup of their own and never touch the
 // environment of their process.

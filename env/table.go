@@ -16,6 +16,7 @@ type Row struct {
 	Help    string   `json:"help"`              // what it is, and what it may be
 	Also    []string `json:"also,omitempty"`    // other names that are read
 	Refused []string `json:"refused,omitempty"` // why entries were not taken
+	Nearest string   `json:"nearest,omitempty"` // of a Stray: the name that may be meant
 }
 
 // Table gives every setting in a fixed order.
@@ -54,7 +55,7 @@ func Print(w io.Writer, rows []Row) error {
 		if len(r.Also) > 0 {
 			help += " (also read: " + strings.Join(r.Also, ", ") + ")"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", r.Name, cell(r.Value), r.Source, cell(r.Default), help)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", cell(r.Name), cell(r.Value), r.Source, cell(r.Default), help)
 	}
 	if err := table.Flush(); err != nil {
 		return err

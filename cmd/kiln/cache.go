@@ -80,6 +80,7 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	if err := c.parse(v.most); err != nil {
 		return err
 	}
+	c.strays()
 	switch {
 	case c.dir == "":
 		return usagef("--dir must be given: see kiln %s --help", c.name)

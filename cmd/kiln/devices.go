@@ -26,6 +26,7 @@ func devicesCommand(ctx context.Context, c *call) error {
 	if err := c.parse(0); err != nil {
 		return err
 	}
+	c.strays()
 	library := libraries(c.settings)
 	for _, b := range gpuexec.Backends() {
 		if lib, err := library(b.Name()); err == nil { // as kiln run would use it
@@ -59,6 +60,9 @@ func envCommand(_ context.Context, c *call) error {
 		}
 	}
 	rows := env.Table(c.settings)
+	for _, s := range c.strays() {
+		rows = append(rows, s.Row())
+	}
 	if !c.json {
 		return env.Print(c.stdout, rows)
 	}

@@ -169,6 +169,15 @@ func (c *call) logger() *slog.Logger {
 	return slog.New(zapslog.NewHandler(core, zapslog.AddStacktraceAt(slog.LevelError+1))) // a stack tells a user nothing
 }
 
+// strays lists the variables that are most likely misspelt, and warns of each.
+func (c *call) strays() []env.Stray {
+	all := env.Strays(env.Names())
+	for _, s := range all {
+		c.logger().Warn("kiln: environment", "unknown", s.String())
+	}
+	return all
+}
+
 // say prints one line: an object, or text for people.
 func (c *call) say(object any, format string, args ...any) error {
 	if c.json {

@@ -130,6 +130,55 @@ func TestLogLevelOfTheEnvironment(t *testing.T) {
 	}
 }
 
+// A variable that begins as Kiln's do and is none of them is shown as unknown,
+// with what may be meant, and warned of in one line by each command that reads
+// the environment. Nothing else changes, and its value is not told.
+func TestUnknownVariables(t *testing.T) {
+	cached := []string{"cache", "ls", "--dir", stocked(t)}
+	manifest := file(t, "manifest", "{\"kiln_manifest\":1}\n")
+	t.Setenv("KILN_STORE_CAPACTIY", "secret")
+	t.Setenv("KILN_TOKEN", "secret")
+	asked := [][]string{
+		{"env"}, {"devices"}, cached, append(tiny, "--requests", "2", "--passes", "1"),
+		{"warm", "--manifest", manifest, "--store", filepath.Join(t.TempDir(), "store")},
+	}
+	for _, args := range asked {
+		code, out, errs := invoke(args...)
+		lines := strings.SplitAfter(errs, "\n")
+		if code != exitDone || len(lines) != 3 || strings.Contains(out+errs, "secret") {
+			t.Errorf("kiln %v: exit %d, stderr %q", args, code, errs)
+			continue
+		}
+		if !strings.Contains(lines[0], "WARN") || !strings.Contains(lines[0], "KILN_STORE_CAPACTIY") || !strings.Contains(lines[0], "KILN_STORE_CAPACITY?") ||
+			!strings.Contains(lines[1], "KILN_TOKEN") || strings.Contains(lines[1], "?") {
+			t.Errorf("kiln %v: %q", args, errs)
+		}
+		if _, _, errs := invoke(append(args, "--log-level", "error")...); errs != "" {
+			t.Errorf("kiln %v at error: %q", args, errs)
+		}
+	}
+	text, object := done(t, "env", "--log-level", "error"), done(t, "env", "--json", "--log-level", "error")
+	for _, want := range []string{
+		`{"name":"KILN_STORE_CAPACTIY","value":"","source":"unknown","default":"","help":"is no variable of Kiln's: is it meant to be KILN_STORE_CAPACITY?","nearest":"KILN_STORE_CAPACITY"}`,
+		`{"name":"KILN_TOKEN","value":"","source":"unknown","default":"","help":"is no variable of Kiln's"}`,
+	} {
+		if !strings.Contains(object, want+"\n") {
+			t.Errorf("no %s in\n%s", want, object)
+		}
+	}
+	if !regexp.MustCompile(`(?m)^KILN_STORE_CAPACTIY +- +unknown +- .*KILN_STORE_CAPACITY`).MatchString(text) || !regexp.MustCompile(`(?m)^KILN_TOKEN +- +unknown `).MatchString(text) {
+		t.Errorf("%s", text)
+	}
+}
+
+// A building process of kiln warm leaves the warning to its parent.
+func TestUnknownVariablesOfAChild(t *testing.T) {
+	t.Setenv("KILN_STORE_CAPACTIY", "1")
+	if code, _, errs := invoke("warm", "--child", "--store", t.TempDir()); code != exitDone || errs != "" {
+		t.Errorf("exit %d, stderr %q", code, errs)
+	}
+}
+
 // broken is a pipe that nobody reads.
 type broken struct{}
 

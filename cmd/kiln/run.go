@@ -115,6 +115,7 @@ func runCommand(ctx context.Context, c *call) error {
 	if err := c.parse(0); err != nil {
 		return err
 	}
+	c.strays()
 	j, err := f.check(c.settings)
 	if err != nil {
 		return usageError{err}

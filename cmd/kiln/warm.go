@@ -80,6 +80,7 @@ func warmCommand(ctx context.Context, c *call) error {
 	if w.child {
 		return w.build(ctx)
 	}
+	w.strays() // said by the parent alone
 	items, err := w.items()
 	if err != nil {
 		return usageError{err}
