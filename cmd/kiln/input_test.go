@@ -84,6 +84,7 @@ func TestWrongFlag(t *testing.T) {
 		{run, "session-bytes", whole + "0 to 9223372036854775807, or unlimited", append(numbers, "9223372036854775808")},
 		{run, "pool-bytes", whole + "0 to 9223372036854775807, or unlimited", append(numbers, "9223372036854775808")},
 		{run, "floor-bytes", whole + "0 to ", append(numbers, "unlimited", "9223372036854775808")},
+		{run, "floor-groups", whole + "0 to 2147483647", append(numbers, "unlimited", "2147483648")},
 		{run, "memory-limit", "want off, auto or a whole number of MiB from 1", append(numbers, "0", "Auto", "unlimited", "1MiB")},
 		{run, "constants", whole + "0 to 2147483647, or unlimited", append(numbers, "unlimit", "2147483648")},
 		{run, "seed", whole + "0 to 18446744073709551615", append(numbers, "18446744073709551616")},
@@ -111,6 +112,8 @@ func TestWrongFlag(t *testing.T) {
 	}
 	refused(t, []string{"run", "--session-bytes", "10", "--floor-bytes", "11"}, "--floor-bytes 11: want at most 10", "--session-bytes")
 	refused(t, []string{"run", "--pool-bytes", "11", "--floor-bytes", "3"}, "--floor-bytes 3: want at most 2", "--pool-bytes")
+	refused(t, []string{"run", "--groups", "10", "--floor-groups", "11"}, "--floor-groups 11: want at most 10", "--groups")
+	refused(t, []string{"run", "--floor-groups", "65"}, "--floor-groups 65: want at most 64", "--groups")
 	for _, verb := range []string{"get", "explain"} {
 		refused(t, []string{"cache", verb, "--dir", t.TempDir(), "--key-file", trace, "--backend", "gpu"}, `--backend "gpu": no such device: want one of cpu; or say with --identity`)
 	}

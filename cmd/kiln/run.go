@@ -35,7 +35,7 @@ type runFlags struct {
 	memory                                     string
 	groups, constants, storeCapacity           kiln.Limit
 	sessionBytes, poolBytes                    kiln.Limit
-	floorBytes                                 int
+	floorBytes, floorGroups                    int
 	sessions, announce, requests, passes       int
 	seed                                       uint64
 }
@@ -72,6 +72,7 @@ func (f *runFlags) define(c *call) {
 	c.bytes(&f.sessionBytes, "session-bytes N", "what a session may hold, a number or unlimited (default unlimited)")
 	c.bytes(&f.poolBytes, "pool-bytes N", "what all sessions may hold together, a number or unlimited (default unlimited)")
 	c.whole(&f.floorBytes, "floor-bytes N", 0, math.MaxInt, "what of its bytes the others cannot take from a session")
+	c.whole(&f.floorGroups, "floor-groups N", 0, mostCapacity, "how many of its shape groups the others cannot take from a session")
 	c.text(&f.memory, "memory-limit MiB", "for kernels and weights together: a number, off or auto (default KILN_MEMORY_LIMIT, else off)", "off, auto or a whole number of MiB from 1", isMemoryLimit)
 	c.oneOf(&f.policy, "policy P", "which group goes when a session is full: "+list(sessionPolicies())+" (default duel)", sessionPolicies()...)
 	c.text(&f.bucket, "bucket B", "which shape is compiled for a request's: "+bucketings+" (default "+defaultBucket+")", bucketings, isBucketing)
@@ -199,8 +200,8 @@ func (f runFlags) sessionConfig(settings env.Settings) (sessioncache.Config, err
 	if f.groups.Given() {
 		cfg.Groups = f.groups
 	}
-	cfg.Bytes, cfg.Floor.Bytes = f.sessionBytes, int64(f.floorBytes)
-	err := f.checkFloor()
+	cfg.Bytes, cfg.Floor = f.sessionBytes, sessioncache.Floor{Bytes: int64(f.floorBytes), Groups: int64(f.floorGroups)}
+	err := f.checkFloor(cfg.Groups)
 	if err != nil {
 		return cfg, err
 	}
@@ -214,7 +215,10 @@ func (f runFlags) sessionConfig(settings env.Settings) (sessioncache.Config, err
 }
 
 // checkFloor refuses a floor that no session could have.
-func (f runFlags) checkFloor() error {
+func (f runFlags) checkFloor(groups kiln.Limit) error {
+	if !groups.Allows(int64(f.floorGroups)) {
+		return fmt.Errorf("--floor-groups %d: want at most %v, what a session may hold by --groups", f.floorGroups, groups)
+	}
 	for _, of := range []struct {
 		flag     string
 		capacity kiln.Limit

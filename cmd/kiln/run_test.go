@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"image/png"
+	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
+	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // tiny is a run of the smallest model.
@@ -233,6 +236,7 @@ func TestMemoryBounds(t *testing.T) {
 		{"--session-bytes 0", func(p report.Pass) bool { return p.Hits.Group+p.Hits.Session == 0 && p.Hits.Artefact > 0 }},
 		{"--pool-bytes 400000", func(p report.Pass) bool { return p.GroupsResident < free.GroupsResident && p.GroupsResident > 0 }},
 		{"--pool-bytes 400000 --floor-bytes 100000", func(p report.Pass) bool { return p.GroupsResident < free.GroupsResident && p.GroupsResident > 0 }},
+		{"--pool-bytes 400000 --floor-groups 2", func(p report.Pass) bool { return p.GroupsResident < free.GroupsResident && p.GroupsResident > 0 }},
 		{"--pool-bytes unlimited --session-bytes unlimited --memory-limit off", func(p report.Pass) bool { return p.GroupsResident == free.GroupsResident && p.GroupsEvicted == 0 }},
 		{"--memory-limit 1", func(p report.Pass) bool {
 			return p.ResidentBytes+p.Constants.Bytes < free.ResidentBytes+free.Constants.Bytes
@@ -262,6 +266,27 @@ func TestMemoryBounds(t *testing.T) {
 	if p := replayed(t, append(base, "--memory-limit", "off")...).Passes[1]; p.Compiles != 0 || p.ResidentBytes != free.ResidentBytes {
 		t.Errorf("KILN_MEMORY_LIMIT wins over its flag: %+v", p)
 	}
+}
+
+// What a session is told of its share is what the flags say, a floor up to the
+// capacity included; that others leave it alone is the session's own to prove.
+func TestFloor(t *testing.T) {
+	t.Setenv("KILN_SESSION_GROUPS", "3")
+	for args, want := range map[string]sessioncache.Floor{
+		"": {}, "--floor-groups 3": {Groups: 3}, "--groups 70 --floor-groups 65 --floor-bytes 7": {Groups: 65, Bytes: 7}, "--groups unlimited --floor-groups 2147483647": {Groups: math.MaxInt32},
+	} {
+		c := newCall(commands[0], strings.Fields(args), strings.NewReader(""), io.Discard, io.Discard)
+		var f runFlags
+		f.define(c)
+		if err := c.parse(0); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := f.sessionConfig(c.settings)
+		if err != nil || cfg.Floor != want {
+			t.Errorf("kiln run %s: %+v, %v; want %+v", args, cfg.Floor, err, want)
+		}
+	}
+	refused(t, []string{"run", "--floor-groups", "4"}, "--floor-groups 4: want at most 3", "--groups")
 }
 
 // A flag wins over its variable.
