@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/stress/conform/outside"
@@ -76,10 +77,5 @@ func closedReason(r script.Result) bool {
 	if len(r.Words) > 0 && r.Words[0] == "bypass" {
 		return bypassReasons[reason]
 	}
-	for _, known := range fault.Reasons() {
-		if string(known) == reason {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(fault.Reasons(), fault.Reason(reason))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -78,14 +79,7 @@ func (c *Call) Options() []script.Option {
 }
 
 // Flag tells whether a bare word was given.
-func (c *Call) Flag(name string) bool {
-	for _, f := range c.flags {
-		if f == name {
-			return true
-		}
-	}
-	return false
-}
+func (c *Call) Flag(name string) bool { return slices.Contains(c.flags, name) }
 
 // Keys reads word i as a list of keys; a quoted word is one key.
 func (c *Call) Keys(i int) ([]string, error) {

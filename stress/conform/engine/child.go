@@ -190,8 +190,8 @@ func processVerb(s syscall.Signal, after func(*process) error) func(*Call) (scri
 }
 
 func gone(p *process) error {
-	if s := p.who; !p.within(statementLimit - time.Second) {
-		return fmt.Errorf("process %s is still there: %w", s, context.DeadlineExceeded)
+	if !p.within(statementLimit - time.Second) {
+		return fmt.Errorf("process %s is still there: %w", p.who, context.DeadlineExceeded)
 	}
 	p.acknowledge()
 	return nil

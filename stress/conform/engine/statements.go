@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,9 +50,7 @@ func init() {
 		"io":      {Least: 1, Most: 1, Run: countIO},
 		"driver":  {Least: 0, Most: 2, Options: "create merge deliver blob", Run: driver},
 	}
-	for name, v := range fileStatements {
-		statements[name] = v
-	}
+	maps.Copy(statements, fileStatements)
 }
 
 // slip fails the case: the script says something that the language has not.

@@ -2,12 +2,13 @@ package outside
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"syscall"
 )
 
-// FileOps are the file operations that can be counted and made to fail.
-var FileOps = []string{"open", "read", "write", "sync", "syncdir", "rename", "mkdir"}
+// fileOps are the file operations that can be counted and made to fail.
+var fileOps = []string{"open", "read", "write", "sync", "syncdir", "rename", "mkdir"}
 
 var errnos = map[string]syscall.Errno{
 	"ENOSPC": syscall.ENOSPC, "EROFS": syscall.EROFS, "EIO": syscall.EIO, "EACCES": syscall.EACCES, "ESTALE": syscall.ESTALE,
@@ -41,8 +42,8 @@ func (f *Faults) Op(op string) error {
 // Set makes an operation fail with the error of that name from now on.
 func (f *Faults) Set(op, errno string) error {
 	err, ok := errnos[errno]
-	if !ok || !known(FileOps, op) {
-		return invalid("fault", "%s=%s: want one of %v and ENOSPC, EROFS, EIO, EACCES or ESTALE", op, errno, FileOps)
+	if !ok || !slices.Contains(fileOps, op) {
+		return invalid("fault", "%s=%s: want one of %v and ENOSPC, EROFS, EIO, EACCES or ESTALE", op, errno, fileOps)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,8 +65,8 @@ func (f *Faults) Off() {
 
 // Count is how many operations there were since the last Reset.
 func (f *Faults) Count(op string) (int, error) {
-	if !known(FileOps, op) {
-		return 0, invalid("io", "%s: want one of %v", op, FileOps)
+	if !slices.Contains(fileOps, op) {
+		return 0, invalid("io", "%s: want one of %v", op, fileOps)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,15 +78,6 @@ func (f *Faults) Reset() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.counts = nil
-}
-
-func known(list []string, word string) bool {
-	for _, w := range list {
-		if w == word {
-			return true
-		}
-	}
-	return false
 }
 
 // Driver is what the script tells the fake Vulkan driver to do. The zero value

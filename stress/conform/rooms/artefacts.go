@@ -6,7 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -110,7 +111,7 @@ func (a *artefactCache) Verbs() engine.Verbs {
 	number := func(get func() int64) engine.Verb {
 		return engine.Verb{Run: func(*engine.Call) (script.Result, error) { return engine.Number(get()), nil }}
 	}
-	for name, v := range (engine.Verbs{
+	maps.Copy(verbs, engine.Verbs{
 		"get":        {Least: 1, Most: 1, Options: callOptions, Flags: engine.CreatorFlags, Run: a.get},
 		"force":      {Least: 1, Most: 1, Options: callOptions, Flags: engine.CreatorFlags, Run: a.force},
 		"peek":       {Least: 1, Most: 1, Options: "lease", Run: a.peek},
@@ -126,9 +127,7 @@ func (a *artefactCache) Verbs() engine.Verbs {
 		"blob":       {Least: 1, Most: 1, Options: "to", Run: a.blob},
 		"fromblob":   {Least: 2, Most: 2, Options: callOptions, Flags: engine.CreatorFlags, Run: a.fromBlob},
 		"settle":     {Run: func(c *engine.Call) (script.Result, error) { return engine.Done(a.cache.Settle(c.Ctx)) }},
-	}) {
-		verbs[name] = v
-	}
+	})
 	return verbs
 }
 
@@ -334,15 +333,13 @@ func (a *artefactCache) count(c *engine.Call) (script.Result, error) {
 	if n, ok := stats.Events[artefacts.Event(word)]; ok {
 		return engine.Number(int64(n)), nil
 	}
-	return countReason(stats.Reasons, word)
+	return countReason(word, func(r fault.Reason) int64 { return int64(stats.Reasons[r]) })
 }
 
 // countReason reads the counter of a reason of R1.
-func countReason(counts map[fault.Reason]uint64, word string) (script.Result, error) {
-	for _, known := range fault.Reasons() {
-		if string(known) == word {
-			return engine.Number(int64(counts[known])), nil
-		}
+func countReason(word string, of func(fault.Reason) int64) (script.Result, error) {
+	if r := fault.Reason(word); slices.Contains(fault.Reasons(), r) {
+		return engine.Number(of(r)), nil
 	}
-	return script.Result{}, fault.Invalidf("conform: count", "%s is no event and no reason", fmt.Sprintf("%q", word))
+	return script.Result{}, fault.Invalidf("conform: count", "%q is no event and no reason", word)
 }

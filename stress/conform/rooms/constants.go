@@ -2,6 +2,7 @@ package rooms
 
 import (
 	"context"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -90,7 +91,7 @@ func (x *constantCache) Close(ctx context.Context) error { return x.cache.Close(
 func (x *constantCache) Verbs() engine.Verbs {
 	const where = "dev context data "
 	verbs := engine.TallyVerbs()
-	for name, v := range (engine.Verbs{
+	maps.Copy(verbs, engine.Verbs{
 		"get":     {Least: 1, Most: 2, Options: where + "bytes as lease ref cost", Run: x.get},
 		"fulfil":  {Least: 2, Most: 2, Options: "bytes lease ref", Run: x.fulfil},
 		"fail":    {Least: 2, Most: 2, Run: x.fail},
@@ -104,9 +105,7 @@ func (x *constantCache) Verbs() engine.Verbs {
 		"count":   {Least: 1, Most: 1, Run: x.count},
 		"compile": {Least: 2, Most: 3, Options: where + engine.CreatorOptions, Flags: engine.CreatorFlags, Run: x.compile},
 		"execute": {Least: 1, Most: 1, Run: x.execute},
-	}) {
-		verbs[name] = v
-	}
+	})
 	return verbs
 }
 

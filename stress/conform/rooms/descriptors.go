@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	goruntime "runtime"
 	"slices"
 	"strconv"
@@ -78,7 +79,7 @@ func openDescriptors(c *engine.Call) (engine.Component, error) {
 		return nil, fault.Invalidf("conform: descriptors", "%s is no artefact cache", name)
 	}
 	d := &descriptors{cache: cache, ops: map[string]operation{}}
-	d.engine, err = primitive.NewEngine(primitive.Config{Cache: cache.cache, Library: d, Backend: "test", Identity: machineOf(c.World)})
+	d.engine, err = primitive.NewEngine(primitive.Config{Cache: cache.cache, Library: d, Backend: testBackend, Identity: machineOf(c.World)})
 	return d, err
 }
 
@@ -88,7 +89,7 @@ func (d *descriptors) Close(context.Context) error { return nil }
 func (d *descriptors) Verbs() engine.Verbs {
 	const asked = "id skip hint lane "
 	verbs := engine.TallyVerbs()
-	for name, v := range (engine.Verbs{
+	maps.Copy(verbs, engine.Verbs{
 		"op":        {Least: 1, Most: 1, Options: "kind dir impls valid alg resolves engine", Run: d.declare},
 		"desc":      {Least: 1, Most: 1, Options: asked, Run: d.describe},
 		"list":      {Least: 1, Most: 1, Options: asked, Run: d.list},
@@ -97,9 +98,7 @@ func (d *descriptors) Verbs() engine.Verbs {
 		"allocs":    {Least: 1, Most: 1, Options: asked, Run: d.allocs},
 		"count":     {Least: 1, Most: 1, Run: d.cache.count},
 		"blobid":    {Least: 1, Most: 1, Options: asked + "as", Run: d.blobID},
-	}) {
-		verbs[name] = v
-	}
+	})
 	return verbs
 }
 

@@ -2,7 +2,6 @@ package rooms
 
 import (
 	"context"
-	"strconv"
 	"strings"
 	"time"
 
@@ -180,5 +179,5 @@ func (e *executor) count(c *engine.Call) (script.Result, error) {
 	if !ok {
 		return script.Result{}, fault.Invalidf("conform: count", "%q, want compiles, blob_loads or launches", c.Arg(0))
 	}
-	return script.Say(strconv.FormatInt(n, 10)), nil
+	return engine.Number(n), nil
 }

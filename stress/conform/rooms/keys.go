@@ -2,6 +2,7 @@ package rooms
 
 import (
 	"bytes"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -65,9 +66,7 @@ func makeKey(c *engine.Call) (script.Result, error) {
 		if !ok {
 			return engine.Done(primitive.ErrInvalid)
 		}
-		for field, value := range base.text {
-			text[field] = value
-		}
+		maps.Copy(text, base.text)
 	}
 	var inputs []primitive.Input
 	for _, o := range c.Options() {

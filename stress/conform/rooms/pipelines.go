@@ -3,6 +3,7 @@ package rooms
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -104,7 +105,7 @@ func (p *pipelines) Verbs() engine.Verbs {
 	number := func(get func(*pipelinefile.Cache) int) engine.Verb {
 		return engine.Verb{Run: func(*engine.Call) (script.Result, error) { return engine.Number(get(p.now())), nil }}
 	}
-	for name, v := range (engine.Verbs{
+	maps.Copy(verbs, engine.Verbs{
 		"shader":      {Least: 2, Most: 2, Run: p.shader},
 		"unshader":    {Least: 1, Most: 1, Run: p.unshader},
 		"get":         {Least: 1, Most: 1, Options: engine.CreatorOptions + "opts spec raw lease", Flags: engine.CreatorFlags, Run: p.get},
@@ -115,9 +116,7 @@ func (p *pipelines) Verbs() engine.Verbs {
 		"clear":       {Run: func(*engine.Call) (script.Result, error) { p.now().Clear(); return engine.OK(), nil }},
 		"drivercache": {Run: p.driverCache},
 		"count":       {Least: 1, Most: 1, Run: p.count},
-	}) {
-		verbs[name] = v
-	}
+	})
 	return verbs
 }
 
@@ -258,9 +257,5 @@ func (p *pipelines) count(c *engine.Call) (script.Result, error) {
 	case "pipelines":
 		return engine.Number(m.Pipelines), nil
 	}
-	counts := map[fault.Reason]uint64{}
-	for reason, n := range m.Reasons {
-		counts[reason] = uint64(n)
-	}
-	return countReason(counts, c.Arg(0))
+	return countReason(c.Arg(0), func(r fault.Reason) int64 { return m.Reasons[r] })
 }

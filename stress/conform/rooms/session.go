@@ -3,6 +3,7 @@ package rooms
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 
@@ -115,7 +116,7 @@ func (p *session) Verbs() engine.Verbs {
 	number := func(get func() int64) engine.Verb {
 		return engine.Verb{Run: func(*engine.Call) (script.Result, error) { return engine.Number(get()), nil }}
 	}
-	for name, v := range (engine.Verbs{
+	maps.Copy(verbs, engine.Verbs{
 		"set":       {Least: 3, Most: 3, Options: "owner lane bytes cost", Run: p.set},
 		"get":       {Least: 2, Most: 2, Options: "owner lane lease", Run: p.get},
 		"run":       {Least: 2, Most: 2, Options: engine.CreatorOptions + "owner lane lease key", Flags: engine.CreatorFlags, Run: p.run},
@@ -133,9 +134,7 @@ func (p *session) Verbs() engine.Verbs {
 		"padding":   {Run: p.padding},
 		"advice":    {Options: "policy groups", Run: p.advice},
 		"count":     {Least: 1, Most: 1, Run: p.count},
-	}) {
-		verbs[name] = v
-	}
+	})
 	return verbs
 }
 

@@ -18,7 +18,6 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
 	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/stress/conform/engine"
 	"github.com/kiln-cache/kiln/stress/conform/outside"
@@ -65,11 +64,7 @@ func openStore(c *engine.Call) (engine.Component, error) {
 		Listen: s.listen,
 	}
 	if settings.StoreCapacity.Source == env.Environment {
-		if mib, counted := settings.StoreCapacity.Value.Value(); counted {
-			s.cfg.Capacity = limit.Of(mib << 20)
-		} else {
-			s.cfg.Capacity = settings.StoreCapacity.Value
-		}
+		s.cfg.Capacity = settings.StoreCapacity.Value.MiB()
 	}
 	var err error
 	if text, ok := c.Option("cap"); ok {
@@ -287,9 +282,5 @@ func (s *store) explain(c *engine.Call) (script.Result, error) {
 }
 
 func (s *store) count(c *engine.Call) (script.Result, error) {
-	counts := map[fault.Reason]uint64{}
-	for _, reason := range fault.Reasons() {
-		counts[reason] = uint64(s.now().Count(reason))
-	}
-	return countReason(counts, c.Arg(0))
+	return countReason(c.Arg(0), s.now().Count)
 }

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// MaxItems bounds a list, so that a slip of the pen does not fill the memory.
-const MaxItems = 1 << 17
+// maxItems bounds a list, so that a slip of the pen does not fill the memory.
+const maxItems = 1 << 17
 
 // Items reads a list of words and ranges separated by commas: 0..9, k0..k9,
 // a,b. Commas inside square brackets or string literals do not separate. A
@@ -56,8 +56,8 @@ func appendRange(items []string, item string) ([]string, error) {
 	if !okLo || !okHi || prefix != prefixTo {
 		return append(items, item), nil
 	}
-	if hi-lo >= MaxItems || int64(len(items))+hi-lo >= MaxItems {
-		return nil, fmt.Errorf("list %s has more than %d items", item, MaxItems)
+	if hi-lo >= maxItems || int64(len(items))+hi-lo >= maxItems {
+		return nil, fmt.Errorf("list %s has more than %d items", item, maxItems)
 	}
 	for n := lo; n <= hi; n++ {
 		items = append(items, prefix+strconv.FormatInt(n, 10))
