@@ -40,7 +40,7 @@ func TestShippedScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer list.Close()
-	expected, err := ReadExpected(list)
+	expected, err := readWaiting(list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestShippedScripts(t *testing.T) {
 			}
 			known[c.ID] = true
 			t.Run(filepath.Base(filepath.Dir(name))+"/"+filepath.Base(name)+"/"+c.ID, func(t *testing.T) {
-				switch o := expected.Judge(e.Run(name, c)); o.Result {
+				switch o := expected.judge(e.Run(name, c)); o.Result {
 				case engine.Fail:
 					t.Error(Failure(o))
 				case engine.Skip:
@@ -166,19 +166,19 @@ func TestWrongUsage(t *testing.T) {
 }
 
 func TestExpected(t *testing.T) {
-	e, err := ReadExpected(strings.NewReader("# head\n\nA the moon # why\nB it\n"))
+	e, err := readWaiting(strings.NewReader("# head\n\nA the moon # why\nB it\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ id, result, want string }{
 		{"A", engine.Fail, engine.Skip}, {"A", engine.Pass, engine.Fail}, {"X", engine.Fail, engine.Fail}, {"X", engine.Pass, engine.Pass}, {"B", engine.Skip, engine.Skip},
 	} {
-		if o := e.Judge(engine.Outcome{Case: tt.id, Result: tt.result}); o.Result != tt.want {
+		if o := e.judge(engine.Outcome{Case: tt.id, Result: tt.result}); o.Result != tt.want {
 			t.Errorf("%s %s is judged %s, want %s", tt.id, tt.result, o.Result, tt.want)
 		}
 	}
 	for _, bad := range []string{"A", "A x\nA y"} {
-		if _, err := ReadExpected(strings.NewReader(bad)); err == nil {
+		if _, err := readWaiting(strings.NewReader(bad)); err == nil {
 			t.Errorf("%q is let through", bad)
 		}
 	}

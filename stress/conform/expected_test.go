@@ -9,13 +9,13 @@ import (
 	"github.com/kiln-cache/kiln/stress/conform/engine"
 )
 
-// Expected are the cases that wait for a component, by ID, with what they wait
-// for. It is for tests only: the command knows no expected failures.
-type Expected map[string]string
+// waiting are the cases that wait for a component, by ID, with what they wait
+// for. The command knows no expected failures.
+type waiting map[string]string
 
-// ReadExpected reads lines `ID what it waits for`; # begins a comment.
-func ReadExpected(r io.Reader) (Expected, error) {
-	e := Expected{}
+// readWaiting reads lines `ID what it waits for`; # begins a comment.
+func readWaiting(r io.Reader) (waiting, error) {
+	e := waiting{}
 	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
 		text, _, _ := strings.Cut(lines.Text(), "#")
@@ -34,9 +34,9 @@ func ReadExpected(r io.Reader) (Expected, error) {
 	return e, lines.Err()
 }
 
-// Judge turns the failure of a listed case into a skip, and its success into a
+// judge turns the failure of a listed case into a skip, and its success into a
 // failure: then the list has to be mended.
-func (e Expected) Judge(o engine.Outcome) engine.Outcome {
+func (e waiting) judge(o engine.Outcome) engine.Outcome {
 	why, listed := e[o.Case]
 	switch {
 	case !listed:
