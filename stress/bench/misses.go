@@ -196,27 +196,19 @@ func missSlot(ctx context.Context, m maker, keys []artefact, goroutines int) (s 
 		return s, err
 	}
 	errs := make([]error, goroutines)
-	var ready, done sync.WaitGroup
-	release := make(chan struct{})
-	for g := range goroutines {
-		ready.Add(1)
-		done.Go(func() {
-			ready.Done()
-			<-release
-			for i := range keys {
-				if a, err := ask(i); err != nil || a != &keys[i] {
-					errs[g] = fmt.Errorf("%v: a value of %v, error %w", keys[i].key, a, err)
-					return
-				}
+	release, wait := lineUp(goroutines, func(g int) {
+		for i := range keys {
+			if a, err := ask(i); err != nil || a != &keys[i] {
+				errs[g] = fmt.Errorf("%v: a value of %v, error %w", keys[i].key, a, err)
+				return
 			}
-		})
-	}
-	ready.Wait()
+		}
+	})
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	began, cpu := time.Now(), cpuTime()
-	close(release)
-	done.Wait()
+	release()
+	wait()
 	wall := time.Since(began)
 	cpu = cpuTime() - cpu
 	runtime.ReadMemStats(&after)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -103,10 +104,8 @@ func newPicture(m machine, figures []figure) *picture {
 
 // with is the list with the item at its end, if it is new.
 func with[T comparable](list []T, item T) []T {
-	for _, have := range list {
-		if have == item {
-			return list
-		}
+	if slices.Contains(list, item) {
+		return list
 	}
 	return append(list, item)
 }
@@ -185,16 +184,7 @@ func (p *picture) panel(c draw.Canvas, entries int, left, top vg.Length) {
 
 // place is a figure's row, its line in the row, and its colour.
 func (p *picture) place(f figure) (row, line int, of color.NRGBA) {
-	for i, name := range p.rows {
-		if name == f.Bench {
-			row = i
-		}
-	}
-	for i, n := range p.counts {
-		if n == f.Goroutines {
-			line = i
-		}
-	}
+	row, line = slices.Index(p.rows, f.Bench), slices.Index(p.counts, f.Goroutines)
 	return row, line, series[line%len(series)]
 }
 

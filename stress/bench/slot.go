@@ -37,21 +37,13 @@ func slot(c contender, requests, goroutines int, length time.Duration, write fun
 	tracks := make([]track, goroutines)
 	due := make(chan struct{}, 1) // a batch of writes that is earned; a writer that is behind loses some
 	var over atomic.Bool
-	var ready, done sync.WaitGroup
-	release := make(chan struct{})
-	for g := range goroutines {
-		ready.Add(1)
-		done.Go(func() {
-			ready.Done()
-			<-release
-			if from := g * requests / goroutines; write == nil {
-				tracks[g].walk(c.find, from, requests, &over)
-			} else {
-				tracks[g].walkTimed(c.find, from, requests, &over, due)
-			}
-		})
-	}
-	ready.Wait()
+	release, wait := lineUp(goroutines, func(g int) {
+		if from := g * requests / goroutines; write == nil {
+			tracks[g].walk(c.find, from, requests, &over)
+		} else {
+			tracks[g].walkTimed(c.find, from, requests, &over, due)
+		}
+	})
 	s := sample{}
 	var failed error
 	var writer sync.WaitGroup
@@ -59,16 +51,33 @@ func slot(c contender, requests, goroutines int, length time.Duration, write fun
 		writer.Go(func() { s.Writes, failed = writeBatches(write, due, &over) })
 	}
 	began, cpu := time.Now(), cpuTime()
-	close(release)
+	release()
 	time.Sleep(length)
 	over.Store(true)
-	done.Wait()
+	wait()
 	wall := time.Since(began)
 	cpu = cpuTime() - cpu
 	close(due)
 	writer.Wait()
 	s.sum(tracks, wall, cpu)
 	return s, failed
+}
+
+// lineUp has goroutines ready to run do, each with its number, when release is
+// called; wait returns once all have ended.
+func lineUp(goroutines int, do func(g int)) (release, wait func()) {
+	var ready, done sync.WaitGroup
+	begin := make(chan struct{})
+	for g := range goroutines {
+		ready.Add(1)
+		done.Go(func() {
+			ready.Done()
+			<-begin
+			do(g)
+		})
+	}
+	ready.Wait()
+	return func() { close(begin) }, done.Wait
 }
 
 // walk asks for a batch at least, however late its goroutine came to run.
