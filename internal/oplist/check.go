@@ -45,7 +45,7 @@ func (op *Op) check(f fields) error {
 	return nil
 }
 
-// weights gives the operation's weights these roles if they have these shapes.
+// roles gives the operation's weights these roles if they have these shapes.
 // A shape of 0 at some place takes any size there.
 func (op *Op) roles(roles []Role, shapes ...[]int) (string, string) {
 	if len(op.Weights) < len(roles) {

@@ -161,16 +161,8 @@ func parseOp(file string, place int, line []byte, symbols map[string]string) (Op
 	if op.Name == "" {
 		return op, f, f.errorf("name", "empty; name each operation")
 	}
-	sources, err := f.list("src", 2)
-	if err != nil {
+	if op.Src, err = parseSources(f, symbols); err != nil {
 		return op, f, err
-	}
-	for n, raw := range sources {
-		dims, err := parseDims(raw, symbols)
-		if err != nil {
-			return op, f, f.errorf("src", "input %d: %v", n, err)
-		}
-		op.Src = append(op.Src, dims)
 	}
 	if op.Dst, err = parseDims(f.raw["dst"], symbols); err != nil {
 		return op, f, f.errorf("dst", "%v", err)
@@ -190,6 +182,20 @@ func parseOp(file string, place int, line []byte, symbols map[string]string) (Op
 		return op, f, f.errorf("attr", "%v", err)
 	}
 	return op, f, nil
+}
+
+func parseSources(f fields, symbols map[string]string) ([][]Dim, error) {
+	list, err := f.list("src", 2)
+	if err != nil {
+		return nil, err
+	}
+	sources := make([][]Dim, len(list))
+	for n, raw := range list {
+		if sources[n], err = parseDims(raw, symbols); err != nil {
+			return nil, f.errorf("src", "input %d: %v", n, err)
+		}
+	}
+	return sources, nil
 }
 
 func parseDims(raw json.RawMessage, symbols map[string]string) ([]Dim, error) {
