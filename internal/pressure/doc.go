@@ -9,5 +9,6 @@
 //
 // The sum may be above the limit for as long as a shrink takes, and for longer
 // where everything is in use. Then the next attempt waits until it has grown by
-// a 64th of the limit again.
+// a 64th of the limit again, or was within the limit. Of that it warns once, and
+// again only after the limit was met.
 package pressure

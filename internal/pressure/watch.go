@@ -22,7 +22,9 @@ type Config struct {
 type Watch struct {
 	cfg   Config
 	bytes atomic.Int64
-	alarm atomic.Int64 // the sum above which it shrinks; never below the limit
+	// alarm is the sum above which it shrinks. INVARIANT: it is above the limit
+	// from when that could not be met until the sum is within it.
+	alarm atomic.Int64
 
 	shrinks, freed atomic.Int64
 
@@ -48,8 +50,21 @@ func (w *Watch) Add(bytes int64) {
 	if w == nil {
 		return
 	}
-	if now := w.bytes.Add(bytes); bytes > 0 && now > w.alarm.Load() {
+	now := w.bytes.Add(bytes)
+	switch alarm := w.alarm.Load(); {
+	case bytes > 0 && now > alarm:
 		w.start()
+	case now <= w.cfg.Limit && alarm > w.cfg.Limit:
+		w.met()
+	}
+}
+
+// met has the limit hold again from here on.
+func (w *Watch) met() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.bytes.Load() <= w.cfg.Limit {
+		w.alarm.Store(w.cfg.Limit)
 	}
 }
 
@@ -66,30 +81,41 @@ func (w *Watch) start() {
 
 // run shrinks until the sum is within the limit or nothing more can go.
 func (w *Watch) run() {
-	for w.pass() {
+	stuck := false
+	for again := true; again; {
+		again, stuck = w.pass()
+	}
+	const patience = 64
+	now, limit := w.bytes.Load(), w.cfg.Limit
+	alarm := limit
+	if stuck && now > limit {
+		if w.alarm.Load() == limit { // it was met until now
+			w.cfg.Logger.Warn("memory: the limit cannot be met: all that is left is in use", "over", now-limit, "now", now, "limit", limit)
+		}
+		alarm = now + limit/patience
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	const patience = 64
-	alarm := w.cfg.Limit
-	if now := w.bytes.Load(); now > alarm {
-		alarm = now + w.cfg.Limit/patience
-	}
 	w.alarm.Store(alarm)
+	if now = w.bytes.Load(); now <= limit { // who freed that looked at the alarm before
+		alarm = limit
+		w.alarm.Store(alarm)
+	}
 	close(w.mu.running)
 	w.mu.running = nil
-	if now := w.bytes.Load(); now > alarm && !w.mu.closed { // it grew meanwhile, and saw a shrink at work
+	if now > alarm && !w.mu.closed { // it grew meanwhile, and saw a shrink at work
 		w.mu.running = make(chan struct{})
 		w.cfg.Go(w.run)
 	}
 }
 
-// pass is one round over the rooms. It reports whether another may help.
-func (w *Watch) pass() bool {
+// pass is one round over the rooms. It reports whether another may help, and
+// whether none can: nothing more can go.
+func (w *Watch) pass() (again, stuck bool) {
 	before := w.bytes.Load()
 	over := before - w.cfg.Limit
 	if over <= 0 || w.ended() {
-		return false
+		return false, false
 	}
 	ctx := context.Background()
 	rooms := w.cfg.Rooms()
@@ -116,7 +142,7 @@ func (w *Watch) pass() bool {
 		}
 	}
 	if gave == 0 {
-		return false
+		return false, true
 	}
 	now := w.bytes.Load()
 	var others int64
@@ -127,7 +153,7 @@ func (w *Watch) pass() bool {
 		"before", before, "now", now, "limit", w.cfg.Limit)
 	w.shrinks.Add(1)
 	w.freed.Add(gave)
-	return now > w.cfg.Limit
+	return now > w.cfg.Limit, false
 }
 
 func (w *Watch) ended() bool {

@@ -167,6 +167,44 @@ func TestPatience(t *testing.T) {
 	}
 }
 
+// A limit that cannot be met is said once, with the bytes it lacks, and again only
+// after it was met: by a shrink or by what others freed.
+func TestWarnsOnceWhereItCannotBeMet(t *testing.T) {
+	var log bytes.Buffer
+	w, r := house(t, 6400, &log)
+	grow := func(steps, bytes int64, warnings int, text string) {
+		t.Helper()
+		for range steps {
+			w.Add(bytes)
+			settle(t, w)
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != warnings || !strings.Contains(log.String(), text) {
+			t.Errorf("%d warnings, want %d with %q:\n%s", n, warnings, text, log.String())
+		}
+	}
+	grow(1, 6400, 0, "")
+	grow(1, 70, 1, "over=70 now=6470 limit=6400")
+	grow(5, 200, 1, "over=70") // it tries again, and says no more
+	grow(1, -2000, 1, "over=70")
+	grow(1, 930, 1, "over=70") // at the limit
+	grow(1, 5, 2, "over=5 ")   // and above, where it had been without a word
+	r[0].put(pressure.Item{Bytes: 300, Seconds: 1})
+	settle(t, w)
+	if got := r[0].left(); got != 0 {
+		t.Fatalf("%d bytes are left that could go", got)
+	}
+	grow(5, 200, 2, "over=5 ")
+	r[1].mu.Lock()
+	r[1].mu.items = []pressure.Item{{Bytes: 1100, Seconds: 1}} // of what was in use
+	r[1].mu.Unlock()
+	grow(1, 200, 2, "artefacts=0") // now that can go
+	if now := w.Stats().Bytes; now != 6505 {
+		t.Fatalf("%d bytes after all that could go went", now)
+	}
+	grow(1, -106, 2, "over=5 ")
+	grow(1, 2, 3, "over=1 ")
+}
+
 func TestNilWatch(t *testing.T) {
 	var w *pressure.Watch
 	w.Add(5)
