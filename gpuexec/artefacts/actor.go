@@ -273,9 +273,9 @@ func (m *resize) handle(s *shell) {
 		m.reply.Fail(fault.ErrClosed)
 		return
 	}
-	s.state.resize(m.entries, m.bytes)
+	err := s.state.resize(m.entries, m.bytes)
 	s.publishCapacity()
-	m.reply.Send(struct{}{})
+	m.reply.Answer(struct{}{}, err)
 }
 
 func (c *Cache) publishCapacity() {
@@ -292,8 +292,7 @@ func (m *dropOwner) handle(s *shell) {
 }
 
 func (m *addFloor) handle(s *shell) {
-	s.state.addFloor(m.owner, m.bytes)
-	m.reply.Send(struct{}{})
+	m.reply.Answer(struct{}{}, s.state.addFloor(m.owner, m.bytes))
 }
 
 func (m *offer) handle(s *shell) {

@@ -275,7 +275,8 @@ func (c *Cache) Capacity() (entries, bytes limit.Limit) {
 // SetCapacity changes the capacities that are given and leaves the others.
 // Lowering evicts exactly the surplus, least recently used first, before it
 // returns; 0 empties and disables the cache and every layer below. A negative
-// capacity is ErrInvalid and changes nothing.
+// capacity is ErrInvalid, one in bytes below the floors of all tenants, but for
+// 0, ErrTooLarge: both change nothing.
 func (c *Cache) SetCapacity(entries, bytes limit.Limit) error {
 	if err := (Config{Entries: entries, Bytes: bytes}).Validate(); err != nil {
 		return err

@@ -6,6 +6,7 @@ import "github.com/kiln-cache/kiln/internal/fault"
 // context's; found with errors.Is.
 var (
 	ErrInvalid     = fault.ErrInvalid     // an empty key, no creator, a negative capacity or size
+	ErrTooLarge    = fault.ErrTooLarge    // floors above the capacity in bytes
 	ErrClosed      = fault.ErrClosed      // the cache was closed
 	ErrCycle       = fault.ErrCycle       // a creator asked for its own key
 	ErrGoexit      = fault.ErrGoexit      // a creator called runtime.Goexit

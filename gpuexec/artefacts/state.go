@@ -149,11 +149,16 @@ func (s *state) shrinkBytes(n *node) bool {
 }
 
 // resize sets the capacities that are given and evicts exactly the surplus (C2).
-func (s *state) resize(entries, bytes limit.Limit) {
-	s.entries, s.bytes = entries.Or(s.entries), bytes.Or(s.bytes)
+// It changes nothing if the floors are more than the bytes.
+func (s *state) resize(entries, bytes limit.Limit) error {
+	bytes = bytes.Or(s.bytes)
+	if err := s.tenants.fit(0, bytes); err != nil {
+		return err
+	}
+	s.entries, s.bytes = entries.Or(s.entries), bytes
 	if s.disabled() {
 		s.empty()
-		return
+		return nil
 	}
 	for !s.entries.Allows(int64(s.size())) {
 		s.evict(s.surplus(either))
@@ -162,6 +167,7 @@ func (s *state) resize(entries, bytes limit.Limit) {
 		s.evict(s.surplus(landed))
 	}
 	s.trimKernels()
+	return nil
 }
 
 // empty evicts everything, here and in the kernel layer.

@@ -2,12 +2,15 @@ package artefacts
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
@@ -100,6 +103,9 @@ func discredit(p *atomic.Pointer[users], owner string) bool {
 }
 
 // tenants are the owners that have a floor.
+//
+// INVARIANT: their floors are together within the capacity in bytes, unless that
+// is 0 and nothing is kept at all.
 type tenants map[string]*tenant
 
 // tenant is one of them: what it uses has an order of its own, so that the
@@ -255,20 +261,47 @@ func (s *state) surplus(may func(*node) bool) *node {
 	return n
 }
 
+// floors is the sum of all.
+func (all tenants) floors() (bytes int64) {
+	for _, t := range all {
+		bytes += t.floor
+	}
+	return bytes
+}
+
+// fit refuses so many bytes more of floors than a capacity holds.
+func (all tenants) fit(more int64, capacity limit.Limit) error {
+	most, counted := capacity.Value()
+	if !counted || most == 0 {
+		most = math.MaxInt64
+	}
+	if floors := all.floors(); more > most-floors {
+		return fmt.Errorf("%w: floors of %d bytes, and %d more, in %v bytes: raise the capacity or lower the floors",
+			fault.ErrTooLarge, floors, more, capacity)
+	}
+	return nil
+}
+
 // addFloor raises or lowers the floor of an owner.
-func (s *state) addFloor(owner string, bytes int64) {
+func (s *state) addFloor(owner string, bytes int64) error {
+	if bytes > 0 {
+		if err := s.tenants.fit(bytes, s.bytes); err != nil {
+			return err
+		}
+	}
 	t := s.tenants[owner]
 	if t == nil {
 		t = new(tenant)
 		s.tenants[owner] = t
 	}
 	if t.floor += bytes; t.floor > 0 {
-		return
+		return nil
 	}
 	delete(s.tenants, owner)
 	for t.oldest != nil {
 		s.move(t.oldest, s.tenants.of(t.oldest))
 	}
+	return nil
 }
 
 // unused are the residents that nobody leases, the cheapest to make again first,
@@ -312,7 +345,9 @@ func (s *state) give(bytes int64, tier pressure.Tier) (freed pressure.Freed) {
 // bytes, or lowers it by a negative number. What only tenants above their floors
 // use goes first, and what nobody with a floor uses; where the floors of others
 // are all there is, a newcomer is not kept. An artefact used by several tenants
-// counts to the floor of one. Lowering a capacity heeds no floor.
+// counts to the floor of one. ErrTooLarge, and nothing is changed: the floors of
+// all would be more than the capacity in bytes. Lowering the capacity in entries
+// heeds no floor.
 func (c *Cache) AddFloor(owner string, bytes int64) error {
 	const op = "artefacts: floor"
 	if owner == "" {

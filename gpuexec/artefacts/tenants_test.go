@@ -1,7 +1,10 @@
 package artefacts
 
 import (
+	"errors"
 	"fmt"
+	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,6 +117,52 @@ func TestAgeAmongThoseAboveTheirFloors(t *testing.T) {
 	if f.has("a2") || f.has("y") || len(f.tenants) != 0 || f.size() != 4 {
 		t.Error("a floor taken back holds still")
 	}
+}
+
+// Floors that do not fit the bytes are refused, as is a capacity that does not
+// hold the floors; both change nothing. With 0 bytes nothing is kept anyway.
+func TestFloorsWithinBytes(t *testing.T) {
+	f := newFloors(20, 100)
+	refused := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "raise the capacity or lower the floors") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	taken := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	taken("a", f.addFloor("a", 80))
+	refused("b's 80 beside a's", f.addFloor("b", 80))
+	refused("all there is", f.addFloor("b", math.MaxInt64))
+	if len(f.tenants) != 1 {
+		t.Errorf("%d tenants after a refusal", len(f.tenants))
+	}
+	taken("b", f.addFloor("b", 20))
+	refused("one more", f.addFloor("a", 1))
+	for i := range 8 {
+		f.ask("a", fmt.Sprint("a", i), 10)
+	}
+	for i := range 9 {
+		f.ask("b", fmt.Sprint("b", i), 10)
+	}
+	refused("99 bytes", f.resize(limit.Of(1), limit.Of(99)))
+	if f.size() != 10 || f.bytes != limit.Of(100) || f.entries != limit.Of(20) || !f.has("a0") || !f.has("b8") {
+		t.Errorf("a refused capacity left %d entries of %v and %v", f.size(), f.entries, f.bytes)
+	}
+	taken("fewer entries", f.resize(limit.Of(9), limit.Limit{}))
+	taken("a lower floor", f.addFloor("b", -1))
+	taken("99 bytes", f.resize(limit.Limit{}, limit.Of(99)))
+	taken("nothing", f.resize(limit.Limit{}, limit.Of(0)))
+	taken("a floor where nothing is kept", f.addFloor("c", 7))
+	refused("less than with the new one", f.resize(limit.Limit{}, limit.Of(105)))
+	taken("enough", f.resize(limit.Limit{}, limit.Of(106)))
+	taken("no bound", f.resize(limit.Limit{}, limit.Unlimited))
+	taken("much", f.addFloor("a", math.MaxInt64-106))
+	refused("more than there are numbers", f.addFloor("b", 1))
 }
 
 // Where floors are all there is a newcomer is not kept; a tenant replaces its own.
