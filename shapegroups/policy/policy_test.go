@@ -150,6 +150,25 @@ func TestAnnounced(t *testing.T) {
 	}
 }
 
+// S7, S2: where all that could go is announced, what is needed sooner than the
+// last of it is kept, what is needed later is not.
+func TestWorthAmongAnnounced(t *testing.T) {
+	p := must(policy.New(policy.Config{Groups: 3, Keep: policy.Worth}))
+	run(p, 1, 2, 3)
+	p.Announce([]shapegroups.Shape{shape(3), shape(1), shape(4), shape(2), shape(5)})
+	for n, worth := range map[int]bool{4: true, 5: false, 6: false} {
+		if got := p.Worth(shape(n), nil); got != worth {
+			t.Errorf("%d: worth it %v, want %v", n, got, worth)
+		}
+	}
+	p.Announce([]shapegroups.Shape{shape(3), shape(1), shape(5)})
+	for _, n := range []int{4, 5} {
+		if !p.Worth(shape(n), nil) {
+			t.Errorf("%d: 2 is not announced and may go", n)
+		}
+	}
+}
+
 // S3: busy groups go after free ones, announced or not; fixed ones never.
 func TestStanding(t *testing.T) {
 	for _, kind := range policy.Kinds() {
@@ -263,6 +282,9 @@ func TestUnlimited(t *testing.T) {
 	}
 	if p.Remembered() > 64*64 {
 		t.Fatalf("%d shapes remembered, want at most 64 x 64", p.Remembered())
+	}
+	if p.Remembered() < 64*64 { // few residents do not make it forget more
+		t.Fatalf("%d shapes remembered with %d resident, want 64 x 64", p.Remembered(), p.Len())
 	}
 }
 
