@@ -32,7 +32,7 @@ type lookups struct {
 	names  []string
 	ids    []sessioncache.NameID
 	refs   []sessioncache.Ref
-	plain  *sessioncache.Session // the same with a policy that notes no lookups
+	plain  *sessioncache.Session // the same with the policy that heeds no use
 	rival  sync.Map
 	keys   []fullKey
 	order  []int // places of keys, spread

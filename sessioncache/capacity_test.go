@@ -50,6 +50,39 @@ func TestBytes(t *testing.T) { // G26, G30: S3, G2
 	want(t, "has", q.has(3, 4, 6), 3)
 }
 
+// A capacity below the floor is refused, by Open and afterwards, and nothing is
+// changed.
+func TestCapacityBelowFloor(t *testing.T) {
+	c := fifo(8)
+	c.Bytes, c.Floor = sessioncache.LimitOf(1000), sessioncache.Floor{Bytes: 900, Groups: 3}
+	p := open(t, c)
+	for i := 1; i <= 3; i++ {
+		if err := p.sized(i, "n", "v", 300); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := p.Capacity()
+	for _, n := range []int64{10, 899, 0} {
+		wantError(t, "bytes", p.SetBytes(bg, sessioncache.LimitOf(n)), sessioncache.ErrInvalid)
+	}
+	for _, n := range []int64{2, 0} {
+		wantError(t, "groups", p.SetGroups(bg, sessioncache.LimitOf(n)), sessioncache.ErrInvalid)
+	}
+	want(t, "capacity", p.Capacity(), before)
+	want(t, "bytes", p.Bytes(), 900)
+	if err := errors.Join(p.SetBytes(bg, sessioncache.LimitOf(900)), p.SetGroups(bg, sessioncache.LimitOf(3))); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "has", p.has(1, 2, 3), 3)
+	for _, below := range []sessioncache.Config{
+		{Bytes: sessioncache.LimitOf(10), Floor: sessioncache.Floor{Bytes: 900}},
+		{Groups: sessioncache.LimitOf(2), Floor: sessioncache.Floor{Groups: 3}},
+	} {
+		_, err := sessioncache.Open(below)
+		wantError(t, "open", err, sessioncache.ErrInvalid)
+	}
+}
+
 func TestEmptyGroupsCount(t *testing.T) { // F9, G9: also before anything is written
 	p := open(t, fifo(2))
 	for i := 1; i <= 5; i++ {

@@ -86,14 +86,14 @@ func (c Config) Validate() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if err := errors.Join(c.Groups.Validate(), c.Bytes.Validate(), c.checkFloor(), kindErr, keepErr); err != nil {
+	if err := errors.Join(c.Groups.Validate(), c.Bytes.Validate(), c.Floor.within(Capacity{c.Groups, c.Bytes}), kindErr, keepErr); err != nil {
 		return c, failed("open", c.Name, err)
 	}
 	return c, nil
 }
 
-func (c Config) checkFloor() error {
-	f := c.Floor
+// within refuses a floor that is none or above the capacity.
+func (f Floor) within(c Capacity) error {
 	switch {
 	case f.Bytes < 0 || f.Groups < 0:
 		return fault.Invalidf(room+"floor", "%d bytes and %d groups: neither may be negative", f.Bytes, f.Groups)

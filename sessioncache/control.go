@@ -43,22 +43,29 @@ func (s *Session) Hold(owner string) error {
 
 // Announce tells which shapes the waiting requests need, soonest first, in place
 // of what was announced before. Their groups stay while any other can go.
+// ErrInvalid: one of them is no shape or cannot be bucketed; what was announced
+// before stands.
 func (s *Session) Announce(shapes ...shapegroups.Shape) error {
+	const op = "announce"
 	compiled := make([]shapegroups.Shape, len(shapes))
 	for i, shape := range shapes {
+		if shape.IsZero() {
+			return noShape(op)
+		}
 		var err error
 		if compiled[i], err = s.published.bucket.Map(shape); err != nil {
-			return failed("announce", shape.String(), err)
+			return failed(op, shape.String(), err)
 		}
 	}
 	if !s.send(announce{shapes: compiled}) || s.closed.Load() {
-		return failed("announce", "", ErrClosed)
+		return failed(op, "", ErrClosed)
 	}
 	return nil
 }
 
 // SetGroups changes the capacity in groups; lowering it evicts the surplus, by
-// the policy, and 0 disables caching. ErrInvalid if negative or not given.
+// the policy, and 0 disables caching. ErrInvalid, and nothing is changed, if
+// negative, not given or below the session's floor.
 func (s *Session) SetGroups(ctx context.Context, groups Limit) error {
 	return s.resize(ctx, "set groups", groups, Limit{})
 }
@@ -90,7 +97,8 @@ func (s *Session) Objects() int64 { return s.published.objects.Load() }
 func (s *Session) Bytes() int64 { return s.published.bytes.Load() }
 
 // Advice says what the acquisitions of late, up to 8,192 of them, would have
-// been with another policy and capacity (SPEC S5). It waits for no creator.
+// been with another policy and capacity (SPEC S5). Only what Acquire was asked
+// for counts, once a model run: see Stream. It waits for no creator.
 func (s *Session) Advice(ctx context.Context, kind string, groups int) (simulate.Result, error) {
 	const op = "advice"
 	var stream []shapegroups.Shape
@@ -102,8 +110,10 @@ func (s *Session) Advice(ctx context.Context, kind string, groups int) (simulate
 	return r, failed(op, "", err)
 }
 
-// Stream is the shapes of the acquisitions of late as they were asked, oldest
-// first, up to 8,192 of them: what package advice works on.
+// Stream is the shapes given to Acquire of late as they were asked, oldest first,
+// up to 8,192 of them: what package advice works on. Lookups by full key and Set
+// are requests for the policy and the thrash warning, and not in the stream: a
+// model run makes one for each of its names, as many as the model has.
 func (s *Session) Stream(ctx context.Context) (stream []shapegroups.Shape, err error) {
 	err = s.look(ctx, "stream", func(st *state) { stream = st.requests.acquired.Asked() })
 	return stream, err

@@ -49,6 +49,25 @@ func TestShrink(t *testing.T) {
 	want(t, "closed", len(s.Offer(bg)), 0)
 }
 
+// The groups of a floor are offered with it, even where it has no bytes.
+func TestOfferKeepsGroupsOfTheFloor(t *testing.T) {
+	c := tenant(nil, 0, 1000)
+	c.Floor.Groups = 4
+	s := open(t, c)
+	for n := 1; n <= 6; n++ {
+		if err := s.sized(n, "x", "v", 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tiers := make(map[pressure.Tier]int)
+	for _, it := range s.Offer(bg) {
+		tiers[it.Tier]++
+	}
+	want(t, "offered above the floor", tiers[pressure.Spare], 2)
+	want(t, "offered below it", tiers[pressure.Floors], 4)
+	want(t, "given above the floor", s.Shrink(bg, 1000, pressure.Spare), pressure.Freed{Bytes: 20})
+}
+
 // G4, G9: a byte is counted for the memory limit from its making to its free, as
 // long as a lease or a handle keeps it, and once.
 func TestMemoryCounts(t *testing.T) {

@@ -14,7 +14,8 @@ type Stats struct {
 	Evicted  uint64 // groups that went to make room
 	Thrash   uint64 // warnings: the working set is above the capacity (SPEC S5)
 
-	// Elements of the shapes acquired, as asked and as compiled (SPEC S4).
+	// Elements of the shapes given to Acquire, as asked and as compiled (SPEC S4):
+	// what model runs computed. A lookup by full key computes nothing.
 	Useful, Padded int64
 }
 
@@ -38,8 +39,7 @@ func (s *Session) Stats(ctx context.Context) (Stats, error) {
 	return r, nil
 }
 
-// Padding is the number of elements of all shapes acquired, as asked and as
-// compiled for them.
+// Padding is Useful and Padded of Stats.
 func (s *Session) Padding(ctx context.Context) (useful, padded int64, err error) {
 	r, err := s.Stats(ctx)
 	return r.Useful, r.Padded, err

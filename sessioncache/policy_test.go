@@ -171,6 +171,40 @@ func TestAdvice(t *testing.T) { // S12, S13: S5
 	}
 }
 
+// S2, S4: what is announced is what was asked, what stays is what is compiled
+// for it.
+func TestAnnouncedBucketed(t *testing.T) {
+	c := bucketed(t, "multiple:16")
+	c.Policy, c.Groups = "fifo", sessioncache.LimitOf(3)
+	p := open(t, c)
+	p.runs(16, 32, 48)
+	p.announce(5, 20)
+	p.runs(64)
+	want(t, "has", p.has(16, 32, 64), 3)
+
+	// What is refused leaves in force what was announced before.
+	wantError(t, "the zero Shape", p.Announce(shape(t, 64), shapegroups.Shape{}), sessioncache.ErrInvalid)
+	p.runs(80)
+	want(t, "has", p.has(16, 32, 80), 3)
+}
+
+// S5: what hits is a request, too, with every policy: few misses are no thrash,
+// however few others were noted.
+func TestHitsAreNoThrash(t *testing.T) {
+	for _, kind := range []string{"fifo", "lru", "sieve", "duel"} {
+		p, q := open(t, capacity(kind, 4)), open(t, capacity(kind, 4))
+		for i := range 200 {
+			p.set(i%6, "n", "v")
+			for range 100 {
+				want(t, "get", p.get(i%6, "n"), "v")
+			}
+			q.set(i%12, "n", "v")
+		}
+		want(t, kind+": warnings at one miss in a hundred", p.stats().Thrash, 0)
+		want(t, kind+": warnings at nothing but misses", q.stats().Thrash, 1)
+	}
+}
+
 func TestThrash(t *testing.T) { // S14: S5
 	p, q := open(t, capacity("", 4)), open(t, capacity("", 12))
 	for i := range 600 {

@@ -127,7 +127,7 @@ func (p *published) newGroup(compiled shapegroups.Shape) *group {
 type asked struct {
 	shape    shapegroups.Shape // as asked
 	compiled shapegroups.Shape // after bucketing
-	acquired bool              // by Acquire: counts for padding and advice
+	acquired bool              // by Acquire: a model run, which counts for padding and advice
 
 	policy *policy.Group // what the policy answered last; the actor's
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/recency"
 	"github.com/kiln-cache/kiln/shapegroups"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 // Session is the cache of one predictor, executor or tenant. Make it with Open
@@ -21,7 +20,6 @@ type Session struct {
 	state     *state // the actor's
 	actor     *actors.Ref[message]
 	log       *recency.Log[asked]
-	noting    bool         // lookups matter to the policy
 	behind    atomic.Int32 // segments of the log that were filled since it was drained
 	bin       *bin
 
@@ -62,7 +60,6 @@ func Open(c Config) (*Session, error) {
 		name:      c.Name,
 		published: p,
 		state:     st,
-		noting:    c.Policy != string(policy.FIFO),
 		bin:       b,
 		done:      make(chan struct{}),
 	}
@@ -141,7 +138,7 @@ func (s *Session) leave(g *group, phase uint32) {
 // use is the note for a request that needs a turn.
 func (s *Session) use(op string, shape shapegroups.Shape, how int) (*asked, error) {
 	if shape.IsZero() {
-		return nil, fault.Invalidf(room+op, "the zero Shape: make one with shapegroups.Of")
+		return nil, noShape(op)
 	}
 	if s.closed.Load() {
 		return nil, failed(op, shape.String(), ErrClosed)
@@ -169,7 +166,7 @@ func (s *Session) lookup(shape shapegroups.Shape) *group {
 		}
 		return g
 	}
-	if g != nil && s.noting {
+	if g != nil {
 		s.note(use)
 	}
 	return g
@@ -184,8 +181,8 @@ const drainEvery = 8
 // can outrun the policy, and neither may they wait nor the log grow for ever.
 const farthestBehind = 1 << 12
 
-// note has the policy see a use. Beyond a million uses that it has not seen yet
-// further ones are lost, until it has caught up.
+// note has the policy and the thrash warning see a use. Beyond a million uses
+// that they have not seen yet further ones are lost, until they have caught up.
 func (s *Session) note(use *asked) {
 	if s.behind.Load() < farthestBehind {
 		s.log.Note(use)
@@ -251,6 +248,10 @@ func (s *Session) Set(ctx context.Context, shape shapegroups.Shape, name string,
 		s.discard(v)
 	}
 	return failed(op, name, err)
+}
+
+func noShape(op string) error {
+	return fault.Invalidf(room+op, "the zero Shape: make one with shapegroups.Of")
 }
 
 func checkName(op, name string) error {

@@ -225,7 +225,8 @@ func (s *state) drop(n *node) {
 	}
 }
 
-// resize sets the capacity that is given and evicts the surplus.
+// resize sets the capacity that is given and evicts the surplus. It changes
+// nothing if that is negative or below the floor.
 func (s *state) resize(groups, bytes Limit) error {
 	if s.closed {
 		return fault.ErrClosed
@@ -235,6 +236,9 @@ func (s *state) resize(groups, bytes Limit) error {
 	n, err := policyGroups(c.Groups)
 	if err == nil {
 		err = c.Bytes.Validate()
+	}
+	if err == nil {
+		err = s.floor.within(c)
 	}
 	if err == nil {
 		err = s.policy.SetGroups(n)
