@@ -1,12 +1,14 @@
 package kiln
 
 import (
+	"errors"
 	"log/slog"
 
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
@@ -60,6 +62,26 @@ type Config struct {
 	Compiling func(gpuexec.CompileEvent)       // told of compiles that take long
 	Lookup    func(name string) (string, bool) // the environment, read once by Open; nil = the process's
 	Logger    *slog.Logger                     // nil = silent
+}
+
+// validate names every capacity that is none, as ErrInvalid.
+func (c Config) validate() error {
+	var errs []error
+	for _, l := range []struct {
+		field string
+		given Limit
+	}{
+		{"ArtefactEntries", c.ArtefactEntries}, {"ArtefactBytes", c.ArtefactBytes}, {"CPUConstants", c.CPUConstants},
+		{"GPUConstants", c.GPUConstants}, {"StoreCapacity", c.StoreCapacity}, {"SessionBytes", c.SessionBytes},
+	} {
+		if err := l.given.Validate(); err != nil {
+			errs = append(errs, &fault.Error{Op: "kiln: open", Key: l.field, Err: err})
+		}
+	}
+	if c.Workers < 0 {
+		errs = append(errs, fault.Invalidf("kiln: open", "Workers is %d: want 0 or more", c.Workers))
+	}
+	return errors.Join(errs...)
 }
 
 // settings is the environment with what the config says over it.

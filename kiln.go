@@ -13,7 +13,6 @@ import (
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -56,14 +55,15 @@ type opening struct {
 }
 
 // Open starts a runtime. It reads the environment once; what it refuses there
-// is logged and left at its default. On an error nothing stays open.
+// is logged and left at its default. ErrInvalid names the fields of the config
+// that are wrong. On an error nothing stays open.
 func Open(cfg Config) (*Runtime, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
 	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: cfg.Logger, closed: make(chan struct{})}
 	if r.logger == nil {
 		r.logger = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Workers < 0 {
-		return nil, fault.Invalidf("kiln: open", "%d workers, want 0 or more", cfg.Workers)
 	}
 	for _, refused := range r.settings.Refusals {
 		r.logger.Warn("kiln: environment", "refused", refused.String())
@@ -160,9 +160,10 @@ func (r *Runtime) SessionDefaults() sessioncache.Config {
 }
 
 // Session opens a session, which the runtime closes if nobody else does. Its
-// pool and its memory limit are the runtime's unless it brings others. One with a
-// floor in bytes must have a name: what it uses of the artefacts counts to the
-// same floor there, under that name as its owner.
+// pool, its memory limit and its logger are the runtime's unless it brings others.
+// One with a floor in bytes must have a name: what it uses of the artefacts counts
+// to the same floor there, under that name as its owner. ErrTooLarge: the floors
+// of all are more than Config.SessionBytes or Config.ArtefactBytes.
 func (r *Runtime) Session(cfg sessioncache.Config) (*Session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

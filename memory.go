@@ -1,7 +1,6 @@
 package kiln
 
 import (
-	"context"
 	"os"
 	"sync"
 
@@ -87,23 +86,25 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 	if cfg.Memory == nil {
 		cfg.Memory = r.memory
 	}
+	if cfg.Logger == nil {
+		cfg.Logger = r.logger
+	}
 	floor := cfg.Floor.Bytes
 	if floor > 0 && cfg.Name == "" {
 		return nil, fault.Invalidf("kiln: session", "a floor of %d bytes without a name: give the session one, so that its artefacts count to it", floor)
 	}
-	cache, err := sessioncache.Open(cfg)
-	if err != nil {
+	s := &Session{runtime: r, leave: func() {}}
+	if floor > 0 { // before the pool's, for which others may have to give
+		if err := r.artefacts.AddFloor(cfg.Name, floor); err != nil {
+			return nil, err
+		}
+		s.owner = cfg.Name
+		s.leave = sync.OnceFunc(func() { _ = r.artefacts.AddFloor(cfg.Name, -floor) }) // closed: there is no floor any more
+	}
+	var err error
+	if s.Session, err = sessioncache.Open(cfg); err != nil {
+		s.leave()
 		return nil, err
 	}
-	s := &Session{Session: cache, runtime: r, leave: func() {}}
-	if floor == 0 {
-		return s, nil
-	}
-	if err := r.artefacts.AddFloor(cfg.Name, floor); err != nil {
-		_ = cache.Close(context.Background()) // it is empty, and nothing is to be told of it
-		return nil, err
-	}
-	s.owner = cfg.Name
-	s.leave = sync.OnceFunc(func() { _ = r.artefacts.AddFloor(cfg.Name, -floor) }) // closed: there is no floor any more
 	return s, nil
 }

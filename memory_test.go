@@ -197,6 +197,94 @@ func TestMemoryLimitSettings(t *testing.T) {
 	}
 }
 
+// A capacity that is none is refused by the name of its field, all at once.
+func TestBadConfigNamesTheField(t *testing.T) {
+	bad := kiln.LimitOf(-1)
+	for field, cfg := range map[string]kiln.Config{
+		"ArtefactEntries": {ArtefactEntries: bad},
+		"ArtefactBytes":   {ArtefactBytes: bad},
+		"CPUConstants":    {CPUConstants: bad},
+		"GPUConstants":    {GPUConstants: bad},
+		"StoreCapacity":   {StoreCapacity: bad},
+		"SessionBytes":    {SessionBytes: bad},
+		"Workers":         {Workers: -1},
+	} {
+		cfg.Lookup = environment(nil)
+		if _, err := kiln.Open(cfg); !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	_, err := kiln.Open(kiln.Config{ArtefactBytes: bad, SessionBytes: bad, Lookup: environment(nil)})
+	if err == nil || !strings.Contains(err.Error(), "ArtefactBytes") || !strings.Contains(err.Error(), "SessionBytes") {
+		t.Errorf("two at once: %v", err)
+	}
+}
+
+// Floors that the artefacts cannot give are refused, before the sessions' pool is
+// asked for them, and leave nothing behind.
+func TestFloorsAboveTheArtefacts(t *testing.T) {
+	r := open(t, kiln.Config{ArtefactBytes: kiln.LimitOf(100), SessionBytes: kiln.LimitOf(200)})
+	tenant := func(name string, floor int64, policy string) (*kiln.Session, error) {
+		return r.Session(sessioncache.Config{Name: name, Floor: sessioncache.Floor{Bytes: floor}, Policy: policy})
+	}
+	a, err := tenant("a", 80, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loud, err := tenant("loud", 0, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set(t, loud, 1, 120, time.Second)
+	if _, err := tenant("b", 80, ""); !errors.Is(err, kiln.ErrTooLarge) {
+		t.Errorf("floors of 160 in 100 bytes of artefacts: %v", err)
+	}
+	if loud.Bytes() != 120 {
+		t.Errorf("a refused floor left others %d bytes of 120", loud.Bytes())
+	}
+	if err := r.Artefacts().SetCapacity(kiln.Limit{}, kiln.LimitOf(79)); !errors.Is(err, kiln.ErrTooLarge) {
+		t.Errorf("79 bytes under a floor of 80: %v", err)
+	}
+	if _, err := tenant("c", 20, "none such"); !errors.Is(err, kiln.ErrInvalid) {
+		t.Errorf("a session that cannot be opened: %v", err)
+	}
+	b, err := tenant("b", 20, "")
+	if err != nil {
+		t.Errorf("a failed open keeps its floor: %v", err)
+	}
+	if err := errors.Join(a.Close(ctx), b.Close(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tenant("d", 100, ""); err != nil {
+		t.Errorf("all floors given back: %v", err)
+	}
+}
+
+// S5: a thrash warning reaches who gave the runtime a logger and the session none.
+func TestSessionLogsToTheRuntime(t *testing.T) {
+	log, own := new(lines), new(lines)
+	r := open(t, kiln.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	for _, logger := range []*slog.Logger{nil, slog.New(slog.NewTextHandler(own, nil))} {
+		s, err := r.Session(sessioncache.Config{Name: "small", Groups: kiln.LimitOf(4), Logger: logger})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range int64(200) {
+			set(t, s, i%12, 1, 0)
+		}
+		stats, err := s.Stats(ctx)
+		if err != nil || stats.Thrash != 1 {
+			t.Fatalf("%d warnings, %v: the stream proves nothing", stats.Thrash, err)
+		}
+		if err := s.Close(ctx); err != nil { // its last turn has ended
+			t.Fatal(err)
+		}
+	}
+	if log.count("session: thrash") != 1 || own.count("session: thrash") != 1 {
+		t.Errorf("%d warnings in the runtime's log, %d in the session's own, want 1 each", log.count("session: thrash"), own.count("session: thrash"))
+	}
+}
+
 // A tenant's floor holds in the sessions' pool and among the artefacts.
 func TestTenantFloor(t *testing.T) {
 	r := open(t, kiln.Config{SessionBytes: kiln.LimitOf(1000), ArtefactEntries: kiln.LimitOf(20)})
