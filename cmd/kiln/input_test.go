@@ -155,7 +155,7 @@ func TestWrongTrace(t *testing.T) {
 		"none.csv":     {"len\n", []string{"none.csv", "no request"}},
 		"zero.csv":     {"len\n3\n0\n", []string{"zero.csv", "request 2 has the len 0", "want at least 1 token"}},
 		"binary.csv":   {"\x00\xff\x01\"\xfe\n\x02,\x03\n", []string{"binary.csv:1", "CSV", "column len"}},
-		"nolen.csv":    {"a,b\n1,2\n", []string{"nolen.csv:1", `no column "len"`, "CSV"}},
+		"nolen.csv":    {"a,b\n1,2\n", []string{"nolen.csv:1", `no column "len"`, "CSV", "whose header names a column len"}},
 		"twice.csv":    {"len,len\n1,2\n", []string{"twice.csv:1", `two columns "len"`}},
 		"ragged.csv":   {"len,out\n1,2\n3\n", []string{"ragged.csv:3", "wrong number of fields"}},
 		"cut.csv.gz":   {zipped[:len(zipped)/2], []string{"cut.csv.gz", "cut short"}},
@@ -183,7 +183,8 @@ func TestWrongTrace(t *testing.T) {
 		refused(t, []string{"shapes", "simulate", "--key", "exact", "--trace", path}, "--trace: ", path, word)
 	}
 	// The second key needs columns that the trace has not: no line of the first appears.
-	refused(t, []string{"shapes", "simulate", "--key", "exact,pair:exact", "--trace", file(t, "lens.csv", "len\n3\n")}, "lens.csv:1", `no column "batch"`)
+	refused(t, []string{"shapes", "simulate", "--key", "exact,pair:exact", "--trace", file(t, "lens.csv", "len\n3\n")}, "lens.csv:1", `no column "batch"`,
+		"whose header names the columns batch and max_len")
 }
 
 // A model file that is not whole is refused with its name, the line and the

@@ -54,8 +54,8 @@ type check struct {
 }
 
 // replay opens the runtime, runs every pass, and closes everything again.
-func (j *job) replay(ctx context.Context, c *call) (run *report.Run, recorders []*report.Recorder, err error) {
-	r := &replayer{job: j, progress: report.NewProgress(c.stderr)}
+func (j *job) replay(ctx context.Context, progress *report.Progress) (run *report.Run, recorders []*report.Recorder, err error) {
+	r := &replayer{job: j, progress: progress}
 	defer r.progress.Clear()
 	j.config.Compiling = r.compiles
 	if r.runtime, err = kiln.Open(j.config); err != nil {
@@ -149,6 +149,7 @@ type before struct {
 	constants      encoder.Constants
 	useful, padded int64
 	evicted        int64
+	thrash         int64
 }
 
 func (r *replayer) pass(ctx context.Context, name string) (*report.Pass, *report.Recorder, error) {
@@ -319,6 +320,7 @@ func (r *replayer) counted(ctx context.Context) (before, error) {
 		}
 		b.useful, b.padded = b.useful+stats.Useful, b.padded+stats.Padded
 		b.evicted += int64(stats.Evicted)
+		b.thrash += int64(stats.Thrash)
 	}
 	return b, nil
 }
@@ -332,7 +334,7 @@ func (r *replayer) count(ctx context.Context, p *report.Pass, was before) error 
 	for _, l := range r.lanes {
 		p.GroupsResident += l.session.Groups()
 	}
-	p.GroupsEvicted = now.evicted - was.evicted
+	p.GroupsEvicted, p.Thrash = now.evicted-was.evicted, now.thrash-was.thrash
 	p.ResidentBytes = r.runtime.Artefacts().Bytes()
 	p.Padding = report.Padding{Useful: now.useful - was.useful, Padded: now.padded - was.padded}
 	p.Constants = report.Constants{Entries: int64(r.engine.Entries()), Bytes: int64(r.engine.Size()),

@@ -121,8 +121,10 @@ func runCommand(ctx context.Context, c *call) error {
 	if err != nil {
 		return usageError{err}
 	}
+	progress := report.NewProgress(c.stderr)
+	c.stderr = progress // what is logged does not run into it
 	j.config.Logger = c.logger()
-	run, recorders, err := j.replay(ctx, c)
+	run, recorders, err := j.replay(ctx, progress)
 	if err != nil {
 		return err
 	}
@@ -281,7 +283,7 @@ func requests(file string) (all []trace.Request, err error) {
 		return trace.ReadRequests(name, bytes.NewReader(text))
 	}
 	if all, err = trace.Requests(file); err != nil {
-		return nil, readable(err)
+		return nil, readable(err, requestColumns)
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("%s: no request behind its header: want one a line", file)
@@ -294,10 +296,17 @@ func requests(file string) (all []trace.Request, err error) {
 	return all, nil
 }
 
-// readable adds what a trace is to an error that shows a file to be none.
-func readable(err error) error {
+// The columns that a trace must have, by what its rows are.
+const (
+	requestColumns = "a column len"
+	batchColumns   = "the columns batch and max_len"
+)
+
+// readable adds what a trace with these columns is to an error that shows a file
+// to be none.
+func readable(err error, columns string) error {
 	if bad, ok := errors.AsType[*trace.Error](err); ok && bad.Line <= 1 && errors.Is(err, kiln.ErrInvalid) {
-		return fmt.Errorf("%w; a trace is CSV, or that gzipped, whose header names a column len", err)
+		return fmt.Errorf("%w; a trace is CSV, or that gzipped, whose header names %s", err, columns)
 	}
 	return err
 }

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"image/png"
-	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,16 +11,34 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
-	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // tiny is a run of the smallest model.
 var tiny = []string{"run", "--model", "bert_tiny_l2_h128"}
 
-// replayed is a run's JSON.
+// replayed is a run's JSON, of one that warns of nothing.
 func replayed(t *testing.T, args ...string) *report.Run {
 	t.Helper()
-	text := done(t, append(args, "--json")...)
+	run, warnings := warned(t, args...)
+	if len(warnings) > 0 {
+		t.Fatalf("kiln %s: stderr %q", strings.Join(args, " "), warnings)
+	}
+	return run
+}
+
+// warned is a run's JSON and the lines on stderr, warnings all of them.
+func warned(t *testing.T, args ...string) (*report.Run, []string) {
+	t.Helper()
+	code, text, errs := invoke(append(args, "--json")...)
+	if code != exitDone {
+		t.Fatalf("kiln %s: exit %d, stderr %q", strings.Join(args, " "), code, errs)
+	}
+	warnings := slices.Collect(strings.Lines(errs))
+	for _, line := range warnings {
+		if !strings.Contains(line, "\tWARN\t") {
+			t.Fatalf("kiln %s: stderr %q", strings.Join(args, " "), errs)
+		}
+	}
 	if strings.Count(text, "\n") != 1 {
 		t.Fatalf("not one line: %q", text)
 	}
@@ -33,7 +49,7 @@ func replayed(t *testing.T, args ...string) *report.Run {
 	if len(run.Passes) == 0 {
 		t.Fatalf("no pass in %s", text)
 	}
-	return &run
+	return &run, warnings
 }
 
 // fields lists the names of a JSON object and of those inside it, in their order.
@@ -81,7 +97,7 @@ func TestJSONFields(t *testing.T) {
 		args []string
 	}{
 		{"{version,device,model,policy,bucket,groups,sessions,passes[{name,requests,truncated,errors,seconds,latency_ms{p50,p90,p99,max}," +
-			"hits{held,group,session,artefact,disk,fleet},joined,compiles,compile_seconds,seconds_saved,groups_evicted,groups_resident,resident_bytes," +
+			"hits{held,group,session,artefact,disk,fleet},joined,compiles,compile_seconds,seconds_saved,groups_evicted,thrash,groups_resident,resident_bytes," +
 			"constants{entries,bytes,hits,owners,bypass},padding{useful,padded},peak_rss_bytes,output_sha256,max_abs_error}]}",
 			append(tiny, "--requests", "2", "--passes", "1")},
 		{"{trace,key,capacity,policy,announce,keep,waiting,requests,hits,hit_ratio,distinct}", []string{"shapes", "simulate", "--trace", trace, "--key", "exact"}},
@@ -173,14 +189,19 @@ func TestOutputsDependOnRequestsAlone(t *testing.T) {
 	base := append(tiny, "--requests", "32")
 	want := replayed(t, base...).Passes[0].OutputSHA256
 	same := func(what string, recompiles bool, args ...string) *report.Run {
-		run := replayed(t, append(base[:len(base):len(base)], args...)...)
+		run, warnings := warned(t, append(base[:len(base):len(base)], args...)...)
+		thrash := 0
 		for i, p := range run.Passes {
+			thrash += int(p.Thrash)
 			if p.OutputSHA256 != want {
 				t.Errorf("%s, pass %s: other outputs", what, p.Name)
 			}
 			if i > 0 && p.Compiles != 0 && !recompiles {
 				t.Errorf("%s, pass %s: %d compiles", what, p.Name, p.Compiles)
 			}
+		}
+		if len(warnings) != thrash { // S5: each is told, and of nothing else
+			t.Errorf("%s: %d thrash warnings, on stderr %q", what, thrash, warnings)
 		}
 		return run
 	}
@@ -222,71 +243,6 @@ func TestOutputsDependOnRequestsAlone(t *testing.T) {
 	if got := replayed(t, append(base, "--seed", "2", "--passes", "1")...).Passes[0].OutputSHA256; got == want {
 		t.Error("another seed gives the same outputs")
 	}
-}
-
-// E8 for what bounds memory: the outputs stay, and each bound is seen to bind.
-func TestMemoryBounds(t *testing.T) {
-	base := append(slices.Clone(tiny), "--requests", "32")
-	free := replayed(t, base...).Passes[1]
-	for _, c := range []struct {
-		args  string
-		binds func(p report.Pass) bool
-	}{
-		{"--session-bytes 200000", func(p report.Pass) bool { return p.GroupsEvicted > 0 && p.GroupsResident < free.GroupsResident }},
-		{"--session-bytes 0", func(p report.Pass) bool { return p.Hits.Group+p.Hits.Session == 0 && p.Hits.Artefact > 0 }},
-		{"--pool-bytes 400000", func(p report.Pass) bool { return p.GroupsResident < free.GroupsResident && p.GroupsResident > 0 }},
-		{"--pool-bytes 400000 --floor-bytes 100000", func(p report.Pass) bool { return p.GroupsResident < free.GroupsResident && p.GroupsResident > 0 }},
-		{"--pool-bytes 400000 --floor-groups 2", func(p report.Pass) bool { return p.GroupsResident < free.GroupsResident && p.GroupsResident > 0 }},
-		{"--pool-bytes unlimited --session-bytes unlimited --memory-limit off", func(p report.Pass) bool { return p.GroupsResident == free.GroupsResident && p.GroupsEvicted == 0 }},
-		{"--memory-limit 1", func(p report.Pass) bool {
-			return p.ResidentBytes+p.Constants.Bytes < free.ResidentBytes+free.Constants.Bytes
-		}},
-		{"--memory-limit auto", func(p report.Pass) bool { return p.Compiles == 0 && p.Constants.Bytes == free.Constants.Bytes }},
-	} {
-		p := replayed(t, append(base[:len(base):len(base)], strings.Fields(c.args)...)...).Passes[1]
-		if p.OutputSHA256 != free.OutputSHA256 {
-			t.Errorf("%s: other outputs", c.args)
-		}
-		if !c.binds(p) {
-			t.Errorf("%s: %+v\nwithout: %+v", c.args, p, free)
-		}
-	}
-	// All requests go to one of two sessions: the other's floor is not to be had.
-	var lens strings.Builder
-	for n := 1; n <= 32; n++ {
-		fmt.Fprintf(&lens, "%d,0\n", n)
-	}
-	one := append(slices.Clone(tiny), "--sessions", "2", "--trace", file(t, "one.csv", "len,session\n"+lens.String()), "--pool-bytes", "400000")
-	all := replayed(t, one...).Passes[1].GroupsResident
-	if left := replayed(t, append(one, "--floor-bytes", "200000")...).Passes[1].GroupsResident; left == 0 || left >= all {
-		t.Errorf("%d groups beside a floor, %d without", left, all)
-	}
-	// A flag wins over its variable.
-	t.Setenv("KILN_MEMORY_LIMIT", "1")
-	if p := replayed(t, append(base, "--memory-limit", "off")...).Passes[1]; p.Compiles != 0 || p.ResidentBytes != free.ResidentBytes {
-		t.Errorf("KILN_MEMORY_LIMIT wins over its flag: %+v", p)
-	}
-}
-
-// What a session is told of its share is what the flags say, a floor up to the
-// capacity included; that others leave it alone is the session's own to prove.
-func TestFloor(t *testing.T) {
-	t.Setenv("KILN_SESSION_GROUPS", "3")
-	for args, want := range map[string]sessioncache.Floor{
-		"": {}, "--floor-groups 3": {Groups: 3}, "--groups 70 --floor-groups 65 --floor-bytes 7": {Groups: 65, Bytes: 7}, "--groups unlimited --floor-groups 2147483647": {Groups: math.MaxInt32},
-	} {
-		c := newCall(commands[0], strings.Fields(args), strings.NewReader(""), io.Discard, io.Discard)
-		var f runFlags
-		f.define(c)
-		if err := c.parse(0); err != nil {
-			t.Fatal(err)
-		}
-		cfg, err := f.sessionConfig(c.settings)
-		if err != nil || cfg.Floor != want {
-			t.Errorf("kiln run %s: %+v, %v; want %+v", args, cfg.Floor, err, want)
-		}
-	}
-	refused(t, []string{"run", "--floor-groups", "4"}, "--floor-groups 4: want at most 3", "--groups")
 }
 
 // A flag wins over its variable.

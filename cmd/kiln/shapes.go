@@ -111,7 +111,11 @@ func streams(file, keys string) ([]stream, error) {
 		}
 		shapes, err := key.Stream(file)
 		if err != nil {
-			return nil, usagef("--trace: %w", readable(err))
+			columns := requestColumns
+			if strings.HasPrefix(text, "pair:") {
+				columns = batchColumns
+			}
+			return nil, usagef("--trace: %w", readable(err, columns))
 		}
 		all = append(all, stream{key.String(), shapes})
 	}
@@ -236,6 +240,25 @@ func (c *call) advice(file string, capacity int, r advice.Report) error {
 		fmt.Fprintf(c.stdout, "  %-14s %5d shapes  %6.2f %% hit  %6.2f %% padding  %10.1f s lost\n",
 			b.Bucketing, b.Distinct, 100*b.HitRatio, 100*(float64(b.Padded)/float64(b.Useful)-1), b.Lost)
 	}
+	c.hitRatios(out.HitRatios)
 	_, err := fmt.Fprintf(c.stdout, "\n%s\n", out.Use)
 	return err
+}
+
+// hitRatios prints a line a capacity and a column a policy, of rows that come
+// capacity by capacity and with the policies always in one order.
+func (c *call) hitRatios(rows []policyRow) {
+	fmt.Fprintf(c.stdout, "\nhits in %% by groups and policy, of the shapes as asked:\n  %10s", "groups")
+	for _, x := range rows {
+		if x.Capacity == rows[0].Capacity {
+			fmt.Fprintf(c.stdout, " %7s", x.Policy)
+		}
+	}
+	for i, x := range rows {
+		if i == 0 || x.Capacity != rows[i-1].Capacity {
+			fmt.Fprintf(c.stdout, "\n  %10d", x.Capacity)
+		}
+		fmt.Fprintf(c.stdout, " %7.2f", 100*x.HitRatio)
+	}
+	fmt.Fprintln(c.stdout)
 }

@@ -3,6 +3,7 @@ package report_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,7 +25,7 @@ func TestJSON(t *testing.T) {
 	}
 	const want = `{"version":"","device":"","model":"","policy":"","bucket":"","groups":"unlimited","sessions":0,"passes":[{"name":"cold","requests":0,` +
 		`"truncated":0,"errors":0,"seconds":0,"latency_ms":{"p50":0,"p90":0,"p99":0,"max":0},"hits":{"held":0,"group":0,"session":0,"artefact":0,"disk":0,` +
-		`"fleet":0},"joined":0,"compiles":0,"compile_seconds":0,"seconds_saved":0,"groups_evicted":0,"groups_resident":0,"resident_bytes":0,` +
+		`"fleet":0},"joined":0,"compiles":0,"compile_seconds":0,"seconds_saved":0,"groups_evicted":0,"thrash":0,"groups_resident":0,"resident_bytes":0,` +
 		`"constants":{"entries":0,"bytes":0,"hits":0,"owners":0,"bypass":0},"padding":{"useful":0,"padded":0},"peak_rss_bytes":0,"output_sha256":"","max_abs_error":0}]}` + "\n"
 	if b.String() != want {
 		t.Errorf("got  %swant %s", b.String(), want)
@@ -105,13 +106,15 @@ func TestText(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	if strings.Contains(got, "failed") || strings.Contains(got, "not shared") {
+	if strings.Contains(got, "failed") || strings.Contains(got, "not shared") || strings.Contains(got, "thrash") {
 		t.Errorf("rows without anything to say in\n%s", got)
 	}
 	run.Groups, run.Passes[1].Errors = limit.Unlimited, 7
+	run.Passes[0].Thrash, run.Passes[1].Thrash = 4, 1
 	run.Passes[1].OutputSHA256 = strings.Repeat("cd", 32)
 	got = text()
-	for _, want := range []string{"unlimited shape groups", "  failed                               0             7\n", "  served                           3,000         2,993\n", "outputs DIFFER: pass cold has sha256 abababababababab, pass warm has cdcdcdcdcdcdcdcd"} {
+	for _, want := range []string{"unlimited shape groups", "  failed                               0             7\n", "  served                           3,000         2,993\n", "\nsessions gave 5 thrash warnings, more shapes are in use than groups fit: raise --groups or choose a coarser --bucket, see kiln shapes advise\n",
+		"outputs DIFFER: pass cold has sha256 abababababababab, pass warm has cdcdcdcdcdcdcdcd"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
@@ -119,6 +122,19 @@ func TestText(t *testing.T) {
 	run.Passes = nil
 	if got := text(); !strings.Contains(got, "no pass ran") {
 		t.Errorf("of no pass: %s", got)
+	}
+}
+
+// A line of the log wipes the progress, which is drawn anew below it.
+func TestProgressBesideTheLog(t *testing.T) {
+	var b bytes.Buffer
+	p := report.ProgressTo(&b)
+	p.Note("ready")
+	fmt.Fprint(p, "a\n")
+	fmt.Fprint(p, "b\n")
+	p.Note("go")
+	if got, want := b.String(), "\rready"+"\r     \r"+"a\n"+"b\n"+"\rgo"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
@@ -133,10 +149,14 @@ func TestProgressOnAFile(t *testing.T) {
 	p.Update("cold", 5, 10, time.Unix(1, 0))
 	p.Note("compiling")
 	p.Clear()
+	if b, err := os.ReadFile(path); err != nil || len(b) > 0 {
+		t.Errorf("wrote %q, %v", b, err)
+	}
+	fmt.Fprint(p, "a warning\n")
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := os.ReadFile(path); err != nil || len(b) > 0 {
+	if b, err := os.ReadFile(path); err != nil || string(b) != "a warning\n" {
 		t.Errorf("wrote %q, %v", b, err)
 	}
 }

@@ -34,6 +34,7 @@ type Pass struct {
 	CompileSeconds float64   `json:"compile_seconds"`
 	SecondsSaved   float64   `json:"seconds_saved"` // what the hits would have cost to build
 	GroupsEvicted  int64     `json:"groups_evicted"`
+	Thrash         int64     `json:"thrash"` // warnings of sessions, each once until its thrashing ends, be it in a later pass
 	GroupsResident int64     `json:"groups_resident"`
 	ResidentBytes  int64     `json:"resident_bytes"`
 	Constants      Constants `json:"constants"`

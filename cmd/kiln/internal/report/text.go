@@ -94,7 +94,7 @@ func (r *Run) WriteText(w io.Writer) error {
 			row.write(&b, r.Passes)
 		}
 	}
-	b.WriteString("\n" + r.verdict() + "\n")
+	b.WriteString("\n" + r.thrash() + r.verdict() + "\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -112,6 +112,18 @@ func (r row) write(b *strings.Builder, passes []Pass) {
 		b.WriteString(right(r.cell(&passes[i])))
 	}
 	b.WriteByte('\n')
+}
+
+// thrash says what to do where sessions warned of thrashing, else nothing.
+func (r *Run) thrash() string {
+	warnings := 0
+	for _, p := range r.Passes {
+		warnings += int(p.Thrash)
+	}
+	if warnings == 0 {
+		return ""
+	}
+	return fmt.Sprintf("sessions gave %s, more shapes are in use than groups fit: raise --groups or choose a coarser --bucket, see kiln shapes advise\n", plural(warnings, "thrash warning"))
 }
 
 // verdict says in a sentence whether the outputs can be trusted.
