@@ -245,7 +245,7 @@ func (s *Store) Adopt(ctx context.Context, backend, key string, file []byte) err
 	defer s.leave()
 	e, flaw := frame.Parse(file, key)
 	if flaw.None() {
-		flaw = s.trust.Judge(&e)
+		_, flaw = s.trust.Judge(&e)
 	}
 	if s.off || s.cfg.ReadOnly || !e.Identity.Known() && flaw.None() {
 		flaw = Miss{Reason: fault.Disabled}

@@ -2,6 +2,7 @@ package blobstore
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"math"
 	"time"
@@ -23,8 +24,9 @@ type Blob struct {
 	Signer  string // key id that signed it; empty = unsigned
 	Place   string // its folder, below the store's or a base's root
 
-	digest [32]byte
-	layer  int // 0 = the directory itself, then the bases
+	digest   [32]byte
+	verified ed25519.PublicKey // by this key; nil = without a trust list
+	layer    int               // 0 = the directory itself, then the bases
 }
 
 // Get reads the blob of a key from the disk, always (SPEC P6). A Miss that is
@@ -176,13 +178,14 @@ func (s *Store) findIn(f *finding, layer int, bucket, key string, present frame.
 // judge decides whether a sound entry can be used.
 func (s *Store) judge(f *finding, layer int, place string, e frame.Entry, miss Miss, present frame.Identity) {
 	m := misfit{place: place, layer: layer, entry: e, miss: miss}
+	var verified ed25519.PublicKey
 	if miss.None() {
-		m.miss = s.trust.Judge(&e)
+		verified, m.miss = s.trust.Judge(&e)
 	}
 	if m.miss.None() {
 		if m.misfits = e.Misfits(present); len(m.misfits) == 0 {
 			f.hit = true
-			f.blob = Blob{Payload: e.Payload, Cost: e.Cost, Created: e.Created, Signer: e.Signer, Place: place, digest: e.Digest, layer: layer}
+			f.blob = Blob{Payload: e.Payload, Cost: e.Cost, Created: e.Created, Signer: e.Signer, Place: place, digest: e.Digest, verified: verified, layer: layer}
 			return
 		}
 		m.miss = frame.Misfit(m.misfits[0])

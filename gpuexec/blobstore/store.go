@@ -209,9 +209,9 @@ func (s *Store) Identity(backend string) (frame.Identity, bool) {
 	return id, !off
 }
 
-// Trusted decides about the signer of a blob that was read before: zero = it may
-// still be used.
-func (s *Store) Trusted(b Blob) Miss { return s.trust.Signer(b.Signer) }
+// Trusted decides about a blob that was read before: zero = the key that verified
+// it is still its signer's, and it may be used.
+func (s *Store) Trusted(b Blob) Miss { return s.trust.Still(b.Signer, b.verified) }
 
 // Bucket is the name of a key's bucket folder (SPEC P2).
 func (s *Store) Bucket(key string) string {

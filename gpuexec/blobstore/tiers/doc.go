@@ -10,5 +10,5 @@
 // read it directly and compare the full key.
 //
 // Safe for concurrent use. A blob is never given to a driver that died on it
-// before, nor, once its signer was revoked, out of memory.
+// before, nor, once its signer was revoked or given another key, out of memory.
 package tiers

@@ -56,42 +56,47 @@ func Open(path string) (*List, error) {
 	return l, nil
 }
 
-// Judge decides about an entry that was parsed. Its reason is unsigned,
-// untrusted_signer or revoked.
-func (l *List) Judge(e *frame.Entry) frame.Flaw {
+// Judge decides about an entry that was parsed, and gives the public key that
+// verified it. The reason of a flaw is unsigned, untrusted_signer or revoked.
+func (l *List) Judge(e *frame.Entry) (ed25519.PublicKey, frame.Flaw) {
 	if l == nil {
-		return frame.Flaw{}
+		return nil, frame.Flaw{}
 	}
-	if flaw := l.Signer(e.Signer); !flaw.None() {
-		return flaw
+	public, flaw := l.signer(e.Signer)
+	if flaw.None() && !e.Verify(public) {
+		flaw = frame.Flaw{Reason: fault.UntrustedSigner, Field: "signature"}
 	}
-	l.mu.Lock()
-	public := l.mu.keys[e.Signer]
-	l.mu.Unlock()
-	if !e.Verify(public) {
-		return frame.Flaw{Reason: fault.UntrustedSigner, Field: "signature"}
-	}
-	return frame.Flaw{}
+	return public, flaw
 }
 
-// Signer decides about a key id alone, for what was verified before and may have
-// been revoked since.
-func (l *List) Signer(id string) frame.Flaw {
+// Still decides about a key id and the public key that verified something under it
+// before: since then the one may have been revoked, or the other replaced.
+func (l *List) Still(id string, verified ed25519.PublicKey) frame.Flaw {
 	if l == nil {
 		return frame.Flaw{}
 	}
+	public, flaw := l.signer(id)
+	if flaw.None() && !public.Equal(verified) {
+		flaw = frame.Flaw{Reason: fault.UntrustedSigner, Field: "signature"}
+	}
+	return flaw
+}
+
+// signer gives the public key of an id that is trusted.
+func (l *List) signer(id string) (ed25519.PublicKey, frame.Flaw) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refreshLocked()
-	switch _, known := l.mu.keys[id]; {
+	switch public, known := l.mu.keys[id]; {
 	case id == "":
-		return frame.Flaw{Reason: fault.Unsigned, Field: "signature"}
+		return nil, frame.Flaw{Reason: fault.Unsigned, Field: "signature"}
 	case l.mu.revoked[id]:
-		return frame.Flaw{Reason: fault.Revoked, Field: "signature"}
+		return nil, frame.Flaw{Reason: fault.Revoked, Field: "signature"}
 	case !known:
-		return frame.Flaw{Reason: fault.UntrustedSigner, Field: "signature"}
+		return nil, frame.Flaw{Reason: fault.UntrustedSigner, Field: "signature"}
+	default:
+		return public, frame.Flaw{}
 	}
-	return frame.Flaw{}
 }
 
 // Err is why the list trusts nobody at present, nil while it can be read.

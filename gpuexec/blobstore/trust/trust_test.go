@@ -47,21 +47,21 @@ func TestBadLists(t *testing.T) {
 		t.Fatal(err)
 	}
 	for id, want := range map[string]fault.Reason{"a": "", "b": fault.Revoked, "c": fault.UntrustedSigner, "": fault.Unsigned} {
-		if got := l.Signer(id); got.Reason != want {
+		if got := l.Still(id, make([]byte, ed25519.PublicKeySize)); got.Reason != want {
 			t.Errorf("%q: %v", id, got)
 		}
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if got := l.Signer("a"); got.Reason != fault.UntrustedSigner || l.Err() == nil {
+	if got := l.Still("a", make([]byte, ed25519.PublicKeySize)); got.Reason != fault.UntrustedSigner || l.Err() == nil {
 		t.Errorf("without a list: %v %v", got, l.Err())
 	}
 	write(t, path, good)
-	if got := l.Signer("a"); !got.None() || l.Err() != nil {
+	if got := l.Still("a", make([]byte, ed25519.PublicKeySize)); !got.None() || l.Err() != nil {
 		t.Errorf("again: %v %v", got, l.Err())
 	}
-	if none := (*trust.List)(nil); !none.Signer("").None() || none.Err() != nil {
+	if none := (*trust.List)(nil); !none.Still("", nil).None() || none.Err() != nil {
 		t.Error("no list trusts everybody")
 	}
 }
@@ -80,7 +80,7 @@ func TestHammer(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range 200 {
-				if got := l.Signer("a"); !got.None() && got.Reason != fault.Revoked {
+				if got := l.Still("a", make([]byte, ed25519.PublicKeySize)); !got.None() && got.Reason != fault.Revoked {
 					t.Error(got)
 				}
 			}
