@@ -1,7 +1,7 @@
 package blobstore
 
 import (
-	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
@@ -19,8 +21,9 @@ import (
 // was replaced, torn or left without its end makes its reader list again, and
 // every opening lists anyway. It is read and written under the directory lock.
 //
-// A change is a line "b", the lines of what was added and removed, and a line
-// "e". Who finds no "e" at the end knows that a writer died in between.
+// A change is a line "b", the lines of what was added and removed, and a line "e"
+// with their digest. Who finds no such line at the end knows that a writer died in
+// between, or that the journal is of a version without digests.
 type journal struct {
 	fs     vfs.FS
 	file   vfs.File
@@ -30,10 +33,13 @@ type journal struct {
 	lines  []byte
 }
 
-const (
-	journalEnd  = "e\n"
-	mostJournal = 1 << 20 // bytes, before a fresh one is begun
-)
+const mostJournal = 1 << 20 // bytes, before a fresh one is begun
+
+// journalEnd is the last line of a change. The digest, xxHash64, tells damage, no
+// forgery: what somebody else could write would not be opened (SPEC P13).
+func journalEnd(lines []byte) string { return fmt.Sprintf("e %016x\n", xxhash.Sum64(lines)) }
+
+var endSize = int64(len(journalEnd(nil)))
 
 // errStale says that the directory must be listed again.
 var errStale = errors.New("the journal does not continue what was read of it")
@@ -51,9 +57,6 @@ func (j *journal) follow(x *index) error {
 	text := make([]byte, info.Size-j.offset)
 	if _, err := j.file.ReadAt(text, j.offset); err != nil && err != io.EOF {
 		return err
-	}
-	if !bytes.HasSuffix(text, []byte("\n"+journalEnd)) {
-		return errStale
 	}
 	changes, err := parseJournal(string(text))
 	if err != nil {
@@ -78,21 +81,25 @@ type change struct {
 // parseJournal reads whole changes.
 func parseJournal(text string) ([]change, error) {
 	var changes []change
-	inside := false
+	inside, begin, at := false, 0, 0 // begin = where the lines of this change do
 	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		if line == "b" || line == "e" {
-			if inside == (line == "b") {
+		start := at
+		at += len(line)
+		switch {
+		case !inside && line == "b\n":
+			inside, begin = true, at
+		case inside && strings.HasPrefix(line, "e ") && line == journalEnd([]byte(text[begin:start])):
+			inside = false
+		default:
+			c, ok := parseChange(strings.TrimSuffix(line, "\n"))
+			if !inside || !ok {
 				return nil, errStale
 			}
-			inside = !inside
-			continue
+			changes = append(changes, c)
 		}
-		c, ok := parseChange(line)
-		if !ok || !inside {
-			return nil, errStale
-		}
-		changes = append(changes, c)
+	}
+	if inside {
+		return nil, errStale
 	}
 	return changes, nil
 }
@@ -129,12 +136,12 @@ func (j *journal) reset(force bool) error {
 	j.close()
 	if !force {
 		info, err := j.fs.Lstat(journalFile)
-		if err == nil && info.Regular() && info.Size <= mostJournal && info.Size >= int64(len(journalEnd)) {
+		if err == nil && info.Regular() && info.Size <= mostJournal && info.Size >= endSize {
 			return j.open(info)
 		}
 	}
 	temporary := tmpDir + "/" + hostlock.Unique()
-	if err := vfs.WriteNew(j.fs, temporary, false, []byte(journalEnd)); err != nil {
+	if err := vfs.WriteNew(j.fs, temporary, false, []byte(journalEnd(nil))); err != nil {
 		return err
 	}
 	if err := replace(j.fs, temporary, journalFile); err != nil {
@@ -153,14 +160,25 @@ func (j *journal) open(info vfs.Info) error {
 	if err != nil {
 		return err
 	}
-	tail := make([]byte, min(info.Size, int64(len(journalEnd))+1))
+	tail := make([]byte, min(info.Size, endSize+1))
 	_, err = file.ReadAt(tail, info.Size-int64(len(tail)))
-	whole := string(tail) == journalEnd || strings.HasSuffix(string(tail), "\n"+journalEnd)
-	if err != nil || !whole {
+	if err != nil || !endsWhole(string(tail)) {
 		return errors.Join(file.Close(), j.reset(true))
 	}
 	j.file, j.inode, j.offset = file, info.Inode, info.Size
 	return nil
+}
+
+// endsWhole reports whether the end of a journal is the end of a change. Whether
+// its digest is right does not matter to who has listed the directory.
+func endsWhole(tail string) bool {
+	n := len(tail) - int(endSize)
+	if n < 0 || n > 0 && tail[n-1] != '\n' {
+		return false
+	}
+	digest, whole := strings.CutSuffix(strings.TrimPrefix(tail[n:], "e "), "\n")
+	_, err := hex.DecodeString(digest)
+	return whole && err == nil && len(digest) == 16
 }
 
 // begin says that a change begins. It is called before the first file is moved.
@@ -183,7 +201,7 @@ func (j *journal) end() error {
 	if !j.begun {
 		return nil
 	}
-	lines := append(j.lines, journalEnd...)
+	lines := append(j.lines, journalEnd(j.lines)...)
 	j.begun, j.lines = false, lines[:0]
 	return j.append(lines)
 }

@@ -117,3 +117,13 @@ func appendTo(path, text string) error {
 	_, err = fmt.Fprint(f, text)
 	return errors.Join(err, f.Close())
 }
+		"a digit": func(path string) error { return rewrite(path, `\+ \d`, "+ 9") },
+		"of old":  func(path string) error { return rewrite(path, `e \w{16}`, "e") },
+func rewrite(path, pattern, with string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, regexp.MustCompile(pattern).ReplaceAll(text, []byte(with)), 0o600)
+}
+

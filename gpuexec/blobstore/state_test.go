@@ -88,16 +88,36 @@ func TestPlaceIsTakenAgain(t *testing.T) {
 	}
 }
 
-// The journal takes whole changes only.
+// The journal takes whole changes only, each as it was written.
 func TestParseJournal(t *testing.T) {
-	good := "b\n+ 5 6 7 test/1/0\n- test/2/0\ne\nb\ne\n"
+	whole := func(lines string) string { return "b\n" + lines + journalEnd([]byte(lines)) }
+	first := whole("+ 5 6 7 test/1/0\n- test/2/0\n")
+	good := first + whole("")
 	changes, err := parseJournal(good)
 	if err != nil || len(changes) != 2 || changes[0].place != "test/1/0" || changes[0].bytes != 5 || changes[1].added {
 		t.Errorf("%+v %v", changes, err)
 	}
-	for _, text := range []string{"e\n", "b\nb\n", "+ 5 6 7 test/1/0\n", "b\n+ -5 6 7 test/1/0\ne\n", "b\n+ 5 6 7 ../1/0\ne\n", "b\n+ 5 6 test/1/0\ne\n", "b\nx\ne\n"} {
-		if _, err := parseJournal(text); err == nil {
-			t.Errorf("%q was taken", text)
+	bad := []string{journalEnd(nil), "b\n" + whole(""), "+ 5 6 7 test/1/0\n", whole("+ -5 6 7 test/1/0\n"), whole("+ 5 6 7 ../1/0\n"),
+		whole("+ 5 6 test/1/0\n"), whole("x\n"), "b\n+ 5 6 7 test/1/0\ne\n", "b\ne\n"} // the last two as of old
+	for bit := range len(good) * 8 {
+		flipped := []byte(good)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		bad = append(bad, string(flipped))
+	}
+	for n := 1; n < len(good); n++ {
+		if n != len(first) {
+			bad = append(bad, good[:n])
+		}
+	}
+	for tail, whole := range map[string]bool{journalEnd(nil): true, "\n" + journalEnd(nil): true, "x" + journalEnd(nil): false,
+		journalEnd(nil)[1:]: false, "\n" + journalEnd(nil)[1:] + "\n": false, "- test/123456789/0\ne\n": false, "\n- test/123456789/0\n": false} {
+		if endsWhole(tail) != whole {
+			t.Errorf("%q ends whole: %t", tail, !whole)
+		}
+	}
+	for _, text := range bad {
+		if _, err := parseJournal(text); err != errStale {
+			t.Errorf("%q: %v", text, err)
 		}
 	}
 }
