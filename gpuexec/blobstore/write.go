@@ -78,11 +78,12 @@ func (w *writing) run(ctx context.Context, op string) error {
 		if ctx.Err() == nil {
 			s.writes.failed(s.cfg.Now())
 		}
+			s.logOnce("write", err) // the pause that begins is no trouble of its own
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	s.degraded("write", err)
+	s.stats.reason(fault.Degraded)
 	return refused(op, w.backend, w.key, Miss{Reason: fault.Degraded}, fmt.Errorf("%w: %w", ErrIO, err))
 }
 
