@@ -89,6 +89,45 @@ func TestUsesAreWritten(t *testing.T) {
 	r.want("and again", len(due), 2)
 }
 
+// P7: what only looks sees the uses of those that wrote, whatever its policy is,
+// and leaves their files as they are.
+func TestUsesAreSeen(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, policy(blobstore.LRU))
+	s.fill(1, 2, 10)
+	s.has(1, 1, 1, 1, 1, 2)
+	entry := "test/" + s.Bucket("k1") + "/0"
+	s.shut()
+	other := r.open("d", mib, policy(blobstore.LRU)) // goes on writing
+	other.has(2)
+	files := words(r.names("d/uses"))
+	for _, p := range []blobstore.Policy{blobstore.FIFO, blobstore.LRU} {
+		ro := r.open("d", 0, policy(p), func(c *blobstore.Config) { c.ReadOnly = true })
+		uses := map[string]int64{}
+		r.must(ro.List(background, func(i blobstore.Info) error {
+			uses[i.Key] = i.Uses
+			return nil
+		}))
+		info, err := ro.Inspect(background, entry)
+		r.want("uses", words(uses, info.Uses, err), words(map[string]int64{"k1": 5, "k2": 1}, 5, nil))
+	}
+	r.want("files", r.names("d/uses"), files)
+	look := func(want int64) {
+		t.Helper()
+		info, err := r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true }).Inspect(background, entry)
+		r.want("uses", words(info.Uses, err), words(want, nil))
+	}
+	r.must(os.RemoveAll(r.path("d/" + entry)))
+	r.want("another entry", other.put("k1", "another"), "ok")
+	look(0)
+	other.has(2)
+	other.get("k1")
+	other.shut()
+	look(1)
+	r.must(os.RemoveAll(r.path("d/uses")))
+	look(0)
+}
+
 // P7: what is dear by the byte survives; the newcomer is never its own victim.
 func TestCost(t *testing.T) {
 	r := newRig(t)
@@ -184,6 +223,7 @@ func TestTwoStores(t *testing.T) {
 	r.want("audit", b.audit(), "ok")
 	r.want("stays", a.put("k19", "other"), "ok")
 	r.want("stays", a.get("k19"), "v19")
+	r.want("told", words(a.Stats().Stores, b.Stats().Stores), "13 7")
 }
 
 // P7, P8: without file locks, one at a time.

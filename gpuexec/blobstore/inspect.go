@@ -52,13 +52,19 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 	if s.cfg.ReadOnly {
 		return s.main.scan(func(place string, key, kernel int64) error {
-			each(&record{place: place, bytes: max(key, 0) + max(kernel, 0)}, use{})
+			r := record{place: place, bytes: max(key, 0) + max(kernel, 0)}
+			if _, used := x.uses[place]; used {
+				s.main.meta(&r)
+			}
+			each(&r, x.useOf(&r))
 			return ctx.Err()
 		})
 	}
 	if err := s.dir.begin(ctx); err != nil {
 		return err
 	}
+		x := newIndex(s.cfg.Policy)
+		_, _ = s.readUses(x) // hints, which a directory may lack
 	x := s.dir.idx
 	for _, place := range x.places() {
 		r := *x.entries[place]

@@ -65,16 +65,27 @@ func (s *Store) takeUses(x *index) {
 // loadUses reads what earlier writers left, and takes over the files of those
 // that ended. Part of a change.
 func (d *directory) loadUses() error {
-	s := d.s
-	if s.cfg.Policy == FIFO {
+	if d.s.cfg.Policy == FIFO {
 		return nil
 	}
-	list, err := s.main.ReadDir(usesDir)
-	if err != nil {
+	ended, err := d.s.readUses(d.idx)
+	if err != nil || len(ended) == 0 {
 		return err
 	}
+	if err := d.writeUses(usesOpen); err != nil {
+		return err
+	}
+	for _, name := range ended {
+		_ = d.s.main.Remove(name) // read twice, it counts twice
+	}
+	return nil
+}
+
+// readUses adds what others have written to an index, and gives the files of those
+// that write no more.
+func (s *Store) readUses(x *index) (ended []string, err error) {
+	list, err := s.main.ReadDir(usesDir)
 	own := usesDir + "/" + s.writer
-	var ended []string
 	for _, entry := range list {
 		name := usesDir + "/" + entry.Name
 		info, err := s.main.Lstat(name)
@@ -86,22 +97,13 @@ func (d *directory) loadUses() error {
 			continue
 		}
 		for place, u := range parseUses(string(text)) {
-			d.idx.use(place, u)
+			x.use(place, u)
 		}
 		if strings.HasPrefix(string(text), usesClosed) || s.cfg.Now().Sub(info.ModTime) > stale {
 			ended = append(ended, name)
 		}
 	}
-	if len(ended) == 0 {
-		return nil
-	}
-	if err := d.writeUses(usesOpen); err != nil {
-		return err
-	}
-	for _, name := range ended {
-		_ = s.main.Remove(name) // read twice, it counts twice
-	}
-	return nil
+	return ended, err
 }
 
 func parseUses(text string) map[string]use {
