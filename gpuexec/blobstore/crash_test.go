@@ -3,6 +3,8 @@ package blobstore_test
 import (
 	"flag"
 	"fmt"
+	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -107,9 +109,20 @@ func TestKill(t *testing.T) {
 	r := newRig(t)
 	const writers = 16
 	kills := *killCount
+	writer := func() *exec.Cmd { return r.child("puts", r.path("d"), fmt.Sprint(4*mib), "0", "1000", "5000") }
+	kill := func(cmd *exec.Cmd) {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	first := writer()
+	r.eventually("the first stores", func() bool { // however busy the machine is
+		text, _ := os.ReadFile(r.path("d/size.txt"))
+		return len(text) > 1
+	})
+	kill(first)
 	var wg sync.WaitGroup
 	deaths := make(chan struct{}, kills)
-	for range kills {
+	for range kills - 1 {
 		deaths <- struct{}{}
 	}
 	close(deaths)
@@ -119,10 +132,9 @@ func TestKill(t *testing.T) {
 				if _, more := <-deaths; !more {
 					return
 				}
-				cmd := r.child("puts", r.path("d"), fmt.Sprint(4*mib), "0", "1000", "5000")
+				cmd := writer()
 				time.Sleep(time.Duration(20+(w*37+n*61)%180) * time.Millisecond) // when to kill is what varies
-				_ = cmd.Process.Kill()
-				_ = cmd.Wait()
+				kill(cmd)
 			}
 		})
 	}

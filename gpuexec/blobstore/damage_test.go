@@ -1,14 +1,20 @@
 package blobstore_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame/hashlist"
 	"github.com/kiln-cache/kiln/internal/fault"
 )
 
@@ -54,6 +60,67 @@ func TestEveryByte(t *testing.T) {
 	r.want("put", s.put("k1", "again"), "ok")
 	r.want("get", s.get("k1"), "again")
 	r.want("audit", s.audit(), "ok")
+}
+
+// P4, P3: of kernels of many pieces damage at random places and around the end of
+// every piece.
+func TestEveryPiece(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	r := newRig(t)
+	s := r.open("d", 64*mib, sync_(blobstore.None))
+	for _, pieces := range []int{5, 70} {
+		key := fmt.Sprint(pieces, " pieces")
+		blob := bytes.Repeat([]byte("some kernel"), (pieces*hashlist.Piece+random.IntN(hashlist.Piece))/11)
+		r.must(s.Put(background, backend, key, blob, 0))
+		size := len(r.read(s.kernel(key)))
+		var places []int
+		for end := frame.Preamble; end+1 < size; end += hashlist.Piece {
+			sides := []int{end - 1, end, end + 1}
+			if pieces > 5 { // package frame tries all of them
+				sides = sides[random.IntN(3):][:1]
+			}
+			places = append(places, sides...)
+		}
+		for range 20 {
+			places = append(places, frame.Preamble+random.IntN(size-frame.Preamble))
+		}
+		wants := func(what string, at int, want string) { // and moves back what was set aside
+			t.Helper()
+			r.want(fmt.Sprint(what, " at ", at, " of ", size), s.get(key), want)
+			r.want("moved away", r.exists(s.place(key)), false)
+			r.must(os.MkdirAll(filepath.Dir(s.place(key)), 0o700))
+			r.must(os.Rename(r.path("d/quarantine/"+r.names("d/quarantine")[0]), s.place(key)))
+		}
+		for _, at := range places {
+			bit := byte(1) << random.IntN(8)
+			r.flipIn(s.kernel(key), at, bit)
+			wants("flipped", at, "miss reason=checksum")
+			r.flipIn(s.kernel(key), at, bit)
+		}
+		b, miss, err := s.Get(background, backend, key)
+		r.want("whole", words(bytes.Equal(b.Payload, blob), miss.None(), err), "true true <nil>")
+		slices.Sort(places)
+		for _, at := range slices.Backward(places) {
+			r.must(os.Truncate(s.kernel(key), int64(at)))
+			wants("cut", at, "miss reason=truncated")
+		}
+	}
+}
+
+// flipIn flips bits of one byte where it lies.
+func (r *rig) flipIn(path string, at int, bits byte) {
+	r.t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	r.must(err)
+	var b [1]byte
+	_, err = f.ReadAt(b[:], int64(at))
+	b[0] ^= bits
+	if err == nil {
+		_, err = f.WriteAt(b[:], int64(at))
+	}
+	r.must(errors.Join(err, f.Close()))
 }
 
 // P4: damage heals, is counted by reason, and lies in quarantine.

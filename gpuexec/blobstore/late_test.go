@@ -1,15 +1,21 @@
 package blobstore_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/crashfs"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -65,6 +71,58 @@ func TestLatePublishUnderTheLock(t *testing.T) {
 	r.want("audit", b.audit(), "ok")
 }
 
+// P4, P5: a request that finds a bad entry waits a second at most for somebody who
+// stands still with the directory lock; a later one sets the entry aside.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk, late := crashfs.New(nil), newStall()
+		late.FS = disk
+		open := func(f vfs.FS) *blobstore.Store {
+			s, err := blobstore.Open(background, powerConfig(f, blobstore.None))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		a, b := open(late), open(disk)
+		if err := b.Put(background, backend, "k", []byte("v"), 0); err != nil {
+			t.Fatal(err)
+		}
+		f, err := disk.Update(backend + "/" + b.Bucket("k") + "/0/kernel.bin")
+		if err == nil {
+			_, err = f.WriteAt([]byte("X"), frame.Preamble)
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error)
+		go func() { done <- a.Put(background, backend, "late", nil, 0) }()
+		<-late.reached
+		get := func(ctx context.Context, reason fault.Reason, takes time.Duration) {
+			t.Helper()
+			begin := time.Now()
+			_, miss, err := b.Get(ctx, backend, "k")
+			if took := time.Since(begin); err != nil || miss.Reason != reason || took != takes {
+				t.Errorf("%s %v after %v, want %s after %v", miss.Reason, err, took, reason, takes)
+			}
+		}
+		hurried, cancel := context.WithTimeout(background, 300*time.Millisecond)
+		defer cancel()
+		get(hurried, fault.Checksum, 300*time.Millisecond)
+		get(background, fault.Checksum, time.Second)
+		close(late.resume)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		get(background, fault.Checksum, 0)
+		get(background, fault.Absent, 0)
+		if err := errors.Join(a.Close(background), b.Close(background)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // P8: without locks, two that store one key at once leave one entry.
 func TestLatePublishWithoutLocks(t *testing.T) {
 	r := newRig(t)
@@ -91,6 +149,8 @@ func TestJournalIsAHint(t *testing.T) {
 		"no end":  func(path string) error { return appendTo(path, "b\n") },
 		"garbage": func(path string) error { return appendTo(path, "\x00\x01e\n") },
 		"a lie":   func(path string) error { return appendTo(path, "b\n+ 1 1 1 ../../x\ne\n") },
+		"a digit": func(path string) error { return rewrite(path, `\+ \d`, "+ 9") },
+		"of old":  func(path string) error { return rewrite(path, `e \w{16}`, "e") },
 		"a dir":   func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,16 +169,6 @@ func TestJournalIsAHint(t *testing.T) {
 	}
 }
 
-func appendTo(path, text string) error {
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprint(f, text)
-	return errors.Join(err, f.Close())
-}
-		"a digit": func(path string) error { return rewrite(path, `\+ \d`, "+ 9") },
-		"of old":  func(path string) error { return rewrite(path, `e \w{16}`, "e") },
 func rewrite(path, pattern, with string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -127,3 +177,11 @@ func rewrite(path, pattern, with string) error {
 	return os.WriteFile(path, regexp.MustCompile(pattern).ReplaceAll(text, []byte(with)), 0o600)
 }
 
+func appendTo(path, text string) error {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(f, text)
+	return errors.Join(err, f.Close())
+}

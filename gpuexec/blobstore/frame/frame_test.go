@@ -3,12 +3,14 @@ package frame_test
 import (
 	"bytes"
 	"crypto/ed25519"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame/hashlist"
 	"github.com/kiln-cache/kiln/internal/fault"
 )
 
@@ -79,6 +81,44 @@ func TestDamage(t *testing.T) {
 	}
 	if _, flaw := frame.Parse(append(bytes.Clone(text), 0), "key"); flaw.Reason != fault.Trailing {
 		t.Errorf("one more byte: %v", flaw)
+	}
+}
+
+// P3, P4: of a text of many pieces, too, those that are hashed by twos and by several
+// cores at once: damage at random places and on both sides of every piece's end.
+func TestDamageOfPieces(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pieces := range []int{5, 70} {
+		e := sample()
+		e.Payload = bytes.Repeat([]byte("machine code"), pieces*hashlist.Piece/12+random.IntN(hashlist.Piece/12))
+		text := encode(t, "key", e, &frame.Signer{ID: "ci", Key: private})
+		var places []int
+		for end := frame.Preamble; end+1 < len(text); end += hashlist.Piece {
+			places = append(places, end-1, end, end+1)
+		}
+		for range 100 {
+			places = append(places, frame.Preamble+random.IntN(len(text)-frame.Preamble))
+		}
+		for _, at := range places {
+			bit := byte(1) << random.IntN(8)
+			text[at] ^= bit
+			if _, flaw := frame.Parse(text, "key"); flaw.Reason != fault.Checksum {
+				t.Errorf("%d bytes, bit %#x of byte %d flipped: %v", len(text), bit, at, flaw)
+			}
+			text[at] ^= bit
+			if _, flaw := frame.Parse(text[:at], "key"); flaw.Reason != fault.Truncated {
+				t.Errorf("%d bytes cut to %d: %v", len(text), at, flaw)
+			}
+		}
+		if _, flaw := frame.Parse(text, "key"); !flaw.None() {
+			t.Errorf("%d bytes, whole: %v", len(text), flaw)
+		}
 	}
 }
 
