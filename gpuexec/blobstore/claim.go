@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,9 +43,14 @@ func (c *Claim) Save(ctx context.Context, payload []byte, cost time.Duration, re
 // Release ends the claim: another process may build. Ending it twice is harmless.
 func (c *Claim) Release() {
 	c.s.mu.Lock()
+	_, mine := c.s.mu.claims[c]
 	delete(c.s.mu.claims, c)
 	c.s.mu.Unlock()
 	c.release()
+	if mine && c.s.begin("store: release") == nil {
+		c.s.sweepShare(sweptByClaim)
+		c.s.leave()
+	}
 }
 
 func (c *Claim) release() {
@@ -165,7 +171,7 @@ func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func()
 		return nothing, Miss{}, nil
 	}
 	name := hex.EncodeToString(b.digest[:])
-	mark, verdict, err := s.marks.Enter(ctx, name)
+	mark, verdict, err := s.marks.Enter(ctx, name, note(s.layer(b.layer), b.Place))
 	switch {
 	case ctx.Err() != nil && mark == nil:
 		return nothing, Miss{}, ctx.Err()
@@ -250,7 +256,7 @@ func (s *Store) hide(l folder, place string) bool {
 	if s.cfg.ReadOnly {
 		return true
 	}
-	if err := vfs.WriteNew(s.main, name, false, []byte(l.Root()+"/"+place+"\n")); err != nil && !isTaken(err) {
+	if err := vfs.WriteNew(s.main, name, false, []byte(note(l, place))); err != nil && !isTaken(err) {
 		s.logOnce("hide", err)
 		return false
 	}
@@ -274,40 +280,87 @@ func (s *Store) isHidden(l folder, place string) bool {
 	return err == nil
 }
 
-// sweepHidden takes away the marks of entries that their base does not have any
-// more. A base that is not there itself may come back with the entry.
-func (s *Store) sweepHidden() error {
-	list, err := s.main.ReadDir(markDir)
+// sweepMark takes away the mark of an entry that is not there any more: one that
+// hides an entry of a base, or one of a driver that died with it.
+func (s *Store) sweepMark(mark string) {
+	sweep := s.sweepCrashed
+	if strings.HasPrefix(mark, hiddenPrefix) {
+		sweep = s.sweepHidden
+	}
+	swept, err := sweep(mark)
+	if err != nil && !isGone(err) && !isForeign(err) {
+		s.logOnce("sweep", err)
+	}
+	if swept {
+		s.tell(Event{Kind: "swept", Place: markDir + "/" + mark})
+	}
+}
+
+// sweepHidden takes a mark away unless what it hides is there.
+func (s *Store) sweepHidden(mark string) (bool, error) {
+	name := markDir + "/" + mark
+	text, err := vfs.ReadFile(s.main, name, mostPath)
 	if err != nil {
-		return err
+		return false, err
 	}
-	for _, entry := range list {
-		name := markDir + "/" + entry.Name
-		if !strings.HasPrefix(entry.Name, hiddenPrefix) {
-			continue
-		}
-		text, err := vfs.ReadFile(s.main, name, mostPath)
-		parts := strings.Split(strings.TrimSuffix(string(text), "\n"), "/")
-		if err != nil || len(parts) < 4 {
-			continue
-		}
-		place := strings.Join(parts[len(parts)-3:], "/")
-		base := folder{FS: s.cfg.FS(strings.TrimSuffix(string(text), "/"+place+"\n")), base: true}
-		if _, err := base.Lstat("."); err != nil {
-			continue
-		}
-		if now, err := hiddenName(base, place); now == name || err != nil && !isGone(err) {
-			continue
-		}
-		if err := s.main.Remove(name); err != nil && !isGone(err) {
-			return err
-		}
-		s.mu.Lock()
-		delete(s.mu.hidden, name)
-		s.mu.Unlock()
-		s.tell(Event{Kind: "swept", Place: name})
+	base, place, ok := s.noted(string(text))
+	if !ok {
+		return false, nil
 	}
-	return nil
+	if now, err := hiddenName(base, place); now == name || err != nil && !isGone(err) {
+		return false, nil
+	}
+	if err := s.main.Remove(name); err != nil && !isGone(err) {
+		return false, err
+	}
+	s.mu.Lock()
+	delete(s.mu.hidden, name)
+	s.mu.Unlock()
+	return true, nil
+}
+
+// sweepCrashed takes a mark away unless somebody is inside, or an entry with that
+// digest is there still. The same digest means the same key, thus the same bucket.
+func (s *Store) sweepCrashed(mark string) (bool, error) {
+	return s.marks.Sweep(mark, func(note string) bool {
+		l, place, ok := s.noted(note)
+		if !ok {
+			return true
+		}
+		bucket := path.Dir(place)
+		for _, l := range append([]folder{s.main, l}, s.bases...) {
+			if l.carries(bucket, mark) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// note is what a mark says of the entry for which it was set. One in the directory
+// itself has no root, for another process may have it under another path.
+func note(l folder, place string) string {
+	if l.base {
+		place = l.Root() + "/" + place
+	}
+	return place + "\n"
+}
+
+// noted finds the entry of a note. ok = false where nobody can tell what it says,
+// or its base is not there, which may come back with the entry.
+func (s *Store) noted(text string) (l folder, place string, ok bool) {
+	text, whole := strings.CutSuffix(text, "\n")
+	parts := strings.Split(text, "/")
+	place = strings.Join(parts[max(0, len(parts)-3):], "/")
+	if !whole || !isPlace(place) {
+		return folder{}, "", false
+	}
+	if text == place {
+		return s.main, place, true
+	}
+	l = folder{FS: s.cfg.FS(strings.TrimSuffix(text, "/"+place)), base: true}
+	_, err := l.Lstat(".")
+	return l, place, err == nil
 }
 
 // mostPath is the longest path of an entry, in bytes, with room to spare.

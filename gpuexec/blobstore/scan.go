@@ -1,6 +1,7 @@
 package blobstore
 
 import (
+	"encoding/hex"
 	"errors"
 	"io"
 	"io/fs"
@@ -118,6 +119,31 @@ func (f folder) slots(bucket string) ([]slot, error) {
 		}
 	}
 	return slots, nil
+}
+
+// carries reports whether a file with that digest, in hexadecimal, is in a bucket,
+// or may be: what cannot be looked at may.
+func (f folder) carries(bucket, digest string) bool {
+	slots, err := f.slots(bucket)
+	if err != nil {
+		return !isGone(err) && !isForeign(err)
+	}
+	for _, slot := range slots {
+		file, err := f.Open(bucket + "/" + slot.name + "/" + kernelFile)
+		if err != nil {
+			if !isGone(err) && !isForeign(err) {
+				return true
+			}
+			continue
+		}
+		head := make([]byte, frame.Preamble)
+		short, err := readAll(file, head, 0)
+		_ = file.Close() // it was only read
+		if found := frame.DigestOf(head); err != nil || !short && hex.EncodeToString(found[:]) == digest {
+			return true
+		}
+	}
+	return false
 }
 
 // lowestFree is the smallest number that no slot has.

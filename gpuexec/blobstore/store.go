@@ -50,7 +50,8 @@ type Store struct {
 		synced  map[string]bool // backends whose folder is durable
 		logged  map[string]bool // kinds of trouble
 		swept   time.Time
-		flushed bool // nothing new since uses were written
+		unswept map[string][]string // by folder, names that the last sweep has not looked at yet
+		flushed bool                // nothing new since uses were written
 		hidden  map[string]bool
 	}
 }
@@ -71,6 +72,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.mu.uses, s.mu.claims = map[string]use{}, map[*Claim]struct{}{}
 	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]bool{}, map[string]bool{}, map[string]bool{}
+	s.mu.unswept = map[string][]string{}
 	if s.off {
 		return s, nil
 	}

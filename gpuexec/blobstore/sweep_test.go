@@ -1,11 +1,14 @@
 package blobstore_test
 
 import (
+	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -72,4 +75,149 @@ func TestSweepHidden(t *testing.T) {
 	s = r.open("d", mib, func(c *blobstore.Config) { c.Bases = []string{r.path("base")} })
 	r.want("swept", marks(), 2)
 	r.want("hidden still", s.get("stays"), "miss reason=absent")
+}
+
+// P11: what is left of a driver that died goes with the entry it died of, wherever
+// that lay; never while somebody is inside, nor while nobody can tell.
+func TestSweepCrashed(t *testing.T) {
+	r := newRig(t)
+	aborts := func(c *blobstore.Config) { c.Aborts = func(string) bool { return true } }
+	based := func(c *blobstore.Config) { c.Bases = []string{r.path("base")} }
+	keys := []string{"evicted", "damaged", "stays", "held"}
+	base := r.open("base", mib)
+	for _, key := range []string{"base stays", "base removed", "base moved"} {
+		base.put(key, "v")
+	}
+	base.shut()
+	r.write(r.path("d/mark/foreign"), []byte("of nobody"))
+	r.must(os.Mkdir(r.path("d/mark/folder"), 0o700))
+	s := r.open("d", mib, aborts, based)
+	for _, key := range keys {
+		s.put(key, "v")
+	}
+	leave := map[string]func(){}
+	enter := func(key string) (mark string) {
+		t.Helper()
+		before := r.names("d/mark")
+		b, miss, err := s.Get(background, backend, key)
+		r.want(key, words(miss, err), words(blobstore.Miss{}, nil))
+		leave[key], _, err = s.Enter(background, backend, b)
+		r.must(err)
+		for _, name := range r.names("d/mark") {
+			if !slices.Contains(before, name) {
+				mark = r.path("d/mark/" + name)
+			}
+		}
+		return mark
+	}
+	marks := map[string]string{"held": enter("held")}
+	for _, key := range append(keys[:3:3], "base stays", "base removed", "base moved") {
+		marks[key] = enter(key)
+		text := r.read(marks[key])
+		leave[key]()
+		r.write(marks[key], text) // as of a process that died inside: nobody has its lock
+	}
+	there := func(want ...string) {
+		t.Helper()
+		var have []string
+		for key, mark := range marks {
+			if r.exists(mark) {
+				have = append(have, key)
+			}
+		}
+		slices.Sort(have)
+		r.want("marks", have, want)
+		r.want("foreign", r.exists(r.path("d/mark/foreign")) && r.exists(r.path("d/mark/folder")), true)
+	}
+	all := []string{"base moved", "base removed", "base stays", "damaged", "evicted", "held", "stays"}
+	others := r.open("d", mib) // knows no base, and sweeps as it opens
+	there(all...)
+	r.must(os.Rename(r.path("base"), r.path("away")))
+	others.reopen()
+	there(all...)
+	r.must(os.Rename(r.path("away"), r.path("base")))
+
+	r.must(os.RemoveAll(r.path("base/test/" + s.Bucket("base removed"))))
+	r.must(os.Rename(r.path("base/test/"+s.Bucket("base moved")), r.path("d/test/"+s.Bucket("base moved"))))
+	r.must(os.RemoveAll(s.place("evicted")))
+	r.must(os.RemoveAll(s.place("held")))
+	r.flip(s.kernel("damaged"), -1)
+	r.want("damaged", s.get("damaged"), "miss reason=checksum")
+	r.want("put", s.put("damaged", "v"), "ok") // another entry of the same key
+	others.reopen()
+	there("base moved", "base stays", "held", "stays")
+	leave["held"]()
+	r.want("enter", words(s.died("stays"), s.died("base stays"), s.died("base moved")), "quarantined quarantined quarantined")
+	there()
+}
+
+// died is what Enter says of the entry of a key.
+func (s *shop) died(key string) fault.Reason {
+	b, _, err := s.Get(background, backend, key)
+	s.r.must(err)
+	_, miss, err := s.Enter(background, backend, b)
+	s.r.must(err)
+	return miss.Reason
+}
+
+// An open, a store and a claim pay for a few of the leases and marks that are left
+// behind, however many there are; all go in the end, and as fast as they come.
+func TestSweepsByShares(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, sync_(blobstore.None), func(c *blobstore.Config) { c.Aborts = func(string) bool { return true } })
+	const share = 32
+	left := func(what string, leases, marks int) {
+		t.Helper()
+		r.want(what, words(len(r.names("d/lease/key")), len(r.names("d/mark"))), words(leases, marks))
+	}
+	claims := func(from, to int) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			_, c, _, err := s.Obtain(background, backend, fmt.Sprint("key ", i))
+			r.must(err)
+			c.Release()
+		}
+	}
+	claims(0, 200)
+	old := time.Now().Add(-2 * time.Hour)
+	for i, name := range r.names("d/lease/key") {
+		r.must(os.Chtimes(r.path("d/lease/key/"+name), old, old))
+		r.write(r.path(fmt.Sprintf("d/mark/%064x", i)), append(make([]byte, 9), "test/1/0\n"...)) // of a process that died
+	}
+	left("before", 200, 200)
+	s.reopen()
+	left("an open", 200-share, 200-share)
+	_, held, _, err := s.Obtain(background, backend, "held")
+	r.must(err)
+	claims(200, 220)
+	left("claims", 200-share-2*20+1+20, 200-share-2*20)
+	claims(220, 300)
+	left("as many as an hour makes", 1+100, 0)
+	r.clock(61 * time.Minute)
+	r.want("put", s.put("k", "v"), "ok")
+	r.want("put", s.put("j", "v"), "ok")
+	r.want("a store", len(r.names("d/lease/key")) >= 1+100-share, true)
+	held.Release()
+}
+
+// What is in use and comes first in the listing does not keep a sweep from what is
+// behind it, even if each process ends before its second share.
+func TestSweepBeginsAnywhere(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, sync_(blobstore.None))
+	for i := range 100 {
+		r.must(os.Mkdir(r.path(fmt.Sprintf("d/lease/key/a%03d", i)), 0o700)) // young
+	}
+	old := time.Now().Add(-2 * time.Hour)
+	for i := range 20 {
+		name := r.path(fmt.Sprintf("d/lease/key/b%03d", i))
+		r.must(os.Mkdir(name, 0o700))
+		r.must(os.Chtimes(name, old, old))
+	}
+	for range 500 {
+		if s.reopen(); len(r.names("d/lease/key")) == 100 {
+			return
+		}
+	}
+	t.Errorf("%d folders stay", len(r.names("d/lease/key")))
 }

@@ -2,9 +2,9 @@ package blobstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -241,7 +241,54 @@ func (s *Store) sweep() {
 		}
 		s.tell(Event{Kind: "swept", Place: name})
 	}
-	if err := errors.Join(s.leases.Sweep(before), s.sweepHidden()); err != nil {
-		s.logOnce("sweep", err)
+	for _, dir := range sweptByShares {
+		list, err := s.main.ReadDir(dir)
+		if err != nil {
+			s.logOnce("sweep", err)
+			continue
+		}
+		names := make([]string, len(list))
+		first := rand.IntN(max(1, len(list)))
+		for i := range list {
+			names[i] = list[(first+i)%len(list)].Name
+		}
+		s.mu.Lock()
+		s.mu.unswept[dir] = names
+		s.mu.Unlock()
+	}
+	s.sweepShare(sweptAtOnce)
+}
+
+// Leases and marks are swept by shares; temporary files all go at once (SPEC P9),
+// each of them paid for by one process of many. But every key that was ever built
+// leaves the folder of its lease, so an open or a store that looked at all of them
+// would take many times as long as reading the directory. A sweep therefore lists
+// their names alone, each time from another place on, since a process may end soon,
+// and looks at a few; every claim that ends looks at two more, so that who leaves
+// one folder behind takes up to two away, and no more stay than the live ones and
+// about twice what an hour makes.
+var sweptByShares = []string{keyDir, markDir}
+
+const (
+	sweptAtOnce  = 32
+	sweptByClaim = 2
+)
+
+// sweepShare looks at so many more names of each folder.
+func (s *Store) sweepShare(most int) {
+	before := s.cfg.Now().Add(-stale)
+	for _, dir := range sweptByShares {
+		s.mu.Lock()
+		left := s.mu.unswept[dir]
+		share := left[:min(most, len(left))]
+		s.mu.unswept[dir] = left[len(share):]
+		s.mu.Unlock()
+		for _, name := range share {
+			if dir == keyDir {
+				s.leases.Sweep(name, before)
+			} else {
+				s.sweepMark(name)
+			}
+		}
 	}
 }

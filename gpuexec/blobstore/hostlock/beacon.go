@@ -32,8 +32,8 @@ func process() string {
 	return hex.EncodeToString(b[:])
 }
 
-// A beacon file is a count that grows while its holder lives, and whether the
-// holder has ended by itself.
+// A beacon file is a count that grows while its holder lives, whether the holder
+// has ended by itself, and a note that stays as it is.
 const (
 	beaconSize = 9
 	releasedAt = 8
@@ -52,13 +52,13 @@ type beacon struct {
 
 // light makes a beacon of that name; fs.ErrExist if there is one. The file is
 // whole and locked before it has its name.
-func light(fsys vfs.FS, staging, name string, period time.Duration, lock bool) (*beacon, error) {
+func light(fsys vfs.FS, staging, name, note string, period time.Duration, lock bool) (*beacon, error) {
 	temporary := staging + "/" + Unique()
 	f, err := fsys.Create(temporary)
 	if err != nil {
 		return nil, err
 	}
-	_, err = f.WriteAt(make([]byte, beaconSize), 0)
+	_, err = f.WriteAt(append(make([]byte, beaconSize), note...), 0)
 	if err == nil && lock {
 		_, err = f.TryLock()
 	}

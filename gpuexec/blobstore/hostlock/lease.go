@@ -103,7 +103,7 @@ func (l *Leases) survey(name string, w *watch) (token int, free bool, err error)
 
 func (l *Leases) take(name string, token int) (*Lease, error) {
 	folder := l.Folder + "/" + name
-	b, err := light(l.FS, l.Staging, folder+"/"+strconv.Itoa(token), l.Period, l.Lock)
+	b, err := light(l.FS, l.Staging, folder+"/"+strconv.Itoa(token), "", l.Period, l.Lock)
 	if err != nil {
 		return nil, err
 	}
@@ -129,28 +129,24 @@ func (l *Lease) Release() error {
 	})
 }
 
-// Sweep removes folders of leases that nobody holds and that were last changed
-// before. With them goes the memory of their tokens.
-func (l *Leases) Sweep(before time.Time) error {
-	list, err := l.FS.ReadDir(l.Folder)
-	for _, entry := range list {
-		folder := l.Folder + "/" + entry.Name
-		info, e := l.FS.Lstat(folder)
-		if e != nil || !info.Mode.IsDir() || info.ModTime.After(before) {
-			continue
-		}
-		token, e := highest(l.FS, folder)
-		if e != nil {
-			continue
-		}
-		if token > 0 {
-			name := folder + "/" + strconv.Itoa(token)
-			if s, e := look(l.FS, name, l.Lock); e != nil || s.there && !s.released && !s.orphaned {
-				continue
-			}
-			_ = l.FS.Remove(name)
-		}
-		_ = l.FS.Remove(folder) // not empty = in use again
+// Sweep removes the folder of a name that nobody holds, if it was last changed
+// before. With it goes the memory of the name's tokens.
+func (l *Leases) Sweep(name string, before time.Time) {
+	folder := l.Folder + "/" + name
+	info, err := l.FS.Lstat(folder)
+	if err != nil || !info.Mode.IsDir() || info.ModTime.After(before) {
+		return
 	}
-	return err
+	token, err := highest(l.FS, folder)
+	if err != nil {
+		return
+	}
+	if token > 0 {
+		beacon := folder + "/" + strconv.Itoa(token)
+		if s, err := look(l.FS, beacon, l.Lock); err != nil || s.there && !s.released && !s.orphaned {
+			return
+		}
+		_ = l.FS.Remove(beacon)
+	}
+	_ = l.FS.Remove(folder) // not empty = in use again
 }

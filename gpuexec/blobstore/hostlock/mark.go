@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io/fs"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // Marks show who is inside a driver that can take its process down (SPEC P11):
@@ -29,15 +31,15 @@ type Mark struct {
 	beacon *beacon
 }
 
-// Enter sets the mark of that name. It waits at most a period for whoever is
-// inside. The Mark is nil unless the verdict is Entered.
-func (m *Marks) Enter(ctx context.Context, name string) (*Mark, Verdict, error) {
+// Enter sets the mark of that name, with a note for Sweep. It waits at most a
+// period for whoever is inside. The Mark is nil unless the verdict is Entered.
+func (m *Marks) Enter(ctx context.Context, name, note string) (*Mark, Verdict, error) {
 	file := m.Folder + "/" + name
 	begin := time.Now()
 	var beats uint64
 	moved := begin
 	for {
-		b, err := light(m.FS, m.Staging, file, m.Period, m.Lock)
+		b, err := light(m.FS, m.Staging, file, note, m.Period, m.Lock)
 		if err == nil {
 			return &Mark{m, name, b}, Entered, nil
 		}
@@ -74,6 +76,24 @@ func (m *Marks) Forget(name string) error {
 	}
 	return err
 }
+
+// Sweep removes a mark that was left behind, if by its note nobody needs it, and
+// reports whether it did. One that is held stays, and so does every one where the
+// file system has no locks: who is inside could not be told at one look.
+func (m *Marks) Sweep(name string, needed func(note string) bool) (bool, error) {
+	file := m.Folder + "/" + name
+	text, err := vfs.ReadFile(m.FS, file, mostMark)
+	if !m.Lock || err != nil || needed(string(text[min(beaconSize, len(text)):])) {
+		return false, err
+	}
+	if s, err := look(m.FS, file, m.Lock); err != nil || !s.orphaned {
+		return false, err
+	}
+	return true, m.Forget(name)
+}
+
+// mostMark is the longest mark that Sweep reads, in bytes: a note may be a path.
+const mostMark = 64 << 10
 
 // Leave takes the mark away; calling it again does nothing.
 func (m *Mark) Leave() error {
