@@ -54,6 +54,16 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
+// kindOf gives the kind of that name, 0 if there is none.
+func kindOf(name string) Kind {
+	for k := range kinds {
+		if kinds[k].name == name && name != "" {
+			return Kind(k)
+		}
+	}
+	return 0
+}
+
 // Op is one operation with its exact dimensions. Ops are equal with == exactly
 // if they are interchangeable. What a kind does not use is zero.
 type Op struct {
@@ -163,12 +173,7 @@ func (o Op) Elements() int64 {
 func Parse(text string) (Op, error) {
 	const verb = "ops: parse"
 	words := strings.Split(text, " ")
-	op := Op{}
-	for k := range kinds {
-		if kinds[k].name != "" && kinds[k].name == words[0] {
-			op.Kind = Kind(k)
-		}
-	}
+	op := Op{Kind: kindOf(words[0])}
 	if op.Kind == 0 {
 		return Op{}, fault.Invalidf(verb, "%.60q begins with no operation's name", text)
 	}
