@@ -64,7 +64,7 @@ func add(out *tar.Writer, name string, text []byte) error {
 // sound are rejected, which is noted.
 func (s *Store) transfer(ctx context.Context, l folder, t *Transfer, take func(place, key string, file []byte) error) error {
 	return l.scan(func(place string, _, _ int64) error {
-		if err := ctx.Err(); err != nil {
+		if err := ctx.Err(); err != nil || !s.concerns(place) {
 			return err
 		}
 		key, v := s.readKey(l, place)
@@ -108,15 +108,10 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 	if s.off || s.cfg.ReadOnly {
 		return t, refused(op, "", "", Miss{Reason: fault.Disabled}, errors.New("the store is off or read-only"))
 	}
-	end := trailer{r: r}
-	in := tar.NewReader(&end)
+	in := newArchive(r)
 	var place, key string // of the key that still wants its kernel
 	for {
-		end.zeros = 0
-		h, err := in.Next()
-		if err == io.EOF && end.zeros < endMark {
-			err = io.ErrUnexpectedEOF
-		}
+		h, err := in.next(op)
 		if err == io.EOF {
 			if place != "" {
 				t.reject(fault.Format)
@@ -124,7 +119,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 			return t, nil
 		}
 		if err != nil {
-			return t, &fault.Error{Op: op, Err: fmt.Errorf("%w: the archive: %w", ErrInvalid, err)}
+			return t, err
 		}
 		dir, name := path.Dir(h.Name), path.Base(h.Name)
 		limit := int64(mostKey)
@@ -135,13 +130,15 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 		case h.Typeflag != tar.TypeReg || !isPlace(dir) || name != keyFile && name != kernelFile:
 			t.reject(fault.Format)
 			continue
+		case !s.concerns(dir):
+			continue
 		case h.Size > limit:
 			t.reject(fault.TooLarge)
 			continue
 		}
-		text, err := io.ReadAll(in) // tar yields no more than h.Size
+		text, err := io.ReadAll(in.tar) // tar yields no more than h.Size
 		if err != nil {
-			return t, &fault.Error{Op: op, Err: fmt.Errorf("%w: the archive: %w", ErrInvalid, err)}
+			return t, broken(op, err)
 		}
 		if name == keyFile {
 			if place != "" {
@@ -159,6 +156,50 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 			return t, err
 		}
 	}
+}
+
+// Whole reports, as ErrInvalid, that r is no archive or a part of one, which an
+// Import would say only after what comes before. It looks into no entry.
+func Whole(r io.Reader) error {
+	in := newArchive(r)
+	for {
+		switch _, err := in.next("store: archive"); err {
+		case nil:
+		case io.EOF:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// archive reads a tar file up to the mark at its end.
+type archive struct {
+	end trailer
+	tar *tar.Reader
+}
+
+func newArchive(r io.Reader) *archive {
+	a := &archive{end: trailer{r: r}}
+	a.tar = tar.NewReader(&a.end)
+	return a
+}
+
+// next gives the next file's header; io.EOF behind the last.
+func (a *archive) next(op string) (*tar.Header, error) {
+	a.end.zeros = 0
+	h, err := a.tar.Next()
+	if err == io.EOF && a.end.zeros < endMark {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil && err != io.EOF {
+		err = broken(op, err)
+	}
+	return h, err
+}
+
+func broken(op string, err error) error {
+	return &fault.Error{Op: op, Err: fmt.Errorf("%w: no archive, or not all of one: %w: export it again", ErrInvalid, err)}
 }
 
 // endMark is what ends a tar file, in zero bytes; more than the filling behind a

@@ -52,10 +52,50 @@ func TestExportImport(t *testing.T) {
 	}
 	_, err = into.Import(background, strings.NewReader("no archive"))
 	r.want("junk", said(err), "error invalid")
+	r.want("whole", said(blobstore.Whole(bytes.NewReader(text))), "ok")
+	r.want("junk", said(blobstore.Whole(strings.NewReader("no archive"))), "error invalid")
 	for n := 0; n < len(text)-512; n += 256 { // where a file ends, too, the archive does not
 		_, err = into.Import(background, bytes.NewReader(text[:n]))
 		r.want("cut to "+strconv.Itoa(n), said(err), "error invalid")
+		r.want("part of "+strconv.Itoa(n), said(blobstore.Whole(bytes.NewReader(text[:n]))), "error invalid")
 	}
+}
+
+// A store for one backend alone neither tells of the others' entries nor takes or
+// evicts them.
+func TestOnlyOneBackend(t *testing.T) {
+	r := newRig(t)
+	both := func(dir string) *shop {
+		s := r.open(dir, mib)
+		s.put("a", "va")
+		s.put("b", "vb", putOptions{backend: "gpu"})
+		s.put("c", "vc", putOptions{backend: "gpu"})
+		return s
+	}
+	only := func(c *blobstore.Config) { c.Only = "gpu" }
+	all := both("d")
+	r.flip(all.kernel("a"), -1)
+	gpu := r.open("d", mib, only)
+	r.want("bad", gpu.verify(), 0)
+	u := gpu.usage()
+	r.want("usage", words(u.Entries, len(u.ByBackend), u.Bytes == u.ByBackend["gpu"]), "2 1 true")
+
+	var archive, whole bytes.Buffer
+	out, err := gpu.Export(background, &archive)
+	r.want("export", words(out.Taken, len(out.Rejected), err), "2 0 <nil>")
+	_, err = both("e").Export(background, &whole)
+	r.must(err)
+	into := r.open("f", mib, only)
+	in, err := into.Import(background, &whole)
+	r.want("import", words(in.Taken, len(in.Rejected), err), "2 0 <nil>")
+	r.want("others", into.get("a"), "miss reason=absent")
+	merged, err := r.open("g", mib, only).Merge(background, r.path("e"))
+	r.want("merge", words(merged.Taken, r.open("g", mib).usage().Entries, err), "2 2 <nil>")
+
+	r.must(gpu.Prune(background, 0))
+	r.want("pruned", words(gpu.usage().Entries, r.open("d", mib).usage().Entries), "0 1")
+	_, err = blobstore.Open(background, blobstore.Config{Dir: r.path("h"), Only: "../x"})
+	r.want("backend", said(err), "error invalid")
 }
 
 // Names in an archive lead nowhere, sizes are not believed, and what is not

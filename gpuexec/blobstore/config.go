@@ -39,10 +39,6 @@ const (
 // DefaultLease is how long a holder may stand still before it is replaced.
 const DefaultLease = 10 * time.Second
 
-// DefaultCapacity is what commands use where none is given, in bytes. A Config
-// has no default: without a capacity the store is off (SPEC P1).
-const DefaultCapacity = 1024 << 20
-
 // DefaultLargest is the largest file that a store without a capacity reads.
 const DefaultLargest = 1 << 30
 
@@ -59,6 +55,10 @@ type Config struct {
 
 	Off   []string // backends for which the store is switched off
 	Bases []string // read-only directories, asked after Dir in this order (SPEC P14)
+
+	// Only is the one backend whose entries Usage, List, Verify, Prune, Export,
+	// Import and Merge see; empty = all. It bounds nothing else.
+	Only string
 
 	// Identity gives what the blobs of a backend must fit; it is asked once a
 	// backend. nil, or an identity without library or build, means that nothing
@@ -116,7 +116,11 @@ func (c Config) Validate() error {
 	if c.Lease < 0 {
 		bad("lease %v: want a duration above 0, or 0 for %v", c.Lease, DefaultLease)
 	}
-	for _, b := range c.Off {
+	backends := slices.Clone(c.Off)
+	if c.Only != "" {
+		backends = append(backends, c.Only)
+	}
+	for _, b := range backends {
 		if !validBackend(b) {
 			bad("backend %q: want letters, digits, '-', '_' or '.', and no name that the store itself uses", b)
 		}

@@ -76,7 +76,7 @@ func (d *directory) prepare(ctx context.Context) error {
 	}
 	err := d.loadUses()
 	if err == nil {
-		err = d.shrink(d.s.capacity(), "")
+		err = d.shrink(d.s.capacity(), "", "")
 	}
 	return errors.Join(err, d.end(ctx))
 }
@@ -165,7 +165,7 @@ func (d *directory) end(ctx context.Context) error {
 			break
 		}
 		if err = d.journal.reset(true); err == nil {
-			err = errors.Join(d.shrink(d.s.capacity(), ""), d.finish())
+			err = errors.Join(d.shrink(d.s.capacity(), "", ""), d.finish())
 		}
 	}
 	d.leave()
@@ -245,8 +245,9 @@ func (d *directory) drop(place, to string) error {
 	return nil
 }
 
-// shrink evicts until the bytes are within capacity. keep is never evicted.
-func (d *directory) shrink(capacity int64, keep string) error {
+// shrink evicts until the bytes are within capacity. keep is never evicted, and
+// nothing that is not of the backend only, if that is given.
+func (d *directory) shrink(capacity int64, keep, only string) error {
 	if d.idx.bytes <= capacity {
 		return nil
 	}
@@ -254,7 +255,7 @@ func (d *directory) shrink(capacity int64, keep string) error {
 		d.s.main.meta(r)
 		d.beat()
 	}
-	for _, r := range d.idx.surplus(capacity, keep) {
+	for _, r := range d.idx.surplus(capacity, keep, only) {
 		bytes := r.bytes
 		to := tmpDir + "/" + hostlock.Unique()
 		if err := d.drop(r.place, to); err != nil {

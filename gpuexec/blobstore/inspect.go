@@ -12,11 +12,16 @@ import (
 	"github.com/kiln-cache/kiln/internal/fault"
 )
 
+// concerns reports whether an entry is one of those that Config.Only leaves.
+func (s *Store) concerns(place string) bool {
+	return s.cfg.Only == "" || s.cfg.Only == backendOf(place)
+}
+
 // Usage is what a directory holds.
 type Usage struct {
 	Entries     int
 	Bytes       int64 // of all key.bin and kernel.bin outside quarantine/
-	Quarantined int   // bad entries set aside and still kept
+	Quarantined int   // bad entries set aside and still kept, of every backend
 	ByBackend   map[string]int64
 }
 
@@ -32,6 +37,9 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 		return u, nil
 	}
 	err := s.eachRecord(ctx, func(r *record, _ use) {
+		if !s.concerns(r.place) {
+			return
+		}
 		u.Entries++
 		u.Bytes += r.bytes
 		u.ByBackend[backendOf(r.place)] += r.bytes
@@ -51,6 +59,8 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 // nothing may be written.
 func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 	if s.cfg.ReadOnly {
+		x := newIndex(s.cfg.Policy)
+		_, _ = s.readUses(x) // hints, which a directory may lack
 		return s.main.scan(func(place string, key, kernel int64) error {
 			r := record{place: place, bytes: max(key, 0) + max(kernel, 0)}
 			if _, used := x.uses[place]; used {
@@ -63,8 +73,6 @@ func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 	if err := s.dir.begin(ctx); err != nil {
 		return err
 	}
-		x := newIndex(s.cfg.Policy)
-		_, _ = s.readUses(x) // hints, which a directory may lack
 	x := s.dir.idx
 	for _, place := range x.places() {
 		r := *x.entries[place]
@@ -77,7 +85,8 @@ func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 }
 
 // Audit compares three counts of the bytes in use: the store's own, what
-// size.txt says (-1: nothing that can be read), and what lies on the disk.
+// size.txt says (-1: nothing that can be read), and what lies on the disk. They
+// are comparable where Config.Only is empty.
 func (s *Store) Audit(ctx context.Context) (size, text, disk int64, err error) {
 	u, err := s.Usage(ctx)
 	if err != nil || s.off {
@@ -120,8 +129,10 @@ func (s *Store) List(ctx context.Context, each func(Info) error) error {
 	uses := map[string]int64{}
 	var places []string
 	err := s.eachRecord(ctx, func(r *record, u use) {
-		places = append(places, r.place)
-		uses[r.place] = u.count
+		if s.concerns(r.place) {
+			places = append(places, r.place)
+			uses[r.place] = u.count
+		}
 	})
 	if err != nil {
 		return trouble("store: list", s.cfg.Dir, err)
@@ -210,7 +221,8 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 	return bad, nil
 }
 
-// Prune evicts by the policy until no more than that many bytes are in use.
+// Prune evicts by the policy until no more than that many bytes are in use, or
+// with Config.Only nothing of that backend is left.
 func (s *Store) Prune(ctx context.Context, bytes int64) error {
 	if bytes < 0 {
 		return fault.Invalidf("store: prune", "%d bytes: want 0 or more", bytes)
@@ -224,7 +236,7 @@ func (s *Store) Prune(ctx context.Context, bytes int64) error {
 	}
 	err := s.dir.begin(ctx)
 	if err == nil {
-		err = errors.Join(s.dir.shrink(bytes, ""), s.dir.end(ctx))
+		err = errors.Join(s.dir.shrink(bytes, "", s.cfg.Only), s.dir.end(ctx))
 	}
 	if err != nil {
 		return trouble("store: prune", s.cfg.Dir, err)

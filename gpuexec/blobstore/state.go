@@ -95,15 +95,15 @@ func (x *index) unknown() []*record {
 }
 
 // surplus lists what has to go so that the bytes are within capacity, in the
-// order of the policy. keep is the place of the newcomer, which stays (SPEC P7).
-// Every entry must be known.
-func (x *index) surplus(capacity int64, keep string) []*record {
+// order of the policy. keep is the place of the newcomer, which stays (SPEC P7);
+// only, if not empty, the backend of those that may go. Every entry must be known.
+func (x *index) surplus(capacity int64, keep, only string) []*record {
 	if x.bytes <= capacity {
 		return nil
 	}
 	q := queue{before: x.before}
 	for place, r := range x.entries {
-		if place != keep {
+		if place != keep && (only == "" || only == backendOf(place)) {
 			q.list = append(q.list, r)
 		}
 	}

@@ -32,7 +32,7 @@ func TestSurplusIsTheNaiveOrder(t *testing.T) {
 		}
 		keep := fmt.Sprintf("test/%d/0", rapid.IntRange(0, 12).Draw(t, "keep"))
 		capacity := rapid.Int64Range(0, 30).Draw(t, "capacity")
-		got := x.surplus(capacity, keep)
+		got := x.surplus(capacity, keep, "")
 		left := slices.Clone(x.places())
 		for _, r := range got {
 			if bytes <= capacity {

@@ -20,9 +20,10 @@ import (
 
 // Put stores the blob of a key. cost is what compiling it took; requires are the
 // instruction sets without which it must not run (SPEC K7). A sound entry that
-// fits already stays, and Put succeeds (SPEC P8). With nil the entry is there,
-// as durable as Config says. What was not stored is ErrRefused with a reason:
-// disabled, too_large (nothing was evicted) or degraded (and ErrIO).
+// fits already stays, and Put succeeds (SPEC P8): Stores of Stats grows only where
+// the payload was written. With nil an entry is there, as durable as Config says.
+// What was not stored is ErrRefused with a reason: disabled, too_large (nothing
+// was evicted) or degraded (and ErrIO).
 func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, cost time.Duration, requires ...string) error {
 	const op = "store: put"
 	if err := s.enter(op, backend, key); err != nil {
@@ -77,8 +78,8 @@ func (w *writing) run(ctx context.Context, op string) error {
 		}
 		if ctx.Err() == nil {
 			s.writes.failed(s.cfg.Now())
-		}
 			s.logOnce("write", err) // the pause that begins is no trouble of its own
+		}
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -175,7 +176,7 @@ func (w *writing) publish(ctx context.Context) error {
 	}
 	err := w.publishLocked()
 	if err == nil && w.place != "" {
-		err = d.shrink(w.s.capacity(), w.place)
+		err = d.shrink(w.s.capacity(), w.place, "")
 	}
 	if err != nil {
 		d.fresh = false
