@@ -12,6 +12,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/limit"
 )
 
@@ -81,6 +82,7 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 		return err
 	}
 	c.strays()
+	c.refusals()
 	switch {
 	case c.dir == "":
 		return usagef("--dir must be given: see kiln %s --help", c.name)
@@ -130,25 +132,45 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	if err != nil {
 		return nil, err
 	}
-	cfg := blobstore.Config{Dir: c.dir, Policy: blobstore.Policy(c.policy), Logger: c.logger(),
+	cfg := blobstore.Config{Dir: c.dir, Policy: blobstore.Policy(c.policy), Logger: c.logger(), Factors: ops.Factors,
 		ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
-	if !cfg.ReadOnly {
-		otherwise := c.storeCapacity()
-		if v.name == "prune" { // it is not to be held to the default
-			otherwise = limit.Unlimited
+	if c.only.given {
+		cfg.Only = c.backend
+	}
+	switch {
+	case cfg.ReadOnly:
+	case (v.name == "prune" || c.repair) && !c.capacity.Given(): // not to be held to the default
+		cfg.Capacity = limit.Unlimited
+	default:
+		room, err := c.room("capacity", c.capacity)
+		if err != nil {
+			return nil, err
 		}
-		cfg.Capacity = c.capacity.MiB().Or(otherwise)
+		cfg.Capacity = room.MiB()
 	}
 	s, err := blobstore.Open(ctx, cfg)
-	if err != nil {
+	switch {
+	case errors.Is(err, blobstore.ErrInvalid):
+		return nil, err
+	case err != nil:
 		return nil, usageError{fmt.Errorf("--dir: %w", err)}
 	}
 	return s, nil
 }
 
-// storeCapacity is what a store may hold where no flag says it: a directory has
-// no capacity of its own.
-func (c *cacheCall) storeCapacity() limit.Limit { return c.settings.StoreCapacity.Value.MiB() }
+// room is what a store that is written may hold, in MiB: as the flag says, else
+// the environment, for a directory has no capacity of its own.
+func (c *call) room(flag string, given limit.Limit) (limit.Limit, error) {
+	room := given.Or(c.settings.StoreCapacity.Value)
+	if n, counted := room.Value(); !counted || n > 0 {
+		return room, nil
+	}
+	from := "--" + flag
+	if !given.Given() {
+		from = c.settings.StoreCapacity.Name
+	}
+	return room, usagef("%s 0: nothing would be stored: want a number of MiB above 0, or %s", from, limit.Word)
+}
 
 // identityFile is the JSON that --identity reads.
 type identityFile struct {

@@ -97,7 +97,9 @@ func TestCachePutAndGet(t *testing.T) {
 			t.Errorf("KILN_STORE_CAPACITY=%s: %v", set, got)
 		}
 	}
-	t.Setenv("KILN_STORE_CAPACITY", "")
+	if err := os.Unsetenv("KILN_STORE_CAPACITY"); err != nil {
+		t.Fatal(err)
+	}
 	rows := strings.Split(strings.TrimSpace(done(t, "cache", "ls", "--dir", dir, "--json")), "\n")
 	for _, row := range rows {
 		if got := fields(t, row); !strings.HasPrefix(got, "{entry,backend,bucket,slot,bytes,created,compile_seconds,uses,producer{") {
@@ -167,9 +169,13 @@ func TestCacheHeedsTheInstructionSet(t *testing.T) {
 }
 
 // P4: verify finds a bad entry and says why, exit code 4; with --repair it is set
-// aside, and then there is none.
+// aside, and then there is none. A repair evicts nothing, whatever the default
+// capacity.
 func TestCacheVerify(t *testing.T) {
 	dir := stocked(t, "a", "b")
+	large := file(t, "large", strings.Repeat("x", 1<<20))
+	object(t, exitDone, "cache", "put", "--dir", dir, "--key-file", file(t, "key", "c"), "--value-file", large)
+	t.Setenv("KILN_STORE_CAPACITY", "1")
 	same(t, object(t, exitDone, "cache", "verify", "--dir", dir), "[bad:[] repaired:false]")
 	flip(t, kernels(t, dir)[0], 1)
 	for _, args := range [][]string{{"cache", "verify", "--dir", dir}, {"cache", "verify", "--dir", dir, "--repair"}} {
@@ -179,7 +185,7 @@ func TestCacheVerify(t *testing.T) {
 		}
 	}
 	same(t, object(t, exitDone, "cache", "verify", "--dir", dir), "[bad:[] repaired:false]")
-	if s := object(t, exitDone, "cache", "stats", "--dir", dir); s["entries"] != 1.0 || s["quarantined"] != 1.0 {
+	if s := object(t, exitDone, "cache", "stats", "--dir", dir); s["entries"] != 2.0 || s["quarantined"] != 1.0 {
 		t.Errorf("%v", s)
 	}
 }
@@ -209,7 +215,11 @@ func TestCacheExportImportMerge(t *testing.T) {
 	same(t, object(t, exitDone, "cache", "verify", "--dir", part), "[bad:[] repaired:false]")
 	// What is no archive is refused.
 	for name, text := range map[string]string{"empty": "", "text": "hello", "cut": string(text[:at+1])} {
-		refused(t, []string{"cache", "import", file(t, name, text), "--dir", fresh()}, "archive")
+		none := fresh()
+		refused(t, []string{"cache", "import", file(t, name, text), "--dir", none}, "archive", "export it again")
+		if _, err := os.Stat(none); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: a store was made: %v", name, err)
+		}
 	}
 	refused(t, []string{"cache", "export", filepath.Join(archive, "x"), "--dir", from}, "make it first")
 	refused(t, []string{"cache", "export", t.TempDir(), "--dir", from}, "is a folder")
@@ -239,6 +249,8 @@ func TestCacheRefuses(t *testing.T) {
 		{"put --key-file " + key + " --value-file " + key + " --policy duel", []string{"--policy", "fifo, lru or cost"}},
 		{"put --key-file " + key + " --value-file " + key + " --backend gpu", []string{"--backend", "want one of cpu"}},
 		{"put --key-file " + key + " --value-file " + key + " --identity " + key, []string{"--identity", "want an object"}},
+		{"put --key-file " + key + " --value-file " + key + " --capacity 0", []string{"--capacity 0", "want a number of MiB above 0"}},
+		{"prune --to 0 --backend ../x", []string{"backend", "letters, digits"}},
 		{"import", []string{"want FILE"}},
 		{"import " + empty, []string{"no archive"}},
 		{"import " + folder, []string{"no archive"}},
@@ -258,6 +270,17 @@ func TestCacheRefuses(t *testing.T) {
 	refused(t, []string{"cache", "prune", "--to", "1", "--dir", key}, "--dir: ", "no folder")
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a store was made: %v", err)
+	}
+}
+
+// C9, T10: what the environment says and is not heeded is logged.
+func TestRefusedVariablesAreLogged(t *testing.T) {
+	t.Setenv("KILN_STORE_CAPACITY", "abc")
+	for _, args := range [][]string{{"cache", "stats", "--dir", t.TempDir()}, {"devices"}} {
+		code, _, errs := invoke(args...)
+		if code != exitDone || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "refused") || !strings.Contains(errs, `KILN_STORE_CAPACITY: \"abc\"`) {
+			t.Errorf("kiln %v: exit %d, %q", args, code, errs)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -39,8 +40,10 @@ func (c *cacheCall) inputs(v cacheVerb) (err error) {
 		switch {
 		case err != nil:
 			return usageError{err}
-		case info.IsDir() || info.Mode().IsRegular() && info.Size() == 0:
-			return usagef("%.200q: no archive: want what kiln cache export wrote", c.rest[0])
+		case info.IsDir():
+			return usagef("%.200q: a folder is no archive: want what kiln cache export wrote", c.rest[0])
+		case info.Mode().IsRegular(): // a pipe is read once
+			return whole(c.rest[0])
 		}
 	case "merge":
 		for _, dir := range c.rest {
@@ -48,6 +51,19 @@ func (c *cacheCall) inputs(v cacheVerb) (err error) {
 				return usagef("%.200q: want a directory that is there", dir)
 			}
 		}
+	}
+	return nil
+}
+
+// whole refuses a file that is no archive, or a part of one.
+func whole(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return usageError{err}
+	}
+	defer f.Close()
+	if err := blobstore.Whole(f); err != nil {
+		return usagef("%.200q: %w", file, err)
 	}
 	return nil
 }
@@ -65,10 +81,20 @@ func (c *cacheCall) input(name, file string) ([]byte, error) {
 }
 
 func (c *cacheCall) put(ctx context.Context) error {
-	if err := c.store.Put(ctx, c.backend, c.key, c.payload, time.Duration(c.cost*float64(time.Second))); err != nil {
+	switch err := c.store.Put(ctx, c.backend, c.key, c.payload, time.Duration(c.cost*float64(time.Second))); {
+	case errors.Is(err, blobstore.ErrTooLarge):
+		return fmt.Errorf("%w: raise --capacity", err)
+	case err != nil:
 		return err
 	}
-	return c.say(map[string]any{"stored": true, "bytes": len(c.payload), "bucket": c.store.Bucket(c.key)}, "stored %d bytes", len(c.payload))
+	stored, text := c.store.Stats().Stores > 0, fmt.Sprintf("stored %d bytes", len(c.payload))
+	if !stored {
+		text = "nothing stored: the key has an entry already, which stays"
+		if old, miss, err := c.store.Get(ctx, c.backend, c.key); err == nil && miss.None() {
+			text += ": to replace it, remove the folder " + filepath.Join(c.dir, old.Place) + " first"
+		}
+	}
+	return c.say(map[string]any{"stored": stored, "bytes": len(c.payload), "bucket": c.store.Bucket(c.key)}, "%s", text)
 }
 
 func (c *cacheCall) get(ctx context.Context) error {
@@ -126,9 +152,6 @@ func rowOf(i blobstore.Info) cacheRow {
 
 func (c *cacheCall) list(ctx context.Context) error {
 	return c.store.List(ctx, func(i blobstore.Info) error {
-		if c.only.given && i.Backend != c.backend {
-			return nil
-		}
 		state := ""
 		if i.Flaw.Reason != "" {
 			state = "  " + string(i.Flaw.Reason)
@@ -162,7 +185,7 @@ func (c *cacheCall) stats(ctx context.Context) error {
 	if by == nil {
 		by = map[string]int64{}
 	}
-	return c.say(map[string]any{"entries": u.Entries, "bytes": u.Bytes, "capacity_bytes": c.storeCapacity(), "quarantined": u.Quarantined, "by_backend": by},
+	return c.say(map[string]any{"entries": u.Entries, "bytes": u.Bytes, "capacity_bytes": c.settings.StoreCapacity.Value.MiB(), "quarantined": u.Quarantined, "by_backend": by},
 		"%d entries, %d bytes, %d set aside", u.Entries, u.Bytes, u.Quarantined)
 }
 

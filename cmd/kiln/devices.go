@@ -27,6 +27,7 @@ func devicesCommand(ctx context.Context, c *call) error {
 		return err
 	}
 	c.strays()
+	c.refusals()
 	library := libraries(c.settings)
 	for _, b := range gpuexec.Backends() {
 		if lib, err := library(b.Name()); err == nil { // as kiln run would use it

@@ -178,6 +178,13 @@ func (c *call) strays() []env.Stray {
 	return all
 }
 
+// refusals warns of what the environment says and is not heeded.
+func (c *call) refusals() {
+	for _, r := range c.settings.Refusals {
+		c.logger().Warn("kiln: environment", "refused", r.String())
+	}
+}
+
 // say prints one line: an object, or text for people.
 func (c *call) say(object any, format string, args ...any) error {
 	if c.json {

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// P8: a key that has an entry keeps it, and put says so, and what to do.
+func TestCachePutOverAnEntry(t *testing.T) {
+	dir := stocked(t, "a")
+	put := []string{"cache", "put", "--dir", dir, "--key-file", file(t, "key", "a"), "--value-file", file(t, "value", "new")}
+	get := []string{"cache", "get", "--dir", dir, "--key-file", file(t, "key", "a")}
+	if o := object(t, exitDone, put...); o["stored"] != false {
+		t.Errorf("over an entry: %v", o)
+	}
+	entry := filepath.Dir(kernels(t, dir)[0])
+	if text := done(t, put...); !strings.Contains(text, "has an entry already") || !strings.Contains(text, "remove the folder "+entry+" ") {
+		t.Errorf("over an entry: %s", text)
+	}
+	if got := done(t, get...); got != "aa" {
+		t.Errorf("the value is %q", got)
+	}
+	if err := os.RemoveAll(entry); err != nil {
+		t.Fatal(err)
+	}
+	if o := object(t, exitDone, put...); o["stored"] != true || done(t, get...) != "new" {
+		t.Errorf("in the place of an entry: %v", o)
+	}
+	code, out, errs := invoke(append(put[:4:4], "--key-file", file(t, "key", "b"), "--value-file", file(t, "value", strings.Repeat("v", 1<<20)), "--capacity", "1")...)
+	if code != exitFailed || out != "" || !strings.Contains(errs, "too_large") || !strings.Contains(errs, "raise --capacity") {
+		t.Errorf("too large: exit %d, %q, %q", code, out, errs)
+	}
+}
+
+// A backend that is named bounds what a subcommand sees and touches to its
+// entries, and none is named by default.
+func TestCacheOfOneBackend(t *testing.T) {
+	dir := stocked(t, "a", "b")
+	gpu := []string{"--backend", "gpu"}
+	identity := file(t, "identity.json", `{"library":"kiln","build":"b","compiler":"c","driver":"1","device":"d","isa":[]}`)
+	for _, key := range []string{"x", "y", "z"} {
+		done(t, append([]string{"cache", "put", "--dir", dir, "--key-file", file(t, "key", key), "--value-file", file(t, "value", key), "--identity", identity}, gpu...)...)
+	}
+	flip(t, kernels(t, dir)[0], 1)
+	verb := func(code int, dir, verb string, args ...string) map[string]any {
+		return object(t, code, append([]string{"cache", verb, "--dir", dir}, args...)...)
+	}
+	entries := func(dir string) string {
+		return fmt.Sprint(verb(exitDone, dir, "stats")["entries"], verb(exitDone, dir, "stats", gpu...)["entries"])
+	}
+	if got := entries(dir); got != "5 3" {
+		t.Errorf("stats: %s", got)
+	}
+	if by := verb(exitDone, dir, "stats", gpu...)["by_backend"]; len(by.(map[string]any)) != 1 {
+		t.Errorf("stats: %v", by)
+	}
+	if n := strings.Count(done(t, append([]string{"cache", "ls", "--dir", dir}, gpu...)...), "gpu/"); n != 3 {
+		t.Errorf("ls: %d entries", n)
+	}
+	same(t, verb(exitDone, dir, "verify", gpu...), "[bad:[] repaired:false]")
+	verb(exitFinding, dir, "verify", "--backend", "cpu")
+	archive := filepath.Join(t.TempDir(), "archive")
+	same(t, verb(exitDone, dir, "export", append(gpu, archive)...), "[rejected:map[] taken:3]")
+	from := filepath.Join(t.TempDir(), "from")
+	verb(exitFinding, from, "merge", dir)
+	same(t, verb(exitDone, from, "export", archive), "[rejected:map[] taken:4]")
+	for _, way := range [][]string{{"import", archive}, {"merge", dir}} {
+		into := filepath.Join(t.TempDir(), "into")
+		same(t, verb(exitDone, into, way[0], append(gpu, way[1])...), "[rejected:map[] taken:3]")
+		if got := entries(into); got != "3 3" {
+			t.Errorf("%s: %s", way[0], got)
+		}
+	}
+	verb(exitDone, dir, "prune", append(gpu, "--to", "0")...)
+	if got := entries(dir); got != "2 0" {
+		t.Errorf("pruned: %s", got)
+	}
+}
+
+// R2: explain names the fields of an operation's key in which the nearest entry
+// of the same kind differs.
+func TestCacheExplainsOperations(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	done(t, append(slices.Clone(tiny), "--requests", "6", "--passes", "1", "--store", dir)...)
+	keyOf := func(entry string) string {
+		return object(t, exitDone, "cache", "inspect", entry, "--dir", dir)["key"].(string)
+	}
+	real := ""
+	for row := range strings.Lines(done(t, "cache", "ls", "--dir", dir, "--json")) {
+		var r struct{ Entry string }
+		if err := json.Unmarshal([]byte(row), &r); err != nil {
+			t.Fatal(err)
+		}
+		if key := keyOf(r.Entry); strings.HasPrefix(key, "layernorm ") {
+			real = key
+		}
+	}
+	text, descriptor, described := strings.Cut(real, "\x00")
+	if !described {
+		t.Fatalf("no layernorm in the store: %q", real)
+	}
+	words := strings.Split(text, " ")
+	words[1] = "rows=980"
+	for asked, want := range map[string]string{
+		strings.Join(words, " ") + "\x00" + descriptor: "[rows]",
+		real + " too": "[descriptor]",
+		"unlike any":  "[]",
+	} {
+		x := object(t, exitDone, "cache", "explain", "--dir", dir, "--key-file", file(t, "key", asked))
+		if fmt.Sprint(x["factors"]) != want || want != "[]" && !strings.HasPrefix(keyOf(x["nearest"].(string)), "layernorm ") {
+			t.Errorf("%q: %v, want %s", asked, x, want)
+		}
+	}
+}
