@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,10 +12,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kiln-cache/kiln"
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/encoder"
-	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/manifest"
 )
@@ -27,6 +23,8 @@ const (
 	warmFailed  = "failed"  // see its error
 	warmCrashed = "crashed" // the process died in it
 	warmSkipped = "skipped" // the budget was used up
+
+	warmUnstored = "unstored" // what a child says; to others it is failed
 )
 
 // warmed is one line of `kiln warm`, and of the progress kept beside a manifest.
@@ -54,6 +52,7 @@ type warmer struct {
 	child       bool
 	progress    *os.File
 	failures    int
+	unstored    int // of the failures, those that were built
 }
 
 func warmCommand(ctx context.Context, c *call) error {
@@ -74,6 +73,9 @@ func warmCommand(ctx context.Context, c *call) error {
 		return usagef("--store must be given, or KILN_STORE_DIR set: nothing would be kept")
 	}
 	var err error
+	if w.capacity, err = w.room("store-capacity", w.capacity); err != nil {
+		return err
+	}
 	if w.store, err = filepath.Abs(w.store); err != nil {
 		return err
 	}
@@ -81,6 +83,7 @@ func warmCommand(ctx context.Context, c *call) error {
 		return w.build(ctx)
 	}
 	w.strays() // said by the parent alone
+	w.refusals()
 	items, err := w.items()
 	if err != nil {
 		return usageError{err}
@@ -119,28 +122,35 @@ func (w *warmer) items() ([]manifest.Item, error) {
 
 // usable opens the store and closes it again, before anything is begun.
 func (w *warmer) usable(ctx context.Context) error {
-	rt, err := w.open(libraries(w.settings))
+	store, err := w.open(ctx, libraries(w.settings))
 	if err != nil {
 		return err
 	}
-	return rt.Close(context.WithoutCancel(ctx))
+	return store.Close(context.WithoutCancel(ctx))
 }
 
 // left leaves out the items that an interrupted run has done, by the progress
-// that it kept.
+// that it kept. A line that was cut goes, or the next one would be lost with it.
 func (w *warmer) left(items []manifest.Item) (left []manifest.Item, err error) {
 	w.progress, err = os.OpenFile(w.file+".progress", os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("--manifest: its progress is kept beside it: %w", err)
 	}
+	text, err := io.ReadAll(w.progress)
+	if err != nil {
+		return nil, fmt.Errorf("--manifest: its progress: %w", err)
+	}
+	whole := bytes.LastIndexByte(text, '\n') + 1
+	if err := w.progress.Truncate(int64(whole)); err != nil {
+		return nil, fmt.Errorf("--manifest: its progress: %w", err)
+	}
 	done := make(map[warmed]bool)
-	for d := json.NewDecoder(w.progress); ; {
+	for line := range bytes.Lines(text[:whole]) {
 		var was warmed
-		if d.Decode(&was) != nil { // its end, or a line that was cut
-			break
+		if json.Unmarshal(line, &was) == nil {
+			was.Result, was.Seconds, was.Error = "", 0, ""
+			done[was] = true
 		}
-		was.Result, was.Seconds, was.Error = "", 0, ""
-		done[was] = true
 	}
 	for _, i := range items {
 		r := unfinished(i)
@@ -173,12 +183,15 @@ func (w *warmer) drive(ctx context.Context, items []manifest.Item) error {
 	if err := w.progress.Close(); err != nil {
 		return err
 	}
-	if len(items) == 0 { // nothing to resume
+	if len(items)+w.unstored == 0 { // nothing to resume
 		if err := os.Remove(w.progress.Name()); err != nil {
 			return err
 		}
 	}
-	if w.failures > 0 {
+	switch {
+	case w.unstored > 0:
+		return fmt.Errorf("%d items failed or crashed: see above; %d of them were built and not stored: run it again once they can be", w.failures, w.unstored)
+	case w.failures > 0:
 		return fmt.Errorf("%d items failed or crashed: see above", w.failures)
 	}
 	return nil
@@ -193,11 +206,7 @@ func (w *warmer) start(ctx context.Context, items []manifest.Item) (child *exec.
 	if err != nil {
 		return nil, nil, err
 	}
-	args := []string{"warm", "--child", "--store", w.store, "--log-level", w.level}
-	if w.capacity.Given() {
-		args = append(args, "--store-capacity", w.capacity.String())
-	}
-	child = exec.CommandContext(ctx, self, args...)
+	child = exec.CommandContext(ctx, self, "warm", "--child", "--store", w.store, "--store-capacity", w.capacity.String(), "--log-level", w.level)
 	child.Stderr = w.stderr
 	child.Cancel = func() error { return child.Process.Signal(os.Interrupt) } // it clears up after itself
 	child.WaitDelay = grace
@@ -260,9 +269,16 @@ func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error
 	return n + 1, w.result(r)
 }
 
-// result keeps and prints what became of an item.
+// result keeps and prints what became of an item. What was not stored is not
+// done, so it has no place in the progress.
 func (w *warmer) result(r warmed) error {
-	if r.Result == warmFailed || r.Result == warmCrashed {
+	switch r.Result {
+	case warmUnstored:
+		r.Result = warmFailed
+		w.failures++
+		w.unstored++
+		return w.print(r)
+	case warmFailed, warmCrashed:
 		w.failures++
 	}
 	kept := r
@@ -275,76 +291,4 @@ func (w *warmer) result(r warmed) error {
 
 func (w *warmer) print(r warmed) error {
 	return w.say(r, "%-8s %8.3f s  %s %s %s", r.Result, r.Seconds, r.Backend, r.Op, r.Error)
-}
-
-// open opens a runtime on the store.
-func (w *warmer) open(library func(string) (ops.Library, error)) (*kiln.Runtime, error) {
-	rt, err := kiln.Open(kiln.Config{StoreDir: w.store, StoreCapacity: w.capacity, StoreRequired: true, Identity: identities(library), Logger: w.logger()})
-	if err != nil {
-		return nil, usageError{fmt.Errorf("--store: %w", err)}
-	}
-	return rt, nil
-}
-
-// build is the child: a result on standard output for every item on standard
-// input.
-func (w *warmer) build(ctx context.Context) (err error) {
-	library := libraries(w.settings)
-	rt, err := w.open(library)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, rt.Close(context.WithoutCancel(ctx))) }()
-	out := json.NewEncoder(w.stdout)
-	for d := json.NewDecoder(bufio.NewReader(w.stdin)); ; {
-		var i manifest.Item
-		if err := d.Decode(&i); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		r := unfinished(i)
-		began := time.Now()
-		r.Result, err = warmOne(ctx, rt, library, i)
-		if ctx.Err() != nil {
-			w.code = exitInterrupted // the item is still to be done; the parent says so
-			return nil
-		}
-		r.Seconds = time.Since(began).Seconds()
-		if err != nil {
-			r.Result, r.Error = warmFailed, err.Error()
-		}
-		if err := out.Encode(r); err != nil {
-			return err
-		}
-	}
-}
-
-// warmOne has one item ready, stored before it counts as built.
-func warmOne(ctx context.Context, rt *kiln.Runtime, library func(string) (ops.Library, error), i manifest.Item) (string, error) {
-	op, err := ops.Parse(i.Op)
-	if err != nil {
-		return "", err
-	}
-	lib, err := library(i.Backend)
-	if err != nil {
-		return "", err
-	}
-	source, err := lib.Source(op)
-	if err != nil {
-		return "", err
-	}
-	exec, err := rt.Executor(ctx, lib, 0)
-	if err != nil {
-		return "", err
-	}
-	lease, how, err := rt.Artefacts().Get(ctx, encoder.Request(exec, source, i.Descriptor))
-	if err != nil {
-		return "", err
-	}
-	lease.End()
-	if how.Event != artefacts.Miss {
-		return warmHit, nil
-	}
-	return warmBuilt, rt.Artefacts().Settle(ctx)
 }

@@ -19,7 +19,8 @@ import (
 )
 
 // fragile is a backend that kills its process, or, beside a file called hang,
-// never comes back. Only children of the tests have it.
+// never comes back, or, beside one called spoil, breaks the store that it names.
+// Only children of the tests have it.
 type fragile struct{ *cpu.Backend }
 
 func (fragile) Name() string { return "fragile" }
@@ -27,6 +28,10 @@ func (fragile) Name() string { return "fragile" }
 func (fragile) Source(ops.Op) (gpuexec.Source, error) {
 	if _, err := os.Stat("hang"); err == nil {
 		select {}
+	}
+	if dir, err := os.ReadFile("spoil"); err == nil {
+		staging := filepath.Join(string(dir), "tmp")
+		return gpuexec.Source{}, errors.Join(errors.New("spoilt"), os.RemoveAll(staging), os.WriteFile(staging, nil, 0o600))
 	}
 	os.Exit(134)
 	panic("not reached")
@@ -184,6 +189,41 @@ func TestWarmResumes(t *testing.T) {
 	counts(t, "another store", tally(t, out), map[string]int{warmBuilt: n, warmCrashed: 1})
 }
 
+// What a store does not take is failed, with the store's reason, and left to the
+// next time; what it took is not done again, though the progress began with a line
+// that was cut.
+func TestWarmSaysWhatIsNotStored(t *testing.T) {
+	items := recordedItems(t)
+	n := len(items)
+	path := written(t, bad(items, "fragile", n/2))
+	cut := `{"backend":"cpu","op":"mat`
+	if err := os.WriteFile(path+".progress", []byte(cut), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "store")
+	t.Chdir(filepath.Dir(file(t, "spoil", dir)))
+	args := []string{"warm", "--manifest", path, "--store", dir, "--json"}
+	code, out, errs := invoke(args...)
+	got := tally(t, out)
+	unstored := got[warmFailed] - 1 // but for the item that spoils it
+	if code != exitFailed || unstored < 1 || got[warmBuilt] < 1 || got[warmBuilt]+unstored != n || len(kernels(t, dir)) != got[warmBuilt] {
+		t.Errorf("exit %d, %v of %d items and one, %d stored: %s", code, got, n, len(kernels(t, dir)), errs)
+	}
+	if strings.Count(out, "not stored: ") != unstored || strings.Count(out, "degraded: ") != unstored || !strings.Contains(errs, "built and not stored") {
+		t.Errorf("%d are not stored: %s%s", unstored, out, errs)
+	}
+	if err := os.Remove(filepath.Join(dir, "tmp")); err != nil {
+		t.Fatal(err)
+	}
+	counts(t, "the rest", tally(t, done(t, args...)), map[string]int{warmBuilt: unstored})
+	if stored := len(kernels(t, dir)); stored != n {
+		t.Errorf("%d of %d are stored", stored, n)
+	}
+	if _, err := os.Stat(path + ".progress"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("progress of what is done: %v", err)
+	}
+}
+
 // A store that cannot be used is said once, before anything is begun.
 func TestWarmRefuses(t *testing.T) {
 	path := written(t, []manifest.Item{{Backend: "cpu", Op: "gelu rows=1 width=1", Cost: 1, Uses: 1}})
@@ -203,6 +243,11 @@ func TestWarmRefuses(t *testing.T) {
 	}
 	refused(t, []string{"warm", "--manifest", store, "--store", store}, "no such file")
 	refused(t, []string{"warm", "--manifest", t.TempDir(), "--store", store}, "is a directory")
+	refused(t, []string{"warm", "--manifest", path, "--store", store, "--store-capacity", "0"}, "--store-capacity 0", "nothing would be stored")
+	t.Run("environment", func(t *testing.T) {
+		t.Setenv("KILN_STORE_CAPACITY", "0")
+		refused(t, []string{"warm", "--manifest", path, "--store", store}, "KILN_STORE_CAPACITY 0", "nothing would be stored")
+	})
 	for _, budget := range []string{"", "-1", "NaN", "Inf", "1s"} {
 		refused(t, []string{"warm", "--manifest", path, "--store", store, "--budget", budget}, "--budget", "number of seconds")
 	}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/encoder"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/manifest"
+)
+
+// open opens the store.
+func (w *warmer) open(ctx context.Context, library func(string) (ops.Library, error)) (*blobstore.Store, error) {
+	s, err := blobstore.Open(ctx, blobstore.Config{Dir: w.store, Capacity: w.capacity.MiB(), Identity: identities(library), Logger: w.logger()})
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--store: %w", err)}
+	}
+	return s, nil
+}
+
+// builder builds items into a store. It asks the store itself, with no cache of
+// artefacts between them: only the store's answer says whether an item is built.
+type builder struct {
+	library   func(string) (ops.Library, error)
+	config    gpuexec.Config // of the executors, but for their backend
+	store     artefacts.Store
+	executors map[string]*gpuexec.Executor // by backend
+}
+
+// errUnstored is an item that was built and is not kept.
+var errUnstored = errors.New("built, but not stored")
+
+// build is the child: a result on standard output for every item on standard
+// input.
+func (w *warmer) build(ctx context.Context) (err error) {
+	b := &builder{library: libraries(w.settings), executors: map[string]*gpuexec.Executor{},
+		config: gpuexec.Config{Workers: int(w.settings.Workers.Value), Logger: w.logger()}}
+	store, err := w.open(ctx, b.library)
+	if err != nil {
+		return err
+	}
+	last := context.WithoutCancel(ctx)
+	defer func() { err = errors.Join(err, b.close(last), store.Close(last)) }()
+	if b.store, err = tiers.Open(store, tiers.Config{Memory: -1}); err != nil {
+		return err
+	}
+	out := json.NewEncoder(w.stdout)
+	for d := json.NewDecoder(bufio.NewReader(w.stdin)); ; {
+		var i manifest.Item
+		if err := d.Decode(&i); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		r := unfinished(i)
+		began := time.Now()
+		r.Result, err = b.item(ctx, i)
+		if ctx.Err() != nil {
+			w.code = exitInterrupted // the item is still to be done; the parent says so
+			return nil
+		}
+		r.Seconds = time.Since(began).Seconds()
+		if err != nil {
+			r.Result, r.Error = warmFailed, err.Error()
+		}
+		if errors.Is(err, errUnstored) {
+			r.Result = warmUnstored
+		}
+		if err := out.Encode(r); err != nil {
+			return err
+		}
+	}
+}
+
+// item has one item ready: a driver has taken it from the store, or it was stored.
+func (b *builder) item(ctx context.Context, i manifest.Item) (string, error) {
+	op, err := ops.Parse(i.Op)
+	if err != nil {
+		return "", err
+	}
+	lib, err := b.library(i.Backend)
+	if err != nil {
+		return "", err
+	}
+	source, err := lib.Source(op)
+	if err != nil {
+		return "", err
+	}
+	exec, err := b.executor(ctx, lib)
+	if err != nil {
+		return "", err
+	}
+	want := encoder.Request(exec, source, i.Descriptor)
+	found := b.store.Find(ctx, artefacts.Subject{Backend: want.Backend, Key: want.StoredKey})
+	for found.Reason == "" {
+		loaded, err := want.Load(ctx, found.Blob)
+		if err == nil {
+			loaded.Free()
+			found.Claim.Loaded()
+			return warmHit, nil
+		}
+		if ctx.Err() != nil { // the blob is not to blame
+			found.Claim.Abandon()
+			return "", err
+		}
+		found = found.Claim.Refused(ctx)
+	}
+	return warmBuilt, b.compile(ctx, want, found)
+}
+
+// compile builds and stores what was not found.
+func (b *builder) compile(ctx context.Context, want artefacts.Request, missing artefacts.Found) error {
+	began := time.Now()
+	built, err := want.Create(ctx)
+	cost := time.Since(began)
+	var blob []byte
+	if err == nil {
+		defer built.Free()
+		blob, err = built.Blob(ctx)
+	}
+	switch {
+	case missing.Claim == nil && err == nil:
+		return fmt.Errorf("%w: %s", errUnstored, missing.Reason)
+	case missing.Claim == nil:
+		return err
+	case err != nil:
+		missing.Claim.Abandon()
+		return err
+	}
+	if err := missing.Claim.Save(ctx, blob, cost, built.Requires); err != nil {
+		return fmt.Errorf("%w: %w", errUnstored, err)
+	}
+	return nil
+}
+
+// executor gives the executor of a backend's first device, the same each time.
+func (b *builder) executor(ctx context.Context, lib ops.Library) (*gpuexec.Executor, error) {
+	exec := b.executors[lib.Name()]
+	if exec == nil {
+		config := b.config
+		config.Backend = lib
+		var err error
+		if exec, err = gpuexec.Open(ctx, config); err != nil {
+			return nil, err
+		}
+		b.executors[lib.Name()] = exec
+	}
+	return exec, nil
+}
+
+func (b *builder) close(ctx context.Context) (err error) {
+	for _, exec := range b.executors {
+		err = errors.Join(err, exec.Close(ctx))
+	}
+	return err
+}
