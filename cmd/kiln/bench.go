@@ -16,7 +16,7 @@ var benches = []struct {
 	run         func(ctx context.Context) ([]figures.Figure, error)
 }{
 	{"matmul", "matrix products against oneDNN (Debian's libdnnl2) on one core", benchMatmul},
-	{"hits", "the read paths against a sync.Map with the full key", figures.Hits},
+	{"hits", "the read paths against a sync.Map with the full key, and what the policy costs", figures.Hits},
 	{"scaling", "two readers on two cores, which it needs to itself, against one", figures.Scaling},
 	{"misses", "a miss with nothing to compute against a promise in a sync.Map", figures.Misses},
 	{"evictions", "readers beside evictions, and what a group's size costs", figures.Evictions},

@@ -132,10 +132,18 @@ func (f Figure) take(ctx context.Context, n int, round func() (float64, error)) 
 		}
 	}
 	if f.N < leastRounds {
-		f.Ratio, f.Min, f.Max, f.N, f.Gate = 0, 0, 0, 0, nil
-		f.Note = "not measured, and held against no gate: other work left no cores for it"
+		return f.unmeasured("other work left no cores for it"), nil
 	}
 	return f, nil
+}
+
+const oneCore = "it needs two cores, and GOMAXPROCS is 1"
+
+// unmeasured is a figure of no rounds, and why.
+func (f Figure) unmeasured(why string) Figure {
+	f.Ratio, f.Min, f.Max, f.N, f.Gate = 0, 0, 0, 0, nil
+	f.Note = "not measured, and held against no gate: " + why
+	return f
 }
 
 // far reports whether the ratio is beyond its gate by more than a half.

@@ -12,3 +12,11 @@ func threadTime() (time.Duration, bool) {
 	err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
 	return time.Duration(t.Nano()), err == nil
 }
+
+// threadPreempted is how often the calling thread lost its core to another one
+// while it wanted to run.
+func threadPreempted() int64 {
+	var used unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &used) // of this thread, into memory of ours: it cannot fail
+	return used.Nivcsw
+}

@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -109,58 +106,6 @@ func Evictions(ctx context.Context) ([]Figure, error) {
 	}
 	flat, err := evictionBySize(ctx)
 	return []Figure{tail, flat}, err
-}
-
-// readersBesideEviction times batches of 64 lookups while another goroutine
-// evicts groups and fills them again: 99th percentile over median.
-func readersBesideEviction(ctx context.Context) (Figure, error) {
-	l, err := load(ctx)
-	if err != nil {
-		return Figure{}, err
-	}
-	defer l.session.Close(context.WithoutCancel(ctx))
-	var over atomic.Bool
-	var failed error
-	var writer sync.WaitGroup
-	writer.Add(1)
-	go func() {
-		defer writer.Done()
-		for g := groups; !over.Load() && failed == nil; g++ {
-			for i := range 128 {
-				if failed = l.session.Set(ctx, shapeOf(g), nameOf(i), sessioncache.Value{Any: i}, sessioncache.Options{}); failed != nil {
-					return
-				}
-			}
-		}
-	}()
-	const batch, batches, attempts = 64, 1000, 9
-	tail := func() float64 {
-		times := make([]time.Duration, 0, batches)
-		for at := rand.IntN(len(l.asked)); len(times) < batches; {
-			began := time.Now()
-			for range batch {
-				l.fullFind(l.asked[at%len(l.asked)])
-				at++
-			}
-			times = append(times, time.Since(began))
-		}
-		slices.Sort(times)
-		return float64(times[batches*99/100]) / float64(times[batches/2])
-	}
-	f := Figure{Bench: "reader p99 beside eviction", RatioTo: "its p50", Goroutines: 2, Gate: AtMost(15)}
-	f, err = f.take(ctx, 9, func() (float64, error) {
-		least := math.Inf(1) // who else runs on the machine only ever lengthens the tail
-		for range attempts {
-			least = min(least, tail())
-		}
-		return least, nil
-	})
-	over.Store(true)
-	writer.Wait()
-	if err == nil {
-		err = failed
-	}
-	return f, err
 }
 
 // evictionBySize is the time until an evicted group is gone for readers and
