@@ -20,6 +20,8 @@ type Figure struct {
 
 	Gate *Gate  `json:"-"` // nil = none
 	Note string `json:"-"` // for people
+
+	before func() // each round of compare; nil = nothing
 }
 
 // Gate is what a figure must hold.

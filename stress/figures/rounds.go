@@ -97,7 +97,12 @@ func (f Figure) compare(ctx context.Context, ratio func([]float64) float64, side
 		}
 		all[i], like = p, p.n
 	}
-	return f.take(ctx, 9, func() (float64, error) { return round(ratio, all) })
+	return f.take(ctx, 9, func() (float64, error) {
+		if f.before != nil {
+			f.before()
+		}
+		return round(ratio, all)
+	})
 }
 
 // quotient is the first of two sides by the second.
