@@ -2,7 +2,7 @@
 GO         ?= go
 TEST_FLAGS ?=
 BENCH      ?= all
-GATES      ?= hits scaling misses evictions launches loads stores
+GATES      ?= hits scaling misses evictions launches stores loads
 FUZZTIME   ?= 20s
 SOAK       ?= 10m
 
