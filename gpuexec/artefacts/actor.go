@@ -275,6 +275,7 @@ func (m *resize) handle(s *shell) {
 	}
 	err := s.state.resize(m.entries, m.bytes)
 	s.publishCapacity()
+	s.clean() // so that leases alone hold what fell out, and the last of them frees it
 	m.reply.Answer(struct{}{}, err)
 }
 
@@ -288,6 +289,7 @@ func (m *dropOwner) handle(s *shell) {
 		return
 	}
 	s.state.release(m.owner)
+	s.clean()
 	m.reply.Send(struct{}{})
 }
 
