@@ -161,13 +161,10 @@ func (s *Session) lookup(shape shapegroups.Shape) *group {
 		if use, err = s.published.note(shape, byLookup); err != nil {
 			return nil
 		}
-		if g = s.published.resident(use.compiled); g != nil {
-			s.note(use) // and with it into the memo
-		}
-		return g
+		g = s.published.resident(use.compiled)
 	}
 	if g != nil {
-		s.note(use)
+		s.note(use) // one made just now comes into the memo by it
 	}
 	return g
 }
