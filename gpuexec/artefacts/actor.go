@@ -38,13 +38,14 @@ func (s *shell) turn(m message) {
 	s.checkJobs()
 }
 
-// clean takes the residency pins of what was dropped in this turn and has the
-// unused of it freed off the turn.
+// clean takes the residency pins of what was dropped in this turn, which may be
+// the last that made kernels idle, and has the unused of it freed off the turn.
 func (s *shell) clean() {
-	for i, n := range s.state.dropped {
+	for i := 0; i < len(s.state.dropped); i++ { // it grows by kernels
+		n := s.state.dropped[i]
+		s.state.dropped[i] = nil
 		s.state.gauges.apart.Add(n.Value.bytes)
 		s.dropHere(n)
-		s.state.dropped[i] = nil
 	}
 	s.state.dropped = s.state.dropped[:0]
 	if len(s.freed) == 0 {
@@ -54,16 +55,22 @@ func (s *shell) clean() {
 	s.freed = nil
 	s.job(func() {
 		for _, n := range freed {
-			s.discard(n)
+			s.free(n)
 		}
-		s.ref.Tell(jobEnded{})
+		s.ref.Tell(jobEnded{freed: freed})
 	})
 }
 
-// dropHere drops a pin in a turn, where nothing may be freed.
+// dropHere drops a pin in a turn, where nothing may be freed. The kernels of what
+// is to be freed are idle from now on, and held until it has been.
 func (s *shell) dropHere(n *node) {
-	if s.drop(n) && (n.Value.free != nil || n.Value.kernels != nil) {
-		s.freed = append(s.freed, n)
+	if !s.drop(n) || n.Value.free == nil && n.Value.kernels == nil {
+		return
+	}
+	s.freed = append(s.freed, n)
+	for _, k := range n.Value.kernels {
+		k.Value.ending++
+		s.checkIdle(k)
 	}
 }
 
@@ -327,6 +334,12 @@ func (m jobEnded) handle(s *shell) {
 	if m.saved {
 		s.saves--
 	}
+	for _, n := range m.freed {
+		for _, k := range n.Value.kernels {
+			k.Value.ending--
+			s.dropHere(k)
+		}
+	}
 }
 
 // checkJobs answers those who wait for store writes and ends a closed cache with
@@ -352,9 +365,10 @@ var ended = func() context.Context {
 
 func (m idle) handle(s *shell) { s.checkIdle(m.n) }
 
-// checkIdle lets go of a kernel that nobody but the layer holds.
+// checkIdle lets go of a kernel that nobody but the layer holds, and artefacts
+// that are being freed.
 func (s *shell) checkIdle(n *node) {
-	if n.Value.resident.Load() && n.Value.cell.Pins() == 1 {
+	if n.Value.resident.Load() && n.Value.cell.Pins() == 1+n.Value.ending {
 		s.state.idleKernel(n)
 	}
 }

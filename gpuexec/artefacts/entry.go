@@ -37,4 +37,5 @@ type entry struct {
 	older, newer *node
 	used         uint64  // when it was last used, by state.clock
 	tenant       *tenant // in whose order it is, and to whose floor its bytes count
+	ending       int64   // of a kernel: how many of its pins are of artefacts that are being freed
 }

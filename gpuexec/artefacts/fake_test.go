@@ -92,7 +92,8 @@ type maker struct {
 	refuse   bool   // the driver refuses every blob
 	bad      string // the blob that the driver refuses
 	requires []string
-	stubborn bool // heeds no context
+	stubborn bool   // heeds no context
+	free     func() // what its Free does first
 }
 
 var errDriver = errors.New("driver: no")
@@ -164,7 +165,13 @@ func (d *device) create(ctx context.Context, c *artefacts.Cache, key string, m m
 }
 
 func (d *device) built(value string, m maker) artefacts.Built {
-	b := artefacts.Built{Value: value, Bytes: m.bytes, Cost: time.Second, Free: func() { d.grow(d.mu.freed, value) }, Requires: m.requires}
+	b := artefacts.Built{Value: value, Bytes: m.bytes, Cost: time.Second, Requires: m.requires}
+	b.Free = func() {
+		d.grow(d.mu.freed, value)
+		if m.free != nil {
+			m.free()
+		}
+	}
 	if !m.noBlob {
 		b.Blob = func(context.Context) ([]byte, error) { return []byte("blob:" + value), nil }
 	}

@@ -86,6 +86,27 @@ func TestKernelLayerCapacity(t *testing.T) {
 	want(t, "x1 is in use", c2.count(c2.mu.freed, "kernel:x1"), 0)
 }
 
+// C11: what has been evicted counts among the users of a kernel no longer, though
+// it keeps it until it has been freed itself.
+func TestKernelsOfWhatIsBeingFreed(t *testing.T) {
+	c := open(t, entries(3))
+	freeing := make(chan struct{})
+	for i := range 3 {
+		n := strconv.Itoa(i)
+		c.get("p"+n, maker{kernel: "x" + n, free: func() { <-freeing }})
+	}
+	c.setEntries(1)
+	want(t, "kernels", c.Kernels(), 1)
+	want(t, "q", c.get("q", maker{kernel: "x2"}), "q by=kernel_hit")
+	want(t, "has p2", c.has("p2"), 0)
+	want(t, "freed before their artefacts", c.count(c.mu.freed, "kernel:x0", "kernel:x1"), 0)
+	close(freeing)
+	c.eventuallyFreed("kernel:x0", 1)
+	c.eventuallyFreed("kernel:x1", 1)
+	want(t, "r", c.get("r", maker{kernel: "x2"}), "r by=kernel_hit")
+	want(t, "x2 is in use", c.count(c.mu.freed, "kernel:x2"), 0)
+}
+
 // C11: an artefact that needed a new kernel beside an old one is a miss.
 func TestKernelHitNeedsAll(t *testing.T) {
 	c := open(t, entries(8))

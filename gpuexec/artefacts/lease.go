@@ -77,10 +77,14 @@ func (c *Cache) drop(n *node) bool {
 
 // discard frees n, whose last pin has gone, then gives back its kernels.
 func (c *Cache) discard(n *node) {
+	c.free(n)
+	c.giveBack(n.Value.kernels)
+}
+
+func (c *Cache) free(n *node) {
 	if n.Value.free != nil {
 		fault.Call(n.Value.free, func(err error) {
 			c.log.Error("artefacts: the release of an artefact went wrong", "key", n.Key, "err", err)
 		})
 	}
-	c.giveBack(n.Value.kernels)
 }

@@ -110,7 +110,10 @@ type (
 	closing struct{}
 
 	// jobEnded says that a lent goroutine has done its work.
-	jobEnded struct{ saved bool }
+	jobEnded struct {
+		saved bool
+		freed []*node // their kernels are still pinned
+	}
 
 	// idle says that a kernel may have lost its last user.
 	idle struct{ n *node }
