@@ -273,25 +273,35 @@ func (s *shell) letGo(gone []removal) {
 	actors.Go(s.sweep)
 }
 
-// sweep ends when nothing is left to let go.
+// sweep ends when nothing is left to let go. User code that ends the goroutine
+// ends this one only: what has gone meanwhile is for another.
 func (s *shell) sweep() {
-	defer s.work.Done()
-	for {
+	done := false
+	defer func() {
+		if done {
+			s.work.Done()
+		} else {
+			actors.Go(s.sweep)
+		}
+	}()
+	for !done {
 		s.gone.Lock()
 		list := s.gone.list
 		s.gone.list = nil
 		s.gone.running = len(list) > 0
 		s.gone.Unlock()
-		if len(list) == 0 {
-			return
-		}
-		for _, r := range list {
-			r.node.Value.calls.fire(r.why, s.e.failed)
-			if r.node.Value.cell.Drop() {
-				fault.Call(r.node.Value.cell.Free, s.e.failed)
-			}
-		}
+		done = len(list) == 0
+		fault.Each(list, s.sweepOut)
 	}
+}
+
+func (s *shell) sweepOut(r removal) {
+	defer func() {
+		if r.node.Value.cell.Drop() {
+			fault.Call(r.node.Value.cell.Free, s.e.failed)
+		}
+	}()
+	r.node.Value.calls.fire(r.why, s.e.failed)
 }
 
 // failed logs user code that panicked where nobody waits for it.

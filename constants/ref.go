@@ -91,7 +91,5 @@ func (c *callbacks) fire(why Removal, panicked func(error)) {
 	list := c.mu.list
 	c.mu.list, c.mu.fired = nil, true
 	c.mu.Unlock()
-	for _, f := range list {
-		fault.Call(func() { f(why) }, panicked)
-	}
+	fault.Each(list, func(f func(Removal)) { fault.Call(func() { f(why) }, panicked) })
 }

@@ -3,6 +3,7 @@ package sessioncache
 import (
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -87,31 +88,28 @@ func (b *bin) tear(g *group) {
 	if !g.torn.CompareAndSwap(false, true) {
 		return
 	}
-	drop := func(n *node) {
+	names := slices.Concat(g.grace.retired[:]...)
+	g.grace.retired = [2][]*node{}
+	names = slices.Grow(names, g.names.Len())
+	g.names.All(func(n *node) bool {
+		names = append(names, n)
+		return true
+	})
+	dropped := 0
+	fault.Each(names, func(n *node) {
+		if dropped++; dropped%32 == 0 {
+			runtime.Gosched()
+		}
 		if n.Value.cell.Drop() {
 			b.now(n)
 		}
-	}
-	for phase := range g.grace.retired {
-		for _, n := range g.grace.retired[phase] {
-			drop(n)
-		}
-		g.grace.retired[phase] = nil
-	}
-	n := 0
-	g.names.All(func(at *node) bool {
-		if n++; n%32 == 0 {
-			runtime.Gosched()
-		}
-		drop(at)
-		return true
 	})
 }
 
 // now frees a value whose last pin was dropped, on the caller's goroutine.
 func (b *bin) now(n *node) {
+	defer n.Value.group.of.memory.Add(-n.Value.own()) // also after a Free that ends its goroutine
 	b.guard(n.Value.cell.Free)
-	n.Value.group.of.memory.Add(-n.Value.own())
 }
 
 func (b *bin) guard(free func()) {

@@ -174,3 +174,25 @@ func TestForeignID(t *testing.T) { // G11, K2
 	}
 	want(t, "resident", r.Resident(), false)
 }
+
+// F3: a Free that ends its goroutine keeps none of its group's other names.
+func TestFreeThatEndsItsGoroutine(t *testing.T) {
+	p := open(t, fifo(4))
+	for _, name := range []string{"a", "b", "c"} {
+		v := p.value(name)
+		free := v.Free
+		v.Free = func() {
+			free()
+			runtime.Goexit()
+		}
+		if err := p.Set(bg, shape(t, 1), name, v, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.SetGroups(bg, sessioncache.LimitOf(0)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		p.freed(name, 1)
+	}
+}

@@ -54,10 +54,8 @@ func (s *shell) clean() {
 	freed := s.freed
 	s.freed = nil
 	s.job(func() {
-		for _, n := range freed {
-			s.free(n)
-		}
-		s.ref.Tell(jobEnded{freed: freed})
+		defer s.ref.Tell(jobEnded{freed: freed}) // also after a Free that ends its goroutine
+		fault.Each(freed, s.free)
 	})
 }
 

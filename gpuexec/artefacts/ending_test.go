@@ -253,3 +253,31 @@ func TestCloseGoesOn(t *testing.T) {
 		want(t, "caller", <-a, "error closed")
 	})
 }
+
+// F3, C12: a Free that ends its goroutine takes nothing else with it.
+func TestFreeThatEndsItsGoroutine(t *testing.T) {
+	c := open(t, entries(4))
+	for _, k := range []string{"a", "b", "c"} {
+		c.get(k, maker{kernel: "of " + k, free: runtime.Goexit})
+	}
+	l, _, err := c.Get(background, c.request(c.Cache, "leased", maker{kernel: "own", free: runtime.Goexit}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.setEntries(0)
+	for _, k := range []string{"a", "b", "c"} {
+		c.eventuallyFreed(k, 1)
+		c.eventuallyFreed("kernel:of "+k, 1)
+	}
+	want(t, "still leased", c.count(c.mu.freed, "leased"), 0)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.End()
+	}()
+	<-ended
+	c.eventuallyFreed("leased", 1)
+	c.eventuallyFreed("kernel:own", 1)
+	want(t, "leased bytes", c.LeasedBytes(), 0)
+	c.close() // which would wait for the freeing
+}

@@ -77,8 +77,8 @@ func (c *Cache) drop(n *node) bool {
 
 // discard frees n, whose last pin has gone, then gives back its kernels.
 func (c *Cache) discard(n *node) {
+	defer c.giveBack(n.Value.kernels) // also after a Free that ends its goroutine
 	c.free(n)
-	c.giveBack(n.Value.kernels)
 }
 
 func (c *Cache) free(n *node) {

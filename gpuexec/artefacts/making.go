@@ -179,24 +179,29 @@ func (s *shell) save(m *making) {
 	s.saves++
 	keep := !s.state.disabled()
 	s.job(func() {
+		defer s.ref.Tell(jobEnded{saved: true}) // also after user code that ends its goroutine
+		defer s.unpin(n)
 		s.write(n, claim, keep)
-		s.unpin(n)
-		s.ref.Tell(jobEnded{saved: true})
 	})
 }
 
 func (c *Cache) write(n *node, claim Claim, keep bool) {
+	given := false
+	defer func() { // also when Blob ends its goroutine
+		if !given {
+			claim.Abandon()
+		}
+	}()
 	if !keep {
-		claim.Abandon()
 		return
 	}
 	ctx := context.Background()
 	blob, err := blobOf(ctx, n)
 	if err != nil {
 		c.log.Debug("artefacts: no blob to store", "key", n.Key, "err", err)
-		claim.Abandon()
 		return
 	}
+	given = true
 	if err := claim.Save(ctx, blob, n.Value.cost, n.Value.requires); err != nil {
 		c.counters.reason(fault.Degraded)
 		c.log.Debug("artefacts: not stored", "key", n.Key, "err", err)

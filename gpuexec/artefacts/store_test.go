@@ -3,6 +3,7 @@ package artefacts_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -359,4 +360,21 @@ func TestBlobRefused(t *testing.T) {
 	want(t, "panic", said(c.FromBlob(background, r, []byte("junk"))), "error panic in the driver")
 	r.Load = nil
 	want(t, "no blobs", said(c.FromBlob(background, r, []byte("b"))), "error unsupported")
+}
+
+// F3: a Blob that ends its goroutine leaves no claim behind.
+func TestBlobThatEndsItsGoroutine(t *testing.T) {
+	s := newShelf(t)
+	c := open(t, stored(s, 4))
+	r := c.request(c.Cache, "a", maker{})
+	r.Create = func(context.Context) (artefacts.Built, error) {
+		b := c.built("a", maker{})
+		b.Blob = func(context.Context) ([]byte, error) { runtime.Goexit(); return nil, nil }
+		return b, nil
+	}
+	want(t, "get", said(c.Get(background, r)), "a by=miss")
+	c.settle()
+	want(t, "entries, finds, open claims", s.counts(), [3]int{0, 1, 0})
+	c.setEntries(0)
+	c.eventuallyFreed("a", 1) // the write's own hold has ended
 }

@@ -132,6 +132,22 @@ func Call(fn func(), failed func(error)) {
 	})
 }
 
+// Each calls fn for every item in order, also for those behind one whose fn has
+// called runtime.Goexit: then on the way out of the goroutine.
+func Each[T any](items []T, fn func(T)) {
+	next := 0
+	defer func() {
+		if next < len(items) {
+			Each(items[next:], fn)
+		}
+	}()
+	for next < len(items) {
+		item := items[next]
+		next++
+		fn(item)
+	}
+}
+
 // Wrap is err with the operation, the key and a text that says what to do.
 func Wrap(op, key, text string, err error) error {
 	return &Error{Op: op, Key: key, Err: fmt.Errorf("%s: %w", text, err)}

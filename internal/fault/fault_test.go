@@ -3,6 +3,7 @@ package fault_test
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/kiln-cache/kiln/internal/fault"
@@ -48,5 +49,26 @@ func TestGuardAndCall(t *testing.T) {
 	fault.Guard(func() error { return errOwn }, func(err error) { told = err })
 	if told != errOwn {
 		t.Errorf("its own error became %v", told)
+	}
+}
+
+// F3: what a call must do for many it does for all of them.
+func TestEach(t *testing.T) {
+	var seen []int
+	fell := true
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		fault.Each([]int{0, 1, 2, 3, 4}, func(i int) {
+			seen = append(seen, i)
+			if i%2 == 1 {
+				runtime.Goexit()
+			}
+		})
+		fell = false
+	}()
+	<-ended
+	if !slices.Equal(seen, []int{0, 1, 2, 3, 4}) || !fell {
+		t.Errorf("called for %v, want each of 0 to 4 in order; the goroutine ended: %t, want true", seen, fell)
 	}
 }
