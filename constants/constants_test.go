@@ -3,7 +3,6 @@ package constants
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -371,32 +370,4 @@ func eventually(cond func() bool) bool {
 		}
 	}
 	return false
-}
-
-// F3, T7: callbacks and frees that end their goroutine keep nobody else waiting.
-func TestCallbackThatEndsItsGoroutine(t *testing.T) {
-	c, e := open(t, Config{})
-	fired, freed := make(chan string, 6), make(chan string, 3) // one of each
-	for _, id := range []string{"a", "b", "c"} {
-		put(t, e, id, mib, Options{Removed: func(Removal) {
-			fired <- id
-			runtime.Goexit()
-		}}, func() {
-			freed <- id
-			runtime.Goexit()
-		})
-		l, _ := e.Lookup(key(id))
-		ref, ok := l.Hold(func(Removal) { fired <- id })
-		if !ok {
-			t.Fatal("no reference")
-		}
-		ref.Drop()
-		l.End()
-	}
-	if err := c.Close(context.Background()); err != nil { // which waits for them
-		t.Fatal(err)
-	}
-	if len(fired) != 6 || len(freed) != 3 {
-		t.Errorf("%d of 6 callbacks, %d of 3 frees", len(fired), len(freed))
-	}
 }
