@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/pressure"
@@ -29,17 +30,17 @@ type Config struct {
 	ArtefactBytes   Limit // default unlimited
 	CPUConstants    Limit // MiB on each device; default ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY, else unlimited
 	GPUConstants    Limit
-	// StoreDir keeps compiled artefacts over restarts; default KILN_STORE_DIR, else
-	// none. StoreCapacity is in MiB; default KILN_STORE_CAPACITY, else 1024. A
-	// directory that cannot be used is logged and gone without, unless
-	// StoreRequired makes it an error of Open. Identity gives what stored
-	// artefacts of a backend must fit, and is asked when the first of them is;
-	// default that of the first device, of the backend that Executor was given
-	// (KILN_CPU_ISA: cpu.New) or else of the registered one.
-	StoreDir      string
-	StoreCapacity Limit
+
+	// Store keeps compiled artefacts over restarts: where, within which bounds,
+	// how durable, whom it trusts. Store.Dir defaults to KILN_STORE_DIR, else no
+	// store; Store.Capacity, in bytes, to KILN_STORE_CAPACITY MiB, else 1 GiB;
+	// Store.Logger to Logger. Store.Identity is asked when the first artefact of a
+	// backend is; it defaults to that of the first device, of the backend that
+	// Executor was given (KILN_CPU_ISA: cpu.New) or else of the registered one. A
+	// store that cannot be used is logged and gone without, unless StoreRequired
+	// makes it an error of Open.
+	Store         blobstore.Config
 	StoreRequired bool
-	Identity      func(backend string) gpuexec.Identity
 
 	// SessionBytes is what all sessions may hold together, each beside its own
 	// capacity; default unlimited. A session that finds it used up has those give
@@ -55,8 +56,8 @@ type Config struct {
 	Workers int // of each device; default KILN_WORKERS, else one a core
 
 	// Artefacts, if not nil, is used in place of a cache that the runtime opens
-	// for itself; the runtime leaves it open. ArtefactEntries and ArtefactBytes
-	// are then not heeded.
+	// for itself; the runtime leaves it open. ArtefactEntries, ArtefactBytes and
+	// Store are then not heeded.
 	Artefacts *artefacts.Cache
 
 	Compiling func(gpuexec.CompileEvent)       // told of compiles that take long
@@ -72,11 +73,14 @@ func (c Config) validate() error {
 		given Limit
 	}{
 		{"ArtefactEntries", c.ArtefactEntries}, {"ArtefactBytes", c.ArtefactBytes}, {"CPUConstants", c.CPUConstants},
-		{"GPUConstants", c.GPUConstants}, {"StoreCapacity", c.StoreCapacity}, {"SessionBytes", c.SessionBytes},
+		{"GPUConstants", c.GPUConstants}, {"SessionBytes", c.SessionBytes},
 	} {
 		if err := l.given.Validate(); err != nil {
 			errs = append(errs, &fault.Error{Op: "kiln: open", Key: l.field, Err: err})
 		}
+	}
+	if err := c.Store.Validate(); err != nil {
+		errs = append(errs, &fault.Error{Op: "kiln: open", Key: "Store", Err: err})
 	}
 	if c.Workers < 0 {
 		errs = append(errs, fault.Invalidf("kiln: open", "Workers is %d: want 0 or more", c.Workers))
@@ -97,9 +101,9 @@ func (c Config) settings() env.Settings {
 		}
 	}
 	over(&s.ArtefactCapacity, c.ArtefactEntries)
-	over(&s.StoreCapacity, c.StoreCapacity)
-	if c.StoreDir != "" {
-		s.StoreDir = s.StoreDir.Override(c.StoreDir)
+	over(&s.StoreCapacity, inMiB(c.Store.Capacity))
+	if c.Store.Dir != "" {
+		s.StoreDir = s.StoreDir.Override(c.Store.Dir)
 	}
 	for _, kind := range []struct {
 		at    *env.Setting[env.Constants]
@@ -113,6 +117,14 @@ func (c Config) settings() env.Settings {
 		s.Workers = s.Workers.Override(env.Workers(c.Workers))
 	}
 	return s
+}
+
+// inMiB is a capacity in bytes as the settings show it, rounded up.
+func inMiB(bytes Limit) Limit {
+	if n, counted := bytes.Value(); counted {
+		return LimitOf(n>>20 + min(1, n&(1<<20-1)))
+	}
+	return bytes
 }
 
 func constantsConfig(s env.Settings, memory *pressure.Watch, logger *slog.Logger) constants.Config {

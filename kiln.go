@@ -73,8 +73,8 @@ func Open(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	if r.artefacts = cfg.Artefacts; r.artefacts == nil {
-		if cfg.Identity == nil {
-			cfg.Identity = r.identity
+		if cfg.Store.Identity == nil {
+			cfg.Store.Identity = r.identity
 		}
 		if r.persisted, err = openStore(cfg, r.settings, r.memory, r.logger); err != nil {
 			return nil, err

@@ -16,6 +16,7 @@ import (
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/cgroup"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -205,7 +206,8 @@ func TestBadConfigNamesTheField(t *testing.T) {
 		"ArtefactBytes":   {ArtefactBytes: bad},
 		"CPUConstants":    {CPUConstants: bad},
 		"GPUConstants":    {GPUConstants: bad},
-		"StoreCapacity":   {StoreCapacity: bad},
+		"Capacity":        {Store: blobstore.Config{Capacity: bad}},
+		"durability":      {Store: blobstore.Config{Durability: "most"}},
 		"SessionBytes":    {SessionBytes: bad},
 		"Workers":         {Workers: -1},
 	} {

@@ -25,12 +25,16 @@ type persistence struct {
 func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.Logger) (persistence, error) {
 	var p persistence
 	ctx := context.Background()
-	capacity := s.StoreCapacity.Value.MiB()
-	if n, counted := capacity.Value(); s.StoreDir.Value == "" || counted && n == 0 {
+	c := cfg.Store
+	c.Dir, c.Capacity = s.StoreDir.Value, c.Capacity.Or(s.StoreCapacity.Value.MiB())
+	if n, counted := c.Capacity.Value(); c.Dir == "" || counted && n == 0 {
 		return p, nil
 	}
+	if c.Logger == nil {
+		c.Logger = logger
+	}
 	var err error
-	p.store, err = blobstore.Open(ctx, blobstore.Config{Dir: s.StoreDir.Value, Capacity: capacity, Identity: cfg.Identity, Logger: logger})
+	p.store, err = blobstore.Open(ctx, c)
 	if err == nil {
 		if p.tiers, err = tiers.Open(p.store, tiers.Config{Limit: memory}); err != nil {
 			err = errors.Join(err, p.store.Close(ctx))
@@ -42,7 +46,7 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	if cfg.StoreRequired {
 		return persistence{}, err
 	}
-	logger.Error("kiln: going on without a store", "dir", s.StoreDir.Value, "error", err)
+	logger.Error("kiln: going on without a store", "dir", c.Dir, "error", err)
 	return persistence{}, nil
 }
 

@@ -2,8 +2,11 @@ package kiln_test
 
 import (
 	"context"
+	"crypto/ed25519"
+	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
 	"github.com/kiln-cache/kiln/internal/fault"
 )
@@ -47,7 +51,7 @@ func driver(version string) func(string) gpuexec.Identity {
 func TestAvoidableMissIsLogged(t *testing.T) {
 	dir, log := filepath.Join(t.TempDir(), "store"), new(lines)
 	start := func(version string) *kiln.Runtime {
-		return open(t, kiln.Config{StoreDir: dir, Identity: driver(version), Logger: slog.New(slog.NewTextHandler(log, nil))})
+		return open(t, kiln.Config{Store: blobstore.Config{Dir: dir, Identity: driver(version)}, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	}
 	const line = "a miss that was avoidable"
 	old := start("1")
@@ -89,7 +93,7 @@ func TestDefaultIdentity(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "store")
 	used := &edition{driver: "used"}
 	start := func(b gpuexec.Backend) *kiln.Runtime {
-		r := open(t, kiln.Config{StoreDir: dir})
+		r := open(t, kiln.Config{Store: blobstore.Config{Dir: dir}})
 		if b != nil {
 			if _, err := r.Executor(ctx, b, 0); err != nil {
 				t.Fatal(err)
@@ -119,13 +123,55 @@ func TestDefaultIdentity(t *testing.T) {
 // before anything that would have to be made again.
 func TestMemoryLimitTakesBlobs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "store")
-	persistent(t, open(t, kiln.Config{StoreDir: dir, Identity: driver("1")}), "k", string(make([]byte, 600*kib)))
-	r := open(t, kiln.Config{StoreDir: dir, Identity: driver("1"), MemoryLimit: "1"})
+	persistent(t, open(t, kiln.Config{Store: blobstore.Config{Dir: dir, Identity: driver("1")}}), "k", string(make([]byte, 600*kib)))
+	r := open(t, kiln.Config{Store: blobstore.Config{Dir: dir, Identity: driver("1")}, MemoryLimit: "1"})
 	persistent(t, r, "k", "")
 	eventually(t, func() bool { return r.Stats().Memory.Bytes > 600*kib })
 	s := session(t, r)
 	set(t, s, 1, 900*kib, 0) // of no cost, yet nobody could read it back
 	if m := within(t, r, 1); m.Bytes != 900*kib+1 || s.Groups() != 1 {
 		t.Errorf("above the limit: %+v, %d groups", m, s.Groups())
+	}
+}
+
+// P10, P15: the whole config of a store is the program's to say, and what it
+// leaves out is the environment's.
+func TestStoreConfig(t *testing.T) {
+	dir := t.TempDir()
+	at := filepath.Join(dir, "store")
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusting := func(id string) string {
+		path := filepath.Join(dir, id+".json")
+		list, err := json.Marshal(map[string]any{"keys": []any{map[string]any{"id": id, "public": []byte(public)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, list, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	vars := environment(map[string]string{"KILN_STORE_DIR": at, "KILN_STORE_CAPACITY": "3"})
+	start := func(c blobstore.Config) *kiln.Runtime {
+		c.Identity = driver("1")
+		return open(t, kiln.Config{Store: c, StoreRequired: true, Lookup: vars})
+	}
+	r := start(blobstore.Config{Durability: blobstore.None, Capacity: kiln.LimitOf(1<<20 + 1), Signer: &blobstore.Signer{ID: "build farm", Key: private}})
+	persistent(t, r, "k", "code")
+	if dir, capacity := row(r, "KILN_STORE_DIR"), row(r, "KILN_STORE_CAPACITY"); dir != at || capacity != "2" {
+		t.Errorf("settings: %s, %s MiB, want %s and 2 for what is above 1 MiB", dir, capacity, at)
+	}
+	if o := persistent(t, start(blobstore.Config{Trust: trusting("build farm")}), "k", "code"); o.Event != artefacts.PersistentHit {
+		t.Errorf("a trusted signer: %+v", o)
+	}
+	other := start(blobstore.Config{Trust: trusting("somebody else"), ReadOnly: true})
+	if o := persistent(t, other, "k", "code"); o.Event != artefacts.Miss || o.Reason != fault.UntrustedSigner {
+		t.Errorf("another signer: %+v", o)
+	}
+	if capacity := row(other, "KILN_STORE_CAPACITY"); capacity != "3" {
+		t.Errorf("capacity %s MiB, want that of the environment", capacity)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-cache/kiln/data"
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/manifest"
@@ -158,8 +159,8 @@ func (f runFlags) check(settings env.Settings) (*job, error) {
 		return nil, err
 	}
 	j.config.CPUConstants, j.config.MemoryLimit, j.config.SessionBytes = f.constants, f.memory, f.poolBytes
-	j.config.StoreDir, j.config.StoreCapacity, j.config.StoreRequired = f.store, f.storeCapacity, f.store != ""
-	j.config.Identity = identities(library)
+	j.config.Store = blobstore.Config{Dir: f.store, Capacity: f.storeCapacity.MiB(), Identity: identities(library)}
+	j.config.StoreRequired = f.store != ""
 	j.config.ArtefactEntries = kiln.Unlimited
 	if settings.ArtefactCapacity.Source == env.Environment {
 		j.config.ArtefactEntries = kiln.Limit{}

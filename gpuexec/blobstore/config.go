@@ -36,6 +36,9 @@ const (
 	Full Durability = "full" // what Put acknowledged is there; five syncs and more; the default
 )
 
+// Signer signs what a store writes, under a key id (SPEC P15).
+type Signer = frame.Signer
+
 // DefaultLease is how long a holder may stand still before it is replaced.
 const DefaultLease = 10 * time.Second
 
@@ -68,7 +71,7 @@ type Config struct {
 	// Trust is the path of a trust list (SPEC P15). Empty = every sound entry is
 	// trusted. Signer signs what is stored; nil = unsigned.
 	Trust  string
-	Signer *frame.Signer
+	Signer *Signer
 
 	// Factors takes a key apart into named factors, for Explain; one of them may
 	// be called "kind". nil = keys are opaque.
@@ -105,7 +108,7 @@ func (c Config) Validate() error {
 		errs = append(errs, fault.Invalidf("store: config", format, args...))
 	}
 	if err := c.Capacity.Validate(); err != nil {
-		errs = append(errs, &fault.Error{Op: "store: config", Err: err})
+		errs = append(errs, &fault.Error{Op: "store: config", Key: "Capacity", Err: err})
 	}
 	if !slices.Contains([]Policy{"", FIFO, LRU, Cost}, c.Policy) {
 		bad("policy %q: want fifo, lru or cost", c.Policy)
