@@ -169,7 +169,7 @@ func (b *box) freed(text string, want int) {
 
 func eventually(t testing.TB, ok func() bool, got func() any, what string, want any) {
 	t.Helper()
-	deadline := time.Now().Add(2 * time.Second)
+	deadline := time.Now().Add(20 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: got %v, want %v", what, got(), want)

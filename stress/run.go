@@ -128,7 +128,7 @@ func (r *run) drive(ctx context.Context, cfg Config, s scenario) error {
 		r.violated("close: %v", err)
 	}
 	r.values.settle(r)
-	for wait := time.Now().Add(2 * time.Second); runtime.NumGoroutine() > goroutines && time.Now().Before(wait); {
+	for wait := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > goroutines && time.Now().Before(wait); {
 		time.Sleep(time.Millisecond)
 	}
 	if n := runtime.NumGoroutine(); n > goroutines {
@@ -186,7 +186,7 @@ func (r *run) check(got any, key string) {
 
 // settle waits for the last frees and compares the sums.
 func (l *ledger) settle(r *run) {
-	for wait := time.Now().Add(5 * time.Second); l.made.Load() != l.freed.Load() && time.Now().Before(wait); {
+	for wait := time.Now().Add(20 * time.Second); l.made.Load() != l.freed.Load() && time.Now().Before(wait); {
 		time.Sleep(time.Millisecond)
 	}
 	if made, freed := l.made.Load(), l.freed.Load(); made != freed {
