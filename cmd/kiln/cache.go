@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -201,9 +202,13 @@ func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
 		return own, usagef("--identity: %w", err)
 	}
 	var f identityFile
-	strict := json.NewDecoder(strings.NewReader(string(text)))
+	strict := json.NewDecoder(bytes.NewReader(text))
 	strict.DisallowUnknownFields()
-	if err := strict.Decode(&f); err != nil {
+	err = strict.Decode(&f)
+	if err == nil && strict.InputOffset() < int64(len(bytes.TrimRight(text, " \t\r\n"))) {
+		err = errors.New("there is more behind the object")
+	}
+	if err != nil {
 		return own, usagef("--identity %s: want an object with library, build, compiler, driver, device and isa: %w", c.identity, err)
 	}
 	return gpuexec.Identity(f), nil

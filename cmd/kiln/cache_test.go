@@ -235,6 +235,7 @@ func TestCacheExportImportMerge(t *testing.T) {
 // A mistake in what is given leaves no store behind.
 func TestCacheRefuses(t *testing.T) {
 	dir, key, empty, folder := filepath.Join(t.TempDir(), "store"), file(t, "key", "k"), file(t, "empty", ""), t.TempDir()
+	twice := file(t, "twice.json", `{"library":"kiln"} {}`)
 	for _, c := range []struct {
 		args  string
 		words []string
@@ -249,6 +250,7 @@ func TestCacheRefuses(t *testing.T) {
 		{"put --key-file " + key + " --value-file " + key + " --policy duel", []string{"--policy", "fifo, lru or cost"}},
 		{"put --key-file " + key + " --value-file " + key + " --backend gpu", []string{"--backend", "want one of cpu"}},
 		{"put --key-file " + key + " --value-file " + key + " --identity " + key, []string{"--identity", "want an object"}},
+		{"put --key-file " + key + " --value-file " + key + " --identity " + twice, []string{"--identity", "more behind the object"}},
 		{"put --key-file " + key + " --value-file " + key + " --capacity 0", []string{"--capacity 0", "want a number of MiB above 0"}},
 		{"prune --to 0 --backend ../x", []string{"backend", "letters, digits"}},
 		{"import", []string{"want FILE"}},
