@@ -2,6 +2,7 @@ package sessioncache
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -199,7 +200,7 @@ func (s *Session) join(p *Pool, floor int64) error {
 		<-given
 		if !claim.Accept() {
 			member.Leave()
-			return ErrTooLarge
+			return fmt.Errorf("%w: the floor's %d bytes are in use, and those who use them gave up too few: end leases, or try again", ErrTooLarge, floor)
 		}
 	}
 	s.state.share = &share{member: member, claim: s.claim}

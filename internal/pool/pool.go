@@ -2,6 +2,7 @@ package pool
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -65,7 +66,7 @@ func (p *Pool) Join(floor int64, give func(Gift), done func(*Claim)) (*Member, *
 	}
 	if floors < floor || floors > p.capacity {
 		p.mu.Unlock()
-		return nil, nil, &fault.Error{Op: "pool: join", Err: fault.ErrTooLarge}
+		return nil, nil, noRoom("%d bytes of floor, with those of the others %d of the %d that all have: lower one, or raise what all have", floor, uint64(floors), p.capacity)
 	}
 	p.mu.members = append(p.mu.members, m)
 	if floor <= p.capacity-p.mu.drawn {
@@ -78,11 +79,15 @@ func (p *Pool) Join(floor int64, give func(Gift), done func(*Claim)) (*Member, *
 	p.mu.Unlock()
 	if c == nil {
 		m.Leave()
-		return nil, nil, &fault.Error{Op: "pool: join", Err: fault.ErrTooLarge}
+		return nil, nil, noRoom("%d bytes of floor are in use, and those who use them can give up no more: end leases, or try again", floor)
 	}
 	c.floor = true
 	send(gifts)
 	return m, c, nil
+}
+
+func noRoom(format string, args ...any) error {
+	return &fault.Error{Op: "pool: join", Err: fmt.Errorf("%w: "+format, append([]any{fault.ErrTooLarge}, args...)...)}
 }
 
 // Leave ends a member that has released what it used.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"testing"
 
@@ -210,7 +211,7 @@ func TestFloors(t *testing.T) {
 	if !b.reserve(90) {
 		t.Fatal("an empty pool")
 	}
-	if _, _, err := p.Join(81, nil, nil); !errors.Is(err, fault.ErrTooLarge) {
+	if _, _, err := p.Join(81, nil, nil); !errors.Is(err, fault.ErrTooLarge) || !strings.Contains(err.Error(), "of the 100 that all have: lower one") {
 		t.Errorf("floors of 101 in 100: %v", err)
 	}
 	if _, _, err := p.Join(-1, nil, nil); !errors.Is(err, fault.ErrInvalid) {
