@@ -150,13 +150,19 @@ func TestLoaded(t *testing.T) {
 	}
 	defer l.session.Close(context.Background())
 	n := len(l.asked) + 1 // beyond the end, and on from the beginning
-	for _, find := range []func(int) bool{l.fullFind, l.peerFind} {
+	for _, find := range []finder{l.fullFind, l.nameFind, l.internedFind, l.heldFind, l.peerFind} {
 		if _, err := l.reads(1, find)(n); err != nil {
 			t.Error(err)
 		}
 	}
 	asked := 0
-	if _, err := l.reads(0, func(int) bool { asked++; return asked != n })(n); err == nil || asked != n {
+	lastMissed := func(places []int) int {
+		if asked += len(places); asked == n {
+			return 1
+		}
+		return 0
+	}
+	if _, err := l.reads(0, lastMissed)(n); err == nil || asked != n {
 		t.Errorf("%d of %d asked, the last of them missed: %v", asked, n, err)
 	}
 }
