@@ -38,7 +38,7 @@ type Config struct {
 	// backend is; it defaults to that of the first device, of the backend that
 	// Executor was given (KILN_CPU_ISA: cpu.New) or else of the registered one. A
 	// store that cannot be used is logged and gone without, unless StoreRequired
-	// makes it an error of Open.
+	// makes it an error of Open, as it does a directory that nobody names.
 	Store         blobstore.Config
 	StoreRequired bool
 
@@ -81,6 +81,9 @@ func (c Config) validate() error {
 	}
 	if err := c.Store.Validate(); err != nil {
 		errs = append(errs, &fault.Error{Op: "kiln: open", Key: "Store", Err: err})
+	}
+	if c.StoreRequired && c.Artefacts != nil {
+		errs = append(errs, fault.Invalidf("kiln: open", "StoreRequired with Artefacts: a cache that is brought brings its store"))
 	}
 	if c.Workers < 0 {
 		errs = append(errs, fault.Invalidf("kiln: open", "Workers is %d: want 0 or more", c.Workers))

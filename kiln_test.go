@@ -182,6 +182,8 @@ func TestFailedOpen(t *testing.T) {
 		"bytes":     {ArtefactBytes: kiln.LimitOf(-1)},
 		"constants": {CPUConstants: kiln.LimitOf(-1)},
 		"workers":   {Workers: -1},
+		"no store":  {StoreRequired: true, MemoryLimit: "1024"},
+		"two ways":  {StoreRequired: true, Artefacts: open(t, kiln.Config{}).Artefacts()},
 	} {
 		cfg.Lookup = environment(nil)
 		if r, err := kiln.Open(cfg); r != nil || !errors.Is(err, kiln.ErrInvalid) {

@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
+	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
@@ -27,6 +28,9 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	ctx := context.Background()
 	c := cfg.Store
 	c.Dir, c.Capacity = s.StoreDir.Value, c.Capacity.Or(s.StoreCapacity.Value.MiB())
+	if c.Dir == "" && cfg.StoreRequired {
+		return p, fault.Invalidf("kiln: open", "StoreRequired without a directory: set Store.Dir or KILN_STORE_DIR")
+	}
 	if n, counted := c.Capacity.Value(); c.Dir == "" || counted && n == 0 {
 		return p, nil
 	}
