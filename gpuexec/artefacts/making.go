@@ -115,6 +115,9 @@ func (c *Cache) make(m *making) (Built, error) {
 	for found.Reason == "" {
 		b, err := c.load(m, found.Blob)
 		if err == nil {
+			if found.Cost > 0 {
+				b.Cost = found.Cost
+			}
 			m.claim.Loaded()
 			m.claim = nil
 			o.Event, o.Reason, o.Field = PersistentHit, "", ""

@@ -28,6 +28,10 @@ type Found struct {
 	Reason fault.Reason // why there is no blob; empty where there is one
 	Field  string       // what the reason concerns
 
+	// Cost is what the blob took to build, which its artefact took to make as far as
+	// eviction is concerned; 0 = not known: then as measured while it was loaded.
+	Cost time.Duration
+
 	// Claim is what the finder must bring to an end; nil = nothing. There is one
 	// with every blob.
 	Claim Claim

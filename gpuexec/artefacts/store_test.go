@@ -19,6 +19,7 @@ type shelf struct {
 	t    testing.TB
 	gate chan struct{} // what Save waits for, if not nil
 	full error         // what Save answers
+	cost time.Duration // what it says that its blobs took
 
 	mu struct {
 		sync.Mutex
@@ -45,7 +46,7 @@ func (s *shelf) Find(_ context.Context, sub artefacts.Subject) artefacts.Found {
 	s.mu.open++
 	claim := &claim{shelf: s, key: sub.Backend + "/" + sub.Key}
 	if blob, ok := s.mu.blobs[claim.key]; ok {
-		return artefacts.Found{Blob: []byte(blob), Claim: claim}
+		return artefacts.Found{Blob: []byte(blob), Cost: s.cost, Claim: claim}
 	}
 	if s.mu.refused[claim.key] {
 		return artefacts.Found{Reason: fault.Outdated, Field: "driver", Claim: claim}
@@ -151,6 +152,22 @@ func TestStoreOrder(t *testing.T) {
 	d := open(t, stored(s, 1))
 	want(t, "next process", d.get("a", maker{value: "x"}), "va by=persistent_hit")
 	want(t, "events", d.events("a"), "persistent_hit")
+}
+
+// S6, S9: what came out of the store took what building it took, not what loading
+// it does.
+func TestCostOfWhatWasStored(t *testing.T) {
+	for _, c := range []struct{ stored, want time.Duration }{{time.Minute, time.Minute}, {0, time.Second}} {
+		s := newShelf(t)
+		s.mu.blobs["test/k"], s.cost = "blob:v", c.stored
+		r := open(t, stored(s, 1))
+		l, o, err := r.Get(background, r.request(r.Cache, "k", maker{})) // its Load reports a second
+		if err != nil || o.Event != artefacts.PersistentHit {
+			t.Fatal(o, err)
+		}
+		want(t, "cost", l.Cost(), c.want)
+		l.End()
+	}
 }
 
 // C6: a forced one leaves what is stored.

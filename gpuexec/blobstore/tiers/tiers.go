@@ -122,7 +122,7 @@ func (c *claim) found(ctx context.Context, b blobstore.Blob) artefacts.Found {
 	}
 	if miss.None() {
 		c.blob, c.leave = b, leave
-		return artefacts.Found{Blob: b.Payload, Claim: c}
+		return artefacts.Found{Blob: b.Payload, Cost: b.Cost, Claim: c}
 	}
 	c.t.memory.forget(c.sub)
 	if miss.Reason == fault.Quarantined {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -171,6 +172,25 @@ func TestOrder(t *testing.T) {
 	want(t, "loads", b.loads["a"]+b.loads["b"], 2)
 	u, err := b.store.Usage(background)
 	want(t, "entries", fmt.Sprint(u.Entries, err), "2 <nil>")
+}
+
+// S6: a blob says what it took to build, from the disk and from memory.
+func TestCost(t *testing.T) {
+	b := open(t, t.TempDir()+"/d", 1, 0)
+	b.get("k", maker{value: "v"})
+	if err := b.cache.Settle(background); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []string{"disk", "memory"} {
+		found := b.tiers.Find(background, artefacts.Subject{Backend: "test", Key: "k"})
+		if found.Reason != "" || found.Cost != time.Second {
+			t.Fatalf("from %s: %+v, want what the creator reported", from, found)
+		}
+		found.Claim.Loaded()
+		for end := time.Now().Add(20 * time.Second); b.tiers.Offer(background) == nil && time.Now().Before(end); { // the tier takes it in its own time
+			runtime.Gosched()
+		}
+	}
 }
 
 // P1, P12: off is a miss without a claim.
