@@ -29,3 +29,29 @@ type PanicError = fault.PanicError
 
 // Reason says why something was a miss or was rejected (SPEC R1).
 type Reason = fault.Reason
+
+// The reasons of SPEC R1: a closed set.
+const (
+	ReasonAbsent          = fault.Absent
+	ReasonDisabled        = fault.Disabled
+	ReasonKeyRefused      = fault.KeyRefused
+	ReasonFormat          = fault.Format
+	ReasonTruncated       = fault.Truncated
+	ReasonTrailing        = fault.Trailing
+	ReasonTooLarge        = fault.TooLarge
+	ReasonChecksum        = fault.Checksum
+	ReasonKeyCollision    = fault.KeyCollision
+	ReasonOutdated        = fault.Outdated
+	ReasonDeviceMismatch  = fault.DeviceMismatch
+	ReasonIncompatible    = fault.Incompatible
+	ReasonSourceChanged   = fault.SourceChanged
+	ReasonDriverHeader    = fault.DriverHeader
+	ReasonDriverRefused   = fault.DriverRefused
+	ReasonQuirk           = fault.Quirk
+	ReasonUnsigned        = fault.Unsigned
+	ReasonUntrustedSigner = fault.UntrustedSigner
+	ReasonRevoked         = fault.Revoked
+	ReasonQuarantined     = fault.Quarantined
+	ReasonBusy            = fault.Busy
+	ReasonDegraded        = fault.Degraded
+)

@@ -13,6 +13,7 @@ import (
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -95,6 +96,10 @@ func Open(cfg Config) (*Runtime, error) {
 
 // Artefacts is the cache of compiled things that all sessions share.
 func (r *Runtime) Artefacts() *artefacts.Cache { return r.artefacts }
+
+// Store is the persistent store below the artefacts, for its figures and upkeep;
+// nil where there is none. The runtime closes it.
+func (r *Runtime) Store() *blobstore.Store { return r.persisted.store }
 
 // Constants is the cache of prepared constant tensors.
 func (r *Runtime) Constants() *constants.Cache { return r.constants }

@@ -164,11 +164,17 @@ func TestStoreConfig(t *testing.T) {
 	if dir, capacity := row(r, "KILN_STORE_DIR"), row(r, "KILN_STORE_CAPACITY"); dir != at || capacity != "2" {
 		t.Errorf("settings: %s, %s MiB, want %s and 2 for what is above 1 MiB", dir, capacity, at)
 	}
+	if m := r.Store().Stats(); m.Stores != 1 {
+		t.Errorf("%d stores, want 1", m.Stores)
+	}
+	if s := open(t, kiln.Config{Lookup: environment(nil)}).Store(); s != nil {
+		t.Errorf("no store was asked for: %v", s)
+	}
 	if o := persistent(t, start(blobstore.Config{Trust: trusting("build farm")}), "k", "code"); o.Event != artefacts.PersistentHit {
 		t.Errorf("a trusted signer: %+v", o)
 	}
 	other := start(blobstore.Config{Trust: trusting("somebody else"), ReadOnly: true})
-	if o := persistent(t, other, "k", "code"); o.Event != artefacts.Miss || o.Reason != fault.UntrustedSigner {
+	if o := persistent(t, other, "k", "code"); o.Event != artefacts.Miss || o.Reason != kiln.ReasonUntrustedSigner {
 		t.Errorf("another signer: %+v", o)
 	}
 	if capacity := row(other, "KILN_STORE_CAPACITY"); capacity != "3" {
