@@ -124,7 +124,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 		dir, name := path.Dir(h.Name), path.Base(h.Name)
 		limit := int64(mostKey)
 		if name == kernelFile {
-			limit = min(s.largest(), DefaultLargest)
+			limit = s.largest()
 		}
 		switch {
 		case h.Typeflag != tar.TypeReg || !isPlace(dir) || name != keyFile && name != kernelFile:

@@ -42,8 +42,9 @@ type Signer = frame.Signer
 // DefaultLease is how long a holder may stand still before it is replaced.
 const DefaultLease = 10 * time.Second
 
-// DefaultLargest is the largest file that a store without a capacity reads.
-const DefaultLargest = 1 << 30
+// Largest is the most bytes that an entry may have, whatever the capacity: what
+// one store writes any other may read, and no file takes more memory than this.
+const Largest = 1 << 30
 
 // Config of a Store. Dir and Capacity turn it on; the rest has usable zeros.
 type Config struct {

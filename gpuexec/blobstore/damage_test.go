@@ -2,6 +2,7 @@ package blobstore_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -11,6 +12,8 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
@@ -252,6 +255,35 @@ func TestForged(t *testing.T) {
 	r.want("verify", s.verify(), 0)
 	r.want("put", s.put("k", "new"), "ok")
 	r.want("get", s.get("k"), "new")
+}
+
+// P3, P4: what could be stored is read whatever the reader's capacity, and what is
+// larger is neither stored nor read into memory.
+func TestLargest(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 4*blobstore.Largest)
+	huge, err := unix.Mmap(-1, 0, blobstore.Largest, unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE) // of which nothing is touched
+	r.must(err)
+	defer func() { r.must(unix.Munmap(huge)) }()
+	r.want("put", said(s.Put(background, backend, "huge", huge, 0)), "refused reason=too_large")
+	r.want("stored", words(s.Stats().Stores, s.Count(fault.TooLarge)), "0 1")
+
+	s.put("k", "v")
+	text := r.read(s.kernel("k"))
+	binary.LittleEndian.PutUint64(text[12:], blobstore.Largest+1) // its size, as frame's doc.go has it
+	r.write(s.kernel("k"), text)
+	r.must(os.Truncate(s.kernel("k"), blobstore.Largest+1))
+	r.want("allocation", allocated(func() { r.want("get", s.get("k"), "miss reason=too_large field=kernel.bin") }) < mib, true)
+	r.want("quarantined", s.usage().Quarantined, 1)
+
+	s.put("large", "v", putOptions{bytes: 2 * mib})
+	for name, o := range map[string]*shop{
+		"over a base":        r.open("e", mib, func(c *blobstore.Config) { c.Bases = []string{r.path("d")} }),
+		"read-only":          r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true }),
+		"read-only, limited": r.open("d", mib, func(c *blobstore.Config) { c.ReadOnly = true }),
+	} {
+		r.want(name, words(o.get("large"), o.Stats().SetAside), "v 0")
+	}
 }
 
 func allocated(do func()) uint64 {

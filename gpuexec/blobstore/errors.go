@@ -17,7 +17,7 @@ var (
 	ErrInvalid  = fault.ErrInvalid  // mend the argument; nothing was changed
 	ErrClosed   = fault.ErrClosed   // open another one
 	ErrRefused  = fault.ErrRefused  // not stored, or the directory is not safe: see the reason
-	ErrTooLarge = fault.ErrTooLarge // larger than the capacity
+	ErrTooLarge = fault.ErrTooLarge // larger than the capacity, or than Largest
 	ErrIO       = fault.ErrIO       // see the cause; the request that led to it can go on
 	ErrNotFound = fault.ErrNotFound // no such entry
 )

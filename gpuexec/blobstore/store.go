@@ -232,13 +232,8 @@ func (s *Store) capacity() int64 {
 	return math.MaxInt64
 }
 
-// largest is the size of the largest kernel.bin worth reading.
-func (s *Store) largest() int64 {
-	if n, counted := s.cfg.Capacity.Value(); counted && !s.cfg.ReadOnly {
-		return n
-	}
-	return DefaultLargest
-}
+// largest is the size of the largest entry that is stored.
+func (s *Store) largest() int64 { return min(s.capacity(), Largest) }
 
 // degraded counts and logs trouble, one line a kind (SPEC P5).
 func (s *Store) degraded(op string, err error) {

@@ -62,9 +62,9 @@ type writing struct {
 
 func (w *writing) run(ctx context.Context, op string) error {
 	s := w.s
-	if size := w.size(); size > s.capacity() {
+	if size, most := w.size(), s.largest(); size > most {
 		s.stats.reason(fault.TooLarge)
-		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes", ErrTooLarge, size))
+		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", ErrTooLarge, size, most))
 	}
 	if f := s.find(w.backend, w.key, w.present); f.hit {
 		return nil
