@@ -9,6 +9,7 @@ import (
 	"io"
 	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
@@ -127,7 +128,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 			limit = s.largest()
 		}
 		switch {
-		case h.Typeflag != tar.TypeReg || !isPlace(dir) || name != keyFile && name != kernelFile:
+		case h.Typeflag != tar.TypeReg || sparse(h) || !isPlace(dir) || name != keyFile && name != kernelFile:
 			t.reject(fault.Format)
 			continue
 		case !s.concerns(dir):
@@ -156,6 +157,17 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 			return t, err
 		}
 	}
+}
+
+// sparse reports whether a header has the records of a file with holes, which may
+// claim any size. A store writes none. The older kind has a type of its own.
+func sparse(h *tar.Header) bool {
+	for name := range h.PAXRecords {
+		if strings.HasPrefix(name, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
 }
 
 // Whole reports, as ErrInvalid, that r is no archive or a part of one, which an

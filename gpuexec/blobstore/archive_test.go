@@ -3,6 +3,7 @@ package blobstore_test
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -132,6 +133,37 @@ func TestHostileArchive(t *testing.T) {
 	trusting := r.open("t", mib, func(c *blobstore.Config) { c.Trust = r.path("trust.json") })
 	in, err = trusting.Import(background, &plain)
 	r.want("unsigned", words(in.Taken, in.Rejected[fault.Unsigned], err), "0 1 <nil>")
+}
+
+// P3, P4: an archive's file with holes is refused before it is filled with them.
+func TestSparseArchive(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 64*mib)
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	add := func(h tar.Header, text string) {
+		h.Size, h.Mode = int64(len(text)), 0o600
+		r.must(w.WriteHeader(&h))
+		_, err := w.Write([]byte(text))
+		r.must(err)
+	}
+	place := "test/" + s.Bucket("k") + "/0/"
+	add(tar.Header{Name: place + "key.bin"}, "k")
+	holes := fmt.Sprintf("%-512s.", "1\n0\n1\n") // a map of the one byte that is there, and that byte
+	add(tar.Header{Name: "stand-in", PAXRecords: map[string]string{"not.sparse.major": "1", "not.sparse.minor": "0",
+		"not.sparse.name": place + "kernel.bin", "not.sparse.realsize": words(32 * mib)}}, holes)
+	r.must(w.Close())
+	// The library writes no such records, but their names are under no checksum.
+	text := bytes.ReplaceAll(archive.Bytes(), []byte("not.sparse."), []byte("GNU.sparse."))
+	h := tar.NewReader(bytes.NewReader(text))
+	_, _ = h.Next()
+	second, err := h.Next()
+	r.must(err)
+	r.want("it claims", words(second.Name == place+"kernel.bin", second.Size), words(true, 32*mib))
+	r.want("allocation", allocated(func() {
+		in, err := s.Import(background, bytes.NewReader(text))
+		r.want("import", words(in.Taken, in.Rejected, err), "0 map[format:2] <nil>")
+	}) < mib, true)
 }
 
 // Merge reads other directories and leaves them as they are.
