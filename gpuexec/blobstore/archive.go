@@ -62,7 +62,7 @@ func add(out *tar.Writer, name string, text []byte) error {
 }
 
 // transfer gives the verified entries of a directory to take; those that are not
-// sound are rejected, which is noted.
+// sound are rejected, which is noted, as is a folder that may not be listed.
 func (s *Store) transfer(ctx context.Context, l folder, t *Transfer, take func(place, key string, file []byte) error) error {
 	return l.scan(func(place string, _, _ int64) error {
 		if err := ctx.Err(); err != nil || !s.concerns(place) {
@@ -90,6 +90,11 @@ func (s *Store) transfer(ctx context.Context, l folder, t *Transfer, take func(p
 		}
 		t.Taken++
 		return nil
+	}, func(name string, err error) {
+		if s.concerns(name) {
+			s.skipped(name, err)
+			t.reject(fault.Degraded)
+		}
 	})
 }
 

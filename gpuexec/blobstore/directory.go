@@ -118,7 +118,7 @@ func (d *directory) list() error {
 		x.add(record{place: place, bytes: max(key, 0) + max(kernel, 0)})
 		d.beat()
 		return nil
-	})
+	}, d.s.skipped)
 	if err != nil {
 		return err
 	}

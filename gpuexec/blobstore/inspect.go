@@ -68,7 +68,7 @@ func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 			}
 			each(&r, x.useOf(&r))
 			return ctx.Err()
-		})
+		}, s.skipped)
 	}
 	if err := s.dir.begin(ctx); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (s *Store) Audit(ctx context.Context) (size, text, disk int64, err error) {
 	err = s.main.scan(func(_ string, key, kernel int64) error {
 		disk += max(key, 0) + max(kernel, 0)
 		return nil
-	})
+	}, s.skipped)
 	return u.Bytes, s.dir.readSize(), disk, err
 }
 
@@ -198,26 +198,38 @@ func (s *Store) inspect(l folder, place string) (Info, verdict) {
 }
 
 // Verify looks at every byte of every entry and gives the bad ones. With repair
-// they are set aside. An entry that is sound and does not fit is not bad.
+// they are set aside. An entry that is sound and does not fit is not bad. What may
+// not be read is given as degraded, of a folder that may not be listed without
+// Slot, or Bucket; it stays where it is.
 func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error) {
+	const op = "store: verify"
+	f := &finding{}
 	err = s.List(ctx, func(i Info) error {
 		if !i.Flaw.None() && i.Flaw.Reason != fault.Outdated {
 			bad = append(bad, i)
+			f.bad = append(f.bad, flawed{place: i.Entry(), miss: i.Flaw})
 		}
 		return nil
 	})
-	if err != nil || !repair {
+	if err != nil || s.off {
 		return bad, err
 	}
-	f := &finding{}
-	for _, i := range bad {
-		f.bad = append(f.bad, flawed{place: i.Entry(), miss: i.Flaw})
-	}
-	if err := s.begin("store: verify"); err != nil {
+	if err := s.begin(op); err != nil {
 		return bad, err
 	}
 	defer s.leave()
-	s.setAside(ctx, f)
+	err = s.main.scan(func(string, int64, int64) error { return ctx.Err() }, func(name string, err error) {
+		if s.concerns(name) {
+			_, bucket, _ := strings.Cut(name, "/")
+			bad = append(bad, Info{Backend: backendOf(name), Bucket: bucket, Flaw: Miss{Reason: fault.Degraded}})
+		}
+	})
+	if err != nil {
+		return bad, trouble(op, s.cfg.Dir, err)
+	}
+	if repair {
+		s.setAside(ctx, f)
+	}
 	return bad, nil
 }
 
@@ -287,7 +299,7 @@ func (s *Store) Explain(ctx context.Context, backend, key string) (Explanation, 
 				out.Factors, out.Nearest, sameBucket = differ, place, sameBucket || inBucket
 			}
 			return ctx.Err()
-		})
+		}, func(_ string, err error) { s.logOnce("list", err) })
 		if err != nil && !isGone(err) {
 			return out, trouble("store: explain", l.Root(), err)
 		}

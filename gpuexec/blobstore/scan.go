@@ -24,8 +24,9 @@ type folder struct {
 type visit func(place string, key, kernel int64) error
 
 // scan visits all entries. What does not look like one is none of ours: names
-// that are no decimal numbers, links, files where a folder should be.
-func (f folder) scan(each visit) error {
+// that are no decimal numbers, links, files where a folder should be. A folder
+// that may not be listed, of a backend or a bucket, is told to skipped.
+func (f folder) scan(each visit, skipped func(name string, err error)) error {
 	backends, err := f.ReadDir(".")
 	if err != nil {
 		return err
@@ -36,16 +37,16 @@ func (f folder) scan(each visit) error {
 		}
 		buckets, err := f.ReadDir(b.Name)
 		if err != nil {
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
+			if err := pass(b.Name, err, skipped); err != nil {
+				return err
 			}
-			return err
+			continue
 		}
 		for _, bucket := range buckets {
 			if !bucket.Mode.IsDir() || !isNumber(bucket.Name) {
 				continue
 			}
-			if err := f.scanBucket(b.Name+"/"+bucket.Name, each); err != nil {
+			if err := f.scanBucket(b.Name+"/"+bucket.Name, each, skipped); err != nil {
 				return err
 			}
 		}
@@ -53,13 +54,25 @@ func (f folder) scan(each visit) error {
 	return nil
 }
 
-func (f folder) scanBucket(bucket string, each visit) error {
+// skipped counts a folder that was left out of a scan.
+func (s *Store) skipped(_ string, err error) { s.degraded("list", err) }
+
+// pass is nil if a scan goes on without a folder that could not be listed.
+func pass(name string, err error, skipped func(string, error)) error {
+	switch {
+	case isGone(err):
+		return nil
+	case errors.Is(err, fs.ErrPermission):
+		skipped(name, err)
+		return nil
+	}
+	return err
+}
+
+func (f folder) scanBucket(bucket string, each visit, skipped func(string, error)) error {
 	slots, err := f.slots(bucket)
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		return err
+		return pass(bucket, err, skipped)
 	}
 	for _, slot := range slots {
 		if !slot.ours {
@@ -165,7 +178,7 @@ func isNumber(name string) bool {
 }
 
 // backendOf and bucketOf take a place apart.
-func backendOf(place string) string { return place[:strings.IndexByte(place, '/')] }
+func backendOf(place string) string { b, _, _ := strings.Cut(place, "/"); return b }
 func bucketOf(place string) string  { return path.Base(path.Dir(place)) }
 
 // meta reads when an entry was made and what it cost, unverified: it serves to

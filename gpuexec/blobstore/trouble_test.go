@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -118,53 +117,6 @@ func TestOwner(t *testing.T) {
 	}
 	r.must(os.Chmod(r.path("d"), 0o755))
 	r.want("get", r.open("d", mib).get("k"), "v")
-}
-
-// P13, P4, P5: without privileges: another user's directory is refused, entries
-// that may not be read are misses and are replaced.
-func TestWithoutPrivileges(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root, to run a child as somebody else")
-	}
-	r := newRig(t)
-	s := r.open("d", mib)
-	s.put("k", "v")
-	s.shut()
-	r.must(os.Chmod(r.root, 0o755))
-	for dir := r.root; dir != "/"; dir = dir[:max(1, strings.LastIndexByte(dir, '/'))] {
-		info, err := os.Stat(dir)
-		r.must(err)
-		if info.Mode().Perm()&0o001 == 0 {
-			r.must(os.Chmod(dir, info.Mode().Perm()|0o111))
-		}
-	}
-	binary := r.path("binary")
-	r.write(binary, r.read(os.Args[0]))
-	r.must(os.Chmod(binary, 0o755))
-	as := func(work ...string) error {
-		cmd := exec.Command(binary, "-child="+strings.Join(work, ","))
-		cmd.Dir = "/"
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		text, err := cmd.CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, text)
-		}
-		return nil
-	}
-	err := as("put", r.path("d"), words(mib), "k", "w")
-	r.want("root's", err != nil && strings.Contains(err.Error(), "belongs to user 0"), true)
-	r.must(os.Chmod(r.path("d"), 0o755))
-	err = as("put", r.path("d"), words(mib), "k", "w")
-	r.want("root's", err != nil && strings.Contains(err.Error(), "belongs to user 0"), true)
-	r.must(os.Mkdir(r.path("own"), 0o700))
-	r.must(os.Chown(r.path("own"), 65534, 65534))
-	own := func(value string) { r.must(as("put", r.path("own"), words(mib), "k", value)) }
-	own("first")
-	o := r.open("own", mib)
-	r.must(os.Chmod(o.kernel("k"), 0))
-	own("second")
-	r.want("replaced", o.get("k"), "second")
-	r.want("audit", o.audit(), "ok")
 }
 
 // P9, P2: temporary files go by age, at open and every hour.

@@ -1,0 +1,145 @@
+package blobstore_test
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/fault"
+)
+
+const nobody = 65534
+
+// asNobody gives what runs this binary as a user without privileges.
+func (r *rig) asNobody() func(args ...string) (string, error) {
+	r.t.Helper()
+	for dir := r.root; dir != "/"; dir = dir[:max(1, strings.LastIndexByte(dir, '/'))] {
+		info, err := os.Stat(dir)
+		r.must(err)
+		if info.Mode().Perm()&0o001 == 0 {
+			r.must(os.Chmod(dir, info.Mode().Perm()|0o111))
+		}
+	}
+	binary := r.path("binary")
+	r.write(binary, r.read(os.Args[0]))
+	r.must(os.Chmod(binary, 0o755))
+	return func(args ...string) (string, error) {
+		cmd := exec.Command(binary, args...)
+		cmd.Dir = "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		text, err := cmd.CombinedOutput()
+		return string(text), err
+	}
+}
+
+// ofNobody makes a folder that belongs to that user.
+func (r *rig) ofNobody(name string) string {
+	r.t.Helper()
+	r.must(os.Mkdir(r.path(name), 0o700))
+	r.must(os.Chown(r.path(name), nobody, nobody))
+	return r.path(name)
+}
+
+// P13, P4, P5: without privileges: another user's directory is refused, entries
+// that may not be read are misses and are replaced.
+func TestWithoutPrivileges(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to run a child as somebody else")
+	}
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.put("k", "v")
+	s.shut()
+	r.must(os.Chmod(r.root, 0o755))
+	run := r.asNobody()
+	put := func(dir, value string) (string, error) {
+		return run("-child=" + strings.Join([]string{"put", dir, words(mib), "k", value}, ","))
+	}
+	for _, mode := range []os.FileMode{0o700, 0o755} {
+		r.must(os.Chmod(r.path("d"), mode))
+		text, err := put(r.path("d"), "w")
+		r.want("root's", err != nil && strings.Contains(text, "belongs to user 0"), true)
+	}
+	dir := r.ofNobody("own")
+	own := func(value string) {
+		if text, err := put(dir, value); err != nil {
+			t.Fatal(err, text)
+		}
+	}
+	own("first")
+	o := r.open("own", mib)
+	r.must(os.Chmod(o.kernel("k"), 0))
+	own("second")
+	r.want("replaced", o.get("k"), "second")
+	r.want("audit", o.audit(), "ok")
+}
+
+// P5, P4: what may not be read costs what is in it, is told, and nothing else.
+func TestOddModes(t *testing.T) {
+	if os.Getuid() == 0 { // whom no mode stops
+		r := newRig(t)
+		run := r.asNobody()
+		t.Setenv("TMPDIR", r.ofNobody("tmp"))
+		text, err := run("-test.v", "-test.run=^TestOddModes$")
+		if err != nil || !strings.Contains(text, "--- PASS: TestOddModes/") {
+			t.Errorf("as user %d: %v\n%s", nobody, err, text)
+		}
+		return
+	}
+	for what, check := range oddModes {
+		t.Run(what, func(t *testing.T) {
+			r := newRig(t)
+			s := r.open("d", mib)
+			s.put("a", "va")
+			s.put("b", "vb")
+			check(r, s)
+		})
+	}
+}
+
+// lock takes all rights of a name away, until the test ends.
+func (r *rig) lock(path string) {
+	r.t.Helper()
+	info, err := os.Stat(path)
+	r.must(err)
+	r.must(os.Chmod(path, 0))
+	r.t.Cleanup(func() {
+		if err := os.Chmod(path, info.Mode().Perm()); err != nil && !os.IsNotExist(err) {
+			r.t.Error(err)
+		}
+	})
+}
+
+var oddModes = map[string]func(*rig, *shop){
+	"bucket": func(r *rig, s *shop) {
+		bucket := s.Bucket("a")
+		r.lock(r.path("d/test/" + bucket))
+		s.reopen()
+		r.want("put", s.put("c", "vc"), "ok")
+		r.want("get", words(s.get("a"), s.get("b"), s.get("c")), "miss reason=degraded vb vc")
+		for _, o := range []*shop{s, r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true })} {
+			r.want("counted", o.cfg.ReadOnly || o.Count(fault.Degraded) > 0, true)
+			r.want("entries", o.usage().Entries, 2)
+			out, err := o.Export(background, io.Discard)
+			r.want("export", words(out.Taken, out.Rejected, err), "2 map[degraded:1] <nil>")
+			bad, err := o.Verify(background, !o.cfg.ReadOnly)
+			r.want("verify", fmt.Sprint(len(bad), bad[0].Entry(), bad[0].Flaw.Reason, err), fmt.Sprint(1, "test/"+bucket+"/", fault.Degraded, nil))
+			_, err = o.Explain(background, backend, "d")
+			r.must(err)
+		}
+		r.must(s.Prune(background, 0))
+		r.want("pruned", s.usage().Entries, 0)
+		r.want("audit", s.audit(), "ok")
+		r.must(os.Chmod(r.path("d/test/"+bucket), 0o700))
+		s.reopen()
+		r.want("back", words(s.get("a"), s.audit(), s.verify()), "va ok 0")
+		r.lock(r.path("d/test"))
+		s.reopen()
+		r.want("a backend", words(s.usage().Entries, s.verify(), s.put("k", "v", putOptions{backend: "gpu"})), "0 1 ok")
+	},
+}
