@@ -257,6 +257,9 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 	}
 	for _, r := range d.idx.surplus(capacity, keep, only) {
 		bytes := r.bytes
+		if bytes == 0 {
+			continue // nothing is gained, and a folder that may not be looked into may not be moved either
+		}
 		to := tmpDir + "/" + hostlock.Unique()
 		if err := d.drop(r.place, to); err != nil {
 			return err

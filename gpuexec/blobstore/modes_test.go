@@ -1,7 +1,6 @@
 package blobstore_test
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -128,7 +127,7 @@ var oddModes = map[string]func(*rig, *shop){
 			out, err := o.Export(background, io.Discard)
 			r.want("export", words(out.Taken, out.Rejected, err), "2 map[degraded:1] <nil>")
 			bad, err := o.Verify(background, !o.cfg.ReadOnly)
-			r.want("verify", fmt.Sprint(len(bad), bad[0].Entry(), bad[0].Flaw.Reason, err), fmt.Sprint(1, "test/"+bucket+"/", fault.Degraded, nil))
+			r.want("verify", words(len(bad), bad[0].Entry() == "test/"+bucket+"/", bad[0].Flaw.Reason, err), "1 true degraded <nil>")
 			_, err = o.Explain(background, backend, "d")
 			r.must(err)
 		}
@@ -141,5 +140,24 @@ var oddModes = map[string]func(*rig, *shop){
 		r.lock(r.path("d/test"))
 		s.reopen()
 		r.want("a backend", words(s.usage().Entries, s.verify(), s.put("k", "v", putOptions{backend: "gpu"})), "0 1 ok")
+	},
+	"slot": func(r *rig, s *shop) {
+		r.lock(s.place("a"))
+		s.reopen()
+		r.want("get", s.get("a"), "miss reason=degraded")
+		for _, o := range []*shop{s, r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true })} {
+			r.want("entries", o.usage().Entries, 2)
+			bad, err := o.Verify(background, !o.cfg.ReadOnly)
+			r.want("verify", words(len(bad), bad[0].Entry() == "test/"+s.Bucket("a")+"/0", bad[0].Flaw.Reason, err), "1 true degraded <nil>")
+		}
+		r.want("put beside it", s.put("a", "new"), "ok")
+		r.want("get", s.get("a"), "new")
+		r.must(s.Prune(background, 0))
+		r.want("pruned", words(s.get("a"), s.get("b"), s.usage().Bytes), "miss reason=degraded miss reason=absent 0")
+		for i := range 3 { // it is the oldest, and no store waits until it goes
+			r.want("put", s.put(words(i), "v", putOptions{bytes: mib / 2}), "ok")
+		}
+		s.reopen()
+		r.want("audit", s.audit(), "ok")
 	},
 }

@@ -328,7 +328,7 @@ func (l folder) openVerdict(place, name string, err error) verdict {
 	if _, _, there := l.sizes(place); !there {
 		return verdict{kind: vanished}
 	}
-	if _, err := l.Lstat(place + "/" + name); err == nil {
+	if _, err := l.Lstat(place + "/" + name); !isGone(err) {
 		return verdict{kind: vanished} // replaced this very moment: what is there now is for the next to see
 	}
 	return bad(fault.Truncated, name)

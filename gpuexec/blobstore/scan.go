@@ -90,11 +90,12 @@ func (f folder) scanBucket(bucket string, each visit, skipped func(string, error
 	return nil
 }
 
-// sizes looks at the two files of an entry. there = at least one has its name.
+// sizes looks at the two files of an entry. there = at least one has its name, or
+// nobody can tell.
 func (f folder) sizes(place string) (key, kernel int64, there bool) {
 	look := func(name string) int64 {
 		info, err := f.Lstat(place + "/" + name)
-		there = there || err == nil
+		there = there || !isGone(err) && !isForeign(err)
 		if err != nil || !info.Regular() {
 			return -1
 		}
