@@ -136,8 +136,8 @@ func (j *journal) reset(force bool) error {
 	j.close()
 	if !force {
 		info, err := j.fs.Lstat(journalFile)
-		if err == nil && info.Regular() && info.Size <= mostJournal && info.Size >= endSize {
-			return j.open(info)
+		if err == nil && info.Regular() && info.Size <= mostJournal && info.Size >= endSize && j.open(info) == nil {
+			return nil
 		}
 	}
 	temporary := tmpDir + "/" + hostlock.Unique()
@@ -154,7 +154,7 @@ func (j *journal) reset(force bool) error {
 	return j.open(info)
 }
 
-// open goes on at the end of a journal, if it has one.
+// open goes on at the end of a journal; errStale if it has none.
 func (j *journal) open(info vfs.Info) error {
 	file, err := j.fs.Update(journalFile)
 	if err != nil {
@@ -163,7 +163,7 @@ func (j *journal) open(info vfs.Info) error {
 	tail := make([]byte, min(info.Size, endSize+1))
 	_, err = file.ReadAt(tail, info.Size-int64(len(tail)))
 	if err != nil || !endsWhole(string(tail)) {
-		return errors.Join(file.Close(), j.reset(true))
+		return errors.Join(errStale, file.Close())
 	}
 	j.file, j.inode, j.offset = file, info.Inode, info.Size
 	return nil

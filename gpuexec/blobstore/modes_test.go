@@ -160,4 +160,13 @@ var oddModes = map[string]func(*rig, *shop){
 		s.reopen()
 		r.want("audit", s.audit(), "ok")
 	},
+	"journal": func(r *rig, s *shop) {
+		s.shut()
+		r.lock(r.path("d/lease/journal"))
+		s = r.open("d", mib)
+		r.want("put", s.put("c", "vc"), "ok")
+		other := r.open("d", mib)
+		r.want("put", s.put("d", "vd"), "ok")
+		r.want("followed", words(other.usage().Entries, other.audit(), other.Count(fault.Degraded)), "4 ok 0")
+	},
 }
