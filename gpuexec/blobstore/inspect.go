@@ -21,7 +21,7 @@ func (s *Store) concerns(place string) bool {
 type Usage struct {
 	Entries     int
 	Bytes       int64 // of all key.bin and kernel.bin outside quarantine/
-	Quarantined int   // bad entries set aside and still kept, of every backend
+	Quarantined int   // bad entries set aside and still kept, of every backend; 0 too where they may not be listed
 	ByBackend   map[string]int64
 }
 
@@ -49,7 +49,7 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 	}
 	list, err := s.main.ReadDir(quarantineDir)
 	if err != nil && !isGone(err) {
-		return u, trouble("store: usage", s.cfg.Dir, err)
+		s.degraded("list", err)
 	}
 	u.Quarantined = len(list)
 	return u, nil

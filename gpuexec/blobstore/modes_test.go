@@ -169,4 +169,11 @@ var oddModes = map[string]func(*rig, *shop){
 		r.want("put", s.put("d", "vd"), "ok")
 		r.want("followed", words(other.usage().Entries, other.audit(), other.Count(fault.Degraded)), "4 ok 0")
 	},
+	"quarantine": func(r *rig, s *shop) {
+		r.lock(r.path("d/quarantine"))
+		s.reopen()
+		u := s.usage()
+		r.want("usage", words(u.Entries, u.Bytes > 0, u.Quarantined, s.Count(fault.Degraded)), "2 true 0 1")
+		r.want("audit", s.audit(), "ok")
+	},
 }
