@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"io/fs"
 	"math"
 	"time"
 
@@ -83,8 +84,9 @@ type finding struct {
 	blob    Blob
 	nearest *misfit // the sound entry that comes closest
 	bad     []flawed
-	others  bool  // entries of other keys in the bucket
-	err     error // trouble on the way
+	barred  []string // places in the directory itself whose files this user may not read: they can never be a hit
+	others  bool     // entries of other keys in the bucket
+	err     error    // trouble on the way
 }
 
 // misfit is a sound entry that cannot be used.
@@ -167,6 +169,9 @@ func (s *Store) findIn(f *finding, layer int, bucket, key string, present frame.
 			f.bad = append(f.bad, flawed{layer, place, verdict.miss})
 		case unreadable:
 			f.err = verdict.err
+			if layer == 0 && errors.Is(verdict.err, fs.ErrPermission) {
+				f.barred = append(f.barred, place)
+			}
 		case sound:
 			if s.judge(f, layer, place, e, verdict.miss, present); f.hit {
 				return

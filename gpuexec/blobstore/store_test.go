@@ -65,6 +65,24 @@ func TestOneBucket(t *testing.T) {
 	r.want("audit", s.audit(), "ok")
 }
 
+// A store opens the key of each neighbour in the bucket before and under the
+// lock, and no neighbour's kernel.
+func TestNeighboursAreNotRead(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, hash(7))
+	opens := func(key string) int {
+		r.io("")
+		r.want("put", s.put(key, "v"), "ok")
+		return r.io("open")
+	}
+	s.put("first", "v")
+	few := opens("few")
+	for i := range 9 {
+		s.put(words(i), "v")
+	}
+	r.want("more opens with ten neighbours more", opens("many")-few, 2*10)
+}
+
 // P2, K1, K6: odd keys never alias, an empty one is an error, an empty payload is an entry.
 func TestKeysAndPayloads(t *testing.T) {
 	r := newRig(t)

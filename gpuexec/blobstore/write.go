@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strconv"
 	"sync"
@@ -197,6 +196,9 @@ func (w *writing) publishLocked() error {
 			}
 		}
 	}
+	for _, place := range f.barred {
+		_ = d.setAside(place, Miss{Reason: fault.Degraded}) // what may not even be moved keeps its slot
+	}
 	bucket := w.backend + "/" + s.Bucket(w.key)
 	r := record{bytes: w.size(), known: true, created: w.entry.Created.UnixNano(), cost: w.entry.Cost}
 	for again := 0; ; again++ {
@@ -207,7 +209,6 @@ func (w *writing) publishLocked() error {
 		if err != nil {
 			return err
 		}
-		slots = w.clearUnreadable(bucket, slots)
 		r.place = bucket + "/" + strconv.FormatUint(lowestFree(slots), 10)
 		err = d.take(w.temporary, r)
 		switch {
@@ -241,25 +242,6 @@ func (w *writing) makeFolder(name string) error {
 		return err
 	}
 	return fsys.Mkdir(name)
-}
-
-// clearUnreadable sets aside slots whose files this user may not read: what
-// cannot be read can never be a hit and would hold its place for ever.
-func (w *writing) clearUnreadable(bucket string, slots []slot) []slot {
-	kept := slots[:0]
-	for _, slot := range slots {
-		place := bucket + "/" + slot.name
-		_, v := w.s.readKey(w.s.main, place)
-		if v.kind == sound {
-			_, v = w.s.readKernel(w.s.main, place)
-		}
-		if slot.ours && v.kind == unreadable && errors.Is(v.err, fs.ErrPermission) &&
-			w.s.dir.setAside(place, Miss{Reason: fault.Degraded}) == nil {
-			continue
-		}
-		kept = append(kept, slot)
-	}
-	return kept
 }
 
 // yield takes the entry back if, without a lock, somebody else stored the same
