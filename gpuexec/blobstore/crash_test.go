@@ -1,6 +1,7 @@
 package blobstore_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -242,4 +243,56 @@ func TestLockIsPassedOver(t *testing.T) {
 		r.want("audit", s.audit(), "ok")
 		r.want("verify", s.verify(), 0)
 	}
+}
+
+// P10, P5: with full, what was acknowledged is there after a power loss, though
+// the folders on its way were removed and made again while the store was open.
+func TestPowerLossAfterRemoval(t *testing.T) {
+	now := time.Now()
+	open := func(f vfs.FS, level blobstore.Durability) *blobstore.Store {
+		cfg := powerConfig(f, level)
+		cfg.Now = func() time.Time { return now }
+		s, err := blobstore.Open(background, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close(background) })
+		return s
+	}
+	for name, remove := range map[string]func(disk *crashfs.FS, s *blobstore.Store) error{
+		"the backend's folder": func(disk *crashfs.FS, _ *blobstore.Store) error { return disk.RemoveAll(backend) },
+		"everything": func(disk *crashfs.FS, s *blobstore.Store) error {
+			err := empty(disk)
+			if s.Put(background, backend, "refused", nil, 0) == nil {
+				return errors.New("stored where nothing is")
+			}
+			now = now.Add(10 * time.Minute)
+			return err
+		},
+		"everything, and somebody was there": func(disk *crashfs.FS, _ *blobstore.Store) error {
+			return errors.Join(empty(disk), open(disk, blobstore.None).Put(background, backend, "another", nil, 0))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk := crashfs.New(nil)
+			s := open(disk, blobstore.Full)
+			err := s.Put(background, backend, "first", nil, 0)
+			err = errors.Join(err, remove(disk, s), s.Put(background, backend, "k", []byte("v"), 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, miss, err := open(disk.Clone(0, 1), blobstore.Full).Get(background, backend, "k"); err != nil || !miss.None() {
+				t.Errorf("what was acknowledged is %v %v", miss, err)
+			}
+		})
+	}
+}
+
+// empty removes whatever a file system holds.
+func empty(f vfs.FS) error {
+	list, err := f.ReadDir(".")
+	for _, info := range list {
+		err = errors.Join(err, f.RemoveAll(info.Name))
+	}
+	return err
 }

@@ -113,6 +113,7 @@ func (d *directory) enter(ctx context.Context) error {
 // list reads the whole directory.
 func (d *directory) list() error {
 	d.fresh = false
+	d.s.forgetSynced() // it may be another directory by now
 	x := newIndex(d.s.cfg.Policy)
 	err := d.s.main.scan(func(place string, key, kernel int64) error {
 		x.add(record{place: place, bytes: max(key, 0) + max(kernel, 0)})

@@ -47,7 +47,7 @@ type Store struct {
 		sync.Mutex
 		uses    map[string]use // since they were taken over by the index
 		claims  map[*Claim]struct{}
-		synced  map[string]bool // backends whose folder is durable
+		synced  map[string]bool // backends whose folder is durable; another map once one may be a new folder
 		logged  map[string]bool // kinds of trouble
 		swept   time.Time
 		unswept map[string][]string // by folder, names that the last sweep has not looked at yet

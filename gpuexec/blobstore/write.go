@@ -231,17 +231,20 @@ func (w *writing) publishLocked() error {
 func (w *writing) makeFolder(name string) error {
 	fsys := w.s.main.FS
 	err := fsys.Mkdir(name)
-	if err == nil || !isTaken(err) {
-		return err
+	if isTaken(err) {
+		info, e := fsys.Lstat(name)
+		if e != nil || info.Mode.IsDir() {
+			return e
+		}
+		if e := fsys.Rename(name, quarantineDir+"/"+hostlock.Unique()); e != nil {
+			return e
+		}
+		err = fsys.Mkdir(name)
 	}
-	info, err := fsys.Lstat(name)
-	if err != nil || info.Mode.IsDir() {
-		return err
+	if err == nil && name == w.backend {
+		w.s.forgetSynced()
 	}
-	if err := fsys.Rename(name, quarantineDir+"/"+hostlock.Unique()); err != nil {
-		return err
-	}
-	return fsys.Mkdir(name)
+	return err
 }
 
 // yield takes the entry back if, without a lock, somebody else stored the same
@@ -280,7 +283,8 @@ func (w *writing) settle() error {
 	}
 	names := []string{w.backend + "/" + s.Bucket(w.key), w.backend}
 	s.mu.Lock()
-	if !s.mu.synced[w.backend] {
+	synced := s.mu.synced
+	if !synced[w.backend] {
 		names = append(names, ".")
 	}
 	s.mu.Unlock()
@@ -290,9 +294,15 @@ func (w *writing) settle() error {
 		}
 	}
 	s.mu.Lock()
-	s.mu.synced[w.backend] = true
+	synced[w.backend] = true // nobody asks that map any more if the folder was made again since
 	s.mu.Unlock()
 	return nil
+}
+
+func (s *Store) forgetSynced() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.synced = map[string]bool{}
 }
 
 // breaker keeps a store from trying to write again and again where it cannot:
