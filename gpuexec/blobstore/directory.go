@@ -102,7 +102,11 @@ func (d *directory) enter(ctx context.Context) error {
 	}
 	d.s.takeUses(d.idx)
 	if d.lock != nil && d.fresh {
+		read := d.journal.offset
 		err := d.journal.follow(d.idx)
+		if d.journal.offset != read { // who changed the entries wrote their size, too
+			d.text = d.readSize()
+		}
 		if !errors.Is(err, errStale) {
 			return err
 		}

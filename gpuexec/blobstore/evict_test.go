@@ -226,6 +226,28 @@ func TestTwoStores(t *testing.T) {
 	r.want("told", words(a.Stats().Stores, b.Stats().Stores), "13 7")
 }
 
+// P7, P2: size.txt is right after every store and every prune, whoever made the one
+// before. Who only looks does not put it right.
+func TestSizeOfTwoStores(t *testing.T) {
+	r := newRig(t)
+	a, b := r.open("d", 350*kib), r.open("d", 350*kib)
+	looks := r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true })
+	for i, change := range []func(){
+		func() { a.fill(1, 1, 100*kib) },
+		func() { b.fill(2, 2, 100*kib) },
+		func() { r.must(a.Prune(background, 150*kib)) }, // to what a left
+		func() { b.fill(3, 4, 100*kib) },
+		func() { r.must(b.Prune(background, 0)) },
+		func() { a.fill(5, 5, 100*kib) }, // as much as at first
+		func() { r.must(b.Prune(background, 0)) },
+		func() { a.fill(6, 6, 100*kib) }, // as much as a left
+		func() { b.fill(7, 9, 100*kib) }, // evicts
+	} {
+		change()
+		r.want(fmt.Sprint("change ", i), looks.audit(), "ok")
+	}
+}
+
 // P7, P8: without file locks, one at a time.
 func TestSharedProfile(t *testing.T) {
 	r := newRig(t)
