@@ -29,6 +29,8 @@ type directory struct {
 	fresh   bool // idx is what the disk holds, as far as the journal was read
 	text    int64
 	trash   []string // folders in tmp/ to be removed after the change
+
+	usesWritten bool // this writer has a file
 }
 
 // turnstile is a mutex whose waiters leave with their context: whoever is inside

@@ -68,25 +68,67 @@ func TestLRU(t *testing.T) {
 	r.want("junk", s.has(3, 4), []int{3, 4})
 }
 
-// P7: uses are written at least every minute, so a killed writer loses few.
-func TestUsesAreWritten(t *testing.T) {
-	r := newRig(t)
-	var due []func()
-	s := r.open("d", mib, policy(blobstore.LRU), func(c *blobstore.Config) {
+// minutely gives the function that writes uses, instead of calling it every minute.
+func minutely(write *func()) option {
+	return func(c *blobstore.Config) {
 		c.After = func(d time.Duration, f func()) func() bool {
 			if d <= time.Minute {
-				due = append(due, f)
+				*write = f
 			}
 			return func() bool { return true }
 		}
-	})
+	}
+}
+
+// P7: uses are written at least every minute, so a killed writer loses few.
+func TestUsesAreWritten(t *testing.T) {
+	r := newRig(t)
+	var write func()
+	s := r.open("d", mib, policy(blobstore.LRU), minutely(&write))
 	s.fill(1, 1, 10)
 	s.has(1)
-	due[len(due)-1]()
-	list, err := os.ReadDir(r.path("d/uses"))
-	r.must(err)
-	r.want("files", len(list), 1)
-	r.want("and again", len(due), 2)
+	due := write
+	write = nil
+	due()
+	r.want("files", len(r.names("d/uses")), 1)
+	r.want("and again", write != nil, true)
+}
+
+// P7: a use counts once, however many open and close, whoever was killed, and though
+// the file of who was idle for an hour was taken over.
+func TestUsesCountOnce(t *testing.T) {
+	r := newRig(t)
+	byCost := policy(blobstore.Cost)
+	use := func(s *shop, times int) {
+		for range times {
+			r.want("use", s.get("k"), "v")
+		}
+	}
+	want := func(what string, uses int) {
+		t.Helper()
+		for range 3 {
+			looks := r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true })
+			info, err := looks.Inspect(background, "test/"+looks.Bucket("k")+"/0")
+			r.want(what, words(info.Uses, err), words(uses, nil))
+			r.open("d", mib, byCost).shut()
+		}
+	}
+	ended := r.open("d", mib, byCost)
+	ended.put("k", "v")
+	use(ended, 10)
+	ended.shut()
+	var write func()
+	lives := r.open("d", mib, byCost, minutely(&write))
+	use(lives, 1)
+	write()
+	want("of one that ended and one that lives", 11)
+	r.write(r.path("d/uses/killed"), r.read(r.path("d/uses/"+r.names("d/uses")[0])))
+	want("and one that was killed", 22)
+	r.clock(61 * time.Minute)
+	want("an hour later", 22)
+	use(lives, 1)
+	write()
+	want("and one more", 23)
 }
 
 // P7: what only looks sees the uses of those that wrote, whatever its policy is,

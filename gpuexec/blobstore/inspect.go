@@ -60,10 +60,11 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 	if s.cfg.ReadOnly {
 		x := newIndex(s.cfg.Policy)
-		_, _ = s.readUses(x) // hints, which a directory may lack
+		live, ended, _, _ := s.readUses() // hints, which a directory may lack
+		x.own, x.others = ended, live
 		return s.main.scan(func(place string, key, kernel int64) error {
 			r := record{place: place, bytes: max(key, 0) + max(kernel, 0)}
-			if _, used := x.uses[place]; used {
+			if x.own[place].count+x.others[place].count > 0 {
 				s.main.meta(&r)
 			}
 			each(&r, x.useOf(&r))

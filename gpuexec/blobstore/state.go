@@ -12,9 +12,13 @@ import (
 type index struct {
 	policy  Policy
 	entries map[string]*record // by place
-	uses    map[string]use     // by place
+	own     uses               // what this writer's file of uses holds
+	others  uses               // what those of other writers hold, as they were last read
 	bytes   int64
 }
+
+// uses are by place.
+type uses map[string]use
 
 // use is what is remembered of the requests for one entry.
 type use struct {
@@ -34,7 +38,7 @@ type record struct {
 }
 
 func newIndex(policy Policy) *index {
-	return &index{policy: policy, entries: make(map[string]*record), uses: make(map[string]use)}
+	return &index{policy: policy, entries: make(map[string]*record), own: uses{}, others: uses{}}
 }
 
 // add notes an entry; one that is known at that place is replaced.
@@ -48,29 +52,39 @@ func (x *index) add(r record) {
 func (x *index) remove(place string) {
 	if r, ok := x.entries[place]; ok {
 		delete(x.entries, place)
-		delete(x.uses, place)
+		delete(x.own, place)
+		delete(x.others, place)
 		x.bytes -= r.bytes
 	}
 }
 
-// use adds requests for an entry; of two entries at a place the younger counts.
-func (x *index) use(place string, u use) {
-	old := x.uses[place]
+// add adds requests for an entry; of two entries at a place the younger counts.
+func (us uses) add(place string, u use) {
+	old := us[place]
 	switch {
 	case old.created > u.created:
 	case old.created < u.created:
-		x.uses[place] = u
+		us[place] = u
 	default:
-		x.uses[place] = use{u.created, old.count + u.count, max(old.last, u.last)}
+		us[place] = use{u.created, old.count + u.count, max(old.last, u.last)}
+	}
+}
+
+func (us uses) addAll(more uses) {
+	for place, u := range more {
+		us.add(place, u)
 	}
 }
 
 // useOf is what is remembered of an entry.
-func (x *index) useOf(r *record) use {
-	if u := x.uses[r.place]; u.created == r.created {
-		return u
+func (x *index) useOf(r *record) (sum use) {
+	for _, us := range [...]uses{x.own, x.others} {
+		if u := us[r.place]; u.created == r.created {
+			sum.count += u.count
+			sum.last = max(sum.last, u.last)
+		}
 	}
-	return use{}
+	return sum
 }
 
 // inherit takes over what old knows of entries that were found on the disk again.
@@ -80,7 +94,7 @@ func (x *index) inherit(old *index) {
 			r.known, r.created, r.cost = true, o.created, o.cost
 		}
 	}
-	x.uses = old.uses
+	x.own, x.others = old.own, old.others
 }
 
 // unknown lists the entries of which only the size was seen.

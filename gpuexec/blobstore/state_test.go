@@ -23,8 +23,9 @@ func TestSurplusIsTheNaiveOrder(t *testing.T) {
 			x.add(r)
 			bytes += r.bytes
 			if rapid.Bool().Draw(t, "used") {
-				x.use(r.place, use{created: r.created, count: rapid.Int64Range(1, 3).Draw(t, "count"), last: rapid.Int64Range(1, 9).Draw(t, "last")})
-				x.use(r.place, use{created: r.created - 1, count: 99, last: 99}) // of an entry that is gone
+				us := rapid.SampledFrom([]uses{x.own, x.others}).Draw(t, "whose")
+				us.add(r.place, use{created: r.created, count: rapid.Int64Range(1, 3).Draw(t, "count"), last: rapid.Int64Range(1, 9).Draw(t, "last")})
+				us.add(r.place, use{created: r.created - 1, count: 99, last: 99}) // of an entry that is gone
 			}
 		}
 		if x.bytes != bytes {
@@ -73,12 +74,12 @@ func naiveBefore(x *index, a, b *record) bool {
 func TestPlaceIsTakenAgain(t *testing.T) {
 	x := newIndex(LRU)
 	x.add(record{place: "test/1/0", bytes: 10, known: true, created: 1})
-	x.use("test/1/0", use{created: 1, count: 5, last: 50})
+	x.own.add("test/1/0", use{created: 1, count: 5, last: 50})
 	x.add(record{place: "test/1/0", bytes: 20, known: true, created: 2})
 	if u := x.useOf(x.entries["test/1/0"]); u.count != 0 || x.bytes != 20 {
 		t.Errorf("%+v %d", u, x.bytes)
 	}
-	x.use("test/1/0", use{created: 2, count: 1, last: 60})
+	x.own.add("test/1/0", use{created: 2, count: 1, last: 60})
 	y := newIndex(LRU)
 	y.add(record{place: "test/1/0", bytes: 20})
 	y.add(record{place: "test/2/0", bytes: 5})

@@ -45,7 +45,7 @@ type Store struct {
 
 	mu struct {
 		sync.Mutex
-		uses    map[string]use // since they were taken over by the index
+		uses    uses // since they were taken over by the index
 		claims  map[*Claim]struct{}
 		synced  map[string]bool // backends whose folder is durable; another map once one may be a new folder
 		logged  map[string]bool // kinds of trouble
@@ -70,7 +70,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg, off: cfg.disabled(), writer: hostlock.Unique(), stopTimers: func() {}}
 	s.base, s.cancel = context.WithCancel(context.Background())
-	s.mu.uses, s.mu.claims = map[string]use{}, map[*Claim]struct{}{}
+	s.mu.uses, s.mu.claims = uses{}, map[*Claim]struct{}{}
 	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]bool{}, map[string]bool{}, map[string]bool{}
 	s.mu.unswept = map[string][]string{}
 	if s.off {

@@ -16,8 +16,9 @@ import (
 )
 
 // Uses are kept in one file a writer: a line "open" or "closed", then lines of
-// count, last use, creation time and place. They are hints: lines that cannot be
-// read are left out.
+// count, last use, creation time and place. A use is in one file: a writer's holds
+// its own and those of ended writers, whose files it took over. They are hints:
+// lines that cannot be read are left out.
 const (
 	usesOpen   = "open\n"
 	usesClosed = "closed\n"
@@ -56,34 +57,40 @@ func (s *Store) Touch(b Blob) {
 func (s *Store) takeUses(x *index) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for place, u := range s.mu.uses {
-		x.use(place, u)
-	}
+	x.own.addAll(s.mu.uses)
 	clear(s.mu.uses)
 }
 
-// loadUses reads what earlier writers left, and takes over the files of those
-// that ended. Part of a change.
+// loadUses reads what other writers wrote, and takes over the files of those that
+// ended. Part of a change.
 func (d *directory) loadUses() error {
 	if d.s.cfg.Policy == FIFO {
 		return nil
 	}
-	ended, err := d.s.readUses(d.idx)
-	if err != nil || len(ended) == 0 {
+	live, ended, names, err := d.s.readUses()
+	if err != nil {
 		return err
 	}
-	if err := d.writeUses(usesOpen); err != nil {
+	d.checkUses()
+	d.idx.others = live
+	if len(names) == 0 {
+		return nil
+	}
+	ended.addAll(d.idx.own)
+	if err := d.writeUses(usesOpen, ended); err != nil {
 		return err
 	}
-	for _, name := range ended {
+	d.idx.own = ended
+	for _, name := range names {
 		_ = d.s.main.Remove(name) // read twice, it counts twice
 	}
 	return nil
 }
 
-// readUses adds what others have written to an index, and gives the files of those
-// that write no more.
-func (s *Store) readUses(x *index) (ended []string, err error) {
+// readUses gives what other writers wrote: those that go on, and those that ended,
+// with the names of their files.
+func (s *Store) readUses() (live, ended uses, names []string, err error) {
+	live, ended = uses{}, uses{}
 	list, err := s.main.ReadDir(usesDir)
 	own := usesDir + "/" + s.writer
 	for _, entry := range list {
@@ -96,18 +103,18 @@ func (s *Store) readUses(x *index) (ended []string, err error) {
 		if err != nil {
 			continue
 		}
-		for place, u := range parseUses(string(text)) {
-			x.use(place, u)
-		}
 		if strings.HasPrefix(string(text), usesClosed) || s.cfg.Now().Sub(info.ModTime) > stale {
-			ended = append(ended, name)
+			ended.addAll(parseUses(string(text)))
+			names = append(names, name)
+		} else {
+			live.addAll(parseUses(string(text)))
 		}
 	}
-	return ended, err
+	return live, ended, names, err
 }
 
-func parseUses(text string) map[string]use {
-	uses := make(map[string]use)
+func parseUses(text string) uses {
+	all := uses{}
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
 		if len(words) != 4 || !isPlace(words[3]) {
@@ -121,18 +128,26 @@ func parseUses(text string) map[string]use {
 			numbers[i] = n
 		}
 		if ok && numbers[0] > 0 {
-			uses[words[3]] = use{count: numbers[0], last: numbers[1], created: numbers[2]}
+			all[words[3]] = use{count: numbers[0], last: numbers[1], created: numbers[2]}
 		}
 	}
-	return uses
+	return all
+}
+
+// checkUses forgets what somebody took over, because nothing had been written for
+// an hour. Part of a change.
+func (d *directory) checkUses() {
+	if _, err := d.s.main.Lstat(usesDir + "/" + d.s.writer); d.usesWritten && isGone(err) {
+		d.idx.own = uses{}
+	}
 }
 
 // writeUses writes this writer's file, for entries that are there. Part of a change.
-func (d *directory) writeUses(state string) error {
+func (d *directory) writeUses(state string, own uses) error {
 	text := []byte(state)
-	for _, place := range slices.Sorted(maps.Keys(d.idx.uses)) {
+	for _, place := range slices.Sorted(maps.Keys(own)) {
 		if _, ok := d.idx.entries[place]; ok {
-			u := d.idx.uses[place]
+			u := own[place]
 			text = fmt.Appendf(text, "%d %d %d %s\n", u.count, u.last, u.created, place)
 		}
 	}
@@ -140,7 +155,9 @@ func (d *directory) writeUses(state string) error {
 	if err := vfs.WriteNew(d.s.main, temporary, false, text); err != nil {
 		return err
 	}
-	return d.s.main.Rename(temporary, usesDir+"/"+d.s.writer)
+	err := d.s.main.Rename(temporary, usesDir+"/"+d.s.writer)
+	d.usesWritten = d.usesWritten || err == nil
+	return err
 }
 
 // flushUses writes uses if there are new ones, or that the writer ends.
@@ -160,12 +177,13 @@ func (s *Store) flushUses(last bool) {
 		return
 	}
 	defer d.mu.unlock()
+	d.checkUses()
 	s.takeUses(d.idx)
 	state := usesOpen
 	if last {
 		state = usesClosed
 	}
-	if err := d.writeUses(state); err != nil {
+	if err := d.writeUses(state, d.idx.own); err != nil {
 		s.logOnce("write uses", err)
 	}
 }
