@@ -30,7 +30,8 @@ type directory struct {
 	text    int64
 	trash   []string // folders in tmp/ to be removed after the change
 
-	usesWritten bool // this writer has a file
+	usesRead    time.Time // when the files of other writers were
+	usesWritten bool      // this writer has a file
 }
 
 // turnstile is a mutex whose waiters leave with their context: whoever is inside
@@ -257,6 +258,9 @@ func (d *directory) drop(place, to string) error {
 func (d *directory) shrink(capacity int64, keep, only string) error {
 	if d.idx.bytes <= capacity {
 		return nil
+	}
+	if err := d.loadUses(); err != nil {
+		d.s.logOnce("read uses", err) // and chooses by what it knows
 	}
 	for _, r := range d.idx.unknown() {
 		d.s.main.meta(r)

@@ -94,6 +94,26 @@ func TestUsesAreWritten(t *testing.T) {
 	r.want("and again", write != nil, true)
 }
 
+// P7: the order is that of all writers' uses, of those too that go on since before
+// this one and the entry began.
+func TestUsesOfTheLiving(t *testing.T) {
+	r := newRig(t)
+	var write func()
+	a := r.open("d", 350*kib, policy(blobstore.LRU))
+	b := r.open("d", 350*kib, policy(blobstore.LRU), minutely(&write))
+	a.fill(1, 3, 100*kib)
+	r.want("use", b.has(1), []int{1})
+	write()
+	r.clock(time.Minute)
+	a.fill(4, 4, 100*kib)
+	r.want("least recent went", a.has(2, 3, 4, 1), []int{3, 4, 1})
+	r.want("use", b.has(3), []int{3})
+	b.shut()
+	r.clock(time.Minute)
+	a.fill(5, 5, 100*kib)
+	r.want("least recent went", a.has(1, 3, 4, 5), []int{1, 3, 5})
+}
+
 // P7: a use counts once, however many open and close, whoever was killed, and though
 // the file of who was idle for an hour was taken over.
 func TestUsesCountOnce(t *testing.T) {

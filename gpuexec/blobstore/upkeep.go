@@ -61,12 +61,14 @@ func (s *Store) takeUses(x *index) {
 	clear(s.mu.uses)
 }
 
-// loadUses reads what other writers wrote, and takes over the files of those that
-// ended. Part of a change.
+// loadUses reads what other writers wrote, at most once a minute, and takes over
+// the files of those that ended. Part of a change.
 func (d *directory) loadUses() error {
-	if d.s.cfg.Policy == FIFO {
+	now := d.s.cfg.Now()
+	if d.s.cfg.Policy == FIFO || now.Sub(d.usesRead).Abs() < flushEvery {
 		return nil
 	}
+	d.usesRead = now
 	live, ended, names, err := d.s.readUses()
 	if err != nil {
 		return err
@@ -142,14 +144,19 @@ func (d *directory) checkUses() {
 	}
 }
 
-// writeUses writes this writer's file, for entries that are there. Part of a change.
+// writeUses writes this writer's file, for entries that are there; another process
+// may have stored them since the index was brought up to date.
 func (d *directory) writeUses(state string, own uses) error {
 	text := []byte(state)
 	for _, place := range slices.Sorted(maps.Keys(own)) {
-		if _, ok := d.idx.entries[place]; ok {
-			u := own[place]
-			text = fmt.Appendf(text, "%d %d %d %s\n", u.count, u.last, u.created, place)
+		if _, known := d.idx.entries[place]; !known {
+			if _, err := d.s.main.Lstat(place); isGone(err) {
+				delete(own, place)
+				continue
+			}
 		}
+		u := own[place]
+		text = fmt.Appendf(text, "%d %d %d %s\n", u.count, u.last, u.created, place)
 	}
 	temporary := tmpDir + "/" + hostlock.Unique()
 	if err := vfs.WriteNew(d.s.main, temporary, false, text); err != nil {
