@@ -293,8 +293,8 @@ func (s *Store) Merge(ctx context.Context, dirs ...string) (Transfer, error) {
 }
 
 // Adopt stores a whole kernel.bin that another store wrote for a key, with its
-// identity and signature as they are. It is verified first; what is not sound or
-// not trusted is ErrRefused with a reason.
+// identity and signature as they are. It is verified first; what is not sound, not
+// trusted or of a backend that is off is ErrRefused with a reason.
 func (s *Store) Adopt(ctx context.Context, backend, key string, file []byte) error {
 	const op = "store: adopt"
 	if err := s.enter(op, backend, key); err != nil {
@@ -305,7 +305,7 @@ func (s *Store) Adopt(ctx context.Context, backend, key string, file []byte) err
 	if flaw.None() {
 		_, flaw = s.trust.Judge(&e)
 	}
-	if s.off || s.cfg.ReadOnly || !e.Identity.Known() && flaw.None() {
+	if s.switchedOff(backend) || s.cfg.ReadOnly || !e.Identity.Known() && flaw.None() {
 		flaw = Miss{Reason: fault.Disabled}
 	}
 	if !flaw.None() {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -186,13 +187,8 @@ func (s *Store) leave() { s.life.RUnlock() }
 // isOff reports whether nothing of that backend is read or written, and the
 // identity that its blobs must fit.
 func (s *Store) isOff(backend string) (frame.Identity, bool) {
-	if s.off {
+	if s.switchedOff(backend) {
 		return frame.Identity{}, true
-	}
-	for _, b := range s.cfg.Off {
-		if b == backend {
-			return frame.Identity{}, true
-		}
 	}
 	if id, ok := s.identities.Load(backend); ok {
 		id := id.(frame.Identity)
@@ -203,6 +199,8 @@ func (s *Store) isOff(backend string) (frame.Identity, bool) {
 	s.identities.Store(backend, id)
 	return id, !id.Known()
 }
+
+func (s *Store) switchedOff(backend string) bool { return s.off || slices.Contains(s.cfg.Off, backend) }
 
 // Identity is what the blobs of a backend must fit; false if nothing of it is
 // stored or loaded.

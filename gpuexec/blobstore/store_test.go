@@ -1,6 +1,7 @@
 package blobstore_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -121,6 +122,19 @@ func TestOff(t *testing.T) {
 	s := r.open("d", mib, func(c *blobstore.Config) { c.Off = []string{"gpu"} })
 	r.want("off", s.put("k", "v", putOptions{backend: "gpu"}), "refused reason=disabled")
 	r.want("on", s.put("k", "v"), "ok")
+	from := r.open("e", mib)
+	from.put("k", "of a backend that is off", putOptions{backend: "gpu"})
+	from.put("j", "v")
+	var archive bytes.Buffer
+	_, err := from.Export(background, &archive)
+	r.must(err)
+	for _, take := range []func() (blobstore.Transfer, error){
+		func() (blobstore.Transfer, error) { return s.Merge(background, r.path("e")) },
+		func() (blobstore.Transfer, error) { return s.Import(background, &archive) },
+	} {
+		got, err := take()
+		r.want("taken", words(got.Taken, got.Rejected, err), words(1, map[fault.Reason]int{fault.Disabled: 1}, nil))
+	}
 	r.want("off", r.exists(r.path("d/gpu")), false)
 }
 
