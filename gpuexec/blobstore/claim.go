@@ -5,8 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"path"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -230,16 +230,20 @@ func (s *Store) banish(ctx context.Context, b Blob, reason fault.Reason) bool {
 }
 
 // hiddenName is the mark that hides an entry of a base: it holds for the very
-// file that was found bad.
+// files that were found bad.
 func hiddenName(l folder, place string) (string, error) {
-	info, err := l.Lstat(place + "/" + kernelFile)
-	if err != nil {
-		info, err = l.Lstat(place)
+	text := place
+	for _, name := range []string{keyFile, kernelFile} {
+		info, err := l.Lstat(place + "/" + name)
+		if err != nil {
+			info, err = l.Lstat(place)
+		}
+		if err != nil {
+			return "", err
+		}
+		text += fmt.Sprintf("\x00%d\x00%d", info.Size, info.ModTime.UnixNano())
 	}
-	if err != nil {
-		return "", err
-	}
-	return markDir + "/" + hiddenPrefix + nameOf(l.Root(), place+"\x00"+strconv.FormatInt(info.Size, 10)+"\x00"+strconv.FormatInt(info.ModTime.UnixNano(), 10)), nil
+	return markDir + "/" + hiddenPrefix + nameOf(l.Root(), text), nil
 }
 
 const hiddenPrefix = "hidden-"

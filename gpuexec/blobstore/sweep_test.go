@@ -221,3 +221,37 @@ func TestSweepBeginsAnywhere(t *testing.T) {
 	}
 	t.Errorf("%d folders stay", len(r.names("d/lease/key")))
 }
+
+// P14: an entry of a base is hidden for as long as its files are those that were
+// found bad, whichever of them it was.
+func TestBaseIsRepaired(t *testing.T) {
+	for _, file := range []string{"key.bin", "kernel.bin"} {
+		for name, damage := range map[string]func(r *rig, path string){
+			"damaged": func(r *rig, path string) { r.flip(path, 0) },
+			"removed": func(r *rig, path string) { r.must(os.Remove(path)) },
+		} {
+			t.Run(file+" "+name, func(t *testing.T) {
+				r := newRig(t)
+				base := r.open("base", mib)
+				base.put("k", "v")
+				base.shut()
+				s := r.open("d", mib, func(c *blobstore.Config) { c.Bases = []string{r.path("base")} })
+				path := base.place("k", file)
+				good := r.read(path)
+				damage(r, path)
+				if got := s.get("k"); got == "v" {
+					t.Error("a damaged entry was served")
+				}
+				r.want("hidden", s.get("k"), "miss reason=absent")
+				s.reopen()
+				r.want("hidden still", words(s.get("k"), len(r.names("d/mark"))), "miss reason=absent 1")
+				r.write(path, good)
+				later := time.Now().Add(time.Second) // however coarse the file system's clock is
+				r.must(os.Chtimes(path, later, later))
+				r.want("repaired", s.get("k"), "v")
+				s.reopen()
+				r.want("repaired", words(s.get("k"), len(r.names("d/mark"))), "v 0")
+			})
+		}
+	}
+}
