@@ -169,6 +169,24 @@ func TestJournalIsAHint(t *testing.T) {
 	}
 }
 
+// P7, P8: who has read a journal notices that another one took its place, though it
+// is as long, and that what was written into the old one is seen by nobody.
+func TestJournalIsReplaced(t *testing.T) {
+	r := newRig(t)
+	a, b := r.open("d", 450*kib, hash(7)), r.open("d", 450*kib, hash(7))
+	journal := r.path("d/lease/journal")
+	b.fill(1, 2, 100*kib)
+	r.want("entries", a.usage().Entries, 2)
+	length := len(r.read(journal))
+	r.must(appendTo(journal, "b\n")) // of a writer that was killed: b begins another
+	b.fill(3, 4, 100*kib)
+	r.want("length", len(r.read(journal)), length)
+	a.fill(5, 5, 100*kib)
+	r.want("have", b.has(1, 2, 3, 4, 5), []int{2, 3, 4, 5})
+	r.want("a", a.audit(), "ok")
+	r.want("b", b.audit(), "ok")
+}
+
 func rewrite(path, pattern, with string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
