@@ -2,6 +2,7 @@ package gpuexec
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,14 +13,20 @@ import (
 	"github.com/kiln-cache/kiln/internal/flight"
 )
 
+// making is the flight of a key's compile, or of its load.
+type making struct {
+	*flight.Flight[*Kernel]
+	names []string // that the kernel is to be kept for
+	blob  bool     // it loads the blob of who began it
+}
+
 // shell translates messages into events of the state and carries its effects
 // out. Its fields belong to the actor's turns unless said otherwise.
 type shell struct {
 	e       *Executor
 	state   *state
 	device  *generation // nil before the first upMsg and while the device is down
-	flights map[string]*flight.Flight[*Kernel]
-	names   map[string][]string      // that the compile of a key is for
+	flights map[string]*making
 	waiting []actors.Reply[struct{}] // of Ready
 	out     []effect                 // reused
 	work    sync.WaitGroup           // goroutines begun here; Wait from Close
@@ -27,7 +34,7 @@ type shell struct {
 }
 
 func newShell(e *Executor) *shell {
-	s := &shell{e: e, state: newState(e.cfg.Queue, 0), flights: make(map[string]*flight.Flight[*Kernel]), names: make(map[string][]string)}
+	s := &shell{e: e, state: newState(e.cfg.Queue, 0), flights: make(map[string]*making)}
 	s.state.phase, s.state.gen = phaseDown, 1
 	return s
 }
@@ -127,38 +134,31 @@ func (s *shell) compile(m compileMsg) {
 			}
 			return
 		}
-		if names := s.names[m.source.Key]; !slices.Contains(names, m.name) {
-			s.names[m.source.Key] = append(names, m.name)
-		}
 	}
-	f := s.flights[m.source.Key]
-	if f == nil {
-		f = flight.New[*Kernel](m.ctx, s.e, m.source.Key)
+	f, begun := s.flights[m.source.Key]
+	if !begun {
+		f = &making{Flight: flight.New[*Kernel](m.ctx, s.e, m.source.Key), blob: m.blob != nil}
 		s.flights[m.source.Key] = f
 		g := s.device
 		s.beginOn(g, func() {
 			var k *Kernel
 			fault.Guard(func() (err error) {
-				k, err = s.e.build(g, f, m.source, m.blob)
+				k, err = s.e.build(g, f.Flight, m.source, m.blob)
 				return err
 			}, func(err error) { s.e.ref.Tell(compiledMsg{f, k, err}) })
 		})
 	}
-	t := ticket{flight: f, joined: f.Join()}
+	if m.name != "" && !slices.Contains(f.names, m.name) {
+		f.names = append(f.names, m.name)
+	}
+	t := ticket{flight: f.Flight, joined: f.Join(), others: begun && f.blob}
 	if !m.reply.Send(t) && t.joined {
 		f.Leave()
 	}
 }
 
 func (s *shell) compiled(m compiledMsg) {
-	var names []string
-	for key, f := range s.flights {
-		if f == m.flight {
-			names = s.names[key]
-			delete(s.flights, key)
-			delete(s.names, key)
-		}
-	}
+	maps.DeleteFunc(s.flights, func(_ string, f *making) bool { return f == m.flight })
 	if m.err != nil {
 		m.flight.Finish(nil, m.err, nil)
 		return
@@ -174,7 +174,7 @@ func (s *shell) compiled(m compiledMsg) {
 		m.kernel.Release()
 		return
 	}
-	s.e.keep(m.kernel, names)
+	s.e.keep(m.kernel, m.flight.names)
 	s.beginOn(s.device, func() { // for a restart, where the backend has blobs; nobody waits for it
 		defer m.kernel.Release()
 		_, _ = m.kernel.Blob(s.e.life)

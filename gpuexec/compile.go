@@ -50,6 +50,9 @@ func (e *Executor) obtain(ctx context.Context, src Source, blob []byte, name str
 			k.cell.Pin() // cannot fail: the flight holds it until all have
 			kernel = k
 		})
+		if t.others && (errors.Is(err, ErrRefused) || errors.Is(err, ErrUnsupported)) {
+			continue // the blob was another's, which is nothing to this caller
+		}
 		return kernel, err
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kiln-cache/kiln/actors/actorstest"
@@ -81,6 +82,55 @@ func TestBlob(t *testing.T) {
 	}
 	if _, err := e.Load(bg, source("k"), nil); !errors.Is(err, gpuexec.ErrInvalid) {
 		t.Errorf("an empty blob: %v, want ErrInvalid", err)
+	}
+}
+
+// B3: who joined the load of another's blob does not suffer when that is refused,
+// or blobs are unsupported: a compile compiles, a good blob is loaded.
+func TestAnothersBadBlob(t *testing.T) {
+	for _, bad := range []error{gpuexec.ErrRefused, gpuexec.ErrUnsupported} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			gate := make(chan struct{})
+			f := &fakedevice.Backend{OnLoad: func(_ context.Context, _ gpuexec.Source, blob []byte) error {
+				if string(blob) == "bad" {
+					<-gate
+					return bad
+				}
+				return nil
+			}}
+			e := open(t, f, gpuexec.Config{})
+			load := func(blob string) func() (*gpuexec.Kernel, error) {
+				return func() (*gpuexec.Kernel, error) { return e.Load(bg, source("k"), []byte(blob)) }
+			}
+			ask := func(how func() (*gpuexec.Kernel, error)) <-chan error {
+				done := make(chan error, 1)
+				go func() {
+					k, err := how()
+					if err == nil {
+						k.Release()
+					}
+					done <- err
+				}()
+				synctest.Wait() // it waits for the flight
+				return done
+			}
+			first := ask(load("bad"))
+			compiled := ask(func() (*gpuexec.Kernel, error) { return e.Compile(bg, source("k")) })
+			loaded := ask(load("k"))
+			alike := ask(load("bad"))
+			close(gate)
+			for what, err := range map[string]error{"compile": <-compiled, "load of a good blob": <-loaded} {
+				if err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			if err := <-first; !errors.Is(err, bad) {
+				t.Errorf("load of a bad blob: %v, want %v", err, bad)
+			}
+			if err := <-alike; err != nil && !errors.Is(err, bad) { // nil if it joined a good one then
+				t.Errorf("second load of a bad blob: %v, want %v", err, bad)
+			}
+		})
 	}
 }
 

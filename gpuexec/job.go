@@ -61,7 +61,7 @@ type (
 		reply  actors.Reply[ticket]
 	}
 	compiledMsg struct {
-		flight *flight.Flight[*Kernel]
+		flight *making
 		kernel *Kernel
 		err    error
 	}
@@ -74,6 +74,7 @@ type ticket struct {
 	kernel *Kernel
 	flight *flight.Flight[*Kernel]
 	joined bool
+	others bool // another's blob is loaded
 }
 
 func (submitMsg) isMessage()   {}
