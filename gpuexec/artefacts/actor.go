@@ -161,6 +161,7 @@ func (s *shell) start(k *call) ticket {
 	e := &n.Value
 	e.users.Store(usersOf(k.Owner))
 	e.origin = Outcome{Event: Miss, Reason: s.absence()}
+	e.given = k.given != nil
 	m := &making{call: k, n: n}
 	switch k.kind {
 	case kernel:

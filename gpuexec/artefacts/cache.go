@@ -2,6 +2,7 @@ package artefacts
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -214,6 +215,9 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 	}
 	if err := t.flight.Wait(ctx, pin); err != nil {
 		c.forsake(t)
+		if t.role == joined && t.n.Value.given && errors.Is(err, fault.ErrRefused) {
+			return c.settleCall(ctx, call, start) // the blob was another's: ask again
+		}
 		return nil, t.failure(err), err
 	}
 	o := Outcome{Event: Joined}

@@ -40,8 +40,9 @@
 // # Failure
 //
 // A creator's error, panic or Goexit reaches everybody who waited and is not
-// kept. Trouble in the store is a miss with a reason, never an error of a call.
-// Errors are *fault.Error around the sentinels of package fault.
+// kept; that a caller's blob is refused reaches that caller alone. Trouble
+// in the store is a miss with a reason, never an error of a call. Errors are
+// *fault.Error around the sentinels of package fault.
 //
 // # Testing
 //

@@ -29,6 +29,7 @@ type entry struct {
 	requires []string
 	kernels  []*node // what it was made from; each holds a pin for it
 	origin   Outcome // how it was made
+	given    bool    // of a caller's blob; set before anybody joins
 
 	// The actor's own.
 	flight       *flight.Flight[*node] // until it ends
