@@ -51,7 +51,8 @@ func (c *Cache) BlobInto(ctx context.Context, key string, into []byte) (int, err
 // key wins over it, a flight under way is joined. An empty blob is ErrInvalid
 // before anything else is looked at, a Request without Load ErrUnsupported, a
 // blob that the driver does not take ErrRefused with its reason; the caller then
-// decides whether to build (SPEC B2, B3). Neither store nor Create is asked.
+// decides whether to build (SPEC B2, B3). Neither store nor Create is asked. As
+// Get, it makes an artefact of a key that is Unhashable for this call alone.
 func (c *Cache) FromBlob(ctx context.Context, r Request, blob []byte) (*Lease, Outcome, error) {
 	const op = "artefacts: create from blob"
 	if len(blob) == 0 {
@@ -62,6 +63,9 @@ func (c *Cache) FromBlob(ctx context.Context, r Request, blob []byte) (*Lease, O
 	}
 	if r.Load == nil {
 		return nil, Outcome{}, &fault.Error{Op: op, Key: r.Key, Backend: r.Backend, Err: fault.ErrUnsupported}
+	}
+	if r.Unhashable != "" {
+		return c.await(ctx, op, &call{Request: r, kind: lone, given: blob})
 	}
 	if l, o, ok := c.hit(ctx, &r); ok {
 		return l, o, nil

@@ -85,6 +85,29 @@ func TestBlobRefused(t *testing.T) {
 	want(t, "no blobs", said(c.FromBlob(background, r, []byte("b"))), "error unsupported")
 }
 
+// K6: a blob of a key that cannot be hashed is loaded for its caller alone.
+func TestBlobOfARefusedKey(t *testing.T) {
+	c := open(t, entries(8))
+	c.get("k", maker{value: "v0"})
+	for _, key := range []string{"k", "u", "u"} {
+		r := c.request(c.Cache, key, maker{})
+		r.Unhashable = "include"
+		l, o, err := c.FromBlob(background, r, []byte("blob:v"))
+		want(t, "field", o.Field, "include")
+		want(t, "reason", o.Reason, fault.KeyRefused)
+		want(t, "from blob", said(l, o, err), "v by=persistent_hit")
+		l, o, err = c.FromBlob(background, r, []byte("junk"))
+		want(t, "junk", said(l, o, err), "error refused")
+		want(t, "junk", o.Reason, fault.DriverRefused)
+		want(t, "junk", o.Field, "")
+	}
+	c.eventuallyFreed("v", 3)
+	want(t, "has", c.has("u"), 0)
+	want(t, "len", c.Len(), 1)
+	want(t, "key_refused", c.Stats().Reasons[fault.KeyRefused], 3)
+	want(t, "get", c.get("k", maker{}), "v0 by=hit")
+}
+
 // B3, C8: who joined the flight of another's bad blob is not refused with it, and
 // ends in one event.
 func TestAnothersBadBlob(t *testing.T) {

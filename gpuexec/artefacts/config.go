@@ -79,7 +79,7 @@ type Request struct {
 	Load func(context.Context, []byte) (Built, error)
 
 	// Unhashable names an input of the key that the runtime could not hash. Such
-	// an artefact is built for this call alone (SPEC K6).
+	// an artefact is made for this call alone (SPEC K6).
 	Unhashable string
 
 	Backend   string // the Store's folder and part of errors; may be empty

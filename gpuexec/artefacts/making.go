@@ -98,8 +98,11 @@ func (m *making) finish(b Built, err error) {
 // make gives the artefact by the shortest way: its blob, else its creator.
 func (c *Cache) make(m *making) (Built, error) {
 	k, o := m.call, &m.n.Value.origin
-	if k.kind == fromBlob {
-		o.Event, o.Reason = PersistentHit, ""
+	if k.given != nil {
+		o.Event = PersistentHit
+		if k.Unhashable == "" {
+			o.Reason = ""
+		}
 		b, err := c.load(m, k.given)
 		if err != nil && m.Err() == nil {
 			err = rejected(k, err)

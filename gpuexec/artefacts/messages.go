@@ -30,7 +30,7 @@ type call struct {
 	cache *Cache
 	ctx   context.Context // for its values and the flight's identity; the caller's alone to wait on
 	kind  kind
-	given []byte // the blob of fromBlob
+	given []byte // a blob to load in place of Create; kind is lone or fromBlob
 	reply actors.Reply[ticket]
 }
 
