@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/kiln-cache/kiln/actors/actorstest"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
+	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 // F1, F4: one compile for callers of one key at one time; it goes on when the
@@ -250,14 +252,37 @@ func TestFailedOpen(t *testing.T) {
 	}
 }
 
-// E5: a backend that panics fails the launch, not the process.
+// E1: a backend that panics fails what called it, not the process: nor where a
+// blob is taken for a restart, or the device is opened again.
 func TestBackendPanics(t *testing.T) {
-	f := &fakedevice.Backend{OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error { panic("driver") }}
-	e := open(t, f, gpuexec.Config{Workers: 1})
-	launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: 1}
-	for range 2 {
-		if err := e.Submit(bg, launch); err == nil {
-			t.Error("want the panic as an error")
+	actorstest.Bubble(t, func(t *testing.T) {
+		var opened atomic.Int32
+		f := &fakedevice.Backend{
+			OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error { panic("driver") },
+			OnBlob:   func(string) error { panic("driver") },
+			OnOpen: func() error {
+				if opened.Add(1) == 2 {
+					panic("driver")
+				}
+				return nil
+			},
 		}
-	}
+		e := open(t, f, gpuexec.Config{Workers: 1})
+		k := compile(t, e, source("k"))
+		panicked := func(what string, err error) {
+			if _, ok := errors.AsType[*fault.PanicError](err); !ok {
+				t.Errorf("%s: %v, want the panic as an error", what, err)
+			}
+		}
+		for range 2 {
+			panicked("launch", e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1}))
+		}
+		_, err := k.Blob(bg)
+		panicked("blob", err)
+		f.Lose()
+		synctest.Wait() // the loss is noticed
+		if err := e.Ready(bg); err != nil || opened.Load() != 3 {
+			t.Errorf("ready: %v after %d openings", err, opened.Load())
+		}
+	})
 }

@@ -25,8 +25,8 @@
 // again, and every live Kernel is rebuilt from its blob, or compiled again
 // where the backend gives none; Ready waits for that. Buffers lose their
 // content: a launch with one from before answers ErrDeviceLost until it is
-// allocated again. A driver that never returns keeps its goroutine and nothing
-// else.
+// allocated again. A driver that panics fails what called it. One that never
+// returns keeps its goroutine and nothing else.
 //
 // # Concurrency
 //

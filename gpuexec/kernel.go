@@ -53,7 +53,11 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 	if b == nil {
 		return nil, ErrDeviceLost
 	}
-	blob, err := b.program.Blob(ctx)
+	var blob []byte
+	err := guarded(func() (err error) {
+		blob, err = b.program.Blob(ctx)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -35,33 +35,52 @@ func (w *worker) note(err error) error {
 	return err
 }
 
+// guarded calls a driver outside of a job. Its panic is an error.
+func guarded(fn func() error) (err error) {
+	fault.Guard(fn, func(failed error) { err = failed })
+	return err
+}
+
 // openGeneration opens the device and starts its workers.
 func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, error) {
-	device, err := e.cfg.Backend.Open(ctx, e.cfg.Index)
+	g := &generation{n: n, over: make(chan struct{})}
+	var queues []Queue
+	var lost <-chan struct{}
+	err := guarded(func() error {
+		device, err := e.cfg.Backend.Open(ctx, e.cfg.Index)
+		if err != nil {
+			return err
+		}
+		g.device = device
+		workers := e.cfg.Workers
+		if most := g.device.Limits().RunWorkers; most > 0 {
+			workers = min(workers, most)
+		}
+		for len(queues) < workers {
+			q, err := g.device.OpenQueue()
+			if err != nil {
+				return err
+			}
+			queues = append(queues, q)
+		}
+		lost = g.device.Lost()
+		return nil
+	})
 	if err != nil {
+		for _, q := range queues {
+			_ = guarded(q.Close)
+		}
+		if g.device != nil {
+			err = errors.Join(err, guarded(g.device.Close))
+		}
 		return nil, err
 	}
-	workers := e.cfg.Workers
-	if most := device.Limits().RunWorkers; most > 0 {
-		workers = min(workers, most)
-	}
-	g := &generation{n: n, device: device, jobs: make(chan *job, workers), over: make(chan struct{})}
-	queues := make([]Queue, 0, workers)
-	for range workers {
-		q, err := device.OpenQueue()
-		if err != nil {
-			for _, q := range queues {
-				_ = q.Close()
-			}
-			return nil, errors.Join(err, device.Close())
-		}
-		queues = append(queues, q)
-	}
+	g.jobs = make(chan *job, len(queues))
 	for _, q := range queues {
 		g.users.Add(1)
-		go g.work(e, &worker{gen: n, device: device, queue: q})
+		go g.work(e, &worker{gen: n, device: g.device, queue: q})
 	}
-	if lost := device.Lost(); lost != nil {
+	if lost != nil {
 		g.users.Add(1)
 		go g.watch(e, lost)
 	}
@@ -79,7 +98,7 @@ func (g *generation) watch(e *Executor, lost <-chan struct{}) {
 
 func (g *generation) work(e *Executor, w *worker) {
 	defer g.users.Done()
-	defer w.queue.Close()
+	defer guarded(w.queue.Close)
 	for {
 		select {
 		case j := <-g.jobs:
@@ -118,7 +137,7 @@ func (g *generation) retire() error {
 		case j := <-g.jobs: // given out, but no worker took it any more
 			j.end()
 		default:
-			return g.device.Close()
+			return guarded(g.device.Close)
 		}
 	}
 }

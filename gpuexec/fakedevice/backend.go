@@ -15,10 +15,11 @@ import (
 // the functions are set before it is opened.
 type Backend struct {
 	Limits gpuexec.Limits
-	// OnCompile, OnLoad and OnLaunch, if set, run in place of nothing, on the
-	// executor's goroutines; their error is the driver's.
+	// OnCompile, OnLoad, OnBlob, OnLaunch and OnOpen, if set, run in place of
+	// nothing, on the executor's goroutines; their error is the driver's.
 	OnCompile func(ctx context.Context, src gpuexec.Source) error
 	OnLoad    func(ctx context.Context, src gpuexec.Source, blob []byte) error
+	OnBlob    func(key string) error
 	OnLaunch  func(ctx context.Context, key string, args []gpuexec.DeviceArg, grid int) error
 	OnOpen    func() error
 	NoBlobs   bool
@@ -188,6 +189,11 @@ func (p *fakeProgram) Requires() []string { return []string{} }
 func (p *fakeProgram) Blob(context.Context) ([]byte, error) {
 	if p.d.fake.NoBlobs {
 		return nil, fault.ErrUnsupported
+	}
+	if f := p.d.fake.OnBlob; f != nil {
+		if err := f(p.key); err != nil {
+			return nil, err
+		}
 	}
 	return []byte(p.key), nil
 }
