@@ -86,9 +86,11 @@ func (e *Executor) Info() DeviceInfo { return e.info }
 func (e *Executor) Limits() Limits { return e.limits }
 
 // Submit runs launches in their order on one worker and returns when they have
-// run. Nothing is launched if any of them is wrong (ErrInvalid). If ctx ends
-// first the caller is answered at once and no further launch begins; launches
-// and their Args then still belong to the executor and must not be changed.
+// run. Nothing is launched if any of them is wrong (ErrInvalid), but for a grid
+// that only the backend knows to be too large: that ends the sequence there. If
+// ctx ends first the caller is answered at once and no further launch begins;
+// launches and their Args then still belong to the executor and must not be
+// changed.
 func (e *Executor) Submit(ctx context.Context, launches ...Launch) error {
 	for i := range launches {
 		if err := e.check(&launches[i]); err != nil {

@@ -1,7 +1,12 @@
 package cpu
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"fmt"
+	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,6 +60,53 @@ func TestUnknownInstructionSet(t *testing.T) {
 	}
 	if b, err := New("auto"); err != nil || b.Name() != Name {
 		t.Errorf("auto: %v, %v", b, err)
+	}
+}
+
+// E3: a launch of more blocks than the program has runs none, also where their
+// number does not fit into 32 bits.
+func TestGridAboveTheBlocks(t *testing.T) {
+	b, err := New("auto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	e, err := gpuexec.Open(ctx, gpuexec.Config{Backend: b, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close(ctx)
+	for _, op := range []ops.Op{ops.New(ops.Tanh, 3, 4), ops.New(ops.MatMul, 3, 4, 5), ops.New(ops.BatchMatMul, 2, 3, 4, 5, 6)} {
+		src := source(t, b, op)
+		k, err := e.Compile(ctx, src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := gpuexec.Launch{Kernel: k}
+		var written *gpuexec.Buffer // the last argument
+		for _, p := range src.Params {
+			if written, err = e.Alloc(ctx, p.Bytes); err != nil {
+				t.Fatal(err)
+			}
+			l.Args = append(l.Args, gpuexec.BufferArg(written))
+		}
+		mark := bytes.Repeat([]byte{1}, int(written.Bytes()))
+		if err := e.Write(ctx, written, 0, mark); err != nil {
+			t.Fatal(err)
+		}
+		most := b.Grid(op)
+		for _, grid := range []int{most + 1, math.MaxInt32, math.MaxInt32 + 2, 1 << 32, 1<<32 + 1, math.MaxInt} {
+			l.Grid = grid
+			if err := e.Submit(ctx, l); !errors.Is(err, gpuexec.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprint(most)) {
+				t.Errorf("%s: grid of %d: %v, want ErrInvalid with %d", op, grid, err, most)
+			}
+		}
+		if !bytes.Equal(written.Mapped(), mark) {
+			t.Errorf("%s: a wrong launch has written", op)
+		}
+		if l.Grid = most; e.Submit(ctx, l) != nil || bytes.Equal(written.Mapped(), mark) {
+			t.Errorf("%s: a right launch has not written", op)
+		}
 	}
 }
 

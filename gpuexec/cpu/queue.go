@@ -3,6 +3,7 @@ package cpu
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/gemm"
@@ -18,18 +19,29 @@ type queue struct {
 }
 
 // Launch runs all blocks, in calls that each end soon, and stops between two of
-// them when ctx ends.
+// them when ctx ends. ErrInvalid if the program has fewer.
 func (q *queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.DeviceArg, grid int) error {
 	switch p := p.(type) {
 	case *program:
+		spec := p.kernel.Spec()
+		if most := int(spec.Blocks()); grid > most {
+			return tooManyBlocks(spec, grid, most)
+		}
 		return q.run(ctx, p, args, uint32(grid))
 	case *product:
+		if most := q.d.backend.Grid(p.op); grid > most {
+			return tooManyBlocks(p.op, grid, most)
+		}
 		if p.op.Kind == ops.MatMul {
 			return q.matmul(p.op, args, grid)
 		}
 		return q.batchMatMul(ctx, p.op, args, grid)
 	}
 	return fault.Invalidf("cpu: launch", "a program of type %T", p)
+}
+
+func tooManyBlocks(of fmt.Stringer, grid, most int) error {
+	return fault.Invalidf("cpu: launch", "%s: grid of %d blocks, want at most %d", of, grid, most)
 }
 
 func (q *queue) run(ctx context.Context, p *program, args []gpuexec.DeviceArg, grid uint32) error {
