@@ -95,7 +95,9 @@ type Buffer struct {
 func (b *Buffer) Bytes() int64 { return b.bytes }
 
 // Mapped is the memory itself where host and device share it, else nil. It is
-// valid until Release, and not to be written while a launch uses it.
+// valid until Release, or until the executor is closed or its device lost if that
+// is sooner: to touch it then ends the process. It is not to be written while a
+// launch uses it.
 func (b *Buffer) Mapped() []byte { return b.memory.Mapped() }
 
 // Release gives the buffer back.
