@@ -23,9 +23,10 @@ const compilerModule = "github.com/tetratelabs/wazero"
 
 // Identity names what turns a Spec into machine code, the build identity of
 // SPEC P3: a digest of the emitter's sources, the compiler's version, and the
-// platform. A build that does not record the versions of its modules, such as a
-// test, is named by the digest of its executable instead. It is empty if that
-// cannot be read either; nothing may be stored or loaded then (SPEC P12).
+// platform. A build that does not record the compiler's version, such as a test
+// or one of a workspace with the compiler in it, is named by the digest of its
+// executable instead. It is empty if that cannot be read either; nothing may be
+// stored or loaded then (SPEC P12).
 func Identity() string { return identity() }
 
 var identity = sync.OnceValue(func() string {
@@ -40,14 +41,8 @@ var identity = sync.OnceValue(func() string {
 // compilerVersion names the wazero in this executable.
 func compilerVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, dep := range info.Deps {
-			switch {
-			case dep.Path != compilerModule:
-			case dep.Replace == nil:
-				return dep.Version
-			case dep.Replace.Version != "":
-				return dep.Replace.Path + "@" + dep.Replace.Version
-			}
+		if version := recorded(info.Deps); version != "" {
+			return version
 		}
 	}
 	path, err := os.Executable()
@@ -64,6 +59,26 @@ func compilerVersion() string {
 		return ""
 	}
 	return "in executable " + hex.EncodeToString(h.Sum(nil))
+}
+
+// recorded is the version of the compiler among the modules of a build; empty if
+// it is none, or built from a folder that may be edited: of a workspace, whose
+// modules are all "(devel)", or of a replacement without a version.
+func recorded(deps []*debug.Module) string {
+	i := slices.IndexFunc(deps, func(m *debug.Module) bool { return m.Path == compilerModule })
+	if i < 0 {
+		return ""
+	}
+	m := deps[i]
+	name := m.Version
+	if m.Replace != nil {
+		m = m.Replace
+		name = m.Path + "@" + m.Version
+	}
+	if m.Version == "" || m.Version == "(devel)" {
+		return ""
+	}
+	return name
 }
 
 // instructionSets names the compiler's instruction set bits as Linux does. nil =
