@@ -84,12 +84,16 @@ func (d *device) productBlob(op ops.Op) string {
 	return "kiln cpu product\n" + d.backend.set.Name() + "\n" + op.String() + "\n"
 }
 
-// Alloc gives zeroed linear memory.
+// Alloc gives zeroed linear memory; ErrTooLarge if there is none of that size.
 func (d *device) Alloc(bytes int64) (gpuexec.Memory, error) {
 	offset, used, ok := d.heap.take(bytes)
 	if !ok {
+		most, todo := int64(len(d.memory)-Alignment), ""
+		if bytes <= most {
+			todo = " and too few of them free together: release buffers"
+		}
 		return nil, &fault.Error{Op: "cpu: alloc", Backend: Name, Err: fmt.Errorf(
-			"%w: %d bytes: release buffers, the device has %d in all", fault.ErrTooLarge, bytes, len(d.memory))}
+			"%w: %d bytes, the device has %d in all%s", fault.ErrTooLarge, bytes, most, todo)}
 	}
 	clear(d.memory[offset : offset+used])
 	return &memory{d, offset, bytes}, nil

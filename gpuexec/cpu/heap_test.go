@@ -1,10 +1,16 @@
 package cpu
 
 import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
 	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 // What is given out is aligned, inside and never overlaps; what is given back
@@ -71,6 +77,31 @@ func TestHeap(t *testing.T) {
 			r.Fatal("what was given back did not come together")
 		}
 	})
+}
+
+// What can never fit is not told to release buffers; what others have taken is.
+func TestAllocSaysWhatToDo(t *testing.T) {
+	const size = 1 << 16
+	d := &device{memory: make([]byte, size), heap: newHeap(size, Alignment)}
+	alloc := func(bytes int64) (why string) {
+		_, err := d.Alloc(bytes)
+		if err != nil && !errors.Is(err, fault.ErrTooLarge) {
+			t.Errorf("%d bytes: %v, want ErrTooLarge", bytes, err)
+		}
+		return fmt.Sprint(err)
+	}
+	const release = "release buffers"
+	for _, bytes := range []int64{size - Alignment + 1, size, 1 << 40, math.MaxInt64} {
+		if why := alloc(bytes); !strings.Contains(why, "has 65472 in all") || strings.Contains(why, release) {
+			t.Errorf("%d bytes: %s", bytes, why)
+		}
+	}
+	if why := alloc(size - Alignment); why != "<nil>" {
+		t.Errorf("all there is: %s", why)
+	}
+	if why := alloc(1); !strings.Contains(why, release) {
+		t.Errorf("one byte more: %s, want the advice to release", why)
+	}
 }
 
 // longest is the longest free run behind the first unit, which stays unused.
