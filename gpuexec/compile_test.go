@@ -157,6 +157,50 @@ func TestNamed(t *testing.T) {
 	}
 }
 
+// A name that is defined anew while its kernel is compiled keeps nothing of that:
+// the kernel of the new source is compiled once and kept.
+func TestDefinedAnewDuringCompile(t *testing.T) {
+	gate, began := make(chan struct{}), make(chan struct{})
+	f := &fakedevice.Backend{OnCompile: func(_ context.Context, src gpuexec.Source) error {
+		if src.Key == "old" {
+			close(began)
+			<-gate
+		}
+		return nil
+	}}
+	e := open(t, f, gpuexec.Config{})
+	if err := e.Define("add", source("old")); err != nil {
+		t.Fatal(err)
+	}
+	named := func() string {
+		k, err := e.Named(bg, "add")
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		defer k.Release()
+		return k.Key()
+	}
+	first := make(chan string, 1)
+	go func() { first <- named() }()
+	<-began
+	if err := e.Define("add", source("new")); err != nil {
+		t.Fatal(err)
+	}
+	close(gate)
+	if key := <-first; key != "old" {
+		t.Errorf("who asked before got the kernel of %q", key)
+	}
+	for range 3 {
+		if key := named(); key != "new" {
+			t.Errorf("got the kernel of %q", key)
+		}
+	}
+	if n := e.Stats().Compiles; n != 2 {
+		t.Errorf("%d compiles, want one of each source", n)
+	}
+}
+
 func TestReadAndWrite(t *testing.T) {
 	e := open(t, &fakedevice.Backend{MostBytes: 100}, gpuexec.Config{})
 	b := alloc(t, e, 8)
