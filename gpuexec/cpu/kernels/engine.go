@@ -225,8 +225,8 @@ func (e *Engine) program(ctx context.Context, spec Spec, module, native []byte, 
 			return &Program{spec: spec, params: spec.Params(), blocks: spec.Blocks(), code: c}, nil
 		}
 		err = errors.Join(c.err, e.drop(c))
-		if !mine && native == nil && errors.Is(err, fault.ErrRefused) {
-			continue // somebody's blob was bad, which is nothing to who compiles
+		if !mine && errors.Is(err, fault.ErrRefused) {
+			continue // somebody's blob was bad, which is nothing to who did not give it
 		}
 		return nil, err
 	}
