@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -111,8 +113,13 @@ func (r *Runtime) Settings() []env.Row { return env.Table(r.settings) }
 func (r *Runtime) Refusals() []env.Refusal { return r.settings.Refusals }
 
 // Executor gives the executor of a device, the same one each time; the first
-// call opens it. The runtime closes it.
+// call has it opened, for everybody who asks meanwhile, and ctx ends the waiting
+// only. The runtime closes it. ErrInvalid: the backend cannot be compared, so
+// nobody could tell whether it is the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
+	if !reflect.ValueOf(&backend).Elem().Comparable() {
+		return nil, fault.Invalidf("kiln: executor", "a backend of type %T cannot be compared: give a pointer to it", backend)
+	}
 	id := executorID{backend, index}
 	r.mu.Lock()
 	if r.mu.over {
@@ -127,7 +134,7 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 	}
 	r.mu.Unlock()
 	if first {
-		r.open(context.WithoutCancel(ctx), id, o)
+		actors.Go(func() { r.open(context.WithoutCancel(ctx), id, o) })
 	}
 	select {
 	case <-o.done:
@@ -137,18 +144,24 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 	}
 }
 
-// open opens the executor for everybody who waits; a failure is not kept.
+// open opens the executor for everybody who waits; a failure, a panic of the
+// backend among them, is not kept.
 func (r *Runtime) open(ctx context.Context, id executorID, o *opening) {
-	o.exec, o.err = gpuexec.Open(ctx, gpuexec.Config{Backend: id.backend, Index: id.index,
-		Workers: int(r.settings.Workers.Value), Listen: r.cfg.Compiling, Logger: r.logger})
-	if o.err != nil {
-		r.mu.Lock()
-		delete(r.mu.executors, id)
-		r.mu.Unlock()
-	} else {
-		r.opened.LoadOrStore(id.backend.Name(), id.backend) // before anything is compiled there
-	}
-	close(o.done)
+	defer close(o.done)
+	fault.Guard(func() (err error) {
+		o.exec, err = gpuexec.Open(ctx, gpuexec.Config{Backend: id.backend, Index: id.index,
+			Workers: int(r.settings.Workers.Value), Listen: r.cfg.Compiling, Logger: r.logger})
+		if err == nil {
+			r.opened.LoadOrStore(id.backend.Name(), id.backend) // before anything is compiled there
+		}
+		return err
+	}, func(err error) {
+		if o.err = err; err != nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			delete(r.mu.executors, id)
+		}
+	})
 }
 
 // SessionDefaults is the configuration that the environment asks for
@@ -201,7 +214,7 @@ func (r *Runtime) close() {
 	ctx := context.Background()
 	r.mu.Lock()
 	r.mu.over = true
-	sessions, executors := slices.Collect(maps.Keys(r.mu.sessions)), r.mu.executors
+	sessions, executors := slices.Collect(maps.Keys(r.mu.sessions)), slices.Collect(maps.Values(r.mu.executors))
 	r.mu.Unlock()
 	errs := []error{r.memory.Close(ctx)}
 	for _, s := range sessions {

@@ -322,3 +322,76 @@ func TestArtefactFails(t *testing.T) {
 		t.Errorf("%d names, %d artefacts are left of failures", s.Objects(), r.Artefacts().Len())
 	}
 }
+
+// uncomparable is a backend that is no pointer and cannot be the key of a map.
+type uncomparable struct {
+	*fakedevice.Backend
+	_ []int
+}
+
+// E1, F3, F4: whoever opens an executor may leave, a backend may panic, and
+// neither holds up the others or Close.
+func TestExecutorOpening(t *testing.T) {
+	inOpen, goOn := make(chan struct{}), make(chan struct{})
+	slow := &fakedevice.Backend{OnOpen: func() error {
+		close(inOpen)
+		<-goOn
+		return nil
+	}}
+	r := open(t, kiln.Config{})
+	leaving, leave := context.WithCancel(ctx)
+	left := make(chan error)
+	go func() {
+		_, err := r.Executor(leaving, slow, 0)
+		left <- err
+	}()
+	<-inOpen
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("who left got %v", err)
+	}
+	close(goOn)
+	if _, err := r.Executor(ctx, slow, 0); err != nil {
+		t.Errorf("who came next got %v", err)
+	}
+
+	var panics atomic.Bool
+	panics.Store(true)
+	broken := &fakedevice.Backend{OnOpen: func() error {
+		if panics.Load() {
+			panic("driver")
+		}
+		return nil
+	}}
+	var p *kiln.PanicError
+	if _, err := r.Executor(ctx, broken, 0); !errors.As(err, &p) || p.Value != "driver" {
+		t.Errorf("a panic in Open: %v", err)
+	}
+	panics.Store(false)
+	if _, err := r.Executor(ctx, broken, 0); err != nil {
+		t.Errorf("after the panic: %v", err)
+	}
+	if _, err := r.Executor(ctx, uncomparable{Backend: broken}, 0); !errors.Is(err, kiln.ErrInvalid) {
+		t.Errorf("a backend that cannot be compared: %v", err)
+	}
+}
+
+// F8: executors that fail to open beside Close.
+func TestExecutorsFailBesideClose(t *testing.T) {
+	fails := func() error { return kiln.ErrUnavailable }
+	for range 20 {
+		r := open(t, kiln.Config{})
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if _, err := r.Executor(ctx, &fakedevice.Backend{OnOpen: fails}, 0); !errors.Is(err, kiln.ErrUnavailable) && !errors.Is(err, kiln.ErrClosed) {
+					t.Error(err)
+				}
+			})
+		}
+		if err := r.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	}
+}
