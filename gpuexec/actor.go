@@ -1,6 +1,7 @@
 package gpuexec
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -18,6 +19,7 @@ type making struct {
 	*flight.Flight[*Kernel]
 	names []string // that the kernel is to be kept for
 	blob  bool     // it loads the blob of who began it
+	lost  bool     // its device has gone
 }
 
 // shell translates messages into events of the state and carries its effects
@@ -160,6 +162,9 @@ func (s *shell) compile(m compileMsg) {
 func (s *shell) compiled(m compiledMsg) {
 	maps.DeleteFunc(s.flights, func(_ string, f *making) bool { return f == m.flight })
 	if m.err != nil {
+		if m.flight.lost && errors.Is(m.err, context.Canceled) {
+			m.err = ErrDeviceLost // which is why it was told to end
+		}
 		m.flight.Finish(nil, m.err, nil)
 		return
 	}
@@ -215,6 +220,7 @@ func (s *shell) restart(gen uint64) {
 	old := s.device
 	s.device = nil
 	for _, f := range s.flights {
+		f.lost = true
 		f.Cancel()
 	}
 	if old != nil {

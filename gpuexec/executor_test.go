@@ -174,6 +174,32 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
+// E1: compiles that run when the device goes are told that it has.
+func TestDeviceLostDuringCompiles(t *testing.T) {
+	began := make(chan struct{}, 2)
+	f := &fakedevice.Backend{OnCompile: func(ctx context.Context, _ gpuexec.Source) error {
+		began <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	e := open(t, f, gpuexec.Config{Compiles: 2})
+	ended := make(chan error, 2)
+	for _, key := range []string{"a", "b"} {
+		go func() {
+			_, err := e.Compile(bg, source(key))
+			ended <- err
+		}()
+	}
+	<-began
+	<-began
+	f.Lose()
+	for range 2 {
+		if err := <-ended; !errors.Is(err, gpuexec.ErrDeviceLost) {
+			t.Errorf("got %v, want ErrDeviceLost", err)
+		}
+	}
+}
+
 // E1: the device goes and comes back, with its kernels rebuilt from blobs, or
 // from source where there are none; buffers are lost.
 func TestDeviceLost(t *testing.T) {
