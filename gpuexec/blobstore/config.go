@@ -1,6 +1,7 @@
 package blobstore
 
 import (
+	"crypto/ed25519"
 	"errors"
 	"log/slog"
 	"path/filepath"
@@ -129,8 +130,8 @@ func (c Config) Validate() error {
 			bad("backend %q: want letters, digits, '-', '_' or '.', and no name that the store itself uses", b)
 		}
 	}
-	if s := c.Signer; s != nil && (s.ID == "" || len(s.ID) > 1024 || len(s.Key) == 0) {
-		bad("the signer has no id, a key id above 1024 bytes, or no key")
+	if s := c.Signer; s != nil && (s.ID == "" || len(s.ID) > 1024 || len(s.Key) != ed25519.PrivateKeySize) {
+		bad("signer with an id of %d bytes and a key of %d: want an id of 1 to 1024 bytes and an ed25519 private key of %d, not its seed", len(s.ID), len(s.Key), ed25519.PrivateKeySize)
 	}
 	return errors.Join(errs...)
 }

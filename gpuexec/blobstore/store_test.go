@@ -2,6 +2,7 @@ package blobstore_test
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"os"
@@ -277,6 +278,11 @@ func TestConfig(t *testing.T) {
 	r.want("error", said(err), "error invalid")
 	for _, part := range []string{"-1", "best", "some", "lease", "../x"} {
 		r.want(part, strings.Contains(err.Error(), part), true)
+	}
+	seed := make([]byte, ed25519.SeedSize) // P15: signing with one would panic, at the first store
+	for _, signer := range []*blobstore.Signer{{}, {ID: "ci"}, {ID: "ci", Key: seed}, {Key: ed25519.NewKeyFromSeed(seed)}} {
+		_, err := blobstore.Open(background, blobstore.Config{Dir: r.path("d"), Capacity: limit.Of(mib), Signer: signer})
+		r.want("signer", words(said(err), strings.Contains(fmt.Sprint(err), "64, not its seed")), "error invalid true")
 	}
 	r.want("made", r.exists(r.path("d")), false)
 	s := r.open("d", mib)
