@@ -59,7 +59,7 @@ func Open(ctx context.Context, cfg Config) (*Cache, error) {
 	c.mu.spirv = make(map[layout.Key][]uint32)
 	c.mu.builds = make(map[string]*flying[*object])
 	c.mu.compiles = make(map[layout.Key]*flying[[]uint32])
-	if err := c.driver.open(ctx, cfg); err != nil {
+	if err := c.driver.open(ctx, cfg, c.retire); err != nil {
 		c.counters.miss(fault.DriverRefused)
 		c.log.Warn("pipelinefile: the driver makes no cache; pipelines are built without", "error", err)
 	}
@@ -156,7 +156,7 @@ func (c *Cache) clearLocked() {
 	actors.Go(func() {
 		defer c.jobEnded()
 		for _, o := range idle {
-			o.cell.Free()
+			c.destroy("pipeline", o.pipeline.Destroy)
 		}
 	})
 }
@@ -185,11 +185,12 @@ func (c *Cache) Close(ctx context.Context) error {
 		c.mu.closed = true
 		builds := slices.Collect(maps.Values(c.mu.builds))
 		compiles := slices.Collect(maps.Values(c.mu.compiles))
-		c.drainedLocked()
+		c.mu.running++ // the closing itself
 		c.mu.Unlock()
 		strand(builds)
 		strand(compiles)
 		c.driver.close()
+		c.jobEnded()
 	} else {
 		c.mu.Unlock()
 	}

@@ -24,7 +24,10 @@ type roughCache struct {
 
 func (d *rough) OpenCache(ctx context.Context, blob []byte) (pipelinefile.DriverCache, error) {
 	if d.open != nil {
-		if err := d.open(blob); err != nil {
+		ended := d.called()
+		err := d.open(blob)
+		ended()
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -55,11 +58,11 @@ func (c *roughCache) Blob(ctx context.Context) ([]byte, error) {
 	return c.fakeCache.Blob(ctx)
 }
 
-func roughly(t *testing.T, d *rough) *rig {
-	return open(t, func(c *pipelinefile.Config) {
+func roughly(t *testing.T, d *rough, options ...option) *rig {
+	return open(t, append(options, func(c *pipelinefile.Config) {
 		d.fakeDriver = c.Driver.(*fakeDriver)
 		c.Driver = d
-	})
+	})...)
 }
 
 // SPEC V1, V6: a driver that panics is a driver that refuses or cannot deliver.

@@ -24,6 +24,7 @@ type driverSide struct {
 	id        Identity
 	serial    token // held for each call where calls are serialised, else nil
 	replacing token // who is about to change the present cache
+	retire    func(what string, release func())
 
 	mu struct {
 		sync.Mutex
@@ -44,8 +45,9 @@ type shared struct {
 // cache: those of the files that a process loads and saves, with room.
 const mostKnown = 32
 
-func (d *driverSide) open(ctx context.Context, cfg Config) error {
+func (d *driverSide) open(ctx context.Context, cfg Config, retire func(string, func())) error {
 	d.driver, d.id, d.effect = cfg.Driver, cfg.Identity, effectOn(&cfg.Identity, cfg.Quirks)
+	d.retire = retire
 	d.replacing = newToken()
 	if d.effect == Serialise {
 		d.serial = newToken()
@@ -83,7 +85,7 @@ func (d *driverSide) make(ctx context.Context, blob []byte) (*shared, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.cell.Init(func() { _ = guarded(func() error { s.cache.Destroy(); return nil }) })
+	s.cell.Init(func() { d.retire("driver cache", s.cache.Destroy) })
 	return s, nil
 }
 

@@ -39,8 +39,7 @@ type fakeDriver struct {
 	refuse, failMerge, failBlob atomic.Bool
 	opened, merged, delivered   atomic.Int64 // opened: with a blob
 	built, alive, caches        atomic.Int64
-	building                    atomic.Int64
-	most                        atomic.Int64 // builds at once, at most
+	calls, most                 atomic.Int64 // under way, and how many at once at most
 
 	onFree func() // set before a pipeline is built
 
@@ -57,7 +56,16 @@ type fakeCache struct {
 
 var errDriver = errors.New("driver says no")
 
+// called counts a call until what it gives is called.
+func (d *fakeDriver) called() (ended func()) {
+	n := d.calls.Add(1)
+	for most := d.most.Load(); n > most && !d.most.CompareAndSwap(most, n); most = d.most.Load() {
+	}
+	return func() { d.calls.Add(-1) }
+}
+
 func (d *fakeDriver) OpenCache(_ context.Context, blob []byte) (pipelinefile.DriverCache, error) {
+	defer d.called()()
 	c := &fakeCache{driver: d, lines: map[string]bool{}}
 	if blob != nil {
 		d.opened.Add(1)
@@ -76,10 +84,7 @@ func (d *fakeDriver) OpenCache(_ context.Context, blob []byte) (pipelinefile.Dri
 }
 
 func (d *fakeDriver) Build(ctx context.Context, m pipelinefile.Module, cache pipelinefile.DriverCache) (pipelinefile.Pipeline, error) {
-	n := d.building.Add(1)
-	defer d.building.Add(-1)
-	for most := d.most.Load(); n > most && !d.most.CompareAndSwap(most, n); most = d.most.Load() {
-	}
+	defer d.called()()
 	d.mu.Lock()
 	on := d.onBuild
 	d.mu.Unlock()
@@ -109,6 +114,7 @@ func (d *fakeDriver) during(on func(ctx context.Context, m pipelinefile.Module) 
 }
 
 func (c *fakeCache) Merge(_ context.Context, from pipelinefile.DriverCache) error {
+	defer c.driver.called()()
 	c.driver.merged.Add(1)
 	if c.driver.failMerge.Load() {
 		return errDriver
@@ -126,6 +132,7 @@ func (c *fakeCache) Merge(_ context.Context, from pipelinefile.DriverCache) erro
 }
 
 func (c *fakeCache) Blob(context.Context) ([]byte, error) {
+	defer c.driver.called()()
 	c.driver.delivered.Add(1)
 	if c.driver.failBlob.Load() {
 		return nil, errDriver
@@ -140,6 +147,7 @@ func (c *fakeCache) Blob(context.Context) ([]byte, error) {
 }
 
 func (c *fakeCache) Destroy() {
+	defer c.driver.called()()
 	if c.gone.Swap(true) {
 		c.driver.t.Error("a driver cache was destroyed twice")
 	}
@@ -153,6 +161,7 @@ type fakePipeline struct {
 }
 
 func (p *fakePipeline) Destroy() {
+	defer p.driver.called()()
 	if p.gone.Swap(true) {
 		p.driver.t.Error("a pipeline was destroyed twice")
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/lease"
 )
@@ -26,7 +27,8 @@ type Lease struct {
 func (l *Lease) Pipeline() Pipeline { return l.object.pipeline }
 
 // End gives the lease back; the last one of a pipeline that is no longer in the
-// cache destroys it. Ending it again does nothing.
+// cache destroys it, on another goroutine where the driver sees one call at a
+// time. Ending it again does nothing.
 func (l *Lease) End() {
 	if l.ended.CompareAndSwap(false, true) {
 		l.object.cell.Unpin()
@@ -52,15 +54,41 @@ func (c *Cache) creator(m Module, s *shader) func(context.Context) (*object, err
 		}
 		c.counters.pipelines.Add(1)
 		o := &object{pipeline: p, origin: origin}
-		o.cell.Init(func() { c.destroy("pipeline", p.Destroy) })
+		o.cell.Init(func() { c.retire("pipeline", p.Destroy) })
 		return o, nil
 	}
 }
 
-// destroy runs a driver's release, which may be on any caller's goroutine: its
-// panic is not theirs.
+// retire destroys what has lost its last user, who may be any caller. Where that
+// has to wait for the driver's other calls it is not the caller who waits, but a
+// lent goroutine, for which Close waits. Once nobody builds any more only other
+// destroying is left to wait for.
+func (c *Cache) retire(what string, release func()) {
+	if c.driver.serial == nil || !c.beginRetiring() {
+		c.destroy(what, release)
+		return
+	}
+	actors.Go(func() {
+		defer c.jobEnded()
+		c.destroy(what, release)
+	})
+}
+
+// beginRetiring notes the start of a job, unless Close has nothing to wait for
+// any more.
+func (c *Cache) beginRetiring() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed && c.mu.running == 0 {
+		return false
+	}
+	c.mu.running++
+	return true
+}
+
+// destroy runs a driver's release: its panic is not the caller's.
 func (c *Cache) destroy(what string, release func()) {
-	if err := guarded(func() error { release(); return nil }); err != nil {
+	if err := c.driver.calling(context.Background(), func() error { release(); return nil }); err != nil {
 		c.log.Error("pipelinefile: destroying panicked", "what", what, "error", err)
 	}
 }

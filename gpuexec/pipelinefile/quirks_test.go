@@ -69,7 +69,53 @@ func TestQuirkSerialise(t *testing.T) {
 		wg.Go(func() { v.get(pipelinefile.Request{Shader: "s", Options: uint64(i)}, "") })
 	}
 	wg.Wait()
-	v.counts("builds at once", v.driver.most.Load(), 1)
+	v.Clear()
+	v.bytes() // while idle pipelines are destroyed
+	v.counts("calls at once", v.driver.most.Load(), 1)
+}
+
+// SPEC V8, V7: destroying is a call as well. Who ends a lease or closes does not
+// wait for the driver's other calls; Close waits for what it has to destroy.
+func TestQuirkSerialiseDestroying(t *testing.T) {
+	file := sample(t)
+	d := &rough{}
+	v := roughly(t, d, func(c *pipelinefile.Config) {
+		c.Quirks = []pipelinefile.Quirk{{Vendor: "0x10de", Effect: pipelinefile.Serialise, Why: "test"}}
+	})
+	var leases []*pipelinefile.Lease
+	for _, name := range []string{"a", "b"} {
+		v.shader(name, name)
+		l, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		leases = append(leases, l)
+	}
+	v.Clear()
+	begun, gate, loading := make(chan struct{}), make(chan struct{}), make(chan error)
+	d.open = func([]byte) error { close(begun); <-gate; return nil }
+	go func() { loading <- second(v.LoadBytes(t.Context(), file)) }()
+	<-begun
+	leases[0].End()
+	ended, stop := context.WithCancel(t.Context())
+	stop()
+	if err := v.Close(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("closed while something waits to be destroyed: %v", err)
+	}
+	v.counts("pipelines that wait or are leased", d.alive.Load(), 2)
+	v.counts("driver caches that wait", d.caches.Load(), 1)
+	close(gate)
+	if err := <-loading; !errors.Is(err, pipelinefile.ErrClosed) {
+		t.Errorf("a load that was overtaken by Close: %v", err)
+	}
+	if err := v.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	v.counts("driver caches", d.caches.Load(), 0)
+	v.counts("leased pipelines", d.alive.Load(), 1)
+	leases[1].End()
+	v.counts("pipelines", d.alive.Load(), 0)
+	v.counts("calls at once", d.most.Load(), 1)
 }
 
 // SPEC V8: the table is read strictly.
