@@ -16,7 +16,7 @@ var (
 	ErrNotFound    = fault.ErrNotFound    // register the shader first
 	ErrUnsupported = fault.ErrUnsupported // give the cache a front end, or the request its SPIR-V
 	ErrRefused     = fault.ErrRefused     // for drivers: a blob or module that is not taken
-	ErrTooLarge    = fault.ErrTooLarge    // raise Config.Limit
+	ErrTooLarge    = fault.ErrTooLarge    // raise Config.Limit; an old file is as it was
 	ErrIO          = fault.ErrIO          // see the cause; an old file is as it was
 )
 

@@ -134,9 +134,13 @@ func (c *Cache) load(ctx context.Context, op, path string, read func() (*layout.
 	if miss == (layout.Miss{}) {
 		return l, nil
 	}
+	c.missed(path, miss, cause)
+	return Loaded{Reason: miss.Reason, Field: miss.Field}, nil
+}
+
+func (c *Cache) missed(path string, miss layout.Miss, cause error) {
 	c.counters.miss(miss.Reason)
 	c.log.Info("pipelinefile: file not used", "path", path, "reason", string(miss.Reason), "field", miss.Field, "cause", cause)
-	return Loaded{Reason: miss.Reason, Field: miss.Field}, nil
 }
 
 // take enters a verified file: first the driver decides on the blob, then all of

@@ -20,8 +20,8 @@ type Metrics struct {
 	Live      int   // objects in the cache now
 	Entries   int   // of SPIR-V in memory now
 
-	// Reasons counts misses of Load by their reason; source_changed by entry, and
-	// quirk by blob left aside.
+	// Reasons counts misses by their reason, those of Load and of the files that Save
+	// would join; source_changed by entry, and quirk by blob left aside.
 	Reasons map[fault.Reason]int64
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
 	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // Saved is what a save wrote.
@@ -22,7 +23,9 @@ type Saved struct {
 // Config.NoMerge, the file that was there is joined with this cache's own: its
 // entries of shaders that are not registered here, or registered with the same
 // source, are kept, and several processes that save to one path reach the union.
-// What does not fit this machine, or is damaged, is replaced.
+// What does not fit this machine, or is damaged, is replaced, and counted and logged
+// as a miss of Load is. An old file above Config.Limit is ErrTooLarge: others may
+// well use it.
 //
 // On an error (ErrIO, ErrTooLarge, ErrClosed, ErrInvalid, the context's) the old
 // file is as it was; only where the folder itself could not be synced it is the
@@ -52,7 +55,7 @@ func (c *Cache) Save(ctx context.Context, path string) (Saved, error) {
 	if c.cfg.NoMerge {
 		err = t.overwrite(compose)
 	} else {
-		err = t.join(ctx, c.decode, compose)
+		err = t.join(ctx, func(f vfs.File) (*layout.File, error) { return c.earlier(path, f) }, compose)
 	}
 	switch {
 	case err == nil:
@@ -62,6 +65,20 @@ func (c *Cache) Save(ctx context.Context, path string) (Saved, error) {
 		return Saved{}, &fault.Error{Op: op, Key: path, Err: err}
 	}
 	return Saved{}, trouble(op, path, err)
+}
+
+// earlier reads the file that a save joins; nil without an error where it is to be
+// replaced.
+func (c *Cache) earlier(path string, f vfs.File) (*layout.File, error) {
+	old, miss, err := c.decode(f)
+	if miss == (layout.Miss{}) {
+		return old, nil
+	}
+	c.missed(path, miss, err)
+	if miss.Reason == fault.TooLarge {
+		err = fmt.Errorf("%w: the file that is there is above the limit of %s: raise it, remove the file, or save with NoMerge", ErrTooLarge, c.cfg.Limit)
+	}
+	return nil, err
 }
 
 // SaveBytes gives a file of what this cache has, joined with nothing.

@@ -2,7 +2,6 @@ package pipelinefile_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -299,33 +298,6 @@ func TestUnion(t *testing.T) {
 	if len(decoded.Entries) != savers*each || bytes.Count(decoded.Blob, []byte("\n")) != savers*each {
 		t.Errorf("%d entries and %d pipelines, want %d", len(decoded.Entries), bytes.Count(decoded.Blob, []byte("\n")), savers*each)
 	}
-	if n := files(t, filepath.Dir(path)); n != 1 {
-		t.Errorf("%d files, want 1", n)
-	}
-}
-
-// SPEC V6: somebody who holds the target's lock and stands still is waited for
-// within the context only.
-func TestHeldTarget(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "f")
-	v := open(t, func(c *pipelinefile.Config) { c.Patience = 50 * time.Millisecond })
-	v.shader("s", "a")
-	v.built("s")
-	v.save(path)
-	holder, err := vfs.Dir(filepath.Dir(path)).Open("f")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer holder.Close()
-	if locked, err := holder.TryLock(); !locked || err != nil {
-		t.Skip("no file locks here:", err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-	defer cancel()
-	if _, err := v.Save(ctx, path); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, pipelinefile.ErrIO) {
-		t.Errorf("%v, want the context's error", err)
-	}
-	v.save(path) // passes over the holder after a while
 	if n := files(t, filepath.Dir(path)); n != 1 {
 		t.Errorf("%d files, want 1", n)
 	}

@@ -71,13 +71,13 @@ func noFile(name string) error {
 	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("%w: there is something that is no plain file", fs.ErrInvalid)}
 }
 
-// join makes the target the union of what is there and what compose adds. The
-// lock of the old file itself keeps others that join from doing so at once: it
+// join makes the target the union of what read finds there and what compose adds.
+// The lock of the old file itself keeps others that join from doing so at once: it
 // needs no lock file, and ends with its holder. Where a file system has no locks
 // two that save within the same milliseconds may lose the one's additions.
-func (t target) join(ctx context.Context, decode func(vfs.File) (*layout.File, layout.Miss, error), compose func(*layout.File) ([]byte, error)) error {
+func (t target) join(ctx context.Context, read func(vfs.File) (*layout.File, error), compose func(*layout.File) ([]byte, error)) error {
 	for {
-		again, err := t.joinOnce(ctx, decode, compose)
+		again, err := t.joinOnce(ctx, read, compose)
 		if !again {
 			return err
 		}
@@ -85,7 +85,7 @@ func (t target) join(ctx context.Context, decode func(vfs.File) (*layout.File, l
 }
 
 // joinOnce reports that it must be done again if the target changed meanwhile.
-func (t target) joinOnce(ctx context.Context, decode func(vfs.File) (*layout.File, layout.Miss, error), compose func(*layout.File) ([]byte, error)) (again bool, err error) {
+func (t target) joinOnce(ctx context.Context, read func(vfs.File) (*layout.File, error), compose func(*layout.File) ([]byte, error)) (again bool, err error) {
 	held, info, err := t.hold(ctx)
 	if err != nil {
 		return false, err
@@ -93,9 +93,7 @@ func (t target) joinOnce(ctx context.Context, decode func(vfs.File) (*layout.Fil
 	var old *layout.File
 	if held != nil {
 		defer held.Close() // lets go of the lock
-		var miss layout.Miss
-		old, miss, err = decode(held)
-		if miss.Reason != "" && err != nil { // not damaged: it could not be read
+		if old, err = read(held); err != nil {
 			return false, err
 		}
 	}

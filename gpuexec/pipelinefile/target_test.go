@@ -1,0 +1,81 @@
+package pipelinefile_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
+	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// SPEC V6, V9, R1: a file that this cache may not read is not replaced; one that
+// is of no use to it is, and either is counted.
+func TestSaveOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	big := open(t)
+	for i := range 50 {
+		big.shader(fmt.Sprint("s", i), "source")
+		big.built(fmt.Sprint("s", i))
+	}
+	big.save(path)
+	old, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := open(t, func(c *pipelinefile.Config) { c.Limit = limit.Of(int64(len(old)) - 1) })
+	v.shader("a", "1")
+	v.built("a")
+	if _, err := v.Save(t.Context(), path); !errors.Is(err, pipelinefile.ErrTooLarge) || errors.Is(err, pipelinefile.ErrIO) {
+		t.Errorf("over a file above the limit: %v", err)
+	}
+	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, old) || files(t, filepath.Dir(path)) != 1 {
+		t.Errorf("it was changed, or something left beside it: %v", err)
+	}
+	v.counts("too_large", v.Metrics().Reasons[fault.TooLarge], 1)
+
+	other := open(t, withIdentity(func() pipelinefile.Identity { id := machine(); id.Device++; return id }()))
+	for reason, file := range map[fault.Reason][]byte{fault.DeviceMismatch: other.bytes(), fault.Format: []byte("garbage"), fault.Truncated: old[:100]} {
+		if err := os.WriteFile(path, file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s := v.save(path); s.Entries != 1 {
+			t.Errorf("%s: %+v", reason, s)
+		}
+		v.counts(string(reason), v.Metrics().Reasons[reason], 1)
+	}
+}
+
+// SPEC V6: somebody who holds the target's lock and stands still is waited for
+// within the context only.
+func TestHeldTarget(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	v := open(t, func(c *pipelinefile.Config) { c.Patience = 50 * time.Millisecond })
+	v.shader("s", "a")
+	v.built("s")
+	v.save(path)
+	holder, err := vfs.Dir(filepath.Dir(path)).Open("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
+	if locked, err := holder.TryLock(); !locked || err != nil {
+		t.Skip("no file locks here:", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer cancel()
+	if _, err := v.Save(ctx, path); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, pipelinefile.ErrIO) {
+		t.Errorf("%v, want the context's error", err)
+	}
+	v.save(path) // passes over the holder after a while
+	if n := files(t, filepath.Dir(path)); n != 1 {
+		t.Errorf("%d files, want 1", n)
+	}
+}
