@@ -141,8 +141,12 @@ func (t target) hold(ctx context.Context) (vfs.File, vfs.Info, error) {
 			return nil, vfs.Info{}, err
 		}
 		info, err := f.Stat()
-		if err == nil && !info.Regular() {
+		switch {
+		case err != nil:
+		case !info.Regular():
 			err = noFile(t.name)
+		default: // after a stall the patience may have ended as well
+			err = ctx.Err()
 		}
 		if err != nil {
 			return nil, info, errors.Join(err, f.Close())
