@@ -3,7 +3,6 @@ package pipelinefile_test
 import (
 	"bytes"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
-	"github.com/kiln-cache/kiln/internal/limit"
 )
 
 // SPEC V1, V3: what was saved is found again, in every form of saving.
@@ -298,54 +296,6 @@ func TestLoadMerges(t *testing.T) {
 	decoded, miss, err := layout.Decode(int64(len(z.bytes())), layout.Bytes(z.bytes()), nil)
 	if err != nil || miss.Reason != "" || bytes.Count(decoded.Blob, []byte("\n")) != 3 {
 		t.Errorf("the driver's caches were not joined: %v %v %q", err, miss, decoded.Blob)
-	}
-}
-
-// SPEC V9: a file above the limit is refused before it is read.
-func TestLimit(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "f")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(path, 257<<20); err != nil {
-		t.Fatal(err)
-	}
-	v := open(t)
-	v.shader("s", "a")
-	v.built("s")
-	if l, err := v.Load(t.Context(), path); err != nil || l.Reason != "too_large" {
-		t.Errorf("%+v, %v", l, err)
-	}
-	if err := os.Truncate(path, 255<<20); err != nil { // within, and no file of ours: nothing of it is allocated
-		t.Fatal(err)
-	}
-	if spent := allocated(func() {
-		if l, err := v.Load(t.Context(), path); err != nil || l.Reason != "format" {
-			t.Errorf("%+v, %v", l, err)
-		}
-	}); spent > 1<<20 {
-		t.Errorf("a foreign file cost %d bytes", spent)
-	}
-	file := v.bytes()
-	tight := func(most int64) option { return func(c *pipelinefile.Config) { c.Limit = limit.Of(most) } }
-	w := open(t, tight(int64(len(file))-1))
-	w.shader("s", "a")
-	w.misses(file, "too_large", "")
-	if l, err := w.LoadFrom(t.Context(), io.MultiReader(bytes.NewReader(file[:layout.Preamble]), iotest.ErrReader(errors.New("read on")))); err != nil || l.Reason != "too_large" {
-		t.Errorf("%+v, %v", l, err)
-	}
-	if l, err := w.LoadFrom(t.Context(), io.MultiReader(bytes.NewReader(file[:50]), iotest.ErrReader(errors.New("gone")))); err != nil || l.Reason != "degraded" {
-		t.Errorf("%+v, %v", l, err)
-	}
-	w.built("s") // its file is written without the blob
-	if _, s, err := w.SaveBytes(t.Context()); err != nil || s.Blob || s.Entries != 1 {
-		t.Errorf("%+v, %v", s, err)
-	}
-	x := open(t, tight(64))
-	x.shader("s", "a")
-	x.built("s")
-	if _, _, err := x.SaveBytes(t.Context()); !errors.Is(err, pipelinefile.ErrTooLarge) {
-		t.Errorf("%v", err)
 	}
 }
 

@@ -89,31 +89,31 @@ func (c *Cache) decodeBytes(file []byte) (*layout.File, layout.Miss, error) {
 	return layout.Decode(int64(len(file)), layout.Bytes(file), &c.cfg.Identity)
 }
 
-// LoadFrom is Load for a stream, which is read to its end unless it is too large.
+// LoadFrom is Load for a stream, of which no more is read than one byte behind the
+// file that it begins with, and where it begins with none only as much as shows that.
 func (c *Cache) LoadFrom(ctx context.Context, r io.Reader) (Loaded, error) {
 	const op = "pipelinefile: load"
 	if r == nil {
 		return Loaded{}, fault.Invalidf(op, "the reader is nil")
 	}
 	return c.load(ctx, op, "", func() (*layout.File, layout.Miss, error) {
-		most, bounded := c.cfg.Limit.Value()
-		if !bounded || most == math.MaxInt64 {
-			most = math.MaxInt64 - 1
-		}
-		// What a file says of its size is read first, so that one above the limit
-		// costs nothing.
-		first, err := io.ReadAll(io.LimitReader(r, min(layout.Preamble, most+1)))
-		if size, ok := layout.Announced(first); err == nil && ok && size > uint64(most) {
-			return nil, layout.Miss{Reason: fault.TooLarge}, nil
-		}
-		file := bytes.NewBuffer(first)
-		if err == nil {
-			_, err = file.ReadFrom(io.LimitReader(r, most+1-int64(len(first))))
-		}
+		first, err := io.ReadAll(io.LimitReader(r, layout.Preamble))
 		if err != nil {
 			return nil, layout.Miss{Reason: fault.Degraded}, err
 		}
-		return c.decodeBytes(file.Bytes())
+		size, miss := layout.Announced(first)
+		switch {
+		case miss != (layout.Miss{}):
+			return nil, miss, nil
+		case size > math.MaxInt64 || !c.cfg.Limit.Allows(int64(size)):
+			return nil, layout.Miss{Reason: fault.TooLarge}, nil
+		}
+		// The size may be a lie: the buffer grows with what comes.
+		file := bytes.NewBuffer(first)
+		if _, err := file.ReadFrom(io.LimitReader(r, int64(size)-int64(len(first))+1)); err != nil {
+			return nil, layout.Miss{Reason: fault.Degraded}, err
+		}
+		return layout.Decode(int64(file.Len()), layout.Bytes(file.Bytes()), &c.cfg.Identity)
 	})
 }
 

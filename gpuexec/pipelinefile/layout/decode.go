@@ -132,27 +132,26 @@ func (d *decoder) header(f *File) {
 // large it is, and how large its header.
 const Preamble = headerAt + 4
 
-// Announced is the size in bytes that a file announces with its preamble; false
-// if it is no pipeline-cache file. It may be a lie.
-func Announced(preamble []byte) (uint64, bool) {
-	if len(preamble) < Preamble || string(preamble[:len(magic)]) != magic {
-		return 0, false
+// Announced is the size in bytes that a file announces with its preamble, which
+// may be a lie, or why it is none that Decode reads.
+func Announced(preamble []byte) (uint64, Miss) {
+	if !strings.HasPrefix(magic, string(preamble[:min(len(preamble), len(magic))])) {
+		return 0, Miss{Reason: fault.Format}
 	}
-	return binary.LittleEndian.Uint64(preamble[totalAt:]), true
+	if len(preamble) < Preamble {
+		return 0, Miss{Reason: fault.Truncated}
+	}
+	if binary.LittleEndian.Uint32(preamble[versionAt:]) != Version || binary.LittleEndian.Uint32(preamble[orderAt:]) != byteOrder {
+		return 0, Miss{Reason: fault.Format}
+	}
+	return binary.LittleEndian.Uint64(preamble[totalAt:]), Miss{}
 }
 
 // judge looks at what every version begins with.
 func judge(first []byte, size int64) Miss {
-	if !strings.HasPrefix(magic, string(first[:min(len(first), len(magic))])) {
-		return Miss{Reason: fault.Format}
-	}
-	if len(first) < Preamble {
-		return Miss{Reason: fault.Truncated}
-	}
-	if binary.LittleEndian.Uint32(first[versionAt:]) != Version || binary.LittleEndian.Uint32(first[orderAt:]) != byteOrder {
-		return Miss{Reason: fault.Format}
-	}
-	switch total := binary.LittleEndian.Uint64(first[totalAt:]); {
+	switch total, miss := Announced(first); {
+	case miss != (Miss{}):
+		return miss
 	case total > uint64(size):
 		return Miss{Reason: fault.Truncated}
 	case total < uint64(size):

@@ -25,8 +25,8 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil || !bytes.Equal(again, file) {
 		t.Error("another file of the same content", err)
 	}
-	if size, ok := Announced(file[:Preamble]); !ok || size != uint64(len(file)) {
-		t.Errorf("announced %d, %v", size, ok)
+	if size, miss := Announced(file[:Preamble]); miss != (Miss{}) || size != uint64(len(file)) {
+		t.Errorf("announced %d, %v", size, miss)
 	}
 }
 

@@ -88,8 +88,8 @@ func (p *pipelines) Close(ctx context.Context) error { return p.now().Close(ctx)
 
 // Forges knows a pipeline file by how it begins.
 func (p *pipelines) Forges(content []byte) bool {
-	_, ok := layout.Announced(content[:min(len(content), layout.Preamble)])
-	return ok
+	_, miss := layout.Announced(content[:min(len(content), layout.Preamble)])
+	return miss == (layout.Miss{})
 }
 
 // Forge rewrites a field; see layout.Forge.
