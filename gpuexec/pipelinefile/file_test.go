@@ -307,19 +307,19 @@ func TestStrangePaths(t *testing.T) {
 	v.built("s")
 	sound := filepath.Join(dir, "sound")
 	v.save(sound)
-	fifo, link, dangling := filepath.Join(dir, "fifo"), filepath.Join(dir, "link"), filepath.Join(dir, "dangling")
-	if err := errors.Join(syscall.Mkfifo(fifo, 0o600), os.Symlink("sound", link), os.Symlink("nowhere", dangling)); err != nil {
+	fifo, link, circle, lost := filepath.Join(dir, "fifo"), filepath.Join(dir, "link"), filepath.Join(dir, "circle"), filepath.Join(dir, "lost")
+	if err := errors.Join(syscall.Mkfifo(fifo, 0o600), os.Symlink("sound", link), os.Symlink("circle", circle), os.Symlink("no/such/f", lost)); err != nil {
 		t.Fatal(err)
 	}
 	for path, reason := range map[string]string{
-		dir: "format", fifo: "format", dangling: "degraded", link: "",
+		dir: "format", fifo: "format", circle: "degraded", lost: "absent", link: "",
 		filepath.Join(dir, "absent"): "absent", filepath.Join(dir, "no", "such", "f"): "absent", filepath.Join(sound, "below"): "degraded",
 	} {
 		if l, err := v.Load(t.Context(), path); err != nil || string(l.Reason) != reason {
 			t.Errorf("%s: %+v, %v, want %q", path, l, err, reason)
 		}
 	}
-	for _, path := range []string{dir, fifo, dangling, filepath.Join(dir, "no", "such", "f")} {
+	for _, path := range []string{dir, fifo, circle, lost, filepath.Join(dir, "no", "such", "f")} {
 		if _, err := v.Save(t.Context(), path); !errors.Is(err, pipelinefile.ErrIO) {
 			t.Errorf("save to %s: %v", path, err)
 		}
@@ -327,6 +327,23 @@ func TestStrangePaths(t *testing.T) {
 	v.save(link)
 	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
 		t.Errorf("the user's link was replaced: %v", err)
+	}
+	// links to what is not there yet are followed as well
+	for name, to := range map[string]string{"relative": "new", "absolute": filepath.Join(dir, "new"), "twice": "relative"} {
+		link := filepath.Join(dir, name)
+		if err := os.Symlink(to, link); err != nil {
+			t.Fatal(err)
+		}
+		if l, err := v.Load(t.Context(), link); err != nil || l.Reason != "absent" {
+			t.Errorf("%s: %+v, %v", name, l, err)
+		}
+	}
+	for _, name := range []string{"relative", "absolute", "twice"} {
+		v.save(filepath.Join(dir, name))
+		v.load(filepath.Join(dir, "new"), 1, true)
+		if err := os.Remove(filepath.Join(dir, "new")); err != nil {
+			t.Errorf("by the link %s: %v", name, err)
+		}
 	}
 	for _, err := range []error{second(v.Load(t.Context(), "")), second(v.Save(t.Context(), "")), second(v.LoadFrom(t.Context(), nil)), second(v.SaveTo(t.Context(), nil))} {
 		if !errors.Is(err, pipelinefile.ErrInvalid) {

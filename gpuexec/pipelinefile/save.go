@@ -25,7 +25,7 @@ type Saved struct {
 // source, are kept, and several processes that save to one path reach the union.
 // What does not fit this machine, or is damaged, is replaced, and counted and logged
 // as a miss of Load is. An old file above Config.Limit is ErrTooLarge: others may
-// well use it.
+// well use it. The new one is mode 0600, whatever the old one was.
 //
 // On an error (ErrIO, ErrTooLarge, ErrClosed, ErrInvalid, the context's) the old
 // file is as it was; only where the folder itself could not be synced it is the

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -44,6 +45,11 @@ func (c *Cache) target(path string) (target, error) {
 		return target{}, err
 	} else if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return target{}, err
+	} else if to, err := os.Readlink(filepath.Join(dir, name)); err == nil { // to what is not there yet
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(dir, to)
+		}
+		return c.target(to) // it ends: a circle of links is no fs.ErrNotExist
 	}
 	if name == "" {
 		return target{}, &fs.PathError{Op: "open", Path: path, Err: unix.EISDIR}
