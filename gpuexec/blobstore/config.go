@@ -70,8 +70,9 @@ type Config struct {
 	// of that backend is stored or loaded (SPEC P12).
 	Identity func(backend string) gpuexec.Identity
 
-	// Trust is the path of a trust list (SPEC P15). Empty = every sound entry is
-	// trusted. Signer signs what is stored; nil = unsigned.
+	// Trust is the path of a trust list (SPEC P15), which nobody else may be able to
+	// write. Empty = every sound entry is trusted. Signer signs what is stored; nil =
+	// unsigned.
 	Trust  string
 	Signer *Signer
 

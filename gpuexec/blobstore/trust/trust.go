@@ -3,6 +3,9 @@
 //
 //	{"keys": [{"id": "ci-1", "public": "BASE64 of 32 bytes"}], "revoked": ["ci-0"]}
 //
+// The file must be a plain one that nobody else can write: owned by oneself or
+// root, and not writable by group or others.
+//
 // A List is safe for concurrent use. A list that cannot be read any more trusts
 // nobody until it can.
 package trust
@@ -16,7 +19,8 @@ import (
 	"io"
 	"os"
 	"sync"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
 	"github.com/kiln-cache/kiln/internal/fault"
@@ -37,14 +41,20 @@ type List struct {
 	}
 }
 
-// stamp tells one state of the file from another.
+// stamp tells one state of the file from another. The time of the last change of
+// any kind is in it since that of the content can be set to what it was.
 type stamp struct {
-	size int64
-	time time.Time
-	file os.FileInfo
+	device, inode     uint64
+	size              int64
+	modified, changed unix.Timespec
 }
 
-// Open reads the list at a path. One that cannot be read or understood is an error.
+func stampOf(st *unix.Stat_t) stamp {
+	return stamp{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim}
+}
+
+// Open reads the list at a path. The error is ErrIO for one that cannot be read,
+// ErrRefused for one that others can write, and ErrInvalid for what is none.
 func Open(path string) (*List, error) {
 	l := &List{path: path}
 	l.mu.Lock()
@@ -110,36 +120,54 @@ func (l *List) Err() error {
 }
 
 func (l *List) refreshLocked() {
-	info, err := os.Stat(l.path)
-	if err == nil {
-		now := stamp{info.Size(), info.ModTime(), info}
-		if s := l.mu.seen; s.file != nil && s.size == now.size && s.time.Equal(now.time) && os.SameFile(s.file, info) {
+	var st unix.Stat_t
+	if err := unix.Stat(l.path, &st); err == nil {
+		now := stampOf(&st)
+		if l.mu.seen == now {
 			return
 		}
 		l.mu.seen = now
 	} else {
 		l.mu.seen = stamp{}
 	}
-	l.mu.keys, l.mu.revoked, l.mu.err = nil, nil, err
-	if err == nil {
-		l.mu.keys, l.mu.revoked, l.mu.err = read(l.path)
+	var text []byte
+	l.mu.keys, l.mu.revoked = nil, nil
+	if text, l.mu.err = read(l.path); l.mu.err != nil {
+		l.mu.seen = stamp{} // what kept it from being read need not be of the file: try again
+		return
 	}
+	l.mu.keys, l.mu.revoked, l.mu.err = parse(text)
 }
 
-func read(path string) (keys map[string]ed25519.PublicKey, revoked map[string]bool, err error) {
-	f, err := os.Open(path)
+// read gives the content of the file at a path, if it is a plain one that only
+// its owner can write, and this is oneself or root (as SPEC P13, P14 for what the
+// list is about).
+func read(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would wait for a writer
 	if err != nil {
-		return nil, nil, err
+		return nil, fmt.Errorf("%w: %w", fault.ErrIO, err)
 	}
 	defer f.Close()
+	var st unix.Stat_t
+	user := os.Geteuid()
+	switch err := unix.Fstat(int(f.Fd()), &st); {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", fault.ErrIO, err)
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, fmt.Errorf("%w: the trust list is no plain file", fault.ErrInvalid)
+	case st.Mode&0o022 != 0:
+		return nil, fmt.Errorf("%w: others can write the trust list (mode %04o): chmod go-w it", fault.ErrRefused, st.Mode&0o777)
+	case user > 0 && st.Uid != 0 && int(st.Uid) != user:
+		return nil, fmt.Errorf("%w: the trust list belongs to user %d: use one of your own or root's", fault.ErrRefused, st.Uid)
+	}
 	text, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err != nil {
-		return nil, nil, err
+		return nil, fmt.Errorf("%w: %w", fault.ErrIO, err)
 	}
 	if len(text) > most {
-		return nil, nil, fmt.Errorf("the trust list has more than %d bytes", most)
+		return nil, fmt.Errorf("%w: the trust list has more than %d bytes", fault.ErrInvalid, most)
 	}
-	return parse(text)
+	return text, nil
 }
 
 func parse(text []byte) (keys map[string]ed25519.PublicKey, revoked map[string]bool, err error) {
