@@ -42,14 +42,29 @@ func TestQuirkOff(t *testing.T) {
 	w.counts("quirk", w.Metrics().Reasons["quirk"], 1)
 	w.counts("shown to the driver", w.driver.opened.Load(), 0)
 
+	const variant = 5 << 29 // of the API: says nothing of age
 	for _, c := range []struct {
 		vendor, api uint32
 		on          bool
-	}{{0x5143, version(1, 0, 65), false}, {0x5143, version(1, 0, 66), true}, {0x5143, version(1, 1, 0), true}, {0x5144, version(1, 0, 65), true}} {
+	}{
+		{0x5143, version(1, 0, 65), false}, {0x5143, version(1, 0, 66), true}, {0x5143, version(1, 1, 0), true}, {0x5144, version(1, 0, 65), true},
+		{0x5143, variant | version(1, 0, 65), false}, {0x5143, variant | version(1, 0, 66), true},
+	} {
 		id := machine()
 		id.Vendor, id.API = c.vendor, c.api
 		if on := open(t, withIdentity(id)).DriverCache(); on != c.on {
 			t.Errorf("%+v: on=%v", c, on)
+		}
+	}
+}
+
+// SPEC V8: of several rows that match Off wins, wherever it stands.
+func TestQuirkOffWins(t *testing.T) {
+	off := pipelinefile.Quirk{Vendor: "0x10de", Effect: pipelinefile.Off, Why: "test"}
+	serialise := pipelinefile.Quirk{Vendor: "0x10de", Effect: pipelinefile.Serialise, Why: "test"}
+	for _, table := range [][]pipelinefile.Quirk{{off, serialise}, {serialise, off}} {
+		if open(t, func(c *pipelinefile.Config) { c.Quirks = table }).DriverCache() {
+			t.Errorf("%+v: the driver cache is on", table)
 		}
 	}
 }

@@ -85,6 +85,26 @@ func TestReaders(t *testing.T) {
 	}
 }
 
+// SPEC V2: a preamble that has changed when it is read with the rest of the header
+// is not believed.
+func TestPreambleChanges(t *testing.T) {
+	_, file := sampleFile(t)
+	other, err := Forge(file, "format", Version+1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	looks := 0
+	_, miss, err := Decode(int64(len(file)), func(offset, n int64) ([]byte, error) {
+		if looks++; looks == 1 {
+			return Bytes(file)(offset, n)
+		}
+		return Bytes(other)(offset, n)
+	}, nil)
+	if miss.Reason != fault.Checksum || err != nil {
+		t.Errorf("%v %v", miss, err)
+	}
+}
+
 // What cannot be read again is not written.
 func TestEncodeRefuses(t *testing.T) {
 	word := []uint32{1}
