@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"strconv"
 	"time"
 
@@ -138,13 +140,18 @@ func (d *Directory) Unlock() {
 }
 
 // highest is the largest number among the names in a folder, 0 if there is none.
+// The largest int does not count, since none follows it. The one before it is an
+// error: what follows it would not count, and making that would never end.
 func highest(fsys vfs.FS, folder string) (int, error) {
 	list, err := fsys.ReadDir(folder)
 	most := 0
 	for _, entry := range list {
-		if n, err := strconv.Atoi(entry.Name); err == nil && n > most {
+		if n, err := strconv.Atoi(entry.Name); err == nil && n > most && n < math.MaxInt {
 			most = n
 		}
+	}
+	if most == math.MaxInt-1 {
+		err = fmt.Errorf("%s/%d: no number can follow: move it away", folder, most)
 	}
 	return most, err
 }

@@ -232,6 +232,32 @@ func TestDirectory(t *testing.T) {
 	})
 }
 
+// P5, P7: foreign things whose names are numbers are passed over; where no number
+// can follow, the lock is an error at once.
+func TestForeignGeneration(t *testing.T) {
+	for name, taken := range map[string]bool{"7": true, "9223372036854775807": true, "9223372036854775806": false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			if err := f.Mkdir("lock/" + name); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(background)
+			defer cancel()
+			rounds := 0
+			d := hostlock.NewDirectory(vfs.Watch(f, func(string) error {
+				if rounds++; rounds == 1000 {
+					cancel()
+				}
+				return ctx.Err()
+			}), "lock", period)
+			if err := d.Lock(ctx); (err == nil) != taken || rounds >= 1000 {
+				t.Errorf("%s: %v after %d operations", name, err, rounds)
+			}
+			d.Unlock()
+		})
+	}
+}
+
 // P11: held is busy, left behind is crashed, left is free.
 func TestMarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
