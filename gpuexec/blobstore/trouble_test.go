@@ -1,7 +1,6 @@
 package blobstore_test
 
 import (
-	"context"
 	"crypto/ed25519"
 	"encoding/base64"
 	"fmt"
@@ -311,29 +310,4 @@ func (r *rig) names(dir string) []string {
 		names = append(names, e.Name())
 	}
 	return names
-}
-
-// P8: a claim waits for its context only, and Close gives claims back.
-func TestClaims(t *testing.T) {
-	r := newRig(t)
-	a, b := r.open("d", mib), r.open("d", mib)
-	_, c, miss, err := a.Obtain(background, backend, "k")
-	r.want("claim", words(c.Token(), miss.Reason, err), "1 absent <nil>")
-	ctx, cancel := context.WithTimeout(background, 20*time.Millisecond)
-	defer cancel()
-	_, _, _, err = b.Obtain(ctx, backend, "k")
-	r.want("context", err, context.DeadlineExceeded)
-	c.Release()
-	c.Release()
-	_, c, _, err = b.Obtain(background, backend, "k")
-	r.want("token grows", words(c.Token(), err), "2 <nil>")
-	r.must(b.Store.Close(background))
-	_, c, _, err = a.Obtain(background, backend, "k")
-	r.want("after close", words(c.Token(), err), "3 <nil>")
-	r.must(c.Save(background, []byte("v"), time.Second))
-	r.want("stored", a.get("k"), "v")
-	r.fault("open", syscall.EIO)
-	_, c, miss, err = a.Obtain(background, backend, "j")
-	r.want("trouble", words(c.Token(), miss.Reason, err), "0 degraded <nil>")
-	r.want("trouble", said(c.Save(background, nil, 0)), "refused reason=degraded")
 }

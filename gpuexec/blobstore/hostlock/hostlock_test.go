@@ -156,6 +156,26 @@ func TestLeaseIsOne(t *testing.T) {
 	})
 }
 
+// P5: without the folder for staging a lease is not to be had, which is said soon.
+func TestAcquireWithoutStaging(t *testing.T) {
+	f := newFS(t)
+	if err := f.Remove("tmp"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(background)
+	defer cancel()
+	rounds := 0
+	l := leases(vfs.Watch(f, func(string) error {
+		if rounds++; rounds == 1000 {
+			cancel()
+		}
+		return nil
+	}), true)
+	if _, err := l.Acquire(ctx, "k", never); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v after %d operations", err, rounds)
+	}
+}
+
 // settled ends the wait of those who need it no more; a context ends any.
 func TestAcquireEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

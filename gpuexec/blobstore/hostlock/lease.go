@@ -30,10 +30,12 @@ type Lease struct {
 
 // Acquire waits until the lease of that name is held, the context ends, or
 // settled says that nobody needs it any more, in which case it returns nil and
-// no error. settled is asked each time a holder has ended.
+// no error. settled is asked each time a holder has ended. A folder that stays
+// missing is an error.
 func (l *Leases) Acquire(ctx context.Context, name string, settled func() bool) (*Lease, error) {
 	const most = 25 * time.Millisecond
 	pause := time.Millisecond
+	gone := 0
 	var w watch
 	for {
 		if err := ctx.Err(); err != nil {
@@ -48,10 +50,14 @@ func (l *Leases) Acquire(ctx context.Context, name string, settled func() bool) 
 		}
 		if free {
 			lease, err := l.take(name, token+1)
-			if !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+			switch {
+			case errors.Is(err, fs.ErrExist): // somebody was faster
+			case errors.Is(err, fs.ErrNotExist) && gone < 16: // the name's folder was swept away, or Staging is not there
+				gone++
+			default:
 				return lease, err
 			}
-			continue // somebody was faster, or the folder was swept away
+			continue
 		}
 		if err := sleep(ctx, pause); err != nil {
 			return nil, err

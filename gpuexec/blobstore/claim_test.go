@@ -1,0 +1,51 @@
+package blobstore_test
+
+import (
+	"context"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// P8: a claim waits for its context only, and Close gives claims back.
+func TestClaims(t *testing.T) {
+	r := newRig(t)
+	a, b := r.open("d", mib), r.open("d", mib)
+	_, c, miss, err := a.Obtain(background, backend, "k")
+	r.want("claim", words(c.Token(), miss.Reason, err), "1 absent <nil>")
+	ctx, cancel := context.WithTimeout(background, 20*time.Millisecond)
+	defer cancel()
+	_, _, _, err = b.Obtain(ctx, backend, "k")
+	r.want("context", err, context.DeadlineExceeded)
+	c.Release()
+	c.Release()
+	_, c, _, err = b.Obtain(background, backend, "k")
+	r.want("token grows", words(c.Token(), err), "2 <nil>")
+	r.must(b.Store.Close(background))
+	_, c, _, err = a.Obtain(background, backend, "k")
+	r.want("after close", words(c.Token(), err), "3 <nil>")
+	r.must(c.Save(background, []byte("v"), time.Second))
+	r.want("stored", a.get("k"), "v")
+	r.fault("open", syscall.EIO)
+	_, c, miss, err = a.Obtain(background, backend, "j")
+	r.want("trouble", words(c.Token(), miss.Reason, err), "0 degraded <nil>")
+	r.want("trouble", said(c.Save(background, nil, 0)), "refused reason=degraded")
+}
+
+// P5: tmp/ alone goes while we run: whoever misses builds without a lease, and a
+// later store makes it again.
+func TestStagingGoes(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	r.must(os.RemoveAll(r.path("d/tmp")))
+	_, c, miss, err := s.Obtain(background, backend, "k")
+	r.want("obtain", words(c.Token(), miss.Reason, err), "0 absent <nil>")
+	r.want("save", said(c.Save(background, []byte("v"), 0)), "refused reason=degraded")
+	r.clock(10 * time.Minute)
+	r.want("put", s.put("k", "v"), "ok")
+	_, c, miss, err = s.Obtain(background, backend, "j")
+	r.want("obtain", words(c.Token(), miss.Reason, err), "1 absent <nil>")
+	c.Release()
+	r.want("audit", s.audit(), "ok")
+}
