@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"regexp"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,17 +19,18 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// stall is a file system that stands still at the first rename into a bucket,
-// as a process does that was stopped there.
+// stall is a file system that stands still once, as a process does that was
+// stopped there.
 type stall struct {
 	vfs.FS
+	at      string // "rename", "mkdir" or "lstat" and a pattern of names; "after …" = when it is done
 	once    *sync.Once
 	reached chan struct{}
 	resume  chan struct{}
 }
 
-func newStall() *stall {
-	return &stall{once: &sync.Once{}, reached: make(chan struct{}), resume: make(chan struct{})}
+func newStall(at string) *stall {
+	return &stall{at: at, once: &sync.Once{}, reached: make(chan struct{}), resume: make(chan struct{})}
 }
 
 func (s *stall) config(c *blobstore.Config) {
@@ -39,14 +40,31 @@ func (s *stall) config(c *blobstore.Config) {
 	}
 }
 
-func (s *stall) Rename(from, to string) error {
-	if strings.HasPrefix(to, backend+"/") {
+func (s *stall) pass(op, name string) {
+	if is, _ := path.Match(s.at, op+" "+name); is {
 		s.once.Do(func() {
 			close(s.reached)
 			<-s.resume
 		})
 	}
+}
+
+func (s *stall) Rename(from, to string) error {
+	s.pass("rename", to)
+	defer s.pass("after rename", to)
 	return s.FS.Rename(from, to)
+}
+
+func (s *stall) Mkdir(name string) error {
+	s.pass("mkdir", name)
+	defer s.pass("after mkdir", name)
+	return s.FS.Mkdir(name)
+}
+
+func (s *stall) Lstat(name string) (vfs.Info, error) {
+	s.pass("lstat", name)
+	defer s.pass("after lstat", name)
+	return s.FS.Lstat(name)
 }
 
 // P7, P8: who holds the directory lock and stands still is passed over; when it
@@ -54,7 +72,7 @@ func (s *stall) Rename(from, to string) error {
 func TestLatePublishUnderTheLock(t *testing.T) {
 	r := newRig(t)
 	short := func(c *blobstore.Config) { c.Lease = 200 * time.Millisecond }
-	late := newStall()
+	late := newStall("rename " + backend + "/*/*")
 	a, b := r.open("d", 350*kib, short, late.config), r.open("d", 350*kib, short)
 	done := make(chan string)
 	go func() { done <- a.put("late", "v", putOptions{bytes: 100 * kib}) }()
@@ -75,7 +93,7 @@ func TestLatePublishUnderTheLock(t *testing.T) {
 // stands still with the directory lock; a later one sets the entry aside.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk, late := crashfs.New(nil), newStall()
+		disk, late := crashfs.New(nil), newStall("rename "+backend+"/*/*")
 		late.FS = disk
 		open := func(f vfs.FS) *blobstore.Store {
 			s, err := blobstore.Open(background, powerConfig(f, blobstore.None))
@@ -127,7 +145,7 @@ func TestPatience(t *testing.T) {
 func TestLatePublishWithoutLocks(t *testing.T) {
 	r := newRig(t)
 	shared := func(c *blobstore.Config) { c.Shared = true }
-	late := newStall()
+	late := newStall("rename " + backend + "/*/*")
 	a, b := r.open("d", mib, shared, late.config), r.open("d", mib, shared)
 	done := make(chan string)
 	go func() { done <- a.put("k", "late") }()
@@ -138,6 +156,29 @@ func TestLatePublishWithoutLocks(t *testing.T) {
 	r.want("entries", b.usage().Entries, 1)
 	r.want("get", a.get("k"), "first")
 	r.want("audit", a.audit(), "ok")
+}
+
+// P7, P8: without locks another writer may evict an entry, and its bucket with it,
+// at any moment of its store. Nothing has failed then.
+func TestEvictedAmongTheStore(t *testing.T) {
+	for _, at := range []string{"after mkdir test/7", "after lstat test/7", "after rename test/7/?"} {
+		t.Run(at, func(t *testing.T) {
+			r := newRig(t)
+			shared := func(c *blobstore.Config) { c.Shared = true }
+			late := newStall(at)
+			a, b := r.open("d", mib, shared, hash(7), late.config), r.open("d", mib, shared, hash(7))
+			r.want("put", b.put("other", "v"), "ok")
+			done := make(chan string)
+			go func() { done <- a.put("k", "v") }()
+			<-late.reached
+			r.must(b.Prune(background, 0))
+			close(late.resume)
+			r.want("late put", <-done, "ok")
+			r.want("no pause", a.put("k", "v"), "ok")
+			r.want("get", b.get("k"), "v")
+			r.want("audit", a.audit(), "ok")
+		})
+	}
 }
 
 // P7: the journal is a hint: gone, torn or left without its end while stores are

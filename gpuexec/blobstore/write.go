@@ -202,15 +202,7 @@ func (w *writing) publishLocked() error {
 	bucket := w.backend + "/" + s.Bucket(w.key)
 	r := record{bytes: w.size(), known: true, created: w.entry.Created.UnixNano(), cost: w.entry.Cost}
 	for again := 0; ; again++ {
-		if err := errors.Join(w.makeFolder(w.backend), w.makeFolder(bucket)); err != nil {
-			return err
-		}
-		slots, err := s.main.slots(bucket)
-		if err != nil {
-			return err
-		}
-		r.place = bucket + "/" + strconv.FormatUint(lowestFree(slots), 10)
-		err = d.take(w.temporary, r)
+		err := w.occupy(bucket, &r)
 		switch {
 		case err == nil:
 			w.place = r.place
@@ -224,6 +216,19 @@ func (w *writing) publishLocked() error {
 			return err
 		}
 	}
+}
+
+// occupy moves the folder into the lowest slot of the bucket that is free now.
+func (w *writing) occupy(bucket string, r *record) error {
+	if err := errors.Join(w.makeFolder(w.backend), w.makeFolder(bucket)); err != nil {
+		return err
+	}
+	slots, err := w.s.main.slots(bucket)
+	if err != nil {
+		return err
+	}
+	r.place = bucket + "/" + strconv.FormatUint(lowestFree(slots), 10)
+	return w.s.dir.take(w.temporary, *r)
 }
 
 // makeFolder makes a folder if it is missing. Something else by its name is set
@@ -252,6 +257,9 @@ func (w *writing) makeFolder(name string) error {
 func (w *writing) yield(bucket string) error {
 	s := w.s
 	slots, err := s.main.slots(bucket)
+	if isGone(err) { // with the entry: somebody has evicted it already
+		return nil
+	}
 	if err != nil {
 		return err
 	}
