@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -216,13 +215,12 @@ func (s *Store) banish(ctx context.Context, b Blob, reason fault.Reason) bool {
 	if s.off || s.cfg.ReadOnly || b.Place == "" {
 		return false
 	}
-	err := s.dir.begin(ctx)
-	if err == nil {
-		if file, v := s.readKernel(s.main, b.Place); v.kind == sound && frame.DigestOf(file) == b.digest {
-			err = s.dir.setAside(b.Place, Miss{Reason: reason})
+	err := s.dir.alter(ctx, func() error {
+		if file, v := s.readKernel(s.main, b.Place); v.kind != sound || frame.DigestOf(file) != b.digest {
+			return nil
 		}
-		err = errors.Join(err, s.dir.end(ctx))
-	}
+		return s.dir.setAside(b.Place, Miss{Reason: reason})
+	})
 	if err != nil {
 		s.logOnce("set aside", err)
 	}

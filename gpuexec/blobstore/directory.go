@@ -74,14 +74,34 @@ func (d *directory) prepare(ctx context.Context) error {
 	}
 	d.fresh = false
 	d.mu.unlock()
-	if err := d.begin(ctx); err != nil {
-		return err
+	loaded := false
+	return d.alter(ctx, func() error {
+		if !loaded { // read twice, they count twice
+			if err := d.loadUses(); err != nil {
+				return err
+			}
+			loaded = true
+		}
+		return d.shrink(d.s.capacity(), "", "")
+	})
+}
+
+// alter runs do between begin and end, and again if the lock was passed on while
+// this process stood still: what do has seen may be true no more, and nothing failed.
+func (d *directory) alter(ctx context.Context, do func() error) error {
+	for again := 0; ; again++ {
+		if err := d.begin(ctx); err != nil {
+			return err
+		}
+		err := do()
+		if err != nil {
+			d.fresh = false
+		}
+		err = errors.Join(err, d.end(ctx))
+		if again == 3 || !errors.Is(err, errPassedOver) {
+			return err
+		}
 	}
-	err := d.loadUses()
-	if err == nil {
-		err = d.shrink(d.s.capacity(), "", "")
-	}
-	return errors.Join(err, d.end(ctx))
 }
 
 // begin takes the locks and brings the index up to date.
@@ -214,6 +234,9 @@ func (d *directory) finish() error {
 	return d.journal.end()
 }
 
+// errPassedOver: what is under way must begin again, see alter.
+var errPassedOver = errors.New("the directory lock was passed on while this process stood still")
+
 // change says that files are about to be moved.
 func (d *directory) change() error {
 	if d.lock == nil {
@@ -221,7 +244,7 @@ func (d *directory) change() error {
 	}
 	if !d.lock.Held() {
 		d.fresh = false
-		return fmt.Errorf("the directory lock was passed on while this process stood still")
+		return errPassedOver
 	}
 	return d.journal.begin()
 }

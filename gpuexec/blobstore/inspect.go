@@ -2,7 +2,6 @@ package blobstore
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -247,10 +246,7 @@ func (s *Store) Prune(ctx context.Context, bytes int64) error {
 	if s.off || s.cfg.ReadOnly {
 		return nil
 	}
-	err := s.dir.begin(ctx)
-	if err == nil {
-		err = errors.Join(s.dir.shrink(bytes, "", s.cfg.Only), s.dir.end(ctx))
-	}
+	err := s.dir.alter(ctx, func() error { return s.dir.shrink(bytes, "", s.cfg.Only) })
 	if err != nil {
 		return trouble("store: prune", s.cfg.Dir, err)
 	}

@@ -89,6 +89,25 @@ func TestLatePublishUnderTheLock(t *testing.T) {
 	r.want("audit", b.audit(), "ok")
 }
 
+// P8: who stands still between taking the directory lock and publishing, and is
+// passed over by one that stores the same key, succeeds and leaves that entry.
+func TestPassedOverBeforePublishing(t *testing.T) {
+	r := newRig(t)
+	short := func(c *blobstore.Config) { c.Lease = 200 * time.Millisecond }
+	late := newStall("mkdir test/7")
+	a, b := r.open("d", mib, hash(7), short, late.config), r.open("d", mib, hash(7), short)
+	done := make(chan string)
+	go func() { done <- a.put("k", "late") }()
+	<-late.reached
+	r.want("put", b.put("k", "first"), "ok")
+	close(late.resume)
+	r.want("late put", <-done, "ok")
+	r.want("entries", b.usage().Entries, 1)
+	r.want("get", a.get("k"), "first")
+	r.want("audit", a.audit(), "ok")
+	r.want("no pause", a.put("j", "v"), "ok")
+}
+
 // P4, P5: a request that finds a bad entry waits a second at most for somebody who
 // stands still with the directory lock; a later one sets the entry aside.
 func TestPatience(t *testing.T) {

@@ -358,15 +358,14 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 	if !own || s.cfg.ReadOnly {
 		return
 	}
-	err := s.dir.begin(ctx)
-	if err == nil {
+	err := s.dir.alter(ctx, func() (err error) {
 		for _, b := range f.bad {
 			if b.layer == 0 && s.stillBad(b.place) {
 				err = errors.Join(err, s.dir.setAside(b.place, b.miss))
 			}
 		}
-		err = errors.Join(err, s.dir.end(ctx))
-	}
+		return err
+	})
 	if err != nil {
 		s.logOnce("set aside", err)
 	}

@@ -170,17 +170,14 @@ func (w *writing) seal() *sync.WaitGroup {
 // entry that fits is there by now.
 func (w *writing) publish(ctx context.Context) error {
 	d := &w.s.dir
-	if err := d.begin(ctx); err != nil {
-		return err
-	}
-	err := w.publishLocked()
-	if err == nil && w.place != "" {
-		err = d.shrink(w.s.capacity(), w.place, "")
-	}
-	if err != nil {
-		d.fresh = false
-	}
-	return errors.Join(err, d.end(ctx))
+	return d.alter(ctx, func() error {
+		if w.place == "" {
+			if err := w.publishLocked(); err != nil || w.place == "" {
+				return err
+			}
+		}
+		return d.shrink(w.s.capacity(), w.place, "")
+	})
 }
 
 func (w *writing) publishLocked() error {
