@@ -1,9 +1,12 @@
 package blobstore_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 )
@@ -91,4 +94,32 @@ func TestCloseAmongCalls(t *testing.T) {
 	held.Release()
 	s.reopen()
 	r.want("audit", s.audit(), "ok")
+}
+
+// F8: what is asked after Close is answered at once, also while Close waits for a
+// call that is stuck.
+func TestCallsBehindAStuckOne(t *testing.T) {
+	r := newRig(t)
+	stuck := newStall("lstat test/7")
+	s := r.open("d", mib, hash(7), stuck.config)
+	done := make(chan string, 2)
+	r.want("put", s.put("k", "v"), "ok")
+	go func() { done <- s.put("j", "v") }()
+	<-stuck.reached
+	ctx, cancel := context.WithTimeout(background, 10*time.Millisecond)
+	defer cancel()
+	r.want("close", s.Store.Close(ctx), context.DeadlineExceeded)
+	var answered atomic.Int32
+	go func() {
+		for range 1000 {
+			if got := s.get("k"); got != "error closed" {
+				t.Error(got)
+			}
+			answered.Add(1)
+		}
+		done <- ""
+	}()
+	defer func() { <-done; <-done }()
+	defer close(stuck.resume)
+	r.eventually("all are answered", func() bool { return answered.Load() == 1000 })
 }

@@ -174,7 +174,9 @@ func (s *Store) enter(op, backend, key string) error {
 }
 
 func (s *Store) begin(op string) error {
-	s.life.RLock()
+	if !s.life.TryRLock() { // Close has it, or waits for it behind a call that may be stuck
+		return &fault.Error{Op: op, Err: ErrClosed}
+	}
 	if s.closed.Load() {
 		s.life.RUnlock()
 		return &fault.Error{Op: op, Err: ErrClosed}
