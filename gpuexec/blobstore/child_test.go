@@ -61,7 +61,8 @@ var childVerbs = map[string]func(*blobstore.Store, []string) error{
 	"put": func(s *blobstore.Store, words []string) error {
 		return s.Put(background, backend, words[0], []byte(words[1]), time.Second)
 	},
-	// build KEY VALUE DURATION LOG: obtains, or builds and saves
+	// build KEY VALUE DURATION LOG: obtains, or builds and saves. The duration may be
+	// a path: the build takes until it is there.
 	"build": func(s *blobstore.Store, words []string) error {
 		_, c, miss, err := s.Obtain(background, backend, words[0])
 		if err != nil || miss.None() {
@@ -72,8 +73,10 @@ var childVerbs = map[string]func(*blobstore.Store, []string) error{
 			return err
 		}
 		fmt.Fprintln(log, words[0])
-		d, _ := time.ParseDuration(words[2])
-		time.Sleep(d)
+		d, err := time.ParseDuration(words[2])
+		for time.Sleep(d); err != nil; time.Sleep(5 * time.Millisecond) {
+			_, err = os.Lstat(words[2])
+		}
 		return c.Save(background, []byte(words[1]), d)
 	},
 	// die KEY: is killed inside the driver

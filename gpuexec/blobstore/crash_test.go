@@ -192,13 +192,10 @@ func TestBuilderIsReplaced(t *testing.T) {
 	for _, signal := range []string{"kill", "stop"} {
 		t.Run(signal, func(t *testing.T) {
 			r := newRig(t)
-			log := r.path("runs")
+			log, built := r.path("runs"), r.path("built")
 			s := r.open("d", mib, func(c *blobstore.Config) { c.Lease = time.Second })
-			duration := "1h"
-			if signal == "stop" {
-				duration = "300ms"
-			}
-			cmd := r.child("build", r.path("d"), fmt.Sprint(mib), "k", "late", duration, log)
+			cmd := r.child("build", r.path("d"), fmt.Sprint(mib), "k", "late", built, log)
+			defer func() { _ = cmd.Process.Kill() }() // should the test end before it does
 			r.eventually("the child builds", func() bool { return r.exists(log) })
 			if signal == "kill" {
 				r.must(cmd.Process.Kill())
@@ -209,6 +206,7 @@ func TestBuilderIsReplaced(t *testing.T) {
 			r.want("obtain", words(miss.Reason, err, c != nil), "absent <nil> true")
 			r.want("token", c.Token(), 2)
 			r.must(c.Save(background, []byte("mine"), time.Second))
+			r.write(built, nil)
 			if signal == "stop" {
 				r.must(cmd.Process.Signal(syscall.SIGCONT))
 			}

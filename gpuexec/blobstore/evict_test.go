@@ -313,7 +313,7 @@ func TestSizeOfTwoStores(t *testing.T) {
 // P7, P8: without file locks, one at a time.
 func TestSharedProfile(t *testing.T) {
 	r := newRig(t)
-	shared := func(c *blobstore.Config) { c.Shared = true; c.Lease = 200 * time.Millisecond }
+	shared := func(c *blobstore.Config) { c.Shared = true }
 	a, b := r.open("d", 350*kib, shared), r.open("d", 350*kib, shared)
 	a.fill(1, 3, 100*kib)
 	b.fill(4, 5, 100*kib)
