@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -89,6 +90,23 @@ func TestLatePublishUnderTheLock(t *testing.T) {
 	r.want("audit", b.audit(), "ok")
 }
 
+// P8: of two that store one key, both past the first look, the second finds the
+// entry of the first under the lock and leaves it.
+func TestStoredMeanwhile(t *testing.T) {
+	r := newRig(t)
+	late := newStall("after mkdir tmp/*") // before it has the lock
+	a, b := r.open("d", mib, late.config), r.open("d", mib)
+	done := make(chan string)
+	go func() { done <- a.put("k", "late") }()
+	<-late.reached
+	r.want("put", b.put("k", "first"), "ok")
+	close(late.resume)
+	r.want("late put", <-done, "ok")
+	r.want("entries, stores", words(b.usage().Entries, a.Stats().Stores), "1 0")
+	r.want("get", a.get("k"), "first")
+	r.want("audit", a.audit(), "ok")
+}
+
 // P8: who stands still between taking the directory lock and publishing, and is
 // passed over by one that stores the same key, succeeds and leaves that entry.
 func TestPassedOverBeforePublishing(t *testing.T) {
@@ -155,6 +173,57 @@ func TestPatience(t *testing.T) {
 		get(background, fault.Checksum, 0)
 		get(background, fault.Absent, 0)
 		if err := errors.Join(a.Close(background), b.Close(background)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// slow is a file system that takes half a minute to look at an entry.
+type slow struct{ vfs.FS }
+
+func (s slow) Lstat(name string) (vfs.Info, error) {
+	if strings.HasSuffix(name, "/key.bin") {
+		time.Sleep(30 * time.Second)
+	}
+	return s.FS.Lstat(name)
+}
+
+// P7, P8: who lists a large directory for longer than the lease time lives, and is
+// not passed over.
+func TestLongListing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := crashfs.New(nil)
+		open := func(f vfs.FS) *blobstore.Store {
+			cfg := powerConfig(f, blobstore.None)
+			cfg.Lease = time.Minute
+			s, err := blobstore.Open(background, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		a := open(disk)
+		for i := range 8 {
+			if err := a.Put(background, backend, fmt.Sprint(i), []byte("v"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := open(slow{disk}).Close(background); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait() // it lists
+		begin := time.Now()
+		if err := a.Put(background, backend, "k", []byte("v"), 0); err != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(begin); waited < 4*time.Minute {
+			t.Errorf("passed over after %v", waited)
+		}
+		wg.Wait()
+		if err := a.Close(background); err != nil {
 			t.Error(err)
 		}
 	})

@@ -131,6 +131,25 @@ func TestLeaseOfOneThatStandsStill(t *testing.T) {
 	}
 }
 
+// P8: where there are locks, a holder that was killed is replaced at once: its lock
+// went with it.
+func TestLeaseOfOneThatWasKilled(t *testing.T) {
+	for _, lock := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			if err := errors.Join(f.Mkdir("key/k"), vfs.WriteNew(f, "key/k/4", false, make([]byte, 9))); err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			lease := acquire(t, leases(f, lock))
+			if waited := time.Since(begin); (waited == 0) != lock || lease.Token() != 5 {
+				t.Errorf("locks %t: token %d after %v", lock, lease.Token(), waited)
+			}
+			_ = lease.Release()
+		})
+	}
+}
+
 // P8: among many that wait, one at a time holds it.
 func TestLeaseIsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
