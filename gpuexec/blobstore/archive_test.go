@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
@@ -203,8 +204,12 @@ func TestInspect(t *testing.T) {
 	r.want("absent", strings.Contains(err.Error(), "not found"), true)
 	_, err = s.Inspect(background, "../x")
 	r.want("odd", said(err), "error invalid")
+	r.fault("rename", syscall.EACCES)
 	bad, err := s.Verify(background, true)
-	r.want("verify", words(len(bad), bad[0].Key, bad[0].Flaw.Reason, err), "1 bad checksum <nil>")
+	r.want("verify that may not move it", words(len(bad), bad[0].SetAside, err), "1 false <nil>")
+	r.heal()
+	bad, err = s.Verify(background, true)
+	r.want("verify", words(len(bad), bad[0].Key, bad[0].Flaw.Reason, bad[0].SetAside, err), "1 bad checksum true <nil>")
 	r.want("repaired", words(s.verify(), s.usage().Quarantined, s.usage().Entries), "0 1 1")
 	r.want("audit", s.audit(), "ok")
 }

@@ -111,6 +111,7 @@ type Info struct {
 	Requires              []string
 	Signer                string
 	Flaw                  Miss // zero = sound
+	SetAside              bool // by this Verify
 }
 
 // Entry is the entry's name for Inspect: backend/bucket/slot.
@@ -198,7 +199,7 @@ func (s *Store) inspect(l folder, place string) (Info, verdict) {
 }
 
 // Verify looks at every byte of every entry and gives the bad ones. With repair
-// they are set aside. An entry that is sound and does not fit is not bad. What may
+// they are set aside, but for those of which SetAside says that they could not be. An entry that is sound and does not fit is not bad. What may
 // not be read is given as degraded, of a folder that may not be listed without
 // Slot, or Bucket; it stays where it is.
 func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error) {
@@ -229,6 +230,9 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 	}
 	if repair {
 		s.setAside(ctx, f)
+		for i := range f.bad { // the first of all that are bad
+			bad[i].SetAside = f.bad[i].gone
+		}
 	}
 	return bad, nil
 }

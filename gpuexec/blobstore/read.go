@@ -103,6 +103,7 @@ type flawed struct {
 	layer int
 	place string
 	miss  Miss
+	gone  bool // set aside
 }
 
 // miss is the one reason that speaks (SPEC P4, R1).
@@ -166,7 +167,7 @@ func (s *Store) findIn(f *finding, layer int, bucket, key string, present frame.
 		case otherKey:
 			f.others = true
 		case damaged:
-			f.bad = append(f.bad, flawed{layer, place, verdict.miss})
+			f.bad = append(f.bad, flawed{layer: layer, place: place, miss: verdict.miss})
 		case unreadable:
 			f.err = verdict.err
 			if layer == 0 && errors.Is(verdict.err, fs.ErrPermission) {
@@ -359,9 +360,12 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 		return
 	}
 	err := s.dir.alter(ctx, func() (err error) {
-		for _, b := range f.bad {
+		for i := range f.bad {
+			b := &f.bad[i]
 			if b.layer == 0 && s.stillBad(b.place) {
-				err = errors.Join(err, s.dir.setAside(b.place, b.miss))
+				e := s.dir.setAside(b.place, b.miss)
+				b.gone = e == nil
+				err = errors.Join(err, e)
 			}
 		}
 		return err
