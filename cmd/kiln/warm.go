@@ -165,6 +165,9 @@ func (w *warmer) left(items []manifest.Item) (left []manifest.Item, err error) {
 func (w *warmer) drive(ctx context.Context, items []manifest.Item) error {
 	for len(items) > 0 && ctx.Err() == nil {
 		n, err := w.session(ctx, items)
+		if errors.Is(err, context.DeadlineExceeded) { // before the child was there
+			break
+		}
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -187,6 +188,37 @@ func TestWarmResumes(t *testing.T) {
 	args[4] = filepath.Join(t.TempDir(), "other")
 	_, out, _ = invoke(args...)
 	counts(t, "another store", tally(t, out), map[string]int{warmBuilt: n, warmCrashed: 1})
+}
+
+// late is a context whose time is up as soon as it has been asked.
+type late struct {
+	context.Context
+	asked bool
+}
+
+func (l *late) Err() error {
+	if !l.asked {
+		l.asked = true
+		return nil
+	}
+	return l.Context.Err()
+}
+
+// A budget that is used up just before a child starts skips, too.
+func TestWarmSkipsBeforeAChildStarts(t *testing.T) {
+	progress, err := os.Create(filepath.Join(t.TempDir(), "progress"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	var out, errs bytes.Buffer
+	w := &warmer{call: newCall(command{name: "warm"}, nil, strings.NewReader(""), &out, &errs), store: t.TempDir(), progress: progress}
+	w.json = true
+	if err := w.drive(&late{Context: ctx}, []manifest.Item{{Backend: "cpu", Op: "x"}}); err != nil {
+		t.Error(err)
+	}
+	counts(t, "no time", tally(t, out.String()), map[string]int{warmSkipped: 1})
 }
 
 // What a store does not take is failed, with the store's reason, and left to the
