@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -65,8 +64,8 @@ func (s *screen) watch(master io.Reader) {
 }
 
 // started runs the command as a process of its own with a terminal as stderr
-// and gives it the signal once the terminal shows until.
-func started(t *testing.T, until string, signal os.Signal, args ...string) (code int, stdout, stderr string) {
+// and calls then, if there is one, once the terminal shows until.
+func started(t *testing.T, until string, then func(*os.Process), args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -90,12 +89,10 @@ func started(t *testing.T, until string, signal os.Signal, args ...string) (code
 		defer close(ended)
 		s.watch(master)
 	}()
-	if signal != nil {
+	if then != nil {
 		select {
 		case <-s.shown:
-			if err := cmd.Process.Signal(signal); err != nil {
-				t.Error(err)
-			}
+			then(cmd.Process)
 		case <-ended:
 		}
 	}
@@ -107,23 +104,35 @@ func started(t *testing.T, until string, signal os.Signal, args ...string) (code
 	return cmd.ProcessState.ExitCode(), out.String(), s.text.String()
 }
 
-// scratch lists the folders that kernels are compiled in, of every process.
-func scratch(t *testing.T) []string {
+// scratch lists the folders that a process holds for the kernels it compiles.
+func scratch(t *testing.T, p *os.Process) (held []string) {
 	t.Helper()
-	found, err := filepath.Glob("/dev/shm/kiln-kernels-*")
+	open, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(p.Pid), "fd", "*"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return found
+	for _, fd := range open {
+		to, err := os.Readlink(fd)
+		if err == nil && strings.HasPrefix(filepath.Base(to), "kiln-kernels-") {
+			held = append(held, to)
+		}
+	}
+	return held
 }
 
 // A run that is interrupted ends with 130 and one line, says nothing else, and
 // leaves no folder behind.
 func TestInterrupted(t *testing.T) {
 	for _, signal := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		before := scratch(t)
+		var held []string
+		interrupt := func(p *os.Process) {
+			held = scratch(t, p)
+			if err := p.Signal(signal); err != nil {
+				t.Error(err)
+			}
+		}
 		plot := filepath.Join(t.TempDir(), "run.png")
-		code, out, screen := started(t, " of 3,000", signal, "run", "--model", "bert_tiny_l2_h128", "--passes", "1000", "--plot", plot)
+		code, out, screen := started(t, " of 3,000", interrupt, "run", "--model", "bert_tiny_l2_h128", "--passes", "1000", "--plot", plot)
 		if code != exitInterrupted || out != "" {
 			t.Errorf("%v: exit %d, stdout %q", signal, code, out)
 		}
@@ -134,16 +143,13 @@ func TestInterrupted(t *testing.T) {
 		if _, err := os.Stat(plot); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%v: a picture of half a run: %v", signal, err)
 		}
-		// Another process may have made a folder meanwhile: it goes, too.
-		gone := func() bool {
-			return !slices.ContainsFunc(scratch(t), func(dir string) bool { return !slices.Contains(before, dir) })
+		if len(held) == 0 {
+			t.Errorf("%v: it held no folder", signal)
 		}
-		for deadline := time.Now().Add(time.Minute); !gone(); {
-			if time.Now().After(deadline) {
-				t.Fatalf("%v: left in /dev/shm: %v, before %v", signal, scratch(t), before)
+		for _, dir := range held {
+			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%v: left behind: %s, %v", signal, dir, err)
 			}
-			pause := time.NewTimer(50 * time.Millisecond)
-			<-pause.C
 		}
 	}
 }
