@@ -1,60 +1,50 @@
 // Package outfile writes the files that a command is told to write. Each appears
 // whole or not at all, and Check knows before the work whether it can.
 //
-// What is there already and is neither a file nor a folder, such as /dev/stdout,
-// is written to as it is. Safe for concurrent use.
+// A link stays: what it leads to is written. What is neither a file nor a folder,
+// such as a terminal, and what a process has open, such as /dev/stdout, is written
+// to as it is. Safe for concurrent use.
 package outfile
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/kiln-cache/kiln/internal/fault"
 )
 
+const op = "file"
+
 // Check refuses, as fault.ErrInvalid, a path that Write could not write: one
 // that is a folder, or whose folder is not there or takes no files.
 func Check(path string) error {
-	const op = "file"
-	if path == "" {
-		return fault.Invalidf(op, "no name: name a file")
+	path, open, err := resolve(path)
+	if err != nil || open {
+		return err
 	}
-	folder := filepath.Dir(path)
-	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
-		return fault.Invalidf(op, "the folder of %q is not there; make it first", path)
-	}
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		if info.IsDir() {
-			return fault.Invalidf(op, "%q is a folder; name a file in it", path)
-		}
-		return nil
-	}
-	f, err := temporary(folder)
+	f, err := temporary(path)
 	if err != nil {
-		return fault.Invalidf(op, "%q cannot be written: %w", path, err)
+		return err
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // Write replaces the file by what write writes, with the mode; after an error the
 // old one stands.
-func Write(path string, mode os.FileMode, write func(io.Writer) error) (err error) {
-	if err := Check(path); err != nil {
+func Write(path string, mode os.FileMode, write func(io.Writer) error) error {
+	path, open, err := resolve(path)
+	if err != nil {
 		return err
 	}
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		f, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err != nil {
-			return fault.Invalidf("file", "%q cannot be written: %w", path, err)
-		}
-		return errors.Join(write(f), f.Close())
+	if open {
+		return through(path, write)
 	}
-	f, err := temporary(filepath.Dir(path))
+	f, err := temporary(path)
 	if err != nil {
-		return fmt.Errorf("%w: %w", fault.ErrIO, err)
+		return err
 	}
 	err = write(f)
 	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
@@ -67,4 +57,62 @@ func Write(path string, mode os.FileMode, write func(io.Writer) error) (err erro
 	return nil
 }
 
-func temporary(folder string) (*os.File, error) { return os.CreateTemp(folder, ".kiln-*") }
+// resolve follows links to the file that is to be replaced or made. It stops
+// before what is open: a device, a pipe, or a link of /proc, whose text may name a
+// file that another process has by its descriptor, not by that name.
+func resolve(path string) (at string, open bool, err error) {
+	if path == "" {
+		return "", false, fault.Invalidf(op, "no name: name a file")
+	}
+	given := path
+	for range 40 { // as many as the system follows
+		folder, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if info, e := os.Stat(folder); err != nil || e != nil || !info.IsDir() {
+			return "", false, fault.Invalidf(op, "the folder of %q is not there; make it first", path)
+		}
+		info, err := os.Lstat(path)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			return path, false, nil
+		case err != nil:
+			return "", false, fault.Invalidf(op, "%q cannot be written: %w", given, err)
+		case info.IsDir():
+			return "", false, fault.Invalidf(op, "%q is a folder; name a file in it", given)
+		case info.Mode().IsRegular():
+			return path, false, nil
+		case info.Mode()&os.ModeSymlink == 0 || strings.HasPrefix(folder, "/proc/"):
+			return path, true, nil
+		}
+		if path, err = os.Readlink(path); err != nil {
+			return "", false, fault.Invalidf(op, "%q cannot be written: %w", given, err)
+		}
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(folder, path)
+		}
+	}
+	return "", false, fault.Invalidf(op, "%q is a link that leads round in a circle; name a file", given)
+}
+
+// through writes behind what is there. The output of this process goes on where it
+// is: opened anew, a file would be written from its beginning.
+func through(path string, write func(io.Writer) error) error {
+	info, err := os.Stat(path)
+	for _, f := range []*os.File{os.Stdout, os.Stderr} {
+		if own, e := f.Stat(); err == nil && e == nil && os.SameFile(own, info) {
+			return write(f)
+		}
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return fault.Invalidf(op, "%q cannot be written: %w", path, err)
+	}
+	return errors.Join(write(f), f.Close())
+}
+
+func temporary(path string) (*os.File, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".kiln-*")
+	if err != nil {
+		return nil, fault.Invalidf(op, "%q cannot be written: %w", path, err)
+	}
+	return f, nil
+}
