@@ -33,11 +33,31 @@ func TestRefusesBadFlags(t *testing.T) {
 	}
 }
 
-// A whole run, small: every row in the table and as a JSON line, and a picture.
+// What a picture cannot be is refused before the work.
+func TestRefusesAPictureThatIsNoFile(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "bench.png")
+	for _, to := range []string{os.DevNull, t.TempDir()} {
+		if err := os.Symlink(to, link); err != nil {
+			t.Skip("no links here:", err)
+		}
+		if err := checkPlot(link); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("a link to %s: %v", to, err)
+		}
+		if err := os.Remove(link); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A whole run, small: every row in the table and as a JSON line, and a picture,
+// which is put where a link leads.
 func TestRun(t *testing.T) {
-	picture := filepath.Join(t.TempDir(), "bench.png")
+	picture, link := filepath.Join(t.TempDir(), "bench.png"), filepath.Join(t.TempDir(), "link.png")
+	if err := errors.Join(os.WriteFile(picture, nil, 0o600), os.Symlink(picture, link)); err != nil {
+		t.Skip("no links here:", err)
+	}
 	var out, table bytes.Buffer
-	err := run(t.Context(), []string{"--entries", "1024", "--goroutines", "1,2", "--rounds", "1", "--slot", "5ms", "--onednn", "", "--json", "--plot", picture}, &out, &table)
+	err := run(t.Context(), []string{"--entries", "1024", "--goroutines", "1,2", "--rounds", "1", "--slot", "5ms", "--onednn", "", "--json", "--plot", link}, &out, &table)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,11 +50,18 @@ func checkPlot(path string) error {
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
 		return fault.Invalidf(op, "the folder of %q is not there; make it first", path)
 	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return fault.Invalidf(op, "%q is no file; name a file or a new one", path)
+	}
 	return nil
 }
 
-// writePlot draws the hits. The file appears whole or not at all.
+// writePlot draws the hits. The file appears whole or not at all; where the path
+// is a link, it is the file that the link leads to.
 func writePlot(path string, m machine, figures []figure) error {
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		path = to
+	}
 	p := newPicture(m, figures)
 	width := 2*margin + nameWide + vg.Length(len(p.entries))*(panelWide+margin)
 	height := 2*margin + headHigh + footHigh + vg.Length(len(p.rows))*rowHeight
