@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -129,10 +131,16 @@ func (w *warmer) usable(ctx context.Context) error {
 	return store.Close(context.WithoutCancel(ctx))
 }
 
+// progressFile is beside the manifest, one for each store.
+func (w *warmer) progressFile() string {
+	store := sha256.Sum256([]byte(w.store))
+	return fmt.Sprintf("%s.progress-%x", w.file, store[:8])
+}
+
 // left leaves out the items that an interrupted run has done, by the progress
 // that it kept. A line that was cut goes, or the next one would be lost with it.
 func (w *warmer) left(items []manifest.Item) (left []manifest.Item, err error) {
-	w.progress, err = os.OpenFile(w.file+".progress", os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	w.progress, err = os.OpenFile(w.progressFile(), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("--manifest: its progress is kept beside it: %w", err)
 	}
@@ -187,7 +195,7 @@ func (w *warmer) drive(ctx context.Context, items []manifest.Item) error {
 		return err
 	}
 	if len(items)+w.unstored == 0 { // nothing to resume
-		if err := os.Remove(w.progress.Name()); err != nil {
+		if err := os.Remove(w.progress.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) { // another warmed the same store
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -61,6 +62,16 @@ func bad(items []manifest.Item, backend string, place int) []manifest.Item {
 	return append(items, manifest.Item{Backend: backend, Op: at.Op, Descriptor: "bad", Cost: at.Cost, Uses: at.Uses})
 }
 
+// progress lists the files of progress beside a manifest.
+func progress(t *testing.T, path string) []string {
+	t.Helper()
+	kept, err := filepath.Glob(path + "?*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kept
+}
+
 func written(t *testing.T, items []manifest.Item) (path string) {
 	t.Helper()
 	var b bytes.Buffer
@@ -113,8 +124,8 @@ func TestWarm(t *testing.T) {
 			t.Errorf("exit %d, %q", code, errs)
 		}
 		counts(t, "warm", tally(t, out), want)
-		if _, err := os.Stat(path + ".progress"); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("progress of what is done: %v", err)
+		if kept := progress(t, path); kept != nil {
+			t.Errorf("progress of what is done: %v", kept)
 		}
 	}
 	again := filepath.Join(t.TempDir(), "again")
@@ -127,7 +138,7 @@ func TestWarm(t *testing.T) {
 }
 
 // What the budget does not reach is skipped, and left to the next time; an
-// interrupted run goes on where it was. Progress counts for its store alone.
+// interrupted run goes on where it was.
 func TestWarmResumes(t *testing.T) {
 	items := recordedItems(t)
 	n := len(items)
@@ -177,17 +188,40 @@ func TestWarmResumes(t *testing.T) {
 	if p := replayed(t, append(slices.Clone(tiny), "--requests", "6", "--passes", "1", "--store", dir)...).Passes[0]; p.Compiles != 0 {
 		t.Errorf("%d compiles of a run on the warm store", p.Compiles)
 	}
+}
 
-	kept, err := json.Marshal(warmed{Backend: items[0].Backend, Op: items[0].Op, Descriptor: items[0].Descriptor, Result: warmBuilt, Store: dir})
-	if err != nil {
-		t.Fatal(err)
+// Runs on one manifest for different stores leave each other's progress alone;
+// those for one store may end in any order.
+func TestWarmKeepsProgressOfEachStore(t *testing.T) {
+	path := written(t, []manifest.Item{{Backend: "cpu", Op: "gelu rows=1 width=1"}, {Backend: "absent", Op: "x"}})
+	warm := func(store string) *warmer {
+		w := &warmer{call: newCall(command{name: "warm"}, nil, strings.NewReader(""), io.Discard, io.Discard), file: path, store: store}
+		items, err := w.items()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if items, err = w.left(items); err != nil || len(items) != 2 {
+			t.Errorf("left to do: %v, %v", items, err)
+		}
+		return w
 	}
-	if err := os.WriteFile(path+".progress", kept, 0o600); err != nil {
-		t.Fatal(err)
+	one, other := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "other")
+	first, second := warm(one), warm(one)
+	third := warm(other)
+	if len(progress(t, path)) != 2 {
+		t.Errorf("progress of two stores: %v", progress(t, path))
 	}
-	args[4] = filepath.Join(t.TempDir(), "other")
-	_, out, _ = invoke(args...)
-	counts(t, "another store", tally(t, out), map[string]int{warmBuilt: n, warmCrashed: 1})
+	for _, w := range []*warmer{first, second} {
+		if err := w.drive(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+		if kept := progress(t, path); len(kept) != 1 || kept[0] != third.progress.Name() {
+			t.Errorf("kept: %v", kept)
+		}
+	}
+	if err := third.drive(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
 }
 
 // late is a context whose time is up as soon as it has been asked.
@@ -206,14 +240,14 @@ func (l *late) Err() error {
 
 // A budget that is used up just before a child starts skips, too.
 func TestWarmSkipsBeforeAChildStarts(t *testing.T) {
-	progress, err := os.Create(filepath.Join(t.TempDir(), "progress"))
+	kept, err := os.Create(filepath.Join(t.TempDir(), "progress"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	var out, errs bytes.Buffer
-	w := &warmer{call: newCall(command{name: "warm"}, nil, strings.NewReader(""), &out, &errs), store: t.TempDir(), progress: progress}
+	w := &warmer{call: newCall(command{name: "warm"}, nil, strings.NewReader(""), &out, &errs), store: t.TempDir(), progress: kept}
 	w.json = true
 	if err := w.drive(&late{Context: ctx}, []manifest.Item{{Backend: "cpu", Op: "x"}}); err != nil {
 		t.Error(err)
@@ -229,10 +263,10 @@ func TestWarmSaysWhatIsNotStored(t *testing.T) {
 	n := len(items)
 	path := written(t, bad(items, "fragile", n/2))
 	cut := `{"backend":"cpu","op":"mat`
-	if err := os.WriteFile(path+".progress", []byte(cut), 0o600); err != nil {
+	dir := filepath.Join(t.TempDir(), "store")
+	if err := os.WriteFile((&warmer{file: path, store: dir}).progressFile(), []byte(cut), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(t.TempDir(), "store")
 	t.Chdir(filepath.Dir(file(t, "spoil", dir)))
 	args := []string{"warm", "--manifest", path, "--store", dir, "--json"}
 	code, out, errs := invoke(args...)
@@ -251,8 +285,8 @@ func TestWarmSaysWhatIsNotStored(t *testing.T) {
 	if stored := len(kernels(t, dir)); stored != n {
 		t.Errorf("%d of %d are stored", stored, n)
 	}
-	if _, err := os.Stat(path + ".progress"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("progress of what is done: %v", err)
+	if kept := progress(t, path); kept != nil {
+		t.Errorf("progress of what is done: %v", kept)
 	}
 }
 
@@ -283,8 +317,8 @@ func TestWarmRefuses(t *testing.T) {
 	for _, budget := range []string{"", "-1", "NaN", "Inf", "1s"} {
 		refused(t, []string{"warm", "--manifest", path, "--store", store, "--budget", budget}, "--budget", "number of seconds")
 	}
-	if left, err := filepath.Glob(path + "?*"); err != nil || left != nil {
-		t.Errorf("left behind: %v, %v", left, err)
+	if kept := progress(t, path); kept != nil {
+		t.Errorf("left behind: %v", kept)
 	}
 	if _, err := os.Stat(store); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a store was made: %v", err)
