@@ -37,7 +37,7 @@ type warmed struct {
 	Result     string  `json:"result"`
 	Seconds    float64 `json:"seconds"`
 	Error      string  `json:"error,omitempty"`
-	Store      string  `json:"store,omitempty"` // in the progress: another store has to be warmed anew
+	Store      string  `json:"store,omitempty"` // in the progress: what failed there may do in another
 }
 
 // unfinished is the line of an item that has no result yet.
@@ -94,7 +94,7 @@ func warmCommand(ctx context.Context, c *call) error {
 		return err
 	}
 	if items, err = w.left(items); err != nil {
-		return usageError{err}
+		return err
 	}
 	if budget > 0 {
 		var cancel context.CancelFunc
@@ -137,36 +137,56 @@ func (w *warmer) progressFile() string {
 	return fmt.Sprintf("%s.progress-%x", w.file, store[:8])
 }
 
-// left leaves out the items that an interrupted run has done, by the progress
-// that it kept. A line that was cut goes, or the next one would be lost with it.
+// left leaves out the items that have failed in a run that was interrupted, by the
+// progress that it kept, and prints them again. All others are asked for anew: the
+// store may have lost since what was built, and has the rest at hand.
 func (w *warmer) left(items []manifest.Item) (left []manifest.Item, err error) {
-	w.progress, err = os.OpenFile(w.progressFile(), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	failed, err := w.resume()
 	if err != nil {
-		return nil, fmt.Errorf("--manifest: its progress is kept beside it: %w", err)
-	}
-	text, err := io.ReadAll(w.progress)
-	if err != nil {
-		return nil, fmt.Errorf("--manifest: its progress: %w", err)
-	}
-	whole := bytes.LastIndexByte(text, '\n') + 1
-	if err := w.progress.Truncate(int64(whole)); err != nil {
-		return nil, fmt.Errorf("--manifest: its progress: %w", err)
-	}
-	done := make(map[warmed]bool)
-	for line := range bytes.Lines(text[:whole]) {
-		var was warmed
-		if json.Unmarshal(line, &was) == nil {
-			was.Result, was.Seconds, was.Error = "", 0, ""
-			done[was] = true
-		}
+		return nil, usageError{fmt.Errorf("--manifest: its progress is kept beside it: %w", err)}
 	}
 	for _, i := range items {
 		r := unfinished(i)
-		if r.Store = w.store; !done[r] {
+		r.Store = w.store
+		was, known := failed[r]
+		if !known {
 			left = append(left, i)
+			continue
+		}
+		w.failures++
+		if err := w.print(was); err != nil {
+			return nil, err
 		}
 	}
 	return left, nil
+}
+
+// resume opens the progress and gives the lines in it by their items. A line that
+// was cut goes, or the next one would be lost with it.
+func (w *warmer) resume() (map[warmed]warmed, error) {
+	var err error
+	if w.progress, err = os.OpenFile(w.progressFile(), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600); err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(w.progress)
+	if err != nil {
+		return nil, err
+	}
+	whole := bytes.LastIndexByte(text, '\n') + 1
+	if err := w.progress.Truncate(int64(whole)); err != nil {
+		return nil, err
+	}
+	lines := make(map[warmed]warmed)
+	for line := range bytes.Lines(text[:whole]) {
+		var was warmed
+		if json.Unmarshal(line, &was) == nil {
+			item := was
+			item.Result, item.Seconds, item.Error = "", 0, ""
+			was.Store = ""
+			lines[item] = was
+		}
+	}
+	return lines, nil
 }
 
 // drive runs children until every item has a result.
@@ -280,22 +300,21 @@ func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error
 	return n + 1, w.result(r)
 }
 
-// result keeps and prints what became of an item. What was not stored is not
-// done, so it has no place in the progress.
+// result prints what became of an item, and keeps it if it is not to be tried again
+// by a run that resumes this one. What was built and not stored is.
 func (w *warmer) result(r warmed) error {
 	switch r.Result {
 	case warmUnstored:
 		r.Result = warmFailed
 		w.failures++
 		w.unstored++
-		return w.print(r)
 	case warmFailed, warmCrashed:
 		w.failures++
-	}
-	kept := r
-	kept.Store = w.store
-	if err := json.NewEncoder(w.progress).Encode(kept); err != nil {
-		return err
+		kept := r
+		kept.Store = w.store
+		if err := json.NewEncoder(w.progress).Encode(kept); err != nil {
+			return err
+		}
 	}
 	return w.print(r)
 }

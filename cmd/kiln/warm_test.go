@@ -137,27 +137,53 @@ func TestWarm(t *testing.T) {
 	counts(t, "replay", tally(t, done(t, "warm", "--manifest", again, "--store", dir, "--json")), map[string]int{warmHit: n})
 }
 
-// What the budget does not reach is skipped, and left to the next time; an
-// interrupted run goes on where it was.
+// What the budget does not reach is skipped, and left to the next time. Behind a
+// run that was interrupted every item has its line again: what failed is not tried
+// again and not forgotten, and what the store has lost meanwhile is built again.
 func TestWarmResumes(t *testing.T) {
 	items := recordedItems(t)
 	n := len(items)
-	path := written(t, bad(items, "fragile", n/2))
-	dir := filepath.Join(t.TempDir(), "store")
-	args := []string{"warm", "--manifest", path, "--store", dir, "--json"}
-	out := done(t, append(args, "--budget", "0.001")...)
-	first := tally(t, out)
-	if first[warmSkipped] == 0 || first[warmSkipped]+first[warmBuilt] != n+1 {
-		t.Errorf("a budget of 1 ms: %v", first)
+	path := written(t, bad(bad(items, "fragile", n/2), "absent", n/3))
+	for _, lost := range []bool{false, true} {
+		dir := filepath.Join(t.TempDir(), "store")
+		args := []string{"warm", "--manifest", path, "--store", dir, "--json"}
+		_, out, _ := invoke(append(args, "--budget", "0.001")...)
+		first := tally(t, out)
+		if first[warmSkipped] == 0 || first[warmSkipped]+first[warmBuilt]+first[warmFailed] != n+2 {
+			t.Errorf("a budget of 1 ms: %v", first)
+		}
+		stored := interruptedWarm(t, n/2, args...)
+		if lost {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			stored = 0
+		}
+		code, rest, errs := invoke(args...)
+		got := tally(t, rest)
+		counts(t, "resumed", got, map[string]int{warmBuilt: n - got[warmHit], warmHit: got[warmHit], warmFailed: 1, warmCrashed: 1})
+		if code != exitFailed || !strings.Contains(errs, "2 items failed or crashed") || got[warmHit] < stored || got[warmHit] > stored && lost {
+			t.Errorf("resumed with %d of %d: exit %d, %v, %q", stored, n, code, got, errs)
+		}
+		if p := replayed(t, append(slices.Clone(tiny), "--requests", "6", "--passes", "1", "--store", dir)...).Passes[0]; p.Compiles != 0 {
+			t.Errorf("%d compiles of a run on the warm store", p.Compiles)
+		}
+		if kept := progress(t, path); kept != nil {
+			t.Errorf("progress of what is done: %v", kept)
+		}
 	}
+}
 
+// interruptedWarm interrupts a process that hangs in an item behind so many that
+// are stored, and gives their number.
+func interruptedWarm(t *testing.T, most int, args ...string) (stored int) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	hangs := file(t, "hang", "")
 	run := exec.CommandContext(t.Context(), self, args...)
-	run.Dir = filepath.Dir(hangs)
+	run.Dir = filepath.Dir(file(t, "hang", ""))
 	var errs bytes.Buffer
 	run.Stderr = &errs
 	lines, err := run.StdoutPipe()
@@ -167,27 +193,26 @@ func TestWarmResumes(t *testing.T) {
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
 	}
-	before := first[warmBuilt]
-	for d := json.NewDecoder(lines); before < n/2; before++ {
+	failed := 0
+	for d := json.NewDecoder(lines); stored < most; {
 		var w warmed
-		if err := d.Decode(&w); err != nil || w.Result != warmBuilt {
-			t.Fatalf("item %d: %+v, %v, %s", before, w, err, errs.String())
+		err := d.Decode(&w)
+		switch {
+		case err == nil && (w.Result == warmBuilt || w.Result == warmHit):
+			stored++
+		case err == nil && w.Result == warmFailed && failed == 0:
+			failed++
+		default:
+			t.Fatalf("behind %d items: %+v, %v, %s", stored, w, err, errs.String())
 		}
 	}
 	if err := run.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if _ = run.Wait(); run.ProcessState.ExitCode() != exitInterrupted || errs.String() != "kiln: warm: interrupted: run it again\n" {
-		t.Errorf("exit %d, %q", run.ProcessState.ExitCode(), errs.String())
+	if _ = run.Wait(); failed != 1 || run.ProcessState.ExitCode() != exitInterrupted || errs.String() != "kiln: warm: interrupted: run it again\n" {
+		t.Errorf("%d failed, exit %d, %q", failed, run.ProcessState.ExitCode(), errs.String())
 	}
-	code, rest, _ := invoke(args...)
-	got := tally(t, rest)
-	if code != exitFailed || got[warmCrashed] != 1 || got[warmBuilt]+got[warmHit] > n-before || got[warmBuilt]+got[warmHit] < n-before-2 {
-		t.Errorf("resumed behind %d of %d: exit %d, %v", before, n, code, got)
-	}
-	if p := replayed(t, append(slices.Clone(tiny), "--requests", "6", "--passes", "1", "--store", dir)...).Passes[0]; p.Compiles != 0 {
-		t.Errorf("%d compiles of a run on the warm store", p.Compiles)
-	}
+	return stored
 }
 
 // Runs on one manifest for different stores leave each other's progress alone;
@@ -256,8 +281,8 @@ func TestWarmSkipsBeforeAChildStarts(t *testing.T) {
 }
 
 // What a store does not take is failed, with the store's reason, and left to the
-// next time; what it took is not done again, though the progress began with a line
-// that was cut.
+// next time; what it took is not built again, and what failed is not tried again,
+// though the progress began with a line that was cut.
 func TestWarmSaysWhatIsNotStored(t *testing.T) {
 	items := recordedItems(t)
 	n := len(items)
@@ -281,7 +306,11 @@ func TestWarmSaysWhatIsNotStored(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "tmp")); err != nil {
 		t.Fatal(err)
 	}
-	counts(t, "the rest", tally(t, done(t, args...)), map[string]int{warmBuilt: unstored})
+	code, out, errs = invoke(args...) // the item that spoils it would do it again
+	if code != exitFailed || !strings.Contains(errs, "1 items failed") {
+		t.Errorf("the rest: exit %d, %s", code, errs)
+	}
+	counts(t, "the rest", tally(t, out), map[string]int{warmBuilt: unstored, warmHit: n - unstored, warmFailed: 1})
 	if stored := len(kernels(t, dir)); stored != n {
 		t.Errorf("%d of %d are stored", stored, n)
 	}
