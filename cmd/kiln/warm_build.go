@@ -18,9 +18,10 @@ import (
 	"github.com/kiln-cache/kiln/internal/manifest"
 )
 
-// open opens the store.
+// open opens the store. Of what is more than it holds, the dearest stays: it was
+// built first, which by age would be the first to go.
 func (w *warmer) open(ctx context.Context, library func(string) (ops.Library, error)) (*blobstore.Store, error) {
-	s, err := blobstore.Open(ctx, blobstore.Config{Dir: w.store, Capacity: w.capacity.MiB(), Identity: identities(library), Logger: w.logger()})
+	s, err := blobstore.Open(ctx, blobstore.Config{Dir: w.store, Capacity: w.capacity.MiB(), Policy: blobstore.Cost, Identity: identities(library), Logger: w.logger()})
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--store: %w", err)}
 	}

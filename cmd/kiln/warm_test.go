@@ -249,6 +249,22 @@ func TestWarmKeepsProgressOfEachStore(t *testing.T) {
 	}
 }
 
+// P7: what is dear stays in a store that is too small for the manifest, though it
+// was there first.
+func TestWarmKeepsTheDearest(t *testing.T) {
+	dir, key := t.TempDir(), file(t, "key", "dear")
+	done(t, "cache", "put", "--dir", dir, "--key-file", key, "--value-file", file(t, "value", strings.Repeat("v", 1<<20-8<<10)), "--cost", "1e9")
+	items := recordedItems(t)
+	out := done(t, "warm", "--manifest", written(t, items), "--store", dir, "--store-capacity", "1", "--json")
+	counts(t, "warm", tally(t, out), map[string]int{warmBuilt: len(items)})
+	if left := len(kernels(t, dir)); left > len(items) {
+		t.Fatalf("%d entries: nothing had to go", left)
+	}
+	if code, _, errs := invoke("cache", "get", "--dir", dir, "--key-file", key, "--out", filepath.Join(t.TempDir(), "out")); code != exitDone {
+		t.Errorf("the dearest: exit %d, %s", code, errs)
+	}
+}
+
 // late is a context whose time is up as soon as it has been asked.
 type late struct {
 	context.Context
