@@ -3,8 +3,9 @@
 // process can have them ready before the first request.
 //
 // A manifest is JSON lines. The first is {"kiln_manifest":1}; each other one an
-// Item, dearest first. Reading is strict: an unknown version, field or order of
-// magnitude is an *Error with its line. Functions are safe for concurrent use.
+// Item, dearest first, or blank. Reading is strict: an unknown version, field or
+// order of magnitude is an *Error with its line. Functions are safe for concurrent
+// use.
 package manifest
 
 import (
@@ -113,6 +114,9 @@ func Read(file string, r io.Reader) ([]Item, error) {
 			if err := strict(lines.Bytes(), &h); err != nil || h.Version != Version {
 				return nil, &Error{file, n, fmt.Errorf(`no manifest of version %d: want {"kiln_manifest":%d}`, Version, Version)}
 			}
+			continue
+		}
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
 		}
 		var i Item

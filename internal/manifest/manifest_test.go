@@ -21,6 +21,7 @@ func TestRoundTrip(t *testing.T) {
 	if err := manifest.Write(&b, slices.Clone(items)); err != nil {
 		t.Fatal(err)
 	}
+	b.WriteString("\n \r\n") // as editors leave behind
 	got, err := manifest.Read("m", &b)
 	if err != nil || !slices.Equal(got, []manifest.Item{items[1], items[0]}) {
 		t.Errorf("got %v, %v", got, err)
