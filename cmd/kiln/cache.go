@@ -111,7 +111,12 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 	case "verify":
 		c.toggle(&c.repair, "repair", "set bad entries aside")
 	case "prune":
-		c.call.capacity(&c.to, "to MiB", "what may stay in use", "")
+		c.define("to MiB", "what may stay in use", "", fmt.Sprintf("a whole number from 0 to %d", mostCapacity), func(text string) (ok bool) {
+			var n int64
+			c.to, _ = limit.Parse(text)
+			n, ok = c.to.Value()
+			return ok && n <= mostCapacity
+		})
 	}
 	switch v.name {
 	case "put":
@@ -194,6 +199,15 @@ func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
 		}
 		return own, nil
 	}
+	id, err := c.named(ctx, own)
+	if err != nil || id.Library != "" && id.Build != "" {
+		return id, err
+	}
+	return own, usagef("--identity %.200s: want a library and a build: nothing is stored or found without both", c.identity)
+}
+
+// named is the identity that a file or an entry names.
+func (c *cacheCall) named(ctx context.Context, own gpuexec.Identity) (gpuexec.Identity, error) {
 	text, err := os.ReadFile(c.identity)
 	if errors.Is(err, fs.ErrNotExist) && strings.Count(c.identity, "/") == 2 {
 		return c.producerOf(ctx, own)
@@ -215,12 +229,20 @@ func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
 }
 
 func (c *cacheCall) producerOf(ctx context.Context, own gpuexec.Identity) (gpuexec.Identity, error) {
+	none := usagef("--identity %.200s: no such file or entry: see kiln cache ls", c.identity)
+	if _, err := os.Stat(c.dir); errors.Is(err, fs.ErrNotExist) {
+		return own, none
+	}
 	s, err := blobstore.Open(ctx, blobstore.Config{Dir: c.dir, ReadOnly: true})
 	if err != nil {
-		return own, err
+		return own, usageError{fmt.Errorf("--dir: %w", err)}
 	}
 	info, err := s.Inspect(ctx, c.identity)
-	if err = errors.Join(err, s.Close(ctx)); err != nil {
+	err = errors.Join(err, s.Close(ctx))
+	switch {
+	case errors.Is(err, blobstore.ErrNotFound), errors.Is(err, blobstore.ErrInvalid):
+		return own, none
+	case err != nil:
 		return own, err
 	}
 	p := info.Producer

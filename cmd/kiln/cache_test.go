@@ -251,6 +251,10 @@ func TestCacheRefuses(t *testing.T) {
 		{"put --key-file " + key + " --value-file " + key + " --backend gpu", []string{"--backend", "want one of cpu"}},
 		{"put --key-file " + key + " --value-file " + key + " --identity " + key, []string{"--identity", "want an object"}},
 		{"put --key-file " + key + " --value-file " + key + " --identity " + twice, []string{"--identity", "more behind the object"}},
+		{"put --key-file " + key + " --value-file " + key + " --identity " + file(t, "no.json", "{}"), []string{"--identity", "want a library and a build"}},
+		{"put --key-file " + key + " --value-file " + key + " --identity " + file(t, "null.json", "null"), []string{"--identity", "want a library and a build"}},
+		{"put --key-file " + key + " --value-file " + key + " --identity " + file(t, "half.json", `{"library":"kiln"}`), []string{"--identity", "want a library and a build"}},
+		{"put --key-file " + key + " --value-file " + key + " --identity cpu/1/0", []string{"--identity cpu/1/0: no such file or entry: see kiln cache ls"}},
 		{"put --key-file " + key + " --value-file " + key + " --capacity 0", []string{"--capacity 0", "want a number of MiB above 0"}},
 		{"prune --to 0 --backend ../x", []string{"backend", "letters, digits"}},
 		{"import", []string{"want FILE"}},
@@ -260,12 +264,16 @@ func TestCacheRefuses(t *testing.T) {
 		{"merge", []string{"want DIR"}},
 		{"merge " + empty, []string{"want a directory"}},
 		{"prune", []string{"--to must be given"}},
-		{"prune --to unlimited", []string{"--to must be given"}},
+		{"prune --to unlimited", []string{`--to "unlimited": want a whole number from 0 to 2147483647` + "\n"}},
+		{"prune --to 2147483648", []string{`--to "2147483648": want a whole number from 0 to 2147483647` + "\n"}},
 		{"prune --to 1e3", []string{"--to", "whole number"}},
 		{"get --key-file " + key, []string{"--dir", "want a directory that is there"}},
 		{"ls extra", []string{"unexpected argument"}},
 	} {
 		refused(t, append([]string{"cache"}, append(strings.Fields(c.args), "--dir", dir)...), c.words...)
+	}
+	for _, entry := range []string{"cpu/1/0", "a/b/c"} { // no place of an entry at all
+		refused(t, []string{"cache", "get", "--key-file", key, "--dir", stocked(t), "--identity", entry}, "--identity "+entry+": no such file or entry: see kiln cache ls")
 	}
 	refused(t, []string{"cache", "stats"}, "--dir must be given")
 	refused(t, []string{"cache", "stats", "--dir", key}, "want a directory that is there")
