@@ -93,7 +93,7 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	if info, err := os.Stat(c.dir); !v.writes && (err != nil || !info.IsDir()) {
 		return usagef("--dir %.200q: want a directory that is there", c.dir)
 	}
-	if err := c.inputs(v); err != nil {
+	if err := c.inputs(ctx, v); err != nil {
 		return err
 	}
 	if c.store, err = c.open(ctx, v); err != nil {
@@ -208,7 +208,7 @@ func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
 
 // named is the identity that a file or an entry names.
 func (c *cacheCall) named(ctx context.Context, own gpuexec.Identity) (gpuexec.Identity, error) {
-	text, err := os.ReadFile(c.identity)
+	text, err := interruptible(ctx, func() ([]byte, error) { return os.ReadFile(c.identity) })
 	if errors.Is(err, fs.ErrNotExist) && strings.Count(c.identity, "/") == 2 {
 		return c.producerOf(ctx, own)
 	}

@@ -17,9 +17,9 @@ import (
 
 // inputs reads what a subcommand is given: a mistake there leaves no store
 // behind that was not there before.
-func (c *cacheCall) inputs(v cacheVerb) (err error) {
+func (c *cacheCall) inputs(ctx context.Context, v cacheVerb) (err error) {
 	if c.flags.Lookup("key-file") != nil {
-		key, err := c.input("key-file", c.keyFile)
+		key, err := c.input(ctx, "key-file", c.keyFile)
 		if err != nil {
 			return err
 		}
@@ -29,7 +29,7 @@ func (c *cacheCall) inputs(v cacheVerb) (err error) {
 	}
 	switch v.name {
 	case "put":
-		c.payload, err = c.input("value-file", c.valueFile)
+		c.payload, err = c.input(ctx, "value-file", c.valueFile)
 		return err
 	case "prune":
 		if _, counted := c.to.Value(); !counted {
@@ -69,11 +69,11 @@ func whole(file string) error {
 }
 
 // input reads the file that a flag names.
-func (c *cacheCall) input(name, file string) ([]byte, error) {
+func (c *cacheCall) input(ctx context.Context, name, file string) ([]byte, error) {
 	if file == "" {
 		return nil, usagef("--%s must be given: see kiln %s --help", name, c.name)
 	}
-	text, err := os.ReadFile(file)
+	text, err := interruptible(ctx, func() ([]byte, error) { return os.ReadFile(file) })
 	if err != nil {
 		return nil, usagef("--%s: %w", name, err)
 	}
@@ -254,12 +254,16 @@ func (c *cacheCall) export(ctx context.Context) error {
 }
 
 func (c *cacheCall) take(ctx context.Context) error {
-	f, err := os.Open(c.rest[0])
+	f, err := interruptible(ctx, func() (*os.File, error) { return os.Open(c.rest[0]) })
 	if err != nil {
 		return usageError{err}
 	}
 	defer f.Close()
+	defer context.AfterFunc(ctx, func() { f.Close() })() // ends a read that waits
 	t, err := c.store.Import(ctx, f)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if err != nil {
 		return err
 	}

@@ -95,6 +95,28 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return c.finish(err)
 }
 
+// interruptible does what may wait for another process for ever, such as opening or
+// reading a pipe, until the context ends. What it reads into is its own: nobody
+// waits for it then.
+func interruptible[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := read()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
+
 // output keeps the first error of writing, so that none goes unnoticed.
 type output struct {
 	to  io.Writer

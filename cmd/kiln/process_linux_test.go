@@ -154,6 +154,54 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// A command that waits for a pipe, to be opened or to say something, is
+// interrupted by the first signal.
+func TestInterruptedAtAPipe(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, key := stocked(t, "a"), file(t, "key", "a")
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Skip("no pipes here:", err)
+	}
+	for _, args := range [][]string{
+		{"cache", "get", "--dir", dir, "--key-file", pipe}, {"cache", "put", "--dir", dir, "--key-file", key, "--value-file", pipe},
+		{"cache", "get", "--dir", dir, "--key-file", key, "--identity", pipe}, {"cache", "import", pipe, "--dir", dir},
+		{"warm", "--manifest", pipe, "--store", dir}, {"run", "--trace", pipe}, {"run", "--model", pipe},
+		{"shapes", "advise", "--trace", pipe}, {"shapes", "simulate", "--key", "exact", "--trace", pipe},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		cmd := exec.CommandContext(ctx, self, args...)
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var w *os.File
+		for w == nil && ctx.Err() == nil { // until it has come to the pipe
+			if w, err = os.OpenFile(pipe, os.O_WRONLY|unix.O_NONBLOCK, 0); err != nil {
+				pause := time.NewTimer(5 * time.Millisecond)
+				<-pause.C
+			}
+		}
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		err := cmd.Wait()
+		name, _, _ := strings.Cut(strings.Join(args, " "), " --")
+		name, _, _ = strings.Cut(name, " "+pipe)
+		if code := cmd.ProcessState.ExitCode(); code != exitInterrupted || out.Len() > 0 || errs.String() != "kiln: "+name+": interrupted: run it again\n" {
+			t.Errorf("kiln %s: %v, stdout %q, stderr %q", strings.Join(args, " "), err, out.String(), errs.String())
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+	}
+}
+
 // On a terminal a run shows how far it is, and wipes that off in the end. A
 // report comes on stdout only. On anything else stderr stays empty, which
 // every other test here sees.

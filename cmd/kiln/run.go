@@ -118,7 +118,7 @@ func runCommand(ctx context.Context, c *call) error {
 		return err
 	}
 	c.strays()
-	j, err := f.check(c.settings)
+	j, err := interruptible(ctx, func() (*job, error) { return f.check(c.settings) })
 	if err != nil {
 		return usageError{err}
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kiln-cache/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
@@ -73,7 +74,7 @@ func shapesSimulate(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	streams, err := streams(file, keys)
+	streams, err := interruptible(ctx, func() ([]stream, error) { return streams(file, keys) })
 	if err != nil {
 		return err
 	}
@@ -188,7 +189,7 @@ type policyRow struct {
 	HitRatio float64 `json:"hit_ratio"`
 }
 
-func shapesAdvise(_ context.Context, c *call) error {
+func shapesAdvise(ctx context.Context, c *call) error {
 	file, compile, running, capacity := "", 1.0, 0.01, sessioncache.DefaultGroups
 	c.text(&file, "trace FILE", "CSV, also gzipped, with a column len", "the file of a trace", nil)
 	c.seconds(&compile, "compile-seconds C", "what a shape costs to compile")
@@ -200,7 +201,7 @@ func shapesAdvise(_ context.Context, c *call) error {
 	if file == "" {
 		return usagef("--trace must be given: see kiln shapes advise --help")
 	}
-	requests, err := requests(file)
+	requests, err := interruptible(ctx, func() ([]trace.Request, error) { return requests(file) })
 	if err != nil {
 		return usageError{fmt.Errorf("--trace: %w", err)}
 	}

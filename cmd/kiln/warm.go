@@ -86,7 +86,7 @@ func warmCommand(ctx context.Context, c *call) error {
 	}
 	w.strays() // said by the parent alone
 	w.refusals()
-	items, err := w.items()
+	items, err := interruptible(ctx, w.items)
 	if err != nil {
 		return usageError{err}
 	}
