@@ -299,6 +299,16 @@ func TestCachePrune(t *testing.T) {
 	if s := object(t, exitDone, "cache", "prune", "--to", "1", "--dir", dir); s["entries"] != 2.0 {
 		t.Errorf("to 1 MiB: %v", s)
 	}
+	// The default capacity is no bound of what stays, another that is given is.
+	large := file(t, "large", strings.Repeat("x", 1<<20))
+	object(t, exitDone, "cache", "put", "--dir", dir, "--key-file", file(t, "key", "c"), "--value-file", large)
+	t.Setenv("KILN_STORE_CAPACITY", "1")
+	if s := object(t, exitDone, "cache", "prune", "--to", "2", "--dir", dir); s["entries"] != 3.0 {
+		t.Errorf("to 2 MiB: %v", s)
+	}
+	if s := object(t, exitDone, "cache", "prune", "--to", "2", "--dir", dir, "--capacity", "1"); s["bytes"].(float64) > 1<<20 {
+		t.Errorf("to 2 MiB in a directory of 1: %v", s)
+	}
 	if s := object(t, exitDone, "cache", "prune", "--to", "0", "--dir", dir); s["entries"] != 0.0 || s["bytes"] != 0.0 {
 		t.Errorf("to nothing: %v", s)
 	}

@@ -154,6 +154,30 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// An archive may come through a pipe, which is read once.
+func TestImportFromAPipe(t *testing.T) {
+	archive, pipe := filepath.Join(t.TempDir(), "archive"), filepath.Join(t.TempDir(), "pipe")
+	done(t, "cache", "export", archive, "--dir", stocked(t, "a", "b"))
+	text, err := os.ReadFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Skip("no pipes here:", err)
+	}
+	for cut, want := range map[int]int{0: exitDone, 1: exitUsage} {
+		written := make(chan error)
+		go func() { written <- os.WriteFile(pipe, text[:len(text)-cut], 0) }()
+		code, out, errs := invoke("cache", "import", pipe, "--dir", filepath.Join(t.TempDir(), "store"), "--json")
+		if code != want || (code == exitDone) != (out == "{\"rejected\":{},\"taken\":2}\n") || (code == exitDone) != (errs == "") {
+			t.Errorf("without its last %d bytes: exit %d, %q, %q", cut, code, out, errs)
+		}
+		if err := <-written; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A command that waits for a pipe, to be opened or to say something, is
 // interrupted by the first signal.
 func TestInterruptedAtAPipe(t *testing.T) {

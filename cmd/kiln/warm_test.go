@@ -21,7 +21,8 @@ import (
 )
 
 // fragile is a backend that kills its process, or, beside a file called hang,
-// never comes back, or, beside one called spoil, breaks the store that it names.
+// never comes back, or, beside one called spoil, breaks the store that it names,
+// or, beside one called interrupt, ends as if interrupted and fails from then on.
 // Only children of the tests have it.
 type fragile struct{ *cpu.Backend }
 
@@ -34,6 +35,12 @@ func (fragile) Source(ops.Op) (gpuexec.Source, error) {
 	if dir, err := os.ReadFile("spoil"); err == nil {
 		staging := filepath.Join(string(dir), "tmp")
 		return gpuexec.Source{}, errors.Join(errors.New("spoilt"), os.RemoveAll(staging), os.WriteFile(staging, nil, 0o600))
+	}
+	if os.Rename("interrupt", "interrupted") == nil {
+		os.Exit(exitInterrupted)
+	}
+	if _, err := os.Stat("interrupted"); err == nil {
+		return gpuexec.Source{}, errors.New("asked again")
 	}
 	os.Exit(134)
 	panic("not reached")
@@ -246,6 +253,19 @@ func TestWarmKeepsProgressOfEachStore(t *testing.T) {
 	}
 	if err := third.drive(t.Context(), nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// A building process that is interrupted, and not its parent, has not crashed: the
+// item that it was in is tried again.
+func TestWarmGoesOnBehindAnInterruptedChild(t *testing.T) {
+	items := recordedItems(t)[:2]
+	path := written(t, bad(items, "fragile", 0))
+	t.Chdir(filepath.Dir(file(t, "interrupt", "")))
+	code, out, errs := invoke("warm", "--manifest", path, "--store", filepath.Join(t.TempDir(), "store"), "--json")
+	counts(t, "warm", tally(t, out), map[string]int{warmBuilt: 2, warmFailed: 1})
+	if code != exitFailed || !strings.Contains(out, "asked again") {
+		t.Errorf("exit %d, %s, %s", code, out, errs)
 	}
 }
 
