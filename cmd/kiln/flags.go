@@ -41,7 +41,8 @@ func (v *value) Set(text string) error {
 }
 
 // define adds a flag of a form such as "trace FILE". shown is its default, empty
-// for none.
+// for none. A flag that says nothing about itself is not for people: --help leaves
+// it out.
 func (c *call) define(form, about, shown, want string, read func(string) bool) *value {
 	name, holder, _ := strings.Cut(form, " ")
 	v := &value{c: c, name: name, holder: holder, shown: shown, want: want, read: read}
@@ -207,6 +208,9 @@ func (c *call) parse(most int) error {
 func (c *call) usage() {
 	fmt.Fprintf(c.stdout, "usage: kiln %s %s\n%s\n\n", c.name, c.use, c.about)
 	c.flags.VisitAll(func(f *flag.Flag) {
+		if f.Usage == "" {
+			return
+		}
 		form, about := f.Name, f.Usage
 		if v, ok := f.Value.(*value); ok && v.holder != "" {
 			form += " " + v.holder

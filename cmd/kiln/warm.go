@@ -64,7 +64,7 @@ func warmCommand(ctx context.Context, c *call) error {
 	c.text(&w.store, "store DIR", "where the kernels are kept (default KILN_STORE_DIR)", "a directory's name", nil)
 	c.capacity(&w.capacity, "store-capacity MiB", "for the store, a number or unlimited (default 1024)", "")
 	c.seconds(&budget, "budget SECONDS", "wall time to spend; 0 is no bound")
-	c.toggle(&w.child, "child", "be the process that builds: items on standard input")
+	c.toggle(&w.child, "child", "") // the process that builds: items on standard input
 	if err := c.parse(0); err != nil {
 		return err
 	}
