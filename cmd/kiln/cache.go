@@ -48,6 +48,7 @@ type cacheCall struct {
 	payload []byte
 	backend string
 	only    *value // the flag that gave the backend, if any did
+	ordered *value // the one that gave the policy, where there is one
 
 	dir, keyFile, valueFile, out, identity, policy string
 	cost                                           float64
@@ -77,7 +78,6 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	c.backend, c.policy = cpu.Name, string(blobstore.FIFO)
 	c.text(&c.dir, "dir DIR", "the store's directory", "a directory's name", nil)
 	c.only = c.text(&c.backend, "backend NAME", "the folder of a device's entries", "a backend's name", nil)
-	c.text(&c.identity, "identity FILE|ENTRY", "who asks or writes: a JSON file, or an entry's producer (default this binary)", "a file or an entry", nil)
 	c.verbFlags(v)
 	if err := c.parse(v.most); err != nil {
 		return err
@@ -89,6 +89,8 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 		return usagef("--dir must be given: see kiln %s --help", c.name)
 	case len(c.rest) < v.least:
 		return usagef("want %s: see kiln %s --help", v.use, c.name)
+	case v.name == "verify" && !c.repair && (c.capacity.Given() || c.ordered.given):
+		return usagef("--capacity and --policy are for --repair: without it nothing is written")
 	}
 	if info, err := os.Stat(c.dir); !v.writes && (err != nil || !info.IsDir()) {
 		return usagef("--dir %.200q: want a directory that is there", c.dir)
@@ -108,6 +110,7 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 	switch v.name {
 	case "put", "get", "explain":
 		c.text(&c.keyFile, "key-file F", "file that holds the key's bytes", "a file", nil)
+		c.text(&c.identity, "identity FILE|ENTRY", "who asks or writes: a JSON file, or an entry's producer (default this binary)", "a file or an entry", nil)
 	case "verify":
 		c.toggle(&c.repair, "repair", "set bad entries aside")
 	case "prune":
@@ -127,7 +130,7 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 	}
 	if v.writes || v.name == "verify" {
 		c.call.capacity(&c.capacity, "capacity MiB", "of the directory, a number or unlimited (default KILN_STORE_CAPACITY, else 1024)", "")
-		c.oneOf(&c.policy, "policy P", "which entries go when it is full: fifo, lru or cost",
+		c.ordered = c.oneOf(&c.policy, "policy P", "which entries go when it is full: fifo, lru or cost",
 			string(blobstore.FIFO), string(blobstore.LRU), string(blobstore.Cost))
 	}
 }

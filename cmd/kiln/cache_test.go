@@ -116,8 +116,10 @@ func TestCachePutAndGet(t *testing.T) {
 	if got := object(t, exitDone, "cache", "inspect", first.Entry, "--dir", dir); got["key"] != "a" && got["key"] != "b" || got["compile_seconds"] != 1.5 {
 		t.Errorf("inspect: %v", got)
 	}
-	if code, out, _ := invoke("cache", "inspect", "cpu/1/0", "--dir", dir); code != exitNotFound || out != "" {
-		t.Errorf("inspect of nothing: exit %d, %q", code, out)
+	none := []string{"cache", "inspect", "cpu/1/0", "--dir", dir}
+	same(t, object(t, exitNotFound, none...), "[entry:cpu/1/0 reason:absent]")
+	if code, out, errs := invoke(none...); code != exitNotFound || out != "" || !strings.Contains(errs, "no such entry: see kiln cache ls") {
+		t.Errorf("inspect of nothing: exit %d, %q, %q", code, out, errs)
 	}
 }
 
@@ -180,7 +182,7 @@ func TestCacheVerify(t *testing.T) {
 	flip(t, kernels(t, dir)[0], 1)
 	for _, args := range [][]string{{"cache", "verify", "--dir", dir}, {"cache", "verify", "--dir", dir, "--repair"}} {
 		bad := object(t, exitFinding, args...)["bad"].([]any)
-		if len(bad) != 1 || bad[0].(map[string]any)["reason"] != "checksum" {
+		if len(bad) != 1 || bad[0].(map[string]any)["reason"] != "checksum" || bad[0].(map[string]any)["created"] != 0.0 {
 			t.Errorf("%v: %v", args, bad)
 		}
 	}
@@ -245,6 +247,7 @@ func TestCacheRefuses(t *testing.T) {
 		{"put --key-file " + empty + " --value-file " + key, []string{"--key-file", "the key is empty"}},
 		{"put --key-file " + folder + " --value-file " + key, []string{"--key-file: ", "is a directory"}},
 		{"put --key-file " + key + " --value-file " + folder + "/none", []string{"--value-file: ", "no such file"}},
+		{"put --value-file " + key + " --key-file " + file(t, "long", strings.Repeat("k", 1<<20+1)), []string{"--key-file", "a key is at most 1048576 bytes"}},
 		{"put --key-file " + key + " --value-file " + key + " --cost NaN", []string{"--cost", "number of seconds"}},
 		{"put --key-file " + key + " --value-file " + key + " --capacity -1", []string{"--capacity", "whole number"}},
 		{"put --key-file " + key + " --value-file " + key + " --policy duel", []string{"--policy", "fifo, lru or cost"}},
@@ -274,6 +277,12 @@ func TestCacheRefuses(t *testing.T) {
 	}
 	for _, entry := range []string{"cpu/1/0", "a/b/c"} { // no place of an entry at all
 		refused(t, []string{"cache", "get", "--key-file", key, "--dir", stocked(t), "--identity", entry}, "--identity "+entry+": no such file or entry: see kiln cache ls")
+	}
+	for _, flags := range []string{"--capacity 1", "--policy fifo"} {
+		refused(t, append([]string{"cache", "verify", "--dir", stocked(t)}, strings.Fields(flags)...), "--capacity and --policy are for --repair")
+	}
+	for _, verb := range []string{"ls", "stats", "verify", "prune", "export", "import", "merge", "inspect"} {
+		refused(t, []string{"cache", verb, "--dir", dir, "--identity", key}, "no such flag: --identity")
 	}
 	refused(t, []string{"cache", "stats"}, "--dir must be given")
 	refused(t, []string{"cache", "stats", "--dir", key}, "want a directory that is there")
@@ -306,7 +315,8 @@ func TestCachePrune(t *testing.T) {
 	if s := object(t, exitDone, "cache", "prune", "--to", "2", "--dir", dir); s["entries"] != 3.0 {
 		t.Errorf("to 2 MiB: %v", s)
 	}
-	if s := object(t, exitDone, "cache", "prune", "--to", "2", "--dir", dir, "--capacity", "1"); s["bytes"].(float64) > 1<<20 {
+	t.Setenv("KILN_STORE_CAPACITY", "7")
+	if s := object(t, exitDone, "cache", "prune", "--to", "2", "--dir", dir, "--capacity", "1"); s["bytes"].(float64) > 1<<20 || s["capacity_bytes"] != float64(1<<20) {
 		t.Errorf("to 2 MiB in a directory of 1: %v", s)
 	}
 	if s := object(t, exitDone, "cache", "prune", "--to", "0", "--dir", dir); s["entries"] != 0.0 || s["bytes"] != 0.0 {

@@ -13,23 +13,27 @@ import (
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 // inputs reads what a subcommand is given: a mistake there leaves no store
 // behind that was not there before.
 func (c *cacheCall) inputs(ctx context.Context, v cacheVerb) (err error) {
 	if c.flags.Lookup("key-file") != nil {
-		key, err := c.input(ctx, "key-file", c.keyFile)
+		key, err := c.input(ctx, "key-file", c.keyFile, keyBytes)
 		if err != nil {
 			return err
 		}
-		if c.key = string(key); c.key == "" {
+		switch c.key = string(key); {
+		case c.key == "":
 			return usagef("--key-file %s: the key is empty", c.keyFile)
+		case len(key) > mostKey:
+			return usagef("--key-file %s: a key is at most %d bytes", c.keyFile, mostKey)
 		}
 	}
 	switch v.name {
 	case "put":
-		c.payload, err = c.input(ctx, "value-file", c.valueFile)
+		c.payload, err = c.input(ctx, "value-file", c.valueFile, os.ReadFile)
 		return err
 	case "prune":
 		if _, counted := c.to.Value(); !counted {
@@ -69,15 +73,29 @@ func whole(file string) error {
 }
 
 // input reads the file that a flag names.
-func (c *cacheCall) input(ctx context.Context, name, file string) ([]byte, error) {
+func (c *cacheCall) input(ctx context.Context, name, file string, read func(string) ([]byte, error)) ([]byte, error) {
 	if file == "" {
 		return nil, usagef("--%s must be given: see kiln %s --help", name, c.name)
 	}
-	text, err := interruptible(ctx, func() ([]byte, error) { return os.ReadFile(file) })
+	text, err := interruptible(ctx, func() ([]byte, error) { return read(file) })
 	if err != nil {
 		return nil, usagef("--%s: %w", name, err)
 	}
 	return text, nil
+}
+
+// mostKey is the store's own bound.
+const mostKey = 1 << 20
+
+// keyBytes reads no more of a file than shows that it is too long for a key: it
+// may have no end.
+func keyBytes(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, mostKey+1))
 }
 
 func (c *cacheCall) put(ctx context.Context) error {
@@ -131,7 +149,7 @@ type cacheRow struct {
 	Bucket   string       `json:"bucket"`
 	Slot     string       `json:"slot"`
 	Bytes    int64        `json:"bytes"`
-	Created  float64      `json:"created"` // seconds since 1970
+	Created  float64      `json:"created"` // seconds since 1970; 0 where the entry cannot be read
 	Compile  float64      `json:"compile_seconds"`
 	Uses     int64        `json:"uses"`
 	Producer identityFile `json:"producer"`
@@ -144,8 +162,12 @@ type cacheRow struct {
 
 func rowOf(i blobstore.Info) cacheRow {
 	p := i.Producer
+	created := 0.0
+	if !i.Created.IsZero() {
+		created = float64(i.Created.UnixMilli()) / 1000
+	}
 	return cacheRow{Entry: i.Entry(), Backend: i.Backend, Bucket: i.Bucket, Slot: i.Slot, Bytes: i.Bytes,
-		Created: float64(i.Created.UnixMilli()) / 1000, Compile: i.Cost.Seconds(), Uses: i.Uses,
+		Created: created, Compile: i.Cost.Seconds(), Uses: i.Uses,
 		Producer: identityFile{p.Library, p.Build, p.Compiler, p.Driver, p.Device, p.ISA}, Requires: i.Requires, Signer: i.Signer,
 		Reason: string(i.Flaw.Reason), Field: i.Flaw.Field}
 }
@@ -164,6 +186,9 @@ func (c *cacheCall) inspect(ctx context.Context) error {
 	i, err := c.store.Inspect(ctx, c.rest[0])
 	if errors.Is(err, blobstore.ErrNotFound) {
 		c.code = exitNotFound
+		if c.json {
+			return json.NewEncoder(c.stdout).Encode(map[string]any{"entry": c.rest[0], "reason": fault.Absent})
+		}
 		_, err := fmt.Fprintf(c.stderr, "kiln: %s: %.200q: no such entry: see kiln cache ls\n", c.name, c.rest[0])
 		return err
 	}
@@ -185,7 +210,7 @@ func (c *cacheCall) stats(ctx context.Context) error {
 	if by == nil {
 		by = map[string]int64{}
 	}
-	return c.say(map[string]any{"entries": u.Entries, "bytes": u.Bytes, "capacity_bytes": c.settings.StoreCapacity.Value.MiB(), "quarantined": u.Quarantined, "by_backend": by},
+	return c.say(map[string]any{"entries": u.Entries, "bytes": u.Bytes, "capacity_bytes": c.capacity.Or(c.settings.StoreCapacity.Value).MiB(), "quarantined": u.Quarantined, "by_backend": by},
 		"%d entries, %d bytes, %d set aside", u.Entries, u.Bytes, u.Quarantined)
 }
 
