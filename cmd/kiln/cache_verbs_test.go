@@ -117,3 +117,17 @@ func TestCacheExplainsOperations(t *testing.T) {
 		}
 	}
 }
+
+// sum adds up a field of the objects that have it, one a line.
+func sum(t *testing.T, lines, field string) (of float64) {
+	t.Helper()
+	for d := json.NewDecoder(strings.NewReader(lines)); d.More(); {
+		var o map[string]any
+		if err := d.Decode(&o); err != nil {
+			t.Fatal(err)
+		}
+		n, _ := o[field].(float64)
+		of += n
+	}
+	return of
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -142,6 +143,13 @@ func TestWarm(t *testing.T) {
 	}
 	// What that run recorded is the same, though it built none of it.
 	counts(t, "replay", tally(t, done(t, "warm", "--manifest", again, "--store", dir, "--json")), map[string]int{warmHit: n})
+	recorded, err := os.ReadFile(again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, s := sum(t, string(recorded), "cost"), sum(t, done(t, "cache", "ls", "--dir", dir, "--json"), "compile_seconds"); math.Abs(r-s) > s/1000 {
+		t.Errorf("%g s recorded, in the store are %g", r, s) // S9
+	}
 }
 
 // What the budget does not reach is skipped, and left to the next time. Behind a
