@@ -158,8 +158,10 @@ func nameOf(backend, key string) string {
 // Enter must be called before a blob is given to a driver, and the function it
 // returns after the driver came back (SPEC P11). A Miss that is not zero means
 // that the blob must not be given to the driver: it killed a process before and
-// is set aside now (quarantined), or another process has been inside with it for
-// longer than the lease time (busy). For drivers that do not abort it does nothing.
+// is set aside (quarantined), or another process has been inside with it for
+// longer than the lease time (busy). One that has left the store since it was read
+// counts as set aside: its mark goes with it, so nobody can tell. For drivers that
+// do not abort it does nothing.
 func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func(), miss Miss, err error) {
 	nothing := func() {}
 	if err := s.begin("store: enter"); err != nil {
@@ -189,11 +191,26 @@ func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func()
 		}
 		return nothing, Miss{Reason: fault.Quarantined}, nil
 	}
-	return func() {
+	leave = func() {
 		if err := mark.Leave(); err != nil {
 			s.logOnce("mark", err)
 		}
-	}, Miss{}, nil
+	}
+	if !s.resides(b, name) {
+		leave()
+		s.stats.reason(fault.Quarantined)
+		return nothing, Miss{Reason: fault.Quarantined}, nil
+	}
+	return leave, Miss{}, nil
+}
+
+// resides reports whether an entry that was read is there still, wherever in its
+// bucket, and not hidden.
+func (s *Store) resides(b Blob, digest string) bool {
+	if b.layer > 0 {
+		return !s.isHidden(s.layer(b.layer), b.Place)
+	}
+	return s.main.carries(path.Dir(b.Place), digest)
 }
 
 // Refuse says that a driver did not take a blob: it is set aside (SPEC P11).

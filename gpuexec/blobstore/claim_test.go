@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 )
 
 // P8: a claim waits for its context only, and Close gives claims back.
@@ -48,4 +50,36 @@ func TestStagingGoes(t *testing.T) {
 	r.want("obtain", words(c.Token(), miss.Reason, err), "1 absent <nil>")
 	c.Release()
 	r.want("audit", s.audit(), "ok")
+}
+
+// P11: of two that read a blob before either entered, the one that finds the mark
+// of its death sets it aside, and the mark with it; the other does not enter either.
+func TestReadBeforeItWasSetAside(t *testing.T) {
+	for _, layer := range []string{"d", "base"} {
+		r := newRig(t)
+		aborts := func(c *blobstore.Config) { c.Aborts = func(string) bool { return true } }
+		base := r.open("base", mib)
+		based := func(c *blobstore.Config) { c.Bases = []string{r.path("base")} }
+		a := r.open("d", mib, aborts, based)
+		if layer == "d" {
+			r.want("put", a.put("k", "v"), "ok")
+		} else {
+			r.want("put", base.put("k", "v"), "ok")
+		}
+		blob, _, err := a.Get(background, backend, "k")
+		r.must(err)
+		leave, _, err := a.Enter(background, backend, blob)
+		r.must(err)
+		mark := r.path("d/mark/" + r.names("d/mark")[0])
+		text := r.read(mark)
+		leave()
+		r.write(mark, text) // as of a process that died inside: nobody has its lock
+		b := r.open("d", mib, aborts, based)
+		late, _, err := b.Get(background, backend, "k")
+		r.must(err)
+		for name, s := range map[string]*shop{"first": a, "second": b} {
+			_, miss, err := s.Enter(background, backend, late)
+			r.want(name+" of "+layer, words(miss.Reason, err), "quarantined <nil>")
+		}
+	}
 }
