@@ -23,6 +23,12 @@
 // again go first, constants last, with one line in the log. Both are off by
 // default and cost a hit nothing.
 //
+// # Restarts
+//
+// Config.Store, or KILN_STORE_DIR, names a directory in which artefacts that can be
+// had as blobs outlive the process, for any number of processes at once. A miss asks
+// it before anything is built; what is wrong with it is a miss with a Reason.
+//
 // # Ordering
 //
 // What a call has put in is seen by every call that begins after it returned.
