@@ -181,9 +181,10 @@ func TestCacheVerify(t *testing.T) {
 	same(t, object(t, exitDone, "cache", "verify", "--dir", dir), "[bad:[] repaired:false]")
 	flip(t, kernels(t, dir)[0], 1)
 	for _, args := range [][]string{{"cache", "verify", "--dir", dir}, {"cache", "verify", "--dir", dir, "--repair"}} {
-		bad := object(t, exitFinding, args...)["bad"].([]any)
-		if len(bad) != 1 || bad[0].(map[string]any)["reason"] != "checksum" || bad[0].(map[string]any)["created"] != 0.0 {
-			t.Errorf("%v: %v", args, bad)
+		found := object(t, exitFinding, args...)
+		bad := found["bad"].([]any)
+		if found["repaired"] != (len(args) == 5) || len(bad) != 1 || bad[0].(map[string]any)["reason"] != "checksum" || bad[0].(map[string]any)["created"] != 0.0 {
+			t.Errorf("%v: %v", args, found)
 		}
 	}
 	same(t, object(t, exitDone, "cache", "verify", "--dir", dir), "[bad:[] repaired:false]")

@@ -221,14 +221,19 @@ func (c *cacheCall) verify(ctx context.Context) error {
 	}
 	rows := []cacheRow{}
 	text := fmt.Sprintf("%d bad entries", len(bad))
+	repaired := c.repair
 	for _, i := range bad {
 		rows = append(rows, rowOf(i))
 		text += fmt.Sprintf("\n  %s: %s %s", i.Entry(), i.Flaw.Reason, i.Flaw.Field)
+		if c.repair && !i.SetAside {
+			repaired = false
+			text += ", which could not be set aside: see its permissions and those of quarantine/"
+		}
 	}
 	if len(bad) > 0 {
 		c.code = exitFinding
 	}
-	return c.say(map[string]any{"bad": rows, "repaired": c.repair}, "%s", text)
+	return c.say(map[string]any{"bad": rows, "repaired": repaired}, "%s", text)
 }
 
 func (c *cacheCall) prune(ctx context.Context) error {
