@@ -3,8 +3,9 @@ package pool
 import "slices"
 
 // Claim is room that others are making for one member. It ends with one call of
-// done, once there is enough or everybody asked has answered; then the member
-// calls Accept, once.
+// done, once everybody asked has answered; then the member calls Accept, once.
+// Ended as soon as there is enough, it would leave a giver that has given and not
+// answered yet, whom a next claim takes for one that has less to give.
 type Claim struct {
 	member *Member
 	done   func(*Claim)
@@ -42,10 +43,12 @@ func (m *Member) Claim(bytes int64, done func(*Claim)) *Claim {
 		c.bytes = bytes
 		m.claimed += bytes
 	}
-	ended := p.servedLocked()
+	over := c != nil && p.overLocked(c)
 	p.mu.Unlock()
 	send(gifts)
-	finish(ended)
+	if over {
+		done(c)
+	}
 	return c
 }
 
@@ -63,30 +66,20 @@ func (g Gift) Answered() {
 	p.mu.Lock()
 	g.from.asked -= g.Bytes
 	g.claim.awaited--
-	ended := p.servedLocked()
+	over := p.overLocked(g.claim)
 	p.mu.Unlock()
-	finish(ended)
+	if over {
+		g.claim.done(g.claim)
+	}
 }
 
-// servedLocked takes the claims out that have what they need or nobody to wait for.
-func (p *Pool) servedLocked() (ended []*Claim) {
-	if len(p.mu.claims) == 0 {
-		return nil
+// overLocked takes a claim out if nobody is left to wait for.
+func (p *Pool) overLocked(c *Claim) bool {
+	if c.awaited > 0 {
+		return false
 	}
-	p.mu.claims = slices.DeleteFunc(p.mu.claims, func(c *Claim) bool {
-		over := c.granted >= c.need || c.awaited == 0
-		if over {
-			ended = append(ended, c)
-		}
-		return over
-	})
-	return ended
-}
-
-func finish(ended []*Claim) {
-	for _, c := range ended {
-		c.done(c)
-	}
+	p.mu.claims = slices.DeleteFunc(p.mu.claims, func(o *Claim) bool { return o == c })
+	return true
 }
 
 // Bytes is how many the claim was made for.
@@ -109,8 +102,6 @@ func (c *Claim) Accept() (ok bool) {
 		m.floor = c.need
 	}
 	p.releaseLocked(0)
-	ended := p.servedLocked()
 	p.mu.Unlock()
-	finish(ended)
 	return ok
 }

@@ -97,9 +97,7 @@ func (m *Member) Leave() {
 	p.mu.members = slices.DeleteFunc(p.mu.members, func(o *Member) bool { return o == m })
 	p.releaseLocked(max(m.floor, m.used))
 	m.floor, m.used = 0, 0
-	ended := p.servedLocked()
 	p.mu.Unlock()
-	finish(ended)
 }
 
 // Fits reports whether so many bytes more could be reserved at this moment.
@@ -169,9 +167,7 @@ func (m *Member) Release(bytes int64) {
 	before := max(m.used, m.floor)
 	m.used -= bytes
 	p.releaseLocked(before - max(m.used, m.floor))
-	ended := p.servedLocked()
 	p.mu.Unlock()
-	finish(ended)
 }
 
 // releaseLocked takes so many bytes off what is drawn and lets the claims have

@@ -204,6 +204,29 @@ func TestClaimsAddUp(t *testing.T) {
 	}
 }
 
+// Who has released and not answered yet is not asked by a next claim for less than
+// it uses above its floor.
+func TestClaimEndsWithTheAnswer(t *testing.T) {
+	p := newPool(t, 100)
+	a, b := &tenant{name: "a", floor: 40}, &tenant{name: "b"}
+	a.join(t, p)
+	b.join(t, p)
+	if !a.reserve(100) || !b.claim(15) || len(a.gifts) != 1 {
+		t.Fatalf("a has all, and was asked for %v", a.gifts)
+	}
+	a.release(20)
+	if len(b.ended) != 0 {
+		t.Error("the claim ended before a answered")
+	}
+	a.gifts[0].Answered()
+	if len(b.ended) != 1 || !b.ended[0].Accept() {
+		t.Fatal("what a gave is not b's")
+	}
+	if !b.claim(10) || len(a.gifts) != 2 || a.gifts[1].Bytes != 5 {
+		t.Errorf("b has 15 and wants 10 of a's 40 above its floor: a was asked for %v", a.gifts[1:])
+	}
+}
+
 func TestFloors(t *testing.T) {
 	p := newPool(t, 100)
 	b := &tenant{name: "b", floor: 20}
