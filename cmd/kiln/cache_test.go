@@ -248,7 +248,7 @@ func TestCacheRefuses(t *testing.T) {
 		{"put --key-file " + empty + " --value-file " + key, []string{"--key-file", "the key is empty"}},
 		{"put --key-file " + folder + " --value-file " + key, []string{"--key-file: ", "is a directory"}},
 		{"put --key-file " + key + " --value-file " + folder + "/none", []string{"--value-file: ", "no such file"}},
-		{"put --value-file " + key + " --key-file " + file(t, "long", strings.Repeat("k", 1<<20+1)), []string{"--key-file", "a key is at most 1048576 bytes"}},
+		{"put --value-file " + key + " --key-file " + file(t, "long", strings.Repeat("k", 1<<20+1)), []string{"--key-file", "want at most 1048576 bytes"}},
 		{"put --key-file " + key + " --value-file " + key + " --cost NaN", []string{"--cost", "number of seconds"}},
 		{"put --key-file " + key + " --value-file " + key + " --capacity -1", []string{"--capacity", "whole number"}},
 		{"put --key-file " + key + " --value-file " + key + " --policy duel", []string{"--policy", "fifo, lru or cost"}},

@@ -20,20 +20,17 @@ import (
 // behind that was not there before.
 func (c *cacheCall) inputs(ctx context.Context, v cacheVerb) (err error) {
 	if c.flags.Lookup("key-file") != nil {
-		key, err := c.input(ctx, "key-file", c.keyFile, keyBytes)
+		key, err := c.input(ctx, "key-file", c.keyFile, mostKey)
 		if err != nil {
 			return err
 		}
-		switch c.key = string(key); {
-		case c.key == "":
+		if c.key = string(key); c.key == "" {
 			return usagef("--key-file %s: the key is empty", c.keyFile)
-		case len(key) > mostKey:
-			return usagef("--key-file %s: a key is at most %d bytes", c.keyFile, mostKey)
 		}
 	}
 	switch v.name {
 	case "put":
-		c.payload, err = c.input(ctx, "value-file", c.valueFile, os.ReadFile)
+		c.payload, err = c.input(ctx, "value-file", c.valueFile, blobstore.Largest)
 		return err
 	case "prune":
 		if _, counted := c.to.Value(); !counted {
@@ -72,14 +69,25 @@ func whole(file string) error {
 	return nil
 }
 
-// input reads the file that a flag names.
-func (c *cacheCall) input(ctx context.Context, name, file string, read func(string) ([]byte, error)) ([]byte, error) {
+// input reads the file that a flag names, no more of it than shows that it is too
+// large: it may have no end.
+func (c *cacheCall) input(ctx context.Context, name, file string, most int64) ([]byte, error) {
 	if file == "" {
 		return nil, usagef("--%s must be given: see kiln %s --help", name, c.name)
 	}
-	text, err := interruptible(ctx, func() ([]byte, error) { return read(file) })
-	if err != nil {
+	text, err := interruptible(ctx, func() ([]byte, error) {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return io.ReadAll(io.LimitReader(f, most+1))
+	})
+	switch {
+	case err != nil:
 		return nil, usagef("--%s: %w", name, err)
+	case int64(len(text)) > most:
+		return nil, usagef("--%s %s: want at most %d bytes", name, file, most)
 	}
 	return text, nil
 }
@@ -87,21 +95,10 @@ func (c *cacheCall) input(ctx context.Context, name, file string, read func(stri
 // mostKey is the store's own bound.
 const mostKey = 1 << 20
 
-// keyBytes reads no more of a file than shows that it is too long for a key: it
-// may have no end.
-func keyBytes(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, mostKey+1))
-}
-
 func (c *cacheCall) put(ctx context.Context) error {
 	switch err := c.store.Put(ctx, c.backend, c.key, c.payload, time.Duration(c.cost*float64(time.Second))); {
 	case errors.Is(err, blobstore.ErrTooLarge):
-		return fmt.Errorf("%w: raise --capacity", err)
+		return fmt.Errorf("%w: raise --capacity, unless that is all that an entry may have", err)
 	case err != nil:
 		return err
 	}
