@@ -54,7 +54,7 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 		return nil, ErrDeviceLost
 	}
 	var blob []byte
-	err := guarded(func() (err error) {
+	err := fault.Guarded(func() (err error) {
 		blob, err = b.program.Blob(ctx)
 		return err
 	})

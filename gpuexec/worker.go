@@ -35,18 +35,12 @@ func (w *worker) note(err error) error {
 	return err
 }
 
-// guarded calls a driver outside of a job. Its panic is an error.
-func guarded(fn func() error) (err error) {
-	fault.Guard(fn, func(failed error) { err = failed })
-	return err
-}
-
 // openGeneration opens the device and starts its workers.
 func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, error) {
 	g := &generation{n: n, over: make(chan struct{})}
 	var queues []Queue
 	var lost <-chan struct{}
-	err := guarded(func() error {
+	err := fault.Guarded(func() error {
 		device, err := e.cfg.Backend.Open(ctx, e.cfg.Index)
 		if err != nil {
 			return err
@@ -68,10 +62,10 @@ func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, e
 	})
 	if err != nil {
 		for _, q := range queues {
-			_ = guarded(q.Close)
+			_ = fault.Guarded(q.Close)
 		}
 		if g.device != nil {
-			err = errors.Join(err, guarded(g.device.Close))
+			err = errors.Join(err, fault.Guarded(g.device.Close))
 		}
 		return nil, err
 	}
@@ -98,7 +92,7 @@ func (g *generation) watch(e *Executor, lost <-chan struct{}) {
 
 func (g *generation) work(e *Executor, w *worker) {
 	defer g.users.Done()
-	defer guarded(w.queue.Close)
+	defer fault.Guarded(w.queue.Close)
 	for {
 		select {
 		case j := <-g.jobs:
@@ -137,7 +131,7 @@ func (g *generation) retire() error {
 		case j := <-g.jobs: // given out, but no worker took it any more
 			j.end()
 		default:
-			return guarded(g.device.Close)
+			return fault.Guarded(g.device.Close)
 		}
 	}
 }

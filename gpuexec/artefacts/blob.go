@@ -75,9 +75,9 @@ func (c *Cache) FromBlob(ctx context.Context, r Request, blob []byte) (*Lease, O
 
 // blobOf calls the artefact's own Blob, which is user code. n must be pinned.
 func blobOf(ctx context.Context, n *node) (blob []byte, err error) {
-	fault.Guard(func() (err error) {
+	err = fault.Guarded(func() (err error) {
 		blob, err = n.Value.blob(ctx)
 		return err
-	}, func(e error) { err = e })
+	})
 	return blob, err
 }

@@ -149,10 +149,10 @@ func (r *Request) storedKey() string {
 // load gives a blob to the driver. Its panic is a refusal like any other.
 func (c *Cache) load(m *making, blob []byte) (b Built, err error) {
 	c.counters.loads.Add(1)
-	fault.Guard(func() (err error) {
+	err = fault.Guarded(func() (err error) {
 		b, err = m.call.Load(m, blob)
 		return err
-	}, func(e error) { err = e })
+	})
 	return b, err
 }
 

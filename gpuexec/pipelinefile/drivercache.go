@@ -63,13 +63,13 @@ func (d *driverSide) open(ctx context.Context, cfg Config, retire func(string, f
 // calling runs a call of the driver: alone, where that is necessary.
 func (d *driverSide) calling(ctx context.Context, call func() error) error {
 	if d.serial == nil {
-		return guarded(call)
+		return fault.Guarded(call)
 	}
 	if err := d.serial.take(ctx); err != nil {
 		return err
 	}
 	defer d.serial.giveBack()
-	return guarded(call)
+	return fault.Guarded(call)
 }
 
 // make has the driver make a cache; the caller has its one pin.

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/lease"
 )
 
@@ -91,13 +90,6 @@ func (c *Cache) destroy(what string, release func()) {
 	if err := c.driver.calling(context.Background(), func() error { release(); return nil }); err != nil {
 		c.log.Error("pipelinefile: destroying panicked", "what", what, "error", err)
 	}
-}
-
-// guarded calls a driver on a caller's own goroutine and makes an error of its
-// panic.
-func guarded(call func() error) (err error) {
-	fault.Guard(call, func(e error) { err = e })
-	return err
 }
 
 var errNothing = errors.New("the driver returned nothing and no error")

@@ -122,6 +122,13 @@ func Guard(fn func() error, done func(error)) {
 	done(err)
 }
 
+// Guarded is Guard for who goes on with the error: that of fn, or its panic. After
+// a runtime.Goexit in fn it does not return.
+func Guarded(fn func() error) (err error) {
+	Guard(fn, func(e error) { err = e })
+	return err
+}
+
 // Call is Guard for a function that returns nothing: failed is called only if fn
 // did not return.
 func Call(fn func(), failed func(error)) {

@@ -38,6 +38,11 @@ func TestGuardAndCall(t *testing.T) {
 			fault.Guard(func() error { c.fn(); return nil }, func(err error) { guarded = append(guarded, err) })
 		})
 		run(func() { fault.Call(c.fn, func(err error) { failed = append(failed, err) }) })
+		run(func() {
+			if err := fault.Guarded(func() error { c.fn(); return nil }); !c.isErr(err) || c.what == "exits" {
+				t.Errorf("%s: Guarded gave %v", c.what, err)
+			}
+		})
 		if len(guarded) != 1 || !c.isErr(guarded[0]) {
 			t.Errorf("%s: Guard told %v", c.what, guarded)
 		}
