@@ -96,6 +96,24 @@ func TestGoexitInLentGoroutine(t *testing.T) {
 	}
 }
 
+// GoOn comes back as often as the goroutine is ended, and no more.
+func TestGoOn(t *testing.T) {
+	runs, ended := 0, make(chan struct{})
+	actors.GoOn(func() {
+		if runs++; runs < 4 {
+			runtime.Goexit()
+		}
+		close(ended)
+	})
+	<-ended
+	for !actors.Idle() {
+		runtime.Gosched()
+	}
+	if runs != 4 {
+		t.Errorf("run %d times, want 4", runs)
+	}
+}
+
 // A burst of lent goroutines ends again: only a few are kept for later.
 func TestBurstEnds(t *testing.T) {
 	keep := spawn(t, actors.Config{}) // so that the pool lives on

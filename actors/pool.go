@@ -129,6 +129,21 @@ func Go(fn func()) {
 	retainPool().run(work{fn: fn, lent: true})
 }
 
+// GoOn is Go for a loop over user code. Where that ends the goroutine with
+// runtime.Goexit, fn is run again on another one, until it returns.
+func GoOn(fn func()) {
+	Go(func() {
+		returned := false
+		defer func() {
+			if !returned {
+				GoOn(fn)
+			}
+		}()
+		fn()
+		returned = true
+	})
+}
+
 // Idle reports whether nobody uses lent goroutines: no actor runs and no
 // function given to Go does. For tests.
 func Idle() bool {

@@ -270,27 +270,21 @@ func (s *shell) letGo(gone []removal) {
 	}
 	s.gone.running = true
 	s.work.Add(1)
-	actors.Go(s.sweep)
+	actors.GoOn(s.sweep)
 }
 
-// sweep ends when nothing is left to let go. User code that ends the goroutine
-// ends this one only: what has gone meanwhile is for another.
+// sweep ends when nothing is left to let go.
 func (s *shell) sweep() {
-	done := false
-	defer func() {
-		if done {
-			s.work.Done()
-		} else {
-			actors.Go(s.sweep)
-		}
-	}()
-	for !done {
+	for {
 		s.gone.Lock()
 		list := s.gone.list
 		s.gone.list = nil
 		s.gone.running = len(list) > 0
 		s.gone.Unlock()
-		done = len(list) == 0
+		if len(list) == 0 {
+			s.work.Done()
+			return
+		}
 		fault.Each(list, s.sweepOut)
 	}
 }

@@ -40,24 +40,17 @@ func (b *bin) throw(all ...trash) {
 	b.mu.waiting = append(b.mu.waiting, all...)
 	if !b.mu.working {
 		b.mu.working = true
-		actors.Go(b.work)
+		actors.GoOn(b.work)
 	}
 }
 
-// work frees what waits, until nothing does. A Free that ends its goroutine
-// ends this one only: the rest goes to another.
+// work frees what waits, until nothing does.
 func (b *bin) work() {
-	done := false
-	defer func() {
-		if !done {
-			actors.Go(b.work)
-		}
-	}()
 	for {
 		runtime.Gosched() // whoever waits for the turn that threw this goes first
 		b.mu.Lock()
 		if len(b.mu.waiting) == 0 {
-			b.mu.waiting, b.mu.working, done = nil, false, true
+			b.mu.waiting, b.mu.working = nil, false
 			b.mu.Unlock()
 			return
 		}
