@@ -106,9 +106,7 @@ func TestGoOn(t *testing.T) {
 		close(ended)
 	})
 	<-ended
-	for !actors.Idle() {
-		runtime.Gosched()
-	}
+	eventually(t, "no goroutine is lent", actors.Idle)
 	if runs != 4 {
 		t.Errorf("run %d times, want 4", runs)
 	}
