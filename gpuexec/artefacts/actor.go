@@ -175,7 +175,7 @@ func (s *shell) start(k *call) ticket {
 	default:
 		e.flight = flight.New[*node](k.ctx, s.Cache, k.Key)
 		s.state.begin(n)
-		m.stored = k.kind == normal && k.Load != nil && s.cfg.Store != nil && !s.state.disabled()
+		m.stored = k.given == nil && k.Load != nil && s.cfg.Store != nil && !s.state.disabled()
 	}
 	e.flight.Start()
 	m.Context = e.flight.Context()

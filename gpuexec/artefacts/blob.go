@@ -70,7 +70,7 @@ func (c *Cache) FromBlob(ctx context.Context, r Request, blob []byte) (*Lease, O
 	if l, o, ok := c.hit(ctx, &r); ok {
 		return l, o, nil
 	}
-	return c.await(ctx, op, &call{Request: r, kind: fromBlob, given: blob})
+	return c.await(ctx, op, &call{Request: r, kind: normal, given: blob})
 }
 
 // blobOf calls the artefact's own Blob, which is user code. n must be pinned.

@@ -17,11 +17,10 @@ type message interface{ handle(*shell) }
 type kind uint8
 
 const (
-	normal   kind = iota // the resident one, a flight, or a new flight
-	lone                 // a new flight that joins nothing and is not joined
-	peek                 // the resident one or a flight
-	fromBlob             // as normal; a new flight loads call.given
-	kernel               // as normal, in the kernel layer
+	normal kind = iota // the resident one, a flight, or a new flight
+	lone               // a new flight that joins nothing and is not joined
+	peek               // the resident one or a flight
+	kernel             // as normal, in the kernel layer
 )
 
 // call is one call on its way through the actor.
@@ -30,7 +29,7 @@ type call struct {
 	cache *Cache
 	ctx   context.Context // for its values and the flight's identity; the caller's alone to wait on
 	kind  kind
-	given []byte // a blob to load in place of Create; kind is lone or fromBlob
+	given []byte // a blob to load in place of Create; then neither that nor the store is asked
 	reply actors.Reply[ticket]
 }
 
