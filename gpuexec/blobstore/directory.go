@@ -74,13 +74,9 @@ func (d *directory) prepare(ctx context.Context) error {
 	}
 	d.fresh = false
 	d.mu.unlock()
-	loaded := false
 	return d.alter(ctx, func() error {
-		if !loaded { // read twice, they count twice
-			if err := d.loadUses(); err != nil {
-				return err
-			}
-			loaded = true
+		if err := d.loadUses(); err != nil {
+			return err
 		}
 		return d.shrink(d.s.capacity(), "", "")
 	})
