@@ -114,12 +114,7 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 	case "verify":
 		c.toggle(&c.repair, "repair", "set bad entries aside")
 	case "prune":
-		c.define("to MiB", "what may stay in use", "", fmt.Sprintf("a whole number from 0 to %d", mostCapacity), func(text string) (ok bool) {
-			var n int64
-			c.to, _ = limit.Parse(text)
-			n, ok = c.to.Value()
-			return ok && n <= mostCapacity
-		})
+		c.amount(&c.to, "to MiB", "what may stay in use")
 	}
 	switch v.name {
 	case "put":

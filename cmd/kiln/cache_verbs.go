@@ -20,7 +20,7 @@ import (
 // behind that was not there before.
 func (c *cacheCall) inputs(ctx context.Context, v cacheVerb) (err error) {
 	if c.flags.Lookup("key-file") != nil {
-		key, err := c.input(ctx, "key-file", c.keyFile, mostKey)
+		key, err := c.input(ctx, "key-file", c.keyFile, blobstore.LongestKey)
 		if err != nil {
 			return err
 		}
@@ -91,9 +91,6 @@ func (c *cacheCall) input(ctx context.Context, name, file string, most int64) ([
 	}
 	return text, nil
 }
-
-// mostKey is the store's own bound.
-const mostKey = 1 << 20
 
 func (c *cacheCall) put(ctx context.Context) error {
 	switch err := c.store.Put(ctx, c.backend, c.key, c.payload, time.Duration(c.cost*float64(time.Second))); {

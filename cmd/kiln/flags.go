@@ -96,16 +96,25 @@ const mostCapacity = math.MaxInt32
 // capacity is a number of 0 or more, or unlimited; *p stays "not given" where
 // the flag is.
 func (c *call) capacity(p *kiln.Limit, form, about, shown string) {
-	c.upTo(mostCapacity, p, form, about, shown)
+	c.upTo(mostCapacity, true, p, form, about, shown)
+}
+
+// amount is a number of 0 or more; *p stays "not given" where the flag is.
+func (c *call) amount(p *kiln.Limit, form, about string) {
+	c.upTo(mostCapacity, false, p, form, about, "")
 }
 
 // bytes is capacity for what is counted in bytes.
-func (c *call) bytes(p *kiln.Limit, form, about string) { c.upTo(math.MaxInt64, p, form, about, "") }
+func (c *call) bytes(p *kiln.Limit, form, about string) { c.upTo(math.MaxInt64, true, p, form, about, "") }
 
-func (c *call) upTo(most int64, p *kiln.Limit, form, about, shown string) {
-	c.define(form, about, shown, fmt.Sprintf("a whole number from 0 to %d, or %s", most, limit.Word), func(text string) bool {
+func (c *call) upTo(most int64, unlimited bool, p *kiln.Limit, form, about, shown string) {
+	want := fmt.Sprintf("a whole number from 0 to %d", most)
+	if unlimited {
+		want += ", or " + limit.Word
+	}
+	c.define(form, about, shown, want, func(text string) bool {
 		l, err := limit.Parse(text)
-		if n, counted := l.Value(); err != nil || counted && n > most {
+		if n, counted := l.Value(); err != nil || n > most || !counted && !unlimited {
 			return false
 		}
 		*p = l

@@ -128,7 +128,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 			return t, err
 		}
 		dir, name := path.Dir(h.Name), path.Base(h.Name)
-		limit := int64(mostKey)
+		limit := int64(LongestKey)
 		if name == kernelFile {
 			limit = s.largest()
 		}

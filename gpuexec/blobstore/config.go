@@ -47,6 +47,9 @@ const DefaultLease = 10 * time.Second
 // one store writes any other may read, and no file takes more memory than this.
 const Largest = 1 << 30
 
+// LongestKey is the most bytes that a key may have.
+const LongestKey = 1 << 20
+
 // Config of a Store. Dir and Capacity turn it on; the rest has usable zeros.
 type Config struct {
 	Dir      string      // absolute or relative to the working directory; empty = off

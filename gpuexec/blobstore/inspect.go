@@ -199,9 +199,10 @@ func (s *Store) inspect(l folder, place string) (Info, verdict) {
 }
 
 // Verify looks at every byte of every entry and gives the bad ones. With repair
-// they are set aside, but for those of which SetAside says that they could not be. An entry that is sound and does not fit is not bad. What may
-// not be read is given as degraded, of a folder that may not be listed without
-// Slot, or Bucket; it stays where it is.
+// they are set aside, as far as that can be done: SetAside says of which it was. An
+// entry that is sound and does not fit is not bad. What may not be read is given as
+// degraded, of a folder that may not be listed without Slot, or Bucket; it stays
+// where it is.
 func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error) {
 	const op = "store: verify"
 	f := &finding{}

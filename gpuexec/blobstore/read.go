@@ -14,9 +14,6 @@ import (
 	"github.com/kiln-cache/kiln/internal/fault"
 )
 
-// mostKey is the longest key, in bytes.
-const mostKey = 1 << 20
-
 // Blob is a stored blob that was verified and fits.
 type Blob struct {
 	Payload []byte        // the caller's own; empty is a blob like any other
@@ -275,7 +272,7 @@ func (s *Store) checkKey(l folder, place, key string) verdict {
 }
 
 func (s *Store) readKey(l folder, place string) (string, verdict) {
-	text, v := readWhole(l, place, keyFile, mostKey, func([]byte, int64) Miss { return Miss{} })
+	text, v := readWhole(l, place, keyFile, LongestKey, func([]byte, int64) Miss { return Miss{} })
 	return string(text), v
 }
 

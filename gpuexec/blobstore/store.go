@@ -167,8 +167,8 @@ func (s *Store) enter(op, backend, key string) error {
 	if key == "" {
 		return fault.Invalidf(op, "the key is empty")
 	}
-	if len(key) > mostKey {
-		return fault.Invalidf(op, "the key has %d bytes: want at most %d", len(key), mostKey)
+	if len(key) > LongestKey {
+		return fault.Invalidf(op, "the key has %d bytes: want at most %d", len(key), LongestKey)
 	}
 	return s.begin(op)
 }

@@ -88,12 +88,12 @@ func (d *device) productBlob(op ops.Op) string {
 func (d *device) Alloc(bytes int64) (gpuexec.Memory, error) {
 	offset, used, ok := d.heap.take(bytes)
 	if !ok {
-		most, todo := int64(len(d.memory)-Alignment), ""
+		most, advice := int64(len(d.memory)-Alignment), ""
 		if bytes <= most {
-			todo = " and too few of them free together: release buffers"
+			advice = " and too few of them free together: release buffers"
 		}
 		return nil, &fault.Error{Op: "cpu: alloc", Backend: Name, Err: fmt.Errorf(
-			"%w: %d bytes, the device has %d in all%s", fault.ErrTooLarge, bytes, most, todo)}
+			"%w: %d bytes, the device has %d in all%s", fault.ErrTooLarge, bytes, most, advice)}
 	}
 	clear(d.memory[offset : offset+used])
 	return &memory{d, offset, bytes}, nil
