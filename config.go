@@ -6,12 +6,12 @@ import (
 
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // Limit is a capacity: LimitOf(n) or Unlimited. The zero Limit is "not given":

@@ -1,6 +1,6 @@
 package kiln
 
-import "github.com/kiln-cache/kiln/internal/fault"
+import "github.com/kiln-cache/kiln/fault"
 
 // Errors of every room (SPEC R3), found with errors.Is.
 var (

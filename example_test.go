@@ -22,7 +22,7 @@ func embedding(ctx context.Context, s *kiln.Session, exec *gpuexec.Executor, lib
 	if err != nil {
 		return nil, "", err
 	}
-	h, err := s.Acquire(ctx, shape)
+	h, err := s.Group(ctx, shape)
 	if err != nil {
 		return nil, "", err
 	}

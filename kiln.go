@@ -12,10 +12,11 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -148,7 +149,7 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 // backend among them, is not kept.
 func (r *Runtime) open(ctx context.Context, id executorID, o *opening) {
 	defer close(o.done)
-	fault.Guard(func() (err error) {
+	guard.Guard(func() (err error) {
 		o.exec, err = gpuexec.Open(ctx, gpuexec.Config{Backend: id.backend, Index: id.index,
 			Workers: int(r.settings.Workers.Value), Listen: r.cfg.Compiling, Logger: r.logger})
 		if err == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/data"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
 	"github.com/kiln-cache/kiln/internal/oplist"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -59,13 +59,13 @@ func session(t *testing.T, r *kiln.Runtime) *kiln.Session {
 	return s
 }
 
-func group(t *testing.T, s *kiln.Session, dims ...int64) *sessioncache.Handle {
+func group(t *testing.T, s *kiln.Session, dims ...int64) *sessioncache.Group {
 	t.Helper()
 	shape, err := shapegroups.Of(dims)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := s.Acquire(ctx, shape)
+	h, err := s.Group(ctx, shape)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,8 +111,8 @@ func TestNamesShareArtefacts(t *testing.T) {
 			}
 		}
 		h.Close()
-		if s.Objects() != 224 || made.Load() != 18 || r.Artefacts().Len() != 18 {
-			t.Errorf("session %d: %d names, %d made, %d artefacts, want 224, 18, 18", n, s.Objects(), made.Load(), r.Artefacts().Len())
+		if s.Len() != 224 || made.Load() != 18 || r.Artefacts().Len() != 18 {
+			t.Errorf("session %d: %d names, %d made, %d artefacts, want 224, 18, 18", n, s.Len(), made.Load(), r.Artefacts().Len())
 		}
 	}
 	if err := r.Close(ctx); err != nil {
@@ -215,7 +215,7 @@ func TestOrderOfClose(t *testing.T) {
 	}
 	s := session(t, r)
 	h := group(t, s, 1)
-	if _, _, err := h.GetOrCreate(ctx, "own", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+	if _, _, err := h.Get(ctx, "own", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
 		return sessioncache.Value{Any: 1, Free: note("session")}, nil
 	}); err != nil {
 		t.Fatal(err)
@@ -230,7 +230,7 @@ func TestOrderOfClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, _, err := engine.GetOrCompute(ctx, constants.Key{ID: "w"}, 1, constants.Options{}, func(context.Context) (constants.Value, error) {
+	l, _, err := engine.Get(ctx, constants.Key{ID: "w"}, 1, constants.Options{}, func(context.Context) (constants.Value, error) {
 		return constants.Value{Any: 1, Bytes: 1, Free: note("constant")}, nil
 	})
 	if err != nil {
@@ -318,8 +318,8 @@ func TestArtefactFails(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if s.Objects() != 0 || r.Artefacts().Len() != 0 {
-		t.Errorf("%d names, %d artefacts are left of failures", s.Objects(), r.Artefacts().Len())
+	if s.Len() != 0 || r.Artefacts().Len() != 0 {
+		t.Errorf("%d names, %d artefacts are left of failures", s.Len(), r.Artefacts().Len())
 	}
 }
 

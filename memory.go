@@ -6,8 +6,8 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/cgroup"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
 )

@@ -90,7 +90,7 @@ func TestMemoryLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	var removed atomic.Int32 // constants, for this reason
-	l, _, err := engine.GetOrCompute(ctx, constants.Key{Backend: 1, ID: "weights"}, 200*kib, constants.Options{Removed: func(why constants.Removal) {
+	l, _, err := engine.Get(ctx, constants.Key{Backend: 1, ID: "weights"}, 200*kib, constants.Options{Removed: func(why constants.Removal) {
 		if why == constants.Evicted {
 			removed.Add(1)
 		}
@@ -127,7 +127,7 @@ func TestMemoryLimit(t *testing.T) {
 		h := group(t, s, dim)
 		t.Cleanup(h.Close)
 		set(t, s, dim, size, 0)
-		ref, ok := h.Get("w")
+		ref, ok := h.Lookup("w", 0)
 		if !ok {
 			t.Fatal("what was set is not there")
 		}

@@ -18,8 +18,8 @@ func Example_embed() {
 	ctx := context.Background()
 	rt := must(kiln.Open(kiln.Config{})) // reads the environment once
 	defer rt.Close(ctx)
-	session := must(rt.Session(rt.SessionDefaults()))                         // one predictor, executor or tenant
-	group := must(session.Acquire(ctx, must(shapegroups.Of([]int64{1, 37})))) // what is cached for the request's shape
+	session := must(rt.Session(rt.SessionDefaults()))                       // one predictor, executor or tenant
+	group := must(session.Group(ctx, must(shapegroups.Of([]int64{1, 37})))) // what is cached for the request's shape
 	defer group.Close()
 	for _, op := range []string{"query", "key", "value"} { // the operations of a model
 		ref, how, err := session.Artefact(ctx, group, op, sessioncache.Options{}, artefacts.Request{

@@ -26,9 +26,9 @@ type Source struct {
 // Artefact gives the artefact of a name in a group. Where the name is absent it
 // asks the artefact cache for r, and the name holds a lease on what that gives
 // (SPEC C12). The value is good until h is closed. Errors are those of
-// sessioncache.Handle.GetOrCreate and artefacts.Cache.Get.
-func (s *Session) Artefact(ctx context.Context, h *sessioncache.Handle, name string, o sessioncache.Options, r artefacts.Request) (sessioncache.Ref, Source, error) {
-	if ref, ok := h.Hit(name, o.Lane); ok {
+// sessioncache.Group.Get and artefacts.Cache.Get.
+func (s *Session) Artefact(ctx context.Context, h *sessioncache.Group, name string, o sessioncache.Options, r artefacts.Request) (sessioncache.Ref, Source, error) {
+	if ref, ok := h.Lookup(name, o.Lane); ok {
 		return ref, Source{Event: sessioncache.Hit}, nil
 	}
 	if r.Owner == "" {
@@ -36,7 +36,7 @@ func (s *Session) Artefact(ctx context.Context, h *sessioncache.Handle, name str
 	}
 	var from Source
 	outcome := make(chan artefacts.Outcome, 1) // the creator may outlive this call
-	ref, event, err := h.GetOrCreate(ctx, name, o, func(ctx context.Context) (sessioncache.Value, error) {
+	ref, event, err := h.Get(ctx, name, o, func(ctx context.Context) (sessioncache.Value, error) {
 		lease, how, err := s.runtime.artefacts.Get(ctx, r)
 		if err != nil {
 			return sessioncache.Value{}, err

@@ -6,11 +6,11 @@ import (
 	"log/slog"
 
 	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 

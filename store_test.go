@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
 // persistent asks a runtime with a store for an artefact of that blob.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/actors/actorstest"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 )
 
 // Hazard: the library ends a drain after ten seconds. Here only the context of

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Each test here is named after something that the actor library was measured

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/actors/actorstest"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 )
 
 // Hazard: a PID that somebody keeps pins everything the stopped actor had.

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 type message interface{ isMessage() }
@@ -21,12 +21,12 @@ type (
 		reply   actors.Reply[answer]
 	}
 	fulfilMsg struct {
-		owner *Owner
+		owner *Promise
 		node  *node
 		reply actors.Reply[struct{}]
 	}
 	endMsg struct { // an owner without a value
-		owner *Owner
+		owner *Promise
 		err   error
 	}
 	leaveMsg struct {
@@ -62,7 +62,7 @@ func (m closeMsg) Fail(err error)    { m.reply.Fail(err) }
 // answer to a getMsg: exactly one of its fields is set.
 type answer struct {
 	lease  *Lease
-	owner  *Owner
+	owner  *Promise
 	bypass Bypass
 	flight *flight.Flight[*node] // joined
 	waiter *waiter               // of flight, if it may become the owner
@@ -172,10 +172,10 @@ func (s *shell) join(m getMsg, p *pending) {
 }
 
 // own makes whoever asked with ctx the owner of p.
-func (s *shell) own(ctx context.Context, p *pending) *Owner {
+func (s *shell) own(ctx context.Context, p *pending) *Promise {
 	f := flight.New[*node](ctx, s.e, p.key.ID)
 	f.Join() // the owner's promise outlives every waiter
-	o := &Owner{engine: s.e, pending: p, flight: f}
+	o := &Promise{engine: s.e, pending: p, flight: f}
 	o.ctx, o.cancel = context.WithCancelCause(f.Own(ctx))
 	o.stop = context.AfterFunc(ctx, o.cancelled)
 	p.owner = o
@@ -201,7 +201,7 @@ func (s *shell) fulfil(m fulfilMsg) {
 
 // end takes an ownership back. The first waiter that can compute gets it, with
 // the reservation; without one the key is free again.
-func (s *shell) end(o *Owner, err error) {
+func (s *shell) end(o *Promise, err error) {
 	defer o.flight.Leave()
 	p := o.pending
 	for len(p.volunteers) > 0 && !s.closed.Load() {
@@ -285,14 +285,14 @@ func (s *shell) sweep() {
 			s.work.Done()
 			return
 		}
-		fault.Each(list, s.sweepOut)
+		guard.Each(list, s.sweepOut)
 	}
 }
 
 func (s *shell) sweepOut(r removal) {
 	defer func() {
 		if r.node.Value.cell.Drop() {
-			fault.Call(r.node.Value.cell.Free, s.e.failed)
+			guard.Call(r.node.Value.cell.Free, s.e.failed)
 		}
 	}()
 	r.node.Value.calls.fire(r.why, s.e.failed)

@@ -7,8 +7,8 @@ import (
 	"sync"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // Cache is the constant caches of a process, one Engine per engine kind, device

@@ -83,7 +83,7 @@ func BenchmarkHit(b *testing.B) {
 // BenchmarkHeld: a held reference is used.
 func BenchmarkHeld(b *testing.B) {
 	e := benchEngine(b)
-	l, _, err := e.GetOrCompute(context.Background(), Key{ID: "k"}, 8, Options{}, func(context.Context) (Value, error) {
+	l, _, err := e.Get(context.Background(), Key{ID: "k"}, 8, Options{}, func(context.Context) (Value, error) {
 		return Value{Any: 1, Bytes: 8}, nil
 	})
 	if err != nil {
@@ -111,7 +111,7 @@ func BenchmarkMiss(b *testing.B) {
 	ctx := context.Background()
 	b.ReportAllocs()
 	ratio(b, "miss", func(i int) {
-		l, _, err := e.GetOrCompute(ctx, Key{Backend: uint64(i), ID: "k"}, 8, Options{}, func(context.Context) (Value, error) {
+		l, _, err := e.Get(ctx, Key{Backend: uint64(i), ID: "k"}, 8, Options{}, func(context.Context) (Value, error) {
 			return Value{Any: i, Bytes: 8}, nil
 		})
 		if err != nil {

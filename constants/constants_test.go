@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,7 +35,7 @@ func open(t *testing.T, cfg Config) (*Cache, *Engine) {
 func key(id string) Key { return Key{ID: Versioned(id, 0)} }
 
 // add asks and must become the owner.
-func add(t *testing.T, e *Engine, id string, bytes uint64, opts Options) *Owner {
+func add(t *testing.T, e *Engine, id string, bytes uint64, opts Options) *Promise {
 	t.Helper()
 	out, err := e.GetOrAdd(context.Background(), key(id), bytes, opts)
 	if err != nil || out.Owner == nil {
@@ -185,7 +185,7 @@ func TestHeldReference(t *testing.T) {
 	freed := make(chan struct{})
 	put(t, e, "k", 8, Options{}, func() { close(freed) })
 	l, _ := e.Lookup(key("k"))
-	var ref *Ref
+	var ref *Held
 	ready := make(chan struct{})
 	ref, ok := l.Hold(func(Removal) { <-ready; ref.Drop() })
 	close(ready)
@@ -210,7 +210,7 @@ func TestEveryHolderIsTold(t *testing.T) {
 	tell := func(who string) func(Removal) { return func(why Removal) { told <- who + " " + string(why) } }
 	put(t, e, "k", 8, Options{Removed: tell("owner")}, func() { freed <- struct{}{} })
 	l, _ := e.Lookup(key("k"))
-	var refs []*Ref
+	var refs []*Held
 	for _, who := range []string{"first", "second"} {
 		r, ok := l.Hold(tell(who))
 		if !ok {
@@ -264,10 +264,10 @@ func TestDeviceRefused(t *testing.T) {
 	waitFor(t, func() bool { return e.Reserved() == 0 })
 }
 
-// T6: a panic in GetOrCompute fails the waiters and the process lives.
+// T6: a panic in Get fails the waiters and the process lives.
 func TestComputePanics(t *testing.T) {
 	_, e := open(t, Config{})
-	_, _, err := e.GetOrCompute(context.Background(), key("k"), 8, Options{}, func(context.Context) (Value, error) { panic("boom") })
+	_, _, err := e.Get(context.Background(), key("k"), 8, Options{}, func(context.Context) (Value, error) { panic("boom") })
 	if err == nil || e.Reserved() != 0 && !eventually(func() bool { return e.Reserved() == 0 }) {
 		t.Errorf("err %v, reserved %d", err, e.Reserved())
 	}
@@ -354,7 +354,7 @@ func TestAllocations(t *testing.T) {
 }
 
 // waiting counts who waits for an owner besides itself.
-func waiting(o *Owner) int { return o.flight.Waiters() - 1 }
+func waiting(o *Promise) int { return o.flight.Waiters() - 1 }
 
 func waitFor(t *testing.T, cond func() bool) {
 	t.Helper()

@@ -27,7 +27,7 @@
 //
 // # Failure
 //
-// An owner that fails, panics (GetOrCompute), is cancelled or abandons lets go
+// An owner that fails, panics (Get), is cancelled or abandons lets go
 // of its reservation; who waits gets a typed error, unless it can compute: then
 // one of those is made the owner in the same turn, so that nobody else takes
 // the room in between.

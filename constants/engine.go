@@ -7,9 +7,10 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // Engine is the cache of one engine kind, device index and context.
@@ -34,9 +35,9 @@ type Options struct {
 
 // Outcome of GetOrAdd: exactly one field is set.
 type Outcome struct {
-	Lease  *Lease // hit
-	Owner  *Owner // the caller must deliver
-	Bypass Bypass // not cached, for this reason
+	Lease  *Lease   // hit
+	Owner  *Promise // the caller must deliver
+	Bypass Bypass   // not cached, for this reason
 }
 
 func newEngine(c *Cache, kind Kind, index int, context string, capacity uint64, policy Policy) *Engine {
@@ -113,14 +114,14 @@ func (e *Engine) getOrAdd(ctx context.Context, key Key, bytes uint64, opts Optio
 }
 
 // owned asks for the device memory that the owner will fill.
-func (e *Engine) owned(o *Owner) (Outcome, error) {
+func (e *Engine) owned(o *Promise) (Outcome, error) {
 	reserve := e.cache.cfg.Reserve
 	if reserve == nil {
 		return Outcome{Owner: o}, nil
 	}
 	var free func()
 	out := Outcome{Owner: o}
-	fault.Guard(func() (err error) {
+	guard.Guard(func() (err error) {
 		free, err = reserve(e.kind, e.index, o.pending.bytes)
 		return err
 	}, func(err error) {
@@ -175,20 +176,20 @@ func (e *Engine) waitTurns(ctx context.Context, w *waiter, t *turn) (Outcome, er
 	}
 }
 
-// Value is what GetOrCompute's function makes.
+// Value is what Get's function makes.
 type Value struct {
 	Any   any
 	Bytes uint64 // as declared
 	Free  func() // nil = nothing
 }
 
-// GetOrCompute is GetOrAdd with the function that computes: it runs on the
+// Get is GetOrAdd with the function that computes: it runs on the
 // caller's goroutine if the caller is the owner or bypasses the cache, and a
 // panic in it becomes an error for everybody who waits. The lease ends like any
 // other; of a value that is not cached it frees it. cached reports whether the
 // value came from or went into the cache, which an artefact built with it must
 // record (SPEC T9).
-func (e *Engine) GetOrCompute(ctx context.Context, key Key, bytes uint64, opts Options, compute func(context.Context) (Value, error)) (l *Lease, cached bool, err error) {
+func (e *Engine) Get(ctx context.Context, key Key, bytes uint64, opts Options, compute func(context.Context) (Value, error)) (l *Lease, cached bool, err error) {
 	opts.CanOwn = true
 	out, err := e.GetOrAdd(ctx, key, bytes, opts)
 	if err != nil || out.Lease != nil {
@@ -199,7 +200,7 @@ func (e *Engine) GetOrCompute(ctx context.Context, key Key, bytes uint64, opts O
 		own = out.Owner.Context()
 	}
 	var v Value
-	fault.Guard(func() (err error) {
+	guard.Guard(func() (err error) {
 		v, err = compute(own)
 		return err
 	}, func(failed error) {
@@ -220,7 +221,7 @@ func (e *Engine) GetOrCompute(ctx context.Context, key Key, bytes uint64, opts O
 		return l, true, nil
 	}
 	if v.Free != nil {
-		fault.Call(v.Free, e.failed)
+		guard.Call(v.Free, e.failed)
 	}
 	if ended := ctx.Err(); ended != nil { // which is what ended the ownership
 		err = ended
@@ -246,8 +247,8 @@ func (e *Engine) Remove(ctx context.Context, key Key) (bool, error) {
 // Size is the resident bytes. It waits for nothing.
 func (e *Engine) Size() uint64 { return e.resident.Load() }
 
-// Entries is the number of resident tensors. It waits for nothing.
-func (e *Engine) Entries() uint64 { return e.entries.Load() }
+// Len is the number of resident tensors. It waits for nothing.
+func (e *Engine) Len() uint64 { return e.entries.Load() }
 
 // Reserved is the bytes promised to owners. It waits for nothing.
 func (e *Engine) Reserved() uint64 { return e.reserved.Load() }

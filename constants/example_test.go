@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/kiln-cache/kiln/constants"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // A weight is packed by the first who needs it and shared by all others.
@@ -23,7 +23,7 @@ func Example() {
 	weight := []byte{1, 2, 3, 4}
 	key := constants.Key{Backend: 7, ID: constants.Content(weight)}
 	for range 2 {
-		packed, cached, err := device.GetOrCompute(ctx, key, 4, constants.Options{}, func(context.Context) (constants.Value, error) {
+		packed, cached, err := device.Get(ctx, key, 4, constants.Options{}, func(context.Context) (constants.Value, error) {
 			fmt.Println("packing")
 			return constants.Value{Any: []byte{4, 3, 2, 1}, Bytes: 4}, nil
 		})

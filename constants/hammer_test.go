@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // ledger counts what must come out even.
@@ -70,7 +70,7 @@ func (l *ledger) use(lease *Lease, k int) {
 }
 
 // own delivers or gives up.
-func (l *ledger) own(o *Owner, k, act int) {
+func (l *ledger) own(o *Promise, k, act int) {
 	if act == 7 {
 		o.Fail(ErrAbandoned)
 		return
@@ -116,8 +116,8 @@ func TestStorm(t *testing.T) {
 	})
 	watch.Go(func() { // T11: never waits; T4: never more
 		for !over.Load() {
-			if size := e.Size(); size > capacity*mib || e.Reserved() > capacity*mib || e.Entries() > capacity {
-				t.Errorf("size %d, reserved %d, entries %d beyond %d MiB", size, e.Reserved(), e.Entries(), capacity)
+			if size := e.Size(); size > capacity*mib || e.Reserved() > capacity*mib || e.Len() > capacity {
+				t.Errorf("size %d, reserved %d, entries %d beyond %d MiB", size, e.Reserved(), e.Len(), capacity)
 				return
 			}
 		}

@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // ask asks in the background and returns once the answer is waited for.
-func ask(t *testing.T, o *Owner, id string, bytes uint64, opts Options) <-chan Outcome {
+func ask(t *testing.T, o *Promise, id string, bytes uint64, opts Options) <-chan Outcome {
 	t.Helper()
 	got := make(chan Outcome, 1)
 	before := waiting(o)
@@ -132,12 +132,12 @@ func TestCountsAreRightAtOnce(t *testing.T) {
 			t.Fatalf("round %d: reserved %d when the owner is there", i, e.Reserved())
 		}
 		l, err := o.Fulfil("v", 8, nil)
-		if err != nil || e.Size() != 8 || e.Reserved() != 0 || e.Entries() != 1 {
-			t.Fatalf("round %d: %v, size %d, reserved %d, entries %d after Fulfil", i, err, e.Size(), e.Reserved(), e.Entries())
+		if err != nil || e.Size() != 8 || e.Reserved() != 0 || e.Len() != 1 {
+			t.Fatalf("round %d: %v, size %d, reserved %d, entries %d after Fulfil", i, err, e.Size(), e.Reserved(), e.Len())
 		}
 		l.End()
-		if there, err := e.Remove(context.Background(), key("k")); !there || err != nil || e.Size() != 0 || e.Entries() != 0 {
-			t.Fatalf("round %d: size %d, entries %d after Remove", i, e.Size(), e.Entries())
+		if there, err := e.Remove(context.Background(), key("k")); !there || err != nil || e.Size() != 0 || e.Len() != 0 {
+			t.Fatalf("round %d: size %d, entries %d after Remove", i, e.Size(), e.Len())
 		}
 	}
 }
@@ -188,7 +188,7 @@ func TestReservedMemoryIsGivenBack(t *testing.T) {
 	}
 }
 
-// F8: Close ends the context that an owner computes under, and GetOrCompute
+// F8: Close ends the context that an owner computes under, and Get
 // says why it ended.
 func TestCloseEndsComputing(t *testing.T) {
 	c, e := open(t, Config{})
@@ -196,7 +196,7 @@ func TestCloseEndsComputing(t *testing.T) {
 	computing := make(chan struct{})
 	got := make(chan error, 1)
 	go func() {
-		_, _, err := e.GetOrCompute(context.Background(), key("k"), 8, Options{}, func(ctx context.Context) (Value, error) {
+		_, _, err := e.Get(context.Background(), key("k"), 8, Options{}, func(ctx context.Context) (Value, error) {
 			close(computing)
 			<-ctx.Done()
 			return Value{}, ctx.Err()
@@ -222,7 +222,7 @@ func TestComputedForNobody(t *testing.T) {
 	_, e := open(t, Config{})
 	ctx, cancel := context.WithCancel(context.Background())
 	var freed atomic.Int32
-	l, cached, err := e.GetOrCompute(ctx, key("k"), 8, Options{}, func(own context.Context) (Value, error) {
+	l, cached, err := e.Get(ctx, key("k"), 8, Options{}, func(own context.Context) (Value, error) {
 		cancel()
 		<-own.Done()
 		waitFor(t, func() bool { return e.Reserved() == 0 }) // the ownership has ended
@@ -239,7 +239,7 @@ func TestComputeExits(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _, _ = e.GetOrCompute(context.Background(), key("k"), mib, Options{}, func(context.Context) (Value, error) {
+		_, _, _ = e.Get(context.Background(), key("k"), mib, Options{}, func(context.Context) (Value, error) {
 			runtime.Goexit()
 			return Value{}, nil
 		})

@@ -10,7 +10,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // call is one operation of a history, on one key or, for a flush, on all.
@@ -121,7 +121,7 @@ func TestLinearizable(t *testing.T) {
 							return seen{there: there}, true
 						})
 					default:
-						var owner *Owner
+						var owner *Promise
 						note(client, call{op: "own", key: k}, func() (s seen, counts bool) {
 							out, err := e.GetOrAdd(context.Background(), name, 8, Options{})
 							switch {

@@ -5,14 +5,14 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 )
 
-// Owner has promised to deliver a tensor. Exactly one of Fulfil, Fail and
+// Promise has promised to deliver a tensor. Exactly one of Fulfil, Fail and
 // Abandon must be called; the end of the context it was asked with counts as
 // Abandon. Safe for concurrent use; the first of them wins.
-type Owner struct {
+type Promise struct {
 	engine  *Engine
 	pending *pending
 	flight  *flight.Flight[*node]
@@ -26,13 +26,13 @@ type Owner struct {
 // Context is what the owner should compute under: with it, a creator that comes
 // to wait for this very tensor gets ErrCycle instead of waiting for ever. It
 // ends with the ownership, and when the cache closes.
-func (o *Owner) Context() context.Context { return o.ctx }
+func (o *Promise) Context() context.Context { return o.ctx }
 
 // Fulfil delivers the tensor: its value, the bytes that it really has, and what
 // frees it after the last use (nil = nothing). The lease is the owner's own.
 // ErrSize if bytes are not those declared, ErrInvalid if the ownership is over:
 // then the value stays the caller's.
-func (o *Owner) Fulfil(value any, bytes uint64, free func()) (*Lease, error) {
+func (o *Promise) Fulfil(value any, bytes uint64, free func()) (*Lease, error) {
 	if !o.finish() {
 		return nil, fault.Invalidf("constants: fulfil", "the ownership is over")
 	}
@@ -61,7 +61,7 @@ func (o *Owner) Fulfil(value any, bytes uint64, free func()) (*Lease, error) {
 	return &Lease{node: n}, nil
 }
 
-func (o *Owner) freeing(free func()) func() {
+func (o *Promise) freeing(free func()) func() {
 	if free == nil && o.memory.Load() == nil {
 		return nil
 	}
@@ -74,14 +74,14 @@ func (o *Owner) freeing(free func()) func() {
 }
 
 // release gives reserved device memory back, once.
-func (o *Owner) release() {
+func (o *Promise) release() {
 	if free := o.memory.Swap(nil); free != nil {
 		(*free)()
 	}
 }
 
 // Fail ends the ownership with an error, which waiters get, wrapped.
-func (o *Owner) Fail(err error) {
+func (o *Promise) Fail(err error) {
 	if err == nil {
 		err = ErrAbandoned
 	}
@@ -90,18 +90,18 @@ func (o *Owner) Fail(err error) {
 	}
 }
 
-func (o *Owner) end(err error) {
+func (o *Promise) end(err error) {
 	o.engine.tell(endMsg{owner: o, err: o.failure(err)})
 	o.release()
 }
 
 // failure is what waiters get.
-func (o *Owner) failure(err error) error {
+func (o *Promise) failure(err error) error {
 	return &fault.Error{Op: "constants: get", Key: o.pending.key.ID, Err: err}
 }
 
 // cancelled runs when the owner's context ends; it may run before own returns.
-func (o *Owner) cancelled() {
+func (o *Promise) cancelled() {
 	if o.over.CompareAndSwap(false, true) {
 		o.end(ErrAbandoned)
 		o.cancel(nil)
@@ -109,9 +109,9 @@ func (o *Owner) cancelled() {
 }
 
 // Abandon ends the ownership without a value; waiters get ErrAbandoned.
-func (o *Owner) Abandon() { o.Fail(ErrAbandoned) }
+func (o *Promise) Abandon() { o.Fail(ErrAbandoned) }
 
-func (o *Owner) finish() bool {
+func (o *Promise) finish() bool {
 	if !o.over.CompareAndSwap(false, true) {
 		return false
 	}
@@ -133,7 +133,7 @@ type waiter struct {
 // without a value.
 type turn struct {
 	flight *flight.Flight[*node]
-	owner  *Owner
+	owner  *Promise
 	bypass Bypass
 	next   *turn
 }

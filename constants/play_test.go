@@ -15,9 +15,9 @@ type play struct {
 	e      *Engine
 	m      *model
 	rec    *record
-	owners []pair[*Owner]
+	owners []pair[*Promise]
 	leases []pair[*Lease]
-	refs   []pair[*Ref]
+	refs   []pair[*Held]
 }
 
 var ctx = context.Background()
@@ -47,7 +47,7 @@ func (p *play) get(r *rapid.T) {
 		if how != "owner" {
 			r.Fatalf("an owner, the model says %s", how)
 		}
-		p.owners = append(p.owners, pair[*Owner]{out.Owner, want})
+		p.owners = append(p.owners, pair[*Promise]{out.Owner, want})
 	case string(out.Bypass) != how:
 		r.Fatalf("bypass %s, the model says %s", out.Bypass, how)
 	}
@@ -141,7 +141,7 @@ func (p *play) hold(r *rapid.T) {
 	}
 	if ok {
 		l.made.pins++
-		p.refs = append(p.refs, pair[*Ref]{ref, l.made})
+		p.refs = append(p.refs, pair[*Held]{ref, l.made})
 	}
 }
 
@@ -158,9 +158,9 @@ func (p *play) check(r *rapid.T) {
 		r.Fatal(err)
 	}
 	resident, reserved := p.m.used()
-	if p.e.Size() != resident || p.e.Reserved() != reserved || p.e.Entries() != uint64(len(p.m.resident)) {
+	if p.e.Size() != resident || p.e.Reserved() != reserved || p.e.Len() != uint64(len(p.m.resident)) {
 		r.Fatalf("size %d, reserved %d, entries %d, the model says %d, %d, %d",
-			p.e.Size(), p.e.Reserved(), p.e.Entries(), resident, reserved, len(p.m.resident))
+			p.e.Size(), p.e.Reserved(), p.e.Len(), resident, reserved, len(p.m.resident))
 	}
 	for k, want := range p.m.resident {
 		l, ok := p.e.Lookup(k)

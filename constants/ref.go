@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Lease is the right to use a tensor until End, resident or not.
@@ -27,9 +27,9 @@ func (l *Lease) End() {
 	}
 }
 
-// Ref is a reference that a backend keeps over many uses (SPEC T8). It is a pin
+// Held is a reference that a backend keeps over many uses (SPEC T8). It is a pin
 // of its own: the value stays usable until Drop. Safe for concurrent use.
-type Ref struct {
+type Held struct {
 	node    *node
 	dropped atomic.Bool
 }
@@ -37,7 +37,7 @@ type Ref struct {
 // Hold keeps a reference beside the lease. removed, if not nil, is called once,
 // on a goroutine of the cache, when the tensor stops being resident; it should
 // Drop the reference. It reports false, and calls nothing, if that has happened.
-func (l *Lease) Hold(removed func(Removal)) (*Ref, bool) {
+func (l *Lease) Hold(removed func(Removal)) (*Held, bool) {
 	if l.ended.Load() || !l.node.Value.cell.Pin() {
 		return nil, false
 	}
@@ -47,11 +47,11 @@ func (l *Lease) Hold(removed func(Removal)) (*Ref, bool) {
 		l.node.Value.cell.Unpin()
 		return nil, false
 	}
-	return &Ref{node: l.node}, true
+	return &Held{node: l.node}, true
 }
 
 // Use gives the value if the tensor is still resident: one atomic load.
-func (r *Ref) Use() (any, bool) {
+func (r *Held) Use() (any, bool) {
 	if r.node.Value.gone.Load() {
 		return nil, false
 	}
@@ -59,7 +59,7 @@ func (r *Ref) Use() (any, bool) {
 }
 
 // Drop gives the reference up. A second Drop does nothing.
-func (r *Ref) Drop() {
+func (r *Held) Drop() {
 	if r.dropped.CompareAndSwap(false, true) {
 		r.node.Value.cell.Unpin()
 	}
@@ -91,5 +91,5 @@ func (c *callbacks) fire(why Removal, panicked func(error)) {
 	list := c.mu.list
 	c.mu.list, c.mu.fired = nil, true
 	c.mu.Unlock()
-	fault.Each(list, func(f func(Removal)) { fault.Call(func() { f(why) }, panicked) })
+	guard.Each(list, func(f func(Removal)) { guard.Call(func() { f(why) }, panicked) })
 }

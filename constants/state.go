@@ -30,7 +30,7 @@ type pending struct {
 	reserved   bool // its bytes count against the capacity
 	resident   bool // it will become resident: no flush came between
 	volunteers []*waiter
-	owner      *Owner // who has to deliver; the shell's
+	owner      *Promise // who has to deliver; the shell's
 }
 
 // state is the pure core of one engine: what is resident, what is reserved, and

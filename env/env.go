@@ -4,7 +4,7 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // Lookup gives a variable's value and whether it is set.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/env"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 const (

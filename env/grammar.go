@@ -6,8 +6,8 @@ import (
 	"math"
 	"strings"
 
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 const (

@@ -3,7 +3,7 @@ package env
 import (
 	"fmt"
 
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // ConstantCapacities is the variable of SPEC T10.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // making is the flight of a key's compile, or of its load.
@@ -144,7 +144,7 @@ func (s *shell) compile(m compileMsg) {
 		g := s.device
 		s.beginOn(g, func() {
 			var k *Kernel
-			fault.Guard(func() (err error) {
+			guard.Guard(func() (err error) {
 				k, err = s.e.build(g, f.Flight, m.source, m.blob)
 				return err
 			}, func(err error) { s.e.ref.Tell(compiledMsg{f, k, err}) })

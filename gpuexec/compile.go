@@ -6,8 +6,9 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Compile builds the kernel of a source. Callers with one key at one time get
@@ -149,7 +150,7 @@ func (e *Executor) program(ctx context.Context, d Device, src Source, blob []byt
 	stop := e.announce(src.Key, began)
 	var p Program
 	var err error
-	fault.Guard(func() (err error) {
+	guard.Guard(func() (err error) {
 		if blob != nil {
 			e.blobLoads.Add(1)
 			p, err = d.Load(ctx, src, blob)
@@ -196,7 +197,7 @@ func (e *Executor) announce(key string, began time.Time) func(error) {
 
 // tell calls the listener, which is user code.
 func (e *Executor) tell(event CompileEvent) {
-	fault.Call(func() { e.cfg.Listen(event) }, func(err error) {
+	guard.Call(func() { e.cfg.Listen(event) }, func(err error) {
 		e.cfg.Logger.Error("executor: listener", "key", event.Key, "error", err)
 	})
 }

@@ -11,10 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kiln-cache/kiln/actors/actorstest"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/actorstest"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
 // F1, F4: one compile for callers of one key at one time; it goes on when the

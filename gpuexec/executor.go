@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Executor runs kernels on one device. Safe for concurrent use.

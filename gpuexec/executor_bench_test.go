@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
 // BenchmarkLaunch is the executor's own cost per launch within one submitted

@@ -10,9 +10,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/kiln-cache/kiln/actors/actorstest"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
+	"github.com/kiln-cache/kiln/internal/actorstest"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

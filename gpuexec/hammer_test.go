@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/fakedevice"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
 // expected are the errors that a storm may meet.

@@ -4,7 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/lease"
 )
 
@@ -54,7 +55,7 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 		return nil, ErrDeviceLost
 	}
 	var blob []byte
-	err := fault.Guarded(func() (err error) {
+	err := guard.Guarded(func() (err error) {
 		blob, err = b.program.Blob(ctx)
 		return err
 	})

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Source is what a program is compiled from. Spec is opaque to the executor: an

@@ -6,7 +6,8 @@ import (
 	"runtime/debug"
 	"sync"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // generation is the device from one opening to its loss, with the workers that
@@ -40,7 +41,7 @@ func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, e
 	g := &generation{n: n, over: make(chan struct{})}
 	var queues []Queue
 	var lost <-chan struct{}
-	err := fault.Guarded(func() error {
+	err := guard.Guarded(func() error {
 		device, err := e.cfg.Backend.Open(ctx, e.cfg.Index)
 		if err != nil {
 			return err
@@ -62,10 +63,10 @@ func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, e
 	})
 	if err != nil {
 		for _, q := range queues {
-			_ = fault.Guarded(q.Close)
+			_ = guard.Guarded(q.Close)
 		}
 		if g.device != nil {
-			err = errors.Join(err, fault.Guarded(g.device.Close))
+			err = errors.Join(err, guard.Guarded(g.device.Close))
 		}
 		return nil, err
 	}
@@ -92,7 +93,7 @@ func (g *generation) watch(e *Executor, lost <-chan struct{}) {
 
 func (g *generation) work(e *Executor, w *worker) {
 	defer g.users.Done()
-	defer fault.Guarded(w.queue.Close)
+	defer guard.Guarded(w.queue.Close)
 	for {
 		select {
 		case j := <-g.jobs:
@@ -131,7 +132,7 @@ func (g *generation) retire() error {
 		case j := <-g.jobs: // given out, but no worker took it any more
 			j.end()
 		default:
-			return fault.Guarded(g.device.Close)
+			return guard.Guarded(g.device.Close)
 		}
 	}
 }

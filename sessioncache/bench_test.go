@@ -69,7 +69,7 @@ func load(b *testing.B) *lookups {
 			k := fullKey{"bench-session-00", shape.Key(), name(i)}
 			l.rival.Store(k, i)
 			l.keys = append(l.keys, fullKey{string([]byte(k.session)), l.shapes[g].Key(), l.names[i]})
-			r, _ := s.Get(shape, name(i))
+			r, _ := s.Lookup(shape, name(i), 0)
 			l.refs = append(l.refs, r)
 		}
 	}
@@ -92,17 +92,17 @@ var sink atomic.Int64
 
 // paths are the lookups of DESIGN.md's budgets. Each takes a place of l.keys.
 func (l *lookups) paths() map[string]func(i int) bool {
-	groups := make([]sessioncache.Group, len(l.shapes))
+	groups := make([]sessioncache.View, len(l.shapes))
 	for i, shape := range l.shapes {
-		groups[i], _ = l.s.Lookup(shape)
+		groups[i], _ = l.s.View(shape)
 	}
 	return map[string]func(i int) bool{
 		"S":    func(i int) bool { _, ok := l.rival.Load(l.keys[i]); return ok },
 		"held": func(i int) bool { return l.refs[i].Resident() },
-		"id":   func(i int) bool { _, ok := groups[i/benchNames].GetID(l.ids[i%benchNames]); return ok },
-		"name": func(i int) bool { _, ok := groups[i/benchNames].Get(l.names[i%benchNames]); return ok },
-		"fifo": func(i int) bool { _, ok := l.plain.Get(l.shapes[i/benchNames], l.names[i%benchNames]); return ok },
-		"full": func(i int) bool { _, ok := l.s.Get(l.shapes[i/benchNames], l.names[i%benchNames]); return ok },
+		"id":   func(i int) bool { _, ok := groups[i/benchNames].LookupID(l.ids[i%benchNames]); return ok },
+		"name": func(i int) bool { _, ok := groups[i/benchNames].Lookup(l.names[i%benchNames], 0); return ok },
+		"fifo": func(i int) bool { _, ok := l.plain.Lookup(l.shapes[i/benchNames], l.names[i%benchNames], 0); return ok },
+		"full": func(i int) bool { _, ok := l.s.Lookup(l.shapes[i/benchNames], l.names[i%benchNames], 0); return ok },
 	}
 }
 
@@ -186,7 +186,7 @@ func BenchmarkAcquire(b *testing.B) {
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		h, err := l.s.Acquire(bg, l.shapes[i%benchGroups])
+		h, err := l.s.Group(bg, l.shapes[i%benchGroups])
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -230,13 +230,13 @@ func BenchmarkMiss(b *testing.B) {
 		if took := time.Since(start); theirs == 0 || took < theirs {
 			theirs = took
 		}
-		h, err := s.Acquire(bg, mustShape(b, int64(round)))
+		h, err := s.Group(bg, mustShape(b, int64(round)))
 		if err != nil {
 			b.Fatal(err)
 		}
 		start = time.Now()
 		for _, name := range names {
-			if _, _, err := h.GetOrCreate(bg, name, sessioncache.Options{}, create); err != nil {
+			if _, _, err := h.Get(bg, name, sessioncache.Options{}, create); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -249,9 +249,9 @@ func BenchmarkMiss(b *testing.B) {
 	b.ReportMetric(float64(theirs)/batch, "S-ns")
 	b.ReportMetric(float64(ours)/float64(theirs), "ratio")
 	b.ReportMetric(testing.AllocsPerRun(10, func() {
-		h, _ := s.Acquire(bg, mustShape(b, rounds+sink.Add(1)))
+		h, _ := s.Group(bg, mustShape(b, rounds+sink.Add(1)))
 		for _, name := range names {
-			_, _, _ = h.GetOrCreate(bg, name, sessioncache.Options{}, create)
+			_, _, _ = h.Get(bg, name, sessioncache.Options{}, create)
 		}
 		h.Close()
 	})/batch, "allocs")
@@ -277,7 +277,7 @@ func BenchmarkEvict(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		g, ok := s.Lookup(shape)
+		g, ok := s.View(shape)
 		runtime.GC()
 		for range 8 { // the path is warm
 			if err := s.SetGroups(bg, sessioncache.LimitOf(1)); err != nil {
@@ -288,7 +288,7 @@ func BenchmarkEvict(b *testing.B) {
 		if err := s.SetGroups(bg, sessioncache.LimitOf(0)); err != nil {
 			b.Fatal(err)
 		}
-		if !ok || g.Resident() || s.Objects() != 0 {
+		if !ok || g.Resident() || s.Len() != 0 {
 			b.Fatal("still there")
 		}
 		took[size] = append(took[size], time.Since(start))
@@ -341,7 +341,7 @@ func BenchmarkReadersUnderEviction(b *testing.B) {
 	for i := range 1 << 14 {
 		start := time.Now()
 		for k := range 64 {
-			s.Get(shapes[(i+k)%len(shapes)], names[k])
+			s.Lookup(shapes[(i+k)%len(shapes)], names[k], 0)
 		}
 		took = append(took, time.Since(start)/64)
 	}

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // bin runs the Free of values, in the order they were thrown in and never in an
@@ -89,7 +89,7 @@ func (b *bin) tear(g *group) {
 		return true
 	})
 	dropped := 0
-	fault.Each(names, func(n *node) {
+	guard.Each(names, func(n *node) {
 		if dropped++; dropped%32 == 0 {
 			runtime.Gosched()
 		}
@@ -109,7 +109,7 @@ func (b *bin) guard(free func()) {
 	if free == nil {
 		return
 	}
-	fault.Call(free, func(err error) {
+	guard.Call(free, func(err error) {
 		b.logger.Error("session: freeing a value", "session", b.name, "error", err)
 	})
 }

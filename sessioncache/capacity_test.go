@@ -86,7 +86,7 @@ func TestCapacityBelowFloor(t *testing.T) {
 func TestEmptyGroupsCount(t *testing.T) { // F9, G9: also before anything is written
 	p := open(t, fifo(2))
 	for i := 1; i <= 5; i++ {
-		h, err := p.Acquire(bg, shape(t, i))
+		h, err := p.Group(bg, shape(t, i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestLeasedGroupsLast(t *testing.T) { // G27: S3
 	p.set(4, "n", "v4")
 	want(t, "has 1", p.has(1), 0)
 
-	h, err := p.Acquire(bg, shape(t, 3)) // a handle is a lease, too
+	h, err := p.Group(bg, shape(t, 3)) // a handle is a lease, too
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestLowering(t *testing.T) { // G28, G29: G2, G3, S1
 		t.Fatal(err)
 	}
 	want(t, "groups", p.Groups(), 7)
-	want(t, "objects", p.Objects(), 14)
+	want(t, "objects", p.Len(), 14)
 	want(t, "has", p.has(1, 2, 3), 0)
 	for i := 1; i <= 3; i++ {
 		p.freed(fmt.Sprint("v", i), 1)

@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/limit"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
@@ -141,7 +141,7 @@ type Options struct {
 	Lane  Lane
 }
 
-// Event says how GetOrCreate came by its value (SPEC C8).
+// Event says how Get came by its value (SPEC C8).
 type Event string
 
 // The events of a session.

@@ -22,10 +22,10 @@ func TestLevels(t *testing.T) { // G01, G02, G12: G1, K1
 	want(t, "get", p.get(8, "x"), "absent")
 	want(t, "get", p.get(7, "x"), "v1")
 	want(t, "groups", p.Groups(), 1)
-	want(t, "objects", p.Objects(), 1)
+	want(t, "objects", p.Len(), 1)
 	p.set(7, "x", "v2")
 	want(t, "get", p.get(7, "x"), "v2")
-	want(t, "objects", p.Objects(), 1)
+	want(t, "objects", p.Len(), 1)
 	p.freed("v1", 1)
 
 	for i, dims := range [][][]int64{{{1, 2}, {3}}, {{1}, {2, 3}}} {
@@ -37,7 +37,7 @@ func TestLevels(t *testing.T) { // G01, G02, G12: G1, K1
 			t.Fatal(err)
 		}
 		defer func() {
-			r, _ := p.Get(s, "n")
+			r, _ := p.Lookup(s, "n", 0)
 			want(t, s.String(), r.Value(), any(i))
 		}()
 	}
@@ -79,7 +79,7 @@ func TestDisabled(t *testing.T) { // G05: G2, F1
 	p.set(7, "n", "v3")
 	want(t, "get", p.get(7, "n"), "absent")
 	want(t, "groups", p.Groups(), 0)
-	want(t, "objects", p.Objects(), 0)
+	want(t, "objects", p.Len(), 0)
 	for _, v := range []string{"v1", "v2", "v3"} {
 		p.freed(v, 1)
 	}
@@ -95,7 +95,7 @@ func TestFifo(t *testing.T) { // G06..G09: G3
 	want(t, "1 y", p.get(1, "y"), "absent")
 	want(t, "2 x", p.get(2, "x"), "a2")
 	want(t, "3 y", p.get(3, "y"), "b3")
-	want(t, "objects", p.Objects(), 4)
+	want(t, "objects", p.Len(), 4)
 
 	q := open(t, fifo(3))
 	for i := 1; i <= 3; i++ {
@@ -135,15 +135,15 @@ func TestGroupGoesAtOnce(t *testing.T) { // G10: G4, G9
 		p.set(100, fmt.Sprint("n", i), "v")
 	}
 	p.set(200, "n", "w")
-	want(t, "objects", p.Objects(), 51)
+	want(t, "objects", p.Len(), 51)
 	stop := watch(t, func() {
-		if n := p.Objects(); n != 1 && n != 2 && n != 51 {
+		if n := p.Len(); n != 1 && n != 2 && n != 51 {
 			t.Errorf("objects %d", n)
 		}
 	})
 	p.set(300, "n", "x")
 	stop()
-	want(t, "objects", p.Objects(), 2)
+	want(t, "objects", p.Len(), 2)
 	p.freed("v", 50)
 }
 
@@ -153,7 +153,7 @@ func TestCountsStandStillWhenOverwriting(t *testing.T) { // G9
 		t.Fatal(err)
 	}
 	stop := watch(t, func() {
-		if o, b := p.Objects(), p.Bytes(); o != 1 || b != 7 {
+		if o, b := p.Len(), p.Bytes(); o != 1 || b != 7 {
 			t.Errorf("objects %d, bytes %d", o, b)
 		}
 	})
@@ -215,8 +215,8 @@ func TestSessionsAreApart(t *testing.T) { // G13, G24: G5, G11
 	if err := p.Reset(bg, "X"); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "p objects", p.Objects(), 0)
-	want(t, "q objects", q.Objects(), 6)
+	want(t, "p objects", p.Len(), 0)
+	want(t, "q objects", q.Len(), 6)
 }
 
 func TestLanes(t *testing.T) { // G14: G6
@@ -225,7 +225,7 @@ func TestLanes(t *testing.T) { // G14: G6
 	p.set(2, "n", "l0", sessioncache.Options{Lane: sessioncache.Worker(0)})
 	p.set(2, "n", "l1", sessioncache.Options{Lane: sessioncache.Worker(1)})
 	lane := func(n uint32) string {
-		r, ok := p.GetLane(shape(t, 2), "n", sessioncache.Worker(n))
+		r, ok := p.Lookup(shape(t, 2), "n", sessioncache.Worker(n))
 		if !ok {
 			return "absent"
 		}
@@ -236,10 +236,10 @@ func TestLanes(t *testing.T) { // G14: G6
 	want(t, "lane 0", lane(0), "l0")
 	want(t, "lane 1", lane(1), "l1")
 	want(t, "lane 2", lane(2), "absent")
-	want(t, "objects", p.Objects(), 3)
+	want(t, "objects", p.Len(), 3)
 	p.set(2, "n", "both")
 	want(t, "lane 1", lane(1), "l1")
-	want(t, "objects", p.Objects(), 4)
+	want(t, "objects", p.Len(), 4)
 }
 
 func TestOwners(t *testing.T) { // G15..G17: G7
@@ -262,7 +262,7 @@ func TestOwners(t *testing.T) { // G15..G17: G7
 		want(t, "b", p.get(i, "b"), "Y")
 		want(t, "x", p.get(i, "x"), "none")
 	}
-	want(t, "objects", p.Objects(), 6)
+	want(t, "objects", p.Len(), 6)
 	p.freed("X", 3)
 
 	p.set(9, "n", "first", X)
@@ -277,9 +277,9 @@ func TestOwners(t *testing.T) { // G15..G17: G7
 		q.set(i, "a", "X", X)
 		q.set(i, "b", "Y", Y)
 	}
-	want(t, "objects", q.Objects(), 4)
+	want(t, "objects", q.Len(), 4)
 	reset(q, "X")
-	want(t, "objects", q.Objects(), 2)
+	want(t, "objects", q.Len(), 2)
 	want(t, "3 b", q.get(3, "b"), "Y")
 	want(t, "4 b", q.get(4, "b"), "Y")
 	want(t, "4 a", q.get(4, "a"), "absent")
@@ -301,7 +301,7 @@ func TestResetAll(t *testing.T) { // G18, G22: G7, G9, G10
 	if err := p.ResetAll(bg); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "objects", p.Objects(), 0)
+	want(t, "objects", p.Len(), 0)
 	want(t, "groups", p.Groups(), 0)
 	p.mu.Lock()
 	v, w := p.mu.freed["v"], p.mu.freed["w"]
@@ -343,7 +343,7 @@ func TestHold(t *testing.T) { // G19, G20: G8
 func TestCountsWhileWritersEvict(t *testing.T) { // G21: G9
 	p := open(t, fifo(5))
 	stop := watch(t, func() {
-		if g, o := p.Groups(), p.Objects(); g < 0 || g > 5 || o < 0 || o > 10 {
+		if g, o := p.Groups(), p.Len(); g < 0 || g > 5 || o < 0 || o > 10 {
 			t.Errorf("groups %d, objects %d", g, o)
 		}
 	})
@@ -394,5 +394,5 @@ func TestOneFlightAName(t *testing.T) { // G25: F1
 	s := p.stats()
 	want(t, "misses counted", s.Misses, 1)
 	want(t, "others counted", s.Joined+s.Hits, 19)
-	want(t, "objects", p.Objects(), 1)
+	want(t, "objects", p.Len(), 1)
 }

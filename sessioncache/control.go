@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
 	"github.com/kiln-cache/kiln/shapegroups/simulate"
@@ -90,8 +90,8 @@ func (s *Session) Capacity() Capacity { return s.published.capacity() }
 // object is one name of one lane; a creator that runs counts with its group.
 func (s *Session) Groups() int64 { return s.published.groups.Load() }
 
-// Objects is the number of names in all groups.
-func (s *Session) Objects() int64 { return s.published.objects.Load() }
+// Len is the number of names in all groups.
+func (s *Session) Len() int64 { return s.published.objects.Load() }
 
 // Bytes is the sum over them.
 func (s *Session) Bytes() int64 { return s.published.bytes.Load() }

@@ -4,7 +4,7 @@
 //
 //	h, err := session.Acquire(ctx, shape)   // one request; keep it for the model run
 //	defer h.Close()
-//	ref, event, err := h.GetOrCreate(ctx, "matmul.7", sessioncache.Options{}, compile)
+//	ref, event, err := h.Get(ctx, "matmul.7", sessioncache.Options{}, compile)
 //
 // # What it owns
 //
@@ -15,14 +15,14 @@
 //
 // # Reading
 //
-// Lookup, Get, GetLane, GetID and the methods of Ref walk published tables: no
+// View, Lookup, LookupID and the methods of Ref walk published tables: no
 // lock, no mailbox, no allocation, no clock, no log. Three kinds of use:
 //
 //   - a Ref, from any lookup, is uncounted. Value and Resident are safe at any
 //     time; what a value holds outside of Go's memory may be freed once the ref
 //     is not resident, so pin it with Acquire before use;
 //   - a Lease pins one value until End;
-//   - a Handle, from Acquire, leases a whole group: no value that was seen
+//   - a Group, from Session.Group, leases a whole group: no value that was seen
 //     through it is freed before its Close, whatever is evicted, overwritten or
 //     reset meanwhile. An evicted group goes on serving its open handles.
 //

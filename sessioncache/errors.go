@@ -1,6 +1,6 @@
 package sessioncache
 
-import "github.com/kiln-cache/kiln/internal/fault"
+import "github.com/kiln-cache/kiln/fault"
 
 // Errors of this room, found with errors.Is.
 var (

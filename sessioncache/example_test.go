@@ -21,7 +21,7 @@ func Example() {
 
 	for _, tokens := range []int64{10, 13, 40} {
 		shape, _ := shapegroups.Of([]int64{1, tokens})
-		request, err := session.Acquire(ctx, shape)
+		request, err := session.Group(ctx, shape)
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -29,7 +29,7 @@ func Example() {
 		compile := func(context.Context) (sessioncache.Value, error) {
 			return sessioncache.Value{Any: "kernel for " + request.Shape().String(), Bytes: 4096}, nil
 		}
-		kernel, event, err := request.GetOrCreate(ctx, "matmul.0", sessioncache.Options{}, compile)
+		kernel, event, err := request.Get(ctx, "matmul.0", sessioncache.Options{}, compile)
 		fmt.Println(kernel.Value(), event, err)
 		request.Close()
 	}

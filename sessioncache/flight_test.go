@@ -14,7 +14,7 @@ import (
 
 // The rules of section 2 for names in a session.
 
-// call is a GetOrCreate on a goroutine of its own.
+// call is a Get on a goroutine of its own.
 type call struct {
 	v   string
 	by  sessioncache.Event
@@ -85,7 +85,7 @@ func TestErrorsAreNotKept(t *testing.T) { // F2, F3
 				t.Errorf("no stack in %v", err)
 			}
 		}
-		want(t, "objects", p.Objects(), 0)
+		want(t, "objects", p.Len(), 0)
 		want(t, "groups", p.Groups(), 0) // nothing came of the shape
 	}
 	p.freed("negative", 1)
@@ -96,14 +96,14 @@ func TestErrorsAreNotKept(t *testing.T) { // F2, F3
 
 func TestBadArguments(t *testing.T) {
 	p := open(t, sessioncache.Config{})
-	h, err := p.Acquire(bg, shape(t, 1))
+	h, err := p.Group(bg, shape(t, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	_, _, err = h.GetOrCreate(bg, "n", sessioncache.Options{}, nil)
+	_, _, err = h.Get(bg, "n", sessioncache.Options{}, nil)
 	wantError(t, "no creator", err, sessioncache.ErrInvalid)
-	_, _, err = h.GetOrCreate(bg, "", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { panic("unreachable") })
+	_, _, err = h.Get(bg, "", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { panic("unreachable") })
 	wantError(t, "empty name", err, sessioncache.ErrInvalid)
 	wantError(t, "empty name", p.Set(bg, shape(t, 1), "", p.value("a"), sessioncache.Options{}), sessioncache.ErrInvalid)
 	v := p.value("a")
@@ -112,11 +112,11 @@ func TestBadArguments(t *testing.T) {
 	p.freed("a", 2)
 	ended, cancel := context.WithCancel(bg)
 	cancel()
-	_, err = p.Acquire(ended, shape(t, 1))
+	_, err = p.Group(ended, shape(t, 1))
 	wantError(t, "ended context", err, context.Canceled)
 	wantError(t, "ended context", p.Set(ended, shape(t, 1), "n", p.value("b"), sessioncache.Options{}), context.Canceled)
 	p.freed("b", 1)
-	want(t, "objects", p.Objects(), 0)
+	want(t, "objects", p.Len(), 0)
 }
 
 func TestWaiterLeavesAlone(t *testing.T) { // F4
@@ -180,7 +180,7 @@ func TestCycle(t *testing.T) { // F5
 	}
 	_, _, err := p.try(bg, shape(t, 1), "a", sessioncache.Options{}, a)
 	wantError(t, "through another session", err, sessioncache.ErrCycle)
-	want(t, "objects", p.Objects()+q.Objects(), 0)
+	want(t, "objects", p.Len()+q.Len(), 0)
 
 	v, _, err := p.try(bg, shape(t, 1), "whole", sessioncache.Options{}, func(ctx context.Context) (sessioncache.Value, error) {
 		_, _, err := p.try(ctx, shape(t, 2), "part", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { return p.value("part"), nil })
@@ -190,7 +190,7 @@ func TestCycle(t *testing.T) { // F5
 	if err != nil {
 		t.Error(err)
 	}
-	want(t, "objects", p.Objects(), 2)
+	want(t, "objects", p.Len(), 2)
 }
 
 func TestNothingWaitsForACreator(t *testing.T) { // F6
@@ -207,7 +207,7 @@ func TestNothingWaitsForACreator(t *testing.T) { // F6
 	if err := errors.Join(p.SetGroups(bg, sessioncache.LimitOf(9)), p.Reset(bg, "X"), p.Hold("X"), p.Announce()); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "objects", p.Objects(), 3)
+	want(t, "objects", p.Len(), 3)
 	close(gate)
 	want(t, "made", receive(t, a), call{"v", sessioncache.Miss, nil})
 }
@@ -228,7 +228,7 @@ func TestLanesAreMadeApart(t *testing.T) { // G6, F1: one flight waits for anoth
 	}
 	v, by, err := p.try(bg, shape(t, 1), "n", sessioncache.Options{Lane: lanes[0]}, create(0))
 	want(t, "made", call{v, by, err}, call{"v0", sessioncache.Miss, nil})
-	want(t, "objects", p.Objects(), 3)
+	want(t, "objects", p.Len(), 3)
 }
 
 func TestClearedWhileMade(t *testing.T) { // F7
@@ -297,11 +297,11 @@ func TestTooLargeIsHandedOut(t *testing.T) { // S3
 			return v, nil
 		}
 	}
-	h, err := p.Acquire(bg, shape(t, 2))
+	h, err := p.Group(bg, shape(t, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, by, err := h.GetOrCreate(bg, "n", sessioncache.Options{}, make("big", 101))
+	r, by, err := h.Get(bg, "n", sessioncache.Options{}, make("big", 101))
 	if err != nil || by != sessioncache.Miss || r.Value() != "big" || r.Resident() {
 		t.Errorf("%v %s %v", r.Value(), by, err)
 	}
@@ -309,7 +309,7 @@ func TestTooLargeIsHandedOut(t *testing.T) { // S3
 	p.freed("big", 0) // its handle is open
 	// A group that alone is above the capacity begins anew with what is written.
 	for _, name := range []string{"a", "b"} {
-		if _, _, err := h.GetOrCreate(bg, name, sessioncache.Options{}, make(name, 70)); err != nil {
+		if _, _, err := h.Get(bg, name, sessioncache.Options{}, make(name, 70)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -317,11 +317,11 @@ func TestTooLargeIsHandedOut(t *testing.T) { // S3
 	want(t, "b", p.get(2, "b"), "b")
 	want(t, "a", p.get(2, "a"), "absent")
 	want(t, "has 1", p.has(1), 0)
-	ref, by, err := h.GetOrCreate(bg, "b", sessioncache.Options{}, nil) // found where it is now
+	ref, by, err := h.Get(bg, "b", sessioncache.Options{}, nil) // found where it is now
 	if err == nil || ref.Value() != nil {
 		t.Errorf("a nil creator: %s, %v", by, err)
 	}
-	_, by, err = h.GetOrCreate(bg, "b", sessioncache.Options{}, make("x", 1))
+	_, by, err = h.Get(bg, "b", sessioncache.Options{}, make("x", 1))
 	if err != nil || by != sessioncache.Hit {
 		t.Errorf("%s, %v", by, err)
 	}
@@ -336,7 +336,7 @@ func TestClose(t *testing.T) { // F8
 	p := open(t, sessioncache.Config{})
 	p.set(9, "n", "kept")
 	l := p.lease(9, "n")
-	h, err := p.Acquire(bg, shape(t, 9))
+	h, err := p.Group(bg, shape(t, 9))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,8 +354,8 @@ func TestClose(t *testing.T) { // F8
 	wantError(t, "caller", receive(t, a).err, sessioncache.ErrClosed)
 	want(t, "get", p.get(9, "n"), "absent")
 	want(t, "groups", p.Groups(), 0)
-	want(t, "objects", p.Objects(), 0)
-	_, err = p.Acquire(bg, shape(t, 1))
+	want(t, "objects", p.Len(), 0)
+	_, err = p.Group(bg, shape(t, 1))
 	wantError(t, "acquire", err, sessioncache.ErrClosed)
 	wantError(t, "set", p.Set(bg, shape(t, 1), "n", p.value("x"), sessioncache.Options{}), sessioncache.ErrClosed)
 	wantError(t, "reset", p.ResetAll(bg), sessioncache.ErrClosed)
@@ -364,7 +364,7 @@ func TestClose(t *testing.T) { // F8
 	wantError(t, "set groups", p.SetGroups(bg, sessioncache.LimitOf(3)), sessioncache.ErrClosed)
 	_, err = p.Stats(bg)
 	wantError(t, "stats", err, sessioncache.ErrClosed)
-	_, _, err = h.GetOrCreate(bg, "other", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { panic("unreachable") })
+	_, _, err = h.Get(bg, "other", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { panic("unreachable") })
 	wantError(t, "create", err, sessioncache.ErrClosed)
 	want(t, "intern", p.Intern("n").String(), "n")
 	close(stubborn)
@@ -375,7 +375,7 @@ func TestClose(t *testing.T) { // F8
 	}
 	p.freed("late", 1)
 	p.freed("x", 1)
-	r, ok := h.Get("n") // what is held goes on
+	r, ok := h.Lookup("n", 0) // what is held goes on
 	want(t, "held", ok && r.Value() == "kept", true)
 	h.Close()
 	p.freed("kept", 0)

@@ -40,7 +40,7 @@ func hammer(t *testing.T, policy string) {
 	const groups, bytes, shapes, rounds = 4, 60, 10, 1500
 	p := open(t, sessioncache.Config{Policy: policy, Groups: sessioncache.LimitOf(groups), Bytes: sessioncache.LimitOf(bytes)})
 	stop := watch(t, func() {
-		if g, b, o := p.Groups(), p.Bytes(), p.Objects(); g < 0 || g > groups || b < 0 || b > bytes || o < 0 {
+		if g, b, o := p.Groups(), p.Bytes(), p.Len(); g < 0 || g > groups || b < 0 || b > bytes || o < 0 {
 			t.Errorf("groups %d, bytes %d, objects %d", g, b, o)
 		}
 		runtime.Gosched()
@@ -75,20 +75,20 @@ func hammer(t *testing.T, policy string) {
 				s := shape(t, n)
 				switch rnd.IntN(12) {
 				case 0, 1, 2, 3:
-					h, err := p.Acquire(bg, s)
+					h, err := p.Group(bg, s)
 					if err != nil {
 						t.Error(err)
 						return
 					}
 					for i := range 3 {
 						name := fmt.Sprint("n", i)
-						r, _, err := h.GetOrCreate(bg, name, owner, func(context.Context) (sessioncache.Value, error) { return made(n, name), nil })
+						r, _, err := h.Get(bg, name, owner, func(context.Context) (sessioncache.Value, error) { return made(n, name), nil })
 						if err != nil {
 							t.Error(err)
 							return
 						}
 						look(n, name, r, true)
-						if r, ok := h.GetID(ids[i]); ok {
+						if r, ok := h.LookupID(ids[i]); ok {
 							look(n, name, r, true)
 						}
 						runtime.Gosched()
@@ -96,7 +96,7 @@ func hammer(t *testing.T, policy string) {
 					}
 					h.Close()
 				case 4, 5:
-					if r, ok := p.Get(s, name); ok {
+					if r, ok := p.Lookup(s, name, 0); ok {
 						look(n, name, r, false)
 						if l, ok := r.Acquire(); ok {
 							look(n, name, l.Ref(), true)
@@ -106,8 +106,8 @@ func hammer(t *testing.T, policy string) {
 						}
 					}
 				case 6, 7:
-					if g, ok := p.Lookup(s); ok {
-						if r, ok := g.GetID(ids[k]); ok {
+					if g, ok := p.View(s); ok {
+						if r, ok := g.LookupID(ids[k]); ok {
 							look(n, name, r, false)
 						}
 					}
@@ -143,14 +143,14 @@ func hammer(t *testing.T, policy string) {
 func TestRetiredUnderOverlappingHandles(t *testing.T) {
 	p := open(t, sessioncache.Config{})
 	p.set(1, "n", "v0")
-	last, err := p.Acquire(bg, shape(t, 1))
+	last, err := p.Group(bg, shape(t, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := 1; i <= 50; i++ {
-		r, _ := last.Get("n")
+		r, _ := last.Lookup("n", 0)
 		p.set(1, "n", fmt.Sprint("v", i))
-		next, err := p.Acquire(bg, shape(t, 1))
+		next, err := p.Group(bg, shape(t, 1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,22 +177,22 @@ func TestHitsDoNotAllocate(t *testing.T) {
 		s := shape(t, 100)
 		p.set(100, "n", "v")
 		id := p.Intern("n")
-		h, err := p.Acquire(bg, s)
+		h, err := p.Group(bg, s)
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.stats() // the note of this shape is in the memo
-		ref, _ := h.Get("n")
-		g, _ := p.Lookup(s)
+		ref, _ := h.Lookup("n", 0)
+		g, _ := p.View(s)
 		create := func(context.Context) (sessioncache.Value, error) { panic("unreachable") }
 		for name, f := range map[string]func() bool{
 			"held reference": func() bool { return ref.Resident() && ref.Value() != nil },
-			"group and id":   func() bool { _, ok := g.GetID(id); return ok },
-			"group and name": func() bool { _, ok := g.Get("n"); return ok },
-			"full key":       func() bool { _, ok := p.Get(s, "n"); return ok },
-			"lookup":         func() bool { _, ok := p.Lookup(s); return ok },
+			"group and id":   func() bool { _, ok := g.LookupID(id); return ok },
+			"group and name": func() bool { _, ok := g.Lookup("n", 0); return ok },
+			"full key":       func() bool { _, ok := p.Lookup(s, "n", 0); return ok },
+			"lookup":         func() bool { _, ok := p.View(s); return ok },
 			"get or create": func() bool {
-				_, event, _ := h.GetOrCreate(bg, "n", sessioncache.Options{}, create)
+				_, event, _ := h.Get(bg, "n", sessioncache.Options{}, create)
 				return event == sessioncache.Hit
 			},
 		} {
@@ -249,14 +249,14 @@ func TestLinearizable(t *testing.T) {
 					_ = p.Reset(bg, "X")
 				case 3:
 					out = 0
-					if g, ok := p.Lookup(s); ok {
-						if r, ok := g.GetID(id); ok {
+					if g, ok := p.View(s); ok {
+						if r, ok := g.LookupID(id); ok {
 							out = r.Value()
 						}
 					}
 				default:
 					out = 0
-					if r, ok := p.Get(s, "n"); ok {
+					if r, ok := p.Lookup(s, "n", 0); ok {
 						out = r.Value()
 					}
 				}

@@ -4,26 +4,25 @@ import (
 	"context"
 	"sync"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-// Group is an uncounted reference to a shape group, for readers that look up
-// several names. Once the group is evicted it finds nothing. The zero Group is
+// View is an uncounted reference to a shape group, for readers that look up
+// several names. Once the group is evicted it finds nothing. The zero View is
 // empty. Safe for concurrent use.
-type Group struct {
+type View struct {
 	g    *group
-	held bool // by a Handle: an evicted group goes on serving
+	held bool // by a Group: an evicted group goes on serving
 }
 
 // Resident reports whether the group is still registered.
-func (g Group) Resident() bool { return g.g != nil && !g.g.dead.Load() }
+func (g View) Resident() bool { return g.g != nil && !g.g.dead.Load() }
 
-// Get looks up a name that is shared by all lanes.
-func (g Group) Get(name string) (Ref, bool) { return g.GetLane(name, 0) }
-
-// GetLane looks up a name of one lane; it sees no other lane's.
-func (g Group) GetLane(name string, lane Lane) (Ref, bool) {
+// Lookup looks up a name of one lane, or with lane 0 one that all lanes share. It
+// sees no other lane's.
+func (g View) Lookup(name string, lane Lane) (Ref, bool) {
 	if g.g == nil {
 		return Ref{}, false
 	}
@@ -34,8 +33,8 @@ func (g Group) GetLane(name string, lane Lane) (Ref, bool) {
 	return Ref{n}, true
 }
 
-// GetID looks up a shared name by its id, without hashing.
-func (g Group) GetID(id NameID) (Ref, bool) {
+// LookupID looks up a shared name by its id, without hashing.
+func (g View) LookupID(id NameID) (Ref, bool) {
 	if g.g == nil {
 		return Ref{}, false
 	}
@@ -44,13 +43,13 @@ func (g Group) GetID(id NameID) (Ref, bool) {
 			return Ref{n}, true
 		}
 	}
-	return g.GetLane(id.name, 0)
+	return g.Lookup(id.name, 0)
 }
 
-// Handle is a lease on a shape group from one request. Close it when the
+// Group is a lease on a shape group from one request. Close it when the
 // request is done. Safe for concurrent use; Close must come last.
-type Handle struct {
-	Group
+type Group struct {
+	View
 	session *Session
 	phase   uint32 // of the grace it entered
 	stripe  uint32 // where its hits are counted
@@ -63,10 +62,10 @@ type Handle struct {
 }
 
 // Shape is the shape compiled, after bucketing.
-func (h *Handle) Shape() shapegroups.Shape { return h.g.shape }
+func (h *Group) Shape() shapegroups.Shape { return h.g.shape }
 
 // Close ends the lease. Further calls do nothing.
-func (h *Handle) Close() {
+func (h *Group) Close() {
 	h.mu.Lock()
 	closed, adopted := h.mu.closed, h.mu.adopted
 	h.mu.closed, h.mu.adopted = true, nil
@@ -84,7 +83,7 @@ func (h *Handle) Close() {
 
 // adopt keeps a value alive until Close. It reports false if that has come
 // already: then the pin is given back.
-func (h *Handle) adopt(n *node) bool {
+func (h *Group) adopt(n *node) bool {
 	n.Value.cell.Pin() // cannot fail: who calls holds another pin
 	h.mu.Lock()
 	open := !h.mu.closed
@@ -98,7 +97,7 @@ func (h *Handle) adopt(n *node) bool {
 	return open
 }
 
-// GetOrCreate gives the value of a name, having create make it if it is absent.
+// Get gives the value of a name, having create make it if it is absent.
 // Of concurrent callers for one shape, name and lane one creator runs, and all
 // get its value (SPEC F1). The value is good until the handle is closed; pin it
 // with Acquire to use it for longer.
@@ -106,8 +105,8 @@ func (h *Handle) adopt(n *node) bool {
 // An error is the creator's own, its PanicError or ErrGoexit, the context's,
 // ErrCycle, ErrClosed or ErrInvalid; nothing was kept then. A value that does
 // not fit the byte capacity is given all the same, and not kept.
-func (h *Handle) GetOrCreate(ctx context.Context, name string, o Options, create Create) (Ref, Event, error) {
-	if r, ok := h.Hit(name, o.Lane); ok {
+func (h *Group) Get(ctx context.Context, name string, o Options, create Create) (Ref, Event, error) {
+	if r, ok := h.Lookup(name, o.Lane); ok {
 		return r, Hit, nil
 	}
 	const op = "get or create"
@@ -121,10 +120,10 @@ func (h *Handle) GetOrCreate(ctx context.Context, name string, o Options, create
 	return r, event, failed(op, name, err)
 }
 
-// Hit is GetOrCreate for a name that is there: it counts the hit, and spares
+// Lookup is Get for a name that is there: it counts the hit, and spares
 // whoever has to make one a creator.
-func (h *Handle) Hit(name string, lane Lane) (Ref, bool) {
-	r, ok := h.GetLane(name, lane)
+func (h *Group) Lookup(name string, lane Lane) (Ref, bool) {
+	r, ok := h.View.Lookup(name, lane)
 	if ok {
 		h.session.hits[h.stripe].Add(1)
 	}
@@ -132,7 +131,7 @@ func (h *Handle) Hit(name string, lane Lane) (Ref, bool) {
 }
 
 // miss asks the actor, until the name is there or its creator has ended.
-func (h *Handle) miss(ctx context.Context, name string, o Options, create Create) (Ref, Event, error) {
+func (h *Group) miss(ctx context.Context, name string, o Options, create Create) (Ref, Event, error) {
 	s := h.session
 	for {
 		if err := ctx.Err(); err != nil {
@@ -156,7 +155,7 @@ func (h *Handle) miss(ctx context.Context, name string, o Options, create Create
 }
 
 // wait waits for the outcome of an ask. Neither node nor error: ask again.
-func (h *Handle) wait(ctx context.Context, a *ask) (n *node, event Event, err error) {
+func (h *Group) wait(ctx context.Context, a *ask) (n *node, event Event, err error) {
 	open := true
 	take := func(end *ask) {
 		if end.node == nil { // it says to join another flight
@@ -208,7 +207,7 @@ func release(a *ask) {
 
 // run is the creator's goroutine.
 func (a *ask) run() {
-	fault.Guard(func() (err error) {
+	guard.Guard(func() (err error) {
 		a.value, err = a.create(a.flight.Context())
 		return err
 	}, func(err error) {

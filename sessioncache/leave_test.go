@@ -74,11 +74,11 @@ func TestForsakenGroupIsGone(t *testing.T) {
 // for that.
 func TestLeaseOfWhatWasNotKept(t *testing.T) {
 	p := open(t, sessioncache.Config{Bytes: sessioncache.LimitOf(100)})
-	h, err := p.Acquire(bg, shape(t, 1))
+	h, err := p.Group(bg, shape(t, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, _, err := h.GetOrCreate(bg, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+	r, _, err := h.Get(bg, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
 		v := p.value("big")
 		v.Bytes = 101
 		return v, nil
@@ -99,7 +99,7 @@ func TestLeaseOfWhatWasNotKept(t *testing.T) {
 // and is found by nobody, not even through a handle from before.
 func TestResetUnderAnOpenHandle(t *testing.T) {
 	p := open(t, sessioncache.Config{})
-	h, err := p.Acquire(bg, shape(t, 1))
+	h, err := p.Group(bg, shape(t, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestResetUnderAnOpenHandle(t *testing.T) {
 	create, began, _ := p.gated("old", gate)
 	made := make(chan sessioncache.Ref, 1)
 	go func() {
-		r, _, err := h.GetOrCreate(bg, "n", sessioncache.Options{}, create)
+		r, _, err := h.Get(bg, "n", sessioncache.Options{}, create)
 		if err != nil {
 			t.Error(err)
 		}
@@ -121,7 +121,7 @@ func TestResetUnderAnOpenHandle(t *testing.T) {
 	r := <-made
 	want(t, "made", r.Value(), any("old"))
 	want(t, "resident", r.Resident(), false)
-	again, event, err := h.GetOrCreate(bg, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+	again, event, err := h.Get(bg, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
 		return p.value("new"), nil
 	})
 	if err != nil {
@@ -146,30 +146,30 @@ func TestForeignID(t *testing.T) { // G11, K2
 	p.set(2, "z", "vz")
 	after := p.Intern("z") // interned when a group had it
 	for n, ids := range map[int][]sessioncache.NameID{1: {foreign, early, late}, 2: {after}} {
-		g, _ := p.Lookup(shape(t, n))
+		g, _ := p.View(shape(t, n))
 		for _, id := range ids {
-			r, ok := g.GetID(id)
+			r, ok := g.LookupID(id)
 			if !ok || r.Value() != "v"+id.String() {
 				t.Errorf("%s: %v", id, r.Value())
 			}
 		}
 	}
-	g, _ := p.Lookup(shape(t, 2))
+	g, _ := p.View(shape(t, 2))
 	for _, id := range []sessioncache.NameID{early, {}} {
-		if _, ok := g.GetID(id); ok {
+		if _, ok := g.LookupID(id); ok {
 			t.Errorf("%q was found", id)
 		}
 	}
-	if _, ok := (sessioncache.Group{}).GetID(early); ok {
+	if _, ok := (sessioncache.View{}).LookupID(early); ok {
 		t.Error("found in no group")
 	}
 	p.set(2, "z", "again", sessioncache.Options{Owner: "X"})
-	r, _ := g.GetID(after)
+	r, _ := g.LookupID(after)
 	want(t, "overwritten", r.Value(), any("again"))
 	if err := p.Reset(bg, "X"); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := g.GetID(after); ok {
+	if _, ok := g.LookupID(after); ok {
 		t.Error("found after its reset")
 	}
 	want(t, "resident", r.Resident(), false)

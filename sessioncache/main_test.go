@@ -86,7 +86,7 @@ func (b *box) sized(n int, name, text string, bytes int64) error {
 // get is the value's text or "absent".
 func (b *box) get(n int, name string) string {
 	b.t.Helper()
-	r, ok := b.Get(shape(b.t, n), name)
+	r, ok := b.Lookup(shape(b.t, n), name, 0)
 	if !ok {
 		return "absent"
 	}
@@ -95,7 +95,7 @@ func (b *box) get(n int, name string) string {
 
 func (b *box) lease(n int, name string) *sessioncache.Lease {
 	b.t.Helper()
-	r, ok := b.Get(shape(b.t, n), name)
+	r, ok := b.Lookup(shape(b.t, n), name, 0)
 	if !ok {
 		b.t.Fatalf("%d %s is absent", n, name)
 	}
@@ -119,12 +119,12 @@ func (b *box) run(n int, name, text string) (string, sessioncache.Event) {
 }
 
 func (b *box) try(ctx context.Context, s shapegroups.Shape, name string, o sessioncache.Options, create sessioncache.Create) (string, sessioncache.Event, error) {
-	h, err := b.Acquire(ctx, s)
+	h, err := b.Group(ctx, s)
 	if err != nil {
 		return "", "", err
 	}
 	defer h.Close()
-	r, event, err := h.GetOrCreate(ctx, name, o, create)
+	r, event, err := h.Get(ctx, name, o, create)
 	if err != nil {
 		return "", "", err
 	}

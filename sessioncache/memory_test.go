@@ -21,7 +21,7 @@ func TestShrink(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h, err := s.Acquire(bg, shape(t, 2)) // in use
+	h, err := s.Group(bg, shape(t, 2)) // in use
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestMemoryCounts(t *testing.T) {
 	counted("overwritten and leased", 30)
 	l.End()
 	counted("overwritten", 20)
-	h, err := s.Acquire(bg, shape(t, 1))
+	h, err := s.Group(bg, shape(t, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestMemoryCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	counted("evicted under a handle", 20)
-	_, _, err = h.GetOrCreate(bg, "y", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+	_, _, err = h.Get(bg, "y", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
 		return sessioncache.Value{Bytes: 7}, nil
 	})
 	if err != nil {

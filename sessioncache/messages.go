@@ -52,7 +52,7 @@ func (m *write) take() bool { return m.taken.CompareAndSwap(false, true) }
 
 func (m *write) Fail(err error) { m.Reply.Fail(err) }
 
-// ask is one call of GetOrCreate whose name was absent a moment ago. It brings
+// ask is one call of Get whose name was absent a moment ago. It brings
 // a flight of its own and waits on that alone: either the flight becomes the one
 // of its name, or it ends at once and says what to do instead. One allocation
 // serves the request, the creator's result and the outcome.

@@ -6,7 +6,7 @@ import "context"
 type Stats struct {
 	Groups, Objects, Bytes int64
 
-	Hits     uint64 // GetOrCreate found the name
+	Hits     uint64 // Get found the name
 	Misses   uint64 // a creator made the value
 	Joined   uint64 // callers who waited for another's creator
 	Failures uint64 // creators that ended with an error, a panic or Goexit
@@ -31,7 +31,7 @@ func (s *Session) Stats(ctx context.Context) (Stats, error) {
 	if err != nil {
 		return Stats{}, err
 	}
-	r.Groups, r.Objects, r.Bytes = s.Groups(), s.Objects(), s.Bytes()
+	r.Groups, r.Objects, r.Bytes = s.Groups(), s.Len(), s.Bytes()
 	r.Joined = s.joined.Load()
 	for i := range s.hits {
 		r.Hits += s.hits[i].Load()

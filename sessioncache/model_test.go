@@ -236,7 +236,7 @@ func TestAgainstModel(t *testing.T) { // G1..G9, G28, S3
 				want(r, "run", text+string(event), wantText+string(wantEvent))
 			case 5, 6:
 				text := "absent"
-				if ref, ok := p.GetLane(shape(t, n), name, o.Lane); ok {
+				if ref, ok := p.Lookup(shape(t, n), name, o.Lane); ok {
 					text = ref.Value().(string)
 				}
 				want(r, "get", text, m.get(n, key))
@@ -270,7 +270,7 @@ func TestAgainstModel(t *testing.T) { // G1..G9, G28, S3
 				}
 			case 10:
 				if g := m.find(n); g != nil {
-					ref, ok := p.GetLane(shape(t, n), name, o.Lane)
+					ref, ok := p.Lookup(shape(t, n), name, o.Lane)
 					want(r, "lease", ok, g.names[key] != nil)
 					if ok {
 						l, _ := ref.Acquire()
@@ -293,7 +293,7 @@ func TestAgainstModel(t *testing.T) { // G1..G9, G28, S3
 			}
 			objects, bytes := m.sums()
 			want(r, "groups", p.Groups(), int64(len(m.list)))
-			want(r, "objects", p.Objects(), objects)
+			want(r, "objects", p.Len(), objects)
 			want(r, "bytes", p.Bytes(), bytes)
 		}
 		for text, n := range m.freed {

@@ -3,11 +3,11 @@ package sessioncache
 import (
 	"sync/atomic"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/table"
 )
 
-// ask is a call of GetOrCreate: the value is there by now, or a creator runs
+// ask is a call of Get: the value is there by now, or a creator runs
 // for it, or one is to be started.
 func (s *state) ask(a *ask) {
 	if s.closed {
@@ -250,7 +250,7 @@ func (s *state) retire(g *group, n *node) {
 	g.grace.retire(n, s.drop)
 }
 
-// place stores a name where GetID finds it.
+// place stores a name where LookupID finds it.
 func (s *state) place(g *group, n *node, slot int) {
 	n.Value.slot = slot
 	at := g.slots.Load()

@@ -252,7 +252,7 @@ func TestWorth(t *testing.T) { // S7
 	want(t, "has", p.has(1, 2), 2)
 	want(t, "groups", p.Groups(), 2)
 
-	h, err := p.Acquire(bg, shape(t, 1000)) // not kept, but it serves its handle
+	h, err := p.Group(bg, shape(t, 1000)) // not kept, but it serves its handle
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,16 +260,16 @@ func TestWorth(t *testing.T) { // S7
 		t.Fatal("a shape that is not worth it was registered")
 	}
 	create := func(context.Context) (sessioncache.Value, error) { return p.value("u"), nil }
-	if _, by, err := h.GetOrCreate(bg, "n", sessioncache.Options{}, create); err != nil || by != sessioncache.Miss {
+	if _, by, err := h.Get(bg, "n", sessioncache.Options{}, create); err != nil || by != sessioncache.Miss {
 		t.Fatalf("%s, %v", by, err)
 	}
-	r, by, err := h.GetOrCreate(bg, "n", sessioncache.Options{}, create)
+	r, by, err := h.Get(bg, "n", sessioncache.Options{}, create)
 	if err != nil || by != sessioncache.Hit {
 		t.Fatalf("%s, %v", by, err)
 	}
 	want(t, "value", r.Value(), any("u"))
 	want(t, "get", p.get(1000, "n"), "absent")
-	want(t, "objects", p.Objects(), 2)
+	want(t, "objects", p.Len(), 2)
 	p.freed("u", 0)
 	h.Close()
 	p.freed("u", 1)

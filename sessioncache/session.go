@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/recency"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -83,11 +83,11 @@ func (s *Session) send(m message) bool {
 	return !s.sending.shut && s.actor.Tell(m)
 }
 
-// Acquire is one request: it leases the group of the shape until the handle is
+// Group is one request: it leases the group of the shape until the handle is
 // closed, registering it if it is new, for which other groups may have to go.
 // Where nothing is to be kept (capacity 0, SPEC S7) the group serves this handle
 // alone. ErrInvalid: no such shape, or it cannot be bucketed; ErrClosed.
-func (s *Session) Acquire(ctx context.Context, shape shapegroups.Shape) (*Handle, error) {
+func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, error) {
 	const op = "acquire"
 	if err := ctx.Err(); err != nil {
 		return nil, failed(op, shape.String(), err)
@@ -113,8 +113,8 @@ func (s *Session) Acquire(ctx context.Context, shape shapegroups.Shape) (*Handle
 }
 
 // handle makes the handle of a group whose grace was entered.
-func (s *Session) handle(g *group, phase uint32) *Handle {
-	return &Handle{Group: Group{g: g, held: true}, session: s, phase: phase, stripe: rand.Uint32N(stripes)}
+func (s *Session) handle(g *group, phase uint32) *Group {
+	return &Group{View: View{g: g, held: true}, session: s, phase: phase, stripe: rand.Uint32N(stripes)}
 }
 
 // leave is the end of a handle.
@@ -186,21 +186,17 @@ func (s *Session) note(use *asked) {
 	}
 }
 
-// Lookup is one request for the group of a shape, if it is registered. It
+// View is one request for the group of a shape, if it is registered. It
 // creates nothing, leases nothing and allocates nothing; it never waits.
-func (s *Session) Lookup(shape shapegroups.Shape) (Group, bool) {
+func (s *Session) View(shape shapegroups.Shape) (View, bool) {
 	g := s.lookup(shape)
-	return Group{g: g}, g != nil
+	return View{g: g}, g != nil
 }
 
-// Get looks a name up by its full key: one request. It creates nothing.
-func (s *Session) Get(shape shapegroups.Shape, name string) (Ref, bool) {
-	return s.GetLane(shape, name, 0)
-}
-
-// GetLane is Get for a name of one lane.
-func (s *Session) GetLane(shape shapegroups.Shape, name string, lane Lane) (Ref, bool) {
-	return Group{g: s.lookup(shape)}.GetLane(name, lane)
+// Lookup looks a name up by its full key, lane 0 being the one that all share: one
+// request. It creates nothing.
+func (s *Session) Lookup(shape shapegroups.Shape, name string, lane Lane) (Ref, bool) {
+	return View{g: s.lookup(shape)}.Lookup(name, lane)
 }
 
 // Has reports whether a group is registered for the shape and has held a name.
@@ -265,7 +261,7 @@ func (s *Session) discard(v Value) {
 	}
 }
 
-// Intern gives the id of a name, for GetID. Ids are never given back: intern
+// Intern gives the id of a name, for LookupID. Ids are never given back: intern
 // the names of a model, not names made up for each request.
 func (s *Session) Intern(name string) NameID {
 	if n := s.published.ids.Lookup(name, 0); n != nil {

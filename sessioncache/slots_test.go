@@ -19,14 +19,14 @@ func TestSlotsAndNamesAgree(t *testing.T) {
 		}
 	}
 	set(0)
-	g, _ := p.Lookup(s)
+	g, _ := p.View(s)
 	var readers sync.WaitGroup
 	for range 2 {
 		readers.Go(func() {
 			for seen := 0; seen < last; {
 				for _, look := range []func() (sessioncache.Ref, bool){
-					func() (sessioncache.Ref, bool) { return g.Get("n") },
-					func() (sessioncache.Ref, bool) { return g.GetID(id) },
+					func() (sessioncache.Ref, bool) { return g.Lookup("n", 0) },
+					func() (sessioncache.Ref, bool) { return g.LookupID(id) },
 				} {
 					r, ok := look()
 					if !ok || r.Value().(int) < seen {

@@ -3,7 +3,7 @@ package sessioncache
 import (
 	"slices"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"

@@ -44,12 +44,12 @@ func zipf(seed uint64, requests int) []int {
 func replay(t testing.TB, b *box, stream []int) (hits int) {
 	t.Helper()
 	for _, n := range stream {
-		h, err := b.Acquire(bg, shape(t, n))
+		h, err := b.Group(bg, shape(t, n))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i, name := range []string{"q", "k"} {
-			_, event, err := h.GetOrCreate(bg, name, sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+			_, event, err := h.Get(bg, name, sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
 				return sessioncache.Value{Any: name, Bytes: int64(30 + 40*i), Cost: time.Millisecond}, nil
 			})
 			if err != nil {
@@ -298,11 +298,11 @@ func TestPoolEqualsItsSessions(t *testing.T) {
 					rt.Fatal(err)
 				}
 			case 2, 3:
-				h, err := s.Acquire(bg, shape(t, k))
+				h, err := s.Group(bg, shape(t, k))
 				if err != nil {
 					rt.Fatal(err)
 				}
-				if _, _, err = h.GetOrCreate(bg, name, sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { return v, nil }); err != nil {
+				if _, _, err = h.Get(bg, name, sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { return v, nil }); err != nil {
 					rt.Fatal(err)
 				}
 				h.Close()
@@ -351,8 +351,8 @@ func TestPoolHammer(t *testing.T) {
 							v := sessioncache.Value{Bytes: int64(n * 9)}
 							if k%3 == 0 {
 								_ = s.Set(bg, shape(t, n), "x", v, sessioncache.Options{})
-							} else if h, err := s.Acquire(bg, shape(t, n)); err == nil {
-								_, _, _ = h.GetOrCreate(bg, "y", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { return v, nil })
+							} else if h, err := s.Group(bg, shape(t, n)); err == nil {
+								_, _, _ = h.Get(bg, "y", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { return v, nil })
 								h.Close()
 							}
 							if used, drawn := p.Use(); used > drawn || drawn > capacity {

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Config of a run.

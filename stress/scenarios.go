@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -81,7 +81,7 @@ func openArtefacts(r *run) (func(context.Context, *rand.Rand) error, func(contex
 		case op < 94:
 			lease, _, err = c.Force(ctx, request(key, random))
 		case op < 97:
-			err = c.DropOwner(fmt.Sprint("owner", random.IntN(3)))
+			err = c.Reset(fmt.Sprint("owner", random.IntN(3)))
 		default:
 			err = c.SetCapacity(limit.Of(int64(random.IntN(mostEntries+1))), limit.Of(int64(random.IntN(mostBytes+1))))
 		}
@@ -127,7 +127,7 @@ func openSessions(r *run) (func(context.Context, *rand.Rand) error, func(context
 		case op < 60:
 			err = r.useGroup(ctx, s, shape, name, key, o, random, made)
 		case op < 75:
-			if ref, ok := s.Get(shape, name); ok {
+			if ref, ok := s.Lookup(shape, name, 0); ok {
 				if l, ok := ref.Acquire(); ok {
 					r.check(l.Value(), key)
 					l.End()
@@ -150,7 +150,7 @@ func openSessions(r *run) (func(context.Context, *rand.Rand) error, func(context
 		if b := s.Bytes(); b < 0 || b > mostBytes {
 			r.violated("%d bytes, capacity %d", b, mostBytes)
 		}
-		if o := s.Objects(); o < 0 {
+		if o := s.Len(); o < 0 {
 			r.violated("%d objects", o)
 		}
 		if expected(err) {
@@ -164,13 +164,13 @@ func openSessions(r *run) (func(context.Context, *rand.Rand) error, func(context
 // useGroup is one request: a group and some of its names.
 func (r *run) useGroup(ctx context.Context, s *sessioncache.Session, shape shapegroups.Shape, name, key string, o sessioncache.Options,
 	random *rand.Rand, made func(string, *rand.Rand) sessioncache.Value) error {
-	h, err := s.Acquire(ctx, shape)
+	h, err := s.Group(ctx, shape)
 	if err != nil {
 		return err
 	}
 	defer h.Close()
 	fate := uint64(random.IntN(1 << 30))
-	ref, _, err := h.GetOrCreate(ctx, name, o, func(context.Context) (sessioncache.Value, error) {
+	ref, _, err := h.Get(ctx, name, o, func(context.Context) (sessioncache.Value, error) {
 		random := rand.New(rand.NewPCG(fate, 0)) // the creator's own: it runs elsewhere
 		if err := mishap(random); err != nil {
 			return sessioncache.Value{}, err
@@ -205,7 +205,7 @@ func openConstants(r *run) (func(context.Context, *rand.Rand) error, func(contex
 		switch op := random.IntN(100); {
 		case op < 90:
 			var l *constants.Lease
-			l, _, err = e.GetOrCompute(ctx, key, bytes, constants.Options{Cost: random.Float64()}, func(context.Context) (constants.Value, error) {
+			l, _, err = e.Get(ctx, key, bytes, constants.Options{Cost: random.Float64()}, func(context.Context) (constants.Value, error) {
 				if err := mishap(rand.New(rand.NewPCG(fate, 0))); err != nil {
 					return constants.Value{}, err
 				}

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kiln-cache/kiln/gpuexec/cpu/gemm"
-	"github.com/kiln-cache/kiln/gpuexec/cpu/gemm/versus"
-	"github.com/kiln-cache/kiln/stress/figures"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/figures"
+	"github.com/kiln-cache/kiln/internal/gemm"
+	"github.com/kiln-cache/kiln/internal/gemm/versus"
 )
 
 // benches by name, in the order of `kiln bench all`: stores before loads, whose ten

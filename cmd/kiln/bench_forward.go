@@ -5,11 +5,11 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/encoder"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/figures"
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/internal/weights"
 	"github.com/kiln-cache/kiln/sessioncache"
-	"github.com/kiln-cache/kiln/stress/figures"
 )
 
 // benchForward runs whole passes and their matrix products alone in turn, on

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/figures"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
-	"github.com/kiln-cache/kiln/stress/figures"
 )
 
 // benchRestart fills a store with one process, and then starts more of them:

@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // cacheVerb is one subcommand of `kiln cache`. Most is how many arguments it

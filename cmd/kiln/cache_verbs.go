@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 // inputs reads what a subcommand is given: a mistake there leaves no store

@@ -13,7 +13,7 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/env"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // value is a flag that says what it wants. Each flag reads its text strictly:
@@ -105,7 +105,9 @@ func (c *call) amount(p *kiln.Limit, form, about string) {
 }
 
 // bytes is capacity for what is counted in bytes.
-func (c *call) bytes(p *kiln.Limit, form, about string) { c.upTo(math.MaxInt64, true, p, form, about, "") }
+func (c *call) bytes(p *kiln.Limit, form, about string) {
+	c.upTo(math.MaxInt64, true, p, form, about, "")
+}
 
 func (c *call) upTo(most int64, unlimited bool, p *kiln.Limit, form, about, shown string) {
 	want := fmt.Sprintf("a whole number from 0 to %d", most)

@@ -337,7 +337,7 @@ func (r *replayer) count(ctx context.Context, p *report.Pass, was before) error 
 	p.GroupsEvicted, p.Thrash = now.evicted-was.evicted, now.thrash-was.thrash
 	p.ResidentBytes = r.runtime.Artefacts().Bytes()
 	p.Padding = report.Padding{Useful: now.useful - was.useful, Padded: now.padded - was.padded}
-	p.Constants = report.Constants{Entries: int64(r.engine.Entries()), Bytes: int64(r.engine.Size()),
+	p.Constants = report.Constants{Entries: int64(r.engine.Len()), Bytes: int64(r.engine.Size()),
 		Hits: now.constants.Hits - was.constants.Hits, Owners: now.constants.Owners - was.constants.Owners,
 		Bypass: now.constants.Bypass - was.constants.Bypass}
 	return nil

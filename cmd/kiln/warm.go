@@ -14,8 +14,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/manifest"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // The results of an item.

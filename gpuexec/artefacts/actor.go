@@ -4,8 +4,9 @@ import (
 	"context"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // shell is the actor around the core: it owns flights, jobs and waiters, and
@@ -55,7 +56,7 @@ func (s *shell) clean() {
 	s.freed = nil
 	s.job(func() {
 		defer s.ref.Tell(jobEnded{freed: freed}) // also after a Free that ends its goroutine
-		fault.Each(freed, s.free)
+		guard.Each(freed, s.free)
 	})
 }
 

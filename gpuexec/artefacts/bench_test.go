@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 func benchCache(b *testing.B, capacity int64) *artefacts.Cache {

@@ -4,7 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Blob gives the artefact of a key as bytes. It waits for one that is being
@@ -75,7 +76,7 @@ func (c *Cache) FromBlob(ctx context.Context, r Request, blob []byte) (*Lease, O
 
 // blobOf calls the artefact's own Blob, which is user code. n must be pinned.
 func blobOf(ctx context.Context, n *node) (blob []byte, err error) {
-	err = fault.Guarded(func() (err error) {
+	err = guard.Guarded(func() (err error) {
 		blob, err = n.Value.blob(ctx)
 		return err
 	})

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 // B2

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
-	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/recency"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // Cache holds artefacts by key. Safe for concurrent use.
@@ -290,9 +290,9 @@ func (c *Cache) SetCapacity(entries, bytes limit.Limit) error {
 	})
 }
 
-// DropOwner evicts what only this owner has used, flights included. What others
+// Reset evicts what only this owner has used, flights included. What others
 // used, callers without a name among them, stays (SPEC C10).
-func (c *Cache) DropOwner(owner string) error {
+func (c *Cache) Reset(owner string) error {
 	const op = "artefacts: drop owner"
 	if owner == "" {
 		return fault.Invalidf(op, "the owner's name is empty")

@@ -8,7 +8,7 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/flight"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // C1
@@ -278,11 +278,11 @@ func TestNestedHit(t *testing.T) {
 }
 
 // C10
-func TestDropOwner(t *testing.T) {
+func TestResetOwner(t *testing.T) {
 	c := open(t, entries(8))
 	drop := func(owner string) {
 		t.Helper()
-		if err := c.DropOwner(owner); err != nil {
+		if err := c.Reset(owner); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -307,7 +307,7 @@ func TestDropOwner(t *testing.T) {
 	want(t, "len", c.Len(), 2)
 	e, _ := c.Capacity()
 	want(t, "cap", e, limit.Of(8))
-	if err := c.DropOwner(""); !errors.Is(err, artefacts.ErrInvalid) {
+	if err := c.Reset(""); !errors.Is(err, artefacts.ErrInvalid) {
 		t.Errorf("drop of the empty name: %v", err)
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // DefaultEntries is the capacity where none is given (SPEC C1).
@@ -67,7 +67,7 @@ type Built struct {
 // Request asks for one artefact.
 type Request struct {
 	Key   string // canonical key (SPEC K1); never empty
-	Owner string // who uses it, for DropOwner; empty = nobody in particular
+	Owner string // who uses it, for Reset; empty = nobody in particular
 
 	// Create makes the artefact. Its context carries the flight's identity: it
 	// must be handed on to whatever the creator asks for. It ends when nobody

@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kiln-cache/kiln/actors/actorstest"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/actorstest"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // F4: a waiter, and the one who started it, leave alone.
@@ -173,7 +173,7 @@ func TestOwnerDroppedDuringFlight(t *testing.T) {
 			if shared {
 				c.calls(background, 1, "k", maker{owner: "P"})
 			}
-			if err := c.DropOwner("O"); err != nil {
+			if err := c.Reset("O"); err != nil {
 				t.Error(err)
 			}
 			close(g)
@@ -208,7 +208,7 @@ func TestCloseDuringFlights(t *testing.T) {
 		want(t, "get", c.get("k", maker{}), "error closed")
 		want(t, "peek", c.peek("k"), "error closed")
 		want(t, "len", c.Len(), 0)
-		for _, err := range []error{c.SetCapacity(limit.Of(1), limit.Limit{}), c.DropOwner("o"), c.Settle(background)} {
+		for _, err := range []error{c.SetCapacity(limit.Of(1), limit.Limit{}), c.Reset("o"), c.Settle(background)} {
 			if !errors.Is(err, artefacts.ErrClosed) {
 				t.Errorf("after close: %v", err)
 			}

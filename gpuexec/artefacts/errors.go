@@ -1,6 +1,6 @@
 package artefacts
 
-import "github.com/kiln-cache/kiln/internal/fault"
+import "github.com/kiln-cache/kiln/fault"
 
 // What calls of this room end with, beside a creator's own errors and the
 // context's; found with errors.Is.

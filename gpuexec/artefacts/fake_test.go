@@ -13,9 +13,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 func TestMain(m *testing.M) {

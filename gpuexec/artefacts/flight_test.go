@@ -10,9 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kiln-cache/kiln/actors/actorstest"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/actorstest"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 var background = context.Background()

@@ -13,7 +13,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // Everything at once on few keys: no value of another key, none in use after it
@@ -81,7 +81,7 @@ func TestHammer(t *testing.T) {
 						t.Error(err)
 					}
 				case 4:
-					if err := c.DropOwner("o1"); err != nil {
+					if err := c.Reset("o1"); err != nil {
 						t.Error(err)
 					}
 				default:

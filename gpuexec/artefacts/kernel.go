@@ -3,7 +3,7 @@ package artefacts
 import (
 	"context"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Kernel gives a compiled kernel out of the layer below the artefacts, or

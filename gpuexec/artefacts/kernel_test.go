@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // C8, C1, C11: two artefacts, one kernel.

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Ref is an uncounted reference to an artefact: it keeps nothing alive on its
@@ -83,7 +83,7 @@ func (c *Cache) discard(n *node) {
 
 func (c *Cache) free(n *node) {
 	if n.Value.free != nil {
-		fault.Call(n.Value.free, func(err error) {
+		guard.Call(n.Value.free, func(err error) {
 			c.log.Error("artefacts: the release of an artefact went wrong", "key", n.Key, "err", err)
 		})
 	}

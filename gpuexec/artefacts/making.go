@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // making is one creator at work. It is the context that the creator is given,
@@ -46,7 +47,7 @@ func nested(ctx context.Context) bool { return ctx.Value(makingKey{}) != nil }
 func (m *making) run() {
 	c := m.call.cache
 	var b Built
-	fault.Guard(func() (err error) {
+	guard.Guard(func() (err error) {
 		start := c.cfg.Now()
 		b, err = c.make(m)
 		if b.Cost == 0 {
@@ -149,7 +150,7 @@ func (r *Request) storedKey() string {
 // load gives a blob to the driver. Its panic is a refusal like any other.
 func (c *Cache) load(m *making, blob []byte) (b Built, err error) {
 	c.counters.loads.Add(1)
-	err = fault.Guarded(func() (err error) {
+	err = guard.Guarded(func() (err error) {
 		b, err = m.call.Load(m, blob)
 		return err
 	})

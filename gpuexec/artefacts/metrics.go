@@ -3,7 +3,7 @@ package artefacts
 import (
 	"sync/atomic"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Stats is what the cache counted since Open, and its state at one moment. The

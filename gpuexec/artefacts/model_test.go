@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // item is one artefact in the naive model, from its flight to its last lease.
@@ -303,7 +303,7 @@ func (r *replay) do(s step) {
 		r.resize(s.n, s.m)
 	case "drop":
 		if s.owner != "" {
-			if err := r.DropOwner(s.owner); err != nil {
+			if err := r.Reset(s.owner); err != nil {
 				r.wrong = err
 			}
 			r.drop(s.owner)

@@ -3,8 +3,8 @@ package artefacts
 import (
 	"sync/atomic"
 
-	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // state is the pure core: which artefacts are resident, which fly, and who goes

@@ -8,8 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 func (o *order) keys() (keys []string) {

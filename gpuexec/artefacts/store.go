@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Subject says what is looked for in a Store.

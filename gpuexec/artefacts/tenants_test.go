@@ -10,9 +10,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // floors drives the core alone: an artefact is begun and landed in one go.

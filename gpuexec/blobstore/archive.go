@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/frame"
 )
 
 // Transfer counts what an export, an import or a merge did with entries.

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 // One archive carries a store's entries, each verified on the way in.

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // Policy says which entries go when the capacity is reached (SPEC P7).

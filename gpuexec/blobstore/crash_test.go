@@ -15,9 +15,9 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/crashfs"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // The sizes of the tests with processes: small by default, larger with -kills=1000 -processes=64 -build=2s -within=1s.

@@ -15,10 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame/hashlist"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/frame"
+	"github.com/kiln-cache/kiln/internal/frame/hashlist"
 )
 
 // P4, P3: every byte flipped and every shorter length of both files; package frame

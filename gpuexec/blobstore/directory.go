@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/hostlock"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/frame"
 )
 
 // concerns reports whether an entry is one of those that Config.Only leaves.

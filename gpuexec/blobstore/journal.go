@@ -12,7 +12,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/hostlock"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 

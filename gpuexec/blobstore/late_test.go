@@ -13,10 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/crashfs"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
+	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 const nobody = 65534

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/frame"
 )
 
 // Blob is a stored blob that was verified and fits.

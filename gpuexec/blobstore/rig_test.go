@@ -17,11 +17,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
+	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 

@@ -15,10 +15,10 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/hostlock"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/trust"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 

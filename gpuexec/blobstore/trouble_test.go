@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/frame"
 )
 
 // P5: no operation that fails does more than refuse a store; it heals in ten

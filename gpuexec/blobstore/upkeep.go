@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/hostlock"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/hostlock"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 

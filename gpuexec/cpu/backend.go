@@ -7,10 +7,10 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/cpu/gemm"
-	"github.com/kiln-cache/kiln/gpuexec/cpu/kernels"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+	"github.com/kiln-cache/kiln/internal/gemm"
 )
 
 // Name is the backend's.

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/cpu/gemm"
-	"github.com/kiln-cache/kiln/gpuexec/cpu/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/internal/gemm"
 )
 
 // device is the linear memory with the compiler for it.

@@ -3,10 +3,10 @@ package cpu
 import (
 	"unsafe"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/cpu/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 var _ ops.Library = (*Backend)(nil)

@@ -5,8 +5,8 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 func some() []ops.Op {

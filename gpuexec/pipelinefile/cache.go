@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/table"
 )
 
@@ -161,8 +161,8 @@ func (c *Cache) clearLocked() {
 	})
 }
 
-// Live is the number of live objects in the cache.
-func (c *Cache) Live() int { return int(c.liveLen.Load()) }
+// Len is the number of live objects in the cache.
+func (c *Cache) Len() int { return int(c.liveLen.Load()) }
 
 // SPIRV is the number of SPIR-V entries in memory, all of registered shaders.
 func (c *Cache) SPIRV() int {

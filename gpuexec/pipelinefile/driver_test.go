@@ -106,7 +106,7 @@ func TestNoDriverCache(t *testing.T) {
 	if _, s, err := v.SaveBytes(t.Context()); err != nil || s.Blob {
 		t.Errorf("%+v, %v", s, err)
 	}
-	v.counts("driver_refused", v.Metrics().Reasons["driver_refused"], 1)
+	v.counts("driver_refused", v.Stats().Reasons["driver_refused"], 1)
 	if l, err := v.LoadBytes(t.Context(), file); err != nil || !l.Blob {
 		t.Errorf("%+v, %v", l, err)
 	}
@@ -159,7 +159,7 @@ func TestGivingUp(t *testing.T) {
 	if err := <-loading; !errors.Is(err, context.Canceled) {
 		t.Errorf("the first: %v", err)
 	}
-	if n := v.Metrics().Reasons["driver_refused"]; n != 0 {
+	if n := v.Stats().Reasons["driver_refused"]; n != 0 {
 		t.Errorf("%d refusals counted", n)
 	}
 	if _, err := v.LoadBytes(ctx, file); !errors.Is(err, context.Canceled) {

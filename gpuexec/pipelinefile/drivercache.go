@@ -7,8 +7,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/lease"
 )
 
@@ -63,13 +64,13 @@ func (d *driverSide) open(ctx context.Context, cfg Config, retire func(string, f
 // calling runs a call of the driver: alone, where that is necessary.
 func (d *driverSide) calling(ctx context.Context, call func() error) error {
 	if d.serial == nil {
-		return fault.Guarded(call)
+		return guard.Guarded(call)
 	}
 	if err := d.serial.take(ctx); err != nil {
 		return err
 	}
 	defer d.serial.giveBack()
-	return fault.Guarded(call)
+	return guard.Guarded(call)
 }
 
 // make has the driver make a cache; the caller has its one pin.

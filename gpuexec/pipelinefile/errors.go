@@ -3,7 +3,7 @@ package pipelinefile
 import (
 	"fmt"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // What calls of this package end with, beside the front end's and the driver's

@@ -14,7 +14,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
-	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
+	"github.com/kiln-cache/kiln/internal/layout"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -295,12 +295,12 @@ func (r *rig) load(path string, entries int, blob bool) {
 // misses expects the bytes to be no usable file and to leave nothing behind.
 func (r *rig) misses(file []byte, reason, field string) {
 	r.t.Helper()
-	spirv, live := r.SPIRV(), r.Live()
+	spirv, live := r.SPIRV(), r.Len()
 	l, err := r.LoadBytes(r.t.Context(), file)
 	if err != nil || l.Reason == "" || reason != "*" && string(l.Reason) != reason || field != "*" && l.Field != field || l.Entries != 0 || l.Blob {
 		r.t.Errorf("load: %+v, %v, want a miss by %s (%s)", l, err, reason, field)
 	}
-	if r.SPIRV() != spirv || r.Live() != live {
+	if r.SPIRV() != spirv || r.Len() != live {
 		r.t.Errorf("a miss left something behind")
 	}
 }

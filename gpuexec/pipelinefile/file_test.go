@@ -10,7 +10,7 @@ import (
 	"testing/iotest"
 
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
-	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
+	"github.com/kiln-cache/kiln/internal/layout"
 )
 
 // SPEC V1, V3: what was saved is found again, in every form of saving.
@@ -48,7 +48,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("by %s: %+v, %v", name, l, err)
 		}
 		w.counts("spirv", int64(w.SPIRV()), 2)
-		w.counts("live", int64(w.Live()), 0)
+		w.counts("live", int64(w.Len()), 0)
 		w.get(pipelinefile.Request{Shader: "s1"}, pipelinefile.SPIRV)
 		w.get(pipelinefile.Request{Shader: "s2", Options: 5}, pipelinefile.SPIRV)
 		w.get(pipelinefile.Request{Shader: "s2", Options: 6}, pipelinefile.Built)
@@ -93,7 +93,7 @@ func TestDamage(t *testing.T) {
 	if l, err := v.LoadBytes(t.Context(), file); err != nil || l.Entries != 2 || !l.Blob {
 		t.Errorf("the sound file: %+v, %v", l, err)
 	}
-	m := v.Metrics()
+	m := v.Stats()
 	for _, reason := range []string{"format", "truncated", "trailing", "checksum"} { // R1
 		if m.Reasons[reasonOf(reason)] == 0 {
 			t.Errorf("no miss counted as %s", reason)
@@ -139,7 +139,7 @@ func TestIdentity(t *testing.T) {
 		w := open(t, withIdentity(id))
 		w.shader("s1", "a")
 		w.misses(file, c.reason, field)
-		w.counts(c.reason, w.Metrics().Reasons[reasonOf(c.reason)], 1)
+		w.counts(c.reason, w.Stats().Reasons[reasonOf(c.reason)], 1)
 	}
 	v.counts("shown to the driver", v.driver.opened.Load(), 0)
 }
@@ -211,7 +211,7 @@ func TestChangedShaders(t *testing.T) {
 	w.shader("b", "changed")
 	w.shader("x", "source-x")
 	w.load(path, 2, true)
-	w.counts("source_changed", w.Metrics().Reasons[reasonOf("source_changed")], 1)
+	w.counts("source_changed", w.Stats().Reasons[reasonOf("source_changed")], 1)
 	w.get(pipelinefile.Request{Shader: "a"}, pipelinefile.SPIRV)
 	w.built("b")
 	w.get(pipelinefile.Request{Shader: "x"}, pipelinefile.SPIRV)

@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // role is what a caller turned out to be.
@@ -81,7 +81,7 @@ func ride[K comparable, V any](ctx context.Context, c *Cache, r ridden[K, V]) (r
 // run is the life of a creator, on its own goroutine.
 func run[K comparable, V any](c *Cache, r ridden[K, V], f *flying[V]) {
 	var v V
-	fault.Guard(func() (err error) {
+	guard.Guard(func() (err error) {
 		v, err = r.create(f.Context())
 		return err
 	}, func(err error) {

@@ -57,7 +57,7 @@ func TestHammer(t *testing.T) {
 		if r.IntN(4) == 0 {
 			v.Clear()
 		}
-		v.Metrics()
+		v.Stats()
 	})
 	worker(func(r *rand.Rand) { // two sources in turn
 		if err := v.Register("0", []byte{byte('x' + r.IntN(2))}); err != nil {

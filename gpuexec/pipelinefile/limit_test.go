@@ -10,8 +10,8 @@ import (
 	"testing/iotest"
 
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
-	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/layout"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // SPEC V9: a file above the limit is refused before it is read.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/kiln-cache/kiln/actors/actorstest"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 )
 
 // SPEC V7, F1: one build a request, and nobody else waits for it.
@@ -45,7 +45,7 @@ func TestOneBuild(t *testing.T) {
 	}
 	<-begun
 	v.get(pipelinefile.Request{Shader: "old"}, pipelinefile.Hit)
-	v.counts("live", int64(v.Live()), 1)
+	v.counts("live", int64(v.Len()), 1)
 	v.shader("third", "c")
 	v.built("third") // F6
 	close(gate)
@@ -53,8 +53,8 @@ func TestOneBuild(t *testing.T) {
 	if origins[pipelinefile.Built] != 1 || origins[pipelinefile.Hit] != 15 {
 		t.Errorf("%v, want one built and the rest hits", origins)
 	}
-	v.counts("pipelines", v.Metrics().Pipelines, 3)
-	v.counts("live", int64(v.Live()), 3)
+	v.counts("pipelines", v.Stats().Pipelines, 3)
+	v.counts("live", int64(v.Len()), 3)
 }
 
 // SPEC V7, F1: two requests that differ in what the front end does not see have
@@ -104,7 +104,7 @@ func TestRequests(t *testing.T) {
 			v.get(r, want)
 		}
 	}
-	v.counts("live", int64(v.Live()), int64(len(different)))
+	v.counts("live", int64(v.Len()), int64(len(different)))
 	v.counts("pipelines", v.driver.built.Load(), int64(len(different)))
 	v.get(pipelinefile.Request{Shader: "label", Words: []uint32{0x07230203, 'a'}}, pipelinefile.Hit) // with words the name is for messages
 
@@ -134,7 +134,7 @@ func TestFullKey(t *testing.T) {
 	v.get(pipelinefile.Request{Shader: "one", Words: one}, pipelinefile.Built)
 	v.get(pipelinefile.Request{Shader: "two", Words: two}, pipelinefile.Built)
 	v.get(pipelinefile.Request{Shader: "one", Words: one}, pipelinefile.Hit)
-	v.counts("live", int64(v.Live()), 4)
+	v.counts("live", int64(v.Len()), 4)
 	v.counts("spirv", int64(v.SPIRV()), 2) // modules given as words are not stored
 }
 
@@ -147,7 +147,7 @@ func TestClear(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.Clear()
-	v.counts("live", int64(v.Live()), 0)
+	v.counts("live", int64(v.Len()), 0)
 	v.counts("alive", v.driver.alive.Load(), 1)
 	l.End()
 	l.End()
@@ -164,10 +164,10 @@ func TestClear(t *testing.T) {
 	v.Clear()
 	close(gate)
 	<-done
-	v.counts("live", int64(v.Live()), 0)
+	v.counts("live", int64(v.Len()), 0)
 	v.driver.during(nil)
 	v.get(pipelinefile.Request{Shader: "s"}, pipelinefile.SPIRV)
-	v.counts("live", int64(v.Live()), 1)
+	v.counts("live", int64(v.Len()), 1)
 	v.Clear()
 	eventually(t, func() bool { return v.driver.alive.Load() == 0 }, "what nobody uses is destroyed")
 }
@@ -199,7 +199,7 @@ func TestFailures(t *testing.T) {
 					t.Errorf("%s in the %s: %v", name, where, err)
 				}
 			}
-			v.counts("live", int64(v.Live()), 0)
+			v.counts("live", int64(v.Len()), 0)
 			v.driver.during(nil)
 			v.front.onCompile = nil
 			v.get(pipelinefile.Request{Shader: "s"}, "")

@@ -5,11 +5,11 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
-// Metrics is what a cache did so far.
-type Metrics struct {
+// Stats is what a cache did so far.
+type Stats struct {
 	Hits   int64 // calls answered by a live object or another call's build
 	SPIRV  int64 // calls whose build began with SPIR-V that was there
 	Built  int64 // calls whose build began with source or the caller's words
@@ -54,12 +54,12 @@ func (n *counters) miss(r fault.Reason) {
 	n.mu.reasons[r]++
 }
 
-// Metrics is a snapshot; its parts are read one after the other.
-func (c *Cache) Metrics() Metrics {
+// Stats is a snapshot; its parts are read one after the other.
+func (c *Cache) Stats() Stats {
 	n := &c.counters
-	m := Metrics{
+	m := Stats{
 		Hits: n.hits.Load(), SPIRV: n.spirv.Load(), Built: n.built.Load(), Failed: n.failed.Load(),
-		Compiles: n.compiles.Load(), Pipelines: n.pipelines.Load(), Live: c.Live(), Entries: c.SPIRV(),
+		Compiles: n.compiles.Load(), Pipelines: n.pipelines.Load(), Live: c.Len(), Entries: c.SPIRV(),
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

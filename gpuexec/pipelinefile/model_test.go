@@ -126,8 +126,8 @@ func TestModel(t *testing.T) {
 				}
 			},
 			"": func(rt *rapid.T) {
-				if v.Live() != len(m.live) || v.SPIRV() != len(m.spirv) {
-					rt.Fatalf("%d live and %d entries, want %d and %d", v.Live(), v.SPIRV(), len(m.live), len(m.spirv))
+				if v.Len() != len(m.live) || v.SPIRV() != len(m.spirv) {
+					rt.Fatalf("%d live and %d entries, want %d and %d", v.Len(), v.SPIRV(), len(m.live), len(m.spirv))
 				}
 			},
 		})

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Effect is what a quirk does.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
-	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
+	"github.com/kiln-cache/kiln/internal/layout"
 )
 
 // SPEC V8: on a known-bad driver no driver cache is made, loaded or stored, and
@@ -22,7 +22,7 @@ func TestQuirkOff(t *testing.T) {
 	for range 100 {
 		v.get(pipelinefile.Request{Shader: "s"}, "")
 	}
-	v.counts("live", int64(v.Live()), 1)
+	v.counts("live", int64(v.Len()), 1)
 	v.counts("driver caches", v.driver.caches.Load(), 0)
 	if v.DriverCache() {
 		t.Error("the driver cache is on")
@@ -39,7 +39,7 @@ func TestQuirkOff(t *testing.T) {
 	if l, err := w.LoadBytes(t.Context(), careless.bytes()); err != nil || l != (pipelinefile.Loaded{Entries: 1}) {
 		t.Errorf("a file with a blob: %+v, %v", l, err)
 	}
-	w.counts("quirk", w.Metrics().Reasons["quirk"], 1)
+	w.counts("quirk", w.Stats().Reasons["quirk"], 1)
 	w.counts("shown to the driver", w.driver.opened.Load(), 0)
 
 	const variant = 5 << 29 // of the API: says nothing of age

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/canon"
-	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 // Request asks for one pipeline: the SPIR-V, and everything that the driver

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 

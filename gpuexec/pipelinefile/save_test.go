@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
-	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 func reasonOf(word string) fault.Reason { return fault.Reason(word) }

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-cache/kiln/gpuexec/pipelinefile/layout"
+	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // SPEC V6, V9, R1: a file that this cache may not read is not replaced; one that
@@ -39,7 +39,7 @@ func TestSaveOver(t *testing.T) {
 	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, old) || files(t, filepath.Dir(path)) != 1 {
 		t.Errorf("it was changed, or something left beside it: %v", err)
 	}
-	v.counts("too_large", v.Metrics().Reasons[fault.TooLarge], 1)
+	v.counts("too_large", v.Stats().Reasons[fault.TooLarge], 1)
 
 	other := open(t, withIdentity(func() pipelinefile.Identity { id := machine(); id.Device++; return id }()))
 	for reason, file := range map[fault.Reason][]byte{fault.DeviceMismatch: other.bytes(), fault.Format: []byte("garbage"), fault.Truncated: old[:100]} {
@@ -49,7 +49,7 @@ func TestSaveOver(t *testing.T) {
 		if s := v.save(path); s.Entries != 1 {
 			t.Errorf("%s: %+v", reason, s)
 		}
-		v.counts(string(reason), v.Metrics().Reasons[reason], 1)
+		v.counts(string(reason), v.Stats().Reasons[reason], 1)
 	}
 }
 

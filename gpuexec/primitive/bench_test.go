@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // encoderMatmul is a request as a transformer's feed-forward layer makes it.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 var named = map[string]op{"a": {kind: "matmul", impls: 2}, "b": {kind: "convolution"}, "n": {kind: "matmul", engine: "none"}}

@@ -3,8 +3,8 @@ package primitive
 import (
 	"fmt"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/canon"
-	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 // format is the first field of every encoding; it grows with any change of the

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/canon"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/table"
 )
 
@@ -45,8 +45,8 @@ type Engine struct {
 // unknown numbers the engines whose library's build is not known.
 var unknown atomic.Uint64
 
-// NewEngine gives an Engine. ErrInvalid without a cache or a library.
-func NewEngine(cfg Config) (*Engine, error) {
+// Open gives an Engine. ErrInvalid without a cache or a library.
+func Open(cfg Config) (*Engine, error) {
 	if cfg.Cache == nil || cfg.Library == nil {
 		return nil, fault.Invalidf("primitive: new engine", "want a cache and a library")
 	}

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"weak"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // D09: the request is the caller's, and the caller's data is not copied.
@@ -255,7 +255,7 @@ func TestOwners(t *testing.T) {
 		}
 		l.End()
 	}
-	if err := r.cache.DropOwner("x"); err != nil {
+	if err := r.cache.Reset("x"); err != nil {
 		t.Fatal(err)
 	}
 	r.expect("primitive a", "0 by=miss")
@@ -355,7 +355,7 @@ func TestClosed(t *testing.T) { // F8
 func TestConfig(t *testing.T) {
 	r := open(t, limit.Limit{}, nil)
 	for _, cfg := range []primitive.Config{{}, {Cache: r.cache}, {Library: r.lib}} {
-		if _, err := primitive.NewEngine(cfg); !errors.Is(err, primitive.ErrInvalid) {
+		if _, err := primitive.Open(cfg); !errors.Is(err, primitive.ErrInvalid) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
 	}

@@ -18,7 +18,7 @@ func ExampleEngine() {
 	}
 	defer cache.Close(context.Background())
 	lib := &library{ops: map[string]op{"conv": {kind: "convolution", impls: 4, valid: []int{1, 3}, resolves: "winograd"}}}
-	engine, err := primitive.NewEngine(primitive.Config{Cache: cache, Library: lib, Backend: "fake", Identity: machine})
+	engine, err := primitive.Open(primitive.Config{Cache: cache, Library: lib, Backend: "fake", Identity: machine})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -161,7 +161,7 @@ func openWith(t testing.TB, cfg artefacts.Config, ops map[string]op) *rig {
 
 func engine(t testing.TB, c *artefacts.Cache, lib primitive.Library, id gpuexec.Identity) *primitive.Engine {
 	t.Helper()
-	e, err := primitive.NewEngine(primitive.Config{Cache: c, Library: lib, Backend: "fake", Identity: id})
+	e, err := primitive.Open(primitive.Config{Cache: c, Library: lib, Backend: "fake", Identity: id})
 	if err != nil {
 		t.Fatal(err)
 	}

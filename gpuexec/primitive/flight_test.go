@@ -10,7 +10,7 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // gate holds a library's work back until it is opened.

@@ -1,6 +1,6 @@
 package primitive
 
-import "github.com/kiln-cache/kiln/internal/fault"
+import "github.com/kiln-cache/kiln/fault"
 
 // Kinds whose operation descriptor is internal: it is made here from the
 // caller's tensors, and there is one implementation to ask for (SPEC D4).

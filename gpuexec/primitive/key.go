@@ -5,8 +5,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/canon"
-	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 // Errors of this package; see package fault for what a caller should do.

@@ -10,8 +10,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/canon"
-	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 // full has something in every field, two elements in every list.

@@ -3,8 +3,8 @@ package primitive
 import (
 	"context"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 // Primitive is a compiled operation with its descriptor, immutable and shared by

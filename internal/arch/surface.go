@@ -15,8 +15,9 @@ import (
 	"strings"
 )
 
-// Surface finds foreign types in what the public packages of the module at root
-// export: functions, methods, fields, variables, aliases, constraints. It reads
+// Surface finds foreign and internal types in what the public packages of the
+// module at root export: functions, methods, fields, variables, aliases,
+// constraints. It reads
 // what the compiler wrote down; a package that does not compile is an error
 // beside the violations of those that do.
 func Surface(root string) ([]Violation, error) {
@@ -199,15 +200,23 @@ func (w *surface) parameters(list *types.TypeParamList) {
 	}
 }
 
-// judge reports whether name is the standard library's or this module's own.
+// judge reports whether a user can name the type: it is the standard library's,
+// or this module's own and not internal.
 func (w *surface) judge(name *types.TypeName) bool {
-	if name.Pkg() == nil || !isForeign(name.Pkg().Path()) || name.Pkg().Path() == Module || strings.HasPrefix(name.Pkg().Path(), Module+"/") {
+	if name.Pkg() == nil || !isForeign(name.Pkg().Path()) {
 		return true
+	}
+	what, path := "foreign", name.Pkg().Path()
+	if path == Module || strings.HasPrefix(path, Module+"/") {
+		if public(path) {
+			return true
+		}
+		what = "internal"
 	}
 	place := w.position(w.at.Pos())
 	w.found = append(w.found, Violation{
 		Check: "surface", File: place.Filename, Line: place.Line,
-		What: fmt.Sprintf("%s shows the foreign type %s.%s", w.at.Name(), name.Pkg().Path(), name.Name()),
+		What: fmt.Sprintf("%s shows the %s type %s.%s", w.at.Name(), what, path, name.Name()),
 	})
 	return false
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/ebitengine/purego"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Values of the C enumerations used here, from dnnl_types.h of 2.6.

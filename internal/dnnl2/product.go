@@ -1,6 +1,6 @@
 package dnnl2
 
-import "github.com/kiln-cache/kiln/internal/fault"
+import "github.com/kiln-cache/kiln/fault"
 
 // ErrUnavailable says that the library is not installed or not of version 2;
 // its text names the package to install.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Flight is one computation of a V. Make it with New, or Begin a zero one that is

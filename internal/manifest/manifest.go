@@ -19,7 +19,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Version of the format.

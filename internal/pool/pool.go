@@ -7,8 +7,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // Pool is the bytes that its members share.

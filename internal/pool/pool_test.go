@@ -10,9 +10,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/pool"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // tenant is a member that answers gifts when the test says so.

@@ -3,7 +3,7 @@ package refnet
 import (
 	"math"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Difference is how far an output is from the reference.

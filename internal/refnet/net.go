@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/oplist"
 )
 

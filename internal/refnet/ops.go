@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/oplist"
 )
 

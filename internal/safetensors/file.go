@@ -10,7 +10,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Error says what is wrong with a file. It matches fault.ErrInvalid, and the

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/safetensors"
 )
 

@@ -11,7 +11,7 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Unknown stands for an absent or empty Out or Session.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/trace"
 )
 

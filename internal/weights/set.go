@@ -8,7 +8,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/oplist"
 	"github.com/kiln-cache/kiln/internal/safetensors"
 )

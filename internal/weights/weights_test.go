@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/data"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/oplist"
 	"github.com/kiln-cache/kiln/internal/weights"
 )

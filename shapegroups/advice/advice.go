@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
 	"github.com/kiln-cache/kiln/shapegroups/simulate"

@@ -3,7 +3,7 @@ package advice
 import (
 	"slices"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
 )

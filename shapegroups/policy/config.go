@@ -3,7 +3,7 @@ package policy
 import (
 	"math"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // ErrInvalid is what a bad configuration or saved state unwraps to.

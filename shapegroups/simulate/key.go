@@ -3,7 +3,7 @@ package simulate
 import (
 	"strings"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/shapegroups"
 )

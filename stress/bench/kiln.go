@@ -16,7 +16,7 @@ type kilnStore struct {
 	shapes  []shapegroups.Shape // by group
 
 	ids     []sessioncache.NameID // by request, as all of these
-	handles []sessioncache.Group
+	handles []sessioncache.View
 	refs    []sessioncache.Ref
 }
 
@@ -25,7 +25,7 @@ func openKiln(ctx context.Context, w *workload) (*kilnStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &kilnStore{w: w, session: s, handles: make([]sessioncache.Group, len(w.asked)), refs: make([]sessioncache.Ref, len(w.asked))}
+	k := &kilnStore{w: w, session: s, handles: make([]sessioncache.View, len(w.asked)), refs: make([]sessioncache.Ref, len(w.asked))}
 	for _, name := range w.names {
 		k.ids = append(k.ids, s.Intern(name))
 	}
@@ -69,13 +69,13 @@ func (k *kilnStore) restoreOnce(ctx context.Context) (missing int, err error) {
 		}
 		missing++
 		shape := k.shapes[place/names]
-		if _, ok := k.session.Get(shape, k.w.names[i]); !ok {
+		if _, ok := k.session.Lookup(shape, k.w.names[i], 0); !ok {
 			if err := k.set(ctx, shape, &k.w.artefacts[place]); err != nil {
 				return missing, err
 			}
 		}
-		k.handles[i], _ = k.session.Lookup(shape)
-		k.refs[i], _ = k.handles[i].Get(k.w.names[i])
+		k.handles[i], _ = k.session.View(shape)
+		k.refs[i], _ = k.handles[i].Lookup(k.w.names[i], 0)
 	}
 	return missing, nil
 }
@@ -99,14 +99,14 @@ func (k *kilnStore) contenders() []contender {
 			return ref.Value().(*artefact), true
 		}}
 	}
-	full := func(i int) (sessioncache.Ref, bool) { return k.session.Get(k.w.shapes[i], k.w.names[i]) }
+	full := func(i int) (sessioncache.Ref, bool) { return k.session.Lookup(k.w.shapes[i], k.w.names[i], 0) }
 	return []contender{
 		row("kiln: held reference", "asks whether what it holds is still resident", k.findHeld,
 			func(i int) (sessioncache.Ref, bool) { return k.refs[i], k.refs[i].Resident() }),
 		row("kiln: group handle, interned name", "", k.findID,
-			func(i int) (sessioncache.Ref, bool) { return k.handles[i].GetID(k.ids[i]) }),
+			func(i int) (sessioncache.Ref, bool) { return k.handles[i].LookupID(k.ids[i]) }),
 		row("kiln: group handle, name", "", k.findName,
-			func(i int) (sessioncache.Ref, bool) { return k.handles[i].Get(k.w.names[i]) }),
+			func(i int) (sessioncache.Ref, bool) { return k.handles[i].Lookup(k.w.names[i], 0) }),
 		row(keyKept, "the same question as the other caches'", k.findFull, full),
 		row(keyBuilt, "the shape is made of its dimensions for each lookup", k.findBuilt, full),
 	}
@@ -124,7 +124,7 @@ func (k *kilnStore) findHeld(from, to int) (found int) {
 func (k *kilnStore) findID(from, to int) (found int) {
 	ids := k.ids[from:to]
 	for i, h := range k.handles[from:to] {
-		if _, ok := h.GetID(ids[i]); ok {
+		if _, ok := h.LookupID(ids[i]); ok {
 			found++
 		}
 	}
@@ -134,7 +134,7 @@ func (k *kilnStore) findID(from, to int) (found int) {
 func (k *kilnStore) findName(from, to int) (found int) {
 	asked := k.w.names[from:to]
 	for i, h := range k.handles[from:to] {
-		if _, ok := h.Get(asked[i]); ok {
+		if _, ok := h.Lookup(asked[i], 0); ok {
 			found++
 		}
 	}
@@ -144,7 +144,7 @@ func (k *kilnStore) findName(from, to int) (found int) {
 func (k *kilnStore) findFull(from, to int) (found int) {
 	asked := k.w.names[from:to]
 	for i, shape := range k.w.shapes[from:to] {
-		if _, ok := k.session.Get(shape, asked[i]); ok {
+		if _, ok := k.session.Lookup(shape, asked[i], 0); ok {
 			found++
 		}
 	}
@@ -158,7 +158,7 @@ func (k *kilnStore) findBuilt(from, to int) (found int) {
 		if err != nil {
 			continue // counts as a miss
 		}
-		if _, ok := k.session.Get(shape, asked[i]); ok {
+		if _, ok := k.session.Lookup(shape, asked[i], 0); ok {
 			found++
 		}
 	}

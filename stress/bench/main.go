@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // The exit codes, those of the kiln command.

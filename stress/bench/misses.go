@@ -36,7 +36,7 @@ type maker struct {
 
 func makers() []maker {
 	return []maker{
-		{name: "kiln: GetOrCreate on a group handle", note: "the session's actor decides, the creator has a goroutine of its own, a waiter its context", ours: true, open: makeKiln},
+		{name: "kiln: Get on a group handle", note: "the session's actor decides, the creator has a goroutine of its own, a waiter its context", ours: true, open: makeKiln},
 		{name: promised, note: "no error, no context, no bound; S of the other rows", open: makePromise},
 		{name: "xsync.Map.LoadOrCompute", note: "makes it under the bucket's lock", open: makeXsync},
 		{name: "otter v2, Get with a loader", open: makeOtter},
@@ -51,20 +51,20 @@ func makeKiln(ctx context.Context, keys []artefact, made *atomic.Int64) (func(in
 	if err != nil {
 		return nil, nil, err
 	}
-	var handles []*sessioncache.Handle
+	var handles []*sessioncache.Group
 	for g := range len(keys) / names {
 		shape, err := shapegroups.Of(dimsOf(missShape + g))
 		if err != nil {
 			return nil, nil, err
 		}
-		h, err := s.Acquire(ctx, shape)
+		h, err := s.Group(ctx, shape)
 		if err != nil {
 			return nil, nil, err
 		}
 		handles = append(handles, h)
 	}
 	ask := func(i int) (*artefact, error) {
-		ref, _, err := handles[i/names].GetOrCreate(ctx, keys[i].key.name, sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+		ref, _, err := handles[i/names].Get(ctx, keys[i].key.name, sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
 			made.Add(1)
 			return sessioncache.Value{Any: &keys[i]}, nil
 		})

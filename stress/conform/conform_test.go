@@ -11,8 +11,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/kiln-cache/kiln/stress/conform/engine"
-	"github.com/kiln-cache/kiln/stress/conform/script"
+	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
+	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
 // selfArg tells the test binary to be kiln conform.

@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/kiln-cache/kiln/stress/conform/engine"
+	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
 )
 
 // waiting are the cases that wait for a component, by ID, with what they wait

@@ -14,9 +14,9 @@ import (
 	"strings"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/stress/conform/engine"
-	"github.com/kiln-cache/kiln/stress/conform/rooms"
-	"github.com/kiln-cache/kiln/stress/conform/script"
+	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
+	"github.com/kiln-cache/kiln/stress/conform/internal/rooms"
+	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
 // Exit codes of the command.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kiln-cache/kiln/stress/conform/engine"
+	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
 )
 
 // parallel runs each job in a process of its own, n at a time, since counters

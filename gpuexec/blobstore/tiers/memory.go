@@ -8,9 +8,9 @@ import (
 	"github.com/dgraph-io/ristretto/v2"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 

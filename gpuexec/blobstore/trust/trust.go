@@ -22,8 +22,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/frame"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/frame"
 )
 
 // most is the size of the largest list, in bytes.

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/trust"
-	"github.com/kiln-cache/kiln/internal/fault"
 )
 
 func write(t *testing.T, path, text string) {

@@ -244,7 +244,7 @@ func TestSessionReset(t *testing.T) {
 	if err := session.ResetAll(bg); err != nil {
 		t.Fatal(err)
 	}
-	if n := session.Objects(); n != 0 {
+	if n := session.Len(); n != 0 {
 		t.Errorf("%d objects after the reset", n)
 	}
 	a := b.run(m, ids)

@@ -3,8 +3,8 @@ package encoder
 import (
 	"fmt"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/oplist"
 )
 

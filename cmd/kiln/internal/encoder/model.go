@@ -8,10 +8,10 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/manifest"
 	"github.com/kiln-cache/kiln/internal/oplist"
 	"github.com/kiln-cache/kiln/internal/weights"
@@ -89,7 +89,7 @@ func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := m.session.Acquire(ctx, asked)
+	h, err := m.session.Group(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +160,7 @@ func (m *Model) planFor(batch, tokens int) (*plan, error) {
 }
 
 // prepare finds or makes the artefact and the weights of every step.
-func (m *Model) prepare(ctx context.Context, h *sessioncache.Handle, p *plan, a *Answer) error {
+func (m *Model) prepare(ctx context.Context, h *sessioncache.Group, p *plan, a *Answer) error {
 	if m.arena == nil || m.arena.Bytes() < p.arena {
 		if m.arena != nil {
 			m.arena.Release()
@@ -211,13 +211,13 @@ func (m *Model) bind(ctx context.Context, p *plan, s *step) error {
 }
 
 // artefact finds the kernel of a step at the nearest level that has it.
-func (m *Model) artefact(ctx context.Context, h *sessioncache.Handle, s *step, a *Answer) (*gpuexec.Kernel, error) {
+func (m *Model) artefact(ctx context.Context, h *sessioncache.Group, s *step, a *Answer) (*gpuexec.Kernel, error) {
 	if s.held.Resident() {
 		a.Held++
 		a.Saved += s.held.Cost()
 		return s.held.Value().(*gpuexec.Kernel), nil
 	}
-	ref, ok := h.GetID(s.name)
+	ref, ok := h.LookupID(s.name)
 	if ok {
 		if a.Session == 0 { // the way to the first name led by session and shape, and the handle keeps it
 			a.Session++

@@ -7,9 +7,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kiln-cache/kiln/data"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/fault"
 	"github.com/kiln-cache/kiln/internal/oplist"
 	"github.com/kiln-cache/kiln/sessioncache"
 )

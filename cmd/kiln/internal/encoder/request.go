@@ -34,7 +34,7 @@ func Request(exec *gpuexec.Executor, source gpuexec.Source, descriptor string) a
 }
 
 // note counts a use of a step's kernel for the manifest.
-func (m *Model) note(h *sessioncache.Handle, s *step) {
+func (m *Model) note(h *sessioncache.Group, s *step) {
 	key := s.source.Key + "\x00" + s.identity
 	item := m.record[key]
 	if item == nil {

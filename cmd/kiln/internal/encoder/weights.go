@@ -58,7 +58,7 @@ func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight) (*gpuexe
 	}
 	key := constants.Key{Backend: backendID, ID: constants.Content([]byte(identity), []byte(form.Format), []byte(fmt.Sprint(w.Shape)))}
 	owned := false
-	lease, cached, err := ts.engine.GetOrCompute(ctx, key, uint64(form.Bytes), constants.Options{},
+	lease, cached, err := ts.engine.Get(ctx, key, uint64(form.Bytes), constants.Options{},
 		func(ctx context.Context) (constants.Value, error) {
 			owned = true
 			return ts.prepare(ctx, form, w)

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
-	"github.com/kiln-cache/kiln/internal/fault"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 func text(s string) func(io.Writer) error {

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
-	"github.com/kiln-cache/kiln/internal/fault"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/weights"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // replay makes a run in the likeness of a real one: two passes over lengths

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
-	"github.com/kiln-cache/kiln/internal/limit"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // The fields are a contract with scripts: names, order and nesting.

@@ -1,0 +1,254 @@
+package figures
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/limit"
+)
+
+const storeBackend = "bench"
+
+// Loads measures what is read of the persistent store against the plain file
+// operations that it cannot do without, in a directory of the machine's temporary
+// folder.
+func Loads(ctx context.Context) ([]Figure, error) {
+	return inFolders(ctx,
+		func(ctx context.Context, dir string) (Figure, error) { return loading(ctx, dir, 64<<10, 3) },
+		func(ctx context.Context, dir string) (Figure, error) { return loading(ctx, dir, 10<<20, 1.5) },
+		opening)
+}
+
+// Stores is Loads for what is written.
+func Stores(ctx context.Context) ([]Figure, error) { return inFolders(ctx, storing) }
+
+func inFolders(ctx context.Context, measures ...func(context.Context, string) (Figure, error)) (out []Figure, err error) {
+	dir, err := os.MkdirTemp("", "kiln-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	for i, measure := range measures {
+		f, err := measure(ctx, filepath.Join(dir, fmt.Sprint(i)))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+func openStore(ctx context.Context, dir string) (*blobstore.Store, error) {
+	return blobstore.Open(ctx, blobstore.Config{Dir: dir, Capacity: limit.Unlimited, Durability: blobstore.None,
+		Identity: func(string) gpuexec.Identity { return gpuexec.Identity{Library: "1", Build: "1"} }})
+}
+
+func payload(bytes int) []byte {
+	p := make([]byte, bytes)
+	rand.NewChaCha8([32]byte{}).Read(p) // never an error
+	return p
+}
+
+// loading is a get of a stored blob over reading and hashing its two files.
+func loading(ctx context.Context, dir string, bytes int, atMost float64) (Figure, error) {
+	s, err := openStore(ctx, dir)
+	if err != nil {
+		return Figure{}, err
+	}
+	defer s.Close(context.WithoutCancel(ctx))
+	if err := s.Put(ctx, storeBackend, "key", payload(bytes), time.Second); err != nil {
+		return Figure{}, err
+	}
+	place, err := s.Place(storeBackend, "key")
+	if err != nil {
+		return Figure{}, err
+	}
+	get := func() error {
+		_, miss, err := s.Get(ctx, storeBackend, "key")
+		if err == nil && !miss.None() {
+			err = fmt.Errorf("what was stored is a miss: %s", miss.Reason)
+		}
+		return err
+	}
+	plain := func() error {
+		for _, name := range []string{"key.bin", "kernel.bin"} {
+			text, err := os.ReadFile(filepath.Join(place, name))
+			if err != nil {
+				return err
+			}
+			_ = sha256.Sum256(text)
+		}
+		return nil
+	}
+	f := Figure{Bench: fmt.Sprintf("loading %d KiB", bytes>>10), RatioTo: "reading and hashing them", Goroutines: 1, Gate: AtMost(atMost)}
+	return f.inTurn(ctx, 15, 5, get, plain, nothing, nothing)
+}
+
+// storing is a put without any sync over writing the same two files into a folder
+// that is then moved to its place. What was written is removed off the clock.
+func storing(ctx context.Context, dir string) (Figure, error) {
+	s, err := openStore(ctx, dir)
+	if err != nil {
+		return Figure{}, err
+	}
+	defer s.Close(context.WithoutCancel(ctx))
+	kernel := payload(10 << 20)
+	staged, placed := filepath.Join(dir, "tmp", "plain"), filepath.Join(dir, "plain")
+	plain := func() error {
+		if err := os.Mkdir(staged, 0o700); err != nil {
+			return err
+		}
+		for name, text := range map[string][]byte{"key.bin": []byte("key"), "kernel.bin": kernel} {
+			if err := os.WriteFile(filepath.Join(staged, name), text, 0o600); err != nil {
+				return err
+			}
+		}
+		return os.Rename(staged, placed)
+	}
+	put := func() error { return s.Put(ctx, storeBackend, "key", kernel, time.Second) }
+	clean := func() error { return os.RemoveAll(placed) }
+	f := Figure{Bench: "storing 10240 KiB, no sync", RatioTo: "writing them", Goroutines: 1, Gate: AtMost(2)}
+	return f.inTurn(ctx, 15, 5, put, plain, func() error { return s.Prune(ctx, 0) }, clean)
+}
+
+// opening is an open of a directory of 10,000 entries over a recursive listing of
+// it with sizes.
+func opening(ctx context.Context, dir string) (Figure, error) {
+	const entries = 10_000
+	s, err := openStore(ctx, dir)
+	if err != nil {
+		return Figure{}, err
+	}
+	for i := 0; i < entries && err == nil; i++ {
+		err = build(ctx, s, fmt.Sprint("key ", i))
+	}
+	if e := s.Close(context.WithoutCancel(ctx)); err == nil {
+		err = e
+	}
+	if err != nil {
+		return Figure{}, err
+	}
+	left, err := agedLeases(filepath.Join(dir, "lease", "key"))
+	if err != nil {
+		return Figure{}, err
+	}
+	var bytes int64
+	list := func() error {
+		return filepath.Walk(dir, func(_ string, info fs.FileInfo, err error) error {
+			if err == nil {
+				bytes += info.Size()
+			}
+			return err
+		})
+	}
+	open := func() (err error) {
+		s, err = openStore(ctx, dir)
+		return err
+	}
+	undo := func() error {
+		if err := s.Close(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
+		return left.restore()
+	}
+	f := Figure{Bench: "opening 10000 entries", RatioTo: "listing them with sizes", Goroutines: 1, Gate: AtMost(2)}
+	return f.inTurn(ctx, 5, 2, open, list, undo, nothing)
+}
+
+// build stores a blob the way a process does that asked for it in vain.
+func build(ctx context.Context, s *blobstore.Store, key string) error {
+	_, claim, _, err := s.Obtain(ctx, storeBackend, key)
+	if err != nil {
+		return err
+	}
+	if claim == nil {
+		return fmt.Errorf("%s is there already", key)
+	}
+	return claim.Save(ctx, []byte("kernel"), time.Second)
+}
+
+// leases is what builders left behind: the files in the folder of each lease.
+type leases map[string]map[string][]byte
+
+// agedLeases makes the leases in a folder look hours old.
+func agedLeases(dir string) (leases, error) {
+	all := leases{}
+	folders, err := os.ReadDir(dir)
+	for _, folder := range folders {
+		path := filepath.Join(dir, folder.Name())
+		files, err := os.ReadDir(path)
+		all[path] = map[string][]byte{}
+		for _, file := range files {
+			if err == nil {
+				all[path][file.Name()], err = os.ReadFile(filepath.Join(path, file.Name()))
+			}
+		}
+		if err == nil {
+			err = age(path)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, err
+}
+
+func age(path string) error {
+	old := time.Now().Add(-3 * time.Hour)
+	return os.Chtimes(path, old, old)
+}
+
+// restore makes again what was swept, or each open would have less to look at than
+// the one before.
+func (l leases) restore() error {
+	for path, files := range l {
+		if _, err := os.Lstat(path); err == nil {
+			continue
+		}
+		err := os.MkdirAll(path, 0o700)
+		for name, text := range files {
+			if err == nil {
+				err = os.WriteFile(filepath.Join(path, name), text, 0o600)
+			}
+		}
+		if err == nil {
+			err = age(path)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nothing() error { return nil }
+
+// inTurn measures rounds in which both sides run so many times in turn, each with
+// something to be undone off the clock. A round counts the quickest of each.
+func (f Figure) inTurn(ctx context.Context, n, turns int, mine, peer, undoMine, undoPeer func() error) (Figure, error) {
+	return f.take(ctx, n, func() (float64, error) {
+		best := [2]time.Duration{math.MaxInt64, math.MaxInt64}
+		for range turns {
+			for i, do := range [2][2]func() error{{mine, undoMine}, {peer, undoPeer}} {
+				took, err := Quickest(1, do[0])
+				if err == nil {
+					err = do[1]()
+				}
+				if err != nil {
+					return 0, err
+				}
+				best[i] = min(best[i], took)
+			}
+		}
+		return float64(best[0]) / float64(best[1]), nil
+	})
+}

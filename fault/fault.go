@@ -1,0 +1,106 @@
+// Package fault holds the errors and the miss reasons of every room: one set,
+// re-exported by the rooms and by package kiln (SPEC R1, R3).
+//
+// A sentinel says what kind of trouble it is and is found with errors.Is. An
+// *Error wraps one with the operation, the key and the backend it concerns.
+// All values are immutable and safe for concurrent use.
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The sentinels of SPEC R3. Each comment says what the caller should do.
+var (
+	ErrInvalid     = errors.New("invalid argument")                  // mend the argument; nothing was changed
+	ErrClosed      = errors.New("closed")                            // open a new one
+	ErrCycle       = errors.New("a creator waits for its own key")   // break the circle between the creators
+	ErrGoexit      = errors.New("a creator called runtime.Goexit")   // mend the creator
+	ErrAbandoned   = errors.New("abandoned by its owner")            // ask again
+	ErrSize        = errors.New("delivered size is not as declared") // declare what is delivered
+	ErrUnsupported = errors.New("unsupported by this backend")       // use another backend or go without
+	ErrRefused     = errors.New("refused")                           // see the reason
+	ErrTooLarge    = errors.New("can never fit the capacity")        // raise the capacity or make it smaller
+	ErrOverloaded  = errors.New("overloaded")                        // back off and try again
+	ErrDeviceLost  = errors.New("device lost")                       // try again once the device is ready
+	ErrUnavailable = errors.New("unavailable")                       // install what the text names
+	ErrIO          = errors.New("input/output error")                // see the cause; the cache went on without
+	ErrNotFound    = errors.New("not found")                         // nothing of this name
+)
+
+// PanicError is what a creator's panic becomes: every waiter gets it and the
+// process lives (SPEC F3).
+type PanicError struct {
+	Value any    // what was given to panic
+	Stack []byte // of the goroutine that panicked
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// Unwrap gives the panic value if it was an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// Error says which operation on which key met trouble. Err is or wraps a
+// sentinel, a context's error, or the creator's own error.
+type Error struct {
+	Op      string // room and verb, as in "artefacts: get"
+	Key     string // printable form of the key, empty where there is none
+	Backend string // device backend, empty where none is concerned
+	Reason  Reason // of a refusal, else empty
+	Field   string // the field the reason concerns, else empty
+	Err     error
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Op)
+	if e.Backend != "" {
+		b.WriteString(" on " + e.Backend)
+	}
+	if e.Key != "" {
+		fmt.Fprintf(&b, " %s", Printable(e.Key))
+	}
+	if e.Reason != "" {
+		b.WriteString(": " + string(e.Reason))
+		if e.Field != "" {
+			b.WriteString(" (" + e.Field + ")")
+		}
+	}
+	if e.Err != nil {
+		b.WriteString(": " + e.Err.Error())
+	}
+	return b.String()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Invalidf is an ErrInvalid of op with a text that says what would be right.
+func Invalidf(op, format string, args ...any) error {
+	return &Error{Op: op, Err: fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)}
+}
+
+// Printable quotes a key that is not plain text and cuts a long one, for people.
+func Printable(key string) string {
+	const most = 64
+	plain := true
+	for i := 0; i < len(key) && plain; i++ {
+		plain = key[i] > ' ' && key[i] < 0x7f
+	}
+	if len(key) > most {
+		key = key[:most] + "..."
+	}
+	if plain {
+		return key
+	}
+	return fmt.Sprintf("%q", key)
+}
+
+// Wrap is err with the operation, the key and a text that says what to do.
+func Wrap(op, key, text string, err error) error {
+	return &Error{Op: op, Key: key, Err: fmt.Errorf("%s: %w", text, err)}
+}

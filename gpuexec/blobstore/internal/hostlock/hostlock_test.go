@@ -1,0 +1,388 @@
+package hostlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var background = context.Background()
+
+const period = 9 * time.Second
+
+func newFS(t *testing.T) vfs.FS {
+	t.Helper()
+	f := crashfs.New(nil)
+	for _, name := range []string{"lock", "key", "tmp", "mark"} {
+		if err := f.Mkdir(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// frozen is a file system whose writes have no effect: a process that stands still.
+type frozen struct {
+	vfs.FS
+	still *atomic.Bool
+}
+
+type frozenFile struct {
+	vfs.File
+	still *atomic.Bool
+}
+
+func (f frozen) Create(name string) (vfs.File, error) {
+	file, err := f.FS.Create(name)
+	return frozenFile{file, f.still}, err
+}
+
+func (f frozenFile) WriteAt(p []byte, offset int64) (int, error) {
+	if f.still.Load() {
+		return len(p), nil
+	}
+	return f.File.WriteAt(p, offset)
+}
+
+func leases(f vfs.FS, lock bool) *hostlock.Leases {
+	return &hostlock.Leases{FS: f, Folder: "key", Staging: "tmp", Period: period, Lock: lock}
+}
+
+func never() bool { return false }
+
+func acquire(t *testing.T, l *hostlock.Leases) *hostlock.Lease {
+	t.Helper()
+	lease, err := l.Acquire(background, "k", never)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+// P8: a holder that beats keeps its lease for as long as it likes; one that
+// releases is followed at once, with a higher token.
+func TestLeaseIsKept(t *testing.T) {
+	for _, lock := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			l := leases(newFS(t), lock)
+			first := acquire(t, l)
+			begin := time.Now()
+			got := make(chan *hostlock.Lease)
+			go func() { got <- acquire(t, l) }()
+			time.Sleep(20 * period)
+			select {
+			case <-got:
+				t.Error("a living holder was replaced")
+			default:
+			}
+			if !first.Held() {
+				t.Error("not held")
+			}
+			if err := first.Release(); err != nil {
+				t.Error(err)
+			}
+			second := <-got
+			if waited := time.Since(begin) - 20*period; waited > 100*time.Millisecond || second.Token() != first.Token()+1 {
+				t.Errorf("waited %v, token %d after %d", waited, second.Token(), first.Token())
+			}
+			_ = second.Release()
+		})
+	}
+}
+
+// P8: one that stands still is replaced within the lease time, and learns of it.
+func TestLeaseOfOneThatStandsStill(t *testing.T) {
+	for _, lock := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			var still atomic.Bool
+			first := acquire(t, leases(frozen{f, &still}, lock))
+			time.Sleep(2 * period)
+			still.Store(true)
+			begin := time.Now()
+			second := acquire(t, leases(f, lock))
+			if waited := time.Since(begin); waited < period/2 || waited > period*5/4 {
+				t.Errorf("replaced after %v", waited)
+			}
+			if first.Held() || !second.Held() || second.Token() <= first.Token() {
+				t.Error("both hold it, or the token did not grow")
+			}
+			still.Store(false)
+			_ = first.Release() // late, and harmless
+			if !second.Held() {
+				t.Error("a late release took the lease of another")
+			}
+			_ = second.Release()
+		})
+	}
+}
+
+// P8: where there are locks, a holder that was killed is replaced at once: its lock
+// went with it.
+func TestLeaseOfOneThatWasKilled(t *testing.T) {
+	for _, lock := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			if err := errors.Join(f.Mkdir("key/k"), vfs.WriteNew(f, "key/k/4", false, make([]byte, 9))); err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			lease := acquire(t, leases(f, lock))
+			if waited := time.Since(begin); (waited == 0) != lock || lease.Token() != 5 {
+				t.Errorf("locks %t: token %d after %v", lock, lease.Token(), waited)
+			}
+			_ = lease.Release()
+		})
+	}
+}
+
+// P8: among many that wait, one at a time holds it.
+func TestLeaseIsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := leases(newFS(t), true)
+		var holders, most, held atomic.Int32
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				lease := acquire(t, l)
+				if n := holders.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				held.Add(1)
+				time.Sleep(time.Second)
+				holders.Add(-1)
+				_ = lease.Release()
+			})
+		}
+		wg.Wait()
+		if most.Load() != 1 || held.Load() != 20 {
+			t.Errorf("%d at once, %d in all", most.Load(), held.Load())
+		}
+	})
+}
+
+// P5: without the folder for staging a lease is not to be had, which is said soon.
+func TestAcquireWithoutStaging(t *testing.T) {
+	f := newFS(t)
+	if err := f.Remove("tmp"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(background)
+	defer cancel()
+	rounds := 0
+	l := leases(vfs.Watch(f, func(string) error {
+		if rounds++; rounds == 1000 {
+			cancel()
+		}
+		return nil
+	}), true)
+	if _, err := l.Acquire(ctx, "k", never); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v after %d operations", err, rounds)
+	}
+}
+
+// settled ends the wait of those who need it no more; a context ends any.
+func TestAcquireEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := leases(newFS(t), true)
+		first := acquire(t, l)
+		ctx, cancel := context.WithTimeout(background, time.Minute)
+		defer cancel()
+		if _, err := l.Acquire(ctx, "k", never); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		done := make(chan string)
+		go func() {
+			lease, err := l.Acquire(background, "k", func() bool { return true })
+			done <- fmt.Sprint(lease == nil, err)
+		}()
+		time.Sleep(time.Second)
+		_ = first.Release()
+		if got := <-done; got != "true <nil>" {
+			t.Error(got)
+		}
+		l.Sweep("k", time.Now().Add(time.Hour))
+		if list, err := l.FS.ReadDir("key"); err != nil || len(list) != 0 {
+			t.Error("a lease of nobody stays:", list, err)
+		}
+	})
+}
+
+// P7: the directory lock is one at a time, and passes over a holder that stands still.
+func TestDirectory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		a, b, c := hostlock.NewDirectory(f, "lock", period), hostlock.NewDirectory(f, "lock", period), hostlock.NewDirectory(f, "lock", period)
+		if err := a.Lock(background); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(background, period/2)
+		defer cancel()
+		if err := b.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("locked twice:", err)
+		}
+		beating := make(chan struct{})
+		go func() {
+			defer close(beating)
+			for range 30 { // long work that shows itself
+				time.Sleep(period / 3)
+				a.Beat()
+			}
+		}()
+		ctx, cancel = context.WithTimeout(background, 5*period)
+		defer cancel()
+		if err := b.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("a holder at work was passed over:", err)
+		}
+		<-beating
+		begin := time.Now()
+		if err := b.Lock(background); err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(begin); waited > period*5/4 {
+			t.Errorf("passed over after %v", waited)
+		}
+		if a.Held() || !b.Held() {
+			t.Error("who holds it?")
+		}
+		b.Unlock()
+		if err := c.Lock(background); err != nil || !c.Held() {
+			t.Error(err)
+		}
+		a.Unlock() // late, and harmless
+		if !c.Held() {
+			t.Error("a late unlock took the lock of another")
+		}
+		c.Unlock()
+	})
+}
+
+// P5, P7: foreign things whose names are numbers are passed over; where no number
+// can follow, the lock is an error at once.
+func TestForeignGeneration(t *testing.T) {
+	for name, taken := range map[string]bool{"7": true, "9223372036854775807": true, "9223372036854775806": false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			if err := f.Mkdir("lock/" + name); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(background)
+			defer cancel()
+			rounds := 0
+			d := hostlock.NewDirectory(vfs.Watch(f, func(string) error {
+				if rounds++; rounds == 1000 {
+					cancel()
+				}
+				return ctx.Err()
+			}), "lock", period)
+			if err := d.Lock(ctx); (err == nil) != taken || rounds >= 1000 {
+				t.Errorf("%s: %v after %d operations", name, err, rounds)
+			}
+			d.Unlock()
+		})
+	}
+}
+
+// P11: held is busy, left behind is crashed, left is free.
+func TestMarks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		m := &hostlock.Marks{Leases: hostlock.Leases{FS: f, Folder: "mark", Staging: "tmp", Period: period, Lock: true}}
+		mark, verdict, err := m.Enter(background, "x", "")
+		if verdict != hostlock.Entered || err != nil {
+			t.Fatal(verdict, err)
+		}
+		if _, verdict, err := m.Enter(background, "x", ""); verdict != hostlock.Busy || err != nil {
+			t.Error(verdict, err)
+		}
+		if err := mark.Leave(); err != nil {
+			t.Error(err)
+		}
+		mark, verdict, _ = m.Enter(background, "x", "")
+		if verdict != hostlock.Entered {
+			t.Error(verdict)
+		}
+		_ = mark.Leave()
+		if err := vfs.WriteNew(f, "mark/x", false, make([]byte, 9)); err != nil { // its process is gone, and with it the lock
+			t.Fatal(err)
+		}
+		if _, verdict, err := m.Enter(background, "x", ""); verdict != hostlock.Crashed || err != nil {
+			t.Error(verdict, err)
+		}
+		if err := m.Forget("x"); err != nil {
+			t.Error(err)
+		}
+		if err := m.Forget("x"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// P11: a sweep takes what was left behind and nobody needs, by the note that it
+// was set with; never what is held, nor without locks anything.
+func TestMarksAreSwept(t *testing.T) {
+	for _, lock := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			m := &hostlock.Marks{Leases: hostlock.Leases{FS: f, Folder: "mark", Staging: "tmp", Period: period, Lock: lock}}
+			sweep := func(name string, needed bool) string {
+				var note string
+				swept, err := m.Sweep(name, func(text string) bool {
+					note = text
+					return needed
+				})
+				return fmt.Sprintf("%t %v %q", swept, err, note)
+			}
+			want := func(what, got, want string) {
+				t.Helper()
+				if !lock {
+					want = `false <nil> ""`
+				}
+				if got != want {
+					t.Errorf("%s, locks %t: %s, want %s", what, lock, got, want)
+				}
+			}
+			mark, verdict, err := m.Enter(background, "x", "who")
+			if verdict != hostlock.Entered || err != nil {
+				t.Fatal(verdict, err)
+			}
+			want("held", sweep("x", false), `false <nil> "who"`)
+			text, err := vfs.ReadFile(f, "mark/x", 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := mark.Leave(); err != nil {
+				t.Error(err)
+			}
+			for name, text := range map[string][]byte{"left": text, "torn": text[:4]} {
+				if err := vfs.WriteNew(f, "mark/"+name, false, text); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want("needed", sweep("left", true), `false <nil> "who"`)
+			want("left", sweep("left", false), `true <nil> "who"`)
+			want("torn", sweep("torn", false), `true <nil> ""`)
+			list, err := f.ReadDir("mark")
+			if err != nil || (len(list) == 0) != lock {
+				t.Errorf("locks %t: %v %v", lock, list, err)
+			}
+			if _, err := m.Sweep("left", func(string) bool { return false }); lock && !errors.Is(err, fs.ErrNotExist) {
+				t.Error(err)
+			}
+		})
+	}
+}

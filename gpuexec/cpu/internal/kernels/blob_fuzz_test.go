@@ -1,0 +1,57 @@
+package kernels_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+)
+
+// FuzzLoad: no input panics, and nothing but the blob itself is accepted (P4).
+// Half of the runs get a right digest so that they reach what lies behind it;
+// their machine code is left alone, since a digest is all that guards it.
+func FuzzLoad(f *testing.F) {
+	e := openEngine(f)
+	sound := blobOf(f, e, kernels.Add(2, 4, 1))
+	f.Add(sound, false)
+	f.Add(sound[:100], true)
+	f.Add([]byte("kilncpu\x01"), true)
+	f.Fuzz(func(t *testing.T, in []byte, seal bool) {
+		if seal && len(in) > 32 {
+			in = reseal(in)
+		}
+		if len(in) >= len(sound)/2 && seal {
+			return // may hold code of its own
+		}
+		p, err := e.Load(t.Context(), in)
+		switch {
+		case err == nil:
+			if !slices.Equal(in, sound) {
+				t.Errorf("accepted %x", in)
+			}
+			p.Close()
+		case !errors.Is(err, kernels.ErrRefused) && !errors.Is(err, kernels.ErrInvalid):
+			t.Errorf("untyped: %v", err)
+		}
+	})
+}
+
+// FuzzParseSpec: what is parsed encodes to the same bytes and emits a module.
+func FuzzParseSpec(f *testing.F) {
+	for _, s := range specs(1)[:17] {
+		f.Add(s.Canonical())
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		s, err := kernels.ParseSpec(in)
+		if err != nil {
+			return
+		}
+		if !slices.Equal(s.Canonical(), in) {
+			t.Errorf("%s is not what %x says", s, in)
+		}
+		if _, err := s.Emit(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,225 @@
+package kernels
+
+import "github.com/kiln-cache/kiln/gpuexec/cpu/internal/wasm"
+
+// dims are a spec's dimensions in the order of its constructor.
+type dims = [maxDims]uint32
+
+// operation is what sets one kind apart from the others.
+type operation struct {
+	name    string
+	dims    []string
+	epsilon bool
+	params  func(dims) []Param
+	blocks  func(dims) uint64
+	// elements of one block, for its cost.
+	elements  func(dims) uint64
+	fixedNs   float64 // per block
+	elementNs float64 // per element
+	emit      func(Spec, routine)
+}
+
+// operations is indexed by Kind and never changes.
+var operations [KindL2Norm + 1]operation
+
+func init() {
+	rowsByWidth := []string{"rows", "width"}
+	batchByRows := []string{"batch", "rows", "width"}
+	operations = [KindL2Norm + 1]operation{
+		KindGather: {
+			name: "gather", dims: []string{"rows", "width", "entries"},
+			params: func(d dims) []Param {
+				return []Param{in("ids", d[0]), in("table", d[2], d[1]), out(d[0], d[1])}
+			},
+			blocks: first, elements: second, fixedNs: 12, elementNs: 0.25, emit: emitGather,
+		},
+		KindEmbed: {
+			name: "embed", dims: []string{"rows", "width", "words", "kinds", "places"},
+			params: func(d dims) []Param {
+				return []Param{in("ids", d[0]), in("types", d[0]), in("positions", d[0]),
+					in("words", d[2], d[1]), in("kinds", d[3], d[1]), in("places", d[4], d[1]), out(d[0], d[1])}
+			},
+			blocks: first, elements: second, fixedNs: 25, elementNs: 0.75, emit: emitEmbed,
+		},
+		KindReorder: {
+			name: "reorder", dims: []string{"a", "b", "c", "d"},
+			params: func(d dims) []Param { return []Param{in("in", d[0], d[1], d[2], d[3]), out(d[0], d[2], d[1], d[3])} },
+			blocks: func(d dims) uint64 { return size(d[0], d[1], d[2]) },
+			elements: func(d dims) uint64 {
+				return uint64(d[3])
+			}, fixedNs: 5, elementNs: 0.15, emit: emitReorder,
+		},
+		KindSlice: {
+			name: "slice", dims: batchByRows,
+			params: func(d dims) []Param { return []Param{in("in", d[0], d[1], d[2]), out(d[0], d[2])} },
+			blocks: first, elements: func(d dims) uint64 { return uint64(d[2]) }, fixedNs: 10, elementNs: 0.3, emit: emitSlice,
+		},
+		KindGELU: {
+			name: "gelu", dims: rowsByWidth, params: inPlaceRows,
+			blocks: first, elements: second, fixedNs: 10, elementNs: 1.6, emit: emitGELU,
+		},
+		KindTanh: {
+			name: "tanh", dims: rowsByWidth, params: inPlaceRows,
+			blocks: first, elements: second, fixedNs: 10, elementNs: 3, emit: emitTanh,
+		},
+		KindSoftmax: {
+			name: "softmax", dims: []string{"batch", "heads", "queries", "keys"},
+			params: func(d dims) []Param {
+				return []Param{inPlace(d[0], d[1], d[2], d[3]), in("lengths", d[0]), out(d[0], d[1], d[2], d[3])}
+			},
+			blocks:   func(d dims) uint64 { return size(d[0], d[1], d[2]) },
+			elements: func(d dims) uint64 { return uint64(d[3]) }, fixedNs: 40, elementNs: 2.3, emit: emitSoftmax,
+		},
+		KindLayerNorm: {
+			name: "layernorm", dims: rowsByWidth, epsilon: true,
+			params: func(d dims) []Param {
+				return []Param{inPlace(d[0], d[1]), in("gamma", d[1]), in("beta", d[1]), out(d[0], d[1])}
+			},
+			blocks: first, elements: second, fixedNs: 30, elementNs: 0.75, emit: emitLayerNorm,
+		},
+		KindAdd: {
+			name: "add", dims: []string{"rows", "width", "period"},
+			params: func(d dims) []Param { return []Param{inPlace(d[0], d[1]), in("b", d[2], d[1]), out(d[0], d[1])} },
+			blocks: first, elements: second, fixedNs: 10, elementNs: 0.3, emit: emitAdd,
+		},
+		KindMeanPool: {
+			name: "meanpool", dims: batchByRows,
+			params: func(d dims) []Param {
+				return []Param{in("in", d[0], d[1], d[2]), in("lengths", d[0]), out(d[0], d[2])}
+			},
+			blocks:   func(d dims) uint64 { return uint64(d[0]) * uint64(strips(d[2])) },
+			elements: func(d dims) uint64 { return uint64(d[1]) * stripFloats }, fixedNs: 15, elementNs: 0.3, emit: emitMeanPool,
+		},
+		KindL2Norm: {
+			name: "l2norm", dims: rowsByWidth, epsilon: true, params: inPlaceRows,
+			blocks: first, elements: second, fixedNs: 30, elementNs: 0.65, emit: emitL2Norm,
+		},
+	}
+}
+
+func first(d dims) uint64  { return uint64(d[0]) }
+func second(d dims) uint64 { return uint64(d[1]) }
+
+// wordBytes is the size of every number in a buffer, and its alignment.
+const wordBytes = 4
+
+// size is the product of counts. Validate sees to it that it fits.
+func size(counts ...uint32) uint64 {
+	n := uint64(1)
+	for _, c := range counts {
+		n *= uint64(c)
+	}
+	return n
+}
+
+func in(name string, counts ...uint32) Param {
+	return Param{Name: name, Access: Read, Bytes: wordBytes * size(counts...), Align: wordBytes}
+}
+
+func inPlace(counts ...uint32) Param {
+	return Param{Name: "in", Access: InPlace, Bytes: wordBytes * size(counts...), Align: wordBytes}
+}
+
+func out(counts ...uint32) Param {
+	return Param{Name: "out", Access: Write, Bytes: wordBytes * size(counts...), Align: wordBytes}
+}
+
+func inPlaceRows(d dims) []Param { return []Param{inPlace(d[0], d[1]), out(d[0], d[1])} }
+
+// routine is the function a kernel is emitted into, with its parameters.
+type routine struct {
+	*wasm.Func
+	buffer     []i32 // offsets of the buffers in the order of Params
+	block, end i32
+}
+
+type (
+	i32   = wasm.Var[wasm.I32]
+	f32x4 = wasm.Var[wasm.F32x4]
+)
+
+// eachBlock runs body for every block of the call.
+func (r routine) eachBlock(body func()) { r.Range(r.block, r.end.Get(), 1, body) }
+
+// row is the address of row i of a buffer whose rows have width floats.
+func (r routine) row(buffer int, i wasm.I32, width uint32) wasm.I32 {
+	return r.buffer[buffer].Get().Add(i.MulConst(wordBytes * width))
+}
+
+const (
+	vectorFloats = 4
+	vectorBytes  = vectorFloats * wordBytes
+	stripVectors = 4
+	stripFloats  = stripVectors * vectorFloats
+	stripBytes   = stripFloats * wordBytes
+)
+
+// strips is how many pieces of 16 floats a row has, the last maybe shorter.
+func strips(width uint32) uint32 { return (width + stripFloats - 1) / stripFloats }
+
+// sweep visits a row of width floats vector by vector, turn vectors in one turn of
+// a loop. body gets the byte offset of a vector from where the cursors stand, its
+// number modulo turn, and how many of its lanes lie in the row. Cursors are moved
+// along and end up behind the last whole turn.
+//
+// The vectors of a turn are visited from the last to the first: the first access
+// proves to the compiler that the others are within bounds. Sums do not notice,
+// since each vector of a turn has an accumulator of its own.
+func (r routine) sweep(width uint32, turn int, cursors []i32, body func(offset uint32, vector, lanes int)) {
+	visit := func(floats int) {
+		for v := (floats - 1) / vectorFloats; v >= 0; v-- {
+			body(uint32(v)*vectorBytes, v, min(vectorFloats, floats-v*vectorFloats))
+		}
+	}
+	turnFloats := turn * vectorFloats
+	whole, rest := width/uint32(turnFloats), int(width%uint32(turnFloats))
+	if whole > 0 {
+		left := wasm.NewVar(r.Func, wasm.Uint32(whole))
+		r.Loop(func(again wasm.Label) {
+			visit(turnFloats)
+			for _, c := range cursors {
+				c.Set(c.Get().AddConst(int32(turnFloats * wordBytes)))
+			}
+			left.Set(left.Get().AddConst(-1))
+			again.BranchIf(left.Get())
+		})
+	}
+	if rest > 0 {
+		visit(rest)
+	}
+}
+
+// cursor is a new variable that holds an address.
+func (r routine) cursor(at wasm.I32) i32 { return wasm.NewVar(r.Func, at) }
+
+// keep evaluates x once.
+func (r routine) keep(x wasm.F32x4) wasm.F32x4 { return wasm.NewVar(r.Func, x).Get() }
+
+// zeros are n accumulators at zero.
+func (r routine) zeros(n int) []f32x4 {
+	acc := make([]f32x4, n)
+	for i := range acc {
+		acc[i] = wasm.NewVar(r.Func, wasm.Float32x4(0))
+	}
+	return acc
+}
+
+// total adds the accumulators of a sweep in the order the package comment states.
+func (r routine) total(acc []f32x4) wasm.F32 {
+	sum := r.keep(acc[0].Get().Add(acc[1].Get()).Add(acc[2].Get().Add(acc[3].Get())))
+	return lanesSum(sum)
+}
+
+// lanesSum adds the lanes of v, which is evaluated four times, in their order.
+func lanesSum(v wasm.F32x4) wasm.F32 {
+	return v.Lane(0).Add(v.Lane(1)).Add(v.Lane(2).Add(v.Lane(3)))
+}
+
+// firstLanes is a mask of the first n lanes.
+func firstLanes(n int) wasm.I32x4 {
+	var lane [vectorFloats]int32
+	for i := range min(n, vectorFloats) {
+		lane[i] = -1
+	}
+	return wasm.Int32x4(lane[0], lane[1], lane[2], lane[3])
+}

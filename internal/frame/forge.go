@@ -1,0 +1,29 @@
+package frame
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/kiln-cache/kiln/fault"
+)
+
+// Forge gives a copy of a file with one field changed and the digest made right
+// again, so that only the check of that field can object. Fields: "format", the
+// version, and "length", the payload's. For tests of what reads the format.
+func Forge(file []byte, key, field string, value uint64) ([]byte, error) {
+	if len(file) < identityAt {
+		return nil, fault.Invalidf("frame: forge", "%d bytes are no entry", len(file))
+	}
+	out := bytes.Clone(file)
+	switch field {
+	case "format":
+		binary.LittleEndian.PutUint32(out[8:], uint32(value))
+	case "length":
+		binary.LittleEndian.PutUint64(out[payloadAt:], value)
+	default:
+		return nil, fault.Invalidf("frame: forge", "no field %q: want format or length", field)
+	}
+	digest := sum(key, out)
+	copy(out[digestAt:], digest[:])
+	return out, nil
+}

@@ -1,0 +1,251 @@
+package frame
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"math"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/binread"
+	"github.com/kiln-cache/kiln/internal/frame/hashlist"
+)
+
+const (
+	// Preamble is the number of bytes that all versions begin with.
+	Preamble = 8 + 4 + 8 + sha256.Size
+	// Version is the one that Encode writes and Parse understands.
+	Version = 1
+
+	magic       = "KILNBLOB"
+	digestAt    = 8 + 4 + 8
+	keyAt       = Preamble
+	payloadAt   = keyAt + 4
+	signatureAt = payloadAt + 8
+	createdAt   = signatureAt + 2
+	costAt      = createdAt + 8
+	identityAt  = costAt + 8
+
+	mostText = math.MaxUint16
+	mostISA  = 1024
+)
+
+// Flaw says why bytes are no entry that can be used. The zero Flaw is none.
+type Flaw struct {
+	Reason fault.Reason
+	Field  string // what the reason concerns, where it concerns a field
+}
+
+// None reports whether there is nothing to object.
+func (f Flaw) None() bool { return f.Reason == "" }
+
+// Entry is one stored blob.
+type Entry struct {
+	Created  time.Time
+	Cost     time.Duration // that compiling took
+	Identity Identity      // of the producer
+	Requires []string      // instruction sets without which it must not run
+	Payload  []byte
+
+	Digest [sha256.Size]byte // of file and key; set by Parse
+	Signer string            // key id; empty = unsigned; not verified by Parse
+	seal   seal
+}
+
+// seal is what a signature is checked with.
+type seal struct {
+	key       string
+	head      []byte // preamble without digest, and all up to the payload
+	payload   []byte
+	signature []byte
+}
+
+// head gives everything of a file that lies before the payload; its digest is
+// still missing. signature is the size of the block that will follow.
+func (e *Entry) head(key string, signature int) ([]byte, error) {
+	out := make([]byte, identityAt, identityAt+256)
+	copy(out, magic)
+	le := binary.LittleEndian
+	le.PutUint32(out[8:], Version)
+	le.PutUint32(out[keyAt:], uint32(len(key)))
+	le.PutUint64(out[payloadAt:], uint64(len(e.Payload)))
+	le.PutUint16(out[signatureAt:], uint16(signature))
+	le.PutUint64(out[createdAt:], uint64(e.Created.UnixNano()))
+	le.PutUint64(out[costAt:], uint64(e.Cost))
+	texts := e.Identity.texts()
+	for _, text := range texts {
+		if len(text) > mostText {
+			return nil, fault.Invalidf("frame: encode", "a field of the identity has %d bytes: want at most %d", len(text), mostText)
+		}
+		out = appendText(out, text)
+	}
+	if len(e.Requires) > mostISA {
+		return nil, fault.Invalidf("frame: encode", "%d instruction sets: want at most %d", len(e.Requires), mostISA)
+	}
+	out = le.AppendUint16(out, uint16(len(e.Requires)))
+	for _, text := range e.Requires {
+		if len(text) > mostText {
+			return nil, fault.Invalidf("frame: encode", "an instruction set has %d bytes: want at most %d", len(text), mostText)
+		}
+		out = appendText(out, text)
+	}
+	le.PutUint64(out[12:], uint64(len(out)+len(e.Payload)+signature))
+	return out, nil
+}
+
+func appendText(out []byte, text string) []byte {
+	out = binary.LittleEndian.AppendUint16(out, uint16(len(text)))
+	return append(out, text...)
+}
+
+// File is a file in three parts, to be written one after the other.
+type File struct {
+	Head    []byte // complete after Seal only
+	Payload []byte // the caller's own
+	Tail    []byte // signature block
+}
+
+// Encode lays out a file. signer may be nil. The digest is left to Seal, so that
+// a large payload can be written meanwhile.
+func Encode(key string, e Entry, signer *Signer) (File, error) {
+	tail := signer.size()
+	if len(key) > math.MaxUint32 || tail > mostText {
+		return File{}, fault.Invalidf("frame: encode", "the key or the signer's id is too long")
+	}
+	head, err := e.head(key, tail)
+	if err != nil {
+		return File{}, err
+	}
+	return File{head, e.Payload, signer.block(key, head, e.Payload)}, nil
+}
+
+// Size is the number of bytes of the whole file.
+func (f File) Size() int64 { return int64(len(f.Head) + len(f.Payload) + len(f.Tail)) }
+
+// Seal computes the digest and puts it into Head.
+func (f File) Seal(key string) {
+	digest := sum(key, f.Head, f.Payload, f.Tail)
+	copy(f.Head[digestAt:], digest[:])
+}
+
+// sum is the digest of a file given in parts, the first of which holds the preamble.
+func sum(key string, parts ...[]byte) (digest [sha256.Size]byte) {
+	top := sha256.New()
+	top.Write(parts[0][:digestAt])
+	hashlist.Write(top, append([][]byte{parts[0][Preamble:]}, parts[1:]...)...)
+	top.Write([]byte(key))
+	top.Sum(digest[:0])
+	return digest
+}
+
+// CheckPreamble looks at the beginning of a file of that size and tells whether
+// the rest is worth reading. head may be shorter than Preamble if the file is.
+func CheckPreamble(head []byte, size int64) Flaw {
+	n := min(len(head), len(magic))
+	if !bytes.Equal(head[:n], []byte(magic)[:n]) {
+		return Flaw{fault.Format, "magic"}
+	}
+	if len(head) < Preamble {
+		return Flaw{fault.Truncated, ""}
+	}
+	switch total := binary.LittleEndian.Uint64(head[12:]); {
+	case total > uint64(size):
+		return Flaw{fault.Truncated, ""}
+	case total < uint64(size):
+		return Flaw{fault.Trailing, ""}
+	}
+	return Flaw{}
+}
+
+// Parse verifies a whole file against its key and takes it apart. The payload is
+// a part of file. A version that it does not know is Outdated, if it is sound.
+func Parse(file []byte, key string) (Entry, Flaw) {
+	if flaw := CheckPreamble(file[:min(len(file), Preamble)], int64(len(file))); !flaw.None() {
+		return Entry{}, flaw
+	}
+	var e Entry
+	copy(e.Digest[:], file[digestAt:])
+	if sum(key, file) != e.Digest {
+		return Entry{}, Flaw{fault.Checksum, ""}
+	}
+	if binary.LittleEndian.Uint32(file[8:]) != Version {
+		return e, Flaw{fault.Outdated, "format"}
+	}
+	return e, e.parse(file, key)
+}
+
+// parse reads what lies behind the preamble of a file that was verified.
+func (e *Entry) parse(file []byte, key string) Flaw {
+	r := binread.Reader{Rest: file[Preamble:]}
+	keyBytes, payload, tail := r.Uint(4), r.Uint(8), r.Uint(2)
+	if keyBytes != uint64(len(key)) {
+		return Flaw{fault.Format, "key"}
+	}
+	e.readMeta(&r)
+	head := len(file) - len(r.Rest)
+	switch left := uint64(len(r.Rest)); {
+	case r.Short:
+		return Flaw{fault.Format, "length"}
+	case payload > left || payload+tail > left:
+		return Flaw{fault.Truncated, "length"}
+	case payload+tail < left:
+		return Flaw{fault.Trailing, "length"}
+	}
+	e.Payload = r.Take(payload)
+	if tail > 0 {
+		e.Signer = text(&r)
+		e.seal = seal{key: key, head: file[:head:head], payload: e.Payload, signature: r.Take(signatureSize)}
+		if r.Short || len(r.Rest) > 0 || e.Signer == "" {
+			return Flaw{fault.Format, "signature"}
+		}
+	}
+	return Flaw{}
+}
+
+func (e *Entry) readMeta(r *binread.Reader) {
+	e.Created = time.Unix(0, int64(r.Uint(8)))
+	e.Cost = time.Duration(r.Uint(8))
+	for _, field := range e.Identity.fields() {
+		*field = text(r)
+	}
+	e.Requires = nil
+	for n := r.Uint(2); n > 0 && !r.Short; n-- {
+		e.Requires = append(e.Requires, text(r))
+	}
+}
+
+// MetaSize is how much of a file ReadMeta needs at most, in bytes, for all but
+// absurdly long identities.
+const MetaSize = 1024
+
+// ReadMeta gives what is written before the payload, unverified: good enough to
+// choose what to evict or to print, never to load. ok = false if head is too
+// short or not of this version.
+func ReadMeta(head []byte) (e Entry, ok bool) {
+	if len(head) < identityAt || string(head[:len(magic)]) != magic || binary.LittleEndian.Uint32(head[8:]) != Version {
+		return Entry{}, false
+	}
+	copy(e.Digest[:], head[digestAt:])
+	r := binread.Reader{Rest: head[createdAt:]}
+	e.readMeta(&r)
+	return e, !r.Short
+}
+
+// DigestOf is the digest that a file of at least Preamble bytes carries, unverified.
+func DigestOf(file []byte) (digest [sha256.Size]byte) {
+	copy(digest[:], file[digestAt:Preamble])
+	return digest
+}
+
+// KeySize is the size of the key that a file says it was written for,
+// unverified: it tells which way a key.bin was damaged.
+func KeySize(head []byte) (int64, bool) {
+	if len(head) < payloadAt || string(head[:len(magic)]) != magic {
+		return 0, false
+	}
+	return int64(binary.LittleEndian.Uint32(head[keyAt:])), true
+}
+
+// text is a string behind its length.
+func text(r *binread.Reader) string { return string(r.Take(r.Uint(2))) }

@@ -1,0 +1,64 @@
+package frame
+
+import (
+	"slices"
+
+	"github.com/kiln-cache/kiln/fault"
+)
+
+// Identity is who produced a blob, or who wants to load it (SPEC P3, K7).
+type Identity struct {
+	Library  string
+	Build    string
+	Compiler string
+	Driver   string
+	Device   string
+	ISA      []string // instruction sets present; not stored: an entry has Requires
+}
+
+// factors are the fields in the order in which the first difference speaks (P4).
+var factors = [...]string{"library", "build", "compiler", "driver", "device"}
+
+func (id *Identity) fields() [len(factors)]*string {
+	return [...]*string{&id.Library, &id.Build, &id.Compiler, &id.Driver, &id.Device}
+}
+
+func (id Identity) texts() (texts [len(factors)]string) {
+	for i, field := range id.fields() {
+		texts[i] = *field
+	}
+	return texts
+}
+
+// Known reports whether a blob of this identity may be stored or loaded at all
+// (SPEC P12).
+func (id Identity) Known() bool { return id.Library != "" && id.Build != "" }
+
+// Misfits lists the factors that keep e from being used by present, in the
+// order library, build, compiler, driver, device, isa. Empty = it fits.
+func (e *Entry) Misfits(present Identity) []string {
+	var wrong []string
+	own, other := e.Identity.texts(), present.texts()
+	for i, factor := range factors {
+		if own[i] != other[i] {
+			wrong = append(wrong, factor)
+		}
+	}
+	for _, need := range e.Requires {
+		if !slices.Contains(present.ISA, need) {
+			return append(wrong, "isa")
+		}
+	}
+	return wrong
+}
+
+// Misfit is the reason that goes with a factor of Misfits (SPEC P4).
+func Misfit(factor string) Flaw {
+	switch factor {
+	case "device":
+		return Flaw{fault.DeviceMismatch, factor}
+	case "isa":
+		return Flaw{fault.Incompatible, factor}
+	}
+	return Flaw{fault.Outdated, factor}
+}

@@ -1,0 +1,205 @@
+package gemm
+
+import (
+	"unsafe"
+
+	"github.com/kiln-cache/kiln/fault"
+)
+
+const (
+	// blockFlops bounds the work of a block: 0.15 ms at 60 GFLOP/s.
+	blockFlops = 8 << 20
+	// groupBytes is how much of A a block goes over again for each of its
+	// panels: half of a usual second-level cache.
+	groupBytes = 512 << 10
+	// depth is how many values of k a kernel call goes through. A panel's part
+	// of that depth stays in the first-level cache while the rows pass by.
+	// Cutting K leaves the chains as they are: the next call goes on with the
+	// partial sums in C, and a float32 in memory is the float32 of a register.
+	depth = 512
+	// depthSideBySide is depth where several panels are read at once: deep
+	// enough to read all of them to their ends.
+	depthSideBySide = 8 << 10
+	// rowsMost bounds the rows of a block where K is small.
+	rowsMost = 192
+)
+
+// grid is how a product is cut into blocks: rows x panels of them, numbered
+// row by row, so that neighbours share rows of A.
+type grid struct {
+	rows, panels       int // blocks in each direction
+	blockRows, inBlock int // rows and panels of a block
+}
+
+// gridOf cuts by the sizes alone. It does not bear on any result.
+func (s *Set) gridOf(m, n, k int) grid {
+	if m <= 0 || n <= 0 {
+		return grid{}
+	}
+	k = max(k, 1)
+	most := max(s.maxRows, min(rowsMost, groupBytes/4/k, blockFlops/2/s.width/k))
+	groups := (m + most - 1) / most
+	each := (m + groups - 1) / groups
+	if groups > 1 { // whole tiles
+		each = (each + s.maxRows - 1) / s.maxRows * s.maxRows
+		groups = (m + each - 1) / each
+	}
+	panels := max(1, blockFlops/2/(each*s.width)/k)
+	if step := s.step(each); panels > step {
+		panels -= panels % step
+	}
+	panels = min(panels, s.panels(n))
+	return grid{rows: groups, panels: (s.panels(n) + panels - 1) / panels, blockRows: each, inBlock: panels}
+}
+
+// Blocks is how many blocks an M x N x K product is cut into. Blocks are
+// independent of each other; each is about 0.1 ms of work on one core (longer
+// only where K alone makes a single tile longer), and neighbours share cached
+// rows, so workers should take runs of them. None for an empty C.
+func (s *Set) Blocks(m, n, k int) int {
+	g := s.gridOf(m, n, k)
+	return g.rows * g.panels
+}
+
+// Run computes the blocks [first, end) of Blocks(M, N, K). The bits of C depend
+// neither on the blocks a call is given nor on the order of calls. The
+// goroutine can be preempted between kernel calls, which last microseconds.
+// Arguments that do not fit are an ErrInvalid, with C untouched.
+func (s *Set) Run(x *Args, first, end int) error {
+	if err := s.Validate(x); err != nil {
+		return err
+	}
+	g := s.gridOf(x.M, x.N, x.K)
+	if first < 0 || end < first || end > g.rows*g.panels {
+		return fault.Invalidf("gemm: run", "blocks [%d, %d) of %d", first, end, g.rows*g.panels)
+	}
+	for ; first < end; first++ {
+		row, panel := first/g.panels*g.blockRows, first%g.panels*g.inBlock
+		s.block(x, row, min(row+g.blockRows, x.M), panel, min(panel+g.inBlock, s.panels(x.N)))
+	}
+	return nil
+}
+
+// heights cuts rows into the fewest tiles of even height: the first `tall`
+// have h rows, the others h-1.
+func (s *Set) heights(rows int) (tiles, h, tall int) {
+	tiles = (rows + s.maxRows - 1) / s.maxRows
+	h = (rows + tiles - 1) / tiles
+	return tiles, h, rows - tiles*(h-1)
+}
+
+// step is how many panels are gone through side by side: more than one only
+// where the rows make tiles of few rows.
+func (s *Set) step(rows int) int {
+	tiles, h, tall := s.heights(rows)
+	if tall < tiles {
+		h--
+	}
+	if h < len(s.together) {
+		return s.together[h]
+	}
+	return 1
+}
+
+// zeros starts the chains of a product without bias.
+var zeros [4 * 32]float32
+
+// block computes rows [r0, r1) of panels [p0, p1). It reads B in the order in
+// which it lies in memory, but for a few panels side by side.
+func (s *Set) block(x *Args, r0, r1, p0, p1 int) {
+	step, most := s.step(r1-r0), depth
+	if step > 1 {
+		most = depthSideBySide
+	}
+	for p := p0; p < p1; p += step {
+		for k0 := 0; ; {
+			k1 := min(k0+most, x.K)
+			s.strip(x, r0, r1, p, min(p+step, p1), k0, k1)
+			if k0 = k1; k0 == x.K {
+				break
+			}
+		}
+	}
+}
+
+// strip goes down the rows with a few panels at some values of k.
+func (s *Set) strip(x *Args, r0, r1, p0, p1, k0, k1 int) {
+	tiles, h, tall := s.heights(r1 - r0)
+	for i, r := 0, r0; i < tiles; i++ {
+		rows := h
+		if i >= tall {
+			rows--
+		}
+		together := 1
+		if rows < len(s.together) {
+			together = s.together[rows]
+		}
+		for p := p0; p < p1; {
+			n := 1
+			if p+together <= p1 && (p+together)*s.width <= x.N {
+				n = together
+			}
+			t := tile{k: uintptr(k1 - k0), rows: uintptr(rows), panels: uintptr(n)}
+			if k1 > k0 {
+				t.a, t.b = &x.A[r*x.LDA+k0], &x.B[p*s.width*x.K+k0*s.width]
+				s.prefetch(&t, p1-p, p1-p0, i, tiles)
+			}
+			s.tile(x, &t, r, p, x.Accumulate || k0 > 0)
+			p += n
+		}
+		r += rows
+	}
+}
+
+// prefetch gives a call its even share of what lies behind the strip in B,
+// which the next strip reads. The processor's own prefetching would rest from
+// the strip's second tile to its last and then start anew. The call's panels
+// are `left` from the end of the strip's `wide`, in tile i of n.
+func (s *Set) prefetch(t *tile, left, wide, i, n int) {
+	row := uintptr(4 * s.width)
+	behind := uintptr(left*n+wide*i+wide-left) * row * t.k / uintptr(n)
+	t.next = uintptr(unsafe.Pointer(t.b)) + behind
+	t.nextstep = 4 * row * t.panels / uintptr(n)
+}
+
+// tile calls the kernel for the tile at row r and panel p. Only a single panel
+// may be the ragged last one: its chains start from and end in a buffer of
+// whole panels. A tile that is not the first in its chains goes on from C.
+func (s *Set) tile(x *Args, t *tile, r, p int, goesOn bool) {
+	column := p * s.width
+	t.lda, t.ldb, t.ldc = uintptr(4*x.LDA), uintptr(4*s.width*x.K), uintptr(4*x.LDC)
+	if columns := x.N - column; columns < s.width {
+		s.ragged(x, *t, r, column, columns, goesOn)
+		return
+	}
+	t.c = &x.C[r*x.LDC+column]
+	switch {
+	case goesOn:
+		t.start, t.lds = t.c, t.ldc
+	case x.Bias != nil:
+		t.start = &x.Bias[column]
+	default:
+		t.start = &zeros[0]
+	}
+	s.compute(t)
+}
+
+// ragged computes a tile that has fewer columns than a panel.
+func (s *Set) ragged(x *Args, t tile, r, column, columns int, goesOn bool) {
+	var buffer [14 * 32]float32
+	rows := int(t.rows)
+	for i := range rows {
+		switch {
+		case goesOn:
+			copy(buffer[i*s.width:], x.C[(r+i)*x.LDC+column:][:columns])
+		case x.Bias != nil:
+			copy(buffer[i*s.width:], x.Bias[column:][:columns])
+		}
+	}
+	t.c, t.ldc = &buffer[0], uintptr(4*s.width)
+	t.start, t.lds = t.c, t.ldc
+	s.compute(&t)
+	for i := range rows {
+		copy(x.C[(r+i)*x.LDC+column:][:columns], buffer[i*s.width:])
+	}
+}

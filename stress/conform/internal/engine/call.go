@@ -1,0 +1,322 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
+	"github.com/kiln-cache/kiln/stress/conform/internal/script"
+)
+
+// Call is one statement on its way to the code that answers it. Owned by the
+// goroutine that runs the statement.
+type Call struct {
+	Ctx   context.Context // the script's ctx=, or the case's
+	World *outside.World
+	Name  string // of the component, or the statement's first word
+
+	run     *run
+	slot    *slot
+	line    int
+	text    string
+	args    []script.Word
+	options []script.Option
+	flags   []string
+	begun   func()
+	heard   bool // it came from another process and is not told again
+	leases  []Lease
+}
+
+// refuse is an ErrInvalid about this call's words.
+func (c *Call) refuse(format string, args ...any) error {
+	return fault.Invalidf("conform: "+c.Name, format, args...)
+}
+
+// Len is the number of plain words behind the verb.
+func (c *Call) Len() int { return len(c.args) }
+
+// Arg is the plain word i behind the verb, or empty.
+func (c *Call) Arg(i int) string {
+	if i >= len(c.args) {
+		return ""
+	}
+	return c.args[i].Text
+}
+
+// Option gives name=.
+func (c *Call) Option(name string) (string, bool) {
+	for _, o := range c.options {
+		if o.Name == name {
+			return o.Value, true
+		}
+	}
+	return "", false
+}
+
+// Or gives name=, or a default.
+func (c *Call) Or(name, byDefault string) string {
+	if v, ok := c.Option(name); ok {
+		return v
+	}
+	return byDefault
+}
+
+// Options are all options as written, those of every statement left out.
+func (c *Call) Options() []script.Option {
+	var own []script.Option
+	for _, o := range c.options {
+		if !listed(commonOptions, o.Name) {
+			own = append(own, o)
+		}
+	}
+	return own
+}
+
+// Flag tells whether a bare word was given.
+func (c *Call) Flag(name string) bool { return slices.Contains(c.flags, name) }
+
+// Keys reads word i as a list of keys; a quoted word is one key.
+func (c *Call) Keys(i int) ([]string, error) {
+	if i >= len(c.args) {
+		return nil, c.refuse("want a list of keys")
+	}
+	if c.args[i].Quoted {
+		return []string{c.args[i].Text}, nil
+	}
+	return script.Items(c.args[i].Text)
+}
+
+// Int gives name= as an integer.
+func (c *Call) Int(name string, byDefault int) (int, error) {
+	v, ok := c.Option(name)
+	if !ok {
+		return byDefault, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		return 0, c.refuse("%s=%s: want an integer", name, v)
+	}
+	return n, nil
+}
+
+// Size gives name= in bytes.
+func (c *Call) Size(name string, byDefault uint64) (uint64, error) {
+	v, ok := c.Option(name)
+	if !ok {
+		return byDefault, nil
+	}
+	n, err := ParseSize(v)
+	if err != nil {
+		return 0, c.refuse("%s=%s: %w", name, v, err)
+	}
+	return n, nil
+}
+
+// Duration gives name= as a Go duration.
+func (c *Call) Duration(name string, byDefault time.Duration) (time.Duration, error) {
+	v, ok := c.Option(name)
+	if !ok {
+		return byDefault, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		return 0, c.refuse("%s=%s: want a duration such as 50ms", name, v)
+	}
+	return d, nil
+}
+
+// Seconds gives name= in seconds.
+func (c *Call) Seconds(name string, byDefault time.Duration) (time.Duration, error) {
+	v, ok := c.Option(name)
+	if !ok {
+		return byDefault, nil
+	}
+	s, err := strconv.ParseFloat(v, 64)
+	if err != nil || math.IsNaN(s) || s < 0 || s > 1e9 {
+		return 0, c.refuse("%s=%s: want seconds", name, v)
+	}
+	return time.Duration(s * float64(time.Second)), nil
+}
+
+// ParseSize reads a number of bytes, with KiB or MiB behind it.
+func ParseSize(text string) (uint64, error) {
+	digits, unit := text, uint64(1)
+	if d, ok := strings.CutSuffix(text, "KiB"); ok {
+		digits, unit = d, 1<<10
+	} else if d, ok := strings.CutSuffix(text, "MiB"); ok {
+		digits, unit = d, 1<<20
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil || n > math.MaxUint64/unit {
+		return 0, fmt.Errorf("want a size such as 100, 4KiB or 1MiB")
+	}
+	return n * unit, nil
+}
+
+// Component gives an open component of the case by name.
+func (c *Call) Component(name string) (Component, error) {
+	s := c.run.slotOf(name)
+	if s == nil {
+		return nil, c.refuse("there is no component %s", name)
+	}
+	return s.component, nil
+}
+
+// Shared gives what components of the case have in common under a name. open
+// runs once, for the first that asks; its result is closed after all components.
+func (c *Call) Shared(name string, open func() (Component, error)) (Component, error) {
+	c.run.sharing.Lock()
+	defer c.run.sharing.Unlock()
+	for _, s := range c.run.shared {
+		if s.name == name {
+			return s.component, nil
+		}
+	}
+	component, err := open()
+	if err != nil {
+		return nil, err
+	}
+	c.run.shared = append(c.run.shared, &slot{name: name, component: component})
+	return component, nil
+}
+
+// Tally counts what the creators of this call's component do.
+func (c *Call) Tally() *outside.Tally { return &c.slot.tally }
+
+// TallyOf is the tally of another component.
+func (c *Call) TallyOf(name string) *outside.Tally {
+	if s := c.run.slotOf(name); s != nil {
+		return &s.tally
+	}
+	return nil
+}
+
+// Lease hands over what the statement got: it is kept under lease=, or ended
+// with the statement.
+func (c *Call) Lease(l Lease) {
+	if name, ok := c.Option("lease"); ok {
+		c.run.keep(name, l)
+		return
+	}
+	c.leases = append(c.leases, l)
+}
+
+// Keep keeps a lease or held reference under a name of the script.
+func (c *Call) Keep(name string, l Lease) { c.run.keep(name, l) }
+
+// KeepIdentity keeps a key or blob id under a name, for `same`.
+func (c *Call) KeepIdentity(name string, id Identity) {
+	c.run.mu.Lock()
+	defer c.run.mu.Unlock()
+	c.run.mu.identities[name] = id
+}
+
+// Identity gives what KeepIdentity kept.
+func (c *Call) Identity(name string) (Identity, error) {
+	c.run.mu.Lock()
+	defer c.run.mu.Unlock()
+	if id, ok := c.run.mu.identities[name]; ok {
+		return id, nil
+	}
+	return nil, c.refuse("there is no key or id %s", name)
+}
+
+// Begun tells that a creator of this call has begun; the script may go on.
+func (c *Call) Begun() { c.begun() }
+
+func (c *Call) end() {
+	for _, l := range c.leases {
+		l.End()
+	}
+	c.leases = nil
+}
+
+// Creator is the creator of key: as this call's options say, else as the script
+// said with `creates`, else the default one.
+func (c *Call) Creator(key string) (outside.Creator, error) {
+	if !c.Creates() {
+		return c.CreatorOf(key), nil
+	}
+	return c.readCreator(key)
+}
+
+// Creates tells whether this call's options say something of a creator.
+func (c *Call) Creates() bool {
+	given := c.Flag("goexit")
+	for _, o := range c.options {
+		given = given || listed(CreatorOptions, o.Name)
+	}
+	return given
+}
+
+// CreatorOf is the creator that the script gave a key with `creates`, or the
+// default one. nest= asks for keys with it.
+func (c *Call) CreatorOf(key string) outside.Creator {
+	if cr, ok := c.creator(c.slot, key); ok {
+		return cr
+	}
+	return outside.Default(key)
+}
+
+// CreatorAt is CreatorOf, where a key of which the script said nothing may have
+// a creator at another component.
+func (c *Call) CreatorAt(component, key string) outside.Creator {
+	if cr, ok := c.creator(c.slot, key); ok {
+		return cr
+	}
+	if cr, ok := c.creator(c.run.slotOf(component), key); ok {
+		return cr
+	}
+	return outside.Default(key)
+}
+
+func (c *Call) creator(s *slot, key string) (outside.Creator, bool) {
+	if s == nil {
+		return outside.Creator{}, false
+	}
+	c.run.mu.Lock()
+	defer c.run.mu.Unlock()
+	cr, ok := s.creators[key]
+	return cr, ok
+}
+
+func (c *Call) readCreator(key string) (outside.Creator, error) {
+	cr := outside.Default(key)
+	text := func(name string) *string {
+		if v, ok := c.Option(name); ok {
+			return &v
+		}
+		return nil
+	}
+	cr.Value = c.Or("create", key)
+	cr.Wait, cr.Kernel, cr.Log = c.Or("wait", ""), c.Or("kernel", ""), c.Or("log", "")
+	cr.Fail, cr.Panic, cr.Goexit = text("fail"), text("panic"), c.Flag("goexit")
+	cr.Load = outside.Load(c.Or("load", string(outside.LoadOK)))
+	if cr.Load != outside.LoadOK && cr.Load != outside.LoadRefuse && cr.Load != outside.LoadAbort {
+		return cr, c.refuse("load=%s: want ok, refuse or abort", cr.Load)
+	}
+	size, err := c.Size("bytes", 1)
+	if err != nil {
+		return cr, err
+	}
+	if size > math.MaxInt64 {
+		return cr, c.refuse("bytes=%d is more than a creator can make", size)
+	}
+	cr.Bytes = int64(size)
+	if cr.Cost, err = c.Seconds("cost", cr.Cost); err != nil {
+		return cr, err
+	}
+	if cr.After, err = c.Duration("after", 0); err != nil {
+		return cr, err
+	}
+	if nest, ok := c.Option("nest"); ok {
+		cr.Nest, err = script.Items(nest)
+	}
+	return cr, err
+}

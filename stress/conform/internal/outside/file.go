@@ -1,0 +1,320 @@
+package outside
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-cache/kiln/fault"
+)
+
+// Files are the files of a case: in its directory, in memory (mem:X), or where
+// a store keeps a key (S:KEY/kernel.bin). Safe for concurrent use.
+type Files struct {
+	dir string
+	mu  struct {
+		sync.Mutex
+		locate    func(component, key string) (dir string, known bool, err error)
+		mem       map[string][]byte
+		snapshots map[string]tree
+	}
+}
+
+func newFiles(dir string) *Files {
+	f := &Files{dir: dir}
+	f.mu.mem = map[string][]byte{}
+	f.mu.snapshots = map[string]tree{}
+	return f
+}
+
+// Locate sets what finds the folder in which a component keeps a key; known is
+// false if there is no such component.
+func (f *Files) Locate(locate func(component, key string) (dir string, known bool, err error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.locate = locate
+}
+
+// Path gives the place of a FILE on disk; inMemory tells that it has none.
+func (f *Files) Path(name string) (path string, inMemory bool, err error) {
+	if strings.HasPrefix(name, "mem:") {
+		return "", true, nil
+	}
+	if component, rest, found := strings.Cut(name, ":"); found {
+		f.mu.Lock()
+		locate := f.mu.locate
+		f.mu.Unlock()
+		if locate != nil {
+			key, file := rest, ""
+			if slash := strings.LastIndexByte(rest, '/'); slash >= 0 {
+				key, file = rest[:slash], rest[slash+1:]
+			}
+			dir, known, err := locate(component, key)
+			if known || err != nil {
+				return filepath.Join(dir, file), false, err
+			}
+		}
+	}
+	if !filepath.IsLocal(name) {
+		return "", false, invalid("file", "%s is not inside the case's directory", name)
+	}
+	return filepath.Join(f.dir, name), false, nil
+}
+
+// Read gives a file's bytes.
+func (f *Files) Read(name string) ([]byte, error) {
+	path, inMemory, err := f.Path(name)
+	if err != nil {
+		return nil, err
+	}
+	if !inMemory {
+		text, err := os.ReadFile(path)
+		return text, outcome(name, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	text, ok := f.mu.mem[name]
+	if !ok {
+		return nil, outcome(name, fs.ErrNotExist)
+	}
+	return bytes.Clone(text), nil
+}
+
+// Write replaces a file's bytes in place, folders made on the way. What is
+// there and is no regular file goes first: a FIFO would block, a link lead away.
+func (f *Files) Write(name string, text []byte) error {
+	path, inMemory, err := f.Path(name)
+	if err != nil {
+		return err
+	}
+	if inMemory {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.mu.mem[name] = bytes.Clone(text)
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return outcome(name, err)
+	}
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		if err := os.Remove(path); err != nil {
+			return outcome(name, err)
+		}
+	}
+	return outcome(name, os.WriteFile(path, text, 0o600))
+}
+
+// Edit changes a file's bytes in place.
+func (f *Files) Edit(name string, change func([]byte) ([]byte, error)) error {
+	text, err := f.Read(name)
+	if err != nil {
+		return err
+	}
+	if text, err = change(text); err != nil {
+		return err
+	}
+	return f.Write(name, text)
+}
+
+// Flip turns one bit of a byte; a negative place counts from the end.
+func Flip(text []byte, place, bit int) ([]byte, error) {
+	if place < 0 {
+		place += len(text)
+	}
+	if place < 0 || place >= len(text) {
+		return nil, invalid("flip", "the file has %d bytes", len(text))
+	}
+	text[place] ^= 1 << bit
+	return text, nil
+}
+
+// onDisk is Path for what has no meaning in memory.
+func (f *Files) onDisk(op, name string) (string, error) {
+	path, inMemory, err := f.Path(name)
+	if err == nil && inMemory {
+		err = invalid(op, "%s has no place on disk", name)
+	}
+	return path, err
+}
+
+// Remove removes a file or a folder with all that is in it.
+func (f *Files) Remove(name string) error {
+	path, inMemory, err := f.Path(name)
+	if err != nil {
+		return err
+	}
+	if inMemory {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.mu.mem, name)
+		return nil
+	}
+	if _, err := os.Lstat(path); err != nil {
+		return outcome(name, err)
+	}
+	return outcome(name, os.RemoveAll(path))
+}
+
+// Mkdir makes a folder with that mode, and those on the way to it.
+func (f *Files) Mkdir(name string, mode fs.FileMode) error {
+	path, err := f.onDisk("mkdir", name)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(path, mode|0o700); err != nil {
+		return outcome(name, err)
+	}
+	return outcome(name, os.Chmod(path, mode))
+}
+
+// Chmod sets the permission bits.
+func (f *Files) Chmod(name string, mode fs.FileMode) error {
+	path, err := f.onDisk("chmod", name)
+	if err != nil {
+		return err
+	}
+	return outcome(name, os.Chmod(path, mode))
+}
+
+// make makes something new at a place, folders on the way to it included.
+func (f *Files) make(op, name string, mk func(path string) error) error {
+	path, err := f.onDisk(op, name)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return outcome(name, err)
+	}
+	return outcome(name, mk(path))
+}
+
+// Symlink makes a link that says target as it stands.
+func (f *Files) Symlink(name, target string) error {
+	return f.make("symlink", name, func(path string) error { return os.Symlink(target, path) })
+}
+
+// Fifo makes a named pipe.
+func (f *Files) Fifo(name string) error {
+	return f.make("fifo", name, func(path string) error { return unix.Mkfifo(path, 0o600) })
+}
+
+// Sparse makes a file of that length without content.
+func (f *Files) Sparse(name string, length int64) error {
+	return f.make("sparse", name, func(path string) error {
+		file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return err
+		}
+		return errors.Join(file.Truncate(length), file.Close())
+	})
+}
+
+// Copy copies a file, or a folder with all that is in it.
+func (f *Files) Copy(from, to string) error {
+	t, err := f.tree(from)
+	if err != nil {
+		return err
+	}
+	if text, single := t.single(); single {
+		return f.Write(to, text)
+	}
+	path, err := f.onDisk("copy", to)
+	if err != nil {
+		return err
+	}
+	return outcome(to, t.restore(path))
+}
+
+// Exists tells whether something is there, links not followed.
+func (f *Files) Exists(name string) (bool, error) {
+	path, inMemory, err := f.Path(name)
+	if err != nil {
+		return false, err
+	}
+	if inMemory {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		_, ok := f.mu.mem[name]
+		return ok, nil
+	}
+	_, err = os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return false, nil
+	}
+	return err == nil, outcome(name, err)
+}
+
+// Mode gives the permission bits.
+func (f *Files) Mode(name string) (fs.FileMode, error) {
+	path, err := f.onDisk("mode", name)
+	if err != nil {
+		return 0, err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return 0, outcome(name, err)
+	}
+	return info.Mode().Perm(), nil
+}
+
+// Count is how many things other than folders are below a folder.
+func (f *Files) Count(name string) (int, error) {
+	path, err := f.onDisk("files", name)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	err = filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			n++
+		}
+		return err
+	})
+	return n, outcome(name, err)
+}
+
+// Snapshot remembers a file or folder for Unchanged.
+func (f *Files) Snapshot(name string) error {
+	t, err := f.tree(name)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.snapshots[name] = t
+	return nil
+}
+
+// Unchanged tells whether it is as at its last Snapshot.
+func (f *Files) Unchanged(name string) (bool, error) {
+	f.mu.Lock()
+	before, ok := f.mu.snapshots[name]
+	f.mu.Unlock()
+	if !ok {
+		return false, invalid("unchanged", "there is no snapshot of %s", name)
+	}
+	now, err := f.tree(name)
+	if errors.Is(err, fault.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && now.equal(before), err
+}
+
+// outcome gives an error of the file system its sentinel.
+func outcome(name string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return &fault.Error{Op: "conform: file", Key: name, Err: fmt.Errorf("%w: %w", fault.ErrNotFound, err)}
+	default:
+		return &fault.Error{Op: "conform: file", Key: name, Err: fmt.Errorf("%w: %w", fault.ErrIO, err)}
+	}
+}

@@ -1,0 +1,345 @@
+package rooms
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/limit"
+	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
+	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
+	"github.com/kiln-cache/kiln/stress/conform/internal/script"
+)
+
+func artefactsKind() engine.Kind {
+	return engine.Kind{Options: "cap bytes hash blobs store", Open: openArtefacts}
+}
+
+// artefactCache binds an artefact cache over a fake backend.
+type artefactCache struct {
+	name  string // in the script
+	cache *artefacts.Cache
+	below *backing // nil: no store
+	blobs bool     // the backend can give and take them
+
+	mu     sync.Mutex
+	events map[string][]string
+}
+
+func openArtefacts(c *engine.Call) (engine.Component, error) {
+	settings := env.Read(c.World.Lookup)
+	for _, r := range settings.Refusals {
+		if strings.HasSuffix(r.Name, "_PRIMITIVE_CACHE_CAPACITY") {
+			c.World.Refuse(r.Name)
+		}
+	}
+	a := &artefactCache{name: c.Arg(0), blobs: c.Or("blobs", "yes") == "yes", events: map[string][]string{}}
+	cfg := artefacts.Config{Entries: settings.ArtefactCapacity.Value, Now: c.World.Clock.Now, Listen: a.listen}
+	var err error
+	if text, ok := c.Option("cap"); ok {
+		if cfg.Entries, err = limit.Parse(text); err != nil {
+			return nil, err
+		}
+	}
+	if text, ok := c.Option("bytes"); ok {
+		if cfg.Bytes, err = parseBytes(text); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Hash, err = fixedHash(c); err != nil {
+		return nil, err
+	}
+	if name, ok := c.Option("store"); ok {
+		component, err := c.Component(name)
+		if err != nil {
+			return nil, err
+		}
+		s, ok := component.(*store)
+		if !ok {
+			return nil, fault.Invalidf("conform: artefacts", "%s is no store", name)
+		}
+		a.below = &backing{store: s}
+		cfg.Store = a.below
+	}
+	a.cache, err = artefacts.Open(cfg)
+	return a, err
+}
+
+// parseBytes reads a size or the word unlimited.
+func parseBytes(text string) (limit.Limit, error) {
+	if n, err := engine.ParseSize(text); err == nil && text != limit.Word {
+		return limit.Parse(strconv.FormatUint(n, 10))
+	}
+	return limit.Parse(text)
+}
+
+func (a *artefactCache) listen(key string, o artefacts.Outcome) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events[key] = append(a.events[key], string(o.Event))
+}
+
+func (a *artefactCache) Close(ctx context.Context) error {
+	err := a.cache.Close(ctx)
+	if a.below != nil {
+		err = errors.Join(err, a.below.Close(ctx))
+	}
+	return err
+}
+
+// artefactLease is a lease as a script keeps it.
+type artefactLease struct{ lease *artefacts.Lease }
+
+func (l artefactLease) Value() (string, bool) { return l.lease.Value().(*outside.Value).Text, true }
+func (l artefactLease) End()                  { l.lease.End() }
+
+func (a *artefactCache) Verbs() engine.Verbs {
+	verbs := engine.TallyVerbs()
+	const callOptions = engine.CreatorOptions + "owner lease unhashable"
+	number := func(get func() int64) engine.Verb {
+		return engine.Verb{Run: func(*engine.Call) (script.Result, error) { return engine.Number(get()), nil }}
+	}
+	maps.Copy(verbs, engine.Verbs{
+		"get":        {Least: 1, Most: 1, Options: callOptions, Flags: engine.CreatorFlags, Run: a.get},
+		"force":      {Least: 1, Most: 1, Options: callOptions, Flags: engine.CreatorFlags, Run: a.force},
+		"peek":       {Least: 1, Most: 1, Options: "lease", Run: a.peek},
+		"has":        {Least: 1, Most: 1, Run: a.has},
+		"len":        number(func() int64 { return int64(a.cache.Len()) }),
+		"bytes":      number(a.cache.Bytes),
+		"kernels":    number(func() int64 { return int64(a.cache.Kernels()) }),
+		"cap":        {Run: a.capacity},
+		"setcap":     {Least: 0, Most: 1, Options: "bytes", Run: a.setCapacity},
+		"events":     {Least: 1, Most: 1, Run: a.eventsOf},
+		"count":      {Least: 1, Most: 1, Run: a.count},
+		"drop-owner": {Least: 1, Most: 1, Run: func(c *engine.Call) (script.Result, error) { return engine.Done(a.cache.Reset(c.Arg(0))) }},
+		"blob":       {Least: 1, Most: 1, Options: "to", Run: a.blob},
+		"fromblob":   {Least: 2, Most: 2, Options: callOptions, Flags: engine.CreatorFlags, Run: a.fromBlob},
+		"settle":     {Run: func(c *engine.Call) (script.Result, error) { return engine.Done(a.cache.Settle(c.Ctx)) }},
+	})
+	return verbs
+}
+
+// request asks for a key with a fake creator, which may ask for more. Each tally
+// counts it.
+func (a *artefactCache) request(c *engine.Call, key string, creator outside.Creator, tallies ...*outside.Tally) artefacts.Request {
+	r := artefacts.Request{Key: key, Owner: c.Or("owner", ""), Backend: testBackend}
+	hooks := a.hooks(c, tallies...)
+	r.Create = func(ctx context.Context) (artefacts.Built, error) {
+		v, err := c.World.Create(ctx, creator, key, hooks, tallies...)
+		if err != nil {
+			return artefacts.Built{}, err
+		}
+		return a.built(v), nil
+	}
+	if a.blobs {
+		r.Load = func(_ context.Context, blob []byte) (artefacts.Built, error) {
+			for _, t := range tallies {
+				t.Loaded(key)
+			}
+			return a.load(c, key, creator, blob)
+		}
+	}
+	return r
+}
+
+// hooks join a fake creator to this cache.
+func (a *artefactCache) hooks(c *engine.Call, tallies ...*outside.Tally) outside.Hooks {
+	return outside.Hooks{
+		Begun: c.Begun,
+		Nest: func(ctx context.Context, part string) error {
+			lease, _, err := a.cache.Get(ctx, a.request(c, part, c.CreatorAt(a.name, part), tallies...))
+			if err == nil {
+				lease.End()
+			}
+			return err
+		},
+		Kernel: func(ctx context.Context, kernel string) error {
+			_, err := a.cache.Kernel(ctx, artefacts.Request{Key: kernel, Create: func(context.Context) (artefacts.Built, error) {
+				return artefacts.Built{Value: kernel, Bytes: 1}, nil
+			}})
+			return err
+		},
+	}
+}
+
+func (a *artefactCache) built(v *outside.Value) artefacts.Built {
+	b := artefacts.Built{Value: v, Bytes: v.Bytes, Cost: v.Cost, Free: v.Release}
+	if a.blobs {
+		b.Blob = func(context.Context) ([]byte, error) { return encodeBlob(v) }
+		b.Requires = []string{} // it runs on every machine
+	}
+	return b
+}
+
+// fakeBlob is what the fake driver's blobs carry, behind their digest.
+type fakeBlob struct {
+	Text  string
+	Bytes int64
+	Cost  time.Duration
+}
+
+func encodeBlob(v *outside.Value) ([]byte, error) {
+	text, err := json.Marshal(fakeBlob{v.Text, v.Bytes, v.Cost})
+	sum := sha256.Sum256(text)
+	return append(sum[:], text...), err
+}
+
+// decodeBlob reads what encodeBlob wrote.
+func decodeBlob(blob []byte) (b fakeBlob, ok bool) {
+	if len(blob) < sha256.Size {
+		return b, false
+	}
+	text := blob[sha256.Size:]
+	sum := sha256.Sum256(text)
+	return b, bytes.Equal(sum[:], blob[:sha256.Size]) && json.Unmarshal(text, &b) == nil
+}
+
+// load is the fake driver with a stored blob.
+func (a *artefactCache) load(c *engine.Call, key string, creator outside.Creator, blob []byte) (artefacts.Built, error) {
+	switch creator.Load {
+	case outside.LoadAbort:
+		if err := syscall.Kill(syscall.Getpid(), syscall.SIGKILL); err != nil {
+			return artefacts.Built{}, err
+		}
+		select {} // the signal is on its way
+	case outside.LoadRefuse:
+		return artefacts.Built{}, refusal(key, fault.DriverRefused)
+	}
+	if len(blob) < sha256.Size {
+		return artefacts.Built{}, refusal(key, fault.Truncated)
+	}
+	b, ok := decodeBlob(blob)
+	if !ok {
+		return artefacts.Built{}, refusal(key, fault.Checksum)
+	}
+	return a.built(c.World.Value(b.Text, b.Bytes, b.Cost)), nil
+}
+
+func refusal(key string, why fault.Reason) error {
+	return &fault.Error{Op: "conform: driver", Key: key, Reason: why, Err: fault.ErrRefused}
+}
+
+// ask makes one call that may compute.
+func (a *artefactCache) ask(c *engine.Call, do func(context.Context, artefacts.Request) (*artefacts.Lease, artefacts.Outcome, error)) (script.Result, error) {
+	creator, err := c.Creator(c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	r := a.request(c, c.Arg(0), creator, c.Tally())
+	r.Unhashable = c.Or("unhashable", "")
+	lease, outcome, err := do(c.Ctx, r)
+	if err != nil {
+		return script.Result{}, err
+	}
+	c.Lease(artefactLease{lease})
+	result := script.Say(lease.Value().(*outside.Value).Text).With("by", string(outcome.Event))
+	if outcome.Reason != "" {
+		result = result.With("reason", string(outcome.Reason))
+	}
+	if outcome.Field != "" {
+		result = result.With("field", outcome.Field)
+	}
+	return result, nil
+}
+
+func (a *artefactCache) get(c *engine.Call) (script.Result, error)   { return a.ask(c, a.cache.Get) }
+func (a *artefactCache) force(c *engine.Call) (script.Result, error) { return a.ask(c, a.cache.Force) }
+
+func (a *artefactCache) fromBlob(c *engine.Call) (script.Result, error) {
+	blob, err := c.World.Files.Read(c.Arg(1))
+	if err != nil {
+		return script.Result{}, err
+	}
+	return a.ask(c, func(ctx context.Context, r artefacts.Request) (*artefacts.Lease, artefacts.Outcome, error) {
+		return a.cache.FromBlob(ctx, r, blob)
+	})
+}
+
+func (a *artefactCache) blob(c *engine.Call) (script.Result, error) {
+	blob, err := a.cache.Blob(c.Ctx, c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	return engine.OK().With("bytes", strconv.Itoa(len(blob))), c.World.Files.Write(c.Or("to", ""), blob)
+}
+
+func (a *artefactCache) peek(c *engine.Call) (script.Result, error) {
+	lease, outcome, err := a.cache.Peek(c.Ctx, c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	if lease == nil {
+		return script.Say("miss").With("reason", string(outcome.Reason)), nil
+	}
+	c.Lease(artefactLease{lease})
+	return script.Say(lease.Value().(*outside.Value).Text), nil
+}
+
+func (a *artefactCache) has(c *engine.Call) (script.Result, error) {
+	keys, err := c.Keys(0)
+	n := 0
+	for _, k := range keys {
+		if a.cache.Has(k) {
+			n++
+		}
+	}
+	return engine.Number(n), err
+}
+
+func (a *artefactCache) capacity(*engine.Call) (script.Result, error) {
+	entries, size := a.cache.Capacity()
+	return script.Say(entries.String()).With("bytes", size.String()), nil
+}
+
+func (a *artefactCache) setCapacity(c *engine.Call) (script.Result, error) {
+	var entries, size limit.Limit
+	var err error
+	if c.Len() == 1 {
+		if entries, err = limit.Parse(c.Arg(0)); err != nil {
+			return script.Result{}, err
+		}
+	}
+	if text, ok := c.Option("bytes"); ok {
+		if size, err = parseBytes(text); err != nil {
+			return script.Result{}, err
+		}
+	}
+	return engine.Done(a.cache.SetCapacity(entries, size))
+}
+
+func (a *artefactCache) eventsOf(c *engine.Call) (script.Result, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if events := a.events[c.Arg(0)]; len(events) > 0 {
+		return script.Say(events...), nil
+	}
+	return script.Say("none"), nil
+}
+
+func (a *artefactCache) count(c *engine.Call) (script.Result, error) {
+	stats, word := a.cache.Stats(), c.Arg(0)
+	if n, ok := stats.Events[artefacts.Event(word)]; ok {
+		return engine.Number(int64(n)), nil
+	}
+	return countReason(word, func(r fault.Reason) int64 { return int64(stats.Reasons[r]) })
+}
+
+// countReason reads the counter of a reason of R1.
+func countReason(word string, of func(fault.Reason) int64) (script.Result, error) {
+	if r := fault.Reason(word); slices.Contains(fault.Reasons(), r) {
+		return engine.Number(of(r)), nil
+	}
+	return script.Result{}, fault.Invalidf("conform: count", "%q is no event and no reason", word)
+}

@@ -1,0 +1,183 @@
+package rooms
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
+	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
+	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
+	"github.com/kiln-cache/kiln/stress/conform/internal/script"
+)
+
+func executorKind() engine.Kind {
+	return engine.Kind{Options: "queue workers", Open: openExecutor}
+}
+
+// mostBlocks is what the fake device takes in one launch.
+const mostBlocks = 65535
+
+// executor binds an executor over a fake device.
+type executor struct {
+	exec *gpuexec.Executor
+	fake *fakedevice.Backend
+}
+
+// pace is what a script says of one launch; it travels in the launch's context.
+type pace struct {
+	world   *outside.World
+	creator outside.Creator
+	begun   func()
+}
+
+type paceKey struct{}
+
+func openExecutor(c *engine.Call) (engine.Component, error) {
+	e := &executor{fake: &fakedevice.Backend{
+		Limits: gpuexec.Limits{MaxGrid: mostBlocks, Alignment: 1},
+		OnLaunch: func(ctx context.Context, _ string, _ []gpuexec.DeviceArg, _ int) error {
+			p := ctx.Value(paceKey{}).(pace)
+			p.begun()
+			return p.world.Pass(ctx, p.creator)
+		},
+	}}
+	queue, err := c.Int("queue", 0)
+	if err != nil {
+		return nil, err
+	}
+	workers, err := c.Int("workers", 0)
+	if err != nil {
+		return nil, err
+	}
+	e.exec, err = gpuexec.Open(c.Ctx, gpuexec.Config{Backend: e.fake, Queue: queue, Workers: workers})
+	return e, err
+}
+
+func (e *executor) Close(ctx context.Context) error { return e.exec.Close(ctx) }
+
+func (e *executor) Verbs() engine.Verbs {
+	return engine.Verbs{
+		"kernel": {Least: 1, Most: 1, Options: "params", Run: e.kernel},
+		"launch": {Least: 1, Most: 1, Options: "args grid wait after", Run: e.launch},
+		"lose":   {Run: e.lose},
+		"ready":  {Run: func(c *engine.Call) (script.Result, error) { return engine.Done(e.exec.Ready(c.Ctx)) }},
+		"count":  {Least: 1, Most: 1, Run: e.count},
+	}
+}
+
+// kernel defines a kernel; it is compiled when it is first launched.
+func (e *executor) kernel(c *engine.Call) (script.Result, error) {
+	text := c.Or("params", "")
+	src := gpuexec.Source{Key: c.Arg(0) + "(" + text + ")"}
+	for _, word := range list(text) {
+		kind, bytes, err := param(word)
+		if err != nil {
+			return script.Result{}, err
+		}
+		src.Params = append(src.Params, gpuexec.Param{Kind: kind, Bytes: bytes})
+	}
+	return engine.Done(e.exec.Define(c.Arg(0), src))
+}
+
+// param reads buffer:BYTES or u32.
+func param(word string) (gpuexec.ParamKind, int64, error) {
+	if word == "u32" {
+		return gpuexec.ParamU32, 0, nil
+	}
+	if size, ok := strings.CutPrefix(word, "buffer:"); ok {
+		if n, err := engine.ParseSize(size); err == nil && n < 1<<62 {
+			return gpuexec.ParamBuffer, int64(n), nil
+		}
+	}
+	return 0, 0, fault.Invalidf("conform: executor", "%q, want buffer:BYTES or u32", word)
+}
+
+// at finds whose NAME or NAME@E is.
+func (e *executor) at(c *engine.Call, text string) (*executor, string, error) {
+	what, name, other := strings.Cut(text, "@")
+	if !other {
+		return e, what, nil
+	}
+	component, err := c.Component(name)
+	if err != nil {
+		return nil, what, err
+	}
+	owner, ok := component.(*executor)
+	if !ok {
+		return nil, what, fault.Invalidf("conform: executor", "%s is no executor", name)
+	}
+	return owner, what, nil
+}
+
+func (e *executor) launch(c *engine.Call) (script.Result, error) {
+	p := pace{world: c.World, begun: c.Begun}
+	var err error
+	p.creator.Wait = c.Or("wait", "")
+	if p.creator.After, err = c.Duration("after", 0); err != nil {
+		return script.Result{}, err
+	}
+	l := gpuexec.Launch{}
+	if l.Grid, err = c.Int("grid", 1); err != nil {
+		return script.Result{}, err
+	}
+	owner, name, err := e.at(c, c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	if l.Kernel, err = owner.exec.Named(c.Ctx, name); err != nil {
+		return script.Result{}, err
+	}
+	defer l.Kernel.Release()
+	for _, text := range list(c.Or("args", "")) {
+		owner, word, err := e.at(c, text)
+		if err != nil {
+			return script.Result{}, err
+		}
+		kind, bytes, err := param(word)
+		if err != nil {
+			return script.Result{}, err
+		}
+		if kind == gpuexec.ParamU32 {
+			l.Args = append(l.Args, gpuexec.U32Arg(0))
+			continue
+		}
+		b, err := owner.exec.Alloc(c.Ctx, bytes)
+		if err != nil {
+			return script.Result{}, err
+		}
+		defer b.Release()
+		l.Args = append(l.Args, gpuexec.BufferArg(b))
+	}
+	return engine.Done(e.exec.Submit(context.WithValue(c.Ctx, paceKey{}, p), l))
+}
+
+// lose returns once the executor has seen that its device is gone.
+func (e *executor) lose(c *engine.Call) (script.Result, error) {
+	before := e.exec.Stats().Restarts
+	if !e.fake.Lose() {
+		return engine.OK(), nil // it is gone already
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for e.exec.Stats().Restarts == before {
+		select {
+		case <-tick.C:
+		case <-c.Ctx.Done():
+			return script.Result{}, c.Ctx.Err()
+		}
+	}
+	return engine.OK(), nil
+}
+
+func (e *executor) count(c *engine.Call) (script.Result, error) {
+	s := e.exec.Stats()
+	counts := map[string]int64{"compiles": s.Compiles, "blob_loads": s.BlobLoads, "launches": s.Launches}
+	n, ok := counts[c.Arg(0)]
+	if !ok {
+		return script.Result{}, fault.Invalidf("conform: count", "%q, want compiles, blob_loads or launches", c.Arg(0))
+	}
+	return engine.Number(n), nil
+}

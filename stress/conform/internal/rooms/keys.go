@@ -1,0 +1,210 @@
+package rooms
+
+import (
+	"bytes"
+	"maps"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
+	"github.com/kiln-cache/kiln/stress/conform/internal/script"
+)
+
+const keyFields = "kind desc shape strides dtype impl hints engine runtime device context threads skip scratchpad attr.deterministic " +
+	"attr.fpmath attr.scales.src attr.zero_points.dst attr.post_ops attr.rounding"
+
+// keyStatements are `key` and `same`.
+func keyStatements() engine.Verbs {
+	return engine.Verbs{
+		"key":  {Least: 1, Most: 1, Options: keyFields + " like unhashable", Run: makeKey},
+		"same": {Least: 2, Most: 2, Run: sameKeys},
+	}
+}
+
+// identity is a primitive's key as a script keeps it.
+type identity struct {
+	key  primitive.Key
+	text map[string]string // the fields it was made of, for like=
+}
+
+func (k identity) Encoding() []byte { return []byte(k.key.Encoding()) }
+func (k identity) Hash() uint64     { return k.key.Hash() }
+func (k identity) Equal(other engine.Identity) bool {
+	o, ok := other.(identity)
+	return ok && k.key.Equal(o.key)
+}
+
+// sameKeys holds equality and hash of two keys or ids against their encodings.
+func sameKeys(c *engine.Call) (script.Result, error) {
+	a, err := c.Identity(c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	b, err := c.Identity(c.Arg(1))
+	if err != nil {
+		return script.Result{}, err
+	}
+	equal := bytes.Equal(a.Encoding(), b.Encoding())
+	switch {
+	case a.Equal(b) != equal, equal && a.Hash() != b.Hash():
+		return script.Say("broken"), nil
+	default:
+		return engine.YesNo(equal), nil
+	}
+}
+
+func makeKey(c *engine.Call) (script.Result, error) {
+	text := map[string]string{}
+	if like, ok := c.Option("like"); ok {
+		id, err := c.Identity(like)
+		if err != nil {
+			return script.Result{}, err
+		}
+		base, ok := id.(identity)
+		if !ok {
+			return engine.Done(primitive.ErrInvalid)
+		}
+		maps.Copy(text, base.text)
+	}
+	var inputs []primitive.Input
+	for _, o := range c.Options() {
+		switch o.Name {
+		case "like":
+		case "unhashable":
+			inputs = append(inputs, primitive.Input{Name: o.Value})
+		default:
+			text[o.Name] = o.Value
+		}
+	}
+	s := spec(text)
+	s.Inputs = inputs
+	key, err := s.Key()
+	if err != nil {
+		return script.Result{}, err
+	}
+	c.KeepIdentity(c.Arg(0), identity{key, text})
+	return engine.OK(), nil
+}
+
+// spec takes the fields' texts for values: equal texts are equal values.
+func spec(text map[string]string) *primitive.Spec {
+	s := &primitive.Spec{
+		Kind: text["kind"], Engine: text["engine"], Runtime: text["runtime"], Device: text["device"], Context: text["context"],
+		Impl: number(text["impl"]), Threads: number(text["threads"]), Scratchpad: primitive.Scratchpad(text["scratchpad"]),
+	}
+	if desc, ok := text["desc"]; ok {
+		s.Op.Params = []primitive.Param{{Name: "desc", Text: desc}}
+	}
+	s.Op.Tensors = tensors(text)
+	for _, hint := range list(text["hints"]) {
+		s.Hints = append(s.Hints, primitive.Tensor{Type: hint})
+	}
+	for _, position := range list(text["skip"]) {
+		s.Skip = append(s.Skip, number(position))
+	}
+	a := &s.Attr
+	a.FPMath = text["attr.fpmath"]
+	if v, ok := text["attr.deterministic"]; ok {
+		// A switch has two values; what is neither is kept apart by a word that no backend has.
+		a.Deterministic = v == "1"
+		if v != "0" && v != "1" {
+			a.Accumulation = "deterministic=" + v
+		}
+	}
+	if v, ok := text["attr.scales.src"]; ok {
+		a.Scales = []primitive.Scale{{Arg: "src", Type: v}}
+	}
+	if v, ok := text["attr.zero_points.dst"]; ok {
+		a.ZeroPoints = []primitive.ZeroPoint{{Arg: "dst", Type: v}}
+	}
+	if v, ok := text["attr.rounding"]; ok {
+		a.Rounding = []primitive.Rounding{{Arg: "dst", Mode: v}}
+	}
+	for _, op := range list(text["attr.post_ops"]) {
+		kind, _, _ := strings.Cut(op, ":")
+		a.PostOps = append(a.PostOps, primitive.PostOp{Kind: kind, Algorithm: op[len(kind):]})
+	}
+	return s
+}
+
+// tensors lays out the lists of shape= and strides= side by side; dtype= is
+// every tensor's, or that of one without a shape.
+func tensors(text map[string]string) []primitive.Tensor {
+	shapes, strides := list(text["shape"]), list(text["strides"])
+	n := max(len(shapes), len(strides))
+	dtype, typed := text["dtype"]
+	if n == 0 && typed {
+		n = 1
+	}
+	all := make([]primitive.Tensor, n)
+	for i := range all {
+		all[i].Type = dtype
+		if i < len(shapes) {
+			all[i].Dims = numbers(shapes[i])
+		}
+		if i < len(strides) {
+			all[i].Strides = numbers(strides[i])
+		}
+	}
+	return all
+}
+
+// list reads [a,b] or a,b; commas inside brackets do not separate.
+func list(text string) []string {
+	if strings.HasPrefix(text, "[") && strings.HasSuffix(text, "]") {
+		text = text[1 : len(text)-1]
+	}
+	var items []string
+	depth, start := 0, 0
+	for i := 0; i <= len(text); i++ {
+		switch {
+		case i == len(text) || text[i] == ',' && depth == 0:
+			if i > start || len(text) > 0 {
+				items = append(items, text[start:i])
+			}
+			start = i + 1
+		case text[i] == '[':
+			depth++
+		case text[i] == ']':
+			depth--
+		}
+	}
+	return items
+}
+
+func numbers(text string) []int64 {
+	var n []int64
+	for _, item := range list(text) {
+		n = append(n, int64(number(item)))
+	}
+	return n
+}
+
+// interned gives texts that are no plain number one of their own, out of the
+// way of the plain ones and for the life of the process.
+var interned struct {
+	sync.Mutex
+	of map[string]int
+}
+
+func number(text string) int {
+	if text == "" {
+		return 0
+	}
+	if n, err := strconv.Atoi(text); err == nil && strconv.Itoa(n) == text && n < 1<<60 {
+		return n
+	}
+	interned.Lock()
+	defer interned.Unlock()
+	if interned.of == nil {
+		interned.of = map[string]int{}
+	}
+	n, ok := interned.of[text]
+	if !ok {
+		n = 1<<60 + len(interned.of)
+		interned.of[text] = n
+	}
+	return n
+}

@@ -1,0 +1,335 @@
+package rooms
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/limit"
+	"github.com/kiln-cache/kiln/sessioncache"
+	"github.com/kiln-cache/kiln/shapegroups"
+	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
+	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
+	"github.com/kiln-cache/kiln/stress/conform/internal/script"
+)
+
+func sessionKind() engine.Kind {
+	return engine.Kind{Options: "groups bytes policy bucket cache hash", Open: openSession}
+}
+
+// runtime is the one that the sessions of a case share, or those of one artefact
+// cache of the script.
+type runtime struct {
+	*kiln.Runtime
+	cache *artefactCache // over the runtime's artefacts
+}
+
+func (runtime) Verbs() engine.Verbs { return nil }
+
+func runtimeOf(c *engine.Call) (runtime, error) {
+	name, given := c.Option("cache")
+	cfg := kiln.Config{Lookup: c.World.Lookup}
+	var cache *artefactCache
+	if given {
+		component, err := c.Component(name)
+		if err != nil {
+			return runtime{}, err
+		}
+		var ok bool
+		if cache, ok = component.(*artefactCache); !ok {
+			return runtime{}, fault.Invalidf("conform: session", "%s is no artefact cache", name)
+		}
+		cfg.Artefacts = cache.cache
+	}
+	shared, err := c.Shared(fmt.Sprintf("runtime over %p", cache), func() (engine.Component, error) {
+		r, err := kiln.Open(cfg)
+		if err != nil {
+			return nil, err
+		}
+		for _, refused := range r.Refusals() {
+			if strings.HasPrefix(refused.Name, "KILN_SESSION_") || refused.Name == "KILN_BUCKET" {
+				c.World.Refuse(refused.Name)
+			}
+		}
+		if cache == nil {
+			return runtime{r, &artefactCache{cache: r.Artefacts(), blobs: true}}, nil
+		}
+		return runtime{r, cache}, nil
+	})
+	if err != nil {
+		return runtime{}, err
+	}
+	return shared.(runtime), nil
+}
+
+// session binds a session of a runtime.
+type session struct {
+	session *kiln.Session
+	runtime runtime
+	cached  bool // every name is an artefact of a cache of the script
+
+	mu    sync.Mutex
+	below map[artefacts.Event]uint64 // how the artefact cache answered where the name was absent
+}
+
+func openSession(c *engine.Call) (engine.Component, error) {
+	r, err := runtimeOf(c)
+	if err != nil {
+		return nil, err
+	}
+	cfg := r.SessionDefaults()
+	cfg.Name = c.Arg(0)
+	if text, ok := c.Option("groups"); ok {
+		if cfg.Groups, err = limit.Parse(text); err != nil {
+			return nil, err
+		}
+	}
+	if text, ok := c.Option("bytes"); ok {
+		if cfg.Bytes, err = parseBytes(text); err != nil {
+			return nil, err
+		}
+	}
+	if text, ok := c.Option("bucket"); ok {
+		if cfg.Bucket, err = shapegroups.ParseBucketing(text); err != nil {
+			return nil, err
+		}
+	}
+	cfg.Policy = c.Or("policy", cfg.Policy)
+	if cfg.Hash, err = fixedHash(c); err != nil {
+		return nil, err
+	}
+	p := &session{runtime: r, below: map[artefacts.Event]uint64{}}
+	_, p.cached = c.Option("cache")
+	p.session, err = r.Session(cfg)
+	return p, err
+}
+
+func (p *session) Close(ctx context.Context) error { return p.session.Close(ctx) }
+
+func (p *session) Verbs() engine.Verbs {
+	verbs := engine.TallyVerbs()
+	number := func(get func() int64) engine.Verb {
+		return engine.Verb{Run: func(*engine.Call) (script.Result, error) { return engine.Number(get()), nil }}
+	}
+	maps.Copy(verbs, engine.Verbs{
+		"set":       {Least: 3, Most: 3, Options: "owner lane bytes cost", Run: p.set},
+		"get":       {Least: 2, Most: 2, Options: "owner lane lease", Run: p.get},
+		"run":       {Least: 2, Most: 2, Options: engine.CreatorOptions + "owner lane lease key", Flags: engine.CreatorFlags, Run: p.run},
+		"groups":    number(func() int64 { return p.session.Groups() }),
+		"objects":   number(func() int64 { return p.session.Len() }),
+		"bytes":     number(func() int64 { return p.session.Bytes() }),
+		"has":       {Least: 1, Most: 1, Run: p.has},
+		"setgroups": {Least: 1, Most: 1, Run: p.setGroups},
+		"setbytes":  {Least: 1, Most: 1, Run: p.setBytes},
+		"cap":       {Run: p.capacity},
+		"reset":     {Least: 0, Most: 1, Options: "owner", Run: p.reset},
+		"hold":      {Options: "owner", Run: p.hold},
+		"announce":  {Least: 1, Most: 1, Run: p.announce},
+		"map":       {Least: 1, Most: 1, Run: p.mapShape},
+		"padding":   {Run: p.padding},
+		"advice":    {Options: "policy groups", Run: p.advice},
+		"count":     {Least: 1, Most: 1, Run: p.count},
+	})
+	return verbs
+}
+
+// options reads owner= and lane=. Any text names a lane.
+func options(c *engine.Call) sessioncache.Options {
+	o := sessioncache.Options{Owner: c.Or("owner", "")}
+	if lane, ok := c.Option("lane"); ok {
+		o.Lane = sessioncache.Lane(number("lane " + lane))
+	}
+	return o
+}
+
+func (p *session) set(c *engine.Call) (script.Result, error) {
+	shape, err := shapegroups.Parse(c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	bytes, err := c.Size("bytes", 0)
+	if err != nil || bytes > 1<<62 {
+		return script.Result{}, fault.Invalidf("conform: set", "bytes=%s", c.Or("bytes", ""))
+	}
+	cost, err := c.Seconds("cost", outside.Default("").Cost)
+	if err != nil {
+		return script.Result{}, err
+	}
+	v := c.World.Value(c.Arg(2), int64(bytes), cost)
+	return engine.Done(p.session.Set(c.Ctx, shape, c.Arg(1), valueOf(v), options(c)))
+}
+
+func valueOf(v *outside.Value) sessioncache.Value {
+	return sessioncache.Value{Any: v, Bytes: v.Bytes, Cost: v.Cost, Free: v.Release}
+}
+
+// nameLease is a lease as a script keeps it.
+type nameLease struct{ *sessioncache.Lease }
+
+func (l nameLease) Value() (string, bool) { return l.Lease.Value().(*outside.Value).Text, true }
+
+func (p *session) get(c *engine.Call) (script.Result, error) {
+	shape, err := shapegroups.Parse(c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	ref, ok := p.session.Lookup(shape, c.Arg(1), options(c).Lane)
+	if !ok {
+		return script.Say("absent"), nil
+	}
+	if name, wanted := c.Option("lease"); wanted {
+		l, ok := ref.Acquire()
+		if !ok {
+			return script.Say("absent"), nil
+		}
+		c.Keep(name, nameLease{l})
+	}
+	return script.Say(ref.Value().(*outside.Value).Text), nil
+}
+
+// run is one request: it takes the group for the time of the statement.
+func (p *session) run(c *engine.Call) (script.Result, error) {
+	shape, err := shapegroups.Parse(c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	key, keyed := c.Option("key")
+	if !keyed {
+		key = c.Arg(1)
+	}
+	creator, err := p.creator(c, key)
+	if err != nil {
+		return script.Result{}, err
+	}
+	h, err := p.session.Group(c.Ctx, shape)
+	if err != nil {
+		return script.Result{}, err
+	}
+	defer h.Close()
+	var ref sessioncache.Ref
+	var event string
+	if keyed || p.cached {
+		if !keyed {
+			key = strings.Join([]string{c.Name, h.Shape().String(), c.Arg(1), c.Or("lane", "shared")}, " ")
+		}
+		ref, event, err = p.artefact(c, h, key, creator)
+	} else {
+		ref, event, err = p.direct(c, h, key, creator)
+	}
+	if err != nil {
+		return script.Result{}, err
+	}
+	if name, wanted := c.Option("lease"); wanted {
+		l, ok := ref.Acquire()
+		if !ok {
+			return script.Result{}, fault.Invalidf("conform: run", "what %s leases was freed under an open handle", c.Arg(1))
+		}
+		c.Keep(name, nameLease{l})
+	}
+	return script.Say(ref.Value().(*outside.Value).Text).With("by", event), nil
+}
+
+// creator is that of the call, or of the key, here or at the artefact cache.
+func (p *session) creator(c *engine.Call, key string) (outside.Creator, error) {
+	if c.Creates() {
+		return c.Creator(key)
+	}
+	return c.CreatorAt(p.runtime.cache.name, key), nil
+}
+
+// artefact has the name lease an artefact of the content key.
+func (p *session) artefact(c *engine.Call, h *sessioncache.Group, key string, creator outside.Creator) (sessioncache.Ref, string, error) {
+	request := p.runtime.cache.request(c, key, creator, p.tallies(c)...)
+	ref, from, err := p.session.Artefact(c.Ctx, h, c.Arg(1), options(c), request)
+	if err != nil || from.Event != sessioncache.Miss {
+		return ref, string(from.Event), err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.below[from.Artefact.Event]++
+	return ref, string(from.Artefact.Event), nil
+}
+
+// direct has the name own what its creator makes.
+func (p *session) direct(c *engine.Call, h *sessioncache.Group, key string, creator outside.Creator) (sessioncache.Ref, string, error) {
+	parts := p.runtime.cache.request(c, key, creator, p.tallies(c)...)
+	ref, event, err := h.Get(c.Ctx, c.Arg(1), options(c), func(ctx context.Context) (sessioncache.Value, error) {
+		built, err := parts.Create(ctx)
+		if err != nil {
+			return sessioncache.Value{}, err
+		}
+		return valueOf(built.Value.(*outside.Value)), nil
+	})
+	return ref, string(event), err
+}
+
+// tallies are the session's, and that of the script's artefact cache.
+func (p *session) tallies(c *engine.Call) []*outside.Tally {
+	if t := c.TallyOf(p.runtime.cache.name); t != nil {
+		return []*outside.Tally{c.Tally(), t}
+	}
+	return []*outside.Tally{c.Tally()}
+}
+
+func (p *session) has(c *engine.Call) (script.Result, error) {
+	shapes, err := shapesOf(c)
+	n := 0
+	for _, shape := range shapes {
+		if p.session.Has(shape) {
+			n++
+		}
+	}
+	return engine.Number(n), err
+}
+
+func shapesOf(c *engine.Call) ([]shapegroups.Shape, error) {
+	texts, err := c.Keys(0)
+	if err != nil {
+		return nil, err
+	}
+	shapes := make([]shapegroups.Shape, len(texts))
+	for i, text := range texts {
+		if shapes[i], err = shapegroups.Parse(text); err != nil {
+			return nil, err
+		}
+	}
+	return shapes, nil
+}
+
+// count adds what the session answered by name and what the artefact cache
+// answered below it; of the latter the session knows only that it missed.
+func (p *session) count(c *engine.Call) (script.Result, error) {
+	stats, err := p.session.Stats(c.Ctx)
+	if err != nil {
+		return script.Result{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.below[artefacts.Event(c.Arg(0))]
+	switch c.Arg(0) {
+	case "hit":
+		n += stats.Hits
+	case "miss":
+		n = stats.Misses
+		for event, below := range p.below {
+			if event != artefacts.Miss {
+				n -= below
+			}
+		}
+	case "joined":
+		n += stats.Joined
+	case "failed":
+		n += stats.Failures
+	case "thrash":
+		n = stats.Thrash
+	case "persistent_hit", "kernel_hit", "nested_hit":
+	default:
+		return script.Result{}, fault.Invalidf("conform: count", "%q is no event of a session", c.Arg(0))
+	}
+	return engine.Number(int64(n)), nil
+}

@@ -1,0 +1,90 @@
+package rooms
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/limit"
+	"github.com/kiln-cache/kiln/sessioncache"
+	"github.com/kiln-cache/kiln/shapegroups"
+	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
+	"github.com/kiln-cache/kiln/stress/conform/internal/script"
+)
+
+func (p *session) setGroups(c *engine.Call) (script.Result, error) {
+	n, err := limit.Parse(c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	return engine.Done(p.session.SetGroups(c.Ctx, n))
+}
+
+func (p *session) setBytes(c *engine.Call) (script.Result, error) {
+	n, err := parseBytes(c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	return engine.Done(p.session.SetBytes(c.Ctx, n))
+}
+
+func (p *session) capacity(*engine.Call) (script.Result, error) {
+	have := p.session.Capacity()
+	return script.Say().With("groups", have.Groups.String()).With("bytes", have.Bytes.String()), nil
+}
+
+func (p *session) reset(c *engine.Call) (script.Result, error) {
+	owner, ok := c.Option("owner")
+	switch {
+	case ok && c.Len() == 0:
+		return engine.Done(p.session.Reset(c.Ctx, owner))
+	case !ok && c.Arg(0) == "all":
+		return engine.Done(p.session.ResetAll(c.Ctx))
+	}
+	return script.Result{}, fault.Invalidf("conform: reset", "want owner=O or all")
+}
+
+func (p *session) hold(c *engine.Call) (script.Result, error) {
+	return engine.Done(p.session.Hold(c.Or("owner", "")))
+}
+
+func (p *session) announce(c *engine.Call) (script.Result, error) {
+	if c.Arg(0) == "none" {
+		return engine.Done(p.session.Announce())
+	}
+	shapes, err := shapesOf(c)
+	if err != nil {
+		return script.Result{}, err
+	}
+	return engine.Done(p.session.Announce(shapes...))
+}
+
+// mapShape answers in the form that it was asked in.
+func (p *session) mapShape(c *engine.Call) (script.Result, error) {
+	asked, err := shapegroups.Parse(c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	compiled, err := p.session.Map(asked)
+	if err != nil {
+		return script.Result{}, err
+	}
+	if strings.HasPrefix(c.Arg(0), "[") {
+		return script.Say(compiled.String()), nil
+	}
+	return engine.Number(compiled.Dims()[0][0]), nil
+}
+
+func (p *session) padding(c *engine.Call) (script.Result, error) {
+	useful, padded, err := p.session.Padding(c.Ctx)
+	return script.Say().With("useful", strconv.FormatInt(useful, 10)).With("padded", strconv.FormatInt(padded, 10)), err
+}
+
+func (p *session) advice(c *engine.Call) (script.Result, error) {
+	groups, err := c.Int("groups", sessioncache.DefaultGroups)
+	if err != nil {
+		return script.Result{}, err
+	}
+	r, err := p.session.Advice(c.Ctx, c.Or("policy", ""), groups)
+	return script.Say().With("distinct", strconv.Itoa(r.Distinct)).With("hits", strconv.Itoa(r.Hits)), err
+}

@@ -1,0 +1,286 @@
+package rooms
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/frame"
+	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
+	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
+	"github.com/kiln-cache/kiln/stress/conform/internal/script"
+)
+
+func storeKind() engine.Kind {
+	return engine.Kind{Options: "dir cap policy sync lease hash", Open: openStore}
+}
+
+// testBackend is the backend of what scripts store.
+const testBackend = "test"
+
+// store binds a persistent store.
+type store struct {
+	world *outside.World
+	cfg   blobstore.Config
+
+	mu     sync.Mutex
+	open   *blobstore.Store
+	places map[string]string // folder that a key has or had, below the directory
+	of     map[string]string // backend of a key
+}
+
+func openStore(c *engine.Call) (engine.Component, error) {
+	w := c.World
+	settings := env.Read(w.Lookup)
+	for _, r := range settings.Refusals {
+		if strings.HasPrefix(r.Name, "KILN_STORE_") {
+			w.Refuse(r.Name)
+		}
+	}
+	s := &store{world: w, places: map[string]string{}, of: map[string]string{}}
+	dir := c.Or("dir", settings.StoreDir.Value)
+	if !filepath.IsLocal(dir) {
+		return nil, fault.Invalidf("conform: store", "dir=%s is not inside the case's directory", dir)
+	}
+	s.cfg = blobstore.Config{
+		Dir: filepath.Join(w.Dir, dir), Policy: blobstore.Policy(c.Or("policy", "")), Durability: blobstore.Durability(c.Or("sync", "")),
+		Aborts: func(string) bool { return true },
+		Now:    w.Clock.Now,
+		After:  func(d time.Duration, f func()) func() bool { return w.Clock.AfterFunc(d, f).Stop },
+		FS:     func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), w.Faults.Op) },
+		Listen: s.listen,
+	}
+	if settings.StoreCapacity.Source == env.Environment {
+		s.cfg.Capacity = settings.StoreCapacity.Value.MiB()
+	}
+	var err error
+	if text, ok := c.Option("cap"); ok {
+		if s.cfg.Capacity, err = parseBytes(text); err != nil {
+			return nil, err
+		}
+	}
+	if s.cfg.Lease, err = c.Duration("lease", 0); err != nil {
+		return nil, err
+	}
+	if s.cfg.Hash, err = fixedHash(c); err != nil {
+		return nil, err
+	}
+	return s, s.Reopen(c.Ctx)
+}
+
+// Reopen opens the store for the machine as the script has it now.
+func (s *store) Reopen(ctx context.Context) error {
+	identity := machineOf(s.world)
+	s.cfg.Identity = func(string) gpuexec.Identity { return identity }
+	opened, err := blobstore.Open(ctx, s.cfg)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = opened
+	return nil
+}
+
+// now is the store as it is open, or was last.
+func (s *store) now() *blobstore.Store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open
+}
+
+func (s *store) Close(ctx context.Context) error { return s.now().Close(ctx) }
+
+// listen learns where a key was stored.
+func (s *store) listen(e blobstore.Event) {
+	if e.Kind != "stored" {
+		return
+	}
+	if key, err := os.ReadFile(filepath.Join(s.cfg.Dir, e.Place, "key.bin")); err == nil {
+		s.keeps(string(key), e.Backend, e.Place)
+	}
+}
+
+func (s *store) keeps(key, backend, place string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.places[key], s.of[key] = place, backend
+}
+
+// Folder is where the store keeps the key now, else where it kept it last.
+func (s *store) Folder(key string) (string, error) {
+	s.mu.Lock()
+	place, backend, opened := s.places[key], s.of[key], s.open
+	s.mu.Unlock()
+	if place != "" && s.holds(place, key) {
+		return filepath.Join(s.cfg.Dir, place), nil
+	}
+	if backend == "" {
+		backend = testBackend
+	}
+	bucket := filepath.Join(backend, opened.Bucket(key))
+	slots, err := os.ReadDir(filepath.Join(s.cfg.Dir, bucket))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	for _, slot := range slots {
+		if at := filepath.Join(bucket, slot.Name()); s.holds(at, key) {
+			s.keeps(key, backend, at)
+			return filepath.Join(s.cfg.Dir, at), nil
+		}
+	}
+	if place == "" {
+		return "", &fault.Error{Op: "conform: store", Key: key, Err: fault.ErrNotFound}
+	}
+	return filepath.Join(s.cfg.Dir, place), nil
+}
+
+func (s *store) holds(place, key string) bool {
+	text, err := os.ReadFile(filepath.Join(s.cfg.Dir, place, "key.bin"))
+	return err == nil && string(text) == key
+}
+
+// Forges knows a stored kernel by how it begins.
+func (s *store) Forges(content []byte) bool {
+	_, ok := frame.KeySize(content)
+	return ok
+}
+
+// Forge needs the key, which lies beside the kernel and is part of its digest.
+func (s *store) Forge(path string, content []byte, field, value string) ([]byte, error) {
+	n, err := strconv.ParseUint(value, 10, 64)
+	if err != nil {
+		return nil, fault.Invalidf("conform: forge", "%s=%s, want a number", field, value)
+	}
+	key, err := os.ReadFile(filepath.Join(filepath.Dir(path), "key.bin"))
+	if err != nil {
+		return nil, err
+	}
+	return frame.Forge(content, string(key), field, n)
+}
+
+func (s *store) Verbs() engine.Verbs {
+	usage := func(of func(blobstore.Usage) int64) engine.Verb {
+		return engine.Verb{Run: func(c *engine.Call) (script.Result, error) {
+			u, err := s.now().Usage(c.Ctx)
+			return engine.Number(of(u)), err
+		}}
+	}
+	return engine.Verbs{
+		"put":         {Least: 2, Most: 2, Options: "bytes cost backend requires", Run: s.put},
+		"get":         {Least: 1, Most: 1, Options: "backend", Run: s.get},
+		"len":         usage(func(u blobstore.Usage) int64 { return int64(u.Entries) }),
+		"size":        usage(func(u blobstore.Usage) int64 { return u.Bytes }),
+		"quarantined": usage(func(u blobstore.Usage) int64 { return int64(u.Quarantined) }),
+		"audit":       {Run: s.audit},
+		"verify":      {Run: s.verify},
+		"explain":     {Least: 1, Most: 1, Options: "backend", Run: s.explain},
+		"bucket":      {Least: 1, Most: 1, Run: func(c *engine.Call) (script.Result, error) { return script.Say(s.now().Bucket(c.Arg(0))), nil }},
+		"count":       {Least: 1, Most: 1, Run: s.count},
+	}
+}
+
+func (s *store) put(c *engine.Call) (script.Result, error) {
+	size, err := c.Size("bytes", 0)
+	if err != nil || size > 1<<32 {
+		return script.Result{}, fault.Invalidf("conform: put", "bytes=%s", c.Or("bytes", ""))
+	}
+	cost, err := c.Seconds("cost", outside.Default("").Cost)
+	if err != nil {
+		return script.Result{}, err
+	}
+	_, padded := c.Option("bytes")
+	err = s.now().Put(c.Ctx, c.Or("backend", testBackend), c.Arg(0), payload(c.Arg(1), padded, int(size)), cost, list(c.Or("requires", ""))...)
+	var refused *fault.Error
+	if err != nil && !errors.Is(err, fault.ErrInvalid) && errors.As(err, &refused) && refused.Reason != "" {
+		return script.Say("refused").With("reason", string(refused.Reason)), nil
+	}
+	return engine.Done(err)
+}
+
+// payload is a value as it is stored: padded with a newline and dots.
+func payload(value string, padded bool, size int) []byte {
+	p := []byte(value)
+	if padded {
+		p = append(p, '\n')
+		p = append(p, bytes.Repeat([]byte{'.'}, max(0, size-len(p)))...)
+	}
+	return p
+}
+
+// valueIn reads back what payload, or the blob of an artefact, stands for.
+// Neither can be what no statement stored.
+func valueIn(p []byte) string {
+	const garbled = "garbled"
+	if b, ok := decodeBlob(p); ok {
+		return b.Text
+	}
+	value, padding, padded := bytes.Cut(p, []byte{'\n'})
+	if padded && len(bytes.Trim(padding, ".")) > 0 || !utf8.Valid(value) {
+		return garbled
+	}
+	return string(value)
+}
+
+func (s *store) get(c *engine.Call) (script.Result, error) {
+	backend := c.Or("backend", testBackend)
+	b, miss, err := s.now().Get(c.Ctx, backend, c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	if !miss.None() {
+		return missed(miss.Reason, miss.Field), nil
+	}
+	s.keeps(c.Arg(0), backend, b.Place)
+	return script.Say(valueIn(b.Payload)).With("bytes", strconv.Itoa(len(b.Payload))), nil
+}
+
+func missed(reason fault.Reason, field string) script.Result {
+	r := script.Say("miss").With("reason", string(reason))
+	if field != "" {
+		r = r.With("field", field)
+	}
+	return r
+}
+
+func (s *store) audit(c *engine.Call) (script.Result, error) {
+	size, text, disk, err := s.now().Audit(c.Ctx)
+	if err != nil || size == disk && text == disk {
+		return engine.Done(err)
+	}
+	n := func(v int64) string { return strconv.FormatInt(v, 10) }
+	return script.Say().With("size", n(size)).With("text", n(text)).With("disk", n(disk)), nil
+}
+
+func (s *store) verify(c *engine.Call) (script.Result, error) {
+	bad, err := s.now().Verify(c.Ctx, false)
+	return script.Say().With("bad", strconv.Itoa(len(bad))), err
+}
+
+func (s *store) explain(c *engine.Call) (script.Result, error) {
+	e, err := s.now().Explain(c.Ctx, c.Or("backend", testBackend), c.Arg(0))
+	if err != nil {
+		return script.Result{}, err
+	}
+	if len(e.Factors) == 0 {
+		return script.Say("none"), nil
+	}
+	return script.Say(slices.Sorted(slices.Values(e.Factors))...), nil
+}
+
+func (s *store) count(c *engine.Call) (script.Result, error) {
+	return countReason(c.Arg(0), s.now().Count)
+}
