@@ -210,24 +210,27 @@ func TestNoCycle(t *testing.T) {
 	})
 }
 
-// F5: an edge goes when its waiter gives up.
+// F5: an edge goes when its caller gives up.
 func TestEdgeOfOneWhoLeft(t *testing.T) {
-	a, b := begin(background, "a"), begin(background, "b")
-	b.Board()
-	gone, cancel := context.WithCancel(a.Context())
-	cancel()
-	b.Board()
-	if err := ride(gone, b); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	a.Board()
-	short, stop := context.WithCancel(b.Context())
-	stop()
-	if err := ride(short, a); errors.Is(err, fault.ErrCycle) {
-		t.Error("an edge outlived its waiter")
-	}
-	b.Finish("", nil, nil)
-	a.Finish("", nil, nil)
+	synctest.Test(t, func(t *testing.T) {
+		a, b := begin(background, "a"), begin(background, "b")
+		leaves := func(from, to *flight.Flight[string]) {
+			t.Helper()
+			ctx, cancel := context.WithCancel(from.Context())
+			to.Board()
+			left := make(chan error, 1)
+			go func() { left <- ride(ctx, to) }()
+			synctest.Wait()
+			cancel()
+			if err := <-left; !errors.Is(err, context.Canceled) {
+				t.Errorf("%v: an edge outlived its caller", err)
+			}
+		}
+		leaves(a, b)
+		leaves(b, a)
+		b.Finish("", nil, nil)
+		a.Finish("", nil, nil)
+	})
 }
 
 // F5: what joins nothing asks whether it is within its own key.
