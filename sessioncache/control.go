@@ -138,6 +138,7 @@ func (s *Session) look(ctx context.Context, op string, at func(*state)) error {
 func (s *Session) Close(ctx context.Context) error {
 	s.close.Do(func() {
 		s.closed.Store(true)
+		s.unwatch()
 		actors.Go(s.shutDown)
 	})
 	select {
