@@ -57,7 +57,7 @@ type Config struct {
 	// Reserve, if set, is asked for device memory before an Owner is handed out;
 	// an error turns it into a bypass (DeviceRefused). It runs on the asking
 	// goroutine. The function it returns is called once when the memory is free.
-	Reserve func(kind Kind, index int, bytes uint64) (func(), error)
+	Reserve func(kind Kind, index int, bytes int64) (func(), error)
 	// Memory, if not nil, is told of every byte that becomes resident or ceases to be.
 	Memory *pressure.Watch
 	Hash   func(string) uint64 // places keys; nil = seeded
