@@ -63,7 +63,7 @@ func Open(cfg Config) (*Cache, error) {
 }
 
 // Engine gives the cache of a device and context, the same one each time. The
-// empty context is one like any other.
+// empty context is one like any other. An engine stays until its Close.
 func (c *Cache) Engine(kind Kind, index int, context string) (*Engine, error) {
 	if err := checkDevice(kind, index); err != nil {
 		return nil, err
@@ -87,6 +87,16 @@ func (c *Cache) Engine(kind Kind, index int, context string) (*Engine, error) {
 	return e, nil
 }
 
+// forget takes an engine that closes out of the cache.
+func (c *Cache) forget(e *Engine) {
+	id := engineID{device{e.kind, e.index}, e.context}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.engines[id] == e {
+		delete(c.mu.engines, id)
+	}
+}
+
 func checkDevice(kind Kind, index int) error {
 	if kind >= kinds {
 		return fault.Invalidf("constants: engine", "engine kind %d, want cpu or gpu", kind)
@@ -98,12 +108,12 @@ func checkDevice(kind Kind, index int) error {
 }
 
 // bytesOf turns MiB into bytes.
-func bytesOf(mib limit.Limit) uint64 {
-	n, counted := mib.Value()
+func bytesOf(mib limit.Limit) int64 {
+	n, counted := mib.MiB().Value()
 	if !counted {
 		return noBound
 	}
-	return uint64(n) << 20
+	return n
 }
 
 func (c *Cache) capacityLocked(kind Kind, index int) limit.Limit {
@@ -214,7 +224,9 @@ func (c *Cache) set(ctx context.Context, change func() []*Engine) error {
 	ctx = context.WithoutCancel(ctx)
 	var errs []error
 	for _, e := range engines {
-		errs = append(errs, e.setCapacity(ctx, bytesOf(e.Capacity())))
+		if err := e.setCapacity(ctx, bytesOf(e.Capacity())); !errors.Is(err, ErrClosed) { // else it has closed
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -242,9 +254,7 @@ func (c *Cache) Close(ctx context.Context) error {
 		actors.Go(func() {
 			defer close(c.gone)
 			for _, e := range engines {
-				if err := e.close(context.Background()); err != nil {
-					c.cfg.Logger.Error("constants: close", "engine", e.String(), "error", err)
-				}
+				_ = e.Close(context.Background())
 			}
 		})
 	})

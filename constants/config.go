@@ -58,7 +58,7 @@ type Config struct {
 	// Reserve, if set, is asked for device memory before an Owner is handed out;
 	// an error turns it into a bypass (DeviceRefused). It runs on the asking
 	// goroutine. The function it returns is called once when the memory is free.
-	Reserve func(kind Kind, index int, bytes uint64) (func(), error)
+	Reserve func(kind Kind, index int, bytes int64) (func(), error)
 	Hash    func(string) uint64 // places keys; nil = seeded
 	Logger  *slog.Logger        // nil = silent
 

@@ -37,15 +37,15 @@ func Versioned(name string, generation uint64) string {
 	return string(binary.LittleEndian.AppendUint64([]byte("v"), generation)) + name
 }
 
-// mostBytes keeps sums of sizes from wrapping.
-const mostBytes = 1 << 62
+// mostBytes is the largest size of one tensor, so that no sum of sizes wraps (SPEC Q5).
+const mostBytes = 1 << 48
 
-func (k Key) check(bytes uint64) error {
+func (k Key) check(bytes int64) error {
 	switch {
 	case k.ID == "":
 		return fault.Invalidf("constants: get", "the key is empty")
-	case bytes > mostBytes:
-		return fault.Invalidf("constants: get", "%d bytes declared, want at most 2^62", bytes)
+	case bytes < 0 || bytes > mostBytes:
+		return fault.Invalidf("constants: get", "%d bytes declared: want 0 to 2^48", bytes)
 	}
 	return nil
 }

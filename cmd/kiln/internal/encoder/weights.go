@@ -58,7 +58,7 @@ func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight) (*gpuexe
 	}
 	key := constants.Key{Backend: backendID, ID: constants.Content([]byte(identity), []byte(form.Format), []byte(fmt.Sprint(w.Shape)))}
 	owned := false
-	lease, cached, err := ts.engine.Get(ctx, key, uint64(form.Bytes), constants.Options{},
+	lease, cached, err := ts.engine.Get(ctx, key, form.Bytes, constants.Options{},
 		func(ctx context.Context) (constants.Value, error) {
 			owned = true
 			return ts.prepare(ctx, form, w)
@@ -116,7 +116,7 @@ func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weig
 		b.Release()
 		return constants.Value{}, err
 	}
-	return constants.Value{Any: b, Bytes: uint64(form.Bytes), Free: b.Release}, nil
+	return constants.Value{Any: b, Bytes: form.Bytes, Free: b.Release}, nil
 }
 
 // close lets every weight go.
