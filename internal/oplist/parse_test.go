@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kiln-cache/kiln/data"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/internal/oplist"
 )
 

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kiln-cache/kiln/data"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/internal/oplist"
 	"github.com/kiln-cache/kiln/internal/refnet"
 	"github.com/kiln-cache/kiln/internal/weights"

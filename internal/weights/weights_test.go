@@ -12,8 +12,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kiln-cache/kiln/data"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/internal/oplist"
 	"github.com/kiln-cache/kiln/internal/weights"
 )
