@@ -15,10 +15,10 @@ import (
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/encoder"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/manifest"
-	"github.com/kiln-cache/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/internal/weights"
 	"github.com/kiln-cache/kiln/shapegroups"
 )

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kiln-cache/kiln/internal/trace"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
@@ -106,7 +106,7 @@ type stream struct {
 func streams(file, keys string) ([]stream, error) {
 	var all []stream
 	for text := range strings.SplitSeq(keys, ",") {
-		key, err := simulate.ParseKey(text)
+		key, err := trace.ParseKey(text)
 		if err != nil {
 			return nil, usagef("--key %.40q: want %s", text, simulateKeys)
 		}

@@ -1,11 +1,16 @@
 package simulate
 
 import (
+	"compress/gzip"
+	"encoding/csv"
 	"flag"
 	"fmt"
+	"io"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -71,18 +76,13 @@ func TestMargins(t *testing.T) {
 	behind, count := math.Inf(-1), 0
 	for _, file := range files {
 		name := filepath.Base(file)
+		columns := []string{"len"}
+		if strings.HasPrefix(name, "batches_") {
+			columns = []string{"batch", "max_len"}
+		}
+		rows := read(t, file, columns)
 		for _, text := range []string{"exact", "multiple:16", "geometric:8"} {
-			if strings.HasPrefix(name, "batches_") {
-				text = "pair:" + text
-			}
-			key, err := ParseKey(text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			stream, err := key.Stream(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			stream := recorded(t, rows, text)
 			if len(stream) < 1000 {
 				continue
 			}
@@ -121,6 +121,59 @@ func TestMargins(t *testing.T) {
 	if behind > 3.5+allowed {
 		t.Errorf("duel is %.2f points behind the best of lru and sieve, want at most 3.5 plus %v", behind, allowed)
 	}
+}
+
+// read gives these columns of every row of a trace, which may be gzipped.
+func read(t *testing.T, file string, columns []string) (rows [][]int64) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var text io.Reader = f
+	if filepath.Ext(file) == ".gz" {
+		if text, err = gzip.NewReader(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	table, err := csv.NewReader(text).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fields := range table[1:] {
+		var row []int64
+		for _, name := range columns {
+			n, err := strconv.ParseInt(fields[slices.Index(table[0], name)], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			row = append(row, n)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// recorded is the stream of compiled shapes that the rows ask for.
+func recorded(t *testing.T, rows [][]int64, bucketing string) (stream []shapegroups.Shape) {
+	t.Helper()
+	bucket, err := shapegroups.ParseBucketing(bucketing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range rows {
+		asked, err := shapegroups.Of(row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compiled, err := bucket.Map(asked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream = append(stream, compiled)
+	}
+	return stream
 }
 
 // cell gives each variant's points over fifo; false if there is little to win.

@@ -2,14 +2,11 @@ package simulate_test
 
 import (
 	"errors"
-	"io/fs"
-	"path/filepath"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
 	"github.com/kiln-cache/kiln/shapegroups/simulate"
@@ -177,34 +174,5 @@ func TestBadSetup(t *testing.T) {
 		if _, err := simulate.Run(nil, s); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%+v: %v", s, err)
 		}
-	}
-}
-
-func TestKey(t *testing.T) {
-	for _, text := range []string{"exact", "multiple:16", "pow2", "geometric:8", "pair:exact", "pair:geometric:8"} {
-		if k, err := simulate.ParseKey(text); err != nil || k.String() != text {
-			t.Errorf("%s: %v, %v", text, k, err)
-		}
-	}
-	for _, text := range []string{"", "pair", "pair:", "pair:pair:exact", "len"} {
-		if _, err := simulate.ParseKey(text); !errors.Is(err, fault.ErrInvalid) {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-	requests := filepath.Join("testdata", "azure_conv_2023_head.csv.gz")
-	s, err := must(simulate.ParseKey("multiple:16")).Stream(requests)
-	if err != nil || len(s) != 4000 || s[0].String() != "[[384]]" {
-		t.Errorf("%d requests, %v", len(s), err)
-	}
-	b, err := must(simulate.ParseKey("pair:multiple:16")).Stream(filepath.Join("testdata", "batches_azure_conv_2023_head.csv.gz"))
-	if err != nil || len(b) != 3000 || b[0].String() != "[[1,384]]" {
-		t.Errorf("%d batches, %v", len(b), err)
-	}
-	_, err = must(simulate.ParseKey("pair:exact")).Stream(requests)
-	if typed, ok := errors.AsType[*trace.Error](err); !ok || typed.File != requests || typed.Line != 1 {
-		t.Errorf("requests read as batches: %v", err)
-	}
-	if _, err := must(simulate.ParseKey("exact")).Stream("none.csv"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no file: %v", err)
 	}
 }

@@ -7,6 +7,8 @@
 // (requests in it) and max_len (tokens of the longest). Columns may come in any
 // order and others are passed over; only the lengths must be there.
 //
+// A Key turns the rows of a table into the stream of shapes that they ask for.
+//
 // Functions are safe for concurrent use. Unreadable input is a *Error naming the
 // file and the line; it unwraps to fault.ErrInvalid, a file that cannot be
 // opened or read to its own cause.

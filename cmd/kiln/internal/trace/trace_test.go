@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/trace"
 )
 
 const requests = "t_ms,len,out,session\n0,374,44,\n4315,396,,7\n"

@@ -1,10 +1,9 @@
-package simulate
+package trace
 
 import (
 	"strings"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -21,7 +20,7 @@ func ParseKey(text string) (Key, error) {
 	rest, pair := strings.CutPrefix(text, "pair:")
 	bucket, err := shapegroups.ParseBucketing(rest)
 	if err != nil {
-		return Key{}, fault.Invalidf("simulate: parse key", "%.64q: want exact, multiple:N, pow2 or geometric:K, or pair: and one of these", text)
+		return Key{}, fault.Invalidf("trace: parse key", "%.64q: want exact, multiple:N, pow2 or geometric:K, or pair: and one of these", text)
 	}
 	return Key{pair, bucket}, nil
 }
@@ -37,13 +36,13 @@ func (k Key) String() string {
 // Stream reads the stream of compiled shapes that the trace in file asks for.
 func (k Key) Stream(file string) ([]shapegroups.Shape, error) {
 	if k.pair {
-		batches, err := trace.Batches(file)
+		batches, err := Batches(file)
 		if err != nil {
 			return nil, err
 		}
 		return k.shapes(len(batches), func(i int) []int64 { return []int64{batches[i].Size, batches[i].MaxLen} })
 	}
-	requests, err := trace.Requests(file)
+	requests, err := Requests(file)
 	if err != nil {
 		return nil, err
 	}
