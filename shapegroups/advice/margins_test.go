@@ -1,4 +1,4 @@
-package simulate
+package advice
 
 import (
 	"compress/gzip"
@@ -180,7 +180,7 @@ func recorded(t *testing.T, rows [][]int64, bucketing string) (stream []shapegro
 func cell(t *testing.T, stream []shapegroups.Shape, groups int, all []variant) ([]float64, bool) {
 	points := func(s Setup) float64 {
 		s.Groups = groups
-		r, err := Run(stream, s)
+		r, err := Simulate(stream, s)
 		if err != nil {
 			t.Fatal(err)
 		}

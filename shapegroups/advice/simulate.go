@@ -1,4 +1,4 @@
-package simulate
+package advice
 
 import (
 	"github.com/kiln-cache/kiln/fault"
@@ -15,11 +15,11 @@ type Setup struct {
 	Policy   policy.Kind // of a session, or Belady
 	Groups   int         // capacity
 	Keep     policy.Keep
-	Announce int // the shapes of that many requests ahead are announced
+	Announce int // the shapes of the next Announce requests are announced
 	Waiting  int // requests are served out of Waiting+1 at hand in the order of SPEC S8; those left are announced
 }
 
-// Result counts requests.
+// Result counts the requests of a simulation, and those of them that hit.
 type Result struct {
 	Requests, Hits, Distinct int
 }
@@ -32,14 +32,17 @@ func (r Result) Ratio() float64 {
 	return float64(r.Hits) / float64(r.Requests)
 }
 
-// Kinds are the policies that Run knows: those of sessions, and Belady.
-func Kinds() []policy.Kind { return append(policy.Kinds(), Belady) }
+// kinds are the policies that Simulate knows: those of sessions, and Belady.
+func kinds() []policy.Kind { return append(policy.Kinds(), Belady) }
 
-// Run replays stream. Announce and Waiting do not help Belady, who knows all: it
-// is computed for the order of arrival. A bad setup is ErrInvalid.
-func Run(stream []shapegroups.Shape, s Setup) (Result, error) {
+// Simulate replays stream through the code that a session runs. A request is a
+// hit if its group is resident. Every group counts one and costs the same; a miss
+// registers its group at once, as a session does when nothing runs concurrently.
+// Announce and Waiting do not change Belady's result, which is computed for the
+// order of arrival. A bad setup is ErrInvalid.
+func Simulate(stream []shapegroups.Shape, s Setup) (Result, error) {
 	if s.Announce < 0 || s.Waiting < 0 {
-		return Result{}, fault.Invalidf("simulate: run", "announce %d and waiting %d must be at least 0", s.Announce, s.Waiting)
+		return Result{}, fault.Invalidf("advice: simulate", "announce %d and waiting %d must be at least 0", s.Announce, s.Waiting)
 	}
 	kind := s.Policy
 	if kind == Belady {
@@ -49,7 +52,7 @@ func Run(stream []shapegroups.Shape, s Setup) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	r := Result{Requests: len(stream), Distinct: Distinct(stream)}
+	r := Result{Requests: len(stream), Distinct: distinct(stream)}
 	if s.Policy == Belady {
 		r.Hits = belady(stream, s.Groups)
 		return r, nil
@@ -104,8 +107,8 @@ func (c *cache) serve(shape shapegroups.Shape) bool {
 	return false
 }
 
-// Distinct is the number of different shapes in stream.
-func Distinct(stream []shapegroups.Shape) int {
+// distinct is the number of different shapes in stream.
+func distinct(stream []shapegroups.Shape) int {
 	seen := make(map[shapegroups.Shape]struct{})
 	for _, shape := range stream {
 		seen[shape] = struct{}{}

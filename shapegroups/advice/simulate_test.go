@@ -1,4 +1,4 @@
-package simulate_test
+package advice_test
 
 import (
 	"errors"
@@ -8,27 +8,13 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/shapegroups"
+	"github.com/kiln-cache/kiln/shapegroups/advice"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
-	"github.com/kiln-cache/kiln/shapegroups/simulate"
 )
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
-func stream(lengths ...int) (all []shapegroups.Shape) {
-	for _, n := range lengths {
-		all = append(all, must(shapegroups.N(int64(n))))
-	}
-	return all
-}
-
-func hits(t *testing.T, s []shapegroups.Shape, setup simulate.Setup) int {
+func hits(t *testing.T, s []shapegroups.Shape, setup advice.Setup) int {
 	t.Helper()
-	r, err := simulate.Run(s, setup)
+	r, err := advice.Simulate(s, setup)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +22,7 @@ func hits(t *testing.T, s []shapegroups.Shape, setup simulate.Setup) int {
 }
 
 // S5: what is reported is what the policy would have done.
-func TestRun(t *testing.T) {
+func TestSimulate(t *testing.T) {
 	var cycle []int
 	for i := range 100 {
 		cycle = append(cycle, i%5)
@@ -53,18 +39,18 @@ func TestRun(t *testing.T) {
 		{stream(cycle...), policy.LRU, 8, 95},
 		{stream(cycle...), policy.LRU, policy.Unlimited, 95},
 		{stream(cycle...), policy.LRU, 0, 0},
-		{stream(cycle...), simulate.Belady, 0, 0},
-		{stream(1, 2, 1, 1, 2), simulate.Belady, 1, 2}, // 2 is served and not kept
+		{stream(cycle...), advice.Belady, 0, 0},
+		{stream(1, 2, 1, 1, 2), advice.Belady, 1, 2}, // 2 is served and not kept
 		{mixed, policy.FIFO, 3, 3},
 		{mixed, policy.LRU, 3, 4},
 		{nil, policy.Duel, 3, 0},
 	} {
-		r, err := simulate.Run(c.stream, simulate.Setup{Policy: c.policy, Groups: c.groups})
+		r, err := advice.Simulate(c.stream, advice.Setup{Policy: c.policy, Groups: c.groups})
 		if err != nil || r.Hits != c.hits || r.Requests != len(c.stream) {
 			t.Errorf("%s, %d groups: %+v (%v), want %d hits", c.policy, c.groups, r, err, c.hits)
 		}
 	}
-	if r := must(simulate.Run(mixed, simulate.Setup{Policy: policy.LRU, Groups: 3})); r.Distinct != 5 || r.Ratio() != 0.4 {
+	if r := must(advice.Simulate(mixed, advice.Setup{Policy: policy.LRU, Groups: 3})); r.Distinct != 5 || r.Ratio() != 0.4 {
 		t.Errorf("%+v, ratio %v", r, r.Ratio())
 	}
 }
@@ -72,7 +58,7 @@ func TestRun(t *testing.T) {
 // S2: what is announced is not dropped while any other can be.
 func TestAnnounce(t *testing.T) {
 	s := stream(1, 2, 3, 1, 4, 1, 5, 1)
-	setup := simulate.Setup{Policy: policy.FIFO, Groups: 2}
+	setup := advice.Setup{Policy: policy.FIFO, Groups: 2}
 	if n := hits(t, s, setup); n != 1 {
 		t.Errorf("%d hits without announcement", n)
 	}
@@ -93,7 +79,7 @@ func TestWorth(t *testing.T) {
 	for i := range 2000 {
 		lengths = append(lengths, 1, 2, 1000+i)
 	}
-	setup := simulate.Setup{Policy: policy.Duel, Groups: 2}
+	setup := advice.Setup{Policy: policy.Duel, Groups: 2}
 	always := hits(t, stream(lengths...), setup)
 	setup.Keep = policy.Worth
 	if worth := hits(t, stream(lengths...), setup); worth < 3900 || always > 2100 {
@@ -108,7 +94,7 @@ func TestWorth(t *testing.T) {
 // S8: resident groups go first, so equal shapes are served together.
 func TestWaiting(t *testing.T) {
 	s := stream(1, 2, 1, 2, 1, 2, 1, 2)
-	setup := simulate.Setup{Policy: policy.LRU, Groups: 1}
+	setup := advice.Setup{Policy: policy.LRU, Groups: 1}
 	if n := hits(t, s, setup); n != 0 {
 		t.Errorf("%d hits in order of arrival", n)
 	}
@@ -154,12 +140,12 @@ func TestBelady(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := stream(rapid.SliceOfN(rapid.IntRange(0, 4), 0, 11).Draw(t, "lengths")...)
 		groups := rapid.IntRange(1, 3).Draw(t, "groups")
-		got := must(simulate.Run(s, simulate.Setup{Policy: simulate.Belady, Groups: groups})).Hits
+		got := must(advice.Simulate(s, advice.Setup{Policy: advice.Belady, Groups: groups})).Hits
 		if want := best(s, nil, groups); got != want {
 			t.Fatalf("%d hits of %v in %d groups, want %d", got, s, groups, want)
 		}
 		for _, kind := range policy.Kinds() {
-			if n := must(simulate.Run(s, simulate.Setup{Policy: kind, Groups: groups, Keep: policy.Worth})).Hits; n > got {
+			if n := must(advice.Simulate(s, advice.Setup{Policy: kind, Groups: groups, Keep: policy.Worth})).Hits; n > got {
 				t.Fatalf("%s has %d hits, the bound is %d", kind, n, got)
 			}
 		}
@@ -167,11 +153,11 @@ func TestBelady(t *testing.T) {
 }
 
 func TestBadSetup(t *testing.T) {
-	for _, s := range []simulate.Setup{
-		{Policy: "none", Groups: 1}, {Groups: -1}, {Policy: simulate.Belady, Groups: -1}, {Groups: 1, Announce: -1},
+	for _, s := range []advice.Setup{
+		{Policy: "none", Groups: 1}, {Groups: -1}, {Policy: advice.Belady, Groups: -1}, {Groups: 1, Announce: -1},
 		{Groups: 1, Waiting: -1}, {Groups: 1, Keep: "x"},
 	} {
-		if _, err := simulate.Run(nil, s); !errors.Is(err, fault.ErrInvalid) {
+		if _, err := advice.Simulate(nil, s); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}
