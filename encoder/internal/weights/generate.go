@@ -6,7 +6,7 @@ import (
 	"math"
 	"math/bits"
 
-	"github.com/kiln-cache/kiln/internal/oplist"
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 )
 
 // generation names the generator in a tensor's identity. It changes whenever

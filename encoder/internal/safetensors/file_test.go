@@ -13,8 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kiln-cache/kiln/encoder/internal/safetensors"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/safetensors"
 )
 
 func pack(header string, body []byte) []byte {

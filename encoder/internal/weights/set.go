@@ -8,9 +8,9 @@ import (
 	"math"
 	"slices"
 
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
+	"github.com/kiln-cache/kiln/encoder/internal/safetensors"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/oplist"
-	"github.com/kiln-cache/kiln/internal/safetensors"
 )
 
 // Set is the weights of one model. It is safe for concurrent use until Close.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/oplist"
 )
 
 // wantInputs is the data flow of google-research/bert written down from its

@@ -6,11 +6,11 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/data"
-	"github.com/kiln-cache/kiln/internal/oplist"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/oplist"
 )
 
 func add(out, x, y []float64) {

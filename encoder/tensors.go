@@ -7,38 +7,41 @@ import (
 	"math"
 
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/oplist"
-	"github.com/kiln-cache/kiln/internal/weights"
 )
 
-// backendID is this package's number among those who prepare constants.
+// backendID is this package's number among the packages that prepare constants.
 const backendID = 0x656e636f646572 // "encoder"
 
-// tensors are the prepared weights of one model handle.
+// tensors are the prepared weights of one model.
 type tensors struct {
 	exec   *gpuexec.Executor
 	lib    ops.Library
 	engine *constants.Engine
-	source *weights.Set
+	source *Weights
 	held   map[string]*tensor
 	count  Constants
 }
 
-// Constants counts how a handle came by its weights.
-type Constants struct{ Hits, Owners, Bypass int64 }
+// Constants counts how a model came by its weights.
+type Constants struct {
+	Hits   int64 // found prepared in the constant cache, or prepared by another model meanwhile
+	Owners int64 // prepared by this model, for the cache
+	Bypass int64 // prepared by this model, for itself alone
+}
 
 // tensor is a weight on the device, held by a lease of the constant cache.
 type tensor struct {
 	lease  *constants.Lease
-	cached bool // false: this handle's own, which no capacity concerns
+	cached bool // false: this model's own, which counts to no capacity
 }
 
 func (t *tensor) buffer() *gpuexec.Buffer { return t.lease.Value().(*gpuexec.Buffer) }
 
 // get gives the weight in the form that op wants, from the constant cache: one
-// handle of the process prepares it (SPEC T3). One that was flushed is let go
+// model of the process prepares it (SPEC T3). A weight that was flushed is let go
 // and asked for again.
 func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight) (*gpuexec.Buffer, error) {
 	if t := ts.held[w.Name]; t != nil {
@@ -52,7 +55,7 @@ func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight) (*gpuexe
 	if err != nil {
 		return nil, err
 	}
-	identity, err := ts.source.Identity(w.Name)
+	identity, err := ts.source.set.Identity(w.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +98,7 @@ func fill(dst []byte, values []float32) error {
 }
 
 func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weight) (constants.Value, error) {
-	values, err := ts.source.Tensor(w.Name)
+	values, err := ts.source.set.Tensor(w.Name)
 	if err != nil {
 		return constants.Value{}, err
 	}

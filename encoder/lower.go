@@ -3,9 +3,9 @@ package encoder
 import (
 	"fmt"
 
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/oplist"
 )
 
 // lower is the device operation of a bound one.

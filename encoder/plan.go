@@ -3,9 +3,9 @@ package encoder
 import (
 	"slices"
 
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/oplist"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 

@@ -19,6 +19,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/fault"
 )
 
@@ -33,6 +34,15 @@ type Item struct {
 	Shape      string  `json:"shape"`      // of the first request that asked for it
 	Cost       float64 `json:"cost"`       // compile seconds
 	Uses       int64   `json:"uses"`
+}
+
+// Items are the entries for what a model asked for.
+func Items(uses []encoder.Use) []Item {
+	items := make([]Item, len(uses))
+	for i, u := range uses {
+		items[i] = Item{u.Backend, u.Op, u.Descriptor, u.Shape, u.Cost.Seconds(), u.Uses}
+	}
+	return items
 }
 
 // Merge adds up the uses of equal items.

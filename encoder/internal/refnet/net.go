@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/oplist"
 )
 
 // Weights gives a model's tensors by name, row major, in the shape of the op

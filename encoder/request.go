@@ -2,10 +2,10 @@ package encoder
 
 import (
 	"context"
+	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/internal/manifest"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -33,22 +33,33 @@ func Request(exec *gpuexec.Executor, source gpuexec.Source, descriptor string) a
 	}
 }
 
-// note counts a use of a step's kernel for the manifest.
-func (m *Model) note(h *sessioncache.Group, s *step) {
-	key := s.source.Key + "\x00" + s.identity
-	item := m.record[key]
-	if item == nil {
-		item = &manifest.Item{Backend: m.lib.Name(), Op: s.op.String(), Descriptor: s.identity, Shape: h.Shape().String(), Cost: s.held.Cost().Seconds()}
-		m.record[key] = item
-	}
-	item.Uses++
+// Use is a kernel that a model asked for, with how often it did.
+type Use struct {
+	Backend    string
+	Op         string        // what the device runs, as ops.Op.String writes it
+	Descriptor string        // the operation as the model states it
+	Shape      string        // of the first request that asked for it
+	Cost       time.Duration // what its compile took
+	Uses       int64
 }
 
-// Recorded is what the model asked for so far, if it records.
-func (m *Model) Recorded() []manifest.Item {
-	var items []manifest.Item
-	for _, item := range m.record {
-		items = append(items, *item)
+// note counts a use of a step's kernel.
+func (m *Model) note(h *sessioncache.Group, s *step) {
+	key := s.source.Key + "\x00" + s.identity
+	use := m.record[key]
+	if use == nil {
+		use = &Use{Backend: m.lib.Name(), Op: s.op.String(), Descriptor: s.identity, Shape: h.Shape().String(), Cost: s.held.Cost()}
+		m.record[key] = use
 	}
-	return items
+	use.Uses++
+}
+
+// Recorded is what the model asked for so far, in no order; nil unless Config.Record
+// is set.
+func (m *Model) Recorded() []Use {
+	var all []Use
+	for _, use := range m.record {
+		all = append(all, *use)
+	}
+	return all
 }

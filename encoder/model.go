@@ -8,36 +8,34 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/manifest"
-	"github.com/kiln-cache/kiln/internal/oplist"
-	"github.com/kiln-cache/kiln/internal/weights"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-// Config of a Model.
+// Config says what a Model runs on. Every field but Record must be given; the
+// caller closes what is in it after the Model.
 type Config struct {
 	Session  *kiln.Session
 	Executor *gpuexec.Executor
-	Library  ops.Library // of the executor's backend
-	Engine   *constants.Engine
-	List     *oplist.Model
-	Weights  *weights.Set // may be shared by several models
-	Record   bool         // for Recorded
+	Library  ops.Library       // of the executor's backend
+	Engine   *constants.Engine // where prepared weights are shared
+	Weights  *Weights          // of the model to run; several models may share it
+	Record   bool              // note what is asked for: see Recorded
 }
 
-// Model is a handle on an encoder. Owned by one goroutine.
+// Model is an encoder behind one session. It is owned by one goroutine.
 type Model struct {
 	session *kiln.Session
 	exec    *gpuexec.Executor
 	lib     ops.Library
 	list    *oplist.Model
 	names   []sessioncache.NameID
-	record  map[string]*manifest.Item // what was asked for, by key; nil = not recorded
+	record  map[string]*Use // what was asked for, by key; nil = not recorded
 	tensors tensors
 	last    *plan
 	arena   *gpuexec.Buffer
@@ -45,38 +43,48 @@ type Model struct {
 
 // Answer is what one run gave and how it was served.
 type Answer struct {
-	Output []float32 // a row of Width for each request, or for each token where the model is per token; padding left out
+	// Output has a row of the model's width for each request, or for each token
+	// where the model's output is per token. Padding is left out.
+	Output []float32
 
-	Held, Group, Session, Artefact, Disk int64 // lookups, by the level that answered
-	Joined                               int64
-	Compiles                             int64
-	CompileTime                          time.Duration
-	Saved                                time.Duration // compile time of what was found
+	// How many artefacts were looked up, by the level that answered: held from the
+	// run before, the session's group, the session by its full key, the artefact
+	// cache, the store on disk.
+	Held, Group, Session, Artefact, Disk int64
+
+	Joined      int64         // lookups that waited for a compile of another caller
+	Compiles    int64         // lookups that compiled
+	CompileTime time.Duration // of those
+	Saved       time.Duration // compile time of what was found
 }
 
-// New makes a handle; see Prepare.
+// New makes a model. It prepares no weights: see Prepare.
 func New(cfg Config) *Model {
-	m := &Model{session: cfg.Session, exec: cfg.Executor, lib: cfg.Library, list: cfg.List}
+	list := cfg.Weights.list.model
+	m := &Model{session: cfg.Session, exec: cfg.Executor, lib: cfg.Library, list: list}
 	if cfg.Record {
-		m.record = make(map[string]*manifest.Item)
+		m.record = make(map[string]*Use)
 	}
-	for _, op := range cfg.List.Ops {
+	for _, op := range list.Ops {
 		m.names = append(m.names, cfg.Session.Intern(op.Name))
 	}
 	m.tensors = tensors{exec: cfg.Executor, lib: cfg.Library, engine: cfg.Engine, source: cfg.Weights, held: make(map[string]*tensor)}
 	return m
 }
 
-// Constants counts how the handle came by its weights so far.
+// Constants counts how the model came by its weights so far.
 func (m *Model) Constants() Constants { return m.tensors.count }
 
-// Shape is the shape of a batch of requests of so many tokens.
+// Shape is the shape that a session is asked for when a batch of requests runs
+// whose longest one has this many tokens: what to announce.
 func Shape(batch, tokens int) (shapegroups.Shape, error) {
 	return shapegroups.Of([]int64{int64(batch), int64(tokens)})
 }
 
 // Run runs one batch: a row of token ids for each request. The rows are padded
-// to the shape that the session's bucketing gives for the longest of them.
+// to the shape that the session's bucketing gives for the longest of them. Outputs
+// do not depend on the padding, nor on the other requests of the batch (SPEC E8).
+// No request, an empty batch or a row of more than MaxTokens ids is ErrInvalid.
 func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
 	tokens := 0
 	for _, row := range ids {
@@ -130,8 +138,8 @@ func (m *Model) abandon() {
 	}
 }
 
-// Prepare has every weight ready, so that no request waits for one. A model that
-// was not prepared prepares each at its first use.
+// Prepare prepares every weight, so that no request waits for one. A model that
+// was not prepared prepares each weight at its first use.
 func (m *Model) Prepare(ctx context.Context) error {
 	p, err := newPlan(m, 1, 1) // a weight's form is the same for every shape
 	if err != nil {
@@ -312,8 +320,8 @@ func (m *Model) collect(ctx context.Context, p *plan, ids [][]int32, a *Answer) 
 	return nil
 }
 
-// Products runs only the matrix products of the shape that ran last, for
-// measuring: their outputs mean nothing.
+// Products runs the matrix products alone of the shape that ran last, to measure
+// them: their outputs mean nothing. Before the first run it is ErrInvalid.
 func (m *Model) Products(ctx context.Context) error {
 	if m.last == nil {
 		return fault.Invalidf("encoder: products", "nothing has run yet")
@@ -327,7 +335,7 @@ func (m *Model) Products(ctx context.Context) error {
 	return m.exec.Submit(ctx, products...)
 }
 
-// Close lets the weights and the arena go. The session is the caller's.
+// Close gives the weights and the arena back. The session stays open.
 func (m *Model) Close() {
 	m.tensors.close()
 	m.abandon()

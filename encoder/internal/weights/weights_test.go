@@ -12,10 +12,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
+	"github.com/kiln-cache/kiln/encoder/internal/weights"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/data"
-	"github.com/kiln-cache/kiln/internal/oplist"
-	"github.com/kiln-cache/kiln/internal/weights"
 )
 
 func tiny(t testing.TB) *oplist.Model {

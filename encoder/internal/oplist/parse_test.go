@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/data"
-	"github.com/kiln-cache/kiln/internal/oplist"
 )
 
 func builtin(t testing.TB, name string) string {

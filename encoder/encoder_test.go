@@ -13,13 +13,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kiln-cache/kiln"
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/encoder"
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/encoder"
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/internal/data"
-	"github.com/kiln-cache/kiln/internal/oplist"
-	"github.com/kiln-cache/kiln/internal/refnet"
-	"github.com/kiln-cache/kiln/internal/weights"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -30,15 +28,10 @@ var bg = context.Background()
 
 const seed = 1
 
-// tinyList is the smallest model's op list, with change applied to its text.
-func tinyList(t testing.TB, change func(string) string) *oplist.Model {
-	t.Helper()
+// tinyList is the text of the smallest model's op list, with change applied to it.
+func tinyList(change func(string) string) []byte {
 	text, _ := data.Model("bert_tiny_l2_h128")
-	list, err := oplist.Parse("tiny", []byte(change(string(text))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return list
+	return []byte(change(string(text)))
 }
 
 func asItIs(text string) string { return text }
@@ -56,13 +49,21 @@ func perToken(text string) string {
 type bench struct {
 	t       testing.TB
 	runtime *kiln.Runtime
-	list    *oplist.Model
-	set     *weights.Set
+	list    *encoder.List
+	ops     *oplist.Model // what is in the list
 	config  encoder.Config
 }
 
-func open(t testing.TB, list *oplist.Model) *bench {
+func open(t testing.TB, text []byte) *bench {
 	t.Helper()
+	list, err := encoder.Parse("list", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, err := oplist.Parse("list", text)
+	if err != nil {
+		t.Fatal(err)
+	}
 	rt, err := kiln.Open(kiln.Config{ArtefactEntries: kiln.Unlimited, Workers: 2, Lookup: func(string) (string, bool) { return "", false }})
 	if err != nil {
 		t.Fatal(err)
@@ -84,11 +85,11 @@ func open(t testing.TB, list *oplist.Model) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := weights.Open(list, seed)
+	set, err := encoder.OpenWeights(list, seed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bench{t, rt, list, set, encoder.Config{Executor: exec, Library: lib, Engine: engine, List: list, Weights: set}}
+	return &bench{t, rt, list, inside, encoder.Config{Executor: exec, Library: lib, Engine: engine, Weights: set}}
 }
 
 // model is a new handle with a session of its own.
@@ -105,7 +106,7 @@ func (b *bench) model(c sessioncache.Config) (*encoder.Model, *kiln.Session) {
 	return m, session
 }
 
-func (b *bench) ids(place, n int) []int32 { return weights.Tokens(seed, place, n, b.list.Vocab) }
+func (b *bench) ids(place, n int) []int32 { return b.list.Tokens(seed, place, n) }
 
 func (b *bench) run(m *encoder.Model, ids ...[]int32) *encoder.Answer {
 	b.t.Helper()
@@ -134,13 +135,12 @@ func lookups(a *encoder.Answer) int64 {
 // different lengths, with a row a request and with a row a token; and E8: a
 // request's bits are the same alone and in company, padded and not.
 func TestOutputs(t *testing.T) {
-	for name, list := range map[string]*oplist.Model{"per request": tinyList(t, asItIs), "per token": tinyList(t, perToken)} {
+	for name, list := range map[string][]byte{"per request": tinyList(asItIs), "per token": tinyList(perToken)} {
 		t.Run(name, func(t *testing.T) {
-			if list.PerToken != (name == "per token") {
-				t.Fatalf("the list is per token: %v", list.PerToken)
-			}
 			b := open(t, list)
-			net := refnet.New(list, b.set)
+			if b.ops.PerToken != (name == "per token") {
+				t.Fatalf("the list is per token: %v", b.ops.PerToken)
+			}
 			exact, _ := b.model(sessioncache.Config{})
 			padded, _ := b.model(sessioncache.Config{Bucket: geometric(t)})
 			var rows [][]int32
@@ -149,11 +149,11 @@ func TestOutputs(t *testing.T) {
 				ids := b.ids(place, n)
 				rows = append(rows, ids)
 				got := b.run(exact, ids).Output
-				want, err := net.Forward([][]int32{ids}, []int{n})
+				want, err := b.config.Weights.Reference(bg, [][]int32{ids})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if d, err := refnet.Compare(got, slices.Concat(want...)); err != nil || !(d.Relative < 1e-5) || d.Absolute == 0 {
+				if d, err := encoder.Compare(got, want[0]); err != nil || !(d.Relative < 1e-5) || d.Absolute == 0 {
 					t.Errorf("%d tokens: %+v, %v", n, d, err)
 				}
 				if !slices.Equal(b.run(padded, ids).Output, got) {
@@ -174,13 +174,13 @@ func TestOutputs(t *testing.T) {
 // group when it returns, by the artefact cache in another session. T3: weights
 // are prepared by one handle and found by the next.
 func TestLevels(t *testing.T) {
-	b := open(t, tinyList(t, asItIs))
-	names := int64(len(b.list.Ops))
+	b := open(t, tinyList(asItIs))
+	names := int64(len(b.ops.Ops))
 	m, _ := b.model(sessioncache.Config{})
 	ids := b.ids(0, 9)
 	first := b.run(m, ids)
 	distinct := first.Compiles
-	if bound, err := b.list.At(1, 9); err != nil || distinct != int64(oplist.Distinct(bound)) || first.Artefact != names-distinct {
+	if bound, err := b.ops.At(1, 9); err != nil || distinct != int64(oplist.Distinct(bound)) || first.Artefact != names-distinct {
 		t.Errorf("first: %+v, %v", first, err)
 	}
 	if first.CompileTime <= 0 || first.Saved <= 0 {
@@ -202,7 +202,7 @@ func TestLevels(t *testing.T) {
 	if a := b.run(other, ids); a.Artefact != names || lookups(a) != names || !slices.Equal(a.Output, first.Output) {
 		t.Errorf("another session: %+v", a)
 	}
-	tensors := int64(len(b.list.Weights))
+	tensors := int64(len(b.ops.Weights))
 	if one, two := m.Constants(), other.Constants(); one != (encoder.Constants{Owners: tensors}) || two != (encoder.Constants{Hits: tensors}) || prepared != two {
 		t.Errorf("weights: %+v and %+v of %d", one, two, tensors)
 	}
@@ -221,11 +221,7 @@ func TestNamesShareArtefacts(t *testing.T) {
 		t.Skip("half a gigabyte of weights")
 	}
 	text, _ := data.Model("bert_base_uncased")
-	list, err := oplist.Parse("base", text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := open(t, list)
+	b := open(t, text)
 	m, _ := b.model(sessioncache.Config{})
 	if a := b.run(m, b.ids(0, 128)); a.Compiles != 18 || lookups(a) != 224 {
 		t.Errorf("%d compiles of %d lookups, want 18 of 224", a.Compiles, lookups(a))
@@ -237,7 +233,7 @@ func TestNamesShareArtefacts(t *testing.T) {
 
 // G10: after a reset a run has cold counts and the same results.
 func TestSessionReset(t *testing.T) {
-	b := open(t, tinyList(t, asItIs))
+	b := open(t, tinyList(asItIs))
 	m, session := b.model(sessioncache.Config{})
 	ids := b.ids(0, 9)
 	first := b.run(m, ids)
@@ -248,7 +244,7 @@ func TestSessionReset(t *testing.T) {
 		t.Errorf("%d objects after the reset", n)
 	}
 	a := b.run(m, ids)
-	if names := int64(len(b.list.Ops)); a.Held != 0 || a.Artefact+a.Compiles != names || !slices.Equal(a.Output, first.Output) {
+	if names := int64(len(b.ops.Ops)); a.Held != 0 || a.Artefact+a.Compiles != names || !slices.Equal(a.Output, first.Output) {
 		t.Errorf("after a reset: %+v", a)
 	}
 }
@@ -256,9 +252,9 @@ func TestSessionReset(t *testing.T) {
 // T2, T8: weights that were flushed are let go and asked for again, once; those
 // of a handle's own, with no capacity, are not.
 func TestFlushedConstants(t *testing.T) {
-	b := open(t, tinyList(t, asItIs))
+	b := open(t, tinyList(asItIs))
 	m, _ := b.model(sessioncache.Config{})
-	tensors := int64(len(b.list.Weights))
+	tensors := int64(len(b.ops.Weights))
 	ids := b.ids(0, 9)
 	first := b.run(m, ids)
 	capacity := func(l kiln.Limit) {
@@ -290,7 +286,7 @@ func TestFlushedConstants(t *testing.T) {
 // A run that is cancelled at any moment gives the context's error, and leaves a
 // model that computes the same as before.
 func TestCancelled(t *testing.T) {
-	b := open(t, tinyList(t, asItIs))
+	b := open(t, tinyList(asItIs))
 	m, session := b.model(sessioncache.Config{Groups: sessioncache.LimitOf(2)})
 	ids, next := b.ids(0, 100), b.ids(1, 90)
 	want, other := b.run(m, ids).Output, b.run(m, next).Output
@@ -332,7 +328,7 @@ func TestCancelled(t *testing.T) {
 
 // Handles run side by side, each its own, and get the same bits.
 func TestSideBySide(t *testing.T) {
-	b := open(t, tinyList(t, asItIs))
+	b := open(t, tinyList(asItIs))
 	lone, _ := b.model(sessioncache.Config{})
 	lens := []int{5, 40, 5, 17, 40, 64, 1}
 	var want [][]float32
@@ -357,7 +353,7 @@ func TestSideBySide(t *testing.T) {
 }
 
 func TestWrongArguments(t *testing.T) {
-	b := open(t, tinyList(t, asItIs))
+	b := open(t, tinyList(asItIs))
 	m, _ := b.model(sessioncache.Config{Bucket: geometric(t)})
 	if err := m.Products(bg); !errors.Is(err, kiln.ErrInvalid) {
 		t.Errorf("products before a run: %v", err)
@@ -368,7 +364,7 @@ func TestWrongArguments(t *testing.T) {
 		}
 	}
 	// The limit itself runs, though its bucket may be larger.
-	if a := b.run(m, b.ids(0, 512)); len(a.Output) != b.list.Width {
+	if a := b.run(m, b.ids(0, 512)); len(a.Output) != b.ops.Width {
 		t.Errorf("%d values", len(a.Output))
 	}
 	if err := m.Products(bg); err != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/manifest"
 )
 
 // S9: what was recorded is read back, dearest first.

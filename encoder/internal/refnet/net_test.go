@@ -9,11 +9,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
+	"github.com/kiln-cache/kiln/encoder/internal/refnet"
+	"github.com/kiln-cache/kiln/encoder/internal/weights"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/data"
-	"github.com/kiln-cache/kiln/internal/oplist"
-	"github.com/kiln-cache/kiln/internal/refnet"
-	"github.com/kiln-cache/kiln/internal/weights"
 )
 
 const seed = 11
