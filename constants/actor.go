@@ -131,6 +131,7 @@ func (s *shell) get(m getMsg) {
 		return
 	}
 	if n := s.state.table.Lookup(key.ID, key.Backend); n != nil && n.Value.cell.Pin() {
+		n.Value.hits.Add(1)
 		if l := (&Lease{node: n}); !m.reply.Send(answer{lease: l}) {
 			l.End()
 		}
@@ -282,6 +283,7 @@ func (s *shell) sweepOut(r removal) {
 			guard.Call(r.node.Value.cell.Free, s.e.failed)
 		}
 	}()
+	s.e.cache.counters.removed(r)
 	r.node.Value.calls.fire(r.why, s.e.failed)
 }
 

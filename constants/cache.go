@@ -126,15 +126,16 @@ func (c *Cache) capacityOf(kind Kind, index int) limit.Limit {
 	return c.capacityLocked(kind, index)
 }
 
-// Capacity is that of a kind, in MiB, applied to each of its devices that has
-// none of its own. It waits for nothing.
+// Capacity is the capacity of a kind, in MiB. It applies to each device of the
+// kind that has none of its own. It waits for nothing.
 func (c *Cache) Capacity(kind Kind) limit.Limit {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.mu.capacity[kind]
 }
 
-// DeviceCapacity is the one in force at a device, in MiB.
+// DeviceCapacity is the capacity in force at a device, in MiB. ErrInvalid: there
+// is no such kind or index.
 func (c *Cache) DeviceCapacity(kind Kind, index int) (limit.Limit, error) {
 	if err := checkDevice(kind, index); err != nil {
 		return limit.Limit{}, err
@@ -142,9 +143,9 @@ func (c *Cache) DeviceCapacity(kind Kind, index int) (limit.Limit, error) {
 	return c.capacityOf(kind, index), nil
 }
 
-// SetCapacity gives each device of a kind that many MiB and takes devices' own
-// capacities back (SPEC T12). Whatever the value, also the one in force, every
-// engine of the kind is flushed; 0 disables them, too (T2).
+// SetCapacity gives each device of a kind this many MiB and takes the devices' own
+// capacities back (SPEC T12). It flushes every engine of the kind, also where the
+// value is the one in force; 0 disables them, too (SPEC T2).
 func (c *Cache) SetCapacity(ctx context.Context, kind Kind, mib limit.Limit) error {
 	if err := checkCapacity(kind, 0, mib); err != nil {
 		return err
@@ -241,9 +242,9 @@ func (c *Cache) enginesLocked(want func(engineID) bool) []*Engine {
 	return list
 }
 
-// Close answers everybody who waits with ErrClosed, fires every callback with
-// Closed, and returns when those have run. Leases stay usable. ctx ends the
-// waiting only. Closing again waits again.
+// Close closes every engine: waiters get ErrClosed, callbacks get Closed, and Close
+// returns when those have run. Leases stay usable. ctx ends only the waiting; a
+// second Close waits, too.
 func (c *Cache) Close(ctx context.Context) error {
 	c.once.Do(func() {
 		c.leave()

@@ -407,3 +407,30 @@ func TestEngineThatIsDropped(t *testing.T) {
 		t.Errorf("%d engines, want 1", len(c.mu.engines))
 	}
 }
+
+// Stats tells what was answered, over all engines, those that closed included.
+func TestStats(t *testing.T) {
+	c, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: limit.Of(2)}})
+	put(t, e, "a", mib, Options{}, nil)
+	promised := add(t, e, "b", mib, Options{})
+	for range 3 {
+		l, ok := e.Lookup(key("a"))
+		if !ok {
+			t.Fatal("a is not resident")
+		}
+		l.End()
+	}
+	wantBypass(t, e, "c", mib, Full)
+	s := c.Stats()
+	if s.Engines != 1 || s.Len != 1 || s.Bytes != mib || s.Pending != mib || s.Hits != 3 || s.Promises != 2 || s.Bypasses[Full] != 1 || s.Removals[Closed] != 0 {
+		t.Errorf("before: %+v", s)
+	}
+	promised.Abandon()
+	if err := e.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	s = c.Stats()
+	if s.Engines != 0 || s.Len != 0 || s.Bytes != 0 || s.Pending != 0 || s.Hits != 3 || s.Promises != 2 || s.Removals[Closed] != 1 {
+		t.Errorf("after: %+v", s)
+	}
+}

@@ -33,14 +33,14 @@ type Engine struct {
 // Options of one GetOrAdd. The zero value is usable.
 type Options struct {
 	Cost    time.Duration // what it takes to compute, for the policy Cost; at least 0
-	Removed func(Removal) // called once when the tensor that the owner delivers stops being resident
-	CanOwn  bool          // while waiting for an owner that gives up: make me the owner
+	Removed func(Removal) // called once, when a tensor that this call's owner delivers stops being resident
+	CanOwn  bool          // the caller can compute: if the owner that it waits for gives up, it becomes the owner
 }
 
 // Outcome of GetOrAdd: exactly one field is set.
 type Outcome struct {
 	Lease  *Lease   // hit
-	Owner  *Promise // the caller must deliver
+	Owner  *Promise // the caller is the owner and must deliver
 	Bypass Bypass   // not cached, for this reason
 }
 
@@ -67,13 +67,14 @@ func (e *Engine) Lookup(key Key) (*Lease, bool) {
 	if n == nil || !n.Value.cell.Pin() {
 		return nil, false
 	}
+	n.Value.hits.Add(1)
 	return &Lease{node: n}, true
 }
 
-// GetOrAdd gives the tensor of a key, waiting for the one who computes it, or
-// makes the caller its owner, or says why it is not cached. bytes is its size on
-// the device. Errors: ErrInvalid, ErrClosed, ErrCycle, the context's, and what
-// the owner failed with.
+// GetOrAdd gives the tensor of a key, for which it may wait until its owner has
+// computed it; or makes the caller its owner; or says why it is not cached. bytes
+// is its size on the device, 0 to 2^48. Errors: ErrInvalid, ErrClosed, ErrCycle,
+// the context's, and the one that the owner failed with.
 func (e *Engine) GetOrAdd(ctx context.Context, key Key, bytes int64, opts Options) (Outcome, error) {
 	return e.getOrAdd(ctx, key, bytes, opts, true)
 }
@@ -135,6 +136,7 @@ func (e *Engine) ask(ctx context.Context, p *pending, canOwn bool) (Outcome, err
 // owned begins an ownership on the owner's goroutine: it asks for the device
 // memory that the owner will fill.
 func (e *Engine) owned(o *Promise) (Outcome, error) {
+	e.cache.counters.promises.Add(1)
 	if o.watched {
 		o.watch()
 	}
@@ -199,19 +201,19 @@ func (e *Engine) waitTurns(ctx context.Context, w *waiter, t *turn) (Outcome, er
 	}
 }
 
-// Value is what Get's function makes.
+// Value is a tensor that the function given to Get has made.
 type Value struct {
 	Any   any
 	Bytes int64  // as declared
 	Free  func() // nil = nothing
 }
 
-// Get is GetOrAdd with the function that computes: it runs on the
-// caller's goroutine if the caller is the owner or bypasses the cache, and a
-// panic in it becomes an error for everybody who waits. The lease ends like any
-// other; of a value that is not cached it frees it. cached reports whether the
-// value came from or went into the cache, which an artefact built with it must
-// record (SPEC T9).
+// Get gives the tensor of a key, and has compute make it if it is not there. compute
+// runs on the caller's goroutine, if the caller becomes the owner or bypasses the
+// cache. A panic in it becomes an error for every waiter. What compute makes after
+// ctx has ended is kept like any other tensor. cached reports whether the tensor is
+// shared through the cache: an artefact that is built with it must record that
+// (SPEC T9). The lease of a tensor that is not cached frees it.
 func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, compute func(context.Context) (Value, error)) (l *Lease, cached bool, err error) {
 	opts.CanOwn = true
 	// ctx is not watched: compute heeds it or does not, and nobody else computes
@@ -264,7 +266,7 @@ func (e *Engine) uncached(v Value) *Lease {
 }
 
 // Remove takes a tensor out, or keeps one that is being computed from becoming
-// resident, and reports whether there was one. Who uses it may go on.
+// resident, and reports whether there was one. Its leases stay usable.
 func (e *Engine) Remove(ctx context.Context, key Key) (bool, error) {
 	return actors.Ask(ctx, e.ref, func(r actors.Reply[bool]) message { return removeMsg{key, r} })
 }
@@ -286,10 +288,10 @@ func (e *Engine) setCapacity(ctx context.Context, bytes int64) error {
 	return err
 }
 
-// Close takes the engine out of its cache: whoever waits gets ErrClosed, every
-// callback gets Closed, and Close returns when those have run. Leases stay
-// usable. Cache.Engine makes a new engine for this device and context. ctx ends
-// the waiting only; closing again waits again.
+// Close empties the engine and takes it out of its cache. Waiters get ErrClosed,
+// callbacks get Closed, and Close returns when those have run. Leases stay usable.
+// Cache.Engine then makes a new engine for this device and context. ctx ends only
+// the waiting; a second Close waits, too.
 func (e *Engine) Close(ctx context.Context) error {
 	e.cache.forget(e)
 	e.once.Do(func() { actors.Go(e.close) })

@@ -9,9 +9,9 @@ import (
 	"github.com/kiln-cache/kiln/internal/flight"
 )
 
-// Promise has promised to deliver a tensor. Exactly one of Fulfil, Fail and
-// Abandon must be called; the end of the context it was asked with counts as
-// Abandon. Safe for concurrent use; the first of them wins.
+// Promise is the duty of an owner to deliver a tensor. The owner must call one of
+// Fulfil, Fail and Abandon; the first call wins. The end of the context that was
+// given to GetOrAdd counts as Abandon. Safe for concurrent use.
 type Promise struct {
 	engine  *Engine
 	pending *pending
@@ -47,15 +47,15 @@ func (e *Engine) promise(ctx context.Context, p *pending) *Promise {
 	return o
 }
 
-// Context is what the owner should compute under: with it, a creator that comes
-// to wait for this very tensor gets ErrCycle instead of waiting for ever. It
-// ends with the ownership, and when the cache closes.
+// Context is the one to compute under. A creator that comes to wait for this very
+// tensor with it gets ErrCycle instead of waiting for ever. It ends with the
+// ownership, and when the engine closes.
 func (o *Promise) Context() context.Context { return o.ctx }
 
-// Fulfil delivers the tensor: its value, the bytes that it really has, and what
-// frees it after the last use (nil = nothing). The lease is the owner's own.
-// ErrSize if bytes are not those declared, ErrInvalid if the ownership is over:
-// then the value stays the caller's.
+// Fulfil delivers the tensor: its value, its size in bytes, and the function that
+// frees it after its last use (nil = nothing to free). The lease is the owner's
+// own. On an error the value stays the caller's: ErrSize if bytes is not the
+// declared size, ErrInvalid if the ownership is over.
 func (o *Promise) Fulfil(value any, bytes int64, free func()) (*Lease, error) {
 	if !o.finish() {
 		return nil, fault.Invalidf("constants: fulfil", "the ownership is over")
@@ -97,7 +97,7 @@ func (o *Promise) freeing(free func()) func() {
 	}
 }
 
-// Fail ends the ownership with an error, which waiters get, wrapped.
+// Fail ends the ownership with an error. Waiters get it, wrapped.
 func (o *Promise) Fail(err error) {
 	if err == nil {
 		err = ErrAbandoned
@@ -112,7 +112,7 @@ func (o *Promise) end(err error) {
 	o.memory.release()
 }
 
-// failure is what waiters get.
+// failure is the error that waiters get.
 func (o *Promise) failure(err error) error {
 	return &fault.Error{Op: "constants: get", Key: o.pending.key.ID, Err: err}
 }
@@ -142,7 +142,7 @@ func (o *Promise) finish() bool {
 	return true
 }
 
-// waiter is a caller that can compute itself, while it waits for an owner.
+// waiter is a caller that waits for an owner and can compute itself.
 type waiter struct {
 	asked   *pending // what it would own
 	pending *pending // what it waits for; the actor's

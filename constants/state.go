@@ -12,6 +12,7 @@ import (
 // tensor is what stands in the table: resident until gone is set.
 type tensor struct {
 	cell  lease.Cell
+	hits  atomic.Uint64 // beside the pins: a hit writes there anyway
 	gone  atomic.Bool
 	value any
 	bytes int64
