@@ -120,7 +120,7 @@ func (s *shell) handle(m message) {
 // publish makes the counts right for readers. It comes before every answer that
 // a caller may follow with a look at them.
 func (s *shell) publish() {
-	s.e.cache.cfg.Memory.Add(int64(s.state.resident - s.e.resident.Load()))
+	s.e.cache.cfg.memory.Add(int64(s.state.resident - s.e.resident.Load()))
 	s.e.resident.Store(s.state.resident)
 	s.e.reserved.Store(s.state.reserved)
 	s.e.entries.Store(uint64(s.state.table.Len()))

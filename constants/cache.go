@@ -8,6 +8,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -18,6 +19,7 @@ type Cache struct {
 	once     sync.Once
 	counters counters
 	gone     chan struct{} // closed when Close has ended
+	leave    func()        // the memory limit
 
 	// sets makes one capacity change at a time, so that the last one's value is
 	// the one in force everywhere.
@@ -56,6 +58,7 @@ func Open(cfg Config) (*Cache, error) {
 	}
 	c.mu.device = make(map[device]limit.Limit)
 	c.mu.engines = make(map[engineID]*Engine)
+	c.leave = cfg.memory.Join(pressure.Room{Rank: pressure.Constants, Offer: c.offer, Shrink: c.shrink})
 	return c, nil
 }
 
@@ -231,6 +234,7 @@ func (c *Cache) enginesLocked(want func(engineID) bool) []*Engine {
 // waiting only. Closing again waits again.
 func (c *Cache) Close(ctx context.Context) error {
 	c.once.Do(func() {
+		c.leave()
 		c.mu.Lock()
 		c.mu.closed = true
 		engines := c.enginesLocked(func(engineID) bool { return true })

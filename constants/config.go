@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -58,11 +59,13 @@ type Config struct {
 	// an error turns it into a bypass (DeviceRefused). It runs on the asking
 	// goroutine. The function it returns is called once when the memory is free.
 	Reserve func(kind Kind, index int, bytes uint64) (func(), error)
-	// Memory, if not nil, is told of every byte that becomes resident or ceases to be.
-	Memory *pressure.Watch
-	Hash   func(string) uint64 // places keys; nil = seeded
-	Logger *slog.Logger        // nil = silent
+	Hash    func(string) uint64 // places keys; nil = seeded
+	Logger  *slog.Logger        // nil = silent
+
+	memory *pressure.Watch // the memory limit of the process; nil = none
 }
+
+func init() { hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w }) }
 
 // Validate joins everything that is wrong.
 func (c Config) Validate() error {

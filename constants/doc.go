@@ -21,9 +21,9 @@
 //
 // # Memory
 //
-// Config.Memory is told of what is resident. Offer and Shrink give back, for the
-// memory limit of the process, tensors that nobody uses; this is the last room
-// that is asked, and the only case in which NoEvict evicts.
+// The memory limit of a kiln.Runtime is told of what is resident, and takes back
+// tensors that nobody uses. It asks this room last. It is the only case in which
+// NoEvict evicts.
 //
 // # Failure
 //

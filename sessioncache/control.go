@@ -139,6 +139,7 @@ func (s *Session) look(ctx context.Context, op string, at func(*state)) error {
 func (s *Session) Close(ctx context.Context) error {
 	s.close.Do(func() {
 		s.closed.Store(true)
+		s.unwatch()
 		actors.Go(func() {
 			guard.Call(s.shutDown, func(err error) {
 				s.bin.logger.Error("session: closing", "session", s.name, "error", err)
