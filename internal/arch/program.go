@@ -23,7 +23,6 @@ type Program struct {
 	root     string
 	fset     *token.FileSet
 	packages []*unit
-	broken   error // packages that do not compile are left out
 }
 
 // unit is one package of the module, checked from its source.
