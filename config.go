@@ -10,7 +10,6 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -50,7 +49,7 @@ type Config struct {
 	// blobs that the store keeps in memory, may take together: off, auto (0.8 of
 	// what the control group or the machine has) or MiB; default
 	// KILN_MEMORY_LIMIT, else off. Above it the cheapest to make again go, a byte,
-	// constants last. It is reached from above: see package pressure.
+	// constants last.
 	MemoryLimit string
 
 	Workers int // of each device; default KILN_WORKERS, else one a core
@@ -130,8 +129,8 @@ func inMiB(bytes Limit) Limit {
 	return bytes
 }
 
-func constantsConfig(s env.Settings, memory *pressure.Watch, logger *slog.Logger) constants.Config {
-	cfg := constants.Config{Memory: memory, Logger: logger}
+func constantsConfig(s env.Settings, logger *slog.Logger) constants.Config {
+	cfg := constants.Config{Logger: logger}
 	for kind, set := range map[constants.Kind]env.Constants{constants.CPU: s.CPUConstants.Value, constants.GPU: s.GPUConstants.Value} {
 		cfg.Capacity[kind] = set.Capacity
 		if set.Policy == env.Cost {

@@ -17,6 +17,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -83,12 +84,12 @@ func Open(cfg Config) (*Runtime, error) {
 		if r.persisted, err = openStore(cfg, r.settings, r.memory, r.logger); err != nil {
 			return nil, err
 		}
-		r.artefacts, err = artefacts.Open(artefacts.Config{Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Store: r.persisted.below(), Memory: r.memory, Logger: r.logger})
+		r.artefacts, err = artefacts.Open(hidden.With(artefacts.Config{Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Store: r.persisted.below(), Logger: r.logger}, r.memory))
 		if err != nil {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}
 	}
-	r.constants, err = constants.Open(constantsConfig(r.settings, r.memory, r.logger))
+	r.constants, err = constants.Open(hidden.With(constantsConfig(r.settings, r.logger), r.memory))
 	if err != nil {
 		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}
@@ -179,7 +180,8 @@ func (r *Runtime) SessionDefaults() sessioncache.Config {
 }
 
 // Session opens a session, which the runtime closes if nobody else does. Its
-// pool, its memory limit and its logger are the runtime's unless it brings others.
+// memory limit is the runtime's, and so are its pool and its logger unless it brings
+// others.
 // One with a floor in bytes must have a name: what it uses of the artefacts counts
 // to the same floor there, under that name as its owner. ErrTooLarge: the floors
 // of all are more than Config.SessionBytes or Config.ArtefactBytes.

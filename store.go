@@ -11,6 +11,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
@@ -40,7 +41,7 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	var err error
 	p.store, err = blobstore.Open(ctx, c)
 	if err == nil {
-		if p.tiers, err = tiers.Open(p.store, tiers.Config{Limit: memory}); err != nil {
+		if p.tiers, err = tiers.Open(p.store, hidden.With(tiers.Config{}, memory)); err != nil {
 			err = errors.Join(err, p.store.Close(ctx))
 		}
 	}

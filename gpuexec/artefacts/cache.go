@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/recency"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/limit"
@@ -27,6 +28,7 @@ type Cache struct {
 	state *state // the actor's, but for its gauges
 	shell shell
 	ref   *actors.Ref[message]
+	leave func() // the memory limit
 }
 
 type capacity struct{ entries, bytes limit.Limit }
@@ -51,6 +53,7 @@ func Open(cfg Config) (*Cache, error) {
 	c.uses = recency.NewLog[node](func() { c.ref.Tell(drain{}) })
 	c.shell.init(c)
 	c.ref = actors.Spawn(actors.Config{Name: "artefacts", Logger: c.log}, c.shell.turn)
+	c.leave = cfg.memory.Join(pressure.Room{Rank: pressure.Artefacts, Offer: c.offerUnused, Shrink: c.shrinkUnused})
 	return c, nil
 }
 
@@ -324,6 +327,7 @@ func (c *Cache) Settle(ctx context.Context) error {
 // frees. The context stops the waiting only; the closing goes on. Leases stay
 // usable until they end. Closing again waits again.
 func (c *Cache) Close(ctx context.Context) error {
+	c.leave()
 	c.ref.Tell(closing{})
 	select {
 	case <-c.ref.Stopped(): // the actor stops itself after the last job

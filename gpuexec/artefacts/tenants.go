@@ -356,18 +356,18 @@ func (c *Cache) AddFloor(owner string, bytes int64) error {
 	return c.order(op, func(r actors.Reply[struct{}]) message { return &addFloor{reply: r, owner: owner, bytes: bytes} })
 }
 
-// Offer lists the resident artefacts that nobody leases, for the memory limit of
-// the process. A closed cache offers nothing.
-func (c *Cache) Offer(ctx context.Context) []pressure.Item {
+// offerUnused lists the resident artefacts that nobody leases, for the memory limit
+// of the process. A closed cache offers nothing.
+func (c *Cache) offerUnused(ctx context.Context) []pressure.Item {
 	items, _ := actors.Ask(ctx, c.ref, func(r actors.Reply[[]pressure.Item]) message { return &offer{reply: r} })
 	return items
 }
 
-// Shrink evicts of those, the cheapest seconds a byte first, until at least so
-// many bytes are freed or nothing of that tier is left.
-func (c *Cache) Shrink(ctx context.Context, bytes int64, tier pressure.Tier) pressure.Freed {
+// shrinkUnused evicts of those, the cheapest seconds a byte first, until at least
+// n bytes are freed or nothing of that tier is left.
+func (c *Cache) shrinkUnused(ctx context.Context, n int64, tier pressure.Tier) pressure.Freed {
 	freed, _ := actors.Ask(ctx, c.ref, func(r actors.Reply[pressure.Freed]) message {
-		return &shrink{reply: r, bytes: bytes, tier: tier}
+		return &shrink{reply: r, bytes: n, tier: tier}
 	})
 	return freed
 }

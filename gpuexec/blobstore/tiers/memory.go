@@ -22,6 +22,7 @@ type memory struct {
 	blobs *ristretto.Cache[string, held]
 	owner *actors.Ref[change]
 	limit *pressure.Watch
+	leave func()       // the limit
 	bytes atomic.Int64 // of the blobs, also of those that the library is still to refuse
 	life  sync.RWMutex // read-held by lookups
 	ended bool
@@ -63,7 +64,27 @@ func newMemory(bytes int64, limit *pressure.Watch) (*memory, error) {
 		return nil, fault.Invalidf("tiers: open", "memory tier of %d bytes: %v", bytes, err)
 	}
 	m.owner = actors.Spawn(actors.Config{Name: "blob memory"}, m.turn)
+	m.leave = limit.Join(pressure.Room{Rank: pressure.Blobs, Offer: m.offer, Shrink: m.shrink})
 	return m, nil
+}
+
+// offer gives the tier as one item that costs nothing to make again: each of its
+// blobs lies on the disk.
+func (m *memory) offer(context.Context) []pressure.Item {
+	if bytes := m.bytes.Load(); bytes > 0 {
+		return []pressure.Item{{Bytes: bytes}}
+	}
+	return nil
+}
+
+// shrink empties the tier, whatever part of it was asked for.
+func (m *memory) shrink(_ context.Context, _ int64, tier pressure.Tier) pressure.Freed {
+	if tier != pressure.Spare {
+		return pressure.Freed{}
+	}
+	before := m.bytes.Load()
+	m.forget(artefacts.Subject{})
+	return pressure.Freed{Bytes: max(0, before-m.bytes.Load())}
 }
 
 func (m *memory) turn(c change) {
@@ -128,6 +149,7 @@ func (m *memory) forget(sub artefacts.Subject) {
 
 // close ends the owner first, so that nothing is set in a closed library.
 func (m *memory) close(ctx context.Context) error {
+	m.leave()
 	m.life.Lock()
 	m.ended = true
 	m.life.Unlock()

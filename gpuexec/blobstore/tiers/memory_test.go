@@ -1,7 +1,6 @@
 package tiers_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"syscall"
@@ -12,6 +11,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
@@ -46,24 +46,16 @@ func TestMemory(t *testing.T) {
 	found.Claim.Abandon()
 }
 
-// room is a cache that holds nothing.
-type room struct{}
-
-func (room) Offer(context.Context) []pressure.Item { return nil }
-func (room) Shrink(context.Context, int64, pressure.Tier) pressure.Freed {
-	return pressure.Freed{}
-}
-
 // The blobs in memory count to the limit of the process, go when it is passed,
 // and are found again on the disk.
 func TestMemoryLimit(t *testing.T) {
 	b := open(t, t.TempDir()+"/d", 8, -1)
-	var kept *tiers.Tiers
-	watch := pressure.New(pressure.Config{Limit: 4000, Go: actors.Go, Rooms: func() []pressure.Room { return []pressure.Room{kept, room{}, room{}} }})
-	kept, err := tiers.Open(b.store, tiers.Config{Memory: 1 << 20, Limit: watch})
+	watch := pressure.New(pressure.Config{Limit: 4000, Go: actors.Go})
+	kept, err := tiers.Open(b.store, hidden.With(tiers.Config{Memory: 1 << 20}, watch))
 	if err != nil {
 		t.Fatal(err)
 	}
+	room := watch.Rooms()[0]
 	const each = 700 + 4 + 256 // of a blob, its key, and what is around them
 	reach := func(blobs, shrinks int64) {
 		t.Helper()
@@ -99,6 +91,7 @@ func TestMemoryLimit(t *testing.T) {
 		t.Error(err)
 	}
 	want(t, "closed", watch.Stats().Bytes, 0)
-	want(t, "offer", len(kept.Offer(background)), 0)
-	want(t, "shrink", kept.Shrink(background, 1, pressure.Spare).Bytes, 0)
+	want(t, "rooms", len(watch.Rooms()), 0)
+	want(t, "offer", len(room.Offer(background)), 0)
+	want(t, "shrink", room.Shrink(background, 1, pressure.Spare).Bytes, 0)
 }

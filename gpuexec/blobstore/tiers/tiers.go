@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
@@ -16,9 +17,12 @@ const DefaultMemory = 64 << 20
 
 // Config of Tiers. The zero value has a memory tier of DefaultMemory.
 type Config struct {
-	Memory int64           // bytes of blobs kept in memory; 0 = DefaultMemory, below 0 = none
-	Limit  *pressure.Watch // is told of these bytes and may have them back; nil = nobody
+	Memory int64 // bytes of blobs kept in memory; 0 = DefaultMemory, below 0 = none
+
+	limit *pressure.Watch // the memory limit of the process; nil = none
 }
+
+func init() { hidden.Field(func(c *Config, w *pressure.Watch) { c.limit = w }) }
 
 // Tiers implements artefacts.Store on a blobstore.Store, which stays its
 // opener's to close, after Close.
@@ -27,10 +31,7 @@ type Tiers struct {
 	memory *memory // nil = none
 }
 
-var (
-	_ artefacts.Store = (*Tiers)(nil)
-	_ pressure.Room   = (*Tiers)(nil)
-)
+var _ artefacts.Store = (*Tiers)(nil)
 
 // Open puts a memory tier in front of a store.
 func Open(store *blobstore.Store, cfg Config) (*Tiers, error) {
@@ -42,7 +43,7 @@ func Open(store *blobstore.Store, cfg Config) (*Tiers, error) {
 		cfg.Memory = DefaultMemory
 	}
 	var err error
-	t.memory, err = newMemory(cfg.Memory, cfg.Limit)
+	t.memory, err = newMemory(cfg.Memory, cfg.limit)
 	return t, err
 }
 
@@ -52,27 +53,6 @@ func (t *Tiers) Close(ctx context.Context) error {
 		return nil
 	}
 	return t.memory.close(ctx)
-}
-
-// Offer gives the memory tier as one item that costs nothing to make again: each
-// of its blobs lies on the disk.
-func (t *Tiers) Offer(context.Context) []pressure.Item {
-	if t.memory != nil {
-		if bytes := t.memory.bytes.Load(); bytes > 0 {
-			return []pressure.Item{{Bytes: bytes}}
-		}
-	}
-	return nil
-}
-
-// Shrink empties the memory tier, whatever part of it was asked for.
-func (t *Tiers) Shrink(_ context.Context, _ int64, tier pressure.Tier) pressure.Freed {
-	if t.memory == nil || tier != pressure.Spare {
-		return pressure.Freed{}
-	}
-	before := t.memory.bytes.Load()
-	t.memory.forget(artefacts.Subject{})
-	return pressure.Freed{Bytes: max(0, before-t.memory.bytes.Load())}
 }
 
 // Find looks for a blob and waits, within ctx, for another process of the host
