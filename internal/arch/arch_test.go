@@ -35,8 +35,6 @@ var exceptions = []exception{
 	{"sibling", "gpuexec/blobstore/trust/trust.go", "", "to be mended: lists of trusted keys are the inside of the store"},
 	{"sibling", "sessioncache/config.go", "NewPool", "how a user who has this room alone lets sessions share bytes"},
 
-	{"word", "constants/engine.go", "", "to be mended: bytes and costs of constants"},
-	{"word", "constants/owner.go", "bytes", "to be mended: bytes and costs of constants"},
 	{"word", "gpuexec/artefacts/lease.go", "log key", "to be mended"},
 	{"word", "gpuexec/artefacts/making.go", "log key", "to be mended"},
 	{"word", "gpuexec/blobstore/store.go", "log key", "to be mended"},
