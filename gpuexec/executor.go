@@ -82,6 +82,11 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 // Info describes the device.
 func (e *Executor) Info() DeviceInfo { return e.info }
 
+// Identity is what stored code must fit that this device compiles or loads: the
+// device said it when it was opened. It asks nobody. An empty Build means that it
+// is not known; then nothing is stored (SPEC P12). ISA is to be read only.
+func (e *Executor) Identity() Identity { return e.info.Identity }
+
 // Limits are the device's.
 func (e *Executor) Limits() Limits { return e.limits }
 
