@@ -9,7 +9,6 @@ import (
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/internal/weights"
-	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // benchForward runs whole passes and their matrix products alone in turn, on
@@ -43,7 +42,7 @@ func benchForward(ctx context.Context) (_ []figures.Figure, err error) {
 	if err != nil {
 		return nil, err
 	}
-	session, err := rt.Session(sessioncache.Config{})
+	session, err := rt.Session(kiln.SessionConfig{})
 	if err != nil {
 		return nil, err
 	}

@@ -3,10 +3,10 @@ package encoder
 import (
 	"context"
 
+	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/manifest"
-	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // Request asks the artefact cache for the kernel of a source on an executor.
@@ -33,12 +33,19 @@ func Request(exec *gpuexec.Executor, source gpuexec.Source, descriptor string) a
 	}
 }
 
+// primitive is a source under the key of the primitive: two primitives stay two
+// even where a backend happens to make one program of them (SPEC K4).
+func primitive(source gpuexec.Source, descriptor string) gpuexec.Source {
+	source.Key += "\x00" + descriptor
+	return source
+}
+
 // note counts a use of a step's kernel for the manifest.
-func (m *Model) note(h *sessioncache.Group, s *step) {
+func (m *Model) note(h *kiln.Group, s *step) {
 	key := s.source.Key + "\x00" + s.identity
 	item := m.record[key]
 	if item == nil {
-		item = &manifest.Item{Backend: m.lib.Name(), Op: s.op.String(), Descriptor: s.identity, Shape: h.Shape().String(), Cost: s.held.Cost().Seconds()}
+		item = &manifest.Item{Backend: m.lib.Name(), Op: s.op.String(), Descriptor: s.identity, Shape: h.Shape().String(), Cost: s.cost.Seconds()}
 		m.record[key] = item
 	}
 	item.Uses++
