@@ -26,6 +26,7 @@ func Request(exec *gpuexec.Executor, source gpuexec.Source, descriptor string) a
 		Key:       device + "\x00" + key,
 		StoredKey: key,
 		Backend:   info.Backend,
+		Identity:  &info.Identity,
 		Create:    func(ctx context.Context) (artefacts.Built, error) { return built(exec.Compile(ctx, source)) },
 		Load: func(ctx context.Context, blob []byte) (artefacts.Built, error) {
 			return built(exec.Load(ctx, source, blob))
