@@ -66,7 +66,7 @@ func Misses(ctx context.Context) ([]Figure, error) {
 	}
 	defer s.Close(context.WithoutCancel(ctx))
 	group := 0
-	f := Figure{Bench: "miss, nothing to compute", RatioTo: "sync.Map with a promise", Goroutines: 1, Gate: AtMost(8).allocating(8),
+	f := Figure{Bench: "miss, nothing to compute", RatioTo: "sync.Map with a promise", Goroutines: 1, Gate: AtMost(12).allocating(8),
 		Allocs: math.Floor(allocations(func() { err = fill(s, group, asked); group++ }) / batch)}
 	if err != nil {
 		return nil, err
