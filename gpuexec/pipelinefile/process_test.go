@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
 )
 
 // saver, if given, makes this process one that saves to FILE again and again and
