@@ -18,7 +18,6 @@ import (
 	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/internal/data"
-	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -64,7 +63,7 @@ func open(t testing.TB, text []byte) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rt, err := kiln.Open(kiln.Config{ArtefactEntries: kiln.Unlimited, Workers: 2, Lookup: func(string) (string, bool) { return "", false }})
+	rt, err := kiln.Open(kiln.Config{ArtefactEntries: kiln.Unlimited, Workers: 2, Listen: encoder.Listen, Lookup: func(string) (string, bool) { return "", false }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +92,7 @@ func open(t testing.TB, text []byte) *bench {
 }
 
 // model is a new handle with a session of its own.
-func (b *bench) model(c sessioncache.Config) (*encoder.Model, *kiln.Session) {
+func (b *bench) model(c kiln.SessionConfig) (*encoder.Model, *kiln.Session) {
 	b.t.Helper()
 	session, err := b.runtime.Session(c)
 	if err != nil {
@@ -141,8 +140,8 @@ func TestOutputs(t *testing.T) {
 			if b.ops.PerToken != (name == "per token") {
 				t.Fatalf("the list is per token: %v", b.ops.PerToken)
 			}
-			exact, _ := b.model(sessioncache.Config{})
-			padded, _ := b.model(sessioncache.Config{Bucket: geometric(t)})
+			exact, _ := b.model(kiln.SessionConfig{})
+			padded, _ := b.model(kiln.SessionConfig{Bucket: geometric(t)})
 			var rows [][]int32
 			var alone []float32
 			for place, n := range []int{1, 2, 17, 33, 8} {
@@ -176,7 +175,7 @@ func TestOutputs(t *testing.T) {
 func TestLevels(t *testing.T) {
 	b := open(t, tinyList(asItIs))
 	names := int64(len(b.ops.Ops))
-	m, _ := b.model(sessioncache.Config{})
+	m, _ := b.model(kiln.SessionConfig{})
 	ids := b.ids(0, 9)
 	first := b.run(m, ids)
 	distinct := first.Compiles
@@ -194,7 +193,7 @@ func TestLevels(t *testing.T) {
 	if a := b.run(m, ids); a.Session != 1 || a.Group != names-1 || lookups(a) != names {
 		t.Errorf("back to a shape: %+v", a)
 	}
-	other, _ := b.model(sessioncache.Config{})
+	other, _ := b.model(kiln.SessionConfig{})
 	if err := other.Prepare(bg); err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +205,7 @@ func TestLevels(t *testing.T) {
 	if one, two := m.Constants(), other.Constants(); one != (encoder.Constants{Owners: tensors}) || two != (encoder.Constants{Hits: tensors}) || prepared != two {
 		t.Errorf("weights: %+v and %+v of %d", one, two, tensors)
 	}
-	none, _ := b.model(sessioncache.Config{Groups: sessioncache.LimitOf(0)})
+	none, _ := b.model(kiln.SessionConfig{Groups: kiln.LimitOf(0)})
 	for range 2 { // G2: without a group nothing is kept, and everything works
 		if a := b.run(none, ids); a.Artefact != names || !slices.Equal(a.Output, first.Output) {
 			t.Errorf("no groups: %+v", a)
@@ -222,7 +221,7 @@ func TestNamesShareArtefacts(t *testing.T) {
 	}
 	text, _ := data.Model("bert_base_uncased")
 	b := open(t, text)
-	m, _ := b.model(sessioncache.Config{})
+	m, _ := b.model(kiln.SessionConfig{})
 	if a := b.run(m, b.ids(0, 128)); a.Compiles != 18 || lookups(a) != 224 {
 		t.Errorf("%d compiles of %d lookups, want 18 of 224", a.Compiles, lookups(a))
 	}
@@ -234,13 +233,13 @@ func TestNamesShareArtefacts(t *testing.T) {
 // G10: after a reset a run has cold counts and the same results.
 func TestSessionReset(t *testing.T) {
 	b := open(t, tinyList(asItIs))
-	m, session := b.model(sessioncache.Config{})
+	m, session := b.model(kiln.SessionConfig{})
 	ids := b.ids(0, 9)
 	first := b.run(m, ids)
 	if err := session.ResetAll(bg); err != nil {
 		t.Fatal(err)
 	}
-	if n := session.Len(); n != 0 {
+	if n := session.Cache().Len(); n != 0 {
 		t.Errorf("%d objects after the reset", n)
 	}
 	a := b.run(m, ids)
@@ -253,7 +252,7 @@ func TestSessionReset(t *testing.T) {
 // of a handle's own, with no capacity, are not.
 func TestFlushedConstants(t *testing.T) {
 	b := open(t, tinyList(asItIs))
-	m, _ := b.model(sessioncache.Config{})
+	m, _ := b.model(kiln.SessionConfig{})
 	tensors := int64(len(b.ops.Weights))
 	ids := b.ids(0, 9)
 	first := b.run(m, ids)
@@ -287,7 +286,7 @@ func TestFlushedConstants(t *testing.T) {
 // model that computes the same as before.
 func TestCancelled(t *testing.T) {
 	b := open(t, tinyList(asItIs))
-	m, session := b.model(sessioncache.Config{Groups: sessioncache.LimitOf(2)})
+	m, session := b.model(kiln.SessionConfig{Groups: kiln.LimitOf(2)})
 	ids, next := b.ids(0, 100), b.ids(1, 90)
 	want, other := b.run(m, ids).Output, b.run(m, next).Output
 	began := time.Now()
@@ -329,7 +328,7 @@ func TestCancelled(t *testing.T) {
 // Handles run side by side, each its own, and get the same bits.
 func TestSideBySide(t *testing.T) {
 	b := open(t, tinyList(asItIs))
-	lone, _ := b.model(sessioncache.Config{})
+	lone, _ := b.model(kiln.SessionConfig{})
 	lens := []int{5, 40, 5, 17, 40, 64, 1}
 	var want [][]float32
 	for place, n := range lens {
@@ -337,7 +336,7 @@ func TestSideBySide(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for i := range 4 {
-		m, _ := b.model(sessioncache.Config{Groups: sessioncache.LimitOf(int64(i)), Bucket: geometric(t)})
+		m, _ := b.model(kiln.SessionConfig{Groups: kiln.LimitOf(int64(i)), Bucket: geometric(t)})
 		wg.Go(func() {
 			for round := range 3 {
 				for place, n := range lens {
@@ -354,7 +353,7 @@ func TestSideBySide(t *testing.T) {
 
 func TestWrongArguments(t *testing.T) {
 	b := open(t, tinyList(asItIs))
-	m, _ := b.model(sessioncache.Config{Bucket: geometric(t)})
+	m, _ := b.model(kiln.SessionConfig{Bucket: geometric(t)})
 	if err := m.Products(bg); !errors.Is(err, kiln.ErrInvalid) {
 		t.Errorf("products before a run: %v", err)
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
-	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // A model that computes two requests of one shape compiles for the first alone.
@@ -32,7 +31,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	session, err := rt.Session(sessioncache.Config{})
+	session, err := rt.Session(kiln.SessionConfig{})
 	if err != nil {
 		log.Fatal(err)
 	}

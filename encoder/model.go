@@ -11,9 +11,7 @@ import (
 	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -34,7 +32,7 @@ type Model struct {
 	exec    *gpuexec.Executor
 	lib     ops.Library
 	list    *oplist.Model
-	names   []sessioncache.NameID
+	names   []kiln.NameID
 	record  map[string]*Use // what was asked for, by key; nil = not recorded
 	tensors tensors
 	last    *plan
@@ -97,7 +95,7 @@ func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := m.session.Group(ctx, asked)
+	h, err := m.session.Group(ctx, asked.Dims()...)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +166,7 @@ func (m *Model) planFor(batch, tokens int) (*plan, error) {
 }
 
 // prepare finds or makes the artefact and the weights of every step.
-func (m *Model) prepare(ctx context.Context, h *sessioncache.Group, p *plan, a *Answer) error {
+func (m *Model) prepare(ctx context.Context, h *kiln.Group, p *plan, a *Answer) error {
 	if m.arena == nil || m.arena.Bytes() < p.arena {
 		if m.arena != nil {
 			m.arena.Release()
@@ -219,48 +217,60 @@ func (m *Model) bind(ctx context.Context, p *plan, s *step) error {
 }
 
 // artefact finds the kernel of a step at the nearest level that has it.
-func (m *Model) artefact(ctx context.Context, h *sessioncache.Group, s *step, a *Answer) (*gpuexec.Kernel, error) {
+func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer) (*gpuexec.Kernel, error) {
 	if s.held.Resident() {
 		a.Held++
-		a.Saved += s.held.Cost()
-		return s.held.Value().(*gpuexec.Kernel), nil
+		a.Saved += s.cost
+		return s.held.Value(), nil
 	}
-	ref, ok := h.LookupID(s.name)
-	if ok {
+	var ok bool
+	if s.held, ok = kiln.Refer[*gpuexec.Kernel](h, s.name); ok {
 		if a.Session == 0 { // the way to the first name led by session and shape, and the handle keeps it
 			a.Session++
 		} else {
 			a.Group++
 		}
-		a.Saved += ref.Cost()
-	} else {
-		made, from, err := m.session.Artefact(ctx, h, s.name.String(), sessioncache.Options{}, Request(m.exec, s.source, s.identity))
-		if err != nil {
-			return nil, err
-		}
-		ref = made
-		a.count(from, ref.Cost())
+		s.cost = s.held.Cost()
+		a.Saved += s.cost
+		return s.held.Value(), nil
 	}
-	s.held = ref
-	return ref.Value().(*gpuexec.Kernel), nil
+	var how kiln.Event
+	kernel, err := h.Kernel(context.WithValue(ctx, eventKey{}, &how), s.name.String(), m.exec, primitive(s.source, s.identity))
+	if err != nil {
+		return nil, err
+	}
+	s.cost = how.Cost
+	a.count(how)
+	return kernel, nil
 }
 
-func (a *Answer) count(from kiln.Source, cost time.Duration) {
+// eventKey is where the context of a look-up has the place for its event.
+type eventKey struct{}
+
+// Listen is the kiln.Config.Listen of a runtime whose models count how their names
+// were answered.
+func Listen(e kiln.Event) {
+	if at, ok := e.Context.Value(eventKey{}).(*kiln.Event); ok {
+		*at = e
+	}
+}
+
+func (a *Answer) count(how kiln.Event) {
 	level := &a.Artefact
 	switch {
-	case from.Event == sessioncache.Hit: // not in the table that the handle read, but by now
+	case how.Kind == kiln.Hit: // not in the table that the handle read, but by now
 		level = &a.Session
-	case from.Event == sessioncache.Joined, from.Artefact.Event == artefacts.Joined:
+	case how.Kind == kiln.Joined, how.Artefact == kiln.Joined:
 		level = &a.Joined
-	case from.Artefact.Event == artefacts.PersistentHit:
+	case how.Artefact == kiln.PersistentHit:
 		level = &a.Disk
-	case from.Artefact.Event == artefacts.Miss:
+	case how.Artefact == kiln.Miss:
 		a.Compiles++
-		a.CompileTime += cost
+		a.CompileTime += how.Cost
 		return
 	}
 	*level++
-	a.Saved += cost
+	a.Saved += how.Cost
 }
 
 // feed writes the request into the arena: ids padded with 0, types 0, lengths.

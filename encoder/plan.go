@@ -2,11 +2,12 @@ package encoder
 
 import (
 	"slices"
+	"time"
 
+	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // plan is how one shape runs: each operation with its place in the arena.
@@ -27,8 +28,9 @@ type step struct {
 	op       ops.Op
 	source   gpuexec.Source
 	grid     int
-	name     sessioncache.NameID
-	held     sessioncache.Ref // the artefact found last
+	name     kiln.NameID
+	held     kiln.Ref[*gpuexec.Kernel] // the kernel found last
+	cost     time.Duration             // that compiling it took
 	output   part
 }
 

@@ -6,12 +6,12 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/data"
-	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 func builtIn(t testing.TB, name string) *oplist.Model {
@@ -127,7 +127,7 @@ func TestPlacementKeepsWhatIsRead(t *testing.T) {
 	models := map[string]*Model{}
 	for _, name := range data.Models() {
 		list := builtIn(t, name)
-		models[name] = &Model{list: list, lib: lib, names: make([]sessioncache.NameID, len(list.Ops))}
+		models[name] = &Model{list: list, lib: lib, names: make([]kiln.NameID, len(list.Ops))}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		m := models[rapid.SampledFrom(data.Models()).Draw(t, "model")]

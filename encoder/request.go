@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // Request asks the artefact cache for the kernel of a source on an executor.
@@ -26,11 +26,19 @@ func Request(exec *gpuexec.Executor, source gpuexec.Source, descriptor string) a
 		Key:       device + "\x00" + key,
 		StoredKey: key,
 		Backend:   info.Backend,
+		Identity:  &info.Identity,
 		Create:    func(ctx context.Context) (artefacts.Built, error) { return built(exec.Compile(ctx, source)) },
 		Load: func(ctx context.Context, blob []byte) (artefacts.Built, error) {
 			return built(exec.Load(ctx, source, blob))
 		},
 	}
+}
+
+// primitive is a source under the key of the primitive: two primitives stay two
+// even where a backend happens to make one program of them (SPEC K4).
+func primitive(source gpuexec.Source, descriptor string) gpuexec.Source {
+	source.Key += "\x00" + descriptor
+	return source
 }
 
 // Use is a kernel that a model asked for, with how often it did.
@@ -44,11 +52,11 @@ type Use struct {
 }
 
 // note counts a use of a step's kernel.
-func (m *Model) note(h *sessioncache.Group, s *step) {
+func (m *Model) note(h *kiln.Group, s *step) {
 	key := s.source.Key + "\x00" + s.identity
 	use := m.record[key]
 	if use == nil {
-		use = &Use{Backend: m.lib.Name(), Op: s.op.String(), Descriptor: s.identity, Shape: h.Shape().String(), Cost: s.held.Cost()}
+		use = &Use{Backend: m.lib.Name(), Op: s.op.String(), Descriptor: s.identity, Shape: h.Shape().String(), Cost: s.cost}
 		m.record[key] = use
 	}
 	use.Uses++

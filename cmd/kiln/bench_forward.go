@@ -8,7 +8,6 @@ import (
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
-	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // benchForward runs whole passes and their matrix products alone in turn, on
@@ -42,7 +41,7 @@ func benchForward(ctx context.Context) (_ []figures.Figure, err error) {
 	if err != nil {
 		return nil, err
 	}
-	session, err := rt.Session(sessioncache.Config{})
+	session, err := rt.Session(kiln.SessionConfig{})
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ type check struct {
 func (j *job) replay(ctx context.Context, progress *report.Progress) (run *report.Run, recorders []*report.Recorder, err error) {
 	r := &replayer{job: j, progress: progress}
 	defer r.progress.Clear()
-	j.config.Compiling = r.compiles
+	j.config.Compiling, j.config.Listen = r.compiles, encoder.Listen
 	if r.runtime, err = kiln.Open(j.config); err != nil {
 		if j.store != "" {
 			err = usageError{fmt.Errorf("--store: %w", err)}
@@ -313,7 +313,7 @@ func (r *replayer) counted(ctx context.Context) (before, error) {
 		b.constants.Hits += c.Hits
 		b.constants.Owners += c.Owners
 		b.constants.Bypass += c.Bypass
-		stats, err := l.session.Stats(ctx)
+		stats, err := l.session.Cache().Stats(ctx)
 		if err != nil {
 			return b, err
 		}
@@ -331,7 +331,7 @@ func (r *replayer) count(ctx context.Context, p *report.Pass, was before) error 
 		return err
 	}
 	for _, l := range r.lanes {
-		p.GroupsResident += l.session.Groups()
+		p.GroupsResident += l.session.Cache().Groups()
 	}
 	p.GroupsEvicted, p.Thrash = now.evicted-was.evicted, now.thrash-was.thrash
 	p.ResidentBytes = r.runtime.Artefacts().Bytes()
