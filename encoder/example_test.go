@@ -14,7 +14,7 @@ import (
 // A model that computes two requests of one shape compiles for the first alone.
 func Example() {
 	ctx := context.Background()
-	rt, err := kiln.Open(kiln.Config{})
+	rt, err := kiln.Open(kiln.Config{Listen: encoder.Listen})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -239,6 +239,7 @@ func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer)
 	if err != nil {
 		return nil, err
 	}
+	s.held, _ = kiln.Refer[*gpuexec.Kernel](h, s.name)
 	s.cost = how.Cost
 	a.count(how)
 	return kernel, nil
