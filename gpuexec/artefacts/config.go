@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/limit"
@@ -86,6 +87,10 @@ type Request struct {
 
 	Backend   string // the Store's folder and part of errors; may be empty
 	StoredKey string // the Store's key (SPEC P3); empty = Key
+
+	// Identity is that of the device that the artefact is for: a stored blob must fit
+	// it. nil = what the Store knows of the backend. It must not change any more.
+	Identity *gpuexec.Identity
 }
 
 // Event says how a call ended (SPEC C8).

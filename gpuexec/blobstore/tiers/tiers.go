@@ -58,15 +58,18 @@ func (t *Tiers) Close(ctx context.Context) error {
 // Find looks for a blob and waits, within ctx, for another process of the host
 // that builds it.
 func (t *Tiers) Find(ctx context.Context, sub artefacts.Subject) artefacts.Found {
-	c := &claim{t: t, sub: sub}
-	if b, ok := t.memory.get(sub); ok {
+	c := &claim{store: t.store, memory: t.memory, sub: sub, name: nameOf(sub)}
+	if sub.Identity != nil {
+		c.store = t.store.For(*sub.Identity)
+	}
+	if b, ok := t.memory.get(c.name); ok {
 		if t.store.Trusted(b).None() {
 			t.store.Touch(b)
 			return c.found(ctx, b)
 		}
-		t.memory.forget(sub)
+		t.memory.forget(c.name)
 	}
-	b, right, miss, err := t.store.Obtain(ctx, sub.Backend, sub.Key)
+	b, right, miss, err := c.store.Obtain(ctx, sub.Backend, sub.Key)
 	switch {
 	case errors.Is(err, fault.ErrInvalid):
 		return artefacts.Found{Reason: fault.KeyRefused, Field: "key"}
@@ -85,18 +88,20 @@ func (t *Tiers) Find(ctx context.Context, sub artefacts.Subject) artefacts.Found
 
 // claim is what the artefact cache brings to an end.
 type claim struct {
-	t     *Tiers
-	sub   artefacts.Subject
-	right *blobstore.Claim // to build; nil = others may as well
-	blob  blobstore.Blob
-	leave func() // nil = nobody is inside the driver
+	store  *blobstore.Store // for the device of sub
+	memory *memory
+	sub    artefacts.Subject
+	name   string           // of sub in memory
+	right  *blobstore.Claim // to build; nil = others may as well
+	blob   blobstore.Blob
+	leave  func() // nil = nobody is inside the driver
 
 	refused bool // a blob before this one
 }
 
 // found hands out a blob, unless it killed somebody before.
 func (c *claim) found(ctx context.Context, b blobstore.Blob) artefacts.Found {
-	leave, miss, err := c.t.store.Enter(ctx, c.sub.Backend, b)
+	leave, miss, err := c.store.Enter(ctx, c.sub.Backend, b)
 	if err != nil && !errors.Is(err, fault.ErrClosed) {
 		return artefacts.Found{Reason: fault.Busy}
 	}
@@ -104,7 +109,7 @@ func (c *claim) found(ctx context.Context, b blobstore.Blob) artefacts.Found {
 		c.blob, c.leave = b, leave
 		return artefacts.Found{Blob: b.Payload, Cost: b.Cost, Claim: c}
 	}
-	c.t.memory.forget(c.sub)
+	c.memory.forget(c.name)
 	if miss.Reason == fault.Quarantined {
 		return c.successor(ctx, b, miss)
 	}
@@ -114,7 +119,7 @@ func (c *claim) found(ctx context.Context, b blobstore.Blob) artefacts.Found {
 // successor gives what another process has built in the place of a blob that was
 // set aside, or takes the right to build it: one process of the host does (SPEC P8).
 func (c *claim) successor(ctx context.Context, old blobstore.Blob, why blobstore.Miss) artefacts.Found {
-	fresh, right, _ := c.t.store.Succeed(ctx, c.sub.Backend, c.sub.Key, old)
+	fresh, right, _ := c.store.Succeed(ctx, c.sub.Backend, c.sub.Key, old)
 	if fresh != nil {
 		return c.found(ctx, *fresh)
 	}
@@ -132,15 +137,15 @@ func (c *claim) left() {
 // Loaded keeps the blob for the next time.
 func (c *claim) Loaded() {
 	c.left()
-	c.t.memory.put(c.sub, c.blob)
+	c.memory.put(c.name, c.blob)
 }
 
 // Refused sets the blob aside and looks for another, once: who refuses that too
 // builds without waiting for others, whose blobs it cannot use.
 func (c *claim) Refused(ctx context.Context) artefacts.Found {
 	c.left()
-	c.t.memory.forget(c.sub)
-	_ = c.t.store.Refuse(context.WithoutCancel(ctx), c.blob) // closed: nothing can be set aside any more
+	c.memory.forget(c.name)
+	_ = c.store.Refuse(context.WithoutCancel(ctx), c.blob) // closed: nothing can be set aside any more
 	why := blobstore.Miss{Reason: fault.DriverRefused}
 	if c.refused {
 		return artefacts.Found{Reason: why.Reason, Claim: c}
@@ -152,14 +157,10 @@ func (c *claim) Refused(ctx context.Context) artefacts.Found {
 // Save stores what was built.
 func (c *claim) Save(ctx context.Context, blob []byte, cost time.Duration, requires []string) error {
 	c.left()
-	if requires == nil { // not known: all that are present, which is safe and shares least
-		id, _ := c.t.store.Identity(c.sub.Backend)
-		requires = id.ISA
-	}
 	if c.right != nil {
 		return c.right.Save(ctx, blob, cost, requires...)
 	}
-	return c.t.store.Put(ctx, c.sub.Backend, c.sub.Key, blob, cost, requires...)
+	return c.store.Put(ctx, c.sub.Backend, c.sub.Key, blob, cost, requires...)
 }
 
 // Abandon ends the claim with nothing saved.
