@@ -83,7 +83,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 	if floor > 0 && cfg.Name == "" {
 		return nil, fault.Invalidf("kiln: session", "a floor of %d bytes without a name: give the session one, so that its artefacts count to it", floor)
 	}
-	s := &Session{runtime: r, leave: func() {}}
+	s := &Session{runtime: r, name: cfg.Name, leave: func() {}}
 	if floor > 0 { // before the pool's, for which others may have to give
 		if err := r.artefacts.AddFloor(cfg.Name, floor); err != nil {
 			return nil, err
@@ -92,7 +92,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 		s.leave = sync.OnceFunc(func() { _ = r.artefacts.AddFloor(cfg.Name, -floor) }) // closed: there is no floor any more
 	}
 	var err error
-	if s.Session, err = sessioncache.Open(cfg); err != nil {
+	if s.room, err = sessioncache.Open(cfg); err != nil {
 		s.leave()
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package gpuexec_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -61,6 +62,17 @@ func alloc(t *testing.T, e *gpuexec.Executor, n int64) *gpuexec.Buffer {
 	}
 	t.Cleanup(b.Release)
 	return b
+}
+
+// P3, P8: an executor knows what stored code must fit on its device, the same as
+// the backend's list of devices says.
+func TestIdentity(t *testing.T) {
+	f := &fakedevice.Backend{}
+	e := open(t, f, gpuexec.Config{})
+	got, want := e.Identity(), gpuexec.IdentityOf(bg, f)
+	if !reflect.DeepEqual(got, want) || got.Build == "" {
+		t.Errorf("the executor says %+v, its backend %+v", got, want)
+	}
 }
 
 // E3: nothing wrong reaches the driver.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"sync"
 	"testing"
 
@@ -87,7 +88,7 @@ func devices(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if info := e.Info(); info.Name != d.Name || info.Identity.Build != d.Identity.Build {
+		if info := e.Info(); info.Name != d.Name || !reflect.DeepEqual(e.Identity(), d.Identity) {
 			t.Errorf("opened %+v, listed was %+v", info, d)
 		}
 		if e.Limits().Alignment < 1 {
