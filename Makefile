@@ -4,6 +4,7 @@ TEST_FLAGS ?=
 BENCH      ?= all
 GATES      ?= hits scaling misses evictions launches stores loads
 FUZZTIME   ?= 20s
+SYSTEMS    ?= linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64
 SOAK       ?= 10m
 
 .DEFAULT_GOAL := help
@@ -15,13 +16,16 @@ help: ## list these targets
 run: bin/kiln out ## drive a transformer's operations with a real trace; report, and a picture in out/run.png
 	bin/kiln run --plot out/run.png
 
-test: deps-dnnl test-race cross test-bench ## the whole test suite under the race detector, and the builds without C and for arm64
+test: deps-dnnl test-race cross test-bench ## the whole test suite under the race detector, and the builds for all systems
 
 test-race:
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
 
-cross:
-	CGO_ENABLED=0 $(GO) build ./... && CGO_ENABLED=0 GOARCH=arm64 $(GO) build ./... && CGO_ENABLED=0 GOARCH=arm64 $(GO) vet ./...
+cross: ## build and vet both modules for every system and architecture of README's table, without C
+	@for target in $(SYSTEMS); do \
+		export CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/}; echo "build and vet for $$target"; \
+		for dir in . stress/bench; do (cd $$dir && $(GO) build -o /dev/null ./... && $(GO) vet ./...) || exit 1; done; \
+	done
 
 check: rules ## format, vet, staticcheck, the architecture of the module, rules without a test
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt -w these:" $$unformatted; exit 1; }

@@ -165,9 +165,6 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if c.FS == nil {
-		c.FS = vfs.Dir
-	}
 	if c.After == nil {
 		c.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
 	}
@@ -184,8 +181,16 @@ func (c Config) withDefaults() (Config, error) {
 		return c, nil
 	}
 	dir, err := filepath.Abs(c.Dir)
+	if err != nil {
+		return c, trouble("store: open", c.Dir, err)
+	}
 	c.Dir = dir
-	return c, err
+	if c.FS == nil && !c.disabled() {
+		if c.FS, err = vfs.Machine(); err != nil {
+			return c, &fault.Error{Op: "store: open", Key: dir, Err: err}
+		}
+	}
+	return c, nil
 }
 
 // Folders of the store itself. What else lies in the root and is a folder

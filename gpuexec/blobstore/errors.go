@@ -4,8 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/frame"
@@ -37,9 +36,9 @@ func trouble(op, dir string, err error) error {
 
 // kind is what log lines of trouble are counted by: once per kind (SPEC P5).
 func kind(op string, err error) string {
-	var errno unix.Errno
+	var errno syscall.Errno
 	if errors.As(err, &errno) {
-		return op + ": " + unix.ErrnoName(errno)
+		return op + ": " + errno.Error()
 	}
 	return op
 }
@@ -49,7 +48,7 @@ func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // isForeign: what is there is no file that a store would have made.
 func isForeign(err error) bool {
-	for _, e := range []error{unix.ELOOP, unix.ENOTDIR, unix.ENXIO, unix.EISDIR, unix.ENODEV, fs.ErrInvalid, vfs.ErrTooLong} {
+	for _, e := range []error{syscall.ELOOP, syscall.ENOTDIR, syscall.ENXIO, syscall.EISDIR, syscall.ENODEV, fs.ErrInvalid, vfs.ErrTooLong} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -6,9 +6,8 @@ import (
 	"errors"
 	"io/fs"
 	"math"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/frame"
@@ -131,7 +130,7 @@ func (s *Store) find(backend, key string, present frame.Identity) *finding {
 				return f
 			}
 		}
-		if !errors.Is(f.err, unix.ESTALE) || again == 3 { // a network file system lost its hold on a name
+		if !errors.Is(f.err, syscall.ESTALE) || again == 3 { // a network file system lost its hold on a name
 			return f
 		}
 		*f = finding{}

@@ -67,7 +67,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	cfg, err := cfg.withDefaults()
 	if err != nil {
-		return nil, trouble("store: open", cfg.Dir, err)
+		return nil, err
 	}
 	s := &Store{cfg: cfg, off: cfg.disabled(), writer: hostlock.Unique(), stopTimers: func() {}}
 	s.base, s.cancel = context.WithCancel(context.Background())

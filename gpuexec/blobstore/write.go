@@ -7,9 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
@@ -207,7 +206,7 @@ func (w *writing) publishLocked() error {
 				return w.yield(bucket)
 			}
 			return nil
-		case again < 16 && (isTaken(err) || errors.Is(err, unix.ENOTEMPTY) || isGone(err)):
+		case again < 16 && (isTaken(err) || errors.Is(err, syscall.ENOTEMPTY) || isGone(err)):
 			// without a lock: somebody took the slot, or removed the empty bucket
 		default:
 			return err

@@ -75,9 +75,6 @@ func (c Config) withDefaults() Config {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.FS == nil {
-		c.FS = vfs.Dir
-	}
 	return c
 }
 

@@ -34,10 +34,14 @@ type pipelines struct {
 func openPipelines(c *engine.Call) (engine.Component, error) {
 	w := c.World
 	p := &pipelines{world: w, shaders: map[string]string{}}
+	disk, err := vfs.Machine()
+	if err != nil {
+		return nil, err
+	}
 	p.cfg = pipelinefile.Config{
 		FrontEnd: frontEnd{},
 		Now:      w.Clock.Now,
-		FS:       func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), w.Faults.Op) },
+		FS:       func(root string) vfs.FS { return vfs.Watch(disk(root), w.Faults.Op) },
 	}
 	switch merge := c.Or("merge", "on"); merge {
 	case "on":
@@ -46,7 +50,6 @@ func openPipelines(c *engine.Call) (engine.Component, error) {
 	default:
 		return nil, fault.Invalidf("conform: pipelines", "merge=%s, want on or off", merge)
 	}
-	var err error
 	if text, ok := c.Option("limit"); ok {
 		if p.cfg.Limit, err = parseBytes(text); err != nil {
 			return nil, err
