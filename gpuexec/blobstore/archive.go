@@ -269,7 +269,7 @@ func (s *Store) Merge(ctx context.Context, dirs ...string) (Transfer, error) {
 		if err != nil {
 			return t, trouble(op, dir, err)
 		}
-		l := folder{FS: s.cfg.FS(resolve(absolute)), base: true}
+		l := folder{FS: s.cfg.fs(resolve(absolute)), base: true}
 		if err := checkOwner(l.FS, dir, false); err != nil {
 			if errors.Is(err, ErrRefused) {
 				return t, err
@@ -306,11 +306,11 @@ func (s *Store) Adopt(ctx context.Context, backend, key string, file []byte) err
 		_, flaw = s.trust.Judge(&e)
 	}
 	if s.switchedOff(backend) || s.cfg.ReadOnly || !e.Identity.Known() && flaw.None() {
-		flaw = Miss{Reason: fault.Disabled}
+		flaw = frame.Flaw{Reason: fault.Disabled}
 	}
 	if !flaw.None() {
 		s.stats.reason(flaw.Reason)
-		return refused(op, backend, key, flaw, errors.New("the entry cannot be taken"))
+		return refused(op, backend, key, Miss(flaw), errors.New("the entry cannot be taken"))
 	}
 	present := e.Identity
 	present.ISA = e.Requires // an entry that fits this one's own needs makes it superfluous

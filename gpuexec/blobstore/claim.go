@@ -377,7 +377,7 @@ func (s *Store) noted(text string) (l folder, place string, ok bool) {
 	if text == place {
 		return s.main, place, true
 	}
-	l = folder{FS: s.cfg.FS(strings.TrimSuffix(text, "/"+place)), base: true}
+	l = folder{FS: s.cfg.fs(strings.TrimSuffix(text, "/"+place)), base: true}
 	_, err := l.Lstat(".")
 	return l, place, err == nil
 }

@@ -1,6 +1,7 @@
 package blobstore
 
 import (
+	"context"
 	"crypto/ed25519"
 	"errors"
 	"log/slog"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -37,8 +37,11 @@ const (
 	Full Durability = "full" // what Put acknowledged is there; five syncs and more; the default
 )
 
-// Signer signs what a store writes, under a key id (SPEC P15).
-type Signer = frame.Signer
+// Signer signs what a store writes (SPEC P15).
+type Signer struct {
+	ID  string             // of the key, as trust lists name it: 1 to 1024 bytes
+	Key ed25519.PrivateKey // the whole key of 64 bytes, not its seed
+}
 
 // DefaultLease is how long a holder may stand still before it is replaced.
 const DefaultLease = 10 * time.Second
@@ -87,15 +90,16 @@ type Config struct {
 	// a bad blob; their loads are marked (SPEC P11). nil = none.
 	Aborts func(backend string) bool
 
-	Logger *slog.Logger             // nil = silent
-	Now    func() time.Time         // for creation and use times, retries and sweeps; nil = time.Now
-	Hash   func(key string) uint64  // names buckets; nil = xxhash64, the contract of SPEC P2
-	FS     func(root string) vfs.FS // nil = the machine's
-	Listen func(Event)              // told what the store did, on the goroutine that did it; nil = nobody
+	Logger *slog.Logger            // nil = silent
+	Now    func() time.Time        // for creation and use times, retries and sweeps; nil = time.Now
+	Hash   func(key string) uint64 // names buckets; nil = xxhash64, the contract of SPEC P2
+	Listen func(Event)             // told what the store did, on the goroutine that did it; nil = nobody
 
 	// After calls a function once that much time has passed by Now, and gives what
 	// stops it; nil = time.AfterFunc. Sweeps and the writing of uses hang on it.
 	After func(time.Duration, func()) (stop func() bool)
+
+	fs func(root string) vfs.FS // nil = that of vfs.From
 }
 
 // Event is one thing that a store did beside answering.
@@ -149,7 +153,7 @@ func (c Config) disabled() bool {
 	return !c.ReadOnly && !c.Capacity.IsUnlimited() && (!counted || n == 0)
 }
 
-func (c Config) withDefaults() (Config, error) {
+func (c Config) withDefaults(ctx context.Context) (Config, error) {
 	if c.Policy == "" {
 		c.Policy = FIFO
 	}
@@ -185,8 +189,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, trouble("store: open", c.Dir, err)
 	}
 	c.Dir = dir
-	if c.FS == nil && !c.disabled() {
-		if c.FS, err = vfs.Machine(); err != nil {
+	if c.fs == nil && !c.disabled() {
+		if c.fs, err = vfs.From(ctx); err != nil {
 			return c, &fault.Error{Op: "store: open", Key: dir, Err: err}
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"syscall"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -22,7 +21,13 @@ var (
 )
 
 // Miss says why there is no blob. The zero Miss is a hit.
-type Miss = frame.Flaw
+type Miss struct {
+	Reason fault.Reason // empty = a hit
+	Field  string       // what the reason is about, where it is about one field of an entry
+}
+
+// None reports whether it is a hit.
+func (m Miss) None() bool { return m.Reason == "" }
 
 func refused(op, backend, key string, miss Miss, err error) error {
 	return &fault.Error{Op: op, Backend: backend, Key: key, Reason: miss.Reason, Field: miss.Field,

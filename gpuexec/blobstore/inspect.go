@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/frame"
 )
 
@@ -107,7 +108,7 @@ type Info struct {
 	Created               time.Time
 	Cost                  time.Duration // that compiling took
 	Uses                  int64
-	Producer              frame.Identity
+	Producer              gpuexec.Identity
 	Requires              []string
 	Signer                string
 	Flaw                  Miss // zero = sound
@@ -189,7 +190,7 @@ func (s *Store) inspect(l folder, place string) (Info, verdict) {
 		if i.Key = key; s.Bucket(key) != i.Bucket {
 			v = s.checkKey(l, place, "") // no entry has an empty key, so this says how the key was damaged
 		} else if e, v = s.read(l, place, key); v.kind == sound {
-			i.Created, i.Cost, i.Producer, i.Requires, i.Signer = e.Created, e.Cost, e.Identity, e.Requires, e.Signer
+			i.Created, i.Cost, i.Producer, i.Requires, i.Signer = e.Created, e.Cost, gpuexec.Identity(e.Identity), e.Requires, e.Signer
 		}
 	}
 	if i.Flaw = v.miss; v.kind == unreadable {

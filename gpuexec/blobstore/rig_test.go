@@ -139,8 +139,8 @@ func (r *rig) config(dir string, capacity int64, options ...option) blobstore.Co
 		Dir: r.path(dir), Capacity: limit.Of(capacity), Durability: blobstore.None, Now: r.now,
 		Identity: func(string) gpuexec.Identity { return id },
 		Logger:   slog.New(slog.NewTextHandler(r.log, nil)),
-		FS:       func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), r.op) },
 	}
+	blobstore.SetFS(&cfg, func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), r.op) })
 	for _, o := range options {
 		o(&cfg)
 	}

@@ -16,8 +16,9 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/trust"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/trust"
 	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
@@ -65,7 +66,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg, err := cfg.withDefaults()
+	cfg, err := cfg.withDefaults(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -89,12 +90,12 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 }
 
 func (s *Store) open(ctx context.Context) (err error) {
-	s.main = folder{FS: s.cfg.FS(resolve(s.cfg.Dir))}
+	s.main = folder{FS: s.cfg.fs(resolve(s.cfg.Dir))}
 	for _, path := range s.cfg.Bases {
 		if path, err = filepath.Abs(path); err != nil {
 			return err
 		}
-		base := folder{FS: s.cfg.FS(resolve(path)), base: true}
+		base := folder{FS: s.cfg.fs(resolve(path)), base: true}
 		if err := checkOwner(base.FS, path, false); err != nil {
 			return err
 		}
@@ -197,7 +198,7 @@ func (s *Store) isOff(backend string) (frame.Identity, bool) {
 		return id, !id.Known()
 	}
 	g := s.cfg.Identity(backend)
-	id := frame.Identity{Library: g.Library, Build: g.Build, Compiler: g.Compiler, Driver: g.Driver, Device: g.Device, ISA: g.ISA}
+	id := frame.Identity(g)
 	s.identities.Store(backend, id)
 	return id, !id.Known()
 }
@@ -206,14 +207,14 @@ func (s *Store) switchedOff(backend string) bool { return s.off || slices.Contai
 
 // Identity is what the blobs of a backend must fit; false if nothing of it is
 // stored or loaded.
-func (s *Store) Identity(backend string) (frame.Identity, bool) {
+func (s *Store) Identity(backend string) (gpuexec.Identity, bool) {
 	id, off := s.isOff(backend)
-	return id, !off
+	return gpuexec.Identity(id), !off
 }
 
 // Trusted decides about a blob that was read before: zero = the key that verified
 // it is still its signer's, and it may be used.
-func (s *Store) Trusted(b Blob) Miss { return s.trust.Still(b.Signer, b.verified) }
+func (s *Store) Trusted(b Blob) Miss { return Miss(s.trust.Still(b.Signer, b.verified)) }
 
 // Bucket is the name of a key's bucket folder (SPEC P2).
 func (s *Store) Bucket(key string) string {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/frame"
 )
 
 // P5: no operation that fails does more than refuse a store; it heals in ten
@@ -235,7 +234,7 @@ func TestTrust(t *testing.T) {
 	r.must(err)
 	list(map[string]ed25519.PublicKey{"ci": public})
 	signer := func(id string) option {
-		return func(c *blobstore.Config) { c.Signer = &frame.Signer{ID: id, Key: private} }
+		return func(c *blobstore.Config) { c.Signer = &blobstore.Signer{ID: id, Key: private} }
 	}
 	trusting := func(c *blobstore.Config) { c.Trust = r.path("trust.json") }
 	r.open("d", mib).put("plain", "v")

@@ -38,7 +38,7 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 	}
 	requires = slices.Compact(slices.Sorted(slices.Values(requires)))
 	e := frame.Entry{Created: s.cfg.Now(), Cost: cost, Identity: present, Requires: requires, Payload: payload}
-	file, err := frame.Encode(key, e, s.cfg.Signer)
+	file, err := frame.Encode(key, e, (*frame.Signer)(s.cfg.Signer))
 	if err != nil {
 		return err
 	}

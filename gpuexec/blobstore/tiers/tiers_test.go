@@ -70,13 +70,13 @@ func open(t *testing.T, dir string, entries int64, memory int64, options ...func
 		Identity: func(string) gpuexec.Identity {
 			return gpuexec.Identity{Library: "1", Build: "b", ISA: []string{"avx2"}}
 		},
-		FS: func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), b.op) },
 	}
 	for _, o := range options {
 		o(&cfg)
 	}
 	var err error
-	if b.store, err = blobstore.Open(background, cfg); err != nil {
+	faulty := vfs.With(background, func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), b.op) })
+	if b.store, err = blobstore.Open(faulty, cfg); err != nil {
 		t.Fatal(err)
 	}
 	if b.tiers, err = tiers.Open(b.store, tiers.Config{Memory: memory}); err != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/frame"
 )
 
 // trusting is a bench that signs and has blob k in memory; list replaces its list.
@@ -37,7 +36,7 @@ func trusting(t *testing.T) (b *bench, list func(public ed25519.PublicKey, revok
 	}
 	list(public, "")
 	b = open(t, dir+"/d", 1, 1<<20, func(c *blobstore.Config) {
-		c.Trust, c.Signer = dir+"/trust.json", &frame.Signer{ID: "ci", Key: private}
+		c.Trust, c.Signer = dir+"/trust.json", &blobstore.Signer{ID: "ci", Key: private}
 	})
 	b.get("k", maker{value: "v"})
 	b.settle()

@@ -55,21 +55,17 @@ func openStore(c *engine.Call) (engine.Component, error) {
 	if !filepath.IsLocal(dir) {
 		return nil, fault.Invalidf("conform: store", "dir=%s is not inside the case's directory", dir)
 	}
-	disk, err := vfs.Machine()
-	if err != nil {
-		return nil, err
-	}
 	s.cfg = blobstore.Config{
 		Dir: filepath.Join(w.Dir, dir), Policy: blobstore.Policy(c.Or("policy", "")), Durability: blobstore.Durability(c.Or("sync", "")),
 		Aborts: func(string) bool { return true },
 		Now:    w.Clock.Now,
 		After:  func(d time.Duration, f func()) func() bool { return w.Clock.AfterFunc(d, f).Stop },
-		FS:     func(root string) vfs.FS { return vfs.Watch(disk(root), w.Faults.Op) },
 		Listen: s.listen,
 	}
 	if settings.StoreCapacity.Source == env.Environment {
 		s.cfg.Capacity = settings.StoreCapacity.Value.MiB()
 	}
+	var err error
 	if text, ok := c.Option("cap"); ok {
 		if s.cfg.Capacity, err = parseBytes(text); err != nil {
 			return nil, err
@@ -88,7 +84,11 @@ func openStore(c *engine.Call) (engine.Component, error) {
 func (s *store) Reopen(ctx context.Context) error {
 	identity := machineOf(s.world)
 	s.cfg.Identity = func(string) gpuexec.Identity { return identity }
-	opened, err := blobstore.Open(ctx, s.cfg)
+	disk, err := vfs.Machine()
+	if err != nil {
+		return err
+	}
+	opened, err := blobstore.Open(vfs.With(ctx, func(root string) vfs.FS { return vfs.Watch(disk(root), s.world.Faults.Op) }), s.cfg)
 	if err != nil {
 		return err
 	}

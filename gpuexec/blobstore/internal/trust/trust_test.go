@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/trust"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/trust"
 )
 
 func write(t *testing.T, path, text string) {

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/trust"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/trust"
 )
 
 var public = make(ed25519.PublicKey, ed25519.PublicKeySize)
