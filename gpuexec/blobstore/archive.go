@@ -158,7 +158,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 			continue
 		}
 		place = ""
-		if err := s.taken(&t, s.Adopt(ctx, backendOf(dir), key, text)); err != nil {
+		if err := s.taken(&t, s.adopt(ctx, backendOf(dir), key, text)); err != nil {
 			return t, err
 		}
 	}
@@ -216,7 +216,7 @@ func (a *archive) next(op string) (*tar.Header, error) {
 }
 
 func broken(op string, err error) error {
-	return &fault.Error{Op: op, Err: fmt.Errorf("%w: no archive, or not all of one: %w: export it again", ErrInvalid, err)}
+	return &fault.Error{Op: op, Err: fmt.Errorf("%w: no archive, or not all of one: %w: export it again", fault.ErrInvalid, err)}
 }
 
 // endMark is what ends a tar file, in zero bytes; more than the filling behind a
@@ -238,7 +238,7 @@ func (t *trailer) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// taken sorts what Adopt said into a Transfer. Only what concerns the whole
+// taken sorts what adopt said into a Transfer. Only what concerns the whole
 // import stays an error.
 func (s *Store) taken(t *Transfer, err error) error {
 	var f *fault.Error
@@ -249,7 +249,7 @@ func (s *Store) taken(t *Transfer, err error) error {
 		return err
 	case errors.As(err, &f) && f.Reason != "":
 		t.reject(f.Reason)
-	case errors.Is(err, ErrInvalid):
+	case errors.Is(err, fault.ErrInvalid):
 		t.reject(fault.Format)
 	default:
 		return err
@@ -271,14 +271,14 @@ func (s *Store) Merge(ctx context.Context, dirs ...string) (Transfer, error) {
 		}
 		l := folder{FS: s.cfg.fs(resolve(absolute)), base: true}
 		if err := checkOwner(l.FS, dir, false); err != nil {
-			if errors.Is(err, ErrRefused) {
+			if errors.Is(err, fault.ErrRefused) {
 				return t, err
 			}
 			return t, trouble(op, dir, err)
 		}
 		var from Transfer
 		err = s.transfer(ctx, l, &from, func(place, key string, file []byte) error {
-			return s.taken(&t, s.Adopt(ctx, backendOf(place), key, file))
+			return s.taken(&t, s.adopt(ctx, backendOf(place), key, file))
 		})
 		for reason, n := range from.Rejected {
 			for range n {
@@ -292,10 +292,10 @@ func (s *Store) Merge(ctx context.Context, dirs ...string) (Transfer, error) {
 	return t, nil
 }
 
-// Adopt stores a whole kernel.bin that another store wrote for a key, with its
+// adopt stores a whole kernel.bin that another store wrote for a key, with its
 // identity and signature as they are. It is verified first; what is not sound, not
 // trusted or of a backend that is off is ErrRefused with a reason.
-func (s *Store) Adopt(ctx context.Context, backend, key string, file []byte) error {
+func (s *Store) adopt(ctx context.Context, backend, key string, file []byte) error {
 	const op = "store: adopt"
 	if err := s.enter(op, backend, key); err != nil {
 		return err

@@ -25,14 +25,6 @@ type Claim struct {
 	once         sync.Once
 }
 
-// Token grows with every claim of the key; 0 = the host could not be asked.
-func (c *Claim) Token() int {
-	if c.lease == nil {
-		return 0
-	}
-	return c.lease.Token()
-}
-
 // Save stores what was built, as Put does, and ends the claim.
 func (c *Claim) Save(ctx context.Context, payload []byte, cost time.Duration, requires ...string) error {
 	defer c.Release()
@@ -126,7 +118,7 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 		if lease != nil {
 			_ = lease.Release() // gone past after the lease time
 		}
-		return nil, &fault.Error{Op: "store: claim", Err: ErrClosed}
+		return nil, &fault.Error{Op: "store: claim", Err: fault.ErrClosed}
 	case ctx.Err() != nil && lease == nil && err != nil:
 		return nil, ctx.Err()
 	case err != nil: // build without asking the host rather than not at all
@@ -144,7 +136,7 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 	s.mu.Unlock()
 	if closed {
 		c.release()
-		return nil, &fault.Error{Op: "store: claim", Err: ErrClosed}
+		return nil, &fault.Error{Op: "store: claim", Err: fault.ErrClosed}
 	}
 	return c, nil
 }

@@ -43,8 +43,7 @@ type Signer struct {
 	Key ed25519.PrivateKey // the whole key of 64 bytes, not its seed
 }
 
-// DefaultLease is how long a holder may stand still before it is replaced.
-const DefaultLease = 10 * time.Second
+const defaultLease = 10 * time.Second
 
 // Largest is the most bytes that an entry may have, whatever the capacity: what
 // one store writes any other may read, and no file takes more memory than this.
@@ -60,7 +59,7 @@ type Config struct {
 
 	Policy     Policy        // empty = FIFO
 	Durability Durability    // empty = Full
-	Lease      time.Duration // 0 = DefaultLease
+	Lease      time.Duration // how long a holder may stand still before it is replaced; 0 = 10 s
 	ReadOnly   bool          // writes nothing at all; needs no capacity
 	Shared     bool          // the directory lies on a network file system: no file locks, see doc.go
 
@@ -127,7 +126,7 @@ func (c Config) Validate() error {
 		bad("durability %q: want none, file or full", c.Durability)
 	}
 	if c.Lease < 0 {
-		bad("lease %v: want a duration above 0, or 0 for %v", c.Lease, DefaultLease)
+		bad("lease %v: want a duration above 0, or 0 for %v", c.Lease, defaultLease)
 	}
 	backends := slices.Clone(c.Off)
 	if c.Only != "" {
@@ -161,7 +160,7 @@ func (c Config) withDefaults(ctx context.Context) (Config, error) {
 		c.Durability = Full
 	}
 	if c.Lease == 0 {
-		c.Lease = DefaultLease
+		c.Lease = defaultLease
 	}
 	if c.Now == nil {
 		c.Now = time.Now

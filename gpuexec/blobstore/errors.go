@@ -10,16 +10,6 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Sentinels of the errors here; more is said by *fault.Error around them.
-var (
-	ErrInvalid  = fault.ErrInvalid  // mend the argument; nothing was changed
-	ErrClosed   = fault.ErrClosed   // open another one
-	ErrRefused  = fault.ErrRefused  // not stored, or the directory is not safe: see the reason
-	ErrTooLarge = fault.ErrTooLarge // larger than the capacity, or than Largest
-	ErrIO       = fault.ErrIO       // see the cause; the request that led to it can go on
-	ErrNotFound = fault.ErrNotFound // no such entry
-)
-
 // Miss says why there is no blob. The zero Miss is a hit.
 type Miss struct {
 	Reason fault.Reason // empty = a hit
@@ -31,12 +21,12 @@ func (m Miss) None() bool { return m.Reason == "" }
 
 func refused(op, backend, key string, miss Miss, err error) error {
 	return &fault.Error{Op: op, Backend: backend, Key: key, Reason: miss.Reason, Field: miss.Field,
-		Err: fmt.Errorf("%w: %w", ErrRefused, err)}
+		Err: fmt.Errorf("%w: %w", fault.ErrRefused, err)}
 }
 
 // trouble makes an error of the file system one of this package.
 func trouble(op, dir string, err error) error {
-	return &fault.Error{Op: op, Key: dir, Err: fmt.Errorf("%w: %w", ErrIO, err)}
+	return &fault.Error{Op: op, Key: dir, Err: fmt.Errorf("%w: %w", fault.ErrIO, err)}
 }
 
 // kind is what log lines of trouble are counted by: once per kind (SPEC P5).

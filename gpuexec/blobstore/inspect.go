@@ -102,6 +102,7 @@ func (s *Store) Audit(ctx context.Context) (size, text, disk int64, err error) {
 
 // Info describes one entry.
 type Info struct {
+	Entry                 string // its name for Inspect: BACKEND/BUCKET/SLOT
 	Backend, Bucket, Slot string
 	Key                   string
 	Bytes                 int64 // of both files
@@ -114,9 +115,6 @@ type Info struct {
 	Flaw                  Miss // zero = sound
 	SetAside              bool // by this Verify
 }
-
-// Entry is the entry's name for Inspect: backend/bucket/slot.
-func (i Info) Entry() string { return i.Backend + "/" + i.Bucket + "/" + i.Slot }
 
 // List visits every entry of the directory, verified, in order of their names.
 // each may end it with an error of its own.
@@ -156,7 +154,7 @@ func (s *Store) List(ctx context.Context, each func(Info) error) error {
 	return nil
 }
 
-// Inspect describes the entry of a name as Info.Entry gives it.
+// Inspect describes the entry of that name (Info.Entry).
 func (s *Store) Inspect(ctx context.Context, entry string) (Info, error) {
 	const op = "store: inspect"
 	if !isPlace(entry) {
@@ -164,13 +162,13 @@ func (s *Store) Inspect(ctx context.Context, entry string) (Info, error) {
 	}
 	var found *Info
 	err := s.List(ctx, func(i Info) error {
-		if i.Entry() == entry {
+		if i.Entry == entry {
 			found = &i
 		}
 		return nil
 	})
 	if err == nil && found == nil {
-		err = &fault.Error{Op: op, Key: entry, Err: ErrNotFound}
+		err = &fault.Error{Op: op, Key: entry, Err: fault.ErrNotFound}
 	}
 	if err != nil {
 		return Info{}, err
@@ -181,7 +179,7 @@ func (s *Store) Inspect(ctx context.Context, entry string) (Info, error) {
 // inspect verifies the entry of a place against the key that lies beside it.
 func (s *Store) inspect(l folder, place string) (Info, verdict) {
 	parts := strings.Split(place, "/")
-	i := Info{Backend: parts[0], Bucket: parts[1], Slot: parts[2]}
+	i := Info{Entry: place, Backend: parts[0], Bucket: parts[1], Slot: parts[2]}
 	a, b, _ := l.sizes(place)
 	i.Bytes = max(a, 0) + max(b, 0)
 	key, v := s.readKey(l, place)
@@ -210,7 +208,7 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 	err = s.List(ctx, func(i Info) error {
 		if !i.Flaw.None() && i.Flaw.Reason != fault.Outdated {
 			bad = append(bad, i)
-			f.bad = append(f.bad, flawed{place: i.Entry(), miss: i.Flaw})
+			f.bad = append(f.bad, flawed{place: i.Entry, miss: i.Flaw})
 		}
 		return nil
 	})
@@ -224,7 +222,7 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 	err = s.main.scan(func(string, int64, int64) error { return ctx.Err() }, func(name string, err error) {
 		if s.concerns(name) {
 			_, bucket, _ := strings.Cut(name, "/")
-			bad = append(bad, Info{Backend: backendOf(name), Bucket: bucket, Flaw: Miss{Reason: fault.Degraded}})
+			bad = append(bad, Info{Entry: backendOf(name) + "/" + bucket + "/", Backend: backendOf(name), Bucket: bucket, Flaw: Miss{Reason: fault.Degraded}})
 		}
 	})
 	if err != nil {
@@ -346,27 +344,4 @@ func (s *Store) differ(l folder, place string, own map[string]string, present fr
 	}
 	slices.Sort(differ)
 	return slices.Compact(differ)
-}
-
-// Place is the folder in which the directory keeps an entry of a key, whether it
-// fits or not, on the machine's file system. ErrNotFound if there is none.
-func (s *Store) Place(backend, key string) (string, error) {
-	const op = "store: place"
-	if err := s.enter(op, backend, key); err != nil {
-		return "", err
-	}
-	defer s.leave()
-	if !s.off {
-		bucket := backend + "/" + s.Bucket(key)
-		slots, err := s.main.slots(bucket)
-		if err != nil && !isGone(err) && !isForeign(err) {
-			return "", trouble(op, s.cfg.Dir, err)
-		}
-		for _, slot := range slots {
-			if text, v := s.readKey(s.main, bucket+"/"+slot.name); slot.ours && v.kind == sound && text == key {
-				return s.main.Root() + "/" + bucket + "/" + slot.name, nil
-			}
-		}
-	}
-	return "", &fault.Error{Op: op, Key: key, Backend: backend, Err: ErrNotFound}
 }

@@ -212,7 +212,7 @@ func (s *shop) put(key, v string, o ...putOptions) string {
 			p.backend = backend
 		}
 	}
-	return said(s.Put(background, p.backend, key, payload(v, p.bytes), time.Duration(p.cost*float64(time.Second)), p.requires...))
+	return said(s.Put(background, p.backend, key, payload(v, p.bytes), time.Duration(p.cost*float64(time.Second)), append([]string{}, p.requires...)...))
 }
 
 func said(err error) string {
@@ -220,15 +220,15 @@ func said(err error) string {
 	switch {
 	case err == nil:
 		return "ok"
-	case errors.Is(err, blobstore.ErrInvalid):
+	case errors.Is(err, fault.ErrInvalid):
 		return "error invalid"
-	case errors.Is(err, blobstore.ErrClosed):
+	case errors.Is(err, fault.ErrClosed):
 		return "error closed"
 	case errors.As(err, &f) && f.Reason != "":
 		return "refused reason=" + string(f.Reason)
-	case errors.Is(err, blobstore.ErrRefused):
+	case errors.Is(err, fault.ErrRefused):
 		return "error refused"
-	case errors.Is(err, blobstore.ErrIO):
+	case errors.Is(err, fault.ErrIO):
 		return "error io"
 	}
 	return "error " + err.Error()

@@ -16,7 +16,6 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/trust"
 	"github.com/kiln-cache/kiln/internal/frame"
@@ -176,11 +175,11 @@ func (s *Store) enter(op, backend, key string) error {
 
 func (s *Store) begin(op string) error {
 	if !s.life.TryRLock() { // Close has it, or waits for it behind a call that may be stuck
-		return &fault.Error{Op: op, Err: ErrClosed}
+		return &fault.Error{Op: op, Err: fault.ErrClosed}
 	}
 	if s.closed.Load() {
 		s.life.RUnlock()
-		return &fault.Error{Op: op, Err: ErrClosed}
+		return &fault.Error{Op: op, Err: fault.ErrClosed}
 	}
 	return nil
 }
@@ -204,17 +203,6 @@ func (s *Store) isOff(backend string) (frame.Identity, bool) {
 }
 
 func (s *Store) switchedOff(backend string) bool { return s.off || slices.Contains(s.cfg.Off, backend) }
-
-// Identity is what the blobs of a backend must fit; false if nothing of it is
-// stored or loaded.
-func (s *Store) Identity(backend string) (gpuexec.Identity, bool) {
-	id, off := s.isOff(backend)
-	return gpuexec.Identity(id), !off
-}
-
-// Trusted decides about a blob that was read before: zero = the key that verified
-// it is still its signer's, and it may be used.
-func (s *Store) Trusted(b Blob) Miss { return Miss(s.trust.Still(b.Signer, b.verified)) }
 
 // Bucket is the name of a key's bucket folder (SPEC P2).
 func (s *Store) Bucket(key string) string {
@@ -267,7 +255,7 @@ func checkOwner(fsys vfs.FS, path string, create bool) error {
 		return err
 	}
 	unsafe := func(format string, args ...any) error {
-		return &fault.Error{Op: "store: open", Key: path, Err: fmt.Errorf("%w: "+format, append([]any{ErrRefused}, args...)...)}
+		return &fault.Error{Op: "store: open", Key: path, Err: fmt.Errorf("%w: "+format, append([]any{fault.ErrRefused}, args...)...)}
 	}
 	user := os.Geteuid()
 	switch {

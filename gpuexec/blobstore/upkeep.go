@@ -46,11 +46,15 @@ func (s *Store) used(b Blob) {
 	s.mu.flushed = false
 }
 
-// Touch counts a use of a blob that was served from memory.
-func (s *Store) Touch(b Blob) {
-	if !s.off {
+// Reuse must be called before a blob that was read earlier is used again. A Miss
+// that is not zero means that the blob must not be used: its signer was revoked or
+// has another key by now (SPEC P15). Otherwise one use is counted, as by a Get.
+func (s *Store) Reuse(b Blob) Miss {
+	flaw := s.trust.Still(b.Signer, b.verified)
+	if flaw.None() && !s.off {
 		s.used(b)
 	}
+	return Miss(flaw)
 }
 
 // takeUses moves what readers noted to the index. Part of a change.

@@ -36,6 +36,9 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 		s.stats.reason(fault.Disabled)
 		return refused(op, backend, key, Miss{Reason: fault.Disabled}, errors.New("the store is off or has no identity for this backend"))
 	}
+	if requires == nil {
+		requires = present.ISA // not known: all that are present, which is safe and shares least
+	}
 	requires = slices.Compact(slices.Sorted(slices.Values(requires)))
 	e := frame.Entry{Created: s.cfg.Now(), Cost: cost, Identity: present, Requires: requires, Payload: payload}
 	file, err := frame.Encode(key, e, (*frame.Signer)(s.cfg.Signer))
@@ -62,7 +65,7 @@ func (w *writing) run(ctx context.Context, op string) error {
 	s := w.s
 	if size, most := w.size(), s.largest(); size > most {
 		s.stats.reason(fault.TooLarge)
-		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", ErrTooLarge, size, most))
+		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", fault.ErrTooLarge, size, most))
 	}
 	if f := s.find(w.backend, w.key, w.present); f.hit {
 		return nil
@@ -83,7 +86,7 @@ func (w *writing) run(ctx context.Context, op string) error {
 		return ctx.Err()
 	}
 	s.stats.reason(fault.Degraded)
-	return refused(op, w.backend, w.key, Miss{Reason: fault.Degraded}, fmt.Errorf("%w: %w", ErrIO, err))
+	return refused(op, w.backend, w.key, Miss{Reason: fault.Degraded}, fmt.Errorf("%w: %w", fault.ErrIO, err))
 }
 
 func (w *writing) size() int64 { return int64(len(w.key)) + w.file.Size() }

@@ -80,8 +80,7 @@ func (t *Tiers) Shrink(_ context.Context, _ int64, tier pressure.Tier) pressure.
 func (t *Tiers) Find(ctx context.Context, sub artefacts.Subject) artefacts.Found {
 	c := &claim{t: t, sub: sub}
 	if b, ok := t.memory.get(sub); ok {
-		if t.store.Trusted(b).None() {
-			t.store.Touch(b)
+		if t.store.Reuse(b).None() {
 			return c.found(ctx, b)
 		}
 		t.memory.forget(sub)
@@ -172,10 +171,6 @@ func (c *claim) Refused(ctx context.Context) artefacts.Found {
 // Save stores what was built.
 func (c *claim) Save(ctx context.Context, blob []byte, cost time.Duration, requires []string) error {
 	c.left()
-	if requires == nil { // not known: all that are present, which is safe and shares least
-		id, _ := c.t.store.Identity(c.sub.Backend)
-		requires = id.ISA
-	}
 	if c.right != nil {
 		return c.right.Save(ctx, blob, cost, requires...)
 	}

@@ -215,7 +215,7 @@ func TestFaults(t *testing.T) {
 		b.settle()
 		want(t, op, b.stored("j-"+op), "w")
 	}
-	if n := b.store.Count(fault.Degraded); n < 6 {
+	if n := b.store.Stats().Reasons[fault.Degraded]; n < 6 {
 		t.Errorf("degraded counted %d times", n)
 	}
 	bad, err := b.store.Verify(background, false)

@@ -69,7 +69,7 @@ func TestRevoked(t *testing.T) {
 	b, list := trusting(t)
 	list(make(ed25519.PublicKey, ed25519.PublicKeySize), "ci")
 	b.find("k", string(fault.Revoked))
-	want(t, "count", b.store.Count(fault.Revoked), 1)
+	want(t, "count", b.store.Stats().Reasons[fault.Revoked], 1)
 }
 
 // P15: nor once the key that verified it was replaced under its id.
@@ -81,5 +81,5 @@ func TestSignerIsReplaced(t *testing.T) {
 	}
 	list(other, "")
 	b.find("k", string(fault.UntrustedSigner))
-	want(t, "count", b.store.Count(fault.UntrustedSigner), 1)
+	want(t, "count", b.store.Stats().Reasons[fault.UntrustedSigner], 1)
 }
