@@ -3,6 +3,7 @@ package rooms
 import (
 	"bytes"
 	"maps"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -193,7 +194,7 @@ func number(text string) int {
 	if text == "" {
 		return 0
 	}
-	if n, err := strconv.Atoi(text); err == nil && strconv.Itoa(n) == text && n < 1<<60 {
+	if n, err := strconv.Atoi(text); err == nil && strconv.Itoa(n) == text && n < math.MaxInt/4 {
 		return n
 	}
 	interned.Lock()
@@ -203,7 +204,7 @@ func number(text string) int {
 	}
 	n, ok := interned.of[text]
 	if !ok {
-		n = 1<<60 + len(interned.of)
+		n = math.MaxInt/4 + len(interned.of)
 		interned.of[text] = n
 	}
 	return n
