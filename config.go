@@ -1,6 +1,7 @@
 package kiln
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 
@@ -10,7 +11,6 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -24,45 +24,61 @@ var Unlimited = limit.Unlimited
 // LimitOf is a capacity of n, which Open refuses if negative.
 func LimitOf(n int64) Limit { return limit.Of(n) }
 
-// Config of a Runtime. The zero value is usable: it follows the environment.
+// Config of a Runtime. The zero value is usable: what is not given follows the
+// environment, which Open reads once.
 type Config struct {
-	ArtefactEntries Limit // default ONEDNN_PRIMITIVE_CACHE_CAPACITY, else 1024
-	ArtefactBytes   Limit // default unlimited
-	CPUConstants    Limit // MiB on each device; default ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY, else unlimited
-	GPUConstants    Limit
-
-	// Store keeps compiled artefacts over restarts: where, within which bounds,
-	// how durable, whom it trusts. Store.Dir defaults to KILN_STORE_DIR, else no
-	// store; Store.Capacity, in bytes, to KILN_STORE_CAPACITY MiB, else 1 GiB;
-	// Store.Logger to Logger. Store.Identity is asked when the first artefact of a
-	// backend is; it defaults to that of the first device, of the backend that
-	// Executor was given (KILN_CPU_ISA: cpu.New) or else of the registered one. A
-	// store that cannot be used is logged and gone without, unless StoreRequired
-	// makes it an error of Open, as it does a directory that nobody names.
-	Store         blobstore.Config
+	// StoreDir is the directory in which artefacts outlive the process, for any
+	// number of processes at once; default KILN_STORE_DIR, else nothing is stored.
+	StoreDir string
+	// StoreBytes is what the directory may hold; default KILN_STORE_CAPACITY MiB,
+	// else 1 GiB. 0 turns the store off.
+	StoreBytes Limit
+	// StoreRequired turns a missing or unusable directory into an error of Open,
+	// and an artefact that could be stored but for its identity into an error of
+	// its request. Without it both are logged once, and the program goes on.
 	StoreRequired bool
+	// Store says the rest of the store: durability, policy, trust, bases, identity.
+	// StoreDir and StoreBytes win over its Dir and Capacity; its Logger defaults to
+	// Logger. Its Identity says what stored artefacts of a backend must fit. By
+	// default they must fit the device, where a device's backend has that name, and
+	// the running executable elsewhere; see DefaultBackend.
+	Store blobstore.Config
 
-	// SessionBytes is what all sessions may hold together, each beside its own
-	// capacity; default unlimited. A session that finds it used up has those give
-	// whole groups that hold more above their floors (sessioncache.Config.Floor).
+	ArtefactEntries Limit // artefacts in memory; default ONEDNN_PRIMITIVE_CACHE_CAPACITY, else 1024
+	ArtefactBytes   Limit // default unlimited
+
+	// What constants may take on each device of a kind, in MiB; default
+	// ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY, else unlimited.
+	CPUConstantsMiB Limit
+	GPUConstantsMiB Limit
+
+	// SessionBytes is what all sessions may hold together, beside the capacity of
+	// each; default unlimited. A session that needs more than there is has those
+	// that hold most above their floors give up whole groups (SessionConfig.Floor).
 	SessionBytes Limit
 	// MemoryLimit is what values of sessions, artefacts and constants, and the
 	// blobs that the store keeps in memory, may take together: off, auto (0.8 of
-	// what the control group or the machine has) or MiB; default
-	// KILN_MEMORY_LIMIT, else off. Above it the cheapest to make again go, a byte,
-	// constants last. It is reached from above: see package pressure.
+	// what the control group or the machine has) or MiB; default KILN_MEMORY_LIMIT,
+	// else off. Above it the values with the least compute time per byte go first,
+	// constants last.
 	MemoryLimit string
 
-	Workers int // of each device; default KILN_WORKERS, else one a core
+	Workers int // run workers of each device; default KILN_WORKERS, else one a core
 
 	// Artefacts, if not nil, is used in place of a cache that the runtime opens
-	// for itself; the runtime leaves it open. ArtefactEntries, ArtefactBytes and
-	// Store are then not heeded.
+	// for itself; the runtime leaves it open. ArtefactEntries, ArtefactBytes and the
+	// store's fields are then not heeded.
 	Artefacts *artefacts.Cache
 
-	Compiling func(gpuexec.CompileEvent)       // told of compiles that take long
-	Lookup    func(name string) (string, bool) // the environment, read once by Open; nil = the process's
-	Logger    *slog.Logger                     // nil = silent
+	// Listen, if not nil, is told how each look-up was answered: every Get and
+	// Group.Kernel, and every Lookup that finds something. It is called on the
+	// caller's goroutine, must be cheap and safe for concurrent use, and must not
+	// wait for the runtime. While it is set a hit reads the clock.
+	Listen    func(Event)
+	Compiling func(gpuexec.CompileEvent) // told of device compiles that take long
+
+	Lookup func(name string) (string, bool) // the environment; nil = the process's
+	Logger *slog.Logger                     // nil = silent
 }
 
 // validate names every capacity that is none, as ErrInvalid.
@@ -72,8 +88,8 @@ func (c Config) validate() error {
 		field string
 		given Limit
 	}{
-		{"ArtefactEntries", c.ArtefactEntries}, {"ArtefactBytes", c.ArtefactBytes}, {"CPUConstants", c.CPUConstants},
-		{"GPUConstants", c.GPUConstants}, {"SessionBytes", c.SessionBytes},
+		{"StoreBytes", c.StoreBytes}, {"ArtefactEntries", c.ArtefactEntries}, {"ArtefactBytes", c.ArtefactBytes}, {"CPUConstantsMiB", c.CPUConstantsMiB},
+		{"GPUConstantsMiB", c.GPUConstantsMiB}, {"SessionBytes", c.SessionBytes},
 	} {
 		if err := l.given.Validate(); err != nil {
 			errs = append(errs, &fault.Error{Op: "kiln: open", Key: l.field, Err: err})
@@ -104,14 +120,14 @@ func (c Config) settings() env.Settings {
 		}
 	}
 	over(&s.ArtefactCapacity, c.ArtefactEntries)
-	over(&s.StoreCapacity, inMiB(c.Store.Capacity))
-	if c.Store.Dir != "" {
-		s.StoreDir = s.StoreDir.Override(c.Store.Dir)
+	over(&s.StoreCapacity, inMiB(c.StoreBytes.Or(c.Store.Capacity)))
+	if dir := cmp.Or(c.StoreDir, c.Store.Dir); dir != "" {
+		s.StoreDir = s.StoreDir.Override(dir)
 	}
 	for _, kind := range []struct {
 		at    *env.Setting[env.Constants]
 		given Limit
-	}{{&s.CPUConstants, c.CPUConstants}, {&s.GPUConstants, c.GPUConstants}} {
+	}{{&s.CPUConstants, c.CPUConstantsMiB}, {&s.GPUConstants, c.GPUConstantsMiB}} {
 		if kind.given.Given() {
 			*kind.at = kind.at.Override(env.Constants{Capacity: kind.given, Policy: kind.at.Value.Policy})
 		}
@@ -130,8 +146,8 @@ func inMiB(bytes Limit) Limit {
 	return bytes
 }
 
-func constantsConfig(s env.Settings, memory *pressure.Watch, logger *slog.Logger) constants.Config {
-	cfg := constants.Config{Memory: memory, Logger: logger}
+func constantsConfig(s env.Settings, logger *slog.Logger) constants.Config {
+	cfg := constants.Config{Logger: logger}
 	for kind, set := range map[constants.Kind]env.Constants{constants.CPU: s.CPUConstants.Value, constants.GPU: s.GPUConstants.Value} {
 		cfg.Capacity[kind] = set.Capacity
 		if set.Policy == env.Cost {

@@ -2,103 +2,61 @@ package kiln_test
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
-	"math"
 
 	"github.com/kiln-cache/kiln"
-	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/gpuexec/cpu"
-	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/sessioncache"
-	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-// embedding is what a server does for a request: find the group of its shape,
-// find the operation by name, run it. The first request compiles.
-func embedding(ctx context.Context, s *kiln.Session, exec *gpuexec.Executor, lib ops.Library, x []float32) ([]float32, sessioncache.Event, error) {
-	shape, err := shapegroups.Of([]int64{1, int64(len(x))})
-	if err != nil {
-		return nil, "", err
+// Program is what the compiler of this example makes.
+type Program struct{ code string }
+
+// program is how one is compiled, stored and loaded again.
+func program(key string) kiln.Recipe[*Program] {
+	made := func(p *Program) (kiln.Made[*Program], error) {
+		return kiln.Made[*Program]{Value: p, Bytes: int64(len(p.code)), Blob: func(context.Context) ([]byte, error) {
+			return []byte(p.code), nil // as Load takes it
+		}}, nil
 	}
-	h, err := s.Group(ctx, shape)
-	if err != nil {
-		return nil, "", err
+	return kiln.Recipe[*Program]{
+		Key: key, // equal keys, one artefact, whoever asks
+		Make: func(ctx context.Context) (kiln.Made[*Program], error) {
+			fmt.Println("compile", key) // your compiler
+			return made(&Program{code: "code of " + key})
+		},
+		Load: func(ctx context.Context, blob []byte) (kiln.Made[*Program], error) {
+			fmt.Println("load", key) // what an earlier run stored
+			return made(&Program{code: string(blob)})
+		},
 	}
-	defer h.Close()
-	op := ops.New(ops.Tanh, 1, int64(len(x)))
-	src, err := lib.Source(op)
-	if err != nil {
-		return nil, "", err
-	}
-	ref, how, err := s.Artefact(ctx, h, "pooler", sessioncache.Options{}, artefacts.Request{Key: src.Key,
-		Create: func(ctx context.Context) (artefacts.Built, error) {
-			k, err := exec.Compile(ctx, src)
-			if err != nil {
-				return artefacts.Built{}, err
-			}
-			return artefacts.Built{Value: k, Bytes: k.Bytes(), Free: k.Release}, nil
-		}})
-	if err != nil {
-		return nil, "", err
-	}
-	y, err := run(ctx, exec, gpuexec.Launch{Kernel: ref.Value().(*gpuexec.Kernel), Grid: lib.Grid(op)}, x)
-	return y, how.Event, err
 }
 
-// run passes x through an operation of one operand, in place.
-func run(ctx context.Context, exec *gpuexec.Executor, l gpuexec.Launch, x []float32) ([]float32, error) {
-	b, err := exec.Alloc(ctx, int64(4*len(x)))
-	if err != nil {
-		return nil, err
-	}
-	defer b.Release()
-	text := make([]byte, 4*len(x))
-	for i, v := range x {
-		binary.LittleEndian.PutUint32(text[4*i:], math.Float32bits(v))
-	}
-	if err := exec.Write(ctx, b, 0, text); err != nil {
-		return nil, err
-	}
-	l.Args = []gpuexec.Arg{gpuexec.BufferArg(b), gpuexec.BufferArg(b)}
-	if err := exec.Submit(ctx, l); err != nil {
-		return nil, err
-	}
-	if err := exec.Read(ctx, b, 0, text); err != nil {
-		return nil, err
-	}
-	y := make([]float32, len(x))
-	for i := range y {
-		y[i] = math.Float32frombits(binary.LittleEndian.Uint32(text[4*i:]))
-	}
-	return y, nil
-}
-
+// A server finds the group of a request's input shape and then each operation by
+// its name. What is absent is compiled once. With Config.StoreDir it is kept for
+// the next run, too.
 func Example() {
 	ctx := context.Background()
-	r, err := kiln.Open(kiln.Config{})
-	if err != nil {
-		panic(err)
+	rt := must(kiln.Open(kiln.Config{})) // zero values follow the environment
+	defer rt.Close(ctx)
+	session := must(rt.Session(kiln.SessionConfig{Name: "tenant-a"}))
+	group := must(session.Group(ctx, []int64{1, 37})) // what is cached for this input shape
+	defer group.Close()                               // what was seen through it is good until then
+	for _, name := range []string{"query", "key", "value"} {
+		p := must(kiln.Get(ctx, group, name, program("matmul 37x384x384")))
+		fmt.Println(name, "runs the", p.code)
 	}
-	defer r.Close(ctx)
-	lib := ops.Find(cpu.Name)
-	exec, err := r.Executor(ctx, lib, 0)
-	if err != nil {
-		panic(err)
-	}
-	session, err := r.Session(r.SessionDefaults())
-	if err != nil {
-		panic(err)
-	}
-	for range 2 {
-		y, how, err := embedding(ctx, session, exec, lib, []float32{-1, 0, 1})
-		if err != nil {
-			panic(err)
-		}
-		fmt.Printf("%.3f %v\n", y, how)
-	}
+	p, ok := kiln.Lookup[*Program](group, "query") // no lock, no closure, no allocation
+	fmt.Println("query again:", p.code, ok)
 	// Output:
-	// [-0.762 0.000 0.762] miss
-	// [-0.762 0.000 0.762] hit
+	// compile matmul 37x384x384
+	// query runs the code of matmul 37x384x384
+	// key runs the code of matmul 37x384x384
+	// value runs the code of matmul 37x384x384
+	// query again: code of matmul 37x384x384 true
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/constants"
@@ -17,9 +18,9 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
-	"github.com/kiln-cache/kiln/shapegroups"
 )
 
 // Runtime is the caches of one process, wired together. Safe for concurrent use.
@@ -33,7 +34,10 @@ type Runtime struct {
 	memory    *pressure.Watch    // nil: no limit
 	pool      *sessioncache.Pool // nil: no limit
 	opened    sync.Map           // backend name -> the gpuexec.Backend of the first executor
+	stored    sync.Map           // backend name -> *stored
+	bucket    Bucketing          // of sessions that name none
 
+	opening sync.WaitGroup // sessions that are being opened
 	closing sync.Once
 	closed  chan struct{} // closed when Close has ended
 	errs    error         // of Close; set before closed
@@ -53,10 +57,14 @@ type executorID struct {
 
 // opening is an executor that is open, or being opened by the first who asked.
 type opening struct {
-	done chan struct{}
-	exec *gpuexec.Executor
-	err  error
+	number uint64 // no other executor of the process has it
+	done   chan struct{}
+	exec   *gpuexec.Executor // set before done is closed, as err
+	err    error
 }
+
+// executors counts those that were opened.
+var executors atomic.Uint64
 
 // Open starts a runtime. It reads the environment once; what it refuses there
 // is logged and left at its default. ErrInvalid names the fields of the config
@@ -72,23 +80,27 @@ func Open(cfg Config) (*Runtime, error) {
 	for _, refused := range r.settings.Refusals {
 		r.logger.Warn("kiln: environment", "refused", refused.String())
 	}
-	err := r.bound()
+	var err error
+	if r.bucket, err = ParseBucketing(r.settings.Bucket.Value); err != nil { // the environment's reader checks the form, not the number
+		r.logger.Warn("kiln: environment", "refused", "KILN_BUCKET: "+err.Error())
+	}
+	err = r.bound()
 	if err != nil {
 		return nil, err
 	}
 	if r.artefacts = cfg.Artefacts; r.artefacts == nil {
-		if cfg.Store.Identity == nil {
-			cfg.Store.Identity = r.identity
+		if r.cfg.Store.Identity == nil {
+			r.cfg.Store.Identity = r.identity
 		}
-		if r.persisted, err = openStore(cfg, r.settings, r.memory, r.logger); err != nil {
+		if r.persisted, err = openStore(r.cfg, r.settings, r.memory, r.logger); err != nil {
 			return nil, err
 		}
-		r.artefacts, err = artefacts.Open(artefacts.Config{Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Store: r.persisted.below(), Memory: r.memory, Logger: r.logger})
+		r.artefacts, err = artefacts.Open(hidden.With(artefacts.Config{Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Store: r.persisted.below(), Logger: r.logger}, r.memory))
 		if err != nil {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}
 	}
-	r.constants, err = constants.Open(constantsConfig(r.settings, r.memory, r.logger))
+	r.constants, err = constants.Open(hidden.With(constantsConfig(r.settings, r.logger), r.memory))
 	if err != nil {
 		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}
@@ -130,7 +142,7 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 	o := r.mu.executors[id]
 	first := o == nil
 	if first {
-		o = &opening{done: make(chan struct{})}
+		o = &opening{number: executors.Add(1), done: make(chan struct{})}
 		r.mu.executors[id] = o
 	}
 	r.mu.Unlock()
@@ -165,36 +177,21 @@ func (r *Runtime) open(ctx context.Context, id executorID, o *opening) {
 	})
 }
 
-// SessionDefaults is the configuration that the environment asks for
-// (KILN_SESSION_GROUPS, KILN_SESSION_POLICY, KILN_BUCKET), to be changed where
-// the program knows better and given to Session.
-func (r *Runtime) SessionDefaults() sessioncache.Config {
-	cfg := sessioncache.Config{Groups: r.settings.SessionGroups.Value, Policy: r.settings.SessionPolicy.Value, Logger: r.logger}
-	bucket, err := shapegroups.ParseBucketing(r.settings.Bucket.Value)
-	if err != nil { // the environment's reader checks the form, not the number
-		r.logger.Warn("kiln: environment", "refused", "KILN_BUCKET: "+err.Error())
-	}
-	cfg.Bucket = bucket
-	return cfg
-}
-
-// Session opens a session, which the runtime closes if nobody else does. Its
-// pool, its memory limit and its logger are the runtime's unless it brings others.
-// One with a floor in bytes must have a name: what it uses of the artefacts counts
-// to the same floor there, under that name as its owner. ErrTooLarge: the floors
-// of all are more than Config.SessionBytes or Config.ArtefactBytes.
-func (r *Runtime) Session(cfg sessioncache.Config) (*Session, error) {
+// number tells the executors of this runtime from each other and from those of
+// every other runtime. It reports false for an executor that is not its own.
+func (r *Runtime) number(e *gpuexec.Executor) (uint64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.over {
-		return nil, ErrClosed
+	for _, o := range r.mu.executors {
+		select {
+		case <-o.done:
+			if e != nil && o.exec == e {
+				return o.number, true
+			}
+		default: // being opened: nobody has it yet
+		}
 	}
-	session, err := r.tenant(cfg)
-	if err != nil {
-		return nil, err
-	}
-	r.mu.sessions[session] = struct{}{}
-	return session, nil
+	return 0, false
 }
 
 // Close closes the sessions, the artefacts, the constants and the executors, in
@@ -217,6 +214,7 @@ func (r *Runtime) close() {
 	r.mu.over = true
 	sessions, executors := slices.Collect(maps.Keys(r.mu.sessions)), slices.Collect(maps.Values(r.mu.executors))
 	r.mu.Unlock()
+	r.opening.Wait()
 	errs := []error{r.memory.Close(ctx)}
 	for _, s := range sessions {
 		errs = append(errs, s.Close(ctx))

@@ -1,7 +1,9 @@
 package kiln_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,12 +15,10 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
-	"github.com/kiln-cache/kiln/data"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
-	"github.com/kiln-cache/kiln/internal/oplist"
 	"github.com/kiln-cache/kiln/sessioncache"
-	"github.com/kiln-cache/kiln/shapegroups"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -52,24 +52,60 @@ func open(t *testing.T, cfg kiln.Config) *kiln.Runtime {
 
 func session(t *testing.T, r *kiln.Runtime) *kiln.Session {
 	t.Helper()
-	s, err := r.Session(r.SessionDefaults())
+	s, err := r.Session(kiln.SessionConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func group(t *testing.T, s *kiln.Session, dims ...int64) *sessioncache.Group {
+func group(t *testing.T, s *kiln.Session, dims ...int64) *kiln.Group {
 	t.Helper()
-	shape, err := shapegroups.Of(dims)
+	g, err := s.Group(ctx, dims)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := s.Group(ctx, shape)
-	if err != nil {
+	return g
+}
+
+// of is the recipe of a value that is there already.
+func of[T any](key string, v T) kiln.Recipe[T] {
+	return kiln.Recipe[T]{Key: key, Make: func(context.Context) (kiln.Made[T], error) {
+		return kiln.Made[T]{Value: v, Bytes: 1}, nil
+	}}
+}
+
+// operation is a line of an op list, as far as it says what is computed.
+type operation struct {
+	Name     string
+	Kind     string
+	Src, Dst json.RawMessage
+	Weights  []struct{ Shape json.RawMessage }
+	Attr     string
+}
+
+// identity is what two operations that compute the same have in common.
+func (o operation) identity() string {
+	o.Name = ""
+	return fmt.Sprintf("%s", o)
+}
+
+// operations are those of an op list: the lines behind its header.
+func operations(t *testing.T, list []byte) (all []operation) {
+	t.Helper()
+	lines := json.NewDecoder(bytes.NewReader(list))
+	var header json.RawMessage
+	if err := lines.Decode(&header); err != nil {
 		t.Fatal(err)
 	}
-	return h
+	for lines.More() {
+		var o operation
+		if err := lines.Decode(&o); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, o)
+	}
+	return all
 }
 
 // G11: the 224 names of a BERT-base at 128 tokens cost 18 artefacts, and as many
@@ -79,40 +115,31 @@ func TestNamesShareArtefacts(t *testing.T) {
 	if !ok {
 		t.Fatalf("no such model among %v", data.Models())
 	}
-	model, err := oplist.Parse("model", text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bound, err := model.At(1, 128)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bound := operations(t, text)
 	var made, freed atomic.Int64
-	r := open(t, kiln.Config{})
+	var told []kiln.Event
+	r := open(t, kiln.Config{Listen: func(e kiln.Event) { told = append(told, e) }})
 	for n := range 3 {
 		s := session(t, r)
 		h := group(t, s, 1, 128)
 		for _, op := range bound {
-			ref, from, err := s.Artefact(ctx, h, op.Name, sessioncache.Options{}, artefacts.Request{
-				Key: op.Identity(),
-				Create: func(context.Context) (artefacts.Built, error) {
-					made.Add(1)
-					return artefacts.Built{Value: op.Identity(), Bytes: 1, Free: func() { freed.Add(1) }}, nil
-				},
-			})
-			if err != nil || ref.Value() != op.Identity() {
-				t.Fatalf("%s: %v, %v", op.Name, ref.Value(), err)
-			}
-			if from.Event != sessioncache.Miss || n > 0 && from.Artefact.Event != artefacts.Hit {
-				t.Errorf("session %d, %s: %+v", n, op.Name, from)
-			}
-			if _, again, err := s.Artefact(ctx, h, op.Name, sessioncache.Options{}, artefacts.Request{}); err != nil || again.Event != sessioncache.Hit {
-				t.Errorf("asked again: %+v, %v", again, err)
+			recipe := kiln.Recipe[string]{Key: op.identity(), Make: func(context.Context) (kiln.Made[string], error) {
+				made.Add(1)
+				return kiln.Made[string]{Value: op.identity(), Bytes: 1, Free: func() { freed.Add(1) }}, nil
+			}}
+			for i, kind := range []kiln.Kind{kiln.Miss, kiln.Hit} {
+				v, err := kiln.Get(ctx, h, op.Name, recipe)
+				if err != nil || v != op.identity() {
+					t.Fatalf("%s: %q, %v", op.Name, v, err)
+				}
+				if e := told[len(told)-1]; e.Kind != kind || i == 0 && n > 0 && e.Artefact != kiln.Hit {
+					t.Errorf("session %d, %s: %+v", n, op.Name, e)
+				}
 			}
 		}
 		h.Close()
-		if s.Len() != 224 || made.Load() != 18 || r.Artefacts().Len() != 18 {
-			t.Errorf("session %d: %d names, %d made, %d artefacts, want 224, 18, 18", n, s.Len(), made.Load(), r.Artefacts().Len())
+		if s.Cache().Len() != 224 || made.Load() != 18 || r.Artefacts().Len() != 18 {
+			t.Errorf("session %d: %d names, %d made, %d artefacts, want 224, 18, 18", n, s.Cache().Len(), made.Load(), r.Artefacts().Len())
 		}
 	}
 	if err := r.Close(ctx); err != nil {
@@ -131,7 +158,7 @@ func TestProgramWinsOverEnvironment(t *testing.T) {
 		"ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY": "cpu:5;gpu:6:cost;tpu:1",
 		"KILN_WORKERS": "3",
 	}
-	r := open(t, kiln.Config{Lookup: environment(vars), GPUConstants: kiln.LimitOf(60)})
+	r := open(t, kiln.Config{Lookup: environment(vars), GPUConstantsMiB: kiln.LimitOf(60)})
 	for kind, want := range map[constants.Kind]string{constants.CPU: "5", constants.GPU: "60"} {
 		if got := r.Constants().Capacity(kind).String(); got != want {
 			t.Errorf("constants on %s: %s, want %s", kind, got, want)
@@ -147,7 +174,7 @@ func TestProgramWinsOverEnvironment(t *testing.T) {
 	if got := row(r, "ONEDNN_PRIMITIVE_CACHE_CAPACITY"); got != "7" {
 		t.Errorf("artefacts: %s after the environment changed", got)
 	}
-	r = open(t, kiln.Config{Lookup: environment(vars), ArtefactEntries: kiln.LimitOf(2), CPUConstants: kiln.Unlimited})
+	r = open(t, kiln.Config{Lookup: environment(vars), ArtefactEntries: kiln.LimitOf(2), CPUConstantsMiB: kiln.Unlimited})
 	for i := range 5 {
 		lease, _, err := r.Artefacts().Get(ctx, artefacts.Request{Key: fmt.Sprint(i), Create: func(context.Context) (artefacts.Built, error) {
 			return artefacts.Built{Value: i, Bytes: 1}, nil
@@ -180,7 +207,7 @@ func TestFailedOpen(t *testing.T) {
 	for name, cfg := range map[string]kiln.Config{
 		"artefacts": {ArtefactEntries: kiln.LimitOf(-1)},
 		"bytes":     {ArtefactBytes: kiln.LimitOf(-1)},
-		"constants": {CPUConstants: kiln.LimitOf(-1)},
+		"constants": {CPUConstantsMiB: kiln.LimitOf(-1)},
 		"workers":   {Workers: -1},
 		"no store":  {StoreRequired: true, MemoryLimit: "1024"},
 		"two ways":  {StoreRequired: true, Artefacts: open(t, kiln.Config{}).Artefacts()},
@@ -215,13 +242,11 @@ func TestOrderOfClose(t *testing.T) {
 	}
 	s := session(t, r)
 	h := group(t, s, 1)
-	if _, _, err := h.Get(ctx, "own", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
-		return sessioncache.Value{Any: 1, Free: note("session")}, nil
-	}); err != nil {
+	if err := s.Cache().Set(ctx, h.Shape(), "own", sessioncache.Value{Any: 1, Free: note("session")}, sessioncache.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Artefact(ctx, h, "shared", sessioncache.Options{}, artefacts.Request{Key: "k", Create: func(context.Context) (artefacts.Built, error) {
-		return artefacts.Built{Value: 1, Bytes: 1, Free: note("artefact")}, nil
+	if _, err := kiln.Get(ctx, h, "shared", kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) {
+		return kiln.Made[int]{Value: 1, Bytes: 1, Free: note("artefact")}, nil
 	}}); err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +277,7 @@ func TestOrderOfClose(t *testing.T) {
 	if fake.Leaked() != 0 {
 		t.Error("the device is open after Close")
 	}
-	_, opened := r.Session(sessioncache.Config{})
+	_, opened := r.Session(kiln.SessionConfig{})
 	_, again := r.Executor(ctx, fake, 0)
 	for what, err := range map[string]error{"session": opened, "executor": again, "executor's own": exec.Ready(ctx)} {
 		if !errors.Is(err, kiln.ErrClosed) {
@@ -301,16 +326,16 @@ func TestExecutorIsShared(t *testing.T) {
 }
 
 // F2: a creator's error reaches the caller as it is, and the next call tries again.
-func TestArtefactFails(t *testing.T) {
+func TestMakeFails(t *testing.T) {
 	r := open(t, kiln.Config{})
 	s := session(t, r)
 	h := group(t, s, 3)
 	defer h.Close()
 	mine := errors.New("mine")
 	for i := range 2 {
-		_, _, err := s.Artefact(ctx, h, "n", sessioncache.Options{}, artefacts.Request{Key: "k", Create: func(context.Context) (artefacts.Built, error) {
+		_, err := kiln.Get(ctx, h, "n", kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) {
 			if i == 0 {
-				return artefacts.Built{}, mine
+				return kiln.Made[int]{}, mine
 			}
 			panic(mine)
 		}})
@@ -318,8 +343,8 @@ func TestArtefactFails(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if s.Len() != 0 || r.Artefacts().Len() != 0 {
-		t.Errorf("%d names, %d artefacts are left of failures", s.Len(), r.Artefacts().Len())
+	if s.Cache().Len() != 0 || r.Artefacts().Len() != 0 {
+		t.Errorf("%d names, %d artefacts are left of failures", s.Cache().Len(), r.Artefacts().Len())
 	}
 }
 

@@ -8,12 +8,18 @@ import (
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/cgroup"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // MemoryStats is what the memory limit counted.
-type MemoryStats = pressure.Stats
+type MemoryStats struct {
+	Limit   int64 // bytes; 0 = none
+	Bytes   int64 // held at this moment
+	Shrinks int64 // rounds in which something had to go
+	Freed   int64 // bytes that had to go, as their caches counted them
+}
 
 // Stats is a snapshot of what the rooms share.
 type Stats struct {
@@ -23,7 +29,7 @@ type Stats struct {
 
 // Stats waits for nothing. The rooms have statistics of their own.
 func (r *Runtime) Stats() Stats {
-	s := Stats{Memory: r.memory.Stats()}
+	s := Stats{Memory: MemoryStats(r.memory.Stats())}
 	if r.pool != nil {
 		s.SessionBytes, _ = r.pool.Use()
 	}
@@ -40,7 +46,7 @@ func (r *Runtime) bound() error {
 		r.settings.MemoryLimit = r.settings.MemoryLimit.Override(given)
 	}
 	if bytes := r.memoryLimit(); bytes > 0 {
-		r.memory = pressure.New(pressure.Config{Limit: bytes, Rooms: r.rooms, Go: actors.Go, Logger: r.logger})
+		r.memory = pressure.New(pressure.Config{Limit: bytes, Go: actors.Go, Logger: r.logger})
 	}
 	if _, counted := r.cfg.SessionBytes.Value(); !counted {
 		return nil
@@ -64,28 +70,12 @@ func (r *Runtime) memoryLimit() int64 {
 	return granted / 10 * 8 // the rest is the program's own
 }
 
-// rooms are what the memory limit shrinks.
-func (r *Runtime) rooms() []pressure.Room {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var all []pressure.Room
-	if r.persisted.tiers != nil {
-		all = append(all, r.persisted.tiers) // first, so that of what costs nothing to make again it goes first
-	}
-	for s := range r.mu.sessions {
-		all = append(all, s.Session)
-	}
-	return append(all, r.artefacts, r.constants)
-}
-
 // tenant opens a session within the runtime's bounds.
 func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 	if cfg.Pool == nil {
 		cfg.Pool = r.pool
 	}
-	if cfg.Memory == nil {
-		cfg.Memory = r.memory
-	}
+	cfg = hidden.With(cfg, r.memory)
 	if cfg.Logger == nil {
 		cfg.Logger = r.logger
 	}
@@ -93,7 +83,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 	if floor > 0 && cfg.Name == "" {
 		return nil, fault.Invalidf("kiln: session", "a floor of %d bytes without a name: give the session one, so that its artefacts count to it", floor)
 	}
-	s := &Session{runtime: r, leave: func() {}}
+	s := &Session{runtime: r, name: cfg.Name, leave: func() {}}
 	if floor > 0 { // before the pool's, for which others may have to give
 		if err := r.artefacts.AddFloor(cfg.Name, floor); err != nil {
 			return nil, err
@@ -102,7 +92,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 		s.leave = sync.OnceFunc(func() { _ = r.artefacts.AddFloor(cfg.Name, -floor) }) // closed: there is no floor any more
 	}
 	var err error
-	if s.Session, err = sessioncache.Open(cfg); err != nil {
+	if s.room, err = sessioncache.Open(cfg); err != nil {
 		s.leave()
 		return nil, err
 	}

@@ -15,11 +15,9 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
-	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/cgroup"
 	"github.com/kiln-cache/kiln/sessioncache"
-	"github.com/kiln-cache/kiln/shapegroups"
 )
 
 const kib = 1 << 10
@@ -57,8 +55,8 @@ func artefact(t *testing.T, s *kiln.Session, dim int64, key string, size int64, 
 	t.Helper()
 	h := group(t, s, dim)
 	defer h.Close()
-	_, _, err := s.Artefact(ctx, h, key, sessioncache.Options{}, artefacts.Request{Key: key, Create: func(context.Context) (artefacts.Built, error) {
-		return artefacts.Built{Bytes: size, Cost: cost}, nil
+	_, err := kiln.Get(ctx, h, key, kiln.Recipe[any]{Key: key, Make: func(context.Context) (kiln.Made[any], error) {
+		return kiln.Made[any]{Bytes: size, Cost: cost}, nil
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -67,16 +65,16 @@ func artefact(t *testing.T, s *kiln.Session, dim int64, key string, size int64, 
 
 func set(t *testing.T, s *kiln.Session, dim, size int64, cost time.Duration) {
 	t.Helper()
-	shape, err := shapegroups.N(dim)
+	shape, err := kiln.ShapeOf([]int64{dim})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Set(ctx, shape, "w", sessioncache.Value{Bytes: size, Cost: cost}, sessioncache.Options{}); err != nil {
+	if err := s.Cache().Set(ctx, shape, "w", sessioncache.Value{Bytes: size, Cost: cost}, sessioncache.Options{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Over the limit the cheapest seconds a byte go first, over all rooms; names and
+// Q5: over the limit the cheapest seconds a byte go first, over all rooms; names and
 // their artefact together; constants when nothing else is left.
 func TestMemoryLimit(t *testing.T) {
 	log := new(lines)
@@ -112,8 +110,8 @@ func TestMemoryLimit(t *testing.T) {
 	if m := within(t, r, 1); m.Bytes != 1000*kib {
 		t.Errorf("after 100 KiB more: %+v", m)
 	}
-	if r.Artefacts().Has("cheap") || !r.Artefacts().Has("dear") || s.Groups() != 4 {
-		t.Errorf("cheap %v, dear %v, %d groups", r.Artefacts().Has("cheap"), r.Artefacts().Has("dear"), s.Groups())
+	if r.Artefacts().Has("cheap") || !r.Artefacts().Has("dear") || s.Cache().Groups() != 4 {
+		t.Errorf("cheap %v, dear %v, %d groups", r.Artefacts().Has("cheap"), r.Artefacts().Has("dear"), s.Cache().Groups())
 	}
 	if log.count("memory: shrank") != 1 {
 		t.Error("it did not say so once")
@@ -123,11 +121,12 @@ func TestMemoryLimit(t *testing.T) {
 	}
 
 	// What is in use stays, and before any constant all else goes.
-	use := func(dim, size int64) sessioncache.Ref {
+	w := s.Intern("w")
+	use := func(dim, size int64) kiln.Ref[any] {
 		h := group(t, s, dim)
 		t.Cleanup(h.Close)
 		set(t, s, dim, size, 0)
-		ref, ok := h.Lookup("w", 0)
+		ref, ok := kiln.Refer[any](h, w)
 		if !ok {
 			t.Fatal("what was set is not there")
 		}
@@ -135,8 +134,8 @@ func TestMemoryLimit(t *testing.T) {
 	}
 	defer group(t, s, 5).Close()
 	first := use(6, 700*kib)
-	if m := within(t, r, 2); m.Bytes != 1000*kib || s.Groups() != 2 || r.Artefacts().Len() != 0 || removed.Load() != 0 {
-		t.Errorf("after 700 KiB in use: %+v, %d groups, %d artefacts, %d constants removed", m, s.Groups(), r.Artefacts().Len(), removed.Load())
+	if m := within(t, r, 2); m.Bytes != 1000*kib || s.Cache().Groups() != 2 || r.Artefacts().Len() != 0 || removed.Load() != 0 {
+		t.Errorf("after 700 KiB in use: %+v, %d groups, %d artefacts, %d constants removed", m, s.Cache().Groups(), r.Artefacts().Len(), removed.Load())
 	}
 	second := use(7, 200*kib)
 	if m := within(t, r, 3); m.Bytes != 1000*kib || !first.Resident() || !second.Resident() {
@@ -204,8 +203,9 @@ func TestBadConfigNamesTheField(t *testing.T) {
 	for field, cfg := range map[string]kiln.Config{
 		"ArtefactEntries": {ArtefactEntries: bad},
 		"ArtefactBytes":   {ArtefactBytes: bad},
-		"CPUConstants":    {CPUConstants: bad},
-		"GPUConstants":    {GPUConstants: bad},
+		"CPUConstantsMiB": {CPUConstantsMiB: bad},
+		"GPUConstantsMiB": {GPUConstantsMiB: bad},
+		"StoreBytes":      {StoreBytes: bad},
 		"Capacity":        {Store: blobstore.Config{Capacity: bad}},
 		"durability":      {Store: blobstore.Config{Durability: "most"}},
 		"SessionBytes":    {SessionBytes: bad},
@@ -227,7 +227,7 @@ func TestBadConfigNamesTheField(t *testing.T) {
 func TestFloorsAboveTheArtefacts(t *testing.T) {
 	r := open(t, kiln.Config{ArtefactBytes: kiln.LimitOf(100), SessionBytes: kiln.LimitOf(200)})
 	tenant := func(name string, floor int64, policy string) (*kiln.Session, error) {
-		return r.Session(sessioncache.Config{Name: name, Floor: sessioncache.Floor{Bytes: floor}, Policy: policy})
+		return r.Session(kiln.SessionConfig{Name: name, Floor: kiln.Floor{Bytes: floor}, Policy: policy})
 	}
 	a, err := tenant("a", 80, "")
 	if err != nil {
@@ -241,8 +241,8 @@ func TestFloorsAboveTheArtefacts(t *testing.T) {
 	if _, err := tenant("b", 80, ""); !errors.Is(err, kiln.ErrTooLarge) {
 		t.Errorf("floors of 160 in 100 bytes of artefacts: %v", err)
 	}
-	if loud.Bytes() != 120 {
-		t.Errorf("a refused floor left others %d bytes of 120", loud.Bytes())
+	if loud.Cache().Bytes() != 120 {
+		t.Errorf("a refused floor left others %d bytes of 120", loud.Cache().Bytes())
 	}
 	if err := r.Artefacts().SetCapacity(kiln.Limit{}, kiln.LimitOf(79)); !errors.Is(err, kiln.ErrTooLarge) {
 		t.Errorf("79 bytes under a floor of 80: %v", err)
@@ -267,14 +267,14 @@ func TestSessionLogsToTheRuntime(t *testing.T) {
 	log, own := new(lines), new(lines)
 	r := open(t, kiln.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
 	for _, logger := range []*slog.Logger{nil, slog.New(slog.NewTextHandler(own, nil))} {
-		s, err := r.Session(sessioncache.Config{Name: "small", Groups: kiln.LimitOf(4), Logger: logger})
+		s, err := r.Session(kiln.SessionConfig{Name: "small", Groups: kiln.LimitOf(4), Logger: logger})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range int64(200) {
 			set(t, s, i%12, 1, 0)
 		}
-		stats, err := s.Stats(ctx)
+		stats, err := s.Cache().Stats(ctx)
 		if err != nil || stats.Thrash != 1 {
 			t.Fatalf("%d warnings, %v: the stream proves nothing", stats.Thrash, err)
 		}
@@ -287,13 +287,11 @@ func TestSessionLogsToTheRuntime(t *testing.T) {
 	}
 }
 
-// A tenant's floor holds in the sessions' pool and among the artefacts.
+// Q4: a tenant's floor holds in the sessions' pool and among the artefacts.
 func TestTenantFloor(t *testing.T) {
 	r := open(t, kiln.Config{SessionBytes: kiln.LimitOf(1000), ArtefactEntries: kiln.LimitOf(20)})
 	tenant := func(name string, floor int64) *kiln.Session {
-		cfg := r.SessionDefaults()
-		cfg.Name, cfg.Floor.Bytes, cfg.Groups = name, floor, kiln.Unlimited
-		s, err := r.Session(cfg)
+		s, err := r.Session(kiln.SessionConfig{Name: name, Floor: kiln.Floor{Bytes: floor}, Groups: kiln.Unlimited})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,8 +307,8 @@ func TestTenantFloor(t *testing.T) {
 			t.Fatalf("sessions hold %d of 1000", b)
 		}
 	}
-	if quiet.Bytes() != 500 || loud.Bytes() != 500 {
-		t.Errorf("quiet has %d and loud %d, want 500 each", quiet.Bytes(), loud.Bytes())
+	if quiet.Cache().Bytes() != 500 || loud.Cache().Bytes() != 500 {
+		t.Errorf("quiet has %d and loud %d, want 500 each", quiet.Cache().Bytes(), loud.Cache().Bytes())
 	}
 	for n := range 10 {
 		if !r.Artefacts().Has(fmt.Sprint("q", n)) {
@@ -326,8 +324,7 @@ func TestTenantFloor(t *testing.T) {
 	if r.Artefacts().Has("q1") {
 		t.Error("the floor of a session that closed holds still")
 	}
-	cfg := r.SessionDefaults()
-	cfg.Floor.Bytes = 1
+	cfg := kiln.SessionConfig{Floor: kiln.Floor{Bytes: 1}}
 	if _, err := r.Session(cfg); !errors.Is(err, kiln.ErrInvalid) {
 		t.Errorf("a floor without a name: %v", err)
 	}

@@ -2,60 +2,181 @@ package kiln
 
 import (
 	"context"
+	"log/slog"
 
-	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/sessioncache"
+	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-// Session is a sessioncache.Session whose names may stand for artefacts of the
-// runtime's cache: many names, in any number of sessions, cost one artefact
-// (SPEC G11). Safe for concurrent use.
+// Shape is the input shape of a run: a list of dimensions for each input.
+type Shape = shapegroups.Shape
+
+// ShapeOf makes the shape of inputs, as Session.Group does.
+func ShapeOf(inputs ...[]int64) (Shape, error) { return shapegroups.Of(inputs...) }
+
+// Bucketing maps the shape that is asked for to the shape that is compiled.
+type Bucketing = shapegroups.Bucketing
+
+// ParseBucketing reads exact, multiple:N, pow2 or geometric:K.
+func ParseBucketing(text string) (Bucketing, error) { return shapegroups.ParseBucketing(text) }
+
+// Floor is what other sessions cannot take of a session.
+type Floor = sessioncache.Floor
+
+// Lane binds a name to a worker whose value no other worker may use. The zero
+// Lane is the one that all share.
+type Lane = sessioncache.Lane
+
+// NameID is an interned name: looking it up costs no hash.
+type NameID = sessioncache.NameID
+
+// SessionConfig of a Session. The zero value is usable: fields that are not given
+// follow the environment.
+type SessionConfig struct {
+	Name string // of the predictor, executor or tenant: for logs, errors, events and floors
+
+	Groups Limit // shape groups; default KILN_SESSION_GROUPS, else 64. 0 disables caching; no bound is Unlimited
+	Bytes  Limit // of all values; default unlimited
+
+	// Pool is what this session and others may hold together; default the pool of
+	// Config.SessionBytes, if there is one.
+	Pool *sessioncache.Pool
+	// Floor is what other sessions cannot take of this one. A session with a floor
+	// in bytes needs a Name: the artefacts that it uses count to the same floor,
+	// under that name as their owner.
+	Floor Floor
+
+	Policy string    // which group goes first: fifo, lru, sieve or duel; default KILN_SESSION_POLICY, else duel
+	Keep   string    // always, or worth: keep a new group only if it is worth what has to go; default always
+	Bucket Bucketing // default KILN_BUCKET, else exact
+	Saved  []byte    // what SavePolicy of the room below gave in an earlier run; empty begins anew
+
+	Hash   func(string) uint64 // places keys in tables; nil = a seeded hash of the process
+	Logger *slog.Logger        // nil = the runtime's
+}
+
+// Session is the cache of one predictor, executor or tenant: input shape, then
+// name, then value. Names of all sessions share artefacts by key; nothing else is
+// shared. Make it with Runtime.Session and Close it, or leave that to the
+// runtime. Safe for concurrent use.
 type Session struct {
-	*sessioncache.Session
+	room    *sessioncache.Session
 	runtime *Runtime
+	name    string
 	owner   string // of its artefacts, where a floor is to count them; else empty
 	leave   func() // gives its floor among the artefacts back, once
 }
 
-// Source is the level that answered a lookup.
-type Source struct {
-	Event    sessioncache.Event // at the name
-	Artefact artefacts.Outcome  // below it, of the call that made the name; zero for others
+// Session opens a session. ErrInvalid names what is wrong with the config.
+// ErrTooLarge: the floors of all sessions are more than Config.SessionBytes or
+// Config.ArtefactBytes.
+func (r *Runtime) Session(cfg SessionConfig) (*Session, error) {
+	r.mu.Lock()
+	if r.mu.over {
+		r.mu.Unlock()
+		return nil, ErrClosed
+	}
+	r.opening.Add(1) // Close waits for those who are under way
+	r.mu.Unlock()
+	defer r.opening.Done()
+	s, err := r.tenant(r.room(cfg))
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	over := r.mu.over
+	if !over {
+		r.mu.sessions[s] = struct{}{}
+	}
+	r.mu.Unlock()
+	if over {
+		_ = s.Close(context.Background()) // it is empty: nothing can go wrong, and nothing is waited for
+		return nil, ErrClosed
+	}
+	return s, nil
 }
 
-// Artefact gives the artefact of a name in a group. Where the name is absent it
-// asks the artefact cache for r, and the name holds a lease on what that gives
-// (SPEC C12). The value is good until h is closed. Errors are those of
-// sessioncache.Group.Get and artefacts.Cache.Get.
-func (s *Session) Artefact(ctx context.Context, h *sessioncache.Group, name string, o sessioncache.Options, r artefacts.Request) (sessioncache.Ref, Source, error) {
-	if ref, ok := h.Lookup(name, o.Lane); ok {
-		return ref, Source{Event: sessioncache.Hit}, nil
+// room is the config of the room below: what is not given, the environment says.
+func (r *Runtime) room(c SessionConfig) sessioncache.Config {
+	if c.Policy == "" {
+		c.Policy = r.settings.SessionPolicy.Value
 	}
-	if r.Owner == "" {
-		r.Owner = s.owner
+	if c.Bucket.IsZero() {
+		c.Bucket = r.bucket
 	}
-	var from Source
-	outcome := make(chan artefacts.Outcome, 1) // the creator may outlive this call
-	ref, event, err := h.Get(ctx, name, o, func(ctx context.Context) (sessioncache.Value, error) {
-		lease, how, err := s.runtime.artefacts.Get(ctx, r)
-		if err != nil {
-			return sessioncache.Value{}, err
-		}
-		outcome <- how
-		return sessioncache.Value{Any: lease.Value(), Bytes: lease.Bytes(), Cost: lease.Cost(), Free: lease.End, Leased: true}, nil
-	})
-	from.Event = event
-	if event == sessioncache.Miss && err == nil {
-		from.Artefact = <-outcome
+	return sessioncache.Config{
+		Name: c.Name, Groups: c.Groups.Or(r.settings.SessionGroups.Value), Bytes: c.Bytes, Pool: c.Pool, Floor: c.Floor,
+		Policy: c.Policy, Keep: c.Keep, Saved: c.Saved, Bucket: c.Bucket, Hash: c.Hash, Logger: c.Logger,
 	}
-	return ref, from, err
 }
 
-// Close ends the session, as sessioncache.Session.Close does.
+// Name is SessionConfig.Name.
+func (s *Session) Name() string { return s.name }
+
+// Group gives what is cached for an input shape: a list of dimensions for each
+// input. It is one request, which the policy is told of; a group that is new is
+// registered, for which another may have to go. Close it when the request is done.
+// ErrInvalid: no such shape; ErrClosed.
+func (s *Session) Group(ctx context.Context, inputs ...[]int64) (*Group, error) {
+	shape, err := shapegroups.Of(inputs...)
+	if err != nil {
+		return nil, err
+	}
+	room, err := s.room.Group(ctx, shape)
+	if err != nil {
+		return nil, err
+	}
+	return &Group{room: room, session: s}, nil
+}
+
+// Intern gives the id of a name, for LookupID and Refer. Ids are never given
+// back: intern the names of a model, not names made up for each request.
+func (s *Session) Intern(name string) NameID { return s.room.Intern(name) }
+
+// Announce tells which shapes the waiting requests need, soonest first, in place
+// of what was announced before. Their groups stay while any other can go.
+func (s *Session) Announce(shapes ...Shape) error { return s.room.Announce(shapes...) }
+
+// Hold makes one later Reset of the owner do nothing. Holds add up.
+func (s *Session) Hold(owner string) error { return s.room.Hold(owner) }
+
+// Reset removes the names of one owner from every group, and nothing else. A Hold
+// absorbs it. Values are freed once nobody uses them, which may be later.
+func (s *Session) Reset(ctx context.Context, owner string) error { return s.room.Reset(ctx, owner) }
+
+// ResetAll removes every group and name, and waits until what nobody uses is
+// freed; ctx ends the waiting only. It heeds no Hold.
+func (s *Session) ResetAll(ctx context.Context) error { return s.room.ResetAll(ctx) }
+
+// SetGroups changes the capacity in groups; lowering it evicts the surplus.
+func (s *Session) SetGroups(ctx context.Context, groups Limit) error {
+	return s.room.SetGroups(ctx, groups)
+}
+
+// SetBytes changes the capacity in bytes likewise.
+func (s *Session) SetBytes(ctx context.Context, bytes Limit) error {
+	return s.room.SetBytes(ctx, bytes)
+}
+
+// Cache is the room below: advice, the recorded stream of shapes, the saved
+// policy, and look-ups by full key. What is put there without a key is seen here
+// as if Set had put it.
+func (s *Session) Cache() *sessioncache.Session { return s.room }
+
+// Close ends the session: it is empty at once, callers that wait get their value
+// or ErrClosed, creators are cancelled. Close waits for them and for what nobody
+// uses to be freed; ctx ends the waiting only. Groups and leases go on serving
+// what they hold.
 func (s *Session) Close(ctx context.Context) error {
 	s.runtime.mu.Lock()
 	delete(s.runtime.mu.sessions, s)
 	s.runtime.mu.Unlock()
 	s.leave()
-	return s.Session.Close(ctx)
+	return s.room.Close(ctx)
+}
+
+// nilGroup is what a call on a nil *Group answers.
+func nilGroup(op string) error {
+	return fault.Invalidf(op, "the group is nil: want one that Session.Group gave")
 }

@@ -7,10 +7,10 @@ import (
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
@@ -27,9 +27,9 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	var p persistence
 	ctx := context.Background()
 	c := cfg.Store
-	c.Dir, c.Capacity = s.StoreDir.Value, c.Capacity.Or(s.StoreCapacity.Value.MiB())
+	c.Dir, c.Capacity = s.StoreDir.Value, cfg.StoreBytes.Or(c.Capacity).Or(s.StoreCapacity.Value.MiB())
 	if c.Dir == "" && cfg.StoreRequired {
-		return p, fault.Invalidf("kiln: open", "StoreRequired without a directory: set Store.Dir or KILN_STORE_DIR")
+		return p, fault.Invalidf("kiln: open", "StoreRequired without a directory: set StoreDir or KILN_STORE_DIR")
 	}
 	if n, counted := c.Capacity.Value(); c.Dir == "" || counted && n == 0 {
 		return p, nil
@@ -40,7 +40,7 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	var err error
 	p.store, err = blobstore.Open(ctx, c)
 	if err == nil {
-		if p.tiers, err = tiers.Open(p.store, tiers.Config{Limit: memory}); err != nil {
+		if p.tiers, err = tiers.Open(p.store, hidden.With(tiers.Config{}, memory)); err != nil {
 			err = errors.Join(err, p.store.Close(ctx))
 		}
 	}
@@ -52,17 +52,6 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	}
 	logger.Error("kiln: going on without a store", "dir", c.Dir, "error", err)
 	return persistence{}, nil
-}
-
-// identity is what stored artefacts of a backend must fit where the config does
-// not say it. A backend that the program made for itself, as cpu.New makes one for
-// KILN_CPU_ISA, emits other code than the registered one of its name.
-func (r *Runtime) identity(backend string) gpuexec.Identity {
-	used := gpuexec.Find(backend)
-	if opened, ok := r.opened.Load(backend); ok {
-		used = opened.(gpuexec.Backend)
-	}
-	return gpuexec.IdentityOf(context.Background(), used)
 }
 
 // below is what the artefact cache asks on a miss.

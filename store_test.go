@@ -129,8 +129,8 @@ func TestMemoryLimitTakesBlobs(t *testing.T) {
 	eventually(t, func() bool { return r.Stats().Memory.Bytes > 600*kib })
 	s := session(t, r)
 	set(t, s, 1, 900*kib, 0) // of no cost, yet nobody could read it back
-	if m := within(t, r, 1); m.Bytes != 900*kib+1 || s.Groups() != 1 {
-		t.Errorf("above the limit: %+v, %d groups", m, s.Groups())
+	if m := within(t, r, 1); m.Bytes != 900*kib+1 || s.Cache().Groups() != 1 {
+		t.Errorf("above the limit: %+v, %d groups", m, s.Cache().Groups())
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -54,15 +55,18 @@ const (
 type Config struct {
 	Capacity [kinds]limit.Limit // MiB, for each device of the kind; default unlimited
 	Policy   [kinds]Policy      // default NoEvict
-	// Reserve, if set, is asked for device memory before an Owner is handed out;
-	// an error turns it into a bypass (DeviceRefused). It runs on the asking
-	// goroutine. The function it returns is called once when the memory is free.
-	Reserve func(kind Kind, index int, bytes uint64) (func(), error)
-	// Memory, if not nil, is told of every byte that becomes resident or ceases to be.
-	Memory *pressure.Watch
-	Hash   func(string) uint64 // places keys; nil = seeded
-	Logger *slog.Logger        // nil = silent
+	// Reserve, if set, is asked for device memory before a caller becomes an owner;
+	// its error makes that a bypass (DeviceRefused). It runs on the caller's
+	// goroutine. The function that it returns is called once, when the tensor is
+	// freed or not delivered.
+	Reserve func(kind Kind, index int, bytes int64) (func(), error)
+	Hash    func(string) uint64 // places keys; nil = seeded
+	Logger  *slog.Logger        // nil = silent
+
+	memory *pressure.Watch // the memory limit of the process; nil = none
 }
+
+func init() { hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w }) }
 
 // Validate joins everything that is wrong.
 func (c Config) Validate() error {
@@ -108,7 +112,7 @@ const (
 	Closed  Removal = "closed"
 )
 
-// Bypass is why a tensor is not cached; empty where it is (SPEC T3).
+// Bypass is why a tensor is not cached; empty if it is cached (SPEC T3).
 type Bypass string
 
 // The reasons of a bypass.

@@ -24,7 +24,7 @@ func (m offerMsg) Fail(err error)  { m.reply.Fail(err) }
 func (m shrinkMsg) Fail(err error) { m.reply.Fail(err) }
 
 func (t *tensor) item() pressure.Item {
-	return pressure.Item{Bytes: int64(t.bytes), Seconds: t.cost, Tier: pressure.Last}
+	return pressure.Item{Bytes: t.bytes, Seconds: t.cost.Seconds(), Tier: pressure.Last}
 }
 
 // offer lists what the residents that nobody uses hold.
@@ -38,13 +38,20 @@ func (s *state) offer() (items []pressure.Item) {
 	return items
 }
 
-// shrink removes of these the cheapest to make again until so many bytes went.
+// shrink removes of these the cheapest to make again until n bytes are freed.
 func (s *state) shrink(bytes int64) (freed pressure.Freed) {
-	for _, n := range s.byCost() {
-		if freed.Bytes < bytes && !n.Value.cell.Leased() {
-			freed.Bytes += int64(n.Value.bytes)
-			s.remove(n, Evicted)
+	var used []*node
+	for freed.Bytes < bytes && len(s.worth) > 0 {
+		n := s.worth.pop()
+		if n.Value.cell.Leased() {
+			used = append(used, n)
+			continue
 		}
+		freed.Bytes += n.Value.bytes
+		s.remove(n, Evicted)
+	}
+	for _, n := range used {
+		s.worth.push(n)
 	}
 	return freed
 }
@@ -56,9 +63,9 @@ func (c *Cache) engines() []*Engine {
 	return c.enginesLocked(func(engineID) bool { return true })
 }
 
-// Offer lists the resident tensors that nobody uses, for the memory limit of the
+// offer lists the resident tensors that nobody uses, for the memory limit of the
 // process. It waits for a turn of each engine; a closed one offers nothing.
-func (c *Cache) Offer(ctx context.Context) (items []pressure.Item) {
+func (c *Cache) offer(ctx context.Context) (items []pressure.Item) {
 	for _, e := range c.engines() {
 		of, _ := actors.Ask(ctx, e.ref, func(r actors.Reply[[]pressure.Item]) message { return offerMsg{r} })
 		items = append(items, of...)
@@ -66,19 +73,18 @@ func (c *Cache) Offer(ctx context.Context) (items []pressure.Item) {
 	return items
 }
 
-// Shrink removes of these, engine by engine, until at least so many bytes went
-// or none is left; in each engine the cheapest seconds a byte go first. Their
+// shrink removes of these, engine by engine, until at least n bytes went or none is left; in each engine the cheapest seconds a byte go first. Their
 // callbacks get Evicted, whatever the policy: it speaks of room for newcomers.
-func (c *Cache) Shrink(ctx context.Context, bytes int64, tier pressure.Tier) (freed pressure.Freed) {
+func (c *Cache) shrink(ctx context.Context, n int64, tier pressure.Tier) (freed pressure.Freed) {
 	if tier != pressure.Last {
 		return freed
 	}
 	for _, e := range c.engines() {
-		if freed.Bytes >= bytes {
+		if freed.Bytes >= n {
 			break
 		}
 		of, _ := actors.Ask(ctx, e.ref, func(r actors.Reply[pressure.Freed]) message {
-			return shrinkMsg{bytes: bytes - freed.Bytes, reply: r}
+			return shrinkMsg{bytes: n - freed.Bytes, reply: r}
 		})
 		freed.Bytes += of.Bytes
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/limit"
@@ -59,8 +60,6 @@ type Config struct {
 	// Floor is the tenant's share that others cannot take; Groups and Bytes above
 	// are its cap. None is needed without a Pool.
 	Floor Floor
-	// Memory, if not nil, is told of every byte that the values take and give back.
-	Memory *pressure.Watch
 
 	Policy string // fifo, lru, sieve or duel; empty is duel
 	Keep   string // always or worth; empty is always (SPEC S7)
@@ -73,7 +72,11 @@ type Config struct {
 
 	Hash   func(string) uint64 // places keys in tables; nil is a seeded hash of the process
 	Logger *slog.Logger        // nil is silent
+
+	memory *pressure.Watch // the memory limit of the process; nil = none
 }
+
+func init() { hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w }) }
 
 // Validate gives the config with its defaults filled in, or everything that is
 // wrong with it, joined, as ErrInvalid.

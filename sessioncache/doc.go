@@ -45,9 +45,9 @@
 //
 // # Memory
 //
-// Config.Memory is told of every byte from the making of a value to its free.
-// Offer and Shrink are how the process's limit takes groups back: such as nobody
-// uses, by the policy, above the floor first.
+// The memory limit of a kiln.Runtime is told of every byte from the making of a
+// value to its free. It takes back groups that nobody uses, by the policy, above
+// the floor first.
 //
 // # Failure
 //

@@ -5,16 +5,24 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
+
+// watched opens a session as a room of a memory limit that nothing reaches.
+func watched(t *testing.T, c sessioncache.Config) (*box, *pressure.Room) {
+	watch := pressure.New(pressure.Config{Limit: 1 << 40})
+	s := open(t, hidden.With(c, watch))
+	return s, watch.Rooms()[0]
+}
 
 // Under memory pressure whole groups go that nobody uses: above the floor first,
 // and what is leased from elsewhere is told apart.
 func TestShrink(t *testing.T) {
 	c := tenant(nil, 30, 1000)
 	c.Policy = "duel"
-	s := open(t, c)
+	s, room := watched(t, c)
 	for n := 1; n <= 6; n++ {
 		v := sessioncache.Value{Bytes: 10, Cost: time.Duration(1) << (4 * n), Leased: n == 1}
 		if err := s.Set(bg, shape(t, n), "x", v, sessioncache.Options{}); err != nil {
@@ -27,7 +35,7 @@ func TestShrink(t *testing.T) {
 	}
 	defer h.Close()
 	offer := func(tier pressure.Tier) (bytes int64) {
-		for _, it := range s.Offer(bg) {
+		for _, it := range room.Offer(bg) {
 			if it.Tier == tier {
 				bytes += it.Bytes
 			}
@@ -36,43 +44,43 @@ func TestShrink(t *testing.T) {
 	}
 	want(t, "offered above the floor", offer(pressure.Spare), 30)
 	want(t, "offered below it", offer(pressure.Floors), 20)
-	want(t, "nothing of constants", s.Shrink(bg, 5, pressure.Last), pressure.Freed{})
-	want(t, "the cheapest", s.Shrink(bg, 15, pressure.Spare), pressure.Freed{Bytes: 20, Leased: 10})
+	want(t, "nothing of constants", room.Shrink(bg, 5, pressure.Last), pressure.Freed{})
+	want(t, "the cheapest", room.Shrink(bg, 15, pressure.Spare), pressure.Freed{Bytes: 20, Leased: 10})
 	want(t, "1 and 3 have gone, 2 is in use", s.has(1, 2, 3), 1)
-	want(t, "the rest above the floor", s.Shrink(bg, 100, pressure.Spare), pressure.Freed{Bytes: 10})
-	want(t, "the floor", s.Shrink(bg, 100, pressure.Floors), pressure.Freed{Bytes: 20})
+	want(t, "the rest above the floor", room.Shrink(bg, 100, pressure.Spare), pressure.Freed{Bytes: 10})
+	want(t, "the floor", room.Shrink(bg, 100, pressure.Floors), pressure.Freed{Bytes: 20})
 	want(t, "what is in use", s.Bytes(), 10)
 	if err := s.Close(bg); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "closed", s.Shrink(bg, 100, pressure.Floors), pressure.Freed{})
-	want(t, "closed", len(s.Offer(bg)), 0)
+	want(t, "closed", room.Shrink(bg, 100, pressure.Floors), pressure.Freed{})
+	want(t, "closed", len(room.Offer(bg)), 0)
 }
 
 // The groups of a floor are offered with it, even where it has no bytes.
 func TestOfferKeepsGroupsOfTheFloor(t *testing.T) {
 	c := tenant(nil, 0, 1000)
 	c.Floor.Groups = 4
-	s := open(t, c)
+	s, room := watched(t, c)
 	for n := 1; n <= 6; n++ {
 		if err := s.sized(n, "x", "v", 10); err != nil {
 			t.Fatal(err)
 		}
 	}
 	tiers := make(map[pressure.Tier]int)
-	for _, it := range s.Offer(bg) {
+	for _, it := range room.Offer(bg) {
 		tiers[it.Tier]++
 	}
 	want(t, "offered above the floor", tiers[pressure.Spare], 2)
 	want(t, "offered below it", tiers[pressure.Floors], 4)
-	want(t, "given above the floor", s.Shrink(bg, 1000, pressure.Spare), pressure.Freed{Bytes: 20})
+	want(t, "given above the floor", room.Shrink(bg, 1000, pressure.Spare), pressure.Freed{Bytes: 20})
 }
 
 // G4, G9: a byte is counted for the memory limit from its making to its free, as
 // long as a lease or a handle keeps it, and once.
 func TestMemoryCounts(t *testing.T) {
 	watch := pressure.New(pressure.Config{Limit: 1 << 40})
-	s := open(t, sessioncache.Config{Memory: watch, Groups: sessioncache.LimitOf(2)})
+	s := open(t, hidden.With(sessioncache.Config{Groups: sessioncache.LimitOf(2)}, watch))
 	counted := func(what string, bytes int64) {
 		t.Helper()
 		eventually(t, func() bool { return watch.Stats().Bytes == bytes }, func() any { return watch.Stats().Bytes }, what, bytes)

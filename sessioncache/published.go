@@ -41,7 +41,7 @@ func newPublished(c Config, b *bin) *published {
 		bucket: c.Bucket,
 		hash:   c.Hash,
 		bin:    b,
-		memory: c.Memory,
+		memory: c.memory,
 		shapes: table.New[group](c.Hash),
 		ids:    table.New[NameID](c.Hash),
 		memo:   table.New[[2]asked](c.Hash),

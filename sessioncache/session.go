@@ -8,6 +8,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/recency"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -22,6 +23,7 @@ type Session struct {
 	log       *recency.Log[asked]
 	behind    atomic.Int32 // segments of the log that were filled since it was drained
 	bin       *bin
+	unwatch   func() // leaves the memory limit
 
 	hits   [stripes]stripe
 	joined atomic.Uint64
@@ -72,6 +74,7 @@ func Open(c Config) (*Session, error) {
 		}
 	})
 	s.actor = actors.Spawn(actors.Config{Name: "session " + c.Name, Logger: c.Logger}, s.handler(c.Logger))
+	s.unwatch = c.memory.Join(pressure.Room{Rank: pressure.Sessions, Offer: s.offer, Shrink: s.shrink})
 	return s, nil
 }
 

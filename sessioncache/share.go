@@ -218,16 +218,16 @@ func (s *Session) claim(held message, bytes int64) bool {
 	return true
 }
 
-// Offer lists what the session could do without, for the memory limit of the
+// offer lists what the session could do without, for the memory limit of the
 // process. It waits for one turn; a closed session offers nothing.
-func (s *Session) Offer(ctx context.Context) (items []pressure.Item) {
+func (s *Session) offer(ctx context.Context) (items []pressure.Item) {
 	_ = s.look(ctx, "offer", func(st *state) { items = st.offer() })
 	return items
 }
 
-// Shrink gives up groups that are not in use, by the policy, until at least so
-// many bytes are freed or nothing of that tier is left.
-func (s *Session) Shrink(ctx context.Context, bytes int64, tier pressure.Tier) pressure.Freed {
-	freed, _ := actors.Ask(ctx, s.actor, func(r actors.Reply[pressure.Freed]) message { return shrink{r, bytes, tier} })
+// shrink gives up groups that are not in use, by the policy, until at least n bytes
+// are freed or nothing of that tier is left.
+func (s *Session) shrink(ctx context.Context, n int64, tier pressure.Tier) pressure.Freed {
+	freed, _ := actors.Ask(ctx, s.actor, func(r actors.Reply[pressure.Freed]) message { return shrink{r, n, tier} })
 	return freed
 }

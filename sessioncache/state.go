@@ -205,6 +205,10 @@ func (s *state) evict(g *group) {
 
 // vacated is told when the last handle of a phase of g was closed, and may be
 // told at any time.
+//
+// INVARIANT: a closed session settles no grace. The handle that is closed last
+// may then throw its group away, and the bin read what was retired, while the
+// actor still has to look at handles that were closed before.
 func (s *state) vacated(g *group) {
 	_, serving := s.serving[g]
 	switch {
@@ -213,7 +217,7 @@ func (s *state) vacated(g *group) {
 		s.effects.trash = append(s.effects.trash, trash{group: g})
 	case g.registered && !g.filled.Load() && !g.awaited():
 		s.evict(g) // asked for, and nothing came of it that it keeps
-	case g.registered || serving:
+	case !s.closed && (g.registered || serving):
 		g.grace.settle(s.drop)
 	}
 }

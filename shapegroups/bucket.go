@@ -46,7 +46,7 @@ func ParseBucketing(text string) (Bucketing, error) {
 	switch {
 	case !ok:
 	case word == "exact" && !given:
-		return Bucketing{}, nil
+		return Bucketing{n: 1}, nil // given, unlike the zero Bucketing
 	case word == "pow2" && !given:
 		return Bucketing{round: pow2}, nil
 	case word == "multiple" && given:
@@ -83,6 +83,9 @@ func (b Bucketing) String() string {
 	}
 	return "exact"
 }
+
+// IsZero reports whether b is the zero Bucketing: exact, and not said so.
+func (b Bucketing) IsZero() bool { return b.round == exact && b.n == 0 && b.axes == nil }
 
 // Exact says that every shape maps to itself.
 func (b Bucketing) Exact() bool { return b.round == exact }

@@ -13,17 +13,17 @@ import (
 	"sync"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
-	"github.com/kiln-cache/kiln/data"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
+	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/manifest"
-	"github.com/kiln-cache/kiln/internal/oplist"
-	"github.com/kiln-cache/kiln/internal/trace"
+	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
@@ -100,10 +100,10 @@ func isMemoryLimit(text string) bool {
 
 // job is a checked `kiln run`.
 type job struct {
-	model    *oplist.Model
+	model    *encoder.List
 	requests []trace.Request
 	library  ops.Library
-	session  sessioncache.Config
+	session  kiln.SessionConfig
 	config   kiln.Config
 	runFlags
 
@@ -158,7 +158,7 @@ func (f runFlags) check(settings env.Settings) (*job, error) {
 	if j.session, err = f.sessionConfig(settings); err != nil {
 		return nil, err
 	}
-	j.config.CPUConstants, j.config.MemoryLimit, j.config.SessionBytes = f.constants, f.memory, f.poolBytes
+	j.config.CPUConstantsMiB, j.config.MemoryLimit, j.config.SessionBytes = f.constants, f.memory, f.poolBytes
 	j.config.Store = blobstore.Config{Dir: f.store, Capacity: f.storeCapacity.MiB(), Identity: identities(library)}
 	j.config.StoreRequired = f.store != ""
 	j.config.ArtefactEntries = kiln.Unlimited
@@ -188,8 +188,8 @@ func (f runFlags) check(settings env.Settings) (*job, error) {
 }
 
 // sessionConfig is what the flags say, else the environment, else the defaults.
-func (f runFlags) sessionConfig(settings env.Settings) (sessioncache.Config, error) {
-	cfg := sessioncache.Config{Groups: settings.SessionGroups.Value, Policy: settings.SessionPolicy.Value}
+func (f runFlags) sessionConfig(settings env.Settings) (kiln.SessionConfig, error) {
+	cfg := kiln.SessionConfig{Groups: settings.SessionGroups.Value, Policy: settings.SessionPolicy.Value}
 	bucket, from := defaultBucket, "--bucket"
 	if settings.Bucket.Source == env.Environment {
 		bucket, from = settings.Bucket.Value, settings.Bucket.Name
@@ -203,7 +203,7 @@ func (f runFlags) sessionConfig(settings env.Settings) (sessioncache.Config, err
 	if f.groups.Given() {
 		cfg.Groups = f.groups
 	}
-	cfg.Bytes, cfg.Floor = f.sessionBytes, sessioncache.Floor{Bytes: int64(f.floorBytes), Groups: int64(f.floorGroups)}
+	cfg.Bytes, cfg.Floor = f.sessionBytes, kiln.Floor{Bytes: int64(f.floorBytes), Groups: int64(f.floorGroups)}
 	err := f.checkFloor(cfg.Groups)
 	if err != nil {
 		return cfg, err
@@ -211,10 +211,8 @@ func (f runFlags) sessionConfig(settings env.Settings) (sessioncache.Config, err
 	if cfg.Bucket, err = shapegroups.ParseBucketing(bucket); err != nil {
 		return cfg, fmt.Errorf("%s %q: want %s", from, bucket, bucketings)
 	}
-	if _, err = cfg.Validate(); err != nil {
-		return cfg, err
-	}
-	return cfg, nil
+	_, err = sessioncache.Config{Groups: cfg.Groups, Bytes: cfg.Bytes, Floor: cfg.Floor, Policy: cfg.Policy}.Validate()
+	return cfg, err
 }
 
 // checkFloor refuses a floor that no session could have.
@@ -266,14 +264,14 @@ func identities(library func(device string) (ops.Library, error)) func(backend s
 }
 
 // model reads a built-in op list or a file.
-func model(name string) (*oplist.Model, error) {
+func model(name string) (*encoder.List, error) {
 	if text, ok := data.Model(name); ok {
-		return oplist.Parse(name, text)
+		return encoder.Parse(name, text)
 	}
 	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%q is neither a file nor one of %s", name, strings.Join(data.Models(), ", "))
 	}
-	return oplist.Open(name)
+	return encoder.ReadList(name)
 }
 
 // requests reads a trace, the built-in sample without a file. A trace that

@@ -231,7 +231,7 @@ func (m *making) handle(s *shell) {
 		return
 	}
 	e.cell.Init(nil) // this turn's own pin, so that the flight's is never the last in it
-	s.cfg.Memory.Add(e.bytes)
+	s.cfg.memory.Add(e.bytes)
 	kept := s.land(m)
 	if kept {
 		e.cell.Pin()

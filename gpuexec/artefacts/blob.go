@@ -2,7 +2,6 @@ package artefacts
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
@@ -29,23 +28,6 @@ func (c *Cache) Blob(ctx context.Context, key string) ([]byte, error) {
 		return nil, &fault.Error{Op: op, Key: key, Err: err}
 	}
 	return blob, nil
-}
-
-// BlobInto is Blob for callers that bring the memory, in two calls as in C: with
-// a nil buffer it gives the size, with one that is long enough it fills it in and
-// gives the bytes written; one that is too short is ErrSize and left alone (SPEC
-// B4). A blob may differ from call to call: ask for the size again then.
-func (c *Cache) BlobInto(ctx context.Context, key string, into []byte) (int, error) {
-	blob, err := c.Blob(ctx, key)
-	switch {
-	case err != nil:
-		return 0, err
-	case into == nil:
-		return len(blob), nil
-	case len(into) < len(blob):
-		return len(blob), &fault.Error{Op: "artefacts: blob", Key: key, Err: fmt.Errorf("%w: %d bytes, want at least %d", fault.ErrSize, len(into), len(blob))}
-	}
-	return copy(into, blob), nil
 }
 
 // FromBlob is Get with a blob in place of a creator: a resident artefact of the

@@ -36,27 +36,6 @@ func TestBlobRoundTrip(t *testing.T) {
 	want(t, "no blobs", word(err), "unsupported")
 }
 
-// B4: two calls, the first for the size; a short buffer is an error and untouched.
-func TestBlobInto(t *testing.T) {
-	c := open(t, entries(8))
-	c.get("k", maker{value: "v"})
-	blob, err := c.Blob(background, "k")
-	want(t, "error", err, nil)
-	n, err := c.BlobInto(background, "k", nil)
-	want(t, "error", err, nil)
-	want(t, "size", n, len(blob))
-	short := make([]byte, n-1)
-	_, err = c.BlobInto(background, "k", short)
-	want(t, "short", errors.Is(err, fault.ErrSize), true)
-	want(t, "untouched", string(short), string(make([]byte, n-1)))
-	long := make([]byte, n+3)
-	n, err = c.BlobInto(background, "k", long)
-	want(t, "error", err, nil)
-	want(t, "content", string(long[:n]), string(blob))
-	_, err = c.BlobInto(background, "nothing", nil)
-	want(t, "nothing", word(err), "not_found")
-}
-
 // B2, B3: what is wrong with a blob, in this order.
 func TestBlobRefused(t *testing.T) {
 	c := open(t, entries(8))

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -21,9 +23,6 @@ type Config struct {
 
 	Store Store // where blobs outlive the process; nil = nowhere
 
-	// Memory, if not nil, is told of every byte that artefacts take and give back.
-	Memory *pressure.Watch
-
 	Logger *slog.Logger        // nil = silent
 	Now    func() time.Time    // nil = time.Now
 	Hash   func(string) uint64 // places keys in memory; nil = seeded. It may be as bad as it likes
@@ -32,7 +31,11 @@ type Config struct {
 	// goroutine of that call. It must be cheap. Without it hits are counted
 	// only and read no clock.
 	Listen func(key string, o Outcome)
+
+	memory *pressure.Watch // the memory limit of the process; nil = none
 }
+
+func init() { hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w }) }
 
 // Validate reports every mistake at once, as fault.ErrInvalid.
 func (c Config) Validate() error {
@@ -84,6 +87,10 @@ type Request struct {
 
 	Backend   string // the Store's folder and part of errors; may be empty
 	StoredKey string // the Store's key (SPEC P3); empty = Key
+
+	// Identity is that of the device that the artefact is for: a stored blob must fit
+	// it. nil = what the Store knows of the backend. It must not change any more.
+	Identity *gpuexec.Identity
 }
 
 // Event says how a call ended (SPEC C8).

@@ -33,9 +33,9 @@
 //
 // AddFloor gives an owner a floor: what it uses has an order of its own, and goes
 // for others only while at least the floor is left. Without floors the choice of
-// a victim is the end of one list. Config.Memory is told of every byte from the
-// landing of an artefact to its release; Offer and Shrink take back what nobody
-// leases.
+// a victim is the end of one list. The memory limit of a kiln.Runtime is told of
+// every byte from the landing of an artefact to its release, and takes back what
+// nobody leases.
 //
 // # Failure
 //
@@ -46,6 +46,6 @@
 //
 // # Testing
 //
-// The core (state.go, tenants.go) is free of channels, clocks, contexts and
-// goroutines; model_test.go compares the whole cache with a naive one.
+// The core, the type state and what it is made of, is free of channels, clocks,
+// contexts and goroutines; model_test.go compares the whole cache with a naive one.
 package artefacts

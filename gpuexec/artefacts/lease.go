@@ -70,7 +70,7 @@ func (c *Cache) drop(n *node) bool {
 	if !n.Value.cell.Drop() {
 		return false
 	}
-	c.cfg.Memory.Add(-n.Value.bytes)
+	c.cfg.memory.Add(-n.Value.bytes)
 	c.state.gauges.apart.Add(-n.Value.bytes) // it was not resident, or its residency would hold a pin
 	return true
 }

@@ -1,6 +1,7 @@
 package artefacts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,7 +114,7 @@ func (c *Cache) make(m *making) (Built, error) {
 	if !m.stored {
 		return k.Create(m)
 	}
-	found := c.cfg.Store.Find(m, Subject{Backend: k.Backend, Key: k.storedKey()})
+	found := c.cfg.Store.Find(m, k.subject())
 	m.claim = found.Claim
 	refused := false
 	for found.Reason == "" {
@@ -140,11 +141,8 @@ func (c *Cache) make(m *making) (Built, error) {
 	return k.Create(m)
 }
 
-func (r *Request) storedKey() string {
-	if r.StoredKey != "" {
-		return r.StoredKey
-	}
-	return r.Key
+func (r *Request) subject() Subject {
+	return Subject{Backend: r.Backend, Key: cmp.Or(r.StoredKey, r.Key), Identity: r.Identity}
 }
 
 // load gives a blob to the driver. Its panic is a refusal like any other.

@@ -5,12 +5,17 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
 )
 
 // Subject says what is looked for in a Store.
 type Subject struct {
 	Backend string
 	Key     string // as the store knows it: without what belongs to the identity (SPEC P3)
+
+	// Identity is that of the device that the blob is for, and what it must fit; nil =
+	// what the store knows of the backend.
+	Identity *gpuexec.Identity
 }
 
 // Store is what lies below memory: verified blobs in memory, on disk and in the

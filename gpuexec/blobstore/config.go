@@ -68,8 +68,8 @@ type Config struct {
 	// Import and Merge see; empty = all. It bounds nothing else.
 	Only string
 
-	// Identity gives what the blobs of a backend must fit; it is asked once a
-	// backend. nil, or an identity without library or build, means that nothing
+	// Identity gives what the blobs of a backend must fit, for calls on a Store that
+	// For did not give; it is asked once a backend. nil, or an identity without library or build, means that nothing
 	// of that backend is stored or loaded (SPEC P12).
 	Identity func(backend string) gpuexec.Identity
 

@@ -210,7 +210,7 @@ func (s *shop) put(key, v string, o ...putOptions) string {
 			p.backend = backend
 		}
 	}
-	return said(s.Put(background, p.backend, key, payload(v, p.bytes), time.Duration(p.cost*float64(time.Second)), p.requires...))
+	return said(s.Put(background, p.backend, key, payload(v, p.bytes), time.Duration(p.cost*float64(time.Second)), append([]string{}, p.requires...)...)) // known: none
 }
 
 func said(err error) string {

@@ -16,6 +16,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/trust"
 	"github.com/kiln-cache/kiln/internal/frame"
@@ -24,6 +25,17 @@ import (
 
 // Store is the persistent store in one directory. Safe for concurrent use.
 type Store struct {
+	*opened
+	brought *gpuexec.Identity // what For was given; nil = Config.Identity says it
+}
+
+// For is the same store, for the blobs of one device: they must fit id, whatever
+// Config.Identity says of the backend. Nothing is stored or loaded for an id
+// without library or build (SPEC P12). Closing it closes the store.
+func (s *Store) For(id gpuexec.Identity) *Store { return &Store{s.opened, &id} }
+
+// opened is what all Stores of one opening share.
+type opened struct {
 	cfg    Config
 	off    bool // neither reads nor writes
 	main   folder
@@ -69,7 +81,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, trouble("store: open", cfg.Dir, err)
 	}
-	s := &Store{cfg: cfg, off: cfg.disabled(), writer: hostlock.Unique(), stopTimers: func() {}}
+	s := &Store{opened: &opened{cfg: cfg, off: cfg.disabled(), writer: hostlock.Unique(), stopTimers: func() {}}}
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.mu.uses, s.mu.claims = uses{}, map[*Claim]struct{}{}
 	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]bool{}, map[string]bool{}, map[string]bool{}
@@ -192,14 +204,22 @@ func (s *Store) isOff(backend string) (frame.Identity, bool) {
 	if s.switchedOff(backend) {
 		return frame.Identity{}, true
 	}
+	if s.brought != nil {
+		id := framed(*s.brought)
+		return id, !id.Known()
+	}
 	if id, ok := s.identities.Load(backend); ok {
 		id := id.(frame.Identity)
 		return id, !id.Known()
 	}
-	g := s.cfg.Identity(backend)
-	id := frame.Identity{Library: g.Library, Build: g.Build, Compiler: g.Compiler, Driver: g.Driver, Device: g.Device, ISA: g.ISA}
+	id := framed(s.cfg.Identity(backend))
 	s.identities.Store(backend, id)
 	return id, !id.Known()
+}
+
+// framed is an identity as entries carry it.
+func framed(g gpuexec.Identity) frame.Identity {
+	return frame.Identity{Library: g.Library, Build: g.Build, Compiler: g.Compiler, Driver: g.Driver, Device: g.Device, ISA: g.ISA}
 }
 
 func (s *Store) switchedOff(backend string) bool { return s.off || slices.Contains(s.cfg.Off, backend) }

@@ -18,7 +18,8 @@ import (
 )
 
 // Put stores the blob of a key. cost is what compiling it took; requires are the
-// instruction sets without which it must not run (SPEC K7). A sound entry that
+// instruction sets without which it must not run (SPEC K7); nil = not known, so all
+// that the identity has. A sound entry that
 // fits already stays, and Put succeeds (SPEC P8): Stores of Stats grows only where
 // the payload was written. With nil an entry is there, as durable as Config says.
 // What was not stored is ErrRefused with a reason: disabled, too_large (nothing
@@ -36,6 +37,9 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 	if off || s.cfg.ReadOnly {
 		s.stats.reason(fault.Disabled)
 		return refused(op, backend, key, Miss{Reason: fault.Disabled}, errors.New("the store is off or has no identity for this backend"))
+	}
+	if requires == nil { // not known: all that are present, which is safe and shares least
+		requires = present.ISA
 	}
 	requires = slices.Compact(slices.Sorted(slices.Values(requires)))
 	e := frame.Entry{Created: s.cfg.Now(), Cost: cost, Identity: present, Requires: requires, Payload: payload}

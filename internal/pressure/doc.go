@@ -1,6 +1,6 @@
 // Package pressure keeps what a process's caches hold below a limit in bytes.
 //
-// Each cache adds what it takes and gives back to a Watch: one atomic add where
+// Each cache joins a Watch and adds to it what it takes and gives back: one atomic add where
 // something is made or freed, nothing on a hit. When the sum grows above the
 // limit, a goroutine of the watch asks every cache what it could give and what
 // that would cost to make again, and has the cheapest seconds per byte go first:

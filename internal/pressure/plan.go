@@ -33,22 +33,36 @@ func Cheaper(a, b Item) int {
 // Freed is what a room gave.
 type Freed struct {
 	Bytes int64 // what it no longer holds
-	// Leased is the part of these that belongs to the artefacts, where it is held
-	// until it is evicted there, too.
+	// Leased is the part of these that belongs to the artefacts: it stays there
+	// until they evict it, too.
 	Leased int64
 }
 
-// Room is one cache. Its methods may wait for turns of its actor and for frees,
-// for no creator; they are called one at a time.
-type Room interface {
+// Rank says what kind of room it is. Of two things that cost the same a byte, that
+// of the lower rank goes first. The Artefacts own what rooms of a lower rank lease.
+type Rank uint8
+
+// The ranks, in the order in which rooms are asked to shrink.
+const (
+	Blobs Rank = iota
+	Sessions
+	Artefacts
+	Constants
+)
+
+// Room is one cache, as it joins a Watch. Its functions may wait for turns of its
+// actor and for frees, but for no creator. The watch calls them one at a time, also
+// for as long as a shrink takes after the room has left.
+type Room struct {
+	Rank Rank
 	// Offer lists what is resident and not in use.
-	Offer(ctx context.Context) []Item
-	// Shrink gives at least so many bytes of a tier, or what it can.
-	Shrink(ctx context.Context, bytes int64, tier Tier) Freed
+	Offer func(context.Context) []Item
+	// Shrink gives at least n bytes of a tier, or what it can.
+	Shrink func(ctx context.Context, n int64, tier Tier) Freed
 }
 
-// plan chooses of the rooms' offers the cheapest per byte that come to so many
-// bytes, and gives the bytes by tier and room.
+// plan chooses the cheapest offers, by seconds a byte, that come to the bytes
+// wanted. It gives the bytes by tier and room.
 func plan(offers [][]Item, bytes int64) [tiers][]int64 {
 	type part struct {
 		Item

@@ -1,18 +1,18 @@
 package pressure
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
 
 // Config of a Watch. All but the Logger must be given.
 type Config struct {
-	Limit int64 // bytes, above 0
-	// Rooms are the caches at this moment. The last but one owns what those before
-	// it lease; the last is asked for nothing but the tier Last.
-	Rooms  func() []Room
+	Limit  int64        // bytes, above 0
 	Go     func(func()) // starts a goroutine
 	Logger *slog.Logger // nil = silent
 }
@@ -31,6 +31,8 @@ type Watch struct {
 	mu struct {
 		sync.Mutex
 		closed  bool
+		rooms   map[*Room]uint64 // and when they joined
+		joined  uint64
 		running chan struct{} // closed when the shrink that runs has ended; nil if none does
 	}
 }
@@ -42,17 +44,45 @@ func New(cfg Config) *Watch {
 	}
 	w := &Watch{cfg: cfg}
 	w.alarm.Store(cfg.Limit)
+	w.mu.rooms = make(map[*Room]uint64)
 	return w
 }
 
-// Add notes that a cache holds so many bytes more, or less. It never waits.
-func (w *Watch) Add(bytes int64) {
+// Join has the watch shrink a room until leave is called. Leaving again does
+// nothing. A nil Watch shrinks no room.
+func (w *Watch) Join(r Room) (leave func()) {
+	if w == nil {
+		return func() {}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.joined++
+	w.mu.rooms[&r] = w.mu.joined
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.mu.rooms, &r)
+	}
+}
+
+// Rooms lists the rooms that have joined and not left, by rank and then by when
+// they joined.
+func (w *Watch) Rooms() []*Room {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(w.mu.rooms), func(a, b *Room) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(w.mu.rooms[a], w.mu.rooms[b]))
+	})
+}
+
+// Add notes that a cache holds n bytes more, or less. It never waits.
+func (w *Watch) Add(n int64) {
 	if w == nil {
 		return
 	}
-	now := w.bytes.Add(bytes)
+	now := w.bytes.Add(n)
 	switch alarm := w.alarm.Load(); {
-	case bytes > 0 && now > alarm:
+	case n > 0 && now > alarm:
 		w.start()
 	case now <= w.cfg.Limit && alarm > w.cfg.Limit:
 		w.met()
@@ -97,7 +127,7 @@ func (w *Watch) run() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.alarm.Store(alarm)
-	if now = w.bytes.Load(); now <= limit { // who freed that looked at the alarm before
+	if now = w.bytes.Load(); now <= limit { // what was freed meanwhile saw the old alarm
 		alarm = limit
 		w.alarm.Store(alarm)
 	}
@@ -118,26 +148,27 @@ func (w *Watch) pass() (again, stuck bool) {
 		return false, false
 	}
 	ctx := context.Background()
-	rooms := w.cfg.Rooms()
+	rooms := w.Rooms()
 	offers := make([][]Item, len(rooms))
 	for i, room := range rooms {
 		offers[i] = room.Offer(ctx)
 	}
-	owner := len(rooms) - 2
-	given := make([]int64, len(rooms))
+	var given [Constants + 1]int64
 	var gave int64
 	for tier, wishes := range plan(offers, over) {
-		var leased int64
+		var leased int64 // by the rooms before the artefacts
 		for i, bytes := range wishes {
-			if i == owner {
+			rank := rooms[i].Rank
+			if rank == Artefacts {
 				bytes += leased
+				leased = 0
 			}
 			if bytes == 0 {
 				continue
 			}
 			f := rooms[i].Shrink(ctx, bytes, Tier(tier))
 			leased += f.Leased
-			given[i] += f.Bytes
+			given[rank] += f.Bytes
 			gave += f.Bytes
 		}
 	}
@@ -145,11 +176,7 @@ func (w *Watch) pass() (again, stuck bool) {
 		return false, true
 	}
 	now := w.bytes.Load()
-	var others int64
-	for _, n := range given[:owner] {
-		others += n
-	}
-	w.cfg.Logger.Info("memory: shrank", "others", others, "artefacts", given[owner], "constants", given[owner+1],
+	w.cfg.Logger.Info("memory: shrank", "others", given[Blobs]+given[Sessions], "artefacts", given[Artefacts], "constants", given[Constants],
 		"before", before, "now", now, "limit", w.cfg.Limit)
 	w.shrinks.Add(1)
 	w.freed.Add(gave)

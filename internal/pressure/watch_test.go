@@ -68,17 +68,19 @@ func (s *shelf) left() (bytes int64) {
 	return bytes
 }
 
-// house is two sessions, the artefacts and the constants.
+// house is blobs, a session, the artefacts and the constants.
 func house(t *testing.T, limit int64, log *bytes.Buffer) (w *pressure.Watch, rooms [4]*shelf) {
-	all := make([]pressure.Room, len(rooms))
 	var logger *slog.Logger
 	if log != nil {
 		logger = slog.New(slog.NewTextHandler(log, nil))
 	}
-	w = pressure.New(pressure.Config{Limit: limit, Rooms: func() []pressure.Room { return all }, Go: func(fn func()) { go fn() }, Logger: logger})
+	w = pressure.New(pressure.Config{Limit: limit, Go: func(fn func()) { go fn() }, Logger: logger})
 	for i := range rooms {
 		rooms[i] = &shelf{watch: w}
-		all[i] = rooms[i]
+	}
+	for _, i := range []int{3, 1, 2, 0} { // in any order
+		rank := [4]pressure.Rank{pressure.Blobs, pressure.Sessions, pressure.Artefacts, pressure.Constants}[i]
+		w.Join(pressure.Room{Rank: rank, Offer: rooms[i].Offer, Shrink: rooms[i].Shrink})
 	}
 	t.Cleanup(func() {
 		if err := w.Close(context.Background()); err != nil {
@@ -138,10 +140,8 @@ func TestCheapestFirst(t *testing.T) {
 // the sum has grown by a 64th.
 func TestPatience(t *testing.T) {
 	tries := 0 // between two calls of settle
-	w := pressure.New(pressure.Config{
-		Limit: 6400, Go: func(fn func()) { go fn() },
-		Rooms: func() []pressure.Room { tries++; return []pressure.Room{&shelf{}, &shelf{}} },
-	})
+	w := pressure.New(pressure.Config{Limit: 6400, Go: func(fn func()) { go fn() }})
+	w.Join(pressure.Room{Offer: func(context.Context) []pressure.Item { tries++; return nil }})
 	for range 6400 {
 		w.Add(1)
 		settle(t, w)
@@ -205,9 +205,40 @@ func TestWarnsOnceWhereItCannotBeMet(t *testing.T) {
 	grow(1, 2, 3, "over=1 ")
 }
 
+// A room that has left is asked for nothing; what sessions lease is asked of the
+// artefacts, whatever the order of joining.
+func TestLeave(t *testing.T) {
+	w := pressure.New(pressure.Config{Limit: 100, Go: func(fn func()) { go fn() }})
+	gone := &shelf{watch: w}
+	leave := w.Join(pressure.Room{Rank: pressure.Blobs, Offer: gone.Offer, Shrink: gone.Shrink})
+	var asked int64
+	w.Join(pressure.Room{Rank: pressure.Artefacts, Offer: func(context.Context) []pressure.Item { return nil },
+		Shrink: func(_ context.Context, n int64, _ pressure.Tier) pressure.Freed {
+			asked += n
+			w.Add(-n)
+			return pressure.Freed{Bytes: n}
+		}})
+	w.Join(pressure.Room{Rank: pressure.Sessions, Offer: func(context.Context) []pressure.Item {
+		return []pressure.Item{{Bytes: 60, Seconds: 1}}
+	}, Shrink: func(context.Context, int64, pressure.Tier) pressure.Freed {
+		return pressure.Freed{Bytes: 60, Leased: 60}
+	}})
+	leave()
+	leave()
+	gone.put(pressure.Item{Bytes: 150})
+	settle(t, w)
+	if n := gone.left(); n != 150 || asked != 60 || len(w.Rooms()) != 2 {
+		t.Errorf("%d bytes left where the room had left, %d asked of the artefacts, %d rooms", n, asked, len(w.Rooms()))
+	}
+	if err := w.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestNilWatch(t *testing.T) {
 	var w *pressure.Watch
 	w.Add(5)
+	w.Join(pressure.Room{})()
 	if w.Stats() != (pressure.Stats{}) || w.Close(context.Background()) != nil || w.Settle(context.Background()) != nil {
 		t.Error("a nil watch counts")
 	}

@@ -1,7 +1,6 @@
 package tiers_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"syscall"
@@ -10,8 +9,10 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
@@ -46,25 +47,17 @@ func TestMemory(t *testing.T) {
 	found.Claim.Abandon()
 }
 
-// room is a cache that holds nothing.
-type room struct{}
-
-func (room) Offer(context.Context) []pressure.Item { return nil }
-func (room) Shrink(context.Context, int64, pressure.Tier) pressure.Freed {
-	return pressure.Freed{}
-}
-
 // The blobs in memory count to the limit of the process, go when it is passed,
 // and are found again on the disk.
 func TestMemoryLimit(t *testing.T) {
 	b := open(t, t.TempDir()+"/d", 8, -1)
-	var kept *tiers.Tiers
-	watch := pressure.New(pressure.Config{Limit: 4000, Go: actors.Go, Rooms: func() []pressure.Room { return []pressure.Room{kept, room{}, room{}} }})
-	kept, err := tiers.Open(b.store, tiers.Config{Memory: 1 << 20, Limit: watch})
+	watch := pressure.New(pressure.Config{Limit: 4000, Go: actors.Go})
+	kept, err := tiers.Open(b.store, hidden.With(tiers.Config{Memory: 1 << 20}, watch))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const each = 700 + 4 + 256 // of a blob, its key, and what is around them
+	room := watch.Rooms()[0]
+	const each = 700 + 9 + 256 // of a blob, its name, and what is around them
 	reach := func(blobs, shrinks int64) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -99,6 +92,37 @@ func TestMemoryLimit(t *testing.T) {
 		t.Error(err)
 	}
 	want(t, "closed", watch.Stats().Bytes, 0)
-	want(t, "offer", len(kept.Offer(background)), 0)
-	want(t, "shrink", kept.Shrink(background, 1, pressure.Spare).Bytes, 0)
+	want(t, "rooms", len(watch.Rooms()), 0)
+	want(t, "offer", len(room.Offer(background)), 0)
+	want(t, "shrink", room.Shrink(background, 1, pressure.Spare).Bytes, 0)
+}
+
+// P6, P12: two devices of one backend find each its own blob, in memory, too, and
+// an identity that is not known finds none.
+func TestDevicesOfOneBackend(t *testing.T) {
+	b := open(t, t.TempDir()+"/d", 1, 1<<20)
+	subject := func(device, build string) artefacts.Subject {
+		return artefacts.Subject{Backend: "test", Key: "k", Identity: &gpuexec.Identity{Library: "1", Build: build, Device: device}}
+	}
+	for _, device := range []string{"a", "b"} {
+		found := b.tiers.Find(background, subject(device, "b"))
+		if err := found.Claim.Save(background, []byte("of "+device), 0, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for end := time.Now().Add(20 * time.Second); ; { // the tier takes them in its own time
+		disk := b.store.Stats().Hits
+		for _, device := range []string{"a", "b"} {
+			found := b.tiers.Find(background, subject(device, "b"))
+			want(t, device, string(found.Blob), "of "+device)
+			found.Claim.Loaded()
+		}
+		if b.store.Stats().Hits == disk { // both from memory
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("never from memory")
+		}
+	}
+	want(t, "not known", b.tiers.Find(background, subject("a", "")).Reason, fault.Disabled)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
@@ -16,9 +17,12 @@ const DefaultMemory = 64 << 20
 
 // Config of Tiers. The zero value has a memory tier of DefaultMemory.
 type Config struct {
-	Memory int64           // bytes of blobs kept in memory; 0 = DefaultMemory, below 0 = none
-	Limit  *pressure.Watch // is told of these bytes and may have them back; nil = nobody
+	Memory int64 // bytes of blobs kept in memory; 0 = DefaultMemory, below 0 = none
+
+	limit *pressure.Watch // the memory limit of the process; nil = none
 }
+
+func init() { hidden.Field(func(c *Config, w *pressure.Watch) { c.limit = w }) }
 
 // Tiers implements artefacts.Store on a blobstore.Store, which stays its
 // opener's to close, after Close.
@@ -27,10 +31,7 @@ type Tiers struct {
 	memory *memory // nil = none
 }
 
-var (
-	_ artefacts.Store = (*Tiers)(nil)
-	_ pressure.Room   = (*Tiers)(nil)
-)
+var _ artefacts.Store = (*Tiers)(nil)
 
 // Open puts a memory tier in front of a store.
 func Open(store *blobstore.Store, cfg Config) (*Tiers, error) {
@@ -42,7 +43,7 @@ func Open(store *blobstore.Store, cfg Config) (*Tiers, error) {
 		cfg.Memory = DefaultMemory
 	}
 	var err error
-	t.memory, err = newMemory(cfg.Memory, cfg.Limit)
+	t.memory, err = newMemory(cfg.Memory, cfg.limit)
 	return t, err
 }
 
@@ -54,39 +55,21 @@ func (t *Tiers) Close(ctx context.Context) error {
 	return t.memory.close(ctx)
 }
 
-// Offer gives the memory tier as one item that costs nothing to make again: each
-// of its blobs lies on the disk.
-func (t *Tiers) Offer(context.Context) []pressure.Item {
-	if t.memory != nil {
-		if bytes := t.memory.bytes.Load(); bytes > 0 {
-			return []pressure.Item{{Bytes: bytes}}
-		}
-	}
-	return nil
-}
-
-// Shrink empties the memory tier, whatever part of it was asked for.
-func (t *Tiers) Shrink(_ context.Context, _ int64, tier pressure.Tier) pressure.Freed {
-	if t.memory == nil || tier != pressure.Spare {
-		return pressure.Freed{}
-	}
-	before := t.memory.bytes.Load()
-	t.memory.forget(artefacts.Subject{})
-	return pressure.Freed{Bytes: max(0, before-t.memory.bytes.Load())}
-}
-
 // Find looks for a blob and waits, within ctx, for another process of the host
 // that builds it.
 func (t *Tiers) Find(ctx context.Context, sub artefacts.Subject) artefacts.Found {
-	c := &claim{t: t, sub: sub}
-	if b, ok := t.memory.get(sub); ok {
+	c := &claim{store: t.store, memory: t.memory, sub: sub, name: nameOf(sub)}
+	if sub.Identity != nil {
+		c.store = t.store.For(*sub.Identity)
+	}
+	if b, ok := t.memory.get(c.name); ok {
 		if t.store.Trusted(b).None() {
 			t.store.Touch(b)
 			return c.found(ctx, b)
 		}
-		t.memory.forget(sub)
+		t.memory.forget(c.name)
 	}
-	b, right, miss, err := t.store.Obtain(ctx, sub.Backend, sub.Key)
+	b, right, miss, err := c.store.Obtain(ctx, sub.Backend, sub.Key)
 	switch {
 	case errors.Is(err, fault.ErrInvalid):
 		return artefacts.Found{Reason: fault.KeyRefused, Field: "key"}
@@ -105,18 +88,20 @@ func (t *Tiers) Find(ctx context.Context, sub artefacts.Subject) artefacts.Found
 
 // claim is what the artefact cache brings to an end.
 type claim struct {
-	t     *Tiers
-	sub   artefacts.Subject
-	right *blobstore.Claim // to build; nil = others may as well
-	blob  blobstore.Blob
-	leave func() // nil = nobody is inside the driver
+	store  *blobstore.Store // for the device of sub
+	memory *memory
+	sub    artefacts.Subject
+	name   string           // of sub in memory
+	right  *blobstore.Claim // to build; nil = others may as well
+	blob   blobstore.Blob
+	leave  func() // nil = nobody is inside the driver
 
 	refused bool // a blob before this one
 }
 
 // found hands out a blob, unless it killed somebody before.
 func (c *claim) found(ctx context.Context, b blobstore.Blob) artefacts.Found {
-	leave, miss, err := c.t.store.Enter(ctx, c.sub.Backend, b)
+	leave, miss, err := c.store.Enter(ctx, c.sub.Backend, b)
 	if err != nil && !errors.Is(err, fault.ErrClosed) {
 		return artefacts.Found{Reason: fault.Busy}
 	}
@@ -124,7 +109,7 @@ func (c *claim) found(ctx context.Context, b blobstore.Blob) artefacts.Found {
 		c.blob, c.leave = b, leave
 		return artefacts.Found{Blob: b.Payload, Cost: b.Cost, Claim: c}
 	}
-	c.t.memory.forget(c.sub)
+	c.memory.forget(c.name)
 	if miss.Reason == fault.Quarantined {
 		return c.successor(ctx, b, miss)
 	}
@@ -134,7 +119,7 @@ func (c *claim) found(ctx context.Context, b blobstore.Blob) artefacts.Found {
 // successor gives what another process has built in the place of a blob that was
 // set aside, or takes the right to build it: one process of the host does (SPEC P8).
 func (c *claim) successor(ctx context.Context, old blobstore.Blob, why blobstore.Miss) artefacts.Found {
-	fresh, right, _ := c.t.store.Succeed(ctx, c.sub.Backend, c.sub.Key, old)
+	fresh, right, _ := c.store.Succeed(ctx, c.sub.Backend, c.sub.Key, old)
 	if fresh != nil {
 		return c.found(ctx, *fresh)
 	}
@@ -152,15 +137,15 @@ func (c *claim) left() {
 // Loaded keeps the blob for the next time.
 func (c *claim) Loaded() {
 	c.left()
-	c.t.memory.put(c.sub, c.blob)
+	c.memory.put(c.name, c.blob)
 }
 
 // Refused sets the blob aside and looks for another, once: who refuses that too
 // builds without waiting for others, whose blobs it cannot use.
 func (c *claim) Refused(ctx context.Context) artefacts.Found {
 	c.left()
-	c.t.memory.forget(c.sub)
-	_ = c.t.store.Refuse(context.WithoutCancel(ctx), c.blob) // closed: nothing can be set aside any more
+	c.memory.forget(c.name)
+	_ = c.store.Refuse(context.WithoutCancel(ctx), c.blob) // closed: nothing can be set aside any more
 	why := blobstore.Miss{Reason: fault.DriverRefused}
 	if c.refused {
 		return artefacts.Found{Reason: why.Reason, Claim: c}
@@ -172,14 +157,10 @@ func (c *claim) Refused(ctx context.Context) artefacts.Found {
 // Save stores what was built.
 func (c *claim) Save(ctx context.Context, blob []byte, cost time.Duration, requires []string) error {
 	c.left()
-	if requires == nil { // not known: all that are present, which is safe and shares least
-		id, _ := c.t.store.Identity(c.sub.Backend)
-		requires = id.ISA
-	}
 	if c.right != nil {
 		return c.right.Save(ctx, blob, cost, requires...)
 	}
-	return c.t.store.Put(ctx, c.sub.Backend, c.sub.Key, blob, cost, requires...)
+	return c.store.Put(ctx, c.sub.Backend, c.sub.Key, blob, cost, requires...)
 }
 
 // Abandon ends the claim with nothing saved.

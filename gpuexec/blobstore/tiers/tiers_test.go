@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
@@ -37,6 +38,7 @@ type bench struct {
 	mu    sync.Mutex
 	ahead time.Duration
 	fault map[string]error
+	room  *pressure.Room // the memory tier as the memory limit sees it
 	runs  map[string]int
 	loads map[string]int
 }
@@ -73,12 +75,16 @@ func open(t *testing.T, dir string, entries int64, memory int64, options ...func
 	for _, o := range options {
 		o(&cfg)
 	}
+	watch := pressure.New(pressure.Config{Limit: 1 << 40})
 	var err error
 	if b.store, err = blobstore.Open(background, cfg); err != nil {
 		t.Fatal(err)
 	}
-	if b.tiers, err = tiers.Open(b.store, tiers.Config{Memory: memory}); err != nil {
+	if b.tiers, err = tiers.Open(b.store, hidden.With(tiers.Config{Memory: memory}, watch)); err != nil {
 		t.Fatal(err)
+	}
+	if rooms := watch.Rooms(); len(rooms) > 0 { // there is a memory tier
+		b.room = rooms[0]
 	}
 	if b.cache, err = artefacts.Open(artefacts.Config{Entries: limit.Of(entries), Store: b.tiers}); err != nil {
 		t.Fatal(err)
@@ -187,7 +193,7 @@ func TestCost(t *testing.T) {
 			t.Fatalf("from %s: %+v, want what the creator reported", from, found)
 		}
 		found.Claim.Loaded()
-		for end := time.Now().Add(20 * time.Second); b.tiers.Offer(background) == nil && time.Now().Before(end); { // the tier takes it in its own time
+		for end := time.Now().Add(20 * time.Second); b.room.Offer(background) == nil && time.Now().Before(end); { // the tier takes it in its own time
 			runtime.Gosched()
 		}
 	}
@@ -320,7 +326,7 @@ func TestHammer(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 40 {
-			b.tiers.Shrink(background, 1, pressure.Spare)
+			b.room.Shrink(background, 1, pressure.Spare)
 		}
 	})
 	wg.Go(func() {

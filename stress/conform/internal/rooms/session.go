@@ -33,7 +33,7 @@ func (runtime) Verbs() engine.Verbs { return nil }
 
 func runtimeOf(c *engine.Call) (runtime, error) {
 	name, given := c.Option("cache")
-	cfg := kiln.Config{Lookup: c.World.Lookup}
+	cfg := kiln.Config{Lookup: c.World.Lookup, Listen: heard}
 	var cache *artefactCache
 	if given {
 		component, err := c.Component(name)
@@ -69,7 +69,8 @@ func runtimeOf(c *engine.Call) (runtime, error) {
 
 // session binds a session of a runtime.
 type session struct {
-	session *kiln.Session
+	door    *kiln.Session
+	session *sessioncache.Session // the room below it
 	runtime runtime
 	cached  bool // every name is an artefact of a cache of the script
 
@@ -82,8 +83,7 @@ func openSession(c *engine.Call) (engine.Component, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := r.SessionDefaults()
-	cfg.Name = c.Arg(0)
+	cfg := kiln.SessionConfig{Name: c.Arg(0)}
 	if text, ok := c.Option("groups"); ok {
 		if cfg.Groups, err = limit.Parse(text); err != nil {
 			return nil, err
@@ -105,11 +105,24 @@ func openSession(c *engine.Call) (engine.Component, error) {
 	}
 	p := &session{runtime: r, below: map[artefacts.Event]uint64{}}
 	_, p.cached = c.Option("cache")
-	p.session, err = r.Session(cfg)
-	return p, err
+	if p.door, err = r.Session(cfg); err != nil {
+		return nil, err
+	}
+	p.session = p.door.Cache()
+	return p, nil
 }
 
-func (p *session) Close(ctx context.Context) error { return p.session.Close(ctx) }
+func (p *session) Close(ctx context.Context) error { return p.door.Close(ctx) }
+
+// eventKey is where the context of a call has the place for its event.
+type eventKey struct{}
+
+// heard is told how the calls of all sessions ended.
+func heard(e kiln.Event) {
+	if at, ok := e.Context.Value(eventKey{}).(*kiln.Event); ok {
+		*at = e
+	}
+}
 
 func (p *session) Verbs() engine.Verbs {
 	verbs := engine.TallyVerbs()
@@ -206,32 +219,24 @@ func (p *session) run(c *engine.Call) (script.Result, error) {
 	if err != nil {
 		return script.Result{}, err
 	}
-	h, err := p.session.Group(c.Ctx, shape)
-	if err != nil {
-		return script.Result{}, err
-	}
-	defer h.Close()
-	var ref sessioncache.Ref
+	var value *outside.Value
+	var lease engine.Lease
 	var event string
 	if keyed || p.cached {
-		if !keyed {
-			key = strings.Join([]string{c.Name, h.Shape().String(), c.Arg(1), c.Or("lane", "shared")}, " ")
-		}
-		ref, event, err = p.artefact(c, h, key, creator)
+		value, lease, event, err = p.artefact(c, shape, keyed, key, creator)
 	} else {
-		ref, event, err = p.direct(c, h, key, creator)
+		value, lease, event, err = p.direct(c, shape, key, creator)
 	}
 	if err != nil {
 		return script.Result{}, err
 	}
 	if name, wanted := c.Option("lease"); wanted {
-		l, ok := ref.Acquire()
-		if !ok {
+		if lease == nil {
 			return script.Result{}, fault.Invalidf("conform: run", "what %s leases was freed under an open handle", c.Arg(1))
 		}
-		c.Keep(name, nameLease{l})
+		c.Keep(name, lease)
 	}
-	return script.Say(ref.Value().(*outside.Value).Text).With("by", event), nil
+	return script.Say(value.Text).With("by", event), nil
 }
 
 // creator is that of the call, or of the key, here or at the artefact cache.
@@ -242,30 +247,85 @@ func (p *session) creator(c *engine.Call, key string) (outside.Creator, error) {
 	return c.CreatorAt(p.runtime.cache.name, key), nil
 }
 
-// artefact has the name lease an artefact of the content key.
-func (p *session) artefact(c *engine.Call, h *sessioncache.Group, key string, creator outside.Creator) (sessioncache.Ref, string, error) {
-	request := p.runtime.cache.request(c, key, creator, p.tallies(c)...)
-	ref, from, err := p.session.Artefact(c.Ctx, h, c.Arg(1), options(c), request)
-	if err != nil || from.Event != sessioncache.Miss {
-		return ref, string(from.Event), err
+// artefact has the name stand for an artefact of the content key.
+func (p *session) artefact(c *engine.Call, shape shapegroups.Shape, keyed bool, key string, creator outside.Creator) (*outside.Value, engine.Lease, string, error) {
+	g, err := p.door.Group(c.Ctx, shape.Dims()...)
+	if err != nil {
+		return nil, nil, "", err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.below[from.Artefact.Event]++
-	return ref, string(from.Artefact.Event), nil
+	defer g.Close()
+	if !keyed {
+		key = strings.Join([]string{c.Name, g.Shape().String(), c.Arg(1), c.Or("lane", "shared")}, " ")
+	}
+	var event kiln.Event
+	o := options(c)
+	v, err := kiln.Get(context.WithValue(c.Ctx, eventKey{}, &event), g, c.Arg(1), recipe(p.runtime.cache.request(c, key, creator, p.tallies(c)...)),
+		kiln.Owner(o.Owner), kiln.OnLane(o.Lane))
+	if err != nil {
+		return nil, nil, "", err
+	}
+	answered := event.Kind
+	if answered == kiln.Miss {
+		answered = event.Artefact
+		p.mu.Lock()
+		p.below[artefacts.Event(answered)]++
+		p.mu.Unlock()
+	}
+	if _, wanted := c.Option("lease"); wanted {
+		if l, ok := kiln.Acquire[*outside.Value](g, c.Arg(1), kiln.OnLane(o.Lane)); ok {
+			return v, typedLease{l}, string(answered), nil
+		}
+	}
+	return v, nil, string(answered), nil
+}
+
+// typedLease is a lease of the door as a script keeps it.
+type typedLease struct {
+	*kiln.Lease[*outside.Value]
+}
+
+func (l typedLease) Value() (string, bool) { return l.Lease.Value().Text, true }
+
+// recipe is what a request asks for.
+func recipe(q artefacts.Request) kiln.Recipe[*outside.Value] {
+	made := func(b artefacts.Built, err error) (kiln.Made[*outside.Value], error) {
+		v, _ := b.Value.(*outside.Value)
+		return kiln.Made[*outside.Value]{Value: v, Bytes: b.Bytes, Cost: b.Cost, Free: b.Free, Blob: b.Blob, Requires: b.Requires}, err
+	}
+	r := kiln.Recipe[*outside.Value]{Key: q.Key, Backend: q.Backend,
+		Make: func(ctx context.Context) (kiln.Made[*outside.Value], error) { return made(q.Create(ctx)) }}
+	if q.Load != nil {
+		r.Load = func(ctx context.Context, blob []byte) (kiln.Made[*outside.Value], error) {
+			return made(q.Load(ctx, blob))
+		}
+	}
+	return r
 }
 
 // direct has the name own what its creator makes.
-func (p *session) direct(c *engine.Call, h *sessioncache.Group, key string, creator outside.Creator) (sessioncache.Ref, string, error) {
+func (p *session) direct(c *engine.Call, shape shapegroups.Shape, key string, creator outside.Creator) (*outside.Value, engine.Lease, string, error) {
+	g, err := p.session.Group(c.Ctx, shape)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	defer g.Close()
 	parts := p.runtime.cache.request(c, key, creator, p.tallies(c)...)
-	ref, event, err := h.Get(c.Ctx, c.Arg(1), options(c), func(ctx context.Context) (sessioncache.Value, error) {
+	ref, event, err := g.Get(c.Ctx, c.Arg(1), options(c), func(ctx context.Context) (sessioncache.Value, error) {
 		built, err := parts.Create(ctx)
 		if err != nil {
 			return sessioncache.Value{}, err
 		}
 		return valueOf(built.Value.(*outside.Value)), nil
 	})
-	return ref, string(event), err
+	if err != nil {
+		return nil, nil, "", err
+	}
+	if _, wanted := c.Option("lease"); wanted {
+		if l, ok := ref.Acquire(); ok {
+			return ref.Value().(*outside.Value), nameLease{l}, string(event), nil
+		}
+	}
+	return ref.Value().(*outside.Value), nil, string(event), nil
 }
 
 // tallies are the session's, and that of the script's artefact cache.

@@ -203,7 +203,7 @@ func (s *store) put(c *engine.Call) (script.Result, error) {
 		return script.Result{}, err
 	}
 	_, padded := c.Option("bytes")
-	err = s.now().Put(c.Ctx, c.Or("backend", testBackend), c.Arg(0), payload(c.Arg(1), padded, int(size)), cost, list(c.Or("requires", ""))...)
+	err = s.now().Put(c.Ctx, c.Or("backend", testBackend), c.Arg(0), payload(c.Arg(1), padded, int(size)), cost, append([]string{}, list(c.Or("requires", ""))...)...) // known: none if not said
 	var refused *fault.Error
 	if err != nil && !errors.Is(err, fault.ErrInvalid) && errors.As(err, &refused) && refused.Reason != "" {
 		return script.Say("refused").With("reason", string(refused.Reason)), nil

@@ -1,0 +1,85 @@
+package kiln
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+)
+
+// Kind says how a look-up was answered.
+type Kind string
+
+// The kinds. A group answers with Hit, Miss, Joined or Failed, the artefact cache
+// below it with any of them.
+const (
+	Hit           Kind = "hit"            // it was there
+	Miss          Kind = "miss"           // it was absent; this call had it made
+	Joined        Kind = "joined"         // another call was having it made
+	PersistentHit Kind = "persistent_hit" // made from a stored blob
+	KernelHit     Kind = "kernel_hit"     // made from kernels that were there
+	NestedHit     Kind = "nested_hit"     // it was there, asked for by another artefact's recipe
+	Failed        Kind = "failed"         // the call returned an error
+)
+
+// Event tells how one look-up was answered; see Config.Listen.
+type Event struct {
+	Context context.Context // of the call, so that a listener can tell requests apart; Background for a Lookup
+	Session string          // its name
+	Shape   Shape           // of the group: the shape that is compiled
+	Name    string
+	Key     string // of the artefact; empty where the name stands for none
+
+	Kind Kind // at the name
+
+	// Artefact is how the artefact cache answered where the name was absent: with
+	// Hit, another name or session had the artefact. Empty if Kind is not Miss.
+	Artefact Kind
+
+	// Reason says why the artefact was no hit, or was refused; Field what the reason
+	// concerns. Both are empty for hits and joins.
+	Reason Reason
+	Field  string
+
+	Duration time.Duration // of the call
+	Cost     time.Duration // that making the value took, whoever did it; 0 if there is none
+}
+
+// tell tells the listener of a call that began at start; a zero start says that
+// nobody listens.
+func (g *Group) tell(start time.Time, e Event, below artefacts.Outcome, err error) {
+	if start.IsZero() {
+		return
+	}
+	e.Session, e.Shape, e.Duration = g.session.name, g.Shape(), time.Since(start)
+	switch {
+	case err != nil:
+		e.Kind = Failed
+		e.Reason, e.Field = reasonOf(err)
+	case e.Kind == Miss:
+		e.Artefact, e.Reason, e.Field = Kind(below.Event), below.Reason, below.Field
+	}
+	g.session.runtime.cfg.Listen(e)
+}
+
+// reasonOf is the reason that an error carries, and the field it concerns.
+func reasonOf(err error) (Reason, string) {
+	var f *fault.Error
+	for errors.As(err, &f) {
+		if f.Reason != "" {
+			return f.Reason, f.Field
+		}
+		err = f.Err
+	}
+	return "", ""
+}
+
+// clock is the time if somebody listens, else zero: nobody else pays for it.
+func (g *Group) clock() time.Time {
+	if g.session.runtime.cfg.Listen == nil {
+		return time.Time{}
+	}
+	return time.Now()
+}

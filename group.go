@@ -1,0 +1,128 @@
+package kiln
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/sessioncache"
+)
+
+// Group is what a session has cached for one input shape, leased for one request:
+// no value that was seen through it is freed before Close, whatever is evicted,
+// overwritten or reset meanwhile. Close it when the request is done. Safe for
+// concurrent use. After Close it finds nothing, and every other call is ErrClosed.
+type Group struct {
+	room    *sessioncache.Group
+	session *Session
+
+	mu struct {
+		sync.Mutex
+		closed bool
+		own    []*artefacts.Lease // of artefacts made for this group alone
+	}
+}
+
+// Shape is the shape that is compiled, after bucketing.
+func (g *Group) Shape() Shape { return g.room.Shape() }
+
+// Close ends the request. Further calls do nothing.
+func (g *Group) Close() {
+	g.mu.Lock()
+	own := g.mu.own
+	g.mu.closed, g.mu.own = true, nil
+	g.mu.Unlock()
+	g.room.Close()
+	for _, l := range own {
+		l.End()
+	}
+}
+
+// keep has an artefact live until Close.
+func (g *Group) keep(l *artefacts.Lease) error {
+	g.mu.Lock()
+	closed := g.mu.closed
+	if !closed {
+		g.mu.own = append(g.mu.own, l)
+	}
+	g.mu.Unlock()
+	if closed {
+		l.End()
+		return ErrClosed
+	}
+	return nil
+}
+
+// Kernel gives the kernel of a source on an executor of this runtime, under a
+// name: the one that is there, one made from a stored blob, or a compiled one. It
+// is good until the group is closed; nobody has to release it. Names, groups and
+// sessions that ask for one source on one executor share one kernel. Executors
+// never share a live kernel; those of equal identity share stored blobs.
+//
+// ErrInvalid: the name stands for another kernel, or for one of another executor
+// (SPEC G13: give it a name of its own, or a lane); the executor is not this
+// runtime's. Other errors are those of Executor.Compile.
+func (g *Group) Kernel(ctx context.Context, name string, executor *gpuexec.Executor, source gpuexec.Source, o ...Option) (*gpuexec.Kernel, error) {
+	const op = "kiln: kernel"
+	if g == nil {
+		return nil, nilGroup(op)
+	}
+	set := settle(o)
+	ref, ok := g.find(ctx, name, set.lane)
+	if !ok {
+		q, err := g.session.runtime.kernel(executor, source)
+		if err == nil {
+			ref, err = g.ask(ctx, name, set, q, is[*gpuexec.Kernel])
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	kernel, ok := ref.Value().(*gpuexec.Kernel)
+	switch {
+	case !ok:
+		return nil, want[*gpuexec.Kernel](op, "name", name, ref.Value())
+	case kernel.Executor() != executor:
+		return nil, fault.Invalidf(op, "name %q holds a kernel of another executor: give each executor a name or a lane of its own", name)
+	case kernel.Key() != source.Key:
+		return nil, anotherKey(op, name, kernel.Key(), source.Key)
+	}
+	return kernel, nil
+}
+
+// anotherKey refuses a name that was made from another key (SPEC G13).
+func anotherKey(op, name, has, asked string) error {
+	return fault.Invalidf(op, "name %q stands for %q and was asked for with the key %q: give each key a name of its own", name, has, asked)
+}
+
+// kernel is the request for the kernel of a source. The live key has the executor
+// in it, so that no two share a kernel; the key in the store does not: what fits
+// the device there is said by its identity (SPEC K4, P3).
+func (r *Runtime) kernel(executor *gpuexec.Executor, source gpuexec.Source) (artefacts.Request, error) {
+	number, own := r.number(executor)
+	if !own {
+		return artefacts.Request{}, fault.Invalidf("kiln: kernel", "the executor is not of this runtime: ask Runtime.Executor for it")
+	}
+	if source.Key == "" {
+		return artefacts.Request{}, fault.Invalidf("kiln: kernel", "the source has no key: want the canonical key of the program")
+	}
+	built := func(k *gpuexec.Kernel, err error) (artefacts.Built, error) {
+		if err != nil {
+			return artefacts.Built{}, err
+		}
+		return artefacts.Built{Value: k, Bytes: k.Bytes(), Free: k.Release, Blob: k.Blob, Requires: k.Requires()}, nil
+	}
+	backend := executor.Info().Backend
+	return artefacts.Request{
+		Key:       backend + "#" + strconv.FormatUint(number, 10) + "\x00" + source.Key,
+		StoredKey: source.Key,
+		Backend:   backend,
+		Create:    func(ctx context.Context) (artefacts.Built, error) { return built(executor.Compile(ctx, source)) },
+		Load: func(ctx context.Context, blob []byte) (artefacts.Built, error) {
+			return built(executor.Load(ctx, source, blob))
+		},
+	}, nil
+}

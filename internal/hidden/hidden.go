@@ -1,0 +1,27 @@
+// Package hidden sets fields of a public Config that only this module may set.
+//
+// A public type must not show an internal one, so such a field is unexported. The
+// package that has the Config calls Field in an init function; the package that
+// opens it calls With.
+package hidden
+
+import "reflect"
+
+// field names one by the type of its Config and its own.
+type field struct{ config, value reflect.Type }
+
+// setters set the fields. Only init functions write to it.
+var setters = make(map[field]any)
+
+// Field says how a field of type V is set in a Config of type C. It is for init
+// functions only: it is not safe for concurrent use.
+func Field[C, V any](set func(*C, V)) {
+	setters[field{reflect.TypeFor[C](), reflect.TypeFor[V]()}] = set
+}
+
+// With gives cfg with value in the field of its type. It panics if Field was not
+// called for the two types. Safe for concurrent use.
+func With[C, V any](cfg C, value V) C {
+	setters[field{reflect.TypeFor[C](), reflect.TypeFor[V]()}].(func(*C, V))(&cfg, value)
+	return cfg
+}
