@@ -20,8 +20,8 @@ type making struct {
 // shell translates messages into events of the state and carries its effects
 // out. Its fields belong to the actor's turns.
 type shell struct {
-	*room
-	end     context.CancelFunc // of room.life
+	*Executor
+	end     context.CancelFunc // of life
 	state   *state[*job]
 	device  *generation              // nil while the device is being opened
 	flights map[string]*making       // by key; all of them on device
@@ -112,7 +112,7 @@ func (s *shell) compile(m compileMsg) {
 	key := m.source.Key
 	f, begun := s.flights[key]
 	if !begun {
-		f = &making{Flight: flight.New[*Kernel](m.ctx, s.room, key), key: key, blob: m.blob != nil}
+		f = &making{Flight: flight.New[*Kernel](m.ctx, s.Executor, key), key: key, blob: m.blob != nil}
 		s.flights[key] = f
 		g := s.device
 		s.begin(g, func() {
@@ -209,18 +209,18 @@ func (s *shell) reopen(gen uint64) {
 }
 
 // open opens the device as that generation, with every live kernel on it.
-func (r *room) open(gen uint64) error {
-	g, err := r.openGeneration(r.life, gen)
+func (e *Executor) open(gen uint64) error {
+	g, err := e.openGeneration(e.life, gen)
 	if err != nil {
 		return err
 	}
-	g.start(r)
-	letGo, err := r.rebuild(g)
+	g.start(e)
+	letGo, err := e.rebuild(g)
 	defer letGo()
 	if err != nil {
 		return errors.Join(err, g.retire())
 	}
-	r.ref.Tell(upMsg{g})
+	e.ref.Tell(upMsg{g})
 	return nil
 }
 

@@ -12,7 +12,7 @@ import (
 // Safe for concurrent use; a caller that writes while a launch reads gets mixed
 // content.
 type Buffer struct {
-	room   *room
+	exec   *Executor
 	bytes  int64
 	on     *generation
 	memory Memory
@@ -32,7 +32,7 @@ func (b *Buffer) Mapped() []byte { return b.mapped }
 // Release gives the buffer back.
 func (b *Buffer) Release() { b.cell.Unpin() }
 
-func (b *Buffer) free() { b.room.release(b.on, b.memory.Release) }
+func (b *Buffer) free() { b.exec.release(b.on, b.memory.Release) }
 
 // Alloc reserves n bytes of device memory, at least 1 (ErrInvalid), filled with
 // zeros. Other errors are those of Submit, and ErrTooLarge where the device has
@@ -48,7 +48,7 @@ func (e *Executor) Alloc(ctx context.Context, n int64) (*Buffer, error) {
 		if w.note(err) != nil {
 			return err
 		}
-		b := &Buffer{room: e.room, bytes: n, on: w.on, memory: m}
+		b := &Buffer{exec: e, bytes: n, on: w.on, memory: m}
 		b.cell.Init(b.free)
 		b.mapped = m.Mapped()
 		made.Store(b)
@@ -84,7 +84,7 @@ func (e *Executor) Read(ctx context.Context, b *Buffer, offset int64, into []byt
 
 func (e *Executor) copy(ctx context.Context, verb string, b *Buffer, offset int64, host []byte, move func(Queue, Memory, int64, []byte) error) error {
 	switch {
-	case b == nil || b.room != e.room:
+	case b == nil || b.exec != e:
 		return fault.Invalidf("executor: "+verb, "the buffer is not of this executor")
 	case offset < 0 || int64(len(host)) > b.bytes-offset:
 		return fault.Invalidf("executor: "+verb, "%d bytes at %d, the buffer has %d", len(host), offset, b.bytes)

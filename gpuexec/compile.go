@@ -61,21 +61,21 @@ func (e *Executor) obtain(ctx context.Context, src Source, blob []byte) (*Kernel
 
 // build compiles or loads a kernel when there is a slot for it. The actor has
 // entered the device for it.
-func (r *room) build(ctx context.Context, g *generation, src Source, blob []byte) (*Kernel, error) {
+func (e *Executor) build(ctx context.Context, g *generation, src Source, blob []byte) (*Kernel, error) {
 	select {
 	case g.slots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	defer func() { <-g.slots }()
-	p, requires, err := r.program(ctx, g, src, blob)
+	p, requires, err := e.program(ctx, g, src, blob)
 	if err != nil {
 		if errors.Is(err, ErrDeviceLost) {
-			r.ref.Tell(lostMsg{g})
+			e.ref.Tell(lostMsg{g})
 		}
 		return nil, err
 	}
-	k := &Kernel{room: r, source: src, requires: requires, asked: make(chan struct{})}
+	k := &Kernel{exec: e, source: src, requires: requires, asked: make(chan struct{})}
 	k.cell.Init(k.free)
 	k.built.Store(p)
 	if blob != nil {
@@ -89,17 +89,17 @@ func (r *room) build(ctx context.Context, g *generation, src Source, blob []byte
 // or from its source where there is none. What it returns lets go of them. It is
 // to be called when the device is up or has been given up, since a kernel whose
 // last user leaves meanwhile is released on it.
-func (r *room) rebuild(g *generation) (letGo func(), err error) {
+func (e *Executor) rebuild(g *generation) (letGo func(), err error) {
 	// A driver that was asked for a blob when its device was lost may never answer.
-	patience, stop := context.WithTimeout(r.life, r.cfg.Slow)
+	patience, stop := context.WithTimeout(e.life, e.cfg.Slow)
 	defer stop()
-	live := r.live()
+	live := e.live()
 	for _, k := range live {
 		select {
 		case <-k.asked:
 		case <-patience.Done():
 		}
-		if err = r.rebuildOne(g, k); err != nil {
+		if err = e.rebuildOne(g, k); err != nil {
 			break
 		}
 	}
@@ -110,14 +110,14 @@ func (r *room) rebuild(g *generation) (letGo func(), err error) {
 	}, err
 }
 
-func (r *room) rebuildOne(g *generation, k *Kernel) error {
+func (e *Executor) rebuildOne(g *generation, k *Kernel) error {
 	if blob := k.blob.Load(); blob != nil {
-		if p, _, err := r.program(r.life, g, k.source, *blob); err == nil {
+		if p, _, err := e.program(e.life, g, k.source, *blob); err == nil {
 			k.built.Store(p)
 			return nil
 		}
 	}
-	p, _, err := r.program(r.life, g, k.source, nil)
+	p, _, err := e.program(e.life, g, k.source, nil)
 	if err != nil {
 		return err
 	}

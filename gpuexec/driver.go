@@ -10,16 +10,16 @@ import (
 
 // program has the driver compile a source, or load it from a blob, and announces
 // a call that takes long (SPEC E6).
-func (r *room) program(ctx context.Context, on *generation, src Source, blob []byte) (p *built, requires []string, err error) {
-	told := r.announce(src.Key)
+func (e *Executor) program(ctx context.Context, on *generation, src Source, blob []byte) (p *built, requires []string, err error) {
+	told := e.announce(src.Key)
 	err = apart(func() error {
 		var program Program
 		var err error
 		if blob != nil {
-			r.blobLoads.Add(1)
+			e.blobLoads.Add(1)
 			program, err = on.device.Load(ctx, src, blob)
 		} else {
-			r.compiles.Add(1)
+			e.compiles.Add(1)
 			program, err = on.device.Compile(ctx, src)
 		}
 		if err != nil {
@@ -33,11 +33,11 @@ func (r *room) program(ctx context.Context, on *generation, src Source, blob []b
 }
 
 // announce tells the listener while a compile lasts; what it returns ends that.
-func (r *room) announce(key string) func(error) {
-	if r.cfg.Listen == nil {
+func (e *Executor) announce(key string) func(error) {
+	if e.cfg.Listen == nil {
 		return func(error) {}
 	}
-	began, tick := time.Now(), time.NewTicker(r.cfg.Slow)
+	began, tick := time.Now(), time.NewTicker(e.cfg.Slow)
 	result, ended := make(chan error, 1), make(chan struct{})
 	phase, over := PhaseStart, false
 	actors.GoOn(func() { // a listener that ends this goroutine is called on another one
@@ -46,11 +46,11 @@ func (r *room) announce(key string) func(error) {
 			case <-tick.C:
 				event := CompileEvent{Key: key, Phase: phase, Elapsed: time.Since(began)}
 				phase = PhaseRunning
-				r.tell(event)
+				e.tell(event)
 			case err := <-result:
 				over = true
 				if phase != PhaseStart {
-					r.tell(CompileEvent{Key: key, Phase: PhaseEnd, Elapsed: time.Since(began), Err: err})
+					e.tell(CompileEvent{Key: key, Phase: PhaseEnd, Elapsed: time.Since(began), Err: err})
 				}
 			}
 		}
@@ -64,8 +64,8 @@ func (r *room) announce(key string) func(error) {
 }
 
 // tell calls the listener, which is user code.
-func (r *room) tell(event CompileEvent) {
-	guard.Call(func() { r.cfg.Listen(event) }, func(err error) {
-		r.cfg.Logger.Error("executor: listener", "key", event.Key, "error", err)
+func (e *Executor) tell(event CompileEvent) {
+	guard.Call(func() { e.cfg.Listen(event) }, func(err error) {
+		e.cfg.Logger.Error("executor: listener", "key", event.Key, "error", err)
 	})
 }

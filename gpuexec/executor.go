@@ -13,22 +13,16 @@ import (
 
 // Executor runs kernels on one device. Safe for concurrent use.
 type Executor struct {
-	*room
-	once sync.Once
-	gone chan struct{} // closed when the device is closed and every goroutine has ended
-}
-
-// room is what an executor's calls, its actor, its kernels and its buffers share.
-type room struct {
 	cfg    Config
-	info   DeviceInfo // of the device as it was opened first; set before anybody reads it
+	info   DeviceInfo // of the device as it was opened first
 	limits Limits     // likewise
 	ref    *actors.Ref[message]
 	life   context.Context // ends when Close begins
 	work   sync.WaitGroup  // goroutines that the actor began; Close waits for them
-	queued atomic.Int64
+	once   sync.Once
+	gone   chan struct{} // closed when the device is closed and every goroutine has ended
 
-	compiles, blobLoads, launches, restarts atomic.Int64
+	compiles, blobLoads, launches, restarts, queued atomic.Int64
 
 	mu struct {
 		sync.Mutex
@@ -59,19 +53,19 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	life, end := context.WithCancel(context.Background())
-	r := &room{cfg: cfg, life: life}
-	r.mu.kernels = make(map[*Kernel]struct{})
-	g, err := r.openGeneration(ctx, 1)
+	e := &Executor{cfg: cfg, life: life, gone: make(chan struct{})}
+	e.mu.kernels = make(map[*Kernel]struct{})
+	g, err := e.openGeneration(ctx, 1)
 	if err != nil {
 		end()
 		return nil, fmt.Errorf("executor: open %s:%d: %w", cfg.Backend.Name(), cfg.Index, err)
 	}
-	r.info, r.limits = g.info, g.limits
-	s := &shell{room: r, end: end, state: newState[*job](cfg.Queue), flights: make(map[string]*making)}
-	r.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
-	g.start(r)
-	r.ref.Tell(upMsg{g})
-	return &Executor{room: r, gone: make(chan struct{})}, nil
+	e.info, e.limits = g.info, g.limits
+	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue), flights: make(map[string]*making)}
+	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
+	g.start(e)
+	e.ref.Tell(upMsg{g})
+	return e, nil
 }
 
 // Info describes the device, as it was when it was opened.

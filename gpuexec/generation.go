@@ -54,19 +54,19 @@ func apart(fn func() error) error {
 }
 
 // openGeneration opens the device; start starts its workers.
-func (r *room) openGeneration(ctx context.Context, n uint64) (*generation, error) {
+func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, error) {
 	g := &generation{n: n, over: make(chan struct{})}
 	err := apart(func() error {
-		device, err := r.cfg.Backend.Open(ctx, r.cfg.Index)
+		device, err := e.cfg.Backend.Open(ctx, e.cfg.Index)
 		if err != nil {
 			return err
 		}
 		g.device = device
 		g.info, g.limits, g.lost = device.Info(), device.Limits(), device.Lost()
-		if n > 1 && !reflect.DeepEqual(g.info.Identity, r.info.Identity) {
+		if n > 1 && !reflect.DeepEqual(g.info.Identity, e.info.Identity) {
 			return fault.Wrap("executor: reopen", "", "another device came back: its identity differs", ErrUnavailable)
 		}
-		for len(g.queues) < most(r.cfg.Workers, g.limits.RunWorkers) {
+		for len(g.queues) < most(e.cfg.Workers, g.limits.RunWorkers) {
 			q, err := device.OpenQueue()
 			if err != nil {
 				return err
@@ -79,7 +79,7 @@ func (r *room) openGeneration(ctx context.Context, n uint64) (*generation, error
 		return nil, errors.Join(err, g.close())
 	}
 	g.jobs = make(chan *job, len(g.queues))
-	g.slots = make(chan struct{}, most(r.cfg.Compiles, g.limits.CompileWorkers))
+	g.slots = make(chan struct{}, most(e.cfg.Compiles, g.limits.CompileWorkers))
 	return g, nil
 }
 
@@ -92,10 +92,10 @@ func most(asked, limit int) int {
 }
 
 // start starts the workers; from here on retire ends the generation.
-func (g *generation) start(r *room) {
+func (g *generation) start(e *Executor) {
 	for _, q := range g.queues {
 		g.users.Add(1)
-		g.work(r, &worker{on: g, queue: q})
+		g.work(e, &worker{on: g, queue: q})
 	}
 	g.queues = nil // the workers close them
 	if g.lost != nil {
@@ -104,7 +104,7 @@ func (g *generation) start(r *room) {
 			defer g.users.Done()
 			select {
 			case <-g.lost:
-				r.ref.Tell(lostMsg{g})
+				e.ref.Tell(lostMsg{g})
 			case <-g.over:
 			}
 		})
@@ -137,7 +137,7 @@ func (g *generation) isLost() bool {
 
 // work has the worker run jobs until the generation is over. A driver that ends
 // the goroutine fails its job: the worker goes on with the next on another one.
-func (g *generation) work(r *room, w *worker) {
+func (g *generation) work(e *Executor, w *worker) {
 	actors.GoOn(func() {
 		for {
 			select {
@@ -145,9 +145,9 @@ func (g *generation) work(r *room, w *worker) {
 				w.do(j, func(err error) {
 					j.end()
 					if w.lost {
-						r.ref.Tell(lostMsg{g})
+						e.ref.Tell(lostMsg{g})
 					}
-					r.ref.Tell(doneMsg{j, g.n, err})
+					e.ref.Tell(doneMsg{j, g.n, err})
 				})
 			case <-g.over:
 				_ = apart(w.queue.Close)

@@ -15,7 +15,7 @@ import (
 // of the device. Release it once; a launch in progress keeps it.
 // Safe for concurrent use.
 type Kernel struct {
-	room     *room
+	exec     *Executor
 	source   Source
 	requires []string
 	built    atomic.Pointer[built]
@@ -33,6 +33,9 @@ type built struct {
 
 // name is the key for messages to people.
 func (k *Kernel) name() string { return fault.Printable(k.source.Key) }
+
+// Executor is the executor that made the kernel, and that it may be launched on.
+func (k *Kernel) Executor() *Executor { return k.exec }
 
 // Key is the key of the kernel's source.
 func (k *Kernel) Key() string { return k.source.Key }
@@ -71,7 +74,7 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 		defer k.leave(b)
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
-		defer context.AfterFunc(k.room.life, stop)()
+		defer context.AfterFunc(k.exec.life, stop)()
 		k.ask(ctx, b, func(blob []byte, err error) { answered <- answer{blob, err} })
 	})
 	select {
@@ -79,7 +82,7 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 		return a.blob, a.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-k.room.life.Done():
+	case <-k.exec.life.Done():
 		return nil, ErrClosed
 	}
 }
@@ -109,7 +112,7 @@ func (k *Kernel) enter() (*built, error) {
 		return b, nil
 	}
 	k.cell.Unpin()
-	if k.room.life.Err() != nil {
+	if k.exec.life.Err() != nil {
 		return nil, ErrClosed
 	}
 	return nil, ErrDeviceLost
@@ -130,31 +133,31 @@ func (k *Kernel) Release() { k.cell.Unpin() }
 
 // free runs after the last hold: the program is released on a worker.
 func (k *Kernel) free() {
-	k.room.forget(k)
+	k.exec.forget(k)
 	if b := k.built.Swap(nil); b != nil {
-		k.room.release(b.on, b.program.Release)
+		k.exec.release(b.on, b.program.Release)
 	}
 }
 
 // keep has a kernel rebuilt when the device comes back, until forget.
-func (r *room) keep(k *Kernel) {
-	r.mu.Lock()
-	r.mu.kernels[k] = struct{}{}
-	r.mu.Unlock()
+func (e *Executor) keep(k *Kernel) {
+	e.mu.Lock()
+	e.mu.kernels[k] = struct{}{}
+	e.mu.Unlock()
 }
 
-func (r *room) forget(k *Kernel) {
-	r.mu.Lock()
-	delete(r.mu.kernels, k)
-	r.mu.Unlock()
+func (e *Executor) forget(k *Kernel) {
+	e.mu.Lock()
+	delete(e.mu.kernels, k)
+	e.mu.Unlock()
 }
 
 // live gives the kernels that are kept, each pinned.
-func (r *room) live() []*Kernel {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	live := make([]*Kernel, 0, len(r.mu.kernels))
-	for k := range r.mu.kernels {
+func (e *Executor) live() []*Kernel {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	live := make([]*Kernel, 0, len(e.mu.kernels))
+	for k := range e.mu.kernels {
 		if k.cell.Pin() {
 			live = append(live, k)
 		}

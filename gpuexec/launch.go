@@ -79,7 +79,7 @@ func (e *Executor) check(l *Launch) error {
 	switch {
 	case k == nil:
 		return fault.Invalidf("executor: launch", "no kernel given")
-	case k.room != e.room:
+	case k.exec != e:
 		return fault.Invalidf("executor: launch", "kernel %s belongs to another executor: compile it on this one", k.name())
 	case len(l.Args) != len(k.source.Params):
 		return fault.Invalidf("executor: launch", "kernel %s takes %d arguments, got %d", k.name(), len(k.source.Params), len(l.Args))
@@ -108,7 +108,7 @@ func (e *Executor) checkArg(k *Kernel, i int, a *Arg) error {
 	switch {
 	case a.buffer == nil:
 		return fault.Invalidf("executor: launch", "kernel %s: argument %d has no buffer", k.name(), i)
-	case a.buffer.room != e.room:
+	case a.buffer.exec != e:
 		return fault.Invalidf("executor: launch", "kernel %s: argument %d belongs to another executor: copy it to this one", k.name(), i)
 	case a.offset < 0 || a.bytes < 0 || a.offset > math.MaxInt64-a.bytes || a.offset+a.bytes > a.buffer.bytes:
 		return fault.Invalidf("executor: launch", "kernel %s: argument %d reaches from %d over %d bytes, its buffer has %d", k.name(), i, a.offset, a.bytes, a.buffer.bytes)

@@ -83,10 +83,10 @@ func pinLaunch(l *Launch) error {
 
 // do has a worker run fn, and waits for it. ended is called once no worker will
 // touch any more what the caller pinned for fn.
-func (r *room) do(ctx context.Context, fn func(context.Context, *worker) error, ended func()) error {
+func (e *Executor) do(ctx context.Context, fn func(context.Context, *worker) error, ended func()) error {
 	j := newJob(ctx, fn, ended)
 	asked := false
-	_, err := actors.Ask(ctx, r.ref, func(reply actors.Reply[struct{}]) message {
+	_, err := actors.Ask(ctx, e.ref, func(reply actors.Reply[struct{}]) message {
 		asked = true
 		j.reply = reply
 		return submitMsg{j}
@@ -95,7 +95,7 @@ func (r *room) do(ctx context.Context, fn func(context.Context, *worker) error, 
 	case err == nil:
 	case !asked: // ctx had ended before
 		j.end()
-	case !r.ref.Tell(withdrawMsg{j}) && !j.handled.Load():
+	case !e.ref.Tell(withdrawMsg{j}) && !j.handled.Load():
 		j.end() // the actor has stopped without ever seeing it
 	}
 	return err
@@ -103,7 +103,7 @@ func (r *room) do(ctx context.Context, fn func(context.Context, *worker) error, 
 
 // release has a worker release what belongs to a device. What is left when a
 // device is closed goes with it.
-func (r *room) release(on *generation, release func()) {
+func (e *Executor) release(on *generation, release func()) {
 	j := newJob(context.Background(), func(_ context.Context, w *worker) error {
 		if w.on == on {
 			release()
@@ -111,7 +111,7 @@ func (r *room) release(on *generation, release func()) {
 		return nil
 	}, nil)
 	j.own = true
-	if !r.ref.Tell(submitMsg{j}) {
+	if !e.ref.Tell(submitMsg{j}) {
 		j.end()
 	}
 }
