@@ -10,23 +10,16 @@ import (
 	"github.com/kiln-cache/kiln/internal/guard"
 )
 
-// making is the flight of a key's compile, or of its load.
-type making struct {
-	*flight.Flight[*Kernel]
-	key  string
-	blob bool // it loads the blob of the caller that began it
-}
-
 // shell translates messages into events of the state and carries its effects
 // out. Its fields belong to the actor's turns.
 type shell struct {
 	*Executor
 	end     context.CancelFunc // of life
 	state   *state[*job]
-	device  *generation              // nil while the device is being opened
-	flights map[string]*making       // by key; all of them on device
-	waiting []actors.Reply[struct{}] // of Ready
-	out     []effect[*job]           // reused
+	device  *generation                     // nil while the device is being opened
+	desk    flight.Desk[string, *compiling] // of compiles on device, by the source's key
+	waiting []actors.Reply[struct{}]        // of Ready
+	out     []effect[*job]                  // reused
 }
 
 func (s *shell) handle(m message) {
@@ -54,7 +47,9 @@ func (s *shell) handle(m message) {
 	case readyMsg:
 		s.ready(m)
 	case compileMsg:
-		s.compile(m)
+		s.compile(m.call)
+	case leftMsg:
+		s.left(m.flight)
 	case compiledMsg:
 		s.compiled(m)
 	case closeMsg:
@@ -99,33 +94,43 @@ func (s *shell) ready(m readyMsg) {
 	}
 }
 
-// compile joins the compile of that key or begins one.
-func (s *shell) compile(m compileMsg) {
+// compile takes a call aboard the compile of its key, or begins one.
+func (s *shell) compile(c *compiling) {
 	switch s.state.phase {
 	case phaseClosed:
-		m.reply.Fail(ErrClosed)
+		c.reply.Fail(ErrClosed)
 		return
 	case phaseDown:
-		m.reply.Fail(ErrDeviceLost)
+		c.reply.Fail(ErrDeviceLost)
 		return
 	}
-	key := m.source.Key
-	f, begun := s.flights[key]
-	if !begun {
-		f = &making{Flight: flight.New[*Kernel](m.ctx, s.Executor, key), key: key, blob: m.blob != nil}
-		s.flights[key] = f
+	f, late, joined := s.desk.Join(c.source.Key, 0)
+	if joined {
+		f.Board()
+	} else {
+		f = c
+		s.desk.Begin(f.source.Key, f, 0)
+		f.Start()
 		g := s.device
 		s.begin(g, func() {
 			var k *Kernel
 			guard.Guard(func() (err error) {
-				k, err = s.build(f.Context(), g, m.source, m.blob)
+				k, err = s.build(f, g)
 				return err
 			}, func(err error) { s.ref.Tell(compiledMsg{f, k, err}) })
 		})
 	}
-	t := ticket{flight: f.Flight, joined: f.Join(), others: begun && f.blob}
-	if !m.reply.Send(t) && t.joined {
-		f.Leave()
+	c.aboard = f
+	if !c.reply.Send(flight.Ticket[*Kernel]{Flight: &f.Flight, Late: late, Others: joined && f.blob != nil}) {
+		f.GetOff()
+		s.left(f)
+	}
+}
+
+// left takes a caller off a compile, which is cancelled when nobody is left.
+func (s *shell) left(f *compiling) {
+	if alone, _ := s.desk.Leave(f, time.Time{}); alone {
+		f.Cancel()
 	}
 }
 
@@ -133,13 +138,12 @@ func (s *shell) compile(m compileMsg) {
 // began: then its callers have been answered.
 func (s *shell) compiled(m compiledMsg) {
 	f, k := m.flight, m.kernel
-	if s.flights[f.key] != f {
+	if first, _ := s.desk.End(f.source.Key, f); !first {
 		if k != nil {
 			k.Release()
 		}
 		return
 	}
-	delete(s.flights, f.key)
 	if m.err != nil {
 		f.Finish(nil, m.err, nil)
 		return
@@ -170,11 +174,10 @@ func (s *shell) begin(g *generation, fn func()) {
 
 // giveUp answers the callers of every compile, whose results are then nobody's.
 func (s *shell) giveUp(err error) {
-	for _, f := range s.flights {
-		f.Cancel()
+	for _, f := range s.desk.Close() {
 		f.Finish(nil, err, nil)
+		f.Cancel()
 	}
-	clear(s.flights)
 }
 
 // reopen opens the device again, as often as it takes.

@@ -3,9 +3,11 @@ package gpuexec
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 )
 
 // Compile builds the kernel of a source. Callers with one key at one time get
@@ -34,52 +36,73 @@ func (e *Executor) obtain(ctx context.Context, src Source, blob []byte) (*Kernel
 	if src.Key == "" {
 		return nil, fault.Invalidf("executor: compile", "the source has no key")
 	}
-	for {
-		t, err := actors.Ask(ctx, e.ref, func(r actors.Reply[ticket]) message {
-			return compileMsg{ctx: ctx, source: src, blob: blob, reply: r}
-		})
-		if err != nil {
-			return nil, err
-		}
-		if !t.joined { // everybody left that compile: wait for its end and begin another
-			if err := t.flight.WaitEnd(ctx); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		var kernel *Kernel
-		err = t.flight.Wait(ctx, func(k *Kernel) {
-			k.cell.Pin() // cannot fail: the flight holds it until all have
-			kernel = k
-		})
-		if t.others && (errors.Is(err, ErrRefused) || errors.Is(err, ErrUnsupported)) {
-			continue // the blob was another's, which is nothing to this caller
-		}
-		return kernel, err
-	}
+	c := &call{exec: e, source: src, blob: blob}
+	_, err := flight.Ride[*Kernel](ctx, c)
+	return c.kernel, err
 }
+
+// call is one Compile or Load on its way. It implements flight.Caller.
+type call struct {
+	exec   *Executor
+	source Source
+	blob   []byte     // nil = compile
+	asked  *compiling // of the last Ask
+	kernel *Kernel    // the outcome, pinned
+}
+
+// compiling is the flight of a key's compile, or of its load; or what a call
+// brought that joined another one.
+type compiling struct {
+	flight.Seats
+	flight.Flight[*Kernel]
+	source Source
+	blob   []byte
+	reply  actors.Reply[flight.Ticket[*Kernel]]
+	aboard *compiling // the flight that the call is aboard of; set before the reply
+}
+
+// Ask has the actor take the call aboard.
+func (c *call) Ask(ctx context.Context) (flight.Ticket[*Kernel], error) {
+	f := &compiling{source: c.source, blob: c.blob}
+	f.Begin(ctx, c.exec, c.source.Key)
+	c.asked = f
+	return actors.Ask(ctx, c.exec.ref, func(r actors.Reply[flight.Ticket[*Kernel]]) message {
+		f.reply = r
+		return compileMsg{f}
+	})
+}
+
+// Take pins the kernel for the caller. That cannot fail: the flight holds it.
+func (c *call) Take(k *Kernel) {
+	k.cell.Pin()
+	c.kernel = k
+}
+
+// Leave has the actor take the call off.
+func (c *call) Leave(flight.Ticket[*Kernel]) { c.exec.ref.Tell(leftMsg{c.asked.aboard}) }
 
 // build compiles or loads a kernel when there is a slot for it. The actor has
 // entered the device for it.
-func (e *Executor) build(ctx context.Context, g *generation, src Source, blob []byte) (*Kernel, error) {
+func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
+	ctx := f.Context()
 	select {
 	case g.slots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	defer func() { <-g.slots }()
-	p, requires, err := e.program(ctx, g, src, blob)
+	p, requires, err := e.program(ctx, g, f.source, f.blob)
 	if err != nil {
 		if errors.Is(err, ErrDeviceLost) {
 			e.ref.Tell(lostMsg{g})
 		}
 		return nil, err
 	}
-	k := &Kernel{exec: e, source: src, requires: requires, asked: make(chan struct{})}
+	k := &Kernel{exec: e, source: f.source, requires: requires, asked: make(chan struct{})}
 	k.cell.Init(k.free)
 	k.built.Store(p)
-	if blob != nil {
-		kept := append([]byte(nil), blob...)
+	if f.blob != nil {
+		kept := slices.Clone(f.blob)
 		k.blob.Store(&kept)
 	}
 	return k, nil

@@ -61,7 +61,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 		return nil, fmt.Errorf("executor: open %s:%d: %w", cfg.Backend.Name(), cfg.Index, err)
 	}
 	e.info, e.limits = g.info, g.limits
-	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue), flights: make(map[string]*making)}
+	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue)}
 	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
 	g.start(e)
 	e.ref.Tell(upMsg{g})

@@ -1,11 +1,6 @@
 package gpuexec
 
-import (
-	"context"
-
-	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/flight"
-)
+import "github.com/kiln-cache/kiln/actors"
 
 // The messages of the executor's actor.
 type message interface{ isMessage() }
@@ -18,30 +13,18 @@ type (
 		gen uint64
 		err error
 	}
-	lostMsg    struct{ on *generation }
-	upMsg      struct{ fresh *generation }
-	readyMsg   struct{ reply actors.Reply[struct{}] }
-	compileMsg struct {
-		ctx    context.Context
-		source Source
-		blob   []byte // nil = compile
-		reply  actors.Reply[ticket]
-	}
+	lostMsg     struct{ on *generation }
+	upMsg       struct{ fresh *generation }
+	readyMsg    struct{ reply actors.Reply[struct{}] }
+	compileMsg  struct{ call *compiling }
+	leftMsg     struct{ flight *compiling } // a caller has left it
 	compiledMsg struct {
-		flight *making
+		flight *compiling
 		kernel *Kernel
 		err    error
 	}
 	closeMsg struct{ reply actors.Reply[*generation] }
 )
-
-// ticket is a place at a compile in progress; without joined it is only to be
-// waited for.
-type ticket struct {
-	flight *flight.Flight[*Kernel]
-	joined bool
-	others bool // another's blob is loaded
-}
 
 func (submitMsg) isMessage()   {}
 func (withdrawMsg) isMessage() {}
@@ -50,11 +33,12 @@ func (lostMsg) isMessage()     {}
 func (upMsg) isMessage()       {}
 func (readyMsg) isMessage()    {}
 func (compileMsg) isMessage()  {}
+func (leftMsg) isMessage()     {}
 func (compiledMsg) isMessage() {}
 func (closeMsg) isMessage()    {}
 
 // Fail answers a request whose turn panicked.
 func (m submitMsg) Fail(err error)  { m.job.reply.Fail(err) }
 func (m readyMsg) Fail(err error)   { m.reply.Fail(err) }
-func (m compileMsg) Fail(err error) { m.reply.Fail(err) }
+func (m compileMsg) Fail(err error) { m.call.reply.Fail(err) }
 func (m closeMsg) Fail(err error)   { m.reply.Fail(err) }
