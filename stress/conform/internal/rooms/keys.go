@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
@@ -34,7 +35,7 @@ func (k identity) Encoding() []byte { return []byte(k.key.Encoding()) }
 func (k identity) Hash() uint64     { return k.key.Hash() }
 func (k identity) Equal(other engine.Identity) bool {
 	o, ok := other.(identity)
-	return ok && k.key.Equal(o.key)
+	return ok && k.key == o.key
 }
 
 // sameKeys holds equality and hash of two keys or ids against their encodings.
@@ -65,7 +66,7 @@ func makeKey(c *engine.Call) (script.Result, error) {
 		}
 		base, ok := id.(identity)
 		if !ok {
-			return engine.Done(primitive.ErrInvalid)
+			return engine.Done(fault.ErrInvalid)
 		}
 		maps.Copy(text, base.text)
 	}
