@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/outfile"
 )
 
 // inputs reads what a subcommand is given: a mistake there leaves no store

@@ -14,7 +14,6 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/encoder"
@@ -24,6 +23,8 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/data"
+	"github.com/kiln-cache/kiln/internal/outfile"
+	"github.com/kiln-cache/kiln/internal/picture"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
@@ -166,7 +167,7 @@ func (f runFlags) check(settings env.Settings) (*job, error) {
 		j.config.ArtefactEntries = kiln.Limit{}
 	}
 	if f.plot != "" {
-		if err := report.CheckPlotPath(f.plot); err != nil {
+		if err := picture.Check(f.plot); err != nil {
 			return nil, fmt.Errorf("--plot: %w", err)
 		}
 	}

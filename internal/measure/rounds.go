@@ -1,10 +1,11 @@
-package figures
+package measure
 
 import (
 	"context"
 	"math"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -27,21 +28,22 @@ const (
 	mostTurns  = 100
 )
 
-// side takes n operations and gives their time, without what it sets up first.
-type side func(n int) (time.Duration, error)
+// A Side runs n operations and gives their time, without that of any preparation.
+type Side func(n int) (time.Duration, error)
 
-// paced is a side with the number of operations that fill a slice. All sides of
+// paced is a Side with the number of operations that fill a slice. All sides of
 // a figure take equally long: a short slice would be disturbed less often.
 type paced struct {
-	side
+	Side
 	n int
 }
 
-// pace tries a side that is like one that takes so many operations to a slice.
-func pace(s side, like int) (paced, error) {
+// pace finds how many operations of a side fill a slice; like is the number to
+// take where every try was disturbed.
+func pace(s Side, like int) (paced, error) {
 	const least, most, probe = 1 << 6, 1 << 19, 1 << 10
-	took, err := fastest(64, func() (time.Duration, error) { return s(probe) })
-	if took == disturbed {
+	took, err := fastest(64, s, probe)
+	if took == Disturbed {
 		return paced{s, like}, err
 	}
 	n := float64(probe) * float64(slice) / float64(max(took, 1))
@@ -50,8 +52,8 @@ func pace(s side, like int) (paced, error) {
 
 // each is the time of one operation, by one slice; infinite if that was disturbed.
 func (p paced) each() (float64, error) {
-	took, err := p.side(p.n)
-	if took == disturbed {
+	took, err := p.Side(p.n)
+	if took == Disturbed {
 		return math.Inf(1), err
 	}
 	return float64(took) / float64(p.n), err
@@ -85,9 +87,9 @@ func round(ratio func([]float64) float64, sides []paced) (float64, error) {
 	return ratio(best), nil
 }
 
-// compare measures sides in rounds; ratio makes one number of their quickest
-// slices, NaN where these tell nothing.
-func (f Figure) compare(ctx context.Context, ratio func([]float64) float64, sides ...side) (Figure, error) {
+// Compare measures sides in rounds; ratio makes one number of the time that an
+// operation of each takes in its quickest slice, NaN where these tell nothing.
+func (f Figure) Compare(ctx context.Context, ratio func([]float64) float64, sides ...Side) (Figure, error) {
 	all := make([]paced, len(sides))
 	like := 1 << 10
 	for i, s := range sides {
@@ -97,27 +99,26 @@ func (f Figure) compare(ctx context.Context, ratio func([]float64) float64, side
 		}
 		all[i], like = p, p.n
 	}
-	return f.take(ctx, 9, func() (float64, error) {
-		if f.before != nil {
-			f.before()
+	return f.Take(ctx, 9, func() (float64, error) {
+		if f.Before != nil {
+			f.Before()
 		}
 		return round(ratio, all)
 	})
 }
 
-// quotient is the first of two sides by the second.
-func quotient(best []float64) float64 { return best[0] / best[1] }
+// Quotient is the first of two sides by the second.
+func Quotient(best []float64) float64 { return best[0] / best[1] }
 
-// patience is how many times the planned rounds are taken at most, before a
-// figure that narrowly misses its gate is found to miss it. Of fewer than
-// leastRounds no figure is made.
+// A figure that narrowly misses its gate is given up after patience times the
+// planned rounds. No figure is made of fewer than leastRounds.
 const patience, leastRounds = 4, 3
 
-// take measures n rounds, and n more as long as the median narrowly misses the
-// gate. All rounds count but void ones, whose ratio is NaN: they saw too little
-// of the machine to tell. After n of those it gives up, and the figure says so
+// Take measures n rounds, and n more as long as the median narrowly misses the
+// gate. Void rounds, whose ratio is NaN, do not count: other work left them too
+// little of the machine. After n of those it gives up, and the figure says so
 // in place of a ratio and a gate. It ends early with ctx.
-func (f Figure) take(ctx context.Context, n int, round func() (float64, error)) (Figure, error) {
+func (f Figure) Take(ctx context.Context, n int, round func() (float64, error)) (Figure, error) {
 	var ratios []float64
 	for void := 0; len(ratios) < patience*n && void < n; {
 		if err := ctx.Err(); err != nil {
@@ -137,15 +138,16 @@ func (f Figure) take(ctx context.Context, n int, round func() (float64, error)) 
 		}
 	}
 	if f.N < leastRounds {
-		return f.unmeasured("other work left no cores for it"), nil
+		return f.Unmeasured("other work left no cores for it"), nil
 	}
 	return f, nil
 }
 
-const oneCore = "it needs two cores, and GOMAXPROCS is 1"
+// OneCore is why a figure of two goroutines is not measured on one core.
+const OneCore = "it needs two cores, and GOMAXPROCS is 1"
 
-// unmeasured is a figure of no rounds, and why.
-func (f Figure) unmeasured(why string) Figure {
+// Unmeasured is a figure of no rounds that says why.
+func (f Figure) Unmeasured(why string) Figure {
 	f.Ratio, f.Min, f.Max, f.N, f.Gate = 0, 0, 0, 0, nil
 	f.Note = "not measured, and held against no gate: " + why
 	return f
@@ -157,11 +159,11 @@ func (f Figure) far() bool {
 	return f.Ratio > f.Gate.Most*margin || f.Ratio*margin < f.Gate.Least
 }
 
-// fastest is the least of n times.
-func fastest(n int, f func() (time.Duration, error)) (time.Duration, error) {
-	best := time.Duration(math.MaxInt64)
-	for range n {
-		took, err := f()
+// fastest is the least time that n operations take, out of several tries.
+func fastest(tries int, s Side, n int) (time.Duration, error) {
+	best := Disturbed
+	for range tries {
+		took, err := s(n)
 		if err != nil {
 			return 0, err
 		}
@@ -170,29 +172,67 @@ func fastest(n int, f func() (time.Duration, error)) (time.Duration, error) {
 	return best, nil
 }
 
-// Quickest is the time of the quickest of n calls.
-func Quickest(n int, f func() error) (time.Duration, error) {
-	return fastest(n, func() (time.Duration, error) {
+// Clocked is a Side of one operation, by the wall clock.
+func Clocked(f func() error) Side {
+	return func(int) (time.Duration, error) {
 		began := time.Now()
 		err := f()
 		return time.Since(began), err
-	})
+	}
 }
 
-// disturbed is the time of a slice that tells nothing.
-const disturbed = time.Duration(math.MaxInt64)
+// Quickest is the time of the quickest of several calls.
+func Quickest(calls int, f func() error) (time.Duration, error) { return fastest(calls, Clocked(f), 1) }
 
-// together runs f on n goroutines, begun as one, and gives the time from the
-// first begin to the last end; disturbed if one of them did not have a core for
+// Each is the time of one operation of a side in its quickest slice, in
+// nanoseconds, out of the slices that fill length; infinite if all were disturbed.
+func Each(s Side, length time.Duration) (float64, error) {
+	p, err := pace(s, 1<<10)
+	best := math.Inf(1)
+	for began := time.Now(); err == nil; {
+		took, failed := p.each()
+		best, err = min(best, took), failed
+		if time.Since(began) >= length {
+			break
+		}
+	}
+	return best, err
+}
+
+// Turns is the quickest time of n operations of each side, the sides taking this
+// many turns. Which side goes first alternates.
+func Turns(ctx context.Context, turns, n int, sides ...Side) ([]time.Duration, error) {
+	best := slices.Repeat([]time.Duration{Disturbed}, len(sides))
+	for turn := range turns {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		for i := range sides {
+			which := (turn + i) % len(sides)
+			took, err := sides[which](n)
+			if err != nil {
+				return nil, err
+			}
+			best[which] = min(best[which], took)
+		}
+	}
+	return best, nil
+}
+
+// Disturbed is the time of a slice that tells nothing.
+const Disturbed = time.Duration(math.MaxInt64)
+
+// Together runs f on n goroutines, begun as one, and gives the time from the
+// first begin to the last end; Disturbed if one of them did not have a core for
 // nearly all of it. They wait for each other awake: to be woken can take longer
 // than a slice.
-func together(n int, f func(goroutine int)) time.Duration {
+func Together(n int, f func(goroutine int)) time.Duration {
 	type span struct {
 		began, ended time.Time
 		ran          time.Duration // of that, on a core
 		known        bool
 	}
-	spans := make(chan span, n)
+	spans := make([]span, n)
 	var ready atomic.Int32
 	run := func(g int) {
 		runtime.LockOSThread()
@@ -200,18 +240,19 @@ func together(n int, f func(goroutine int)) time.Duration {
 		for ready.Add(1); int(ready.Load()) < n; {
 		}
 		began := time.Now()
-		before, _ := threadTime()
+		before, _ := ThreadTime()
 		f(g)
-		after, known := threadTime()
-		spans <- span{began, time.Now(), after - before, known}
+		after, known := ThreadTime()
+		spans[g] = span{began, time.Now(), after - before, known}
 	}
+	var others sync.WaitGroup
 	for g := 1; g < n; g++ {
-		go run(g)
+		others.Go(func() { run(g) })
 	}
 	run(0)
-	whole := <-spans
-	for range n - 1 {
-		s := <-spans
+	others.Wait()
+	whole := spans[0]
+	for _, s := range spans[1:] {
 		if s.began.Before(whole.began) {
 			whole.began = s.began
 		}
@@ -222,7 +263,7 @@ func together(n int, f func(goroutine int)) time.Duration {
 	}
 	took := whole.ended.Sub(whole.began)
 	if lost := took - whole.ran; whole.known && lost > took/20+2*time.Microsecond { // what the clocks take
-		return disturbed
+		return Disturbed
 	}
 	return took
 }
