@@ -11,8 +11,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/measure"
 )
 
-// benches by name, in the order of `kiln bench all`: stores before loads, whose ten
-// thousand entries the system still writes back when they are gone.
+// benches in the order of `kiln bench all`: stores come before loads, since the
+// system goes on writing back the ten thousand entries of loads after they are gone.
 var benches = []struct {
 	name, about string
 	run         func(ctx context.Context) ([]measure.Figure, error)
@@ -24,7 +24,7 @@ var benches = []struct {
 	{"evictions", "readers beside evictions, and what a group's size costs", figures.Evictions},
 	{"launches", "what the executor adds to a launch", figures.Launches},
 	{"stores", "storing a large blob, against writing it", figures.Stores},
-	{"loads", "loading from the persistent store and opening it, against the file operations they cannot do without", figures.Loads},
+	{"loads", "loading from the persistent store and opening it, against the file operations that this needs at least", figures.Loads},
 	{"restart", "the first pass of kiln run in a process that finds its kernels in the store, against its second", benchRestart},
 	{"forward", "a MiniLM forward pass of 128 tokens against its matrix products alone", benchForward},
 }
@@ -81,8 +81,8 @@ func (c *call) figure(f measure.Figure) error {
 	return c.say(f, "%-34s %7.3f of %-28s [%.3f, %.3f]  allocs %g  n=%d%s%s", f.Bench, f.Ratio, f.RatioTo, f.Min, f.Max, f.Allocs, f.N, verdict, note)
 }
 
-// benchMatmul measures the product that an issue names, with every assembly set
-// of this machine, and a short query's, which has no gate.
+// benchMatmul measures a product of BERT-base with every assembly set of this
+// machine, and that of a short query, which has no gate.
 func benchMatmul(ctx context.Context) ([]measure.Figure, error) {
 	const rounds = 9
 	const atLeast = 0.9 // of oneDNN, in the same rounds

@@ -14,8 +14,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/measure"
 )
 
-// benchRestart fills a store with one process, and then starts more of them:
-// each one's first pass takes every kernel from the store, its second none.
+// benchRestart fills a store with one process and then starts more processes. The
+// first pass of each takes every kernel from the store, its second pass none.
 func benchRestart(ctx context.Context) ([]measure.Figure, error) {
 	const processes, requests = 5, 600
 	const atMost = 1.5 // times the second pass

@@ -15,12 +15,12 @@ import (
 // every round pass undisturbed.
 const slice = 400 * time.Microsecond
 
-// In a turn every side has so many slices: the first of them find the caches of
-// the processor full of the other side's memory.
+// slicesEach is the number of slices that a side has in a turn: the first of them
+// find the processor's caches full of the other side's memory.
 const slicesEach = 4
 
-// A round ends when the quickest so many slices of each side agree to within the
-// tolerance, so that the quickest is no accident, or after the most turns.
+// A round ends when this number of the quickest slices of each side agree to within
+// the tolerance, so that the quickest is no accident, or after the most turns.
 const (
 	agreeing   = 3
 	tolerance  = 1.05

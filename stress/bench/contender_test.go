@@ -9,7 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-// filled is a small workload and everybody who holds it.
+// filled is a small workload and every contender that holds it.
 func filled(t *testing.T) (*workload, []contender) {
 	t.Helper()
 	w, err := newWorkload(4 * names)

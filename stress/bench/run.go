@@ -103,8 +103,8 @@ func heapNow() uint64 {
 	return m.HeapAlloc
 }
 
-// rounds measures every contender in every round. The order rotates: nobody has
-// the same neighbour's leftovers in the processor's caches each time.
+// rounds measures every contender in every round. The order rotates, so that no
+// contender always finds the same neighbour's memory in the processor's caches.
 func (r *hitRun) rounds(ctx context.Context, writers bool) error {
 	kind := "alone"
 	if writers {

@@ -65,7 +65,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// Both caches make each value once and give it to whoever asks.
+// Both caches make each value once and give it to every caller.
 func TestMakers(t *testing.T) {
 	values := Absent(1)
 	for name, open := range map[string]Maker{"session": InSession, "promises": InPromises} {

@@ -64,7 +64,7 @@ func New(entries int) (*Requests, error) {
 func (r *Requests) ask() {
 	length := 1 << 14
 	if r.Entries > 1<<17 {
-		length = 1 << 17 // else the requests would touch too few of so many entries
+		length = 1 << 17 // else the requests would touch too few of the entries
 	}
 	session, names := strings.Clone(Session), make([]string, Names)
 	for i := range names {

@@ -70,9 +70,9 @@ func (c *churn) refill(ctx context.Context) error {
 	return nil
 }
 
-// batch is the time of 64 lookups of names of any of the shapes; measure.Disturbed if
-// the operating system took the core for somebody else meanwhile. To wait for the
-// session is no disturbance.
+// batch is the time of 64 lookups of names of any of the shapes. It is
+// measure.Disturbed if the operating system gave the core to another thread
+// meanwhile; to wait for the session is no disturbance.
 func (c *churn) batch() time.Duration {
 	const lookups = 64
 	before := measure.ThreadPreempted()
@@ -91,8 +91,8 @@ func (c *churn) batch() time.Duration {
 	return took
 }
 
-// sound is an error if what was measured were not hits beside evictions: all
-// shapes but one fit, and for each that came another went.
+// sound is an error unless hits beside evictions were measured: all shapes but one
+// fit, and each one that was filled evicted another.
 func (c *churn) sound(ctx context.Context) error {
 	const least = 0.9 // of the lookups: one shape of 32 is out, another being filled
 	stats, err := c.session.Stats(ctx)
@@ -108,10 +108,10 @@ func (c *churn) sound(ctx context.Context) error {
 	return nil
 }
 
-// tail is the 99th percentile of a batch's time over its median, beside so many
-// evictions. Of the batches from one eviction to the next the last ones count,
+// tail is the 99th percentile of a batch's time over its median, beside this number
+// of evictions. Of the batches from one eviction to the next the last ones count,
 // among them the one during which it happened: however rare evictions are, more
-// than one in a hundred batches had one. Where that one was disturbed the others
+// than one in a hundred batches that count had one. Where that one was disturbed the others
 // tell nothing of evictions and do not count; where most were it is void, NaN.
 func tail(evictions int, evicted func() uint64, batch func() time.Duration) (float64, error) {
 	const counting = 40  // batches to an eviction

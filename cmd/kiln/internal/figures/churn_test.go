@@ -17,7 +17,7 @@ func TestTail(t *testing.T) {
 	const quiet, slow = 100, 3000
 	for _, c := range []struct {
 		name   string
-		every  int // so many batches an eviction
+		every  int // batches to an eviction
 		during time.Duration
 		other  time.Duration // the batches before it, in turn with quiet ones
 		want   float64

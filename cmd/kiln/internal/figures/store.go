@@ -18,9 +18,8 @@ import (
 
 const storeBackend = "bench"
 
-// Loads measures what is read of the persistent store against the plain file
-// operations that it cannot do without, in a directory of the machine's temporary
-// folder.
+// Loads measures reads of the persistent store against the plain file operations
+// that they need at least, in the temporary folder of the machine.
 func Loads(ctx context.Context) ([]measure.Figure, error) {
 	return inFolders(ctx,
 		func(ctx context.Context, dir string) (measure.Figure, error) { return loading(ctx, dir, 64<<10, 3) },
@@ -28,7 +27,7 @@ func Loads(ctx context.Context) ([]measure.Figure, error) {
 		opening)
 }
 
-// Stores is Loads for what is written.
+// Stores measures writes, as Loads does reads.
 func Stores(ctx context.Context) ([]measure.Figure, error) { return inFolders(ctx, storing) }
 
 func inFolders(ctx context.Context, measures ...func(context.Context, string) (measure.Figure, error)) (out []measure.Figure, err error) {
@@ -164,7 +163,7 @@ func opening(ctx context.Context, dir string) (measure.Figure, error) {
 	return inTurn(ctx, f, 5, 2, open, list, undo, nothing)
 }
 
-// build stores a blob the way a process does that asked for it in vain.
+// build stores a blob as a process does that looked for it and did not find it.
 func build(ctx context.Context, s *blobstore.Store, key string) error {
 	_, claim, _, err := s.Obtain(ctx, storeBackend, key)
 	if err != nil {
@@ -176,7 +175,7 @@ func build(ctx context.Context, s *blobstore.Store, key string) error {
 	return claim.Save(ctx, []byte("kernel"), time.Second)
 }
 
-// leases is what builders left behind: the files in the folder of each lease.
+// leases are the leases that builders left behind: the files in the folder of each.
 type leases map[string]map[string][]byte
 
 // agedLeases makes the leases in a folder look hours old.
@@ -207,8 +206,8 @@ func age(path string) error {
 	return os.Chtimes(path, old, old)
 }
 
-// restore makes again what was swept, or each open would have less to look at than
-// the one before.
+// restore puts back what an opening swept away, so that each opening has the same to
+// look at.
 func (l leases) restore() error {
 	for path, files := range l {
 		if _, err := os.Lstat(path); err == nil {
