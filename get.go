@@ -129,10 +129,7 @@ func (g *Group) prepare(q *artefacts.Request) error {
 		return fault.Invalidf(op, "the recipe of %q has no Make: want the function that makes the artefact", q.Key)
 	}
 	q.Owner = g.session.owner
-	if q.Load == nil {
-		return nil
-	}
-	_, err := g.session.runtime.storable(q.Backend)
+	_, err := g.session.runtime.storable(q)
 	return err
 }
 
@@ -140,8 +137,8 @@ func (g *Group) prepare(q *artefacts.Request) error {
 func (g *Group) obtain(ctx context.Context, q artefacts.Request) (*artefacts.Lease, artefacts.Outcome, error) {
 	r := g.session.runtime
 	lease, how, err := r.artefacts.Get(ctx, q)
-	if how.Event == artefacts.Miss && how.Reason == ReasonAbsent && q.Load != nil {
-		if field, _ := r.storable(q.Backend); field != "" {
+	if how.Event == artefacts.Miss && how.Reason == ReasonAbsent {
+		if field, _ := r.storable(&q); field != "" {
 			how.Reason, how.Field = ReasonDisabled, field // SPEC P17
 		}
 	}

@@ -115,11 +115,12 @@ func (r *Runtime) kernel(executor *gpuexec.Executor, source gpuexec.Source) (art
 		}
 		return artefacts.Built{Value: k, Bytes: k.Bytes(), Free: k.Release, Blob: k.Blob, Requires: k.Requires()}, nil
 	}
-	backend := executor.Info().Backend
+	backend, identity := executor.Info().Backend, executor.Identity()
 	return artefacts.Request{
 		Key:       backend + "#" + strconv.FormatUint(number, 10) + "\x00" + source.Key,
 		StoredKey: source.Key,
 		Backend:   backend,
+		Identity:  &identity,
 		Create:    func(ctx context.Context) (artefacts.Built, error) { return built(executor.Compile(ctx, source)) },
 		Load: func(ctx context.Context, blob []byte) (artefacts.Built, error) {
 			return built(executor.Load(ctx, source, blob))

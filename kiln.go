@@ -33,9 +33,10 @@ type Runtime struct {
 	persisted persistence
 	memory    *pressure.Watch    // nil: no limit
 	pool      *sessioncache.Pool // nil: no limit
-	opened    sync.Map           // backend name -> the gpuexec.Backend of the first executor
-	stored    sync.Map           // backend name -> *stored
 	bucket    Bucketing          // of sessions that name none
+
+	identities sync.Map // backend name -> func() gpuexec.Identity, of requests that bring none
+	unstored   sync.Map // backend name -> true where it was logged that nothing of it is stored
 
 	opening sync.WaitGroup // sessions that are being opened
 	closing sync.Once
@@ -90,7 +91,7 @@ func Open(cfg Config) (*Runtime, error) {
 	}
 	if r.artefacts = cfg.Artefacts; r.artefacts == nil {
 		if r.cfg.Store.Identity == nil {
-			r.cfg.Store.Identity = r.identity
+			r.cfg.Store.Identity = identity
 		}
 		if r.persisted, err = openStore(r.cfg, r.settings, r.memory, r.logger); err != nil {
 			return nil, err
@@ -164,9 +165,6 @@ func (r *Runtime) open(ctx context.Context, id executorID, o *opening) {
 	guard.Guard(func() (err error) {
 		o.exec, err = gpuexec.Open(ctx, gpuexec.Config{Backend: id.backend, Index: id.index,
 			Workers: int(r.settings.Workers.Value), Listen: r.cfg.Compiling, Logger: r.logger})
-		if err == nil {
-			r.opened.LoadOrStore(id.backend.Name(), id.backend) // before anything is compiled there
-		}
 		return err
 	}, func(err error) {
 		if o.err = err; err != nil {
