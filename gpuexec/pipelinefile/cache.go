@@ -3,15 +3,16 @@ package pipelinefile
 import (
 	"context"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/layout"
+	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // Origin says where a pipeline came from.
@@ -36,14 +37,18 @@ type Cache struct {
 	saving   token         // one Save by path at a time
 	drained  chan struct{} // closed when a closed cache has no job left
 
+	identity layout.Identity // of this opening
+	openDir  func(root string) vfs.FS
+
+	builds   flight.Locked[string, *object]      // pipelines, by their request
+	compiles flight.Locked[layout.Key, []uint32] // SPIR-V
+	bin      lease.Bin[retired]                  // what the driver is to destroy
+
 	mu struct {
 		sync.Mutex
-		closed     bool
-		generation uint64 // grows at every Clear
-		running    int    // creators and frees on lent goroutines, loads and saves on their callers'
-		spirv      map[layout.Key][]uint32
-		builds     map[string]*flying[*object]
-		compiles   map[layout.Key]*flying[[]uint32]
+		closed  bool
+		running int // creators on lent goroutines, loads and saves on their callers'
+		spirv   map[layout.Key][]uint32
 	}
 }
 
@@ -55,10 +60,14 @@ func Open(ctx context.Context, cfg Config) (*Cache, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	c := &Cache{cfg: cfg, log: cfg.Logger, live: table.New[*object](cfg.Hash), saving: newToken(), drained: make(chan struct{})}
+	c := &Cache{
+		cfg: cfg, log: cfg.Logger, live: table.New[*object](cfg.Hash), saving: newToken(), drained: make(chan struct{}),
+		identity: cfg.Identity.layout().Opened(), openDir: vfs.Opener(ctx),
+	}
 	c.mu.spirv = make(map[layout.Key][]uint32)
-	c.mu.builds = make(map[string]*flying[*object])
-	c.mu.compiles = make(map[layout.Key]*flying[[]uint32])
+	c.builds = flight.Locked[string, *object]{Mu: &c.mu, Lend: c.lendLocked, Scope: c}
+	c.compiles = flight.Locked[layout.Key, []uint32]{Mu: &c.mu, Lend: c.lendLocked, Scope: c}
+	c.bin.Init(actors.Go, c.destroy, c.destroyPanicked)
 	if err := c.driver.open(ctx, cfg, c.retire); err != nil {
 		c.counters.miss(fault.DriverRefused)
 		c.log.Warn("pipelinefile: the driver makes no cache; pipelines are built without", "error", err)
@@ -84,7 +93,7 @@ func (c *Cache) Get(ctx context.Context, r Request) (*Lease, Origin, error) {
 	key := r.key(s)
 	if o := c.find(key); o != nil {
 		c.counters.hits.Add(1)
-		return &Lease{object: o}, Hit, nil
+		return newLease(o), Hit, nil
 	}
 	l, origin, err := c.build(ctx, key, &r, s)
 	if err != nil {
@@ -105,29 +114,38 @@ func (c *Cache) find(key string) *object {
 
 func (c *Cache) build(ctx context.Context, key string, r *Request, s *shader) (*Lease, Origin, error) {
 	var o *object
-	role, err := ride(ctx, c, ridden[string, *object]{
-		key: key, name: r.Shader, flying: c.mu.builds,
-		found:  func() bool { o = c.find(key); return o != nil },
-		create: c.creator(r.module(), s),
-		keep: func(made *object, generation uint64) {
-			if generation != c.mu.generation || c.mu.closed || !made.cell.Pin() {
-				return
+	role, err := c.builds.Ride(ctx, flight.Want[string, *object]{
+		Key: key, Name: r.Shader,
+		Look: func() (bool, error) {
+			if c.mu.closed {
+				return false, ErrClosed
 			}
-			n := c.live.NewNode(key, 0)
-			n.Value = made
-			c.live.Put(n)
-			c.liveLen.Store(int64(c.live.Len()))
+			o = c.find(key)
+			return o != nil, nil
 		},
-		release: c.unpin,
-		take:    func(made *object) { made.cell.Pin(); o = made },
+		Make:    c.creator(r.module(), s),
+		Keep:    c.keepLocked(key),
+		Take:    func(made *object) { made.cell.Pin(); o = made },
+		Release: (*object).unpin,
 	})
 	switch {
 	case err != nil:
 		return nil, "", err
-	case role == started:
-		return &Lease{object: o}, o.origin, nil
+	case role == flight.Began:
+		return newLease(o), o.origin, nil
 	}
-	return &Lease{object: o}, Hit, nil
+	return newLease(o), Hit, nil
+}
+
+// keepLocked gives what makes a pipeline live under its key.
+func (c *Cache) keepLocked(key string) func(*object) {
+	return func(made *object) {
+		made.cell.Pin() // the flight holds another
+		n := c.live.NewNode(key, 0)
+		n.Value = made
+		c.live.Put(n)
+		c.liveLen.Store(int64(c.live.Len()))
+	}
 }
 
 // Clear lets go of every live object: what nobody uses is destroyed, the rest
@@ -139,26 +157,15 @@ func (c *Cache) Clear() {
 }
 
 func (c *Cache) clearLocked() {
-	c.mu.generation++
-	var idle []*object
+	c.builds.VoidAll()
 	c.live.All(func(n *table.Node[*object]) bool {
-		if n.Value.cell.Drop() {
-			idle = append(idle, n.Value)
+		if o := n.Value; o.cell.Drop() {
+			c.bin.Throw(o.retired())
 		}
 		return true
 	})
 	c.live.Clear()
 	c.liveLen.Store(0)
-	if len(idle) == 0 {
-		return
-	}
-	c.mu.running++
-	actors.Go(func() {
-		defer c.jobEnded()
-		for _, o := range idle {
-			c.destroy("pipeline", o.pipeline.Destroy)
-		}
-	})
 }
 
 // Len is the number of live objects in the cache.
@@ -176,23 +183,23 @@ func (c *Cache) SPIRV() int {
 func (c *Cache) DriverCache() bool { return c.driver.effect != Off }
 
 // Close ends the cache: callers that wait get ErrClosed at once, creators'
-// contexts end, and Close waits for them, for frees, and for Load and Save. The context stops the
-// waiting only; the closing goes on. Leases stay usable until they end.
+// contexts end, and Close waits for them, for frees, and for Load and Save. The
+// context stops the waiting only; the closing goes on. Leases stay usable until
+// they end.
 func (c *Cache) Close(ctx context.Context) error {
 	c.mu.Lock()
-	if !c.mu.closed {
+	first := !c.mu.closed
+	if first {
 		c.clearLocked()
 		c.mu.closed = true
-		builds := slices.Collect(maps.Values(c.mu.builds))
-		compiles := slices.Collect(maps.Values(c.mu.compiles))
 		c.mu.running++ // the closing itself
-		c.mu.Unlock()
-		strand(builds)
-		strand(compiles)
+		c.builds.Strand(ErrClosed)
+		c.compiles.Strand(ErrClosed)
+	}
+	c.mu.Unlock()
+	if first {
 		c.driver.close()
 		c.jobEnded()
-	} else {
-		c.mu.Unlock()
 	}
 	select {
 	case <-c.drained:
@@ -200,4 +207,40 @@ func (c *Cache) Close(ctx context.Context) error {
 		return &fault.Error{Op: "pipelinefile: close", Err: ctx.Err()}
 	}
 	return nil
+}
+
+// lendLocked runs fn on another goroutine, for which Close waits.
+func (c *Cache) lendLocked(fn func()) {
+	c.mu.running++
+	actors.Go(func() {
+		defer c.jobEnded()
+		fn()
+	})
+}
+
+// begin notes the start of something that Close waits for, since it calls the
+// driver: ErrClosed and the context's error if it must not. The caller owes a
+// jobEnded.
+func (c *Cache) begin(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return ErrClosed
+	}
+	c.mu.running++
+	return nil
+}
+
+// jobEnded notes the end of something that Close waits for. After the last of a
+// closed cache only what was thrown into the bin before is left to wait for.
+func (c *Cache) jobEnded() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.running--
+	if c.mu.closed && c.mu.running == 0 {
+		c.bin.Fence(func() { close(c.drained) })
+	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/layout"
-	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -18,8 +17,34 @@ const DefaultLimit = 256 << 20
 // DefaultPatience is far above what a save takes.
 const DefaultPatience = 3 * time.Second
 
-// Identity is the machine and build whose files fit.
-type Identity = layout.Identity
+// UUID is one of the identifiers that Vulkan devices and drivers carry.
+type UUID = [16]byte
+
+// Identity is the machine and the build whose files fit. Strings have at most
+// 1024 bytes.
+type Identity struct {
+	Library    string // version of what emits and stores the SPIR-V; empty = unknown
+	Vendor     uint32
+	Device     uint32
+	API        uint32 // as Vulkan packs versions
+	Driver     uint32 // version, packed as the vendor likes
+	DriverID   uint32
+	DriverName string
+	DriverInfo string
+	DeviceName string
+	UUID       UUID // of the pipeline cache
+	DeviceUUID UUID
+	DriverUUID UUID
+
+	// Unknown names fields that could not be found out, as a file's reasons name
+	// them. Files of an identity with such a field fit no other opening of a cache.
+	Unknown []string
+}
+
+// layout is the identity as a file has it.
+func (i Identity) layout() layout.Identity {
+	return layout.Identity{Machine: layout.Machine(i)}
+}
 
 // Config of a Cache. Driver is required; the rest has usable zeros.
 type Config struct {
@@ -35,10 +60,9 @@ type Config struct {
 	Patience time.Duration
 	Quirks   []Quirk // nil = the table that comes with the package; empty = none
 
-	Logger *slog.Logger             // nil = silent
-	Now    func() time.Time         // ages of abandoned temporary files; nil = time.Now
-	Hash   func(key string) uint64  // places requests in memory; nil = seeded. It may be as bad as it likes
-	FS     func(root string) vfs.FS // nil = the machine's
+	Logger *slog.Logger            // nil = silent
+	Now    func() time.Time        // ages of abandoned temporary files; nil = time.Now
+	Hash   func(key string) uint64 // places requests in memory; nil = seeded. It may be as bad as it likes
 }
 
 // Validate reports every mistake at once, as fault.ErrInvalid.
@@ -53,7 +77,8 @@ func (c Config) Validate() error {
 	if c.Patience < 0 {
 		errs = append(errs, fault.Invalidf("pipelinefile: config", "patience %v: want a duration above 0, or 0 for %v", c.Patience, DefaultPatience))
 	}
-	errs = append(errs, c.Identity.Validate())
+	id := c.Identity.layout()
+	errs = append(errs, id.Validate())
 	for _, q := range c.Quirks {
 		errs = append(errs, q.Validate())
 	}
@@ -61,7 +86,6 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() Config {
-	c.Identity = c.Identity.Opened()
 	c.Limit = c.Limit.Or(limit.Of(DefaultLimit))
 	if c.Patience == 0 {
 		c.Patience = DefaultPatience
@@ -74,9 +98,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Now == nil {
 		c.Now = time.Now
-	}
-	if c.FS == nil {
-		c.FS = vfs.Dir
 	}
 	return c
 }

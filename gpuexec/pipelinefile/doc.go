@@ -28,6 +28,7 @@
 //
 // # Testing
 //
-// Config.FS takes a file system that fails; Driver and FrontEnd are small enough
-// to fake; layout.Forge makes files that are wrong in one place only.
+// Driver and FrontEnd are small enough to fake. Open uses another file system
+// where its context carries one (internal/vfs.With); layout.Forge makes files that
+// are wrong in one place only.
 package pipelinefile

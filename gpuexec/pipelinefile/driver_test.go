@@ -59,7 +59,7 @@ func (c *roughCache) Blob(ctx context.Context) ([]byte, error) {
 }
 
 func roughly(t *testing.T, d *rough, options ...option) *rig {
-	return open(t, append(options, func(c *pipelinefile.Config) {
+	return open(t, append(options, func(c *setup) {
 		d.fakeDriver = c.Driver.(*fakeDriver)
 		c.Driver = d
 	})...)
@@ -182,7 +182,7 @@ func TestPassedOver(t *testing.T) {
 	v.shader("a", "1")
 	v.built("a")
 	v.save(path)
-	w := open(t, func(c *pipelinefile.Config) { c.Patience = time.Millisecond })
+	w := open(t, func(c *setup) { c.Patience = time.Millisecond })
 	w.shader("b", "2")
 	w.built("b")
 	stood := false

@@ -22,7 +22,7 @@ import (
 type driverSide struct {
 	driver    Driver
 	effect    Effect // of the quirk table
-	id        Identity
+	id        layout.Identity
 	serial    token // held for each call where calls are serialised, else nil
 	replacing token // who is about to change the present cache
 	retire    func(what string, release func())
@@ -47,7 +47,7 @@ type shared struct {
 const mostKnown = 32
 
 func (d *driverSide) open(ctx context.Context, cfg Config, retire func(string, func())) error {
-	d.driver, d.id, d.effect = cfg.Driver, cfg.Identity, effectOn(&cfg.Identity, cfg.Quirks)
+	d.driver, d.id, d.effect = cfg.Driver, cfg.Identity.layout(), effectOn(&cfg.Identity, cfg.Quirks)
 	d.retire = retire
 	d.replacing = newToken()
 	if d.effect == Serialise {

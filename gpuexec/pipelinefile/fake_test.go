@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/internal/layout"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,7 +25,7 @@ func machine() pipelinefile.Identity {
 	return pipelinefile.Identity{
 		Library: "kiln-1", Vendor: 0x10de, Device: 7, API: version(1, 3, 0), Driver: 100, DriverID: 4,
 		DriverName: "driver", DriverInfo: "100.1", DeviceName: "card",
-		UUID: layout.UUID{1}, DeviceUUID: layout.UUID{2}, DriverUUID: layout.UUID{3},
+		UUID: pipelinefile.UUID{1}, DeviceUUID: pipelinefile.UUID{2}, DriverUUID: pipelinefile.UUID{3},
 	}
 }
 
@@ -72,7 +73,7 @@ func (d *fakeDriver) OpenCache(_ context.Context, blob []byte) (pipelinefile.Dri
 		if d.refuse.Load() {
 			return nil, fmt.Errorf("%w: %w", pipelinefile.ErrRefused, errDriver)
 		}
-		if miss := layout.CheckBlob(blob, &d.id); miss.Reason != "" {
+		if miss := layout.CheckBlob(blob, &layout.Identity{Machine: layout.Machine(d.id)}); miss.Reason != "" {
 			d.t.Errorf("the driver saw a blob that does not fit: %s", miss)
 		}
 		for line := range bytes.Lines(blob[layout.BlobHeader:]) {
@@ -139,7 +140,7 @@ func (c *fakeCache) Blob(context.Context) ([]byte, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	blob := layout.AppendBlobHeader(nil, &c.driver.id)
+	blob := layout.AppendBlobHeader(nil, &layout.Identity{Machine: layout.Machine(c.driver.id)})
 	for line := range c.lines {
 		blob = append(blob, line...)
 	}
@@ -199,23 +200,35 @@ type rig struct {
 	front  *fakeFront
 }
 
-type option func(*pipelinefile.Config)
+type option func(*setup)
+
+// setup is what a test opens a cache with.
+type setup struct {
+	pipelinefile.Config
+	fs func(root string) vfs.FS // nil = the machine's
+}
+
+func (s *setup) context(t testing.TB) context.Context {
+	if s.fs == nil {
+		return t.Context()
+	}
+	return vfs.With(t.Context(), s.fs)
+}
 
 func withIdentity(id pipelinefile.Identity) option {
-	return func(c *pipelinefile.Config) { c.Identity = id }
+	return func(c *setup) { c.Identity = id }
 }
 
 func open(t testing.TB, options ...option) *rig {
 	t.Helper()
 	front := &fakeFront{}
-	cfg := pipelinefile.Config{FrontEnd: front, Identity: machine()}
 	driver := &fakeDriver{t: t}
-	cfg.Driver = driver
+	cfg := setup{Config: pipelinefile.Config{FrontEnd: front, Identity: machine(), Driver: driver}}
 	for _, o := range options {
 		o(&cfg)
 	}
 	driver.id = cfg.Identity
-	c, err := pipelinefile.Open(t.Context(), cfg)
+	c, err := pipelinefile.Open(cfg.context(t), cfg.Config)
 	if err != nil {
 		t.Fatal(err)
 	}

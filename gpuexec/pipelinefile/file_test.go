@@ -107,25 +107,25 @@ func TestIdentity(t *testing.T) {
 	v := open(t)
 	v.shader("s1", "a")
 	v.built("s1")
-	other := layout.UUID{99}
+	other := pipelinefile.UUID{99}
 	for field, c := range map[string]struct {
 		reason string
-		change func(*layout.Identity)
+		change func(*pipelinefile.Identity)
 	}{
-		"library":     {"outdated", func(i *layout.Identity) { i.Library = "other" }},
-		"api":         {"outdated", func(i *layout.Identity) { i.API++ }},
-		"driver":      {"outdated", func(i *layout.Identity) { i.Driver++ }},
-		"driver_id":   {"outdated", func(i *layout.Identity) { i.DriverID++ }},
-		"driver_name": {"outdated", func(i *layout.Identity) { i.DriverName = "other" }},
-		"driver_info": {"outdated", func(i *layout.Identity) { i.DriverInfo = "" }},
-		"driver_uuid": {"outdated", func(i *layout.Identity) { i.DriverUUID = other }},
-		"vendor":      {"device_mismatch", func(i *layout.Identity) { i.Vendor++ }},
-		"device":      {"device_mismatch", func(i *layout.Identity) { i.Device++ }},
-		"device_name": {"device_mismatch", func(i *layout.Identity) { i.DeviceName = "other" }},
-		"uuid":        {"device_mismatch", func(i *layout.Identity) { i.UUID = other }},
-		"device_uuid": {"device_mismatch", func(i *layout.Identity) { i.DeviceUUID = other }},
+		"library":     {"outdated", func(i *pipelinefile.Identity) { i.Library = "other" }},
+		"api":         {"outdated", func(i *pipelinefile.Identity) { i.API++ }},
+		"driver":      {"outdated", func(i *pipelinefile.Identity) { i.Driver++ }},
+		"driver_id":   {"outdated", func(i *pipelinefile.Identity) { i.DriverID++ }},
+		"driver_name": {"outdated", func(i *pipelinefile.Identity) { i.DriverName = "other" }},
+		"driver_info": {"outdated", func(i *pipelinefile.Identity) { i.DriverInfo = "" }},
+		"driver_uuid": {"outdated", func(i *pipelinefile.Identity) { i.DriverUUID = other }},
+		"vendor":      {"device_mismatch", func(i *pipelinefile.Identity) { i.Vendor++ }},
+		"device":      {"device_mismatch", func(i *pipelinefile.Identity) { i.Device++ }},
+		"device_name": {"device_mismatch", func(i *pipelinefile.Identity) { i.DeviceName = "other" }},
+		"uuid":        {"device_mismatch", func(i *pipelinefile.Identity) { i.UUID = other }},
+		"device_uuid": {"device_mismatch", func(i *pipelinefile.Identity) { i.DeviceUUID = other }},
 	} {
-		forged, err := layout.Impersonate(file, c.change)
+		forged, err := layout.Impersonate(file, func(id *layout.Identity) { c.change((*pipelinefile.Identity)(&id.Machine)) })
 		if err != nil {
 			t.Fatal(err)
 		}

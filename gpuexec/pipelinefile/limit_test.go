@@ -40,7 +40,7 @@ func TestLimit(t *testing.T) {
 		t.Errorf("a foreign file cost %d bytes", spent)
 	}
 	file := v.bytes()
-	tight := func(most int64) option { return func(c *pipelinefile.Config) { c.Limit = limit.Of(most) } }
+	tight := func(most int64) option { return func(c *setup) { c.Limit = limit.Of(most) } }
 	w := open(t, tight(int64(len(file))-1))
 	w.shader("s", "a")
 	w.misses(file, "too_large", "")
@@ -81,8 +81,8 @@ func TestEndlessStreams(t *testing.T) {
 	}
 	lie := bytes.Clone(file[:layout.Preamble])
 	lie[19] = 15 // a little less than 256 MiB
-	v := open(t, func(c *pipelinefile.Config) { c.Limit = limit.Of(1<<28 - 1) })
-	w := open(t, func(c *pipelinefile.Config) { c.Limit = limit.Of(int64(len(file))) })
+	v := open(t, func(c *setup) { c.Limit = limit.Of(1<<28 - 1) })
+	w := open(t, func(c *setup) { c.Limit = limit.Of(int64(len(file))) })
 	for _, c := range []struct {
 		head   []byte
 		ends   bool

@@ -124,7 +124,7 @@ func TestRequests(t *testing.T) {
 
 // SPEC K2, V7: one hash for all, and two modules of one length and one murmur3.
 func TestFullKey(t *testing.T) {
-	v := open(t, func(c *pipelinefile.Config) { c.Hash = func(string) uint64 { return 1 } })
+	v := open(t, func(c *setup) { c.Hash = func(string) uint64 { return 1 } })
 	v.shader("a", "1")
 	v.shader("b", "2")
 	v.built("a", "b")

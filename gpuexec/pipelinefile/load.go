@@ -73,7 +73,7 @@ func (c *Cache) decode(f vfs.File) (*layout.File, layout.Miss, error) {
 			err = nil
 		}
 		return part[:got], err
-	}, &c.cfg.Identity)
+	}, &c.identity)
 }
 
 // LoadBytes is Load for a file that lies in memory, which must not be changed
@@ -86,7 +86,7 @@ func (c *Cache) decodeBytes(file []byte) (*layout.File, layout.Miss, error) {
 	if !c.cfg.Limit.Allows(int64(len(file))) {
 		return nil, layout.Miss{Reason: fault.TooLarge}, nil
 	}
-	return layout.Decode(int64(len(file)), layout.Bytes(file), &c.cfg.Identity)
+	return layout.Decode(int64(len(file)), layout.Bytes(file), &c.identity)
 }
 
 // LoadFrom is Load for a stream, of which no more is read than one byte behind the
@@ -113,7 +113,7 @@ func (c *Cache) LoadFrom(ctx context.Context, r io.Reader) (Loaded, error) {
 		if _, err := file.ReadFrom(io.LimitReader(r, int64(size)-int64(len(first))+1)); err != nil {
 			return nil, layout.Miss{Reason: fault.Degraded}, err
 		}
-		return layout.Decode(int64(file.Len()), layout.Bytes(file.Bytes()), &c.cfg.Identity)
+		return layout.Decode(int64(file.Len()), layout.Bytes(file.Bytes()), &c.identity)
 	})
 }
 

@@ -3,9 +3,7 @@ package pipelinefile
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 
-	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/lease"
 )
 
@@ -16,25 +14,27 @@ type object struct {
 	origin   Origin
 }
 
+func (o *object) unpin() { o.cell.Unpin() }
+
+func (o *object) retired() retired { return retired{"pipeline", o.pipeline.Destroy} }
+
 // Lease is the right to use a pipeline, until End. Safe for concurrent use.
-type Lease struct {
-	object *object
-	ended  atomic.Bool
+type Lease struct{ lease lease.Lease[*object] }
+
+// newLease takes a pin of the object over.
+func newLease(o *object) *Lease {
+	l := new(Lease)
+	l.lease.Init(o, (*object).unpin)
+	return l
 }
 
 // Pipeline is what the lease is on; it must not be used after End.
-func (l *Lease) Pipeline() Pipeline { return l.object.pipeline }
+func (l *Lease) Pipeline() Pipeline { return l.lease.Value().pipeline }
 
 // End gives the lease back; the last one of a pipeline that is no longer in the
 // cache destroys it, on another goroutine where the driver sees one call at a
 // time. Ending it again does nothing.
-func (l *Lease) End() {
-	if l.ended.CompareAndSwap(false, true) {
-		l.object.cell.Unpin()
-	}
-}
-
-func (c *Cache) unpin(o *object) { o.cell.Unpin() }
+func (l *Lease) End() { l.lease.End() }
 
 // creator gives what builds the pipeline of a module; s is its shader, or nil
 // where the words came with the request.
@@ -58,38 +58,43 @@ func (c *Cache) creator(m Module, s *shader) func(context.Context) (*object, err
 	}
 }
 
+// retired is something that the driver is to destroy.
+type retired struct {
+	what    string
+	release func()
+}
+
 // retire destroys what has lost its last user, who may be any caller. Where that
-// has to wait for the driver's other calls it is not the caller who waits, but a
-// lent goroutine, for which Close waits. Once nobody builds any more only other
-// destroying is left to wait for.
+// has to wait for the driver's other calls, it is the bin that waits. After Close
+// nobody waits for the bin, and there is nothing but other destroying to wait for.
 func (c *Cache) retire(what string, release func()) {
-	if c.driver.serial == nil || !c.beginRetiring() {
-		c.destroy(what, release)
+	r := retired{what, release}
+	if c.driver.serial != nil && !c.ended() {
+		c.bin.Throw(r)
 		return
 	}
-	actors.Go(func() {
-		defer c.jobEnded()
-		c.destroy(what, release)
-	})
+	c.destroy(r)
 }
 
-// beginRetiring notes the start of a job, unless Close has nothing to wait for
-// any more.
-func (c *Cache) beginRetiring() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.closed && c.mu.running == 0 {
+// ended reports whether Close has nothing to wait for any more.
+func (c *Cache) ended() bool {
+	select {
+	case <-c.drained:
+		return true
+	default:
 		return false
 	}
-	c.mu.running++
-	return true
 }
 
-// destroy runs a driver's release: its panic is not the caller's.
-func (c *Cache) destroy(what string, release func()) {
-	if err := c.driver.calling(context.Background(), func() error { release(); return nil }); err != nil {
-		c.log.Error("pipelinefile: destroying panicked", "what", what, "error", err)
+// destroy runs a driver's release.
+func (c *Cache) destroy(r retired) {
+	if err := c.driver.calling(context.Background(), func() error { r.release(); return nil }); err != nil {
+		c.log.Error("pipelinefile: destroying panicked", "what", r.what, "error", err)
 	}
+}
+
+func (c *Cache) destroyPanicked(err error) {
+	c.log.Error("pipelinefile: destroying panicked", "error", err)
 }
 
 var errNothing = errors.New("the driver returned nothing and no error")

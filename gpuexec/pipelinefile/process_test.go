@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 )
 
 // saver, if given, makes this process one that saves to FILE again and again and
@@ -110,7 +109,7 @@ func TestProcesses(t *testing.T) {
 	if n := files(t, dir); n > 1+kills {
 		t.Errorf("%d files: more than the target and one a kill", n)
 	}
-	later := open(t, func(c *pipelinefile.Config) { c.Now = func() time.Time { return time.Now().Add(2 * time.Hour) } })
+	later := open(t, func(c *setup) { c.Now = func() time.Time { return time.Now().Add(2 * time.Hour) } })
 	if _, err := later.Save(context.Background(), path); err != nil {
 		t.Error(err)
 	}

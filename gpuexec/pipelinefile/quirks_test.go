@@ -33,7 +33,7 @@ func TestQuirkOff(t *testing.T) {
 	if l, err := w.LoadBytes(t.Context(), file); err != nil || l != (pipelinefile.Loaded{Entries: 1}) {
 		t.Errorf("%+v, %v", l, err)
 	}
-	careless := open(t, withIdentity(bad), func(c *pipelinefile.Config) { c.Quirks = []pipelinefile.Quirk{} })
+	careless := open(t, withIdentity(bad), func(c *setup) { c.Quirks = []pipelinefile.Quirk{} })
 	careless.shader("s", "a")
 	careless.built("s")
 	if l, err := w.LoadBytes(t.Context(), careless.bytes()); err != nil || l != (pipelinefile.Loaded{Entries: 1}) {
@@ -63,7 +63,7 @@ func TestQuirkOffWins(t *testing.T) {
 	off := pipelinefile.Quirk{Vendor: "0x10de", Effect: pipelinefile.Off, Why: "test"}
 	serialise := pipelinefile.Quirk{Vendor: "0x10de", Effect: pipelinefile.Serialise, Why: "test"}
 	for _, table := range [][]pipelinefile.Quirk{{off, serialise}, {serialise, off}} {
-		if open(t, func(c *pipelinefile.Config) { c.Quirks = table }).DriverCache() {
+		if open(t, func(c *setup) { c.Quirks = table }).DriverCache() {
 			t.Errorf("%+v: the driver cache is on", table)
 		}
 	}
@@ -94,7 +94,7 @@ func TestQuirkSerialise(t *testing.T) {
 func TestQuirkSerialiseDestroying(t *testing.T) {
 	file := sample(t)
 	d := &rough{}
-	v := roughly(t, d, func(c *pipelinefile.Config) {
+	v := roughly(t, d, func(c *setup) {
 		c.Quirks = []pipelinefile.Quirk{{Vendor: "0x10de", Effect: pipelinefile.Serialise, Why: "test"}}
 	})
 	var leases []*pipelinefile.Lease
@@ -170,12 +170,12 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%q does not speak of %s", err, part)
 		}
 	}
-	v := open(t, func(c *pipelinefile.Config) { c.FrontEnd = nil })
+	v := open(t, func(c *setup) { c.FrontEnd = nil })
 	v.shader("s", "a")
 	if _, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: "s"}); !errors.Is(err, pipelinefile.ErrUnsupported) {
 		t.Errorf("without a front end: %v", err)
 	}
-	file, err := layout.Encode(&layout.File{Identity: machine()})
+	file, err := layout.Encode(&layout.File{Identity: layout.Identity{Machine: layout.Machine(machine())}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,7 +119,7 @@ func (c *Cache) SaveTo(ctx context.Context, w io.Writer) (Saved, error) {
 // are worth keeping, and the driver's blob. Where that is above the limit, first
 // old's entries go, which are whoever else's, then the blob.
 func (c *Cache) compose(ctx context.Context, old *layout.File) ([]byte, Saved, error) {
-	f := &layout.File{Identity: c.cfg.Identity}
+	f := &layout.File{Identity: c.identity}
 	own, all := c.entries(old)
 	blob, err := c.blobFor(ctx, old)
 	if err != nil {

@@ -34,12 +34,12 @@ func allocated(f func()) uint64 {
 
 // faulty makes the file system ask op before each operation.
 func faulty(op func(string) error) option {
-	return func(c *pipelinefile.Config) {
-		c.FS = func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), op) }
+	return func(c *setup) {
+		c.fs = func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), op) }
 	}
 }
 
-func noMerge(c *pipelinefile.Config) { c.NoMerge = true }
+func noMerge(c *setup) { c.NoMerge = true }
 
 func files(t testing.TB, dir string) int {
 	list, err := os.ReadDir(dir)
@@ -138,8 +138,8 @@ func TestSaveKilled(t *testing.T) {
 		return nil
 	}
 	now := time.Now()
-	v := open(t, func(c *pipelinefile.Config) {
-		c.FS = func(root string) vfs.FS { return vfs.Watch(dead{vfs.Dir(root), &gone}, die) }
+	v := open(t, func(c *setup) {
+		c.fs = func(root string) vfs.FS { return vfs.Watch(dead{vfs.Dir(root), &gone}, die) }
 		c.Now = func() time.Time { return now }
 	})
 	v.shader("s", "a")
@@ -239,7 +239,7 @@ func TestMergeOnSave(t *testing.T) {
 		t.Errorf("%d entries over garbage", s.Entries)
 	}
 	// V9: a union above the limit gives way to what this process needs itself
-	tight := open(t, func(c *pipelinefile.Config) { c.Limit = limit.Of(int64(len(v.bytes()))) })
+	tight := open(t, func(c *setup) { c.Limit = limit.Of(int64(len(v.bytes()))) })
 	tight.shader("y", "5")
 	tight.built("y")
 	v.save(path)

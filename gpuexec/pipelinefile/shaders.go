@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/layout"
 )
 
@@ -72,20 +73,24 @@ func (c *Cache) current(k layout.Key) bool {
 // one compilation of it at a time. origin says which.
 func (c *Cache) compiled(ctx context.Context, name string, s *shader, options uint64) (words []uint32, origin Origin, err error) {
 	key := layout.Key{Shader: name, Options: options, Source: s.digest}
-	role, err := ride(ctx, c, ridden[layout.Key, []uint32]{
-		key: key, name: name, flying: c.mu.compiles,
-		found: func() bool { words = c.mu.spirv[key]; return words != nil },
-		create: func(ctx context.Context) ([]uint32, error) {
-			return c.compile(ctx, name, s, options)
+	role, err := c.compiles.Ride(ctx, flight.Want[layout.Key, []uint32]{
+		Key: key, Name: name,
+		Look: func() (bool, error) {
+			if c.mu.closed {
+				return false, ErrClosed
+			}
+			words = c.mu.spirv[key]
+			return words != nil, nil
 		},
-		keep: func(made []uint32, _ uint64) {
+		Make: func(ctx context.Context) ([]uint32, error) { return c.compile(ctx, name, s, options) },
+		Keep: func(made []uint32) {
 			if c.current(key) {
 				c.mu.spirv[key] = made
 			}
 		},
-		take: func(made []uint32) { words = made },
+		Take: func(made []uint32) { words = made },
 	})
-	if role == found {
+	if role == flight.Found {
 		return words, SPIRV, err
 	}
 	return words, Built, err

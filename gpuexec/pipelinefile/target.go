@@ -54,7 +54,7 @@ func (c *Cache) target(path string) (target, error) {
 	if name == "" {
 		return target{}, &fs.PathError{Op: "open", Path: path, Err: unix.EISDIR}
 	}
-	return target{c.cfg.FS(filepath.Clean(dir)), name, c.cfg.Patience}, nil
+	return target{c.openDir(filepath.Clean(dir)), name, c.cfg.Patience}, nil
 }
 
 // overwrite makes the target what compose gives, whatever was there.

@@ -30,7 +30,7 @@ func TestSaveOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := open(t, func(c *pipelinefile.Config) { c.Limit = limit.Of(int64(len(old)) - 1) })
+	v := open(t, func(c *setup) { c.Limit = limit.Of(int64(len(old)) - 1) })
 	v.shader("a", "1")
 	v.built("a")
 	if _, err := v.Save(t.Context(), path); !errors.Is(err, pipelinefile.ErrTooLarge) || errors.Is(err, pipelinefile.ErrIO) {
@@ -60,7 +60,7 @@ func TestHeldTarget(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	opened := func() {}
-	v := open(t, func(c *pipelinefile.Config) { c.Patience = time.Nanosecond }, faulty(func(op string) error {
+	v := open(t, func(c *setup) { c.Patience = time.Nanosecond }, faulty(func(op string) error {
 		if op == "open" {
 			opened()
 		}

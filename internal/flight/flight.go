@@ -2,36 +2,41 @@ package flight
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// Flight is one computation of a V. Make it with New, or Begin a zero one that is
-// part of something larger. Safe for concurrent use from then on.
+// Flight is one computation of a V and the callers that wait for it. Make it with
+// New, or Begin a zero one that is part of something larger.
+//
+// Finish, Refer and Linger are called by the room, one at a time: in its turns or
+// under its mutex. The rest is safe for concurrent use.
 type Flight[V any] struct {
 	node node
 	life life          // the creator's context
-	done chan struct{} // closed by Finish, after value and err are set
+	done chan struct{} // closed by Finish or Refer, after what follows is set
 
 	value   V
 	err     error
 	release func(V)
+	next    *Flight[V] // the caller goes on with that one
+	late    bool       // whose creator was cancelled before
 
-	mu struct {
-		sync.Mutex
-		holders  int  // waiters, and the creator until Finish
-		waiters  int  // who still wants the value
-		deserted bool // all waiters left before the end
-		starting bool // who started it has an edge to it and does not wait yet
-		finished bool
-		released bool // the value was given back
-	}
+	aboard   atomic.Int32 // callers, and the creator until the end
+	finished atomic.Bool
+	starting atomic.Bool // the edges of Start wait for their caller
+	changed  bool        // the caller has gone over to next
+	timer    *time.Timer // of Linger; the room's
+
+	old old
 }
 
 // New makes a flight on behalf of ctx: its values are kept, its cancellation and
-// deadline are not, since others may wait when that caller has gone. Nobody has
-// joined yet. scope and key name what is computed, for Within and for errors.
+// deadline are not, since others may wait when that caller has gone. Nobody is
+// aboard yet. scope and key name what is computed, for Within and for errors.
+// It calls ctx.Value, which may be user code: not in a turn.
 func New[V any](ctx context.Context, scope any, key string) *Flight[V] {
 	f := new(Flight[V])
 	f.Begin(ctx, scope, key)
@@ -41,68 +46,72 @@ func New[V any](ctx context.Context, scope any, key string) *Flight[V] {
 // Begin is New in place.
 func (f *Flight[V]) Begin(ctx context.Context, scope any, key string) {
 	f.done = make(chan struct{})
-	f.node = node{scope: scope, key: key}
+	f.node.scope, f.node.key = scope, key
 	if parent := identityOf(ctx); parent != nil {
 		f.node.parent = *parent
 	}
 	f.life.begin(ctx, &f.node)
-	f.mu.holders = 1
+	f.aboard.Store(1)
 }
 
-// Context is for the creator. It carries the flight's identity and ends when
-// nobody waits any more or Cancel is called.
+// Context is for the creator. It carries the flight's identity and ends with
+// Cancel and with the flight.
 func (f *Flight[V]) Context() context.Context { return &f.life }
 
-// Join makes the caller one who waits; it must call Wait next. It reports false
-// if the flight was deserted, or has ended and let go of its value: then WaitEnd
-// and ask again.
-func (f *Flight[V]) Join() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.mu.deserted || f.mu.released {
-		return false
-	}
-	f.mu.holders++
-	f.mu.waiters++
-	return true
-}
-
-// Start is the Join of the one on whose behalf the flight was made, before
-// anybody else sees it. A creator counts as waiting from here on, so that of a
-// circle it is always the wait for an older flight that is answered with
-// ErrCycle, and nobody in it deserts a flight of its own.
+// Start takes the caller aboard on whose behalf the flight was made, before any
+// other. A creator counts as waiting from here on, so that of a circle it is
+// always the wait for an older flight that is answered with ErrCycle.
 func (f *Flight[V]) Start() {
-	f.mu.Lock()
-	f.mu.holders++
-	f.mu.waiters++
-	f.mu.starting = f.node.parent != nil
-	f.mu.Unlock()
+	f.Board()
+	f.old.start()
 	if f.node.parent != nil {
+		f.starting.Store(true)
 		oblige(f.node.parent, f.life.id)
 	}
 }
 
-// Wait waits for the value on behalf of one who joined. take is called with it
-// before the flight lets go of it: that is the moment to pin it. The error is
-// the creator's, the context's, or ErrCycle.
-func (f *Flight[V]) Wait(ctx context.Context, take func(V)) error {
-	edges, err := f.await(ctx)
-	defer f.leave(edges)
-	if err != nil {
-		return err
+// Board takes another caller aboard, which Ride or GetOff takes off again. The
+// room calls it while the flight is on its desk, so that it has not ended.
+func (f *Flight[V]) Board() { f.aboard.Add(1) }
+
+// GetOff is for a caller that is aboard and will not come to ride.
+func (f *Flight[V]) GetOff() { f.getOff(f.started(f.node.parent)) }
+
+// getOff takes a caller and its edges off; the last one lets go of the value.
+func (f *Flight[V]) getOff(edges []*node) {
+	exit(edges, &f.node)
+	if f.aboard.Add(-1) > 0 {
+		return
 	}
-	if f.err != nil {
-		return f.err
+	switch {
+	case f.next != nil:
+		if !f.changed {
+			f.next.GetOff()
+		}
+	case f.err == nil && f.release != nil:
+		f.release(f.value)
 	}
-	take(f.value)
-	return nil
 }
 
-// WaitEnd waits until the flight has finished, without wanting its value.
-func (f *Flight[V]) WaitEnd(ctx context.Context) error {
+// ride waits for the end on behalf of a caller that is aboard, and takes it off.
+// ended says that the error is the flight's own, not the caller's; late, that the
+// caller came after the creator was cancelled.
+func (f *Flight[V]) ride(ctx context.Context, c taker[V]) (ended, late bool, err error) {
 	edges, err := f.await(ctx)
-	exit(edges, &f.node)
-	return err
+	if err == nil && f.next != nil {
+		f.changed = true
+		f.getOff(edges)
+		ended, _, err = f.next.ride(ctx, c)
+		return ended, f.late, err
+	}
+	defer f.getOff(edges)
+	if err != nil {
+		return false, false, err
+	}
+	if f.err == nil {
+		c.Take(f.value)
+	}
+	return true, false, f.err
 }
 
 // await waits, and gives the nodes that have an edge to the flight for that.
@@ -138,85 +147,60 @@ func (f *Flight[V]) started(from []*node) []*node {
 	if len(from) == 0 || len(from) != len(f.node.parent) || &from[0] != &f.node.parent[0] {
 		return nil
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.mu.starting {
+	if !f.starting.CompareAndSwap(true, false) {
 		return nil
 	}
-	f.mu.starting = false
 	return from
-}
-
-// Leave is for one who joined and will not wait after all.
-func (f *Flight[V]) Leave() { f.leave(f.started(f.node.parent)) }
-
-// leave takes a waiter away, and its edges with it: see Only.
-func (f *Flight[V]) leave(edges []*node) {
-	f.mu.Lock()
-	exit(edges, &f.node)
-	f.mu.waiters--
-	if f.mu.waiters == 0 && !f.mu.finished {
-		f.mu.deserted = true
-		f.life.end()
-	}
-	f.letGoLocked()
-}
-
-// Awaits lists the keys of the flights in scope that the creator of f waits for.
-func (f *Flight[V]) Awaits(scope any) []string { return f.node.awaits(scope) }
-
-// Only reports whether the creator of other is the only one who waits for f.
-func (f *Flight[V]) Only(other *Flight[V]) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.mu.waiters == 1 && other.node.awaitsNode(&f.node)
-}
-
-// letGoLocked gives up one hold on the value, unlocks, and releases the value
-// if it was the last.
-func (f *Flight[V]) letGoLocked() {
-	f.mu.holders--
-	last := f.mu.holders == 0 && f.err == nil && f.release != nil
-	f.mu.released = f.mu.released || last
-	f.mu.Unlock()
-	if last {
-		f.release(f.value)
-	}
 }
 
 // Finish ends the flight with the creator's result and wakes all who wait.
 // release, if not nil, is called once with the value when the last of them has
-// taken it. Later calls do nothing and report false.
+// taken it: perhaps in here. Later calls do nothing and report false.
 func (f *Flight[V]) Finish(value V, err error, release func(V)) bool {
-	f.mu.Lock()
-	if f.mu.finished {
-		f.mu.Unlock()
+	if !f.finished.CompareAndSwap(false, true) {
 		return false
 	}
-	f.mu.finished = true
 	f.value, f.err, f.release = value, err, release
-	settle(&f.node)
-	close(f.done)
-	f.life.end()
-	f.letGoLocked()
+	f.end()
 	return true
 }
 
-// Cancel ends the creator's context; who waits goes on waiting for Finish.
-func (f *Flight[V]) Cancel() { f.life.end() }
-
-// Deserted reports whether all waiters left before the end.
-func (f *Flight[V]) Deserted() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.mu.deserted
+// Refer ends a flight that its one caller brought and that never flew: the caller
+// goes on aboard next, where the room has seated it. late is that of Desk.Join.
+func (f *Flight[V]) Refer(next *Flight[V], late bool) {
+	if !f.finished.CompareAndSwap(false, true) {
+		return
+	}
+	next.Board()
+	f.next, f.late = next, late
+	f.end()
 }
 
-// Waiters is the number of those who have joined and not left.
-func (f *Flight[V]) Waiters() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.mu.waiters
+func (f *Flight[V]) end() {
+	f.node.settle()
+	if f.timer != nil {
+		f.timer.Stop()
+	}
+	close(f.done)
+	f.life.end()
+	f.getOff(nil)
+}
+
+// Cancel ends the creator's context; callers aboard go on waiting for Finish.
+func (f *Flight[V]) Cancel() { f.life.end() }
+
+// Linger does what Desk.Leave asks for when nobody is aboard any more: it cancels
+// the creator, or, after the linger time, calls expired on a goroutine of its own,
+// which is to have the room ask Desk.Expire.
+func (f *Flight[V]) Linger(wait time.Duration, expired func()) {
+	if wait <= 0 {
+		f.Cancel()
+		return
+	}
+	if f.timer != nil {
+		f.timer.Stop()
+	}
+	f.timer = time.AfterFunc(wait, expired)
 }
 
 // Done is closed at the end.
@@ -233,9 +217,9 @@ func (f *Flight[V]) Finished() bool {
 }
 
 // Own ties the flight to the code that runs under ctx and has promised to finish
-// it (an owner of a constant, SPEC T3): who waits for the flight waits for the
-// flights of ctx, too. The context returned is ctx with the flight's identity
-// added; what the owner asks for under it counts for both.
+// it (an owner of a constant, SPEC T3): a caller that waits for the flight waits
+// for the flights of ctx, too. The context returned is ctx with the flight's
+// identity added; what the owner asks for under it counts for both.
 func (f *Flight[V]) Own(ctx context.Context) context.Context {
 	var owner []*node
 	if id := identityOf(ctx); id != nil {

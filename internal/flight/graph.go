@@ -2,20 +2,26 @@ package flight
 
 import (
 	"context"
+	"slices"
 	"sync"
+	"sync/atomic"
 )
 
-// node is a flight as the waits-for graph sees it.
+// node is a flight as the waits-for graph sees it. The graph is process-wide,
+// since a circle may run through several rooms, but has no lock of its own: each
+// node guards the edges that leave it, so that flights that have nothing to do
+// with each other never wait for each other.
 type node struct {
-	scope  any
-	key    string
-	parent []*node       // under whose context the flight was started
-	waits  map[*node]int // whom it waits for, how often; under graph.mu
-}
+	scope   any
+	key     string
+	parent  []*node      // under whose context the flight was started
+	awaited atomic.Int32 // edges that lead here
 
-// graph is process-wide since a circle may run through several rooms. Only
-// waits of creators enter it, so the one lock is cold.
-var graph struct{ sync.Mutex }
+	mu struct {
+		sync.Mutex
+		waits map[*node]int // whom it waits for, how often
+	}
+}
 
 type identityKey struct{}
 
@@ -44,96 +50,128 @@ func within(id []*node, scope any, key string) bool {
 	return false
 }
 
-// enter adds the edges from all of from to to, unless one would close a circle.
+// enter adds the edges from all of from to to. If that closes a circle, it takes
+// them back and reports false.
+//
+// Of callers that close one circle at one time at least one finds it: each adds
+// its edges before it looks. circular then lets only one of them break it.
 func enter(from []*node, to *node) bool {
-	graph.Lock()
-	defer graph.Unlock()
-	seen := make(map[*node]bool)
+	oblige(from, []*node{to})
 	for _, n := range from {
-		if reaches(to, n, seen) {
-			return false
+		for n.awaited.Load() > 0 { // nobody waits for n: no circle runs through it
+			path := to.pathTo(n)
+			if path == nil {
+				break
+			}
+			closed, again := circular(path)
+			if closed {
+				exit(slices.DeleteFunc(slices.Clone(from), func(m *node) bool { return m == n }), to)
+				return false
+			}
+			if !again {
+				break
+			}
 		}
-		clear(seen)
-	}
-	for _, n := range from {
-		addLocked(n, to)
 	}
 	return true
 }
 
-// oblige adds the edges from all of from to all of to, which close no circle.
+// oblige adds the edges from all of from to all of to and looks for no circle.
 func oblige(from, to []*node) {
-	graph.Lock()
-	defer graph.Unlock()
 	for _, n := range from {
 		for _, m := range to {
-			addLocked(n, m)
+			n.mu.Lock()
+			if n.mu.waits == nil {
+				n.mu.waits = make(map[*node]int)
+			}
+			n.mu.waits[m]++
+			n.mu.Unlock()
+			m.awaited.Add(1)
 		}
 	}
 }
 
-func addLocked(from, to *node) {
-	if from.waits == nil {
-		from.waits = make(map[*node]int)
+// exit takes edges back.
+func exit(from []*node, to *node) {
+	for _, n := range from {
+		n.mu.Lock()
+		n.unlinkLocked(to)
+		n.mu.Unlock()
 	}
-	from.waits[to]++
 }
 
-func exit(from []*node, to *node) {
-	if len(from) == 0 {
+// unlinkLocked takes one edge away, unless n has ended meanwhile: then a goroutine
+// of its creator outlived it.
+func (n *node) unlinkLocked(to *node) {
+	if n.mu.waits[to] == 0 {
 		return
 	}
-	graph.Lock()
-	defer graph.Unlock()
-	for _, n := range from {
-		if n.waits == nil {
-			continue // settled meanwhile: a goroutine of the creator outlived it
-		}
-		if n.waits[to]--; n.waits[to] <= 0 {
-			delete(n.waits, to)
-		}
+	if n.mu.waits[to]--; n.mu.waits[to] == 0 {
+		delete(n.mu.waits, to)
 	}
-}
-
-// awaits lists the keys in scope that n waits for.
-func (n *node) awaits(scope any) (keys []string) {
-	graph.Lock()
-	defer graph.Unlock()
-	for to := range n.waits {
-		if to.scope == scope {
-			keys = append(keys, to.key)
-		}
-	}
-	return keys
-}
-
-func (n *node) awaitsNode(to *node) bool {
-	graph.Lock()
-	defer graph.Unlock()
-	return n.waits[to] > 0
+	to.awaited.Add(-1)
 }
 
 // settle forgets whom an ended flight waited for.
-func settle(n *node) {
-	graph.Lock()
-	n.waits = nil
-	graph.Unlock()
+func (n *node) settle() {
+	n.mu.Lock()
+	waits := n.mu.waits
+	n.mu.waits = nil
+	n.mu.Unlock()
+	for to, times := range waits {
+		to.awaited.Add(-int32(times))
+	}
 }
 
-// reaches reports whether goal can be reached from n. The graph has no circle
-// before the edge in question, so the search ends; seen keeps it linear.
-func reaches(n, goal *node, seen map[*node]bool) bool {
-	if n == goal {
-		return true
+// pathTo gives a path of edges from n to goal, or nil. The edges are read one
+// node after the other, so they need not all have been there at one time.
+func (n *node) pathTo(goal *node) (path []*node) {
+	before := map[*node]*node{n: nil}
+	for next := []*node{n}; len(next) > 0; {
+		at := next[len(next)-1]
+		next = next[:len(next)-1]
+		if at == goal {
+			for ; at != nil; at = before[at] {
+				path = append(path, at)
+			}
+			slices.Reverse(path)
+			return path
+		}
+		at.mu.Lock()
+		for to := range at.mu.waits {
+			if _, seen := before[to]; !seen {
+				before[to] = at
+				next = append(next, to)
+			}
+		}
+		at.mu.Unlock()
 	}
-	if seen[n] {
-		return false
+	return nil
+}
+
+// breaking is held by the one that holds the locks of several nodes.
+var breaking sync.Mutex
+
+// circular looks again at a path whose end waits for its start, with all of its
+// edges at one time. If it is a circle, that last edge, which is the caller's, is
+// taken away, so that one caller alone breaks the circle. If it is none any more,
+// again says whether there may be another.
+func circular(path []*node) (closed, again bool) {
+	breaking.Lock()
+	defer breaking.Unlock()
+	for _, n := range path {
+		n.mu.Lock()
+		defer n.mu.Unlock()
 	}
-	seen[n] = true
-	for next := range n.waits {
-		if reaches(next, goal, seen) {
-			return true
+	start, end := path[0], path[len(path)-1]
+	if end.mu.waits[start] == 0 {
+		return false, false // the caller's flight has ended: its creator waits for nothing
+	}
+	for i, n := range path[:len(path)-1] {
+		if n.mu.waits[path[i+1]] == 0 {
+			return false, true
 		}
 	}
-	return false
+	end.unlinkLocked(start)
+	return true, false
 }

@@ -12,7 +12,7 @@ import (
 func sampleFile(t testing.TB) (*File, []byte) {
 	t.Helper()
 	f := &File{
-		Identity: Identity{Library: "kiln-1", Vendor: 0x10de, Device: 7, DriverName: "driver", DeviceName: "card", UUID: UUID{1}},
+		Identity: Identity{Machine: Machine{Library: "kiln-1", Vendor: 0x10de, Device: 7, DriverName: "driver", DeviceName: "card", UUID: UUID{1}}},
 		Entries: []Entry{
 			{Key{"a", 0, [32]byte{1}}, []uint32{0x07230203, 1}},
 			{Key{"a", 1, [32]byte{1}}, []uint32{0x07230203}},
@@ -74,7 +74,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(file[:Preamble])
 	f.Add(append(bytes.Clone(file), 0))
-	empty, err := Encode(&File{Identity: Identity{Library: "x"}})
+	empty, err := Encode(&File{Identity: Identity{Machine: Machine{Library: "x"}}})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -10,11 +10,17 @@ import (
 )
 
 // UUID is one of the identifiers that Vulkan devices and drivers carry.
-type UUID [16]byte
+type UUID = [16]byte
 
-// Identity is the machine and the build that a file belongs to. Strings have
-// at most 1024 bytes.
+// Identity is the machine and the build that a file belongs to, and, where
+// something of these is unknown, the opening of a cache.
 type Identity struct {
+	Machine
+	opening UUID
+}
+
+// Machine is the machine and the build. Strings have at most 1024 bytes.
+type Machine struct {
 	Library    string // version of what emits and stores the SPIR-V; empty = unknown
 	Vendor     uint32
 	Device     uint32
@@ -31,8 +37,6 @@ type Identity struct {
 	// Unknown names fields that could not be found out, as in Fields. An identity
 	// with such a field fits no file but those of its own opening (see Opened).
 	Unknown []string
-
-	opening UUID
 }
 
 const longest = 1024 // bytes of a string: four times what Vulkan allows

@@ -113,7 +113,7 @@ func TestEncodeRefuses(t *testing.T) {
 		"no words":     {Entries: []Entry{{Key{Shader: "a"}, nil}}},
 		"twice":        {Entries: []Entry{{Key{Shader: "a"}, word}, {Key{Shader: "a"}, word}}},
 		"out of order": {Entries: []Entry{{Key{Shader: "b"}, word}, {Key{Shader: "a"}, word}}},
-		"long string":  {Identity: Identity{DriverInfo: strings.Repeat("x", longest+1)}},
+		"long string":  {Identity: Identity{Machine: Machine{DriverInfo: strings.Repeat("x", longest+1)}}},
 	} {
 		if _, err := Encode(f); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
@@ -139,7 +139,7 @@ func TestForge(t *testing.T) {
 			t.Errorf("%s: a digest is wrong", field)
 		}
 	}
-	bare, err := Encode(&File{Identity: Identity{Library: "x"}})
+	bare, err := Encode(&File{Identity: Identity{Machine: Machine{Library: "x"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func second[T any](_ T, err error) error { return err }
 // SPEC V2: of several fields that differ the first of the header speaks; what is
 // unknown equals only its own opening.
 func TestMisfit(t *testing.T) {
-	a := Identity{Library: "1"}.Opened()
+	a := Identity{Machine: Machine{Library: "1"}}.Opened()
 	b := a
 	b.DriverUUID, b.Vendor = UUID{1}, 2
 	if got := a.Misfit(&b); got != (Miss{fault.DeviceMismatch, "vendor"}) {
@@ -169,7 +169,7 @@ func TestMisfit(t *testing.T) {
 	if again := a.Opened(); a.Misfit(&again) != (Miss{}) {
 		t.Error("two openings of one known build differ")
 	}
-	for _, unknown := range []Identity{{}, {Library: "1", Unknown: []string{"library"}}} {
+	for _, unknown := range []Identity{{}, {Machine: Machine{Library: "1", Unknown: []string{"library"}}}} {
 		x, y := unknown.Opened(), unknown.Opened()
 		if x.Misfit(&x) != (Miss{}) || x.Misfit(&y) != (Miss{fault.Outdated, "library"}) || y.Misfit(&a).Field != "library" {
 			t.Errorf("%+v", unknown)

@@ -1,64 +1,29 @@
-// Package lease counts who uses a value, so that it is freed exactly once,
-// after its last use.
 package lease
 
 import "sync/atomic"
 
-// Cell counts the pins on one value. It starts with one pin, that of the cache
-// it is resident in; every lease and held reference adds its own. When the last
-// pin goes, the value may be freed and can never be pinned again.
-//
-// Safe for concurrent use. It must not be copied after Init.
-type Cell struct {
-	pins atomic.Int64
-	free func()
+// Lease is the right to use one value until End. It stands for one pin. Safe for
+// concurrent use, but Value is not to be called beside or after the last End.
+type Lease[T any] struct {
+	value T
+	end   func(T)
+	ended atomic.Bool
 }
 
-// Init sets the first pin. free, if not nil, is called once after the last.
-func (c *Cell) Init(free func()) {
-	c.free = free
-	c.pins.Store(1)
-}
+// Init makes a zero Lease one on value. end, called once by End, takes back the
+// pin that the lease stands for; a function that serves all leases of a room
+// costs no allocation.
+func (l *Lease[T]) Init(value T, end func(T)) { l.value, l.end = value, end }
 
-// Pin adds a pin. It reports false if the last one has gone already.
-func (c *Cell) Pin() bool {
-	for {
-		n := c.pins.Load()
-		if n <= 0 {
-			return false
-		}
-		if c.pins.CompareAndSwap(n, n+1) {
-			return true
-		}
+// Value is what the lease is on.
+func (l *Lease[T]) Value() T { return l.value }
+
+// Ended reports whether End was called.
+func (l *Lease[T]) Ended() bool { return l.ended.Load() }
+
+// End gives the lease back. Ending it again, or ending a zero Lease, does nothing.
+func (l *Lease[T]) End() {
+	if l.end != nil && !l.ended.Swap(true) {
+		l.end(l.value)
 	}
 }
-
-// Drop takes one pin away and reports whether it was the last: then the caller
-// must call Free, where it suits it (not in an actor's turn).
-func (c *Cell) Drop() bool {
-	n := c.pins.Add(-1)
-	if n < 0 {
-		panic("lease: dropped more often than pinned")
-	}
-	return n == 0
-}
-
-// Free runs what Init was given. Only for the one whose Drop reported true.
-func (c *Cell) Free() {
-	if c.free != nil {
-		c.free()
-	}
-}
-
-// Unpin is Drop and, after the last pin, Free.
-func (c *Cell) Unpin() {
-	if c.Drop() {
-		c.Free()
-	}
-}
-
-// Leased reports whether anybody besides the cache holds a pin.
-func (c *Cell) Leased() bool { return c.pins.Load() > 1 }
-
-// Pins is the number of pins at this moment.
-func (c *Cell) Pins() int64 { return c.pins.Load() }

@@ -37,7 +37,6 @@ func openPipelines(c *engine.Call) (engine.Component, error) {
 	p.cfg = pipelinefile.Config{
 		FrontEnd: frontEnd{},
 		Now:      w.Clock.Now,
-		FS:       func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), w.Faults.Op) },
 	}
 	switch merge := c.Or("merge", "on"); merge {
 	case "on":
@@ -63,6 +62,7 @@ func (p *pipelines) Reopen(ctx context.Context) error {
 	cfg := p.cfg
 	cfg.Identity = vulkanOf(p.world)
 	cfg.Driver = vulkan{p.world.Driver, &cfg.Identity}
+	ctx = vfs.With(ctx, func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), p.world.Faults.Op) })
 	opened, err := pipelinefile.Open(ctx, cfg)
 	if err != nil {
 		return err
@@ -95,7 +95,9 @@ func (p *pipelines) Forges(content []byte) bool {
 // Forge rewrites a field; see layout.Forge.
 func (p *pipelines) Forge(_ string, content []byte, field, value string) ([]byte, error) {
 	if identify(&pipelinefile.Identity{}, field, value) {
-		return layout.Impersonate(content, func(id *layout.Identity) { identify(id, field, value) })
+		return layout.Impersonate(content, func(id *layout.Identity) {
+			identify((*pipelinefile.Identity)(&id.Machine), field, value)
+		})
 	}
 	return layout.Forge(content, field, numberOf(value))
 }

@@ -39,7 +39,7 @@ func vulkanOf(w *outside.World) pipelinefile.Identity {
 func identify(id *pipelinefile.Identity, field, text string) bool {
 	numbers := map[string]*uint32{"vendor": &id.Vendor, "device": &id.Device, "api": &id.API, "driver": &id.Driver, "driver_id": &id.DriverID}
 	texts := map[string]*string{"library": &id.Library, "driver_name": &id.DriverName, "driver_info": &id.DriverInfo, "device_name": &id.DeviceName}
-	uuids := map[string]*layout.UUID{"uuid": &id.UUID, "device_uuid": &id.DeviceUUID, "driver_uuid": &id.DriverUUID}
+	uuids := map[string]*pipelinefile.UUID{"uuid": &id.UUID, "device_uuid": &id.DeviceUUID, "driver_uuid": &id.DriverUUID}
 	switch {
 	case numbers[field] != nil:
 		*numbers[field] = uint32(numberOf(text))
@@ -73,12 +73,12 @@ func numberOf(text string) uint64 {
 	return version[0]<<22 | version[1]<<12 | version[2]
 }
 
-func uuidOf(text string) (u layout.UUID) {
+func uuidOf(text string) (u pipelinefile.UUID) {
 	if raw, err := hex.DecodeString(text); err == nil && len(raw) == len(u) {
-		return layout.UUID(raw)
+		return pipelinefile.UUID(raw)
 	}
 	sum := sha256.Sum256([]byte(text))
-	return layout.UUID(sum[:len(u)])
+	return pipelinefile.UUID(sum[:len(u)])
 }
 
 // frontEnd makes words of a source that depend on nothing else.
@@ -167,7 +167,7 @@ func (c contents) Blob(context.Context) ([]byte, error) {
 	if c.driver.told.Call("deliver") {
 		return nil, refusal("pipeline cache", fault.DriverRefused)
 	}
-	blob := layout.AppendBlobHeader(nil, c.driver.id)
+	blob := layout.AppendBlobHeader(nil, &layout.Identity{Machine: layout.Machine(*c.driver.id)})
 	if text, set := c.driver.told.Blob(); set {
 		return append(blob, text...), nil
 	}
