@@ -77,9 +77,9 @@ func (r *Runtime) Session(cfg SessionConfig) (*Session, error) {
 		r.mu.Unlock()
 		return nil, ErrClosed
 	}
-	r.opening.Add(1) // Close waits for those who are under way
+	r.opening.sessions.Add(1) // Close waits for those who are under way
 	r.mu.Unlock()
-	defer r.opening.Done()
+	defer r.opening.sessions.Done()
 	s, err := r.tenant(r.room(cfg))
 	if err != nil {
 		return nil, err
