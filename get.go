@@ -39,6 +39,9 @@ func Get[T any](ctx context.Context, g *Group, name string, r Recipe[T], o ...Op
 			return zero, err
 		}
 	}
+	if key := ref.Key(); key != r.Key && key != "" {
+		return zero, anotherKey(op, name, key, r.Key)
+	}
 	v, ok := as[T](ref.Value())
 	if !ok {
 		return zero, want[T](op, "name", name, ref.Value())
@@ -66,7 +69,7 @@ func (g *Group) findTold(ctx context.Context, name string, lane Lane) (sessionca
 	start := g.clock()
 	ref, ok := g.room.Lookup(name, lane)
 	if ok {
-		g.tell(start, Event{Context: ctx, Name: name, Kind: Hit, Cost: ref.Cost()}, artefacts.Outcome{}, nil)
+		g.tell(start, Event{Context: ctx, Name: name, Key: ref.Key(), Kind: Hit, Cost: ref.Cost()}, artefacts.Outcome{}, nil)
 	}
 	return ref, ok
 }
@@ -78,7 +81,7 @@ func (g *Group) ask(ctx context.Context, name string, set options, q artefacts.R
 	var how artefacts.Outcome // set by the creator, read where it made the value
 	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(&q)
 	if err == nil {
-		ref, event, err = g.room.Get(ctx, name, sessioncache.Options{Owner: set.owner, Lane: set.lane}, func(ctx context.Context) (sessioncache.Value, error) {
+		ref, event, err = g.room.Get(ctx, name, sessioncache.Options{Owner: set.owner, Lane: set.lane, Key: q.Key}, func(ctx context.Context) (sessioncache.Value, error) {
 			lease, outcome, err := g.obtain(ctx, q)
 			if err != nil {
 				return sessioncache.Value{}, err
@@ -103,6 +106,9 @@ func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T]) (t T
 	var how artefacts.Outcome
 	var cost time.Duration
 	if err = g.prepare(&q); err == nil {
+		err = g.open()
+	}
+	if err == nil {
 		var lease *artefacts.Lease
 		if lease, how, err = g.obtain(ctx, q); err == nil {
 			cost = lease.Cost()

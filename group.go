@@ -41,6 +41,16 @@ func (g *Group) Close() {
 	}
 }
 
+// open is ErrClosed once the group is closed.
+func (g *Group) open() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mu.closed {
+		return ErrClosed
+	}
+	return nil
+}
+
 // keep has an artefact live until Close.
 func (g *Group) keep(l *artefacts.Lease) error {
 	g.mu.Lock()

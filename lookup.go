@@ -43,7 +43,7 @@ func (g *Group) findID(id NameID) (sessioncache.Ref, bool) {
 	start := g.clock()
 	ref, ok := g.room.LookupID(id)
 	if ok {
-		g.tell(start, Event{Context: context.Background(), Name: id.String(), Kind: Hit, Cost: ref.Cost()}, artefacts.Outcome{}, nil)
+		g.tell(start, Event{Context: context.Background(), Name: id.String(), Key: ref.Key(), Kind: Hit, Cost: ref.Cost()}, artefacts.Outcome{}, nil)
 	}
 	return ref, ok
 }

@@ -31,6 +31,9 @@ type Lane = sessioncache.Lane
 // NameID is an interned name: looking it up costs no hash.
 type NameID = sessioncache.NameID
 
+// SessionStats is a snapshot of one session.
+type SessionStats = sessioncache.Stats
+
 // SessionConfig of a Session. The zero value is usable: fields that are not given
 // follow the environment.
 type SessionConfig struct {
@@ -163,6 +166,10 @@ func (s *Session) SetBytes(ctx context.Context, bytes Limit) error {
 // policy, and look-ups by full key. What is put there without a key is seen here
 // as if Set had put it.
 func (s *Session) Cache() *sessioncache.Session { return s.room }
+
+// Stats counts what the session did and holds. It waits for nothing: counts that
+// the policy keeps may lag behind until the session's next turn.
+func (s *Session) Stats() SessionStats { return s.room.Stats() }
 
 // Close ends the session: it is empty at once, callers that wait get their value
 // or ErrClosed, creators are cancelled. Close waits for them and for what nobody

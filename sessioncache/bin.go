@@ -3,10 +3,12 @@ package sessioncache
 import (
 	"log/slog"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
 )
 
@@ -62,7 +64,14 @@ func (b *bin) work() {
 	}
 }
 
+// free frees one thing. A panic that is not a Free's own is an error of this
+// package: it is logged, and what waits behind it is freed all the same.
 func (b *bin) free(t trash) {
+	defer func() {
+		if v := recover(); v != nil {
+			b.logger.Error("session: freeing values", "session", b.name, "error", &fault.PanicError{Value: v, Stack: debug.Stack()})
+		}
+	}()
 	switch {
 	case t.group != nil:
 		b.tear(t.group)

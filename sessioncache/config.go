@@ -113,17 +113,18 @@ type Value struct {
 	Bytes int64         // what it holds, for the byte capacity; at least 0
 	Cost  time.Duration // what it took to make, for the choice of victims; at least 0
 	Free  func()        // called once, after the last use; nil if nothing is to do
+	Key   string        // the content key that it was made from; empty is none (SPEC G13)
 
 	// Leased says that Any is leased from a cache that counts its bytes for the
 	// memory limit itself. They count for the capacities all the same.
 	Leased bool
 }
 
-func (v Value) validate(op, name string) error {
+func (v Value) validate(op, name string, o Options) error {
 	if v.Bytes < 0 || v.Cost < 0 {
 		return fault.Invalidf(room+op, "value of %q: %d bytes made in %v: neither may be negative", name, v.Bytes, v.Cost)
 	}
-	return nil
+	return another(op, name, v.Key, o.Key)
 }
 
 // Create makes the value of a name. It runs on a goroutine of its own, with a
@@ -138,10 +139,14 @@ type Lane uint64
 // Worker is the lane of worker n, counted from 0.
 func Worker(n uint32) Lane { return Lane(n) + 1 }
 
-// Options of a name that is written.
+// Options of a name that is asked for or written.
 type Options struct {
-	Owner string // who is credited with it, for Reset; empty is nobody
+	Owner string // is credited with the name, for Reset; empty is nobody
 	Lane  Lane
+	// Key is the content key that the value must be made from; empty is any. A
+	// name remembers the key of its value, or where that has none this one. Get
+	// answers ErrInvalid where the name holds a value of another key (SPEC G13).
+	Key string
 }
 
 // Event says how Get came by its value (SPEC C8).

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
 	"github.com/kiln-cache/kiln/shapegroups/simulate"
@@ -139,7 +140,11 @@ func (s *Session) Close(ctx context.Context) error {
 	s.close.Do(func() {
 		s.closed.Store(true)
 		s.unwatch()
-		actors.Go(s.shutDown)
+		actors.Go(func() {
+			guard.Call(s.shutDown, func(err error) {
+				s.bin.logger.Error("session: closing", "session", s.name, "error", err)
+			})
+		})
 	})
 	select {
 	case <-s.done:

@@ -17,3 +17,10 @@ func Handles(s *Session, shape shapegroups.Shape) int {
 	}
 	return int(g.grace.handles[0].Load() + g.grace.handles[1].Load())
 }
+
+// Ended reports whether the session's actor is sent nothing more.
+func Ended(s *Session) bool {
+	s.sending.RLock()
+	defer s.sending.RUnlock()
+	return s.sending.shut
+}

@@ -143,7 +143,7 @@ func (s *state) give(bytes int64, kept Floor, busy policy.Standing) (freed press
 		freed.Bytes += g.bytes
 		freed.Leased += g.leased
 		s.evict(g)
-		s.evictions++
+		s.published.evictions.Add(1)
 	}
 	return freed
 }

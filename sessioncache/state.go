@@ -21,10 +21,7 @@ type state struct {
 	serving  map[*group]struct{} // groups out of the table that serve open handles
 	holds    map[string]int
 	interned int // names with an id
-	running  int // creators, those of ended flights included
 	closed   bool
-
-	misses, failures, evictions uint64
 
 	own *group // being written: no victim before every other; see standing
 
@@ -101,6 +98,10 @@ func (s *state) drained(use *asked) {
 // request is one acquisition: for the policy, for the statistics.
 func (s *state) request(use *asked, missed bool) {
 	s.requests.note(use, missed)
+	if use.acquired {
+		s.published.useful.Store(s.requests.padding.Asked)
+		s.published.padded.Store(s.requests.padding.Compiled)
+	}
 	if use.policy != nil {
 		s.policy.Use(use.policy)
 		return
@@ -159,7 +160,7 @@ func (s *state) evictUntil(own *group, ok func() bool) bool {
 			return false
 		}
 		s.evict(s.published.resident(victim.Shape()))
-		s.evictions++
+		s.published.evictions.Add(1)
 	}
 	return true
 }
@@ -205,6 +206,10 @@ func (s *state) evict(g *group) {
 
 // vacated is told when the last handle of a phase of g was closed, and may be
 // told at any time.
+//
+// INVARIANT: a closed session settles no grace. The handle that is closed last
+// may then throw its group away, and the bin read what was retired, while the
+// actor still has to look at handles that were closed before.
 func (s *state) vacated(g *group) {
 	_, serving := s.serving[g]
 	switch {
@@ -213,7 +218,7 @@ func (s *state) vacated(g *group) {
 		s.effects.trash = append(s.effects.trash, trash{group: g})
 	case g.registered && !g.filled.Load() && !g.awaited():
 		s.evict(g) // asked for, and nothing came of it that it keeps
-	case g.registered || serving:
+	case !s.closed && (g.registered || serving):
 		g.grace.settle(s.drop)
 	}
 }
@@ -301,7 +306,9 @@ func (s *state) close() {
 }
 
 // idle reports whether no creator runs and nothing waits for room.
-func (s *state) idle() bool { return s.running == 0 && (s.share == nil || s.share.held == 0) }
+func (s *state) idle() bool {
+	return s.published.running.Load() == 0 && (s.share == nil || s.share.held == 0)
+}
 
 func (s *state) evictAll() {
 	var all []*group
