@@ -78,7 +78,7 @@ func (g *Group) findTold(ctx context.Context, name string, lane Lane) (sessionca
 // that the caller could not use, before the name stands for it.
 func (g *Group) ask(ctx context.Context, name string, set options, q artefacts.Request, fits func(key string, v any) error) (sessioncache.Ref, error) {
 	start := g.clock()
-	var how artefacts.Outcome // set by the creator, read where it made the value
+	var made, how artefacts.Outcome // made is the creator's, who may outlive this call
 	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(&q)
 	if err == nil {
 		ref, event, err = g.room.Get(ctx, name, sessioncache.Options{Owner: set.owner, Lane: set.lane, Key: q.Key}, func(ctx context.Context) (sessioncache.Value, error) {
@@ -90,9 +90,12 @@ func (g *Group) ask(ctx context.Context, name string, set options, q artefacts.R
 				lease.End()
 				return sessioncache.Value{}, err
 			}
-			how = outcome
+			made = outcome
 			return sessioncache.Value{Any: lease.Value(), Bytes: lease.Bytes(), Cost: lease.Cost(), Free: lease.End, Leased: true}, nil
 		})
+	}
+	if err == nil && event == sessioncache.Miss {
+		how = made // this call waited for its creator's end
 	}
 	g.tell(start, Event{Context: ctx, Name: name, Key: q.Key, Kind: Kind(event), Cost: ref.Cost()}, how, err)
 	return ref, err
