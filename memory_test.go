@@ -74,7 +74,7 @@ func set(t *testing.T, s *kiln.Session, dim, size int64, cost time.Duration) {
 	}
 }
 
-// Over the limit the cheapest seconds a byte go first, over all rooms; names and
+// Q5: over the limit the cheapest seconds a byte go first, over all rooms; names and
 // their artefact together; constants when nothing else is left.
 func TestMemoryLimit(t *testing.T) {
 	log := new(lines)
@@ -286,7 +286,7 @@ func TestSessionLogsToTheRuntime(t *testing.T) {
 	}
 }
 
-// A tenant's floor holds in the sessions' pool and among the artefacts.
+// Q4: a tenant's floor holds in the sessions' pool and among the artefacts.
 func TestTenantFloor(t *testing.T) {
 	r := open(t, kiln.Config{SessionBytes: kiln.LimitOf(1000), ArtefactEntries: kiln.LimitOf(20)})
 	tenant := func(name string, floor int64) *kiln.Session {

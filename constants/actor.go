@@ -1,7 +1,6 @@
 package constants
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,8 +14,7 @@ type message interface{ isMessage() }
 
 type (
 	getMsg struct {
-		ctx     context.Context
-		pending *pending // what the caller would own
+		pending *pending // what the caller would own, with its promise
 		compute bool     // it can
 		reply   actors.Reply[answer]
 	}
@@ -38,7 +36,7 @@ type (
 		reply actors.Reply[bool]
 	}
 	capacityMsg struct {
-		bytes uint64
+		bytes int64
 		reply actors.Reply[struct{}]
 	}
 	closeMsg struct{ reply actors.Reply[struct{}] }
@@ -120,10 +118,10 @@ func (s *shell) handle(m message) {
 // publish makes the counts right for readers. It comes before every answer that
 // a caller may follow with a look at them.
 func (s *shell) publish() {
-	s.e.cache.cfg.memory.Add(int64(s.state.resident - s.e.resident.Load()))
+	s.e.cache.cfg.memory.Add(s.state.resident - s.e.resident.Load())
 	s.e.resident.Store(s.state.resident)
 	s.e.reserved.Store(s.state.reserved)
-	s.e.entries.Store(uint64(s.state.table.Len()))
+	s.e.entries.Store(int64(s.state.table.Len()))
 }
 
 func (s *shell) get(m getMsg) {
@@ -133,6 +131,7 @@ func (s *shell) get(m getMsg) {
 		return
 	}
 	if n := s.state.table.Lookup(key.ID, key.Backend); n != nil && n.Value.cell.Pin() {
+		n.Value.hits.Add(1)
 		if l := (&Lease{node: n}); !m.reply.Send(answer{lease: l}) {
 			l.End()
 		}
@@ -146,7 +145,7 @@ func (s *shell) get(m getMsg) {
 		m.reply.Send(answer{bypass: why})
 		return
 	}
-	o := s.own(m.ctx, m.pending)
+	o := m.pending.owner
 	s.publish()
 	if !m.reply.Send(answer{owner: o}) && o.finish() {
 		s.end(o, o.failure(ErrAbandoned))
@@ -159,7 +158,7 @@ func (s *shell) join(m getMsg, p *pending) {
 	a := answer{flight: f}
 	if m.compute {
 		a.turn = &turn{flight: f}
-		a.waiter = &waiter{ctx: m.ctx, asked: m.pending, pending: p, last: a.turn}
+		a.waiter = &waiter{asked: m.pending, pending: p, last: a.turn}
 		p.volunteers = append(p.volunteers, a.waiter)
 	}
 	if m.reply.Send(a) {
@@ -169,17 +168,6 @@ func (s *shell) join(m getMsg, p *pending) {
 	if a.waiter != nil {
 		p.volunteers = p.volunteers[:len(p.volunteers)-1]
 	}
-}
-
-// own makes whoever asked with ctx the owner of p.
-func (s *shell) own(ctx context.Context, p *pending) *Promise {
-	f := flight.New[*node](ctx, s.e, p.key.ID)
-	f.Join() // the owner's promise outlives every waiter
-	o := &Promise{engine: s.e, pending: p, flight: f}
-	o.ctx, o.cancel = context.WithCancelCause(f.Own(ctx))
-	o.stop = context.AfterFunc(ctx, o.cancelled)
-	p.owner = o
-	return o
 }
 
 func (s *shell) fulfil(m fulfilMsg) {
@@ -211,7 +199,7 @@ func (s *shell) end(o *Promise, err error) {
 			heir.pass(&turn{bypass: Full})
 			continue
 		}
-		next := s.own(heir.ctx, heir.asked)
+		next := heir.asked.owner
 		for _, w := range heir.asked.volunteers {
 			next.flight.Join()
 			w.pending = heir.asked
@@ -295,6 +283,7 @@ func (s *shell) sweepOut(r removal) {
 			guard.Call(r.node.Value.cell.Free, s.e.failed)
 		}
 	}()
+	s.e.cache.counters.removed(r)
 	r.node.Value.calls.fire(r.why, s.e.failed)
 }
 

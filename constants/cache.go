@@ -63,7 +63,7 @@ func Open(cfg Config) (*Cache, error) {
 }
 
 // Engine gives the cache of a device and context, the same one each time. The
-// empty context is one like any other.
+// empty context is one like any other. An engine stays until its Close.
 func (c *Cache) Engine(kind Kind, index int, context string) (*Engine, error) {
 	if err := checkDevice(kind, index); err != nil {
 		return nil, err
@@ -87,6 +87,16 @@ func (c *Cache) Engine(kind Kind, index int, context string) (*Engine, error) {
 	return e, nil
 }
 
+// forget takes an engine that closes out of the cache.
+func (c *Cache) forget(e *Engine) {
+	id := engineID{device{e.kind, e.index}, e.context}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.engines[id] == e {
+		delete(c.mu.engines, id)
+	}
+}
+
 func checkDevice(kind Kind, index int) error {
 	if kind >= kinds {
 		return fault.Invalidf("constants: engine", "engine kind %d, want cpu or gpu", kind)
@@ -98,12 +108,12 @@ func checkDevice(kind Kind, index int) error {
 }
 
 // bytesOf turns MiB into bytes.
-func bytesOf(mib limit.Limit) uint64 {
-	n, counted := mib.Value()
+func bytesOf(mib limit.Limit) int64 {
+	n, counted := mib.MiB().Value()
 	if !counted {
 		return noBound
 	}
-	return uint64(n) << 20
+	return n
 }
 
 func (c *Cache) capacityLocked(kind Kind, index int) limit.Limit {
@@ -116,15 +126,16 @@ func (c *Cache) capacityOf(kind Kind, index int) limit.Limit {
 	return c.capacityLocked(kind, index)
 }
 
-// Capacity is that of a kind, in MiB, applied to each of its devices that has
-// none of its own. It waits for nothing.
+// Capacity is the capacity of a kind, in MiB. It applies to each device of the
+// kind that has none of its own. It waits for nothing.
 func (c *Cache) Capacity(kind Kind) limit.Limit {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.mu.capacity[kind]
 }
 
-// DeviceCapacity is the one in force at a device, in MiB.
+// DeviceCapacity is the capacity in force at a device, in MiB. ErrInvalid: there
+// is no such kind or index.
 func (c *Cache) DeviceCapacity(kind Kind, index int) (limit.Limit, error) {
 	if err := checkDevice(kind, index); err != nil {
 		return limit.Limit{}, err
@@ -132,9 +143,9 @@ func (c *Cache) DeviceCapacity(kind Kind, index int) (limit.Limit, error) {
 	return c.capacityOf(kind, index), nil
 }
 
-// SetCapacity gives each device of a kind that many MiB and takes devices' own
-// capacities back (SPEC T12). Whatever the value, also the one in force, every
-// engine of the kind is flushed; 0 disables them, too (T2).
+// SetCapacity gives each device of a kind this many MiB and takes the devices' own
+// capacities back (SPEC T12). It flushes every engine of the kind, also where the
+// value is the one in force; 0 disables them, too (SPEC T2).
 func (c *Cache) SetCapacity(ctx context.Context, kind Kind, mib limit.Limit) error {
 	if err := checkCapacity(kind, 0, mib); err != nil {
 		return err
@@ -214,7 +225,9 @@ func (c *Cache) set(ctx context.Context, change func() []*Engine) error {
 	ctx = context.WithoutCancel(ctx)
 	var errs []error
 	for _, e := range engines {
-		errs = append(errs, e.setCapacity(ctx, bytesOf(e.Capacity())))
+		if err := e.setCapacity(ctx, bytesOf(e.Capacity())); !errors.Is(err, ErrClosed) { // else it has closed
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -229,9 +242,9 @@ func (c *Cache) enginesLocked(want func(engineID) bool) []*Engine {
 	return list
 }
 
-// Close answers everybody who waits with ErrClosed, fires every callback with
-// Closed, and returns when those have run. Leases stay usable. ctx ends the
-// waiting only. Closing again waits again.
+// Close closes every engine: waiters get ErrClosed, callbacks get Closed, and Close
+// returns when those have run. Leases stay usable. ctx ends only the waiting; a
+// second Close waits, too.
 func (c *Cache) Close(ctx context.Context) error {
 	c.once.Do(func() {
 		c.leave()
@@ -242,9 +255,7 @@ func (c *Cache) Close(ctx context.Context) error {
 		actors.Go(func() {
 			defer close(c.gone)
 			for _, e := range engines {
-				if err := e.close(context.Background()); err != nil {
-					c.cfg.Logger.Error("constants: close", "engine", e.String(), "error", err)
-				}
+				_ = e.Close(context.Background())
 			}
 		})
 	})

@@ -55,10 +55,11 @@ const (
 type Config struct {
 	Capacity [kinds]limit.Limit // MiB, for each device of the kind; default unlimited
 	Policy   [kinds]Policy      // default NoEvict
-	// Reserve, if set, is asked for device memory before an Owner is handed out;
-	// an error turns it into a bypass (DeviceRefused). It runs on the asking
-	// goroutine. The function it returns is called once when the memory is free.
-	Reserve func(kind Kind, index int, bytes uint64) (func(), error)
+	// Reserve, if set, is asked for device memory before a caller becomes an owner;
+	// its error makes that a bypass (DeviceRefused). It runs on the caller's
+	// goroutine. The function that it returns is called once, when the tensor is
+	// freed or not delivered.
+	Reserve func(kind Kind, index int, bytes int64) (func(), error)
 	Hash    func(string) uint64 // places keys; nil = seeded
 	Logger  *slog.Logger        // nil = silent
 
@@ -111,7 +112,7 @@ const (
 	Closed  Removal = "closed"
 )
 
-// Bypass is why a tensor is not cached; empty where it is (SPEC T3).
+// Bypass is why a tensor is not cached; empty if it is cached (SPEC T3).
 type Bypass string
 
 // The reasons of a bypass.

@@ -1,23 +1,26 @@
-// Package constants is the cache of constant tensors: weights packed, reordered
-// or folded for a device are prepared once a process and shared by everybody
-// who computes with them, within the device's budget (SPEC section 7).
+// Package constants is the cache of constant tensors: weights that are packed,
+// reordered or folded for a device are prepared once in a process and shared by
+// every computation that uses them, within the device's budget (docs/SPEC.md,
+// section 7).
 //
-// A Cache has one Engine for each engine kind, device index and context. Asking
-// an Engine for a key has three outcomes: a hit, with a Lease; an Owner, who is
-// to compute the tensor and must end with Fulfil, Fail or Abandon; or a bypass
-// with its reason, after which the caller computes for itself alone.
+// A Cache has one Engine for each engine kind, device index and context. Most
+// programs call Engine.Get, which computes a tensor at most once. GetOrAdd is for
+// those that compute elsewhere. It has three outcomes: a Lease on a tensor that is
+// there; a Promise, by which the caller delivers the tensor with Fulfil, or ends
+// with Fail or Abandon; or a Bypass with its reason, after which the caller
+// computes for itself alone.
 //
 // # Ordering
 //
-// A tensor is resident when Fulfil returns. Setting a capacity flushes before
-// it returns: what was resident is not found any more, and what was being
-// computed will not become resident.
+// A tensor is resident when Fulfil returns. Setting a capacity flushes before it
+// returns: a tensor that was resident is not found any more, and one that was
+// being computed will not become resident.
 //
 // # Concurrency
 //
 // Every exported type is safe for concurrent use. A hit takes no lock and sends
-// no message. Size and Capacity never wait (T11). Callbacks and free functions
-// run on goroutines of the cache, not in a turn of its actor.
+// no message. Size and Capacity never wait (SPEC T11). Callbacks and free
+// functions run on goroutines of the cache, not in a turn of its actor.
 //
 // # Memory
 //
@@ -27,14 +30,15 @@
 //
 // # Failure
 //
-// An owner that fails, panics (Get), is cancelled or abandons lets go
-// of its reservation; who waits gets a typed error, unless it can compute: then
-// one of those is made the owner in the same turn, so that nobody else takes
-// the room in between.
+// An owner that fails, panics, is cancelled or abandons gives its reservation
+// back. Its waiters get a typed error, unless one of them said that it can compute
+// (Options.CanOwn): the first of those becomes the owner in the same turn, so that
+// no newcomer takes the room in between. An owner inside Get stays the owner until
+// its function has returned, also when its context has ended: so no two functions
+// compute one key at a time (SPEC F1).
 //
 // # Testing
 //
-// state_test.go drives the pure core, model_test.go compares random histories
-// with a naive model, hammer_test.go holds the claims above under the race
-// detector.
+// state_test.go drives the pure core, model_test.go compares random histories with
+// a naive model, hammer_test.go holds the claims above under the race detector.
 package constants

@@ -3,8 +3,9 @@ package constants
 import (
 	"context"
 	"fmt"
-	"math"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -23,25 +24,28 @@ type Engine struct {
 	ref     *actors.Ref[message]
 	shell   *shell
 
-	resident, reserved, entries atomic.Uint64
+	resident, reserved, entries atomic.Int64
+
+	once sync.Once
+	gone chan struct{} // closed when Close has ended
 }
 
 // Options of one GetOrAdd. The zero value is usable.
 type Options struct {
-	Cost    float64       // compute seconds, for the policy Cost
-	Removed func(Removal) // called once when the tensor that the owner delivers stops being resident
-	CanOwn  bool          // while waiting for an owner that gives up: make me the owner
+	Cost    time.Duration // what it takes to compute, for the policy Cost; at least 0
+	Removed func(Removal) // called once, when a tensor that this call's owner delivers stops being resident
+	CanOwn  bool          // the caller can compute: if the owner that it waits for gives up, it becomes the owner
 }
 
 // Outcome of GetOrAdd: exactly one field is set.
 type Outcome struct {
 	Lease  *Lease   // hit
-	Owner  *Promise // the caller must deliver
+	Owner  *Promise // the caller is the owner and must deliver
 	Bypass Bypass   // not cached, for this reason
 }
 
-func newEngine(c *Cache, kind Kind, index int, context string, capacity uint64, policy Policy) *Engine {
-	e := &Engine{cache: c, kind: kind, index: index, context: context}
+func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, policy Policy) *Engine {
+	e := &Engine{cache: c, kind: kind, index: index, context: context, gone: make(chan struct{})}
 	e.shell = &shell{e: e, state: newState(c.cfg.Hash, capacity, policy)}
 	e.ref = actors.Spawn(actors.Config{Name: "constants " + e.String(), Logger: c.cfg.Logger}, e.shell.handle)
 	return e
@@ -63,27 +67,33 @@ func (e *Engine) Lookup(key Key) (*Lease, bool) {
 	if n == nil || !n.Value.cell.Pin() {
 		return nil, false
 	}
+	n.Value.hits.Add(1)
 	return &Lease{node: n}, true
 }
 
-// GetOrAdd gives the tensor of a key, waiting for the one who computes it, or
-// makes the caller its owner, or says why it is not cached. bytes is its size on
-// the device. Errors: ErrInvalid, ErrClosed, ErrCycle, the context's, and what
-// the owner failed with.
-func (e *Engine) GetOrAdd(ctx context.Context, key Key, bytes uint64, opts Options) (Outcome, error) {
-	out, err := e.getOrAdd(ctx, key, bytes, opts)
+// GetOrAdd gives the tensor of a key, for which it may wait until its owner has
+// computed it; or makes the caller its owner; or says why it is not cached. bytes
+// is its size on the device, 0 to 2^48. Errors: ErrInvalid, ErrClosed, ErrCycle,
+// the context's, and the one that the owner failed with.
+func (e *Engine) GetOrAdd(ctx context.Context, key Key, bytes int64, opts Options) (Outcome, error) {
+	return e.getOrAdd(ctx, key, bytes, opts, true)
+}
+
+// getOrAdd is GetOrAdd; watch says that the end of ctx ends an ownership, too.
+func (e *Engine) getOrAdd(ctx context.Context, key Key, bytes int64, opts Options, watch bool) (Outcome, error) {
+	out, err := e.get(ctx, key, bytes, opts, watch)
 	if out.Bypass != "" {
 		e.cache.counters.bypass(out.Bypass)
 	}
 	return out, err
 }
 
-func (e *Engine) getOrAdd(ctx context.Context, key Key, bytes uint64, opts Options) (Outcome, error) {
+func (e *Engine) get(ctx context.Context, key Key, bytes int64, opts Options, watch bool) (Outcome, error) {
 	if err := key.check(bytes); err != nil {
 		return Outcome{}, err
 	}
-	if !(opts.Cost >= 0) || math.IsInf(opts.Cost, 1) {
-		return Outcome{}, fault.Invalidf("constants: get", "cost %v, want 0 or more seconds", opts.Cost)
+	if opts.Cost < 0 {
+		return Outcome{}, fault.Invalidf("constants: get", "cost %v: want 0 or more", opts.Cost)
 	}
 	if bytes == 0 {
 		if e.shell.closed.Load() {
@@ -95,8 +105,18 @@ func (e *Engine) getOrAdd(ctx context.Context, key Key, bytes uint64, opts Optio
 		return Outcome{Lease: l}, nil
 	}
 	p := &pending{key: key, bytes: bytes, cost: opts.Cost, callback: opts.Removed}
+	own := e.promise(ctx, p)
+	own.watched = watch
+	out, err := e.ask(ctx, p, opts.CanOwn)
+	if out.Owner != own {
+		own.cancel(nil) // its context, which nobody uses
+	}
+	return out, err
+}
+
+func (e *Engine) ask(ctx context.Context, p *pending, canOwn bool) (Outcome, error) {
 	a, err := actors.Ask(ctx, e.ref, func(r actors.Reply[answer]) message {
-		return getMsg{ctx: ctx, pending: p, compute: opts.CanOwn, reply: r}
+		return getMsg{pending: p, compute: canOwn, reply: r}
 	})
 	switch {
 	case err != nil:
@@ -113,8 +133,13 @@ func (e *Engine) getOrAdd(ctx context.Context, key Key, bytes uint64, opts Optio
 	return Outcome{Bypass: a.bypass}, nil
 }
 
-// owned asks for the device memory that the owner will fill.
+// owned begins an ownership on the owner's goroutine: it asks for the device
+// memory that the owner will fill.
 func (e *Engine) owned(o *Promise) (Outcome, error) {
+	e.cache.counters.promises.Add(1)
+	if o.watched {
+		o.watch()
+	}
 	reserve := e.cache.cfg.Reserve
 	if reserve == nil {
 		return Outcome{Owner: o}, nil
@@ -132,9 +157,9 @@ func (e *Engine) owned(o *Promise) (Outcome, error) {
 		}
 	})
 	if free != nil {
-		o.memory.Store(&free)
+		o.memory.free.Store(&free)
 		if o.over.Load() { // cancelled meanwhile
-			o.release()
+			o.memory.release()
 		}
 	}
 	return out, nil
@@ -176,22 +201,24 @@ func (e *Engine) waitTurns(ctx context.Context, w *waiter, t *turn) (Outcome, er
 	}
 }
 
-// Value is what Get's function makes.
+// Value is a tensor that the function given to Get has made.
 type Value struct {
 	Any   any
-	Bytes uint64 // as declared
+	Bytes int64  // as declared
 	Free  func() // nil = nothing
 }
 
-// Get is GetOrAdd with the function that computes: it runs on the
-// caller's goroutine if the caller is the owner or bypasses the cache, and a
-// panic in it becomes an error for everybody who waits. The lease ends like any
-// other; of a value that is not cached it frees it. cached reports whether the
-// value came from or went into the cache, which an artefact built with it must
-// record (SPEC T9).
-func (e *Engine) Get(ctx context.Context, key Key, bytes uint64, opts Options, compute func(context.Context) (Value, error)) (l *Lease, cached bool, err error) {
+// Get gives the tensor of a key, and has compute make it if it is not there. compute
+// runs on the caller's goroutine, if the caller becomes the owner or bypasses the
+// cache. A panic in it becomes an error for every waiter. What compute makes after
+// ctx has ended is kept like any other tensor. cached reports whether the tensor is
+// shared through the cache: an artefact that is built with it must record that
+// (SPEC T9). The lease of a tensor that is not cached frees it.
+func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, compute func(context.Context) (Value, error)) (l *Lease, cached bool, err error) {
 	opts.CanOwn = true
-	out, err := e.GetOrAdd(ctx, key, bytes, opts)
+	// ctx is not watched: compute heeds it or does not, and nobody else computes
+	// this key until it has ended (SPEC F1).
+	out, err := e.getOrAdd(ctx, key, bytes, opts, false)
 	if err != nil || out.Lease != nil {
 		return out.Lease, err == nil, err
 	}
@@ -239,33 +266,52 @@ func (e *Engine) uncached(v Value) *Lease {
 }
 
 // Remove takes a tensor out, or keeps one that is being computed from becoming
-// resident, and reports whether there was one. Who uses it may go on.
+// resident, and reports whether there was one. Its leases stay usable.
 func (e *Engine) Remove(ctx context.Context, key Key) (bool, error) {
 	return actors.Ask(ctx, e.ref, func(r actors.Reply[bool]) message { return removeMsg{key, r} })
 }
 
 // Size is the resident bytes. It waits for nothing.
-func (e *Engine) Size() uint64 { return e.resident.Load() }
+func (e *Engine) Size() int64 { return e.resident.Load() }
 
 // Len is the number of resident tensors. It waits for nothing.
-func (e *Engine) Len() uint64 { return e.entries.Load() }
+func (e *Engine) Len() int64 { return e.entries.Load() }
 
 // Reserved is the bytes promised to owners. It waits for nothing.
-func (e *Engine) Reserved() uint64 { return e.reserved.Load() }
+func (e *Engine) Reserved() int64 { return e.reserved.Load() }
 
 // Capacity is the one in force here, in MiB. It waits for nothing.
 func (e *Engine) Capacity() limit.Limit { return e.cache.capacityOf(e.kind, e.index) }
 
-func (e *Engine) setCapacity(ctx context.Context, bytes uint64) error {
+func (e *Engine) setCapacity(ctx context.Context, bytes int64) error {
 	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message { return capacityMsg{bytes, r} })
 	return err
 }
 
-func (e *Engine) close(ctx context.Context) error {
-	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message { return closeMsg{r} })
-	if err != nil {
-		return err
+// Close empties the engine and takes it out of its cache. Waiters get ErrClosed,
+// callbacks get Closed, and Close returns when those have run. Leases stay usable.
+// Cache.Engine then makes a new engine for this device and context. ctx ends only
+// the waiting; a second Close waits, too.
+func (e *Engine) Close(ctx context.Context) error {
+	e.cache.forget(e)
+	e.once.Do(func() { actors.Go(e.close) })
+	select {
+	case <-e.gone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	e.shell.work.Wait()
-	return e.ref.Stop(ctx)
+}
+
+func (e *Engine) close() {
+	defer close(e.gone)
+	ctx := context.Background()
+	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message { return closeMsg{r} })
+	if err == nil {
+		e.shell.work.Wait()
+		err = e.ref.Stop(ctx)
+	}
+	if err != nil {
+		e.cache.cfg.Logger.Error("constants: close", "engine", e.String(), "error", err)
+	}
 }

@@ -57,7 +57,7 @@ func ExampleEngine_GetOrAdd() {
 	if err != nil {
 		panic(err)
 	}
-	get := func(name string, bytes uint64) constants.Outcome {
+	get := func(name string, bytes int64) constants.Outcome {
 		out, err := device.GetOrAdd(ctx, constants.Key{ID: constants.Versioned(name, 1)}, bytes, constants.Options{})
 		if err != nil {
 			panic(err)

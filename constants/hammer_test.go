@@ -94,7 +94,7 @@ func TestStorm(t *testing.T) {
 	var l ledger
 	const capacity = 3
 	c, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: limit.Of(capacity)},
-		Reserve: func(_ Kind, _ int, n uint64) (func(), error) {
+		Reserve: func(_ Kind, _ int, n int64) (func(), error) {
 			l.memory.Add(int64(n))
 			return func() { l.memory.Add(-int64(n)) }, nil
 		}})

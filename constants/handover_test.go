@@ -6,12 +6,14 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"
 )
 
 // ask asks in the background and returns once the answer is waited for.
-func ask(t *testing.T, o *Promise, id string, bytes uint64, opts Options) <-chan Outcome {
+func ask(t *testing.T, o *Promise, id string, bytes int64, opts Options) <-chan Outcome {
 	t.Helper()
 	got := make(chan Outcome, 1)
 	before := waiting(o)
@@ -145,7 +147,7 @@ func TestCountsAreRightAtOnce(t *testing.T) {
 // T3, F3: device memory is asked for by user code, which may panic or exit.
 func TestReservePanics(t *testing.T) {
 	calls := 0
-	_, e := open(t, Config{Reserve: func(Kind, int, uint64) (func(), error) {
+	_, e := open(t, Config{Reserve: func(Kind, int, int64) (func(), error) {
 		switch calls++; calls {
 		case 1:
 			panic("boom")
@@ -168,7 +170,7 @@ func TestReservePanics(t *testing.T) {
 // T3: memory is given back exactly once, however the ownership ends.
 func TestReservedMemoryIsGivenBack(t *testing.T) {
 	var out atomic.Int64
-	c, e := open(t, Config{Reserve: func(_ Kind, _ int, bytes uint64) (func(), error) {
+	c, e := open(t, Config{Reserve: func(_ Kind, _ int, bytes int64) (func(), error) {
 		out.Add(int64(bytes))
 		return func() { out.Add(-int64(bytes)) }, nil
 	}})
@@ -216,21 +218,43 @@ func TestCloseEndsComputing(t *testing.T) {
 	}
 }
 
-// F4: a caller whose context ends while it computes gets that error, and what it
-// made is freed.
-func TestComputedForNobody(t *testing.T) {
-	_, e := open(t, Config{})
-	ctx, cancel := context.WithCancel(context.Background())
-	var freed atomic.Int32
-	l, cached, err := e.Get(ctx, key("k"), 8, Options{}, func(own context.Context) (Value, error) {
-		cancel()
-		<-own.Done()
-		waitFor(t, func() bool { return e.Reserved() == 0 }) // the ownership has ended
-		return Value{Any: "v", Bytes: 8, Free: func() { freed.Add(1) }}, nil
+// F1, F4: while a caller whose context has ended still computes, nobody else
+// computes its key, and what it makes after all is kept.
+func TestComputesAfterItsContext(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		c, e := open(t, Config{})
+		ctx, cancel := context.WithCancel(context.Background())
+		var computing atomic.Int32
+		waiting := make(chan error, 1)
+		l, cached, err := e.Get(ctx, key("k"), 8, Options{}, func(own context.Context) (Value, error) {
+			computing.Add(1)
+			go func() {
+				l, _, err := e.Get(context.Background(), key("k"), 8, Options{}, func(context.Context) (Value, error) {
+					computing.Add(1)
+					return Value{}, errors.New("a second computer")
+				})
+				if err == nil {
+					l.End()
+				}
+				waiting <- err
+			}()
+			synctest.Wait() // it has joined
+			cancel()
+			<-own.Done()
+			synctest.Wait() // what could be handed over was
+			return Value{Any: "v", Bytes: 8}, nil
+		})
+		if l == nil || !cached || err != nil {
+			t.Fatalf("%v, %v, %v", l, cached, err)
+		}
+		l.End()
+		if err := <-waiting; err != nil || computing.Load() != 1 || e.Len() != 1 {
+			t.Errorf("the other: %v; %d computed, %d resident", err, computing.Load(), e.Len())
+		}
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
 	})
-	if l != nil || cached || !errors.Is(err, context.Canceled) || freed.Load() != 1 {
-		t.Errorf("%v, %v, %v, freed %d times", l, cached, err, freed.Load())
-	}
 }
 
 // F3: Goexit in a computation gives the reservation back.
@@ -256,13 +280,15 @@ func TestComputeExits(t *testing.T) {
 	})
 }
 
-// T4: a cost that cannot be compared is refused.
-func TestCostsThatAreNone(t *testing.T) {
+// T4, Q5: a negative cost, and a size that no tensor has, are refused.
+func TestArgumentsThatAreNone(t *testing.T) {
 	_, e := open(t, Config{})
-	zero := 0.0
-	for _, cost := range []float64{-1, zero / zero, 1 / zero} {
-		if _, err := e.GetOrAdd(context.Background(), key("k"), 8, Options{Cost: cost}); !errors.Is(err, ErrInvalid) {
-			t.Errorf("cost %v: %v", cost, err)
+	if _, err := e.GetOrAdd(context.Background(), key("k"), 8, Options{Cost: -1}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a negative cost: %v", err)
+	}
+	for _, bytes := range []int64{-1, 1<<48 + 1} {
+		if _, err := e.GetOrAdd(context.Background(), key("k"), bytes, Options{}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%d bytes: %v", bytes, err)
 		}
 	}
 }

@@ -14,8 +14,8 @@ type Key struct {
 	ID      string
 }
 
-// Content is the ID of what is prepared from these bytes: their digest, with the
-// number and the length of the parts.
+// Content is the ID of a tensor that is prepared from these bytes: a SHA-256 over
+// the parts and their lengths.
 func Content(parts ...[]byte) string {
 	h := sha256.New()
 	var n [8]byte
@@ -28,8 +28,8 @@ func Content(parts ...[]byte) string {
 }
 
 // Versioned is the ID of a tensor that the caller names. The generation must
-// change whenever the content does. The empty name has no ID, so that whoever is
-// asked for it refuses it (SPEC K6).
+// change whenever the content does. An empty name gives an empty ID, which every
+// call refuses (SPEC K6).
 func Versioned(name string, generation uint64) string {
 	if name == "" {
 		return ""
@@ -37,15 +37,15 @@ func Versioned(name string, generation uint64) string {
 	return string(binary.LittleEndian.AppendUint64([]byte("v"), generation)) + name
 }
 
-// mostBytes keeps sums of sizes from wrapping.
-const mostBytes = 1 << 62
+// mostBytes is the largest size of one tensor, so that no sum of sizes wraps (SPEC Q5).
+const mostBytes = 1 << 48
 
-func (k Key) check(bytes uint64) error {
+func (k Key) check(bytes int64) error {
 	switch {
 	case k.ID == "":
 		return fault.Invalidf("constants: get", "the key is empty")
-	case bytes > mostBytes:
-		return fault.Invalidf("constants: get", "%d bytes declared, want at most 2^62", bytes)
+	case bytes < 0 || bytes > mostBytes:
+		return fault.Invalidf("constants: get", "%d bytes declared: want 0 to 2^48", bytes)
 	}
 	return nil
 }

@@ -2,31 +2,72 @@ package constants
 
 import "sync/atomic"
 
-// Stats is a snapshot of what a cache has answered. Counters never fall.
+// Stats is a snapshot of what a cache has answered and what it holds; the sums are
+// those of its engines. Counters never fall, but for Hits: those of a tensor are
+// missing for the moment in which it is removed.
 type Stats struct {
-	// Bypasses are the tensors that were not cached, by reason; every reason of
-	// SPEC T3 has its entry.
+	Engines int   // there are at this moment
+	Len     int64 // resident tensors
+	Bytes   int64 // resident
+	Pending int64 // bytes promised to owners
+
+	Hits     uint64 // leases given on a resident tensor
+	Promises uint64 // ownerships given, those passed on to a waiter included
+	// Removals are the tensors that stopped being resident and Bypasses those that
+	// were not cached, by reason; every reason has its entry.
+	Removals map[Removal]uint64
 	Bypasses map[Bypass]uint64
 }
 
-var bypasses = [...]Bypass{Disabled, Full, ZeroSize, DeviceRefused}
+var (
+	removals = [...]Removal{Removed, Flushed, Evicted, Closed}
+	bypasses = [...]Bypass{Disabled, Full, ZeroSize, DeviceRefused}
+)
 
-// counters are what Stats reads.
-type counters struct{ bypasses [len(bypasses)]atomic.Uint64 }
+// counters are what Stats reads. Hits on resident tensors are counted beside their
+// pins, which a hit writes anyway, and added here when a tensor goes.
+type counters struct {
+	hits, promises atomic.Uint64
+	removals       [len(removals)]atomic.Uint64
+	bypasses       [len(bypasses)]atomic.Uint64
+}
 
-func (c *counters) bypass(why Bypass) {
-	for i, known := range bypasses {
-		if known == why {
-			c.bypasses[i].Add(1)
+func count[T comparable](known []T, counts []atomic.Uint64, what T) {
+	for i, k := range known {
+		if k == what {
+			counts[i].Add(1)
 		}
 	}
 }
 
-// Stats waits for nothing.
+func (c *counters) bypass(why Bypass) { count(bypasses[:], c.bypasses[:], why) }
+
+func (c *counters) removed(r removal) {
+	c.hits.Add(r.node.Value.hits.Swap(0))
+	count(removals[:], c.removals[:], r.why)
+}
+
+// Stats waits for nothing. It looks at each resident tensor.
 func (c *Cache) Stats() Stats {
-	s := Stats{Bypasses: make(map[Bypass]uint64, len(bypasses))}
+	s := Stats{
+		Hits: c.counters.hits.Load(), Promises: c.counters.promises.Load(),
+		Removals: make(map[Removal]uint64, len(removals)), Bypasses: make(map[Bypass]uint64, len(bypasses)),
+	}
+	for i, why := range removals {
+		s.Removals[why] = c.counters.removals[i].Load()
+	}
 	for i, why := range bypasses {
 		s.Bypasses[why] = c.counters.bypasses[i].Load()
+	}
+	for _, e := range c.engines() {
+		s.Engines++
+		s.Len += e.Len()
+		s.Bytes += e.Size()
+		s.Pending += e.Reserved()
+		e.shell.state.table.All(func(n *node) bool {
+			s.Hits += n.Value.hits.Load()
+			return true
+		})
 	}
 	return s
 }

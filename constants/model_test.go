@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -16,7 +17,7 @@ import (
 // model is the cache as SPEC section 7 says it, with maps and loops: what is
 // resident, what is promised, who uses what.
 type model struct {
-	capacity uint64 // bytes; noBound
+	capacity int64 // bytes; noBound
 	policy   Policy
 	resident map[Key]*made
 	pending  map[Key]*made
@@ -26,8 +27,8 @@ type model struct {
 // made is one tensor that an owner computes or has delivered.
 type made struct {
 	key      Key
-	bytes    uint64
-	cost     float64
+	bytes    int64
+	cost     time.Duration
 	reserved bool
 	flushed  bool // while pending: it will not stay
 	done     bool // delivered
@@ -35,7 +36,7 @@ type made struct {
 	removals []Removal
 }
 
-func (m *model) used() (resident, reserved uint64) {
+func (m *model) used() (resident, reserved int64) {
 	for _, t := range m.resident {
 		resident += t.bytes
 	}
@@ -47,7 +48,7 @@ func (m *model) used() (resident, reserved uint64) {
 	return resident, reserved
 }
 
-func (m *model) get(k Key, bytes uint64, cost float64) (*made, string) {
+func (m *model) get(k Key, bytes int64, cost time.Duration) (*made, string) {
 	if bytes == 0 {
 		return nil, string(ZeroSize)
 	}
@@ -68,7 +69,7 @@ func (m *model) get(k Key, bytes uint64, cost float64) (*made, string) {
 }
 
 // room makes room where the policy allows it, and reports whether there is.
-func (m *model) room(bytes uint64, cost float64) bool {
+func (m *model) room(bytes int64, cost time.Duration) bool {
 	resident, reserved := m.used()
 	if m.capacity == noBound || resident+reserved+bytes <= m.capacity {
 		return true
@@ -77,7 +78,7 @@ func (m *model) room(bytes uint64, cost float64) bool {
 		return false
 	}
 	var victims []*made
-	var lost float64
+	var lost time.Duration
 	for _, t := range slices.SortedFunc(maps.Values(m.resident), cheapest) {
 		if resident+reserved+bytes <= m.capacity {
 			break
@@ -96,7 +97,7 @@ func (m *model) room(bytes uint64, cost float64) bool {
 }
 
 func cheapest(a, b *made) int {
-	if a.cost/float64(a.bytes) < b.cost/float64(b.bytes) {
+	if a.cost.Seconds()/float64(a.bytes) < b.cost.Seconds()/float64(b.bytes) {
 		return -1
 	}
 	return 1
@@ -176,12 +177,12 @@ func TestAgainstModel(t *testing.T) {
 }
 
 // T2: no bound in MiB is a bound in bytes that no tensor reaches.
-func drawCapacity(r *rapid.T) (limit.Limit, uint64) {
+func drawCapacity(r *rapid.T) (limit.Limit, int64) {
 	n := rapid.Int64Range(-1, 8).Draw(r, "MiB")
 	if n < 0 {
 		return limit.Unlimited, noBound
 	}
-	return limit.Of(n), uint64(n) * mib
+	return limit.Of(n), int64(n) * mib
 }
 
 func drawKey(r *rapid.T) Key {

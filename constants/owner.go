@@ -9,42 +9,65 @@ import (
 	"github.com/kiln-cache/kiln/internal/flight"
 )
 
-// Promise has promised to deliver a tensor. Exactly one of Fulfil, Fail and
-// Abandon must be called; the end of the context it was asked with counts as
-// Abandon. Safe for concurrent use; the first of them wins.
+// Promise is the duty of an owner to deliver a tensor. The owner must call one of
+// Fulfil, Fail and Abandon; the first call wins. The end of the context that was
+// given to GetOrAdd counts as Abandon. Safe for concurrent use.
 type Promise struct {
 	engine  *Engine
 	pending *pending
 	flight  *flight.Flight[*node]
-	ctx     context.Context
+	asked   context.Context         // what the tensor was asked for with
+	ctx     context.Context         // of asked, with the flight's identity
 	cancel  context.CancelCauseFunc // ends ctx
-	stop    func() bool             // ends the watch on the context it was asked with
+	watched bool                    // the end of asked ends the ownership
+	stop    func() bool             // ends that watch; nil = it has not begun
 	over    atomic.Bool
-	memory  atomic.Pointer[func()] // gives back what Reserve gave; nil = nothing
+	memory  *memory
 }
 
-// Context is what the owner should compute under: with it, a creator that comes
-// to wait for this very tensor gets ErrCycle instead of waiting for ever. It
-// ends with the ownership, and when the cache closes.
+// memory is what Config.Reserve gave for one tensor. It is apart from the
+// Promise, which a tensor must not keep: it holds the context of a request.
+type memory struct{ free atomic.Pointer[func()] }
+
+// release gives it back, once.
+func (m *memory) release() {
+	if free := m.free.Swap(nil); free != nil {
+		(*free)()
+	}
+}
+
+// promise is what the caller delivers by, should it become the owner of p. It is
+// made on the caller's goroutine: ctx is user code.
+func (e *Engine) promise(ctx context.Context, p *pending) *Promise {
+	f := flight.New[*node](ctx, e, p.key.ID)
+	f.Join() // the promise outlives every waiter
+	o := &Promise{engine: e, pending: p, flight: f, asked: ctx, memory: new(memory)}
+	o.ctx, o.cancel = context.WithCancelCause(f.Own(ctx))
+	p.owner = o
+	return o
+}
+
+// Context is the one to compute under. A creator that comes to wait for this very
+// tensor with it gets ErrCycle instead of waiting for ever. It ends with the
+// ownership, and when the engine closes.
 func (o *Promise) Context() context.Context { return o.ctx }
 
-// Fulfil delivers the tensor: its value, the bytes that it really has, and what
-// frees it after the last use (nil = nothing). The lease is the owner's own.
-// ErrSize if bytes are not those declared, ErrInvalid if the ownership is over:
-// then the value stays the caller's.
-func (o *Promise) Fulfil(value any, bytes uint64, free func()) (*Lease, error) {
+// Fulfil delivers the tensor: its value, its size in bytes, and the function that
+// frees it after its last use (nil = nothing to free). The lease is the owner's
+// own. On an error the value stays the caller's: ErrSize if bytes is not the
+// declared size, ErrInvalid if the ownership is over.
+func (o *Promise) Fulfil(value any, bytes int64, free func()) (*Lease, error) {
 	if !o.finish() {
 		return nil, fault.Invalidf("constants: fulfil", "the ownership is over")
 	}
 	if bytes != o.pending.bytes {
 		err := &fault.Error{Op: "constants: fulfil", Key: o.pending.key.ID, Err: ErrSize}
 		o.engine.tell(endMsg{owner: o, err: err})
-		o.release()
+		o.memory.release()
 		return nil, err
 	}
-	k := o.pending.key
-	n := o.engine.shell.state.table.NewNode(k.ID, k.Backend)
-	n.Value.value, n.Value.bytes, n.Value.cost = value, bytes, o.pending.cost
+	n := o.engine.shell.state.newNode(o.pending)
+	n.Value.value = value
 	n.Value.cell.Init(o.freeing(free))
 	n.Value.cell.Pin() // the owner's lease
 	if o.pending.callback != nil {
@@ -62,25 +85,19 @@ func (o *Promise) Fulfil(value any, bytes uint64, free func()) (*Lease, error) {
 }
 
 func (o *Promise) freeing(free func()) func() {
-	if free == nil && o.memory.Load() == nil {
-		return nil
+	reserved := o.memory
+	if reserved.free.Load() == nil {
+		return free
 	}
 	return func() {
+		defer reserved.release()
 		if free != nil {
 			free()
 		}
-		o.release()
 	}
 }
 
-// release gives reserved device memory back, once.
-func (o *Promise) release() {
-	if free := o.memory.Swap(nil); free != nil {
-		(*free)()
-	}
-}
-
-// Fail ends the ownership with an error, which waiters get, wrapped.
+// Fail ends the ownership with an error. Waiters get it, wrapped.
 func (o *Promise) Fail(err error) {
 	if err == nil {
 		err = ErrAbandoned
@@ -92,20 +109,23 @@ func (o *Promise) Fail(err error) {
 
 func (o *Promise) end(err error) {
 	o.engine.tell(endMsg{owner: o, err: o.failure(err)})
-	o.release()
+	o.memory.release()
 }
 
-// failure is what waiters get.
+// failure is the error that waiters get.
 func (o *Promise) failure(err error) error {
 	return &fault.Error{Op: "constants: get", Key: o.pending.key.ID, Err: err}
 }
 
-// cancelled runs when the owner's context ends; it may run before own returns.
-func (o *Promise) cancelled() {
-	if o.over.CompareAndSwap(false, true) {
-		o.end(ErrAbandoned)
-		o.cancel(nil)
-	}
+// watch has the end of the context that the tensor was asked for with count as
+// Abandon. It comes before the owner gets the promise.
+func (o *Promise) watch() {
+	o.stop = context.AfterFunc(o.asked, func() { // perhaps before watch returns: stop is not for it
+		if o.over.CompareAndSwap(false, true) {
+			o.end(ErrAbandoned)
+			o.cancel(nil)
+		}
+	})
 }
 
 // Abandon ends the ownership without a value; waiters get ErrAbandoned.
@@ -115,14 +135,15 @@ func (o *Promise) finish() bool {
 	if !o.over.CompareAndSwap(false, true) {
 		return false
 	}
-	o.stop()
+	if o.stop != nil {
+		o.stop()
+	}
 	o.cancel(nil)
 	return true
 }
 
-// waiter is a caller that can compute itself, while it waits for an owner.
+// waiter is a caller that waits for an owner and can compute itself.
 type waiter struct {
-	ctx     context.Context
 	asked   *pending // what it would own
 	pending *pending // what it waits for; the actor's
 	last    *turn    // where the actor has it; the actor's

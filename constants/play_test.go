@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -27,8 +28,8 @@ func (p *play) get(r *rapid.T) {
 	if p.m.pending[k] != nil {
 		r.Skip("would wait")
 	}
-	bytes := rapid.Uint64Range(0, 5*mib).Draw(r, "bytes")
-	cost := rapid.Float64Range(0, 10).Draw(r, "cost") + float64(len(p.m.all))*1e-9 // no ties
+	bytes := rapid.Int64Range(0, 5*mib).Draw(r, "bytes")
+	cost := time.Duration(rapid.Int64Range(0, 1e10).Draw(r, "cost") + int64(len(p.m.all))) // no ties
 	want, how := p.m.get(k, bytes, cost)
 	out, err := p.e.GetOrAdd(ctx, k, bytes, Options{Cost: cost, Removed: func(why Removal) {
 		p.rec.mu.Lock()
@@ -158,7 +159,7 @@ func (p *play) check(r *rapid.T) {
 		r.Fatal(err)
 	}
 	resident, reserved := p.m.used()
-	if p.e.Size() != resident || p.e.Reserved() != reserved || p.e.Len() != uint64(len(p.m.resident)) {
+	if p.e.Size() != resident || p.e.Reserved() != reserved || p.e.Len() != int64(len(p.m.resident)) {
 		r.Fatalf("size %d, reserved %d, entries %d, the model says %d, %d, %d",
 			p.e.Size(), p.e.Reserved(), p.e.Len(), resident, reserved, len(p.m.resident))
 	}

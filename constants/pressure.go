@@ -24,7 +24,7 @@ func (m offerMsg) Fail(err error)  { m.reply.Fail(err) }
 func (m shrinkMsg) Fail(err error) { m.reply.Fail(err) }
 
 func (t *tensor) item() pressure.Item {
-	return pressure.Item{Bytes: int64(t.bytes), Seconds: t.cost, Tier: pressure.Last}
+	return pressure.Item{Bytes: t.bytes, Seconds: t.cost.Seconds(), Tier: pressure.Last}
 }
 
 // offer lists what the residents that nobody uses hold.
@@ -38,13 +38,20 @@ func (s *state) offer() (items []pressure.Item) {
 	return items
 }
 
-// shrink removes of these the cheapest to make again until so many bytes went.
+// shrink removes of these the cheapest to make again until n bytes are freed.
 func (s *state) shrink(bytes int64) (freed pressure.Freed) {
-	for _, n := range s.byCost() {
-		if freed.Bytes < bytes && !n.Value.cell.Leased() {
-			freed.Bytes += int64(n.Value.bytes)
-			s.remove(n, Evicted)
+	var used []*node
+	for freed.Bytes < bytes && len(s.worth) > 0 {
+		n := s.worth.pop()
+		if n.Value.cell.Leased() {
+			used = append(used, n)
+			continue
 		}
+		freed.Bytes += n.Value.bytes
+		s.remove(n, Evicted)
+	}
+	for _, n := range used {
+		s.worth.push(n)
 	}
 	return freed
 }

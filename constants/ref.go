@@ -1,6 +1,7 @@
 package constants
 
 import (
+	"container/list"
 	"sync"
 	"sync/atomic"
 
@@ -30,8 +31,9 @@ func (l *Lease) End() {
 // Held is a reference that a backend keeps over many uses (SPEC T8). It is a pin
 // of its own: the value stays usable until Drop. Safe for concurrent use.
 type Held struct {
-	node    *node
-	dropped atomic.Bool
+	node     *node
+	callback *list.Element // of removed, in the tensor's list; nil = there is none
+	dropped  atomic.Bool
 }
 
 // Hold keeps a reference beside the lease. removed, if not nil, is called once,
@@ -43,11 +45,21 @@ func (l *Lease) Hold(removed func(Removal)) (*Held, bool) {
 	}
 	// What never became resident has no removal to wait for, what was removed has
 	// had it: the look comes first, since add cannot tell the first from the rest.
-	if !l.Resident() || removed != nil && !l.node.Value.calls.add(removed) {
+	h := &Held{node: l.node}
+	there := l.Resident()
+	if there && removed != nil {
+		h.callback = l.node.Value.calls.add(func(why Removal) {
+			if !h.dropped.Load() {
+				removed(why)
+			}
+		})
+		there = h.callback != nil
+	}
+	if !there {
 		l.node.Value.cell.Unpin()
 		return nil, false
 	}
-	return &Held{node: l.node}, true
+	return h, true
 }
 
 // Use gives the value if the tensor is still resident: one atomic load.
@@ -58,9 +70,11 @@ func (r *Held) Use() (any, bool) {
 	return r.node.Value.value, true
 }
 
-// Drop gives the reference up. A second Drop does nothing.
+// Drop gives the reference up, and its callback with it: only one that is being
+// called at this moment still runs. A second Drop does nothing.
 func (r *Held) Drop() {
 	if r.dropped.CompareAndSwap(false, true) {
+		r.node.Value.calls.remove(r.callback)
 		r.node.Value.cell.Unpin()
 	}
 }
@@ -69,27 +83,39 @@ func (r *Held) Drop() {
 type callbacks struct {
 	mu struct {
 		sync.Mutex
-		list  []func(Removal)
+		list  list.List // of func(Removal), the oldest first
 		fired bool
 	}
 }
 
-// add reports false if the removal has happened.
-func (c *callbacks) add(f func(Removal)) bool {
+// add gives nil if the removal has happened, else what remove takes.
+func (c *callbacks) add(f func(Removal)) *list.Element {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.fired {
-		return false
+		return nil
 	}
-	c.mu.list = append(c.mu.list, f)
-	return true
+	return c.mu.list.PushBack(f)
+}
+
+func (c *callbacks) remove(e *list.Element) {
+	if e == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.list.Remove(e) // which does nothing if fire has taken it
 }
 
 // fire calls each callback, which is user code; panicked is told of one that panics.
 func (c *callbacks) fire(why Removal, panicked func(error)) {
 	c.mu.Lock()
-	list := c.mu.list
-	c.mu.list, c.mu.fired = nil, true
+	c.mu.fired = true
+	var all []func(Removal)
+	for e := c.mu.list.Front(); e != nil; e = e.Next() {
+		all = append(all, e.Value.(func(Removal)))
+	}
+	c.mu.list.Init()
 	c.mu.Unlock()
-	guard.Each(list, func(f func(Removal)) { guard.Call(func() { f(why) }, panicked) })
+	guard.Each(all, func(f func(Removal)) { guard.Call(func() { f(why) }, panicked) })
 }

@@ -1,21 +1,23 @@
 package constants
 
 import (
-	"slices"
+	"math"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/internal/lease"
-	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/table"
 )
 
 // tensor is what stands in the table: resident until gone is set.
 type tensor struct {
 	cell  lease.Cell
+	hits  atomic.Uint64 // beside the pins: a hit writes there anyway
 	gone  atomic.Bool
 	value any
-	bytes uint64
-	cost  float64 // compute seconds
+	bytes int64
+	cost  time.Duration // what it took to compute
+	place int           // in the order by worth; the actor's
 	calls callbacks
 }
 
@@ -24,8 +26,8 @@ type node = table.Node[tensor]
 // pending is a tensor that its owner is computing.
 type pending struct {
 	key        Key
-	bytes      uint64
-	cost       float64
+	bytes      int64
+	cost       time.Duration
 	callback   func(Removal)
 	reserved   bool // its bytes count against the capacity
 	resident   bool // it will become resident: no flush came between
@@ -37,11 +39,12 @@ type pending struct {
 // what has to go. It knows no channel, clock, flight or goroutine.
 type state struct {
 	table    *table.Table[tensor]
+	worth    worth // what is resident, the cheapest to make again first
 	pending  map[Key]*pending
-	capacity uint64 // bytes; noBound = unlimited
+	capacity int64 // bytes; noBound = unlimited
 	policy   Policy
-	resident uint64
-	reserved uint64
+	resident int64
+	reserved int64
 	gone     []removal // since the last drain
 }
 
@@ -51,9 +54,9 @@ type removal struct {
 	why  Removal
 }
 
-const noBound = ^uint64(0)
+const noBound = math.MaxInt64
 
-func newState(hash func(string) uint64, capacity uint64, policy Policy) *state {
+func newState(hash func(string) uint64, capacity int64, policy Policy) *state {
 	return &state{table: table.New[tensor](hash), pending: make(map[Key]*pending), capacity: capacity, policy: policy}
 }
 
@@ -72,11 +75,9 @@ func (s *state) admit(p *pending) Bypass {
 	return ""
 }
 
-// fits reports whether that many bytes more stay within the capacity. No sum
-// wraps: each of the three is at most 2^62 or within the capacity.
-func (s *state) fits(bytes uint64) bool {
-	used := s.resident + s.reserved
-	return s.capacity == noBound || bytes <= s.capacity && used <= s.capacity-bytes
+// fits reports whether n bytes more stay within the capacity.
+func (s *state) fits(n int64) bool {
+	return s.capacity == noBound || n <= s.capacity && s.resident+s.reserved <= s.capacity-n
 }
 
 // displace removes the tensors that are cheapest to make again, by compute
@@ -86,33 +87,32 @@ func (s *state) displace(p *pending) bool {
 	if s.policy != Cost || p.bytes > s.capacity || s.reserved > s.capacity-p.bytes {
 		return false
 	}
-	all := s.byCost()
 	over := s.resident + s.reserved - (s.capacity - p.bytes)
-	var freed uint64
-	var lost float64
-	n := 0
-	for ; freed < over; n++ {
-		freed += all[n].Value.bytes
-		lost += all[n].Value.cost
+	var victims []*node
+	var lost time.Duration
+	for over > 0 && lost < p.cost {
+		victim := s.worth.pop()
+		victims = append(victims, victim)
+		over -= victim.Value.bytes
+		lost += victim.Value.cost
 	}
-	if lost >= p.cost {
+	if over > 0 || lost >= p.cost {
+		for _, n := range victims {
+			s.worth.push(n)
+		}
 		return false
 	}
-	for _, victim := range all[:n] {
+	for _, victim := range victims {
 		s.remove(victim, Evicted)
 	}
 	return true
 }
 
-// byCost lists what is resident, the cheapest to make again first, by compute
-// seconds per byte.
-func (s *state) byCost() (all []*node) {
-	s.table.All(func(n *node) bool {
-		all = append(all, n)
-		return true
-	})
-	slices.SortFunc(all, func(a, b *node) int { return pressure.Cheaper(a.Value.item(), b.Value.item()) })
-	return all
+// newNode is the tensor that p will become. It may be called outside a turn.
+func (s *state) newNode(p *pending) *node {
+	n := s.table.NewNode(p.key.ID, p.key.Backend)
+	n.Value.bytes, n.Value.cost, n.Value.place = p.bytes, p.cost, notThere
+	return n
 }
 
 // deliver ends a pending tensor with its node, which becomes resident unless it
@@ -125,6 +125,7 @@ func (s *state) deliver(p *pending, n *node) {
 	}
 	s.resident += p.bytes
 	s.table.Put(n)
+	s.worth.push(n)
 }
 
 // inherit puts heir, which was asked for by somebody who waits, in the place of
@@ -165,6 +166,7 @@ func (s *state) unreserve(p *pending) {
 
 func (s *state) remove(n *node, why Removal) {
 	s.table.Remove(n)
+	s.worth.drop(n)
 	n.Value.gone.Store(true)
 	s.resident -= n.Value.bytes
 	s.gone = append(s.gone, removal{n, why})
@@ -192,6 +194,7 @@ func (s *state) flush(why Removal) {
 		return true
 	})
 	s.table.Clear()
+	s.worth = nil
 	for _, r := range s.gone[first:] { // as in remove: who sees it gone does not find it any more
 		r.node.Value.gone.Store(true)
 	}
@@ -203,7 +206,7 @@ func (s *state) flush(why Removal) {
 }
 
 // setCapacity flushes, whatever the value is (SPEC T2).
-func (s *state) setCapacity(bytes uint64) {
+func (s *state) setCapacity(bytes int64) {
 	s.capacity = bytes
 	s.flush(Flushed)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // core drives the pure state: owners by name, each with the size in its name's
@@ -15,12 +16,12 @@ type core struct {
 	owned map[string]*pending
 }
 
-func newCore(t *testing.T, capacity uint64, policy Policy) *core {
+func newCore(t *testing.T, capacity int64, policy Policy) *core {
 	return &core{newState(nil, capacity*mib, policy), t, make(map[string]*pending)}
 }
 
-func (c *core) admit(name string, cost float64) string {
-	p := &pending{key: Key{ID: name}, bytes: uint64(name[0]-'0') * mib, cost: cost}
+func (c *core) admit(name string, cost time.Duration) string {
+	p := &pending{key: Key{ID: name}, bytes: int64(name[0]-'0') * mib, cost: cost}
 	why := c.state.admit(p)
 	if why == "" {
 		c.owned[name] = p
@@ -30,13 +31,12 @@ func (c *core) admit(name string, cost float64) string {
 
 func (c *core) deliver(name string) *node {
 	p := c.owned[name]
-	n := c.table.NewNode(name, 0)
-	n.Value.bytes, n.Value.cost = p.bytes, p.cost
+	n := c.state.newNode(p)
 	c.state.deliver(p, n)
 	return n
 }
 
-func (c *core) put(name string, cost float64) *node {
+func (c *core) put(name string, cost time.Duration) *node {
 	c.t.Helper()
 	if why := c.admit(name, cost); why != "" {
 		c.t.Fatalf("%s: %s", name, why)
@@ -99,7 +99,7 @@ func TestStateDisplaces(t *testing.T) {
 		t.Errorf("worth no more than both victims: %q", why)
 	}
 	c.want("resident 6/3 reserved 0 gone []")
-	if why := c.admit("2c", 2.5); why != "" {
+	if why := c.admit("2c", 3); why != "" {
 		t.Error(why)
 	}
 	c.want("resident 4/2 reserved 2 gone [2 evicted]")
@@ -178,7 +178,7 @@ func TestStateInherits(t *testing.T) {
 func TestStateAbsurdSizes(t *testing.T) {
 	c := newCore(t, 1, NoEvict)
 	c.put("1", 0)
-	for _, bytes := range []uint64{1, mib, mostBytes, mostBytes - 1} {
+	for _, bytes := range []int64{1, mib, mostBytes, mostBytes - 1} {
 		if why := c.state.admit(&pending{key: Key{ID: "x"}, bytes: bytes}); why != Full {
 			t.Errorf("%d bytes: %q", bytes, why)
 		}

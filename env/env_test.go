@@ -59,7 +59,7 @@ func TestArtefactCapacity(t *testing.T) {
 	}
 }
 
-// C9: read once; what the environment says later changes nothing (E05).
+// C9: read once; what the environment says later changes nothing.
 func TestReadOnceAndOverride(t *testing.T) {
 	vars := map[string]string{onednn: "7"}
 	asked := map[string]int{}
@@ -83,7 +83,7 @@ func TestReadOnceAndOverride(t *testing.T) {
 	}
 }
 
-// T10: cases E08 to E18 and their neighbours. want is "cpu gpu" in the
+// T10: each kind of entry and its neighbours. want is "cpu gpu" in the
 // variable's grammar.
 func TestConstantCapacities(t *testing.T) {
 	for _, c := range []struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,9 +16,8 @@ import (
 // making is the flight of a key's compile, or of its load.
 type making struct {
 	*flight.Flight[*Kernel]
-	names []string // that the kernel is to be kept for
-	blob  bool     // it loads the blob of who began it
-	lost  bool     // its device has gone
+	blob bool // it loads the blob of who began it
+	lost bool // its device has gone
 }
 
 // shell translates messages into events of the state and carries its effects
@@ -128,15 +126,6 @@ func (s *shell) compile(m compileMsg) {
 		m.reply.Fail(ErrDeviceLost)
 		return
 	}
-	if m.name != "" {
-		// What was compiled for the name is kept before this turn, or in a later one.
-		if k := s.e.kept(m.name, m.source.Key); k != nil {
-			if !m.reply.Send(ticket{kernel: k}) {
-				k.Release()
-			}
-			return
-		}
-	}
 	f, begun := s.flights[m.source.Key]
 	if !begun {
 		f = &making{Flight: flight.New[*Kernel](m.ctx, s.e, m.source.Key), blob: m.blob != nil}
@@ -149,9 +138,6 @@ func (s *shell) compile(m compileMsg) {
 				return err
 			}, func(err error) { s.e.ref.Tell(compiledMsg{f, k, err}) })
 		})
-	}
-	if m.name != "" && !slices.Contains(f.names, m.name) {
-		f.names = append(f.names, m.name)
 	}
 	t := ticket{flight: f.Flight, joined: f.Join(), others: begun && f.blob}
 	if !m.reply.Send(t) && t.joined {
@@ -179,7 +165,6 @@ func (s *shell) compiled(m compiledMsg) {
 		m.kernel.Release()
 		return
 	}
-	s.e.keep(m.kernel, m.flight.names)
 	s.beginOn(s.device, func() { // for a restart, where the backend has blobs; nobody waits for it
 		defer m.kernel.Release()
 		_, _ = m.kernel.Blob(s.e.life)

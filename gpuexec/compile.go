@@ -14,7 +14,7 @@ import (
 // Compile builds the kernel of a source. Callers with one key at one time get
 // the same kernel from one compile; each must Release it.
 func (e *Executor) Compile(ctx context.Context, src Source) (*Kernel, error) {
-	return e.obtain(ctx, src, nil, "")
+	return e.obtain(ctx, src, nil)
 }
 
 // Load makes the kernel of a source from a blob that Kernel.Blob gave on a
@@ -24,21 +24,20 @@ func (e *Executor) Load(ctx context.Context, src Source, blob []byte) (*Kernel, 
 	if len(blob) == 0 {
 		return nil, fault.Invalidf("executor: load", "the blob is empty")
 	}
-	return e.obtain(ctx, src, blob, "")
+	return e.obtain(ctx, src, blob)
 }
 
-// obtain gives the kernel of a source, under a defined name if that is not
-// empty: then it is kept for the next who asks for the name.
-func (e *Executor) obtain(ctx context.Context, src Source, blob []byte, name string) (*Kernel, error) {
+// obtain gives the kernel of a source, loaded from the blob if there is one.
+func (e *Executor) obtain(ctx context.Context, src Source, blob []byte) (*Kernel, error) {
 	if src.Key == "" {
 		return nil, fault.Invalidf("executor: compile", "the source has no key")
 	}
 	for {
 		t, err := actors.Ask(ctx, e.ref, func(r actors.Reply[ticket]) message {
-			return compileMsg{ctx: ctx, source: src, blob: blob, name: name, reply: r}
+			return compileMsg{ctx: ctx, source: src, blob: blob, reply: r}
 		})
-		if err != nil || t.kernel != nil {
-			return t.kernel, err
+		if err != nil {
+			return nil, err
 		}
 		if !t.joined { // everybody left that compile: wait for its end and begin another
 			if err := t.flight.WaitEnd(ctx); err != nil {
@@ -55,63 +54,6 @@ func (e *Executor) obtain(ctx context.Context, src Source, blob []byte, name str
 			continue // the blob was another's, which is nothing to this caller
 		}
 		return kernel, err
-	}
-}
-
-// Define names a source, to be compiled when it is first asked for. Defining a
-// name again replaces it.
-func (e *Executor) Define(name string, src Source) error {
-	if name == "" || src.Key == "" {
-		return fault.Invalidf("executor: define", "the name and the source's key must not be empty")
-	}
-	e.mu.Lock()
-	e.mu.sources[name] = src
-	old := e.mu.named[name]
-	stale := old != nil && old.source.Key != src.Key
-	if stale {
-		delete(e.mu.named, name)
-	}
-	e.mu.Unlock()
-	if stale {
-		old.Release()
-	}
-	return nil
-}
-
-// Named gives the kernel of a defined name, compiled once; Release it.
-// ErrNotFound if nothing has that name.
-func (e *Executor) Named(ctx context.Context, name string) (*Kernel, error) {
-	e.mu.Lock()
-	src, defined := e.mu.sources[name]
-	e.mu.Unlock()
-	if !defined {
-		return nil, &fault.Error{Op: "executor: named", Key: name, Err: ErrNotFound}
-	}
-	if k := e.kept(name, src.Key); k != nil {
-		return k, nil
-	}
-	return e.obtain(ctx, src, nil, name)
-}
-
-// kept gives the kernel of a name, pinned for the caller, if it was compiled
-// from the source of that key.
-func (e *Executor) kept(name, key string) *Kernel {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if k := e.mu.named[name]; k != nil && k.source.Key == key && k.cell.Pin() {
-		return k
-	}
-	return nil
-}
-
-// keep keeps a kernel for the names that it was compiled for.
-func (e *Executor) keep(k *Kernel, names []string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, name := range names {
-		if e.mu.named[name] == nil && e.mu.sources[name].Key == k.source.Key && k.cell.Pin() {
-			e.mu.named[name] = k
-		}
 	}
 }
 

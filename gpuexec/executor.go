@@ -30,8 +30,6 @@ type Executor struct {
 	mu struct {
 		sync.Mutex
 		kernels map[*Kernel]struct{} // to be rebuilt when the device comes back
-		sources map[string]Source    // of Define
-		named   map[string]*Kernel   // compiled for Named
 	}
 }
 
@@ -59,8 +57,6 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	e := &Executor{cfg: cfg, gone: make(chan struct{})}
 	e.life, e.end = context.WithCancel(context.WithoutCancel(ctx))
 	e.mu.kernels = make(map[*Kernel]struct{})
-	e.mu.sources = make(map[string]Source)
-	e.mu.named = make(map[string]*Kernel)
 	e.shell = newShell(e)
 	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, e.shell.handle)
 	g, err := e.openGeneration(ctx, 1)

@@ -57,7 +57,6 @@ type (
 		ctx    context.Context
 		source Source
 		blob   []byte // nil = compile
-		name   string // to be kept for; empty = none
 		reply  actors.Reply[ticket]
 	}
 	compiledMsg struct {
@@ -69,9 +68,8 @@ type (
 )
 
 // ticket is a place at a compile in progress; without joined it is only to be
-// waited for. Or it is the kernel of a name, pinned, kept since the caller looked.
+// waited for.
 type ticket struct {
-	kernel *Kernel
 	flight *flight.Flight[*Kernel]
 	joined bool
 	others bool // another's blob is loaded

@@ -70,8 +70,8 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 // which Blob must not be loaded (SPEC K7); nil = not known, so all of them.
 func (k *Kernel) Requires() []string { return k.requires }
 
-// Release gives the caller's hold on the kernel up. Every Compile, Load and Named
-// that returned it wants one.
+// Release gives the caller's hold on the kernel up. Every Compile and Load that
+// returned it wants one.
 func (k *Kernel) Release() { k.cell.Unpin() }
 
 // free runs after the last hold: the program is released on a worker.

@@ -8,7 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
-func TestBytes(t *testing.T) { // G26, G30: S3, G2
+func TestBytes(t *testing.T) { // S3, G2
 	c := fifo(10)
 	c.Bytes = sessioncache.LimitOf(1000)
 	p := open(t, c)
@@ -95,7 +95,7 @@ func TestEmptyGroupsCount(t *testing.T) { // F9, G9: also before anything is wri
 	}
 }
 
-func TestLeasedGroupsLast(t *testing.T) { // G27: S3
+func TestLeasedGroupsLast(t *testing.T) { // S3
 	p := open(t, fifo(2))
 	p.set(1, "n", "v1")
 	p.set(2, "n", "v2")
@@ -118,7 +118,7 @@ func TestLeasedGroupsLast(t *testing.T) { // G27: S3
 	want(t, "has 3", p.has(3), 0)
 }
 
-func TestLowering(t *testing.T) { // G28, G29: G2, G3, S1
+func TestLowering(t *testing.T) { // G2, G3, S1
 	p := open(t, fifo(10))
 	for i := 1; i <= 10; i++ {
 		p.set(i, "a", fmt.Sprint("v", i))

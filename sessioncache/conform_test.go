@@ -13,7 +13,7 @@ import (
 
 // The cases of the conformance topic "sessions", by their names.
 
-func TestLevels(t *testing.T) { // G01, G02, G12: G1, K1
+func TestLevels(t *testing.T) { // G1, K1
 	p := open(t, sessioncache.Config{})
 	want(t, "get", p.get(7, "x"), "absent")
 	want(t, "groups", p.Groups(), 0)
@@ -44,7 +44,7 @@ func TestLevels(t *testing.T) { // G01, G02, G12: G1, K1
 	want(t, "groups", p.Groups(), 3)
 }
 
-func TestCapacityInGroups(t *testing.T) { // G03, G04: G2
+func TestCapacityInGroups(t *testing.T) { // G2
 	p := open(t, sessioncache.Config{})
 	u := open(t, sessioncache.Config{Groups: sessioncache.Unlimited})
 	for i := 1; i <= 300; i++ {
@@ -59,7 +59,7 @@ func TestCapacityInGroups(t *testing.T) { // G03, G04: G2
 	for _, c := range []sessioncache.Config{
 		{Groups: sessioncache.LimitOf(-1)},
 		{Bytes: sessioncache.LimitOf(-1)},
-		{Policy: "nonsense"}, // S03
+		{Policy: "nonsense"}, // S1
 		{Keep: "nonsense"},
 	} {
 		s, err := sessioncache.Open(c)
@@ -70,7 +70,7 @@ func TestCapacityInGroups(t *testing.T) { // G03, G04: G2
 	}
 }
 
-func TestDisabled(t *testing.T) { // G05: G2, F1
+func TestDisabled(t *testing.T) { // G2, F1
 	p := open(t, sessioncache.Config{Groups: sessioncache.LimitOf(0)})
 	v, event := p.run(7, "n", "v1")
 	want(t, "run", v+string(event), "v1miss")
@@ -85,7 +85,7 @@ func TestDisabled(t *testing.T) { // G05: G2, F1
 	}
 }
 
-func TestFifo(t *testing.T) { // G06..G09: G3
+func TestFifo(t *testing.T) { // G3
 	p := open(t, fifo(2))
 	for i := 1; i <= 3; i++ {
 		p.set(i, "x", fmt.Sprint("a", i))
@@ -129,7 +129,7 @@ func TestFifo(t *testing.T) { // G06..G09: G3
 	want(t, "groups", o.Groups(), 1)
 }
 
-func TestGroupGoesAtOnce(t *testing.T) { // G10: G4, G9
+func TestGroupGoesAtOnce(t *testing.T) { // G4, G9
 	p := open(t, fifo(2))
 	for i := 1; i <= 50; i++ {
 		p.set(100, fmt.Sprint("n", i), "v")
@@ -183,7 +183,7 @@ func watch(t testing.TB, look func()) (stop func()) {
 	return func() { close(quit); <-done }
 }
 
-func TestLeaseOutlivesEviction(t *testing.T) { // G11: G4, C5
+func TestLeaseOutlivesEviction(t *testing.T) { // G4, C5
 	p := open(t, fifo(1))
 	p.set(1, "n", "v1")
 	l := p.lease(1, "n")
@@ -200,7 +200,7 @@ func TestLeaseOutlivesEviction(t *testing.T) { // G11: G4, C5
 	}
 }
 
-func TestSessionsAreApart(t *testing.T) { // G13, G24: G5, G11
+func TestSessionsAreApart(t *testing.T) { // G5, G11
 	p, q := open(t, fifo(3)), open(t, sessioncache.Config{Groups: sessioncache.Unlimited})
 	for i := 1; i <= 6; i++ {
 		p.set(i, "n", fmt.Sprint("p", i), sessioncache.Options{Owner: "X"})
@@ -219,7 +219,7 @@ func TestSessionsAreApart(t *testing.T) { // G13, G24: G5, G11
 	want(t, "q objects", q.Len(), 6)
 }
 
-func TestLanes(t *testing.T) { // G14: G6
+func TestLanes(t *testing.T) { // G6
 	p := open(t, sessioncache.Config{})
 	p.set(1, "n", "shared")
 	p.set(2, "n", "l0", sessioncache.Options{Lane: sessioncache.Worker(0)})
@@ -242,7 +242,7 @@ func TestLanes(t *testing.T) { // G14: G6
 	want(t, "objects", p.Len(), 4)
 }
 
-func TestOwners(t *testing.T) { // G15..G17: G7
+func TestOwners(t *testing.T) { // G7
 	X, Y := sessioncache.Options{Owner: "X"}, sessioncache.Options{Owner: "Y"}
 	p := open(t, sessioncache.Config{})
 	for i := 1; i <= 3; i++ {
@@ -289,7 +289,7 @@ func TestOwners(t *testing.T) { // G15..G17: G7
 	wantError(t, "empty owner", q.Hold(""), sessioncache.ErrInvalid)
 }
 
-func TestResetAll(t *testing.T) { // G18, G22: G7, G9, G10
+func TestResetAll(t *testing.T) { // G7, G9, G10
 	p := open(t, sessioncache.Config{})
 	for i := 1; i <= 5; i++ {
 		p.set(i, "n", "v", sessioncache.Options{Owner: "X"})
@@ -324,7 +324,7 @@ func TestResetAll(t *testing.T) { // G18, G22: G7, G9, G10
 	}
 }
 
-func TestHold(t *testing.T) { // G19, G20: G8
+func TestHold(t *testing.T) { // G8
 	p := open(t, sessioncache.Config{})
 	p.set(1, "n", "v", sessioncache.Options{Owner: "X"})
 	p.set(1, "m", "w", sessioncache.Options{Owner: "Y"})
@@ -340,7 +340,7 @@ func TestHold(t *testing.T) { // G19, G20: G8
 	want(t, "n", p.get(1, "n"), "absent")
 }
 
-func TestCountsWhileWritersEvict(t *testing.T) { // G21: G9
+func TestCountsWhileWritersEvict(t *testing.T) { // G9
 	p := open(t, fifo(5))
 	stop := watch(t, func() {
 		if g, o := p.Groups(), p.Len(); g < 0 || g > 5 || o < 0 || o > 10 {
@@ -361,7 +361,7 @@ func TestCountsWhileWritersEvict(t *testing.T) { // G21: G9
 	want(t, "groups", p.Groups(), 5)
 }
 
-func TestOneFlightAName(t *testing.T) { // G25: F1
+func TestOneFlightAName(t *testing.T) { // F1
 	p := open(t, sessioncache.Config{})
 	gate := make(chan struct{})
 	type result struct {

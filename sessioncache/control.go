@@ -7,8 +7,8 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/shapegroups"
+	"github.com/kiln-cache/kiln/shapegroups/advice"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
-	"github.com/kiln-cache/kiln/shapegroups/simulate"
 )
 
 // Reset removes the names of one owner from every group, and nothing else; a
@@ -100,14 +100,14 @@ func (s *Session) Bytes() int64 { return s.published.bytes.Load() }
 // Advice says what the acquisitions of late, up to 8,192 of them, would have
 // been with another policy and capacity (SPEC S5). Only what Acquire was asked
 // for counts, once a model run: see Stream. It waits for no creator.
-func (s *Session) Advice(ctx context.Context, kind string, groups int) (simulate.Result, error) {
+func (s *Session) Advice(ctx context.Context, kind string, groups int) (advice.Result, error) {
 	const op = "advice"
 	var stream []shapegroups.Shape
 	err := s.look(ctx, op, func(st *state) { stream = st.requests.acquired.Compiled() })
 	if err != nil {
-		return simulate.Result{}, err
+		return advice.Result{}, err
 	}
-	r, err := simulate.Run(stream, simulate.Setup{Policy: policy.Kind(kind), Groups: groups})
+	r, err := advice.Simulate(stream, advice.Setup{Policy: policy.Kind(kind), Groups: groups})
 	return r, failed(op, "", err)
 }
 

@@ -154,7 +154,7 @@ func (b *box) waiting(n, handles int) {
 	}
 }
 
-func TestNobodyIsLeft(t *testing.T) { // F4, F10
+func TestNobodyIsLeft(t *testing.T) { // F4
 	p := open(t, sessioncache.Config{})
 	create, began, aborted := p.gated("v", nil)
 	ctx, cancel := context.WithCancel(bg)

@@ -186,7 +186,7 @@ type leased struct {
 	value *modelValue
 }
 
-func TestAgainstModel(t *testing.T) { // G1..G9, G28, S3
+func TestAgainstModel(t *testing.T) { // G1..G9, S3
 	rapid.Check(t, func(r *rapid.T) {
 		m := &model{
 			lru:    rapid.Bool().Draw(r, "lru"),

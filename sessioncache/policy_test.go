@@ -22,7 +22,7 @@ func (b *box) runs(shapes ...int) {
 	}
 }
 
-func TestRecency(t *testing.T) { // S01: S1
+func TestRecency(t *testing.T) { // S1
 	p := open(t, capacity("lru", 3))
 	p.runs(1, 2, 3, 1, 4)
 	want(t, "has", p.has(1, 3, 4), 3)
@@ -31,7 +31,7 @@ func TestRecency(t *testing.T) { // S01: S1
 	want(t, "has", p.has(3, 4, 5), 3)
 }
 
-func TestSieve(t *testing.T) { // S02: S1
+func TestSieve(t *testing.T) { // S1
 	p := open(t, capacity("sieve", 3))
 	p.runs(1, 2, 3, 1, 4)
 	want(t, "has", p.has(1, 3, 4), 3)
@@ -41,7 +41,7 @@ func TestSieve(t *testing.T) { // S02: S1
 	want(t, "has", p.has(1, 5, 6), 3)
 }
 
-func TestDuel(t *testing.T) { // S04..S06: S1
+func TestDuel(t *testing.T) { // S1
 	for _, policy := range []string{"duel", ""} {
 		p := open(t, capacity(policy, 8))
 		for i := range 60 {
@@ -75,7 +75,7 @@ func (b *box) announce(shapes ...int) {
 	}
 }
 
-func TestAnnounced(t *testing.T) { // S07, S08: S2
+func TestAnnounced(t *testing.T) { // S2
 	p := open(t, fifo(3))
 	p.runs(1, 2, 3)
 	p.announce(1, 2)
@@ -103,7 +103,7 @@ func bucketed(t testing.TB, text string) sessioncache.Config {
 	return sessioncache.Config{Bucket: b}
 }
 
-func TestBucketing(t *testing.T) { // S09..S11: S4
+func TestBucketing(t *testing.T) { // S4
 	p := open(t, bucketed(t, "multiple:16"))
 	for _, c := range []struct {
 		n    int
@@ -134,7 +134,7 @@ func TestBucketing(t *testing.T) { // S09..S11: S4
 	want(t, "groups", q.Groups(), 2)
 }
 
-func TestAdvice(t *testing.T) { // S12, S13: S5
+func TestAdvice(t *testing.T) { // S5
 	p := open(t, sessioncache.Config{})
 	for i := range 100 {
 		p.runs(i % 5)
@@ -200,7 +200,7 @@ func TestHitsAreNoThrash(t *testing.T) {
 	}
 }
 
-func TestThrash(t *testing.T) { // S14: S5
+func TestThrash(t *testing.T) { // S5
 	p, q := open(t, capacity("", 4)), open(t, capacity("", 12))
 	for i := range 600 {
 		p.runs(i % 12)
@@ -217,7 +217,7 @@ func TestThrash(t *testing.T) { // S14: S5
 	want(t, "warnings", p.stats().Thrash, 2)
 }
 
-func TestCost(t *testing.T) { // S15: S6
+func TestCost(t *testing.T) { // S6
 	p := open(t, capacity("", 4))
 	for i := 1; i <= 12; i++ {
 		v := p.value("v")

@@ -84,8 +84,8 @@ func flood(t testing.TB, b *box) (stop func()) {
 	return func() { cancel(); wg.Wait() }
 }
 
-// Issue of tenants: one that floods at ten times its quota leaves the hits of
-// another as they are, with every policy, whoever came first.
+// Q2: a tenant that floods at ten times its floor leaves the hits of another as they
+// are, with every policy, whichever came first.
 func TestFloodLeavesHitsAlone(t *testing.T) {
 	const quota = 30 * 100
 	for _, policy := range []string{"fifo", "lru", "sieve", "duel"} {
@@ -180,8 +180,8 @@ func TestCreatedValueTakesRoom(t *testing.T) {
 	want(t, "the next is a hit", create(20), sessioncache.Hit)
 }
 
-// What can be had only from others that hold less is not kept, and what had the
-// name before is gone.
+// Q3: a value for which others would have to give, who hold less, is not kept, and
+// the name's earlier value is gone.
 func TestNotKeptWhereOthersHoldLess(t *testing.T) {
 	p := newPool(t, 100)
 	a, b := open(t, tenant(p, 0, 100)), open(t, tenant(p, 0, 100))

@@ -2,9 +2,9 @@
 // names a group, the bucketing that maps an asked shape to the compiled one,
 // and the order in which waiting requests are best served.
 //
-// The sub-packages build on it: policy chooses the group to evict, simulate
-// replays a recorded stream through that very code, advice says what a stream
-// would gain by another policy, capacity or bucketing.
+// The sub-packages build on it: policy chooses the group to evict, advice
+// replays a recorded stream through that very code and says what it would gain by
+// another policy, capacity or bucketing.
 //
 // Everything here is pure: no goroutine, clock, log or channel. A Shape, a
 // Bucketing and every function are safe for concurrent use; a Queue belongs to

@@ -199,13 +199,13 @@ func openConstants(r *run) (func(context.Context, *rand.Rand) error, func(contex
 		defer cancel()
 		id := fmt.Sprint("tensor", random.IntN(32))
 		key := constants.Key{ID: constants.Versioned(id, 0)}
-		bytes := uint64(1 + random.IntN(tensor))
+		bytes := int64(1 + random.IntN(tensor))
 		fate := uint64(random.IntN(1 << 30))
 		var err error
 		switch op := random.IntN(100); {
 		case op < 90:
 			var l *constants.Lease
-			l, _, err = e.Get(ctx, key, bytes, constants.Options{Cost: random.Float64()}, func(context.Context) (constants.Value, error) {
+			l, _, err = e.Get(ctx, key, bytes, constants.Options{Cost: time.Duration(random.Int64N(int64(time.Second)))}, func(context.Context) (constants.Value, error) {
 				if err := mishap(rand.New(rand.NewPCG(fate, 0))); err != nil {
 					return constants.Value{}, err
 				}

@@ -4,11 +4,10 @@ import (
 	"context"
 
 	"github.com/kiln-cache/kiln"
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/encoder"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/figures"
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
-	"github.com/kiln-cache/kiln/internal/weights"
 )
 
 // benchForward runs whole passes and their matrix products alone in turn, on
@@ -20,7 +19,7 @@ func benchForward(ctx context.Context) (_ []figures.Figure, err error) {
 	if err != nil {
 		return nil, err
 	}
-	set, err := weights.Open(list, 1)
+	set, err := encoder.OpenWeights(list, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -46,9 +45,9 @@ func benchForward(ctx context.Context) (_ []figures.Figure, err error) {
 	if err != nil {
 		return nil, err
 	}
-	m := encoder.New(encoder.Config{Session: session, Executor: exec, Library: lib, Engine: engine, List: list, Weights: set})
+	m := encoder.New(encoder.Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: set})
 	defer m.Close()
-	ids := [][]int32{weights.Tokens(1, 0, tokens, list.Vocab)}
+	ids := [][]int32{list.Tokens(1, 0, tokens)}
 	if _, err := m.Run(ctx, ids); err != nil { // compiles and packs
 		return nil, err
 	}

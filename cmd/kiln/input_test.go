@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kiln-cache/kiln/data"
+	"github.com/kiln-cache/kiln/internal/data"
 )
 
 // refused checks how wrong input ends: exit 2, nothing on stdout, and one line

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/kiln-cache/kiln/internal/refnet"
+	"github.com/kiln-cache/kiln/encoder"
 )
 
 // sampled is how many requests of a trace are checked against the reference,
@@ -27,7 +27,7 @@ func (r *replayer) compare(ctx context.Context, incomplete bool) (float64, error
 		if incomplete && r.outputs[c.place] == nil {
 			continue
 		}
-		d, err := refnet.Compare(r.outputs[c.place], c.want)
+		d, err := encoder.Compare(r.outputs[c.place], c.want)
 		if err != nil {
 			return 0, err
 		}
@@ -44,9 +44,10 @@ func (r *replayer) compare(ctx context.Context, incomplete bool) (float64, error
 func (r *replayer) reference(ctx context.Context) error {
 	r.progress.Note("checking a sample of the outputs against the float64 reference")
 	defer r.progress.Clear()
-	net := refnet.New(r.model, r.weights)
+	var places []int
+	var requests [][]int32
 	every := max(1, len(r.requests)/sampled)
-	for first := 0; first < len(r.requests) && len(r.checked) < sampled; first += every {
+	for first := 0; first < len(r.requests) && len(places) < sampled; first += every {
 		place := first
 		for at := first; at < min(first+every, len(r.requests)); at++ {
 			if n, _ := r.tokens(at); n <= shortEnough {
@@ -54,19 +55,14 @@ func (r *replayer) reference(ctx context.Context) error {
 				break
 			}
 		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		ids := r.ids(place)
-		want, err := net.Forward([][]int32{ids}, []int{len(ids)})
-		if err != nil {
-			return err
-		}
-		var flat []float64
-		for _, row := range want {
-			flat = append(flat, row...)
-		}
-		r.checked = append(r.checked, check{place, flat})
+		places, requests = append(places, place), append(requests, r.ids(place))
+	}
+	outputs, err := r.weights.Reference(ctx, requests)
+	if err != nil {
+		return err
+	}
+	for i, place := range places {
+		r.checked = append(r.checked, check{place, outputs[i]})
 	}
 	return nil
 }

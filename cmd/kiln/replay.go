@@ -13,13 +13,12 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln"
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/encoder"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/internal/manifest"
-	"github.com/kiln-cache/kiln/internal/trace"
-	"github.com/kiln-cache/kiln/internal/weights"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -29,7 +28,7 @@ type replayer struct {
 	*job
 	runtime  *kiln.Runtime
 	engine   *constants.Engine
-	weights  *weights.Set
+	weights  *encoder.Weights
 	lanes    []*lane
 	outputs  [][]float32 // of the pass, in the trace's order
 	progress *report.Progress
@@ -65,7 +64,7 @@ func (j *job) replay(ctx context.Context, progress *report.Progress) (run *repor
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, r.runtime.Close(context.WithoutCancel(ctx))) }()
-	if r.weights, err = weights.Open(j.model, j.seed); err != nil {
+	if r.weights, err = encoder.OpenWeights(j.model, j.seed); err != nil {
 		return nil, nil, usageError{fmt.Errorf("--model: %w", err)}
 	}
 	defer r.weights.Close()
@@ -73,7 +72,7 @@ func (j *job) replay(ctx context.Context, progress *report.Progress) (run *repor
 		return nil, nil, err
 	}
 	defer r.close()
-	run = &report.Run{Version: Version, Device: j.device, Model: j.model.Name, Policy: j.session.Policy,
+	run = &report.Run{Version: Version, Device: j.device, Model: j.model.Name(), Policy: j.session.Policy,
 		Bucket: j.session.Bucket.String(), Groups: j.session.Groups, Sessions: j.sessions}
 	for n := range j.passes {
 		name := "warm"
@@ -90,7 +89,7 @@ func (j *job) replay(ctx context.Context, progress *report.Progress) (run *repor
 		recorders = append(recorders, recorder)
 	}
 	for _, l := range r.lanes {
-		j.recorded = manifest.Merge(j.recorded, l.model.Recorded())
+		j.recorded = manifest.Merge(j.recorded, manifest.Items(l.model.Recorded()))
 	}
 	return run, recorders, nil
 }
@@ -111,7 +110,7 @@ func (r *replayer) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		m := encoder.New(encoder.Config{Session: s, Executor: exec, Library: r.library, Engine: r.engine, List: r.model, Weights: r.weights, Record: r.record != ""})
+		m := encoder.New(encoder.Config{Session: s, Executor: exec, Library: r.library, Engine: r.engine, Weights: r.weights, Record: r.record != ""})
 		r.lanes = append(r.lanes, &lane{session: s, model: m})
 	}
 	for place, q := range r.requests {
@@ -133,7 +132,7 @@ func (r *replayer) close() {
 
 // tokens is how many tokens of a request are run, and whether it was cut.
 func (r *replayer) tokens(place int) (n int, cut bool) {
-	if most := int64(r.model.MaxTokens); r.requests[place].Len > most {
+	if most := int64(r.model.MaxTokens()); r.requests[place].Len > most {
 		return int(most), true
 	}
 	return int(r.requests[place].Len), false
@@ -141,7 +140,7 @@ func (r *replayer) tokens(place int) (n int, cut bool) {
 
 func (r *replayer) ids(place int) []int32 {
 	n, _ := r.tokens(place)
-	return weights.Tokens(r.seed, place, n, r.model.Vocab)
+	return r.model.Tokens(r.seed, place, n)
 }
 
 // before is what was counted before a pass.

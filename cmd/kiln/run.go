@@ -13,17 +13,17 @@ import (
 	"sync"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
-	"github.com/kiln-cache/kiln/data"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
+	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/manifest"
-	"github.com/kiln-cache/kiln/internal/oplist"
-	"github.com/kiln-cache/kiln/internal/trace"
+	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
@@ -100,7 +100,7 @@ func isMemoryLimit(text string) bool {
 
 // job is a checked `kiln run`.
 type job struct {
-	model    *oplist.Model
+	model    *encoder.List
 	requests []trace.Request
 	library  ops.Library
 	session  kiln.SessionConfig
@@ -264,14 +264,14 @@ func identities(library func(device string) (ops.Library, error)) func(backend s
 }
 
 // model reads a built-in op list or a file.
-func model(name string) (*oplist.Model, error) {
+func model(name string) (*encoder.List, error) {
 	if text, ok := data.Model(name); ok {
-		return oplist.Parse(name, text)
+		return encoder.Parse(name, text)
 	}
 	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%q is neither a file nor one of %s", name, strings.Join(data.Models(), ", "))
 	}
-	return oplist.Open(name)
+	return encoder.ReadList(name)
 }
 
 // requests reads a trace, the built-in sample without a file. A trace that

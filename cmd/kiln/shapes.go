@@ -9,12 +9,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kiln-cache/kiln/internal/trace"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
-	"github.com/kiln-cache/kiln/shapegroups/simulate"
 )
 
 func shapesCommand(ctx context.Context, c *call) error {
@@ -83,7 +82,7 @@ func shapesSimulate(ctx context.Context, c *call) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			r, err := simulate.Run(stream.shapes, s)
+			r, err := advice.Simulate(stream.shapes, s)
 			if err != nil {
 				return usageError{err}
 			}
@@ -106,7 +105,7 @@ type stream struct {
 func streams(file, keys string) ([]stream, error) {
 	var all []stream
 	for text := range strings.SplitSeq(keys, ",") {
-		key, err := simulate.ParseKey(text)
+		key, err := trace.ParseKey(text)
 		if err != nil {
 			return nil, usagef("--key %.40q: want %s", text, simulateKeys)
 		}
@@ -135,11 +134,11 @@ const simulateKeys = "exact, multiple:N, pow2 or geometric:K, or pair: and one o
 
 var capacityWant = fmt.Sprintf("a whole number from 1 to %d, several with commas", mostCapacity)
 
-func simulatePolicies() []string { return append(sessionPolicies(), string(simulate.Belady)) }
+func simulatePolicies() []string { return append(sessionPolicies(), string(advice.Belady)) }
 
 // setups is every capacity with every policy.
-func setups(capacities, policies string, keep policy.Keep, announce, waiting int) ([]simulate.Setup, error) {
-	var all []simulate.Setup
+func setups(capacities, policies string, keep policy.Keep, announce, waiting int) ([]advice.Setup, error) {
+	var all []advice.Setup
 	for text := range strings.SplitSeq(capacities, ",") {
 		groups, ok := decimal(text)
 		if !ok || groups < 1 || groups > mostCapacity {
@@ -149,7 +148,7 @@ func setups(capacities, policies string, keep policy.Keep, announce, waiting int
 			if !slices.Contains(simulatePolicies(), name) {
 				return nil, usagef("--policy %.40q: want %s", name, list(simulatePolicies()))
 			}
-			all = append(all, simulate.Setup{Policy: policy.Kind(name), Groups: int(groups), Keep: keep, Announce: announce, Waiting: waiting})
+			all = append(all, advice.Setup{Policy: policy.Kind(name), Groups: int(groups), Keep: keep, Announce: announce, Waiting: waiting})
 		}
 	}
 	return all, nil

@@ -9,13 +9,13 @@ import (
 	"io"
 	"time"
 
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/encoder"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
+	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/manifest"
 )
 
 // open opens the store. Of what is more than it holds, the dearest stays: it was

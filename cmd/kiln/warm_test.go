@@ -15,10 +15,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/internal/manifest"
 )
 
 // fragile is a backend that kills its process, or, beside a file called hang,

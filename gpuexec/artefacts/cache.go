@@ -256,63 +256,6 @@ func (c *Cache) forsake(t ticket) {
 	}
 }
 
-// Has reports whether the artefact is resident and complete. It refreshes
-// nothing and waits for nothing.
-func (c *Cache) Has(key string) bool { return c.table.Lookup(key, 0) != nil }
-
-// Len is the number of entries: residents, and flights that take a place.
-func (c *Cache) Len() int { return int(c.state.gauges.entries.Load()) }
-
-// Bytes is what the residents take of the capacity.
-func (c *Cache) Bytes() int64 { return c.state.gauges.bytes.Load() }
-
-// LeasedBytes is what is in use outside the capacity: artefacts that were
-// evicted or never kept, until their last lease ends (SPEC C12).
-func (c *Cache) LeasedBytes() int64 { return c.state.gauges.apart.Load() }
-
-// Kernels is the number of kernels in the layer below.
-func (c *Cache) Kernels() int { return int(c.state.gauges.kernels.Load()) }
-
-// Capacity is what the cache may hold, in entries and in bytes.
-func (c *Cache) Capacity() (entries, bytes limit.Limit) {
-	p := c.capacity.Load()
-	return p.entries, p.bytes
-}
-
-// SetCapacity changes the capacities that are given and leaves the others.
-// Lowering evicts exactly the surplus, least recently used first, before it
-// returns; 0 empties and disables the cache and every layer below. A negative
-// capacity is ErrInvalid, one in bytes below the floors of all tenants, but for
-// 0, ErrTooLarge: both change nothing.
-func (c *Cache) SetCapacity(entries, bytes limit.Limit) error {
-	if err := (Config{Entries: entries, Bytes: bytes}).Validate(); err != nil {
-		return err
-	}
-	return c.order("artefacts: set capacity", func(r actors.Reply[struct{}]) message {
-		return &resize{reply: r, entries: entries, bytes: bytes}
-	})
-}
-
-// Reset evicts what only this owner has used, flights included. What others
-// used, callers without a name among them, stays (SPEC C10).
-func (c *Cache) Reset(owner string) error {
-	const op = "artefacts: drop owner"
-	if owner == "" {
-		return fault.Invalidf(op, "the owner's name is empty")
-	}
-	return c.order(op, func(r actors.Reply[struct{}]) message { return &dropOwner{reply: r, owner: owner} })
-}
-
-// order has a turn carry out what takes no more than a turn, so it needs no
-// context.
-func (c *Cache) order(op string, build func(actors.Reply[struct{}]) message) error {
-	_, err := actors.Ask(context.Background(), c.ref, build)
-	if err != nil {
-		return &fault.Error{Op: op, Err: err}
-	}
-	return nil
-}
-
 // Settle waits until every store write under way has ended, or for the context.
 func (c *Cache) Settle(ctx context.Context) error {
 	_, err := actors.Ask(ctx, c.ref, func(r actors.Reply[struct{}]) message { return &settle{reply: r} })

@@ -46,6 +46,6 @@
 //
 // # Testing
 //
-// The core (state.go, tenants.go) is free of channels, clocks, contexts and
-// goroutines; model_test.go compares the whole cache with a naive one.
+// The core, the type state and what it is made of, is free of channels, clocks,
+// contexts and goroutines; model_test.go compares the whole cache with a naive one.
 package artefacts

@@ -47,6 +47,9 @@ func (s *state) disabled() bool {
 	return s.closed || !s.entries.Allows(1) || !s.bytes.Allows(1)
 }
 
+// size is the number of entries.
+func (s *state) size() int64 { return s.gauges.entries.Load() }
+
 // use notes one use of n, in the order of the uses.
 func (s *state) use(n *node) {
 	if in := n.Value.in; in != nil {
@@ -64,7 +67,7 @@ func (s *state) begin(n *node) {
 		return
 	}
 	t := s.tenants.of(n)
-	for !s.entries.Allows(int64(s.size()) + 1) {
+	for !s.entries.Allows(s.size() + 1) {
 		victim := s.victim(t, either)
 		if victim == nil {
 			return // the floors of others are all there is
@@ -74,7 +77,6 @@ func (s *state) begin(n *node) {
 	s.clock++
 	n.Value.used = s.clock
 	s.enter(n, t)
-	s.gauges.entries.Store(int64(s.size()))
 }
 
 // land ends the flight of n with a value. It reports whether n is resident now:
@@ -107,9 +109,8 @@ func (s *state) fail(n *node) {
 
 // forsake takes a flight's place away. The flight stays joinable.
 func (s *state) forsake(n *node) {
-	if !n.Value.resident.Load() && n.Value.in != nil {
+	if !n.Value.resident.Load() {
 		s.withdraw(n)
-		s.gauges.entries.Store(int64(s.size()))
 	}
 }
 
@@ -130,22 +131,6 @@ func (s *state) evict(n *node) {
 		s.gauges.evictions.Add(1)
 		s.dropped = append(s.dropped, n)
 	}
-	s.gauges.entries.Store(int64(s.size()))
-}
-
-// shrinkBytes evicts the least recently used artefacts until the bytes of n fit,
-// and reports whether they do. Flights hold no bytes yet and are passed over:
-// they are as few as creators that have been running for longer than any
-// artefact was left alone.
-func (s *state) shrinkBytes(n *node) bool {
-	for !s.bytes.Allows(s.gauges.bytes.Load() + n.Value.bytes) {
-		victim := s.victim(n.Value.tenant, landed)
-		if victim == nil {
-			return false
-		}
-		s.evict(victim)
-	}
-	return true
 }
 
 // resize sets the capacities that are given and evicts exactly the surplus (C2).
@@ -160,7 +145,7 @@ func (s *state) resize(entries, bytes limit.Limit) error {
 		s.empty()
 		return nil
 	}
-	for !s.entries.Allows(int64(s.size())) {
+	for !s.entries.Allows(s.size()) {
 		s.evict(s.surplus(either))
 	}
 	for !s.bytes.Allows(s.gauges.bytes.Load()) {
@@ -191,156 +176,45 @@ func (s *state) close() {
 	s.empty()
 }
 
-// layer is the kernel layer below the artefacts (C11): part of the pure core. A
-// kernel in use never leaves it by eviction, so finding a victim needs the
-// unused ones only.
-type layer struct {
-	resident map[string]*node
-	pending  map[string]*node
-	unused   order // residents that no artefact holds, by when they became so
-}
-
-// beginKernel registers the flight of a kernel.
-func (s *state) beginKernel(n *node) {
-	n.Value.registered = true
-	s.kernels.pending[n.Key] = n
-}
-
-// landKernel ends a kernel's flight with a value and reports whether it is
-// resident now.
-func (s *state) landKernel(n *node) bool {
-	kept := n.Value.registered && !s.disabled()
-	s.failKernel(n)
-	if !kept {
-		return false
+// each calls fn, which may evict what it is given, on every entry.
+func (s *state) each(fn func(*node)) {
+	walk := func(o *order) {
+		for n := o.oldest; n != nil; {
+			next := n.Value.newer
+			fn(n)
+			n = next
+		}
 	}
-	n.Value.resident.Store(true)
-	s.kernels.resident[n.Key] = n
-	s.trimKernels()
-	s.gauges.kernels.Store(int64(len(s.kernels.resident)))
-	return true
-}
-
-// failKernel ends a kernel's flight without a value.
-func (s *state) failKernel(n *node) {
-	if s.kernels.pending[n.Key] == n {
-		delete(s.kernels.pending, n.Key)
-	}
-	n.Value.registered = false
-}
-
-// useKernel notes that a resident kernel is about to be held.
-func (s *state) useKernel(n *node) { s.kernels.unused.remove(n) }
-
-// idleKernel notes that nobody holds n now, and gives it up where it does not
-// fit into as many entries as the artefacts' capacity.
-func (s *state) idleKernel(n *node) {
-	if n.Value.resident.Load() && n.Value.in == nil {
-		s.kernels.unused.push(n)
-		s.trimKernels()
+	walk(&s.order)
+	for _, t := range s.tenants {
+		walk(&t.order)
 	}
 }
 
-func (s *state) trimKernels() {
-	for s.kernels.unused.oldest != nil && !s.entries.Allows(int64(len(s.kernels.resident))) {
-		s.evictKernel(s.kernels.unused.oldest)
-	}
-}
-
-func (s *state) evictKernel(n *node) {
-	s.kernels.unused.remove(n)
-	delete(s.kernels.resident, n.Key)
-	n.Value.resident.Store(false)
-	s.gauges.kernels.Store(int64(len(s.kernels.resident)))
-	s.dropped = append(s.dropped, n)
-}
-
-// emptyKernels forgets all kernels; those in use live on until their artefacts
-// go. Flights stay joinable and are not kept.
-func (s *state) emptyKernels() {
-	for _, n := range s.kernels.resident {
-		s.evictKernel(n)
-	}
-	for _, n := range s.kernels.pending {
-		n.Value.registered = false
-	}
-}
-
-// order is an intrusive list of nodes by use. A node is in at most one order at
-// a time; all operations are O(1). Owned by the actor.
-type order struct {
-	oldest, newest *node
-	size           int
-}
-
-// push makes n, which is in no order, the newest.
-func (o *order) push(n *node) {
-	e := &n.Value
-	e.in, e.older, e.newer = o, o.newest, nil
-	if o.newest == nil {
-		o.oldest = n
-	} else {
-		o.newest.Value.newer = n
-	}
-	o.newest = n
-	o.size++
-}
-
-// remove takes n out; it reports false if n is not in o.
-func (o *order) remove(n *node) bool {
-	e := &n.Value
-	if e.in != o {
-		return false
-	}
-	if e.older == nil {
-		o.oldest = e.newer
-	} else {
-		e.older.Value.newer = e.newer
-	}
-	if e.newer == nil {
-		o.newest = e.older
-	} else {
-		e.newer.Value.older = e.older
-	}
-	e.in, e.older, e.newer = nil, nil, nil
-	o.size--
-	return true
-}
-
-// insert puts n, which is in no order, where its last use belongs: as a rule at
-// one of the ends.
-func (o *order) insert(n *node) {
-	if o.newest == nil || o.newest.Value.used <= n.Value.used {
-		o.push(n)
+// enter puts n, which is in no order, among what t uses, or what nobody with a
+// floor does, where its last use belongs.
+func (s *state) enter(n *node, t *tenant) {
+	s.gauges.entries.Add(1)
+	n.Value.tenant = t
+	if t == nil {
+		s.order.insert(n)
 		return
 	}
-	newer := o.oldest
-	for newer.Value.used < n.Value.used {
-		newer = newer.Value.newer
-	}
-	older := newer.Value.older
-	n.Value.in, n.Value.older, n.Value.newer = o, older, newer
-	newer.Value.older = n
-	if older == nil {
-		o.oldest = n
-	} else {
-		older.Value.newer = n
-	}
-	o.size++
+	t.insert(n)
+	t.charge(n.Value.kept())
 }
 
-// first is the least recently used that may go, or nil.
-func (o *order) first(may func(*node) bool) *node {
-	n := o.oldest
-	for n != nil && !may(n) {
-		n = n.Value.newer
+// withdraw takes n out of its order, if it is in one.
+func (s *state) withdraw(n *node) {
+	if in := n.Value.in; in != nil {
+		in.remove(n)
+		s.gauges.entries.Add(-1)
+		n.Value.tenant.charge(-n.Value.kept())
+		n.Value.tenant = nil
 	}
-	return n
 }
 
-// touch makes n the newest, if it is in o at all.
-func (o *order) touch(n *node) {
-	if o.newest != n && o.remove(n) {
-		o.push(n)
-	}
+func (s *state) move(n *node, t *tenant) {
+	s.withdraw(n)
+	s.enter(n, t)
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -53,11 +54,68 @@ func TestOrder(t *testing.T) {
 					list = append(slices.Delete(list, at, at+1), key)
 				}
 			}
-			if got := o.keys(); !slices.Equal(got, list) || o.size != len(list) {
-				t.Fatalf("order %v of %d, want %v", got, o.size, list)
+			if got := o.keys(); !slices.Equal(got, list) {
+				t.Fatalf("order %v, want %v", got, list)
 			}
 		}
 	})
+}
+
+// An order that nodes are put into by their uses, and taken out of, stays sorted.
+func TestInsert(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tab := table.New[entry](nil)
+		var o order
+		var in []*node
+		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if len(in) > 0 && rapid.IntRange(0, 2).Draw(t, "remove") == 0 {
+				at := rapid.IntRange(0, len(in)-1).Draw(t, "at")
+				o.remove(in[at])
+				in = slices.Delete(in, at, at+1)
+				continue
+			}
+			n := tab.NewNode(strconv.Itoa(i), 0)
+			n.Value.used = rapid.Uint64Range(0, 20).Draw(t, "used")
+			o.insert(n)
+			in = append(in, n)
+		}
+		var back []string
+		for n := o.newest; n != nil; n = n.Value.older {
+			back = append(back, n.Key)
+			if older := n.Value.older; older != nil && older.Value.used > n.Value.used {
+				t.Fatalf("%s is older than %s", older.Key, n.Key)
+			}
+		}
+		slices.Reverse(back)
+		if got := o.keys(); !slices.Equal(got, back) || len(got) != len(in) {
+			t.Fatalf("%v forward, %v back, %d in it", got, back, len(in))
+		}
+	})
+}
+
+// A floor that is given back, and one that comes late, cost no more than a walk
+// over what its owner uses: by a search from an end this takes minutes.
+func TestFloorsComeAndGo(t *testing.T) {
+	const many = 60_000
+	f := newFloors(4*many, 1<<40)
+	f.addFloor("a", 1)
+	for i := range many {
+		f.ask("a", "a"+strconv.Itoa(i), 1)
+		f.ask("", "x"+strconv.Itoa(i), 1)
+	}
+	start := time.Now()
+	f.addFloor("a", -1)
+	f.addFloor("a", 2*many) // late: its own come over one by one, as they are next to go
+	for i := range many {
+		f.ask("", "y"+strconv.Itoa(i), 1)
+	}
+	f.resize(limit.Of(2*many), limit.Limit{})
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if !f.has("a0") || f.has("x0") || f.size() != 2*many {
+		t.Errorf("a0 %v, x0 %v, %d entries", f.has("a0"), f.has("x0"), f.size())
+	}
 }
 
 // C10: the set of users, whatever order owners come and go in.
@@ -131,7 +189,7 @@ func TestFlightTransitions(t *testing.T) {
 		s.land(begun(s, "a"))
 		b := begun(s, "b")
 		b.Value.bytes = 101
-		if s.land(b) || len(s.dropped) != 0 || s.order.size != 1 {
+		if s.land(b) || len(s.dropped) != 0 || s.size() != 1 {
 			t.Error("nothing may go for what never fits")
 		}
 	})
@@ -155,7 +213,7 @@ func TestFlightTransitions(t *testing.T) {
 		a, b := begun(s, "a"), begun(s, "b")
 		s.land(a)
 		s.close()
-		if s.land(b) || s.order.size != 0 || !slices.Equal(s.dropped, []*node{a}) {
+		if s.land(b) || s.size() != 0 || !slices.Equal(s.dropped, []*node{a}) {
 			t.Error("nothing is kept after the close")
 		}
 	})

@@ -265,8 +265,9 @@ func TestTenantsProp(t *testing.T) {
 					}
 				}
 			}
-			var bytes int64
+			var bytes, entries int64
 			f.each(func(n *node) {
+				entries++
 				bytes += n.Value.kept()
 				if in := n.Value.in; in != &f.order && in != &n.Value.tenant.order {
 					t.Fatalf("%s is in another's order", n.Key)
@@ -284,7 +285,7 @@ func TestTenantsProp(t *testing.T) {
 					t.Fatalf("%s: %d bytes counted, %d there", name, o.bytes, sum)
 				}
 			}
-			if bytes != f.gauges.bytes.Load() || !f.bytes.Allows(bytes) || !f.entries.Allows(int64(f.size())) || f.size() != int(f.gauges.entries.Load()) {
+			if bytes != f.gauges.bytes.Load() || !f.bytes.Allows(bytes) || !f.entries.Allows(f.size()) || entries != f.size() {
 				t.Fatalf("%d bytes, %d entries", bytes, f.size())
 			}
 		}

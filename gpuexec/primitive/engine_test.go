@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// D09: the request is the caller's, and the caller's data is not copied.
+// The request is the caller's, and the caller's data is not copied.
 func TestHitsDoNotAllocate(t *testing.T) { // D4
 	sum, err1 := primitive.Sum([]float64{1, 2}, f32(3, 8, 16))
 	concat, err2 := primitive.Concat(1, f32(3, 8, 16))
@@ -122,7 +122,7 @@ func TestRequestsAreCopied(t *testing.T) {
 }
 
 // A backward operation gets what it needs from the forward descriptor: D5.
-// Neither carries a lane, so two workers have the very same one: D7 (D12).
+// Neither carries a lane, so two workers have the very same one: D7.
 func TestHintsAndWorkers(t *testing.T) {
 	r := open(t, limit.Limit{}, map[string]op{"fwd": {kind: "pooling", dir: "forward"}, "bwd": {kind: "pooling", dir: "backward"}})
 	all := make(chan *primitive.Descriptor, 2)

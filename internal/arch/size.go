@@ -6,9 +6,13 @@ import (
 	"slices"
 )
 
+// The caps are no aim: a file is split where it holds several subjects, and a
+// package where it has several responsibilities, long before it reaches them.
+// Lower ones (400 lines, 15 files) made packages put unrelated subjects into one
+// file because no sixteenth was allowed.
 const (
-	mostLines = 400 // in a file
-	mostFiles = 15  // in a package, tests aside
+	mostLines = 600 // in a file
+	mostFiles = 25  // in a package, tests aside
 )
 
 // sizes finds files and packages that are too large to be read in one go.

@@ -42,37 +42,6 @@ func (t *Tree) statements(f file) []Violation {
 	return found
 }
 
-// What a pure core does without: whoever reads a clock, waits or logs cannot be
-// replayed.
-var (
-	impure    = []string{"context", "log", "log/slog", "os", "sync", "go.uber.org/zap", Module + "/actors"}
-	stopwatch = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
-)
-
-// core finds what must not be in a state.go, the pure half of an actor.
-func (t *Tree) core(f file) []Violation {
-	if path.Base(f.path) != "state.go" {
-		return nil
-	}
-	var found []Violation
-	for _, spec := range f.syntax.Imports {
-		if target, err := strconv.Unquote(spec.Path.Value); err == nil && slices.Contains(impure, target) {
-			found = append(found, t.at("core", f, spec.Pos(), "a pure core does not import %s", target))
-		}
-	}
-	for _, use := range uses(f.syntax, "time", stopwatch) {
-		found = append(found, t.at("core", f, use.Pos(), "a pure core is told the time and does not call time.%s", use.Name))
-	}
-	ast.Inspect(f.syntax, func(n ast.Node) bool {
-		switch n.(type) {
-		case *ast.ChanType, *ast.GoStmt, *ast.SelectStmt, *ast.SendStmt:
-			found = append(found, t.at("core", f, n.Pos(), "a pure core has no channel and no goroutine"))
-		}
-		return true
-	})
-	return found
-}
-
 // hazards are the parts of the actor library that were measured to race, to lose
 // messages, to spin or to end after ten seconds.
 var hazards = []string{

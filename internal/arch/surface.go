@@ -1,16 +1,10 @@
 package arch
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"go/importer"
 	"go/token"
 	"go/types"
-	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 )
@@ -29,17 +23,8 @@ func Surface(root string) ([]Violation, error) {
 	if err != nil {
 		return nil, err
 	}
-	compiled := make(map[string]string)
-	for _, p := range listed {
-		compiled[p.ImportPath] = p.Export
-	}
 	fset := token.NewFileSet()
-	read := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-		if compiled[path] == "" {
-			return nil, fmt.Errorf("%s is not compiled", path)
-		}
-		return os.Open(compiled[path])
-	})
+	read := reader(fset, compiled(listed), nil)
 	var found []Violation
 	var broken error
 	for _, p := range listed {
@@ -64,33 +49,6 @@ func Surface(root string) ([]Violation, error) {
 	}
 	sortByPlace(found)
 	return found, broken
-}
-
-// listing is what the go command says of a package.
-type listing struct {
-	ImportPath, Name, Export string
-	DepOnly                  bool
-	Error                    *struct{ Err string }
-}
-
-// list compiles the module at root and lists its packages and all they import.
-func list(root string) ([]listing, error) {
-	var said bytes.Buffer
-	command := exec.Command("go", "list", "-e", "-export", "-deps", "-json=ImportPath,Name,Export,DepOnly,Error", "./...")
-	command.Dir, command.Stderr = root, &said
-	text, err := command.Output()
-	if err != nil {
-		return nil, fmt.Errorf("go list: %w: %s", err, said.Bytes())
-	}
-	var all []listing
-	for stream := json.NewDecoder(bytes.NewReader(text)); stream.More(); {
-		var p listing
-		if err := stream.Decode(&p); err != nil {
-			return nil, fmt.Errorf("go list: %w", err)
-		}
-		all = append(all, p)
-	}
-	return all, nil
 }
 
 // public reports whether code outside the module may import path.

@@ -107,7 +107,6 @@ func (t *Tree) Check() []Violation {
 	for _, f := range t.files {
 		found = append(found, t.imports(f)...)
 		found = append(found, t.statements(f)...)
-		found = append(found, t.core(f)...)
 		found = append(found, t.library(f)...)
 	}
 	found = append(found, t.sizes()...)

@@ -24,6 +24,12 @@
 // worked on the next one is prefetched, a share by each tile, so that weights
 // which come from memory cost little more than those in the cache.
 //
+// A product that is deep in K goes slice by slice of A: all panels for one slice,
+// then the next, so that B comes from memory once for all rows. The slice is
+// copied, since rows whose distance is a multiple of 4 KiB fall into the same
+// places of the first-level cache. (128 x 3072 x 768 with AVX-512, one core of
+// Zen 4, beside oneDNN 2.6.3: 0.76 of it in place, 0.95 so.)
+//
 // # Scheduling
 //
 // Set.Blocks says into how many blocks a product is cut and Set.Run computes a

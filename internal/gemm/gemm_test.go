@@ -191,6 +191,47 @@ func TestCompanyAndSlicing(t *testing.T) {
 	})
 }
 
+// E8: a product whose rows are gone over slice by slice, copied or not, has the
+// chains of any other, whole or block by block.
+func TestSlices(t *testing.T) {
+	each(t, func(t *testing.T, s *Set) {
+		rng := rand.New(rand.NewPCG(5, 6))
+		for _, c := range []struct{ m, n, k, lda int }{
+			{rowsMost + 9, 6*s.width + 3, 2*depth + 101, 2*depth + 104}, // deep: copied
+			{20, 2*s.width + 1, 2*depth + 1, 2*depth + 1},               // deep, too few panels to copy
+			{37, 5*s.width - 1, depth + 30, 1024},                       // rows that collide
+			{33, s.width, 3 * depth, 2048},                              // both, one panel
+		} {
+			p := newProduct(t, s, rng, c.m, c.n, c.k, true)
+			p.LDA = c.lda
+			p.A = random(rng, (c.m-1)*c.lda+c.k)
+			p.run(t, s)
+			for range 60 {
+				i, j := rng.IntN(c.m), rng.IntN(c.n)
+				if got, want := p.C[i*p.LDC+j], p.chain(i, j); !same(got, want) {
+					t.Fatalf("%+v: element %d, %d is %v, its chain gives %v", c, i, j, got, want)
+				}
+			}
+			whole := append([]float32(nil), p.C...)
+			clear(p.C)
+			for blocks, b := s.Blocks(c.m, c.n, c.k), 0; b < blocks; {
+				end := min(blocks, b+1+rng.IntN(5))
+				if err := s.Run(&p.Args, b, end); err != nil {
+					t.Fatal(err)
+				}
+				b = end
+			}
+			for i := range c.m {
+				for j := range c.n {
+					if at := i*p.LDC + j; !same(p.C[at], whole[at]) {
+						t.Fatalf("%+v: run by run, element %d, %d is %v, not %v", c, i, j, p.C[at], whole[at])
+					}
+				}
+			}
+		}
+	})
+}
+
 // C += A·B goes on with the chains: a product cut along K has the bits of the
 // whole one.
 func TestAccumulate(t *testing.T) {

@@ -1,6 +1,7 @@
 package gemm
 
 import (
+	"sync"
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -20,9 +21,14 @@ const (
 	// depthSideBySide is depth where several panels are read at once: deep
 	// enough to read all of them to their ends.
 	depthSideBySide = 8 << 10
-	// rowsMost bounds the rows of a block where K is small.
+	// rowsMost bounds the rows of a block.
 	rowsMost = 192
 )
+
+// deep reports whether the rows of A are too long for the second-level cache to
+// hold many of them. Then a slice of A, depth values wide, is gone over for all
+// panels before the next slice, so that B comes from memory once for all rows.
+func deep(k int) bool { return k > 2*depth }
 
 // grid is how a product is cut into blocks: rows x panels of them, numbered
 // row by row, so that neighbours share rows of A.
@@ -37,7 +43,11 @@ func (s *Set) gridOf(m, n, k int) grid {
 		return grid{}
 	}
 	k = max(k, 1)
-	most := max(s.maxRows, min(rowsMost, groupBytes/4/k, blockFlops/2/s.width/k))
+	most := min(groupBytes/4/k, blockFlops/2/s.width/k)
+	if deep(k) {
+		most = groupBytes / 4 / depth
+	}
+	most = max(s.maxRows, min(rowsMost, most))
 	groups := (m + most - 1) / most
 	each := (m + groups - 1) / groups
 	if groups > 1 { // whole tiles
@@ -54,8 +64,8 @@ func (s *Set) gridOf(m, n, k int) grid {
 
 // Blocks is how many blocks an M x N x K product is cut into. Blocks are
 // independent of each other; each is about 0.1 ms of work on one core (longer
-// only where K alone makes a single tile longer), and neighbours share cached
-// rows, so workers should take runs of them. None for an empty C.
+// where K is), and neighbours share rows, so workers should take runs of them.
+// None for an empty C.
 func (s *Set) Blocks(m, n, k int) int {
 	g := s.gridOf(m, n, k)
 	return g.rows * g.panels
@@ -73,9 +83,12 @@ func (s *Set) Run(x *Args, first, end int) error {
 	if first < 0 || end < first || end > g.rows*g.panels {
 		return fault.Invalidf("gemm: run", "blocks [%d, %d) of %d", first, end, g.rows*g.panels)
 	}
-	for ; first < end; first++ {
-		row, panel := first/g.panels*g.blockRows, first%g.panels*g.inBlock
-		s.block(x, row, min(row+g.blockRows, x.M), panel, min(panel+g.inBlock, s.panels(x.N)))
+	for first < end { // all blocks of one group of rows at once
+		group, panel := first/g.panels, first%g.panels
+		last := min(end, (group+1)*g.panels)
+		row, panels := group*g.blockRows, (last-first)*g.inBlock
+		s.block(x, row, min(row+g.blockRows, x.M), panel*g.inBlock, min(panel*g.inBlock+panels, s.panels(x.N)))
+		first = last
 	}
 	return nil
 }
@@ -105,16 +118,23 @@ func (s *Set) step(rows int) int {
 var zeros [4 * 32]float32
 
 // block computes rows [r0, r1) of panels [p0, p1). It reads B in the order in
-// which it lies in memory, but for a few panels side by side.
+// which it lies in memory, but for a few panels side by side, or for slices of
+// deep products.
 func (s *Set) block(x *Args, r0, r1, p0, p1 int) {
 	step, most := s.step(r1-r0), depth
 	if step > 1 {
 		most = depthSideBySide
 	}
+	if step == 1 && (deep(x.K) || collide(x.LDA) && x.K > depth) {
+		s.slices(x, r0, r1, p0, p1)
+		return
+	}
+	direct := slice{a: x.A, lda: x.LDA}
 	for p := p0; p < p1; p += step {
 		for k0 := 0; ; {
 			k1 := min(k0+most, x.K)
-			s.strip(x, r0, r1, p, min(p+step, p1), k0, k1)
+			behind := p*s.width*x.K + k1*s.width*min(step, p1-p) // the next strip, if K is not cut or a strip is one panel
+			s.strip(x, direct, r0, r1, p, min(p+step, p1), k0, k1, behind)
 			if k0 = k1; k0 == x.K {
 				break
 			}
@@ -122,8 +142,56 @@ func (s *Set) block(x *Args, r0, r1, p0, p1 int) {
 	}
 }
 
-// strip goes down the rows with a few panels at some values of k.
-func (s *Set) strip(x *Args, r0, r1, p0, p1, k0, k1 int) {
+// slice is the part of A that a strip reads, in place or copied: row r at k lies at
+// a[(r-r0)*lda + k-k0].
+type slice struct {
+	a   []float32
+	lda int
+	r0  int
+	k0  int
+}
+
+// collide reports whether rows that many numbers apart fall into the same places
+// of the first-level cache, which has room for fewer of them than a tile has.
+func collide(lda int) bool { return lda%1024 == 0 }
+
+// slices computes a block slice by slice of A. Where rows would collide, or many
+// panels go over them, it copies the slice: its rows then lie close together.
+func (s *Set) slices(x *Args, r0, r1, p0, p1 int) {
+	part := slice{a: x.A, lda: x.LDA}
+	copied := collide(x.LDA) || p1-p0 >= 4
+	if copied {
+		kept := copies.Get().(*[]float32)
+		defer copies.Put(kept)
+		part = slice{a: *kept, lda: depth + 16, r0: r0} // an odd number of cache lines apart
+	}
+	for k0 := 0; k0 < x.K; k0 += depth {
+		k1 := min(k0+depth, x.K)
+		if copied {
+			part.k0 = k0
+			for r := r0; r < r1; r++ {
+				copy(part.a[(r-r0)*part.lda:], x.A[r*x.LDA+k0:r*x.LDA+k1])
+			}
+		}
+		for p := p0; p < p1; p++ {
+			behind := (p+1)*s.width*x.K + k0*s.width
+			if p+1 == p1 {
+				behind = p0*s.width*x.K + k1*s.width
+			}
+			s.strip(x, part, r0, r1, p, p+1, k0, k1, behind)
+		}
+	}
+}
+
+// copies are the buffers of slices that no call uses at the moment.
+var copies = sync.Pool{New: func() any {
+	kept := make([]float32, rowsMost*(depth+16))
+	return &kept
+}}
+
+// strip goes down the rows with a few panels at some values of k. The numbers of B
+// from behind on are what the next strip reads.
+func (s *Set) strip(x *Args, from slice, r0, r1, p0, p1, k0, k1, behind int) {
 	tiles, h, tall := s.heights(r1 - r0)
 	for i, r := 0, r0; i < tiles; i++ {
 		rows := h
@@ -141,8 +209,9 @@ func (s *Set) strip(x *Args, r0, r1, p0, p1, k0, k1 int) {
 			}
 			t := tile{k: uintptr(k1 - k0), rows: uintptr(rows), panels: uintptr(n)}
 			if k1 > k0 {
-				t.a, t.b = &x.A[r*x.LDA+k0], &x.B[p*s.width*x.K+k0*s.width]
-				s.prefetch(&t, p1-p, p1-p0, i, tiles)
+				t.a, t.b = &from.a[(r-from.r0)*from.lda+k0-from.k0], &x.B[p*s.width*x.K+k0*s.width]
+				t.lda = uintptr(4 * from.lda)
+				s.prefetch(&t, x.B, behind, p-p0, p1-p0, i, tiles)
 			}
 			s.tile(x, &t, r, p, x.Accumulate || k0 > 0)
 			p += n
@@ -151,14 +220,14 @@ func (s *Set) strip(x *Args, r0, r1, p0, p1, k0, k1 int) {
 	}
 }
 
-// prefetch gives a call its even share of what lies behind the strip in B,
-// which the next strip reads. The processor's own prefetching would rest from
-// the strip's second tile to its last and then start anew. The call's panels
-// are `left` from the end of the strip's `wide`, in tile i of n.
-func (s *Set) prefetch(t *tile, left, wide, i, n int) {
+// prefetch gives a call its even share of what the next strip reads of B. The
+// processor's own prefetching would rest from the strip's second tile to its last
+// and then start anew. The call's panels are number `done` and on of the strip's
+// `wide`, in tile i of n.
+func (s *Set) prefetch(t *tile, b []float32, behind, done, wide, i, n int) {
 	row := uintptr(4 * s.width)
-	behind := uintptr(left*n+wide*i+wide-left) * row * t.k / uintptr(n)
-	t.next = uintptr(unsafe.Pointer(t.b)) + behind
+	share := uintptr(wide*i+done) * row * t.k / uintptr(n)
+	t.next = uintptr(unsafe.Pointer(unsafe.SliceData(b))) + uintptr(4*behind) + share
 	t.nextstep = 4 * row * t.panels / uintptr(n)
 }
 
@@ -167,7 +236,7 @@ func (s *Set) prefetch(t *tile, left, wide, i, n int) {
 // whole panels. A tile that is not the first in its chains goes on from C.
 func (s *Set) tile(x *Args, t *tile, r, p int, goesOn bool) {
 	column := p * s.width
-	t.lda, t.ldb, t.ldc = uintptr(4*x.LDA), uintptr(4*s.width*x.K), uintptr(4*x.LDC)
+	t.ldb, t.ldc = uintptr(4*s.width*x.K), uintptr(4*x.LDC)
 	if columns := x.N - column; columns < s.width {
 		s.ragged(x, *t, r, column, columns, goesOn)
 		return

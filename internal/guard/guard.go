@@ -1,5 +1,5 @@
 // Package guard runs user code so that a panic or a runtime.Goexit in it harms
-// nobody else (docs/SPEC.md, F3).
+// nobody else (SPEC F3).
 //
 // The functions keep no state and are safe for concurrent use.
 package guard

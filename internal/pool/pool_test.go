@@ -155,8 +155,8 @@ func TestPoolAgainstModel(t *testing.T) {
 	})
 }
 
-// Who would use most above its floor makes room itself; others ask the one that
-// does, and nobody takes what was given for another.
+// Q2: the member that would use most above its floor makes room itself; others ask
+// that member, and no member takes what was given for another.
 func TestWhoGives(t *testing.T) {
 	p := newPool(t, 100)
 	a, b, c := &tenant{name: "a", floor: 10}, &tenant{name: "b"}, &tenant{name: "c"}
@@ -227,6 +227,7 @@ func TestClaimEndsWithTheAnswer(t *testing.T) {
 	}
 }
 
+// Q1: floors that exceed the pool are refused; a floor is set aside, used or not.
 func TestFloors(t *testing.T) {
 	p := newPool(t, 100)
 	b := &tenant{name: "b", floor: 20}

@@ -1,11 +1,12 @@
-// Command rules lists the rules of the specification that nothing holds the
-// project to: no conformance script cites them (rules= of a case under
-// stress/conform/testdata) and no comment in a test does (// F6, // F6, F7: or
-// SPEC F6 in a sentence). It prints each with what is wrong and exits with 1.
+// Command rules holds the project to docs/SPEC.md, in both directions. It lists
+// the rules that no conformance script cites (rules= of a case under
+// stress/conform/testdata) and no comment in a test cites (// F6, // F6, F7: or
+// SPEC F6 in a sentence). It also lists the citations, in comments of products
+// and tests, scripts and documents, of rules and sections that do not exist. If
+// it lists anything it exits with 1.
 //
-// rules.txt is every rule there is; pending.txt is those whose time has not
-// come, each with its reason. A pending rule that is cited is wrong too, so
-// that the list can only shrink.
+// pending.txt has the rules whose time has not come, each with its reason. A
+// pending rule that is cited is wrong too, so that the list can only shrink.
 //
 //	go run ./internal/rules [ROOT]
 package main

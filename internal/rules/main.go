@@ -4,16 +4,15 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 )
 
-var (
-	//go:embed rules.txt
-	ruleList string
-	//go:embed pending.txt
-	pendingList string
-)
+//go:embed pending.txt
+var pendingList string
 
 func main() {
 	root := "."
@@ -30,16 +29,32 @@ func main() {
 
 // run is the command without the process around it; it gives the exit code.
 func run(root string, stdout, stderr io.Writer) int {
-	known := strings.Fields(ruleList)
-	pending, err := parsePending(pendingList)
-	if err == nil {
-		var cited citations
-		if cited, err = gather(root, known); err == nil {
-			return report(stdout, judge(known, pending, cited), len(known)-len(pending), len(pending))
-		}
+	wrong, pending, rules, err := check(root)
+	if err != nil {
+		fmt.Fprintln(stderr, "rules:", err)
+		return 2
 	}
-	fmt.Fprintln(stderr, "rules:", err)
-	return 2
+	return report(stdout, wrong, rules-pending, pending)
+}
+
+func check(root string) (wrong []string, pending, rules int, err error) {
+	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(specFile)))
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	s, err := parseSpec(string(text))
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	waiting, err := parsePending(pendingList)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	cited, err := gather(root, s)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	return judge(waiting, cited), len(waiting), len(s.rules), nil
 }
 
 func report(w io.Writer, wrong []string, due, pending int) int {
@@ -73,14 +88,13 @@ func parsePending(text string) (map[string]string, error) {
 	return pending, nil
 }
 
-// judge says what is wrong with each rule, in the order of known.
-func judge(known []string, pending map[string]string, cited citations) []string {
+// judge says what is wrong with each rule, in the order of the specification,
+// and then with each citation.
+func judge(pending map[string]string, cited citations) []string {
 	var wrong []string
-	numbered := make(map[string]bool)
-	for _, rule := range known {
-		numbered[rule] = true
+	for _, rule := range cited.spec.rules {
 		_, waits := pending[rule]
-		places := cited.places[rule]
+		places := cited.tested[rule]
 		switch {
 		case waits && len(places) > 0:
 			wrong = append(wrong, fmt.Sprintf("%s is pending and yet cited by %s: take it out of pending.txt", rule, places[0]))
@@ -88,9 +102,9 @@ func judge(known []string, pending map[string]string, cited citations) []string 
 			wrong = append(wrong, rule+" is cited by no conformance script and no test")
 		}
 	}
-	for rule := range pending {
-		if !numbered[rule] {
-			wrong = append(wrong, rule+" is pending and no rule of rules.txt")
+	for _, rule := range slices.Sorted(maps.Keys(pending)) {
+		if !slices.Contains(cited.spec.rules, rule) {
+			wrong = append(wrong, rule+" is pending and no rule of "+specFile)
 		}
 	}
 	return append(wrong, cited.unknown...)

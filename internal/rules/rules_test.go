@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,25 +25,65 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
+// numbers is a specification with rules K1..K6, F1..F6 and G1..G5.
+func numbers(t *testing.T) spec {
+	t.Helper()
+	text := "# Rules\n"
+	for i, letter := range []string{"K", "F", "G"} {
+		text += fmt.Sprintf("\n## %d. Section (%s)\n\n", i+1, letter)
+		for n := range 6 {
+			text += fmt.Sprintf("- %s%d. A rule\n  on two lines, like K9.\n", letter, n+1)
+		}
+	}
+	s, err := parseSpec(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestSpec(t *testing.T) {
+	s := numbers(t)
+	want := strings.Fields("K1 K2 K3 K4 K5 K6 F1 F2 F3 F4 F5 F6 G1 G2 G3 G4 G5 G6")
+	if !slices.Equal(s.rules, want) || s.letters() != "KFG" || !s.sections["3"] || s.sections["4"] {
+		t.Errorf("rules %v, letters %s, sections %v", s.rules, s.letters(), s.sections)
+	}
+	for text, why := range map[string]string{
+		"":                                "no rules",
+		"## 1. A (K)\n- K1. x\n- K3. x\n": "K3: want K2",
+		"## 1. A (K)\n- K1. x\n- K1. x\n": "K1: want K2",
+		"## 1. A (K)\n- K2. x\n":          "K2: want K1",
+		"## 1. A (K)\n- F1. x\n":          "F1: want K1",
+		"- K1. x\n":                       "K1: want 1",
+		"## 1. A (K)\n- K1. x\n## 1. B (F)\n- F1. x\n": "section 1 stands there twice",
+	} {
+		if _, err := parseSpec(text); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("parseSpec(%q) = %v, want %q", text, err, why)
+		}
+	}
+}
+
 func TestGather(t *testing.T) {
-	known := strings.Fields(ruleList)
 	root := tree(t, map[string]string{
 		scripts + "/a.kiln":               "case X1 rules=K1,K2\nopen c artefacts\n# case X2 rules=K3\n",
 		scripts + "/deep/b.kiln":          "  case X3 needs=gpu rules=K4,X9 # why\n",
 		"elsewhere/c.kiln":                "case X4 rules=K5\n",
 		"room/testdata/d_test.go":         "package d // K5\n",
 		".hidden/e_test.go":               "package e // K5\n",
-		"room/f.go":                       "package f // K5\n",
+		"room/f.go":                       "package f // K5\n\n// Put is SPEC K7 (G28), SPEC section 3, SPEC section 9.\n\n// P50 is no citation, nor is this K8.\n\n// F7 is what a type is called.\ntype F7 int\n",
+		"room/READ.md":                    "A rule (F9) in SPEC K1.\n",
+		".ci/run":                         "# SPEC G7 is none.\n",
+		"docs/SPEC.md":                    "- K7. F8 is not yet there\n",
 		"room/g_test.go":                  "package g\n\n// F6\n\n// F1, F2: both\n\n// F3 and F4.\n\nvar a = 1 // F5\n\nvar s = \"// K5\"\n",
 		"room/h_test.go":                  "package g\n\n/* G1\n G2 */\n\n// The rule of SPEC G3, and this one (G4, G5).\n\n// Words before K5 cite nothing, nor do K6x or (xK6).\n",
 		"room/testdata/fuzz/FuzzX/0_test": "K5",
 	})
-	cited, err := gather(root, known)
+	cited, err := gather(root, numbers(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
-	for rule := range cited.places {
+	for rule := range cited.tested {
 		got = append(got, rule)
 	}
 	slices.Sort(got)
@@ -50,21 +91,32 @@ func TestGather(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("cited %v, want %v", got, want)
 	}
-	if place := cited.places["G2"]; len(place) != 1 || place[0] != "room/h_test.go:4" {
+	if place := cited.tested["G2"]; len(place) != 1 || place[0] != "room/h_test.go:4" {
 		t.Errorf("G2 at %v", place)
 	}
-	if len(cited.unknown) != 1 || !strings.Contains(cited.unknown[0], "deep/b.kiln:1: X9") {
-		t.Errorf("unknown %v; want X9 with its place", cited.unknown)
+	wantUnknown := []string{
+		".ci/run:1: G7 is no rule of docs/SPEC.md",
+		"room/READ.md:1: F9 is no rule of docs/SPEC.md",
+		"room/f.go:3: K7 is no rule of docs/SPEC.md",
+		"room/f.go:3: G28 is no rule of docs/SPEC.md",
+		"room/f.go:3: docs/SPEC.md has no section 9",
+		"stress/conform/testdata/deep/b.kiln:1: X9 is no rule of docs/SPEC.md",
+	}
+	if !slices.Equal(cited.unknown, wantUnknown) {
+		t.Errorf("unknown %q, want %q", cited.unknown, wantUnknown)
 	}
 }
 
 func TestJudge(t *testing.T) {
-	cited := citations{places: map[string][]string{"A1": {"x"}, "A3": {"y:7"}}, unknown: []string{"z"}}
-	got := judge([]string{"A1", "A2", "A3", "A4"}, map[string]string{"A3": "later", "A4": "later", "A9": "later"}, cited)
+	cited := citations{
+		spec:   spec{rules: []string{"A1", "A2", "A3", "A4"}},
+		tested: map[string][]string{"A1": {"x"}, "A3": {"y:7"}}, unknown: []string{"z"},
+	}
+	got := judge(map[string]string{"A3": "later", "A4": "later", "A9": "later"}, cited)
 	want := []string{
 		"A2 is cited by no conformance script and no test",
 		"A3 is pending and yet cited by y:7: take it out of pending.txt",
-		"A9 is pending and no rule of rules.txt",
+		"A9 is pending and no rule of docs/SPEC.md",
 		"z",
 	}
 	if !slices.Equal(got, want) {
@@ -84,27 +136,34 @@ func TestPending(t *testing.T) {
 	}
 }
 
-func TestLists(t *testing.T) {
-	known := strings.Fields(ruleList)
-	if len(known) != 106 {
-		t.Errorf("rules.txt has %d rules", len(known))
+// TestSpecOfThisProject: the rules that the project has, and every citation of
+// one, from product comments to documents.
+func TestSpecOfThisProject(t *testing.T) {
+	wrong, pending, rules, err := check("../..")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for i, rule := range known {
-		if slices.Contains(known[:i], rule) || !citation.MatchString(rule) {
-			t.Errorf("rules.txt: %s", rule)
-		}
+	if rules != 119 {
+		t.Errorf("%s has %d rules, want 119", specFile, rules)
 	}
-	if _, err := parsePending(pendingList); err != nil {
-		t.Error(err)
+	if pending > 10 {
+		t.Errorf("%d rules are pending, more than 10: the list may only shrink", pending)
+	}
+	for _, line := range wrong {
+		t.Error(line)
 	}
 }
 
 func TestRunFailsWhereNothingIsCited(t *testing.T) {
 	var out, trouble strings.Builder
-	if code := run(tree(t, nil), &out, &trouble); code != 1 || !strings.Contains(out.String(), "F6 is cited by no") {
+	root := tree(t, map[string]string{specFile: "## 2. Compute once (F)\n\n- F1. One flight.\n"})
+	if code := run(root, &out, &trouble); code != 1 || !strings.Contains(out.String(), "F1 is cited by no") {
 		t.Errorf("code %d, %q", code, out.String())
 	}
-	if code := run(filepath.Join(t.TempDir(), "absent"), &out, &trouble); code != 2 || trouble.Len() == 0 {
-		t.Errorf("an absent root: code %d, %q", code, trouble.String())
+	for _, root := range []string{tree(t, nil), filepath.Join(t.TempDir(), "absent")} {
+		trouble.Reset()
+		if code := run(root, &out, &trouble); code != 2 || !strings.Contains(trouble.String(), "SPEC.md") {
+			t.Errorf("no specification: code %d, %q", code, trouble.String())
+		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
-	"github.com/kiln-cache/kiln/shapegroups/simulate"
 )
 
 // Costs are what advice weighs against each other.
@@ -67,10 +66,10 @@ func Advise(stream []shapegroups.Shape, c Costs) (Report, error) {
 	if c.Groups < 1 {
 		return Report{}, fault.Invalidf("advice: advise", "%d groups: want at least 1", c.Groups)
 	}
-	r := Report{Requests: len(stream), Distinct: simulate.Distinct(stream), Working: working(stream)}
+	r := Report{Requests: len(stream), Distinct: distinct(stream), Working: working(stream)}
 	for _, groups := range capacities(r.Distinct, c.Groups) {
-		for _, kind := range simulate.Kinds() {
-			result, err := simulate.Run(stream, simulate.Setup{Policy: kind, Groups: groups})
+		for _, kind := range kinds() {
+			result, err := Simulate(stream, Setup{Policy: kind, Groups: groups})
 			if err != nil {
 				return Report{}, err
 			}
@@ -117,7 +116,7 @@ func choose(stream []shapegroups.Shape, text string, c Costs) (Choice, bool, err
 			choice.Lost += c.Run * (float64(padded)/float64(asked) - 1)
 		}
 	}
-	result, err := simulate.Run(compiled, simulate.Setup{Policy: policy.Duel, Groups: c.Groups})
+	result, err := Simulate(compiled, Setup{Policy: policy.Duel, Groups: c.Groups})
 	if err != nil {
 		return Choice{}, false, err
 	}
@@ -148,7 +147,7 @@ func working(stream []shapegroups.Shape) (all []WorkingSet) {
 		}
 		shapes, windows := 0, len(stream)/window
 		for i := range windows {
-			shapes += simulate.Distinct(stream[i*window : (i+1)*window])
+			shapes += distinct(stream[i*window : (i+1)*window])
 		}
 		all = append(all, WorkingSet{window, float64(shapes) / float64(windows)})
 	}

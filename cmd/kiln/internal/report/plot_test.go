@@ -5,6 +5,7 @@ import (
 	"image"
 	"image/png"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/weights"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -25,10 +25,11 @@ func replay(requests int) (*report.Run, []*report.Recorder) {
 	seen := map[int32]bool{}
 	for _, name := range []string{"cold", "warm"} {
 		rec, at, pass := report.NewRecorder(requests), time.Duration(0), report.Pass{Name: name, Requests: requests}
-		draws := weights.Tokens(1, len(recorders), 2*requests, 1000)
+		draw := rand.New(rand.NewPCG(1, uint64(len(recorders))))
 		for i := range requests {
-			length := 2 + draws[2*i]*draws[2*i]/16000
-			s := report.Sample{Hits: report.Hits{Held: 100, Group: 8, Session: 8}, Latency: time.Duration(4+length/3)*time.Millisecond + time.Duration(draws[2*i+1])*4*time.Microsecond}
+			n := draw.Int32N(1000)
+			length := 2 + n*n/16000
+			s := report.Sample{Hits: report.Hits{Held: 100, Group: 8, Session: 8}, Latency: time.Duration(4+length/3)*time.Millisecond + time.Duration(draw.IntN(1000))*4*time.Microsecond}
 			if !seen[length] {
 				seen[length] = true
 				s.Hits, s.Compiles = report.Hits{Group: 80, Session: 8, Artefact: 10}, 18

@@ -193,7 +193,7 @@ func (x *constantCache) get(c *engine.Call) (script.Result, error) {
 	}
 	at.key = key
 	name, canOwn := c.Option("as")
-	out, err := e.GetOrAdd(c.Ctx, key, bytes, constants.Options{Cost: cost.Seconds(), Removed: x.removed(at), CanOwn: canOwn})
+	out, err := e.GetOrAdd(c.Ctx, key, int64(bytes), constants.Options{Cost: cost, Removed: x.removed(at), CanOwn: canOwn})
 	switch {
 	case err != nil:
 		return script.Result{}, err
@@ -270,7 +270,7 @@ func (x *constantCache) fulfil(c *engine.Call) (script.Result, error) {
 		return script.Result{}, err
 	}
 	v := c.World.Value(c.Arg(1), int64(min(bytes, 1<<62)), 0)
-	l, err := o.owner.Fulfil(v, bytes, v.Release)
+	l, err := o.owner.Fulfil(v, int64(bytes), v.Release)
 	if err != nil {
 		return script.Result{}, err
 	}

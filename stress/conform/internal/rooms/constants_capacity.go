@@ -83,7 +83,7 @@ func (x *constantCache) size(c *engine.Call) (script.Result, error) {
 		}
 		x.mu.Unlock()
 	}
-	var sum uint64
+	var sum int64
 	for _, name := range names {
 		e, err := x.cache.Engine(kind, index, name)
 		if err != nil {
@@ -91,5 +91,5 @@ func (x *constantCache) size(c *engine.Call) (script.Result, error) {
 		}
 		sum += e.Size()
 	}
-	return script.Say(strconv.FormatUint(sum, 10)), nil
+	return script.Say(strconv.FormatInt(sum, 10)), nil
 }

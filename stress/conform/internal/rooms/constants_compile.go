@@ -30,16 +30,16 @@ func (x *constantCache) compile(c *engine.Call) (script.Result, error) {
 		return script.Result{}, err
 	}
 	at.key = key
-	opts := constants.Options{Cost: creator.Cost.Seconds(), Removed: x.removed(at)}
+	opts := constants.Options{Cost: creator.Cost, Removed: x.removed(at)}
 	var l *constants.Lease
 	var cached bool
 	err = apart(func() (err error) {
-		l, cached, err = e.Get(c.Ctx, key, uint64(creator.Bytes), opts, func(ctx context.Context) (constants.Value, error) {
+		l, cached, err = e.Get(c.Ctx, key, creator.Bytes, opts, func(ctx context.Context) (constants.Value, error) {
 			v, err := c.World.Create(ctx, creator, name, outside.Hooks{Begun: c.Begun}, c.Tally())
 			if err != nil {
 				return constants.Value{}, err
 			}
-			return constants.Value{Any: v, Bytes: uint64(v.Bytes), Free: v.Release}, nil
+			return constants.Value{Any: v, Bytes: v.Bytes, Free: v.Release}, nil
 		})
 		return err
 	})

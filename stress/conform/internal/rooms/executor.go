@@ -3,6 +3,7 @@ package rooms
 import (
 	"context"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -24,6 +25,30 @@ const mostBlocks = 65535
 type executor struct {
 	exec *gpuexec.Executor
 	fake *fakedevice.Backend
+	mu   struct {
+		sync.Mutex
+		named map[string]*named
+	}
+}
+
+// named is a kernel by its name in a script, compiled at the first launch.
+type named struct {
+	source gpuexec.Source
+	mu     struct {
+		sync.Mutex // held over the compile: the fake device is quick
+		kernel     *gpuexec.Kernel
+	}
+}
+
+// kernel gives the compiled kernel, which goes with its executor.
+func (n *named) kernel(ctx context.Context, e *gpuexec.Executor) (*gpuexec.Kernel, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var err error
+	if n.mu.kernel == nil {
+		n.mu.kernel, err = e.Compile(ctx, n.source)
+	}
+	return n.mu.kernel, err
 }
 
 // pace is what a script says of one launch; it travels in the launch's context.
@@ -44,6 +69,7 @@ func openExecutor(c *engine.Call) (engine.Component, error) {
 			return p.world.Pass(ctx, p.creator)
 		},
 	}}
+	e.mu.named = make(map[string]*named)
 	queue, err := c.Int("queue", 0)
 	if err != nil {
 		return nil, err
@@ -60,7 +86,7 @@ func (e *executor) Close(ctx context.Context) error { return e.exec.Close(ctx) }
 
 func (e *executor) Verbs() engine.Verbs {
 	return engine.Verbs{
-		"kernel": {Least: 1, Most: 1, Options: "params", Run: e.kernel},
+		"kernel": {Least: 1, Most: 1, Options: "params", Run: e.define},
 		"launch": {Least: 1, Most: 1, Options: "args grid wait after", Run: e.launch},
 		"lose":   {Run: e.lose},
 		"ready":  {Run: func(c *engine.Call) (script.Result, error) { return engine.Done(e.exec.Ready(c.Ctx)) }},
@@ -68,8 +94,11 @@ func (e *executor) Verbs() engine.Verbs {
 	}
 }
 
-// kernel defines a kernel; it is compiled when it is first launched.
-func (e *executor) kernel(c *engine.Call) (script.Result, error) {
+// define names a kernel; it is compiled when it is first launched.
+func (e *executor) define(c *engine.Call) (script.Result, error) {
+	if c.Arg(0) == "" {
+		return script.Result{}, fault.Invalidf("conform: kernel", "a kernel needs a name")
+	}
 	text := c.Or("params", "")
 	src := gpuexec.Source{Key: c.Arg(0) + "(" + text + ")"}
 	for _, word := range list(text) {
@@ -79,7 +108,10 @@ func (e *executor) kernel(c *engine.Call) (script.Result, error) {
 		}
 		src.Params = append(src.Params, gpuexec.Param{Kind: kind, Bytes: bytes})
 	}
-	return engine.Done(e.exec.Define(c.Arg(0), src))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.named[c.Arg(0)] = &named{source: src}
+	return engine.OK(), nil
 }
 
 // param reads buffer:BYTES or u32.
@@ -127,10 +159,15 @@ func (e *executor) launch(c *engine.Call) (script.Result, error) {
 	if err != nil {
 		return script.Result{}, err
 	}
-	if l.Kernel, err = owner.exec.Named(c.Ctx, name); err != nil {
+	owner.mu.Lock()
+	asked := owner.mu.named[name]
+	owner.mu.Unlock()
+	if asked == nil {
+		return script.Result{}, &fault.Error{Op: "conform: launch", Key: name, Err: fault.ErrNotFound}
+	}
+	if l.Kernel, err = asked.kernel(c.Ctx, owner.exec); err != nil {
 		return script.Result{}, err
 	}
-	defer l.Kernel.Release()
 	for _, text := range list(c.Or("args", "")) {
 		owner, word, err := e.at(c, text)
 		if err != nil {

@@ -3,7 +3,16 @@ package sessioncache
 
 import (
 	_ "github.com/asynkron/protoactor-go/actor"
-	_ "github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/shapegroups"
 )
 
 func Open() { go func() {}() }
+
+func wire(c *constants.Cache) {
+	c.Offer()
+	c.Used()
+	c.Tested()
+	c.Shown()
+	shapegroups.Home()
+}

@@ -1,0 +1,40 @@
+// Package encoder runs sentence encoders of the BERT family through Kiln: the
+// session finds the prepared artefact of every operation, the constant cache
+// prepares each weight once, and the executor runs the operations in their order.
+// It is what `kiln run` drives with a trace.
+//
+// # Use
+//
+// A List says which operations a model consists of; [Parse] and [ReadList] make
+// one. A [Weights] has the numbers of its tensors, out of a file or out of a seed.
+// [New] puts both behind a session and an executor, and [Model.Run] computes a
+// batch of requests:
+//
+//	list, err := encoder.ReadList("minilm.jsonl")
+//	weights, err := encoder.OpenWeights(list, 1)
+//	model := encoder.New(encoder.Config{Session: session, Executor: executor, Library: library, Engine: engine, Weights: weights})
+//	answer, err := model.Run(ctx, [][]int32{ids})
+//
+// [Weights.Reference] computes the same in float64, slowly and without a cache, to
+// check outputs against.
+//
+// # Who owns what
+//
+// The caller owns the session, the executor, the constants' engine and the
+// Weights, and closes them after the models that use them. A Model belongs to one
+// session. It keeps the plan of the shape that ran last, with held references to
+// the artefacts of that shape, the prepared weights, and one arena of device
+// memory for activations. Models share prepared weights through the constant
+// cache, unless that bypasses them.
+//
+// # Concurrency
+//
+// A Model is owned by one goroutine; different Models run side by side. A List
+// and a Weights are safe for concurrent use, a Weights until Close.
+//
+// # Failure
+//
+// Bad input is an error that matches fault.ErrInvalid; an operation that the
+// device has no kernel for matches fault.ErrUnsupported. A run that fails or is
+// cancelled leaves a model that computes the same as before.
+package encoder

@@ -1,0 +1,76 @@
+package artefacts
+
+// layer is the kernel layer below the artefacts (C11): part of the pure core. A
+// kernel in use never leaves it by eviction, so finding a victim needs the
+// unused ones only.
+type layer struct {
+	resident map[string]*node
+	pending  map[string]*node
+	unused   order // residents that no artefact holds, by when they became so
+}
+
+// beginKernel registers the flight of a kernel.
+func (s *state) beginKernel(n *node) {
+	n.Value.registered = true
+	s.kernels.pending[n.Key] = n
+}
+
+// landKernel ends a kernel's flight with a value and reports whether it is
+// resident now.
+func (s *state) landKernel(n *node) bool {
+	kept := n.Value.registered && !s.disabled()
+	s.failKernel(n)
+	if !kept {
+		return false
+	}
+	n.Value.resident.Store(true)
+	s.kernels.resident[n.Key] = n
+	s.trimKernels()
+	s.gauges.kernels.Store(int64(len(s.kernels.resident)))
+	return true
+}
+
+// failKernel ends a kernel's flight without a value.
+func (s *state) failKernel(n *node) {
+	if s.kernels.pending[n.Key] == n {
+		delete(s.kernels.pending, n.Key)
+	}
+	n.Value.registered = false
+}
+
+// useKernel notes that a resident kernel is about to be held.
+func (s *state) useKernel(n *node) { s.kernels.unused.remove(n) }
+
+// idleKernel notes that nobody holds n now, and gives it up where it does not
+// fit into as many entries as the artefacts' capacity.
+func (s *state) idleKernel(n *node) {
+	if n.Value.resident.Load() && n.Value.in == nil {
+		s.kernels.unused.push(n)
+		s.trimKernels()
+	}
+}
+
+func (s *state) trimKernels() {
+	for s.kernels.unused.oldest != nil && !s.entries.Allows(int64(len(s.kernels.resident))) {
+		s.evictKernel(s.kernels.unused.oldest)
+	}
+}
+
+func (s *state) evictKernel(n *node) {
+	s.kernels.unused.remove(n)
+	delete(s.kernels.resident, n.Key)
+	n.Value.resident.Store(false)
+	s.gauges.kernels.Store(int64(len(s.kernels.resident)))
+	s.dropped = append(s.dropped, n)
+}
+
+// emptyKernels forgets all kernels; those in use live on until their artefacts
+// go. Flights stay joinable and are not kept.
+func (s *state) emptyKernels() {
+	for _, n := range s.kernels.resident {
+		s.evictKernel(n)
+	}
+	for _, n := range s.kernels.pending {
+		n.Value.registered = false
+	}
+}

@@ -1,0 +1,90 @@
+package artefacts
+
+// order is an intrusive list of nodes by use. A node is in at most one order at
+// a time; all operations are O(1). Owned by the actor.
+type order struct {
+	oldest, newest *node
+	near           *node // the last that insert put in, or one older than that; nil = none
+}
+
+// push makes n, which is in no order, the newest.
+func (o *order) push(n *node) {
+	n.Value.in, n.Value.older, n.Value.newer = o, o.newest, nil
+	o.link(n)
+}
+
+// link has the neighbours of n know it.
+func (o *order) link(n *node) {
+	if older := n.Value.older; older == nil {
+		o.oldest = n
+	} else {
+		older.Value.newer = n
+	}
+	if newer := n.Value.newer; newer == nil {
+		o.newest = n
+	} else {
+		newer.Value.older = n
+	}
+}
+
+// remove takes n out; it reports false if n is not in o.
+func (o *order) remove(n *node) bool {
+	e := &n.Value
+	if e.in != o {
+		return false
+	}
+	if o.near == n {
+		o.near = e.older
+	}
+	if e.older == nil {
+		o.oldest = e.newer
+	} else {
+		e.older.Value.newer = e.newer
+	}
+	if e.newer == nil {
+		o.newest = e.older
+	} else {
+		e.newer.Value.older = e.older
+	}
+	e.in, e.older, e.newer = nil, nil, nil
+	return true
+}
+
+// insert puts n, which is in no order, where its last use belongs. It looks from
+// where it last put one: a run of them, in the order of their uses, costs no more
+// than a walk over o.
+func (o *order) insert(n *node) {
+	older := o.near
+	if older == nil || o.newest.Value.used <= n.Value.used {
+		older = o.newest
+	}
+	for older != nil && older.Value.used > n.Value.used {
+		older = older.Value.older
+	}
+	newer := o.oldest
+	if older != nil {
+		newer = older.Value.newer
+	}
+	for newer != nil && newer.Value.used < n.Value.used {
+		older, newer = newer, newer.Value.newer
+	}
+	n.Value.in, n.Value.older, n.Value.newer = o, older, newer
+	o.link(n)
+	o.near = n
+}
+
+// first is the least recently used that may go, or nil.
+func (o *order) first(may func(*node) bool) *node {
+	n := o.oldest
+	for n != nil && !may(n) {
+		n = n.Value.newer
+	}
+	return n
+}
+
+// touch makes n the newest, if it is in o at all.
+func (o *order) touch(n *node) {
+	if o.newest != n && o.remove(n) {
+		o.push(n)
+	}
+}

@@ -1,0 +1,44 @@
+package artefacts
+
+import (
+	"slices"
+
+	"github.com/kiln-cache/kiln/internal/pressure"
+)
+
+// unused are the residents that nobody leases, the cheapest to make again first,
+// each with the tier it is in once those before it have gone.
+func (s *state) unused() (nodes []*node, items []pressure.Item) {
+	s.each(func(n *node) {
+		if n.Value.kept() > 0 && !n.Value.cell.Leased() {
+			nodes = append(nodes, n)
+		}
+	})
+	item := func(n *node) pressure.Item {
+		return pressure.Item{Bytes: n.Value.bytes, Seconds: n.Value.cost.Seconds()}
+	}
+	slices.SortStableFunc(nodes, func(a, b *node) int { return pressure.Cheaper(item(a), item(b)) })
+	gone := make(map[*tenant]int64)
+	for _, n := range nodes {
+		it := item(n)
+		if t := n.Value.tenant; t != nil {
+			if gone[t] += it.Bytes; t.bytes-gone[t] < t.floor {
+				it.Tier = pressure.Floors
+			}
+		}
+		items = append(items, it)
+	}
+	return nodes, items
+}
+
+// give evicts of these, of one tier, until so many bytes are freed.
+func (s *state) give(bytes int64, tier pressure.Tier) (freed pressure.Freed) {
+	nodes, items := s.unused()
+	for i, n := range nodes {
+		if items[i].Tier == tier && freed.Bytes < bytes {
+			freed.Bytes += items[i].Bytes
+			s.evict(n)
+		}
+	}
+	return freed
+}
