@@ -55,8 +55,8 @@ func TestKernelsOfTwoExecutors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if k.Executor() != e {
-			t.Fatalf("%s has a kernel of another executor", name)
+		if k.Executor() != e || k.Key() != "matmul" {
+			t.Fatalf("%s has the kernel %q of another executor", name, k.Key())
 		}
 		return k
 	}

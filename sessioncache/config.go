@@ -24,12 +24,24 @@ var Unlimited = limit.Unlimited
 // LimitOf is a capacity of n, which Open and the setters refuse if negative.
 func LimitOf(n int64) Limit { return limit.Of(n) }
 
-// Pool is a number of bytes that sessions share; see Config.Pool. Safe for
-// concurrent use.
-type Pool = pool.Pool
+// Pool is a number of bytes that sessions share; see Config.Pool. Make it with
+// NewPool. Safe for concurrent use.
+type Pool struct{ shared *pool.Pool }
 
-// NewPool makes a pool of so many bytes. A negative number is ErrInvalid.
-func NewPool(bytes Limit) (*Pool, error) { return pool.New(bytes) }
+// NewPool makes a pool of the bytes given, which no session holds yet. A negative
+// number is ErrInvalid.
+func NewPool(bytes Limit) (*Pool, error) {
+	shared, err := pool.New(bytes)
+	if err != nil {
+		return nil, err
+	}
+	return &Pool{shared}, nil
+}
+
+// Use is how many bytes the sessions hold, and how many of the pool's are spoken
+// for: those, the unused parts of floors, and what is being given up for a session
+// that waits. It waits for nothing.
+func (p *Pool) Use() (held, spoken int64) { return p.shared.Use() }
 
 // Floor is what others cannot take of a session; its own policy may.
 type Floor struct {

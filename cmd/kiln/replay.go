@@ -316,7 +316,7 @@ func (r *replayer) counted(ctx context.Context) (before, error) {
 		if _, err := l.session.Cache().Stream(ctx); err != nil { // a turn, so that all requests are counted
 			return b, err
 		}
-		stats := l.session.Stats()
+		stats := l.session.Cache().Stats()
 		b.useful, b.padded = b.useful+stats.Useful, b.padded+stats.Padded
 		b.evicted += int64(stats.Evicted)
 		b.thrash += int64(stats.Thrash)

@@ -33,7 +33,6 @@ var exceptions = []exception{
 	{"sibling", "gpuexec/blobstore/store.go", "Trusted", "to be mended: tiers and store are one room"},
 	{"sibling", "gpuexec/blobstore/upkeep.go", "Touch", "to be mended: tiers and store are one room"},
 	{"sibling", "gpuexec/blobstore/trust/trust.go", "", "to be mended: lists of trusted keys are the inside of the store"},
-	{"sibling", "sessioncache/config.go", "NewPool", "how a user who has this room alone lets sessions share bytes"},
 
 	{"word", "gpuexec/artefacts/lease.go", "log key", "to be mended"},
 	{"word", "gpuexec/artefacts/making.go", "log key", "to be mended"},
