@@ -57,21 +57,33 @@ func is[T any](key string, v any) error {
 	return nil
 }
 
-// find is a look-up of a name that is there.
+// find is a look-up of a name, by a way of its own while nobody listens.
 func (g *Group) find(ctx context.Context, name string, lane Lane) (sessioncache.Ref, bool) {
-	if g.session.runtime.cfg.Listen != nil {
-		return g.findTold(ctx, name, lane)
+	if g.listen == nil {
+		return g.room.Lookup(name, lane)
 	}
-	return g.room.Lookup(name, lane)
+	start := time.Now()
+	ref, ok := g.room.Lookup(name, lane)
+	g.found(ctx, start, name, ref, ok)
+	return ref, ok
 }
 
-func (g *Group) findTold(ctx context.Context, name string, lane Lane) (sessioncache.Ref, bool) {
-	start := g.clock()
-	ref, ok := g.room.Lookup(name, lane)
+// findID is find for an interned name.
+func (g *Group) findID(id NameID) (sessioncache.Ref, bool) {
+	if g.listen == nil {
+		return g.room.LookupID(id)
+	}
+	start := time.Now()
+	ref, ok := g.room.LookupID(id)
+	g.found(context.Background(), start, id.String(), ref, ok)
+	return ref, ok
+}
+
+// found tells of a hit. A look-up that found nothing answered nothing.
+func (g *Group) found(ctx context.Context, start time.Time, name string, ref sessioncache.Ref, ok bool) {
 	if ok {
 		g.tell(start, Event{Context: ctx, Name: name, Key: ref.Key(), Kind: Hit, Cost: ref.Cost()}, artefacts.Outcome{}, nil)
 	}
-	return ref, ok
 }
 
 // ask has a name stand for the artefact of a request. fits refuses an artefact

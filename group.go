@@ -18,6 +18,7 @@ import (
 type Group struct {
 	room    *sessioncache.Group
 	session *Session
+	listen  func(Event) // Config.Listen; nil = nobody
 
 	mu struct {
 		sync.Mutex

@@ -130,7 +130,7 @@ func (s *Session) Group(ctx context.Context, inputs ...[]int64) (*Group, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &Group{room: room, session: s}, nil
+	return &Group{room: room, session: s, listen: s.runtime.cfg.Listen}, nil
 }
 
 // Intern gives the id of a name, for LookupID and Refer. Ids are never given
