@@ -40,6 +40,7 @@ func (p *Program) Cores() []Violation {
 	sortByPlace(found)
 	return found
 }
+
 func isCore(u *unit, d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return false
