@@ -224,13 +224,6 @@ func framed(g gpuexec.Identity) frame.Identity {
 
 func (s *Store) switchedOff(backend string) bool { return s.off || slices.Contains(s.cfg.Off, backend) }
 
-// Identity is what the blobs of a backend must fit; false if nothing of it is
-// stored or loaded.
-func (s *Store) Identity(backend string) (frame.Identity, bool) {
-	id, off := s.isOff(backend)
-	return id, !off
-}
-
 // Trusted decides about a blob that was read before: zero = the key that verified
 // it is still its signer's, and it may be used.
 func (s *Store) Trusted(b Blob) Miss { return s.trust.Still(b.Signer, b.verified) }
