@@ -28,8 +28,8 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 		if drained != nil && st.idle() {
 			drained()
 		}
-		if n := st.requests.all.Warnings(); n > s.warned {
-			s.warned = n
+		if n := uint64(st.requests.all.Warnings()); n > st.published.warnings.Load() {
+			st.published.warnings.Store(n)
 			logger.Warn("session: thrash: more shapes are in use than groups fit; see Advice",
 				"session", s.name, "groups", st.published.capacity().Groups.String())
 		}
@@ -47,6 +47,8 @@ func (s *Session) event(m message) (after func()) {
 		if m.take() {
 			s.set(m)
 		}
+	case take:
+		s.take(m)
 	case *ask:
 		if m.ended {
 			st.created(m, m.value, m.failed)
@@ -119,6 +121,14 @@ func (s *Session) admit(m acquire) {
 	if !m.Reply.Send(admitted{g, phase}) {
 		g.grace.leave(phase)
 		s.state.vacated(g)
+	}
+}
+
+// take answers a take, or drops the pin of an asker who has left.
+func (s *Session) take(m take) {
+	n, err := s.state.take(m.group, m.name, m.lane)
+	if !m.Reply.Answer(n, err) && err == nil {
+		s.state.drop(n)
 	}
 }
 

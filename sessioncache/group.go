@@ -1,9 +1,11 @@
 package sessioncache
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -119,7 +121,9 @@ type entry struct {
 	bytes int64
 	cost  time.Duration
 	owner string
-	lease bool // its bytes are counted for the memory limit elsewhere
+	key   string // content key; empty is none
+	lease bool   // its bytes are counted for the memory limit elsewhere
+	taken bool   // it is not the session's any more; the actor sets it, before its pin goes
 
 	dead atomic.Bool // taken out of its group; a group that died as a whole says so itself
 	cell lease.Cell
@@ -133,6 +137,7 @@ func newNode(g *group, hash uint64, name string, o Options, v Value) *node {
 	n := g.names.HashedNode(hash, name, uint64(o.Lane))
 	e := &n.Value
 	e.group, e.value, e.bytes, e.cost, e.owner, e.lease, e.slot = g, v.Any, v.Bytes, v.Cost, o.Owner, v.Leased, -1
+	e.key = cmp.Or(v.Key, o.Key)
 	e.cell.Init(v.Free)
 	g.of.memory.Add(e.own())
 	return n
@@ -140,10 +145,19 @@ func newNode(g *group, hash uint64, name string, o Options, v Value) *node {
 
 // own is how many of its bytes count for the memory limit.
 func (e *entry) own() int64 {
-	if e.lease {
+	if e.lease || e.taken {
 		return 0
 	}
 	return e.bytes
+}
+
+// another refuses to give what was made from one content key where another is
+// asked for (SPEC G13). A value without a key, and a call without, fit all.
+func another(op, name, held, asked string) error {
+	if held == asked || held == "" || asked == "" {
+		return nil
+	}
+	return fault.Invalidf(room+op, "%q stands for %q: asked for %q; give each content key a name of its own", name, held, asked)
 }
 
 // Ref is a held reference to one value: an uncounted pointer that may be kept
@@ -170,6 +184,14 @@ func (r Ref) Bytes() int64 {
 		return 0
 	}
 	return r.at.Value.bytes
+}
+
+// Key is the content key that the value was made from, or empty.
+func (r Ref) Key() string {
+	if r.at == nil {
+		return ""
+	}
+	return r.at.Value.key
 }
 
 // Cost is what the value was said to take to make.

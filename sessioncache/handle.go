@@ -3,7 +3,9 @@ package sessioncache
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
+	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -46,17 +48,18 @@ func (g View) LookupID(id NameID) (Ref, bool) {
 	return g.Lookup(id.name, 0)
 }
 
-// Group is a lease on a shape group from one request. Close it when the
-// request is done. Safe for concurrent use; Close must come last.
+// Group is a lease on a shape group from one request. Close it when the request
+// is done: from then on its look-ups find nothing, and all else is ErrClosed. Safe
+// for concurrent use; what a call that overlaps Close returns may be freed.
 type Group struct {
 	View
 	session *Session
 	phase   uint32 // of the grace it entered
 	stripe  uint32 // where its hits are counted
+	closed  atomic.Bool
 
 	mu struct {
 		sync.Mutex
-		closed  bool
 		adopted []*node // values it uses that its group does not hold
 	}
 }
@@ -67,8 +70,8 @@ func (h *Group) Shape() shapegroups.Shape { return h.g.shape }
 // Close ends the lease. Further calls do nothing.
 func (h *Group) Close() {
 	h.mu.Lock()
-	closed, adopted := h.mu.closed, h.mu.adopted
-	h.mu.closed, h.mu.adopted = true, nil
+	closed, adopted := h.closed.Swap(true), h.mu.adopted
+	h.mu.adopted = nil
 	h.mu.Unlock()
 	if closed {
 		return
@@ -86,7 +89,7 @@ func (h *Group) Close() {
 func (h *Group) adopt(n *node) bool {
 	n.Value.cell.Pin() // cannot fail: who calls holds another pin
 	h.mu.Lock()
-	open := !h.mu.closed
+	open := !h.closed.Load()
 	if open {
 		h.mu.adopted = append(h.mu.adopted, n)
 	}
@@ -106,28 +109,99 @@ func (h *Group) adopt(n *node) bool {
 // ErrCycle, ErrClosed or ErrInvalid; nothing was kept then. A value that does
 // not fit the byte capacity is given all the same, and not kept.
 func (h *Group) Get(ctx context.Context, name string, o Options, create Create) (Ref, Event, error) {
+	const op = "get"
 	if r, ok := h.Lookup(name, o.Lane); ok {
+		if o.Key != "" {
+			if err := another(op, name, r.at.Value.key, o.Key); err != nil {
+				return Ref{}, "", err
+			}
+		}
 		return r, Hit, nil
 	}
-	const op = "get or create"
 	if err := checkName(op, name); err != nil {
 		return Ref{}, "", err
 	}
 	if create == nil {
-		return Ref{}, "", fault.Invalidf(room+op, "no creator for %q: use Get to look a name up", name)
+		return Ref{}, "", fault.Invalidf(room+op, "no creator for %q: use Lookup to look a name up", name)
 	}
 	r, event, err := h.miss(ctx, name, o, create)
-	return r, event, failed(op, name, err)
+	if err == nil {
+		err = another(op, name, r.at.Value.key, o.Key)
+	}
+	if err != nil {
+		return Ref{}, "", failed(op, name, err)
+	}
+	return r, event, nil
 }
 
-// Lookup is Get for a name that is there: it counts the hit, and spares
-// whoever has to make one a creator.
+// Lookup gives the value of a name that is there, and counts a hit. The value is
+// good until the group is closed. It creates nothing and waits for nothing.
 func (h *Group) Lookup(name string, lane Lane) (Ref, bool) {
-	r, ok := h.View.Lookup(name, lane)
-	if ok {
-		h.session.hits[h.stripe].Add(1)
+	return h.found(h.View.Lookup(name, lane))
+}
+
+// LookupID is Lookup for an interned name: it costs no hash, and counts no hit.
+func (h *Group) LookupID(id NameID) (Ref, bool) {
+	r, ok := h.View.LookupID(id)
+	if ok && h.closed.Load() {
+		return Ref{}, false
 	}
 	return r, ok
+}
+
+// found passes on what was found before the group was closed.
+func (h *Group) found(r Ref, ok bool) (Ref, bool) {
+	if !ok || h.closed.Load() {
+		return Ref{}, false
+	}
+	h.session.hits[h.stripe].Add(1)
+	return r, true
+}
+
+// Set puts a value under a name of the group, in place of what had the name. The
+// session owns v whatever is returned. It is no request, and the group stays the
+// one that this handle sees: where v does not fit, the group is evicted and serves
+// its open handles. ErrTooLarge: v is above the byte capacity, nothing was changed.
+func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error {
+	if h.closed.Load() {
+		h.session.discard(v)
+		return failed("set", name, ErrClosed)
+	}
+	return h.session.put(ctx, &write{group: h.g, name: name, options: o, value: v})
+}
+
+// Take removes a name and gives its value to the caller, who calls Free when done
+// with it (it is never nil here) or passes the value on to Set. The value is the
+// caller's at once, and no session counts its bytes. What Free does is put off
+// while a lease on the value has not ended and while a group is open that may have
+// seen it, this one included. ErrNotFound: there is no such name. If ctx ends
+// during the call, the name may be gone; its value is freed then.
+func (h *Group) Take(ctx context.Context, name string, lane Lane) (Value, error) {
+	const op = "take"
+	if h.closed.Load() {
+		return Value{}, failed(op, name, ErrClosed)
+	}
+	n, err := actors.Ask(ctx, h.session.actor, func(r actors.Reply[*node]) message { return take{r, h.g, name, lane} })
+	if err != nil {
+		return Value{}, failed(op, name, err)
+	}
+	e := &n.Value
+	return Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: e.lease, Free: sync.OnceFunc(func() {
+		if e.cell.Drop() {
+			e.group.of.bin.now(n)
+		}
+	})}, nil
+}
+
+// Remove removes a name of the group and reports whether there was one. Its value
+// is freed when nobody uses it any more.
+func (h *Group) Remove(name string, lane Lane) bool {
+	v, err := h.Take(context.Background(), name, lane)
+	if err != nil {
+		return false
+	}
+	v.Free()
+	return true
 }
 
 // miss asks the actor, until the name is there or its creator has ended.
@@ -137,7 +211,7 @@ func (h *Group) miss(ctx context.Context, name string, o Options, create Create)
 		if err := ctx.Err(); err != nil {
 			return Ref{}, "", err
 		}
-		if s.closed.Load() {
+		if s.closed.Load() || h.closed.Load() {
 			return Ref{}, "", ErrClosed
 		}
 		a := &ask{session: s, group: h.g, name: name, hash: h.g.names.Hash(name), options: o, create: create}

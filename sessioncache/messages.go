@@ -36,15 +36,24 @@ type acquire struct {
 
 func (m acquire) Fail(err error) { m.Reply.Fail(err) }
 
-// write is Set.
+// write is Set: by a shape, or into the group of a handle.
 type write struct {
 	actors.Reply[struct{}]
-	use     *asked
+	use     *asked // nil if group is there
+	group   *group
 	name    string
 	options Options
 	value   Value
 	taken   atomic.Bool // the value has its owner: the turn, or Set that gave up before it
 	claimed bool        // it has waited for others to make room
+}
+
+// shape is the compiled one.
+func (m *write) shape() shapegroups.Shape {
+	if m.group != nil {
+		return m.group.shape
+	}
+	return m.use.compiled
 }
 
 // take makes the caller the one who answers for the value.
@@ -152,6 +161,16 @@ type vacated struct {
 }
 
 func (m vacated) Fail(err error) { m.Reply.Fail(err) }
+
+// take is Take: the answer is pinned for the asker.
+type take struct {
+	actors.Reply[*node]
+	group *group
+	name  string
+	lane  Lane
+}
+
+func (m take) Fail(err error) { m.Reply.Fail(err) }
 
 // drain says that a segment of noted uses is full.
 type drain struct{ silent }

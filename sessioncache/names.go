@@ -5,6 +5,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/shapegroups"
 )
 
 // ask is a call of Get: the value is there by now, or a creator runs
@@ -21,13 +22,15 @@ func (s *state) ask(a *ask) {
 		return
 	}
 	if other := s.flights.find(a.at(), a.group.shape, a.name, a.options.Lane); other != nil {
-		a.other = other
+		if a.err = another("get", a.name, other.options.Key, a.options.Key); a.err == nil {
+			a.other = other
+		}
 		s.answer(a)
 		return
 	}
 	s.flights.add(a)
 	a.group.flights++
-	s.running++
+	s.published.running.Add(1)
 	s.effects.start = append(s.effects.start, a)
 }
 
@@ -71,24 +74,24 @@ func (s *state) created(a *ask, v Value, err error) {
 	if err == nil && s.createdWaits(a, v) {
 		return
 	}
-	s.running--
+	s.published.running.Add(-1)
 	g.flights--
 	if a.forsaken {
 		g.forsaken--
 	}
 	s.flights.remove(a)
 	if err == nil {
-		err = v.validate("create", a.name)
+		err = v.validate("create", a.name, a.options)
 	}
 	switch {
 	case a.answered || err != nil: // closed meanwhile, or nothing came of it
 		s.free(v)
 		if a.err = err; err != nil && !a.answered {
-			s.failures++
+			s.published.failures.Add(1)
 		}
 		s.answer(a)
 	default:
-		s.misses++
+		s.published.misses.Add(1)
 		n := newNode(g, a.hash, a.name, a.options, v)
 		holder := s.keep(a, n)
 		a.loose = holder != g
@@ -137,11 +140,7 @@ func (s *state) worth(g *group) bool {
 // the group goes and begins anew with this name alone. It gives nil, and keeps
 // nothing, where other sessions hold what the name would need.
 func (s *state) write(g *group, n *node) *group {
-	growth := n.Value.bytes
-	if old := g.names.Hashed(n.Hash(), n.Key, n.Sub); old != nil {
-		growth -= old.Value.bytes
-	}
-	if !s.makeRoom(0, growth, g) {
+	if !s.makeRoom(0, growth(g, n), g) {
 		shape := g.shape
 		s.evict(g)
 		if !s.makeRoom(1, n.Value.bytes, nil) {
@@ -152,6 +151,14 @@ func (s *state) write(g *group, n *node) *group {
 	}
 	s.put(g, n)
 	return g
+}
+
+// growth is how many bytes more a group would hold with n in it.
+func growth(g *group, n *node) int64 {
+	if old := g.names.Hashed(n.Hash(), n.Key, n.Sub); old != nil {
+		return n.Value.bytes - old.Value.bytes
+	}
+	return n.Value.bytes
 }
 
 // put enters a name, replacing the one of the same key. Readers never see it
@@ -283,27 +290,97 @@ func (s *state) set(m *write) (waits bool, err error) {
 		s.free(m.value)
 		return false, fault.ErrTooLarge
 	}
-	g := s.published.resident(m.use.compiled)
-	if !m.claimed {
-		s.published.remember(m.use)
-		s.request(m.use, g == nil)
-	}
-	if len(s.flights) > 0 {
-		hash := s.published.ids.Hash(m.name)
-		at := flightHash(s.published.shapes.Hash(m.use.compiled.Key()), hash)
-		if a := s.flights.find(at, m.use.compiled, m.name, m.options.Lane); a != nil {
-			a.void = true // what is being made is older than this
+	g := m.group
+	if g == nil {
+		g = s.published.resident(m.use.compiled)
+		if !m.claimed {
+			s.published.remember(m.use)
+			s.request(m.use, g == nil)
 		}
 	}
-	if !s.published.capacity().Groups.Allows(1) { // disabled: nothing is kept
+	s.void(m.shape(), m.name, m.options.Lane)
+	switch {
+	case m.group != nil && !g.registered:
+		return false, s.storeHeld(m)
+	case m.group == nil && !s.published.capacity().Groups.Allows(1): // disabled: nothing is kept
 		s.free(m.value)
-		return false, nil
-	}
-	if s.writeWaits(m, g) {
+	case s.writeWaits(m, g):
 		return true, nil
+	case m.group != nil:
+		return false, s.storeHeld(m)
+	default:
+		s.store(m, g)
 	}
-	s.store(m, g)
 	return false, nil
+}
+
+// void has what is being made for a name not be kept: it is older than what is
+// done to the name now.
+func (s *state) void(shape shapegroups.Shape, name string, lane Lane) {
+	if len(s.flights) == 0 {
+		return
+	}
+	at := flightHash(s.published.shapes.Hash(shape.Key()), s.published.ids.Hash(name))
+	if a := s.flights.find(at, shape, name, lane); a != nil {
+		a.void = true
+	}
+}
+
+// storeHeld writes a value into the group that a handle sees, which is evicted
+// for it where it does not fit.
+func (s *state) storeHeld(m *write) error {
+	g := m.group
+	n := newNode(g, g.names.Hash(m.name), m.name, m.options, m.value)
+	if g.registered && !(s.fitsNow(m.value.Bytes) && s.makeRoom(0, growth(g, n), g)) {
+		s.evict(g)
+	}
+	if !s.lives(g) { // the handle was closed meanwhile
+		s.drop(n)
+		return fault.ErrClosed
+	}
+	s.put(g, n)
+	return nil
+}
+
+// lives reports whether names may still be put into a group and taken out.
+func (s *state) lives(g *group) bool {
+	_, serving := s.serving[g]
+	return g.registered || serving
+}
+
+// take takes a name out of a handle's group and out of the one registered for its
+// shape. It pins the one that the handle would have found.
+func (s *state) take(g *group, name string, lane Lane) (taken *node, err error) {
+	if s.closed {
+		return nil, fault.ErrClosed
+	}
+	s.void(g.shape, name, lane)
+	for _, g := range []*group{g, s.published.resident(g.shape)} {
+		if g == nil || !s.lives(g) {
+			continue
+		}
+		n := g.names.Lookup(name, uint64(lane))
+		if n == nil {
+			continue
+		}
+		first := taken == nil
+		if first {
+			n.Value.cell.Pin() // its group holds a pin
+			taken = n
+		}
+		s.remove(g, n)
+		if first {
+			s.published.memory.Add(-n.Value.own())
+			n.Value.taken = true
+		}
+		if g.registered {
+			s.policy.Resize(g.policy, g.bytes, g.cost.Seconds())
+		}
+	}
+	if taken == nil {
+		return nil, fault.ErrNotFound
+	}
+	return taken, nil
 }
 
 // store writes the value of Set, unless other sessions hold what it would need;

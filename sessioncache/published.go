@@ -30,6 +30,10 @@ type published struct {
 
 	limits                 atomic.Pointer[Capacity]
 	groups, objects, bytes atomic.Int64
+
+	misses, failures, evictions, warnings atomic.Uint64
+	running                               atomic.Int64 // creators, those of ended flights included
+	useful, padded                        atomic.Int64
 }
 
 // memoized bounds the memo; when it is full it begins anew. A shape that is not

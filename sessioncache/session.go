@@ -27,7 +27,6 @@ type Session struct {
 
 	hits   [stripes]stripe
 	joined atomic.Uint64
-	warned int // thrash warnings logged; the actor's
 
 	closed  atomic.Bool // every call is refused from now on
 	close   sync.Once
@@ -223,27 +222,33 @@ func (s *Session) Map(shape shapegroups.Shape) (shapegroups.Shape, error) {
 // returned. ErrTooLarge: v is above the byte capacity, and nothing was evicted.
 // With 0 groups it keeps nothing and returns nil.
 func (s *Session) Set(ctx context.Context, shape shapegroups.Shape, name string, v Value, o Options) error {
-	const op = "set"
-	use, err := s.use(op, shape, byLookup)
-	if err == nil {
-		err = checkName(op, name)
-	}
-	if err == nil {
-		err = v.validate(op, name)
-	}
+	use, err := s.use("set", shape, byLookup)
 	if err != nil {
 		s.discard(v)
 		return err
 	}
-	m := &write{use: use, name: name, options: o, value: v}
+	return s.put(ctx, &write{use: use, name: name, options: o, value: v})
+}
+
+// put is Set once the place is known.
+func (s *Session) put(ctx context.Context, m *write) error {
+	const op = "set"
+	err := checkName(op, m.name)
+	if err == nil {
+		err = m.value.validate(op, m.name, m.options)
+	}
+	if err != nil {
+		s.discard(m.value)
+		return err
+	}
 	_, err = actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message {
 		m.Reply = r
 		return m
 	})
 	if err != nil && m.take() { // its turn never came, and now it never will
-		s.discard(v)
+		s.discard(m.value)
 	}
-	return failed(op, name, err)
+	return failed(op, m.name, err)
 }
 
 func noShape(op string) error {

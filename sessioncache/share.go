@@ -143,7 +143,7 @@ func (s *state) give(bytes int64, kept Floor, busy policy.Standing) (freed press
 		freed.Bytes += g.bytes
 		freed.Leased += g.leased
 		s.evict(g)
-		s.evictions++
+		s.published.evictions.Add(1)
 	}
 	return freed
 }
@@ -188,7 +188,7 @@ func (s *Session) join(p *Pool, floor int64) error {
 		return nil
 	}
 	given := make(chan struct{})
-	member, claim, err := p.Join(floor, func(g pool.Gift) {
+	member, claim, err := p.shared.Join(floor, func(g pool.Gift) {
 		if !s.send(give{g}) {
 			g.Answered()
 		}

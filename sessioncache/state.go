@@ -21,10 +21,7 @@ type state struct {
 	serving  map[*group]struct{} // groups out of the table that serve open handles
 	holds    map[string]int
 	interned int // names with an id
-	running  int // creators, those of ended flights included
 	closed   bool
-
-	misses, failures, evictions uint64
 
 	own *group // being written: no victim before every other; see standing
 
@@ -101,6 +98,10 @@ func (s *state) drained(use *asked) {
 // request is one acquisition: for the policy, for the statistics.
 func (s *state) request(use *asked, missed bool) {
 	s.requests.note(use, missed)
+	if use.acquired {
+		s.published.useful.Store(s.requests.padding.Asked)
+		s.published.padded.Store(s.requests.padding.Compiled)
+	}
 	if use.policy != nil {
 		s.policy.Use(use.policy)
 		return
@@ -159,7 +160,7 @@ func (s *state) evictUntil(own *group, ok func() bool) bool {
 			return false
 		}
 		s.evict(s.published.resident(victim.Shape()))
-		s.evictions++
+		s.published.evictions.Add(1)
 	}
 	return true
 }
@@ -305,7 +306,9 @@ func (s *state) close() {
 }
 
 // idle reports whether no creator runs and nothing waits for room.
-func (s *state) idle() bool { return s.running == 0 && (s.share == nil || s.share.held == 0) }
+func (s *state) idle() bool {
+	return s.published.running.Load() == 0 && (s.share == nil || s.share.held == 0)
+}
 
 func (s *state) evictAll() {
 	var all []*group

@@ -128,7 +128,7 @@ func TestTransitions(t *testing.T) {
 	c.want("close", "answer x closed, cancel x", 0, 0) // F8
 	c.created(f, Value{Free: func() {}}, nil)
 	c.want("end of a cancelled creator", "free value, free group [[2]]", 0, 0)
-	if c.running != 0 {
+	if c.published.running.Load() != 0 {
 		t.Error("creators are said to run")
 	}
 	c.ask(&ask{group: h, name: "y"})

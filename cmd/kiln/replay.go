@@ -313,10 +313,10 @@ func (r *replayer) counted(ctx context.Context) (before, error) {
 		b.constants.Hits += c.Hits
 		b.constants.Owners += c.Owners
 		b.constants.Bypass += c.Bypass
-		stats, err := l.session.Cache().Stats(ctx)
-		if err != nil {
+		if _, err := l.session.Cache().Stream(ctx); err != nil { // a turn, so that all requests are counted
 			return b, err
 		}
+		stats := l.session.Cache().Stats()
 		b.useful, b.padded = b.useful+stats.Useful, b.padded+stats.Padded
 		b.evicted += int64(stats.Evicted)
 		b.thrash += int64(stats.Thrash)

@@ -18,15 +18,14 @@ type shell struct {
 
 	let, letKernel func(*node) // end a flight's hold
 
-	jobs    int // lent goroutines that have not reported their end
-	saves   int // of these, store writes
-	settled []actors.Reply[struct{}]
-	freed   []*node // last pin went in this turn
+	jobs  int // lent goroutines that have not reported their end
+	saves map[*saving]struct{}
+	freed []*node // last pin went in this turn
 }
 
 func (s *shell) init(c *Cache) {
 	s.Cache = c
-	s.running = make(map[*making]struct{})
+	s.running, s.saves = make(map[*making]struct{}), make(map[*saving]struct{})
 	s.let, s.letKernel = s.unpin, s.unpinKernel
 }
 
@@ -80,6 +79,8 @@ func (s *shell) job(fn func()) {
 
 func (drain) handle(*shell) {}
 
+func (m credited) handle(s *shell) { s.state.credited(m.n, m.owner) }
+
 func (k *call) handle(s *shell) {
 	if s.state.closed {
 		k.reply.Fail(fault.ErrClosed)
@@ -125,6 +126,7 @@ func (s *shell) find(k *call) ticket {
 		}
 		if k.kind != peek && k.kind != kernel {
 			credit(&flying.Value.users, k.Owner)
+			s.state.credited(flying, k.Owner)
 		}
 		s.state.use(flying)
 		return ticket{role: joined, n: flying, flight: f}
@@ -161,9 +163,8 @@ func (s *shell) start(k *call) ticket {
 	n := s.table.NewNode(k.Key, 0)
 	e := &n.Value
 	e.users.Store(usersOf(k.Owner))
-	e.origin = Outcome{Event: Miss, Reason: s.absence()}
 	e.given = k.given != nil
-	m := &making{call: k, n: n}
+	m := &making{call: k, n: n, origin: Outcome{Event: Miss, Reason: s.absence()}}
 	switch k.kind {
 	case kernel:
 		e.flight = flight.New[*node](k.ctx, &s.state.kernels, k.Key)
@@ -171,7 +172,7 @@ func (s *shell) start(k *call) ticket {
 	case lone:
 		e.flight = flight.New[*node](k.ctx, s.Cache, k.Key)
 		if k.Unhashable != "" {
-			e.origin.Reason, e.origin.Field = fault.KeyRefused, k.Unhashable
+			m.origin.Reason, m.origin.Field = fault.KeyRefused, k.Unhashable
 		}
 	default:
 		e.flight = flight.New[*node](k.ctx, s.Cache, k.Key)
@@ -225,7 +226,13 @@ func (m *making) handle(s *shell) {
 	e := &m.n.Value
 	f := e.flight
 	s.jobs--
+	if !f.Finished() { // else callers may be reading it
+		e.origin = m.origin
+	}
 	if m.err != nil {
+		if m.unfit != nil {
+			s.freed = append(s.freed, &node{Key: m.n.Key, Value: entry{free: m.unfit}})
+		}
 		s.fail(m)
 		f.Finish(nil, m.err, nil)
 		return
@@ -316,7 +323,17 @@ func (m *shrink) handle(s *shell) {
 }
 
 func (m *settle) handle(s *shell) {
-	s.settled = append(s.settled, m.reply)
+	for w := range s.saves {
+		w.awaited = append(w.awaited, m)
+	}
+	m.left = len(s.saves)
+	m.passed()
+}
+
+func (m *settle) passed() {
+	if m.left == 0 {
+		m.reply.Send(struct{}{})
+	}
 }
 
 // handle closes: waiters go at once, creators are told to end.
@@ -331,8 +348,12 @@ func (closing) handle(s *shell) {
 
 func (m jobEnded) handle(s *shell) {
 	s.jobs--
-	if m.saved {
-		s.saves--
+	if m.saved != nil {
+		delete(s.saves, m.saved)
+		for _, at := range m.saved.awaited {
+			at.left--
+			at.passed()
+		}
 	}
 	for _, n := range m.freed {
 		for _, k := range n.Value.kernels {
@@ -342,15 +363,8 @@ func (m jobEnded) handle(s *shell) {
 	}
 }
 
-// checkJobs answers those who wait for store writes and ends a closed cache with
-// its last job.
+// checkJobs ends a closed cache with its last job.
 func (s *shell) checkJobs() {
-	if s.saves == 0 {
-		for _, r := range s.settled {
-			r.Send(struct{}{})
-		}
-		s.settled = nil
-	}
 	if s.jobs == 0 && s.state.closed {
 		s.ref.Stop(ended)
 	}

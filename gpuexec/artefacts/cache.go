@@ -149,7 +149,9 @@ func (c *Cache) hit(ctx context.Context, r *Request) (*Lease, Outcome, bool) {
 
 // wasHit notes, counts and tells a hit on n. start is 0 while nobody listens.
 func (c *Cache) wasHit(ctx context.Context, r *Request, n *node, start time.Time) Outcome {
-	credit(&n.Value.users, r.Owner)
+	if credit(&n.Value.users, r.Owner) {
+		c.ref.Tell(credited{n, r.Owner})
+	}
 	o := Outcome{Event: Hit}
 	if !start.IsZero() {
 		o.Duration = c.cfg.Now().Sub(start)
@@ -256,7 +258,8 @@ func (c *Cache) forsake(t ticket) {
 	}
 }
 
-// Settle waits until every store write under way has ended, or for the context.
+// Settle waits until the store writes that are under way when it is called have
+// ended, or for the context (SPEC P18).
 func (c *Cache) Settle(ctx context.Context) error {
 	_, err := actors.Ask(ctx, c.ref, func(r actors.Reply[struct{}]) message { return &settle{reply: r} })
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"
@@ -280,4 +281,39 @@ func TestFreeThatEndsItsGoroutine(t *testing.T) {
 	c.eventuallyFreed("kernel:own", 1)
 	want(t, "leased bytes", c.LeasedBytes(), 0)
 	c.close() // which would wait for the freeing
+}
+
+// F3, F8: nor does the Free of a creator that reported bytes that cannot be.
+func TestFreeOfAnUnfitThatEndsItsGoroutine(t *testing.T) {
+	c := open(t, entries(4))
+	want(t, "get", c.get("k", maker{bytes: -1, free: runtime.Goexit}), "error invalid")
+	c.close()
+	want(t, "freed", c.count(c.mu.freed, "k"), 1)
+}
+
+// B5: a caller that leaves while the cache closes does not read how its flight
+// failed from under the creator: the race detector would say so.
+func TestOutcomeOfAFlightThatWasClosed(t *testing.T) {
+	for range 200 {
+		c := open(t, entries(4))
+		ctx, cancel := context.WithCancel(background)
+		begun := make(chan struct{})
+		r := artefacts.Request{Key: "k", Create: func(ctx context.Context) (artefacts.Built, error) {
+			close(begun)
+			<-ctx.Done()
+			return artefacts.Built{}, &artefacts.Error{Op: "test", Reason: fault.Degraded, Err: errDriver}
+		}}
+		left := make(chan artefacts.Outcome, 1)
+		go func() {
+			_, o, _ := c.Get(ctx, r)
+			left <- o
+		}()
+		<-begun
+		go cancel()
+		c.close()
+		if o := <-left; o.Reason != "" && o.Reason != fault.Degraded {
+			t.Errorf("reason %q", o.Reason)
+		}
+		cancel()
+	}
 }

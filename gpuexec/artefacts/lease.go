@@ -84,7 +84,7 @@ func (c *Cache) discard(n *node) {
 func (c *Cache) free(n *node) {
 	if n.Value.free != nil {
 		guard.Call(n.Value.free, func(err error) {
-			c.log.Error("artefacts: the release of an artefact went wrong", "key", n.Key, "err", err)
+			c.log.Error("artefacts: the release of an artefact went wrong", "key", n.Key, "error", err)
 		})
 	}
 }

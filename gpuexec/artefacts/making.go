@@ -22,6 +22,8 @@ type making struct {
 	forsaken bool  // everybody has left, and what it holds up was given up
 	claim    Claim // what the landing has to save
 	err      error
+	unfit    func()  // frees what was built and cannot be used
+	origin   Outcome // how it is made; the creator's goroutine's until the landing
 
 	mu struct {
 		sync.Mutex
@@ -58,18 +60,11 @@ func (m *making) run() {
 	}, func(err error) {
 		if err == nil && b.Bytes < 0 {
 			err = fault.Invalidf("artefacts: create", "the creator reported %d bytes: want 0 or more", b.Bytes)
-			c.abort(b)
+			m.unfit = b.Free
 		}
 		m.finish(b, err)
 		c.ref.Tell(m)
 	})
-}
-
-// abort frees what was built and cannot be used.
-func (c *Cache) abort(b Built) {
-	if b.Free != nil {
-		c.discard(&node{Value: entry{free: b.Free}})
-	}
 }
 
 // finish settles what the goroutine itself can settle.
@@ -85,21 +80,21 @@ func (m *making) finish(b Built, err error) {
 		m.err = err
 		var f *fault.Error
 		if errors.As(err, &f) && f.Reason != "" {
-			e.origin.Reason, e.origin.Field = f.Reason, f.Field
+			m.origin.Reason, m.origin.Field = f.Reason, f.Field
 		}
 		c.giveBack(kernels)
 		return
 	}
 	e.value, e.bytes, e.cost, e.free, e.blob, e.requires = b.Value, b.Bytes, b.Cost, b.Free, b.Blob, b.Requires
 	e.kernels = kernels
-	if fromLayer && e.origin.Event == Miss {
-		e.origin.Event = KernelHit
+	if fromLayer && m.origin.Event == Miss {
+		m.origin.Event = KernelHit
 	}
 }
 
 // make gives the artefact by the shortest way: its blob, else its creator.
 func (c *Cache) make(m *making) (Built, error) {
-	k, o := m.call, &m.n.Value.origin
+	k, o := m.call, &m.origin
 	if k.given != nil {
 		o.Event = PersistentHit
 		if k.Unhashable == "" {
@@ -181,10 +176,11 @@ func (s *shell) save(m *making) {
 	n, claim := m.n, m.claim
 	m.claim = nil
 	n.Value.cell.Pin()
-	s.saves++
+	w := new(saving)
+	s.saves[w] = struct{}{}
 	keep := !s.state.disabled()
 	s.job(func() {
-		defer s.ref.Tell(jobEnded{saved: true}) // also after user code that ends its goroutine
+		defer s.ref.Tell(jobEnded{saved: w}) // also after user code that ends its goroutine
 		defer s.unpin(n)
 		s.write(n, claim, keep)
 	})
@@ -203,12 +199,12 @@ func (c *Cache) write(n *node, claim Claim, keep bool) {
 	ctx := context.Background()
 	blob, err := blobOf(ctx, n)
 	if err != nil {
-		c.log.Debug("artefacts: no blob to store", "key", n.Key, "err", err)
+		c.log.Debug("artefacts: no blob to store", "key", n.Key, "error", err)
 		return
 	}
 	given = true
 	if err := claim.Save(ctx, blob, n.Value.cost, n.Value.requires); err != nil {
 		c.counters.reason(fault.Degraded)
-		c.log.Debug("artefacts: not stored", "key", n.Key, "err", err)
+		c.log.Debug("artefacts: not stored", "key", n.Key, "error", err)
 	}
 }

@@ -72,6 +72,12 @@ type (
 	// drain lets the log of uses be read before it grows.
 	drain struct{}
 
+	// credited says that an owner has used n for the first time.
+	credited struct {
+		n     *node
+		owner string
+	}
+
 	// forsaken says that the last waiter has left a flight.
 	forsaken struct {
 		n      *node
@@ -104,13 +110,20 @@ type (
 		reply actors.Reply[pressure.Freed]
 	}
 
-	settle struct{ reply actors.Reply[struct{}] }
+	// settle waits for the store writes that are under way in its turn.
+	settle struct {
+		left  int // of these
+		reply actors.Reply[struct{}]
+	}
+
+	// saving is a store write under way.
+	saving struct{ awaited []*settle }
 
 	closing struct{}
 
 	// jobEnded says that a lent goroutine has done its work.
 	jobEnded struct {
-		saved bool
+		saved *saving
 		freed []*node // their kernels are still pinned
 	}
 

@@ -16,6 +16,7 @@ type state struct {
 	pending map[string]*node    // flights that may be joined: at most one a key (F1)
 	order   order               // residents and the flights that count (F9), of no tenant
 	tenants tenants             // those of tenants
+	owned   owned
 	clock   uint64
 	entries limit.Limit
 	bytes   limit.Limit
@@ -38,7 +39,7 @@ func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
 	return &state{
 		table: t, pending: make(map[string]*node), entries: entries, bytes: bytes, gauges: new(gauges),
 		kernels: layer{resident: make(map[string]*node), pending: make(map[string]*node)},
-		tenants: make(tenants),
+		tenants: make(tenants), owned: make(owned),
 	}
 }
 
@@ -77,6 +78,9 @@ func (s *state) begin(n *node) {
 	s.clock++
 	n.Value.used = s.clock
 	s.enter(n, t)
+	for owner := range n.Value.users.Load().all {
+		s.owned.add(owner, n)
+	}
 }
 
 // land ends the flight of n with a value. It reports whether n is resident now:
@@ -111,6 +115,7 @@ func (s *state) fail(n *node) {
 func (s *state) forsake(n *node) {
 	if !n.Value.resident.Load() {
 		s.withdraw(n)
+		s.owned.drop(n)
 	}
 }
 
@@ -124,6 +129,7 @@ func (s *state) unregister(n *node) {
 // evict takes n, resident or flying, out of the order.
 func (s *state) evict(n *node) {
 	s.withdraw(n)
+	s.owned.drop(n)
 	if n.Value.resident.Load() {
 		n.Value.resident.Store(false)
 		s.table.Remove(n)
@@ -161,13 +167,18 @@ func (s *state) empty() {
 	s.emptyKernels()
 }
 
+// credited notes the first use of n by an owner.
+func (s *state) credited(n *node, owner string) {
+	if n.Value.in != nil && n.Value.users.Load().has(owner) {
+		s.owned.add(owner, n)
+	}
+}
+
 // release evicts what only owner used (C10).
 func (s *state) release(owner string) {
-	s.each(func(n *node) {
-		if discredit(&n.Value.users, owner) {
-			s.evict(n)
-		}
-	})
+	for _, n := range s.owned.forget(owner) {
+		s.evict(n)
+	}
 }
 
 // close evicts everything for good.

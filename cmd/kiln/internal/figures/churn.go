@@ -91,12 +91,9 @@ func (c *churn) batch() time.Duration {
 
 // sound is an error if what was measured were not hits beside evictions: all
 // shapes but one fit, and for each that came another went.
-func (c *churn) sound(ctx context.Context) error {
+func (c *churn) sound() error {
 	const least = 0.9 // of the lookups: one shape of 32 is out, another being filled
-	stats, err := c.session.Stats(ctx)
-	if err != nil {
-		return err
-	}
+	stats := c.session.Stats()
 	if want := c.refills.Load() - (groups - 1); stats.Evicted != want {
 		return fmt.Errorf("%d groups were evicted in place of %d", stats.Evicted, want)
 	}
@@ -164,5 +161,5 @@ func readersBesideEviction(ctx context.Context) (Figure, error) {
 	f, err = f.take(ctx, 9, func() (float64, error) { return tail(evictions, c.refills.Load, c.batch) })
 	over.Store(true)
 	writer.Wait()
-	return f, errors.Join(err, failed, c.sound(context.WithoutCancel(ctx)))
+	return f, errors.Join(err, failed, c.sound())
 }

@@ -61,19 +61,19 @@ func TestChurn(t *testing.T) {
 		}
 		c.batch()
 	}
-	if err := c.sound(ctx); err != nil {
+	if err := c.sound(); err != nil {
 		t.Error(err)
 	}
 	if evicted := c.refills.Load() - (groups - 1); evicted < 3*groups {
 		t.Errorf("%d evictions in %d refills", evicted, 3*groups)
 	}
 	c.refills.Add(1)
-	if c.sound(ctx) == nil {
+	if c.sound() == nil {
 		t.Error("a shape that came for nobody")
 	}
 	c.refills.Add(^uint64(0))
 	c.lookups += c.lookups / 5
-	if c.sound(ctx) == nil {
+	if c.sound() == nil {
 		t.Error("a sixth of the lookups missed")
 	}
 }

@@ -272,7 +272,7 @@ func acquisition(ctx context.Context) (Figure, error) {
 
 // caughtUp returns once the policy has seen every lookup so far.
 func (l *loaded) caughtUp(ctx context.Context) error {
-	_, err := l.session.Stats(ctx)
+	_, err := l.session.Stream(ctx)
 	return err
 }
 
