@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -67,8 +68,20 @@ func Spawn[M any](cfg Config, handle func(M)) *Ref[M] {
 	}
 	r := &Ref[M]{cfg: cfg, handle: handle, pool: retainPool(), stopped: make(chan struct{})}
 	props := actor.PropsFromFunc(r.receive, actor.WithMailbox(newMailbox), actor.WithDispatcher(dispatcher[M]{r}))
-	r.pid = system().Root.Spawn(props)
+	for r.pid == nil {
+		r.pid = spawn(props)
+	}
 	return r
+}
+
+// spawn gives nil where the library has a name for the actor that it cannot place:
+// the hash of every second name is negative as an int of 32 bits, and is used as an
+// index. The next name is another one.
+func spawn(props *actor.Props) (pid *actor.PID) {
+	if strconv.IntSize == 32 {
+		defer func() { _ = recover() }()
+	}
+	return system().Root.Spawn(props)
 }
 
 func (r *Ref[M]) receive(c actor.Context) {

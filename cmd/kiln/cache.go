@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
@@ -154,7 +155,7 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	}
 	s, err := blobstore.Open(ctx, cfg)
 	switch {
-	case errors.Is(err, blobstore.ErrInvalid):
+	case errors.Is(err, fault.ErrInvalid):
 		return nil, err
 	case err != nil:
 		return nil, usageError{fmt.Errorf("--dir: %w", err)}
@@ -238,7 +239,7 @@ func (c *cacheCall) producerOf(ctx context.Context, own gpuexec.Identity) (gpuex
 	info, err := s.Inspect(ctx, c.identity)
 	err = errors.Join(err, s.Close(ctx))
 	switch {
-	case errors.Is(err, blobstore.ErrNotFound), errors.Is(err, blobstore.ErrInvalid):
+	case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrInvalid):
 		return own, none
 	case err != nil:
 		return own, err

@@ -68,10 +68,11 @@ func loading(ctx context.Context, dir string, bytes int, atMost float64) (Figure
 	if err := s.Put(ctx, storeBackend, "key", payload(bytes), time.Second); err != nil {
 		return Figure{}, err
 	}
-	place, err := s.Place(storeBackend, "key")
+	stored, _, err := s.Get(ctx, storeBackend, "key")
 	if err != nil {
 		return Figure{}, err
 	}
+	place := filepath.Join(dir, stored.Place)
 	get := func() error {
 		_, miss, err := s.Get(ctx, storeBackend, "key")
 		if err == nil && !miss.None() {

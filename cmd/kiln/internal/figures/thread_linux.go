@@ -18,5 +18,5 @@ func threadTime() (time.Duration, bool) {
 func threadPreempted() int64 {
 	var used unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_THREAD, &used) // of this thread, into memory of ours: it cannot fail
-	return used.Nivcsw
+	return int64(used.Nivcsw)                     // 32 bits wide where int is
 }

@@ -1,3 +1,5 @@
+//go:build unix
+
 package trust_test
 
 import (
@@ -11,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/trust"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/trust"
 )
 
 func write(t *testing.T, path, text string) {

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/trust"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/trust"
 )
 
 var child = flag.String("child", "", "list that a child process opens, to say what came of it")

@@ -19,6 +19,8 @@ import (
 // to it may hold symbolic links if they are resolved already.
 func Dir(root string) FS { return native(filepath.Clean(root)) }
 
+func machine() (func(root string) FS, error) { return Dir, nil }
+
 type native string
 
 func (n native) Root() string { return string(n) }

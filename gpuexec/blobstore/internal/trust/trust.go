@@ -17,10 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/frame"
@@ -39,18 +36,6 @@ type List struct {
 		revoked map[string]bool
 		err     error
 	}
-}
-
-// stamp tells one state of the file from another. The time of the last change of
-// any kind is in it since that of the content can be set to what it was.
-type stamp struct {
-	device, inode     uint64
-	size              int64
-	modified, changed unix.Timespec
-}
-
-func stampOf(st *unix.Stat_t) stamp {
-	return stamp{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim}
 }
 
 // Open reads the list at a path. The error is ErrIO for one that cannot be read,
@@ -120,16 +105,11 @@ func (l *List) Err() error {
 }
 
 func (l *List) refreshLocked() {
-	var st unix.Stat_t
-	if err := unix.Stat(l.path, &st); err == nil {
-		now := stampOf(&st)
-		if l.mu.seen == now {
-			return
-		}
-		l.mu.seen = now
-	} else {
-		l.mu.seen = stamp{}
+	now, err := stampOf(l.path)
+	if err == nil && l.mu.seen == now {
+		return
 	}
+	l.mu.seen = now
 	var text []byte
 	l.mu.keys, l.mu.revoked = nil, nil
 	if text, l.mu.err = read(l.path); l.mu.err != nil {
@@ -137,37 +117,6 @@ func (l *List) refreshLocked() {
 		return
 	}
 	l.mu.keys, l.mu.revoked, l.mu.err = parse(text)
-}
-
-// read gives the content of the file at a path, if it is a plain one that only
-// its owner can write, and this is oneself or root (as SPEC P13, P14 for what the
-// list is about).
-func read(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would wait for a writer
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", fault.ErrIO, err)
-	}
-	defer f.Close()
-	var st unix.Stat_t
-	user := os.Geteuid()
-	switch err := unix.Fstat(int(f.Fd()), &st); {
-	case err != nil:
-		return nil, fmt.Errorf("%w: %w", fault.ErrIO, err)
-	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return nil, fmt.Errorf("%w: the trust list is no plain file", fault.ErrInvalid)
-	case st.Mode&0o022 != 0:
-		return nil, fmt.Errorf("%w: others can write the trust list (mode %04o): chmod go-w it", fault.ErrRefused, st.Mode&0o777)
-	case user > 0 && st.Uid != 0 && int(st.Uid) != user:
-		return nil, fmt.Errorf("%w: the trust list belongs to user %d: use one of your own or root's", fault.ErrRefused, st.Uid)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", fault.ErrIO, err)
-	}
-	if len(text) > most {
-		return nil, fmt.Errorf("%w: the trust list has more than %d bytes", fault.ErrInvalid, most)
-	}
-	return text, nil
 }
 
 func parse(text []byte) (keys map[string]ed25519.PublicKey, revoked map[string]bool, err error) {

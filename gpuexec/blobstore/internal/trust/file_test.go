@@ -1,3 +1,5 @@
+//go:build unix
+
 package trust_test
 
 import (
@@ -17,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/trust"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/trust"
 )
 
 var public = make(ed25519.PublicKey, ed25519.PublicKeySize)
