@@ -1,9 +1,8 @@
 // Package outfile writes the files that a command is told to write. Each appears
 // whole or not at all, and Check knows before the work whether it can.
 //
-// A link stays: what it leads to is written. What is neither a file nor a folder,
-// such as a terminal, and what a process has open, such as /dev/stdout, is written
-// to as it is. Safe for concurrent use.
+// Links are followed, and stay. A terminal, a pipe or a device, and an open file
+// such as /dev/stdout, is written to in place. Safe for concurrent use.
 package outfile
 
 import (

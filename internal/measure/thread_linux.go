@@ -1,4 +1,4 @@
-package figures
+package measure
 
 import (
 	"time"
@@ -6,16 +6,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadTime is the processor time that the calling thread has had.
-func threadTime() (time.Duration, bool) {
+// ThreadTime is the processor time that the calling thread has had; false where
+// the system does not tell.
+func ThreadTime() (time.Duration, bool) {
 	var t unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
 	return time.Duration(t.Nano()), err == nil
 }
 
-// threadPreempted is how often the calling thread lost its core to another one
+// ThreadPreempted is how often the calling thread lost its core to another one
 // while it wanted to run.
-func threadPreempted() int64 {
+func ThreadPreempted() int64 {
 	var used unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_THREAD, &used) // of this thread, into memory of ours: it cannot fail
 	return int64(used.Nivcsw)                     // 32 bits wide where int is

@@ -7,12 +7,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/dnnl2"
 	"github.com/kiln-cache/kiln/internal/gemm"
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 var (
@@ -36,17 +36,14 @@ type Config struct {
 	Weights int
 }
 
-// Spread is a sample's median and extremes.
-type Spread struct{ Median, Min, Max float64 }
-
 // Result is a finished comparison.
 type Result struct {
 	Config Config
-	Set    string // instruction set of package gemm
-	Peer   string // oneDNN's version and the kernel that it chose
-	Ours   Spread // GFLOP/s, over the rounds
-	Theirs Spread // GFLOP/s, over the rounds
-	Ratio  Spread // ours / theirs in the same round: above 1 we are faster
+	Set    string         // instruction set of package gemm
+	Peer   string         // oneDNN's version and the kernel that it chose
+	Ours   measure.Spread // GFLOP/s, over the rounds
+	Theirs measure.Spread // GFLOP/s, over the rounds
+	Ratio  measure.Spread // ours / theirs in the same round: above 1 we are faster
 	// MaxDifference is the largest difference between the two products of
 	// standard normal matrices, in units of sqrt(K).
 	MaxDifference float64
@@ -150,27 +147,26 @@ const (
 
 func (r *Result) measure(ctx context.Context, pairs []pair) error {
 	c := r.Config
-	at := [2]int{} // each side goes through the weights by itself
-	side := func(which, runs int) (time.Duration, error) {
-		begin := now()
-		for range runs {
-			p := &pairs[at[which]%len(pairs)]
-			at[which]++
-			var err error
-			if which == 0 {
-				err = p.run(c.Set)
-			} else {
-				err = p.theirs.Run()
+	side := func(run func(p *pair) error) measure.Side {
+		at := 0 // each side goes through the weights by itself
+		return func(runs int) (time.Duration, error) {
+			began, _ := measure.ThreadTime() // what other programs take from the core is not in it
+			for range runs {
+				p := &pairs[at%len(pairs)]
+				at++
+				if err := run(p); err != nil {
+					return 0, err
+				}
 			}
-			if err != nil {
-				return 0, err
-			}
+			ended, _ := measure.ThreadTime()
+			return ended - began, nil
 		}
-		return now() - begin, nil
 	}
+	ours := side(func(p *pair) error { return p.run(c.Set) })
+	theirs := side(func(p *pair) error { return p.theirs.Run() })
 	runs := 1
 	for { // as many runs as fill a turn; warms up, too
-		took, err := side(1, runs)
+		took, err := theirs(runs)
 		if err != nil {
 			return err
 		}
@@ -180,33 +176,18 @@ func (r *Result) measure(ctx context.Context, pairs []pair) error {
 		runs *= 2
 	}
 	flops := 2 * float64(c.M) * float64(c.K) * float64(c.N) * float64(runs)
-	var ours, theirs, ratio []float64
+	var speeds [2][]float64
 	for range c.Rounds {
-		best := [2]time.Duration{math.MaxInt64, math.MaxInt64}
-		for i := range turns {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			for j := range 2 {
-				which := (i + j) % 2 // who goes first alternates
-				took, err := side(which, runs)
-				if err != nil {
-					return err
-				}
-				best[which] = min(best[which], took)
-			}
+		best, err := measure.Turns(ctx, turns, runs, ours, theirs)
+		if err != nil {
+			return err
 		}
-		ours = append(ours, flops/float64(best[0].Nanoseconds()))
-		theirs = append(theirs, flops/float64(best[1].Nanoseconds()))
-		ratio = append(ratio, best[1].Seconds()/best[0].Seconds())
+		for i, took := range best {
+			speeds[i] = append(speeds[i], flops/float64(took.Nanoseconds()))
+		}
 	}
-	r.Ours, r.Theirs, r.Ratio = spread(ours), spread(theirs), spread(ratio)
+	r.Ours, r.Theirs, r.Ratio = measure.SpreadOf(speeds[0]), measure.SpreadOf(speeds[1]), measure.SpreadOf(measure.Ratios(speeds[0], speeds[1]))
 	return nil
-}
-
-func spread(x []float64) Spread {
-	slices.Sort(x)
-	return Spread{Median: (x[(len(x)-1)/2] + x[len(x)/2]) / 2, Min: x[0], Max: x[len(x)-1]}
 }
 
 func normal(rng *rand.Rand, n int) []float32 {

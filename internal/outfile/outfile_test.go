@@ -9,8 +9,8 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/outfile"
 )
 
 func text(s string) func(io.Writer) error {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/internal/gemm"
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 // The two sides give the same product and every figure is filled in; without
@@ -21,7 +22,7 @@ func TestCompare(t *testing.T) {
 	if r.Set != gemm.Best().Name() || r.Peer == "" {
 		t.Errorf("compared %q with %q", r.Set, r.Peer)
 	}
-	for _, s := range []Spread{r.Ours, r.Theirs, r.Ratio} {
+	for _, s := range []measure.Spread{r.Ours, r.Theirs, r.Ratio} {
 		if !(0 < s.Min && s.Min <= s.Median && s.Median <= s.Max) {
 			t.Errorf("spread %+v", s)
 		}
@@ -39,11 +40,5 @@ func TestInvalid(t *testing.T) {
 		if _, err := Compare(t.Context(), c); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", c, err)
 		}
-	}
-}
-
-func TestSpread(t *testing.T) {
-	if got, want := spread([]float64{4, 1, 2, 3}), (Spread{Median: 2.5, Min: 1, Max: 4}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
