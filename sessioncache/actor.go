@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
@@ -159,7 +160,7 @@ func empty[E any](s *[]E) {
 func (s *Session) perform(e *effects) {
 	s.bin.throw(e.trash...)
 	for _, a := range e.start {
-		s.actor.Lend(a.run)
+		actors.Go(a.run)
 	}
 	for _, a := range e.answer {
 		if a.other != nil && !a.other.flight.Join() {

@@ -32,7 +32,7 @@ func Misses(ctx context.Context) ([]measure.Figure, error) {
 		}
 	}
 	ours, made := misses(reads.InSession), 0
-	f := measure.Figure{Bench: "miss, nothing to compute", RatioTo: "sync.Map with a promise", Goroutines: 1, Gate: measure.AtMost(8).Allocating(8)}
+	f := measure.Figure{Bench: "miss, nothing to compute", RatioTo: "sync.Map with a promise", Goroutines: 1, Gate: measure.AtMost(12).Allocating(8)}
 	ask, end, err := reads.InSession(ctx, values, func() { made++ })
 	if err != nil {
 		return nil, err
