@@ -8,18 +8,6 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// Errors of an executor, found with errors.Is.
-var (
-	ErrInvalid     = fault.ErrInvalid
-	ErrClosed      = fault.ErrClosed
-	ErrOverloaded  = fault.ErrOverloaded
-	ErrDeviceLost  = fault.ErrDeviceLost
-	ErrUnavailable = fault.ErrUnavailable
-	ErrUnsupported = fault.ErrUnsupported
-	ErrRefused     = fault.ErrRefused
-	ErrNotFound    = fault.ErrNotFound
-)
-
 // Config of one executor. Backend must be set; the rest may be zero.
 type Config struct {
 	Backend  Backend
