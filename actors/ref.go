@@ -37,8 +37,6 @@ type Ref[M any] struct {
 	queued  atomic.Int64 // all messages not yet handled
 	panics  atomic.Int64
 	spare   sync.Pool // envelopes
-	left    leftover
-	seat    seat
 }
 
 // envelope carries a message through the library, which would take apart some
@@ -67,7 +65,7 @@ func Spawn[M any](cfg Config, handle func(M)) *Ref[M] {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	r := &Ref[M]{cfg: cfg, handle: handle, pool: retainPool(), stopped: make(chan struct{})}
-	props := actor.PropsFromFunc(r.receive, actor.WithMailbox(newMailbox), actor.WithDispatcher(dispatcher[M]{r}))
+	props := actor.PropsFromFunc(r.receive, actor.WithMailbox(newMailbox), actor.WithDispatcher(dispatcher{r.pool}))
 	for r.pid == nil {
 		r.pid = spawn(props)
 	}
@@ -85,7 +83,6 @@ func spawn(props *actor.Props) (pid *actor.PID) {
 }
 
 func (r *Ref[M]) receive(c actor.Context) {
-	r.handOver() // of the turn before
 	switch m := c.Message().(type) {
 	case *envelope[M]:
 		r.queued.Add(-1)

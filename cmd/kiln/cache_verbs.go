@@ -11,13 +11,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/outfile"
 )
 
-// inputs reads what a subcommand is given: a mistake there leaves no store
-// behind that was not there before.
+// inputs reads the files that a subcommand is given. It runs before the store is
+// opened, so that a mistake makes no new store.
 func (c *cacheCall) inputs(ctx context.Context, v cacheVerb) (err error) {
 	if c.flags.Lookup("key-file") != nil {
 		key, err := c.input(ctx, "key-file", c.keyFile, blobstore.LongestKey)
@@ -69,8 +69,8 @@ func whole(file string) error {
 	return nil
 }
 
-// input reads the file that a flag names, no more of it than shows that it is too
-// large: it may have no end.
+// input reads the file that a flag names. It stops one byte beyond the most that is
+// allowed, since the file may have no end.
 func (c *cacheCall) input(ctx context.Context, name, file string, most int64) ([]byte, error) {
 	if file == "" {
 		return nil, usagef("--%s must be given: see kiln %s --help", name, c.name)
