@@ -77,9 +77,6 @@ const (
 	Shared Origin = "shared" // a primitive's own (SPEC D2)
 )
 
-// Hit reports whether this call built nothing.
-func (o Origin) Hit() bool { return o != Built }
-
 // Descriptor gives the descriptor of a request, built only if neither it nor its
 // primitive is resident or being made. It refreshes the recency of the entry it
 // came from (SPEC C3) and is that entry's use by nobody in particular. A hit
