@@ -87,8 +87,8 @@ func TestBlob(t *testing.T) {
 	}
 }
 
-// B3: who joined the load of another's blob does not suffer when that is refused,
-// or blobs are unsupported: a compile compiles, a good blob is loaded.
+// B3: a caller that joined the load of another's blob does not suffer when that blob
+// is refused, or blobs are unsupported: a compile compiles, a good blob is loaded.
 func TestAnothersBadBlob(t *testing.T) {
 	for _, bad := range []error{fault.ErrRefused, fault.ErrUnsupported} {
 		actorstest.Bubble(t, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestSlowCompileIsAnnounced(t *testing.T) {
 			return nil
 		}}
 		var mu sync.Mutex
-		var phases []gpuexec.CompilePhase
+		var phases []string
 		e := open(t, f, gpuexec.Config{Listen: func(ev gpuexec.CompileEvent) {
 			mu.Lock()
 			phases = append(phases, ev.Phase)
@@ -175,7 +175,7 @@ func TestSlowCompileIsAnnounced(t *testing.T) {
 		}})
 		compile(t, e, source("fast"))
 		compile(t, e, source("slow"))
-		want := []gpuexec.CompilePhase{gpuexec.PhaseStart, gpuexec.PhaseRunning, gpuexec.PhaseEnd}
+		want := []string{gpuexec.PhaseStart, gpuexec.PhaseRunning, gpuexec.PhaseEnd}
 		if mu.Lock(); !slices.Equal(phases, want) {
 			t.Errorf("phases %v, want %v", phases, want)
 		}
@@ -183,7 +183,7 @@ func TestSlowCompileIsAnnounced(t *testing.T) {
 	})
 }
 
-// F8: Close answers who runs and who waits, and frees everything.
+// F8: Close answers callers whose work runs or waits, and frees everything.
 func TestCloseDuringWork(t *testing.T) {
 	f := &fakedevice.Backend{
 		OnLaunch: func(ctx context.Context, _ string, _ []gpuexec.DeviceArg, _ int) error {

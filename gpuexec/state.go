@@ -46,7 +46,7 @@ const (
 	run    action = iota // hand the job to a worker; one is idle
 	fail                 // answer the job with err; if it runs, end its driver call
 	reopen               // the device is lost: open it again as that generation
-	ready                // the device runs: answer those who wait for it
+	ready                // the device runs: answer the callers that wait for it
 )
 
 // submit takes a job in, or refuses it. Work of the executor's own (a release)

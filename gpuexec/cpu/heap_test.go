@@ -130,7 +130,7 @@ func longest(owner []int, align int64) (most int64) {
 // A heap is shared by the workers of its device.
 func TestHeapHammer(t *testing.T) {
 	h := newHeap(1<<20, 64)
-	owner := make([]byte, 1<<20) // written by who holds a part: the race detector finds an overlap
+	owner := make([]byte, 1<<20) // written by the holder of a part: the race detector finds an overlap
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
