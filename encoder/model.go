@@ -234,7 +234,11 @@ func (m *Model) artefact(ctx context.Context, h *sessioncache.Group, s *step, a 
 		}
 		a.Saved += ref.Cost()
 	} else {
-		made, from, err := m.session.Artefact(ctx, h, s.name.String(), sessioncache.Options{}, Request(m.exec, s.source, s.identity))
+		request, err := Request(m.exec, m.lib, s.op, s.identity)
+		if err != nil {
+			return nil, err
+		}
+		made, from, err := m.session.Artefact(ctx, h, s.name.String(), sessioncache.Options{}, request)
 		if err != nil {
 			return nil, err
 		}
