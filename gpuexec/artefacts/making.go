@@ -7,23 +7,26 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
 )
 
-// making is one creator at work. It is the context that the creator is given,
-// so that the kernels asked for under it are held by what it makes, and in the
-// end the message that brings the result to the actor.
+// making is one call that came to its turn, and the flight that it may have become.
+// In the end it is the message that brings the result to the actor.
 type making struct {
-	context.Context
-	call     *call
-	n        *node
-	stored   bool  // the store is asked, and told
-	forsaken bool  // everybody has left, and what it holds up was given up
-	claim    Claim // what the landing has to save
-	err      error
-	unfit    func()  // frees what was built and cannot be used
-	origin   Outcome // how it is made; the creator's goroutine's until the landing
+	flight.Seats
+	flight flight.Flight[*node]
+	reply  actors.Reply[answer]
+	call   *call
+	n      *node
+	stored bool     // the store is asked, and told
+	ctx    creating // the creator's
+	claim  Claim    // what the landing has to save
+	err    error
+	unfit  func()  // frees what was built and cannot be used
+	origin Outcome // how it is made; the creator's goroutine's until the landing
 
 	mu struct {
 		sync.Mutex
@@ -33,13 +36,20 @@ type making struct {
 	}
 }
 
+// creating is the context of a creator: the kernels asked for under it are held by
+// what the creator makes.
+type creating struct {
+	context.Context
+	m *making
+}
+
 type makingKey struct{}
 
-func (m *making) Value(key any) any {
+func (c *creating) Value(key any) any {
 	if key == (makingKey{}) {
-		return m
+		return c.m
 	}
-	return m.Context.Value(key)
+	return c.Context.Value(key)
 }
 
 // nested reports whether ctx is that of an artefact's creator. A session's own
@@ -49,6 +59,7 @@ func nested(ctx context.Context) bool { return ctx.Value(makingKey{}) != nil }
 // run is the lent goroutine of a flight.
 func (m *making) run() {
 	c := m.call.cache
+	m.ctx = creating{m.flight.Context(), m}
 	var b Built
 	guard.Guard(func() (err error) {
 		start := c.cfg.Now()
@@ -63,7 +74,7 @@ func (m *making) run() {
 			m.unfit = b.Free
 		}
 		m.finish(b, err)
-		c.ref.Tell(m)
+		c.ref.Tell(landed{m})
 	})
 }
 
@@ -101,15 +112,15 @@ func (c *Cache) make(m *making) (Built, error) {
 			o.Reason = ""
 		}
 		b, err := c.load(m, k.given)
-		if err != nil && m.Err() == nil {
+		if err != nil && m.ctx.Err() == nil {
 			err = rejected(k, err)
 		}
 		return b, err
 	}
-	if !m.stored {
-		return k.Create(m)
+	if !m.stored || c.cfg.Store == nil {
+		return k.Create(&m.ctx)
 	}
-	found := c.cfg.Store.Find(m, k.subject())
+	found := c.cfg.Store.Find(&m.ctx, k.subject())
 	m.claim = found.Claim
 	refused := false
 	for found.Reason == "" {
@@ -123,17 +134,17 @@ func (c *Cache) make(m *making) (Built, error) {
 			o.Event, o.Reason, o.Field = PersistentHit, "", ""
 			return b, nil
 		}
-		if m.Err() != nil {
-			return Built{}, m.Err() // nobody wants it any more; the blob is not to blame
+		if m.ctx.Err() != nil {
+			return Built{}, m.ctx.Err() // nobody wants it any more; the blob is not to blame
 		}
 		o.Reason, o.Field = refusal(err)
 		refused = true
-		found = m.claim.Refused(m)
+		found = m.claim.Refused(&m.ctx)
 	}
 	if !refused && found.Reason != fault.Disabled { // without a store memory alone speaks
 		o.Reason, o.Field = found.Reason, found.Field
 	}
-	return k.Create(m)
+	return k.Create(&m.ctx)
 }
 
 func (r *Request) subject() Subject {
@@ -144,7 +155,7 @@ func (r *Request) subject() Subject {
 func (c *Cache) load(m *making, blob []byte) (b Built, err error) {
 	c.counters.loads.Add(1)
 	err = guard.Guarded(func() (err error) {
-		b, err = m.call.Load(m, blob)
+		b, err = m.call.Load(&m.ctx, blob)
 		return err
 	})
 	return b, err
@@ -180,7 +191,7 @@ func (s *shell) save(m *making) {
 	s.saves[w] = struct{}{}
 	keep := !s.state.disabled()
 	s.job(func() {
-		defer s.ref.Tell(jobEnded{saved: w}) // also after user code that ends its goroutine
+		defer s.ref.Tell(saved{w}) // also after user code that ends its goroutine
 		defer s.unpin(n)
 		s.write(n, claim, keep)
 	})

@@ -11,16 +11,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kiln-cache/kiln/internal/pressure"
-	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/limit"
 )
 
 // floors drives the core alone: an artefact is begun and landed in one go.
-type floors struct{ *state }
+type floors struct{ core }
 
-func newFloors(entries, bytes int64) floors {
-	return floors{newState(table.New[entry](nil), limit.Of(entries), limit.Of(bytes))}
-}
+func newFloors(entries, bytes int64) floors { return floors{newCore(entries, bytes)} }
 
 // ask uses a key for an owner and reports whether it was resident.
 func (f floors) ask(owner, key string, bytes int64) (hit bool) {
@@ -31,12 +28,10 @@ func (f floors) ask(owner, key string, bytes int64) (hit bool) {
 		f.use(n)
 		return true
 	}
-	n := f.table.NewNode(key, 0)
-	n.Value.users.Store(usersOf(owner))
-	n.Value.cell.Init(nil)
-	n.Value.bytes = bytes
-	f.begin(n)
-	f.land(n)
+	m := f.call(key, owner, normal).aboard
+	m.n.Value.cell.Init(nil)
+	m.n.Value.bytes = bytes
+	f.land(m)
 	return false
 }
 

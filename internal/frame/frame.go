@@ -110,7 +110,7 @@ type File struct {
 // a large payload can be written meanwhile.
 func Encode(key string, e Entry, signer *Signer) (File, error) {
 	tail := signer.size()
-	if len(key) > math.MaxUint32 || tail > mostText {
+	if int64(len(key)) > math.MaxUint32 || tail > mostText {
 		return File{}, fault.Invalidf("frame: encode", "the key or the signer's id is too long")
 	}
 	head, err := e.head(key, tail)
