@@ -49,7 +49,7 @@ func (c *Cache) SetCapacity(entries, bytes limit.Limit) error {
 // Reset evicts what only this owner has used, flights included. What others
 // used, callers without a name among them, stays (SPEC C10).
 func (c *Cache) Reset(owner string) error {
-	const op = "artefacts: drop owner"
+	const op = "artefacts: reset"
 	if owner == "" {
 		return fault.Invalidf(op, "the owner's name is empty")
 	}
