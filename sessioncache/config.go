@@ -24,12 +24,24 @@ var Unlimited = limit.Unlimited
 // LimitOf is a capacity of n, which Open and the setters refuse if negative.
 func LimitOf(n int64) Limit { return limit.Of(n) }
 
-// Pool is a number of bytes that sessions share; see Config.Pool. Safe for
-// concurrent use.
-type Pool = pool.Pool
+// Pool is a number of bytes that sessions share; see Config.Pool. Make it with
+// NewPool. Safe for concurrent use.
+type Pool struct{ shared *pool.Pool }
 
-// NewPool makes a pool of so many bytes. A negative number is ErrInvalid.
-func NewPool(bytes Limit) (*Pool, error) { return pool.New(bytes) }
+// NewPool makes a pool of the bytes given, which no session holds yet. A negative
+// number is ErrInvalid.
+func NewPool(bytes Limit) (*Pool, error) {
+	shared, err := pool.New(bytes)
+	if err != nil {
+		return nil, err
+	}
+	return &Pool{shared}, nil
+}
+
+// Use is how many bytes the sessions hold, and how many of the pool's are spoken
+// for: those, the unused parts of floors, and what is being given up for a session
+// that waits. It waits for nothing.
+func (p *Pool) Use() (held, spoken int64) { return p.shared.Use() }
 
 // Floor is what others cannot take of a session; its own policy may.
 type Floor struct {
@@ -113,17 +125,18 @@ type Value struct {
 	Bytes int64         // what it holds, for the byte capacity; at least 0
 	Cost  time.Duration // what it took to make, for the choice of victims; at least 0
 	Free  func()        // called once, after the last use; nil if nothing is to do
+	Key   string        // the content key that it was made from; empty is none (SPEC G13)
 
 	// Leased says that Any is leased from a cache that counts its bytes for the
 	// memory limit itself. They count for the capacities all the same.
 	Leased bool
 }
 
-func (v Value) validate(op, name string) error {
+func (v Value) validate(op, name string, o Options) error {
 	if v.Bytes < 0 || v.Cost < 0 {
 		return fault.Invalidf(room+op, "value of %q: %d bytes made in %v: neither may be negative", name, v.Bytes, v.Cost)
 	}
-	return nil
+	return another(op, name, v.Key, o.Key)
 }
 
 // Create makes the value of a name. It runs on a goroutine of its own, with a
@@ -138,10 +151,14 @@ type Lane uint64
 // Worker is the lane of worker n, counted from 0.
 func Worker(n uint32) Lane { return Lane(n) + 1 }
 
-// Options of a name that is written.
+// Options of a name that is asked for or written.
 type Options struct {
-	Owner string // who is credited with it, for Reset; empty is nobody
+	Owner string // is credited with the name, for Reset; empty is nobody
 	Lane  Lane
+	// Key is the content key that the value must be made from; empty is any. A
+	// name remembers the key of its value, or where that has none this one. Get
+	// answers ErrInvalid where the name holds a value of another key (SPEC G13).
+	Key string
 }
 
 // Event says how Get came by its value (SPEC C8).

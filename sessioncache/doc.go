@@ -2,9 +2,9 @@
 // group, in every group values by name. A session is one predictor, executor or
 // tenant; nothing of it travels with a goroutine (SPEC section 5).
 //
-//	h, err := session.Acquire(ctx, shape)   // one request; keep it for the model run
-//	defer h.Close()
-//	ref, event, err := h.Get(ctx, "matmul.7", sessioncache.Options{}, compile)
+//	group, err := session.Group(ctx, shape) // one request; keep it for the model run
+//	defer group.Close()
+//	ref, event, err := group.Get(ctx, "matmul.7", sessioncache.Options{}, compile)
 //
 // # What it owns
 //

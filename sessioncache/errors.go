@@ -5,8 +5,9 @@ import "github.com/kiln-cache/kiln/fault"
 // Errors of this room, found with errors.Is.
 var (
 	ErrInvalid  = fault.ErrInvalid  // mend the argument; nothing was changed
-	ErrClosed   = fault.ErrClosed   // the session or the handle was closed
+	ErrClosed   = fault.ErrClosed   // the session or the group was closed
 	ErrTooLarge = fault.ErrTooLarge // larger than the byte capacity; nothing was evicted for it
+	ErrNotFound = fault.ErrNotFound // no such name
 	ErrCycle    = fault.ErrCycle    // the creators wait for each other
 	ErrGoexit   = fault.ErrGoexit   // the creator called runtime.Goexit
 )

@@ -1,9 +1,11 @@
 package sessioncache
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -35,6 +37,7 @@ type group struct {
 	bytes      int64
 	leased     int64 // the part of bytes that other caches own
 	cost       time.Duration
+	vacant     bool             // it was evicted since nothing came of its requests
 	flights    int              // creators running for its names
 	forsaken   int              // those of them whose callers have all left
 	owners     map[string]*node // newest name of each owner
@@ -119,7 +122,10 @@ type entry struct {
 	bytes int64
 	cost  time.Duration
 	owner string
-	lease bool // its bytes are counted for the memory limit elsewhere
+	key   string // content key; empty is none
+	lease bool   // its bytes are counted for the memory limit elsewhere
+	loose bool   // no group ever held it
+	taken bool   // it is not the session's any more; the actor sets it, before its pin goes
 
 	dead atomic.Bool // taken out of its group; a group that died as a whole says so itself
 	cell lease.Cell
@@ -129,21 +135,31 @@ type entry struct {
 }
 
 // newNode makes a node for the value, pinned once on behalf of the group.
-func newNode(g *group, hash uint64, name string, o Options, v Value) *node {
+func (s *state) newNode(g *group, hash uint64, name string, o Options, v Value) *node {
 	n := g.names.HashedNode(hash, name, uint64(o.Lane))
 	e := &n.Value
 	e.group, e.value, e.bytes, e.cost, e.owner, e.lease, e.slot = g, v.Any, v.Bytes, v.Cost, o.Owner, v.Leased, -1
+	e.key = cmp.Or(v.Key, o.Key)
 	e.cell.Init(v.Free)
-	g.of.memory.Add(e.own())
+	s.effects.memory += e.own()
 	return n
 }
 
 // own is how many of its bytes count for the memory limit.
 func (e *entry) own() int64 {
-	if e.lease {
+	if e.lease || e.taken {
 		return 0
 	}
 	return e.bytes
+}
+
+// another refuses to give what was made from one content key where another is
+// asked for (SPEC G13). A value without a key, and a call without, fit all.
+func another(op, name, held, asked string) error {
+	if held == asked || held == "" || asked == "" {
+		return nil
+	}
+	return fault.Invalidf(room+op, "%q stands for %q: asked for %q; give each content key a name of its own", name, held, asked)
 }
 
 // Ref is a held reference to one value: an uncounted pointer that may be kept
@@ -172,6 +188,14 @@ func (r Ref) Bytes() int64 {
 	return r.at.Value.bytes
 }
 
+// Key is the content key that the value was made from, or empty.
+func (r Ref) Key() string {
+	if r.at == nil {
+		return ""
+	}
+	return r.at.Value.key
+}
+
 // Cost is what the value was said to take to make.
 func (r Ref) Cost() time.Duration {
 	if r.at == nil {
@@ -187,32 +211,27 @@ func (r Ref) Acquire() (*Lease, bool) {
 		return nil, false
 	}
 	r.at.Value.group.leases.Add(1)
-	return &Lease{at: r.at}, true
+	l := new(Lease)
+	l.lease.Init(r.at, endLease)
+	return l, true
 }
 
 // Lease is the right to use a value until End. Safe for concurrent use.
-type Lease struct {
-	at    *node
-	ended atomic.Bool
-}
+type Lease struct{ lease lease.Lease[*node] }
 
 // Value is the leased value; not to be used after End.
-func (l *Lease) Value() any { return l.at.Value.value }
+func (l *Lease) Value() any { return l.lease.Value().Value.value }
 
 // Ref refers to the same value without a pin.
-func (l *Lease) Ref() Ref { return Ref{l.at} }
+func (l *Lease) Ref() Ref { return Ref{l.lease.Value()} }
 
 // End gives the lease up. If the value is no longer resident and this was its
 // last use, its Free runs before End returns. Further calls do nothing.
-func (l *Lease) End() {
-	if !l.ended.CompareAndSwap(false, true) {
-		return
-	}
-	e := &l.at.Value
-	e.group.leases.Add(-1)
-	if e.cell.Drop() {
-		e.group.of.bin.now(l.at)
-	}
+func (l *Lease) End() { l.lease.End() }
+
+func endLease(n *node) {
+	n.Value.group.leases.Add(-1)
+	unpin(n)
 }
 
 // NameID is an interned name: looking it up in a group costs no hash. It is

@@ -3,8 +3,11 @@ package sessioncache
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
+	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -46,17 +49,18 @@ func (g View) LookupID(id NameID) (Ref, bool) {
 	return g.Lookup(id.name, 0)
 }
 
-// Group is a lease on a shape group from one request. Close it when the
-// request is done. Safe for concurrent use; Close must come last.
+// Group is a lease on a shape group from one request. Close it when the request
+// is done: from then on its look-ups find nothing, and all else is ErrClosed. Safe
+// for concurrent use; what a call that overlaps Close returns may be freed.
 type Group struct {
 	View
 	session *Session
 	phase   uint32 // of the grace it entered
 	stripe  uint32 // where its hits are counted
+	closed  atomic.Bool
 
 	mu struct {
 		sync.Mutex
-		closed  bool
 		adopted []*node // values it uses that its group does not hold
 	}
 }
@@ -67,18 +71,14 @@ func (h *Group) Shape() shapegroups.Shape { return h.g.shape }
 // Close ends the lease. Further calls do nothing.
 func (h *Group) Close() {
 	h.mu.Lock()
-	closed, adopted := h.mu.closed, h.mu.adopted
-	h.mu.closed, h.mu.adopted = true, nil
+	closed, adopted := h.closed.Swap(true), h.mu.adopted
+	h.mu.adopted = nil
 	h.mu.Unlock()
 	if closed {
 		return
 	}
-	for _, n := range adopted {
-		if n.Value.cell.Drop() {
-			h.g.of.bin.now(n)
-		}
-	}
-	h.session.leave(h.g, h.phase)
+	defer h.session.leave(h.g, h.phase) // also after a Free that ends its goroutine
+	guard.Each(adopted, unpin)
 }
 
 // adopt keeps a value alive until Close. It reports false if that has come
@@ -86,13 +86,13 @@ func (h *Group) Close() {
 func (h *Group) adopt(n *node) bool {
 	n.Value.cell.Pin() // cannot fail: who calls holds another pin
 	h.mu.Lock()
-	open := !h.mu.closed
+	open := !h.closed.Load()
 	if open {
 		h.mu.adopted = append(h.mu.adopted, n)
 	}
 	h.mu.Unlock()
-	if !open && n.Value.cell.Drop() {
-		h.g.of.bin.now(n)
+	if !open {
+		unpin(n)
 	}
 	return open
 }
@@ -106,104 +106,164 @@ func (h *Group) adopt(n *node) bool {
 // ErrCycle, ErrClosed or ErrInvalid; nothing was kept then. A value that does
 // not fit the byte capacity is given all the same, and not kept.
 func (h *Group) Get(ctx context.Context, name string, o Options, create Create) (Ref, Event, error) {
+	const op = "get"
 	if r, ok := h.Lookup(name, o.Lane); ok {
+		if o.Key != "" {
+			if err := another(op, name, r.at.Value.key, o.Key); err != nil {
+				return Ref{}, "", err
+			}
+		}
 		return r, Hit, nil
 	}
-	const op = "get or create"
 	if err := checkName(op, name); err != nil {
 		return Ref{}, "", err
 	}
 	if create == nil {
-		return Ref{}, "", fault.Invalidf(room+op, "no creator for %q: use Get to look a name up", name)
+		return Ref{}, "", fault.Invalidf(room+op, "no creator for %q: use Lookup to look a name up", name)
 	}
 	r, event, err := h.miss(ctx, name, o, create)
-	return r, event, failed(op, name, err)
+	if err == nil {
+		err = another(op, name, r.at.Value.key, o.Key)
+	}
+	if err != nil {
+		return Ref{}, "", failed(op, name, err)
+	}
+	return r, event, nil
 }
 
-// Lookup is Get for a name that is there: it counts the hit, and spares
-// whoever has to make one a creator.
+// Lookup gives the value of a name that is there, and counts a hit. The value is
+// good until the group is closed. It creates nothing and waits for nothing.
 func (h *Group) Lookup(name string, lane Lane) (Ref, bool) {
-	r, ok := h.View.Lookup(name, lane)
-	if ok {
-		h.session.hits[h.stripe].Add(1)
+	return h.found(h.View.Lookup(name, lane))
+}
+
+// LookupID is Lookup for an interned name: it costs no hash, and counts no hit.
+func (h *Group) LookupID(id NameID) (Ref, bool) {
+	r, ok := h.View.LookupID(id)
+	if ok && h.closed.Load() {
+		return Ref{}, false
 	}
 	return r, ok
 }
 
-// miss asks the actor, until the name is there or its creator has ended.
-func (h *Group) miss(ctx context.Context, name string, o Options, create Create) (Ref, Event, error) {
-	s := h.session
-	for {
-		if err := ctx.Err(); err != nil {
-			return Ref{}, "", err
-		}
-		if s.closed.Load() {
-			return Ref{}, "", ErrClosed
-		}
-		a := &ask{session: s, group: h.g, name: name, hash: h.g.names.Hash(name), options: o, create: create}
-		a.flight.Begin(ctx, s, name)
-		a.flight.Start()
-		if !s.send(a) {
-			a.flight.Leave()
-			return Ref{}, "", ErrClosed
-		}
-		n, event, err := h.wait(ctx, a)
-		if err != nil || n != nil {
-			return Ref{n}, event, err
-		}
+// found passes on what was found before the group was closed.
+func (h *Group) found(r Ref, ok bool) (Ref, bool) {
+	if !ok || h.closed.Load() {
+		return Ref{}, false
 	}
+	h.session.hits[h.stripe].Add(1)
+	return r, true
 }
 
-// wait waits for the outcome of an ask. Neither node nor error: ask again.
-func (h *Group) wait(ctx context.Context, a *ask) (n *node, event Event, err error) {
-	open := true
-	take := func(end *ask) {
-		if end.node == nil { // it says to join another flight
-			return
-		}
-		n = end.node
-		if end.loose || end.group != h.g {
-			open = h.adopt(n)
-		}
+// Set puts a value under a name of the group, in place of what had the name. The
+// session owns v whatever is returned. It is no request, and the group stays the
+// one that this handle sees: where v does not fit, the group is evicted and serves
+// its open handles. ErrTooLarge: v is above the byte capacity, nothing was changed.
+func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error {
+	if h.closed.Load() {
+		h.session.discard(v)
+		return failed("set", name, ErrClosed)
 	}
-	err = a.flight.Wait(ctx, func(end *ask) {
-		end.taken = true
-		take(end)
-	})
+	return h.session.put(ctx, writing{group: h.g, name: name, options: o, value: v})
+}
+
+// Take removes a name and gives its value to the caller, who calls Free when done
+// with it (it is never nil here) or passes the value on to Set. The value is the
+// caller's at once, and no session counts its bytes. What Free does is put off
+// while a lease on the value has not ended and while a group is open that may have
+// seen it, this one included. ErrNotFound: there is no such name. If ctx ends
+// during the call, the name may be gone; its value is freed then.
+func (h *Group) Take(ctx context.Context, name string, lane Lane) (Value, error) {
+	const op = "take"
+	if h.closed.Load() {
+		return Value{}, failed(op, name, ErrClosed)
+	}
+	n, err := actors.Ask(ctx, h.session.actor, func(r actors.Reply[*node]) message { return take{r, h.g, name, lane} })
 	if err != nil {
-		return nil, "", err
+		return Value{}, failed(op, name, err)
 	}
-	event = Miss
-	switch {
-	case a.hit:
-		event = Hit
-		h.session.hits[h.stripe].Add(1)
-	case a.deserted:
-		return nil, "", a.other.flight.WaitEnd(ctx)
-	case a.other != nil:
-		event = Joined
-		if err := a.other.flight.Wait(ctx, take); err != nil {
-			return nil, "", err
-		}
-		h.session.joined.Add(1)
-	}
-	if !open {
-		return nil, "", ErrClosed
-	}
-	return n, event, nil
+	e := &n.Value
+	return Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: e.lease, Free: sync.OnceFunc(func() { unpin(n) })}, nil
 }
 
-// release is what a flight's end leaves to do once nobody looks at it any more.
-func release(a *ask) {
+// Remove removes a name of the group and reports whether there was one. Its value
+// is freed when nobody uses it any more.
+func (h *Group) Remove(name string, lane Lane) bool {
+	v, err := h.Take(context.Background(), name, lane)
+	if err != nil {
+		return false
+	}
+	v.Free()
+	return true
+}
+
+// miss rides to the value: one that is there by now, or one that a creator makes.
+func (h *Group) miss(ctx context.Context, name string, o Options, create Create) (Ref, Event, error) {
+	r := &rider{group: h, name: name, options: o, create: create, open: true}
+	_, err := flight.Ride[*node](ctx, r)
 	switch {
-	case a.node != nil:
-		if a.node.Value.cell.Drop() {
-			a.session.bin.throw(trash{node: a.node})
-		}
-	case a.other != nil && !a.deserted && !a.taken: // joined for a caller who has left
-		a.other.flight.Leave()
+	case err != nil:
+		return Ref{}, "", err
+	case !r.open:
+		return Ref{}, "", ErrClosed
+	case r.ask.hit:
+		h.session.hits[h.stripe].Add(1)
+		return Ref{r.node}, Hit, nil
+	case r.ask.other != nil:
+		h.session.joined.Add(1)
+		return Ref{r.node}, Joined, nil
+	}
+	return Ref{r.node}, Miss, nil
+}
+
+// rider is one call of Get that found nothing, see flight.Ride. The first ask is
+// part of it, so that it costs one allocation.
+type rider struct {
+	group   *Group
+	name    string
+	options Options
+	create  Create
+
+	ask   *ask // the last one
+	node  *node
+	open  bool // the group was, when the value came
+	first ask
+}
+
+// Ask sends a new ask: its answer is what happens to its flight.
+func (r *rider) Ask(ctx context.Context) (flight.Ticket[*node], error) {
+	h, s := r.group, r.group.session
+	if s.closed.Load() || h.closed.Load() {
+		return flight.Ticket[*node]{}, ErrClosed
+	}
+	if r.ask == nil {
+		r.ask = &r.first
+	} else {
+		r.ask = new(ask) // the actor may still look at the one before
+	}
+	a := r.ask
+	a.session, a.create = s, r.create
+	a.call = call{of: a, group: h.g, name: r.name, hash: h.g.names.Hash(r.name), options: r.options}
+	a.flight.Begin(ctx, s, r.name)
+	a.flight.Start()
+	if !s.send(a) {
+		a.flight.GetOff()
+		return flight.Ticket[*node]{}, ErrClosed
+	}
+	return flight.Ticket[*node]{Flight: &a.flight}, nil
+}
+
+// Take keeps a value alive until the group is closed. Its own names it holds
+// anyway.
+func (r *rider) Take(n *node) {
+	r.node = n
+	if n.Value.loose || n.Value.group != r.group.g {
+		r.open = r.group.adopt(n)
 	}
 }
+
+// Leave says that the caller has gone.
+func (r *rider) Leave(flight.Ticket[*node]) { r.group.session.send(left{ask: r.ask}) }
 
 // run is the creator's goroutine.
 func (a *ask) run() {
@@ -212,6 +272,6 @@ func (a *ask) run() {
 		return err
 	}, func(err error) {
 		a.ended, a.failed = true, err
-		a.session.actor.TellLast(a) // the actor does not stop while a creator runs
+		a.session.actor.Tell(a) // the actor does not stop while a creator runs
 	})
 }

@@ -1,12 +1,10 @@
 package sessioncache
 
-import "context"
-
 // Stats is a snapshot of one session. Counters never fall.
 type Stats struct {
 	Groups, Objects, Bytes int64
 
-	Hits     uint64 // Get found the name
+	Hits     uint64 // Get or Lookup of a Group found the name
 	Misses   uint64 // a creator made the value
 	Joined   uint64 // callers who waited for another's creator
 	Failures uint64 // creators that ended with an error, a panic or Goexit
@@ -14,33 +12,25 @@ type Stats struct {
 	Evicted  uint64 // groups that went to make room
 	Thrash   uint64 // warnings: the working set is above the capacity (SPEC S5)
 
-	// Elements of the shapes given to Acquire, as asked and as compiled (SPEC S4):
-	// what model runs computed. A lookup by full key computes nothing.
+	// Useful and Padded are elements of the shapes given to Session.Group, as asked
+	// and as compiled (SPEC S4): what model runs computed. A lookup by full key
+	// computes nothing.
 	Useful, Padded int64
 }
 
-// Stats waits for one turn of the actor, never for a creator.
-func (s *Session) Stats(ctx context.Context) (Stats, error) {
-	var r Stats
-	err := s.look(ctx, "stats", func(st *state) {
-		r.Misses, r.Failures, r.Running = st.misses, st.failures, st.running
-		r.Evicted = st.evictions
-		r.Thrash = uint64(st.requests.all.Warnings())
-		r.Useful, r.Padded = st.requests.padding.Asked, st.requests.padding.Compiled
-	})
-	if err != nil {
-		return Stats{}, err
+// Stats waits for nothing. Requests for resident groups come into Useful, Padded
+// and Thrash with the session's next turn: after a Stream all that were made
+// before it are in.
+func (s *Session) Stats() Stats {
+	p := s.published
+	r := Stats{
+		Groups: s.Groups(), Objects: s.Len(), Bytes: s.Bytes(),
+		Misses: p.misses.Load(), Joined: s.joined.Load(), Failures: p.failures.Load(), Running: int(p.running.Load()),
+		Evicted: p.evictions.Load(), Thrash: p.warnings.Load(),
+		Useful: p.useful.Load(), Padded: p.padded.Load(),
 	}
-	r.Groups, r.Objects, r.Bytes = s.Groups(), s.Len(), s.Bytes()
-	r.Joined = s.joined.Load()
 	for i := range s.hits {
 		r.Hits += s.hits[i].Load()
 	}
-	return r, nil
-}
-
-// Padding is Useful and Padded of Stats.
-func (s *Session) Padding(ctx context.Context) (useful, padded int64, err error) {
-	r, err := s.Stats(ctx)
-	return r.Useful, r.Padded, err
+	return r
 }

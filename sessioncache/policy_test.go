@@ -117,15 +117,10 @@ func TestBucketing(t *testing.T) { // S4
 		want(t, "run", v+" "+string(by), c.want)
 	}
 	want(t, "groups", p.Groups(), 2)
-	useful, padded, err := p.Padding(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want(t, "useful", useful, 46)
-	want(t, "padded", padded, 80)
+	want(t, "useful", p.stats().Useful, 46)
+	want(t, "padded", p.stats().Padded, 80)
 	p.get(5, "n") // a lookup is no run
-	useful, _, _ = p.Padding(bg)
-	want(t, "useful", useful, 46)
+	want(t, "useful", p.stats().Useful, 46)
 	want(t, "get", p.get(5, "n"), "v")
 	want(t, "has", p.has(9, 31), 2)
 	m, err := p.Map(shape(t, 17))

@@ -76,8 +76,9 @@ func (p *session) mapShape(c *engine.Call) (script.Result, error) {
 }
 
 func (p *session) padding(c *engine.Call) (script.Result, error) {
-	useful, padded, err := p.session.Padding(c.Ctx)
-	return script.Say().With("useful", strconv.FormatInt(useful, 10)).With("padded", strconv.FormatInt(padded, 10)), err
+	_, err := p.session.Stream(c.Ctx) // a turn, so that all requests are counted
+	stats := p.session.Stats()
+	return script.Say().With("useful", strconv.FormatInt(stats.Useful, 10)).With("padded", strconv.FormatInt(stats.Padded, 10)), err
 }
 
 func (p *session) advice(c *engine.Call) (script.Result, error) {
