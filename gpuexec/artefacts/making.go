@@ -13,8 +13,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/guard"
 )
 
-// making is one call that came to its turn, and the flight that it may have become.
-// In the end it is the message that brings the result to the actor.
+// making is one asking of a call, and the flight that begins with it if there is
+// none to join.
 type making struct {
 	flight.Seats
 	flight flight.Flight[*node]
@@ -56,7 +56,7 @@ func (c *creating) Value(key any) any {
 // flight on the way here does not make a hit a nested one.
 func nested(ctx context.Context) bool { return ctx.Value(makingKey{}) != nil }
 
-// run is the lent goroutine of a flight.
+// run makes the artefact, on a goroutine of its own.
 func (m *making) run() {
 	c := m.call.cache
 	m.ctx = creating{m.flight.Context(), m}
@@ -78,7 +78,7 @@ func (m *making) run() {
 	})
 }
 
-// finish settles what the goroutine itself can settle.
+// finish fills in what was made, before anybody sees it.
 func (m *making) finish(b Built, err error) {
 	c := m.call.cache
 	kernels, fromLayer := m.takeKernels()

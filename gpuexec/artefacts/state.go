@@ -10,15 +10,16 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// state is the pure core: which artefacts are resident, which fly, and who goes
-// next. The actor calls one method at a time; what must be let go because of it
-// collects in dropped. The table and the gauges are what readers see, and are
-// kept nowhere else.
+// state is the pure core: which artefacts are resident, which fly, and which goes
+// next. The actor calls one method at a time. The artefacts that lose their
+// residency in it collect in dropped. Readers see the table and the gauges, which
+// are the state itself and no copy of it.
 type state struct {
 	table   *table.Table[entry] // residents
 	flights flight.Desk[string, *making]
 	order   order   // residents and the flights that count (F9), of no tenant
-	tenants tenants // those of tenants
+	tenants tenants // each with an order of its own
+	floors  int64   // bytes, of all tenants
 	owned   owned
 	clock   uint64
 	entries limit.Limit
@@ -235,7 +236,7 @@ func (s *state) evict(n *node) {
 // It changes nothing if the floors are more than the bytes.
 func (s *state) resize(entries, bytes limit.Limit) error {
 	bytes = bytes.Or(s.bytes)
-	if err := s.tenants.fit(0, bytes); err != nil {
+	if err := s.fit(0, bytes); err != nil {
 		return err
 	}
 	s.entries, s.bytes = entries.Or(s.entries), bytes
