@@ -28,7 +28,7 @@ func Get[T any](ctx context.Context, g *Group, name string, r Recipe[T], o ...Op
 		return v, nilGroup(opGet)
 	}
 	if r.Unhashable != "" {
-		return alone(ctx, g, name, &r)
+		return alone(ctx, g, name, &r, settle(o))
 	}
 	set, start := settle(o), g.clock()
 	ref, ok := g.room.Lookup(name, set.lane)
@@ -66,7 +66,7 @@ func is[T any](what, name string, v any) error {
 // caller has put under the name meanwhile.
 func (g *Group) ask(ctx context.Context, start time.Time, name string, set options, q artefacts.Request, fits func(what, name string, v any) error) (sessioncache.Ref, error) {
 	var made, how artefacts.Outcome // made is the creator's, who may outlive this call
-	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(&q)
+	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(&q, set.linger)
 	if err == nil {
 		ref, event, err = g.room.Get(ctx, name, sessioncache.Options{Owner: set.owner, Lane: set.lane, Key: q.Key}, func(ctx context.Context) (sessioncache.Value, error) {
 			lease, outcome, err := g.obtain(ctx, q)
@@ -93,12 +93,12 @@ func (g *Group) ask(ctx context.Context, start time.Time, name string, set optio
 
 // alone makes an artefact whose key does not cover it, for this group alone (SPEC
 // K6).
-func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T]) (t T, err error) {
+func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T], set options) (t T, err error) {
 	start := g.clock()
 	q := r.request()
 	var how artefacts.Outcome
 	var cost time.Duration
-	if err = g.prepare(&q); err == nil {
+	if err = g.prepare(&q, set.linger); err == nil {
 		err = g.open()
 	}
 	if err == nil {
@@ -119,14 +119,14 @@ func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T]) (t T
 
 // prepare refuses a request that no cache could answer, and one that the store
 // could not keep where there must be one.
-func (g *Group) prepare(q *artefacts.Request) error {
+func (g *Group) prepare(q *artefacts.Request, linger time.Duration) error {
 	switch {
 	case q.Key == "":
 		return fault.Invalidf(opGet, "the recipe has no key: want the canonical key of the artefact, or use Set for a value without one")
 	case q.Create == nil:
 		return fault.Invalidf(opGet, "the recipe of %q has no Make: want the function that makes the artefact", q.Key)
 	}
-	q.Owner = g.session.owner
+	q.Owner, q.Linger = g.session.owner, linger
 	_, err := g.session.runtime.storable(q)
 	return err
 }

@@ -454,3 +454,52 @@ func TestDoorAndRoomShareArtefacts(t *testing.T) {
 	}
 	l.End()
 }
+
+// F4, F10: callers whose deadline is shorter than a compile get further with each
+// try, and the value is made once: the making lingers, a minute by default. Without
+// lingering none of them gets anywhere.
+func TestDeadlineShorterThanTheCompile(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		room    time.Duration
+		options []kiln.Option
+		made    int32
+	}{
+		{"by default", 0, nil, 1},
+		{"none in the runtime", -1, nil, 0},
+		{"none for the call", 0, []kiln.Option{kiln.Linger(0)}, 0},
+		{"for the call", -1, []kiln.Option{kiln.Linger(time.Second)}, 1},
+	} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			s := session(t, open(t, kiln.Config{Linger: c.room}))
+			var begun, made atomic.Int32
+			recipe := kiln.Recipe[int]{Key: "k", Make: func(ctx context.Context) (kiln.Made[int], error) {
+				begun.Add(1)
+				select {
+				case <-time.After(150 * time.Millisecond):
+					made.Add(1)
+					return kiln.Made[int]{Value: 7}, nil
+				case <-ctx.Done():
+					return kiln.Made[int]{}, ctx.Err()
+				}
+			}}
+			var v int
+			for range 20 {
+				request, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+				g := group(t, s, 1)
+				got, err := kiln.Get(request, g, "n", recipe, c.options...)
+				if err == nil {
+					v = got
+				} else if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: %v", c.what, err)
+				}
+				g.Close()
+				cancel()
+				time.Sleep(time.Millisecond)
+			}
+			if made.Load() != c.made || v != int(7*c.made) || c.made == 1 && begun.Load() != 1 {
+				t.Errorf("%s: %d begun, %d made, got %d; want it made %d times", c.what, begun.Load(), made.Load(), v, c.made)
+			}
+		})
+	}
+}

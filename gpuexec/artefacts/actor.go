@@ -2,6 +2,7 @@ package artefacts
 
 import (
 	"context"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -114,7 +115,13 @@ func (m asked) handle(s *shell) {
 }
 
 func (m left) handle(s *shell) {
-	if s.state.left(m.making) {
+	if alone, linger := s.state.left(m.making, time.Now()); alone {
+		m.flight.Linger(linger, func() { s.ref.Tell(expired{m.making}) })
+	}
+}
+
+func (m expired) handle(s *shell) {
+	if s.state.expired(m.making, time.Now()) {
 		m.flight.Cancel()
 	}
 }

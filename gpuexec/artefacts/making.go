@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -20,6 +21,7 @@ type making struct {
 	flight flight.Flight[*node]
 	reply  actors.Reply[answer]
 	call   *call
+	linger time.Duration // that this caller wishes for its flight
 	n      *node
 	stored bool     // the store is asked, and told
 	ctx    creating // the creator's

@@ -115,7 +115,7 @@ func (p *player) do(verb, key, owner, word string, number func(string) int64, gi
 		}
 		p.use(n)
 	case "left":
-		if p.left(m) {
+		if alone, _ := p.left(m, time.Time{}); alone {
 			return "cancel"
 		}
 	case "land":

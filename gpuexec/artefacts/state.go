@@ -90,7 +90,7 @@ func (s *state) ask(m *making) answer {
 		return answer{role: found, n: n}
 	}
 	if k.kind != lone {
-		if f, late, ok := s.desk(m).Join(k.Key, 0); ok {
+		if f, late, ok := s.desk(m).Join(k.Key, m.linger); ok {
 			if k.kind == normal && credit(&f.n.Value.users, k.Owner) {
 				s.credited(f.n, k.Owner)
 			}
@@ -141,7 +141,7 @@ func (s *state) begin(m *making) {
 	m.origin = Outcome{Event: Miss, Reason: s.absence()}
 	switch {
 	case k.kind == lone:
-		s.flights.BeginLone(m, 0)
+		s.flights.BeginLone(m, m.linger)
 		if k.Unhashable != "" {
 			m.origin.Reason, m.origin.Field = fault.KeyRefused, k.Unhashable
 		}
@@ -150,7 +150,7 @@ func (s *state) begin(m *making) {
 		s.kernels.flights.Begin(k.Key, m, 0)
 		return
 	}
-	s.flights.Begin(k.Key, m, 0)
+	s.flights.Begin(k.Key, m, m.linger)
 	if s.disabled() {
 		s.flights.Void(m)
 		return
@@ -177,13 +177,24 @@ func (s *state) place(n *node) bool {
 	return true
 }
 
-// left takes a caller off a flight. It reports whether that was the last one: then
-// the flight has no place any more, and its creator is to end.
-func (s *state) left(m *making) (alone bool) {
-	if alone, _ = s.desk(m).Leave(m, time.Time{}); alone {
+// left takes a caller off a flight. alone says that it was the last one: the flight
+// then lingers, or, where that time is 0, has no place any more, and its creator is
+// to end (SPEC F4).
+func (s *state) left(m *making, now time.Time) (alone bool, linger time.Duration) {
+	if alone, linger = s.desk(m).Leave(m, now); alone && linger == 0 {
 		s.evict(m.n)
 	}
-	return alone
+	return alone, linger
+}
+
+// expired ends the linger time of a flight. It reports whether nobody came
+// meanwhile: then the flight has no place any more, and its creator is to end.
+func (s *state) expired(m *making, now time.Time) bool {
+	over := s.desk(m).Expire(m, now)
+	if over {
+		s.evict(m.n)
+	}
+	return over
 }
 
 // land ends a flight with a value and reports whether that is resident now: not if
