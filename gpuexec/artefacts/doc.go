@@ -47,5 +47,6 @@
 // # Testing
 //
 // The core, the type state and what it is made of, is free of channels, clocks,
-// contexts and goroutines; model_test.go compares the whole cache with a naive one.
+// contexts and goroutines: testdata/*.txt has its transitions, event by event.
+// model_test.go compares the whole cache with a naive one.
 package artefacts

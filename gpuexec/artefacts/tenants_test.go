@@ -6,7 +6,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -59,28 +58,6 @@ func TestFloorAgainstFlood(t *testing.T) {
 		if alone, flooded := run(false), run(true); alone != flooded || alone < 100 {
 			t.Errorf("%+v: %d hits alone, %d in the flood", c, alone, flooded)
 		}
-	}
-}
-
-// C10: what would leave its tenant below the floor stays, not only what finds it
-// there: artefacts are not as small as floors are exact.
-func TestFloorHoldsWhatWouldBreakIt(t *testing.T) {
-	f := newFloors(4, 100)
-	f.addFloor("a", 25)
-	for _, key := range []string{"a1", "a2", "a3"} {
-		f.ask("a", key, 10)
-	}
-	for i := range 4 {
-		f.ask("b", fmt.Sprint("b", i), 10)
-	}
-	if !f.has("a1") || !f.has("a2") || !f.has("a3") {
-		t.Error("of 30 bytes under a floor of 25 none of 10 can go")
-	}
-	f.addFloor("a", -5) // 20: one can
-	f.ask("b", "b4", 10)
-	f.ask("b", "b5", 10)
-	if f.has("a1") || !f.has("a2") || !f.has("a3") {
-		t.Error("of 30 bytes over a floor of 20 the oldest 10 go")
 	}
 }
 
@@ -179,64 +156,6 @@ func TestOwnersAreForgotten(t *testing.T) {
 	})
 	if len(f.owned) != 0 || f.size() != 10 {
 		t.Errorf("%d owners, %d entries", len(f.owned), f.size())
-	}
-}
-
-// Where floors are all there is a newcomer is not kept; a tenant replaces its own.
-func TestFloorsAreAllThereIs(t *testing.T) {
-	f := newFloors(2, 100)
-	f.addFloor("a", 100)
-	f.ask("a", "a1", 10)
-	f.ask("a", "a2", 10)
-	f.ask("b", "b1", 10)
-	if !f.has("a1") || !f.has("a2") || f.has("b1") {
-		t.Error("b took of a's floor")
-	}
-	f.ask("a", "a3", 10)
-	if f.has("a1") || !f.has("a2") || !f.has("a3") {
-		t.Error("a's own goes for a's own")
-	}
-	f.resize(limit.Of(1), limit.Limit{})
-	if f.size() != 1 || !f.has("a3") {
-		t.Error("C2: a lower capacity heeds no floor")
-	}
-}
-
-// An artefact that two tenants use counts to one floor, and to the other's when
-// the first is above its own.
-func TestSharedArtefactCountsOnce(t *testing.T) {
-	f := newFloors(3, 100)
-	f.addFloor("a", 10)
-	f.addFloor("b", 10)
-	f.ask("a", "both", 10)
-	f.ask("b", "both", 10)
-	f.ask("a", "mine", 10)
-	for i := range 5 {
-		f.ask("c", fmt.Sprint(i), 10)
-	}
-	if !f.has("both") || !f.has("mine") {
-		t.Errorf("both %v, mine %v: b's floor holds the first, a's the second", f.has("both"), f.has("mine"))
-	}
-}
-
-// Under memory pressure the cheapest a byte goes first, and floors last.
-func TestGiveByCostAndFloor(t *testing.T) {
-	f := newFloors(10, 1000)
-	f.addFloor("a", 20)
-	cost := map[string]int{"a1": 1, "a2": 9, "a3": 5, "x": 7, "leased": 0}
-	for key, seconds := range cost {
-		f.ask(key[:1], key, 10)
-		f.table.Lookup(key, 0).Value.cost = time.Duration(seconds) * time.Second
-	}
-	f.table.Lookup("leased", 0).Value.cell.Pin()
-	if freed := f.give(15, pressure.Spare); freed.Bytes != 20 || f.has("a1") || f.has("x") {
-		t.Errorf("freed %d; a1 %v, x %v are the cheapest that no floor holds", freed.Bytes, f.has("a1"), f.has("x"))
-	}
-	if freed := f.give(1, pressure.Spare); freed.Bytes != 0 {
-		t.Errorf("freed %d: what is left is leased or held by a floor", freed.Bytes)
-	}
-	if freed := f.give(5, pressure.Floors); freed.Bytes != 10 || f.has("a3") || !f.has("a2") {
-		t.Errorf("freed %d: a3 is cheaper than a2", freed.Bytes)
 	}
 }
 
