@@ -20,6 +20,7 @@ type state struct {
 	order   order   // residents and the flights that count (F9), of no tenant
 	tenants tenants // each with an order of its own
 	floors  int64   // bytes, of all tenants
+	ranks   ranks   // of tenants
 	owned   owned
 	clock   uint64
 	entries limit.Limit
@@ -61,6 +62,7 @@ func (s *state) use(n *node) {
 		s.clock++
 		n.Value.used = s.clock
 		in.touch(n)
+		s.ranks.update(n.Value.tenant)
 	}
 }
 
@@ -218,6 +220,7 @@ func (s *state) land(m *making) bool {
 	s.table.Put(n)
 	s.gauges.bytes.Add(n.Value.bytes)
 	n.Value.tenant.charge(n.Value.bytes)
+	s.ranks.update(n.Value.tenant)
 	return true
 }
 
@@ -326,6 +329,7 @@ func (s *state) enter(n *node, t *tenant) {
 	}
 	t.insert(n)
 	t.charge(n.Value.kept())
+	s.ranks.update(t)
 }
 
 // withdraw takes n out of its order, if it is in one.
@@ -334,6 +338,7 @@ func (s *state) withdraw(n *node) {
 		in.remove(n)
 		s.gauges.entries.Add(-1)
 		n.Value.tenant.charge(-n.Value.kept())
+		s.ranks.update(n.Value.tenant)
 		n.Value.tenant = nil
 	}
 }

@@ -23,6 +23,7 @@ type tenant struct {
 	order
 	floor int64
 	bytes int64
+	rank  int // its place in state.ranks, from 1; 0 = it is not in it
 }
 
 // charge counts bytes; a nil tenant does not.
@@ -87,6 +88,7 @@ func (s *state) addFloor(owner string, bytes int64) error {
 	}
 	s.floors -= t.floor
 	t.floor = max(0, t.floor+bytes)
+	s.ranks.update(t)
 	if s.floors += t.floor; t.floor > 0 {
 		return nil
 	}

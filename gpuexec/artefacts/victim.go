@@ -18,11 +18,28 @@ func (s *state) victim(t *tenant, may func(*node) bool) *node {
 		}
 		s.move(n, other) // a tenant has come to use it since it was entered
 	}
-	for _, o := range s.tenants {
+	var seen []*tenant
+	for len(s.ranks) > 0 {
+		o := s.ranks[0]
+		oldest := o.oldest
+		if n != nil && n.Value.used < oldest.Value.used {
+			break
+		}
 		head := s.spare(o, may)
+		if o.oldest != oldest {
+			continue // it has gone over to another tenant
+		}
 		if head != nil && (n == nil || head.Value.used < n.Value.used) {
 			n = head
 		}
+		if head == oldest {
+			break
+		}
+		s.ranks.setAside(o) // what may go of it is not its oldest
+		seen = append(seen, o)
+	}
+	for _, o := range seen {
+		s.ranks.update(o)
 	}
 	if n == nil && t != nil {
 		n = t.first(may)
