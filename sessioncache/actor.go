@@ -23,7 +23,7 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 		st.share.spare()
 		s.perform(&st.effects)
 		if after != nil {
-			s.bin.throw(trash{fence: after})
+			s.published.bin.Fence(after)
 		}
 		if drained != nil && st.idle() {
 			drained()
@@ -51,21 +51,27 @@ func (s *Session) event(m message) (after func()) {
 		s.take(m)
 	case *ask:
 		if m.ended {
-			st.created(m, m.value, m.failed)
+			st.created(&m.call, m.value, m.failed)
 		} else {
-			st.ask(m)
+			st.ask(&m.call)
 		}
+	case left:
+		st.left(&m.ask.call)
 	case vacated:
-		forsake(st.flights, m.group)
 		st.vacated(m.group)
 		m.Reply.Send(struct{}{})
 	case roomMade:
-		st.share.made(m.claim)
+		bytes := int64(0)
+		if m.claim.Accept() {
+			bytes = m.claim.Bytes()
+		}
+		st.share.made(bytes)
 		switch held := m.held.(type) {
-		case *write:
-			s.set(held)
-		case *ask:
-			st.created(held, held.value, held.failed)
+		case *writing:
+			s.set(held.of.(*write))
+		case *call:
+			a := askOf(held)
+			st.created(held, a.value, a.failed)
 		}
 	case give:
 		st.give(m.gift.Bytes, st.floor, policy.Busy)
@@ -105,7 +111,7 @@ func (s *Session) event(m message) (after func()) {
 
 // set carries Set out, unless it has to wait for room.
 func (s *Session) set(m *write) {
-	if waits, err := s.state.set(m); !waits {
+	if waits, err := s.state.set(&m.writing); !waits {
 		m.Reply.Answer(struct{}{}, err)
 	}
 }
@@ -132,21 +138,6 @@ func (s *Session) take(m take) {
 	}
 }
 
-// forsake tells a group which creators run on for nobody. A group that holds
-// nothing else then goes with its last caller, not when they end: who left finds
-// the counts exact (SPEC F4, G9).
-func forsake(running flights, g *group) {
-	if g.flights == 0 || g.filled.Load() {
-		return
-	}
-	for a := range running.all() {
-		if a.group == g && !a.forsaken && a.flight.Deserted() {
-			a.forsaken = true
-			g.forsaken++
-		}
-	}
-}
-
 // empty forgets what is in a slice and keeps its memory.
 func empty[E any](s *[]E) {
 	if len(*s) > 0 {
@@ -155,23 +146,37 @@ func empty[E any](s *[]E) {
 	}
 }
 
+func askOf(c *call) *ask { return c.of.(*ask) }
+
 // perform runs the effects of a turn and empties them.
 func (s *Session) perform(e *effects) {
-	s.bin.throw(e.trash...)
-	for _, a := range e.start {
-		s.actor.Lend(a.run)
+	if e.memory != 0 {
+		s.published.memory.Add(e.memory)
 	}
-	for _, a := range e.answer {
-		if a.other != nil && !a.other.flight.Join() {
-			a.deserted = true
+	s.published.bin.Throw(e.trash...)
+	for _, c := range e.start {
+		s.actor.Lend(askOf(c).run)
+	}
+	for _, c := range e.answer {
+		if a := askOf(c); c.other != nil {
+			a.flight.Refer(&askOf(c.other).flight, c.late)
+		} else {
+			a.flight.Finish(c.node, c.err, release)
 		}
-		a.flight.Finish(a, a.err, release)
 	}
-	for _, a := range e.cancel {
-		a.flight.Cancel()
+	for _, c := range e.cancel {
+		askOf(c).flight.Cancel()
 	}
+	e.memory = 0
+	empty(&e.trash)
 	empty(&e.start)
 	empty(&e.answer)
 	empty(&e.cancel)
-	empty(&e.trash)
+}
+
+// release gives the pin of a flight back.
+func release(n *node) {
+	if n.Value.cell.Drop() {
+		n.Value.group.of.bin.Throw(trash{node: n})
+	}
 }

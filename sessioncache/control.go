@@ -142,7 +142,7 @@ func (s *Session) Close(ctx context.Context) error {
 		s.unwatch()
 		actors.Go(func() {
 			guard.Call(s.shutDown, func(err error) {
-				s.bin.logger.Error("session: closing", "session", s.name, "error", err)
+				s.published.logger.Error("session: closing", "session", s.name, "error", err)
 			})
 		})
 	})
@@ -164,11 +164,11 @@ func (s *Session) shutDown() {
 	s.sending.shut = true
 	s.sending.Unlock()
 	_ = s.actor.Stop(context.Background()) // it waits for the end: there is no other outcome
-	if sh := s.state.share; sh != nil {
-		sh.member.Leave()
+	if s.member != nil {
+		s.member.Leave()
 	}
 
 	freed, free := context.WithCancel(context.Background())
-	s.bin.throw(trash{fence: free})
+	s.published.bin.Fence(free)
 	<-freed.Done()
 }

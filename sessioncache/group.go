@@ -37,6 +37,7 @@ type group struct {
 	bytes      int64
 	leased     int64 // the part of bytes that other caches own
 	cost       time.Duration
+	vacant     bool             // it was evicted since nothing came of its requests
 	flights    int              // creators running for its names
 	forsaken   int              // those of them whose callers have all left
 	owners     map[string]*node // newest name of each owner
@@ -123,6 +124,7 @@ type entry struct {
 	owner string
 	key   string // content key; empty is none
 	lease bool   // its bytes are counted for the memory limit elsewhere
+	loose bool   // no group ever held it
 	taken bool   // it is not the session's any more; the actor sets it, before its pin goes
 
 	dead atomic.Bool // taken out of its group; a group that died as a whole says so itself
@@ -133,13 +135,13 @@ type entry struct {
 }
 
 // newNode makes a node for the value, pinned once on behalf of the group.
-func newNode(g *group, hash uint64, name string, o Options, v Value) *node {
+func (s *state) newNode(g *group, hash uint64, name string, o Options, v Value) *node {
 	n := g.names.HashedNode(hash, name, uint64(o.Lane))
 	e := &n.Value
 	e.group, e.value, e.bytes, e.cost, e.owner, e.lease, e.slot = g, v.Any, v.Bytes, v.Cost, o.Owner, v.Leased, -1
 	e.key = cmp.Or(v.Key, o.Key)
 	e.cell.Init(v.Free)
-	g.of.memory.Add(e.own())
+	s.effects.memory += e.own()
 	return n
 }
 
@@ -209,32 +211,27 @@ func (r Ref) Acquire() (*Lease, bool) {
 		return nil, false
 	}
 	r.at.Value.group.leases.Add(1)
-	return &Lease{at: r.at}, true
+	l := new(Lease)
+	l.lease.Init(r.at, endLease)
+	return l, true
 }
 
 // Lease is the right to use a value until End. Safe for concurrent use.
-type Lease struct {
-	at    *node
-	ended atomic.Bool
-}
+type Lease struct{ lease lease.Lease[*node] }
 
 // Value is the leased value; not to be used after End.
-func (l *Lease) Value() any { return l.at.Value.value }
+func (l *Lease) Value() any { return l.lease.Value().Value.value }
 
 // Ref refers to the same value without a pin.
-func (l *Lease) Ref() Ref { return Ref{l.at} }
+func (l *Lease) Ref() Ref { return Ref{l.lease.Value()} }
 
 // End gives the lease up. If the value is no longer resident and this was its
 // last use, its Free runs before End returns. Further calls do nothing.
-func (l *Lease) End() {
-	if !l.ended.CompareAndSwap(false, true) {
-		return
-	}
-	e := &l.at.Value
-	e.group.leases.Add(-1)
-	if e.cell.Drop() {
-		e.group.of.bin.now(l.at)
-	}
+func (l *Lease) End() { l.lease.End() }
+
+func endLease(n *node) {
+	n.Value.group.leases.Add(-1)
+	unpin(n)
 }
 
 // NameID is an interned name: looking it up in a group costs no hash. It is

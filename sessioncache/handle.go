@@ -7,6 +7,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -76,12 +77,8 @@ func (h *Group) Close() {
 	if closed {
 		return
 	}
-	for _, n := range adopted {
-		if n.Value.cell.Drop() {
-			h.g.of.bin.now(n)
-		}
-	}
-	h.session.leave(h.g, h.phase)
+	defer h.session.leave(h.g, h.phase) // also after a Free that ends its goroutine
+	guard.Each(adopted, unpin)
 }
 
 // adopt keeps a value alive until Close. It reports false if that has come
@@ -94,8 +91,8 @@ func (h *Group) adopt(n *node) bool {
 		h.mu.adopted = append(h.mu.adopted, n)
 	}
 	h.mu.Unlock()
-	if !open && n.Value.cell.Drop() {
-		h.g.of.bin.now(n)
+	if !open {
+		unpin(n)
 	}
 	return open
 }
@@ -167,7 +164,7 @@ func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error 
 		h.session.discard(v)
 		return failed("set", name, ErrClosed)
 	}
-	return h.session.put(ctx, &write{group: h.g, name: name, options: o, value: v})
+	return h.session.put(ctx, writing{group: h.g, name: name, options: o, value: v})
 }
 
 // Take removes a name and gives its value to the caller, who calls Free when done
@@ -186,11 +183,7 @@ func (h *Group) Take(ctx context.Context, name string, lane Lane) (Value, error)
 		return Value{}, failed(op, name, err)
 	}
 	e := &n.Value
-	return Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: e.lease, Free: sync.OnceFunc(func() {
-		if e.cell.Drop() {
-			e.group.of.bin.now(n)
-		}
-	})}, nil
+	return Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: e.lease, Free: sync.OnceFunc(func() { unpin(n) })}, nil
 }
 
 // Remove removes a name of the group and reports whether there was one. Its value
@@ -204,80 +197,73 @@ func (h *Group) Remove(name string, lane Lane) bool {
 	return true
 }
 
-// miss asks the actor, until the name is there or its creator has ended.
+// miss rides to the value: one that is there by now, or one that a creator makes.
 func (h *Group) miss(ctx context.Context, name string, o Options, create Create) (Ref, Event, error) {
-	s := h.session
-	for {
-		if err := ctx.Err(); err != nil {
-			return Ref{}, "", err
-		}
-		if s.closed.Load() || h.closed.Load() {
-			return Ref{}, "", ErrClosed
-		}
-		a := &ask{session: s, group: h.g, name: name, hash: h.g.names.Hash(name), options: o, create: create}
-		a.flight.Begin(ctx, s, name)
-		a.flight.Start()
-		if !s.send(a) {
-			a.flight.Leave()
-			return Ref{}, "", ErrClosed
-		}
-		n, event, err := h.wait(ctx, a)
-		if err != nil || n != nil {
-			return Ref{n}, event, err
-		}
-	}
-}
-
-// wait waits for the outcome of an ask. Neither node nor error: ask again.
-func (h *Group) wait(ctx context.Context, a *ask) (n *node, event Event, err error) {
-	open := true
-	take := func(end *ask) {
-		if end.node == nil { // it says to join another flight
-			return
-		}
-		n = end.node
-		if end.loose || end.group != h.g {
-			open = h.adopt(n)
-		}
-	}
-	err = a.flight.Wait(ctx, func(end *ask) {
-		end.taken = true
-		take(end)
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	event = Miss
+	r := &rider{group: h, name: name, options: o, create: create, open: true}
+	_, err := flight.Ride[*node](ctx, r)
 	switch {
-	case a.hit:
-		event = Hit
+	case err != nil:
+		return Ref{}, "", err
+	case !r.open:
+		return Ref{}, "", ErrClosed
+	case r.ask.hit:
 		h.session.hits[h.stripe].Add(1)
-	case a.deserted:
-		return nil, "", a.other.flight.WaitEnd(ctx)
-	case a.other != nil:
-		event = Joined
-		if err := a.other.flight.Wait(ctx, take); err != nil {
-			return nil, "", err
-		}
+		return Ref{r.node}, Hit, nil
+	case r.ask.other != nil:
 		h.session.joined.Add(1)
+		return Ref{r.node}, Joined, nil
 	}
-	if !open {
-		return nil, "", ErrClosed
-	}
-	return n, event, nil
+	return Ref{r.node}, Miss, nil
 }
 
-// release is what a flight's end leaves to do once nobody looks at it any more.
-func release(a *ask) {
-	switch {
-	case a.node != nil:
-		if a.node.Value.cell.Drop() {
-			a.session.bin.throw(trash{node: a.node})
-		}
-	case a.other != nil && !a.deserted && !a.taken: // joined for a caller who has left
-		a.other.flight.Leave()
+// rider is one call of Get that found nothing, see flight.Ride. The first ask is
+// part of it, so that it costs one allocation.
+type rider struct {
+	group   *Group
+	name    string
+	options Options
+	create  Create
+
+	ask   *ask // the last one
+	node  *node
+	open  bool // the group was, when the value came
+	first ask
+}
+
+// Ask sends a new ask: its answer is what happens to its flight.
+func (r *rider) Ask(ctx context.Context) (flight.Ticket[*node], error) {
+	h, s := r.group, r.group.session
+	if s.closed.Load() || h.closed.Load() {
+		return flight.Ticket[*node]{}, ErrClosed
+	}
+	if r.ask == nil {
+		r.ask = &r.first
+	} else {
+		r.ask = new(ask) // the actor may still look at the one before
+	}
+	a := r.ask
+	a.session, a.create = s, r.create
+	a.call = call{of: a, group: h.g, name: r.name, hash: h.g.names.Hash(r.name), options: r.options}
+	a.flight.Begin(ctx, s, r.name)
+	a.flight.Start()
+	if !s.send(a) {
+		a.flight.GetOff()
+		return flight.Ticket[*node]{}, ErrClosed
+	}
+	return flight.Ticket[*node]{Flight: &a.flight}, nil
+}
+
+// Take keeps a value alive until the group is closed. Its own names it holds
+// anyway.
+func (r *rider) Take(n *node) {
+	r.node = n
+	if n.Value.loose || n.Value.group != r.group.g {
+		r.open = r.group.adopt(n)
 	}
 }
+
+// Leave says that the caller has gone.
+func (r *rider) Leave(flight.Ticket[*node]) { r.group.session.send(left{ask: r.ask}) }
 
 // run is the creator's goroutine.
 func (a *ask) run() {

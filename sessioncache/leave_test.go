@@ -42,32 +42,59 @@ func TestLeavingAtAnyMoment(t *testing.T) {
 }
 
 // F4, G9: a creator that heeds no context is no reason to count a group that
-// nobody waits for; whoever comes next has a creator of its own.
+// nobody waits for. What it makes is for whoever comes next, who waits for it, and
+// is kept.
 func TestForsakenGroupIsGone(t *testing.T) {
 	p := open(t, sessioncache.Config{})
 	began, gate := make(chan struct{}), make(chan struct{})
-	ctx, leave := context.WithCancel(bg)
-	left := p.start(ctx, 1, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
-		close(began)
-		<-gate
-		return p.value("late"), nil
-	})
-	<-began
-	leave()
-	wantError(t, "left", receive(t, left).err, context.Canceled)
-	want(t, "groups", p.Groups(), 0)
+	forsaken := func() {
+		t.Helper()
+		ctx, leave := context.WithCancel(bg)
+		left := p.start(ctx, 1, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+			began <- struct{}{}
+			<-gate
+			return p.value("late"), nil
+		})
+		<-began
+		leave()
+		wantError(t, "left", receive(t, left).err, context.Canceled)
+		want(t, "groups", p.Groups(), 0)
+	}
+	forsaken()
 	create, again, _ := p.gated("new", gate)
 	next := p.start(bg, 1, "n", sessioncache.Options{}, create)
 	eventually(t, func() bool { return p.Groups() == 1 }, func() any { return p.Groups() }, "groups", 1)
+	p.waiting(1, 1)
+	gate <- struct{}{}
+	want(t, "next", receive(t, next), call{"late", sessioncache.Joined, nil})
 	select {
 	case <-again:
-		t.Error("two creators of one key at a time") // F1
+		t.Error("a second creator ran") // F1
 	default:
 	}
-	close(gate)
-	want(t, "next", receive(t, next).v, "new")
-	p.freed("late", 1)
 	want(t, "groups", p.Groups(), 1)
+	want(t, "kept", p.get(1, "n"), "late")
+
+	if err := p.ResetAll(bg); err != nil {
+		t.Fatal(err)
+	}
+	p.freed("late", 1)
+	forsaken() // and nobody comes
+	gate <- struct{}{}
+	eventually(t, func() bool { return p.Len() == 1 }, func() any { return p.Len() }, "objects", 1)
+	want(t, "kept", p.get(1, "n"), "late")
+	want(t, "groups", p.Groups(), 1)
+
+	if err := p.ResetAll(bg); err != nil {
+		t.Fatal(err)
+	}
+	forsaken() // F7: what was cleared meanwhile is not kept
+	if err := p.ResetAll(bg); err != nil {
+		t.Fatal(err)
+	}
+	gate <- struct{}{}
+	p.freed("late", 3)
+	want(t, "groups", p.Groups(), 0)
 }
 
 // S3, G9: a value that can never fit may be leased; its group is not registered

@@ -2,8 +2,6 @@ package sessioncache
 
 import (
 	"context"
-	"iter"
-	"math/bits"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -36,24 +34,11 @@ type acquire struct {
 
 func (m acquire) Fail(err error) { m.Reply.Fail(err) }
 
-// write is Set: by a shape, or into the group of a handle.
+// write is a Set on its way.
 type write struct {
 	actors.Reply[struct{}]
-	use     *asked // nil if group is there
-	group   *group
-	name    string
-	options Options
-	value   Value
-	taken   atomic.Bool // the value has its owner: the turn, or Set that gave up before it
-	claimed bool        // it has waited for others to make room
-}
-
-// shape is the compiled one.
-func (m *write) shape() shapegroups.Shape {
-	if m.group != nil {
-		return m.group.shape
-	}
-	return m.use.compiled
+	writing
+	taken atomic.Bool // the value has its owner: the turn, or Set that gave up before it
 }
 
 // take makes the caller the one who answers for the value.
@@ -61,96 +46,27 @@ func (m *write) take() bool { return m.taken.CompareAndSwap(false, true) }
 
 func (m *write) Fail(err error) { m.Reply.Fail(err) }
 
-// ask is one call of Get whose name was absent a moment ago. It brings
-// a flight of its own and waits on that alone: either the flight becomes the one
-// of its name, or it ends at once and says what to do instead. One allocation
-// serves the request, the creator's result and the outcome.
+// ask is one asking of a Get whose name was absent a moment ago. It brings a
+// flight and rides on that alone: either the flight becomes the one of its name,
+// or it ends at once with the value that is there, or refers to another flight.
 type ask struct {
+	call
 	session *Session
-	flight  flight.Flight[*ask]
-	group   *group // of the handle
-	name    string
-	hash    uint64 // of name, as tables place it
-	options Options
+	flight  flight.Flight[*node]
 	create  Create
-
-	next *ask // of those running with the same hash; the actor's
 
 	// Set by the creator before the ask is sent a second time, as its end.
 	ended  bool
 	value  Value
 	failed error
-
-	// Set by the actor before the flight ends.
-	node     *node // pinned for the flight
-	loose    bool  // no group holds it
-	hit      bool
-	other    *ask // join this one's flight
-	deserted bool // or rather wait for its end and ask again
-	err      error
-	answered bool // the flight has ended
-	void     bool // cleared or overwritten meanwhile: not to be kept (SPEC F7)
-	forsaken bool // all callers have left; its creator may still run
-
-	taken   bool // the waiter has seen the outcome; ordered by the flight
-	claimed bool // the value has waited for others to make room
 }
 
 func (m *ask) Fail(err error) { m.flight.Finish(nil, err, nil) }
 
-// at is the place of its flight.
-func (m *ask) at() uint64 { return flightHash(m.group.at.Hash(), m.hash) }
-
-func flightHash(shape, name uint64) uint64 { return bits.RotateLeft64(shape, 32) ^ name }
-
-// flights are the asks whose creators run, one a key (SPEC F1): chains by the
-// hashes that their groups and names have in the tables anyway.
-type flights map[uint64]*ask
-
-func (f flights) find(at uint64, shape shapegroups.Shape, name string, lane Lane) *ask {
-	a := f[at]
-	for a != nil && (a.group.shape != shape || a.name != name || a.options.Lane != lane) {
-		a = a.next
-	}
-	return a
-}
-
-// add enters one whose key has none.
-func (f flights) add(a *ask) {
-	at := a.at()
-	a.next = f[at]
-	f[at] = a
-}
-
-// remove takes one out, if it is there.
-func (f flights) remove(a *ask) {
-	at := a.at()
-	first := f[at]
-	switch {
-	case first == a && a.next == nil:
-		delete(f, at)
-	case first == a:
-		f[at] = a.next
-	default:
-		for b := first; b != nil; b = b.next {
-			if b.next == a {
-				b.next = a.next
-			}
-		}
-	}
-	a.next = nil
-}
-
-func (f flights) all() iter.Seq[*ask] {
-	return func(yield func(*ask) bool) {
-		for _, a := range f {
-			for ; a != nil; a = a.next {
-				if !yield(a) {
-					return
-				}
-			}
-		}
-	}
+// left says that the caller of an ask has gone before its end.
+type left struct {
+	silent
+	ask *ask
 }
 
 // vacated says that a phase of a group's grace lost its last handle. The one
@@ -221,7 +137,7 @@ func (m look) Fail(err error) { m.Reply.Fail(err) }
 // make room for its value. The claim says whether they did.
 type roomMade struct {
 	silent
-	held  message
+	held  any // *writing or *call
 	claim *pool.Claim
 }
 

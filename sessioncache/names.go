@@ -2,101 +2,134 @@ package sessioncache
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-// ask is a call of Get: the value is there by now, or a creator runs
-// for it, or one is to be started.
-func (s *state) ask(a *ask) {
+// ask looks again, for the call of a Get: the value is there by now, or a creator
+// runs for it, or one is to be started.
+func (s *state) ask(c *call) {
 	if s.closed {
-		a.err = fault.ErrClosed
-		s.answer(a)
+		s.refuse(c, fault.ErrClosed)
 		return
 	}
-	if n := s.find(a); n != nil {
-		a.hit = true
-		s.hand(a, n)
+	if n := s.find(c); n != nil {
+		c.hit = true
+		s.hand(c, n)
 		return
 	}
-	if other := s.flights.find(a.at(), a.group.shape, a.name, a.options.Lane); other != nil {
-		if a.err = another("get", a.name, other.options.Key, a.options.Key); a.err == nil {
-			a.other = other
+	at := c.place()
+	if other, found := s.desk.Find(at); found {
+		if err := another("get", c.name, other.options.Key, c.options.Key); err != nil {
+			s.refuse(c, err)
+			return
 		}
-		s.answer(a)
+		c.other, c.late, _ = s.desk.Join(at, 0)
+		s.awaited(other, true)
+		s.effects.answer = append(s.effects.answer, c)
 		return
 	}
-	s.flights.add(a)
-	a.group.flights++
+	s.desk.Begin(at, c, 0)
+	c.began = true
+	c.group.flights++
 	s.published.running.Add(1)
-	s.effects.start = append(s.effects.start, a)
+	s.effects.start = append(s.effects.start, c)
+}
+
+// left is told that the caller of an ask has gone before its end. The creator of
+// a flight that nobody is left to wait for is cancelled (SPEC F4). A group that
+// holds nothing else goes with the last caller, not when the creator ends: who
+// left finds the counts exact (SPEC G9).
+func (s *state) left(c *call) {
+	f := c
+	switch {
+	case c.other != nil:
+		f = c.other
+	case !c.began:
+		return
+	}
+	if alone, _ := s.desk.Leave(f, time.Time{}); alone {
+		s.effects.cancel = append(s.effects.cancel, f)
+	}
+	if f.Callers() == 0 && !f.Over() {
+		s.awaited(f, false)
+		s.vacated(f.group)
+	}
+}
+
+// awaited notes whether anybody waits for a flight.
+func (s *state) awaited(f *call, is bool) {
+	if f.forsaken != is {
+		return
+	}
+	f.forsaken = !is
+	if is {
+		f.group.forsaken--
+	} else {
+		f.group.forsaken++
+	}
 }
 
 // find looks in the group of the handle and, if that was evicted, in the one
 // that is registered for its shape now.
-func (s *state) find(a *ask) *node {
-	lane := uint64(a.options.Lane)
-	if n := a.group.names.Hashed(a.hash, a.name, lane); n != nil {
+func (s *state) find(c *call) *node {
+	lane := uint64(c.options.Lane)
+	if n := c.group.names.Hashed(c.hash, c.name, lane); n != nil {
 		return n
 	}
-	if a.group.registered {
+	if c.group.registered {
 		return nil
 	}
-	g := s.published.resident(a.group.shape)
+	g := s.published.resident(c.group.shape)
 	if g == nil {
 		return nil
 	}
-	n := g.names.Hashed(a.hash, a.name, lane)
-	a.loose = n != nil // not held for this handle
-	return n
+	return g.names.Hashed(c.hash, c.name, lane)
 }
 
-// hand pins a value for those who wait on the flight, and answers.
-func (s *state) hand(a *ask, n *node) {
+// hand pins a value for those who wait, and answers.
+func (s *state) hand(c *call, n *node) {
 	n.Value.cell.Pin() // its group, or its maker, holds a pin
-	a.node = n
-	s.answer(a)
+	c.node = n
+	s.effects.answer = append(s.effects.answer, c)
 }
 
-func (s *state) answer(a *ask) {
-	if !a.answered {
-		a.answered = true
-		s.effects.answer = append(s.effects.answer, a)
-	}
+func (s *state) refuse(c *call, err error) {
+	c.err = err
+	s.effects.answer = append(s.effects.answer, c)
 }
 
 // created is the end of a creator. The value is kept unless its flight was
 // cleared, its group has gone, its name was set meanwhile, or it can never fit.
-func (s *state) created(a *ask, v Value, err error) {
-	g := a.group
-	if err == nil && s.createdWaits(a, v) {
+func (s *state) created(c *call, v Value, err error) {
+	g := c.group
+	if err == nil && s.createdWaits(c, v) {
 		return
 	}
 	s.published.running.Add(-1)
 	g.flights--
-	if a.forsaken {
-		g.forsaken--
-	}
-	s.flights.remove(a)
+	s.awaited(c, true)
+	first, may := s.desk.End(c.place(), c)
 	if err == nil {
-		err = v.validate("create", a.name, a.options)
+		err = v.validate("create", c.name, c.options)
 	}
 	switch {
-	case a.answered || err != nil: // closed meanwhile, or nothing came of it
+	case !first: // closed meanwhile
 		s.free(v)
-		if a.err = err; err != nil && !a.answered {
-			s.published.failures.Add(1)
-		}
-		s.answer(a)
+	case err != nil:
+		s.free(v)
+		s.published.failures.Add(1)
+		s.refuse(c, err)
 	default:
 		s.published.misses.Add(1)
-		n := newNode(g, a.hash, a.name, a.options, v)
-		holder := s.keep(a, n)
-		a.loose = holder != g
-		s.hand(a, n)
-		if holder == nil {
+		n := s.newNode(g, c.hash, c.name, c.options, v)
+		kept := may && s.keep(c, n)
+		n.Value.loose = !kept
+		s.hand(c, n)
+		if !kept {
 			n.Value.dead.Store(true)
 			s.drop(n) // those who wait pin it themselves
 		}
@@ -104,27 +137,46 @@ func (s *state) created(a *ask, v Value, err error) {
 	s.vacated(g)
 }
 
-// keep puts a created value where it may stay and gives that group, or nil. It
-// stays nowhere if its flight was cleared (SPEC F7), its name was set while the
-// creator ran, its group has gone, or it can never fit.
-func (s *state) keep(a *ask, n *node) *group {
-	g := a.group
+// keep puts a created value where it may stay. It stays nowhere if its name was
+// set while the creator ran, its group has gone, or it can never fit. A group that
+// went since nobody waited for it is no obstacle: another takes its place (SPEC F4).
+func (s *state) keep(c *call, n *node) bool {
+	g := c.group
 	switch {
-	case a.void || g.names.Hashed(a.hash, n.Key, n.Sub) != nil:
-		return nil
+	case g.names.Hashed(c.hash, n.Key, n.Sub) != nil:
+		return false
+	case !g.registered && g.vacant && !g.grace.open():
+		return s.keepLate(g.shape, n)
 	case !g.registered:
 	case !s.fitsNow(n.Value.bytes):
-		return nil
+		return false
 	case g.filled.Load() || !s.over(0, n.Value.bytes) || s.worth(g):
 		return s.write(g, n)
 	default:
 		s.evict(g)
 	}
 	if !g.grace.open() {
-		return nil
+		return false
 	}
 	s.put(g, n) // for the handles that it serves
-	return g
+	return true
+}
+
+// keepLate puts a value into the group that is registered for its shape, or into a
+// new one.
+func (s *state) keepLate(shape shapegroups.Shape, n *node) bool {
+	g := s.published.resident(shape)
+	switch {
+	case !s.published.capacity().Groups.Allows(1) || !s.fitsNow(n.Value.bytes):
+		return false
+	case g != nil:
+		return g.names.Hashed(n.Hash(), n.Key, n.Sub) == nil && s.write(g, n)
+	case !s.makeRoom(1, n.Value.bytes, nil):
+		return false
+	}
+	g = s.published.newGroup(shape)
+	s.register(g)
+	return s.write(g, n)
 }
 
 // worth asks whether a group that is registered and still empty is worth what
@@ -136,21 +188,21 @@ func (s *state) worth(g *group) bool {
 }
 
 // write puts a name that fits the byte capacity into a registered group, and
-// gives the group it is in: where nothing but this group is left to make room,
-// the group goes and begins anew with this name alone. It gives nil, and keeps
-// nothing, where other sessions hold what the name would need.
-func (s *state) write(g *group, n *node) *group {
+// reports whether it is kept: where nothing but this group is left to make room,
+// the group goes and begins anew with this name alone. It is not kept where other
+// sessions hold what the name would need.
+func (s *state) write(g *group, n *node) bool {
 	if !s.makeRoom(0, growth(g, n), g) {
 		shape := g.shape
 		s.evict(g)
 		if !s.makeRoom(1, n.Value.bytes, nil) {
-			return nil
+			return false
 		}
 		g = s.published.newGroup(shape)
 		s.register(g)
 	}
 	s.put(g, n)
-	return g
+	return true
 }
 
 // growth is how many bytes more a group would hold with n in it.
@@ -281,7 +333,7 @@ func (s *state) place(g *group, n *node, slot int) {
 
 // set is Set: it creates the group on the way and overwrites. It reports whether
 // it waits for other sessions to make room; then it is called again.
-func (s *state) set(m *write) (waits bool, err error) {
+func (s *state) set(m *writing) (waits bool, err error) {
 	switch {
 	case s.closed:
 		s.free(m.value)
@@ -317,20 +369,19 @@ func (s *state) set(m *write) (waits bool, err error) {
 // void has what is being made for a name not be kept: it is older than what is
 // done to the name now.
 func (s *state) void(shape shapegroups.Shape, name string, lane Lane) {
-	if len(s.flights) == 0 {
+	if s.desk.Len() == 0 {
 		return
 	}
-	at := flightHash(s.published.shapes.Hash(shape.Key()), s.published.ids.Hash(name))
-	if a := s.flights.find(at, shape, name, lane); a != nil {
-		a.void = true
+	if c, found := s.desk.Find(place{shape, name, lane}); found {
+		s.desk.Void(c)
 	}
 }
 
 // storeHeld writes a value into the group that a handle sees, which is evicted
 // for it where it does not fit.
-func (s *state) storeHeld(m *write) error {
+func (s *state) storeHeld(m *writing) error {
 	g := m.group
-	n := newNode(g, g.names.Hash(m.name), m.name, m.options, m.value)
+	n := s.newNode(g, g.names.Hash(m.name), m.name, m.options, m.value)
 	if g.registered && !(s.fitsNow(m.value.Bytes) && s.makeRoom(0, growth(g, n), g)) {
 		s.evict(g)
 	}
@@ -370,7 +421,7 @@ func (s *state) take(g *group, name string, lane Lane) (taken *node, err error) 
 		}
 		s.remove(g, n)
 		if first {
-			s.published.memory.Add(-n.Value.own())
+			s.effects.memory -= n.Value.own()
 			n.Value.taken = true
 		}
 		if g.registered {
@@ -385,7 +436,7 @@ func (s *state) take(g *group, name string, lane Lane) (taken *node, err error) 
 
 // store writes the value of Set, unless other sessions hold what it would need;
 // what had the name is gone in any case. g is nil where the shape is new.
-func (s *state) store(m *write, g *group) {
+func (s *state) store(m *writing, g *group) {
 	kept := s.fitsNow(m.value.Bytes)
 	if g == nil && kept {
 		if kept = s.makeRoom(1, m.value.Bytes, nil); kept {
@@ -394,8 +445,8 @@ func (s *state) store(m *write, g *group) {
 		}
 	}
 	if kept {
-		n := newNode(g, g.names.Hash(m.name), m.name, m.options, m.value)
-		if s.write(g, n) == nil {
+		n := s.newNode(g, g.names.Hash(m.name), m.name, m.options, m.value)
+		if !s.write(g, n) {
 			s.drop(n)
 		}
 		return
@@ -433,8 +484,10 @@ func (s *state) reset(owner string) error {
 		}
 		return nil
 	}
-	for a := range s.flights.all() {
-		a.void = a.void || a.options.Owner == owner
+	for c := range s.desk.All() {
+		if c.options.Owner == owner {
+			s.desk.Void(c)
+		}
 	}
 	strip := func(g *group) {
 		for n := g.owners[owner]; n != nil; n = g.owners[owner] {
@@ -456,9 +509,7 @@ func (s *state) reset(owner string) error {
 
 // resetAll takes every group out, and every name of those that serve handles.
 func (s *state) resetAll() {
-	for a := range s.flights.all() {
-		a.void = true
-	}
+	s.desk.VoidAll()
 	s.evictAll()
 	for g := range s.serving {
 		var all []*node

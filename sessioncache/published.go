@@ -1,8 +1,11 @@
 package sessioncache
 
 import (
+	"log/slog"
 	"sync/atomic"
 
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -21,7 +24,9 @@ type Capacity struct {
 type published struct {
 	bucket shapegroups.Bucketing
 	hash   func(string) uint64
-	bin    *bin
+	bin    lease.Bin[trash]
+	logger *slog.Logger
+	name   string          // of the session
 	memory *pressure.Watch // nil where nobody watches
 
 	shapes *table.Table[group]    // registered groups by compiled shape
@@ -40,16 +45,18 @@ type published struct {
 // in it costs its bucketing, once.
 const memoized = 1 << 12
 
-func newPublished(c Config, b *bin) *published {
+func newPublished(c Config) *published {
 	p := &published{
 		bucket: c.Bucket,
 		hash:   c.Hash,
-		bin:    b,
+		logger: c.Logger,
+		name:   c.Name,
 		memory: c.memory,
 		shapes: table.New[group](c.Hash),
 		ids:    table.New[NameID](c.Hash),
 		memo:   table.New[[2]asked](c.Hash),
 	}
+	p.bin.Init(actors.Go, p.free, p.failed)
 	p.limits.Store(&Capacity{Groups: c.Groups, Bytes: c.Bytes})
 	return p
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/recency"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -22,8 +23,8 @@ type Session struct {
 	actor     *actors.Ref[message]
 	log       *recency.Log[asked]
 	behind    atomic.Int32 // segments of the log that were filled since it was drained
-	bin       *bin
-	unwatch   func() // leaves the memory limit
+	member    *pool.Member // of the pool; nil where there is none
+	unwatch   func()       // leaves the memory limit
 
 	hits   [stripes]stripe
 	joined atomic.Uint64
@@ -51,8 +52,7 @@ func Open(c Config) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bin{logger: c.Logger, name: c.Name}
-	p := newPublished(c, b)
+	p := newPublished(c)
 	st, err := newState(c, p)
 	if err != nil {
 		return nil, failed("open", c.Name, err)
@@ -61,7 +61,6 @@ func Open(c Config) (*Session, error) {
 		name:      c.Name,
 		published: p,
 		state:     st,
-		bin:       b,
 		done:      make(chan struct{}),
 	}
 	if err := s.join(c.Pool, c.Floor.Bytes); err != nil {
@@ -133,7 +132,7 @@ func (s *Session) leave(g *group, phase uint32) {
 	case !dead && !g.grace.wanted.Load():
 	case s.send(vacated{group: g}):
 	case dead && !g.grace.open():
-		s.bin.throw(trash{group: g}) // the session has ended: nobody else can
+		s.published.bin.Throw(trash{group: g}) // the session has ended: nobody else can
 	}
 }
 
@@ -227,12 +226,14 @@ func (s *Session) Set(ctx context.Context, shape shapegroups.Shape, name string,
 		s.discard(v)
 		return err
 	}
-	return s.put(ctx, &write{use: use, name: name, options: o, value: v})
+	return s.put(ctx, writing{use: use, name: name, options: o, value: v})
 }
 
 // put is Set once the place is known.
-func (s *Session) put(ctx context.Context, m *write) error {
+func (s *Session) put(ctx context.Context, w writing) error {
 	const op = "set"
+	m := &write{writing: w}
+	m.of = m
 	err := checkName(op, m.name)
 	if err == nil {
 		err = m.value.validate(op, m.name, m.options)
@@ -265,7 +266,7 @@ func checkName(op, name string) error {
 // discard frees a value that was never taken in.
 func (s *Session) discard(v Value) {
 	if v.Free != nil {
-		s.bin.throw(trash{value: v.Free})
+		s.published.bin.Throw(trash{value: v.Free})
 	}
 }
 

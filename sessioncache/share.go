@@ -1,12 +1,8 @@
 package sessioncache
 
 import (
-	"context"
-	"fmt"
 	"slices"
 
-	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
@@ -17,13 +13,21 @@ import (
 // INVARIANT: what is published, and reserved besides, is what the member uses:
 // bytes are reserved before they are published and released after.
 type share struct {
-	member   *pool.Member
+	member   budget
 	reserved int64 // by this turn, for what it is about to publish
-	held     int   // messages that wait for room
+	held     int   // writings and calls that wait for room
+}
 
-	// claim asks other sessions for so many bytes and reports whether they make
-	// room: then the message comes again, as a roomMade.
-	claim func(held message, bytes int64) bool
+// budget is what the core asks of the pool, see pool.Member. It waits for nothing.
+type budget interface {
+	Fits(bytes int64) bool
+	Reserve(bytes int64) bool
+	Release(bytes int64)
+	Most() int64
+	Could(bytes int64) bool
+	// claim asks other sessions for bytes and reports whether they make room: then
+	// held, a *writing or a *call, comes again after a made.
+	claim(held any, bytes int64) bool
 }
 
 // fits reports whether so many bytes could be published.
@@ -62,12 +66,10 @@ func (s *share) spare() {
 	}
 }
 
-// made takes what others made room for.
-func (s *share) made(c *pool.Claim) {
+// made is told of the bytes that others made room for.
+func (s *share) made(bytes int64) {
 	s.held--
-	if c.Accept() {
-		s.reserved += c.Bytes()
-	}
+	s.reserved += bytes
 }
 
 // fitsEver reports whether a value of so many bytes may be kept at all, fitsNow
@@ -84,28 +86,32 @@ func (s *state) fitsNow(bytes int64) bool {
 // awaits reports whether held has to wait until other sessions have made room
 // for so many groups and bytes more. What the session's own capacity asks for
 // goes first: nobody else makes room for that.
-func (s *state) awaits(held message, groups, bytes int64, own *group) bool {
+func (s *state) awaits(held any, groups, bytes int64, own *group) bool {
 	within := func() bool { return !s.above(groups, bytes) }
-	return s.fitsEver(bytes) && s.evictUntil(own, within) && !s.share.fits(bytes) && s.share.claim(held, bytes)
+	if !s.fitsEver(bytes) || !s.evictUntil(own, within) || s.share.fits(bytes) || !s.share.member.claim(held, bytes) {
+		return false
+	}
+	s.share.held++
+	return true
 }
 
 // createdWaits is awaits for a created value that would be kept.
-func (s *state) createdWaits(a *ask, v Value) bool {
-	g := a.group
+func (s *state) createdWaits(c *call, v Value) bool {
+	g := c.group
 	switch {
-	case s.share == nil || a.claimed || a.answered || v.Bytes <= 0:
+	case s.share == nil || c.claimed || v.Bytes <= 0 || !s.desk.May(c):
 		return false
-	case a.void || !g.registered || g.names.Lookup(a.name, uint64(a.options.Lane)) != nil:
+	case !g.registered || g.names.Lookup(c.name, uint64(c.options.Lane)) != nil:
 		return false
 	case !g.filled.Load() && s.over(0, v.Bytes) && !s.worth(g):
 		return false
 	}
-	a.claimed = true
-	return s.awaits(a, 0, v.Bytes, g)
+	c.claimed = true
+	return s.awaits(c, 0, v.Bytes, g)
 }
 
 // writeWaits is awaits for Set. g is nil where the shape is new.
-func (s *state) writeWaits(m *write, g *group) bool {
+func (s *state) writeWaits(m *writing, g *group) bool {
 	if s.share == nil || m.claimed {
 		return false
 	}
@@ -179,55 +185,4 @@ func (s *state) offer() []pressure.Item {
 		}
 	}
 	return items
-}
-
-// join takes the session into a pool. Where others use what is to be its floor
-// it waits for them to give that up, for a turn of each.
-func (s *Session) join(p *Pool, floor int64) error {
-	if p == nil {
-		return nil
-	}
-	given := make(chan struct{})
-	member, claim, err := p.shared.Join(floor, func(g pool.Gift) {
-		if !s.send(give{g}) {
-			g.Answered()
-		}
-	}, func(*pool.Claim) { close(given) })
-	if err != nil {
-		return err
-	}
-	if claim != nil {
-		<-given
-		if !claim.Accept() {
-			member.Leave()
-			return fmt.Errorf("%w: the floor's %d bytes are in use, and those who use them gave up too few: end leases, or try again", ErrTooLarge, floor)
-		}
-	}
-	s.state.share = &share{member: member, claim: s.claim}
-	return nil
-}
-
-// claim has other sessions make room for what held is to publish. The session
-// does not end before that was answered.
-func (s *Session) claim(held message, bytes int64) bool {
-	c := s.state.share.member.Claim(bytes, func(c *pool.Claim) { s.send(roomMade{held: held, claim: c}) })
-	if c == nil {
-		return false
-	}
-	s.state.share.held++
-	return true
-}
-
-// offer lists what the session could do without, for the memory limit of the
-// process. It waits for one turn; a closed session offers nothing.
-func (s *Session) offer(ctx context.Context) (items []pressure.Item) {
-	_ = s.look(ctx, "offer", func(st *state) { items = st.offer() })
-	return items
-}
-
-// shrink gives up groups that are not in use, by the policy, until at least n bytes
-// are freed or nothing of that tier is left.
-func (s *Session) shrink(ctx context.Context, n int64, tier pressure.Tier) pressure.Freed {
-	freed, _ := actors.Ask(ctx, s.actor, func(r actors.Reply[pressure.Freed]) message { return shrink{r, n, tier} })
-	return freed
 }

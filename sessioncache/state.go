@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
@@ -17,7 +18,7 @@ type state struct {
 	policy    *policy.Policy
 	requests  requests
 
-	flights  flights
+	desk     flight.Desk[place, *call]
 	serving  map[*group]struct{} // groups out of the table that serve open handles
 	holds    map[string]int
 	interned int // names with an id
@@ -29,14 +30,6 @@ type state struct {
 	floor Floor  // what others cannot take
 
 	effects effects
-}
-
-// effects is what a turn wants done, in this order. The shell empties it.
-type effects struct {
-	start  []*ask // run the creators
-	answer []*ask // end the flights, with the outcome that stands in the ask
-	cancel []*ask // end the creators' contexts
-	trash  []trash
 }
 
 func newState(c Config, p *published) (*state, error) {
@@ -56,7 +49,6 @@ func newState(c Config, p *published) (*state, error) {
 		published: p,
 		policy:    rule,
 		requests:  seen,
-		flights:   make(flights),
 		serving:   make(map[*group]struct{}),
 		holds:     make(map[string]int),
 		floor:     c.Floor,
@@ -217,7 +209,8 @@ func (s *state) vacated(g *group) {
 		delete(s.serving, g)
 		s.effects.trash = append(s.effects.trash, trash{group: g})
 	case g.registered && !g.filled.Load() && !g.awaited():
-		s.evict(g) // asked for, and nothing came of it that it keeps
+		g.vacant = true // asked for, and nothing came of it that it keeps
+		s.evict(g)
 	case !s.closed && (g.registered || serving):
 		g.grace.settle(s.drop)
 	}
@@ -297,12 +290,10 @@ func (s *state) close() {
 	}
 	s.closed = true
 	s.evictAll()
-	for a := range s.flights.all() {
-		a.err = fault.ErrClosed
-		s.answer(a)
-		s.effects.cancel = append(s.effects.cancel, a)
+	for _, c := range s.desk.Close() {
+		s.refuse(c, fault.ErrClosed)
+		s.effects.cancel = append(s.effects.cancel, c)
 	}
-	clear(s.flights)
 }
 
 // idle reports whether no creator runs and nothing waits for room.

@@ -1,183 +1,319 @@
 package sessioncache
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/limit"
 	"github.com/kiln-cache/kiln/shapegroups"
+	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
-// core drives the pure core without actor, flight or goroutine.
+// core drives the pure core by scripts: no actor, no flight, no goroutine. A line
+// is an event and, behind "->", what follows from it: the effects in their order,
+// then the groups, names and bytes that are registered. Handles, calls and sets are
+// named where they begin.
 type core struct {
 	*state
-	t *testing.T
+	groups map[string]*group
+	calls  map[string]*call
+	sets   map[string]*writing
+	pool   *purse
+	done   []string // what the event itself says
 }
 
-func newCore(t *testing.T, c Config) core {
-	t.Helper()
-	c, err := c.Validate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := newState(c, newPublished(c, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return core{s, t}
+// purse is a budget: so many bytes are free, and others give when they are asked.
+type purse struct {
+	core   *core
+	free   int64
+	others int64 // what other sessions could give
 }
 
-// group acquires the group of a shape and enters it, as the shell does.
-func (c core) group(n int64) *group {
-	c.t.Helper()
+func (p *purse) Fits(bytes int64) bool { return bytes <= p.free }
+func (p *purse) Reserve(bytes int64) bool {
+	if bytes > p.free {
+		return false
+	}
+	p.free -= bytes
+	return true
+}
+func (p *purse) Release(bytes int64)    { p.free += bytes }
+func (p *purse) Most() int64            { return 1 << 40 }
+func (p *purse) Could(bytes int64) bool { return bytes <= p.free+p.core.published.bytes.Load() }
+func (p *purse) claim(held any, bytes int64) bool {
+	if bytes > p.free+p.others {
+		return false
+	}
+	p.core.done = append(p.core.done, fmt.Sprintf("claim %d", bytes))
+	return true
+}
+
+// line is one event: its verb, its words and its options.
+type line struct {
+	verb    string
+	words   []string
+	options map[string]string
+}
+
+func parse(text string) line {
+	l := line{options: make(map[string]string)}
+	for i, word := range strings.Fields(text) {
+		name, value, isOption := strings.Cut(word, "=")
+		switch {
+		case i == 0:
+			l.verb = word
+		case isOption:
+			l.options[name] = value
+		default:
+			l.words = append(l.words, word)
+		}
+	}
+	return l
+}
+
+func (l line) number(option string) int64 {
+	n, _ := strconv.ParseInt(l.options[option], 10, 64)
+	return n
+}
+
+func (l line) set() Options {
+	return Options{Owner: l.options["owner"], Lane: Lane(l.number("lane")), Key: l.options["key"]}
+}
+
+// value is what a creator made or somebody set.
+func (c *core) value(l line) Value {
+	return Value{Bytes: l.number("bytes"), Cost: time.Duration(l.number("cost")), Key: l.options["made"], Free: func() {}}
+}
+
+func (c *core) open(l line) error {
+	cfg := Config{Policy: "fifo", Floor: Floor{Bytes: l.number("floor")}}
+	for option, to := range map[string]*Limit{"groups": &cfg.Groups, "bytes": &cfg.Bytes} {
+		if text, ok := l.options[option]; ok {
+			n, err := limit.Parse(text)
+			if err != nil {
+				return err
+			}
+			*to = n
+		}
+	}
+	cfg, err := cfg.Validate()
+	if err != nil {
+		return err
+	}
+	if c.state, err = newState(cfg, newPublished(cfg)); err != nil {
+		return err
+	}
+	c.groups, c.calls, c.sets = make(map[string]*group), make(map[string]*call), make(map[string]*writing)
+	if _, ok := l.options["pool"]; ok {
+		c.pool = &purse{core: c, free: l.number("pool"), others: l.number("others")}
+		c.share = &share{member: c.pool}
+	}
+	return nil
+}
+
+func (c *core) use(text string) *asked {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		panic(err)
+	}
 	shape, err := shapegroups.N(n)
 	if err != nil {
-		c.t.Fatal(err)
+		panic(err)
 	}
 	use, err := c.published.note(shape, byAcquire)
 	if err != nil {
-		c.t.Fatal(err)
+		panic(err)
 	}
-	g, err := c.acquire(use)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	g.grace.enter()
-	return g
+	return use
 }
 
-// did is the effects of the last event, which are then forgotten.
-func (c core) did() string {
-	var words []string
+// play runs one event.
+func (c *core) play(l line) (err error) {
+	word := func(i int) string { return l.words[i] }
+	switch l.verb {
+	case "open":
+		return c.open(l)
+	case "acquire": // HANDLE SHAPE
+		var g *group
+		if g, err = c.acquire(c.use(word(1))); err == nil {
+			g.grace.enter()
+			c.groups[word(0)] = g
+		}
+	case "release": // HANDLE
+		g := c.groups[word(0)]
+		for phase := range g.grace.handles {
+			if g.grace.handles[phase].Load() > 0 {
+				g.grace.leave(uint32(phase))
+				break
+			}
+		}
+		c.vacated(g)
+	case "ask": // CALL HANDLE NAME
+		g := c.groups[word(1)]
+		a := &call{group: g, name: word(2), hash: g.names.Hash(word(2)), options: l.set(), of: word(0)}
+		c.calls[word(0)] = a
+		c.ask(a)
+	case "left": // CALL
+		c.left(c.calls[word(0)])
+	case "taken": // CALL: its caller has the value and lets the flight's pin go
+		c.drop(c.calls[word(0)].node)
+	case "created": // CALL
+		if text, failed := l.options["error"]; failed {
+			err = errors.New(text)
+		}
+		c.created(c.calls[word(0)], c.value(l), err)
+		err = nil
+	case "set": // SET SHAPE NAME, or SET in HANDLE NAME
+		m := &writing{name: word(2), options: l.set(), value: c.value(l), of: word(0)}
+		if word(1) == "in" {
+			m.group, m.name = c.groups[word(2)], word(3)
+		} else {
+			m.use = c.use(word(1))
+		}
+		c.sets[word(0)] = m
+		return c.write(m)
+	case "made": // SET or CALL, bytes=
+		c.share.made(l.number("bytes"))
+		c.pool.free -= l.number("bytes")
+		if m := c.sets[word(0)]; m != nil {
+			return c.write(m)
+		}
+		c.created(c.calls[word(0)], Value{Bytes: l.number("value"), Free: func() {}}, nil)
+	case "take": // HANDLE NAME
+		var n *node
+		if n, err = c.take(c.groups[word(0)], word(1), Lane(l.number("lane"))); err == nil {
+			c.done = append(c.done, "taken "+n.Key)
+			c.drop(n)
+		}
+	case "hold":
+		c.hold(word(0))
+	case "reset": // [OWNER]
+		return c.reset(strings.Join(l.words, " "))
+	case "resize":
+		capacities := [2]Limit{}
+		for i, option := range []string{"groups", "bytes"} {
+			if text, ok := l.options[option]; ok {
+				if capacities[i], err = limit.Parse(text); err != nil {
+					return err
+				}
+			}
+		}
+		return c.resize(capacities[0], capacities[1])
+	case "give": // BYTES
+		freed := c.give(l.number("bytes"), c.floor, policy.Busy)
+		c.done = append(c.done, fmt.Sprintf("gave %d", freed.Bytes))
+	case "close":
+		c.close()
+	default:
+		panic("no event " + l.verb)
+	}
+	return err
+}
+
+func (c *core) write(m *writing) error {
+	waits, err := c.set(m)
+	if waits {
+		c.done = append(c.done, "wait")
+	}
+	return err
+}
+
+// short is a short form of an error.
+func short(err error) string {
+	for _, known := range []error{fault.ErrClosed, fault.ErrTooLarge, fault.ErrNotFound, fault.ErrInvalid} {
+		if errors.Is(err, known) {
+			return known.Error()
+		}
+	}
+	return err.Error()
+}
+
+// did is what an event said and its effects, which are then forgotten.
+func (c *core) did(err error) string {
+	words := c.done
+	if err != nil {
+		words = append(words, "error "+short(err))
+	}
+	if n := c.effects.memory; n != 0 {
+		words = append(words, fmt.Sprintf("memory %+d", n))
+	}
+	for _, t := range c.effects.trash {
+		switch {
+		case t.group != nil:
+			words = append(words, "free group "+t.group.shape.String())
+		case t.node != nil:
+			words = append(words, "free "+t.node.Key)
+		default:
+			words = append(words, "free value")
+		}
+	}
 	for _, a := range c.effects.start {
-		words = append(words, "start "+a.name)
+		words = append(words, fmt.Sprint("start ", a.of))
 	}
 	for _, a := range c.effects.answer {
-		word := "answer " + a.name
+		word := fmt.Sprint("answer ", a.of)
 		switch {
 		case a.err != nil:
-			word += " " + a.err.Error()
+			word += " error " + short(a.err)
+		case a.other != nil && a.late:
+			word += fmt.Sprint(" join ", a.other.of, " late")
 		case a.other != nil:
-			word += " join"
+			word += fmt.Sprint(" join ", a.other.of)
 		case a.hit:
 			word += " hit"
-		case a.loose:
+		case a.node.Value.loose:
 			word += " loose"
 		}
 		words = append(words, word)
 	}
 	for _, a := range c.effects.cancel {
-		words = append(words, "cancel "+a.name)
+		words = append(words, fmt.Sprint("cancel ", a.of))
 	}
-	for _, t := range c.effects.trash {
-		if t.group != nil {
-			words = append(words, "free group "+t.group.shape.String())
-		} else {
-			words = append(words, "free value")
-		}
+	if c.share != nil {
+		c.share.spare()
 	}
-	c.effects = effects{}
-	return strings.Join(words, ", ")
+	c.done, c.effects = nil, effects{}
+	if len(words) == 0 {
+		words = []string{"nothing"}
+	}
+	p := c.published
+	return fmt.Sprintf("%s; %d groups %d names %d bytes", strings.Join(words, ", "), p.groups.Load(), p.objects.Load(), p.bytes.Load())
 }
 
-func (c core) want(what, effects string, groups, objects int64) {
-	c.t.Helper()
-	got := fmt.Sprintf("%s; %d groups, %d objects", c.did(), c.published.groups.Load(), c.published.objects.Load())
-	if want := fmt.Sprintf("%s; %d groups, %d objects", effects, groups, objects); got != want {
-		c.t.Errorf("%s: got %q, want %q", what, got, want)
-	}
-}
-
+// TestTransitions plays the scripts in testdata: event in, effects out.
 func TestTransitions(t *testing.T) {
-	c := newCore(t, Config{Policy: "fifo", Groups: LimitOf(1)})
-	g := c.group(1)
-	c.want("acquire", "", 1, 0) // a group being computed counts
-	a, b := &ask{group: g, name: "n"}, &ask{group: g, name: "n"}
-	c.ask(a)
-	c.want("first ask", "start n", 1, 0)
-	c.ask(b)
-	c.want("second ask", "answer n join", 1, 0) // F1
-	c.created(a, Value{Any: 1}, nil)
-	c.want("created", "answer n", 1, 1)
-	d := &ask{group: g, name: "n"}
-	c.ask(d)
-	c.want("third ask", "answer n hit", 1, 1)
-	for _, a := range []*ask{a, d} { // who waited has taken the value and lets it go
-		a.node.Value.cell.Drop()
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
 	}
-
-	e := &ask{group: g, name: "late"}
-	c.ask(e)
-	c.want("ask", "start late", 1, 1)
-	h := c.group(2)                    // nothing else can go than the group in use
-	c.want("evicted in use", "", 1, 0) // and it serves its handle
-	g.grace.leave(0)
-	c.vacated(g)
-	c.want("its handle closed", "", 1, 0) // its creator runs
-	c.created(e, Value{Any: 2}, nil)
-	c.want("created too late", "answer late loose, free group [[1]]", 1, 0) // F7
-	if e.node.Value.cell.Pins() != 1 {
-		t.Error("those who wait do not hold the value")
-	}
-
-	f := &ask{group: h, name: "x"}
-	c.ask(f)
-	c.did()
-	h.grace.leave(0)
-	c.close()
-	c.want("close", "answer x closed, cancel x", 0, 0) // F8
-	c.created(f, Value{Free: func() {}}, nil)
-	c.want("end of a cancelled creator", "free value, free group [[2]]", 0, 0)
-	if c.published.running.Load() != 0 {
-		t.Error("creators are said to run")
-	}
-	c.ask(&ask{group: h, name: "y"})
-	c.want("ask when closed", "answer y closed", 0, 0)
-}
-
-// K2, F1: flights are placed by hashes and told apart by their keys.
-func TestFlightsOfOneHash(t *testing.T) {
-	c := newCore(t, Config{Hash: func(string) uint64 { return 7 }})
-	var all []*ask
-	for n := range int64(2) {
-		shape, err := shapegroups.N(n + 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g := c.published.newGroup(shape)
-		for _, name := range []string{"a", "b"} {
-			for _, lane := range []Lane{0, Worker(0)} {
-				all = append(all, &ask{group: g, name: name, hash: g.names.Hash(name), options: Options{Lane: lane}})
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-	}
-	for first := range all { // and on from there, to the end and around
-		running, f := make(map[*ask]bool), make(flights)
-		for _, a := range all {
-			f.add(a)
-			running[a] = true
-		}
-		for i := range all {
-			gone := all[(first+3*i)%len(all)]
-			f.remove(gone)
-			f.remove(gone) // has no effect
-			delete(running, gone)
-			for _, a := range all {
-				found := f.find(a.at(), a.group.shape, a.name, a.options.Lane)
-				if running[a] && found != a || !running[a] && found != nil {
-					t.Fatalf("from %d, %d removed: found %p for %p, running %v", first, i+1, found, a, running[a])
+			var c core
+			for i, text := range strings.Split(string(text), "\n") {
+				text, _, _ = strings.Cut(text, "#")
+				event, want, checked := strings.Cut(text, "->")
+				if strings.TrimSpace(event) == "" {
+					continue
+				}
+				got := c.did(c.play(parse(event)))
+				if want = strings.TrimSpace(want); checked && got != want {
+					t.Errorf("line %d: %s:\n got %s\nwant %s", i+1, strings.TrimSpace(event), got, want)
 				}
 			}
-			n := 0
-			for range f.all() {
-				n++
+			if n := c.published.running.Load(); n != 0 {
+				t.Errorf("%d creators are said to run in the end", n)
 			}
-			if n != len(running) {
-				t.Fatalf("%d of %d listed", n, len(running))
-			}
-		}
-		if len(f) != 0 {
-			t.Fatalf("%d places are kept for nothing", len(f))
-		}
+		})
 	}
 }

@@ -1,0 +1,65 @@
+package sessioncache
+
+import (
+	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/shapegroups"
+)
+
+// place is what a flight is for: one flight a place at a time (SPEC F1).
+type place struct {
+	shape shapegroups.Shape
+	name  string
+	lane  Lane
+}
+
+// call is one asking for the value of a name, as the core sees it. One that finds
+// neither value nor flight is the flight that it begins.
+type call struct {
+	flight.Seats
+	of      any    // what the shell has of it
+	group   *group // of the handle
+	name    string
+	hash    uint64 // of name, as tables place it
+	options Options
+
+	began    bool // it is a flight of the desk
+	forsaken bool // it is a flight that nobody waits for
+	claimed  bool // its value has waited for others to make room
+
+	// The outcome, when it is among the effects to answer.
+	node  *node // pinned for those who wait
+	hit   bool  // the value was there
+	other *call // the flight to go aboard of
+	late  bool  // whose creator was cancelled before
+	err   error
+}
+
+func (c *call) place() place { return place{c.group.shape, c.name, c.options.Lane} }
+
+// writing is a Set, by a shape or into the group of a handle.
+type writing struct {
+	of      any    // what the shell has of it
+	use     *asked // nil if group is there
+	group   *group
+	name    string
+	options Options
+	value   Value
+	claimed bool // it has waited for others to make room
+}
+
+// shape is the compiled one.
+func (m *writing) shape() shapegroups.Shape {
+	if m.group != nil {
+		return m.group.shape
+	}
+	return m.use.compiled
+}
+
+// effects is what a turn wants done, in this order. The shell empties it.
+type effects struct {
+	memory int64   // bytes more, or less, for the memory limit
+	trash  []trash // to be freed
+	start  []*call // run the creators
+	answer []*call // end the flights, with the outcome that stands in the call
+	cancel []*call // end the creators' contexts
+}
