@@ -4,24 +4,30 @@ TEST_FLAGS ?=
 BENCH      ?= all
 GATES      ?= hits scaling misses evictions launches stores loads
 FUZZTIME   ?= 20s
+SYSTEMS    ?= linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64
 SOAK       ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz deps-dnnl fetch-onednn test-bench FORCE
+.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz deps-dnnl fetch-onednn test-bench FORCE
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+build: bin/kiln ## bin/kiln, with the commit that it was built from
+
 run: bin/kiln out ## drive a transformer's operations with a real trace; report, and a picture in out/run.png
 	bin/kiln run --plot out/run.png
 
-test: deps-dnnl test-race cross test-bench ## the whole test suite under the race detector, and the builds without C and for arm64
+test: deps-dnnl test-race cross test-bench ## the whole test suite under the race detector, and the builds for all systems
 
 test-race:
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
 
-cross:
-	CGO_ENABLED=0 $(GO) build ./... && CGO_ENABLED=0 GOARCH=arm64 $(GO) build ./... && CGO_ENABLED=0 GOARCH=arm64 $(GO) vet ./...
+cross: ## build and vet both modules for every system and architecture of README's table, without C
+	@for target in $(SYSTEMS); do \
+		export CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/}; echo "build and vet for $$target"; \
+		for dir in . stress/bench; do (cd $$dir && $(GO) build -o /dev/null ./... && $(GO) vet ./...) || exit 1; done; \
+	done
 
 check: rules ## format, vet, staticcheck, the architecture of the module, rules without a test
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt -w these:" $$unformatted; exit 1; }
@@ -29,21 +35,21 @@ check: rules ## format, vet, staticcheck, the architecture of the module, rules 
 	$(GO) tool staticcheck ./...
 	$(GO) test -count=1 ./internal/arch
 
-bench: bin/kiln out fetch-onednn ## beside other caches and oneDNN: table, out/bench.jsonl, out/bench.png; then the figures of kiln bench
+bench: bin/kiln out fetch-onednn ## Kiln beside other caches and oneDNN: a table, out/bench.jsonl, out/bench.png; then kiln bench BENCH
 	cd stress/bench && $(GO) run . --json --plot ../../out/bench.png >../../out/bench.jsonl
 	bin/kiln bench $(BENCH)
 
-fetch-onednn: ## oneDNN 3.2 for that comparison, into .cache; silent where it is there
+fetch-onednn: ## oneDNN 3.2 for that comparison, into .cache; does nothing if it is there
 	@stress/bench/onednn/fetch .cache/onednn-3.2
 
 test-bench: fetch-onednn
 	cd stress/bench && $(GO) vet ./... && $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
 
-# Not in GATES, though `kiln bench NAME --gate` holds them to theirs: restart and
-# forward, which take minutes on a busy machine; matmul, which needs a oneDNN to
-# measure against. What other work leaves no two cores for is not measured: it
-# says so, with n=0, and fails nothing.
-bench-gate: bin/kiln ## GATES of them, failing where a figure is beyond its gate; memory of a name, 64 processes on one key
+# GATES leaves out restart and forward, which take minutes on a busy machine, and
+# matmul, which needs a oneDNN to measure against; `kiln bench NAME --gate` runs
+# them. A figure that needs two cores and finds only one is not measured: it says
+# n=0 and fails nothing.
+bench-gate: bin/kiln ## the benchmarks in GATES, each held to its gate; memory of a name; 64 processes that want one key
 	@failed=0; for b in $(GATES); do bin/kiln bench $$b --gate || failed=1; done; \
 	$(GO) test -count=1 -run TestMemoryPerName ./sessioncache || failed=1; \
 	$(GO) test -count=1 -run TestOneBuildOnTheHost ./gpuexec/blobstore -processes=64 -build=2s -within=1s || failed=1; \
@@ -52,16 +58,16 @@ bench-gate: bin/kiln ## GATES of them, failing where a figure is beyond its gate
 conform: bin/kiln ## the conformance scripts against the real components
 	bin/kiln conform stress/conform/testdata
 
-rules: ## rules of the specification that no script and no test cites
+rules: ## rules of docs/SPEC.md that no test cites, and citations of rules that do not exist
 	$(GO) run ./internal/rules
 
 mutants: ## deliberate bugs, each of which a named test must catch
 	.ci/mutants
 
-soak: bin/kiln ## invariants under concurrency for SOAK, ten minutes if not said
+soak: bin/kiln ## invariants under concurrent use, for SOAK (10m)
 	bin/kiln stress --duration $(SOAK)
 
-fuzz: ## every fuzz target for FUZZTIME, twenty seconds if not said
+fuzz: ## every fuzz target, each for FUZZTIME (20s)
 	.ci/fuzz $(FUZZTIME)
 
 clean: ## remove what was built

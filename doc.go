@@ -1,47 +1,73 @@
-// Package kiln computes every compiled kernel, primitive and prepared constant
-// of a training or inference process once, finds it in nanoseconds, and holds
-// it within its budget.
+// Package kiln computes every compiled kernel, primitive and prepared constant of
+// a training or inference process once, finds it in nanoseconds, keeps it within
+// its budget, and finds it again after a restart.
 //
-// A Runtime has one artefact cache (compiled things, by content), one cache of
-// constant tensors, one executor for each device that is asked for, and any
-// number of sessions. A Session is the cache of one predictor, executor or
-// tenant: input shape, then name, then artefact. What a server does for a
-// request:
+//	rt, err := kiln.Open(kiln.Config{StoreDir: dir})                     // one a process; zero values follow the environment
+//	session, err := rt.Session(kiln.SessionConfig{Name: "tenant-a"})     // one a predictor, executor or tenant
+//	group, err := session.Group(ctx, []int64{1, 37})                     // one a request: what is cached for this input shape
+//	defer group.Close()                                                  // what was seen through it is good until then
+//	program, err := kiln.Get(ctx, group, "query", kiln.Recipe[*Program]{ // equal keys are one artefact, whoever asks
+//		Key:  "matmul 37x384x384",
+//		Make: func(ctx context.Context) (kiln.Made[*Program], error) { … },
+//		Load: func(ctx context.Context, blob []byte) (kiln.Made[*Program], error) { … },
+//	})
+//	program, ok := kiln.Lookup[*Program](group, "query")                 // a hit, or not
+//	kernel, err := group.Kernel(ctx, "pooler", executor, source)         // a device's kernel
 //
-//	h, err := session.Acquire(ctx, shape)   // the group of the request's shape
-//	defer h.Close()
-//	for _, op := range model {
-//		ref, how, err := session.Artefact(ctx, h, op.Name, sessioncache.Options{}, op.Request)
-//		...                             // launch ref.Value()
-//	}
+// This package is all that most programs import. It wires rooms together, each
+// of which can be used alone: sessioncache (input shape, then name, then value),
+// gpuexec/artefacts (compiled things by content), gpuexec/blobstore (the store on
+// disk), constants (prepared weights), gpuexec (devices).
+//
+// # Names and artefacts
+//
+// A name belongs to one group of one session. Get makes it stand for the artefact
+// of a key; many names, in any number of sessions, cost one artefact. Set gives a
+// name a value of its own, without a key, and Take moves it out again: what the
+// forward pass hands to the backward pass.
+//
+// # How fast a hit is
+//
+// A hit takes no lock, sends no message, allocates nothing and reads no clock. In
+// rising order of speed: Get (the closures of its recipe are the caller's), Lookup
+// by name, LookupID by a name that Session.Intern interned once, and a Ref that
+// Refer gave and that its holder keeps over requests.
+//
+// # How long a value is good
+//
+// A value that was seen through a group is good until that group is closed,
+// whatever is evicted, overwritten or reset meanwhile. Acquire gives a Lease for
+// longer. Made.Free runs exactly once, after the last use.
 //
 // # Bounds
 //
-// Beside the capacities of each room, Config.SessionBytes bounds all sessions
-// together, with a floor for each tenant (sessioncache.Config.Floor), and
-// Config.MemoryLimit what all rooms hold: above it the cheapest things to make
-// again go first, constants last, with one line in the log. Both are off by
-// default and cost a hit nothing.
+// Each session has a capacity in groups and bytes, the artefacts one in entries
+// and bytes, the constants one for each device. Config.SessionBytes bounds all
+// sessions together, with a Floor for each tenant; Config.MemoryLimit bounds what
+// all rooms hold. Both are off by default and cost a hit nothing.
 //
 // # Restarts
 //
-// Config.Store, or KILN_STORE_DIR, names a directory in which artefacts that can be
-// had as blobs outlive the process, for any number of processes at once. A miss asks
-// it before anything is built; what is wrong with it is a miss with a Reason.
+// Config.StoreDir, or KILN_STORE_DIR, names a directory in which artefacts outlive
+// the process, for any number of processes at once: those whose recipe has a Load
+// and whose value has a Blob. A kernel must fit its device; what the program itself
+// compiles must fit the running executable (DefaultBackend). What is wrong with a
+// stored blob is a miss with a Reason, never an error. Blobs are written off the
+// caller's path; Runtime.Close waits for them.
 //
 // # Ordering
 //
 // What a call has put in is seen by every call that begins after it returned.
-// Close closes the sessions first, then the artefacts, the constants and the
-// devices, so that whatever is freed still has its device.
+// Runtime.Close closes the sessions first, then the artefacts, the constants and
+// the devices, so that whatever is freed still has its device.
 //
 // # Concurrency
 //
-// Every exported type is safe for concurrent use. A hit takes no lock, sends no
-// message, allocates nothing and reads no clock.
+// Every exported type is safe for concurrent use.
 //
 // # Failure
 //
-// Errors are found with errors.Is: the sentinels of this package, the creator's
-// own error, or the context's. A cache that cannot keep something is no error.
+// Errors are found with errors.Is: the sentinels of this package, the error of
+// Make or Load, or the context's. A cache that cannot keep something is no error.
+// A panic or runtime.Goexit in Make is an error for its callers and no more.
 package kiln

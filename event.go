@@ -47,10 +47,9 @@ type Event struct {
 	Cost     time.Duration // that making the value took, whoever did it; 0 if there is none
 }
 
-// tell tells the listener of a call that began at start; a zero start says that
-// nobody listens.
+// tell tells the listener, if there is one, of a call that began at start.
 func (g *Group) tell(start time.Time, e Event, below artefacts.Outcome, err error) {
-	if start.IsZero() {
+	if g.listen == nil {
 		return
 	}
 	e.Session, e.Shape, e.Duration = g.session.name, g.Shape(), time.Since(start)
@@ -61,7 +60,7 @@ func (g *Group) tell(start time.Time, e Event, below artefacts.Outcome, err erro
 	case e.Kind == Miss:
 		e.Artefact, e.Reason, e.Field = Kind(below.Event), below.Reason, below.Field
 	}
-	g.session.runtime.cfg.Listen(e)
+	g.listen(e)
 }
 
 // reasonOf is the reason that an error carries, and the field it concerns.
@@ -78,7 +77,7 @@ func reasonOf(err error) (Reason, string) {
 
 // clock is the time if somebody listens, else zero: nobody else pays for it.
 func (g *Group) clock() time.Time {
-	if g.session.runtime.cfg.Listen == nil {
+	if g.listen == nil {
 		return time.Time{}
 	}
 	return time.Now()

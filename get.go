@@ -39,6 +39,9 @@ func Get[T any](ctx context.Context, g *Group, name string, r Recipe[T], o ...Op
 			return zero, err
 		}
 	}
+	if key := ref.Key(); key != r.Key && key != "" {
+		return zero, anotherKey(op, name, key, r.Key)
+	}
 	v, ok := as[T](ref.Value())
 	if !ok {
 		return zero, want[T](op, "name", name, ref.Value())
@@ -54,31 +57,43 @@ func is[T any](key string, v any) error {
 	return nil
 }
 
-// find is a look-up of a name that is there.
+// find is a look-up of a name, by a way of its own while nobody listens.
 func (g *Group) find(ctx context.Context, name string, lane Lane) (sessioncache.Ref, bool) {
-	if g.session.runtime.cfg.Listen != nil {
-		return g.findTold(ctx, name, lane)
+	if g.listen == nil {
+		return g.room.Lookup(name, lane)
 	}
-	return g.room.Lookup(name, lane)
+	start := time.Now()
+	ref, ok := g.room.Lookup(name, lane)
+	g.found(ctx, start, name, ref, ok)
+	return ref, ok
 }
 
-func (g *Group) findTold(ctx context.Context, name string, lane Lane) (sessioncache.Ref, bool) {
-	start := g.clock()
-	ref, ok := g.room.Lookup(name, lane)
-	if ok {
-		g.tell(start, Event{Context: ctx, Name: name, Kind: Hit, Cost: ref.Cost()}, artefacts.Outcome{}, nil)
+// findID is find for an interned name.
+func (g *Group) findID(id NameID) (sessioncache.Ref, bool) {
+	if g.listen == nil {
+		return g.room.LookupID(id)
 	}
+	start := time.Now()
+	ref, ok := g.room.LookupID(id)
+	g.found(context.Background(), start, id.String(), ref, ok)
 	return ref, ok
+}
+
+// found tells of a hit. A look-up that found nothing answered nothing.
+func (g *Group) found(ctx context.Context, start time.Time, name string, ref sessioncache.Ref, ok bool) {
+	if ok {
+		g.tell(start, Event{Context: ctx, Name: name, Key: ref.Key(), Kind: Hit, Cost: ref.Cost()}, artefacts.Outcome{}, nil)
+	}
 }
 
 // ask has a name stand for the artefact of a request. fits refuses an artefact
 // that the caller could not use, before the name stands for it.
 func (g *Group) ask(ctx context.Context, name string, set options, q artefacts.Request, fits func(key string, v any) error) (sessioncache.Ref, error) {
 	start := g.clock()
-	var how artefacts.Outcome // set by the creator, read where it made the value
+	var made, how artefacts.Outcome // made is the creator's, who may outlive this call
 	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(&q)
 	if err == nil {
-		ref, event, err = g.room.Get(ctx, name, sessioncache.Options{Owner: set.owner, Lane: set.lane}, func(ctx context.Context) (sessioncache.Value, error) {
+		ref, event, err = g.room.Get(ctx, name, sessioncache.Options{Owner: set.owner, Lane: set.lane, Key: q.Key}, func(ctx context.Context) (sessioncache.Value, error) {
 			lease, outcome, err := g.obtain(ctx, q)
 			if err != nil {
 				return sessioncache.Value{}, err
@@ -87,9 +102,12 @@ func (g *Group) ask(ctx context.Context, name string, set options, q artefacts.R
 				lease.End()
 				return sessioncache.Value{}, err
 			}
-			how = outcome
+			made = outcome
 			return sessioncache.Value{Any: lease.Value(), Bytes: lease.Bytes(), Cost: lease.Cost(), Free: lease.End, Leased: true}, nil
 		})
+	}
+	if err == nil && event == sessioncache.Miss {
+		how = made // this call waited for its creator's end
 	}
 	g.tell(start, Event{Context: ctx, Name: name, Key: q.Key, Kind: Kind(event), Cost: ref.Cost()}, how, err)
 	return ref, err
@@ -103,6 +121,9 @@ func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T]) (t T
 	var how artefacts.Outcome
 	var cost time.Duration
 	if err = g.prepare(&q); err == nil {
+		err = g.open()
+	}
+	if err == nil {
 		var lease *artefacts.Lease
 		if lease, how, err = g.obtain(ctx, q); err == nil {
 			cost = lease.Cost()
@@ -129,10 +150,7 @@ func (g *Group) prepare(q *artefacts.Request) error {
 		return fault.Invalidf(op, "the recipe of %q has no Make: want the function that makes the artefact", q.Key)
 	}
 	q.Owner = g.session.owner
-	if q.Load == nil {
-		return nil
-	}
-	_, err := g.session.runtime.storable(q.Backend)
+	_, err := g.session.runtime.storable(q)
 	return err
 }
 
@@ -140,8 +158,8 @@ func (g *Group) prepare(q *artefacts.Request) error {
 func (g *Group) obtain(ctx context.Context, q artefacts.Request) (*artefacts.Lease, artefacts.Outcome, error) {
 	r := g.session.runtime
 	lease, how, err := r.artefacts.Get(ctx, q)
-	if how.Event == artefacts.Miss && how.Reason == ReasonAbsent && q.Load != nil {
-		if field, _ := r.storable(q.Backend); field != "" {
+	if how.Event == artefacts.Miss && how.Reason == ReasonAbsent {
+		if field, _ := r.storable(&q); field != "" {
 			how.Reason, how.Field = ReasonDisabled, field // SPEC P17
 		}
 	}

@@ -18,6 +18,7 @@ import (
 type Group struct {
 	room    *sessioncache.Group
 	session *Session
+	listen  func(Event) // Config.Listen; nil = nobody
 
 	mu struct {
 		sync.Mutex
@@ -39,6 +40,16 @@ func (g *Group) Close() {
 	for _, l := range own {
 		l.End()
 	}
+}
+
+// open is ErrClosed once the group is closed.
+func (g *Group) open() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mu.closed {
+		return ErrClosed
+	}
+	return nil
 }
 
 // keep has an artefact live until Close.
@@ -115,11 +126,12 @@ func (r *Runtime) kernel(executor *gpuexec.Executor, source gpuexec.Source) (art
 		}
 		return artefacts.Built{Value: k, Bytes: k.Bytes(), Free: k.Release, Blob: k.Blob, Requires: k.Requires()}, nil
 	}
-	backend := executor.Info().Backend
+	backend, identity := executor.Info().Backend, executor.Identity()
 	return artefacts.Request{
 		Key:       backend + "#" + strconv.FormatUint(number, 10) + "\x00" + source.Key,
 		StoredKey: source.Key,
 		Backend:   backend,
+		Identity:  &identity,
 		Create:    func(ctx context.Context) (artefacts.Built, error) { return built(executor.Compile(ctx, source)) },
 		Load: func(ctx context.Context, blob []byte) (artefacts.Built, error) {
 			return built(executor.Load(ctx, source, blob))

@@ -11,16 +11,13 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 )
 
-// identity is what stored artefacts of a backend must fit where the config does
-// not say it: that of the device, or of the executable where no device's backend
-// has the name. A backend that the program made for itself, as cpu.New makes one
-// for KILN_CPU_ISA, emits other code than the registered one of its name.
-func (r *Runtime) identity(backend string) gpuexec.Identity {
-	if opened, ok := r.opened.Load(backend); ok {
-		return gpuexec.IdentityOf(context.Background(), opened.(gpuexec.Backend))
-	}
+// identity is what stored artefacts of a backend must fit where neither the
+// request nor the config says it: that of the backend's first device, or of the
+// executable where no device's backend has the name.
+func identity(backend string) gpuexec.Identity {
 	if registered := gpuexec.Find(backend); registered != nil {
 		return gpuexec.IdentityOf(context.Background(), registered)
 	}
@@ -65,34 +62,31 @@ func digestOf(open func() (io.ReadCloser, error)) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// stored says what becomes of the artefacts of one backend that could be stored.
-type stored struct {
-	once  sync.Once
-	field string // of the identity, which is not known; empty: they are stored
-}
-
-// storable finds out, when the first artefact of a backend could be stored, that
-// nothing of it will be: then it is logged once, and the requests are errors where
-// the store is required (SPEC P17). It gives the field that is missing.
-func (r *Runtime) storable(backend string) (field string, err error) {
-	if r.persisted.store == nil {
+// storable finds out that an artefact, which could be stored, will not be: then
+// that is logged once for its backend, and the request is an error where the store
+// is required (SPEC P17). It gives the field that is missing.
+func (r *Runtime) storable(q *artefacts.Request) (field string, err error) {
+	if r.persisted.store == nil || q.Load == nil {
 		return "", nil
 	}
-	at, _ := r.stored.LoadOrStore(backend, new(stored))
-	s := at.(*stored)
-	s.once.Do(func() {
-		switch id := r.cfg.Store.Identity(backend); {
-		case id.Library == "":
-			s.field = "library"
-		case id.Build == "":
-			s.field = "build"
-		default:
-			return
-		}
-		r.logger.Warn("kiln: nothing of this backend is stored: its identity is not known", "backend", backend, "reason", string(ReasonDisabled), "field", s.field)
-	})
-	if s.field != "" && r.cfg.StoreRequired {
-		err = &fault.Error{Op: "kiln: store", Backend: backend, Reason: ReasonDisabled, Field: s.field, Err: fault.ErrRefused}
+	if q.Identity == nil {
+		at, _ := r.identities.LoadOrStore(q.Backend, sync.OnceValue(func() gpuexec.Identity { return r.cfg.Store.Identity(q.Backend) }))
+		known := at.(func() gpuexec.Identity)()
+		q.Identity = &known
 	}
-	return s.field, err
+	switch {
+	case q.Identity.Library == "":
+		field = "library"
+	case q.Identity.Build == "":
+		field = "build"
+	default:
+		return "", nil
+	}
+	if _, logged := r.unstored.LoadOrStore(q.Backend, true); !logged {
+		r.logger.Warn("kiln: nothing of this backend is stored: its identity is not known", "backend", q.Backend, "reason", string(ReasonDisabled), "field", field)
+	}
+	if r.cfg.StoreRequired {
+		err = &fault.Error{Op: "kiln: store", Key: q.Key, Backend: q.Backend, Reason: ReasonDisabled, Field: field, Err: ErrRefused}
+	}
+	return field, err
 }

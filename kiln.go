@@ -7,8 +7,10 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/constants"
@@ -17,7 +19,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
@@ -33,11 +35,13 @@ type Runtime struct {
 	persisted persistence
 	memory    *pressure.Watch    // nil: no limit
 	pool      *sessioncache.Pool // nil: no limit
-	opened    sync.Map           // backend name -> the gpuexec.Backend of the first executor
-	stored    sync.Map           // backend name -> *stored
 	bucket    Bucketing          // of sessions that name none
 
-	opening sync.WaitGroup // sessions that are being opened
+	identities sync.Map // backend name -> func() gpuexec.Identity, of requests that bring none
+	unstored   sync.Map // backend name -> true where it was logged that nothing of it is stored
+
+	opens   flight.Locked[executorID, *device]
+	opening struct{ sessions, executors sync.WaitGroup } // under way; none begins once over is set
 	closing sync.Once
 	closed  chan struct{} // closed when Close has ended
 	errs    error         // of Close; set before closed
@@ -46,7 +50,7 @@ type Runtime struct {
 		sync.Mutex
 		over      bool
 		sessions  map[*Session]struct{}
-		executors map[executorID]*opening
+		executors map[executorID]*device
 	}
 }
 
@@ -55,16 +59,14 @@ type executorID struct {
 	index   int
 }
 
-// opening is an executor that is open, or being opened by the first who asked.
-type opening struct {
-	number uint64 // no other executor of the process has it
-	done   chan struct{}
-	exec   *gpuexec.Executor // set before done is closed, as err
-	err    error
+// device is an executor with a number that no other of the process has.
+type device struct {
+	exec   *gpuexec.Executor
+	number uint64
 }
 
-// executors counts those that were opened.
-var executors atomic.Uint64
+// devices counts the executors that were opened.
+var devices atomic.Uint64
 
 // Open starts a runtime. It reads the environment once; what it refuses there
 // is logged and left at its default. ErrInvalid names the fields of the config
@@ -90,7 +92,7 @@ func Open(cfg Config) (*Runtime, error) {
 	}
 	if r.artefacts = cfg.Artefacts; r.artefacts == nil {
 		if r.cfg.Store.Identity == nil {
-			r.cfg.Store.Identity = r.identity
+			r.cfg.Store.Identity = identity
 		}
 		if r.persisted, err = openStore(r.cfg, r.settings, r.memory, r.logger); err != nil {
 			return nil, err
@@ -105,7 +107,14 @@ func Open(cfg Config) (*Runtime, error) {
 		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}
 	r.mu.sessions = make(map[*Session]struct{})
-	r.mu.executors = make(map[executorID]*opening)
+	r.mu.executors = make(map[executorID]*device)
+	r.opens = flight.Locked[executorID, *device]{Mu: &r.mu, Scope: r, Lend: func(open func()) {
+		r.opening.executors.Add(1)
+		actors.Go(func() {
+			defer r.opening.executors.Done()
+			open()
+		})
+	}}
 	return r, nil
 }
 
@@ -125,56 +134,51 @@ func (r *Runtime) Settings() []env.Row { return env.Table(r.settings) }
 // Refusals are the entries of the environment that Open refused.
 func (r *Runtime) Refusals() []env.Refusal { return r.settings.Refusals }
 
-// Executor gives the executor of a device, the same one each time; the first
-// call has it opened, for everybody who asks meanwhile, and ctx ends the waiting
-// only. The runtime closes it. ErrInvalid: the backend cannot be compared, so
+// lingering is how long a device goes on being opened when all who asked for it
+// have left.
+const lingering = time.Minute
+
+// Executor gives the executor of a device, the same one each time; the first call
+// has it opened, for every caller that asks meanwhile, and ctx ends the waiting
+// only. The runtime closes it. ErrInvalid: the backend cannot be compared, so that
 // nobody could tell whether it is the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
-	if !reflect.ValueOf(&backend).Elem().Comparable() {
+	if backend == nil || !reflect.ValueOf(&backend).Elem().Comparable() {
 		return nil, fault.Invalidf("kiln: executor", "a backend of type %T cannot be compared: give a pointer to it", backend)
 	}
 	id := executorID{backend, index}
-	r.mu.Lock()
-	if r.mu.over {
-		r.mu.Unlock()
-		return nil, ErrClosed
+	var d *device
+	_, err := r.opens.Ride(ctx, flight.Want[executorID, *device]{
+		Key: id, Name: backend.Name() + ":" + strconv.Itoa(index), Linger: lingering,
+		Look: func() (bool, error) {
+			if r.mu.over {
+				return false, ErrClosed
+			}
+			d = r.mu.executors[id]
+			return d != nil, nil
+		},
+		Make: func(ctx context.Context) (*device, error) { return r.open(ctx, id) },
+		Keep: func(made *device) { r.mu.executors[id] = made },
+		Take: func(made *device) { d = made },
+		Release: func(made *device) {
+			if _, own := r.number(made.exec); !own { // the runtime was closed meanwhile
+				_ = made.exec.Close(context.Background())
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
 	}
-	o := r.mu.executors[id]
-	first := o == nil
-	if first {
-		o = &opening{number: executors.Add(1), done: make(chan struct{})}
-		r.mu.executors[id] = o
-	}
-	r.mu.Unlock()
-	if first {
-		actors.Go(func() { r.open(context.WithoutCancel(ctx), id, o) })
-	}
-	select {
-	case <-o.done:
-		return o.exec, o.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return d.exec, nil
 }
 
-// open opens the executor for everybody who waits; a failure, a panic of the
-// backend among them, is not kept.
-func (r *Runtime) open(ctx context.Context, id executorID, o *opening) {
-	defer close(o.done)
-	guard.Guard(func() (err error) {
-		o.exec, err = gpuexec.Open(ctx, gpuexec.Config{Backend: id.backend, Index: id.index,
-			Workers: int(r.settings.Workers.Value), Listen: r.cfg.Compiling, Logger: r.logger})
-		if err == nil {
-			r.opened.LoadOrStore(id.backend.Name(), id.backend) // before anything is compiled there
-		}
-		return err
-	}, func(err error) {
-		if o.err = err; err != nil {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			delete(r.mu.executors, id)
-		}
-	})
+func (r *Runtime) open(ctx context.Context, id executorID) (*device, error) {
+	exec, err := gpuexec.Open(ctx, gpuexec.Config{Backend: id.backend, Index: id.index,
+		Workers: int(r.settings.Workers.Value), Listen: r.cfg.Compiling, Logger: r.logger})
+	if err != nil {
+		return nil, err
+	}
+	return &device{exec, devices.Add(1)}, nil
 }
 
 // number tells the executors of this runtime from each other and from those of
@@ -182,13 +186,9 @@ func (r *Runtime) open(ctx context.Context, id executorID, o *opening) {
 func (r *Runtime) number(e *gpuexec.Executor) (uint64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, o := range r.mu.executors {
-		select {
-		case <-o.done:
-			if e != nil && o.exec == e {
-				return o.number, true
-			}
-		default: // being opened: nobody has it yet
+	for _, d := range r.mu.executors {
+		if d.exec == e {
+			return d.number, true
 		}
 	}
 	return 0, false
@@ -212,19 +212,18 @@ func (r *Runtime) close() {
 	ctx := context.Background()
 	r.mu.Lock()
 	r.mu.over = true
-	sessions, executors := slices.Collect(maps.Keys(r.mu.sessions)), slices.Collect(maps.Values(r.mu.executors))
+	sessions := slices.Collect(maps.Keys(r.mu.sessions))
+	r.opens.Strand(ErrClosed)
 	r.mu.Unlock()
-	r.opening.Wait()
+	r.opening.sessions.Wait()
 	errs := []error{r.memory.Close(ctx)}
 	for _, s := range sessions {
 		errs = append(errs, s.Close(ctx))
 	}
 	errs = append(errs, r.closeArtefacts(ctx), r.constants.Close(ctx))
-	for _, o := range executors {
-		<-o.done
-		if o.exec != nil {
-			errs = append(errs, o.exec.Close(ctx))
-		}
+	r.opening.executors.Wait()
+	for _, d := range r.mu.executors { // nothing is opened any more
+		errs = append(errs, d.exec.Close(ctx))
 	}
 	r.errs = errors.Join(errs...)
 }

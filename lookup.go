@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -37,16 +36,6 @@ func LookupID[T any](g *Group, id NameID) (T, bool) {
 }
 
 func none[T any]() (t T, ok bool) { return t, false }
-
-// findID is find for an interned name.
-func (g *Group) findID(id NameID) (sessioncache.Ref, bool) {
-	start := g.clock()
-	ref, ok := g.room.LookupID(id)
-	if ok {
-		g.tell(start, Event{Context: context.Background(), Name: id.String(), Kind: Hit, Cost: ref.Cost()}, artefacts.Outcome{}, nil)
-	}
-	return ref, ok
-}
 
 // Ref is a held reference to the value of a name: it may be kept and copied at
 // will, for longer than the group, and keeps nothing alive. Checking it is the

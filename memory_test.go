@@ -274,7 +274,7 @@ func TestSessionLogsToTheRuntime(t *testing.T) {
 		for i := range int64(200) {
 			set(t, s, i%12, 1, 0)
 		}
-		if n := s.Cache().Stats().Thrash; n != 1 {
+		if n := s.Stats().Thrash; n != 1 {
 			t.Fatalf("%d warnings: the stream proves nothing", n)
 		}
 		if err := s.Close(ctx); err != nil { // its last turn has ended

@@ -31,6 +31,9 @@ type Lane = sessioncache.Lane
 // NameID is an interned name: looking it up costs no hash.
 type NameID = sessioncache.NameID
 
+// SessionStats is a snapshot of one session.
+type SessionStats = sessioncache.Stats
+
 // SessionConfig of a Session. The zero value is usable: fields that are not given
 // follow the environment.
 type SessionConfig struct {
@@ -77,9 +80,9 @@ func (r *Runtime) Session(cfg SessionConfig) (*Session, error) {
 		r.mu.Unlock()
 		return nil, ErrClosed
 	}
-	r.opening.Add(1) // Close waits for those who are under way
+	r.opening.sessions.Add(1) // Close waits for those who are under way
 	r.mu.Unlock()
-	defer r.opening.Done()
+	defer r.opening.sessions.Done()
 	s, err := r.tenant(r.room(cfg))
 	if err != nil {
 		return nil, err
@@ -127,7 +130,7 @@ func (s *Session) Group(ctx context.Context, inputs ...[]int64) (*Group, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &Group{room: room, session: s}, nil
+	return &Group{room: room, session: s, listen: s.runtime.cfg.Listen}, nil
 }
 
 // Intern gives the id of a name, for LookupID and Refer. Ids are never given
@@ -163,6 +166,10 @@ func (s *Session) SetBytes(ctx context.Context, bytes Limit) error {
 // policy, and look-ups by full key. What is put there without a key is seen here
 // as if Set had put it.
 func (s *Session) Cache() *sessioncache.Session { return s.room }
+
+// Stats counts what the session did and holds. It waits for nothing: counts that
+// the policy keeps may lag behind until the session's next turn.
+func (s *Session) Stats() SessionStats { return s.room.Stats() }
 
 // Close ends the session: it is empty at once, callers that wait get their value
 // or ErrClosed, creators are cancelled. Close waits for them and for what nobody

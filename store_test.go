@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,7 +15,6 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
 // persistent asks a runtime with a store for an artefact of that blob.
@@ -68,54 +66,6 @@ func TestAvoidableMissIsLogged(t *testing.T) {
 	}
 	if o := persistent(t, start("2"), "k", "code"); o.Event != artefacts.PersistentHit || log.count(line) != 1 {
 		t.Errorf("stored beside the old one: %+v, log %q", o, log.b.String())
-	}
-}
-
-// edition is one of two backends of the same name.
-type edition struct {
-	fakedevice.Backend
-	driver string
-}
-
-func (e *edition) Name() string { return "test" }
-
-func (e *edition) Devices(context.Context) []gpuexec.DeviceInfo {
-	return []gpuexec.DeviceInfo{{Available: true, Identity: driver(e.driver)(e.Name())}}
-}
-
-var registered = &edition{driver: "registered"}
-
-func init() { gpuexec.Register(registered) }
-
-// K7, P4: what is stored fits the backend that the program uses, which may be
-// another of its name than the registered one; where it uses none, that one.
-func TestDefaultIdentity(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "store")
-	used := &edition{driver: "used"}
-	start := func(b gpuexec.Backend) *kiln.Runtime {
-		r := open(t, kiln.Config{Store: blobstore.Config{Dir: dir}})
-		if b != nil {
-			if _, err := r.Executor(ctx, b, 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return r
-	}
-	for _, c := range []struct {
-		what    string
-		backend gpuexec.Backend
-		want    string
-	}{
-		{"none used", nil, "miss absent "},
-		{"the registered", registered, "persistent_hit  "},
-		{"another", used, "miss outdated driver"},
-		{"another again", used, "persistent_hit  "},
-		{"none again", nil, "persistent_hit  "},
-	} {
-		o := persistent(t, start(c.backend), "k", "code")
-		if got := fmt.Sprintf("%s %s %s", o.Event, o.Reason, o.Field); got != c.want {
-			t.Errorf("%s: %s, want %s", c.what, got, c.want)
-		}
 	}
 }
 

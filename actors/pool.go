@@ -25,12 +25,10 @@ type pool struct {
 	}
 }
 
-// work is what a worker runs: fn, then what the actor that ran in fn left for
-// this goroutine.
+// work is what a worker runs.
 type work struct {
 	fn   func()
-	lent bool      // fn retains the pool until it has ended
-	left *leftover // nil = nothing can be left
+	lent bool // fn retains the pool until it has ended
 }
 
 var (
@@ -51,9 +49,6 @@ func retainPool() *pool {
 	current.users.Add(1)
 	return current
 }
-
-// retain is for one who has retained it already and uses it once more.
-func (p *pool) retain() { p.users.Add(1) }
 
 func (p *pool) release() {
 	if p.users.Add(-1) > 0 {
@@ -111,11 +106,6 @@ func (p *pool) work(w work) {
 	next := make(chan work, 1)
 	for more := true; more; w, more = <-next {
 		p.do(w) // runtime.Goexit in here ends this worker, which is all it may end
-		if w.left != nil {
-			if fn := w.left.take(); fn != nil {
-				p.do(work{fn: fn, lent: true})
-			}
-		}
 		if !p.park(next) {
 			return
 		}
@@ -165,3 +155,12 @@ func Parked() int {
 	defer current.mu.Unlock()
 	return len(current.mu.parked)
 }
+
+// dispatcher has the library run an actor's mailbox on the pool.
+type dispatcher struct{ pool *pool }
+
+// Schedule implements the library's dispatcher.
+func (d dispatcher) Schedule(fn func()) { d.pool.run(work{fn: fn}) }
+
+// Throughput is how many messages an actor may handle before it yields.
+func (d dispatcher) Throughput() int { return 300 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -36,8 +37,6 @@ type Ref[M any] struct {
 	queued  atomic.Int64 // all messages not yet handled
 	panics  atomic.Int64
 	spare   sync.Pool // envelopes
-	left    leftover
-	seat    seat
 }
 
 // envelope carries a message through the library, which would take apart some
@@ -66,13 +65,24 @@ func Spawn[M any](cfg Config, handle func(M)) *Ref[M] {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	r := &Ref[M]{cfg: cfg, handle: handle, pool: retainPool(), stopped: make(chan struct{})}
-	props := actor.PropsFromFunc(r.receive, actor.WithMailbox(newMailbox), actor.WithDispatcher(dispatcher[M]{r}))
-	r.pid = system().Root.Spawn(props)
+	props := actor.PropsFromFunc(r.receive, actor.WithMailbox(newMailbox), actor.WithDispatcher(dispatcher{r.pool}))
+	for r.pid == nil {
+		r.pid = spawn(props)
+	}
 	return r
 }
 
+// spawn gives nil where the library has a name for the actor that it cannot place:
+// the hash of every second name is negative as an int of 32 bits, and is used as an
+// index. The next name is another one.
+func spawn(props *actor.Props) (pid *actor.PID) {
+	if strconv.IntSize == 32 {
+		defer func() { _ = recover() }()
+	}
+	return system().Root.Spawn(props)
+}
+
 func (r *Ref[M]) receive(c actor.Context) {
-	r.handOver() // of the turn before
 	switch m := c.Message().(type) {
 	case *envelope[M]:
 		r.queued.Add(-1)

@@ -56,8 +56,8 @@ func lower(b oplist.BoundOp) (ops.Op, error) {
 		"%w: line %d: %s with %s and dims %v: no device operation computes it", fault.ErrUnsupported, b.Line, b.Kind, b.Attr.Text, b.Dst)}
 }
 
-// lowerBatch is a batched product. Masked scores are bounded by the length in
-// their columns, the product behind the softmax in what it sums over.
+// lowerBatch is a batched product. The request's length bounds the columns of masked
+// scores, and what the product after the softmax sums over.
 func lowerBatch(b oplist.BoundOp) ops.Op {
 	d, sum := b.Dst, b.Src[0][3]
 	op := ops.New(ops.BatchMatMul, int64(d[0]), int64(d[1]), int64(d[2]), int64(sum), int64(d[3]))

@@ -39,8 +39,8 @@ type part struct{ offset, bytes int64 }
 
 const alignment = 64 // of every part: a cache line
 
-// newPlan lowers the operations and places their outputs: a piece is used again
-// once nobody reads it any more.
+// newPlan lowers the operations and places their outputs. A piece of the arena is
+// used again after its last reader.
 func newPlan(m *Model, batch, tokens int) (*plan, error) {
 	bound, err := m.list.At(batch, tokens)
 	if err != nil {

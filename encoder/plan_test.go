@@ -117,8 +117,8 @@ func (p part) overlaps(o part) bool {
 }
 
 // INVARIANT: no operation writes where a value lies that is read later, its own
-// inputs included. Who reads what comes from the inputs here, not from what the
-// list says is released.
+// inputs included. The readers of a value are taken from the operations' inputs here,
+// not from what the list says is released.
 func TestPlacementKeepsWhatIsRead(t *testing.T) {
 	lib, err := cpu.New("auto")
 	if err != nil {
@@ -136,7 +136,7 @@ func TestPlacementKeepsWhatIsRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		last := make([]int, len(p.steps)) // who reads it last
+		last := make([]int, len(p.steps)) // its last reader
 		for i, s := range p.steps {
 			for _, in := range s.bound.Inputs {
 				if in >= 0 {

@@ -20,7 +20,7 @@ var (
 	ErrGoexit      = errors.New("a creator called runtime.Goexit")   // mend the creator
 	ErrAbandoned   = errors.New("abandoned by its owner")            // ask again
 	ErrSize        = errors.New("delivered size is not as declared") // declare what is delivered
-	ErrUnsupported = errors.New("unsupported by this backend")       // use another backend or go without
+	ErrUnsupported = errors.New("unsupported here")                  // use another backend or system, or go without
 	ErrRefused     = errors.New("refused")                           // see the reason
 	ErrTooLarge    = errors.New("can never fit the capacity")        // raise the capacity or make it smaller
 	ErrOverloaded  = errors.New("overloaded")                        // back off and try again

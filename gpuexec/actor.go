@@ -3,9 +3,6 @@ package gpuexec
 import (
 	"context"
 	"errors"
-	"maps"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -13,30 +10,16 @@ import (
 	"github.com/kiln-cache/kiln/internal/guard"
 )
 
-// making is the flight of a key's compile, or of its load.
-type making struct {
-	*flight.Flight[*Kernel]
-	blob bool // it loads the blob of who began it
-	lost bool // its device has gone
-}
-
 // shell translates messages into events of the state and carries its effects
-// out. Its fields belong to the actor's turns unless said otherwise.
+// out. Its fields belong to the actor's turns.
 type shell struct {
-	e       *Executor
-	state   *state
-	device  *generation // nil before the first upMsg and while the device is down
-	flights map[string]*making
-	waiting []actors.Reply[struct{}] // of Ready
-	out     []effect                 // reused
-	work    sync.WaitGroup           // goroutines begun here; Wait from Close
-	queued  atomic.Int64             // read by anybody
-}
-
-func newShell(e *Executor) *shell {
-	s := &shell{e: e, state: newState(e.cfg.Queue, 0), flights: make(map[string]*making)}
-	s.state.phase, s.state.gen = phaseDown, 1
-	return s
+	*Executor
+	end     context.CancelFunc // of life
+	state   *state[*job]
+	device  *generation                     // nil while the device is being opened
+	desk    flight.Desk[string, *compiling] // of compiles on device, by the source's key
+	waiting []actors.Reply[struct{}]        // of Ready
+	out     []effect[*job]                  // reused
 }
 
 func (s *shell) handle(m message) {
@@ -44,7 +27,7 @@ func (s *shell) handle(m message) {
 	switch m := m.(type) {
 	case submitMsg:
 		m.job.handled.Store(true)
-		s.out = s.state.submit(m.job, s.out)
+		s.out = s.state.submit(m.job, m.job.own, s.out)
 	case withdrawMsg:
 		if s.state.withdraw(m.job) {
 			m.job.end()
@@ -55,13 +38,18 @@ func (s *shell) handle(m message) {
 			m.job.reply.Answer(struct{}{}, m.err)
 		}
 	case lostMsg:
-		s.out = s.state.lost(m.gen, s.out)
+		if m.on == s.device {
+			s.out = s.state.lost(m.on.n, s.out)
+		}
 	case upMsg:
-		s.up(m.fresh)
+		s.device = m.fresh // if Close began meanwhile, it takes the device from here
+		s.out = s.state.up(m.fresh.n, cap(m.fresh.jobs), m.fresh.isLost(), s.out)
 	case readyMsg:
 		s.ready(m)
 	case compileMsg:
-		s.compile(m)
+		s.compile(m.call)
+	case leftMsg:
+		s.left(m.flight)
 	case compiledMsg:
 		s.compiled(m)
 	case closeMsg:
@@ -73,35 +61,25 @@ func (s *shell) handle(m message) {
 
 func (s *shell) carryOut() {
 	for _, x := range s.out {
-		switch {
-		case x.run != nil:
-			x.run.started = true
-			s.device.jobs <- x.run
-		case x.fail != nil:
-			x.fail.reply.Fail(x.err)
-			if x.fail.started {
-				x.fail.abort() // its worker ends it
+		switch x.do {
+		case run:
+			x.job.started = true
+			s.device.jobs <- x.job
+		case fail:
+			x.job.reply.Fail(x.err)
+			if x.job.started {
+				x.job.abort() // its worker ends it
 			} else {
-				x.fail.end()
+				x.job.end()
 			}
-		case x.restart != nil:
-			s.restart(*x.restart)
-		case x.up:
+		case reopen:
+			s.reopen(x.gen)
+		case ready:
 			for _, r := range s.waiting {
 				r.Send(struct{}{})
 			}
 			s.waiting = nil
 		}
-	}
-}
-
-func (s *shell) up(g *generation) {
-	s.device, s.state.workers = g, cap(g.jobs) // if Close began meanwhile, it takes the device from here
-	s.out = s.state.up(g.n, s.out)
-	select {
-	case <-g.device.Lost(): // lost before it was up, when nobody would have heeded it
-		s.out = s.state.lost(g.n, s.out)
-	default:
 	}
 }
 
@@ -116,133 +94,145 @@ func (s *shell) ready(m readyMsg) {
 	}
 }
 
-// compile joins the compile of that key or begins one.
-func (s *shell) compile(m compileMsg) {
+// compile takes a call aboard the compile of its key, or begins one.
+func (s *shell) compile(c *compiling) {
 	switch s.state.phase {
 	case phaseClosed:
-		m.reply.Fail(ErrClosed)
+		c.reply.Fail(ErrClosed)
 		return
 	case phaseDown:
-		m.reply.Fail(ErrDeviceLost)
+		c.reply.Fail(ErrDeviceLost)
 		return
 	}
-	f, begun := s.flights[m.source.Key]
-	if !begun {
-		f = &making{Flight: flight.New[*Kernel](m.ctx, s.e, m.source.Key), blob: m.blob != nil}
-		s.flights[m.source.Key] = f
+	f, late, joined := s.desk.Join(c.source.Key, 0)
+	if joined {
+		f.Board()
+	} else {
+		f = c
+		s.desk.Begin(f.source.Key, f, 0)
+		f.Start()
 		g := s.device
-		s.beginOn(g, func() {
+		s.begin(g, func() {
 			var k *Kernel
 			guard.Guard(func() (err error) {
-				k, err = s.e.build(g, f.Flight, m.source, m.blob)
+				k, err = s.build(f, g)
 				return err
-			}, func(err error) { s.e.ref.Tell(compiledMsg{f, k, err}) })
+			}, func(err error) { s.ref.Tell(compiledMsg{f, k, err}) })
 		})
 	}
-	t := ticket{flight: f.Flight, joined: f.Join(), others: begun && f.blob}
-	if !m.reply.Send(t) && t.joined {
-		f.Leave()
+	c.aboard = f
+	if !c.reply.Send(flight.Ticket[*Kernel]{Flight: &f.Flight, Late: late, Others: joined && f.blob != nil}) {
+		f.GetOff()
+		s.left(f)
 	}
 }
 
+// left takes a caller off a compile, which is cancelled when nobody is left.
+func (s *shell) left(f *compiling) {
+	if alone, _ := s.desk.Leave(f, time.Time{}); alone {
+		f.Cancel()
+	}
+}
+
+// compiled takes the result of a compile in, unless its device was lost or Close
+// began: then its callers have been answered.
 func (s *shell) compiled(m compiledMsg) {
-	maps.DeleteFunc(s.flights, func(_ string, f *making) bool { return f == m.flight })
-	if m.err != nil {
-		if m.flight.lost && errors.Is(m.err, context.Canceled) {
-			m.err = ErrDeviceLost // which is why it was told to end
+	f, k := m.flight, m.kernel
+	if first, _ := s.desk.End(f.source.Key, f); !first {
+		if k != nil {
+			k.Release()
 		}
-		m.flight.Finish(nil, m.err, nil)
 		return
 	}
-	if b := m.kernel.built.Load(); b == nil || b.gen != s.state.gen {
-		m.flight.Finish(nil, ErrDeviceLost, nil) // built for a device that has gone
-		m.kernel.Release()
+	if m.err != nil {
+		f.Finish(nil, m.err, nil)
 		return
 	}
-	m.kernel.cell.Pin()
-	if !m.flight.Finish(m.kernel, nil, (*Kernel).Release) { // Close was first
-		m.kernel.Release()
-		m.kernel.Release()
-		return
-	}
-	s.beginOn(s.device, func() { // for a restart, where the backend has blobs; nobody waits for it
-		defer m.kernel.Release()
-		_, _ = m.kernel.Blob(s.e.life)
+	s.keep(k)
+	k.cell.Pin()
+	f.Finish(k, nil, (*Kernel).Release)
+	s.begin(s.device, func() { // for the loss of the device; nobody waits for it
+		defer k.Release()
+		defer close(k.asked)
+		if k.blob.Load() == nil {
+			k.ask(s.life, k.built.Load(), func([]byte, error) {})
+		}
 	})
 }
 
-// begin runs fn on a goroutine that Close waits for. It is not called in a turn
-// after the one of closeMsg.
-func (s *shell) begin(fn func()) {
+// begin runs fn, which calls the device, on a goroutine that Close waits for. The
+// device is not closed before fn ends: the actor gives it away before it retires.
+func (s *shell) begin(g *generation, fn func()) {
+	g.enter()
 	s.work.Add(1)
 	actors.Go(func() {
 		defer s.work.Done()
+		defer g.leave()
 		fn()
 	})
 }
 
-// beginOn is begin for what calls the device: it is not closed before fn ends.
-func (s *shell) beginOn(g *generation, fn func()) {
-	g.users.Add(1)
-	s.begin(func() {
-		defer g.users.Done()
-		fn()
-	})
-}
-
-func (s *shell) retire(g *generation) {
-	s.begin(func() {
-		if err := g.retire(); err != nil {
-			s.e.cfg.Logger.Warn("executor: retire lost device", "error", err)
-		}
-	})
-}
-
-// restart opens the device again, as often as it takes.
-func (s *shell) restart(gen uint64) {
-	s.e.cfg.Logger.Warn("executor: device lost, opening it again", "device", s.e.info.Name)
-	s.e.restarts.Add(1)
-	old := s.device
-	s.device = nil
-	for _, f := range s.flights {
-		f.lost = true
+// giveUp answers the callers of every compile, whose results are then nobody's.
+func (s *shell) giveUp(err error) {
+	for _, f := range s.desk.Close() {
+		f.Finish(nil, err, nil)
 		f.Cancel()
 	}
-	if old != nil {
-		s.retire(old)
-	}
-	s.begin(func() {
-		ctx := s.e.life
+}
+
+// reopen opens the device again, as often as it takes.
+func (s *shell) reopen(gen uint64) {
+	s.cfg.Logger.Warn("executor: device lost, opening it again", "device", s.info.Name)
+	s.restarts.Add(1)
+	old := s.device
+	s.device = nil
+	s.giveUp(ErrDeviceLost)
+	s.work.Add(2)
+	actors.Go(func() {
+		defer s.work.Done()
+		if err := old.retire(); err != nil {
+			s.cfg.Logger.Warn("executor: retire lost device", "error", err)
+		}
+	})
+	actors.Go(func() {
+		defer s.work.Done()
 		for pause := time.Millisecond; ; pause = min(2*pause, time.Minute) {
-			g, err := s.e.openGeneration(ctx, gen)
+			err := s.open(gen)
 			if err == nil {
-				var letGo func()
-				if letGo, err = s.e.rebuild(ctx, g); err == nil {
-					s.e.ref.Tell(upMsg{g})
-					letGo()
-					return
-				}
-				err = errors.Join(err, g.retire())
-				letGo()
+				return
 			}
-			s.e.cfg.Logger.Error("executor: reopen device", "error", err, "retry_in", pause)
+			s.cfg.Logger.Error("executor: reopen device", "error", err, "retry_in", pause)
 			select {
 			case <-time.After(pause):
-			case <-ctx.Done():
+			case <-s.life.Done():
 				return
 			}
 		}
 	})
 }
 
+// open opens the device as that generation, with every live kernel on it.
+func (e *Executor) open(gen uint64) error {
+	g, err := e.openGeneration(e.life, gen)
+	if err != nil {
+		return err
+	}
+	g.start(e)
+	letGo, err := e.rebuild(g)
+	defer letGo()
+	if err != nil {
+		return errors.Join(err, g.retire())
+	}
+	e.ref.Tell(upMsg{g})
+	return nil
+}
+
 // close answers everybody and gives the device away. Close asks a second time,
 // for a device that was being opened at the first.
 func (s *shell) close(m closeMsg) {
+	s.end()
 	s.out = s.state.close(s.out)
-	for _, f := range s.flights {
-		f.Cancel()
-		f.Finish(nil, ErrClosed, nil)
-	}
+	s.giveUp(ErrClosed)
 	for _, r := range s.waiting {
 		r.Fail(ErrClosed)
 	}

@@ -3,23 +3,27 @@ package gpuexec
 import (
 	"context"
 	"errors"
-	"time"
+	"slices"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
-	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Compile builds the kernel of a source. Callers with one key at one time get
-// the same kernel from one compile; each must Release it.
+// the same kernel from one compile; each must Release it. When the last of them
+// has left, the compile is cancelled.
+//
+// Errors: ErrInvalid for a source without a key, ErrDeviceLost, ErrClosed, the
+// context's, and the driver's, a panic of it among them.
 func (e *Executor) Compile(ctx context.Context, src Source) (*Kernel, error) {
 	return e.obtain(ctx, src, nil)
 }
 
 // Load makes the kernel of a source from a blob that Kernel.Blob gave on a
-// device of the same identity and that was verified since. ErrRefused if the
-// driver does not take it, ErrInvalid if the blob is empty.
+// device of the same identity and that was verified since. Errors are those of
+// Compile, ErrRefused if the driver does not take the blob, ErrUnsupported if it
+// has none, and ErrInvalid if the blob is empty.
 func (e *Executor) Load(ctx context.Context, src Source, blob []byte) (*Kernel, error) {
 	if len(blob) == 0 {
 		return nil, fault.Invalidf("executor: load", "the blob is empty")
@@ -32,133 +36,93 @@ func (e *Executor) obtain(ctx context.Context, src Source, blob []byte) (*Kernel
 	if src.Key == "" {
 		return nil, fault.Invalidf("executor: compile", "the source has no key")
 	}
-	for {
-		t, err := actors.Ask(ctx, e.ref, func(r actors.Reply[ticket]) message {
-			return compileMsg{ctx: ctx, source: src, blob: blob, reply: r}
-		})
-		if err != nil {
-			return nil, err
-		}
-		if !t.joined { // everybody left that compile: wait for its end and begin another
-			if err := t.flight.WaitEnd(ctx); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		var kernel *Kernel
-		err = t.flight.Wait(ctx, func(k *Kernel) {
-			k.cell.Pin() // cannot fail: the flight holds it until all have
-			kernel = k
-		})
-		if t.others && (errors.Is(err, ErrRefused) || errors.Is(err, ErrUnsupported)) {
-			continue // the blob was another's, which is nothing to this caller
-		}
-		return kernel, err
-	}
+	c := &call{exec: e, source: src, blob: blob}
+	_, err := flight.Ride[*Kernel](ctx, c)
+	return c.kernel, err
 }
 
-// build compiles or loads on a compile worker's slot, for the actor.
-func (e *Executor) build(g *generation, f *flight.Flight[*Kernel], src Source, blob []byte) (*Kernel, error) {
+// call is one Compile or Load on its way. It implements flight.Caller.
+type call struct {
+	exec   *Executor
+	source Source
+	blob   []byte     // nil = compile
+	asked  *compiling // of the last Ask
+	kernel *Kernel    // the outcome, pinned
+}
+
+// compiling is the flight of a key's compile, or of its load; or what a call
+// brought that joined another one.
+type compiling struct {
+	flight.Seats
+	flight.Flight[*Kernel]
+	source Source
+	blob   []byte
+	reply  actors.Reply[flight.Ticket[*Kernel]]
+	aboard *compiling // the flight that the call is aboard of; set before the reply
+}
+
+// Ask has the actor take the call aboard.
+func (c *call) Ask(ctx context.Context) (flight.Ticket[*Kernel], error) {
+	f := &compiling{source: c.source, blob: c.blob}
+	f.Begin(ctx, c.exec, c.source.Key)
+	c.asked = f
+	return actors.Ask(ctx, c.exec.ref, func(r actors.Reply[flight.Ticket[*Kernel]]) message {
+		f.reply = r
+		return compileMsg{f}
+	})
+}
+
+// Take pins the kernel for the caller. That cannot fail: the flight holds it.
+func (c *call) Take(k *Kernel) {
+	k.cell.Pin()
+	c.kernel = k
+}
+
+// Leave has the actor take the call off.
+func (c *call) Leave(flight.Ticket[*Kernel]) { c.exec.ref.Tell(leftMsg{c.asked.aboard}) }
+
+// build compiles or loads a kernel when there is a slot for it. The actor has
+// entered the device for it.
+func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	ctx := f.Context()
 	select {
-	case e.slots <- struct{}{}:
+	case g.slots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { <-e.slots }()
-	program, err := e.program(ctx, g.device, src, blob)
+	defer func() { <-g.slots }()
+	p, requires, err := e.program(ctx, g, f.source, f.blob)
 	if err != nil {
 		if errors.Is(err, ErrDeviceLost) {
-			e.ref.Tell(lostMsg{g.n})
+			e.ref.Tell(lostMsg{g})
 		}
 		return nil, err
 	}
-	k := &Kernel{exec: e, source: src, requires: program.Requires()}
+	k := &Kernel{exec: e, source: f.source, requires: requires, asked: make(chan struct{})}
 	k.cell.Init(k.free)
-	k.built.Store(&built{g.n, program})
-	if blob != nil {
-		kept := append([]byte(nil), blob...)
+	k.built.Store(p)
+	if f.blob != nil {
+		kept := slices.Clone(f.blob)
 		k.blob.Store(&kept)
 	}
-	e.mu.Lock()
-	e.mu.kernels[k] = struct{}{}
-	e.mu.Unlock()
 	return k, nil
 }
 
-// program calls the driver and announces a call that takes long (SPEC E6).
-func (e *Executor) program(ctx context.Context, d Device, src Source, blob []byte) (Program, error) {
-	began := time.Now()
-	stop := e.announce(src.Key, began)
-	var p Program
-	var err error
-	guard.Guard(func() (err error) {
-		if blob != nil {
-			e.blobLoads.Add(1)
-			p, err = d.Load(ctx, src, blob)
-		} else {
-			e.compiles.Add(1)
-			p, err = d.Compile(ctx, src)
-		}
-		return err
-	}, func(failed error) {
-		err = failed
-		stop(err) // also when the driver panicked
-	})
-	return p, err
-}
-
-// announce tells the listener while something lasts; what it returns ends that.
-func (e *Executor) announce(key string, began time.Time) func(error) {
-	if e.cfg.Listen == nil {
-		return func(error) {}
-	}
-	quit, quitted := make(chan struct{}), make(chan bool)
-	go func() {
-		tick := time.NewTicker(e.cfg.Slow)
-		defer tick.Stop()
-		phase := PhaseStart
-		for {
-			select {
-			case <-tick.C:
-				e.tell(CompileEvent{Key: key, Phase: phase, Elapsed: time.Since(began)})
-				phase = PhaseRunning
-			case <-quit:
-				quitted <- phase != PhaseStart
-				return
-			}
-		}
-	}()
-	return func(err error) {
-		close(quit)
-		if <-quitted {
-			e.tell(CompileEvent{Key: key, Phase: PhaseEnd, Elapsed: time.Since(began), Err: err})
-		}
-	}
-}
-
-// tell calls the listener, which is user code.
-func (e *Executor) tell(event CompileEvent) {
-	guard.Call(func() { e.cfg.Listen(event) }, func(err error) {
-		e.cfg.Logger.Error("executor: listener", "key", event.Key, "error", err)
-	})
-}
-
-// rebuild makes every live kernel anew on a fresh device: from its blob, or from
-// its source where the backend gives none. What it returns lets go of them: to be
-// called when the device is up or has been given up, since a kernel whose last
-// user leaves meanwhile is released on it.
-func (e *Executor) rebuild(ctx context.Context, g *generation) (letGo func(), err error) {
-	e.mu.Lock()
-	live := make([]*Kernel, 0, len(e.mu.kernels))
-	for k := range e.mu.kernels {
-		if k.cell.Pin() {
-			live = append(live, k)
-		}
-	}
-	e.mu.Unlock()
+// rebuild makes every kernel that is kept anew on a fresh device: from its blob,
+// or from its source where there is none. What it returns lets go of them. It is
+// to be called when the device is up or has been given up, since a kernel whose
+// last user leaves meanwhile is released on it.
+func (e *Executor) rebuild(g *generation) (letGo func(), err error) {
+	// A driver that was asked for a blob when its device was lost may never answer.
+	patience, stop := context.WithTimeout(e.life, e.cfg.Slow)
+	defer stop()
+	live := e.live()
 	for _, k := range live {
-		if err = e.rebuildOne(ctx, g, k); err != nil {
+		select {
+		case <-k.asked:
+		case <-patience.Done():
+		}
+		if err = e.rebuildOne(g, k); err != nil {
 			break
 		}
 	}
@@ -169,23 +133,17 @@ func (e *Executor) rebuild(ctx context.Context, g *generation) (letGo func(), er
 	}, err
 }
 
-func (e *Executor) rebuildOne(ctx context.Context, g *generation, k *Kernel) error {
-	if blob, err := k.Blob(ctx); err == nil {
-		if p, err := e.program(ctx, g.device, k.source, blob); err == nil {
-			k.built.Store(&built{g.n, p})
+func (e *Executor) rebuildOne(g *generation, k *Kernel) error {
+	if blob := k.blob.Load(); blob != nil {
+		if p, _, err := e.program(e.life, g, k.source, *blob); err == nil {
+			k.built.Store(p)
 			return nil
 		}
 	}
-	p, err := e.program(ctx, g.device, k.source, nil)
+	p, _, err := e.program(e.life, g, k.source, nil)
 	if err != nil {
 		return err
 	}
-	k.built.Store(&built{g.n, p})
+	k.built.Store(p)
 	return nil
-}
-
-func (e *Executor) forgetKernel(k *Kernel) {
-	e.mu.Lock()
-	delete(e.mu.kernels, k)
-	e.mu.Unlock()
 }

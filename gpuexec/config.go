@@ -37,8 +37,8 @@ const (
 	defaultSlow  = time.Second
 )
 
-// Validate joins everything that is wrong.
-func (c Config) Validate() error {
+// validate joins everything that is wrong.
+func (c Config) validate() error {
 	var errs []error
 	if c.Backend == nil {
 		errs = append(errs, fault.Invalidf("executor: open", "no backend given"))

@@ -21,12 +21,16 @@
 // # Failure
 //
 // A full queue answers ErrOverloaded at once. When the device is lost, what
-// runs and what waits is answered with ErrDeviceLost, the device is opened
-// again, and every live Kernel is rebuilt from its blob, or compiled again
-// where the backend gives none; Ready waits for that. Buffers lose their
-// content: a launch with one from before answers ErrDeviceLost until it is
-// allocated again. A driver that panics fails what called it. One that never
-// returns keeps its goroutine and nothing else.
+// runs and what waits, compiles too, is answered with ErrDeviceLost at once. The
+// device is opened again, and every live Kernel is rebuilt from its blob, or
+// compiled again where the backend gives none; Ready waits for that. Buffers lose
+// their content: a launch with one from before answers ErrDeviceLost until it is
+// allocated again. A device that comes back with another Identity is not taken.
+//
+// A driver that panics or calls runtime.Goexit fails what called it, and nothing
+// else (F3). A driver call that never returns keeps its goroutine and its device;
+// after a loss the next device works beside it, and Close waits for it. Nothing
+// that belongs to a closed device is called.
 //
 // # Concurrency
 //

@@ -2,8 +2,10 @@ package gpuexec
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
+	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/lease"
@@ -17,53 +19,108 @@ type Kernel struct {
 	source   Source
 	requires []string
 	built    atomic.Pointer[built]
-	blob     atomic.Pointer[[]byte]
+	blob     atomic.Pointer[[]byte] // as the driver gave it; nil = not yet, or there is none
+	asked    chan struct{}          // closed when the driver was asked for the blob
 	cell     lease.Cell
 }
 
 // built is the program on the device of one generation.
 type built struct {
-	gen     uint64
+	on      *generation
 	program Program
+	bytes   int64
 }
 
-func (k *Kernel) String() string { return fault.Printable(k.source.Key) }
+// name is the key for messages to people.
+func (k *Kernel) name() string { return fault.Printable(k.source.Key) }
+
+// Executor is the executor that made the kernel, and that it may be launched on.
+func (k *Kernel) Executor() *Executor { return k.exec }
 
 // Key is the key of the kernel's source.
 func (k *Kernel) Key() string { return k.source.Key }
 
-// Params are what a launch must give.
+// Params are what a launch must give; to be read only.
 func (k *Kernel) Params() []Param { return k.source.Params }
 
-// Bytes is the memory the program occupies, host and device.
+// Bytes is the memory that the program occupies, host and device.
 func (k *Kernel) Bytes() int64 {
 	if b := k.built.Load(); b != nil {
-		return b.program.Bytes()
+		return b.bytes
 	}
 	return 0
 }
 
 // Blob is the compiled form (SPEC B2): what Executor.Load takes, in this process
-// or another with a device of the same identity. ErrUnsupported if the backend
-// has none.
+// or another with a device of the same identity. The slice is the caller's.
+//
+// Errors: ErrUnsupported if the backend has none, ErrDeviceLost or ErrClosed if the
+// driver has not given it before, ErrInvalid for a kernel that was released, the
+// context's, and the driver's.
 func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 	if kept := k.blob.Load(); kept != nil {
-		return append([]byte(nil), *kept...), nil
+		return slices.Clone(*kept), nil
 	}
-	b := k.built.Load()
-	if b == nil {
-		return nil, ErrDeviceLost
-	}
-	var blob []byte
-	err := guard.Guarded(func() (err error) {
-		blob, err = b.program.Blob(ctx)
-		return err
-	})
+	b, err := k.enter()
 	if err != nil {
 		return nil, err
 	}
-	k.blob.CompareAndSwap(nil, &blob)
-	return append([]byte(nil), blob...), nil
+	type answer struct {
+		blob []byte
+		err  error
+	}
+	answered := make(chan answer, 1)
+	actors.Go(func() {
+		defer k.leave(b)
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		defer context.AfterFunc(k.exec.life, stop)()
+		k.ask(ctx, b, func(blob []byte, err error) { answered <- answer{blob, err} })
+	})
+	select {
+	case a := <-answered:
+		return a.blob, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-k.exec.life.Done():
+		return nil, ErrClosed
+	}
+}
+
+// ask asks the driver for the blob, keeps it, and calls done with the caller's own
+// copy. The caller has entered b's device and holds the kernel.
+func (k *Kernel) ask(ctx context.Context, b *built, done func([]byte, error)) {
+	var blob []byte
+	guard.Guard(func() (err error) {
+		blob, err = b.program.Blob(ctx)
+		return err
+	}, func(err error) {
+		if err == nil {
+			kept := slices.Clone(blob)
+			k.blob.CompareAndSwap(nil, &kept)
+		}
+		done(blob, err)
+	})
+}
+
+// enter gives the program, which the driver keeps until leave.
+func (k *Kernel) enter() (*built, error) {
+	if !k.cell.Pin() {
+		return nil, fault.Invalidf("executor: blob", "kernel %s was released", k.name())
+	}
+	if b := k.built.Load(); b != nil && b.on.enter() {
+		return b, nil
+	}
+	k.cell.Unpin()
+	if k.exec.life.Err() != nil {
+		return nil, ErrClosed
+	}
+	return nil, ErrDeviceLost
+}
+
+func (k *Kernel) leave(b *built) {
+	k.cell.Unpin() // its program may go now, while the device is still open
+	b.on.leave()
 }
 
 // Requires lists the instruction sets, out of the device's Identity.ISA, without
@@ -76,32 +133,34 @@ func (k *Kernel) Release() { k.cell.Unpin() }
 
 // free runs after the last hold: the program is released on a worker.
 func (k *Kernel) free() {
-	k.exec.forgetKernel(k)
+	k.exec.forget(k)
 	if b := k.built.Swap(nil); b != nil {
-		k.exec.releaseOnWorker(b.gen, b.program.Release)
+		k.exec.release(b.on, b.program.Release)
 	}
 }
 
-// Buffer is device memory. Release it once; a launch in progress keeps it.
-// Safe for concurrent use; who writes while a launch reads gets mixed content.
-type Buffer struct {
-	exec   *Executor
-	bytes  int64
-	gen    uint64
-	memory Memory
-	cell   lease.Cell
+// keep has a kernel rebuilt when the device comes back, until forget.
+func (e *Executor) keep(k *Kernel) {
+	e.mu.Lock()
+	e.mu.kernels[k] = struct{}{}
+	e.mu.Unlock()
 }
 
-// Bytes is the buffer's size.
-func (b *Buffer) Bytes() int64 { return b.bytes }
+func (e *Executor) forget(k *Kernel) {
+	e.mu.Lock()
+	delete(e.mu.kernels, k)
+	e.mu.Unlock()
+}
 
-// Mapped is the memory itself where host and device share it, else nil. It is
-// valid until Release, or until the executor is closed or its device lost if that
-// is sooner: to touch it then ends the process. It is not to be written while a
-// launch uses it.
-func (b *Buffer) Mapped() []byte { return b.memory.Mapped() }
-
-// Release gives the buffer back.
-func (b *Buffer) Release() { b.cell.Unpin() }
-
-func (b *Buffer) free() { b.exec.releaseOnWorker(b.gen, b.memory.Release) }
+// live gives the kernels that are kept, each pinned.
+func (e *Executor) live() []*Kernel {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	live := make([]*Kernel, 0, len(e.mu.kernels))
+	for k := range e.mu.kernels {
+		if k.cell.Pin() {
+			live = append(live, k)
+		}
+	}
+	return live
+}

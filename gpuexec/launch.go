@@ -80,13 +80,13 @@ func (e *Executor) check(l *Launch) error {
 	case k == nil:
 		return fault.Invalidf("executor: launch", "no kernel given")
 	case k.exec != e:
-		return fault.Invalidf("executor: launch", "kernel %s belongs to another executor: compile it on this one", k)
+		return fault.Invalidf("executor: launch", "kernel %s belongs to another executor: compile it on this one", k.name())
 	case len(l.Args) != len(k.source.Params):
-		return fault.Invalidf("executor: launch", "kernel %s takes %d arguments, got %d", k, len(k.source.Params), len(l.Args))
+		return fault.Invalidf("executor: launch", "kernel %s takes %d arguments, got %d", k.name(), len(k.source.Params), len(l.Args))
 	case l.Grid < 1:
-		return fault.Invalidf("executor: launch", "kernel %s: grid of %d blocks, want at least 1", k, l.Grid)
+		return fault.Invalidf("executor: launch", "kernel %s: grid of %d blocks, want at least 1", k.name(), l.Grid)
 	case e.limits.MaxGrid > 0 && l.Grid > e.limits.MaxGrid:
-		return fault.Invalidf("executor: launch", "kernel %s: grid of %d blocks, the device takes at most %d", k, l.Grid, e.limits.MaxGrid)
+		return fault.Invalidf("executor: launch", "kernel %s: grid of %d blocks, the device takes at most %d", k.name(), l.Grid, e.limits.MaxGrid)
 	}
 	for i := range l.Args {
 		if err := e.checkArg(k, i, &l.Args[i]); err != nil {
@@ -99,7 +99,7 @@ func (e *Executor) check(l *Launch) error {
 func (e *Executor) checkArg(k *Kernel, i int, a *Arg) error {
 	p := &k.source.Params[i]
 	if a.kind != p.Kind {
-		return fault.Invalidf("executor: launch", "kernel %s: argument %d is a %s, want a %s", k, i, a.kind, p.Kind)
+		return fault.Invalidf("executor: launch", "kernel %s: argument %d is a %s, want a %s", k.name(), i, a.kind, p.Kind)
 	}
 	if p.Kind != ParamBuffer {
 		return nil
@@ -107,15 +107,15 @@ func (e *Executor) checkArg(k *Kernel, i int, a *Arg) error {
 	align := max(int64(p.Align), int64(e.limits.Alignment), 1)
 	switch {
 	case a.buffer == nil:
-		return fault.Invalidf("executor: launch", "kernel %s: argument %d has no buffer", k, i)
+		return fault.Invalidf("executor: launch", "kernel %s: argument %d has no buffer", k.name(), i)
 	case a.buffer.exec != e:
-		return fault.Invalidf("executor: launch", "kernel %s: argument %d belongs to another executor: copy it to this one", k, i)
+		return fault.Invalidf("executor: launch", "kernel %s: argument %d belongs to another executor: copy it to this one", k.name(), i)
 	case a.offset < 0 || a.bytes < 0 || a.offset > math.MaxInt64-a.bytes || a.offset+a.bytes > a.buffer.bytes:
-		return fault.Invalidf("executor: launch", "kernel %s: argument %d reaches from %d over %d bytes, its buffer has %d", k, i, a.offset, a.bytes, a.buffer.bytes)
+		return fault.Invalidf("executor: launch", "kernel %s: argument %d reaches from %d over %d bytes, its buffer has %d", k.name(), i, a.offset, a.bytes, a.buffer.bytes)
 	case a.bytes < p.Bytes:
-		return fault.Invalidf("executor: launch", "kernel %s: argument %d has %d bytes, want at least %d", k, i, a.bytes, p.Bytes)
+		return fault.Invalidf("executor: launch", "kernel %s: argument %d has %d bytes, want at least %d", k.name(), i, a.bytes, p.Bytes)
 	case a.offset%align != 0:
-		return fault.Invalidf("executor: launch", "kernel %s: argument %d begins at byte %d, want a multiple of %d", k, i, a.offset, align)
+		return fault.Invalidf("executor: launch", "kernel %s: argument %d begins at byte %d, want a multiple of %d", k.name(), i, a.offset, align)
 	}
 	return nil
 }

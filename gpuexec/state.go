@@ -2,66 +2,75 @@ package gpuexec
 
 import "slices"
 
-// state is the pure core of an executor: which job runs when, and what becomes
-// of the jobs when the device goes. It knows no channel, clock, driver or
-// goroutine; a job is an address to it.
-type state struct {
+// state is the pure core of an executor: which job runs when, and what becomes of
+// the jobs when the device goes. It knows no channel, clock, driver or goroutine.
+// J stands for a job; the core only compares it.
+type state[J comparable] struct {
 	capacity int // most jobs that wait
-	workers  int // of the running generation
-	idle     int
-	queue    []*job // in order of arrival
-	running  map[*job]struct{}
+	idle     int // workers of the open device that have nothing to do
+	queue    []J // in order of arrival
+	running  []J // answered when their worker is done
 	phase    phase
-	gen      uint64 // of the open device
+	gen      uint64 // of the device that is open, or is being opened
 }
 
 type phase uint8
 
 const (
-	phaseUp     phase = iota
-	phaseDown         // lost, being opened again
-	phaseClosed       // for good
+	phaseDown phase = iota // being opened
+	phaseUp
+	phaseClosed // for good
 )
 
-func newState(capacity, workers int) *state {
-	return &state{capacity: capacity, workers: workers, idle: workers, running: make(map[*job]struct{}), gen: 1}
+// newState gives the state of an executor whose first device, generation 1, is
+// being opened.
+func newState[J comparable](capacity int) *state[J] {
+	return &state[J]{capacity: capacity, gen: 1}
 }
 
-// effect is one thing the shell has to do.
-type effect struct {
-	run     *job    // hand to a worker; one is idle
-	fail    *job    // answer with err; if it runs, end its driver call
-	err     error   // of fail
-	restart *uint64 // open the device again as this generation
-	up      bool    // tell who waits for Ready
+// effect is one thing that the shell has to do.
+type effect[J comparable] struct {
+	do  action
+	job J      // of run and fail
+	err error  // of fail
+	gen uint64 // of reopen
 }
+
+type action uint8
+
+const (
+	run    action = iota // hand the job to a worker; one is idle
+	fail                 // answer the job with err; if it runs, end its driver call
+	reopen               // the device is lost: open it again as that generation
+	ready                // the device runs: answer those who wait for it
+)
 
 // submit takes a job in, or refuses it. Work of the executor's own (a release)
 // is never refused while the device is there.
-func (s *state) submit(j *job, out []effect) []effect {
+func (s *state[J]) submit(j J, own bool, out []effect[J]) []effect[J] {
 	switch {
 	case s.phase == phaseClosed:
-		return append(out, effect{fail: j, err: ErrClosed})
+		return append(out, effect[J]{do: fail, job: j, err: ErrClosed})
 	case s.phase == phaseDown:
-		return append(out, effect{fail: j, err: ErrDeviceLost})
+		return append(out, effect[J]{do: fail, job: j, err: ErrDeviceLost})
 	case s.idle > 0:
 		return s.start(j, out)
-	case len(s.queue) >= s.capacity && !j.own:
-		return append(out, effect{fail: j, err: ErrOverloaded})
+	case len(s.queue) >= s.capacity && !own:
+		return append(out, effect[J]{do: fail, job: j, err: ErrOverloaded})
 	}
 	s.queue = append(s.queue, j)
 	return out
 }
 
-func (s *state) start(j *job, out []effect) []effect {
+func (s *state[J]) start(j J, out []effect[J]) []effect[J] {
 	s.idle--
-	s.running[j] = struct{}{}
-	return append(out, effect{run: j})
+	s.running = append(s.running, j)
+	return append(out, effect[J]{do: run, job: j})
 }
 
 // withdraw forgets a job whose caller has left, and reports whether it was
-// waiting; one that runs goes on, with its context ended.
-func (s *state) withdraw(j *job) bool {
+// waiting. One that runs goes on, with its context ended.
+func (s *state[J]) withdraw(j J) bool {
 	i := slices.Index(s.queue, j)
 	if i < 0 {
 		return false
@@ -70,46 +79,58 @@ func (s *state) withdraw(j *job) bool {
 	return true
 }
 
-// done notes that a worker of the generation is free again and gives it the
-// next job. It reports whether the job's caller still waits for its result.
-func (s *state) done(j *job, gen uint64, out []effect) (bool, []effect) {
-	_, waited := s.running[j]
-	delete(s.running, j)
+// done notes that a worker of that generation is free again and gives it the next
+// job. It reports whether the caller of the job still waits for its result.
+func (s *state[J]) done(j J, gen uint64, out []effect[J]) (bool, []effect[J]) {
+	i := slices.Index(s.running, j)
+	waited := i >= 0
+	if waited {
+		s.running = slices.Delete(s.running, i, i+1)
+	}
 	if gen != s.gen || s.phase != phaseUp {
 		return waited, out
 	}
 	s.idle++
 	if len(s.queue) > 0 {
+		var none J
 		next := s.queue[0]
+		s.queue[0] = none
 		s.queue = s.queue[1:]
 		out = s.start(next, out)
 	}
 	return waited, out
 }
 
-// lost answers everybody with ErrDeviceLost and has the device opened again.
-func (s *state) lost(gen uint64, out []effect) []effect {
+// lost answers everybody with ErrDeviceLost and has the device opened again. It
+// does nothing for a device that is gone already.
+func (s *state[J]) lost(gen uint64, out []effect[J]) []effect[J] {
 	if gen != s.gen || s.phase != phaseUp {
-		return out // told twice, or of a device that is gone already
+		return out
 	}
-	s.phase = phaseDown
-	out = s.failAll(ErrDeviceLost, out)
-	s.gen++
-	next := s.gen
-	return append(out, effect{restart: &next})
+	return s.reopen(s.failAll(ErrDeviceLost, out))
 }
 
-// up notes that the device of that generation runs.
-func (s *state) up(gen uint64, out []effect) []effect {
+func (s *state[J]) reopen(out []effect[J]) []effect[J] {
+	s.phase = phaseDown
+	s.gen++
+	return append(out, effect[J]{do: reopen, gen: s.gen})
+}
+
+// up notes that the device of that generation is open with n workers; lost says
+// that it has gone again meanwhile.
+func (s *state[J]) up(gen uint64, n int, lost bool, out []effect[J]) []effect[J] {
 	if s.phase != phaseDown || gen != s.gen {
 		return out
 	}
-	s.phase, s.idle = phaseUp, s.workers
-	return append(out, effect{up: true})
+	if lost {
+		return s.reopen(out)
+	}
+	s.phase, s.idle = phaseUp, n
+	return append(out, effect[J]{do: ready})
 }
 
 // close answers everybody with ErrClosed.
-func (s *state) close(out []effect) []effect {
+func (s *state[J]) close(out []effect[J]) []effect[J] {
 	if s.phase == phaseClosed {
 		return out
 	}
@@ -117,14 +138,12 @@ func (s *state) close(out []effect) []effect {
 	return s.failAll(ErrClosed, out)
 }
 
-func (s *state) failAll(err error, out []effect) []effect {
-	for _, j := range s.queue {
-		out = append(out, effect{fail: j, err: err})
+func (s *state[J]) failAll(err error, out []effect[J]) []effect[J] {
+	for _, jobs := range [][]J{s.queue, s.running} {
+		for _, j := range jobs {
+			out = append(out, effect[J]{do: fail, job: j, err: err})
+		}
 	}
-	for j := range s.running {
-		out = append(out, effect{fail: j, err: err})
-	}
-	s.queue = nil
-	clear(s.running)
+	s.queue, s.running = nil, nil
 	return out
 }

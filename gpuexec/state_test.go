@@ -3,7 +3,9 @@ package gpuexec
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -11,74 +13,46 @@ import (
 )
 
 // script drives a state with jobs by name and reads its effects as text.
-type script struct {
-	s    *state
-	jobs map[string]*job
-}
+type script struct{ s *state[string] }
 
-func newScript(capacity, workers int) *script {
-	return &script{newState(capacity, workers), make(map[string]*job)}
-}
-
-func (c *script) job(name string) *job {
-	if c.jobs[name] == nil {
-		c.jobs[name] = &job{own: strings.HasPrefix(name, "own")}
+// step runs one event, as in "submit a", "done a 1", "lost 1" or "up 2 lost".
+func (c script) step(line string) string {
+	words := append(strings.Fields(line), "", "")
+	number := func(at int) uint64 {
+		n, _ := strconv.ParseUint(words[at], 10, 64)
+		return n
 	}
-	return c.jobs[name]
-}
-
-func (c *script) name(j *job) string {
-	for name, known := range c.jobs {
-		if known == j {
-			return name
-		}
-	}
-	return "?"
-}
-
-// step runs one event, as in "submit a", "done a 1" or "lost 1".
-func (c *script) step(line string) string {
-	var verb, name string
-	var gen uint64
-	if n, _ := fmt.Sscanf(line, "%s %d", &verb, &gen); n < 2 {
-		fmt.Sscanf(line, "%s %s %d", &verb, &name, &gen)
-	}
-	var out []effect
-	said := ""
-	switch verb {
+	var out []effect[string]
+	var texts []string
+	switch name := words[1]; words[0] {
 	case "submit":
-		out = c.s.submit(c.job(name), nil)
+		out = c.s.submit(name, strings.HasPrefix(name, "own"), nil)
 	case "withdraw":
-		said = fmt.Sprint(c.s.withdraw(c.job(name)))
+		texts = append(texts, fmt.Sprint(c.s.withdraw(name)))
 	case "done":
 		var waited bool
-		waited, out = c.s.done(c.job(name), gen, nil)
-		said = fmt.Sprint(waited)
+		waited, out = c.s.done(name, number(2), nil)
+		texts = append(texts, fmt.Sprint(waited))
 	case "lost":
-		out = c.s.lost(gen, nil)
+		out = c.s.lost(number(1), nil)
 	case "up":
-		out = c.s.up(gen, nil)
+		out = c.s.up(number(1), 1, words[2] == "lost", nil)
 	case "close":
 		out = c.s.close(nil)
-	}
-	texts := []string{}
-	if said != "" {
-		texts = append(texts, said)
+	default:
+		return "no such event"
 	}
 	for _, x := range out {
-		switch {
-		case x.run != nil:
-			texts = append(texts, "run "+c.name(x.run))
-		case x.fail != nil:
-			texts = append(texts, "fail "+c.name(x.fail)+" "+short(x.err))
-		case x.restart != nil:
-			texts = append(texts, fmt.Sprint("restart ", *x.restart))
-		case x.up:
-			texts = append(texts, "up")
+		switch x.do {
+		case run:
+			texts = append(texts, "run "+x.job)
+		case fail:
+			texts = append(texts, "fail "+x.job+" "+short(x.err))
+		case reopen:
+			texts = append(texts, fmt.Sprint("reopen ", x.gen))
+		case ready:
+			texts = append(texts, "ready")
 		}
-	}
-	if verb == "lost" || verb == "close" {
-		slices.Sort(texts) // what runs has no order
 	}
 	return strings.Join(texts, ", ")
 }
@@ -95,23 +69,31 @@ func short(err error) string {
 	return err.Error()
 }
 
-// E1: each event in each phase.
+// E1: each event in each phase, as testdata/state.txt has it.
 func TestState(t *testing.T) {
-	for name, lines := range map[string]string{
-		"order of arrival":  `submit a: run a / submit b: / submit c: / done a 1: true, run b / done b 1: true, run c / done c 1: true`,
-		"a full queue":      `submit a: run a / submit b: / submit c: / submit d: fail d overloaded / submit own: / done a 1: true, run b / submit e: fail e overloaded`,
-		"withdrawn":         `submit a: run a / submit b: / submit c: / withdraw b: true / withdraw b: false / withdraw a: false / done a 1: true, run c`,
-		"lost":              `submit a: run a / submit b: / lost 1: fail a lost, fail b lost, restart 2 / lost 1: / lost 2: / submit c: fail c lost / done a 1: false / up 1: / up 2: up / up 2: / submit d: run d / done a 1: false / submit e: / done d 2: true, run e`,
-		"closed":            `submit a: run a / submit b: / close: fail a closed, fail b closed / close: / submit c: fail c closed / done a 1: false / lost 1: / up 2:`,
-		"closed while down": `submit a: run a / lost 1: fail a lost, restart 2 / close: / up 2: / submit b: fail b closed`,
-	} {
-		c := newScript(2, 1)
-		for _, line := range strings.Split(lines, " / ") {
-			event, want, _ := strings.Cut(line, ":")
-			if got := c.step(strings.TrimSpace(event)); got != strings.TrimSpace(want) {
-				t.Errorf("%s: %s gives %q, want %q", name, event, got, strings.TrimSpace(want))
-			}
+	text, err := os.ReadFile("testdata/state.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c script
+	name, steps := "", 0
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if what, begins := strings.CutPrefix(line, "case "); begins {
+			name, c = what, script{newState[string](2)}
+			continue
 		}
+		event, want, isStep := strings.Cut(line, ":")
+		if strings.HasPrefix(line, "#") || !isStep {
+			continue
+		}
+		steps++
+		if got := c.step(event); got != strings.TrimSpace(want) {
+			t.Errorf("%s: %s gives %q, want %q", name, event, got, strings.TrimSpace(want))
+		}
+	}
+	if steps == 0 {
+		t.Error("no step was run")
 	}
 }
 
@@ -120,13 +102,13 @@ type plain struct {
 	capacity, workers int
 	up, closed        bool
 	gen               uint64
-	waits             []*job
-	runs              map[*job]uint64 // the generation it runs on
-	answered          map[*job]string
+	waits             []int
+	runs              map[int]uint64 // the generation it runs on
+	answered          map[int]string
 }
 
 // answer notes the one answer that each job gets.
-func (p *plain) answer(t *rapid.T, j *job, how string) {
+func (p *plain) answer(t *rapid.T, j int, how string) {
 	if p.answered[j] != "" {
 		t.Fatalf("answered twice: %s, then %s", p.answered[j], how)
 	}
@@ -143,21 +125,21 @@ func (p *plain) busy() (n int) {
 }
 
 // apply carries the effects out on the plain queue and checks that each is legal.
-func (p *plain) apply(t *rapid.T, out []effect) {
+func (p *plain) apply(t *rapid.T, out []effect[int]) {
 	for _, x := range out {
 		switch {
-		case x.run != nil:
-			if len(p.waits) == 0 || p.waits[0] != x.run || !p.up || p.closed {
+		case x.do == run:
+			if len(p.waits) == 0 || p.waits[0] != x.job || !p.up || p.closed {
 				t.Fatal("not the first of those that wait is run")
 			}
 			p.waits = p.waits[1:]
-			p.runs[x.run] = p.gen
+			p.runs[x.job] = p.gen
 			if p.busy() > p.workers {
 				t.Fatalf("%d run on %d workers", p.busy(), p.workers)
 			}
-		case x.fail != nil:
-			p.waits = slices.DeleteFunc(p.waits, func(j *job) bool { return j == x.fail })
-			p.answer(t, x.fail, short(x.err))
+		case x.do == fail:
+			p.waits = slices.DeleteFunc(p.waits, func(j int) bool { return j == x.job })
+			p.answer(t, x.job, short(x.err))
 		}
 	}
 }
@@ -168,10 +150,11 @@ func (p *plain) apply(t *rapid.T, out []effect) {
 func TestStateProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &plain{capacity: rapid.IntRange(0, 3).Draw(t, "queue"), workers: rapid.IntRange(1, 3).Draw(t, "workers"),
-			up: true, gen: 1, runs: make(map[*job]uint64), answered: make(map[*job]string)}
-		s := newState(p.capacity, p.workers)
-		var all, out []*job
-		pick := func(t *rapid.T, from []*job) *job {
+			up: true, gen: 1, runs: make(map[int]uint64), answered: make(map[int]string)}
+		s := newState[int](p.capacity)
+		p.apply(t, s.up(1, p.workers, false, nil))
+		var all, out []int
+		pick := func(t *rapid.T, from []int) int {
 			if len(from) == 0 {
 				t.Skip("none")
 			}
@@ -179,18 +162,18 @@ func TestStateProperties(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"submit": func(t *rapid.T) {
-				j := &job{own: rapid.Bool().Draw(t, "own")}
+				j, own := len(all), rapid.Bool().Draw(t, "own")
 				all = append(all, j)
 				full := len(p.waits) >= p.capacity && p.busy() == p.workers
 				p.waits = append(p.waits, j)
-				p.apply(t, s.submit(j, nil))
+				p.apply(t, s.submit(j, own, nil))
 				want := ""
 				switch {
 				case p.closed:
 					want = "closed"
 				case !p.up:
 					want = "lost"
-				case full && !j.own:
+				case full && !own:
 					want = "overloaded"
 				}
 				if p.answered[j] != want {
@@ -237,8 +220,14 @@ func TestStateProperties(t *testing.T) {
 				}
 			},
 			"up": func(t *rapid.T) {
-				p.apply(t, s.up(p.gen, nil))
-				p.up = true
+				gone := rapid.Bool().Draw(t, "lost meanwhile")
+				p.apply(t, s.up(p.gen, p.workers, gone, nil))
+				if p.up || p.closed {
+					return
+				}
+				if p.up = !gone; gone {
+					p.gen++
+				}
 			},
 			"close": func(t *rapid.T) {
 				if rapid.IntRange(0, 9).Draw(t, "really") > 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
@@ -155,7 +156,7 @@ func (s *Session) perform(e *effects) {
 	}
 	s.published.bin.Throw(e.trash...)
 	for _, c := range e.start {
-		s.actor.Lend(askOf(c).run)
+		actors.Go(askOf(c).run)
 	}
 	for _, c := range e.answer {
 		if a := askOf(c); c.other != nil {

@@ -272,6 +272,6 @@ func (a *ask) run() {
 		return err
 	}, func(err error) {
 		a.ended, a.failed = true, err
-		a.session.actor.TellLast(a) // the actor does not stop while a creator runs
+		a.session.actor.Tell(a) // the actor does not stop while a creator runs
 	})
 }

@@ -6,15 +6,16 @@ import (
 	"slices"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/figures"
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/versus"
 	"github.com/kiln-cache/kiln/internal/gemm"
-	"github.com/kiln-cache/kiln/internal/gemm/versus"
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
-// benches by name, in the order of `kiln bench all`: stores before loads, whose ten
-// thousand entries the system still writes back when they are gone.
+// benches in the order of `kiln bench all`: stores come before loads, since the
+// system goes on writing back the ten thousand entries of loads after they are gone.
 var benches = []struct {
 	name, about string
-	run         func(ctx context.Context) ([]figures.Figure, error)
+	run         func(ctx context.Context) ([]measure.Figure, error)
 }{
 	{"matmul", "matrix products against oneDNN (Debian's libdnnl2) on one core", benchMatmul},
 	{"hits", "the read paths against a sync.Map with the full key, and what the policy costs", figures.Hits},
@@ -23,7 +24,7 @@ var benches = []struct {
 	{"evictions", "readers beside evictions, and what a group's size costs", figures.Evictions},
 	{"launches", "what the executor adds to a launch", figures.Launches},
 	{"stores", "storing a large blob, against writing it", figures.Stores},
-	{"loads", "loading from the persistent store and opening it, against the file operations they cannot do without", figures.Loads},
+	{"loads", "loading from the persistent store and opening it, against the file operations that this needs at least", figures.Loads},
 	{"restart", "the first pass of kiln run in a process that finds its kernels in the store, against its second", benchRestart},
 	{"forward", "a MiniLM forward pass of 128 tokens against its matrix products alone", benchForward},
 }
@@ -66,7 +67,7 @@ func benchCommand(ctx context.Context, c *call) error {
 	return nil
 }
 
-func (c *call) figure(f figures.Figure) error {
+func (c *call) figure(f measure.Figure) error {
 	verdict, note := "", ""
 	if f.Gate != nil {
 		verdict = "  gate " + f.Gate.String()
@@ -80,12 +81,12 @@ func (c *call) figure(f figures.Figure) error {
 	return c.say(f, "%-34s %7.3f of %-28s [%.3f, %.3f]  allocs %g  n=%d%s%s", f.Bench, f.Ratio, f.RatioTo, f.Min, f.Max, f.Allocs, f.N, verdict, note)
 }
 
-// benchMatmul measures the product that an issue names, with every assembly set
-// of this machine, and a short query's, which has no gate.
-func benchMatmul(ctx context.Context) ([]figures.Figure, error) {
+// benchMatmul measures a product of BERT-base with every assembly set of this
+// machine, and that of a short query, which has no gate.
+func benchMatmul(ctx context.Context) ([]measure.Figure, error) {
 	const rounds = 9
 	const atLeast = 0.9 // of oneDNN, in the same rounds
-	var out []figures.Figure
+	var out []measure.Figure
 	for _, set := range gemm.Sets() {
 		if set.Name() == "generic" && len(out) > 0 {
 			continue // it is for machines without the others
@@ -95,11 +96,11 @@ func benchMatmul(ctx context.Context) ([]figures.Figure, error) {
 			if err != nil {
 				return nil, err
 			}
-			f := figures.Figure{Bench: fmt.Sprintf("matmul %dx768x3072 %s", rows, r.Set), RatioTo: r.Peer, Ratio: r.Ratio.Median,
+			f := measure.Figure{Bench: fmt.Sprintf("matmul %dx768x3072 %s", rows, r.Set), RatioTo: r.Peer, Ratio: r.Ratio.Median,
 				Min: r.Ratio.Min, Max: r.Ratio.Max, Goroutines: 1, N: rounds,
 				Note: fmt.Sprintf("%.1f against %.1f GFLOP/s", r.Ours.Median, r.Theirs.Median)}
 			if rows == 128 && set.Name() != "generic" {
-				f.Gate = figures.AtLeast(atLeast)
+				f.Gate = measure.AtLeast(atLeast)
 			}
 			out = append(out, f)
 		}

@@ -4,15 +4,15 @@ import (
 	"context"
 
 	"github.com/kiln-cache/kiln"
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/figures"
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 // benchForward runs whole passes and their matrix products alone in turn, on
 // one worker.
-func benchForward(ctx context.Context) (_ []figures.Figure, err error) {
+func benchForward(ctx context.Context) (_ []measure.Figure, err error) {
 	const tokens, rounds, passes = 128, 11, 3
 	const atMost = 1.6 // times the products
 	list, err := model("minilm_l6_h384")
@@ -53,16 +53,16 @@ func benchForward(ctx context.Context) (_ []figures.Figure, err error) {
 	}
 	var ratios []float64
 	for range rounds {
-		whole, err := figures.Quickest(passes, func() error { _, err := m.Run(ctx, ids); return err })
+		whole, err := measure.Quickest(passes, func() error { _, err := m.Run(ctx, ids); return err })
 		if err != nil {
 			return nil, err
 		}
-		products, err := figures.Quickest(passes, func() error { return m.Products(ctx) })
+		products, err := measure.Quickest(passes, func() error { return m.Products(ctx) })
 		if err != nil {
 			return nil, err
 		}
 		ratios = append(ratios, whole.Seconds()/products.Seconds())
 	}
-	f := figures.Figure{Bench: "forward minilm 128 tokens", RatioTo: "its matrix products alone", Goroutines: 1, Gate: figures.AtMost(atMost)}
-	return []figures.Figure{f.From(ratios)}, nil
+	f := measure.Figure{Bench: "forward minilm 128 tokens", RatioTo: "its matrix products alone", Goroutines: 1, Gate: measure.AtMost(atMost)}
+	return []measure.Figure{f.From(ratios)}, nil
 }

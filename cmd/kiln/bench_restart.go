@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/figures"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
-// benchRestart fills a store with one process, and then starts more of them:
-// each one's first pass takes every kernel from the store, its second none.
-func benchRestart(ctx context.Context) ([]figures.Figure, error) {
+// benchRestart fills a store with one process and then starts more processes. The
+// first pass of each takes every kernel from the store, its second pass none.
+func benchRestart(ctx context.Context) ([]measure.Figure, error) {
 	const processes, requests = 5, 600
 	const atMost = 1.5 // times the second pass
 	dir, err := os.MkdirTemp("", "kiln-bench-*")
@@ -40,8 +40,8 @@ func benchRestart(ctx context.Context) ([]figures.Figure, error) {
 		}
 		ratios = append(ratios, first.Seconds/second.Seconds)
 	}
-	f := figures.Figure{Bench: "restart first pass", RatioTo: "the second of that process", Goroutines: 4, Gate: figures.AtMost(atMost)}
-	return []figures.Figure{f.From(ratios)}, nil
+	f := measure.Figure{Bench: "restart first pass", RatioTo: "the second of that process", Goroutines: 4, Gate: measure.AtMost(atMost)}
+	return []measure.Figure{f.From(ratios)}, nil
 }
 
 // runProcess is kiln run as a process of its own, and what it says of its passes.

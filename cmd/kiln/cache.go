@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
@@ -17,8 +18,8 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// cacheVerb is one subcommand of `kiln cache`. Most is how many arguments it
-// takes beside its flags; least how many it needs.
+// cacheVerb is one subcommand of `kiln cache`. It needs least arguments beside its
+// flags, and takes at most most.
 type cacheVerb struct {
 	name, use, about string
 	least, most      int
@@ -71,7 +72,7 @@ func cacheCommand(ctx context.Context, c *call) error {
 	if err := c.parse(1); err != nil {
 		return err
 	}
-	return usagef("want a subcommand such as ls, flags behind it: see kiln cache --help")
+	return usagef("want a subcommand such as ls, then its flags: see kiln cache --help")
 }
 
 func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
@@ -110,7 +111,7 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 	switch v.name {
 	case "put", "get", "explain":
 		c.text(&c.keyFile, "key-file F", "file that holds the key's bytes", "a file", nil)
-		c.text(&c.identity, "identity FILE|ENTRY", "who asks or writes: a JSON file, or an entry's producer (default this binary)", "a file or an entry", nil)
+		c.text(&c.identity, "identity FILE|ENTRY", "the producer that asks or writes: a JSON file, or the one of an entry (default this binary)", "a file or an entry", nil)
 	case "verify":
 		c.toggle(&c.repair, "repair", "set bad entries aside")
 	case "prune":
@@ -143,7 +144,7 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	}
 	switch {
 	case cfg.ReadOnly:
-	case (v.name == "prune" || c.repair) && !c.capacity.Given(): // not to be held to the default
+	case (v.name == "prune" || c.repair) && !c.capacity.Given(): // the default must not evict
 		cfg.Capacity = limit.Unlimited
 	default:
 		room, err := c.room("capacity", c.capacity)
@@ -154,7 +155,7 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	}
 	s, err := blobstore.Open(ctx, cfg)
 	switch {
-	case errors.Is(err, blobstore.ErrInvalid):
+	case errors.Is(err, fault.ErrInvalid):
 		return nil, err
 	case err != nil:
 		return nil, usageError{fmt.Errorf("--dir: %w", err)}
@@ -162,8 +163,8 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	return s, nil
 }
 
-// room is what a store that is written may hold, in MiB: as the flag says, else
-// the environment, for a directory has no capacity of its own.
+// room is the capacity of a store that is written, in MiB: that of the flag, else of
+// the environment, since a directory has no capacity of its own.
 func (c *call) room(flag string, given limit.Limit) (limit.Limit, error) {
 	room := given.Or(c.settings.StoreCapacity.Value)
 	if n, counted := room.Value(); !counted || n > 0 {
@@ -186,14 +187,14 @@ type identityFile struct {
 	ISA      []string `json:"isa"`
 }
 
-// producer is who asks or writes: this binary, the one a file names, or that of
-// an entry.
+// producer is the identity that asks or writes: that of this binary, of a file, or
+// of an entry.
 func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
 	library := libraries(c.settings)
 	own := identities(library)(c.backend)
 	if c.identity == "" {
 		if _, err := library(c.backend); err != nil && c.flags.Lookup("key-file") != nil {
-			return own, usagef("--backend %.40q: %w; or say with --identity who asks or writes", c.backend, err)
+			return own, usagef("--backend %.40q: %w; or name with --identity the producer that asks or writes", c.backend, err)
 		}
 		return own, nil
 	}
@@ -218,7 +219,7 @@ func (c *cacheCall) named(ctx context.Context, own gpuexec.Identity) (gpuexec.Id
 	strict.DisallowUnknownFields()
 	err = strict.Decode(&f)
 	if err == nil && strict.InputOffset() < int64(len(bytes.TrimRight(text, " \t\r\n"))) {
-		err = errors.New("there is more behind the object")
+		err = errors.New("there is more after the object")
 	}
 	if err != nil {
 		return own, usagef("--identity %s: want an object with library, build, compiler, driver, device and isa: %w", c.identity, err)
@@ -238,7 +239,7 @@ func (c *cacheCall) producerOf(ctx context.Context, own gpuexec.Identity) (gpuex
 	info, err := s.Inspect(ctx, c.identity)
 	err = errors.Join(err, s.Close(ctx))
 	switch {
-	case errors.Is(err, blobstore.ErrNotFound), errors.Is(err, blobstore.ErrInvalid):
+	case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrInvalid):
 		return own, none
 	case err != nil:
 		return own, err

@@ -254,7 +254,7 @@ func TestCacheRefuses(t *testing.T) {
 		{"put --key-file " + key + " --value-file " + key + " --policy duel", []string{"--policy", "fifo, lru or cost"}},
 		{"put --key-file " + key + " --value-file " + key + " --backend gpu", []string{"--backend", "want one of cpu"}},
 		{"put --key-file " + key + " --value-file " + key + " --identity " + key, []string{"--identity", "want an object"}},
-		{"put --key-file " + key + " --value-file " + key + " --identity " + twice, []string{"--identity", "more behind the object"}},
+		{"put --key-file " + key + " --value-file " + key + " --identity " + twice, []string{"--identity", "more after the object"}},
 		{"put --key-file " + key + " --value-file " + key + " --identity " + file(t, "no.json", "{}"), []string{"--identity", "want a library and a build"}},
 		{"put --key-file " + key + " --value-file " + key + " --identity " + file(t, "null.json", "null"), []string{"--identity", "want a library and a build"}},
 		{"put --key-file " + key + " --value-file " + key + " --identity " + file(t, "half.json", `{"library":"kiln"}`), []string{"--identity", "want a library and a build"}},

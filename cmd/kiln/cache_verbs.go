@@ -11,13 +11,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/outfile"
 )
 
-// inputs reads what a subcommand is given: a mistake there leaves no store
-// behind that was not there before.
+// inputs reads the files that a subcommand is given. It runs before the store is
+// opened, so that a mistake makes no new store.
 func (c *cacheCall) inputs(ctx context.Context, v cacheVerb) (err error) {
 	if c.flags.Lookup("key-file") != nil {
 		key, err := c.input(ctx, "key-file", c.keyFile, blobstore.LongestKey)
@@ -69,8 +69,8 @@ func whole(file string) error {
 	return nil
 }
 
-// input reads the file that a flag names, no more of it than shows that it is too
-// large: it may have no end.
+// input reads the file that a flag names. It stops one byte beyond the most that is
+// allowed, since the file may have no end.
 func (c *cacheCall) input(ctx context.Context, name, file string, most int64) ([]byte, error) {
 	if file == "" {
 		return nil, usagef("--%s must be given: see kiln %s --help", name, c.name)
@@ -93,8 +93,8 @@ func (c *cacheCall) input(ctx context.Context, name, file string, most int64) ([
 }
 
 func (c *cacheCall) put(ctx context.Context) error {
-	switch err := c.store.Put(ctx, c.backend, c.key, c.payload, time.Duration(c.cost*float64(time.Second))); {
-	case errors.Is(err, blobstore.ErrTooLarge):
+	switch err := c.store.Put(ctx, c.backend, c.key, c.payload, time.Duration(c.cost*float64(time.Second)), []string{}...); {
+	case errors.Is(err, fault.ErrTooLarge):
 		return fmt.Errorf("%w: raise --capacity, unless that is all that an entry may have", err)
 	case err != nil:
 		return err
@@ -160,7 +160,7 @@ func rowOf(i blobstore.Info) cacheRow {
 	if !i.Created.IsZero() {
 		created = float64(i.Created.UnixMilli()) / 1000
 	}
-	return cacheRow{Entry: i.Entry(), Backend: i.Backend, Bucket: i.Bucket, Slot: i.Slot, Bytes: i.Bytes,
+	return cacheRow{Entry: i.Entry, Backend: i.Backend, Bucket: i.Bucket, Slot: i.Slot, Bytes: i.Bytes,
 		Created: created, Compile: i.Cost.Seconds(), Uses: i.Uses,
 		Producer: identityFile{p.Library, p.Build, p.Compiler, p.Driver, p.Device, p.ISA}, Requires: i.Requires, Signer: i.Signer,
 		Reason: string(i.Flaw.Reason), Field: i.Flaw.Field}
@@ -172,13 +172,13 @@ func (c *cacheCall) list(ctx context.Context) error {
 		if i.Flaw.Reason != "" {
 			state = "  " + string(i.Flaw.Reason)
 		}
-		return c.say(rowOf(i), "%-40s %10d bytes  %s  %8.3f s  %d uses%s", i.Entry(), i.Bytes, i.Created.Format(time.DateTime), i.Cost.Seconds(), i.Uses, state)
+		return c.say(rowOf(i), "%-40s %10d bytes  %s  %8.3f s  %d uses%s", i.Entry, i.Bytes, i.Created.Format(time.DateTime), i.Cost.Seconds(), i.Uses, state)
 	})
 }
 
 func (c *cacheCall) inspect(ctx context.Context) error {
 	i, err := c.store.Inspect(ctx, c.rest[0])
-	if errors.Is(err, blobstore.ErrNotFound) {
+	if errors.Is(err, fault.ErrNotFound) {
 		c.code = exitNotFound
 		if c.json {
 			return json.NewEncoder(c.stdout).Encode(map[string]any{"entry": c.rest[0], "reason": fault.Absent})
@@ -191,7 +191,7 @@ func (c *cacheCall) inspect(ctx context.Context) error {
 	}
 	row := rowOf(i)
 	row.Key = i.Key
-	return c.say(row, "%s: %d bytes, key %.200q\n  made %s in %.3f s, %d uses, by library %s build %s compiler %s driver %s device %s", i.Entry(), i.Bytes, i.Key,
+	return c.say(row, "%s: %d bytes, key %.200q\n  made %s in %.3f s, %d uses, by library %s build %s compiler %s driver %s device %s", i.Entry, i.Bytes, i.Key,
 		i.Created.Format(time.DateTime), i.Cost.Seconds(), i.Uses, i.Producer.Library, i.Producer.Build, i.Producer.Compiler, i.Producer.Driver, i.Producer.Device)
 }
 
@@ -218,7 +218,7 @@ func (c *cacheCall) verify(ctx context.Context) error {
 	repaired := c.repair
 	for _, i := range bad {
 		rows = append(rows, rowOf(i))
-		text += fmt.Sprintf("\n  %s: %s %s", i.Entry(), i.Flaw.Reason, i.Flaw.Field)
+		text += fmt.Sprintf("\n  %s: %s %s", i.Entry, i.Flaw.Reason, i.Flaw.Field)
 		if c.repair && !i.SetAside {
 			repaired = false
 			text += ", which could not be set aside: see its permissions and those of quarantine/"

@@ -16,8 +16,8 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// value is a flag that says what it wants. Each flag reads its text strictly:
-// no sign, blank, fraction, base or unit, and never nothing.
+// value is a flag whose errors say what it wants. Each flag reads its text strictly:
+// no sign, blank, fraction, base or unit, and no empty text.
 type value struct {
 	c            *call
 	name, holder string // holder stands for the text in --help
@@ -31,7 +31,7 @@ type value struct {
 func (v *value) String() string   { return v.shown }
 func (v *value) IsBoolFlag() bool { return v.toggle }
 
-// Set reads the text, or keeps the first mistake for parse, which words it.
+// Set reads the text. It keeps the first mistake for parse to return.
 func (v *value) Set(text string) error {
 	if v.given = v.read(text); v.given {
 		return nil
@@ -41,8 +41,7 @@ func (v *value) Set(text string) error {
 }
 
 // define adds a flag of a form such as "trace FILE". shown is its default, empty
-// for none. A flag that says nothing about itself is not for people: --help leaves
-// it out.
+// for none. --help leaves out a flag whose about is empty.
 func (c *call) define(form, about, shown, want string, read func(string) bool) *value {
 	name, holder, _ := strings.Cut(form, " ")
 	v := &value{c: c, name: name, holder: holder, shown: shown, want: want, read: read}
@@ -93,18 +92,18 @@ func decimal(text string) (uint64, bool) {
 // mostCapacity is more than any cache holds, in entries or in MiB.
 const mostCapacity = math.MaxInt32
 
-// capacity is a number of 0 or more, or unlimited; *p stays "not given" where
-// the flag is.
+// capacity is a number of 0 or more, or unlimited; *p stays "not given" without
+// the flag.
 func (c *call) capacity(p *kiln.Limit, form, about, shown string) {
 	c.upTo(mostCapacity, true, p, form, about, shown)
 }
 
-// amount is a number of 0 or more; *p stays "not given" where the flag is.
+// amount is a number of 0 or more; *p stays "not given" without the flag.
 func (c *call) amount(p *kiln.Limit, form, about string) {
 	c.upTo(mostCapacity, false, p, form, about, "")
 }
 
-// bytes is capacity for what is counted in bytes.
+// bytes is capacity for a number of bytes.
 func (c *call) bytes(p *kiln.Limit, form, about string) {
 	c.upTo(math.MaxInt64, true, p, form, about, "")
 }
@@ -149,7 +148,7 @@ func (c *call) duration(p *time.Duration, form, about string) {
 	})
 }
 
-// text is a text that holds refuses, or any that is not empty where it is nil.
+// text is a text that holds accepts; where holds is nil, any text but the empty one.
 func (c *call) text(p *string, form, about, want string, holds func(string) bool) *value {
 	return c.define(form, about, *p, want, func(text string) bool {
 		if text == "" || holds != nil && !holds(text) {
@@ -165,7 +164,7 @@ func (c *call) oneOf(p *string, form, about string, words ...string) *value {
 	return c.text(p, form, about, list(words), func(text string) bool { return slices.Contains(words, text) })
 }
 
-// list joins words as people do.
+// list joins words with commas and an "or".
 func list(words []string) string {
 	if n := len(words); n > 1 {
 		return strings.Join(words[:n-1], ", ") + " or " + words[n-1]
@@ -188,8 +187,8 @@ func (c *call) common() {
 	c.oneOf(&c.level, "log-level LEVEL", "the least that is logged to stderr: "+list(logLevels), logLevels...)
 }
 
-// parse reads the flags, which may stand before, between and behind up to most
-// other arguments.
+// parse reads the flags. They may stand before, between and after the other
+// arguments, of which there may be as many as most says.
 func (c *call) parse(most int) error {
 	hint := ": see kiln " + c.name + " --help"
 	for {
@@ -201,7 +200,7 @@ func (c *call) parse(most int) error {
 				return c.mistake
 			}
 			text := strings.Replace(err.Error(), "flag provided but not defined: -", "no such flag: --", 1)
-			text = strings.Replace(text, "flag needs an argument: -", "a value is missing behind --", 1)
+			text = strings.Replace(text, "flag needs an argument: -", "a value is missing after --", 1)
 			return usagef("%s%s", text, hint)
 		}
 		if c.flags.NArg() == 0 {

@@ -108,14 +108,14 @@ func TestWrongFlag(t *testing.T) {
 		for _, text := range c.texts {
 			refused(t, append(c.command[:len(c.command):len(c.command)], "--"+c.flag, text), "--"+c.flag+` "`, c.want)
 		}
-		refused(t, append(c.command[:len(c.command):len(c.command)], "--"+c.flag), "a value is missing behind --"+c.flag)
+		refused(t, append(c.command[:len(c.command):len(c.command)], "--"+c.flag), "a value is missing after --"+c.flag)
 	}
 	refused(t, []string{"run", "--session-bytes", "10", "--floor-bytes", "11"}, "--floor-bytes 11: want at most 10", "--session-bytes")
 	refused(t, []string{"run", "--pool-bytes", "11", "--floor-bytes", "3"}, "--floor-bytes 3: want at most 2", "--pool-bytes")
 	refused(t, []string{"run", "--groups", "10", "--floor-groups", "11"}, "--floor-groups 11: want at most 10", "--groups")
 	refused(t, []string{"run", "--floor-groups", "65"}, "--floor-groups 65: want at most 64", "--groups")
 	for _, verb := range []string{"get", "explain"} {
-		refused(t, []string{"cache", verb, "--dir", t.TempDir(), "--key-file", trace, "--backend", "gpu"}, `--backend "gpu": no such device: want one of cpu; or say with --identity`)
+		refused(t, []string{"cache", verb, "--dir", t.TempDir(), "--key-file", trace, "--backend", "gpu"}, `--backend "gpu": no such device: want one of cpu; or name with --identity`)
 	}
 	refused(t, []string{"shapes", "simulate"}, "--trace and --key must be given")
 	refused(t, []string{"shapes", "simulate", "--trace", trace}, "--trace and --key must be given")

@@ -95,9 +95,9 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return c.finish(err)
 }
 
-// interruptible does what may wait for another process for ever, such as opening or
-// reading a pipe, until the context ends. What it reads into is its own: nobody
-// waits for it then.
+// interruptible runs a read that may wait for another process for ever, such as
+// one of a pipe, and returns when the context ends. The read then goes on alone and
+// its result is dropped.
 func interruptible[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -151,15 +151,15 @@ func help(w io.Writer) {
 type call struct {
 	command
 	args           []string // as given
-	rest           []string // of them, what is no flag; after parse
+	rest           []string // the arguments that are no flags, after parse
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	flags          *flag.FlagSet
-	mistake        error        // the first flag's that was wrong
+	mistake        error        // of the first flag that was wrong
 	settings       env.Settings // the environment, as it was when the command began
 	json           bool
 	level          string
-	code           int // that finish returns for no error
+	code           int // what finish returns where there is no error
 }
 
 func newCall(c command, args []string, stdin io.Reader, stdout, stderr io.Writer) *call {
@@ -177,7 +177,7 @@ func (e usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// logs tells whether anything of a level is logged.
+// logs reports whether messages of a level are logged.
 func (c *call) logs(level string) bool {
 	return slices.Index(logLevels, level) >= slices.Index(logLevels, c.level)
 }
@@ -200,7 +200,7 @@ func (c *call) strays() []env.Stray {
 	return all
 }
 
-// refusals warns of what the environment says and is not heeded.
+// refusals warns of each variable whose value is refused.
 func (c *call) refusals() {
 	for _, r := range c.settings.Refusals {
 		c.logger().Warn("kiln: environment", "refused", r.String())
@@ -233,8 +233,8 @@ func (c *call) finish(err error) int {
 	return exitFailed
 }
 
-// oneLine joins what errors.Join put on several, and leaves out that an
-// argument is invalid: the exit code says it, and the rest says why.
+// oneLine puts the lines of a joined error on one line. It leaves out that an
+// argument is invalid: the exit code says so, and the rest of the text says why.
 func oneLine(err error) string {
 	text := strings.ReplaceAll(err.Error(), kiln.ErrInvalid.Error()+": ", "")
 	return strings.ReplaceAll(text, "\n", "; ")

@@ -7,8 +7,8 @@ import (
 	"github.com/kiln-cache/kiln/encoder"
 )
 
-// sampled is how many requests of a trace are checked against the reference,
-// and shortEnough what it takes the reference long enough to compute.
+// sampled is the number of requests of a trace that are checked against the
+// reference. It prefers requests of at most shortEnough tokens: the reference is slow.
 const (
 	sampled     = 8
 	shortEnough = 64 // tokens

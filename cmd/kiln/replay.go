@@ -34,7 +34,7 @@ type replayer struct {
 	progress *report.Progress
 	checked  []check
 
-	// compiling is the latest word of a compile that lasts, for the progress
+	// compiling is the latest event of a compile that takes long, for the progress
 	// line; nil while there is none.
 	compiling atomic.Pointer[gpuexec.CompileEvent]
 }
@@ -46,7 +46,7 @@ type lane struct {
 	places  []int // in the trace
 }
 
-// check is a request whose output the reference computed, too.
+// check is a request with the output that the reference computed for it.
 type check struct {
 	place int
 	want  []float64
@@ -130,7 +130,7 @@ func (r *replayer) close() {
 	}
 }
 
-// tokens is how many tokens of a request are run, and whether it was cut.
+// tokens is the number of tokens of a request that are run, and whether it was cut.
 func (r *replayer) tokens(place int) (n int, cut bool) {
 	if most := int64(r.model.MaxTokens()); r.requests[place].Len > most {
 		return int(most), true
@@ -199,8 +199,8 @@ func (r *replayer) pass(ctx context.Context, name string) (*report.Pass, *report
 	return p, recorder, err
 }
 
-// prepare has the weights of every lane with work ready, at the first pass:
-// packing them is loading the model, no request's time.
+// prepare prepares the weights of every lane that has work. It does so before the
+// pass is timed: packing weights is part of loading the model, not of a request.
 func (r *replayer) prepare(ctx context.Context) error {
 	r.progress.Note("preparing weights")
 	defer r.progress.Clear()
@@ -221,7 +221,7 @@ type served struct {
 	failed error // of the lane's first request that failed
 }
 
-// compiles notes a compile that lasts: for the progress line, and for the log.
+// compiles notes a compile that takes long, for the progress line and for the log.
 func (r *replayer) compiles(e gpuexec.CompileEvent) {
 	r.config.Logger.Info("compile", "key", e.Key, "phase", e.Phase, "elapsed", e.Elapsed)
 	if e.Phase == gpuexec.PhaseEnd {

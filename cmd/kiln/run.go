@@ -14,7 +14,6 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/encoder"
@@ -24,6 +23,8 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/data"
+	"github.com/kiln-cache/kiln/internal/outfile"
+	"github.com/kiln-cache/kiln/internal/picture"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/policy"
@@ -41,7 +42,7 @@ type runFlags struct {
 	seed                                       uint64
 }
 
-// bounds of the numbers that a person may ask for.
+// The largest numbers that the flags take.
 const (
 	mostSessions = 1024
 	mostPasses   = 1000
@@ -59,8 +60,8 @@ func sessionPolicies() []string {
 	return all
 }
 
-// defaultBucket is the command's own; a library's session buckets nothing
-// unless it is told to.
+// defaultBucket is the command's own default: a session of the library buckets
+// nothing unless it is told to.
 const defaultBucket = "geometric:8"
 
 func (f *runFlags) define(c *call) {
@@ -72,8 +73,8 @@ func (f *runFlags) define(c *call) {
 	c.capacity(&f.groups, "groups N", "shape groups a session may hold, a number or unlimited; 0 keeps none (default 64)", "")
 	c.bytes(&f.sessionBytes, "session-bytes N", "what a session may hold, a number or unlimited (default unlimited)")
 	c.bytes(&f.poolBytes, "pool-bytes N", "what all sessions may hold together, a number or unlimited (default unlimited)")
-	c.whole(&f.floorBytes, "floor-bytes N", 0, math.MaxInt, "what of its bytes the others cannot take from a session")
-	c.whole(&f.floorGroups, "floor-groups N", 0, mostCapacity, "how many of its shape groups the others cannot take from a session")
+	c.whole(&f.floorBytes, "floor-bytes N", 0, math.MaxInt, "bytes of a session that the others cannot take from it")
+	c.whole(&f.floorGroups, "floor-groups N", 0, mostCapacity, "shape groups of a session that the others cannot take from it")
 	c.text(&f.memory, "memory-limit MiB", "for kernels and weights together: a number, off or auto (default KILN_MEMORY_LIMIT, else off)", "off, auto or a whole number of MiB from 1", isMemoryLimit)
 	c.oneOf(&f.policy, "policy P", "which group goes when a session is full: "+list(sessionPolicies())+" (default duel)", sessionPolicies()...)
 	c.text(&f.bucket, "bucket B", "which shape is compiled for a request's: "+bucketings+" (default "+defaultBucket+")", bucketings, isBucketing)
@@ -147,7 +148,7 @@ func runCommand(ctx context.Context, c *call) error {
 	return errors.Join(err, verdict(run, j.failed))
 }
 
-// check turns the flags into a job, or says what is wrong with the first bad one.
+// check turns the flags into a job, or returns what is wrong with the first bad flag.
 func (f runFlags) check(settings env.Settings) (*job, error) {
 	j := &job{runFlags: f}
 	var err error
@@ -166,7 +167,7 @@ func (f runFlags) check(settings env.Settings) (*job, error) {
 		j.config.ArtefactEntries = kiln.Limit{}
 	}
 	if f.plot != "" {
-		if err := report.CheckPlotPath(f.plot); err != nil {
+		if err := picture.Check(f.plot); err != nil {
 			return nil, fmt.Errorf("--plot: %w", err)
 		}
 	}
@@ -187,7 +188,8 @@ func (f runFlags) check(settings env.Settings) (*job, error) {
 	return j, nil
 }
 
-// sessionConfig is what the flags say, else the environment, else the defaults.
+// sessionConfig takes each setting from the flags, else from the environment, else
+// from the defaults.
 func (f runFlags) sessionConfig(settings env.Settings) (kiln.SessionConfig, error) {
 	cfg := kiln.SessionConfig{Groups: settings.SessionGroups.Value, Policy: settings.SessionPolicy.Value}
 	bucket, from := defaultBucket, "--bucket"
@@ -215,7 +217,7 @@ func (f runFlags) sessionConfig(settings env.Settings) (kiln.SessionConfig, erro
 	return cfg, err
 }
 
-// checkFloor refuses a floor that no session could have.
+// checkFloor refuses a floor above what a session may hold.
 func (f runFlags) checkFloor(groups kiln.Limit) error {
 	if !groups.Allows(int64(f.floorGroups)) {
 		return fmt.Errorf("--floor-groups %d: want at most %v, what a session may hold by --groups", f.floorGroups, groups)
@@ -251,8 +253,8 @@ func libraries(settings env.Settings) func(device string) (ops.Library, error) {
 	}
 }
 
-// identities gives what stored kernels of a backend must fit; nothing does where
-// the backend is not to be had.
+// identities gives the identity that stored kernels of a backend must fit: an empty
+// one, which nothing fits, where the backend is absent.
 func identities(library func(device string) (ops.Library, error)) func(backend string) gpuexec.Identity {
 	return func(backend string) gpuexec.Identity {
 		lib, err := library(backend)
@@ -285,7 +287,7 @@ func requests(file string) (all []trace.Request, err error) {
 		return nil, readable(err, requestColumns)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("%s: no request behind its header: want one a line", file)
+		return nil, fmt.Errorf("%s: no request after its header: want one a line", file)
 	}
 	for i, q := range all {
 		if q.Len < 1 {
@@ -301,8 +303,8 @@ const (
 	batchColumns   = "the columns batch and max_len"
 )
 
-// readable adds what a trace with these columns is to an error that shows a file
-// to be none.
+// readable adds to an error of a file that is no trace what a trace with these
+// columns looks like.
 func readable(err error, columns string) error {
 	if bad, ok := errors.AsType[*trace.Error](err); ok && bad.Line <= 1 && errors.Is(err, kiln.ErrInvalid) {
 		return fmt.Errorf("%w; a trace is CSV, or that gzipped, whose header names %s", err, columns)
@@ -313,8 +315,8 @@ func readable(err error, columns string) error {
 // mostRelativeError is how far a sampled output may lie from the reference.
 const mostRelativeError = 1e-4
 
-// verdict fails a run whose requests failed; replay has failed one whose
-// sampled outputs were wrong.
+// verdict is an error if requests failed. (Wrong outputs in the sample are an error
+// of replay.)
 func verdict(run *report.Run, first error) error {
 	for _, p := range run.Passes {
 		if p.Errors > 0 {

@@ -34,7 +34,7 @@ func shapesCommand(ctx context.Context, c *call) error {
 	if err := c.parse(1); err != nil {
 		return err
 	}
-	return usagef("want kiln shapes simulate or kiln shapes advise, flags behind it: see kiln shapes --help")
+	return usagef("want kiln shapes simulate or kiln shapes advise, then its flags: see kiln shapes --help")
 }
 
 // cell is one line of `kiln shapes simulate`.
@@ -127,7 +127,7 @@ func (c *call) cell(x cell) error {
 		x.Trace, x.Key, x.Capacity, x.Policy, x.Announce, x.Keep, x.Waiting, 100*x.HitRatio, x.Requests, x.Distinct)
 }
 
-// mostAhead bounds how far a simulated server sees.
+// mostAhead bounds how far ahead a simulated server sees.
 const mostAhead = 1 << 20
 
 const simulateKeys = "exact, multiple:N, pow2 or geometric:K, or pair: and one of these; several with commas"
@@ -245,8 +245,8 @@ func (c *call) advice(file string, capacity int, r advice.Report) error {
 	return err
 }
 
-// hitRatios prints a line a capacity and a column a policy, of rows that come
-// capacity by capacity and with the policies always in one order.
+// hitRatios prints a line for each capacity and a column for each policy. The rows
+// come capacity by capacity, with the policies always in one order.
 func (c *call) hitRatios(rows []policyRow) {
 	fmt.Fprintf(c.stdout, "\nhits in %% by groups and policy, of the shapes as asked:\n  %10s", "groups")
 	for _, x := range rows {

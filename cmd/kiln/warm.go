@@ -26,7 +26,7 @@ const (
 	warmCrashed = "crashed" // the process died in it
 	warmSkipped = "skipped" // the budget was used up
 
-	warmUnstored = "unstored" // what a child says; to others it is failed
+	warmUnstored = "unstored" // a child's word; the parent prints it as failed
 )
 
 // warmed is one line of `kiln warm`, and of the progress kept beside a manifest.
@@ -37,7 +37,7 @@ type warmed struct {
 	Result     string  `json:"result"`
 	Seconds    float64 `json:"seconds"`
 	Error      string  `json:"error,omitempty"`
-	Store      string  `json:"store,omitempty"` // in the progress: what failed there may do in another
+	Store      string  `json:"store,omitempty"` // in the progress: an item that failed in one store may succeed in another
 }
 
 // unfinished is the line of an item that has no result yet.
@@ -45,8 +45,8 @@ func unfinished(i manifest.Item) warmed {
 	return warmed{Backend: i.Backend, Op: i.Op, Descriptor: i.Descriptor}
 }
 
-// warmer builds what a manifest names, in a child process that may die of an
-// item: then another one goes on behind it.
+// warmer builds the items of a manifest in a child process. If the child dies in
+// one item, another child goes on with the next.
 type warmer struct {
 	*call
 	file, store string
@@ -137,9 +137,9 @@ func (w *warmer) progressFile() string {
 	return fmt.Sprintf("%s.progress-%x", w.file, store[:8])
 }
 
-// left leaves out the items that have failed in a run that was interrupted, by the
-// progress that it kept, and prints them again. All others are asked for anew: the
-// store may have lost since what was built, and has the rest at hand.
+// left gives the items that are still to be built. It leaves out those that failed
+// in an earlier, interrupted run, as the progress file says, and prints them again.
+// All others are asked for anew: the store may have lost some of them since.
 func (w *warmer) left(items []manifest.Item) (left []manifest.Item, err error) {
 	failed, err := w.resume()
 	if err != nil {
@@ -161,8 +161,8 @@ func (w *warmer) left(items []manifest.Item) (left []manifest.Item, err error) {
 	return left, nil
 }
 
-// resume opens the progress and gives the lines in it by their items. A line that
-// was cut goes, or the next one would be lost with it.
+// resume opens the progress file and gives its lines by their items. It removes a
+// last line that was cut, which would spoil the next one.
 func (w *warmer) resume() (map[warmed]warmed, error) {
 	var err error
 	if w.progress, err = os.OpenFile(w.progressFile(), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600); err != nil {
@@ -228,10 +228,10 @@ func (w *warmer) drive(ctx context.Context, items []manifest.Item) error {
 	return nil
 }
 
-// grace is how long a child that was interrupted may take over what it is in.
+// grace is how long a child that was interrupted may take to end its item.
 const grace = 2 * time.Second
 
-// start runs a child that is told the items; out is what it says of them.
+// start runs a child and feeds it the items; out is its standard output.
 func (w *warmer) start(ctx context.Context, items []manifest.Item) (child *exec.Cmd, out io.Reader, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -263,7 +263,7 @@ func (w *warmer) start(ctx context.Context, items []manifest.Item) (child *exec.
 	return child, out, nil
 }
 
-// session runs one child and gives how many items it has dealt with.
+// session runs one child and returns the number of items that have a result.
 func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error) {
 	child, out, err := w.start(ctx, items)
 	if err != nil {
@@ -291,7 +291,7 @@ func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error
 		switch exit.ExitCode() {
 		case exitUsage:
 			return 0, usagef("--store %s: it was usable before: see above", w.store)
-		case exitInterrupted: // no item's fault; whoever interrupts this process ends it too
+		case exitInterrupted: // no item's fault: the interrupt reaches this process too
 			return n, nil
 		}
 	}
@@ -300,8 +300,9 @@ func (w *warmer) session(ctx context.Context, items []manifest.Item) (int, error
 	return n + 1, w.result(r)
 }
 
-// result prints what became of an item, and keeps it if it is not to be tried again
-// by a run that resumes this one. What was built and not stored is.
+// result prints the result of an item. It keeps a failure in the progress file, so
+// that a run which resumes this one does not try the item again; an item that was
+// built and not stored is tried again.
 func (w *warmer) result(r warmed) error {
 	switch r.Result {
 	case warmUnstored:

@@ -18,8 +18,8 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
-// open opens the store. Of what is more than it holds, the dearest stays: it was
-// built first, which by age would be the first to go.
+// open opens the store. If the items are more than it holds, the dearest stay: they
+// are built first, and eviction by age would remove them first.
 func (w *warmer) open(ctx context.Context, library func(string) (ops.Library, error)) (*blobstore.Store, error) {
 	s, err := blobstore.Open(ctx, blobstore.Config{Dir: w.store, Capacity: w.capacity.MiB(), Policy: blobstore.Cost, Identity: identities(library), Logger: w.logger()})
 	if err != nil {
@@ -28,8 +28,8 @@ func (w *warmer) open(ctx context.Context, library func(string) (ops.Library, er
 	return s, nil
 }
 
-// builder builds items into a store. It asks the store itself, with no cache of
-// artefacts between them: only the store's answer says whether an item is built.
+// builder builds items into a store. It asks the store directly, with no cache of
+// artefacts in between: only the store knows whether an item is built.
 type builder struct {
 	library   func(string) (ops.Library, error)
 	config    gpuexec.Config // of the executors, but for their backend
@@ -37,7 +37,7 @@ type builder struct {
 	executors map[string]*gpuexec.Executor // by backend
 }
 
-// errUnstored is an item that was built and is not kept.
+// errUnstored says that an item was built but could not be stored.
 var errUnstored = errors.New("built, but not stored")
 
 // build is the child: a result on standard output for every item on standard
@@ -82,7 +82,8 @@ func (w *warmer) build(ctx context.Context) (err error) {
 	}
 }
 
-// item has one item ready: a driver has taken it from the store, or it was stored.
+// item makes one item ready: the device loads it from the store, or it is built and
+// stored.
 func (b *builder) item(ctx context.Context, i manifest.Item) (string, error) {
 	op, err := ops.Parse(i.Op)
 	if err != nil {
@@ -118,7 +119,7 @@ func (b *builder) item(ctx context.Context, i manifest.Item) (string, error) {
 	return warmBuilt, b.compile(ctx, want, found)
 }
 
-// compile builds and stores what was not found.
+// compile builds and stores an item that the store does not have.
 func (b *builder) compile(ctx context.Context, want artefacts.Request, missing artefacts.Found) error {
 	began := time.Now()
 	built, err := want.Create(ctx)

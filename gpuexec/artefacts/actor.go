@@ -5,29 +5,28 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/flight"
-	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/lease"
 )
 
 // shell is the actor around the core: it owns flights, jobs and waiters, and
 // carries out what the core decided.
 type shell struct {
 	*Cache
-	running map[*making]struct{}
-	begun   *making // in this turn: its creator is to run
-
 	let, letKernel func(*node) // end a flight's hold
+	bin            lease.Bin[*node]
 
-	jobs    int // lent goroutines that have not reported their end
-	saves   int // of these, store writes
-	settled []actors.Reply[struct{}]
-	freed   []*node // last pin went in this turn
+	jobs  int // creators, store writes and frees that have not reported their end
+	saves map[*saving]struct{}
 }
 
 func (s *shell) init(c *Cache) {
 	s.Cache = c
-	s.running = make(map[*making]struct{})
+	s.saves = make(map[*saving]struct{})
 	s.let, s.letKernel = s.unpin, s.unpinKernel
+	s.bin.Init(actors.Go, func(n *node) {
+		defer s.ref.Tell(freed{n}) // also after a Free that ends its goroutine
+		s.free(n)
+	}, func(error) {}) // free has told
 }
 
 // turn handles one message: first the uses that came before it, then the
@@ -49,15 +48,6 @@ func (s *shell) clean() {
 		s.dropHere(n)
 	}
 	s.state.dropped = s.state.dropped[:0]
-	if len(s.freed) == 0 {
-		return
-	}
-	freed := s.freed
-	s.freed = nil
-	s.job(func() {
-		defer s.ref.Tell(jobEnded{freed: freed}) // also after a Free that ends its goroutine
-		guard.Each(freed, s.free)
-	})
 }
 
 // dropHere drops a pin in a turn, where nothing may be freed. The kernels of what
@@ -66,11 +56,17 @@ func (s *shell) dropHere(n *node) {
 	if !s.drop(n) || n.Value.free == nil && n.Value.kernels == nil {
 		return
 	}
-	s.freed = append(s.freed, n)
 	for _, k := range n.Value.kernels {
 		k.Value.ending++
 		s.checkIdle(k)
 	}
+	s.discardLater(n)
+}
+
+// discardLater frees n off the turn.
+func (s *shell) discardLater(n *node) {
+	s.jobs++
+	s.bin.Throw(n)
 }
 
 func (s *shell) job(fn func()) {
@@ -80,199 +76,83 @@ func (s *shell) job(fn func()) {
 
 func (drain) handle(*shell) {}
 
-func (k *call) handle(s *shell) {
+func (m credited) handle(s *shell) { s.state.credited(m.n, m.owner) }
+
+// handle answers a call, and has its creator run if it is to fly.
+func (m asked) handle(s *shell) {
 	if s.state.closed {
-		k.reply.Fail(fault.ErrClosed)
+		m.reply.Fail(fault.ErrClosed)
 		return
 	}
-	if err := k.ctx.Err(); err != nil { // so that what is forsaken begins nothing more
-		k.reply.Fail(err)
-		return
-	}
-	t := s.find(k)
-	seen := k.reply.Send(t)
-	if m := s.begun; m != nil { // not before the caller can leave it
-		s.begun = nil
-		s.job(m.run)
-	}
-	if seen {
-		return
-	}
-	switch t.role { // the caller has left: give back what it would have got
+	a := s.state.ask(m.making)
+	switch a.role {
 	case found:
-		s.dropHere(t.n)
-		if k.kind == kernel {
-			s.checkIdle(t.n)
+		a.n.Value.cell.Pin()
+	case started:
+		m.flight.Start()
+	case joined:
+		a.aboard.flight.Board()
+	}
+	seen := m.reply.Send(a)
+	switch { // the caller has left: give back what it would have got
+	case a.role == started && seen:
+		s.job(m.run)
+	case seen:
+	case a.role == found:
+		s.dropHere(a.n)
+		if m.call.kind == kernel {
+			s.checkIdle(a.n)
 		}
-	case started, joined:
-		t.flight.Leave()
-		s.desertion(t.n, t.flight)
+	case a.role == started: // nobody knows of it yet
+		m.flight.GetOff()
+		s.state.fail(m.making)
+		m.flight.Finish(nil, context.Canceled, nil)
+	case a.role == joined:
+		a.aboard.flight.GetOff()
+		left{a.aboard}.handle(s)
 	}
 }
 
-// find decides what becomes of a call.
-func (s *shell) find(k *call) ticket {
-	resident, flying := s.indexes(k)
-	if resident != nil {
-		resident.Value.cell.Pin()
-		return ticket{role: found, n: resident}
+func (m left) handle(s *shell) {
+	if s.state.left(m.making) {
+		m.flight.Cancel()
 	}
-	if flying != nil {
-		f := flying.Value.flight
-		if !f.Join() {
-			s.forsake(flying)
-			return ticket{role: late, flight: f}
-		}
-		if k.kind != peek && k.kind != kernel {
-			credit(&flying.Value.users, k.Owner)
-		}
-		s.state.use(flying)
-		return ticket{role: joined, n: flying, flight: f}
-	}
-	if k.kind == peek {
-		return ticket{role: missing, reason: s.absence()}
-	}
-	return s.start(k)
-}
-
-// indexes looks the key of a call up among residents and flights.
-func (s *shell) indexes(k *call) (resident, flying *node) {
-	switch k.kind {
-	case lone:
-		return nil, nil
-	case kernel:
-		if resident = s.state.kernels.resident[k.Key]; resident != nil {
-			s.state.useKernel(resident)
-		}
-		return resident, s.state.kernels.pending[k.Key]
-	}
-	return s.table.Lookup(k.Key, 0), s.state.pending[k.Key]
-}
-
-func (s *shell) absence() fault.Reason {
-	if s.state.disabled() {
-		return fault.Disabled
-	}
-	return fault.Absent
-}
-
-// start begins a flight, which its caller has joined.
-func (s *shell) start(k *call) ticket {
-	n := s.table.NewNode(k.Key, 0)
-	e := &n.Value
-	e.users.Store(usersOf(k.Owner))
-	e.origin = Outcome{Event: Miss, Reason: s.absence()}
-	e.given = k.given != nil
-	m := &making{call: k, n: n}
-	switch k.kind {
-	case kernel:
-		e.flight = flight.New[*node](k.ctx, &s.state.kernels, k.Key)
-		s.state.beginKernel(n)
-	case lone:
-		e.flight = flight.New[*node](k.ctx, s.Cache, k.Key)
-		if k.Unhashable != "" {
-			e.origin.Reason, e.origin.Field = fault.KeyRefused, k.Unhashable
-		}
-	default:
-		e.flight = flight.New[*node](k.ctx, s.Cache, k.Key)
-		s.state.begin(n)
-		m.stored = k.given == nil && k.Load != nil && s.cfg.Store != nil && !s.state.disabled()
-	}
-	e.flight.Start()
-	m.Context = e.flight.Context()
-	s.running[m] = struct{}{}
-	s.begun = m
-	return ticket{role: started, n: n, flight: e.flight}
-}
-
-// desertion gives up the place of a flight that nobody waits for.
-func (s *shell) desertion(n *node, f *flight.Flight[*node]) {
-	if !f.Deserted() || n.Value.flight != f {
-		return
-	}
-	s.forsake(n)
-	for again := true; again; { // creators leave their parts while this looks
-		again = false
-		for m := range s.running {
-			if !m.forsaken && m.n.Value.flight.Deserted() {
-				m.forsaken, again = true, true
-				s.forsake(m.n)
-			}
-		}
-	}
-}
-
-// forsake gives up the places of a deserted flight and of those that only its
-// creator still waits for, which is about to leave them.
-func (s *shell) forsake(n *node) {
-	s.state.forsake(n)
-	f := n.Value.flight
-	for _, key := range f.Awaits(s.Cache) {
-		if part := s.state.pending[key]; part != nil && part.Value.flight.Only(f) {
-			s.forsake(part)
-		}
-	}
-}
-
-func (m *forsaken) handle(s *shell) {
-	s.desertion(m.n, m.flight)
-	m.reply.Send(struct{}{})
 }
 
 // handle lands a flight: what is to be resident is, before anybody wakes.
-func (m *making) handle(s *shell) {
-	delete(s.running, m)
+func (m landed) handle(s *shell) {
 	e := &m.n.Value
-	f := e.flight
 	s.jobs--
+	if !m.flight.Finished() { // else callers may be reading it
+		e.origin = m.origin
+	}
 	if m.err != nil {
-		s.fail(m)
-		f.Finish(nil, m.err, nil)
+		if m.unfit != nil {
+			s.discardLater(&node{Key: m.n.Key, Value: entry{free: m.unfit}})
+		}
+		s.state.fail(m.making)
+		m.flight.Finish(nil, m.err, nil)
 		return
 	}
 	e.cell.Init(nil) // this turn's own pin, so that the flight's is never the last in it
 	s.cfg.memory.Add(e.bytes)
-	kept := s.land(m)
-	if kept {
+	if s.state.land(m.making) {
 		e.cell.Pin()
 	} else {
 		s.state.gauges.apart.Add(e.bytes)
 	}
 	if m.claim != nil {
-		s.save(m)
+		s.save(m.making)
 	}
-	e.flight = nil
 	e.cell.Pin()
 	release := s.let
 	if m.call.kind == kernel {
 		release = s.letKernel
 	}
-	if !f.Finish(m.n, nil, release) { // closed meanwhile: nobody waits
+	if !m.flight.Finish(m.n, nil, release) { // closed meanwhile: nobody waits
 		s.dropHere(m.n)
 	}
 	s.dropHere(m.n)
-}
-
-func (s *shell) fail(m *making) {
-	if m.call.kind == kernel {
-		s.state.failKernel(m.n)
-	} else {
-		s.state.fail(m.n)
-	}
-	m.n.Value.flight = nil
-}
-
-func (s *shell) land(m *making) bool {
-	switch {
-	case m.call.kind == kernel:
-		return s.state.landKernel(m.n)
-	case m.call.kind == lone:
-		return false
-	case m.n.Value.flight.Deserted():
-		s.state.fail(m.n)
-		return false
-	}
-	return s.state.land(m.n)
 }
 
 func (m *resize) handle(s *shell) {
@@ -316,41 +196,45 @@ func (m *shrink) handle(s *shell) {
 }
 
 func (m *settle) handle(s *shell) {
-	s.settled = append(s.settled, m.reply)
+	for w := range s.saves {
+		w.awaited = append(w.awaited, m)
+	}
+	m.left = len(s.saves)
+	m.passed()
+}
+
+func (m *settle) passed() {
+	if m.left == 0 {
+		m.reply.Send(struct{}{})
+	}
 }
 
 // handle closes: waiters go at once, creators are told to end.
 func (closing) handle(s *shell) {
-	if !s.state.closed {
-		s.state.close()
-		for m := range s.running {
-			m.n.Value.flight.Finish(nil, fault.ErrClosed, nil)
-		}
+	for _, m := range s.state.close() {
+		m.flight.Finish(nil, fault.ErrClosed, nil)
 	}
 }
 
-func (m jobEnded) handle(s *shell) {
+func (m saved) handle(s *shell) {
 	s.jobs--
-	if m.saved {
-		s.saves--
-	}
-	for _, n := range m.freed {
-		for _, k := range n.Value.kernels {
-			k.Value.ending--
-			s.dropHere(k)
-		}
+	delete(s.saves, m.saving)
+	for _, at := range m.awaited {
+		at.left--
+		at.passed()
 	}
 }
 
-// checkJobs answers those who wait for store writes and ends a closed cache with
-// its last job.
-func (s *shell) checkJobs() {
-	if s.saves == 0 {
-		for _, r := range s.settled {
-			r.Send(struct{}{})
-		}
-		s.settled = nil
+func (m freed) handle(s *shell) {
+	s.jobs--
+	for _, k := range m.node.Value.kernels {
+		k.Value.ending--
+		s.dropHere(k)
 	}
+}
+
+// checkJobs ends a closed cache with its last job.
+func (s *shell) checkJobs() {
 	if s.jobs == 0 && s.state.closed {
 		s.ref.Stop(ended)
 	}

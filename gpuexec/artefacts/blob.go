@@ -20,10 +20,11 @@ func (c *Cache) Blob(ctx context.Context, key string) ([]byte, error) {
 		return nil, &fault.Error{Op: op, Key: key, Err: fault.ErrNotFound}
 	}
 	defer l.End()
-	if l.n.Value.blob == nil {
+	n := l.Ref().n
+	if n.Value.blob == nil {
 		return nil, &fault.Error{Op: op, Key: key, Err: fault.ErrUnsupported}
 	}
-	blob, err := blobOf(ctx, l.n)
+	blob, err := blobOf(ctx, n)
 	if err != nil {
 		return nil, &fault.Error{Op: op, Key: key, Err: err}
 	}

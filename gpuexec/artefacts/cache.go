@@ -2,7 +2,6 @@ package artefacts
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -119,7 +118,7 @@ func (c *Cache) Peek(ctx context.Context, key string) (*Lease, Outcome, error) {
 	}
 	if n := c.table.Lookup(key, 0); n != nil && n.Value.cell.Pin() {
 		c.usedUncounted(n)
-		return &Lease{cache: c, n: n}, Outcome{Event: Hit}, nil
+		return c.lease(n), Outcome{Event: Hit}, nil
 	}
 	return c.await(ctx, op, &call{Request: r, kind: peek})
 }
@@ -144,12 +143,14 @@ func (c *Cache) hit(ctx context.Context, r *Request) (*Lease, Outcome, bool) {
 	if !n.Value.cell.Pin() {
 		return nil, Outcome{}, false
 	}
-	return &Lease{cache: c, n: n}, c.wasHit(ctx, r, n, start), true
+	return c.lease(n), c.wasHit(ctx, r, n, start), true
 }
 
 // wasHit notes, counts and tells a hit on n. start is 0 while nobody listens.
 func (c *Cache) wasHit(ctx context.Context, r *Request, n *node, start time.Time) Outcome {
-	credit(&n.Value.users, r.Owner)
+	if credit(&n.Value.users, r.Owner) {
+		c.ref.Tell(credited{n, r.Owner})
+	}
 	o := Outcome{Event: Hit}
 	if !start.IsZero() {
 		o.Duration = c.cfg.Now().Sub(start)
@@ -198,65 +199,32 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 	if call.kind == lone && flight.Within(ctx, c, call.Key) {
 		return nil, Outcome{}, fault.ErrCycle // it joins nothing, so only depth would end it
 	}
-	t, err := c.enter(ctx, call)
-	if err != nil {
-		return nil, Outcome{}, err
+	call.cache = c
+	if _, err := flight.Ride(ctx, call); err != nil {
+		return nil, call.failure(err), err
 	}
-	switch t.role {
+	o := Outcome{Event: Joined}
+	switch call.role {
 	case missing:
-		return nil, Outcome{Event: Miss, Reason: t.reason}, nil
+		return nil, Outcome{Event: Miss, Reason: call.reason}, nil
 	case found:
-		l := &Lease{cache: c, n: t.n}
+		l := c.lease(call.n)
 		if call.kind == peek {
-			c.usedUncounted(t.n)
+			c.usedUncounted(call.n)
 			return l, Outcome{Event: Hit}, nil
 		}
 		if c.cfg.Listen == nil {
 			start = time.Time{}
 		}
-		return l, c.wasHit(ctx, &call.Request, t.n, start), nil
+		return l, c.wasHit(ctx, &call.Request, call.n, start), nil
+	case started:
+		o = call.n.Value.origin
 	}
-	if err := t.flight.Wait(ctx, pin); err != nil {
-		c.forsake(t)
-		if t.role == joined && t.n.Value.given && errors.Is(err, fault.ErrRefused) {
-			return c.settleCall(ctx, call, start) // the blob was another's: ask again
-		}
-		return nil, t.failure(err), err
-	}
-	o := Outcome{Event: Joined}
-	if t.role == started {
-		o = t.n.Value.origin
-	}
-	return &Lease{cache: c, n: t.n}, o, nil
+	return c.lease(call.n), o, nil
 }
 
-// enter brings a call through the actor: to a resident artefact, to a flight
-// that it has joined, or to nothing. It waits for the end of a flight that
-// everybody has left: no second one starts while that runs.
-func (c *Cache) enter(ctx context.Context, call *call) (ticket, error) {
-	call.ctx, call.cache = ctx, c
-	for {
-		t, err := actors.Ask(ctx, c.ref, call.asking)
-		if err != nil || t.role != late {
-			return t, err
-		}
-		if err := t.flight.WaitEnd(ctx); err != nil {
-			return ticket{}, err
-		}
-	}
-}
-
-func pin(n *node) { n.Value.cell.Pin() }
-
-// forsake gives up the place of a flight if its last waiter has left, before
-// that caller returns.
-func (c *Cache) forsake(t ticket) {
-	if t.flight.Deserted() {
-		actors.Ask(context.Background(), c.ref, func(r actors.Reply[struct{}]) message { return &forsaken{t.n, t.flight, r} }) // ErrClosed: there are no places any more
-	}
-}
-
-// Settle waits until every store write under way has ended, or for the context.
+// Settle waits until the store writes that are under way when it is called have
+// ended, or for the context (SPEC P18).
 func (c *Cache) Settle(ctx context.Context) error {
 	_, err := actors.Ask(ctx, c.ref, func(r actors.Reply[struct{}]) message { return &settle{reply: r} })
 	if err != nil {

@@ -60,7 +60,8 @@ func (c *Cache) Reset(owner string) error {
 // bytes, or lowers it by a negative number. What only tenants above their floors
 // use goes first, and what nobody with a floor uses; where the floors of others
 // are all there is, a newcomer is not kept. An artefact used by several tenants
-// counts to the floor of one. ErrTooLarge, and nothing is changed: the floors of
+// counts to the floor of one. An owner whose floor comes to nothing is forgotten:
+// what only it used counts as used by callers without a name. ErrTooLarge, and nothing is changed: the floors of
 // all would be more than the capacity in bytes. Lowering the capacity in entries
 // heeds no floor.
 func (c *Cache) AddFloor(owner string, bytes int64) error {

@@ -25,9 +25,9 @@
 // # Capacity
 //
 // A pending flight takes the place of an entry from its start, so the number of
-// entries is within capacity at every instant. A flight that is evicted stays
-// joinable until its end; it then counts as nothing and its value is handed to
-// its callers without being kept.
+// entries is within capacity at every instant. A flight that loses its place stays
+// joinable; its value becomes resident at its end as a new entry would. It loses it
+// to another entry, or when nobody waits for it any more.
 //
 // # Tenants
 //

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"
@@ -42,15 +43,15 @@ func TestLeaveAlone(t *testing.T) {
 	}
 }
 
-// F4: nobody is left. The place is free when the last caller returns.
+// F4: nobody is left. The place is free before the creator is told to end.
 func TestDeserted(t *testing.T) {
 	bubble(t, entries(4), func(t *testing.T, c room) {
 		ctx, cancel := context.WithCancel(background)
 		a := c.calls(ctx, 3, "k", maker{wait: gate()})
 		cancel()
 		want(t, "callers", all(a, 3)["error canceled"], 3)
-		want(t, "len", c.Len(), 0)
 		synctest.Wait()
+		want(t, "len", c.Len(), 0)
 		want(t, "aborted", c.count(c.mu.aborted, "k"), 1)
 		want(t, "again", c.get("k", maker{value: "v2"}), "v2 by=miss")
 	})
@@ -71,7 +72,7 @@ func TestDesertedWithParts(t *testing.T) {
 		want(t, "len", c.Len(), 3)
 		cancel()
 		want(t, "caller", <-done, "error canceled")
-		want(t, "len", c.Len(), 0)
+		eventually(t, "len", c.Len, 0)
 		c.close()
 	}
 	bubble(t, entries(4), func(t *testing.T, c room) {
@@ -82,6 +83,7 @@ func TestDesertedWithParts(t *testing.T) {
 		part := c.calls(background, 1, "b", maker{})
 		cancel()
 		want(t, "caller", <-whole, "error canceled")
+		synctest.Wait()
 		want(t, "len", c.Len(), 1)
 		close(g)
 		want(t, "part", <-part, "b by=joined")
@@ -89,26 +91,50 @@ func TestDesertedWithParts(t *testing.T) {
 	})
 }
 
-// F1, F4: a deserted creator that heeds no context; no second one starts beside it.
+// F1, F4: a deserted creator that heeds no context; no second one starts beside it,
+// and what it makes is kept. If it fails, that is nothing to callers who came late.
 func TestDesertedAndStubborn(t *testing.T) {
+	for _, fails := range []string{"", "E"} {
+		bubble(t, entries(4), func(t *testing.T, c room) {
+			g := gate()
+			ctx, cancel := context.WithCancel(background)
+			a := c.calls(ctx, 1, "k", maker{value: "old", wait: g, stubborn: true, fail: fails})
+			cancel()
+			want(t, "caller", <-a, "error canceled")
+			b := c.calls(background, 2, "k", maker{value: "new"})
+			want(t, "creations", c.count(c.mu.creations, "k"), 1)
+			close(g)
+			got := all(b, 2)
+			if fails == "" {
+				want(t, "joined", got["old by=joined"], 2)
+				want(t, "kept", c.get("k", maker{}), "old by=hit")
+			} else {
+				want(t, "miss", got["new by=miss"], 1)
+				want(t, "others", got["new by=joined"]+got["new by=hit"], 1)
+			}
+			want(t, "len", c.Len(), 1)
+		})
+	}
+}
+
+// F4: what nobody waits for any more is kept when it is made all the same.
+func TestLateSuccessIsKept(t *testing.T) {
 	bubble(t, entries(4), func(t *testing.T, c room) {
 		g := gate()
 		ctx, cancel := context.WithCancel(background)
-		a := c.calls(ctx, 1, "k", maker{value: "old", wait: g, stubborn: true})
+		a := c.calls(ctx, 1, "k", maker{value: "v", wait: g, stubborn: true})
 		cancel()
 		want(t, "caller", <-a, "error canceled")
-		b := c.calls(background, 2, "k", maker{value: "new"})
-		want(t, "creations", c.count(c.mu.creations, "k"), 1)
 		close(g)
-		got := all(b, 2)
-		want(t, "miss", got["new by=miss"], 1)
-		want(t, "others", got["new by=joined"]+got["new by=hit"], 1)
-		c.eventuallyFreed("old", 1)
+		synctest.Wait()
 		want(t, "len", c.Len(), 1)
+		want(t, "get", c.get("k", maker{}), "v by=hit")
+		want(t, "creations", c.count(c.mu.creations, "k"), 1)
 	})
 }
 
-// C4: an evicted flight stays joinable, counts as nothing, blocks nobody.
+// C4: an evicted flight stays joinable, counts as nothing, blocks nobody, and is
+// resident when it ends as a new entry would be.
 func TestEvictedFlight(t *testing.T) {
 	bubble(t, entries(1), func(t *testing.T, c room) {
 		g := gate()
@@ -122,9 +148,10 @@ func TestEvictedFlight(t *testing.T) {
 		want(t, "first", <-a, "v1 by=miss")
 		want(t, "others", all(b, 2)["v1 by=joined"], 2)
 		want(t, "late", <-late, "v1 by=joined")
-		want(t, "k1", c.has("k1"), 0)
+		want(t, "k1", c.has("k1"), 1)
+		want(t, "k2", c.has("k2"), 0)
 		want(t, "len", c.Len(), 1)
-		c.eventuallyFreed("v1", 1)
+		c.eventuallyFreed("k2", 1)
 	})
 }
 
@@ -280,4 +307,39 @@ func TestFreeThatEndsItsGoroutine(t *testing.T) {
 	c.eventuallyFreed("kernel:own", 1)
 	want(t, "leased bytes", c.LeasedBytes(), 0)
 	c.close() // which would wait for the freeing
+}
+
+// F3, F8: nor does the Free of a creator that reported bytes that cannot be.
+func TestFreeOfAnUnfitThatEndsItsGoroutine(t *testing.T) {
+	c := open(t, entries(4))
+	want(t, "get", c.get("k", maker{bytes: -1, free: runtime.Goexit}), "error invalid")
+	c.close()
+	want(t, "freed", c.count(c.mu.freed, "k"), 1)
+}
+
+// B5: a caller that leaves while the cache closes does not read how its flight
+// failed from under the creator: the race detector would say so.
+func TestOutcomeOfAFlightThatWasClosed(t *testing.T) {
+	for range 200 {
+		c := open(t, entries(4))
+		ctx, cancel := context.WithCancel(background)
+		begun := make(chan struct{})
+		r := artefacts.Request{Key: "k", Create: func(ctx context.Context) (artefacts.Built, error) {
+			close(begun)
+			<-ctx.Done()
+			return artefacts.Built{}, &artefacts.Error{Op: "test", Reason: fault.Degraded, Err: errDriver}
+		}}
+		left := make(chan artefacts.Outcome, 1)
+		go func() {
+			_, o, _ := c.Get(ctx, r)
+			left <- o
+		}()
+		<-begun
+		go cancel()
+		c.close()
+		if o := <-left; o.Reason != "" && o.Reason != fault.Degraded {
+			t.Errorf("reason %q", o.Reason)
+		}
+		cancel()
+	}
 }

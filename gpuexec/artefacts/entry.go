@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
 )
@@ -29,11 +28,9 @@ type entry struct {
 	requires []string
 	kernels  []*node // what it was made from; each holds a pin for it
 	origin   Outcome // how it was made
-	given    bool    // of a caller's blob; set before anybody joins
 
 	// The actor's own.
-	flight       *flight.Flight[*node] // until it ends
-	registered   bool                  // findable under its key while it flies
+	flight       *making // until it ends
 	in           *order
 	older, newer *node
 	used         uint64  // when it was last used, by state.clock

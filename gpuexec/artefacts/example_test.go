@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 func Example() {
@@ -36,4 +37,36 @@ func Example() {
 	// machine code miss
 	// machine code hit
 	// 1 entry of 4096 bytes
+}
+
+// Of two tenants that share a cache of 100 bytes one has a floor of 60: the other's
+// flood leaves that alone.
+func ExampleCache_AddFloor() {
+	cache, err := artefacts.Open(artefacts.Config{Bytes: limit.Of(100)})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx := context.Background()
+	defer cache.Close(ctx)
+	if err := cache.AddFloor("a", 60); err != nil {
+		fmt.Println(err)
+	}
+	use := func(owner, key string) {
+		lease, _, err := cache.Get(ctx, artefacts.Request{Key: key, Owner: owner, Create: func(context.Context) (artefacts.Built, error) {
+			return artefacts.Built{Value: key, Bytes: 20}, nil
+		}})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		lease.End()
+	}
+	use("a", "a1")
+	use("a", "a2")
+	for i := range 50 {
+		use("b", fmt.Sprint("b", i))
+	}
+	fmt.Println(cache.Has("a1"), cache.Has("a2"), cache.Bytes())
+	// Output: true true 100
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 )
 
 // Kernel gives a compiled kernel out of the layer below the artefacts, or
@@ -37,16 +38,9 @@ func (c *Cache) Kernel(ctx context.Context, r Request) (any, error) {
 
 // kernel gives a kernel with a pin on it, and whether this call compiled it.
 func (c *Cache) kernel(ctx context.Context, r Request) (n *node, built bool, err error) {
-	k := &call{Request: r, kind: kernel}
-	t, err := c.enter(ctx, k)
-	if err != nil || t.role == found {
-		return t.n, false, err
-	}
-	if err := t.flight.Wait(ctx, pin); err != nil {
-		c.forsake(t)
-		return nil, false, err
-	}
-	return t.n, t.role == started, nil
+	k := &call{Request: r, cache: c, kind: kernel}
+	_, err = flight.Ride(ctx, k)
+	return k.n, k.role == started, err
 }
 
 // hold ties a pinned kernel to what m makes; it reports false after m's end.

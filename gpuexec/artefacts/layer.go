@@ -1,26 +1,20 @@
 package artefacts
 
+import "github.com/kiln-cache/kiln/internal/flight"
+
 // layer is the kernel layer below the artefacts (C11): part of the pure core. A
 // kernel in use never leaves it by eviction, so finding a victim needs the
 // unused ones only.
 type layer struct {
 	resident map[string]*node
-	pending  map[string]*node
+	flights  flight.Desk[string, *making]
 	unused   order // residents that no artefact holds, by when they became so
-}
-
-// beginKernel registers the flight of a kernel.
-func (s *state) beginKernel(n *node) {
-	n.Value.registered = true
-	s.kernels.pending[n.Key] = n
 }
 
 // landKernel ends a kernel's flight with a value and reports whether it is
 // resident now.
-func (s *state) landKernel(n *node) bool {
-	kept := n.Value.registered && !s.disabled()
-	s.failKernel(n)
-	if !kept {
+func (s *state) landKernel(n *node, keep bool) bool {
+	if !keep || s.disabled() {
 		return false
 	}
 	n.Value.resident.Store(true)
@@ -30,16 +24,14 @@ func (s *state) landKernel(n *node) bool {
 	return true
 }
 
-// failKernel ends a kernel's flight without a value.
-func (s *state) failKernel(n *node) {
-	if s.kernels.pending[n.Key] == n {
-		delete(s.kernels.pending, n.Key)
+// useKernel gives a resident kernel, which is about to be held, or nil.
+func (s *state) useKernel(key string) *node {
+	n := s.kernels.resident[key]
+	if n != nil {
+		s.kernels.unused.remove(n)
 	}
-	n.Value.registered = false
+	return n
 }
-
-// useKernel notes that a resident kernel is about to be held.
-func (s *state) useKernel(n *node) { s.kernels.unused.remove(n) }
 
 // idleKernel notes that nobody holds n now, and gives it up where it does not
 // fit into as many entries as the artefacts' capacity.
@@ -70,7 +62,5 @@ func (s *state) emptyKernels() {
 	for _, n := range s.kernels.resident {
 		s.evictKernel(n)
 	}
-	for _, n := range s.kernels.pending {
-		n.Value.registered = false
-	}
+	s.kernels.flights.VoidAll()
 }

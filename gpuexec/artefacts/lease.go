@@ -1,10 +1,10 @@
 package artefacts
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/lease"
 )
 
 // Ref is an uncounted reference to an artefact: it keeps nothing alive on its
@@ -27,34 +27,37 @@ func (r Ref) Acquire() (*Lease, bool) {
 	if r.n == nil || !r.n.Value.cell.Pin() {
 		return nil, false
 	}
-	return &Lease{cache: r.cache, n: r.n}, true
+	return r.cache.lease(r.n), true
 }
 
 // Lease is the right to use one artefact until End, whatever is evicted
 // meanwhile (SPEC C5). Safe for concurrent use.
-type Lease struct {
-	cache *Cache
-	n     *node
-	ended atomic.Bool
+type Lease struct{ lease lease.Lease[Ref] }
+
+// lease makes a lease of a pin on n.
+func (c *Cache) lease(n *node) *Lease {
+	l := new(Lease)
+	l.lease.Init(Ref{c, n}, func(r Ref) { r.cache.unpin(r.n) })
+	return l
 }
 
 // Value is the artefact; not to be used after End.
-func (l *Lease) Value() any { return l.n.Value.value }
+func (l *Lease) Value() any { return l.Ref().Value() }
 
 // Bytes is what the artefact takes of the capacity.
-func (l *Lease) Bytes() int64 { return l.n.Value.bytes }
+func (l *Lease) Bytes() int64 { return l.Ref().n.Value.bytes }
 
 // Cost is what the artefact took to make.
-func (l *Lease) Cost() time.Duration { return l.n.Value.cost }
+func (l *Lease) Cost() time.Duration { return l.Ref().n.Value.cost }
 
 // Ref gives an uncounted reference that may outlive the lease.
-func (l *Lease) Ref() Ref { return Ref{l.cache, l.n} }
+func (l *Lease) Ref() Ref { return l.lease.Value() }
 
 // End gives the lease back. After the last one an evicted artefact is freed on
 // the caller's goroutine. Ending it again does nothing.
 func (l *Lease) End() {
-	if l != nil && !l.ended.Swap(true) {
-		l.cache.unpin(l.n)
+	if l != nil {
+		l.lease.End()
 	}
 }
 
@@ -84,7 +87,7 @@ func (c *Cache) discard(n *node) {
 func (c *Cache) free(n *node) {
 	if n.Value.free != nil {
 		guard.Call(n.Value.free, func(err error) {
-			c.log.Error("artefacts: the release of an artefact went wrong", "key", n.Key, "err", err)
+			c.log.Error("artefacts: the release of an artefact went wrong", "key", n.Key, "error", err)
 		})
 	}
 }

@@ -7,21 +7,26 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
 )
 
-// making is one creator at work. It is the context that the creator is given,
-// so that the kernels asked for under it are held by what it makes, and in the
-// end the message that brings the result to the actor.
+// making is one call that came to its turn, and the flight that it may have become.
+// In the end it is the message that brings the result to the actor.
 type making struct {
-	context.Context
-	call     *call
-	n        *node
-	stored   bool  // the store is asked, and told
-	forsaken bool  // everybody has left, and what it holds up was given up
-	claim    Claim // what the landing has to save
-	err      error
+	flight.Seats
+	flight flight.Flight[*node]
+	reply  actors.Reply[answer]
+	call   *call
+	n      *node
+	stored bool     // the store is asked, and told
+	ctx    creating // the creator's
+	claim  Claim    // what the landing has to save
+	err    error
+	unfit  func()  // frees what was built and cannot be used
+	origin Outcome // how it is made; the creator's goroutine's until the landing
 
 	mu struct {
 		sync.Mutex
@@ -31,13 +36,20 @@ type making struct {
 	}
 }
 
+// creating is the context of a creator: the kernels asked for under it are held by
+// what the creator makes.
+type creating struct {
+	context.Context
+	m *making
+}
+
 type makingKey struct{}
 
-func (m *making) Value(key any) any {
+func (c *creating) Value(key any) any {
 	if key == (makingKey{}) {
-		return m
+		return c.m
 	}
-	return m.Context.Value(key)
+	return c.Context.Value(key)
 }
 
 // nested reports whether ctx is that of an artefact's creator. A session's own
@@ -47,6 +59,7 @@ func nested(ctx context.Context) bool { return ctx.Value(makingKey{}) != nil }
 // run is the lent goroutine of a flight.
 func (m *making) run() {
 	c := m.call.cache
+	m.ctx = creating{m.flight.Context(), m}
 	var b Built
 	guard.Guard(func() (err error) {
 		start := c.cfg.Now()
@@ -58,18 +71,11 @@ func (m *making) run() {
 	}, func(err error) {
 		if err == nil && b.Bytes < 0 {
 			err = fault.Invalidf("artefacts: create", "the creator reported %d bytes: want 0 or more", b.Bytes)
-			c.abort(b)
+			m.unfit = b.Free
 		}
 		m.finish(b, err)
-		c.ref.Tell(m)
+		c.ref.Tell(landed{m})
 	})
-}
-
-// abort frees what was built and cannot be used.
-func (c *Cache) abort(b Built) {
-	if b.Free != nil {
-		c.discard(&node{Value: entry{free: b.Free}})
-	}
 }
 
 // finish settles what the goroutine itself can settle.
@@ -85,36 +91,36 @@ func (m *making) finish(b Built, err error) {
 		m.err = err
 		var f *fault.Error
 		if errors.As(err, &f) && f.Reason != "" {
-			e.origin.Reason, e.origin.Field = f.Reason, f.Field
+			m.origin.Reason, m.origin.Field = f.Reason, f.Field
 		}
 		c.giveBack(kernels)
 		return
 	}
 	e.value, e.bytes, e.cost, e.free, e.blob, e.requires = b.Value, b.Bytes, b.Cost, b.Free, b.Blob, b.Requires
 	e.kernels = kernels
-	if fromLayer && e.origin.Event == Miss {
-		e.origin.Event = KernelHit
+	if fromLayer && m.origin.Event == Miss {
+		m.origin.Event = KernelHit
 	}
 }
 
 // make gives the artefact by the shortest way: its blob, else its creator.
 func (c *Cache) make(m *making) (Built, error) {
-	k, o := m.call, &m.n.Value.origin
+	k, o := m.call, &m.origin
 	if k.given != nil {
 		o.Event = PersistentHit
 		if k.Unhashable == "" {
 			o.Reason = ""
 		}
 		b, err := c.load(m, k.given)
-		if err != nil && m.Err() == nil {
+		if err != nil && m.ctx.Err() == nil {
 			err = rejected(k, err)
 		}
 		return b, err
 	}
-	if !m.stored {
-		return k.Create(m)
+	if !m.stored || c.cfg.Store == nil {
+		return k.Create(&m.ctx)
 	}
-	found := c.cfg.Store.Find(m, k.subject())
+	found := c.cfg.Store.Find(&m.ctx, k.subject())
 	m.claim = found.Claim
 	refused := false
 	for found.Reason == "" {
@@ -128,17 +134,17 @@ func (c *Cache) make(m *making) (Built, error) {
 			o.Event, o.Reason, o.Field = PersistentHit, "", ""
 			return b, nil
 		}
-		if m.Err() != nil {
-			return Built{}, m.Err() // nobody wants it any more; the blob is not to blame
+		if m.ctx.Err() != nil {
+			return Built{}, m.ctx.Err() // nobody wants it any more; the blob is not to blame
 		}
 		o.Reason, o.Field = refusal(err)
 		refused = true
-		found = m.claim.Refused(m)
+		found = m.claim.Refused(&m.ctx)
 	}
 	if !refused && found.Reason != fault.Disabled { // without a store memory alone speaks
 		o.Reason, o.Field = found.Reason, found.Field
 	}
-	return k.Create(m)
+	return k.Create(&m.ctx)
 }
 
 func (r *Request) subject() Subject {
@@ -149,7 +155,7 @@ func (r *Request) subject() Subject {
 func (c *Cache) load(m *making, blob []byte) (b Built, err error) {
 	c.counters.loads.Add(1)
 	err = guard.Guarded(func() (err error) {
-		b, err = m.call.Load(m, blob)
+		b, err = m.call.Load(&m.ctx, blob)
 		return err
 	})
 	return b, err
@@ -181,10 +187,11 @@ func (s *shell) save(m *making) {
 	n, claim := m.n, m.claim
 	m.claim = nil
 	n.Value.cell.Pin()
-	s.saves++
+	w := new(saving)
+	s.saves[w] = struct{}{}
 	keep := !s.state.disabled()
 	s.job(func() {
-		defer s.ref.Tell(jobEnded{saved: true}) // also after user code that ends its goroutine
+		defer s.ref.Tell(saved{w}) // also after user code that ends its goroutine
 		defer s.unpin(n)
 		s.write(n, claim, keep)
 	})
@@ -203,12 +210,12 @@ func (c *Cache) write(n *node, claim Claim, keep bool) {
 	ctx := context.Background()
 	blob, err := blobOf(ctx, n)
 	if err != nil {
-		c.log.Debug("artefacts: no blob to store", "key", n.Key, "err", err)
+		c.log.Debug("artefacts: no blob to store", "key", n.Key, "error", err)
 		return
 	}
 	given = true
 	if err := claim.Save(ctx, blob, n.Value.cost, n.Value.requires); err != nil {
 		c.counters.reason(fault.Degraded)
-		c.log.Debug("artefacts: not stored", "key", n.Key, "err", err)
+		c.log.Debug("artefacts: not stored", "key", n.Key, "error", err)
 	}
 }

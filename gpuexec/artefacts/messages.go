@@ -23,47 +23,48 @@ const (
 	kernel             // as normal, in the kernel layer
 )
 
-// call is one call on its way through the actor.
+// call is one call that was no hit, on its way through the actor to a flight and
+// to that flight's end.
 type call struct {
 	Request
 	cache *Cache
-	ctx   context.Context // for its values and the flight's identity; the caller's alone to wait on
 	kind  kind
 	given []byte // a blob to load in place of Create; then neither that nor the store is asked
-	reply actors.Reply[ticket]
+	answer
 }
 
-func (k *call) asking(r actors.Reply[ticket]) message {
-	k.reply = r
-	return k
+// Ask brings the call through a turn, with a flight of its own that may fly.
+func (k *call) Ask(ctx context.Context) (flight.Ticket[*node], error) {
+	m := &making{call: k}
+	var scope any = k.cache
+	if k.kind == kernel {
+		scope = &k.cache.state.kernels
+	}
+	m.flight.Begin(ctx, scope, k.Key)
+	a, err := actors.Ask(ctx, k.cache.ref, func(r actors.Reply[answer]) message {
+		m.reply = r
+		return asked{m}
+	})
+	if err != nil {
+		return flight.Ticket[*node]{}, err
+	}
+	if k.answer = a; a.aboard == nil {
+		return flight.Ticket[*node]{}, nil
+	}
+	return flight.Ticket[*node]{Flight: &a.aboard.flight, Late: a.late, Others: a.role == joined && a.aboard.call.given != nil}, nil
 }
 
-// Fail answers a caller whose turn panicked.
-func (k *call) Fail(err error) { k.reply.Fail(err) }
+// Take pins what the flight made.
+func (k *call) Take(n *node) { n.Value.cell.Pin() }
 
-type role uint8
+// Leave takes the caller off the flight that it was aboard of.
+func (k *call) Leave(flight.Ticket[*node]) { k.cache.ref.Tell(left{k.aboard}) }
 
-const (
-	found   role = iota // ticket.n is resident and pinned for the caller
-	started             // the caller has joined the flight that it caused
-	joined              // the caller has joined another's flight
-	late                // the flight takes nobody; wait for its end
-	missing             // a peek found nothing
-)
-
-// ticket is the answer to a call.
-type ticket struct {
-	role   role
-	n      *node
-	flight *flight.Flight[*node] // kept here, since the node forgets it at its end
-	reason fault.Reason
-}
-
-// failure says why the flight of this ticket failed, for the one who caused it.
-func (t ticket) failure(err error) Outcome {
+// failure says why a flight failed, to the caller that caused it.
+func (k *call) failure(err error) Outcome {
 	closed := errors.Is(err, fault.ErrClosed) // then the creator may still be at work
-	if t.role == started && !closed && t.flight.Finished() {
-		return Outcome{Reason: t.n.Value.origin.Reason, Field: t.n.Value.origin.Field}
+	if k.role == started && !closed && k.aboard.flight.Finished() {
+		return Outcome{Reason: k.n.Value.origin.Reason, Field: k.n.Value.origin.Field}
 	}
 	return Outcome{}
 }
@@ -72,12 +73,17 @@ type (
 	// drain lets the log of uses be read before it grows.
 	drain struct{}
 
-	// forsaken says that the last waiter has left a flight.
-	forsaken struct {
-		n      *node
-		flight *flight.Flight[*node]
-		reply  actors.Reply[struct{}]
+	// credited says that an owner has used n for the first time.
+	credited struct {
+		n     *node
+		owner string
 	}
+
+	// asked brings a call to its turn, and left takes one off the flight of a making.
+	// landed brings the end of that.
+	asked  struct{ *making }
+	left   struct{ *making }
+	landed struct{ *making }
 
 	resize struct {
 		entries, bytes limit.Limit
@@ -104,21 +110,27 @@ type (
 		reply actors.Reply[pressure.Freed]
 	}
 
-	settle struct{ reply actors.Reply[struct{}] }
+	// settle waits for the store writes that are under way in its turn.
+	settle struct {
+		left  int // of these
+		reply actors.Reply[struct{}]
+	}
+
+	// saving is a store write under way.
+	saving struct{ awaited []*settle }
 
 	closing struct{}
 
-	// jobEnded says that a lent goroutine has done its work.
-	jobEnded struct {
-		saved bool
-		freed []*node // their kernels are still pinned
-	}
+	// saved and freed say that work off the turn has ended. The kernels of what was
+	// freed are still pinned.
+	saved struct{ *saving }
+	freed struct{ *node }
 
 	// idle says that a kernel may have lost its last user.
 	idle struct{ n *node }
 )
 
-func (m *forsaken) Fail(err error)  { m.reply.Fail(err) }
+func (m asked) Fail(err error)      { m.reply.Fail(err) }
 func (m *resize) Fail(err error)    { m.reply.Fail(err) }
 func (m *dropOwner) Fail(err error) { m.reply.Fail(err) }
 func (m *settle) Fail(err error)    { m.reply.Fail(err) }

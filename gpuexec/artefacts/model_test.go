@@ -2,6 +2,7 @@ package artefacts_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"testing"
@@ -18,6 +19,7 @@ type item struct {
 	key, value string
 	bytes      int64
 	flying     bool
+	void       bool // cleared while it flew
 	fails      bool
 	gate       chan struct{}
 	callers    []<-chan string
@@ -52,8 +54,9 @@ func (m *model) touch(it *item) {
 }
 
 func (m *model) evict(it *item) {
-	i := slices.Index(m.order, it)
-	m.order = slices.Delete(m.order, i, i+1)
+	if i := slices.Index(m.order, it); i >= 0 {
+		m.order = slices.Delete(m.order, i, i+1)
+	}
 	if it.resident {
 		it.resident = false
 		m.apart = append(m.apart, it)
@@ -81,7 +84,7 @@ func (m *model) shrink(entries, bytes int64) {
 func (m *model) begin(it *item) {
 	it.flying = true
 	m.flights[it.key] = it
-	if !m.disabled() {
+	if it.void = m.disabled(); !it.void {
 		m.shrink(1, 0)
 		m.order = append(m.order, it)
 	}
@@ -90,18 +93,18 @@ func (m *model) begin(it *item) {
 func (m *model) land(it *item) {
 	it.flying = false
 	delete(m.flights, it.key)
-	if !slices.Contains(m.order, it) {
-		m.apart = append(m.apart, it)
-		return
-	}
 	if it.fails {
 		m.evict(it)
 		return
 	}
-	if m.bytes >= 0 && it.bytes > m.bytes {
+	if it.void || m.disabled() || m.bytes >= 0 && it.bytes > m.bytes {
 		m.evict(it)
 		m.apart = append(m.apart, it)
 		return
+	}
+	if !slices.Contains(m.order, it) {
+		m.shrink(1, 0)
+		m.order = append(m.order, it)
 	}
 	m.shrink(0, it.bytes)
 	it.resident = true
@@ -112,12 +115,16 @@ func (m *model) resize(entries, bytes int64) {
 	for m.disabled() && len(m.order) > 0 {
 		m.evict(m.order[0])
 	}
+	for _, it := range m.flights {
+		it.void = it.void || m.disabled()
+	}
 	m.shrink(0, 0)
 }
 
 func (m *model) drop(owner string) {
-	for _, it := range slices.Clone(m.order) {
+	for _, it := range append(slices.Clone(m.order), slices.Collect(maps.Values(m.flights))...) {
 		if slices.Equal(it.users, []string{owner}) {
+			it.void = it.flying
 			m.evict(it)
 		}
 		it.users = slices.DeleteFunc(it.users, func(u string) bool { return u == owner })

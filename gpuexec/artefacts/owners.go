@@ -65,30 +65,71 @@ func (u *users) all(yield func(string) bool) {
 	}
 }
 
-// credit adds owner to the set that p holds: readers on a hit and the actor may
-// change it at the same time. Only the first use by an owner allocates.
-func credit(p *atomic.Pointer[users], owner string) {
+// credit adds owner to the set that p holds and reports whether it was not there:
+// readers on a hit and the actor may change it at the same time. Only the first use
+// by an owner allocates.
+func credit(p *atomic.Pointer[users], owner string) (first bool) {
 	for {
 		u := p.Load()
-		if u.has(owner) || p.CompareAndSwap(u, u.with(owner)) {
-			return
+		if u.has(owner) {
+			return false
+		}
+		if p.CompareAndSwap(u, u.with(owner)) {
+			return true
 		}
 	}
 }
 
-// discredit takes owner out of the set and reports whether nobody is left; the
-// set is then as it was.
-func discredit(p *atomic.Pointer[users], owner string) bool {
+// discredit takes owner out of the set and reports whether nobody is left; the set
+// is then that of callers without a name.
+func discredit(p *atomic.Pointer[users], owner string) (last bool) {
 	for {
 		u := p.Load()
 		if !u.has(owner) {
 			return false
 		}
-		if u.only(owner) {
-			return true
+		less := nobody
+		if last = u.only(owner); !last {
+			less = u.without(owner)
 		}
-		if p.CompareAndSwap(u, u.without(owner)) {
-			return false
+		if p.CompareAndSwap(u, less) {
+			return last
 		}
 	}
+}
+
+// owned are the entries that each owner used. An entry is in it from when the actor
+// learns of the use until the entry goes or the owner is released or forgotten.
+type owned map[string]map[*node]struct{}
+
+func (o owned) add(owner string, n *node) {
+	if owner == "" {
+		return
+	}
+	if o[owner] == nil {
+		o[owner] = make(map[*node]struct{})
+	}
+	o[owner][n] = struct{}{}
+}
+
+// drop forgets an entry that has gone.
+func (o owned) drop(n *node) {
+	for owner := range n.Value.users.Load().all {
+		if uses := o[owner]; uses != nil {
+			if delete(uses, n); len(uses) == 0 {
+				delete(o, owner)
+			}
+		}
+	}
+}
+
+// forget takes an owner off all that it used, and gives what nobody else used.
+func (o owned) forget(owner string) (alone []*node) {
+	for n := range o[owner] {
+		if discredit(&n.Value.users, owner) {
+			alone = append(alone, n)
+		}
+	}
+	delete(o, owner)
+	return alone
 }

@@ -2,7 +2,10 @@ package artefacts
 
 import (
 	"sync/atomic"
+	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -13,9 +16,10 @@ import (
 // kept nowhere else.
 type state struct {
 	table   *table.Table[entry] // residents
-	pending map[string]*node    // flights that may be joined: at most one a key (F1)
-	order   order               // residents and the flights that count (F9), of no tenant
-	tenants tenants             // those of tenants
+	flights flight.Desk[string, *making]
+	order   order   // residents and the flights that count (F9), of no tenant
+	tenants tenants // those of tenants
+	owned   owned
 	clock   uint64
 	entries limit.Limit
 	bytes   limit.Limit
@@ -36,9 +40,9 @@ type gauges struct {
 
 func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
 	return &state{
-		table: t, pending: make(map[string]*node), entries: entries, bytes: bytes, gauges: new(gauges),
-		kernels: layer{resident: make(map[string]*node), pending: make(map[string]*node)},
-		tenants: make(tenants),
+		table: t, entries: entries, bytes: bytes, gauges: new(gauges),
+		kernels: layer{resident: make(map[string]*node)},
+		tenants: make(tenants), owned: make(owned),
 	}
 }
 
@@ -59,39 +63,143 @@ func (s *state) use(n *node) {
 	}
 }
 
-// begin registers the flight of n; where something may be kept it takes its place now.
-func (s *state) begin(n *node) {
-	n.Value.registered = true
-	s.pending[n.Key] = n
+// answer says what becomes of a call.
+type answer struct {
+	role   role
+	n      *node
+	aboard *making      // whose flight the caller waits for; nil = it need not wait
+	late   bool         // it was cancelled before the caller came
+	reason fault.Reason // why nothing is there
+}
+
+type role uint8
+
+const (
+	found   role = iota // n is resident
+	started             // the caller's own flight
+	joined              // another's
+	missing             // a peek found nothing
+)
+
+// ask answers the call of m: with what is resident, with the flight of its key, or
+// by having m fly.
+func (s *state) ask(m *making) answer {
+	k := m.call
+	if n := s.resident(k); n != nil {
+		return answer{role: found, n: n}
+	}
+	if k.kind != lone {
+		if f, late, ok := s.desk(m).Join(k.Key, 0); ok {
+			if k.kind == normal && credit(&f.n.Value.users, k.Owner) {
+				s.credited(f.n, k.Owner)
+			}
+			s.use(f.n)
+			return answer{role: joined, n: f.n, aboard: f, late: late}
+		}
+	}
+	if k.kind == peek {
+		return answer{role: missing, reason: s.absence()}
+	}
+	s.begin(m)
+	return answer{role: started, n: m.n, aboard: m}
+}
+
+// resident is what a call need not wait for, or nil.
+func (s *state) resident(k *call) *node {
+	switch k.kind {
+	case lone:
+		return nil
+	case kernel:
+		return s.useKernel(k.Key)
+	}
+	return s.table.Lookup(k.Key, 0)
+}
+
+// desk is where a flight is listed.
+func (s *state) desk(m *making) *flight.Desk[string, *making] {
+	if m.call.kind == kernel {
+		return &s.kernels.flights
+	}
+	return &s.flights
+}
+
+// absence says why what is not there is not.
+func (s *state) absence() fault.Reason {
 	if s.disabled() {
+		return fault.Disabled
+	}
+	return fault.Absent
+}
+
+// begin has m fly. Where something may be kept the flight takes its place now.
+func (s *state) begin(m *making) {
+	k := m.call
+	m.n = s.table.NewNode(k.Key, 0)
+	m.n.Value.users.Store(usersOf(k.Owner))
+	m.n.Value.flight = m
+	m.origin = Outcome{Event: Miss, Reason: s.absence()}
+	switch {
+	case k.kind == lone:
+		s.flights.BeginLone(m, 0)
+		if k.Unhashable != "" {
+			m.origin.Reason, m.origin.Field = fault.KeyRefused, k.Unhashable
+		}
+		return
+	case k.kind == kernel:
+		s.kernels.flights.Begin(k.Key, m, 0)
 		return
 	}
+	s.flights.Begin(k.Key, m, 0)
+	if s.disabled() {
+		s.flights.Void(m)
+		return
+	}
+	m.stored = k.given == nil && k.Load != nil
+	s.place(m.n)
+	s.owned.add(k.Owner, m.n)
+}
+
+// place gives n a place in an order, for which others may have to go. It reports
+// false if there is none: the floors of others are all there is.
+func (s *state) place(n *node) bool {
 	t := s.tenants.of(n)
 	for !s.entries.Allows(s.size() + 1) {
 		victim := s.victim(t, either)
 		if victim == nil {
-			return // the floors of others are all there is
+			return false
 		}
 		s.evict(victim)
 	}
 	s.clock++
 	n.Value.used = s.clock
 	s.enter(n, t)
+	return true
 }
 
-// land ends the flight of n with a value. It reports whether n is resident now:
-// not if it was evicted meanwhile or is larger than all there is (C1, F7).
-func (s *state) land(n *node) bool {
-	s.unregister(n)
-	if n.Value.in == nil {
-		return false
+// left takes a caller off a flight. It reports whether that was the last one: then
+// the flight has no place any more, and its creator is to end.
+func (s *state) left(m *making) (alone bool) {
+	if alone, _ = s.desk(m).Leave(m, time.Time{}); alone {
+		s.evict(m.n)
 	}
-	if !s.bytes.Allows(n.Value.bytes) {
+	return alone
+}
+
+// land ends a flight with a value and reports whether that is resident now: not if
+// it was cleared meanwhile, is larger than all there is (C1, F7), or finds the
+// floors of others in its way. One that had lost its place gets another (C4).
+func (s *state) land(m *making) bool {
+	_, keep := s.desk(m).End(m.call.Key, m)
+	n := m.n
+	n.Value.flight = nil
+	switch {
+	case m.call.kind == lone:
+		return false
+	case m.call.kind == kernel:
+		return s.landKernel(n, keep)
+	}
+	if !keep || s.disabled() || !s.bytes.Allows(n.Value.bytes) || n.Value.in == nil && !s.place(n) || !s.shrinkBytes(n) {
 		s.evict(n)
-		return false
-	}
-	if !s.shrinkBytes(n) {
-		s.evict(n) // the floors of others are all there is
 		return false
 	}
 	n.Value.resident.Store(true)
@@ -101,29 +209,19 @@ func (s *state) land(n *node) bool {
 	return true
 }
 
-// fail ends the flight of n without a value.
-func (s *state) fail(n *node) {
-	s.unregister(n)
-	s.forsake(n)
+// fail ends a flight without a value.
+func (s *state) fail(m *making) {
+	s.desk(m).End(m.call.Key, m)
+	m.n.Value.flight = nil
+	s.evict(m.n)
 }
 
-// forsake takes a flight's place away. The flight stays joinable.
-func (s *state) forsake(n *node) {
-	if !n.Value.resident.Load() {
-		s.withdraw(n)
-	}
-}
-
-func (s *state) unregister(n *node) {
-	if n.Value.registered {
-		n.Value.registered = false
-		delete(s.pending, n.Key)
-	}
-}
-
-// evict takes n, resident or flying, out of the order.
+// evict takes n, resident or flying, out of its order. A flight stays joinable.
 func (s *state) evict(n *node) {
 	s.withdraw(n)
+	if n.Value.flight == nil {
+		s.owned.drop(n)
+	}
 	if n.Value.resident.Load() {
 		n.Value.resident.Store(false)
 		s.table.Remove(n)
@@ -149,31 +247,45 @@ func (s *state) resize(entries, bytes limit.Limit) error {
 		s.evict(s.surplus(either))
 	}
 	for !s.bytes.Allows(s.gauges.bytes.Load()) {
-		s.evict(s.surplus(landed))
+		s.evict(s.surplus(complete))
 	}
 	s.trimKernels()
 	return nil
 }
 
-// empty evicts everything, here and in the kernel layer.
+// empty evicts everything, here and in the kernel layer, and has nothing stay of
+// what flies.
 func (s *state) empty() {
 	s.each(s.evict)
+	s.flights.VoidAll()
 	s.emptyKernels()
+}
+
+// credited notes the first use of n by an owner.
+func (s *state) credited(n *node, owner string) {
+	if (n.Value.in != nil || n.Value.flight != nil) && n.Value.users.Load().has(owner) {
+		s.owned.add(owner, n)
+	}
 }
 
 // release evicts what only owner used (C10).
 func (s *state) release(owner string) {
-	s.each(func(n *node) {
-		if discredit(&n.Value.users, owner) {
-			s.evict(n)
+	for _, n := range s.owned.forget(owner) {
+		if m := n.Value.flight; m != nil {
+			s.flights.Void(m)
 		}
-	})
+		s.evict(n)
+	}
 }
 
-// close evicts everything for good.
-func (s *state) close() {
+// close evicts everything for good and ends all flights, which it gives.
+func (s *state) close() []*making {
+	if s.closed {
+		return nil
+	}
 	s.closed = true
 	s.empty()
+	return append(s.flights.Close(), s.kernels.flights.Close()...)
 }
 
 // each calls fn, which may evict what it is given, on every entry.

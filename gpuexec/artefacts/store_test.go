@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -319,4 +320,35 @@ func TestBlobThatEndsItsGoroutine(t *testing.T) {
 	want(t, "entries, finds, open claims", s.counts(), [3]int{0, 1, 0})
 	c.setEntries(0)
 	c.eventuallyFreed("a", 1) // the write's own hold has ended
+}
+
+// P18: settling waits for the stores that were pending then, not for later ones.
+func TestSettleWaitsForThoseOfThen(t *testing.T) {
+	bubble(t, stored(newShelf(t), 4), func(t *testing.T, c room) {
+		slow := func(key string) chan struct{} {
+			g := gate()
+			r := c.request(c.Cache, key, maker{})
+			r.Create = func(context.Context) (artefacts.Built, error) {
+				b := c.built(key, maker{})
+				b.Blob = func(context.Context) ([]byte, error) { <-g; return []byte(key), nil }
+				return b, nil
+			}
+			want(t, "get", said(c.Get(background, r)), key+" by=miss")
+			return g
+		}
+		a := slow("a")
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { first <- c.Settle(background) }()
+		synctest.Wait()
+		b := slow("b")
+		go func() { second <- c.Settle(background) }()
+		synctest.Wait()
+		want(t, "answered", len(first)+len(second), 0)
+		close(a)
+		want(t, "first", <-first, nil)
+		synctest.Wait()
+		want(t, "the second", len(second), 0)
+		close(b)
+		want(t, "second", <-second, nil)
+	})
 }

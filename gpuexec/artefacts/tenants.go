@@ -80,7 +80,8 @@ func (all tenants) fit(more int64, capacity limit.Limit) error {
 	return nil
 }
 
-// addFloor raises or lowers the floor of an owner.
+// addFloor raises or lowers the floor of an owner. One that has none left is
+// forgotten.
 func (s *state) addFloor(owner string, bytes int64) error {
 	if bytes > 0 {
 		if err := s.tenants.fit(bytes, s.bytes); err != nil {
@@ -96,6 +97,7 @@ func (s *state) addFloor(owner string, bytes int64) error {
 		return nil
 	}
 	delete(s.tenants, owner)
+	s.owned.forget(owner)
 	for t.oldest != nil {
 		s.move(t.oldest, s.tenants.of(t.oldest))
 	}

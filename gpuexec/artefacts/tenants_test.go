@@ -11,30 +11,27 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kiln-cache/kiln/internal/pressure"
-	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/limit"
 )
 
 // floors drives the core alone: an artefact is begun and landed in one go.
-type floors struct{ *state }
+type floors struct{ core }
 
-func newFloors(entries, bytes int64) floors {
-	return floors{newState(table.New[entry](nil), limit.Of(entries), limit.Of(bytes))}
-}
+func newFloors(entries, bytes int64) floors { return floors{newCore(entries, bytes)} }
 
 // ask uses a key for an owner and reports whether it was resident.
 func (f floors) ask(owner, key string, bytes int64) (hit bool) {
 	if n := f.table.Lookup(key, 0); n != nil {
-		credit(&n.Value.users, owner)
+		if credit(&n.Value.users, owner) {
+			f.credited(n, owner)
+		}
 		f.use(n)
 		return true
 	}
-	n := f.table.NewNode(key, 0)
-	n.Value.users.Store(usersOf(owner))
-	n.Value.cell.Init(nil)
-	n.Value.bytes = bytes
-	f.begin(n)
-	f.land(n)
+	m := f.call(key, owner, normal).aboard
+	m.n.Value.cell.Init(nil)
+	m.n.Value.bytes = bytes
+	f.land(m)
 	return false
 }
 
@@ -165,6 +162,26 @@ func TestFloorsWithinBytes(t *testing.T) {
 	refused("more than there are numbers", f.addFloor("b", 1))
 }
 
+// An owner whose floor has come to nothing leaves no trace, and what it used stays.
+func TestOwnersAreForgotten(t *testing.T) {
+	f := newFloors(20, 100)
+	for i := range 1000 {
+		who := fmt.Sprint("tenant", i)
+		f.addFloor(who, 10)
+		f.ask(who, "shared", 1)
+		f.ask(who, fmt.Sprint("own", i%9), 1)
+		f.addFloor(who, -10)
+	}
+	f.each(func(n *node) {
+		if u := n.Value.users.Load(); len(u.more) > 0 || u.one != "" {
+			t.Errorf("%s is used by %s and %d more", n.Key, u.one, len(u.more))
+		}
+	})
+	if len(f.owned) != 0 || f.size() != 10 {
+		t.Errorf("%d owners, %d entries", len(f.owned), f.size())
+	}
+}
+
 // Where floors are all there is a newcomer is not kept; a tenant replaces its own.
 func TestFloorsAreAllThereIs(t *testing.T) {
 	f := newFloors(2, 100)
@@ -247,6 +264,9 @@ func TestTenantsProp(t *testing.T) {
 			case 1:
 				f.release(who)
 				before = nil
+				if len(f.owned[who]) > 0 {
+					t.Fatalf("%q was released and owns %d", who, len(f.owned[who]))
+				}
 			case 2:
 				f.give(rapid.Int64Range(1, 20).Draw(t, "give"), pressure.Spare)
 			default:
@@ -268,6 +288,11 @@ func TestTenantsProp(t *testing.T) {
 			var bytes, entries int64
 			f.each(func(n *node) {
 				entries++
+				for owner := range n.Value.users.Load().all {
+					if _, ok := f.owned[owner][n]; owner != "" && !ok {
+						t.Fatalf("%s is not known to be %s's", n.Key, owner)
+					}
+				}
 				bytes += n.Value.kept()
 				if in := n.Value.in; in != &f.order && in != &n.Value.tenant.order {
 					t.Fatalf("%s is in another's order", n.Key)

@@ -1,8 +1,8 @@
 package artefacts
 
 // Which entries may go.
-func either(*node) bool   { return true }
-func landed(n *node) bool { return n.Value.resident.Load() }
+func either(*node) bool     { return true }
+func complete(n *node) bool { return n.Value.resident.Load() }
 
 // victim is the entry that goes next for one of tenant t, who may be nil: of
 // those that no floor holds the least recently used, else t's own, else nil.
@@ -64,7 +64,7 @@ func (s *state) surplus(may func(*node) bool) *node {
 // artefact was left alone.
 func (s *state) shrinkBytes(n *node) bool {
 	for !s.bytes.Allows(s.gauges.bytes.Load() + n.Value.bytes) {
-		victim := s.victim(n.Value.tenant, landed)
+		victim := s.victim(n.Value.tenant, complete)
 		if victim == nil {
 			return false
 		}

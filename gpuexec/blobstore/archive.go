@@ -2,14 +2,11 @@ package blobstore
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"path"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -158,87 +155,13 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 			continue
 		}
 		place = ""
-		if err := s.taken(&t, s.Adopt(ctx, backendOf(dir), key, text)); err != nil {
+		if err := s.taken(&t, s.adopt(ctx, backendOf(dir), key, text)); err != nil {
 			return t, err
 		}
 	}
 }
 
-// sparse reports whether a header has the records of a file with holes, which may
-// claim any size. A store writes none. The older kind has a type of its own.
-func sparse(h *tar.Header) bool {
-	for name := range h.PAXRecords {
-		if strings.HasPrefix(name, "GNU.sparse.") {
-			return true
-		}
-	}
-	return false
-}
-
-// Whole reports, as ErrInvalid, that r is no archive or a part of one, which an
-// Import would say only after what comes before. It looks into no entry.
-func Whole(r io.Reader) error {
-	in := newArchive(r)
-	for {
-		switch _, err := in.next("store: archive"); err {
-		case nil:
-		case io.EOF:
-			return nil
-		default:
-			return err
-		}
-	}
-}
-
-// archive reads a tar file up to the mark at its end.
-type archive struct {
-	end trailer
-	tar *tar.Reader
-}
-
-func newArchive(r io.Reader) *archive {
-	a := &archive{end: trailer{r: r}}
-	a.tar = tar.NewReader(&a.end)
-	return a
-}
-
-// next gives the next file's header; io.EOF behind the last.
-func (a *archive) next(op string) (*tar.Header, error) {
-	a.end.zeros = 0
-	h, err := a.tar.Next()
-	if err == io.EOF && a.end.zeros < endMark {
-		err = io.ErrUnexpectedEOF
-	}
-	if err != nil && err != io.EOF {
-		err = broken(op, err)
-	}
-	return h, err
-}
-
-func broken(op string, err error) error {
-	return &fault.Error{Op: op, Err: fmt.Errorf("%w: no archive, or not all of one: %w: export it again", ErrInvalid, err)}
-}
-
-// endMark is what ends a tar file, in zero bytes; more than the filling behind a
-// file and one block of the mark. The library's reader takes an end without it.
-const endMark = 1024
-
-// trailer counts the zero bytes that it has read since the last other byte.
-type trailer struct {
-	r     io.Reader
-	zeros int
-}
-
-func (t *trailer) Read(p []byte) (int, error) {
-	n, err := t.r.Read(p)
-	t.zeros += n
-	if last := bytes.TrimRight(p[:n], "\x00"); len(last) > 0 {
-		t.zeros = n - len(last)
-	}
-	return n, err
-}
-
-// taken sorts what Adopt said into a Transfer. Only what concerns the whole
+// taken sorts what adopt said into a Transfer. Only what concerns the whole
 // import stays an error.
 func (s *Store) taken(t *Transfer, err error) error {
 	var f *fault.Error
@@ -249,7 +172,7 @@ func (s *Store) taken(t *Transfer, err error) error {
 		return err
 	case errors.As(err, &f) && f.Reason != "":
 		t.reject(f.Reason)
-	case errors.Is(err, ErrInvalid):
+	case errors.Is(err, fault.ErrInvalid):
 		t.reject(fault.Format)
 	default:
 		return err
@@ -269,16 +192,16 @@ func (s *Store) Merge(ctx context.Context, dirs ...string) (Transfer, error) {
 		if err != nil {
 			return t, trouble(op, dir, err)
 		}
-		l := folder{FS: s.cfg.FS(resolve(absolute)), base: true}
+		l := folder{FS: s.cfg.fs(resolve(absolute)), base: true}
 		if err := checkOwner(l.FS, dir, false); err != nil {
-			if errors.Is(err, ErrRefused) {
+			if errors.Is(err, fault.ErrRefused) {
 				return t, err
 			}
 			return t, trouble(op, dir, err)
 		}
 		var from Transfer
 		err = s.transfer(ctx, l, &from, func(place, key string, file []byte) error {
-			return s.taken(&t, s.Adopt(ctx, backendOf(place), key, file))
+			return s.taken(&t, s.adopt(ctx, backendOf(place), key, file))
 		})
 		for reason, n := range from.Rejected {
 			for range n {
@@ -292,10 +215,10 @@ func (s *Store) Merge(ctx context.Context, dirs ...string) (Transfer, error) {
 	return t, nil
 }
 
-// Adopt stores a whole kernel.bin that another store wrote for a key, with its
+// adopt stores a whole kernel.bin that another store wrote for a key, with its
 // identity and signature as they are. It is verified first; what is not sound, not
 // trusted or of a backend that is off is ErrRefused with a reason.
-func (s *Store) Adopt(ctx context.Context, backend, key string, file []byte) error {
+func (s *Store) adopt(ctx context.Context, backend, key string, file []byte) error {
 	const op = "store: adopt"
 	if err := s.enter(op, backend, key); err != nil {
 		return err
@@ -306,11 +229,11 @@ func (s *Store) Adopt(ctx context.Context, backend, key string, file []byte) err
 		_, flaw = s.trust.Judge(&e)
 	}
 	if s.switchedOff(backend) || s.cfg.ReadOnly || !e.Identity.Known() && flaw.None() {
-		flaw = Miss{Reason: fault.Disabled}
+		flaw = frame.Flaw{Reason: fault.Disabled}
 	}
 	if !flaw.None() {
 		s.stats.reason(flaw.Reason)
-		return refused(op, backend, key, flaw, errors.New("the entry cannot be taken"))
+		return refused(op, backend, key, Miss(flaw), errors.New("the entry cannot be taken"))
 	}
 	present := e.Identity
 	present.ISA = e.Requires // an entry that fits this one's own needs makes it superfluous

@@ -1,3 +1,5 @@
+//go:build unix
+
 package blobstore_test
 
 import (
@@ -13,7 +15,7 @@ func BenchmarkDurability(b *testing.B) {
 	for _, level := range []blobstore.Durability{blobstore.None, blobstore.File, blobstore.Full} {
 		b.Run(string(level), func(b *testing.B) {
 			r := newRig(b)
-			s := r.open("d", 8*mib, sync_(level), func(c *blobstore.Config) { c.FS = nil })
+			s := r.open("d", 8*mib, sync_(level), func(c *blobstore.Config) { blobstore.SetFS(c, nil) })
 			text := payload("v", 64*kib)
 			n := 0
 			for b.Loop() {
@@ -29,7 +31,7 @@ func BenchmarkEvict(b *testing.B) {
 	for _, entries := range []int{100, 5000} {
 		b.Run(fmt.Sprint(entries), func(b *testing.B) {
 			r := newRig(b)
-			s := r.open("d", int64(entries)*1000, func(c *blobstore.Config) { c.FS = nil })
+			s := r.open("d", int64(entries)*1000, func(c *blobstore.Config) { blobstore.SetFS(c, nil) })
 			n := 0
 			put := func() {
 				n++

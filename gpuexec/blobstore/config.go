@@ -1,17 +1,16 @@
 package blobstore
 
 import (
+	"context"
 	"crypto/ed25519"
 	"errors"
 	"log/slog"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -37,11 +36,13 @@ const (
 	Full Durability = "full" // what Put acknowledged is there; five syncs and more; the default
 )
 
-// Signer signs what a store writes, under a key id (SPEC P15).
-type Signer = frame.Signer
+// Signer signs what a store writes (SPEC P15).
+type Signer struct {
+	ID  string             // of the key, as trust lists name it: 1 to 1024 bytes
+	Key ed25519.PrivateKey // the whole key of 64 bytes, not its seed
+}
 
-// DefaultLease is how long a holder may stand still before it is replaced.
-const DefaultLease = 10 * time.Second
+const defaultLease = 10 * time.Second
 
 // Largest is the most bytes that an entry may have, whatever the capacity: what
 // one store writes any other may read, and no file takes more memory than this.
@@ -57,7 +58,7 @@ type Config struct {
 
 	Policy     Policy        // empty = FIFO
 	Durability Durability    // empty = Full
-	Lease      time.Duration // 0 = DefaultLease
+	Lease      time.Duration // how long a holder may stand still before it is replaced; 0 = 10 s
 	ReadOnly   bool          // writes nothing at all; needs no capacity
 	Shared     bool          // the directory lies on a network file system: no file locks, see doc.go
 
@@ -87,15 +88,16 @@ type Config struct {
 	// a bad blob; their loads are marked (SPEC P11). nil = none.
 	Aborts func(backend string) bool
 
-	Logger *slog.Logger             // nil = silent
-	Now    func() time.Time         // for creation and use times, retries and sweeps; nil = time.Now
-	Hash   func(key string) uint64  // names buckets; nil = xxhash64, the contract of SPEC P2
-	FS     func(root string) vfs.FS // nil = the machine's
-	Listen func(Event)              // told what the store did, on the goroutine that did it; nil = nobody
+	Logger *slog.Logger            // nil = silent
+	Now    func() time.Time        // for creation and use times, retries and sweeps; nil = time.Now
+	Hash   func(key string) uint64 // names buckets; nil = xxhash64, the contract of SPEC P2
+	Listen func(Event)             // told what the store did, on the goroutine that did it; nil = nobody
 
 	// After calls a function once that much time has passed by Now, and gives what
 	// stops it; nil = time.AfterFunc. Sweeps and the writing of uses hang on it.
 	After func(time.Duration, func()) (stop func() bool)
+
+	fs func(root string) vfs.FS // nil = that of vfs.From
 }
 
 // Event is one thing that a store did beside answering.
@@ -123,7 +125,7 @@ func (c Config) Validate() error {
 		bad("durability %q: want none, file or full", c.Durability)
 	}
 	if c.Lease < 0 {
-		bad("lease %v: want a duration above 0, or 0 for %v", c.Lease, DefaultLease)
+		bad("lease %v: want a duration above 0, or 0 for %v", c.Lease, defaultLease)
 	}
 	backends := slices.Clone(c.Off)
 	if c.Only != "" {
@@ -149,7 +151,7 @@ func (c Config) disabled() bool {
 	return !c.ReadOnly && !c.Capacity.IsUnlimited() && (!counted || n == 0)
 }
 
-func (c Config) withDefaults() (Config, error) {
+func (c Config) withDefaults(ctx context.Context) (Config, error) {
 	if c.Policy == "" {
 		c.Policy = FIFO
 	}
@@ -157,16 +159,13 @@ func (c Config) withDefaults() (Config, error) {
 		c.Durability = Full
 	}
 	if c.Lease == 0 {
-		c.Lease = DefaultLease
+		c.Lease = defaultLease
 	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	if c.FS == nil {
-		c.FS = vfs.Dir
 	}
 	if c.After == nil {
 		c.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
@@ -184,35 +183,14 @@ func (c Config) withDefaults() (Config, error) {
 		return c, nil
 	}
 	dir, err := filepath.Abs(c.Dir)
-	c.Dir = dir
-	return c, err
-}
-
-// Folders of the store itself. What else lies in the root and is a folder
-// belongs to a backend.
-const (
-	leaseDir      = "lease"
-	lockDir       = "lease/directory"
-	keyDir        = "lease/key"
-	tmpDir        = "tmp"
-	markDir       = "mark"
-	usesDir       = "uses"
-	quarantineDir = "quarantine"
-
-	sizeFile    = "size.txt"
-	journalFile = "lease/journal"
-	keyFile     = "key.bin"
-	kernelFile  = "kernel.bin"
-)
-
-var ownDirs = []string{leaseDir, lockDir, keyDir, tmpDir, markDir, usesDir, quarantineDir}
-
-// validBackend reports whether a name can be a backend's folder.
-func validBackend(name string) bool {
-	if name == "" || len(name) > 64 || name[0] == '.' || slices.Contains(ownDirs, name) || name == sizeFile {
-		return false
+	if err != nil {
+		return c, trouble("store: open", c.Dir, err)
 	}
-	return !strings.ContainsFunc(name, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
-	})
+	c.Dir = dir
+	if c.fs == nil && !c.disabled() {
+		if c.fs, err = vfs.From(ctx); err != nil {
+			return c, &fault.Error{Op: "store: open", Key: dir, Err: err}
+		}
+	}
+	return c, nil
 }

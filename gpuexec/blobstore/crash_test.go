@@ -1,3 +1,5 @@
+//go:build unix
+
 package blobstore_test
 
 import (
@@ -30,11 +32,12 @@ var (
 
 // powerConfig is a store on a file system that can lose power.
 func powerConfig(f vfs.FS, level blobstore.Durability) blobstore.Config {
-	return blobstore.Config{
+	cfg := blobstore.Config{
 		Dir: "/crashfs", Capacity: limit.Of(2000), Durability: level,
 		Identity: func(string) gpuexec.Identity { return defaultIdentity() },
-		FS:       func(string) vfs.FS { return f },
 	}
+	blobstore.SetFS(&cfg, func(string) vfs.FS { return f })
+	return cfg
 }
 
 // P9, P10: power is lost after every single operation, keeping none, half and

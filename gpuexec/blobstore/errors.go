@@ -4,42 +4,36 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Sentinels of the errors here; more is said by *fault.Error around them.
-var (
-	ErrInvalid  = fault.ErrInvalid  // mend the argument; nothing was changed
-	ErrClosed   = fault.ErrClosed   // open another one
-	ErrRefused  = fault.ErrRefused  // not stored, or the directory is not safe: see the reason
-	ErrTooLarge = fault.ErrTooLarge // larger than the capacity, or than Largest
-	ErrIO       = fault.ErrIO       // see the cause; the request that led to it can go on
-	ErrNotFound = fault.ErrNotFound // no such entry
-)
-
 // Miss says why there is no blob. The zero Miss is a hit.
-type Miss = frame.Flaw
+type Miss struct {
+	Reason fault.Reason // empty = a hit
+	Field  string       // what the reason is about, where it is about one field of an entry
+}
+
+// None reports whether it is a hit.
+func (m Miss) None() bool { return m.Reason == "" }
 
 func refused(op, backend, key string, miss Miss, err error) error {
 	return &fault.Error{Op: op, Backend: backend, Key: key, Reason: miss.Reason, Field: miss.Field,
-		Err: fmt.Errorf("%w: %w", ErrRefused, err)}
+		Err: fmt.Errorf("%w: %w", fault.ErrRefused, err)}
 }
 
 // trouble makes an error of the file system one of this package.
 func trouble(op, dir string, err error) error {
-	return &fault.Error{Op: op, Key: dir, Err: fmt.Errorf("%w: %w", ErrIO, err)}
+	return &fault.Error{Op: op, Key: dir, Err: fmt.Errorf("%w: %w", fault.ErrIO, err)}
 }
 
 // kind is what log lines of trouble are counted by: once per kind (SPEC P5).
 func kind(op string, err error) string {
-	var errno unix.Errno
+	var errno syscall.Errno
 	if errors.As(err, &errno) {
-		return op + ": " + unix.ErrnoName(errno)
+		return op + ": " + errno.Error()
 	}
 	return op
 }
@@ -49,7 +43,7 @@ func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // isForeign: what is there is no file that a store would have made.
 func isForeign(err error) bool {
-	for _, e := range []error{unix.ELOOP, unix.ENOTDIR, unix.ENXIO, unix.EISDIR, unix.ENODEV, fs.ErrInvalid, vfs.ErrTooLong} {
+	for _, e := range []error{syscall.ELOOP, syscall.ENOTDIR, syscall.ENXIO, syscall.EISDIR, syscall.ENODEV, fs.ErrInvalid, vfs.ErrTooLong} {
 		if errors.Is(err, e) {
 			return true
 		}

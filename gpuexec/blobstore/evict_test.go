@@ -1,3 +1,5 @@
+//go:build unix
+
 package blobstore_test
 
 import (
@@ -212,6 +214,33 @@ func TestCost(t *testing.T) {
 	r.want("worthless newcomer", s.put("free000", "v", putOptions{bytes: mib}), "ok")
 	r.want("worthless newcomer", s.get("free000"), "v")
 	r.want("audit", s.audit(), "ok")
+}
+
+// P7: an entry is dear also where its list of instruction sets is long: its cost is
+// read from the file after a reopening.
+func TestCostBesideManyInstructionSets(t *testing.T) {
+	r := newRig(t)
+	var sets []string
+	for i := range 150 {
+		sets = append(sets, fmt.Sprintf("instruction%03d", i))
+	}
+	s := r.open("d", 3*mib, policy(blobstore.Cost))
+	s.put("dear", "v", putOptions{bytes: mib, cost: 60, requires: sets})
+	s.shut()
+	s = r.open("d", 3*mib, policy(blobstore.Cost))
+	for i := range 5 {
+		s.put(fmt.Sprintf("cheap%d", i), "v", putOptions{bytes: mib - 4<<10, cost: 0.1})
+		r.clock(time.Millisecond)
+	}
+	r.want("the newest", s.get("cheap4"), "v")
+	listed := 0
+	r.must(s.List(background, func(i blobstore.Info) error {
+		if i.Cost == time.Minute {
+			listed++
+		}
+		return nil
+	}))
+	r.want("the dear one", listed, 1)
 }
 
 // P7: size.txt is rebuilt, and a thousand stores and evictions leave it right.

@@ -1,3 +1,5 @@
+//go:build unix
+
 package blobstore_test
 
 import (
@@ -35,10 +37,10 @@ func newStall(at string) *stall {
 }
 
 func (s *stall) config(c *blobstore.Config) {
-	c.FS = func(root string) vfs.FS {
+	blobstore.SetFS(c, func(root string) vfs.FS {
 		s.FS = vfs.Dir(root)
 		return s
-	}
+	})
 }
 
 func (s *stall) pass(op, name string) {

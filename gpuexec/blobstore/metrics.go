@@ -43,12 +43,3 @@ func (s *Store) Stats() Stats {
 	}
 	return out
 }
-
-// Count is how often a reason arose.
-func (s *Store) Count(r fault.Reason) int64 {
-	i := slices.Index(reasons, r)
-	if i < 0 {
-		return 0
-	}
-	return s.stats.reasons[i].Load()
-}

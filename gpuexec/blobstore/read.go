@@ -6,9 +6,8 @@ import (
 	"errors"
 	"io/fs"
 	"math"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/frame"
@@ -131,7 +130,7 @@ func (s *Store) find(backend, key string, present frame.Identity) *finding {
 				return f
 			}
 		}
-		if !errors.Is(f.err, unix.ESTALE) || again == 3 { // a network file system lost its hold on a name
+		if !errors.Is(f.err, syscall.ESTALE) || again == 3 { // a network file system lost its hold on a name
 			return f
 		}
 		*f = finding{}
@@ -183,7 +182,9 @@ func (s *Store) judge(f *finding, layer int, place string, e frame.Entry, miss M
 	m := misfit{place: place, layer: layer, entry: e, miss: miss}
 	var verified ed25519.PublicKey
 	if miss.None() {
-		verified, m.miss = s.trust.Judge(&e)
+		var flaw frame.Flaw
+		verified, flaw = s.trust.Judge(&e)
+		m.miss = Miss(flaw)
 	}
 	if m.miss.None() {
 		if m.misfits = e.Misfits(present); len(m.misfits) == 0 {
@@ -191,7 +192,7 @@ func (s *Store) judge(f *finding, layer int, place string, e frame.Entry, miss M
 			f.blob = Blob{Payload: e.Payload, Cost: e.Cost, Created: e.Created, Signer: e.Signer, Place: place, digest: e.Digest, verified: verified, layer: layer}
 			return
 		}
-		m.miss = frame.Misfit(m.misfits[0])
+		m.miss = Miss(frame.Misfit(m.misfits[0]))
 	} else {
 		m.misfits = []string{m.miss.Field}
 	}
@@ -238,7 +239,8 @@ func (s *Store) read(l folder, place, key string) (frame.Entry, verdict) {
 	if v.kind != sound {
 		return frame.Entry{}, v
 	}
-	e, miss := frame.Parse(file, key)
+	e, flaw := frame.Parse(file, key)
+	miss := Miss(flaw)
 	if !miss.None() && miss.Reason != fault.Outdated {
 		return e, verdict{kind: damaged, miss: miss}
 	}
@@ -272,7 +274,7 @@ func (s *Store) checkKey(l folder, place, key string) verdict {
 }
 
 func (s *Store) readKey(l folder, place string) (string, verdict) {
-	text, v := readWhole(l, place, keyFile, LongestKey, func([]byte, int64) Miss { return Miss{} })
+	text, v := readWhole(l, place, keyFile, LongestKey, func([]byte, int64) frame.Flaw { return frame.Flaw{} })
 	return string(text), v
 }
 
@@ -282,7 +284,7 @@ func (s *Store) readKernel(l folder, place string) ([]byte, verdict) {
 
 // readWhole reads one file of an entry. Its size is not believed, and nothing of
 // that size allocated, before the beginning was looked at.
-func readWhole(l folder, place, name string, most int64, check func(head []byte, size int64) Miss) ([]byte, verdict) {
+func readWhole(l folder, place, name string, most int64, check func(head []byte, size int64) frame.Flaw) ([]byte, verdict) {
 	f, err := l.Open(place + "/" + name)
 	if err != nil {
 		return nil, l.openVerdict(place, name, err)
@@ -303,8 +305,8 @@ func readWhole(l folder, place, name string, most int64, check func(head []byte,
 	case short:
 		return nil, bad(fault.Truncated, name)
 	}
-	if miss := check(head, info.Size); !miss.None() {
-		return nil, verdict{kind: damaged, miss: miss}
+	if flaw := check(head, info.Size); !flaw.None() {
+		return nil, verdict{kind: damaged, miss: Miss(flaw)}
 	}
 	if info.Size > most {
 		return nil, bad(fault.TooLarge, name)

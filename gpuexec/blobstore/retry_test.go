@@ -1,3 +1,5 @@
+//go:build unix
+
 package blobstore_test
 
 import (
@@ -47,7 +49,7 @@ func TestStaleHandle(t *testing.T) {
 	r := newRig(t)
 	stale := 0
 	s := r.open("d", mib, func(c *blobstore.Config) {
-		c.FS = func(root string) vfs.FS {
+		blobstore.SetFS(c, func(root string) vfs.FS {
 			return vfs.Watch(vfs.Dir(root), func(op string) error {
 				if op == "open" && stale > 0 {
 					stale--
@@ -55,7 +57,7 @@ func TestStaleHandle(t *testing.T) {
 				}
 				return nil
 			})
-		}
+		})
 	})
 	s.put("k", "v")
 	for _, times := range []int{1, 3} {

@@ -1,3 +1,5 @@
+//go:build unix
+
 package blobstore_test
 
 import (
@@ -137,8 +139,8 @@ func (r *rig) config(dir string, capacity int64, options ...option) blobstore.Co
 		Dir: r.path(dir), Capacity: limit.Of(capacity), Durability: blobstore.None, Now: r.now,
 		Identity: func(string) gpuexec.Identity { return id },
 		Logger:   slog.New(slog.NewTextHandler(r.log, nil)),
-		FS:       func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), r.op) },
 	}
+	blobstore.SetFS(&cfg, func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), r.op) })
 	for _, o := range options {
 		o(&cfg)
 	}
@@ -218,15 +220,15 @@ func said(err error) string {
 	switch {
 	case err == nil:
 		return "ok"
-	case errors.Is(err, blobstore.ErrInvalid):
+	case errors.Is(err, fault.ErrInvalid):
 		return "error invalid"
-	case errors.Is(err, blobstore.ErrClosed):
+	case errors.Is(err, fault.ErrClosed):
 		return "error closed"
 	case errors.As(err, &f) && f.Reason != "":
 		return "refused reason=" + string(f.Reason)
-	case errors.Is(err, blobstore.ErrRefused):
+	case errors.Is(err, fault.ErrRefused):
 		return "error refused"
-	case errors.Is(err, blobstore.ErrIO):
+	case errors.Is(err, fault.ErrIO):
 		return "error io"
 	}
 	return "error " + err.Error()

@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/trust"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/trust"
 	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
@@ -77,9 +77,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg, err := cfg.withDefaults()
+	cfg, err := cfg.withDefaults(ctx)
 	if err != nil {
-		return nil, trouble("store: open", cfg.Dir, err)
+		return nil, err
 	}
 	s := &Store{opened: &opened{cfg: cfg, off: cfg.disabled(), writer: hostlock.Unique(), stopTimers: func() {}}}
 	s.base, s.cancel = context.WithCancel(context.Background())
@@ -101,12 +101,12 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 }
 
 func (s *Store) open(ctx context.Context) (err error) {
-	s.main = folder{FS: s.cfg.FS(resolve(s.cfg.Dir))}
+	s.main = folder{FS: s.cfg.fs(resolve(s.cfg.Dir))}
 	for _, path := range s.cfg.Bases {
 		if path, err = filepath.Abs(path); err != nil {
 			return err
 		}
-		base := folder{FS: s.cfg.FS(resolve(path)), base: true}
+		base := folder{FS: s.cfg.fs(resolve(path)), base: true}
 		if err := checkOwner(base.FS, path, false); err != nil {
 			return err
 		}
@@ -187,11 +187,11 @@ func (s *Store) enter(op, backend, key string) error {
 
 func (s *Store) begin(op string) error {
 	if !s.life.TryRLock() { // Close has it, or waits for it behind a call that may be stuck
-		return &fault.Error{Op: op, Err: ErrClosed}
+		return &fault.Error{Op: op, Err: fault.ErrClosed}
 	}
 	if s.closed.Load() {
 		s.life.RUnlock()
-		return &fault.Error{Op: op, Err: ErrClosed}
+		return &fault.Error{Op: op, Err: fault.ErrClosed}
 	}
 	return nil
 }
@@ -205,35 +205,19 @@ func (s *Store) isOff(backend string) (frame.Identity, bool) {
 		return frame.Identity{}, true
 	}
 	if s.brought != nil {
-		id := framed(*s.brought)
+		id := frame.Identity(*s.brought)
 		return id, !id.Known()
 	}
 	if id, ok := s.identities.Load(backend); ok {
 		id := id.(frame.Identity)
 		return id, !id.Known()
 	}
-	id := framed(s.cfg.Identity(backend))
+	id := frame.Identity(s.cfg.Identity(backend))
 	s.identities.Store(backend, id)
 	return id, !id.Known()
 }
 
-// framed is an identity as entries carry it.
-func framed(g gpuexec.Identity) frame.Identity {
-	return frame.Identity{Library: g.Library, Build: g.Build, Compiler: g.Compiler, Driver: g.Driver, Device: g.Device, ISA: g.ISA}
-}
-
 func (s *Store) switchedOff(backend string) bool { return s.off || slices.Contains(s.cfg.Off, backend) }
-
-// Identity is what the blobs of a backend must fit; false if nothing of it is
-// stored or loaded.
-func (s *Store) Identity(backend string) (frame.Identity, bool) {
-	id, off := s.isOff(backend)
-	return id, !off
-}
-
-// Trusted decides about a blob that was read before: zero = the key that verified
-// it is still its signer's, and it may be used.
-func (s *Store) Trusted(b Blob) Miss { return s.trust.Still(b.Signer, b.verified) }
 
 // Bucket is the name of a key's bucket folder (SPEC P2).
 func (s *Store) Bucket(key string) string {
@@ -286,7 +270,7 @@ func checkOwner(fsys vfs.FS, path string, create bool) error {
 		return err
 	}
 	unsafe := func(format string, args ...any) error {
-		return &fault.Error{Op: "store: open", Key: path, Err: fmt.Errorf("%w: "+format, append([]any{ErrRefused}, args...)...)}
+		return &fault.Error{Op: "store: open", Key: path, Err: fmt.Errorf("%w: "+format, append([]any{fault.ErrRefused}, args...)...)}
 	}
 	user := os.Geteuid()
 	switch {

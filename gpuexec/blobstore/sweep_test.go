@@ -1,3 +1,5 @@
+//go:build unix
+
 package blobstore_test
 
 import (
@@ -25,7 +27,7 @@ func TestSweepLeavesWhatIsBeingWritten(t *testing.T) {
 			}
 			return func() bool { return true }
 		}
-		c.FS = func(root string) vfs.FS {
+		blobstore.SetFS(c, func(root string) vfs.FS {
 			return vfs.Watch(vfs.Dir(root), func(op string) error {
 				if armed && op == "write" {
 					armed = false
@@ -34,7 +36,7 @@ func TestSweepLeavesWhatIsBeingWritten(t *testing.T) {
 				}
 				return nil
 			})
-		}
+		})
 	})
 	r.write(r.path("d/tmp/left"), []byte("by somebody"))
 	armed = true

@@ -1,3 +1,5 @@
+//go:build unix
+
 package blobstore_test
 
 import (
@@ -12,7 +14,6 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/frame"
 )
 
 // P5: no operation that fails does more than refuse a store; it heals in ten
@@ -233,7 +234,7 @@ func TestTrust(t *testing.T) {
 	r.must(err)
 	list(map[string]ed25519.PublicKey{"ci": public})
 	signer := func(id string) option {
-		return func(c *blobstore.Config) { c.Signer = &frame.Signer{ID: id, Key: private} }
+		return func(c *blobstore.Config) { c.Signer = &blobstore.Signer{ID: id, Key: private} }
 	}
 	trusting := func(c *blobstore.Config) { c.Trust = r.path("trust.json") }
 	r.open("d", mib).put("plain", "v")
@@ -248,10 +249,10 @@ func TestTrust(t *testing.T) {
 	r.want("nothing set aside", s.usage().Quarantined, 0)
 	b, _, err := s.Get(background, backend, "k")
 	r.must(err)
-	r.want("trusted", s.Trusted(b).None(), true)
+	r.want("trusted", s.Reuse(b).None(), true)
 	list(map[string]ed25519.PublicKey{"ci": public}, "ci")
 	r.want("revoked", s.get("k"), "miss reason=revoked field=signature")
-	r.want("revoked", s.Trusted(b).Reason, fault.Revoked)
+	r.want("revoked", s.Reuse(b).Reason, fault.Revoked)
 	list(map[string]ed25519.PublicKey{"ci": other})
 	r.want("forged", s.get("k"), "miss reason=untrusted_signer field=signature")
 	r.write(r.path("trust.json"), []byte("junk that is longer than before, so that the change shows in its size too"))

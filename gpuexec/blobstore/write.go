@@ -7,9 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
@@ -38,12 +37,12 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 		s.stats.reason(fault.Disabled)
 		return refused(op, backend, key, Miss{Reason: fault.Disabled}, errors.New("the store is off or has no identity for this backend"))
 	}
-	if requires == nil { // not known: all that are present, which is safe and shares least
-		requires = present.ISA
+	if requires == nil {
+		requires = present.ISA // not known: all that are present, which is safe and shares least
 	}
 	requires = slices.Compact(slices.Sorted(slices.Values(requires)))
 	e := frame.Entry{Created: s.cfg.Now(), Cost: cost, Identity: present, Requires: requires, Payload: payload}
-	file, err := frame.Encode(key, e, s.cfg.Signer)
+	file, err := frame.Encode(key, e, (*frame.Signer)(s.cfg.Signer))
 	if err != nil {
 		return err
 	}
@@ -67,7 +66,7 @@ func (w *writing) run(ctx context.Context, op string) error {
 	s := w.s
 	if size, most := w.size(), s.largest(); size > most {
 		s.stats.reason(fault.TooLarge)
-		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", ErrTooLarge, size, most))
+		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", fault.ErrTooLarge, size, most))
 	}
 	if f := s.find(w.backend, w.key, w.present); f.hit {
 		return nil
@@ -88,7 +87,7 @@ func (w *writing) run(ctx context.Context, op string) error {
 		return ctx.Err()
 	}
 	s.stats.reason(fault.Degraded)
-	return refused(op, w.backend, w.key, Miss{Reason: fault.Degraded}, fmt.Errorf("%w: %w", ErrIO, err))
+	return refused(op, w.backend, w.key, Miss{Reason: fault.Degraded}, fmt.Errorf("%w: %w", fault.ErrIO, err))
 }
 
 func (w *writing) size() int64 { return int64(len(w.key)) + w.file.Size() }
@@ -211,7 +210,7 @@ func (w *writing) publishLocked() error {
 				return w.yield(bucket)
 			}
 			return nil
-		case again < 16 && (isTaken(err) || errors.Is(err, unix.ENOTEMPTY) || isGone(err)):
+		case again < 16 && (isTaken(err) || errors.Is(err, syscall.ENOTEMPTY) || isGone(err)):
 			// without a lock: somebody took the slot, or removed the empty bucket
 		default:
 			return err
@@ -312,51 +311,4 @@ func (s *Store) forgetSynced() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.synced = map[string]bool{}
-}
-
-// breaker keeps a store from trying to write again and again where it cannot:
-// the first pause is short, the longest the ten minutes of SPEC P5.
-type breaker struct {
-	mu struct {
-		sync.Mutex
-		pause time.Duration // 0 = the last write went well
-		until time.Time
-	}
-}
-
-const (
-	shortestPause = 5 * time.Second
-	longestPause  = 10 * time.Minute
-)
-
-var errPaused = errors.New("writing failed a short while ago and is not tried yet")
-
-// allow is nil if writing may be tried. A clock that was set back does not make
-// the pause longer than the longest.
-func (b *breaker) allow(now time.Time) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if left := b.mu.until.Sub(now); b.mu.pause > 0 && left > 0 && left <= longestPause {
-		return errPaused
-	}
-	return nil
-}
-
-func (b *breaker) broken() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.mu.pause > 0
-}
-
-func (b *breaker) failed(now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mu.pause = min(max(2*b.mu.pause, shortestPause), longestPause)
-	b.mu.until = now.Add(b.mu.pause)
-}
-
-func (b *breaker) succeeded() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mu.pause = 0
 }

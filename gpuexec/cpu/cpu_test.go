@@ -95,7 +95,11 @@ func TestGridAboveTheBlocks(t *testing.T) {
 			t.Fatal(err)
 		}
 		most := b.Grid(op)
-		for _, grid := range []int{most + 1, math.MaxInt32, math.MaxInt32 + 2, 1 << 32, 1<<32 + 1, math.MaxInt} {
+		for _, wide := range []int64{int64(most) + 1, math.MaxInt32, math.MaxInt32 + 2, 1 << 32, 1<<32 + 1, math.MaxInt} {
+			grid := int(wide)
+			if int64(grid) != wide {
+				continue // no int of this machine
+			}
 			l.Grid = grid
 			if err := e.Submit(ctx, l); !errors.Is(err, gpuexec.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprint(most)) {
 				t.Errorf("%s: grid of %d: %v, want ErrInvalid with %d", op, grid, err, most)

@@ -37,8 +37,9 @@ type Cache struct {
 	saving   token         // one Save by path at a time
 	drained  chan struct{} // closed when a closed cache has no job left
 
-	identity layout.Identity // of this opening
-	openDir  func(root string) vfs.FS
+	identity layout.Identity          // of this opening
+	openDir  func(root string) vfs.FS // of folders; nil where noDir is set
+	noDir    error
 
 	builds   flight.Locked[string, *object]      // pipelines, by their request
 	compiles flight.Locked[layout.Key, []uint32] // SPIR-V
@@ -62,8 +63,9 @@ func Open(ctx context.Context, cfg Config) (*Cache, error) {
 	cfg = cfg.withDefaults()
 	c := &Cache{
 		cfg: cfg, log: cfg.Logger, live: table.New[*object](cfg.Hash), saving: newToken(), drained: make(chan struct{}),
-		identity: cfg.Identity.layout().Opened(), openDir: vfs.Opener(ctx),
+		identity: cfg.Identity.layout().Opened(),
 	}
+	c.openDir, c.noDir = vfs.From(ctx)
 	c.mu.spirv = make(map[layout.Key][]uint32)
 	c.builds = flight.Locked[string, *object]{Mu: &c.mu, Lend: c.lendLocked, Scope: c}
 	c.compiles = flight.Locked[layout.Key, []uint32]{Mu: &c.mu, Lend: c.lendLocked, Scope: c}

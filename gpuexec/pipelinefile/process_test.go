@@ -1,3 +1,5 @@
+//go:build unix
+
 package pipelinefile_test
 
 import (
@@ -12,7 +14,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
 )
 
 // saver, if given, makes this process one that saves to FILE again and again and

@@ -9,9 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/vfs"
@@ -52,7 +51,10 @@ func (c *Cache) target(path string) (target, error) {
 		return c.target(to) // it ends: a circle of links is no fs.ErrNotExist
 	}
 	if name == "" {
-		return target{}, &fs.PathError{Op: "open", Path: path, Err: unix.EISDIR}
+		return target{}, &fs.PathError{Op: "open", Path: path, Err: syscall.EISDIR}
+	}
+	if c.noDir != nil {
+		return target{}, c.noDir
 	}
 	return target{c.openDir(filepath.Clean(dir)), name, c.cfg.Patience}, nil
 }
@@ -130,7 +132,7 @@ func (t target) joinOnce(ctx context.Context, read func(vfs.File) (*layout.File,
 
 // cannotLink reports that a file system has no second names.
 func cannotLink(err error) bool {
-	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EMLINK)
+	return errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOTSUP) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EMLINK)
 }
 
 // hold opens the target and takes its lock; nil if there is none. A holder that

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 	"github.com/kiln-cache/kiln/limit"
@@ -153,7 +154,7 @@ func TestBlobs(t *testing.T) { // B2, B3
 			t.Errorf("%s from %q: %s, want %s", step.name, step.blob, got, step.want)
 		}
 	}
-	if _, _, err := other.FromBlob(ctx, other.spec("n"), "", blob); !errors.Is(err, primitive.ErrUnsupported) {
+	if _, _, err := other.FromBlob(ctx, other.spec("n"), "", blob); !errors.Is(err, fault.ErrUnsupported) {
 		t.Errorf("an engine without blobs: %v", err)
 	}
 	other.expect("desc a", "0 by=hit shared=yes")

@@ -105,7 +105,7 @@ func (s *Spec) check() error {
 	for _, in := range s.Inputs {
 		if len(in.Digest) == 0 {
 			return &fault.Error{Op: "primitive: key", Key: s.Kind, Reason: fault.KeyRefused, Field: in.Name,
-				Err: fmt.Errorf("%w: the content of this input is not known; build without the cache", ErrRefused)}
+				Err: fmt.Errorf("%w: the content of this input is not known; build without the cache", fault.ErrRefused)}
 		}
 	}
 	a := &s.Attr

@@ -138,7 +138,7 @@ func (e *Engine) All(ctx context.Context, s *Spec) iter.Seq2[*Descriptor, error]
 
 // append appends the cache's key of the request's primitive.
 func (e *Engine) append(dst []byte, s *Spec) ([]byte, error) {
-	dst, err := s.Append(dst)
+	dst, err := s.append(dst, true)
 	if err != nil {
 		return dst, err
 	}

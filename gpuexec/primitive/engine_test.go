@@ -69,6 +69,47 @@ func f32(n int, dims ...int64) []primitive.Tensor {
 	return tensors
 }
 
+// D3: a primitive is freed before its descriptor, also where it was the last to hold
+// that: rig.close counts what is freed the other way round.
+func TestPrimitiveIsFreedFirst(t *testing.T) {
+	r := open(t, limit.Limit{}, map[string]op{"a": {kind: "matmul"}})
+	d, _, err := r.Descriptor(t.Context(), r.spec("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, _, err := r.Make(t.Context(), d, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Release()
+	l.End()
+	if err := r.cache.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.lib.live.Load(); n != 0 {
+		t.Errorf("%d native objects are left", n)
+	}
+}
+
+// D3: a caller of Make may leave and release its descriptor before the creator looks
+// at it. The primitive is then made of another one.
+func TestMakeOfAReleasedDescriptor(t *testing.T) {
+	r := open(t, limit.Of(0), map[string]op{"a": {kind: "matmul"}})
+	d, _, err := r.Descriptor(t.Context(), r.spec("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Release() // with a capacity of 0 nobody else has it
+	l, _, err := r.Make(t.Context(), d, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.lib.use(l.Primitive().Descriptor()); r.lib.describes.Load() != 2 {
+		t.Errorf("%d descriptors were built, want another one for the primitive", r.lib.describes.Load())
+	}
+	l.End()
+}
+
 func TestInternalOperations(t *testing.T) { // D4
 	tensors := f32(3, 8, 16)
 	sum, err := primitive.Sum([]float64{1, 2}, tensors)
@@ -83,7 +124,7 @@ func TestInternalOperations(t *testing.T) { // D4
 		"a concat along what never is":     second(primitive.Concat(-1, tensors)),
 		"a reorder of one":                 second(primitive.Reorder(tensors[:1])),
 	} {
-		if !errors.Is(err, primitive.ErrInvalid) {
+		if !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -176,7 +217,7 @@ func TestDescriptorOutlivesItsPrimitive(t *testing.T) { // C5
 		t.Errorf("%d builds", r.lib.describes.Load())
 	}
 	other := open(t, limit.Limit{}, named)
-	if _, _, err := other.Make(t.Context(), d, ""); !errors.Is(err, primitive.ErrInvalid) {
+	if _, _, err := other.Make(t.Context(), d, ""); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("another engine's descriptor: %v", err)
 	}
 }
@@ -311,7 +352,7 @@ func TestUnhashable(t *testing.T) {
 		if err != nil || origin != primitive.Built || d.Key() != "" || d.BlobID() != "" {
 			t.Fatalf("%s, %v", origin, err)
 		}
-		if _, err := r.Blob(t.Context(), d); !errors.Is(err, primitive.ErrNotFound) {
+		if _, err := r.Blob(t.Context(), d); !errors.Is(err, fault.ErrNotFound) {
 			t.Errorf("blob: %v", err)
 		}
 		before := r.lib.describes.Load()
@@ -330,7 +371,7 @@ func TestUnhashable(t *testing.T) {
 	if r.cache.Len() != 0 {
 		t.Errorf("%d entries", r.cache.Len())
 	}
-	if _, _, err := r.Descriptor(t.Context(), &primitive.Spec{}); !errors.Is(err, primitive.ErrInvalid) {
+	if _, _, err := r.Descriptor(t.Context(), &primitive.Spec{}); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("no kind: %v", err)
 	}
 }
@@ -355,7 +396,7 @@ func TestClosed(t *testing.T) { // F8
 func TestConfig(t *testing.T) {
 	r := open(t, limit.Limit{}, nil)
 	for _, cfg := range []primitive.Config{{}, {Cache: r.cache}, {Library: r.lib}} {
-		if _, err := primitive.Open(cfg); !errors.Is(err, primitive.ErrInvalid) {
+		if _, err := primitive.Open(cfg); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
@@ -44,6 +45,7 @@ type library struct {
 
 	describes, creates, loads atomic.Int64
 	live, twice               atomic.Int64 // native objects not freed; freed again
+	stale                     atomic.Int64 // descriptors used when they were freed, or freed before their primitive
 }
 
 func nameOf(s *primitive.Spec) string { return s.Op.Params[0].Text }
@@ -52,7 +54,7 @@ func (l *library) Implementations(ctx context.Context, s *primitive.Spec) iter.S
 	o, ok := l.ops[nameOf(s)]
 	return func(yield func(primitive.Implementation, error) bool) {
 		if !ok {
-			yield(nil, fmt.Errorf("no operation %q: %w", nameOf(s), primitive.ErrInvalid))
+			yield(nil, fmt.Errorf("no operation %q: %w", nameOf(s), fault.ErrInvalid))
 			return
 		}
 		at := &listed{library: l, op: o, ctx: ctx, spec: s}
@@ -83,15 +85,32 @@ func (i *listed) Describe() (primitive.Description, error) {
 			return primitive.Description{}, err
 		}
 	}
+	n := &native{name: name}
+	free := i.free()
 	i.live.Add(1)
 	d := primitive.Description{
-		Name: "fake:" + strconv.Itoa(i.position), Native: name, Bytes: i.op.bytes, Free: i.free(),
+		Name: "fake:" + strconv.Itoa(i.position), Native: n, Bytes: i.op.bytes, Free: func() { free(); n.freed.Store(true) },
 		Hints: []primitive.Tensor{{Type: "dst"}, {Type: "workspace"}},
 	}
 	if i.spec.Op.Algorithm == "auto" {
 		d.Algorithm = i.op.resolves
 	}
 	return d, nil
+}
+
+// native is a descriptor of the fake library.
+type native struct {
+	name  string
+	freed atomic.Bool
+}
+
+// use gives the native of a descriptor that is being used.
+func (l *library) use(d *primitive.Descriptor) *native {
+	n := d.Native().(*native)
+	if n.freed.Load() {
+		l.stale.Add(1)
+	}
+	return n
 }
 
 // free is the release of one native object, which is to happen once.
@@ -107,20 +126,22 @@ func (l *library) free() func() {
 
 func (l *library) Create(ctx context.Context, d *primitive.Descriptor) (artefacts.Built, error) {
 	l.creates.Add(1)
-	name := d.Native().(string)
+	n := l.use(d)
 	if l.creating != nil {
-		if err := l.creating(ctx, name); err != nil {
+		if err := l.creating(ctx, n.name); err != nil {
 			return artefacts.Built{}, err
 		}
 	}
-	return l.built(name), nil
+	return l.built(d), nil
 }
 
-func (l *library) built(name string) artefacts.Built {
+func (l *library) built(d *primitive.Descriptor) artefacts.Built {
+	n, free := l.use(d), l.free()
 	l.live.Add(1)
 	return artefacts.Built{
-		Value: "primitive " + name, Bytes: 1, Cost: time.Second, Free: l.free(),
-		Blob: func(context.Context) ([]byte, error) { return []byte(name), nil },
+		Value: "primitive " + n.name, Bytes: 1, Cost: time.Second,
+		Free: func() { l.use(d); free() },
+		Blob: func(context.Context) ([]byte, error) { return []byte(n.name), nil },
 	}
 }
 
@@ -128,10 +149,10 @@ func (l *library) Blobs(s *primitive.Spec) bool { return s.Engine != "none" }
 
 func (l *library) Load(_ context.Context, d *primitive.Descriptor, blob []byte) (artefacts.Built, error) {
 	l.loads.Add(1)
-	if string(blob) != d.Native() {
+	if string(blob) != l.use(d).name {
 		return artefacts.Built{}, errors.New("another operation's blob")
 	}
-	return l.built(string(blob)), nil
+	return l.built(d), nil
 }
 
 // rig is an engine with a cache and a library behind it, spoken to in the
@@ -175,8 +196,8 @@ func (r *rig) close() {
 	if err := r.cache.Close(ctx); err != nil {
 		r.t.Errorf("close: %v", err)
 	}
-	if live, twice := r.lib.live.Load(), r.lib.twice.Load(); live != 0 || twice != 0 {
-		r.t.Errorf("%d native objects were not freed, %d freed again", live, twice)
+	if live, twice, stale := r.lib.live.Load(), r.lib.twice.Load(), r.lib.stale.Load(); live != 0 || twice != 0 || stale != 0 {
+		r.t.Errorf("%d native objects were not freed, %d freed again, %d used when they were", live, twice, stale)
 	}
 }
 
@@ -255,7 +276,7 @@ func failure(err error) string {
 	switch {
 	case errors.Is(err, primitive.ErrEnd):
 		return "end"
-	case errors.Is(err, primitive.ErrInvalid):
+	case errors.Is(err, fault.ErrInvalid):
 		return "error invalid"
 	}
 	return "error " + err.Error()

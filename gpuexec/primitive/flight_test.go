@@ -248,8 +248,8 @@ func (r *rig) use(s *primitive.Spec, way int) {
 		case err != nil:
 			r.t.Error(err)
 			return false
-		case d.Position() != 2*s.Impl || d.Native() != nameOf(s):
-			r.t.Errorf("implementation %d of %s is at %d of %v", s.Impl, nameOf(s), d.Position(), d.Native())
+		case d.Position() != 2*s.Impl || r.lib.use(d).name != nameOf(s):
+			r.t.Errorf("implementation %d of %s is at %d of %v", s.Impl, nameOf(s), d.Position(), r.lib.use(d).name)
 		}
 		return true
 	}

@@ -34,7 +34,7 @@ func (e *Engine) request(s *Spec) (*request, error) {
 	r.primitive = r.asking(r.key)
 	r.primitive.Create = func(ctx context.Context) (artefacts.Built, error) { return (&making{request: r}).create(ctx) }
 	if r.unhashable == "" && e.blobs(&r.spec) {
-		stored, err := r.spec.AppendPortable(nil)
+		stored, err := r.spec.append(nil, false)
 		if err != nil {
 			return nil, err
 		}

@@ -18,21 +18,16 @@ type exception struct{ check, file, what, reason string }
 // exceptions may only shrink: one that excuses nothing fails the test.
 var exceptions = []exception{
 
-	{"sibling", "gpuexec/artefacts/cache.go", "Lookup", "what a user does who wants to look and not make"},
+	{"sibling", "gpuexec/artefacts/cache.go", "Lookup", "how a user looks without making"},
 	{"sibling", "gpuexec/artefacts/lease.go", "Value", "what a user does with what Lookup gives"},
+	{"sibling", "gpuexec/blobstore/claim.go", "Enter", "to be mended: tiers and store are one room"},
+	{"sibling", "gpuexec/blobstore/store.go", "For", "to be mended: tiers and store are one room"},
 	{"sibling", "gpuexec/artefacts/lease.go", "Bytes", "a property of what a user holds"},
 	{"sibling", "gpuexec/artefacts/lease.go", "Cost", "a property of what a user holds"},
-	{"sibling", "gpuexec/artefacts/tenants.go", "AddFloor", "how a user who has this room alone gives a tenant its floor"},
-	{"sibling", "gpuexec/backend.go", "Find", "how a user gets a backend by its name"},
-	{"sibling", "gpuexec/blobstore/claim.go", "Enter", "to be mended: tiers and store are one room"},
-	{"sibling", "gpuexec/blobstore/config.go", "Validate", "how a user checks a config before opening"},
-	{"sibling", "gpuexec/blobstore/store.go", "Identity", "to be mended: tiers and store are one room"},
 	{"sibling", "gpuexec/blobstore/store.go", "Trusted", "to be mended: tiers and store are one room"},
 	{"sibling", "gpuexec/blobstore/upkeep.go", "Touch", "to be mended: tiers and store are one room"},
 	{"sibling", "gpuexec/blobstore/trust/trust.go", "", "to be mended: lists of trusted keys are the inside of the store"},
 
-	{"word", "gpuexec/artefacts/lease.go", "log key", "to be mended"},
-	{"word", "gpuexec/artefacts/making.go", "log key", "to be mended"},
 	{"word", "gpuexec/blobstore/store.go", "log key", "to be mended"},
 
 	{"identifiers", ".", "", "to be mended: 853 when the check was written"},

@@ -15,8 +15,9 @@ var order = [][]string{
 // lodgers are packages under internal/ that serve the tests of several rooms and
 // stand beside the room that they import.
 var lodgers = map[string]string{
-	"internal/actorstest": "actors",
-	"internal/fakedevice": "gpuexec",
+	"internal/actorstest":    "actors",
+	"internal/fakedevice":    "gpuexec",
+	"internal/measure/reads": "stress",
 }
 
 // A backend sees the executor, its operations and internal packages: neither
@@ -41,7 +42,7 @@ var foreigns = []foreign{
 	{path: "go.uber.org/zap"},
 	{path: "golang.org/x/sys"},
 	{path: "golang.org/x/term", rooms: []string{"cmd"}},
-	{path: "gonum.org/v1/plot", rooms: []string{"cmd"}},
+	{path: "gonum.org/v1/plot", rooms: []string{"cmd", "internal/picture"}},
 	{path: "github.com/tetratelabs/wazero", rooms: []string{"gpuexec/cpu"}, tests: true},
 	{path: "github.com/ebitengine/purego", rooms: []string{"gpuexec", "stress", "internal/dnnl2"}, tests: true},
 	{path: "github.com/anishathalye/porcupine", rooms: []string{"stress"}, tests: true},

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -27,7 +28,7 @@ type Program struct {
 
 // unit is one package of the module, checked from its source.
 type unit struct {
-	path  string // without the mark of a variant for tests
+	path  string
 	dir   string // relative to the root; "." for the root
 	test  bool   // only the files of tests count: the rest is another unit's
 	files []*ast.File
@@ -37,18 +38,17 @@ type unit struct {
 
 // listing is what the go command says of a package.
 type listing struct {
-	ImportPath, Name, Export, Dir, ForTest string
-	DepOnly                                bool
-	GoFiles                                []string
-	ImportMap                              map[string]string
-	Error                                  *struct{ Err string }
+	ImportPath, Name, Export, Dir      string
+	DepOnly                            bool
+	GoFiles, TestGoFiles, XTestGoFiles []string
+	Error                              *struct{ Err string }
 }
 
 // list compiles the module at root and lists its packages and all they import.
-func list(root string, flags ...string) ([]listing, error) {
+func list(root string) ([]listing, error) {
 	var said bytes.Buffer
-	arguments := append([]string{"list", "-e", "-export", "-deps", "-json=ImportPath,Name,Export,DepOnly,Error,Dir,ForTest,GoFiles,ImportMap"}, flags...)
-	command := exec.Command("go", append(arguments, "./...")...)
+	const fields = "-json=ImportPath,Name,Export,DepOnly,Error,Dir,GoFiles,TestGoFiles,XTestGoFiles"
+	command := exec.Command("go", "list", "-e", "-export", "-deps", fields, "./...")
 	command.Dir, command.Stderr = root, &said
 	text, err := command.Output()
 	if err != nil {
@@ -75,11 +75,8 @@ func compiled(listed []listing) map[string]string {
 }
 
 // reader reads packages as the compiler wrote them down.
-func reader(fset *token.FileSet, files, renamed map[string]string) types.Importer {
+func reader(fset *token.FileSet, files map[string]string) types.Importer {
 	return importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-		if other := renamed[path]; other != "" {
-			path = other
-		}
 		if files[path] == "" {
 			return nil, fmt.Errorf("%s is not compiled", path)
 		}
@@ -88,63 +85,84 @@ func reader(fset *token.FileSet, files, renamed map[string]string) types.Importe
 }
 
 // LoadProgram reads the module at root for the platform it runs on, its tests
-// included.
+// included. Products must compile. Of a test, what does not resolve is passed
+// over: it is checked against the products as they are imported, so it does not
+// see the names that other files of tests add to them.
 func LoadProgram(root string) (*Program, error) {
 	absolute, err := filepath.Abs(root)
 	if err != nil {
 		return nil, err
 	}
-	listed, err := list(absolute, "-test")
+	listed, err := list(absolute)
 	if err != nil {
 		return nil, err
 	}
-	program := &Program{root: absolute, fset: token.NewFileSet()}
-	exports := compiled(listed)
-	for _, p := range listed {
-		if p.DepOnly || strings.HasSuffix(p.ImportPath, ".test") || len(p.GoFiles) == 0 {
+	p := &Program{root: absolute, fset: token.NewFileSet()}
+	read := reader(p.fset, compiled(listed))
+	for _, l := range listed {
+		if l.DepOnly {
 			continue
 		}
-		if p.Error != nil {
-			return nil, fmt.Errorf("%s: %s", p.ImportPath, p.Error.Err)
+		if l.Error != nil {
+			return nil, fmt.Errorf("%s: %s", l.ImportPath, l.Error.Err)
 		}
-		u, err := program.check(p, exports)
-		if err != nil {
-			return nil, err
+		for _, u := range []*unit{
+			{path: l.ImportPath},
+			{path: l.ImportPath, test: true},
+			{path: l.ImportPath + "_test", test: true},
+		} {
+			names := l.GoFiles
+			switch {
+			case strings.HasSuffix(u.path, "_test"):
+				names = l.XTestGoFiles
+			case u.test && len(l.TestGoFiles) > 0:
+				names = slices.Concat(l.GoFiles, l.TestGoFiles)
+			case u.test:
+				continue
+			}
+			if len(names) == 0 {
+				continue
+			}
+			if err := p.check(u, l.Dir, names, read); err != nil {
+				return nil, err
+			}
+			p.packages = append(p.packages, u)
 		}
-		program.packages = append(program.packages, u)
 	}
-	return program, nil
+	return p, nil
 }
 
-func (p *Program) check(listed listing, exports map[string]string) (*unit, error) {
-	name, _, _ := strings.Cut(listed.ImportPath, " ")
-	u := &unit{path: name, test: listed.ForTest != "", info: &types.Info{
+// check parses the files of u and resolves what they name.
+func (p *Program) check(u *unit, dir string, names []string, read types.Importer) error {
+	u.info = &types.Info{
 		Types: make(map[ast.Expr]types.TypeAndValue), Uses: make(map[*ast.Ident]types.Object),
-		Defs: make(map[*ast.Ident]types.Object), Selections: make(map[*ast.SelectorExpr]*types.Selection),
-	}}
-	dir, err := filepath.Rel(p.root, listed.Dir)
-	if err != nil {
-		return nil, err
+		Defs: make(map[*ast.Ident]types.Object),
 	}
-	u.dir = filepath.ToSlash(dir)
-	for _, base := range listed.GoFiles {
-		file := filepath.Join(listed.Dir, base)
-		text, err := os.ReadFile(file)
+	rel, err := filepath.Rel(p.root, dir)
+	if err != nil {
+		return err
+	}
+	u.dir = filepath.ToSlash(rel)
+	for _, base := range names {
+		text, err := os.ReadFile(filepath.Join(dir, base))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		syntax, err := parser.ParseFile(p.fset, path.Join(u.dir, base), text, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		u.files = append(u.files, syntax)
 	}
-	config := types.Config{Importer: reader(p.fset, exports, listed.ImportMap), Sizes: types.SizesFor("gc", "amd64")}
-	u.pkg, err = config.Check(name, p.fset, u.files, u.info)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", listed.ImportPath, err)
+	config := types.Config{Importer: read, Sizes: types.SizesFor("gc", "amd64")}
+	if u.test {
+		config.Error = func(error) {} // and go on
 	}
-	return u, nil
+	u.pkg, err = config.Check(u.path, p.fset, u.files, u.info)
+	if err != nil && !u.test {
+		return err
+	}
+	return nil
 }
 
 // counted are the files of u that no other unit has.
@@ -168,7 +186,7 @@ func name(f *types.Func) string {
 	if f.Pkg() == nil {
 		return f.Name()
 	}
-	where, _, _ := strings.Cut(f.Pkg().Path(), " ")
+	where := f.Pkg().Path()
 	if receiver := f.Signature().Recv(); receiver != nil {
 		if t := named(receiver.Type()); t != nil {
 			return where + "." + t.Obj().Name() + "." + f.Name()

@@ -7,16 +7,17 @@ import (
 )
 
 var (
-	// using are the packages that use what the rooms offer as a user would.
-	using = []string{"cmd", "stress", "encoder", "gpuexec/devicetest"}
+	// using are the packages that use what the rooms offer as a user would: the door
+	// too, for what it calls is what a user of a room alone calls.
+	using = []string{".", "cmd", "stress", "encoder", "gpuexec/devicetest"}
 	// serving are the rooms that exist to be called by the rooms above them.
 	serving = []string{"actors", "shapegroups", "env", "limit", "fault"}
 )
 
 // Siblings finds exported functions and methods that only another room needs: a
 // product of another package calls them, and nothing that stands for a user
-// does. For a user stand the products in using, the tests of other packages, and
-// examples anywhere. Rooms of serving are left out, and so is what is called
+// does. For a user stand the products in using, the tests of other packages (as
+// far as they resolve), and examples anywhere. Rooms of serving are left out, and so is what is called
 // through an interface only.
 func (p *Program) Siblings() []Violation {
 	siblings, users := make(map[string]string), make(map[string]bool)
@@ -26,7 +27,7 @@ func (p *Program) Siblings() []Violation {
 				_, isFunc := d.(*ast.FuncDecl)
 				example := u.test && isFunc && strings.HasPrefix(d.(*ast.FuncDecl).Name.Name, "Example")
 				for callee := range u.mentioned(d) {
-					home, _, _ := strings.Cut(callee.Pkg().Path(), " ")
+					home := callee.Pkg().Path()
 					switch tested := strings.TrimSuffix(u.path, "_test"); {
 					case home == tested && !example:
 					case u.test, within(u.dir, using):

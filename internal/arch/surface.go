@@ -24,7 +24,7 @@ func Surface(root string) ([]Violation, error) {
 		return nil, err
 	}
 	fset := token.NewFileSet()
-	read := reader(fset, compiled(listed), nil)
+	read := reader(fset, compiled(listed))
 	var found []Violation
 	var broken error
 	for _, p := range listed {

@@ -15,13 +15,14 @@ import (
 // the functions are set before it is opened.
 type Backend struct {
 	Limits gpuexec.Limits
-	// OnCompile, OnLoad, OnBlob, OnLaunch and OnOpen, if set, run in place of
-	// nothing, on the executor's goroutines; their error is the driver's.
+	// The functions below, if set, run on the executor's goroutines; their error
+	// is the driver's.
 	OnCompile func(ctx context.Context, src gpuexec.Source) error
 	OnLoad    func(ctx context.Context, src gpuexec.Source, blob []byte) error
 	OnBlob    func(key string) error
 	OnLaunch  func(ctx context.Context, key string, args []gpuexec.DeviceArg, grid int) error
 	OnOpen    func() error
+	OnCall    func(call string) error // alloc, write, read or finish
 	NoBlobs   bool
 	MostBytes int64 // of device memory; 0 = no bound
 
@@ -87,8 +88,9 @@ func (f *Backend) Programs() int { return int(f.programs.Load()) }
 // Memories is the same of memory.
 func (f *Backend) Memories() int { return int(f.memories.Load()) }
 
-// Misuse counts what an executor must never do: release twice, or launch with
-// what was released or belongs to another device.
+// Misuse counts what an executor must never do: release twice, launch with what
+// was released or belongs to another device, or call what belongs to a device
+// that was closed.
 func (f *Backend) Misuse() int { return int(f.misuse.Load()) }
 
 type fakeDevice struct {
@@ -96,6 +98,7 @@ type fakeDevice struct {
 	lost chan struct{}
 	used atomic.Int64
 
+	closed             atomic.Bool
 	programs, memories atomic.Int64 // not released; Close takes them along
 }
 
@@ -142,8 +145,25 @@ func (d *fakeDevice) Load(ctx context.Context, src gpuexec.Source, blob []byte) 
 	return d.program(src.Key)
 }
 
+// called notes a call on behalf of what belongs to the device.
+func (d *fakeDevice) called() {
+	if d.closed.Load() {
+		d.fake.misuse.Add(1)
+	}
+}
+
+func (d *fakeDevice) call(what string) error {
+	d.called()
+	if f := d.fake.OnCall; f != nil {
+		if err := f(what); err != nil {
+			return err
+		}
+	}
+	return d.gone()
+}
+
 func (d *fakeDevice) Alloc(bytes int64) (gpuexec.Memory, error) {
-	if err := d.gone(); err != nil {
+	if err := d.call("alloc"); err != nil {
 		return nil, err
 	}
 	if most := d.fake.MostBytes; most > 0 && d.used.Add(bytes) > most {
@@ -161,6 +181,8 @@ func (d *fakeDevice) OpenQueue() (gpuexec.Queue, error) {
 }
 
 func (d *fakeDevice) Close() error {
+	d.called()
+	d.closed.Store(true)
 	d.fake.open.Add(-1)
 	d.fake.programs.Add(-d.programs.Swap(0))
 	d.fake.memories.Add(-d.memories.Swap(0))
@@ -173,9 +195,13 @@ type fakeProgram struct {
 	released atomic.Bool
 }
 
-func (p *fakeProgram) Bytes() int64 { return int64(len(p.key)) }
+func (p *fakeProgram) Bytes() int64 {
+	p.d.called()
+	return int64(len(p.key))
+}
 
 func (p *fakeProgram) Release() {
+	p.d.called()
 	if p.released.Swap(true) {
 		p.d.fake.misuse.Add(1)
 		return
@@ -184,9 +210,13 @@ func (p *fakeProgram) Release() {
 	p.d.fake.programs.Add(-1)
 }
 
-func (p *fakeProgram) Requires() []string { return []string{} }
+func (p *fakeProgram) Requires() []string {
+	p.d.called()
+	return []string{}
+}
 
 func (p *fakeProgram) Blob(context.Context) ([]byte, error) {
+	p.d.called()
 	if p.d.fake.NoBlobs {
 		return nil, fault.ErrUnsupported
 	}
@@ -204,9 +234,13 @@ type fakeMemory struct {
 	released atomic.Bool
 }
 
-func (m *fakeMemory) Mapped() []byte { return nil }
+func (m *fakeMemory) Mapped() []byte {
+	m.d.called()
+	return nil
+}
 
 func (m *fakeMemory) Release() {
+	m.d.called()
 	if m.released.Swap(true) {
 		m.d.fake.misuse.Add(1)
 		return
@@ -238,15 +272,15 @@ func (q *fakeQueue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexe
 
 func (q *fakeQueue) Write(m gpuexec.Memory, offset int64, from []byte) error {
 	copy(m.(*fakeMemory).bytes[offset:], from)
-	return q.d.gone()
+	return q.d.call("write")
 }
 
 func (q *fakeQueue) Read(m gpuexec.Memory, offset int64, into []byte) error {
 	copy(into, m.(*fakeMemory).bytes[offset:])
-	return q.d.gone()
+	return q.d.call("read")
 }
 
-func (q *fakeQueue) Finish(context.Context) error { return q.d.gone() }
+func (q *fakeQueue) Finish(context.Context) error { return q.d.call("finish") }
 
 func (q *fakeQueue) Close() error {
 	q.d.fake.open.Add(-1)

@@ -22,20 +22,22 @@ func begin(ctx context.Context, key string) *flight.Flight[string] {
 	return flight.New[string](ctx, "room", key)
 }
 
-func ignore(string) {}
+// ride waits on f, which the caller has boarded.
+func ride(ctx context.Context, f *flight.Flight[string], take ...func(string)) error {
+	_, err := flight.Ride[string](ctx, &asker{ticket: flight.Ticket[string]{Flight: f}, take: take})
+	return err
+}
 
 // F1: everybody who waits takes the value before it is released, once.
-func TestWaitTakesBeforeRelease(t *testing.T) {
+func TestTakesBeforeRelease(t *testing.T) {
 	f := begin(background, "k")
 	const waiters = 50
 	var taken, released atomic.Int64
 	var done sync.WaitGroup
 	for range waiters {
-		if !f.Join() {
-			t.Fatal("nobody has left: the flight must take waiters")
-		}
+		f.Board()
 		done.Go(func() {
-			err := f.Wait(background, func(v string) {
+			err := ride(background, f, func(v string) {
 				if v != "v" || released.Load() != 0 {
 					t.Errorf("took %q, released %d times", v, released.Load())
 				}
@@ -56,63 +58,28 @@ func TestWaitTakesBeforeRelease(t *testing.T) {
 	if taken.Load() != waiters || released.Load() != 1 {
 		t.Errorf("taken %d times, released %d times", taken.Load(), released.Load())
 	}
-	if !f.Finished() || f.Deserted() {
-		t.Error("the flight must be finished and not deserted")
+	if !f.Finished() {
+		t.Error("the flight must be finished")
 	}
 }
 
 // F2: an error reaches all; nothing is released.
 func TestError(t *testing.T) {
 	f := begin(background, "k")
-	f.Join()
+	f.Board()
 	f.Finish("", errCreator, func(string) { t.Error("released an error's value") })
-	if err := f.Wait(background, func(string) { t.Error("took an error's value") }); !errors.Is(err, errCreator) {
+	if err := ride(background, f, func(string) { t.Error("took an error's value") }); !errors.Is(err, errCreator) {
 		t.Errorf("wait: %v", err)
 	}
 }
 
 // A flight that nobody joined releases its value at its end.
-func TestFinishWithoutWaiters(t *testing.T) {
+func TestFinishWithoutCallers(t *testing.T) {
 	f := begin(background, "k")
 	released := 0
 	f.Finish("v", nil, func(string) { released++ })
 	if released != 1 {
 		t.Errorf("released %d times", released)
-	}
-	if f.Join() || f.WaitEnd(background) != nil {
-		t.Error("joined for a value that was given back")
-	}
-}
-
-// F4: leaving alone, and the last one's leaving.
-func TestDesertion(t *testing.T) {
-	f := begin(background, "k")
-	ctx, cancel := context.WithCancel(background)
-	cancel()
-	f.Join()
-	f.Join()
-	if err := f.Wait(ctx, ignore); !errors.Is(err, context.Canceled) {
-		t.Errorf("wait: %v", err)
-	}
-	if n := f.Waiters(); n != 1 {
-		t.Errorf("%d waiters, want 1", n)
-	}
-	if f.Deserted() || f.Context().Err() != nil {
-		t.Error("one waiter is left")
-	}
-	f.Leave()
-	if !f.Deserted() || f.Context().Err() == nil {
-		t.Error("nobody is left: the creator's context must have ended")
-	}
-	if f.Join() {
-		t.Error("a deserted flight took a waiter")
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- f.WaitEnd(background) }()
-	released := 0
-	f.Finish("v", nil, func(string) { released++ })
-	if err := <-ended; err != nil || released != 1 {
-		t.Errorf("wait for the end: %v; released %d times", err, released)
 	}
 }
 
@@ -171,13 +138,13 @@ func TestCycle(t *testing.T) {
 			flights := make([]*flight.Flight[string], n)
 			for i := range flights {
 				flights[i] = begin(background, "k")
-				flights[i].Join()
+				flights[i].Board()
 			}
 			errs := make(chan error, n) // one answer each
 			for i, f := range flights {
 				next := flights[(i+1)%n]
-				next.Join()
-				go func() { errs <- next.Wait(f.Context(), ignore) }()
+				next.Board()
+				go func() { errs <- ride(f.Context(), next) }()
 			}
 			synctest.Wait()
 			if err := <-errs; len(errs) != 0 || !errors.Is(err, fault.ErrCycle) {
@@ -195,12 +162,12 @@ func TestCycle(t *testing.T) {
 func TestStarterIsNotAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		top := begin(background, "top")
-		top.Join()
+		top.Board()
 		part := begin(top.Context(), "part")
 		part.Start()
 		errs := make(chan error, 1) // one answer
-		top.Join()
-		go func() { errs <- top.Wait(part.Context(), ignore) }()
+		top.Board()
+		go func() { errs <- ride(part.Context(), top) }()
 		synctest.Wait()
 		if len(errs) != 1 {
 			t.Fatal("the part waits for the whole, which has not begun to wait")
@@ -209,51 +176,10 @@ func TestStarterIsNotAnswered(t *testing.T) {
 			t.Errorf("part: %v", err)
 		}
 		part.Finish("", errCreator, nil)
-		if err := part.Wait(top.Context(), ignore); !errors.Is(err, errCreator) {
+		if err := ride(top.Context(), part); !errors.Is(err, errCreator) {
 			t.Errorf("whole: %v", err)
 		}
-		if keys := top.Awaits("room"); keys != nil {
-			t.Errorf("the whole still waits for %v", keys)
-		}
-	})
-}
-
-// F4: for whom a flight is made, at any moment from its start.
-func TestOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		top := begin(background, "top")
-		want := func(what string, part *flight.Flight[string], only bool, awaits int) {
-			t.Helper()
-			if part.Only(top) != only || len(top.Awaits("room")) != awaits || top.Awaits("elsewhere") != nil {
-				t.Errorf("%s: only %v, waits for %v", what, part.Only(top), top.Awaits("room"))
-			}
-		}
-		part := begin(top.Context(), "part")
-		part.Start()
-		want("started", part, true, 1)
-		ctx, cancel := context.WithCancel(top.Context())
-		left := make(chan error, 1) // one answer
-		go func() { left <- part.Wait(ctx, ignore) }()
-		synctest.Wait()
-		want("waiting", part, true, 1)
-		part.Join()
-		want("joined by another", part, false, 1)
-		cancel()
-		<-left
-		want("left", part, false, 0)
-		part.Leave()
-
-		never := begin(top.Context(), "never")
-		never.Start()
-		never.Leave()
-		want("left without waiting", never, false, 0)
-		ended := begin(top.Context(), "ended")
-		ended.Start()
-		ended.Finish("", nil, nil)
-		if err := ended.Wait(top.Context(), ignore); err != nil {
-			t.Error(err)
-		}
-		want("ended before the wait", ended, false, 0)
+		top.Finish("v", nil, nil)
 	})
 }
 
@@ -263,8 +189,8 @@ func TestNoCycle(t *testing.T) {
 		top, a, b, part := begin(background, "top"), begin(background, "a"), begin(background, "b"), begin(background, "p")
 		errs := make(chan error, 4) // one answer each
 		wait := func(from, to *flight.Flight[string]) {
-			to.Join()
-			go func() { errs <- to.Wait(from.Context(), ignore) }()
+			to.Board()
+			go func() { errs <- ride(from.Context(), to) }()
 		}
 		wait(top, a)
 		wait(top, b)
@@ -277,31 +203,34 @@ func TestNoCycle(t *testing.T) {
 		for _, f := range []*flight.Flight[string]{part, a, b, top} {
 			f.Finish("v", nil, nil)
 		}
-		part.Join() // an ended flight is no edge, whoever waits
-		if err := part.Wait(part.Context(), ignore); err != nil {
+		part.Board() // an ended flight is no edge, whoever waits
+		if err := ride(context.WithoutCancel(part.Context()), part); err != nil {
 			t.Errorf("an ended flight: %v", err)
 		}
 	})
 }
 
-// F5: an edge goes when its waiter gives up.
+// F5: an edge goes when its caller gives up.
 func TestEdgeOfOneWhoLeft(t *testing.T) {
-	a, b := begin(background, "a"), begin(background, "b")
-	b.Join()
-	gone, cancel := context.WithCancel(a.Context())
-	cancel()
-	b.Join()
-	if err := b.Wait(gone, ignore); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	a.Join()
-	short, stop := context.WithCancel(b.Context())
-	stop()
-	if err := a.Wait(short, ignore); errors.Is(err, fault.ErrCycle) {
-		t.Error("an edge outlived its waiter")
-	}
-	b.Finish("", nil, nil)
-	a.Finish("", nil, nil)
+	synctest.Test(t, func(t *testing.T) {
+		a, b := begin(background, "a"), begin(background, "b")
+		leaves := func(from, to *flight.Flight[string]) {
+			t.Helper()
+			ctx, cancel := context.WithCancel(from.Context())
+			to.Board()
+			left := make(chan error, 1)
+			go func() { left <- ride(ctx, to) }()
+			synctest.Wait()
+			cancel()
+			if err := <-left; !errors.Is(err, context.Canceled) {
+				t.Errorf("%v: an edge outlived its caller", err)
+			}
+		}
+		leaves(a, b)
+		leaves(b, a)
+		b.Finish("", nil, nil)
+		a.Finish("", nil, nil)
+	})
 }
 
 // F5: what joins nothing asks whether it is within its own key.
@@ -331,24 +260,24 @@ func TestOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // who waits for itself ends the bubble, not the test's patience
 		owned, other := begin(background, "owned"), begin(background, "other")
 		ctx := owned.Own(other.Context())
-		owned.Join()
-		if err := owned.Wait(other.Context(), ignore); !errors.Is(err, fault.ErrCycle) {
+		owned.Board()
+		if err := ride(other.Context(), owned); !errors.Is(err, fault.ErrCycle) {
 			t.Errorf("the owner waits for what it promised: %v", err)
 		}
-		other.Join()
-		if err := other.Wait(ctx, ignore); !errors.Is(err, fault.ErrCycle) {
+		other.Board()
+		if err := ride(ctx, other); !errors.Is(err, fault.ErrCycle) {
 			t.Errorf("the owner waits for the flight it runs in: %v", err)
 		}
 		free := begin(background, "free")
 		plain := free.Own(background)
-		free.Join()
-		if err := free.Wait(plain, ignore); !errors.Is(err, fault.ErrCycle) {
+		free.Board()
+		if err := ride(plain, free); !errors.Is(err, fault.ErrCycle) {
 			t.Errorf("an owner outside of any flight: %v", err)
 		}
 	})
 }
 
-// Joins, leaves and the end at the same time: the release comes once, after the
+// Rides, callers that do not come and the end at the same time: the release comes once, after the
 // last take.
 func TestHammer(t *testing.T) {
 	for range 500 {
@@ -356,18 +285,13 @@ func TestHammer(t *testing.T) {
 		var released, late atomic.Int64
 		var done sync.WaitGroup
 		for i := range 8 {
+			f.Board() // as the room does, in its turns
 			done.Go(func() {
-				if !f.Join() {
-					if f.WaitEnd(background) != nil {
-						t.Error("no end")
-					}
-					return
-				}
 				if i%2 == 0 {
-					f.Leave()
+					f.GetOff()
 					return
 				}
-				if err := f.Wait(background, func(string) { late.Add(released.Load()) }); err != nil {
+				if err := ride(background, f, func(string) { late.Add(released.Load()) }); err != nil {
 					t.Error(err)
 				}
 			})
@@ -384,8 +308,8 @@ func BenchmarkFlight(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		f := begin(background, "k")
-		f.Join()
+		f.Board()
 		f.Finish("v", nil, nil)
-		f.Wait(background, ignore)
+		ride(background, f)
 	}
 }

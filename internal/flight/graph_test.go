@@ -41,7 +41,7 @@ func TestSearchHoldsNobodyUp(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(5 * time.Second):
 		t.Fatal("held up")
 	}
 }

@@ -21,6 +21,7 @@ type Locked[K comparable, V any] struct {
 type held[V any] struct {
 	Seats
 	Flight[V]
+	blob bool
 }
 
 // Want is what one caller of a Locked room wants. The functions marked so are
@@ -29,6 +30,7 @@ type Want[K comparable, V any] struct {
 	Key    K
 	Name   string        // of the key, for errors
 	Linger time.Duration // SPEC F4
+	Blob   bool          // Make loads a blob that this caller brought
 
 	Look    func() (found bool, err error)       // locked: takes what is there; an error ends the call
 	Make    func(ctx context.Context) (V, error) // the creator
@@ -84,7 +86,7 @@ type rider[K comparable, V any] struct {
 
 func (r *rider[K, V]) Ask(ctx context.Context) (Ticket[V], error) {
 	l := r.room
-	fresh := new(held[V])
+	fresh := &held[V]{blob: r.want.Blob}
 	fresh.Begin(ctx, l.Scope, r.want.Name) // the context's Value is user code: not under the mutex
 	l.Mu.Lock()
 	defer l.Mu.Unlock()
@@ -99,7 +101,7 @@ func (r *rider[K, V]) Ask(ctx context.Context) (Ticket[V], error) {
 	if f, late, there := l.desk.Join(r.want.Key, r.want.Linger); there {
 		f.Board()
 		r.role, r.flight = Joined, f
-		return Ticket[V]{Flight: &f.Flight, Late: late}, nil
+		return Ticket[V]{Flight: &f.Flight, Late: late, Others: f.blob}, nil
 	}
 	l.desk.Begin(r.want.Key, fresh, r.want.Linger)
 	fresh.Start()

@@ -319,6 +319,7 @@ func TestRideOthersBlob(t *testing.T) {
 
 type asker struct {
 	ticket flight.Ticket[string]
+	take   []func(string)
 	asked  int
 }
 
@@ -328,7 +329,12 @@ func (a *asker) Ask(context.Context) (flight.Ticket[string], error) {
 	}
 	return a.ticket, nil
 }
-func (*asker) Take(string)                 {}
+func (a *asker) Take(v string) {
+	for _, take := range a.take {
+		take(v)
+	}
+}
+
 func (*asker) Leave(flight.Ticket[string]) {}
 
 // Everything at once: never two creators of a key, nobody gets a value that is

@@ -110,7 +110,7 @@ type File struct {
 // a large payload can be written meanwhile.
 func Encode(key string, e Entry, signer *Signer) (File, error) {
 	tail := signer.size()
-	if len(key) > math.MaxUint32 || tail > mostText {
+	if int64(len(key)) > math.MaxUint32 || tail > mostText {
 		return File{}, fault.Invalidf("frame: encode", "the key or the signer's id is too long")
 	}
 	head, err := e.head(key, tail)
@@ -216,8 +216,9 @@ func (e *Entry) readMeta(r *binread.Reader) {
 }
 
 // MetaSize is how much of a file ReadMeta needs at most, in bytes, for all but
-// absurdly long identities.
-const MetaSize = 1024
+// absurdly long identities. A processor with AVX-512 has a hundred instruction
+// sets, which a file may name twice.
+const MetaSize = 4096
 
 // ReadMeta gives what is written before the payload, unverified: good enough to
 // choose what to evict or to print, never to load. ok = false if head is too

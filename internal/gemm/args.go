@@ -29,7 +29,7 @@ type Args struct {
 	Accumulate bool
 }
 
-// Validate says what does not fit, as an ErrInvalid.
+// Validate returns what does not fit, as an ErrInvalid.
 func (s *Set) Validate(x *Args) error {
 	const op = "gemm: validate"
 	switch {
@@ -56,8 +56,8 @@ func (s *Set) Validate(x *Args) error {
 	return nil
 }
 
-// span is how many numbers a strided matrix covers, its last row ending where
-// its numbers end; false if that cannot be counted.
+// span is the count of numbers from the first to the last of a strided matrix;
+// false if it overflows.
 func span(rows, columns, stride int) (int, bool) {
 	if rows == 0 || columns == 0 {
 		return 0, true

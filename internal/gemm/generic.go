@@ -36,7 +36,7 @@ func tileGeneric(t *tile) {
 // sums: proved algorithms using rounding to odd" (IEEE TC 57, 2008).
 func fma32(x, y, z float32) float32 {
 	const (
-		below    = 1<<29 - 1 // bits of a float64 that a float32 has not
+		below    = 1<<29 - 1 // bits of a float64 that a float32 does not have
 		tie      = 1 << 28
 		exponent = 0x7ff << 52
 		smallest = (1023 - 126) << 52 // of a normal float32

@@ -6,8 +6,8 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// PackedLen is how many numbers a packed K x N matrix takes: the last panel is
-// filled up with zero columns. It saturates where that cannot be counted.
+// PackedLen is the length of a packed K x N matrix, in numbers: the last panel is
+// filled up with zero columns. It is the largest int where that overflows.
 func (s *Set) PackedLen(k, n int) int {
 	if k <= 0 || n <= 0 {
 		return 0

@@ -82,7 +82,7 @@ func Encode(f *File) ([]byte, error) {
 	for i := range f.Entries {
 		e := &f.Entries[i]
 		switch {
-		case e.Shader == "" || len(e.Words) == 0 || int64(len(e.Words)) > math.MaxUint32/4 || len(e.Shader) > math.MaxUint32:
+		case e.Shader == "" || len(e.Words) == 0 || int64(len(e.Words)) > math.MaxUint32/4 || int64(len(e.Shader)) > math.MaxUint32:
 			return nil, fault.Invalidf(op, "entry %d: want a name and at least one word of SPIR-V, each below 4 GiB", i)
 		case i > 0 && f.Entries[i-1].Compare(e.Key) >= 0:
 			return nil, fault.Invalidf(op, "entry %d: want the entries sorted and each key once", i)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/lease"
@@ -27,6 +28,16 @@ func (l *lender) lend(fn func()) {
 		l.most.Store(max(l.most.Load(), l.now.Add(1)))
 		fn()
 	}()
+}
+
+func soon[T any](t *testing.T, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(5 * time.Second):
+		t.Fatal("the fence was not passed")
+	}
+	return v
 }
 
 // Things are freed in the order they were thrown in, and a fence is passed in its
@@ -55,11 +66,11 @@ func TestBinKeepsOrder(t *testing.T) {
 	bin.Throw(1, 2, 3)
 	bin.Throw(4, 5, 6)
 	bin.Fence(func() { passed <- len(freed) })
-	if n := <-passed; n != 6 {
+	if n := soon(t, passed); n != 6 {
 		t.Errorf("the fence was passed after %d things", n)
 	}
 	bin.Fence(func() { passed <- len(freed) })
-	<-passed
+	soon(t, passed)
 	l.Wait()
 	if want := []int{1, 2, 3, 4, 5, 6, 7}; !slices.Equal(freed, want) {
 		t.Errorf("freed %v, want %v", freed, want)
@@ -99,7 +110,7 @@ func TestBinDoesNotWait(t *testing.T) {
 	close(gate)
 	done := make(chan struct{})
 	bin.Fence(func() { close(done) })
-	<-done
+	soon(t, done)
 	l.Wait()
 	if freed.Load() != 800 || told.Load() != 80 {
 		t.Errorf("%d freed, told of %d that ended their goroutine", freed.Load(), told.Load())

@@ -21,6 +21,7 @@ type citations struct {
 	spec     spec
 	citation *regexp.Regexp
 	tested   map[string][]string // by rule: places in tests and scripts
+	products map[string][]string // by rule: places in all else
 	unknown  []string            // citations of rules and sections that do not exist
 }
 
@@ -36,7 +37,7 @@ var caseRules = regexp.MustCompile(`^case\s+\S+\s.*?\brules=(\S+)`)
 func newCitations(s spec) citations {
 	rule := `[` + s.letters() + `][0-9]+\b`
 	return citations{
-		spec: s, tested: make(map[string][]string),
+		spec: s, tested: make(map[string][]string), products: make(map[string][]string),
 		citation: regexp.MustCompile(`(?:^|\bSPEC |\()(` + rule + `(?:(?:, | and |\.\.)` + rule + `)*)`),
 	}
 }
@@ -82,6 +83,8 @@ func (c *citations) cite(rule, place string, test bool) {
 		c.unknown = append(c.unknown, fmt.Sprintf("%s: %s is no rule of %s", place, rule, specFile))
 	case test:
 		c.tested[rule] = append(c.tested[rule], place)
+	default:
+		c.products[rule] = append(c.products[rule], place)
 	}
 }
 

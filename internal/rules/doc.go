@@ -9,4 +9,5 @@
 // pending rule that is cited is wrong too, so that the list can only shrink.
 //
 //	go run ./internal/rules [ROOT]
+//	go run ./internal/rules -where F6     # the places that cite a rule
 package main

@@ -15,16 +15,32 @@ import (
 var pendingList string
 
 func main() {
-	root := "."
-	switch len(os.Args) {
-	case 1:
-	case 2:
-		root = os.Args[1]
-	default:
-		fmt.Fprintln(os.Stderr, "rules: want at most one argument, the root of the tree")
-		os.Exit(2)
+	switch args := os.Args[1:]; {
+	case len(args) == 0:
+		os.Exit(run(".", os.Stdout, os.Stderr))
+	case len(args) == 2 && args[0] == "-where":
+		os.Exit(where(".", args[1], os.Stdout, os.Stderr))
+	case len(args) == 1 && args[0] != "-where":
+		os.Exit(run(args[0], os.Stdout, os.Stderr))
 	}
-	os.Exit(run(root, os.Stdout, os.Stderr))
+	fmt.Fprintln(os.Stderr, "rules: want the root of the tree, or -where and a rule, or nothing")
+	os.Exit(2)
+}
+
+// where prints the places that cite a rule: first the code, then tests and scripts.
+func where(root, rule string, stdout, stderr io.Writer) int {
+	cited, err := read(root)
+	if err == nil && !slices.Contains(cited.spec.rules, rule) {
+		err = fmt.Errorf("%s is no rule of %s", rule, specFile)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "rules:", err)
+		return 2
+	}
+	for _, place := range slices.Concat(cited.products[rule], cited.tested[rule]) {
+		fmt.Fprintln(stdout, place)
+	}
+	return 0
 }
 
 // run is the command without the process around it; it gives the exit code.
@@ -37,24 +53,29 @@ func run(root string, stdout, stderr io.Writer) int {
 	return report(stdout, wrong, rules-pending, pending)
 }
 
-func check(root string) (wrong []string, pending, rules int, err error) {
+// read gives the citations of the tree at root.
+func read(root string) (citations, error) {
 	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(specFile)))
 	if err != nil {
-		return nil, 0, 0, err
+		return citations{}, err
 	}
 	s, err := parseSpec(string(text))
 	if err != nil {
-		return nil, 0, 0, err
+		return citations{}, err
 	}
+	return gather(root, s)
+}
+
+func check(root string) (wrong []string, pending, rules int, err error) {
 	waiting, err := parsePending(pendingList)
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	cited, err := gather(root, s)
+	cited, err := read(root)
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	return judge(waiting, cited), len(waiting), len(s.rules), nil
+	return judge(waiting, cited), len(waiting), len(cited.spec.rules), nil
 }
 
 func report(w io.Writer, wrong []string, due, pending int) int {

@@ -167,3 +167,18 @@ func TestRunFailsWhereNothingIsCited(t *testing.T) {
 		}
 	}
 }
+
+func TestWhere(t *testing.T) {
+	var out, trouble strings.Builder
+	root := tree(t, map[string]string{
+		specFile:      "## 2. Compute once (F)\n\n- F1. One flight.\n",
+		"a/a_test.go": "package a\n\n// F1\n",
+		"b/b.go":      "package b\n\n// Get is SPEC F1.\n",
+	})
+	if code := where(root, "F1", &out, &trouble); code != 0 || out.String() != "b/b.go:3\na/a_test.go:3\n" {
+		t.Errorf("code %d, %q", code, out.String())
+	}
+	if code := where(root, "F2", &out, &trouble); code != 2 || !strings.Contains(trouble.String(), "F2 is no rule") {
+		t.Errorf("code %d, %q", code, trouble.String())
+	}
+}

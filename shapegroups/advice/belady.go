@@ -21,7 +21,7 @@ func belady(stream []shapegroups.Shape, groups int) (hits int) {
 		switch {
 		case hit:
 			hits++
-		case next[i] == len(stream): // never again: keeping it helps nobody
+		case next[i] == len(stream): // never again: keeping it gains nothing
 			continue
 		case len(resident) >= groups:
 			for last[0].next != resident[last[0].shape] {

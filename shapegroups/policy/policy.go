@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"iter"
+	"math"
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -289,7 +290,7 @@ func (p *Policy) trim() {
 
 // resize makes periods and directories follow the capacity.
 func (p *Policy) resize() {
-	const most = 1 << 40 // keeps products of it exact
+	const most = min(1<<40, math.MaxInt>>8) // keeps products of it exact
 	size := p.limit
 	if size == Unlimited {
 		size = max(p.residents, leastGroups)

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+
+	"github.com/kiln-cache/kiln/internal/measure/reads"
 )
 
 // contender is one row of the table: a way to ask a store. find asks for the
@@ -15,7 +17,7 @@ type contender struct {
 	note  string // what a reader of the figure must know
 	store store  // nil: the empty loop
 	find  func(from, to int) int
-	value func(request int) (*artefact, bool) // what one request gives; nil where it gives none
+	value func(request int) (*reads.Value, bool) // what one request gives; nil where it gives none
 
 	native *native // instead of store, find and value: asked in C
 	mode   string  // of native
@@ -36,9 +38,9 @@ type store interface {
 type flat struct {
 	w     *workload
 	bound bool // it evicts by itself
-	get   func(key) (*artefact, bool)
-	set   func(*artefact)
-	drop  func(key)
+	get   func(reads.Key) (*reads.Value, bool)
+	set   func(*reads.Value)
+	drop  func(reads.Key)
 	done  func() // waits for what set left to be done; nil = nothing
 	end   func() // nil = nothing
 }
@@ -51,9 +53,9 @@ const tries = 8
 func (f *flat) fill() error {
 	for range tries {
 		missing := 0
-		for i := range f.w.artefacts {
-			a := &f.w.artefacts[i]
-			if _, ok := f.get(a.key); ok {
+		for i := range f.w.Values {
+			a := &f.w.Values[i]
+			if _, ok := f.get(a.Key); ok {
 				continue
 			}
 			missing++
@@ -76,7 +78,7 @@ func (f *flat) put(_ context.Context, i int) error {
 	a := &f.w.fresh[i%len(f.w.fresh)]
 	f.set(a)
 	if kept := f.w.room * names; !f.bound && i >= kept {
-		f.drop(f.w.fresh[(i-kept)%len(f.w.fresh)].key)
+		f.drop(f.w.fresh[(i-kept)%len(f.w.fresh)].Key)
 	}
 	return nil
 }
@@ -84,10 +86,10 @@ func (f *flat) put(_ context.Context, i int) error {
 func (f *flat) restore(context.Context) error {
 	for range tries {
 		missing := 0
-		for i, k := range f.w.keys {
+		for i, k := range f.w.Keys {
 			if _, ok := f.get(k); !ok {
 				missing++
-				f.set(&f.w.artefacts[f.w.asked[i]])
+				f.set(&f.w.Values[f.w.Places[i]])
 			}
 		}
 		if f.done != nil {

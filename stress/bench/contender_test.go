@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"strings"
-	"sync/atomic"
 	"testing"
 
+	"github.com/kiln-cache/kiln/internal/measure/reads"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-// filled is a small workload and everybody who holds it.
+// filled is a small workload and every contender that holds it.
 func filled(t *testing.T) (*workload, []contender) {
 	t.Helper()
 	w, err := newWorkload(4 * names)
@@ -40,13 +40,13 @@ func TestEveryRequestFindsItsArtefact(t *testing.T) {
 		t.Errorf("%d caches", len(all))
 	}
 	for _, c := range all {
-		if found := c.find(0, len(w.asked)); found != len(w.asked) {
-			t.Errorf("%s: found %d of %d", c.name, found, len(w.asked))
+		if found := c.find(0, len(w.Places)); found != len(w.Places) {
+			t.Errorf("%s: found %d of %d", c.name, found, len(w.Places))
 		}
-		for i, place := range w.asked {
+		for i, place := range w.Places {
 			a, ok := c.value(i)
-			if !ok || a != &w.artefacts[place] {
-				t.Fatalf("%s: request %d of %v gives %v, %v", c.name, i, w.keys[i], a, ok)
+			if !ok || a != &w.Values[place] {
+				t.Fatalf("%s: request %d of %v gives %v, %v", c.name, i, w.Keys[i], a, ok)
 			}
 		}
 	}
@@ -57,14 +57,14 @@ func TestEveryRequestFindsItsArtefact(t *testing.T) {
 func TestAbsentKeysAreNotFound(t *testing.T) {
 	w, all := filled(t)
 	kiln := all[0].store.(*kilnStore)
-	half := len(w.asked) / 2 // the requests from here on are made absent
+	half := len(w.Places) / 2 // the requests from here on are made absent
 	none := func(what string, but ...string) {
 		t.Helper()
 		for _, c := range all {
 			if strings.Contains(strings.Join(but, "|"), c.name) {
 				continue
 			}
-			if found := c.find(half, len(w.asked)); found != 0 {
+			if found := c.find(half, len(w.Places)); found != 0 {
 				t.Errorf("%s: found %d with another %s", c.name, found, what)
 			}
 			if found := c.find(0, half); found != half {
@@ -75,34 +75,34 @@ func TestAbsentKeysAreNotFound(t *testing.T) {
 			}
 		}
 	}
-	absent, err := shapegroups.Of(dimsOf(1 << 30))
+	absent, err := shapegroups.Of(reads.DimsOf(1 << 30))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := half; i < len(w.asked); i++ { // in place: the contenders hold these slices
-		w.shapes[i], w.keys[i].shape, w.dims[i] = absent, absent.Key(), dimsOf(1<<30)
+	for i := half; i < len(w.Places); i++ { // in place: the contenders hold these slices
+		w.AskedShapes[i], w.Keys[i].Shape, w.AskedDims[i] = absent, absent.Key(), reads.DimsOf(1<<30)
 	}
 	held, byID, byName := all[0].name, all[1].name, all[2].name // these hold groups, not shapes
 	none("shape", held, byID, byName)
-	for i := half; i < len(w.asked); i++ {
-		group := w.asked[i] / names
-		w.shapes[i], w.dims[i] = kiln.shapes[group], dimsOf(group)
-		w.names[i] += "'"
-		w.keys[i].shape, w.keys[i].name = w.shapes[i].Key(), w.names[i]
-		kiln.ids[i] = kiln.session.Intern(w.names[i])
+	for i := half; i < len(w.Places); i++ {
+		group := w.Places[i] / names
+		w.AskedShapes[i], w.AskedDims[i] = w.Shapes[group], reads.DimsOf(group)
+		w.AskedNames[i] += "'"
+		w.Keys[i].Shape, w.Keys[i].Name = w.AskedShapes[i].Key(), w.AskedNames[i]
+		kiln.IDs[i] = kiln.Session.Intern(w.AskedNames[i])
 	}
 	none("name", held)
 	all = all[:3]
-	clear(kiln.handles[half:])
-	clear(kiln.refs[half:])
-	for i := half; i < len(w.asked); i++ {
-		w.names[i], kiln.ids[i] = w.names[0], kiln.ids[0]
+	clear(kiln.Groups[half:])
+	clear(kiln.Refs[half:])
+	for i := half; i < len(w.Places); i++ {
+		w.AskedNames[i], kiln.IDs[i] = w.AskedNames[0], kiln.IDs[0]
 	}
 	none("handle")
-	if err := kiln.session.ResetAll(t.Context()); err != nil {
+	if err := kiln.Session.ResetAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if found := all[0].find(0, len(w.asked)); found != 0 {
+	if found := all[0].find(0, len(w.Places)); found != 0 {
 		t.Errorf("%s: found %d after a reset", held, found)
 	}
 }
@@ -130,15 +130,15 @@ func TestWritersEvict(t *testing.T) {
 				f.done()
 			}
 			resident, fresh := 0, 0
-			for i := range w.artefacts {
-				if _, ok := f.get(w.artefacts[i].key); ok {
+			for i := range w.Values {
+				if _, ok := f.get(w.Values[i].Key); ok {
 					resident++
 				}
 			}
 			for i := range w.fresh {
-				if a, ok := f.get(w.fresh[i].key); ok {
+				if a, ok := f.get(w.fresh[i].Key); ok {
 					if a != &w.fresh[i] {
-						t.Fatalf("%s: %v gives %v", c.name, w.fresh[i].key, a.key)
+						t.Fatalf("%s: %v gives %v", c.name, w.fresh[i].Key, a.Key)
 					}
 					fresh++
 				}
@@ -149,24 +149,21 @@ func TestWritersEvict(t *testing.T) {
 			if !f.bound && fresh != w.room*names {
 				t.Errorf("%s: %d new keys are left, want %d", c.name, fresh, w.room*names)
 			}
-		} else if k := c.store.(*kilnStore); k.session.Groups() != int64(w.groups+w.room) {
-			t.Errorf("%s: %d groups, want it full with %d", c.name, k.session.Groups(), w.groups+w.room)
+		} else if k := c.store.(*kilnStore); k.Session.Groups() != int64(w.Groups+w.room) {
+			t.Errorf("%s: %d groups, want it full with %d", c.name, k.Session.Groups(), w.Groups+w.room)
 		}
 		if err := c.store.restore(ctx); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		if found := c.find(0, len(w.asked)); found < len(w.asked)*99/100 {
-			t.Errorf("%s: only %d of %d requests find something again", c.name, found, len(w.asked))
+		if found := c.find(0, len(w.Places)); found < len(w.Places)*99/100 {
+			t.Errorf("%s: only %d of %d requests find something again", c.name, found, len(w.Places))
 		}
 	}
 }
 
 // TestMisses also has each slot check that every value is its key's.
 func TestMisses(t *testing.T) {
-	keys, err := absentKeys()
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := reads.Absent(groups)
 	atLeastOnce := map[string]bool{"singleflight + sync.Map": true, "theine, loading cache": true}
 	for _, m := range makers() {
 		s, err := missSlot(t.Context(), m, keys, 8)
@@ -180,15 +177,12 @@ func TestMisses(t *testing.T) {
 }
 
 func TestMissSlotRefusesAWrongValue(t *testing.T) {
-	keys, err := absentKeys()
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := reads.Absent(groups)
 	m := makers()[1]
 	right := m.open
-	m.open = func(ctx context.Context, keys []artefact, made *atomic.Int64) (func(int) (*artefact, error), func() error, error) {
+	m.open = func(ctx context.Context, keys []reads.Value, made func()) (func(int) (*reads.Value, error), func() error, error) {
 		ask, end, err := right(ctx, keys, made)
-		return func(i int) (*artefact, error) { return ask((i + 1) % len(keys)) }, end, err
+		return func(i int) (*reads.Value, error) { return ask((i + 1) % len(keys)) }, end, err
 	}
 	if _, err := missSlot(t.Context(), m, keys, 1); err == nil {
 		t.Error("a slot took another key's value")

@@ -8,15 +8,18 @@
 // # How a figure is taken
 //
 // In rounds: each round gives every contender one slot of time after the other,
-// in an order that rotates, so that what else the machine does meets all of
-// them. A slot gives nanoseconds a lookup, wall time over the lookups of all its
-// goroutines: of the quickest fifth of the slot, since other work only ever adds.
-// Shown are the median over the rounds with the least and the most; ratios are
-// taken within a round, their median is shown. Trust those: the times are the
-// machine's.
+// in an order that rotates, so that other work on the machine meets all of them.
+// A slot gives nanoseconds a lookup. With one goroutine that is the time of its
+// quickest slice, as in the figures of `kiln bench`; with several it is wall time
+// over the lookups of all of them, in the quickest fifth of the slot. Other work
+// only ever adds. Shown are the median over the rounds with the least and the
+// most. Ratios are taken within a round, and their median is shown. Trust the
+// ratios: the times are the machine's.
 //
-// Every contender walks the same requests, Zipf-distributed over all keys, with
-// what it is asked by laid out in the requests' order. A second kind of slot has
+// The requests, the ways to ask Kiln, S and the peer of a miss are those of
+// internal/measure/reads, which `kiln bench` holds against its gates. Every
+// contender walks the same requests, Zipf-distributed over all keys, with what it
+// is asked by laid out in the requests' order. A second kind of slot has
 // a writer beside the readers, which puts one new key for 64 lookups into a
 // cache that is full, so that something is evicted for each; maps without a
 // bound delete an old key instead. There the whole slot counts. The collector runs between rounds only:

@@ -1,45 +1,11 @@
 package main
 
 import (
-	"math"
-	"slices"
 	"testing"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/measure"
 )
-
-func TestSpread(t *testing.T) {
-	for _, c := range []struct {
-		values []float64
-		want   spread
-	}{
-		{[]float64{3}, spread{3, 3, 3}},
-		{[]float64{9, 1, 5}, spread{5, 1, 9}},
-		{[]float64{4, 1, 100, 2}, spread{3, 1, 100}},
-	} {
-		given := slices.Clone(c.values)
-		if got := spreadOf(given); got != c.want {
-			t.Errorf("spreadOf(%v) = %v, want %v", c.values, got, c.want)
-		}
-		if !slices.Equal(given, c.values) {
-			t.Errorf("spreadOf changed the order of %v to %v", c.values, given)
-		}
-	}
-	if s := spreadOf(nil); !math.IsNaN(s.Median) || !math.IsNaN(s.Min) || !math.IsNaN(s.Max) {
-		t.Errorf("spreadOf(nil) = %v, want NaN", s)
-	}
-}
-
-// The median of the rounds' ratios is not the ratio of the medians: a round that
-// was disturbed as a whole gives its true ratio.
-func TestRatiosPairRounds(t *testing.T) {
-	ours, peer := []float64{10, 100, 12}, []float64{20, 200, 24}
-	if r := ratios(ours, peer); !slices.Equal(r, []float64{0.5, 0.5, 0.5}) {
-		t.Errorf("ratios = %v", r)
-	}
-	if r := ratios([]float64{1, 2, 3}, []float64{2}); !slices.Equal(r, []float64{0.5}) {
-		t.Errorf("ratios of unequal rounds = %v", r)
-	}
-}
 
 func TestPercentile(t *testing.T) {
 	hundred := make([]int, 100)
@@ -78,7 +44,7 @@ func TestFigureFromSamples(t *testing.T) {
 	var f figure
 	f.take(own)
 	f.compare(own, to)
-	if f.N != 3 || f.NS != (spread{20, 10, 40}) || f.Ratio != 0.5 || f.Min != 0.25 || f.Max != 2 || f.Hits != 0.75 || f.Writes != 15 {
+	if f.N != 3 || f.NS != (measure.Spread{Median: 20, Min: 10, Max: 40}) || f.Ratio != 0.5 || f.Min != 0.25 || f.Max != 2 || f.Hits != 0.75 || f.Writes != 15 {
 		t.Errorf("figure = %+v", f)
 	}
 }

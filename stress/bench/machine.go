@@ -37,7 +37,7 @@ func thisMachine(s settings, n *native) machine {
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return m // not built as a module: then the versions are nobody's to know
+		return m // not built as a module: the versions are not known
 	}
 	for _, path := range compared {
 		for _, dep := range info.Deps {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/picture"
 )
 
 // The exit codes, those of the kiln command.
@@ -88,7 +89,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 		return o, fault.Invalidf(op, "--slot %s, want 5ms to 1m", o.slot)
 	}
 	if o.plot != "" {
-		return o, checkPlot(o.plot)
+		return o, picture.Check(o.plot)
 	}
 	return o, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"image/png"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,19 +34,14 @@ func TestRefusesBadFlags(t *testing.T) {
 	}
 }
 
-// What a picture cannot be is refused before the work.
-func TestRefusesAPictureThatIsNoFile(t *testing.T) {
-	link := filepath.Join(t.TempDir(), "bench.png")
-	for _, to := range []string{os.DevNull, t.TempDir()} {
-		if err := os.Symlink(to, link); err != nil {
-			t.Skip("no links here:", err)
-		}
-		if err := checkPlot(link); !errors.Is(err, fault.ErrInvalid) {
-			t.Errorf("a link to %s: %v", to, err)
-		}
-		if err := os.Remove(link); err != nil {
-			t.Fatal(err)
-		}
+// A path that no picture can be written to is refused before the work.
+func TestRefusesAPictureInPlaceOfAFolder(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "bench.png")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parse([]string{"--plot", folder}, io.Discard); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("a folder: %v", err)
 	}
 }
 

@@ -2,11 +2,11 @@ package main
 
 import (
 	"hash/maphash"
-	"sync"
 
 	"github.com/Yiling-J/theine-go"
 	"github.com/dgraph-io/ristretto/v2"
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/kiln-cache/kiln/internal/measure/reads"
 	"github.com/maypok86/otter/v2"
 	"github.com/puzpuzpuz/xsync/v4"
 )
@@ -15,34 +15,26 @@ import (
 const reference = "sync.Map"
 
 func openSyncMap(w *workload) (contender, error) {
-	var m sync.Map
-	keys := w.keys
+	peer := reads.NewPeer(w.Requests)
+	m := peer.Map
 	f := &flat{w: w,
-		get: func(k key) (*artefact, bool) {
+		get: func(k reads.Key) (*reads.Value, bool) {
 			v, ok := m.Load(k)
 			if !ok {
 				return nil, false
 			}
-			return v.(*artefact), true
+			return v.(*reads.Value), true
 		},
-		set:  func(a *artefact) { m.Store(a.key, a) },
-		drop: func(k key) { m.Delete(k) },
+		set:  func(a *reads.Value) { m.Store(a.Key, a) },
+		drop: func(k reads.Key) { m.Delete(k) },
 	}
-	find := func(from, to int) (found int) {
-		for _, k := range keys[from:to] {
-			if _, ok := m.Load(k); ok {
-				found++
-			}
-		}
-		return found
-	}
-	return f.contender(reference, "no bound, no eviction of its own; S of the other rows", find)
+	return f.contender(reference, "no bound, no eviction of its own; S of the other rows", peer.Find)
 }
 
 func openXsync(w *workload) (contender, error) {
-	m := xsync.NewMap[key, *artefact]()
-	keys := w.keys
-	f := &flat{w: w, get: m.Load, set: func(a *artefact) { m.Store(a.key, a) }, drop: m.Delete}
+	m := xsync.NewMap[reads.Key, *reads.Value]()
+	keys := w.Keys
+	f := &flat{w: w, get: m.Load, set: func(a *reads.Value) { m.Store(a.Key, a) }, drop: m.Delete}
 	find := func(from, to int) (found int) {
 		for _, k := range keys[from:to] {
 			if _, ok := m.Load(k); ok {
@@ -55,14 +47,14 @@ func openXsync(w *workload) (contender, error) {
 }
 
 func openOtter(w *workload) (contender, error) {
-	c, err := otter.New(&otter.Options[key, *artefact]{MaximumSize: w.capacity()})
+	c, err := otter.New(&otter.Options[reads.Key, *reads.Value]{MaximumSize: w.capacity()})
 	if err != nil {
 		return contender{}, err
 	}
-	keys := w.keys
+	keys := w.Keys
 	f := &flat{w: w, bound: true,
 		get:  c.GetIfPresent,
-		set:  func(a *artefact) { c.Set(a.key, a) },
+		set:  func(a *reads.Value) { c.Set(a.Key, a) },
 		done: c.CleanUp,
 		end:  func() { c.StopAllGoroutines() },
 	}
@@ -80,25 +72,25 @@ func openOtter(w *workload) (contender, error) {
 // openRistretto asks by a digest and compares the key in the value, which is the
 // cheapest exact use of it.
 func openRistretto(w *workload) (contender, error) {
-	c, err := ristretto.NewCache(&ristretto.Config[uint64, *artefact]{
+	c, err := ristretto.NewCache(&ristretto.Config[uint64, *reads.Value]{
 		NumCounters: 10 * int64(w.capacity()), MaxCost: int64(w.capacity()), BufferItems: 64, IgnoreInternalCost: true,
 	})
 	if err != nil {
 		return contender{}, err
 	}
-	keys, seed := w.keys, maphash.MakeSeed()
+	keys, seed := w.Keys, maphash.MakeSeed()
 	f := &flat{w: w, bound: true,
-		get: func(k key) (*artefact, bool) {
+		get: func(k reads.Key) (*reads.Value, bool) {
 			a, ok := c.Get(maphash.Comparable(seed, k))
-			return a, ok && a.key == k
+			return a, ok && a.Key == k
 		},
-		set:  func(a *artefact) { c.Set(maphash.Comparable(seed, a.key), a, 1) },
+		set:  func(a *reads.Value) { c.Set(maphash.Comparable(seed, a.Key), a, 1) },
 		done: c.Wait,
 		end:  c.Close,
 	}
 	find := func(from, to int) (found int) {
 		for _, k := range keys[from:to] {
-			if a, ok := c.Get(maphash.Comparable(seed, k)); ok && a.key == k {
+			if a, ok := c.Get(maphash.Comparable(seed, k)); ok && a.Key == k {
 				found++
 			}
 		}
@@ -109,12 +101,12 @@ func openRistretto(w *workload) (contender, error) {
 }
 
 func openTheine(w *workload) (contender, error) {
-	c, err := theine.NewBuilder[key, *artefact](int64(w.capacity())).Build()
+	c, err := theine.NewBuilder[reads.Key, *reads.Value](int64(w.capacity())).Build()
 	if err != nil {
 		return contender{}, err
 	}
-	keys := w.keys
-	f := &flat{w: w, bound: true, get: c.Get, set: func(a *artefact) { c.Set(a.key, a, 1) }, done: c.Wait, end: c.Close}
+	keys := w.Keys
+	f := &flat{w: w, bound: true, get: c.Get, set: func(a *reads.Value) { c.Set(a.Key, a, 1) }, done: c.Wait, end: c.Close}
 	find := func(from, to int) (found int) {
 		for _, k := range keys[from:to] {
 			if _, ok := c.Get(k); ok {
@@ -127,12 +119,12 @@ func openTheine(w *workload) (contender, error) {
 }
 
 func openLRU(w *workload) (contender, error) {
-	c, err := lru.New[key, *artefact](w.capacity())
+	c, err := lru.New[reads.Key, *reads.Value](w.capacity())
 	if err != nil {
 		return contender{}, err
 	}
-	keys := w.keys
-	f := &flat{w: w, bound: true, get: c.Get, set: func(a *artefact) { c.Add(a.key, a) }}
+	keys := w.Keys
+	f := &flat{w: w, bound: true, get: c.Get, set: func(a *reads.Value) { c.Add(a.Key, a) }}
 	find := func(from, to int) (found int) {
 		for _, k := range keys[from:to] {
 			if _, ok := c.Get(k); ok {
@@ -146,6 +138,6 @@ func openLRU(w *workload) (contender, error) {
 
 // contender is the row of a flat cache, once it is filled.
 func (f *flat) contender(name, note string, find func(from, to int) int) (contender, error) {
-	value := func(request int) (*artefact, bool) { return f.get(f.w.keys[request]) }
+	value := func(request int) (*reads.Value, bool) { return f.get(f.w.Keys[request]) }
 	return contender{name: name, note: note, store: f, find: find, value: value}, f.fill()
 }

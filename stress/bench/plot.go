@@ -1,29 +1,20 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"image/color"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
+	"github.com/kiln-cache/kiln/internal/picture"
 	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
-
-	"github.com/kiln-cache/kiln/fault"
 )
 
 // The picture: a panel for each number of entries, a row for each contender, a
 // mark for each number of goroutines on a logarithmic scale of nanoseconds.
 const (
-	plotDPI   = 120
 	rowHeight = 0.36 * vg.Inch
 	panelWide = 6 * vg.Inch
 	nameWide  = 3.1 * vg.Inch
@@ -34,55 +25,19 @@ const (
 )
 
 var (
-	ink    = color.NRGBA{0x22, 0x2b, 0x35, 0xff}
-	muted  = color.NRGBA{0x6b, 0x77, 0x85, 0xff}
-	faint  = color.NRGBA{0xe3, 0xe7, 0xec, 0xff}
 	tint   = color.NRGBA{0xff, 0xf4, 0xea, 0xff} // behind our rows
 	series = []color.NRGBA{{0xd6, 0x5f, 0x1e, 0xff}, {0x1f, 0x6f, 0xb4, 0xff}, {0x3a, 0x8f, 0x4d, 0xff}, {0x84, 0x4f, 0xa6, 0xff}}
 )
 
-// checkPlot refuses a path that writePlot could not write to, before any work is done.
-func checkPlot(path string) error {
-	const op = "bench: plot"
-	if !strings.EqualFold(filepath.Ext(path), ".png") {
-		return fault.Invalidf(op, "%q does not end in .png; the picture is a PNG", path)
-	}
-	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
-		return fault.Invalidf(op, "the folder of %q is not there; make it first", path)
-	}
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return fault.Invalidf(op, "%q is no file; name a file or a new one", path)
-	}
-	return nil
-}
-
-// writePlot draws the hits. The file appears whole or not at all; where the path
-// is a link, it is the file that the link leads to.
+// writePlot draws the hits.
 func writePlot(path string, m machine, figures []figure) error {
-	if to, err := filepath.EvalSymlinks(path); err == nil {
-		path = to
-	}
-	p := newPicture(m, figures)
+	p := newChart(m, figures)
 	width := 2*margin + nameWide + vg.Length(len(p.entries))*(panelWide+margin)
 	height := 2*margin + headHigh + footHigh + vg.Length(len(p.rows))*rowHeight
-	canvas := vgimg.NewWith(vgimg.UseWH(width, height), vgimg.UseDPI(plotDPI), vgimg.UseBackgroundColor(color.White))
-	p.draw(draw.New(canvas))
-	file, err := os.CreateTemp(filepath.Dir(path), ".plot-*")
-	if err != nil {
-		return fmt.Errorf("bench: plot: %w", err)
-	}
-	_, err = vgimg.PngCanvas{Canvas: canvas}.WriteTo(file)
-	err = errors.Join(err, file.Chmod(0o644), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("bench: plot: %w", errors.Join(err, os.Remove(file.Name())))
-	}
-	return nil
+	return picture.Write(path, width, height, p.draw)
 }
 
-type picture struct {
+type chart struct {
 	m         machine
 	hits      []figure
 	entries   []int
@@ -92,8 +47,8 @@ type picture struct {
 	low, high float64 // ns, powers of ten
 }
 
-func newPicture(m machine, figures []figure) *picture {
-	p := &picture{m: m, ours: make(map[string]bool), low: math.Inf(1)}
+func newChart(m machine, figures []figure) *chart {
+	p := &chart{m: m, ours: make(map[string]bool), low: math.Inf(1)}
 	for _, f := range figures {
 		if f.Kind != "hit" || f.Bench == emptyLoop {
 			continue // a scale down to the loop would leave the rest little room
@@ -117,7 +72,7 @@ func with[T comparable](list []T, item T) []T {
 	return append(list, item)
 }
 
-func (p *picture) draw(c draw.Canvas) {
+func (p *chart) draw(c draw.Canvas) {
 	top := c.Max.Y - margin - headHigh
 	p.head(c)
 	for r, name := range p.rows {
@@ -125,7 +80,7 @@ func (p *picture) draw(c draw.Canvas) {
 		if p.ours[name] {
 			c.FillPolygon(tint, corners(c.Min.X+margin/2, y-rowHeight/2, c.Max.X-margin/2, y+rowHeight/2))
 		}
-		label := style(13, ink, p.ours[name])
+		label := picture.Style(13, picture.Ink, p.ours[name])
 		label.XAlign, label.YAlign = text.XRight, text.YCenter
 		c.FillText(label, vg.Point{X: c.Min.X + margin + nameWide - 0.15*vg.Inch, Y: y}, name)
 	}
@@ -136,13 +91,13 @@ func (p *picture) draw(c draw.Canvas) {
 }
 
 // head writes what is shown, where it was measured, and the legend.
-func (p *picture) head(c draw.Canvas) {
+func (p *chart) head(c draw.Canvas) {
 	x, y := c.Min.X+margin, c.Max.Y-margin
-	c.FillText(style(22, ink, true), vg.Point{X: x, Y: y - 0.22*vg.Inch}, "A lookup that hits, in nanoseconds")
+	c.FillText(picture.Style(22, picture.Ink, true), vg.Point{X: x, Y: y - 0.22*vg.Inch}, "A lookup that hits, in nanoseconds")
 	detail := fmt.Sprintf("%s, %d processors, %s; medians and reach of %d interleaved rounds", p.m.Processor, p.m.Processors, p.m.Go, p.m.Rounds)
-	c.FillText(style(13, muted, false), vg.Point{X: x, Y: y - 0.48*vg.Inch}, detail)
+	c.FillText(picture.Style(13, picture.Muted, false), vg.Point{X: x, Y: y - 0.48*vg.Inch}, detail)
 	y -= 0.78 * vg.Inch
-	label := style(13, ink, false)
+	label := picture.Style(13, picture.Ink, false)
 	legend := func(words string, mark draw.GlyphDrawer, of color.Color) {
 		c.DrawGlyph(draw.GlyphStyle{Color: of, Radius: markSize, Shape: mark}, vg.Point{X: x + markSize, Y: y + 0.05*vg.Inch})
 		c.FillText(label, vg.Point{X: x + 4*markSize, Y: y}, words)
@@ -151,26 +106,26 @@ func (p *picture) head(c draw.Canvas) {
 	for i, n := range p.counts {
 		legend(plural(n, "goroutine"), draw.CircleGlyph{}, series[i%len(series)])
 	}
-	legend("alone", draw.CircleGlyph{}, muted)
-	legend("beside a writer, with evictions", draw.RingGlyph{}, muted)
+	legend("alone", draw.CircleGlyph{}, picture.Muted)
+	legend("beside a writer, with evictions", draw.RingGlyph{}, picture.Muted)
 }
 
 // panel draws the marks of one number of entries, its scale below and its title
 // above.
-func (p *picture) panel(c draw.Canvas, entries int, left, top vg.Length) {
+func (p *chart) panel(c draw.Canvas, entries int, left, top vg.Length) {
 	bottom := top - vg.Length(len(p.rows))*rowHeight
 	at := func(ns float64) vg.Length {
 		return left + vg.Length(math.Log10(ns/p.low)/math.Log10(p.high/p.low))*panelWide
 	}
-	tick := style(12, muted, false)
+	tick := picture.Style(12, picture.Muted, false)
 	tick.XAlign = text.XCenter
 	for ns := p.low; ns <= p.high*1.01; ns *= 10 {
-		c.StrokeLine2(draw.LineStyle{Color: faint, Width: 1}, at(ns), bottom, at(ns), top)
+		c.StrokeLine2(draw.LineStyle{Color: picture.Faint, Width: 1}, at(ns), bottom, at(ns), top)
 		if ns*10 <= p.high*1.01 { // the last label would run into the next panel
 			c.FillText(tick, vg.Point{X: at(ns), Y: bottom - 0.22*vg.Inch}, scale(ns))
 		}
 	}
-	c.FillText(style(15, ink, true), vg.Point{X: left, Y: top + 0.12*vg.Inch}, grouped(entries)+" entries")
+	c.FillText(picture.Style(15, picture.Ink, true), vg.Point{X: left, Y: top + 0.12*vg.Inch}, grouped(entries)+" entries")
 	for _, f := range p.hits {
 		if f.Entries != entries {
 			continue
@@ -190,7 +145,7 @@ func (p *picture) panel(c draw.Canvas, entries int, left, top vg.Length) {
 }
 
 // place is a figure's row, its line in the row, and its colour.
-func (p *picture) place(f figure) (row, line int, of color.NRGBA) {
+func (p *chart) place(f figure) (row, line int, of color.NRGBA) {
 	row, line = slices.Index(p.rows, f.Bench), slices.Index(p.counts, f.Goroutines)
 	return row, line, series[line%len(series)]
 }
@@ -208,13 +163,4 @@ func scale(ns float64) string {
 
 func corners(x0, y0, x1, y1 vg.Length) []vg.Point {
 	return []vg.Point{{X: x0, Y: y0}, {X: x1, Y: y0}, {X: x1, Y: y1}, {X: x0, Y: y1}}
-}
-
-func style(points float64, of color.Color, bold bool) draw.TextStyle {
-	f := font.From(plot.DefaultFont, vg.Points(points))
-	f.Variant = "Sans"
-	if bold {
-		f.Weight = 3 // x/image/font.WeightBold
-	}
-	return draw.TextStyle{Color: of, Font: f, Handler: plot.DefaultTextHandler}
 }

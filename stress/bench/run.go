@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 // settings of a run.
@@ -101,15 +103,15 @@ func heapNow() uint64 {
 	return m.HeapAlloc
 }
 
-// rounds measures every contender in every round. The order rotates: nobody has
-// the same neighbour's leftovers in the processor's caches each time.
+// rounds measures every contender in every round. The order rotates, so that no
+// contender always finds the same neighbour's memory in the processor's caches.
 func (r *hitRun) rounds(ctx context.Context, writers bool) error {
 	kind := "alone"
 	if writers {
 		kind = "beside a writer"
 	}
 	for round := range r.settings.rounds {
-		r.progress("%s entries: readers %s, round %d of %d", grouped(r.w.entries), kind, round+1, r.settings.rounds)
+		r.progress("%s entries: readers %s, round %d of %d", grouped(r.w.Entries), kind, round+1, r.settings.rounds)
 		r.collect()
 		for _, g := range r.goroutines {
 			for i := range r.all {
@@ -144,15 +146,15 @@ func (r *hitRun) measure(ctx context.Context, c contender, at cell) error {
 		}
 		write = r.written.into(ctx, c.store)
 	}
-	if _, err := slot(c, len(r.w.asked), at.goroutines, r.slot/4, nil); err != nil {
+	if _, err := slot(c, len(r.w.Places), at.goroutines, r.slot/4, nil); err != nil {
 		return err
 	}
 	var s sample
 	var err error
 	if at.writers {
-		s, err = slot(c, len(r.w.asked), at.goroutines, r.slot, write)
+		s, err = slot(c, len(r.w.Places), at.goroutines, r.slot, write)
 	} else {
-		s, err = quickest(c, len(r.w.asked), at.goroutines, r.slot)
+		s, err = quickest(c, r.w, at.goroutines, r.slot)
 	}
 	if err != nil {
 		return err
@@ -169,9 +171,12 @@ const parts = 5
 
 // quickest gives the part of a slot that was least disturbed: other work on the
 // machine only ever adds. (Beside a writer the disturbance is what is measured.)
-func quickest(c contender, requests, goroutines int, length time.Duration) (best sample, err error) {
+func quickest(c contender, w *workload, goroutines int, length time.Duration) (best sample, err error) {
+	if goroutines == 1 && c.store != nil {
+		return alone(c, w, length)
+	}
 	for range parts {
-		s, err := slot(c, requests, goroutines, length/parts, nil)
+		s, err := slot(c, len(w.Places), goroutines, length/parts, nil)
 		if err != nil {
 			return s, err
 		}
@@ -180,6 +185,20 @@ func quickest(c contender, requests, goroutines int, length time.Duration) (best
 		}
 	}
 	return best, nil
+}
+
+// alone is a slot of one reader, in the slices that `kiln bench hits` is made of.
+func alone(c contender, w *workload, length time.Duration) (s sample, err error) {
+	var lookups, missed int
+	find := func(from, to int) int {
+		lookups += to - from
+		return c.find(from, to)
+	}
+	cpu := cpuTime()
+	s.NS, err = measure.Each(w.Side(find, 0, func(n int) error { missed += n; return nil }), length)
+	s.CPU = float64(cpuTime()-cpu) / float64(lookups)
+	s.Hits = 1 - float64(missed)/float64(lookups)
+	return s, err
 }
 
 // crowd fills every cache to its bound with new keys, so that each further one
@@ -229,8 +248,8 @@ func (r *hitRun) figures() (out []figure) {
 				if len(samples) == 0 {
 					continue
 				}
-				f := figure{Bench: c.name, Kind: "hit", Entries: r.w.entries, Goroutines: g, Writers: writers, RatioTo: reference,
-					Allocs: allocs[c.name], note: c.note, ours: c.ours, native: c.native != nil}
+				f := figure{Figure: measure.Figure{Bench: c.name, RatioTo: reference, Allocs: allocs[c.name], Goroutines: g},
+					Kind: "hit", Entries: r.w.Entries, Writers: writers, note: c.note, ours: c.ours, native: c.native != nil}
 				f.take(samples)
 				f.compare(samples, r.samples[cell{reference, g, writers}])
 				beside := nativeKept
@@ -238,7 +257,7 @@ func (r *hitRun) figures() (out []figure) {
 					beside = nativeAllIn
 				}
 				if under := r.samples[cell{beside, g, writers}]; len(under) > 0 && c.native == nil && c.store != nil {
-					f.UnderOneDNN = spreadOf(ratios(times(under), times(samples))).Median
+					f.UnderOneDNN = measure.SpreadOf(measure.Ratios(times(under), times(samples))).Median
 					f.OneDNN = beside
 				}
 				out = append(out, f)

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -148,15 +147,6 @@ func (s *sample) sum(tracks []track, wall, cpu time.Duration) {
 	s.Hits = float64(found) / float64(lookups)
 	slices.Sort(times)
 	s.P50, s.P99 = float64(percentile(times, 0.5))/batch, float64(percentile(times, 0.99))/batch
-}
-
-// cpuTime is what the process has used of all processors; 0 where that is not told.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // writes numbers what is written to each store, over all slots.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 // printTable shows the figures to people: a block for each number of entries and
@@ -70,17 +72,17 @@ func (f figure) head(b *strings.Builder) {
 }
 
 func (f figure) missRow(b *strings.Builder) {
-	fmt.Fprintf(b, "  %-*s %9s %17s %7s %7.1f %8.3f\n", nameWidth-2, f.Bench, nanoseconds(f.NS.Median), f.NS.reach(), f.times(), f.Allocs, f.Made)
+	fmt.Fprintf(b, "  %-*s %9s %17s %7s %7.1f %8.3f\n", nameWidth-2, f.Bench, nanoseconds(f.NS.Median), reach(f.NS), f.times(), f.Allocs, f.Made)
 }
 
 func (f figure) hitRow(b *strings.Builder, w *figure) {
-	fmt.Fprintf(b, "  %-*s %8s %17s %7s %8s %7s |", nameWidth-2, f.Bench, nanoseconds(f.NS.Median), f.NS.reach(), f.times(), f.under(), f.allocations())
+	fmt.Fprintf(b, "  %-*s %8s %17s %7s %8s %7s |", nameWidth-2, f.Bench, nanoseconds(f.NS.Median), reach(f.NS), f.times(), f.under(), f.allocations())
 	if w != nil {
 		hits := fmt.Sprintf("%.1f%%", 100*w.Hits)
 		if f.native {
 			hits = "-" // it does not tell
 		}
-		fmt.Fprintf(b, " %25s %17s %7s %8s %8.1f %6s", nanoseconds(w.NS.Median), w.NS.reach(), w.times(), w.under(), w.P99/w.P50, hits)
+		fmt.Fprintf(b, " %25s %17s %7s %8s %8.1f %6s", nanoseconds(w.NS.Median), reach(w.NS), w.times(), w.under(), w.P99/w.P50, hits)
 	}
 	b.WriteByte('\n')
 }
@@ -102,7 +104,7 @@ func (f figure) under() string {
 	return short(f.UnderOneDNN) + "x"
 }
 
-func (s spread) reach() string { return nanoseconds(s.Min) + "-" + nanoseconds(s.Max) }
+func reach(s measure.Spread) string { return nanoseconds(s.Min) + "-" + nanoseconds(s.Max) }
 
 // short writes a ratio with two digits or more that count.
 func short(x float64) string {

@@ -20,17 +20,17 @@ const selfArg = "@conform"
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == selfArg {
-		os.Exit(command().Run(os.Args[2:], os.Stdout, os.Stderr))
+		os.Exit(invocation().run(os.Args[2:], os.Stdout, os.Stderr))
 	}
 	goleak.VerifyTestMain(m)
 }
 
-func command() *Command {
+func invocation() *command {
 	exe, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
-	return New(exe, selfArg)
+	return build(exe, selfArg)
 }
 
 // The shipped scripts and our own, every rule in them; what waits is listed.
@@ -48,7 +48,7 @@ func TestShippedScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := command().Engine
+	e := invocation().engine
 	known := map[string]bool{}
 	for _, name := range files {
 		text, err := os.ReadFile(name)
@@ -68,7 +68,7 @@ func TestShippedScripts(t *testing.T) {
 			t.Run(filepath.Base(filepath.Dir(name))+"/"+filepath.Base(name)+"/"+c.ID, func(t *testing.T) {
 				switch o := expected.judge(e.Run(name, c)); o.Result {
 				case engine.Fail:
-					t.Error(Failure(o))
+					t.Error(failure(o))
 				case engine.Skip:
 					t.Skip(o.Got)
 				}
@@ -82,11 +82,11 @@ func TestShippedScripts(t *testing.T) {
 	}
 }
 
-// command line in, exit code and output out.
+// invocation line in, exit code and output out.
 func runs(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = command().Run(args, &out, &errs)
+	code = invocation().run(args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 

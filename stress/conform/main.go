@@ -29,10 +29,10 @@ const (
 // processArg is the only argument of a script's process.
 const processArg = "@process"
 
-// Command is kiln conform. Safe for use by one goroutine.
-type Command struct {
-	Self   []string // command line that reaches Run in this binary, without Run's arguments
-	Engine *engine.Engine
+// command is kiln conform. Safe for use by one goroutine.
+type command struct {
+	self   []string // command line that reaches Run in this binary, without Run's arguments
+	engine *engine.Engine
 }
 
 // Main runs `kiln conform ARGS` with this build's components; the exit code is
@@ -43,13 +43,13 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "kiln: conform:", err)
 		return exitUsage
 	}
-	return New(exe, "conform").Run(args, stdout, stderr)
+	return build(exe, "conform").run(args, stdout, stderr)
 }
 
-// New is the command with this build's components. self is the command line
+// build is the command with this build's components. self is the command line
 // that reaches Run again.
-func New(self ...string) *Command {
-	return &Command{Self: self, Engine: &engine.Engine{
+func build(self ...string) *command {
+	return &command{self: self, engine: &engine.Engine{
 		Kinds:      rooms.Kinds(),
 		Statements: rooms.Statements(),
 		Process:    append(slices.Clone(self), processArg),
@@ -73,9 +73,9 @@ type job struct {
 }
 
 // Run runs the command.
-func (c *Command) Run(args []string, stdout, stderr io.Writer) int {
+func (c *command) run(args []string, stdout, stderr io.Writer) int {
 	if len(args) == 1 && args[0] == processArg {
-		return c.Engine.Serve(os.Stdin, os.Stdout)
+		return c.engine.Serve(os.Stdin, os.Stdout)
 	}
 	f, err := parseFlags(args, stdout)
 	if errors.Is(err, flag.ErrHelp) {
@@ -93,7 +93,7 @@ func (c *Command) Run(args []string, stdout, stderr io.Writer) int {
 		c.parallel(jobs, f.parallel, report.add)
 	} else {
 		for _, j := range jobs {
-			report.add(c.Engine.Run(j.file, j.c))
+			report.add(c.engine.Run(j.file, j.c))
 		}
 	}
 	return report.end()
@@ -254,14 +254,14 @@ func (r *report) add(o engine.Outcome) {
 	}
 	switch o.Result {
 	case engine.Fail:
-		fmt.Fprint(r.stdout, Failure(o))
+		fmt.Fprint(r.stdout, failure(o))
 	case engine.Skip:
 		fmt.Fprintf(r.stdout, "SKIP %s:%d %s: %s\n", o.File, o.Line, o.Case, o.Got)
 	}
 }
 
-// Failure is the text of a failed case: its line, then the events that led there.
-func Failure(o engine.Outcome) string {
+// failure is the text of a failed case: its line, then the events that led there.
+func failure(o engine.Outcome) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "FAIL %s:%d %s: got %s, want %s\n", o.File, o.Line, o.Case, o.Got, o.Want)
 	for _, e := range o.Events {

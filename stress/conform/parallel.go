@@ -13,7 +13,7 @@ import (
 
 // parallel runs each job in a process of its own, n at a time, since counters
 // of goroutines and allocations are a process's. Outcomes are added in order.
-func (c *Command) parallel(jobs []job, n int, add func(engine.Outcome)) {
+func (c *command) parallel(jobs []job, n int, add func(engine.Outcome)) {
 	outcomes := make([]chan engine.Outcome, len(jobs))
 	for i := range outcomes {
 		outcomes[i] = make(chan engine.Outcome, 1)
@@ -34,9 +34,9 @@ func (c *Command) parallel(jobs []job, n int, add func(engine.Outcome)) {
 }
 
 // apart runs a job in another process. If that dies, the case has failed.
-func (c *Command) apart(j job) engine.Outcome {
-	args := append(append([]string(nil), c.Self[1:]...), "--json", "--case", j.c.ID, j.file)
-	cmd := exec.Command(c.Self[0], args...)
+func (c *command) apart(j job) engine.Outcome {
+	args := append(append([]string(nil), c.self[1:]...), "--json", "--case", j.c.ID, j.file)
+	cmd := exec.Command(c.self[0], args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

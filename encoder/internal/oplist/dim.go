@@ -13,11 +13,11 @@ import (
 // Limits on what a list may ask for. They bound the work and memory that a
 // hostile file can cause.
 const (
-	maxExpression = 64      // bytes of a dim's text
-	maxTerms      = 16      // terms of a dim after multiplying out
-	maxRank       = 8       // dims of one tensor
-	maxDim        = 1 << 31 // value of one dim
-	maxElements   = 1 << 40 // elements of one tensor
+	maxExpression = 64                      // bytes of a dim's text
+	maxTerms      = 16                      // terms of a dim after multiplying out
+	maxRank       = 8                       // dims of one tensor
+	maxDim        = min(1<<31, math.MaxInt) // value of one dim
+	maxElements   = min(1<<40, math.MaxInt) // elements of one tensor
 )
 
 // Dim is a symbolic size: a sum of products of numbers and symbols, kept in
@@ -154,9 +154,10 @@ func (d Dim) eval(values map[string]int) (int, error) {
 				return 0, err
 			}
 		}
-		if sum += v; sum >= maxDim { // both are below maxElements: no overflow
+		if v >= maxDim-sum {
 			return 0, errTooLarge
 		}
+		sum += v
 	}
 	return sum, nil
 }

@@ -40,8 +40,8 @@
 // Masking: where Inputs holds Lengths, columns at and above the request's
 // length do not take part. A softmax gives exactly 0 there, and the
 // batch_matmul behind it must not read those rows of its second operand, which
-// may hold anything. Whoever writes masked scores may leave the masked columns
-// unwritten, because only a softmax that skips them reads them.
+// may hold anything. An operation that writes masked scores may leave the masked
+// columns unwritten, because only a softmax that skips them reads them.
 //
 // # Data flow
 //

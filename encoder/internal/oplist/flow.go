@@ -8,7 +8,7 @@ import (
 // flow follows the values through the list by the rules of doc.go.
 type flow struct {
 	*Model
-	unread   []int // operations whose value nobody has read, in order
+	unread   []int // operations whose value no operation has read yet, in order
 	readers  []int // the last operation that read each value
 	gathers  int
 	residual int // the latest layernorm, -1 before the first

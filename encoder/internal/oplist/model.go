@@ -78,7 +78,7 @@ type Op struct {
 
 	Inputs     []Source // one per Src; and Lengths behind them where columns are masked
 	TransposeB bool     // batch_matmul: the second operand's last two dims are read swapped
-	Releases   []int    // operations whose output nobody reads after this one
+	Releases   []int    // operations whose output no later operation reads
 }
 
 // Model is a parsed list with its data flow resolved.

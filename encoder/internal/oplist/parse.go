@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,11 +14,11 @@ import (
 )
 
 const (
-	maxFile    = 16 << 20 // bytes of a list
-	maxLine    = 1 << 16  // bytes of a line
-	maxOps     = 1 << 14  // operations of a list
-	maxWeights = 8        // weights of one operation
-	maxParams  = 1 << 34  // weight elements of a model: 64 GiB
+	maxFile    = 16 << 20                // bytes of a list
+	maxLine    = 1 << 16                 // bytes of a line
+	maxOps     = 1 << 14                 // operations of a list
+	maxWeights = 8                       // weights of one operation
+	maxParams  = min(1<<34, math.MaxInt) // weight elements of a model: 64 GiB
 )
 
 // Open reads the list at path. A file that cannot be read is an *Error too.
@@ -120,9 +121,10 @@ func (m *Model) collectWeights() error {
 			}
 			first[w.Name] = w
 			m.Weights = append(m.Weights, w)
-			if total += w.Elements(); total > maxParams {
+			if w.Elements() > maxParams-total {
 				return m.opError(i, "weights", "the weights have more than %d elements together, the most a model may have", maxParams)
 			}
+			total += w.Elements()
 		}
 	}
 	return nil

@@ -76,7 +76,7 @@ func edit(t testing.TB, line int, old, new string) string {
 // Bad input gives one line that names file, line and field and says what would
 // be right.
 func TestParseErrors(t *testing.T) {
-	const bigShape = `[2147483647, 2147483647]`
+	const bigShape = `[2147483646, 2147483646]`
 	for _, c := range []struct {
 		name, text, want string
 	}{

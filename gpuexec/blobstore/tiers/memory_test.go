@@ -1,3 +1,5 @@
+//go:build unix
+
 package tiers_test
 
 import (
@@ -110,6 +112,9 @@ func TestDevicesOfOneBackend(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	blob, _, err := b.store.For(*subject("b", "b").Identity).Get(background, "test", "k")
+	want(t, "stored for b", string(blob.Payload), "of b")
+	want(t, "error", err, nil)
 	for end := time.Now().Add(20 * time.Second); ; { // the tier takes them in its own time
 		disk := b.store.Stats().Hits
 		for _, device := range []string{"a", "b"} {

@@ -1,3 +1,5 @@
+//go:build unix
+
 package tiers_test
 
 import (
@@ -20,7 +22,7 @@ func TestDriverRefuses(t *testing.T) {
 	e := open(t, dir, 8, 0)
 	want(t, "get", e.get("k", maker{value: "w", refuse: "v"}), "w by=miss")
 	e.settle()
-	want(t, "count", e.store.Count(fault.DriverRefused), 1)
+	want(t, "count", e.store.Stats().Reasons[fault.DriverRefused], 1)
 	want(t, "replaced", e.stored("k"), "w")
 }
 
@@ -100,6 +102,6 @@ func TestDriverDied(t *testing.T) {
 	want(t, "get", e.get("k", maker{value: "w"}), "w by=miss")
 	e.settle()
 	want(t, "loads", e.loads["k"], 0)
-	want(t, "count", e.store.Count(fault.Quarantined), 1)
+	want(t, "count", e.store.Stats().Reasons[fault.Quarantined], 1)
 	want(t, "stored anew", e.stored("k"), "w")
 }

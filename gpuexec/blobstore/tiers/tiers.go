@@ -63,8 +63,7 @@ func (t *Tiers) Find(ctx context.Context, sub artefacts.Subject) artefacts.Found
 		c.store = t.store.For(*sub.Identity)
 	}
 	if b, ok := t.memory.get(c.name); ok {
-		if t.store.Trusted(b).None() {
-			t.store.Touch(b)
+		if t.store.Reuse(b).None() {
 			return c.found(ctx, b)
 		}
 		t.memory.forget(c.name)

@@ -1,3 +1,5 @@
+//go:build unix
+
 package tiers_test
 
 import (
@@ -70,14 +72,14 @@ func open(t *testing.T, dir string, entries int64, memory int64, options ...func
 		Identity: func(string) gpuexec.Identity {
 			return gpuexec.Identity{Library: "1", Build: "b", ISA: []string{"avx2"}}
 		},
-		FS: func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), b.op) },
 	}
 	for _, o := range options {
 		o(&cfg)
 	}
 	watch := pressure.New(pressure.Config{Limit: 1 << 40})
 	var err error
-	if b.store, err = blobstore.Open(background, cfg); err != nil {
+	faulty := vfs.With(background, func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), b.op) })
+	if b.store, err = blobstore.Open(faulty, cfg); err != nil {
 		t.Fatal(err)
 	}
 	if b.tiers, err = tiers.Open(b.store, hidden.With(tiers.Config{Memory: memory}, watch)); err != nil {
@@ -219,7 +221,7 @@ func TestFaults(t *testing.T) {
 		b.settle()
 		want(t, op, b.stored("j-"+op), "w")
 	}
-	if n := b.store.Count(fault.Degraded); n < 6 {
+	if n := b.store.Stats().Reasons[fault.Degraded]; n < 6 {
 		t.Errorf("degraded counted %d times", n)
 	}
 	bad, err := b.store.Verify(background, false)

@@ -1,3 +1,5 @@
+//go:build unix
+
 package tiers_test
 
 import (
@@ -11,7 +13,6 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
-	"github.com/kiln-cache/kiln/internal/frame"
 )
 
 // trusting is a bench that signs and has blob k in memory; list replaces its list.
@@ -35,7 +36,7 @@ func trusting(t *testing.T) (b *bench, list func(public ed25519.PublicKey, revok
 	}
 	list(public, "")
 	b = open(t, dir+"/d", 1, 1<<20, func(c *blobstore.Config) {
-		c.Trust, c.Signer = dir+"/trust.json", &frame.Signer{ID: "ci", Key: private}
+		c.Trust, c.Signer = dir+"/trust.json", &blobstore.Signer{ID: "ci", Key: private}
 	})
 	b.get("k", maker{value: "v"})
 	b.settle()
@@ -68,7 +69,7 @@ func TestRevoked(t *testing.T) {
 	b, list := trusting(t)
 	list(make(ed25519.PublicKey, ed25519.PublicKeySize), "ci")
 	b.find("k", string(fault.Revoked))
-	want(t, "count", b.store.Count(fault.Revoked), 1)
+	want(t, "count", b.store.Stats().Reasons[fault.Revoked], 1)
 }
 
 // P15: nor once the key that verified it was replaced under its id.
@@ -80,5 +81,5 @@ func TestSignerIsReplaced(t *testing.T) {
 	}
 	list(other, "")
 	b.find("k", string(fault.UntrustedSigner))
-	want(t, "count", b.store.Count(fault.UntrustedSigner), 1)
+	want(t, "count", b.store.Stats().Reasons[fault.UntrustedSigner], 1)
 }

@@ -1,3 +1,11 @@
+// Package hashlist computes the digest list of large texts: the SHA-256 of each
+// piece of them (R. C. Merkle, Protocols for public key cryptosystems, IEEE S&P
+// 1980, cut to one level). A hash of the list is a hash of the text.
+//
+// One SHA-256 waits for itself: each round needs the one before. Pieces do not
+// wait for each other, so several cores share those of a large text.
+//
+// All functions are pure and safe for concurrent use.
 package hashlist
 
 import (
@@ -23,9 +31,9 @@ func Write(top hash.Hash, parts ...[]byte) {
 	}
 	for _, part := range parts {
 		for len(part) > 0 {
-			if held == 0 && len(part) >= 2*Piece {
-				whole := len(part) - len(part)%(2*Piece)
-				top.Write(pairs(part[:whole]))
+			if held == 0 && len(part) >= Piece {
+				whole := len(part) - len(part)%Piece
+				top.Write(pieces(part[:whole]))
 				part = part[whole:]
 				continue
 			}
@@ -42,9 +50,9 @@ func Write(top hash.Hash, parts ...[]byte) {
 	}
 }
 
-// pairs is the list of a text of an even number of pieces. Of a long one, several
-// cores take a turn of pieces each until none is left.
-func pairs(text []byte) []byte {
+// pieces is the list of a text of whole pieces. Of a long one, several cores take
+// a turn of pieces each until none is left.
+func pieces(text []byte) []byte {
 	const (
 		turn  = 32 * Piece
 		cores = 4 // more would wait for memory
@@ -57,10 +65,9 @@ func pairs(text []byte) []byte {
 			if end-turn >= len(text) {
 				return
 			}
-			for at := end - turn; at < min(end, len(text)); at += 2 * Piece {
-				first, second := pair(text[at:at+Piece], text[at+Piece:at+2*Piece])
-				copy(list[at/Piece*sha256.Size:], first[:])
-				copy(list[(at/Piece+1)*sha256.Size:], second[:])
+			for at := end - turn; at < min(end, len(text)); at += Piece {
+				sum := sha256.Sum256(text[at : at+Piece])
+				copy(list[at/Piece*sha256.Size:], sum[:])
 			}
 		}
 	}

@@ -54,18 +54,6 @@ func TestList(t *testing.T) {
 	})
 }
 
-// Two texts at a time give what one at a time gives, wherever they lie.
-func TestPair(t *testing.T) {
-	text := noise(8*Piece, 1)
-	for n := 64; n <= 4096; n += 64 {
-		p, q := text[n%17:][:n], text[3*Piece+n%13:][:n]
-		first, second := pair(p, q)
-		if first != sha256.Sum256(p) || second != sha256.Sum256(q) {
-			t.Fatalf("two texts of %d bytes: %x and %x", n, first, second)
-		}
-	}
-}
-
 func BenchmarkWrite(b *testing.B) {
 	text := noise(10<<20, 1)
 	b.SetBytes(int64(len(text)))

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/measure"
+	"github.com/kiln-cache/kiln/internal/measure/reads"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -28,21 +30,21 @@ type churn struct {
 	lookups, hits int
 }
 
-// churnNames is how many names a group has: few, so that evictions follow each
-// other closely.
-const churnNames = 64
+// The shapes that are asked for, and the names of a group: few, so that evictions
+// follow each other closely.
+const churnGroups, churnNames = 32, 64
 
 func openChurn(ctx context.Context) (*churn, error) {
-	s, err := sessioncache.Open(sessioncache.Config{Groups: sessioncache.LimitOf(groups - 1)})
+	s, err := sessioncache.Open(sessioncache.Config{Groups: sessioncache.LimitOf(churnGroups - 1)})
 	if err != nil {
 		return nil, err
 	}
 	c := &churn{session: s, random: rand.New(rand.NewPCG(1, 2))}
-	for g := range groups {
-		c.shapes = append(c.shapes, shapeOf(g))
+	for g := range churnGroups {
+		c.shapes = append(c.shapes, reads.ShapeOf(g))
 	}
 	for i := range churnNames {
-		c.names = append(c.names, nameOf(i))
+		c.names = append(c.names, reads.NameOf(i))
 	}
 	if err := c.refill(ctx); err != nil {
 		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
@@ -68,33 +70,33 @@ func (c *churn) refill(ctx context.Context) error {
 	return nil
 }
 
-// batch is the time of 64 lookups of names of any of the shapes; disturbed if
-// the operating system took the core for somebody else meanwhile. To wait for the
-// session is no disturbance.
+// batch is the time of 64 lookups of names of any of the shapes. It is
+// measure.Disturbed if the operating system gave the core to another thread
+// meanwhile; to wait for the session is no disturbance.
 func (c *churn) batch() time.Duration {
 	const lookups = 64
-	before := threadPreempted()
+	before := measure.ThreadPreempted()
 	began := time.Now()
 	for range lookups {
-		i := c.random.IntN(groups * churnNames)
+		i := c.random.IntN(churnGroups * churnNames)
 		if _, ok := c.session.Lookup(c.shapes[i/churnNames], c.names[i%churnNames], 0); ok {
 			c.hits++
 		}
 	}
 	took := time.Since(began)
 	c.lookups += lookups
-	if threadPreempted() != before {
-		return disturbed
+	if measure.ThreadPreempted() != before {
+		return measure.Disturbed
 	}
 	return took
 }
 
-// sound is an error if what was measured were not hits beside evictions: all
-// shapes but one fit, and for each that came another went.
+// sound is an error unless hits beside evictions were measured: all shapes but one
+// fit, and each one that was filled evicted another.
 func (c *churn) sound() error {
 	const least = 0.9 // of the lookups: one shape of 32 is out, another being filled
 	stats := c.session.Stats()
-	if want := c.refills.Load() - (groups - 1); stats.Evicted != want {
+	if want := c.refills.Load() - (churnGroups - 1); stats.Evicted != want {
 		return fmt.Errorf("%d groups were evicted in place of %d", stats.Evicted, want)
 	}
 	if float64(c.hits) < least*float64(c.lookups) {
@@ -103,10 +105,10 @@ func (c *churn) sound() error {
 	return nil
 }
 
-// tail is the 99th percentile of a batch's time over its median, beside so many
-// evictions. Of the batches from one eviction to the next the last ones count,
+// tail is the 99th percentile of a batch's time over its median, beside this number
+// of evictions. Of the batches from one eviction to the next the last ones count,
 // among them the one during which it happened: however rare evictions are, more
-// than one in a hundred batches had one. Where that one was disturbed the others
+// than one in a hundred batches that count had one. Where that one was disturbed the others
 // tell nothing of evictions and do not count; where most were it is void, NaN.
 func tail(evictions int, evicted func() uint64, batch func() time.Duration) (float64, error) {
 	const counting = 40  // batches to an eviction
@@ -117,16 +119,16 @@ func tail(evictions int, evicted func() uint64, batch func() time.Duration) (flo
 			return math.NaN(), nil
 		}
 		since = since[:0]
-		last := disturbed
+		last := measure.Disturbed
 		for n, seen := 0, evicted(); evicted() == seen; n++ {
 			if n == most {
 				return 0, fmt.Errorf("no eviction beside %d batches of lookups", most)
 			}
-			if last = batch(); last != disturbed {
+			if last = batch(); last != measure.Disturbed {
 				since = append(since, last)
 			}
 		}
-		if last != disturbed {
+		if last != measure.Disturbed {
 			times = append(times, since[max(0, len(since)-counting):]...)
 			evictions--
 		}
@@ -137,10 +139,10 @@ func tail(evictions int, evicted func() uint64, batch func() time.Duration) (flo
 
 // readersBesideEviction times batches of lookups while another goroutine fills
 // again what was evicted, and so evicts: 99th percentile over median.
-func readersBesideEviction(ctx context.Context) (Figure, error) {
-	f := Figure{Bench: "reader p99 beside eviction", RatioTo: "its p50", Goroutines: 2, Gate: AtMost(15)}
+func readersBesideEviction(ctx context.Context) (measure.Figure, error) {
+	f := measure.Figure{Bench: "reader p99 beside eviction", RatioTo: "its p50", Goroutines: 2, Gate: measure.AtMost(15)}
 	if runtime.GOMAXPROCS(0) < 2 {
-		return f.unmeasured(oneCore), nil
+		return f.Unmeasured(measure.OneCore), nil
 	}
 	c, err := openChurn(ctx)
 	if err != nil {
@@ -158,7 +160,7 @@ func readersBesideEviction(ctx context.Context) (Figure, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	const evictions = 100
-	f, err = f.take(ctx, 9, func() (float64, error) { return tail(evictions, c.refills.Load, c.batch) })
+	f, err = f.Take(ctx, 9, func() (float64, error) { return tail(evictions, c.refills.Load, c.batch) })
 	over.Store(true)
 	writer.Wait()
 	return f, errors.Join(err, failed, c.sound())

@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 // The tail is that of batches near evictions, however rare these are; batches
@@ -15,7 +17,7 @@ func TestTail(t *testing.T) {
 	const quiet, slow = 100, 3000
 	for _, c := range []struct {
 		name   string
-		every  int // so many batches an eviction
+		every  int // batches to an eviction
 		during time.Duration
 		other  time.Duration // the batches before it, in turn with quiet ones
 		want   float64
@@ -23,8 +25,8 @@ func TestTail(t *testing.T) {
 		{"readers wait for evictions", 20, slow, quiet, slow / quiet},
 		{"rare evictions", 5000, slow, quiet, slow / quiet},
 		{"readers do not wait", 20, quiet, quiet, 1},
-		{"the core was lost elsewhere", 20, slow, disturbed, slow / quiet},
-		{"the core was lost at each eviction", 20, disturbed, quiet, math.NaN()},
+		{"the core was lost elsewhere", 20, slow, measure.Disturbed, slow / quiet},
+		{"the core was lost at each eviction", 20, measure.Disturbed, quiet, math.NaN()},
 	} {
 		n, evicted := 0, uint64(0)
 		got, err := tail(50, func() uint64 { return evicted }, func() time.Duration {
@@ -55,7 +57,7 @@ func TestChurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.session.Close(ctx)
-	for range 3 * groups {
+	for range 3 * churnGroups {
 		if err := c.refill(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -64,8 +66,8 @@ func TestChurn(t *testing.T) {
 	if err := c.sound(); err != nil {
 		t.Error(err)
 	}
-	if evicted := c.refills.Load() - (groups - 1); evicted < 3*groups {
-		t.Errorf("%d evictions in %d refills", evicted, 3*groups)
+	if evicted := c.refills.Load() - (churnGroups - 1); evicted < 3*churnGroups {
+		t.Errorf("%d evictions in %d refills", evicted, 3*churnGroups)
 	}
 	c.refills.Add(1)
 	if c.sound() == nil {

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -13,25 +12,25 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/measure"
 	"github.com/kiln-cache/kiln/limit"
 )
 
 const storeBackend = "bench"
 
-// Loads measures what is read of the persistent store against the plain file
-// operations that it cannot do without, in a directory of the machine's temporary
-// folder.
-func Loads(ctx context.Context) ([]Figure, error) {
+// Loads measures reads of the persistent store against the plain file operations
+// that they need at least, in the temporary folder of the machine.
+func Loads(ctx context.Context) ([]measure.Figure, error) {
 	return inFolders(ctx,
-		func(ctx context.Context, dir string) (Figure, error) { return loading(ctx, dir, 64<<10, 3) },
-		func(ctx context.Context, dir string) (Figure, error) { return loading(ctx, dir, 10<<20, 1.5) },
+		func(ctx context.Context, dir string) (measure.Figure, error) { return loading(ctx, dir, 64<<10, 3) },
+		func(ctx context.Context, dir string) (measure.Figure, error) { return loading(ctx, dir, 10<<20, 1.5) },
 		opening)
 }
 
-// Stores is Loads for what is written.
-func Stores(ctx context.Context) ([]Figure, error) { return inFolders(ctx, storing) }
+// Stores measures writes, as Loads does reads.
+func Stores(ctx context.Context) ([]measure.Figure, error) { return inFolders(ctx, storing) }
 
-func inFolders(ctx context.Context, measures ...func(context.Context, string) (Figure, error)) (out []Figure, err error) {
+func inFolders(ctx context.Context, measures ...func(context.Context, string) (measure.Figure, error)) (out []measure.Figure, err error) {
 	dir, err := os.MkdirTemp("", "kiln-bench-")
 	if err != nil {
 		return nil, err
@@ -59,19 +58,20 @@ func payload(bytes int) []byte {
 }
 
 // loading is a get of a stored blob over reading and hashing its two files.
-func loading(ctx context.Context, dir string, bytes int, atMost float64) (Figure, error) {
+func loading(ctx context.Context, dir string, bytes int, atMost float64) (measure.Figure, error) {
 	s, err := openStore(ctx, dir)
 	if err != nil {
-		return Figure{}, err
+		return measure.Figure{}, err
 	}
 	defer s.Close(context.WithoutCancel(ctx))
 	if err := s.Put(ctx, storeBackend, "key", payload(bytes), time.Second); err != nil {
-		return Figure{}, err
+		return measure.Figure{}, err
 	}
-	place, err := s.Place(storeBackend, "key")
+	stored, _, err := s.Get(ctx, storeBackend, "key")
 	if err != nil {
-		return Figure{}, err
+		return measure.Figure{}, err
 	}
+	place := filepath.Join(dir, stored.Place)
 	get := func() error {
 		_, miss, err := s.Get(ctx, storeBackend, "key")
 		if err == nil && !miss.None() {
@@ -89,16 +89,16 @@ func loading(ctx context.Context, dir string, bytes int, atMost float64) (Figure
 		}
 		return nil
 	}
-	f := Figure{Bench: fmt.Sprintf("loading %d KiB", bytes>>10), RatioTo: "reading and hashing them", Goroutines: 1, Gate: AtMost(atMost)}
-	return f.inTurn(ctx, 15, 5, get, plain, nothing, nothing)
+	f := measure.Figure{Bench: fmt.Sprintf("loading %d KiB", bytes>>10), RatioTo: "reading and hashing them", Goroutines: 1, Gate: measure.AtMost(atMost)}
+	return inTurn(ctx, f, 15, 5, get, plain, nothing, nothing)
 }
 
 // storing is a put without any sync over writing the same two files into a folder
 // that is then moved to its place. What was written is removed off the clock.
-func storing(ctx context.Context, dir string) (Figure, error) {
+func storing(ctx context.Context, dir string) (measure.Figure, error) {
 	s, err := openStore(ctx, dir)
 	if err != nil {
-		return Figure{}, err
+		return measure.Figure{}, err
 	}
 	defer s.Close(context.WithoutCancel(ctx))
 	kernel := payload(10 << 20)
@@ -116,17 +116,17 @@ func storing(ctx context.Context, dir string) (Figure, error) {
 	}
 	put := func() error { return s.Put(ctx, storeBackend, "key", kernel, time.Second) }
 	clean := func() error { return os.RemoveAll(placed) }
-	f := Figure{Bench: "storing 10240 KiB, no sync", RatioTo: "writing them", Goroutines: 1, Gate: AtMost(2)}
-	return f.inTurn(ctx, 15, 5, put, plain, func() error { return s.Prune(ctx, 0) }, clean)
+	f := measure.Figure{Bench: "storing 10240 KiB, no sync", RatioTo: "writing them", Goroutines: 1, Gate: measure.AtMost(2)}
+	return inTurn(ctx, f, 15, 5, put, plain, func() error { return s.Prune(ctx, 0) }, clean)
 }
 
 // opening is an open of a directory of 10,000 entries over a recursive listing of
 // it with sizes.
-func opening(ctx context.Context, dir string) (Figure, error) {
+func opening(ctx context.Context, dir string) (measure.Figure, error) {
 	const entries = 10_000
 	s, err := openStore(ctx, dir)
 	if err != nil {
-		return Figure{}, err
+		return measure.Figure{}, err
 	}
 	for i := 0; i < entries && err == nil; i++ {
 		err = build(ctx, s, fmt.Sprint("key ", i))
@@ -135,11 +135,11 @@ func opening(ctx context.Context, dir string) (Figure, error) {
 		err = e
 	}
 	if err != nil {
-		return Figure{}, err
+		return measure.Figure{}, err
 	}
 	left, err := agedLeases(filepath.Join(dir, "lease", "key"))
 	if err != nil {
-		return Figure{}, err
+		return measure.Figure{}, err
 	}
 	var bytes int64
 	list := func() error {
@@ -160,11 +160,11 @@ func opening(ctx context.Context, dir string) (Figure, error) {
 		}
 		return left.restore()
 	}
-	f := Figure{Bench: "opening 10000 entries", RatioTo: "listing them with sizes", Goroutines: 1, Gate: AtMost(2)}
-	return f.inTurn(ctx, 5, 2, open, list, undo, nothing)
+	f := measure.Figure{Bench: "opening 10000 entries", RatioTo: "listing them with sizes", Goroutines: 1, Gate: measure.AtMost(2)}
+	return inTurn(ctx, f, 5, 2, open, list, undo, nothing)
 }
 
-// build stores a blob the way a process does that asked for it in vain.
+// build stores a blob as a process does that looked for it and did not find it.
 func build(ctx context.Context, s *blobstore.Store, key string) error {
 	_, claim, _, err := s.Obtain(ctx, storeBackend, key)
 	if err != nil {
@@ -176,7 +176,7 @@ func build(ctx context.Context, s *blobstore.Store, key string) error {
 	return claim.Save(ctx, []byte("kernel"), time.Second)
 }
 
-// leases is what builders left behind: the files in the folder of each lease.
+// leases are the leases that builders left behind: the files in the folder of each.
 type leases map[string]map[string][]byte
 
 // agedLeases makes the leases in a folder look hours old.
@@ -207,8 +207,8 @@ func age(path string) error {
 	return os.Chtimes(path, old, old)
 }
 
-// restore makes again what was swept, or each open would have less to look at than
-// the one before.
+// restore puts back what an opening swept away, so that each opening has the same to
+// look at.
 func (l leases) restore() error {
 	for path, files := range l {
 		if _, err := os.Lstat(path); err == nil {
@@ -232,22 +232,23 @@ func (l leases) restore() error {
 
 func nothing() error { return nil }
 
-// inTurn measures rounds in which both sides run so many times in turn, each with
+// inTurn measures rounds in which both sides run this many times in turn, each with
 // something to be undone off the clock. A round counts the quickest of each.
-func (f Figure) inTurn(ctx context.Context, n, turns int, mine, peer, undoMine, undoPeer func() error) (Figure, error) {
-	return f.take(ctx, n, func() (float64, error) {
-		best := [2]time.Duration{math.MaxInt64, math.MaxInt64}
-		for range turns {
-			for i, do := range [2][2]func() error{{mine, undoMine}, {peer, undoPeer}} {
-				took, err := Quickest(1, do[0])
-				if err == nil {
-					err = do[1]()
-				}
-				if err != nil {
-					return 0, err
-				}
-				best[i] = min(best[i], took)
+func inTurn(ctx context.Context, f measure.Figure, rounds, turns int, mine, peer, undoMine, undoPeer func() error) (measure.Figure, error) {
+	undone := func(do, undo func() error) measure.Side {
+		return func(int) (time.Duration, error) {
+			took, err := measure.Quickest(1, do)
+			if err == nil {
+				err = undo()
 			}
+			return took, err
+		}
+	}
+	sides := []measure.Side{undone(mine, undoMine), undone(peer, undoPeer)}
+	return f.Take(ctx, rounds, func() (float64, error) {
+		best, err := measure.Turns(ctx, turns, 1, sides...)
+		if err != nil {
+			return 0, err
 		}
 		return float64(best[0]) / float64(best[1]), nil
 	})

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
-// Both sides run in turn, what they did is undone each time, and the quickest of
+// The sides take turns at going first, what they did is undone each time, and the quickest of
 // each counts.
 func TestInTurn(t *testing.T) {
 	var order string
@@ -23,15 +25,15 @@ func TestInTurn(t *testing.T) {
 		}
 		return nil
 	}
-	f, err := Figure{}.inTurn(context.Background(), 3, 2, slow, did("b", nil), did("A", nil), did("B", nil))
-	if err != nil || f.N != 3 || f.Ratio < 10 || order != "aAbBaAbBaAbBaAbBaAbBaAbB" {
+	f, err := inTurn(context.Background(), measure.Figure{}, 3, 2, slow, did("b", nil), did("A", nil), did("B", nil))
+	if err != nil || f.N != 3 || f.Ratio < 10 || order != "aAbBbBaAaAbBbBaAaAbBbBaA" {
 		t.Errorf("%+v after %q, %v", f, order, err)
 	}
 	broken := errors.New("broken")
 	for i := range 4 {
 		steps := [4]func() error{nothing, nothing, nothing, nothing}
 		steps[i] = did("", broken)
-		if _, err := (Figure{}).inTurn(context.Background(), 3, 1, steps[0], steps[1], steps[2], steps[3]); !errors.Is(err, broken) {
+		if _, err := inTurn(context.Background(), measure.Figure{}, 3, 1, steps[0], steps[1], steps[2], steps[3]); !errors.Is(err, broken) {
 			t.Errorf("step %d fails: %v", i, err)
 		}
 	}

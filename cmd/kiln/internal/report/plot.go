@@ -3,28 +3,21 @@ package report
 import (
 	"fmt"
 	"image/color"
-	"io"
 	"math"
-	"path/filepath"
-	"strings"
 
 	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
 
-	"github.com/kiln-cache/kiln/cmd/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/picture"
 )
 
 // The picture is 16:9, 1920 pixels wide.
 const (
 	plotWidth  = 16 * vg.Inch
 	plotHeight = 9 * vg.Inch
-	plotDPI    = 120
 
 	margin      = 0.4 * vg.Inch
 	headHeight  = 1.5 * vg.Inch // settings, legend and the upper titles
@@ -38,46 +31,26 @@ const (
 	plotPoints = 4000 // dots drawn for a pass
 )
 
-var (
-	ink   = color.NRGBA{0x22, 0x2b, 0x35, 0xff}
-	muted = color.NRGBA{0x6b, 0x77, 0x85, 0xff}
-	faint = color.NRGBA{0xe3, 0xe7, 0xec, 0xff}
-)
-
 func (l level) rgb(alpha uint8) color.Color {
 	return color.NRGBA{l.color[0], l.color[1], l.color[2], alpha}
-}
-
-// CheckPlotPath refuses a path that Plot could not write to, before any work is
-// done: another ending than .png, or one that outfile.Check refuses.
-func CheckPlotPath(path string) error {
-	if !strings.EqualFold(filepath.Ext(path), ".png") {
-		return fault.Invalidf("report: plot", "%q does not end in .png; the picture is a PNG", path)
-	}
-	return outfile.Check(path)
 }
 
 // Plot draws hits by level and latency over time as a PNG: the first pass on the
 // left and, if there are more, the last one on the right. Recorders are in the
 // order of the run's passes. The file appears whole or not at all.
 func Plot(path string, run *Run, recorders []*Recorder) error {
-	if err := CheckPlotPath(path); err != nil {
+	if err := picture.Check(path); err != nil {
 		return err
 	}
 	if len(run.Passes) == 0 || len(recorders) != len(run.Passes) {
 		return fault.Invalidf("report: plot", "%d passes and %d recorders; give one for each of at least one pass", len(run.Passes), len(recorders))
 	}
-	canvas := vgimg.NewWith(vgimg.UseWH(plotWidth, plotHeight), vgimg.UseDPI(plotDPI), vgimg.UseBackgroundColor(color.White))
-	newPicture(run, recorders).draw(draw.New(canvas))
-	return outfile.Write(path, 0o644, func(w io.Writer) error {
-		_, err := vgimg.PngCanvas{Canvas: canvas}.WriteTo(w)
-		return err
-	})
+	return picture.Write(path, plotWidth, plotHeight, newChart(run, recorders).draw)
 }
 
-// picture is what is drawn: a column for each pass, on common scales so that
+// chart is what is drawn: a column for each pass, on common scales so that
 // the columns can be compared by eye.
-type picture struct {
+type chart struct {
 	run     *Run
 	columns []column
 	seconds float64 // of the longest pass
@@ -92,8 +65,8 @@ type column struct {
 	samples []Sample
 }
 
-func newPicture(run *Run, recorders []*Recorder) *picture {
-	p := &picture{run: run, low: math.Inf(1), lookups: 1}
+func newChart(run *Run, recorders []*Recorder) *chart {
+	p := &chart{run: run, low: math.Inf(1), lookups: 1}
 	shown := []int{0}
 	if last := len(run.Passes) - 1; last > 0 {
 		shown = append(shown, last)
@@ -119,7 +92,7 @@ func newPicture(run *Run, recorders []*Recorder) *picture {
 	return p
 }
 
-func (p *picture) draw(c draw.Canvas) {
+func (p *chart) draw(c draw.Canvas) {
 	p.head(draw.Crop(c, margin, -margin, plotHeight-margin-headHeight, -margin))
 	n := len(p.columns)
 	width := (plotWidth - 2*margin - axisWidth - vg.Length(n-1)*(axisWidth+gapX)) / vg.Length(n)
@@ -146,18 +119,18 @@ func panel(c draw.Canvas, data vg.Rectangle, pl *plot.Plot, title string) {
 		at.Max = at.Max.Add(data.Max.Sub(inner.Max))
 	}
 	pl.Draw(at)
-	c.FillText(style(15, ink, true), vg.Point{X: data.Min.X, Y: data.Max.Y + titleRise}, title)
+	c.FillText(picture.Style(15, picture.Ink, true), vg.Point{X: data.Min.X, Y: data.Max.Y + titleRise}, title)
 }
 
 // head writes the run's settings and the legend across the top.
-func (p *picture) head(c draw.Canvas) {
+func (p *chart) head(c draw.Canvas) {
 	r := p.run
-	c.FillText(style(24, ink, true), vg.Point{X: c.Min.X, Y: c.Max.Y - 0.3*vg.Inch}, r.Model+" on "+r.Device)
+	c.FillText(picture.Style(24, picture.Ink, true), vg.Point{X: c.Min.X, Y: c.Max.Y - 0.3*vg.Inch}, r.Model+" on "+r.Device)
 	detail := fmt.Sprintf("%s requests a pass, %s, %s shape groups each, policy %s, bucket %s",
 		count(int64(r.Passes[0].Requests)), plural(r.Sessions, "session"), groups(r.Groups), r.Policy, r.Bucket)
-	c.FillText(style(14, muted, false), vg.Point{X: c.Min.X, Y: c.Max.Y - 0.58*vg.Inch}, detail)
+	c.FillText(picture.Style(14, picture.Muted, false), vg.Point{X: c.Min.X, Y: c.Max.Y - 0.58*vg.Inch}, detail)
 	x, y := c.Min.X, c.Max.Y-0.92*vg.Inch
-	label := style(13, ink, false)
+	label := picture.Style(13, picture.Ink, false)
 	for i, l := range levels {
 		if !p.uses(i) {
 			continue
@@ -170,7 +143,7 @@ func (p *picture) head(c draw.Canvas) {
 }
 
 // uses tells whether any pass shown got an answer from this level.
-func (p *picture) uses(level int) bool {
+func (p *chart) uses(level int) bool {
 	for _, c := range p.columns {
 		for _, b := range c.bins {
 			if b.perLevel[level] > 0 {
@@ -181,7 +154,7 @@ func (p *picture) uses(level int) bool {
 	return false
 }
 
-func (p *picture) levelsPlot(i int) *plot.Plot {
+func (p *chart) levelsPlot(i int) *plot.Plot {
 	c := p.columns[i]
 	pl := p.empty()
 	pl.Y.Min, pl.Y.Max = 0, p.lookups*1.08
@@ -207,7 +180,7 @@ func (p *picture) levelsPlot(i int) *plot.Plot {
 	return pl
 }
 
-func (p *picture) latencyPlot(i int) *plot.Plot {
+func (p *chart) latencyPlot(i int) *plot.Plot {
 	c := p.columns[i]
 	pl := p.empty()
 	pl.X.Label.Text = "seconds since the pass began"
@@ -234,36 +207,27 @@ func (p *picture) latencyPlot(i int) *plot.Plot {
 			median = append(median, plotter.XY{X: (b.from + b.to).Seconds() / 2, Y: max(milliseconds(b.median), p.low)})
 		}
 	}
-	pl.Add(&plotter.Line{XYs: median, LineStyle: draw.LineStyle{Color: ink, Width: vg.Points(1.6)}})
+	pl.Add(&plotter.Line{XYs: median, LineStyle: draw.LineStyle{Color: picture.Ink, Width: vg.Points(1.6)}})
 	return pl
 }
 
 // empty is a plot in the picture's look.
-func (p *picture) empty() *plot.Plot {
+func (p *chart) empty() *plot.Plot {
 	pl := plot.New()
 	pl.BackgroundColor = nil // its canvas reaches into the neighbour's axis
 	pl.X.Min, pl.X.Max = 0, p.seconds
 	for _, a := range []*plot.Axis{&pl.X, &pl.Y} {
-		a.LineStyle = draw.LineStyle{Color: muted, Width: vg.Points(0.75)}
+		a.LineStyle = draw.LineStyle{Color: picture.Muted, Width: vg.Points(0.75)}
 		a.Tick.LineStyle = a.LineStyle
-		a.Tick.Label.Font, a.Tick.Label.Color = style(12, muted, false).Font, muted
-		a.Label.TextStyle.Font, a.Label.TextStyle.Color = style(13, muted, false).Font, muted
+		a.Tick.Label.Font, a.Tick.Label.Color = picture.Style(12, picture.Muted, false).Font, picture.Muted
+		a.Label.TextStyle.Font, a.Label.TextStyle.Color = picture.Style(13, picture.Muted, false).Font, picture.Muted
 		a.Padding = 0
 	}
 	grid := plotter.NewGrid()
 	grid.Vertical = draw.LineStyle{}
-	grid.Horizontal = draw.LineStyle{Color: faint, Width: vg.Points(0.75)}
+	grid.Horizontal = draw.LineStyle{Color: picture.Faint, Width: vg.Points(0.75)}
 	pl.Add(grid)
 	return pl
-}
-
-func style(points float64, c color.Color, bold bool) text.Style {
-	f := font.From(plot.DefaultFont, vg.Points(points))
-	f.Variant = "Sans"
-	if bold {
-		f.Weight = 3 // x/image/font.WeightBold
-	}
-	return text.Style{Color: c, Font: f, Handler: plot.DefaultTextHandler}
 }
 
 // thousandTicks labels counts without decimals, large ones as 20k.

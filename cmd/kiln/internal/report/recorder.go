@@ -19,7 +19,7 @@ type Recorder struct {
 	samples []Sample
 }
 
-// NewRecorder has room for so many requests.
+// NewRecorder makes one for this number of requests.
 func NewRecorder(requests int) *Recorder { return &Recorder{make([]Sample, requests)} }
 
 // Record notes the request at this place of the trace. It may be called from

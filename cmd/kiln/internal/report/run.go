@@ -29,7 +29,7 @@ type Pass struct {
 	Seconds        float64   `json:"seconds"` // wall time, opening and preparing weights left out
 	Latency        Latency   `json:"latency_ms"`
 	Hits           Hits      `json:"hits"`
-	Joined         int64     `json:"joined"`   // lookups that waited for somebody else's computation
+	Joined         int64     `json:"joined"`   // lookups that waited for a computation of another caller
 	Compiles       int64     `json:"compiles"` // artefacts built in this pass
 	CompileSeconds float64   `json:"compile_seconds"`
 	SecondsSaved   float64   `json:"seconds_saved"` // what the hits would have cost to build

@@ -97,7 +97,7 @@ type column struct {
 	needed bool   // the table is no such table without it
 	empty  bool   // a row may have nothing there
 	most   uint64 // 0 = maxCount
-	at     int    // field of a row, -1 if the table has it not
+	at     int    // field of a row, -1 if the table does not have it
 }
 
 // read reads a table row by row; row gets a value for each column, Unknown where
@@ -183,8 +183,8 @@ func readError(name string, fail func(int, string, ...any) error, line int, err 
 	return fail(0, "%v", err)
 }
 
-// meter gives what is left and then refuses: a row without an end, as in a
-// binary file or behind a lone quote, would be taken into memory whole.
+// meter lets this number of bytes through and then fails: a row without an end, as
+// in a binary file or after a lone quote, would be read into memory whole.
 type meter struct {
 	r    io.Reader
 	left int
@@ -204,8 +204,8 @@ var errLongRow = fmt.Errorf("a row of more than %d bytes", maxRow)
 // byteOrderMark is how spreadsheets begin a CSV file in UTF-8.
 const byteOrderMark = "\ufeff"
 
-// inflate gives the text behind what may stand before it. It looks at the first
-// bytes, not at the name, to see what is compressed.
+// inflate gives the plain text, without a byte order mark. It looks at the first
+// bytes, not at the name, to tell whether a file is compressed.
 func inflate(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReader(r)
 	if begins(b, "\x1f\x8b") {
@@ -221,7 +221,7 @@ func inflate(r io.Reader) (io.Reader, error) {
 	return b, nil
 }
 
-// begins leaves an error of reading to who reads on.
+// begins reports whether the text begins with this. The next read returns any error.
 func begins(b *bufio.Reader, with string) bool {
 	head, _ := b.Peek(len(with))
 	return string(head) == with

@@ -17,7 +17,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/wasm"
-	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/flight"
 )
 
 // Config of an Engine. The zero value is usable.
@@ -32,7 +32,7 @@ type Config struct {
 }
 
 // Engine compiles kernels to machine code and owns the memory they work on. It
-// is safe for concurrent use and starts no goroutine.
+// is safe for concurrent use; a goroutine of its own lasts as long as a compile.
 //
 // INVARIANT: all programs run in one wazero runtime and import its one memory,
 // so a buffer is a byte offset that every kernel understands.
@@ -47,9 +47,11 @@ type Engine struct {
 
 	mu struct {
 		sync.Mutex
-		code   map[[sha256.Size]byte]*machineCode
+		code   map[[sha256.Size]byte]*machineCode // each is in use
 		closed bool
 	}
+	flights flight.Locked[[sha256.Size]byte, *machineCode]
+	making  sync.WaitGroup
 
 	// closing is held while a module is closed: each of them clears a field of
 	// the memory that all import.
@@ -72,6 +74,7 @@ func Open(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{scratch: dir}
 	e.mu.code = map[[sha256.Size]byte]*machineCode{}
+	e.flights = flight.Locked[[sha256.Size]byte, *machineCode]{Mu: &e.mu, Lend: e.lend, Scope: e}
 	if err := e.start(pages); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -205,87 +208,40 @@ func (e *Engine) Load(ctx context.Context, data []byte) (*Program, error) {
 // program finds or makes the machine code for module; native, if not nil, is
 // used instead of compiling. features are those that the code is for.
 func (e *Engine) program(ctx context.Context, spec Spec, module, native []byte, features uint64) (*Program, error) {
-	for {
-		c, mine, err := e.join(sha256.Sum256(module))
-		if err != nil {
-			return nil, err
-		}
-		if mine {
-			c.features = features
-			guard.Guard(func() error { return c.make(module, native) }, func(err error) {
-				c.err = err
-				close(c.ready)
-			})
-		}
-		select {
-		case <-c.ready:
-		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), e.drop(c))
-		}
-		if c.err == nil {
-			return &Program{spec: spec, params: spec.Params(), blocks: spec.Blocks(), code: c}, nil
-		}
-		err = errors.Join(c.err, e.drop(c))
-		if !mine && errors.Is(err, fault.ErrRefused) {
-			continue // somebody's blob was bad, which is nothing to who did not give it
-		}
+	var code *machineCode
+	digest := sha256.Sum256(module)
+	_, err := e.flights.Ride(ctx, flight.Want[[sha256.Size]byte, *machineCode]{
+		Key: digest, Name: spec.String(), Blob: native != nil,
+		Look: func() (bool, error) {
+			if e.mu.closed {
+				return false, &fault.Error{Op: "kernels: compile", Backend: "cpu", Err: fault.ErrClosed}
+			}
+			if code = e.mu.code[digest]; code != nil {
+				code.users.Pin()
+			}
+			return code != nil, nil
+		},
+		Make: func(context.Context) (*machineCode, error) { // a compile cannot be interrupted
+			made := &machineCode{engine: e, digest: digest, features: features}
+			made.users.Init(nil)
+			return made, made.make(module, native)
+		},
+		Keep:    func(made *machineCode) { e.mu.code[digest] = made }, // while it is used
+		Take:    func(made *machineCode) { made.users.Pin(); code = made },
+		Release: (*machineCode).release,
+	})
+	if err != nil {
 		return nil, err
 	}
+	return &Program{spec: spec, params: spec.Params(), blocks: spec.Blocks(), code: code}, nil
 }
 
-// join counts one more user of the machine code with this digest. The first one
-// makes it.
-func (e *Engine) join(digest [sha256.Size]byte) (c *machineCode, first bool, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	c, found := e.mu.code[digest]
-	for found && c.users == 0 { // it is being freed, which takes microseconds
-		e.mu.Unlock()
-		<-c.gone
-		e.mu.Lock()
-		c, found = e.mu.code[digest]
-	}
-	if e.mu.closed {
-		return nil, false, &fault.Error{Op: "kernels: compile", Backend: "cpu", Err: fault.ErrClosed}
-	}
-	if !found {
-		c = &machineCode{engine: e, digest: digest, ready: make(chan struct{}), gone: make(chan struct{})}
-		e.mu.code[digest] = c
-	}
-	c.users++
-	return c, !found, nil
-}
+// lend runs a compile on a goroutine of its own, for which Close waits.
+func (e *Engine) lend(fn func()) { e.making.Go(fn) }
 
-// drop ends one use of c and frees it with the last. Until it is freed nobody
-// compiles the same module: the compiler would find it in its memory still, and
-// write no file.
-func (e *Engine) drop(c *machineCode) error {
-	e.mu.Lock()
-	c.users--
-	last := c.users == 0
-	if c.failed() {
-		e.forgetLocked(c)
-	}
-	e.mu.Unlock()
-	if !last {
-		return nil
-	}
-	err := c.free()
-	e.mu.Lock()
-	e.forgetLocked(c)
-	e.mu.Unlock()
-	close(c.gone)
-	return err
-}
-
-func (e *Engine) forgetLocked(c *machineCode) {
-	if e.mu.code[c.digest] == c {
-		delete(e.mu.code, c.digest)
-	}
-}
-
-// Close frees the memory and all machine code. Nothing may run any more, and
-// what Memory gave must not be touched again. Closing twice is fine.
+// Close frees the memory and all machine code, and waits for compiles. Nothing may
+// run any more, and what Memory gave must not be touched again. Closing twice is
+// fine.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	if e.mu.closed {
@@ -294,7 +250,9 @@ func (e *Engine) Close() error {
 	}
 	e.mu.closed = true
 	clear(e.mu.code)
+	e.flights.Strand(&fault.Error{Op: "kernels: compile", Backend: "cpu", Err: fault.ErrClosed})
 	e.mu.Unlock()
+	e.making.Wait()
 	ctx := context.Background()
 	var errs []error
 	if e.runtime != nil {

@@ -14,18 +14,16 @@ import (
 	"github.com/tetratelabs/wazero/api"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/lease"
 )
 
 // machineCode is one compiled module, shared by all programs that emit it.
 type machineCode struct {
 	engine *Engine
 	digest [sha256.Size]byte // of the module
-	users  int               // under the engine's lock
-	gone   chan struct{}     // closed when it is freed after its last use
+	users  lease.Cell        // the last goes under the engine's lock
 
-	// Set once, before ready is closed.
-	ready    chan struct{}
-	err      error
+	// Set once, when it is made.
 	compiled wazero.CompiledModule
 	module   api.Module
 	native   []byte // the compiler's file, nil if it has none
@@ -34,16 +32,6 @@ type machineCode struct {
 	mu struct {
 		sync.Mutex
 		idle []api.Function // of instances that were closed
-	}
-}
-
-// failed reports whether making the code is over and gave an error.
-func (c *machineCode) failed() bool {
-	select {
-	case <-c.ready:
-		return c.err != nil
-	default:
-		return false
 	}
 }
 
@@ -91,6 +79,25 @@ func (c *machineCode) make(module, native []byte) error {
 	}
 	return nil
 }
+
+// drop ends one use of the machine code and frees it with the last. The lock is
+// held meanwhile: who compiled the same module before it is freed would find it in
+// the compiler's memory still, and no file of it.
+func (c *machineCode) drop() error {
+	e := c.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !c.users.Drop() {
+		return nil
+	}
+	if e.mu.code[c.digest] == c {
+		delete(e.mu.code, c.digest)
+	}
+	return c.free()
+}
+
+// release is drop where nobody can be told of an error.
+func (c *machineCode) release() { _ = c.drop() }
 
 // free gives the machine code back. Its pages are unmapped by the garbage
 // collector, when no instance can reach them.
@@ -147,7 +154,7 @@ func (p *Program) Close() error {
 	if p.closed.Swap(true) {
 		return nil
 	}
-	return p.code.engine.drop(p.code)
+	return p.code.drop()
 }
 
 // Instance runs a program on one worker: it owns a stack of about 12 KiB. It is

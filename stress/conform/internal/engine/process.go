@@ -276,9 +276,9 @@ func (p *process) signal(s syscall.Signal) error {
 	switch s {
 	case syscall.SIGKILL:
 		p.mu.expected = true
-	case syscall.SIGSTOP:
+	case sigStop:
 		p.mu.stopped = true
-	case syscall.SIGCONT:
+	case sigCont:
 		p.mu.stopped = false
 	}
 	return p.cmd.Process.Signal(s)

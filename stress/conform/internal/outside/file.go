@@ -9,8 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/kiln-cache/kiln/fault"
 )
@@ -202,7 +201,7 @@ func (f *Files) Symlink(name, target string) error {
 
 // Fifo makes a named pipe.
 func (f *Files) Fifo(name string) error {
-	return f.make("fifo", name, func(path string) error { return unix.Mkfifo(path, 0o600) })
+	return f.make("fifo", name, func(path string) error { return mkfifo(path, 0o600) })
 }
 
 // Sparse makes a file of that length without content.
@@ -245,7 +244,7 @@ func (f *Files) Exists(name string) (bool, error) {
 		return ok, nil
 	}
 	_, err = os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return false, nil
 	}
 	return err == nil, outcome(name, err)

@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-
-	"golang.org/x/sys/unix"
 )
 
 // tree is a copy of a file or folder, by path relative to it ("." is itself).
@@ -120,7 +118,7 @@ func (n node) write(path string) error {
 		return os.Symlink(string(n.text), path)
 	case fs.ModeNamedPipe:
 		_ = os.Remove(path)
-		return unix.Mkfifo(path, uint32(n.mode.Perm()))
+		return mkfifo(path, uint32(n.mode.Perm()))
 	default:
 		if err := os.WriteFile(path, n.text, 0o600); err != nil {
 			return err

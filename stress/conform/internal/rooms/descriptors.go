@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"iter"
 	"maps"
 	goruntime "runtime"
@@ -270,11 +271,13 @@ func (d *descriptors) allocs(c *engine.Call) (script.Result, error) {
 	return engine.Number(int64(after.Mallocs-before.Mallocs) / runs), nil
 }
 
+var seed = maphash.MakeSeed()
+
 // blobID is an id as a script keeps it.
 type blobID string
 
 func (id blobID) Encoding() []byte { return []byte(id) }
-func (id blobID) Hash() uint64     { return primitive.Hash([]byte(id)) }
+func (id blobID) Hash() uint64     { return maphash.String(seed, string(id)) }
 func (id blobID) Equal(other engine.Identity) bool {
 	o, ok := other.(blobID)
 	return ok && bytes.Equal([]byte(id), []byte(o))

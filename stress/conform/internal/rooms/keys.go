@@ -3,10 +3,12 @@ package rooms
 import (
 	"bytes"
 	"maps"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
@@ -33,7 +35,7 @@ func (k identity) Encoding() []byte { return []byte(k.key.Encoding()) }
 func (k identity) Hash() uint64     { return k.key.Hash() }
 func (k identity) Equal(other engine.Identity) bool {
 	o, ok := other.(identity)
-	return ok && k.key.Equal(o.key)
+	return ok && k.key == o.key
 }
 
 // sameKeys holds equality and hash of two keys or ids against their encodings.
@@ -64,7 +66,7 @@ func makeKey(c *engine.Call) (script.Result, error) {
 		}
 		base, ok := id.(identity)
 		if !ok {
-			return engine.Done(primitive.ErrInvalid)
+			return engine.Done(fault.ErrInvalid)
 		}
 		maps.Copy(text, base.text)
 	}
@@ -193,7 +195,7 @@ func number(text string) int {
 	if text == "" {
 		return 0
 	}
-	if n, err := strconv.Atoi(text); err == nil && strconv.Itoa(n) == text && n < 1<<60 {
+	if n, err := strconv.Atoi(text); err == nil && strconv.Itoa(n) == text && n < math.MaxInt/4 {
 		return n
 	}
 	interned.Lock()
@@ -203,7 +205,7 @@ func number(text string) int {
 	}
 	n, ok := interned.of[text]
 	if !ok {
-		n = 1<<60 + len(interned.of)
+		n = math.MaxInt/4 + len(interned.of)
 		interned.of[text] = n
 	}
 	return n

@@ -62,7 +62,11 @@ func (p *pipelines) Reopen(ctx context.Context) error {
 	cfg := p.cfg
 	cfg.Identity = vulkanOf(p.world)
 	cfg.Driver = vulkan{p.world.Driver, &cfg.Identity}
-	ctx = vfs.With(ctx, func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), p.world.Faults.Op) })
+	disk, err := vfs.Machine()
+	if err != nil {
+		return err
+	}
+	ctx = vfs.With(ctx, func(root string) vfs.FS { return vfs.Watch(disk(root), p.world.Faults.Op) })
 	opened, err := pipelinefile.Open(ctx, cfg)
 	if err != nil {
 		return err

@@ -60,7 +60,6 @@ func openStore(c *engine.Call) (engine.Component, error) {
 		Aborts: func(string) bool { return true },
 		Now:    w.Clock.Now,
 		After:  func(d time.Duration, f func()) func() bool { return w.Clock.AfterFunc(d, f).Stop },
-		FS:     func(root string) vfs.FS { return vfs.Watch(vfs.Dir(root), w.Faults.Op) },
 		Listen: s.listen,
 	}
 	if settings.StoreCapacity.Source == env.Environment {
@@ -85,7 +84,11 @@ func openStore(c *engine.Call) (engine.Component, error) {
 func (s *store) Reopen(ctx context.Context) error {
 	identity := machineOf(s.world)
 	s.cfg.Identity = func(string) gpuexec.Identity { return identity }
-	opened, err := blobstore.Open(ctx, s.cfg)
+	disk, err := vfs.Machine()
+	if err != nil {
+		return err
+	}
+	opened, err := blobstore.Open(vfs.With(ctx, func(root string) vfs.FS { return vfs.Watch(disk(root), s.world.Faults.Op) }), s.cfg)
 	if err != nil {
 		return err
 	}
@@ -282,5 +285,5 @@ func (s *store) explain(c *engine.Call) (script.Result, error) {
 }
 
 func (s *store) count(c *engine.Call) (script.Result, error) {
-	return countReason(c.Arg(0), s.now().Count)
+	return countReason(c.Arg(0), func(r fault.Reason) int64 { return s.now().Stats().Reasons[r] })
 }

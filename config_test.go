@@ -1,0 +1,188 @@
+package kiln_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+)
+
+// G2, S1, S4: a zero SessionConfig follows the environment; a field that is given
+// wins over it, also where it says what is the default elsewhere.
+func TestSessionConfigFollowsTheEnvironment(t *testing.T) {
+	r := open(t, kiln.Config{Lookup: environment(map[string]string{
+		"KILN_SESSION_GROUPS": "3", "KILN_SESSION_POLICY": "fifo", "KILN_BUCKET": "multiple:8",
+	})})
+	for _, c := range []struct {
+		what     string
+		cfg      kiln.SessionConfig
+		groups   int64
+		first    bool // the group used again last is the one that goes: fifo
+		compiled int64
+	}{
+		{"zero", kiln.SessionConfig{}, 3, true, 8},
+		{"given", kiln.SessionConfig{Groups: kiln.LimitOf(4), Policy: "lru", Bucket: must(kiln.ParseBucketing("exact"))}, 4, false, 5},
+	} {
+		s := must(r.Session(c.cfg))
+		if g := group(t, s, 5); g.Shape() != must(kiln.ShapeOf([]int64{c.compiled})) {
+			t.Errorf("%s: [[5]] is compiled as %v", c.what, g.Shape())
+		} else {
+			g.Close()
+		}
+		use := func(dim int64) {
+			g := group(t, s, dim)
+			defer g.Close()
+			must(kiln.Get(ctx, g, "n", of("k", 1)))
+		}
+		for dim := range c.groups {
+			use(8 * (dim + 1))
+		}
+		use(8) // again: lru keeps it, fifo does not
+		use(8 * (c.groups + 1))
+		if n := s.Cache().Groups(); n != c.groups {
+			t.Errorf("%s: %d groups, want %d", c.what, n, c.groups)
+		}
+		if has := s.Cache().Has(must(kiln.ShapeOf([]int64{8}))); has == c.first {
+			t.Errorf("%s: the first group stayed: %v", c.what, has)
+		}
+	}
+	log := new(lines)
+	r = open(t, kiln.Config{Lookup: environment(map[string]string{"KILN_BUCKET": "multiple:99999999999999999999"}), Logger: slog.New(slog.NewTextHandler(log, nil))})
+	for range 2 {
+		if g := group(t, session(t, r), 5); g.Shape() != must(kiln.ShapeOf([]int64{5})) {
+			t.Errorf("a refused bucketing is followed: %v", g.Shape())
+		}
+	}
+	if log.count("KILN_BUCKET") != 1 {
+		t.Errorf("the refusal is logged %d times", log.count("KILN_BUCKET"))
+	}
+}
+
+// What is wrong with a session's config is ErrInvalid, and a runtime that was
+// closed opens none.
+func TestSessionConfigIsChecked(t *testing.T) {
+	r := open(t, kiln.Config{})
+	for _, cfg := range []kiln.SessionConfig{
+		{Groups: kiln.LimitOf(-1)}, {Bytes: kiln.LimitOf(-1)}, {Policy: "best"}, {Keep: "some"},
+		{Floor: kiln.Floor{Bytes: 1}}, {Name: "n", Floor: kiln.Floor{Bytes: -1}},
+	} {
+		if _, err := r.Session(cfg); !errors.Is(err, kiln.ErrInvalid) {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+	if err := r.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Session(kiln.SessionConfig{}); !errors.Is(err, kiln.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// P1, P12: a directory alone makes artefacts of a compiler of one's own outlive
+// the process; the program's own build is what they must fit. Without a Load, or
+// without a Blob, nothing is stored.
+func TestStoreDirAlone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	for i, want := range []kiln.Kind{kiln.Miss, kiln.PersistentHit} {
+		var told []kiln.Event
+		r := open(t, kiln.Config{StoreDir: dir, Listen: func(e kiln.Event) { told = append(told, e) }})
+		g := group(t, session(t, r), 1)
+		must(kiln.Get(ctx, g, "n", stored("k", 7)))
+		must(kiln.Get(ctx, g, "no load", of("other", 7)))
+		unblobbed := stored("third", 7)
+		unblobbed.Make = of("third", 7).Make
+		must(kiln.Get(ctx, g, "no blob", unblobbed))
+		if told[0].Artefact != want || told[1].Artefact != kiln.Miss || told[2].Artefact != kiln.Miss {
+			t.Errorf("run %d: %+v", i, told)
+		}
+		g.Close()
+		if err := r.Artefacts().Settle(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if n := r.Store().Stats().Stores; n != int64(1-i) {
+			t.Errorf("run %d stored %d", i, n)
+		}
+		var backends []string
+		if err := r.Store().List(ctx, func(i blobstore.Info) error {
+			backends = append(backends, i.Backend)
+			return nil
+		}); err != nil || !slices.Equal(backends, []string{kiln.DefaultBackend}) {
+			t.Errorf("entries of %q, %v", backends, err)
+		}
+		if err := r.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// C9: StoreDir and StoreBytes win over the rest of the store's config and over the
+// environment.
+func TestStoreFieldsWin(t *testing.T) {
+	dir := t.TempDir()
+	vars := environment(map[string]string{"KILN_STORE_DIR": filepath.Join(dir, "env"), "KILN_STORE_CAPACITY": "3"})
+	for want, cfg := range map[string]kiln.Config{
+		"env 3":  {},
+		"room 2": {Store: blobstore.Config{Dir: filepath.Join(dir, "room"), Capacity: kiln.LimitOf(2 << 20)}},
+		"door 1": {Store: blobstore.Config{Dir: filepath.Join(dir, "room"), Capacity: kiln.LimitOf(2 << 20)}, StoreDir: filepath.Join(dir, "door"), StoreBytes: kiln.LimitOf(1 << 20)},
+		"off 0":  {StoreDir: filepath.Join(dir, "off"), StoreBytes: kiln.LimitOf(0)},
+	} {
+		cfg.Lookup = vars
+		r := open(t, cfg)
+		if got := filepath.Base(row(r, "KILN_STORE_DIR")) + " " + row(r, "KILN_STORE_CAPACITY"); got != want {
+			t.Errorf("it is %s, want %s", got, want)
+		}
+		if is := r.Store() != nil; is != (want != "off 0") {
+			t.Errorf("%s: a store: %v", want, is)
+		}
+	}
+}
+
+// P17: an artefact that could be stored, of a backend whose build nobody knows,
+// answers disabled with the field and is logged once; where the store is required
+// it is an error, before anything was made.
+func TestNotStorable(t *testing.T) {
+	log := new(lines)
+	var told []kiln.Event
+	nameless := func(string) gpuexec.Identity { return gpuexec.Identity{Library: "1"} }
+	cfg := kiln.Config{StoreDir: filepath.Join(t.TempDir(), "store"), Store: blobstore.Config{Identity: nameless},
+		Listen: func(e kiln.Event) { told = append(told, e) }, Logger: slog.New(slog.NewTextHandler(log, nil))}
+	g := group(t, session(t, open(t, cfg)), 1)
+	defer g.Close()
+	for i, key := range []string{"a", "b"} {
+		if v, err := kiln.Get(ctx, g, key, stored(key, 7)); v != 7 || err != nil {
+			t.Errorf("%s: %d, %v", key, v, err)
+		}
+		if e := told[i]; e.Artefact != kiln.Miss || e.Reason != kiln.ReasonDisabled || e.Field != "build" {
+			t.Errorf("%s: %+v", key, e)
+		}
+	}
+	must(kiln.Get(ctx, g, "c", of("c", 1))) // it could not be stored anyhow
+	if told[2].Reason != kiln.ReasonAbsent {
+		t.Errorf("without Load: %+v", told[2])
+	}
+	if log.count("nothing of this backend is stored") != 1 || log.count("backend=go reason=disabled field=build") != 1 {
+		t.Errorf("it is logged as\n%s", log.b.String())
+	}
+
+	cfg.StoreRequired = true
+	h := group(t, session(t, open(t, cfg)), 1)
+	defer h.Close()
+	var made atomic.Int32
+	recipe := stored("a", 7)
+	recipe.Make = func(context.Context) (kiln.Made[int], error) {
+		made.Add(1)
+		return kiln.Made[int]{}, nil
+	}
+	var typed *kiln.Error
+	if _, err := kiln.Get(ctx, h, "a", recipe); !errors.As(err, &typed) || typed.Reason != kiln.ReasonDisabled || typed.Field != "build" || typed.Backend != kiln.DefaultBackend || made.Load() != 0 {
+		t.Errorf("required: %v after %d were made", err, made.Load())
+	}
+	must(kiln.Get(ctx, h, "c", of("c", 1))) // nobody asked for that to be stored
+}

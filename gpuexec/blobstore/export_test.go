@@ -1,0 +1,21 @@
+package blobstore
+
+import (
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// SetFS makes a store open its folders with open; nil = the machine's.
+func SetFS(c *Config, open func(root string) vfs.FS) { c.fs = open }
+
+// Token is the number of a claim: it grows with every claim of the key. 0 = the
+// host could not be asked.
+func (c *Claim) Token() int {
+	if c.lease == nil {
+		return 0
+	}
+	return c.lease.Token()
+}
+
+// Count is how often a reason arose.
+func (s *Store) Count(r fault.Reason) int64 { return s.Stats().Reasons[r] }

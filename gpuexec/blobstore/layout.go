@@ -1,0 +1,35 @@
+package blobstore
+
+import (
+	"slices"
+	"strings"
+)
+
+// Folders of the store itself. What else lies in the root and is a folder
+// belongs to a backend.
+const (
+	leaseDir      = "lease"
+	lockDir       = "lease/directory"
+	keyDir        = "lease/key"
+	tmpDir        = "tmp"
+	markDir       = "mark"
+	usesDir       = "uses"
+	quarantineDir = "quarantine"
+
+	sizeFile    = "size.txt"
+	journalFile = "lease/journal"
+	keyFile     = "key.bin"
+	kernelFile  = "kernel.bin"
+)
+
+var ownDirs = []string{leaseDir, lockDir, keyDir, tmpDir, markDir, usesDir, quarantineDir}
+
+// validBackend reports whether a name can be a backend's folder.
+func validBackend(name string) bool {
+	if name == "" || len(name) > 64 || name[0] == '.' || slices.Contains(ownDirs, name) || name == sizeFile {
+		return false
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
+	})
+}

@@ -1,0 +1,71 @@
+package gpuexec
+
+import (
+	"context"
+	"time"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/guard"
+)
+
+// program has the driver compile a source, or load it from a blob, and announces
+// a call that takes long (SPEC E6).
+func (e *Executor) program(ctx context.Context, on *generation, src Source, blob []byte) (p *built, requires []string, err error) {
+	told := e.announce(src.Key)
+	err = apart(func() error {
+		var program Program
+		var err error
+		if blob != nil {
+			e.blobLoads.Add(1)
+			program, err = on.device.Load(ctx, src, blob)
+		} else {
+			e.compiles.Add(1)
+			program, err = on.device.Compile(ctx, src)
+		}
+		if err != nil {
+			return err
+		}
+		p, requires = &built{on, program, program.Bytes()}, program.Requires()
+		return nil
+	})
+	told(err)
+	return p, requires, err
+}
+
+// announce tells the listener while a compile lasts; what it returns ends that.
+func (e *Executor) announce(key string) func(error) {
+	if e.cfg.Listen == nil {
+		return func(error) {}
+	}
+	began, tick := time.Now(), time.NewTicker(e.cfg.Slow)
+	result, ended := make(chan error, 1), make(chan struct{})
+	phase, over := PhaseStart, false
+	actors.GoOn(func() { // a listener that ends this goroutine is called on another one
+		for !over {
+			select {
+			case <-tick.C:
+				event := CompileEvent{Key: key, Phase: phase, Elapsed: time.Since(began)}
+				phase = PhaseRunning
+				e.tell(event)
+			case err := <-result:
+				over = true
+				if phase != PhaseStart {
+					e.tell(CompileEvent{Key: key, Phase: PhaseEnd, Elapsed: time.Since(began), Err: err})
+				}
+			}
+		}
+		close(ended)
+	})
+	return func(err error) {
+		tick.Stop()
+		result <- err
+		<-ended
+	}
+}
+
+// tell calls the listener, which is user code.
+func (e *Executor) tell(event CompileEvent) {
+	guard.Call(func() { e.cfg.Listen(event) }, func(err error) {
+		e.cfg.Logger.Error("executor: listener", "key", event.Key, "error", err)
+	})
+}

@@ -1,0 +1,220 @@
+package gpuexec
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
+)
+
+// generation is the device from one opening to its loss, with the workers that
+// call it.
+type generation struct {
+	n      uint64 // that of the state; an opening that failed and the next have one number
+	device Device
+	info   DeviceInfo
+	limits Limits
+	lost   <-chan struct{} // nil: it never goes by itself
+	queues []Queue         // one a worker
+	jobs   chan *job       // capacity: one a worker, so that the actor never waits
+	slots  chan struct{}   // capacity: compiles that may run at once
+	over   chan struct{}   // closed when the workers are to end
+
+	mu struct {
+		sync.Mutex
+		over bool
+	}
+	users sync.WaitGroup // workers and driver calls under way; grows under mu, before over
+}
+
+// worker calls the driver with a queue of its own, on one goroutine at a time.
+type worker struct {
+	on    *generation
+	queue Queue
+	args  []DeviceArg // of the launch in hand
+	lost  bool        // the driver said so
+}
+
+// note passes a driver's error on and remembers that the device is lost.
+func (w *worker) note(err error) error {
+	w.lost = w.lost || errors.Is(err, ErrDeviceLost)
+	return err
+}
+
+// apart calls the driver on a goroutine of its own: a panic or runtime.Goexit of
+// it is an error to the caller (SPEC F3).
+func apart(fn func() error) error {
+	done := make(chan error, 1)
+	actors.Go(func() { guard.Guard(fn, func(err error) { done <- err }) })
+	return <-done
+}
+
+// openGeneration opens the device; start starts its workers.
+func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, error) {
+	g := &generation{n: n, over: make(chan struct{})}
+	err := apart(func() error {
+		device, err := e.cfg.Backend.Open(ctx, e.cfg.Index)
+		if err != nil {
+			return err
+		}
+		g.device = device
+		g.info, g.limits, g.lost = device.Info(), device.Limits(), device.Lost()
+		if n > 1 && !reflect.DeepEqual(g.info.Identity, e.info.Identity) {
+			return fault.Wrap("executor: reopen", "", "another device came back: its identity differs", ErrUnavailable)
+		}
+		for len(g.queues) < most(e.cfg.Workers, g.limits.RunWorkers) {
+			q, err := device.OpenQueue()
+			if err != nil {
+				return err
+			}
+			g.queues = append(g.queues, q)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, g.close())
+	}
+	g.jobs = make(chan *job, len(g.queues))
+	g.slots = make(chan struct{}, most(e.cfg.Compiles, g.limits.CompileWorkers))
+	return g, nil
+}
+
+// most is what was asked for, as far as the device can use it; 0 = no limit.
+func most(asked, limit int) int {
+	if limit > 0 {
+		return min(asked, limit)
+	}
+	return asked
+}
+
+// start starts the workers; from here on retire ends the generation.
+func (g *generation) start(e *Executor) {
+	for _, q := range g.queues {
+		g.users.Add(1)
+		g.work(e, &worker{on: g, queue: q})
+	}
+	g.queues = nil // the workers close them
+	if g.lost != nil {
+		g.users.Add(1)
+		actors.Go(func() {
+			defer g.users.Done()
+			select {
+			case <-g.lost:
+				e.ref.Tell(lostMsg{g})
+			case <-g.over:
+			}
+		})
+	}
+}
+
+// enter keeps the device open until leave. It reports false if the device is
+// closed or about to be.
+func (g *generation) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mu.over {
+		return false
+	}
+	g.users.Add(1)
+	return true
+}
+
+func (g *generation) leave() { g.users.Done() }
+
+// isLost reports whether the device has gone by itself.
+func (g *generation) isLost() bool {
+	select {
+	case <-g.lost:
+		return true
+	default:
+		return false
+	}
+}
+
+// work has the worker run jobs until the generation is over. A driver that ends
+// the goroutine fails its job: the worker goes on with the next on another one.
+func (g *generation) work(e *Executor, w *worker) {
+	actors.GoOn(func() {
+		for {
+			select {
+			case j := <-g.jobs:
+				w.do(j, func(err error) {
+					j.end()
+					if w.lost {
+						e.ref.Tell(lostMsg{g})
+					}
+					e.ref.Tell(doneMsg{j, g.n, err})
+				})
+			case <-g.over:
+				_ = apart(w.queue.Close)
+				g.users.Done()
+				return
+			}
+		}
+	})
+}
+
+// do runs a job and calls done with its error, be it a panic of the driver.
+func (w *worker) do(j *job, done func(error)) {
+	guard.Guard(func() error {
+		if err := j.ctx.Err(); err != nil {
+			return err
+		}
+		return j.run(j.ctx, w)
+	}, done)
+}
+
+// retire lets the workers and compiles end after what they have in hand, then
+// closes the device. It waits for that: a driver that never returns keeps it.
+// It is called once.
+func (g *generation) retire() error {
+	g.mu.Lock()
+	g.mu.over = true
+	g.mu.Unlock()
+	close(g.over)
+	g.users.Wait()
+	for {
+		select {
+		case j := <-g.jobs: // given out, but no worker took it any more
+			j.end()
+		default:
+			return g.close()
+		}
+	}
+}
+
+// close closes what was opened and no worker has.
+func (g *generation) close() error {
+	for _, q := range g.queues {
+		_ = apart(q.Close)
+	}
+	if g.device == nil {
+		return nil
+	}
+	return apart(g.device.Close)
+}
+
+// launch hands one kernel run to the driver.
+func (w *worker) launch(ctx context.Context, l *Launch) error {
+	b := l.Kernel.built.Load()
+	if b == nil || b.on != w.on {
+		return ErrDeviceLost
+	}
+	w.args = w.args[:0]
+	for i := range l.Args {
+		a := &l.Args[i]
+		if a.kind != ParamBuffer {
+			w.args = append(w.args, DeviceArg{Value: a.value})
+			continue
+		}
+		if a.buffer.on != w.on {
+			return fault.Wrap("executor: launch", l.Kernel.source.Key, "a buffer was lost with its device: allocate it again", ErrDeviceLost)
+		}
+		w.args = append(w.args, DeviceArg{Memory: a.buffer.memory, Offset: a.offset, Bytes: a.bytes})
+	}
+	return w.note(w.queue.Launch(ctx, b.program, w.args, l.Grid))
+}

@@ -1,0 +1,44 @@
+package gpuexec
+
+import "github.com/kiln-cache/kiln/actors"
+
+// The messages of the executor's actor.
+type message interface{ isMessage() }
+
+type (
+	submitMsg   struct{ job *job }
+	withdrawMsg struct{ job *job }
+	doneMsg     struct {
+		job *job
+		gen uint64
+		err error
+	}
+	lostMsg     struct{ on *generation }
+	upMsg       struct{ fresh *generation }
+	readyMsg    struct{ reply actors.Reply[struct{}] }
+	compileMsg  struct{ call *compiling }
+	leftMsg     struct{ flight *compiling } // a caller has left it
+	compiledMsg struct {
+		flight *compiling
+		kernel *Kernel
+		err    error
+	}
+	closeMsg struct{ reply actors.Reply[*generation] }
+)
+
+func (submitMsg) isMessage()   {}
+func (withdrawMsg) isMessage() {}
+func (doneMsg) isMessage()     {}
+func (lostMsg) isMessage()     {}
+func (upMsg) isMessage()       {}
+func (readyMsg) isMessage()    {}
+func (compileMsg) isMessage()  {}
+func (leftMsg) isMessage()     {}
+func (compiledMsg) isMessage() {}
+func (closeMsg) isMessage()    {}
+
+// Fail answers a request whose turn panicked.
+func (m submitMsg) Fail(err error)  { m.job.reply.Fail(err) }
+func (m readyMsg) Fail(err error)   { m.reply.Fail(err) }
+func (m compileMsg) Fail(err error) { m.call.reply.Fail(err) }
+func (m closeMsg) Fail(err error)   { m.reply.Fail(err) }

@@ -1,0 +1,117 @@
+package gpuexec
+
+import (
+	"context"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
+)
+
+// Submit runs launches in their order on one worker and returns when they have
+// run. If one of them is wrong (ErrInvalid), none is launched; a grid that only
+// the backend knows to be too large ends the sequence there. If ctx ends first,
+// Submit returns at once and no further launch begins; the launches and their Args
+// then still belong to the executor and must not be changed.
+//
+// Other errors: ErrOverloaded where the queue is full, ErrDeviceLost, ErrClosed,
+// the context's, and the driver's, a panic of it among them.
+func (e *Executor) Submit(ctx context.Context, launches ...Launch) error {
+	for i := range launches {
+		if err := e.check(&launches[i]); err != nil {
+			return err
+		}
+	}
+	unpin, err := pin(launches)
+	if err != nil {
+		return err
+	}
+	return e.do(ctx, func(ctx context.Context, w *worker) error {
+		for i := range launches {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			e.launches.Add(1)
+			if err := w.launch(ctx, &launches[i]); err != nil {
+				return err
+			}
+		}
+		return w.note(w.queue.Finish(ctx))
+	}, unpin)
+}
+
+// pin keeps every kernel and buffer of the launches; what it returns lets go.
+func pin(launches []Launch) (func(), error) {
+	n := 0 // launches pinned in full
+	unpin := func() {
+		for i := range launches[:n] {
+			l := &launches[i]
+			l.Kernel.cell.Unpin()
+			for _, a := range l.Args {
+				if a.buffer != nil {
+					a.buffer.cell.Unpin()
+				}
+			}
+		}
+	}
+	for ; n < len(launches); n++ {
+		if err := pinLaunch(&launches[n]); err != nil {
+			unpin()
+			return nil, err
+		}
+	}
+	return unpin, nil
+}
+
+func pinLaunch(l *Launch) error {
+	if !l.Kernel.cell.Pin() {
+		return fault.Invalidf("executor: launch", "kernel %s was released", l.Kernel.name())
+	}
+	for i, a := range l.Args {
+		if a.buffer == nil || a.buffer.cell.Pin() {
+			continue
+		}
+		for _, b := range l.Args[:i] {
+			if b.buffer != nil {
+				b.buffer.cell.Unpin()
+			}
+		}
+		l.Kernel.cell.Unpin()
+		return fault.Invalidf("executor: launch", "argument %d of kernel %s was released", i, l.Kernel.name())
+	}
+	return nil
+}
+
+// do has a worker run fn, and waits for it. ended is called once no worker will
+// touch any more what the caller pinned for fn.
+func (e *Executor) do(ctx context.Context, fn func(context.Context, *worker) error, ended func()) error {
+	j := newJob(ctx, fn, ended)
+	asked := false
+	_, err := actors.Ask(ctx, e.ref, func(reply actors.Reply[struct{}]) message {
+		asked = true
+		j.reply = reply
+		return submitMsg{j}
+	})
+	switch {
+	case err == nil:
+	case !asked: // ctx had ended before
+		j.end()
+	case !e.ref.Tell(withdrawMsg{j}) && !j.handled.Load():
+		j.end() // the actor has stopped without ever seeing it
+	}
+	return err
+}
+
+// release has a worker release what belongs to a device. What is left when a
+// device is closed goes with it.
+func (e *Executor) release(on *generation, release func()) {
+	j := newJob(context.Background(), func(_ context.Context, w *worker) error {
+		if w.on == on {
+			release()
+		}
+		return nil
+	}, nil)
+	j.own = true
+	if !e.ref.Tell(submitMsg{j}) {
+		j.end()
+	}
+}

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package measure
+
+import "time"
+
+// ThreadTime is not to be had.
+func ThreadTime() (time.Duration, bool) { return 0, false }
+
+// ThreadPreempted is not to be had: nothing counts as disturbed.
+func ThreadPreempted() int64 { return 0 }

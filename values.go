@@ -1,0 +1,63 @@
+package kiln
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kiln-cache/kiln/sessioncache"
+)
+
+// Set gives a name in a group a value of its own, without a key, in place of what
+// it had: what a forward pass leaves for the backward pass. The value belongs to
+// the group's session from the call on, whatever it returns: Made.Free runs once,
+// after the last use. Made.Blob is not heeded.
+//
+// ErrTooLarge: it is more than the session's capacity in bytes; ErrClosed.
+func Set[T any](ctx context.Context, g *Group, name string, m Made[T], o ...Option) error {
+	if g == nil {
+		if m.Free != nil {
+			m.Free()
+		}
+		return nilGroup("kiln: set")
+	}
+	set := settle(o)
+	return g.room.Set(ctx, name, sessioncache.Value{Any: m.Value, Bytes: m.Bytes, Cost: m.Cost, Free: m.Free},
+		sessioncache.Options{Owner: set.owner, Lane: set.lane})
+}
+
+// Take moves the value of a name out of its group: the name is absent afterwards,
+// and the value is the caller's, who calls Made.Free once, or gives it to Set. What
+// the value holds is released by that call, or later, by the last Lease on it and
+// the Close of the last group through which it may have been seen. One of several
+// callers at once gets it.
+//
+// ErrNotFound: the name is absent; ErrInvalid: it holds another type, and stays;
+// ErrClosed.
+func Take[T any](ctx context.Context, g *Group, name string, o ...Option) (Made[T], error) {
+	const op = "kiln: take"
+	if g == nil {
+		return Made[T]{}, nilGroup(op)
+	}
+	set := settle(o)
+	if ref, ok := g.room.View.Lookup(name, set.lane); ok { // no hit
+		if _, ok := as[T](ref.Value()); !ok {
+			return Made[T]{}, want[T](op, "name", name, ref.Value())
+		}
+	}
+	v, err := g.room.Take(ctx, name, set.lane)
+	if err != nil {
+		return Made[T]{}, err
+	}
+	t, ok := as[T](v.Any)
+	if !ok { // it was set since it was looked at
+		err := want[T](op, "name", name, v.Any)
+		return Made[T]{}, errors.Join(err, g.room.Set(ctx, name, v, sessioncache.Options{Owner: set.owner, Lane: set.lane}))
+	}
+	return Made[T]{Value: t, Bytes: v.Bytes, Cost: v.Cost, Free: v.Free}, nil
+}
+
+// Remove removes a name from the group, and reports whether it was there. Its
+// value is freed after its last use. A closed group has no names.
+func (g *Group) Remove(name string, o ...Option) bool {
+	return g != nil && g.room.Remove(name, settle(o).lane)
+}
