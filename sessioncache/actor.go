@@ -131,7 +131,7 @@ func (s *Session) admit(m acquire) {
 	}
 }
 
-// take answers a take, or drops the pin of an asker who has left.
+// take answers a take, or drops the pin if the asker has left.
 func (s *Session) take(m take) {
 	n, err := s.state.take(m.group, m.name, m.lane)
 	if !m.Reply.Answer(n, err) && err == nil {

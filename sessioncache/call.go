@@ -27,7 +27,7 @@ type call struct {
 	claimed  bool // its value has waited for others to make room
 
 	// The outcome, when it is among the effects to answer.
-	node  *node // pinned for those who wait
+	node  *node // pinned for the callers that wait
 	hit   bool  // the value was there
 	other *call // the flight to go aboard of
 	late  bool  // whose creator was cancelled before

@@ -41,8 +41,8 @@ func (s *state) ask(c *call) {
 
 // left is told that the caller of an ask has gone before its end. The creator of
 // a flight that nobody is left to wait for is cancelled (SPEC F4). A group that
-// holds nothing else goes with the last caller, not when the creator ends: who
-// left finds the counts exact (SPEC G9).
+// holds nothing else goes with the last caller, not when the creator ends: so that
+// caller finds the counts exact (SPEC G9).
 func (s *state) left(c *call) {
 	f := c
 	switch {
@@ -90,7 +90,7 @@ func (s *state) find(c *call) *node {
 	return g.names.Hashed(c.hash, c.name, lane)
 }
 
-// hand pins a value for those who wait, and answers.
+// hand pins a value for the callers that wait, and answers.
 func (s *state) hand(c *call, n *node) {
 	n.Value.cell.Pin() // its group, or its maker, holds a pin
 	c.node = n
@@ -131,7 +131,7 @@ func (s *state) created(c *call, v Value, err error) {
 		s.hand(c, n)
 		if !kept {
 			n.Value.dead.Store(true)
-			s.drop(n) // those who wait pin it themselves
+			s.drop(n) // the callers that wait pin it themselves
 		}
 	}
 	s.vacated(g)
@@ -247,8 +247,8 @@ func (s *state) put(g *group, n *node) {
 }
 
 // count takes the name that goes out of its group's sums and adds the one that
-// comes; either may be nil. Each total changes once, so that whoever looks at it
-// sees it before or after.
+// comes; either may be nil. Each total changes once, so that a reader sees it as it
+// was before or as it is after.
 func (s *state) count(g *group, goes, comes *node) {
 	var objects, bytes int64
 	if goes != nil {
@@ -281,8 +281,8 @@ func (s *state) remove(g *group, n *node) {
 }
 
 // vacate empties the slot of a name that is about to leave the table. INVARIANT:
-// a slot never outlives its name in the table, so that who looks by id does not
-// see what somebody who looked by name found gone before.
+// a slot never outlives its name in the table, so that a look-up by id does not see
+// a value that a look-up by name has found gone before.
 func vacate(g *group, n *node) {
 	if n != nil && n.Value.slot >= 0 {
 		g.slots.Load().at[n.Value.slot].Store(nil)
