@@ -36,25 +36,6 @@ type call struct {
 
 func (c *call) place() place { return place{c.group.shape, c.name, c.options.Lane} }
 
-// writing is a Set, by a shape or into the group of a handle.
-type writing struct {
-	of      any    // what the shell has of it
-	use     *asked // nil if group is there
-	group   *group
-	name    string
-	options Options
-	value   Value
-	claimed bool // it has waited for others to make room
-}
-
-// shape is the compiled one.
-func (m *writing) shape() shapegroups.Shape {
-	if m.group != nil {
-		return m.group.shape
-	}
-	return m.use.compiled
-}
-
 // effects is what a turn wants done, in this order. The shell empties it.
 type effects struct {
 	memory int64   // bytes more, or less, for the memory limit

@@ -143,7 +143,7 @@ func (s *Session) Close(ctx context.Context) error {
 		s.unwatch()
 		actors.Go(func() {
 			guard.Call(s.shutDown, func(err error) {
-				s.published.logger.Error("session: closing", "session", s.name, "error", err)
+				s.published.frees.logger.Error("session: closing", "session", s.name, "error", err)
 			})
 		})
 	})
@@ -170,6 +170,6 @@ func (s *Session) shutDown() {
 	}
 
 	freed, free := context.WithCancel(context.Background())
-	s.published.bin.Fence(free)
+	s.published.frees.bin.Fence(free)
 	<-freed.Done()
 }

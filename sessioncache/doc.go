@@ -63,5 +63,7 @@
 // Config.Hash may be as bad as a test likes. The core, the type state, is pure:
 // the scripts in testdata play it, event in, effects out. model_test.go compares a
 // whole session with a naive model; hammer_test.go tests what is claimed about
-// concurrency.
+// concurrency. state.go, making.go, writing.go, names.go, share.go, group.go, entry.go
+// and call.go are the core; session.go, handle.go, control.go, actor.go, messages.go,
+// tenant.go and bin.go the shell around it.
 package sessioncache

@@ -52,7 +52,7 @@ func Open(c Config) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := newPublished(c)
+	p := newPublished(c, newFrees(c))
 	st, err := newState(c, p)
 	if err != nil {
 		return nil, failed("open", c.Name, err)
@@ -133,7 +133,7 @@ func (s *Session) leave(g *group, phase uint32) {
 	case !dead && !g.grace.wanted.Load():
 	case s.send(vacated{group: g}):
 	case dead && !g.grace.open():
-		s.published.bin.Throw(trash{group: g}) // the session has ended: the actor cannot any more
+		s.published.frees.bin.Throw(trash{group: g}) // the session has ended: the actor cannot any more
 	}
 }
 
@@ -267,7 +267,7 @@ func checkName(op, name string) error {
 // discard frees a value that was never taken in.
 func (s *Session) discard(v Value) {
 	if v.Free != nil {
-		s.published.bin.Throw(trash{value: v.Free})
+		s.published.frees.bin.Throw(trash{value: v.Free})
 	}
 }
 
