@@ -23,7 +23,7 @@ const (
 	Cost    ConstantPolicy = "COST"
 )
 
-// defaultConstants is what a kind has that nobody spoke of (SPEC T2, T4).
+// defaultConstants is what a kind has without an entry (SPEC T2, T4).
 var defaultConstants = Constants{Capacity: limit.Unlimited, Policy: NoEvict}
 
 func (c Constants) String() string {
@@ -38,9 +38,9 @@ func resetConstants(s *Settings) {
 	s.GPUConstants = s.CPUConstants
 }
 
-// readConstants reads kind:size[:policy] entries separated by semicolons. Each
-// is taken or refused alone, and the last one of a kind wins as a whole. An
-// entry of nothing but blanks is none, as behind a closing semicolon.
+// readConstants reads kind:size[:policy] entries separated by semicolons. Each is
+// taken or refused alone, and the last one of a kind wins as a whole. An entry of
+// blanks alone, as after a last semicolon, is no entry.
 func readConstants(s *Settings, name, text string) {
 	for entry := range strings.SplitSeq(text, ";") {
 		entry = strings.Trim(entry, " \t")
@@ -95,7 +95,7 @@ func lower(text string) string {
 	}, text)
 }
 
-// showConstants is the list that would give the kinds what they have.
+// showConstants gives the list that stands for the settings of all kinds.
 func showConstants(s *Settings) (string, Source, string) {
 	shown, source, name := "", Default, ""
 	for _, kind := range []struct {

@@ -42,7 +42,7 @@ type Refusal struct {
 	Why   string // what is wrong with it, and what would be right
 }
 
-// String is the refusal as one line for a log, whatever the entry holds.
+// String is the refusal as one line of a log, whatever the entry contains.
 func (r Refusal) String() string { return r.Name + ": " + r.Why }
 
 // Settings is what the environment said at one moment.
@@ -60,13 +60,13 @@ type Settings struct {
 	Workers          Setting[Workers]     // of each device
 	MemoryLimit      Setting[MemoryLimit] // of the process
 
-	Refusals []Refusal // in the order of Table, within a list in its own
+	Refusals []Refusal // in the order of Table; those of one list in the list's order
 }
 
 // Workers is how many workers a device gets.
 type Workers int
 
-// AutoWorkers is one worker a core.
+// AutoWorkers is one worker for each core.
 const AutoWorkers Workers = 0
 
 func (w Workers) String() string {
@@ -93,8 +93,8 @@ func (m MemoryLimit) String() string {
 	return off
 }
 
-// Read takes the snapshot. It never fails: what cannot be taken is among the
-// Refusals and keeps its default.
+// Read takes the snapshot. It never fails: a value that cannot be taken is among
+// the Refusals, and its setting keeps the default.
 func Read(lookup Lookup) Settings {
 	var s Settings
 	for _, v := range variables {

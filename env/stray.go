@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// own begins the names of the variables that are Kiln's alone.
+// own is how the names of variables begin that are Kiln's alone.
 const own = "KILN_"
 
 // Unknown is the Source of a Row that is a Stray's.
 const Unknown Source = "unknown"
 
-// Stray is a variable with a name as Kiln's have, and none that Kiln reads: most
-// likely one that was misspelt.
+// Stray is a variable whose name begins like Kiln's, but which Kiln does not read:
+// most likely a misspelt one.
 type Stray struct {
 	Name    string
 	Nearest string // the known name that is at most two letters away, else empty
@@ -29,9 +29,8 @@ func Names() []string {
 	return names
 }
 
-// Strays gives those of the names that begin with KILN_ and are none that Read
-// asks for, each once, sorted. Nothing else follows from them: another version of
-// Kiln may know them.
+// Strays gives the names that begin with KILN_ and that Read does not ask for, each
+// once, sorted. They are no errors: another version of Kiln may know them.
 func Strays(names []string) []Stray {
 	var known []string
 	for _, v := range variables {
@@ -46,7 +45,7 @@ func Strays(names []string) []Stray {
 	return all
 }
 
-// String is the variable as one line for a log, whatever its name holds.
+// String is the variable as one line of a log, whatever its name contains.
 func (s Stray) String() string { return quote(s.Name) + " " + s.help() }
 
 func (s Stray) help() string {
@@ -56,8 +55,8 @@ func (s Stray) help() string {
 	return "is no variable of Kiln's: is it meant to be " + s.Nearest + "?"
 }
 
-// Row is the variable as kiln env shows it, behind the settings. Its value is
-// left out: it may be somebody else's, and a secret.
+// Row is the variable as kiln env shows it, after the settings. The value is left
+// out: it may belong to another program, and be a secret.
 func (s Stray) Row() Row {
 	return Row{Name: s.Name, Source: Unknown, Help: s.help(), Nearest: s.Nearest}
 }

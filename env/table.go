@@ -45,8 +45,8 @@ func Table(s Settings) []Row {
 	return rows
 }
 
-// Print writes rows as a table for people, one setting a line, and below it
-// what was refused.
+// Print writes rows as a table for people, one setting per line, and below the
+// table what was refused.
 func Print(w io.Writer, rows []Row) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NAME\tVALUE\tSOURCE\tDEFAULT\tHELP")

@@ -1,8 +1,15 @@
-// Package fault holds the errors and the miss reasons of every room: one set,
-// re-exported by the rooms and by package kiln (SPEC R1, R3).
+// Package fault has the errors and the miss reasons of every room: one set, which
+// the rooms and package kiln re-export (SPEC R1, R3).
 //
-// A sentinel says what kind of trouble it is and is found with errors.Is. An
-// *Error wraps one with the operation, the key and the backend it concerns.
+// A sentinel, such as ErrClosed, says what kind of trouble there is; errors.Is
+// finds it. An *Error wraps a sentinel with the operation, the key and the backend
+// that it concerns:
+//
+//	var e *fault.Error
+//	if errors.As(err, &e) && e.Reason == fault.Outdated {
+//		log.Print("compiled by another version: ", e.Key)
+//	}
+//
 // All values are immutable and safe for concurrent use.
 package fault
 
@@ -30,8 +37,8 @@ var (
 	ErrNotFound    = errors.New("not found")                         // nothing of this name
 )
 
-// PanicError is what a creator's panic becomes: every waiter gets it and the
-// process lives (SPEC F3).
+// PanicError carries the panic of a creator. Every waiter gets it, and the process
+// lives (SPEC F3).
 type PanicError struct {
 	Value any    // what was given to panic
 	Stack []byte // of the goroutine that panicked
@@ -45,14 +52,14 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// Error says which operation on which key met trouble. Err is or wraps a
-// sentinel, a context's error, or the creator's own error.
+// Error says which operation failed, and on which key. Err is or wraps a sentinel,
+// a context's error, or the creator's own error.
 type Error struct {
 	Op      string // room and verb, as in "artefacts: get"
-	Key     string // printable form of the key, empty where there is none
-	Backend string // device backend, empty where none is concerned
-	Reason  Reason // of a refusal, else empty
-	Field   string // the field the reason concerns, else empty
+	Key     string // in printable form; empty where there is none
+	Backend string // of the device; empty where none is concerned
+	Reason  Reason // of a refusal; else empty
+	Field   string // that the reason concerns; else empty
 	Err     error
 }
 
@@ -79,12 +86,14 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Invalidf is an ErrInvalid of op with a text that says what would be right.
+// Invalidf makes an ErrInvalid of the operation op. The text says what is wrong and
+// what would be right.
 func Invalidf(op, format string, args ...any) error {
 	return &Error{Op: op, Err: fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)}
 }
 
-// Printable quotes a key that is not plain text and cuts a long one, for people.
+// Printable is a key as people can read it: quoted if it is not plain text, and cut
+// if it is long.
 func Printable(key string) string {
 	const most = 64
 	plain := true
@@ -100,7 +109,7 @@ func Printable(key string) string {
 	return fmt.Sprintf("%q", key)
 }
 
-// Wrap is err with the operation, the key and a text that says what to do.
+// Wrap adds to err the operation, the key, and a text that says what to do.
 func Wrap(op, key, text string, err error) error {
 	return &Error{Op: op, Key: key, Err: fmt.Errorf("%s: %w", text, err)}
 }

@@ -1,7 +1,7 @@
 package fault
 
-// Reason says why something was a miss or was rejected. The set is closed
-// (SPEC R1); each reason has a counter where it can arise.
+// Reason says why a look-up missed, or why something was rejected. The set is
+// closed (SPEC R1). Each room counts the reasons that can arise in it.
 type Reason string
 
 // The reasons of SPEC R1.
@@ -30,7 +30,7 @@ const (
 	Degraded        Reason = "degraded"
 )
 
-// Reasons lists the whole set of R1 in its order.
+// Reasons gives the whole set in the order of SPEC R1.
 func Reasons() []Reason {
 	return []Reason{Absent, Disabled, KeyRefused, Format, Truncated, Trailing, TooLarge, Checksum, KeyCollision,
 		Outdated, DeviceMismatch, Incompatible, SourceChanged, DriverHeader, DriverRefused, Quirk, Unsigned,

@@ -10,11 +10,11 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// Word is how no bound is written, in this case only.
+// Word is how Unlimited is written, in lower case only.
 const Word = "unlimited"
 
-// Limit is a capacity. The zero value means "not given": a Config that holds
-// one picks its default with Or.
+// Limit is a capacity: a count, or Unlimited. The zero Limit means "not given"; a
+// Config that has one then takes its default (Or). Limits can be compared with ==.
 type Limit struct {
 	form  form
 	count int64 // only with form counted, so that equal limits are == equal
@@ -28,16 +28,16 @@ const (
 	unbounded
 )
 
-// Unlimited is no bound at all.
+// Unlimited is the capacity without a bound.
 var Unlimited = Limit{form: unbounded}
 
-// Of is a bound of n. A negative n is kept for Validate to refuse, so that Of
-// can stand inside a Config literal.
+// Of is a capacity of n. It keeps a negative n, which Validate refuses, so that Of
+// can stand in a literal of a Config.
 func Of(n int64) Limit { return Limit{form: counted, count: n} }
 
 // Parse reads a plain decimal (digits only: no sign, blank, fraction or unit)
 // or the word "unlimited". Anything else, and a number above 2^63-1, is a
-// fault.ErrInvalid that says which.
+// fault.ErrInvalid that says what is wrong.
 func Parse(s string) (Limit, error) {
 	if s == Word {
 		return Unlimited, nil
@@ -46,13 +46,13 @@ func Parse(s string) (Limit, error) {
 		return Limit{}, fault.Invalidf("limit: parse", "%s: want a whole number such as 64, or %s", why, Word)
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil { // digits only, so it can but be too large
+	if err != nil { // it has digits only, so it is too large
 		return Limit{}, fault.Invalidf("limit: parse", "%s is above 2^63-1: want a smaller number, or %s", cut(s), Word)
 	}
 	return Of(n), nil
 }
 
-// notDecimal says what keeps s from being digits only; empty where nothing does.
+// notDecimal says why s is no plain decimal; empty if it is one.
 func notDecimal(s string) string {
 	if s == "" {
 		return "the value is empty"
@@ -68,7 +68,7 @@ func notDecimal(s string) string {
 	return ""
 }
 
-// cut quotes what somebody wrote, at a length that a log line bears.
+// cut quotes a text for a log line, and shortens it where it is long.
 func cut(s string) string {
 	const most = 40
 	if len(s) > most {
@@ -77,17 +77,16 @@ func cut(s string) string {
 	return strconv.Quote(s)
 }
 
-// Value is the count and true, or 0 and false where there is none: unlimited
-// or not given.
+// Value gives the count and true; or 0 and false if l is unlimited or not given.
 func (l Limit) Value() (int64, bool) { return l.count, l.form == counted }
 
-// Given reports whether somebody set l.
+// Given reports whether l is a count or Unlimited.
 func (l Limit) Given() bool { return l.form != absent }
 
-// IsUnlimited reports whether l is the absence of a bound on purpose.
+// IsUnlimited reports whether l is Unlimited.
 func (l Limit) IsUnlimited() bool { return l.form == unbounded }
 
-// Or is l where it is given, else otherwise.
+// Or gives l if it is given, else otherwise.
 func (l Limit) Or(otherwise Limit) Limit {
 	if l.Given() {
 		return l
@@ -96,11 +95,11 @@ func (l Limit) Or(otherwise Limit) Limit {
 }
 
 // Allows reports whether n is within l. A limit that is not given allows
-// everything; settle it with Or first.
+// everything, so take the default with Or first.
 func (l Limit) Allows(n int64) bool { return l.form != counted || n <= l.count }
 
-// MiB is l in bytes where l counts MiB; what no number of bytes can say is
-// unlimited.
+// MiB converts l from MiB to bytes. A count that int64 bytes cannot express becomes
+// Unlimited.
 func (l Limit) MiB() Limit {
 	if l.form != counted {
 		return l
@@ -111,7 +110,7 @@ func (l Limit) MiB() Limit {
 	return Of(l.count << 20)
 }
 
-// Validate is a fault.ErrInvalid for a negative count, else nil.
+// Validate gives a fault.ErrInvalid if the count is negative.
 func (l Limit) Validate() error {
 	if l.count < 0 {
 		return fault.Invalidf("limit: validate", "capacity %d is negative: want 0 or more, or %s", l.count, Word)
@@ -119,7 +118,7 @@ func (l Limit) Validate() error {
 	return nil
 }
 
-// String is the decimal count, "unlimited", or empty where not given.
+// String gives the decimal count, "unlimited", or the empty string if l is not given.
 func (l Limit) String() string {
 	switch l.form {
 	case counted:
@@ -130,10 +129,10 @@ func (l Limit) String() string {
 	return ""
 }
 
-// MarshalText is String, which makes a Limit usable with flag.TextVar.
+// MarshalText gives String, so that flag.TextVar takes a Limit.
 func (l Limit) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// UnmarshalText is Parse; l is left as it is on an error.
+// UnmarshalText does what Parse does. On an error l stays as it is.
 func (l *Limit) UnmarshalText(text []byte) error {
 	parsed, err := Parse(string(text))
 	if err != nil {
@@ -143,7 +142,7 @@ func (l *Limit) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalJSON is a number, "unlimited", or null where not given.
+// MarshalJSON gives a number, "unlimited", or null if l is not given.
 func (l Limit) MarshalJSON() ([]byte, error) {
 	switch l.form {
 	case counted:
@@ -154,8 +153,8 @@ func (l Limit) MarshalJSON() ([]byte, error) {
 	return []byte("null"), nil
 }
 
-// UnmarshalJSON reads what MarshalJSON writes: a whole number of 0 or more,
-// the word, or null. A number inside a string is refused.
+// UnmarshalJSON reads what MarshalJSON writes: a whole number of 0 or more, the
+// word, or null. It refuses a number inside a string.
 func (l *Limit) UnmarshalJSON(text []byte) error {
 	switch s := string(text); {
 	case s == "null":

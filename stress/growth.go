@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// growth is what must stay as it is while a scenario goes on.
+// growth is what must not grow while a scenario runs.
 var growth = []struct {
 	metric, what string
 	slack        uint64 // that it may grow by, beside a quarter
@@ -15,8 +15,8 @@ var growth = []struct {
 	{"/sched/goroutines:goroutines", "goroutines", 64},
 }
 
-// watch compares the most in the last quarter of a run with the most in the
-// second: by then a scenario has filled what it fills.
+// watch compares the highest values of the last quarter of a run with those of the
+// second quarter, when a scenario has filled all that it fills.
 func (r *run) watch(ctx context.Context, duration time.Duration) {
 	const samples = 64
 	now := make([]metrics.Sample, len(growth))

@@ -51,8 +51,8 @@ const (
 	mostViolations = 32 // that a report lists: the first ones tell
 )
 
-// Run runs the scenarios until their time is over or ctx ends. The error is
-// about the config; what does not hold is in the report.
+// Run runs the scenarios until their time is over or ctx ends. The error is about
+// the config; violations are in the report.
 func Run(ctx context.Context, cfg Config) (Report, error) {
 	report := Report{Seed: cfg.Seed, Violations: []string{}}
 	if cfg.Scenario != "" && !slices.Contains(Scenarios(), cfg.Scenario) {
@@ -89,7 +89,7 @@ type run struct {
 	}
 }
 
-// violated notes what does not hold.
+// violated notes a violation.
 func (r *run) violated(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +137,7 @@ func (r *run) drive(ctx context.Context, cfg Config, s scenario) error {
 	return nil
 }
 
-// settled is the number of goroutines once those that are about to end have.
+// settled is the number of goroutines after those that are about to end have ended.
 func settled() int {
 	n := runtime.NumGoroutine()
 	for range 50 {
@@ -171,7 +171,7 @@ func (r *run) free(v *value) func() {
 	}
 }
 
-// check is for a value that somebody holds a lease on.
+// check looks at a value on which the caller holds a lease.
 func (r *run) check(got any, key string) {
 	v, ok := got.(*value)
 	switch {
@@ -184,7 +184,7 @@ func (r *run) check(got any, key string) {
 	}
 }
 
-// settle waits for the last frees and compares the sums.
+// settle waits for the last values to be freed and compares the sums.
 func (l *ledger) settle(r *run) {
 	for wait := time.Now().Add(20 * time.Second); l.made.Load() != l.freed.Load() && time.Now().Before(wait); {
 		time.Sleep(time.Millisecond)

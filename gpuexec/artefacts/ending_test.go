@@ -317,7 +317,7 @@ func TestFreeOfAnUnfitThatEndsItsGoroutine(t *testing.T) {
 	want(t, "freed", c.count(c.mu.freed, "k"), 1)
 }
 
-// B5: a caller that leaves while the cache closes does not read how its flight
+// F8: a caller that leaves while the cache closes does not read how its flight
 // failed from under the creator: the race detector would say so.
 func TestOutcomeOfAFlightThatWasClosed(t *testing.T) {
 	for range 200 {

@@ -20,13 +20,11 @@ var exceptions = []exception{
 
 	{"sibling", "gpuexec/artefacts/cache.go", "Lookup", "how a user looks without making"},
 	{"sibling", "gpuexec/artefacts/lease.go", "Value", "what a user does with what Lookup gives"},
-	{"sibling", "gpuexec/blobstore/claim.go", "Enter", "to be mended: tiers and store are one room"},
-	{"sibling", "gpuexec/blobstore/store.go", "For", "to be mended: tiers and store are one room"},
 	{"sibling", "gpuexec/artefacts/lease.go", "Bytes", "a property of what a user holds"},
 	{"sibling", "gpuexec/artefacts/lease.go", "Cost", "a property of what a user holds"},
-	{"sibling", "gpuexec/blobstore/store.go", "Trusted", "to be mended: tiers and store are one room"},
-	{"sibling", "gpuexec/blobstore/upkeep.go", "Touch", "to be mended: tiers and store are one room"},
-	{"sibling", "gpuexec/blobstore/trust/trust.go", "", "to be mended: lists of trusted keys are the inside of the store"},
+	{"sibling", "gpuexec/blobstore/mark.go", "Enter", "how a user who loads blobs with a driver of its own marks that (SPEC P11)"},
+	{"sibling", "gpuexec/blobstore/store.go", "For", "how a user with devices of several kinds says which one asks"},
+	{"sibling", "gpuexec/blobstore/uses.go", "Reuse", "how a user who keeps blobs in memory has their uses counted (SPEC P7)"},
 
 	{"word", "gpuexec/blobstore/store.go", "log key", "to be mended"},
 

@@ -1,5 +1,5 @@
 // Package guard runs user code so that a panic or a runtime.Goexit in it harms
-// nobody else (SPEC F3).
+// nothing else (SPEC F3).
 //
 // The functions keep no state and are safe for concurrent use.
 package guard
@@ -10,10 +10,10 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// Guard calls fn, which is user code, and turns a panic or a runtime.Goexit in
-// it into an error for done (SPEC F3). done is called exactly once, also when
-// the goroutine is on its way out. Source of the Goexit test: the idiom of
-// golang.org/x/sync/singleflight.
+// Guard calls fn and then done with its error. A panic in fn becomes a
+// *fault.PanicError, a runtime.Goexit becomes fault.ErrGoexit (SPEC F3). done is
+// called exactly once; after a Goexit it runs while the goroutine ends. How a Goexit
+// is told from a panic is an idiom of golang.org/x/sync/singleflight.
 func Guard(fn func() error, done func(error)) {
 	returned := false
 	defer func() {
@@ -31,15 +31,14 @@ func Guard(fn func() error, done func(error)) {
 	done(err)
 }
 
-// Guarded is Guard for who goes on with the error: that of fn, or its panic. After
+// Guarded runs fn and returns its error; a panic becomes a *fault.PanicError. After
 // a runtime.Goexit in fn it does not return.
 func Guarded(fn func() error) (err error) {
 	Guard(fn, func(e error) { err = e })
 	return err
 }
 
-// Call is Guard for a function that returns nothing: failed is called only if fn
-// did not return.
+// Call runs fn, and calls failed with the error of Guard if fn did not return.
 func Call(fn func(), failed func(error)) {
 	Guard(func() error { fn(); return nil }, func(err error) {
 		if err != nil {
@@ -48,8 +47,8 @@ func Call(fn func(), failed func(error)) {
 	})
 }
 
-// Each calls fn for every item in order, also for those behind one whose fn has
-// called runtime.Goexit: then on the way out of the goroutine.
+// Each calls fn for every item in order. If fn calls runtime.Goexit for an item, the
+// later items get their call while the goroutine ends.
 func Each[T any](items []T, fn func(T)) {
 	next := 0
 	defer func() {
