@@ -252,7 +252,7 @@ func (s *Store) logOnce(op string, err error) {
 	s.mu.logged[k] = true
 	s.mu.Unlock()
 	if !known {
-		s.cfg.Logger.Warn("store: going on without", "dir", s.cfg.Dir, "op", op, "err", err)
+		s.cfg.Logger.Warn("store: going on without", "dir", s.cfg.Dir, "op", op, "error", err)
 	}
 }
 
