@@ -14,8 +14,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// directory is the writable directory as its only writer in this process sees
-// it. Everything but construction happens between begin and end.
+// directory is the writable directory of a store. Its fields are used between begin
+// and end only, by one goroutine at a time.
 //
 // INVARIANT: bytes in use are within capacity whenever a change has ended, on a
 // file system with locks (TestCapacityHolds).
@@ -26,17 +26,17 @@ type directory struct {
 	lock    *hostlock.Directory // nil on a shared file system
 	journal journal
 	idx     *index
-	fresh   bool // idx is what the disk holds, as far as the journal was read
-	text    int64
-	trash   []string // folders in tmp/ to be removed after the change
+	fresh   bool     // idx is what the disk held when the journal was read last
+	text    int64    // what size.txt says
+	trash   []string // folders to be removed after the change
 
-	usesRead    time.Time // when the files of other writers were
+	usesRead    time.Time // when the uses of other writers were read
 	usesWritten bool      // this writer has a file
 }
 
-// turnstile is a mutex whose waiters leave with their context: whoever is inside
+// turnstile is a mutex whose waiters leave when their context ends, since the holder
 // may be waiting for another process.
-type turnstile chan struct{} // capacity 1: who is inside
+type turnstile chan struct{} // capacity 1: the holder
 
 func (t turnstile) lock(ctx context.Context) error {
 	select {
@@ -54,8 +54,8 @@ const (
 	setAsideMax = 32 // entries kept in quarantine/
 )
 
-// prepare makes what is missing of the layout and reads the directory. It is
-// how a store opens, and how it goes on after trouble.
+// prepare makes the missing folders of the layout and reads the directory. A store
+// does so when it opens, and before it writes again after a failed write.
 func (d *directory) prepare(ctx context.Context) error {
 	fsys := d.s.main.FS
 	if err := checkOwner(fsys, fsys.Root(), true); err != nil {
@@ -82,8 +82,8 @@ func (d *directory) prepare(ctx context.Context) error {
 	})
 }
 
-// alter runs do between begin and end, and again if the lock was passed on while
-// this process stood still: what do has seen may be true no more, and nothing failed.
+// alter runs do between begin and end. It runs do again if the process stood still
+// and lost the lock: nothing failed then, but what do has seen may have changed.
 func (d *directory) alter(ctx context.Context, do func() error) error {
 	for again := 0; ; again++ {
 		if err := d.begin(ctx); err != nil {
@@ -123,7 +123,7 @@ func (d *directory) enter(ctx context.Context) error {
 	if d.lock != nil && d.fresh {
 		read := d.journal.offset
 		err := d.journal.follow(d.idx)
-		if d.journal.offset != read { // who changed the entries wrote their size, too
+		if d.journal.offset != read { // a process that changed entries has written size.txt too
 			d.text = d.readSize()
 		}
 		if !errors.Is(err, errStale) {
@@ -136,7 +136,7 @@ func (d *directory) enter(ctx context.Context) error {
 // list reads the whole directory.
 func (d *directory) list() error {
 	d.fresh = false
-	d.s.forgetSynced() // it may be another directory by now
+	d.s.forgetSynced() // the directory may be another one by now
 	x := newIndex(d.s.cfg.Policy)
 	err := d.s.main.scan(func(place string, key, kernel int64) error {
 		x.add(record{place: place, bytes: max(key, 0) + max(kernel, 0)})
@@ -178,8 +178,9 @@ func (d *directory) readSize() int64 {
 	return n
 }
 
-// end makes the change known and gives the locks back. A writer that was passed
-// over while it stood still counts again, so that what it did late does no harm.
+// end writes the accounts of the change and gives the locks back. A writer that lost
+// the lock while it stood still lists the directory again, so that the accounts are
+// right whatever it did late.
 func (d *directory) end(ctx context.Context) error {
 	err := d.finish()
 	for again := 0; err == nil && d.lock != nil && !d.lock.Held() && again < 3; again++ {
@@ -200,7 +201,7 @@ func (d *directory) end(ctx context.Context) error {
 	}
 	d.mu.unlock()
 	for _, name := range trash {
-		_ = d.s.main.RemoveAll(name) // what is left goes with the next sweep
+		_ = d.s.main.RemoveAll(name) // the next sweep removes what is left
 	}
 	return err
 }
@@ -211,7 +212,7 @@ func (d *directory) leave() {
 	}
 }
 
-// finish writes size.txt and the end of the change.
+// finish writes size.txt and ends the change in the journal.
 func (d *directory) finish() error {
 	if d.text != d.idx.bytes {
 		temporary := tmpDir + "/" + hostlock.Unique()
@@ -230,10 +231,10 @@ func (d *directory) finish() error {
 	return d.journal.end()
 }
 
-// errPassedOver: what is under way must begin again, see alter.
+// errPassedOver makes alter run a change again.
 var errPassedOver = errors.New("the directory lock was passed on while this process stood still")
 
-// change says that files are about to be moved.
+// change must be called before files are moved.
 func (d *directory) change() error {
 	if d.lock == nil {
 		return nil
@@ -245,7 +246,7 @@ func (d *directory) change() error {
 	return d.journal.begin()
 }
 
-// take moves a finished entry from tmp/ to its place.
+// take moves a complete entry from tmp/ to its place.
 func (d *directory) take(from string, r record) error {
 	if err := d.change(); err != nil {
 		return err
@@ -258,7 +259,7 @@ func (d *directory) take(from string, r record) error {
 	return nil
 }
 
-// drop moves an entry out of sight; its files are removed after the change.
+// drop moves an entry to another folder, where no reader finds it.
 func (d *directory) drop(place, to string) error {
 	if err := d.change(); err != nil {
 		return err
@@ -272,14 +273,14 @@ func (d *directory) drop(place, to string) error {
 	return nil
 }
 
-// shrink evicts until the bytes are within capacity. keep is never evicted, and
-// nothing that is not of the backend only, if that is given.
+// shrink evicts until the bytes are within capacity. It never evicts the place keep,
+// and only entries of the backend only if that is not empty.
 func (d *directory) shrink(capacity int64, keep, only string) error {
 	if d.idx.bytes <= capacity {
 		return nil
 	}
 	if err := d.loadUses(); err != nil {
-		d.s.logOnce("read uses", err) // and chooses by what it knows
+		d.s.logOnce("read uses", err) // victims are chosen by what is known
 	}
 	for _, r := range d.idx.unknown() {
 		d.s.main.meta(r)
@@ -302,7 +303,7 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 	return nil
 }
 
-// setAside moves a bad entry to quarantine/, out of which the oldest go.
+// setAside moves a bad entry to quarantine/, and the oldest there to the trash.
 func (d *directory) setAside(place string, miss Miss) error {
 	name := fmt.Sprintf("%016x-%s-%s-%s", uint64(time.Now().UnixNano()), miss.Reason, strings.ReplaceAll(place, "/", "-"), hostlock.Unique())
 	if err := d.drop(place, quarantineDir+"/"+name); err != nil {
@@ -331,7 +332,7 @@ func (d *directory) boundQuarantine() error {
 	return nil
 }
 
-// readAll is io.ReadFull for a file of which the size was seen.
+// readAll fills into from a file. short reports that the file ended before that.
 func readAll(f io.ReaderAt, into []byte, offset int64) (short bool, err error) {
 	n, err := f.ReadAt(into, offset)
 	if err == io.EOF {

@@ -16,12 +16,18 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Put stores the blob of a key. cost is what compiling it took; requires are the
-// instruction sets without which it must not run (SPEC K7). A sound entry that
-// fits already stays, and Put succeeds (SPEC P8): Stores of Stats grows only where
-// the payload was written. With nil an entry is there, as durable as Config says.
-// What was not stored is ErrRefused with a reason: disabled, too_large (nothing
-// was evicted) or degraded (and ErrIO).
+// Put stores the blob of a key. cost is the time that compiling it took. requires
+// lists the instruction sets without which the blob must not run (SPEC K7); nothing
+// given means that this is not known, and stands for all that are present, while an
+// empty list ([]string{}...) means that it runs everywhere.
+//
+// If the key has a sound entry that fits, that entry stays and Put succeeds (SPEC
+// P8); Stats.Stores counts the entries that were written. After success there is an
+// entry, as durable as Config.Durability says.
+//
+// A blob that is not stored is fault.ErrRefused with a reason: disabled, too_large
+// (nothing was evicted for it), or degraded, which is fault.ErrIO too. Other errors
+// are fault.ErrInvalid, fault.ErrClosed and the context's.
 func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, cost time.Duration, requires ...string) error {
 	const op = "store: put"
 	if err := s.enter(op, backend, key); err != nil {
@@ -55,8 +61,8 @@ type writing struct {
 	backend, key string
 	entry        frame.Entry
 	file         frame.File
-	sealed       bool           // the digest is in place already
-	present      frame.Identity // whom an entry must fit to make this one superfluous
+	sealed       bool           // the file has its digest
+	present      frame.Identity // an entry that fits it makes this one superfluous
 	temporary    string
 	place        string
 }
@@ -79,7 +85,7 @@ func (w *writing) run(ctx context.Context, op string) error {
 		}
 		if ctx.Err() == nil {
 			s.writes.failed(s.cfg.Now())
-			s.logOnce("write", err) // the pause that begins is no trouble of its own
+			s.logOnce("write", err)
 		}
 	}
 	if ctx.Err() != nil {
@@ -104,7 +110,7 @@ func (w *writing) write(ctx context.Context) error {
 		err = w.publish(ctx)
 	}
 	if err != nil || w.place == "" {
-		_ = s.main.RemoveAll(w.temporary) // what is left goes with the next sweep
+		_ = s.main.RemoveAll(w.temporary) // the next sweep removes what is left
 		return err
 	}
 	s.stats.stores.Add(1)
@@ -154,7 +160,7 @@ func (w *writing) stageKernel(fsys vfs.FS, sync bool) error {
 	return errors.Join(err, f.Close())
 }
 
-// seal computes the digest, of a large payload beside the caller.
+// seal computes the digest. For a large payload it does so while the caller writes.
 func (w *writing) seal() *sync.WaitGroup {
 	const large = 256 << 10
 	var wg sync.WaitGroup
@@ -168,8 +174,8 @@ func (w *writing) seal() *sync.WaitGroup {
 	return &wg
 }
 
-// publish moves the folder into the lowest free slot of its bucket, unless an
-// entry that fits is there by now.
+// publish moves the folder into the lowest free slot of its bucket, unless the key
+// has an entry that fits by now.
 func (w *writing) publish(ctx context.Context) error {
 	d := &w.s.dir
 	return d.alter(ctx, func() error {
@@ -196,7 +202,7 @@ func (w *writing) publishLocked() error {
 		}
 	}
 	for _, place := range f.barred {
-		_ = d.setAside(place, Miss{Reason: fault.Degraded}) // what may not even be moved keeps its slot
+		_ = d.setAside(place, Miss{Reason: fault.Degraded}) // an entry that may not be moved either keeps its slot
 	}
 	bucket := w.backend + "/" + s.Bucket(w.key)
 	r := record{bytes: w.size(), known: true, created: w.entry.Created.UnixNano(), cost: w.entry.Cost}
@@ -210,7 +216,7 @@ func (w *writing) publishLocked() error {
 			}
 			return nil
 		case again < 16 && (isTaken(err) || errors.Is(err, syscall.ENOTEMPTY) || isGone(err)):
-			// without a lock: somebody took the slot, or removed the empty bucket
+			// no lock: another process took the slot or removed the empty bucket
 		default:
 			return err
 		}
@@ -230,8 +236,8 @@ func (w *writing) occupy(bucket string, r *record) error {
 	return w.s.dir.take(w.temporary, *r)
 }
 
-// makeFolder makes a folder if it is missing. Something else by its name is set
-// aside, or nothing below it could ever be stored.
+// makeFolder makes a folder if it is missing. A file in its place is moved to
+// quarantine/, since nothing could be stored below it.
 func (w *writing) makeFolder(name string) error {
 	fsys := w.s.main.FS
 	err := fsys.Mkdir(name)
@@ -251,12 +257,12 @@ func (w *writing) makeFolder(name string) error {
 	return err
 }
 
-// yield takes the entry back if, without a lock, somebody else stored the same
-// key at the same time: the one in the lowest slot stays.
+// yield takes the entry back if another process has stored the same key at the same
+// time, which happens without a lock. The entry in the lowest slot stays.
 func (w *writing) yield(bucket string) error {
 	s := w.s
 	slots, err := s.main.slots(bucket)
-	if isGone(err) { // with the entry: somebody has evicted it already
+	if isGone(err) { // evicted already
 		return nil
 	}
 	if err != nil {
@@ -282,7 +288,7 @@ func (w *writing) yield(bucket string) error {
 	return nil
 }
 
-// settle makes the names on the way to the entry durable.
+// settle syncs the folders above the entry.
 func (w *writing) settle() error {
 	s := w.s
 	if s.cfg.Durability != Full {
@@ -296,12 +302,12 @@ func (w *writing) settle() error {
 	}
 	s.mu.Unlock()
 	for _, name := range names {
-		if err := s.main.SyncDir(name); err != nil && !isGone(err) { // gone: evicted by now
+		if err := s.main.SyncDir(name); err != nil && !isGone(err) { // gone = evicted by now
 			return err
 		}
 	}
 	s.mu.Lock()
-	synced[w.backend] = true // nobody asks that map any more if the folder was made again since
+	synced[w.backend] = true // has no effect if the folder was made again since: there is another map then
 	s.mu.Unlock()
 	return nil
 }

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is the folder at an absolute path of the machine's file system. The path
-// to it may hold symbolic links if they are resolved already.
+// Dir is the folder at an absolute path of the machine's file system. The path must
+// have no symbolic links: the caller resolves them first.
 func Dir(root string) FS { return native(filepath.Clean(root)) }
 
 func machine() (func(root string) FS, error) { return Dir, nil }
@@ -103,7 +103,7 @@ func (n native) Mkdir(name string) error {
 	return wrap("mkdir", name, unix.Mkdir(n.path(name), 0o700))
 }
 
-// makeRoot makes the root and what is missing on the way, for good.
+// makeRoot makes the root and the missing folders above it, and syncs them.
 func (n native) makeRoot() error {
 	there := filepath.Dir(string(n))
 	for {
@@ -148,8 +148,8 @@ func (n native) SyncDir(name string) error {
 	return wrap("fsync", name, err)
 }
 
-// file is a descriptor of its own: package os would ask the poller about each,
-// which costs as much as reading a small kernel.
+// file is a bare descriptor. An os.File registers with the poller, which costs as
+// much as reading a small kernel.
 type file struct {
 	fd   int
 	name string
@@ -241,8 +241,8 @@ func infoOf(name string, st *unix.Stat_t) Info {
 	}
 }
 
-// openChecked opens by looking at each element of the name first, where the
-// kernel cannot do it in one step.
+// openChecked looks at each folder of the name before it opens the name, for kernels
+// that cannot refuse links in one step.
 func openChecked(root, name string, flags int, mode uint32) (int, error) {
 	for i := 0; i < len(name); i++ {
 		if name[i] != '/' {
