@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -151,8 +152,9 @@ func (n native) SyncDir(name string) error {
 // file is a bare descriptor. An os.File registers with the poller, which costs as
 // much as reading a small kernel.
 type file struct {
-	fd   int
-	name string
+	fd     int
+	name   string
+	locked atomic.Bool
 }
 
 func (f *file) ReadAt(p []byte, offset int64) (int, error) {
@@ -201,6 +203,7 @@ func (f *file) TryLock() (bool, error) {
 	for {
 		switch err := unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB); err {
 		case nil:
+			f.locked.Store(true)
 			return true, nil
 		case unix.EINTR:
 		case unix.EWOULDBLOCK:
@@ -211,7 +214,14 @@ func (f *file) TryLock() (bool, error) {
 	}
 }
 
-func (f *file) Close() error { return wrap("close", f.name, unix.Close(f.fd)) }
+// Close gives the lock back itself: a forked process may have a copy of the
+// descriptor, and a lock lasts until the last copy is closed.
+func (f *file) Close() error {
+	if f.locked.Load() {
+		_ = unix.Flock(f.fd, unix.LOCK_UN) // closing gives it back as well
+	}
+	return wrap("close", f.name, unix.Close(f.fd))
+}
 
 func wrap(op, name string, err error) error {
 	if err == nil {
