@@ -131,7 +131,7 @@ func (w *writing) stage() error {
 		return err
 	}
 	if w.s.cfg.Durability == Full {
-		return fsys.SyncDir(w.temporary)
+		return w.s.syncDir(w.temporary)
 	}
 	return nil
 }
@@ -302,7 +302,7 @@ func (w *writing) settle() error {
 	}
 	s.mu.Unlock()
 	for _, name := range names {
-		if err := s.main.SyncDir(name); err != nil && !isGone(err) { // gone = evicted by now
+		if err := s.syncDir(name); err != nil && !isGone(err) { // gone = evicted by now
 			return err
 		}
 	}
@@ -310,6 +310,17 @@ func (w *writing) settle() error {
 	synced[w.backend] = true // has no effect if the folder was made again since: there is another map then
 	s.mu.Unlock()
 	return nil
+}
+
+// syncDir syncs a folder. A file system that cannot do so is logged once, and the
+// store goes on with what that file system promises.
+func (s *Store) syncDir(name string) error {
+	err := s.main.SyncDir(name)
+	if vfs.NoSync(err) {
+		s.logOnce("sync folders", err)
+		return nil
+	}
+	return err
 }
 
 func (s *Store) forgetSynced() {

@@ -117,7 +117,7 @@ func (n native) makeRoot() error {
 		return err
 	}
 	for dir := filepath.Dir(string(n)); ; dir = filepath.Dir(dir) {
-		if err := Dir(dir).SyncDir("."); err != nil {
+		if err := Dir(dir).SyncDir("."); err != nil && !NoSync(err) {
 			return err
 		}
 		if dir == there {

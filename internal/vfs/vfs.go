@@ -1,8 +1,10 @@
 package vfs
 
 import (
+	"errors"
 	"io"
 	"io/fs"
+	"syscall"
 	"time"
 )
 
@@ -95,6 +97,12 @@ var ErrTooLong = tooLong{}
 type tooLong struct{}
 
 func (tooLong) Error() string { return "more bytes than allowed" }
+
+// NoSync reports whether an error of SyncDir says that the file system cannot sync
+// folders at all.
+func NoSync(err error) bool {
+	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSUP)
+}
 
 // WriteNew makes a new file of the parts, and syncs it if sync is set.
 func WriteNew(fsys FS, name string, sync bool, parts ...[]byte) error {
