@@ -18,7 +18,8 @@ import (
 // and end only, by one goroutine at a time.
 //
 // INVARIANT: bytes in use are within capacity whenever a change has ended, on a
-// file system with locks (TestCapacityHolds).
+// file system with locks, unless entries cannot be removed (TestCapacityHolds,
+// TestEvictionPassesOver).
 type directory struct {
 	s  *Store
 	mu turnstile // held from begin to end
@@ -29,6 +30,7 @@ type directory struct {
 	fresh   bool     // idx is what the disk held when the journal was read last
 	text    int64    // what size.txt says
 	trash   []string // folders to be removed after the change
+	events  []Event  // to be told after the change: a listener may ask the store
 
 	usesRead    time.Time // when the uses of other writers were read
 	usesWritten bool      // this writer has a file
@@ -76,7 +78,7 @@ func (d *directory) prepare(ctx context.Context) error {
 	d.mu.unlock()
 	return d.alter(ctx, func() error {
 		if err := d.loadUses(); err != nil {
-			return err
+			d.s.logOnce("read uses", err)
 		}
 		return d.shrink(d.s.capacity(), "", "")
 	})
@@ -153,9 +155,22 @@ func (d *directory) list() error {
 		return nil // every change lists again
 	}
 	if err := d.journal.reset(false); err != nil {
-		return err
+		return d.lose(err)
 	}
 	d.fresh = true
+	return nil
+}
+
+// lose goes on without a journal that cannot be written, as on a full disk: without
+// the file every process lists the directory. A file that cannot be removed either
+// is an error, since others would believe it.
+func (d *directory) lose(cause error) error {
+	d.fresh = false
+	d.journal.close()
+	if err := d.s.main.Remove(journalFile); err != nil && !isGone(err) {
+		return cause
+	}
+	d.s.logOnce("journal", cause)
 	return nil
 }
 
@@ -189,19 +204,25 @@ func (d *directory) end(ctx context.Context) error {
 		if err = d.enter(ctx); err != nil {
 			break
 		}
-		if err = d.journal.reset(true); err == nil {
+		if err = d.journal.reset(true); err != nil {
+			err = d.lose(err)
+		}
+		if err == nil {
 			err = errors.Join(d.shrink(d.s.capacity(), "", ""), d.finish())
 		}
 	}
 	d.leave()
-	trash := d.trash
-	d.trash = nil
+	trash, events := d.trash, d.events
+	d.trash, d.events = nil, nil
 	if err != nil {
 		d.fresh = false
 	}
 	d.mu.unlock()
 	for _, name := range trash {
 		_ = d.s.main.RemoveAll(name) // the next sweep removes what is left
+	}
+	for _, e := range events {
+		d.s.tell(e)
 	}
 	return err
 }
@@ -212,23 +233,36 @@ func (d *directory) leave() {
 	}
 }
 
-// finish writes size.txt and ends the change in the journal.
+// finish writes size.txt and ends the change in the journal. Both are hints: where
+// they cannot be written the change stands (SPEC P5).
 func (d *directory) finish() error {
 	if d.text != d.idx.bytes {
-		temporary := tmpDir + "/" + hostlock.Unique()
-		text := strconv.AppendInt(nil, d.idx.bytes, 10)
-		if err := vfs.WriteNew(d.s.main, temporary, false, text); err != nil {
-			return err
+		if err := d.writeSize(); err != nil {
+			d.s.logOnce("write size", err) // and is tried again with the next change
 		}
-		if err := replace(d.s.main, temporary, sizeFile); err != nil {
-			return err
-		}
-		d.text = d.idx.bytes
 	}
 	if d.lock == nil {
 		return nil
 	}
-	return d.journal.end()
+	if err := d.journal.end(); err != nil {
+		return d.lose(err)
+	}
+	return nil
+}
+
+func (d *directory) writeSize() error {
+	d.text = unknownSize
+	temporary := tmpDir + "/" + hostlock.Unique()
+	err := vfs.WriteNew(d.s.main, temporary, false, strconv.AppendInt(nil, d.idx.bytes, 10))
+	if err == nil {
+		err = replace(d.s.main, temporary, sizeFile)
+	}
+	if err != nil {
+		_ = d.s.main.Remove(temporary) // the next sweep removes what is left
+		return err
+	}
+	d.text = d.idx.bytes
+	return nil
 }
 
 // errPassedOver makes alter run a change again.
@@ -243,7 +277,10 @@ func (d *directory) change() error {
 		d.fresh = false
 		return errPassedOver
 	}
-	return d.journal.begin()
+	if err := d.journal.begin(); err != nil {
+		return d.lose(err)
+	}
+	return nil
 }
 
 // take moves a complete entry from tmp/ to its place.
@@ -267,14 +304,20 @@ func (d *directory) drop(place, to string) error {
 	if err := d.s.main.Rename(place, to); err != nil && !isGone(err) {
 		return err
 	}
-	d.idx.remove(place)
-	d.journal.removed(place)
-	_ = d.s.main.Remove(place[:strings.LastIndexByte(place, '/')]) // stays if it is not empty
+	d.dropped(place)
 	return nil
 }
 
+// dropped writes the account of an entry that is gone.
+func (d *directory) dropped(place string) {
+	d.idx.remove(place)
+	d.journal.removed(place)
+	_ = d.s.main.Remove(place[:strings.LastIndexByte(place, '/')]) // stays if it is not empty
+}
+
 // shrink evicts until the bytes are within capacity. It never evicts the place keep,
-// and only entries of the backend only if that is not empty.
+// and only entries of the backend only if that is not empty. An entry that cannot be
+// removed is passed over, and more victims follow in its place (SPEC P5).
 func (d *directory) shrink(capacity int64, keep, only string) error {
 	if d.idx.bytes <= capacity {
 		return nil
@@ -286,21 +329,52 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 		d.s.main.meta(r)
 		d.beat()
 	}
-	for _, r := range d.idx.surplus(capacity, keep, only) {
-		bytes := r.bytes
-		if bytes == 0 {
-			continue // nothing is gained, and a folder that may not be looked into may not be moved either
+	stuck := map[string]bool{}
+	for again := true; again; {
+		again = false
+		for _, r := range d.idx.surplus(capacity, keep, only) {
+			bytes := r.bytes
+			if bytes == 0 || stuck[r.place] {
+				continue // without bytes nothing is gained, and it may not be possible to move the folder either
+			}
+			gone, err := d.evict(r.place)
+			if err != nil {
+				return err
+			}
+			d.beat()
+			if !gone {
+				stuck[r.place], again = true, true
+				capacity -= bytes // surplus lists it as well: so much more has to go
+				continue
+			}
+			d.s.stats.evictions.Add(1)
+			d.events = append(d.events, Event{Kind: "evicted", Backend: backendOf(r.place), Place: r.place, Bytes: bytes})
 		}
-		to := tmpDir + "/" + hostlock.Unique()
-		if err := d.drop(r.place, to); err != nil {
-			return err
-		}
-		d.trash = append(d.trash, to)
-		d.s.stats.evictions.Add(1)
-		d.s.tell(Event{Kind: "evicted", Backend: backendOf(r.place), Place: r.place, Bytes: bytes})
-		d.beat()
 	}
 	return nil
+}
+
+// evict moves an entry to the trash, or removes its files where it is. gone is false
+// if neither is possible. The error is one of the change.
+func (d *directory) evict(place string) (gone bool, err error) {
+	if err := d.change(); err != nil {
+		return false, err
+	}
+	to := tmpDir + "/" + hostlock.Unique()
+	cause := d.s.main.Rename(place, to)
+	if cause == nil {
+		d.trash = append(d.trash, to)
+	} else if !isGone(cause) {
+		for _, name := range []string{kernelFile, keyFile} {
+			if err := d.s.main.Remove(place + "/" + name); err != nil && !isGone(err) {
+				d.s.degraded("evict", cause)
+				return false, nil
+			}
+		}
+		_ = d.s.main.Remove(place) // an empty folder is no entry
+	}
+	d.dropped(place)
+	return true, nil
 }
 
 // setAside moves a bad entry to quarantine/, and the oldest there to the trash.
@@ -310,7 +384,7 @@ func (d *directory) setAside(place string, miss Miss) error {
 		return err
 	}
 	d.s.stats.setAside.Add(1)
-	d.s.tell(Event{Kind: "quarantined", Backend: backendOf(place), Place: place, Reason: miss.Reason})
+	d.events = append(d.events, Event{Kind: "quarantined", Backend: backendOf(place), Place: place, Reason: miss.Reason})
 	return d.boundQuarantine()
 }
 
