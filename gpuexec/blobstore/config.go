@@ -70,6 +70,7 @@ type Config struct {
 	// build a key, without a sign of life. Then the next process goes on. 0 = 10 s.
 	Lease    time.Duration
 	ReadOnly bool // nothing in the directory is written
+	Existing bool // Dir must be a store already: Open makes nothing, and answers fault.ErrNotFound where there is none
 	Shared   bool // the directory is on a file system without reliable locks, as NFS; see the package comment
 
 	Off   []string // backends of which nothing is stored or loaded

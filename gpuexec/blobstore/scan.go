@@ -54,6 +54,20 @@ func (f folder) scan(each visit, skipped func(name string, err error)) error {
 	return nil
 }
 
+// isStore reports whether the folder has been a store: it has a folder or file of one,
+// or an entry.
+func (f folder) isStore() bool {
+	if info, err := f.Lstat(leaseDir); err == nil && info.Mode.IsDir() {
+		return true
+	}
+	if info, err := f.Lstat(sizeFile); err == nil && info.Regular() {
+		return true
+	}
+	found := errors.New("found")
+	err := f.scan(func(string, int64, int64) error { return found }, func(string, error) {})
+	return errors.Is(err, found)
+}
+
 // skipped counts a folder that was left out of a scan.
 func (s *Store) skipped(_ string, err error) { s.degraded("list", err) }
 

@@ -64,6 +64,7 @@ type Store struct {
 //
 // The error is fault.ErrInvalid for a bad Config, fault.ErrRefused for a directory
 // that another user owns or can write, fault.ErrIO for one that cannot be used,
+// fault.ErrNotFound for one that is no store though Config.Existing is set,
 // fault.ErrUnsupported on a system that has no store, or the context's.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
@@ -115,6 +116,14 @@ func (s *Store) open(ctx context.Context) (err error) {
 	s.marks.Folder = markDir
 	if !s.cfg.Shared {
 		s.dir.lock = hostlock.NewDirectory(s.main.FS, lockDir, s.cfg.Lease)
+	}
+	if s.cfg.Existing {
+		if err := checkOwner(s.main.FS, s.cfg.Dir, false); err != nil && !isGone(err) {
+			return err
+		}
+	}
+	if s.cfg.Existing && !s.main.isStore() {
+		return &fault.Error{Op: "store: open", Key: s.cfg.Dir, Err: fmt.Errorf("%w: this is no directory of a store", fault.ErrNotFound)}
 	}
 	if s.cfg.ReadOnly {
 		return checkOwner(s.main.FS, s.cfg.Dir, false)
