@@ -80,9 +80,10 @@ type finding struct {
 	blob    Blob
 	nearest *misfit // the sound entry that differs least
 	bad     []flawed
-	barred  []string // places in the directory itself whose files this user may not read
-	others  bool     // the bucket has entries of other keys
-	err     error    // a problem with a file
+	barred  []string   // places in the directory itself whose files this user may not read
+	others  bool       // the bucket has entries of other keys
+	kin     [][]string // for each sound entry of this key and identity in the directory that cannot be used: what it requires
+	err     error      // a problem with a file
 }
 
 // misfit is a sound entry of the key that cannot be used.
@@ -195,6 +196,11 @@ func (s *Store) judge(f *finding, layer int, place string, e frame.Entry, miss M
 		m.miss = Miss(frame.Misfit(m.misfits[0]))
 	} else {
 		m.misfits = []string{m.miss.Field}
+	}
+	own := present
+	own.ISA = e.Requires
+	if layer == 0 && miss.None() && len(e.Misfits(own)) == 0 {
+		f.kin = append(f.kin, e.Requires)
 	}
 	if n := f.nearest; n == nil || m.distance() < n.distance() || m.distance() == n.distance() && m.entry.Created.After(n.entry.Created) {
 		f.nearest = &m

@@ -2,6 +2,7 @@ package blobstore
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,8 +27,9 @@ import (
 // entry, as durable as Config.Durability says.
 //
 // A blob that is not stored is fault.ErrRefused with a reason: disabled, too_large
-// (nothing was evicted for it), or degraded, which is fault.ErrIO too. Other errors
-// are fault.ErrInvalid, fault.ErrClosed and the context's.
+// (nothing was evicted for it), degraded, which is fault.ErrIO too, or the reason for
+// which this store would not load the blob, if the key has such an entry already.
+// Other errors are fault.ErrInvalid, fault.ErrClosed and the context's.
 func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, cost time.Duration, requires ...string) error {
 	const op = "store: put"
 	if err := s.enter(op, backend, key); err != nil {
@@ -51,8 +53,24 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 	if err != nil {
 		return err
 	}
-	w := writing{s: s, backend: backend, key: key, entry: e, file: file, present: present}
+	w := writing{s: s, backend: backend, key: key, entry: e, file: file, present: present, useless: s.useless(&e)}
 	return w.run(ctx, op)
+}
+
+// useless says why this store would not load an entry of its own.
+func (s *Store) useless(e *frame.Entry) Miss {
+	var id string
+	var public ed25519.PublicKey
+	if signer := s.cfg.Signer; signer != nil {
+		id, public = signer.ID, signer.Key.Public().(ed25519.PublicKey)
+	}
+	if flaw := s.trust.Still(id, public); !flaw.None() {
+		return Miss(flaw)
+	}
+	if misfits := e.Misfits(e.Identity); len(misfits) > 0 {
+		return Miss(frame.Misfit(misfits[0]))
+	}
+	return Miss{}
 }
 
 // writing is one entry on its way to the disk.
@@ -63,8 +81,10 @@ type writing struct {
 	file         frame.File
 	sealed       bool           // the file has its digest
 	present      frame.Identity // an entry that fits it makes this one superfluous
+	useless      Miss           // why this store would not load the entry; zero = it would
 	temporary    string
-	place        string
+	place        string // once it is published
+	found        *Blob  // the entry that makes this one superfluous
 }
 
 func (w *writing) run(ctx context.Context, op string) error {
@@ -73,12 +93,25 @@ func (w *writing) run(ctx context.Context, op string) error {
 		s.stats.reason(fault.TooLarge)
 		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", fault.ErrTooLarge, size, most))
 	}
-	if f := s.find(w.backend, w.key, w.present); f.hit {
+	f := s.find(w.backend, w.key, w.present)
+	if f.hit {
+		w.found = &f.blob
+		if err := w.confirm(); err != nil {
+			s.logOnce("sync", err)
+			return w.failed(op, err)
+		}
 		return nil
+	}
+	if w.repeats(f) {
+		s.stats.reason(w.useless.Reason)
+		return refused(op, w.backend, w.key, w.useless, errors.New("the key has an entry that this store would not load either"))
 	}
 	err := s.writes.allow(s.cfg.Now())
 	if err == nil {
-		if err = w.write(ctx); err == nil {
+		if err = w.write(ctx); err == nil && w.found != nil {
+			err = w.confirm()
+		}
+		if err == nil {
 			s.writes.succeeded()
 			s.maybeSweep()
 			return nil
@@ -91,8 +124,19 @@ func (w *writing) run(ctx context.Context, op string) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	s.stats.reason(fault.Degraded)
+	return w.failed(op, err)
+}
+
+func (w *writing) failed(op string, err error) error {
+	w.s.stats.reason(fault.Degraded)
 	return refused(op, w.backend, w.key, Miss{Reason: fault.Degraded}, fmt.Errorf("%w: %w", fault.ErrIO, err))
+}
+
+// repeats reports whether the entry would be a second one that this store does not
+// load, of the same key, identity and needs: each start would add one.
+func (w *writing) repeats(f *finding) bool {
+	same := func(requires []string) bool { return slices.Equal(requires, w.entry.Requires) }
+	return !w.useless.None() && slices.ContainsFunc(f.kin, same)
 }
 
 func (w *writing) size() int64 { return int64(len(w.key)) + w.file.Size() }
@@ -115,7 +159,7 @@ func (w *writing) write(ctx context.Context) error {
 	}
 	s.stats.stores.Add(1)
 	s.tell(Event{Kind: "stored", Backend: w.backend, Place: w.place, Bytes: w.size()})
-	return w.settle()
+	return w.settle(frame.DigestOf(w.file.Head))
 }
 
 // stage writes both files into a folder of their own.
@@ -192,6 +236,9 @@ func (w *writing) publishLocked() error {
 	s, d := w.s, &w.s.dir
 	f := s.find(w.backend, w.key, w.present)
 	if f.hit {
+		w.found = &f.blob
+	}
+	if f.hit || w.repeats(f) {
 		return nil
 	}
 	for _, b := range f.bad {
@@ -281,15 +328,46 @@ func (w *writing) yield(bucket string) error {
 			if err := s.dir.drop(w.place, w.temporary); err != nil {
 				return err
 			}
-			w.place = ""
+			w.place, w.found = "", &f.blob
 			return nil
 		}
 	}
 	return nil
 }
 
+// confirm makes an entry that was found as durable as one that this store writes:
+// its writer may sync less, or may have been killed before it did (SPEC P10).
+func (w *writing) confirm() error {
+	s, b := w.s, w.found
+	if s.cfg.Durability != Full || b.layer > 0 || s.isDurable(b.digest) {
+		return nil
+	}
+	for _, name := range []string{keyFile, kernelFile} {
+		f, err := s.main.Open(b.Place + "/" + name)
+		if err == nil {
+			err = errors.Join(f.Sync(), f.Close())
+		}
+		if isGone(err) { // evicted by now
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := s.syncDir(b.Place); err != nil && !isGone(err) {
+		return err
+	}
+	return w.settle(b.digest)
+}
+
+func (s *Store) isDurable(digest [32]byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.durable[digest]
+}
+
 // settle syncs the folders above the entry.
-func (w *writing) settle() error {
+func (w *writing) settle(digest [32]byte) error {
 	s := w.s
 	if s.cfg.Durability != Full {
 		return nil
@@ -307,10 +385,16 @@ func (w *writing) settle() error {
 		}
 	}
 	s.mu.Lock()
+	if len(s.mu.durable) >= mostDurable {
+		clear(s.mu.durable) // at worst an entry is synced again
+	}
+	s.mu.durable[digest] = true
 	synced[w.backend] = true // has no effect if the folder was made again since: there is another map then
 	s.mu.Unlock()
 	return nil
 }
+
+const mostDurable = 1 << 16
 
 // syncDir syncs a folder. A file system that cannot do so is logged once, and the
 // store goes on with what that file system promises.
