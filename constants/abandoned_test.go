@@ -134,7 +134,7 @@ func TestHoldAndDrop(t *testing.T) {
 		}
 		h.Drop()
 	}
-	if n := l.node.Value.calls.mu.list.Len(); n != 0 {
+	if n := l.lease.Value().Value.calls.mu.list.Len(); n != 0 {
 		t.Errorf("%d callbacks are left, want 0", n)
 	}
 	if _, err := e.Remove(context.Background(), key("k")); err != nil {

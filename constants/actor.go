@@ -1,13 +1,11 @@
 package constants
 
 import (
-	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/lease"
 )
 
 type message interface{ isMessage() }
@@ -28,8 +26,9 @@ type (
 		err   error
 	}
 	leaveMsg struct {
-		waiter *waiter
-		at     *turn // the last one it knows of
+		waiter *waiter // nil = one that cannot compute
+		at     *turn   // the last one that the caller knows of
+		aboard bool    // it left that flight before its end
 	}
 	removeMsg struct {
 		key   Key
@@ -57,27 +56,21 @@ func (m removeMsg) Fail(err error)   { m.reply.Fail(err) }
 func (m capacityMsg) Fail(err error) { m.reply.Fail(err) }
 func (m closeMsg) Fail(err error)    { m.reply.Fail(err) }
 
-// answer to a getMsg: exactly one of its fields is set.
+// answer to a getMsg: one of lease, owner, bypass and turn is set.
 type answer struct {
 	lease  *Lease
 	owner  *Promise
 	bypass Bypass
-	flight *flight.Flight[*node] // joined
-	waiter *waiter               // of flight, if it may become the owner
-	turn   *turn                 // of waiter
+	turn   *turn   // of the flight that the caller is aboard of
+	waiter *waiter // the caller, if it may become the owner
 }
 
-// shell runs the state's turns. Its fields belong to the actor, but for work.
+// shell runs the state's turns. Its fields belong to the actor.
 type shell struct {
 	e      *Engine
 	state  *state
-	closed atomic.Bool    // read by anybody
-	work   sync.WaitGroup // callbacks and frees under way; Wait from Close
-	gone   struct {       // removals whose callbacks have not begun
-		sync.Mutex
-		list    []removal
-		running bool // somebody lets them go
-	}
+	closed atomic.Bool // read by anybody
+	gone   lease.Bin[removal]
 }
 
 func (s *shell) handle(m message) {
@@ -89,7 +82,7 @@ func (s *shell) handle(m message) {
 	case endMsg:
 		s.end(m.owner, m.err)
 	case leaveMsg:
-		s.leave(m.waiter, m.at)
+		s.leave(m)
 	case removeMsg:
 		there := s.state.removeKey(m.key)
 		s.publish()
@@ -106,7 +99,7 @@ func (s *shell) handle(m message) {
 		s.close()
 	}
 	s.publish()
-	s.letGo(s.state.take())
+	s.gone.Throw(s.state.take()...)
 	switch m := m.(type) { // answered after everything that they caused has begun
 	case capacityMsg:
 		m.reply.Send(struct{}{})
@@ -132,13 +125,12 @@ func (s *shell) get(m getMsg) {
 	}
 	if n := s.state.table.Lookup(key.ID, key.Backend); n != nil && n.Value.cell.Pin() {
 		n.Value.hits.Add(1)
-		if l := (&Lease{node: n}); !m.reply.Send(answer{lease: l}) {
+		if l := newLease(n); !m.reply.Send(answer{lease: l}) {
 			l.End()
 		}
 		return
 	}
-	if p := s.state.pending[key]; p != nil {
-		s.join(m, p)
+	if s.join(m) {
 		return
 	}
 	if why := s.state.admit(m.pending); why != "" {
@@ -152,22 +144,26 @@ func (s *shell) get(m getMsg) {
 	}
 }
 
-func (s *shell) join(m getMsg, p *pending) {
-	f := p.owner.flight
-	f.Join() // never deserted: its owner has joined
-	a := answer{flight: f}
+// join takes a caller aboard the flight of its key, if there is one.
+func (s *shell) join(m getMsg) bool {
+	var a answer
 	if m.compute {
-		a.turn = &turn{flight: f}
-		a.waiter = &waiter{asked: m.pending, pending: p, last: a.turn}
-		p.volunteers = append(p.volunteers, a.waiter)
+		a.waiter = &waiter{asked: m.pending}
 	}
-	if m.reply.Send(a) {
-		return
+	p, found := s.state.join(m.pending.key, a.waiter)
+	if !found {
+		return false
 	}
-	f.Leave()
+	p.owner.flight.Board()
+	a.turn = &turn{aboard: p}
 	if a.waiter != nil {
-		p.volunteers = p.volunteers[:len(p.volunteers)-1]
+		a.waiter.last = a.turn
 	}
+	if !m.reply.Send(a) {
+		p.owner.flight.GetOff()
+		s.leave(leaveMsg{a.waiter, a.turn, true})
+	}
+	return true
 }
 
 func (s *shell) fulfil(m fulfilMsg) {
@@ -176,12 +172,11 @@ func (s *shell) fulfil(m fulfilMsg) {
 		m.reply.Fail(ErrClosed)
 		return
 	}
-	s.state.deliver(o.pending, m.node)
+	resident := s.state.deliver(o.pending, m.node)
 	s.publish()
 	m.node.Value.cell.Pin() // the flight's, until every waiter has its own
-	o.flight.Finish(m.node, nil, func(n *node) { n.Value.cell.Unpin() })
-	o.flight.Leave()
-	if !o.pending.resident { // no residency, so no pin of it
+	o.flight.Finish(m.node, nil, unpin)
+	if !resident { // no residency, so no pin of it
 		m.node.Value.cell.Drop()
 	}
 	m.reply.Send(struct{}{})
@@ -190,23 +185,23 @@ func (s *shell) fulfil(m fulfilMsg) {
 // end takes an ownership back. The first waiter that can compute gets it, with
 // the reservation; without one the key is free again.
 func (s *shell) end(o *Promise, err error) {
-	defer o.flight.Leave()
 	p := o.pending
-	for len(p.volunteers) > 0 && !s.closed.Load() {
-		heir := p.volunteers[0]
-		p.volunteers = p.volunteers[1:]
+	for !s.closed.Load() {
+		heir := s.state.heir(p)
+		if heir == nil {
+			break
+		}
 		if !s.state.inherit(p, heir.asked) {
 			heir.pass(&turn{bypass: Full})
 			continue
 		}
-		next := heir.asked.owner
-		for _, w := range heir.asked.volunteers {
-			next.flight.Join()
-			w.pending = heir.asked
-			w.pass(&turn{flight: next.flight})
+		next := heir.asked
+		for e := next.volunteers.Front(); e != nil; e = e.Next() {
+			next.owner.flight.Board()
+			e.Value.(*waiter).pass(&turn{aboard: next})
 		}
 		s.publish()
-		heir.pass(&turn{owner: next})
+		heir.pass(&turn{owner: next.owner})
 		o.flight.Finish(nil, err, nil)
 		return
 	}
@@ -215,16 +210,21 @@ func (s *shell) end(o *Promise, err error) {
 	o.flight.Finish(nil, err, nil)
 }
 
-// leave is for a waiter that gave up at a turn, perhaps just when it was moved
-// on: what was joined or handed over on its behalf since is taken back.
-func (s *shell) leave(w *waiter, at *turn) {
-	if i := slices.Index(w.pending.volunteers, w); i >= 0 {
-		w.pending.volunteers = slices.Delete(w.pending.volunteers, i, i+1)
+// leave is for a caller that gave up at a turn, perhaps just when it was moved on:
+// what it was taken aboard of since, or was handed over to it, is taken back.
+func (s *shell) leave(m leaveMsg) {
+	if m.aboard {
+		s.state.leave(m.at.aboard)
 	}
-	for t := at.next; t != nil; t = t.next {
+	if m.waiter == nil {
+		return
+	}
+	s.state.withdraw(m.waiter)
+	for t := m.at.next; t != nil; t = t.next {
 		switch {
-		case t.flight != nil:
-			t.flight.Leave()
+		case t.aboard != nil:
+			t.aboard.owner.flight.GetOff()
+			s.state.leave(t.aboard)
 		case t.owner != nil && t.owner.finish():
 			s.end(t.owner, t.owner.failure(ErrAbandoned))
 		}
@@ -237,47 +237,15 @@ func (s *shell) close() {
 	}
 	s.state.flush(Closed)
 	s.publish()
-	for _, p := range s.state.pending {
+	for _, p := range s.state.flights.Close() {
 		p.owner.cancel(ErrClosed)
 		p.owner.flight.Finish(nil, ErrClosed, nil)
 	}
-	clear(s.state.pending)
 }
 
-// letGo fires the callbacks of what has gone and drops the residency's pins, off
-// the turn and in the order of the removals.
-func (s *shell) letGo(gone []removal) {
-	if len(gone) == 0 {
-		return
-	}
-	s.gone.Lock()
-	defer s.gone.Unlock()
-	s.gone.list = append(s.gone.list, gone...)
-	if s.gone.running {
-		return
-	}
-	s.gone.running = true
-	s.work.Add(1)
-	actors.GoOn(s.sweep)
-}
-
-// sweep ends when nothing is left to let go.
-func (s *shell) sweep() {
-	for {
-		s.gone.Lock()
-		list := s.gone.list
-		s.gone.list = nil
-		s.gone.running = len(list) > 0
-		s.gone.Unlock()
-		if len(list) == 0 {
-			s.work.Done()
-			return
-		}
-		guard.Each(list, s.sweepOut)
-	}
-}
-
-func (s *shell) sweepOut(r removal) {
+// letGo fires the callbacks of a tensor that has gone, and drops the pin of its
+// residency: in the order of the removals, off the turn.
+func (s *shell) letGo(r removal) {
 	defer func() {
 		if r.node.Value.cell.Drop() {
 			guard.Call(r.node.Value.cell.Free, s.e.failed)

@@ -354,7 +354,7 @@ func TestAllocations(t *testing.T) {
 }
 
 // waiting counts who waits for an owner besides itself.
-func waiting(o *Promise) int { return o.flight.Waiters() - 1 }
+func waiting(o *Promise) int { return o.flight.Aboard() }
 
 func waitFor(t *testing.T, cond func() bool) {
 	t.Helper()

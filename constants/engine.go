@@ -47,6 +47,7 @@ type Outcome struct {
 func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, policy Policy) *Engine {
 	e := &Engine{cache: c, kind: kind, index: index, context: context, gone: make(chan struct{})}
 	e.shell = &shell{e: e, state: newState(c.cfg.Hash, capacity, policy)}
+	e.shell.gone.Init(actors.Go, e.shell.letGo, e.failed)
 	e.ref = actors.Spawn(actors.Config{Name: "constants " + e.String(), Logger: c.cfg.Logger}, e.shell.handle)
 	return e
 }
@@ -68,7 +69,7 @@ func (e *Engine) Lookup(key Key) (*Lease, bool) {
 		return nil, false
 	}
 	n.Value.hits.Add(1)
-	return &Lease{node: n}, true
+	return newLease(n), true
 }
 
 // GetOrAdd gives the tensor of a key, for which it may wait until its owner has
@@ -115,23 +116,65 @@ func (e *Engine) get(ctx context.Context, key Key, bytes int64, opts Options, wa
 }
 
 func (e *Engine) ask(ctx context.Context, p *pending, canOwn bool) (Outcome, error) {
-	a, err := actors.Ask(ctx, e.ref, func(r actors.Reply[answer]) message {
-		return getMsg{pending: p, compute: canOwn, reply: r}
-	})
+	c := &asking{engine: e, pending: p, canOwn: canOwn}
+	_, err := flight.Ride[*node](ctx, c)
 	switch {
 	case err != nil:
+		if c.turn != nil && (c.left || c.answer.waiter != nil) {
+			e.tell(leaveMsg{c.answer.waiter, c.turn, c.left})
+		}
 		return Outcome{}, err
-	case a.lease != nil:
-		return Outcome{Lease: a.lease}, nil
-	case a.owner != nil:
-		return e.owned(a.owner)
-	case a.waiter != nil:
-		return e.waitTurns(ctx, a.waiter, a.turn)
-	case a.flight != nil:
-		return e.wait(ctx, a.flight)
+	case c.lease != nil:
+		return Outcome{Lease: c.lease}, nil
+	case c.answer.owner != nil:
+		return e.owned(c.answer.owner)
 	}
-	return Outcome{Bypass: a.bypass}, nil
+	return Outcome{Bypass: c.answer.bypass}, nil
 }
+
+// asking is one GetOrAdd that was no hit. It implements flight.Caller.
+type asking struct {
+	engine  *Engine
+	pending *pending // what it would own
+	canOwn  bool
+	answer  answer
+	turn    *turn // the last one that it knows of
+	left    bool  // its flight before the end
+	lease   *Lease
+}
+
+// Ask asks the actor. A caller that can compute has its next turn already when an
+// owner gives up: it does not ask again.
+func (c *asking) Ask(ctx context.Context) (flight.Ticket[*node], error) {
+	if c.turn == nil {
+		a, err := actors.Ask(ctx, c.engine.ref, func(r actors.Reply[answer]) message {
+			return getMsg{pending: c.pending, compute: c.canOwn, reply: r}
+		})
+		if err != nil {
+			return flight.Ticket[*node]{}, err
+		}
+		c.answer, c.turn, c.lease = a, a.turn, a.lease
+	} else {
+		next := c.turn.next
+		if next == nil { // the engine was closed
+			return flight.Ticket[*node]{}, ErrClosed
+		}
+		c.turn, c.answer.owner, c.answer.bypass = next, next.owner, next.bypass
+	}
+	if c.turn == nil || c.turn.aboard == nil {
+		return flight.Ticket[*node]{}, nil
+	}
+	return flight.Ticket[*node]{Flight: c.turn.aboard.owner.flight, Heir: c.answer.waiter != nil}, nil
+}
+
+// Take makes the lease. Pinning cannot fail: the flight holds the tensor.
+func (c *asking) Take(n *node) {
+	n.Value.cell.Pin()
+	c.lease = newLease(n)
+}
+
+// Leave notes it: ask tells the actor.
+func (c *asking) Leave(flight.Ticket[*node]) { c.left = true }
 
 // owned begins an ownership on the owner's goroutine: it asks for the device
 // memory that the owner will fill.
@@ -163,42 +206,6 @@ func (e *Engine) owned(o *Promise) (Outcome, error) {
 		}
 	}
 	return out, nil
-}
-
-func (e *Engine) wait(ctx context.Context, f *flight.Flight[*node]) (Outcome, error) {
-	var l *Lease
-	err := f.Wait(ctx, func(n *node) {
-		n.Value.cell.Pin() // cannot fail: the flight holds it
-		l = &Lease{node: n}
-	})
-	if err != nil {
-		return Outcome{}, err
-	}
-	return Outcome{Lease: l}, nil
-}
-
-// waitTurns waits as one that may become the owner.
-func (e *Engine) waitTurns(ctx context.Context, w *waiter, t *turn) (Outcome, error) {
-	for {
-		out, err := e.wait(ctx, t.flight)
-		switch {
-		case err == nil:
-			return out, nil
-		case !t.flight.Finished() || ctx.Err() != nil: // the caller gives up
-			e.tell(leaveMsg{w, t})
-			if own := ctx.Err(); own != nil {
-				err = own // not what ended the flight at that moment
-			}
-			return Outcome{}, err
-		case t.next == nil:
-			return out, err
-		case t.next.owner != nil:
-			return e.owned(t.next.owner)
-		case t.next.bypass != "":
-			return Outcome{Bypass: t.next.bypass}, nil
-		}
-		t = t.next
-	}
 }
 
 // Value is a tensor that the function given to Get has made.
@@ -262,7 +269,7 @@ func (e *Engine) uncached(v Value) *Lease {
 	n.Value.value, n.Value.bytes = v.Any, v.Bytes
 	n.Value.gone.Store(true)
 	n.Value.cell.Init(v.Free)
-	return &Lease{node: n}
+	return newLease(n)
 }
 
 // Remove takes a tensor out, or keeps one that is being computed from becoming
@@ -308,7 +315,9 @@ func (e *Engine) close() {
 	ctx := context.Background()
 	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message { return closeMsg{r} })
 	if err == nil {
-		e.shell.work.Wait()
+		done := make(chan struct{})
+		e.shell.gone.Fence(func() { close(done) })
+		<-done
 		err = e.ref.Stop(ctx)
 	}
 	if err != nil {

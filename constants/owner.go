@@ -1,6 +1,7 @@
 package constants
 
 import (
+	"container/list"
 	"context"
 	"sync/atomic"
 
@@ -40,7 +41,6 @@ func (m *memory) release() {
 // made on the caller's goroutine: ctx is user code.
 func (e *Engine) promise(ctx context.Context, p *pending) *Promise {
 	f := flight.New[*node](ctx, e, p.key.ID)
-	f.Join() // the promise outlives every waiter
 	o := &Promise{engine: e, pending: p, flight: f, asked: ctx, memory: new(memory)}
 	o.ctx, o.cancel = context.WithCancelCause(f.Own(ctx))
 	p.owner = o
@@ -81,7 +81,7 @@ func (o *Promise) Fulfil(value any, bytes int64, free func()) (*Lease, error) {
 		n.Value.gone.Store(true)
 		n.Value.cell.Unpin()
 	}
-	return &Lease{node: n}, nil
+	return newLease(n), nil
 }
 
 func (o *Promise) freeing(free func()) func() {
@@ -144,16 +144,17 @@ func (o *Promise) finish() bool {
 
 // waiter is a caller that waits for an owner and can compute itself.
 type waiter struct {
-	asked   *pending // what it would own
-	pending *pending // what it waits for; the actor's
-	last    *turn    // where the actor has it; the actor's
+	asked   *pending      // what it would own
+	pending *pending      // what it waits for; the actor's
+	place   *list.Element // among the volunteers of that; the actor's
+	last    *turn         // where the actor has it; the actor's
 }
 
-// turn is one owner's time as a waiter sees it: it waits for the flight, has
-// become the owner itself, or found no room. next is set before the flight ends
-// without a value.
+// turn is one owner's time as a waiter sees it: it is aboard that owner's flight,
+// has become the owner itself, or found no room. next is set before the flight
+// ends without a value.
 type turn struct {
-	flight *flight.Flight[*node]
+	aboard *pending
 	owner  *Promise
 	bypass Bypass
 	next   *turn

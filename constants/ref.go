@@ -6,27 +6,30 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/lease"
 )
 
 // Lease is the right to use a tensor until End, resident or not.
-type Lease struct {
-	node  *node
-	ended atomic.Bool
+type Lease struct{ lease lease.Lease[*node] }
+
+// newLease takes a pin of the tensor over.
+func newLease(n *node) *Lease {
+	l := new(Lease)
+	l.lease.Init(n, unpin)
+	return l
 }
 
+func unpin(n *node) { n.Value.cell.Unpin() }
+
 // Value is what the owner delivered. Not to be used after End.
-func (l *Lease) Value() any { return l.node.Value.value }
+func (l *Lease) Value() any { return l.lease.Value().Value.value }
 
 // Resident reports whether the tensor is in the cache at this moment.
-func (l *Lease) Resident() bool { return !l.node.Value.gone.Load() }
+func (l *Lease) Resident() bool { return !l.lease.Value().Value.gone.Load() }
 
 // End gives the tensor back; the last End of one that is not resident frees it.
 // A second End does nothing.
-func (l *Lease) End() {
-	if l.ended.CompareAndSwap(false, true) {
-		l.node.Value.cell.Unpin()
-	}
-}
+func (l *Lease) End() { l.lease.End() }
 
 // Held is a reference that a backend keeps over many uses (SPEC T8). It is a pin
 // of its own: the value stays usable until Drop. Safe for concurrent use.
@@ -40,15 +43,16 @@ type Held struct {
 // on a goroutine of the cache, when the tensor stops being resident; it should
 // Drop the reference. It reports false, and calls nothing, if that has happened.
 func (l *Lease) Hold(removed func(Removal)) (*Held, bool) {
-	if l.ended.Load() || !l.node.Value.cell.Pin() {
+	n := l.lease.Value()
+	if l.lease.Ended() || !n.Value.cell.Pin() {
 		return nil, false
 	}
 	// What never became resident has no removal to wait for, what was removed has
 	// had it: the look comes first, since add cannot tell the first from the rest.
-	h := &Held{node: l.node}
+	h := &Held{node: n}
 	there := l.Resident()
 	if there && removed != nil {
-		h.callback = l.node.Value.calls.add(func(why Removal) {
+		h.callback = n.Value.calls.add(func(why Removal) {
 			if !h.dropped.Load() {
 				removed(why)
 			}
@@ -56,7 +60,7 @@ func (l *Lease) Hold(removed func(Removal)) (*Held, bool) {
 		there = h.callback != nil
 	}
 	if !there {
-		l.node.Value.cell.Unpin()
+		unpin(n)
 		return nil, false
 	}
 	return h, true

@@ -1,10 +1,12 @@
 package constants
 
 import (
+	"container/list"
 	"math"
 	"sync/atomic"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
 )
@@ -23,16 +25,16 @@ type tensor struct {
 
 type node = table.Node[tensor]
 
-// pending is a tensor that its owner is computing.
+// pending is a tensor that its owner is computing: a flight whose first caller is
+// the owner. Its bytes are reserved as long as it may become resident.
 type pending struct {
+	flight.Seats
 	key        Key
 	bytes      int64
 	cost       time.Duration
 	callback   func(Removal)
-	reserved   bool // its bytes count against the capacity
-	resident   bool // it will become resident: no flush came between
-	volunteers []*waiter
-	owner      *Promise // who has to deliver; the shell's
+	volunteers list.List // of *waiter: those aboard that can compute
+	owner      *Promise  // who has to deliver; the shell's
 }
 
 // state is the pure core of one engine: what is resident, what is reserved, and
@@ -40,7 +42,7 @@ type pending struct {
 type state struct {
 	table    *table.Table[tensor]
 	worth    worth // what is resident, the cheapest to make again first
-	pending  map[Key]*pending
+	flights  flight.Desk[Key, *pending]
 	capacity int64 // bytes; noBound = unlimited
 	policy   Policy
 	resident int64
@@ -57,7 +59,7 @@ type removal struct {
 const noBound = math.MaxInt64
 
 func newState(hash func(string) uint64, capacity int64, policy Policy) *state {
-	return &state{table: table.New[tensor](hash), pending: make(map[Key]*pending), capacity: capacity, policy: policy}
+	return &state{table: table.New[tensor](hash), capacity: capacity, policy: policy}
 }
 
 // admit decides on a key that is neither resident nor pending: an owner with its
@@ -70,8 +72,7 @@ func (s *state) admit(p *pending) Bypass {
 		return Full
 	}
 	s.reserved += p.bytes
-	p.reserved, p.resident = true, true
-	s.pending[p.key] = p
+	s.flights.Begin(p.key, p, 0)
 	return ""
 }
 
@@ -115,53 +116,78 @@ func (s *state) newNode(p *pending) *node {
 	return n
 }
 
-// deliver ends a pending tensor with its node, which becomes resident unless it
-// was flushed or removed meanwhile.
-func (s *state) deliver(p *pending, n *node) {
-	s.drop(p)
-	if !p.resident {
+// deliver ends a pending tensor with its node, and reports whether it is resident
+// now: not if it was flushed or removed meanwhile.
+func (s *state) deliver(p *pending, n *node) bool {
+	if !s.drop(p) {
 		n.Value.gone.Store(true)
-		return
+		return false
 	}
 	s.resident += p.bytes
 	s.table.Put(n)
 	s.worth.push(n)
+	return true
 }
 
 // inherit puts heir, which was asked for by somebody who waits, in the place of
 // p, whose owner gave up. It reports false, and changes nothing, if heir has
 // more bytes than p and they do not fit.
 func (s *state) inherit(p, heir *pending) bool {
-	if p.reserved {
-		s.unreserve(p)
+	may := s.flights.May(p)
+	if may {
+		s.reserved -= p.bytes
 		if !s.fits(heir.bytes) {
 			s.reserved += p.bytes
-			p.reserved = true
 			return false
 		}
 		s.reserved += heir.bytes
-		heir.reserved = true
 	}
-	heir.resident, heir.volunteers = p.resident, p.volunteers
-	if s.pending[p.key] == p {
-		s.pending[p.key] = heir
+	s.flights.End(p.key, p)
+	s.flights.Begin(p.key, heir, 0)
+	if !may {
+		s.flights.Void(heir)
 	}
+	for e := p.volunteers.Front(); e != nil; e = e.Next() {
+		w := e.Value.(*waiter)
+		s.flights.Join(heir.key, 0)
+		w.pending, w.place = heir, heir.volunteers.PushBack(w)
+	}
+	p.volunteers.Init()
 	return true
 }
 
-// drop forgets a pending tensor and its reservation.
-func (s *state) drop(p *pending) {
-	s.unreserve(p)
-	if s.pending[p.key] == p {
-		delete(s.pending, p.key)
+// heir takes out the waiter that can compute and has waited longest, or gives nil.
+func (s *state) heir(p *pending) *waiter {
+	e := p.volunteers.Front()
+	if e == nil {
+		return nil
 	}
+	return p.volunteers.Remove(e).(*waiter)
 }
 
-func (s *state) unreserve(p *pending) {
-	if p.reserved {
-		p.reserved = false
+// join takes a caller aboard a pending tensor; w is not nil if it can compute.
+func (s *state) join(k Key, w *waiter) (p *pending, found bool) {
+	p, _, found = s.flights.Join(k, 0)
+	if found && w != nil {
+		w.pending, w.place = p, p.volunteers.PushBack(w)
+	}
+	return p, found
+}
+
+// leave takes a caller off a pending tensor. The owner is aboard until the end.
+func (s *state) leave(p *pending) { s.flights.Leave(p, time.Time{}) }
+
+// withdraw forgets a waiter that could compute, if it is still one.
+func (s *state) withdraw(w *waiter) { w.pending.volunteers.Remove(w.place) }
+
+// drop ends a pending tensor and its reservation, and reports whether it could
+// have become resident.
+func (s *state) drop(p *pending) bool {
+	_, may := s.flights.End(p.key, p)
+	if may {
 		s.reserved -= p.bytes
 	}
+	return may
 }
 
 func (s *state) remove(n *node, why Removal) {
@@ -178,9 +204,9 @@ func (s *state) removeKey(k Key) bool {
 		s.remove(n, Removed)
 		return true
 	}
-	if p := s.pending[k]; p != nil && p.resident {
-		s.unreserve(p)
-		p.resident = false
+	if p, found := s.flights.Find(k); found && s.flights.May(p) {
+		s.reserved -= p.bytes
+		s.flights.Void(p)
 		return true
 	}
 	return false
@@ -198,11 +224,8 @@ func (s *state) flush(why Removal) {
 	for _, r := range s.gone[first:] { // as in remove: who sees it gone does not find it any more
 		r.node.Value.gone.Store(true)
 	}
-	s.resident = 0
-	for _, p := range s.pending {
-		s.unreserve(p)
-		p.resident = false
-	}
+	s.resident, s.reserved = 0, 0
+	s.flights.VoidAll()
 }
 
 // setCapacity flushes, whatever the value is (SPEC T2).

@@ -161,17 +161,49 @@ func TestStateInherits(t *testing.T) {
 	}
 	c.want("resident 1/1 reserved 2 gone []")
 	heir := &pending{key: p.key, bytes: 3 * mib}
-	if !c.inherit(p, heir) || c.pending[p.key] != heir || !heir.resident {
+	inherits := c.inherit(p, heir)
+	if now, _ := c.flights.Find(p.key); !inherits || now != heir || !c.flights.May(heir) {
 		t.Error("3 beside 1 of 4 was not inherited")
 	}
 	c.want("resident 1/1 reserved 3 gone []")
 	c.setCapacity(noBound)
 	late := &pending{key: p.key, bytes: mib}
-	if !c.inherit(heir, late) || late.resident || late.reserved {
+	if !c.inherit(heir, late) || c.flights.May(late) {
 		t.Error("an heir of what was flushed must not stay")
 	}
 	c.drop(late)
 	c.want("resident 0/0 reserved 0 gone [1 flush]")
+}
+
+// T6: those that can compute come in the order they came, whoever leaves meanwhile,
+// and move on to the heir's flight.
+func TestStateHeirs(t *testing.T) {
+	c := newCore(t, 4, NoEvict)
+	c.admit("2", 0)
+	p := c.owned["2"]
+	var all []*waiter
+	for range 4 {
+		w := &waiter{asked: &pending{key: p.key, bytes: 2 * mib}}
+		if _, found := c.join(p.key, w); !found {
+			t.Fatal("not aboard")
+		}
+		all = append(all, w)
+	}
+	c.join(p.key, nil)
+	c.withdraw(all[0])
+	c.withdraw(all[0])
+	c.leave(p)
+	heir := c.heir(p)
+	if heir != all[1] || !c.inherit(p, heir.asked) || p.Callers() != 5 || heir.asked.Callers() != 3 {
+		t.Fatalf("the heir has %d callers aboard, the old owner %d", heir.asked.Callers(), p.Callers())
+	}
+	c.withdraw(all[2])
+	c.leave(heir.asked)
+	if next := c.heir(heir.asked); next != all[3] || c.heir(heir.asked) != nil || c.heir(p) != nil {
+		t.Error("the next heir is the one that is left")
+	}
+	c.drop(heir.asked)
+	c.want("resident 0/0 reserved 0 gone []")
 }
 
 // T4: no sum of sizes wraps.

@@ -1,6 +1,7 @@
 package pipelinefile
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -117,7 +118,7 @@ func (c *Cache) find(key string) *object {
 func (c *Cache) build(ctx context.Context, key string, r *Request, s *shader) (*Lease, Origin, error) {
 	var o *object
 	role, err := c.builds.Ride(ctx, flight.Want[string, *object]{
-		Key: key, Name: r.Shader,
+		Key: key, Name: r.Shader, Linger: cmp.Or(r.Linger, c.cfg.Linger),
 		Look: func() (bool, error) {
 			if c.mu.closed {
 				return false, ErrClosed

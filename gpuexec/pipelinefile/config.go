@@ -58,7 +58,10 @@ type Config struct {
 	// locked to save to it; then Save takes the holder for stopped and goes on.
 	// 0 = DefaultPatience.
 	Patience time.Duration
-	Quirks   []Quirk // nil = the table that comes with the package; empty = none
+	// Linger is how long a build goes on when nobody waits for it any more, before its
+	// context ends. A caller that comes meanwhile joins it.
+	Linger time.Duration
+	Quirks []Quirk // nil = the table that comes with the package; empty = none
 
 	Logger *slog.Logger            // nil = silent
 	Now    func() time.Time        // ages of abandoned temporary files; nil = time.Now
@@ -76,6 +79,9 @@ func (c Config) Validate() error {
 	}
 	if c.Patience < 0 {
 		errs = append(errs, fault.Invalidf("pipelinefile: config", "patience %v: want a duration above 0, or 0 for %v", c.Patience, DefaultPatience))
+	}
+	if c.Linger < 0 {
+		errs = append(errs, fault.Invalidf("pipelinefile: config", "linger %v: want 0 or more", c.Linger))
 	}
 	id := c.Identity.layout()
 	errs = append(errs, id.Validate())

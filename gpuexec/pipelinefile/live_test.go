@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/internal/actorstest"
@@ -271,6 +272,68 @@ func TestCancel(t *testing.T) {
 		}
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// SPEC F4: a build goes on for the linger time when its callers have left, the
+// longest that one of them asked for; what it makes then is kept.
+func TestLinger(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		driver := &fakeDriver{t: t, id: machine()}
+		c, err := pipelinefile.Open(t.Context(), pipelinefile.Config{Driver: driver, FrontEnd: &fakeFront{}, Identity: machine(), Linger: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Register("s", []byte("a")); err != nil {
+			t.Fatal(err)
+		}
+		takes := func(d time.Duration) {
+			driver.during(func(ctx context.Context, _ pipelinefile.Module) error {
+				select {
+				case <-time.After(d):
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
+		}
+		leave := func(options uint64, linger time.Duration) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			_, _, err := c.Get(ctx, pipelinefile.Request{Shader: "s", Options: options, Linger: linger})
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		}
+		want := func(what string, options uint64, origin pipelinefile.Origin, took time.Duration) {
+			t.Helper()
+			began := time.Now()
+			l, got, err := c.Get(t.Context(), pipelinefile.Request{Shader: "s", Options: options})
+			if err != nil || got != origin || time.Since(began) != took {
+				t.Errorf("%s: %s after %v, %v; want %s after %v", what, got, time.Since(began), err, origin, took)
+				return
+			}
+			l.End()
+		}
+		takes(500 * time.Millisecond)
+		leave(1, 0)
+		want("joined meanwhile", 1, pipelinefile.Hit, 499*time.Millisecond)
+		leave(2, 0)
+		time.Sleep(time.Second)
+		want("made meanwhile", 2, pipelinefile.Hit, 0)
+		takes(1500 * time.Millisecond)
+		leave(3, 0)
+		time.Sleep(2 * time.Second)
+		want("cancelled meanwhile", 3, pipelinefile.SPIRV, 1500*time.Millisecond)
+		leave(4, 2*time.Second)
+		time.Sleep(2 * time.Second)
+		want("lingered as long as asked", 4, pipelinefile.Hit, 0)
+		leave(5, time.Hour)
+		began := time.Now()
+		if err := c.Close(t.Context()); err != nil || time.Since(began) != 0 {
+			t.Errorf("close waited %v: %v", time.Since(began), err)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package pipelinefile
 import (
 	"encoding/binary"
 	"slices"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/canon"
@@ -21,6 +22,10 @@ type Request struct {
 	Constants []Constant // specialisation constants, by ascending ID
 	LocalSize [3]uint32  // 0 = as the module says
 	Subgroup  uint32     // lanes; 0 = the device's choice
+
+	// Linger takes the place of Config.Linger where it is not 0; the longest of all
+	// callers of one build counts. It is no part of what is asked for.
+	Linger time.Duration
 }
 
 // Constant is the value of one specialisation constant.
@@ -43,6 +48,9 @@ func (r *Request) check(op string) error {
 		return fault.Invalidf(op, "the request names no shader and has no words: want one of them")
 	case r.Words != nil && len(r.Words) == 0:
 		return fault.Invalidf(op, "the module is empty: want the words of a SPIR-V module")
+	}
+	if r.Linger < 0 {
+		return fault.Invalidf(op, "linger %v: want 0 or more", r.Linger)
 	}
 	for i, k := range r.Constants {
 		size := k.bytes()

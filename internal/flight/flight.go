@@ -203,6 +203,16 @@ func (f *Flight[V]) Linger(wait time.Duration, expired func()) {
 	f.timer = time.AfterFunc(wait, expired)
 }
 
+// Aboard is how many callers are aboard, those included that their room does not
+// know to have left.
+func (f *Flight[V]) Aboard() int {
+	n := int(f.aboard.Load())
+	if !f.finished.Load() {
+		n-- // the creator
+	}
+	return n
+}
+
 // Done is closed at the end.
 func (f *Flight[V]) Done() <-chan struct{} { return f.done }
 

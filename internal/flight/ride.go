@@ -32,12 +32,13 @@ type Ticket[V any] struct {
 	Flight *Flight[V] // which the caller is aboard of; nil: there is nothing to wait for
 	Late   bool       // as Desk.Join says
 	Others bool       // it loads a blob that another caller brought
+	Heir   bool       // if it fails, the room has something else for the caller: Ask tells
 }
 
 // Ride brings a caller to its value: to one that is there, or to the end of the
 // flight that the room has taken it aboard. It asks again where the error is not
-// the caller's: the creator was cancelled before the caller came, or the flight
-// was to load another's blob and that was refused. The ticket is that of the last
+// the caller's: the creator was cancelled before the caller came, the flight was to
+// load another's blob and that was refused, or the caller is an heir. The ticket is that of the last
 // asking. The error is the room's, the creator's, the context's, or ErrCycle.
 func Ride[V any](ctx context.Context, c Caller[V]) (Ticket[V], error) {
 	for {
@@ -53,7 +54,7 @@ func Ride[V any](ctx context.Context, c Caller[V]) (Ticket[V], error) {
 			c.Leave(t)
 			return t, err
 		}
-		if err == nil || !(late || t.Late || t.Others && refused(err)) {
+		if err == nil || !(late || t.Late || t.Heir || t.Others && refused(err)) {
 			return t, err
 		}
 	}

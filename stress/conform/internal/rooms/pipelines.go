@@ -18,7 +18,7 @@ import (
 )
 
 func pipelinesKind() engine.Kind {
-	return engine.Kind{Options: "hash merge limit", Open: openPipelines}
+	return engine.Kind{Options: "hash merge limit linger", Open: openPipelines}
 }
 
 // pipelines binds a pipeline cache over the fake Vulkan driver.
@@ -46,6 +46,9 @@ func openPipelines(c *engine.Call) (engine.Component, error) {
 		return nil, fault.Invalidf("conform: pipelines", "merge=%s, want on or off", merge)
 	}
 	var err error
+	if p.cfg.Linger, err = c.Duration("linger", 0); err != nil {
+		return nil, err
+	}
 	if text, ok := c.Option("limit"); ok {
 		if p.cfg.Limit, err = parseBytes(text); err != nil {
 			return nil, err
