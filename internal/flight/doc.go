@@ -31,8 +31,9 @@
 // which is both under one mutex.
 //
 // A flight is joined on its desk as long as it runs, cancelled or not: no second
-// one of its key begins while it does, unless the room says that this one can never
-// be used again (Desk.Detach).
+// one of its key begins while it does. Where nothing that runs can be used any more,
+// as on a device that was lost, the room ends all flights at once (Desk.Close) and
+// begins others.
 //
 // A room whose questions should cost one message and one wake-up has the caller
 // bring a flight of its own: if it is not to fly it ends at once, with the value
