@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
 )
@@ -90,7 +91,7 @@ func (s *shell) ready(m readyMsg) {
 	case phaseDown:
 		s.waiting = append(s.waiting, m.reply)
 	default:
-		m.reply.Fail(ErrClosed)
+		m.reply.Fail(fault.ErrClosed)
 	}
 }
 
@@ -98,10 +99,10 @@ func (s *shell) ready(m readyMsg) {
 func (s *shell) compile(c *compiling) {
 	switch s.state.phase {
 	case phaseClosed:
-		c.reply.Fail(ErrClosed)
+		c.reply.Fail(fault.ErrClosed)
 		return
 	case phaseDown:
-		c.reply.Fail(ErrDeviceLost)
+		c.reply.Fail(fault.ErrDeviceLost)
 		return
 	}
 	f, late, joined := s.desk.Join(c.source.Key, 0)
@@ -186,7 +187,7 @@ func (s *shell) reopen(gen uint64) {
 	s.restarts.Add(1)
 	old := s.device
 	s.device = nil
-	s.giveUp(ErrDeviceLost)
+	s.giveUp(fault.ErrDeviceLost)
 	s.work.Add(2)
 	actors.Go(func() {
 		defer s.work.Done()
@@ -232,9 +233,9 @@ func (e *Executor) open(gen uint64) error {
 func (s *shell) close(m closeMsg) {
 	s.end()
 	s.out = s.state.close(s.out)
-	s.giveUp(ErrClosed)
+	s.giveUp(fault.ErrClosed)
 	for _, r := range s.waiting {
-		r.Fail(ErrClosed)
+		r.Fail(fault.ErrClosed)
 	}
 	s.waiting = nil
 	g := s.device

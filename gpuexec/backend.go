@@ -3,11 +3,15 @@ package gpuexec
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 )
 
-// Backend is one way to drive devices. It registers itself from an init
-// function, like a database driver. Safe for concurrent use.
+// Backend is one way to drive devices. A package that has one registers it from its
+// init function, like a database driver. Safe for concurrent use.
+//
+// A panic or runtime.Goexit in what a backend does fails the call that led to it and
+// nothing else (SPEC F3).
 type Backend interface {
 	// Name is what users write: "cpu", "opencl", ...
 	Name() string
@@ -19,10 +23,11 @@ type Backend interface {
 	Open(ctx context.Context, index int) (Device, error)
 }
 
-// Device is an open device. Compile and Load are called from several compile
-// workers at once, OpenQueue and Alloc from run workers; Close once, when
-// no call is under way and every queue is closed. Programs and memory that were
-// not released by then go with the device, and are not released later.
+// Device is an open device. Info, Limits, Lost and OpenQueue are called while it is
+// opened; then Compile and Load by several compile workers at once, and Alloc by
+// several run workers at once. Close is called once, when no call is under way and
+// every queue is closed. Programs and memory that were not released by then go with
+// the device: none of their methods is called later.
 type Device interface {
 	Info() DeviceInfo
 	Limits() Limits
@@ -32,8 +37,8 @@ type Device interface {
 	// identity delivered. The blob was verified by the caller; ErrRefused if the
 	// driver does not take it, ErrUnsupported if the backend has no blobs.
 	Load(ctx context.Context, src Source, blob []byte) (Program, error)
-	// Alloc reserves device memory of that many bytes, above 0, filled with zeros.
-	Alloc(bytes int64) (Memory, error)
+	// Alloc reserves n bytes of device memory, at least 1, filled with zeros.
+	Alloc(n int64) (Memory, error)
 	// OpenQueue makes what one run worker needs to launch.
 	OpenQueue() (Queue, error)
 	// Lost is closed when the device has gone by itself; nil if it never does.
@@ -41,7 +46,8 @@ type Device interface {
 	Close() error
 }
 
-// Program is compiled code. Its methods may be called by several workers.
+// Program is compiled code. Its methods may be called by several goroutines at once,
+// Bytes and Requires once, when it was made.
 type Program interface {
 	// Bytes is the memory it occupies, host and device.
 	Bytes() int64
@@ -58,12 +64,14 @@ type Program interface {
 
 // Memory is device memory.
 type Memory interface {
-	// Mapped is the memory itself where the host shares it, else nil.
+	// Mapped is the memory itself where the host shares it, else nil. It is called
+	// once, when the memory was reserved.
 	Mapped() []byte
 	Release()
 }
 
-// Queue launches on behalf of one worker: its methods are never called at once.
+// Queue launches on behalf of one worker: one of its methods is called at a time, not
+// always on the same goroutine.
 type Queue interface {
 	// Launch runs blocks 0..grid-1 of a program; the arguments were checked
 	// against its source's Params. It may return before they have run.
@@ -109,8 +117,9 @@ type Identity struct {
 	ISA      []string // features present, sorted
 }
 
-// IdentityOf is that of a backend's first device; the zero Identity, under which
-// nothing is stored, for one that has none or is nil.
+// IdentityOf is the identity of a backend's first device, before it is opened:
+// Executor.Identity is that of an open one. A backend that has no device, or is nil,
+// has the zero Identity, under which nothing is stored.
 func IdentityOf(ctx context.Context, b Backend) Identity {
 	if b == nil {
 		return Identity{}
@@ -122,7 +131,7 @@ func IdentityOf(ctx context.Context, b Backend) Identity {
 	return devices[0].Identity
 }
 
-// Limits of a device. A zero means no limit of its own.
+// Limits of a device. Zero means that the device has no such limit.
 type Limits struct {
 	MaxGrid        int // blocks of one launch
 	Alignment      int // of buffer arguments, bytes; at least 1
@@ -149,7 +158,7 @@ func Register(b Backend) {
 	registry.byName[b.Name()] = b
 }
 
-// Backends gives what is registered, by name.
+// Backends gives the registered backends, in the order of their names.
 func Backends() []Backend {
 	registry.Lock()
 	defer registry.Unlock()
@@ -157,12 +166,7 @@ func Backends() []Backend {
 	for _, b := range registry.byName {
 		all = append(all, b)
 	}
-	slices.SortFunc(all, func(a, b Backend) int {
-		if a.Name() < b.Name() {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b Backend) int { return strings.Compare(a.Name(), b.Name()) })
 	return all
 }
 

@@ -3,6 +3,7 @@ package gpuexec
 import (
 	"context"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/lease"
@@ -33,6 +34,12 @@ func (b *Buffer) Mapped() []byte { return b.mapped }
 func (b *Buffer) Release() { b.cell.Unpin() }
 
 func (b *Buffer) free() { b.exec.release(b.on, b.memory.Release) }
+
+// BytesOf is the memory of numbers as bytes, in this machine's order, for Write and
+// Read: nothing is copied.
+func BytesOf[T float32 | int32 | uint32](numbers []T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(numbers))), 4*len(numbers))
+}
 
 // Alloc reserves n bytes of device memory, at least 1 (ErrInvalid), filled with
 // zeros. Other errors are those of Submit, and ErrTooLarge where the device has
@@ -93,7 +100,7 @@ func (e *Executor) copy(ctx context.Context, verb string, b *Buffer, offset int6
 	}
 	return e.do(ctx, func(ctx context.Context, w *worker) error {
 		if b.on != w.on {
-			return fault.Wrap("executor: "+verb, "", "the buffer was lost with its device: allocate it again", ErrDeviceLost)
+			return fault.Wrap("executor: "+verb, "", "the buffer was lost with its device: allocate it again", fault.ErrDeviceLost)
 		}
 		if err := w.note(move(w.queue, b.memory, offset, host)); err != nil {
 			return err

@@ -93,7 +93,7 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	defer func() { <-g.slots }()
 	p, requires, err := e.program(ctx, g, f.source, f.blob)
 	if err != nil {
-		if errors.Is(err, ErrDeviceLost) {
+		if errors.Is(err, fault.ErrDeviceLost) {
 			e.ref.Tell(lostMsg{g})
 		}
 		return nil, err

@@ -79,18 +79,18 @@ func TestBlob(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.Release()
-	if _, err := e.Load(bg, source("other"), blob); !errors.Is(err, gpuexec.ErrRefused) {
+	if _, err := e.Load(bg, source("other"), blob); !errors.Is(err, fault.ErrRefused) {
 		t.Errorf("a foreign blob: %v, want ErrRefused", err)
 	}
-	if _, err := e.Load(bg, source("k"), nil); !errors.Is(err, gpuexec.ErrInvalid) {
+	if _, err := e.Load(bg, source("k"), nil); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("an empty blob: %v, want ErrInvalid", err)
 	}
 }
 
-// B3: who joined the load of another's blob does not suffer when that is refused,
-// or blobs are unsupported: a compile compiles, a good blob is loaded.
+// B3: a caller that joined the load of another's blob does not suffer when that blob
+// is refused, or blobs are unsupported: a compile compiles, a good blob is loaded.
 func TestAnothersBadBlob(t *testing.T) {
-	for _, bad := range []error{gpuexec.ErrRefused, gpuexec.ErrUnsupported} {
+	for _, bad := range []error{fault.ErrRefused, fault.ErrUnsupported} {
 		actorstest.Bubble(t, func(t *testing.T) {
 			gate := make(chan struct{})
 			f := &fakedevice.Backend{OnLoad: func(_ context.Context, _ gpuexec.Source, blob []byte) error {
@@ -146,10 +146,10 @@ func TestReadAndWrite(t *testing.T) {
 	if err := e.Read(bg, b, 0, got); err != nil || !bytes.Equal(got, []byte("\x00\x00abc\x00\x00\x00")) {
 		t.Errorf("read %q, %v", got, err)
 	}
-	if err := e.Write(bg, b, 6, []byte("abc")); !errors.Is(err, gpuexec.ErrInvalid) {
+	if err := e.Write(bg, b, 6, []byte("abc")); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("past the end: %v", err)
 	}
-	if _, err := e.Alloc(bg, 0); !errors.Is(err, gpuexec.ErrInvalid) {
+	if _, err := e.Alloc(bg, 0); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("no bytes: %v", err)
 	}
 	if _, err := e.Alloc(bg, 101); err == nil {
@@ -167,7 +167,7 @@ func TestSlowCompileIsAnnounced(t *testing.T) {
 			return nil
 		}}
 		var mu sync.Mutex
-		var phases []gpuexec.CompilePhase
+		var phases []string
 		e := open(t, f, gpuexec.Config{Listen: func(ev gpuexec.CompileEvent) {
 			mu.Lock()
 			phases = append(phases, ev.Phase)
@@ -175,7 +175,7 @@ func TestSlowCompileIsAnnounced(t *testing.T) {
 		}})
 		compile(t, e, source("fast"))
 		compile(t, e, source("slow"))
-		want := []gpuexec.CompilePhase{gpuexec.PhaseStart, gpuexec.PhaseRunning, gpuexec.PhaseEnd}
+		want := []string{gpuexec.PhaseStart, gpuexec.PhaseRunning, gpuexec.PhaseEnd}
 		if mu.Lock(); !slices.Equal(phases, want) {
 			t.Errorf("phases %v, want %v", phases, want)
 		}
@@ -183,7 +183,7 @@ func TestSlowCompileIsAnnounced(t *testing.T) {
 	})
 }
 
-// F8: Close answers who runs and who waits, and frees everything.
+// F8: Close answers callers whose work runs or waits, and frees everything.
 func TestCloseDuringWork(t *testing.T) {
 	f := &fakedevice.Backend{
 		OnLaunch: func(ctx context.Context, _ string, _ []gpuexec.DeviceArg, _ int) error {
@@ -211,22 +211,22 @@ func TestCloseDuringWork(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if err := <-results; !errors.Is(err, gpuexec.ErrClosed) {
+		if err := <-results; !errors.Is(err, fault.ErrClosed) {
 			t.Errorf("got %v, want ErrClosed", err)
 		}
 	}
-	if err := e.Submit(bg, launch); !errors.Is(err, gpuexec.ErrClosed) {
+	if err := e.Submit(bg, launch); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 }
 
 // A failed Open leaves nothing behind.
 func TestFailedOpen(t *testing.T) {
-	f := &fakedevice.Backend{OnOpen: func() error { return gpuexec.ErrUnavailable }}
-	if _, err := gpuexec.Open(bg, gpuexec.Config{Backend: f}); !errors.Is(err, gpuexec.ErrUnavailable) {
+	f := &fakedevice.Backend{OnOpen: func() error { return fault.ErrUnavailable }}
+	if _, err := gpuexec.Open(bg, gpuexec.Config{Backend: f}); !errors.Is(err, fault.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := gpuexec.Open(bg, gpuexec.Config{Workers: -1}); !errors.Is(err, gpuexec.ErrInvalid) {
+	if _, err := gpuexec.Open(bg, gpuexec.Config{Workers: -1}); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}
 }

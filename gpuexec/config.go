@@ -8,28 +8,16 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// Errors of an executor, found with errors.Is.
-var (
-	ErrInvalid     = fault.ErrInvalid
-	ErrClosed      = fault.ErrClosed
-	ErrOverloaded  = fault.ErrOverloaded
-	ErrDeviceLost  = fault.ErrDeviceLost
-	ErrUnavailable = fault.ErrUnavailable
-	ErrUnsupported = fault.ErrUnsupported
-	ErrRefused     = fault.ErrRefused
-	ErrNotFound    = fault.ErrNotFound
-)
-
 // Config of one executor. Backend must be set; the rest may be zero.
 type Config struct {
 	Backend  Backend
-	Index    int           // of the device within the backend
-	Workers  int           // run workers; 0 = one a core, at most what the device can use
-	Compiles int           // compiles at a time; 0 = as Workers
-	Queue    int           // most sequences that wait for a worker; 0 = 256
-	Slow     time.Duration // a compile that takes longer is announced (SPEC E6); 0 = 1 s
-	Listen   func(CompileEvent)
-	Logger   *slog.Logger // nil = silent
+	Index    int                // of the device within the backend
+	Workers  int                // run workers; 0 = one a core, at most what the device can use
+	Compiles int                // compiles at a time; 0 = as Workers
+	Queue    int                // most sequences that wait for a worker; 0 = 256
+	Slow     time.Duration      // a compile that takes longer is announced (SPEC E6); 0 = 1 s
+	Listen   func(CompileEvent) // told of announced compiles, one event of a compile at a time
+	Logger   *slog.Logger       // nil = silent
 }
 
 const (
@@ -54,27 +42,25 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// CompileEvent tells of a compile that takes long. It is called on a goroutine
-// of the executor and must return soon.
+// CompileEvent tells of a compile, or of the load of a blob, that takes long. The
+// listener is called on a goroutine of the executor; the compile waits for it at its
+// end.
 type CompileEvent struct {
 	Key     string
-	Phase   CompilePhase
+	Phase   string // PhaseStart, PhaseRunning or PhaseEnd
 	Elapsed time.Duration
 	Err     error // of PhaseEnd
 }
 
-// CompilePhase is where a compile is.
-type CompilePhase string
-
 // The phases of a long compile; there is one PhaseRunning for each further Slow
 // that it lasts.
 const (
-	PhaseStart   CompilePhase = "start"
-	PhaseRunning CompilePhase = "running"
-	PhaseEnd     CompilePhase = "end"
+	PhaseStart   = "start"
+	PhaseRunning = "running"
+	PhaseEnd     = "end"
 )
 
-// Stats of an executor since it was opened.
+// Stats is a snapshot of an executor's counts since it was opened.
 type Stats struct {
 	Compiles  int64 // programs compiled from their source
 	BlobLoads int64 // programs loaded from a blob

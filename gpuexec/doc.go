@@ -20,6 +20,8 @@
 //
 // # Failure
 //
+// Errors named Err... are those of package fault, found with errors.Is.
+//
 // A full queue answers ErrOverloaded at once. When the device is lost, what
 // runs and what waits, compiles too, is answered with ErrDeviceLost at once. The
 // device is opened again, and every live Kernel is rebuilt from its blob, or

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
@@ -110,7 +111,7 @@ func TestLaunchIsChecked(t *testing.T) {
 	}
 	right := gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, 64, 64), one}, Grid: 65535}
 	for name, l := range bad {
-		if err := e.Submit(bg, right, l); !errors.Is(err, gpuexec.ErrInvalid) {
+		if err := e.Submit(bg, right, l); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
@@ -140,7 +141,7 @@ func TestFullQueue(t *testing.T) {
 		go func() { results <- e.Submit(bg, launch) }()
 	}
 	eventually(t, func() bool { return e.Stats().Queued == 2 })
-	if err := e.Submit(bg, launch); !errors.Is(err, gpuexec.ErrOverloaded) {
+	if err := e.Submit(bg, launch); !errors.Is(err, fault.ErrOverloaded) {
 		t.Errorf("got %v, want ErrOverloaded", err)
 	}
 	ctx, cancel := context.WithCancel(bg)
@@ -206,7 +207,7 @@ func TestDeviceLostDuringCompiles(t *testing.T) {
 	<-began
 	f.Lose()
 	for range 2 {
-		if err := <-ended; !errors.Is(err, gpuexec.ErrDeviceLost) {
+		if err := <-ended; !errors.Is(err, fault.ErrDeviceLost) {
 			t.Errorf("got %v, want ErrDeviceLost", err)
 		}
 	}
@@ -232,7 +233,7 @@ func TestDeviceLost(t *testing.T) {
 		go func() { running <- e.Submit(bg, gpuexec.Launch{Kernel: a, Grid: 2}) }()
 		<-stuck
 		f.Lose()
-		if err := <-running; !errors.Is(err, gpuexec.ErrDeviceLost) {
+		if err := <-running; !errors.Is(err, fault.ErrDeviceLost) {
 			t.Fatalf("got %v, want ErrDeviceLost", err)
 		}
 		if err := e.Ready(bg); err != nil {
@@ -242,7 +243,7 @@ func TestDeviceLost(t *testing.T) {
 			t.Error(err)
 		}
 		old := gpuexec.Launch{Kernel: b, Args: []gpuexec.Arg{gpuexec.BufferArg(buffer)}, Grid: 1}
-		if err := e.Submit(bg, old); !errors.Is(err, gpuexec.ErrDeviceLost) {
+		if err := e.Submit(bg, old); !errors.Is(err, fault.ErrDeviceLost) {
 			t.Errorf("a buffer from before: %v, want ErrDeviceLost", err)
 		}
 		old.Args[0] = gpuexec.BufferArg(alloc(t, e, 4))

@@ -45,7 +45,7 @@ func TestCompileThatEndsDuringARestart(t *testing.T) {
 				k, err := e.Compile(bg, source(fmt.Sprint(i, n)))
 				if err == nil {
 					k.Release()
-				} else if !errors.Is(err, gpuexec.ErrDeviceLost) {
+				} else if !errors.Is(err, fault.ErrDeviceLost) {
 					t.Errorf("got %v, want ErrDeviceLost", err)
 					return
 				}
@@ -98,7 +98,7 @@ func TestStaleCompile(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(goOn)
-	if err := <-got; !errors.Is(err, gpuexec.ErrDeviceLost) {
+	if err := <-got; !errors.Is(err, fault.ErrDeviceLost) {
 		t.Errorf("got %v, want ErrDeviceLost", err)
 	}
 	eventually(t, func() bool { return f.Leaked() == 2 }) // the old device was closed, with what was compiled
@@ -202,7 +202,7 @@ func TestNothingOfAClosedDeviceIsCalled(t *testing.T) {
 		for n := range 5 {
 			f.Lose()
 			eventually(t, func() bool { return e.Stats().Restarts == int64(n+1) && f.Leaked() == 0 })
-			if _, err := k.Blob(bg); !errors.Is(err, gpuexec.ErrDeviceLost) {
+			if _, err := k.Blob(bg); !errors.Is(err, fault.ErrDeviceLost) {
 				t.Errorf("blob while there is no device: %v, want ErrDeviceLost", err)
 			}
 			if k.Bytes() != 3 {
@@ -217,7 +217,7 @@ func TestNothingOfAClosedDeviceIsCalled(t *testing.T) {
 		if err := e.Close(bg); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := k.Blob(bg); !errors.Is(err, gpuexec.ErrClosed) {
+		if _, err := k.Blob(bg); !errors.Is(err, fault.ErrClosed) {
 			t.Errorf("blob after Close: %v, want ErrClosed", err)
 		}
 		if k.Bytes() != 3 {
@@ -267,7 +267,7 @@ func TestStuckCompileOfALostDevice(t *testing.T) {
 	<-entered
 	f.Lose()
 	soon(t, "who waited for the stuck compile", func() {
-		if err := <-first; !errors.Is(err, gpuexec.ErrDeviceLost) {
+		if err := <-first; !errors.Is(err, fault.ErrDeviceLost) {
 			t.Errorf("got %v, want ErrDeviceLost", err)
 		}
 	})
@@ -381,7 +381,7 @@ func TestGoexitInARestart(t *testing.T) {
 // F3, E6: a listener that ends its goroutine harms neither the compile nor what it
 // is told later.
 func TestGoexitInAListener(t *testing.T) {
-	told := make(chan gpuexec.CompilePhase, 100)
+	told := make(chan string, 100)
 	started := make(chan struct{})
 	var once sync.Once
 	e := open(t, &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error {
@@ -399,7 +399,7 @@ func TestGoexitInAListener(t *testing.T) {
 	}})
 	soon(t, "a long compile", func() { compile(t, e, source("k")) })
 	close(told)
-	var last gpuexec.CompilePhase
+	var last string
 	for last = range told {
 	}
 	if last != gpuexec.PhaseEnd {

@@ -41,7 +41,7 @@ type worker struct {
 
 // note passes a driver's error on and remembers that the device is lost.
 func (w *worker) note(err error) error {
-	w.lost = w.lost || errors.Is(err, ErrDeviceLost)
+	w.lost = w.lost || errors.Is(err, fault.ErrDeviceLost)
 	return err
 }
 
@@ -64,7 +64,7 @@ func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, e
 		g.device = device
 		g.info, g.limits, g.lost = device.Info(), device.Limits(), device.Lost()
 		if n > 1 && !reflect.DeepEqual(g.info.Identity, e.info.Identity) {
-			return fault.Wrap("executor: reopen", "", "another device came back: its identity differs", ErrUnavailable)
+			return fault.Wrap("executor: reopen", "", "another device came back: its identity differs", fault.ErrUnavailable)
 		}
 		for len(g.queues) < most(e.cfg.Workers, g.limits.RunWorkers) {
 			q, err := device.OpenQueue()
@@ -202,7 +202,7 @@ func (g *generation) close() error {
 func (w *worker) launch(ctx context.Context, l *Launch) error {
 	b := l.Kernel.built.Load()
 	if b == nil || b.on != w.on {
-		return ErrDeviceLost
+		return fault.ErrDeviceLost
 	}
 	w.args = w.args[:0]
 	for i := range l.Args {
@@ -212,7 +212,7 @@ func (w *worker) launch(ctx context.Context, l *Launch) error {
 			continue
 		}
 		if a.buffer.on != w.on {
-			return fault.Wrap("executor: launch", l.Kernel.source.Key, "a buffer was lost with its device: allocate it again", ErrDeviceLost)
+			return fault.Wrap("executor: launch", l.Kernel.source.Key, "a buffer was lost with its device: allocate it again", fault.ErrDeviceLost)
 		}
 		w.args = append(w.args, DeviceArg{Memory: a.buffer.memory, Offset: a.offset, Bytes: a.bytes})
 	}

@@ -9,13 +9,14 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
 // expected are the errors that a storm may meet.
 func expected(err error) bool {
-	for _, want := range []error{context.Canceled, gpuexec.ErrClosed, gpuexec.ErrDeviceLost, gpuexec.ErrOverloaded} {
+	for _, want := range []error{context.Canceled, fault.ErrClosed, fault.ErrDeviceLost, fault.ErrOverloaded} {
 		if errors.Is(err, want) {
 			return true
 		}
@@ -143,7 +144,7 @@ func TestDeviceOutlivesItsCompiles(t *testing.T) {
 		before := 1 // the device; its worker's queue may be closed
 		if end == "close" {
 			go func() { closed <- e.Close(context.Background()) }()
-			if err := <-got; !errors.Is(err, gpuexec.ErrClosed) { // at once, though the compile runs on
+			if err := <-got; !errors.Is(err, fault.ErrClosed) { // at once, though the compile runs on
 				t.Errorf("compile over Close: %v", err)
 			}
 			eventually(t, func() bool { return f.Leaked() <= before })
@@ -157,7 +158,7 @@ func TestDeviceOutlivesItsCompiles(t *testing.T) {
 			eventually(t, func() bool { return f.Leaked() <= before })
 		}
 		if end == "loss" {
-			if err := <-got; !errors.Is(err, gpuexec.ErrDeviceLost) { // at once, too
+			if err := <-got; !errors.Is(err, fault.ErrDeviceLost) { // at once, too
 				t.Errorf("compile over a loss: %v", err)
 			}
 		}

@@ -83,7 +83,7 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-k.exec.life.Done():
-		return nil, ErrClosed
+		return nil, fault.ErrClosed
 	}
 }
 
@@ -113,9 +113,9 @@ func (k *Kernel) enter() (*built, error) {
 	}
 	k.cell.Unpin()
 	if k.exec.life.Err() != nil {
-		return nil, ErrClosed
+		return nil, fault.ErrClosed
 	}
-	return nil, ErrDeviceLost
+	return nil, fault.ErrDeviceLost
 }
 
 func (k *Kernel) leave(b *built) {

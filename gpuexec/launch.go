@@ -10,9 +10,9 @@ import (
 // Source is what a program is compiled from. Spec is opaque to the executor: an
 // operation of package ops, or text of a language that the backend compiles.
 type Source struct {
-	Key    string // canonical; equal keys mean equal programs on one device
-	Spec   any
-	Params []Param
+	Key    string  // canonical; equal keys mean equal programs on one device
+	Spec   any     // what the backend understands
+	Params []Param // what each launch gives, in order
 }
 
 // ParamKind says what an argument must be.
@@ -24,7 +24,7 @@ const (
 	ParamU32
 )
 
-func (k ParamKind) String() string {
+func (k ParamKind) name() string {
 	switch k {
 	case ParamBuffer:
 		return "buffer"
@@ -41,7 +41,7 @@ type Param struct {
 	Align int   // of a buffer's start, bytes; 0 = the device's
 }
 
-// Arg is one argument of a launch.
+// Arg is one argument of a launch, made by BufferArg, PartArg or U32Arg.
 type Arg struct {
 	kind   ParamKind
 	buffer *Buffer
@@ -58,15 +58,16 @@ func BufferArg(b *Buffer) Arg {
 	return Arg{kind: ParamBuffer, buffer: b, bytes: b.bytes}
 }
 
-// PartArg passes bytes of a buffer from an offset on.
-func PartArg(b *Buffer, offset, bytes int64) Arg {
-	return Arg{kind: ParamBuffer, buffer: b, offset: offset, bytes: bytes}
+// PartArg passes n bytes of a buffer from an offset on, in bytes.
+func PartArg(b *Buffer, offset, n int64) Arg {
+	return Arg{kind: ParamBuffer, buffer: b, offset: offset, bytes: n}
 }
 
 // U32Arg passes a number.
 func U32Arg(v uint32) Arg { return Arg{kind: ParamU32, value: v} }
 
-// Launch is one kernel run over blocks 0..Grid-1.
+// Launch is one kernel run over blocks 0..Grid-1. It is a plain value that belongs to
+// its builder.
 type Launch struct {
 	Kernel *Kernel
 	Args   []Arg
@@ -99,7 +100,7 @@ func (e *Executor) check(l *Launch) error {
 func (e *Executor) checkArg(k *Kernel, i int, a *Arg) error {
 	p := &k.source.Params[i]
 	if a.kind != p.Kind {
-		return fault.Invalidf("executor: launch", "kernel %s: argument %d is a %s, want a %s", k.name(), i, a.kind, p.Kind)
+		return fault.Invalidf("executor: launch", "kernel %s: argument %d is a %s, want a %s", k.name(), i, a.kind.name(), p.Kind.name())
 	}
 	if p.Kind != ParamBuffer {
 		return nil

@@ -1,6 +1,10 @@
 package gpuexec
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/kiln-cache/kiln/fault"
+)
 
 // state is the pure core of an executor: which job runs when, and what becomes of
 // the jobs when the device goes. It knows no channel, clock, driver or goroutine.
@@ -42,7 +46,7 @@ const (
 	run    action = iota // hand the job to a worker; one is idle
 	fail                 // answer the job with err; if it runs, end its driver call
 	reopen               // the device is lost: open it again as that generation
-	ready                // the device runs: answer those who wait for it
+	ready                // the device runs: answer the callers that wait for it
 )
 
 // submit takes a job in, or refuses it. Work of the executor's own (a release)
@@ -50,13 +54,13 @@ const (
 func (s *state[J]) submit(j J, own bool, out []effect[J]) []effect[J] {
 	switch {
 	case s.phase == phaseClosed:
-		return append(out, effect[J]{do: fail, job: j, err: ErrClosed})
+		return append(out, effect[J]{do: fail, job: j, err: fault.ErrClosed})
 	case s.phase == phaseDown:
-		return append(out, effect[J]{do: fail, job: j, err: ErrDeviceLost})
+		return append(out, effect[J]{do: fail, job: j, err: fault.ErrDeviceLost})
 	case s.idle > 0:
 		return s.start(j, out)
 	case len(s.queue) >= s.capacity && !own:
-		return append(out, effect[J]{do: fail, job: j, err: ErrOverloaded})
+		return append(out, effect[J]{do: fail, job: j, err: fault.ErrOverloaded})
 	}
 	s.queue = append(s.queue, j)
 	return out
@@ -107,7 +111,7 @@ func (s *state[J]) lost(gen uint64, out []effect[J]) []effect[J] {
 	if gen != s.gen || s.phase != phaseUp {
 		return out
 	}
-	return s.reopen(s.failAll(ErrDeviceLost, out))
+	return s.reopen(s.failAll(fault.ErrDeviceLost, out))
 }
 
 func (s *state[J]) reopen(out []effect[J]) []effect[J] {
@@ -135,7 +139,7 @@ func (s *state[J]) close(out []effect[J]) []effect[J] {
 		return out
 	}
 	s.phase = phaseClosed
-	return s.failAll(ErrClosed, out)
+	return s.failAll(fault.ErrClosed, out)
 }
 
 func (s *state[J]) failAll(err error, out []effect[J]) []effect[J] {

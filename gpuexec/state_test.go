@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // script drives a state with jobs by name and reads its effects as text.
@@ -59,11 +61,11 @@ func (c script) step(line string) string {
 
 func short(err error) string {
 	switch {
-	case errors.Is(err, ErrClosed):
+	case errors.Is(err, fault.ErrClosed):
 		return "closed"
-	case errors.Is(err, ErrDeviceLost):
+	case errors.Is(err, fault.ErrDeviceLost):
 		return "lost"
-	case errors.Is(err, ErrOverloaded):
+	case errors.Is(err, fault.ErrOverloaded):
 		return "overloaded"
 	}
 	return err.Error()

@@ -41,7 +41,7 @@ func New(isa string) (*Backend, error) {
 	switch isa {
 	case "avx512", "avx2", "generic":
 		return nil, &fault.Error{Op: "cpu: instruction set " + isa, Backend: Name,
-			Err: fmt.Errorf("%w: this processor has %s", gpuexec.ErrUnavailable, strings.Join(have, ", "))}
+			Err: fmt.Errorf("%w: this processor has %s", fault.ErrUnavailable, strings.Join(have, ", "))}
 	}
 	return nil, fault.Invalidf("cpu: instruction set", "%q, want auto, %s", isa, strings.Join(have, ", "))
 }
@@ -70,7 +70,7 @@ func (b *Backend) info() gpuexec.DeviceInfo {
 func (b *Backend) Open(_ context.Context, index int) (gpuexec.Device, error) {
 	if index != 0 {
 		return nil, &fault.Error{Op: "cpu: open", Backend: Name,
-			Err: fmt.Errorf("%w: there is one device, number 0", gpuexec.ErrNotFound)}
+			Err: fmt.Errorf("%w: there is one device, number 0", fault.ErrNotFound)}
 	}
 	engine, err := kernels.Open(kernels.Config{})
 	if err != nil {

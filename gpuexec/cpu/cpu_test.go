@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
@@ -24,7 +25,7 @@ func sets(t *testing.T, test func(*testing.T, *Backend)) {
 	for _, isa := range []string{"avx512", "avx2", "generic"} {
 		t.Run(isa, func(t *testing.T) {
 			b, err := New(isa)
-			if errors.Is(err, gpuexec.ErrUnavailable) {
+			if errors.Is(err, fault.ErrUnavailable) {
 				t.Skip(err)
 			}
 			if err != nil {
@@ -55,7 +56,7 @@ func TestOperations(t *testing.T) {
 }
 
 func TestUnknownInstructionSet(t *testing.T) {
-	if _, err := New("sse"); !errors.Is(err, gpuexec.ErrInvalid) {
+	if _, err := New("sse"); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("got %v, want ErrInvalid", err)
 	}
 	if b, err := New("auto"); err != nil || b.Name() != Name {
@@ -101,7 +102,7 @@ func TestGridAboveTheBlocks(t *testing.T) {
 				continue // no int of this machine
 			}
 			l.Grid = grid
-			if err := e.Submit(ctx, l); !errors.Is(err, gpuexec.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprint(most)) {
+			if err := e.Submit(ctx, l); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprint(most)) {
 				t.Errorf("%s: grid of %d: %v, want ErrInvalid with %d", op, grid, err, most)
 			}
 		}

@@ -67,7 +67,7 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 }
 
 func refused(key string, why fault.Reason, text string) error {
-	return &fault.Error{Op: "cpu: load", Key: key, Backend: Name, Reason: why, Err: fmt.Errorf("%w: %s", gpuexec.ErrRefused, text)}
+	return &fault.Error{Op: "cpu: load", Key: key, Backend: Name, Reason: why, Err: fmt.Errorf("%w: %s", fault.ErrRefused, text)}
 }
 
 func opOf(src gpuexec.Source) (ops.Op, error) {

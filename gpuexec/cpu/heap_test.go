@@ -79,6 +79,17 @@ func TestHeap(t *testing.T) {
 	})
 }
 
+// A part after one that is not a whole number of units begins behind it, on memory
+// that nothing was written to: found by TestHeap.
+func TestPartBehindASmallOne(t *testing.T) {
+	h := newHeap(4096, 64)
+	first, _, _ := h.take(1)
+	second, used, ok := h.take(98)
+	if !ok || first != 64 || second != 128 || used != 0 {
+		t.Errorf("parts at %d and %d, the second used for %d bytes, %t; want 64, 128, 0", first, second, used, ok)
+	}
+}
+
 // What can never fit is not told to release buffers; what others have taken is.
 func TestAllocSaysWhatToDo(t *testing.T) {
 	const size = 1 << 16
@@ -119,7 +130,7 @@ func longest(owner []int, align int64) (most int64) {
 // A heap is shared by the workers of its device.
 func TestHeapHammer(t *testing.T) {
 	h := newHeap(1<<20, 64)
-	owner := make([]byte, 1<<20) // written by who holds a part: the race detector finds an overlap
+	owner := make([]byte, 1<<20) // written by the holder of a part: the race detector finds an overlap
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 )
 
@@ -16,7 +17,7 @@ func blobOf(t *testing.T, e *gpuexec.Executor, src gpuexec.Source) []byte {
 	k := build(t, e, src)
 	defer k.Release()
 	blob, err := k.Blob(background)
-	if errors.Is(err, gpuexec.ErrUnsupported) {
+	if errors.Is(err, fault.ErrUnsupported) {
 		t.Skip("the backend has no blobs")
 	}
 	if err != nil || len(blob) == 0 {
@@ -26,7 +27,7 @@ func blobOf(t *testing.T, e *gpuexec.Executor, src gpuexec.Source) []byte {
 }
 
 // blobs: B2: a program goes through its blob into another device and gives the
-// same blob there. K7: it says what it needs, and the device that made it has that.
+// same blob there. K7: what it says it needs its device has; it may say nothing.
 func blobs(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
 	first, second := openDevice(t, backend, 1), openDevice(t, backend, 1)
 	for _, src := range sources {
@@ -38,9 +39,6 @@ func blobs(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
 		again, err := k.Blob(background)
 		if err != nil || !bytes.Equal(again, blob) {
 			t.Errorf("%s: %v, or another blob came back", src.Key, err)
-		}
-		if k.Requires() == nil {
-			t.Errorf("%s does not say which instruction sets its blob needs", src.Key)
 		}
 		for _, need := range k.Requires() {
 			if has := second.Info().Identity.ISA; !slices.Contains(has, need) {
@@ -73,7 +71,7 @@ func damagedBlobs(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Sourc
 		if err == nil {
 			k.Release()
 		}
-		if len(bad) == 0 && !errors.Is(err, gpuexec.ErrInvalid) || len(bad) > 0 && !errors.Is(err, gpuexec.ErrRefused) {
+		if len(bad) == 0 && !errors.Is(err, fault.ErrInvalid) || len(bad) > 0 && !errors.Is(err, fault.ErrRefused) {
 			t.Errorf("%s: %v, want ErrRefused", what, err)
 		}
 	}
@@ -98,13 +96,12 @@ func damagedBlobs(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Sourc
 // refusedSources: what is no program is refused with a typed error.
 func refusedSources(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
 	e := openDevice(t, backend, 1)
-	for _, spec := range []any{nil, 7, struct{ X int }{1}} {
-		k, err := e.Compile(background, gpuexec.Source{Key: fmt.Sprint("nonsense ", spec), Spec: spec})
-		if err == nil {
-			k.Release()
-		}
-		if !errors.Is(err, gpuexec.ErrInvalid) && !errors.Is(err, gpuexec.ErrUnsupported) {
-			t.Errorf("a spec of type %T: %v, want ErrInvalid or ErrUnsupported", spec, err)
-		}
+	type nonsense struct{} // no backend can know it
+	k, err := e.Compile(background, gpuexec.Source{Key: "nonsense", Spec: nonsense{}})
+	if err == nil {
+		k.Release()
+	}
+	if !errors.Is(err, fault.ErrInvalid) && !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("a spec of a type that the backend does not know: %v, want ErrInvalid or ErrUnsupported", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 )
 
@@ -98,7 +99,7 @@ func devices(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
 			t.Error(err)
 		}
 	}
-	if _, err := gpuexec.Open(background, gpuexec.Config{Backend: backend, Index: 1 << 20}); !errors.Is(err, gpuexec.ErrNotFound) {
+	if _, err := gpuexec.Open(background, gpuexec.Config{Backend: backend, Index: 1 << 20}); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("device 1048576: %v, want ErrNotFound", err)
 	}
 }
@@ -218,7 +219,7 @@ func arguments(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) 
 		l := good
 		l.Args = append([]gpuexec.Arg(nil), good.Args...)
 		spoil(&l)
-		if err := e.Submit(background, good, l); !errors.Is(err, gpuexec.ErrInvalid) {
+		if err := e.Submit(background, good, l); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
@@ -274,7 +275,7 @@ func closing(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
 		_, compiled := e.Compile(background, sources[1])
 		_, allocated := e.Alloc(background, 8)
 		for what, err := range map[string]error{"submit": e.Submit(background, l), "compile": compiled, "alloc": allocated, "ready": e.Ready(background)} {
-			if !errors.Is(err, gpuexec.ErrClosed) {
+			if !errors.Is(err, fault.ErrClosed) {
 				t.Errorf("%s after Close: %v", what, err)
 			}
 		}

@@ -1,7 +1,6 @@
 package devicetest
 
 import (
-	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -127,7 +126,7 @@ func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 	defer k.Release()
 	var operands [][]byte
 	if in.ids != nil {
-		operands = append(operands, wordBytes(in.ids))
+		operands = append(operands, gpuexec.BytesOf(in.ids))
 	}
 	for i, list := range in.floats {
 		if op.Kind == ops.MatMul && i == 1 {
@@ -142,10 +141,10 @@ func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 			operands = append(operands, packed)
 			continue
 		}
-		operands = append(operands, floatBytes(list))
+		operands = append(operands, gpuexec.BytesOf(list))
 	}
 	if in.lengths != nil {
-		operands = append(operands, wordBytes(in.lengths))
+		operands = append(operands, gpuexec.BytesOf(in.lengths))
 	}
 	l := gpuexec.Launch{Kernel: k, Grid: d.lib.Grid(op)}
 	var out *gpuexec.Buffer // the first operand, or one of its own
@@ -160,11 +159,11 @@ func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 			out = b
 		}
 	}
-	got := make([]byte, 4*op.Elements())
+	got := make([]float32, op.Elements())
 	if !over {
-		out = allocate(t, d.e, int64(len(got)))
+		out = allocate(t, d.e, 4*int64(len(got)))
 		defer out.Release()
-		if err := d.e.Write(background, out, 0, slices.Repeat([]byte{0x3f}, len(got))); err != nil { // what was there before must not matter
+		if err := d.e.Write(background, out, 0, slices.Repeat([]byte{0x3f}, 4*len(got))); err != nil { // what was there before must not matter
 			t.Fatal(err)
 		}
 	}
@@ -175,10 +174,10 @@ func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 	if err := d.e.Submit(background); err != nil { // an empty sequence is one, too
 		t.Fatal(err)
 	}
-	if err := d.e.Read(background, out, 0, got); err != nil {
+	if err := d.e.Read(background, out, 0, gpuexec.BytesOf(got)); err != nil {
 		t.Fatal(err)
 	}
-	return bytesFloats(got)
+	return got
 }
 
 // compare checks an operation against float64, and in place against itself.
@@ -226,25 +225,4 @@ func (d *desk) together(t *testing.T) {
 			sameBits(t, op.String()+" on several workers", results[0], r, func(i int) (int, bool) { return i, defined[i] })
 		}
 	}
-}
-
-func wordBytes(list []int32) (text []byte) {
-	for _, v := range list {
-		text = binary.LittleEndian.AppendUint32(text, uint32(v))
-	}
-	return text
-}
-
-func floatBytes(list []float32) (text []byte) {
-	for _, v := range list {
-		text = binary.LittleEndian.AppendUint32(text, math.Float32bits(v))
-	}
-	return text
-}
-
-func bytesFloats(text []byte) (list []float32) {
-	for ; len(text) >= 4; text = text[4:] {
-		list = append(list, math.Float32frombits(binary.LittleEndian.Uint32(text)))
-	}
-	return list
 }

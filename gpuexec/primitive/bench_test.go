@@ -10,7 +10,7 @@ import (
 // encoderMatmul is a request as a transformer's feed-forward layer makes it.
 func encoderMatmul() *primitive.Spec {
 	return &primitive.Spec{
-		Kind: "matmul", Engine: "cpu", Runtime: "seq", Threads: 1, Scratchpad: primitive.ScratchpadUser,
+		Kind: "matmul", Engine: "cpu", Runtime: "seq", Threads: 1, Scratchpad: "user",
 		Op: primitive.Operation{Direction: "forward_inference", Params: []primitive.Param{{Name: "op", Text: "ffn"}}, Tensors: []primitive.Tensor{
 			{Type: "f32", Dims: []int64{128, 384}, Strides: []int64{384, 1}},
 			{Type: "f32", Dims: []int64{384, 1536}, Strides: []int64{1536, 1}},

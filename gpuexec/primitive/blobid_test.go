@@ -91,7 +91,7 @@ func TestBlobIDCoversTheKey(t *testing.T) { // B1, K4
 		func(s *primitive.Spec) { s.Context = "c" },
 		func(s *primitive.Spec) { s.Threads = 4 },
 		func(s *primitive.Spec) { s.Skip = []int{3} },
-		func(s *primitive.Spec) { s.Scratchpad = primitive.ScratchpadUser },
+		func(s *primitive.Spec) { s.Scratchpad = "user" },
 		func(s *primitive.Spec) { s.Inputs = []primitive.Input{{Name: "include", Digest: []byte{1}}} },
 	} {
 		s := r.spec("a")

@@ -7,14 +7,8 @@ func (s *Spec) clone() Spec {
 	c := *s
 	c.Op.Params = clones(s.Op.Params, Param.clone)
 	c.Op.Tensors = clones(s.Op.Tensors, Tensor.clone)
-	c.Attr.Scales = clones(s.Attr.Scales, func(v Scale) Scale {
-		v.Groups = slices.Clone(v.Groups)
-		return v
-	})
-	c.Attr.ZeroPoints = clones(s.Attr.ZeroPoints, func(v ZeroPoint) ZeroPoint {
-		v.Groups = slices.Clone(v.Groups)
-		return v
-	})
+	c.Attr.Scales = clones(s.Attr.Scales, Quant.clone)
+	c.Attr.ZeroPoints = clones(s.Attr.ZeroPoints, Quant.clone)
 	c.Attr.PostOps = clones(s.Attr.PostOps, func(v PostOp) PostOp {
 		v.Source, v.Params = v.Source.clone(), clones(v.Params, Param.clone)
 		return v
@@ -48,4 +42,9 @@ func (p Param) clone() Param {
 func (t Tensor) clone() Tensor {
 	t.Dims, t.Strides, t.Blocks = slices.Clone(t.Dims), slices.Clone(t.Strides), slices.Clone(t.Blocks)
 	return t
+}
+
+func (q Quant) clone() Quant {
+	q.Groups = slices.Clone(q.Groups)
+	return q
 }

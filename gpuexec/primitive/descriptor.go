@@ -9,10 +9,10 @@ import (
 	"github.com/kiln-cache/kiln/internal/lease"
 )
 
-// Descriptor says which implementation serves a request, and how. It is
-// immutable and shared by all who ask for the same, on any worker. Every
-// Descriptor that an Engine returned is to be released once; what it gives
-// (slices included) is to be read only, and Native not to be used after that.
+// Descriptor says which implementation serves a request, and how. It is immutable,
+// shared by every caller that asks for the same, and safe for concurrent use. A
+// caller releases each Descriptor that an Engine returned to it once. What the methods
+// give, slices included, is to be read only; Native is not to be used after Release.
 type Descriptor struct {
 	request  *request
 	position int
@@ -99,7 +99,7 @@ func (d *Descriptor) makeBlobID() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// producer digests who makes the artefacts of an engine.
+// producer is the digest of what makes the artefacts of an engine.
 func producer(cfg *Config, opening uint64) [sha256.Size]byte {
 	id := &cfg.Identity
 	b := canon.AppendString(nil, 1, cfg.Backend)

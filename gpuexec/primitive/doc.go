@@ -16,16 +16,16 @@
 // A Library lists its implementations for a request; an Engine is a library on
 // one device in front of an artefacts.Cache. A primitive is an entry of that
 // cache under its key and the identity of its library, so that two libraries or
-// two builds may share a cache. It owns its Descriptor, which everybody who asks
-// for the descriptor gets (D2). A descriptor that was asked for without a
+// two builds may share a cache. It owns its Descriptor, and every caller that asks
+// for the descriptor gets that one (D2). A descriptor that was asked for without a
 // primitive is an entry of the same cache, under the primitive's key with a mark
 // behind it (D3): it counts against the same capacity, capacity 0 disables it
 // too, and it goes least recently used first like any other. A primitive made
-// later takes that very descriptor and keeps it for itself; the entry is then
-// asked no more and ages out.
+// later takes that very descriptor and keeps it for itself; nobody asks the entry
+// any more, and it ages out.
 //
 // Implementations are numbered anew for every request, from the library's list
-// and the request's skip list alone; what is resident has no say in it (D1). The
+// and the request's skip list alone, whatever is resident (D1). The
 // lane of a session's name (G6) is no part of a request nor of a descriptor, so
 // that forward and backward may run on different workers (D7).
 //
@@ -40,8 +40,8 @@
 //
 // # Failure
 //
-// What a library returns, or panics with, reaches everybody who waited and is
-// not kept. A primitive that fails does not fail a descriptor: that is then
+// What a library returns as its error, or panics with, reaches every caller that
+// waited, and is not kept. A primitive that fails does not fail a descriptor: that is then
 // built alone. A key that cannot be made, for an input without a digest, makes
 // an artefact for that call alone (K6).
 package primitive

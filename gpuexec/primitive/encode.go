@@ -28,7 +28,7 @@ const (
 	tagScratchpad
 	tagInputs
 
-	// Behind a key in memory: who made the artefact, and that it is a descriptor.
+	// Behind a key in memory: the producer of the artefact, and that it is a descriptor.
 	tagProducer
 	tagForm
 )

@@ -48,7 +48,7 @@ var unknown atomic.Uint64
 // Open gives an Engine. ErrInvalid without a cache or a library.
 func Open(cfg Config) (*Engine, error) {
 	if cfg.Cache == nil || cfg.Library == nil {
-		return nil, fault.Invalidf("primitive: new engine", "want a cache and a library")
+		return nil, fault.Invalidf("primitive: open", "want a cache and a library")
 	}
 	e := &Engine{
 		cfg: cfg, cache: cfg.Cache, known: cfg.Identity.Library != "" && cfg.Identity.Build != "",
@@ -77,13 +77,10 @@ const (
 	Shared Origin = "shared" // a primitive's own (SPEC D2)
 )
 
-// Hit reports whether this call built nothing.
-func (o Origin) Hit() bool { return o != Built }
-
 // Descriptor gives the descriptor of a request, built only if neither it nor its
 // primitive is resident or being made. It refreshes the recency of the entry it
-// came from (SPEC C3) and is that entry's use by nobody in particular. A hit
-// allocates nothing and heeds no context. Release the descriptor once.
+// came from (SPEC C3), which is then used by no owner in particular. A hit allocates
+// nothing and heeds no context. Release the descriptor once.
 //
 // Errors: ErrEnd past the last valid implementation, ErrInvalid for a request
 // that makes no sense, ErrClosed, the context's, or the library's own.

@@ -243,7 +243,7 @@ func (r *rig) say(statement string) string {
 		}
 		defer d.Release()
 		by, shared := "miss", "no"
-		if origin.Hit() {
+		if origin != primitive.Built {
 			by = "hit"
 		}
 		if origin == primitive.Shared {

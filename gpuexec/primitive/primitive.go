@@ -7,15 +7,15 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 )
 
-// Primitive is a compiled operation with its descriptor, immutable and shared by
-// all who asked for the same. It is used under a Lease.
+// Primitive is a compiled operation with its descriptor. It is immutable, shared by
+// every caller that asks for the same, and used under a Lease.
 type Primitive struct {
 	desc   *Descriptor
 	native any
 }
 
-// Descriptor is the primitive's own; it lives as long as the lease. Who wants it
-// longer asks the Engine for it.
+// Descriptor is the primitive's own; it lives as long as the lease. A
+// caller that wants it longer asks the Engine for it.
 func (p *Primitive) Descriptor() *Descriptor { return p.desc }
 
 // Native is the library's own object.

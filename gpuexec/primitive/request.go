@@ -10,8 +10,9 @@ import (
 	"github.com/kiln-cache/kiln/internal/flight"
 )
 
-// request is what was asked for, hints only where they count, with its keys. It is immutable and holds
-// nothing of its first caller's data, since what runs for it may outlive that.
+// request is what was asked for, with hints only where they count, and its keys. It
+// is immutable and holds nothing of its first caller's data, since what runs for it
+// may outlive that.
 type request struct {
 	engine     *Engine
 	spec       Spec
@@ -55,8 +56,8 @@ func unhashable(err error) string {
 	return ""
 }
 
-// asking is what the artefact cache is asked for; the key of what has none is
-// only printed.
+// asking is what the artefact cache is asked for. Where there is no key, it has one
+// that is only printed.
 func (r *request) asking(key string) artefacts.Request {
 	if r.unhashable != "" {
 		key = r.spec.Kind
@@ -109,9 +110,9 @@ func (r *request) descriptor(ctx context.Context) (*Descriptor, Origin, error) {
 	return d, Built, nil
 }
 
-// peek gives the descriptor of what is under a key, waiting for it if it is
-// being made, or nil. The other side's failure is not this one's, nor is a
-// circle, of two that wait for each other's descriptor: who is told of it builds.
+// peek gives the descriptor of what is under a key, or nil; it waits if that is
+// being made. A failure of the other side is not the caller's. Nor is a circle of two
+// that wait for each other's descriptor: the one that is told of it builds its own.
 // What is made under ctx itself is not waited for in the first place.
 func (e *Engine) peek(ctx context.Context, key string) *Descriptor {
 	if flight.Within(ctx, e.cache, key) {

@@ -15,18 +15,9 @@ type Spec struct {
 	Context    string   // two contexts of one device share nothing; not in the form on disk
 	Threads    int      // where the primitive bakes their number in, else 0
 	Skip       []int    // positions that implementations are not to be taken from, in the order asked
-	Scratchpad Scratchpad
-	Inputs     []Input // what else the build reads
+	Scratchpad string   // whose the scratch memory is: library, user; empty = the backend's choice
+	Inputs     []Input  // what else the build reads
 }
-
-// Scratchpad says who owns a primitive's scratch memory.
-type Scratchpad string
-
-// The scratchpad modes. The empty one leaves it to the backend.
-const (
-	ScratchpadLibrary Scratchpad = "library"
-	ScratchpadUser    Scratchpad = "user"
-)
 
 // Operation is an operation descriptor: what is computed on which tensors.
 type Operation struct {
@@ -67,24 +58,17 @@ type Attributes struct {
 	FPMathInts    bool   // the mode applies to integer operations too
 	Accumulation  string // strict, relaxed, any, or a type
 	Deterministic bool
-	Scales        []Scale
-	ZeroPoints    []ZeroPoint
+	Scales        []Quant
+	ZeroPoints    []Quant
 	PostOps       []PostOp // in the order of execution
 	Rounding      []Rounding
 }
 
-// Scale says how an argument is scaled; the values come at execution.
-type Scale struct {
+// Quant says how an argument is scaled, or shifted by its zero points; the values
+// come at execution.
+type Quant struct {
 	Arg    string // src, weights, dst ...
-	Mask   uint64 // bit i: one scale for each index of dimension i
-	Groups []int64
-	Type   string
-}
-
-// ZeroPoint says how an argument is shifted; the values come at execution.
-type ZeroPoint struct {
-	Arg    string
-	Mask   uint64
+	Mask   uint64 // bit i: one value for each index of dimension i
 	Groups []int64
 	Type   string
 }

@@ -180,7 +180,7 @@ func (d *descriptors) describe(c *engine.Call) (script.Result, error) {
 	}
 	defer desc.Release()
 	by, shared := "miss", "no"
-	if origin.Hit() {
+	if origin != primitive.Built {
 		by = "hit"
 	}
 	if origin == primitive.Shared {
@@ -248,7 +248,7 @@ func (d *descriptors) allocs(c *engine.Call) (script.Result, error) {
 	}
 	look := func() error {
 		desc, origin, err := d.engine.Descriptor(c.Ctx, s)
-		if err == nil && !origin.Hit() {
+		if err == nil && origin == primitive.Built {
 			err = fault.Invalidf("conform: allocs", "%s is no hit: ask for it first", c.Arg(0))
 		}
 		if desc != nil {

@@ -2,6 +2,7 @@ package rooms
 
 import (
 	"bytes"
+	"hash/maphash"
 	"maps"
 	"math"
 	"strconv"
@@ -27,12 +28,12 @@ func keyStatements() engine.Verbs {
 
 // identity is a primitive's key as a script keeps it.
 type identity struct {
-	key  primitive.Key
+	key  string
 	text map[string]string // the fields it was made of, for like=
 }
 
-func (k identity) Encoding() []byte { return []byte(k.key.Encoding()) }
-func (k identity) Hash() uint64     { return k.key.Hash() }
+func (k identity) Encoding() []byte { return []byte(k.key) }
+func (k identity) Hash() uint64     { return maphash.String(seed, k.key) }
 func (k identity) Equal(other engine.Identity) bool {
 	o, ok := other.(identity)
 	return ok && k.key == o.key
@@ -94,7 +95,7 @@ func makeKey(c *engine.Call) (script.Result, error) {
 func spec(text map[string]string) *primitive.Spec {
 	s := &primitive.Spec{
 		Kind: text["kind"], Engine: text["engine"], Runtime: text["runtime"], Device: text["device"], Context: text["context"],
-		Impl: number(text["impl"]), Threads: number(text["threads"]), Scratchpad: primitive.Scratchpad(text["scratchpad"]),
+		Impl: number(text["impl"]), Threads: number(text["threads"]), Scratchpad: text["scratchpad"],
 	}
 	if desc, ok := text["desc"]; ok {
 		s.Op.Params = []primitive.Param{{Name: "desc", Text: desc}}
@@ -116,10 +117,10 @@ func spec(text map[string]string) *primitive.Spec {
 		}
 	}
 	if v, ok := text["attr.scales.src"]; ok {
-		a.Scales = []primitive.Scale{{Arg: "src", Type: v}}
+		a.Scales = []primitive.Quant{{Arg: "src", Type: v}}
 	}
 	if v, ok := text["attr.zero_points.dst"]; ok {
-		a.ZeroPoints = []primitive.ZeroPoint{{Arg: "dst", Type: v}}
+		a.ZeroPoints = []primitive.Quant{{Arg: "dst", Type: v}}
 	}
 	if v, ok := text["attr.rounding"]; ok {
 		a.Rounding = []primitive.Rounding{{Arg: "dst", Mode: v}}
