@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/env"
@@ -64,6 +65,11 @@ type Config struct {
 	MemoryLimit string
 
 	Workers int // run workers of each device; default KILN_WORKERS, else one a core
+
+	// Linger is how long the making of an artefact goes on when every caller that
+	// waited for it has left; default 1 minute, negative = its context ends at once.
+	// The Linger option says it for one call.
+	Linger time.Duration
 
 	// Artefacts, if not nil, is used in place of a cache that the runtime opens
 	// for itself; the runtime leaves it open. ArtefactEntries, ArtefactBytes and the

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // Kind says how a look-up was answered.
@@ -45,6 +46,12 @@ type Event struct {
 
 	Duration time.Duration // of the call
 	Cost     time.Duration // that making the value took, whoever did it; 0 if there is none
+}
+
+// found tells of a look-up that found a value, which err says is not what was
+// asked for. A Lookup that finds nothing has answered nothing.
+func (g *Group) found(ctx context.Context, start time.Time, name string, ref sessioncache.Ref, err error) {
+	g.tell(start, Event{Context: ctx, Name: name, Key: ref.Key(), Kind: Hit, Cost: ref.Cost()}, artefacts.Outcome{}, err)
 }
 
 // tell tells the listener, if there is one, of a call that began at start.

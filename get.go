@@ -23,82 +23,57 @@ import (
 // A hit takes no lock and allocates nothing here, but the closures of a recipe
 // are the caller's to make: Lookup asks without one.
 func Get[T any](ctx context.Context, g *Group, name string, r Recipe[T], o ...Option) (T, error) {
-	const op = "kiln: get"
-	var zero T
+	var v T
 	if g == nil {
-		return zero, nilGroup(op)
+		return v, nilGroup(opGet)
 	}
-	set := settle(o)
 	if r.Unhashable != "" {
-		return alone(ctx, g, name, &r)
+		return alone(ctx, g, name, &r, settle(o))
 	}
-	ref, ok := g.find(ctx, name, set.lane)
+	set, start := settle(o), g.clock()
+	ref, ok := g.room.Lookup(name, set.lane)
 	if !ok {
-		var err error
-		if ref, err = g.ask(ctx, name, set, r.request(), is[T]); err != nil {
-			return zero, err
+		ref, err := g.ask(ctx, start, name, set, r.request(), is[T])
+		if err == nil {
+			v, _ = as[T](ref.Value())
 		}
+		return v, err
 	}
+	var err error
 	if key := ref.Key(); key != r.Key && key != "" {
-		return zero, anotherKey(op, name, key, r.Key)
+		err = anotherKey(opGet, name, key, r.Key)
+	} else if v, ok = as[T](ref.Value()); !ok {
+		err = want[T](opGet, "name", name, ref.Value())
 	}
-	v, ok := as[T](ref.Value())
-	if !ok {
-		return zero, want[T](op, "name", name, ref.Value())
+	if g.listen != nil {
+		g.found(ctx, start, name, ref, err)
 	}
-	return v, nil
+	return v, err
 }
 
-// is refuses an artefact of another type than T.
-func is[T any](key string, v any) error {
+const opGet = "kiln: get"
+
+// is refuses a value of another type than T.
+func is[T any](what, name string, v any) error {
 	if _, ok := as[T](v); !ok {
-		return want[T]("kiln: get", "artefact", key, v)
+		return want[T](opGet, what, name, v)
 	}
 	return nil
 }
 
-// find is a look-up of a name, by a way of its own while nobody listens.
-func (g *Group) find(ctx context.Context, name string, lane Lane) (sessioncache.Ref, bool) {
-	if g.listen == nil {
-		return g.room.Lookup(name, lane)
-	}
-	start := time.Now()
-	ref, ok := g.room.Lookup(name, lane)
-	g.found(ctx, start, name, ref, ok)
-	return ref, ok
-}
-
-// findID is find for an interned name.
-func (g *Group) findID(id NameID) (sessioncache.Ref, bool) {
-	if g.listen == nil {
-		return g.room.LookupID(id)
-	}
-	start := time.Now()
-	ref, ok := g.room.LookupID(id)
-	g.found(context.Background(), start, id.String(), ref, ok)
-	return ref, ok
-}
-
-// found tells of a hit. A look-up that found nothing answered nothing.
-func (g *Group) found(ctx context.Context, start time.Time, name string, ref sessioncache.Ref, ok bool) {
-	if ok {
-		g.tell(start, Event{Context: ctx, Name: name, Key: ref.Key(), Kind: Hit, Cost: ref.Cost()}, artefacts.Outcome{}, nil)
-	}
-}
-
 // ask has a name stand for the artefact of a request. fits refuses an artefact
-// that the caller could not use, before the name stands for it.
-func (g *Group) ask(ctx context.Context, name string, set options, q artefacts.Request, fits func(key string, v any) error) (sessioncache.Ref, error) {
-	start := g.clock()
+// that the caller could not use, before the name stands for it, and what another
+// caller has put under the name meanwhile.
+func (g *Group) ask(ctx context.Context, start time.Time, name string, set options, q artefacts.Request, fits func(what, name string, v any) error) (sessioncache.Ref, error) {
 	var made, how artefacts.Outcome // made is the creator's, who may outlive this call
-	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(&q)
+	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(&q, set.linger)
 	if err == nil {
 		ref, event, err = g.room.Get(ctx, name, sessioncache.Options{Owner: set.owner, Lane: set.lane, Key: q.Key}, func(ctx context.Context) (sessioncache.Value, error) {
 			lease, outcome, err := g.obtain(ctx, q)
 			if err != nil {
 				return sessioncache.Value{}, err
 			}
-			if err := fits(q.Key, lease.Value()); err != nil {
+			if err := fits("artefact", q.Key, lease.Value()); err != nil {
 				lease.End()
 				return sessioncache.Value{}, err
 			}
@@ -106,8 +81,11 @@ func (g *Group) ask(ctx context.Context, name string, set options, q artefacts.R
 			return sessioncache.Value{Any: lease.Value(), Bytes: lease.Bytes(), Cost: lease.Cost(), Free: lease.End, Leased: true}, nil
 		})
 	}
-	if err == nil && event == sessioncache.Miss {
-		how = made // this call waited for its creator's end
+	if err == nil {
+		if event == sessioncache.Miss {
+			how = made // this call waited for its creator's end
+		}
+		err = fits("name", name, ref.Value())
 	}
 	g.tell(start, Event{Context: ctx, Name: name, Key: q.Key, Kind: Kind(event), Cost: ref.Cost()}, how, err)
 	return ref, err
@@ -115,12 +93,12 @@ func (g *Group) ask(ctx context.Context, name string, set options, q artefacts.R
 
 // alone makes an artefact whose key does not cover it, for this group alone (SPEC
 // K6).
-func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T]) (t T, err error) {
+func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T], set options) (t T, err error) {
 	start := g.clock()
 	q := r.request()
 	var how artefacts.Outcome
 	var cost time.Duration
-	if err = g.prepare(&q); err == nil {
+	if err = g.prepare(&q, set.linger); err == nil {
 		err = g.open()
 	}
 	if err == nil {
@@ -141,15 +119,14 @@ func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T]) (t T
 
 // prepare refuses a request that no cache could answer, and one that the store
 // could not keep where there must be one.
-func (g *Group) prepare(q *artefacts.Request) error {
-	const op = "kiln: get"
+func (g *Group) prepare(q *artefacts.Request, linger time.Duration) error {
 	switch {
 	case q.Key == "":
-		return fault.Invalidf(op, "the recipe has no key: want the canonical key of the artefact, or use Set for a value without one")
+		return fault.Invalidf(opGet, "the recipe has no key: want the canonical key of the artefact, or use Set for a value without one")
 	case q.Create == nil:
-		return fault.Invalidf(op, "the recipe of %q has no Make: want the function that makes the artefact", q.Key)
+		return fault.Invalidf(opGet, "the recipe of %q has no Make: want the function that makes the artefact", q.Key)
 	}
-	q.Owner = g.session.owner
+	q.Owner, q.Linger = g.session.owner, linger
 	_, err := g.session.runtime.storable(q)
 	return err
 }

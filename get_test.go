@@ -377,17 +377,25 @@ func TestListen(t *testing.T) {
 	if e := last(5); e.Kind != kiln.Miss || e.Artefact != kiln.Hit || e.Reason != "" {
 		t.Errorf("another name of the artefact: %+v", e)
 	}
+	if _, err := kiln.Get(ctx, g, "m", of("another", 1)); !errors.Is(err, kiln.ErrInvalid) || last(6).Kind != kiln.Failed {
+		t.Errorf("another key: %+v, %v", last(6), err)
+	}
+	if _, err := kiln.Get(ctx, g, "o", of("k", "text")); !errors.Is(err, kiln.ErrInvalid) || last(7).Kind != kiln.Failed {
+		t.Errorf("an artefact of another type: %+v, %v", last(7), err)
+	}
+	kiln.Lookup[string](g, "m")
+	last(7) // another type is not found
 	mine := &kiln.Error{Op: "mine", Reason: kiln.ReasonQuirk, Field: "driver", Err: kiln.ErrRefused}
 	_, err := kiln.Get(ctx, g, "bad", kiln.Recipe[int]{Key: "bad", Make: func(context.Context) (kiln.Made[int], error) { return kiln.Made[int]{}, mine }})
-	if e := last(6); !errors.Is(err, kiln.ErrRefused) || e.Kind != kiln.Failed || e.Reason != kiln.ReasonQuirk || e.Field != "driver" || e.Key != "bad" {
+	if e := last(8); !errors.Is(err, kiln.ErrRefused) || e.Kind != kiln.Failed || e.Reason != kiln.ReasonQuirk || e.Field != "driver" || e.Key != "bad" {
 		t.Errorf("a failure: %+v, %v", e, err)
 	}
 	must(kiln.Get(ctx, g, "outer", kiln.Recipe[int]{Key: "outer", Make: func(ctx context.Context) (kiln.Made[int], error) {
 		v, err := kiln.Get(ctx, g, "inner", stored("k", 1))
 		return kiln.Made[int]{Value: v}, err
 	}}))
-	if e := last(8); e.Name != "outer" || told[6].Artefact != kiln.NestedHit {
-		t.Errorf("nested: %+v", told[6:])
+	if e := last(10); e.Name != "outer" || told[8].Artefact != kiln.NestedHit {
+		t.Errorf("nested: %+v", told[8:])
 	}
 
 	// A second process finds the blob.
@@ -397,7 +405,7 @@ func TestListen(t *testing.T) {
 	h := group(t, session(t, start()), 1)
 	defer h.Close()
 	must(kiln.Get(ctx, h, "n", stored("k", 1)))
-	if e := last(9); e.Kind != kiln.Miss || e.Artefact != kiln.PersistentHit || e.Reason != "" || e.Cost != time.Second {
+	if e := last(11); e.Kind != kiln.Miss || e.Artefact != kiln.PersistentHit || e.Reason != "" || e.Cost != time.Second {
 		t.Errorf("from the store: %+v", e)
 	}
 }
@@ -445,4 +453,53 @@ func TestDoorAndRoomShareArtefacts(t *testing.T) {
 		t.Fatalf("%+v, %v", how, err)
 	}
 	l.End()
+}
+
+// F4: callers whose deadline is shorter than a compile get further with each
+// try, and the value is made once: the making lingers, a minute by default. Without
+// lingering none of them gets anywhere.
+func TestDeadlineShorterThanTheCompile(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		room    time.Duration
+		options []kiln.Option
+		made    int32
+	}{
+		{"by default", 0, nil, 1},
+		{"none in the runtime", -1, nil, 0},
+		{"none for the call", 0, []kiln.Option{kiln.Linger(0)}, 0},
+		{"for the call", -1, []kiln.Option{kiln.Linger(time.Second)}, 1},
+	} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			s := session(t, open(t, kiln.Config{Linger: c.room}))
+			var begun, made atomic.Int32
+			recipe := kiln.Recipe[int]{Key: "k", Make: func(ctx context.Context) (kiln.Made[int], error) {
+				begun.Add(1)
+				select {
+				case <-time.After(150 * time.Millisecond):
+					made.Add(1)
+					return kiln.Made[int]{Value: 7}, nil
+				case <-ctx.Done():
+					return kiln.Made[int]{}, ctx.Err()
+				}
+			}}
+			var v int
+			for range 20 {
+				request, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+				g := group(t, s, 1)
+				got, err := kiln.Get(request, g, "n", recipe, c.options...)
+				if err == nil {
+					v = got
+				} else if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: %v", c.what, err)
+				}
+				g.Close()
+				cancel()
+				time.Sleep(time.Millisecond)
+			}
+			if made.Load() != c.made || v != int(7*c.made) || c.made == 1 && begun.Load() != 1 {
+				t.Errorf("%s: %d begun, %d made, got %d; want it made %d times", c.what, begun.Load(), made.Load(), v, c.made)
+			}
+		})
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -37,9 +38,7 @@ func (g *Group) Close() {
 	g.mu.closed, g.mu.own = true, nil
 	g.mu.Unlock()
 	g.room.Close()
-	for _, l := range own {
-		l.End()
-	}
+	guard.Each(own, (*artefacts.Lease).End) // also after a Free that ends its goroutine
 }
 
 // open is ErrClosed once the group is closed.
@@ -81,25 +80,34 @@ func (g *Group) Kernel(ctx context.Context, name string, executor *gpuexec.Execu
 	if g == nil {
 		return nil, nilGroup(op)
 	}
-	set := settle(o)
-	ref, ok := g.find(ctx, name, set.lane)
+	set, start := settle(o), g.clock()
+	ref, ok := g.room.Lookup(name, set.lane)
 	if !ok {
 		q, err := g.session.runtime.kernel(executor, source)
-		if err == nil {
-			ref, err = g.ask(ctx, name, set, q, is[*gpuexec.Kernel])
-		}
 		if err != nil {
+			g.tell(start, Event{Context: ctx, Name: name, Key: source.Key}, artefacts.Outcome{}, err)
 			return nil, err
 		}
+		if ref, err = g.ask(ctx, start, name, set, q, is[*gpuexec.Kernel]); err != nil {
+			return nil, err
+		}
+		return ref.Value().(*gpuexec.Kernel), nil
 	}
+	var err error
 	kernel, ok := ref.Value().(*gpuexec.Kernel)
 	switch {
 	case !ok:
-		return nil, want[*gpuexec.Kernel](op, "name", name, ref.Value())
+		err = want[*gpuexec.Kernel](op, "name", name, ref.Value())
 	case kernel.Executor() != executor:
-		return nil, fault.Invalidf(op, "name %q holds a kernel of another executor: give each executor a name or a lane of its own", name)
+		err = fault.Invalidf(op, "name %q holds a kernel of another executor: give each executor a name or a lane of its own", name)
 	case kernel.Key() != source.Key:
-		return nil, anotherKey(op, name, kernel.Key(), source.Key)
+		err = anotherKey(op, name, kernel.Key(), source.Key)
+	}
+	if g.listen != nil {
+		g.found(ctx, start, name, ref, err)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return kernel, nil
 }

@@ -1,6 +1,7 @@
 package kiln
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -97,7 +98,7 @@ func Open(cfg Config) (*Runtime, error) {
 		if r.persisted, err = openStore(r.cfg, r.settings, r.memory, r.logger); err != nil {
 			return nil, err
 		}
-		r.artefacts, err = artefacts.Open(hidden.With(artefacts.Config{Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Store: r.persisted.below(), Logger: r.logger}, r.memory))
+		r.artefacts, err = artefacts.Open(hidden.With(artefacts.Config{Linger: cmp.Or(cfg.Linger, lingering), Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Store: r.persisted.below(), Logger: r.logger}, r.memory))
 		if err != nil {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}
@@ -134,8 +135,8 @@ func (r *Runtime) Settings() []env.Row { return env.Table(r.settings) }
 // Refusals are the entries of the environment that Open refused.
 func (r *Runtime) Refusals() []env.Refusal { return r.settings.Refusals }
 
-// lingering is how long a device goes on being opened when all who asked for it
-// have left.
+// lingering is how long what somebody asked for goes on being made when all have
+// left (SPEC F4).
 const lingering = time.Minute
 
 // Executor gives the executor of a device, the same one each time; the first call

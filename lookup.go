@@ -12,30 +12,44 @@ import (
 // the group is closed. It reports false if the name is absent, holds a value of
 // another type, or the group was closed.
 func Lookup[T any](g *Group, name string, o ...Option) (T, bool) {
-	if g == nil {
-		return none[T]()
-	}
-	ref, ok := g.find(context.Background(), name, settle(o).lane)
-	if !ok {
-		return none[T]()
-	}
-	return as[T](ref.Value())
+	_, v, ok := look[T](g, name, o)
+	return v, ok
 }
 
 // LookupID is Lookup of a shared name by the id that Session.Intern gave for it,
 // at a fraction of the cost: the name is not hashed.
 func LookupID[T any](g *Group, id NameID) (T, bool) {
-	if g == nil {
-		return none[T]()
-	}
-	ref, ok := g.findID(id)
-	if !ok {
-		return none[T]()
-	}
-	return as[T](ref.Value())
+	_, v, ok := lookID[T](g, id)
+	return v, ok
 }
 
-func none[T any]() (t T, ok bool) { return t, false }
+func look[T any](g *Group, name string, o []Option) (ref sessioncache.Ref, v T, ok bool) {
+	if g == nil {
+		return ref, v, false
+	}
+	start := g.clock()
+	if ref, ok = g.room.Lookup(name, settle(o).lane); ok {
+		v, ok = as[T](ref.Value())
+	}
+	if ok && g.listen != nil {
+		g.found(context.Background(), start, name, ref, nil)
+	}
+	return ref, v, ok
+}
+
+func lookID[T any](g *Group, id NameID) (ref sessioncache.Ref, v T, ok bool) {
+	if g == nil {
+		return ref, v, false
+	}
+	start := g.clock()
+	if ref, ok = g.room.LookupID(id); ok {
+		v, ok = as[T](ref.Value())
+	}
+	if ok && g.listen != nil {
+		g.found(context.Background(), start, id.String(), ref, nil)
+	}
+	return ref, v, ok
+}
 
 // Ref is a held reference to the value of a name: it may be kept and copied at
 // will, for longer than the group, and keeps nothing alive. Checking it is the
@@ -52,14 +66,7 @@ type Ref[T any] struct {
 // Refer gives a reference to the value of an interned name that is there. It is a
 // look-up like LookupID.
 func Refer[T any](g *Group, id NameID) (Ref[T], bool) {
-	if g == nil {
-		return Ref[T]{}, false
-	}
-	at, ok := g.findID(id)
-	if !ok {
-		return Ref[T]{}, false
-	}
-	v, ok := as[T](at.Value())
+	at, v, ok := lookID[T](g, id)
 	if !ok {
 		return Ref[T]{}, false
 	}
@@ -101,14 +108,7 @@ type Lease[T any] struct {
 // group: the value is good until the lease's End. It reports false where Lookup
 // does.
 func Acquire[T any](g *Group, name string, o ...Option) (*Lease[T], bool) {
-	if g == nil {
-		return nil, false
-	}
-	at, ok := g.find(context.Background(), name, settle(o).lane)
-	if !ok {
-		return nil, false
-	}
-	v, ok := as[T](at.Value())
+	at, v, ok := look[T](g, name, o)
 	if !ok {
 		return nil, false
 	}

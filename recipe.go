@@ -125,9 +125,16 @@ func Owner(name string) Option { return Option{set: options{owner: name}, given:
 // where the artefact must not be.
 func OnLane(lane Lane) Option { return Option{set: options{lane: lane}, given: withLane} }
 
-// Linger is how long a computation goes on when every caller that waited for it
-// has left. What it makes within that time is kept.
-func Linger(d time.Duration) Option { return Option{set: options{linger: d}, given: withLinger} }
+// Linger is how long the making of an artefact goes on when every caller that
+// waited for it has left, in place of Config.Linger; 0 = its context ends at once.
+// What is made is kept, so that callers with deadlines shorter than a compile get
+// further with each try.
+func Linger(d time.Duration) Option {
+	if d <= 0 {
+		d = -1 // 0 is "not given" to the rooms
+	}
+	return Option{set: options{linger: d}, given: withLinger}
+}
 
 // settle puts options together; of two of a kind the later one counts.
 func settle(all []Option) (s options) {

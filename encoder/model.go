@@ -234,8 +234,12 @@ func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer)
 		a.Saved += s.cost
 		return s.held.Value(), nil
 	}
+	source, _, err := program(m.exec, m.lib, s.op, s.identity)
+	if err != nil {
+		return nil, err
+	}
 	var how kiln.Event
-	kernel, err := h.Kernel(context.WithValue(ctx, eventKey{}, &how), s.name.String(), m.exec, primitive(s.source, s.identity))
+	kernel, err := h.Kernel(context.WithValue(ctx, eventKey{}, &how), s.name.String(), m.exec, source)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,6 @@ type step struct {
 	bound    oplist.BoundOp
 	identity string // of the primitive
 	op       ops.Op
-	source   gpuexec.Source
 	grid     int
 	name     kiln.NameID
 	held     kiln.Ref[*gpuexec.Kernel] // the kernel found last
@@ -55,9 +54,6 @@ func newPlan(m *Model, batch, tokens int) (*plan, error) {
 		s := &p.steps[i]
 		*s = step{bound: b, identity: b.Identity(), name: m.names[i]}
 		if s.op, err = lower(b); err != nil {
-			return nil, err
-		}
-		if s.source, err = m.lib.Source(s.op); err != nil {
 			return nil, err
 		}
 		s.grid = m.lib.Grid(s.op)

@@ -2,17 +2,24 @@ package encoder
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
 )
 
-// Request asks the artefact cache for the kernel of a source on an executor.
-// descriptor is the primitive's as the model states it: two primitives stay two
-// even where a backend happens to make one program of them (SPEC K4).
-func Request(exec *gpuexec.Executor, source gpuexec.Source, descriptor string) artefacts.Request {
+// Request asks the artefact cache for the kernel of an operation on an executor,
+// whose backend the library is. Its keys are those of a primitive (SPEC K4); stated
+// is the operation as its model states it, which is part of them.
+func Request(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) (artefacts.Request, error) {
+	source, key, err := program(exec, lib, op, stated)
+	if err != nil {
+		return artefacts.Request{}, err
+	}
 	built := func(k *gpuexec.Kernel, err error) (artefacts.Built, error) {
 		if err != nil {
 			return artefacts.Built{}, err
@@ -20,25 +27,37 @@ func Request(exec *gpuexec.Executor, source gpuexec.Source, descriptor string) a
 		return artefacts.Built{Value: k, Bytes: k.Bytes(), Free: k.Release, Blob: k.Blob, Requires: k.Requires()}, nil
 	}
 	info := exec.Info()
-	device := info.Backend + "\x00" + info.Identity.Build + "\x00" + info.Identity.Device + "\x00" + info.Identity.Driver
-	key := source.Key + "\x00" + descriptor
 	return artefacts.Request{
-		Key:       device + "\x00" + key,
-		StoredKey: key,
+		Key:       key,
+		StoredKey: source.Key,
 		Backend:   info.Backend,
 		Identity:  &info.Identity,
 		Create:    func(ctx context.Context) (artefacts.Built, error) { return built(exec.Compile(ctx, source)) },
 		Load: func(ctx context.Context, blob []byte) (artefacts.Built, error) {
 			return built(exec.Load(ctx, source, blob))
 		},
-	}
+	}, nil
 }
 
-// primitive is a source under the key of the primitive: two primitives stay two
-// even where a backend happens to make one program of them (SPEC K4).
-func primitive(source gpuexec.Source, descriptor string) gpuexec.Source {
-	source.Key += "\x00" + descriptor
-	return source
+// program is the source of an operation under the key that its primitive has in a
+// store, and the key that it has in an artefact cache (SPEC K4, P3).
+func program(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) (source gpuexec.Source, key string, err error) {
+	if source, err = lib.Source(op); err != nil {
+		return source, "", err
+	}
+	layout := ""
+	if op.Kind == ops.MatMul {
+		weight, err := lib.Prepare(op)
+		if err != nil {
+			return source, "", err
+		}
+		layout = weight.Format
+	}
+	info := exec.Info()
+	spec := primitive.Of(op, layout, stated)
+	spec.Engine, spec.Device = info.Backend, strconv.Itoa(info.Index)
+	key, source.Key, err = spec.Keys(info.Backend, info.Identity)
+	return source, key, err
 }
 
 // Use is a kernel that a model asked for, with how often it did.
@@ -53,7 +72,7 @@ type Use struct {
 
 // note counts a use of a step's kernel.
 func (m *Model) note(h *kiln.Group, s *step) {
-	key := s.source.Key + "\x00" + s.identity
+	key := s.op.String() + "\x00" + s.identity
 	use := m.record[key]
 	if use == nil {
 		use = &Use{Backend: m.lib.Name(), Op: s.op.String(), Descriptor: s.identity, Shape: h.Shape().String(), Cost: s.cost}

@@ -2,12 +2,15 @@ package encoder
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
 )
 
 // K7: what a kernel needs travels with it to the store, built or loaded.
@@ -22,11 +25,10 @@ func TestRequestRequires(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer exec.Close(ctx)
-	source, err := lib.Source(ops.Op{Kind: ops.GELU, Dims: [5]int64{2, 8}})
+	r, err := Request(exec, lib, ops.New(ops.GELU, 2, 8), "descriptor")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := Request(exec, source, "descriptor")
 	built, err := r.Create(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -43,5 +45,40 @@ func TestRequestRequires(t *testing.T) {
 	defer loaded.Free()
 	if built.Requires == nil || !slices.Equal(built.Requires, loaded.Requires) {
 		t.Errorf("it needs %v, and from its blob %v", built.Requires, loaded.Requires)
+	}
+}
+
+// K4: operations that one program computes are two primitives if the model states
+// them differently; and what cannot be compiled has no request.
+func TestRequestKeys(t *testing.T) {
+	ctx := context.Background()
+	lib, err := cpu.New("auto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec, err := gpuexec.Open(ctx, gpuexec.Config{Backend: lib, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exec.Close(ctx)
+	keys, stored := map[string]string{}, map[string]string{}
+	for _, op := range []ops.Op{ops.New(ops.GELU, 2, 8), ops.New(ops.GELU, 8, 2), ops.New(ops.MatMul, 2, 8, 4)} {
+		for _, stated := range []string{"one", "another"} {
+			r, err := Request(exec, lib, op, stated)
+			if err != nil {
+				t.Fatal(err)
+			}
+			what := op.String() + " " + stated
+			if keys[r.Key] != "" || stored[r.StoredKey] != "" {
+				t.Errorf("%s has the key of %s", what, keys[r.Key]+stored[r.StoredKey])
+			}
+			keys[r.Key], stored[r.StoredKey] = what, what
+			if r.Backend != lib.Name() || primitive.Factors(r.Backend, r.StoredKey)["kind"] != op.Kind.String() {
+				t.Errorf("%s: %q of %s", what, r.StoredKey, r.Backend)
+			}
+		}
+	}
+	if _, err := Request(exec, lib, ops.New(ops.GELU, 0, 8), "none"); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("no operation: %v", err)
 	}
 }

@@ -24,7 +24,7 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 		st.share.spare()
 		s.perform(&st.effects)
 		if after != nil {
-			s.published.bin.Fence(after)
+			s.published.frees.bin.Fence(after)
 		}
 		if drained != nil && st.idle() {
 			drained()
@@ -131,7 +131,7 @@ func (s *Session) admit(m acquire) {
 	}
 }
 
-// take answers a take, or drops the pin of an asker who has left.
+// take answers a take, or drops the pin if the asker has left.
 func (s *Session) take(m take) {
 	n, err := s.state.take(m.group, m.name, m.lane)
 	if !m.Reply.Answer(n, err) && err == nil {
@@ -152,9 +152,9 @@ func askOf(c *call) *ask { return c.of.(*ask) }
 // perform runs the effects of a turn and empties them.
 func (s *Session) perform(e *effects) {
 	if e.memory != 0 {
-		s.published.memory.Add(e.memory)
+		s.published.frees.memory.Add(e.memory)
 	}
-	s.published.bin.Throw(e.trash...)
+	s.published.frees.bin.Throw(e.trash...)
 	for _, c := range e.start {
 		actors.Go(askOf(c).run)
 	}
@@ -178,6 +178,6 @@ func (s *Session) perform(e *effects) {
 // release gives the pin of a flight back.
 func release(n *node) {
 	if n.Value.cell.Drop() {
-		n.Value.group.of.bin.Throw(trash{node: n})
+		n.Value.group.of.frees.bin.Throw(trash{node: n})
 	}
 }

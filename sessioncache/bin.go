@@ -1,10 +1,14 @@
 package sessioncache
 
 import (
+	"log/slog"
 	"runtime"
 	"slices"
 
+	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/lease"
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // trash is one thing to free: what is set of it.
@@ -14,13 +18,27 @@ type trash struct {
 	value func() // the Free of a value that never got a node
 }
 
-// free frees what was thrown into the session's bin.
-func (p *published) free(t trash) {
+// frees is where a session's values are freed. Safe for concurrent use.
+type frees struct {
+	bin    lease.Bin[trash]
+	memory *pressure.Watch // is told of it; nil where nobody watches
+	logger *slog.Logger
+	name   string // of the session
+}
+
+func newFrees(c Config) *frees {
+	f := &frees{memory: c.memory, logger: c.Logger, name: c.Name}
+	f.bin.Init(actors.Go, f.free, f.failed)
+	return f
+}
+
+// free frees what was thrown into the bin.
+func (f *frees) free(t trash) {
 	switch {
 	case t.group != nil:
-		p.tear(t.group)
+		f.tear(t.group)
 	case t.node != nil:
-		p.freeNow(t.node)
+		f.freeNow(t.node)
 	default:
 		t.value()
 	}
@@ -28,7 +46,7 @@ func (p *published) free(t trash) {
 
 // tear drops the pins that a dead group holds on its names. Tearing it again does
 // nothing.
-func (p *published) tear(g *group) {
+func (f *frees) tear(g *group) {
 	if !g.torn.CompareAndSwap(false, true) {
 		return
 	}
@@ -52,17 +70,17 @@ func (p *published) tear(g *group) {
 // goroutine if it was the last.
 func unpin(n *node) {
 	if n.Value.cell.Drop() {
-		n.Value.group.of.freeNow(n)
+		n.Value.group.of.frees.freeNow(n)
 	}
 }
 
 // freeNow frees a value whose last pin was dropped.
-func (p *published) freeNow(n *node) {
-	defer p.memory.Add(-n.Value.own()) // also after a Free that ends its goroutine
-	guard.Call(n.Value.cell.Free, p.failed)
+func (f *frees) freeNow(n *node) {
+	defer f.memory.Add(-n.Value.own()) // also after a Free that ends its goroutine
+	guard.Call(n.Value.cell.Free, f.failed)
 }
 
 // failed is told of a panic in a Free.
-func (p *published) failed(err error) {
-	p.logger.Error("session: freeing a value", "session", p.name, "error", err)
+func (f *frees) failed(err error) {
+	f.logger.Error("session: freeing a value", "session", f.name, "error", err)
 }

@@ -27,7 +27,7 @@ type call struct {
 	claimed  bool // its value has waited for others to make room
 
 	// The outcome, when it is among the effects to answer.
-	node  *node // pinned for those who wait
+	node  *node // pinned for the callers that wait
 	hit   bool  // the value was there
 	other *call // the flight to go aboard of
 	late  bool  // whose creator was cancelled before
@@ -35,25 +35,6 @@ type call struct {
 }
 
 func (c *call) place() place { return place{c.group.shape, c.name, c.options.Lane} }
-
-// writing is a Set, by a shape or into the group of a handle.
-type writing struct {
-	of      any    // what the shell has of it
-	use     *asked // nil if group is there
-	group   *group
-	name    string
-	options Options
-	value   Value
-	claimed bool // it has waited for others to make room
-}
-
-// shape is the compiled one.
-func (m *writing) shape() shapegroups.Shape {
-	if m.group != nil {
-		return m.group.shape
-	}
-	return m.use.compiled
-}
 
 // effects is what a turn wants done, in this order. The shell empties it.
 type effects struct {

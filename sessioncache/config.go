@@ -43,10 +43,11 @@ func NewPool(bytes Limit) (*Pool, error) {
 // that waits. It waits for nothing.
 func (p *Pool) Use() (held, spoken int64) { return p.shared.Use() }
 
-// Floor is what others cannot take of a session; its own policy may.
+// Floor is the part of a session that others cannot take. The session's own policy
+// may evict it.
 type Floor struct {
-	Bytes  int64 // set aside in the pool, used or not
-	Groups int64 // as many of its groups stay, whatever others need
+	Bytes  int64 // set aside in the pool, whether used or not
+	Groups int64 // this many groups stay, whatever other sessions need
 }
 
 // DefaultGroups is the capacity in groups where none is given.
@@ -63,11 +64,12 @@ type Config struct {
 	// Bytes is the capacity in bytes of all values, Unlimited if not given.
 	Bytes Limit
 
-	// Pool, if not nil, is what this session and others may hold together. One
-	// that finds it full asks those who hold more above their floors than it
-	// would; whole groups go there, by their own policies (see package pool).
-	// Open answers ErrTooLarge if the floor is not to be had: for good if the
-	// floors of all exceed the pool, for the moment if what others hold is in use.
+	// Pool, if not nil, bounds the bytes that this session and others hold
+	// together. A session that finds it full asks the sessions that hold more above
+	// their floors than it would hold itself; these evict whole groups, by their own
+	// policies. Open answers ErrTooLarge if it cannot have its floor: for good if
+	// the floors of all exceed the pool, for the moment if what others hold is in
+	// use.
 	Pool *Pool
 	// Floor is the tenant's share that others cannot take; Groups and Bytes above
 	// are its cap. None is needed without a Pool.
@@ -118,14 +120,16 @@ func (f Floor) within(c Capacity) error {
 	return nil
 }
 
-// Value is what a name stands for. A session owns the values it is given, by
-// Set or by a creator, in every case: one that is not kept is freed, too.
+// Value is what a name stands for. A session owns every value that it is given, by
+// Set or by a creator; it frees one that it does not keep, too.
 type Value struct {
 	Any   any
 	Bytes int64         // what it holds, for the byte capacity; at least 0
 	Cost  time.Duration // what it took to make, for the choice of victims; at least 0
-	Free  func()        // called once, after the last use; nil if nothing is to do
-	Key   string        // the content key that it was made from; empty is none (SPEC G13)
+	// Free is called once, after the last use, on any goroutine. It must not wait for
+	// Close or ResetAll of the same session. nil: there is nothing to do.
+	Free func()
+	Key  string // the content key that it was made from; empty is none (SPEC G13)
 
 	// Leased says that Any is leased from a cache that counts its bytes for the
 	// memory limit itself. They count for the capacities all the same.
@@ -139,9 +143,9 @@ func (v Value) validate(op, name string, o Options) error {
 	return another(op, name, v.Key, o.Key)
 }
 
-// Create makes the value of a name. It runs on a goroutine of its own, with a
-// context that ends when nobody waits for the value any more or the session
-// closes. It may ask for other names and keys, with that context.
+// Create makes the value of a name. It runs on a goroutine of its own. Its context
+// has the values of the first caller's; it ends when no caller waits any more or the
+// session closes. It may ask for other names and keys, with that context.
 type Create = func(ctx context.Context) (Value, error)
 
 // Lane binds a name to a worker whose artefact must not be shared (SPEC G6).

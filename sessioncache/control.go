@@ -71,7 +71,7 @@ func (s *Session) SetGroups(ctx context.Context, groups Limit) error {
 	return s.resize(ctx, "set groups", groups, Limit{})
 }
 
-// SetBytes changes the capacity in bytes likewise.
+// SetBytes changes the capacity in bytes, as SetGroups does that in groups.
 func (s *Session) SetBytes(ctx context.Context, bytes Limit) error {
 	return s.resize(ctx, "set bytes", Limit{}, bytes)
 }
@@ -132,17 +132,18 @@ func (s *Session) look(ctx context.Context, op string, at func(*state)) error {
 	return failed(op, "", err)
 }
 
-// Close ends the session: it is empty at once, callers who wait get their value
-// or ErrClosed, creators are cancelled. Close waits for them to end and for what
-// nobody uses to be freed; ctx ends the waiting only. Handles and leases go on
-// serving what they hold. Further calls wait likewise.
+// Close ends the session: it is empty at once, callers that wait get their value
+// or ErrClosed, creators are cancelled. Close waits until the creators have ended
+// and until every value that nobody uses is freed; ctx ends the waiting only.
+// Groups and leases that are open go on serving what they hold. A further call
+// waits, too. Not to be called by a Free of this session.
 func (s *Session) Close(ctx context.Context) error {
 	s.close.Do(func() {
 		s.closed.Store(true)
 		s.unwatch()
 		actors.Go(func() {
 			guard.Call(s.shutDown, func(err error) {
-				s.published.logger.Error("session: closing", "session", s.name, "error", err)
+				s.published.frees.logger.Error("session: closing", "session", s.name, "error", err)
 			})
 		})
 	})
@@ -169,6 +170,6 @@ func (s *Session) shutDown() {
 	}
 
 	freed, free := context.WithCancel(context.Background())
-	s.published.bin.Fence(free)
+	s.published.frees.bin.Fence(free)
 	<-freed.Done()
 }

@@ -1,6 +1,6 @@
-// Package sessioncache is what one session caches: for every input shape a
-// group, in every group values by name. A session is one predictor, executor or
-// tenant; nothing of it travels with a goroutine (SPEC section 5).
+// Package sessioncache keeps the values of one session: by input shape a group,
+// and in each group values by name. A session is one predictor, executor or
+// tenant. Nothing of it depends on which goroutine calls (SPEC section 5).
 //
 //	group, err := session.Group(ctx, shape) // one request; keep it for the model run
 //	defer group.Close()
@@ -10,8 +10,9 @@
 //
 // The session's actor is the only writer: it registers and evicts groups, puts
 // and removes names, credits owners, keeps the budgets in groups and bytes, and
-// runs the eviction policy of package shapegroups/policy. A name owns its Value
-// and frees it once, when it is no longer resident and its last lease ended.
+// runs the eviction policy of package shapegroups/policy. A name owns its Value,
+// which is freed once: after it has ceased to be resident and its last lease has
+// ended. Group.Take hands that duty to the caller.
 //
 // # Reading
 //
@@ -24,7 +25,7 @@
 //   - a Lease pins one value until End;
 //   - a Group, from Session.Group, leases a whole group: no value that was seen
 //     through it is freed before its Close, whatever is evicted, overwritten or
-//     reset meanwhile. An evicted group goes on serving its open handles.
+//     reset meanwhile. A group that is evicted goes on serving its open Groups.
 //
 // # Ordering
 //
@@ -37,11 +38,12 @@
 // # Tenants
 //
 // Sessions may share a Pool of bytes, each with a Floor that others cannot take
-// and its own capacities as a cap. A session that finds the pool full leaves the
-// value with its message until those who hold more above their floors have given
-// whole groups, each in a turn of its own, and evicts of its own where it holds
-// most itself. No turn waits for another's. Where the others hold less than what
-// a value needs, it is not kept. Without a pool a write costs nothing more.
+// and its own capacities as a cap. A session that finds the pool full puts the
+// value aside and asks the sessions that hold more above their floors. Each gives
+// whole groups in a turn of its own; then the value is kept. A session that holds
+// most itself evicts groups of its own. No turn waits for another session's turn.
+// Where the others hold less than a value needs, the value is not kept. Without a
+// pool a write costs nothing more.
 //
 // # Memory
 //
@@ -51,13 +53,17 @@
 //
 // # Failure
 //
-// A creator's error, panic or Goexit reaches everybody who waits for it and
-// nothing is kept. A value that can never fit is handed out and not kept. A
-// panic in a Value's Free is logged and goes no further.
+// A creator's error, panic or Goexit reaches every caller that waits for it, and
+// nothing is kept. What a creator makes after its last caller has left is kept
+// (SPEC F4). A value that can never fit is handed out and not kept. A panic in a
+// Value's Free is logged and goes no further.
 //
 // # Testing
 //
-// Config.Hash may be as bad as a test likes. The core, state.go and its
-// neighbours, is pure: model_test.go drives the whole session against a naive
-// model, hammer_test.go its claims of concurrency.
+// Config.Hash may be as bad as a test likes. The core, the type state, is pure:
+// the scripts in testdata play it, event in, effects out. model_test.go compares a
+// whole session with a naive model; hammer_test.go tests what is claimed about
+// concurrency. state.go, making.go, writing.go, names.go, share.go, group.go, entry.go
+// and call.go are the core; session.go, handle.go, control.go, actor.go, messages.go,
+// tenant.go and bin.go the shell around it.
 package sessioncache

@@ -12,9 +12,9 @@ import (
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-// View is an uncounted reference to a shape group, for readers that look up
-// several names. Once the group is evicted it finds nothing. The zero View is
-// empty. Safe for concurrent use.
+// View is an uncounted reference to a shape group, for readers that look up several
+// names. It finds nothing once the group is evicted. The zero View is empty. Safe
+// for concurrent use.
 type View struct {
 	g    *group
 	held bool // by a Group: an evicted group goes on serving
@@ -23,8 +23,8 @@ type View struct {
 // Resident reports whether the group is still registered.
 func (g View) Resident() bool { return g.g != nil && !g.g.dead.Load() }
 
-// Lookup looks up a name of one lane, or with lane 0 one that all lanes share. It
-// sees no other lane's.
+// Lookup looks up a name of one lane; lane 0 is the one that all workers share. It
+// sees no name of another lane. It waits for nothing and allocates nothing.
 func (g View) Lookup(name string, lane Lane) (Ref, bool) {
 	if g.g == nil {
 		return Ref{}, false
@@ -68,7 +68,8 @@ type Group struct {
 // Shape is the shape compiled, after bucketing.
 func (h *Group) Shape() shapegroups.Shape { return h.g.shape }
 
-// Close ends the lease. Further calls do nothing.
+// Close ends the lease on the group. Values seen through it may be freed from then
+// on, some of them before Close returns. Further calls do nothing.
 func (h *Group) Close() {
 	h.mu.Lock()
 	closed, adopted := h.closed.Swap(true), h.mu.adopted
@@ -84,7 +85,7 @@ func (h *Group) Close() {
 // adopt keeps a value alive until Close. It reports false if that has come
 // already: then the pin is given back.
 func (h *Group) adopt(n *node) bool {
-	n.Value.cell.Pin() // cannot fail: who calls holds another pin
+	n.Value.cell.Pin() // cannot fail: the caller holds another pin
 	h.mu.Lock()
 	open := !h.closed.Load()
 	if open {
@@ -97,10 +98,10 @@ func (h *Group) adopt(n *node) bool {
 	return open
 }
 
-// Get gives the value of a name, having create make it if it is absent.
-// Of concurrent callers for one shape, name and lane one creator runs, and all
-// get its value (SPEC F1). The value is good until the handle is closed; pin it
-// with Acquire to use it for longer.
+// Get gives the value of a name; if the name is absent, create makes it. However
+// many callers ask for one shape, name and lane, one creator runs, and all get its
+// value (SPEC F1). The value is good until the group is closed; pin it with
+// Ref.Acquire to use it for longer. The event says how Get came by it.
 //
 // An error is the creator's own, its PanicError or ErrGoexit, the context's,
 // ErrCycle, ErrClosed or ErrInvalid; nothing was kept then. A value that does
@@ -155,10 +156,11 @@ func (h *Group) found(r Ref, ok bool) (Ref, bool) {
 	return r, true
 }
 
-// Set puts a value under a name of the group, in place of what had the name. The
-// session owns v whatever is returned. It is no request, and the group stays the
-// one that this handle sees: where v does not fit, the group is evicted and serves
-// its open handles. ErrTooLarge: v is above the byte capacity, nothing was changed.
+// Set puts a value under a name of the group and replaces what had the name. The
+// session owns v whatever is returned. Set is no request. This Group sees the value
+// in every case: where v does not fit beside what cannot go, the group is evicted
+// and serves its open Groups. ErrTooLarge: v alone is above the byte capacity, and
+// nothing was changed.
 func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error {
 	if h.closed.Load() {
 		h.session.discard(v)
@@ -167,12 +169,12 @@ func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error 
 	return h.session.put(ctx, writing{group: h.g, name: name, options: o, value: v})
 }
 
-// Take removes a name and gives its value to the caller, who calls Free when done
-// with it (it is never nil here) or passes the value on to Set. The value is the
-// caller's at once, and no session counts its bytes. What Free does is put off
-// while a lease on the value has not ended and while a group is open that may have
-// seen it, this one included. ErrNotFound: there is no such name. If ctx ends
-// during the call, the name may be gone; its value is freed then.
+// Take removes a name and gives its value to the caller. The caller calls Free when
+// done with it (Free is never nil here), or passes the value on to Set. No session
+// counts the value's bytes any more. It is freed after that Free, after the last
+// lease on it, and after the Close of each Group that may have seen it, this one
+// included. ErrNotFound: there is no such name. If ctx ends during the call, the
+// name may be gone; then its value is freed.
 func (h *Group) Take(ctx context.Context, name string, lane Lane) (Value, error) {
 	const op = "take"
 	if h.closed.Load() {

@@ -41,7 +41,7 @@ type write struct {
 	taken atomic.Bool // the value has its owner: the turn, or Set that gave up before it
 }
 
-// take makes the caller the one who answers for the value.
+// take makes the caller answer for the value. It reports false if another does.
 func (m *write) take() bool { return m.taken.CompareAndSwap(false, true) }
 
 func (m *write) Fail(err error) { m.Reply.Fail(err) }
@@ -69,8 +69,8 @@ type left struct {
 	ask *ask
 }
 
-// vacated says that a phase of a group's grace lost its last handle. The one
-// who closed it waits for the answer, if a Reply is there.
+// vacated says that the last handle of a phase of a group's grace was closed. Close
+// waits for the answer, if a Reply is there.
 type vacated struct {
 	actors.Reply[struct{}]
 	group *group
@@ -146,8 +146,8 @@ type give struct{ gift pool.Gift }
 
 func (m give) Fail(error) { m.gift.Answered() }
 
-// shrink asks for bytes that the process has to do without. It is answered when
-// what went has been freed.
+// shrink asks for bytes that the process has to do without. It is answered when the
+// groups that were evicted for it have been freed.
 type shrink struct {
 	actors.Reply[pressure.Freed]
 	bytes int64

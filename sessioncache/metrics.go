@@ -6,7 +6,7 @@ type Stats struct {
 
 	Hits     uint64 // Get or Lookup of a Group found the name
 	Misses   uint64 // a creator made the value
-	Joined   uint64 // callers who waited for another's creator
+	Joined   uint64 // callers that waited for another's creator
 	Failures uint64 // creators that ended with an error, a panic or Goexit
 	Running  int    // creators at this moment
 	Evicted  uint64 // groups that went to make room

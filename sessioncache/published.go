@@ -1,12 +1,8 @@
 package sessioncache
 
 import (
-	"log/slog"
 	"sync/atomic"
 
-	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/internal/lease"
-	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
@@ -24,10 +20,7 @@ type Capacity struct {
 type published struct {
 	bucket shapegroups.Bucketing
 	hash   func(string) uint64
-	bin    lease.Bin[trash]
-	logger *slog.Logger
-	name   string          // of the session
-	memory *pressure.Watch // nil where nobody watches
+	frees  *frees // the shell's: the core only hands it on
 
 	shapes *table.Table[group]    // registered groups by compiled shape
 	ids    *table.Table[NameID]   // interned names
@@ -45,18 +38,15 @@ type published struct {
 // in it costs its bucketing, once.
 const memoized = 1 << 12
 
-func newPublished(c Config) *published {
+func newPublished(c Config, f *frees) *published {
 	p := &published{
 		bucket: c.Bucket,
 		hash:   c.Hash,
-		logger: c.Logger,
-		name:   c.Name,
-		memory: c.memory,
+		frees:  f,
 		shapes: table.New[group](c.Hash),
 		ids:    table.New[NameID](c.Hash),
 		memo:   table.New[[2]asked](c.Hash),
 	}
-	p.bin.Init(actors.Go, p.free, p.failed)
 	p.limits.Store(&Capacity{Groups: c.Groups, Bytes: c.Bytes})
 	return p
 }

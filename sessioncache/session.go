@@ -52,7 +52,7 @@ func Open(c Config) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := newPublished(c)
+	p := newPublished(c, newFrees(c))
 	st, err := newState(c, p)
 	if err != nil {
 		return nil, failed("open", c.Name, err)
@@ -84,10 +84,11 @@ func (s *Session) send(m message) bool {
 	return !s.sending.shut && s.actor.Tell(m)
 }
 
-// Group is one request: it leases the group of the shape until the handle is
-// closed, registering it if it is new, for which other groups may have to go.
-// Where nothing is to be kept (capacity 0, SPEC S7) the group serves this handle
-// alone. ErrInvalid: no such shape, or it cannot be bucketed; ErrClosed.
+// Group is one request for a shape: it leases the shape's group until the result is
+// closed. A group that is new is registered, for which other groups may have to go.
+// Where nothing is to be kept (capacity 0, SPEC S7) the group serves this call
+// alone. Where the group is resident, Group waits for nothing. ErrInvalid: there is
+// no such shape, or it cannot be bucketed. ErrClosed: the session was closed.
 func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, error) {
 	const op = "acquire"
 	if err := ctx.Err(); err != nil {
@@ -132,7 +133,7 @@ func (s *Session) leave(g *group, phase uint32) {
 	case !dead && !g.grace.wanted.Load():
 	case s.send(vacated{group: g}):
 	case dead && !g.grace.open():
-		s.published.bin.Throw(trash{group: g}) // the session has ended: nobody else can
+		s.published.frees.bin.Throw(trash{group: g}) // the session has ended: the actor cannot any more
 	}
 }
 
@@ -179,23 +180,23 @@ const drainEvery = 8
 // can outrun the policy, and neither may they wait nor the log grow for ever.
 const farthestBehind = 1 << 12
 
-// note has the policy and the thrash warning see a use. Beyond a million uses
-// that they have not seen yet further ones are lost, until they have caught up.
+// note has the policy and the thrash warning see a use, at the next turn. When a
+// million uses wait to be seen, further ones are lost.
 func (s *Session) note(use *asked) {
 	if s.behind.Load() < farthestBehind {
 		s.log.Note(use)
 	}
 }
 
-// View is one request for the group of a shape, if it is registered. It
-// creates nothing, leases nothing and allocates nothing; it never waits.
+// View is one request for the group of a shape; it reports false if none is
+// registered. It creates, leases and allocates nothing, and never waits.
 func (s *Session) View(shape shapegroups.Shape) (View, bool) {
 	g := s.lookup(shape)
 	return View{g: g}, g != nil
 }
 
-// Lookup looks a name up by its full key, lane 0 being the one that all share: one
-// request. It creates nothing.
+// Lookup looks a name up by its full key; lane 0 is the one that all workers share.
+// It is one request. It creates nothing and never waits.
 func (s *Session) Lookup(shape shapegroups.Shape, name string, lane Lane) (Ref, bool) {
 	return View{g: s.lookup(shape)}.Lookup(name, lane)
 }
@@ -216,10 +217,10 @@ func (s *Session) Map(shape shapegroups.Shape) (shapegroups.Shape, error) {
 	return s.published.bucket.Map(shape)
 }
 
-// Set stores a value under a name, creating the group on the way and replacing
-// what had the name. It counts as one request. The session owns v whatever is
-// returned. ErrTooLarge: v is above the byte capacity, and nothing was evicted.
-// With 0 groups it keeps nothing and returns nil.
+// Set stores a value under a name and replaces what had the name. It registers the
+// shape's group if that is new. It counts as one request. The session owns v
+// whatever is returned. ErrTooLarge: v alone is above the byte capacity, and nothing
+// was evicted. With 0 groups it keeps nothing and returns nil.
 func (s *Session) Set(ctx context.Context, shape shapegroups.Shape, name string, v Value, o Options) error {
 	use, err := s.use("set", shape, byLookup)
 	if err != nil {
@@ -266,7 +267,7 @@ func checkName(op, name string) error {
 // discard frees a value that was never taken in.
 func (s *Session) discard(v Value) {
 	if v.Free != nil {
-		s.published.bin.Throw(trash{value: v.Free})
+		s.published.frees.bin.Throw(trash{value: v.Free})
 	}
 }
 

@@ -30,12 +30,12 @@ type budget interface {
 	claim(held any, bytes int64) bool
 }
 
-// fits reports whether so many bytes could be published.
+// fits reports whether n bytes more could be published.
 func (s *share) fits(bytes int64) bool {
 	return s == nil || bytes <= s.reserved || s.member.Fits(bytes-s.reserved)
 }
 
-// reserve sees to it that so many bytes are reserved.
+// reserve sees to it that n bytes are reserved; it reports false if it cannot.
 func (s *share) reserve(bytes int64) bool {
 	if s == nil || bytes <= s.reserved {
 		return true
@@ -47,7 +47,7 @@ func (s *share) reserve(bytes int64) bool {
 	return true
 }
 
-// changed notes that so many bytes more, or less, are published.
+// changed notes that n bytes more, or less, are published.
 func (s *share) changed(bytes int64) {
 	switch {
 	case s == nil:
@@ -72,8 +72,8 @@ func (s *share) made(bytes int64) {
 	s.reserved += bytes
 }
 
-// fitsEver reports whether a value of so many bytes may be kept at all, fitsNow
-// whether the session's own groups could make room for it at this moment.
+// fitsEver reports whether a value of n bytes may be kept at all; fitsNow, whether
+// the session's own groups could make room for it at this moment.
 func (s *state) fitsEver(bytes int64) bool {
 	return s.published.capacity().Bytes.Allows(bytes) && (s.share == nil || bytes <= s.share.member.Most())
 }
@@ -84,8 +84,8 @@ func (s *state) fitsNow(bytes int64) bool {
 }
 
 // awaits reports whether held has to wait until other sessions have made room
-// for so many groups and bytes more. What the session's own capacity asks for
-// goes first: nobody else makes room for that.
+// for more groups and bytes. What the session's own capacity asks for goes first:
+// no other session makes room for that.
 func (s *state) awaits(held any, groups, bytes int64, own *group) bool {
 	within := func() bool { return !s.above(groups, bytes) }
 	if !s.fitsEver(bytes) || !s.evictUntil(own, within) || s.share.fits(bytes) || !s.share.member.claim(held, bytes) {
@@ -126,8 +126,8 @@ func (s *state) writeWaits(m *writing, g *group) bool {
 	return bytes > 0 && s.awaits(m, groups, bytes, g)
 }
 
-// give evicts, by the policy, until so many bytes are released, and takes nothing
-// below the floor kept. busy is how groups in use stand.
+// give evicts, by the policy, until n bytes are released or nothing above the floor
+// kept can go. busy is how groups in use stand.
 func (s *state) give(bytes int64, kept Floor, busy policy.Standing) (freed pressure.Freed) {
 	p := s.published
 	standing := func(at *policy.Group) policy.Standing {

@@ -135,9 +135,9 @@ func (s *state) register(g *group) {
 	s.published.shapes.Put(g.at)
 }
 
-// makeRoom evicts until so many more groups and bytes fit, and reserves the
-// bytes where they are shared. own is not chosen. It reports false if they do
-// not fit with every other group gone.
+// makeRoom evicts until the groups and bytes given fit besides what there is, and
+// reserves the bytes where they are shared. own is not chosen. It reports false if
+// they do not fit with every other group gone.
 func (s *state) makeRoom(groups, bytes int64, own *group) bool {
 	return s.evictUntil(own, func() bool { return !s.above(groups, bytes) && s.share.reserve(bytes) })
 }
@@ -157,13 +157,14 @@ func (s *state) evictUntil(own *group, ok func() bool) bool {
 	return true
 }
 
-// above reports whether so many more are more than the session's capacity, over
-// also whether they are more than its pool has.
+// above reports whether the groups and bytes given, besides what there is, are more
+// than the session's capacity.
 func (s *state) above(groups, bytes int64) bool {
 	c := s.published.capacity()
 	return !c.Groups.Allows(s.published.groups.Load()+groups) || !c.Bytes.Allows(s.published.bytes.Load()+bytes)
 }
 
+// over reports whether they are more than that, or than its pool has.
 func (s *state) over(groups, bytes int64) bool {
 	return s.above(groups, bytes) || !s.share.fits(bytes)
 }
@@ -283,7 +284,7 @@ func (s *state) intern(name string) NameID {
 	return n.Value
 }
 
-// close empties the session: callers who wait are answered, creators cancelled.
+// close empties the session: callers that wait are answered, creators cancelled.
 func (s *state) close() {
 	if s.closed {
 		return

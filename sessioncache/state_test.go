@@ -107,7 +107,7 @@ func (c *core) open(l line) error {
 	if err != nil {
 		return err
 	}
-	if c.state, err = newState(cfg, newPublished(cfg)); err != nil {
+	if c.state, err = newState(cfg, newPublished(cfg, nil)); err != nil {
 		return err
 	}
 	c.groups, c.calls, c.sets = make(map[string]*group), make(map[string]*call), make(map[string]*writing)

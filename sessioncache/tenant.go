@@ -10,7 +10,7 @@ import (
 )
 
 // join takes the session into a pool. Where others use what is to be its floor
-// it waits for them to give that up, for a turn of each.
+// it waits for one turn of each of them, in which they give that up.
 func (s *Session) join(p *Pool, floor int64) error {
 	if p == nil {
 		return nil

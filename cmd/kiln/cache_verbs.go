@@ -6,13 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
 	"github.com/kiln-cache/kiln/internal/outfile"
 )
 
@@ -190,9 +193,30 @@ func (c *cacheCall) inspect(ctx context.Context) error {
 		return err
 	}
 	row := rowOf(i)
-	row.Key = i.Key
-	return c.say(row, "%s: %d bytes, key %.200q\n  made %s in %.3f s, %d uses, by library %s build %s compiler %s driver %s device %s", i.Entry, i.Bytes, i.Key,
+	shown := fmt.Sprintf("%.200q", i.Key)
+	if row.Key = i.Key; primitive.Factors(i.Backend, i.Key) != nil {
+		row.Key = readableKey(i)
+		shown = row.Key
+	}
+	return c.say(row, "%s: %d bytes, key %s\n  made %s in %.3f s, %d uses, by library %s build %s compiler %s driver %s device %s", i.Entry, i.Bytes, shown,
 		i.Created.Format(time.DateTime), i.Cost.Seconds(), i.Uses, i.Producer.Library, i.Producer.Build, i.Producer.Compiler, i.Producer.Driver, i.Producer.Device)
+}
+
+// readableKey is the key of a primitive as its fields, but for those that are empty
+// or 0.
+func readableKey(i blobstore.Info) string {
+	factors := primitive.Factors(i.Backend, i.Key)
+	text := factors["kind"]
+	for _, name := range slices.Sorted(maps.Keys(factors)) {
+		switch value := factors[name]; {
+		case name == "kind" || name == "format" || slices.Contains([]string{"0", "[]", `""`}, value):
+		case value == "":
+			text += " " + name
+		default:
+			text += " " + name + "=" + value
+		}
+	}
+	return text
 }
 
 func (c *cacheCall) stats(ctx context.Context) error {

@@ -6,8 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
 )
 
 // P8: a key that has an entry keeps it, and put says so, and what to do.
@@ -87,7 +92,7 @@ func TestCacheOfOneBackend(t *testing.T) {
 func TestCacheExplainsOperations(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "store")
 	done(t, append(slices.Clone(tiny), "--requests", "6", "--passes", "1", "--store", dir)...)
-	keyOf := func(entry string) string {
+	inspected := func(entry string) string {
 		return object(t, exitDone, "cache", "inspect", entry, "--dir", dir)["key"].(string)
 	}
 	real := ""
@@ -96,24 +101,46 @@ func TestCacheExplainsOperations(t *testing.T) {
 		if err := json.Unmarshal([]byte(row), &r); err != nil {
 			t.Fatal(err)
 		}
-		if key := keyOf(r.Entry); strings.HasPrefix(key, "layernorm ") {
-			real = key
+		if strings.HasPrefix(inspected(r.Entry), "layernorm descriptor=") {
+			key, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(r.Entry), "key.bin"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			real = string(key)
 		}
 	}
-	text, descriptor, described := strings.Cut(real, "\x00")
-	if !described {
+	factors := primitive.Factors("cpu", real)
+	if factors == nil {
 		t.Fatalf("no layernorm in the store: %q", real)
 	}
-	words := strings.Split(text, " ")
-	words[1] = "rows=980"
-	for asked, want := range map[string]string{
-		strings.Join(words, " ") + "\x00" + descriptor: "[rows]",
-		real + " too": "[descriptor]",
-		"unlike any":  "[]",
+	stated, err := strconv.Unquote(factors["descriptor"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := func(rows, width int64, stated string) string {
+		op := ops.New(ops.LayerNorm, rows, width)
+		op.Epsilon = 1e-12
+		s := primitive.Of(op, "", stated)
+		s.Engine = "cpu"
+		_, key, err := s.Keys("cpu", gpuexec.Identity{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	rows, err := strconv.ParseInt(factors["rows"], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{
+		asked(rows, 128, stated):        "[]", // a hit
+		asked(980, 128, stated):         "[rows]",
+		asked(rows, 128, stated+" too"): "[descriptor]",
+		"unlike any":                    "[]",
 	} {
-		x := object(t, exitDone, "cache", "explain", "--dir", dir, "--key-file", file(t, "key", asked))
-		if fmt.Sprint(x["factors"]) != want || want != "[]" && !strings.HasPrefix(keyOf(x["nearest"].(string)), "layernorm ") {
-			t.Errorf("%q: %v, want %s", asked, x, want)
+		x := object(t, exitDone, "cache", "explain", "--dir", dir, "--key-file", file(t, "key", key))
+		if fmt.Sprint(x["factors"]) != want || x["hit"] != (key == real) || want != "[]" && !strings.HasPrefix(inspected(x["nearest"].(string)), "layernorm ") {
+			t.Errorf("%q: %v, want %s", key, x, want)
 		}
 	}
 }

@@ -93,15 +93,17 @@ func (b *builder) item(ctx context.Context, i manifest.Item) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	source, err := lib.Source(op)
-	if err != nil {
+	if _, err := lib.Source(op); err != nil { // no device is opened for an operation that it does not have
 		return "", err
 	}
 	exec, err := b.executor(ctx, lib)
 	if err != nil {
 		return "", err
 	}
-	want := encoder.Request(exec, source, i.Descriptor)
+	want, err := encoder.Request(exec, lib, op, i.Descriptor)
+	if err != nil {
+		return "", err
+	}
 	found := b.store.Find(ctx, artefacts.Subject{Backend: want.Backend, Key: want.StoredKey})
 	for found.Reason == "" {
 		loaded, err := want.Load(ctx, found.Blob)

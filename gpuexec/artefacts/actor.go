@@ -2,14 +2,15 @@ package artefacts
 
 import (
 	"context"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/lease"
 )
 
-// shell is the actor around the core: it owns flights, jobs and waiters, and
-// carries out what the core decided.
+// shell is the actor around the core. It boards, starts, cancels and ends flights,
+// pins and frees, as the core decided.
 type shell struct {
 	*Cache
 	let, letKernel func(*node) // end a flight's hold
@@ -38,8 +39,8 @@ func (s *shell) turn(m message) {
 	s.checkJobs()
 }
 
-// clean takes the residency pins of what was dropped in this turn, which may be
-// the last that made kernels idle, and has the unused of it freed off the turn.
+// clean drops the residency pin of each entry that lost its residency in this turn.
+// What nobody leases is freed off the turn, and its kernels may become idle.
 func (s *shell) clean() {
 	for i := 0; i < len(s.state.dropped); i++ { // it grows by kernels
 		n := s.state.dropped[i]
@@ -114,7 +115,13 @@ func (m asked) handle(s *shell) {
 }
 
 func (m left) handle(s *shell) {
-	if s.state.left(m.making) {
+	if alone, linger := s.state.left(m.making, time.Now()); alone {
+		m.flight.Linger(linger, func() { s.ref.Tell(expired{m.making}) })
+	}
+}
+
+func (m expired) handle(s *shell) {
+	if s.state.expired(m.making, time.Now()) {
 		m.flight.Cancel()
 	}
 }

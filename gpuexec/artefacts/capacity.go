@@ -49,17 +49,17 @@ func (c *Cache) SetCapacity(entries, bytes limit.Limit) error {
 // Reset evicts what only this owner has used, flights included. What others
 // used, callers without a name among them, stays (SPEC C10).
 func (c *Cache) Reset(owner string) error {
-	const op = "artefacts: drop owner"
+	const op = "artefacts: reset"
 	if owner == "" {
 		return fault.Invalidf(op, "the owner's name is empty")
 	}
 	return c.order(op, func(r actors.Reply[struct{}]) message { return &dropOwner{reply: r, owner: owner} })
 }
 
-// AddFloor raises what others cannot take of an owner's artefacts by so many
-// bytes, or lowers it by a negative number. What only tenants above their floors
-// use goes first, and what nobody with a floor uses; where the floors of others
-// are all there is, a newcomer is not kept. An artefact used by several tenants
+// AddFloor raises an owner's floor by a number of bytes, or lowers it by a negative
+// one: others cannot take what the owner uses while that is no more than its floor.
+// Artefacts that no floor holds go first. Where the floors of others are all there
+// is, a newcomer is not kept. An artefact used by several tenants
 // counts to the floor of one. An owner whose floor comes to nothing is forgotten:
 // what only it used counts as used by callers without a name. ErrTooLarge, and nothing is changed: the floors of
 // all would be more than the capacity in bytes. Lowering the capacity in entries

@@ -21,6 +21,11 @@ type Config struct {
 	Entries limit.Limit // artefacts, flights included; not given = DefaultEntries; 0 disables the cache and all below it
 	Bytes   limit.Limit // bytes of resident artefacts; not given = unlimited; 0 as for Entries
 
+	// Linger is how long a creator goes on when all who waited for it have left: a
+	// caller that comes back within that time finds the artefact, or waits for the
+	// rest alone. 0 = its context ends at once (SPEC F4).
+	Linger time.Duration
+
 	Store Store // where blobs outlive the process; nil = nowhere
 
 	Logger *slog.Logger        // nil = silent
@@ -84,6 +89,10 @@ type Request struct {
 	// Unhashable names an input of the key that the runtime could not hash. Such
 	// an artefact is made for this call alone (SPEC K6).
 	Unhashable string
+
+	// Linger is Config.Linger for this request; 0 = that, negative = none. Of several
+	// callers that wait for one creator the longest counts.
+	Linger time.Duration
 
 	Backend   string // the Store's folder and part of errors; may be empty
 	StoredKey string // the Store's key (SPEC P3); empty = Key

@@ -32,8 +32,8 @@
 // # Tenants
 //
 // AddFloor gives an owner a floor: what it uses has an order of its own, and goes
-// for others only while at least the floor is left. Without floors the choice of
-// a victim is the end of one list. The memory limit of a kiln.Runtime is told of
+// for others only while at least the floor is left. The choice of a
+// victim is the end of one list; with floors it costs the logarithm of their number. The memory limit of a kiln.Runtime is told of
 // every byte from the landing of an artefact to its release, and takes back what
 // nobody leases.
 //
@@ -47,5 +47,6 @@
 // # Testing
 //
 // The core, the type state and what it is made of, is free of channels, clocks,
-// contexts and goroutines; model_test.go compares the whole cache with a naive one.
+// contexts and goroutines: testdata/*.txt has its transitions, event by event.
+// model_test.go compares the whole cache with a naive one.
 package artefacts

@@ -101,6 +101,8 @@ func TestDesertedAndStubborn(t *testing.T) {
 			a := c.calls(ctx, 1, "k", maker{value: "old", wait: g, stubborn: true, fail: fails})
 			cancel()
 			want(t, "caller", <-a, "error canceled")
+			synctest.Wait()
+			want(t, "len while it runs", c.Len(), 0)
 			b := c.calls(background, 2, "k", maker{value: "new"})
 			want(t, "creations", c.count(c.mu.creations, "k"), 1)
 			close(g)

@@ -33,8 +33,8 @@ func (s *state) useKernel(key string) *node {
 	return n
 }
 
-// idleKernel notes that nobody holds n now, and gives it up where it does not
-// fit into as many entries as the artefacts' capacity.
+// idleKernel notes that nobody holds n now. The layer gives it up if it has more
+// kernels than the cache may have entries.
 func (s *state) idleKernel(n *node) {
 	if n.Value.resident.Load() && n.Value.in == nil {
 		s.kernels.unused.push(n)

@@ -27,7 +27,9 @@ func (r Ref) Acquire() (*Lease, bool) {
 	if r.n == nil || !r.n.Value.cell.Pin() {
 		return nil, false
 	}
-	return r.cache.lease(r.n), true
+	l := new(Lease)
+	l.lease.Init(r, unpinRef)
+	return l, true
 }
 
 // Lease is the right to use one artefact until End, whatever is evicted
@@ -37,9 +39,11 @@ type Lease struct{ lease lease.Lease[Ref] }
 // lease makes a lease of a pin on n.
 func (c *Cache) lease(n *node) *Lease {
 	l := new(Lease)
-	l.lease.Init(Ref{c, n}, func(r Ref) { r.cache.unpin(r.n) })
+	l.lease.Init(Ref{c, n}, unpinRef)
 	return l
 }
+
+func unpinRef(r Ref) { r.cache.unpin(r.n) }
 
 // Value is the artefact; not to be used after End.
 func (l *Lease) Value() any { return l.Ref().Value() }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -13,13 +14,14 @@ import (
 	"github.com/kiln-cache/kiln/internal/guard"
 )
 
-// making is one call that came to its turn, and the flight that it may have become.
-// In the end it is the message that brings the result to the actor.
+// making is one asking of a call, and the flight that begins with it if there is
+// none to join.
 type making struct {
 	flight.Seats
 	flight flight.Flight[*node]
 	reply  actors.Reply[answer]
 	call   *call
+	linger time.Duration // that this caller wishes for its flight
 	n      *node
 	stored bool     // the store is asked, and told
 	ctx    creating // the creator's
@@ -56,7 +58,7 @@ func (c *creating) Value(key any) any {
 // flight on the way here does not make a hit a nested one.
 func nested(ctx context.Context) bool { return ctx.Value(makingKey{}) != nil }
 
-// run is the lent goroutine of a flight.
+// run makes the artefact, on a goroutine of its own.
 func (m *making) run() {
 	c := m.call.cache
 	m.ctx = creating{m.flight.Context(), m}
@@ -78,7 +80,7 @@ func (m *making) run() {
 	})
 }
 
-// finish settles what the goroutine itself can settle.
+// finish fills in what was made, before anybody sees it.
 func (m *making) finish(b Built, err error) {
 	c := m.call.cache
 	kernels, fromLayer := m.takeKernels()

@@ -1,6 +1,7 @@
 package artefacts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -37,8 +38,10 @@ type call struct {
 func (k *call) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	m := &making{call: k}
 	var scope any = k.cache
-	if k.kind == kernel {
+	if k.kind == kernel { // it ends with the artefact that it is for
 		scope = &k.cache.state.kernels
+	} else {
+		m.linger = max(0, cmp.Or(k.Linger, k.cache.cfg.Linger))
 	}
 	m.flight.Begin(ctx, scope, k.Key)
 	a, err := actors.Ask(ctx, k.cache.ref, func(r actors.Reply[answer]) message {
@@ -84,6 +87,9 @@ type (
 	asked  struct{ *making }
 	left   struct{ *making }
 	landed struct{ *making }
+
+	// expired is the end of a flight's linger time.
+	expired struct{ *making }
 
 	resize struct {
 		entries, bytes limit.Limit

@@ -38,7 +38,7 @@ func (u *users) with(owner string) *users {
 	return &users{one: u.one, more: more}
 }
 
-// without gives the set less owner, who must not be the only one in it.
+// without gives the set less owner, which must not be the only one in it.
 func (u *users) without(owner string) *users {
 	less := &users{one: u.one, more: maps.Clone(u.more)}
 	if owner != u.one {
@@ -98,8 +98,8 @@ func discredit(p *atomic.Pointer[users], owner string) (last bool) {
 	}
 }
 
-// owned are the entries that each owner used. An entry is in it from when the actor
-// learns of the use until the entry goes or the owner is released or forgotten.
+// owned has the entries that each owner used. An entry is in it from when the actor
+// learns of the use until the entry goes, or the owner is released or forgotten.
 type owned map[string]map[*node]struct{}
 
 func (o owned) add(owner string, n *node) {

@@ -6,8 +6,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
-// unused are the residents that nobody leases, the cheapest to make again first,
-// each with the tier it is in once those before it have gone.
+// unused lists the residents that nobody leases, the cheapest to make again first.
+// The tier of each is that which it has when those before it have gone.
 func (s *state) unused() (nodes []*node, items []pressure.Item) {
 	s.each(func(n *node) {
 		if n.Value.kept() > 0 && !n.Value.cell.Leased() {
@@ -31,7 +31,8 @@ func (s *state) unused() (nodes []*node, items []pressure.Item) {
 	return nodes, items
 }
 
-// give evicts of these, of one tier, until so many bytes are freed.
+// give evicts unused residents of one tier until that many bytes are freed, or none
+// is left.
 func (s *state) give(bytes int64, tier pressure.Tier) (freed pressure.Freed) {
 	nodes, items := s.unused()
 	for i, n := range nodes {

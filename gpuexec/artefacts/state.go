@@ -10,15 +10,17 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// state is the pure core: which artefacts are resident, which fly, and who goes
-// next. The actor calls one method at a time; what must be let go because of it
-// collects in dropped. The table and the gauges are what readers see, and are
-// kept nowhere else.
+// state is the pure core: which artefacts are resident, which fly, and which goes
+// next. The actor calls one method at a time. The artefacts that lose their
+// residency in it collect in dropped. Readers see the table and the gauges, which
+// are the state itself and no copy of it.
 type state struct {
 	table   *table.Table[entry] // residents
 	flights flight.Desk[string, *making]
 	order   order   // residents and the flights that count (F9), of no tenant
-	tenants tenants // those of tenants
+	tenants tenants // each with an order of its own
+	floors  int64   // bytes, of all tenants
+	ranks   ranks   // of tenants
 	owned   owned
 	clock   uint64
 	entries limit.Limit
@@ -60,6 +62,7 @@ func (s *state) use(n *node) {
 		s.clock++
 		n.Value.used = s.clock
 		in.touch(n)
+		s.ranks.update(n.Value.tenant)
 	}
 }
 
@@ -89,7 +92,7 @@ func (s *state) ask(m *making) answer {
 		return answer{role: found, n: n}
 	}
 	if k.kind != lone {
-		if f, late, ok := s.desk(m).Join(k.Key, 0); ok {
+		if f, late, ok := s.desk(m).Join(k.Key, m.linger); ok {
 			if k.kind == normal && credit(&f.n.Value.users, k.Owner) {
 				s.credited(f.n, k.Owner)
 			}
@@ -140,7 +143,7 @@ func (s *state) begin(m *making) {
 	m.origin = Outcome{Event: Miss, Reason: s.absence()}
 	switch {
 	case k.kind == lone:
-		s.flights.BeginLone(m, 0)
+		s.flights.BeginLone(m, m.linger)
 		if k.Unhashable != "" {
 			m.origin.Reason, m.origin.Field = fault.KeyRefused, k.Unhashable
 		}
@@ -149,7 +152,7 @@ func (s *state) begin(m *making) {
 		s.kernels.flights.Begin(k.Key, m, 0)
 		return
 	}
-	s.flights.Begin(k.Key, m, 0)
+	s.flights.Begin(k.Key, m, m.linger)
 	if s.disabled() {
 		s.flights.Void(m)
 		return
@@ -176,13 +179,24 @@ func (s *state) place(n *node) bool {
 	return true
 }
 
-// left takes a caller off a flight. It reports whether that was the last one: then
-// the flight has no place any more, and its creator is to end.
-func (s *state) left(m *making) (alone bool) {
-	if alone, _ = s.desk(m).Leave(m, time.Time{}); alone {
+// left takes a caller off a flight. alone says that it was the last one: the flight
+// then lingers, or, where that time is 0, has no place any more, and its creator is
+// to end (SPEC F4).
+func (s *state) left(m *making, now time.Time) (alone bool, linger time.Duration) {
+	if alone, linger = s.desk(m).Leave(m, now); alone && linger == 0 {
 		s.evict(m.n)
 	}
-	return alone
+	return alone, linger
+}
+
+// expired ends the linger time of a flight. It reports whether nobody came
+// meanwhile: then the flight has no place any more, and its creator is to end.
+func (s *state) expired(m *making, now time.Time) bool {
+	over := s.desk(m).Expire(m, now)
+	if over {
+		s.evict(m.n)
+	}
+	return over
 }
 
 // land ends a flight with a value and reports whether that is resident now: not if
@@ -206,6 +220,7 @@ func (s *state) land(m *making) bool {
 	s.table.Put(n)
 	s.gauges.bytes.Add(n.Value.bytes)
 	n.Value.tenant.charge(n.Value.bytes)
+	s.ranks.update(n.Value.tenant)
 	return true
 }
 
@@ -235,7 +250,7 @@ func (s *state) evict(n *node) {
 // It changes nothing if the floors are more than the bytes.
 func (s *state) resize(entries, bytes limit.Limit) error {
 	bytes = bytes.Or(s.bytes)
-	if err := s.tenants.fit(0, bytes); err != nil {
+	if err := s.fit(0, bytes); err != nil {
 		return err
 	}
 	s.entries, s.bytes = entries.Or(s.entries), bytes
@@ -314,6 +329,7 @@ func (s *state) enter(n *node, t *tenant) {
 	}
 	t.insert(n)
 	t.charge(n.Value.kept())
+	s.ranks.update(t)
 }
 
 // withdraw takes n out of its order, if it is in one.
@@ -322,6 +338,7 @@ func (s *state) withdraw(n *node) {
 		in.remove(n)
 		s.gauges.entries.Add(-1)
 		n.Value.tenant.charge(-n.Value.kept())
+		s.ranks.update(n.Value.tenant)
 		n.Value.tenant = nil
 	}
 }

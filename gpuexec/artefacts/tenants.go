@@ -10,19 +10,20 @@ import (
 
 // tenants are the owners that have a floor.
 //
-// INVARIANT: their floors are together within the capacity in bytes, unless that
-// is 0 and nothing is kept at all.
+// INVARIANT: state.floors, the sum of their floors, is within the capacity in
+// bytes, unless that is 0 and nothing is kept at all.
 type tenants map[string]*tenant
 
-// tenant is one of them: what it uses has an order of its own, so that the
-// choice of a victim passes over all that a floor holds at once. An artefact
-// that several tenants use counts to the floor of one.
+// tenant is an owner that has a floor. What it uses has an order of its own, so
+// that the choice of a victim passes at once over all that its floor holds. An
+// artefact that several tenants use counts to the floor of one.
 //
 // INVARIANT: bytes are those of the residents in its order.
 type tenant struct {
 	order
 	floor int64
 	bytes int64
+	rank  int // its place in state.ranks, from 1; 0 = it is not in it
 }
 
 // charge counts bytes; a nil tenant does not.
@@ -32,10 +33,10 @@ func (t *tenant) charge(bytes int64) {
 	}
 }
 
-// holds reports whether its floor would be touched if n went.
+// holds reports whether the tenant would be below its floor without n.
 func (t *tenant) holds(n *node) bool { return t.bytes-n.Value.kept() < t.floor }
 
-// kept is what n takes of the bytes: nothing before it has landed.
+// kept is the bytes that count to the capacity: none before the landing.
 func (e *entry) kept() int64 {
 	if e.resident.Load() {
 		return e.bytes
@@ -43,8 +44,8 @@ func (e *entry) kept() int64 {
 	return 0
 }
 
-// of gives the tenant to whose floor n counts best: one that is below it, else
-// any that uses n, else nil.
+// of gives the tenant to whose floor n is to count: one that uses n and is below its
+// floor, else any that uses n, else nil.
 func (all tenants) of(n *node) (t *tenant) {
 	if len(all) == 0 {
 		return nil
@@ -59,32 +60,24 @@ func (all tenants) of(n *node) (t *tenant) {
 	return t
 }
 
-// floors is the sum of all.
-func (all tenants) floors() (bytes int64) {
-	for _, t := range all {
-		bytes += t.floor
-	}
-	return bytes
-}
-
-// fit refuses so many bytes more of floors than a capacity holds.
-func (all tenants) fit(more int64, capacity limit.Limit) error {
+// fit refuses floors that grow by more bytes than a capacity has left for them.
+func (s *state) fit(more int64, capacity limit.Limit) error {
 	most, counted := capacity.Value()
 	if !counted || most == 0 {
 		most = math.MaxInt64
 	}
-	if floors := all.floors(); more > most-floors {
+	if more > most-s.floors {
 		return fmt.Errorf("%w: floors of %d bytes, and %d more, in %v bytes: raise the capacity or lower the floors",
-			fault.ErrTooLarge, floors, more, capacity)
+			fault.ErrTooLarge, s.floors, more, capacity)
 	}
 	return nil
 }
 
-// addFloor raises or lowers the floor of an owner. One that has none left is
-// forgotten.
+// addFloor raises the floor of an owner, or lowers it by a negative number. An owner
+// that has no floor left is forgotten.
 func (s *state) addFloor(owner string, bytes int64) error {
 	if bytes > 0 {
-		if err := s.tenants.fit(bytes, s.bytes); err != nil {
+		if err := s.fit(bytes, s.bytes); err != nil {
 			return err
 		}
 	}
@@ -93,7 +86,10 @@ func (s *state) addFloor(owner string, bytes int64) error {
 		t = new(tenant)
 		s.tenants[owner] = t
 	}
-	if t.floor += bytes; t.floor > 0 {
+	s.floors -= t.floor
+	t.floor = max(0, t.floor+bytes)
+	s.ranks.update(t)
+	if s.floors += t.floor; t.floor > 0 {
 		return nil
 	}
 	delete(s.tenants, owner)

@@ -4,8 +4,8 @@ package artefacts
 func either(*node) bool     { return true }
 func complete(n *node) bool { return n.Value.resident.Load() }
 
-// victim is the entry that goes next for one of tenant t, who may be nil: of
-// those that no floor holds the least recently used, else t's own, else nil.
+// victim is the entry that goes next for a newcomer of tenant t, which may be nil:
+// the least recently used of those that no floor holds, else of t's own, else nil.
 func (s *state) victim(t *tenant, may func(*node) bool) *node {
 	n := s.order.first(may)
 	if len(s.tenants) == 0 {
@@ -18,11 +18,28 @@ func (s *state) victim(t *tenant, may func(*node) bool) *node {
 		}
 		s.move(n, other) // a tenant has come to use it since it was entered
 	}
-	for _, o := range s.tenants {
+	var seen []*tenant
+	for len(s.ranks) > 0 {
+		o := s.ranks[0]
+		oldest := o.oldest
+		if n != nil && n.Value.used < oldest.Value.used {
+			break
+		}
 		head := s.spare(o, may)
+		if o.oldest != oldest {
+			continue // it has gone over to another tenant
+		}
 		if head != nil && (n == nil || head.Value.used < n.Value.used) {
 			n = head
 		}
+		if head == oldest {
+			break
+		}
+		s.ranks.setAside(o) // what may go of it is not its oldest
+		seen = append(seen, o)
+	}
+	for _, o := range seen {
+		s.ranks.update(o)
 	}
 	if n == nil && t != nil {
 		n = t.first(may)
@@ -30,8 +47,8 @@ func (s *state) victim(t *tenant, may func(*node) bool) *node {
 	return n
 }
 
-// spare is the least recently used of t's that no floor holds. What another
-// tenant's floor would hold goes over to that one.
+// spare is t's least recently used entry if no floor holds it, else nil. An entry
+// that another tenant's floor would hold goes over to that tenant.
 func (s *state) spare(t *tenant, may func(*node) bool) *node {
 	for n := t.first(may); n != nil && !t.holds(n); n = t.first(may) {
 		other := s.tenants.of(n)
@@ -43,8 +60,8 @@ func (s *state) spare(t *tenant, may func(*node) bool) *node {
 	return nil
 }
 
-// surplus is the entry that goes next where the capacity itself has shrunk: then
-// floors give way, too.
+// surplus is the entry that goes next when the capacity itself was lowered: floors
+// give way then, too.
 func (s *state) surplus(may func(*node) bool) *node {
 	n := s.victim(nil, may)
 	if n != nil {
@@ -59,9 +76,9 @@ func (s *state) surplus(may func(*node) bool) *node {
 }
 
 // shrinkBytes evicts the least recently used artefacts until the bytes of n fit,
-// and reports whether they do. Flights hold no bytes yet and are passed over:
-// they are as few as creators that have been running for longer than any
-// artefact was left alone.
+// and reports whether they do. It passes over flights, which hold no bytes yet.
+// Those that it meets are few: their creators have been running for longer than the
+// victim was left alone.
 func (s *state) shrinkBytes(n *node) bool {
 	for !s.bytes.Allows(s.gauges.bytes.Load() + n.Value.bytes) {
 		victim := s.victim(n.Value.tenant, complete)

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/kiln-cache/kiln/gpuexec"
 )
@@ -19,30 +18,6 @@ type Library interface {
 	Grid(op Op) int
 	// Prepare says how the backend wants the weight of a matmul.
 	Prepare(op Op) (Prepared, error)
-}
-
-// Factors takes apart the key of what was compiled of an Op (SPEC R2): a Source's,
-// which is the Op's text and what the backend adds in the same form, and as
-// "descriptor" what its user put behind a zero byte. Any other key gives nil. It
-// has the form of blobstore.Config.Factors.
-func Factors(_, key string) map[string]string {
-	text, descriptor, described := strings.Cut(key, "\x00")
-	words := strings.Split(text, " ")
-	if kindOf(words[0]) == 0 {
-		return nil
-	}
-	factors := map[string]string{"kind": words[0]}
-	for _, word := range words[1:] {
-		name, value, _ := strings.Cut(word, "=")
-		if _, twice := factors[name]; twice || name == "" {
-			return nil
-		}
-		factors[name] = value
-	}
-	if described {
-		factors["descriptor"] = descriptor
-	}
-	return factors
 }
 
 // Prepared is the form of a constant that a backend computes with: what goes

@@ -3,6 +3,7 @@ package ops
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -52,6 +53,14 @@ func (k Kind) String() string {
 		return kinds[k].name
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
+}
+
+// Dims names the dimensions of operations of this kind, in their order.
+func (k Kind) Dims() []string {
+	if int(k) >= len(kinds) {
+		return nil
+	}
+	return slices.Clone(kinds[k].dims)
 }
 
 // kindOf gives the kind of that name, 0 if there is none.

@@ -2,7 +2,6 @@ package ops_test
 
 import (
 	"errors"
-	"maps"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -42,34 +41,6 @@ func TestTextIsCanonical(t *testing.T) {
 		"matmul m=0 k=2 n=3", "gelu rows=1 width=2 bias", "layernorm rows=1 width=2 epsilon=zz", "nothing a=1"} {
 		if op, err := ops.Parse(text); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("Parse(%q) = %v, %v, want ErrInvalid", text, op, err)
-		}
-	}
-}
-
-// R2: a key made of an operation has the operation's fields as factors; no other
-// key has any.
-func TestFactors(t *testing.T) {
-	for key, want := range map[string]map[string]string{
-		"matmul m=2 k=3 n=4 bias layout=panels-16\x00matmul [[2 3]] [2 4]": {"kind": "matmul", "m": "2", "k": "3", "n": "4", "bias": "", "layout": "panels-16", "descriptor": "matmul [[2 3]] [2 4]"},
-		"gelu rows=2 width=3":     {"kind": "gelu", "rows": "2", "width": "3"},
-		"gelu rows=2 width=3\x00": {"kind": "gelu", "rows": "2", "width": "3", "descriptor": ""},
-		"":                        nil,
-		"\x00":                    nil,
-		"conv rows=2":             nil,
-		"gelu rows=2 rows=3":      nil,
-		"gelu  rows=2":            nil,
-		"gelu kind=add rows=1":    nil,
-		"\x01gelu rows=2 width=3": nil,
-	} {
-		if got := ops.Factors("cpu", key); !maps.Equal(got, want) || (got == nil) != (want == nil) {
-			t.Errorf("%q: %q, want %q", key, got, want)
-		}
-	}
-	for _, a := range some() {
-		for _, b := range some() {
-			if a != b && maps.Equal(ops.Factors("", a.String()), ops.Factors("", b.String())) {
-				t.Errorf("%v and %v have the same factors", a, b)
-			}
 		}
 	}
 }

@@ -36,6 +36,17 @@ func Ratios(of, to []float64) []float64 {
 	return out
 }
 
+// Percentile is the least of the sorted values that this percentage of them does
+// not exceed; 0 without any.
+func Percentile[T any](sorted []T, percent int) T {
+	var zero T
+	if len(sorted) == 0 {
+		return zero
+	}
+	rank := (len(sorted)*percent + 99) / 100
+	return sorted[max(rank, 1)-1]
+}
+
 // Figure is the ratio of a subject to its peer over N rounds.
 type Figure struct {
 	Bench      string  `json:"bench"`

@@ -35,6 +35,24 @@ func TestSpread(t *testing.T) {
 	}
 }
 
+func TestPercentile(t *testing.T) {
+	hundred := make([]int, 100)
+	for i := range hundred {
+		hundred[i] = i + 1
+	}
+	for percent, want := range map[int]int{0: 1, 50: 50, 99: 99, 100: 100} {
+		if got := Percentile(hundred, percent); got != want {
+			t.Errorf("percentile %d of 1 to 100 = %d, want %d", percent, got, want)
+		}
+	}
+	if got := Percentile([]int{7}, 99); got != 7 {
+		t.Errorf("percentile of one = %d", got)
+	}
+	if got := Percentile([]int(nil), 50); got != 0 {
+		t.Errorf("percentile of none = %d", got)
+	}
+}
+
 // The median of the rounds' ratios is not the ratio of the medians: a round that
 // was disturbed as a whole gives its true ratio.
 func TestRatiosPairRounds(t *testing.T) {

@@ -3,9 +3,10 @@ package pool
 import "slices"
 
 // Claim is room that others are making for one member. It ends with one call of
-// done, once everybody asked has answered; then the member calls Accept, once.
-// Ended as soon as there is enough, it would leave a giver that has given and not
-// answered yet, whom a next claim takes for one that has less to give.
+// done, when every member that was asked has answered; then the claimant calls
+// Accept, once. A claim that ended as soon as there is enough would leave members
+// that have given and not answered yet: the next claim would think that they have
+// less to give than they have.
 type Claim struct {
 	member *Member
 	done   func(*Claim)
@@ -25,10 +26,10 @@ type Gift struct {
 	from  *Member
 }
 
-// Claim asks others to make room for so many bytes to use. It gives nil where
-// those who would then use more above their floors cannot: m makes room among its
-// own. done is called once, from any goroutine, perhaps before Claim returns,
-// and must not wait.
+// Claim asks others to make room for n bytes to use. It asks members that use more
+// above their floors than m would then. It gives nil where these cannot make enough
+// room: then m makes room among its own. done is called once, from any goroutine,
+// perhaps before Claim returns, and must not wait.
 func (m *Member) Claim(bytes int64, done func(*Claim)) *Claim {
 	p := m.pool
 	p.mu.Lock()

@@ -9,11 +9,11 @@
 // are together within the capacity, at every instant: bytes are reserved before
 // they are used, and released after.
 //
-// A member that finds the pool full claims room. Those who use most above their
-// floors are asked to give, as long as that is more than the claimant would use
-// itself; who would use most of all makes room among its own. What is released
-// goes to the oldest claim first, so that nobody takes away what was given up for
-// another.
+// A member that finds the pool full claims room. The members that use most above
+// their floors are asked to give, as long as that is more than the claimant would
+// use itself. A claimant that would use most of all makes room among its own. What
+// is released goes to the oldest claim first, so that no member takes what was
+// given up for another.
 //
 // Nothing here waits and nobody is called with the lock held: asking, giving and
 // the end of a claim are messages between the members. Safe for concurrent use.

@@ -35,7 +35,7 @@ type Member struct {
 	asked   int64 // bytes it was asked for and has not answered
 }
 
-// New makes a pool of so many bytes, without a bound if capacity says so or is
+// New makes a pool of the bytes given, without a bound if capacity says so or is
 // not given. A negative one is ErrInvalid.
 func New(capacity limit.Limit) (*Pool, error) {
 	if err := capacity.Validate(); err != nil {
@@ -48,7 +48,7 @@ func New(capacity limit.Limit) (*Pool, error) {
 	return &Pool{capacity: n}, nil
 }
 
-// Join adds a member with a floor of so many bytes. give is how it is asked to
+// Join adds a member with a floor in bytes. give is how the member is asked to
 // release bytes for others; it must not wait. Join does not wait either: where
 // others use what is to be the floor it is claimed from them. The claim, if it is
 // not nil, has ended when done was called; then Accept says whether the floor is
@@ -100,7 +100,7 @@ func (m *Member) Leave() {
 	p.mu.Unlock()
 }
 
-// Fits reports whether so many bytes more could be reserved at this moment.
+// Fits reports whether n bytes more could be reserved at this moment.
 func (m *Member) Fits(bytes int64) bool {
 	p := m.pool
 	p.mu.Lock()
@@ -108,7 +108,7 @@ func (m *Member) Fits(bytes int64) bool {
 	return m.growthLocked(m.used, bytes) <= p.capacity-p.mu.drawn
 }
 
-// Reserve takes so many bytes, or none and reports false.
+// Reserve takes n bytes, or none and reports false.
 func (m *Member) Reserve(bytes int64) bool {
 	p := m.pool
 	p.mu.Lock()
@@ -127,8 +127,8 @@ func (m *Member) reserveLocked(bytes int64) bool {
 	return true
 }
 
-// growthLocked is what so many bytes more would draw from the pool where the
-// member uses so many. It saturates: no sum wraps.
+// growthLocked is what more bytes would draw from the pool if the member used the
+// bytes in used. It saturates: no sum wraps.
 func (m *Member) growthLocked(used, more int64) int64 {
 	if more > math.MaxInt64-used {
 		return math.MaxInt64
@@ -150,7 +150,7 @@ func (m *Member) Most() int64 {
 	return most
 }
 
-// Could reports whether so many bytes would fit if the member released all that
+// Could reports whether n bytes would fit if the member released all that
 // it uses.
 func (m *Member) Could(bytes int64) bool {
 	p := m.pool
@@ -170,7 +170,7 @@ func (m *Member) Release(bytes int64) {
 	p.mu.Unlock()
 }
 
-// releaseLocked takes so many bytes off what is drawn and lets the claims have
+// releaseLocked takes n bytes off what is drawn and lets the claims have
 // what is free, oldest first.
 func (p *Pool) releaseLocked(bytes int64) {
 	p.mu.drawn -= bytes
@@ -195,8 +195,8 @@ func (p *Pool) Use() (used, drawn int64) {
 // Capacity is the number of bytes, math.MaxInt64 without a bound.
 func (p *Pool) Capacity() int64 { return p.capacity }
 
-// claimLocked plans who gives what the pool lacks of need for m, which would then
-// use excess above its floor. It gives no claim if those who use more cannot
+// claimLocked plans which members give what the pool lacks of need for m, which
+// would then use excess above its floor. It gives no claim if members that use more cannot
 // cover it.
 func (p *Pool) claimLocked(m *Member, need, excess int64, done func(*Claim)) (*Claim, []Gift) {
 	free := p.capacity - p.mu.drawn

@@ -1,5 +1,5 @@
-// Package recency notes who was used, in order, without a lock: what a policy
-// that wants exact recency needs from readers that must not wait.
+// Package recency notes uses in their order, without a lock: a policy that wants
+// exact recency needs that from readers that must not wait.
 package recency
 
 import "sync/atomic"

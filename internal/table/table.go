@@ -60,8 +60,8 @@ func (t *Table[V]) Hash(key string) uint64 {
 	return maphash.String(seed, key)
 }
 
-// mixed adds the second part of a key to the hash of the first; twice is not at
-// all.
+// mixed adds the second part of a key to the hash of the first. Adding it twice
+// takes it off again.
 func mixed(hash, sub uint64) uint64 {
 	return hash ^ sub*0x9e3779b97f4a7c15 // 2^64 / golden ratio spreads small numbers
 }
@@ -71,7 +71,7 @@ func (t *Table[V]) Lookup(key string, sub uint64) *Node[V] {
 	return t.Hashed(t.Hash(key), key, sub)
 }
 
-// Hashed is Lookup for who has the key's Hash already.
+// Hashed is Lookup with a precomputed Hash(key).
 func (t *Table[V]) Hashed(hash uint64, key string, sub uint64) *Node[V] {
 	h := mixed(hash, sub)
 	s := t.slots.Load()
@@ -92,7 +92,7 @@ func (t *Table[V]) NewNode(key string, sub uint64) *Node[V] {
 	return t.HashedNode(t.Hash(key), key, sub)
 }
 
-// HashedNode is NewNode for who has the key's Hash already.
+// HashedNode is NewNode with a precomputed Hash(key).
 func (t *Table[V]) HashedNode(hash uint64, key string, sub uint64) *Node[V] {
 	return &Node[V]{hash: mixed(hash, sub), Key: key, Sub: sub}
 }

@@ -13,15 +13,15 @@
 //	}
 //	g = p.Admit(shape, bytes, seconds)
 //
-// A request for a shape that is not resident is noted first; whether Admit
-// follows is up to the caller, who asks Worth before evicting for it. Requests
-// may be noted later than they happened, in batches; a handle whose group has
-// gone meanwhile is legal.
+// A request for a shape that is not resident is noted first. The caller decides
+// whether Admit follows: it asks Worth before it evicts for the shape. Requests may
+// be noted in batches, later than they happened. A *Group that has been removed
+// meanwhile is legal.
 //
 // fifo, lru and sieve are exact. duel keeps two shadow directories of keys, one
 // by recency and one by decayed use counts, each as large as the capacity, and
-// lets the one that missed less of late choose. Where use counts come from
-// matters more than anything else: they outlive eviction. Sieve is by Zhang et
+// lets the one that missed less of late choose. That use counts outlive eviction
+// matters more than anything else in it. Sieve is by Zhang et
 // al., NSDI 2024; the choice between two shadow directories follows the set
 // duelling of Qureshi et al., ISCA 2007; counts grow by a growing weight instead
 // of shrinking, as in forward decay by Cormode et al., ICDE 2009.

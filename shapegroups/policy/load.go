@@ -118,7 +118,7 @@ func (r *reader) policy(c Config) (*Policy, error) {
 	if kind := r.text("the policy"); r.bad == nil && kind != string(c.Kind) {
 		return nil, unsound(fault.Format, "state of policy %.64q, want %q", kind, c.Kind)
 	}
-	r.text("keep") // told apart by those who look at a file; the config decides
+	r.text("keep") // for people who look at a file; the config decides
 	was := Config{Kind: c.Kind, Keep: c.Keep, Groups: Unlimited}
 	if limit := r.number("the capacity", Unlimited); limit > 0 {
 		was.Groups = int(limit - 1)

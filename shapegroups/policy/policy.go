@@ -23,7 +23,7 @@ type Policy struct {
 	ages      list // residents, the one to drop a class first being the oldest
 	classes   []*class
 	used      []*Group // residents used since the lists were put in order; see arrange
-	due       uint64   // no group drops a class before so many requests
+	due       uint64   // no group drops a class before this many requests
 
 	requests uint64 // seen so far
 	clock    uint64 // steps at each request and each registration
@@ -104,7 +104,7 @@ func (p *Policy) Request(shape shapegroups.Shape) *Group {
 			return nil
 		}
 		g = p.know(shape)
-		defer p.trim() // whoever leaves a directory for it may still be in the other
+		defer p.trim() // a shape that leaves one directory may still be in the other
 	}
 	p.note(g)
 	if g.resident {

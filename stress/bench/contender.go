@@ -19,6 +19,8 @@ type contender struct {
 	find  func(from, to int) int
 	value func(request int) (*reads.Value, bool) // what one request gives; nil where it gives none
 
+	renew func() // makes the store again, before each round of readers alone; nil = nothing
+
 	native *native // instead of store, find and value: asked in C
 	mode   string  // of native
 }

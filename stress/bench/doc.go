@@ -19,11 +19,15 @@
 // The requests, the ways to ask Kiln, S and the peer of a miss are those of
 // internal/measure/reads, which `kiln bench` holds against its gates. Every
 // contender walks the same requests, Zipf-distributed over all keys, with what it
-// is asked by laid out in the requests' order. A second kind of slot has
-// a writer beside the readers, which puts one new key for 64 lookups into a
-// cache that is full, so that something is evicted for each; maps without a
-// bound delete an old key instead. There the whole slot counts. The collector runs between rounds only:
-// it would charge each contender for what all of them hold.
+// is asked by laid out in the requests' order. S is made again for each round of
+// readers alone, as it is there: the seed of a map makes it quick or slow for as
+// long as it lives.
+//
+// A second kind of slot has a writer beside the readers. It puts one new key for
+// 64 lookups into a cache that is full, so that something is evicted for each;
+// maps without a bound delete an old key instead. There the whole slot counts. The
+// collector runs between rounds only: it would charge each contender for what all
+// of them hold.
 //
 // Misses are measured apart: all goroutines walk the same absent names, of which
 // each is to be made once.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 
 	"github.com/kiln-cache/kiln/internal/measure"
 )
@@ -75,14 +74,4 @@ func writeJSON(to io.Writer, m machine, figures []figure) error {
 		}
 	}
 	return nil
-}
-
-// percentile is the least of the sorted values that a share q of them does not
-// exceed; 0 without any.
-func percentile[T any](sorted []T, q float64) T {
-	var zero T
-	if len(sorted) == 0 {
-		return zero
-	}
-	return sorted[min(max(int(math.Ceil(q*float64(len(sorted))))-1, 0), len(sorted)-1)]
 }

@@ -7,24 +7,6 @@ import (
 	"github.com/kiln-cache/kiln/internal/measure"
 )
 
-func TestPercentile(t *testing.T) {
-	hundred := make([]int, 100)
-	for i := range hundred {
-		hundred[i] = i + 1
-	}
-	for q, want := range map[float64]int{0: 1, 0.5: 50, 0.99: 99, 1: 100} {
-		if got := percentile(hundred, q); got != want {
-			t.Errorf("percentile %g of 1 to 100 = %d, want %d", q, got, want)
-		}
-	}
-	if got := percentile([]int{7}, 0.99); got != 7 {
-		t.Errorf("percentile of one = %d", got)
-	}
-	if got := percentile([]int(nil), 0.5); got != 0 {
-		t.Errorf("percentile of none = %d", got)
-	}
-}
-
 func TestSumOfTracks(t *testing.T) {
 	tracks := []track{
 		{lookups: 64, found: 64, batches: 1, times: []time.Duration{640, 0}},

@@ -16,19 +16,20 @@ const reference = "sync.Map"
 
 func openSyncMap(w *workload) (contender, error) {
 	peer := reads.NewPeer(w.Requests)
-	m := peer.Map
 	f := &flat{w: w,
 		get: func(k reads.Key) (*reads.Value, bool) {
-			v, ok := m.Load(k)
+			v, ok := peer.Map.Load(k)
 			if !ok {
 				return nil, false
 			}
 			return v.(*reads.Value), true
 		},
-		set:  func(a *reads.Value) { m.Store(a.Key, a) },
-		drop: func(k reads.Key) { m.Delete(k) },
+		set:  func(a *reads.Value) { peer.Map.Store(a.Key, a) },
+		drop: func(k reads.Key) { peer.Map.Delete(k) },
 	}
-	return f.contender(reference, "no bound, no eviction of its own; S of the other rows", peer.Find)
+	c, err := f.contender(reference, "no bound, no eviction of its own; S of the other rows", peer.Find)
+	c.renew = peer.Renew
+	return c, err
 }
 
 func openXsync(w *workload) (contender, error) {

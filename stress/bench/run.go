@@ -113,6 +113,11 @@ func (r *hitRun) rounds(ctx context.Context, writers bool) error {
 	for round := range r.settings.rounds {
 		r.progress("%s entries: readers %s, round %d of %d", grouped(r.w.Entries), kind, round+1, r.settings.rounds)
 		r.collect()
+		for _, c := range r.all {
+			if c.renew != nil && !writers {
+				c.renew()
+			}
+		}
 		for _, g := range r.goroutines {
 			for i := range r.all {
 				c := r.all[(i+round)%len(r.all)]

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 // sample is what one slot gave.
@@ -146,7 +148,7 @@ func (s *sample) sum(tracks []track, wall, cpu time.Duration) {
 	s.NS, s.CPU = float64(wall)/float64(lookups), float64(cpu)/float64(lookups)
 	s.Hits = float64(found) / float64(lookups)
 	slices.Sort(times)
-	s.P50, s.P99 = float64(percentile(times, 0.5))/batch, float64(percentile(times, 0.99))/batch
+	s.P50, s.P99 = float64(measure.Percentile(times, 50))/batch, float64(measure.Percentile(times, 99))/batch
 }
 
 // writes numbers what is written to each store, over all slots.

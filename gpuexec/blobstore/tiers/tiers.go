@@ -139,8 +139,8 @@ func (c *claim) Loaded() {
 	c.memory.put(c.name, c.blob)
 }
 
-// Refused sets the blob aside and looks for another, once: who refuses that too
-// builds without waiting for others, whose blobs it cannot use.
+// Refused sets the blob aside and looks for another, once: a driver that refuses
+// that, too, builds without waiting for others, whose blobs it cannot use.
 func (c *claim) Refused(ctx context.Context) artefacts.Found {
 	c.left()
 	c.memory.forget(c.name)

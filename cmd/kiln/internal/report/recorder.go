@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 // Sample is what one request went through.
@@ -37,7 +39,7 @@ func (r *Recorder) Latency() Latency {
 		sorted[i] = s.Latency
 	}
 	slices.Sort(sorted)
-	at := func(percent int) float64 { return milliseconds(percentile(sorted, percent)) }
+	at := func(percent int) float64 { return milliseconds(measure.Percentile(sorted, percent)) }
 	return Latency{P50: at(50), P90: at(90), P99: at(99), Max: at(100)}
 }
 
@@ -48,12 +50,6 @@ func (r *Recorder) Hits() Hits {
 		sum = sum.Add(s.Hits)
 	}
 	return sum
-}
-
-// percentile is by nearest rank; sorted is not empty.
-func percentile(sorted []time.Duration, percent int) time.Duration {
-	rank := (len(sorted)*percent + 99) / 100
-	return sorted[max(rank, 1)-1]
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

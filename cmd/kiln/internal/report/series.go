@@ -3,6 +3,8 @@ package report
 import (
 	"slices"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 // level is one band of the picture, quickest at the bottom.
@@ -65,7 +67,7 @@ func (r *Recorder) bins(n int) []bin {
 	for i, l := range latencies {
 		if len(l) > 0 {
 			slices.Sort(l)
-			out[i].median = percentile(l, 50)
+			out[i].median = measure.Percentile(l, 50)
 		}
 	}
 	return out

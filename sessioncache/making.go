@@ -1,0 +1,186 @@
+package sessioncache
+
+import (
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/shapegroups"
+)
+
+// ask looks again, for the call of a Get: the value is there by now, or a creator
+// runs for it, or one is to be started.
+func (s *state) ask(c *call) {
+	if s.closed {
+		s.refuse(c, fault.ErrClosed)
+		return
+	}
+	if n := s.find(c); n != nil {
+		c.hit = true
+		s.hand(c, n)
+		return
+	}
+	at := c.place()
+	if other, found := s.desk.Find(at); found {
+		if err := another("get", c.name, other.options.Key, c.options.Key); err != nil {
+			s.refuse(c, err)
+			return
+		}
+		c.other, c.late, _ = s.desk.Join(at, 0)
+		s.awaited(other, true)
+		s.effects.answer = append(s.effects.answer, c)
+		return
+	}
+	s.desk.Begin(at, c, 0)
+	c.began = true
+	c.group.flights++
+	s.published.running.Add(1)
+	s.effects.start = append(s.effects.start, c)
+}
+
+// left is told that the caller of an ask has gone before its end. The creator of
+// a flight that nobody is left to wait for is cancelled (SPEC F4). A group that
+// holds nothing else goes with the last caller, not when the creator ends: so that
+// caller finds the counts exact (SPEC G9).
+func (s *state) left(c *call) {
+	f := c
+	switch {
+	case c.other != nil:
+		f = c.other
+	case !c.began:
+		return
+	}
+	if alone, _ := s.desk.Leave(f, time.Time{}); alone {
+		s.effects.cancel = append(s.effects.cancel, f)
+	}
+	if f.Callers() == 0 && !f.Over() {
+		s.awaited(f, false)
+		s.vacated(f.group)
+	}
+}
+
+// awaited notes whether anybody waits for a flight.
+func (s *state) awaited(f *call, is bool) {
+	if f.forsaken != is {
+		return
+	}
+	f.forsaken = !is
+	if is {
+		f.group.forsaken--
+	} else {
+		f.group.forsaken++
+	}
+}
+
+// find looks in the group of the handle and, if that was evicted, in the one
+// that is registered for its shape now.
+func (s *state) find(c *call) *node {
+	lane := uint64(c.options.Lane)
+	if n := c.group.names.Hashed(c.hash, c.name, lane); n != nil {
+		return n
+	}
+	if c.group.registered {
+		return nil
+	}
+	g := s.published.resident(c.group.shape)
+	if g == nil {
+		return nil
+	}
+	return g.names.Hashed(c.hash, c.name, lane)
+}
+
+// hand pins a value for the callers that wait, and answers.
+func (s *state) hand(c *call, n *node) {
+	n.Value.cell.Pin() // its group, or its maker, holds a pin
+	c.node = n
+	s.effects.answer = append(s.effects.answer, c)
+}
+
+func (s *state) refuse(c *call, err error) {
+	c.err = err
+	s.effects.answer = append(s.effects.answer, c)
+}
+
+// created is the end of a creator. The value is kept unless its flight was
+// cleared, its group has gone, its name was set meanwhile, or it can never fit.
+func (s *state) created(c *call, v Value, err error) {
+	g := c.group
+	if err == nil && s.createdWaits(c, v) {
+		return
+	}
+	s.published.running.Add(-1)
+	g.flights--
+	s.awaited(c, true)
+	first, may := s.desk.End(c.place(), c)
+	if err == nil {
+		err = v.validate("create", c.name, c.options)
+	}
+	switch {
+	case !first: // closed meanwhile
+		s.free(v)
+	case err != nil:
+		s.free(v)
+		s.published.failures.Add(1)
+		s.refuse(c, err)
+	default:
+		s.published.misses.Add(1)
+		n := s.newNode(g, c.hash, c.name, c.options, v)
+		kept := may && s.keep(c, n)
+		n.Value.loose = !kept
+		s.hand(c, n)
+		if !kept {
+			n.Value.dead.Store(true)
+			s.drop(n) // the callers that wait pin it themselves
+		}
+	}
+	s.vacated(g)
+}
+
+// keep puts a created value where it may stay. It stays nowhere if its name was
+// set while the creator ran, its group has gone, or it can never fit. A group that
+// went since nobody waited for it is no obstacle: another takes its place (SPEC F4).
+func (s *state) keep(c *call, n *node) bool {
+	g := c.group
+	switch {
+	case g.names.Hashed(c.hash, n.Key, n.Sub) != nil:
+		return false
+	case !g.registered && g.vacant && !g.grace.open():
+		return s.keepLate(g.shape, n)
+	case !g.registered:
+	case !s.fitsNow(n.Value.bytes):
+		return false
+	case g.filled.Load() || !s.over(0, n.Value.bytes) || s.worth(g):
+		return s.write(g, n)
+	default:
+		s.evict(g)
+	}
+	if !g.grace.open() {
+		return false
+	}
+	s.put(g, n) // for the handles that it serves
+	return true
+}
+
+// keepLate puts a value into the group that is registered for its shape, or into a
+// new one.
+func (s *state) keepLate(shape shapegroups.Shape, n *node) bool {
+	g := s.published.resident(shape)
+	switch {
+	case !s.published.capacity().Groups.Allows(1) || !s.fitsNow(n.Value.bytes):
+		return false
+	case g != nil:
+		return g.names.Hashed(n.Hash(), n.Key, n.Sub) == nil && s.write(g, n)
+	case !s.makeRoom(1, n.Value.bytes, nil):
+		return false
+	}
+	g = s.published.newGroup(shape)
+	s.register(g)
+	return s.write(g, n)
+}
+
+// worth asks whether a group that is registered and still empty is worth what
+// has to go for it.
+func (s *state) worth(g *group) bool {
+	s.own = g
+	defer func() { s.own = nil }()
+	return s.policy.Worth(g.shape, s.standing)
+}

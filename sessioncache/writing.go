@@ -1,0 +1,160 @@
+package sessioncache
+
+import (
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/shapegroups"
+)
+
+// writing is a Set, by a shape or into the group of a handle.
+type writing struct {
+	of      any    // what the shell has of it
+	use     *asked // nil if group is there
+	group   *group
+	name    string
+	options Options
+	value   Value
+	claimed bool // it has waited for others to make room
+}
+
+// shape is the compiled one.
+func (m *writing) shape() shapegroups.Shape {
+	if m.group != nil {
+		return m.group.shape
+	}
+	return m.use.compiled
+}
+
+// set is Set: it creates the group on the way and overwrites. It reports whether
+// it waits for other sessions to make room; then it is called again.
+func (s *state) set(m *writing) (waits bool, err error) {
+	switch {
+	case s.closed:
+		s.free(m.value)
+		return false, fault.ErrClosed
+	case !s.fitsEver(m.value.Bytes):
+		s.free(m.value)
+		return false, fault.ErrTooLarge
+	}
+	g := m.group
+	if g == nil {
+		g = s.published.resident(m.use.compiled)
+		if !m.claimed {
+			s.published.remember(m.use)
+			s.request(m.use, g == nil)
+		}
+	}
+	s.void(m.shape(), m.name, m.options.Lane)
+	switch {
+	case m.group != nil && !g.registered:
+		return false, s.storeHeld(m)
+	case m.group == nil && !s.published.capacity().Groups.Allows(1): // disabled: nothing is kept
+		s.free(m.value)
+	case s.writeWaits(m, g):
+		return true, nil
+	case m.group != nil:
+		return false, s.storeHeld(m)
+	default:
+		s.store(m, g)
+	}
+	return false, nil
+}
+
+// void has what is being made for a name not be kept: it is older than what is
+// done to the name now.
+func (s *state) void(shape shapegroups.Shape, name string, lane Lane) {
+	if s.desk.Len() == 0 {
+		return
+	}
+	if c, found := s.desk.Find(place{shape, name, lane}); found {
+		s.desk.Void(c)
+	}
+}
+
+// storeHeld writes a value into the group that a handle sees, which is evicted
+// for it where it does not fit.
+func (s *state) storeHeld(m *writing) error {
+	g := m.group
+	n := s.newNode(g, g.names.Hash(m.name), m.name, m.options, m.value)
+	if g.registered && !(s.fitsNow(m.value.Bytes) && s.makeRoom(0, growth(g, n), g)) {
+		s.evict(g)
+	}
+	if !s.lives(g) { // the handle was closed meanwhile
+		s.drop(n)
+		return fault.ErrClosed
+	}
+	s.put(g, n)
+	return nil
+}
+
+// lives reports whether names may still be put into a group and taken out.
+func (s *state) lives(g *group) bool {
+	_, serving := s.serving[g]
+	return g.registered || serving
+}
+
+// take takes a name out of a handle's group and out of the one registered for its
+// shape. It pins the one that the handle would have found.
+func (s *state) take(g *group, name string, lane Lane) (taken *node, err error) {
+	if s.closed {
+		return nil, fault.ErrClosed
+	}
+	s.void(g.shape, name, lane)
+	for _, g := range []*group{g, s.published.resident(g.shape)} {
+		if g == nil || !s.lives(g) {
+			continue
+		}
+		n := g.names.Lookup(name, uint64(lane))
+		if n == nil {
+			continue
+		}
+		first := taken == nil
+		if first {
+			n.Value.cell.Pin() // its group holds a pin
+			taken = n
+		}
+		s.remove(g, n)
+		if first {
+			s.effects.memory -= n.Value.own()
+			n.Value.taken = true
+		}
+		if g.registered {
+			s.policy.Resize(g.policy, g.bytes, g.cost.Seconds())
+		}
+	}
+	if taken == nil {
+		return nil, fault.ErrNotFound
+	}
+	return taken, nil
+}
+
+// store writes the value of Set, unless other sessions hold what it would need;
+// what had the name is gone in any case. g is nil where the shape is new.
+func (s *state) store(m *writing, g *group) {
+	kept := s.fitsNow(m.value.Bytes)
+	if g == nil && kept {
+		if kept = s.makeRoom(1, m.value.Bytes, nil); kept {
+			g = s.published.newGroup(m.use.compiled)
+			s.register(g)
+		}
+	}
+	if kept {
+		n := s.newNode(g, g.names.Hash(m.name), m.name, m.options, m.value)
+		if !s.write(g, n) {
+			s.drop(n)
+		}
+		return
+	}
+	if g != nil {
+		if old := g.names.Lookup(m.name, uint64(m.options.Lane)); old != nil {
+			s.remove(g, old)
+		}
+	}
+	s.free(m.value)
+}
+
+// free throws away a value that got no node.
+func (s *state) free(v Value) {
+	if v.Free != nil {
+		s.effects.trash = append(s.effects.trash, trash{value: v.Free})
+	}
+}
