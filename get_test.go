@@ -455,7 +455,7 @@ func TestDoorAndRoomShareArtefacts(t *testing.T) {
 	l.End()
 }
 
-// F4, F10: callers whose deadline is shorter than a compile get further with each
+// F4: callers whose deadline is shorter than a compile get further with each
 // try, and the value is made once: the making lingers, a minute by default. Without
 // lingering none of them gets anywhere.
 func TestDeadlineShorterThanTheCompile(t *testing.T) {
