@@ -19,5 +19,5 @@ func ThreadTime() (time.Duration, bool) {
 func ThreadPreempted() int64 {
 	var used unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_THREAD, &used) // of this thread, into memory of ours: it cannot fail
-	return used.Nivcsw
+	return int64(used.Nivcsw) // 32 bits on some machines
 }

@@ -13,11 +13,11 @@ import (
 // Limits on what a list may ask for. They bound the work and memory that a
 // hostile file can cause.
 const (
-	maxExpression = 64      // bytes of a dim's text
-	maxTerms      = 16      // terms of a dim after multiplying out
-	maxRank       = 8       // dims of one tensor
-	maxDim        = 1 << 31 // value of one dim
-	maxElements   = 1 << 40 // elements of one tensor
+	maxExpression = 64        // bytes of a dim's text
+	maxTerms      = 16        // terms of a dim after multiplying out
+	maxRank       = 8         // dims of one tensor
+	maxDim        = 1<<31 - 1 // value of one dim
+	maxElements   = 1 << 40   // elements of one tensor
 )
 
 // Dim is a symbolic size: a sum of products of numbers and symbols, kept in
@@ -88,7 +88,7 @@ func parseDim(text string, symbols map[string]string) (Dim, error) {
 			n, err := strconv.ParseUint(factor, 10, 31)
 			if err != nil || n == 0 {
 				return Dim{}, fmt.Errorf("%q in %q is neither a number from 1 to %d nor one of the header's symbols; write sums and products of these, such as \"B*S\" or \"P+1\"",
-					factor, text, maxDim-1)
+					factor, text, maxDim)
 			}
 			if t.coef, err = multiply(t.coef, int(n)); err != nil {
 				return Dim{}, err
@@ -145,7 +145,7 @@ func elements(dims []Dim) (Dim, error) {
 
 // eval gives the size for these values of the symbols.
 func (d Dim) eval(values map[string]int) (int, error) {
-	sum := 0
+	sum := int64(0)
 	for _, t := range d.terms {
 		v := t.coef
 		for _, s := range t.symbols {
@@ -154,19 +154,19 @@ func (d Dim) eval(values map[string]int) (int, error) {
 				return 0, err
 			}
 		}
-		if sum += v; sum >= maxDim { // both are below maxElements: no overflow
+		if sum += int64(v); sum > maxDim { // both are below maxElements: no overflow
 			return 0, errTooLarge
 		}
 	}
-	return sum, nil
+	return int(sum), nil
 }
 
 var errTooLarge = errors.New("a size above the limit of 2^31-1 a dim and 2^40 elements a tensor")
 
-// multiply is a*b for values from 0, refused above maxElements.
+// multiply is a*b for values from 0, refused above maxElements and what an int holds.
 func multiply(a, b int) (int, error) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	if hi != 0 || lo > maxElements {
+	if hi != 0 || lo > maxElements || lo > math.MaxInt {
 		return 0, errTooLarge
 	}
 	return int(lo), nil

@@ -108,7 +108,7 @@ func (m *Model) opError(i int, field, format string, args ...any) error {
 // collectWeights lists each weight once; operations may share one of one shape.
 func (m *Model) collectWeights() error {
 	first := map[string]Weight{}
-	total := 0
+	total := int64(0)
 	for i := range m.Ops {
 		for _, w := range m.Ops[i].Weights {
 			if other, ok := first[w.Name]; ok {
@@ -120,8 +120,8 @@ func (m *Model) collectWeights() error {
 			}
 			first[w.Name] = w
 			m.Weights = append(m.Weights, w)
-			if total += w.Elements(); total > maxParams {
-				return m.opError(i, "weights", "the weights have more than %d elements together, the most a model may have", maxParams)
+			if total += int64(w.Elements()); total > maxParams {
+				return m.opError(i, "weights", "the weights have more than %d elements together, the most a model may have", int64(maxParams))
 			}
 		}
 	}
@@ -216,8 +216,8 @@ func parseDims(raw json.RawMessage, symbols map[string]string) ([]Dim, error) {
 			continue
 		}
 		n, err := wholeNumber(v)
-		if err != nil || n == 0 || n >= maxDim {
-			return nil, fmt.Errorf("dim %d: %.40s is neither a whole number from 1 to %d nor an expression in double quotes", i, v, maxDim-1)
+		if err != nil || n == 0 || n > maxDim {
+			return nil, fmt.Errorf("dim %d: %.40s is neither a whole number from 1 to %d nor an expression in double quotes", i, v, maxDim)
 		}
 		dims[i] = number(n)
 	}
@@ -284,8 +284,8 @@ func parseWeight(f fields, raw json.RawMessage) (Weight, int, error) {
 	count := 1
 	for _, d := range dims {
 		n, err := wholeNumber(d)
-		if err != nil || n == 0 || n >= maxDim {
-			return w, 0, g.errorf("shape", "%.40s is not a whole number from 1 to %d", d, maxDim-1)
+		if err != nil || n == 0 || n > maxDim {
+			return w, 0, g.errorf("shape", "%.40s is not a whole number from 1 to %d", d, maxDim)
 		}
 		if count, err = multiply(count, n); err != nil {
 			return w, 0, g.errorf("shape", "%v", err)
@@ -299,8 +299,8 @@ func parseWeight(f fields, raw json.RawMessage) (Weight, int, error) {
 	if err != nil {
 		return w, 0, err
 	}
-	if said != 4*count {
-		return w, 0, g.errorf("bytes", "says %d, a float32 tensor of shape %v has %d", said, w.Shape, 4*count)
+	if bytes := 4 * int64(count); int64(said) != bytes {
+		return w, 0, g.errorf("bytes", "says %d, a float32 tensor of shape %v has %d", said, w.Shape, bytes)
 	}
 	return w, said, nil
 }
