@@ -41,8 +41,8 @@ func (m *Model) At(batch, tokens int) ([]BoundOp, error) {
 // fault.ErrInvalid.
 func (m *Model) Bind(values map[string]int) ([]BoundOp, error) {
 	for s := range m.Symbols {
-		if v, ok := values[s]; !ok || v < 1 || v >= maxDim {
-			return nil, fault.Invalidf("oplist: bind", "symbol %s of %s needs a value from 1 to %d, not %d", s, m.Name, maxDim-1, v)
+		if v, ok := values[s]; !ok || v < 1 || v > maxDim {
+			return nil, fault.Invalidf("oplist: bind", "symbol %s of %s needs a value from 1 to %d, not %d", s, m.Name, maxDim, v)
 		}
 	}
 	for s := range values {
