@@ -77,7 +77,7 @@ deps-dnnl:
 	@.ci/dnnl
 
 bin/kiln: FORCE
-	@CGO_ENABLED=0 $(GO) build -trimpath -o $@ ./cmd/kiln
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -o $@ ./cmd/kiln
 
 out:
 	@mkdir -p $@

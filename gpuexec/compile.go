@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -108,13 +109,16 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	return k, nil
 }
 
+// blobPatience is how long a restart waits for the blobs that the lost device was
+// asked for. Its driver may never answer; then kernels are compiled again.
+const blobPatience = time.Second
+
 // rebuild makes every kernel that is kept anew on a fresh device: from its blob,
 // or from its source where there is none. What it returns lets go of them. It is
 // to be called when the device is up or has been given up, since a kernel whose
 // last user leaves meanwhile is released on it.
 func (e *Executor) rebuild(g *generation) (letGo func(), err error) {
-	// A driver that was asked for a blob when its device was lost may never answer.
-	patience, stop := context.WithTimeout(e.life, e.cfg.Slow)
+	patience, stop := context.WithTimeout(e.life, blobPatience)
 	defer stop()
 	live := e.live()
 	for _, k := range live {

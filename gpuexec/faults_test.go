@@ -278,6 +278,37 @@ func TestStuckCompileOfALostDevice(t *testing.T) {
 	close(goOn)
 }
 
+// E1: a driver that never gives the blob of a program on a lost device does not keep
+// the next one from running: the kernel is compiled again.
+func TestStuckBlobOfALostDevice(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		var asked atomic.Int32
+		f := &fakedevice.Backend{OnBlob: func(string) error {
+			if asked.Add(1) == 1 {
+				<-goOn
+			}
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Slow: time.Hour})
+		k := compile(t, e, source("k"))
+		synctest.Wait() // its driver is asked for the blob
+		began := time.Now()
+		f.Lose()
+		synctest.Wait()
+		if err := e.Ready(bg); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > time.Second || e.Stats().Compiles != 2 {
+			t.Errorf("ready after %v and %d compiles, want a second at most and 2", took, e.Stats().Compiles)
+		}
+		if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1}); err != nil {
+			t.Error(err)
+		}
+		close(goOn)
+	})
+}
+
 // F3: a driver that ends its goroutine fails what called it and nothing else.
 func TestGoexitInTheDriver(t *testing.T) {
 	for _, call := range []string{"open", "compile", "load", "blob", "alloc", "write", "read", "launch", "finish"} {

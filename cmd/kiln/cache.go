@@ -142,6 +142,10 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	if c.only.given {
 		cfg.Only = c.backend
 	}
+	switch v.name {
+	case "ls", "stats", "verify", "prune":
+		cfg.Existing = true
+	}
 	switch {
 	case cfg.ReadOnly:
 	case (v.name == "prune" || c.repair) && !c.capacity.Given(): // the default must not evict

@@ -158,3 +158,18 @@ func sum(t *testing.T, lines, field string) (of float64) {
 	}
 	return of
 }
+
+// A directory that is no store is refused by what looks into one and by what removes
+// entries, and nothing is made in it.
+func TestCacheNoStore(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "notes"), []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range [][]string{{"ls"}, {"stats"}, {"verify"}, {"verify", "--repair"}, {"prune", "--to", "0"}} {
+		refused(t, append([]string{"cache"}, append(verb, "--dir", dir)...), "--dir", "no directory of a store")
+	}
+	if list, err := os.ReadDir(dir); len(list) != 1 || err != nil {
+		t.Errorf("made something: %v, %v", list, err)
+	}
+}

@@ -73,7 +73,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		help(stdout)
 		return exitDone
 	case slices.Contains([]string{"version", "--version", "-version"}, args[0]):
-		fmt.Fprintln(stdout, Version)
+		fmt.Fprintln(stdout, version())
 		return exitDone
 	}
 	i := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })

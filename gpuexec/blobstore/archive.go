@@ -13,10 +13,10 @@ import (
 	"github.com/kiln-cache/kiln/internal/frame"
 )
 
-// Transfer counts what an export, an import or a merge did with entries.
+// Transfer counts the entries of an export, an import or a merge.
 type Transfer struct {
-	Taken    int                  // written; of an import also those that were there already
-	Rejected map[fault.Reason]int // not taken, by reason
+	Taken    int                  // entries that the target has now, also those that it had before
+	Rejected map[fault.Reason]int // entries that were not taken, by reason
 }
 
 func (t *Transfer) reject(r fault.Reason) {
@@ -26,8 +26,9 @@ func (t *Transfer) reject(r fault.Reason) {
 	t.Rejected[r]++
 }
 
-// Export writes every sound entry into one archive: a tar file that holds the
-// folders of the layout.
+// Export writes every sound entry into one archive: a tar file of the folders of
+// entries. Equal entries give equal archives. The error is that of w, as
+// fault.ErrIO, or as List's.
 func (s *Store) Export(ctx context.Context, w io.Writer) (Transfer, error) {
 	const op = "store: export"
 	var t Transfer
@@ -58,8 +59,8 @@ func add(out *tar.Writer, name string, text []byte) error {
 	return err
 }
 
-// transfer gives the verified entries of a directory to take; those that are not
-// sound are rejected, which is noted, as is a folder that may not be listed.
+// transfer calls take for each sound entry of a directory. It counts the other
+// entries, and folders that may not be listed, as rejected.
 func (s *Store) transfer(ctx context.Context, l folder, t *Transfer, take func(place, key string, file []byte) error) error {
 	return l.scan(func(place string, _, _ int64) error {
 		if err := ctx.Err(); err != nil || !s.concerns(place) {
@@ -102,9 +103,11 @@ func (v verdict) reason() fault.Reason {
 	return v.miss.Reason
 }
 
-// Import takes the entries of an archive that Export wrote. Each is verified, and
-// must be signed by somebody who is trusted if there is a trust list; what is not
-// is rejected alone. The archive is not believed in anything.
+// Import stores the entries of an archive that Export wrote. Each entry is verified,
+// and with Config.Trust its signature too; an entry that fails is rejected and the
+// others are taken. The error is fault.ErrInvalid for a file that is no archive or
+// only the beginning of one (see Whole), fault.ErrRefused for a store that is off or
+// read-only and for one that cannot be written, fault.ErrClosed or the context's.
 func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 	const op = "store: import"
 	var t Transfer
@@ -161,8 +164,8 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 	}
 }
 
-// taken sorts what adopt said into a Transfer. Only what concerns the whole
-// import stays an error.
+// taken counts the result of one adopt. It gives an error back if that concerns the
+// whole import.
 func (s *Store) taken(t *Transfer, err error) error {
 	var f *fault.Error
 	switch {
@@ -180,7 +183,9 @@ func (s *Store) taken(t *Transfer, err error) error {
 	return nil
 }
 
-// Merge takes the entries of other directories, which are only read.
+// Merge stores the entries of other directories, as Import does those of an archive.
+// The other directories are only read. A directory that another user could write is
+// fault.ErrRefused.
 func (s *Store) Merge(ctx context.Context, dirs ...string) (Transfer, error) {
 	const op = "store: merge"
 	var t Transfer
@@ -215,9 +220,9 @@ func (s *Store) Merge(ctx context.Context, dirs ...string) (Transfer, error) {
 	return t, nil
 }
 
-// adopt stores a whole kernel.bin that another store wrote for a key, with its
-// identity and signature as they are. It is verified first; what is not sound, not
-// trusted or of a backend that is off is ErrRefused with a reason.
+// adopt stores a whole kernel.bin that another store has written for a key, with
+// its identity and signature unchanged. One that is not sound, not trusted or of a
+// backend that is off is fault.ErrRefused with a reason.
 func (s *Store) adopt(ctx context.Context, backend, key string, file []byte) error {
 	const op = "store: adopt"
 	if err := s.enter(op, backend, key); err != nil {
@@ -236,7 +241,7 @@ func (s *Store) adopt(ctx context.Context, backend, key string, file []byte) err
 		return refused(op, backend, key, Miss(flaw), errors.New("the entry cannot be taken"))
 	}
 	present := e.Identity
-	present.ISA = e.Requires // an entry that fits this one's own needs makes it superfluous
+	present.ISA = e.Requires // an entry that runs wherever this one does makes this one superfluous
 	w := writing{s: s, backend: backend, key: key, entry: e, file: frame.File{Head: file}, sealed: true, present: present}
 	return w.run(ctx, op)
 }

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// breaker keeps a store from trying to write again and again where it cannot:
-// the first pause is short, the longest the ten minutes of SPEC P5.
+// breaker makes a store that cannot write pause before it tries again. Pauses double
+// up to the ten minutes of SPEC P5.
 type breaker struct {
 	mu struct {
 		sync.Mutex
-		pause time.Duration // 0 = the last write went well
+		pause time.Duration // 0 = the last write succeeded
 		until time.Time
 	}
 }
@@ -23,8 +23,8 @@ const (
 
 var errPaused = errors.New("writing failed a short while ago and is not tried yet")
 
-// allow is nil if writing may be tried. A clock that was set back does not make
-// the pause longer than the longest.
+// allow is nil if a write may be tried. A clock that was set back does not make a
+// pause longer than longestPause.
 func (b *breaker) allow(now time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,22 +11,25 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 )
 
-// Claim is the right to build a key on this host (SPEC P8), to be ended by Save
-// or Release. Its methods may be called from any goroutine, by one at a time.
+// Claim is the right to build the blob of a key, which one process of the host has
+// at a time (SPEC P8). Its holder must call Save or Release. Its methods may be
+// called from any goroutine, by one at a time.
 type Claim struct {
 	s            *Store
 	backend, key string
-	lease        *hostlock.Lease // nil: the host could not be asked, so others may build too
+	lease        *hostlock.Lease // nil = the host could not be asked, so that others may build as well
 	once         sync.Once
 }
 
-// Save stores what was built, as Put does, and ends the claim.
+// Save stores the blob that was built, as Put does with the same errors, and ends
+// the claim.
 func (c *Claim) Save(ctx context.Context, payload []byte, cost time.Duration, requires ...string) error {
 	defer c.Release()
 	return c.s.Put(ctx, c.backend, c.key, payload, cost, requires...)
 }
 
-// Release ends the claim: another process may build. Ending it twice is harmless.
+// Release ends the claim, so that another process may build. It may be called again,
+// and after Save.
 func (c *Claim) Release() {
 	c.s.mu.Lock()
 	_, mine := c.s.mu.claims[c]
@@ -45,14 +48,18 @@ func (c *Claim) release() {
 			return
 		}
 		if err := c.lease.Release(); err != nil {
-			c.s.logOnce("release", err) // others go past it after the lease time
+			c.s.logOnce("release", err) // other processes pass it over after the lease time
 		}
 	})
 }
 
-// Obtain gives the blob of a key, or the claim to build it: while another
-// process of the host builds it, Obtain waits, within the context. The claim is
-// nil with a blob, and where the store writes nothing.
+// Obtain gives the blob of a key, as Get does, or the claim to build it. While
+// another process of the host builds it, Obtain waits until that process has stored
+// the blob, gave up or stood still for Config.Lease.
+//
+// If the Miss is zero, Blob is the blob. Otherwise the caller builds it, and ends
+// the Claim, which is nil where the store writes nothing. The error is
+// fault.ErrInvalid for a bad key or backend, fault.ErrClosed, or the context's.
 func (s *Store) Obtain(ctx context.Context, backend, key string) (Blob, *Claim, Miss, error) {
 	b, miss, err := s.Get(ctx, backend, key)
 	if err != nil || miss.None() || miss.Reason == fault.Disabled {
@@ -68,8 +75,9 @@ func (s *Store) Obtain(ctx context.Context, backend, key string) (Blob, *Claim, 
 	return Blob{}, c, miss, nil
 }
 
-// Succeed is Obtain after the blob that a key had was set aside: old is not given
-// again, should it still be there.
+// Succeed is Obtain for a caller whose driver did not take the blob old: it gives
+// the blob that has replaced old, or the claim to build one, or, where the store
+// writes nothing, neither.
 func (s *Store) Succeed(ctx context.Context, backend, key string, old Blob) (*Blob, *Claim, error) {
 	if s.off || s.cfg.ReadOnly {
 		return nil, nil, nil
@@ -93,13 +101,13 @@ func (s *Store) Succeed(ctx context.Context, backend, key string, old Blob) (*Bl
 	return found, c, nil
 }
 
-// claim waits for the right to build a key, within the context. settled is asked
-// whenever a builder ended; if it says true, nobody need build and the Claim is nil.
+// claim waits for the right to build a key. It calls settled whenever a builder has
+// ended; if settled reports true, no build is needed and the Claim is nil.
 func (s *Store) claim(ctx context.Context, backend, key string, settled func() bool) (*Claim, error) {
 	if err := s.enter("store: claim", backend, key); err != nil {
 		return nil, err
 	}
-	s.leave() // waiting may take as long as a build; Close ends it by the context
+	s.leave() // waiting may take as long as a build; Close ends it by cancelling s.base
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.base, cancel)()
@@ -111,7 +119,7 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 	switch {
 	case s.base.Err() != nil:
 		if lease != nil {
-			_ = lease.Release() // gone past after the lease time
+			_ = lease.Release() // on an error others pass it over after the lease time
 		}
 		return nil, &fault.Error{Op: "store: claim", Err: fault.ErrClosed}
 	case ctx.Err() != nil && lease == nil && err != nil:
@@ -136,7 +144,7 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 	return c, nil
 }
 
-// nameOf is a name for a key that fits every file system.
+// nameOf gives a name of 32 characters for a key, which every file system takes.
 func nameOf(backend, key string) string {
 	sum := sha256.Sum256([]byte(backend + "\x00" + key))
 	return hex.EncodeToString(sum[:16])

@@ -15,101 +15,115 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// Policy says which entries go when the capacity is reached (SPEC P7).
+// Policy says which entries are evicted when the capacity is reached (SPEC P7).
 type Policy string
 
 // The policies.
 const (
-	FIFO Policy = "fifo" // by creation time; the default
-	LRU  Policy = "lru"  // by last use, kept over reopening
-	Cost Policy = "cost" // by compile time x (uses + 1) per byte
+	FIFO Policy = "fifo" // the oldest by creation; the default
+	LRU  Policy = "lru"  // the least recently used; uses are kept over restarts
+	Cost Policy = "cost" // the lowest compile time x (uses + 1) per byte
 )
 
-// Durability says what survives a power loss (SPEC P10). Whatever it is, a kill
-// of the process never leaves half an entry, and damage is always noticed.
+// Durability says what survives a loss of power (SPEC P10). At every level an entry
+// survives the end of the process that stored it, however it ends, and damage is
+// noticed when the entry is read.
 type Durability string
 
-// The levels, with what a store of 64 KiB pays for them on a local SSD.
+// The levels of durability. Each sync costs from 0.1 ms to some 10 ms, as the disk
+// has it.
 const (
-	None Durability = "none" // nothing is synced: what was stored in the last half minute may be gone
-	File Durability = "file" // contents are synced, names are not: an entry is whole, gone, or lacks a file, which is a miss and heals; two syncs
-	Full Durability = "full" // what Put acknowledged is there; five syncs and more; the default
+	None Durability = "none" // no sync: entries of the last half minute may be lost
+	File Durability = "file" // two syncs, of the two files: an entry is whole, absent, or lacks a file, which is a miss
+	Full Durability = "full" // five syncs or more: an entry that Put acknowledged is there; the default
 )
 
-// Signer signs what a store writes (SPEC P15).
+// Signer signs each entry that a store writes (SPEC P15).
 type Signer struct {
 	ID  string             // of the key, as trust lists name it: 1 to 1024 bytes
-	Key ed25519.PrivateKey // the whole key of 64 bytes, not its seed
+	Key ed25519.PrivateKey // the whole key of 64 bytes, not its seed of 32
 }
 
 const defaultLease = 10 * time.Second
 
-// Largest is the most bytes that an entry may have, whatever the capacity: what
-// one store writes any other may read, and no file takes more memory than this.
+// Largest is the size of the largest entry in bytes, whatever the capacity. It
+// bounds what a reader allocates for one file.
 const Largest = 1 << 30
 
-// LongestKey is the most bytes that a key may have.
+// LongestKey is the length of the longest key in bytes.
 const LongestKey = 1 << 20
 
-// Config of a Store. Dir and Capacity turn it on; the rest has usable zeros.
+// Config of a Store. A store with a Dir and a Capacity is on. All other fields may
+// be zero.
 type Config struct {
-	Dir      string      // absolute or relative to the working directory; empty = off
-	Capacity limit.Limit // bytes of all entries; not given or 0 = off, unless ReadOnly
+	// Dir is the directory, absolute or relative to the working directory; empty
+	// turns the store off. Open makes a missing directory with mode 0700. It must
+	// belong to this user, and nobody else may be able to write it (SPEC P13).
+	Dir string
+	// Capacity bounds the bytes of all entries. Not given or 0 turns the store off,
+	// unless ReadOnly is set.
+	Capacity limit.Limit
 
-	Policy     Policy        // empty = FIFO
-	Durability Durability    // empty = Full
-	Lease      time.Duration // how long a holder may stand still before it is replaced; 0 = 10 s
-	ReadOnly   bool          // writes nothing at all; needs no capacity
-	Shared     bool          // the directory lies on a network file system: no file locks, see doc.go
+	Policy     Policy     // empty = FIFO
+	Durability Durability // empty = Full
+	// Lease is how long a process may hold the directory's lock, or the right to
+	// build a key, without a sign of life. Then the next process goes on. 0 = 10 s.
+	Lease    time.Duration
+	ReadOnly bool // nothing in the directory is written
+	Existing bool // Dir must be a store already: Open makes nothing, and answers fault.ErrNotFound where there is none
+	Shared   bool // the directory is on a file system without reliable locks, as NFS; see the package comment
 
-	Off   []string // backends for which the store is switched off
-	Bases []string // read-only directories, asked after Dir in this order (SPEC P14)
+	Off   []string // backends of which nothing is stored or loaded
+	Bases []string // read-only directories, searched after Dir in this order (SPEC P14)
 
-	// Only is the one backend whose entries Usage, List, Verify, Prune, Export,
-	// Import and Merge see; empty = all. It bounds nothing else.
+	// Only names the one backend whose entries Usage, List, Verify, Prune, Export,
+	// Import and Merge see; empty = every backend. Other calls ignore it.
 	Only string
 
-	// Identity gives what the blobs of a backend must fit, for calls on a Store that
-	// For did not give; it is asked once a backend. nil, or an identity without library or build, means that nothing
-	// of that backend is stored or loaded (SPEC P12).
+	// Identity gives the identity that entries of a backend must have, for calls on a
+	// Store that For did not give. The store calls it once for each backend, from the first call that needs it. Without it,
+	// or where Library or Build is empty, nothing of the backend is stored or loaded
+	// (SPEC P12).
 	Identity func(backend string) gpuexec.Identity
 
-	// Trust is the path of a trust list (SPEC P15), which nobody else may be able to
-	// write. Empty = every sound entry is trusted. Signer signs what is stored; nil =
-	// unsigned.
+	// Trust is the path of a trust list (SPEC P15): a JSON file that nobody else may
+	// be able to write. Only entries that a key of the list signed are loaded then.
+	// Empty = signatures do not matter. The list is read again when it changes.
+	//
+	//	{"keys": [{"id": "ci-1", "public": "BASE64 of 32 bytes"}], "revoked": ["ci-0"]}
 	Trust  string
-	Signer *Signer
+	Signer *Signer // nil = entries are not signed
 
-	// Factors takes a key apart into named factors, for Explain; one of them may
-	// be called "kind". nil = keys are opaque.
+	// Factors takes a key apart into named factors, for Explain. A factor "kind"
+	// keeps entries of different kinds from being compared. nil = a key is one factor.
 	Factors func(backend, key string) map[string]string
 
-	// Aborts tells which backends have drivers that can take the process down on
-	// a bad blob; their loads are marked (SPEC P11). nil = none.
+	// Aborts tells whether the driver of a backend can end the process when it is
+	// given a bad blob. Loads of such a driver are marked (SPEC P11). nil = no driver can.
 	Aborts func(backend string) bool
 
-	Logger *slog.Logger            // nil = silent
-	Now    func() time.Time        // for creation and use times, retries and sweeps; nil = time.Now
-	Hash   func(key string) uint64 // names buckets; nil = xxhash64, the contract of SPEC P2
-	Listen func(Event)             // told what the store did, on the goroutine that did it; nil = nobody
+	Logger *slog.Logger // nil = silent
+	// Listen is called for each Event, on the goroutine that caused it, perhaps many
+	// at once. It may ask the store. nil = nobody listens.
+	Listen func(Event)
 
-	// After calls a function once that much time has passed by Now, and gives what
-	// stops it; nil = time.AfterFunc. Sweeps and the writing of uses hang on it.
-	After func(time.Duration, func()) (stop func() bool)
+	Now   func() time.Time                               // clock of creation times, uses, pauses and sweeps; nil = time.Now
+	After func(time.Duration, func()) (stop func() bool) // timer on that clock; nil = time.AfterFunc
+	Hash  func(key string) uint64                        // names buckets (SPEC P2); nil = xxHash64
 
 	fs func(root string) vfs.FS // nil = that of vfs.From
 }
 
-// Event is one thing that a store did beside answering.
+// Event is a change that a store made to its directory.
 type Event struct {
-	Kind    string // "stored", "evicted", "quarantined" or "swept"
-	Backend string
-	Place   string // folder of the entry below Dir
-	Reason  fault.Reason
-	Bytes   int64
+	Kind    string       // "stored", "evicted", "quarantined" or "swept"
+	Backend string       // empty if swept
+	Place   string       // folder of the entry, or of what was swept, below Dir
+	Reason  fault.Reason // why an entry was quarantined; else empty
+	Bytes   int64        // size of an entry that was stored or evicted
 }
 
-// Validate reports every mistake at once, as fault.ErrInvalid.
+// Validate joins an error for each mistake; each is fault.ErrInvalid.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -142,7 +156,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// disabled reports whether the store neither reads nor writes (SPEC P1).
+// disabled reports whether the store neither reads nor writes anything (SPEC P1).
 func (c Config) disabled() bool {
 	if c.Dir == "" {
 		return true

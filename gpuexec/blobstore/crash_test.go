@@ -297,3 +297,36 @@ func empty(f vfs.FS) error {
 	}
 	return err
 }
+
+// P10: a put with full that finds an entry acknowledges one that is on the disk,
+// whoever stored it: here a store that syncs nothing.
+func TestFoundIsDurable(t *testing.T) {
+	r := newRig(t)
+	disk := crashfs.New(nil)
+	open := func(f vfs.FS, level blobstore.Durability) *blobstore.Store {
+		s, err := blobstore.Open(background, powerConfig(f, level))
+		r.must(err)
+		t.Cleanup(func() { r.must(s.Close(background)) })
+		return s
+	}
+	lax, strict := open(disk, blobstore.None), open(disk, blobstore.Full)
+	r.must(lax.Put(background, backend, "k", []byte("v"), 0))
+	r.must(lax.Put(background, backend, "lost", []byte("v"), 0))
+	r.must(strict.Put(background, backend, "k", []byte("w"), 0))
+	after := open(disk.Clone(0, 1), blobstore.Full)
+	b, miss, err := after.Get(background, backend, "k")
+	r.want("acknowledged", words(string(b.Payload), miss.Reason, err), "v  <nil>")
+	_, miss, err = after.Get(background, backend, "lost")
+	r.want("not acknowledged", words(miss.None(), err), "false <nil>")
+	synced := 0
+	counted := open(vfs.Watch(disk, func(op string) error {
+		if strings.HasPrefix(op, "sync") {
+			synced++
+		}
+		return nil
+	}), blobstore.Full)
+	for range 3 {
+		r.must(counted.Put(background, backend, "k", []byte("w"), 0))
+	}
+	r.want("syncs of three puts", synced, 6)
+}

@@ -14,11 +14,12 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// directory is the writable directory as its only writer in this process sees
-// it. Everything but construction happens between begin and end.
+// directory is the writable directory of a store. Its fields are used between begin
+// and end only, by one goroutine at a time.
 //
 // INVARIANT: bytes in use are within capacity whenever a change has ended, on a
-// file system with locks (TestCapacityHolds).
+// file system with locks, unless entries cannot be removed (TestCapacityHolds,
+// TestEvictionPassesOver).
 type directory struct {
 	s  *Store
 	mu turnstile // held from begin to end
@@ -26,17 +27,18 @@ type directory struct {
 	lock    *hostlock.Directory // nil on a shared file system
 	journal journal
 	idx     *index
-	fresh   bool // idx is what the disk holds, as far as the journal was read
-	text    int64
-	trash   []string // folders in tmp/ to be removed after the change
+	fresh   bool     // idx is what the disk held when the journal was read last
+	text    int64    // what size.txt says
+	trash   []string // folders to be removed after the change
+	events  []Event  // to be told after the change: a listener may ask the store
 
-	usesRead    time.Time // when the files of other writers were
+	usesRead    time.Time // when the uses of other writers were read
 	usesWritten bool      // this writer has a file
 }
 
-// turnstile is a mutex whose waiters leave with their context: whoever is inside
+// turnstile is a mutex whose waiters leave when their context ends, since the holder
 // may be waiting for another process.
-type turnstile chan struct{} // capacity 1: who is inside
+type turnstile chan struct{} // capacity 1: the holder
 
 func (t turnstile) lock(ctx context.Context) error {
 	select {
@@ -54,8 +56,8 @@ const (
 	setAsideMax = 32 // entries kept in quarantine/
 )
 
-// prepare makes what is missing of the layout and reads the directory. It is
-// how a store opens, and how it goes on after trouble.
+// prepare makes the missing folders of the layout and reads the directory. A store
+// does so when it opens, and before it writes again after a failed write.
 func (d *directory) prepare(ctx context.Context) error {
 	fsys := d.s.main.FS
 	if err := checkOwner(fsys, fsys.Root(), true); err != nil {
@@ -76,14 +78,14 @@ func (d *directory) prepare(ctx context.Context) error {
 	d.mu.unlock()
 	return d.alter(ctx, func() error {
 		if err := d.loadUses(); err != nil {
-			return err
+			d.s.logOnce("read uses", err)
 		}
 		return d.shrink(d.s.capacity(), "", "")
 	})
 }
 
-// alter runs do between begin and end, and again if the lock was passed on while
-// this process stood still: what do has seen may be true no more, and nothing failed.
+// alter runs do between begin and end. It runs do again if the process stood still
+// and lost the lock: nothing failed then, but what do has seen may have changed.
 func (d *directory) alter(ctx context.Context, do func() error) error {
 	for again := 0; ; again++ {
 		if err := d.begin(ctx); err != nil {
@@ -123,7 +125,7 @@ func (d *directory) enter(ctx context.Context) error {
 	if d.lock != nil && d.fresh {
 		read := d.journal.offset
 		err := d.journal.follow(d.idx)
-		if d.journal.offset != read { // who changed the entries wrote their size, too
+		if d.journal.offset != read { // a process that changed entries has written size.txt too
 			d.text = d.readSize()
 		}
 		if !errors.Is(err, errStale) {
@@ -136,7 +138,7 @@ func (d *directory) enter(ctx context.Context) error {
 // list reads the whole directory.
 func (d *directory) list() error {
 	d.fresh = false
-	d.s.forgetSynced() // it may be another directory by now
+	d.s.forgetSynced() // the directory may be another one by now
 	x := newIndex(d.s.cfg.Policy)
 	err := d.s.main.scan(func(place string, key, kernel int64) error {
 		x.add(record{place: place, bytes: max(key, 0) + max(kernel, 0)})
@@ -153,9 +155,22 @@ func (d *directory) list() error {
 		return nil // every change lists again
 	}
 	if err := d.journal.reset(false); err != nil {
-		return err
+		return d.lose(err)
 	}
 	d.fresh = true
+	return nil
+}
+
+// lose goes on without a journal that cannot be written, as on a full disk: without
+// the file every process lists the directory. A file that cannot be removed either
+// is an error, since others would believe it.
+func (d *directory) lose(cause error) error {
+	d.fresh = false
+	d.journal.close()
+	if err := d.s.main.Remove(journalFile); err != nil && !isGone(err) {
+		return cause
+	}
+	d.s.logOnce("journal", cause)
 	return nil
 }
 
@@ -178,8 +193,9 @@ func (d *directory) readSize() int64 {
 	return n
 }
 
-// end makes the change known and gives the locks back. A writer that was passed
-// over while it stood still counts again, so that what it did late does no harm.
+// end writes the accounts of the change and gives the locks back. A writer that lost
+// the lock while it stood still lists the directory again, so that the accounts are
+// right whatever it did late.
 func (d *directory) end(ctx context.Context) error {
 	err := d.finish()
 	for again := 0; err == nil && d.lock != nil && !d.lock.Held() && again < 3; again++ {
@@ -188,19 +204,25 @@ func (d *directory) end(ctx context.Context) error {
 		if err = d.enter(ctx); err != nil {
 			break
 		}
-		if err = d.journal.reset(true); err == nil {
+		if err = d.journal.reset(true); err != nil {
+			err = d.lose(err)
+		}
+		if err == nil {
 			err = errors.Join(d.shrink(d.s.capacity(), "", ""), d.finish())
 		}
 	}
 	d.leave()
-	trash := d.trash
-	d.trash = nil
+	trash, events := d.trash, d.events
+	d.trash, d.events = nil, nil
 	if err != nil {
 		d.fresh = false
 	}
 	d.mu.unlock()
 	for _, name := range trash {
-		_ = d.s.main.RemoveAll(name) // what is left goes with the next sweep
+		_ = d.s.main.RemoveAll(name) // the next sweep removes what is left
+	}
+	for _, e := range events {
+		d.s.tell(e)
 	}
 	return err
 }
@@ -211,29 +233,42 @@ func (d *directory) leave() {
 	}
 }
 
-// finish writes size.txt and the end of the change.
+// finish writes size.txt and ends the change in the journal. Both are hints: where
+// they cannot be written the change stands (SPEC P5).
 func (d *directory) finish() error {
 	if d.text != d.idx.bytes {
-		temporary := tmpDir + "/" + hostlock.Unique()
-		text := strconv.AppendInt(nil, d.idx.bytes, 10)
-		if err := vfs.WriteNew(d.s.main, temporary, false, text); err != nil {
-			return err
+		if err := d.writeSize(); err != nil {
+			d.s.logOnce("write size", err) // and is tried again with the next change
 		}
-		if err := replace(d.s.main, temporary, sizeFile); err != nil {
-			return err
-		}
-		d.text = d.idx.bytes
 	}
 	if d.lock == nil {
 		return nil
 	}
-	return d.journal.end()
+	if err := d.journal.end(); err != nil {
+		return d.lose(err)
+	}
+	return nil
 }
 
-// errPassedOver: what is under way must begin again, see alter.
+func (d *directory) writeSize() error {
+	d.text = unknownSize
+	temporary := tmpDir + "/" + hostlock.Unique()
+	err := vfs.WriteNew(d.s.main, temporary, false, strconv.AppendInt(nil, d.idx.bytes, 10))
+	if err == nil {
+		err = replace(d.s.main, temporary, sizeFile)
+	}
+	if err != nil {
+		_ = d.s.main.Remove(temporary) // the next sweep removes what is left
+		return err
+	}
+	d.text = d.idx.bytes
+	return nil
+}
+
+// errPassedOver makes alter run a change again.
 var errPassedOver = errors.New("the directory lock was passed on while this process stood still")
 
-// change says that files are about to be moved.
+// change must be called before files are moved.
 func (d *directory) change() error {
 	if d.lock == nil {
 		return nil
@@ -242,10 +277,13 @@ func (d *directory) change() error {
 		d.fresh = false
 		return errPassedOver
 	}
-	return d.journal.begin()
+	if err := d.journal.begin(); err != nil {
+		return d.lose(err)
+	}
+	return nil
 }
 
-// take moves a finished entry from tmp/ to its place.
+// take moves a complete entry from tmp/ to its place.
 func (d *directory) take(from string, r record) error {
 	if err := d.change(); err != nil {
 		return err
@@ -258,80 +296,7 @@ func (d *directory) take(from string, r record) error {
 	return nil
 }
 
-// drop moves an entry out of sight; its files are removed after the change.
-func (d *directory) drop(place, to string) error {
-	if err := d.change(); err != nil {
-		return err
-	}
-	if err := d.s.main.Rename(place, to); err != nil && !isGone(err) {
-		return err
-	}
-	d.idx.remove(place)
-	d.journal.removed(place)
-	_ = d.s.main.Remove(place[:strings.LastIndexByte(place, '/')]) // stays if it is not empty
-	return nil
-}
-
-// shrink evicts until the bytes are within capacity. keep is never evicted, and
-// nothing that is not of the backend only, if that is given.
-func (d *directory) shrink(capacity int64, keep, only string) error {
-	if d.idx.bytes <= capacity {
-		return nil
-	}
-	if err := d.loadUses(); err != nil {
-		d.s.logOnce("read uses", err) // and chooses by what it knows
-	}
-	for _, r := range d.idx.unknown() {
-		d.s.main.meta(r)
-		d.beat()
-	}
-	for _, r := range d.idx.surplus(capacity, keep, only) {
-		bytes := r.bytes
-		if bytes == 0 {
-			continue // nothing is gained, and a folder that may not be looked into may not be moved either
-		}
-		to := tmpDir + "/" + hostlock.Unique()
-		if err := d.drop(r.place, to); err != nil {
-			return err
-		}
-		d.trash = append(d.trash, to)
-		d.s.stats.evictions.Add(1)
-		d.s.tell(Event{Kind: "evicted", Backend: backendOf(r.place), Place: r.place, Bytes: bytes})
-		d.beat()
-	}
-	return nil
-}
-
-// setAside moves a bad entry to quarantine/, out of which the oldest go.
-func (d *directory) setAside(place string, miss Miss) error {
-	name := fmt.Sprintf("%016x-%s-%s-%s", uint64(time.Now().UnixNano()), miss.Reason, strings.ReplaceAll(place, "/", "-"), hostlock.Unique())
-	if err := d.drop(place, quarantineDir+"/"+name); err != nil {
-		return err
-	}
-	d.s.stats.setAside.Add(1)
-	d.s.tell(Event{Kind: "quarantined", Backend: backendOf(place), Place: place, Reason: miss.Reason})
-	return d.boundQuarantine()
-}
-
-func (d *directory) boundQuarantine() error {
-	list, err := d.s.main.ReadDir(quarantineDir)
-	if err != nil {
-		return err
-	}
-	var bytes int64
-	kept := 0
-	for i := len(list) - 1; i >= 0; i-- { // names begin with their time: the newest is last
-		name := quarantineDir + "/" + list[i].Name
-		key, kernel, _ := d.s.main.sizes(name)
-		bytes += max(key, 0) + max(kernel, 0)
-		if kept++; kept > setAsideMax || bytes > d.s.capacity() {
-			d.trash = append(d.trash, name)
-		}
-	}
-	return nil
-}
-
-// readAll is io.ReadFull for a file of which the size was seen.
+// readAll fills into from a file. short reports that the file ended before that.
 func readAll(f io.ReaderAt, into []byte, offset int64) (short bool, err error) {
 	n, err := f.ReadAt(into, offset)
 	if err == io.EOF {

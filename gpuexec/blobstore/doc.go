@@ -1,48 +1,65 @@
-// Package blobstore is the persistent store of compiled blobs: one directory
-// that any number of processes use at once, with read-only bases under it.
+// Package blobstore is the persistent store of compiled blobs. A store is one
+// directory that any number of processes use at once. Read-only directories
+// (bases) can lie under it.
 //
-// # What it owns
+//	s, err := blobstore.Open(ctx, blobstore.Config{Dir: dir, Capacity: limit.Of(1 << 30), Identity: identity})
+//	blob, claim, miss, err := s.Obtain(ctx, "cpu", key)
+//	if claim != nil { // nobody has the blob: this process builds it
+//		err = claim.Save(ctx, compiled, cost)
+//	}
 //
-// The directory's layout (SPEC P2), who may change it now, its accounting and
-// eviction, what is set aside, and the host's agreement on who builds a key. The
-// format of a file is package frame's, locks and leases are hostlock's, the trust
-// list is trust's; the tier of verified blobs in memory, and the order of a miss,
-// are in tiers.
+// Most programs do not use this package: package kiln opens a store and asks it.
+// Package tiers puts blobs in memory before it.
+//
+// # Words
+//
+// A backend names a kind of device, as "cpu". A key is a byte string that says what
+// was compiled. An entry is one stored blob with its key. An identity says which
+// build of which library, with which compiler and driver, made an entry; an entry
+// of another identity is a miss. A bucket is the folder of all keys with one hash,
+// a slot one entry's folder in it, and a place its path BACKEND/BUCKET/SLOT.
 //
 // # Ordering
 //
-// What Put acknowledged is found by every Get that begins later, in any process
-// of the host, until it is evicted. An entry appears and disappears by one rename
-// of its folder, so a reader sees it whole or not at all. Of two that store one
-// key, one stays and both succeed.
+// Every Get that begins after a Put has returned finds the entry, in any process
+// of the host, until the entry is evicted. An entry appears and disappears by one
+// rename of its folder, so a reader sees all of it or nothing. If two processes
+// store one key, one entry stays and both calls succeed.
 //
 // # Concurrency
 //
-// A Store is safe for concurrent use. Readers take no lock, neither of the
-// process nor of the directory. Writers prepare their files aside and hold the
-// directory's lock for a few renames; a holder that stands still is passed over.
+// A Store is safe for concurrent use. A reader takes no lock, neither of the
+// process nor of the directory. A writer prepares its files in a folder of its own
+// and holds the lock of the directory for a few renames. A holder that stands
+// still for longer than Config.Lease loses the lock to the next.
 //
-// On a file system that has no locks worth the name (Config.Shared) there is no
-// directory lock: slots are taken by rename alone, every store lists the
-// directory again, two writers at once may exceed the capacity by an entry each,
-// and heartbeats alone tell who lives.
+// Config.Shared is for a file system without reliable locks. There the directory
+// has no lock. A slot is taken by a rename, every call that stores lists the
+// directory, and two writers at once may exceed the capacity by one entry each.
 //
 // # Failure
 //
-// Nothing in the directory is believed before its digest was verified. Trouble is
-// a Miss or a refusal with a reason and a counter, and one log line a kind; it is
-// never a panic and never an error of the request that led to it. After trouble
-// in writing, writing pauses for at most ten minutes.
+// Nothing in the directory is believed before its digest has been verified. A
+// problem with a file is a Miss or a refusal with a reason. It is counted, and
+// logged once for each kind. It never panics and never fails the request that met
+// it. After a failed write the store writes nothing for at most ten minutes.
 //
 // # Durability
 //
-// With Full, what Put acknowledged survives a power loss, and what it did not is
-// whole or absent. With File a file is whole or gone; with None a power loss may
-// leave parts of one. Either is a miss and heals. The journal, size.txt, uses and leases are hints and are not synced.
+// With Full, an entry that Put acknowledged survives a loss of power, and any
+// other entry is whole or absent. With File, a file is whole or absent. With None,
+// a loss of power may leave parts of a file. The store finds such parts by their
+// digest: they are misses, and the next Put repairs them. The journal, size.txt,
+// uses and leases are hints. They are not synced.
+//
+// # Systems
+//
+// A store needs files with an owner and a mode: Linux, macOS and other Unix
+// systems. Elsewhere Open answers fault.ErrUnsupported.
 //
 // # Testing
 //
-// The core (state.go) is pure. Everything else runs on an interface to the file
-// system, so that crashfs can lose power after every operation and vfs.Watch can
-// fail any.
+// The core (state.go) is pure. All other code runs on an interface to the file
+// system. crashfs loses power after every operation, and vfs.Watch lets any
+// operation fail.
 package blobstore

@@ -10,10 +10,10 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Miss says why there is no blob. The zero Miss is a hit.
+// Miss says why a call gives no blob. The zero Miss is a hit.
 type Miss struct {
 	Reason fault.Reason // empty = a hit
-	Field  string       // what the reason is about, where it is about one field of an entry
+	Field  string       // the field that the reason is about, as "driver" or "key.bin"; empty if there is none
 }
 
 // None reports whether it is a hit.
@@ -24,12 +24,12 @@ func refused(op, backend, key string, miss Miss, err error) error {
 		Err: fmt.Errorf("%w: %w", fault.ErrRefused, err)}
 }
 
-// trouble makes an error of the file system one of this package.
+// trouble wraps an error of the file system as fault.ErrIO.
 func trouble(op, dir string, err error) error {
 	return &fault.Error{Op: op, Key: dir, Err: fmt.Errorf("%w: %w", fault.ErrIO, err)}
 }
 
-// kind is what log lines of trouble are counted by: once per kind (SPEC P5).
+// kind groups problems: each kind is logged once (SPEC P5).
 func kind(op string, err error) string {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -38,10 +38,10 @@ func kind(op string, err error) string {
 	return op
 }
 
-// isGone: somebody removed it meanwhile, or it never was.
+// isGone reports whether the name does not exist: it was removed, or never made.
 func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// isForeign: what is there is no file that a store would have made.
+// isForeign reports whether the name is something that no store makes, as a link.
 func isForeign(err error) bool {
 	for _, e := range []error{syscall.ELOOP, syscall.ENOTDIR, syscall.ENXIO, syscall.EISDIR, syscall.ENODEV, fs.ErrInvalid, vfs.ErrTooLong} {
 		if errors.Is(err, e) {
@@ -51,5 +51,5 @@ func isForeign(err error) bool {
 	return false
 }
 
-// isTaken: somebody else made it first.
+// isTaken reports whether the name exists already.
 func isTaken(err error) bool { return errors.Is(err, fs.ErrExist) }

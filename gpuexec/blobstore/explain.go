@@ -10,16 +10,18 @@ import (
 	"github.com/kiln-cache/kiln/internal/frame"
 )
 
-// Explanation says why there is no hit (SPEC R2).
+// Explanation says why a key has no hit (SPEC R2).
 type Explanation struct {
-	Factors []string // that differ from the nearest entry, sorted; empty: a hit, or nothing to compare with
-	Nearest string   // place of that entry, empty if there is none
+	Factors []string // those that differ from the nearest entry, sorted; empty after a hit, or if there is no such entry
+	Nearest string   // place of the nearest entry; empty if there is none
 	Miss    Miss     // zero = a hit
 }
 
-// Explain compares what is asked with the nearest entry: of the same key, else
-// of the same bucket, else of the same backend and kind. It may read every key
-// of the backend and belongs off a request's path. Nothing is counted.
+// Explain compares a key and the store's identity with the nearest entry: one of
+// the same key, else of the same bucket, else of the same backend and kind. It may
+// read every entry of the backend, so it does not belong in the path of a request.
+// It changes no counter. The error is fault.ErrInvalid, fault.ErrClosed,
+// fault.ErrIO or the context's.
 func (s *Store) Explain(ctx context.Context, backend, key string) (Explanation, error) {
 	if err := s.enter("store: explain", backend, key); err != nil {
 		return Explanation{}, err
@@ -70,8 +72,8 @@ func (s *Store) factors(backend, key string) map[string]string {
 	return map[string]string{"key": key}
 }
 
-// differ lists the factors in which a sound entry differs from what is asked,
-// sorted; nil if it is not to be compared with: damaged, or of another kind.
+// differ lists the factors in which an entry differs from the key and identity asked
+// for, sorted. It is nil for an entry that is damaged or of another kind.
 func (s *Store) differ(l folder, place string, own map[string]string, present frame.Identity) []string {
 	key, v := s.readKey(l, place)
 	if v.kind != sound {

@@ -11,7 +11,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/frame"
 )
 
-// Info describes one entry.
+// Info describes one entry. Created and the fields after it are zero if Flaw says
+// that the entry could not be read.
 type Info struct {
 	Entry                 string // its name for Inspect: BACKEND/BUCKET/SLOT
 	Backend, Bucket, Slot string
@@ -23,12 +24,13 @@ type Info struct {
 	Producer              gpuexec.Identity
 	Requires              []string
 	Signer                string
-	Flaw                  Miss // zero = sound
-	SetAside              bool // by this Verify
+	Flaw                  Miss // why the entry is bad; zero = sound
+	SetAside              bool // this Verify has set it aside
 }
 
-// List visits every entry of the directory, verified, in order of their names.
-// each may end it with an error of its own.
+// List calls each for every entry of the directory, in the order of their names. It
+// reads and verifies all of them. An error of each ends the list and is returned;
+// otherwise the error is fault.ErrClosed, fault.ErrIO or the context's.
 func (s *Store) List(ctx context.Context, each func(Info) error) error {
 	if err := s.begin("store: list"); err != nil {
 		return err
@@ -65,7 +67,8 @@ func (s *Store) List(ctx context.Context, each func(Info) error) error {
 	return nil
 }
 
-// Inspect describes the entry of that name (Info.Entry).
+// Inspect describes the entry of a name as Info.Entry gives it. It lists the whole
+// directory. The error is fault.ErrNotFound if there is no such entry, or as List's.
 func (s *Store) Inspect(ctx context.Context, entry string) (Info, error) {
 	const op = "store: inspect"
 	if !isPlace(entry) {
@@ -87,7 +90,7 @@ func (s *Store) Inspect(ctx context.Context, entry string) (Info, error) {
 	return *found, nil
 }
 
-// inspect verifies the entry of a place against the key that lies beside it.
+// inspect verifies an entry against the key in its folder.
 func (s *Store) inspect(l folder, place string) (Info, verdict) {
 	parts := strings.Split(place, "/")
 	i := Info{Entry: place, Backend: parts[0], Bucket: parts[1], Slot: parts[2]}
@@ -108,11 +111,11 @@ func (s *Store) inspect(l folder, place string) (Info, verdict) {
 	return i, v
 }
 
-// Verify looks at every byte of every entry and gives the bad ones. With repair
-// they are set aside, as far as that can be done: SetAside says of which it was. An
-// entry that is sound and does not fit is not bad. What may not be read is given as
-// degraded, of a folder that may not be listed without Slot, or Bucket; it stays
-// where it is.
+// Verify reads every byte of every entry and gives the bad ones. An entry of another
+// identity is not bad. With repair the bad entries are set aside where that is
+// possible; Info.SetAside tells. A file that may not be read has the reason degraded
+// and stays where it is, as does a folder that may not be listed, which has no Slot.
+// The errors are those of List.
 func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error) {
 	const op = "store: verify"
 	f := &finding{}
@@ -148,8 +151,10 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 	return bad, nil
 }
 
-// Prune evicts by the policy until no more than that many bytes are in use, or
-// with Config.Only nothing of that backend is left.
+// Prune evicts entries in the order of the policy until at most that many bytes are
+// in use. With Config.Only it evicts entries of that backend alone, and ends when
+// there are none. The error is fault.ErrInvalid for a negative number,
+// fault.ErrClosed, fault.ErrIO or the context's.
 func (s *Store) Prune(ctx context.Context, bytes int64) error {
 	if bytes < 0 {
 		return fault.Invalidf("store: prune", "%d bytes: want 0 or more", bytes)

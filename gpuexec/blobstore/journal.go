@@ -16,27 +16,27 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// journal tells the processes on one directory what the others changed, so that
-// none has to list the directory before each store. It is a hint: a file that
-// was replaced, torn or left without its end makes its reader list again, and
-// every opening lists anyway. It is read and written under the directory lock.
+// journal is a file of the changes to a directory. By reading on in it, a process
+// learns what the others changed without listing the directory before each store.
+// It is a hint: a reader that finds it replaced, torn or without an end lists the
+// directory, and so does every Open. It is read and written under the directory lock.
 //
-// A change is a line "b", the lines of what was added and removed, and a line "e"
-// with their digest. Who finds no such line at the end knows that a writer died in
-// between, or that the journal is of a version without digests.
+// A change is a line "b", a line for each entry added or removed, and a line "e" with
+// the digest of these lines. A journal that ends in another way is that of a writer
+// which died in between, or of a version without digests.
 type journal struct {
 	fs     vfs.FS
 	file   vfs.File
 	inode  uint64
-	offset int64 // up to here it was read or written by this process
+	offset int64 // this process has read or written the bytes before it
 	begun  bool
 	lines  []byte
 }
 
-const mostJournal = 1 << 20 // bytes, before a fresh one is begun
+const mostJournal = 1 << 20 // bytes; a longer journal is replaced by a fresh one
 
-// journalEnd is the last line of a change. The digest, xxHash64, tells damage, no
-// forgery: what somebody else could write would not be opened (SPEC P13).
+// journalEnd is the last line of a change. Its digest, xxHash64, tells damage and not
+// forgery: a directory that another user can write is not opened (SPEC P13).
 func journalEnd(lines []byte) string { return fmt.Sprintf("e %016x\n", xxhash.Sum64(lines)) }
 
 var endSize = int64(len(journalEnd(nil)))
@@ -44,8 +44,9 @@ var endSize = int64(len(journalEnd(nil)))
 // errStale says that the directory must be listed again.
 var errStale = errors.New("the journal does not continue what was read of it")
 
-// follow brings an index up to date with what others wrote since. errStale
-// leaves the index as it is; reset must follow, once the directory was listed.
+// follow applies to an index the changes that other processes have written since.
+// After errStale the index is unchanged, and the caller must list the directory and
+// call reset.
 func (j *journal) follow(x *index) error {
 	info, err := j.fs.Lstat(journalFile)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && (j.file == nil || info.Inode != j.inode || info.Size < j.offset || info.Size > mostJournal) {
@@ -81,7 +82,7 @@ type change struct {
 // parseJournal reads whole changes.
 func parseJournal(text string) ([]change, error) {
 	var changes []change
-	inside, begin, at := false, 0, 0 // begin = where the lines of this change do
+	inside, begin, at := false, 0, 0 // begin = where the lines of this change begin
 	for line := range strings.Lines(text) {
 		start := at
 		at += len(line)
@@ -130,8 +131,9 @@ func isPlace(text string) bool {
 	return len(parts) == 3 && validBackend(parts[0]) && isNumber(parts[1]) && isNumber(parts[2])
 }
 
-// reset begins a fresh journal if the present one cannot go on; everybody else
-// will list the directory then. With force it does so in any case.
+// reset goes on with the present journal, or begins a fresh one if that is damaged or
+// too long. Every other process lists the directory after a fresh one. With force it
+// begins a fresh one in any case.
 func (j *journal) reset(force bool) error {
 	j.close()
 	if !force {
@@ -169,8 +171,8 @@ func (j *journal) open(info vfs.Info) error {
 	return nil
 }
 
-// endsWhole reports whether the end of a journal is the end of a change. Whether
-// its digest is right does not matter to who has listed the directory.
+// endsWhole reports whether a journal ends with the end of a change. The caller has
+// listed the directory, so the digest itself does not matter.
 func endsWhole(tail string) bool {
 	n := len(tail) - int(endSize)
 	if n < 0 || n > 0 && tail[n-1] != '\n' {
@@ -181,7 +183,7 @@ func endsWhole(tail string) bool {
 	return whole && err == nil && len(digest) == 16
 }
 
-// begin says that a change begins. It is called before the first file is moved.
+// begin writes that a change begins. It must be called before the first file is moved.
 func (j *journal) begin() error {
 	if j.begun {
 		return nil
@@ -196,7 +198,7 @@ func (j *journal) added(r record) {
 
 func (j *journal) removed(place string) { j.lines = fmt.Appendf(j.lines, "- %s\n", place) }
 
-// end tells the others what was changed.
+// end writes the lines of the change and its end.
 func (j *journal) end() error {
 	if !j.begun {
 		return nil
@@ -217,13 +219,13 @@ func (j *journal) append(lines []byte) error {
 
 func (j *journal) close() {
 	if j.file != nil {
-		_ = j.file.Close() // everything in it was written or given up
+		_ = j.file.Close() // its content was written, or was given up
 		j.file = nil
 	}
 	j.begun, j.lines, j.offset = false, j.lines[:0], 0
 }
 
-// replace renames a file over whatever has the name, a foreign folder too.
+// replace renames a file over a name, and removes a folder that has the name.
 func replace(fsys vfs.FS, from, to string) error {
 	err := fsys.Rename(from, to)
 	if err == nil {

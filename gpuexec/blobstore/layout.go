@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Folders of the store itself. What else lies in the root and is a folder
-// belongs to a backend.
+// Folders and files of the store itself. Every other folder in the root belongs to
+// the backend of that name.
 const (
 	leaseDir      = "lease"
 	lockDir       = "lease/directory"

@@ -13,13 +13,16 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Enter must be called before a blob is given to a driver, and the function it
-// returns after the driver came back (SPEC P11). A Miss that is not zero means
-// that the blob must not be given to the driver: it killed a process before and
-// is set aside (quarantined), or another process has been inside with it for
-// longer than the lease time (busy). One that has left the store since it was read
-// counts as set aside: its mark goes with it, so nobody can tell. For drivers that
-// do not abort it does nothing.
+// Enter must be called before a blob is given to a driver, and the function leave
+// after the driver has returned (SPEC P11). If the process ends in between, no
+// process gives the blob to a driver again. Enter does nothing for drivers that
+// cannot abort (Config.Aborts).
+//
+// A Miss that is not zero means that the blob must not be used. Reason quarantined:
+// the blob has ended a process, or has left the store since it was read, and with
+// it the mark that would tell. Reason busy: another process has been in its driver
+// with this blob for longer than Config.Lease. The error is fault.ErrClosed or the
+// context's. leave is never nil.
 func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func(), miss Miss, err error) {
 	nothing := func() {}
 	if err := s.begin("store: enter"); err != nil {
@@ -34,7 +37,7 @@ func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func()
 	switch {
 	case ctx.Err() != nil && mark == nil:
 		return nothing, Miss{}, ctx.Err()
-	case err != nil: // the request goes on, without protection
+	case err != nil: // the request goes on without a mark
 		s.degraded("mark", err)
 		return nothing, Miss{}, nil
 	case verdict == hostlock.Busy:
@@ -62,8 +65,8 @@ func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func()
 	return leave, Miss{}, nil
 }
 
-// resides reports whether an entry that was read is there still, wherever in its
-// bucket, and not hidden.
+// resides reports whether an entry that was read is still in its bucket and not
+// hidden.
 func (s *Store) resides(b Blob, digest string) bool {
 	if b.layer > 0 {
 		return !s.isHidden(s.layer(b.layer), b.Place)
@@ -71,7 +74,8 @@ func (s *Store) resides(b Blob, digest string) bool {
 	return s.main.carries(path.Dir(b.Place), digest)
 }
 
-// Refuse says that a driver did not take a blob: it is set aside (SPEC P11).
+// Refuse says that a driver did not take a blob. Its entry is set aside, so that no
+// process finds it again (SPEC P11). The error is fault.ErrClosed.
 func (s *Store) Refuse(ctx context.Context, b Blob) error {
 	if err := s.begin("store: refuse"); err != nil {
 		return err
@@ -82,7 +86,7 @@ func (s *Store) Refuse(ctx context.Context, b Blob) error {
 	return nil
 }
 
-// banish sets a sound entry aside, if it is still the one that was read.
+// banish sets a sound entry aside, unless another entry has its place by now.
 func (s *Store) banish(ctx context.Context, b Blob, reason fault.Reason) bool {
 	if b.layer > 0 {
 		return s.hide(s.layer(b.layer), b.Place)
@@ -102,8 +106,8 @@ func (s *Store) banish(ctx context.Context, b Blob, reason fault.Reason) bool {
 	return err == nil
 }
 
-// hiddenName is the mark that hides an entry of a base: it holds for the very
-// files that were found bad.
+// hiddenName gives the name of the mark that hides an entry of a base. It names size
+// and time of the files, so that a mark does not hide their successors.
 func hiddenName(l folder, place string) (string, error) {
 	text := place
 	for _, name := range []string{keyFile, kernelFile} {
@@ -121,14 +125,15 @@ func hiddenName(l folder, place string) (string, error) {
 
 const hiddenPrefix = "hidden-"
 
-// hide notes in the writable directory that an entry of a base is bad (SPEC P14).
+// hide marks an entry of a base as bad. The mark lies in the writable directory
+// (SPEC P14).
 func (s *Store) hide(l folder, place string) bool {
 	name, err := hiddenName(l, place)
 	if err != nil {
 		return false
 	}
 	s.mu.Lock()
-	s.mu.hidden[name] = true // also where nothing can be written
+	s.mu.hidden[name] = true // so that it is hidden even if no mark can be written
 	s.mu.Unlock()
 	if s.cfg.ReadOnly {
 		return true
@@ -157,8 +162,8 @@ func (s *Store) isHidden(l folder, place string) bool {
 	return err == nil
 }
 
-// sweepMark takes away the mark of an entry that is not there any more: one that
-// hides an entry of a base, or one of a driver that died with it.
+// sweepMark removes a mark whose entry is gone: one that hides an entry of a base,
+// or one that a driver left when it died.
 func (s *Store) sweepMark(mark string) {
 	sweep := s.sweepCrashed
 	if strings.HasPrefix(mark, hiddenPrefix) {
@@ -173,7 +178,7 @@ func (s *Store) sweepMark(mark string) {
 	}
 }
 
-// sweepHidden takes a mark away unless what it hides is there.
+// sweepHidden removes a mark unless the entry that it hides is still there.
 func (s *Store) sweepHidden(mark string) (bool, error) {
 	name := markDir + "/" + mark
 	text, err := vfs.ReadFile(s.main, name, mostPath)
@@ -196,8 +201,9 @@ func (s *Store) sweepHidden(mark string) (bool, error) {
 	return true, nil
 }
 
-// sweepCrashed takes a mark away unless somebody is inside, or an entry with that
-// digest is there still. The same digest means the same key, thus the same bucket.
+// sweepCrashed removes a mark unless a process is in its driver with that blob, or
+// an entry with that digest still exists. Equal digests mean equal keys, and thus
+// one bucket.
 func (s *Store) sweepCrashed(mark string) (bool, error) {
 	return s.marks.Sweep(mark, func(note string) bool {
 		l, place, ok := s.noted(note)
@@ -214,8 +220,8 @@ func (s *Store) sweepCrashed(mark string) (bool, error) {
 	})
 }
 
-// note is what a mark says of the entry for which it was set. One in the directory
-// itself has no root, for another process may have it under another path.
+// note is the text of a mark: the path of its entry. A path in the directory itself
+// is relative, since other processes may reach the directory by another path.
 func note(l folder, place string) string {
 	if l.base {
 		place = l.Root() + "/" + place
@@ -223,8 +229,8 @@ func note(l folder, place string) string {
 	return place + "\n"
 }
 
-// noted finds the entry of a note. ok = false where nobody can tell what it says,
-// or its base is not there, which may come back with the entry.
+// noted gives the place that a note names. ok is false for a note that says nothing,
+// and for one about a base that is missing now and may come back.
 func (s *Store) noted(text string) (l folder, place string, ok bool) {
 	text, whole := strings.CutSuffix(text, "\n")
 	parts := strings.Split(text, "/")
@@ -240,5 +246,5 @@ func (s *Store) noted(text string) (l folder, place string, ok bool) {
 	return l, place, err == nil
 }
 
-// mostPath is the longest path of an entry, in bytes, with room to spare.
+// mostPath is above the length of any entry's path, in bytes.
 const mostPath = 64 << 10

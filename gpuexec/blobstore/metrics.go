@@ -9,7 +9,7 @@ import (
 
 var reasons = fault.Reasons()
 
-// counters only grow. Safe for concurrent use.
+// counters only grow. They are safe for concurrent use.
 type counters struct {
 	hits, stores, evictions, setAside, avoidable atomic.Int64
 	reasons                                      [32]atomic.Int64 // in the order of fault.Reasons
@@ -21,17 +21,17 @@ func (c *counters) reason(r fault.Reason) {
 	}
 }
 
-// Stats is a snapshot of what a Store did since it was opened.
+// Stats counts what a Store did since it was opened.
 type Stats struct {
-	Hits      int64                  // blobs read, verified and fitting
+	Hits      int64                  // blobs given by Get and Obtain
 	Stores    int64                  // entries written
-	Evictions int64                  // entries that went for others
-	SetAside  int64                  // bad entries moved to quarantine
-	Avoidable int64                  // misses though an entry of the key exists (SPEC R2)
-	Reasons   map[fault.Reason]int64 // misses and refusals by reason; all of SPEC R1 are there
+	Evictions int64                  // entries removed to make room
+	SetAside  int64                  // bad entries moved to quarantine/, or hidden in a base
+	Avoidable int64                  // misses of a key that has an entry of another identity (SPEC R2)
+	Reasons   map[fault.Reason]int64 // misses and refusals by reason; every reason of SPEC R1 has an element
 }
 
-// Stats gives the counters. It reads no file and waits for nobody.
+// Stats gives a snapshot of the counters. It reads no file and takes no lock.
 func (s *Store) Stats() Stats {
 	c := &s.stats
 	out := Stats{

@@ -13,27 +13,27 @@ import (
 	"github.com/kiln-cache/kiln/internal/frame"
 )
 
-// Blob is a stored blob that was verified and fits.
+// Blob is a blob that was read from a store, verified, and found to fit.
 type Blob struct {
-	Payload []byte        // the caller's own; empty is a blob like any other
-	Cost    time.Duration // that compiling it took
-	Created time.Time
-	Signer  string // key id that signed it; empty = unsigned
-	Place   string // its folder, below the store's or a base's root
+	Payload []byte        // a copy that belongs to the caller; it may be empty
+	Cost    time.Duration // the time that compiling it took
+	Created time.Time     // by the clock of the process that stored it
+	Signer  string        // id of the key that signed it; empty = unsigned
+	Place   string        // its folder, below the root of the store or of a base
 
 	digest   [32]byte
-	verified ed25519.PublicKey // by this key; nil = without a trust list
+	verified ed25519.PublicKey // with this key; nil = there is no trust list
 	layer    int               // 0 = the directory itself, then the bases
 }
 
-// Get reads the blob of a key from the disk, always (SPEC P6). A Miss that is
-// not zero says why there is none. The error is about the call alone: invalid
-// arguments, a closed store or the context's end. Trouble with files is a miss.
+// Get reads the blob of a key, from the disk each time (SPEC P6). A Miss that is not
+// zero says why there is none; a problem with files is a Miss too. The error is
+// fault.ErrInvalid for a bad key or backend, fault.ErrClosed or the context's.
 func (s *Store) Get(ctx context.Context, backend, key string) (Blob, Miss, error) {
 	return s.get(ctx, backend, key, false)
 }
 
-// get looks, perhaps again for a call whose miss has been counted and logged.
+// get is Get. With again it belongs to a call whose miss was counted and logged.
 func (s *Store) get(ctx context.Context, backend, key string, again bool) (Blob, Miss, error) {
 	const op = "store: get"
 	if err := s.enter(op, backend, key); err != nil {
@@ -63,7 +63,7 @@ func (s *Store) get(ctx context.Context, backend, key string, again bool) (Blob,
 		return Blob{}, miss, nil
 	}
 	s.stats.reason(miss.Reason)
-	if err := s.trust.Err(); err != nil { // nobody is trusted until the list can be read again
+	if err := s.trust.Err(); err != nil { // until the list can be read again nothing is trusted
 		s.logOnce("trust", err)
 	}
 	if f.avoidable() {
@@ -74,18 +74,19 @@ func (s *Store) get(ctx context.Context, backend, key string, again bool) (Blob,
 	return Blob{}, miss, nil
 }
 
-// finding is what the layers hold for a key.
+// finding is the result of a search for a key in all layers.
 type finding struct {
 	hit     bool
 	blob    Blob
-	nearest *misfit // the sound entry that comes closest
+	nearest *misfit // the sound entry that differs least
 	bad     []flawed
-	barred  []string // places in the directory itself whose files this user may not read: they can never be a hit
-	others  bool     // entries of other keys in the bucket
-	err     error    // trouble on the way
+	barred  []string   // places in the directory itself whose files this user may not read
+	others  bool       // the bucket has entries of other keys
+	kin     [][]string // for each sound entry of this key and identity in the directory that cannot be used: what it requires
+	err     error      // a problem with a file
 }
 
-// misfit is a sound entry that cannot be used.
+// misfit is a sound entry of the key that cannot be used.
 type misfit struct {
 	place   string
 	layer   int
@@ -94,7 +95,7 @@ type misfit struct {
 	miss    Miss
 }
 
-// flawed is an entry that is damaged.
+// flawed is a damaged entry.
 type flawed struct {
 	layer int
 	place string
@@ -102,7 +103,7 @@ type flawed struct {
 	gone  bool // set aside
 }
 
-// miss is the one reason that speaks (SPEC P4, R1).
+// miss picks the one reason that is reported (SPEC P4, R1).
 func (f *finding) miss() Miss {
 	switch {
 	case f.err != nil:
@@ -117,7 +118,7 @@ func (f *finding) miss() Miss {
 	return Miss{Reason: fault.Absent}
 }
 
-// avoidable: an entry of this key exists and misfits (SPEC R2).
+// avoidable reports whether the key has a sound entry that does not fit (SPEC R2).
 func (f *finding) avoidable() bool { return f.nearest != nil && f.err == nil && len(f.bad) == 0 }
 
 // find looks for an entry that fits, in all layers.
@@ -130,7 +131,7 @@ func (s *Store) find(backend, key string, present frame.Identity) *finding {
 				return f
 			}
 		}
-		if !errors.Is(f.err, syscall.ESTALE) || again == 3 { // a network file system lost its hold on a name
+		if !errors.Is(f.err, syscall.ESTALE) || again == 3 { // a network file system has lost a file handle
 			return f
 		}
 		*f = finding{}
@@ -196,13 +197,18 @@ func (s *Store) judge(f *finding, layer int, place string, e frame.Entry, miss M
 	} else {
 		m.misfits = []string{m.miss.Field}
 	}
+	own := present
+	own.ISA = e.Requires
+	if layer == 0 && miss.None() && len(e.Misfits(own)) == 0 {
+		f.kin = append(f.kin, e.Requires)
+	}
 	if n := f.nearest; n == nil || m.distance() < n.distance() || m.distance() == n.distance() && m.entry.Created.After(n.entry.Created) {
 		f.nearest = &m
 	}
 }
 
-// distance is the number of factors that differ; of an entry whose format or
-// signature is not accepted nothing else is believed, so it is the farthest.
+// distance is the number of factors that differ. An entry whose format or signature
+// is not accepted is the farthest, since nothing else of it is believed.
 func (m *misfit) distance() int {
 	if m.miss.Field == "format" || m.miss.Field == "signature" {
 		return math.MaxInt
@@ -213,11 +219,11 @@ func (m *misfit) distance() int {
 type verdictKind uint8
 
 const (
-	vanished   verdictKind = iota // removed meanwhile, or never an entry
-	otherKey                      // of another key with the same hash
+	vanished   verdictKind = iota // it was removed, or never was an entry
+	otherKey                      // it is of another key with the same hash
 	damaged                       // see miss
 	unreadable                    // see err
-	sound                         // whole; miss says if its format is a foreign one
+	sound                         // it is whole; miss says whether its format is a foreign one
 )
 
 type verdict struct {
@@ -230,7 +236,7 @@ func bad(reason fault.Reason, field string) verdict {
 	return verdict{kind: damaged, miss: Miss{Reason: reason, Field: field}}
 }
 
-// read verifies the entry at a place against a key.
+// read reads the entry at a place and verifies it against a key.
 func (s *Store) read(l folder, place, key string) (frame.Entry, verdict) {
 	if v := s.checkKey(l, place, key); v.kind != sound {
 		return frame.Entry{}, v
@@ -247,8 +253,8 @@ func (s *Store) read(l folder, place, key string) (frame.Entry, verdict) {
 	return e, verdict{kind: sound, miss: miss}
 }
 
-// checkKey compares key.bin. A key that does not even belong into this bucket
-// was damaged; which way, the other file may know.
+// checkKey compares key.bin with a key. A key.bin that belongs into another bucket is
+// damaged; the size that kernel.bin has for it tells in which way.
 func (s *Store) checkKey(l folder, place, key string) verdict {
 	text, v := s.readKey(l, place)
 	switch {
@@ -261,7 +267,7 @@ func (s *Store) checkKey(l folder, place, key string) verdict {
 	}
 	head := make([]byte, frame.MetaSize)
 	if f, err := l.Open(place + "/" + kernelFile); err == nil {
-		_, _ = readAll(f, head, 0) // what is not read stays zero and tells nothing
+		_, _ = readAll(f, head, 0) // bytes that cannot be read stay zero and tell nothing
 		_ = f.Close()
 	}
 	switch n, ok := frame.KeySize(head); {
@@ -282,8 +288,8 @@ func (s *Store) readKernel(l folder, place string) ([]byte, verdict) {
 	return readWhole(l, place, kernelFile, Largest, frame.CheckPreamble)
 }
 
-// readWhole reads one file of an entry. Its size is not believed, and nothing of
-// that size allocated, before the beginning was looked at.
+// readWhole reads one file of an entry. It allocates memory of the file's size only
+// after check has accepted the size and the first bytes.
 func readWhole(l folder, place, name string, most int64, check func(head []byte, size int64) frame.Flaw) ([]byte, verdict) {
 	f, err := l.Open(place + "/" + name)
 	if err != nil {
@@ -322,7 +328,7 @@ func readWhole(l folder, place, name string, most int64, check func(head []byte,
 	return text, verdict{kind: sound}
 }
 
-// openVerdict says what it means that a file of an entry cannot be opened.
+// openVerdict tells why a file of an entry cannot be opened.
 func (l folder) openVerdict(place, name string, err error) verdict {
 	switch {
 	case isForeign(err):
@@ -334,18 +340,18 @@ func (l folder) openVerdict(place, name string, err error) verdict {
 		return verdict{kind: vanished}
 	}
 	if _, err := l.Lstat(place + "/" + name); !isGone(err) {
-		return verdict{kind: vanished} // replaced this very moment: what is there now is for the next to see
+		return verdict{kind: vanished} // replaced a moment ago; the next call sees the new entry
 	}
 	return bad(fault.Truncated, name)
 }
 
-// setAside moves the damaged entries that were found out of the way. Trouble in
-// it is logged and nothing more: the entry will be found bad again.
+// setAside moves the damaged entries of a finding to quarantine/. A problem is only
+// logged, since a later call will find the entry again.
 func (s *Store) setAside(ctx context.Context, f *finding) {
 	if len(f.bad) == 0 || f.err != nil {
 		return
 	}
-	const patience = time.Second // somebody may stand still with the lock; a request does not wait for that
+	const patience = time.Second // a request does not wait for a process that stands still with the lock
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	own := false
@@ -374,7 +380,7 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 	}
 }
 
-// stillBad looks again under the lock: somebody may have replaced it.
+// stillBad looks again, under the lock: the entry may have been replaced.
 func (s *Store) stillBad(place string) bool {
 	key, v := s.readKey(s.main, place)
 	if v.kind == sound {

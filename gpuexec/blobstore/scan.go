@@ -23,9 +23,9 @@ type folder struct {
 // -1 stands for a file that is missing or no plain file.
 type visit func(place string, key, kernel int64) error
 
-// scan visits all entries. What does not look like one is none of ours: names
-// that are no decimal numbers, links, files where a folder should be. A folder
-// that may not be listed, of a backend or a bucket, is told to skipped.
+// scan visits all entries. It passes over names that no store makes: buckets and
+// slots that are no decimal number, links, and files in the place of folders. It
+// calls skipped for the folder of a backend or bucket that may not be listed.
 func (f folder) scan(each visit, skipped func(name string, err error)) error {
 	backends, err := f.ReadDir(".")
 	if err != nil {
@@ -54,10 +54,24 @@ func (f folder) scan(each visit, skipped func(name string, err error)) error {
 	return nil
 }
 
+// isStore reports whether the folder has been a store: it has a folder or file of one,
+// or an entry.
+func (f folder) isStore() bool {
+	if info, err := f.Lstat(leaseDir); err == nil && info.Mode.IsDir() {
+		return true
+	}
+	if info, err := f.Lstat(sizeFile); err == nil && info.Regular() {
+		return true
+	}
+	found := errors.New("found")
+	err := f.scan(func(string, int64, int64) error { return found }, func(string, error) {})
+	return errors.Is(err, found)
+}
+
 // skipped counts a folder that was left out of a scan.
 func (s *Store) skipped(_ string, err error) { s.degraded("list", err) }
 
-// pass is nil if a scan goes on without a folder that could not be listed.
+// pass is nil if a scan can go on without a folder that could not be listed.
 func pass(name string, err error, skipped func(string, error)) error {
 	switch {
 	case isGone(err):
@@ -90,8 +104,8 @@ func (f folder) scanBucket(bucket string, each visit, skipped func(string, error
 	return nil
 }
 
-// sizes looks at the two files of an entry. there = at least one has its name, or
-// nobody can tell.
+// sizes gives the sizes of the two files of an entry, -1 for one that is missing or
+// no plain file. there is false only if both names are known to be missing.
 func (f folder) sizes(place string) (key, kernel int64, there bool) {
 	look := func(name string) int64 {
 		info, err := f.Lstat(place + "/" + name)
@@ -105,8 +119,8 @@ func (f folder) sizes(place string) (key, kernel int64, there bool) {
 	return key, kernel, there
 }
 
-// slot is a name in a bucket. ours = it can be an entry; any other name that is
-// a number is taken all the same.
+// slot is a name in a bucket that is a number. ours reports whether it can be an
+// entry; if not, the number is taken all the same.
 type slot struct {
 	name string
 	n    uint64
@@ -127,7 +141,7 @@ func (f folder) slots(bucket string) ([]slot, error) {
 		n, _ := strconv.ParseUint(entry.Name, 10, 64)
 		slots = append(slots, slot{entry.Name, n, entry.Mode.IsDir()})
 	}
-	for i := 1; i < len(slots); i++ { // nearly always one; sorted by name, so nearly sorted by number
+	for i := 1; i < len(slots); i++ { // insertion: nearly always one slot, and the names come nearly sorted
 		for k := i; k > 0 && slots[k].n < slots[k-1].n; k-- {
 			slots[k], slots[k-1] = slots[k-1], slots[k]
 		}
@@ -135,8 +149,8 @@ func (f folder) slots(bucket string) ([]slot, error) {
 	return slots, nil
 }
 
-// carries reports whether a file with that digest, in hexadecimal, is in a bucket,
-// or may be: what cannot be looked at may.
+// carries reports whether a bucket has an entry of that digest, in hexadecimal. It is
+// true as well for a bucket that cannot be read.
 func (f folder) carries(bucket, digest string) bool {
 	slots, err := f.slots(bucket)
 	if err != nil {
@@ -178,13 +192,12 @@ func isNumber(name string) bool {
 	return err == nil && strconv.FormatUint(n, 10) == name
 }
 
-// backendOf and bucketOf take a place apart.
+// backendOf and bucketOf give the parts of a place.
 func backendOf(place string) string { b, _, _ := strings.Cut(place, "/"); return b }
 func bucketOf(place string) string  { return path.Base(path.Dir(place)) }
 
-// meta reads when an entry was made and what it cost, unverified: it serves to
-// choose victims. What tells nothing counts as made when its file was written,
-// for nothing.
+// meta reads the creation time and cost of an entry, unverified, for the choice of
+// victims. An entry that cannot be read has the time of its file, and cost 0.
 func (f folder) meta(r *record) {
 	r.known = true
 	file, err := f.Open(r.place + "/" + kernelFile)

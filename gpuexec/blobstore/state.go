@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// index is what one process knows of the entries of a directory. It is pure: no
-// file, clock or lock. The directory itself is the truth.
+// index is what one process knows of the entries of a directory. It is pure: it uses
+// no file, clock or lock. Where it differs from the directory, the directory is right.
 type index struct {
 	policy  Policy
 	entries map[string]*record // by place
-	own     uses               // what this writer's file of uses holds
-	others  uses               // what those of other writers hold, as they were last read
+	own     uses               // those of this writer's file
+	others  uses               // those of other writers' files, as they were read last
 	bytes   int64
 }
 
 // uses are by place.
 type uses map[string]use
 
-// use is what is remembered of the requests for one entry.
+// use counts the requests for one entry.
 type use struct {
-	created int64 // of the entry meant: a place may be taken again
+	created int64 // of the entry: its place may be taken by another one later
 	count   int64
 	last    int64 // nanoseconds since 1970
 }
@@ -32,7 +32,7 @@ type record struct {
 	place string
 	bytes int64 // of key.bin and kernel.bin
 
-	known   bool  // the following were read
+	known   bool  // the fields below were read
 	created int64 // nanoseconds since 1970
 	cost    time.Duration
 }
@@ -41,7 +41,7 @@ func newIndex(policy Policy) *index {
 	return &index{policy: policy, entries: make(map[string]*record), own: uses{}, others: uses{}}
 }
 
-// add notes an entry; one that is known at that place is replaced.
+// add notes an entry in place of one that is known at its place.
 func (x *index) add(r record) {
 	x.remove(r.place)
 	x.entries[r.place] = &r
@@ -58,7 +58,7 @@ func (x *index) remove(place string) {
 	}
 }
 
-// add adds requests for an entry; of two entries at a place the younger counts.
+// add adds requests for an entry. Of two entries of one place the younger counts.
 func (us uses) add(place string, u use) {
 	old := us[place]
 	switch {
@@ -76,7 +76,7 @@ func (us uses) addAll(more uses) {
 	}
 }
 
-// useOf is what is remembered of an entry.
+// useOf sums the requests for an entry.
 func (x *index) useOf(r *record) (sum use) {
 	for _, us := range [...]uses{x.own, x.others} {
 		if u := us[r.place]; u.created == r.created {
@@ -87,7 +87,7 @@ func (x *index) useOf(r *record) (sum use) {
 	return sum
 }
 
-// inherit takes over what old knows of entries that were found on the disk again.
+// inherit copies what old knows of the entries that were found on the disk again.
 func (x *index) inherit(old *index) {
 	for place, r := range x.entries {
 		if o, ok := old.entries[place]; ok && o.bytes == r.bytes && o.known {
@@ -108,9 +108,10 @@ func (x *index) unknown() []*record {
 	return list
 }
 
-// surplus lists what has to go so that the bytes are within capacity, in the
-// order of the policy. keep is the place of the newcomer, which stays (SPEC P7);
-// only, if not empty, the backend of those that may go. Every entry must be known.
+// surplus lists the entries to evict so that the bytes are within capacity, in the
+// order of the policy. keep is the place of the newcomer, which stays (SPEC P7). If
+// only is not empty, entries of that backend alone are evicted. All entries must be
+// known.
 func (x *index) surplus(capacity int64, keep, only string) []*record {
 	if x.bytes <= capacity {
 		return nil
@@ -143,7 +144,7 @@ func (x *index) before(a, b *record) bool {
 	return cmp.Or(order, cmp.Compare(a.created, b.created), cmp.Compare(a.place, b.place)) < 0
 }
 
-// worth is the compile time saved by a byte (SPEC P7), in nanoseconds.
+// worth is the compile time that a byte of the entry saves, in nanoseconds (SPEC P7).
 func (x *index) worth(r *record) float64 {
 	return float64(r.cost) * float64(x.useOf(r).count+1) / float64(max(r.bytes, 1))
 }

@@ -23,7 +23,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Store is the persistent store in one directory. Safe for concurrent use.
+// Store is the persistent store in one directory. It is safe for concurrent use, by
+// any number of processes too.
 type Store struct {
 	*opened
 	brought *gpuexec.Identity // what For was given; nil = Config.Identity says it
@@ -37,7 +38,7 @@ func (s *Store) For(id gpuexec.Identity) *Store { return &Store{s.opened, &id} }
 // opened is what all Stores of one opening share.
 type opened struct {
 	cfg    Config
-	off    bool // neither reads nor writes
+	off    bool // nothing is read or written
 	main   folder
 	bases  []folder
 	dir    directory
@@ -60,19 +61,24 @@ type opened struct {
 		sync.Mutex
 		uses    uses // since they were taken over by the index
 		claims  map[*Claim]struct{}
-		synced  map[string]bool // backends whose folder is durable; another map once one may be a new folder
-		logged  map[string]bool // kinds of trouble
+		synced  map[string]bool   // backends whose folder is durable; replaced when a folder may be a new one
+		durable map[[32]byte]bool // digests of entries that this process has synced, for Full
+		logged  map[string]bool   // kinds of problems
 		swept   time.Time
-		unswept map[string][]string // by folder, names that the last sweep has not looked at yet
-		flushed bool                // nothing new since uses were written
+		unswept map[string][]string // by folder: names that the last sweep has listed and not looked at
+		flushed bool                // no use was noted since uses were written
 		hidden  map[string]bool
 	}
 }
 
-// Open opens the store in a directory, makes it if it is missing, and brings it
-// within its capacity. A directory that is not safe to use is ErrRefused, one
-// that cannot be used ErrIO, each with its cause. Without a directory or a
-// capacity the store is open and off: it reads and writes nothing (SPEC P1).
+// Open opens the store in a directory, makes the directory if it is missing, and
+// evicts what exceeds the capacity. Without a directory or a capacity the store is
+// open and off: it reads and writes nothing (SPEC P1).
+//
+// The error is fault.ErrInvalid for a bad Config, fault.ErrRefused for a directory
+// that another user owns or can write, fault.ErrIO for one that cannot be used,
+// fault.ErrNotFound for one that is no store though Config.Existing is set,
+// fault.ErrUnsupported on a system that has no store, or the context's.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -85,7 +91,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.mu.uses, s.mu.claims = uses{}, map[*Claim]struct{}{}
 	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]bool{}, map[string]bool{}, map[string]bool{}
-	s.mu.unswept = map[string][]string{}
+	s.mu.unswept, s.mu.durable = map[string][]string{}, map[[32]byte]bool{}
 	if s.off {
 		return s, nil
 	}
@@ -124,6 +130,14 @@ func (s *Store) open(ctx context.Context) (err error) {
 	if !s.cfg.Shared {
 		s.dir.lock = hostlock.NewDirectory(s.main.FS, lockDir, s.cfg.Lease)
 	}
+	if s.cfg.Existing {
+		if err := checkOwner(s.main.FS, s.cfg.Dir, false); err != nil && !isGone(err) {
+			return err
+		}
+	}
+	if s.cfg.Existing && !s.main.isStore() {
+		return &fault.Error{Op: "store: open", Key: s.cfg.Dir, Err: fmt.Errorf("%w: this is no directory of a store", fault.ErrNotFound)}
+	}
 	if s.cfg.ReadOnly {
 		return checkOwner(s.main.FS, s.cfg.Dir, false)
 	}
@@ -135,8 +149,10 @@ func (s *Store) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Close ends the store: claims are given up, calls under way are waited for as
-// long as the context lasts, uses are written. Calling it again is harmless.
+// Close ends the store. It releases all claims, waits for the calls that are in
+// progress, and writes the uses. If the context ends first, its error is returned
+// and the rest goes on in the background. Later calls of the store answer
+// fault.ErrClosed. Close may be called again.
 func (s *Store) Close(ctx context.Context) error {
 	s.closed.Store(true)
 	s.cancel()
@@ -171,7 +187,7 @@ func (s *Store) shutDown() error {
 	return nil
 }
 
-// enter begins a call that works on files; leave must follow if it is nil.
+// enter begins a call about a key. Without an error, leave must follow.
 func (s *Store) enter(op, backend, key string) error {
 	if !validBackend(backend) {
 		return fault.Invalidf(op, "backend %q: want letters, digits, '-', '_' or '.', and no name that the store itself uses", backend)
@@ -198,8 +214,8 @@ func (s *Store) begin(op string) error {
 
 func (s *Store) leave() { s.life.RUnlock() }
 
-// isOff reports whether nothing of that backend is read or written, and the
-// identity that its blobs must fit.
+// isOff gives the identity that blobs of a backend must fit, and reports whether
+// nothing of the backend is read or written.
 func (s *Store) isOff(backend string) (frame.Identity, bool) {
 	if s.switchedOff(backend) {
 		return frame.Identity{}, true
@@ -219,7 +235,8 @@ func (s *Store) isOff(backend string) (frame.Identity, bool) {
 
 func (s *Store) switchedOff(backend string) bool { return s.off || slices.Contains(s.cfg.Off, backend) }
 
-// Bucket is the name of a key's bucket folder (SPEC P2).
+// Bucket gives the name of the folder in which entries of a key lie (SPEC P2): the
+// hash of the key, in decimal.
 func (s *Store) Bucket(key string) string {
 	hash := s.cfg.Hash
 	if hash == nil {
@@ -239,7 +256,7 @@ func (s *Store) capacity() int64 {
 // largest is the size of the largest entry that is stored.
 func (s *Store) largest() int64 { return min(s.capacity(), Largest) }
 
-// degraded counts and logs trouble, one line a kind (SPEC P5).
+// degraded counts a problem, and logs the first of its kind (SPEC P5).
 func (s *Store) degraded(op string, err error) {
 	s.stats.reason(fault.Degraded)
 	s.logOnce(op, err)
@@ -252,13 +269,14 @@ func (s *Store) logOnce(op string, err error) {
 	s.mu.logged[k] = true
 	s.mu.Unlock()
 	if !known {
-		s.cfg.Logger.Warn("store: going on without", "dir", s.cfg.Dir, "op", op, "err", err)
+		s.cfg.Logger.Warn("store: going on without", "dir", s.cfg.Dir, "op", op, "error", err)
 	}
 }
 
 func (s *Store) tell(e Event) { s.cfg.Listen(e) }
 
-// checkOwner refuses a directory that somebody else could write (SPEC P13, P14).
+// checkOwner refuses a directory that another user owns or can write (SPEC P13,
+// P14). With create it makes a missing one.
 func checkOwner(fsys vfs.FS, path string, create bool) error {
 	info, err := fsys.Lstat(".")
 	if isGone(err) && create {
@@ -284,8 +302,8 @@ func checkOwner(fsys vfs.FS, path string, create bool) error {
 	return nil
 }
 
-// resolve follows the symbolic links on the way to a directory that may not
-// exist yet. Below it none is followed.
+// resolve follows the symbolic links in the path of a directory, which may not
+// exist yet. Below the directory no link is followed.
 func resolve(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real

@@ -5,6 +5,7 @@ package blobstore_test
 import (
 	"bytes"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -302,4 +303,29 @@ func TestRequiresNotKnown(t *testing.T) {
 	r.want("unknown", other.get("unknown"), "miss reason=incompatible field=isa")
 	r.want("none", other.get("none"), "v")
 	r.want("one", other.get("one"), "v")
+}
+
+// With Existing a directory that is no store is refused, and nothing is made in it.
+func TestExisting(t *testing.T) {
+	r := newRig(t)
+	r.must(os.MkdirAll(r.path("documents/lists/1"), 0o700))
+	r.write(r.path("documents/lists/1/notes"), []byte("mine"))
+	for _, readOnly := range []bool{false, true} {
+		for _, dir := range []string{"documents", "missing"} {
+			existing := func(c *blobstore.Config) { c.Existing, c.ReadOnly = true, readOnly }
+			_, err := blobstore.Open(background, r.config(dir, mib, existing))
+			r.want(dir, errors.Is(err, fault.ErrNotFound), true)
+		}
+		list, err := os.ReadDir(r.path("documents"))
+		r.want("made", words(len(list), r.exists(r.path("missing")), err), "1 false <nil>")
+	}
+	s := r.open("d", mib)
+	r.want("put", s.put("k", "v"), "ok")
+	s.cfg.Existing = true
+	s.reopen()
+	r.want("get", s.get("k"), "v")
+	r.must(os.RemoveAll(r.path("d/lease")))
+	r.must(os.Remove(r.path("d/size.txt")))
+	s.reopen()
+	r.want("entries alone", s.get("k"), "v")
 }

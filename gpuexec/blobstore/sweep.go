@@ -8,8 +8,8 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 )
 
-// startTimers keeps the hourly sweep and the writing of uses going until
-// stopTimers was called.
+// startTimers starts the hourly sweep and the writing of uses each minute. Both go on
+// until stopTimers is called.
 func (s *Store) startTimers() {
 	var mu sync.Mutex
 	var stops [2]func() bool
@@ -48,14 +48,14 @@ func (s *Store) maybeSweep() {
 	s.mu.Lock()
 	since := s.cfg.Now().Sub(s.mu.swept)
 	s.mu.Unlock()
-	if since >= stale || since < 0 { // the clock was set back: begin a new hour
+	if since >= stale || since < 0 { // or the clock was set back
 		s.sweep()
 	}
 }
 
-// sweep removes what writers that were killed have left, by age. What this
-// process made it may be writing now, and it knows how old that really is: a
-// clock that was set forward does not take it away.
+// sweep removes temporary files that are older than an hour: their writers were
+// killed. The age of files of this process is measured by the real clock, so that an
+// injected clock that jumps does not remove a file that is being written.
 func (s *Store) sweep() {
 	now := s.cfg.Now()
 	s.mu.Lock()
@@ -97,14 +97,13 @@ func (s *Store) sweep() {
 	s.sweepShare(sweptAtOnce)
 }
 
-// Leases and marks are swept by shares; temporary files all go at once (SPEC P9),
-// each of them paid for by one process of many. But every key that was ever built
-// leaves the folder of its lease, so an open or a store that looked at all of them
-// would take many times as long as reading the directory. A sweep therefore lists
-// their names alone, each time from another place on, since a process may end soon,
-// and looks at a few; every claim that ends looks at two more, so that who leaves
-// one folder behind takes up to two away, and no more stay than the live ones and
-// about twice what an hour makes.
+// Temporary files are swept all at once (SPEC P9), leases and marks by shares: every
+// key that was ever built leaves the folder of its lease, and looking at all of them
+// would take an Open many times as long as reading the directory. A sweep lists their
+// names, from a random one on since the process may end soon, and looks at the first
+// few. Every claim that ends looks at two more. It leaves one folder behind and
+// removes up to two, so their number stays below the live ones and about twice those
+// that an hour makes.
 var sweptByShares = []string{keyDir, markDir}
 
 const (
@@ -112,7 +111,7 @@ const (
 	sweptByClaim = 2
 )
 
-// sweepShare looks at so many more names of each folder.
+// sweepShare looks at the next names of each folder, at no more than most of them.
 func (s *Store) sweepShare(most int) {
 	before := s.cfg.Now().Add(-stale)
 	for _, dir := range sweptByShares {

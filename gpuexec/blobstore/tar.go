@@ -10,8 +10,8 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// sparse reports whether a header has the records of a file with holes, which may
-// claim any size. A store writes none. The older kind has a type of its own.
+// sparse reports whether a header is that of a file with holes, which may claim any
+// size. No store writes one. Sparse files of the older kind have their own type.
 func sparse(h *tar.Header) bool {
 	for name := range h.PAXRecords {
 		if strings.HasPrefix(name, "GNU.sparse.") {
@@ -21,8 +21,9 @@ func sparse(h *tar.Header) bool {
 	return false
 }
 
-// Whole reports, as ErrInvalid, that r is no archive or a part of one, which an
-// Import would say only after what comes before. It looks into no entry.
+// Whole checks that r is an archive and has its end. The error is fault.ErrInvalid.
+// Import would find the same error only after it has stored the entries before it.
+// Whole does not verify entries.
 func Whole(r io.Reader) error {
 	in := newArchive(r)
 	for {
@@ -65,11 +66,11 @@ func broken(op string, err error) error {
 	return &fault.Error{Op: op, Err: fmt.Errorf("%w: no archive, or not all of one: %w: export it again", fault.ErrInvalid, err)}
 }
 
-// endMark is what ends a tar file, in zero bytes; more than the filling behind a
-// file and one block of the mark. The library's reader takes an end without it.
+// endMark is the number of zero bytes that end a tar file. It is more than a file's
+// padding and half of the mark. archive/tar accepts a file without it.
 const endMark = 1024
 
-// trailer counts the zero bytes that it has read since the last other byte.
+// trailer counts the zero bytes since the last byte that was not zero.
 type trailer struct {
 	r     io.Reader
 	zeros int

@@ -312,3 +312,30 @@ func (r *rig) names(dir string) []string {
 	}
 	return names
 }
+
+// P8, P15: an entry that this store would not load is stored once: a second put of
+// the key by a store without a trusted key, or for instruction sets that are absent,
+// is refused and evicts nothing.
+func TestUselessTwice(t *testing.T) {
+	r := newRig(t)
+	public, private, err := ed25519.GenerateKey(nil)
+	r.must(err)
+	r.write(r.path("trust.json"), fmt.Appendf(nil, `{"keys":[{"id":"ci","public":%q}]}`, base64.StdEncoding.EncodeToString(public)))
+	trusting := func(c *blobstore.Config) { c.Trust = r.path("trust.json") }
+	signing := r.open("d", mib, trusting, func(c *blobstore.Config) { c.Signer = &blobstore.Signer{ID: "ci", Key: private} })
+	plain := r.open("d", mib, trusting)
+	r.want("first", plain.put("k", "v0"), "ok")
+	for i := range 3 {
+		r.want("again", plain.put("k", fmt.Sprint("v", i)), "refused reason=unsigned")
+	}
+	r.want("entries", plain.usage().Entries, 1)
+	r.want("signed", signing.put("k", "signed"), "ok")
+	r.want("signed", words(plain.get("k"), signing.put("k", "other"), plain.put("k", "other"), plain.usage().Entries), "signed ok ok 2")
+
+	one, two := putOptions{requires: []string{"amx"}}, putOptions{requires: []string{"avx512"}}
+	r.want("first", plain.put("wide", "v", one), "ok")
+	s := r.open("e", mib)
+	r.want("for amx", words(s.put("k", "v", one), s.put("k", "w", one)), "ok refused reason=incompatible")
+	r.want("for avx512", words(s.put("k", "v", two), s.put("k", "w", two)), "ok refused reason=incompatible")
+	r.want("for this machine", words(s.put("k", "here"), s.get("k"), s.usage().Entries), "ok here 3")
+}

@@ -4,21 +4,21 @@ import (
 	"context"
 )
 
-// concerns reports whether an entry is one of those that Config.Only leaves.
+// concerns reports whether Config.Only leaves an entry visible.
 func (s *Store) concerns(place string) bool {
 	return s.cfg.Only == "" || s.cfg.Only == backendOf(place)
 }
 
-// Usage is what a directory holds.
+// Usage says what a directory holds.
 type Usage struct {
 	Entries     int
-	Bytes       int64 // of all key.bin and kernel.bin outside quarantine/
-	Quarantined int   // bad entries set aside and still kept, of every backend; 0 too where they may not be listed
-	ByBackend   map[string]int64
+	Bytes       int64            // of the contents of all entries, as Capacity counts them
+	Quarantined int              // bad entries that were set aside and are still kept, of every backend
+	ByBackend   map[string]int64 // bytes
 }
 
-// Usage counts what is there, with what other processes stored and evicted.
-// Bases are not counted.
+// Usage counts the entries of the directory, those of other processes too. Bases
+// are not counted. The error is fault.ErrClosed, fault.ErrIO or the context's.
 func (s *Store) Usage(ctx context.Context) (Usage, error) {
 	u := Usage{ByBackend: map[string]int64{}}
 	if err := s.begin("store: usage"); err != nil {
@@ -47,12 +47,12 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 	return u, nil
 }
 
-// eachRecord visits the index, brought up to date, or the files themselves where
-// nothing may be written.
+// eachRecord visits the index after bringing it up to date. A read-only store has no
+// index: its files are visited.
 func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 	if s.cfg.ReadOnly {
 		x := newIndex(s.cfg.Policy)
-		live, ended, _, _ := s.readUses() // hints, which a directory may lack
+		live, ended, _, _ := s.readUses() // hints: a directory may lack them
 		x.own, x.others = ended, live
 		return s.main.scan(func(place string, key, kernel int64) error {
 			r := record{place: place, bytes: max(key, 0) + max(kernel, 0)}
@@ -77,9 +77,10 @@ func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 	return s.dir.end(ctx)
 }
 
-// Audit compares three counts of the bytes in use: the store's own, what
-// size.txt says (-1: nothing that can be read), and what lies on the disk. They
-// are comparable where Config.Only is empty.
+// Audit counts the bytes in use in three ways: by the store's own account, by
+// size.txt (-1 if that cannot be read), and by the sizes of the files. In a store
+// without Config.Only the three are equal unless another process is storing. The
+// errors are those of Usage.
 func (s *Store) Audit(ctx context.Context) (size, text, disk int64, err error) {
 	u, err := s.Usage(ctx)
 	if err != nil || s.off {

@@ -13,19 +13,19 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Uses are kept in one file a writer: a line "open" or "closed", then lines of
-// count, last use, creation time and place. A use is in one file: a writer's holds
-// its own and those of ended writers, whose files it took over. They are hints:
-// lines that cannot be read are left out.
+// Each writer has one file of uses: a line "open" or "closed", and for each entry a
+// line with count, last use, creation time and place. A use is in one file only. A
+// writer takes over the files of writers that ended, and removes them. Uses are
+// hints: a line that cannot be read is left out.
 const (
 	usesOpen   = "open\n"
 	usesClosed = "closed\n"
 	mostUses   = 64 << 20 // bytes of a file
 	flushEvery = time.Minute
-	stale      = time.Hour // after which temporary files and files of dead writers go
+	stale      = time.Hour // age at which temporary files and files of dead writers are removed
 )
 
-// used notes a hit. It waits for no writer.
+// used notes a hit. It does not wait for writers.
 func (s *Store) used(b Blob) {
 	if b.layer > 0 || s.cfg.ReadOnly {
 		return
@@ -55,7 +55,7 @@ func (s *Store) Reuse(b Blob) Miss {
 	return Miss(flaw)
 }
 
-// takeUses moves what readers noted to the index. Part of a change.
+// takeUses moves the uses that readers noted to the index. It is part of a change.
 func (s *Store) takeUses(x *index) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,8 +63,8 @@ func (s *Store) takeUses(x *index) {
 	clear(s.mu.uses)
 }
 
-// loadUses reads what other writers wrote, at most once a minute, and takes over
-// the files of those that ended. Part of a change.
+// loadUses reads the files of other writers, at most once a minute, and takes over
+// those of writers that ended. It is part of a change.
 func (d *directory) loadUses() error {
 	now := d.s.cfg.Now()
 	if d.s.cfg.Policy == FIFO || now.Sub(d.usesRead).Abs() < flushEvery {
@@ -86,13 +86,13 @@ func (d *directory) loadUses() error {
 	}
 	d.idx.own = ended
 	for _, name := range names {
-		_ = d.s.main.Remove(name) // read twice, it counts twice
+		_ = d.s.main.Remove(name) // a file that stays is read again, and its uses count twice
 	}
 	return nil
 }
 
-// readUses gives what other writers wrote: those that go on, and those that ended,
-// with the names of their files.
+// readUses gives the uses of other writers, apart for those that go on and those that
+// ended, and the names of the files of the latter.
 func (s *Store) readUses() (live, ended uses, names []string, err error) {
 	live, ended = uses{}, uses{}
 	list, err := s.main.ReadDir(usesDir)
@@ -138,16 +138,16 @@ func parseUses(text string) uses {
 	return all
 }
 
-// checkUses forgets what somebody took over, because nothing had been written for
-// an hour. Part of a change.
+// checkUses forgets the uses of this writer if another one has taken over its file,
+// which had not been written for an hour. It is part of a change.
 func (d *directory) checkUses() {
 	if _, err := d.s.main.Lstat(usesDir + "/" + d.s.writer); d.usesWritten && isGone(err) {
 		d.idx.own = uses{}
 	}
 }
 
-// writeUses writes this writer's file, for entries that are there; another process
-// may have stored them since the index was brought up to date.
+// writeUses writes this writer's file, for entries that exist. Entries that are not in
+// the index may have been stored by another process since.
 func (d *directory) writeUses(state string, own uses) error {
 	text := []byte(state)
 	for _, place := range slices.Sorted(maps.Keys(own)) {
@@ -169,7 +169,8 @@ func (d *directory) writeUses(state string, own uses) error {
 	return err
 }
 
-// flushUses writes uses if there are new ones, or that the writer ends.
+// flushUses writes this writer's uses if there are new ones. last marks the file as
+// that of a writer that ended.
 func (s *Store) flushUses(last bool) {
 	if s.cfg.Policy == FIFO {
 		return

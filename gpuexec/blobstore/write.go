@@ -2,6 +2,7 @@ package blobstore
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,13 +17,19 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Put stores the blob of a key. cost is what compiling it took; requires are the
-// instruction sets without which it must not run (SPEC K7); nil = not known, so all
-// that the identity has. A sound entry that
-// fits already stays, and Put succeeds (SPEC P8): Stores of Stats grows only where
-// the payload was written. With nil an entry is there, as durable as Config says.
-// What was not stored is ErrRefused with a reason: disabled, too_large (nothing
-// was evicted) or degraded (and ErrIO).
+// Put stores the blob of a key. cost is the time that compiling it took. requires
+// lists the instruction sets without which the blob must not run (SPEC K7); nothing
+// given means that this is not known, and stands for all that are present, while an
+// empty list ([]string{}...) means that it runs everywhere.
+//
+// If the key has a sound entry that fits, that entry stays and Put succeeds (SPEC
+// P8); Stats.Stores counts the entries that were written. After success there is an
+// entry, as durable as Config.Durability says.
+//
+// A blob that is not stored is fault.ErrRefused with a reason: disabled, too_large
+// (nothing was evicted for it), degraded, which is fault.ErrIO too, or the reason for
+// which this store would not load the blob, if the key has such an entry already.
+// Other errors are fault.ErrInvalid, fault.ErrClosed and the context's.
 func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, cost time.Duration, requires ...string) error {
 	const op = "store: put"
 	if err := s.enter(op, backend, key); err != nil {
@@ -46,8 +53,24 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 	if err != nil {
 		return err
 	}
-	w := writing{s: s, backend: backend, key: key, entry: e, file: file, present: present}
+	w := writing{s: s, backend: backend, key: key, entry: e, file: file, present: present, useless: s.useless(&e)}
 	return w.run(ctx, op)
+}
+
+// useless says why this store would not load an entry of its own.
+func (s *Store) useless(e *frame.Entry) Miss {
+	var id string
+	var public ed25519.PublicKey
+	if signer := s.cfg.Signer; signer != nil {
+		id, public = signer.ID, signer.Key.Public().(ed25519.PublicKey)
+	}
+	if flaw := s.trust.Still(id, public); !flaw.None() {
+		return Miss(flaw)
+	}
+	if misfits := e.Misfits(e.Identity); len(misfits) > 0 {
+		return Miss(frame.Misfit(misfits[0]))
+	}
+	return Miss{}
 }
 
 // writing is one entry on its way to the disk.
@@ -56,10 +79,12 @@ type writing struct {
 	backend, key string
 	entry        frame.Entry
 	file         frame.File
-	sealed       bool           // the digest is in place already
-	present      frame.Identity // whom an entry must fit to make this one superfluous
+	sealed       bool           // the file has its digest
+	present      frame.Identity // an entry that fits it makes this one superfluous
+	useless      Miss           // why this store would not load the entry; zero = it would
 	temporary    string
-	place        string
+	place        string // once it is published
+	found        *Blob  // the entry that makes this one superfluous
 }
 
 func (w *writing) run(ctx context.Context, op string) error {
@@ -68,26 +93,50 @@ func (w *writing) run(ctx context.Context, op string) error {
 		s.stats.reason(fault.TooLarge)
 		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", fault.ErrTooLarge, size, most))
 	}
-	if f := s.find(w.backend, w.key, w.present); f.hit {
+	f := s.find(w.backend, w.key, w.present)
+	if f.hit {
+		w.found = &f.blob
+		if err := w.confirm(); err != nil {
+			s.logOnce("sync", err)
+			return w.failed(op, err)
+		}
 		return nil
+	}
+	if w.repeats(f) {
+		s.stats.reason(w.useless.Reason)
+		return refused(op, w.backend, w.key, w.useless, errors.New("the key has an entry that this store would not load either"))
 	}
 	err := s.writes.allow(s.cfg.Now())
 	if err == nil {
-		if err = w.write(ctx); err == nil {
+		if err = w.write(ctx); err == nil && w.found != nil {
+			err = w.confirm()
+		}
+		if err == nil {
 			s.writes.succeeded()
 			s.maybeSweep()
 			return nil
 		}
 		if ctx.Err() == nil {
 			s.writes.failed(s.cfg.Now())
-			s.logOnce("write", err) // the pause that begins is no trouble of its own
+			s.logOnce("write", err)
 		}
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	s.stats.reason(fault.Degraded)
+	return w.failed(op, err)
+}
+
+func (w *writing) failed(op string, err error) error {
+	w.s.stats.reason(fault.Degraded)
 	return refused(op, w.backend, w.key, Miss{Reason: fault.Degraded}, fmt.Errorf("%w: %w", fault.ErrIO, err))
+}
+
+// repeats reports whether the entry would be a second one that this store does not
+// load, of the same key, identity and needs: each start would add one.
+func (w *writing) repeats(f *finding) bool {
+	same := func(requires []string) bool { return slices.Equal(requires, w.entry.Requires) }
+	return !w.useless.None() && slices.ContainsFunc(f.kin, same)
 }
 
 func (w *writing) size() int64 { return int64(len(w.key)) + w.file.Size() }
@@ -105,12 +154,12 @@ func (w *writing) write(ctx context.Context) error {
 		err = w.publish(ctx)
 	}
 	if err != nil || w.place == "" {
-		_ = s.main.RemoveAll(w.temporary) // what is left goes with the next sweep
+		_ = s.main.RemoveAll(w.temporary) // the next sweep removes what is left
 		return err
 	}
 	s.stats.stores.Add(1)
 	s.tell(Event{Kind: "stored", Backend: w.backend, Place: w.place, Bytes: w.size()})
-	return w.settle()
+	return w.settle(frame.DigestOf(w.file.Head))
 }
 
 // stage writes both files into a folder of their own.
@@ -126,7 +175,7 @@ func (w *writing) stage() error {
 		return err
 	}
 	if w.s.cfg.Durability == Full {
-		return fsys.SyncDir(w.temporary)
+		return w.s.syncDir(w.temporary)
 	}
 	return nil
 }
@@ -155,7 +204,7 @@ func (w *writing) stageKernel(fsys vfs.FS, sync bool) error {
 	return errors.Join(err, f.Close())
 }
 
-// seal computes the digest, of a large payload beside the caller.
+// seal computes the digest. For a large payload it does so while the caller writes.
 func (w *writing) seal() *sync.WaitGroup {
 	const large = 256 << 10
 	var wg sync.WaitGroup
@@ -169,8 +218,8 @@ func (w *writing) seal() *sync.WaitGroup {
 	return &wg
 }
 
-// publish moves the folder into the lowest free slot of its bucket, unless an
-// entry that fits is there by now.
+// publish moves the folder into the lowest free slot of its bucket, unless the key
+// has an entry that fits by now.
 func (w *writing) publish(ctx context.Context) error {
 	d := &w.s.dir
 	return d.alter(ctx, func() error {
@@ -187,6 +236,9 @@ func (w *writing) publishLocked() error {
 	s, d := w.s, &w.s.dir
 	f := s.find(w.backend, w.key, w.present)
 	if f.hit {
+		w.found = &f.blob
+	}
+	if f.hit || w.repeats(f) {
 		return nil
 	}
 	for _, b := range f.bad {
@@ -197,7 +249,7 @@ func (w *writing) publishLocked() error {
 		}
 	}
 	for _, place := range f.barred {
-		_ = d.setAside(place, Miss{Reason: fault.Degraded}) // what may not even be moved keeps its slot
+		_ = d.setAside(place, Miss{Reason: fault.Degraded}) // an entry that may not be moved either keeps its slot
 	}
 	bucket := w.backend + "/" + s.Bucket(w.key)
 	r := record{bytes: w.size(), known: true, created: w.entry.Created.UnixNano(), cost: w.entry.Cost}
@@ -211,7 +263,7 @@ func (w *writing) publishLocked() error {
 			}
 			return nil
 		case again < 16 && (isTaken(err) || errors.Is(err, syscall.ENOTEMPTY) || isGone(err)):
-			// without a lock: somebody took the slot, or removed the empty bucket
+			// no lock: another process took the slot or removed the empty bucket
 		default:
 			return err
 		}
@@ -231,8 +283,8 @@ func (w *writing) occupy(bucket string, r *record) error {
 	return w.s.dir.take(w.temporary, *r)
 }
 
-// makeFolder makes a folder if it is missing. Something else by its name is set
-// aside, or nothing below it could ever be stored.
+// makeFolder makes a folder if it is missing. A file in its place is moved to
+// quarantine/, since nothing could be stored below it.
 func (w *writing) makeFolder(name string) error {
 	fsys := w.s.main.FS
 	err := fsys.Mkdir(name)
@@ -252,12 +304,12 @@ func (w *writing) makeFolder(name string) error {
 	return err
 }
 
-// yield takes the entry back if, without a lock, somebody else stored the same
-// key at the same time: the one in the lowest slot stays.
+// yield takes the entry back if another process has stored the same key at the same
+// time, which happens without a lock. The entry in the lowest slot stays.
 func (w *writing) yield(bucket string) error {
 	s := w.s
 	slots, err := s.main.slots(bucket)
-	if isGone(err) { // with the entry: somebody has evicted it already
+	if isGone(err) { // evicted already
 		return nil
 	}
 	if err != nil {
@@ -276,39 +328,9 @@ func (w *writing) yield(bucket string) error {
 			if err := s.dir.drop(w.place, w.temporary); err != nil {
 				return err
 			}
-			w.place = ""
+			w.place, w.found = "", &f.blob
 			return nil
 		}
 	}
 	return nil
-}
-
-// settle makes the names on the way to the entry durable.
-func (w *writing) settle() error {
-	s := w.s
-	if s.cfg.Durability != Full {
-		return nil
-	}
-	names := []string{w.backend + "/" + s.Bucket(w.key), w.backend}
-	s.mu.Lock()
-	synced := s.mu.synced
-	if !synced[w.backend] {
-		names = append(names, ".")
-	}
-	s.mu.Unlock()
-	for _, name := range names {
-		if err := s.main.SyncDir(name); err != nil && !isGone(err) { // gone: evicted by now
-			return err
-		}
-	}
-	s.mu.Lock()
-	synced[w.backend] = true // nobody asks that map any more if the folder was made again since
-	s.mu.Unlock()
-	return nil
-}
-
-func (s *Store) forgetSynced() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.synced = map[string]bool{}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -161,4 +162,31 @@ func TestBlobs(t *testing.T) { // B2, B3
 	if n := other.lib.creates.Load(); n != 0 {
 		t.Errorf("%d primitives were built", n)
 	}
+}
+
+// P3: a store is asked with the identity of the engine, not with the one that its
+// configuration has for the backend's name.
+func TestIdentityTravels(t *testing.T) {
+	other := machine
+	other.Device = "gpu1"
+	seen := &asked{}
+	r := openWith(t, artefacts.Config{Store: seen}, named)
+	for _, e := range []*primitive.Engine{r.Engine, engine(t, r.cache, r.lib, other)} {
+		l, _, err := e.Primitive(t.Context(), r.spec("a"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.End()
+	}
+	if len(seen.of) != 2 || !reflect.DeepEqual(*seen.of[0], machine) || !reflect.DeepEqual(*seen.of[1], other) {
+		t.Errorf("the store was asked for %v", seen.of)
+	}
+}
+
+// asked is a store that has nothing and remembers for which identity it was asked.
+type asked struct{ of []*gpuexec.Identity }
+
+func (a *asked) Find(_ context.Context, s artefacts.Subject) artefacts.Found {
+	a.of = append(a.of, s.Identity)
+	return artefacts.Found{Reason: fault.Absent}
 }

@@ -62,7 +62,7 @@ func (r *request) asking(key string) artefacts.Request {
 	if r.unhashable != "" {
 		key = r.spec.Kind
 	}
-	return artefacts.Request{Key: key, Backend: r.engine.cfg.Backend, Unhashable: r.unhashable}
+	return artefacts.Request{Key: key, Backend: r.engine.cfg.Backend, Identity: &r.engine.cfg.Identity, Unhashable: r.unhashable}
 }
 
 // resident gives the descriptor, pinned, if it is in the cache.

@@ -4,11 +4,15 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kiln-cache/kiln/internal/arch"
 )
 
 var place = regexp.MustCompile("`([a-z0-9_/]+\\.go)(?::([A-Za-z0-9_.]+))?`")
@@ -37,6 +41,24 @@ func TestDocumentsPointToWhatIsThere(t *testing.T) {
 	}
 	if pointed < 50 {
 		t.Errorf("%d places in the documents: the form that this test reads has changed", pointed)
+	}
+}
+
+var refused = regexp.MustCompile(`\*\*([A-Z][A-Za-z]+)\*\*`)
+
+// The words that docs/HOUSE.md says are refused are those that are.
+func TestHouseNamesTheRefusedWords(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs", "HOUSE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for _, found := range refused.FindAllStringSubmatch(string(text), -1) {
+		said = append(said, found[1])
+	}
+	slices.Sort(said)
+	if want := slices.Sorted(maps.Keys(arch.Renamed)); !slices.Equal(said, want) {
+		t.Errorf("docs/HOUSE.md says %q, refused are %q", said, want)
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// renamed are words that the rooms used for what has one word now: the table of
+// Renamed are words that the rooms used for what has one word now: the table of
 // docs/HOUSE.md. They are no names of exported functions and methods.
-var renamed = map[string]string{
+var Renamed = map[string]string{
 	"GetOrCreate": "Get", "GetOrCompute": "Get", "GetLane": "Lookup",
 	"Metrics": "Stats", "Statistics": "Stats", "Snapshot": "Stats",
 	"Objects": "Len", "Entries": "Len", "Live": "Len",
@@ -18,7 +18,7 @@ var renamed = map[string]string{
 }
 
 // Words finds what public packages call by another word than the house does:
-// functions and methods of renamed, bytes that are no int64, costs that are no
+// functions and methods of Renamed, bytes that are no int64, costs that are no
 // time.Duration; and in any product an error logged under another key.
 func (p *Program) Words() []Violation {
 	var found []Violation
@@ -46,7 +46,7 @@ func wrongWord(u *unit, o types.Object) string {
 		if !shown(o) {
 			return ""
 		}
-		if right := renamed[o.Name()]; right != "" {
+		if right := Renamed[o.Name()]; right != "" {
 			return fmt.Sprintf("%s is called %s in this house", o.Name(), right)
 		}
 		for v := range o.Signature().Params().Variables() {

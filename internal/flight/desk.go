@@ -11,7 +11,7 @@ import (
 // or under the mutex of a room, and is owned by whoever owns those.
 //
 // INVARIANT: at most one listed flight a key (SPEC F1). A flight is listed from
-// its Begin until its End or Detach.
+// its Begin until its End.
 //
 // The zero Desk is empty.
 type Desk[K comparable, F Flying] struct {
@@ -43,9 +43,6 @@ func (s *Seats) seats() *Seats { return s }
 
 // Callers is how many are aboard.
 func (s *Seats) Callers() int { return s.callers }
-
-// Cancelled reports whether the creator was told to end, since nobody waited.
-func (s *Seats) Cancelled() bool { return s.cancelled }
 
 // Over reports whether the flight has had its End.
 func (s *Seats) Over() bool { return s.over }
@@ -138,18 +135,6 @@ func (d *Desk[K, F]) VoidAll() { d.generation++ }
 func (d *Desk[K, F]) May(f F) bool {
 	s := f.seats()
 	return !s.void && !s.over && s.generation == d.generation
-}
-
-// Detach takes a flight's key away from it, so that another may begin under it
-// while this one still runs; its result does not stay in the room.
-func (d *Desk[K, F]) Detach(key K, f F) {
-	s := f.seats()
-	s.void = true
-	if s.listed {
-		s.listed = false
-		delete(d.listed, key)
-		d.setLone(f)
-	}
 }
 
 // End takes a flight off the desk, once: first is false if that has happened. keep

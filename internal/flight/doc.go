@@ -23,7 +23,8 @@
 //     and the creator's end is then the second.
 //  5. A caller that came aboard after the creator was cancelled, or that finds that
 //     a blob was refused which another caller had brought, asks again instead of
-//     taking an error that is not its own.
+//     taking an error that is not its own. So does an heir: a caller for which the
+//     room has something else if this flight fails.
 //
 // The Desk is a part of the room's pure core: it counts callers, knows keys,
 // deadlines and generations, and does nothing. The Flight is what the room's shell
@@ -31,8 +32,9 @@
 // which is both under one mutex.
 //
 // A flight is joined on its desk as long as it runs, cancelled or not: no second
-// one of its key begins while it does, unless the room says that this one can never
-// be used again (Desk.Detach).
+// one of its key begins while it does. Where nothing that runs can be used any more,
+// as on a device that was lost, the room ends all flights at once (Desk.Close) and
+// begins others.
 //
 // A room whose questions should cost one message and one wake-up has the caller
 // bring a flight of its own: if it is not to fly it ends at once, with the value
@@ -43,9 +45,8 @@
 // after every caller aboard has been through Take or has left, so that pinning it
 // cannot fail, whatever was evicted meanwhile.
 //
-// INVARIANT: nothing here is user code but Context's caller and the functions that
-// the room gives: New calls the context's Value, so it belongs on the caller's
-// goroutine, not in a turn.
+// INVARIANT: New is the only call that runs user code, the Value of the context it is
+// given: it belongs on the caller's goroutine. All that a turn calls is free of it.
 //
 // # Circles
 //

@@ -29,8 +29,6 @@ type Flight[V any] struct {
 	starting atomic.Bool // the edges of Start wait for their caller
 	changed  bool        // the caller has gone over to next
 	timer    *time.Timer // of Linger; the room's
-
-	old old
 }
 
 // New makes a flight on behalf of ctx: its values are kept, its cancellation and
@@ -63,7 +61,6 @@ func (f *Flight[V]) Context() context.Context { return &f.life }
 // always the wait for an older flight that is answered with ErrCycle.
 func (f *Flight[V]) Start() {
 	f.Board()
-	f.old.start()
 	if f.node.parent != nil {
 		f.starting.Store(true)
 		oblige(f.node.parent, f.life.id)

@@ -1,5 +1,5 @@
-// Package frame is the format of kernel.bin: one compiled blob with who made it,
-// what it cost and what proves it whole (SPEC P3, P15).
+// Package frame is the format of kernel.bin: a compiled blob with the build that made
+// it, its cost, a digest and a signature (SPEC P3, P15).
 //
 // Numbers are little-endian. Every version of the format begins with the
 // preamble, so that a reader of any version can tell a foreign version from
@@ -8,8 +8,8 @@
 //	magic      8 bytes
 //	version    uint32
 //	total      uint64, bytes of the whole file
-//	digest     32 bytes, SHA-256 of what is before it, the digest list of what
-//	           is behind it (package hashlist), and the key
+//	digest     32 bytes, SHA-256 over the bytes before it, the digest list of
+//	           the bytes after it (package hashlist), and the key
 //
 // Version 1 goes on with
 //
@@ -27,6 +27,6 @@
 // the key, the SHA-256 of the payload's digest list, and everything between
 // preamble and payload.
 //
-// Nothing behind the preamble is looked at, and no length believed, before the
-// digest is verified. All functions are pure and safe for concurrent use.
+// The digest is verified before anything after the preamble is decoded and before any
+// length is believed. All functions are pure and safe for concurrent use.
 package frame

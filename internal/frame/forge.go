@@ -7,9 +7,9 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// Forge gives a copy of a file with one field changed and the digest made right
-// again, so that only the check of that field can object. Fields: "format", the
-// version, and "length", the payload's. For tests of what reads the format.
+// Forge gives a copy of a file with one field changed and the digest of the result,
+// so that only a check of that field can find it. The field is "format", the version,
+// or "length", that of the payload. Forge is for tests of readers.
 func Forge(file []byte, key, field string, value uint64) ([]byte, error) {
 	if len(file) < identityAt {
 		return nil, fault.Invalidf("frame: forge", "%d bytes are no entry", len(file))

@@ -31,25 +31,25 @@ const (
 	mostISA  = 1024
 )
 
-// Flaw says why bytes are no entry that can be used. The zero Flaw is none.
+// Flaw says why an entry cannot be used. The zero Flaw says that it can.
 type Flaw struct {
 	Reason fault.Reason
-	Field  string // what the reason concerns, where it concerns a field
+	Field  string // the field that the reason is about; empty if there is none
 }
 
-// None reports whether there is nothing to object.
+// None reports whether the entry can be used.
 func (f Flaw) None() bool { return f.Reason == "" }
 
 // Entry is one stored blob.
 type Entry struct {
 	Created  time.Time
-	Cost     time.Duration // that compiling took
+	Cost     time.Duration // the time that compiling took
 	Identity Identity      // of the producer
 	Requires []string      // instruction sets without which it must not run
 	Payload  []byte
 
 	Digest [sha256.Size]byte // of file and key; set by Parse
-	Signer string            // key id; empty = unsigned; not verified by Parse
+	Signer string            // key id; empty = unsigned. Parse does not verify it
 	seal   seal
 }
 
@@ -61,8 +61,8 @@ type seal struct {
 	signature []byte
 }
 
-// head gives everything of a file that lies before the payload; its digest is
-// still missing. signature is the size of the block that will follow.
+// head gives the part of a file before the payload, without the digest. signature is
+// the size of the signature block in bytes.
 func (e *Entry) head(key string, signature int) ([]byte, error) {
 	out := make([]byte, identityAt, identityAt+256)
 	copy(out, magic)
@@ -99,15 +99,16 @@ func appendText(out []byte, text string) []byte {
 	return append(out, text...)
 }
 
-// File is a file in three parts, to be written one after the other.
+// File is a file in three parts, which are written one after the other.
 type File struct {
 	Head    []byte // complete after Seal only
-	Payload []byte // the caller's own
+	Payload []byte // the one that was given to Encode
 	Tail    []byte // signature block
 }
 
-// Encode lays out a file. signer may be nil. The digest is left to Seal, so that
-// a large payload can be written meanwhile.
+// Encode lays out a file. signer may be nil. The caller must call Seal for the digest;
+// it may write the payload meanwhile. The error is fault.ErrInvalid for a text that is
+// too long.
 func Encode(key string, e Entry, signer *Signer) (File, error) {
 	tail := signer.size()
 	if int64(len(key)) > math.MaxUint32 || tail > mostText {
@@ -139,8 +140,8 @@ func sum(key string, parts ...[]byte) (digest [sha256.Size]byte) {
 	return digest
 }
 
-// CheckPreamble looks at the beginning of a file of that size and tells whether
-// the rest is worth reading. head may be shorter than Preamble if the file is.
+// CheckPreamble decides by the first bytes of a file whether the rest is worth
+// reading. size is that of the file. head has Preamble bytes, or all of a shorter file.
 func CheckPreamble(head []byte, size int64) Flaw {
 	n := min(len(head), len(magic))
 	if !bytes.Equal(head[:n], []byte(magic)[:n]) {
@@ -158,8 +159,8 @@ func CheckPreamble(head []byte, size int64) Flaw {
 	return Flaw{}
 }
 
-// Parse verifies a whole file against its key and takes it apart. The payload is
-// a part of file. A version that it does not know is Outdated, if it is sound.
+// Parse verifies a whole file against its key and decodes it. The payload is a part
+// of file. A sound file of another version is outdated.
 func Parse(file []byte, key string) (Entry, Flaw) {
 	if flaw := CheckPreamble(file[:min(len(file), Preamble)], int64(len(file))); !flaw.None() {
 		return Entry{}, flaw
@@ -215,14 +216,14 @@ func (e *Entry) readMeta(r *binread.Reader) {
 	}
 }
 
-// MetaSize is how much of a file ReadMeta needs at most, in bytes, for all but
-// absurdly long identities. A processor with AVX-512 has a hundred instruction
-// sets, which a file may name twice.
+// MetaSize is the number of first bytes that ReadMeta needs, for all but absurdly
+// long identities. A processor with AVX-512 has a hundred instruction sets, which a
+// file may name twice.
 const MetaSize = 4096
 
-// ReadMeta gives what is written before the payload, unverified: good enough to
-// choose what to evict or to print, never to load. ok = false if head is too
-// short or not of this version.
+// ReadMeta decodes the part before the payload without verifying it. That is enough
+// to choose a victim or to print, never to load. ok is false if head is too short or
+// of another version.
 func ReadMeta(head []byte) (e Entry, ok bool) {
 	if len(head) < identityAt || string(head[:len(magic)]) != magic || binary.LittleEndian.Uint32(head[8:]) != Version {
 		return Entry{}, false
@@ -239,8 +240,8 @@ func DigestOf(file []byte) (digest [sha256.Size]byte) {
 	return digest
 }
 
-// KeySize is the size of the key that a file says it was written for,
-// unverified: it tells which way a key.bin was damaged.
+// KeySize gives the size of the key that a file was written for, unverified. It tells
+// in which way a key.bin was damaged.
 func KeySize(head []byte) (int64, bool) {
 	if len(head) < payloadAt || string(head[:len(magic)]) != magic {
 		return 0, false
@@ -248,5 +249,5 @@ func KeySize(head []byte) (int64, bool) {
 	return int64(binary.LittleEndian.Uint32(head[keyAt:])), true
 }
 
-// text is a string behind its length.
+// text reads a string after its length.
 func text(r *binread.Reader) string { return string(r.Take(r.Uint(2))) }

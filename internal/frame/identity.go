@@ -6,17 +6,18 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// Identity is who produced a blob, or who wants to load it (SPEC P3, K7).
+// Identity is the build that produced a blob, or that wants to load it (SPEC P3, K7).
 type Identity struct {
 	Library  string
 	Build    string
 	Compiler string
 	Driver   string
 	Device   string
-	ISA      []string // instruction sets present; not stored: an entry has Requires
+	ISA      []string // instruction sets that are present; an entry has Requires instead
 }
 
-// factors are the fields in the order in which the first difference speaks (P4).
+// factors are the fields in the order in which they are compared; the first that
+// differs is reported (SPEC P4).
 var factors = [...]string{"library", "build", "compiler", "driver", "device"}
 
 func (id *Identity) fields() [len(factors)]*string {
@@ -30,8 +31,7 @@ func (id Identity) texts() (texts [len(factors)]string) {
 	return texts
 }
 
-// Known reports whether a blob of this identity may be stored or loaded at all
-// (SPEC P12).
+// Known reports whether blobs of this identity may be stored and loaded (SPEC P12).
 func (id Identity) Known() bool { return id.Library != "" && id.Build != "" }
 
 // Misfits lists the factors that keep e from being used by present, in the
@@ -52,7 +52,7 @@ func (e *Entry) Misfits(present Identity) []string {
 	return wrong
 }
 
-// Misfit is the reason that goes with a factor of Misfits (SPEC P4).
+// Misfit gives the reason for a factor of Misfits (SPEC P4).
 func Misfit(factor string) Flaw {
 	switch factor {
 	case "device":

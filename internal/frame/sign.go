@@ -13,7 +13,7 @@ const signatureSize = ed25519.SignatureSize
 // Signer signs what Encode writes (SPEC P15). A nil *Signer signs nothing.
 type Signer struct {
 	ID  string             // of the key, as trust lists name it; not empty
-	Key ed25519.PrivateKey // whole, not its seed: signing panics with another length
+	Key ed25519.PrivateKey // of 64 bytes: signing panics with another length
 }
 
 func (s *Signer) size() int {

@@ -1,19 +1,19 @@
-// Package vfs is the little that the stores need of a file system, behind an
-// interface, so that faults can be injected and power can fail in a test.
+// Package vfs is the part of a file system that the stores need, as an interface, so
+// that a test can inject faults and take power away.
 //
 // # Names
 //
-// A file system is rooted at one folder. Names are relative to it, written with
-// slashes, and never lead out of it: a symbolic link anywhere in a name is not
-// followed but an error, and a FIFO or device is opened without blocking.
+// A file system has one folder as its root. Names are relative to it and written
+// with slashes. Opening a name follows no symbolic link, wherever in the name it
+// stands: it is an error. A FIFO or device is opened without blocking.
 //
 // # Concurrency
 //
-// An FS and a File are safe for concurrent use, as far as the calls do not
-// concern the same bytes.
+// An FS and a File are safe for concurrent use, by calls that do not read and write
+// the same bytes.
 //
 // # Errors
 //
-// Errors are those of package syscall, wrapped in *fs.PathError, so errors.Is
-// finds fs.ErrNotExist and syscall.ENOSPC alike.
+// Errors are those of package syscall in an *fs.PathError, so that errors.Is finds
+// fs.ErrNotExist and syscall.ENOSPC alike.
 package vfs

@@ -10,13 +10,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Dir is the folder at an absolute path of the machine's file system. The path
-// to it may hold symbolic links if they are resolved already.
+// Dir is the folder at an absolute path of the machine's file system. The path must
+// have no symbolic links: the caller resolves them first.
 func Dir(root string) FS { return native(filepath.Clean(root)) }
 
 func machine() (func(root string) FS, error) { return Dir, nil }
@@ -103,7 +104,7 @@ func (n native) Mkdir(name string) error {
 	return wrap("mkdir", name, unix.Mkdir(n.path(name), 0o700))
 }
 
-// makeRoot makes the root and what is missing on the way, for good.
+// makeRoot makes the root and the missing folders above it, and syncs them.
 func (n native) makeRoot() error {
 	there := filepath.Dir(string(n))
 	for {
@@ -116,7 +117,7 @@ func (n native) makeRoot() error {
 		return err
 	}
 	for dir := filepath.Dir(string(n)); ; dir = filepath.Dir(dir) {
-		if err := Dir(dir).SyncDir("."); err != nil {
+		if err := Dir(dir).SyncDir("."); err != nil && !NoSync(err) {
 			return err
 		}
 		if dir == there {
@@ -148,11 +149,12 @@ func (n native) SyncDir(name string) error {
 	return wrap("fsync", name, err)
 }
 
-// file is a descriptor of its own: package os would ask the poller about each,
-// which costs as much as reading a small kernel.
+// file is a bare descriptor. An os.File registers with the poller, which costs as
+// much as reading a small kernel.
 type file struct {
-	fd   int
-	name string
+	fd     int
+	name   string
+	locked atomic.Bool
 }
 
 func (f *file) ReadAt(p []byte, offset int64) (int, error) {
@@ -201,6 +203,7 @@ func (f *file) TryLock() (bool, error) {
 	for {
 		switch err := unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB); err {
 		case nil:
+			f.locked.Store(true)
 			return true, nil
 		case unix.EINTR:
 		case unix.EWOULDBLOCK:
@@ -211,7 +214,14 @@ func (f *file) TryLock() (bool, error) {
 	}
 }
 
-func (f *file) Close() error { return wrap("close", f.name, unix.Close(f.fd)) }
+// Close gives the lock back itself: a forked process may have a copy of the
+// descriptor, and a lock lasts until the last copy is closed.
+func (f *file) Close() error {
+	if f.locked.Load() {
+		_ = unix.Flock(f.fd, unix.LOCK_UN) // closing gives it back as well
+	}
+	return wrap("close", f.name, unix.Close(f.fd))
+}
 
 func wrap(op, name string, err error) error {
 	if err == nil {
@@ -241,8 +251,8 @@ func infoOf(name string, st *unix.Stat_t) Info {
 	}
 }
 
-// openChecked opens by looking at each element of the name first, where the
-// kernel cannot do it in one step.
+// openChecked looks at each folder of the name before it opens the name, for kernels
+// that cannot refuse links in one step.
 func openChecked(root, name string, flags int, mode uint32) (int, error) {
 	for i := 0; i < len(name); i++ {
 		if name[i] != '/' {

@@ -1,12 +1,14 @@
 package vfs
 
 import (
+	"errors"
 	"io"
 	"io/fs"
+	"syscall"
 	"time"
 )
 
-// Info is what is known of a file without opening it.
+// Info describes a file.
 type Info struct {
 	Name    string // last element
 	Mode    fs.FileMode
@@ -24,7 +26,7 @@ func (i Info) Regular() bool { return i.Mode.IsRegular() }
 type FS interface {
 	// Root is the folder's absolute path, for messages.
 	Root() string
-	// Open opens for reading. The caller looks at Stat: it may be no plain file.
+	// Open opens for reading. The name may be that of a FIFO or device: see Stat.
 	Open(name string) (File, error)
 	// Create makes a new file, mode 0600, for reading and writing; fs.ErrExist if
 	// the name is taken.
@@ -34,20 +36,20 @@ type FS interface {
 	// ReadDir lists a folder, sorted by name. Only Name and the type bits of Mode
 	// of an Info are set.
 	ReadDir(name string) ([]Info, error)
-	// Lstat looks at a name itself, not at what it links to.
+	// Lstat describes a name itself, not the target of a link.
 	Lstat(name string) (Info, error)
-	// Mkdir makes a folder, mode 0700. "." is the root itself, for which the folders
-	// on the way are made as well.
+	// Mkdir makes a folder, mode 0700. "." is the root, which is made with all folders
+	// above it that are missing.
 	Mkdir(name string) error
 	// Rename moves a file or folder in one step. A folder replaces none but an
 	// empty one.
 	Rename(from, to string) error
 	// Link gives a file a second name; fs.ErrExist if it is taken.
 	Link(from, to string) error
-	// Remove removes a file or an empty folder, RemoveAll whatever there is.
+	// Remove removes a file or an empty folder, RemoveAll a folder with its content.
 	Remove(name string) error
 	RemoveAll(name string) error
-	// SyncDir makes what happened to the names in a folder survive a power loss.
+	// SyncDir makes changes of the names in a folder survive a loss of power.
 	SyncDir(name string) error
 }
 
@@ -57,15 +59,15 @@ type File interface {
 	io.WriterAt // op "write"
 	io.Closer
 	Stat() (Info, error)
-	// Sync makes the content survive a power loss; its name is SyncDir's affair.
+	// Sync makes the content survive a loss of power, and SyncDir its name.
 	Sync() error
-	// TryLock takes the exclusive advisory lock of the file, held until Close or
-	// the end of the process. False = somebody else has it.
+	// TryLock takes the exclusive advisory lock of the file, which is held until Close
+	// or the end of the process. It is false if another File has the lock.
 	TryLock() (bool, error)
 }
 
-// ReadFile gives the whole of a plain file that has no more than most bytes.
-// What is no plain file is fs.ErrInvalid, a longer one ErrTooLong.
+// ReadFile reads a plain file of at most most bytes. The error is fs.ErrInvalid for
+// a name that is no plain file, ErrTooLong for a longer file.
 func ReadFile(fsys FS, name string, most int64) ([]byte, error) {
 	f, err := fsys.Open(name)
 	if err != nil {
@@ -83,20 +85,26 @@ func ReadFile(fsys FS, name string, most int64) ([]byte, error) {
 	}
 	text := make([]byte, info.Size)
 	n, err := f.ReadAt(text, 0)
-	if err == io.EOF { // shortened since
+	if err == io.EOF { // it was shortened
 		err = nil
 	}
 	return text[:n], err
 }
 
-// ErrTooLong is a file that has more bytes than its reader is ready to take.
+// ErrTooLong says that a file has more bytes than its reader accepts.
 var ErrTooLong = tooLong{}
 
 type tooLong struct{}
 
 func (tooLong) Error() string { return "more bytes than allowed" }
 
-// WriteNew makes a new file of that content.
+// NoSync reports whether an error of SyncDir says that the file system cannot sync
+// folders at all.
+func NoSync(err error) bool {
+	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSUP)
+}
+
+// WriteNew makes a new file of the parts, and syncs it if sync is set.
 func WriteNew(fsys FS, name string, sync bool, parts ...[]byte) error {
 	f, err := fsys.Create(name)
 	if err != nil {

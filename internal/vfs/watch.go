@@ -1,9 +1,9 @@
 package vfs
 
-// Watch calls op before each operation on fsys, with one of the names "open",
-// "read", "write", "sync", "syncdir", "rename" and "mkdir"; an error of it is
-// the operation's, which then does not take place. Creating and updating a file
-// are "open", listing a folder is "open" and "read", a second name is "rename".
+// Watch gives fsys with op called before each operation. op gets one of the names
+// "open", "read", "write", "sync", "syncdir", "rename" and "mkdir". If it returns an
+// error the operation fails with it and does not take place. Creating and updating a
+// file are "open", listing a folder is "open" and "read", a second name is "rename".
 func Watch(fsys FS, op func(string) error) FS { return watched{fsys, op} }
 
 type watched struct {
@@ -28,7 +28,7 @@ type Fault struct {
 
 func (f *Fault) Error() string { return f.Op + " " + f.Name + ": " + f.Err.Error() }
 
-// Unwrap gives what the function returned.
+// Unwrap gives the error that the function returned.
 func (f *Fault) Unwrap() error { return f.Err }
 
 func (w watched) opened(name string, open func(string) (File, error)) (File, error) {

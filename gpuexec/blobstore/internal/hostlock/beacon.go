@@ -15,10 +15,10 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Unique is a name that no other process uses, and that this one uses once.
+// Unique gives a name that no process has used before.
 func Unique() string { return own + fmt.Sprintf("%08x", made.Add(1)) }
 
-// Own reports whether this process made the name, with Unique.
+// Own reports whether a name is from Unique in this process.
 func Own(name string) bool { return len(name) > len(own) && name[:len(own)] == own }
 
 var (
@@ -32,8 +32,8 @@ func process() string {
 	return hex.EncodeToString(b[:])
 }
 
-// A beacon file is a count that grows while its holder lives, whether the holder
-// has ended by itself, and a note that stays as it is.
+// A beacon file holds a count that grows while its holder lives, a byte that says
+// whether the holder has released it, and a note that does not change.
 const (
 	beaconSize = 9
 	releasedAt = 8
@@ -50,8 +50,8 @@ type beacon struct {
 	}
 }
 
-// light makes a beacon of that name; fs.ErrExist if there is one. The file is
-// whole and locked before it has its name.
+// light makes a beacon of a name; fs.ErrExist if there is one. The file is complete
+// and locked before it gets its name.
 func light(fsys vfs.FS, staging, name, note string, period time.Duration, lock bool) (*beacon, error) {
 	temporary := staging + "/" + Unique()
 	f, err := fsys.Create(temporary)
@@ -88,13 +88,14 @@ func (b *beacon) beat() {
 	b.mu.beats++
 	var text [8]byte
 	binary.LittleEndian.PutUint64(text[:], b.mu.beats)
-	// A beat that cannot be written is one that others do not see; they will go
-	// past, which is right when this process cannot write.
+	// If a beat cannot be written the others pass this holder over, which is right
+	// for a process that cannot write.
 	_, _ = b.mu.file.WriteAt(text[:], 0)
 	b.mu.timer.Reset(b.period / 3)
 }
 
-// extinguish ends it. last, if not nil, is done to the file before the lock goes.
+// extinguish ends a beacon. last, if not nil, is called with the file before the lock
+// is given up.
 func (b *beacon) extinguish(last func(vfs.File) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,7 +112,7 @@ func (b *beacon) extinguish(last func(vfs.File) error) error {
 	return err
 }
 
-// sight is what others see of a beacon.
+// sight is the state of a beacon as another process sees it.
 type sight struct {
 	there    bool
 	released bool
@@ -135,14 +136,14 @@ func look(fsys vfs.FS, name string, lock bool) (sight, error) {
 			return sight{}, err
 		}
 	}
-	info, err := f.Stat() // behind the lock: whoever removed it did so before unlocking
+	info, err := f.Stat() // after the lock: a holder removes its file before it unlocks
 	if err != nil || info.Links == 0 {
 		return sight{}, err
 	}
 	text := make([]byte, beaconSize)
 	if n, err := f.ReadAt(text, 0); err != nil && err != io.EOF {
 		return sight{}, err
-	} else if n < beaconSize { // power was lost, or it is no beacon: nobody holds it
+	} else if n < beaconSize { // power was lost, or it is no beacon: it has no holder
 		return sight{there: true, orphaned: true}, nil
 	}
 	s.there, s.released = true, text[releasedAt] != 0

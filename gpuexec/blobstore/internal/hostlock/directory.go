@@ -14,9 +14,9 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Directory is the lock of a whole directory. It lies in a folder of its own,
-// which holds one small file for each holder that was passed over.
-// Used by one goroutine at a time.
+// Directory is the lock of a whole directory. It has a folder of its own, with one
+// small file for each holder that was passed over. A Directory is used by one
+// goroutine at a time.
 type Directory struct {
 	fs     vfs.FS
 	folder string
@@ -27,8 +27,8 @@ type Directory struct {
 	beaten     time.Time
 }
 
-// NewDirectory is the lock in that folder, which must exist. A holder that does
-// not move for a period is passed over.
+// NewDirectory gives the lock in a folder, which must exist. A holder that does not
+// beat for a period is passed over.
 func NewDirectory(fsys vfs.FS, folder string, period time.Duration) *Directory {
 	return &Directory{fs: fsys, folder: folder, period: period}
 }
@@ -63,8 +63,8 @@ func (d *Directory) Lock(ctx context.Context) error {
 	}
 }
 
-// try takes the newest generation. If somebody else has it, text says which
-// generation it is and what its holder wrote last.
+// try takes the newest generation. If another process has it, text says which
+// generation it is and what the holder wrote last.
 func (d *Directory) try() (held bool, text []byte, err error) {
 	d.generation, err = highest(d.fs, d.folder)
 	if err != nil {
@@ -73,7 +73,7 @@ func (d *Directory) try() (held bool, text []byte, err error) {
 	f, err := d.fs.Update(d.name(d.generation))
 	if err != nil {
 		if info, e := d.fs.Lstat(d.name(d.generation)); e == nil && !info.Regular() {
-			return false, nil, d.pass() // something foreign: nobody can hold it
+			return false, nil, d.pass() // it is no file, so no process holds it
 		}
 		return false, nil, err
 	}
@@ -95,7 +95,7 @@ func (d *Directory) try() (held bool, text []byte, err error) {
 	return false, text, errors.Join(err, e, f.Close())
 }
 
-// pass makes the next generation the one that counts.
+// pass passes the holder over: it makes the next generation.
 func (d *Directory) pass() error {
 	f, err := d.fs.Update(d.name(d.generation + 1))
 	if err != nil {
@@ -104,8 +104,8 @@ func (d *Directory) pass() error {
 	return f.Close()
 }
 
-// Held reports whether the lock is still this holder's: it may have been passed
-// over while the process stood still.
+// Held reports whether this holder still has the lock. It may have been passed over
+// while its process stood still.
 func (d *Directory) Held() bool {
 	if d.file == nil {
 		return false
@@ -114,11 +114,11 @@ func (d *Directory) Held() bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// Beat shows that the holder lives. Long work calls it in its loop; it does
-// something a few times in a period only.
+// Beat shows that the holder lives. Call it in the loop of long work; it writes only
+// a few times in a period.
 func (d *Directory) Beat() {
 	if d.file != nil && time.Since(d.beaten) > d.period/3 {
-		_ = d.beat() // not seen, the holder is passed over: see Held
+		_ = d.beat() // if others do not see it they pass the holder over: see Held
 	}
 }
 
@@ -131,10 +131,10 @@ func (d *Directory) beat() error {
 	return err
 }
 
-// Unlock gives the lock back. Without it held, it does nothing.
+// Unlock gives the lock back, if it is held.
 func (d *Directory) Unlock() {
 	if d.file != nil {
-		_ = d.file.Close() // closing ends the lock whatever it says
+		_ = d.file.Close() // closing ends the lock, also where it gives an error
 		d.file = nil
 	}
 }

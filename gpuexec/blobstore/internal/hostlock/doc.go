@@ -1,23 +1,23 @@
-// Package hostlock makes processes of one host, or of several that share a file
-// system, agree by files alone: who changes a directory now (Directory), who
-// builds a key (Leases), and who was killed by a driver (Marks).
+// Package hostlock lets processes that share a directory agree by files alone: which
+// of them changes the directory now (Directory), which builds a key (Leases), and
+// which was in a driver when it died (Marks). They may run on one host or on several
+// that share a file system.
 //
 // # Liveness
 //
-// Nobody is believed to live or to be dead by process id or by the wall clock.
-// A holder changes its file at least every third of the lease time; whoever
-// waits and sees no change for the whole lease time, on its own monotonic clock,
-// goes past it. Where the file system has advisory locks, the holder also keeps
-// one on its file, so that the end of its process shows at once.
+// Neither a process id nor a wall clock tells whether a process lives. A holder
+// changes its file at least every third of the lease time. A waiter that sees no
+// change for the whole lease time, on its own monotonic clock, passes the holder
+// over. Where the file system has advisory locks the holder also keeps one on its
+// file, so that the end of its process shows at once.
 //
 // # Fencing
 //
-// To go past a holder is to create the next generation, a file whose name is a
-// number one higher; creating is atomic, so there is one winner. A holder that
-// wakes up finds the higher number and knows that it has been passed over. What
-// it does until it looks must be harmless, which is the affair of the user: in
-// the store, publishing is one rename, and counts are redone by whoever was
-// passed over.
+// To pass a holder over, a waiter creates the next generation: a file whose name is
+// the next number. Creating a file is atomic, so one waiter wins. A holder that wakes
+// up finds the higher number and knows that it was passed over. What it does until it
+// looks must be harmless; the user of this package sees to that. In the store,
+// publishing is one rename, and a holder that was passed over counts again.
 //
 // # Concurrency
 //

@@ -10,13 +10,13 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Leases are rights to build, one a name, each a folder of numbered beacons of
-// which the highest counts. Safe for concurrent use.
+// Leases are rights to build, one for each name. A lease is a folder of numbered
+// beacons, of which the highest counts. Leases are safe for concurrent use.
 type Leases struct {
 	FS      vfs.FS
 	Folder  string        // must exist
 	Staging string        // folder for files that have no name yet; must exist
-	Period  time.Duration // after which a holder that does not move is replaced
+	Period  time.Duration // a holder that does not beat for so long is replaced
 	Lock    bool          // the file system has advisory locks
 }
 
@@ -28,10 +28,9 @@ type Lease struct {
 	beacon *beacon
 }
 
-// Acquire waits until the lease of that name is held, the context ends, or
-// settled says that nobody needs it any more, in which case it returns nil and
-// no error. settled is asked each time a holder has ended. A folder that stays
-// missing is an error.
+// Acquire waits for the lease of a name. It calls settled each time a holder has
+// ended; if settled reports true the lease is not needed any more, and Acquire gives
+// nil without an error. The error is the context's or the file system's.
 func (l *Leases) Acquire(ctx context.Context, name string, settled func() bool) (*Lease, error) {
 	const most = 25 * time.Millisecond
 	pause := time.Millisecond
@@ -51,8 +50,8 @@ func (l *Leases) Acquire(ctx context.Context, name string, settled func() bool) 
 		if free {
 			lease, err := l.take(name, token+1)
 			switch {
-			case errors.Is(err, fs.ErrExist): // somebody was faster
-			case errors.Is(err, fs.ErrNotExist) && gone < 16: // the name's folder was swept away, or Staging is not there
+			case errors.Is(err, fs.ErrExist): // another process was faster
+			case errors.Is(err, fs.ErrNotExist) && gone < 16: // the folder was swept, or Staging is missing
 				gone++
 			default:
 				return lease, err
@@ -77,7 +76,8 @@ type watch struct {
 
 func (w *watch) ended() bool { return w.change }
 
-// survey finds the holder. free = there is none, or it does not move any more.
+// survey gives the number of the last holder. free reports that it has ended or does
+// not beat any more.
 func (l *Leases) survey(name string, w *watch) (token int, free bool, err error) {
 	folder := l.Folder + "/" + name
 	if err := l.FS.Mkdir(folder); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -121,13 +121,13 @@ func (l *Leases) take(name string, token int) (*Lease, error) {
 // Token grows with every holder of the name, as long as its folder is not swept.
 func (l *Lease) Token() int { return l.token }
 
-// Held reports whether nobody has gone past this holder.
+// Held reports whether this holder has not been passed over.
 func (l *Lease) Held() bool {
 	most, err := highest(l.leases.FS, l.leases.Folder+"/"+l.name)
 	return err == nil && most == l.token
 }
 
-// Release ends it; calling it again does nothing. Others see it at once.
+// Release ends the lease. Others see that at once. It may be called again.
 func (l *Lease) Release() error {
 	return l.beacon.extinguish(func(f vfs.File) error {
 		_, err := f.WriteAt([]byte{1}, releasedAt)
@@ -135,8 +135,8 @@ func (l *Lease) Release() error {
 	})
 }
 
-// Sweep removes the folder of a name that nobody holds, if it was last changed
-// before. With it goes the memory of the name's tokens.
+// Sweep removes the folder of a name that has no holder and was last changed before
+// a time. The tokens of the name begin again then.
 func (l *Leases) Sweep(name string, before time.Time) {
 	folder := l.Folder + "/" + name
 	info, err := l.FS.Lstat(folder)

@@ -9,9 +9,9 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Marks show who is inside a driver that can take its process down (SPEC P11):
-// a mark that is held means somebody is in there, one left behind that somebody
-// died there. Safe for concurrent use.
+// Marks show which processes are in a driver that can end them (SPEC P11). A process
+// holds a mark while it is in the driver; a mark that was left behind shows that its
+// process died there. Marks are safe for concurrent use.
 type Marks struct{ Leases }
 
 // Verdict is what a mark says.
@@ -19,9 +19,9 @@ type Verdict uint8
 
 // The verdicts of Enter.
 const (
-	Entered Verdict = iota // nobody was there; the mark is now the caller's
-	Busy                   // somebody is in there, for longer than the period
-	Crashed                // somebody died in there
+	Entered Verdict = iota // no process was there; the mark is now the caller's
+	Busy                   // a process has been there for longer than the period
+	Crashed                // a process died there
 )
 
 // Mark is held while its caller is inside the driver.
@@ -31,8 +31,9 @@ type Mark struct {
 	beacon *beacon
 }
 
-// Enter sets the mark of that name, with a note for Sweep. It waits at most a
-// period for whoever is inside. The Mark is nil unless the verdict is Entered.
+// Enter sets the mark of a name, with a note for Sweep. If another process holds the
+// mark, Enter waits for little more than a period. The Mark is nil unless the verdict
+// is Entered.
 func (m *Marks) Enter(ctx context.Context, name, note string) (*Mark, Verdict, error) {
 	file := m.Folder + "/" + name
 	begin := time.Now()
@@ -56,10 +57,10 @@ func (m *Marks) Enter(ctx context.Context, name, note string) (*Mark, Verdict, e
 		}
 		switch {
 		case !s.there:
-			continue // just left
+			continue // it was removed a moment ago
 		case s.orphaned || now.Sub(moved) > m.Period && !m.Lock:
 			return nil, Crashed, nil
-		case now.Sub(begin) > m.Period*5/4: // longer than one without locks needs to be found dead
+		case now.Sub(begin) > m.Period*5/4: // longer than it takes to find a process dead without locks
 			return nil, Busy, nil
 		}
 		if err := sleep(ctx, time.Millisecond); err != nil {
@@ -68,7 +69,7 @@ func (m *Marks) Enter(ctx context.Context, name, note string) (*Mark, Verdict, e
 	}
 }
 
-// Forget removes a mark that was left behind, once what it warned of is gone.
+// Forget removes a mark that was left behind, when the blob it warned of is gone.
 func (m *Marks) Forget(name string) error {
 	err := m.FS.Remove(m.Folder + "/" + name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,9 +78,9 @@ func (m *Marks) Forget(name string) error {
 	return err
 }
 
-// Sweep removes a mark that was left behind, if by its note nobody needs it, and
-// reports whether it did. One that is held stays, and so does every one where the
-// file system has no locks: who is inside could not be told at one look.
+// Sweep removes a mark that was left behind and that is not needed, by its note. It
+// reports whether it did. Without locks it removes none, since one look cannot tell
+// whether a mark is held.
 func (m *Marks) Sweep(name string, needed func(note string) bool) (bool, error) {
 	file := m.Folder + "/" + name
 	text, err := vfs.ReadFile(m.FS, file, mostMark)
@@ -95,8 +96,8 @@ func (m *Marks) Sweep(name string, needed func(note string) bool) (bool, error) 
 // mostMark is the longest mark that Sweep reads, in bytes: a note may be a path.
 const mostMark = 64 << 10
 
-// Leave takes the mark away; calling it again does nothing.
+// Leave removes the mark. It may be called again.
 func (m *Mark) Leave() error {
-	err := m.marks.Forget(m.name) // before the lock goes, so that nobody takes it for left behind
+	err := m.marks.Forget(m.name) // before the lock is given up, or the mark would look left behind
 	return errors.Join(err, m.beacon.extinguish(nil))
 }

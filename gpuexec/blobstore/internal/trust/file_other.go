@@ -15,4 +15,4 @@ func stampOf(string) (stamp, error) { return stamp{}, unsupported }
 
 func read(string) ([]byte, error) { return nil, unsupported }
 
-var unsupported = fmt.Errorf("%w: on %s nobody can tell who else may write a trust list", fault.ErrUnsupported, runtime.GOOS)
+var unsupported = fmt.Errorf("%w: on %s files have no owner and mode that tell who may write a trust list", fault.ErrUnsupported, runtime.GOOS)

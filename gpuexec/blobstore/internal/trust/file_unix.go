@@ -12,8 +12,8 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// stamp tells one state of the file from another. The time of the last change of
-// any kind is in it since that of the content can be set to what it was.
+// stamp tells one state of the file from another. It has the time of the last change
+// of any kind, since the time of the content can be set back.
 type stamp struct {
 	device, inode     uint64
 	size              int64
@@ -28,9 +28,8 @@ func stampOf(path string) (stamp, error) {
 	return stamp{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim}, nil
 }
 
-// read gives the content of the file at a path, if it is a plain one that only
-// its owner can write, and this is oneself or root (as SPEC P13, P14 for what the
-// list is about).
+// read gives the content of a plain file that belongs to this user or to root and
+// that nobody else can write, as SPEC P13 and P14 have it for the stores.
 func read(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would wait for a writer
 	if err != nil {
@@ -43,7 +42,7 @@ func read(path string) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", fault.ErrIO, err)
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return nil, fmt.Errorf("%w: the trust list is no plain file", fault.ErrInvalid)
+		return nil, fmt.Errorf("%w: the trust list is not a plain file", fault.ErrInvalid)
 	case st.Mode&0o022 != 0:
 		return nil, fmt.Errorf("%w: others can write the trust list (mode %04o): chmod go-w it", fault.ErrRefused, st.Mode&0o777)
 	case user > 0 && st.Uid != 0 && int(st.Uid) != user:

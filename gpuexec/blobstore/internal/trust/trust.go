@@ -1,13 +1,14 @@
-// Package trust decides whose stored blobs may be used: a list of public keys in
-// a JSON file, read again when the file changes (SPEC P15).
+// Package trust decides which signatures of stored blobs count. It reads a list of
+// public keys from a JSON file, and again when the file changes (SPEC P15).
 //
 //	{"keys": [{"id": "ci-1", "public": "BASE64 of 32 bytes"}], "revoked": ["ci-0"]}
 //
-// The file must be a plain one that nobody else can write: owned by oneself or
-// root, and not writable by group or others.
+// The file must be a plain file that belongs to this user or to root and that no
+// other user can write. On systems without Unix's owners and modes Open answers
+// fault.ErrUnsupported.
 //
-// A List is safe for concurrent use. A list that cannot be read any more trusts
-// nobody until it can.
+// A List is safe for concurrent use. While the file cannot be read no signature
+// counts.
 package trust
 
 import (
@@ -26,7 +27,7 @@ import (
 // most is the size of the largest list, in bytes.
 const most = 1 << 20
 
-// List is a trust list. The nil List trusts everybody.
+// List is a trust list. To the nil List every entry is trusted, signed or not.
 type List struct {
 	path string
 	mu   struct {
@@ -38,8 +39,9 @@ type List struct {
 	}
 }
 
-// Open reads the list at a path. The error is ErrIO for one that cannot be read,
-// ErrRefused for one that others can write, and ErrInvalid for what is none.
+// Open reads the list at a path. The error is fault.ErrIO for a file that cannot be
+// read, fault.ErrRefused for one that others can write, and fault.ErrInvalid for one
+// that is no trust list.
 func Open(path string) (*List, error) {
 	l := &List{path: path}
 	l.mu.Lock()
@@ -51,8 +53,8 @@ func Open(path string) (*List, error) {
 	return l, nil
 }
 
-// Judge decides about an entry that was parsed, and gives the public key that
-// verified it. The reason of a flaw is unsigned, untrusted_signer or revoked.
+// Judge decides about a parsed entry, and gives the public key that verified it. The
+// reason of a Flaw is unsigned, untrusted_signer or revoked.
 func (l *List) Judge(e *frame.Entry) (ed25519.PublicKey, frame.Flaw) {
 	if l == nil {
 		return nil, frame.Flaw{}
@@ -64,8 +66,8 @@ func (l *List) Judge(e *frame.Entry) (ed25519.PublicKey, frame.Flaw) {
 	return public, flaw
 }
 
-// Still decides about a key id and the public key that verified something under it
-// before: since then the one may have been revoked, or the other replaced.
+// Still decides again about an entry that the public key of an id has verified: since
+// then the id may have been revoked, or have another key.
 func (l *List) Still(id string, verified ed25519.PublicKey) frame.Flaw {
 	if l == nil {
 		return frame.Flaw{}
@@ -94,7 +96,7 @@ func (l *List) signer(id string) (ed25519.PublicKey, frame.Flaw) {
 	}
 }
 
-// Err is why the list trusts nobody at present, nil while it can be read.
+// Err says why the file cannot be read at present. It is nil while it can.
 func (l *List) Err() error {
 	if l == nil {
 		return nil

@@ -1,0 +1,29 @@
+package main
+
+import "runtime/debug"
+
+// versionOf is Version with the commit that the command was built from, as far as
+// the build knows it: a build without version control, or of the module as others
+// download it, does not.
+func versionOf(info *debug.BuildInfo) string {
+	said := Version
+	if info == nil {
+		return said
+	}
+	settings := make(map[string]string)
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	if commit := settings["vcs.revision"]; commit != "" {
+		said += " " + commit[:min(12, len(commit))]
+		if settings["vcs.modified"] == "true" {
+			said += " modified"
+		}
+	}
+	return said
+}
+
+func version() string {
+	info, _ := debug.ReadBuildInfo()
+	return versionOf(info)
+}

@@ -1,0 +1,119 @@
+package blobstore
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+)
+
+// drop moves an entry to another folder, where no reader finds it.
+func (d *directory) drop(place, to string) error {
+	if err := d.change(); err != nil {
+		return err
+	}
+	if err := d.s.main.Rename(place, to); err != nil && !isGone(err) {
+		return err
+	}
+	d.dropped(place)
+	return nil
+}
+
+// dropped writes the account of an entry that is gone.
+func (d *directory) dropped(place string) {
+	d.idx.remove(place)
+	d.journal.removed(place)
+	_ = d.s.main.Remove(place[:strings.LastIndexByte(place, '/')]) // stays if it is not empty
+}
+
+// shrink evicts until the bytes are within capacity. It never evicts the place keep,
+// and only entries of the backend only if that is not empty. An entry that cannot be
+// removed is passed over, and more victims follow in its place (SPEC P5).
+func (d *directory) shrink(capacity int64, keep, only string) error {
+	if d.idx.bytes <= capacity {
+		return nil
+	}
+	if err := d.loadUses(); err != nil {
+		d.s.logOnce("read uses", err) // victims are chosen by what is known
+	}
+	for _, r := range d.idx.unknown() {
+		d.s.main.meta(r)
+		d.beat()
+	}
+	stuck := map[string]bool{}
+	for again := true; again; {
+		again = false
+		for _, r := range d.idx.surplus(capacity, keep, only) {
+			bytes := r.bytes
+			if bytes == 0 || stuck[r.place] {
+				continue // without bytes nothing is gained, and it may not be possible to move the folder either
+			}
+			gone, err := d.evict(r.place)
+			if err != nil {
+				return err
+			}
+			d.beat()
+			if !gone {
+				stuck[r.place], again = true, true
+				capacity -= bytes // surplus lists it as well: so much more has to go
+				continue
+			}
+			d.s.stats.evictions.Add(1)
+			d.events = append(d.events, Event{Kind: "evicted", Backend: backendOf(r.place), Place: r.place, Bytes: bytes})
+		}
+	}
+	return nil
+}
+
+// evict moves an entry to the trash, or removes its files where it is. gone is false
+// if neither is possible. The error is one of the change.
+func (d *directory) evict(place string) (gone bool, err error) {
+	if err := d.change(); err != nil {
+		return false, err
+	}
+	to := tmpDir + "/" + hostlock.Unique()
+	cause := d.s.main.Rename(place, to)
+	if cause == nil {
+		d.trash = append(d.trash, to)
+	} else if !isGone(cause) {
+		for _, name := range []string{kernelFile, keyFile} {
+			if err := d.s.main.Remove(place + "/" + name); err != nil && !isGone(err) {
+				d.s.degraded("evict", cause)
+				return false, nil
+			}
+		}
+		_ = d.s.main.Remove(place) // an empty folder is no entry
+	}
+	d.dropped(place)
+	return true, nil
+}
+
+// setAside moves a bad entry to quarantine/, and the oldest there to the trash.
+func (d *directory) setAside(place string, miss Miss) error {
+	name := fmt.Sprintf("%016x-%s-%s-%s", uint64(time.Now().UnixNano()), miss.Reason, strings.ReplaceAll(place, "/", "-"), hostlock.Unique())
+	if err := d.drop(place, quarantineDir+"/"+name); err != nil {
+		return err
+	}
+	d.s.stats.setAside.Add(1)
+	d.events = append(d.events, Event{Kind: "quarantined", Backend: backendOf(place), Place: place, Reason: miss.Reason})
+	return d.boundQuarantine()
+}
+
+func (d *directory) boundQuarantine() error {
+	list, err := d.s.main.ReadDir(quarantineDir)
+	if err != nil {
+		return err
+	}
+	var bytes int64
+	kept := 0
+	for i := len(list) - 1; i >= 0; i-- { // names begin with their time: the newest is last
+		name := quarantineDir + "/" + list[i].Name
+		key, kernel, _ := d.s.main.sizes(name)
+		bytes += max(key, 0) + max(kernel, 0)
+		if kept++; kept > setAsideMax || bytes > d.s.capacity() {
+			d.trash = append(d.trash, name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+//go:build unix
+
+package blobstore_test
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// P10: a file system that cannot sync folders is a warning, not the end of storing.
+func TestNoFolderSync(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EINVAL, syscall.ENOTSUP} {
+		r := newRig(t)
+		r.fault("syncdir", errno)
+		s := r.open("d", mib, sync_(blobstore.Full))
+		for i := range 3 {
+			r.want("put", s.put(fmt.Sprint("k", i), "v"), "ok")
+		}
+		r.want("warned", r.log.count("going on without"), 1)
+		s.reopen()
+		r.want("get", s.get("k0"), "v")
+	}
+}
+
+// A listener may ask the store, whatever it is told.
+func TestListenerAsks(t *testing.T) {
+	r := newRig(t)
+	var s *shop
+	told := map[string]int{}
+	s = r.open("d", 1000, func(c *blobstore.Config) {
+		c.Listen = func(e blobstore.Event) {
+			told[e.Kind]++
+			if _, err := s.Usage(background); err != nil {
+				t.Errorf("usage in %s: %v", e.Kind, err)
+			}
+		}
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.put("a", "a", putOptions{bytes: 400})
+		s.put("b", "b", putOptions{bytes: 400})
+		s.put("c", "c", putOptions{bytes: 400})
+		r.flip(s.kernel("c"), -1)
+		s.get("c")
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("a listener that asks the store waits for itself")
+	}
+	r.want("told", words(told["stored"], told["evicted"] > 0, told["quarantined"]), "3 true 1")
+}
+
+// overlay is a file system whose folders of entries cannot be moved, as those of a
+// lower layer; with firm their files cannot be removed either.
+type overlay struct {
+	vfs.FS
+	stuck func(name string) bool
+	firm  bool
+}
+
+func (o *overlay) Rename(from, to string) error {
+	if ok, _ := path.Match(backend+"/*/*", from); ok && o.stuck(from) {
+		return &vfs.Fault{Op: "rename", Name: from, Err: syscall.EXDEV}
+	}
+	return o.FS.Rename(from, to)
+}
+
+func (o *overlay) Remove(name string) error {
+	if o.firm && strings.HasSuffix(name, ".bin") && o.stuck(path.Dir(name)) {
+		return &vfs.Fault{Op: "remove", Name: name, Err: syscall.EACCES}
+	}
+	return o.FS.Remove(name)
+}
+
+// P5, P7: an entry that cannot be moved is emptied in its place, or where that is
+// not possible passed over: the next victim goes, and no call fails.
+func TestEvictionPassesOver(t *testing.T) {
+	for _, firm := range []bool{false, true} {
+		r := newRig(t)
+		s := r.open("d", mib)
+		oldest := s.place("k0")
+		for i := range 5 {
+			r.want("put", s.put(fmt.Sprint("k", i), "v", putOptions{bytes: 400}), "ok")
+			r.clock(time.Second)
+		}
+		size := s.usage().Bytes
+		s.cfg.Capacity = r.config("d", size).Capacity
+		blobstore.SetFS(&s.cfg, func(root string) vfs.FS {
+			return &overlay{vfs.Dir(root), func(name string) bool { return strings.HasSuffix(oldest, name) }, firm}
+		})
+		s.reopen()
+		for i := 5; i < 8; i++ {
+			r.want("put", s.put(fmt.Sprint("k", i), "v", putOptions{bytes: 400}), "ok")
+			r.clock(time.Second)
+			r.want("within", s.usage().Bytes <= size, true)
+			r.want("audit", s.audit(), "ok")
+		}
+		stuck := "miss reason=absent"
+		if firm {
+			stuck = "v"
+		}
+		r.want("the one that is stuck", s.get("k0"), stuck)
+		r.want("the next", s.get("k1"), "miss reason=absent")
+		r.want("the newest", s.get("k7"), "v")
+		err := s.Prune(background, 0)
+		r.want("prune", words(err, s.usage().Entries), map[bool]string{false: "<nil> 0", true: "<nil> 1"}[firm])
+	}
+}
+
+// full is a disk without space for new files.
+type full struct {
+	vfs.FS
+	full *atomic.Bool
+}
+
+func (f *full) Create(name string) (vfs.File, error) {
+	if f.full.Load() {
+		return nil, &vfs.Fault{Op: "create", Name: name, Err: syscall.ENOSPC}
+	}
+	return f.FS.Create(name)
+}
+
+// P5: hints that cannot be written on a full disk take nothing away: the store
+// opens, reads and prunes, and stores again once there is space.
+func TestHintsOnAFullDisk(t *testing.T) {
+	r := newRig(t)
+	var disk atomic.Bool
+	s := r.open("d", mib, func(c *blobstore.Config) {
+		blobstore.SetFS(c, func(root string) vfs.FS { return &full{vfs.Dir(root), &disk} })
+	})
+	other := r.open("d", mib)
+	for i := range 4 {
+		r.want("put", s.put(fmt.Sprint("k", i), "v", putOptions{bytes: 400}), "ok")
+		r.clock(time.Second)
+	}
+	r.want("other", other.usage().Entries, 4)
+	r.write(r.path("d/size.txt"), []byte("7"))
+	r.write(r.path("d/lease/journal"), []byte("torn"))
+	disk.Store(true)
+	s.reopen()
+	r.want("get", s.get("k3"), "v")
+	r.want("prune", words(s.Prune(background, 1000), s.usage().Bytes <= 1000, s.get("k3")), "<nil> true v")
+	r.want("no space", s.put("new", "v"), "refused reason=degraded")
+	disk.Store(false)
+	r.clock(time.Hour)
+	r.want("space", s.put("new", "v"), "ok")
+	r.want("audit", s.audit(), "ok")
+	r.want("other", words(other.usage().Bytes == s.usage().Bytes, other.audit()), "true ok")
+}
