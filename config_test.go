@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 )
@@ -159,12 +160,12 @@ func TestNotStorable(t *testing.T) {
 		if v, err := kiln.Get(ctx, g, key, stored(key, 7)); v != 7 || err != nil {
 			t.Errorf("%s: %d, %v", key, v, err)
 		}
-		if e := told[i]; e.Artefact != kiln.Miss || e.Reason != kiln.ReasonDisabled || e.Field != "build" {
+		if e := told[i]; e.Artefact != kiln.Miss || e.Reason != fault.Disabled || e.Field != "build" {
 			t.Errorf("%s: %+v", key, e)
 		}
 	}
 	must(kiln.Get(ctx, g, "c", of("c", 1))) // it could not be stored anyhow
-	if told[2].Reason != kiln.ReasonAbsent {
+	if told[2].Reason != fault.Absent {
 		t.Errorf("without Load: %+v", told[2])
 	}
 	if log.count("nothing of this backend is stored") != 1 || log.count("backend=go reason=disabled field=build") != 1 {
@@ -181,7 +182,7 @@ func TestNotStorable(t *testing.T) {
 		return kiln.Made[int]{}, nil
 	}
 	var typed *kiln.Error
-	if _, err := kiln.Get(ctx, h, "a", recipe); !errors.As(err, &typed) || typed.Reason != kiln.ReasonDisabled || typed.Field != "build" || typed.Backend != kiln.DefaultBackend || made.Load() != 0 {
+	if _, err := kiln.Get(ctx, h, "a", recipe); !errors.As(err, &typed) || typed.Reason != fault.Disabled || typed.Field != "build" || typed.Backend != kiln.DefaultBackend || made.Load() != 0 {
 		t.Errorf("required: %v after %d were made", err, made.Load())
 	}
 	must(kiln.Get(ctx, h, "c", of("c", 1))) // nobody asked for that to be stored

@@ -135,9 +135,9 @@ func (g *Group) prepare(q *artefacts.Request, linger time.Duration) error {
 func (g *Group) obtain(ctx context.Context, q artefacts.Request) (*artefacts.Lease, artefacts.Outcome, error) {
 	r := g.session.runtime
 	lease, how, err := r.artefacts.Get(ctx, q)
-	if how.Event == artefacts.Miss && how.Reason == ReasonAbsent {
+	if how.Event == artefacts.Miss && how.Reason == fault.Absent {
 		if field, _ := r.storable(&q); field != "" {
-			how.Reason, how.Field = ReasonDisabled, field // SPEC P17
+			how.Reason, how.Field = fault.Disabled, field // SPEC P17
 		}
 	}
 	return lease, how, err

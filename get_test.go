@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 )
@@ -302,7 +303,7 @@ func TestUnhashable(t *testing.T) {
 		if v := must(kiln.Get(ctx, g, "n", recipe)); v != want+1 {
 			t.Errorf("got %d, want %d", v, want+1)
 		}
-		if e := events[want]; e.Kind != kiln.Miss || e.Reason != kiln.ReasonKeyRefused || e.Field != "include" {
+		if e := events[want]; e.Kind != kiln.Miss || e.Reason != fault.KeyRefused || e.Field != "include" {
 			t.Errorf("told %+v", e)
 		}
 	}
@@ -355,7 +356,7 @@ func TestListen(t *testing.T) {
 	must(kiln.Get(request, g, "n", stored("k", 1)))
 	e := last(1)
 	if e.Session != "tenant" || e.Shape != must(kiln.ShapeOf([]int64{8})) || e.Name != "n" || e.Key != "k" ||
-		e.Kind != kiln.Miss || e.Artefact != kiln.Miss || e.Reason != kiln.ReasonAbsent || e.Cost != time.Second || e.Duration <= 0 {
+		e.Kind != kiln.Miss || e.Artefact != kiln.Miss || e.Reason != fault.Absent || e.Cost != time.Second || e.Duration <= 0 {
 		t.Errorf("a miss: %+v", e)
 	}
 	if e.Context.Value(requestKey{}) != "request 5" {
@@ -385,9 +386,9 @@ func TestListen(t *testing.T) {
 	}
 	kiln.Lookup[string](g, "m")
 	last(7) // another type is not found
-	mine := &kiln.Error{Op: "mine", Reason: kiln.ReasonQuirk, Field: "driver", Err: kiln.ErrRefused}
+	mine := &kiln.Error{Op: "mine", Reason: fault.Quirk, Field: "driver", Err: kiln.ErrRefused}
 	_, err := kiln.Get(ctx, g, "bad", kiln.Recipe[int]{Key: "bad", Make: func(context.Context) (kiln.Made[int], error) { return kiln.Made[int]{}, mine }})
-	if e := last(8); !errors.Is(err, kiln.ErrRefused) || e.Kind != kiln.Failed || e.Reason != kiln.ReasonQuirk || e.Field != "driver" || e.Key != "bad" {
+	if e := last(8); !errors.Is(err, kiln.ErrRefused) || e.Kind != kiln.Failed || e.Reason != fault.Quirk || e.Field != "driver" || e.Key != "bad" {
 		t.Errorf("a failure: %+v, %v", e, err)
 	}
 	must(kiln.Get(ctx, g, "outer", kiln.Recipe[int]{Key: "outer", Make: func(ctx context.Context) (kiln.Made[int], error) {

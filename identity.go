@@ -83,10 +83,10 @@ func (r *Runtime) storable(q *artefacts.Request) (field string, err error) {
 		return "", nil
 	}
 	if _, logged := r.unstored.LoadOrStore(q.Backend, true); !logged {
-		r.logger.Warn("kiln: nothing of this backend is stored: its identity is not known", "backend", q.Backend, "reason", string(ReasonDisabled), "field", field)
+		r.logger.Warn("kiln: nothing of this backend is stored: its identity is not known", "backend", q.Backend, "reason", string(fault.Disabled), "field", field)
 	}
 	if r.cfg.StoreRequired {
-		err = &fault.Error{Op: "kiln: store", Key: q.Key, Backend: q.Backend, Reason: ReasonDisabled, Field: field, Err: ErrRefused}
+		err = &fault.Error{Op: "kiln: store", Key: q.Key, Backend: q.Backend, Reason: fault.Disabled, Field: field, Err: ErrRefused}
 	}
 	return field, err
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
@@ -247,9 +248,9 @@ func TestStoredKernelsFitTheDevice(t *testing.T) {
 		answered       kiln.Kind
 		inOneProcessOf string // a device that the same runtime used before
 	}{
-		{"1", 1, kiln.ReasonAbsent, "", kiln.Miss, ""},
+		{"1", 1, fault.Absent, "", kiln.Miss, ""},
 		{"1", 0, "", "", kiln.PersistentHit, ""},
-		{"2", 1, kiln.ReasonOutdated, "driver", kiln.Miss, "1"},
+		{"2", 1, fault.Outdated, "driver", kiln.Miss, "1"},
 		{"2", 0, "", "", kiln.PersistentHit, "1"},
 	} {
 		var told []kiln.Event

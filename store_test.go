@@ -124,7 +124,7 @@ func TestStoreConfig(t *testing.T) {
 		t.Errorf("a trusted signer: %+v", o)
 	}
 	other := start(blobstore.Config{Trust: trusting("somebody else"), ReadOnly: true})
-	if o := persistent(t, other, "k", "code"); o.Event != artefacts.Miss || o.Reason != kiln.ReasonUntrustedSigner {
+	if o := persistent(t, other, "k", "code"); o.Event != artefacts.Miss || o.Reason != fault.UntrustedSigner {
 		t.Errorf("another signer: %+v", o)
 	}
 	if capacity := row(other, "KILN_STORE_CAPACITY"); capacity != "3" {
