@@ -23,10 +23,7 @@ var exceptions = []exception{
 
 	{"sibling", "gpuexec/artefacts/cache.go", "Lookup", "how a user looks without making"},
 	{"sibling", "gpuexec/artefacts/lease.go", "Value", "what a user does with what Lookup gives"},
-	{"sibling", "gpuexec/artefacts/lease.go", "Bytes", "a property of what a user holds"},
-	{"sibling", "gpuexec/artefacts/lease.go", "Cost", "a property of what a user holds"},
 	{"sibling", "gpuexec/blobstore/mark.go", "Enter", "how a user who loads blobs with a driver of its own marks that (SPEC P11)"},
-	{"sibling", "gpuexec/blobstore/store.go", "For", "how a user with devices of several kinds says which one asks"},
 	{"sibling", "gpuexec/blobstore/uses.go", "Reuse", "how a user who keeps blobs in memory has their uses counted (SPEC P7)"},
 
 	{"word", "gpuexec/blobstore/store.go", "log key", "to be mended"},
