@@ -343,3 +343,20 @@ func TestKeyRefused(t *testing.T) {
 		t.Errorf("no creator: %v", err)
 	}
 }
+
+// C10: an owner whose floor has come to nothing, as that of a session that closed, is
+// forgotten, whether it made what it used or hit upon it; a Reset then finds nothing.
+func TestClosedTenantIsForgotten(t *testing.T) {
+	c := open(t, entries(8))
+	if err := c.AddFloor("a", 10); err != nil {
+		t.Fatal(err)
+	}
+	c.get("made", maker{owner: "a"})
+	c.get("hit", maker{owner: "b"})
+	want(t, "get", c.get("hit", maker{owner: "a"}), "hit by=hit")
+	if err := errors.Join(c.AddFloor("a", -10), c.Reset("a"), c.Reset("b")); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "made", c.has("made"), 1)
+	want(t, "hit", c.has("hit"), 0) // b was the last that is known of
+}

@@ -32,10 +32,10 @@
 // # Tenants
 //
 // AddFloor gives an owner a floor: what it uses has an order of its own, and goes
-// for others only while at least the floor is left. The choice of a
-// victim is the end of one list; with floors it costs the logarithm of their number. The memory limit of a kiln.Runtime is told of
-// every byte from the landing of an artefact to its release, and takes back what
-// nobody leases.
+// for others only while at least the floor is left. The choice of a victim is the
+// end of one list; with floors it costs the logarithm of their number. The memory
+// limit of a kiln.Runtime is told of every byte from the landing of an artefact to
+// its release, and takes back what nobody leases.
 //
 // # Failure
 //

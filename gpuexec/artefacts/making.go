@@ -146,6 +146,9 @@ func (c *Cache) make(m *making) (Built, error) {
 	if !refused && found.Reason != fault.Disabled { // without a store memory alone speaks
 		o.Reason, o.Field = found.Reason, found.Field
 	}
+	if err := m.ctx.Err(); err != nil { // everybody left while the store was asked: begin nothing
+		return Built{}, err
+	}
 	return k.Create(&m.ctx)
 }
 

@@ -352,3 +352,25 @@ func TestSettleWaitsForThoseOfThen(t *testing.T) {
 		want(t, "second", <-second, nil)
 	})
 }
+
+// waits is a store that is asked until nobody wants the answer any more.
+type waits struct{ *shelf }
+
+func (w waits) Find(ctx context.Context, sub artefacts.Subject) artefacts.Found {
+	<-ctx.Done()
+	return w.shelf.Find(ctx, sub)
+}
+
+// F4: where everybody left while the store was asked, no creator begins.
+func TestDesertedWhileTheStoreIsAsked(t *testing.T) {
+	s := newShelf(t)
+	bubble(t, artefacts.Config{Store: waits{s}}, func(t *testing.T, c room) {
+		ctx, cancel := context.WithCancel(background)
+		a := c.calls(ctx, 1, "k", maker{})
+		cancel()
+		want(t, "caller", <-a, "error canceled")
+		synctest.Wait()
+		want(t, "creations", c.count(c.mu.creations, "k"), 0)
+		want(t, "open claims", s.counts()[2], 0)
+	})
+}
