@@ -1,4 +1,4 @@
-package arch_test
+package arch
 
 import (
 	"fmt"
@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/kiln-cache/kiln/internal/arch"
 )
 
 // An exception is a violation that is right, or one that is to be mended, with
@@ -22,31 +20,29 @@ var exceptions = []exception{
 	{"sibling", "gpuexec/ops/op.go", "Dims", "how a user learns what the dimensions of an operation are called"},
 	{"sibling", "gpuexec/blobstore/mark.go", "Enter", "how a user who loads blobs with a driver of its own marks that (SPEC P11)"},
 	{"sibling", "gpuexec/blobstore/uses.go", "Reuse", "how a user who keeps blobs in memory has their uses counted (SPEC P7)"},
-
-	{"identifiers", ".", "", "to be mended: 853 when the check was written"},
 }
 
 const root = "../.."
 
 // everything runs all checks over a tree.
-func everything(t *testing.T, root string, packages, identifiers int) []arch.Violation {
+func everything(t *testing.T, root string, packages, identifiers int) []Violation {
 	t.Helper()
-	tree, err := arch.Load(root)
+	tree, err := Load(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := tree.Check()
-	shown, err := arch.Surface(root)
+	shown, err := Surface(root)
 	if err != nil {
 		t.Error(err) // what does not compile shows nothing; the rest is still worth saying
 	}
 	found = append(found, shown...)
-	program, err := arch.LoadProgram(root)
+	program, err := LoadProgram(root)
 	if err != nil {
 		t.Error(err)
 		return found
 	}
-	for _, more := range [][]arch.Violation{program.Cores(), program.Siblings(), program.Words(), program.Small(packages, identifiers)} {
+	for _, more := range [][]Violation{program.Cores(), program.Siblings(), program.Words(), program.Small(packages, identifiers)} {
 		found = append(found, more...)
 	}
 	return found
@@ -55,7 +51,7 @@ func everything(t *testing.T, root string, packages, identifiers int) []arch.Vio
 // R3: foreign types stay inside; and the rest of the house's order.
 func TestHouse(t *testing.T) {
 	used := make(map[exception]bool)
-	for _, v := range everything(t, root, arch.MostPackages, arch.MostIdentifiers) {
+	for _, v := range everything(t, root, MostPackages, MostIdentifiers) {
 		i := slices.IndexFunc(exceptions, func(e exception) bool {
 			return e.check == v.Check && e.file == v.File && strings.Contains(v.What, e.what)
 		})
@@ -92,7 +88,7 @@ func TestEachCheckCanFail(t *testing.T) {
 }
 
 func TestSmallEnough(t *testing.T) {
-	program, err := arch.LoadProgram("testdata/broken")
+	program, err := LoadProgram("testdata/broken")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +109,7 @@ func TestSizes(t *testing.T) {
 	}
 	check := func(want ...string) {
 		t.Helper()
-		tree, err := arch.Load(dir)
+		tree, err := Load(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +139,7 @@ func TestLoadReportsWhatDoesNotParse(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "half.go"), []byte("package half\nfunc"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := arch.Load(dir); err == nil || !strings.Contains(err.Error(), "half.go:2") {
+	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "half.go:2") {
 		t.Errorf("Load = %v; want the place", err)
 	}
 }

@@ -1,4 +1,4 @@
-package arch_test
+package arch
 
 import (
 	"go/ast"
@@ -11,11 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/kiln-cache/kiln/internal/arch"
 )
 
-var place = regexp.MustCompile("`([a-z0-9_/]+\\.go)(?::([A-Za-z0-9_.]+))?`")
+var pointer = regexp.MustCompile("`([a-z0-9_/]+\\.go)(?::([A-Za-z0-9_.]+))?`")
 
 // What the documents point to is there: `file.go`, `file.go:Func`, `file.go:Type.Method`.
 func TestDocumentsPointToWhatIsThere(t *testing.T) {
@@ -29,7 +27,7 @@ func TestDocumentsPointToWhatIsThere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, found := range place.FindAllStringSubmatch(string(text), -1) {
+		for _, found := range pointer.FindAllStringSubmatch(string(text), -1) {
 			pointed++
 			has, err := declared(filepath.Join(root, filepath.FromSlash(found[1])))
 			if err != nil {
@@ -57,7 +55,7 @@ func TestHouseNamesTheRefusedWords(t *testing.T) {
 		said = append(said, found[1])
 	}
 	slices.Sort(said)
-	if want := slices.Sorted(maps.Keys(arch.Renamed)); !slices.Equal(said, want) {
+	if want := slices.Sorted(maps.Keys(Renamed)); !slices.Equal(said, want) {
 		t.Errorf("docs/HOUSE.md says %q, refused are %q", said, want)
 	}
 }

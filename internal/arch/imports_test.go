@@ -12,12 +12,13 @@ var order = [][]string{
 	{"cmd"}, {"stress"}, {"encoder"}, {"."}, {"sessioncache"}, {"gpuexec"}, {"constants"}, {"shapegroups", "actors", "env"}, {"internal"}, {"limit"}, {"fault"},
 }
 
-// lodgers are packages under internal/ that serve the tests of several rooms and
+// lodgers are packages under internal/ that serve several rooms, or their tests, and
 // stand beside the room that they import.
 var lodgers = map[string]string{
 	"internal/actorstest":    "actors",
 	"internal/fakedevice":    "gpuexec",
 	"internal/measure/reads": "stress",
+	"internal/policy":        "shapegroups",
 }
 
 // A backend sees the executor, its operations and internal packages: neither
