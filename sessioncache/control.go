@@ -8,7 +8,6 @@ import (
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 // Reset removes the names of one owner from every group, and nothing else; a
@@ -37,7 +36,7 @@ func (s *Session) Hold(owner string) error {
 		return fault.Invalidf(room+"hold", "an empty owner: name one")
 	}
 	if !s.send(hold{owner: owner}) || s.closed.Load() {
-		return failed("hold", owner, ErrClosed)
+		return failed("hold", owner, fault.ErrClosed)
 	}
 	return nil
 }
@@ -59,7 +58,7 @@ func (s *Session) Announce(shapes ...shapegroups.Shape) error {
 		}
 	}
 	if !s.send(announce{shapes: compiled}) || s.closed.Load() {
-		return failed(op, "", ErrClosed)
+		return failed(op, "", fault.ErrClosed)
 	}
 	return nil
 }
@@ -107,7 +106,7 @@ func (s *Session) Advice(ctx context.Context, kind string, groups int) (advice.R
 	if err != nil {
 		return advice.Result{}, err
 	}
-	r, err := advice.Simulate(stream, advice.Setup{Policy: policy.Kind(kind), Groups: groups})
+	r, err := advice.Simulate(stream, advice.Setup{Policy: kind, Groups: groups})
 	return r, failed(op, "", err)
 }
 

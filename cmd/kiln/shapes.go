@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 func shapesCommand(ctx context.Context, c *call) error {
@@ -69,7 +69,7 @@ func shapesSimulate(ctx context.Context, c *call) error {
 	if file == "" || keys == "" {
 		return usagef("--trace and --key must be given: see kiln shapes simulate --help")
 	}
-	setups, err := setups(capacities, policies, policy.Keep(kept), announce, waiting)
+	setups, err := setups(capacities, policies, kept, announce, waiting)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ var capacityWant = fmt.Sprintf("a whole number from 1 to %d, several with commas
 func simulatePolicies() []string { return append(sessionPolicies(), string(advice.Belady)) }
 
 // setups is every capacity with every policy.
-func setups(capacities, policies string, keep policy.Keep, announce, waiting int) ([]advice.Setup, error) {
+func setups(capacities, policies string, keep string, announce, waiting int) ([]advice.Setup, error) {
 	var all []advice.Setup
 	for text := range strings.SplitSeq(capacities, ",") {
 		groups, ok := decimal(text)
@@ -148,7 +148,7 @@ func setups(capacities, policies string, keep policy.Keep, announce, waiting int
 			if !slices.Contains(simulatePolicies(), name) {
 				return nil, usagef("--policy %.40q: want %s", name, list(simulatePolicies()))
 			}
-			all = append(all, advice.Setup{Policy: policy.Kind(name), Groups: int(groups), Keep: keep, Announce: announce, Waiting: waiting})
+			all = append(all, advice.Setup{Policy: name, Groups: int(groups), Keep: keep, Announce: announce, Waiting: waiting})
 		}
 	}
 	return all, nil

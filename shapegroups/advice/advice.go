@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/shapegroups"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 // Costs are what advice weighs against each other.
@@ -37,7 +37,7 @@ type WorkingSet struct {
 // Cell is what one policy would do at one capacity.
 type Cell struct {
 	Groups   int
-	Policy   policy.Kind
+	Policy   string // fifo, lru, sieve, duel or Belady
 	Hits     int
 	HitRatio float64
 }
@@ -116,7 +116,7 @@ func choose(stream []shapegroups.Shape, text string, c Costs) (Choice, bool, err
 			choice.Lost += c.Run * (float64(padded)/float64(asked) - 1)
 		}
 	}
-	result, err := Simulate(compiled, Setup{Policy: policy.Duel, Groups: c.Groups})
+	result, err := Simulate(compiled, Setup{Policy: string(policy.Duel), Groups: c.Groups})
 	if err != nil {
 		return Choice{}, false, err
 	}

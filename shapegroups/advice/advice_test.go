@@ -8,7 +8,6 @@ import (
 
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 func stream(lengths ...int) (all []shapegroups.Shape) {
@@ -64,7 +63,7 @@ func TestAdvise(t *testing.T) {
 	}
 	found := false
 	for _, c := range r.Cells {
-		found = found || c.Groups == 200 && c.Policy == policy.LRU
+		found = found || c.Groups == 200 && c.Policy == "lru"
 	}
 	if !found {
 		t.Error("the capacity asked about is not among the cells")

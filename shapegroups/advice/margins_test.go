@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/shapegroups"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 var (
@@ -36,19 +35,19 @@ type variant struct {
 }
 
 func variants() []variant {
-	duel := Setup{Policy: policy.Duel}
+	duel := Setup{Policy: "duel"}
 	with := func(change func(*Setup)) Setup {
 		s := duel
 		change(&s)
 		return s
 	}
 	return []variant{
-		{"lru", Setup{Policy: policy.LRU}, math.Inf(-1), math.Inf(-1)},
-		{"sieve", Setup{Policy: policy.Sieve}, math.Inf(-1), math.Inf(-1)},
+		{"lru", Setup{Policy: "lru"}, math.Inf(-1), math.Inf(-1)},
+		{"sieve", Setup{Policy: "sieve"}, math.Inf(-1), math.Inf(-1)},
 		{"duel", duel, 7.5, -0.5},
 		{"announce 8", with(func(s *Setup) { s.Announce = 8 }), 11.2, -0.5},
-		{"worth", with(func(s *Setup) { s.Keep = policy.Worth }), 8.6, -0.6},
-		{"worth, announce 8", with(func(s *Setup) { s.Keep = policy.Worth; s.Announce = 8 }), 12.2, -0.6},
+		{"worth", with(func(s *Setup) { s.Keep = "worth" }), 8.6, -0.6},
+		{"worth, announce 8", with(func(s *Setup) { s.Keep = "worth"; s.Announce = 8 }), 12.2, -0.6},
 		{"waiting 8", with(func(s *Setup) { s.Waiting = 8 }), 13, -0.5},
 		{"belady", Setup{Policy: Belady}, math.Inf(-1), math.Inf(-1)},
 	}
@@ -186,7 +185,7 @@ func cell(t *testing.T, stream []shapegroups.Shape, groups int, all []variant) (
 		}
 		return 100 * r.Ratio()
 	}
-	fifo := points(Setup{Policy: policy.FIFO})
+	fifo := points(Setup{Policy: "fifo"})
 	over := make([]float64, len(all))
 	last := len(all) - 1
 	if over[last] = points(all[last].setup) - fifo; over[last] <= 2 {

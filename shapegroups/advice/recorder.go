@@ -1,11 +1,11 @@
 package advice
 
 import (
+	"math"
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/shapegroups"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 // ErrInvalid is what a bad argument unwraps to.
@@ -47,7 +47,7 @@ type note struct {
 }
 
 // NewRecorder keeps the last requests of a session with a capacity in groups,
-// which may be policy.Unlimited. Negative numbers are ErrInvalid.
+// which may be math.MaxInt, for no bound. Negative numbers are ErrInvalid.
 func NewRecorder(requests, groups int) (*Recorder, error) {
 	if requests < 0 || groups < 0 {
 		return nil, fault.Invalidf("advice: new recorder", "%d requests and %d groups must be at least 0", requests, groups)
@@ -68,7 +68,7 @@ func (r *Recorder) SetGroups(groups int) error {
 
 func (r *Recorder) resize(groups int) {
 	r.groups, r.window = groups, 0
-	if groups > 0 && groups != policy.Unlimited { // nothing is kept at 0: every request misses, and rightly
+	if groups > 0 && groups != math.MaxInt { // nothing is kept at 0: every request misses, and rightly
 		r.window = min(groups, mostWindow/windowFactor) * windowFactor
 	}
 	r.room = max(r.room, r.keep, r.window)

@@ -2,14 +2,15 @@ package advice_test
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 func must[T any](v T, err error) T {
@@ -60,7 +61,7 @@ func TestThrashAgain(t *testing.T) {
 	if want := []int{7, 220}; !slices.Equal(raised, want) {
 		t.Errorf("raised at %v, want %v", raised, want)
 	}
-	none := must(advice.NewRecorder(0, policy.Unlimited))
+	none := must(advice.NewRecorder(0, math.MaxInt))
 	for i := range 100 {
 		if none.Note(shape(i%50), shape(i%50), true) {
 			t.Fatal("a session without a limit thrashes")

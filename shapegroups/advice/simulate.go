@@ -2,21 +2,21 @@ package advice
 
 import (
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/shapegroups"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 // Belady is the offline optimum, which knows the whole stream and may also serve
 // a shape without keeping it. It is a bound, not a policy of sessions.
-const Belady policy.Kind = "belady"
+const Belady = "belady"
 
 // Setup is one cell of a simulation.
 type Setup struct {
-	Policy   policy.Kind // of a session, or Belady
-	Groups   int         // capacity
-	Keep     policy.Keep
-	Announce int // the shapes of the next Announce requests are announced
-	Waiting  int // requests are served out of Waiting+1 at hand in the order of SPEC S8; those left are announced
+	Policy   string // that of a session (fifo, lru, sieve or duel), or Belady
+	Groups   int    // capacity
+	Keep     string // that of a session: always (or empty) or worth
+	Announce int    // the shapes of the next Announce requests are announced
+	Waiting  int    // requests are served out of Waiting+1 at hand in the order of SPEC S8; those left are announced
 }
 
 // Result counts the requests of a simulation, and those of them that hit.
@@ -33,7 +33,12 @@ func (r Result) Ratio() float64 {
 }
 
 // kinds are the policies that Simulate knows: those of sessions, and Belady.
-func kinds() []policy.Kind { return append(policy.Kinds(), Belady) }
+func kinds() (names []string) {
+	for _, k := range policy.Kinds() {
+		names = append(names, string(k))
+	}
+	return append(names, Belady)
+}
 
 // Simulate replays stream through the code that a session runs. A request is a
 // hit if its group is resident. Every group counts one and costs the same; a miss
@@ -46,9 +51,9 @@ func Simulate(stream []shapegroups.Shape, s Setup) (Result, error) {
 	}
 	kind := s.Policy
 	if kind == Belady {
-		kind = policy.FIFO // for the checks that all share
+		kind = string(policy.FIFO) // for the checks that all share
 	}
-	p, err := policy.New(policy.Config{Kind: kind, Groups: s.Groups, Keep: s.Keep})
+	p, err := policy.New(policy.Config{Kind: policy.Kind(kind), Groups: s.Groups, Keep: policy.Keep(s.Keep)})
 	if err != nil {
 		return Result{}, err
 	}

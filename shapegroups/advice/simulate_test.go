@@ -2,14 +2,15 @@ package advice_test
 
 import (
 	"errors"
+	"math"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 func hits(t *testing.T, s []shapegroups.Shape, setup advice.Setup) int {
@@ -30,27 +31,27 @@ func TestSimulate(t *testing.T) {
 	mixed := stream(1, 2, 3, 1, 4, 1, 2, 5, 1, 2)
 	for _, c := range []struct {
 		stream []shapegroups.Shape
-		policy policy.Kind
+		policy string
 		groups int
 		hits   int
 	}{
-		{stream(cycle...), policy.FIFO, 5, 95},
-		{stream(cycle...), policy.LRU, 4, 0},
-		{stream(cycle...), policy.LRU, 8, 95},
-		{stream(cycle...), policy.LRU, policy.Unlimited, 95},
-		{stream(cycle...), policy.LRU, 0, 0},
+		{stream(cycle...), "fifo", 5, 95},
+		{stream(cycle...), "lru", 4, 0},
+		{stream(cycle...), "lru", 8, 95},
+		{stream(cycle...), "lru", math.MaxInt, 95},
+		{stream(cycle...), "lru", 0, 0},
 		{stream(cycle...), advice.Belady, 0, 0},
 		{stream(1, 2, 1, 1, 2), advice.Belady, 1, 2}, // 2 is served and not kept
-		{mixed, policy.FIFO, 3, 3},
-		{mixed, policy.LRU, 3, 4},
-		{nil, policy.Duel, 3, 0},
+		{mixed, "fifo", 3, 3},
+		{mixed, "lru", 3, 4},
+		{nil, "duel", 3, 0},
 	} {
 		r, err := advice.Simulate(c.stream, advice.Setup{Policy: c.policy, Groups: c.groups})
 		if err != nil || r.Hits != c.hits || r.Requests != len(c.stream) {
 			t.Errorf("%s, %d groups: %+v (%v), want %d hits", c.policy, c.groups, r, err, c.hits)
 		}
 	}
-	if r := must(advice.Simulate(mixed, advice.Setup{Policy: policy.LRU, Groups: 3})); r.Distinct != 5 || r.Ratio() != 0.4 {
+	if r := must(advice.Simulate(mixed, advice.Setup{Policy: "lru", Groups: 3})); r.Distinct != 5 || r.Ratio() != 0.4 {
 		t.Errorf("%+v, ratio %v", r, r.Ratio())
 	}
 }
@@ -58,7 +59,7 @@ func TestSimulate(t *testing.T) {
 // S2: what is announced is not dropped while any other can be.
 func TestAnnounce(t *testing.T) {
 	s := stream(1, 2, 3, 1, 4, 1, 5, 1)
-	setup := advice.Setup{Policy: policy.FIFO, Groups: 2}
+	setup := advice.Setup{Policy: "fifo", Groups: 2}
 	if n := hits(t, s, setup); n != 1 {
 		t.Errorf("%d hits without announcement", n)
 	}
@@ -79,13 +80,13 @@ func TestWorth(t *testing.T) {
 	for i := range 2000 {
 		lengths = append(lengths, 1, 2, 1000+i)
 	}
-	setup := advice.Setup{Policy: policy.Duel, Groups: 2}
+	setup := advice.Setup{Policy: "duel", Groups: 2}
 	always := hits(t, stream(lengths...), setup)
-	setup.Keep = policy.Worth
+	setup.Keep = "worth"
 	if worth := hits(t, stream(lengths...), setup); worth < 3900 || always > 2100 {
 		t.Errorf("%d hits with worth, %d without", worth, always)
 	}
-	setup.Policy = policy.LRU
+	setup.Policy = "lru"
 	if n := hits(t, stream(lengths...), setup); n != 0 {
 		t.Errorf("lru heeds keep: %d hits", n)
 	}
@@ -94,7 +95,7 @@ func TestWorth(t *testing.T) {
 // S8: resident groups go first, so equal shapes are served together.
 func TestWaiting(t *testing.T) {
 	s := stream(1, 2, 1, 2, 1, 2, 1, 2)
-	setup := advice.Setup{Policy: policy.LRU, Groups: 1}
+	setup := advice.Setup{Policy: "lru", Groups: 1}
 	if n := hits(t, s, setup); n != 0 {
 		t.Errorf("%d hits in order of arrival", n)
 	}
@@ -145,7 +146,7 @@ func TestBelady(t *testing.T) {
 			t.Fatalf("%d hits of %v in %d groups, want %d", got, s, groups, want)
 		}
 		for _, kind := range policy.Kinds() {
-			if n := must(advice.Simulate(s, advice.Setup{Policy: kind, Groups: groups, Keep: policy.Worth})).Hits; n > got {
+			if n := must(advice.Simulate(s, advice.Setup{Policy: string(kind), Groups: groups, Keep: "worth"})).Hits; n > got {
 				t.Fatalf("%s has %d hits, the bound is %d", kind, n, got)
 			}
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
+	"github.com/kiln-cache/kiln/internal/policy"
 )
 
 // saved are states of all policies, some with a hand or a class in mid-life.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/shapegroups"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 func shape(n int) shapegroups.Shape { return must(shapegroups.N(int64(n))) }

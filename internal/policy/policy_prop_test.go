@@ -6,8 +6,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/shapegroups"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 // fataler is a test of either kind, rapid's or Go's.

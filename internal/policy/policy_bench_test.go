@@ -4,8 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/shapegroups"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 // BenchmarkUse is the whole cost of one acquisition of a resident group at 256

@@ -5,8 +5,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/shapegroups"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 // model is the rules of SPEC section 6 said once more, with slices that are
