@@ -124,7 +124,7 @@ func TestStopLosesNothingAndStrandsNobody(t *testing.T) {
 		}()
 	}
 	for range 36 { // 14 fit beside the 50 that wait, the rest is refused at once
-		if err := <-after; !errors.Is(err, actors.ErrOverloaded) {
+		if err := <-after; !errors.Is(err, fault.ErrOverloaded) {
 			t.Fatalf("beyond the limit: %v", err)
 		}
 	}
@@ -135,7 +135,7 @@ func TestStopLosesNothingAndStrandsNobody(t *testing.T) {
 		}
 	}
 	for range 14 {
-		if err := <-after; !errors.Is(err, actors.ErrClosed) {
+		if err := <-after; !errors.Is(err, fault.ErrClosed) {
 			t.Errorf("sent after Stop: %v", err)
 		}
 	}
@@ -170,11 +170,11 @@ func TestStoppedIsNotOverloaded(t *testing.T) {
 	eventually(t, "all places taken", func() bool { return c.ref.Queued() == most })
 	release()
 	for range most {
-		if err := <-late; !errors.Is(err, actors.ErrClosed) {
+		if err := <-late; !errors.Is(err, fault.ErrClosed) {
 			t.Errorf("sent after Stop: %v", err)
 		}
 	}
-	if _, err := c.ask(background, request{}); !errors.Is(err, actors.ErrClosed) {
+	if _, err := c.ask(background, request{}); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("asked a stopped actor: %v", err)
 	}
 }
@@ -248,7 +248,7 @@ func TestAdmissionIsRefusedAtOnce(t *testing.T) {
 	}
 	eventually(t, "all places taken", func() bool { return c.ref.Queued() == most })
 	for range 10_000 {
-		if _, err := c.ask(background, request{add: 1}); !errors.Is(err, actors.ErrOverloaded) {
+		if _, err := c.ask(background, request{add: 1}); !errors.Is(err, fault.ErrOverloaded) {
 			t.Fatalf("beyond the limit: %v", err)
 		}
 	}

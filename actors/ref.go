@@ -159,14 +159,14 @@ func Ask[M, T any](ctx context.Context, r *Ref[M], build func(Reply[T]) M) (T, e
 	if n := r.waiting.Add(1); r.cfg.Admission > 0 && n > int64(r.cfg.Admission) {
 		r.waiting.Add(-1)
 		if r.ended() { // what was dropped at the end still counts as waiting
-			return zero, ErrClosed
+			return zero, fault.ErrClosed
 		}
-		return zero, ErrOverloaded
+		return zero, fault.ErrOverloaded
 	}
 	reply := newReply[T](r.pool)
 	if !r.send(build(reply), true) {
 		r.waiting.Add(-1)
-		return zero, ErrClosed
+		return zero, fault.ErrClosed
 	}
 	return reply.wait(ctx, r.stopped, r.pool)
 }

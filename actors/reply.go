@@ -7,12 +7,6 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// Errors that requests end with.
-var (
-	ErrClosed     = fault.ErrClosed
-	ErrOverloaded = fault.ErrOverloaded
-)
-
 const (
 	replyOpen      = iota
 	replySent      // an answer is in the channel or about to be
@@ -70,7 +64,7 @@ func (r Reply[T]) wait(ctx context.Context, stopped <-chan struct{}, p *pool) (T
 	case <-ctx.Done():
 		cause = ctx.Err()
 	case <-stopped:
-		cause = ErrClosed
+		cause = fault.ErrClosed
 	}
 	if s.state.CompareAndSwap(replyOpen, replyAbandoned) {
 		var zero T

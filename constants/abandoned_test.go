@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"weak"
+
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // T7: a hit that is found in a turn, for a caller who has left, is given back.
@@ -80,7 +82,7 @@ func TestMemoryForOneWhoWasCancelled(t *testing.T) {
 		t.Fatal(out, err)
 	}
 	waitFor(t, func() bool { return back.Load() == 1 })
-	if _, err := out.Owner.Fulfil("v", 8, nil); !errors.Is(err, ErrInvalid) {
+	if _, err := out.Owner.Fulfil("v", 8, nil); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("fulfilled after its end: %v", err)
 	}
 	if back.Load() != 1 {

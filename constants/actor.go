@@ -3,6 +3,8 @@ package constants
 import (
 	"sync/atomic"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/lease"
@@ -120,7 +122,7 @@ func (s *shell) publish() {
 func (s *shell) get(m getMsg) {
 	key := m.pending.key
 	if s.closed.Load() {
-		m.reply.Fail(ErrClosed)
+		m.reply.Fail(fault.ErrClosed)
 		return
 	}
 	if n := s.state.table.Lookup(key.ID, key.Backend); n != nil && n.Value.cell.Pin() {
@@ -140,7 +142,7 @@ func (s *shell) get(m getMsg) {
 	o := m.pending.owner
 	s.publish()
 	if !m.reply.Send(answer{owner: o}) && o.finish() {
-		s.end(o, o.failure(ErrAbandoned))
+		s.end(o, o.failure(fault.ErrAbandoned))
 	}
 }
 
@@ -169,7 +171,7 @@ func (s *shell) join(m getMsg) bool {
 func (s *shell) fulfil(m fulfilMsg) {
 	o := m.owner
 	if s.closed.Load() {
-		m.reply.Fail(ErrClosed)
+		m.reply.Fail(fault.ErrClosed)
 		return
 	}
 	resident := s.state.deliver(o.pending, m.node)
@@ -226,7 +228,7 @@ func (s *shell) leave(m leaveMsg) {
 			t.aboard.owner.flight.GetOff()
 			s.state.leave(t.aboard)
 		case t.owner != nil && t.owner.finish():
-			s.end(t.owner, t.owner.failure(ErrAbandoned))
+			s.end(t.owner, t.owner.failure(fault.ErrAbandoned))
 		}
 	}
 }
@@ -238,8 +240,8 @@ func (s *shell) close() {
 	s.state.flush(Closed)
 	s.publish()
 	for _, p := range s.state.flights.Close() {
-		p.owner.cancel(ErrClosed)
-		p.owner.flight.Finish(nil, ErrClosed, nil)
+		p.owner.cancel(fault.ErrClosed)
+		p.owner.flight.Finish(nil, fault.ErrClosed, nil)
 	}
 }
 

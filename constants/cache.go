@@ -78,7 +78,7 @@ func (c *Cache) Engine(kind Kind, index int, context string) (*Engine, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
-		return nil, ErrClosed
+		return nil, fault.ErrClosed
 	}
 	if e = c.mu.engines[id]; e == nil {
 		e = newEngine(c, kind, index, context, bytesOf(c.capacityLocked(kind, index)), c.cfg.Policy[kind])
@@ -217,7 +217,7 @@ func (c *Cache) set(ctx context.Context, change func() []*Engine) error {
 	c.mu.Lock()
 	if c.mu.closed {
 		c.mu.Unlock()
-		return ErrClosed
+		return fault.ErrClosed
 	}
 	engines := change()
 	c.mu.Unlock()
@@ -225,7 +225,7 @@ func (c *Cache) set(ctx context.Context, change func() []*Engine) error {
 	ctx = context.WithoutCancel(ctx)
 	var errs []error
 	for _, e := range engines {
-		if err := e.setCapacity(ctx, bytesOf(e.Capacity())); !errors.Is(err, ErrClosed) { // else it has closed
+		if err := e.setCapacity(ctx, bytesOf(e.Capacity())); !errors.Is(err, fault.ErrClosed) { // else it has closed
 			errs = append(errs, err)
 		}
 	}

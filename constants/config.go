@@ -10,16 +10,6 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// Errors of this package, found with errors.Is.
-var (
-	ErrInvalid   = fault.ErrInvalid
-	ErrClosed    = fault.ErrClosed
-	ErrCycle     = fault.ErrCycle
-	ErrAbandoned = fault.ErrAbandoned
-	ErrSize      = fault.ErrSize
-	ErrTooLarge  = fault.ErrTooLarge
-)
-
 // Kind is an engine kind.
 type Kind uint8
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"go.uber.org/goleak"
 
 	"github.com/kiln-cache/kiln/limit"
@@ -81,8 +83,8 @@ func TestFullMeansResidentReservedAndDeclared(t *testing.T) {
 func TestFulfilWithOtherSize(t *testing.T) {
 	_, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: limit.Of(4)}})
 	o := add(t, e, "a", 3*mib, Options{})
-	if _, err := o.Fulfil("v", 4*mib, nil); !errors.Is(err, ErrSize) {
-		t.Errorf("Fulfil = %v, want ErrSize", err)
+	if _, err := o.Fulfil("v", 4*mib, nil); !errors.Is(err, fault.ErrSize) {
+		t.Errorf("Fulfil = %v, want fault.ErrSize", err)
 	}
 	put(t, e, "b", 4*mib, Options{}, nil)
 }
@@ -131,7 +133,7 @@ func TestOwnershipPassesOn(t *testing.T) {
 			defer wg.Done()
 			out, err := e.GetOrAdd(context.Background(), key("k"), mib, Options{CanOwn: i%3 != 0})
 			switch {
-			case errors.Is(err, ErrAbandoned):
+			case errors.Is(err, fault.ErrAbandoned):
 				failed.Add(1)
 			case out.Owner != nil:
 				owners.Add(1)
@@ -163,8 +165,8 @@ func TestCancelledOwner(t *testing.T) {
 	}
 	cancel()
 	waitFor(t, func() bool { return e.Reserved() == 0 })
-	if _, err := out.Owner.Fulfil("v", mib, nil); !errors.Is(err, ErrInvalid) {
-		t.Errorf("Fulfil after cancellation = %v, want ErrInvalid", err)
+	if _, err := out.Owner.Fulfil("v", mib, nil); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("Fulfil after cancellation = %v, want fault.ErrInvalid", err)
 	}
 	put(t, e, "b", mib, Options{}, nil)
 }
@@ -173,8 +175,8 @@ func TestCancelledOwner(t *testing.T) {
 func TestOwnerAsksForItself(t *testing.T) {
 	_, e := open(t, Config{})
 	o := add(t, e, "k", 8, Options{})
-	if _, err := e.GetOrAdd(o.Context(), key("k"), 8, Options{CanOwn: true}); !errors.Is(err, ErrCycle) {
-		t.Errorf("got %v, want ErrCycle", err)
+	if _, err := e.GetOrAdd(o.Context(), key("k"), 8, Options{CanOwn: true}); !errors.Is(err, fault.ErrCycle) {
+		t.Errorf("got %v, want fault.ErrCycle", err)
 	}
 	o.Abandon()
 }
@@ -291,13 +293,13 @@ func TestClose(t *testing.T) {
 	if r := <-fired; r != Closed {
 		t.Errorf("callback got %s", r)
 	}
-	if err := <-got; !errors.Is(err, ErrClosed) {
+	if err := <-got; !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("waiter got %v", err)
 	}
 	if l, err := o.Fulfil("b", 8, nil); err != nil || l.Value() != "b" {
 		t.Errorf("Fulfil after Close = %v", err)
 	}
-	if _, err := e.GetOrAdd(context.Background(), key("a"), 8, Options{}); !errors.Is(err, ErrClosed) {
+	if _, err := e.GetOrAdd(context.Background(), key("a"), 8, Options{}); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 	if err := c.Close(context.Background()); err != nil {
@@ -327,7 +329,7 @@ func TestDeviceCapacity(t *testing.T) {
 			t.Errorf("capacity %s, want %s", got, step.want)
 		}
 	}
-	if err := c.SetCapacity(ctx, GPU, limit.Of(-1)); !errors.Is(err, ErrInvalid) {
+	if err := c.SetCapacity(ctx, GPU, limit.Of(-1)); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("negative capacity: %v", err)
 	}
 }
@@ -392,7 +394,7 @@ func TestEngineThatIsDropped(t *testing.T) {
 		t.Errorf("%d callbacks, want 1", removed.Load())
 	}
 	<-waiting.Context().Done()
-	if _, err := e.GetOrAdd(context.Background(), key("k"), 8, Options{}); !errors.Is(err, ErrClosed) {
+	if _, err := e.GetOrAdd(context.Background(), key("k"), 8, Options{}); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("asked after Close: %v", err)
 	}
 	if err := c.SetCapacity(context.Background(), CPU, limit.Unlimited); err != nil {

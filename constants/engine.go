@@ -98,7 +98,7 @@ func (e *Engine) get(ctx context.Context, key Key, bytes int64, opts Options, wa
 	}
 	if bytes == 0 {
 		if e.shell.closed.Load() {
-			return Outcome{}, ErrClosed
+			return Outcome{}, fault.ErrClosed
 		}
 		return Outcome{Bypass: ZeroSize}, nil
 	}
@@ -157,7 +157,7 @@ func (c *asking) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	} else {
 		next := c.turn.next
 		if next == nil { // the engine was closed
-			return flight.Ticket[*node]{}, ErrClosed
+			return flight.Ticket[*node]{}, fault.ErrClosed
 		}
 		c.turn, c.answer.owner, c.answer.bypass = next, next.owner, next.bypass
 	}
@@ -239,8 +239,8 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 		return err
 	}, func(failed error) {
 		if err = failed; err != nil && out.Owner != nil {
-			if context.Cause(own) == ErrClosed {
-				err = ErrClosed
+			if context.Cause(own) == fault.ErrClosed {
+				err = fault.ErrClosed
 			}
 			out.Owner.Fail(err) // also when the goroutine is on its way out
 		}

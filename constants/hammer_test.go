@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -50,7 +52,7 @@ func (l *ledger) storm(t *testing.T, e *Engine, seed uint64, rounds int) {
 		}})
 		switch {
 		case err != nil:
-			if !errors.Is(err, context.Canceled) && !errors.Is(err, ErrAbandoned) && !errors.Is(err, ErrClosed) {
+			if !errors.Is(err, context.Canceled) && !errors.Is(err, fault.ErrAbandoned) && !errors.Is(err, fault.ErrClosed) {
 				t.Errorf("unexpected: %v", err)
 			}
 		case out.Lease != nil:
@@ -72,7 +74,7 @@ func (l *ledger) use(lease *Lease, k int) {
 // own delivers or gives up.
 func (l *ledger) own(o *Promise, k, act int) {
 	if act == 7 {
-		o.Fail(ErrAbandoned)
+		o.Fail(fault.ErrAbandoned)
 		return
 	}
 	u := &unit{key: k}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -176,7 +178,7 @@ func TestReservedMemoryIsGivenBack(t *testing.T) {
 	}})
 	put(t, e, "kept", 8, Options{}, nil)
 	add(t, e, "abandoned", 16, Options{}).Abandon()
-	if _, err := add(t, e, "wrong", 32, Options{}).Fulfil(nil, 33, nil); !errors.Is(err, ErrSize) {
+	if _, err := add(t, e, "wrong", 32, Options{}).Fulfil(nil, 33, nil); !errors.Is(err, fault.ErrSize) {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -209,11 +211,11 @@ func TestCloseEndsComputing(t *testing.T) {
 	if err := c.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-got; !errors.Is(err, ErrClosed) {
+	if err := <-got; !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("computing over Close: %v", err)
 	}
 	<-o.Context().Done()
-	if _, err := e.GetOrAdd(context.Background(), key("z"), 0, Options{}); !errors.Is(err, ErrClosed) {
+	if _, err := e.GetOrAdd(context.Background(), key("z"), 0, Options{}); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("zero bytes after Close: %v", err)
 	}
 }
@@ -283,11 +285,11 @@ func TestComputeExits(t *testing.T) {
 // T4, Q5: a negative cost, and a size that no tensor has, are refused.
 func TestArgumentsThatAreNone(t *testing.T) {
 	_, e := open(t, Config{})
-	if _, err := e.GetOrAdd(context.Background(), key("k"), 8, Options{Cost: -1}); !errors.Is(err, ErrInvalid) {
+	if _, err := e.GetOrAdd(context.Background(), key("k"), 8, Options{Cost: -1}); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a negative cost: %v", err)
 	}
 	for _, bytes := range []int64{-1, 1<<48 + 1} {
-		if _, err := e.GetOrAdd(context.Background(), key("k"), bytes, Options{}); !errors.Is(err, ErrInvalid) {
+		if _, err := e.GetOrAdd(context.Background(), key("k"), bytes, Options{}); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%d bytes: %v", bytes, err)
 		}
 	}

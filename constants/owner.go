@@ -61,7 +61,7 @@ func (o *Promise) Fulfil(value any, bytes int64, free func()) (*Lease, error) {
 		return nil, fault.Invalidf("constants: fulfil", "the ownership is over")
 	}
 	if bytes != o.pending.bytes {
-		err := &fault.Error{Op: "constants: fulfil", Key: o.pending.key.ID, Err: ErrSize}
+		err := &fault.Error{Op: "constants: fulfil", Key: o.pending.key.ID, Err: fault.ErrSize}
 		o.engine.tell(endMsg{owner: o, err: err})
 		o.memory.release()
 		return nil, err
@@ -100,7 +100,7 @@ func (o *Promise) freeing(free func()) func() {
 // Fail ends the ownership with an error. Waiters get it, wrapped.
 func (o *Promise) Fail(err error) {
 	if err == nil {
-		err = ErrAbandoned
+		err = fault.ErrAbandoned
 	}
 	if o.finish() {
 		o.end(err)
@@ -122,14 +122,14 @@ func (o *Promise) failure(err error) error {
 func (o *Promise) watch() {
 	o.stop = context.AfterFunc(o.asked, func() { // perhaps before watch returns: stop is not for it
 		if o.over.CompareAndSwap(false, true) {
-			o.end(ErrAbandoned)
+			o.end(fault.ErrAbandoned)
 			o.cancel(nil)
 		}
 	})
 }
 
 // Abandon ends the ownership without a value; waiters get ErrAbandoned.
-func (o *Promise) Abandon() { o.Fail(ErrAbandoned) }
+func (o *Promise) Abandon() { o.Fail(fault.ErrAbandoned) }
 
 func (o *Promise) finish() bool {
 	if !o.over.CompareAndSwap(false, true) {

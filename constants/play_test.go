@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"pgregory.net/rapid"
 )
 
@@ -78,7 +80,7 @@ func (p *play) fulfil(r *rapid.T) {
 		p.rec.freed[o.made]++
 	})
 	if wrong {
-		if !errors.Is(err, ErrSize) {
+		if !errors.Is(err, fault.ErrSize) {
 			r.Fatalf("fulfil with another size: %v", err)
 		}
 		delete(p.m.pending, o.made.key)
@@ -92,7 +94,7 @@ func (p *play) fulfil(r *rapid.T) {
 		r.Fatalf("resident %v, flushed meanwhile %v", l.Resident(), o.made.flushed)
 	}
 	p.leases = append(p.leases, pair[*Lease]{l, o.made})
-	if _, err := o.real.Fulfil(nil, bytes, nil); !errors.Is(err, ErrInvalid) {
+	if _, err := o.real.Fulfil(nil, bytes, nil); !errors.Is(err, fault.ErrInvalid) {
 		r.Fatalf("fulfilled twice: %v", err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
+	"github.com/kiln-cache/kiln/internal/policy"
 )
 
 // handler is a turn of the actor: the uses that came before the message, the

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -17,7 +19,7 @@ func TestBytes(t *testing.T) { // S3, G2
 			t.Fatal(err)
 		}
 	}
-	wantError(t, "too large", p.sized(4, "n", "big", 1001), sessioncache.ErrTooLarge)
+	wantError(t, "too large", p.sized(4, "n", "big", 1001), fault.ErrTooLarge)
 	want(t, "has", p.has(1, 2, 3), 3)
 	want(t, "bytes", p.Bytes(), 900)
 	p.freed("big", 1)
@@ -42,7 +44,7 @@ func TestBytes(t *testing.T) { // S3, G2
 	want(t, "has", q.has(3, 4), 2)
 	want(t, "groups", q.Groups(), 2)
 	want(t, "bytes", q.Bytes(), 400)
-	wantError(t, "too large", q.sized(5, "n", "v5", 451), sessioncache.ErrTooLarge)
+	wantError(t, "too large", q.sized(5, "n", "v5", 451), fault.ErrTooLarge)
 	want(t, "has", q.has(3, 4), 2)
 	if err := errors.Join(q.SetBytes(bg, sessioncache.Unlimited), q.sized(6, "n", "v6", 5000)); err != nil {
 		t.Fatal(err)
@@ -63,10 +65,10 @@ func TestCapacityBelowFloor(t *testing.T) {
 	}
 	before := p.Capacity()
 	for _, n := range []int64{10, 899, 0} {
-		wantError(t, "bytes", p.SetBytes(bg, sessioncache.LimitOf(n)), sessioncache.ErrInvalid)
+		wantError(t, "bytes", p.SetBytes(bg, sessioncache.LimitOf(n)), fault.ErrInvalid)
 	}
 	for _, n := range []int64{2, 0} {
-		wantError(t, "groups", p.SetGroups(bg, sessioncache.LimitOf(n)), sessioncache.ErrInvalid)
+		wantError(t, "groups", p.SetGroups(bg, sessioncache.LimitOf(n)), fault.ErrInvalid)
 	}
 	want(t, "capacity", p.Capacity(), before)
 	want(t, "bytes", p.Bytes(), 900)
@@ -79,7 +81,7 @@ func TestCapacityBelowFloor(t *testing.T) {
 		{Groups: sessioncache.LimitOf(2), Floor: sessioncache.Floor{Groups: 3}},
 	} {
 		_, err := sessioncache.Open(below)
-		wantError(t, "open", err, sessioncache.ErrInvalid)
+		wantError(t, "open", err, fault.ErrInvalid)
 	}
 }
 
@@ -135,9 +137,9 @@ func TestLowering(t *testing.T) { // G2, G3, S1
 		p.freed(fmt.Sprint("v", i), 1)
 		p.freed(fmt.Sprint("w", i), 1)
 	}
-	wantError(t, "negative", p.SetGroups(bg, sessioncache.LimitOf(-1)), sessioncache.ErrInvalid)
-	wantError(t, "negative", p.SetBytes(bg, sessioncache.LimitOf(-1)), sessioncache.ErrInvalid)
-	wantError(t, "nothing", p.SetBytes(bg, sessioncache.Limit{}), sessioncache.ErrInvalid)
+	wantError(t, "negative", p.SetGroups(bg, sessioncache.LimitOf(-1)), fault.ErrInvalid)
+	wantError(t, "negative", p.SetBytes(bg, sessioncache.LimitOf(-1)), fault.ErrInvalid)
+	wantError(t, "nothing", p.SetBytes(bg, sessioncache.Limit{}), fault.ErrInvalid)
 	want(t, "capacity", p.Capacity(), sessioncache.Capacity{Groups: sessioncache.LimitOf(7), Bytes: sessioncache.Unlimited})
 	if err := p.SetGroups(bg, sessioncache.LimitOf(12)); err != nil {
 		t.Fatal(err)

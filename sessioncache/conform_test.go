@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -63,7 +65,7 @@ func TestCapacityInGroups(t *testing.T) { // G2
 		{Keep: "nonsense"},
 	} {
 		s, err := sessioncache.Open(c)
-		wantError(t, fmt.Sprint(c), err, sessioncache.ErrInvalid)
+		wantError(t, fmt.Sprint(c), err, fault.ErrInvalid)
 		if s != nil {
 			t.Error("a session in spite of the error")
 		}
@@ -285,8 +287,8 @@ func TestOwners(t *testing.T) { // G7
 	want(t, "4 a", q.get(4, "a"), "absent")
 	q.freed("X", 4)
 	q.freed("Y", 2)
-	wantError(t, "empty owner", q.Reset(bg, ""), sessioncache.ErrInvalid)
-	wantError(t, "empty owner", q.Hold(""), sessioncache.ErrInvalid)
+	wantError(t, "empty owner", q.Reset(bg, ""), fault.ErrInvalid)
+	wantError(t, "empty owner", q.Hold(""), fault.ErrInvalid)
 }
 
 func TestResetAll(t *testing.T) { // G7, G9, G10

@@ -10,7 +10,7 @@
 //
 // The session's actor is the only writer: it registers and evicts groups, puts
 // and removes names, credits owners, keeps the budgets in groups and bytes, and
-// runs the eviction policy of package shapegroups/policy. A name owns its Value,
+// runs the eviction policy of package internal/policy. A name owns its Value,
 // which is freed once: after it has ceased to be resident and its last lease has
 // ended. Group.Take hands that duty to the caller.
 //

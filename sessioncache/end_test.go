@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -87,7 +89,7 @@ func TestHandlesClosedAroundSessionEnd(t *testing.T) {
 				<-end
 				return sessioncache.Value{}, nil
 			})
-			wantError(t, "made too late", err, sessioncache.ErrClosed)
+			wantError(t, "made too late", err, fault.ErrClosed)
 		})
 		<-began
 		all.Go(func() {

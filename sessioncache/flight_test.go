@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -70,17 +72,17 @@ func TestErrorsAreNotKept(t *testing.T) { // F2, F3
 		"goexit": {func(context.Context) (sessioncache.Value, error) {
 			runtime.Goexit()
 			return sessioncache.Value{}, nil
-		}, sessioncache.ErrGoexit},
+		}, fault.ErrGoexit},
 		"negative": {func(context.Context) (sessioncache.Value, error) {
 			v := p.value("negative")
 			v.Bytes = -1
 			return v, nil
-		}, sessioncache.ErrInvalid},
+		}, fault.ErrInvalid},
 	} {
 		_, _, err := p.try(bg, shape(t, 1), name, sessioncache.Options{}, c.create)
 		wantError(t, name, err, c.want)
 		if name == "panic" {
-			var panicked *sessioncache.PanicError
+			var panicked *fault.PanicError
 			if !errors.As(err, &panicked) || len(panicked.Stack) == 0 {
 				t.Errorf("no stack in %v", err)
 			}
@@ -102,13 +104,13 @@ func TestBadArguments(t *testing.T) {
 	}
 	defer h.Close()
 	_, _, err = h.Get(bg, "n", sessioncache.Options{}, nil)
-	wantError(t, "no creator", err, sessioncache.ErrInvalid)
+	wantError(t, "no creator", err, fault.ErrInvalid)
 	_, _, err = h.Get(bg, "", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { panic("unreachable") })
-	wantError(t, "empty name", err, sessioncache.ErrInvalid)
-	wantError(t, "empty name", p.Set(bg, shape(t, 1), "", p.value("a"), sessioncache.Options{}), sessioncache.ErrInvalid)
+	wantError(t, "empty name", err, fault.ErrInvalid)
+	wantError(t, "empty name", p.Set(bg, shape(t, 1), "", p.value("a"), sessioncache.Options{}), fault.ErrInvalid)
 	v := p.value("a")
 	v.Cost = -1
-	wantError(t, "negative cost", p.Set(bg, shape(t, 1), "n", v, sessioncache.Options{}), sessioncache.ErrInvalid)
+	wantError(t, "negative cost", p.Set(bg, shape(t, 1), "n", v, sessioncache.Options{}), fault.ErrInvalid)
 	p.freed("a", 2)
 	ended, cancel := context.WithCancel(bg)
 	cancel()
@@ -179,7 +181,7 @@ func TestCycle(t *testing.T) { // F5
 		return q.value("b"), err
 	}
 	_, _, err := p.try(bg, shape(t, 1), "a", sessioncache.Options{}, a)
-	wantError(t, "through another session", err, sessioncache.ErrCycle)
+	wantError(t, "through another session", err, fault.ErrCycle)
 	want(t, "objects", p.Len()+q.Len(), 0)
 
 	v, _, err := p.try(bg, shape(t, 1), "whole", sessioncache.Options{}, func(ctx context.Context) (sessioncache.Value, error) {
@@ -351,22 +353,22 @@ func TestClose(t *testing.T) { // F8
 	ctx, cancel := context.WithTimeout(bg, 20*time.Millisecond)
 	defer cancel()
 	wantError(t, "close waits for the creator", p.Close(ctx), context.DeadlineExceeded)
-	wantError(t, "caller", receive(t, a).err, sessioncache.ErrClosed)
+	wantError(t, "caller", receive(t, a).err, fault.ErrClosed)
 	want(t, "get", p.get(9, "n"), "absent")
 	want(t, "groups", p.Groups(), 0)
 	want(t, "objects", p.Len(), 0)
 	_, err = p.Group(bg, shape(t, 1))
-	wantError(t, "acquire", err, sessioncache.ErrClosed)
-	wantError(t, "set", p.Set(bg, shape(t, 1), "n", p.value("x"), sessioncache.Options{}), sessioncache.ErrClosed)
-	wantError(t, "reset", p.ResetAll(bg), sessioncache.ErrClosed)
-	wantError(t, "hold", p.Hold("X"), sessioncache.ErrClosed)
-	wantError(t, "announce", p.Announce(shape(t, 1)), sessioncache.ErrClosed)
-	wantError(t, "set groups", p.SetGroups(bg, sessioncache.LimitOf(3)), sessioncache.ErrClosed)
+	wantError(t, "acquire", err, fault.ErrClosed)
+	wantError(t, "set", p.Set(bg, shape(t, 1), "n", p.value("x"), sessioncache.Options{}), fault.ErrClosed)
+	wantError(t, "reset", p.ResetAll(bg), fault.ErrClosed)
+	wantError(t, "hold", p.Hold("X"), fault.ErrClosed)
+	wantError(t, "announce", p.Announce(shape(t, 1)), fault.ErrClosed)
+	wantError(t, "set groups", p.SetGroups(bg, sessioncache.LimitOf(3)), fault.ErrClosed)
 	_, err = p.Stream(bg)
-	wantError(t, "stream", err, sessioncache.ErrClosed)
+	wantError(t, "stream", err, fault.ErrClosed)
 	want(t, "groups", p.Stats().Groups, 0)
 	_, _, err = h.Get(bg, "other", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { panic("unreachable") })
-	wantError(t, "create", err, sessioncache.ErrClosed)
+	wantError(t, "create", err, fault.ErrClosed)
 	want(t, "intern", p.Intern("n").String(), "n")
 	close(stubborn)
 	for range 2 {

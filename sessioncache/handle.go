@@ -164,7 +164,7 @@ func (h *Group) found(r Ref, ok bool) (Ref, bool) {
 func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error {
 	if h.closed.Load() {
 		h.session.discard(v)
-		return failed("set", name, ErrClosed)
+		return failed("set", name, fault.ErrClosed)
 	}
 	return h.session.put(ctx, writing{group: h.g, name: name, options: o, value: v})
 }
@@ -178,7 +178,7 @@ func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error 
 func (h *Group) Take(ctx context.Context, name string, lane Lane) (Value, error) {
 	const op = "take"
 	if h.closed.Load() {
-		return Value{}, failed(op, name, ErrClosed)
+		return Value{}, failed(op, name, fault.ErrClosed)
 	}
 	n, err := actors.Ask(ctx, h.session.actor, func(r actors.Reply[*node]) message { return take{r, h.g, name, lane} })
 	if err != nil {
@@ -207,7 +207,7 @@ func (h *Group) miss(ctx context.Context, name string, o Options, create Create)
 	case err != nil:
 		return Ref{}, "", err
 	case !r.open:
-		return Ref{}, "", ErrClosed
+		return Ref{}, "", fault.ErrClosed
 	case r.ask.hit:
 		h.session.hits[h.stripe].Add(1)
 		return Ref{r.node}, Hit, nil
@@ -236,7 +236,7 @@ type rider struct {
 func (r *rider) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	h, s := r.group, r.group.session
 	if s.closed.Load() || h.closed.Load() {
-		return flight.Ticket[*node]{}, ErrClosed
+		return flight.Ticket[*node]{}, fault.ErrClosed
 	}
 	if r.ask == nil {
 		r.ask = &r.first
@@ -250,7 +250,7 @@ func (r *rider) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	a.flight.Start()
 	if !s.send(a) {
 		a.flight.GetOff()
-		return flight.Ticket[*node]{}, ErrClosed
+		return flight.Ticket[*node]{}, fault.ErrClosed
 	}
 	return flight.Ticket[*node]{Flight: &a.flight}, nil
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
@@ -60,11 +62,11 @@ func TestClosedGroup(t *testing.T) {
 		return sessioncache.Value{}, nil
 	}
 	_, _, err := g.Get(bg, "n", sessioncache.Options{}, create)
-	wantError(t, "get", err, sessioncache.ErrClosed)
-	wantError(t, "set", g.Set(bg, "m", p.value("w"), sessioncache.Options{}), sessioncache.ErrClosed)
+	wantError(t, "get", err, fault.ErrClosed)
+	wantError(t, "set", g.Set(bg, "m", p.value("w"), sessioncache.Options{}), fault.ErrClosed)
 	p.freed("w", 1)
 	_, err = g.Take(bg, "n", 0)
-	wantError(t, "take", err, sessioncache.ErrClosed)
+	wantError(t, "take", err, fault.ErrClosed)
 	want(t, "remove", g.Remove("n", 0), false)
 	want(t, "resident", p.get(1, "n"), "v")
 }
@@ -79,7 +81,7 @@ func TestNameOfAnotherKey(t *testing.T) {
 	}
 	refused := func(what string, err error, keys ...string) {
 		t.Helper()
-		wantError(t, what, err, sessioncache.ErrInvalid)
+		wantError(t, what, err, fault.ErrInvalid)
 		for _, key := range keys {
 			if err != nil && !strings.Contains(err.Error(), key) {
 				t.Errorf("%s: %q does not name %s", what, err, key)
@@ -179,7 +181,7 @@ func TestTake(t *testing.T) {
 		t.Fatalf("took %+v, %v", taken, err)
 	}
 	_, err = g.Take(bg, "n", 0)
-	wantError(t, "taken twice", err, sessioncache.ErrNotFound)
+	wantError(t, "taken twice", err, fault.ErrNotFound)
 	want(t, "n", text(g, "n"), "absent")
 	want(t, "bytes", p.Bytes(), 0)
 	want(t, "bytes for the memory limit", watch.Stats().Bytes, 0)
@@ -243,7 +245,7 @@ func TestSetOfWhatDoesNotFit(t *testing.T) {
 		v.Bytes = bytes
 		return g.Set(bg, name, v, sessioncache.Options{})
 	}
-	wantError(t, "too large", set("n", "huge", 11), sessioncache.ErrTooLarge)
+	wantError(t, "too large", set("n", "huge", 11), fault.ErrTooLarge)
 	p.freed("huge", 1)
 	if err := set("n", "v", 6); err != nil {
 		t.Fatal(err)

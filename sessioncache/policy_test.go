@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -158,7 +160,7 @@ func TestAdvice(t *testing.T) { // S5
 		want(t, c.policy+" hits", r.Hits, c.hits)
 	}
 	_, err := p.Advice(bg, "nonsense", 3)
-	wantError(t, "advice", err, sessioncache.ErrInvalid)
+	wantError(t, "advice", err, fault.ErrInvalid)
 	stream, err := q.Stream(bg)
 	want(t, "stream", len(stream), 10)
 	if err != nil {
@@ -178,7 +180,7 @@ func TestAnnouncedBucketed(t *testing.T) {
 	want(t, "has", p.has(16, 32, 64), 3)
 
 	// What is refused leaves in force what was announced before.
-	wantError(t, "the zero Shape", p.Announce(shape(t, 64), shapegroups.Shape{}), sessioncache.ErrInvalid)
+	wantError(t, "the zero Shape", p.Announce(shape(t, 64), shapegroups.Shape{}), fault.ErrInvalid)
 	p.runs(80)
 	want(t, "has", p.has(16, 32, 80), 3)
 }
@@ -293,9 +295,9 @@ func TestSavedPolicy(t *testing.T) { // S9
 	want(t, "has", q.has(8)+q.has(9), p.has(8)+p.has(9))
 	c.Saved = saved[:len(saved)-1]
 	_, err = sessioncache.Open(c)
-	wantError(t, "cut", err, sessioncache.ErrInvalid)
+	wantError(t, "cut", err, fault.ErrInvalid)
 	c = fifo(2)
 	c.Saved = saved
 	_, err = sessioncache.Open(c)
-	wantError(t, "another policy", err, sessioncache.ErrInvalid)
+	wantError(t, "another policy", err, fault.ErrInvalid)
 }

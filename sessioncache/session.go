@@ -143,7 +143,7 @@ func (s *Session) use(op string, shape shapegroups.Shape, how int) (*asked, erro
 		return nil, noShape(op)
 	}
 	if s.closed.Load() {
-		return nil, failed(op, shape.String(), ErrClosed)
+		return nil, failed(op, shape.String(), fault.ErrClosed)
 	}
 	use, err := s.published.note(shape, how)
 	if err != nil {

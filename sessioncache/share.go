@@ -3,9 +3,9 @@ package sessioncache
 import (
 	"slices"
 
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/table"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 // share is a session's part in the pool of all. A nil share has no bound.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
@@ -28,7 +30,7 @@ func (s *Session) join(p *Pool, floor int64) error {
 		<-given
 		if !claim.Accept() {
 			member.Leave()
-			return fmt.Errorf("%w: the floor's %d bytes are in use, and those who use them gave up too few: end leases, or try again", ErrTooLarge, floor)
+			return fmt.Errorf("%w: the floor's %d bytes are in use, and those who use them gave up too few: end leases, or try again", fault.ErrTooLarge, floor)
 		}
 	}
 	s.member = member

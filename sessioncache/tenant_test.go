@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"pgregory.net/rapid"
 
 	"github.com/kiln-cache/kiln/sessioncache"
@@ -153,7 +155,7 @@ func TestRoomFromOthers(t *testing.T) {
 	// Above a's floor both have 30: who wants more makes room itself.
 	want(t, "a in the end", a.Bytes(), 70)
 	want(t, "b in the end", b.Bytes(), 30)
-	wantError(t, "more than all but a's floor", b.sized(99, "x", "b", 61), sessioncache.ErrTooLarge)
+	wantError(t, "more than all but a's floor", b.sized(99, "x", "b", 61), fault.ErrTooLarge)
 	want(t, "nothing went for it", b.Bytes(), 30)
 }
 
@@ -235,11 +237,11 @@ func TestOpenClaimsItsFloor(t *testing.T) {
 	open(t, tenant(p, 70, 100))
 	want(t, "b's bytes", b.Bytes(), 30)
 	_, err := sessioncache.Open(tenant(p, 21, 100))
-	wantError(t, "floors of 101", err, sessioncache.ErrTooLarge)
+	wantError(t, "floors of 101", err, fault.ErrTooLarge)
 	_, err = sessioncache.Open(tenant(p, 50, 49))
-	wantError(t, "a floor above the cap", err, sessioncache.ErrInvalid)
+	wantError(t, "a floor above the cap", err, fault.ErrInvalid)
 	_, err = sessioncache.Open(tenant(p, -1, 49))
-	wantError(t, "a negative floor", err, sessioncache.ErrInvalid)
+	wantError(t, "a negative floor", err, fault.ErrInvalid)
 }
 
 // A closed session has given everything back, its floor as well.
@@ -335,7 +337,7 @@ func TestPoolHammer(t *testing.T) {
 		wg.Go(func() {
 			for round := range 4 {
 				s, err := sessioncache.Open(tenant(p, int64(i)*100, 1500))
-				for deadline := time.Now().Add(20 * time.Second); errors.Is(err, sessioncache.ErrTooLarge) && time.Now().Before(deadline); {
+				for deadline := time.Now().Add(20 * time.Second); errors.Is(err, fault.ErrTooLarge) && time.Now().Before(deadline); {
 					// The floors of all fit, but what others hold was promised already.
 					s, err = sessioncache.Open(tenant(p, int64(i)*100, 1500))
 				}

@@ -225,7 +225,7 @@ func openConstants(r *run) (func(context.Context, *rand.Rand) error, func(contex
 			r.violated("%d bytes, capacity %d", n, mostMiB<<20)
 		}
 		// An owner that was cancelled delivers to nobody.
-		if expected(err) || errors.Is(err, constants.ErrInvalid) && ctx.Err() != nil {
+		if expected(err) || errors.Is(err, fault.ErrInvalid) && ctx.Err() != nil {
 			err = nil
 		}
 		return err

@@ -25,9 +25,9 @@ import (
 	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/internal/picture"
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
 )
 
 // runFlags are the flags of `kiln run` as they are typed.

@@ -45,7 +45,7 @@ func TestBlobRefused(t *testing.T) {
 	l, o, err := c.FromBlob(background, r, []byte("junk"))
 	want(t, "junk", said(l, o, err), "error refused")
 	want(t, "reason", o.Reason, fault.DriverRefused)
-	var typed *artefacts.Error
+	var typed *fault.Error
 	if !errors.Is(err, errDriver) || !errors.As(err, &typed) {
 		t.Errorf("junk: %v", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/limit"
@@ -55,13 +57,13 @@ func TestCapacityZero(t *testing.T) {
 
 // C1: negative is an error and changes nothing.
 func TestCapacityNegative(t *testing.T) {
-	if _, err := artefacts.Open(entries(-3)); !errors.Is(err, artefacts.ErrInvalid) {
+	if _, err := artefacts.Open(entries(-3)); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("open: %v", err)
 	}
 	c := open(t, entries(4))
 	c.fill(each("k", 0, 3)...)
 	for _, l := range [][2]limit.Limit{{limit.Of(-1), {}}, {{}, limit.Of(-1)}, {limit.Of(2), limit.Of(-1)}} {
-		if err := c.SetCapacity(l[0], l[1]); !errors.Is(err, artefacts.ErrInvalid) {
+		if err := c.SetCapacity(l[0], l[1]); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("set %v: %v", l, err)
 		}
 	}
@@ -307,7 +309,7 @@ func TestResetOwner(t *testing.T) {
 	want(t, "len", c.Len(), 2)
 	e, _ := c.Capacity()
 	want(t, "cap", e, limit.Of(8))
-	if err := c.Reset(""); !errors.Is(err, artefacts.ErrInvalid) {
+	if err := c.Reset(""); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("drop of the empty name: %v", err)
 	}
 }
@@ -339,7 +341,7 @@ func TestKeyRefused(t *testing.T) {
 	want(t, "len", c.Len(), 1)
 	want(t, "refused", c.Stats().Reasons["key_refused"], 2)
 	want(t, "get", c.get("", maker{}), "error invalid")
-	if _, _, err := c.Get(context.Background(), artefacts.Request{Key: "k"}); !errors.Is(err, artefacts.ErrInvalid) {
+	if _, _, err := c.Get(context.Background(), artefacts.Request{Key: "k"}); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("no creator: %v", err)
 	}
 }

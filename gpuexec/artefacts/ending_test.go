@@ -229,7 +229,7 @@ func TestCloseDuringFlights(t *testing.T) {
 		synctest.Wait()
 		c.close()
 		want(t, "callers", all(a, 4)["error closed"], 4)
-		if err := <-f; !errors.Is(err, artefacts.ErrClosed) {
+		if err := <-f; !errors.Is(err, fault.ErrClosed) {
 			t.Errorf("force: %v", err)
 		}
 		want(t, "aborted", c.count(c.mu.aborted, "k"), 2)
@@ -238,7 +238,7 @@ func TestCloseDuringFlights(t *testing.T) {
 		want(t, "peek", c.peek("k"), "error closed")
 		want(t, "len", c.Len(), 0)
 		for _, err := range []error{c.SetCapacity(limit.Of(1), limit.Limit{}), c.Reset("o"), c.Settle(background)} {
-			if !errors.Is(err, artefacts.ErrClosed) {
+			if !errors.Is(err, fault.ErrClosed) {
 				t.Errorf("after close: %v", err)
 			}
 		}
@@ -329,7 +329,7 @@ func TestOutcomeOfAFlightThatWasClosed(t *testing.T) {
 		r := artefacts.Request{Key: "k", Create: func(ctx context.Context) (artefacts.Built, error) {
 			close(begun)
 			<-ctx.Done()
-			return artefacts.Built{}, &artefacts.Error{Op: "test", Reason: fault.Degraded, Err: errDriver}
+			return artefacts.Built{}, &fault.Error{Op: "test", Reason: fault.Degraded, Err: errDriver}
 		}}
 		left := make(chan artefacts.Outcome, 1)
 		go func() {

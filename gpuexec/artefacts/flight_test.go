@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"
@@ -132,7 +134,7 @@ func TestForceWithinItself(t *testing.T) {
 			_, _, err := c.Force(ctx, r)
 			return artefacts.Built{}, err
 		}}
-		if _, _, err := c.Force(background, r); !errors.Is(err, artefacts.ErrCycle) {
+		if _, _, err := c.Force(background, r); !errors.Is(err, fault.ErrCycle) {
 			t.Errorf("force: %v", err)
 		}
 	})

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"pgregory.net/rapid"
 
 	"github.com/kiln-cache/kiln/internal/pressure"
@@ -100,7 +102,7 @@ func TestFloorsWithinBytes(t *testing.T) {
 	f := newFloors(20, 100)
 	refused := func(what string, err error) {
 		t.Helper()
-		if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "raise the capacity or lower the floors") {
+		if !errors.Is(err, fault.ErrTooLarge) || !strings.Contains(err.Error(), "raise the capacity or lower the floors") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

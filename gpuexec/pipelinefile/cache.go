@@ -90,7 +90,7 @@ func (c *Cache) Get(ctx context.Context, r Request) (*Lease, Origin, error) {
 	var s *shader
 	if r.Words == nil {
 		if s = c.lookup(r.Shader); s == nil {
-			return nil, "", &fault.Error{Op: op, Key: r.Shader, Err: ErrNotFound}
+			return nil, "", &fault.Error{Op: op, Key: r.Shader, Err: fault.ErrNotFound}
 		}
 	}
 	key := r.key(s)
@@ -121,7 +121,7 @@ func (c *Cache) build(ctx context.Context, key string, r *Request, s *shader) (*
 		Key: key, Name: r.Shader, Linger: cmp.Or(r.Linger, c.cfg.Linger),
 		Look: func() (bool, error) {
 			if c.mu.closed {
-				return false, ErrClosed
+				return false, fault.ErrClosed
 			}
 			o = c.find(key)
 			return o != nil, nil
@@ -196,8 +196,8 @@ func (c *Cache) Close(ctx context.Context) error {
 		c.clearLocked()
 		c.mu.closed = true
 		c.mu.running++ // the closing itself
-		c.builds.Strand(ErrClosed)
-		c.compiles.Strand(ErrClosed)
+		c.builds.Strand(fault.ErrClosed)
+		c.compiles.Strand(fault.ErrClosed)
 	}
 	c.mu.Unlock()
 	if first {
@@ -231,7 +231,7 @@ func (c *Cache) begin(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
-		return ErrClosed
+		return fault.ErrClosed
 	}
 	c.mu.running++
 	return nil

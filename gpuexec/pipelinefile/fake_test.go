@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"go.uber.org/goleak"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -73,7 +75,7 @@ func (d *fakeDriver) OpenCache(_ context.Context, blob []byte) (pipelinefile.Dri
 	if blob != nil {
 		d.opened.Add(1)
 		if d.refuse.Load() {
-			return nil, fmt.Errorf("%w: %w", pipelinefile.ErrRefused, errDriver)
+			return nil, fmt.Errorf("%w: %w", fault.ErrRefused, errDriver)
 		}
 		if miss := layout.CheckBlob(blob, &layout.Identity{Machine: layout.Machine(d.id)}); miss.Reason != "" {
 			d.t.Errorf("the driver saw a blob that does not fit: %s", miss)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/internal/layout"
 )
@@ -227,16 +229,16 @@ func TestChangedShaders(t *testing.T) {
 	x.load(path, 0, true)
 	x.shader("b", "source-b")
 	x.load(path, 1, true)
-	if _, _, err := x.Get(t.Context(), pipelinefile.Request{Shader: "a"}); !errors.Is(err, pipelinefile.ErrNotFound) {
+	if _, _, err := x.Get(t.Context(), pipelinefile.Request{Shader: "a"}); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("a shader that is not registered: %v", err)
 	}
 	if err := x.Unregister("b"); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := x.Get(t.Context(), pipelinefile.Request{Shader: "b"}); !errors.Is(err, pipelinefile.ErrNotFound) {
+	if _, _, err := x.Get(t.Context(), pipelinefile.Request{Shader: "b"}); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("a shader that was forgotten: %v", err)
 	}
-	if err := x.Unregister("b"); !errors.Is(err, pipelinefile.ErrNotFound) {
+	if err := x.Unregister("b"); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("forgotten twice: %v", err)
 	}
 }
@@ -322,7 +324,7 @@ func TestStrangePaths(t *testing.T) {
 		}
 	}
 	for _, path := range []string{dir, fifo, circle, lost, filepath.Join(dir, "no", "such", "f")} {
-		if _, err := v.Save(t.Context(), path); !errors.Is(err, pipelinefile.ErrIO) {
+		if _, err := v.Save(t.Context(), path); !errors.Is(err, fault.ErrIO) {
 			t.Errorf("save to %s: %v", path, err)
 		}
 	}
@@ -348,7 +350,7 @@ func TestStrangePaths(t *testing.T) {
 		}
 	}
 	for _, err := range []error{second(v.Load(t.Context(), "")), second(v.Save(t.Context(), "")), second(v.LoadFrom(t.Context(), nil)), second(v.SaveTo(t.Context(), nil))} {
-		if !errors.Is(err, pipelinefile.ErrInvalid) {
+		if !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%v, want an invalid argument", err)
 		}
 	}

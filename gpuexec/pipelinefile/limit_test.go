@@ -11,7 +11,8 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -59,7 +60,7 @@ func TestLimit(t *testing.T) {
 	x := open(t, tight(64))
 	x.shader("s", "a")
 	x.built("s")
-	if _, _, err := x.SaveBytes(t.Context()); !errors.Is(err, pipelinefile.ErrTooLarge) {
+	if _, _, err := x.SaveBytes(t.Context()); !errors.Is(err, fault.ErrTooLarge) {
 		t.Errorf("%v", err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 )
@@ -116,11 +118,11 @@ func TestRequests(t *testing.T) {
 		{Shader: "s", Constants: []pipelinefile.Constant{{ID: 1}, {ID: 1}}}, {Shader: "s", Constants: []pipelinefile.Constant{{ID: 2}, {ID: 1}}},
 		{Shader: "s", Constants: []pipelinefile.Constant{{Bytes: 3}}}, {Shader: "s", Constants: []pipelinefile.Constant{{Bytes: 1, Value: 256}}},
 	} {
-		if _, _, err := v.Get(t.Context(), r); !errors.Is(err, pipelinefile.ErrInvalid) {
+		if _, _, err := v.Get(t.Context(), r); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%+v: %v, want an invalid argument", r, err)
 		}
 	}
-	if err := v.Register("", nil); !errors.Is(err, pipelinefile.ErrInvalid) {
+	if err := v.Register("", nil); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a shader without a name: %v", err)
 	}
 }
@@ -185,7 +187,7 @@ func TestFailures(t *testing.T) {
 	}{
 		"error":  {func() error { return own }, own},
 		"panic":  {func() error { panic(own) }, own},
-		"goexit": {func() error { runtime.Goexit(); return nil }, pipelinefile.ErrGoexit},
+		"goexit": {func() error { runtime.Goexit(); return nil }, fault.ErrGoexit},
 	} {
 		for _, where := range []string{"front end", "driver"} {
 			v := open(t)
@@ -197,7 +199,7 @@ func TestFailures(t *testing.T) {
 			}
 			for range 2 {
 				_, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: "s"})
-				var p *pipelinefile.PanicError
+				var p *fault.PanicError
 				if !errors.Is(err, c.is) || errors.As(err, &p) != (name == "panic") {
 					t.Errorf("%s in the %s: %v", name, where, err)
 				}
@@ -219,7 +221,7 @@ func TestCycle(t *testing.T) {
 		_, _, err := v.Get(ctx, pipelinefile.Request{Shader: map[string]string{"a": "b", "b": "a"}[name]})
 		return err
 	}
-	if _, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: "a"}); !errors.Is(err, pipelinefile.ErrCycle) {
+	if _, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: "a"}); !errors.Is(err, fault.ErrCycle) {
 		t.Errorf("%v", err)
 	}
 }
@@ -369,7 +371,7 @@ func TestClose(t *testing.T) {
 	if err := c.Close(short); !errors.Is(err, context.Canceled) {
 		t.Errorf("close with an ended context: %v", err)
 	}
-	if err := <-waiting; !errors.Is(err, pipelinefile.ErrClosed) {
+	if err := <-waiting; !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("who waited: %v", err)
 	}
 	close(gate)
@@ -390,7 +392,7 @@ func TestClose(t *testing.T) {
 		"get": third(c.Get(t.Context(), pipelinefile.Request{Shader: "s"})), "register": c.Register("x", nil),
 		"load": second(c.LoadBytes(t.Context(), nil)), "save": second(c.Save(t.Context(), "f")), "encode": third(c.SaveBytes(t.Context())),
 	} {
-		if !errors.Is(err, pipelinefile.ErrClosed) {
+		if !errors.Is(err, fault.ErrClosed) {
 			t.Errorf("%s after Close: %v", what, err)
 		}
 	}

@@ -182,7 +182,7 @@ func (c *Cache) enter(entries []layout.Entry, l *Loaded) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
-		return ErrClosed
+		return fault.ErrClosed
 	}
 	for _, e := range entries {
 		switch s := c.lookup(e.Shader); {

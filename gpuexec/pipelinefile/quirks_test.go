@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/internal/layout"
 )
@@ -122,7 +124,7 @@ func TestQuirkSerialiseDestroying(t *testing.T) {
 	v.counts("pipelines that wait or are leased", d.alive.Load(), 2)
 	v.counts("driver caches that wait", d.caches.Load(), 1)
 	close(gate)
-	if err := <-loading; !errors.Is(err, pipelinefile.ErrClosed) {
+	if err := <-loading; !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("a load that was overtaken by Close: %v", err)
 	}
 	if err := v.Close(t.Context()); err != nil {
@@ -152,7 +154,7 @@ func TestQuirkTable(t *testing.T) {
 		"[" + strings.Replace(row, "1.0.66", "1.0", 1) + "]", "[" + strings.Replace(row, "1.0.66", "1.-1.6", 1) + "]",
 		"[" + strings.Replace(row, "1.0.66", "1.0.4096", 1) + "]", "[" + strings.Replace(row, `"off"`, `"never"`, 1) + "]",
 	} {
-		if _, err := pipelinefile.ParseQuirks([]byte(table)); !errors.Is(err, pipelinefile.ErrInvalid) {
+		if _, err := pipelinefile.ParseQuirks([]byte(table)); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, want it refused", table, err)
 		}
 	}
@@ -164,7 +166,7 @@ func TestConfig(t *testing.T) {
 	bad.DriverInfo = strings.Repeat("x", 2000)
 	bad.Unknown = []string{"colour"}
 	_, err := pipelinefile.Open(t.Context(), pipelinefile.Config{Identity: bad, Patience: -1, Quirks: []pipelinefile.Quirk{{}}})
-	if !errors.Is(err, pipelinefile.ErrInvalid) {
+	if !errors.Is(err, fault.ErrInvalid) {
 		t.Fatal(err)
 	}
 	for _, part := range []string{"driver", "driver_info", "patience", "vendor"} {
@@ -174,7 +176,7 @@ func TestConfig(t *testing.T) {
 	}
 	v := open(t, func(c *setup) { c.FrontEnd = nil })
 	v.shader("s", "a")
-	if _, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: "s"}); !errors.Is(err, pipelinefile.ErrUnsupported) {
+	if _, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: "s"}); !errors.Is(err, fault.ErrUnsupported) {
 		t.Errorf("without a front end: %v", err)
 	}
 	file, err := layout.Encode(&layout.File{Identity: layout.Identity{Machine: layout.Machine(machine())}})

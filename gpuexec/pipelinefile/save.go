@@ -61,7 +61,7 @@ func (c *Cache) Save(ctx context.Context, path string) (Saved, error) {
 	case err == nil:
 		t.sweep(c.cfg.Now())
 		return s, nil
-	case errors.Is(err, ErrTooLarge), ctx.Err() != nil && errors.Is(err, ctx.Err()):
+	case errors.Is(err, fault.ErrTooLarge), ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return Saved{}, &fault.Error{Op: op, Key: path, Err: err}
 	}
 	return Saved{}, trouble(op, path, err)
@@ -76,7 +76,7 @@ func (c *Cache) earlier(path string, f vfs.File) (*layout.File, error) {
 	}
 	c.missed(path, miss, err)
 	if miss.Reason == fault.TooLarge {
-		err = fmt.Errorf("%w: the file that is there is above the limit of %s: raise it, remove the file, or save with NoMerge", ErrTooLarge, c.cfg.Limit)
+		err = fmt.Errorf("%w: the file that is there is above the limit of %s: raise it, remove the file, or save with NoMerge", fault.ErrTooLarge, c.cfg.Limit)
 	}
 	return nil, err
 }
@@ -137,7 +137,7 @@ func (c *Cache) compose(ctx context.Context, old *layout.File) ([]byte, Saved, e
 		file, err := layout.Encode(f)
 		return file, Saved{Entries: len(f.Entries), Bytes: size, Blob: len(f.Blob) > 0}, err
 	}
-	return nil, Saved{}, fmt.Errorf("%w: %d bytes of SPIR-V are above the limit of %s for a file", ErrTooLarge, f.Size(), c.cfg.Limit)
+	return nil, Saved{}, fmt.Errorf("%w: %d bytes of SPIR-V are above the limit of %s for a file", fault.ErrTooLarge, f.Size(), c.cfg.Limit)
 }
 
 // entries gives this cache's own, and these with those of old, both sorted.

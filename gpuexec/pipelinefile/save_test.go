@@ -86,7 +86,7 @@ func TestSaveFaults(t *testing.T) {
 					if failed == "" || failed == "open" && err == nil { // past the end, or the sweep's listing
 						break
 					}
-					if !errors.Is(err, pipelinefile.ErrIO) || !errors.Is(err, syscall.ENOSPC) {
+					if !errors.Is(err, fault.ErrIO) || !errors.Is(err, syscall.ENOSPC) {
 						t.Fatalf("operation %d (%s): %v", at, failed, err)
 					}
 					now, _ := os.ReadFile(path)
@@ -323,7 +323,7 @@ func TestUnreadable(t *testing.T) {
 		if l, err := v.Load(t.Context(), path); err != nil || l.Reason != fault.Degraded {
 			t.Errorf("%s: %+v, %v", broken, l, err)
 		}
-		if _, err := v.Save(t.Context(), path); !errors.Is(err, pipelinefile.ErrIO) {
+		if _, err := v.Save(t.Context(), path); !errors.Is(err, fault.ErrIO) {
 			t.Errorf("%s: %v", broken, err)
 		}
 	}

@@ -28,7 +28,7 @@ func (c *Cache) Register(name string, source []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
-		return &fault.Error{Op: op, Key: name, Err: ErrClosed}
+		return &fault.Error{Op: op, Key: name, Err: fault.ErrClosed}
 	}
 	c.shaders.Store(name, s)
 	c.dropSPIRVLocked(func(k layout.Key) bool { return k.Shader == name && k.Source != s.digest })
@@ -41,7 +41,7 @@ func (c *Cache) Unregister(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, known := c.shaders.LoadAndDelete(name); !known {
-		return &fault.Error{Op: "pipelinefile: unregister", Key: name, Err: ErrNotFound}
+		return &fault.Error{Op: "pipelinefile: unregister", Key: name, Err: fault.ErrNotFound}
 	}
 	c.dropSPIRVLocked(func(k layout.Key) bool { return k.Shader == name })
 	return nil
@@ -77,7 +77,7 @@ func (c *Cache) compiled(ctx context.Context, name string, s *shader, options ui
 		Key: key, Name: name,
 		Look: func() (bool, error) {
 			if c.mu.closed {
-				return false, ErrClosed
+				return false, fault.ErrClosed
 			}
 			words = c.mu.spirv[key]
 			return words != nil, nil
@@ -98,12 +98,12 @@ func (c *Cache) compiled(ctx context.Context, name string, s *shader, options ui
 
 func (c *Cache) compile(ctx context.Context, name string, s *shader, options uint64) ([]uint32, error) {
 	if c.cfg.FrontEnd == nil {
-		return nil, fmt.Errorf("%w: there is no front end to compile the shader", ErrUnsupported)
+		return nil, fmt.Errorf("%w: there is no front end to compile the shader", fault.ErrUnsupported)
 	}
 	c.counters.compiles.Add(1)
 	words, err := c.cfg.FrontEnd.Compile(ctx, name, s.source, options)
 	if err == nil && len(words) == 0 {
-		err = fmt.Errorf("%w: the front end made no words", ErrInvalid)
+		err = fmt.Errorf("%w: the front end made no words", fault.ErrInvalid)
 	}
 	return words, err
 }

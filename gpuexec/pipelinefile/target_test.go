@@ -35,7 +35,7 @@ func TestSaveOver(t *testing.T) {
 	v := open(t, func(c *setup) { c.Limit = limit.Of(int64(len(old)) - 1) })
 	v.shader("a", "1")
 	v.built("a")
-	if _, err := v.Save(t.Context(), path); !errors.Is(err, pipelinefile.ErrTooLarge) || errors.Is(err, pipelinefile.ErrIO) {
+	if _, err := v.Save(t.Context(), path); !errors.Is(err, fault.ErrTooLarge) || errors.Is(err, fault.ErrIO) {
 		t.Errorf("over a file above the limit: %v", err)
 	}
 	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, old) || files(t, filepath.Dir(path)) != 1 {
@@ -85,7 +85,7 @@ func TestHeldTarget(t *testing.T) {
 			cancel()
 		}
 	}
-	if _, err := v.Save(ctx, path); !errors.Is(err, context.Canceled) || errors.Is(err, pipelinefile.ErrIO) {
+	if _, err := v.Save(ctx, path); !errors.Is(err, context.Canceled) || errors.Is(err, fault.ErrIO) {
 		t.Errorf("%v, want the context's error", err)
 	}
 	v.save(path) // passes over the holder after a while

@@ -384,10 +384,10 @@ func TestClosed(t *testing.T) { // F8
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a", "b"} {
-		if _, _, err := r.Descriptor(t.Context(), r.spec(name)); !errors.Is(err, artefacts.ErrClosed) {
+		if _, _, err := r.Descriptor(t.Context(), r.spec(name)); !errors.Is(err, fault.ErrClosed) {
 			t.Errorf("descriptor %s: %v", name, err)
 		}
-		if _, _, err := r.Primitive(t.Context(), r.spec(name), ""); !errors.Is(err, artefacts.ErrClosed) {
+		if _, _, err := r.Primitive(t.Context(), r.spec(name), ""); !errors.Is(err, fault.ErrClosed) {
 			t.Errorf("primitive %s: %v", name, err)
 		}
 	}

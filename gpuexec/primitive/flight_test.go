@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/fault"
+
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -188,14 +189,14 @@ func TestCircles(t *testing.T) {
 	}
 
 	r.lib.creating = func(ctx context.Context, name string) error { return primitiveOf(ctx, other[name]) }
-	if err := primitiveOf(t.Context(), "a"); !errors.Is(err, artefacts.ErrCycle) {
+	if err := primitiveOf(t.Context(), "a"); !errors.Is(err, fault.ErrCycle) {
 		t.Errorf("primitives: %v", err)
 	}
 	r.lib.creating = nil
 
 	for _, next := range []map[string]string{other, {"a": "a"}} {
 		r.lib.describing = func(ctx context.Context, name string) error { return descriptorOf(ctx, next[name]) }
-		if err := descriptorOf(t.Context(), "a"); !errors.Is(err, artefacts.ErrCycle) {
+		if err := descriptorOf(t.Context(), "a"); !errors.Is(err, fault.ErrCycle) {
 			t.Errorf("descriptors %v: %v", next, err)
 		}
 	}

@@ -90,7 +90,7 @@ func (r *request) descriptor(ctx context.Context) (*Descriptor, Origin, error) {
 	q := r.asking(r.alone)
 	q.Create = m.describe
 	l, o, err := r.engine.cache.Get(ctx, q)
-	if errors.Is(err, artefacts.ErrCycle) {
+	if errors.Is(err, fault.ErrCycle) {
 		// The entry's flight waits for a primitive whose creator waits for this.
 		// A descriptor for this call alone need not.
 		q.Create = m.describeAlone

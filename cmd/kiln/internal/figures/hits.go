@@ -13,7 +13,7 @@ import (
 
 	"github.com/kiln-cache/kiln/internal/measure"
 	"github.com/kiln-cache/kiln/internal/measure/reads"
-	"github.com/kiln-cache/kiln/shapegroups/policy"
+	"github.com/kiln-cache/kiln/internal/policy"
 )
 
 const entries = 32 * reads.Names
