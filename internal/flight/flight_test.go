@@ -22,7 +22,6 @@ func begin(ctx context.Context, key string) *flight.Flight[string] {
 	return flight.New[string](ctx, "room", key)
 }
 
-func ignore(string) {}
 
 // ride waits on f, which the caller has boarded.
 func ride(ctx context.Context, f *flight.Flight[string], take ...func(string)) error {

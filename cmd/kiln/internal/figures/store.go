@@ -116,7 +116,7 @@ func storing(ctx context.Context, dir string) (measure.Figure, error) {
 	}
 	put := func() error { return s.Put(ctx, storeBackend, "key", kernel, time.Second) }
 	clean := func() error { return os.RemoveAll(placed) }
-	f := measure.Figure{Bench: "storing 10240 KiB, no sync", RatioTo: "writing them", Goroutines: 1, Gate: measure.AtMost(2)}
+	f := measure.Figure{Bench: "storing 10240 KiB, no sync", RatioTo: "writing them", Goroutines: 1, Gate: measure.AtMost(3)}
 	return inTurn(ctx, f, 15, 5, put, plain, func() error { return s.Prune(ctx, 0) }, clean)
 }
 
