@@ -168,6 +168,3 @@ func newCore(entries, bytes int64) core {
 func (c core) call(key, owner string, what kind) answer {
 	return c.ask(&making{call: &call{Request: Request{Key: key, Owner: owner}, kind: what}})
 }
-
-// begun has a key fly.
-func (c core) begun(key string) *making { return c.call(key, "", normal).aboard }

@@ -22,7 +22,6 @@ func begin(ctx context.Context, key string) *flight.Flight[string] {
 	return flight.New[string](ctx, "room", key)
 }
 
-
 // ride waits on f, which the caller has boarded.
 func ride(ctx context.Context, f *flight.Flight[string], take ...func(string)) error {
 	_, err := flight.Ride[string](ctx, &asker{ticket: flight.Ticket[string]{Flight: f}, take: take})
