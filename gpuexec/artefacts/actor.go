@@ -116,7 +116,7 @@ func (m asked) handle(s *shell) {
 
 func (m left) handle(s *shell) {
 	if alone, linger := s.state.left(m.making, time.Now()); alone {
-		m.flight.Linger(linger, func() { s.ref.Tell(expired{m.making}) })
+		m.flight.Linger(linger, func() { s.ref.Tell(expired(m)) })
 	}
 }
 
