@@ -295,8 +295,9 @@ func TestCacheRefuses(t *testing.T) {
 
 // C9, T10: what the environment says and is not heeded is logged.
 func TestRefusedVariablesAreLogged(t *testing.T) {
+	dir := stocked(t)
 	t.Setenv("KILN_STORE_CAPACITY", "abc")
-	for _, args := range [][]string{{"cache", "stats", "--dir", t.TempDir()}, {"devices"}} {
+	for _, args := range [][]string{{"cache", "stats", "--dir", dir}, {"devices"}} {
 		code, _, errs := invoke(args...)
 		if code != exitDone || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "refused") || !strings.Contains(errs, `KILN_STORE_CAPACITY: \"abc\"`) {
 			t.Errorf("kiln %v: exit %d, %q", args, code, errs)
