@@ -280,7 +280,7 @@ func TestCacheRefuses(t *testing.T) {
 		refused(t, []string{"cache", "get", "--key-file", key, "--dir", stocked(t), "--identity", entry}, "--identity "+entry+": no such file or entry: see kiln cache ls")
 	}
 	for _, flags := range []string{"--capacity 1", "--policy fifo"} {
-		refused(t, append([]string{"cache", "verify", "--dir", stocked(t)}, strings.Fields(flags)...), "--capacity and --policy are for --repair")
+		refused(t, append([]string{"cache", "verify", "--dir", stocked(t, "k")}, strings.Fields(flags)...), "--capacity and --policy are for --repair")
 	}
 	for _, verb := range []string{"ls", "stats", "verify", "prune", "export", "import", "merge", "inspect"} {
 		refused(t, []string{"cache", verb, "--dir", dir, "--identity", key}, "no such flag: --identity")
@@ -295,7 +295,7 @@ func TestCacheRefuses(t *testing.T) {
 
 // C9, T10: what the environment says and is not heeded is logged.
 func TestRefusedVariablesAreLogged(t *testing.T) {
-	dir := stocked(t)
+	dir := stocked(t, "k")
 	t.Setenv("KILN_STORE_CAPACITY", "abc")
 	for _, args := range [][]string{{"cache", "stats", "--dir", dir}, {"devices"}} {
 		code, _, errs := invoke(args...)

@@ -137,7 +137,7 @@ func TestLogLevelOfTheEnvironment(t *testing.T) {
 // with what may be meant, and warned of in one line by each command that reads
 // the environment. Nothing else changes, and its value is not told.
 func TestUnknownVariables(t *testing.T) {
-	cached := []string{"cache", "ls", "--dir", stocked(t)}
+	cached := []string{"cache", "ls", "--dir", stocked(t, "k")}
 	manifest := file(t, "manifest", "{\"kiln_manifest\":1}\n")
 	t.Setenv("KILN_STORE_CAPACTIY", "secret")
 	t.Setenv("KILN_TOKEN", "secret")
@@ -201,7 +201,7 @@ func TestExitCodes(t *testing.T) {
 		{exitFailed, []string{"devices", "--json"}, broken{}},
 		{exitFailed, []string{"env"}, broken{}},
 		{exitFailed, []string{"stress", "--duration", "10ms"}, broken{}},
-		{exitFailed, []string{"cache", "stats", "--dir", stocked(t)}, broken{}},
+		{exitFailed, []string{"cache", "stats", "--dir", stocked(t, "k")}, broken{}},
 		{exitFailed, []string{"run", "--model", "bert_tiny_l2_h128", "--requests", "1", "--passes", "1"}, broken{}},
 		{exitUsage, []string{"devices", "all"}, io.Discard},
 		{exitFinding, []string{"conform", fails}, io.Discard},
