@@ -248,7 +248,7 @@ func (c *Call) Creator(key string) (outside.Creator, error) {
 
 // Creates tells whether this call's options say something of a creator.
 func (c *Call) Creates() bool {
-	given := c.Flag("goexit")
+	given := c.Flag("goexit") || c.Flag("deaf")
 	for _, o := range c.options {
 		given = given || listed(CreatorOptions, o.Name)
 	}
@@ -296,7 +296,7 @@ func (c *Call) readCreator(key string) (outside.Creator, error) {
 	}
 	cr.Value = c.Or("create", key)
 	cr.Wait, cr.Kernel, cr.Log = c.Or("wait", ""), c.Or("kernel", ""), c.Or("log", "")
-	cr.Fail, cr.Panic, cr.Goexit = text("fail"), text("panic"), c.Flag("goexit")
+	cr.Fail, cr.Panic, cr.Goexit, cr.Deaf = text("fail"), text("panic"), c.Flag("goexit"), c.Flag("deaf")
 	cr.Load = outside.Load(c.Or("load", string(outside.LoadOK)))
 	if cr.Load != outside.LoadOK && cr.Load != outside.LoadRefuse && cr.Load != outside.LoadAbort {
 		return cr, c.refuse("load=%s: want ok, refuse or abort", cr.Load)

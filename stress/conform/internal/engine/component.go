@@ -50,7 +50,7 @@ type Verb struct {
 // CreatorOptions and CreatorFlags describe the creator of a call that may compute.
 const (
 	CreatorOptions = "create bytes cost after wait fail panic nest kernel log load "
-	CreatorFlags   = "goexit"
+	CreatorFlags   = "goexit deaf"
 )
 
 // commonOptions are taken by every statement.

@@ -31,6 +31,7 @@ type Creator struct {
 	Fail   *string       // ends in an error of this text
 	Panic  *string
 	Goexit bool
+	Deaf   bool     // After and Wait do not end early with its context
 	Nest   []string // keys it asks for first
 	Kernel string   // of the kernel layer
 	Log    string   // file that gets a line at each beginning
@@ -144,6 +145,9 @@ func (w *World) Create(ctx context.Context, c Creator, key string, h Hooks, tall
 // Pass takes the time that after= and wait= say, or ends early with ctx
 // or with the case.
 func (w *World) Pass(ctx context.Context, c Creator) error {
+	if c.Deaf {
+		ctx = context.WithoutCancel(ctx)
+	}
 	if c.After > 0 {
 		timer := time.NewTimer(c.After)
 		defer timer.Stop()

@@ -24,7 +24,7 @@ import (
 )
 
 func artefactsKind() engine.Kind {
-	return engine.Kind{Options: "cap bytes hash blobs store", Open: openArtefacts}
+	return engine.Kind{Options: "cap bytes hash blobs store linger", Open: openArtefacts}
 }
 
 // artefactCache binds an artefact cache over a fake backend.
@@ -59,6 +59,9 @@ func openArtefacts(c *engine.Call) (engine.Component, error) {
 		}
 	}
 	if cfg.Hash, err = fixedHash(c); err != nil {
+		return nil, err
+	}
+	if cfg.Linger, err = c.Duration("linger", 0); err != nil {
 		return nil, err
 	}
 	if name, ok := c.Option("store"); ok {
