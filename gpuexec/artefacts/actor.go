@@ -54,7 +54,11 @@ func (s *shell) clean() {
 // dropHere drops a pin in a turn, where nothing may be freed. The kernels of what
 // is to be freed are idle from now on, and held until it has been.
 func (s *shell) dropHere(n *node) {
-	if !s.drop(n) || n.Value.free == nil && n.Value.kernels == nil {
+	if !s.drop(n) {
+		return
+	}
+	s.state.gone(n)
+	if n.Value.free == nil && n.Value.kernels == nil {
 		return
 	}
 	for _, k := range n.Value.kernels {
@@ -88,7 +92,9 @@ func (m asked) handle(s *shell) {
 	a := s.state.ask(m.making)
 	switch a.role {
 	case found:
-		a.n.Value.cell.Pin()
+		if !a.pinned {
+			a.n.Value.cell.Pin()
+		}
 	case started:
 		m.flight.Start()
 	case joined:
@@ -253,6 +259,8 @@ var ended = func() context.Context {
 	cancel()
 	return ctx
 }()
+
+func (m unleased) handle(s *shell) { s.state.gone(m.n) }
 
 func (m idle) handle(s *shell) { s.checkIdle(m.n) }
 

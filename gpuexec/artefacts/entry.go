@@ -16,6 +16,7 @@ type node = table.Node[entry]
 type entry struct {
 	// For readers at any time.
 	resident atomic.Bool
+	apart    atomic.Bool // evicted while it was leased: the core finds it by its key
 	users    atomic.Pointer[users]
 	cell     lease.Cell // from the landing on: residency, the flight, leases
 

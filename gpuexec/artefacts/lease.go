@@ -85,6 +85,9 @@ func (c *Cache) drop(n *node) bool {
 // discard frees n, whose last pin has gone, then gives back its kernels.
 func (c *Cache) discard(n *node) {
 	defer c.giveBack(n.Value.kernels) // also after a Free that ends its goroutine
+	if n.Value.apart.Load() {
+		c.ref.Tell(unleased{n})
+	}
 	c.free(n)
 }
 

@@ -132,6 +132,9 @@ type (
 	saved struct{ *saving }
 	freed struct{ *node }
 
+	// unleased says that the last lease of an evicted artefact has ended.
+	unleased struct{ n *node }
+
 	// idle says that a kernel may have lost its last user.
 	idle struct{ n *node }
 )

@@ -26,6 +26,7 @@ type item struct {
 	users      []string
 	leases     int
 	resident   bool
+	lost       bool // evicted by capacity, so found by its key while it is leased (C13)
 }
 
 // model is the artefact cache in slices: the oldest first.
@@ -45,6 +46,23 @@ func (m *model) find(key string) *item {
 		}
 	}
 	return nil
+}
+
+// revive finds what was evicted while it was leased, and makes it resident if it fits.
+func (m *model) revive(key string) *item {
+	i := slices.IndexFunc(m.apart, func(it *item) bool { return it.key == key && it.lost && it.leases > 0 })
+	if i < 0 {
+		return nil
+	}
+	it := m.apart[i]
+	if m.bytes < 0 || it.bytes <= m.bytes {
+		m.apart = slices.Delete(m.apart, i, i+1)
+		m.shrink(1, 0)
+		m.order = append(m.order, it)
+		m.shrink(0, it.bytes)
+		it.resident, it.lost = true, false
+	}
+	return it
 }
 
 func (m *model) touch(it *item) {
@@ -73,11 +91,15 @@ func (m *model) used() (bytes int64) {
 }
 
 func (m *model) shrink(entries, bytes int64) {
+	lose := func(it *item) {
+		it.lost = it.resident
+		m.evict(it)
+	}
 	for m.entries >= 0 && int64(len(m.order))+entries > m.entries {
-		m.evict(m.order[0])
+		lose(m.order[0])
 	}
 	for m.bytes >= 0 && m.used()+bytes > m.bytes {
-		m.evict(m.order[slices.IndexFunc(m.order, func(it *item) bool { return it.resident })])
+		lose(m.order[slices.IndexFunc(m.order, func(it *item) bool { return it.resident })])
 	}
 }
 
@@ -115,6 +137,9 @@ func (m *model) resize(entries, bytes int64) {
 	for m.disabled() && len(m.order) > 0 {
 		m.evict(m.order[0])
 	}
+	for _, it := range m.apart {
+		it.lost = it.lost && !m.disabled()
+	}
 	for _, it := range m.flights {
 		it.void = it.void || m.disabled()
 	}
@@ -127,6 +152,10 @@ func (m *model) drop(owner string) {
 			it.void = it.flying
 			m.evict(it)
 		}
+		it.users = slices.DeleteFunc(it.users, func(u string) bool { return u == owner })
+	}
+	for _, it := range m.apart {
+		it.lost = it.lost && !slices.Equal(it.users, []string{owner})
 		it.users = slices.DeleteFunc(it.users, func(u string) bool { return u == owner })
 	}
 }
@@ -222,6 +251,9 @@ func (r *replay) item(s step) (*item, maker) {
 
 func (r *replay) do(s step) {
 	it, flying := r.find(s.key), r.flights[s.key]
+	if it == nil && flying == nil && slices.Contains([]string{"get", "lease", "peek", "start"}, s.verb) {
+		it = r.revive(s.key)
+	}
 	switch s.verb {
 	case "get", "lease":
 		if flying != nil {
@@ -280,6 +312,10 @@ func (r *replay) do(s step) {
 		it, mk := r.item(s)
 		r.expect(s, said(r.Force(background, r.request(r.Cache, s.key, mk))), it.value+" by=miss")
 	case "start":
+		if it != nil && flying == nil && it.leases > 0 { // perhaps revived in the model: so in the cache, too
+			r.touch(it)
+			r.expect(s, r.peek(s.key), it.value)
+		}
 		if it == nil && flying == nil {
 			it, mk := r.item(s)
 			it.gate = gate()

@@ -85,6 +85,7 @@ func (p *player) play(words []string) string {
 			out += ", gone"
 		}
 		out += " " + n.Key
+		p.gone(n) // nobody leases it
 	}
 	p.dropped = nil
 	out += fmt.Sprintf("; %d %d:", p.size(), p.gauges.bytes.Load())

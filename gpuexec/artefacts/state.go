@@ -16,6 +16,7 @@ import (
 // are the state itself and no copy of it.
 type state struct {
 	table   *table.Table[entry] // residents
+	apart   map[string]*node    // evicted while they were leased, and leased still (C13)
 	flights flight.Desk[string, *making]
 	order   order   // residents and the flights that count (F9), of no tenant
 	tenants tenants // each with an order of its own
@@ -42,7 +43,7 @@ type gauges struct {
 
 func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
 	return &state{
-		table: t, entries: entries, bytes: bytes, gauges: new(gauges),
+		table: t, apart: make(map[string]*node), entries: entries, bytes: bytes, gauges: new(gauges),
 		kernels: layer{resident: make(map[string]*node)},
 		tenants: make(tenants), owned: make(owned),
 	}
@@ -72,6 +73,7 @@ type answer struct {
 	n      *node
 	aboard *making      // whose flight the caller waits for; nil = it need not wait
 	late   bool         // it was cancelled before the caller came
+	pinned bool         // n, for the caller
 	reason fault.Reason // why nothing is there
 }
 
@@ -90,6 +92,12 @@ func (s *state) ask(m *making) answer {
 	k := m.call
 	if n := s.resident(k); n != nil {
 		return answer{role: found, n: n}
+	}
+	if n := s.apart[k.Key]; n != nil && (k.kind == normal || k.kind == peek) {
+		if n.Value.cell.Pin() {
+			return answer{role: found, n: n, pinned: !s.revive(n)}
+		}
+		s.gone(n) // its last lease has just ended
 	}
 	if k.kind != lone {
 		if f, late, ok := s.desk(m).Join(k.Key, m.linger); ok {
@@ -216,11 +224,7 @@ func (s *state) land(m *making) bool {
 		s.evict(n)
 		return false
 	}
-	n.Value.resident.Store(true)
-	s.table.Put(n)
-	s.gauges.bytes.Add(n.Value.bytes)
-	n.Value.tenant.charge(n.Value.bytes)
-	s.ranks.update(n.Value.tenant)
+	s.enterTable(n)
 	return true
 }
 
@@ -231,10 +235,25 @@ func (s *state) fail(m *making) {
 	s.evict(m.n)
 }
 
-// evict takes n, resident or flying, out of its order. A flight stays joinable.
+// evict takes n, resident or flying, out of its order. A flight stays joinable, and
+// a resident that is leased is found by its key until its last lease ends (C13).
 func (s *state) evict(n *node) {
+	if n.Value.resident.Load() {
+		n.Value.apart.Store(true)
+		s.apart[n.Key] = n
+	}
+	s.takeOut(n)
+}
+
+// clear is evict for what is not to be found again.
+func (s *state) clear(n *node) {
+	s.takeOut(n)
+	s.gone(n)
+}
+
+func (s *state) takeOut(n *node) {
 	s.withdraw(n)
-	if n.Value.flight == nil {
+	if n.Value.flight == nil && !n.Value.apart.Load() {
 		s.owned.drop(n)
 	}
 	if n.Value.resident.Load() {
@@ -244,6 +263,40 @@ func (s *state) evict(n *node) {
 		s.gauges.evictions.Add(1)
 		s.dropped = append(s.dropped, n)
 	}
+}
+
+// revive makes an evicted artefact resident again, as a new entry would become, and
+// reports whether it has: not where it does not fit. The caller's pin is then the
+// residency's.
+func (s *state) revive(n *node) bool {
+	if s.disabled() || !s.bytes.Allows(n.Value.bytes) || !s.place(n) {
+		return false
+	}
+	if !s.shrinkBytes(n) {
+		s.withdraw(n)
+		return false
+	}
+	delete(s.apart, n.Key)
+	n.Value.apart.Store(false)
+	s.gauges.apart.Add(-n.Value.bytes)
+	s.enterTable(n)
+	return true
+}
+
+// gone forgets an evicted artefact: its last lease has ended, or it was cleared.
+func (s *state) gone(n *node) {
+	if n.Value.apart.Swap(false) {
+		delete(s.apart, n.Key)
+		s.owned.drop(n)
+	}
+}
+
+func (s *state) enterTable(n *node) {
+	n.Value.resident.Store(true)
+	s.table.Put(n)
+	s.gauges.bytes.Add(n.Value.bytes)
+	n.Value.tenant.charge(n.Value.bytes)
+	s.ranks.update(n.Value.tenant)
 }
 
 // resize sets the capacities that are given and evicts exactly the surplus (C2).
@@ -271,14 +324,17 @@ func (s *state) resize(entries, bytes limit.Limit) error {
 // empty evicts everything, here and in the kernel layer, and has nothing stay of
 // what flies.
 func (s *state) empty() {
-	s.each(s.evict)
+	s.each(s.clear)
+	for _, n := range s.apart {
+		s.gone(n)
+	}
 	s.flights.VoidAll()
 	s.emptyKernels()
 }
 
 // credited notes the first use of n by an owner.
 func (s *state) credited(n *node, owner string) {
-	if (n.Value.in != nil || n.Value.flight != nil) && n.Value.users.Load().has(owner) {
+	if (n.Value.in != nil || n.Value.flight != nil || n.Value.apart.Load()) && n.Value.users.Load().has(owner) {
 		s.owned.add(owner, n)
 	}
 }
@@ -289,7 +345,7 @@ func (s *state) release(owner string) {
 		if m := n.Value.flight; m != nil {
 			s.flights.Void(m)
 		}
-		s.evict(n)
+		s.clear(n)
 	}
 }
 

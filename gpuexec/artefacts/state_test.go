@@ -1,6 +1,7 @@
 package artefacts
 
 import (
+	"context"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -167,4 +168,39 @@ func newCore(entries, bytes int64) core {
 // call asks for a key.
 func (c core) call(key, owner string, what kind) answer {
 	return c.ask(&making{call: &call{Request: Request{Key: key, Owner: owner}, kind: what}})
+}
+
+// C13: an evicted artefact is remembered while it is leased, and no longer.
+func TestApartIsForgotten(t *testing.T) {
+	c, err := Open(Config{Entries: limit.Of(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	get := func(key string) *Lease {
+		l, _, err := c.Get(context.Background(), Request{Key: key, Owner: "o", Create: func(context.Context) (Built, error) {
+			return Built{Value: key, Bytes: 1}, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	remembered := func() (apart, owned int) {
+		if err := c.SetCapacity(limit.Of(1), limit.Unlimited); err != nil { // a turn behind those before
+			t.Fatal(err)
+		}
+		return len(c.state.apart), len(c.state.owned["o"])
+	}
+	leased := get("leased")
+	for i := range 100 {
+		get(strconv.Itoa(i)).End()
+	}
+	if apart, owned := remembered(); apart != 1 || owned != 2 {
+		t.Errorf("%d evicted artefacts and %d of the owner, want 1 and 2", apart, owned)
+	}
+	leased.End()
+	if apart, owned := remembered(); apart != 0 || owned != 1 {
+		t.Errorf("after the lease: %d and %d, want 0 and 1", apart, owned)
+	}
 }

@@ -21,8 +21,13 @@ type floors struct{ core }
 
 func newFloors(entries, bytes int64) floors { return floors{newCore(entries, bytes)} }
 
-// ask uses a key for an owner and reports whether it was resident.
+// ask uses a key for an owner and reports whether it was resident. Nobody leases
+// anything: what was evicted before has gone.
 func (f floors) ask(owner, key string, bytes int64) (hit bool) {
+	for _, n := range f.dropped {
+		f.gone(n)
+	}
+	f.dropped = nil
 	if n := f.table.Lookup(key, 0); n != nil {
 		if credit(&n.Value.users, owner) {
 			f.credited(n, owner)
