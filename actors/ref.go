@@ -156,6 +156,7 @@ func Ask[M, T any](ctx context.Context, r *Ref[M], build func(Reply[T]) M) (T, e
 	if err := ctx.Err(); err != nil {
 		return zero, err
 	}
+	done := ctx.Done() // user code: before anything is sent
 	if n := r.waiting.Add(1); r.cfg.Admission > 0 && n > int64(r.cfg.Admission) {
 		r.waiting.Add(-1)
 		if r.ended() { // what was dropped at the end still counts as waiting
@@ -168,7 +169,7 @@ func Ask[M, T any](ctx context.Context, r *Ref[M], build func(Reply[T]) M) (T, e
 		r.waiting.Add(-1)
 		return zero, fault.ErrClosed
 	}
-	return reply.wait(ctx, r.stopped, r.pool)
+	return reply.wait(ctx, done, r.stopped, r.pool)
 }
 
 // Stop lets the messages sent before it be handled, then ends the actor. It

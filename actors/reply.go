@@ -54,22 +54,26 @@ func (r Reply[T]) Answer(value T, err error) bool {
 // wait gives the answer, the context's error, or ErrClosed once stopped is
 // closed. INVARIANT: the state says whether a signal comes: once it was awaited
 // or can come no more, the channel goes back.
-func (r Reply[T]) wait(ctx context.Context, stopped <-chan struct{}, p *pool) (T, error) {
+func (r Reply[T]) wait(ctx context.Context, done, stopped <-chan struct{}, p *pool) (T, error) {
 	s := r.slot
-	defer p.wakes.Put(s.wake)
-	var cause error
+	left := false
 	select {
 	case <-s.wake:
+		p.wakes.Put(s.wake)
 		return s.value, s.err
-	case <-ctx.Done():
-		cause = ctx.Err()
+	case <-done:
+		left = true
 	case <-stopped:
-		cause = fault.ErrClosed
 	}
-	if s.state.CompareAndSwap(replyOpen, replyAbandoned) {
-		var zero T
-		return zero, cause
+	if !s.state.CompareAndSwap(replyOpen, replyAbandoned) {
+		<-s.wake // it was being answered at that moment: take what it carries
+		p.wakes.Put(s.wake)
+		return s.value, s.err
 	}
-	<-s.wake // it was being answered at that moment: take what it carries
-	return s.value, s.err
+	p.wakes.Put(s.wake) // no signal comes any more
+	var zero T
+	if left {
+		return zero, ctx.Err() // user code: after everything else
+	}
+	return zero, fault.ErrClosed
 }

@@ -223,3 +223,36 @@ func TestFreeThatEndsItsGoroutine(t *testing.T) {
 		p.freed(name, 1)
 	}
 }
+
+// badDone is a context whose Done panics.
+type badDone struct{ context.Context }
+
+func (badDone) Done() <-chan struct{} { panic("user's context") }
+
+// A context that panics harms its own caller alone: no other gets its answer.
+func TestContextThatPanics(t *testing.T) {
+	other, err := sessioncache.Open(sessioncache.Config{Name: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	s, err := sessioncache.Open(sessioncache.Config{Name: "bad"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	for i := range 50 {
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = s.Group(badDone{context.Background()}, shape(t, i+1))
+		}()
+		if id := other.Intern("name"); id.String() != "name" {
+			t.Fatalf("round %d: the name interned is %q", i, id)
+		}
+		g, err := other.Group(context.Background(), shape(t, i+1000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Close()
+	}
+}
