@@ -120,4 +120,8 @@ func (l *Lease[T]) Value() T { return l.value }
 
 // End gives the lease up. If the value has no other use and is no longer
 // resident, it is freed before End returns. Further calls do nothing.
-func (l *Lease[T]) End() { l.at.End() }
+func (l *Lease[T]) End() {
+	if l != nil && l.at != nil {
+		l.at.End()
+	}
+}

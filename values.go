@@ -38,21 +38,20 @@ func Take[T any](ctx context.Context, g *Group, name string, o ...Option) (Made[
 	if g == nil {
 		return Made[T]{}, nilGroup(op)
 	}
-	set := settle(o)
-	if ref, ok := g.room.View.Lookup(name, set.lane); ok { // no hit
-		if _, ok := as[T](ref.Value()); !ok {
-			return Made[T]{}, want[T](op, "name", name, ref.Value())
+	var other error // it holds another type; written before the answer
+	v, err := g.room.Take(ctx, name, settle(o).lane, func(v any) bool {
+		if _, ok := as[T](v); !ok {
+			other = want[T](op, "name", name, v)
 		}
+		return other == nil
+	})
+	if errors.Is(err, ErrInvalid) && other != nil {
+		err = other
 	}
-	v, err := g.room.Take(ctx, name, set.lane)
 	if err != nil {
 		return Made[T]{}, err
 	}
-	t, ok := as[T](v.Any)
-	if !ok { // it was set since it was looked at
-		err := want[T](op, "name", name, v.Any)
-		return Made[T]{}, errors.Join(err, g.room.Set(ctx, name, v, sessioncache.Options{Owner: set.owner, Lane: set.lane}))
-	}
+	t, _ := as[T](v.Any)
 	return Made[T]{Value: t, Bytes: v.Bytes, Cost: v.Cost, Free: v.Free}, nil
 }
 

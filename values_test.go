@@ -364,3 +364,92 @@ func TestCloseUnderCallers(t *testing.T) {
 		eventually(t, func() bool { return left.Load() == 0 })
 	}
 }
+
+// G14, G7: a caller that asks for another type takes nothing, not for a moment: the
+// value stays where it is, with its owner.
+func TestTakersOfAnotherType(t *testing.T) {
+	s := session(t, open(t, kiln.Config{}))
+	g := group(t, s, 1)
+	defer g.Close()
+	var over atomic.Bool
+	var takers sync.WaitGroup
+	for range 2 {
+		takers.Go(func() {
+			for !over.Load() {
+				if _, err := kiln.Take[int](ctx, g, "n"); err == nil {
+					t.Error("took a string for an int")
+				}
+			}
+		})
+	}
+	for range 500 {
+		g.Remove("n")
+		if err := kiln.Set(ctx, g, "n", kiln.Made[string]{Value: "x"}, kiln.Owner("o")); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := kiln.Lookup[string](g, "n"); !ok {
+			t.Fatal("the value is gone")
+		}
+		if err := s.Reset(ctx, "o"); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := kiln.Lookup[string](g, "n"); ok {
+			t.Fatal("the value is no longer its owner's")
+		}
+	}
+	over.Store(true)
+	takers.Wait()
+}
+
+// Q5: a size that no value has is refused, made or set, and no sum of sizes wraps.
+func TestHugeSizes(t *testing.T) {
+	r := open(t, kiln.Config{})
+	s := session(t, r)
+	g := group(t, s, 1)
+	defer g.Close()
+	for _, name := range []string{"a", "b", "c"} {
+		_, err := kiln.Get(ctx, g, name, kiln.Recipe[int]{Key: name, Make: func(context.Context) (kiln.Made[int], error) {
+			return kiln.Made[int]{Value: 1, Bytes: 1 << 62}, nil
+		}})
+		if !errors.Is(err, kiln.ErrInvalid) {
+			t.Errorf("made of 2^62 bytes: %v", err)
+		}
+		if err := kiln.Set(ctx, g, name, kiln.Made[int]{Value: 1, Bytes: 1 << 62}); !errors.Is(err, kiln.ErrInvalid) {
+			t.Errorf("set with 2^62 bytes: %v", err)
+		}
+	}
+	if a, b := r.Artefacts().Bytes(), s.Stats().Bytes; a != 0 || b != 0 {
+		t.Errorf("%d and %d bytes, want 0", a, b)
+	}
+}
+
+// F2: what a recipe reports wrongly is an error and is not kept: the next call makes
+// it anew.
+func TestNegativeCostIsNotKept(t *testing.T) {
+	s := session(t, open(t, kiln.Config{}))
+	g := group(t, s, 1)
+	defer g.Close()
+	var freed atomic.Int32
+	made := kiln.Made[int]{Value: 1, Cost: -1, Free: func() { freed.Add(1) }}
+	recipe := kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) { return made, nil }}
+	if _, err := kiln.Get(ctx, g, "n", recipe); !errors.Is(err, kiln.ErrInvalid) {
+		t.Errorf("made in less than no time: %v", err)
+	}
+	eventually(t, func() bool { return freed.Load() == 1 })
+	made.Cost = 1
+	if v, err := kiln.Get(ctx, g, "n", recipe); err != nil || v != 1 {
+		t.Errorf("the next call: %d, %v", v, err)
+	}
+}
+
+// A look-up that found nothing gives a lease that may be ended all the same.
+func TestLeaseOfNothing(t *testing.T) {
+	g := group(t, session(t, open(t, kiln.Config{})), 1)
+	defer g.Close()
+	l, ok := kiln.Acquire[int](g, "absent")
+	if ok {
+		t.Error("there is such a name")
+	}
+	l.End()
+	new(kiln.Lease[int]).End()
+}

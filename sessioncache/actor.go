@@ -133,7 +133,7 @@ func (s *Session) admit(m acquire) {
 
 // take answers a take, or drops the pin if the asker has left.
 func (s *Session) take(m take) {
-	n, err := s.state.take(m.group, m.name, m.lane)
+	n, err := s.state.take(m.group, m.name, m.lane, m.fits)
 	if !m.Reply.Answer(n, err) && err == nil {
 		s.state.drop(n)
 	}

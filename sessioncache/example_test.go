@@ -60,7 +60,7 @@ func ExampleGroup() {
 	fmt.Println(ref.Value(), ref.Key(), ref.Bytes(), ref.Cost(), found, err)
 
 	_ = group.Set(ctx, "mask", sessioncache.Value{Any: "activations"}, sessioncache.Options{})
-	mask, err := group.Take(ctx, "mask", 0)
+	mask, err := group.Take(ctx, "mask", 0, nil)
 	fmt.Println(mask.Any, err)
 	mask.Free()
 	_, found = group.Lookup("mask", 0)

@@ -173,14 +173,16 @@ func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error 
 // done with it (Free is never nil here), or passes the value on to Set. No session
 // counts the value's bytes any more. It is freed after that Free, after the last
 // lease on it, and after the Close of each Group that may have seen it, this one
-// included. ErrNotFound: there is no such name. If ctx ends during the call, the
-// name may be gone; then its value is freed.
-func (h *Group) Take(ctx context.Context, name string, lane Lane) (Value, error) {
+// included. ErrNotFound: there is no such name. ErrInvalid: fits, if it is not nil,
+// says that the value is not one for the caller; it stays. fits runs in a turn of the
+// session: it should look at the value's type and no more. If ctx ends during the
+// call, the name may be gone; then its value is freed.
+func (h *Group) Take(ctx context.Context, name string, lane Lane, fits func(value any) bool) (Value, error) {
 	const op = "take"
 	if h.closed.Load() {
 		return Value{}, failed(op, name, fault.ErrClosed)
 	}
-	n, err := actors.Ask(ctx, h.session.actor, func(r actors.Reply[*node]) message { return take{r, h.g, name, lane} })
+	n, err := actors.Ask(ctx, h.session.actor, func(r actors.Reply[*node]) message { return take{r, h.g, name, lane, fits} })
 	if err != nil {
 		return Value{}, failed(op, name, err)
 	}
@@ -191,7 +193,7 @@ func (h *Group) Take(ctx context.Context, name string, lane Lane) (Value, error)
 // Remove removes a name of the group and reports whether there was one. Its value
 // is freed when nobody uses it any more.
 func (h *Group) Remove(name string, lane Lane) bool {
-	v, err := h.Take(context.Background(), name, lane)
+	v, err := h.Take(context.Background(), name, lane, nil)
 	if err != nil {
 		return false
 	}

@@ -84,6 +84,7 @@ type take struct {
 	group *group
 	name  string
 	lane  Lane
+	fits  func(any) bool
 }
 
 func (m take) Fail(err error) { m.Reply.Fail(err) }
