@@ -1,11 +1,13 @@
 package sessioncache_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/limit"
 
 	"github.com/kiln-cache/kiln/sessioncache"
 )
@@ -174,4 +176,40 @@ func TestLowering(t *testing.T) { // G2, G3, S1
 		q.run(i, "n", "v")
 	}
 	want(t, "groups", q.Groups(), 70)
+}
+
+// F7, F4: a value whose callers have left does not stay if the session was disabled
+// while it was made, though it is enabled again.
+func TestDisabledWhileItIsMade(t *testing.T) {
+	s, err := sessioncache.Open(sessioncache.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	g, err := s.Group(context.Background(), shape(t, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, goOn, freed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	short, cancel := context.WithCancel(context.Background())
+	go func() { <-running; cancel() }()
+	_, _, err = g.Get(short, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+		close(running)
+		<-goOn
+		return sessioncache.Value{Any: 1, Bytes: 1, Free: func() { close(freed) }}, nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	g.Close()
+	for _, groups := range []int64{0, 64} {
+		if err := s.SetGroups(context.Background(), limit.Of(groups)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(goOn)
+	<-freed
+	if _, ok := s.Lookup(shape(t, 7), "n", 0); ok {
+		t.Error("a value that was made during capacity 0 is resident")
+	}
 }

@@ -65,7 +65,7 @@ func TestClosedGroup(t *testing.T) {
 	wantError(t, "get", err, fault.ErrClosed)
 	wantError(t, "set", g.Set(bg, "m", p.value("w"), sessioncache.Options{}), fault.ErrClosed)
 	p.freed("w", 1)
-	_, err = g.Take(bg, "n", 0)
+	_, err = g.Take(bg, "n", 0, nil)
 	wantError(t, "take", err, fault.ErrClosed)
 	want(t, "remove", g.Remove("n", 0), false)
 	want(t, "resident", p.get(1, "n"), "v")
@@ -176,11 +176,11 @@ func TestTake(t *testing.T) {
 		t.Fatal(err)
 	}
 	leased := p.lease(1, "n")
-	taken, err := g.Take(bg, "n", 0)
+	taken, err := g.Take(bg, "n", 0, nil)
 	if err != nil || taken.Any != "v" || taken.Bytes != 7 || taken.Cost != time.Second || taken.Key != "k" {
 		t.Fatalf("took %+v, %v", taken, err)
 	}
-	_, err = g.Take(bg, "n", 0)
+	_, err = g.Take(bg, "n", 0, nil)
 	wantError(t, "taken twice", err, fault.ErrNotFound)
 	want(t, "n", text(g, "n"), "absent")
 	want(t, "bytes", p.Bytes(), 0)
@@ -203,7 +203,7 @@ func TestTake(t *testing.T) {
 
 	again := p.hold(3)
 	p.put(again, "n", "lent")
-	taken, err = again.Take(bg, "n", 0)
+	taken, err = again.Take(bg, "n", 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -246,6 +246,9 @@ func (s *state) resize(groups, bytes Limit) error {
 		return err
 	}
 	s.published.limits.Store(&c)
+	if !c.Groups.Allows(1) || !c.Bytes.Allows(1) { // what is being made meanwhile does not stay (SPEC F7)
+		s.desk.VoidAll()
+	}
 	if err := s.requests.all.SetGroups(n); err != nil {
 		return err
 	}
