@@ -93,8 +93,12 @@ func (c *Cache) discard(n *node) {
 
 func (c *Cache) free(n *node) {
 	if n.Value.free != nil {
-		guard.Call(n.Value.free, func(err error) {
-			c.log.Error("artefacts: the release of an artefact went wrong", "key", n.Key, "error", err)
-		})
+		guard.Call(n.Value.free, c.freeFailed(n.Key))
+	}
+}
+
+func (c *Cache) freeFailed(key string) func(error) {
+	return func(err error) {
+		c.log.Error("artefacts: the release of an artefact went wrong", "key", key, "error", err)
 	}
 }

@@ -71,13 +71,25 @@ func (m *making) run() {
 		}
 		return err
 	}, func(err error) {
-		if err == nil && b.Bytes < 0 {
-			err = fault.Invalidf("artefacts: create", "the creator reported %d bytes: want 0 or more", b.Bytes)
-			m.unfit = b.Free
+		if err == nil {
+			if err = b.check(); err != nil {
+				m.unfit = b.Free
+			}
 		}
 		m.finish(b, err)
 		c.ref.Tell(landed{m})
 	})
+}
+
+// mostBytes is the largest artefact, so that no sum of sizes wraps (SPEC Q5).
+const mostBytes = 1 << 48
+
+// check refuses what no artefact takes.
+func (b *Built) check() error {
+	if b.Bytes < 0 || b.Bytes > mostBytes || b.Cost < 0 {
+		return fault.Invalidf("artefacts: create", "the creator reported %d bytes made in %v: want 0 to 2^48 bytes, and no negative time", b.Bytes, b.Cost)
+	}
+	return nil
 }
 
 // finish fills in what was made, before anybody sees it.
@@ -85,7 +97,7 @@ func (m *making) finish(b Built, err error) {
 	c := m.call.cache
 	kernels, fromLayer := m.takeKernels()
 	if m.claim != nil && (err != nil || b.Blob == nil) {
-		m.claim.Abandon()
+		c.guarded(m.claim.Abandon)
 		m.claim = nil
 	}
 	e := &m.n.Value
@@ -122,7 +134,7 @@ func (c *Cache) make(m *making) (Built, error) {
 	if !m.stored || c.cfg.Store == nil {
 		return k.Create(&m.ctx)
 	}
-	found := c.cfg.Store.Find(&m.ctx, k.subject())
+	found := c.asked(func() Found { return c.cfg.Store.Find(&m.ctx, k.subject()) })
 	m.claim = found.Claim
 	refused := false
 	for found.Reason == "" {
@@ -131,7 +143,7 @@ func (c *Cache) make(m *making) (Built, error) {
 			if found.Cost > 0 {
 				b.Cost = found.Cost
 			}
-			m.claim.Loaded()
+			c.guarded(m.claim.Loaded)
 			m.claim = nil
 			o.Event, o.Reason, o.Field = PersistentHit, "", ""
 			return b, nil
@@ -141,7 +153,7 @@ func (c *Cache) make(m *making) (Built, error) {
 		}
 		o.Reason, o.Field = refusal(err)
 		refused = true
-		found = m.claim.Refused(&m.ctx)
+		found = c.asked(func() Found { return m.claim.Refused(&m.ctx) })
 	}
 	if !refused && found.Reason != fault.Disabled { // without a store memory alone speaks
 		o.Reason, o.Field = found.Reason, found.Field
@@ -152,17 +164,38 @@ func (c *Cache) make(m *making) (Built, error) {
 	return k.Create(&m.ctx)
 }
 
+// asked is what the store says. One that panics has nothing (SPEC P5).
+func (c *Cache) asked(ask func() Found) (f Found) {
+	f = Found{Reason: fault.Degraded}
+	c.guarded(func() { f = ask() })
+	return f
+}
+
+// guarded calls the store, which is not to fail a request.
+func (c *Cache) guarded(call func()) {
+	guard.Call(call, func(err error) {
+		c.counters.reason(fault.Degraded)
+		c.log.Error("artefacts: store", "error", err)
+	})
+}
+
 func (r *Request) subject() Subject {
 	return Subject{Backend: r.Backend, Key: cmp.Or(r.StoredKey, r.Key), Identity: r.Identity}
 }
 
-// load gives a blob to the driver. Its panic is a refusal like any other.
+// load gives a blob to the driver. Its panic is a refusal like any other, and so is
+// a result that no artefact could have.
 func (c *Cache) load(m *making, blob []byte) (b Built, err error) {
 	c.counters.loads.Add(1)
 	err = guard.Guarded(func() (err error) {
 		b, err = m.call.Load(&m.ctx, blob)
 		return err
 	})
+	if err == nil {
+		if err = b.check(); err != nil && b.Free != nil {
+			guard.Call(b.Free, c.freeFailed(m.call.Key))
+		}
+	}
 	return b, err
 }
 
@@ -206,7 +239,7 @@ func (c *Cache) write(n *node, claim Claim, keep bool) {
 	given := false
 	defer func() { // also when Blob ends its goroutine
 		if !given {
-			claim.Abandon()
+			c.guarded(claim.Abandon)
 		}
 	}()
 	if !keep {
@@ -219,7 +252,7 @@ func (c *Cache) write(n *node, claim Claim, keep bool) {
 		return
 	}
 	given = true
-	if err := claim.Save(ctx, blob, n.Value.cost, n.Value.requires); err != nil {
+	if err := guard.Guarded(func() error { return claim.Save(ctx, blob, n.Value.cost, n.Value.requires) }); err != nil {
 		c.counters.reason(fault.Degraded)
 		c.log.Debug("artefacts: not stored", "key", n.Key, "error", err)
 	}

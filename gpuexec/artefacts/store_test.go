@@ -374,3 +374,84 @@ func TestDesertedWhileTheStoreIsAsked(t *testing.T) {
 		want(t, "open claims", s.counts()[2], 0)
 	})
 }
+
+// angry is a store whose calls panic.
+type angry struct{ what string }
+
+func (a angry) panics(what string) {
+	if a.what == what {
+		panic("store")
+	}
+}
+
+func (a angry) Find(context.Context, artefacts.Subject) artefacts.Found {
+	a.panics("find")
+	if a.what == "refused" || a.what == "loaded" {
+		return artefacts.Found{Blob: []byte("x"), Claim: a}
+	}
+	return artefacts.Found{Reason: fault.Absent, Claim: a}
+}
+
+func (a angry) Loaded() { a.panics("loaded") }
+
+func (a angry) Refused(context.Context) artefacts.Found {
+	a.panics("refused")
+	return artefacts.Found{Reason: fault.Absent, Claim: a}
+}
+
+func (a angry) Save(context.Context, []byte, time.Duration, []string) error {
+	a.panics("save")
+	return nil
+}
+
+func (a angry) Abandon() { a.panics("abandon") }
+
+// P5: a store that panics fails no request.
+func TestStoreThatPanics(t *testing.T) {
+	for _, what := range []string{"find", "loaded", "refused", "save", "abandon"} {
+		c, err := artefacts.Open(artefacts.Config{Store: angry{what}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		made := artefacts.Built{Value: 1}
+		if what == "save" {
+			made.Blob = func(context.Context) ([]byte, error) { return []byte("x"), nil }
+		}
+		l, _, err := c.Get(background, artefacts.Request{Key: "k",
+			Create: func(context.Context) (artefacts.Built, error) { return made, nil },
+			Load: func(context.Context, []byte) (artefacts.Built, error) {
+				if what == "refused" {
+					return artefacts.Built{}, fault.ErrRefused
+				}
+				return made, nil
+			}})
+		if err != nil || l.Value() != 1 {
+			t.Errorf("%s: %v", what, err)
+		}
+		l.End()
+		if err := c.Close(background); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// B3: a Load that reports what no artefact could have is a refusal.
+func TestLoadOfNegativeBytes(t *testing.T) {
+	c, err := artefacts.Open(artefacts.Config{Store: angry{"refused"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	freed := 0
+	l, o, err := c.Get(background, artefacts.Request{Key: "k",
+		Create: func(context.Context) (artefacts.Built, error) { return artefacts.Built{Value: "made"}, nil },
+		Load: func(context.Context, []byte) (artefacts.Built, error) {
+			return artefacts.Built{Value: "loaded", Bytes: -1, Free: func() { freed++ }}, nil
+		}})
+	if err != nil || l.Value() != "made" || o.Event != artefacts.Miss || freed != 1 {
+		t.Errorf("%v %v, freed %d times", o, err, freed)
+	}
+	l.End()
+	if err := c.Close(background); err != nil {
+		t.Error(err)
+	}
+}

@@ -38,10 +38,12 @@ func Guarded(fn func() error) (err error) {
 	return err
 }
 
-// Call runs fn, and calls failed with the error of Guard if fn did not return.
+// Call runs fn, and calls failed with the error of Guard if fn did not return. A panic
+// of failed goes no further.
 func Call(fn func(), failed func(error)) {
 	Guard(func() error { fn(); return nil }, func(err error) {
 		if err != nil {
+			defer func() { _ = recover() }() // of failed, which logs by a user's handler
 			failed(err)
 		}
 	})
