@@ -3,6 +3,7 @@ package artefacts_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"testing"
 
@@ -361,4 +362,46 @@ func TestClosedTenantIsForgotten(t *testing.T) {
 	}
 	want(t, "made", c.has("made"), 1)
 	want(t, "hit", c.has("hit"), 0) // b was the last that is known of
+}
+
+// C13: what capacity evicted is found by its key, and resident again, while it is
+// leased; a clear ends that.
+func TestEvictedWhileLeased(t *testing.T) {
+	c := open(t, entries(1))
+	lease := func(key, value string) (*artefacts.Lease, string) {
+		l, o, err := c.Get(background, c.request(c.Cache, key, maker{value: value}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l, fmt.Sprintf("%v by=%s", l.Value(), o.Event)
+	}
+	first, _ := lease("k", "v")
+	other, _ := lease("other", "x")
+	other.End()
+	second, how := lease("k", "w")
+	want(t, "found", how, "v by=hit")
+	want(t, "entries", c.Len(), 1)
+	want(t, "resident", c.Has("k"), true)
+	want(t, "outside the capacity", c.LeasedBytes(), 0)
+	first.End()
+	second.End()
+	if err := c.SetCapacity(limit.Of(1), limit.Unlimited); err != nil { // a turn behind the ends
+		t.Fatal(err)
+	}
+	want(t, "still resident", c.Has("k"), true)
+	want(t, "freed while resident", c.count(c.mu.freed, "v"), 0)
+	third, _ := lease("k", "w")
+	other, _ = lease("other", "y")
+	other.End()
+	for _, n := range []int64{0, 1} {
+		if err := c.SetCapacity(limit.Of(n), limit.Unlimited); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, how := lease("k", "w")
+	want(t, "after a clear", how, "w by=miss")
+	third.End()
+	again.End()
+	c.close()
+	want(t, "freed", c.count(c.mu.freed, "v"), 1)
 }
