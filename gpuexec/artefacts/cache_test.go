@@ -405,3 +405,28 @@ func TestEvictedWhileLeased(t *testing.T) {
 	c.close()
 	want(t, "freed", c.count(c.mu.freed, "v"), 1)
 }
+
+// C13: what was evicted and cannot fit any more is a hit all the same, outside the
+// capacity, until its last lease ends.
+func TestFoundThoughItDoesNotFit(t *testing.T) {
+	c := open(t, artefacts.Config{Bytes: limit.Of(100)})
+	get := func() *artefacts.Lease {
+		l, o, err := c.Get(background, c.request(c.Cache, "k", maker{value: "v", bytes: 60}))
+		if err != nil || l.Value() != "v" || c.count(c.mu.creations, "k") != 1 {
+			t.Fatalf("%v %v, made %d times", o, err, c.count(c.mu.creations, "k"))
+		}
+		return l
+	}
+	first := get()
+	if err := c.SetCapacity(limit.Limit{}, limit.Of(50)); err != nil {
+		t.Fatal(err)
+	}
+	second := get()
+	want(t, "resident", c.Has("k"), false)
+	want(t, "outside the capacity", c.LeasedBytes(), 60)
+	first.End()
+	want(t, "freed under a lease", c.count(c.mu.freed, "v"), 0)
+	second.End()
+	want(t, "freed", c.count(c.mu.freed, "v"), 1)
+	c.close()
+}
