@@ -504,3 +504,48 @@ func TestDeadlineShorterThanTheCompile(t *testing.T) {
 		})
 	}
 }
+
+// lateErr is a context whose Err panics after some calls.
+type lateErr struct {
+	context.Context
+	left *atomic.Int32
+}
+
+func (c lateErr) Err() error {
+	if c.left.Add(-1) < 0 {
+		panic("user's Err")
+	}
+	return c.Context.Err()
+}
+
+// F4, G7: a context that panics while its caller waits leaves nothing behind: the
+// value is freed as any other.
+func TestContextThatPanicsWhileItWaits(t *testing.T) {
+	r := open(t, kiln.Config{Linger: -1})
+	g := group(t, session(t, r), 1)
+	freed, running, goOn, left := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(left)
+		defer func() { _ = recover() }()
+		short, cancel := context.WithCancel(ctx)
+		calls := new(atomic.Int32)
+		calls.Store(1 << 20)
+		go func() {
+			<-running
+			calls.Store(0)
+			cancel()
+		}()
+		_, _ = kiln.Get(lateErr{short, calls}, g, "n", kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) {
+			close(running)
+			<-goOn
+			return kiln.Made[int]{Value: 1, Bytes: 1, Free: func() { close(freed) }}, nil
+		}})
+	}()
+	<-left
+	close(goOn)
+	g.Close()
+	if err := r.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	<-freed
+}

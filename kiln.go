@@ -145,6 +145,9 @@ const lingering = time.Minute
 // nobody could tell whether it is the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
 	if backend == nil || !reflect.ValueOf(&backend).Elem().Comparable() {
+		if backend == nil {
+			return nil, fault.Invalidf("kiln: executor", "no backend: import the package that registers it, such as gpuexec/cpu")
+		}
 		return nil, fault.Invalidf("kiln: executor", "a backend of type %T cannot be compared: give a pointer to it", backend)
 	}
 	id := executorID{backend, index}

@@ -31,6 +31,9 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	if c.Dir == "" && cfg.StoreRequired {
 		return p, fault.Invalidf("kiln: open", "StoreRequired without a directory: set StoreDir or KILN_STORE_DIR")
 	}
+	if n, counted := c.Capacity.Value(); counted && n == 0 && cfg.StoreRequired {
+		return p, fault.Invalidf("kiln: open", "StoreRequired with a store of 0 bytes, which is off: set StoreBytes or KILN_STORE_CAPACITY")
+	}
 	if n, counted := c.Capacity.Value(); c.Dir == "" || counted && n == 0 {
 		return p, nil
 	}

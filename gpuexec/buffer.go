@@ -9,7 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/lease"
 )
 
-// Buffer is device memory. Release it once; a launch in progress keeps it.
+// Buffer is device memory. Release it; a launch in progress keeps it.
 // Safe for concurrent use; a caller that writes while a launch reads gets mixed
 // content.
 type Buffer struct {
@@ -19,6 +19,7 @@ type Buffer struct {
 	memory Memory
 	mapped []byte
 	cell   lease.Cell
+	gone   atomic.Bool // Release was called
 }
 
 // Bytes is the buffer's size.
@@ -30,8 +31,12 @@ func (b *Buffer) Bytes() int64 { return b.bytes }
 // launch uses it.
 func (b *Buffer) Mapped() []byte { return b.mapped }
 
-// Release gives the buffer back.
-func (b *Buffer) Release() { b.cell.Unpin() }
+// Release gives the buffer back. A second Release does nothing.
+func (b *Buffer) Release() {
+	if b.gone.CompareAndSwap(false, true) {
+		b.cell.Unpin()
+	}
+}
 
 func (b *Buffer) free() { b.exec.release(b.on, b.memory.Release) }
 

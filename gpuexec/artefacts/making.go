@@ -248,7 +248,10 @@ func (c *Cache) write(n *node, claim Claim, keep bool) {
 	ctx := context.Background()
 	blob, err := blobOf(ctx, n)
 	if err != nil {
-		c.log.Debug("artefacts: no blob to store", "key", n.Key, "error", err)
+		if errors.Is(err, fault.ErrUnsupported) {
+			return
+		}
+		c.log.Warn("artefacts: no blob to store", "key", n.Key, "error", err)
 		return
 	}
 	given = true

@@ -94,7 +94,14 @@ func (f *Flight[V]) getOff(edges []*node) {
 // ended says that the error is the flight's own, not the caller's; late, that the
 // caller came after the creator was cancelled.
 func (f *Flight[V]) ride(ctx context.Context, c taker[V]) (ended, late bool, err error) {
+	waiting := true
+	defer func() {
+		if waiting { // the caller's context panicked
+			f.GetOff()
+		}
+	}()
 	edges, err := f.await(ctx)
+	waiting = false
 	if err == nil && f.next != nil {
 		f.changed = true
 		f.getOff(edges)

@@ -49,7 +49,7 @@ func Ride[V any](ctx context.Context, c Caller[V]) (Ticket[V], error) {
 		if err != nil || t.Flight == nil {
 			return t, err
 		}
-		ended, late, err := t.Flight.ride(ctx, c)
+		ended, late, err := board(ctx, t, c)
 		if !ended {
 			c.Leave(t)
 			return t, err
@@ -58,6 +58,20 @@ func Ride[V any](ctx context.Context, c Caller[V]) (Ticket[V], error) {
 			return t, err
 		}
 	}
+}
+
+// board rides the flight of a ticket. If the caller's context panics on the way, the
+// room learns that the caller has left.
+func board[V any](ctx context.Context, t Ticket[V], c Caller[V]) (ended, late bool, err error) {
+	aboard := true
+	defer func() {
+		if aboard {
+			c.Leave(t)
+		}
+	}()
+	ended, late, err = t.Flight.ride(ctx, c)
+	aboard = false
+	return ended, late, err
 }
 
 // refused reports whether an error may be that of a blob alone.
