@@ -1,6 +1,7 @@
 package gpuexec
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -253,4 +254,15 @@ func TestStateProperties(t *testing.T) {
 			},
 		})
 	})
+}
+
+// E1, C5: a job that was given out to a device whose workers have ended lets go of
+// what it pinned.
+func TestJobsOfARetiredDevice(t *testing.T) {
+	g := &generation{jobs: make(chan *job, 1), over: make(chan struct{})}
+	ended := 0
+	g.jobs <- newJob(context.Background(), nil, func() { ended++ })
+	if err := g.retire(); err != nil || ended != 1 {
+		t.Errorf("ended %d times, %v", ended, err)
+	}
 }

@@ -1,6 +1,7 @@
 package sessioncache
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -93,7 +94,7 @@ func (c *core) value(l line) Value {
 }
 
 func (c *core) open(l line) error {
-	cfg := Config{Policy: "fifo", Floor: Floor{Bytes: l.number("floor")}}
+	cfg := Config{Policy: cmp.Or(l.options["policy"], "fifo"), Floor: Floor{Bytes: l.number("floor")}}
 	for option, to := range map[string]*Limit{"groups": &cfg.Groups, "bytes": &cfg.Bytes} {
 		if text, ok := l.options[option]; ok {
 			n, err := limit.Parse(text)

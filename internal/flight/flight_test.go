@@ -233,6 +233,51 @@ func TestEdgeOfOneWhoLeft(t *testing.T) {
 	})
 }
 
+// F5: the edge of the caller that began a flight is that caller's alone: who waits
+// for it after that caller left has one of its own.
+func TestStarterLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		whole := begin(background, "whole")
+		part := begin(whole.Context(), "part")
+		part.Start()
+		ctx, cancel := context.WithCancel(whole.Context())
+		errs := make(chan error, 1) // one answer each
+		go func() { errs <- ride(ctx, part) }()
+		synctest.Wait()
+		cancel()
+		if err := <-errs; !errors.Is(err, context.Canceled) {
+			t.Errorf("who left: %v", err)
+		}
+		part.Board()
+		go func() { errs <- ride(whole.Context(), part) }()
+		synctest.Wait()
+		whole.Board()
+		within, giveUp := context.WithTimeout(part.Context(), time.Second)
+		defer giveUp()
+		if err := ride(within, whole); !errors.Is(err, fault.ErrCycle) {
+			t.Errorf("the part waits for the whole, which waits for it: %v", err)
+		}
+		part.Finish("v", nil, nil)
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+		whole.Finish("v", nil, nil)
+	})
+}
+
+// F4: a linger time that a flight has outlived, or that another took the place of,
+// calls nobody.
+func TestLingerEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := begin(background, "k")
+		f.Linger(time.Second, func() { t.Error("the first linger time goes on beside the second") })
+		f.Linger(time.Minute, func() { t.Error("the linger time outlived its flight") })
+		time.Sleep(2 * time.Second)
+		f.Finish("v", nil, nil)
+		time.Sleep(time.Hour)
+	})
+}
+
 // F5: what joins nothing asks whether it is within its own key.
 func TestWithin(t *testing.T) {
 	outer := begin(background, "outer")

@@ -83,3 +83,40 @@ func TestStalePath(t *testing.T) {
 		}
 	}
 }
+
+// F5: every edge that came goes once, however often a flight waits for another; and
+// a creator keeps nothing of the flights that it has waited for.
+func TestEdgesGoOnce(t *testing.T) {
+	all := func(n *node) []*node { return []*node{n} }
+	var a, b node
+	oblige(all(&b), all(&a))
+	oblige(all(&a), all(&b)) // by Start, which looks for no circle
+	if enter(all(&a), &b) {
+		t.Fatal("a circle")
+	}
+	if n := b.awaited.Load(); n != 1 || a.mu.waits[&b] != 1 {
+		t.Errorf("the other edge went, too: %d, awaited %d times", a.mu.waits[&b], n)
+	}
+	oblige(all(&a), all(&b))
+	a.settle()
+	b.settle()
+	if a.awaited.Load() != 0 || b.awaited.Load() != 0 {
+		t.Errorf("edges are left: %d and %d", a.awaited.Load(), b.awaited.Load())
+	}
+
+	whole := New[int](context.Background(), "room", "whole")
+	part := func() *Flight[int] {
+		f := New[int](whole.Context(), "room", "part")
+		f.Start()
+		return f
+	}
+	ended, left := part(), part()
+	ended.Finish(1, nil, nil)
+	if _, err := Ride[int](whole.Context(), blank{ended}); err != nil {
+		t.Error(err)
+	}
+	left.GetOff() // its caller does not come to ride
+	if n := len(whole.node.mu.waits); n != 0 {
+		t.Errorf("%d edges of a creator that waits for nothing", n)
+	}
+}

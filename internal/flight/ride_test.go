@@ -221,6 +221,42 @@ func TestVoidAndStrand(t *testing.T) {
 	})
 }
 
+// F8, C5: Strand ends the creators' contexts, and what one makes all the same is let
+// go of.
+func TestStrandedCreator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		var let []string
+		ride := func() error {
+			_, err := h.Ride(background, flight.Want[string, *tenant]{
+				Key: "k", Name: "k",
+				Look: func() (bool, error) { return false, nil },
+				Make: func(ctx context.Context) (*tenant, error) {
+					<-ctx.Done()
+					return &tenant{name: "late"}, nil
+				},
+				Keep:    func(*tenant) { t.Error("kept after the end") },
+				Take:    func(*tenant) { t.Error("taken after the end") },
+				Release: func(v *tenant) { let = append(let, v.name) },
+			})
+			return err
+		}
+		failed := make(chan error, 1)
+		go func() { failed <- ride() }()
+		synctest.Wait()
+		h.mu.Lock()
+		h.Strand(fault.ErrClosed)
+		h.mu.Unlock()
+		if err := <-failed; !errors.Is(err, fault.ErrClosed) {
+			t.Errorf("who waited: %v", err)
+		}
+		h.running.Wait() // for ever, if its context does not end
+		if len(let) != 1 || let[0] != "late" {
+			t.Errorf("let go of %q, want the late value once", let)
+		}
+	})
+}
+
 // posted is a caller of a room that answers by the flight that the caller brought.
 type posted struct {
 	flight.Flight[string]

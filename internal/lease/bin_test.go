@@ -140,3 +140,14 @@ func TestLease(t *testing.T) {
 		t.Errorf("ended %d times", ends.Load())
 	}
 }
+
+// A fence in a bin that has nothing to free passes, too.
+func TestFenceOfAnEmptyBin(t *testing.T) {
+	var b lease.Bin[int]
+	b.Init(func(fn func()) { go fn() }, func(int) {}, func(err error) { t.Error(err) })
+	for range 2 {
+		passed := make(chan struct{})
+		b.Fence(func() { close(passed) })
+		soon(t, passed)
+	}
+}

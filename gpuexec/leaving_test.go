@@ -1,0 +1,152 @@
+package gpuexec_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/actorstest"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
+)
+
+// E1, F4: a compile whose last caller left while it waited for a compiler never
+// begins.
+func TestLeftBeforeItsCompileBegan(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		var compiled []string // one at a time
+		f := &fakedevice.Backend{OnCompile: func(_ context.Context, src gpuexec.Source) error {
+			compiled = append(compiled, src.Key)
+			<-goOn
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Compiles: 1})
+		slow, left := make(chan error, 1), make(chan error, 1)
+		go func() {
+			k, err := e.Compile(bg, source("slow"))
+			if err == nil {
+				k.Release()
+			}
+			slow <- err
+		}()
+		synctest.Wait()
+		ctx, leave := context.WithCancel(bg)
+		go func() { _, err := e.Compile(ctx, source("left")); left <- err }()
+		synctest.Wait()
+		leave()
+		synctest.Wait() // its context has ended
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("who left: %v", err)
+		}
+		close(goOn)
+		if err := <-slow; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if !slices.Equal(compiled, []string{"slow"}) {
+			t.Errorf("compiled %q, one of them for nobody", compiled)
+		}
+	})
+}
+
+// F4: callers whose contexts end at any moment of their call leave no seat behind
+// that would keep a compile going.
+func TestLeavingACompileAtAnyMoment(t *testing.T) {
+	aborted, began := make(chan struct{}, 1), make(chan struct{}, 1)
+	f := &fakedevice.Backend{OnCompile: func(ctx context.Context, src gpuexec.Source) error {
+		began <- struct{}{}
+		<-ctx.Done()
+		aborted <- struct{}{}
+		return ctx.Err()
+	}}
+	e := open(t, f, gpuexec.Config{Compiles: 1})
+	for round := range 300 {
+		ctx, leave := context.WithCancel(bg)
+		var callers sync.WaitGroup
+		callers.Go(func() { _, _ = e.Compile(ctx, source("k")) })
+		<-began
+		for w := range 4 {
+			callers.Go(func() {
+				rnd := rand.New(rand.NewPCG(uint64(round), uint64(w)))
+				ctx, cancel := context.WithCancel(bg)
+				left := make(chan struct{})
+				go func() { defer close(left); _, _ = e.Compile(ctx, source("k")) }()
+				for range rnd.IntN(8) {
+					runtime.Gosched()
+				}
+				cancel()
+				<-left
+			})
+		}
+		leave()
+		soon(t, "callers", callers.Wait)
+		soon(t, "aborted", func() { <-aborted })
+		for len(began) > 0 { // begun anew for one that came late and has left
+			<-began
+			soon(t, "aborted", func() { <-aborted })
+		}
+	}
+}
+
+// E1: a driver may say that its device is lost to a compile alone; the device is
+// opened again.
+func TestLostToACompile(t *testing.T) {
+	var lost atomic.Bool
+	e := open(t, &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error {
+		if lost.CompareAndSwap(false, true) {
+			return fault.ErrDeviceLost
+		}
+		return nil
+	}}, gpuexec.Config{})
+	if _, err := e.Compile(bg, source("k")); !errors.Is(err, fault.ErrDeviceLost) {
+		t.Errorf("got %v, want ErrDeviceLost", err)
+	}
+	eventually(t, func() bool { return e.Stats().Restarts == 1 })
+	if err := e.Ready(bg); err != nil {
+		t.Fatal(err)
+	}
+	compile(t, e, source("k"))
+}
+
+// B2: the blob that a kernel was loaded from is the caller's to change.
+func TestLoadedBlobIsTheCallers(t *testing.T) {
+	e := open(t, &fakedevice.Backend{}, gpuexec.Config{})
+	given := []byte("key")
+	k, err := e.Load(bg, source("key"), given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Release()
+	clear(given)
+	if blob, err := k.Blob(bg); string(blob) != "key" || err != nil {
+		t.Errorf("its blob is %q, %v", blob, err)
+	}
+}
+
+// E1: a restart waits for blobs only where the driver has not answered yet.
+func TestRestartWaitsForNoBlobThatIsThere(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		f := &fakedevice.Backend{}
+		e := open(t, f, gpuexec.Config{Workers: 1})
+		compile(t, e, source("k"))
+		synctest.Wait() // its blob is kept
+		began := time.Now()
+		f.Lose()
+		synctest.Wait()
+		if err := e.Ready(bg); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("it took %v", took)
+		}
+	})
+}

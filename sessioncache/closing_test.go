@@ -1,0 +1,116 @@
+package sessioncache_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/sessioncache"
+)
+
+// G12, C5: a value that comes for a group that was closed meanwhile, and that
+// nothing keeps, is freed.
+func TestClosedWhileMade(t *testing.T) {
+	p := open(t, sessioncache.Config{Bytes: sessioncache.LimitOf(10)})
+	g := p.hold(1)
+	gate, began := gates()
+	failed := make(chan error, 1)
+	go func() {
+		_, _, err := g.Get(bg, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+			close(began)
+			<-gate
+			v := p.value("v")
+			v.Bytes = 11 // it cannot be kept
+			return v, nil
+		})
+		failed <- err
+	}()
+	<-began
+	g.Close()
+	close(gate)
+	wantError(t, "get", <-failed, fault.ErrClosed)
+	p.freed("v", 1)
+}
+
+// C5, C8, G12: a group that was evicted keeps what it found in the one that took its
+// place until it is closed, and that is a hit.
+func TestValueOfTheNextGroup(t *testing.T) {
+	p := open(t, fifo(1))
+	g := p.hold(1)
+	p.set(2, "n", "other") // evicts it
+	p.set(1, "n", "v")     // into the next of its shape
+	hits := p.Stats().Hits
+	r, event, err := g.Get(bg, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { panic("unreachable") })
+	if err != nil || event != sessioncache.Hit || r.Value() != "v" {
+		t.Fatalf("get: %v, %v, %v", r.Value(), event, err)
+	}
+	want(t, "hits counted", p.Stats().Hits, hits+1)
+	if err := p.ResetAll(bg); err != nil { // waits for what is freed
+		t.Fatal(err)
+	}
+	p.freed("v", 0)
+	g.Close()
+	p.freed("v", 1)
+}
+
+// G14: a value that was taken for a caller who has left is freed.
+func TestTakeOfOneWhoLeft(t *testing.T) {
+	var during atomic.Pointer[func()]
+	p := open(t, sessioncache.Config{Hash: func(string) uint64 {
+		if f := during.Swap(nil); f != nil {
+			(*f)()
+		}
+		return 7
+	}})
+	g := p.hold(1)
+	p.put(g, "n", "v")
+	ctx, leave := context.WithCancel(bg)
+	left := make(chan struct{})
+	inTurn := func() { // the turn looks for the name
+		leave()
+		<-left
+	}
+	during.Store(&inTurn)
+	_, err := g.Take(ctx, "n", 0, nil)
+	close(left)
+	wantError(t, "take", err, context.Canceled)
+	_ = p.stats() // that turn has ended
+	want(t, "n", text(g, "n"), "absent")
+	g.Close()
+	p.freed("v", 1)
+}
+
+// S2, S5: the warning heeds the capacity that is in force.
+func TestThrashAtAnotherCapacity(t *testing.T) {
+	p := open(t, capacity("", 64))
+	if err := p.SetGroups(bg, sessioncache.LimitOf(4)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 600 {
+		p.runs(i % 12)
+	}
+	want(t, "warnings", p.stats().Thrash, 1)
+}
+
+// S6, G14: what a group costs to make again falls with the name that is taken.
+func TestCostOfWhatIsLeft(t *testing.T) {
+	p := open(t, capacity("lru", 2))
+	set := func(n int, name string, cost time.Duration) {
+		t.Helper()
+		v := p.value(name)
+		v.Bytes, v.Cost = 1000, cost
+		if err := p.Set(bg, shape(t, n), name, v, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(1, "dear", time.Minute)
+	set(1, "n", time.Millisecond)
+	g := p.hold(1)
+	want(t, "there", g.Remove("dear", 0), true)
+	g.Close()
+	set(2, "n", time.Second)
+	set(3, "n", time.Second)
+	want(t, "has the dearer two", p.has(2, 3), 2)
+}
