@@ -34,9 +34,10 @@ type Config struct {
 	// StoreBytes is what the directory may hold; default KILN_STORE_CAPACITY MiB,
 	// else 1 GiB. 0 turns the store off.
 	StoreBytes Limit
-	// StoreRequired turns a missing or unusable directory into an error of Open,
-	// and an artefact that could be stored but for its identity into an error of
-	// its request. Without it both are logged once, and the program goes on.
+	// StoreRequired makes a missing or unusable directory an error of Open. It also
+	// fails every request for an artefact that cannot be stored because the identity
+	// of its backend is unknown. Without it both are logged once, and the program
+	// goes on.
 	StoreRequired bool
 	// Store says the rest of the store: durability, policy, trust, bases, identity.
 	// StoreDir and StoreBytes win over its Dir and Capacity; its Logger defaults to

@@ -9,11 +9,12 @@ import (
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
-// Get gives the value of a name in a group. Where the name is absent it stands
-// for the artefact of r.Key from then on: the one that any session has in memory,
-// one that r.Load makes from a stored blob, or one that r.Make makes. However many
+// Get gives the value of a name in a group. If the name is absent, Get looks for the
+// artefact of r.Key in memory, whichever session made it, then in the store (r.Load),
+// and else runs r.Make. From then on the name stands for that artefact. However many
 // callers ask for one key at a time, one of Make and Load runs (SPEC F1). The value
-// is good until the group is closed; Acquire keeps it for longer.
+// is good until the group is closed; Acquire keeps it for longer. A name that Set has
+// given a value is found as it is, whatever the key of the recipe.
 //
 // An error is that of Make, its PanicError or ErrGoexit, the context's, ErrCycle,
 // ErrClosed, or ErrInvalid: the name or the artefact holds a value of another

@@ -171,10 +171,12 @@ func (s *Session) Cache() *sessioncache.Session { return s.room }
 // the policy keeps may lag behind until the session's next turn.
 func (s *Session) Stats() SessionStats { return s.room.Stats() }
 
-// Close ends the session: it is empty at once, callers that wait get their value
-// or ErrClosed, creators are cancelled. Close waits for them and for what nobody
-// uses to be freed; ctx ends the waiting only. Groups and leases go on serving
-// what they hold.
+// Close ends the session. It is empty at once, and callers that wait get their value
+// or ErrClosed. Artefacts that are being made belong to all sessions: a Make goes on
+// until it ends, its linger time is over, or the runtime closes. Close waits until
+// every value of the session that nobody uses is freed; ctx ends only the waiting.
+// Groups and leases go on serving what they hold. Close must not be called by a Free
+// of the same session.
 func (s *Session) Close(ctx context.Context) error {
 	s.runtime.mu.Lock()
 	delete(s.runtime.mu.sessions, s)

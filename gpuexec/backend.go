@@ -13,7 +13,7 @@ import (
 // A panic or runtime.Goexit in what a backend does fails the call that led to it and
 // nothing else (SPEC F3).
 type Backend interface {
-	// Name is what users write: "cpu", "opencl", ...
+	// Name is what users write: "cpu", for instance.
 	Name() string
 	// Devices lists what is here. A driver that is not installed is one
 	// DeviceInfo that is not available, with what to install as its Reason.

@@ -1,6 +1,6 @@
 // Package gpuexec runs compiled kernels on devices: the Executor, one per
-// device, and the contract that a backend (cpu, opencl, vulkan, cuda, onednn)
-// fulfils for it.
+// device, and the contract that a backend fulfils for it. Package cpu is a backend;
+// there is no other one yet.
 //
 // # Who owns what
 //
@@ -41,6 +41,5 @@
 //
 // # Testing
 //
-// Package devicetest has the tests of the contract, which every backend passes;
-// package fakedevice has a device for faults.
+// Package devicetest has the tests of the contract, which every backend passes.
 package gpuexec

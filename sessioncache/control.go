@@ -86,19 +86,20 @@ func (s *Session) resize(ctx context.Context, op string, groups, bytes Limit) er
 // Capacity is what the session may hold.
 func (s *Session) Capacity() Capacity { return s.published.capacity() }
 
-// Groups, Objects and Bytes are exact at any moment and wait for nothing. An
-// object is one name of one lane; a creator that runs counts with its group.
+// Groups is the number of shape groups. Groups, Len and Bytes are exact at any moment
+// and wait for nothing. A group counts from the first request that needs it, also
+// while its first value is being made.
 func (s *Session) Groups() int64 { return s.published.groups.Load() }
 
-// Len is the number of names in all groups.
+// Len is the number of names in all groups. A name on two lanes counts twice.
 func (s *Session) Len() int64 { return s.published.objects.Load() }
 
-// Bytes is the sum over them.
+// Bytes is the sum of the sizes of their values.
 func (s *Session) Bytes() int64 { return s.published.bytes.Load() }
 
-// Advice says what the acquisitions of late, up to 8,192 of them, would have
-// been with another policy and capacity (SPEC S5). Only what Acquire was asked
-// for counts, once a model run: see Stream. It waits for no creator.
+// Advice replays the last 8,192 calls of Session.Group with another policy and
+// capacity, and gives the hits that there would have been (SPEC S5). Look-ups do not
+// count: see Stream. It waits for no creator.
 func (s *Session) Advice(ctx context.Context, kind string, groups int) (advice.Result, error) {
 	const op = "advice"
 	var stream []shapegroups.Shape

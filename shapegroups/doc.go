@@ -2,8 +2,7 @@
 // names a group, the bucketing that maps an asked shape to the compiled one,
 // and the order in which waiting requests are best served.
 //
-// The sub-packages build on it: policy chooses the group to evict, advice
-// replays a recorded stream through that very code and says what it would gain by
+// Package advice replays a recorded stream of shapes and says what it would gain by
 // another policy, capacity or bucketing.
 //
 // Everything here is pure: no goroutine, clock, log or channel. A Shape, a

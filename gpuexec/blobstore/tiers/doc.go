@@ -5,9 +5,9 @@
 // The memory tier holds blobs that were read from the disk, verified, and taken
 // by a driver; it is bounded in bytes, may forget anything at any time, and is
 // no index of record. Its bytes count to the memory limit of the process, if there
-// is one, and are the first to go: each blob lies on the disk. The library beneath
-// it is only ever changed by one actor, as it loses its footing otherwise; readers
-// read it directly and compare the full key.
+// is one, and are the first to go: each blob lies on the disk. Only one
+// actor writes to the cache library beneath it, which may drop and reorder writes of
+// several; readers read it directly and compare the full key.
 //
 // Safe for concurrent use. A blob is never given to a driver that died on it
 // before, nor, once its signer was revoked or given another key, out of memory.
