@@ -98,7 +98,7 @@ func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, e
 	if g != nil {
 		phase := g.grace.enter()
 		if !g.dead.Load() {
-			s.note(use)
+			s.log.Note(use)
 			return s.handle(g, phase), nil
 		}
 		s.leave(g, phase)
@@ -166,7 +166,7 @@ func (s *Session) lookup(shape shapegroups.Shape) *group {
 		g = s.published.resident(use.compiled)
 	}
 	if g != nil {
-		s.note(use) // one made just now comes into the memo by it
+		s.log.Note(use) // one made just now comes into the memo by it
 	}
 	return g
 }
@@ -175,18 +175,6 @@ func (s *Session) lookup(shape shapegroups.Shape) *group {
 // every turn drains it first, so telling it only bounds the memory. It would
 // otherwise follow the readers at their heels and take their cache lines.
 const drainEvery = 8
-
-// farthestBehind bounds the log to 2^20 notes, 8 MiB: lookups in a tight loop
-// can outrun the policy, and neither may they wait nor the log grow for ever.
-const farthestBehind = 1 << 12
-
-// note has the policy and the thrash warning see a use, at the next turn. When a
-// million uses wait to be seen, further ones are lost.
-func (s *Session) note(use *asked) {
-	if s.behind.Load() < farthestBehind {
-		s.log.Note(use)
-	}
-}
 
 // View is one request for the group of a shape; it reports false if none is
 // registered. It creates, leases and allocates nothing, and never waits.

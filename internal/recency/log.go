@@ -8,15 +8,25 @@ import "sync/atomic"
 // below the time of one actor turn and the memory at 2 KiB.
 const segment = 256
 
+// farthest is how many notes may wait for the consumer: 2 MiB of them, which it takes
+// in some milliseconds. Look-ups in a tight loop can outrun a consumer, and neither
+// may they wait nor may the log, or a turn that drains it, grow for ever.
+const farthest = 1 << 18
+
 // Log takes notes from any number of goroutines and hands them to one consumer
 // in the order in which they were begun. Notes that overlap in time may come
 // in either order. Note costs one atomic addition and one store; every 256th
-// one allocates the next segment.
+// one allocates the next segment. When farthest notes wait, further ones are counted
+// and dropped until the next Drain.
 type Log[T any] struct {
 	tail atomic.Pointer[part[T]] // where notes go
 	full func()                  // told once a segment
+	mute atomic.Bool             // farthest notes wait
 
 	_ [64]byte // what the consumer writes must not share a line with what notes read
+
+	drained atomic.Uint64 // notes before head
+	dropped atomic.Uint64
 
 	taken *T       // stands in the slot of a note that was handed over before an earlier one
 	head  *part[T] // consumer only: holds the first note that was not handed over
@@ -50,6 +60,10 @@ func NewLog[T any](full func()) *Log[T] {
 
 // Note appends v, which must not be nil. Safe for concurrent use.
 func (l *Log[T]) Note(v *T) {
+	if l.mute.Load() {
+		l.dropped.Add(1)
+		return
+	}
 	for {
 		p := l.tail.Load()
 		i := p.next.Add(1) - 1
@@ -69,7 +83,7 @@ func (l *Log[T]) Note(v *T) {
 // users nothing more. Safe for concurrent use.
 func (l *Log[T]) Count() uint64 {
 	p := l.tail.Load()
-	return p.base + uint64(min(p.next.Load(), segment))
+	return l.dropped.Load() + p.base + uint64(min(p.next.Load(), segment))
 }
 
 // advance makes the part after p the tail, adding one if there is none.
@@ -78,6 +92,9 @@ func (l *Log[T]) advance(p *part[T]) {
 		p.after.CompareAndSwap(nil, &part[T]{base: p.base + segment})
 	}
 	l.tail.CompareAndSwap(p, p.after.Load())
+	if p.base+segment-l.drained.Load() > farthest {
+		l.mute.Store(true) // full is told next: a Drain follows
+	}
 }
 
 // Drain hands every note whose Note call has returned before to f, each once, in
@@ -85,6 +102,12 @@ func (l *Log[T]) advance(p *part[T]) {
 // Drain, and overlaps all that follow it here, since none of them began after
 // this call. Only the one consumer may call it.
 func (l *Log[T]) Drain(f func(*T)) {
+	defer func() {
+		l.drained.Store(l.head.base)
+		if l.mute.Load() {
+			l.mute.Store(false)
+		}
+	}()
 	last := l.tail.Load()
 	end := int(min(last.next.Load(), segment))
 	whole := true // every note so far was handed over

@@ -143,3 +143,31 @@ func BenchmarkNote(b *testing.B) {
 		}
 	})
 }
+
+// F6: a consumer that does not come leaves no more than farthest notes to be drained
+// at once; further ones are counted, and after the drain notes are taken again.
+func TestNotesThatNobodyDrains(t *testing.T) {
+	told := 0
+	l := recency.NewLog[int](func() { told++ })
+	const notes = 1 << 20
+	v := 1
+	for range notes {
+		l.Note(&v)
+	}
+	drain := func() (n int) {
+		l.Drain(func(*int) { n++ })
+		return n
+	}
+	if n := drain(); n > 1<<18+512 || n < 1<<18 {
+		t.Errorf("%d notes came out, want 2^18", n)
+	}
+	if l.Count() != notes || told < 1<<10 {
+		t.Errorf("%d notes are counted, the consumer was told %d times", l.Count(), told)
+	}
+	for range 1000 {
+		l.Note(&v)
+	}
+	if n := drain(); n != 1000 || l.Count() != notes+1000 {
+		t.Errorf("%d notes after the drain, %d in all", n, l.Count())
+	}
+}
