@@ -2,6 +2,7 @@ package constants
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -232,6 +233,8 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 	own := ctx
 	if out.Owner != nil {
 		own = out.Owner.Context()
+		stop := context.AfterFunc(ctx, func() { out.Owner.cancel(context.Cause(ctx)) })
+		defer stop()
 	}
 	var v Value
 	guard.Guard(func() (err error) {
@@ -239,8 +242,11 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 		return err
 	}, func(failed error) {
 		if err = failed; err != nil && out.Owner != nil {
-			if context.Cause(own) == fault.ErrClosed {
+			switch {
+			case context.Cause(own) == fault.ErrClosed:
 				err = fault.ErrClosed
+			case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+				err = ctx.Err() // which may be a deadline
 			}
 			out.Owner.Fail(err) // also when the goroutine is on its way out
 		}
@@ -256,9 +262,6 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 	}
 	if v.Free != nil {
 		guard.Call(v.Free, e.failed)
-	}
-	if ended := ctx.Err(); ended != nil { // which is what ended the ownership
-		err = ended
 	}
 	return nil, false, err
 }

@@ -42,7 +42,7 @@ func (m *memory) release() {
 func (e *Engine) promise(ctx context.Context, p *pending) *Promise {
 	f := flight.New[*node](ctx, e, p.key.ID)
 	o := &Promise{engine: e, pending: p, flight: f, asked: ctx, memory: new(memory)}
-	o.ctx, o.cancel = context.WithCancelCause(f.Own(ctx))
+	o.ctx, o.cancel = context.WithCancelCause(context.WithoutCancel(f.Own(ctx))) // so that no turn calls user code by cancel
 	p.owner = o
 	return o
 }
@@ -60,6 +60,7 @@ func (o *Promise) Fulfil(value any, bytes int64, free func()) (*Lease, error) {
 	if !o.finish() {
 		return nil, fault.Invalidf("constants: fulfil", "the ownership is over")
 	}
+	defer o.unwatch()
 	if bytes != o.pending.bytes {
 		err := &fault.Error{Op: "constants: fulfil", Key: o.pending.key.ID, Err: fault.ErrSize}
 		o.engine.tell(endMsg{owner: o, err: err})
@@ -103,6 +104,7 @@ func (o *Promise) Fail(err error) {
 		err = fault.ErrAbandoned
 	}
 	if o.finish() {
+		defer o.unwatch()
 		o.end(err)
 	}
 }
@@ -128,15 +130,19 @@ func (o *Promise) watch() {
 	})
 }
 
+// unwatch ends that. It calls user code, the context's, so it comes after all else.
+func (o *Promise) unwatch() {
+	if o.stop != nil {
+		o.stop()
+	}
+}
+
 // Abandon ends the ownership without a value; waiters get ErrAbandoned.
 func (o *Promise) Abandon() { o.Fail(fault.ErrAbandoned) }
 
 func (o *Promise) finish() bool {
 	if !o.over.CompareAndSwap(false, true) {
 		return false
-	}
-	if o.stop != nil {
-		o.stop()
 	}
 	o.cancel(nil)
 	return true
