@@ -73,8 +73,10 @@ type Config struct {
 	Existing bool // Dir must be a store already: Open makes nothing, and answers fault.ErrNotFound where there is none
 	Shared   bool // the directory is on a file system without reliable locks, as NFS; see the package comment
 
-	Off   []string // backends of which nothing is stored or loaded
-	Bases []string // read-only directories, searched after Dir in this order (SPEC P14)
+	Off []string // backends of which nothing is stored or loaded
+	// Bases are read-only directories, searched after Dir in this order (SPEC P14).
+	// One that is missing when the store opens is logged, and not searched.
+	Bases []string
 
 	// Only names the one backend whose entries Usage, List, Verify, Prune, Export,
 	// Import and Merge see; empty = every backend. Other calls ignore it.

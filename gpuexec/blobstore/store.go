@@ -113,7 +113,10 @@ func (s *Store) open(ctx context.Context) (err error) {
 			return err
 		}
 		base := folder{FS: s.cfg.fs(resolve(path)), base: true}
-		if err := checkOwner(base.FS, path, false); err != nil {
+		if err := checkOwner(base.FS, path, false); isGone(err) { // not asked: who makes it later is unknown
+			s.degraded("open a base", err)
+			continue
+		} else if err != nil {
 			return err
 		}
 		s.bases = append(s.bases, base)
