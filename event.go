@@ -2,7 +2,6 @@ package kiln
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -63,23 +62,11 @@ func (g *Group) tell(start time.Time, e Event, below artefacts.Outcome, err erro
 	switch {
 	case err != nil:
 		e.Kind = Failed
-		e.Reason, e.Field = reasonOf(err)
+		e.Reason, e.Field = fault.ReasonOf(err)
 	case e.Kind == Miss:
 		e.Artefact, e.Reason, e.Field = Kind(below.Event), below.Reason, below.Field
 	}
 	g.listen(e)
-}
-
-// reasonOf is the reason that an error carries, and the field it concerns.
-func reasonOf(err error) (Reason, string) {
-	var f *fault.Error
-	for errors.As(err, &f) {
-		if f.Reason != "" {
-			return f.Reason, f.Field
-		}
-		err = f.Err
-	}
-	return "", ""
 }
 
 // clock is the time if somebody listens, else zero: nobody else pays for it.

@@ -86,6 +86,19 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
+// ReasonOf is the reason that err carries, and the field that it concerns: those of
+// the outermost Error in its chain that has a reason. Both are empty if none has.
+func ReasonOf(err error) (reason Reason, field string) {
+	var e *Error
+	for errors.As(err, &e) {
+		if e.Reason != "" {
+			return e.Reason, e.Field
+		}
+		err = e.Err
+	}
+	return "", ""
+}
+
 // Invalidf makes an ErrInvalid of the operation op. The text says what is wrong and
 // what would be right.
 func Invalidf(op, format string, args ...any) error {

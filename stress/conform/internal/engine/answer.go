@@ -51,16 +51,12 @@ func Answer(err error) script.Result {
 }
 
 func detail(r script.Result, err error) script.Result {
-	var e *fault.Error
-	for errors.As(err, &e) {
-		if e.Reason != "" {
-			r = r.With("reason", string(e.Reason))
-			if e.Field != "" {
-				r = r.With("field", e.Field)
-			}
-			break
-		}
-		err = e.Err
+	reason, field := fault.ReasonOf(err)
+	if reason != "" {
+		r = r.With("reason", string(reason))
+	}
+	if field != "" {
+		r = r.With("field", field)
 	}
 	return r
 }
