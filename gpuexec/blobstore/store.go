@@ -113,13 +113,14 @@ func (s *Store) open(ctx context.Context) (err error) {
 			return err
 		}
 		base := folder{FS: s.cfg.fs(resolve(path)), base: true}
-		if err := checkOwner(base.FS, path, false); isGone(err) { // not asked: who makes it later is unknown
+		switch err := checkOwner(base.FS, path, false); {
+		case isGone(err): // not asked later either: who makes it by then is unknown
 			s.degraded("open a base", err)
-			continue
-		} else if err != nil {
+		case err != nil:
 			return err
+		default:
+			s.bases = append(s.bases, base)
 		}
-		s.bases = append(s.bases, base)
 	}
 	if s.cfg.Trust != "" {
 		if s.trust, err = trust.Open(s.cfg.Trust); err != nil {
@@ -137,9 +138,9 @@ func (s *Store) open(ctx context.Context) (err error) {
 		if err := checkOwner(s.main.FS, s.cfg.Dir, false); err != nil && !isGone(err) {
 			return err
 		}
-	}
-	if s.cfg.Existing && !s.main.isStore() {
-		return &fault.Error{Op: "store: open", Key: s.cfg.Dir, Err: fmt.Errorf("%w: this is no directory of a store", fault.ErrNotFound)}
+		if !s.main.isStore() {
+			return &fault.Error{Op: "store: open", Key: s.cfg.Dir, Err: fmt.Errorf("%w: this is no directory of a store", fault.ErrNotFound)}
+		}
 	}
 	if s.cfg.ReadOnly {
 		return checkOwner(s.main.FS, s.cfg.Dir, false)

@@ -1,8 +1,6 @@
 package blobstore
 
-import (
-	"context"
-)
+import "context"
 
 // concerns reports whether Config.Only leaves an entry visible.
 func (s *Store) concerns(place string) bool {

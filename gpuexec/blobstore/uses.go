@@ -25,6 +25,9 @@ const (
 	stale      = time.Hour // age at which temporary files and files of dead writers are removed
 )
 
+// ownUses is the name of this writer's file.
+func (s *Store) ownUses() string { return usesDir + "/" + s.writer }
+
 // used notes a hit. It does not wait for writers.
 func (s *Store) used(b Blob) {
 	if b.layer > 0 || s.cfg.ReadOnly {
@@ -96,7 +99,7 @@ func (d *directory) loadUses() error {
 func (s *Store) readUses() (live, ended uses, names []string, err error) {
 	live, ended = uses{}, uses{}
 	list, err := s.main.ReadDir(usesDir)
-	own := usesDir + "/" + s.writer
+	own := s.ownUses()
 	for _, entry := range list {
 		name := usesDir + "/" + entry.Name
 		info, err := s.main.Lstat(name)
@@ -141,7 +144,7 @@ func parseUses(text string) uses {
 // checkUses forgets the uses of this writer if another one has taken over its file,
 // which had not been written for an hour. It is part of a change.
 func (d *directory) checkUses() {
-	if _, err := d.s.main.Lstat(usesDir + "/" + d.s.writer); d.usesWritten && isGone(err) {
+	if _, err := d.s.main.Lstat(d.s.ownUses()); d.usesWritten && isGone(err) {
 		d.idx.own = uses{}
 	}
 }
@@ -164,7 +167,7 @@ func (d *directory) writeUses(state string, own uses) error {
 	if err := vfs.WriteNew(d.s.main, temporary, false, text); err != nil {
 		return err
 	}
-	err := d.s.main.Rename(temporary, usesDir+"/"+d.s.writer)
+	err := d.s.main.Rename(temporary, d.s.ownUses())
 	d.usesWritten = d.usesWritten || err == nil
 	return err
 }
