@@ -13,18 +13,25 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 )
 
-// K7: what a kernel needs travels with it to the store, built or loaded.
-func TestRequestRequires(t *testing.T) {
-	ctx := context.Background()
+// device opens the CPU for one test.
+func device(t *testing.T) (*cpu.Backend, *gpuexec.Executor) {
+	t.Helper()
 	lib, err := cpu.New("auto")
 	if err != nil {
 		t.Fatal(err)
 	}
-	exec, err := gpuexec.Open(ctx, gpuexec.Config{Backend: lib, Workers: 1})
+	exec, err := gpuexec.Open(context.Background(), gpuexec.Config{Backend: lib, Workers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer exec.Close(ctx)
+	t.Cleanup(func() { exec.Close(context.Background()) })
+	return lib, exec
+}
+
+// K7: what a kernel needs travels with it to the store, built or loaded.
+func TestRequestRequires(t *testing.T) {
+	ctx := context.Background()
+	lib, exec := device(t)
 	r, err := Request(exec, lib, ops.New(ops.GELU, 2, 8), "descriptor")
 	if err != nil {
 		t.Fatal(err)
@@ -51,16 +58,7 @@ func TestRequestRequires(t *testing.T) {
 // K4: operations that one program computes are two primitives if the model states
 // them differently; and what cannot be compiled has no request.
 func TestRequestKeys(t *testing.T) {
-	ctx := context.Background()
-	lib, err := cpu.New("auto")
-	if err != nil {
-		t.Fatal(err)
-	}
-	exec, err := gpuexec.Open(ctx, gpuexec.Config{Backend: lib, Workers: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer exec.Close(ctx)
+	lib, exec := device(t)
 	keys, stored := map[string]string{}, map[string]string{}
 	for _, op := range []ops.Op{ops.New(ops.GELU, 2, 8), ops.New(ops.GELU, 8, 2), ops.New(ops.MatMul, 2, 8, 4)} {
 		for _, stated := range []string{"one", "another"} {

@@ -152,6 +152,15 @@ func (d *fakeDevice) called() {
 	}
 }
 
+// release notes the release of a thing and reports whether it was the first.
+func (d *fakeDevice) release(released *atomic.Bool) (first bool) {
+	d.called()
+	if first = !released.Swap(true); !first {
+		d.fake.misuse.Add(1)
+	}
+	return first
+}
+
 func (d *fakeDevice) call(what string) error {
 	d.called()
 	if f := d.fake.OnCall; f != nil {
@@ -201,9 +210,7 @@ func (p *fakeProgram) Bytes() int64 {
 }
 
 func (p *fakeProgram) Release() {
-	p.d.called()
-	if p.released.Swap(true) {
-		p.d.fake.misuse.Add(1)
+	if !p.d.release(&p.released) {
 		return
 	}
 	p.d.programs.Add(-1)
@@ -240,9 +247,7 @@ func (m *fakeMemory) Mapped() []byte {
 }
 
 func (m *fakeMemory) Release() {
-	m.d.called()
-	if m.released.Swap(true) {
-		m.d.fake.misuse.Add(1)
+	if !m.d.release(&m.released) {
 		return
 	}
 	m.d.memories.Add(-1)
