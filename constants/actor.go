@@ -3,9 +3,8 @@ package constants
 import (
 	"sync/atomic"
 
-	"github.com/kiln-cache/kiln/fault"
-
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/lease"
 )

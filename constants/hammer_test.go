@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
-
 	"github.com/kiln-cache/kiln/limit"
 )
 

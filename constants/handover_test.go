@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 
 	"github.com/kiln-cache/kiln/fault"
-
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"
 )

@@ -8,7 +8,6 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/limit"
-
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 

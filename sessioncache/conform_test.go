@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
-
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )

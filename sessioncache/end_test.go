@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
-
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
-
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 

@@ -4,9 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/kiln-cache/kiln/fault"
-
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
-
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/limit"

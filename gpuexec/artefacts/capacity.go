@@ -59,11 +59,11 @@ func (c *Cache) Reset(owner string) error {
 // AddFloor raises an owner's floor by a number of bytes, or lowers it by a negative
 // one: others cannot take what the owner uses while that is no more than its floor.
 // Artefacts that no floor holds go first. Where the floors of others are all there
-// is, a newcomer is not kept. An artefact used by several tenants
-// counts to the floor of one. An owner whose floor comes to nothing is forgotten:
-// what only it used counts as used by callers without a name. ErrTooLarge, and nothing is changed: the floors of
-// all would be more than the capacity in bytes. Lowering the capacity in entries
-// heeds no floor.
+// is, a newcomer is not kept. An artefact used by several tenants counts to the
+// floor of one. An owner whose floor comes to nothing is forgotten: what only it
+// used counts as used by callers without a name. Lowering the capacity in entries
+// heeds no floor. ErrTooLarge, and nothing is changed: the floors of all would be
+// more than the capacity in bytes.
 func (c *Cache) AddFloor(owner string, bytes int64) error {
 	const op = "artefacts: floor"
 	if owner == "" {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
-
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"

@@ -12,7 +12,6 @@ import (
 	"testing/iotest"
 
 	"github.com/kiln-cache/kiln/fault"
-
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/internal/layout"
 )

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
-
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 )

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
-
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 	"github.com/kiln-cache/kiln/limit"
 )

@@ -11,9 +11,8 @@ import (
 
 // Surface finds foreign and internal types in what the public packages of the
 // module at root export: functions, methods, fields, variables, aliases,
-// constraints. It reads
-// what the compiler wrote down; a package that does not compile is an error
-// beside the violations of those that do.
+// constraints. It reads what the compiler wrote down; a package that does not
+// compile is an error beside the violations of those that do.
 func Surface(root string) ([]Violation, error) {
 	absolute, err := filepath.Abs(root)
 	if err != nil {

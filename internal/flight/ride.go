@@ -38,8 +38,9 @@ type Ticket[V any] struct {
 // Ride brings a caller to its value: to one that is there, or to the end of the
 // flight that the room has taken it aboard. It asks again where the error is not
 // the caller's: the creator was cancelled before the caller came, the flight was to
-// load another's blob and that was refused, or the caller is an heir. The ticket is that of the last
-// asking. The error is the room's, the creator's, the context's, or ErrCycle.
+// load another's blob and that was refused, or the caller is an heir. The ticket is
+// that of the last asking. The error is the room's, the creator's, the context's, or
+// ErrCycle.
 func Ride[V any](ctx context.Context, c Caller[V]) (Ticket[V], error) {
 	for {
 		if err := ctx.Err(); err != nil {
