@@ -62,3 +62,25 @@ func TestNoteThatEndsDuringDrain(t *testing.T) {
 		t.Fatalf("%d notes came out, the last as %v", n, out[max(0, n-2):])
 	}
 }
+
+// F6: a writer that tells of its full part late, when the consumer is past it, drops
+// nobody's notes.
+func TestFullPartToldLate(t *testing.T) {
+	l := NewLog[int](func() {})
+	first := l.tail.Load()
+	out := 0
+	drain := func() { l.Drain(func(*int) { out++ }) }
+	const notes = 3 * segment
+	for i := range notes {
+		l.Note(&i)
+	}
+	drain()
+	l.filled(first)
+	for i := range notes {
+		l.Note(&i)
+	}
+	drain()
+	if out != 2*notes {
+		t.Errorf("%d notes came out of %d", out, 2*notes)
+	}
+}

@@ -71,7 +71,7 @@ func (l *Log[T]) Note(v *T) {
 			p.slot(i).Store(v)
 			if i == segment-1 {
 				l.advance(p)
-				l.full()
+				l.filled(p)
 			}
 			return
 		}
@@ -92,9 +92,15 @@ func (l *Log[T]) advance(p *part[T]) {
 		p.after.CompareAndSwap(nil, &part[T]{base: p.base + segment})
 	}
 	l.tail.CompareAndSwap(p, p.after.Load())
-	if p.base+segment-l.drained.Load() > farthest {
-		l.mute.Store(true) // full is told next: a Drain follows
+}
+
+// filled tells of a full part, once for each, and drops further notes if too many
+// wait. The consumer may be far past p by now: its last writer may have been slow.
+func (l *Log[T]) filled(p *part[T]) {
+	if p.base+segment > l.drained.Load()+farthest {
+		l.mute.Store(true) // until the Drain that full gets
 	}
+	l.full()
 }
 
 // Drain hands every note whose Note call has returned before to f, each once, in
