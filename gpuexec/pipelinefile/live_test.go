@@ -155,7 +155,7 @@ func TestClear(t *testing.T) {
 	v.counts("alive", v.driver.alive.Load(), 1)
 	l.End()
 	l.End()
-	v.counts("alive", v.driver.alive.Load(), 0)
+	eventually(t, func() bool { return v.driver.alive.Load() == 0 }, "what was cleared is destroyed with its lease")
 
 	gate, begun := make(chan struct{}), make(chan struct{}, 1)
 	v.driver.during(func(context.Context, pipelinefile.Module) error { begun <- struct{}{}; <-gate; return nil })
