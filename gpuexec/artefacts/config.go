@@ -94,6 +94,13 @@ type Request struct {
 	// callers that wait for one creator the longest counts.
 	Linger time.Duration
 
+	// Part is the key of an artefact that this one contains. From the landing of this
+	// one the two are one entry: the part is no entry of its own any more, and
+	// meanwhile the flight needs no place beside it. If the flight fails, the part is
+	// where it was. Whole is the key of an artefact that contains this one: while that
+	// is resident, this one is not kept (SPEC D3). Empty = none.
+	Part, Whole string
+
 	Backend   string // the Store's folder and part of errors; may be empty
 	StoredKey string // the Store's key (SPEC P3); empty = Key
 

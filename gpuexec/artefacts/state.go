@@ -166,8 +166,24 @@ func (s *state) begin(m *making) {
 		return
 	}
 	m.stored = k.given == nil && k.Load != nil
-	s.place(m.n)
+	if part := s.part(k); part != nil {
+		s.use(part) // its place is the flight's: the two will be one entry (D3)
+	} else {
+		s.place(m.n)
+	}
 	s.owned.add(k.Owner, m.n)
+}
+
+// part is the entry that what k makes is to take over, resident or flying, or nil.
+func (s *state) part(k *call) *node {
+	n := s.table.Lookup(k.Part, 0)
+	if f, ok := s.flights.Find(k.Part); n == nil && ok {
+		n = f.n
+	}
+	if n == nil || n.Value.in == nil {
+		return nil
+	}
+	return n
 }
 
 // place gives n a place in an order, for which others may have to go. It reports
@@ -209,7 +225,8 @@ func (s *state) expired(m *making, now time.Time) bool {
 
 // land ends a flight with a value and reports whether that is resident now: not if
 // it was cleared meanwhile, is larger than all there is (C1, F7), or finds the
-// floors of others in its way. One that had lost its place gets another (C4).
+// floors of others in its way, or is part of what is resident. One that had lost its
+// place gets another (C4), and its part goes (D3).
 func (s *state) land(m *making) bool {
 	_, keep := s.desk(m).End(m.call.Key, m)
 	n := m.n
@@ -220,7 +237,14 @@ func (s *state) land(m *making) bool {
 	case m.call.kind == kernel:
 		return s.landKernel(n, keep)
 	}
-	if !keep || s.disabled() || !s.bytes.Allows(n.Value.bytes) || n.Value.in == nil && !s.place(n) || !s.shrinkBytes(n) {
+	if !keep || s.disabled() || !s.bytes.Allows(n.Value.bytes) || s.table.Lookup(m.call.Whole, 0) != nil {
+		s.evict(n)
+		return false
+	}
+	if part := s.table.Lookup(m.call.Part, 0); part != nil {
+		s.clear(part)
+	}
+	if n.Value.in == nil && !s.place(n) || !s.shrinkBytes(n) {
 		s.evict(n)
 		return false
 	}
