@@ -29,6 +29,7 @@ type making struct {
 	err    error
 	unfit  func()  // frees what was built and cannot be used
 	origin Outcome // how it is made; the creator's goroutine's until the landing
+	ran    bool    // the creator was called, as origin
 
 	mu struct {
 		sync.Mutex
@@ -132,7 +133,7 @@ func (c *Cache) make(m *making) (Built, error) {
 		return b, err
 	}
 	if !m.stored || c.cfg.Store == nil {
-		return k.Create(&m.ctx)
+		return m.create()
 	}
 	found := c.asked(func() Found { return c.cfg.Store.Find(&m.ctx, k.subject()) })
 	m.claim = found.Claim
@@ -161,7 +162,12 @@ func (c *Cache) make(m *making) (Built, error) {
 	if err := m.ctx.Err(); err != nil { // everybody left while the store was asked: begin nothing
 		return Built{}, err
 	}
-	return k.Create(&m.ctx)
+	return m.create()
+}
+
+func (m *making) create() (Built, error) {
+	m.ran = true
+	return m.call.Create(&m.ctx)
 }
 
 // asked is what the store says. One that panics has nothing (SPEC P5).

@@ -11,6 +11,7 @@ import (
 type Stats struct {
 	Events  map[Event]uint64        // calls by how they ended (SPEC C8)
 	Reasons map[fault.Reason]uint64 // misses and rejections by why (SPEC R1)
+	Again   Again
 
 	Entries, Bytes, LeasedBytes int64 // see Len, Bytes and LeasedBytes of Cache
 	Kernels                     int64
@@ -52,6 +53,8 @@ func (c *Cache) Stats() Stats {
 		Evictions:   c.state.gauges.evictions.Load(),
 		Loads:       c.counters.loads.Load(),
 	}
+	again := &c.state.gauges.again
+	s.Again = Again{again[evicted].Load(), again[cleared].Load(), again[failed].Load(), again[forced].Load(), again[refused].Load()}
 	for i, e := range events {
 		s.Events[e] = c.counters.events[i].Load()
 	}

@@ -27,6 +27,7 @@ type state struct {
 	entries limit.Limit
 	bytes   limit.Limit
 	kernels layer
+	past    past // runs of creators
 	closed  bool
 
 	gauges  *gauges
@@ -39,14 +40,17 @@ type gauges struct {
 	apart          atomic.Int64 // bytes in use outside the capacity (C12)
 	kernels        atomic.Int64
 	evictions      atomic.Int64
+	again          [agains]atomic.Uint64 // creators that ran not for the first time
 }
 
 func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
-	return &state{
+	s := &state{
 		table: t, apart: make(map[string]*node), entries: entries, bytes: bytes, gauges: new(gauges),
 		kernels: layer{resident: make(map[string]*node)},
 		tenants: make(tenants), owned: make(owned),
 	}
+	s.past.bound(entries)
+	return s
 }
 
 // disabled reports whether nothing may be kept, here and below (C1).
@@ -227,25 +231,45 @@ func (s *state) expired(m *making, now time.Time) bool {
 // it was cleared meanwhile, is larger than all there is (C1, F7), or finds the
 // floors of others in its way, or is part of what is resident. One that had lost its
 // place gets another (C4), and its part goes (D3).
-func (s *state) land(m *making) bool {
+func (s *state) land(m *making) (resident bool) {
 	_, keep := s.desk(m).End(m.call.Key, m)
-	n := m.n
-	n.Value.flight = nil
+	m.n.Value.flight = nil
+	end := refused
 	switch {
 	case m.call.kind == lone:
-		return false
+		if m.call.Unhashable == "" {
+			end = forced
+		}
+	case !keep || s.disabled():
+		if m.origin.Reason != fault.Disabled {
+			end = cleared
+		}
 	case m.call.kind == kernel:
-		return s.landKernel(n, keep)
+		resident = true
+		s.landKernel(m.n)
+	default:
+		resident = s.keep(m)
 	}
-	if !keep || s.disabled() || !s.bytes.Allows(n.Value.bytes) || s.table.Lookup(m.call.Whole, 0) != nil {
-		s.evict(n)
+	if resident {
+		end = evicted // before there is another run
+	} else {
+		s.evict(m.n)
+	}
+	s.flown(m, end)
+	return resident
+}
+
+// keep has what m made become resident, if it fits.
+func (s *state) keep(m *making) bool {
+	n := m.n
+	if !s.bytes.Allows(n.Value.bytes) || s.table.Lookup(m.call.Whole, 0) != nil {
 		return false
 	}
 	if part := s.table.Lookup(m.call.Part, 0); part != nil {
-		s.clear(part)
+		s.takeOut(part)
+		s.gone(part)
 	}
 	if n.Value.in == nil && !s.place(n) || !s.shrinkBytes(n) {
-		s.evict(n)
 		return false
 	}
 	s.enterTable(n)
@@ -257,6 +281,7 @@ func (s *state) fail(m *making) {
 	s.desk(m).End(m.call.Key, m)
 	m.n.Value.flight = nil
 	s.evict(m.n)
+	s.flown(m, failed)
 }
 
 // evict takes n, resident or flying, out of its order. A flight stays joinable, and
@@ -271,6 +296,9 @@ func (s *state) evict(n *node) {
 
 // clear is evict for what is not to be found again.
 func (s *state) clear(n *node) {
+	if n.Value.flight == nil {
+		s.past.cleared(n.Key, normal)
+	}
 	s.takeOut(n)
 	s.gone(n)
 }
@@ -331,6 +359,7 @@ func (s *state) resize(entries, bytes limit.Limit) error {
 		return err
 	}
 	s.entries, s.bytes = entries.Or(s.entries), bytes
+	s.past.bound(s.entries)
 	if s.disabled() {
 		s.empty()
 		return nil
@@ -350,7 +379,7 @@ func (s *state) resize(entries, bytes limit.Limit) error {
 func (s *state) empty() {
 	s.each(s.clear)
 	for _, n := range s.apart {
-		s.gone(n)
+		s.clear(n)
 	}
 	s.flights.VoidAll()
 	s.emptyKernels()
@@ -381,49 +410,4 @@ func (s *state) close() []*making {
 	s.closed = true
 	s.empty()
 	return append(s.flights.Close(), s.kernels.flights.Close()...)
-}
-
-// each calls fn, which may evict what it is given, on every entry.
-func (s *state) each(fn func(*node)) {
-	walk := func(o *order) {
-		for n := o.oldest; n != nil; {
-			next := n.Value.newer
-			fn(n)
-			n = next
-		}
-	}
-	walk(&s.order)
-	for _, t := range s.tenants {
-		walk(&t.order)
-	}
-}
-
-// enter puts n, which is in no order, among what t uses, or what nobody with a
-// floor does, where its last use belongs.
-func (s *state) enter(n *node, t *tenant) {
-	s.gauges.entries.Add(1)
-	n.Value.tenant = t
-	if t == nil {
-		s.order.insert(n)
-		return
-	}
-	t.insert(n)
-	t.charge(n.Value.kept())
-	s.ranks.update(t)
-}
-
-// withdraw takes n out of its order, if it is in one.
-func (s *state) withdraw(n *node) {
-	if in := n.Value.in; in != nil {
-		in.remove(n)
-		s.gauges.entries.Add(-1)
-		n.Value.tenant.charge(-n.Value.kept())
-		s.ranks.update(n.Value.tenant)
-		n.Value.tenant = nil
-	}
-}
-
-func (s *state) move(n *node, t *tenant) {
-	s.withdraw(n)
-	s.enter(n, t)
 }
