@@ -2,6 +2,7 @@ package artefacts
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,8 @@ type making struct {
 	flight flight.Flight[*node]
 	reply  actors.Reply[answer]
 	call   *call
+	began  time.Time
+	at     *list.Element // of the flight, among those that fly
 	linger time.Duration // that this caller wishes for its flight
 	n      *node
 	stored bool     // the store is asked, and told
@@ -166,7 +169,10 @@ func (c *Cache) make(m *making) (Built, error) {
 }
 
 func (m *making) create() (Built, error) {
+	c := m.call.cache
 	m.ran = true
+	start := c.cfg.Now()
+	defer func() { c.counters.run(c.cfg.Now().Sub(start)) }()
 	return m.call.Create(&m.ctx)
 }
 

@@ -1,7 +1,9 @@
 package artefacts
 
 import (
+	"math/bits"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 )
@@ -17,6 +19,14 @@ type Stats struct {
 	Kernels                     int64
 	Evictions                   int64 // residents that had to go, for whatever cause
 	Loads                       int64 // blobs given to a driver
+
+	Flights      int64         // creators at work, those of kernels among them
+	OldestFlight time.Duration // since the oldest of them began; 0 if there is none
+
+	// Runs has the runs of creators by the time they took, failed ones among them:
+	// Runs[i] those of less than 2^i microseconds that are in none before it, the last
+	// one all that took longer.
+	Runs [32]uint64
 }
 
 // counters are written by the calls themselves; hits are not among them, since
@@ -26,6 +36,7 @@ type counters struct {
 	reasons map[fault.Reason]*atomic.Uint64 // all of R1; the map itself never changes
 	unhit   atomic.Uint64                   // uses that were no hits
 	loads   atomic.Int64
+	runs    [len(Stats{}.Runs)]atomic.Uint64
 }
 
 func (c *counters) init() {
@@ -41,6 +52,11 @@ func (c *counters) reason(r fault.Reason) {
 	}
 }
 
+// run counts a creator by the time it took.
+func (c *counters) run(took time.Duration) {
+	c.runs[min(bits.Len64(uint64(max(0, took.Microseconds()))), len(c.runs)-1)].Add(1)
+}
+
 // Stats gives the counts so far. It waits for nobody.
 func (c *Cache) Stats() Stats {
 	s := Stats{
@@ -52,6 +68,13 @@ func (c *Cache) Stats() Stats {
 		Kernels:     int64(c.Kernels()),
 		Evictions:   c.state.gauges.evictions.Load(),
 		Loads:       c.counters.loads.Load(),
+		Flights:     c.state.gauges.flights.Load(),
+	}
+	if s.Flights > 0 {
+		s.OldestFlight = c.cfg.Now().Sub(time.Unix(0, c.state.gauges.oldest.Load()))
+	}
+	for i := range s.Runs {
+		s.Runs[i] = c.counters.runs[i].Load()
 	}
 	again := &c.state.gauges.again
 	s.Again = Again{again[evicted].Load(), again[cleared].Load(), again[failed].Load(), again[forced].Load(), again[refused].Load()}

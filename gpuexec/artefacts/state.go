@@ -1,6 +1,7 @@
 package artefacts
 
 import (
+	"container/list"
 	"sync/atomic"
 	"time"
 
@@ -18,10 +19,11 @@ type state struct {
 	table   *table.Table[entry] // residents
 	apart   map[string]*node    // evicted while they were leased, and leased still (C13)
 	flights flight.Desk[string, *making]
-	order   order   // residents and the flights that count (F9), of no tenant
-	tenants tenants // each with an order of its own
-	floors  int64   // bytes, of all tenants
-	ranks   ranks   // of tenants
+	flying  list.List // of *making: creators at work, those of kernels too, the oldest first
+	order   order     // residents and the flights that count (F9), of no tenant
+	tenants tenants   // each with an order of its own
+	floors  int64     // bytes, of all tenants
+	ranks   ranks     // of tenants
 	owned   owned
 	clock   uint64
 	entries limit.Limit
@@ -41,6 +43,8 @@ type gauges struct {
 	kernels        atomic.Int64
 	evictions      atomic.Int64
 	again          [agains]atomic.Uint64 // creators that ran not for the first time
+	flights        atomic.Int64
+	oldest         atomic.Int64 // when the oldest of flights began, as Unix nanoseconds
 }
 
 func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
@@ -153,6 +157,8 @@ func (s *state) begin(m *making) {
 	m.n.Value.users.Store(usersOf(k.Owner))
 	m.n.Value.flight = m
 	m.origin = Outcome{Event: Miss, Reason: s.absence()}
+	m.at = s.flying.PushBack(m)
+	s.countFlights()
 	switch {
 	case k.kind == lone:
 		s.flights.BeginLone(m, m.linger)
@@ -232,8 +238,7 @@ func (s *state) expired(m *making, now time.Time) bool {
 // floors of others in its way, or is part of what is resident. One that had lost its
 // place gets another (C4), and its part goes (D3).
 func (s *state) land(m *making) (resident bool) {
-	_, keep := s.desk(m).End(m.call.Key, m)
-	m.n.Value.flight = nil
+	keep := s.end(m)
 	end := refused
 	switch {
 	case m.call.kind == lone:
@@ -278,10 +283,25 @@ func (s *state) keep(m *making) bool {
 
 // fail ends a flight without a value.
 func (s *state) fail(m *making) {
-	s.desk(m).End(m.call.Key, m)
-	m.n.Value.flight = nil
+	s.end(m)
 	s.evict(m.n)
 	s.flown(m, failed)
+}
+
+// end ends a flight. keep says that its value, if there is one, may stay.
+func (s *state) end(m *making) (keep bool) {
+	_, keep = s.desk(m).End(m.call.Key, m)
+	m.n.Value.flight = nil
+	s.flying.Remove(m.at)
+	s.countFlights()
+	return keep
+}
+
+func (s *state) countFlights() {
+	s.gauges.flights.Store(int64(s.flying.Len()))
+	if oldest := s.flying.Front(); oldest != nil {
+		s.gauges.oldest.Store(oldest.Value.(*making).began.UnixNano())
+	}
 }
 
 // evict takes n, resident or flying, out of its order. A flight stays joinable, and

@@ -110,6 +110,8 @@ func TestPrimitiveJoinsItsDescriptor(t *testing.T) {
 	d := r.later("desc a")
 	<-g.begun
 	made := r.later("primitive a")
+	until(t, "two flights", func() bool { return r.cache.Stats().Flights == 2 })
+	r.expect("len", "1") // in one place
 	close(g.open)
 	r.wants(d, "0 by=miss shared=no")
 	r.wants(made, "0 by=miss")
