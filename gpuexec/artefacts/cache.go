@@ -19,6 +19,7 @@ import (
 type Cache struct {
 	cfg      Config
 	log      *slog.Logger
+	debug    bool // the log takes what is for debugging
 	table    *table.Table[entry]
 	uses     *recency.Log[node]
 	capacity atomic.Pointer[capacity]
@@ -47,6 +48,8 @@ func Open(cfg Config) (*Cache, error) {
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
+	c.debug = c.log.Enabled(context.Background(), slog.LevelDebug)
+	c.log.Debug("artefacts: opened", "entries", cfg.Entries.String(), "bytes", cfg.Bytes.String())
 	c.state = newState(c.table, cfg.Entries, cfg.Bytes)
 	c.publishCapacity()
 	c.uses = recency.NewLog[node](func() { c.ref.Tell(drain{}) })

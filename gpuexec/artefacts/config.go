@@ -37,10 +37,28 @@ type Config struct {
 	// only and read no clock.
 	Listen func(key string, o Outcome)
 
+	// Evicted, if not nil, is told of each artefact that lost its residency and why, in
+	// this order, one at a time, on a goroutine of the cache. Leases on it may go on,
+	// and it may become resident again (SPEC C13). It must be cheap, and must not call
+	// Close, which waits for it.
+	Evicted func(key string, why Cause)
+
 	memory *pressure.Watch // the memory limit of the process; nil = none
 }
 
 func init() { hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w }) }
+
+// Cause says why an artefact lost its residency. Floors only decide which one goes.
+type Cause string
+
+// The causes.
+const (
+	ForEntries Cause = "entries" // to keep the capacity in entries
+	ForBytes   Cause = "bytes"   // to keep the capacity in bytes
+	ForMemory  Cause = "memory"  // the memory limit of the process took it back
+	OfOwner    Cause = "owner"   // Reset of the only owner that used it
+	Cleared    Cause = "cleared" // capacity 0, or Close
+)
 
 // Validate reports every mistake at once, as fault.ErrInvalid.
 func (c Config) Validate() error {

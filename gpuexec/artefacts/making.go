@@ -70,8 +70,10 @@ func (m *making) run() {
 	guard.Guard(func() (err error) {
 		start := c.cfg.Now()
 		b, err = c.make(m)
-		if b.Cost == 0 {
-			b.Cost = c.cfg.Now().Sub(start)
+		took := c.cfg.Now().Sub(start)
+		b.Cost = cmp.Or(b.Cost, took)
+		if err == nil && c.debug {
+			c.log.Debug("artefacts: made", "key", m.call.Key, "by", string(m.origin.Event), "took", took)
 		}
 		return err
 	}, func(err error) {

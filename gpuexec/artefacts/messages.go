@@ -132,6 +132,9 @@ type (
 	saved struct{ *saving }
 	freed struct{ *node }
 
+	// told says that a listener, or the log, has been told of something.
+	told struct{}
+
 	// unleased says that the last lease of an evicted artefact has ended.
 	unleased struct{ n *node }
 

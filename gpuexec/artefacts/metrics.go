@@ -14,6 +14,7 @@ type Stats struct {
 	Events  map[Event]uint64        // calls by how they ended (SPEC C8)
 	Reasons map[fault.Reason]uint64 // misses and rejections by why (SPEC R1)
 	Again   Again
+	Thrash  uint64 // warnings: what is in use is more than the capacity (SPEC S5)
 
 	Entries, Bytes, LeasedBytes int64 // see Len, Bytes and LeasedBytes of Cache
 	Kernels                     int64
@@ -68,6 +69,7 @@ func (c *Cache) Stats() Stats {
 		Kernels:     int64(c.Kernels()),
 		Evictions:   c.state.gauges.evictions.Load(),
 		Loads:       c.counters.loads.Load(),
+		Thrash:      c.state.gauges.thrash.Load(),
 		Flights:     c.state.gauges.flights.Load(),
 	}
 	if s.Flights > 0 {
@@ -109,3 +111,5 @@ func (c *Cache) ended(key string, o Outcome) {
 		c.cfg.Listen(key, o)
 	}
 }
+
+func (c *Cache) listenerFailed(err error) { c.log.Error("artefacts: listener", "error", err) }

@@ -38,8 +38,14 @@ const (
 // young one is full, the old one is forgotten: a step costs O(1), and between most
 // and 2 x most keys are known.
 type past struct {
-	young, old map[uint64]again
+	young, old map[uint64]run
 	most       int
+}
+
+// run is the last one of a key.
+type run struct {
+	how    again
+	window uint32 // of thrash: the last in which an eviction was the reason for it
 }
 
 const (
@@ -60,27 +66,29 @@ func (p *past) bound(entries limit.Limit) {
 	}
 }
 
-func (p *past) find(hash uint64) again {
-	if a := p.young[hash]; a != first {
-		return a
+func (p *past) find(hash uint64) run {
+	if r, known := p.young[hash]; known {
+		return r
 	}
 	return p.old[hash]
 }
 
-func (p *past) set(hash uint64, a again) {
+func (p *past) set(hash uint64, r run) {
 	if _, known := p.young[hash]; !known && len(p.young) >= p.most {
 		p.old, p.young = p.young, nil
 	}
 	if p.young == nil {
-		p.young = make(map[uint64]again)
+		p.young = make(map[uint64]run)
 	}
-	p.young[hash] = a
+	p.young[hash] = r
 }
 
 // cleared notes that what is known of a key was cleared.
 func (p *past) cleared(key string, what kind) {
-	if h := hashOf(key, what); p.find(h) != first {
-		p.set(h, cleared)
+	h := hashOf(key, what)
+	if r := p.find(h); r.how != first {
+		r.how = cleared
+		p.set(h, r)
 	}
 }
 
@@ -98,17 +106,62 @@ func (s *state) flown(m *making, end again) {
 	h := hashOf(k.Key, k.kind)
 	was := s.past.find(h)
 	alone := k.kind == lone && k.Unhashable == "" // what was there before it stays
-	if m.ran && was != first {
-		why := was
+	if m.ran && was.how != first {
+		why := was.how
 		if alone {
 			why = forced
 		}
 		s.gauges.again[why].Add(1)
 	}
-	switch {
-	case !m.ran && (was == first || end != evicted): // a load is no run
-	case alone && was != first:
-	default:
-		s.past.set(h, end)
+	now := run{end, was.window}
+	if k.kind == normal {
+		again := m.ran && was.how == evicted && was.window != s.thrash.window
+		if again {
+			now.window = s.thrash.window
+		}
+		if s.thrash.missed(m.ran, again, s.hits, s.size()) {
+			s.gauges.thrash.Add(1)
+		}
 	}
+	switch {
+	case !m.ran && (was.how == first || end != evicted): // a load is no run
+	case alone && was.how != first:
+	default:
+		s.past.set(h, now)
+	}
+}
+
+// thrash finds out that what was evicted is made again and again (SPEC S5). It looks
+// at windows of requests, one after the other: hits, and what was no hit.
+type thrash struct {
+	window uint32 // its number, from 1
+	hits   uint64 // before it
+	misses int64  // in it
+	runs   int64  // of these, of creators
+	again  int64  // of these, because a value had been evicted; each key once
+	on     bool
+}
+
+// thrashFactor is how many requests there are in a window, for each entry.
+const thrashFactor = 20
+
+// missed notes a request that was no hit. It reports whether thrash begins with it:
+// more keys than there are entries were made again within a window, and over half of
+// the requests in it ran creators.
+func (t *thrash) missed(ran, again bool, hits uint64, entries int64) (begins bool) {
+	t.misses++
+	if ran {
+		t.runs++
+	}
+	if again {
+		t.again++
+	}
+	requests := int64(hits-t.hits) + t.misses
+	over := t.again > entries && 2*t.runs > requests
+	if !over && requests < thrashFactor*entries {
+		return false
+	}
+	begins = over && !t.on
+	*t = thrash{window: t.window + 1, hits: hits, on: over}
+	return begins
 }

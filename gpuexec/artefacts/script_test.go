@@ -87,7 +87,7 @@ func (p *player) play(words []string) string {
 		out += " " + n.Key
 		p.gone(n) // nobody leases it
 	}
-	p.dropped = nil
+	p.dropped, p.lost = nil, nil
 	out += fmt.Sprintf("; %d %d:", p.size(), p.gauges.bytes.Load())
 	var all []*node
 	p.each(func(n *node) { all = append(all, n) })

@@ -30,10 +30,19 @@ type state struct {
 	bytes   limit.Limit
 	kernels layer
 	past    past // runs of creators
+	thrash  thrash
+	hits    uint64 // so far; the shell says so before a landing
 	closed  bool
 
 	gauges  *gauges
 	dropped []*node // lost their residency in this turn; the shell takes their pins
+	lost    []lost  // of these, what is to be told
+}
+
+// lost is an artefact that lost its residency.
+type lost struct {
+	key string
+	why Cause
 }
 
 // gauges are read by anybody at any time.
@@ -43,6 +52,7 @@ type gauges struct {
 	kernels        atomic.Int64
 	evictions      atomic.Int64
 	again          [agains]atomic.Uint64 // creators that ran not for the first time
+	thrash         atomic.Uint64         // how often it began
 	flights        atomic.Int64
 	oldest         atomic.Int64 // when the oldest of flights began, as Unix nanoseconds
 }
@@ -54,6 +64,7 @@ func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
 		tenants: make(tenants), owned: make(owned),
 	}
 	s.past.bound(entries)
+	s.thrash.window = 1
 	return s
 }
 
@@ -205,7 +216,7 @@ func (s *state) place(n *node) bool {
 		if victim == nil {
 			return false
 		}
-		s.evict(victim)
+		s.evict(victim, ForEntries)
 	}
 	s.clock++
 	n.Value.used = s.clock
@@ -218,7 +229,7 @@ func (s *state) place(n *node) bool {
 // to end (SPEC F4).
 func (s *state) left(m *making, now time.Time) (alone bool, linger time.Duration) {
 	if alone, linger = s.desk(m).Leave(m, now); alone && linger == 0 {
-		s.evict(m.n)
+		s.withdraw(m.n)
 	}
 	return alone, linger
 }
@@ -228,7 +239,7 @@ func (s *state) left(m *making, now time.Time) (alone bool, linger time.Duration
 func (s *state) expired(m *making, now time.Time) bool {
 	over := s.desk(m).Expire(m, now)
 	if over {
-		s.evict(m.n)
+		s.withdraw(m.n)
 	}
 	return over
 }
@@ -258,7 +269,7 @@ func (s *state) land(m *making) (resident bool) {
 	if resident {
 		end = evicted // before there is another run
 	} else {
-		s.evict(m.n)
+		s.takeOut(m.n, taken)
 	}
 	s.flown(m, end)
 	return resident
@@ -271,7 +282,7 @@ func (s *state) keep(m *making) bool {
 		return false
 	}
 	if part := s.table.Lookup(m.call.Part, 0); part != nil {
-		s.takeOut(part)
+		s.takeOut(part, taken)
 		s.gone(part)
 	}
 	if n.Value.in == nil && !s.place(n) || !s.shrinkBytes(n) {
@@ -284,7 +295,7 @@ func (s *state) keep(m *making) bool {
 // fail ends a flight without a value.
 func (s *state) fail(m *making) {
 	s.end(m)
-	s.evict(m.n)
+	s.takeOut(m.n, taken)
 	s.flown(m, failed)
 }
 
@@ -306,24 +317,27 @@ func (s *state) countFlights() {
 
 // evict takes n, resident or flying, out of its order. A flight stays joinable, and
 // a resident that is leased is found by its key until its last lease ends (C13).
-func (s *state) evict(n *node) {
+func (s *state) evict(n *node, why Cause) {
 	if n.Value.resident.Load() {
 		n.Value.apart.Store(true)
 		s.apart[n.Key] = n
 	}
-	s.takeOut(n)
+	s.takeOut(n, why)
 }
 
 // clear is evict for what is not to be found again.
-func (s *state) clear(n *node) {
+func (s *state) clear(n *node, why Cause) {
 	if n.Value.flight == nil {
 		s.past.cleared(n.Key, normal)
 	}
-	s.takeOut(n)
+	s.takeOut(n, why)
 	s.gone(n)
 }
 
-func (s *state) takeOut(n *node) {
+// taken is why an entry goes that is none of its own any more, and a flight.
+const taken Cause = ""
+
+func (s *state) takeOut(n *node, why Cause) {
 	s.withdraw(n)
 	if n.Value.flight == nil && !n.Value.apart.Load() {
 		s.owned.drop(n)
@@ -332,8 +346,11 @@ func (s *state) takeOut(n *node) {
 		n.Value.resident.Store(false)
 		s.table.Remove(n)
 		s.gauges.bytes.Add(-n.Value.bytes)
-		s.gauges.evictions.Add(1)
 		s.dropped = append(s.dropped, n)
+		if why != taken {
+			s.gauges.evictions.Add(1)
+			s.lost = append(s.lost, lost{n.Key, why})
+		}
 	}
 }
 
@@ -385,10 +402,10 @@ func (s *state) resize(entries, bytes limit.Limit) error {
 		return nil
 	}
 	for !s.entries.Allows(s.size()) {
-		s.evict(s.surplus(either))
+		s.evict(s.surplus(either), ForEntries)
 	}
 	for !s.bytes.Allows(s.gauges.bytes.Load()) {
-		s.evict(s.surplus(complete))
+		s.evict(s.surplus(complete), ForBytes)
 	}
 	s.trimKernels()
 	return nil
@@ -397,9 +414,9 @@ func (s *state) resize(entries, bytes limit.Limit) error {
 // empty evicts everything, here and in the kernel layer, and has nothing stay of
 // what flies.
 func (s *state) empty() {
-	s.each(s.clear)
+	s.each(func(n *node) { s.clear(n, Cleared) })
 	for _, n := range s.apart {
-		s.clear(n)
+		s.clear(n, Cleared)
 	}
 	s.flights.VoidAll()
 	s.emptyKernels()
@@ -418,7 +435,7 @@ func (s *state) release(owner string) {
 		if m := n.Value.flight; m != nil {
 			s.flights.Void(m)
 		}
-		s.clear(n)
+		s.clear(n, OfOwner)
 	}
 }
 

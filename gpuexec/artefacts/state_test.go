@@ -213,14 +213,14 @@ func TestPastIsBounded(t *testing.T) {
 		p.bound(limit.Of(DefaultEntries))
 		p.bound(entries)
 		for h := range uint64(3*p.most + 7) {
-			p.set(h, evicted)
-			p.set(h, failed) // known already
+			p.set(h, run{how: evicted})
+			p.set(h, run{how: failed}) // known already
 			if len(p.young)+len(p.old) > 2*p.most {
 				t.Fatalf("%v: %d keys are known, want at most 2 x %d", entries, len(p.young)+len(p.old), p.most)
 			}
 		}
 		for h := uint64(2*p.most + 7); h < uint64(3*p.most+7); h++ {
-			if p.find(h) != failed {
+			if p.find(h).how != failed {
 				t.Fatalf("%v: key %d of the last %d is not known", entries, h, p.most)
 			}
 		}
