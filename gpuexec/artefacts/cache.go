@@ -68,9 +68,7 @@ func (c *Cache) Lookup(key string) (Ref, bool) {
 		return Ref{}, false
 	}
 	c.uses.Note(n)
-	if c.cfg.Listen != nil {
-		c.cfg.Listen(key, Outcome{Event: Hit})
-	}
+	c.tell(nil, key, Outcome{Event: Hit})
 	return Ref{c, n}, true
 }
 
@@ -146,11 +144,13 @@ func (c *Cache) hit(ctx context.Context, r *Request) (*Lease, Outcome, bool) {
 	if !n.Value.cell.Pin() {
 		return nil, Outcome{}, false
 	}
-	return c.lease(n), c.wasHit(ctx, r, n, start), true
+	l := c.lease(n)
+	return l, c.wasHit(ctx, r, l, start), true
 }
 
-// wasHit notes, counts and tells a hit on n. start is 0 while nobody listens.
-func (c *Cache) wasHit(ctx context.Context, r *Request, n *node, start time.Time) Outcome {
+// wasHit notes, counts and tells a hit. start is 0 while nobody listens.
+func (c *Cache) wasHit(ctx context.Context, r *Request, l *Lease, start time.Time) Outcome {
+	n := l.Ref().n
 	if credit(&n.Value.users, r.Owner) {
 		c.ref.Tell(credited{n, r.Owner})
 	}
@@ -161,13 +161,11 @@ func (c *Cache) wasHit(ctx context.Context, r *Request, n *node, start time.Time
 	if nested(ctx) {
 		o.Event = NestedHit
 		c.usedUncounted(n)
-		c.ended(r.Key, o)
+		c.ended(l, r.Key, o)
 		return o
 	}
 	c.uses.Note(n)
-	if c.cfg.Listen != nil {
-		c.cfg.Listen(r.Key, o)
-	}
+	c.tell(l, r.Key, o)
 	return o
 }
 
@@ -191,7 +189,7 @@ func (c *Cache) await(ctx context.Context, op string, call *call) (*Lease, Outco
 		err = &fault.Error{Op: op, Key: call.Key, Backend: call.Backend, Err: err}
 	}
 	if call.kind != peek {
-		c.ended(call.Key, o)
+		c.ended(l, call.Key, o)
 	} else if o.Reason != "" {
 		c.counters.reason(o.Reason)
 	}
@@ -219,7 +217,7 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 		if c.cfg.Listen == nil {
 			start = time.Time{}
 		}
-		return l, c.wasHit(ctx, &call.Request, call.n, start), nil
+		return l, c.wasHit(ctx, &call.Request, l, start), nil
 	case started:
 		o = call.n.Value.origin
 	}

@@ -33,8 +33,8 @@ type Config struct {
 	Hash   func(string) uint64 // places keys in memory; nil = seeded. It may be as bad as it likes
 
 	// Listen, if not nil, is told how each call ended, hits included, on the
-	// goroutine of that call. It must be cheap. Without it hits are counted
-	// only and read no clock.
+	// goroutine of that call. It must be cheap; if it panics, that is logged and the
+	// call goes on. Without it hits are counted only and read no clock.
 	Listen func(key string, o Outcome)
 
 	// Evicted, if not nil, is told of each artefact that lost its residency and why, in

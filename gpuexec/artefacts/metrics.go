@@ -1,11 +1,13 @@
 package artefacts
 
 import (
+	"errors"
 	"math/bits"
 	"sync/atomic"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Stats is what the cache counted since Open, and its state at one moment. The
@@ -97,8 +99,9 @@ func (c *Cache) hits() uint64 {
 	return c.uses.Count() - other
 }
 
-// ended counts and tells how a call ended that was no plain hit.
-func (c *Cache) ended(key string, o Outcome) {
+// ended counts and tells how a call ended that was no plain hit. l is its lease, if
+// it has one.
+func (c *Cache) ended(l *Lease, key string, o Outcome) {
 	for i, e := range events {
 		if e == o.Event {
 			c.counters.events[i].Add(1)
@@ -107,9 +110,21 @@ func (c *Cache) ended(key string, o Outcome) {
 	if o.Reason != "" {
 		c.counters.reason(o.Reason)
 	}
-	if c.cfg.Listen != nil {
-		c.cfg.Listen(key, o)
+	c.tell(l, key, o)
+}
+
+// tell tells the listener how a call ended. A panic in it is logged and the call
+// goes on. Where it ends the goroutine, the caller gets no lease that it could end.
+func (c *Cache) tell(l *Lease, key string, o Outcome) {
+	if c.cfg.Listen == nil {
+		return
 	}
+	guard.Call(func() { c.cfg.Listen(key, o) }, func(err error) {
+		if errors.Is(err, fault.ErrGoexit) {
+			l.End()
+		}
+		c.listenerFailed(err)
+	})
 }
 
 func (c *Cache) listenerFailed(err error) { c.log.Error("artefacts: listener", "error", err) }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -181,6 +182,52 @@ func TestThrash(t *testing.T) {
 		r := open(t, cfg)
 		if c.do(r); r.Stats().Thrash != 0 {
 			t.Errorf("%s: %d warnings", c.what, r.Stats().Thrash)
+		}
+	}
+}
+
+// A listener of calls that panics, or ends the caller's goroutine, keeps no artefact
+// alive, whatever the call was; a panic does not even fail the call: F3, C5.
+func TestListenerKeepsNoLease(t *testing.T) {
+	get := func(r room) string { return r.get("k", maker{}) }
+	calls := map[string]func(room) string{
+		"hit": get,
+		"miss": func(r room) string {
+			r.setEntries(0)
+			r.setEntries(2)
+			return get(r)
+		},
+		"lookup":     func(r room) string { r.Lookup("k"); return "k by=hit" },
+		"force":      func(r room) string { return said(r.Force(context.Background(), r.request(r.Cache, "k", maker{}))) },
+		"nested hit": func(r room) string { return r.get("nests", maker{nest: []string{"k"}}) },
+	}
+	for what, call := range calls {
+		for _, bad := range []maker{{panics: "listener"}, {goexit: true}} {
+			var l told
+			var armed atomic.Bool
+			cfg := l.listen(entries(2), slog.LevelInfo)
+			cfg.Listen = func(string, artefacts.Outcome) {
+				if armed.Load() {
+					bad.misbehave()
+				}
+			}
+			r := open(t, cfg)
+			r.fill("k")
+			armed.Store(true)
+			got := make(chan string, 1)
+			go func() { // the listener may end it
+				defer close(got)
+				got <- call(r)
+			}()
+			if answer := <-got; !bad.goexit && !strings.Contains(answer, " by=") {
+				t.Errorf("%s: %s", what, answer)
+			}
+			armed.Store(false)
+			r.setEntries(0)
+			eventually(t, what+": not freed", func() int { return r.count(r.mu.creations, "k") - r.count(r.mu.freed, "k") }, 0)
+			if l.lines("artefacts: listener") == 0 {
+				t.Errorf("%s: nothing was logged", what)
+			}
 		}
 	}
 }
