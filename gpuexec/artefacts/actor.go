@@ -46,7 +46,8 @@ func (s *shell) tell(fn func()) {
 
 func (told) handle(s *shell) { s.jobs-- }
 
-// announce tells what lost its residency in this turn, and that thrash began.
+// announce tells what lost its residency in this turn, that thrash began, and once
+// that leases hold too much.
 func (s *shell) announce() {
 	for _, l := range s.state.lost {
 		if s.debug || s.cfg.Evicted != nil {
@@ -63,6 +64,13 @@ func (s *shell) announce() {
 	if n := s.state.gauges.thrash.Load(); n > s.warnings {
 		s.warnings = n
 		s.warn()
+	}
+	if !s.overleased.Load() && s.state.overleased() {
+		s.overleased.Store(true)
+		entries, size := len(s.state.apart), s.LeasedBytes()
+		s.tell(func() {
+			s.log.Warn("artefacts: overleased: what names and leases hold beyond the capacity is more than that", "entries", entries, "bytes", size)
+		})
 	}
 }
 

@@ -25,6 +25,8 @@ type Cache struct {
 	capacity atomic.Pointer[capacity]
 	counters counters
 
+	overleased atomic.Bool // that was so at some time (SPEC C13)
+
 	state *state // the actor's, but for its gauges
 	shell shell
 	ref   *actors.Ref[message]

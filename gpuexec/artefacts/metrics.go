@@ -18,6 +18,11 @@ type Stats struct {
 	Again   Again
 	Thrash  uint64 // warnings: what is in use is more than the capacity (SPEC S5)
 
+	// Overleased says that at some time artefacts that were evicted while they were
+	// leased took more than the capacity beside it: it is too small for what names and
+	// leases hold (SPEC C13). The log says so once.
+	Overleased bool
+
 	Entries, Bytes, LeasedBytes int64 // see Len, Bytes and LeasedBytes of Cache
 	Kernels                     int64
 	Evictions                   int64 // residents that had to go, for whatever cause
@@ -71,6 +76,7 @@ func (c *Cache) Stats() Stats {
 		Kernels:     int64(c.Kernels()),
 		Evictions:   c.state.gauges.evictions.Load(),
 		Loads:       c.counters.loads.Load(),
+		Overleased:  c.overleased.Load(),
 		Thrash:      c.state.gauges.thrash.Load(),
 		Flights:     c.state.gauges.flights.Load(),
 	}

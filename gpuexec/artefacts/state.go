@@ -354,6 +354,13 @@ func (s *state) takeOut(n *node, why Cause) {
 	}
 }
 
+// overleased reports whether what was evicted while it was leased is more than the
+// capacity: then most of what is in use is beyond it (C13).
+func (s *state) overleased() bool {
+	return len(s.apart) > 0 && !s.disabled() &&
+		(!s.entries.Allows(int64(len(s.apart))) || !s.bytes.Allows(s.gauges.apart.Load()))
+}
+
 // revive makes an evicted artefact resident again, as a new entry would become, and
 // reports whether it has: not where it does not fit. The caller's pin is then the
 // residency's.

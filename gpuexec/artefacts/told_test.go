@@ -231,3 +231,32 @@ func TestListenerKeepsNoLease(t *testing.T) {
 		}
 	}
 }
+
+// C13: leases that hold more than the capacity beyond it are told of once, by entries
+// and by bytes.
+func TestOverleased(t *testing.T) {
+	for what, cfg := range map[string]artefacts.Config{"entries": entries(2), "bytes": {Bytes: limit.Of(2)}} {
+		var l told
+		r := open(t, l.listen(cfg, slog.LevelInfo))
+		r.fill(each("unleased", 1, 9)...)
+		for i, k := range each("k", 1, 9) {
+			lease, _, err := r.Get(context.Background(), r.request(r.Cache, k, maker{}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lease.End()
+			if i < 4 { // 2 are resident, and no more than 2 are not
+				want(t, what+" after "+k, r.Stats().Overleased, false)
+			}
+		}
+		eventually(t, what, func() bool { return r.Stats().Overleased }, true)
+		eventually(t, what+": logged", func() int { return l.lines("artefacts: overleased") }, 1)
+	}
+	r := open(t, entries(0))
+	lease, _, err := r.Get(context.Background(), r.request(r.Cache, "k", maker{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "disabled", r.Stats().Overleased, false)
+	lease.End()
+}
