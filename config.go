@@ -72,9 +72,13 @@ type Config struct {
 	// The Linger option says it for one call.
 	Linger time.Duration
 
+	// Evicted, if not nil, is told of each artefact that had to go; see
+	// artefacts.Config.
+	Evicted func(key string, why artefacts.Cause)
+
 	// Artefacts, if not nil, is used in place of a cache that the runtime opens
-	// for itself; the runtime leaves it open. ArtefactEntries, ArtefactBytes and the
-	// store's fields are then not heeded.
+	// for itself; the runtime leaves it open. ArtefactEntries, ArtefactBytes, Evicted and
+	// the store's fields are then not heeded.
 	Artefacts *artefacts.Cache
 
 	// Listen, if not nil, is told how each look-up was answered: every Get and

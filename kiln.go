@@ -98,7 +98,10 @@ func Open(cfg Config) (*Runtime, error) {
 		if r.persisted, err = openStore(r.cfg, r.settings, r.memory, r.logger); err != nil {
 			return nil, err
 		}
-		r.artefacts, err = artefacts.Open(hidden.With(artefacts.Config{Linger: cmp.Or(cfg.Linger, lingering), Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Store: r.persisted.below(), Logger: r.logger}, r.memory))
+		r.artefacts, err = artefacts.Open(hidden.With(artefacts.Config{
+			Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Linger: cmp.Or(cfg.Linger, lingering),
+			Store: r.persisted.below(), Logger: r.logger, Evicted: cfg.Evicted,
+		}, r.memory))
 		if err != nil {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}

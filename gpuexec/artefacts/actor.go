@@ -15,6 +15,9 @@ type shell struct {
 	*Cache
 	let, letKernel func(*node) // end a flight's hold
 	bin            lease.Bin[*node]
+	telling        lease.Bin[func()] // what listeners and the log are told of turns
+	warnings       uint64            // of thrash, so far
+	warned         time.Time         // the last one that was logged
 
 	jobs  int // creators, store writes and frees that have not reported their end
 	saves map[*saving]struct{}
@@ -28,6 +31,58 @@ func (s *shell) init(c *Cache) {
 		defer s.ref.Tell(freed{n}) // also after a Free that ends its goroutine
 		s.free(n)
 	}, func(error) {}) // free has told
+	s.telling.Init(actors.Go, func(tell func()) {
+		defer s.ref.Tell(told{})
+		tell()
+	}, s.listenerFailed)
+}
+
+// tell has a listener or the log, which are user code, told off the turn, in the
+// order of the calls.
+func (s *shell) tell(fn func()) {
+	s.jobs++
+	s.telling.Throw(fn)
+}
+
+func (told) handle(s *shell) { s.jobs-- }
+
+// announce tells what lost its residency in this turn, that thrash began, and once
+// that leases hold too much.
+func (s *shell) announce() {
+	for _, l := range s.state.lost {
+		if s.debug || s.cfg.Evicted != nil {
+			s.tell(func() {
+				s.log.Debug("artefacts: evicted", "key", l.key, "for", string(l.why))
+				if s.cfg.Evicted != nil {
+					s.cfg.Evicted(l.key, l.why)
+				}
+			})
+		}
+	}
+	clear(s.state.lost)
+	s.state.lost = s.state.lost[:0]
+	if n := s.state.gauges.thrash.Load(); n > s.warnings {
+		s.warnings = n
+		s.warn()
+	}
+	if !s.overleased.Load() && s.state.overleased() {
+		s.overleased.Store(true)
+		entries, size := len(s.state.apart), s.LeasedBytes()
+		s.tell(func() {
+			s.log.Warn("artefacts: overleased: what names and leases hold beyond the capacity is more than that", "entries", entries, "bytes", size)
+		})
+	}
+}
+
+// warn tells of thrash, at most once a minute.
+func (s *shell) warn() {
+	if now := s.cfg.Now(); now.Sub(s.warned) >= time.Minute {
+		s.warned = now
+		entries, size := s.state.size(), s.state.gauges.bytes.Load()
+		s.tell(func() {
+			s.log.Warn("artefacts: thrash: more artefacts are in use than fit, and are made again", "entries", entries, "bytes", size)
+		})
+	}
 }
 
 // turn handles one message: first the uses that came before it, then the
@@ -49,6 +104,7 @@ func (s *shell) clean() {
 		s.dropHere(n)
 	}
 	s.state.dropped = s.state.dropped[:0]
+	s.announce()
 }
 
 // dropHere drops a pin in a turn, where nothing may be freed. The kernels of what
@@ -136,6 +192,7 @@ func (m expired) handle(s *shell) {
 func (m landed) handle(s *shell) {
 	e := &m.n.Value
 	s.jobs--
+	s.state.hits = s.hits()
 	if !m.flight.Finished() { // else callers may be reading it
 		e.origin = m.origin
 	}

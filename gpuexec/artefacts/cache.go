@@ -19,10 +19,13 @@ import (
 type Cache struct {
 	cfg      Config
 	log      *slog.Logger
+	debug    bool // the log takes what is for debugging
 	table    *table.Table[entry]
 	uses     *recency.Log[node]
 	capacity atomic.Pointer[capacity]
 	counters counters
+
+	overleased atomic.Bool // that was so at some time (SPEC C13)
 
 	state *state // the actor's, but for its gauges
 	shell shell
@@ -47,6 +50,8 @@ func Open(cfg Config) (*Cache, error) {
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
+	c.debug = c.log.Enabled(context.Background(), slog.LevelDebug)
+	c.log.Debug("artefacts: opened", "entries", cfg.Entries.String(), "bytes", cfg.Bytes.String())
 	c.state = newState(c.table, cfg.Entries, cfg.Bytes)
 	c.publishCapacity()
 	c.uses = recency.NewLog[node](func() { c.ref.Tell(drain{}) })
@@ -65,9 +70,7 @@ func (c *Cache) Lookup(key string) (Ref, bool) {
 		return Ref{}, false
 	}
 	c.uses.Note(n)
-	if c.cfg.Listen != nil {
-		c.cfg.Listen(key, Outcome{Event: Hit})
-	}
+	c.tell(nil, key, Outcome{Event: Hit})
 	return Ref{c, n}, true
 }
 
@@ -143,11 +146,13 @@ func (c *Cache) hit(ctx context.Context, r *Request) (*Lease, Outcome, bool) {
 	if !n.Value.cell.Pin() {
 		return nil, Outcome{}, false
 	}
-	return c.lease(n), c.wasHit(ctx, r, n, start), true
+	l := c.lease(n)
+	return l, c.wasHit(ctx, r, l, start), true
 }
 
-// wasHit notes, counts and tells a hit on n. start is 0 while nobody listens.
-func (c *Cache) wasHit(ctx context.Context, r *Request, n *node, start time.Time) Outcome {
+// wasHit notes, counts and tells a hit. start is 0 while nobody listens.
+func (c *Cache) wasHit(ctx context.Context, r *Request, l *Lease, start time.Time) Outcome {
+	n := l.Ref().n
 	if credit(&n.Value.users, r.Owner) {
 		c.ref.Tell(credited{n, r.Owner})
 	}
@@ -158,13 +163,11 @@ func (c *Cache) wasHit(ctx context.Context, r *Request, n *node, start time.Time
 	if nested(ctx) {
 		o.Event = NestedHit
 		c.usedUncounted(n)
-		c.ended(r.Key, o)
+		c.ended(l, r.Key, o)
 		return o
 	}
 	c.uses.Note(n)
-	if c.cfg.Listen != nil {
-		c.cfg.Listen(r.Key, o)
-	}
+	c.tell(l, r.Key, o)
 	return o
 }
 
@@ -188,7 +191,7 @@ func (c *Cache) await(ctx context.Context, op string, call *call) (*Lease, Outco
 		err = &fault.Error{Op: op, Key: call.Key, Backend: call.Backend, Err: err}
 	}
 	if call.kind != peek {
-		c.ended(call.Key, o)
+		c.ended(l, call.Key, o)
 	} else if o.Reason != "" {
 		c.counters.reason(o.Reason)
 	}
@@ -216,7 +219,7 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 		if c.cfg.Listen == nil {
 			start = time.Time{}
 		}
-		return l, c.wasHit(ctx, &call.Request, call.n, start), nil
+		return l, c.wasHit(ctx, &call.Request, l, start), nil
 	case started:
 		o = call.n.Value.origin
 	}

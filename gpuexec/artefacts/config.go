@@ -33,14 +33,32 @@ type Config struct {
 	Hash   func(string) uint64 // places keys in memory; nil = seeded. It may be as bad as it likes
 
 	// Listen, if not nil, is told how each call ended, hits included, on the
-	// goroutine of that call. It must be cheap. Without it hits are counted
-	// only and read no clock.
+	// goroutine of that call. It must be cheap; if it panics, that is logged and the
+	// call goes on. Without it hits are counted only and read no clock.
 	Listen func(key string, o Outcome)
+
+	// Evicted, if not nil, is told of each artefact that lost its residency and why, in
+	// this order, one at a time, on a goroutine of the cache. Leases on it may go on,
+	// and it may become resident again (SPEC C13). It must be cheap, and must not call
+	// Close, which waits for it.
+	Evicted func(key string, why Cause)
 
 	memory *pressure.Watch // the memory limit of the process; nil = none
 }
 
 func init() { hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w }) }
+
+// Cause says why an artefact lost its residency. Floors only decide which one goes.
+type Cause string
+
+// The causes.
+const (
+	ForEntries Cause = "entries" // to keep the capacity in entries
+	ForBytes   Cause = "bytes"   // to keep the capacity in bytes
+	ForMemory  Cause = "memory"  // the memory limit of the process took it back
+	OfOwner    Cause = "owner"   // Reset of the only owner that used it
+	Cleared    Cause = "cleared" // capacity 0, or Close
+)
 
 // Validate reports every mistake at once, as fault.ErrInvalid.
 func (c Config) Validate() error {
@@ -93,6 +111,13 @@ type Request struct {
 	// Linger is Config.Linger for this request; 0 = that, negative = none. Of several
 	// callers that wait for one creator the longest counts.
 	Linger time.Duration
+
+	// Part is the key of an artefact that this one contains. From the landing of this
+	// one the two are one entry: the part is no entry of its own any more, and
+	// meanwhile the flight needs no place beside it. If the flight fails, the part is
+	// where it was. Whole is the key of an artefact that contains this one: while that
+	// is resident, this one is not kept (SPEC D3). Empty = none.
+	Part, Whole string
 
 	Backend   string // the Store's folder and part of errors; may be empty
 	StoredKey string // the Store's key (SPEC P3); empty = Key

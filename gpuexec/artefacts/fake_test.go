@@ -144,14 +144,10 @@ func (d *device) create(ctx context.Context, c *artefacts.Cache, key string, m m
 			return artefacts.Built{}, ctx.Err()
 		}
 	}
-	switch {
-	case m.fail != "":
+	if m.fail != "" {
 		return artefacts.Built{}, errors.New(m.fail)
-	case m.panics != "":
-		panic(m.panics)
-	case m.goexit:
-		runtime.Goexit()
 	}
+	m.misbehave()
 	if m.kernel != "" {
 		_, err := c.Kernel(ctx, artefacts.Request{Key: m.kernel, Create: func(context.Context) (artefacts.Built, error) {
 			d.grow(d.mu.creations, "kernel:"+m.kernel)
@@ -162,6 +158,15 @@ func (d *device) create(ctx context.Context, c *artefacts.Cache, key string, m m
 		}
 	}
 	return d.built(m.value, m), nil
+}
+
+func (m maker) misbehave() {
+	switch {
+	case m.panics != "":
+		panic(m.panics)
+	case m.goexit:
+		runtime.Goexit()
+	}
 }
 
 func (d *device) built(value string, m maker) artefacts.Built {

@@ -11,17 +11,12 @@ type layer struct {
 	unused   order // residents that no artefact holds, by when they became so
 }
 
-// landKernel ends a kernel's flight with a value and reports whether it is
-// resident now.
-func (s *state) landKernel(n *node, keep bool) bool {
-	if !keep || s.disabled() {
-		return false
-	}
+// landKernel has what a kernel's flight made become resident.
+func (s *state) landKernel(n *node) {
 	n.Value.resident.Store(true)
 	s.kernels.resident[n.Key] = n
 	s.trimKernels()
 	s.gauges.kernels.Store(int64(len(s.kernels.resident)))
-	return true
 }
 
 // useKernel gives a resident kernel, which is about to be held, or nil.
@@ -60,6 +55,7 @@ func (s *state) evictKernel(n *node) {
 // go. Flights stay joinable and are not kept.
 func (s *state) emptyKernels() {
 	for _, n := range s.kernels.resident {
+		s.past.cleared(n.Key, kernel)
 		s.evictKernel(n)
 	}
 	s.kernels.flights.VoidAll()

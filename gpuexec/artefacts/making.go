@@ -2,6 +2,7 @@ package artefacts
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,8 @@ type making struct {
 	flight flight.Flight[*node]
 	reply  actors.Reply[answer]
 	call   *call
+	began  time.Time
+	at     *list.Element // of the flight, among those that fly
 	linger time.Duration // that this caller wishes for its flight
 	n      *node
 	stored bool     // the store is asked, and told
@@ -29,6 +32,7 @@ type making struct {
 	err    error
 	unfit  func()  // frees what was built and cannot be used
 	origin Outcome // how it is made; the creator's goroutine's until the landing
+	ran    bool    // the creator was called, as origin
 
 	mu struct {
 		sync.Mutex
@@ -66,8 +70,10 @@ func (m *making) run() {
 	guard.Guard(func() (err error) {
 		start := c.cfg.Now()
 		b, err = c.make(m)
-		if b.Cost == 0 {
-			b.Cost = c.cfg.Now().Sub(start)
+		took := c.cfg.Now().Sub(start)
+		b.Cost = cmp.Or(b.Cost, took)
+		if err == nil && c.debug {
+			c.log.Debug("artefacts: made", "key", m.call.Key, "by", string(m.origin.Event), "took", took)
 		}
 		return err
 	}, func(err error) {
@@ -132,7 +138,7 @@ func (c *Cache) make(m *making) (Built, error) {
 		return b, err
 	}
 	if !m.stored || c.cfg.Store == nil {
-		return k.Create(&m.ctx)
+		return m.create()
 	}
 	found := c.asked(func() Found { return c.cfg.Store.Find(&m.ctx, k.subject()) })
 	m.claim = found.Claim
@@ -161,7 +167,15 @@ func (c *Cache) make(m *making) (Built, error) {
 	if err := m.ctx.Err(); err != nil { // everybody left while the store was asked: begin nothing
 		return Built{}, err
 	}
-	return k.Create(&m.ctx)
+	return m.create()
+}
+
+func (m *making) create() (Built, error) {
+	c := m.call.cache
+	m.ran = true
+	start := c.cfg.Now()
+	defer func() { c.counters.run(c.cfg.Now().Sub(start)) }()
+	return m.call.Create(&m.ctx)
 }
 
 // asked is what the store says. One that panics has nothing (SPEC P5).

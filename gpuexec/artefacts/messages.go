@@ -36,7 +36,7 @@ type call struct {
 
 // Ask brings the call through a turn, with a flight of its own that may fly.
 func (k *call) Ask(ctx context.Context) (flight.Ticket[*node], error) {
-	m := &making{call: k}
+	m := &making{call: k, began: k.cache.cfg.Now()}
 	var scope any = k.cache
 	if k.kind == kernel { // it ends with the artefact that it is for
 		scope = &k.cache.state.kernels
@@ -131,6 +131,9 @@ type (
 	// freed are still pinned.
 	saved struct{ *saving }
 	freed struct{ *node }
+
+	// told says that a listener, or the log, has been told of something.
+	told struct{}
 
 	// unleased says that the last lease of an evicted artefact has ended.
 	unleased struct{ n *node }

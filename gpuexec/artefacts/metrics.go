@@ -1,9 +1,13 @@
 package artefacts
 
 import (
+	"errors"
+	"math/bits"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Stats is what the cache counted since Open, and its state at one moment. The
@@ -11,11 +15,26 @@ import (
 type Stats struct {
 	Events  map[Event]uint64        // calls by how they ended (SPEC C8)
 	Reasons map[fault.Reason]uint64 // misses and rejections by why (SPEC R1)
+	Again   Again
+	Thrash  uint64 // warnings: what is in use is more than the capacity (SPEC S5)
+
+	// Overleased says that at some time artefacts that were evicted while they were
+	// leased took more than the capacity beside it: it is too small for what names and
+	// leases hold (SPEC C13). The log says so once.
+	Overleased bool
 
 	Entries, Bytes, LeasedBytes int64 // see Len, Bytes and LeasedBytes of Cache
 	Kernels                     int64
 	Evictions                   int64 // residents that had to go, for whatever cause
 	Loads                       int64 // blobs given to a driver
+
+	Flights      int64         // creators at work, those of kernels among them
+	OldestFlight time.Duration // since the oldest of them began; 0 if there is none
+
+	// Runs has the runs of creators by the time they took, failed ones among them:
+	// Runs[i] those of less than 2^i microseconds that are in none before it, the last
+	// one all that took longer.
+	Runs [32]uint64
 }
 
 // counters are written by the calls themselves; hits are not among them, since
@@ -25,6 +44,7 @@ type counters struct {
 	reasons map[fault.Reason]*atomic.Uint64 // all of R1; the map itself never changes
 	unhit   atomic.Uint64                   // uses that were no hits
 	loads   atomic.Int64
+	runs    [len(Stats{}.Runs)]atomic.Uint64
 }
 
 func (c *counters) init() {
@@ -40,6 +60,11 @@ func (c *counters) reason(r fault.Reason) {
 	}
 }
 
+// run counts a creator by the time it took.
+func (c *counters) run(took time.Duration) {
+	c.runs[min(bits.Len64(uint64(max(0, took.Microseconds()))), len(c.runs)-1)].Add(1)
+}
+
 // Stats gives the counts so far. It waits for nobody.
 func (c *Cache) Stats() Stats {
 	s := Stats{
@@ -51,7 +76,18 @@ func (c *Cache) Stats() Stats {
 		Kernels:     int64(c.Kernels()),
 		Evictions:   c.state.gauges.evictions.Load(),
 		Loads:       c.counters.loads.Load(),
+		Overleased:  c.overleased.Load(),
+		Thrash:      c.state.gauges.thrash.Load(),
+		Flights:     c.state.gauges.flights.Load(),
 	}
+	if s.Flights > 0 {
+		s.OldestFlight = c.cfg.Now().Sub(time.Unix(0, c.state.gauges.oldest.Load()))
+	}
+	for i := range s.Runs {
+		s.Runs[i] = c.counters.runs[i].Load()
+	}
+	again := &c.state.gauges.again
+	s.Again = Again{again[evicted].Load(), again[cleared].Load(), again[failed].Load(), again[forced].Load(), again[refused].Load()}
 	for i, e := range events {
 		s.Events[e] = c.counters.events[i].Load()
 	}
@@ -69,8 +105,9 @@ func (c *Cache) hits() uint64 {
 	return c.uses.Count() - other
 }
 
-// ended counts and tells how a call ended that was no plain hit.
-func (c *Cache) ended(key string, o Outcome) {
+// ended counts and tells how a call ended that was no plain hit. l is its lease, if
+// it has one.
+func (c *Cache) ended(l *Lease, key string, o Outcome) {
 	for i, e := range events {
 		if e == o.Event {
 			c.counters.events[i].Add(1)
@@ -79,7 +116,21 @@ func (c *Cache) ended(key string, o Outcome) {
 	if o.Reason != "" {
 		c.counters.reason(o.Reason)
 	}
-	if c.cfg.Listen != nil {
-		c.cfg.Listen(key, o)
-	}
+	c.tell(l, key, o)
 }
+
+// tell tells the listener how a call ended. A panic in it is logged and the call
+// goes on. Where it ends the goroutine, the caller gets no lease that it could end.
+func (c *Cache) tell(l *Lease, key string, o Outcome) {
+	if c.cfg.Listen == nil {
+		return
+	}
+	guard.Call(func() { c.cfg.Listen(key, o) }, func(err error) {
+		if errors.Is(err, fault.ErrGoexit) {
+			l.End()
+		}
+		c.listenerFailed(err)
+	})
+}
+
+func (c *Cache) listenerFailed(err error) { c.log.Error("artefacts: listener", "error", err) }

@@ -88,3 +88,48 @@ func (o *order) touch(n *node) {
 		o.push(n)
 	}
 }
+
+// each calls fn, which may evict what it is given, on every entry.
+func (s *state) each(fn func(*node)) {
+	walk := func(o *order) {
+		for n := o.oldest; n != nil; {
+			next := n.Value.newer
+			fn(n)
+			n = next
+		}
+	}
+	walk(&s.order)
+	for _, t := range s.tenants {
+		walk(&t.order)
+	}
+}
+
+// enter puts n, which is in no order, among what t uses, or what nobody with a
+// floor does, where its last use belongs.
+func (s *state) enter(n *node, t *tenant) {
+	s.gauges.entries.Add(1)
+	n.Value.tenant = t
+	if t == nil {
+		s.order.insert(n)
+		return
+	}
+	t.insert(n)
+	t.charge(n.Value.kept())
+	s.ranks.update(t)
+}
+
+// withdraw takes n out of its order, if it is in one.
+func (s *state) withdraw(n *node) {
+	if in := n.Value.in; in != nil {
+		in.remove(n)
+		s.gauges.entries.Add(-1)
+		n.Value.tenant.charge(-n.Value.kept())
+		s.ranks.update(n.Value.tenant)
+		n.Value.tenant = nil
+	}
+}
+
+func (s *state) move(n *node, t *tenant) {
+	s.withdraw(n)
+	s.enter(n, t)
+}

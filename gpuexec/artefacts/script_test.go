@@ -79,7 +79,7 @@ func (p *player) play(words []string) string {
 		}
 		return l
 	}
-	out := p.do(args[0], args[1], options["owner"], args[2], number, given)
+	out := p.do(args[0], args[1], args[2], options, number, given)
 	for i, n := range p.dropped {
 		if i == 0 {
 			out += ", gone"
@@ -87,7 +87,7 @@ func (p *player) play(words []string) string {
 		out += " " + n.Key
 		p.gone(n) // nobody leases it
 	}
-	p.dropped = nil
+	p.dropped, p.lost = nil, nil
 	out += fmt.Sprintf("; %d %d:", p.size(), p.gauges.bytes.Load())
 	var all []*node
 	p.each(func(n *node) { all = append(all, n) })
@@ -101,14 +101,15 @@ func (p *player) play(words []string) string {
 	return out
 }
 
-func (p *player) do(verb, key, owner, word string, number func(string) int64, given func(string) limit.Limit) string {
-	m := p.flights[key]
+func (p *player) do(verb, key, word string, options map[string]string, number func(string) int64, given func(string) limit.Limit) string {
+	m, owner := p.flights[key], options["owner"]
 	switch verb {
 	case "open":
 		p.core = newCore(number("entries"), number("bytes"))
 	case "ask":
 		kinds := map[string]kind{"": normal, "lone": lone, "peek": peek, "kernel": kernel}
-		return p.asked(p.call(key, owner, kinds[word]), key, kinds[word])
+		r := Request{Key: key, Owner: owner, Part: options["part"], Whole: options["whole"]}
+		return p.asked(p.ask(&making{call: &call{Request: r, kind: kinds[word]}}), key, kinds[word])
 	case "hit": // by a reader, and told by the log of uses
 		n := p.table.Lookup(key, 0)
 		if credit(&n.Value.users, owner) {

@@ -38,7 +38,7 @@ func (s *state) give(bytes int64, tier pressure.Tier) (freed pressure.Freed) {
 	for i, n := range nodes {
 		if items[i].Tier == tier && freed.Bytes < bytes {
 			freed.Bytes += items[i].Bytes
-			s.evict(n)
+			s.evict(n, ForMemory)
 		}
 	}
 	return freed

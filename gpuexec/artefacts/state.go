@@ -1,6 +1,7 @@
 package artefacts
 
 import (
+	"container/list"
 	"sync/atomic"
 	"time"
 
@@ -18,19 +19,30 @@ type state struct {
 	table   *table.Table[entry] // residents
 	apart   map[string]*node    // evicted while they were leased, and leased still (C13)
 	flights flight.Desk[string, *making]
-	order   order   // residents and the flights that count (F9), of no tenant
-	tenants tenants // each with an order of its own
-	floors  int64   // bytes, of all tenants
-	ranks   ranks   // of tenants
+	flying  list.List // of *making: creators at work, those of kernels too, the oldest first
+	order   order     // residents and the flights that count (F9), of no tenant
+	tenants tenants   // each with an order of its own
+	floors  int64     // bytes, of all tenants
+	ranks   ranks     // of tenants
 	owned   owned
 	clock   uint64
 	entries limit.Limit
 	bytes   limit.Limit
 	kernels layer
+	past    past // runs of creators
+	thrash  thrash
+	hits    uint64 // so far; the shell says so before a landing
 	closed  bool
 
 	gauges  *gauges
 	dropped []*node // lost their residency in this turn; the shell takes their pins
+	lost    []lost  // of these, what is to be told
+}
+
+// lost is an artefact that lost its residency.
+type lost struct {
+	key string
+	why Cause
 }
 
 // gauges are read by anybody at any time.
@@ -39,14 +51,21 @@ type gauges struct {
 	apart          atomic.Int64 // bytes in use outside the capacity (C12)
 	kernels        atomic.Int64
 	evictions      atomic.Int64
+	again          [agains]atomic.Uint64 // creators that ran not for the first time
+	thrash         atomic.Uint64         // how often it began
+	flights        atomic.Int64
+	oldest         atomic.Int64 // when the oldest of flights began, as Unix nanoseconds
 }
 
 func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
-	return &state{
+	s := &state{
 		table: t, apart: make(map[string]*node), entries: entries, bytes: bytes, gauges: new(gauges),
 		kernels: layer{resident: make(map[string]*node)},
 		tenants: make(tenants), owned: make(owned),
 	}
+	s.past.bound(entries)
+	s.thrash.window = 1
+	return s
 }
 
 // disabled reports whether nothing may be kept, here and below (C1).
@@ -149,6 +168,8 @@ func (s *state) begin(m *making) {
 	m.n.Value.users.Store(usersOf(k.Owner))
 	m.n.Value.flight = m
 	m.origin = Outcome{Event: Miss, Reason: s.absence()}
+	m.at = s.flying.PushBack(m)
+	s.countFlights()
 	switch {
 	case k.kind == lone:
 		s.flights.BeginLone(m, m.linger)
@@ -166,8 +187,24 @@ func (s *state) begin(m *making) {
 		return
 	}
 	m.stored = k.given == nil && k.Load != nil
-	s.place(m.n)
+	if part := s.part(k); part != nil {
+		s.use(part) // its place is the flight's: the two will be one entry (D3)
+	} else {
+		s.place(m.n)
+	}
 	s.owned.add(k.Owner, m.n)
+}
+
+// part is the entry that what k makes is to take over, resident or flying, or nil.
+func (s *state) part(k *call) *node {
+	n := s.table.Lookup(k.Part, 0)
+	if f, ok := s.flights.Find(k.Part); n == nil && ok {
+		n = f.n
+	}
+	if n == nil || n.Value.in == nil {
+		return nil
+	}
+	return n
 }
 
 // place gives n a place in an order, for which others may have to go. It reports
@@ -179,7 +216,7 @@ func (s *state) place(n *node) bool {
 		if victim == nil {
 			return false
 		}
-		s.evict(victim)
+		s.evict(victim, ForEntries)
 	}
 	s.clock++
 	n.Value.used = s.clock
@@ -192,7 +229,7 @@ func (s *state) place(n *node) bool {
 // to end (SPEC F4).
 func (s *state) left(m *making, now time.Time) (alone bool, linger time.Duration) {
 	if alone, linger = s.desk(m).Leave(m, now); alone && linger == 0 {
-		s.evict(m.n)
+		s.withdraw(m.n)
 	}
 	return alone, linger
 }
@@ -202,26 +239,53 @@ func (s *state) left(m *making, now time.Time) (alone bool, linger time.Duration
 func (s *state) expired(m *making, now time.Time) bool {
 	over := s.desk(m).Expire(m, now)
 	if over {
-		s.evict(m.n)
+		s.withdraw(m.n)
 	}
 	return over
 }
 
 // land ends a flight with a value and reports whether that is resident now: not if
 // it was cleared meanwhile, is larger than all there is (C1, F7), or finds the
-// floors of others in its way. One that had lost its place gets another (C4).
-func (s *state) land(m *making) bool {
-	_, keep := s.desk(m).End(m.call.Key, m)
-	n := m.n
-	n.Value.flight = nil
+// floors of others in its way, or is part of what is resident. One that had lost its
+// place gets another (C4), and its part goes (D3).
+func (s *state) land(m *making) (resident bool) {
+	keep := s.end(m)
+	end := refused
 	switch {
 	case m.call.kind == lone:
-		return false
+		if m.call.Unhashable == "" {
+			end = forced
+		}
+	case !keep || s.disabled():
+		if m.origin.Reason != fault.Disabled {
+			end = cleared
+		}
 	case m.call.kind == kernel:
-		return s.landKernel(n, keep)
+		resident = true
+		s.landKernel(m.n)
+	default:
+		resident = s.keep(m)
 	}
-	if !keep || s.disabled() || !s.bytes.Allows(n.Value.bytes) || n.Value.in == nil && !s.place(n) || !s.shrinkBytes(n) {
-		s.evict(n)
+	if resident {
+		end = evicted // before there is another run
+	} else {
+		s.takeOut(m.n, taken)
+	}
+	s.flown(m, end)
+	return resident
+}
+
+// keep has what m made become resident, if it fits.
+func (s *state) keep(m *making) bool {
+	n := m.n
+	if !s.bytes.Allows(n.Value.bytes) || s.table.Lookup(m.call.Whole, 0) != nil {
+		return false
+	}
+	if part := s.table.Lookup(m.call.Part, 0); part != nil {
+		s.takeOut(part, taken)
+		s.gone(part)
+	}
+	if n.Value.in == nil && !s.place(n) || !s.shrinkBytes(n) {
 		return false
 	}
 	s.enterTable(n)
@@ -230,28 +294,50 @@ func (s *state) land(m *making) bool {
 
 // fail ends a flight without a value.
 func (s *state) fail(m *making) {
-	s.desk(m).End(m.call.Key, m)
+	s.end(m)
+	s.takeOut(m.n, taken)
+	s.flown(m, failed)
+}
+
+// end ends a flight. keep says that its value, if there is one, may stay.
+func (s *state) end(m *making) (keep bool) {
+	_, keep = s.desk(m).End(m.call.Key, m)
 	m.n.Value.flight = nil
-	s.evict(m.n)
+	s.flying.Remove(m.at)
+	s.countFlights()
+	return keep
+}
+
+func (s *state) countFlights() {
+	s.gauges.flights.Store(int64(s.flying.Len()))
+	if oldest := s.flying.Front(); oldest != nil {
+		s.gauges.oldest.Store(oldest.Value.(*making).began.UnixNano())
+	}
 }
 
 // evict takes n, resident or flying, out of its order. A flight stays joinable, and
 // a resident that is leased is found by its key until its last lease ends (C13).
-func (s *state) evict(n *node) {
+func (s *state) evict(n *node, why Cause) {
 	if n.Value.resident.Load() {
 		n.Value.apart.Store(true)
 		s.apart[n.Key] = n
 	}
-	s.takeOut(n)
+	s.takeOut(n, why)
 }
 
 // clear is evict for what is not to be found again.
-func (s *state) clear(n *node) {
-	s.takeOut(n)
+func (s *state) clear(n *node, why Cause) {
+	if n.Value.flight == nil {
+		s.past.cleared(n.Key, normal)
+	}
+	s.takeOut(n, why)
 	s.gone(n)
 }
 
-func (s *state) takeOut(n *node) {
+// taken is why an entry goes that is none of its own any more, and a flight.
+const taken Cause = ""
+
+func (s *state) takeOut(n *node, why Cause) {
 	s.withdraw(n)
 	if n.Value.flight == nil && !n.Value.apart.Load() {
 		s.owned.drop(n)
@@ -260,9 +346,19 @@ func (s *state) takeOut(n *node) {
 		n.Value.resident.Store(false)
 		s.table.Remove(n)
 		s.gauges.bytes.Add(-n.Value.bytes)
-		s.gauges.evictions.Add(1)
 		s.dropped = append(s.dropped, n)
+		if why != taken {
+			s.gauges.evictions.Add(1)
+			s.lost = append(s.lost, lost{n.Key, why})
+		}
 	}
+}
+
+// overleased reports whether what was evicted while it was leased is more than the
+// capacity: then most of what is in use is beyond it (C13).
+func (s *state) overleased() bool {
+	return len(s.apart) > 0 && !s.disabled() &&
+		(!s.entries.Allows(int64(len(s.apart))) || !s.bytes.Allows(s.gauges.apart.Load()))
 }
 
 // revive makes an evicted artefact resident again, as a new entry would become, and
@@ -307,15 +403,16 @@ func (s *state) resize(entries, bytes limit.Limit) error {
 		return err
 	}
 	s.entries, s.bytes = entries.Or(s.entries), bytes
+	s.past.bound(s.entries)
 	if s.disabled() {
 		s.empty()
 		return nil
 	}
 	for !s.entries.Allows(s.size()) {
-		s.evict(s.surplus(either))
+		s.evict(s.surplus(either), ForEntries)
 	}
 	for !s.bytes.Allows(s.gauges.bytes.Load()) {
-		s.evict(s.surplus(complete))
+		s.evict(s.surplus(complete), ForBytes)
 	}
 	s.trimKernels()
 	return nil
@@ -324,9 +421,9 @@ func (s *state) resize(entries, bytes limit.Limit) error {
 // empty evicts everything, here and in the kernel layer, and has nothing stay of
 // what flies.
 func (s *state) empty() {
-	s.each(s.clear)
+	s.each(func(n *node) { s.clear(n, Cleared) })
 	for _, n := range s.apart {
-		s.gone(n)
+		s.clear(n, Cleared)
 	}
 	s.flights.VoidAll()
 	s.emptyKernels()
@@ -345,7 +442,7 @@ func (s *state) release(owner string) {
 		if m := n.Value.flight; m != nil {
 			s.flights.Void(m)
 		}
-		s.clear(n)
+		s.clear(n, OfOwner)
 	}
 }
 
@@ -357,49 +454,4 @@ func (s *state) close() []*making {
 	s.closed = true
 	s.empty()
 	return append(s.flights.Close(), s.kernels.flights.Close()...)
-}
-
-// each calls fn, which may evict what it is given, on every entry.
-func (s *state) each(fn func(*node)) {
-	walk := func(o *order) {
-		for n := o.oldest; n != nil; {
-			next := n.Value.newer
-			fn(n)
-			n = next
-		}
-	}
-	walk(&s.order)
-	for _, t := range s.tenants {
-		walk(&t.order)
-	}
-}
-
-// enter puts n, which is in no order, among what t uses, or what nobody with a
-// floor does, where its last use belongs.
-func (s *state) enter(n *node, t *tenant) {
-	s.gauges.entries.Add(1)
-	n.Value.tenant = t
-	if t == nil {
-		s.order.insert(n)
-		return
-	}
-	t.insert(n)
-	t.charge(n.Value.kept())
-	s.ranks.update(t)
-}
-
-// withdraw takes n out of its order, if it is in one.
-func (s *state) withdraw(n *node) {
-	if in := n.Value.in; in != nil {
-		in.remove(n)
-		s.gauges.entries.Add(-1)
-		n.Value.tenant.charge(-n.Value.kept())
-		s.ranks.update(n.Value.tenant)
-		n.Value.tenant = nil
-	}
-}
-
-func (s *state) move(n *node, t *tenant) {
-	s.withdraw(n)
-	s.enter(n, t)
 }

@@ -204,3 +204,25 @@ func TestApartIsForgotten(t *testing.T) {
 		t.Errorf("after the lease: %d and %d, want 0 and 1", apart, owned)
 	}
 }
+
+// F10: past runs take bounded memory, and the last keys are known, however many there
+// were and whatever the capacity was.
+func TestPastIsBounded(t *testing.T) {
+	for _, entries := range []limit.Limit{limit.Of(3), limit.Of(0), limit.Unlimited} {
+		var p past
+		p.bound(limit.Of(DefaultEntries))
+		p.bound(entries)
+		for h := range uint64(3*p.most + 7) {
+			p.set(h, run{how: evicted})
+			p.set(h, run{how: failed}) // known already
+			if len(p.young)+len(p.old) > 2*p.most {
+				t.Fatalf("%v: %d keys are known, want at most 2 x %d", entries, len(p.young)+len(p.old), p.most)
+			}
+		}
+		for h := uint64(2*p.most + 7); h < uint64(3*p.most+7); h++ {
+			if p.find(h).how != failed {
+				t.Fatalf("%v: key %d of the last %d is not known", entries, h, p.most)
+			}
+		}
+	}
+}

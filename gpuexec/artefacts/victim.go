@@ -85,7 +85,7 @@ func (s *state) shrinkBytes(n *node) bool {
 		if victim == nil {
 			return false
 		}
-		s.evict(victim)
+		s.evict(victim, ForBytes)
 	}
 	return true
 }

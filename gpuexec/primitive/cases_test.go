@@ -146,8 +146,21 @@ var cases = []struct {
 		desc a -> 0 by=miss
 		primitive a -> 0 by=miss
 		builds -> 1
+		len -> 1
 		desc a -> 0 by=hit shared=yes
 		primitive a -> 0 by=hit`},
+	{name: "descriptors first, and as many primitives as there are entries", rules: "D3,C1", entries: limit.Of(3), ops: map[string]op{"a": {kind: "matmul", impls: 3}}, script: `
+		desc a id=0 -> 0 by=miss
+		desc a id=1 -> 1 by=miss
+		desc a id=2 -> 2 by=miss
+		primitive a id=0 -> 0 by=miss
+		primitive a id=1 -> 1 by=miss
+		primitive a id=2 -> 2 by=miss
+		len -> 3
+		primitive a id=0 -> 0 by=hit
+		primitive a id=1 -> 1 by=hit
+		primitive a id=2 -> 2 by=hit
+		builds -> 3`},
 	{name: "no capacity", rules: "C1,D3", entries: limit.Of(0), ops: map[string]op{"a": {kind: "matmul", impls: 2}}, script: `
 		desc a -> 0 by=miss shared=no
 		desc a -> 0 by=miss shared=no

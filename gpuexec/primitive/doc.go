@@ -21,8 +21,8 @@
 // primitive is an entry of the same cache, under the primitive's key with a mark
 // behind it (D3): it counts against the same capacity, capacity 0 disables it
 // too, and it goes least recently used first like any other. A primitive made
-// later takes that very descriptor and keeps it for itself; nobody asks the entry
-// any more, and it ages out.
+// later takes that very descriptor and the place of its entry: the two are one
+// entry from then on. If the primitive fails, the descriptor's entry is as it was.
 //
 // Implementations are numbered anew for every request, from the library's list
 // and the request's skip list alone, whatever is resident (D1). The

@@ -110,15 +110,39 @@ func TestPrimitiveJoinsItsDescriptor(t *testing.T) {
 	d := r.later("desc a")
 	<-g.begun
 	made := r.later("primitive a")
-	until(t, "two flights", func() bool { return r.cache.Len() == 2 })
+	until(t, "two flights", func() bool { return r.cache.Stats().Flights == 2 })
+	r.expect("len", "1") // in one place
 	close(g.open)
 	r.wants(d, "0 by=miss shared=no")
 	r.wants(made, "0 by=miss")
 	r.expect("builds", "1")
+	r.expect("len", "1")
 	r.expect("desc a", "0 by=hit shared=yes")
 }
 
-// Whatever overlaps, a request has one descriptor built: F1, D2, D3.
+// A descriptor is where it was if its primitive fails, and meanwhile: F2, D3.
+func TestDescriptorOutlastsItsTaker(t *testing.T) {
+	r := open(t, limit.Of(2), named)
+	g := newGate()
+	r.lib.creating = func(ctx context.Context, name string) error {
+		return errors.Join(g.pass(ctx, name), errors.New("broken"))
+	}
+	r.expect("desc b", "0 by=miss")
+	r.expect("desc a", "0 by=miss")
+	made := r.later("primitive a")
+	<-g.begun
+	r.expect("len", "2") // the flight and the descriptor have one place
+	close(g.open)
+	if got := <-made; got == "0 by=miss" {
+		t.Errorf("the primitive was made")
+	}
+	r.expect("len", "2")
+	r.expect("desc b", "0 by=hit shared=no")
+	r.expect("desc a", "0 by=hit shared=no")
+	r.expect("builds", "2")
+}
+
+// Whatever overlaps, a request has one descriptor built and is one entry: F1, D2, D3.
 func TestOneBuildWhateverOverlaps(t *testing.T) {
 	for round := range 200 {
 		r := open(t, limit.Limit{}, named)
@@ -141,6 +165,7 @@ func TestOneBuildWhateverOverlaps(t *testing.T) {
 		if b, c := r.lib.describes.Load(), r.lib.creates.Load(); b != 1 || c != 1 {
 			t.Fatalf("round %d: %d descriptors and %d primitives built", round, b, c)
 		}
+		r.expect("len", "1")
 		r.expect("desc a", "0 by=hit shared=yes")
 		r.cache.Close(t.Context()) // not all of them at the end
 	}

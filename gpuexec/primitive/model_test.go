@@ -82,16 +82,16 @@ func (m *model) primitive(key string, at int, internalEnd bool) string {
 	case m.use("primitive " + key):
 		return fmt.Sprintf("%d by=hit", at)
 	}
-	described := m.use("desc " + key)
+	if m.use("desc " + key) { // the two are one entry now (D3)
+		m.entries[len(m.entries)-1] = "primitive " + key
+		return fmt.Sprintf("%d by=miss", at)
+	}
 	m.room()
-	m.add("primitive " + key)
 	if at < 0 {
-		m.entries = slices.DeleteFunc(m.entries, func(e string) bool { return e == "primitive "+key })
 		return "end"
 	}
-	if !described {
-		m.builds++
-	}
+	m.builds++
+	m.add("primitive " + key)
 	return fmt.Sprintf("%d by=miss", at)
 }
 

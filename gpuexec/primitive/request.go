@@ -33,6 +33,7 @@ func (e *Engine) request(s *Spec) (*request, error) {
 		return nil, err
 	}
 	r.primitive = r.asking(r.key)
+	r.primitive.Part = r.alone
 	r.primitive.Create = func(ctx context.Context) (artefacts.Built, error) { return (&making{request: r}).create(ctx) }
 	if r.unhashable == "" && e.blobs(&r.spec) {
 		stored, err := r.spec.append(nil, false)
@@ -88,7 +89,7 @@ func (r *request) descriptor(ctx context.Context) (*Descriptor, Origin, error) {
 	}
 	m := &making{request: r}
 	q := r.asking(r.alone)
-	q.Create = m.describe
+	q.Create, q.Whole = m.describe, r.key
 	l, o, err := r.engine.cache.Get(ctx, q)
 	if errors.Is(err, fault.ErrCycle) {
 		// The entry's flight waits for a primitive whose creator waits for this.

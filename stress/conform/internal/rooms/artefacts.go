@@ -340,6 +340,13 @@ func (a *artefactCache) count(c *engine.Call) (script.Result, error) {
 	if n, ok := stats.Events[artefacts.Event(word)]; ok {
 		return engine.Number(int64(n)), nil
 	}
+	again := stats.Again
+	if n, ok := map[string]uint64{ // F10
+		"again_evicted": again.Evicted, "again_cleared": again.Cleared, "again_failed": again.Failed,
+		"again_forced": again.Forced, "again_refused": again.Refused,
+	}[word]; ok {
+		return engine.Number(int64(n)), nil
+	}
 	return countReason(word, func(r fault.Reason) int64 { return int64(stats.Reasons[r]) })
 }
 
