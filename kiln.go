@@ -178,7 +178,7 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 
 func (r *Runtime) open(ctx context.Context, id executorID) (*device, error) {
 	exec, err := gpuexec.Open(ctx, gpuexec.Config{Backend: id.backend, Index: id.index,
-		Workers: int(r.settings.Workers.Value), Listen: r.cfg.Compiling, Logger: r.logger})
+		Workers: int(r.settings.Workers.Value), Linger: r.cfg.Linger, Listen: r.cfg.Compiling, Logger: r.logger})
 	if err != nil {
 		return nil, err
 	}

@@ -49,6 +49,9 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	if cfg.Slow == 0 {
 		cfg.Slow = defaultSlow
 	}
+	if cfg.Linger == 0 {
+		cfg.Linger = defaultLinger
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -61,7 +64,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 		return nil, fmt.Errorf("executor: open %s:%d: %w", cfg.Backend.Name(), cfg.Index, err)
 	}
 	e.info, e.limits = g.info, g.limits
-	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue)}
+	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue), unclaimed: make(map[string]unclaimed)}
 	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
 	g.start(e)
 	e.ref.Tell(upMsg{g})

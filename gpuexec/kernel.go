@@ -22,6 +22,7 @@ type Kernel struct {
 	blob     atomic.Pointer[[]byte] // as the driver gave it; nil = not yet, or there is none
 	asked    chan struct{}          // closed when the driver was asked for the blob
 	cell     lease.Cell
+	taken    atomic.Bool // by a caller of Compile or Load
 }
 
 // built is the program on the device of one generation.
