@@ -198,7 +198,6 @@ func (s *shell) giveUp(err error) {
 
 // reopen opens the device again, as often as it takes.
 func (s *shell) reopen(gen uint64) {
-	s.cfg.Logger.Warn("executor: device lost, opening it again", "device", s.info.Name)
 	s.restarts.Add(1)
 	old := s.device
 	s.device = nil
@@ -206,6 +205,7 @@ func (s *shell) reopen(gen uint64) {
 	s.work.Add(2)
 	actors.Go(func() {
 		defer s.work.Done()
+		s.cfg.Logger.Warn("executor: device lost, opening it again", "device", s.info.Name)
 		if err := old.retire(); err != nil {
 			s.cfg.Logger.Warn("executor: retire lost device", "error", err)
 		}

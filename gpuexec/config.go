@@ -52,7 +52,8 @@ func (c Config) validate() error {
 // listener is called on a goroutine of the executor; the compile waits for it at its
 // end.
 type CompileEvent struct {
-	Key     string
+	Key     string // of the source
+	Name    string // of the source, else its key: for people
 	Phase   string // PhaseStart, PhaseRunning or PhaseEnd
 	Elapsed time.Duration
 	Err     error // of PhaseEnd

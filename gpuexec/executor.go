@@ -3,12 +3,12 @@ package gpuexec
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Executor runs kernels on one device. Safe for concurrent use.
@@ -52,9 +52,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	if cfg.Linger == 0 {
 		cfg.Linger = defaultLinger
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = guard.Logger(cfg.Logger, actors.Go)
 	life, end := context.WithCancel(context.Background())
 	e := &Executor{cfg: cfg, life: life, gone: make(chan struct{})}
 	e.mu.kernels = make(map[*Kernel]struct{})

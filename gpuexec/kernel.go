@@ -32,8 +32,7 @@ type built struct {
 	bytes   int64
 }
 
-// name is the key for messages to people.
-func (k *Kernel) name() string { return fault.Printable(k.source.Key) }
+func (k *Kernel) name() string { return k.source.name() }
 
 // Executor is the executor that made the kernel, and that it may be launched on.
 func (k *Kernel) Executor() *Executor { return k.exec }
@@ -96,6 +95,7 @@ func (k *Kernel) ask(ctx context.Context, b *built, done func([]byte, error)) {
 		blob, err = b.program.Blob(ctx)
 		return err
 	}, func(err error) {
+		err = k.exec.named("executor: blob", k.source, err)
 		if err == nil {
 			kept := slices.Clone(blob)
 			k.blob.CompareAndSwap(nil, &kept)

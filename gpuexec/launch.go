@@ -1,6 +1,7 @@
 package gpuexec
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -17,6 +18,9 @@ type Source struct {
 	Params []Param       // what each launch gives, in order
 	Linger time.Duration // Config.Linger for this source; 0 = that, negative = not at all
 }
+
+// name is what people read of the source.
+func (s *Source) name() string { return cmp.Or(s.Name, fault.Printable(s.Key)) }
 
 // ParamKind says what an argument must be.
 type ParamKind uint8
