@@ -230,10 +230,10 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 	if err != nil || out.Lease != nil {
 		return out.Lease, err == nil, err
 	}
-	own := ctx
+	own, end := ctx, guard.Context(ctx)
 	if out.Owner != nil {
 		own = out.Owner.Context()
-		stop := context.AfterFunc(ctx, func() { out.Owner.cancel(context.Cause(ctx)) })
+		stop := context.AfterFunc(end, func() { out.Owner.cancel(context.Cause(end)) })
 		defer stop()
 	}
 	var v Value
@@ -245,8 +245,8 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 			switch {
 			case context.Cause(own) == fault.ErrClosed:
 				err = fault.ErrClosed
-			case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-				err = ctx.Err() // which may be a deadline
+			case errors.Is(err, context.Canceled) && end.Err() != nil:
+				err = end.Err() // which may be a deadline
 			}
 			out.Owner.Fail(err) // also when the goroutine is on its way out
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Promise is the duty of an owner to deliver a tensor. The owner must call one of
@@ -122,7 +123,7 @@ func (o *Promise) failure(err error) error {
 // watch has the end of the context that the tensor was asked for with count as
 // Abandon. It comes before the owner gets the promise.
 func (o *Promise) watch() {
-	o.stop = context.AfterFunc(o.asked, func() { // perhaps before watch returns: stop is not for it
+	o.stop = context.AfterFunc(guard.Context(o.asked), func() { // perhaps before watch returns: stop is not for it
 		if o.over.CompareAndSwap(false, true) {
 			o.end(fault.ErrAbandoned)
 			o.cancel(nil)

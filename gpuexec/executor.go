@@ -56,7 +56,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	life, end := context.WithCancel(context.Background())
 	e := &Executor{cfg: cfg, life: life, gone: make(chan struct{})}
 	e.mu.kernels = make(map[*Kernel]struct{})
-	g, err := e.openGeneration(ctx, 1)
+	g, err := e.openGeneration(guard.Context(ctx), 1)
 	if err != nil {
 		end()
 		return nil, fmt.Errorf("executor: open %s:%d: %w", cfg.Backend.Name(), cfg.Index, err)

@@ -61,6 +61,9 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 	if kept := k.blob.Load(); kept != nil {
 		return slices.Clone(*kept), nil
 	}
+	own, stop := context.WithCancel(context.WithoutCancel(ctx)) // ctx may be user code: asked on this goroutine alone
+	defer stop()
+	done := ctx.Done()
 	b, err := k.enter()
 	if err != nil {
 		return nil, err
@@ -72,16 +75,14 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 	answered := make(chan answer, 1)
 	actors.Go(func() {
 		defer k.leave(b)
-		ctx, stop := context.WithCancel(ctx)
-		defer stop()
 		defer context.AfterFunc(k.exec.life, stop)()
-		k.ask(ctx, b, func(blob []byte, err error) { answered <- answer{blob, err} })
+		k.ask(own, b, func(blob []byte, err error) { answered <- answer{blob, err} })
 	})
 	select {
 	case a := <-answered:
 		return a.blob, a.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	case <-done:
+		return nil, guard.Ended(ctx)
 	case <-k.exec.life.Done():
 		return nil, fault.ErrClosed
 	}

@@ -1,0 +1,92 @@
+package constants
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+)
+
+// foreign is a context of a user's own, whose methods do harm from end on.
+type foreign struct {
+	done  chan struct{}
+	armed atomic.Bool
+	harm  func()
+}
+
+func (c *foreign) end() {
+	c.armed.Store(true)
+	close(c.done)
+}
+
+func (c *foreign) hurt() {
+	if c.armed.Load() {
+		c.harm()
+	}
+}
+
+func (c *foreign) Done() <-chan struct{}            { return c.done }
+func (c *foreign) Err() error                       { c.hurt(); return nil }
+func (c *foreign) Value(any) any                    { c.hurt(); return nil }
+func (c *foreign) Deadline() (t time.Time, ok bool) { c.hurt(); return t, false }
+
+// F3, T6: the context of an owner that panics, or has no error when it has ended, ends
+// the ownership and not the process; the next owner is not held up.
+func TestForeignContext(t *testing.T) {
+	for _, harm := range []func(){func() { panic("context") }, func() {}} {
+		_, e := open(t, Config{})
+		ctx := &foreign{done: make(chan struct{}), harm: harm}
+		out, err := e.GetOrAdd(ctx, key("k"), 8, Options{})
+		if err != nil || out.Owner == nil {
+			t.Fatal(out, err)
+		}
+		ctx.end()
+		<-out.Owner.Context().Done()
+		if _, err := out.Owner.Fulfil("v", 8, nil); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("delivered by an owner whose context has ended: %v", err)
+		}
+
+		ctx = &foreign{done: make(chan struct{}), harm: harm}
+		_, _, err = e.Get(ctx, key("k"), 8, Options{}, func(own context.Context) (Value, error) {
+			ctx.end()
+			<-own.Done()
+			return Value{}, own.Err()
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want Canceled", err)
+		}
+		l, cached, err := e.Get(context.Background(), key("k"), 8, Options{}, func(context.Context) (Value, error) {
+			return Value{Any: "v", Bytes: 8}, nil
+		})
+		if err != nil || !cached {
+			t.Fatal(err)
+		}
+		l.End()
+	}
+}
+
+// F3: an owner's context that ends its goroutine when it is asked ends no other.
+func TestContextThatEndsItsGoroutine(t *testing.T) {
+	_, e := open(t, Config{})
+	ctx := &foreign{done: make(chan struct{}), harm: runtime.Goexit}
+	out, err := e.GetOrAdd(ctx, key("k"), 8, Options{})
+	if err != nil || out.Owner == nil {
+		t.Fatal(out, err)
+	}
+	ctx.end()
+	left := make(chan struct{})
+	go func() { // it takes back its watch, which asks the context
+		defer close(left)
+		if l, err := out.Owner.Fulfil("v", 8, nil); err == nil {
+			l.End()
+		}
+	}()
+	<-left
+	if err := e.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
