@@ -64,7 +64,7 @@ func (s *shell) handle(m message) {
 		s.close(m)
 	}
 	s.carryOut()
-	s.queued.Store(int64(len(s.state.queue)))
+	s.queued.Store(int64(s.state.queue.Len()))
 }
 
 func (s *shell) carryOut() {
