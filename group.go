@@ -1,6 +1,7 @@
 package kiln
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"sync"
@@ -83,6 +84,7 @@ func (g *Group) Kernel(ctx context.Context, name string, executor *gpuexec.Execu
 	set, start := settle(o), g.clock()
 	ref, ok := g.room.Lookup(name, set.lane)
 	if !ok {
+		source.Linger = cmp.Or(set.linger, source.Linger)
 		q, err := g.session.runtime.kernel(executor, source)
 		if err != nil {
 			g.tell(start, Event{Context: ctx, Name: name, Key: source.Key}, artefacts.Outcome{}, err)

@@ -8,12 +8,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
@@ -269,5 +272,42 @@ func TestStoredKernelsFitTheDevice(t *testing.T) {
 		if err := r.Close(ctx); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// F4: what a call or the runtime says of lingering holds for the compile on the
+// device, too.
+func TestLingerOfADeviceCompile(t *testing.T) {
+	for _, c := range []struct {
+		room    time.Duration
+		options []kiln.Option
+		ends    bool // at once
+	}{
+		{0, nil, false},
+		{-1, nil, true},
+		{0, []kiln.Option{kiln.Linger(0)}, true},
+	} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			f := &fakedevice.Backend{}
+			var ended atomic.Bool
+			f.OnCompile = func(ctx context.Context, _ gpuexec.Source) error {
+				<-ctx.Done()
+				ended.Store(true)
+				return ctx.Err()
+			}
+			r := open(t, kiln.Config{Linger: c.room})
+			e := executor(t, r, f)
+			g := group(t, session(t, r), 1)
+			defer g.Close()
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			if _, err := g.Kernel(short, "k", e, source("k"), c.options...); !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			synctest.Wait()
+			if ended.Load() != c.ends {
+				t.Errorf("%v, %v: ended %v", c.room, c.options, ended.Load())
+			}
+		})
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
@@ -76,10 +77,7 @@ func Open(cfg Config) (*Runtime, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: cfg.Logger, closed: make(chan struct{})}
-	if r.logger == nil {
-		r.logger = slog.New(slog.DiscardHandler)
-	}
+	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: guard.Logger(cfg.Logger, actors.Go), closed: make(chan struct{})}
 	for _, refused := range r.settings.Refusals {
 		r.logger.Warn("kiln: environment", "refused", refused.String())
 	}
@@ -181,7 +179,7 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 
 func (r *Runtime) open(ctx context.Context, id executorID) (*device, error) {
 	exec, err := gpuexec.Open(ctx, gpuexec.Config{Backend: id.backend, Index: id.index,
-		Workers: int(r.settings.Workers.Value), Listen: r.cfg.Compiling, Logger: r.logger})
+		Workers: int(r.settings.Workers.Value), Linger: r.cfg.Linger, Listen: r.cfg.Compiling, Logger: r.logger})
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package kiln
 
 import (
+	"cmp"
 	"os"
 	"sync"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/cgroup"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
@@ -76,9 +78,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 		cfg.Pool = r.pool
 	}
 	cfg = hidden.With(cfg, r.memory)
-	if cfg.Logger == nil {
-		cfg.Logger = r.logger
-	}
+	cfg.Logger = guard.Logger(cmp.Or(cfg.Logger, r.logger), actors.Go)
 	floor := cfg.Floor.Bytes
 	if floor > 0 && cfg.Name == "" {
 		return nil, fault.Invalidf("kiln: session", "a floor of %d bytes without a name: give the session one, so that its artefacts count to it", floor)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -202,6 +204,30 @@ func TestPanicsInTurns(t *testing.T) {
 	}
 	if c.ref.Panics() != 11*rows {
 		t.Errorf("%d panics counted, want %d", c.ref.Panics(), 11*rows)
+	}
+}
+
+// hostile is a log handler that ends its goroutine, or panics.
+type hostile struct {
+	slog.Handler
+	harm func()
+}
+
+func (h hostile) Handle(context.Context, slog.Record) error { h.harm(); return nil }
+
+// F3: a logger that ends its goroutine, or panics, does not end the actor whose turn
+// panicked.
+func TestHostileLogger(t *testing.T) {
+	for _, harm := range []func(){runtime.Goexit, func() { panic("handler") }} {
+		c := spawn(t, actors.Config{Logger: slog.New(hostile{slog.NewTextHandler(io.Discard, nil), harm})})
+		for n := range 20 {
+			if _, err := c.ask(background, request{boom: "boom"}); err == nil {
+				t.Error("no error")
+			}
+			if total, err := c.ask(background, request{add: 1}); total != n+1 || err != nil {
+				t.Fatalf("%d, %v", total, err)
+			}
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Config of one actor. The zero value is usable.
@@ -61,9 +62,7 @@ var system = sync.OnceValue(func() *actor.ActorSystem {
 // handle works on must live outside of it: it is the room's state, which a
 // panic in one turn does not throw away.
 func Spawn[M any](cfg Config, handle func(M)) *Ref[M] {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = guard.Logger(cfg.Logger, Go)
 	r := &Ref[M]{cfg: cfg, handle: handle, pool: retainPool(), stopped: make(chan struct{})}
 	props := actor.PropsFromFunc(r.receive, actor.WithMailbox(newMailbox), actor.WithDispatcher(dispatcher{r.pool}))
 	for r.pid == nil {

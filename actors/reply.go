@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 const (
@@ -73,7 +74,7 @@ func (r Reply[T]) wait(ctx context.Context, done, stopped <-chan struct{}, p *po
 	p.wakes.Put(s.wake) // no signal comes any more
 	var zero T
 	if left {
-		return zero, ctx.Err() // user code: after everything else
+		return zero, guard.Ended(ctx) // user code: after everything else
 	}
 	return zero, fault.ErrClosed
 }

@@ -26,10 +26,10 @@ type (
 		owner *Promise
 		err   error
 	}
-	leaveMsg struct {
-		waiter *waiter // nil = one that cannot compute
-		at     *turn   // the last one that the caller knows of
-		aboard bool    // it left that flight before its end
+	leaveMsg struct { // a caller that was answered has given up
+		asked  *pending // what it would have owned
+		waiter *waiter  // nil = one that cannot compute
+		aboard *pending // the flight that it left before its end, or nil
 	}
 	removeMsg struct {
 		key   Key
@@ -57,13 +57,13 @@ func (m removeMsg) Fail(err error)   { m.reply.Fail(err) }
 func (m capacityMsg) Fail(err error) { m.reply.Fail(err) }
 func (m closeMsg) Fail(err error)    { m.reply.Fail(err) }
 
-// answer to a getMsg: one of lease, owner, bypass and turn is set.
+// answer to a getMsg: one of lease, owner, bypass and aboard is set.
 type answer struct {
 	lease  *Lease
 	owner  *Promise
 	bypass Bypass
-	turn   *turn   // of the flight that the caller is aboard of
-	waiter *waiter // the caller, if it may become the owner
+	aboard *pending // which the caller waits for
+	waiter *waiter  // the caller, if it may become the owner
 }
 
 // shell runs the state's turns. Its fields belong to the actor.
@@ -121,6 +121,7 @@ func (s *shell) publish() {
 func (s *shell) get(m getMsg) {
 	key := m.pending.key
 	if s.closed.Load() {
+		s.unused(m.pending)
 		m.reply.Fail(fault.ErrClosed)
 		return
 	}
@@ -128,6 +129,7 @@ func (s *shell) get(m getMsg) {
 		n.Value.hits.Add(1)
 		if l := newLease(n); !m.reply.Send(answer{lease: l}) {
 			l.End()
+			s.unused(m.pending)
 		}
 		return
 	}
@@ -135,7 +137,9 @@ func (s *shell) get(m getMsg) {
 		return
 	}
 	if why := s.state.admit(m.pending); why != "" {
-		m.reply.Send(answer{bypass: why})
+		if !m.reply.Send(answer{bypass: why}) {
+			s.unused(m.pending)
+		}
 		return
 	}
 	o := m.pending.owner
@@ -147,25 +151,25 @@ func (s *shell) get(m getMsg) {
 
 // join takes a caller aboard the flight of its key, if there is one.
 func (s *shell) join(m getMsg) bool {
-	var a answer
+	var w *waiter
 	if m.compute {
-		a.waiter = &waiter{asked: m.pending}
+		w = &waiter{asked: m.pending}
 	}
-	p, found := s.state.join(m.pending.key, a.waiter)
+	p, found := s.state.join(m.pending.key, w)
 	if !found {
 		return false
 	}
 	p.owner.flight.Board()
-	a.turn = &turn{aboard: p}
-	if a.waiter != nil {
-		a.waiter.last = a.turn
-	}
-	if !m.reply.Send(a) {
+	if !m.reply.Send(answer{aboard: p, waiter: w}) {
 		p.owner.flight.GetOff()
-		s.leave(leaveMsg{a.waiter, a.turn, true})
+		s.leave(leaveMsg{m.pending, w, p})
 	}
 	return true
 }
+
+// unused is for what a caller has not come to own and never will: its promise takes
+// back what the search for circles knows of it.
+func (s *shell) unused(p *pending) { p.owner.flight.Finish(nil, fault.ErrAbandoned, nil) }
 
 func (s *shell) fulfil(m fulfilMsg) {
 	o := m.owner
@@ -183,53 +187,38 @@ func (s *shell) fulfil(m fulfilMsg) {
 	m.reply.Send(struct{}{})
 }
 
-// end takes an ownership back. The first waiter that can compute gets it, with
-// the reservation; without one the key is free again.
+// end takes an ownership back. The first waiter that can compute gets it, with the
+// reservation, or a bypass if that is too small for it; all the others that can
+// compute ask again. So it costs the same however many wait.
 func (s *shell) end(o *Promise, err error) {
 	p := o.pending
-	for !s.closed.Load() {
-		heir := s.state.heir(p)
-		if heir == nil {
-			break
-		}
-		if !s.state.inherit(p, heir.asked) {
-			heir.pass(&turn{bypass: Full})
-			continue
-		}
-		next := heir.asked
-		for e := next.volunteers.Front(); e != nil; e = e.Next() {
-			next.owner.flight.Board()
-			e.Value.(*waiter).pass(&turn{aboard: next})
-		}
-		s.publish()
-		heir.pass(&turn{owner: next.owner})
-		o.flight.Finish(nil, err, nil)
-		return
+	heir := s.state.heir(p)
+	switch {
+	case heir == nil || s.closed.Load():
+		s.state.drop(p)
+	case s.state.inherit(p, heir.asked):
+		heir.owner = heir.asked.owner
+	default:
+		heir.bypass = Full
+		s.state.drop(p)
 	}
-	s.state.drop(p)
 	s.publish()
 	o.flight.Finish(nil, err, nil)
 }
 
-// leave is for a caller that gave up at a turn, perhaps just when it was moved on:
-// what it was taken aboard of since, or was handed over to it, is taken back.
+// leave is for a caller that gave up, perhaps just when the ownership was handed over
+// to it: then that is taken back.
 func (s *shell) leave(m leaveMsg) {
-	if m.aboard {
-		s.state.leave(m.at.aboard)
+	if m.aboard != nil {
+		s.state.leave(m.aboard)
 	}
-	if m.waiter == nil {
-		return
-	}
-	s.state.withdraw(m.waiter)
-	for t := m.at.next; t != nil; t = t.next {
-		switch {
-		case t.aboard != nil:
-			t.aboard.owner.flight.GetOff()
-			s.state.leave(t.aboard)
-		case t.owner != nil && t.owner.finish():
-			s.end(t.owner, t.owner.failure(fault.ErrAbandoned))
+	if w := m.waiter; w != nil {
+		s.state.withdraw(w)
+		if w.owner != nil && w.owner.finish() {
+			s.end(w.owner, w.owner.failure(fault.ErrAbandoned))
 		}
 	}
+	s.unused(m.asked)
 }
 
 func (s *shell) close() {

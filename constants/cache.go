@@ -3,11 +3,11 @@ package constants
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -49,9 +49,7 @@ func Open(cfg Config) (*Cache, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = guard.Logger(cfg.Logger, actors.Go)
 	c := &Cache{cfg: cfg, gone: make(chan struct{})}
 	for k := range kinds {
 		c.mu.capacity[k] = settle(cfg.Capacity[k])

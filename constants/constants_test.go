@@ -89,6 +89,17 @@ func TestFulfilWithOtherSize(t *testing.T) {
 	put(t, e, "b", 4*mib, Options{}, nil)
 }
 
+// K5: the key alone says which tensor it is, whatever size is declared with it.
+func TestKeyOfAnotherSize(t *testing.T) {
+	_, e := open(t, Config{})
+	put(t, e, "k", mib, Options{}, nil)
+	out, err := e.GetOrAdd(context.Background(), key("k"), 2*mib, Options{})
+	if err != nil || out.Lease == nil || out.Lease.Value() != "k" || e.Size() != mib {
+		t.Fatalf("%+v, %v, size %d", out, err, e.Size())
+	}
+	out.Lease.End()
+}
+
 // T2, F7: a capacity change flushes; what is being computed does not stay.
 func TestSetCapacityFlushes(t *testing.T) {
 	c, e := open(t, Config{})

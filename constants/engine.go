@@ -75,8 +75,12 @@ func (e *Engine) Lookup(key Key) (*Lease, bool) {
 
 // GetOrAdd gives the tensor of a key, for which it may wait until its owner has
 // computed it; or makes the caller its owner; or says why it is not cached. bytes
-// is its size on the device, 0 to 2^48. Errors: ErrInvalid, ErrClosed, ErrCycle,
-// the context's, and the one that the owner failed with.
+// is its size on the device, 0 to 2^48, for the case that the caller becomes the owner.
+// The key alone says which tensor it is: a caller with the key of a tensor that is
+// there, or is being computed, gets that one, whatever it was made from and however
+// many bytes it has. So a key must change with the content: Content and Versioned
+// make such keys. Errors: ErrInvalid, ErrClosed, ErrCycle, the context's, and the one
+// that the owner failed with.
 func (e *Engine) GetOrAdd(ctx context.Context, key Key, bytes int64, opts Options) (Outcome, error) {
 	return e.getOrAdd(ctx, key, bytes, opts, true)
 }
@@ -118,19 +122,18 @@ func (e *Engine) get(ctx context.Context, key Key, bytes int64, opts Options, wa
 
 func (e *Engine) ask(ctx context.Context, p *pending, canOwn bool) (Outcome, error) {
 	c := &asking{engine: e, pending: p, canOwn: canOwn}
+	defer func() { c.giveUp(nil) }()
 	_, err := flight.Ride[*node](ctx, c)
-	switch {
-	case err != nil:
-		if c.turn != nil && (c.left || c.answer.waiter != nil) {
-			e.tell(leaveMsg{c.answer.waiter, c.turn, c.left})
-		}
+	if err != nil {
 		return Outcome{}, err
-	case c.lease != nil:
-		return Outcome{Lease: c.lease}, nil
-	case c.answer.owner != nil:
-		return e.owned(c.answer.owner)
 	}
-	return Outcome{Bypass: c.answer.bypass}, nil
+	a := c.answer
+	c.answer = answer{} // it has come to something
+	if a.owner != nil {
+		return e.owned(a.owner)
+	}
+	p.owner.flight.Finish(nil, fault.ErrAbandoned, nil) // nobody will use it
+	return Outcome{Lease: c.lease, Bypass: a.bypass}, nil
 }
 
 // asking is one GetOrAdd that was no hit. It implements flight.Caller.
@@ -138,34 +141,32 @@ type asking struct {
 	engine  *Engine
 	pending *pending // what it would own
 	canOwn  bool
-	answer  answer
-	turn    *turn // the last one that it knows of
-	left    bool  // its flight before the end
+	answer  answer // the last one, as long as the caller has not left
 	lease   *Lease
 }
 
-// Ask asks the actor. A caller that can compute has its next turn already when an
-// owner gives up: it does not ask again.
+// Ask asks the actor, unless the caller has become the owner when the one before gave
+// up, or would have if there were room for it.
 func (c *asking) Ask(ctx context.Context) (flight.Ticket[*node], error) {
-	if c.turn == nil {
-		a, err := actors.Ask(ctx, c.engine.ref, func(r actors.Reply[answer]) message {
-			return getMsg{pending: c.pending, compute: c.canOwn, reply: r}
-		})
-		if err != nil {
-			return flight.Ticket[*node]{}, err
-		}
-		c.answer, c.turn, c.lease = a, a.turn, a.lease
-	} else {
-		next := c.turn.next
-		if next == nil { // the engine was closed
-			return flight.Ticket[*node]{}, fault.ErrClosed
-		}
-		c.turn, c.answer.owner, c.answer.bypass = next, next.owner, next.bypass
-	}
-	if c.turn == nil || c.turn.aboard == nil {
+	if w := c.answer.waiter; w != nil && (w.owner != nil || w.bypass != "") {
+		c.answer = answer{owner: w.owner, bypass: w.bypass}
 		return flight.Ticket[*node]{}, nil
 	}
-	return flight.Ticket[*node]{Flight: c.turn.aboard.owner.flight, Heir: c.answer.waiter != nil}, nil
+	c.answer = answer{}
+	a, err := actors.Ask(ctx, c.engine.ref, func(r actors.Reply[answer]) message {
+		return getMsg{pending: c.pending, compute: c.canOwn, reply: r}
+	})
+	if err != nil {
+		if errors.Is(err, fault.ErrClosed) { // else a turn may still take it up
+			c.pending.owner.flight.Finish(nil, err, nil)
+		}
+		return flight.Ticket[*node]{}, err
+	}
+	c.answer, c.lease = a, a.lease
+	if a.aboard == nil {
+		return flight.Ticket[*node]{}, nil
+	}
+	return flight.Ticket[*node]{Flight: a.aboard.owner.flight, Heir: c.canOwn}, nil
 }
 
 // Take makes the lease. Pinning cannot fail: the flight holds the tensor.
@@ -174,8 +175,16 @@ func (c *asking) Take(n *node) {
 	c.lease = newLease(n)
 }
 
-// Leave notes it: ask tells the actor.
-func (c *asking) Leave(flight.Ticket[*node]) { c.left = true }
+// Leave is for a caller that left its flight before the end.
+func (c *asking) Leave(flight.Ticket[*node]) { c.giveUp(c.answer.aboard) }
+
+// giveUp tells the actor of a caller that was answered and does not use that.
+func (c *asking) giveUp(left *pending) {
+	if c.answer.aboard != nil {
+		c.engine.tell(leaveMsg{c.pending, c.answer.waiter, left})
+		c.answer = answer{}
+	}
+}
 
 // owned begins an ownership on the owner's goroutine: it asks for the device
 // memory that the owner will fill.
@@ -216,7 +225,8 @@ type Value struct {
 	Free  func() // nil = nothing
 }
 
-// Get gives the tensor of a key, and has compute make it if it is not there. compute
+// Get gives the tensor of a key, as GetOrAdd finds it by the key alone, and has compute
+// make it if it is not there. compute
 // runs on the caller's goroutine, if the caller becomes the owner or bypasses the
 // cache. A panic in it becomes an error for every waiter. What compute makes after
 // ctx has ended is kept like any other tensor. cached reports whether the tensor is
@@ -230,10 +240,10 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 	if err != nil || out.Lease != nil {
 		return out.Lease, err == nil, err
 	}
-	own := ctx
+	own, end := ctx, guard.Context(ctx)
 	if out.Owner != nil {
 		own = out.Owner.Context()
-		stop := context.AfterFunc(ctx, func() { out.Owner.cancel(context.Cause(ctx)) })
+		stop := context.AfterFunc(end, func() { out.Owner.cancel(context.Cause(end)) })
 		defer stop()
 	}
 	var v Value
@@ -245,8 +255,8 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 			switch {
 			case context.Cause(own) == fault.ErrClosed:
 				err = fault.ErrClosed
-			case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-				err = ctx.Err() // which may be a deadline
+			case errors.Is(err, context.Canceled) && end.Err() != nil:
+				err = end.Err() // which may be a deadline
 			}
 			out.Owner.Fail(err) // also when the goroutine is on its way out
 		}

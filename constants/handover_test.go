@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -291,5 +293,73 @@ func TestArgumentsThatAreNone(t *testing.T) {
 		if _, err := e.GetOrAdd(context.Background(), key("k"), bytes, Options{}); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%d bytes: %v", bytes, err)
 		}
+	}
+}
+
+// T6: of many that can compute exactly one at a time becomes the owner, whoever gives up,
+// until one delivers; then all the others have its tensor.
+func TestHandedOnThroughMany(t *testing.T) {
+	_, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: limit.Of(1)}})
+	o := add(t, e, "k", mib, Options{})
+	const callers, fail = 200, 50
+	var owners, now, got atomic.Int32
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			out, err := e.GetOrAdd(context.Background(), key("k"), mib, Options{CanOwn: true})
+			switch {
+			case err != nil || out.Bypass != "":
+				t.Errorf("%+v, %v", out, err)
+			case out.Owner != nil:
+				if now.Add(1) != 1 {
+					t.Error("two owners at a time")
+				}
+				last := owners.Add(1) > fail
+				now.Add(-1)
+				if !last {
+					out.Owner.Fail(errors.New("no"))
+					return
+				}
+				if l, err := out.Owner.Fulfil("v", mib, nil); err != nil {
+					t.Error(err)
+				} else {
+					l.End()
+				}
+			default:
+				got.Add(1)
+				out.Lease.End()
+			}
+		})
+	}
+	waitFor(t, func() bool { return waiting(o) == callers })
+	o.Abandon()
+	all.Wait()
+	if owners.Load() != fail+1 || got.Load() != callers-fail-1 || e.Reserved() != 0 || e.Size() != mib {
+		t.Errorf("%d owners, %d leases; %d reserved, %d resident", owners.Load(), got.Load(), e.Reserved(), e.Size())
+	}
+}
+
+// T6: the turn that hands an ownership over costs the same however many wait.
+func BenchmarkHandover(b *testing.B) {
+	for _, n := range []int{1e3, 1e4, 1e5} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			s := newState(nil, noBound, NoEvict)
+			k := key("k")
+			for range b.N {
+				b.StopTimer()
+				p := &pending{key: k, bytes: 8}
+				s.admit(p)
+				for range n {
+					s.join(k, &waiter{asked: &pending{key: k, bytes: 8}})
+				}
+				b.StartTimer()
+				heir := s.heir(p)
+				if !s.inherit(p, heir.asked) {
+					b.Fatal("not inherited")
+				}
+				b.StopTimer()
+				s.drop(heir.asked)
+			}
+		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Promise is the duty of an owner to deliver a tensor. The owner must call one of
@@ -122,7 +123,7 @@ func (o *Promise) failure(err error) error {
 // watch has the end of the context that the tensor was asked for with count as
 // Abandon. It comes before the owner gets the promise.
 func (o *Promise) watch() {
-	o.stop = context.AfterFunc(o.asked, func() { // perhaps before watch returns: stop is not for it
+	o.stop = context.AfterFunc(guard.Context(o.asked), func() { // perhaps before watch returns: stop is not for it
 		if o.over.CompareAndSwap(false, true) {
 			o.end(fault.ErrAbandoned)
 			o.cancel(nil)
@@ -148,26 +149,15 @@ func (o *Promise) finish() bool {
 	return true
 }
 
-// waiter is a caller that waits for an owner and can compute itself.
+// waiter is a caller that waits for an owner and can compute itself. It is aboard one
+// flight; for the next it asks again, as another waiter.
 type waiter struct {
 	asked   *pending      // what it would own
 	pending *pending      // what it waits for; the actor's
 	place   *list.Element // among the volunteers of that; the actor's
-	last    *turn         // where the actor has it; the actor's
-}
 
-// turn is one owner's time as a waiter sees it: it is aboard that owner's flight,
-// has become the owner itself, or found no room. next is set before the flight
-// ends without a value.
-type turn struct {
-	aboard *pending
+	// The owner that it has become, or why it has not. At most one is set, before the
+	// flight that it waits for ends.
 	owner  *Promise
 	bypass Bypass
-	next   *turn
-}
-
-// pass moves the waiter on to another turn.
-func (w *waiter) pass(t *turn) {
-	w.last.next = t
-	w.last = t
 }

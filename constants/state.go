@@ -147,16 +147,10 @@ func (s *state) inherit(p, heir *pending) bool {
 	if !may {
 		s.flights.Void(heir)
 	}
-	for e := p.volunteers.Front(); e != nil; e = e.Next() {
-		w := e.Value.(*waiter)
-		s.flights.Join(heir.key, 0)
-		w.pending, w.place = heir, heir.volunteers.PushBack(w)
-	}
-	p.volunteers.Init()
 	return true
 }
 
-// heir takes out the waiter that can compute and has waited longest, or gives nil.
+// heir takes out the waiter that can compute and has waited longest for p, or gives nil.
 func (s *state) heir(p *pending) *waiter {
 	e := p.volunteers.Front()
 	if e == nil {

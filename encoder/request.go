@@ -56,6 +56,7 @@ func program(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) 
 	info := exec.Info()
 	spec := primitive.Of(op, layout, stated)
 	spec.Engine, spec.Device = info.Backend, strconv.Itoa(info.Index)
+	source.Name = op.String()
 	key, source.Key, err = spec.Keys(info.Backend, info.Identity)
 	return source, key, err
 }

@@ -66,6 +66,9 @@ func TestRequestKeys(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if src, _, err := program(exec, lib, op, stated); err != nil || src.Name != op.String() {
+				t.Errorf("people read %q of %v, %v", src.Name, op, err) // E6
+			}
 			what := op.String() + " " + stated
 			if keys[r.Key] != "" || stored[r.StoredKey] != "" {
 				t.Errorf("%s has the key of %s", what, keys[r.Key]+stored[r.StoredKey])

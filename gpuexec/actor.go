@@ -15,12 +15,13 @@ import (
 // out. Its fields belong to the actor's turns.
 type shell struct {
 	*Executor
-	end     context.CancelFunc // of life
-	state   *state[*job]
-	device  *generation                     // nil while the device is being opened
-	desk    flight.Desk[string, *compiling] // of compiles on device, by the source's key
-	waiting []actors.Reply[struct{}]        // of Ready
-	out     []effect[*job]                  // reused
+	end       context.CancelFunc // of life
+	state     *state[*job]
+	device    *generation                     // nil while the device is being opened
+	desk      flight.Desk[string, *compiling] // of compiles on device, by the source's key
+	unclaimed map[string]unclaimed            // by the source's key; none of them is on the desk
+	waiting   []actors.Reply[struct{}]        // of Ready
+	out       []effect[*job]                  // reused
 }
 
 func (s *shell) handle(m message) {
@@ -51,13 +52,19 @@ func (s *shell) handle(m message) {
 		s.compile(m.call)
 	case leftMsg:
 		s.left(m.flight)
+	case expiredMsg:
+		if s.desk.Expire(m.flight, time.Now()) {
+			m.flight.Cancel()
+		}
 	case compiledMsg:
 		s.compiled(m)
+	case settledMsg:
+		s.settled(m.kernel, m.over)
 	case closeMsg:
 		s.close(m)
 	}
 	s.carryOut()
-	s.queued.Store(int64(len(s.state.queue)))
+	s.queued.Store(int64(s.state.queue.Len()))
 }
 
 func (s *shell) carryOut() {
@@ -105,12 +112,15 @@ func (s *shell) compile(c *compiling) {
 		c.reply.Fail(fault.ErrDeviceLost)
 		return
 	}
-	f, late, joined := s.desk.Join(c.source.Key, 0)
+	if s.claim(c) {
+		return
+	}
+	f, late, joined := s.desk.Join(c.source.Key, s.linger(c.source))
 	if joined {
 		f.Board()
 	} else {
 		f = c
-		s.desk.Begin(f.source.Key, f, 0)
+		s.desk.Begin(f.source.Key, f, s.linger(f.source))
 		f.Start()
 		g := s.device
 		s.begin(g, func() {
@@ -128,10 +138,10 @@ func (s *shell) compile(c *compiling) {
 	}
 }
 
-// left takes a caller off a compile, which is cancelled when nobody is left.
+// left takes a caller off a compile, which lingers when nobody is left.
 func (s *shell) left(f *compiling) {
-	if alone, _ := s.desk.Leave(f, time.Time{}); alone {
-		f.Cancel()
+	if alone, linger := s.desk.Leave(f, time.Now()); alone {
+		f.Linger(linger, func() { s.ref.Tell(expiredMsg{f}) })
 	}
 }
 
@@ -150,8 +160,13 @@ func (s *shell) compiled(m compiledMsg) {
 		return
 	}
 	s.keep(k)
+	k.cell.Pin() // the flight's
 	k.cell.Pin()
-	f.Finish(k, nil, (*Kernel).Release)
+	s.unclaimed[k.source.Key] = unclaimed{kernel: k}
+	f.Finish(k, nil, func(k *Kernel) {
+		s.ref.Tell(settledMsg{kernel: k})
+		k.Release()
+	})
 	s.begin(s.device, func() { // for the loss of the device; nobody waits for it
 		defer k.Release()
 		defer close(k.asked)
@@ -183,7 +198,6 @@ func (s *shell) giveUp(err error) {
 
 // reopen opens the device again, as often as it takes.
 func (s *shell) reopen(gen uint64) {
-	s.cfg.Logger.Warn("executor: device lost, opening it again", "device", s.info.Name)
 	s.restarts.Add(1)
 	old := s.device
 	s.device = nil
@@ -191,6 +205,7 @@ func (s *shell) reopen(gen uint64) {
 	s.work.Add(2)
 	actors.Go(func() {
 		defer s.work.Done()
+		s.cfg.Logger.Warn("executor: device lost, opening it again", "device", s.info.Name)
 		if err := old.retire(); err != nil {
 			s.cfg.Logger.Warn("executor: retire lost device", "error", err)
 		}
@@ -234,6 +249,9 @@ func (s *shell) close(m closeMsg) {
 	s.end()
 	s.out = s.state.close(s.out)
 	s.giveUp(fault.ErrClosed)
+	for _, u := range s.unclaimed {
+		s.forgo(u.kernel)
+	}
 	for _, r := range s.waiting {
 		r.Fail(fault.ErrClosed)
 	}

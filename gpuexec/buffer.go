@@ -55,6 +55,13 @@ func (e *Executor) Alloc(ctx context.Context, n int64) (*Buffer, error) {
 	}
 	var made atomic.Pointer[Buffer]
 	var left atomic.Bool // the caller has gone: whichever side takes the buffer out releases it
+	given := false
+	defer func() {
+		if !given { // be it that ctx panicked
+			left.Store(true)
+			releaseFrom(&made)
+		}
+	}()
 	err := e.do(ctx, func(_ context.Context, w *worker) error {
 		m, err := w.on.device.Alloc(n)
 		if w.note(err) != nil {
@@ -70,10 +77,9 @@ func (e *Executor) Alloc(ctx context.Context, n int64) (*Buffer, error) {
 		return nil
 	}, nil)
 	if err != nil {
-		left.Store(true)
-		releaseFrom(&made)
 		return nil, err
 	}
+	given = true
 	return made.Load(), nil
 }
 

@@ -13,7 +13,8 @@ import (
 
 // Compile builds the kernel of a source. Callers with one key at one time get
 // the same kernel from one compile; each must Release it. When the last of them
-// has left, the compile is cancelled.
+// has left, the compile goes on for Config.Linger, and what it makes waits as long
+// for a caller that asks again.
 //
 // Errors: ErrInvalid for a source without a key, ErrDeviceLost, ErrClosed, the
 // context's, and the driver's, a panic of it among them.
@@ -76,6 +77,7 @@ func (c *call) Ask(ctx context.Context) (flight.Ticket[*Kernel], error) {
 // Take pins the kernel for the caller. That cannot fail: the flight holds it.
 func (c *call) Take(k *Kernel) {
 	k.cell.Pin()
+	k.taken.Store(true)
 	c.kernel = k
 }
 

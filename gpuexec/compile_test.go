@@ -32,7 +32,7 @@ func TestCompileFlight(t *testing.T) {
 			return ctx.Err()
 		}
 	}}
-	e := open(t, f, gpuexec.Config{})
+	e := open(t, f, gpuexec.Config{Linger: -1})
 	ctx, cancel := context.WithCancel(bg)
 	first := make(chan error, 1)
 	go func() { _, err := e.Compile(ctx, source("k")); first <- err }()

@@ -11,18 +11,24 @@ import (
 // Config of one executor. Backend must be set; the rest may be zero.
 type Config struct {
 	Backend  Backend
-	Index    int                // of the device within the backend
-	Workers  int                // run workers; 0 = one a core, at most what the device can use
-	Compiles int                // compiles at a time; 0 = as Workers
-	Queue    int                // most sequences that wait for a worker; 0 = 256
-	Slow     time.Duration      // a compile that takes longer is announced (SPEC E6); 0 = 1 s
-	Listen   func(CompileEvent) // told of announced compiles, one event of a compile at a time
-	Logger   *slog.Logger       // nil = silent
+	Index    int           // of the device within the backend
+	Workers  int           // run workers; 0 = one a core, at most what the device can use
+	Compiles int           // compiles at a time; 0 = as Workers
+	Queue    int           // most sequences that wait for a worker; 0 = 256
+	Slow     time.Duration // a compile that takes longer is announced (SPEC E6); 0 = 1 s
+	// Linger is how long a compile goes on when every caller has left, and how long
+	// its kernel is then kept for one that asks again, so that callers whose deadlines
+	// are shorter than a compile get further with each try (SPEC F4); 0 = a minute,
+	// negative = not at all. Source.Linger says it for one source.
+	Linger time.Duration
+	Listen func(CompileEvent) // told of announced compiles, one event of a compile at a time
+	Logger *slog.Logger       // nil = silent
 }
 
 const (
-	defaultQueue = 256
-	defaultSlow  = time.Second
+	defaultQueue  = 256
+	defaultSlow   = time.Second
+	defaultLinger = time.Minute
 )
 
 // validate joins everything that is wrong.
@@ -46,7 +52,8 @@ func (c Config) validate() error {
 // listener is called on a goroutine of the executor; the compile waits for it at its
 // end.
 type CompileEvent struct {
-	Key     string
+	Key     string // of the source
+	Name    string // of the source, else its key: for people
 	Phase   string // PhaseStart, PhaseRunning or PhaseEnd
 	Elapsed time.Duration
 	Err     error // of PhaseEnd

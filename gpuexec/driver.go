@@ -2,16 +2,22 @@ package gpuexec
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // program has the driver compile a source, or load it from a blob, and announces
 // a call that takes long (SPEC E6).
 func (e *Executor) program(ctx context.Context, on *generation, src Source, blob []byte) (p *built, requires []string, err error) {
-	told := e.announce(src.Key)
+	op := "executor: compile"
+	if blob != nil {
+		op = "executor: load"
+	}
+	told := e.announce(src)
 	err = apart(func() error {
 		var program Program
 		var err error
@@ -28,12 +34,30 @@ func (e *Executor) program(ctx context.Context, on *generation, src Source, blob
 		p, requires = &built{on, program, program.Bytes()}, program.Requires()
 		return nil
 	})
+	err = e.named(op, src, err)
 	told(err)
 	return p, requires, err
 }
 
+// named adds to a driver's error what it was at. What the driver must not do is
+// logged with its stack, which the text of an error does not show.
+func (e *Executor) named(op string, src Source, err error) error {
+	if err == nil {
+		return nil
+	}
+	panicked, _ := errors.AsType[*fault.PanicError](err)
+	err = &fault.Error{Op: op, Key: src.name(), Backend: e.info.Backend, Err: err}
+	switch {
+	case panicked != nil:
+		e.cfg.Logger.Error("executor: driver panicked", "error", err, "stack", string(panicked.Stack))
+	case errors.Is(err, fault.ErrGoexit):
+		e.cfg.Logger.Error("executor: driver ended its goroutine", "error", err)
+	}
+	return err
+}
+
 // announce tells the listener while a compile lasts; what it returns ends that.
-func (e *Executor) announce(key string) func(error) {
+func (e *Executor) announce(src Source) func(error) {
 	if e.cfg.Listen == nil {
 		return func(error) {}
 	}
@@ -44,13 +68,13 @@ func (e *Executor) announce(key string) func(error) {
 		for !over {
 			select {
 			case <-tick.C:
-				event := CompileEvent{Key: key, Phase: phase, Elapsed: time.Since(began)}
+				event := CompileEvent{Key: src.Key, Name: src.name(), Phase: phase, Elapsed: time.Since(began)}
 				phase = PhaseRunning
 				e.tell(event)
 			case err := <-result:
 				over = true
 				if phase != PhaseStart {
-					e.tell(CompileEvent{Key: key, Phase: PhaseEnd, Elapsed: time.Since(began), Err: err})
+					e.tell(CompileEvent{Key: src.Key, Name: src.name(), Phase: PhaseEnd, Elapsed: time.Since(began), Err: err})
 				}
 			}
 		}
@@ -66,6 +90,6 @@ func (e *Executor) announce(key string) func(error) {
 // tell calls the listener, which is user code.
 func (e *Executor) tell(event CompileEvent) {
 	guard.Call(func() { e.cfg.Listen(event) }, func(err error) {
-		e.cfg.Logger.Error("executor: listener", "key", event.Key, "error", err)
+		e.cfg.Logger.Error("executor: listener", "kernel", event.Name, "error", err)
 	})
 }

@@ -3,12 +3,12 @@ package gpuexec
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Executor runs kernels on one device. Safe for concurrent use.
@@ -49,19 +49,20 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	if cfg.Slow == 0 {
 		cfg.Slow = defaultSlow
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+	if cfg.Linger == 0 {
+		cfg.Linger = defaultLinger
 	}
+	cfg.Logger = guard.Logger(cfg.Logger, actors.Go)
 	life, end := context.WithCancel(context.Background())
 	e := &Executor{cfg: cfg, life: life, gone: make(chan struct{})}
 	e.mu.kernels = make(map[*Kernel]struct{})
-	g, err := e.openGeneration(ctx, 1)
+	g, err := e.openGeneration(guard.Context(ctx), 1)
 	if err != nil {
 		end()
 		return nil, fmt.Errorf("executor: open %s:%d: %w", cfg.Backend.Name(), cfg.Index, err)
 	}
 	e.info, e.limits = g.info, g.limits
-	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue)}
+	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue), unclaimed: make(map[string]unclaimed)}
 	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
 	g.start(e)
 	e.ref.Tell(upMsg{g})

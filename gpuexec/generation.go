@@ -36,6 +36,7 @@ type worker struct {
 	on    *generation
 	queue Queue
 	args  []DeviceArg // of the launch in hand
+	at    *Kernel     // that the job in hand launched last
 	lost  bool        // the driver said so
 }
 
@@ -165,7 +166,13 @@ func (w *worker) do(j *job, done func(error)) {
 			return err
 		}
 		return j.run(j.ctx, w)
-	}, done)
+	}, func(err error) {
+		if w.at != nil {
+			err = w.at.exec.named("executor: launch", w.at.source, err)
+		}
+		w.at = nil
+		done(err)
+	})
 }
 
 // retire lets the workers and compiles end after what they have in hand, then
@@ -212,9 +219,10 @@ func (w *worker) launch(ctx context.Context, l *Launch) error {
 			continue
 		}
 		if a.buffer.on != w.on {
-			return fault.Wrap("executor: launch", l.Kernel.source.Key, "a buffer was lost with its device: allocate it again", fault.ErrDeviceLost)
+			return fault.Wrap("executor: launch", l.Kernel.name(), "a buffer was lost with its device: allocate it again", fault.ErrDeviceLost)
 		}
 		w.args = append(w.args, DeviceArg{Memory: a.buffer.memory, Offset: a.offset, Bytes: a.bytes})
 	}
+	w.at = l.Kernel
 	return w.note(w.queue.Launch(ctx, b.program, w.args, l.Grid))
 }

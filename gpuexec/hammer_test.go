@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -58,7 +59,7 @@ func user(t *testing.T, e *gpuexec.Executor, seed uint64, rounds int) {
 func TestHammer(t *testing.T) {
 	for _, losses := range []int{0, 20} {
 		f := &fakedevice.Backend{}
-		e, err := gpuexec.Open(context.Background(), gpuexec.Config{Backend: f, Workers: 3, Queue: 4})
+		e, err := gpuexec.Open(context.Background(), gpuexec.Config{Backend: f, Workers: 3, Queue: 4, Linger: time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,9 +22,11 @@ type job struct {
 	started bool        // a worker has it; the actor's
 }
 
+// newJob makes a job that its caller aborts: no goroutine of the executor, and no
+// turn, asks ctx for its end, which may be user code.
 func newJob(ctx context.Context, run func(context.Context, *worker) error, ended func()) *job {
 	j := &job{run: run, ended: ended}
-	j.ctx, j.abort = context.WithCancel(ctx)
+	j.ctx, j.abort = context.WithCancel(context.WithoutCancel(ctx))
 	return j
 }
 

@@ -22,6 +22,7 @@ type Kernel struct {
 	blob     atomic.Pointer[[]byte] // as the driver gave it; nil = not yet, or there is none
 	asked    chan struct{}          // closed when the driver was asked for the blob
 	cell     lease.Cell
+	taken    atomic.Bool // by a caller of Compile or Load
 }
 
 // built is the program on the device of one generation.
@@ -31,8 +32,7 @@ type built struct {
 	bytes   int64
 }
 
-// name is the key for messages to people.
-func (k *Kernel) name() string { return fault.Printable(k.source.Key) }
+func (k *Kernel) name() string { return k.source.name() }
 
 // Executor is the executor that made the kernel, and that it may be launched on.
 func (k *Kernel) Executor() *Executor { return k.exec }
@@ -61,6 +61,9 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 	if kept := k.blob.Load(); kept != nil {
 		return slices.Clone(*kept), nil
 	}
+	own, stop := context.WithCancel(context.WithoutCancel(ctx)) // ctx may be user code: asked on this goroutine alone
+	defer stop()
+	done := ctx.Done()
 	b, err := k.enter()
 	if err != nil {
 		return nil, err
@@ -72,16 +75,14 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 	answered := make(chan answer, 1)
 	actors.Go(func() {
 		defer k.leave(b)
-		ctx, stop := context.WithCancel(ctx)
-		defer stop()
 		defer context.AfterFunc(k.exec.life, stop)()
-		k.ask(ctx, b, func(blob []byte, err error) { answered <- answer{blob, err} })
+		k.ask(own, b, func(blob []byte, err error) { answered <- answer{blob, err} })
 	})
 	select {
 	case a := <-answered:
 		return a.blob, a.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	case <-done:
+		return nil, guard.Ended(ctx)
 	case <-k.exec.life.Done():
 		return nil, fault.ErrClosed
 	}
@@ -95,6 +96,7 @@ func (k *Kernel) ask(ctx context.Context, b *built, done func([]byte, error)) {
 		blob, err = b.program.Blob(ctx)
 		return err
 	}, func(err error) {
+		err = k.exec.named("executor: blob", k.source, err)
 		if err == nil {
 			kept := slices.Clone(blob)
 			k.blob.CompareAndSwap(nil, &kept)

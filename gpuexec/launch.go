@@ -1,8 +1,10 @@
 package gpuexec
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 )
@@ -10,10 +12,15 @@ import (
 // Source is what a program is compiled from. Spec is opaque to the executor: an
 // operation of package ops, or text of a language that the backend compiles.
 type Source struct {
-	Key    string  // canonical; equal keys mean equal programs on one device
-	Spec   any     // what the backend understands
-	Params []Param // what each launch gives, in order
+	Key    string        // canonical; equal keys mean equal programs on one device
+	Name   string        // what people read in events, errors and logs; empty = the key
+	Spec   any           // what the backend understands
+	Params []Param       // what each launch gives, in order
+	Linger time.Duration // Config.Linger for this source; 0 = that, negative = not at all
 }
+
+// name is what people read of the source.
+func (s *Source) name() string { return cmp.Or(s.Name, fault.Printable(s.Key)) }
 
 // ParamKind says what an argument must be.
 type ParamKind uint8

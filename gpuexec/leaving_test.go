@@ -29,7 +29,7 @@ func TestLeftBeforeItsCompileBegan(t *testing.T) {
 			<-goOn
 			return nil
 		}}
-		e := open(t, f, gpuexec.Config{Compiles: 1})
+		e := open(t, f, gpuexec.Config{Compiles: 1, Linger: -1})
 		slow, left := make(chan error, 1), make(chan error, 1)
 		go func() {
 			k, err := e.Compile(bg, source("slow"))
@@ -68,7 +68,7 @@ func TestLeavingACompileAtAnyMoment(t *testing.T) {
 		aborted <- struct{}{}
 		return ctx.Err()
 	}}
-	e := open(t, f, gpuexec.Config{Compiles: 1})
+	e := open(t, f, gpuexec.Config{Compiles: 1, Linger: -1})
 	for round := range 300 {
 		ctx, leave := context.WithCancel(bg)
 		var callers sync.WaitGroup

@@ -18,10 +18,15 @@ type (
 	readyMsg    struct{ reply actors.Reply[struct{}] }
 	compileMsg  struct{ call *compiling }
 	leftMsg     struct{ flight *compiling } // a caller has left it
+	expiredMsg  struct{ flight *compiling } // the end of its linger time
 	compiledMsg struct {
 		flight *compiling
 		kernel *Kernel
 		err    error
+	}
+	settledMsg struct {
+		kernel *Kernel
+		over   bool // its linger time is
 	}
 	closeMsg struct{ reply actors.Reply[*generation] }
 )
@@ -34,7 +39,9 @@ func (upMsg) isMessage()       {}
 func (readyMsg) isMessage()    {}
 func (compileMsg) isMessage()  {}
 func (leftMsg) isMessage()     {}
+func (expiredMsg) isMessage()  {}
 func (compiledMsg) isMessage() {}
+func (settledMsg) isMessage()  {}
 func (closeMsg) isMessage()    {}
 
 // Fail answers a request whose turn panicked.

@@ -1,6 +1,7 @@
 package gpuexec
 
 import (
+	"container/list"
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -10,10 +11,11 @@ import (
 // the jobs when the device goes. It knows no channel, clock, driver or goroutine.
 // J stands for a job; the core only compares it.
 type state[J comparable] struct {
-	capacity int // most jobs that wait
-	idle     int // workers of the open device that have nothing to do
-	queue    []J // in order of arrival
-	running  []J // answered when their worker is done
+	capacity int                 // most jobs that wait
+	idle     int                 // workers of the open device that have nothing to do
+	queue    list.List           // of J, in order of arrival
+	places   map[J]*list.Element // there
+	running  []J                 // one a worker; answered when their worker is done
 	phase    phase
 	gen      uint64 // of the device that is open, or is being opened
 }
@@ -29,7 +31,7 @@ const (
 // newState gives the state of an executor whose first device, generation 1, is
 // being opened.
 func newState[J comparable](capacity int) *state[J] {
-	return &state[J]{capacity: capacity, gen: 1}
+	return &state[J]{capacity: capacity, gen: 1, places: make(map[J]*list.Element)}
 }
 
 // effect is one thing that the shell has to do.
@@ -59,10 +61,10 @@ func (s *state[J]) submit(j J, own bool, out []effect[J]) []effect[J] {
 		return append(out, effect[J]{do: fail, job: j, err: fault.ErrDeviceLost})
 	case s.idle > 0:
 		return s.start(j, out)
-	case len(s.queue) >= s.capacity && !own:
+	case s.queue.Len() >= s.capacity && !own:
 		return append(out, effect[J]{do: fail, job: j, err: fault.ErrOverloaded})
 	}
-	s.queue = append(s.queue, j)
+	s.places[j] = s.queue.PushBack(j)
 	return out
 }
 
@@ -73,13 +75,15 @@ func (s *state[J]) start(j J, out []effect[J]) []effect[J] {
 }
 
 // withdraw forgets a job whose caller has left, and reports whether it was
-// waiting. One that runs goes on, with its context ended.
+// waiting. One that runs goes on, with its context ended. It costs the same however
+// many wait.
 func (s *state[J]) withdraw(j J) bool {
-	i := slices.Index(s.queue, j)
-	if i < 0 {
+	e := s.places[j]
+	if e == nil {
 		return false
 	}
-	s.queue = slices.Delete(s.queue, i, i+1)
+	delete(s.places, j)
+	s.queue.Remove(e)
 	return true
 }
 
@@ -95,11 +99,9 @@ func (s *state[J]) done(j J, gen uint64, out []effect[J]) (bool, []effect[J]) {
 		return waited, out
 	}
 	s.idle++
-	if len(s.queue) > 0 {
-		var none J
-		next := s.queue[0]
-		s.queue[0] = none
-		s.queue = s.queue[1:]
+	if first := s.queue.Front(); first != nil {
+		next := first.Value.(J)
+		s.withdraw(next)
 		out = s.start(next, out)
 	}
 	return waited, out
@@ -143,11 +145,14 @@ func (s *state[J]) close(out []effect[J]) []effect[J] {
 }
 
 func (s *state[J]) failAll(err error, out []effect[J]) []effect[J] {
-	for _, jobs := range [][]J{s.queue, s.running} {
-		for _, j := range jobs {
-			out = append(out, effect[J]{do: fail, job: j, err: err})
-		}
+	for e := s.queue.Front(); e != nil; e = e.Next() {
+		out = append(out, effect[J]{do: fail, job: e.Value.(J), err: err})
 	}
-	s.queue, s.running = nil, nil
+	for _, j := range s.running {
+		out = append(out, effect[J]{do: fail, job: j, err: err})
+	}
+	s.queue.Init()
+	clear(s.places)
+	s.running = nil
 	return out
 }

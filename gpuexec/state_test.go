@@ -248,8 +248,8 @@ func TestStateProperties(t *testing.T) {
 					}
 					return
 				}
-				if len(s.queue) != len(p.waits) || len(p.waits) > 0 && p.busy() < p.workers {
-					t.Fatalf("%d wait, want %d; %d of %d workers run", len(s.queue), len(p.waits), p.busy(), p.workers)
+				if s.queue.Len() != len(p.waits) || len(p.waits) > 0 && p.busy() < p.workers {
+					t.Fatalf("%d wait, want %d; %d of %d workers run", s.queue.Len(), len(p.waits), p.busy(), p.workers)
 				}
 			},
 		})
@@ -264,5 +264,25 @@ func TestJobsOfARetiredDevice(t *testing.T) {
 	g.jobs <- newJob(context.Background(), nil, func() { ended++ })
 	if err := g.retire(); err != nil || ended != 1 {
 		t.Errorf("ended %d times, %v", ended, err)
+	}
+}
+
+// E1: withdrawing the last or a middle one of the jobs that wait costs the same however
+// many do.
+func BenchmarkWithdraw(b *testing.B) {
+	for _, n := range []int{1e3, 1e4, 1e5} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			s := newState[int](n + 1)
+			s.up(1, 1, false, nil)
+			for j := range n + 1 { // one runs
+				s.submit(j, false, nil)
+			}
+			for j := 1; b.Loop(); j = j%n + 1 {
+				if !s.withdraw(n/2 + j/2) {
+					b.Fatal("it does not wait")
+				}
+				s.submit(n/2+j/2, false, nil)
+			}
+		})
 	}
 }

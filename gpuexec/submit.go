@@ -85,19 +85,24 @@ func pinLaunch(l *Launch) error {
 // touch any more what the caller pinned for fn.
 func (e *Executor) do(ctx context.Context, fn func(context.Context, *worker) error, ended func()) error {
 	j := newJob(ctx, fn, ended)
-	asked := false
+	asked, left := false, true
+	defer func() {
+		switch {
+		case !left:
+		case !asked: // ctx had ended before
+			j.end()
+		case !e.ref.Tell(withdrawMsg{j}) && !j.handled.Load():
+			j.end() // the actor has stopped without ever seeing it
+		default:
+			j.abort()
+		}
+	}()
 	_, err := actors.Ask(ctx, e.ref, func(reply actors.Reply[struct{}]) message {
 		asked = true
 		j.reply = reply
 		return submitMsg{j}
 	})
-	switch {
-	case err == nil:
-	case !asked: // ctx had ended before
-		j.end()
-	case !e.ref.Tell(withdrawMsg{j}) && !j.handled.Load():
-		j.end() // the actor has stopped without ever seeing it
-	}
+	left = err != nil // or ctx panicked
 	return err
 }
 

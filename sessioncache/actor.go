@@ -24,7 +24,7 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 		st.share.spare()
 		s.perform(&st.effects)
 		if after != nil {
-			s.published.frees.bin.Fence(after)
+			s.published.frees.bin.Soon(after)
 		}
 		if drained != nil && st.idle() {
 			drained()

@@ -2,9 +2,12 @@ package sessioncache_test
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
@@ -118,4 +121,37 @@ func TestMemoryCounts(t *testing.T) {
 	counted("made for it alone", 27)
 	h.Close()
 	counted("closed", 0)
+}
+
+// F6, Q5: a Free that blocks stalls neither the memory limit, which waits for what a
+// shrink frees, nor the Frees that come after it. Close waits for it.
+func TestShrinkPastAStuckFree(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		s, room := watched(t, sessioncache.Config{})
+		var freed atomic.Int32
+		for n := 1; n <= 4; n++ {
+			free := func() { freed.Add(1) }
+			if n == 1 {
+				free = func() { <-gate }
+			}
+			if err := s.Set(bg, shape(t, n), "x", sessioncache.Value{Bytes: 10, Cost: time.Duration(n), Free: free}, sessioncache.Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		want(t, "all but the floor", room.Shrink(bg, 40, pressure.Spare), pressure.Freed{Bytes: 40})
+		if took := time.Since(began); took > 200*time.Millisecond || freed.Load() != 3 {
+			t.Errorf("answered after %v, with %d of 3 freed", took, freed.Load())
+		}
+		ctx, cancel := context.WithTimeout(bg, time.Minute)
+		defer cancel()
+		if err := s.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("closed before its last Free ended: %v", err)
+		}
+		close(gate)
+		if err := s.Close(bg); err != nil {
+			t.Error(err)
+		}
+	})
 }

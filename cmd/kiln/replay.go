@@ -223,7 +223,7 @@ type served struct {
 
 // compiles notes a compile that takes long, for the progress line and for the log.
 func (r *replayer) compiles(e gpuexec.CompileEvent) {
-	r.config.Logger.Info("compile", "key", e.Key, "phase", e.Phase, "elapsed", e.Elapsed)
+	r.config.Logger.Info("compile", "kernel", e.Name, "phase", e.Phase, "elapsed", e.Elapsed)
 	if e.Phase == gpuexec.PhaseEnd {
 		r.compiling.Store(nil)
 	} else {
@@ -247,7 +247,7 @@ func (r *replayer) watch(name string, wg *sync.WaitGroup, done *atomic.Int64) {
 			return
 		case now := <-tick.C:
 			if e := r.compiling.Load(); e != nil {
-				r.progress.Note(fmt.Sprintf("%s  compiling %s for %s", name, e.Key, e.Elapsed.Round(time.Second)))
+				r.progress.Note(fmt.Sprintf("%s  compiling %s for %s", name, e.Name, e.Elapsed.Round(time.Second)))
 			} else {
 				r.progress.Update(name, int(done.Load()), len(r.requests), now)
 			}

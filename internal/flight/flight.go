@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Flight is one computation of a V and the callers that wait for it. Make it with
@@ -141,7 +142,7 @@ func (f *Flight[V]) await(ctx context.Context) (edges []*node, err error) {
 	case <-f.done:
 		return edges, nil
 	case <-ctx.Done():
-		return edges, ctx.Err()
+		return edges, guard.Ended(ctx)
 	}
 }
 

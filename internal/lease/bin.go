@@ -2,16 +2,27 @@ package lease
 
 import (
 	"runtime"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/kiln-cache/kiln/internal/guard"
+)
+
+const (
+	// patience is how long a Free may keep what was thrown after it waiting; twice that
+	// where it began while the bin was watched already.
+	patience = 50 * time.Millisecond
+	// mostStuck is how many may take longer at a time and still keep nothing waiting:
+	// each of them has a goroutine.
+	mostStuck = 64
 )
 
 // Bin frees what is thrown into it, in that order, on one goroutine that it
 // borrows while there is something to free. What frees is user code: a panic in it
 // is told and hurts nobody, and after a runtime.Goexit the rest is freed on another
-// goroutine. Throwing waits for nothing, so it is right in a turn, under a lock,
-// and in what frees. Safe for concurrent use.
+// goroutine, as it is where a Free is stuck. Throwing waits for nothing, so it is
+// right in a turn, under a lock, and in what frees. Safe for concurrent use.
 type Bin[T any] struct {
 	lend   func(func())
 	free   func(T)
@@ -20,7 +31,14 @@ type Bin[T any] struct {
 	mu struct {
 		sync.Mutex
 		waiting []thrown[T]
-		working bool
+		taken   uint64 // things taken out so far
+		busy    []busy // in the order taken out
+		// INVARIANT: one of the workers that are not stuck takes things out; one that
+		// is not stuck any more, and is not the only one, leaves.
+		workers, stuck int
+		fences         []fence // reached while what comes before is stuck
+		watched        bool    // a timer runs: it looks whether more than seen were taken
+		seen           uint64
 	}
 }
 
@@ -28,6 +46,19 @@ type Bin[T any] struct {
 type thrown[T any] struct {
 	thing T
 	fence func()
+	all   bool // the fence is one for what is stuck, too
+}
+
+// busy is a thing that is being freed.
+type busy struct {
+	number uint64 // among those taken out
+	stuck  bool
+}
+
+// fence waits for what was taken out before.
+type fence struct {
+	taken  uint64 // the last of that
+	passed func()
 }
 
 // Init makes a zero Bin ready. lend runs a function on another goroutine, free
@@ -51,45 +82,127 @@ func (b *Bin[T]) Throw(things ...T) {
 
 // Fence has passed called when everything thrown before is freed. It must not be
 // waited for in what frees.
-func (b *Bin[T]) Fence(passed func()) {
+func (b *Bin[T]) Fence(passed func()) { b.fence(passed, true) }
+
+// Soon is Fence, but does not wait for a Free that is stuck: one that takes longer
+// than others are to wait for it.
+func (b *Bin[T]) Soon(passed func()) { b.fence(passed, false) }
+
+func (b *Bin[T]) fence(passed func(), all bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mu.waiting = append(b.mu.waiting, thrown[T]{fence: passed})
+	b.mu.waiting = append(b.mu.waiting, thrown[T]{fence: passed, all: all})
 	b.startLocked()
 }
 
 func (b *Bin[T]) startLocked() {
-	if !b.mu.working {
-		b.mu.working = true
+	if b.mu.workers == b.mu.stuck && b.mu.workers <= mostStuck {
+		b.mu.workers++
 		b.lend(b.work)
+		return
 	}
+	b.watchLocked()
+}
+
+// watchLocked has a worker that is stuck relieved after a while.
+func (b *Bin[T]) watchLocked() {
+	if b.mu.watched || len(b.mu.waiting) == 0 {
+		return
+	}
+	b.mu.watched, b.mu.seen = true, b.mu.taken
+	time.AfterFunc(patience, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.mu.watched = false
+		if b.mu.taken == b.mu.seen && b.mu.workers == len(b.mu.busy) && len(b.mu.waiting) > 0 {
+			for i := range b.mu.busy {
+				b.mu.busy[i].stuck = true
+			}
+			b.mu.stuck = b.mu.workers
+			b.startLocked()
+		}
+		b.watchLocked()
+	})
 }
 
 // work frees what waits, until nothing does.
 func (b *Bin[T]) work() {
-	idle := false
+	var number uint64
+	freeing, ended := false, false
 	defer func() {
-		if !idle { // this goroutine is on its way out
-			b.lend(b.work)
+		if ended {
+			return
 		}
+		if freeing { // this goroutine is on its way out
+			b.mu.Lock()
+			passed := b.freedLocked(number)
+			b.mu.Unlock()
+			passAll(passed)
+		}
+		b.lend(b.work)
 	}()
 	for {
 		runtime.Gosched() // a caller that waits for the turn that threw this goes first
+		var passed []fence
 		b.mu.Lock()
-		if len(b.mu.waiting) == 0 {
-			b.mu.waiting, b.mu.working = nil, false
-			idle = true
-			b.mu.Unlock()
-			return
+		if freeing {
+			passed = b.freedLocked(number)
 		}
-		next := b.mu.waiting[0]
-		b.mu.waiting[0] = thrown[T]{}
-		b.mu.waiting = b.mu.waiting[1:]
+		next, more := b.takeLocked()
+		number, freeing = b.mu.taken, more && next.fence == nil
 		b.mu.Unlock()
-		if next.fence != nil {
+		passAll(passed)
+		switch {
+		case !more:
+			ended = true
+			return
+		case next.fence != nil:
 			next.fence()
-			continue
+		default:
+			guard.Call(func() { b.free(next.thing) }, b.failed)
 		}
-		guard.Call(func() { b.free(next.thing) }, b.failed)
+	}
+}
+
+// takeLocked takes the next thing out, or a fence that may be passed; or has the worker
+// end.
+func (b *Bin[T]) takeLocked() (next thrown[T], more bool) {
+	for len(b.mu.waiting) > 0 && b.mu.workers == b.mu.stuck+1 {
+		next, b.mu.waiting[0] = b.mu.waiting[0], thrown[T]{}
+		b.mu.waiting = b.mu.waiting[1:]
+		switch {
+		case next.fence == nil:
+			b.mu.taken++
+			b.mu.busy = append(b.mu.busy, busy{number: b.mu.taken})
+			b.watchLocked()
+			return next, true
+		case !next.all || len(b.mu.busy) == 0:
+			return next, true
+		}
+		b.mu.fences = append(b.mu.fences, fence{b.mu.taken, next.fence})
+	}
+	if len(b.mu.waiting) == 0 {
+		b.mu.waiting = nil
+	}
+	b.mu.workers--
+	return thrown[T]{}, false
+}
+
+// freedLocked notes that a thing is freed, and gives the fences that waited for it.
+func (b *Bin[T]) freedLocked(number uint64) (passed []fence) {
+	at := slices.IndexFunc(b.mu.busy, func(x busy) bool { return x.number == number })
+	if b.mu.busy[at].stuck {
+		b.mu.stuck--
+	}
+	b.mu.busy = slices.Delete(b.mu.busy, at, at+1)
+	for len(b.mu.fences) > 0 && (len(b.mu.busy) == 0 || b.mu.busy[0].number > b.mu.fences[0].taken) {
+		passed, b.mu.fences = append(passed, b.mu.fences[0]), b.mu.fences[1:]
+	}
+	return passed
+}
+
+func passAll(fences []fence) {
+	for _, f := range fences {
+		f.passed()
 	}
 }

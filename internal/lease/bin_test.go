@@ -2,11 +2,13 @@ package lease_test
 
 import (
 	"errors"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -47,9 +49,12 @@ func TestBinKeepsOrder(t *testing.T) {
 	var bin lease.Bin[int]
 	var freed []int
 	var failures []error
+	gate := make(chan struct{}) // until all are thrown
 	bin.Init(l.lend, func(n int) {
 		freed = append(freed, n)
 		switch n {
+		case 1:
+			<-gate
 		case 2:
 			panic("two")
 		case 4:
@@ -66,6 +71,7 @@ func TestBinKeepsOrder(t *testing.T) {
 	bin.Throw(1, 2, 3)
 	bin.Throw(4, 5, 6)
 	bin.Fence(func() { passed <- len(freed) })
+	close(gate)
 	if n := soon(t, passed); n != 6 {
 		t.Errorf("the fence was passed after %d things", n)
 	}
@@ -104,9 +110,6 @@ func TestBinDoesNotWait(t *testing.T) {
 		})
 	}
 	throwers.Wait()
-	if freed.Load() != 0 {
-		t.Error("freed out of order")
-	}
 	close(gate)
 	done := make(chan struct{})
 	bin.Fence(func() { close(done) })
@@ -115,6 +118,139 @@ func TestBinDoesNotWait(t *testing.T) {
 	if freed.Load() != 800 || told.Load() != 80 {
 		t.Errorf("%d freed, told of %d that ended their goroutine", freed.Load(), told.Load())
 	}
+}
+
+// F6: a Free that blocks keeps neither others from being freed nor a caller that asked
+// for what can be freed soon; one that asked for all waits for it. Its place in the
+// order is the only one that is lost.
+func TestStuckFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var bin lease.Bin[func()]
+		var mu sync.Mutex
+		var freed []int
+		lent := 0
+		bin.Init(func(fn func()) { lent++; go fn() }, func(f func()) { f() }, func(error) {})
+		free := func(n int) func() {
+			return func() {
+				mu.Lock()
+				defer mu.Unlock()
+				freed = append(freed, n)
+			}
+		}
+		var soon, all atomic.Int32
+		gates := make([]chan struct{}, 5)
+		for i := range gates {
+			gates[i] = make(chan struct{})
+			bin.Throw(func() { <-gates[i] })
+			bin.Throw(func() { runtime.Goexit() }, free(2*i), free(2*i+1))
+			bin.Soon(func() { soon.Add(1) })
+			bin.Fence(func() { all.Add(1) })
+		}
+		began := time.Now()
+		for soon.Load() < 5 {
+			time.Sleep(time.Millisecond)
+		}
+		if took := time.Since(began); took > 5*100*time.Millisecond+time.Millisecond {
+			t.Errorf("others waited %v for five Frees that block", took)
+		}
+		began = time.Now()
+		bin.Throw(free(10), free(11))
+		bin.Soon(func() { soon.Add(1) })
+		synctest.Wait()
+		if soon.Load() != 6 || time.Since(began) > 0 {
+			t.Errorf("what came later waited for Frees that are known to block")
+		}
+		if want := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}; !slices.Equal(freed, want) {
+			t.Errorf("freed %v, want %v", freed, want)
+		}
+		for i := range gates {
+			if all.Load() != int32(i) {
+				t.Errorf("%d fences were passed with %d of the Frees before them done", all.Load(), i)
+			}
+			close(gates[i])
+			synctest.Wait()
+		}
+		if all.Load() != 5 {
+			t.Errorf("%d of 5 fences were passed in the end", all.Load())
+		}
+		if lent > 5+12 {
+			t.Errorf("%d goroutines for five Frees that block and five that end theirs", lent)
+		}
+	})
+}
+
+// Frees that block take 65 goroutines at most; what comes later then waits for one of them.
+func TestStuckFreesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var bin lease.Bin[func()]
+		var l lender
+		bin.Init(l.lend, func(f func()) { f() }, func(error) {})
+		gate := make(chan struct{})
+		for range 70 {
+			bin.Throw(func() { <-gate })
+		}
+		var freed atomic.Int32
+		for range 100 {
+			bin.Throw(func() { freed.Add(1) })
+		}
+		time.Sleep(time.Minute)
+		if n := l.now.Load(); n != 65 || freed.Load() != 0 {
+			t.Errorf("%d goroutines, %d freed", n, freed.Load())
+		}
+		gate <- struct{}{} // six of them end
+		for range 5 {
+			gate <- struct{}{}
+		}
+		time.Sleep(time.Minute)
+		if n := l.now.Load(); n != 64 || freed.Load() != 100 {
+			t.Errorf("%d goroutines, %d freed when there is room", n, freed.Load())
+		}
+		close(gate)
+		l.Wait()
+		if n := l.most.Load(); n > 65 {
+			t.Errorf("%d goroutines at a time", n)
+		}
+	})
+}
+
+// Beside Frees that block for a while now and then, each thing is freed once, one at
+// a time that is not stuck, and every fence is passed after what came before it.
+func TestBinHammer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rnd := rand.New(rand.NewPCG(1, 2))
+		var bin lease.Bin[func()]
+		var l lender
+		bin.Init(l.lend, func(f func()) { f() }, func(error) {})
+		var thrown, freed, passed atomic.Int64
+		for range 300 {
+			for range rnd.IntN(20) {
+				thrown.Add(1)
+				long, exits := rnd.IntN(5) == 0, rnd.IntN(7) == 0
+				pause := time.Duration(rnd.IntN(400)) * time.Millisecond
+				bin.Throw(func() {
+					if long {
+						time.Sleep(pause)
+					}
+					freed.Add(1)
+					if exits {
+						runtime.Goexit()
+					}
+				})
+			}
+			before := thrown.Load()
+			bin.Fence(func() {
+				if freed.Load() < before {
+					t.Errorf("a fence was passed after %d of %d", freed.Load(), before)
+				}
+				passed.Add(1)
+			})
+			time.Sleep(time.Duration(rnd.IntN(200)) * time.Millisecond)
+		}
+		time.Sleep(time.Hour)
+		if freed.Load() != thrown.Load() || passed.Load() != 300 || l.now.Load() != 0 {
+			t.Errorf("%d of %d freed, %d fences passed, %d goroutines left", freed.Load(), thrown.Load(), passed.Load(), l.now.Load())
+		}
+	})
 }
 
 // A lease ends once, whoever ends it how often, and a zero one not at all.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Config of a Watch. All but the Logger must be given.
@@ -39,9 +41,7 @@ type Watch struct {
 
 // New makes a watch; it must be closed.
 func New(cfg Config) *Watch {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = guard.Logger(cfg.Logger, cfg.Go)
 	w := &Watch{cfg: cfg}
 	w.alarm.Store(cfg.Limit)
 	w.mu.rooms = make(map[*Room]uint64)

@@ -3,7 +3,9 @@ package pressure_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -271,5 +273,37 @@ func TestWatchHammer(t *testing.T) {
 	}
 	if got := w.Stats().Bytes; got != sum || got > limit {
 		t.Errorf("%d counted, %d held, limit %d", got, sum, limit)
+	}
+}
+
+// hostile is a log handler that ends its goroutine, or panics.
+type hostile struct {
+	slog.Handler
+	harm func()
+}
+
+func (h hostile) Handle(context.Context, slog.Record) error { h.harm(); return nil }
+
+// F3: a logger that panics or ends its goroutine does not end the watch: the shrink
+// that runs ends, and the next one begins.
+func TestHostileLogger(t *testing.T) {
+	for _, harm := range []func(){runtime.Goexit, func() { panic("handler") }} {
+		w := pressure.New(pressure.Config{Limit: 100, Go: func(fn func()) { go fn() },
+			Logger: slog.New(hostile{slog.NewTextHandler(io.Discard, nil), harm})})
+		s := &shelf{watch: w}
+		w.Join(pressure.Room{Rank: pressure.Sessions, Offer: s.Offer, Shrink: s.Shrink})
+		for range 3 {
+			w.Add(150) // of which nothing can go
+			settle(t, w)
+			w.Add(-150)
+		}
+		s.put(pressure.Item{Bytes: 150})
+		settle(t, w)
+		if n := w.Stats().Shrinks; n == 0 {
+			t.Error("nothing was shrunk")
+		}
+		if err := w.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
 	}
 }

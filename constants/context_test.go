@@ -1,0 +1,169 @@
+package constants
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
+)
+
+// foreign is a context of a user's own, whose methods do harm from end on.
+type foreign struct {
+	done  chan struct{}
+	armed atomic.Bool
+	harm  func()
+}
+
+func (c *foreign) end() {
+	c.armed.Store(true)
+	close(c.done)
+}
+
+func (c *foreign) hurt() {
+	if c.armed.Load() {
+		c.harm()
+	}
+}
+
+func (c *foreign) Done() <-chan struct{}            { return c.done }
+func (c *foreign) Err() error                       { c.hurt(); return nil }
+func (c *foreign) Value(any) any                    { c.hurt(); return nil }
+func (c *foreign) Deadline() (t time.Time, ok bool) { c.hurt(); return t, false }
+
+// F3, T6: the context of an owner that panics, or has no error when it has ended, ends
+// the ownership and not the process; the next owner is not held up.
+func TestForeignContext(t *testing.T) {
+	for _, harm := range []func(){func() { panic("context") }, func() {}} {
+		_, e := open(t, Config{})
+		ctx := &foreign{done: make(chan struct{}), harm: harm}
+		out, err := e.GetOrAdd(ctx, key("k"), 8, Options{})
+		if err != nil || out.Owner == nil {
+			t.Fatal(out, err)
+		}
+		ctx.end()
+		<-out.Owner.Context().Done()
+		if _, err := out.Owner.Fulfil("v", 8, nil); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("delivered by an owner whose context has ended: %v", err)
+		}
+
+		ctx = &foreign{done: make(chan struct{}), harm: harm}
+		_, _, err = e.Get(ctx, key("k"), 8, Options{}, func(own context.Context) (Value, error) {
+			ctx.end()
+			<-own.Done()
+			return Value{}, own.Err()
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want Canceled", err)
+		}
+		l, cached, err := e.Get(context.Background(), key("k"), 8, Options{}, func(context.Context) (Value, error) {
+			return Value{Any: "v", Bytes: 8}, nil
+		})
+		if err != nil || !cached {
+			t.Fatal(err)
+		}
+		l.End()
+	}
+}
+
+// F3: an owner's context that ends its goroutine when it is asked ends no other.
+func TestContextThatEndsItsGoroutine(t *testing.T) {
+	_, e := open(t, Config{})
+	ctx := &foreign{done: make(chan struct{}), harm: runtime.Goexit}
+	out, err := e.GetOrAdd(ctx, key("k"), 8, Options{})
+	if err != nil || out.Owner == nil {
+		t.Fatal(out, err)
+	}
+	ctx.end()
+	left := make(chan struct{})
+	go func() { // it takes back its watch, which asks the context
+		defer close(left)
+		if l, err := out.Owner.Fulfil("v", 8, nil); err == nil {
+			l.End()
+		}
+	}()
+	<-left
+	if err := e.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// T6: a waiter whose context panics has left: the ownership is not handed over to it.
+func TestWaiterWhoseContextPanics(t *testing.T) {
+	for _, canOwn := range []bool{true, false} {
+		_, e := open(t, Config{})
+		o := add(t, e, "k", 8, Options{})
+		ctx := &foreign{done: make(chan struct{}), harm: func() { panic("context") }}
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			defer func() { _ = recover() }()
+			_, _ = e.GetOrAdd(ctx, key("k"), 8, Options{CanOwn: canOwn})
+		}()
+		waitFor(t, func() bool { return waiting(o) == 1 })
+		ctx.end()
+		<-left
+		o.Abandon()
+		add(t, e, "k", 8, Options{}).Abandon()
+	}
+}
+
+// F5: what is asked for and comes to another's leaves no edge behind on the flight of
+// the creator that asked.
+func TestUnusedPromisesLeaveNoEdges(t *testing.T) {
+	_, e := open(t, Config{})
+	creator := flight.New[int](context.Background(), "creator", "c")
+	edges := (*atomic.Int32)(unsafe.Pointer(reflect.ValueOf(creator).Elem().FieldByName("node").FieldByName("awaited").UnsafeAddr()))
+	gone := func(what string) {
+		t.Log(what)
+		waitFor(t, func() bool { return edges.Load() == 0 })
+	}
+	ask := func(what string, canOwn, leaves bool, owner func(o *Promise)) {
+		o := add(t, e, what, 8, Options{})
+		ctx, cancel := context.WithCancel(creator.Context())
+		defer cancel()
+		asked := make(chan struct{})
+		go func() {
+			defer close(asked)
+			out, _ := e.GetOrAdd(ctx, key(what), 8, Options{CanOwn: canOwn})
+			switch {
+			case out.Lease != nil:
+				out.Lease.End()
+			case out.Owner != nil:
+				out.Owner.Abandon()
+			}
+		}()
+		waitFor(t, func() bool { return waiting(o) == 1 })
+		if leaves {
+			cancel()
+			<-asked
+		}
+		owner(o)
+		<-asked
+		gone(what)
+	}
+	fulfil := func(o *Promise) {
+		if l, err := o.Fulfil("v", 8, nil); err == nil {
+			l.End()
+		}
+	}
+	ask("joined", true, false, fulfil)
+	ask("joined and cannot", false, false, fulfil)
+	ask("left", true, true, fulfil)
+	ask("left and cannot", false, true, fulfil)
+	ask("failed", false, false, (*Promise).Abandon)
+	ask("inherited", true, false, (*Promise).Abandon)
+	e.GetOrAdd(creator.Context(), key("joined"), 8, Options{}) // a hit
+	gone("hit")
+	e.Close(context.Background())
+	if _, err := e.GetOrAdd(creator.Context(), key("closed"), 8, Options{}); !errors.Is(err, fault.ErrClosed) {
+		t.Error(err)
+	}
+	gone("closed")
+}

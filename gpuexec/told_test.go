@@ -1,0 +1,128 @@
+package gpuexec_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
+)
+
+// hostile is a log handler that ends its goroutine, or panics.
+type hostile struct {
+	slog.Handler
+	harm func()
+}
+
+func (h hostile) Handle(context.Context, slog.Record) error { h.harm(); return nil }
+
+// F3, E1: a logger that ends its goroutine, or panics, keeps no lost device from
+// being opened again, as often as it takes, and no caller from its answer.
+func TestHostileLogger(t *testing.T) {
+	for _, harm := range []func(){runtime.Goexit, func() { panic("handler") }} {
+		var opened atomic.Int32
+		f := &fakedevice.Backend{
+			OnOpen: func() error {
+				if n := opened.Add(1); n > 1 && n < 4 {
+					return errors.New("not yet")
+				}
+				return nil
+			},
+			OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error { panic("driver") },
+		}
+		e := open(t, f, gpuexec.Config{Workers: 1, Logger: slog.New(hostile{slog.NewTextHandler(io.Discard, nil), harm})})
+		k := compile(t, e, source("k"))
+		f.Lose()
+		eventually(t, func() bool { return e.Stats().Restarts == 1 })
+		soon(t, "ready", func() {
+			if err := e.Ready(bg); err != nil {
+				t.Error(err)
+			}
+		})
+		soon(t, "a launch", func() {
+			err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1})
+			if _, ok := errors.AsType[*fault.PanicError](err); !ok {
+				t.Errorf("got %v, want the panic", err)
+			}
+		})
+		soon(t, "Close", func() { e.Close(bg) })
+	}
+}
+
+// R3, E6: what a driver does wrong names the kernel that it was at, as people read
+// it: in the error, in the log, and in the event of a long compile.
+func TestDriversFaultNamesItsKernel(t *testing.T) {
+	for _, name := range []string{"", "matmul 3x4"} {
+		want := cmp.Or(name, `"\x00\x01"`)
+		for what, harm := range map[string]func() error{
+			"panic": func() error { panic("driver") }, "goexit": func() error { runtime.Goexit(); return nil }, "error": func() error { return errors.New("driver") },
+		} {
+			var out bytes.Buffer // of one goroutine at a time: each log line is written before its caller goes on
+			var armed atomic.Bool
+			at := func() error {
+				if armed.Load() {
+					return harm()
+				}
+				return nil
+			}
+			events := make(chan gpuexec.CompileEvent, 1000)
+			told := make(chan struct{})
+			tellOnce := sync.OnceFunc(func() { close(told) })
+			f := &fakedevice.Backend{
+				OnCompile: func(context.Context, gpuexec.Source) error {
+					if armed.Load() {
+						<-told
+					}
+					return at()
+				},
+				OnLoad:   func(context.Context, gpuexec.Source, []byte) error { return at() },
+				OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error { return at() },
+				OnBlob:   func(string) error { return errors.New("none") },
+			}
+			e := open(t, f, gpuexec.Config{Workers: 1, Slow: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&out, nil)),
+				Listen: func(ev gpuexec.CompileEvent) {
+					if ev.Phase == gpuexec.PhaseStart {
+						tellOnce()
+					}
+					if ev.Phase == gpuexec.PhaseEnd {
+						events <- ev
+					}
+				}})
+			src := source("\x00\x01")
+			src.Name = name
+			k := compile(t, e, src)
+			armed.Store(true)
+			other := src
+			other.Key += "\x00"
+			other.Name = cmp.Or(name, want)
+			_, compiled := e.Compile(bg, other)
+			_, loaded := e.Load(bg, other, []byte(other.Key))
+			for call, err := range map[string]error{"compile": compiled, "load": loaded, "launch": e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1})} {
+				if err == nil || !strings.Contains(err.Error(), strings.Trim(want, `"`)) || !strings.Contains(err.Error(), call) {
+					t.Errorf("%s in %s: %v, want it to name %s", what, call, err, want)
+				}
+			}
+			armed.Store(false)
+			if ev := <-events; ev.Name != want || ev.Key != other.Key || ev.Err == nil {
+				t.Errorf("%s: event %+v, want the name %s and the error", what, ev, want)
+			}
+			if err := e.Close(bg); err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(out.String(), "executor: driver"); what != "error" && n != 3 || what == "error" && n != 0 {
+				t.Errorf("%s: %d log lines in %q", what, n, out.String())
+			}
+		}
+	}
+}

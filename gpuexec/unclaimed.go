@@ -1,0 +1,60 @@
+package gpuexec
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/flight"
+)
+
+// unclaimed is a kernel that was made and that no caller has taken: it waits for
+// one that asks again (SPEC F4).
+type unclaimed struct {
+	kernel *Kernel     // pinned
+	timer  *time.Timer // of its linger time; nil while callers may still take it
+}
+
+func (s *shell) linger(src Source) time.Duration {
+	return max(0, cmp.Or(src.Linger, s.cfg.Linger))
+}
+
+// claim gives a caller the kernel of its source that nobody has taken, if there is
+// one. A caller that has left meanwhile leaves it where it is.
+func (s *shell) claim(c *compiling) bool {
+	u, there := s.unclaimed[c.source.Key]
+	if !there {
+		return false
+	}
+	u.kernel.cell.Pin() // the flight's: c never flies
+	c.Board()
+	c.Finish(u.kernel, nil, (*Kernel).Release)
+	if c.reply.Send(flight.Ticket[*Kernel]{Flight: &c.Flight}) {
+		s.forgo(u.kernel)
+	} else {
+		c.GetOff()
+	}
+	return true
+}
+
+// settled is for a kernel that everybody who waited for it has taken or left. Where
+// nobody took it, it waits for its linger time; over is the end of that.
+func (s *shell) settled(k *Kernel, over bool) {
+	wait := s.linger(k.source)
+	if u := s.unclaimed[k.source.Key]; u.kernel != k {
+		return
+	}
+	if over || wait == 0 || k.taken.Load() {
+		s.forgo(k)
+		return
+	}
+	s.unclaimed[k.source.Key] = unclaimed{k, time.AfterFunc(wait, func() { s.ref.Tell(settledMsg{k, true}) })}
+}
+
+// forgo lets go of a kernel that waited.
+func (s *shell) forgo(k *Kernel) {
+	if t := s.unclaimed[k.source.Key].timer; t != nil {
+		t.Stop()
+	}
+	delete(s.unclaimed, k.source.Key)
+	k.Release()
+}

@@ -1,0 +1,49 @@
+package guard
+
+import (
+	"context"
+	"log/slog"
+)
+
+// Logger is l, whose handler is user code, for a room: a panic or runtime.Goexit of
+// the handler loses one record and nothing else (SPEC F3). lend runs a function on
+// another goroutine, which the call waits for. A nil l is silent.
+func Logger(l *slog.Logger, lend func(fn func())) *slog.Logger {
+	if l == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	if _, guarded := l.Handler().(handler); guarded || l.Handler() == slog.DiscardHandler {
+		return l
+	}
+	return slog.New(handler{l.Handler(), lend})
+}
+
+// handler is a user's handler on goroutines that it may end.
+type handler struct {
+	user slog.Handler
+	lend func(fn func())
+}
+
+// ask calls the user's handler and gives the error of Guard.
+func (h handler) ask(fn func() error) error {
+	done := make(chan error, 1)
+	h.lend(func() { Guard(fn, func(err error) { done <- err }) })
+	return <-done
+}
+
+func (h handler) Enabled(ctx context.Context, level slog.Level) (enabled bool) {
+	err := h.ask(func() error { enabled = h.user.Enabled(ctx, level); return nil })
+	return enabled && err == nil
+}
+
+func (h handler) Handle(ctx context.Context, r slog.Record) error {
+	return h.ask(func() error { return h.user.Handle(ctx, r) })
+}
+
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return handler{h.user.WithAttrs(attrs), h.lend}
+}
+
+func (h handler) WithGroup(name string) slog.Handler {
+	return handler{h.user.WithGroup(name), h.lend}
+}

@@ -1,0 +1,55 @@
+package guard_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/kiln-cache/kiln/internal/guard"
+)
+
+// hostile is a handler that panics or ends its goroutine at one of its methods.
+type hostile struct {
+	slog.Handler
+	enabled, handle func()
+}
+
+func (h hostile) Enabled(context.Context, slog.Level) bool { h.enabled(); return true }
+
+func (h hostile) Handle(ctx context.Context, r slog.Record) error {
+	h.handle()
+	return h.Handler.Handle(ctx, r)
+}
+
+// F3: a handler that panics or ends its goroutine loses a record, and its caller goes
+// on; what a good one gets is unchanged.
+func TestLogger(t *testing.T) {
+	lend := func(fn func()) { go fn() }
+	for what, harm := range map[string]func(){"panic": func() { panic("handler") }, "goexit": runtime.Goexit, "none": func() {}} {
+		for _, in := range []string{"enabled", "handle"} {
+			var out bytes.Buffer
+			h := hostile{slog.NewTextHandler(&out, nil), func() {}, func() {}}
+			if in == "enabled" {
+				h.enabled = harm
+			} else {
+				h.handle = harm
+			}
+			l := guard.Logger(slog.New(h), lend)
+			if guard.Logger(l, lend) != l {
+				t.Error("guarded twice")
+			}
+			l.Warn("record", "b", 2)
+			if got := strings.Contains(out.String(), "b=2"); got != (what == "none") {
+				t.Errorf("%s in %s: %q", what, in, out.String())
+			}
+			l.With("a", 1).WithGroup("g").Warn("record", "b", 3)
+			if !strings.Contains(out.String(), "a=1 g.b=3") {
+				t.Errorf("with attributes: %q", out.String())
+			}
+		}
+	}
+	guard.Logger(nil, nil).Error("nobody hears it")
+}
