@@ -17,18 +17,6 @@ import (
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
-// within tells whether the process has ended by itself in time.
-func (p *process) within(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-p.dead:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
-
 // tail keeps the end of what a process says on its error output. Safe for
 // concurrent use.
 type tail struct {
@@ -190,7 +178,7 @@ func processVerb(s syscall.Signal, after func(*process) error) func(*Call) (scri
 }
 
 func gone(p *process) error {
-	if !p.within(statementLimit - time.Second) {
+	if !closes(p.dead, statementLimit-time.Second) {
 		return fmt.Errorf("process %s is still there: %w", p.who, context.DeadlineExceeded)
 	}
 	p.acknowledge()

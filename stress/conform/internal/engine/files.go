@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io/fs"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,25 +23,22 @@ type Forger interface {
 
 // file is a statement about one FILE.
 func file(do func(c *Call, f *outside.Files, name string) (script.Result, error)) func(*Call) (script.Result, error) {
-	return func(c *Call) (script.Result, error) { return do(c, c.World.Files, c.Arg(0)) }
+	return func(c *Call) (script.Result, error) {
+		c.strict = true
+		return do(c, c.World.Files, c.Arg(0))
+	}
 }
 
 var fileStatements = Verbs{
 	"flip": {Least: 1, Most: 1, Options: "byte", Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
-		at, err := c.Int("byte", 0)
-		if err != nil {
-			return Done(c.slip(err))
-		}
+		at := c.Int("byte", 0)
 		return Done(f.Edit(name, func(b []byte) ([]byte, error) { return outside.Flip(b, at, 0) }))
 	})},
 	"zero": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) {
 		return Done(f.Edit(name, func(b []byte) ([]byte, error) { return make([]byte, len(b)), nil }))
 	})},
 	"truncate": {Least: 1, Most: 1, Options: "len", Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
-		n, err := c.Int("len", 0)
-		if err != nil {
-			return Done(c.slip(err))
-		}
+		n := c.Int("len", 0)
 		return Done(f.Edit(name, func(b []byte) ([]byte, error) {
 			if n < 0 || n > len(b) {
 				return nil, c.refuse("the file has %d bytes, not %d", len(b), n)
@@ -60,26 +58,22 @@ var fileStatements = Verbs{
 	})},
 	"remove": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) { return Done(f.Remove(name)) })},
 	"mkdir": {Least: 1, Most: 1, Options: "mode", Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
-		mode, err := octal(c.Or("mode", "0700"))
-		if err != nil {
-			return Done(c.slip(err))
-		}
-		return Done(f.Mkdir(name, fs.FileMode(mode)))
+		return Done(f.Mkdir(name, Parsed(c, "mode", 0o700, octal)))
 	})},
 	"chmod": {Least: 2, Most: 2, Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
 		mode, err := octal(c.Arg(1))
 		if err != nil {
 			return Done(c.slip(err))
 		}
-		return Done(f.Chmod(name, fs.FileMode(mode)))
+		return Done(f.Chmod(name, mode))
 	})},
 	"symlink": {Least: 2, Most: 2, Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
 		return Done(f.Symlink(name, c.Arg(1)))
 	})},
 	"fifo": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) { return Done(f.Fifo(name)) })},
 	"sparse": {Least: 1, Most: 1, Options: "bytes", Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
-		n, err := c.Size("bytes", 0)
-		if err != nil || n > 1<<40 {
+		n := c.Size("bytes", 0)
+		if n > 1<<40 {
 			return Done(c.slip(c.refuse("want bytes=N")))
 		}
 		return Done(f.Sparse(name, int64(n)))
@@ -135,15 +129,10 @@ func forge(c *Call, f *outside.Files, name string) (script.Result, error) {
 	}
 	return Done(f.Edit(name, func(b []byte) ([]byte, error) {
 		c.run.mu.Lock()
-		var forgers []Forger
-		for _, s := range c.run.mu.slots {
-			if forger, ok := s.component.(Forger); ok {
-				forgers = append(forgers, forger)
-			}
-		}
+		slots := slices.Collect(maps.Values(c.run.mu.slots))
 		c.run.mu.Unlock()
-		for _, forger := range forgers {
-			if forger.Forges(b) {
+		for _, s := range slots {
+			if forger, ok := s.component.(Forger); ok && forger.Forges(b) {
 				forged, err := forger.Forge(path, b, field.Name, field.Value)
 				return forged, c.slip(err)
 			}
@@ -166,7 +155,7 @@ func (x *frame) each(s *script.Statement, v script.Vars) script.Result {
 		return x.fail(s, head, s.Each.Verb+" FILE: STATEMENT")
 	}
 	name, files := words[0].Text, x.run.world.Files
-	pristine, err := files.Pristine()
+	restore, err := files.Pristine()
 	if err != nil {
 		return x.fail(s, err.Error(), "files that can be read")
 	}
@@ -177,7 +166,7 @@ func (x *frame) each(s *script.Statement, v script.Vars) script.Result {
 	again := x.run.reopeners()
 	try := func(damaged []byte, how string) bool {
 		err := x.reopened(again, func() error {
-			if err := pristine.Restore(); err != nil || damaged == nil {
+			if err := restore(); err != nil || damaged == nil {
 				return err
 			}
 			return files.Write(name, damaged)

@@ -17,10 +17,13 @@ import (
 // Files are the files of a case: in its directory, in memory (mem:X), or where
 // a store keeps a key (S:KEY/kernel.bin). Safe for concurrent use.
 type Files struct {
+	// Locate finds the folder in which a component keeps a key; known is false if
+	// there is no such component. It is set before the first use; nil knows none.
+	Locate func(component, key string) (dir string, known bool, err error)
+
 	dir string
 	mu  struct {
 		sync.Mutex
-		locate    func(component, key string) (dir string, known bool, err error)
 		mem       map[string][]byte
 		snapshots map[string]tree
 	}
@@ -33,32 +36,19 @@ func newFiles(dir string) *Files {
 	return f
 }
 
-// Locate sets what finds the folder in which a component keeps a key; known is
-// false if there is no such component.
-func (f *Files) Locate(locate func(component, key string) (dir string, known bool, err error)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.locate = locate
-}
-
 // Path gives the place of a FILE on disk; inMemory tells that it has none.
 func (f *Files) Path(name string) (path string, inMemory bool, err error) {
 	if strings.HasPrefix(name, "mem:") {
 		return "", true, nil
 	}
-	if component, rest, found := strings.Cut(name, ":"); found {
-		f.mu.Lock()
-		locate := f.mu.locate
-		f.mu.Unlock()
-		if locate != nil {
-			key, file := rest, ""
-			if slash := strings.LastIndexByte(rest, '/'); slash >= 0 {
-				key, file = rest[:slash], rest[slash+1:]
-			}
-			dir, known, err := locate(component, key)
-			if known || err != nil {
-				return filepath.Join(dir, file), false, err
-			}
+	if component, rest, found := strings.Cut(name, ":"); found && f.Locate != nil {
+		key, file := rest, ""
+		if slash := strings.LastIndexByte(rest, '/'); slash >= 0 {
+			key, file = rest[:slash], rest[slash+1:]
+		}
+		dir, known, err := f.Locate(component, key)
+		if known || err != nil {
+			return filepath.Join(dir, file), false, err
 		}
 	}
 	if !filepath.IsLocal(name) {

@@ -127,34 +127,17 @@ func (n node) write(path string) error {
 	return os.Chmod(path, n.mode.Perm())
 }
 
-// Pristine is a copy of all files of a case.
-type Pristine struct {
-	files *Files
-	disk  tree
-	mem   map[string][]byte
-}
-
-// Pristine copies all files on disk and in memory.
-func (f *Files) Pristine() (*Pristine, error) {
+// Pristine copies all files on disk and in memory; restore brings them back to
+// what they were.
+func (f *Files) Pristine() (restore func() error, err error) {
 	disk, err := readTree(f.dir)
-	if err != nil {
-		return nil, outcome(".", err)
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	mem := map[string][]byte{}
-	for name, text := range f.mu.mem {
-		mem[name] = bytes.Clone(text)
-	}
-	return &Pristine{f, disk, mem}, nil
-}
-
-// Restore brings all files back to what they were.
-func (p *Pristine) Restore() error {
-	p.files.mu.Lock()
-	for name, text := range p.mem {
-		p.files.mu.mem[name] = bytes.Clone(text)
-	}
-	p.files.mu.Unlock()
-	return outcome(".", p.disk.restore(p.files.dir))
+	mem := maps.Clone(f.mu.mem) // contents are replaced, never changed
+	return func() error {
+		f.mu.Lock()
+		maps.Copy(f.mu.mem, mem)
+		f.mu.Unlock()
+		return outcome(".", disk.restore(f.dir))
+	}, outcome(".", err)
 }
