@@ -81,22 +81,16 @@ func (l *launch) fill(seed uint64) {
 	for n, q := range l.params {
 		var most uint32 // of an integer buffer
 		switch d := l.spec.Dims; {
-		case q.Name == "lengths" && l.spec.Kind == kernels.KindSoftmax:
-			most = d[3]
 		case q.Name == "lengths":
-			most = d[1]
+			most = d[3]
 		case q.Name == "ids":
 			most = d[2] - 1
-		case q.Name == "types":
-			most = d[3] - 1
-		case q.Name == "positions":
-			most = d[4] - 1
 		}
 		for i := range int(q.Bytes / 4) {
 			switch {
 			case q.Name == "lengths":
 				l.setInt(n, i, int32(1+r.Uint32N(most)))
-			case q.Name == "ids" || q.Name == "types" || q.Name == "positions":
+			case q.Name == "ids":
 				l.setInt(n, i, int32(r.Uint32N(most+1)))
 			default:
 				l.set(n, i, float32(r.NormFloat64()*2))

@@ -26,23 +26,6 @@ func emitGather(s Spec, r routine) {
 	})
 }
 
-// emitEmbed sums the rows that three ids name; a block is a row.
-func emitEmbed(s Spec, r routine) {
-	width := s.Dims[1]
-	r.eachBlock(func() {
-		word := r.tableRow(0, 3, width, s.Dims[2])
-		kind := r.tableRow(1, 4, width, s.Dims[3])
-		place := r.tableRow(2, 5, width, s.Dims[4])
-		dst := r.cursor(r.row(6, r.block.Get(), width))
-		r.sweep(width, stripVectors, []i32{word, kind, place, dst}, func(offset uint32, _, lanes int) {
-			sum := word.Get().LoadF32x4(offset, lanes).
-				Add(kind.Get().LoadF32x4(offset, lanes)).
-				Add(place.Get().LoadF32x4(offset, lanes))
-			r.StoreF32x4(dst.Get(), offset, sum, lanes)
-		})
-	})
-}
-
 // emitReorder swaps the middle dimensions; a block is one run of d floats of the
 // result. The source address is computed once a call and then carried along,
 // since two divisions a run cost more than the run.

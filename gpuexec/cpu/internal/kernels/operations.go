@@ -20,12 +20,11 @@ type operation struct {
 }
 
 // operations is indexed by Kind and never changes.
-var operations [KindL2Norm + 1]operation
+var operations [KindAdd + 1]operation
 
 func init() {
 	rowsByWidth := []string{"rows", "width"}
-	batchByRows := []string{"batch", "rows", "width"}
-	operations = [KindL2Norm + 1]operation{
+	operations = [KindAdd + 1]operation{
 		KindGather: {
 			name: "gather", dims: []string{"rows", "width", "entries"},
 			params: func(d dims) []Param {
@@ -33,24 +32,14 @@ func init() {
 			},
 			blocks: first, elements: second, fixedNs: 12, elementNs: 0.25, emit: emitGather,
 		},
-		KindEmbed: {
-			name: "embed", dims: []string{"rows", "width", "words", "kinds", "places"},
-			params: func(d dims) []Param {
-				return []Param{in("ids", d[0]), in("types", d[0]), in("positions", d[0]),
-					in("words", d[2], d[1]), in("kinds", d[3], d[1]), in("places", d[4], d[1]), out(d[0], d[1])}
-			},
-			blocks: first, elements: second, fixedNs: 25, elementNs: 0.75, emit: emitEmbed,
-		},
 		KindReorder: {
 			name: "reorder", dims: []string{"a", "b", "c", "d"},
-			params: func(d dims) []Param { return []Param{in("in", d[0], d[1], d[2], d[3]), out(d[0], d[2], d[1], d[3])} },
-			blocks: func(d dims) uint64 { return size(d[0], d[1], d[2]) },
-			elements: func(d dims) uint64 {
-				return uint64(d[3])
-			}, fixedNs: 5, elementNs: 0.15, emit: emitReorder,
+			params:   func(d dims) []Param { return []Param{in("in", d[0], d[1], d[2], d[3]), out(d[0], d[2], d[1], d[3])} },
+			blocks:   func(d dims) uint64 { return size(d[0], d[1], d[2]) },
+			elements: func(d dims) uint64 { return uint64(d[3]) }, fixedNs: 5, elementNs: 0.15, emit: emitReorder,
 		},
 		KindSlice: {
-			name: "slice", dims: batchByRows,
+			name: "slice", dims: []string{"batch", "rows", "width"},
 			params: func(d dims) []Param { return []Param{in("in", d[0], d[1], d[2]), out(d[0], d[2])} },
 			blocks: first, elements: func(d dims) uint64 { return uint64(d[2]) }, fixedNs: 10, elementNs: 0.3, emit: emitSlice,
 		},
@@ -81,18 +70,6 @@ func init() {
 			name: "add", dims: []string{"rows", "width", "period"},
 			params: func(d dims) []Param { return []Param{inPlace(d[0], d[1]), in("b", d[2], d[1]), out(d[0], d[1])} },
 			blocks: first, elements: second, fixedNs: 10, elementNs: 0.3, emit: emitAdd,
-		},
-		KindMeanPool: {
-			name: "meanpool", dims: batchByRows,
-			params: func(d dims) []Param {
-				return []Param{in("in", d[0], d[1], d[2]), in("lengths", d[0]), out(d[0], d[2])}
-			},
-			blocks:   func(d dims) uint64 { return uint64(d[0]) * uint64(strips(d[2])) },
-			elements: func(d dims) uint64 { return uint64(d[1]) * stripFloats }, fixedNs: 15, elementNs: 0.3, emit: emitMeanPool,
-		},
-		KindL2Norm: {
-			name: "l2norm", dims: rowsByWidth, epsilon: true, params: inPlaceRows,
-			blocks: first, elements: second, fixedNs: 30, elementNs: 0.65, emit: emitL2Norm,
 		},
 	}
 }
@@ -150,12 +127,7 @@ const (
 	vectorFloats = 4
 	vectorBytes  = vectorFloats * wordBytes
 	stripVectors = 4
-	stripFloats  = stripVectors * vectorFloats
-	stripBytes   = stripFloats * wordBytes
 )
-
-// strips is how many pieces of 16 floats a row has, the last maybe shorter.
-func strips(width uint32) uint32 { return (width + stripFloats - 1) / stripFloats }
 
 // sweep visits a row of width floats vector by vector, turn vectors in one turn of
 // a loop. body gets the byte offset of a vector from where the cursors stand, its

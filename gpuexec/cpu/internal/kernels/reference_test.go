@@ -23,11 +23,6 @@ func reference(l *launch) []float64 {
 		for i := range y {
 			y[i] = x(1, l.int(0, i/d[1])*d[1]+i%d[1])
 		}
-	case kernels.KindEmbed:
-		for i := range y {
-			row, col := i/d[1], i%d[1]
-			y[i] = x(3, l.int(0, row)*d[1]+col) + x(4, l.int(1, row)*d[1]+col) + x(5, l.int(2, row)*d[1]+col)
-		}
 	case kernels.KindReorder:
 		for a := range d[0] {
 			for b := range d[1] {
@@ -74,23 +69,6 @@ func reference(l *launch) []float64 {
 	case kernels.KindAdd:
 		for i := range y {
 			y[i] = x(0, i) + x(1, i/d[1]%d[2]*d[1]+i%d[1])
-		}
-	case kernels.KindMeanPool:
-		for i := range y {
-			n := l.int(1, i/d[2])
-			for row := range n {
-				y[i] += x(0, (i/d[2]*d[1]+row)*d[2]+i%d[2]) / float64(n)
-			}
-		}
-	case kernels.KindL2Norm:
-		for row := range d[0] {
-			square := 0.0
-			for i := range d[1] {
-				square += math.Pow(x(0, row*d[1]+i), 2)
-			}
-			for i := range d[1] {
-				y[row*d[1]+i] = x(0, row*d[1]+i) / max(math.Sqrt(square), float64(l.spec.Epsilon))
-			}
 		}
 	}
 	return y
@@ -142,14 +120,12 @@ func specs(seed uint64) []kernels.Spec {
 		rows, batch, heads := 1+r.Uint32N(6), 1+r.Uint32N(4), 1+r.Uint32N(3)
 		out = append(out,
 			kernels.Gather(rows, w, 1+r.Uint32N(9)),
-			kernels.Embed(rows, w, 1+r.Uint32N(9), 2, 1+r.Uint32N(9)),
 			kernels.Reorder(batch, rows, heads, w), kernels.Reorder(batch, heads, w, rows),
 			kernels.Slice(batch, rows, w),
 			kernels.GELU(rows, w), kernels.Tanh(rows, w),
 			kernels.Softmax(batch, heads, w, w), kernels.Softmax(batch, heads, rows, w),
 			kernels.LayerNorm(rows, w, 1e-12), kernels.LayerNorm(rows, w, 1e-5),
-			kernels.Add(rows, w, rows), kernels.Add(rows*batch, w, rows), kernels.Add(rows, w, 1),
-			kernels.MeanPool(batch, rows, w), kernels.MeanPool(batch, w, 5), kernels.L2Norm(rows, w, 1e-12))
+			kernels.Add(rows, w, rows), kernels.Add(rows*batch, w, rows), kernels.Add(rows, w, 1))
 	}
 	return out
 }
@@ -288,38 +264,25 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
-// TestFlatRows: rows without any spread or length divide by epsilon.
-func TestFlatRows(t *testing.T) {
-	e := openEngine(t)
+// TestFlatRow: a row without any spread divides by epsilon.
+func TestFlatRow(t *testing.T) {
 	const width = 5
-	for _, spec := range []kernels.Spec{kernels.L2Norm(1, width, 1e-12), kernels.LayerNorm(1, width, 1e-12)} {
-		l := newLaunch(t, e, spec, 1)
-		for i := range width {
-			l.set(0, i, 0)
-		}
-		l.run(t)
-		for i := range width {
-			want := float32(0)
-			if spec.Kind == kernels.KindLayerNorm {
-				want = l.float(2, i) // beta
-			}
-			if got := l.float(len(l.buffers)-1, i); got != want {
-				t.Errorf("%s of zeros: %v, want %v", spec, got, want)
-			}
-		}
+	l := newLaunch(t, openEngine(t), kernels.LayerNorm(1, width, 1e-12), 1)
+	for i := range width {
+		l.set(0, i, 0)
 	}
-	short := newLaunch(t, e, kernels.L2Norm(1, 1, 0.5), 1)
-	short.set(0, 0, 0.25)
-	short.run(t)
-	if got := short.float(1, 0); got != 0.5 {
-		t.Errorf("0.25 over an epsilon of 0.5 is %v", got)
+	l.run(t)
+	for i := range width {
+		if got, beta := l.float(3, i), l.float(2, i); got != beta {
+			t.Errorf("%v, want %v", got, beta)
+		}
 	}
 }
 
 // TestLengthsOutOfRange: a length that is no length reads nothing foreign.
 func TestLengthsOutOfRange(t *testing.T) {
 	e := openEngine(t)
-	for _, spec := range []kernels.Spec{kernels.Softmax(3, 2, 7, 7), kernels.Softmax(3, 2, 2, 7), kernels.MeanPool(3, 7, 5)} {
+	for _, spec := range []kernels.Spec{kernels.Softmax(3, 2, 7, 7), kernels.Softmax(3, 2, 2, 7)} {
 		l := newLaunch(t, e, spec, 1)
 		for i, n := range []int32{0, -1, 1 << 30} {
 			l.setInt(1, i, n)

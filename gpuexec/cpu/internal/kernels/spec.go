@@ -18,7 +18,6 @@ type Kind uint8
 const (
 	_          Kind = iota
 	KindGather      // rows out of a table by index
-	KindEmbed       // sum of three gathered rows
 	KindReorder
 	KindSlice
 	KindGELU
@@ -26,12 +25,10 @@ const (
 	KindSoftmax
 	KindLayerNorm
 	KindAdd
-	KindMeanPool
-	KindL2Norm
 )
 
 // maxDims is the most dimensions an operation has.
-const maxDims = 5
+const maxDims = 4
 
 // Spec says what a kernel computes. Specs are equal with == if and only if
 // their kernels are interchangeable for every launch. Make one with the
@@ -39,20 +36,13 @@ const maxDims = 5
 type Spec struct {
 	Kind    Kind
 	Dims    [maxDims]uint32
-	Epsilon float32 // of LayerNorm and L2Norm, else 0
+	Epsilon float32 // of LayerNorm, else 0
 }
 
 // Gather copies rows of width floats out of a table of entries rows: ids [rows]
 // int32, table [entries, width], out [rows, width].
 func Gather(rows, width, entries uint32) Spec {
 	return Spec{Kind: KindGather, Dims: [maxDims]uint32{rows, width, entries}}
-}
-
-// Embed sums rows of three tables, (word + type) + position, with the bits that
-// Gather and Add give in that order: ids, types, positions [rows] int32, the
-// tables [words, width], [kinds, width], [places, width], out [rows, width].
-func Embed(rows, width, words, kinds, places uint32) Spec {
-	return Spec{Kind: KindEmbed, Dims: [maxDims]uint32{rows, width, words, kinds, places}}
 }
 
 // Reorder swaps the two middle dimensions: in [a, b, c, d], out [a, c, b, d]
@@ -97,19 +87,6 @@ func LayerNorm(rows, width uint32, epsilon float32) Spec {
 // period = 1. period divides rows.
 func Add(rows, width, period uint32) Spec {
 	return Spec{Kind: KindAdd, Dims: [maxDims]uint32{rows, width, period}}
-}
-
-// MeanPool is the mean of each item's valid rows: in [batch, rows, width],
-// lengths [batch] int32, out [batch, width]. A length above rows counts as
-// rows; a length of 0 gives 0.
-func MeanPool(batch, rows, width uint32) Spec {
-	return Spec{Kind: KindMeanPool, Dims: [maxDims]uint32{batch, rows, width}}
-}
-
-// L2Norm divides each row by its Euclidean length, or by epsilon if that is
-// larger: in, out [rows, width].
-func L2Norm(rows, width uint32, epsilon float32) Spec {
-	return Spec{Kind: KindL2Norm, Dims: [maxDims]uint32{rows, width}, Epsilon: epsilon}
 }
 
 // Access says what a kernel does with a buffer.
