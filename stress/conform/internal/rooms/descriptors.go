@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"iter"
-	goruntime "runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/internal/measure"
 	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
 	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
@@ -197,31 +197,15 @@ func (d *descriptors) primitive(c *engine.Call) (script.Result, error) {
 
 // allocs is the mean number of allocations of a descriptor's hit lookup.
 func (d *descriptors) allocs(c *engine.Call) (script.Result, error) {
-	const runs = 1000
 	s := engine.Must(d.spec(c, c.Arg(0)))
-	look := func() error {
+	mean := measure.Allocations(func() {
 		desc, origin, err := d.engine.Descriptor(c.Ctx, s)
 		if err == nil && origin == primitive.Built {
 			err = fault.Invalidf("conform: allocs", "%s is no hit: ask for it first", c.Arg(0))
 		}
-		if desc != nil {
-			desc.Release()
-		}
-		return err
-	}
-	defer goruntime.GOMAXPROCS(goruntime.GOMAXPROCS(1)) // nobody else's allocations
-	if err := look(); err != nil {
-		return script.Result{}, err
-	}
-	var before, after goruntime.MemStats
-	goruntime.ReadMemStats(&before)
-	for range runs {
-		if err := look(); err != nil {
-			return script.Result{}, err
-		}
-	}
-	goruntime.ReadMemStats(&after)
-	return engine.Number(int64(after.Mallocs-before.Mallocs) / runs), nil
+		engine.Must(desc, err).Release()
+	})
+	return engine.Number(int(mean)), nil
 }
 
 var seed = maphash.MakeSeed()
