@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
 )
 
@@ -31,7 +32,7 @@ func FuzzLoad(f *testing.F) {
 				t.Errorf("accepted %x", in)
 			}
 			p.Close()
-		case !errors.Is(err, kernels.ErrRefused) && !errors.Is(err, kernels.ErrInvalid):
+		case !errors.Is(err, fault.ErrRefused) && !errors.Is(err, fault.ErrInvalid):
 			t.Errorf("untyped: %v", err)
 		}
 	})

@@ -23,7 +23,7 @@ func blobOf(t testing.TB, e *kernels.Engine, spec kernels.Spec) []byte {
 	}
 	defer p.Close()
 	blob, err := p.Blob()
-	if errors.Is(err, kernels.ErrUnsupported) {
+	if errors.Is(err, fault.ErrUnsupported) {
 		t.Skip("this platform has no machine code compiler")
 	}
 	if err != nil {
@@ -163,8 +163,8 @@ func TestDamagedBlobs(t *testing.T) {
 			p.Close()
 			return ""
 		}
-		var f *kernels.Error
-		if !errors.As(err, &f) || !errors.Is(err, kernels.ErrRefused) {
+		var f *fault.Error
+		if !errors.As(err, &f) || !errors.Is(err, fault.ErrRefused) {
 			t.Fatalf("not a typed rejection: %v", err)
 		}
 		return f.Reason
@@ -198,7 +198,7 @@ func TestDamagedBlobs(t *testing.T) {
 		t.Errorf("17 MiB: reason %q", got)
 	}
 	for _, empty := range [][]byte{nil, {}} {
-		if _, err := e.Load(t.Context(), empty); !errors.Is(err, kernels.ErrInvalid) {
+		if _, err := e.Load(t.Context(), empty); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("an empty blob: %v", err) // B2
 		}
 	}
@@ -234,7 +234,7 @@ func TestForeignBlobs(t *testing.T) {
 		b[c.at] ^= 0x10
 		e := openEngine(t)
 		p, err := e.Load(t.Context(), reseal(b))
-		var f *kernels.Error
+		var f *fault.Error
 		if !errors.As(err, &f) || f.Reason != c.want {
 			t.Errorf("%s changed: %v, want reason %q", c.name, err, c.want)
 		}

@@ -24,10 +24,10 @@ func TestSharing(t *testing.T) {
 		t.Fatal(err)
 	}
 	long.run(t)
-	if err := short.instance.Call(short.buffers, 0, 1); !errors.Is(err, kernels.ErrClosed) {
+	if err := short.instance.Call(short.buffers, 0, 1); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("call of a closed program: %v", err)
 	}
-	if _, err := short.program.NewInstance(); !errors.Is(err, kernels.ErrClosed) {
+	if _, err := short.program.NewInstance(); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("instance of a closed program: %v", err)
 	}
 	if err := short.program.Close(); err != nil {
@@ -124,7 +124,7 @@ func TestArguments(t *testing.T) {
 		{"result over what is not in place", []uint32{a, y, y}, 0, 4, false},
 	} {
 		err := l.instance.Call(c.buffers, c.begin, c.end)
-		if c.ok && err != nil || !c.ok && !errors.Is(err, kernels.ErrInvalid) {
+		if c.ok && err != nil || !c.ok && !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if sound := c.end <= 4 && c.begin <= c.end; sound { // the machine's own check comes too late
@@ -141,7 +141,7 @@ func TestForeignToken(t *testing.T) {
 	l := newLaunch(t, openEngine(t), kernels.Gather(3, 8, 5), 1)
 	for _, id := range []int32{5, -1, 1 << 30} {
 		l.setInt(0, 1, id)
-		if err := l.instance.Call(l.buffers, 0, 3); !errors.Is(err, kernels.ErrInvalid) {
+		if err := l.instance.Call(l.buffers, 0, 3); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("id %d of 5: %v", id, err)
 		}
 		l.intact(t)
@@ -166,7 +166,7 @@ func TestDiscard(t *testing.T) {
 		}
 	}
 	for _, c := range [][2]uint64{{uint64(len(e.Memory())), 1}, {0, 1 << 40}, {1 << 63, 1 << 63}} {
-		if err := e.Discard(c[0], c[1]); !errors.Is(err, kernels.ErrInvalid) {
+		if err := e.Discard(c[0], c[1]); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("discard %d: %v", c, err)
 		}
 	}
@@ -198,10 +198,10 @@ func TestClose(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := e.Compile(context.Background(), kernels.GELU(1, 2)); !errors.Is(err, kernels.ErrClosed) {
+	if _, err := e.Compile(context.Background(), kernels.GELU(1, 2)); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("compile: %v", err)
 	}
-	if err := i.Call([]uint32{0, 64}, 0, 1); !errors.Is(err, kernels.ErrClosed) {
+	if err := i.Call([]uint32{0, 64}, 0, 1); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("call: %v", err)
 	}
 	i.Close()
@@ -257,7 +257,7 @@ func TestScratchIsSwept(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	if _, err := kernels.Open(kernels.Config{MemoryBytes: 1 << 32}); !errors.Is(err, kernels.ErrInvalid) {
+	if _, err := kernels.Open(kernels.Config{MemoryBytes: 1 << 32}); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("4 GiB: %v", err)
 	}
 	if _, err := kernels.Open(kernels.Config{MemoryBytes: 1, Scratch: filepath.Join(t.TempDir(), "none")}); !errors.Is(err, fault.ErrIO) {

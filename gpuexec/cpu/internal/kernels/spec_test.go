@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
 )
 
@@ -39,7 +40,7 @@ func TestCanonical(t *testing.T) {
 		check(changed)
 		b := s.Canonical()
 		for n := range b {
-			if _, err := kernels.ParseSpec(b[:n]); !errors.Is(err, kernels.ErrInvalid) {
+			if _, err := kernels.ParseSpec(b[:n]); !errors.Is(err, fault.ErrInvalid) {
 				t.Fatalf("%d of %d bytes of %s: %v", n, len(b), s, err)
 			}
 		}
@@ -56,14 +57,14 @@ func TestValidate(t *testing.T) {
 		kernels.Add(6, 1, 4), kernels.Add(6, 1, 12), kernels.GELU(1<<20, 1<<10), kernels.Gather(1, 1<<10, 1<<20),
 		kernels.Reorder(1<<31, 1<<31, 1<<31, 1<<31),
 	} {
-		if err := s.Validate(); !errors.Is(err, kernels.ErrInvalid) {
+		if err := s.Validate(); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v", s, err)
 		}
 		if b, err := s.Emit(); err == nil || b != nil {
 			t.Errorf("%s was emitted", s)
 		}
 	}
-	if err := kernels.Softmax(1, 1, 1, 1<<20).Validate(); !errors.Is(err, kernels.ErrUnsupported) {
+	if err := kernels.Softmax(1, 1, 1, 1<<20).Validate(); !errors.Is(err, fault.ErrUnsupported) {
 		t.Errorf("a row of a million: %v", err) // E4
 	}
 }
