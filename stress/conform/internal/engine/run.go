@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -300,8 +301,12 @@ func (r *run) closeSlot(s *slot) {
 	}
 }
 
-// tempDir makes a case's directory.
+// tempDir makes a case's directory, with room beside it.
 func tempDir() (dir string, remove func(), err error) {
-	dir, err = os.MkdirTemp("", "kiln-conform-")
-	return dir, func() { _ = os.RemoveAll(dir) }, err
+	around, err := os.MkdirTemp("", "kiln-conform-")
+	if err == nil {
+		dir = filepath.Join(around, "case")
+		err = os.Mkdir(dir, 0o700)
+	}
+	return dir, func() { _ = os.RemoveAll(around) }, err
 }

@@ -1,10 +1,10 @@
 package outside
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,31 +15,30 @@ import (
 )
 
 // Files are the files of a case: in its directory, in memory (mem:X), or where
-// a store keeps a key (S:KEY/kernel.bin). Safe for concurrent use.
+// a store keeps a key (S:KEY/kernel.bin). What is in memory lies in a directory
+// of this process, whose names no component gets. Safe for concurrent use.
 type Files struct {
 	// Locate finds the folder in which a component keeps a key; known is false if
 	// there is no such component. It is set before the first use; nil knows none.
 	Locate func(component, key string) (dir string, known bool, err error)
 
-	dir string
-	mu  struct {
+	dir, memory string
+	mu          struct {
 		sync.Mutex
-		mem       map[string][]byte
 		snapshots map[string]tree
 	}
 }
 
 func newFiles(dir string) *Files {
-	f := &Files{dir: dir}
-	f.mu.mem = map[string][]byte{}
+	f := &Files{dir: dir, memory: fmt.Sprintf("%s-memory-%d", dir, os.Getpid())}
 	f.mu.snapshots = map[string]tree{}
 	return f
 }
 
-// Path gives the place of a FILE on disk; inMemory tells that it has none.
+// Path gives the place of a FILE; inMemory tells that components get its bytes.
 func (f *Files) Path(name string) (path string, inMemory bool, err error) {
-	if strings.HasPrefix(name, "mem:") {
-		return "", true, nil
+	if rest, ok := strings.CutPrefix(name, "mem:"); ok {
+		return filepath.Join(f.memory, url.PathEscape(rest)), true, nil
 	}
 	if component, rest, found := strings.Cut(name, ":"); found && f.Locate != nil {
 		key, file := rest, ""
@@ -59,35 +58,20 @@ func (f *Files) Path(name string) (path string, inMemory bool, err error) {
 
 // Read gives a file's bytes.
 func (f *Files) Read(name string) ([]byte, error) {
-	path, inMemory, err := f.Path(name)
+	path, _, err := f.Path(name)
 	if err != nil {
 		return nil, err
 	}
-	if !inMemory {
-		text, err := os.ReadFile(path)
-		return text, outcome(name, err)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	text, ok := f.mu.mem[name]
-	if !ok {
-		return nil, outcome(name, fs.ErrNotExist)
-	}
-	return bytes.Clone(text), nil
+	text, err := os.ReadFile(path)
+	return text, outcome(name, err)
 }
 
 // Write replaces a file's bytes in place, folders made on the way. What is
 // there and is no regular file goes first: a FIFO would block, a link lead away.
 func (f *Files) Write(name string, text []byte) error {
-	path, inMemory, err := f.Path(name)
+	path, _, err := f.Path(name)
 	if err != nil {
 		return err
-	}
-	if inMemory {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.mu.mem[name] = bytes.Clone(text)
-		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return outcome(name, err)
@@ -135,15 +119,9 @@ func (f *Files) onDisk(op, name string) (string, error) {
 
 // Remove removes a file or a folder with all that is in it.
 func (f *Files) Remove(name string) error {
-	path, inMemory, err := f.Path(name)
+	path, _, err := f.Path(name)
 	if err != nil {
 		return err
-	}
-	if inMemory {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.mu.mem, name)
-		return nil
 	}
 	if _, err := os.Lstat(path); err != nil {
 		return outcome(name, err)
@@ -223,15 +201,9 @@ func (f *Files) Copy(from, to string) error {
 
 // Exists tells whether something is there, links not followed.
 func (f *Files) Exists(name string) (bool, error) {
-	path, inMemory, err := f.Path(name)
+	path, _, err := f.Path(name)
 	if err != nil {
 		return false, err
-	}
-	if inMemory {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		_, ok := f.mu.mem[name]
-		return ok, nil
 	}
 	_, err = os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {

@@ -19,13 +19,9 @@ type node struct {
 }
 
 func (f *Files) tree(name string) (tree, error) {
-	path, inMemory, err := f.Path(name)
+	path, _, err := f.Path(name)
 	if err != nil {
 		return nil, err
-	}
-	if inMemory {
-		text, err := f.Read(name)
-		return tree{".": {text: text}}, err
 	}
 	t, err := readTree(path)
 	return t, outcome(name, err)
@@ -131,13 +127,14 @@ func (n node) write(path string) error {
 // what they were.
 func (f *Files) Pristine() (restore func() error, err error) {
 	disk, err := readTree(f.dir)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	mem := maps.Clone(f.mu.mem) // contents are replaced, never changed
+	if err != nil {
+		return nil, outcome(".", err)
+	}
+	memory, err := readTree(f.memory)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, outcome(".", err)
+	}
 	return func() error {
-		f.mu.Lock()
-		maps.Copy(f.mu.mem, mem)
-		f.mu.Unlock()
-		return outcome(".", disk.restore(f.dir))
-	}, outcome(".", err)
+		return outcome(".", errors.Join(disk.restore(f.dir), memory.restore(f.memory)))
+	}, nil
 }
