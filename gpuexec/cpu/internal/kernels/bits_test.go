@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // TestCutsKeepBits: however a launch is cut into calls, the result's bits are
@@ -55,14 +56,14 @@ func TestCompanyKeepsBits(t *testing.T) {
 	e := openEngine(t)
 	for _, width := range []uint32{1, 5, 17, 64, 131} {
 		for _, of := range []func(rows uint32) kernels.Spec{
-			func(rows uint32) kernels.Spec { return kernels.GELU(rows, width) },
-			func(rows uint32) kernels.Spec { return kernels.Tanh(rows, width) },
-			func(rows uint32) kernels.Spec { return kernels.LayerNorm(rows, width, 1e-12) },
-			func(rows uint32) kernels.Spec { return kernels.Softmax(1, 1, rows, width) },
+			func(rows uint32) kernels.Spec { return specOf(ops.GELU, rows, width) },
+			func(rows uint32) kernels.Spec { return specOf(ops.Tanh, rows, width) },
+			func(rows uint32) kernels.Spec { return layerNorm(rows, width, 1e-12) },
+			func(rows uint32) kernels.Spec { return specOf(ops.Softmax, 1, 1, rows, width) },
 		} {
 			const rows = 6 // of no width above, so that softmax masks no row
 			many := newLaunch(t, e, of(rows), 9)
-			if many.spec.Kind == kernels.KindSoftmax {
+			if many.spec.Kind == ops.Softmax {
 				many.setInt(1, 0, int32(width))
 			}
 			many.run(t)
@@ -106,7 +107,7 @@ func TestPaddingKeepsBits(t *testing.T) {
 		}
 		var want []uint32
 		for _, padded := range []uint32{n, n + 1, n + 2, n + 3, n + 4, n + 7, 2*n + 16} {
-			l := newLaunch(t, e, kernels.Softmax(2, heads, padded, padded), uint64(padded))
+			l := newLaunch(t, e, specOf(ops.Softmax, 2, heads, padded, padded), uint64(padded))
 			l.setInt(1, 1, int32(n)) // the second item, the first is something else
 			at := func(h, q, k uint32) int { return int(((heads+h)*padded+q)*padded + k) }
 			for h := range uint32(heads) {

@@ -13,13 +13,14 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // TestSharing: programs of equal modules share the machine code until the last
 // of them is closed.
 func TestSharing(t *testing.T) {
 	e := openEngine(t)
-	short, long := newLaunch(t, e, kernels.LayerNorm(3, 20, 1e-12), 1), newLaunch(t, e, kernels.LayerNorm(900, 20, 1e-12), 1)
+	short, long := newLaunch(t, e, layerNorm(3, 20, 1e-12), 1), newLaunch(t, e, layerNorm(900, 20, 1e-12), 1)
 	if err := short.program.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,7 @@ func TestSharing(t *testing.T) {
 // TestConcurrent: workers share memory, programs and the compiler (E1, E5).
 func TestConcurrent(t *testing.T) {
 	e := openEngine(t)
-	spec := kernels.LayerNorm(512, 100, 1e-12)
+	spec := layerNorm(512, 100, 1e-12)
 	l := newLaunch(t, e, spec, 3)
 	l.run(t)
 	want := l.output()
@@ -67,7 +68,7 @@ func TestConcurrent(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			own, err := e.Compile(t.Context(), kernels.GELU(1, 10+w%3))
+			own, err := e.Compile(t.Context(), specOf(ops.GELU, 1, 10+w%3))
 			if err != nil {
 				t.Error(err)
 				return
@@ -85,7 +86,7 @@ func TestConcurrent(t *testing.T) {
 }
 
 func TestCallAllocatesNothing(t *testing.T) {
-	l := newLaunch(t, openEngine(t), kernels.Add(4, 8, 4), 1)
+	l := newLaunch(t, openEngine(t), specOf(ops.Add, 4, 8, 4), 1)
 	if n := testing.AllocsPerRun(100, func() {
 		if err := l.instance.Call(l.buffers, 0, 4); err != nil {
 			t.Fatal(err)
@@ -98,7 +99,7 @@ func TestCallAllocatesNothing(t *testing.T) {
 // TestArguments: a launch is validated before machine code sees it (E3).
 func TestArguments(t *testing.T) {
 	e := openEngine(t)
-	l := newLaunch(t, e, kernels.Add(4, 8, 4), 1)
+	l := newLaunch(t, e, specOf(ops.Add, 4, 8, 4), 1)
 	a, b, y := l.buffers[0], l.buffers[1], l.buffers[2]
 	end := uint32(len(e.Memory()))
 	for _, c := range []struct {
@@ -138,7 +139,7 @@ func TestArguments(t *testing.T) {
 // TestForeignToken: an id outside of the table is an error of the call, and the
 // instance serves the next one.
 func TestForeignToken(t *testing.T) {
-	l := newLaunch(t, openEngine(t), kernels.Gather(3, 8, 5), 1)
+	l := newLaunch(t, openEngine(t), specOf(ops.Gather, 3, 8, 5), 1)
 	for _, id := range []int32{5, -1, 1 << 30} {
 		l.setInt(0, 1, id)
 		if err := l.instance.Call(l.buffers, 0, 3); !errors.Is(err, fault.ErrInvalid) {
@@ -182,7 +183,7 @@ func TestClose(t *testing.T) {
 	if n := len(e.Memory()); n != 1<<16 {
 		t.Errorf("one byte is rounded to %d", n)
 	}
-	p, err := e.Compile(t.Context(), kernels.GELU(1, 1))
+	p, err := e.Compile(t.Context(), specOf(ops.GELU, 1, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +199,7 @@ func TestClose(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := e.Compile(context.Background(), kernels.GELU(1, 2)); !errors.Is(err, fault.ErrClosed) {
+	if _, err := e.Compile(context.Background(), specOf(ops.GELU, 1, 2)); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("compile: %v", err)
 	}
 	if err := i.Call([]uint32{0, 64}, 0, 1); !errors.Is(err, fault.ErrClosed) {

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,6 +27,20 @@ func openEngine(t testing.TB) *kernels.Engine {
 		}
 	})
 	return e
+}
+
+func specOf(kind ops.Kind, dims ...uint32) kernels.Spec {
+	s := kernels.Spec{Op: ops.Op{Kind: kind}}
+	for i, d := range dims {
+		s.Dims[i] = int64(d)
+	}
+	return s
+}
+
+func layerNorm(rows, width uint32, epsilon float32) kernels.Spec {
+	s := specOf(ops.LayerNorm, rows, width)
+	s.Epsilon = epsilon
+	return s
 }
 
 // launch is a compiled spec with its buffers filled with random values.
@@ -82,9 +97,9 @@ func (l *launch) fill(seed uint64) {
 		var most uint32 // of an integer buffer
 		switch d := l.spec.Dims; {
 		case q.Name == "lengths":
-			most = d[3]
+			most = uint32(d[3])
 		case q.Name == "ids":
-			most = d[2] - 1
+			most = uint32(d[2]) - 1
 		}
 		for i := range int(q.Bytes / 4) {
 			switch {

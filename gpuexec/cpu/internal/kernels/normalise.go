@@ -5,7 +5,7 @@ import "github.com/kiln-cache/kiln/gpuexec/cpu/internal/wasm"
 // emitLayerNorm takes the mean, then the mean square of the differences, then
 // writes ((x - mean) / sqrt(variance + epsilon)) gamma + beta; a block is a row.
 func emitLayerNorm(s Spec, r routine) {
-	width := s.Dims[1]
+	width := s.dim(1)
 	count := wasm.Float32(float32(width))
 	r.eachBlock(func() {
 		row := r.cursor(r.row(0, r.block.Get(), width))
