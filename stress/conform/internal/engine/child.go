@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -68,9 +67,9 @@ func (r *run) spread(text string, except *process) {
 // Serve is a script's process: it runs the statements that come in over in and
 // answers over out, until in ends. The result is its exit code.
 func (e *Engine) Serve(in io.Reader, out io.Writer) int {
-	lines := bufio.NewReader(in)
-	first, err := receive(lines)
-	if err != nil || first.Hello == nil {
+	messages := json.NewDecoder(in)
+	var first message
+	if err := messages.Decode(&first); err != nil || first.Hello == nil {
 		fmt.Fprintln(os.Stderr, "kiln: conform: a process of a script is started by kiln conform only:", err)
 		return 2
 	}
@@ -90,8 +89,8 @@ func (e *Engine) Serve(in io.Reader, out io.Writer) int {
 	thread := r.threads("P", 1)[0]
 	vars := script.Vars{}.WithT(h.T)
 	for {
-		m, err := receive(lines)
-		if err != nil {
+		var m message
+		if err := messages.Decode(&m); err != nil {
 			r.finish()
 			if !errors.Is(err, io.EOF) || r.stopped() {
 				return 1
@@ -116,15 +115,6 @@ func (e *Engine) Serve(in io.Reader, out io.Writer) int {
 			r.tell(message{ID: m.ID, Result: &result})
 		})
 	}
-}
-
-func receive(lines *bufio.Reader) (message, error) {
-	var m message
-	line, err := lines.ReadBytes('\n')
-	if err != nil {
-		return m, err
-	}
-	return m, json.Unmarshal(line, &m)
 }
 
 // hear applies a statement about the outside that another process made.
