@@ -56,32 +56,46 @@ func (f *Files) Path(name string) (path string, inMemory bool, err error) {
 	return filepath.Join(f.dir, name), false, nil
 }
 
-// Read gives a file's bytes.
-func (f *Files) Read(name string) ([]byte, error) {
+// at runs do with a FILE's place, and onDisk for what has no meaning in memory. An
+// error of the file system gets its sentinel.
+func (f *Files) at(name string, do func(path string) error) error {
 	path, _, err := f.Path(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	text, err := os.ReadFile(path)
-	return text, outcome(name, err)
+	return outcome(name, do(path))
+}
+
+func (f *Files) onDisk(op, name string, do func(path string) error) error {
+	if _, inMemory, _ := f.Path(name); inMemory {
+		return invalid(op, "%s has no place on disk", name)
+	}
+	return f.at(name, do)
+}
+
+// Read gives a file's bytes.
+func (f *Files) Read(name string) (text []byte, err error) {
+	err = f.at(name, func(path string) error {
+		text, err = os.ReadFile(path)
+		return err
+	})
+	return text, err
 }
 
 // Write replaces a file's bytes in place, folders made on the way. What is
 // there and is no regular file goes first: a FIFO would block, a link lead away.
 func (f *Files) Write(name string, text []byte) error {
-	path, _, err := f.Path(name)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return outcome(name, err)
-	}
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
-		if err := os.Remove(path); err != nil {
-			return outcome(name, err)
+	return f.at(name, func(path string) error {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
 		}
-	}
-	return outcome(name, os.WriteFile(path, text, 0o600))
+		if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+		return os.WriteFile(path, text, 0o600)
+	})
 }
 
 // Edit changes a file's bytes in place.
@@ -108,58 +122,39 @@ func Flip(text []byte, place, bit int) ([]byte, error) {
 	return text, nil
 }
 
-// onDisk is Path for what has no meaning in memory.
-func (f *Files) onDisk(op, name string) (string, error) {
-	path, inMemory, err := f.Path(name)
-	if err == nil && inMemory {
-		err = invalid(op, "%s has no place on disk", name)
-	}
-	return path, err
-}
-
 // Remove removes a file or a folder with all that is in it.
 func (f *Files) Remove(name string) error {
-	path, _, err := f.Path(name)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Lstat(path); err != nil {
-		return outcome(name, err)
-	}
-	return outcome(name, os.RemoveAll(path))
+	return f.at(name, func(path string) error {
+		if _, err := os.Lstat(path); err != nil {
+			return err
+		}
+		return os.RemoveAll(path)
+	})
 }
 
 // Mkdir makes a folder with that mode, and those on the way to it.
 func (f *Files) Mkdir(name string, mode fs.FileMode) error {
-	path, err := f.onDisk("mkdir", name)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(path, mode|0o700); err != nil {
-		return outcome(name, err)
-	}
-	return outcome(name, os.Chmod(path, mode))
+	return f.onDisk("mkdir", name, func(path string) error {
+		if err := os.MkdirAll(path, mode|0o700); err != nil {
+			return err
+		}
+		return os.Chmod(path, mode)
+	})
 }
 
 // Chmod sets the permission bits.
 func (f *Files) Chmod(name string, mode fs.FileMode) error {
-	path, err := f.onDisk("chmod", name)
-	if err != nil {
-		return err
-	}
-	return outcome(name, os.Chmod(path, mode))
+	return f.onDisk("chmod", name, func(path string) error { return os.Chmod(path, mode) })
 }
 
 // make makes something new at a place, folders on the way to it included.
 func (f *Files) make(op, name string, mk func(path string) error) error {
-	path, err := f.onDisk(op, name)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return outcome(name, err)
-	}
-	return outcome(name, mk(path))
+	return f.onDisk(op, name, func(path string) error {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		return mk(path)
+	})
 }
 
 // Symlink makes a link that says target as it stands.
@@ -192,53 +187,45 @@ func (f *Files) Copy(from, to string) error {
 	if text, single := t.single(); single {
 		return f.Write(to, text)
 	}
-	path, err := f.onDisk("copy", to)
-	if err != nil {
-		return err
-	}
-	return outcome(to, t.restore(path))
+	return f.onDisk("copy", to, t.restore)
 }
 
 // Exists tells whether something is there, links not followed.
-func (f *Files) Exists(name string) (bool, error) {
-	path, _, err := f.Path(name)
-	if err != nil {
-		return false, err
-	}
-	_, err = os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return false, nil
-	}
-	return err == nil, outcome(name, err)
-}
-
-// Mode gives the permission bits.
-func (f *Files) Mode(name string) (fs.FileMode, error) {
-	path, err := f.onDisk("mode", name)
-	if err != nil {
-		return 0, err
-	}
-	info, err := os.Lstat(path)
-	if err != nil {
-		return 0, outcome(name, err)
-	}
-	return info.Mode().Perm(), nil
-}
-
-// Count is how many things other than folders are below a folder.
-func (f *Files) Count(name string) (int, error) {
-	path, err := f.onDisk("files", name)
-	if err != nil {
-		return 0, err
-	}
-	n := 0
-	err = filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			n++
+func (f *Files) Exists(name string) (there bool, err error) {
+	err = f.at(name, func(path string) error {
+		_, err := os.Lstat(path)
+		there = err == nil
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			return nil
 		}
 		return err
 	})
-	return n, outcome(name, err)
+	return there, err
+}
+
+// Mode gives the permission bits.
+func (f *Files) Mode(name string) (mode fs.FileMode, err error) {
+	err = f.onDisk("mode", name, func(path string) error {
+		info, err := os.Lstat(path)
+		if err == nil {
+			mode = info.Mode().Perm()
+		}
+		return err
+	})
+	return mode, err
+}
+
+// Count is how many things other than folders are below a folder.
+func (f *Files) Count(name string) (n int, err error) {
+	err = f.onDisk("files", name, func(path string) error {
+		return filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				n++
+			}
+			return err
+		})
+	})
+	return n, err
 }
 
 // Snapshot remembers a file or folder for Unchanged.

@@ -18,13 +18,12 @@ type node struct {
 	text []byte // content of a file, target of a link
 }
 
-func (f *Files) tree(name string) (tree, error) {
-	path, _, err := f.Path(name)
-	if err != nil {
-		return nil, err
-	}
-	t, err := readTree(path)
-	return t, outcome(name, err)
+func (f *Files) tree(name string) (t tree, err error) {
+	err = f.at(name, func(path string) error {
+		t, err = readTree(path)
+		return err
+	})
+	return t, err
 }
 
 func readTree(root string) (tree, error) {
