@@ -114,9 +114,11 @@ func (r *run) drive(ctx context.Context, cfg Config, s scenario) error {
 			defer wg.Done()
 			random := rand.New(rand.NewPCG(cfg.Seed, uint64(w)))
 			for until.Err() == nil {
-				if err := act(until, random); err != nil && until.Err() == nil {
+				asked, cancel := sometimes(until, random)
+				if err := act(asked, random); !expected(err) && until.Err() == nil {
 					r.violated("%v", err)
 				}
+				cancel()
 				r.operations.Add(1)
 			}
 		}()

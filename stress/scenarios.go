@@ -68,8 +68,6 @@ func openArtefacts(r *run) (func(context.Context, *rand.Rand) error, func(contex
 		}}
 	}
 	act := func(ctx context.Context, random *rand.Rand) error {
-		ctx, cancel := sometimes(ctx, random)
-		defer cancel()
 		key := fmt.Sprint("key", random.IntN(96))
 		var lease *artefacts.Lease
 		var err error
@@ -95,9 +93,6 @@ func openArtefacts(r *run) (func(context.Context, *rand.Rand) error, func(contex
 		if n := c.Bytes(); n < 0 || n > mostBytes {
 			r.violated("%d bytes, capacity %d", n, mostBytes)
 		}
-		if expected(err) {
-			err = nil
-		}
 		return err
 	}
 	return act, c.Close, nil
@@ -113,8 +108,6 @@ func openSessions(r *run) (func(context.Context, *rand.Rand) error, func(context
 		return sessioncache.Value{Any: v, Bytes: int64(random.IntN(120)), Cost: time.Duration(random.IntN(1000)), Free: r.free(v)}
 	}
 	act := func(ctx context.Context, random *rand.Rand) error {
-		ctx, cancel := sometimes(ctx, random)
-		defer cancel()
 		n := random.IntN(24)
 		shape, err := shapegroups.N(int64(n))
 		if err != nil {
@@ -152,9 +145,6 @@ func openSessions(r *run) (func(context.Context, *rand.Rand) error, func(context
 		}
 		if o := s.Len(); o < 0 {
 			r.violated("%d objects", o)
-		}
-		if expected(err) {
-			err = nil
 		}
 		return err
 	}
@@ -195,8 +185,6 @@ func openConstants(r *run) (func(context.Context, *rand.Rand) error, func(contex
 		return nil, nil, err
 	}
 	act := func(ctx context.Context, random *rand.Rand) error {
-		ctx, cancel := sometimes(ctx, random)
-		defer cancel()
 		id := fmt.Sprint("tensor", random.IntN(32))
 		key := constants.Key{ID: constants.Versioned(id, 0)}
 		bytes := int64(1 + random.IntN(tensor))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
@@ -122,7 +123,7 @@ func TestCallsAreShort(t *testing.T) {
 		ops.New(ops.GELU, 4096, 3072), ops.New(ops.Softmax, 8, 12, 512, 512), ops.New(ops.Reorder, 8, 512, 12, 64),
 		ops.New(ops.Gather, 4096, 768, 30522), ops.New(ops.Tanh, 1, 1), ops.New(ops.Slice, 8, 512, 768),
 	} {
-		spec, isKernel := kernelSpec(op)
+		spec, isKernel := kernels.Of(op)
 		if !isKernel || spec.Validate() != nil {
 			t.Fatalf("%s is no kernel", op)
 		}

@@ -33,7 +33,7 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 	if err != nil {
 		return nil, err
 	}
-	spec, isKernel := kernelSpec(op)
+	spec, isKernel := kernels.Of(op)
 	if !isKernel {
 		return &product{op: op, set: d.backend.set, blob: d.productBlob(op)}, nil
 	}
@@ -49,7 +49,7 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 	if err != nil {
 		return nil, err
 	}
-	spec, isKernel := kernelSpec(op)
+	spec, isKernel := kernels.Of(op)
 	if !isKernel {
 		if want := d.productBlob(op); string(blob) != want {
 			return nil, refused(src.Key, fault.DriverRefused, "the blob is of another product or instruction set")

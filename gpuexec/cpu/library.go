@@ -17,7 +17,7 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 		return gpuexec.Source{}, err
 	}
 	src := gpuexec.Source{Key: op.String(), Spec: op}
-	if spec, isKernel := kernelSpec(op); isKernel {
+	if spec, isKernel := kernels.Of(op); isKernel {
 		if err := spec.Validate(); err != nil {
 			return gpuexec.Source{}, err
 		}
@@ -58,7 +58,7 @@ func (b *Backend) Grid(op ops.Op) int {
 	case ops.BatchMatMul:
 		return int(d[0] * d[1])
 	}
-	spec, _ := kernelSpec(op)
+	spec, _ := kernels.Of(op)
 	return int(spec.Blocks())
 }
 
@@ -76,36 +76,6 @@ func (b *Backend) Prepare(op ops.Op) (ops.Prepared, error) {
 		Bytes:  b.packedBytes(op),
 		Fill:   func(dst []byte, weight []float32) error { return b.set.Pack(floats(dst), weight, k, n, false) },
 	}, nil
-}
-
-// kernelSpec is the WebAssembly kernel of an operation; false for products.
-func kernelSpec(op ops.Op) (kernels.Spec, bool) {
-	d := [len(op.Dims)]uint32{}
-	for i, n := range op.Dims {
-		if n > kernels.MaxBufferBytes {
-			n = kernels.MaxBufferBytes // too large in any case: the kernel's own check says so
-		}
-		d[i] = uint32(n)
-	}
-	switch op.Kind {
-	case ops.Gather:
-		return kernels.Gather(d[0], d[1], d[2]), true
-	case ops.Add:
-		return kernels.Add(d[0], d[1], d[2]), true
-	case ops.LayerNorm:
-		return kernels.LayerNorm(d[0], d[1], op.Epsilon), true
-	case ops.Softmax:
-		return kernels.Softmax(d[0], d[1], d[2], d[3]), true
-	case ops.Reorder:
-		return kernels.Reorder(d[0], d[1], d[2], d[3]), true
-	case ops.GELU:
-		return kernels.GELU(d[0], d[1]), true
-	case ops.Tanh:
-		return kernels.Tanh(d[0], d[1]), true
-	case ops.Slice:
-		return kernels.Slice(d[0], d[1], d[2]), true
-	}
-	return kernels.Spec{}, false
 }
 
 // floats is the memory of b as float32 numbers. b must be aligned to 4 bytes,

@@ -2,7 +2,6 @@ package canon
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -31,52 +30,6 @@ func Fields(enc []byte, s Schema) ([]Field, error) {
 	var fields []Field
 	flatten(values, s, "", func(path, value string) { fields = append(fields, Field{path, value}) })
 	return fields, nil
-}
-
-// Print is the fields of an encoding, one after the other.
-func Print(enc []byte, s Schema) (string, error) {
-	fields, err := Fields(enc, s)
-	if err != nil {
-		return "", err
-	}
-	parts := make([]string, len(fields))
-	for i, f := range fields {
-		parts[i] = f.Path + "=" + f.Value
-	}
-	return strings.Join(parts, " "), nil
-}
-
-// Differ names the outermost fields in which two encodings differ, sorted.
-func Differ(a, b []byte, s Schema) ([]string, error) {
-	of := func(enc []byte) (map[string]string, error) {
-		values, err := Walk(enc)
-		fields := map[string]string{}
-		for _, v := range values {
-			fields[s.name(v.Tag).Text] += string(v.Append(nil))
-		}
-		return fields, err
-	}
-	left, err := of(a)
-	if err != nil {
-		return nil, err
-	}
-	right, err := of(b)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for name, text := range left {
-		if other, ok := right[name]; !ok || other != text {
-			names = append(names, name)
-		}
-	}
-	for name := range right {
-		if _, ok := left[name]; !ok {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
 }
 
 func (s Schema) name(t Tag) Name {

@@ -125,24 +125,3 @@ func (d *decoder) value(depth int) (Value, error) {
 	}
 	return v, err
 }
-
-// Append encodes a decoded value again.
-func (v Value) Append(dst []byte) []byte {
-	switch v.Type {
-	case Uint:
-		return AppendUint(dst, v.Tag, v.Uint)
-	case Int:
-		return AppendInt(dst, v.Tag, v.Int)
-	case Bytes:
-		return AppendString(dst, v.Tag, v.Bytes)
-	case Float:
-		return AppendFloat(dst, v.Tag, v.Float)
-	case Ints:
-		return AppendInts(dst, v.Tag, v.Ints)
-	}
-	dst = AppendGroup(dst, v.Tag, len(v.Values))
-	for _, inner := range v.Values {
-		dst = inner.Append(dst)
-	}
-	return dst
-}

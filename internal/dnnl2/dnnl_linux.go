@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/ebitengine/purego"
+
 	"github.com/kiln-cache/kiln/fault"
 )
 

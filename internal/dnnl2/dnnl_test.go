@@ -4,13 +4,15 @@ import (
 	"errors"
 	"math"
 	"testing"
+
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // The peer computes what a plain loop computes; where it is absent the error
 // says what to install (E2).
 func TestMatmul(t *testing.T) {
 	l, err := Open(false)
-	if errors.Is(err, ErrUnavailable) {
+	if errors.Is(err, fault.ErrUnavailable) {
 		t.Skip(err)
 	}
 	if err != nil {

@@ -9,8 +9,9 @@ import (
 	"unsafe"
 
 	"github.com/ebitengine/purego"
-	"github.com/kiln-cache/kiln/fault"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // Product is dst = src x weights prepared for one shape, with the weights in

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/kiln-cache/kiln/internal/measure/reads"
@@ -50,13 +51,13 @@ type flat struct {
 // tries is how often a cache that may refuse an entry is asked to take it.
 const tries = 8
 
-// fill stores every artefact. A cache that loses some after several tries is
-// measured as it is: its share of hits says so.
-func (f *flat) fill() error {
+// bring stores those of n values that are not there. A cache that loses some after
+// several tries is measured as it is: its share of hits says so.
+func (f *flat) bring(n int, value func(i int) *reads.Value) {
 	for range tries {
 		missing := 0
-		for i := range f.w.Values {
-			a := &f.w.Values[i]
+		for i := range n {
+			a := value(i)
 			if _, ok := f.get(a.Key); ok {
 				continue
 			}
@@ -70,10 +71,9 @@ func (f *flat) fill() error {
 			f.done()
 		}
 		if missing == 0 {
-			return nil
+			return
 		}
 	}
-	return nil
 }
 
 func (f *flat) put(_ context.Context, i int) error {
@@ -86,21 +86,7 @@ func (f *flat) put(_ context.Context, i int) error {
 }
 
 func (f *flat) restore(context.Context) error {
-	for range tries {
-		missing := 0
-		for i, k := range f.w.Keys {
-			if _, ok := f.get(k); !ok {
-				missing++
-				f.set(&f.w.Values[f.w.Places[i]])
-			}
-		}
-		if f.done != nil {
-			f.done()
-		}
-		if missing == 0 {
-			return nil
-		}
-	}
+	f.bring(len(f.w.Places), func(i int) *reads.Value { return &f.w.Values[f.w.Places[i]] })
 	return nil
 }
 
@@ -140,15 +126,13 @@ func contenders(ctx context.Context, w *workload, c *native) (all []contender, e
 
 func closeAll(ctx context.Context, all []contender) error {
 	closed := make(map[store]bool)
-	var first error
+	var errs []error
 	for _, c := range all {
 		if c.store == nil || closed[c.store] {
 			continue
 		}
 		closed[c.store] = true
-		if err := c.store.close(ctx); err != nil && first == nil {
-			first = err
-		}
+		errs = append(errs, c.store.close(ctx))
 	}
-	return first
+	return errors.Join(errs...)
 }

@@ -27,9 +27,9 @@ func openSyncMap(w *workload) (contender, error) {
 		set:  func(a *reads.Value) { peer.Map.Store(a.Key, a) },
 		drop: func(k reads.Key) { peer.Map.Delete(k) },
 	}
-	c, err := f.contender(reference, "no bound, no eviction of its own; S of the other rows", peer.Find)
+	c := f.contender(reference, "no bound, no eviction of its own; S of the other rows", peer.Find)
 	c.renew = peer.Renew
-	return c, err
+	return c, nil
 }
 
 func openXsync(w *workload) (contender, error) {
@@ -44,7 +44,7 @@ func openXsync(w *workload) (contender, error) {
 		}
 		return found
 	}
-	return f.contender("xsync.Map", "no bound, no eviction of its own", find)
+	return f.contender("xsync.Map", "no bound, no eviction of its own", find), nil
 }
 
 func openOtter(w *workload) (contender, error) {
@@ -67,7 +67,7 @@ func openOtter(w *workload) (contender, error) {
 		}
 		return found
 	}
-	return f.contender("otter v2", "", find)
+	return f.contender("otter v2", "", find), nil
 }
 
 // openRistretto asks by a digest and compares the key in the value, which is the
@@ -98,7 +98,7 @@ func openRistretto(w *workload) (contender, error) {
 		return found
 	}
 	const note = "does not identify keys: asked by a 64-bit digest, the key compared by the harness, colliding keys replace each other; drops sets under load"
-	return f.contender("ristretto v2, digest + compare", note, find)
+	return f.contender("ristretto v2, digest + compare", note, find), nil
 }
 
 func openTheine(w *workload) (contender, error) {
@@ -116,7 +116,7 @@ func openTheine(w *workload) (contender, error) {
 		}
 		return found
 	}
-	return f.contender("theine", "", find)
+	return f.contender("theine", "", find), nil
 }
 
 func openLRU(w *workload) (contender, error) {
@@ -134,11 +134,12 @@ func openLRU(w *workload) (contender, error) {
 		}
 		return found
 	}
-	return f.contender("golang-lru v2", "one mutex for all readers", find)
+	return f.contender("golang-lru v2", "one mutex for all readers", find), nil
 }
 
 // contender is the row of a flat cache, once it is filled.
-func (f *flat) contender(name, note string, find func(from, to int) int) (contender, error) {
+func (f *flat) contender(name, note string, find func(from, to int) int) contender {
+	f.bring(len(f.w.Values), func(i int) *reads.Value { return &f.w.Values[i] })
 	value := func(request int) (*reads.Value, bool) { return f.get(f.w.Keys[request]) }
-	return contender{name: name, note: note, store: f, find: find, value: value}, f.fill()
+	return contender{name: name, note: note, store: f, find: find, value: value}
 }

@@ -60,7 +60,6 @@ func build(self ...string) *command {
 type flags struct {
 	json     bool
 	run      *regexp.Regexp
-	exact    string // one case, by the runner itself
 	repeat   int
 	parallel int
 	paths    []string
@@ -115,7 +114,6 @@ func parseFlags(args []string, out io.Writer) (flags, error) {
 	var run, level string
 	set.BoolVar(&f.json, "json", false, "one JSON object a case on stdout")
 	set.StringVar(&run, "run", "", "run the cases whose ID matches")
-	set.StringVar(&f.exact, "case", "", "run the one case of this ID")
 	set.IntVar(&f.repeat, "repeat", 1, "run each case so many times")
 	set.IntVar(&f.parallel, "parallel", 1, "run so many cases at once, each in a process of its own")
 	set.StringVar(&level, "log-level", "warn", "debug, info, warn or error; a script logs nothing")
@@ -185,7 +183,7 @@ func (f flags) jobs() ([]job, error) {
 		errs = append(errs, err)
 		for i := range file.Cases {
 			c := &file.Cases[i]
-			if !f.run.MatchString(c.ID) || f.exact != "" && f.exact != c.ID {
+			if !f.run.MatchString(c.ID) {
 				continue
 			}
 			for range f.repeat {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"sync"
 	"sync/atomic"
 
@@ -35,7 +36,7 @@ func (c *command) parallel(jobs []job, n int, add func(engine.Outcome)) {
 
 // apart runs a job in another process. If that dies, the case has failed.
 func (c *command) apart(j job) engine.Outcome {
-	args := append(append([]string(nil), c.self[1:]...), "--json", "--case", j.c.ID, j.file)
+	args := append(append([]string(nil), c.self[1:]...), "--json", "--run", "^"+regexp.QuoteMeta(j.c.ID)+"$", j.file)
 	cmd := exec.Command(c.self[0], args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -3,6 +3,7 @@ package oplist
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -100,16 +101,12 @@ func (a *Attr) set(key, value string, rank int) error {
 // parsePerm reads one digit per dim, each dim once.
 func parsePerm(text string, rank int) ([]int, error) {
 	perm := make([]int, 0, maxRank)
-	var seen [maxRank]bool
 	for _, c := range []byte(text) {
-		d := int(c) - '0'
-		if len(text) != rank || d < 0 || d >= rank || seen[d] {
-			return nil, fmt.Errorf("perm %q does not hold each of the %d dims of the source once, as in perm:0213", text, rank)
+		if d := int(c) - '0'; d >= 0 && d < rank && !slices.Contains(perm, d) {
+			perm = append(perm, d)
 		}
-		seen[d] = true
-		perm = append(perm, d)
 	}
-	if len(perm) != rank {
+	if len(perm) != rank || len(text) != rank {
 		return nil, fmt.Errorf("perm %q does not hold each of the %d dims of the source once, as in perm:0213", text, rank)
 	}
 	return perm, nil

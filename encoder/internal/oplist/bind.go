@@ -88,16 +88,6 @@ func evalDims(dims []Dim, values map[string]int) ([]int, error) {
 	return out, nil
 }
 
-// Distinct counts the primitives among bound operations: those of one Identity
-// are one, whatever their names.
-func Distinct(ops []BoundOp) int {
-	seen := map[string]bool{}
-	for _, b := range ops {
-		seen[b.Identity()] = true
-	}
-	return len(seen)
-}
-
 // identity is the text that equal primitives share. The attribute is quoted and
 // last; nothing else in it can hold a space.
 func identity[S, D any](op *Op, src S, dst D) string {

@@ -37,3 +37,19 @@ func (e *Error) Unwrap() []error {
 	}
 	return []error{fault.ErrInvalid, e.Cause}
 }
+
+// fail ends the parsing: Parse gives the error back.
+func fail(file string, line int, field, format string, args ...any) {
+	panic(&Error{File: file, Line: line, Field: field, Text: fmt.Sprintf(format, args...)})
+}
+
+// recoverError takes what fail panicked with; any other panic goes on.
+func recoverError(err *error) {
+	switch v := recover().(type) {
+	case nil:
+	case *Error:
+		*err = v
+	default:
+		panic(v)
+	}
+}

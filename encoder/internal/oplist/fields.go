@@ -10,101 +10,102 @@ import (
 	"strings"
 )
 
-// fields is one line's JSON object, with the names it may have.
+// fields is one line's JSON object, or one inside of it, with the names it may
+// have.
 type fields struct {
-	file string
-	line int
-	raw  map[string]json.RawMessage
+	file   string
+	line   int
+	raw    map[string]json.RawMessage
+	outer  string // the field that it stands in, empty for a whole line
+	prefix string // of an error's text: which of several it is
 }
 
-// readFields splits one line. encoding/json alone would take a name in another
-// case, a repeated one (the last wins) and null for everything.
-func readFields(file string, line int, text []byte, known []string) (fields, error) {
-	f := fields{file, line, make(map[string]json.RawMessage, len(known))}
+// read splits the object. encoding/json alone would take a name in another case,
+// a repeated one (the last wins) and null for everything.
+func (f fields) read(text []byte, known ...string) fields {
+	f.raw = make(map[string]json.RawMessage, len(known))
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
-		return f, f.errorf("", "not a JSON object; a list is JSON lines, a header first and then one operation a line")
+		f.fail("", "not a JSON object; a list is JSON lines, a header first and then one operation a line")
 	}
 	for dec.More() {
 		tok, err := dec.Token()
 		name, ok := tok.(string)
 		if err != nil || !ok {
-			return f, f.errorf("", "broken JSON: %v", err)
+			f.fail("", "broken JSON: %v", err)
 		}
 		if !slices.Contains(known, name) {
-			return f, f.errorf(name, "unknown; known here are %s", strings.Join(known, ", "))
+			f.fail(name, "unknown; known here are %s", strings.Join(known, ", "))
 		}
 		if _, twice := f.raw[name]; twice {
-			return f, f.errorf(name, "given twice; give it once")
+			f.fail(name, "given twice; give it once")
 		}
 		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil {
-			return f, f.errorf(name, "broken JSON: %v", err)
+			f.fail(name, "broken JSON: %v", err)
 		}
 		if string(value) == "null" {
-			return f, f.errorf(name, "is null; give a value or leave the field out")
+			f.fail(name, "is null; give a value or leave the field out")
 		}
 		f.raw[name] = value
 	}
 	if _, err := dec.Token(); err != nil {
-		return f, f.errorf("", "broken JSON: the object is not closed; was the file cut off?")
+		f.fail("", "broken JSON: the object is not closed; was the file cut off?")
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return f, f.errorf("", "something follows the JSON object; one object a line")
+		f.fail("", "something follows the JSON object; one object a line")
 	}
-	return f, nil
+	return f
 }
 
-func (f fields) errorf(field, format string, args ...any) error {
-	return &Error{File: f.file, Line: f.line, Field: field, Text: fmt.Sprintf(format, args...)}
+func (f fields) fail(field, format string, args ...any) {
+	if f.outer != "" {
+		field = strings.TrimSuffix(f.outer+"."+field, ".")
+	}
+	fail(f.file, f.line, field, "%s"+format, append([]any{f.prefix}, args...)...)
 }
 
 // need refuses a line that lacks one of these.
-func (f fields) need(names ...string) error {
+func (f fields) need(names ...string) {
 	for _, n := range names {
 		if f.raw[n] == nil {
-			return f.errorf(n, "missing; it is required")
+			f.fail(n, "missing; it is required")
 		}
 	}
-	return nil
 }
 
 // text is a string field, empty where absent.
-func (f fields) text(name string) (string, error) {
-	raw := f.raw[name]
-	if raw == nil {
-		return "", nil
+func (f fields) text(name string) (s string) {
+	if raw := f.raw[name]; raw != nil && json.Unmarshal(raw, &s) != nil {
+		f.fail(name, "not a text in double quotes")
 	}
-	var s string
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return "", f.errorf(name, "not a text in double quotes")
-	}
-	return s, nil
+	return s
 }
 
 // whole is an integer field from 0; given is false where absent.
-func (f fields) whole(name string) (n int, given bool, err error) {
+func (f fields) whole(name string) (n int, given bool) {
 	raw := f.raw[name]
 	if raw == nil {
-		return 0, false, nil
+		return 0, false
 	}
-	if n, err = wholeNumber(raw); err != nil {
-		return 0, false, f.errorf(name, "%v", err)
+	n, err := wholeNumber(raw)
+	if err != nil {
+		f.fail(name, "%v", err)
 	}
-	return n, true, nil
+	return n, true
 }
 
 // list is an array field, nil where absent.
-func (f fields) list(name string, limit int) ([]json.RawMessage, error) {
+func (f fields) list(name string, limit int) []json.RawMessage {
 	raw := f.raw[name]
 	if raw == nil {
-		return nil, nil
+		return nil
 	}
 	out, err := array(raw, limit)
 	if err != nil {
-		return nil, f.errorf(name, "%v", err)
+		f.fail(name, "%v", err)
 	}
-	return out, nil
+	return out
 }
 
 func array(raw json.RawMessage, limit int) ([]json.RawMessage, error) {

@@ -1,8 +1,8 @@
 package oplist
 
 import (
-	"fmt"
 	"slices"
+	"strings"
 )
 
 // flow follows the values through the list by the rules of doc.go.
@@ -17,66 +17,59 @@ type flow struct {
 
 // resolve gives every operation its inputs and the model its symbols and
 // limits.
-func (m *Model) resolve() error {
+func (m *Model) resolve() {
 	r := &flow{Model: m, residual: -1, readers: make([]int, len(m.Ops)), masked: make([]bool, len(m.Ops))}
 	for i := range m.Ops {
-		if err := r.step(i); err != nil {
-			return err
-		}
+		r.step(i)
 		r.unread = append(r.unread, i)
 	}
 	if len(r.unread) > 1 {
 		lost := r.unread[0]
-		return m.opError(lost, "name", "no operation reads what %q gives; is one missing or out of order?", m.Ops[lost].Name)
+		m.fail(lost, "name", "no operation reads what %q gives; is one missing or out of order?", m.Ops[lost].Name)
 	}
 	for value, reader := range r.readers[:len(m.Ops)-1] {
 		m.Ops[reader].Releases = append(m.Ops[reader].Releases, value)
 	}
-	return m.resolveOutput()
+	m.resolveOutput()
 }
 
 // step finds the inputs of one operation.
-func (r *flow) step(i int) error {
+func (r *flow) step(i int) {
 	op := &r.Ops[i]
 	switch op.Kind {
 	case Gather:
-		return r.gather(i)
+		r.gather(i)
 	case MatMul:
-		if i > 0 {
-			if before := &r.Ops[i-1]; before.Kind == MatMul && equalDims(before.Src[0], op.Src[0]) {
-				return r.connect(i, before.Inputs...)
-			}
+		if i > 0 && r.Ops[i-1].Kind == MatMul && equalDims(r.Ops[i-1].Src[0], op.Src[0]) {
+			r.connect(i, r.Ops[i-1].Inputs...)
+		} else {
+			r.latest(i)
 		}
-		return r.latest(i)
 	case Reorder:
 		if len(r.unread) == 0 {
-			return r.nothing(i)
+			r.nothing(i)
 		}
-		return r.connect(i, Source(r.unread[0]))
+		r.connect(i, Source(r.unread[0]))
 	case BatchMatMul:
-		return r.batchMatMul(i)
+		r.batchMatMul(i)
 	case Add:
-		return r.add(i)
+		r.add(i)
 	case Softmax:
-		if err := r.latest(i); err != nil {
-			return err
-		}
+		r.latest(i)
 		if !r.masked[op.Inputs[0]] {
-			return r.opError(i, "kind", "the scores were not masked, so padding would change the output; give the batch_matmul before it post:mask_add")
+			r.fail(i, "kind", "the scores were not masked, so padding would change the output; give the batch_matmul before it post:mask_add")
 		}
 		op.Inputs = append(op.Inputs, Lengths)
 		r.masked[i] = true
-		return nil
+	case LayerNorm:
+		r.latest(i)
+		r.residual = i
 	default:
-		err := r.latest(i)
-		if op.Kind == LayerNorm {
-			r.residual = i
-		}
-		return err
+		r.latest(i)
 	}
 }
 
-func (r *flow) gather(i int) error {
+func (r *flow) gather(i int) {
 	op := &r.Ops[i]
 	r.gathers++
 	switch r.gathers {
@@ -88,81 +81,72 @@ func (r *flow) gather(i int) error {
 			if okB && okS && r.BatchSymbol != r.LengthSymbol && len(r.Symbols) == 2 {
 				r.Vocab = op.Weights[0].Shape[0]
 				op.Inputs = []Source{Tokens}
-				return nil
+				return
 			}
 		}
-		return r.opError(i, "src", "the first gather's ids are not [B,S]; an encoder's list has these two symbols and no other")
+		r.fail(i, "src", "the first gather's ids are not [B,S]; an encoder's list has these two symbols and no other")
 	case 2:
 		if !equalDims(op.Src[0], r.Ops[0].Src[0]) {
-			return r.opError(i, "src", "token types are not of the dims of the token ids")
+			r.fail(i, "src", "token types are not of the dims of the token ids")
 		}
 		op.Inputs = []Source{TokenTypes}
-		return nil
+	default:
+		r.fail(i, "kind", "a third gather; an encoder looks up token ids, then token types")
 	}
-	return r.opError(i, "kind", "a third gather; an encoder looks up token ids, then token types")
 }
 
-func (r *flow) batchMatMul(i int) error {
+func (r *flow) batchMatMul(i int) {
 	op := &r.Ops[i]
 	x, y := op.Src[0], op.Src[1]
 	if y[2].text == y[3].text {
-		return r.opError(i, "src", "the second operand is square, so its orientation cannot be told; write the sequence length as a symbol")
+		r.fail(i, "src", "the second operand is square, so its orientation cannot be told; write the sequence length as a symbol")
 	}
 	first := r.oldest(x, -1)
-	if first < 0 {
-		return r.nothing(i)
-	}
 	second := r.oldest(y, first)
 	if second < 0 {
 		second = r.oldest([]Dim{y[0], y[1], y[3], y[2]}, first)
 		op.TransposeB = true
 	}
-	if second < 0 {
-		return r.nothing(i)
+	if first < 0 || second < 0 {
+		r.nothing(i)
 	}
-	if err := r.connect(i, Source(first), Source(second)); err != nil {
-		return err
-	}
+	r.connect(i, Source(first), Source(second))
 	softmaxed := r.masked[first] && r.Ops[first].Kind == Softmax
 	if softmaxed || op.Attr.Mask {
 		op.Inputs = append(op.Inputs, Lengths)
 	}
 	if softmaxed && op.Attr.Mask {
-		return r.opError(i, "attr", "masks scores that a softmax has masked; leave post:mask_add out")
+		r.fail(i, "attr", "masks scores that a softmax has masked; leave post:mask_add out")
 	}
 	r.masked[i] = op.Attr.Mask
-	return nil
 }
 
-func (r *flow) add(i int) error {
+func (r *flow) add(i int) {
 	op := &r.Ops[i]
-	if len(op.Weights) > 0 {
-		if err := r.latest(i); err != nil {
-			return err
-		}
+	switch {
+	case len(op.Weights) > 0:
+		r.latest(i)
 		if rows := op.Weights[0].Shape[0]; r.MaxTokens == 0 || rows < r.MaxTokens {
 			r.MaxTokens = rows
 		}
 		if length, _ := op.Src[0][1].symbol(); length != r.LengthSymbol {
-			return r.opError(i, "src", "the dim in the middle of a position add is not the sequence length")
+			r.fail(i, "src", "the dim in the middle of a position add is not the sequence length")
 		}
-		return nil
-	}
-	switch {
 	case r.residual < 0 && len(r.unread) == 2:
-		return r.connect(i, Source(r.unread[0]), Source(r.unread[1]))
+		r.connect(i, Source(r.unread[0]), Source(r.unread[1]))
 	case r.residual >= 0 && len(r.unread) == 1 && r.unread[0] != r.residual:
-		return r.connect(i, Source(r.unread[0]), Source(r.residual))
+		r.connect(i, Source(r.unread[0]), Source(r.residual))
+	default:
+		r.nothing(i)
 	}
-	return r.nothing(i)
 }
 
 // latest connects an operation of one input to the latest unread value.
-func (r *flow) latest(i int) error {
+func (r *flow) latest(i int) {
 	if len(r.unread) == 0 {
-		return r.nothing(i)
+		r.nothing(i)
 	}
-	return r.connect(i, Source(r.unread[len(r.unread)-1]))
+	r.connect(i, Source(r.unread[len(r.unread)-1]))
 }
 
 // oldest is the oldest unread value of exactly these dims other than skip, or
@@ -177,7 +161,7 @@ func (r *flow) oldest(dims []Dim, skip int) int {
 }
 
 // connect notes that operation i reads these values.
-func (r *flow) connect(i int, from ...Source) error {
+func (r *flow) connect(i int, from ...Source) {
 	op := &r.Ops[i]
 	for n, s := range from {
 		if s < 0 {
@@ -186,11 +170,11 @@ func (r *flow) connect(i int, from ...Source) error {
 		}
 		value := &r.Ops[s]
 		if op.Kind != BatchMatMul && !sameLayout(op.Src[n], value.Dst) {
-			return r.opError(i, "src", "input %d has dims %s, but %q (line %d) before it gives %s: is an operation missing or out of order?",
+			r.fail(i, "src", "input %d has dims %s, but %q (line %d) before it gives %s: is an operation missing or out of order?",
 				n, formatDims(op.Src[n]), value.Name, value.Line, formatDims(value.Dst))
 		}
 		if r.masked[s] && !readsMasked(op.Kind, value.Kind, n) {
-			return r.opError(i, "kind", "a %s cannot read masked columns here; a softmax does, and a batch_matmul as its first operand what a softmax gave", op.Kind)
+			r.fail(i, "kind", "a %s cannot read masked columns here; a softmax does, and a batch_matmul as its first operand what a softmax gave", op.Kind)
 		}
 		op.Inputs = append(op.Inputs, s)
 		r.readers[s] = i
@@ -198,7 +182,6 @@ func (r *flow) connect(i int, from ...Source) error {
 			r.unread = slices.Delete(r.unread, at, at+1)
 		}
 	}
-	return nil
 }
 
 // readsMasked tells whether a reader skips the masked columns of its input n.
@@ -209,16 +192,13 @@ func readsMasked(reader, writer Kind, n int) bool {
 	return reader == Softmax
 }
 
-func (r *flow) nothing(i int) error {
+func (r *flow) nothing(i int) {
 	op := &r.Ops[i]
-	dims := ""
+	dims := make([]string, len(op.Src))
 	for n, src := range op.Src {
-		if n > 0 {
-			dims += " and "
-		}
-		dims += formatDims(src)
+		dims[n] = formatDims(src)
 	}
-	return r.opError(i, "src", "nothing before this %s gives %s for it to read: is an operation missing or out of order?", op.Kind, dims)
+	r.fail(i, "src", "nothing before this %s gives %s for it to read: is an operation missing or out of order?", op.Kind, strings.Join(dims, " and "))
 }
 
 // sameLayout tells whether one set of dims is the other with neighbours taken
@@ -243,43 +223,29 @@ func sameLayout(a, b []Dim) bool {
 }
 
 // resolveOutput finds how the output divides among requests.
-func (m *Model) resolveOutput() error {
+func (m *Model) resolveOutput() {
 	final := len(m.Ops) - 1
 	switch {
 	case m.Vocab == 0:
-		return m.opError(0, "kind", "no gather reads the token ids; an encoder's list begins with one")
+		m.fail(0, "kind", "no gather reads the token ids; an encoder's list begins with one")
 	case m.MaxTokens == 0:
-		return m.opError(final, "kind", "no add has a position table as its weight, so the model has no longest request")
+		m.fail(final, "kind", "no add has a position table as its weight, so the model has no longest request")
 	}
 	dst := m.Ops[final].Dst
 	width, ok := last(dst)
 	if !ok {
-		return m.opError(final, "dst", "the output's last dim is not a number")
+		m.fail(final, "dst", "the output's last dim is not a number")
 	}
 	rows, err := elements(dst[:len(dst)-1])
 	if err != nil {
-		return m.opError(final, "dst", "%v", err)
+		m.fail(final, "dst", "%v", err)
 	}
 	tokens, err := elements(m.Ops[0].Src[0])
 	if err != nil {
-		return m.opError(0, "src", "%v", err)
+		m.fail(0, "src", "%v", err)
 	}
 	m.Width, m.PerToken = width, rows.text == tokens.text
 	if s, _ := rows.symbol(); !m.PerToken && s != m.BatchSymbol {
-		return m.opError(final, "dst", "%s has neither a row for every request nor one for every token", formatDims(dst))
+		m.fail(final, "dst", "%s has neither a row for every request nor one for every token", formatDims(dst))
 	}
-	return nil
-}
-
-// String is the source's name: op 12, tokens, token types or lengths.
-func (s Source) String() string {
-	switch s {
-	case Tokens:
-		return "tokens"
-	case TokenTypes:
-		return "token types"
-	case Lengths:
-		return "lengths"
-	}
-	return fmt.Sprintf("op %d", int(s))
 }

@@ -75,7 +75,8 @@ func TestDataFlow(t *testing.T) {
 			}
 			got := make([]string, len(op.Inputs))
 			for k, s := range op.Inputs {
-				if got[k] = s.String(); s >= 0 {
+				own := map[oplist.Source]string{oplist.Tokens: "tokens", oplist.TokenTypes: "token types", oplist.Lengths: "lengths"}
+				if got[k] = own[s]; s >= 0 {
 					got[k] = m.Ops[s].Name
 				}
 			}

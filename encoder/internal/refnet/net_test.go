@@ -318,31 +318,6 @@ type short struct{}
 
 func (short) Tensor(string) ([]float32, error) { return []float32{1}, nil }
 
-func TestCompare(t *testing.T) {
-	nan, inf := float32(math.NaN()), float32(math.Inf(1))
-	for _, c := range []struct {
-		got      []float32
-		want     []float64
-		abs, rel float64
-	}{
-		{[]float32{1, 2}, []float64{1, 2}, 0, 0},
-		{[]float32{1, 2.5}, []float64{1, 2}, 0.5, 0.25},
-		{[]float32{-4, 1}, []float64{-4, 0}, 1, 0.25},
-		{[]float32{0}, []float64{0}, 0, 0},
-		{[]float32{1}, []float64{0}, 1, math.Inf(1)},
-		{[]float32{nan}, []float64{1}, math.Inf(1), math.Inf(1)},
-		{[]float32{inf, 0}, []float64{1, 0}, math.Inf(1), math.Inf(1)},
-	} {
-		d, err := refnet.Compare(c.got, c.want)
-		if err != nil || d.Absolute != c.abs || d.Relative != c.rel {
-			t.Errorf("Compare(%v, %v) = %+v, %v", c.got, c.want, d, err)
-		}
-	}
-	if _, err := refnet.Compare([]float32{1}, nil); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("sizes that differ: %v", err)
-	}
-}
-
 func BenchmarkForward(b *testing.B) {
 	list, _ := data.Model("minilm_l6_h384")
 	m, err := oplist.Parse("minilm", list)

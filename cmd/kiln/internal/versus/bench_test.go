@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // BenchmarkAgainstOneDNN reports the median of our GFLOP/s and of the ratio to
@@ -22,7 +24,7 @@ func BenchmarkAgainstOneDNN(b *testing.B) {
 			var r Result
 			for b.Loop() {
 				var err error
-				if r, err = Compare(b.Context(), c); errors.Is(err, ErrUnavailable) {
+				if r, err = Compare(b.Context(), c); errors.Is(err, fault.ErrUnavailable) {
 					b.Skip(err)
 				} else if err != nil {
 					b.Fatal(err)

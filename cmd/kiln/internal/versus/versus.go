@@ -15,15 +15,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/measure"
 )
 
-var (
-	// ErrInvalid marks a configuration that makes no sense.
-	ErrInvalid = fault.ErrInvalid
-	// ErrUnavailable says that oneDNN is not installed; its text names the
-	// package.
-	ErrUnavailable = fault.ErrUnavailable
-	// ErrDiffers says that the two gave different products.
-	ErrDiffers = errors.New("the products differ")
-)
+// ErrDiffers says that the two gave different products.
+var ErrDiffers = errors.New("the products differ")
 
 // Config is a product to measure: M x K by K x N, float32.
 type Config struct {
@@ -60,7 +53,8 @@ type pair struct {
 }
 
 // Compare packs the weights for both sides, compares the products and measures.
-// It ends early, with the context's error, when ctx does.
+// It ends early, with the context's error, when ctx does. fault.ErrUnavailable names
+// the package of oneDNN where that is not installed.
 func Compare(ctx context.Context, c Config) (_ Result, err error) {
 	if c.Rounds == 0 {
 		c.Rounds = 9

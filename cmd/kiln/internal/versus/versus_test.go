@@ -5,15 +5,16 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/gemm"
 	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 // The two sides give the same product and every figure is filled in; without
-// the library the answer is ErrUnavailable (E2).
+// the library the answer is fault.ErrUnavailable (E2).
 func TestCompare(t *testing.T) {
 	r, err := Compare(t.Context(), Config{M: 5, K: 40, N: 70, Rounds: 2, Weights: 3})
-	if errors.Is(err, ErrUnavailable) {
+	if errors.Is(err, fault.ErrUnavailable) {
 		t.Skip(err)
 	}
 	if err != nil {
@@ -37,7 +38,7 @@ func TestCompare(t *testing.T) {
 
 func TestInvalid(t *testing.T) {
 	for _, c := range []Config{{K: 1, N: 1}, {M: 1, N: 1}, {M: 1, K: 1}, {M: 1, K: 1, N: 1, Rounds: -1}, {M: 1, K: 1, N: 1, Weights: -1}} {
-		if _, err := Compare(t.Context(), c); !errors.Is(err, ErrInvalid) {
+		if _, err := Compare(t.Context(), c); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // BenchmarkKernels runs each operation of a 6-layer, 384-wide encoder at 128
@@ -15,19 +16,16 @@ func BenchmarkKernels(b *testing.B) {
 		spec     kernels.Spec
 		elements int
 	}{
-		{kernels.GELU(tokens, inner), tokens * inner},
-		{kernels.Tanh(tokens, width), tokens * width},
-		{kernels.Softmax(1, heads, tokens, tokens), heads * tokens * tokens},
-		{kernels.LayerNorm(tokens, width, 1e-12), tokens * width},
-		{kernels.Reorder(1, tokens, heads, width/heads), tokens * width},
-		{kernels.Reorder(1, heads, tokens, width/heads), tokens * width},
-		{kernels.Add(tokens, width, tokens), tokens * width},
-		{kernels.Add(tokens, width, 1), tokens * width},
-		{kernels.Gather(tokens, width, 1000), tokens * width},
-		{kernels.Embed(tokens, width, 1000, 2, 512), tokens * width},
-		{kernels.Slice(8, 16, width), 8 * width},
-		{kernels.MeanPool(1, tokens, width), tokens * width},
-		{kernels.L2Norm(tokens, width, 1e-12), tokens * width},
+		{specOf(ops.GELU, tokens, inner), tokens * inner},
+		{specOf(ops.Tanh, tokens, width), tokens * width},
+		{specOf(ops.Softmax, 1, heads, tokens, tokens), heads * tokens * tokens},
+		{layerNorm(tokens, width, 1e-12), tokens * width},
+		{specOf(ops.Reorder, 1, tokens, heads, width/heads), tokens * width},
+		{specOf(ops.Reorder, 1, heads, tokens, width/heads), tokens * width},
+		{specOf(ops.Add, tokens, width, tokens), tokens * width},
+		{specOf(ops.Add, tokens, width, 1), tokens * width},
+		{specOf(ops.Gather, tokens, width, 1000), tokens * width},
+		{specOf(ops.Slice, 8, 16, width), 8 * width},
 	} {
 		b.Run(s.spec.String(), func(b *testing.B) {
 			l := newLaunch(b, openEngine(b), s.spec, 1)
@@ -65,15 +63,15 @@ func BenchmarkEncoder(b *testing.B) {
 			list = append(list, newLaunch(b, e, s, 1))
 		}
 	}
-	add(2, kernels.Add(tokens, width, tokens))
-	add(1+2*layers, kernels.LayerNorm(tokens, width, 1e-12))
-	add(3*layers, kernels.Reorder(1, tokens, heads, width/heads))
-	add(layers, kernels.Reorder(1, heads, tokens, width/heads))
-	add(layers, kernels.GELU(tokens, inner))
-	add(2*layers, kernels.Add(tokens, width, tokens))
-	add(1, kernels.Slice(1, tokens, width))
-	add(1, kernels.Tanh(1, width))
-	add(layers, kernels.Softmax(1, heads, tokens, tokens))
+	add(2, specOf(ops.Add, tokens, width, tokens))
+	add(1+2*layers, layerNorm(tokens, width, 1e-12))
+	add(3*layers, specOf(ops.Reorder, 1, tokens, heads, width/heads))
+	add(layers, specOf(ops.Reorder, 1, heads, tokens, width/heads))
+	add(layers, specOf(ops.GELU, tokens, inner))
+	add(2*layers, specOf(ops.Add, tokens, width, tokens))
+	add(1, specOf(ops.Slice, 1, tokens, width))
+	add(1, specOf(ops.Tanh, 1, width))
+	add(layers, specOf(ops.Softmax, 1, heads, tokens, tokens))
 	last := list[len(list)-1]
 	last.setInt(1, 0, tokens) // all softmaxes share their buffers
 	for b.Loop() {
@@ -92,8 +90,8 @@ func BenchmarkEncoder(b *testing.B) {
 // finding it compiled already.
 func BenchmarkCompile(b *testing.B) {
 	for _, spec := range []kernels.Spec{
-		kernels.GELU(128, 1536), kernels.Softmax(1, 12, 128, 128), kernels.Softmax(1, 12, 127, 127),
-		kernels.LayerNorm(128, 384, 1e-12), kernels.Reorder(1, 128, 12, 32), kernels.Add(128, 384, 128),
+		specOf(ops.GELU, 128, 1536), specOf(ops.Softmax, 1, 12, 128, 128), specOf(ops.Softmax, 1, 12, 127, 127),
+		layerNorm(128, 384, 1e-12), specOf(ops.Reorder, 1, 128, 12, 32), specOf(ops.Add, 128, 384, 128),
 	} {
 		e := openEngine(b)
 		compile := func(b *testing.B) *kernels.Program {

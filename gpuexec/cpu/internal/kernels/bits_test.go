@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // TestCutsKeepBits: however a launch is cut into calls, the result's bits are
@@ -55,15 +56,14 @@ func TestCompanyKeepsBits(t *testing.T) {
 	e := openEngine(t)
 	for _, width := range []uint32{1, 5, 17, 64, 131} {
 		for _, of := range []func(rows uint32) kernels.Spec{
-			func(rows uint32) kernels.Spec { return kernels.GELU(rows, width) },
-			func(rows uint32) kernels.Spec { return kernels.Tanh(rows, width) },
-			func(rows uint32) kernels.Spec { return kernels.LayerNorm(rows, width, 1e-12) },
-			func(rows uint32) kernels.Spec { return kernels.L2Norm(rows, width, 1e-12) },
-			func(rows uint32) kernels.Spec { return kernels.Softmax(1, 1, rows, width) },
+			func(rows uint32) kernels.Spec { return specOf(ops.GELU, rows, width) },
+			func(rows uint32) kernels.Spec { return specOf(ops.Tanh, rows, width) },
+			func(rows uint32) kernels.Spec { return layerNorm(rows, width, 1e-12) },
+			func(rows uint32) kernels.Spec { return specOf(ops.Softmax, 1, 1, rows, width) },
 		} {
 			const rows = 6 // of no width above, so that softmax masks no row
 			many := newLaunch(t, e, of(rows), 9)
-			if many.spec.Kind == kernels.KindSoftmax {
+			if many.spec.Kind == ops.Softmax {
 				many.setInt(1, 0, int32(width))
 			}
 			many.run(t)
@@ -107,7 +107,7 @@ func TestPaddingKeepsBits(t *testing.T) {
 		}
 		var want []uint32
 		for _, padded := range []uint32{n, n + 1, n + 2, n + 3, n + 4, n + 7, 2*n + 16} {
-			l := newLaunch(t, e, kernels.Softmax(2, heads, padded, padded), uint64(padded))
+			l := newLaunch(t, e, specOf(ops.Softmax, 2, heads, padded, padded), uint64(padded))
 			l.setInt(1, 1, int32(n)) // the second item, the first is something else
 			at := func(h, q, k uint32) int { return int(((heads+h)*padded+q)*padded + k) }
 			for h := range uint32(heads) {
@@ -137,57 +137,5 @@ func TestPaddingKeepsBits(t *testing.T) {
 				t.Fatalf("length %d padded to %d differs", n, padded)
 			}
 		}
-		poolPadding(t, e, x, n)
-	}
-}
-
-// poolPadding does the same for the mean over rows.
-func poolPadding(t *testing.T, e *kernels.Engine, x []float32, n uint32) {
-	t.Helper()
-	var want []uint32
-	for _, padded := range []uint32{n, n + 1, n + 9} {
-		l := newLaunch(t, e, kernels.MeanPool(1, padded, n), uint64(padded))
-		l.setInt(1, 0, int32(n))
-		for i := range int(n * n) {
-			l.set(0, i, x[i])
-		}
-		l.run(t)
-		if want == nil {
-			want = l.output()
-		}
-		if !slices.Equal(l.output(), want) {
-			t.Fatalf("mean of %d rows padded to %d differs", n, padded)
-		}
-	}
-}
-
-// TestEmbedIsItsParts: the fused form has the bits of the separate operations.
-func TestEmbedIsItsParts(t *testing.T) {
-	e := openEngine(t)
-	const rows, width = 5, 13
-	whole := newLaunch(t, e, kernels.Embed(rows, width, 9, 2, 7), 4)
-	whole.run(t)
-	want := whole.output()
-	word := make([]float32, 0, rows*width)
-	kind, place := slices.Clone(word), slices.Clone(word)
-	for i := range rows * width {
-		row, col := i/width, i%width
-		word = append(word, whole.float(3, whole.int(0, row)*width+col))
-		kind = append(kind, whole.float(4, whole.int(1, row)*width+col))
-		place = append(place, whole.float(5, whole.int(2, row)*width+col))
-	}
-	add := newLaunch(t, e, kernels.Add(rows, width, rows), 1)
-	for _, other := range [][]float32{kind, place} {
-		for i := range word {
-			add.set(0, i, word[i])
-			add.set(1, i, other[i])
-		}
-		add.run(t)
-		for i := range word {
-			word[i] = add.float(2, i)
-		}
-	}
-	if !slices.Equal(add.output(), want) {
-		t.Fatal("embed is not (word + type) + position")
 	}
 }

@@ -15,7 +15,7 @@ import (
 //	magic     8 bytes
 //	total     uint32, bytes of the whole blob
 //	identity  uint16 length, bytes: Identity of the writer
-//	spec      uint16 length, bytes: Spec.Canonical
+//	spec      uint16 length, bytes: the text of the ops.Op
 //	module    32 bytes: SHA-256 of the WebAssembly module the code is for
 //	features  uint64: the instruction set the code was compiled for
 //	code      uint32 length, bytes: the compiler's own file
@@ -24,7 +24,7 @@ import (
 // Nothing behind total is looked at before the digest is verified.
 type blob struct {
 	identity string
-	spec     []byte
+	spec     string
 	module   [sha256.Size]byte
 	features uint64
 	code     []byte
@@ -83,7 +83,7 @@ func parseBlob(in []byte) (blob, error) {
 	r := binread.Reader{Rest: body[len(blobMagic)+4:]}
 	var b blob
 	b.identity = string(r.Take(uint64(r.Uint(2))))
-	b.spec = r.Take(uint64(r.Uint(2)))
+	b.spec = string(r.Take(uint64(r.Uint(2))))
 	copy(b.module[:], r.Take(sha256.Size))
 	b.features = r.Uint(8)
 	b.code = r.Take(r.Uint(4))

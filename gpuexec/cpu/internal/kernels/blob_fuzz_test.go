@@ -5,7 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // FuzzLoad: no input panics, and nothing but the blob itself is accepted (P4).
@@ -13,7 +15,7 @@ import (
 // their machine code is left alone, since a digest is all that guards it.
 func FuzzLoad(f *testing.F) {
 	e := openEngine(f)
-	sound := blobOf(f, e, kernels.Add(2, 4, 1))
+	sound := blobOf(f, e, specOf(ops.Add, 2, 4, 1))
 	f.Add(sound, false)
 	f.Add(sound[:100], true)
 	f.Add([]byte("kilncpu\x01"), true)
@@ -31,27 +33,27 @@ func FuzzLoad(f *testing.F) {
 				t.Errorf("accepted %x", in)
 			}
 			p.Close()
-		case !errors.Is(err, kernels.ErrRefused) && !errors.Is(err, kernels.ErrInvalid):
+		case !errors.Is(err, fault.ErrRefused) && !errors.Is(err, fault.ErrInvalid):
 			t.Errorf("untyped: %v", err)
 		}
 	})
 }
 
-// FuzzParseSpec: what is parsed encodes to the same bytes and emits a module.
-func FuzzParseSpec(f *testing.F) {
+// FuzzSpec: an operation that a blob names is emitted, or refused if it has no kernel.
+func FuzzSpec(f *testing.F) {
 	for _, s := range specs(1)[:17] {
-		f.Add(s.Canonical())
+		f.Add(s.String())
 	}
-	f.Fuzz(func(t *testing.T, in []byte) {
-		s, err := kernels.ParseSpec(in)
+	f.Add(ops.New(ops.MatMul, 1, 2, 3).String())
+	f.Fuzz(func(t *testing.T, text string) {
+		op, err := ops.Parse(text)
 		if err != nil {
 			return
 		}
-		if !slices.Equal(s.Canonical(), in) {
-			t.Errorf("%s is not what %x says", s, in)
-		}
-		if _, err := s.Emit(); err != nil {
-			t.Error(err)
+		s, ok := kernels.Of(op)
+		invalid := s.Validate()
+		if _, err := s.Emit(); (err == nil) != (ok && invalid == nil) {
+			t.Errorf("%s is emitted with %v and %v", s, invalid, err)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // blobOf compiles spec and takes its blob, or skips where there is no compiler.
@@ -23,7 +24,7 @@ func blobOf(t testing.TB, e *kernels.Engine, spec kernels.Spec) []byte {
 	}
 	defer p.Close()
 	blob, err := p.Blob()
-	if errors.Is(err, kernels.ErrUnsupported) {
+	if errors.Is(err, fault.ErrUnsupported) {
 		t.Skip("this platform has no machine code compiler")
 	}
 	if err != nil {
@@ -73,7 +74,7 @@ func TestBlobRoundTrip(t *testing.T) {
 
 // K7: code for fewer instruction sets than there are is taken, and stays what it is.
 func TestLoadFewerInstructionSets(t *testing.T) {
-	spec := kernels.Add(1, 4, 1)
+	spec := specOf(ops.Add, 1, 4, 1)
 	blob := blobOf(t, openEngine(t), spec)
 	identity := 12 + 2
 	features := blob[identity+int(binary.LittleEndian.Uint16(blob[12:])):]
@@ -100,7 +101,7 @@ func TestLoadFewerInstructionSets(t *testing.T) {
 // TestLoadDoesNotCompile: what a loaded blob says is what runs, not what the
 // compiler would make.
 func TestLoadDoesNotCompile(t *testing.T) {
-	spec := kernels.Add(1, 4, 1)
+	spec := specOf(ops.Add, 1, 4, 1)
 	blob := blobOf(t, openEngine(t), spec)
 	// The one addition of the kernel's machine code becomes a subtraction.
 	addps, subps := []byte{0x0f, 0x58}, byte(0x5c)
@@ -155,7 +156,7 @@ func indexOnce(b, sep []byte) int {
 // TestDamagedBlobs: every flipped byte and every length is rejected with a
 // reason, and nothing of it runs (B3, R1).
 func TestDamagedBlobs(t *testing.T) {
-	blob := blobOf(t, openEngine(t), kernels.Add(2, 4, 1))
+	blob := blobOf(t, openEngine(t), specOf(ops.Add, 2, 4, 1))
 	e := openEngine(t)
 	load := func(b []byte) fault.Reason {
 		p, err := e.Load(t.Context(), b)
@@ -163,8 +164,8 @@ func TestDamagedBlobs(t *testing.T) {
 			p.Close()
 			return ""
 		}
-		var f *kernels.Error
-		if !errors.As(err, &f) || !errors.Is(err, kernels.ErrRefused) {
+		var f *fault.Error
+		if !errors.As(err, &f) || !errors.Is(err, fault.ErrRefused) {
 			t.Fatalf("not a typed rejection: %v", err)
 		}
 		return f.Reason
@@ -198,7 +199,7 @@ func TestDamagedBlobs(t *testing.T) {
 		t.Errorf("17 MiB: reason %q", got)
 	}
 	for _, empty := range [][]byte{nil, {}} {
-		if _, err := e.Load(t.Context(), empty); !errors.Is(err, kernels.ErrInvalid) {
+		if _, err := e.Load(t.Context(), empty); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("an empty blob: %v", err) // B2
 		}
 	}
@@ -210,7 +211,7 @@ func TestDamagedBlobs(t *testing.T) {
 // TestForeignBlobs: sound blobs of another build, processor or source are told
 // apart, as is machine code that the compiler itself refuses.
 func TestForeignBlobs(t *testing.T) {
-	blob := blobOf(t, openEngine(t), kernels.Add(2, 4, 1))
+	blob := blobOf(t, openEngine(t), specOf(ops.Add, 2, 4, 1))
 	identity := 12 + 2
 	spec := identity + int(binary.LittleEndian.Uint16(blob[12:])) + 2
 	module := spec + int(binary.LittleEndian.Uint16(blob[spec-2:]))
@@ -234,7 +235,7 @@ func TestForeignBlobs(t *testing.T) {
 		b[c.at] ^= 0x10
 		e := openEngine(t)
 		p, err := e.Load(t.Context(), reseal(b))
-		var f *kernels.Error
+		var f *fault.Error
 		if !errors.As(err, &f) || f.Reason != c.want {
 			t.Errorf("%s changed: %v, want reason %q", c.name, err, c.want)
 		}
@@ -252,7 +253,7 @@ func TestForeignBlobs(t *testing.T) {
 // TestOthersIgnoreBadLoad: who compiles, or loads a good blob, does not suffer from
 // a bad blob of the same kernel that somebody loads at the same time (B3).
 func TestOthersIgnoreBadLoad(t *testing.T) {
-	spec := kernels.Add(2, 4, 1)
+	spec := specOf(ops.Add, 2, 4, 1)
 	good := blobOf(t, openEngine(t), spec)
 	bad := slices.Clone(good)
 	bad[len(bad)-60] ^= 1

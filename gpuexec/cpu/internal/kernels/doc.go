@@ -14,13 +14,12 @@
 // rows of other requests, nor padding, nor how a launch is cut into calls, nor
 // the worker can change them. To this end every reduction has one written order:
 //
-//   - sums of LayerNorm and L2Norm: element j goes to accumulator j mod 16, in
+//   - sums of LayerNorm: element j goes to accumulator j mod 16, in
 //     ascending order; accumulators 0-3, 4-7, 8-11, 12-15 are four vectors
 //     v0..v3, added lane by lane as (v0+v1)+(v2+v3); the lanes of the result
 //     are added as (l0+l1)+(l2+l3);
 //   - the sum of Softmax: element j goes to accumulator j mod 4, ascending; the
-//     lanes are added as (l0+l1)+(l2+l3); masked columns add nothing;
-//   - MeanPool: tokens in ascending order, each column by itself.
+//     lanes are added as (l0+l1)+(l2+l3); masked columns add nothing.
 //
 // A tail shorter than a vector runs through the same instructions with its
 // missing lanes zero. No step uses a fused multiply-add, which WebAssembly does

@@ -106,7 +106,7 @@ func emitTanh(s Spec, r routine) { emitMap(s, r, r.tanh) }
 
 // emitMap applies fn to every element; a block is a row.
 func emitMap(s Spec, r routine, fn func(wasm.F32x4) wasm.F32x4) {
-	width := s.Dims[1]
+	width := s.dim(1)
 	r.eachBlock(func() {
 		src := r.cursor(r.row(0, r.block.Get(), width))
 		dst := r.cursor(r.row(1, r.block.Get(), width))
@@ -118,7 +118,7 @@ func emitMap(s Spec, r routine, fn func(wasm.F32x4) wasm.F32x4) {
 
 // emitAdd adds a repeated row or tensor; a block is a row.
 func emitAdd(s Spec, r routine) {
-	rows, width, period := s.Dims[0], s.Dims[1], s.Dims[2]
+	rows, width, period := s.dim(0), s.dim(1), s.dim(2)
 	r.eachBlock(func() {
 		a := r.cursor(r.row(0, r.block.Get(), width))
 		other := r.block.Get()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/wasm"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/flight"
 )
 
@@ -191,10 +192,11 @@ func (e *Engine) Load(ctx context.Context, data []byte) (*Program, error) {
 	if b.features&^e.isa != 0 { // code for fewer runs just as well (SPEC K7)
 		return nil, refused(fault.Incompatible, "isa", "it needs instruction set bits %#x, here are %#x", b.features, e.isa)
 	}
-	spec, err := ParseSpec(b.spec)
+	op, err := ops.Parse(b.spec)
 	if err != nil {
 		return nil, refused(fault.Format, "spec", "%v", err)
 	}
+	spec := Spec{op}
 	module, err := spec.Emit()
 	if err != nil {
 		return nil, refused(fault.Format, "spec", "%v", err)

@@ -13,21 +13,22 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // TestSharing: programs of equal modules share the machine code until the last
 // of them is closed.
 func TestSharing(t *testing.T) {
 	e := openEngine(t)
-	short, long := newLaunch(t, e, kernels.LayerNorm(3, 20, 1e-12), 1), newLaunch(t, e, kernels.LayerNorm(900, 20, 1e-12), 1)
+	short, long := newLaunch(t, e, layerNorm(3, 20, 1e-12), 1), newLaunch(t, e, layerNorm(900, 20, 1e-12), 1)
 	if err := short.program.Close(); err != nil {
 		t.Fatal(err)
 	}
 	long.run(t)
-	if err := short.instance.Call(short.buffers, 0, 1); !errors.Is(err, kernels.ErrClosed) {
+	if err := short.instance.Call(short.buffers, 0, 1); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("call of a closed program: %v", err)
 	}
-	if _, err := short.program.NewInstance(); !errors.Is(err, kernels.ErrClosed) {
+	if _, err := short.program.NewInstance(); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("instance of a closed program: %v", err)
 	}
 	if err := short.program.Close(); err != nil {
@@ -39,7 +40,7 @@ func TestSharing(t *testing.T) {
 // TestConcurrent: workers share memory, programs and the compiler (E1, E5).
 func TestConcurrent(t *testing.T) {
 	e := openEngine(t)
-	spec := kernels.LayerNorm(512, 100, 1e-12)
+	spec := layerNorm(512, 100, 1e-12)
 	l := newLaunch(t, e, spec, 3)
 	l.run(t)
 	want := l.output()
@@ -67,7 +68,7 @@ func TestConcurrent(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			own, err := e.Compile(t.Context(), kernels.GELU(1, 10+w%3))
+			own, err := e.Compile(t.Context(), specOf(ops.GELU, 1, 10+w%3))
 			if err != nil {
 				t.Error(err)
 				return
@@ -85,7 +86,7 @@ func TestConcurrent(t *testing.T) {
 }
 
 func TestCallAllocatesNothing(t *testing.T) {
-	l := newLaunch(t, openEngine(t), kernels.Add(4, 8, 4), 1)
+	l := newLaunch(t, openEngine(t), specOf(ops.Add, 4, 8, 4), 1)
 	if n := testing.AllocsPerRun(100, func() {
 		if err := l.instance.Call(l.buffers, 0, 4); err != nil {
 			t.Fatal(err)
@@ -98,7 +99,7 @@ func TestCallAllocatesNothing(t *testing.T) {
 // TestArguments: a launch is validated before machine code sees it (E3).
 func TestArguments(t *testing.T) {
 	e := openEngine(t)
-	l := newLaunch(t, e, kernels.Add(4, 8, 4), 1)
+	l := newLaunch(t, e, specOf(ops.Add, 4, 8, 4), 1)
 	a, b, y := l.buffers[0], l.buffers[1], l.buffers[2]
 	end := uint32(len(e.Memory()))
 	for _, c := range []struct {
@@ -124,7 +125,7 @@ func TestArguments(t *testing.T) {
 		{"result over what is not in place", []uint32{a, y, y}, 0, 4, false},
 	} {
 		err := l.instance.Call(c.buffers, c.begin, c.end)
-		if c.ok && err != nil || !c.ok && !errors.Is(err, kernels.ErrInvalid) {
+		if c.ok && err != nil || !c.ok && !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if sound := c.end <= 4 && c.begin <= c.end; sound { // the machine's own check comes too late
@@ -138,10 +139,10 @@ func TestArguments(t *testing.T) {
 // TestForeignToken: an id outside of the table is an error of the call, and the
 // instance serves the next one.
 func TestForeignToken(t *testing.T) {
-	l := newLaunch(t, openEngine(t), kernels.Gather(3, 8, 5), 1)
+	l := newLaunch(t, openEngine(t), specOf(ops.Gather, 3, 8, 5), 1)
 	for _, id := range []int32{5, -1, 1 << 30} {
 		l.setInt(0, 1, id)
-		if err := l.instance.Call(l.buffers, 0, 3); !errors.Is(err, kernels.ErrInvalid) {
+		if err := l.instance.Call(l.buffers, 0, 3); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("id %d of 5: %v", id, err)
 		}
 		l.intact(t)
@@ -166,7 +167,7 @@ func TestDiscard(t *testing.T) {
 		}
 	}
 	for _, c := range [][2]uint64{{uint64(len(e.Memory())), 1}, {0, 1 << 40}, {1 << 63, 1 << 63}} {
-		if err := e.Discard(c[0], c[1]); !errors.Is(err, kernels.ErrInvalid) {
+		if err := e.Discard(c[0], c[1]); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("discard %d: %v", c, err)
 		}
 	}
@@ -182,7 +183,7 @@ func TestClose(t *testing.T) {
 	if n := len(e.Memory()); n != 1<<16 {
 		t.Errorf("one byte is rounded to %d", n)
 	}
-	p, err := e.Compile(t.Context(), kernels.GELU(1, 1))
+	p, err := e.Compile(t.Context(), specOf(ops.GELU, 1, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,10 +199,10 @@ func TestClose(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := e.Compile(context.Background(), kernels.GELU(1, 2)); !errors.Is(err, kernels.ErrClosed) {
+	if _, err := e.Compile(context.Background(), specOf(ops.GELU, 1, 2)); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("compile: %v", err)
 	}
-	if err := i.Call([]uint32{0, 64}, 0, 1); !errors.Is(err, kernels.ErrClosed) {
+	if err := i.Call([]uint32{0, 64}, 0, 1); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("call: %v", err)
 	}
 	i.Close()
@@ -257,7 +258,7 @@ func TestScratchIsSwept(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	if _, err := kernels.Open(kernels.Config{MemoryBytes: 1 << 32}); !errors.Is(err, kernels.ErrInvalid) {
+	if _, err := kernels.Open(kernels.Config{MemoryBytes: 1 << 32}); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("4 GiB: %v", err)
 	}
 	if _, err := kernels.Open(kernels.Config{MemoryBytes: 1, Scratch: filepath.Join(t.TempDir(), "none")}); !errors.Is(err, fault.ErrIO) {

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,6 +27,20 @@ func openEngine(t testing.TB) *kernels.Engine {
 		}
 	})
 	return e
+}
+
+func specOf(kind ops.Kind, dims ...uint32) kernels.Spec {
+	s := kernels.Spec{Op: ops.Op{Kind: kind}}
+	for i, d := range dims {
+		s.Dims[i] = int64(d)
+	}
+	return s
+}
+
+func layerNorm(rows, width uint32, epsilon float32) kernels.Spec {
+	s := specOf(ops.LayerNorm, rows, width)
+	s.Epsilon = epsilon
+	return s
 }
 
 // launch is a compiled spec with its buffers filled with random values.
@@ -81,22 +96,16 @@ func (l *launch) fill(seed uint64) {
 	for n, q := range l.params {
 		var most uint32 // of an integer buffer
 		switch d := l.spec.Dims; {
-		case q.Name == "lengths" && l.spec.Kind == kernels.KindSoftmax:
-			most = d[3]
 		case q.Name == "lengths":
-			most = d[1]
+			most = uint32(d[3])
 		case q.Name == "ids":
-			most = d[2] - 1
-		case q.Name == "types":
-			most = d[3] - 1
-		case q.Name == "positions":
-			most = d[4] - 1
+			most = uint32(d[2]) - 1
 		}
 		for i := range int(q.Bytes / 4) {
 			switch {
 			case q.Name == "lengths":
 				l.setInt(n, i, int32(1+r.Uint32N(most)))
-			case q.Name == "ids" || q.Name == "types" || q.Name == "positions":
+			case q.Name == "ids":
 				l.setInt(n, i, int32(r.Uint32N(most+1)))
 			default:
 				l.set(n, i, float32(r.NormFloat64()*2))

@@ -19,27 +19,10 @@ func (r routine) tableRow(ids, table int, width, entries uint32) i32 {
 
 // emitGather copies the rows that the ids name; a block is a row.
 func emitGather(s Spec, r routine) {
-	width, entries := s.Dims[1], s.Dims[2]
+	width, entries := s.dim(1), s.dim(2)
 	r.eachBlock(func() {
 		src := r.tableRow(0, 1, width, entries)
 		r.copyRow(r.cursor(r.row(2, r.block.Get(), width)), src, width)
-	})
-}
-
-// emitEmbed sums the rows that three ids name; a block is a row.
-func emitEmbed(s Spec, r routine) {
-	width := s.Dims[1]
-	r.eachBlock(func() {
-		word := r.tableRow(0, 3, width, s.Dims[2])
-		kind := r.tableRow(1, 4, width, s.Dims[3])
-		place := r.tableRow(2, 5, width, s.Dims[4])
-		dst := r.cursor(r.row(6, r.block.Get(), width))
-		r.sweep(width, stripVectors, []i32{word, kind, place, dst}, func(offset uint32, _, lanes int) {
-			sum := word.Get().LoadF32x4(offset, lanes).
-				Add(kind.Get().LoadF32x4(offset, lanes)).
-				Add(place.Get().LoadF32x4(offset, lanes))
-			r.StoreF32x4(dst.Get(), offset, sum, lanes)
-		})
 	})
 }
 
@@ -47,7 +30,7 @@ func emitEmbed(s Spec, r routine) {
 // result. The source address is computed once a call and then carried along,
 // since two divisions a run cost more than the run.
 func emitReorder(s Spec, r routine) {
-	b, c, d := s.Dims[1], s.Dims[2], s.Dims[3]
+	b, c, d := s.dim(1), s.dim(2), s.dim(3)
 	run := wordBytes * d
 	inner := wasm.NewVar(r.Func, r.block.Get().RemU(wasm.Uint32(b)))
 	middle := wasm.NewVar(r.Func, r.block.Get().DivU(wasm.Uint32(b)).RemU(wasm.Uint32(c)))
@@ -78,7 +61,7 @@ func emitReorder(s Spec, r routine) {
 
 // emitSlice copies the first row of each sequence; a block is a sequence.
 func emitSlice(s Spec, r routine) {
-	rows, width := s.Dims[1], s.Dims[2]
+	rows, width := s.dim(1), s.dim(2)
 	r.eachBlock(func() {
 		src := r.cursor(r.row(0, r.block.Get().MulConst(rows), width))
 		r.copyRow(r.cursor(r.row(1, r.block.Get(), width)), src, width)

@@ -1,17 +1,17 @@
 package kernels
 
-import "github.com/kiln-cache/kiln/gpuexec/cpu/internal/wasm"
+import (
+	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/wasm"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+)
 
-// dims are a spec's dimensions in the order of its constructor.
-type dims = [maxDims]uint32
+// dims are an operation's dimensions in the order of package ops.
+type dims = [len(ops.Op{}.Dims)]int64
 
 // operation is what sets one kind apart from the others.
 type operation struct {
-	name    string
-	dims    []string
-	epsilon bool
-	params  func(dims) []Param
-	blocks  func(dims) uint64
+	params func(dims) []Param
+	blocks func(dims) uint64
 	// elements of one block, for its cost.
 	elements  func(dims) uint64
 	fixedNs   float64 // per block
@@ -19,80 +19,50 @@ type operation struct {
 	emit      func(Spec, routine)
 }
 
-// operations is indexed by Kind and never changes.
-var operations [KindL2Norm + 1]operation
+// operations are those that have a kernel. The table never changes.
+var operations map[ops.Kind]operation
 
 func init() {
-	rowsByWidth := []string{"rows", "width"}
-	batchByRows := []string{"batch", "rows", "width"}
-	operations = [KindL2Norm + 1]operation{
-		KindGather: {
-			name: "gather", dims: []string{"rows", "width", "entries"},
+	operations = map[ops.Kind]operation{
+		ops.Gather: {
 			params: func(d dims) []Param {
 				return []Param{in("ids", d[0]), in("table", d[2], d[1]), out(d[0], d[1])}
 			},
 			blocks: first, elements: second, fixedNs: 12, elementNs: 0.25, emit: emitGather,
 		},
-		KindEmbed: {
-			name: "embed", dims: []string{"rows", "width", "words", "kinds", "places"},
-			params: func(d dims) []Param {
-				return []Param{in("ids", d[0]), in("types", d[0]), in("positions", d[0]),
-					in("words", d[2], d[1]), in("kinds", d[3], d[1]), in("places", d[4], d[1]), out(d[0], d[1])}
-			},
-			blocks: first, elements: second, fixedNs: 25, elementNs: 0.75, emit: emitEmbed,
+		ops.Reorder: {
+			params:   func(d dims) []Param { return []Param{in("in", d[0], d[1], d[2], d[3]), out(d[0], d[2], d[1], d[3])} },
+			blocks:   func(d dims) uint64 { return size(d[0], d[1], d[2]) },
+			elements: func(d dims) uint64 { return uint64(d[3]) }, fixedNs: 5, elementNs: 0.15, emit: emitReorder,
 		},
-		KindReorder: {
-			name: "reorder", dims: []string{"a", "b", "c", "d"},
-			params: func(d dims) []Param { return []Param{in("in", d[0], d[1], d[2], d[3]), out(d[0], d[2], d[1], d[3])} },
-			blocks: func(d dims) uint64 { return size(d[0], d[1], d[2]) },
-			elements: func(d dims) uint64 {
-				return uint64(d[3])
-			}, fixedNs: 5, elementNs: 0.15, emit: emitReorder,
-		},
-		KindSlice: {
-			name: "slice", dims: batchByRows,
+		ops.Slice: {
 			params: func(d dims) []Param { return []Param{in("in", d[0], d[1], d[2]), out(d[0], d[2])} },
 			blocks: first, elements: func(d dims) uint64 { return uint64(d[2]) }, fixedNs: 10, elementNs: 0.3, emit: emitSlice,
 		},
-		KindGELU: {
-			name: "gelu", dims: rowsByWidth, params: inPlaceRows,
+		ops.GELU: {
+			params: inPlaceRows,
 			blocks: first, elements: second, fixedNs: 10, elementNs: 1.6, emit: emitGELU,
 		},
-		KindTanh: {
-			name: "tanh", dims: rowsByWidth, params: inPlaceRows,
+		ops.Tanh: {
+			params: inPlaceRows,
 			blocks: first, elements: second, fixedNs: 10, elementNs: 3, emit: emitTanh,
 		},
-		KindSoftmax: {
-			name: "softmax", dims: []string{"batch", "heads", "queries", "keys"},
+		ops.Softmax: {
 			params: func(d dims) []Param {
 				return []Param{inPlace(d[0], d[1], d[2], d[3]), in("lengths", d[0]), out(d[0], d[1], d[2], d[3])}
 			},
 			blocks:   func(d dims) uint64 { return size(d[0], d[1], d[2]) },
 			elements: func(d dims) uint64 { return uint64(d[3]) }, fixedNs: 40, elementNs: 2.3, emit: emitSoftmax,
 		},
-		KindLayerNorm: {
-			name: "layernorm", dims: rowsByWidth, epsilon: true,
+		ops.LayerNorm: {
 			params: func(d dims) []Param {
 				return []Param{inPlace(d[0], d[1]), in("gamma", d[1]), in("beta", d[1]), out(d[0], d[1])}
 			},
 			blocks: first, elements: second, fixedNs: 30, elementNs: 0.75, emit: emitLayerNorm,
 		},
-		KindAdd: {
-			name: "add", dims: []string{"rows", "width", "period"},
+		ops.Add: {
 			params: func(d dims) []Param { return []Param{inPlace(d[0], d[1]), in("b", d[2], d[1]), out(d[0], d[1])} },
 			blocks: first, elements: second, fixedNs: 10, elementNs: 0.3, emit: emitAdd,
-		},
-		KindMeanPool: {
-			name: "meanpool", dims: batchByRows,
-			params: func(d dims) []Param {
-				return []Param{in("in", d[0], d[1], d[2]), in("lengths", d[0]), out(d[0], d[2])}
-			},
-			blocks:   func(d dims) uint64 { return uint64(d[0]) * uint64(strips(d[2])) },
-			elements: func(d dims) uint64 { return uint64(d[1]) * stripFloats }, fixedNs: 15, elementNs: 0.3, emit: emitMeanPool,
-		},
-		KindL2Norm: {
-			name: "l2norm", dims: rowsByWidth, epsilon: true, params: inPlaceRows,
-			blocks: first, elements: second, fixedNs: 30, elementNs: 0.65, emit: emitL2Norm,
 		},
 	}
 }
@@ -103,8 +73,8 @@ func second(d dims) uint64 { return uint64(d[1]) }
 // wordBytes is the size of every number in a buffer, and its alignment.
 const wordBytes = 4
 
-// size is the product of counts. Validate sees to it that it fits.
-func size(counts ...uint32) uint64 {
+// size is the product of counts, which fits: package ops bounds it.
+func size(counts ...int64) uint64 {
 	n := uint64(1)
 	for _, c := range counts {
 		n *= uint64(c)
@@ -112,15 +82,15 @@ func size(counts ...uint32) uint64 {
 	return n
 }
 
-func in(name string, counts ...uint32) Param {
+func in(name string, counts ...int64) Param {
 	return Param{Name: name, Access: Read, Bytes: wordBytes * size(counts...), Align: wordBytes}
 }
 
-func inPlace(counts ...uint32) Param {
+func inPlace(counts ...int64) Param {
 	return Param{Name: "in", Access: InPlace, Bytes: wordBytes * size(counts...), Align: wordBytes}
 }
 
-func out(counts ...uint32) Param {
+func out(counts ...int64) Param {
 	return Param{Name: "out", Access: Write, Bytes: wordBytes * size(counts...), Align: wordBytes}
 }
 
@@ -150,12 +120,7 @@ const (
 	vectorFloats = 4
 	vectorBytes  = vectorFloats * wordBytes
 	stripVectors = 4
-	stripFloats  = stripVectors * vectorFloats
-	stripBytes   = stripFloats * wordBytes
 )
-
-// strips is how many pieces of 16 floats a row has, the last maybe shorter.
-func strips(width uint32) uint32 { return (width + stripFloats - 1) / stripFloats }
 
 // sweep visits a row of width floats vector by vector, turn vectors in one turn of
 // a loop. body gets the byte offset of a vector from where the cursors stand, its

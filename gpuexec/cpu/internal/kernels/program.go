@@ -137,7 +137,7 @@ func (p *Program) Blob() ([]byte, error) {
 	if p.code.native == nil || id == "" {
 		return nil, &fault.Error{Op: "kernels: blob", Backend: "cpu", Key: p.spec.String(), Err: fault.ErrUnsupported}
 	}
-	return blob{identity: id, spec: p.spec.Canonical(), module: p.code.digest,
+	return blob{identity: id, spec: p.spec.String(), module: p.code.digest,
 		features: p.code.features, code: p.code.native}.encode(), nil
 }
 

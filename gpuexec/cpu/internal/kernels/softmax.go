@@ -8,9 +8,11 @@ import (
 
 // emitSoftmax writes e^(x-max) / sum over the valid columns of a row and 0 over
 // the others; a block is a row. It passes over the valid columns three times:
-// for the largest, for the exponentials and their sum, for the division.
+// for the largest, for the exponentials and their sum, for the division. A length
+// above keys counts as keys. With as many queries as keys (self-attention) rows
+// from the length on are padding too and give 0.
 func emitSoftmax(s Spec, r routine) {
-	heads, queries, keys := s.Dims[1], s.Dims[2], s.Dims[3]
+	heads, queries, keys := s.dim(1), s.dim(2), s.dim(3)
 	valid, item := wasm.Declare[wasm.I32](r.Func), wasm.Declare[wasm.I32](r.Func)
 	r.eachBlock(func() {
 		item.Set(r.block.Get().DivU(wasm.Uint32(heads * queries)))

@@ -1,116 +1,28 @@
 package kernels
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/wasm"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
-// Kind is an operation.
-type Kind uint8
+// Spec is an operation that a kernel computes; package ops says what it is and in
+// which order its buffers come. Specs are equal with == if and only if their kernels
+// are interchangeable for every launch.
+type Spec struct{ ops.Op }
 
-// The operations. Rows of [B,S,W] tensors are counted through: B*S rows of W.
-const (
-	_          Kind = iota
-	KindGather      // rows out of a table by index
-	KindEmbed       // sum of three gathered rows
-	KindReorder
-	KindSlice
-	KindGELU
-	KindTanh
-	KindSoftmax
-	KindLayerNorm
-	KindAdd
-	KindMeanPool
-	KindL2Norm
-)
-
-// maxDims is the most dimensions an operation has.
-const maxDims = 5
-
-// Spec says what a kernel computes. Specs are equal with == if and only if
-// their kernels are interchangeable for every launch. Make one with the
-// functions named like the kinds; dimensions that a kind lacks are 0.
-type Spec struct {
-	Kind    Kind
-	Dims    [maxDims]uint32
-	Epsilon float32 // of LayerNorm and L2Norm, else 0
+// Of is the kernel of an operation; false for products of matrices, which have none.
+func Of(op ops.Op) (Spec, bool) {
+	_, ok := operations[op.Kind]
+	return Spec{op}, ok
 }
 
-// Gather copies rows of width floats out of a table of entries rows: ids [rows]
-// int32, table [entries, width], out [rows, width].
-func Gather(rows, width, entries uint32) Spec {
-	return Spec{Kind: KindGather, Dims: [maxDims]uint32{rows, width, entries}}
-}
-
-// Embed sums rows of three tables, (word + type) + position, with the bits that
-// Gather and Add give in that order: ids, types, positions [rows] int32, the
-// tables [words, width], [kinds, width], [places, width], out [rows, width].
-func Embed(rows, width, words, kinds, places uint32) Spec {
-	return Spec{Kind: KindEmbed, Dims: [maxDims]uint32{rows, width, words, kinds, places}}
-}
-
-// Reorder swaps the two middle dimensions: in [a, b, c, d], out [a, c, b, d]
-// (permutation 0213, splitting heads and merging them).
-func Reorder(a, b, c, d uint32) Spec {
-	return Spec{Kind: KindReorder, Dims: [maxDims]uint32{a, b, c, d}}
-}
-
-// Slice takes the first row of each sequence: in [batch, rows, width], out
-// [batch, width].
-func Slice(batch, rows, width uint32) Spec {
-	return Spec{Kind: KindSlice, Dims: [maxDims]uint32{batch, rows, width}}
-}
-
-// GELU is x/2 (1 + erf(x/sqrt 2)): in, out [rows, width].
-func GELU(rows, width uint32) Spec {
-	return Spec{Kind: KindGELU, Dims: [maxDims]uint32{rows, width}}
-}
-
-// Tanh is the hyperbolic tangent: in, out [rows, width].
-func Tanh(rows, width uint32) Spec {
-	return Spec{Kind: KindTanh, Dims: [maxDims]uint32{rows, width}}
-}
-
-// Softmax is over the last dimension: in [batch, heads, queries, keys], lengths
-// [batch] int32, out as in. Columns from the item's length on are not read and
-// give exactly 0; a length above keys counts as keys. With as many queries as
-// keys (self-attention) rows from the length on are padding too and give 0.
-func Softmax(batch, heads, queries, keys uint32) Spec {
-	return Spec{Kind: KindSoftmax, Dims: [maxDims]uint32{batch, heads, queries, keys}}
-}
-
-// LayerNorm normalises each row to mean 0 and variance 1 (biased, plus
-// epsilon), then scales and shifts: in [rows, width], gamma, beta [width], out
-// [rows, width].
-func LayerNorm(rows, width uint32, epsilon float32) Spec {
-	return Spec{Kind: KindLayerNorm, Dims: [maxDims]uint32{rows, width}, Epsilon: epsilon}
-}
-
-// Add adds b [period, width] to a [rows, width], repeating b: a residual with
-// period = rows, position embeddings with period = sequence length, a bias with
-// period = 1. period divides rows.
-func Add(rows, width, period uint32) Spec {
-	return Spec{Kind: KindAdd, Dims: [maxDims]uint32{rows, width, period}}
-}
-
-// MeanPool is the mean of each item's valid rows: in [batch, rows, width],
-// lengths [batch] int32, out [batch, width]. A length above rows counts as
-// rows; a length of 0 gives 0.
-func MeanPool(batch, rows, width uint32) Spec {
-	return Spec{Kind: KindMeanPool, Dims: [maxDims]uint32{batch, rows, width}}
-}
-
-// L2Norm divides each row by its Euclidean length, or by epsilon if that is
-// larger: in, out [rows, width].
-func L2Norm(rows, width uint32, epsilon float32) Spec {
-	return Spec{Kind: KindL2Norm, Dims: [maxDims]uint32{rows, width}, Epsilon: epsilon}
-}
+// dim is a dimension as the code has it: Validate sees to it that it fits.
+func (s Spec) dim(i int) uint32 { return uint32(s.Dims[i]) }
 
 // Access says what a kernel does with a buffer.
 type Access uint8
@@ -134,39 +46,17 @@ type Param struct {
 // MaxBufferBytes is the largest buffer a kernel can address.
 const MaxBufferBytes = wasm.MaxPages * wasm.PageBytes
 
-// Validate reports, as ErrInvalid, dimensions that are no operation, and as
+// Validate reports, as ErrInvalid, what is no operation of a kernel, and as
 // ErrUnsupported those whose single block is too long for a call that cannot be
 // preempted (SPEC E4).
 func (s Spec) Validate() error {
 	const op = "kernels: spec"
-	if s.Kind == 0 || int(s.Kind) >= len(operations) {
-		return fault.Invalidf(op, "unknown kind %d", s.Kind)
+	if err := s.Op.Validate(); err != nil {
+		return err
 	}
-	o := operations[s.Kind]
-	for i, d := range s.Dims {
-		switch {
-		case i < len(o.dims) && d == 0:
-			return fault.Invalidf(op, "%s needs %s above 0", o.name, o.dims[i])
-		case i >= len(o.dims) && d != 0:
-			return fault.Invalidf(op, "%s has %d dimensions, not %d", o.name, len(o.dims), i+1)
-		}
-	}
-	switch e := float64(s.Epsilon); {
-	case !o.epsilon && math.Float32bits(s.Epsilon) != 0:
-		return fault.Invalidf(op, "%s has no epsilon", o.name)
-	case o.epsilon && !(e > 0 && e <= 1):
-		return fault.Invalidf(op, "%s needs an epsilon above 0 and at most 1, not %v", o.name, e)
-	}
-	if s.Kind == KindAdd && s.Dims[0]%s.Dims[2] != 0 {
-		return fault.Invalidf(op, "add: period %d does not divide %d rows", s.Dims[2], s.Dims[0])
-	}
-	// Before anything multiplies dimensions in 64 bits.
-	product := 1.0
-	for _, d := range s.Dims[:len(o.dims)] {
-		product *= float64(d)
-	}
-	if product >= 1<<62 {
-		return fault.Invalidf(op, "%s is too large", s)
+	o, ok := operations[s.Kind]
+	if !ok {
+		return fault.Invalidf(op, "%s has no kernel", s)
 	}
 	for _, p := range o.params(s.Dims) {
 		if p.Bytes > MaxBufferBytes {
@@ -178,66 +68,6 @@ func (s Spec) Validate() error {
 			Err: fmt.Errorf("%w: one block would run for about %v without a safe point", fault.ErrUnsupported, cost)}
 	}
 	return nil
-}
-
-// String is the operation with its dimensions, as in "gelu 128x1536".
-func (s Spec) String() string {
-	if s.Kind == 0 || int(s.Kind) >= len(operations) {
-		return fmt.Sprintf("kind %d", s.Kind)
-	}
-	o := operations[s.Kind]
-	var b strings.Builder
-	b.WriteString(o.name)
-	for i := range o.dims {
-		sep := "x"
-		if i == 0 {
-			sep = " "
-		}
-		fmt.Fprintf(&b, "%s%d", sep, s.Dims[i])
-	}
-	if o.epsilon {
-		fmt.Fprintf(&b, " epsilon %g", s.Epsilon)
-	}
-	return b.String()
-}
-
-// Canonical is the spec's encoding for keys (SPEC K1): the length and name of
-// the kind, the count and values of its dimensions, the bits of epsilon.
-func (s Spec) Canonical() []byte {
-	name, dims := "", s.Dims[:]
-	if int(s.Kind) < len(operations) {
-		name, dims = operations[s.Kind].name, s.Dims[:len(operations[s.Kind].dims)]
-	}
-	b := append([]byte{byte(len(name))}, name...)
-	b = append(b, byte(len(dims)))
-	for _, d := range dims {
-		b = binary.LittleEndian.AppendUint32(b, d)
-	}
-	return binary.LittleEndian.AppendUint32(b, math.Float32bits(s.Epsilon))
-}
-
-// ParseSpec reads what Canonical wrote. Anything else is ErrInvalid.
-func ParseSpec(b []byte) (Spec, error) {
-	const op = "kernels: parse spec"
-	var s Spec
-	if len(b) < 1 || len(b) < 2+int(b[0]) {
-		return Spec{}, fault.Invalidf(op, "%d bytes are too short", len(b))
-	}
-	name, rest := string(b[1:1+b[0]]), b[1+b[0]:]
-	for k := range operations {
-		if k != 0 && operations[k].name == name {
-			s.Kind = Kind(k)
-		}
-	}
-	count := int(rest[0])
-	if s.Kind == 0 || count != len(operations[s.Kind].dims) || len(rest) != 1+4*count+4 {
-		return Spec{}, fault.Invalidf(op, "no kernel %q with %d dimensions in %d bytes", name, count, len(b))
-	}
-	for i := range count {
-		s.Dims[i] = binary.LittleEndian.Uint32(rest[1+4*i:])
-	}
-	s.Epsilon = math.Float32frombits(binary.LittleEndian.Uint32(rest[1+4*count:]))
-	return s, s.Validate()
 }
 
 // Params lists the buffers in the order a call takes them. s must be valid.

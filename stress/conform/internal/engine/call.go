@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -30,6 +31,7 @@ type Call struct {
 	flags   []string
 	begun   func()
 	heard   bool // it came from another process and is not told again
+	strict  bool // an option that cannot be read fails the case
 	leases  []Lease
 }
 
@@ -81,67 +83,69 @@ func (c *Call) Options() []script.Option {
 // Flag tells whether a bare word was given.
 func (c *Call) Flag(name string) bool { return slices.Contains(c.flags, name) }
 
+// ending is a panic that ends a statement; the engine answers with its error.
+type ending struct{ err error }
+
+// Must gives v. An error ends the statement and is its answer. It is for the
+// goroutine that the statement runs on.
+func Must[T any](v T, err error) T {
+	if err != nil {
+		panic(ending{err})
+	}
+	return v
+}
+
+// Parsed gives name= as parse reads it, or a default.
+func Parsed[T any](c *Call, name string, byDefault T, parse func(string) (T, error)) T {
+	text, ok := c.Option(name)
+	if !ok {
+		return byDefault
+	}
+	v, err := parse(text)
+	if err != nil {
+		err = c.refuse("%s=%s: %w", name, text, err)
+		if c.strict {
+			err = c.slip(err)
+		}
+	}
+	return Must(v, err)
+}
+
 // Keys reads word i as a list of keys; a quoted word is one key.
-func (c *Call) Keys(i int) ([]string, error) {
+func (c *Call) Keys(i int) []string {
 	if i >= len(c.args) {
-		return nil, c.refuse("want a list of keys")
+		panic(ending{c.refuse("want a list of keys")})
 	}
 	if c.args[i].Quoted {
-		return []string{c.args[i].Text}, nil
+		return []string{c.args[i].Text}
 	}
-	return script.Items(c.args[i].Text)
+	return Must(script.Items(c.args[i].Text))
 }
 
 // Int gives name= as an integer.
-func (c *Call) Int(name string, byDefault int) (int, error) {
-	v, ok := c.Option(name)
-	if !ok {
-		return byDefault, nil
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil {
-		return 0, c.refuse("%s=%s: want an integer", name, v)
-	}
-	return n, nil
+func (c *Call) Int(name string, byDefault int) int {
+	return Parsed(c, name, byDefault, strconv.Atoi)
 }
 
 // Size gives name= in bytes.
-func (c *Call) Size(name string, byDefault uint64) (uint64, error) {
-	v, ok := c.Option(name)
-	if !ok {
-		return byDefault, nil
-	}
-	n, err := ParseSize(v)
-	if err != nil {
-		return 0, c.refuse("%s=%s: %w", name, v, err)
-	}
-	return n, nil
+func (c *Call) Size(name string, byDefault uint64) uint64 {
+	return Parsed(c, name, byDefault, ParseSize)
 }
 
 // Duration gives name= as a Go duration.
-func (c *Call) Duration(name string, byDefault time.Duration) (time.Duration, error) {
-	v, ok := c.Option(name)
-	if !ok {
-		return byDefault, nil
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil {
-		return 0, c.refuse("%s=%s: want a duration such as 50ms", name, v)
-	}
-	return d, nil
+func (c *Call) Duration(name string, byDefault time.Duration) time.Duration {
+	return Parsed(c, name, byDefault, time.ParseDuration)
 }
 
-// Seconds gives name= in seconds.
-func (c *Call) Seconds(name string, byDefault time.Duration) (time.Duration, error) {
-	v, ok := c.Option(name)
-	if !ok {
-		return byDefault, nil
-	}
-	s, err := strconv.ParseFloat(v, 64)
-	if err != nil || math.IsNaN(s) || s < 0 || s > 1e9 {
-		return 0, c.refuse("%s=%s: want seconds", name, v)
-	}
-	return time.Duration(s * float64(time.Second)), nil
+// Cost gives cost= in seconds.
+func (c *Call) Cost() time.Duration {
+	return Parsed(c, "cost", outside.Default("").Cost, func(text string) (time.Duration, error) {
+		s, err := strconv.ParseFloat(text, 64)
+		if err != nil || math.IsNaN(s) || s < 0 || s > 1e9 {
+			return 0, errors.New("want seconds")
+		}
+		return time.Duration(s * float64(time.Second)), nil
+	})
 }
 
 // ParseSize reads a number of bytes, with KiB or MiB behind it.
@@ -159,13 +163,17 @@ func ParseSize(text string) (uint64, error) {
 	return n * unit, nil
 }
 
-// Component gives an open component of the case by name.
-func (c *Call) Component(name string) (Component, error) {
+// At gives the open component of a name, which has to be a T.
+func At[T Component](c *Call, name string) T {
 	s := c.run.slotOf(name)
 	if s == nil {
-		return nil, c.refuse("there is no component %s", name)
+		panic(ending{c.refuse("there is no component %s", name)})
 	}
-	return s.component, nil
+	at, ok := s.component.(T)
+	if !ok {
+		panic(ending{c.refuse("%s is of another kind", name)})
+	}
+	return at
 }
 
 // Shared gives what components of the case have in common under a name. open
@@ -218,13 +226,14 @@ func (c *Call) KeepIdentity(name string, id Identity) {
 }
 
 // Identity gives what KeepIdentity kept.
-func (c *Call) Identity(name string) (Identity, error) {
+func (c *Call) Identity(name string) Identity {
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
-	if id, ok := c.run.mu.identities[name]; ok {
-		return id, nil
+	id, ok := c.run.mu.identities[name]
+	if !ok {
+		panic(ending{c.refuse("there is no key or id %s", name)})
 	}
-	return nil, c.refuse("there is no key or id %s", name)
+	return id
 }
 
 // Begun tells that a creator of this call has begun; the script may go on.
@@ -239,9 +248,9 @@ func (c *Call) end() {
 
 // Creator is the creator of key: as this call's options say, else as the script
 // said with `creates`, else the default one.
-func (c *Call) Creator(key string) (outside.Creator, error) {
+func (c *Call) Creator(key string) outside.Creator {
 	if !c.Creates() {
-		return c.CreatorOf(key), nil
+		return c.CreatorOf(key)
 	}
 	return c.readCreator(key)
 }
@@ -286,7 +295,7 @@ func (c *Call) creator(s *slot, key string) (outside.Creator, bool) {
 	return cr, ok
 }
 
-func (c *Call) readCreator(key string) (outside.Creator, error) {
+func (c *Call) readCreator(key string) outside.Creator {
 	cr := outside.Default(key)
 	text := func(name string) *string {
 		if v, ok := c.Option(name); ok {
@@ -299,24 +308,15 @@ func (c *Call) readCreator(key string) (outside.Creator, error) {
 	cr.Fail, cr.Panic, cr.Goexit, cr.Deaf = text("fail"), text("panic"), c.Flag("goexit"), c.Flag("deaf")
 	cr.Load = outside.Load(c.Or("load", string(outside.LoadOK)))
 	if cr.Load != outside.LoadOK && cr.Load != outside.LoadRefuse && cr.Load != outside.LoadAbort {
-		return cr, c.refuse("load=%s: want ok, refuse or abort", cr.Load)
+		panic(ending{c.refuse("load=%s: want ok, refuse or abort", cr.Load)})
 	}
-	size, err := c.Size("bytes", 1)
-	if err != nil {
-		return cr, err
-	}
+	size := c.Size("bytes", 1)
 	if size > math.MaxInt64 {
-		return cr, c.refuse("bytes=%d is more than a creator can make", size)
+		panic(ending{c.refuse("bytes=%d is more than a creator can make", size)})
 	}
 	cr.Bytes = int64(size)
-	if cr.Cost, err = c.Seconds("cost", cr.Cost); err != nil {
-		return cr, err
-	}
-	if cr.After, err = c.Duration("after", 0); err != nil {
-		return cr, err
-	}
-	if nest, ok := c.Option("nest"); ok {
-		cr.Nest, err = script.Items(nest)
-	}
-	return cr, err
+	cr.Cost = c.Cost()
+	cr.After = c.Duration("after", 0)
+	cr.Nest = Parsed(c, "nest", nil, script.Items)
+	return cr
 }

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -16,18 +15,6 @@ import (
 
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
-
-// within tells whether the process has ended by itself in time.
-func (p *process) within(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-p.dead:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
 
 // tail keeps the end of what a process says on its error output. Safe for
 // concurrent use.
@@ -80,9 +67,9 @@ func (r *run) spread(text string, except *process) {
 // Serve is a script's process: it runs the statements that come in over in and
 // answers over out, until in ends. The result is its exit code.
 func (e *Engine) Serve(in io.Reader, out io.Writer) int {
-	lines := bufio.NewReader(in)
-	first, err := receive(lines)
-	if err != nil || first.Hello == nil {
+	messages := json.NewDecoder(in)
+	var first message
+	if err := messages.Decode(&first); err != nil || first.Hello == nil {
 		fmt.Fprintln(os.Stderr, "kiln: conform: a process of a script is started by kiln conform only:", err)
 		return 2
 	}
@@ -102,8 +89,8 @@ func (e *Engine) Serve(in io.Reader, out io.Writer) int {
 	thread := r.threads("P", 1)[0]
 	vars := script.Vars{}.WithT(h.T)
 	for {
-		m, err := receive(lines)
-		if err != nil {
+		var m message
+		if err := messages.Decode(&m); err != nil {
 			r.finish()
 			if !errors.Is(err, io.EOF) || r.stopped() {
 				return 1
@@ -128,15 +115,6 @@ func (e *Engine) Serve(in io.Reader, out io.Writer) int {
 			r.tell(message{ID: m.ID, Result: &result})
 		})
 	}
-}
-
-func receive(lines *bufio.Reader) (message, error) {
-	var m message
-	line, err := lines.ReadBytes('\n')
-	if err != nil {
-		return m, err
-	}
-	return m, json.Unmarshal(line, &m)
 }
 
 // hear applies a statement about the outside that another process made.
@@ -190,7 +168,7 @@ func processVerb(s syscall.Signal, after func(*process) error) func(*Call) (scri
 }
 
 func gone(p *process) error {
-	if !p.within(statementLimit - time.Second) {
+	if !closes(p.dead, statementLimit-time.Second) {
 		return fmt.Errorf("process %s is still there: %w", p.who, context.DeadlineExceeded)
 	}
 	p.acknowledge()

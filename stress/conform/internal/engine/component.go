@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
@@ -75,30 +74,23 @@ func OK() script.Result { return script.Say("ok") }
 // Number is a result of one number.
 func Number[N int | int64](n N) script.Result { return script.Say(strconv.FormatInt(int64(n), 10)) }
 
-// YesNo is yes or no.
-func YesNo(yes bool) script.Result {
-	if yes {
-		return script.Say("yes")
+// Word is yes or no, or another pair of words.
+func Word(is bool, yes, no string) string {
+	if is {
+		return yes
 	}
-	return script.Say("no")
+	return no
 }
+
+// YesNo is yes or no.
+func YesNo(yes bool) script.Result { return script.Say(Word(yes, "yes", "no")) }
 
 // Done is ok, or the error's result.
 func Done(err error) (script.Result, error) { return OK(), err }
 
-// TallyVerbs are the verbs that every component with creators has.
-func TallyVerbs() Verbs {
-	sum := func(count func(*outside.Tally, ...string) int) Verb {
-		return Verb{Least: 1, Most: 1, Run: func(c *Call) (script.Result, error) {
-			keys, err := c.Keys(0)
-			return Number(count(c.Tally(), keys...)), err
-		}}
-	}
-	return Verbs{
-		"creations": sum((*outside.Tally).Creations),
-		"aborted":   sum((*outside.Tally).Aborted),
-		"loads":     sum((*outside.Tally).Loads),
-	}
+// Count is a verb that gives a number.
+func Count[N int | int64](get func() N) Verb {
+	return Verb{Run: func(*Call) (script.Result, error) { return Number(get()), nil }}
 }
 
 // Lease is a reader's right to a value, or a held reference to it. The engine

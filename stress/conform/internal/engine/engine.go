@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 type Engine struct {
 	Kinds      map[string]Kind
 	Statements Verbs      // beside those of the language's engine: key, same
-	Features   []string   // what needs= may name, beside the kinds
 	Process    []string   // command line of a script's process, whose main calls Serve
 	Parked     func() int // goroutines that a pool keeps for later, which are no leak; may be nil
 }
@@ -93,7 +91,7 @@ func (e *Engine) run(file string, c *script.Case) *Failure {
 func (e *Engine) missing(needs []string) []string {
 	var missing []string
 	for _, n := range needs {
-		if _, ok := e.Kinds[n]; !ok && !slices.Contains(e.Features, n) {
+		if _, ok := e.Kinds[n]; !ok {
 			missing = append(missing, n)
 		}
 	}

@@ -126,7 +126,9 @@ func TestFailures(t *testing.T) {
 		"reason of bypass is outside": {"open c cache\nc say miss reason=full -> *", 2, "reason=full"},
 		"bypass with another's":       {"open c cache\nc say bypass reason=absent -> *", 2, "reason=absent"},
 		"a loop's statement":          {"open c cache\nfor 0..3: c get k{i} ; c say {i} -> 0..2", 2, "3"},
-		"i outside":                   {"open c cache\nc say {i}", 2, "no loop"},
+		"i outside":                   {"open c cache\nc say {i}", 2, "no loop or thread"},
+		"place of a flip":             {"write f x\nflip f byte=one -> error invalid", 2, "byte=one"},
+		"mode":                        {"mkdir d mode=rwx -> error invalid", 1, "mode=rwx"},
 		"identity":                    {"identity colour=red", 1, "no field colour"},
 		"fault":                       {"fault write=ENOENT", 1, "ENOSPC"},
 		"damage that is not noticed":  {"open s files\ns put k value\nflip-each s:k/kernel.bin: s get k value -> value", 3, "miss"},
@@ -189,6 +191,18 @@ func TestNeeds(t *testing.T) {
 	if o := e.Run("x", &f.Cases[1]); o.Result != Skip || o.Got != "needs moon" {
 		t.Errorf("%+v", o)
 	}
+}
+
+// A word that cannot be read ends its statement with an answer, and no more.
+func TestMisread(t *testing.T) {
+	passes(t, `
+open c cache cap=many -> error invalid
+open c cache
+c get k bytes=-1 -> error invalid
+c get k cost=NaN -> error invalid
+c get k after=soon -> error invalid
+c creations "k" -> 0
+c get k -> k by=miss`)
 }
 
 func TestAnswer(t *testing.T) {

@@ -57,8 +57,8 @@ type fakeFlight struct {
 }
 
 func openFake(c *Call) (Component, error) {
-	n, err := c.Int("cap", 4)
-	if err != nil || n < 0 {
+	n := c.Int("cap", 4)
+	if n < 0 {
 		return nil, c.refuse("cap=%d", n)
 	}
 	return &fake{held: map[string]*outside.Value{}, flights: map[string]*fakeFlight{}}, nil
@@ -78,6 +78,7 @@ func (l fakeLease) Value() (string, bool) { return l.v.Text, true }
 func (l fakeLease) End()                  { l.v.Release() }
 
 func (f *fake) get(c *Call, key string) (*outside.Value, string, error) {
+	creator := c.Creator(key)
 	f.mu.Lock()
 	if f.closed {
 		f.mu.Unlock()
@@ -94,11 +95,6 @@ func (f *fake) get(c *Call, key string) (*outside.Value, string, error) {
 		by = "miss"
 		fl = &fakeFlight{done: make(chan struct{})}
 		f.flights[key] = fl
-		creator, err := c.Creator(key)
-		if err != nil {
-			f.mu.Unlock()
-			return nil, "", err
-		}
 		f.work.Add(1)
 		go func() {
 			defer f.work.Done()
@@ -127,7 +123,7 @@ func (f *fake) get(c *Call, key string) (*outside.Value, string, error) {
 }
 
 func (f *fake) Verbs() Verbs {
-	verbs := TallyVerbs()
+	verbs := Verbs{}
 	verbs["get"] = Verb{Least: 1, Most: 1, Options: CreatorOptions + "lease", Flags: CreatorFlags, Run: func(c *Call) (script.Result, error) {
 		v, by, err := f.get(c, c.Arg(0))
 		if err != nil {

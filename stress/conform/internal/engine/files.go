@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,101 +24,96 @@ type Forger interface {
 
 // file is a statement about one FILE.
 func file(do func(c *Call, f *outside.Files, name string) (script.Result, error)) func(*Call) (script.Result, error) {
-	return func(c *Call) (script.Result, error) { return do(c, c.World.Files, c.Arg(0)) }
+	return func(c *Call) (script.Result, error) {
+		c.strict = true
+		return do(c, c.World.Files, c.Arg(0))
+	}
+}
+
+// edits is one that changes the FILE's bytes; words are those of the statement.
+func edits(words int, options string, change func(c *Call, b []byte) ([]byte, error)) Verb {
+	return Verb{Least: words, Most: words, Options: options, Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
+		return Done(f.Edit(name, func(b []byte) ([]byte, error) { return change(c, b) }))
+	})}
+}
+
+// does is one that says nothing.
+func does(do func(f *outside.Files, name string) error) Verb {
+	return Verb{Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) { return Done(do(f, name)) })}
+}
+
+// doesWith is one that says nothing and has a word behind the FILE.
+func doesWith(do func(f *outside.Files, name, word string) error) Verb {
+	return Verb{Least: 2, Most: 2, Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
+		return Done(do(f, name, c.Arg(1)))
+	})}
+}
+
+// tells is one that asks something of the FILE.
+func tells[T any](ask func(f *outside.Files, name string) (T, error), say func(T) script.Result) Verb {
+	return Verb{Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) {
+		v, err := ask(f, name)
+		return say(v), err
+	})}
 }
 
 var fileStatements = Verbs{
-	"flip": {Least: 1, Most: 1, Options: "byte", Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
-		at, err := c.Int("byte", 0)
-		if err != nil {
-			return Done(c.slip(err))
+	"flip": edits(1, "byte", func(c *Call, b []byte) ([]byte, error) { return outside.Flip(b, c.Int("byte", 0), 0) }),
+	"zero": edits(1, "", func(_ *Call, b []byte) ([]byte, error) { return make([]byte, len(b)), nil }),
+	"truncate": edits(1, "len", func(c *Call, b []byte) ([]byte, error) {
+		n := c.Int("len", 0)
+		if n < 0 || n > len(b) {
+			return nil, c.refuse("the file has %d bytes, not %d", len(b), n)
 		}
-		return Done(f.Edit(name, func(b []byte) ([]byte, error) { return outside.Flip(b, at, 0) }))
-	})},
-	"zero": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) {
-		return Done(f.Edit(name, func(b []byte) ([]byte, error) { return make([]byte, len(b)), nil }))
-	})},
-	"truncate": {Least: 1, Most: 1, Options: "len", Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
-		n, err := c.Int("len", 0)
-		if err != nil {
-			return Done(c.slip(err))
-		}
-		return Done(f.Edit(name, func(b []byte) ([]byte, error) {
-			if n < 0 || n > len(b) {
-				return nil, c.refuse("the file has %d bytes, not %d", len(b), n)
-			}
-			return b[:n], nil
-		}))
-	})},
-	"append": {Least: 2, Most: 2, Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
+		return b[:n], nil
+	}),
+	"append": edits(2, "", func(c *Call, b []byte) ([]byte, error) {
 		n, err := ParseSize(c.Arg(1))
 		if err != nil || n > 1<<30 {
-			return Done(c.slip(c.refuse("%s: want a number of bytes", c.Arg(1))))
+			return nil, c.slip(c.refuse("%s: want a number of bytes", c.Arg(1)))
 		}
-		return Done(f.Edit(name, func(b []byte) ([]byte, error) { return append(b, bytes.Repeat([]byte{'+'}, int(n))...), nil }))
-	})},
-	"write": {Least: 2, Most: 2, Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
-		return Done(f.Write(name, []byte(c.Arg(1))))
-	})},
-	"remove": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) { return Done(f.Remove(name)) })},
+		return append(b, bytes.Repeat([]byte{'+'}, int(n))...), nil
+	}),
+	"write":  doesWith(func(f *outside.Files, name, word string) error { return f.Write(name, []byte(word)) }),
+	"remove": does((*outside.Files).Remove),
 	"mkdir": {Least: 1, Most: 1, Options: "mode", Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
-		mode, err := octal(c.Or("mode", "0700"))
-		if err != nil {
-			return Done(c.slip(err))
-		}
-		return Done(f.Mkdir(name, fs.FileMode(mode)))
+		return Done(f.Mkdir(name, Parsed(c, "mode", 0o700, octal)))
 	})},
 	"chmod": {Least: 2, Most: 2, Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
 		mode, err := octal(c.Arg(1))
 		if err != nil {
 			return Done(c.slip(err))
 		}
-		return Done(f.Chmod(name, fs.FileMode(mode)))
+		return Done(f.Chmod(name, mode))
 	})},
-	"symlink": {Least: 2, Most: 2, Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
-		return Done(f.Symlink(name, c.Arg(1)))
-	})},
-	"fifo": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) { return Done(f.Fifo(name)) })},
+	"symlink": doesWith((*outside.Files).Symlink),
+	"fifo":    does((*outside.Files).Fifo),
 	"sparse": {Least: 1, Most: 1, Options: "bytes", Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
-		n, err := c.Size("bytes", 0)
-		if err != nil || n > 1<<40 {
+		n := c.Size("bytes", 0)
+		if n > 1<<40 {
 			return Done(c.slip(c.refuse("want bytes=N")))
 		}
 		return Done(f.Sparse(name, int64(n)))
 	})},
-	"copy": {Least: 2, Most: 2, Run: file(func(c *Call, f *outside.Files, name string) (script.Result, error) {
-		return Done(f.Copy(name, c.Arg(1)))
-	})},
-	"snapshot": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) { return Done(f.Snapshot(name)) })},
-	"unchanged": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) {
-		same, err := f.Unchanged(name)
-		return YesNo(same), err
-	})},
-	"exists": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) {
-		there, err := f.Exists(name)
-		return YesNo(there), err
-	})},
-	"mode": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) {
-		mode, err := f.Mode(name)
-		return script.Say(fmt.Sprintf("%04o", mode)), err
-	})},
-	"text": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) {
-		text, err := f.Read(name)
-		return script.Say(strings.TrimSuffix(string(text), "\n")), err
-	})},
-	"files": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) {
-		n, err := f.Count(name)
-		return Number(n), err
-	})},
-	"lines": {Least: 1, Most: 1, Run: file(func(_ *Call, f *outside.Files, name string) (script.Result, error) {
-		there, err := f.Exists(name)
-		if err != nil || !there {
-			return Number(0), err
-		}
-		text, err := f.Read(name)
-		return Number(bytes.Count(text, []byte{'\n'})), err
-	})},
-	"forge": {Least: 1, Most: 2, Options: "*", Run: file(forge)},
+	"copy":      doesWith((*outside.Files).Copy),
+	"snapshot":  does((*outside.Files).Snapshot),
+	"unchanged": tells((*outside.Files).Unchanged, YesNo),
+	"exists":    tells((*outside.Files).Exists, YesNo),
+	"mode":      tells((*outside.Files).Mode, func(m fs.FileMode) script.Result { return script.Say(fmt.Sprintf("%04o", m)) }),
+	"text":      tells((*outside.Files).Read, func(text []byte) script.Result { return script.Say(strings.TrimSuffix(string(text), "\n")) }),
+	"files":     tells((*outside.Files).Count, Number[int]),
+	"lines":     tells(lines, Number[int]),
+	"forge":     {Least: 1, Most: 2, Options: "*", Run: file(forge)},
+}
+
+// lines is how many a file has; one that is not there has none.
+func lines(f *outside.Files, name string) (int, error) {
+	there, err := f.Exists(name)
+	if err != nil || !there {
+		return 0, err
+	}
+	text, err := f.Read(name)
+	return bytes.Count(text, []byte{'\n'}), err
 }
 
 // forge asks the components of the case whose format the file has.
@@ -135,15 +132,10 @@ func forge(c *Call, f *outside.Files, name string) (script.Result, error) {
 	}
 	return Done(f.Edit(name, func(b []byte) ([]byte, error) {
 		c.run.mu.Lock()
-		var forgers []Forger
-		for _, s := range c.run.mu.slots {
-			if forger, ok := s.component.(Forger); ok {
-				forgers = append(forgers, forger)
-			}
-		}
+		slots := slices.Collect(maps.Values(c.run.mu.slots))
 		c.run.mu.Unlock()
-		for _, forger := range forgers {
-			if forger.Forges(b) {
+		for _, s := range slots {
+			if forger, ok := s.component.(Forger); ok && forger.Forges(b) {
 				forged, err := forger.Forge(path, b, field.Name, field.Value)
 				return forged, c.slip(err)
 			}
@@ -166,7 +158,7 @@ func (x *frame) each(s *script.Statement, v script.Vars) script.Result {
 		return x.fail(s, head, s.Each.Verb+" FILE: STATEMENT")
 	}
 	name, files := words[0].Text, x.run.world.Files
-	pristine, err := files.Pristine()
+	restore, err := files.Pristine()
 	if err != nil {
 		return x.fail(s, err.Error(), "files that can be read")
 	}
@@ -177,7 +169,7 @@ func (x *frame) each(s *script.Statement, v script.Vars) script.Result {
 	again := x.run.reopeners()
 	try := func(damaged []byte, how string) bool {
 		err := x.reopened(again, func() error {
-			if err := pristine.Restore(); err != nil || damaged == nil {
+			if err := restore(); err != nil || damaged == nil {
 				return err
 			}
 			return files.Write(name, damaged)

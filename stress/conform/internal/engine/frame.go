@@ -178,7 +178,11 @@ func (x *frame) ask(line int, o order, want script.Expectation) (result script.R
 
 func (x *frame) answer(o order) (result script.Result, complaint string) {
 	defer func() {
-		if v := recover(); v != nil {
+		switch v := recover().(type) {
+		case nil:
+		case ending:
+			result = Answer(v.err)
+		default:
 			complaint = fmt.Sprintf("panic: %v\n%s", v, debug.Stack())
 		}
 	}()
@@ -268,7 +272,13 @@ func arity(v Verb) string {
 	return fmt.Sprintf("%d to %d", v.Least, v.Most)
 }
 
-// verbOf finds a verb of a component; close, reopen and creates are everyone's.
+// tallies are the verbs that count what a component's creators did.
+var tallies = map[string]func(*outside.Tally, ...string) int{
+	"creations": (*outside.Tally).Creations, "aborted": (*outside.Tally).Aborted, "loads": (*outside.Tally).Loads,
+}
+
+// verbOf finds a verb of a component; close, reopen, creates and the tallies are
+// everyone's.
 func verbOf(c Component, name string) (Verb, bool) {
 	switch name {
 	case "close":
@@ -284,15 +294,15 @@ func verbOf(c Component, name string) (Verb, bool) {
 			return Done(r.Reopen(c.Ctx))
 		}}, ok
 	}
+	if count, ok := tallies[name]; ok {
+		return Verb{Least: 1, Most: 1, Run: func(c *Call) (script.Result, error) { return Number(count(c.Tally(), c.Keys(0)...)), nil }}, true
+	}
 	v, ok := c.Verbs()[name]
 	return v, ok
 }
 
 func creates(c *Call) (script.Result, error) {
-	creator, err := c.readCreator(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	creator := c.readCreator(c.Arg(0))
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
 	if c.slot.creators == nil {

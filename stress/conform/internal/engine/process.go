@@ -203,14 +203,7 @@ func (p *process) reap() {
 	close(p.dead)
 }
 
-func (p *process) alive() bool {
-	select {
-	case <-p.dead:
-		return false
-	default:
-		return true
-	}
-}
+func (p *process) alive() bool { return !closed(p.dead) }
 
 // send gives a statement to every process of the name. A dead one is started anew.
 func (ps *processes) send(r *run, s *script.Statement, v script.Vars) ([]*pending, error) {
@@ -302,14 +295,14 @@ func (p *process) end() {
 	if in != nil {
 		_ = in.Close()
 	}
-	if !stopped && !p.run.stopped() && p.within(statementLimit) {
+	if !stopped && !p.run.stopped() && closes(p.dead, statementLimit) {
 		if code := p.cmd.ProcessState.ExitCode(); code != 0 {
 			p.run.fail(0, fmt.Sprintf("process %s ended with %d\n%s", p.who, code, p.stderr.String()), "an orderly end")
 		}
 		return
 	}
 	_ = p.signal(syscall.SIGKILL)
-	if !p.within(statementLimit) {
+	if !closes(p.dead, statementLimit) {
 		p.run.fail(0, "process "+p.who+" outlived SIGKILL", "its end")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -56,8 +57,8 @@ type run struct {
 		medians    map[string]time.Duration
 		groups     map[string]*group
 		processes  map[string]*processes
-		history    []string // statements that a later process has to know
-		watches    []*watch
+		history    []string        // statements that a later process has to know
+		watches    []chan struct{} // each closed when its watching has ended
 		events     []event
 		next       int // of events, once the ring is full
 	}
@@ -93,7 +94,7 @@ func newRun(e *Engine, file, dir string) *run {
 	r.base = settled() - e.parked()
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.world = outside.New(r.ctx, dir)
-	r.world.Files.Locate(r.locate)
+	r.world.Files.Locate = r.locate
 	r.mu.slots = map[string]*slot{}
 	r.mu.leases = map[string]Lease{}
 	r.mu.identities = map[string]Identity{}
@@ -171,11 +172,26 @@ func (r *run) failWith(f Failure) {
 	}
 }
 
-func (r *run) stopped() bool {
+func (r *run) stopped() bool { return closed(r.failed) }
+
+// closed tells whether a channel that is only ever closed is.
+func closed(c <-chan struct{}) bool {
 	select {
-	case <-r.failed:
+	case <-c:
 		return true
 	default:
+		return false
+	}
+}
+
+// closes tells whether it is within a time.
+func closes(c <-chan struct{}, within time.Duration) bool {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-c:
+		return true
+	case <-timer.C:
 		return false
 	}
 }
@@ -266,9 +282,7 @@ func (r *run) finish() {
 	r.endThreads()
 	done := make(chan struct{})
 	go func() { r.tasks.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(statementLimit):
+	if !closes(done, statementLimit) {
 		r.fail(0, "a statement did not end with its case", "every statement to end")
 	}
 }
@@ -282,15 +296,17 @@ func (r *run) closeSlot(s *slot) {
 		defer close(done)
 		_ = s.component.Close(ctx) // what it says was for the script to ask
 	})
-	select {
-	case <-done:
-	case <-time.After(statementLimit + time.Second):
+	if !closes(done, statementLimit+time.Second) {
 		r.fail(0, "close of "+s.name+" did not return", "an end")
 	}
 }
 
-// tempDir makes a case's directory.
+// tempDir makes a case's directory, with room beside it.
 func tempDir() (dir string, remove func(), err error) {
-	dir, err = os.MkdirTemp("", "kiln-conform-")
-	return dir, func() { _ = os.RemoveAll(dir) }, err
+	around, err := os.MkdirTemp("", "kiln-conform-")
+	if err == nil {
+		dir = filepath.Join(around, "case")
+		err = os.Mkdir(dir, 0o700)
+	}
+	return dir, func() { _ = os.RemoveAll(around) }, err
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"strconv"
 	"strings"
@@ -179,10 +180,10 @@ func driver(c *Call) (script.Result, error) {
 }
 
 // octal reads a mode as 0700.
-func octal(text string) (uint32, error) {
+func octal(text string) (fs.FileMode, error) {
 	m, err := strconv.ParseUint(text, 8, 32)
 	if err != nil || m > 0o7777 {
 		return 0, fmt.Errorf("%s: want a mode such as 0700", text)
 	}
-	return uint32(m), nil
+	return fs.FileMode(m), nil
 }

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -39,73 +41,60 @@ func (p *pending) finish(r script.Result) {
 	})
 }
 
-func (p *pending) running() bool {
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
-	}
-}
-
 // member is one thread: a goroutine with an ordered queue of jobs.
 type member struct {
-	wake chan struct{}
-	mu   struct {
-		sync.Mutex
-		jobs   []func()
-		closed bool
-		last   *pending
-	}
+	mu     sync.Mutex
+	more   *sync.Cond // of mu: a job has come, or the end
+	jobs   []func()
+	closed bool
+	last   *pending
+}
+
+func newMember() *member {
+	m := &member{}
+	m.more = sync.NewCond(&m.mu)
+	return m
 }
 
 func (m *member) push(p *pending, job func()) {
 	m.mu.Lock()
-	m.mu.jobs = append(m.mu.jobs, job)
-	m.mu.last = p
-	m.mu.Unlock()
-	m.nudge()
-}
-
-func (m *member) nudge() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	defer m.mu.Unlock()
+	m.jobs = append(m.jobs, job)
+	m.last = p
+	m.more.Signal()
 }
 
 func (m *member) close() {
 	m.mu.Lock()
-	m.mu.closed = true
-	m.mu.Unlock()
-	m.nudge()
+	defer m.mu.Unlock()
+	m.closed = true
+	m.more.Signal()
 }
 
 // work runs jobs until the member is closed and none is left.
 func (m *member) work() {
-	for {
-		m.mu.Lock()
-		var job func()
-		if len(m.mu.jobs) > 0 {
-			job, m.mu.jobs = m.mu.jobs[0], m.mu.jobs[1:]
-		}
-		closed := m.mu.closed
-		m.mu.Unlock()
-		switch {
-		case job != nil:
-			job()
-		case closed:
-			return
-		default:
-			<-m.wake
-		}
+	for job := m.next(); job != nil; job = m.next() {
+		job()
 	}
+}
+
+// next waits for a job; nil is the end.
+func (m *member) next() (job func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(m.jobs) == 0 && !m.closed {
+		m.more.Wait()
+	}
+	if len(m.jobs) > 0 {
+		job, m.jobs = m.jobs[0], m.jobs[1:]
+	}
+	return job
 }
 
 func (m *member) lastPending() *pending {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.mu.last
+	return m.last
 }
 
 // group is the threads of one name; the first active ones belong to its latest
@@ -128,7 +117,7 @@ func (r *run) threads(name string, n int) []*member {
 		g.active = n
 	}
 	for len(g.members) < g.active {
-		m := &member{wake: make(chan struct{}, 1)}
+		m := newMember()
 		g.members = append(g.members, m)
 		r.spawn(m.work)
 	}
@@ -296,7 +285,7 @@ func blocked(c *Call) (script.Result, error) {
 	defer timer.Stop()
 	<-timer.C
 	for t, p := range lasts {
-		if p == nil || !p.running() {
+		if p == nil || closed(p.done) {
 			r := script.Say("error", "returned").With("thread", fmt.Sprint(t))
 			if p != nil {
 				r = r.With("result", p.result.String())
@@ -311,13 +300,7 @@ func blocked(c *Call) (script.Result, error) {
 // the limits of the statements bound it.
 func (r *run) drain() {
 	r.mu.Lock()
-	names := make([]string, 0, len(r.mu.groups)+len(r.mu.processes))
-	for name := range r.mu.groups {
-		names = append(names, name)
-	}
-	for name := range r.mu.processes {
-		names = append(names, name)
-	}
+	processes := slices.Collect(maps.Values(r.mu.processes))
 	var all []*pending
 	for _, g := range r.mu.groups {
 		for _, m := range g.members {
@@ -325,10 +308,8 @@ func (r *run) drain() {
 		}
 	}
 	r.mu.Unlock()
-	for _, name := range names {
-		if lasts, err := r.lasts(name); err == nil {
-			all = append(all, lasts...)
-		}
+	for _, ps := range processes {
+		all = append(all, ps.lasts(r)...)
 	}
 	for _, p := range all {
 		if p == nil {
@@ -353,23 +334,19 @@ func (r *run) endThreads() {
 	}
 }
 
-// watch is a statement evaluated again and again until the case ends.
-type watch struct {
-	ended chan struct{}
-}
-
+// watch evaluates a statement again and again until the case ends.
 func (r *run) watch(x *frame, s *script.Statement, v script.Vars) script.Result {
 	if !strings.Contains(s.Text, " -> ") {
 		return x.fail(s, "no expectation", "watch STATEMENT -> EXPECTATION")
 	}
-	w := &watch{ended: make(chan struct{})}
+	ended := make(chan struct{})
 	r.mu.Lock()
-	r.mu.watches = append(r.mu.watches, w)
+	r.mu.watches = append(r.mu.watches, ended)
 	r.mu.Unlock()
 	eye := frame{run: r, who: "watch", judged: true, calm: true, begun: func() {}}
 	eye.do(s, v)
 	r.spawn(func() {
-		defer close(w.ended)
+		defer close(ended)
 		for !r.stopped() {
 			select {
 			case <-r.quiet:
@@ -389,9 +366,9 @@ func (r *run) endWatches() {
 	r.mu.Lock()
 	watches := r.mu.watches
 	r.mu.Unlock()
-	for _, w := range watches {
+	for _, ended := range watches {
 		select {
-		case <-w.ended:
+		case <-ended:
 		case <-r.failed:
 			return
 		}

@@ -30,9 +30,6 @@ func (c *Clock) Now() time.Time {
 	return time.Now().Add(c.mu.ahead)
 }
 
-// Since is Now less t.
-func (c *Clock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
-
 // Advance moves the clock; what falls due fires at once.
 func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()

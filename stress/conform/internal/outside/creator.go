@@ -151,24 +151,27 @@ func (w *World) Pass(ctx context.Context, c Creator) error {
 	if c.After > 0 {
 		timer := time.NewTimer(c.After)
 		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-w.base.Done():
-			return w.base.Err()
+		if err := await(ctx, w.base, timer.C); err != nil {
+			return err
 		}
 	}
 	if c.Wait != "" {
-		select {
-		case <-w.Gate(c.Wait):
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-w.base.Done():
-			return w.base.Err()
-		}
+		return await(ctx, w.base, w.Gate(c.Wait))
 	}
 	return nil
+}
+
+// await returns when something comes over c, or with the error of the context
+// that ends before.
+func await[T any](ctx, base context.Context, c <-chan T) error {
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-base.Done():
+		return base.Err()
+	}
 }
 
 // log appends a line in one write, so that lines of several processes stay whole.

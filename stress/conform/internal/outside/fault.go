@@ -1,7 +1,6 @@
 package outside
 
 import (
-	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -47,12 +46,10 @@ func (f *Faults) Set(op, errno string) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	set := maps.Clone(f.mu.set)
-	if set == nil {
-		set = map[string]syscall.Errno{}
+	if f.mu.set == nil {
+		f.mu.set = map[string]syscall.Errno{}
 	}
-	set[op] = err
-	f.mu.set = set
+	f.mu.set[op] = err
 	return nil
 }
 

@@ -1,10 +1,10 @@
 package outside
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,50 +15,39 @@ import (
 )
 
 // Files are the files of a case: in its directory, in memory (mem:X), or where
-// a store keeps a key (S:KEY/kernel.bin). Safe for concurrent use.
+// a store keeps a key (S:KEY/kernel.bin). What is in memory lies in a directory
+// of this process, whose names no component gets. Safe for concurrent use.
 type Files struct {
-	dir string
-	mu  struct {
+	// Locate finds the folder in which a component keeps a key; known is false if
+	// there is no such component. It is set before the first use; nil knows none.
+	Locate func(component, key string) (dir string, known bool, err error)
+
+	dir, memory string
+	mu          struct {
 		sync.Mutex
-		locate    func(component, key string) (dir string, known bool, err error)
-		mem       map[string][]byte
 		snapshots map[string]tree
 	}
 }
 
 func newFiles(dir string) *Files {
-	f := &Files{dir: dir}
-	f.mu.mem = map[string][]byte{}
+	f := &Files{dir: dir, memory: fmt.Sprintf("%s-memory-%d", dir, os.Getpid())}
 	f.mu.snapshots = map[string]tree{}
 	return f
 }
 
-// Locate sets what finds the folder in which a component keeps a key; known is
-// false if there is no such component.
-func (f *Files) Locate(locate func(component, key string) (dir string, known bool, err error)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.locate = locate
-}
-
-// Path gives the place of a FILE on disk; inMemory tells that it has none.
+// Path gives the place of a FILE; inMemory tells that components get its bytes.
 func (f *Files) Path(name string) (path string, inMemory bool, err error) {
-	if strings.HasPrefix(name, "mem:") {
-		return "", true, nil
+	if rest, ok := strings.CutPrefix(name, "mem:"); ok {
+		return filepath.Join(f.memory, url.PathEscape(rest)), true, nil
 	}
-	if component, rest, found := strings.Cut(name, ":"); found {
-		f.mu.Lock()
-		locate := f.mu.locate
-		f.mu.Unlock()
-		if locate != nil {
-			key, file := rest, ""
-			if slash := strings.LastIndexByte(rest, '/'); slash >= 0 {
-				key, file = rest[:slash], rest[slash+1:]
-			}
-			dir, known, err := locate(component, key)
-			if known || err != nil {
-				return filepath.Join(dir, file), false, err
-			}
+	if component, rest, found := strings.Cut(name, ":"); found && f.Locate != nil {
+		key, file := rest, ""
+		if slash := strings.LastIndexByte(rest, '/'); slash >= 0 {
+			key, file = rest[:slash], rest[slash+1:]
+		}
+		dir, known, err := f.Locate(component, key)
+		if known || err != nil {
+			return filepath.Join(dir, file), false, err
 		}
 	}
 	if !filepath.IsLocal(name) {
@@ -67,47 +56,46 @@ func (f *Files) Path(name string) (path string, inMemory bool, err error) {
 	return filepath.Join(f.dir, name), false, nil
 }
 
-// Read gives a file's bytes.
-func (f *Files) Read(name string) ([]byte, error) {
-	path, inMemory, err := f.Path(name)
+// at runs do with a FILE's place, and onDisk for what has no meaning in memory. An
+// error of the file system gets its sentinel.
+func (f *Files) at(name string, do func(path string) error) error {
+	path, _, err := f.Path(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if !inMemory {
-		text, err := os.ReadFile(path)
-		return text, outcome(name, err)
+	return outcome(name, do(path))
+}
+
+func (f *Files) onDisk(op, name string, do func(path string) error) error {
+	if _, inMemory, _ := f.Path(name); inMemory {
+		return invalid(op, "%s has no place on disk", name)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	text, ok := f.mu.mem[name]
-	if !ok {
-		return nil, outcome(name, fs.ErrNotExist)
-	}
-	return bytes.Clone(text), nil
+	return f.at(name, do)
+}
+
+// Read gives a file's bytes.
+func (f *Files) Read(name string) (text []byte, err error) {
+	err = f.at(name, func(path string) error {
+		text, err = os.ReadFile(path)
+		return err
+	})
+	return text, err
 }
 
 // Write replaces a file's bytes in place, folders made on the way. What is
 // there and is no regular file goes first: a FIFO would block, a link lead away.
 func (f *Files) Write(name string, text []byte) error {
-	path, inMemory, err := f.Path(name)
-	if err != nil {
-		return err
-	}
-	if inMemory {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.mu.mem[name] = bytes.Clone(text)
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return outcome(name, err)
-	}
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
-		if err := os.Remove(path); err != nil {
-			return outcome(name, err)
+	return f.at(name, func(path string) error {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
 		}
-	}
-	return outcome(name, os.WriteFile(path, text, 0o600))
+		if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+		return os.WriteFile(path, text, 0o600)
+	})
 }
 
 // Edit changes a file's bytes in place.
@@ -134,64 +122,39 @@ func Flip(text []byte, place, bit int) ([]byte, error) {
 	return text, nil
 }
 
-// onDisk is Path for what has no meaning in memory.
-func (f *Files) onDisk(op, name string) (string, error) {
-	path, inMemory, err := f.Path(name)
-	if err == nil && inMemory {
-		err = invalid(op, "%s has no place on disk", name)
-	}
-	return path, err
-}
-
 // Remove removes a file or a folder with all that is in it.
 func (f *Files) Remove(name string) error {
-	path, inMemory, err := f.Path(name)
-	if err != nil {
-		return err
-	}
-	if inMemory {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.mu.mem, name)
-		return nil
-	}
-	if _, err := os.Lstat(path); err != nil {
-		return outcome(name, err)
-	}
-	return outcome(name, os.RemoveAll(path))
+	return f.at(name, func(path string) error {
+		if _, err := os.Lstat(path); err != nil {
+			return err
+		}
+		return os.RemoveAll(path)
+	})
 }
 
 // Mkdir makes a folder with that mode, and those on the way to it.
 func (f *Files) Mkdir(name string, mode fs.FileMode) error {
-	path, err := f.onDisk("mkdir", name)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(path, mode|0o700); err != nil {
-		return outcome(name, err)
-	}
-	return outcome(name, os.Chmod(path, mode))
+	return f.onDisk("mkdir", name, func(path string) error {
+		if err := os.MkdirAll(path, mode|0o700); err != nil {
+			return err
+		}
+		return os.Chmod(path, mode)
+	})
 }
 
 // Chmod sets the permission bits.
 func (f *Files) Chmod(name string, mode fs.FileMode) error {
-	path, err := f.onDisk("chmod", name)
-	if err != nil {
-		return err
-	}
-	return outcome(name, os.Chmod(path, mode))
+	return f.onDisk("chmod", name, func(path string) error { return os.Chmod(path, mode) })
 }
 
 // make makes something new at a place, folders on the way to it included.
 func (f *Files) make(op, name string, mk func(path string) error) error {
-	path, err := f.onDisk(op, name)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return outcome(name, err)
-	}
-	return outcome(name, mk(path))
+	return f.onDisk(op, name, func(path string) error {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		return mk(path)
+	})
 }
 
 // Symlink makes a link that says target as it stands.
@@ -224,59 +187,45 @@ func (f *Files) Copy(from, to string) error {
 	if text, single := t.single(); single {
 		return f.Write(to, text)
 	}
-	path, err := f.onDisk("copy", to)
-	if err != nil {
-		return err
-	}
-	return outcome(to, t.restore(path))
+	return f.onDisk("copy", to, t.restore)
 }
 
 // Exists tells whether something is there, links not followed.
-func (f *Files) Exists(name string) (bool, error) {
-	path, inMemory, err := f.Path(name)
-	if err != nil {
-		return false, err
-	}
-	if inMemory {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		_, ok := f.mu.mem[name]
-		return ok, nil
-	}
-	_, err = os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return false, nil
-	}
-	return err == nil, outcome(name, err)
-}
-
-// Mode gives the permission bits.
-func (f *Files) Mode(name string) (fs.FileMode, error) {
-	path, err := f.onDisk("mode", name)
-	if err != nil {
-		return 0, err
-	}
-	info, err := os.Lstat(path)
-	if err != nil {
-		return 0, outcome(name, err)
-	}
-	return info.Mode().Perm(), nil
-}
-
-// Count is how many things other than folders are below a folder.
-func (f *Files) Count(name string) (int, error) {
-	path, err := f.onDisk("files", name)
-	if err != nil {
-		return 0, err
-	}
-	n := 0
-	err = filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			n++
+func (f *Files) Exists(name string) (there bool, err error) {
+	err = f.at(name, func(path string) error {
+		_, err := os.Lstat(path)
+		there = err == nil
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			return nil
 		}
 		return err
 	})
-	return n, outcome(name, err)
+	return there, err
+}
+
+// Mode gives the permission bits.
+func (f *Files) Mode(name string) (mode fs.FileMode, err error) {
+	err = f.onDisk("mode", name, func(path string) error {
+		info, err := os.Lstat(path)
+		if err == nil {
+			mode = info.Mode().Perm()
+		}
+		return err
+	})
+	return mode, err
+}
+
+// Count is how many things other than folders are below a folder.
+func (f *Files) Count(name string) (n int, err error) {
+	err = f.onDisk("files", name, func(path string) error {
+		return filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				n++
+			}
+			return err
+		})
+	})
+	return n, err
 }
 
 // Snapshot remembers a file or folder for Unchanged.

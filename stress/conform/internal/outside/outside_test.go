@@ -27,7 +27,7 @@ func TestClock(t *testing.T) {
 		var fired [3]time.Duration
 		var once sync.Mutex
 		at := func(i int) func() {
-			return func() { once.Lock(); defer once.Unlock(); fired[i] = c.Since(begin) }
+			return func() { once.Lock(); defer once.Unlock(); fired[i] = c.Now().Sub(begin) }
 		}
 		c.AfterFunc(time.Second, at(0))
 		c.AfterFunc(time.Hour, at(1))
@@ -41,7 +41,7 @@ func TestClock(t *testing.T) {
 		if fired[0] != time.Second || fired[1] != 2*time.Hour+2*time.Second || fired[2] != 0 {
 			t.Errorf("fired at %v", fired)
 		}
-		if got := c.Since(begin); got != 2*time.Hour+2*time.Second {
+		if got := c.Now().Sub(begin); got != 2*time.Hour+2*time.Second {
 			t.Errorf("the clock shows %v", got)
 		}
 	})
@@ -179,7 +179,7 @@ func TestPristine(t *testing.T) {
 	must(f.Write("mem:m", []byte("m")))
 	before, err := readTree(dir)
 	must(err)
-	p, err := f.Pristine()
+	restore, err := f.Pristine()
 	must(err)
 	must(f.Write("d/a", []byte("changed")))
 	must(f.Remove("d/b"))
@@ -190,7 +190,7 @@ func TestPristine(t *testing.T) {
 	must(f.Write("empty/deep/new", nil))
 	must(f.Write("new", nil))
 	must(f.Write("mem:m", []byte("x")))
-	must(p.Restore())
+	must(restore())
 	after, err := readTree(dir)
 	must(err)
 	if !before.equal(after) {
@@ -204,12 +204,12 @@ func TestPristine(t *testing.T) {
 func TestPlaces(t *testing.T) {
 	w := New(context.Background(), t.TempDir())
 	kept := t.TempDir()
-	w.Files.Locate(func(component, key string) (string, bool, error) {
+	w.Files.Locate = func(component, key string) (string, bool, error) {
 		if component == "broken" {
 			return "", true, fault.ErrInvalid
 		}
 		return filepath.Join(kept, strings.ReplaceAll(key, "/", "_")), component == "s", nil
-	})
+	}
 	for name, want := range map[string]string{
 		"a/b": w.Dir + "/a/b", ".": w.Dir, "s:k/key.bin": kept + "/k/key.bin", "s:k": kept + "/k", "s:../up/key.bin": kept + "/.._up/key.bin",
 		"x:y": w.Dir + "/x:y", "s:a/": kept + "/a",

@@ -18,17 +18,12 @@ type node struct {
 	text []byte // content of a file, target of a link
 }
 
-func (f *Files) tree(name string) (tree, error) {
-	path, inMemory, err := f.Path(name)
-	if err != nil {
-		return nil, err
-	}
-	if inMemory {
-		text, err := f.Read(name)
-		return tree{".": {text: text}}, err
-	}
-	t, err := readTree(path)
-	return t, outcome(name, err)
+func (f *Files) tree(name string) (t tree, err error) {
+	err = f.at(name, func(path string) error {
+		t, err = readTree(path)
+		return err
+	})
+	return t, err
 }
 
 func readTree(root string) (tree, error) {
@@ -127,34 +122,18 @@ func (n node) write(path string) error {
 	return os.Chmod(path, n.mode.Perm())
 }
 
-// Pristine is a copy of all files of a case.
-type Pristine struct {
-	files *Files
-	disk  tree
-	mem   map[string][]byte
-}
-
-// Pristine copies all files on disk and in memory.
-func (f *Files) Pristine() (*Pristine, error) {
+// Pristine copies all files on disk and in memory; restore brings them back to
+// what they were.
+func (f *Files) Pristine() (restore func() error, err error) {
 	disk, err := readTree(f.dir)
 	if err != nil {
 		return nil, outcome(".", err)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	mem := map[string][]byte{}
-	for name, text := range f.mu.mem {
-		mem[name] = bytes.Clone(text)
+	memory, err := readTree(f.memory)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, outcome(".", err)
 	}
-	return &Pristine{f, disk, mem}, nil
-}
-
-// Restore brings all files back to what they were.
-func (p *Pristine) Restore() error {
-	p.files.mu.Lock()
-	for name, text := range p.mem {
-		p.files.mu.mem[name] = bytes.Clone(text)
-	}
-	p.files.mu.Unlock()
-	return outcome(".", p.disk.restore(p.files.dir))
+	return func() error {
+		return outcome(".", errors.Join(disk.restore(f.dir), memory.restore(f.memory)))
+	}, nil
 }

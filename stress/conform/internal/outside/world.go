@@ -3,7 +3,6 @@ package outside
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -69,13 +68,6 @@ func (w *World) Lookup(name string) (string, bool) {
 	defer w.mu.Unlock()
 	v, ok := w.mu.env[name]
 	return v, ok
-}
-
-// Environ is a copy of all variables.
-func (w *World) Environ() map[string]string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return maps.Clone(w.mu.env)
 }
 
 // Refuse counts a configuration entry of variable name that a component

@@ -6,15 +6,12 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/limit"
@@ -39,53 +36,19 @@ type artefactCache struct {
 }
 
 func openArtefacts(c *engine.Call) (engine.Component, error) {
-	settings := env.Read(c.World.Lookup)
-	for _, r := range settings.Refusals {
-		if strings.HasSuffix(r.Name, "_PRIMITIVE_CACHE_CAPACITY") {
-			c.World.Refuse(r.Name)
-		}
-	}
+	settings := settingsOf(c.World, "PRIMITIVE_CACHE_CAPACITY")
 	a := &artefactCache{name: c.Arg(0), blobs: c.Or("blobs", "yes") == "yes", events: map[string][]string{}}
-	cfg := artefacts.Config{Entries: settings.ArtefactCapacity.Value, Now: c.World.Clock.Now, Listen: a.listen}
-	var err error
-	if text, ok := c.Option("cap"); ok {
-		if cfg.Entries, err = limit.Parse(text); err != nil {
-			return nil, err
-		}
-	}
-	if text, ok := c.Option("bytes"); ok {
-		if cfg.Bytes, err = parseBytes(text); err != nil {
-			return nil, err
-		}
-	}
-	if cfg.Hash, err = fixedHash(c); err != nil {
-		return nil, err
-	}
-	if cfg.Linger, err = c.Duration("linger", 0); err != nil {
-		return nil, err
+	cfg := artefacts.Config{
+		Entries: engine.Parsed(c, "cap", settings.ArtefactCapacity.Value, limit.Parse), Bytes: engine.Parsed(c, "bytes", limit.Limit{}, parseBytes),
+		Hash: fixedHash(c), Linger: c.Duration("linger", 0), Now: c.World.Clock.Now, Listen: a.listen,
 	}
 	if name, ok := c.Option("store"); ok {
-		component, err := c.Component(name)
-		if err != nil {
-			return nil, err
-		}
-		s, ok := component.(*store)
-		if !ok {
-			return nil, fault.Invalidf("conform: artefacts", "%s is no store", name)
-		}
-		a.below = &backing{store: s}
+		a.below = &backing{store: engine.At[*store](c, name)}
 		cfg.Store = a.below
 	}
+	var err error
 	a.cache, err = artefacts.Open(cfg)
 	return a, err
-}
-
-// parseBytes reads a size or the word unlimited.
-func parseBytes(text string) (limit.Limit, error) {
-	if n, err := engine.ParseSize(text); err == nil && text != limit.Word {
-		return limit.Parse(strconv.FormatUint(n, 10))
-	}
-	return limit.Parse(text)
 }
 
 func (a *artefactCache) listen(key string, o artefacts.Outcome) {
@@ -102,26 +65,16 @@ func (a *artefactCache) Close(ctx context.Context) error {
 	return err
 }
 
-// artefactLease is a lease as a script keeps it.
-type artefactLease struct{ lease *artefacts.Lease }
-
-func (l artefactLease) Value() (string, bool) { return l.lease.Value().(*outside.Value).Text, true }
-func (l artefactLease) End()                  { l.lease.End() }
-
 func (a *artefactCache) Verbs() engine.Verbs {
-	verbs := engine.TallyVerbs()
 	const callOptions = engine.CreatorOptions + "owner lease unhashable"
-	number := func(get func() int64) engine.Verb {
-		return engine.Verb{Run: func(*engine.Call) (script.Result, error) { return engine.Number(get()), nil }}
-	}
-	maps.Copy(verbs, engine.Verbs{
+	return engine.Verbs{
 		"get":        {Least: 1, Most: 1, Options: callOptions, Flags: engine.CreatorFlags, Run: a.get},
 		"force":      {Least: 1, Most: 1, Options: callOptions, Flags: engine.CreatorFlags, Run: a.force},
 		"peek":       {Least: 1, Most: 1, Options: "lease", Run: a.peek},
 		"has":        {Least: 1, Most: 1, Run: a.has},
-		"len":        number(func() int64 { return int64(a.cache.Len()) }),
-		"bytes":      number(a.cache.Bytes),
-		"kernels":    number(func() int64 { return int64(a.cache.Kernels()) }),
+		"len":        engine.Count(a.cache.Len),
+		"bytes":      engine.Count(a.cache.Bytes),
+		"kernels":    engine.Count(a.cache.Kernels),
 		"cap":        {Run: a.capacity},
 		"setcap":     {Least: 0, Most: 1, Options: "bytes", Run: a.setCapacity},
 		"events":     {Least: 1, Most: 1, Run: a.eventsOf},
@@ -130,8 +83,7 @@ func (a *artefactCache) Verbs() engine.Verbs {
 		"blob":       {Least: 1, Most: 1, Options: "to", Run: a.blob},
 		"fromblob":   {Least: 2, Most: 2, Options: callOptions, Flags: engine.CreatorFlags, Run: a.fromBlob},
 		"settle":     {Run: func(c *engine.Call) (script.Result, error) { return engine.Done(a.cache.Settle(c.Ctx)) }},
-	})
-	return verbs
+	}
 }
 
 // request asks for a key with a fake creator, which may ask for more. Each tally
@@ -162,9 +114,9 @@ func (a *artefactCache) hooks(c *engine.Call, tallies ...*outside.Tally) outside
 	return outside.Hooks{
 		Begun: c.Begun,
 		Nest: func(ctx context.Context, part string) error {
-			lease, _, err := a.cache.Get(ctx, a.request(c, part, c.CreatorAt(a.name, part), tallies...))
+			l, _, err := a.cache.Get(ctx, a.request(c, part, c.CreatorAt(a.name, part), tallies...))
 			if err == nil {
-				lease.End()
+				l.End()
 			}
 			return err
 		},
@@ -240,18 +192,15 @@ func refusal(key string, why fault.Reason) error {
 
 // ask makes one call that may compute.
 func (a *artefactCache) ask(c *engine.Call, do func(context.Context, artefacts.Request) (*artefacts.Lease, artefacts.Outcome, error)) (script.Result, error) {
-	creator, err := c.Creator(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	creator := c.Creator(c.Arg(0))
 	r := a.request(c, c.Arg(0), creator, c.Tally())
 	r.Unhashable = c.Or("unhashable", "")
-	lease, outcome, err := do(c.Ctx, r)
+	l, outcome, err := do(c.Ctx, r)
 	if err != nil {
 		return script.Result{}, err
 	}
-	c.Lease(artefactLease{lease})
-	result := script.Say(lease.Value().(*outside.Value).Text).With("by", string(outcome.Event))
+	c.Lease(lease{l.Value, l.End})
+	result := script.Say(l.Value().(*outside.Value).Text).With("by", string(outcome.Event))
 	if outcome.Reason != "" {
 		result = result.With("reason", string(outcome.Reason))
 	}
@@ -265,44 +214,37 @@ func (a *artefactCache) get(c *engine.Call) (script.Result, error)   { return a.
 func (a *artefactCache) force(c *engine.Call) (script.Result, error) { return a.ask(c, a.cache.Force) }
 
 func (a *artefactCache) fromBlob(c *engine.Call) (script.Result, error) {
-	blob, err := c.World.Files.Read(c.Arg(1))
-	if err != nil {
-		return script.Result{}, err
-	}
+	blob := engine.Must(c.World.Files.Read(c.Arg(1)))
 	return a.ask(c, func(ctx context.Context, r artefacts.Request) (*artefacts.Lease, artefacts.Outcome, error) {
 		return a.cache.FromBlob(ctx, r, blob)
 	})
 }
 
 func (a *artefactCache) blob(c *engine.Call) (script.Result, error) {
-	blob, err := a.cache.Blob(c.Ctx, c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	blob := engine.Must(a.cache.Blob(c.Ctx, c.Arg(0)))
 	return engine.OK().With("bytes", strconv.Itoa(len(blob))), c.World.Files.Write(c.Or("to", ""), blob)
 }
 
 func (a *artefactCache) peek(c *engine.Call) (script.Result, error) {
-	lease, outcome, err := a.cache.Peek(c.Ctx, c.Arg(0))
+	l, outcome, err := a.cache.Peek(c.Ctx, c.Arg(0))
 	if err != nil {
 		return script.Result{}, err
 	}
-	if lease == nil {
+	if l == nil {
 		return script.Say("miss").With("reason", string(outcome.Reason)), nil
 	}
-	c.Lease(artefactLease{lease})
-	return script.Say(lease.Value().(*outside.Value).Text), nil
+	c.Lease(lease{l.Value, l.End})
+	return script.Say(l.Value().(*outside.Value).Text), nil
 }
 
 func (a *artefactCache) has(c *engine.Call) (script.Result, error) {
-	keys, err := c.Keys(0)
 	n := 0
-	for _, k := range keys {
+	for _, k := range c.Keys(0) {
 		if a.cache.Has(k) {
 			n++
 		}
 	}
-	return engine.Number(n), err
+	return engine.Number(n), nil
 }
 
 func (a *artefactCache) capacity(*engine.Call) (script.Result, error) {
@@ -311,19 +253,11 @@ func (a *artefactCache) capacity(*engine.Call) (script.Result, error) {
 }
 
 func (a *artefactCache) setCapacity(c *engine.Call) (script.Result, error) {
-	var entries, size limit.Limit
-	var err error
+	var entries limit.Limit
 	if c.Len() == 1 {
-		if entries, err = limit.Parse(c.Arg(0)); err != nil {
-			return script.Result{}, err
-		}
+		entries = engine.Must(limit.Parse(c.Arg(0)))
 	}
-	if text, ok := c.Option("bytes"); ok {
-		if size, err = parseBytes(text); err != nil {
-			return script.Result{}, err
-		}
-	}
-	return engine.Done(a.cache.SetCapacity(entries, size))
+	return engine.Done(a.cache.SetCapacity(entries, engine.Parsed(c, "bytes", limit.Limit{}, parseBytes)))
 }
 
 func (a *artefactCache) eventsOf(c *engine.Call) (script.Result, error) {

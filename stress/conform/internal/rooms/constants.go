@@ -2,7 +2,6 @@ package rooms
 
 import (
 	"context"
-	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,12 +47,7 @@ type ownership struct {
 }
 
 func openConstants(c *engine.Call) (engine.Component, error) {
-	settings := env.Read(c.World.Lookup)
-	for _, r := range settings.Refusals {
-		if strings.HasSuffix(r.Name, "_CONSTANT_TENSOR_CACHE_CAPACITY") {
-			c.World.Refuse(r.Name)
-		}
-	}
+	settings := settingsOf(c.World, "CONSTANT_TENSOR_CACHE_CAPACITY")
 	x := &constantCache{}
 	x.mu.owners = map[string]*ownership{}
 	x.mu.removals = map[tensor][]constants.Removal{}
@@ -69,29 +63,17 @@ func openConstants(c *engine.Call) (engine.Component, error) {
 			cfg.Policy[kind] = constants.Policy(policy)
 		}
 	}
+	cfg.Hash = fixedHash(c)
 	var err error
-	if cfg.Hash, err = fixedHash(c); err != nil {
-		return nil, err
-	}
 	x.cache, err = constants.Open(cfg)
 	return x, err
-}
-
-// fixedHash is the placing hash of hash=N, or nil where that was not given.
-func fixedHash(c *engine.Call) (func(string) uint64, error) {
-	if _, ok := c.Option("hash"); !ok {
-		return nil, nil
-	}
-	n, err := c.Int("hash", 0)
-	return func(string) uint64 { return uint64(n) }, err
 }
 
 func (x *constantCache) Close(ctx context.Context) error { return x.cache.Close(ctx) }
 
 func (x *constantCache) Verbs() engine.Verbs {
 	const where = "dev context data "
-	verbs := engine.TallyVerbs()
-	maps.Copy(verbs, engine.Verbs{
+	return engine.Verbs{
 		"get":     {Least: 1, Most: 2, Options: where + "bytes as lease ref cost", Run: x.get},
 		"fulfil":  {Least: 2, Most: 2, Options: "bytes lease ref", Run: x.fulfil},
 		"fail":    {Least: 2, Most: 2, Run: x.fail},
@@ -105,65 +87,57 @@ func (x *constantCache) Verbs() engine.Verbs {
 		"count":   {Least: 1, Most: 1, Run: x.count},
 		"compile": {Least: 2, Most: 3, Options: where + engine.CreatorOptions, Flags: engine.CreatorFlags, Run: x.compile},
 		"execute": {Least: 1, Most: 1, Run: x.execute},
-	})
-	return verbs
+	}
 }
 
 // device reads KIND:INDEX.
-func device(text string) (constants.Kind, int, error) {
-	word, number, ok := strings.Cut(text, ":")
-	kind, err := constants.ParseKind(word)
-	if err != nil {
-		return 0, 0, err
-	}
+func device(text string) (constants.Kind, int) {
+	word, number, _ := strings.Cut(text, ":")
 	index, err := strconv.Atoi(number)
-	if err != nil || !ok {
-		return 0, 0, fault.Invalidf("conform: device", "%q, want KIND:INDEX", text)
+	if err != nil {
+		err = fault.Invalidf("conform: device", "%q, want KIND:INDEX", text)
 	}
-	return kind, index, nil
+	return engine.Must(constants.ParseKind(word)), engine.Must(index, err)
 }
 
 // engineOf gives the engine of dev= and context=.
-func (x *constantCache) engineOf(c *engine.Call) (*constants.Engine, tensor, error) {
-	kind, index, err := device(c.Or("dev", "cpu:0"))
-	if err != nil {
-		return nil, tensor{}, err
-	}
+func (x *constantCache) engineOf(c *engine.Call) (*constants.Engine, tensor) {
+	kind, index := device(c.Or("dev", "cpu:0"))
 	at := tensor{kind: kind, index: index}
 	context := c.Or("context", "")
-	e, err := x.cache.Engine(kind, index, context)
-	if err != nil {
-		return nil, at, err
-	}
+	e := engine.Must(x.cache.Engine(kind, index, context))
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.mu.contexts[at] == nil {
 		x.mu.contexts[at] = map[string]bool{}
 	}
 	x.mu.contexts[at][context] = true
-	return e, at, nil
+	return e, at
 }
 
 // key reads BACKEND KEY from word i on, or BACKEND with data=.
-func (x *constantCache) key(c *engine.Call, i int) (constants.Key, error) {
+func (x *constantCache) key(c *engine.Call, i int) constants.Key {
+	wrong := func(format string, args ...any) constants.Key {
+		return engine.Must(constants.Key{}, fault.Invalidf("conform: "+c.Name, format, args...))
+	}
 	backend, err := strconv.ParseUint(c.Arg(i), 10, 64)
 	if err != nil {
-		return constants.Key{}, fault.Invalidf("conform: backend", "%q, want a number", c.Arg(i))
+		return wrong("the backend is %q, want a number", c.Arg(i))
 	}
 	text, ok := c.Option("data")
 	switch {
 	case ok == (c.Len() > i+1):
-		return constants.Key{}, fault.Invalidf("conform: "+c.Name, "want either a key or data=")
+		return wrong("want either a key or data=")
 	case !ok:
-		return constants.Key{Backend: backend, ID: constants.Versioned(c.Arg(i+1), 0)}, nil
+		return constants.Key{Backend: backend, ID: constants.Versioned(c.Arg(i+1), 0)}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	n := copy(x.mu.room[:], text)
 	if n < len(text) {
-		return constants.Key{}, fault.Invalidf("conform: data", "%d bytes, want at most %d", len(text), n)
+		return wrong("%d bytes of data, want at most %d", len(text), n)
 	}
-	return constants.Key{Backend: backend, ID: constants.Content(x.mu.room[:n])}, nil
+	return constants.Key{Backend: backend, ID: constants.Content(x.mu.room[:n])}
 }
 
 func (x *constantCache) removed(at tensor) func(constants.Removal) {
@@ -175,22 +149,10 @@ func (x *constantCache) removed(at tensor) func(constants.Removal) {
 }
 
 func (x *constantCache) get(c *engine.Call) (script.Result, error) {
-	key, err := x.key(c, 0)
-	if err != nil {
-		return script.Result{}, err
-	}
-	e, at, err := x.engineOf(c)
-	if err != nil {
-		return script.Result{}, err
-	}
-	bytes, err := c.Size("bytes", 1)
-	if err != nil {
-		return script.Result{}, err
-	}
-	cost, err := c.Seconds("cost", outside.Default("").Cost)
-	if err != nil {
-		return script.Result{}, err
-	}
+	key := x.key(c, 0)
+	e, at := x.engineOf(c)
+	bytes := c.Size("bytes", 1)
+	cost := c.Cost()
 	at.key = key
 	name, canOwn := c.Option("as")
 	out, err := e.GetOrAdd(c.Ctx, key, int64(bytes), constants.Options{Cost: cost, Removed: x.removed(at), CanOwn: canOwn})
@@ -209,16 +171,11 @@ func (x *constantCache) get(c *engine.Call) (script.Result, error) {
 	if ref, ok := c.Option("ref"); ok {
 		c.Keep(ref, hold(out.Lease))
 	}
-	c.Lease(tensorLease{out.Lease})
+	c.Lease(lease{out.Lease.Value, out.Lease.End})
 	return script.Say("hit", text), nil
 }
 
 func textOf(l *constants.Lease) string { return l.Value().(*outside.Value).Text }
-
-// tensorLease is a lease as a script keeps it.
-type tensorLease struct{ *constants.Lease }
-
-func (l tensorLease) Value() (string, bool) { return textOf(l.Lease), true }
 
 // heldTensor is a held reference, which its callback drops.
 type heldTensor struct{ ref *constants.Held } // nil: it was gone before it could be held
@@ -235,14 +192,12 @@ func hold(l *constants.Lease) heldTensor {
 }
 
 func (h heldTensor) Value() (string, bool) {
-	if h.ref == nil {
-		return "", false
+	if h.ref != nil {
+		if v, ok := h.ref.Use(); ok {
+			return v.(*outside.Value).Text, true
+		}
 	}
-	v, ok := h.ref.Use()
-	if !ok {
-		return "", false
-	}
-	return v.(*outside.Value).Text, true
+	return "", false
 }
 
 func (h heldTensor) End() {
@@ -251,34 +206,26 @@ func (h heldTensor) End() {
 	}
 }
 
-func (x *constantCache) ownerOf(name string) (*ownership, error) {
+func (x *constantCache) ownerOf(name string) *ownership {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if o := x.mu.owners[name]; o != nil {
-		return o, nil
+	o := x.mu.owners[name]
+	if o == nil {
+		return engine.Must(o, fault.Invalidf("conform: owner", "nobody owns as %q", name))
 	}
-	return nil, fault.Invalidf("conform: owner", "nobody owns as %q", name)
+	return o
 }
 
 func (x *constantCache) fulfil(c *engine.Call) (script.Result, error) {
-	o, err := x.ownerOf(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
-	bytes, err := c.Size("bytes", o.bytes)
-	if err != nil {
-		return script.Result{}, err
-	}
+	o := x.ownerOf(c.Arg(0))
+	bytes := c.Size("bytes", o.bytes)
 	v := c.World.Value(c.Arg(1), int64(min(bytes, 1<<62)), 0)
-	l, err := o.owner.Fulfil(v, int64(bytes), v.Release)
-	if err != nil {
-		return script.Result{}, err
-	}
+	l := engine.Must(o.owner.Fulfil(v, int64(bytes), v.Release))
 	if name := c.Or("ref", o.ref); name != "" {
 		c.Keep(name, hold(l))
 	}
 	if name := c.Or("lease", o.lease); name != "" {
-		c.Keep(name, tensorLease{l})
+		c.Keep(name, lease{l.Value, l.End})
 	} else {
 		l.End()
 	}
@@ -286,30 +233,18 @@ func (x *constantCache) fulfil(c *engine.Call) (script.Result, error) {
 }
 
 func (x *constantCache) fail(c *engine.Call) (script.Result, error) {
-	o, err := x.ownerOf(c.Arg(0))
-	if err == nil {
-		o.owner.Fail(&outside.CreatorError{Text: c.Arg(1)})
-	}
-	return engine.Done(err)
+	x.ownerOf(c.Arg(0)).owner.Fail(&outside.CreatorError{Text: c.Arg(1)})
+	return engine.OK(), nil
 }
 
 func (x *constantCache) abandon(c *engine.Call) (script.Result, error) {
-	o, err := x.ownerOf(c.Arg(0))
-	if err == nil {
-		o.owner.Abandon()
-	}
-	return engine.Done(err)
+	x.ownerOf(c.Arg(0)).owner.Abandon()
+	return engine.OK(), nil
 }
 
 func (x *constantCache) remove(c *engine.Call) (script.Result, error) {
-	key, err := x.key(c, 0)
-	if err != nil {
-		return script.Result{}, err
-	}
-	e, _, err := x.engineOf(c)
-	if err != nil {
-		return script.Result{}, err
-	}
+	key := x.key(c, 0)
+	e, _ := x.engineOf(c)
 	there, err := e.Remove(c.Ctx, key)
 	if err == nil && !there {
 		return script.Say("absent"), nil
@@ -319,16 +254,10 @@ func (x *constantCache) remove(c *engine.Call) (script.Result, error) {
 
 // fired gives the reasons a key's callbacks got, on every device unless dev= is given.
 func (x *constantCache) fired(c *engine.Call) (script.Result, error) {
-	key, err := x.key(c, 0)
-	if err != nil {
-		return script.Result{}, err
-	}
+	key := x.key(c, 0)
 	want := func(tensor) bool { return true }
 	if dev, ok := c.Option("dev"); ok {
-		kind, index, err := device(dev)
-		if err != nil {
-			return script.Result{}, err
-		}
+		kind, index := device(dev)
 		want = func(at tensor) bool { return at.kind == kind && at.index == index }
 	}
 	x.mu.Lock()

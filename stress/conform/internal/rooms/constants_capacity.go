@@ -1,6 +1,8 @@
 package rooms
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,21 +14,12 @@ import (
 )
 
 func (x *constantCache) setCapacity(c *engine.Call) (script.Result, error) {
-	mib, err := parseMiB(c.Arg(1))
-	if err != nil {
-		return script.Result{}, err
-	}
+	mib := engine.Must(parseMiB(c.Arg(1)))
 	if strings.Contains(c.Arg(0), ":") {
-		kind, index, err := device(c.Arg(0))
-		if err != nil {
-			return script.Result{}, err
-		}
+		kind, index := device(c.Arg(0))
 		return engine.Done(x.cache.SetDeviceCapacity(c.Ctx, kind, index, mib))
 	}
-	kind, err := constants.ParseKind(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	kind := engine.Must(constants.ParseKind(c.Arg(0)))
 	return engine.Done(x.cache.SetCapacity(c.Ctx, kind, mib))
 }
 
@@ -40,16 +33,9 @@ func parseMiB(text string) (limit.Limit, error) {
 
 func (x *constantCache) capacity(c *engine.Call) (script.Result, error) {
 	if !strings.Contains(c.Arg(0), ":") {
-		kind, err := constants.ParseKind(c.Arg(0))
-		if err != nil {
-			return script.Result{}, err
-		}
-		return script.Say(x.cache.Capacity(kind).String()), nil
+		return script.Say(x.cache.Capacity(engine.Must(constants.ParseKind(c.Arg(0)))).String()), nil
 	}
-	kind, index, err := device(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	kind, index := device(c.Arg(0))
 	mib, err := x.cache.DeviceCapacity(kind, index)
 	return script.Say(mib.String()), err
 }
@@ -59,37 +45,24 @@ func (x *constantCache) turn(c *engine.Call) (script.Result, error) {
 	case "on", "off":
 		return engine.Done(x.cache.SetEnabled(c.Ctx, c.Arg(0) == "on"))
 	case "":
-		if x.cache.Enabled() {
-			return script.Say("on"), nil
-		}
-		return script.Say("off"), nil
+		return script.Say(engine.Word(x.cache.Enabled(), "on", "off")), nil
 	}
 	return script.Result{}, fault.Invalidf("conform: switch", "%q, want on, off or nothing", c.Arg(0))
 }
 
 // size is that of a device: of all its contexts, unless one is named.
 func (x *constantCache) size(c *engine.Call) (script.Result, error) {
-	kind, index, err := device(c.Or("dev", "cpu:0"))
-	if err != nil {
-		return script.Result{}, err
-	}
-	var names []string
-	if name, ok := c.Option("context"); ok {
-		names = []string{name}
-	} else {
+	kind, index := device(c.Or("dev", "cpu:0"))
+	name, given := c.Option("context")
+	names := []string{name}
+	if !given {
 		x.mu.Lock()
-		for name := range x.mu.contexts[tensor{kind: kind, index: index}] {
-			names = append(names, name)
-		}
+		names = slices.Collect(maps.Keys(x.mu.contexts[tensor{kind: kind, index: index}]))
 		x.mu.Unlock()
 	}
 	var sum int64
 	for _, name := range names {
-		e, err := x.cache.Engine(kind, index, name)
-		if err != nil {
-			return script.Result{}, err
-		}
-		sum += e.Size()
+		sum += engine.Must(x.cache.Engine(kind, index, name)).Size()
 	}
-	return script.Say(strconv.FormatInt(sum, 10)), nil
+	return engine.Number(sum), nil
 }

@@ -16,24 +16,15 @@ import (
 // compile makes an artefact that uses the constant; it holds the value it was
 // built with, cached or not.
 func (x *constantCache) compile(c *engine.Call) (script.Result, error) {
-	key, err := x.key(c, 1)
-	if err != nil {
-		return script.Result{}, err
-	}
-	e, at, err := x.engineOf(c)
-	if err != nil {
-		return script.Result{}, err
-	}
+	key := x.key(c, 1)
+	e, at := x.engineOf(c)
 	name := c.Arg(2)
-	creator, err := c.Creator(name)
-	if err != nil {
-		return script.Result{}, err
-	}
+	creator := c.Creator(name)
 	at.key = key
 	opts := constants.Options{Cost: creator.Cost, Removed: x.removed(at)}
 	var l *constants.Lease
 	var cached bool
-	err = apart(func() (err error) {
+	err := apart(func() (err error) {
 		l, cached, err = e.Get(c.Ctx, key, creator.Bytes, opts, func(ctx context.Context) (constants.Value, error) {
 			v, err := c.World.Create(ctx, creator, name, outside.Hooks{Begun: c.Begun}, c.Tally())
 			if err != nil {
@@ -46,15 +37,11 @@ func (x *constantCache) compile(c *engine.Call) (script.Result, error) {
 	if err != nil {
 		return script.Result{}, err
 	}
-	c.Keep("artefact "+c.Name+" "+c.Arg(0), tensorLease{l}) // in use to the case's end, or until it is compiled anew
+	c.Keep("artefact "+c.Name+" "+c.Arg(0), lease{l.Value, l.End}) // in use to the case's end, or until it is compiled anew
 	x.mu.Lock()
 	x.mu.built[c.Arg(0)] = l
 	x.mu.Unlock()
-	answer := "no"
-	if cached {
-		answer = "yes"
-	}
-	return script.Say().With("cached", answer), nil
+	return script.Say().With("cached", engine.Word(cached, "yes", "no")), nil
 }
 
 // apart runs fn on a goroutine of its own, for rooms that compute on their

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"iter"
-	"maps"
-	goruntime "runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -18,6 +16,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/internal/measure"
 	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
 	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
@@ -71,15 +70,9 @@ func machineOf(w *outside.World) gpuexec.Identity {
 
 func openDescriptors(c *engine.Call) (engine.Component, error) {
 	name, _ := c.Option("cache")
-	component, err := c.Component(name)
-	if err != nil {
-		return nil, err
-	}
-	cache, ok := component.(*artefactCache)
-	if !ok {
-		return nil, fault.Invalidf("conform: descriptors", "%s is no artefact cache", name)
-	}
+	cache := engine.At[*artefactCache](c, name)
 	d := &descriptors{cache: cache, ops: map[string]operation{}}
+	var err error
 	d.engine, err = primitive.Open(primitive.Config{Cache: cache.cache, Library: d, Backend: testBackend, Identity: machineOf(c.World)})
 	return d, err
 }
@@ -89,27 +82,24 @@ func (d *descriptors) Close(context.Context) error { return nil }
 
 func (d *descriptors) Verbs() engine.Verbs {
 	const asked = "id skip hint lane "
-	verbs := engine.TallyVerbs()
-	maps.Copy(verbs, engine.Verbs{
+	return engine.Verbs{
 		"op":        {Least: 1, Most: 1, Options: "kind dir impls valid alg resolves engine", Run: d.declare},
 		"desc":      {Least: 1, Most: 1, Options: asked, Run: d.describe},
 		"list":      {Least: 1, Most: 1, Options: asked, Run: d.list},
 		"primitive": {Least: 1, Most: 1, Options: asked + engine.CreatorOptions + "owner lease", Flags: engine.CreatorFlags, Run: d.primitive},
-		"builds":    {Run: func(*engine.Call) (script.Result, error) { return engine.Number(d.builds.Load()), nil }},
+		"builds":    engine.Count(d.builds.Load),
 		"allocs":    {Least: 1, Most: 1, Options: asked, Run: d.allocs},
 		"count":     {Least: 1, Most: 1, Run: d.cache.count},
 		"blobid":    {Least: 1, Most: 1, Options: asked + "as", Run: d.blobID},
-	})
-	return verbs
+	}
 }
 
 // ints reads a list of positions.
-func ints(c *engine.Call, name string) ([]int, error) {
-	var all []int
-	for _, word := range list(c.Or(name, "")) {
+func ints(text string) (all []int, err error) {
+	for _, word := range list(text) {
 		n, err := strconv.Atoi(word)
 		if err != nil {
-			return nil, fault.Invalidf("conform: "+name, "%q, want a number", word)
+			return nil, err
 		}
 		all = append(all, n)
 	}
@@ -117,16 +107,12 @@ func ints(c *engine.Call, name string) ([]int, error) {
 }
 
 func (d *descriptors) declare(c *engine.Call) (script.Result, error) {
-	o := operation{kind: c.Or("kind", ""), dir: c.Or("dir", "forward"), alg: c.Or("alg", ""), resolves: c.Or("resolves", ""), engine: c.Or("engine", "cpu")}
+	o := operation{
+		kind: c.Or("kind", ""), dir: c.Or("dir", "forward"), alg: c.Or("alg", ""), resolves: c.Or("resolves", ""), engine: c.Or("engine", "cpu"),
+		impls: c.Int("impls", 1), valid: engine.Parsed(c, "valid", nil, ints),
+	}
 	if o.dir != "forward" && o.dir != "backward" {
 		return script.Result{}, fault.Invalidf("conform: op", "dir=%s, want forward or backward", o.dir)
-	}
-	var err error
-	if o.impls, err = c.Int("impls", 1); err != nil {
-		return script.Result{}, err
-	}
-	if o.valid, err = ints(c, "valid"); err != nil {
-		return script.Result{}, err
 	}
 	_, given := c.Option("valid")
 	o.all = !given
@@ -157,12 +143,7 @@ func (d *descriptors) spec(c *engine.Call, name string) (*primitive.Spec, error)
 		Direction: o.dir, Algorithm: o.alg, Params: []primitive.Param{{Name: "op", Text: name}},
 		Tensors: []primitive.Tensor{{Type: "f32", Dims: []int64{8, 16}}},
 	}}
-	if s.Impl, err = c.Int("id", 0); err != nil {
-		return nil, err
-	}
-	if s.Skip, err = ints(c, "skip"); err != nil {
-		return nil, err
-	}
+	s.Impl, s.Skip = c.Int("id", 0), engine.Parsed(c, "skip", nil, ints)
 	if hint, ok := c.Option("hint"); ok {
 		s.Hints = []primitive.Tensor{{Type: "f32"}, {Type: hint}}
 	}
@@ -170,22 +151,13 @@ func (d *descriptors) spec(c *engine.Call, name string) (*primitive.Spec, error)
 }
 
 func (d *descriptors) describe(c *engine.Call) (script.Result, error) {
-	s, err := d.spec(c, c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	s := engine.Must(d.spec(c, c.Arg(0)))
 	desc, origin, err := d.engine.Descriptor(c.Ctx, s)
 	if err != nil {
 		return ended(err)
 	}
 	defer desc.Release()
-	by, shared := "miss", "no"
-	if origin != primitive.Built {
-		by = "hit"
-	}
-	if origin == primitive.Shared {
-		shared = "yes"
-	}
+	by, shared := engine.Word(origin != primitive.Built, "hit", "miss"), engine.Word(origin == primitive.Shared, "yes", "no")
 	return engine.Number(desc.Position()).With("id", strconv.Itoa(desc.ID())).With("by", by).With("shared", shared).With("alg", desc.Algorithm()), nil
 }
 
@@ -198,10 +170,7 @@ func ended(err error) (script.Result, error) {
 }
 
 func (d *descriptors) list(c *engine.Call) (script.Result, error) {
-	s, err := d.spec(c, c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	s := engine.Must(d.spec(c, c.Arg(0)))
 	var positions []string
 	for desc, err := range d.engine.All(c.Ctx, s) {
 		if err != nil {
@@ -213,62 +182,30 @@ func (d *descriptors) list(c *engine.Call) (script.Result, error) {
 	return script.Say(append(positions, "end")...), nil
 }
 
-// primitiveLease is a lease as a script keeps it.
-type primitiveLease struct{ primitive.Lease }
-
-func (l primitiveLease) Value() (string, bool) {
-	return l.Primitive().Native().(*outside.Value).Text, true
-}
-
 func (d *descriptors) primitive(c *engine.Call) (script.Result, error) {
-	s, err := d.spec(c, c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
-	creator, err := c.Creator(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	s := engine.Must(d.spec(c, c.Arg(0)))
+	creator := c.Creator(c.Arg(0))
 	ctx := context.WithValue(c.Ctx, makingKey{}, making{c, creator})
 	l, outcome, err := d.engine.Primitive(ctx, s, c.Or("owner", ""))
 	if err != nil {
 		return ended(err)
 	}
 	position := l.Primitive().Descriptor().Position()
-	c.Lease(primitiveLease{l})
+	c.Lease(lease{func() any { return l.Primitive().Native() }, l.End})
 	return engine.Number(position).With("by", string(outcome.Event)), nil
 }
 
 // allocs is the mean number of allocations of a descriptor's hit lookup.
 func (d *descriptors) allocs(c *engine.Call) (script.Result, error) {
-	const runs = 1000
-	s, err := d.spec(c, c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
-	look := func() error {
+	s := engine.Must(d.spec(c, c.Arg(0)))
+	mean := measure.Allocations(func() {
 		desc, origin, err := d.engine.Descriptor(c.Ctx, s)
 		if err == nil && origin == primitive.Built {
 			err = fault.Invalidf("conform: allocs", "%s is no hit: ask for it first", c.Arg(0))
 		}
-		if desc != nil {
-			desc.Release()
-		}
-		return err
-	}
-	defer goruntime.GOMAXPROCS(goruntime.GOMAXPROCS(1)) // nobody else's allocations
-	if err := look(); err != nil {
-		return script.Result{}, err
-	}
-	var before, after goruntime.MemStats
-	goruntime.ReadMemStats(&before)
-	for range runs {
-		if err := look(); err != nil {
-			return script.Result{}, err
-		}
-	}
-	goruntime.ReadMemStats(&after)
-	return engine.Number(int64(after.Mallocs-before.Mallocs) / runs), nil
+		engine.Must(desc, err).Release()
+	})
+	return engine.Number(int(mean)), nil
 }
 
 var seed = maphash.MakeSeed()
@@ -284,10 +221,7 @@ func (id blobID) Equal(other engine.Identity) bool {
 }
 
 func (d *descriptors) blobID(c *engine.Call) (script.Result, error) {
-	s, err := d.spec(c, c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	s := engine.Must(d.spec(c, c.Arg(0)))
 	desc, _, err := d.engine.Descriptor(c.Ctx, s)
 	if err != nil {
 		return ended(err)

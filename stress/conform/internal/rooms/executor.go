@@ -70,15 +70,8 @@ func openExecutor(c *engine.Call) (engine.Component, error) {
 		},
 	}}
 	e.mu.named = make(map[string]*named)
-	queue, err := c.Int("queue", 0)
-	if err != nil {
-		return nil, err
-	}
-	workers, err := c.Int("workers", 0)
-	if err != nil {
-		return nil, err
-	}
-	e.exec, err = gpuexec.Open(c.Ctx, gpuexec.Config{Backend: e.fake, Queue: queue, Workers: workers})
+	var err error
+	e.exec, err = gpuexec.Open(c.Ctx, gpuexec.Config{Backend: e.fake, Queue: c.Int("queue", 0), Workers: c.Int("workers", 0)})
 	return e, err
 }
 
@@ -102,11 +95,7 @@ func (e *executor) define(c *engine.Call) (script.Result, error) {
 	text := c.Or("params", "")
 	src := gpuexec.Source{Key: c.Arg(0) + "(" + text + ")"}
 	for _, word := range list(text) {
-		kind, bytes, err := param(word)
-		if err != nil {
-			return script.Result{}, err
-		}
-		src.Params = append(src.Params, gpuexec.Param{Kind: kind, Bytes: bytes})
+		src.Params = append(src.Params, engine.Must(param(word)))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -115,76 +104,46 @@ func (e *executor) define(c *engine.Call) (script.Result, error) {
 }
 
 // param reads buffer:BYTES or u32.
-func param(word string) (gpuexec.ParamKind, int64, error) {
+func param(word string) (gpuexec.Param, error) {
 	if word == "u32" {
-		return gpuexec.ParamU32, 0, nil
+		return gpuexec.Param{Kind: gpuexec.ParamU32}, nil
 	}
 	if size, ok := strings.CutPrefix(word, "buffer:"); ok {
 		if n, err := engine.ParseSize(size); err == nil && n < 1<<62 {
-			return gpuexec.ParamBuffer, int64(n), nil
+			return gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: int64(n)}, nil
 		}
 	}
-	return 0, 0, fault.Invalidf("conform: executor", "%q, want buffer:BYTES or u32", word)
+	return gpuexec.Param{}, fault.Invalidf("conform: executor", "%q, want buffer:BYTES or u32", word)
 }
 
 // at finds whose NAME or NAME@E is.
-func (e *executor) at(c *engine.Call, text string) (*executor, string, error) {
+func (e *executor) at(c *engine.Call, text string) (*executor, string) {
 	what, name, other := strings.Cut(text, "@")
 	if !other {
-		return e, what, nil
+		return e, what
 	}
-	component, err := c.Component(name)
-	if err != nil {
-		return nil, what, err
-	}
-	owner, ok := component.(*executor)
-	if !ok {
-		return nil, what, fault.Invalidf("conform: executor", "%s is no executor", name)
-	}
-	return owner, what, nil
+	return engine.At[*executor](c, name), what
 }
 
 func (e *executor) launch(c *engine.Call) (script.Result, error) {
 	p := pace{world: c.World, begun: c.Begun}
-	var err error
-	p.creator.Wait = c.Or("wait", "")
-	if p.creator.After, err = c.Duration("after", 0); err != nil {
-		return script.Result{}, err
-	}
-	l := gpuexec.Launch{}
-	if l.Grid, err = c.Int("grid", 1); err != nil {
-		return script.Result{}, err
-	}
-	owner, name, err := e.at(c, c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	p.creator.Wait, p.creator.After = c.Or("wait", ""), c.Duration("after", 0)
+	owner, name := e.at(c, c.Arg(0))
 	owner.mu.Lock()
 	asked := owner.mu.named[name]
 	owner.mu.Unlock()
 	if asked == nil {
 		return script.Result{}, &fault.Error{Op: "conform: launch", Key: name, Err: fault.ErrNotFound}
 	}
-	if l.Kernel, err = asked.kernel(c.Ctx, owner.exec); err != nil {
-		return script.Result{}, err
-	}
+	l := gpuexec.Launch{Grid: c.Int("grid", 1), Kernel: engine.Must(asked.kernel(c.Ctx, owner.exec))}
 	for _, text := range list(c.Or("args", "")) {
-		owner, word, err := e.at(c, text)
-		if err != nil {
-			return script.Result{}, err
-		}
-		kind, bytes, err := param(word)
-		if err != nil {
-			return script.Result{}, err
-		}
-		if kind == gpuexec.ParamU32 {
+		owner, word := e.at(c, text)
+		want := engine.Must(param(word))
+		if want.Kind == gpuexec.ParamU32 {
 			l.Args = append(l.Args, gpuexec.U32Arg(0))
 			continue
 		}
-		b, err := owner.exec.Alloc(c.Ctx, bytes)
-		if err != nil {
-			return script.Result{}, err
-		}
+		b := engine.Must(owner.exec.Alloc(c.Ctx, want.Bytes))
 		defer b.Release()
 		l.Args = append(l.Args, gpuexec.BufferArg(b))
 	}

@@ -41,14 +41,8 @@ func (k identity) Equal(other engine.Identity) bool {
 
 // sameKeys holds equality and hash of two keys or ids against their encodings.
 func sameKeys(c *engine.Call) (script.Result, error) {
-	a, err := c.Identity(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
-	b, err := c.Identity(c.Arg(1))
-	if err != nil {
-		return script.Result{}, err
-	}
+	a := c.Identity(c.Arg(0))
+	b := c.Identity(c.Arg(1))
 	equal := bytes.Equal(a.Encoding(), b.Encoding())
 	switch {
 	case a.Equal(b) != equal, equal && a.Hash() != b.Hash():
@@ -61,11 +55,7 @@ func sameKeys(c *engine.Call) (script.Result, error) {
 func makeKey(c *engine.Call) (script.Result, error) {
 	text := map[string]string{}
 	if like, ok := c.Option("like"); ok {
-		id, err := c.Identity(like)
-		if err != nil {
-			return script.Result{}, err
-		}
-		base, ok := id.(identity)
+		base, ok := c.Identity(like).(identity)
 		if !ok {
 			return engine.Done(fault.ErrInvalid)
 		}
@@ -83,11 +73,7 @@ func makeKey(c *engine.Call) (script.Result, error) {
 	}
 	s := spec(text)
 	s.Inputs = inputs
-	key, err := s.Key()
-	if err != nil {
-		return script.Result{}, err
-	}
-	c.KeepIdentity(c.Arg(0), identity{key, text})
+	c.KeepIdentity(c.Arg(0), identity{engine.Must(s.Key()), text})
 	return engine.OK(), nil
 }
 
@@ -159,20 +145,9 @@ func list(text string) []string {
 	if strings.HasPrefix(text, "[") && strings.HasSuffix(text, "]") {
 		text = text[1 : len(text)-1]
 	}
-	var items []string
-	depth, start := 0, 0
-	for i := 0; i <= len(text); i++ {
-		switch {
-		case i == len(text) || text[i] == ',' && depth == 0:
-			if i > start || len(text) > 0 {
-				items = append(items, text[start:i])
-			}
-			start = i + 1
-		case text[i] == '[':
-			depth++
-		case text[i] == ']':
-			depth--
-		}
+	items, err := script.Split(text)
+	if err != nil {
+		return []string{text}
 	}
 	return items
 }

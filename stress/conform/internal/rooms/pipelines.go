@@ -3,7 +3,6 @@ package rooms
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -11,7 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/internal/layout"
-	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
 	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
@@ -35,8 +34,8 @@ func openPipelines(c *engine.Call) (engine.Component, error) {
 	w := c.World
 	p := &pipelines{world: w, shaders: map[string]string{}}
 	p.cfg = pipelinefile.Config{
-		FrontEnd: frontEnd{},
-		Now:      w.Clock.Now,
+		FrontEnd: frontEnd{}, Now: w.Clock.Now, Hash: fixedHash(c), Linger: c.Duration("linger", 0),
+		Limit: engine.Parsed(c, "limit", limit.Limit{}, parseBytes),
 	}
 	switch merge := c.Or("merge", "on"); merge {
 	case "on":
@@ -44,18 +43,6 @@ func openPipelines(c *engine.Call) (engine.Component, error) {
 		p.cfg.NoMerge = true
 	default:
 		return nil, fault.Invalidf("conform: pipelines", "merge=%s, want on or off", merge)
-	}
-	var err error
-	if p.cfg.Linger, err = c.Duration("linger", 0); err != nil {
-		return nil, err
-	}
-	if text, ok := c.Option("limit"); ok {
-		if p.cfg.Limit, err = parseBytes(text); err != nil {
-			return nil, err
-		}
-	}
-	if p.cfg.Hash, err = fixedHash(c); err != nil {
-		return nil, err
 	}
 	return p, p.Reopen(c.Ctx)
 }
@@ -65,11 +52,10 @@ func (p *pipelines) Reopen(ctx context.Context) error {
 	cfg := p.cfg
 	cfg.Identity = vulkanOf(p.world)
 	cfg.Driver = vulkan{p.world.Driver, &cfg.Identity}
-	disk, err := vfs.Machine()
+	ctx, err := watched(ctx, p.world)
 	if err != nil {
 		return err
 	}
-	ctx = vfs.With(ctx, func(root string) vfs.FS { return vfs.Watch(disk(root), p.world.Faults.Op) })
 	opened, err := pipelinefile.Open(ctx, cfg)
 	if err != nil {
 		return err
@@ -110,23 +96,18 @@ func (p *pipelines) Forge(_ string, content []byte, field, value string) ([]byte
 }
 
 func (p *pipelines) Verbs() engine.Verbs {
-	verbs := engine.TallyVerbs()
-	number := func(get func(*pipelinefile.Cache) int) engine.Verb {
-		return engine.Verb{Run: func(*engine.Call) (script.Result, error) { return engine.Number(get(p.now())), nil }}
-	}
-	maps.Copy(verbs, engine.Verbs{
+	return engine.Verbs{
 		"shader":      {Least: 2, Most: 2, Run: p.shader},
 		"unshader":    {Least: 1, Most: 1, Run: p.unshader},
 		"get":         {Least: 1, Most: 1, Options: engine.CreatorOptions + "opts spec raw lease", Flags: engine.CreatorFlags, Run: p.get},
 		"save":        {Least: 1, Most: 1, Run: p.save},
 		"load":        {Least: 1, Most: 1, Run: p.load},
-		"spirv":       number((*pipelinefile.Cache).SPIRV),
-		"live":        number((*pipelinefile.Cache).Len),
+		"spirv":       engine.Count(func() int { return p.now().SPIRV() }),
+		"live":        engine.Count(func() int { return p.now().Len() }),
 		"clear":       {Run: func(*engine.Call) (script.Result, error) { p.now().Clear(); return engine.OK(), nil }},
 		"drivercache": {Run: p.driverCache},
 		"count":       {Least: 1, Most: 1, Run: p.count},
-	})
-	return verbs
+	}
 }
 
 func (p *pipelines) shader(c *engine.Call) (script.Result, error) {
@@ -147,57 +128,39 @@ func (p *pipelines) unshader(c *engine.Call) (script.Result, error) {
 }
 
 // request reads a shader's name with opts=, spec= and raw=.
-func request(c *engine.Call) (pipelinefile.Request, error) {
-	r := pipelinefile.Request{Shader: c.Arg(0)}
-	bad := func(name, word string) (pipelinefile.Request, error) {
-		return r, fault.Invalidf("conform: get", "%s: %q, want a number", name, word)
+func request(c *engine.Call) pipelinefile.Request {
+	r := pipelinefile.Request{
+		Shader: c.Arg(0), Words: engine.Parsed(c, "raw", nil, words),
+		Options: engine.Parsed(c, "opts", 0, func(text string) (uint64, error) { return strconv.ParseUint(text, 0, 64) }),
 	}
-	var err error
-	if text, ok := c.Option("opts"); ok {
-		if r.Options, err = strconv.ParseUint(text, 0, 64); err != nil {
-			return bad("opts", text)
-		}
+	for i, value := range engine.Parsed(c, "spec", nil, words) {
+		r.Constants = append(r.Constants, pipelinefile.Constant{ID: uint32(i), Value: uint64(value)})
 	}
-	for i, word := range list(c.Or("spec", "")) {
-		n, err := strconv.ParseUint(word, 0, 32)
-		if err != nil {
-			return bad("spec", word)
-		}
-		r.Constants = append(r.Constants, pipelinefile.Constant{ID: uint32(i), Value: n})
-	}
-	if text, ok := c.Option("raw"); ok {
-		r.Words = []uint32{}
-		for _, word := range list(text) {
-			n, err := strconv.ParseUint(word, 0, 32)
-			if err != nil {
-				return bad("raw", word)
-			}
-			r.Words = append(r.Words, uint32(n))
-		}
-	}
-	return r, nil
+	return r
 }
 
-// pipelineLease is a lease as a script keeps it.
-type pipelineLease struct{ *pipelinefile.Lease }
-
-func (l pipelineLease) Value() (string, bool) { return l.Pipeline().(pipeline).value.Text, true }
+// words reads a list of words of 32 bits; the empty one is not nil.
+func words(text string) ([]uint32, error) {
+	all := []uint32{}
+	for _, word := range list(text) {
+		n, err := strconv.ParseUint(word, 0, 32)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, uint32(n))
+	}
+	return all, nil
+}
 
 func (p *pipelines) get(c *engine.Call) (script.Result, error) {
-	r, err := request(c)
-	if err != nil {
-		return script.Result{}, err
-	}
-	creator, err := c.Creator(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	r := request(c)
+	creator := c.Creator(c.Arg(0))
 	l, origin, err := p.now().Get(context.WithValue(c.Ctx, makingKey{}, making{c, creator}), r)
 	if err != nil {
 		return script.Result{}, err
 	}
-	c.Lease(pipelineLease{l})
 	name, got := r.Shader, l.Pipeline().(pipeline)
+	c.Lease(lease{func() any { return l.Pipeline().(pipeline).value }, l.End})
 	if same := r.Words == nil && got.module.Shader == r.Shader || r.Words != nil && slices.Equal(got.module.Words, r.Words); !same {
 		name = got.value.Text // another's
 	}
@@ -206,18 +169,17 @@ func (p *pipelines) get(c *engine.Call) (script.Result, error) {
 
 func (p *pipelines) save(c *engine.Call) (script.Result, error) {
 	path, inMemory, err := c.World.Files.Path(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
+	if err == nil && !inMemory {
+		_, err = p.now().Save(c.Ctx, path)
 	}
-	if !inMemory {
-		_, err := p.now().Save(c.Ctx, path)
+	if err != nil || !inMemory {
 		return engine.Done(err)
 	}
 	file, _, err := p.now().SaveBytes(c.Ctx)
-	if err != nil {
-		return script.Result{}, err
+	if err == nil {
+		err = c.World.Files.Write(c.Arg(0), file)
 	}
-	return engine.Done(c.World.Files.Write(c.Arg(0), file))
+	return engine.Done(err)
 }
 
 func (p *pipelines) load(c *engine.Call) (script.Result, error) {
@@ -231,31 +193,18 @@ func (p *pipelines) load(c *engine.Call) (script.Result, error) {
 		if errors.Is(err, fault.ErrNotFound) {
 			return missed(fault.Absent, ""), nil
 		}
-		if err != nil {
-			return script.Result{}, err
-		}
-		l, err = p.now().LoadBytes(c.Ctx, file)
-		if err != nil {
-			return script.Result{}, err
-		}
-	} else if l, err = p.now().Load(c.Ctx, path); err != nil {
-		return script.Result{}, err
+		l = engine.Must(p.now().LoadBytes(c.Ctx, engine.Must(file, err)))
+	} else {
+		l = engine.Must(p.now().Load(c.Ctx, path))
 	}
 	if l.Reason != "" {
 		return missed(l.Reason, l.Field), nil
 	}
-	blob := "no"
-	if l.Blob {
-		blob = "yes"
-	}
-	return engine.OK().With("entries", strconv.Itoa(l.Entries)).With("blob", blob), nil
+	return engine.OK().With("entries", strconv.Itoa(l.Entries)).With("blob", engine.Word(l.Blob, "yes", "no")), nil
 }
 
 func (p *pipelines) driverCache(*engine.Call) (script.Result, error) {
-	if p.now().DriverCache() {
-		return script.Say("on"), nil
-	}
-	return script.Say("off"), nil
+	return script.Say(engine.Word(p.now().DriverCache(), "on", "off")), nil
 }
 
 func (p *pipelines) count(c *engine.Call) (script.Result, error) {

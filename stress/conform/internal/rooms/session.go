@@ -1,9 +1,9 @@
 package rooms
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"strings"
 	"sync"
 
@@ -32,18 +32,10 @@ type runtime struct {
 func (runtime) Verbs() engine.Verbs { return nil }
 
 func runtimeOf(c *engine.Call) (runtime, error) {
-	name, given := c.Option("cache")
 	cfg := kiln.Config{Lookup: c.World.Lookup, Listen: heard}
 	var cache *artefactCache
-	if given {
-		component, err := c.Component(name)
-		if err != nil {
-			return runtime{}, err
-		}
-		var ok bool
-		if cache, ok = component.(*artefactCache); !ok {
-			return runtime{}, fault.Invalidf("conform: session", "%s is no artefact cache", name)
-		}
+	if name, given := c.Option("cache"); given {
+		cache = engine.At[*artefactCache](c, name)
 		cfg.Artefacts = cache.cache
 	}
 	shared, err := c.Shared(fmt.Sprintf("runtime over %p", cache), func() (engine.Component, error) {
@@ -51,15 +43,8 @@ func runtimeOf(c *engine.Call) (runtime, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, refused := range r.Refusals() {
-			if strings.HasPrefix(refused.Name, "KILN_SESSION_") || refused.Name == "KILN_BUCKET" {
-				c.World.Refuse(refused.Name)
-			}
-		}
-		if cache == nil {
-			return runtime{r, &artefactCache{cache: r.Artefacts(), blobs: true}}, nil
-		}
-		return runtime{r, cache}, nil
+		refuse(c.World, r.Refusals(), "KILN_SESSION_", "KILN_BUCKET")
+		return runtime{r, cmp.Or(cache, &artefactCache{cache: r.Artefacts(), blobs: true})}, nil
 	})
 	if err != nil {
 		return runtime{}, err
@@ -83,26 +68,11 @@ func openSession(c *engine.Call) (engine.Component, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := kiln.SessionConfig{Name: c.Arg(0)}
-	if text, ok := c.Option("groups"); ok {
-		if cfg.Groups, err = limit.Parse(text); err != nil {
-			return nil, err
-		}
+	cfg := kiln.SessionConfig{
+		Name: c.Arg(0), Policy: c.Or("policy", ""), Hash: fixedHash(c),
+		Groups: engine.Parsed(c, "groups", limit.Limit{}, limit.Parse), Bytes: engine.Parsed(c, "bytes", limit.Limit{}, parseBytes),
 	}
-	if text, ok := c.Option("bytes"); ok {
-		if cfg.Bytes, err = parseBytes(text); err != nil {
-			return nil, err
-		}
-	}
-	if text, ok := c.Option("bucket"); ok {
-		if cfg.Bucket, err = shapegroups.ParseBucketing(text); err != nil {
-			return nil, err
-		}
-	}
-	cfg.Policy = c.Or("policy", cfg.Policy)
-	if cfg.Hash, err = fixedHash(c); err != nil {
-		return nil, err
-	}
+	cfg.Bucket = engine.Parsed(c, "bucket", cfg.Bucket, shapegroups.ParseBucketing)
 	p := &session{runtime: r, below: map[artefacts.Event]uint64{}}
 	_, p.cached = c.Option("cache")
 	if p.door, err = r.Session(cfg); err != nil {
@@ -125,17 +95,13 @@ func heard(e kiln.Event) {
 }
 
 func (p *session) Verbs() engine.Verbs {
-	verbs := engine.TallyVerbs()
-	number := func(get func() int64) engine.Verb {
-		return engine.Verb{Run: func(*engine.Call) (script.Result, error) { return engine.Number(get()), nil }}
-	}
-	maps.Copy(verbs, engine.Verbs{
+	return engine.Verbs{
 		"set":       {Least: 3, Most: 3, Options: "owner lane bytes cost", Run: p.set},
 		"get":       {Least: 2, Most: 2, Options: "owner lane lease", Run: p.get},
 		"run":       {Least: 2, Most: 2, Options: engine.CreatorOptions + "owner lane lease key", Flags: engine.CreatorFlags, Run: p.run},
-		"groups":    number(func() int64 { return p.session.Groups() }),
-		"objects":   number(func() int64 { return p.session.Len() }),
-		"bytes":     number(func() int64 { return p.session.Bytes() }),
+		"groups":    engine.Count(p.session.Groups),
+		"objects":   engine.Count(p.session.Len),
+		"bytes":     engine.Count(p.session.Bytes),
 		"has":       {Least: 1, Most: 1, Run: p.has},
 		"setgroups": {Least: 1, Most: 1, Run: p.setGroups},
 		"setbytes":  {Least: 1, Most: 1, Run: p.setBytes},
@@ -147,8 +113,7 @@ func (p *session) Verbs() engine.Verbs {
 		"padding":   {Run: p.padding},
 		"advice":    {Options: "policy groups", Run: p.advice},
 		"count":     {Least: 1, Most: 1, Run: p.count},
-	})
-	return verbs
+	}
 }
 
 // options reads owner= and lane=. Any text names a lane.
@@ -161,19 +126,12 @@ func options(c *engine.Call) sessioncache.Options {
 }
 
 func (p *session) set(c *engine.Call) (script.Result, error) {
-	shape, err := shapegroups.Parse(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
-	bytes, err := c.Size("bytes", 0)
-	if err != nil || bytes > 1<<62 {
+	shape := engine.Must(shapegroups.Parse(c.Arg(0)))
+	bytes := c.Size("bytes", 0)
+	if bytes > 1<<62 {
 		return script.Result{}, fault.Invalidf("conform: set", "bytes=%s", c.Or("bytes", ""))
 	}
-	cost, err := c.Seconds("cost", outside.Default("").Cost)
-	if err != nil {
-		return script.Result{}, err
-	}
-	v := c.World.Value(c.Arg(2), int64(bytes), cost)
+	v := c.World.Value(c.Arg(2), int64(bytes), c.Cost())
 	return engine.Done(p.session.Set(c.Ctx, shape, c.Arg(1), valueOf(v), options(c)))
 }
 
@@ -181,16 +139,8 @@ func valueOf(v *outside.Value) sessioncache.Value {
 	return sessioncache.Value{Any: v, Bytes: v.Bytes, Cost: v.Cost, Free: v.Release}
 }
 
-// nameLease is a lease as a script keeps it.
-type nameLease struct{ *sessioncache.Lease }
-
-func (l nameLease) Value() (string, bool) { return l.Lease.Value().(*outside.Value).Text, true }
-
 func (p *session) get(c *engine.Call) (script.Result, error) {
-	shape, err := shapegroups.Parse(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	shape := engine.Must(shapegroups.Parse(c.Arg(0)))
 	ref, ok := p.session.Lookup(shape, c.Arg(1), options(c).Lane)
 	if !ok {
 		return script.Say("absent"), nil
@@ -200,70 +150,51 @@ func (p *session) get(c *engine.Call) (script.Result, error) {
 		if !ok {
 			return script.Say("absent"), nil
 		}
-		c.Keep(name, nameLease{l})
+		c.Keep(name, lease{l.Value, l.End})
 	}
 	return script.Say(ref.Value().(*outside.Value).Text), nil
 }
 
 // run is one request: it takes the group for the time of the statement.
 func (p *session) run(c *engine.Call) (script.Result, error) {
-	shape, err := shapegroups.Parse(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	shape := engine.Must(shapegroups.Parse(c.Arg(0)))
 	key, keyed := c.Option("key")
 	if !keyed {
 		key = c.Arg(1)
 	}
-	creator, err := p.creator(c, key)
-	if err != nil {
-		return script.Result{}, err
+	creator := c.CreatorAt(p.runtime.cache.name, key)
+	if c.Creates() {
+		creator = c.Creator(key)
 	}
-	var value *outside.Value
-	var lease engine.Lease
-	var event string
 	if keyed || p.cached {
-		value, lease, event, err = p.artefact(c, shape, keyed, key, creator)
-	} else {
-		value, lease, event, err = p.direct(c, shape, key, creator)
+		return p.artefact(c, shape, keyed, key, creator)
 	}
-	if err != nil {
-		return script.Result{}, err
-	}
-	if name, wanted := c.Option("lease"); wanted {
-		if lease == nil {
-			return script.Result{}, fault.Invalidf("conform: run", "what %s leases was freed under an open handle", c.Arg(1))
-		}
-		c.Keep(name, lease)
-	}
-	return script.Say(value.Text).With("by", event), nil
+	return p.direct(c, shape, key, creator)
 }
 
-// creator is that of the call, or of the key, here or at the artefact cache.
-func (p *session) creator(c *engine.Call, key string) (outside.Creator, error) {
-	if c.Creates() {
-		return c.Creator(key)
+// answer says what a request got, and leases it where the script wants that.
+func answer(c *engine.Call, v *outside.Value, event string, acquire func() (lease, bool)) (script.Result, error) {
+	if name, wanted := c.Option("lease"); wanted {
+		l, ok := acquire()
+		if !ok {
+			return script.Result{}, fault.Invalidf("conform: run", "what %s leases was freed under an open handle", c.Arg(1))
+		}
+		c.Keep(name, l)
 	}
-	return c.CreatorAt(p.runtime.cache.name, key), nil
+	return script.Say(v.Text).With("by", event), nil
 }
 
 // artefact has the name stand for an artefact of the content key.
-func (p *session) artefact(c *engine.Call, shape shapegroups.Shape, keyed bool, key string, creator outside.Creator) (*outside.Value, engine.Lease, string, error) {
-	g, err := p.door.Group(c.Ctx, shape.Dims()...)
-	if err != nil {
-		return nil, nil, "", err
-	}
+func (p *session) artefact(c *engine.Call, shape shapegroups.Shape, keyed bool, key string, creator outside.Creator) (script.Result, error) {
+	g := engine.Must(p.door.Group(c.Ctx, shape.Dims()...))
 	defer g.Close()
 	if !keyed {
 		key = strings.Join([]string{c.Name, g.Shape().String(), c.Arg(1), c.Or("lane", "shared")}, " ")
 	}
 	var event kiln.Event
 	o := options(c)
-	v, err := kiln.Get(context.WithValue(c.Ctx, eventKey{}, &event), g, c.Arg(1), recipe(p.runtime.cache.request(c, key, creator, p.tallies(c)...)),
-		kiln.Owner(o.Owner), kiln.OnLane(o.Lane))
-	if err != nil {
-		return nil, nil, "", err
-	}
+	v := engine.Must(kiln.Get(context.WithValue(c.Ctx, eventKey{}, &event), g, c.Arg(1), recipe(p.runtime.cache.request(c, key, creator, p.tallies(c)...)),
+		kiln.Owner(o.Owner), kiln.OnLane(o.Lane)))
 	answered := event.Kind
 	if answered == kiln.Miss {
 		answered = event.Artefact
@@ -271,20 +202,11 @@ func (p *session) artefact(c *engine.Call, shape shapegroups.Shape, keyed bool, 
 		p.below[artefacts.Event(answered)]++
 		p.mu.Unlock()
 	}
-	if _, wanted := c.Option("lease"); wanted {
-		if l, ok := kiln.Acquire[*outside.Value](g, c.Arg(1), kiln.OnLane(o.Lane)); ok {
-			return v, typedLease{l}, string(answered), nil
-		}
-	}
-	return v, nil, string(answered), nil
+	return answer(c, v, string(answered), func() (lease, bool) {
+		l, ok := kiln.Acquire[*outside.Value](g, c.Arg(1), kiln.OnLane(o.Lane))
+		return lease{func() any { return l.Value() }, l.End}, ok
+	})
 }
-
-// typedLease is a lease of the door as a script keeps it.
-type typedLease struct {
-	*kiln.Lease[*outside.Value]
-}
-
-func (l typedLease) Value() (string, bool) { return l.Lease.Value().Text, true }
 
 // recipe is what a request asks for.
 func recipe(q artefacts.Request) kiln.Recipe[*outside.Value] {
@@ -303,11 +225,8 @@ func recipe(q artefacts.Request) kiln.Recipe[*outside.Value] {
 }
 
 // direct has the name own what its creator makes.
-func (p *session) direct(c *engine.Call, shape shapegroups.Shape, key string, creator outside.Creator) (*outside.Value, engine.Lease, string, error) {
-	g, err := p.session.Group(c.Ctx, shape)
-	if err != nil {
-		return nil, nil, "", err
-	}
+func (p *session) direct(c *engine.Call, shape shapegroups.Shape, key string, creator outside.Creator) (script.Result, error) {
+	g := engine.Must(p.session.Group(c.Ctx, shape))
 	defer g.Close()
 	parts := p.runtime.cache.request(c, key, creator, p.tallies(c)...)
 	ref, event, err := g.Get(c.Ctx, c.Arg(1), options(c), func(ctx context.Context) (sessioncache.Value, error) {
@@ -318,14 +237,12 @@ func (p *session) direct(c *engine.Call, shape shapegroups.Shape, key string, cr
 		return valueOf(built.Value.(*outside.Value)), nil
 	})
 	if err != nil {
-		return nil, nil, "", err
+		return script.Result{}, err
 	}
-	if _, wanted := c.Option("lease"); wanted {
-		if l, ok := ref.Acquire(); ok {
-			return ref.Value().(*outside.Value), nameLease{l}, string(event), nil
-		}
-	}
-	return ref.Value().(*outside.Value), nil, string(event), nil
+	return answer(c, ref.Value().(*outside.Value), string(event), func() (lease, bool) {
+		l, ok := ref.Acquire()
+		return lease{l.Value, l.End}, ok
+	})
 }
 
 // tallies are the session's, and that of the script's artefact cache.
@@ -337,28 +254,20 @@ func (p *session) tallies(c *engine.Call) []*outside.Tally {
 }
 
 func (p *session) has(c *engine.Call) (script.Result, error) {
-	shapes, err := shapesOf(c)
 	n := 0
-	for _, shape := range shapes {
+	for _, shape := range shapesOf(c) {
 		if p.session.Has(shape) {
 			n++
 		}
 	}
-	return engine.Number(n), err
+	return engine.Number(n), nil
 }
 
-func shapesOf(c *engine.Call) ([]shapegroups.Shape, error) {
-	texts, err := c.Keys(0)
-	if err != nil {
-		return nil, err
+func shapesOf(c *engine.Call) (shapes []shapegroups.Shape) {
+	for _, text := range c.Keys(0) {
+		shapes = append(shapes, engine.Must(shapegroups.Parse(text)))
 	}
-	shapes := make([]shapegroups.Shape, len(texts))
-	for i, text := range texts {
-		if shapes[i], err = shapegroups.Parse(text); err != nil {
-			return nil, err
-		}
-	}
-	return shapes, nil
+	return shapes
 }
 
 // count adds what the session answered by name and what the artefact cache

@@ -13,19 +13,11 @@ import (
 )
 
 func (p *session) setGroups(c *engine.Call) (script.Result, error) {
-	n, err := limit.Parse(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
-	return engine.Done(p.session.SetGroups(c.Ctx, n))
+	return engine.Done(p.session.SetGroups(c.Ctx, engine.Must(limit.Parse(c.Arg(0)))))
 }
 
 func (p *session) setBytes(c *engine.Call) (script.Result, error) {
-	n, err := parseBytes(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
-	return engine.Done(p.session.SetBytes(c.Ctx, n))
+	return engine.Done(p.session.SetBytes(c.Ctx, engine.Must(parseBytes(c.Arg(0)))))
 }
 
 func (p *session) capacity(*engine.Call) (script.Result, error) {
@@ -52,23 +44,13 @@ func (p *session) announce(c *engine.Call) (script.Result, error) {
 	if c.Arg(0) == "none" {
 		return engine.Done(p.session.Announce())
 	}
-	shapes, err := shapesOf(c)
-	if err != nil {
-		return script.Result{}, err
-	}
-	return engine.Done(p.session.Announce(shapes...))
+	return engine.Done(p.session.Announce(shapesOf(c)...))
 }
 
 // mapShape answers in the form that it was asked in.
 func (p *session) mapShape(c *engine.Call) (script.Result, error) {
-	asked, err := shapegroups.Parse(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
-	compiled, err := p.session.Map(asked)
-	if err != nil {
-		return script.Result{}, err
-	}
+	asked := engine.Must(shapegroups.Parse(c.Arg(0)))
+	compiled := engine.Must(p.session.Map(asked))
 	if strings.HasPrefix(c.Arg(0), "[") {
 		return script.Say(compiled.String()), nil
 	}
@@ -82,10 +64,7 @@ func (p *session) padding(c *engine.Call) (script.Result, error) {
 }
 
 func (p *session) advice(c *engine.Call) (script.Result, error) {
-	groups, err := c.Int("groups", sessioncache.DefaultGroups)
-	if err != nil {
-		return script.Result{}, err
-	}
+	groups := c.Int("groups", sessioncache.DefaultGroups)
 	r, err := p.session.Advice(c.Ctx, c.Or("policy", ""), groups)
 	return script.Say().With("distinct", strconv.Itoa(r.Distinct)).With("hits", strconv.Itoa(r.Hits)), err
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -44,12 +43,7 @@ type store struct {
 
 func openStore(c *engine.Call) (engine.Component, error) {
 	w := c.World
-	settings := env.Read(w.Lookup)
-	for _, r := range settings.Refusals {
-		if strings.HasPrefix(r.Name, "KILN_STORE_") {
-			w.Refuse(r.Name)
-		}
-	}
+	settings := settingsOf(w, "KILN_STORE_")
 	s := &store{world: w, places: map[string]string{}, of: map[string]string{}}
 	dir := c.Or("dir", settings.StoreDir.Value)
 	if !filepath.IsLocal(dir) {
@@ -65,18 +59,8 @@ func openStore(c *engine.Call) (engine.Component, error) {
 	if settings.StoreCapacity.Source == env.Environment {
 		s.cfg.Capacity = settings.StoreCapacity.Value.MiB()
 	}
-	var err error
-	if text, ok := c.Option("cap"); ok {
-		if s.cfg.Capacity, err = parseBytes(text); err != nil {
-			return nil, err
-		}
-	}
-	if s.cfg.Lease, err = c.Duration("lease", 0); err != nil {
-		return nil, err
-	}
-	if s.cfg.Hash, err = fixedHash(c); err != nil {
-		return nil, err
-	}
+	s.cfg.Capacity = engine.Parsed(c, "cap", s.cfg.Capacity, parseBytes)
+	s.cfg.Lease, s.cfg.Hash = c.Duration("lease", 0), fixedHash(c)
 	return s, s.Reopen(c.Ctx)
 }
 
@@ -84,11 +68,11 @@ func openStore(c *engine.Call) (engine.Component, error) {
 func (s *store) Reopen(ctx context.Context) error {
 	identity := machineOf(s.world)
 	s.cfg.Identity = func(string) gpuexec.Identity { return identity }
-	disk, err := vfs.Machine()
+	ctx, err := watched(ctx, s.world)
 	if err != nil {
 		return err
 	}
-	opened, err := blobstore.Open(vfs.With(ctx, func(root string) vfs.FS { return vfs.Watch(disk(root), s.world.Faults.Op) }), s.cfg)
+	opened, err := blobstore.Open(ctx, s.cfg)
 	if err != nil {
 		return err
 	}
@@ -96,6 +80,12 @@ func (s *store) Reopen(ctx context.Context) error {
 	defer s.mu.Unlock()
 	s.open = opened
 	return nil
+}
+
+// watched has rooms work on the machine's files with the script's faults.
+func watched(ctx context.Context, w *outside.World) (context.Context, error) {
+	disk, err := vfs.Machine()
+	return vfs.With(ctx, func(root string) vfs.FS { return vfs.Watch(disk(root), w.Faults.Op) }), err
 }
 
 // now is the store as it is open, or was last.
@@ -197,16 +187,13 @@ func (s *store) Verbs() engine.Verbs {
 }
 
 func (s *store) put(c *engine.Call) (script.Result, error) {
-	size, err := c.Size("bytes", 0)
-	if err != nil || size > 1<<32 {
+	size := c.Size("bytes", 0)
+	if size > 1<<32 {
 		return script.Result{}, fault.Invalidf("conform: put", "bytes=%s", c.Or("bytes", ""))
 	}
-	cost, err := c.Seconds("cost", outside.Default("").Cost)
-	if err != nil {
-		return script.Result{}, err
-	}
+	cost := c.Cost()
 	_, padded := c.Option("bytes")
-	err = s.now().Put(c.Ctx, c.Or("backend", testBackend), c.Arg(0), payload(c.Arg(1), padded, int(size)), cost, append([]string{}, list(c.Or("requires", ""))...)...) // known: none if not said
+	err := s.now().Put(c.Ctx, c.Or("backend", testBackend), c.Arg(0), payload(c.Arg(1), padded, int(size)), cost, append([]string{}, list(c.Or("requires", ""))...)...) // known: none if not said
 	var refused *fault.Error
 	if err != nil && !errors.Is(err, fault.ErrInvalid) && errors.As(err, &refused) && refused.Reason != "" {
 		return script.Say("refused").With("reason", string(refused.Reason)), nil

@@ -3,6 +3,7 @@ package script
 import (
 	"fmt"
 	"math/big"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -168,11 +169,11 @@ func inRange(pattern, got string) bool {
 	return true
 }
 
+var decimal = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?$`)
+
 // number reads a plain decimal exactly: sizes up to 2^64 must not be rounded.
 func number(s string) (*big.Rat, bool) {
-	digits := strings.TrimPrefix(s, "-")
-	if digits == "" || len(digits) > 40 || strings.Trim(digits, "0123456789.") != "" || strings.Count(digits, ".") > 1 ||
-		digits[0] == '.' || digits[len(digits)-1] == '.' {
+	if len(s) > 40 || !decimal.MatchString(s) {
 		return nil, false
 	}
 	return new(big.Rat).SetString(s)

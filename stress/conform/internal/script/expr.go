@@ -1,8 +1,12 @@
 package script
 
 import (
+	"errors"
 	"fmt"
-	"math"
+	"go/ast"
+	"go/constant"
+	"go/parser"
+	"go/token"
 	"strconv"
 	"strings"
 )
@@ -64,124 +68,68 @@ func (v Vars) value(expr string) (*string, error) {
 	if expr == "i" && v.HasI {
 		return &v.I, nil
 	}
-	n, err := v.sum(expr)
+	tree, err := parser.ParseExpr(expr)
+	if err != nil || strings.Contains(expr, "//") {
+		return nil, fmt.Errorf("{%s}: want numbers, i and t with + - * / or %% between them", expr)
+	}
+	n, err := v.eval(tree)
 	if err != nil {
 		return nil, fmt.Errorf("{%s}: %w", expr, err)
 	}
-	text := strconv.FormatInt(n, 10)
+	if _, exact := constant.Int64Val(n); !exact {
+		return nil, fmt.Errorf("{%s}: overflow", expr)
+	}
+	text := n.ExactString()
 	return &text, nil
 }
 
-// sum evaluates products first, else left to right.
-func (v Vars) sum(expr string) (int64, error) {
-	p := terms{rest: expr, vars: v}
-	var total int64
-	sign := byte('+')
-	if p.peek() == '-' {
-		sign = p.next()
-	}
-	for {
-		product, err := p.product()
+// eval computes with integers of any size.
+func (v Vars) eval(tree ast.Expr) (constant.Value, error) {
+	switch e := tree.(type) {
+	case *ast.Ident:
+		return v.named(e.Name)
+	case *ast.BasicLit:
+		if e.Kind == token.INT {
+			return constant.MakeFromLiteral(e.Value, token.INT, 0), nil
+		}
+	case *ast.UnaryExpr:
+		x, err := v.eval(e.X)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		if sign == '-' {
-			if product == math.MinInt64 {
-				return 0, fmt.Errorf("overflow")
-			}
-			product = -product
-		}
-		before := total
-		if total += product; (total < before) != (product < 0) {
-			return 0, fmt.Errorf("overflow")
-		}
-		switch sign = p.next(); sign {
-		case 0:
-			return total, nil
-		case '+', '-':
-		default:
-			return 0, fmt.Errorf("an operator is wanted before %q", string(sign)+p.rest)
-		}
-	}
-}
-
-type terms struct {
-	rest string
-	vars Vars
-}
-
-func (p *terms) peek() byte {
-	p.rest = strings.TrimLeft(p.rest, " ")
-	if p.rest == "" {
-		return 0
-	}
-	return p.rest[0]
-}
-
-func (p *terms) next() byte {
-	c := p.peek()
-	if c != 0 {
-		p.rest = p.rest[1:]
-	}
-	return c
-}
-
-func (p *terms) product() (int64, error) {
-	n, err := p.operand()
-	for err == nil {
-		op := p.peek()
-		if op != '*' && op != '/' && op != '%' {
-			break
-		}
-		p.next()
-		var m int64
-		if m, err = p.operand(); err != nil {
-			break
-		}
-		switch {
-		case op == '*':
-			if m != 0 && (n*m/m != n || n == math.MinInt64 && m == -1) {
-				return 0, fmt.Errorf("overflow")
-			}
-			n *= m
-		case m == 0:
-			return 0, fmt.Errorf("division by zero")
-		case op == '/':
-			n /= m
-		default:
-			n %= m
-		}
-	}
-	return n, err
-}
-
-func (p *terms) operand() (int64, error) {
-	switch c := p.peek(); {
-	case c == 'i':
-		p.next()
-		if !p.vars.HasI {
-			return 0, fmt.Errorf("there is no loop here that gives i")
-		}
-		n, err := strconv.ParseInt(p.vars.I, 10, 64)
+		return constant.UnaryOp(e.Op, x, 0), nil
+	case *ast.BinaryExpr:
+		x, err := v.eval(e.X)
 		if err != nil {
-			return 0, fmt.Errorf("the item %q is not an integer", p.vars.I)
+			return nil, err
 		}
-		return n, nil
-	case c == 't':
-		p.next()
-		if !p.vars.HasT {
-			return 0, fmt.Errorf("there is no thread here that gives t")
+		y, err := v.eval(e.Y)
+		if err != nil {
+			return nil, err
 		}
-		return int64(p.vars.T), nil
-	case c >= '0' && c <= '9':
-		end := 0
-		for end < len(p.rest) && p.rest[end] >= '0' && p.rest[end] <= '9' {
-			end++
+		op := e.Op
+		if op == token.QUO {
+			op = token.QUO_ASSIGN // which is go/constant's division of integers
 		}
-		n, err := strconv.ParseInt(p.rest[:end], 10, 64)
-		p.rest = p.rest[end:]
-		return n, err
-	default:
-		return 0, fmt.Errorf("a number, i or t is wanted at %q", p.rest)
+		if (op == token.QUO_ASSIGN || op == token.REM) && constant.Sign(y) == 0 {
+			return nil, errors.New("division by zero")
+		}
+		return constant.BinaryOp(x, op, y), nil
 	}
+	return nil, errors.New("a number, i or t is wanted")
+}
+
+// named is the value of i or t.
+func (v Vars) named(name string) (constant.Value, error) {
+	switch {
+	case name == "i" && v.HasI:
+		n, err := strconv.ParseInt(v.I, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("the item %q is not an integer", v.I)
+		}
+		return constant.MakeInt64(n), nil
+	case name == "t" && v.HasT:
+		return constant.MakeInt64(int64(v.T)), nil
+	}
+	return nil, fmt.Errorf("there is no loop or thread here that gives %s", name)
 }

@@ -1,7 +1,9 @@
 package script
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -112,60 +114,34 @@ func cutColon(s string) (head, body string, ok bool) {
 	return head, body, ok
 }
 
-// optionName tells whether s may stand before an equals sign.
-func optionName(s string) bool {
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_'
-		if !letter && (i == 0 || c != '.' && c != '-' && (c < '0' || c > '9')) {
-			return false
-		}
-	}
-	return s != ""
-}
+// optionName is what may stand before an equals sign.
+var optionName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
 
 // Words reads a statement's words and options. A string literal stands for one
 // word or for the whole value behind an equals sign; elsewhere it is an error.
 func Words(s string) (words []Word, options []Option, err error) {
 	var bad error
 	err = separate(s, func(_ int, raw string) bool {
-		if raw[0] == '"' {
-			var text string
-			if text, bad = strconv.Unquote(raw); bad != nil {
-				bad = fmt.Errorf("%s is not a Go string literal", raw)
-				return false
-			}
-			words = append(words, Word{text, true})
-			return true
-		}
 		name, value, found := strings.Cut(raw, "=")
-		if found && optionName(name) {
-			o := Option{Name: name, Value: value}
-			if strings.HasPrefix(value, `"`) {
-				if o.Value, bad = strconv.Unquote(value); bad != nil {
-					bad = fmt.Errorf("%s is not a Go string literal", value)
-					return false
-				}
-				o.Quoted = true
-				options = append(options, o)
-				return true
-			}
-			if !strings.Contains(value, `"`) {
-				options = append(options, o)
-				return true
-			}
+		if found = found && optionName.MatchString(name); !found {
+			value = raw
 		}
-		if strings.Contains(raw, `"`) {
+		quoted := strings.HasPrefix(value, `"`)
+		if quoted {
+			if value, bad = strconv.Unquote(value); bad != nil {
+				bad = fmt.Errorf("in %s is no Go string literal", raw)
+			}
+		} else if strings.Contains(value, `"`) {
 			bad = fmt.Errorf("a quote inside the word %s: quote the whole word or the whole value", raw)
-			return false
 		}
-		words = append(words, Word{Text: raw})
-		return true
+		if found {
+			options = append(options, Option{name, value, quoted})
+		} else {
+			words = append(words, Word{value, quoted})
+		}
+		return bad == nil
 	})
-	if bad != nil {
-		err = bad
-	}
-	if err != nil {
+	if err = cmp.Or(bad, err); err != nil {
 		return nil, nil, err
 	}
 	return words, options, nil

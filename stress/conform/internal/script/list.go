@@ -10,38 +10,43 @@ import (
 const maxItems = 1 << 17
 
 // Items reads a list of words and ranges separated by commas: 0..9, k0..k9,
-// a,b. Commas inside square brackets or string literals do not separate. A
-// range that runs backwards is empty; the empty list has no item.
+// a,b. A range that runs backwards is empty; the empty list has no item.
 func Items(list string) ([]string, error) {
-	list = strings.TrimSpace(list)
-	if list == "" {
-		return nil, nil
-	}
 	var items []string
+	words, err := Split(strings.TrimSpace(list))
+	for _, word := range words {
+		if err == nil {
+			items, err = appendRange(items, strings.TrimSpace(word))
+		}
+	}
+	return items, err
+}
+
+// Split cuts a list at its commas; those inside square brackets or string
+// literals do not separate. The empty list has no item.
+func Split(list string) (items []string, err error) {
 	depth, start := 0, 0
-	for i := 0; i <= len(list); i++ {
-		if i < len(list) {
-			switch list[i] {
-			case '[':
-				depth++
-			case ']':
-				depth--
-			case '"':
-				end, err := literal(list, i)
-				if err != nil {
-					return nil, err
-				}
-				i = end - 1
+	for i := 0; i < len(list); i++ {
+		switch list[i] {
+		case '[':
+			depth++
+		case ']':
+			depth--
+		case '"':
+			end, err := literal(list, i)
+			if err != nil {
+				return nil, err
 			}
-			if list[i] != ',' || depth > 0 {
-				continue
+			i = end - 1
+		case ',':
+			if depth <= 0 {
+				items = append(items, list[start:i])
+				start = i + 1
 			}
 		}
-		var err error
-		if items, err = appendRange(items, strings.TrimSpace(list[start:i])); err != nil {
-			return nil, err
-		}
-		start = i + 1
+	}
+	if list != "" {
+		items = append(items, list[start:])
 	}
 	return items, nil
 }

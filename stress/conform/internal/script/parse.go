@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -240,6 +241,8 @@ func isThread(word string) bool {
 	return len(word) > 1 && word[0] >= 'A' && word[0] <= 'Z' && word[len(word)-1] == ':' && !strings.ContainsAny(word, "=\"/")
 }
 
+var threadName = regexp.MustCompile(`^[A-Z][A-Za-z0-9_]*$`)
+
 // SplitThread reads A or A*64 into a name and a number, 0 where none is given.
 func SplitThread(text string) (name string, n int, err error) {
 	name, count, found := strings.Cut(text, "*")
@@ -248,14 +251,8 @@ func SplitThread(text string) (name string, n int, err error) {
 			return "", 0, fmt.Errorf("%s: want a number of 1 to 4096 behind the star", text)
 		}
 	}
-	for i := 0; i < len(name); i++ {
-		c := name[i]
-		if c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') {
-			return "", 0, fmt.Errorf("%s is no name of a thread or process", text)
-		}
-	}
-	if name == "" || name[0] < 'A' || name[0] > 'Z' {
-		return "", 0, fmt.Errorf("the name of a thread or process begins with a capital, not as in %q", text)
+	if !threadName.MatchString(name) {
+		return "", 0, fmt.Errorf("the name of a thread or process is a capital with letters, digits and _ behind it, not as in %q", text)
 	}
 	return name, n, nil
 }

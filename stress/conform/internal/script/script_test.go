@@ -171,7 +171,7 @@ func TestExpand(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %s", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"{i/0}", "{i+}", "{i t}", "{i*9223372036854775807}", "{9223372036854775807+i}", "{i%(t)}x{i%0}"} {
+	for _, in := range []string{"{i/0}", "{i+}", "{i t}", "{i*9223372036854775807}", "{9223372036854775807+i}", "{i%(t)}x{i%0}", "{2i}", "{i//2}", "{i2}", "{*i}", "{i*t*}"} {
 		if got, err := Expand(in, v); err == nil {
 			t.Errorf("%s: %q, want an error", in, got)
 		}
