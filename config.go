@@ -77,6 +77,10 @@ type Config struct {
 	// store's fields are then not heeded.
 	Artefacts *artefacts.Cache
 
+	// Record notes what names come to stand for, so that Runtime.Record can write a
+	// manifest for the Runtime.Warm of another process. A hit costs nothing more.
+	Record bool
+
 	// Listen, if not nil, is told how each look-up was answered: every Get and
 	// Group.Kernel, and every Lookup that finds something. It is called on the
 	// caller's goroutine, must be cheap and safe for concurrent use, and must not

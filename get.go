@@ -79,6 +79,7 @@ func (g *Group) ask(ctx context.Context, start time.Time, name string, set optio
 				return sessioncache.Value{}, err
 			}
 			made = outcome
+			g.session.record.note(g, name, &q, lease.Cost())
 			return sessioncache.Value{Any: lease.Value(), Bytes: lease.Bytes(), Cost: lease.Cost(), Free: lease.End, Leased: true}, nil
 		})
 	}

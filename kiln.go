@@ -34,6 +34,7 @@ type Runtime struct {
 	artefacts *artefacts.Cache
 	constants *constants.Cache
 	persisted persistence
+	record    *recorder          // nil: Config.Record is not set
 	memory    *pressure.Watch    // nil: no limit
 	pool      *sessioncache.Pool // nil: no limit
 	bucket    Bucketing          // of sessions that name none
@@ -79,6 +80,9 @@ func Open(cfg Config) (*Runtime, error) {
 	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: cfg.Logger, closed: make(chan struct{})}
 	if r.logger == nil {
 		r.logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Record {
+		r.record = &recorder{entries: make(map[artefactID]*Entry)}
 	}
 	for _, refused := range r.settings.Refusals {
 		r.logger.Warn("kiln: environment", "refused", refused.String())

@@ -83,7 +83,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 	if floor > 0 && cfg.Name == "" {
 		return nil, fault.Invalidf("kiln: session", "a floor of %d bytes without a name: give the session one, so that its artefacts count to it", floor)
 	}
-	s := &Session{runtime: r, name: cfg.Name, leave: func() {}}
+	s := &Session{runtime: r, name: cfg.Name, leave: func() {}, record: r.record}
 	if floor > 0 { // before the pool's, for which others may have to give
 		if err := r.artefacts.AddFloor(cfg.Name, floor); err != nil {
 			return nil, err

@@ -69,12 +69,15 @@ type Session struct {
 	name    string
 	owner   string // of its artefacts, where a floor is to count them; else empty
 	leave   func() // gives its floor among the artefacts back, once
+	record  *recorder
 }
 
 // Session opens a session. ErrInvalid names what is wrong with the config.
 // ErrTooLarge: the floors of all sessions are more than Config.SessionBytes or
 // Config.ArtefactBytes.
-func (r *Runtime) Session(cfg SessionConfig) (*Session, error) {
+func (r *Runtime) Session(cfg SessionConfig) (*Session, error) { return r.session(r.room(cfg)) }
+
+func (r *Runtime) session(cfg sessioncache.Config) (*Session, error) {
 	r.mu.Lock()
 	if r.mu.over {
 		r.mu.Unlock()
@@ -83,7 +86,7 @@ func (r *Runtime) Session(cfg SessionConfig) (*Session, error) {
 	r.opening.sessions.Add(1) // Close waits for those who are under way
 	r.mu.Unlock()
 	defer r.opening.sessions.Done()
-	s, err := r.tenant(r.room(cfg))
+	s, err := r.tenant(cfg)
 	if err != nil {
 		return nil, err
 	}
