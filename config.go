@@ -112,6 +112,9 @@ func (c Config) validate() error {
 	if c.StoreRequired && c.Artefacts != nil {
 		errs = append(errs, fault.Invalidf("kiln: open", "StoreRequired with Artefacts: a cache that is brought brings its store"))
 	}
+	if _, err := env.ParseMemoryLimit(c.MemoryLimit); err != nil && c.MemoryLimit != "" {
+		errs = append(errs, &fault.Error{Op: "kiln: open", Key: "MemoryLimit", Err: err})
+	}
 	if c.Workers < 0 {
 		errs = append(errs, fault.Invalidf("kiln: open", "Workers is %d: want 0 or more", c.Workers))
 	}
@@ -147,6 +150,27 @@ func (c Config) settings() env.Settings {
 		s.Workers = s.Workers.Override(env.Workers(c.Workers))
 	}
 	return s
+}
+
+// environment logs what is wrong with the environment, or gives it as an error if
+// that is what the environment asks for. The names of the variables are known of the
+// process's own environment alone.
+func (r *Runtime) environment() error {
+	var names []string
+	if r.cfg.Lookup == nil {
+		names = env.Names()
+	}
+	var errs []error
+	lines, strict := env.Wrong(r.settings, names)
+	for _, line := range lines {
+		if errs = append(errs, fault.Invalidf("kiln: environment", "%s", line)); !strict {
+			r.logger.Warn("kiln: environment", "refused", line)
+		}
+	}
+	if strict {
+		return errors.Join(errs...)
+	}
+	return nil
 }
 
 // inMiB is a capacity in bytes as the settings show it, rounded up.

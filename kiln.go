@@ -37,7 +37,6 @@ type Runtime struct {
 	record    *recorder          // nil: Config.Record is not set
 	memory    *pressure.Watch    // nil: no limit
 	pool      *sessioncache.Pool // nil: no limit
-	bucket    Bucketing          // of sessions that name none
 
 	identities sync.Map // backend name -> func() gpuexec.Identity, of requests that bring none
 	unstored   sync.Map // backend name -> true where it was logged that nothing of it is stored
@@ -70,13 +69,12 @@ type device struct {
 // devices counts the executors that were opened.
 var devices atomic.Uint64
 
-// Open starts a runtime. It reads the environment once; what it refuses there
-// is logged and left at its default. ErrInvalid names the fields of the config
-// that are wrong. On an error nothing stays open.
+// Open starts a runtime. It reads the environment once. What it refuses there is
+// logged, with what is in force instead, and so is a variable that begins with KILN_
+// and that it does not know; with KILN_STRICT=1 both are errors. ErrInvalid names
+// the fields of the config that are wrong, all at once. On an error nothing stays
+// open.
 func Open(cfg Config) (*Runtime, error) {
-	if err := cfg.validate(); err != nil {
-		return nil, err
-	}
 	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: cfg.Logger, closed: make(chan struct{})}
 	if r.logger == nil {
 		r.logger = slog.New(slog.DiscardHandler)
@@ -84,14 +82,10 @@ func Open(cfg Config) (*Runtime, error) {
 	if cfg.Record {
 		r.record = &recorder{entries: make(map[artefactID]*Entry)}
 	}
-	for _, refused := range r.settings.Refusals {
-		r.logger.Warn("kiln: environment", "refused", refused.String())
+	if err := errors.Join(cfg.validate(), r.environment()); err != nil {
+		return nil, err
 	}
-	var err error
-	if r.bucket, err = ParseBucketing(r.settings.Bucket.Value); err != nil { // the environment's reader checks the form, not the number
-		r.logger.Warn("kiln: environment", "refused", "KILN_BUCKET: "+err.Error())
-	}
-	err = r.bound()
+	err := r.bound()
 	if err != nil {
 		return nil, err
 	}

@@ -39,10 +39,7 @@ func (r *Runtime) Stats() Stats {
 // bound makes what bounds the rooms together, where there is such a bound.
 func (r *Runtime) bound() error {
 	if text := r.cfg.MemoryLimit; text != "" {
-		given, err := env.ParseMemoryLimit(text)
-		if err != nil {
-			return err
-		}
+		given, _ := env.ParseMemoryLimit(text) // validate has refused what is none
 		r.settings.MemoryLimit = r.settings.MemoryLimit.Override(given)
 	}
 	if bytes := r.memoryLimit(); bytes > 0 {

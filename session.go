@@ -109,7 +109,7 @@ func (r *Runtime) room(c SessionConfig) sessioncache.Config {
 		c.Policy = r.settings.SessionPolicy.Value
 	}
 	if c.Bucket.IsZero() {
-		c.Bucket = r.bucket
+		c.Bucket, _ = ParseBucketing(r.settings.Bucket.Value) // the environment's reader takes no other
 	}
 	return sessioncache.Config{
 		Name: c.Name, Groups: c.Groups.Or(r.settings.SessionGroups.Value), Bytes: c.Bytes, Pool: c.Pool, Floor: c.Floor,

@@ -83,8 +83,9 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	if err := c.parse(v.most); err != nil {
 		return err
 	}
-	c.strays()
-	c.refusals()
+	if err := c.environment(); err != nil {
+		return err
+	}
 	switch {
 	case c.dir == "":
 		return usagef("--dir must be given: see kiln %s --help", c.name)

@@ -26,8 +26,9 @@ func devicesCommand(ctx context.Context, c *call) error {
 	if err := c.parse(0); err != nil {
 		return err
 	}
-	c.strays()
-	c.refusals()
+	if err := c.environment(); err != nil {
+		return err
+	}
 	library := libraries(c.settings)
 	for _, b := range gpuexec.Backends() {
 		if lib, err := library(b.Name()); err == nil { // as kiln run would use it
@@ -55,13 +56,11 @@ func envCommand(_ context.Context, c *call) error {
 	if err := c.parse(0); err != nil {
 		return err
 	}
-	for _, r := range c.settings.Refusals {
-		if c.logs("warn") {
-			fmt.Fprintf(c.stderr, "kiln: env: refused %s\n", r)
-		}
+	if lines, strict := env.Wrong(c.settings, env.Names()); len(c.settings.Refusals) > 0 || strict && len(lines) > 0 {
+		c.code = exitFinding // the rows say which
 	}
 	rows := env.Table(c.settings)
-	for _, s := range c.strays() {
+	for _, s := range env.Strays(env.Names()) {
 		rows = append(rows, s.Row())
 	}
 	if !c.json {

@@ -191,20 +191,17 @@ func (c *call) logger() *slog.Logger {
 	return slog.New(zapslog.NewHandler(core, zapslog.AddStacktraceAt(slog.LevelError+1))) // a stack tells a user nothing
 }
 
-// strays lists the variables that are most likely misspelt, and warns of each.
-func (c *call) strays() []env.Stray {
-	all := env.Strays(env.Names())
-	for _, s := range all {
-		c.logger().Warn("kiln: environment", "unknown", s.String())
+// environment warns of what is wrong with the environment, or gives it as an error
+// if KILN_STRICT asks for that.
+func (c *call) environment() error {
+	lines, strict := env.Wrong(c.settings, env.Names())
+	if strict && len(lines) > 0 {
+		return usagef("%s: %s", env.Strict, strings.Join(lines, "; "))
 	}
-	return all
-}
-
-// refusals warns of each variable whose value is refused.
-func (c *call) refusals() {
-	for _, r := range c.settings.Refusals {
-		c.logger().Warn("kiln: environment", "refused", r.String())
+	for _, line := range lines {
+		c.logger().Warn("kiln: environment", "refused", line)
 	}
+	return nil
 }
 
 // say prints one line: an object, or text for people.

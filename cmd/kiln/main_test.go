@@ -121,14 +121,14 @@ func TestCommonFlags(t *testing.T) {
 func TestLogLevelOfTheEnvironment(t *testing.T) {
 	t.Setenv("KILN_WORKERS", "none")
 	const refusal = "KILN_WORKERS"
-	if code, _, errs := invoke("env"); code != exitDone || !strings.Contains(errs, refusal) {
+	if code, _, errs := invoke("devices"); code != exitDone || !strings.Contains(errs, refusal) {
 		t.Errorf("exit %d, %q", code, errs)
 	}
 	t.Setenv("KILN_LOG_LEVEL", "error")
-	if _, _, errs := invoke("env"); errs != "" {
+	if _, _, errs := invoke("devices"); errs != "" {
 		t.Errorf("at error: %q", errs)
 	}
-	if _, _, errs := invoke("env", "--log-level", "warn"); !strings.Contains(errs, refusal) {
+	if _, _, errs := invoke("devices", "--log-level", "warn"); !strings.Contains(errs, refusal) {
 		t.Errorf("the flag does not win: %q", errs)
 	}
 }
@@ -142,7 +142,7 @@ func TestUnknownVariables(t *testing.T) {
 	t.Setenv("KILN_STORE_CAPACTIY", "secret")
 	t.Setenv("KILN_TOKEN", "secret")
 	asked := [][]string{
-		{"env"}, {"devices"}, cached, append(tiny, "--requests", "2", "--passes", "1"),
+		{"devices"}, cached, append(tiny, "--requests", "2", "--passes", "1"),
 		{"warm", "--manifest", manifest, "--store", filepath.Join(t.TempDir(), "store")},
 	}
 	for _, args := range asked {
@@ -171,6 +171,31 @@ func TestUnknownVariables(t *testing.T) {
 	}
 	if !regexp.MustCompile(`(?m)^KILN_STORE_CAPACTIY +- +unknown +- .*KILN_STORE_CAPACITY`).MatchString(text) || !regexp.MustCompile(`(?m)^KILN_TOKEN +- +unknown `).MatchString(text) {
 		t.Errorf("%s", text)
+	}
+}
+
+// What is refused is said once, in the table, and the exit code tells it. A strict
+// environment makes it an error of every command that heeds it.
+func TestRefusedVariables(t *testing.T) {
+	cached := []string{"cache", "ls", "--dir", stocked(t, "k")}
+	run := append(tiny, "--requests", "2", "--passes", "1")
+	manifest := file(t, "manifest", "{\"kiln_manifest\":1}\n")
+	warm := []string{"warm", "--manifest", manifest, "--store", filepath.Join(t.TempDir(), "store")}
+	t.Setenv("KILN_WORKERS", "none")
+	for _, args := range [][]string{{"env"}, {"env", "--json"}} {
+		if code, out, errs := invoke(args...); code != exitFinding || strings.Count(out, "none") != 1 || errs != "" {
+			t.Errorf("kiln %v: exit %d, %q, %q", args, code, out, errs)
+		}
+	}
+	t.Setenv("KILN_STRICT", "1")
+	for _, args := range [][]string{{"devices"}, cached, run, warm} {
+		refused(t, args, "KILN_STRICT: KILN_WORKERS", "in force is auto")
+	}
+	t.Setenv("KILN_WORKERS", "auto")
+	t.Setenv("KILN_WORKRES", "1")
+	refused(t, run, "KILN_STRICT", "KILN_WORKRES", "KILN_WORKERS?")
+	if code, _, _ := invoke("env"); code != exitFinding {
+		t.Errorf("a stray under a strict environment: exit %d", code)
 	}
 }
 

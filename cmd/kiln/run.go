@@ -118,7 +118,11 @@ func runCommand(ctx context.Context, c *call) error {
 	if err := c.parse(0); err != nil {
 		return err
 	}
-	c.strays()
+	if _, strict := env.Wrong(c.settings, nil); strict { // else the runtime says it
+		if err := c.environment(); err != nil {
+			return err
+		}
+	}
 	j, err := interruptible(ctx, func() (*job, error) { return f.check(c.settings) })
 	if err != nil {
 		return usageError{err}

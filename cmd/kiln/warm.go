@@ -84,8 +84,9 @@ func warmCommand(ctx context.Context, c *call) error {
 	if w.child {
 		return w.build(ctx)
 	}
-	w.strays() // said by the parent alone
-	w.refusals()
+	if err := w.environment(); err != nil { // said by the parent alone
+		return err
+	}
 	items, err := interruptible(ctx, w.items)
 	if err != nil {
 		return usageError{err}
