@@ -85,8 +85,11 @@ type Config struct {
 	// Group.Kernel, and every Lookup that finds something. It is called on the
 	// caller's goroutine, must be cheap and safe for concurrent use, and must not
 	// wait for the runtime. While it is set a hit reads the clock.
-	Listen    func(Event)
-	Compiling func(gpuexec.CompileEvent) // told of device compiles that take long
+	Listen func(Event)
+	// Compiling, if not nil, is told of every Make and Load, and of every compile of
+	// a device, that takes longer than a second: then, each further second, and at
+	// its end, which waits for it (SPEC E6).
+	Compiling func(gpuexec.CompileEvent)
 
 	Lookup func(name string) (string, bool) // the environment; nil = the process's
 	Logger *slog.Logger                     // nil = silent

@@ -34,7 +34,7 @@ func Get[T any](ctx context.Context, g *Group, name string, r Recipe[T], o ...Op
 	set, start := settle(o), g.clock()
 	ref, ok := g.room.Lookup(name, set.lane)
 	if !ok {
-		ref, err := g.ask(ctx, start, name, set, r.request(), is[T])
+		ref, err := g.ask(ctx, start, name, set, g.session.runtime.announced(r.request()), is[T])
 		if err == nil {
 			v, _ = as[T](ref.Value())
 		}
@@ -97,7 +97,7 @@ func (g *Group) ask(ctx context.Context, start time.Time, name string, set optio
 // K6).
 func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T], set options) (t T, err error) {
 	start := g.clock()
-	q := r.request()
+	q := g.session.runtime.announced(r.request())
 	var how artefacts.Outcome
 	var cost time.Duration
 	if err = g.prepare(&q, set.linger); err == nil {

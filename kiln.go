@@ -133,6 +133,24 @@ func (r *Runtime) Settings() []env.Row { return env.Table(r.settings) }
 // Refusals are the entries of the environment that Open refused.
 func (r *Runtime) Refusals() []env.Refusal { return r.settings.Refusals }
 
+// Sessions are the sessions that are open at this moment, by name.
+func (r *Runtime) Sessions() []*Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(r.mu.sessions), func(a, b *Session) int { return cmp.Compare(a.name, b.name) })
+}
+
+// Executors are the executors that were opened, in the order in which they were.
+func (r *Runtime) Executors() []*gpuexec.Executor {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []*gpuexec.Executor
+	for _, d := range slices.SortedFunc(maps.Values(r.mu.executors), func(a, b *device) int { return cmp.Compare(a.number, b.number) }) {
+		all = append(all, d.exec)
+	}
+	return all
+}
+
 // lingering is how long what somebody asked for goes on being made when all have
 // left (SPEC F4).
 const lingering = time.Minute
