@@ -40,16 +40,27 @@ func devicesCommand(ctx context.Context, c *call) error {
 			}
 		}
 	}
+	for _, name := range []string{"cuda", "onednn", "opencl", "vulkan"} { // the names that programs and stores use
+		if gpuexec.Find(name) == nil {
+			if err := c.device(gpuexec.DeviceInfo{Backend: name, Reason: "this version of Kiln has no such backend"}); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
 func (c *call) device(d gpuexec.DeviceInfo) error {
+	name := fmt.Sprintf("%s:%d  %s", d.Backend, d.Index, d.Name)
+	if d.Name == "" { // no device of it was found
+		name = d.Backend
+	}
 	state := fmt.Sprintf("%s, %d compute units, %.1f GiB", d.Driver, d.ComputeUnits, float64(d.MemoryBytes)/(1<<30))
 	if !d.Available {
 		state = "absent: " + d.Reason
 	}
 	row := deviceRow{d.Backend, d.Index, d.Name, d.Driver, d.Available, d.Reason, d.MemoryBytes, d.ComputeUnits}
-	return c.say(row, "%s:%d  %s  (%s)", d.Backend, d.Index, d.Name, state)
+	return c.say(row, "%s  (%s)", name, state)
 }
 
 func envCommand(_ context.Context, c *call) error {

@@ -69,7 +69,7 @@ func TestHelp(t *testing.T) {
 		first := done(t, ways[0]...)
 		for _, args := range ways {
 			got := done(t, args...)
-			if got != first || !strings.HasPrefix(got, "usage: kiln "+c.name) || !strings.Contains(got, "-json") || !strings.Contains(got, "-log-level") {
+			if got != first || !strings.HasPrefix(got, "usage: kiln "+c.name) || !strings.Contains(got, "\n\n  --") || !strings.Contains(got, "  --json ") || !strings.Contains(got, "  --log-level LEVEL ") {
 				t.Errorf("kiln %v:\n%s", args, got)
 			}
 		}
@@ -78,6 +78,9 @@ func TestHelp(t *testing.T) {
 		if got := done(t, "shapes", verb, "--help"); !strings.HasPrefix(got, "usage: kiln shapes "+verb+" --trace FILE") || !strings.Contains(got, "--capacity N") {
 			t.Errorf("kiln shapes %s --help:\n%s", verb, got)
 		}
+	}
+	if got := done(t, "shapes", "simulate", "--help"); !strings.HasPrefix(got, "usage: kiln shapes simulate --trace FILE --key KEY[,...] [flags]\n") {
+		t.Errorf("both are needed:\n%s", got)
 	}
 	got := done(t, "run", "--trace", "none.csv", "--help")
 	for _, want := range []string{"--sessions N ", "(default 4)", "(default minilm_l6_h384)", "bert_base_uncased", "(default geometric:8)", "--constants MiB"} {
@@ -91,6 +94,16 @@ func TestHelp(t *testing.T) {
 	for _, arg := range []string{"version", "--version"} {
 		if got := done(t, arg); got != Version+"\n" || !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(Version) {
 			t.Errorf("kiln %s: %q", arg, got)
+		}
+	}
+}
+
+// A backend that this version does not have is listed as absent, with the reason.
+func TestAbsentBackends(t *testing.T) {
+	text, objects := done(t, "devices"), done(t, "devices", "--json")
+	for _, name := range []string{"cuda", "onednn", "opencl", "vulkan"} {
+		if !regexp.MustCompile("(?m)^"+name+"  \\(absent: .*no such backend\\)$").MatchString(text) || !strings.Contains(objects, `{"backend":"`+name+`","index":0,"name":"","driver":"","available":false,"reason":"this`) {
+			t.Errorf("no %s in\n%s%s", name, text, objects)
 		}
 	}
 }

@@ -131,6 +131,12 @@ func runCommand(ctx context.Context, c *call) error {
 	c.stderr = progress // what is logged does not run into it
 	j.config.Logger = c.logger()
 	run, recorders, err := j.replay(ctx, progress)
+	if run != nil && err != nil && ctx.Err() != nil { // interrupted: the passes until then
+		if c.json {
+			return errors.Join(run.WriteJSON(c.stdout), err)
+		}
+		return errors.Join(run.WriteText(c.stdout), err)
+	}
 	if err != nil {
 		return err
 	}
