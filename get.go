@@ -25,8 +25,8 @@ import (
 // are the caller's to make: Lookup asks without one.
 func Get[T any](ctx context.Context, g *Group, name string, r Recipe[T], o ...Option) (T, error) {
 	var v T
-	if g == nil {
-		return v, nilGroup(opGet)
+	if g.none() {
+		return v, noGroup(opGet)
 	}
 	if r.Unhashable != "" {
 		return alone(ctx, g, name, &r, settle(o))

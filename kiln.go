@@ -117,24 +117,37 @@ func Open(cfg Config) (*Runtime, error) {
 	return r, nil
 }
 
+// none reports a Runtime that Open did not give. Like a closed one, it has nothing
+// open and opens nothing.
+func (r *Runtime) none() bool { return r == nil || r.closed == nil }
+
+// it is r, and in place of nil one that Open did not give.
+func (r *Runtime) it() *Runtime {
+	if r == nil {
+		r = new(Runtime)
+	}
+	return r
+}
+
 // Artefacts is the cache of compiled things that all sessions share.
-func (r *Runtime) Artefacts() *artefacts.Cache { return r.artefacts }
+func (r *Runtime) Artefacts() *artefacts.Cache { return r.it().artefacts }
 
 // Store is the persistent store below the artefacts, for its figures and upkeep;
 // nil where there is none. The runtime closes it.
-func (r *Runtime) Store() *blobstore.Store { return r.persisted.store }
+func (r *Runtime) Store() *blobstore.Store { return r.it().persisted.store }
 
 // Constants is the cache of prepared constant tensors.
-func (r *Runtime) Constants() *constants.Cache { return r.constants }
+func (r *Runtime) Constants() *constants.Cache { return r.it().constants }
 
 // Settings is the environment as Open read it, with the config over it.
-func (r *Runtime) Settings() []env.Row { return env.Table(r.settings) }
+func (r *Runtime) Settings() []env.Row { return env.Table(r.it().settings) }
 
 // Refusals are the entries of the environment that Open refused.
-func (r *Runtime) Refusals() []env.Refusal { return r.settings.Refusals }
+func (r *Runtime) Refusals() []env.Refusal { return r.it().settings.Refusals }
 
 // Sessions are the sessions that are open at this moment, by name.
 func (r *Runtime) Sessions() []*Session {
+	r = r.it()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.SortedFunc(maps.Keys(r.mu.sessions), func(a, b *Session) int { return cmp.Compare(a.name, b.name) })
@@ -142,6 +155,7 @@ func (r *Runtime) Sessions() []*Session {
 
 // Executors are the executors that were opened, in the order in which they were.
 func (r *Runtime) Executors() []*gpuexec.Executor {
+	r = r.it()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []*gpuexec.Executor
@@ -160,6 +174,9 @@ const lingering = time.Minute
 // only. The runtime closes it. ErrInvalid: the backend cannot be compared, so that
 // nobody could tell whether it is the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
+	if r.none() {
+		return nil, ErrClosed
+	}
 	if backend == nil || !reflect.ValueOf(&backend).Elem().Comparable() {
 		if backend == nil {
 			return nil, fault.Invalidf("kiln: executor", "no backend: import the package that registers it, such as gpuexec/cpu")
@@ -218,6 +235,9 @@ func (r *Runtime) number(e *gpuexec.Executor) (uint64, bool) {
 // this order, and waits for their creators and finalisers. ctx ends the waiting
 // only. Closing again waits again and gives the same error.
 func (r *Runtime) Close(ctx context.Context) error {
+	if r.none() {
+		return nil
+	}
 	r.closing.Do(func() { actors.Go(r.close) })
 	select {
 	case <-r.closed:

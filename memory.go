@@ -29,6 +29,7 @@ type Stats struct {
 
 // Stats waits for nothing. The rooms have statistics of their own.
 func (r *Runtime) Stats() Stats {
+	r = r.it()
 	s := Stats{Memory: MemoryStats(r.memory.Stats())}
 	if r.pool != nil {
 		s.SessionBytes, _ = r.pool.Use()

@@ -103,7 +103,7 @@ func (t *text) UnmarshalText(b []byte) error {
 // another writer. What 16 MiB of memory cannot hold is left out, which is logged.
 // What Warm asked for counts once a session asks for it too.
 func (r *Runtime) Record(w io.Writer) error {
-	if r.record == nil {
+	if r.it().record == nil {
 		return fault.Invalidf("kiln: record", "nothing was noted: set Config.Record")
 	}
 	r.record.mu.Lock()
@@ -170,6 +170,9 @@ type Warmed struct {
 // of the manifest (ErrInvalid, with its line), of the context, or ErrClosed; the
 // counts are those until then.
 func (r *Runtime) Warm(ctx context.Context, manifest io.Reader, ask func(context.Context, *Group, Entry) error) (Warmed, error) {
+	if r.none() {
+		return Warmed{}, ErrClosed
+	}
 	all, err := entries(manifest)
 	if err != nil {
 		return Warmed{}, err
