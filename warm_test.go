@@ -172,7 +172,7 @@ func TestWarmKeepsToTheCapacity(t *testing.T) {
 	}
 }
 
-// F10: no more entries are asked for at a time than there are workers, and as many.
+// No more entries are asked for at a time than there are workers, and as many.
 func TestWarmIsBounded(t *testing.T) {
 	var made atomic.Int64
 	manifest := recorded(t, &made)

@@ -177,11 +177,6 @@ func (e usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// logs reports whether messages of a level are logged.
-func (c *call) logs(level string) bool {
-	return slices.Index(logLevels, level) >= slices.Index(logLevels, c.level)
-}
-
 // logger writes to stderr at the level asked for.
 func (c *call) logger() *slog.Logger {
 	var level zapcore.Level
