@@ -81,12 +81,19 @@ type Config struct {
 	// the store's fields are then not heeded.
 	Artefacts *artefacts.Cache
 
+	// Record notes what names come to stand for, so that Runtime.Record can write a
+	// manifest for the Runtime.Warm of another process. A hit costs nothing more.
+	Record bool
+
 	// Listen, if not nil, is told how each look-up was answered: every Get and
 	// Group.Kernel, and every Lookup that finds something. It is called on the
 	// caller's goroutine, must be cheap and safe for concurrent use, and must not
 	// wait for the runtime. While it is set a hit reads the clock.
-	Listen    func(Event)
-	Compiling func(gpuexec.CompileEvent) // told of device compiles that take long
+	Listen func(Event)
+	// Compiling, if not nil, is told of every Make and Load, and of every compile of
+	// a device, that takes longer than a second: then, each further second, and at
+	// its end, which waits for it (SPEC E6).
+	Compiling func(gpuexec.CompileEvent)
 
 	Lookup func(name string) (string, bool) // the environment; nil = the process's
 	Logger *slog.Logger                     // nil = silent
@@ -111,6 +118,9 @@ func (c Config) validate() error {
 	}
 	if c.StoreRequired && c.Artefacts != nil {
 		errs = append(errs, fault.Invalidf("kiln: open", "StoreRequired with Artefacts: a cache that is brought brings its store"))
+	}
+	if _, err := env.ParseMemoryLimit(c.MemoryLimit); err != nil && c.MemoryLimit != "" {
+		errs = append(errs, &fault.Error{Op: "kiln: open", Key: "MemoryLimit", Err: err})
 	}
 	if c.Workers < 0 {
 		errs = append(errs, fault.Invalidf("kiln: open", "Workers is %d: want 0 or more", c.Workers))
@@ -147,6 +157,27 @@ func (c Config) settings() env.Settings {
 		s.Workers = s.Workers.Override(env.Workers(c.Workers))
 	}
 	return s
+}
+
+// environment logs what is wrong with the environment, or gives it as an error if
+// that is what the environment asks for. The names of the variables are known of the
+// process's own environment alone.
+func (r *Runtime) environment() error {
+	var names []string
+	if r.cfg.Lookup == nil {
+		names = env.Names()
+	}
+	var errs []error
+	lines, strict := env.Wrong(r.settings, names)
+	for _, line := range lines {
+		if errs = append(errs, fault.Invalidf("kiln: environment", "%s", line)); !strict {
+			r.logger.Warn("kiln: environment", "refused", line)
+		}
+	}
+	if strict {
+		return errors.Join(errs...)
+	}
+	return nil
 }
 
 // inMiB is a capacity in bytes as the settings show it, rounded up.

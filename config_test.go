@@ -6,10 +6,12 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
@@ -186,4 +188,60 @@ func TestNotStorable(t *testing.T) {
 		t.Errorf("required: %v after %d were made", err, made.Load())
 	}
 	must(kiln.Get(ctx, h, "c", of("c", 1))) // nobody asked for that to be stored
+}
+
+// C9, T10: what the environment has wrong is logged once, with what is in force
+// instead; a strict environment makes it an error that names all of it. What is
+// refused of KILN_STRICT itself is strict.
+func TestStrictEnvironment(t *testing.T) {
+	wrong := map[string]string{
+		"ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY": "cpu:64MB;gpu:7", "KILN_BUCKET": "multiple:281474976710657", "KILN_WORKERS": "2",
+	}
+	log := new(lines)
+	r := open(t, kiln.Config{Lookup: environment(wrong), Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if n := len(r.Refusals()); n != 2 || log.count("level=WARN") != 2 || log.count("in force is cpu:unlimited;gpu:7") != 1 || log.count("in force is exact") != 1 {
+		t.Errorf("%d refusals, log %q", n, log.b.String())
+	}
+	for _, strict := range []string{"1", "yes"} {
+		wrong["KILN_STRICT"] = strict
+		_, err := kiln.Open(kiln.Config{Lookup: environment(wrong), MemoryLimit: "lots", Workers: -1})
+		for _, want := range []string{"64MB", "in force is cpu:unlimited", "KILN_BUCKET", "MemoryLimit", "Workers"} {
+			if !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), want) {
+				t.Errorf("KILN_STRICT=%s: %v, want one that names %s", strict, err, want)
+			}
+		}
+	}
+	open(t, kiln.Config{Lookup: environment(map[string]string{"KILN_STRICT": "1", "KILN_WORKERS": "2"})})
+}
+
+// A variable that is misspelt is said once, with what may be meant, and never with
+// its value.
+func TestMisspeltVariable(t *testing.T) {
+	t.Setenv("KILN_STORE_DRI", "secret")
+	log := new(lines)
+	r, err := kiln.Open(kiln.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if log.count("KILN_STORE_DRI") != 1 || log.count("KILN_STORE_DIR?") != 1 || log.count("secret") != 0 {
+		t.Errorf("log %q", log.b.String())
+	}
+	t.Setenv("KILN_STRICT", "1")
+	if _, err := kiln.Open(kiln.Config{}); !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), "KILN_STORE_DIR?") {
+		t.Errorf("strict: %v", err)
+	}
+	open(t, kiln.Config{Lookup: environment(map[string]string{"KILN_STRICT": "1"})}) // an environment of its own
+}
+
+// S4: the reader of the environment takes no bucketing that the rooms refuse.
+func TestBucketingOfTheEnvironment(t *testing.T) {
+	for _, text := range []string{"exact", "pow2", "multiple:1", "multiple:281474976710656", "multiple:281474976710657", "multiple:08", "multiple:0", "geometric:8", "geometric", "geometric:08", "geometric:9223372036854775807", "exact:1"} {
+		refused := len(env.Read(environment(map[string]string{"KILN_BUCKET": text})).Refusals) > 0
+		if _, err := kiln.ParseBucketing(text); err != nil && !refused {
+			t.Errorf("%s is taken: %v", text, err)
+		}
+	}
 }

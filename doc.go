@@ -55,6 +55,10 @@
 // stored blob is a miss with a Reason, never an error. Blobs are written off the
 // caller's path; Runtime.Close waits for them.
 //
+// With Config.Record a runtime notes what was asked for. Runtime.Record writes that
+// as a manifest, and Runtime.Warm of a later process has it ready before the first
+// request.
+//
 // # Ordering
 //
 // What a call has put in is seen by every call that begins after it returned.

@@ -4,8 +4,12 @@ import (
 	"context"
 	"time"
 
+	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/progress"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -67,6 +71,34 @@ func (g *Group) tell(start time.Time, e Event, below artefacts.Outcome, err erro
 		e.Artefact, e.Reason, e.Field = Kind(below.Event), below.Reason, below.Field
 	}
 	g.listen(e)
+}
+
+// announced is q whose creators are announced while they take long. Kernels are not
+// asked for in this way: their executor announces them.
+func (r *Runtime) announced(q artefacts.Request) artefacts.Request {
+	if r.cfg.Compiling == nil {
+		return q
+	}
+	tell := func(make func() (artefacts.Built, error)) (b artefacts.Built, err error) {
+		end := progress.Announce(time.Second, actors.GoOn, func(phase string, elapsed time.Duration, err error) {
+			guard.Call(func() { r.cfg.Compiling(gpuexec.CompileEvent{Key: q.Key, Phase: phase, Elapsed: elapsed, Err: err}) }, func(err error) {
+				r.logger.Error("kiln: listener", "key", q.Key, "error", err)
+			})
+		})
+		guard.Guard(func() (err error) { b, err = make(); return err }, func(e error) { err = e; end(e) })
+		return b, err
+	}
+	if create := q.Create; create != nil {
+		q.Create = func(ctx context.Context) (artefacts.Built, error) {
+			return tell(func() (artefacts.Built, error) { return create(ctx) })
+		}
+	}
+	if load := q.Load; load != nil {
+		q.Load = func(ctx context.Context, blob []byte) (artefacts.Built, error) {
+			return tell(func() (artefacts.Built, error) { return load(ctx, blob) })
+		}
+	}
+	return q
 }
 
 // clock is the time if somebody listens, else zero: nobody else pays for it.

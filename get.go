@@ -25,8 +25,8 @@ import (
 // are the caller's to make: Lookup asks without one.
 func Get[T any](ctx context.Context, g *Group, name string, r Recipe[T], o ...Option) (T, error) {
 	var v T
-	if g == nil {
-		return v, nilGroup(opGet)
+	if g.none() {
+		return v, noGroup(opGet)
 	}
 	if r.Unhashable != "" {
 		return alone(ctx, g, name, &r, settle(o))
@@ -34,7 +34,7 @@ func Get[T any](ctx context.Context, g *Group, name string, r Recipe[T], o ...Op
 	set, start := settle(o), g.clock()
 	ref, ok := g.room.Lookup(name, set.lane)
 	if !ok {
-		ref, err := g.ask(ctx, start, name, set, r.request(), is[T])
+		ref, err := g.ask(ctx, start, name, set, g.session.runtime.announced(r.request()), is[T])
 		if err == nil {
 			v, _ = as[T](ref.Value())
 		}
@@ -79,6 +79,7 @@ func (g *Group) ask(ctx context.Context, start time.Time, name string, set optio
 				return sessioncache.Value{}, err
 			}
 			made = outcome
+			g.session.record.note(g, name, &q, lease.Cost())
 			return sessioncache.Value{Any: lease.Value(), Bytes: lease.Bytes(), Cost: lease.Cost(), Free: lease.End, Leased: true}, nil
 		})
 	}
@@ -96,7 +97,7 @@ func (g *Group) ask(ctx context.Context, start time.Time, name string, set optio
 // K6).
 func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T], set options) (t T, err error) {
 	start := g.clock()
-	q := r.request()
+	q := g.session.runtime.announced(r.request())
 	var how artefacts.Outcome
 	var cost time.Duration
 	if err = g.prepare(&q, set.linger); err == nil {

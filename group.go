@@ -30,10 +30,18 @@ type Group struct {
 }
 
 // Shape is the shape that is compiled, after bucketing.
-func (g *Group) Shape() Shape { return g.room.Shape() }
+func (g *Group) Shape() Shape {
+	if g.none() {
+		return Shape{}
+	}
+	return g.room.Shape()
+}
 
 // Close ends the request. Further calls do nothing.
 func (g *Group) Close() {
+	if g.none() {
+		return
+	}
 	g.mu.Lock()
 	own := g.mu.own
 	g.mu.closed, g.mu.own = true, nil
@@ -78,8 +86,8 @@ func (g *Group) keep(l *artefacts.Lease) error {
 // runtime's. Other errors are those of Executor.Compile.
 func (g *Group) Kernel(ctx context.Context, name string, executor *gpuexec.Executor, source gpuexec.Source, o ...Option) (*gpuexec.Kernel, error) {
 	const op = "kiln: kernel"
-	if g == nil {
-		return nil, nilGroup(op)
+	if g.none() {
+		return nil, noGroup(op)
 	}
 	set, start := settle(o), g.clock()
 	ref, ok := g.room.Lookup(name, set.lane)

@@ -311,3 +311,23 @@ func TestLingerOfADeviceCompile(t *testing.T) {
 		})
 	}
 }
+
+// K7, P3: a kernel is stored for the instruction sets that it needs, not for all of
+// the device that compiled it, so that a device with fewer of them loads it.
+func TestKernelStoredForWhatItRequires(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	first, other := newCounted(), newCounted()
+	first.ISA = []string{"wide"}
+	for _, device := range []*counted{first, other} {
+		r := open(t, kiln.Config{StoreDir: dir})
+		g := group(t, session(t, r), 1)
+		must(g.Kernel(ctx, "n", executor(t, r, device), source("matmul")))
+		g.Close()
+		if err := r.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first.compiles.Load() != 1 || other.compiles.Load() != 0 || other.loads.Load() != 1 {
+		t.Errorf("%d and %d compiles, %d loads: want one compile and one load", first.compiles.Load(), other.compiles.Load(), other.loads.Load())
+	}
+}

@@ -35,9 +35,9 @@ type Runtime struct {
 	artefacts *artefacts.Cache
 	constants *constants.Cache
 	persisted persistence
+	record    *recorder          // nil: Config.Record is not set
 	memory    *pressure.Watch    // nil: no limit
 	pool      *sessioncache.Pool // nil: no limit
-	bucket    Bucketing          // of sessions that name none
 
 	identities sync.Map // backend name -> func() gpuexec.Identity, of requests that bring none
 	unstored   sync.Map // backend name -> true where it was logged that nothing of it is stored
@@ -70,22 +70,20 @@ type device struct {
 // devices counts the executors that were opened.
 var devices atomic.Uint64
 
-// Open starts a runtime. It reads the environment once; what it refuses there
-// is logged and left at its default. ErrInvalid names the fields of the config
-// that are wrong. On an error nothing stays open.
+// Open starts a runtime. It reads the environment once. What it refuses there is
+// logged, with what is in force instead, and so is a variable that begins with KILN_
+// and that it does not know; with KILN_STRICT=1 both are errors. ErrInvalid names
+// the fields of the config that are wrong, all at once. On an error nothing stays
+// open.
 func Open(cfg Config) (*Runtime, error) {
-	if err := cfg.validate(); err != nil {
+	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: guard.Logger(cfg.Logger, actors.Go), closed: make(chan struct{})}
+	if cfg.Record {
+		r.record = &recorder{entries: make(map[artefactID]*Entry)}
+	}
+	if err := errors.Join(cfg.validate(), r.environment()); err != nil {
 		return nil, err
 	}
-	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: guard.Logger(cfg.Logger, actors.Go), closed: make(chan struct{})}
-	for _, refused := range r.settings.Refusals {
-		r.logger.Warn("kiln: environment", "refused", refused.String())
-	}
-	var err error
-	if r.bucket, err = ParseBucketing(r.settings.Bucket.Value); err != nil { // the environment's reader checks the form, not the number
-		r.logger.Warn("kiln: environment", "refused", "KILN_BUCKET: "+err.Error())
-	}
-	err = r.bound()
+	err := r.bound()
 	if err != nil {
 		return nil, err
 	}
@@ -120,21 +118,53 @@ func Open(cfg Config) (*Runtime, error) {
 	return r, nil
 }
 
+// none reports a Runtime that Open did not give. Like a closed one, it has nothing
+// open and opens nothing.
+func (r *Runtime) none() bool { return r == nil || r.closed == nil }
+
+// it is r, and in place of nil one that Open did not give.
+func (r *Runtime) it() *Runtime {
+	if r == nil {
+		r = new(Runtime)
+	}
+	return r
+}
+
 // Artefacts is the cache of compiled things that all sessions share.
-func (r *Runtime) Artefacts() *artefacts.Cache { return r.artefacts }
+func (r *Runtime) Artefacts() *artefacts.Cache { return r.it().artefacts }
 
 // Store is the persistent store below the artefacts, for its figures and upkeep;
 // nil where there is none. The runtime closes it.
-func (r *Runtime) Store() *blobstore.Store { return r.persisted.store }
+func (r *Runtime) Store() *blobstore.Store { return r.it().persisted.store }
 
 // Constants is the cache of prepared constant tensors.
-func (r *Runtime) Constants() *constants.Cache { return r.constants }
+func (r *Runtime) Constants() *constants.Cache { return r.it().constants }
 
 // Settings is the environment as Open read it, with the config over it.
-func (r *Runtime) Settings() []env.Row { return env.Table(r.settings) }
+func (r *Runtime) Settings() []env.Row { return env.Table(r.it().settings) }
 
 // Refusals are the entries of the environment that Open refused.
-func (r *Runtime) Refusals() []env.Refusal { return r.settings.Refusals }
+func (r *Runtime) Refusals() []env.Refusal { return r.it().settings.Refusals }
+
+// Sessions are the sessions that are open at this moment, by name.
+func (r *Runtime) Sessions() []*Session {
+	r = r.it()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(r.mu.sessions), func(a, b *Session) int { return cmp.Compare(a.name, b.name) })
+}
+
+// Executors are the executors that were opened, in the order in which they were.
+func (r *Runtime) Executors() []*gpuexec.Executor {
+	r = r.it()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []*gpuexec.Executor
+	for _, d := range slices.SortedFunc(maps.Values(r.mu.executors), func(a, b *device) int { return cmp.Compare(a.number, b.number) }) {
+		all = append(all, d.exec)
+	}
+	return all
+}
 
 // lingering is how long what somebody asked for goes on being made when all have
 // left (SPEC F4).
@@ -145,6 +175,9 @@ const lingering = time.Minute
 // only. The runtime closes it. ErrInvalid: the backend cannot be compared, so that
 // nobody could tell whether it is the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
+	if r.none() {
+		return nil, ErrClosed
+	}
 	if backend == nil || !reflect.ValueOf(&backend).Elem().Comparable() {
 		if backend == nil {
 			return nil, fault.Invalidf("kiln: executor", "no backend: import the package that registers it, such as gpuexec/cpu")
@@ -203,6 +236,9 @@ func (r *Runtime) number(e *gpuexec.Executor) (uint64, bool) {
 // this order, and waits for their creators and finalisers. ctx ends the waiting
 // only. Closing again waits again and gives the same error.
 func (r *Runtime) Close(ctx context.Context) error {
+	if r.none() {
+		return nil
+	}
 	r.closing.Do(func() { actors.Go(r.close) })
 	select {
 	case <-r.closed:

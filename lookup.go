@@ -24,7 +24,7 @@ func LookupID[T any](g *Group, id NameID) (T, bool) {
 }
 
 func look[T any](g *Group, name string, o []Option) (ref sessioncache.Ref, v T, ok bool) {
-	if g == nil {
+	if g.none() {
 		return ref, v, false
 	}
 	start := g.clock()
@@ -38,7 +38,7 @@ func look[T any](g *Group, name string, o []Option) (ref sessioncache.Ref, v T, 
 }
 
 func lookID[T any](g *Group, id NameID) (ref sessioncache.Ref, v T, ok bool) {
-	if g == nil {
+	if g.none() {
 		return ref, v, false
 	}
 	start := g.clock()
@@ -116,7 +116,12 @@ func Acquire[T any](g *Group, name string, o ...Option) (*Lease[T], bool) {
 }
 
 // Value is the leased value; not to be used after End.
-func (l *Lease[T]) Value() T { return l.value }
+func (l *Lease[T]) Value() (v T) {
+	if l != nil {
+		v = l.value
+	}
+	return v
+}
 
 // End gives the lease up. If the value has no other use and is no longer
 // resident, it is freed before End returns. Further calls do nothing.

@@ -31,6 +31,7 @@ type Stats struct {
 
 // Stats waits for nothing. The rooms have statistics of their own.
 func (r *Runtime) Stats() Stats {
+	r = r.it()
 	s := Stats{Memory: MemoryStats(r.memory.Stats())}
 	if r.pool != nil {
 		s.SessionBytes, _ = r.pool.Use()
@@ -41,10 +42,7 @@ func (r *Runtime) Stats() Stats {
 // bound makes what bounds the rooms together, where there is such a bound.
 func (r *Runtime) bound() error {
 	if text := r.cfg.MemoryLimit; text != "" {
-		given, err := env.ParseMemoryLimit(text)
-		if err != nil {
-			return err
-		}
+		given, _ := env.ParseMemoryLimit(text) // validate has refused what is none
 		r.settings.MemoryLimit = r.settings.MemoryLimit.Override(given)
 	}
 	if bytes := r.memoryLimit(); bytes > 0 {
@@ -83,7 +81,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 	if floor > 0 && cfg.Name == "" {
 		return nil, fault.Invalidf("kiln: session", "a floor of %d bytes without a name: give the session one, so that its artefacts count to it", floor)
 	}
-	s := &Session{runtime: r, name: cfg.Name, leave: func() {}}
+	s := &Session{runtime: r, name: cfg.Name, leave: func() {}, record: r.record}
 	if floor > 0 { // before the pool's, for which others may have to give
 		if err := r.artefacts.AddFloor(cfg.Name, floor); err != nil {
 			return nil, err

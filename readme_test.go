@@ -22,17 +22,21 @@ func blocks(text string) (languages, contents []string) {
 // P6, P12: the README's program, built as it stands there, compiles and stores;
 // run again it finds what it stored and compiles nothing; built from a changed
 // source it compiles anew. README shows the first two outputs, in the two blocks
-// behind the program.
+// behind the program. The second program takes the place of the first one's main,
+// and its output stands behind it.
 func TestReadmeProgram(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds a program")
 	}
 	languages, contents := blocks(string(must(os.ReadFile("README.md"))))
 	at := slices.Index(languages, "go")
-	if at < 0 || at+2 >= len(contents) {
-		t.Fatalf("README.md has the blocks %q: want a go block and two outputs behind it", languages)
+	if at < 0 || at+4 >= len(contents) || languages[at+3] != "go" {
+		t.Fatalf("README.md has the blocks %q: want a go block and two outputs behind it, then another one and its output", languages)
 	}
 	program, first, second := contents[at], contents[at+1], contents[at+2]
+	before, rest, _ := strings.Cut(program, "func main() {")
+	_, after, _ := strings.Cut(rest, "\n}\n")
+	server, served := before+contents[at+3]+after, contents[at+4]
 	imports, _, _ := strings.Cut(program, "\n)\n")
 	var paths []string
 	for _, quoted := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(imports, -1) {
@@ -60,9 +64,11 @@ func TestReadmeProgram(t *testing.T) {
 		return binary
 	}
 	original := build("original", program)
+	tenants := build("tenants", server)
 	changed := build("changed", strings.Replace(program, "code of ", "other code of ", 1))
 	for i, c := range []struct{ binary, want string }{
 		{original, first}, {original, second}, {changed, strings.ReplaceAll(first, "code of ", "other code of ")},
+		{tenants, served}, {tenants, strings.Replace(served, "compile", "load", 1)},
 	} {
 		run := exec.Command(c.binary)
 		run.Dir = runs
@@ -71,7 +77,7 @@ func TestReadmeProgram(t *testing.T) {
 		if err != nil || string(said) != c.want {
 			t.Errorf("run %d: %v, it prints\n%s\nwant\n%s", i+1, err, said, c.want)
 		}
-		if compiled := strings.Contains(string(said), "compile"); compiled != (i != 1) {
+		if compiled := strings.Contains(string(said), "compile"); compiled != (i != 1 && i != 4) {
 			t.Errorf("run %d compiled: %v", i+1, compiled)
 		}
 	}

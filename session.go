@@ -3,6 +3,7 @@ package kiln
 import (
 	"context"
 	"log/slog"
+	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/sessioncache"
@@ -69,12 +70,20 @@ type Session struct {
 	name    string
 	owner   string // of its artefacts, where a floor is to count them; else empty
 	leave   func() // gives its floor among the artefacts back, once
+	record  *recorder
 }
 
 // Session opens a session. ErrInvalid names what is wrong with the config.
 // ErrTooLarge: the floors of all sessions are more than Config.SessionBytes or
 // Config.ArtefactBytes.
 func (r *Runtime) Session(cfg SessionConfig) (*Session, error) {
+	if r.none() {
+		return nil, ErrClosed
+	}
+	return r.session(r.room(cfg))
+}
+
+func (r *Runtime) session(cfg sessioncache.Config) (*Session, error) {
 	r.mu.Lock()
 	if r.mu.over {
 		r.mu.Unlock()
@@ -83,7 +92,7 @@ func (r *Runtime) Session(cfg SessionConfig) (*Session, error) {
 	r.opening.sessions.Add(1) // Close waits for those who are under way
 	r.mu.Unlock()
 	defer r.opening.sessions.Done()
-	s, err := r.tenant(r.room(cfg))
+	s, err := r.tenant(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +115,7 @@ func (r *Runtime) room(c SessionConfig) sessioncache.Config {
 		c.Policy = r.settings.SessionPolicy.Value
 	}
 	if c.Bucket.IsZero() {
-		c.Bucket = r.bucket
+		c.Bucket, _ = ParseBucketing(r.settings.Bucket.Value) // the environment's reader takes no other
 	}
 	return sessioncache.Config{
 		Name: c.Name, Groups: c.Groups.Or(r.settings.SessionGroups.Value), Bytes: c.Bytes, Pool: c.Pool, Floor: c.Floor,
@@ -115,7 +124,12 @@ func (r *Runtime) room(c SessionConfig) sessioncache.Config {
 }
 
 // Name is SessionConfig.Name.
-func (s *Session) Name() string { return s.name }
+func (s *Session) Name() string {
+	if s == nil {
+		return ""
+	}
+	return s.name
+}
 
 // Group gives what is cached for an input shape: a list of dimensions for each
 // input. It is one request, which the policy is told of; a group that is new is
@@ -126,7 +140,7 @@ func (s *Session) Group(ctx context.Context, inputs ...[]int64) (*Group, error) 
 	if err != nil {
 		return nil, err
 	}
-	room, err := s.room.Group(ctx, shape)
+	room, err := s.in().Group(ctx, shape)
 	if err != nil {
 		return nil, err
 	}
@@ -135,41 +149,41 @@ func (s *Session) Group(ctx context.Context, inputs ...[]int64) (*Group, error) 
 
 // Intern gives the id of a name, for LookupID and Refer. Ids are never given
 // back: intern the names of a model, not names made up for each request.
-func (s *Session) Intern(name string) NameID { return s.room.Intern(name) }
+func (s *Session) Intern(name string) NameID { return s.in().Intern(name) }
 
 // Announce tells which shapes the waiting requests need, soonest first, in place
 // of what was announced before. Their groups stay while any other can go.
-func (s *Session) Announce(shapes ...Shape) error { return s.room.Announce(shapes...) }
+func (s *Session) Announce(shapes ...Shape) error { return s.in().Announce(shapes...) }
 
 // Hold makes one later Reset of the owner do nothing. Holds add up.
-func (s *Session) Hold(owner string) error { return s.room.Hold(owner) }
+func (s *Session) Hold(owner string) error { return s.in().Hold(owner) }
 
 // Reset removes the names of one owner from every group, and nothing else. A Hold
 // absorbs it. Values are freed once nobody uses them, which may be later.
-func (s *Session) Reset(ctx context.Context, owner string) error { return s.room.Reset(ctx, owner) }
+func (s *Session) Reset(ctx context.Context, owner string) error { return s.in().Reset(ctx, owner) }
 
 // ResetAll removes every group and name, and waits until what nobody uses is
 // freed; ctx ends the waiting only. It heeds no Hold.
-func (s *Session) ResetAll(ctx context.Context) error { return s.room.ResetAll(ctx) }
+func (s *Session) ResetAll(ctx context.Context) error { return s.in().ResetAll(ctx) }
 
 // SetGroups changes the capacity in groups; lowering it evicts the surplus.
 func (s *Session) SetGroups(ctx context.Context, groups Limit) error {
-	return s.room.SetGroups(ctx, groups)
+	return s.in().SetGroups(ctx, groups)
 }
 
 // SetBytes changes the capacity in bytes likewise.
 func (s *Session) SetBytes(ctx context.Context, bytes Limit) error {
-	return s.room.SetBytes(ctx, bytes)
+	return s.in().SetBytes(ctx, bytes)
 }
 
 // Cache is the room below: advice, the recorded stream of shapes, the saved
 // policy, and look-ups by full key. What is put there without a key is seen here
 // as if Set had put it.
-func (s *Session) Cache() *sessioncache.Session { return s.room }
+func (s *Session) Cache() *sessioncache.Session { return s.in() }
 
 // Stats counts what the session did and holds. It waits for nothing: counts that
 // the policy keeps may lag behind until the session's next turn.
-func (s *Session) Stats() SessionStats { return s.room.Stats() }
+func (s *Session) Stats() SessionStats { return s.in().Stats() }
 
 // Close ends the session. It is empty at once, and callers that wait get their value
 // or ErrClosed. Artefacts that are being made belong to all sessions: a Make goes on
@@ -178,6 +192,9 @@ func (s *Session) Stats() SessionStats { return s.room.Stats() }
 // Groups and leases go on serving what they hold. Close must not be called by a Free
 // of the same session.
 func (s *Session) Close(ctx context.Context) error {
+	if s == nil || s.room == nil {
+		return nil
+	}
 	s.runtime.mu.Lock()
 	delete(s.runtime.mu.sessions, s)
 	s.runtime.mu.Unlock()
@@ -185,7 +202,25 @@ func (s *Session) Close(ctx context.Context) error {
 	return s.room.Close(ctx)
 }
 
-// nilGroup is what a call on a nil *Group answers.
-func nilGroup(op string) error {
-	return fault.Invalidf(op, "the group is nil: want one that Session.Group gave")
+// in is the room below: of a nil Session, or one that Runtime.Session did not give,
+// a room that is closed.
+func (s *Session) in() *sessioncache.Session {
+	if s == nil || s.room == nil {
+		return closedRoom()
+	}
+	return s.room
+}
+
+var closedRoom = sync.OnceValue(func() *sessioncache.Session {
+	room, _ := sessioncache.Open(sessioncache.Config{}) // the zero Config is good
+	_ = room.Close(context.Background())                // it is empty
+	return room
+})
+
+// none reports a nil Group, and one that Session.Group did not give.
+func (g *Group) none() bool { return g == nil || g.room == nil }
+
+// noGroup is what a call on such a group answers.
+func noGroup(op string) error {
+	return fault.Invalidf(op, "the group is nil or zero: want one that Session.Group gave")
 }

@@ -40,12 +40,9 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	if c.Logger == nil {
 		c.Logger = logger
 	}
-	var err error
-	p.store, err = blobstore.Open(ctx, c)
+	store, err := blobstore.Open(ctx, c)
 	if err == nil {
-		if p.tiers, err = tiers.Open(p.store, hidden.With(tiers.Config{}, memory)); err != nil {
-			err = errors.Join(err, p.store.Close(ctx))
-		}
+		p, err = over(store, func() (*tiers.Tiers, error) { return tiers.Open(store, hidden.With(tiers.Config{}, memory)) })
 	}
 	if err == nil {
 		return p, nil
@@ -55,6 +52,16 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	}
 	logger.Error("kiln: going on without a store", "dir", c.Dir, "error", err)
 	return persistence{}, nil
+}
+
+// over puts the memory tier over a store. If that cannot be had the store is
+// closed.
+func over(store *blobstore.Store, open func() (*tiers.Tiers, error)) (persistence, error) {
+	t, err := open()
+	if err != nil {
+		return persistence{}, errors.Join(err, store.Close(context.Background()))
+	}
+	return persistence{store, t}, nil
 }
 
 // below is what the artefact cache asks on a miss.

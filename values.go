@@ -14,11 +14,11 @@ import (
 //
 // ErrTooLarge: it is more than the session's capacity in bytes; ErrClosed.
 func Set[T any](ctx context.Context, g *Group, name string, m Made[T], o ...Option) error {
-	if g == nil {
+	if g.none() {
 		if m.Free != nil {
 			m.Free()
 		}
-		return nilGroup("kiln: set")
+		return noGroup("kiln: set")
 	}
 	set := settle(o)
 	return g.room.Set(ctx, name, sessioncache.Value{Any: m.Value, Bytes: m.Bytes, Cost: m.Cost, Free: m.Free},
@@ -35,8 +35,8 @@ func Set[T any](ctx context.Context, g *Group, name string, m Made[T], o ...Opti
 // ErrClosed.
 func Take[T any](ctx context.Context, g *Group, name string, o ...Option) (Made[T], error) {
 	const op = "kiln: take"
-	if g == nil {
-		return Made[T]{}, nilGroup(op)
+	if g.none() {
+		return Made[T]{}, noGroup(op)
 	}
 	var other error // it holds another type; written before the answer
 	v, err := g.room.Take(ctx, name, settle(o).lane, func(v any) bool {
@@ -58,5 +58,5 @@ func Take[T any](ctx context.Context, g *Group, name string, o ...Option) (Made[
 // Remove removes a name from the group, and reports whether it was there. Its
 // value is freed after its last use. A closed group has no names.
 func (g *Group) Remove(name string, o ...Option) bool {
-	return g != nil && g.room.Remove(name, settle(o).lane)
+	return !g.none() && g.room.Remove(name, settle(o).lane)
 }

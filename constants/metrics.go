@@ -59,7 +59,7 @@ func (c *Cache) Stats() Stats {
 	for i, why := range bypasses {
 		s.Bypasses[why] = c.counters.bypasses[i].Load()
 	}
-	for _, e := range c.engines() {
+	for _, e := range c.Engines() {
 		s.Engines++
 		s.Len += e.Len()
 		s.Bytes += e.Size()

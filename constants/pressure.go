@@ -56,8 +56,8 @@ func (s *state) shrink(bytes int64) (freed pressure.Freed) {
 	return freed
 }
 
-// engines are those there are at this moment.
-func (c *Cache) engines() []*Engine {
+// Engines are the engines that there are at this moment, in no order.
+func (c *Cache) Engines() []*Engine {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.enginesLocked(func(engineID) bool { return true })
@@ -66,7 +66,7 @@ func (c *Cache) engines() []*Engine {
 // offer lists the resident tensors that nobody uses, for the memory limit of the
 // process. It waits for a turn of each engine; a closed one offers nothing.
 func (c *Cache) offer(ctx context.Context) (items []pressure.Item) {
-	for _, e := range c.engines() {
+	for _, e := range c.Engines() {
 		of, _ := actors.Ask(ctx, e.ref, func(r actors.Reply[[]pressure.Item]) message { return offerMsg{r} })
 		items = append(items, of...)
 	}
@@ -79,7 +79,7 @@ func (c *Cache) shrink(ctx context.Context, n int64, tier pressure.Tier) (freed 
 	if tier != pressure.Last {
 		return freed
 	}
-	for _, e := range c.engines() {
+	for _, e := range c.Engines() {
 		if freed.Bytes >= n {
 			break
 		}

@@ -59,6 +59,7 @@ type Settings struct {
 	CPUISA           Setting[string]      // auto, avx512, avx2 or generic
 	Workers          Setting[Workers]     // of each device
 	MemoryLimit      Setting[MemoryLimit] // of the process
+	Strict           Setting[string]      // 1: what is refused or unknown is an error; else 0
 
 	Refusals []Refusal // in the order of Table; those of one list in the list's order
 }
@@ -109,6 +110,23 @@ func Read(lookup Lookup) Settings {
 		}
 	}
 	return s
+}
+
+// Wrong is what is wrong with an environment that has variables of these names, a
+// line of a log for each: what was refused, with what is in force in its place, and
+// each Stray. strict says that this is an error: KILN_STRICT is 1, or refused.
+func Wrong(s Settings, names []string) (lines []string, strict bool) {
+	strict = s.Strict.Value == "1"
+	for _, row := range Table(s) {
+		for _, refused := range row.Refused {
+			lines = append(lines, refused+"; in force is "+cell(row.Value))
+			strict = strict || row.Name == Strict
+		}
+	}
+	for _, stray := range Strays(names) {
+		lines = append(lines, stray.String())
+	}
+	return lines, strict
 }
 
 func (s *Settings) refuse(name, entry, why string) {

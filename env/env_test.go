@@ -160,6 +160,7 @@ func TestOwnVariables(t *testing.T) {
 			[]string{"", "exact:1", "multiple", "multiple:", "multiple:0", "multiple:-4", "multiple:unlimited", "geometric:x", "third", "geometric:8:8", "pow2:"},
 		},
 		"KILN_LOG_LEVEL":    {[]string{"debug", "info", "warn", "error"}, []string{"", "INFO", "trace", "2"}},
+		"KILN_STRICT":       {[]string{"0", "1"}, []string{"", "yes", "true", "2"}},
 		"KILN_CPU_ISA":      {[]string{"auto", "avx512", "avx2", "generic"}, []string{"", "AVX2", "neon"}},
 		"KILN_WORKERS":      {[]string{"auto", "1", "4096"}, []string{"", "0", "-1", "4097", "unlimited", "99999999999999999999"}},
 		"KILN_MEMORY_LIMIT": {[]string{"off", "auto", "1", "8796093022207"}, []string{"", "0", "-1", "OFF", "8796093022208", "unlimited"}},

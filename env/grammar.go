@@ -15,6 +15,7 @@ const (
 	off  = "off"
 
 	mostMiB     = math.MaxInt64 >> 20 // so that a count of bytes fits
+	mostStep    = 1 << 48             // of a bucketing: the largest dimension of a shape
 	mostWorkers = 4096                // beyond every machine, and a typing error by then
 )
 
@@ -59,10 +60,10 @@ func parseBucket(text string) (string, error) {
 		return text, nil
 	case (word == "multiple" || word == "geometric") && stepped:
 		l, err := limit.Parse(step)
-		if n, counted := l.Value(); err == nil && counted && n > 0 {
+		if n, counted := l.Value(); err == nil && counted && n > 0 && n <= mostStep && step[0] != '0' {
 			return text, nil
 		}
-		return "", fmt.Errorf("%s: the number behind the colon is %s: want 1 or more", quote(text), quote(step))
+		return "", fmt.Errorf("%s: the number behind the colon is %s: want 1 to %d", quote(text), quote(step), int64(mostStep))
 	}
 	return "", fmt.Errorf("%s is none of: exact, multiple:N, pow2, geometric:K", quote(text))
 }

@@ -9,6 +9,9 @@ import (
 // ConstantCapacities is the variable of SPEC T10.
 const ConstantCapacities = "ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY"
 
+// Strict is the variable that makes what is wrong with the others an error.
+const Strict = "KILN_STRICT"
+
 // A variable is one setting with the names it is read from, the newest first.
 type variable struct {
 	names []string
@@ -37,15 +40,17 @@ var variables = []variable{
 	scalar(func(s *Settings) *Setting[string] { return &s.SessionPolicy }, "duel", oneOf("fifo", "lru", "sieve", "duel"),
 		"which shape group goes: fifo, lru, sieve or duel", "KILN_SESSION_POLICY"),
 	scalar(func(s *Settings) *Setting[string] { return &s.Bucket }, "exact", parseBucket,
-		"the shape that is compiled: exact, multiple:N, pow2 or geometric:K", "KILN_BUCKET"),
-	scalar(func(s *Settings) *Setting[string] { return &s.LogLevel }, "info", oneOf("debug", "info", "warn", "error"),
-		"the least level that is logged: debug, info, warn or error", "KILN_LOG_LEVEL"),
+		"the shape that is compiled: exact, multiple:N, pow2 or geometric:K (kiln run alone takes geometric:8 where this is not set)", "KILN_BUCKET"),
+	scalar(func(s *Settings) *Setting[string] { return &s.LogLevel }, "warn", oneOf("debug", "info", "warn", "error"),
+		"the least level that the command logs: debug, info, warn or error", "KILN_LOG_LEVEL"),
 	scalar(func(s *Settings) *Setting[string] { return &s.CPUISA }, auto, oneOf(auto, "avx512", "avx2", "generic"),
 		"matrix kernels of the cpu device: auto (the best there is), avx512, avx2 or generic", "KILN_CPU_ISA"),
 	scalar(func(s *Settings) *Setting[Workers] { return &s.Workers }, AutoWorkers, parseWorkers,
 		"workers of each device: auto (one a core) or a number", "KILN_WORKERS"),
 	scalar(func(s *Settings) *Setting[MemoryLimit] { return &s.MemoryLimit }, MemoryLimit{}, parseMemoryLimit,
 		"memory the process should stay below: off, auto (what the machine grants) or MiB", "KILN_MEMORY_LIMIT"),
+	scalar(func(s *Settings) *Setting[string] { return &s.Strict }, "0", oneOf("0", "1"),
+		"what is wrong with the environment: 0 (it is logged, and defaults stay) or 1 (it is an error)", Strict),
 }
 
 // scalar is a variable with one value at field, read by parse, which says why

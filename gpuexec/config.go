@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/progress"
 )
 
 // Config of one executor. Backend must be set; the rest may be zero.
@@ -62,9 +63,9 @@ type CompileEvent struct {
 // The phases of a long compile; there is one PhaseRunning for each further Slow
 // that it lasts.
 const (
-	PhaseStart   = "start"
-	PhaseRunning = "running"
-	PhaseEnd     = "end"
+	PhaseStart   = progress.Start
+	PhaseRunning = progress.Running
+	PhaseEnd     = progress.End
 )
 
 // Stats is a snapshot of an executor's counts since it was opened.

@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/progress"
 )
 
 // program has the driver compile a source, or load it from a blob, and announces
@@ -61,30 +62,10 @@ func (e *Executor) announce(src Source) func(error) {
 	if e.cfg.Listen == nil {
 		return func(error) {}
 	}
-	began, tick := time.Now(), time.NewTicker(e.cfg.Slow)
-	result, ended := make(chan error, 1), make(chan struct{})
-	phase, over := PhaseStart, false
-	actors.GoOn(func() { // a listener that ends this goroutine is called on another one
-		for !over {
-			select {
-			case <-tick.C:
-				event := CompileEvent{Key: src.Key, Name: src.name(), Phase: phase, Elapsed: time.Since(began)}
-				phase = PhaseRunning
-				e.tell(event)
-			case err := <-result:
-				over = true
-				if phase != PhaseStart {
-					e.tell(CompileEvent{Key: src.Key, Name: src.name(), Phase: PhaseEnd, Elapsed: time.Since(began), Err: err})
-				}
-			}
-		}
-		close(ended)
+	// A listener that ends its goroutine is called on another one.
+	return progress.Announce(e.cfg.Slow, actors.GoOn, func(phase string, elapsed time.Duration, err error) {
+		e.tell(CompileEvent{Key: src.Key, Name: src.name(), Phase: phase, Elapsed: elapsed, Err: err})
 	})
-	return func(err error) {
-		tick.Stop()
-		result <- err
-		<-ended
-	}
 }
 
 // tell calls the listener, which is user code.

@@ -55,7 +55,10 @@ func benchCommand(ctx context.Context, c *call) error {
 			continue
 		}
 		figures, failed := b.run(ctx)
-		for _, f := range figures { // also those measured before it failed
+		for _, f := range figures { // also those measured before it failed or was interrupted
+			if failed != nil && f.N == 0 {
+				continue
+			}
 			if err := c.figure(f); err != nil {
 				return err
 			}

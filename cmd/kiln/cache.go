@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +12,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
@@ -83,8 +86,9 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	if err := c.parse(v.most); err != nil {
 		return err
 	}
-	c.strays()
-	c.refusals()
+	if err := c.environment(); err != nil {
+		return err
+	}
 	switch {
 	case c.dir == "":
 		return usagef("--dir must be given: see kiln %s --help", c.name)
@@ -111,7 +115,7 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 	switch v.name {
 	case "put", "get", "explain":
 		c.text(&c.keyFile, "key-file F", "file that holds the key's bytes", "a file", nil)
-		c.text(&c.identity, "identity FILE|ENTRY", "the producer that asks or writes: a JSON file, or the one of an entry (default this binary)", "a file or an entry", nil)
+		c.text(&c.identity, "identity FILE|ENTRY", "the producer that asks or writes: a JSON file, a Go program (for --backend go), or the one of an entry (default this binary)", "a file or an entry", nil)
 	case "verify":
 		c.toggle(&c.repair, "repair", "set bad entries aside")
 	case "prune":
@@ -197,6 +201,17 @@ func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
 	library := libraries(c.settings)
 	own := identities(library)(c.backend)
 	if c.identity == "" {
+		if c.backend == kiln.DefaultBackend {
+			self, err := os.Executable()
+			if err != nil {
+				return own, err
+			}
+			text, err := os.ReadFile(self)
+			if err != nil {
+				return own, err
+			}
+			return executable(text)
+		}
 		if _, err := library(c.backend); err != nil && c.flags.Lookup("key-file") != nil {
 			return own, usagef("--backend %.40q: %w; or name with --identity the producer that asks or writes", c.backend, err)
 		}
@@ -215,6 +230,9 @@ func (c *cacheCall) named(ctx context.Context, own gpuexec.Identity) (gpuexec.Id
 	if errors.Is(err, fs.ErrNotExist) && strings.Count(c.identity, "/") == 2 {
 		return c.producerOf(ctx, own)
 	}
+	if id, notGo := executable(text); err == nil && notGo == nil {
+		return id, nil
+	}
 	if err != nil {
 		return own, usagef("--identity: %w", err)
 	}
@@ -229,6 +247,16 @@ func (c *cacheCall) named(ctx context.Context, own gpuexec.Identity) (gpuexec.Id
 		return own, usagef("--identity %s: want an object with library, build, compiler, driver, device and isa: %w", c.identity, err)
 	}
 	return gpuexec.Identity(f), nil
+}
+
+// executable is the identity of what a Go program compiles for itself, as package
+// kiln has it (kiln.DefaultBackend).
+func executable(text []byte) (gpuexec.Identity, error) {
+	info, err := buildinfo.Read(bytes.NewReader(text))
+	if err != nil {
+		return gpuexec.Identity{}, err
+	}
+	return gpuexec.Identity{Library: "executable", Build: fmt.Sprintf("%x", sha256.Sum256(text)), Compiler: info.GoVersion}, nil
 }
 
 func (c *cacheCall) producerOf(ctx context.Context, own gpuexec.Identity) (gpuexec.Identity, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
@@ -172,4 +174,51 @@ func TestCacheNoStore(t *testing.T) {
 	if list, err := os.ReadDir(dir); len(list) != 1 || err != nil {
 		t.Errorf("made something: %v, %v", list, err)
 	}
+}
+
+// R2, P12: what a Go program compiles for itself is explained too: for this binary,
+// or for the program that --identity names.
+func TestExplainOfAGoProgram(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	rt, err := kiln.Open(kiln.Config{StoreDir: dir, Lookup: func(string) (string, bool) { return "", false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	session, err := rt.Session(kiln.SessionConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, err := session.Group(t.Context(), []int64{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := kiln.Made[string]{Value: "v", Blob: func(context.Context) ([]byte, error) { return []byte("v"), nil }}
+	if _, err := kiln.Get(t.Context(), group, "n", kiln.Recipe[string]{Key: "k",
+		Make: func(context.Context) (kiln.Made[string], error) { return made, nil },
+		Load: func(context.Context, []byte) (kiln.Made[string], error) { return made, nil }}); err != nil {
+		t.Fatal(err)
+	}
+	group.Close()
+	if err := rt.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"cache", "explain", "--dir", dir, "--backend", "go", "--key-file", file(t, "key", "k")}
+	for _, identity := range [][]string{nil, {"--identity", self}} {
+		if x := object(t, exitDone, append(args, identity...)...); x["hit"] != true {
+			t.Errorf("by %q: %v", identity, x)
+		}
+	}
+	other := file(t, "other", string(text)+"x")
+	if x := object(t, exitDone, append(args, "--identity", other)...); x["hit"] != false || !strings.Contains(fmt.Sprint(x), "build") {
+		t.Errorf("by another program: %v", x)
+	}
+	refused(t, append(args, "--identity", file(t, "text", "no program")), "--identity")
 }

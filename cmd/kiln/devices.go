@@ -26,8 +26,9 @@ func devicesCommand(ctx context.Context, c *call) error {
 	if err := c.parse(0); err != nil {
 		return err
 	}
-	c.strays()
-	c.refusals()
+	if err := c.environment(); err != nil {
+		return err
+	}
 	library := libraries(c.settings)
 	for _, b := range gpuexec.Backends() {
 		if lib, err := library(b.Name()); err == nil { // as kiln run would use it
@@ -39,29 +40,38 @@ func devicesCommand(ctx context.Context, c *call) error {
 			}
 		}
 	}
+	for _, name := range []string{"cuda", "onednn", "opencl", "vulkan"} { // the names that programs and stores use
+		if gpuexec.Find(name) == nil {
+			if err := c.device(gpuexec.DeviceInfo{Backend: name, Reason: "this version of Kiln has no such backend"}); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
 func (c *call) device(d gpuexec.DeviceInfo) error {
+	name := fmt.Sprintf("%s:%d  %s", d.Backend, d.Index, d.Name)
+	if d.Name == "" { // no device of it was found
+		name = d.Backend
+	}
 	state := fmt.Sprintf("%s, %d compute units, %.1f GiB", d.Driver, d.ComputeUnits, float64(d.MemoryBytes)/(1<<30))
 	if !d.Available {
 		state = "absent: " + d.Reason
 	}
 	row := deviceRow{d.Backend, d.Index, d.Name, d.Driver, d.Available, d.Reason, d.MemoryBytes, d.ComputeUnits}
-	return c.say(row, "%s:%d  %s  (%s)", d.Backend, d.Index, d.Name, state)
+	return c.say(row, "%s  (%s)", name, state)
 }
 
 func envCommand(_ context.Context, c *call) error {
 	if err := c.parse(0); err != nil {
 		return err
 	}
-	for _, r := range c.settings.Refusals {
-		if c.logs("warn") {
-			fmt.Fprintf(c.stderr, "kiln: env: refused %s\n", r)
-		}
+	if lines, strict := env.Wrong(c.settings, env.Names()); len(c.settings.Refusals) > 0 || strict && len(lines) > 0 {
+		c.code = exitFinding // the rows say which
 	}
 	rows := env.Table(c.settings)
-	for _, s := range c.strays() {
+	for _, s := range env.Strays(env.Names()) {
 		rows = append(rows, s.Row())
 	}
 	if !c.json {

@@ -177,11 +177,6 @@ func (e usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// logs reports whether messages of a level are logged.
-func (c *call) logs(level string) bool {
-	return slices.Index(logLevels, level) >= slices.Index(logLevels, c.level)
-}
-
 // logger writes to stderr at the level asked for.
 func (c *call) logger() *slog.Logger {
 	var level zapcore.Level
@@ -191,20 +186,17 @@ func (c *call) logger() *slog.Logger {
 	return slog.New(zapslog.NewHandler(core, zapslog.AddStacktraceAt(slog.LevelError+1))) // a stack tells a user nothing
 }
 
-// strays lists the variables that are most likely misspelt, and warns of each.
-func (c *call) strays() []env.Stray {
-	all := env.Strays(env.Names())
-	for _, s := range all {
-		c.logger().Warn("kiln: environment", "unknown", s.String())
+// environment warns of what is wrong with the environment, or gives it as an error
+// if KILN_STRICT asks for that.
+func (c *call) environment() error {
+	lines, strict := env.Wrong(c.settings, env.Names())
+	if strict && len(lines) > 0 {
+		return usagef("%s: %s", env.Strict, strings.Join(lines, "; "))
 	}
-	return all
-}
-
-// refusals warns of each variable whose value is refused.
-func (c *call) refusals() {
-	for _, r := range c.settings.Refusals {
-		c.logger().Warn("kiln: environment", "refused", r.String())
+	for _, line := range lines {
+		c.logger().Warn("kiln: environment", "refused", line)
 	}
+	return nil
 }
 
 // say prints one line: an object, or text for people.

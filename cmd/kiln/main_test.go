@@ -69,7 +69,7 @@ func TestHelp(t *testing.T) {
 		first := done(t, ways[0]...)
 		for _, args := range ways {
 			got := done(t, args...)
-			if got != first || !strings.HasPrefix(got, "usage: kiln "+c.name) || !strings.Contains(got, "-json") || !strings.Contains(got, "-log-level") {
+			if got != first || !strings.HasPrefix(got, "usage: kiln "+c.name) || !strings.Contains(got, "\n\n  --") || !strings.Contains(got, "  --json ") || !strings.Contains(got, "  --log-level LEVEL ") {
 				t.Errorf("kiln %v:\n%s", args, got)
 			}
 		}
@@ -78,6 +78,9 @@ func TestHelp(t *testing.T) {
 		if got := done(t, "shapes", verb, "--help"); !strings.HasPrefix(got, "usage: kiln shapes "+verb+" --trace FILE") || !strings.Contains(got, "--capacity N") {
 			t.Errorf("kiln shapes %s --help:\n%s", verb, got)
 		}
+	}
+	if got := done(t, "shapes", "simulate", "--help"); !strings.HasPrefix(got, "usage: kiln shapes simulate --trace FILE --key KEY[,...] [flags]\n") {
+		t.Errorf("both are needed:\n%s", got)
 	}
 	got := done(t, "run", "--trace", "none.csv", "--help")
 	for _, want := range []string{"--sessions N ", "(default 4)", "(default minilm_l6_h384)", "bert_base_uncased", "(default geometric:8)", "--constants MiB"} {
@@ -91,6 +94,16 @@ func TestHelp(t *testing.T) {
 	for _, arg := range []string{"version", "--version"} {
 		if got := done(t, arg); got != Version+"\n" || !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(Version) {
 			t.Errorf("kiln %s: %q", arg, got)
+		}
+	}
+}
+
+// A backend that this version does not have is listed as absent, with the reason.
+func TestAbsentBackends(t *testing.T) {
+	text, objects := done(t, "devices"), done(t, "devices", "--json")
+	for _, name := range []string{"cuda", "onednn", "opencl", "vulkan"} {
+		if !regexp.MustCompile("(?m)^"+name+"  \\(absent: .*no such backend\\)$").MatchString(text) || !strings.Contains(objects, `{"backend":"`+name+`","index":0,"name":"","driver":"","available":false,"reason":"this`) {
+			t.Errorf("no %s in\n%s%s", name, text, objects)
 		}
 	}
 }
@@ -121,14 +134,14 @@ func TestCommonFlags(t *testing.T) {
 func TestLogLevelOfTheEnvironment(t *testing.T) {
 	t.Setenv("KILN_WORKERS", "none")
 	const refusal = "KILN_WORKERS"
-	if code, _, errs := invoke("env"); code != exitDone || !strings.Contains(errs, refusal) {
+	if code, _, errs := invoke("devices"); code != exitDone || !strings.Contains(errs, refusal) {
 		t.Errorf("exit %d, %q", code, errs)
 	}
 	t.Setenv("KILN_LOG_LEVEL", "error")
-	if _, _, errs := invoke("env"); errs != "" {
+	if _, _, errs := invoke("devices"); errs != "" {
 		t.Errorf("at error: %q", errs)
 	}
-	if _, _, errs := invoke("env", "--log-level", "warn"); !strings.Contains(errs, refusal) {
+	if _, _, errs := invoke("devices", "--log-level", "warn"); !strings.Contains(errs, refusal) {
 		t.Errorf("the flag does not win: %q", errs)
 	}
 }
@@ -142,7 +155,7 @@ func TestUnknownVariables(t *testing.T) {
 	t.Setenv("KILN_STORE_CAPACTIY", "secret")
 	t.Setenv("KILN_TOKEN", "secret")
 	asked := [][]string{
-		{"env"}, {"devices"}, cached, append(tiny, "--requests", "2", "--passes", "1"),
+		{"devices"}, cached, append(tiny, "--requests", "2", "--passes", "1"),
 		{"warm", "--manifest", manifest, "--store", filepath.Join(t.TempDir(), "store")},
 	}
 	for _, args := range asked {
@@ -171,6 +184,31 @@ func TestUnknownVariables(t *testing.T) {
 	}
 	if !regexp.MustCompile(`(?m)^KILN_STORE_CAPACTIY +- +unknown +- .*KILN_STORE_CAPACITY`).MatchString(text) || !regexp.MustCompile(`(?m)^KILN_TOKEN +- +unknown `).MatchString(text) {
 		t.Errorf("%s", text)
+	}
+}
+
+// What is refused is said once, in the table, and the exit code tells it. A strict
+// environment makes it an error of every command that heeds it.
+func TestRefusedVariables(t *testing.T) {
+	cached := []string{"cache", "ls", "--dir", stocked(t, "k")}
+	run := append(tiny, "--requests", "2", "--passes", "1")
+	manifest := file(t, "manifest", "{\"kiln_manifest\":1}\n")
+	warm := []string{"warm", "--manifest", manifest, "--store", filepath.Join(t.TempDir(), "store")}
+	t.Setenv("KILN_WORKERS", "none")
+	for _, args := range [][]string{{"env"}, {"env", "--json"}} {
+		if code, out, errs := invoke(args...); code != exitFinding || strings.Count(out, "none") != 1 || errs != "" {
+			t.Errorf("kiln %v: exit %d, %q, %q", args, code, out, errs)
+		}
+	}
+	t.Setenv("KILN_STRICT", "1")
+	for _, args := range [][]string{{"devices"}, cached, run, warm} {
+		refused(t, args, "KILN_STRICT: KILN_WORKERS", "in force is auto")
+	}
+	t.Setenv("KILN_WORKERS", "auto")
+	t.Setenv("KILN_WORKRES", "1")
+	refused(t, run, "KILN_STRICT", "KILN_WORKRES", "KILN_WORKERS?")
+	if code, _, _ := invoke("env"); code != exitFinding {
+		t.Errorf("a stray under a strict environment: exit %d", code)
 	}
 }
 

@@ -52,7 +52,8 @@ type check struct {
 	want  []float64
 }
 
-// replay opens the runtime, runs every pass, and closes everything again.
+// replay opens the runtime, runs every pass, and closes everything again. With an
+// error it gives the passes that ended before.
 func (j *job) replay(ctx context.Context, progress *report.Progress) (run *report.Run, recorders []*report.Recorder, err error) {
 	r := &replayer{job: j, progress: progress}
 	defer r.progress.Clear()
@@ -82,8 +83,11 @@ func (j *job) replay(ctx context.Context, progress *report.Progress) (run *repor
 			name = fmt.Sprintf("warm %d", n)
 		}
 		pass, recorder, err := r.pass(ctx, name)
-		if err != nil {
+		if err != nil && len(run.Passes) == 0 {
 			return nil, nil, err
+		}
+		if err != nil {
+			return run, recorders, err
 		}
 		run.Passes = append(run.Passes, *pass)
 		recorders = append(recorders, recorder)

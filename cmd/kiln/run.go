@@ -118,7 +118,11 @@ func runCommand(ctx context.Context, c *call) error {
 	if err := c.parse(0); err != nil {
 		return err
 	}
-	c.strays()
+	if _, strict := env.Wrong(c.settings, nil); strict { // else the runtime says it
+		if err := c.environment(); err != nil {
+			return err
+		}
+	}
 	j, err := interruptible(ctx, func() (*job, error) { return f.check(c.settings) })
 	if err != nil {
 		return usageError{err}
@@ -127,6 +131,12 @@ func runCommand(ctx context.Context, c *call) error {
 	c.stderr = progress // what is logged does not run into it
 	j.config.Logger = c.logger()
 	run, recorders, err := j.replay(ctx, progress)
+	if run != nil && err != nil && ctx.Err() != nil { // interrupted: the passes until then
+		if c.json {
+			return errors.Join(run.WriteJSON(c.stdout), err)
+		}
+		return errors.Join(run.WriteText(c.stdout), err)
+	}
 	if err != nil {
 		return err
 	}

@@ -18,15 +18,15 @@ import (
 
 func shapesCommand(ctx context.Context, c *call) error {
 	verbs := map[string]struct {
-		about string
-		run   func(context.Context, *call) error
+		use, about string
+		run        func(context.Context, *call) error
 	}{
-		"simulate": {"replay a trace through eviction policies", shapesSimulate},
-		"advise":   {"say which bucketing saves most on a trace", shapesAdvise},
+		"simulate": {"--trace FILE --key KEY[,...] [flags]", "replay a trace through eviction policies", shapesSimulate},
+		"advise":   {"--trace FILE [flags]", "say which bucketing saves most on a trace", shapesAdvise},
 	}
 	if len(c.args) > 0 {
 		if v, ok := verbs[c.args[0]]; ok {
-			c.name, c.use, c.about, c.args = "shapes "+c.args[0], "--trace FILE [flags]", v.about, c.args[1:]
+			c.name, c.use, c.about, c.args = "shapes "+c.args[0], v.use, v.about, c.args[1:]
 			return v.run(ctx, c)
 		}
 	}

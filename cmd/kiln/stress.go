@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,9 +13,9 @@ import (
 
 // conformCommand hands everything over: the runner reads its own flags, since a
 // script's processes start this very command again.
-func conformCommand(_ context.Context, c *call) error {
-	c.code = conform.Main(c.args, c.stdout, c.stderr)
-	return nil
+func conformCommand(ctx context.Context, c *call) (err error) {
+	c.code, err = interruptible(ctx, func() (int, error) { return conform.Main(c.args, c.stdout, c.stderr), nil })
+	return err
 }
 
 // mostWorkers is more goroutines than find anything.
@@ -33,14 +34,11 @@ func stressCommand(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	if len(report.Violations) > 0 {
 		c.code = exitFinding
 	}
 	if c.json {
-		return json.NewEncoder(c.stdout).Encode(report)
+		return errors.Join(json.NewEncoder(c.stdout).Encode(report), ctx.Err())
 	}
 	fmt.Fprintf(c.stdout, "%d operations, %d violations\n", report.Operations, len(report.Violations))
 	for _, v := range report.Violations {
@@ -49,5 +47,5 @@ func stressCommand(ctx context.Context, c *call) error {
 	if len(report.Violations) > 0 {
 		fmt.Fprintf(c.stdout, "to repeat: kiln stress --seed %d --duration %v --workers %d --scenario %q\n", cfg.Seed, cfg.Duration, cfg.Workers, cfg.Scenario)
 	}
-	return nil
+	return ctx.Err() // interrupted: that was until then
 }

@@ -54,7 +54,8 @@ type warmer struct {
 	child       bool
 	progress    *os.File
 	failures    int
-	unstored    int // of the failures, those that were built
+	unstored    int            // of the failures, those that were built
+	results     map[string]int // printed so far
 }
 
 func warmCommand(ctx context.Context, c *call) error {
@@ -84,8 +85,9 @@ func warmCommand(ctx context.Context, c *call) error {
 	if w.child {
 		return w.build(ctx)
 	}
-	w.strays() // said by the parent alone
-	w.refusals()
+	if err := w.environment(); err != nil { // said by the parent alone
+		return err
+	}
 	items, err := interruptible(ctx, w.items)
 	if err != nil {
 		return usageError{err}
@@ -101,7 +103,24 @@ func warmCommand(ctx context.Context, c *call) error {
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(budget*float64(time.Second)))
 		defer cancel()
 	}
-	return w.drive(ctx, items)
+	err = w.drive(ctx, items)
+	if c.json { // a reader can count
+		return err
+	}
+	return errors.Join(w.sum(), err)
+}
+
+// sum says how many items ended in which way.
+func (w *warmer) sum() error {
+	text, items := "", 0
+	for _, result := range []string{warmBuilt, warmHit, warmFailed, warmCrashed, warmSkipped} {
+		if n := w.results[result]; n > 0 {
+			text += fmt.Sprintf(", %d %s", n, result)
+			items += n
+		}
+	}
+	_, err := fmt.Fprintf(w.stdout, "%d items%s\n", items, text)
+	return err
 }
 
 // items reads the manifest, dearest first.
@@ -321,5 +340,9 @@ func (w *warmer) result(r warmed) error {
 }
 
 func (w *warmer) print(r warmed) error {
+	if w.results == nil {
+		w.results = make(map[string]int)
+	}
+	w.results[r.Result]++
 	return w.say(r, "%-8s %8.3f s  %s %s %s", r.Result, r.Seconds, r.Backend, r.Op, r.Error)
 }

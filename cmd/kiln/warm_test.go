@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"math"
@@ -177,6 +178,9 @@ func TestWarmResumes(t *testing.T) {
 		code, rest, errs := invoke(args...)
 		got := tally(t, rest)
 		counts(t, "resumed", got, map[string]int{warmBuilt: n - got[warmHit], warmHit: got[warmHit], warmFailed: 1, warmCrashed: 1})
+		if _, again, _ := invoke(args[:len(args)-1]...); !strings.HasSuffix(again, fmt.Sprintf("\n%d items, %d hit, 1 failed, 1 crashed\n", n+2, n)) {
+			t.Errorf("as text it ends with %q", again[max(0, len(again)-200):])
+		}
 		if code != exitFailed || !strings.Contains(errs, "2 items failed or crashed") || got[warmHit] < stored || got[warmHit] > stored && lost {
 			t.Errorf("resumed with %d of %d: exit %d, %v, %q", stored, n, code, got, errs)
 		}

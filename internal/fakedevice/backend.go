@@ -24,7 +24,8 @@ type Backend struct {
 	OnOpen    func() error
 	OnCall    func(call string) error // alloc, write, read or finish
 	NoBlobs   bool
-	MostBytes int64 // of device memory; 0 = no bound
+	ISA       []string // of its identity; what it compiles needs none of them
+	MostBytes int64    // of device memory; 0 = no bound
 
 	mu struct {
 		sync.Mutex
@@ -46,7 +47,7 @@ func (f *Backend) Devices(context.Context) []gpuexec.DeviceInfo {
 
 func (f *Backend) info() gpuexec.DeviceInfo {
 	return gpuexec.DeviceInfo{Backend: "fake", Name: "fake device", Available: true,
-		Identity: gpuexec.Identity{Library: "1", Build: "fake", Device: "fake device"}}
+		Identity: gpuexec.Identity{Library: "1", Build: "fake", Device: "fake device", ISA: f.ISA}}
 }
 
 // Open implements gpuexec.Backend.

@@ -112,16 +112,21 @@ func parseFlags(args []string, out io.Writer) (flags, error) {
 	set.SetOutput(io.Discard)
 	set.Usage = func() {}
 	var run, level string
-	set.BoolVar(&f.json, "json", false, "one JSON object a case on stdout")
-	set.StringVar(&run, "run", "", "run the cases whose ID matches")
-	set.IntVar(&f.repeat, "repeat", 1, "run each case so many times")
-	set.IntVar(&f.parallel, "parallel", 1, "run so many cases at once, each in a process of its own")
-	set.StringVar(&level, "log-level", "warn", "debug, info, warn or error; a script logs nothing")
+	set.BoolVar(&f.json, "json", false, "write JSON")
+	set.StringVar(&run, "run", "", "run the cases whose ID matches `REGEXP`")
+	set.IntVar(&f.repeat, "repeat", 1, "run each case `N` times")
+	set.IntVar(&f.parallel, "parallel", 1, "run `N` cases at once, each in a process of its own")
+	set.StringVar(&level, "log-level", "warn", "the least `LEVEL` that is logged: debug, info, warn or error; a script logs nothing")
 	for {
 		if err := set.Parse(args); errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(out, "usage: kiln conform [--json] [--run REGEXP] [--repeat N] [--parallel N] FILE-OR-DIR...")
-			set.SetOutput(out)
-			set.PrintDefaults()
+			fmt.Fprint(out, "usage: kiln conform [flags] PATH...\nrun conformance scripts, and those of folders, against the real components\n\n")
+			set.VisitAll(func(o *flag.Flag) {
+				holder, about := flag.UnquoteUsage(o)
+				if o.DefValue != "" && o.DefValue != "false" {
+					about += " (default " + o.DefValue + ")"
+				}
+				fmt.Fprintf(out, "  --%-20s %s\n", strings.TrimSpace(o.Name+" "+holder), about)
+			})
 			return f, err
 		} else if err != nil {
 			return f, fmt.Errorf("%w: see kiln conform --help", err)

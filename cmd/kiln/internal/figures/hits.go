@@ -84,13 +84,13 @@ func Hits(ctx context.Context) ([]measure.Figure, error) {
 		f := measure.Figure{Bench: p.name, RatioTo: p.peer, Goroutines: 1, Gate: p.gate.Allocating(0), Before: l.peer.Renew,
 			Allocs: measure.Allocations(func() { at = (at + 1) % len(l.Requests.Places); p.find(at, at+1) })}
 		if f, err = f.Compare(ctx, measure.Quotient, l.side(0, p.find), l.side(0, p.base)); err != nil {
-			return nil, err
+			return append(out, f), err
 		}
 		out = append(out, f)
 	}
 	whole, err := l.withPolicy(ctx)
 	if err != nil {
-		return nil, err
+		return append(out, whole), err
 	}
 	alone, err := acquisition(ctx)
 	return append(out, whole, alone), err

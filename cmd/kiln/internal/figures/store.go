@@ -38,10 +38,10 @@ func inFolders(ctx context.Context, measures ...func(context.Context, string) (m
 	defer os.RemoveAll(dir)
 	for i, measure := range measures {
 		f, err := measure(ctx, filepath.Join(dir, fmt.Sprint(i)))
-		if err != nil {
-			return nil, err
-		}
 		out = append(out, f)
+		if err != nil {
+			return out, err
+		}
 	}
 	return out, nil
 }

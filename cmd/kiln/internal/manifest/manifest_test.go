@@ -41,7 +41,7 @@ func TestBadInput(t *testing.T) {
 		head + `{"backend":"cpu","op":"x","uses":1} {}`: "m:2",
 		head + `{"backend":"cpu","op":"x","uses":1}]`:   "m:2",
 		`{"kiln_manifest":1}}`:                          "m:1",
-		head + strings.Repeat("x", 1<<17):               "m:2: a line of more than",
+		head + strings.Repeat("x", 1<<21):               "m:2: a line of more than",
 	} {
 		_, err := manifest.Read("m", strings.NewReader(text))
 		if !errors.Is(err, fault.ErrInvalid) || !strings.HasPrefix(err.Error(), line) {

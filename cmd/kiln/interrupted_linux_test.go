@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-cache/kiln/internal/measure"
+)
+
+// interrupted runs a command whose context has ended, and gives what it printed.
+func interrupted(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	i := slices.IndexFunc(commands, func(c command) bool { return c.name == name })
+	var out, errs bytes.Buffer
+	if err := commands[i].run(ctx, newCall(commands[i], args, strings.NewReader(""), &out, &errs)); !errors.Is(err, context.Canceled) {
+		t.Errorf("%s %v: %v", name, args, err)
+	}
+	return out.String()
+}
+
+// A bench that is interrupted prints the figures and rounds that it has; what has
+// no round is left out.
+func TestInterruptedBench(t *testing.T) {
+	all := benches
+	defer func() { benches = all }()
+	benches = slices.Clone(all)[:2]
+	benches[0].run = func(context.Context) ([]measure.Figure, error) {
+		return []measure.Figure{measure.Figure{Bench: "first", RatioTo: "x"}.From([]float64{1, 2, 3})}, nil
+	}
+	benches[1].run = func(ctx context.Context) ([]measure.Figure, error) {
+		begun := measure.Figure{Bench: "begun", RatioTo: "x", Gate: measure.AtMost(1)}
+		return []measure.Figure{begun.From([]float64{2}), {Bench: "not begun"}}, ctx.Err()
+	}
+	out := interrupted(t, "bench", "all", "--gate")
+	if lines := strings.Split(strings.TrimSpace(out), "\n"); len(lines) != 2 || !strings.HasPrefix(lines[0], "first ") || !strings.HasPrefix(lines[1], "begun ") {
+		t.Errorf("printed\n%s", out)
+	}
+}
+
+// A stress run that is interrupted says what it found until then.
+func TestInterruptedStress(t *testing.T) {
+	for _, args := range [][]string{{}, {"--json"}} {
+		if out := interrupted(t, "stress", args...); !strings.Contains(strings.ToLower(out), "operations") {
+			t.Errorf("%v printed %q", args, out)
+		}
+	}
+}
+
+// Scripts that are interrupted end with 130, as every command does.
+func TestInterruptedConform(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe.kiln") // nobody writes it
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Skip("no pipes here:", err)
+	}
+	interrupted(t, "conform", pipe)
+}
+
+// A run that is interrupted in a later pass reports the passes before it.
+func TestInterruptedRun(t *testing.T) {
+	interrupt := func(p *os.Process) {
+		if err := p.Signal(syscall.SIGINT); err != nil {
+			t.Error(err)
+		}
+	}
+	code, out, _ := started(t, "warm", interrupt, "run", "--model", "bert_tiny_l2_h128", "--passes", "1000")
+	if code != exitInterrupted || !strings.Contains(out, "cold") {
+		t.Errorf("exit %d, stdout %q", code, out)
+	}
+}

@@ -1,0 +1,81 @@
+package kiln_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/actorstest"
+)
+
+// E6: what takes longer than a second to make or load is announced, with its start,
+// its going on and its end, whichever compiler makes it; what does not is not. A
+// panic or a Goexit of Make is told as what it becomes for its callers.
+func TestSlowMakeIsAnnounced(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var told []string
+		r := open(t, kiln.Config{Compiling: func(e gpuexec.CompileEvent) {
+			mu.Lock()
+			told = append(told, fmt.Sprint(e.Key, " ", e.Phase, " ", e.Elapsed, " ", e.Err != nil))
+			mu.Unlock()
+			if e.Phase == gpuexec.PhaseRunning {
+				runtime.Goexit()
+			}
+		}})
+		g := group(t, session(t, r), 1)
+		defer g.Close()
+		make := func(key string, lasts time.Duration, after func()) error {
+			_, err := kiln.Get(ctx, g, key, kiln.Recipe[int]{Key: key, Make: func(context.Context) (kiln.Made[int], error) {
+				time.Sleep(lasts)
+				after()
+				return kiln.Made[int]{}, nil
+			}})
+			return err
+		}
+		if err := make("fast", time.Second-1, func() {}); err != nil {
+			t.Error(err)
+		}
+		if err := make("slow", 2500*time.Millisecond, func() {}); err != nil {
+			t.Error(err)
+		}
+		if _, panicked := errors.AsType[*kiln.PanicError](make("bad", 1500*time.Millisecond, func() { panic("of the test") })); !panicked {
+			t.Error("the panic is no PanicError")
+		}
+		if err := make("gone", 1500*time.Millisecond, runtime.Goexit); !errors.Is(err, kiln.ErrGoexit) {
+			t.Errorf("Goexit: %v", err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		want := []string{"slow start 1s false", "slow running 2s false", "slow end 2.5s false",
+			"bad start 1s false", "bad end 1.5s true", "gone start 1s false", "gone end 1.5s true"}
+		if !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+	})
+}
+
+// What a runtime has open can be listed.
+func TestWhatIsOpen(t *testing.T) {
+	r := open(t, kiln.Config{})
+	b, a := must(r.Session(kiln.SessionConfig{Name: "b"})), must(r.Session(kiln.SessionConfig{Name: "a"}))
+	first, second := executor(t, r, newCounted()), executor(t, r, newCounted())
+	if !slices.Equal(r.Sessions(), []*kiln.Session{a, b}) || !slices.Equal(r.Executors(), []*gpuexec.Executor{first, second}) {
+		t.Errorf("%v, %v", r.Sessions(), r.Executors())
+	}
+	engine := must(r.Constants().Engine(constants.CPU, 0, "c"))
+	if !slices.Equal(r.Constants().Engines(), []*constants.Engine{engine}) {
+		t.Errorf("%v", r.Constants().Engines())
+	}
+	if err := a.Close(ctx); err != nil || !slices.Equal(r.Sessions(), []*kiln.Session{b}) {
+		t.Errorf("%v after a was closed, %v", r.Sessions(), err)
+	}
+}

@@ -1,0 +1,278 @@
+package kiln
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"math"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/jsonlines"
+	"github.com/kiln-cache/kiln/shapegroups"
+)
+
+// Entry is one artefact of a manifest: what Runtime.Record wrote, and what
+// Runtime.Warm asks for.
+type Entry struct {
+	Backend string // of the recipe or device
+	Key     string // of the recipe or kernel source
+	Name    string // under which it was asked for first
+	Shape   Shape  // of the group in which that was
+
+	Cost time.Duration // what making it took
+	Uses int64         // how often a name was absent and came to stand for it
+}
+
+// recorder notes what names came to stand for. nil notes nothing.
+type recorder struct {
+	mu      sync.Mutex
+	entries map[artefactID]*Entry
+	bytes   int  // of their texts
+	full    bool // something was left out
+}
+
+type artefactID struct{ backend, key string }
+
+const (
+	mostNoted = 16 << 20 // bytes that a recorder holds, nearly
+	entrySize = 256      // of an entry without its texts, nearly
+	mostText  = 64 << 10 // of one entry: escaped, it fits a line
+
+	mostSeconds = math.MaxInt64 / 1e9
+)
+
+// note counts a use of the artefact of q. It takes constant time.
+func (r *recorder) note(g *Group, name string, q *artefacts.Request, cost time.Duration) {
+	if r == nil {
+		return
+	}
+	id := artefactID{q.Backend, cmp.Or(q.StoredKey, q.Key)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.entries[id]
+	if e == nil {
+		size := len(id.backend) + len(id.key) + len(name) + len(g.Shape().Key())
+		if size > mostText || r.bytes+size+entrySize > mostNoted {
+			r.full = true
+			return
+		}
+		r.bytes += size + entrySize
+		e = &Entry{Backend: id.backend, Key: id.key, Name: name, Shape: g.Shape()}
+		r.entries[id] = e
+	}
+	e.Uses++
+	e.Cost = max(e.Cost, cost)
+}
+
+// line is an Entry as a manifest has it.
+type line struct {
+	Backend text    `json:"backend"`
+	Key     text    `json:"key"`
+	Name    text    `json:"name"`
+	Shape   string  `json:"shape"`
+	Seconds float64 `json:"seconds"` // of making it
+	Uses    int64   `json:"uses"`
+}
+
+// text is bytes as JSON can have them: like a string of Go, without the quotes.
+type text string
+
+func (t text) MarshalText() ([]byte, error) {
+	quoted := strconv.Quote(string(t))
+	return []byte(quoted[1 : len(quoted)-1]), nil
+}
+
+func (t *text) UnmarshalText(b []byte) error {
+	s, err := strconv.Unquote(`"` + string(b) + `"`)
+	*t = text(s)
+	return err
+}
+
+// Record writes a manifest of the artefacts that names came to stand for since
+// Open, dearest first (compile time times uses). Config.Record must be set; a hit
+// costs nothing more then. Record may be called again and again, each time with
+// another writer. What 16 MiB of memory cannot hold is left out, which is logged.
+// What Warm asked for counts once a session asks for it too.
+func (r *Runtime) Record(w io.Writer) error {
+	if r.it().record == nil {
+		return fault.Invalidf("kiln: record", "nothing was noted: set Config.Record")
+	}
+	r.record.mu.Lock()
+	full := r.record.full
+	lines := make([]line, 0, len(r.record.entries))
+	for _, e := range r.record.entries {
+		lines = append(lines, line{text(e.Backend), text(e.Key), text(e.Name), e.Shape.String(), e.Cost.Seconds(), e.Uses})
+	}
+	r.record.mu.Unlock()
+	if full {
+		r.logger.Warn("kiln: record: there were more artefacts than can be noted", "noted", len(lines))
+	}
+	slices.SortFunc(lines, dearer)
+	return jsonlines.Write(w, jsonlines.Entries, lines)
+}
+
+// dearer orders by compile time times uses, ties by key.
+func dearer(a, b line) int {
+	return cmp.Or(cmp.Compare(b.Seconds*float64(b.Uses), a.Seconds*float64(a.Uses)), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Backend, b.Backend))
+}
+
+// entries reads a manifest, dearest first.
+func entries(manifest io.Reader) ([]Entry, error) {
+	lines, err := jsonlines.Read("manifest", manifest, jsonlines.Entries, func(l line) error {
+		if _, err := shapegroups.Parse(l.Shape); err != nil {
+			return err
+		}
+		if l.Key == "" || l.Uses < 0 || !(l.Seconds >= 0 && l.Seconds < mostSeconds) {
+			return errors.New("want a key, cost and uses of 0 or more, and a cost that is no more than a time.Duration")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(lines, dearer)
+	all := make([]Entry, len(lines))
+	for i, l := range lines {
+		shape, _ := shapegroups.Parse(l.Shape) // it was checked
+		all[i] = Entry{string(l.Backend), string(l.Key), string(l.Name), shape, time.Duration(l.Seconds * 1e9), l.Uses}
+	}
+	return all, nil
+}
+
+// Warmed is how many entries of a manifest ended in which way.
+type Warmed struct {
+	Found   int // they were there
+	Loaded  int // made from a stored blob, or of kernels that were there
+	Made    int // by their recipes
+	Failed  int // an error or a panic, of the recipe or of the function
+	Skipped int // the function asked for nothing, or Warm ended before it was asked
+}
+
+// Warm asks for what a manifest of Record names, dearest first, before the first
+// request or beside the requests: for each entry it calls ask, which calls Get or
+// Group.Kernel with the group and context that it is given, or returns if the
+// program has no such thing any more. As many calls run at a time as a device has
+// workers (KILN_WORKERS). The artefacts are then in memory and in the store; no
+// session of the program is touched, and its first Get of a name finds its artefact
+// there. Entries beyond the capacity of the artefact cache are skipped, since they
+// would take the place of dearer ones.
+//
+// An entry that fails is counted and logged, and the others go on. An error is that
+// of the manifest (ErrInvalid, with its line), of the context, or ErrClosed; the
+// counts are those until then.
+func (r *Runtime) Warm(ctx context.Context, manifest io.Reader, ask func(context.Context, *Group, Entry) error) (Warmed, error) {
+	if r.none() {
+		return Warmed{}, ErrClosed
+	}
+	all, err := entries(manifest)
+	if err != nil {
+		return Warmed{}, err
+	}
+	cfg := r.room(SessionConfig{Name: "warm", Groups: LimitOf(0)}) // it keeps nothing
+	cfg.Bucket = Bucketing{}                                       // the shapes were bucketed when they were noted
+	s, err := r.session(cfg)
+	if err != nil {
+		return Warmed{Skipped: len(all)}, err
+	}
+	s.record = nil
+	w := warming{session: s, ask: ask}
+	room := len(all)
+	if n, counted := first(r.artefacts.Capacity()).Value(); counted {
+		room = int(min(n, int64(room)))
+	}
+	err = w.run(ctx, all[:room])
+	w.sum.Skipped = len(all) - w.sum.Found - w.sum.Loaded - w.sum.Made - w.sum.Failed
+	r.logger.Info("kiln: warmed", "found", w.sum.Found, "loaded", w.sum.Loaded, "made", w.sum.Made, "failed", w.sum.Failed, "skipped", w.sum.Skipped)
+	return w.sum, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
+}
+
+func first[A, B any](a A, _ B) A { return a }
+
+// warming is one Warm.
+type warming struct {
+	session *Session
+	ask     func(context.Context, *Group, Entry) error
+	mu      sync.Mutex
+	sum     Warmed
+}
+
+// run asks for the entries in order, several at a time, and waits for all it began.
+func (w *warming) run(ctx context.Context, all []Entry) error {
+	workers := int(w.session.runtime.settings.Workers.Value)
+	slots := make(chan struct{}, cmp.Or(workers, runtime.GOMAXPROCS(0)))
+	var under sync.WaitGroup
+	defer under.Wait()
+	for _, e := range all {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		g, err := w.session.Group(ctx, e.Shape.Dims()...)
+		if err != nil {
+			return err
+		}
+		under.Add(1)
+		actors.Go(func() {
+			defer func() { <-slots; under.Done() }()
+			w.one(ctx, g, e)
+		})
+	}
+	return nil
+}
+
+// one asks for an entry and counts how it ended: the worst that its look-ups say.
+func (w *warming) one(ctx context.Context, g *Group, e Entry) {
+	defer g.Close()
+	var mu sync.Mutex // ask may use goroutines
+	ways := [...]*int{&w.sum.Found, &w.sum.Loaded, &w.sum.Made, &w.sum.Failed}
+	rank := -1
+	others := g.listen
+	g.listen = func(told Event) {
+		mu.Lock()
+		rank = max(rank, told.rank())
+		mu.Unlock()
+		if others != nil {
+			others(told)
+		}
+	}
+	guard.Guard(func() error { return w.ask(ctx, g, e) }, func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err != nil && ctx.Err() != nil: // it was not asked to the end
+			return
+		case err != nil:
+			rank = len(ways) - 1
+			w.session.runtime.logger.Warn("kiln: warm", "key", e.Key, "backend", e.Backend, "error", err)
+		}
+		if rank >= 0 {
+			w.mu.Lock()
+			*ways[rank]++
+			w.mu.Unlock()
+		}
+	})
+}
+
+// rank is 0 for what was there, 1 for what was loaded, 2 for what was made and 3
+// for a failure.
+func (e Event) rank() int {
+	switch {
+	case e.Kind == Failed:
+		return 3
+	case e.Artefact == Miss:
+		return 2
+	case e.Artefact == PersistentHit || e.Artefact == KernelHit:
+		return 1
+	}
+	return 0
+}

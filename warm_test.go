@@ -1,0 +1,319 @@
+package kiln_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+)
+
+// costing is the recipe of a key whose making is said to take cost; it counts.
+func costing(key string, cost time.Duration, made *atomic.Int64) kiln.Recipe[string] {
+	of := func() kiln.Made[string] {
+		return kiln.Made[string]{Value: key, Bytes: 1, Cost: cost, Blob: func(context.Context) ([]byte, error) { return []byte(key), nil }}
+	}
+	return kiln.Recipe[string]{Key: key,
+		Make: func(context.Context) (kiln.Made[string], error) { made.Add(1); return of(), nil },
+		Load: func(context.Context, []byte) (kiln.Made[string], error) { return of(), nil }}
+}
+
+// recorded runs a small program and gives its manifest: four keys, of which the
+// third is the dearest, the first was asked for by two sessions, and one has no
+// Unicode.
+func recorded(t *testing.T, made *atomic.Int64) string {
+	t.Helper()
+	r := open(t, kiln.Config{Record: true})
+	for range 2 {
+		s := session(t, r)
+		g := group(t, s, 1, 37)
+		for range 3 { // two of them hits
+			must(kiln.Get(ctx, g, "q", costing("a", time.Second, made)))
+		}
+		g.Close()
+	}
+	g := group(t, session(t, r), 2)
+	defer g.Close()
+	must(kiln.Get(ctx, g, "q", costing("b\"\\", time.Second, made)))
+	must(kiln.Get(ctx, g, "k", costing("c", time.Minute, made)))
+	must(kiln.Get(ctx, g, "\xff", costing("\x00\xfe", time.Millisecond, made)))
+	must(kiln.Get(ctx, g, "alone", kiln.Recipe[string]{Key: "u", Unhashable: "file", Make: costing("u", 1, made).Make}))
+	var b bytes.Buffer
+	if err := r.Record(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// F1, S9: a manifest names what a run made, once each, and another runtime makes it
+// in the order of what it saves; the first requests then find it.
+func TestRecordAndWarm(t *testing.T) {
+	var made atomic.Int64
+	manifest := recorded(t, &made)
+	made.Store(0)
+	r := open(t, kiln.Config{Workers: 1, Record: true})
+	var seen []string
+	warmed, err := r.Warm(ctx, strings.NewReader(manifest), func(ctx context.Context, g *kiln.Group, e kiln.Entry) error {
+		seen = append(seen, fmt.Sprintf("%s %q %q %v %v %d", e.Backend, e.Key, e.Name, e.Shape, e.Cost, e.Uses))
+		if g.Shape() != e.Shape {
+			t.Errorf("the group has shape %v, the entry %v", g.Shape(), e.Shape)
+		}
+		_, err := kiln.Get(ctx, g, e.Name, costing(e.Key, e.Cost, &made))
+		return err
+	})
+	if want := (kiln.Warmed{Made: 4}); err != nil || warmed != want || made.Load() != 4 {
+		t.Errorf("%+v, %v, %d made; want %+v", warmed, err, made.Load(), want)
+	}
+	want := []string{`go "c" "k" [[2]] 1m0s 1`, `go "a" "q" [[1,37]] 1s 2`, `go "b\"\\" "q" [[2]] 1s 1`, `go "\x00\xfe" "\xff" [[2]] 1ms 1`}
+	if got := strings.Join(seen, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("asked for\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+	var none bytes.Buffer
+	if err := r.Record(&none); err != nil || strings.Count(none.String(), "\n") != 1 {
+		t.Errorf("a warm-up notes itself: %v, %q", err, none.String())
+	}
+	g := group(t, session(t, r), 1, 37)
+	defer g.Close()
+	if must(kiln.Get(ctx, g, "q", costing("a", time.Second, &made))); made.Load() != 4 {
+		t.Error("the first request made what was warm")
+	}
+	if again, err := r.Warm(ctx, strings.NewReader(manifest), func(ctx context.Context, g *kiln.Group, e kiln.Entry) error {
+		_, err := kiln.Get(ctx, g, e.Name, costing(e.Key, e.Cost, &made))
+		return err
+	}); err != nil || again != (kiln.Warmed{Found: 4}) {
+		t.Errorf("again: %+v, %v", again, err)
+	}
+}
+
+// F3, P2: bad entries end nothing, what the store has is loaded, and what the
+// program no longer has is skipped. Events reach the listener as for any look-up.
+func TestWarmCounts(t *testing.T) {
+	var made, told atomic.Int64
+	manifest := recorded(t, &made)
+	dir := filepath.Join(t.TempDir(), "store")
+	first := open(t, kiln.Config{StoreDir: dir})
+	g := group(t, session(t, first), 1)
+	must(kiln.Get(ctx, g, "n", costing("a", time.Second, &made)))
+	g.Close()
+	if err := first.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	log := new(lines)
+	r := open(t, kiln.Config{StoreDir: dir, Listen: func(kiln.Event) { told.Add(1) }, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	warmed, err := r.Warm(ctx, strings.NewReader(manifest), func(ctx context.Context, g *kiln.Group, e kiln.Entry) error {
+		switch e.Key {
+		case "a":
+			_, err := kiln.Get(ctx, g, e.Name, costing(e.Key, e.Cost, &made))
+			return err
+		case "c":
+			panic("of the test")
+		case "\x00\xfe":
+			runtime.Goexit()
+		}
+		return nil
+	})
+	if want := (kiln.Warmed{Loaded: 1, Failed: 2, Skipped: 1}); err != nil || warmed != want {
+		t.Errorf("%+v, %v; want %+v", warmed, err, want)
+	}
+	if log.count("kiln: warm\"") != 2 || told.Load() != 1 {
+		t.Errorf("%d told, log %q", told.Load(), log.b.String())
+	}
+}
+
+// F4: the end of the context ends the warm-up; what was not asked for is skipped.
+func TestWarmIsCancelled(t *testing.T) {
+	var made atomic.Int64
+	manifest := recorded(t, &made)
+	r := open(t, kiln.Config{Workers: 1})
+	ctx, cancel := context.WithCancel(ctx)
+	warmed, err := r.Warm(ctx, strings.NewReader(manifest), func(ctx context.Context, g *kiln.Group, e kiln.Entry) error {
+		_, err := kiln.Get(ctx, g, e.Name, kiln.Recipe[string]{Key: e.Key, Make: func(ctx context.Context) (kiln.Made[string], error) {
+			cancel()
+			<-ctx.Done()
+			return kiln.Made[string]{}, ctx.Err()
+		}}, kiln.Linger(0))
+		return err
+	})
+	if !errors.Is(err, context.Canceled) || warmed != (kiln.Warmed{Skipped: 4}) {
+		t.Errorf("%+v, %v", warmed, err)
+	}
+	if err := r.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Warm(context.Background(), strings.NewReader(manifest), nil); !errors.Is(err, kiln.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// C1: what the artefact cache cannot hold is not made, since it would take the
+// place of what is dearer.
+func TestWarmKeepsToTheCapacity(t *testing.T) {
+	var made atomic.Int64
+	manifest := recorded(t, &made)
+	made.Store(0)
+	r := open(t, kiln.Config{ArtefactEntries: kiln.LimitOf(2)})
+	warmed, err := r.Warm(ctx, strings.NewReader(manifest), func(ctx context.Context, g *kiln.Group, e kiln.Entry) error {
+		_, err := kiln.Get(ctx, g, e.Name, costing(e.Key, e.Cost, &made))
+		return err
+	})
+	if err != nil || warmed != (kiln.Warmed{Made: 2, Skipped: 2}) || !r.Artefacts().Has("c") {
+		t.Errorf("%+v, %v", warmed, err)
+	}
+}
+
+// No more entries are asked for at a time than there are workers, and as many.
+func TestWarmIsBounded(t *testing.T) {
+	var made atomic.Int64
+	manifest := recorded(t, &made)
+	const workers = 2
+	r := open(t, kiln.Config{Workers: workers})
+	var at, most atomic.Int64
+	var both sync.WaitGroup // the first two wait for each other
+	both.Add(workers)
+	var n atomic.Int64
+	_, err := r.Warm(ctx, strings.NewReader(manifest), func(context.Context, *kiln.Group, kiln.Entry) error {
+		now := at.Add(1)
+		for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
+		}
+		if n.Add(1) <= workers {
+			both.Done()
+			both.Wait()
+		}
+		at.Add(-1)
+		return nil
+	})
+	if err != nil || most.Load() != workers {
+		t.Errorf("%d at a time, want %d; %v", most.Load(), workers, err)
+	}
+}
+
+// K4: kernels of a device are noted by the key of their source and warmed like
+// anything else.
+func TestWarmKernels(t *testing.T) {
+	run := func(manifest string) (string, kiln.Warmed) {
+		t.Helper()
+		backend := newCounted()
+		r := open(t, kiln.Config{Record: true})
+		exec := must(r.Executor(ctx, backend, 0))
+		if manifest == "" {
+			g := group(t, session(t, r), 8)
+			defer g.Close()
+			must(g.Kernel(ctx, "op", exec, source("f")))
+			var b bytes.Buffer
+			if err := r.Record(&b); err != nil {
+				t.Fatal(err)
+			}
+			return b.String(), kiln.Warmed{}
+		}
+		warmed, err := r.Warm(ctx, strings.NewReader(manifest), func(ctx context.Context, g *kiln.Group, e kiln.Entry) error {
+			_, err := g.Kernel(ctx, e.Name, exec, source(e.Key))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return "", warmed
+	}
+	manifest, _ := run("")
+	if _, warmed := run(manifest); warmed != (kiln.Warmed{Made: 1}) {
+		t.Errorf("%+v from %s", warmed, manifest)
+	}
+}
+
+// A manifest that is not one, or not of this kind, is ErrInvalid with its line.
+func TestBadManifest(t *testing.T) {
+	const head = `{"kiln_manifest":2}` + "\n"
+	const good = `{"backend":"go","key":"k","name":"n","shape":"[[1]]","seconds":1,"uses":1}`
+	r := open(t, kiln.Config{})
+	if err := r.Record(new(bytes.Buffer)); !errors.Is(err, kiln.ErrInvalid) {
+		t.Errorf("without Config.Record: %v", err)
+	}
+	for text, line := range map[string]string{
+		"":                    "manifest:1:",
+		`{"kiln_manifest":1}`: "manifest:1:",
+		head + good + "\n" + strings.Replace(good, `"k"`, `""`, 1):        "manifest:3:",
+		head + strings.Replace(good, `"k"`, `"\\q"`, 1):                   "manifest:2:",
+		head + strings.Replace(good, `"k"`, `"\""`, 1):                    "manifest:2:",
+		head + strings.Replace(good, `[[1]]`, `[[`, 1):                    "manifest:2:",
+		head + strings.Replace(good, `"seconds":1`, `"seconds":-1`, 1):    "manifest:2:",
+		head + strings.Replace(good, `"seconds":1`, `"seconds":1e300`, 1): "manifest:2:",
+		head + strings.Replace(good, `"uses":1`, `"uses":-1`, 1):          "manifest:2:",
+		head + strings.Replace(good, `"uses":1`, `"uses":1,"x":1`, 1):     "manifest:2:",
+		head + strings.Repeat("x", 1<<21):                                 "manifest:2:",
+	} {
+		asked := false
+		_, err := r.Warm(ctx, strings.NewReader(text), func(context.Context, *kiln.Group, kiln.Entry) error { asked = true; return nil })
+		if !errors.Is(err, kiln.ErrInvalid) || !strings.HasPrefix(err.Error(), line) || asked {
+			t.Errorf("%.60q: %v, want %s", text, err, line)
+		}
+	}
+}
+
+// What is noted is bounded, and any bytes that a key may have are read back.
+func TestRecordIsBounded(t *testing.T) {
+	log := new(lines)
+	r := open(t, kiln.Config{Record: true, ArtefactEntries: kiln.LimitOf(4), Logger: slog.New(slog.NewTextHandler(log, nil))})
+	g := group(t, session(t, r), 1)
+	random := rand.New(rand.NewPCG(1, 2))
+	keys := map[string]bool{}
+	for i := range 4 {
+		raw := make([]byte, 60<<10)
+		for j := range raw {
+			raw[j] = byte(random.Uint32())
+		}
+		keys[string(raw)] = true
+		must(kiln.Get(ctx, g, strconv.Itoa(i), of(string(raw), 1)))
+	}
+	must(kiln.Get(ctx, g, "huge", of(strings.Repeat("k", 65<<10), 1))) // more than a line takes
+	g.Close()
+	var b bytes.Buffer
+	if err := r.Record(&b); err != nil {
+		t.Fatal(err)
+	}
+	if log.count("more artefacts than can be noted") != 1 {
+		t.Errorf("log %q", log.b.String())
+	}
+	n := 0
+	other := open(t, kiln.Config{Workers: 1})
+	if _, err := other.Warm(ctx, &b, func(_ context.Context, _ *kiln.Group, e kiln.Entry) error {
+		if !keys[e.Key] {
+			t.Error("a key that nobody asked for")
+		}
+		n++
+		return nil
+	}); err != nil || n != len(keys) {
+		t.Errorf("%d of %d keys, %v", n, len(keys), err)
+	}
+}
+
+// The notes of a program that never asks for the same key twice end at 16 MiB.
+func TestRecordEnds(t *testing.T) {
+	log := new(lines)
+	r := open(t, kiln.Config{Record: true, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	g := group(t, session(t, r), 1)
+	defer g.Close()
+	long := strings.Repeat("k", 63<<10)
+	for i := range 270 {
+		key := strconv.Itoa(i) + long
+		must(kiln.Get(ctx, g, strconv.Itoa(i), of(key, 1)))
+		g.Remove(strconv.Itoa(i))
+	}
+	var b bytes.Buffer
+	if err := r.Record(&b); err != nil {
+		t.Fatal(err)
+	}
+	if b.Len() > 17<<20 || b.Len() < 15<<20 || log.count("more artefacts than can be noted") != 1 {
+		t.Errorf("%d bytes, log %q", b.Len(), log.b.String())
+	}
+}
