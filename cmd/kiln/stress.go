@@ -42,6 +42,9 @@ func stressCommand(ctx context.Context, c *call) error {
 	if c.json {
 		return json.NewEncoder(c.stdout).Encode(report)
 	}
+	for _, n := range report.Notes {
+		fmt.Fprintln(c.stdout, n)
+	}
 	fmt.Fprintf(c.stdout, "%d operations, %d violations\n", report.Operations, len(report.Violations))
 	for _, v := range report.Violations {
 		fmt.Fprintln(c.stdout, "  "+v)

@@ -1,0 +1,329 @@
+package stress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
+	"github.com/kiln-cache/kiln/internal/guard"
+)
+
+// The storm drives all rooms at once, through the door and below it. Creators nest,
+// fork, run in circles, fail, panic and end their goroutines; callers leave;
+// capacities change; devices are lost; sessions, executors and runtimes are closed
+// in the middle and opened again on one store, whose files are damaged.
+
+const (
+	tenants    = 4
+	stormBytes = 192 << 10 // that sessions share, and that artefacts may take
+	stuck      = 2 * time.Minute
+	closesIn   = time.Minute
+)
+
+// storm is what lasts for the whole run.
+type storm struct {
+	*run
+	dir     string
+	seed    uint64
+	bag     bag
+	making  single
+	now     atomic.Pointer[world]
+	spare   atomic.Pointer[device] // an executor of no runtime
+	library ops.Library
+	worlds  atomic.Uint64
+	stalled sync.Once
+
+	mu struct {
+		sync.Mutex
+		fakes []*fakedevice.Backend
+	}
+}
+
+// world is one runtime and what was opened in it.
+type world struct {
+	*kiln.Runtime
+	id      string
+	fake    *fakedevice.Backend
+	tenants [tenants]atomic.Pointer[tenant]
+}
+
+// tenant is a session with a name that no other has had.
+type tenant struct {
+	*kiln.Session
+	id string
+}
+
+type device struct {
+	*gpuexec.Executor
+	fake *fakedevice.Backend
+}
+
+func openStorm(r *run) (func(context.Context, *rand.Rand) error, func(context.Context) error, error) {
+	dir, err := os.MkdirTemp("", "kiln-storm-")
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &storm{run: r, dir: dir, library: ops.Find(cpu.Name)}
+	random := rand.New(rand.NewPCG(r.seed, 1<<32))
+	w, err := s.open(random)
+	if err == nil {
+		s.now.Store(w)
+		s.spare.Store(s.device(random))
+	}
+	act := func(ctx context.Context, random *rand.Rand) error {
+		u := &user{s, s.now.Load(), random, 0}
+		return s.apart(func() error {
+			ctx, cancel := sometimes(ctx, random)
+			defer cancel()
+			return u.act(ctx)
+		})
+	}
+	return act, s.end, err
+}
+
+// apart runs fn on a goroutine that a Free may end, and finds out that it hangs.
+func (s *storm) apart(fn func() error) (err error) {
+	done := make(chan struct{})
+	var failed error
+	go func() {
+		defer close(done)
+		failed = fn()
+	}()
+	timer := time.NewTimer(stuck)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return failed
+	case <-timer.C:
+		s.stalled.Do(func() { s.violated("a call has not returned for %v\n%s", stuck, goroutines()) })
+		return nil
+	}
+}
+
+// open opens a runtime on the store of those before.
+func (s *storm) open(random *rand.Rand) (*world, error) {
+	rt, err := kiln.Open(kiln.Config{
+		Lookup:          func(string) (string, bool) { return "", false },
+		StoreDir:        filepath.Join(s.dir, "store"),
+		StoreBytes:      kiln.LimitOf(256 << 10),
+		Store:           blobstore.Config{Durability: blobstore.None, Policy: pick(random, blobstore.FIFO, blobstore.LRU, blobstore.Cost), Identity: identity},
+		ArtefactEntries: kiln.LimitOf(mostEntries), ArtefactBytes: kiln.LimitOf(stormBytes),
+		CPUConstantsMiB: kiln.LimitOf(1),
+		SessionBytes:    kiln.LimitOf(stormBytes), MemoryLimit: pick(random, "off", "1"),
+		Workers: 2, Linger: time.Duration(random.IntN(2)) * time.Millisecond,
+		Listen: pick(random, nil, func(kiln.Event) {}),
+	})
+	if err != nil {
+		return nil, err
+	}
+	w := &world{Runtime: rt, id: fmt.Sprint("world ", s.worlds.Add(1)), fake: s.fake(random)}
+	for i := range w.tenants {
+		if err := s.move(w, i, random); err != nil {
+			return nil, errors.Join(err, rt.Close(context.Background()))
+		}
+	}
+	return w, nil
+}
+
+func identity(string) gpuexec.Identity { return gpuexec.Identity{Library: "1", Build: "storm"} }
+
+// move gives a place in the world to a new tenant; the one before stays open.
+func (s *storm) move(w *world, at int, random *rand.Rand) error {
+	cfg := kiln.SessionConfig{Name: fmt.Sprint("tenant ", at), Groups: kiln.LimitOf(mostGroups),
+		Policy: pick(random, "fifo", "lru", "sieve", "duel"), Keep: pick(random, "always", "worth")}
+	if at == 0 {
+		cfg.Floor = kiln.Floor{Bytes: 16 << 10, Groups: 1}
+	}
+	session, err := w.Session(cfg)
+	if err != nil {
+		return err
+	}
+	w.tenants[at].Store(&tenant{session, fmt.Sprint(w.id, " tenant ", s.worlds.Add(1))})
+	return nil
+}
+
+// device opens an executor of no runtime; nil if its device does not open.
+func (s *storm) device(random *rand.Rand) *device {
+	for {
+		f := s.fake(random)
+		e, err := gpuexec.Open(context.Background(), gpuexec.Config{Backend: f, Workers: 2, Queue: 4})
+		if err == nil {
+			return &device{e, f}
+		}
+	}
+}
+
+// reopen opens a world beside the one that is, and closes that under its users.
+func (u *user) reopen(ctx context.Context) error {
+	next, err := u.open(u.random)
+	if err != nil {
+		return err
+	}
+	return u.shut(ctx, u.now.Swap(next))
+}
+
+func (s *storm) shut(ctx context.Context, w *world) error {
+	_ = w.Close(ctx)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closesIn)
+	defer cancel()
+	if err := w.Close(closing); err != nil {
+		return fmt.Errorf("closing %s: %w", w.id, err)
+	}
+	s.left(w.fake)
+	if n := w.Stats().Memory.Bytes; n < 0 {
+		s.violated("%s holds %d bytes after Close", w.id, n)
+	}
+	return nil
+}
+
+// left looks at a backend whose executor was closed.
+func (s *storm) left(f *fakedevice.Backend) {
+	if f.Leaked() != 0 || f.Programs() != 0 || f.Memories() != 0 || f.Misuse() != 0 {
+		s.violated("a closed executor left %d devices and queues, %d programs, %d buffers; %d misuses", f.Leaked(), f.Programs(), f.Memories(), f.Misuse())
+	}
+}
+
+func (s *storm) end(ctx context.Context) error {
+	defer os.RemoveAll(s.dir)
+	s.bag.empty(s)
+	err := s.apart(func() error { return s.shut(ctx, s.now.Load()) })
+	spare := s.spare.Load()
+	err = errors.Join(err, spare.Close(ctx))
+	s.left(spare.fake)
+	s.bag.empty(s) // of what creators put there until the end
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.mu.fakes { // what was in the bag has ended since
+		s.left(f)
+	}
+	return err
+}
+
+// single finds two creators of one key at a time (SPEC F1).
+type single struct{ running sync.Map }
+
+func (s *single) enter(r *run, key string) (leave func()) {
+	if _, busy := s.running.LoadOrStore(key, true); busy {
+		r.violated("two creators of %s at a time", key)
+	}
+	return func() { s.running.Delete(key) }
+}
+
+// bag keeps things in use for longer than the call that began the use, and than
+// the group, session and runtime.
+type bag struct {
+	mu struct {
+		sync.Mutex
+		uses []func() // each looks at what it holds, and ends the use
+	}
+}
+
+const bagged = 48 // most uses kept
+
+// later keeps one more use and ends one that waits if there are too many.
+func (u *user) later(end func()) {
+	b := &u.bag
+	b.mu.Lock()
+	uses := append(b.mu.uses, end)
+	var out func()
+	if len(uses) > bagged {
+		i := u.random.IntN(len(uses))
+		out, uses[i] = uses[i], uses[len(uses)-1]
+		uses = uses[:len(uses)-1]
+	}
+	b.mu.uses = uses
+	b.mu.Unlock()
+	if out != nil {
+		_ = u.apart(func() error { out(); return nil })
+	}
+}
+
+func (b *bag) empty(s *storm) {
+	b.mu.Lock()
+	uses := b.mu.uses
+	b.mu.uses = nil
+	b.mu.Unlock()
+	for _, end := range uses {
+		_ = s.apart(func() error { end(); return nil })
+	}
+}
+
+// fake is a device with faults: compiles, loads, launches and calls that fail,
+// panic, end their goroutine and take their time.
+func (s *storm) fake(random *rand.Rand) *fakedevice.Backend {
+	var mu sync.Mutex
+	own := rand.New(rand.NewPCG(random.Uint64(), 0))
+	var epoch int // of the open device: one that was lost may still compile beside the next
+	fate := func(ctx context.Context, what string) error {
+		mu.Lock()
+		key, odds := fmt.Sprintf("%p %d %s", &mu, epoch, what), own.IntN(160)
+		mu.Unlock()
+		if what != "" {
+			defer s.making.enter(s.run, key)()
+		}
+		switch odds {
+		case 0:
+			return errMade
+		case 1:
+			panic("made to panic")
+		case 2:
+			exit()
+		case 3, 4, 5:
+			return rest(ctx, time.Millisecond)
+		case 6:
+			return fault.ErrDeviceLost
+		}
+		return nil
+	}
+	bg := context.Background()
+	f := &fakedevice.Backend{
+		MostBytes: 8 << 10,
+		OnOpen: func() error {
+			mu.Lock()
+			epoch++
+			mu.Unlock()
+			return fate(bg, "")
+		},
+		OnCompile: func(ctx context.Context, src gpuexec.Source) error { return fate(ctx, src.Key) },
+		OnLoad:    func(ctx context.Context, _ gpuexec.Source, _ []byte) error { return fate(ctx, "") },
+		OnBlob:    func(string) error { return fate(bg, "") },
+		OnLaunch:  func(ctx context.Context, _ string, _ []gpuexec.DeviceArg, _ int) error { return fate(ctx, "") },
+		OnCall:    func(string) error { return fate(bg, "") },
+	}
+	s.mu.Lock()
+	s.mu.fakes = append(s.mu.fakes, f)
+	s.mu.Unlock()
+	return f
+}
+
+// told is expected for errors that all rooms may give in the storm.
+func told(err error) bool {
+	if expected(err) {
+		return true
+	}
+	for _, want := range []error{fault.ErrClosed, fault.ErrCycle, fault.ErrGoexit, fault.ErrOverloaded, fault.ErrDeviceLost,
+		fault.ErrTooLarge, fault.ErrNotFound, fault.ErrUnsupported, fault.ErrRefused} {
+		if errors.Is(err, want) {
+			return true
+		}
+	}
+	return false
+}
+
+// release calls a Free that is the storm's own now.
+func release(free func()) { guard.Call(free, func(error) {}) }
+
+func pick[T any](random *rand.Rand, all ...T) T { return all[random.IntN(len(all))] }
