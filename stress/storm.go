@@ -28,7 +28,7 @@ import (
 
 const (
 	tenants    = 4
-	stormBytes = 192 << 10 // that sessions share, and that artefacts may take
+	stormBytes = 64 << 10 // that sessions share, and that artefacts may take
 	stuck      = 2 * time.Minute
 	closesIn   = time.Minute
 )
@@ -118,7 +118,7 @@ func (s *storm) open(random *rand.Rand) (*world, error) {
 	rt, err := kiln.Open(kiln.Config{
 		Lookup:          func(string) (string, bool) { return "", false },
 		StoreDir:        filepath.Join(s.dir, "store"),
-		StoreBytes:      kiln.LimitOf(256 << 10),
+		StoreBytes:      kiln.LimitOf(96 << 10),
 		Store:           blobstore.Config{Durability: blobstore.None, Policy: pick(random, blobstore.FIFO, blobstore.LRU, blobstore.Cost), Identity: identity},
 		ArtefactEntries: kiln.LimitOf(mostEntries), ArtefactBytes: kiln.LimitOf(stormBytes),
 		CPUConstantsMiB: kiln.LimitOf(1),
@@ -131,7 +131,7 @@ func (s *storm) open(random *rand.Rand) (*world, error) {
 	}
 	w := &world{Runtime: rt, id: fmt.Sprint("world ", s.worlds.Add(1)), fake: s.fake(random)}
 	for i := range w.tenants {
-		if err := s.move(w, i, random); err != nil {
+		if err := s.move(w, i, random, nil); err != nil {
 			return nil, errors.Join(err, rt.Close(context.Background()))
 		}
 	}
@@ -140,10 +140,11 @@ func (s *storm) open(random *rand.Rand) (*world, error) {
 
 func identity(string) gpuexec.Identity { return gpuexec.Identity{Library: "1", Build: "storm"} }
 
-// move gives a place in the world to a new tenant; the one before stays open.
-func (s *storm) move(w *world, at int, random *rand.Rand) error {
+// move gives a place in the world to a new tenant; the one before stays open. saved
+// is what the policy of another one has learnt.
+func (s *storm) move(w *world, at int, random *rand.Rand, saved []byte) error {
 	cfg := kiln.SessionConfig{Name: fmt.Sprint("tenant ", at), Groups: kiln.LimitOf(mostGroups),
-		Policy: pick(random, "fifo", "lru", "sieve", "duel"), Keep: pick(random, "always", "worth")}
+		Policy: [tenants]string{"fifo", "lru", "sieve", "duel"}[at], Keep: pick(random, "always", "worth"), Saved: saved}
 	if at == 0 {
 		cfg.Floor = kiln.Floor{Bytes: 16 << 10, Groups: 1}
 	}

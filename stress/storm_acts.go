@@ -126,9 +126,10 @@ func (u *user) fromBlob(ctx context.Context, key string) (*artefacts.Lease, erro
 	return lease, err
 }
 
-// hold looks at a value and ends its use now or later.
+// hold looks at a value and ends its use now or later. To end it again does nothing.
 func (u *user) hold(v any, end func(), keys ...string) {
 	look := func() {
+		defer end()
 		defer end()
 		u.check(v, keys...)
 	}
@@ -197,6 +198,7 @@ func (u *user) constant(ctx context.Context) error {
 			if v, ok := held.Use(); ok {
 				u.check(v, id)
 			}
+			held.Drop()
 			held.Drop()
 		})
 	} else if ok {
@@ -335,10 +337,11 @@ func (u *user) below(err error) error {
 func (u *user) relocate(ctx context.Context) error {
 	at := u.random.IntN(tenants)
 	old := u.w.tenants[at].Load()
+	saved, _ := old.Cache().SavePolicy(ctx)
 	if u.random.IntN(2) == 0 {
 		_ = old.Close(ctx)
 	}
-	err := u.move(u.w, at, u.random)
+	err := u.move(u.w, at, u.random, saved)
 	return errors.Join(err, old.Close(ctx))
 }
 

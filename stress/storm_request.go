@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/fault"
@@ -36,6 +37,7 @@ func (u *user) request(ctx context.Context) error {
 		return err
 	}
 	leave := func() {
+		defer v.g.Close()
 		defer v.g.Close()
 		for _, look := range v.seen {
 			look()
@@ -156,7 +158,7 @@ func (v *visit) take(ctx context.Context, name string, keys []string, with []kil
 	if v.random.IntN(2) == 0 {
 		return kiln.Set(ctx, v.g, name, m, with...)
 	}
-	v.hold(m.Value, func() { release(m.Free) }, keys...)
+	v.hold(m.Value, sync.OnceFunc(func() { release(m.Free) }), keys...)
 	return nil
 }
 
@@ -174,6 +176,9 @@ func (v *visit) launch(ctx context.Context) error {
 	}
 	if k.Key() != stormSource(n).Key {
 		v.violated("asked for %s, got %s", stormSource(n).Key, k.Key())
+	}
+	if got, ok := kiln.Lookup[*value](v.g, fmt.Sprint("kernel ", n)); ok {
+		v.violated("%s came as the value of %s", k.Key(), got.key)
 	}
 	v.seen = append(v.seen, func() {
 		if err := e.Submit(context.WithoutCancel(ctx), gpuexec.Launch{Kernel: k, Grid: 1}); !told(err) {
