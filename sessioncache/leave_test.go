@@ -310,3 +310,23 @@ func TestLeavingAQuestion(t *testing.T) {
 		}
 	}
 }
+
+// The session owns what Set is given, also where the caller's context panics.
+func TestSetUnderAContextThatPanics(t *testing.T) {
+	p := open(t, sessioncache.Config{})
+	ended, leave := context.WithCancel(bg)
+	leave()
+	for what, ctx := range map[string]context.Context{
+		"before it is sent": &leaving{Context: ended, looked: true, left: func() { panic("made to panic") }},
+		"before its answer": &leaving{Context: ended, left: func() { panic("made to panic") }},
+	} {
+		func() {
+			defer func() { _ = recover() }()
+			_ = p.Set(ctx, shape(t, 1), "n", p.value(what), sessioncache.Options{})
+		}()
+		p.ResetAll(bg)
+		p.mu.Lock()
+		want(t, what, p.mu.freed[what], 1)
+		p.mu.Unlock()
+	}
+}
