@@ -140,14 +140,15 @@ func (c *Cache) hit(ctx context.Context, r *Request) (*Lease, Outcome, bool) {
 	if c.cfg.Listen != nil {
 		start = c.cfg.Now()
 	}
+	inner := nested(ctx) // user code: before there is a pin to lose
 	if !n.Value.cell.Pin() {
 		return nil, Outcome{}, false
 	}
-	return c.lease(n), c.wasHit(ctx, r, n, start), true
+	return c.lease(n), c.wasHit(inner, r, n, start), true
 }
 
 // wasHit notes, counts and tells a hit on n. start is 0 while nobody listens.
-func (c *Cache) wasHit(ctx context.Context, r *Request, n *node, start time.Time) Outcome {
+func (c *Cache) wasHit(inner bool, r *Request, n *node, start time.Time) Outcome {
 	if credit(&n.Value.users, r.Owner) {
 		c.ref.Tell(credited{n, r.Owner})
 	}
@@ -155,7 +156,7 @@ func (c *Cache) wasHit(ctx context.Context, r *Request, n *node, start time.Time
 	if !start.IsZero() {
 		o.Duration = c.cfg.Now().Sub(start)
 	}
-	if nested(ctx) {
+	if inner {
 		o.Event = NestedHit
 		c.usedUncounted(n)
 		c.ended(r.Key, o)
@@ -200,6 +201,7 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 		return nil, Outcome{}, fault.ErrCycle // it joins nothing, so only depth would end it
 	}
 	call.cache = c
+	inner := nested(ctx)
 	if _, err := flight.Ride(ctx, call); err != nil {
 		return nil, call.failure(err), err
 	}
@@ -216,7 +218,7 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 		if c.cfg.Listen == nil {
 			start = time.Time{}
 		}
-		return l, c.wasHit(ctx, &call.Request, call.n, start), nil
+		return l, c.wasHit(inner, &call.Request, call.n, start), nil
 	case started:
 		o = call.n.Value.origin
 	}
