@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -100,7 +101,7 @@ func (s *storm) apart(fn func() error) (err error) {
 	var failed error
 	go func() {
 		defer close(done)
-		failed = fn()
+		s.guarded(fn, func(err error) { failed = err })
 	}()
 	timer := time.NewTimer(stuck)
 	defer timer.Stop()
@@ -111,6 +112,18 @@ func (s *storm) apart(fn func() error) (err error) {
 		s.stalled.Do(func() { s.violated("a call has not returned for %v\n%s", stuck, goroutines()) })
 		return nil
 	}
+}
+
+// guarded runs what creators make panic, and tells of every other end.
+func (s *storm) guarded(fn func() error, failed func(error)) {
+	guard.Guard(fn, func(err error) {
+		if p := (*fault.PanicError)(nil); errors.As(err, &p) && p.Value != madeToPanic {
+			s.violated("%v\n%s", p, p.Stack)
+		}
+		if !told(err) {
+			failed(err)
+		}
+	})
 }
 
 // open opens a runtime on the store of those before.
@@ -125,6 +138,7 @@ func (s *storm) open(random *rand.Rand) (*world, error) {
 		SessionBytes:    kiln.LimitOf(stormBytes), MemoryLimit: pick(random, "off", "1"),
 		Workers: 2, Linger: time.Duration(random.IntN(2)) * time.Millisecond,
 		Listen: pick(random, nil, func(kiln.Event) {}),
+		Logger: slog.New(&log{s.run}),
 	})
 	if err != nil {
 		return nil, err
@@ -160,7 +174,7 @@ func (s *storm) move(w *world, at int, random *rand.Rand, saved []byte) error {
 func (s *storm) device(random *rand.Rand) *device {
 	for {
 		f := s.fake(random)
-		e, err := gpuexec.Open(context.Background(), gpuexec.Config{Backend: f, Workers: 2, Queue: 4})
+		e, err := gpuexec.Open(context.Background(), gpuexec.Config{Backend: f, Workers: 2, Queue: 4, Logger: slog.New(&log{s.run})})
 		if err == nil {
 			return &device{e, f}
 		}
@@ -279,7 +293,7 @@ func (s *storm) fake(random *rand.Rand) *fakedevice.Backend {
 		case 0:
 			return errMade
 		case 1:
-			panic("made to panic")
+			panic(madeToPanic)
 		case 2:
 			exit()
 		case 3, 4, 5:
@@ -310,13 +324,29 @@ func (s *storm) fake(random *rand.Rand) *fakedevice.Backend {
 	return f
 }
 
+// log reads what is logged: no turn panics, whatever users' code does.
+type log struct{ *run }
+
+func (l *log) Enabled(context.Context, slog.Level) bool { return true }
+func (l *log) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *log) WithGroup(string) slog.Handler            { return l }
+func (l *log) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "actor: turn panicked" || r.Message == "session: closing" {
+		r.Attrs(func(a slog.Attr) bool {
+			l.violated("%s: %v", r.Message, a)
+			return true
+		})
+	}
+	return nil
+}
+
 // told is expected for errors that all rooms may give in the storm.
 func told(err error) bool {
 	if expected(err) {
 		return true
 	}
 	for _, want := range []error{fault.ErrClosed, fault.ErrCycle, fault.ErrGoexit, fault.ErrOverloaded, fault.ErrDeviceLost,
-		fault.ErrTooLarge, fault.ErrNotFound, fault.ErrUnsupported, fault.ErrRefused} {
+		fault.ErrTooLarge, fault.ErrSize, fault.ErrNotFound, fault.ErrUnsupported, fault.ErrRefused} {
 		if errors.Is(err, want) {
 			return true
 		}

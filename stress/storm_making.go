@@ -51,7 +51,7 @@ func (u *user) mischief(ctx context.Context) error {
 	case odds == 0:
 		return errMade
 	case odds == 1:
-		panic("made to panic")
+		panic(madeToPanic)
 	case odds == 2:
 		exit()
 	case odds < 8:
@@ -62,7 +62,7 @@ func (u *user) mischief(ctx context.Context) error {
 		var wg sync.WaitGroup
 		for range 2 {
 			c := u.child()
-			wg.Go(func() { _ = c.more(ctx) })
+			wg.Go(func() { c.guarded(func() error { return c.more(ctx) }, func(error) {}) })
 		}
 		wg.Wait()
 	case odds == 28: // closes what it may belong to
@@ -97,7 +97,7 @@ func (u *user) value(key string) kiln.Made[*value] {
 			free()
 			switch odds {
 			case 0:
-				panic("made to panic")
+				panic(madeToPanic)
 			case 1:
 				exit()
 			}
@@ -108,7 +108,7 @@ func (u *user) value(key string) kiln.Made[*value] {
 			case 0:
 				return nil, errMade
 			case 1:
-				panic("made to panic")
+				panic(madeToPanic)
 			case 2:
 				exit()
 			}
