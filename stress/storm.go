@@ -57,7 +57,7 @@ type storm struct {
 type world struct {
 	*kiln.Runtime
 	id      string
-	fake    *fakedevice.Backend
+	fake    *faulty
 	tenants [tenants]atomic.Pointer[tenant]
 }
 
@@ -69,7 +69,7 @@ type tenant struct {
 
 type device struct {
 	*gpuexec.Executor
-	fake *fakedevice.Backend
+	fake *faulty
 }
 
 func openStorm(r *run) (func(context.Context, *rand.Rand) error, func(context.Context) error, error) {
@@ -197,7 +197,7 @@ func (s *storm) shut(ctx context.Context, w *world) error {
 	if err := w.Close(closing); err != nil {
 		return fmt.Errorf("closing %s: %w", w.id, err)
 	}
-	s.left(w.fake)
+	s.left(w.fake.Backend)
 	if n := w.Stats().Memory.Bytes; n < 0 {
 		s.violated("%s holds %d bytes after Close", w.id, n)
 	}
@@ -217,7 +217,7 @@ func (s *storm) end(ctx context.Context) error {
 	err := s.apart(func() error { return s.shut(ctx, s.now.Load()) })
 	spare := s.spare.Load()
 	err = errors.Join(err, spare.Close(ctx))
-	s.left(spare.fake)
+	s.left(spare.fake.Backend)
 	s.bag.empty(s) // of what creators put there until the end
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -274,54 +274,6 @@ func (b *bag) empty(s *storm) {
 	for _, end := range uses {
 		_ = s.apart(func() error { end(); return nil })
 	}
-}
-
-// fake is a device with faults: compiles, loads, launches and calls that fail,
-// panic, end their goroutine and take their time.
-func (s *storm) fake(random *rand.Rand) *fakedevice.Backend {
-	var mu sync.Mutex
-	own := rand.New(rand.NewPCG(random.Uint64(), 0))
-	var epoch int // of the open device: one that was lost may still compile beside the next
-	fate := func(ctx context.Context, what string) error {
-		mu.Lock()
-		key, odds := fmt.Sprintf("%p %d %s", &mu, epoch, what), own.IntN(160)
-		mu.Unlock()
-		if what != "" {
-			defer s.making.enter(s.run, key)()
-		}
-		switch odds {
-		case 0:
-			return errMade
-		case 1:
-			panic(madeToPanic)
-		case 2:
-			exit()
-		case 3, 4, 5:
-			return rest(ctx, time.Millisecond)
-		case 6:
-			return fault.ErrDeviceLost
-		}
-		return nil
-	}
-	bg := context.Background()
-	f := &fakedevice.Backend{
-		MostBytes: 8 << 10,
-		OnOpen: func() error {
-			mu.Lock()
-			epoch++
-			mu.Unlock()
-			return fate(bg, "")
-		},
-		OnCompile: func(ctx context.Context, src gpuexec.Source) error { return fate(ctx, src.Key) },
-		OnLoad:    func(ctx context.Context, _ gpuexec.Source, _ []byte) error { return fate(ctx, "") },
-		OnBlob:    func(string) error { return fate(bg, "") },
-		OnLaunch:  func(ctx context.Context, _ string, _ []gpuexec.DeviceArg, _ int) error { return fate(ctx, "") },
-		OnCall:    func(string) error { return fate(bg, "") },
-	}
-	s.mu.Lock()
-	s.mu.fakes = append(s.mu.fakes, f)
-	s.mu.Unlock()
-	return f
 }
 
 // log reads what is logged: no turn panics, whatever users' code does.

@@ -25,7 +25,7 @@ func TestScenarios(t *testing.T) {
 }
 
 var (
-	stormFor  = flag.Duration("storm", 3*time.Second, "how long TestStorm lasts at each number of threads")
+	stormFor  = flag.Duration("storm", 10*time.Second, "how long TestStorm lasts at each number of threads")
 	stormSeed = flag.Uint64("seed", uint64(time.Now().UnixNano()), "what TestStorm is made from")
 )
 
