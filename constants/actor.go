@@ -5,7 +5,6 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/lease"
 )
 
@@ -236,11 +235,7 @@ func (s *shell) close() {
 // letGo fires the callbacks of a tensor that has gone, and drops the pin of its
 // residency: in the order of the removals, off the turn.
 func (s *shell) letGo(r removal) {
-	defer func() {
-		if r.node.Value.cell.Drop() {
-			guard.Call(r.node.Value.cell.Free, s.e.failed)
-		}
-	}()
+	defer r.node.Value.cell.Unpin()
 	s.e.cache.counters.removed(r)
 	r.node.Value.calls.fire(r.why, s.e.failed)
 }

@@ -270,10 +270,15 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 	if l, err = out.Owner.Fulfil(v.Any, v.Bytes, v.Free); err == nil {
 		return l, true, nil
 	}
-	if v.Free != nil {
-		guard.Call(v.Free, e.failed)
-	}
+	e.discard(v.Free)
 	return nil, false, err
+}
+
+// discard frees a value. A panic of its Free is told and goes no further.
+func (e *Engine) discard(free func()) {
+	if free != nil {
+		guard.Call(free, e.failed)
+	}
 }
 
 // uncached is a lease on a value that the cache does not have.
@@ -281,7 +286,7 @@ func (e *Engine) uncached(v Value) *Lease {
 	n := new(node)
 	n.Value.value, n.Value.bytes = v.Any, v.Bytes
 	n.Value.gone.Store(true)
-	n.Value.cell.Init(v.Free)
+	n.Value.cell.Init(func() { e.discard(v.Free) })
 	return newLease(n)
 }
 

@@ -86,16 +86,16 @@ func (o *Promise) Fulfil(value any, bytes int64, free func()) (*Lease, error) {
 	return newLease(n), nil
 }
 
+// freeing is what frees the tensor: user code, whose panic goes no further. It does
+// not keep o.
 func (o *Promise) freeing(free func()) func() {
-	reserved := o.memory
-	if reserved.free.Load() == nil {
-		return free
+	e, reserved := o.engine, o.memory
+	if free == nil && reserved.free.Load() == nil {
+		return nil
 	}
 	return func() {
 		defer reserved.release()
-		if free != nil {
-			free()
-		}
+		e.discard(free)
 	}
 }
 

@@ -89,7 +89,7 @@ func (s *Session) event(m message) (after func()) {
 		m.Reply.Answer(struct{}{}, st.resize(m.groups, m.bytes))
 	case intern:
 		m.Reply.Send(st.intern(m.name))
-	case look:
+	case looking:
 		if st.closed {
 			m.Reply.Fail(fault.ErrClosed)
 			break

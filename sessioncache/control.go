@@ -102,8 +102,7 @@ func (s *Session) Bytes() int64 { return s.published.bytes.Load() }
 // count: see Stream. It waits for no creator.
 func (s *Session) Advice(ctx context.Context, kind string, groups int) (advice.Result, error) {
 	const op = "advice"
-	var stream []shapegroups.Shape
-	err := s.look(ctx, op, func(st *state) { stream = st.requests.acquired.Compiled() })
+	stream, err := look(ctx, s, op, func(st *state) []shapegroups.Shape { return st.requests.acquired.Compiled() })
 	if err != nil {
 		return advice.Result{}, err
 	}
@@ -116,20 +115,25 @@ func (s *Session) Advice(ctx context.Context, kind string, groups int) (advice.R
 // are requests for the policy and the thrash warning, and not in the stream: a
 // model run makes one for each of its names, as many as the model has.
 func (s *Session) Stream(ctx context.Context) (stream []shapegroups.Shape, err error) {
-	err = s.look(ctx, "stream", func(st *state) { stream = st.requests.acquired.Asked() })
-	return stream, err
+	return look(ctx, s, "stream", func(st *state) []shapegroups.Shape { return st.requests.acquired.Asked() })
 }
 
 // SavePolicy encodes what the policy has learnt, for Config.Saved.
 func (s *Session) SavePolicy(ctx context.Context) (saved []byte, err error) {
-	err = s.look(ctx, "save policy", func(st *state) { saved = st.policy.Save() })
-	return saved, err
+	return look(ctx, s, "save policy", func(st *state) []byte { return st.policy.Save() })
 }
 
-// look runs at in a turn, with all noted uses drained.
-func (s *Session) look(ctx context.Context, op string, at func(*state)) error {
-	_, err := actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message { return look{r, at} })
-	return failed(op, "", err)
+// look gives what at gives in a turn, with all noted uses drained. The turn may come
+// when the caller has left: then nobody looks at what it writes.
+func look[T any](ctx context.Context, s *Session, op string, at func(*state) T) (T, error) {
+	seen, none := new(T), *new(T)
+	_, err := actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message {
+		return looking{r, func(st *state) { *seen = at(st) }}
+	})
+	if err != nil {
+		return none, failed(op, "", err)
+	}
+	return *seen, nil
 }
 
 // Close ends the session: it is empty at once, callers that wait get their value

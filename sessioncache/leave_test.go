@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -254,5 +255,78 @@ func TestContextThatPanics(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.Close()
+	}
+}
+
+// leaving is a context that ends once the caller has sent what it asks. left is called
+// while the caller leaves.
+type leaving struct {
+	context.Context
+	looked bool
+	left   func()
+}
+
+func (l *leaving) Err() error {
+	if !l.looked {
+		l.looked = true
+		return nil
+	}
+	l.left()
+	return l.Context.Err()
+}
+
+// F4: the turn of a question comes after the asker has left, who then does not read
+// what it writes. The race detector sees that.
+func TestLeavingAQuestion(t *testing.T) {
+	p := open(t, sessioncache.Config{})
+	p.set(1, "n", "v")
+	g, err := p.Group(bg, shape(t, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	for name, ask := range map[string]func(context.Context) (int, error){
+		"save policy": func(ctx context.Context) (int, error) { b, err := p.SavePolicy(ctx); return len(b), err },
+		"stream":      func(ctx context.Context) (int, error) { s, err := p.Stream(ctx); return len(s), err },
+		"advice":      func(ctx context.Context) (int, error) { r, err := p.Advice(ctx, "lru", 1); return r.Hits, err },
+	} {
+		held, goOn := make(chan struct{}), make(chan struct{})
+		var taker sync.WaitGroup
+		taker.Go(func() { // holds a turn
+			_, err := g.Take(bg, "n", 0, func(any) bool { close(held); <-goOn; return false })
+			wantError(t, "take", err, fault.ErrInvalid)
+		})
+		<-held
+		ended, leave := context.WithCancel(bg)
+		leave()
+		n, err := ask(&leaving{Context: ended, left: sync.OnceFunc(func() { close(goOn) })})
+		wantError(t, name, err, context.Canceled)
+		if n != 0 {
+			t.Errorf("%s: %d without a turn", name, n)
+		}
+		taker.Wait()
+		if _, err := ask(bg); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The session owns what Set is given, also where the caller's context panics.
+func TestSetUnderAContextThatPanics(t *testing.T) {
+	p := open(t, sessioncache.Config{})
+	ended, leave := context.WithCancel(bg)
+	leave()
+	for what, ctx := range map[string]context.Context{
+		"before it is sent": &leaving{Context: ended, looked: true, left: func() { panic("made to panic") }},
+		"before its answer": &leaving{Context: ended, left: func() { panic("made to panic") }},
+	} {
+		func() {
+			defer func() { _ = recover() }()
+			_ = p.Set(ctx, shape(t, 1), "n", p.value(what), sessioncache.Options{})
+		}()
+		p.ResetAll(bg)
+		p.mu.Lock()
+		want(t, what, p.mu.freed[what], 1)
+		p.mu.Unlock()
 	}
 }

@@ -126,13 +126,13 @@ type intern struct {
 
 func (m intern) Fail(err error) { m.Reply.Fail(err) }
 
-// look runs a function in a turn, for statistics that only the actor knows.
-type look struct {
+// looking runs a function in a turn, for statistics that only the actor knows.
+type looking struct {
 	actors.Reply[struct{}]
 	at func(*state)
 }
 
-func (m look) Fail(err error) { m.Reply.Fail(err) }
+func (m looking) Fail(err error) { m.Reply.Fail(err) }
 
 // roomMade is a write or the end of a creator that waited for other sessions to
 // make room for its value. The claim says whether they did.

@@ -231,13 +231,16 @@ func (s *Session) put(ctx context.Context, w writing) error {
 		s.discard(m.value)
 		return err
 	}
+	err = fault.ErrClosed // until there is an answer: the context may panic
+	defer func() {
+		if err != nil && m.take() { // its turn never came, and now it never will
+			s.discard(m.value)
+		}
+	}()
 	_, err = actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message {
 		m.Reply = r
 		return m
 	})
-	if err != nil && m.take() { // its turn never came, and now it never will
-		s.discard(m.value)
-	}
 	return failed(op, m.name, err)
 }
 

@@ -51,8 +51,8 @@ func (t *tenancy) claim(held any, bytes int64) bool {
 
 // offer lists what the session could do without, for the memory limit of the
 // process. It waits for one turn; a closed session offers nothing.
-func (s *Session) offer(ctx context.Context) (items []pressure.Item) {
-	_ = s.look(ctx, "offer", func(st *state) { items = st.offer() })
+func (s *Session) offer(ctx context.Context) []pressure.Item {
+	items, _ := look(ctx, s, "offer", (*state).offer)
 	return items
 }
 

@@ -1,10 +1,12 @@
 package stress
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,6 +28,7 @@ type Report struct {
 	Seed       uint64   `json:"seed"`
 	Operations int64    `json:"operations"`
 	Violations []string `json:"violations"`
+	Notes      []string `json:"notes,omitempty"` // figures of a scenario that measures
 }
 
 // scenario sets something up; the actor it returns does one random operation,
@@ -35,7 +38,7 @@ type scenario struct {
 	open func(r *run) (act func(ctx context.Context, random *rand.Rand) error, end func(ctx context.Context) error, err error)
 }
 
-var scenarios = []scenario{{"artefacts", openArtefacts}, {"sessions", openSessions}, {"constants", openConstants}}
+var scenarios = []scenario{{"artefacts", openArtefacts}, {"sessions", openSessions}, {"constants", openConstants}, {"storm", openStorm}, {"deadlines", openDeadlines}}
 
 // Scenarios lists the names.
 func Scenarios() []string {
@@ -68,12 +71,13 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		if cfg.Scenario != "" && cfg.Scenario != s.name {
 			continue
 		}
-		r := &run{name: s.name}
+		r := &run{name: s.name, seed: cfg.Seed}
 		if err := r.drive(ctx, cfg, s); err != nil {
 			return report, fmt.Errorf("%s: %w", s.name, err)
 		}
 		report.Operations += r.operations.Load()
 		report.Violations = append(report.Violations, r.mu.violations...)
+		report.Notes = append(report.Notes, r.mu.notes...)
 	}
 	return report, nil
 }
@@ -81,12 +85,21 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 // run is one scenario in progress.
 type run struct {
 	name       string
+	seed       uint64
 	operations atomic.Int64
 	values     ledger
 	mu         struct {
 		sync.Mutex
 		violations []string
+		notes      []string
 	}
+}
+
+// noted notes a figure for the report.
+func (r *run) noted(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.notes = append(r.mu.notes, r.name+": "+fmt.Sprintf(format, args...))
 }
 
 // violated notes a violation.
@@ -99,7 +112,7 @@ func (r *run) violated(format string, args ...any) {
 }
 
 func (r *run) drive(ctx context.Context, cfg Config, s scenario) error {
-	goroutines := settled()
+	before := settled()
 	act, end, err := s.open(r)
 	if err != nil {
 		return err
@@ -130,11 +143,11 @@ func (r *run) drive(ctx context.Context, cfg Config, s scenario) error {
 		r.violated("close: %v", err)
 	}
 	r.values.settle(r)
-	for wait := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > goroutines && time.Now().Before(wait); {
+	for wait := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before && time.Now().Before(wait); {
 		time.Sleep(time.Millisecond)
 	}
-	if n := runtime.NumGoroutine(); n > goroutines {
-		r.violated("%d goroutines before, %d after Close", goroutines, n)
+	if n := runtime.NumGoroutine(); n > before {
+		r.violated("%d goroutines before, %d after Close\n%s", before, n, goroutines())
 	}
 	return nil
 }
@@ -149,6 +162,13 @@ func settled() int {
 	return n
 }
 
+// goroutines are the stacks of all, alike ones together.
+func goroutines() string {
+	var all bytes.Buffer
+	_ = pprof.Lookup("goroutine").WriteTo(&all, 1)
+	return all.String()
+}
+
 // value is a cached thing that knows its key and whether it was freed.
 type value struct {
 	key   string
@@ -156,33 +176,40 @@ type value struct {
 }
 
 // ledger counts what was made and freed.
-type ledger struct{ made, freed atomic.Int64 }
+type ledger struct {
+	made, freed atomic.Int64
+	living      sync.Map // of *value
+}
 
 func (l *ledger) make(key string) *value {
 	l.made.Add(1)
-	return &value{key: key}
+	v := &value{key: key}
+	l.living.Store(v, nil)
+	return v
 }
 
 // free is the finaliser of a value.
 func (r *run) free(v *value) func() {
 	return func() {
 		r.values.freed.Add(1)
+		r.values.living.Delete(v)
 		if n := v.freed.Add(1); n != 1 {
 			r.violated("value of %s freed %d times", v.key, n)
 		}
 	}
 }
 
-// check looks at a value on which the caller holds a lease.
-func (r *run) check(got any, key string) {
+// check looks at a value on which the caller holds a lease, and which has one of
+// these keys.
+func (r *run) check(got any, keys ...string) {
 	v, ok := got.(*value)
 	switch {
 	case !ok:
-		r.violated("asked for %s, got a %T", key, got)
-	case v.key != key:
-		r.violated("asked for %s, got %s", key, v.key)
+		r.violated("asked for %s, got a %T", keys[0], got)
+	case !slices.Contains(keys, v.key):
+		r.violated("asked for %s, got %s", keys[0], v.key)
 	case v.freed.Load() != 0:
-		r.violated("value of %s freed while leased", key)
+		r.violated("value of %s freed while leased", v.key)
 	}
 }
 
@@ -192,6 +219,11 @@ func (l *ledger) settle(r *run) {
 		time.Sleep(time.Millisecond)
 	}
 	if made, freed := l.made.Load(), l.freed.Load(); made != freed {
-		r.violated("%d values made, %d freed", made, freed)
+		var keys []string
+		l.living.Range(func(v, _ any) bool {
+			keys = append(keys, v.(*value).key)
+			return len(keys) < mostViolations
+		})
+		r.violated("%d values made, %d freed; living: %q", made, freed, keys)
 	}
 }

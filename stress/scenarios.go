@@ -18,13 +18,15 @@ import (
 // errMade is what creators fail with, now and then.
 var errMade = errors.New("made to fail")
 
+const madeToPanic = "made to panic"
+
 // mishap is what a creator does besides its work.
 func mishap(random *rand.Rand) error {
 	switch random.IntN(40) {
 	case 0:
 		return errMade
 	case 1:
-		panic("made to panic")
+		panic(madeToPanic)
 	}
 	return nil
 }

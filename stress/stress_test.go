@@ -2,6 +2,7 @@ package stress
 
 import (
 	"context"
+	"flag"
 	"math/rand/v2"
 	"runtime"
 	"testing"
@@ -11,12 +12,35 @@ import (
 // F1, F9, C2, C5, G4, G9, T4, T7: every invariant under concurrency, briefly.
 func TestScenarios(t *testing.T) {
 	for _, name := range Scenarios() {
+		if name == "storm" {
+			continue // has a test of its own
+		}
 		t.Run(name, func(t *testing.T) {
 			report, err := Run(context.Background(), Config{Seed: 1, Duration: 300 * time.Millisecond, Scenario: name})
 			if err != nil || len(report.Violations) > 0 || report.Operations == 0 {
 				t.Fatalf("%d operations, violations %q, %v", report.Operations, report.Violations, err)
 			}
 		})
+	}
+}
+
+var (
+	stormFor  = flag.Duration("storm", 10*time.Second, "how long TestStorm lasts at each number of threads")
+	stormSeed = flag.Uint64("seed", uint64(time.Now().UnixNano()), "what TestStorm is made from")
+)
+
+// F1 to F9, C5, G4, G9, G12, T7, E1, P4: all rooms at once, with one thread, two and eight.
+func TestStorm(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for _, procs := range []int{1, 2, 8} {
+		runtime.GOMAXPROCS(procs)
+		report, err := Run(context.Background(), Config{Seed: *stormSeed, Duration: *stormFor, Scenario: "storm"})
+		if err != nil || len(report.Violations) > 0 || report.Operations == 0 {
+			t.Errorf("-seed %d, GOMAXPROCS %d: %d operations, %v", *stormSeed, procs, report.Operations, err)
+			for _, v := range report.Violations {
+				t.Error(v)
+			}
+		}
 	}
 }
 

@@ -40,6 +40,9 @@ func stressCommand(ctx context.Context, c *call) error {
 	if c.json {
 		return errors.Join(json.NewEncoder(c.stdout).Encode(report), ctx.Err())
 	}
+	for _, n := range report.Notes {
+		fmt.Fprintln(c.stdout, n)
+	}
 	fmt.Fprintf(c.stdout, "%d operations, %d violations\n", report.Operations, len(report.Violations))
 	for _, v := range report.Violations {
 		fmt.Fprintln(c.stdout, "  "+v)

@@ -143,15 +143,16 @@ func (c *Cache) hit(ctx context.Context, r *Request) (*Lease, Outcome, bool) {
 	if c.cfg.Listen != nil {
 		start = c.cfg.Now()
 	}
+	inner := nested(ctx) // user code: before there is a pin to lose
 	if !n.Value.cell.Pin() {
 		return nil, Outcome{}, false
 	}
 	l := c.lease(n)
-	return l, c.wasHit(ctx, r, l, start), true
+	return l, c.wasHit(inner, r, l, start), true
 }
 
 // wasHit notes, counts and tells a hit. start is 0 while nobody listens.
-func (c *Cache) wasHit(ctx context.Context, r *Request, l *Lease, start time.Time) Outcome {
+func (c *Cache) wasHit(inner bool, r *Request, l *Lease, start time.Time) Outcome {
 	n := l.Ref().n
 	if credit(&n.Value.users, r.Owner) {
 		c.ref.Tell(credited{n, r.Owner})
@@ -160,7 +161,7 @@ func (c *Cache) wasHit(ctx context.Context, r *Request, l *Lease, start time.Tim
 	if !start.IsZero() {
 		o.Duration = c.cfg.Now().Sub(start)
 	}
-	if nested(ctx) {
+	if inner {
 		o.Event = NestedHit
 		c.usedUncounted(n)
 		c.ended(l, r.Key, o)
@@ -203,6 +204,7 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 		return nil, Outcome{}, fault.ErrCycle // it joins nothing, so only depth would end it
 	}
 	call.cache = c
+	inner := nested(ctx)
 	if _, err := flight.Ride(ctx, call); err != nil {
 		return nil, call.failure(err), err
 	}
@@ -219,7 +221,7 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 		if c.cfg.Listen == nil {
 			start = time.Time{}
 		}
-		return l, c.wasHit(ctx, &call.Request, l, start), nil
+		return l, c.wasHit(inner, &call.Request, l, start), nil
 	case started:
 		o = call.n.Value.origin
 	}

@@ -150,3 +150,20 @@ func TestPersistentHitWithKernels(t *testing.T) {
 	}
 	want(t, "p", said(c.Get(background, r)), "x by=persistent_hit")
 }
+
+// moody is a context whose Value panics.
+type moody struct{ context.Context }
+
+func (moody) Value(any) any { panic("made to panic") }
+
+// C5: a hit whose context panics leaves no lease behind.
+func TestHitUnderAContextThatPanics(t *testing.T) {
+	c := open(t, entries(1))
+	c.get("k", maker{})
+	func() {
+		defer func() { _ = recover() }()
+		c.getIn(moody{background}, "k", maker{})
+	}()
+	c.fill("other") // evicts it
+	c.eventuallyFreed("k", 1)
+}

@@ -107,11 +107,15 @@ func (d *directory) begin(ctx context.Context) error {
 	if err := d.mu.lock(ctx); err != nil {
 		return err
 	}
+	entered := false
+	defer func() { // also where the context panics, which is user code
+		if !entered {
+			d.leave()
+			d.mu.unlock()
+		}
+	}()
 	err := d.enter(ctx)
-	if err != nil {
-		d.leave()
-		d.mu.unlock()
-	}
+	entered = err == nil
 	return err
 }
 

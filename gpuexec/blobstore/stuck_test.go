@@ -3,6 +3,7 @@
 package blobstore_test
 
 import (
+	"context"
 	"fmt"
 	"path"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -156,4 +158,34 @@ func TestHintsOnAFullDisk(t *testing.T) {
 	r.want("space", s.put("new", "v"), "ok")
 	r.want("audit", s.audit(), "ok")
 	r.want("other", words(other.usage().Bytes == s.usage().Bytes, other.audit()), "true ok")
+}
+
+// moody is a context whose Done panics the second time.
+type moody struct {
+	context.Context
+	asked int
+}
+
+func (m *moody) Done() <-chan struct{} {
+	if m.asked++; m.asked > 1 {
+		panic("made to panic")
+	}
+	return m.Context.Done()
+}
+
+// A caller whose context panics while it waits for another process's change leaves
+// no lock behind.
+func TestContextThatPanicsUnderTheLock(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	other := hostlock.NewDirectory(vfs.Dir(s.cfg.Dir), "lease/directory", time.Minute)
+	if err := other.Lock(background); err != nil {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() { r.want("panic", recover(), "made to panic") }()
+		_ = s.Prune(&moody{Context: background}, 0)
+	}()
+	other.Unlock()
+	r.want("put", s.put("k", "v"), "ok")
 }

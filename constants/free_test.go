@@ -1,0 +1,34 @@
+package constants
+
+import (
+	"context"
+	"testing"
+
+	"github.com/kiln-cache/kiln/limit"
+)
+
+// T7: a panic in a Free goes no further, whichever call was the last use:
+// of a tensor that is shared, of one that is not, and of one that a reference held.
+func TestPanicOfAFree(t *testing.T) {
+	for what, mib := range map[string]uint64{"shared": 1, "alone": 0} {
+		_, e := open(t, Config{Capacity: [kinds]limit.Limit{CPU: MiB(mib)}})
+		freed := 0
+		l, cached, err := e.Get(context.Background(), key("k"), 8, Options{}, func(context.Context) (Value, error) {
+			return Value{Any: 1, Bytes: 8, Free: func() { freed++; panic("made to panic") }}, nil
+		})
+		if err != nil || cached != (mib > 0) {
+			t.Fatalf("%s: cached %v, %v", what, cached, err)
+		}
+		held, ok := l.Hold(nil)
+		if err := e.Close(context.Background()); err != nil { // it has let go
+			t.Fatal(err)
+		}
+		l.End()
+		if ok {
+			held.Drop()
+		}
+		if freed != 1 {
+			t.Errorf("%s: freed %d times", what, freed)
+		}
+	}
+}
