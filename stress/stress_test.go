@@ -86,3 +86,32 @@ func TestViolationsAreFound(t *testing.T) {
 		t.Error("an unknown scenario must be refused")
 	}
 }
+
+// F6: answers that come late are found out, beside an idle actor that answers at once.
+func TestLateAnswersAreFound(t *testing.T) {
+	if raceDetector {
+		t.Skip("times are not the program's own")
+	}
+	answers := func(what string, took ...time.Duration) *times {
+		of := &times{what: what}
+		for range 2 * enough {
+			of.add(time.Millisecond)
+		}
+		for _, d := range took {
+			of.add(d)
+		}
+		return of
+	}
+	slow := 2 * gateP99
+	for asked, late := range map[*times]bool{
+		answers("quick", slow, slow):            false, // one in a hundred
+		answers("slow", slow, slow, slow, slow): true,
+		answers("once", 2*gateWorst):            true,
+	} {
+		d := &deadlines{run: new(run), asked: []*times{answers("idle"), asked}}
+		d.judge()
+		if len(d.mu.violations) > 0 != late || len(d.mu.notes) != 2 {
+			t.Errorf("%s: %q, notes %q", asked.what, d.mu.violations, d.mu.notes)
+		}
+	}
+}
