@@ -38,7 +38,6 @@ const (
 type storm struct {
 	*run
 	dir     string
-	seed    uint64
 	bag     bag
 	making  single
 	now     atomic.Pointer[world]
