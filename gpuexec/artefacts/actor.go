@@ -17,7 +17,7 @@ type shell struct {
 	bin            lease.Bin[*node]
 	telling        lease.Bin[func()] // what listeners and the log are told of turns
 	warnings       uint64            // of thrash, so far
-	warned         time.Time         // the last one that was logged
+	warned         time.Time         // the last one that was logged; of telling
 
 	jobs  int // creators, store writes and frees that have not reported their end
 	saves map[*saving]struct{}
@@ -60,7 +60,9 @@ func (s *shell) announce() {
 		}
 	}
 	clear(s.state.lost)
-	s.state.lost = s.state.lost[:0]
+	if s.state.lost = s.state.lost[:0]; cap(s.state.lost) > 1024 { // after a clear
+		s.state.lost = nil
+	}
 	if n := s.state.gauges.thrash.Load(); n > s.warnings {
 		s.warnings = n
 		s.warn()
@@ -76,13 +78,13 @@ func (s *shell) announce() {
 
 // warn tells of thrash, at most once a minute.
 func (s *shell) warn() {
-	if now := s.cfg.Now(); now.Sub(s.warned) >= time.Minute {
-		s.warned = now
-		entries, size := s.state.size(), s.state.gauges.bytes.Load()
-		s.tell(func() {
+	entries, size := s.state.size(), s.state.gauges.bytes.Load()
+	s.tell(func() {
+		if now := s.cfg.Now(); now.Sub(s.warned) >= time.Minute {
+			s.warned = now
 			s.log.Warn("artefacts: thrash: more artefacts are in use than fit, and are made again", "entries", entries, "bytes", size)
-		})
-	}
+		}
+	})
 }
 
 // turn handles one message: first the uses that came before it, then the

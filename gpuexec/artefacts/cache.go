@@ -70,7 +70,9 @@ func (c *Cache) Lookup(key string) (Ref, bool) {
 		return Ref{}, false
 	}
 	c.uses.Note(n)
-	c.tell(nil, key, Outcome{Event: Hit})
+	if c.cfg.Listen != nil {
+		c.tell(nil, key, Outcome{Event: Hit})
+	}
 	return Ref{c, n}, true
 }
 
@@ -168,7 +170,9 @@ func (c *Cache) wasHit(inner bool, r *Request, l *Lease, start time.Time) Outcom
 		return o
 	}
 	c.uses.Note(n)
-	c.tell(l, r.Key, o)
+	if c.cfg.Listen != nil {
+		c.tell(l, r.Key, o)
+	}
 	return o
 }
 

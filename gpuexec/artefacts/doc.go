@@ -27,7 +27,15 @@
 // A pending flight takes the place of an entry from its start, so the number of
 // entries is within capacity at every instant. A flight that loses its place stays
 // joinable; its value becomes resident at its end as a new entry would. It loses it
-// to another entry, or when nobody waits for it any more.
+// to another entry, or when nobody waits for it any more. An artefact that contains
+// another one (Request.Part) takes the place of that, and the two are one entry.
+//
+// # What is told
+//
+// Config.Listen is told how each call ended, Config.Evicted what had to go and why.
+// Stats has the creators that ran for a key a second time by reason, those at work,
+// and the times of all. The log warns of thrash, and of leases that hold more beyond
+// the capacity than that is; its debug level has what was opened, made and evicted.
 //
 // # Tenants
 //

@@ -116,15 +116,14 @@ func (c *Cache) ended(l *Lease, key string, o Outcome) {
 	if o.Reason != "" {
 		c.counters.reason(o.Reason)
 	}
-	c.tell(l, key, o)
+	if c.cfg.Listen != nil {
+		c.tell(l, key, o)
+	}
 }
 
 // tell tells the listener how a call ended. A panic in it is logged and the call
 // goes on. Where it ends the goroutine, the caller gets no lease that it could end.
 func (c *Cache) tell(l *Lease, key string, o Outcome) {
-	if c.cfg.Listen == nil {
-		return
-	}
 	guard.Call(func() { c.cfg.Listen(key, o) }, func(err error) {
 		if errors.Is(err, fault.ErrGoexit) {
 			l.End()

@@ -3,7 +3,6 @@ package artefacts
 import (
 	"container/list"
 	"sync/atomic"
-	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
@@ -161,52 +160,6 @@ func (s *state) absence() fault.Reason {
 	return fault.Absent
 }
 
-// begin has m fly. Where something may be kept the flight takes its place now.
-func (s *state) begin(m *making) {
-	k := m.call
-	m.n = s.table.NewNode(k.Key, 0)
-	m.n.Value.users.Store(usersOf(k.Owner))
-	m.n.Value.flight = m
-	m.origin = Outcome{Event: Miss, Reason: s.absence()}
-	m.at = s.flying.PushBack(m)
-	s.countFlights()
-	switch {
-	case k.kind == lone:
-		s.flights.BeginLone(m, m.linger)
-		if k.Unhashable != "" {
-			m.origin.Reason, m.origin.Field = fault.KeyRefused, k.Unhashable
-		}
-		return
-	case k.kind == kernel:
-		s.kernels.flights.Begin(k.Key, m, 0)
-		return
-	}
-	s.flights.Begin(k.Key, m, m.linger)
-	if s.disabled() {
-		s.flights.Void(m)
-		return
-	}
-	m.stored = k.given == nil && k.Load != nil
-	if part := s.part(k); part != nil {
-		s.use(part) // its place is the flight's: the two will be one entry (D3)
-	} else {
-		s.place(m.n)
-	}
-	s.owned.add(k.Owner, m.n)
-}
-
-// part is the entry that what k makes is to take over, resident or flying, or nil.
-func (s *state) part(k *call) *node {
-	n := s.table.Lookup(k.Part, 0)
-	if f, ok := s.flights.Find(k.Part); n == nil && ok {
-		n = f.n
-	}
-	if n == nil || n.Value.in == nil {
-		return nil
-	}
-	return n
-}
-
 // place gives n a place in an order, for which others may have to go. It reports
 // false if there is none: the floors of others are all there is.
 func (s *state) place(n *node) bool {
@@ -222,97 +175,6 @@ func (s *state) place(n *node) bool {
 	n.Value.used = s.clock
 	s.enter(n, t)
 	return true
-}
-
-// left takes a caller off a flight. alone says that it was the last one: the flight
-// then lingers, or, where that time is 0, has no place any more, and its creator is
-// to end (SPEC F4).
-func (s *state) left(m *making, now time.Time) (alone bool, linger time.Duration) {
-	if alone, linger = s.desk(m).Leave(m, now); alone && linger == 0 {
-		s.withdraw(m.n)
-	}
-	return alone, linger
-}
-
-// expired ends the linger time of a flight. It reports whether nobody came
-// meanwhile: then the flight has no place any more, and its creator is to end.
-func (s *state) expired(m *making, now time.Time) bool {
-	over := s.desk(m).Expire(m, now)
-	if over {
-		s.withdraw(m.n)
-	}
-	return over
-}
-
-// land ends a flight with a value and reports whether that is resident now: not if
-// it was cleared meanwhile, is larger than all there is (C1, F7), or finds the
-// floors of others in its way, or is part of what is resident. One that had lost its
-// place gets another (C4), and its part goes (D3).
-func (s *state) land(m *making) (resident bool) {
-	keep := s.end(m)
-	end := refused
-	switch {
-	case m.call.kind == lone:
-		if m.call.Unhashable == "" {
-			end = forced
-		}
-	case !keep || s.disabled():
-		if m.origin.Reason != fault.Disabled {
-			end = cleared
-		}
-	case m.call.kind == kernel:
-		resident = true
-		s.landKernel(m.n)
-	default:
-		resident = s.keep(m)
-	}
-	if resident {
-		end = evicted // before there is another run
-	} else {
-		s.takeOut(m.n, taken)
-	}
-	s.flown(m, end)
-	return resident
-}
-
-// keep has what m made become resident, if it fits.
-func (s *state) keep(m *making) bool {
-	n := m.n
-	if !s.bytes.Allows(n.Value.bytes) || s.table.Lookup(m.call.Whole, 0) != nil {
-		return false
-	}
-	if part := s.table.Lookup(m.call.Part, 0); part != nil {
-		s.takeOut(part, taken)
-		s.gone(part)
-	}
-	if n.Value.in == nil && !s.place(n) || !s.shrinkBytes(n) {
-		return false
-	}
-	s.enterTable(n)
-	return true
-}
-
-// fail ends a flight without a value.
-func (s *state) fail(m *making) {
-	s.end(m)
-	s.takeOut(m.n, taken)
-	s.flown(m, failed)
-}
-
-// end ends a flight. keep says that its value, if there is one, may stay.
-func (s *state) end(m *making) (keep bool) {
-	_, keep = s.desk(m).End(m.call.Key, m)
-	m.n.Value.flight = nil
-	s.flying.Remove(m.at)
-	s.countFlights()
-	return keep
-}
-
-func (s *state) countFlights() {
-	s.gauges.flights.Store(int64(s.flying.Len()))
-	if oldest := s.flying.Front(); oldest != nil {
-		s.gauges.oldest.Store(oldest.Value.(*making).began.UnixNano())
-	}
 }
 
 // evict takes n, resident or flying, out of its order. A flight stays joinable, and

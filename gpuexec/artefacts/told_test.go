@@ -144,7 +144,8 @@ func TestThrash(t *testing.T) {
 			mu.Unlock()
 			run(r, 50, many)
 			want(t, "thrash later", r.Stats().Thrash, 3)
-			eventually(t, "logged", func() int { return l.lines("artefacts: thrash") }, 2)
+			r.close()
+			want(t, "logged", l.lines("artefacts: thrash"), 2)
 		})
 	}
 	for _, c := range []struct {
