@@ -114,3 +114,74 @@ func TestCostOfWhatIsLeft(t *testing.T) {
 	set(3, "n", time.Second)
 	want(t, "has the dearer two", p.has(2, 3), 2)
 }
+
+// G14: the groups of a session are listed with what they hold, over any number of turns.
+func TestList(t *testing.T) {
+	p := open(t, sessioncache.Config{Groups: sessioncache.Unlimited})
+	const groups = 5000
+	for i := range groups {
+		v := sessioncache.Value{Any: i, Bytes: int64(i), Cost: time.Duration(2 * i)}
+		if err := p.Set(bg, shape(t, i+1), "n", v, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.set(1, "another", "v")
+	all, err := p.List(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "groups", len(all), groups)
+	seen := make(map[string]bool)
+	var bytes, objects int64
+	for _, g := range all {
+		seen[g.Shape.Key()] = true
+		bytes += g.Bytes
+		objects += g.Objects
+		if int64(g.Cost) != 2*g.Bytes {
+			t.Errorf("%v: %d bytes of cost %v", g.Shape, g.Bytes, g.Cost)
+		}
+	}
+	want(t, "shapes", len(seen), groups)
+	want(t, "bytes", bytes, p.Bytes())
+	want(t, "names", objects, p.Len())
+	if err := p.Close(bg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.List(bg); err != nil {
+		t.Errorf("list after close: %v, want none: there is nothing to look at", err)
+	}
+}
+
+// G7: a Reset looks at the groups of its owner alone: what goes, by whatever way, is
+// not looked for any more.
+func TestOwnersThatAreGone(t *testing.T) {
+	p := open(t, capacity("lru", 4))
+	owned := func(want int) {
+		t.Helper()
+		if indexed, there := sessioncache.Owned(p.Session); indexed != want || there != want {
+			t.Errorf("%d groups are looked at, owners have names in %d, want %d", indexed, there, want)
+		}
+	}
+	for i := range 6 { // two of them are evicted
+		for _, owner := range []string{"a", "b"} {
+			if err := p.Set(bg, shape(t, i+1), owner, sessioncache.Value{Any: i}, sessioncache.Options{Owner: owner}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	owned(8)
+	g, err := p.Group(bg, shape(t, 6))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Reset(bg, "a"); err != nil {
+		t.Fatal(err)
+	}
+	owned(4)
+	if err := p.SetGroups(bg, sessioncache.LimitOf(0)); err != nil { // the open group is served
+		t.Fatal(err)
+	}
+	owned(1)
+	g.Close()
+	owned(0)
+}

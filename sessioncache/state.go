@@ -19,7 +19,8 @@ type state struct {
 	requests  requests
 
 	desk     flight.Desk[place, *call]
-	serving  map[*group]struct{} // groups out of the table that serve open handles
+	serving  map[*group]struct{}            // groups out of the table that serve open handles
+	owners   map[string]map[*group]struct{} // the groups, of either kind, that have names of an owner
 	holds    map[string]int
 	interned int // names with an id
 	closed   bool
@@ -50,6 +51,7 @@ func newState(c Config, p *published) (*state, error) {
 		policy:    rule,
 		requests:  seen,
 		serving:   make(map[*group]struct{}),
+		owners:    make(map[string]map[*group]struct{}),
 		holds:     make(map[string]int),
 		floor:     c.Floor,
 	}
@@ -151,6 +153,9 @@ func (s *state) evictUntil(own *group, ok func() bool) bool {
 		if victim == nil {
 			return false
 		}
+		if n := s.published.groups.Load(); s.published.capacity().Groups.Allows(n + 1) { // it is bytes that are short
+			s.requests.all.Full(int(n))
+		}
 		s.evict(s.published.resident(victim.Shape()))
 		s.published.evictions.Add(1)
 	}
@@ -208,6 +213,9 @@ func (s *state) vacated(g *group) {
 	switch {
 	case serving && !g.grace.open() && g.flights == 0:
 		delete(s.serving, g)
+		for owner := range g.owners {
+			s.uncredit(owner, g)
+		}
 		s.effects.trash = append(s.effects.trash, trash{group: g})
 	case g.registered && !g.filled.Load() && !g.awaited():
 		g.vacant = true // asked for, and nothing came of it that it keeps
@@ -249,11 +257,8 @@ func (s *state) resize(groups, bytes Limit) error {
 	if !c.Groups.Allows(1) || !c.Bytes.Allows(1) { // what is being made meanwhile does not stay (SPEC F7)
 		s.desk.VoidAll()
 	}
-	if err := s.requests.all.SetGroups(n); err != nil {
-		return err
-	}
 	s.makeRoom(0, 0, nil)
-	return nil
+	return s.requests.all.SetGroups(n) // after what makeRoom has told it
 }
 
 // announce tells the policy which groups waiting requests need, soonest first.
