@@ -46,8 +46,8 @@ func (g *Group) Close() {
 	own := g.mu.own
 	g.mu.closed, g.mu.own = true, nil
 	g.mu.Unlock()
+	defer guard.Each(own, (*artefacts.Lease).End) // also after a Free that ends its goroutine, here or below
 	g.room.Close()
-	guard.Each(own, (*artefacts.Lease).End) // also after a Free that ends its goroutine
 }
 
 // open is ErrClosed once the group is closed.

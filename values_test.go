@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -452,4 +453,33 @@ func TestLeaseOfNothing(t *testing.T) {
 	}
 	l.End()
 	new(kiln.Lease[int]).End()
+}
+
+// F3: a Free that ends its goroutine in Close keeps no artefact of the group alive.
+func TestFreeThatEndsClose(t *testing.T) {
+	r := open(t, kiln.Config{ArtefactEntries: kiln.LimitOf(0)})
+	s, err := r.Session(kiln.SessionConfig{Bytes: kiln.LimitOf(4)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := group(t, s, 1)
+	var left atomic.Int32
+	for name, recipe := range map[string]kiln.Recipe[int]{
+		"large": {Key: "a", Make: func(context.Context) (kiln.Made[int], error) {
+			return kiln.Made[int]{Bytes: 8, Free: runtime.Goexit}, nil // which no cache keeps: Close frees it
+		}},
+		"alone": {Key: "b", Unhashable: "an input", Make: func(context.Context) (kiln.Made[int], error) {
+			return activation(1, &left), nil
+		}},
+	} {
+		if _, err := kiln.Get(ctx, g, name, recipe); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var closing sync.WaitGroup
+	closing.Go(g.Close)
+	closing.Wait()
+	if n := left.Load(); n != 0 {
+		t.Errorf("%d artefacts are left", n)
+	}
 }

@@ -88,6 +88,9 @@ func openStorm(r *run) (func(context.Context, *rand.Rand) error, func(context.Co
 		return s.apart(func() error {
 			ctx, cancel := sometimes(ctx, random)
 			defer cancel()
+			if random.IntN(64) == 0 {
+				ctx = &moody{Context: ctx, calls: 1 + random.Int64N(20)}
+			}
 			return u.act(ctx)
 		})
 	}
@@ -113,7 +116,7 @@ func (s *storm) apart(fn func() error) (err error) {
 	}
 }
 
-// guarded runs what creators make panic, and tells of every other end.
+// guarded runs what contexts and creators make panic, and tells of every other end.
 func (s *storm) guarded(fn func() error, failed func(error)) {
 	guard.Guard(fn, func(err error) {
 		if p := (*fault.PanicError)(nil); errors.As(err, &p) && p.Value != madeToPanic {
@@ -289,6 +292,33 @@ func (l *log) Handle(_ context.Context, r slog.Record) error {
 		})
 	}
 	return nil
+}
+
+// moody is a context that panics once, wherever it is asked.
+type moody struct {
+	context.Context
+	calls int64 // until it does
+}
+
+func (m *moody) asked() {
+	if atomic.AddInt64(&m.calls, -1) == 0 {
+		panic(madeToPanic)
+	}
+}
+
+func (m *moody) Done() <-chan struct{} {
+	m.asked()
+	return m.Context.Done()
+}
+
+func (m *moody) Err() error {
+	m.asked()
+	return m.Context.Err()
+}
+
+func (m *moody) Value(key any) any {
+	m.asked()
+	return m.Context.Value(key)
 }
 
 // told is expected for errors that all rooms may give in the storm.
