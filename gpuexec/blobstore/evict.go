@@ -41,13 +41,12 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 		d.s.main.meta(r)
 		d.beat()
 	}
-	stuck := map[string]bool{}
 	for again := true; again; {
 		again = false
 		for _, r := range d.idx.surplus(capacity, keep, only) {
 			bytes := r.bytes
-			if bytes == 0 || stuck[r.place] {
-				continue // without bytes nothing is gained, and it may not be possible to move the folder either
+			if bytes == 0 {
+				continue // nothing is gained, and it may not be possible to move the folder either
 			}
 			gone, err := d.evict(r.place)
 			if err != nil {
@@ -55,13 +54,16 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 			}
 			d.beat()
 			if !gone {
-				stuck[r.place], again = true, true
-				capacity -= bytes // surplus lists it as well: so much more has to go
+				d.idx.pass(r)
+				again = true
 				continue
 			}
 			d.s.stats.evictions.Add(1)
 			d.events = append(d.events, Event{Kind: "evicted", Backend: backendOf(r.place), Place: r.place, Bytes: bytes})
 		}
+	}
+	if d.idx.bytes > capacity {
+		d.idx.retry() // with the next change
 	}
 	return nil
 }
