@@ -67,27 +67,30 @@ func (s *Store) List(ctx context.Context, each func(Info) error) error {
 	return nil
 }
 
-// Inspect describes the entry of a name as Info.Entry gives it. It lists the whole
-// directory. The error is fault.ErrNotFound if there is no such entry, or as List's.
+// Inspect describes the entry of a name as Info.Entry gives it. The error is fault.ErrNotFound if there is no such entry, or as List's.
 func (s *Store) Inspect(ctx context.Context, entry string) (Info, error) {
 	const op = "store: inspect"
 	if !isPlace(entry) {
 		return Info{}, fault.Invalidf(op, "%q: want BACKEND/BUCKET/SLOT", entry)
 	}
-	var found *Info
-	err := s.List(ctx, func(i Info) error {
-		if i.Entry == entry {
-			found = &i
-		}
-		return nil
-	})
-	if err == nil && found == nil {
-		err = &fault.Error{Op: op, Key: entry, Err: fault.ErrNotFound}
-	}
-	if err != nil {
+	if err := s.begin(op); err != nil {
 		return Info{}, err
 	}
-	return *found, nil
+	defer s.leave()
+	missing := &fault.Error{Op: op, Key: entry, Err: fault.ErrNotFound}
+	if s.off || !s.concerns(entry) {
+		return Info{}, missing
+	}
+	info, v := s.inspect(s.main, entry)
+	if v.kind == vanished {
+		return Info{}, missing
+	}
+	u, err := s.useOf(ctx, entry)
+	if err != nil {
+		return Info{}, trouble(op, s.cfg.Dir, err)
+	}
+	info.Uses = u.count
+	return info, nil
 }
 
 // inspect verifies an entry against the key in its folder.
