@@ -109,7 +109,7 @@ func (s *Store) inspect(l folder, place string) (Info, verdict) {
 		}
 	}
 	if i.Flaw = v.miss; v.kind == unreadable {
-		i.Flaw = Miss{Reason: fault.Degraded}
+		i.Flaw = degradedBy(v.err)
 	}
 	return i, v
 }

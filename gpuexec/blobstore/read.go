@@ -112,7 +112,7 @@ type flawed struct {
 func (f *finding) miss() Miss {
 	switch {
 	case f.err != nil:
-		return Miss{Reason: fault.Degraded}
+		return degradedBy(f.err)
 	case len(f.bad) > 0:
 		return f.bad[0].miss
 	case f.nearest != nil:
