@@ -51,10 +51,10 @@ type cacheCall struct {
 	only    *value // the flag that gave the backend, if any did
 	ordered *value // the one that gave the policy, where there is one
 
-	dir, keyFile, valueFile, out, identity, policy string
-	cost                                           float64
-	capacity, to                                   limit.Limit
-	repair                                         bool
+	dir, keyFile, valueFile, out, identity, policy, trust string
+	cost                                                  float64
+	capacity, to                                          limit.Limit
+	repair                                                bool
 }
 
 func cacheCommand(ctx context.Context, c *call) error {
@@ -116,6 +116,8 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 		c.toggle(&c.repair, "repair", "set bad entries aside")
 	case "prune":
 		c.amount(&c.to, "to MiB", "what may stay in use")
+	case "import", "merge":
+		c.text(&c.trust, "trust FILE", "take only what a key of this trust list has signed (default all that is sound)", "a file", nil)
 	}
 	switch v.name {
 	case "put":
@@ -138,7 +140,7 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 		return nil, err
 	}
 	cfg := blobstore.Config{Dir: c.dir, Policy: blobstore.Policy(c.policy), Logger: c.logger(), Factors: primitive.Factors,
-		ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
+		Trust: c.trust, ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
 	if c.only.given {
 		cfg.Only = c.backend
 	}
@@ -162,7 +164,11 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	case errors.Is(err, fault.ErrInvalid):
 		return nil, err
 	case err != nil:
-		return nil, usageError{fmt.Errorf("--dir: %w", err)}
+		flag := "dir"
+		if f := new(fault.Error); errors.As(err, &f) && f.Key == c.trust {
+			flag = "trust"
+		}
+		return nil, usageError{fmt.Errorf("--%s: %w", flag, err)}
 	}
 	return s, nil
 }

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"crypto/ed25519"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,8 +14,10 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // P8: a key that has an entry keeps it, and put says so, and what to do.
@@ -84,6 +89,36 @@ func TestCacheOfOneBackend(t *testing.T) {
 	verb(exitDone, dir, "prune", append(gpu, "--to", "0")...)
 	if got := entries(dir); got != "2 0" {
 		t.Errorf("pruned: %s", got)
+	}
+}
+
+// P15: with --trust, import and merge take only what a key of the list has signed, and
+// a list that is none is refused before anything is made.
+func TestCacheImportTrusts(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := stocked(t, "a")
+	id := gpuexec.Identity{Library: "l", Build: "b"}
+	s, err := blobstore.Open(t.Context(), blobstore.Config{Dir: dir, Capacity: limit.Unlimited, Signer: &blobstore.Signer{ID: "ci", Key: private}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.For(id).Put(t.Context(), "cpu", "signed", []byte("v"), 0), s.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(t.TempDir(), "archive")
+	done(t, "cache", "export", archive, "--dir", dir)
+	trust := file(t, "trust", fmt.Sprintf(`{"keys":[{"id":"ci","public":%q}]}`, base64.StdEncoding.EncodeToString(public)))
+	for _, way := range [][]string{{"import", archive}, {"merge", dir}} {
+		to := filepath.Join(t.TempDir(), "to")
+		call := append([]string{"cache"}, append(way, "--dir", to, "--trust")...)
+		code, _, errs := invoke(append(call, archive+"-not")...)
+		if _, err := os.Stat(to); code != exitUsage || !strings.Contains(errs, "--trust: ") || err == nil {
+			t.Errorf("%v: a list that is not there: exit %d, %q, %v", way, code, errs, err)
+		}
+		same(t, object(t, exitFinding, append(call, trust)...), "[rejected:map[unsigned:1] taken:1]")
 	}
 }
 
