@@ -228,8 +228,8 @@ func (c *cacheCall) stats(ctx context.Context) error {
 	if by == nil {
 		by = map[string]int64{}
 	}
-	return c.say(map[string]any{"entries": u.Entries, "bytes": u.Bytes, "capacity_bytes": c.capacity.Or(c.settings.StoreCapacity.Value).MiB(), "quarantined": u.Quarantined, "by_backend": by},
-		"%d entries, %d bytes, %d set aside", u.Entries, u.Bytes, u.Quarantined)
+	return c.say(map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": c.capacity.Or(c.settings.StoreCapacity.Value).MiB(), "quarantined": u.Quarantined, "by_backend": by},
+		"%d entries, %d bytes, %d on the disk, %d set aside", u.Entries, u.Bytes, u.DiskBytes, u.Quarantined)
 }
 
 func (c *cacheCall) verify(ctx context.Context) error {

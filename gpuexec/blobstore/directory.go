@@ -185,7 +185,7 @@ func (d *directory) list(ctx context.Context) error {
 	d.s.forgetSynced() // the directory may be another one by now
 	x := newIndex(d.s.cfg.Policy)
 	err := d.s.main.scan(func(place string, key, kernel int64) error {
-		x.add(record{place: place, bytes: max(key, 0) + max(kernel, 0)})
+		x.add(sized(place, key, kernel))
 		d.beat()
 		return ctx.Err()
 	}, d.s.skipped)

@@ -153,8 +153,8 @@ func parseChange(line string) (change, bool) {
 	switch {
 	case len(words) == 2 && words[0] == "-" && isPlace(words[1]):
 		return change{record: record{place: words[1]}}, true
-	case len(words) == 5 && words[0] == "+" && isPlace(words[4]):
-		var numbers [3]int64
+	case len(words) == 6 && words[0] == "+" && isPlace(words[5]):
+		var numbers [4]int64
 		for i := range numbers {
 			n, err := strconv.ParseInt(words[i+1], 10, 64)
 			if err != nil {
@@ -162,8 +162,8 @@ func parseChange(line string) (change, bool) {
 			}
 			numbers[i] = n
 		}
-		return change{added: true, record: record{place: words[4], known: true,
-			bytes: numbers[0], created: numbers[1], cost: time.Duration(numbers[2])}}, numbers[0] >= 0
+		return change{added: true, record: record{place: words[5], known: true,
+			bytes: numbers[0], disk: numbers[1], created: numbers[2], cost: time.Duration(numbers[3])}}, numbers[0] >= 0 && numbers[1] >= 0
 	}
 	return change{}, false
 }
@@ -243,7 +243,7 @@ func (j *journal) begin() error {
 }
 
 func (j *journal) added(r record) {
-	j.lines = fmt.Appendf(j.lines, "+ %d %d %d %s\n", r.bytes, r.created, int64(r.cost), r.place)
+	j.lines = fmt.Appendf(j.lines, "+ %d %d %d %d %s\n", r.bytes, r.disk, r.created, int64(r.cost), r.place)
 }
 
 func (j *journal) removed(place string) { j.lines = fmt.Appendf(j.lines, "- %s\n", place) }

@@ -15,6 +15,7 @@ type index struct {
 	own     uses               // those of this writer's file
 	others  uses               // those of other writers' files, as they were read last
 	bytes   int64
+	disk    int64
 	order   *queue    // of all entries; nil until the first victim is asked for
 	strange []*record // those that were added unknown, also some that are gone or known by now
 }
@@ -33,6 +34,7 @@ type use struct {
 type record struct {
 	place string
 	bytes int64 // of key.bin and kernel.bin
+	disk  int64 // what they take there
 
 	known   bool  // the fields below were read
 	created int64 // nanoseconds since 1970
@@ -40,6 +42,19 @@ type record struct {
 
 	stuck bool // it cannot be evicted at present
 	at    int  // where it is in the queue
+}
+
+// block is what the smallest file takes on a disk, in bytes.
+const block = 4 << 10
+
+// sized is the record of a place whose files have these sizes; -1 = there is none.
+func sized(place string, key, kernel int64) record {
+	r := record{place: place}
+	for _, size := range [...]int64{key, kernel} {
+		r.bytes += max(size, 0)
+		r.disk += (max(size, 0) + block - 1) / block * block
+	}
+	return r
 }
 
 func newIndex(policy Policy) *index {
@@ -51,6 +66,7 @@ func (x *index) add(r record) {
 	x.remove(r.place)
 	x.entries[r.place] = &r
 	x.bytes += r.bytes
+	x.disk += r.disk
 	if !r.known {
 		x.strange = append(x.strange, &r)
 	}
@@ -66,6 +82,7 @@ func (x *index) remove(place string) {
 		delete(x.own, place)
 		delete(x.others, place)
 		x.bytes -= r.bytes
+		x.disk -= r.disk
 		if x.order != nil && !r.stuck {
 			heap.Remove(x.order, r.at)
 		}

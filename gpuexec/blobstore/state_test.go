@@ -115,14 +115,14 @@ func TestPlaceIsTakenAgain(t *testing.T) {
 // The journal takes whole changes only, each as it was written.
 func TestParseJournal(t *testing.T) {
 	whole := func(lines string) string { return "b\n" + lines + journalEnd([]byte(lines)) }
-	first := whole("+ 5 6 7 test/1/0\n- test/2/0\n")
+	first := whole("+ 5 4096 6 7 test/1/0\n- test/2/0\n")
 	good := first + whole("")
 	changes, err := parseJournal(good)
 	if err != nil || len(changes) != 2 || changes[0].place != "test/1/0" || changes[0].bytes != 5 || changes[1].added {
 		t.Errorf("%+v %v", changes, err)
 	}
-	bad := []string{journalEnd(nil), "b\n" + whole(""), "+ 5 6 7 test/1/0\n", whole("+ -5 6 7 test/1/0\n"), whole("+ 5 6 7 ../1/0\n"),
-		whole("+ 5 6 test/1/0\n"), whole("x\n"), "b\n+ 5 6 7 test/1/0\ne\n", "b\ne\n"} // the last two as of old
+	bad := []string{journalEnd(nil), "b\n" + whole(""), "+ 5 4096 6 7 test/1/0\n", whole("+ -5 4096 6 7 test/1/0\n"), whole("+ 5 4096 6 7 ../1/0\n"),
+		whole("+ 5 6 7 test/1/0\n"), whole("x\n"), "b\n+ 5 4096 6 7 test/1/0\ne\n", "b\ne\n"} // the last two as of old
 	for bit := range len(good) * 8 {
 		flipped := []byte(good)
 		flipped[bit/8] ^= 1 << (bit % 8)

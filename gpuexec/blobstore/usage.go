@@ -10,7 +10,8 @@ func (s *Store) concerns(place string) bool {
 // Usage says what a directory holds.
 type Usage struct {
 	Entries     int
-	Bytes       int64            // of the contents of all entries, as Capacity counts them
+	Bytes       int64            // of the contents of all entries
+	DiskBytes   int64            // the same with each file rounded up to 4 KiB, which is about what it takes
 	Quarantined int              // bad entries that were set aside and are still kept, of every backend
 	ByBackend   map[string]int64 // bytes
 }
@@ -32,6 +33,7 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 		}
 		u.Entries++
 		u.Bytes += r.bytes
+		u.DiskBytes += r.disk
 		u.ByBackend[backendOf(r.place)] += r.bytes
 	})
 	if err != nil {
@@ -51,7 +53,7 @@ func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 	if s.cfg.ReadOnly {
 		x := s.recorded()
 		return s.main.scan(func(place string, key, kernel int64) error {
-			r := record{place: place, bytes: max(key, 0) + max(kernel, 0)}
+			r := sized(place, key, kernel)
 			if x.own[place].count+x.others[place].count > 0 {
 				s.main.meta(&r)
 			}

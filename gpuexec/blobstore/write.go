@@ -252,7 +252,8 @@ func (w *writing) publishLocked() error {
 		_ = d.setAside(place, Miss{Reason: fault.Degraded}) // an entry that may not be moved either keeps its slot
 	}
 	bucket := w.backend + "/" + s.Bucket(w.key)
-	r := record{bytes: w.size(), known: true, created: w.entry.Created.UnixNano(), cost: w.entry.Cost}
+	r := sized("", int64(len(w.key)), w.file.Size())
+	r.known, r.created, r.cost = true, w.entry.Created.UnixNano(), w.entry.Cost
 	for again := 0; ; again++ {
 		err := w.occupy(bucket, &r)
 		switch {
