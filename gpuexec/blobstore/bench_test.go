@@ -41,7 +41,7 @@ func BenchmarkFull(b *testing.B) {
 			r.write(filepath.Join(s.cfg.Dir, backend, fmt.Sprint(i), "0", "key.bin"), key)
 			r.write(filepath.Join(s.cfg.Dir, backend, fmt.Sprint(i), "0", "kernel.bin"), kernel)
 		}
-		s = r.open("d", int64(entries*(len(key)+len(kernel))), cfg)
+		s = r.open("d", int64(entries*small), cfg)
 		n := 0
 		put := func() { n++; s.put(fmt.Sprintf("%08d", n), "v", putOptions{bytes: 850}) }
 		b.Run(fmt.Sprintf("first/%d", entries), func(b *testing.B) {

@@ -35,7 +35,7 @@ const mostMoved = 100
 // removed is passed over, and more victims follow in its place (SPEC P5). errMore says
 // that it has not come to an end.
 func (d *directory) shrink(capacity int64, keep, only string) error {
-	if d.idx.bytes <= capacity {
+	if d.idx.disk <= capacity {
 		return nil
 	}
 	if err := d.loadUses(); err != nil {
@@ -73,7 +73,7 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 			d.events = append(d.events, Event{Kind: "evicted", Backend: backendOf(r.place), Place: r.place, Bytes: bytes})
 		}
 	}
-	if d.idx.bytes > capacity {
+	if d.idx.disk > capacity {
 		d.idx.retry() // with the next change
 	}
 	return nil

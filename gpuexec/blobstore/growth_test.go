@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/vfs"
@@ -95,14 +96,13 @@ func (w lockWatch) ReadDir(name string) ([]vfs.Info, error) {
 func TestLockIsHeldForLittle(t *testing.T) {
 	r := newRig(t)
 	w := lockWatch{nil, &atomic.Bool{}, &atomic.Int64{}, &atomic.Int64{}}
-	s := r.open("d", mib, func(c *blobstore.Config) {
+	s := r.open("d", 8*mib, func(c *blobstore.Config) {
 		blobstore.SetFS(c, func(root string) vfs.FS { w.FS = vfs.Dir(root); return w })
 	})
 	const entries, most = 500, 130
 	for i := range entries {
 		r.want("put", s.put(fmt.Sprintf("k%03d", i), "v"), "ok")
 	}
-	size := s.usage().Bytes / entries
 	step := func(what string) {
 		t.Helper()
 		if n := w.most.Swap(0); n == 0 || n > most {
@@ -110,13 +110,13 @@ func TestLockIsHeldForLittle(t *testing.T) {
 		}
 	}
 	step("fill")
-	s.cfg.Capacity = limit.Of(450 * size)
+	s.cfg.Capacity = limit.Of(450 * small)
 	s.reopen()
 	r.want("entries", s.usage().Entries, 450)
 	step("open")
 	r.want("put", s.put("knew", "v"), "ok")
 	step("put")
-	r.must(s.Prune(background, 200*size))
+	r.must(s.Prune(background, 200*small))
 	r.want("entries", s.usage().Entries, 200)
 	step("prune")
 	for i := 350; i < entries; i++ {
@@ -127,4 +127,22 @@ func TestLockIsHeldForLittle(t *testing.T) {
 	r.want("repaired", words(len(bad), s.verify(), s.audit()), "150 0 ok")
 	r.want("kept", s.usage().Quarantined, 32)
 	step("repair")
+}
+
+// P2, P7: the capacity is compared with each file rounded up to 4 KiB, by those too who
+// learn of an entry from the journal or from a listing; size.txt is of the contents.
+func TestCapacityCountsBlocks(t *testing.T) {
+	r := newRig(t)
+	s, other := r.open("d", 4*small), r.open("d", 4*small)
+	for i := range 6 {
+		r.want("put", s.put(fmt.Sprint("k", i), "v"), "ok")
+		r.clock(time.Second)
+	}
+	r.want("put", other.put("k6", "v", putOptions{bytes: 4*kib - 100}), "ok") // its kernel.bin takes two blocks
+	for _, o := range []*shop{s, other, r.open("d", 4*small)} {
+		u := o.usage()
+		r.want("usage", words(u.Entries, u.DiskBytes, u.Bytes < u.DiskBytes, o.audit()), words(3, 28*kib, true, "ok"))
+	}
+	r.want("largest", words(s.put("large", "v", putOptions{bytes: 24 * kib}), s.usage().Entries), "ok 1")
+	r.want("too large", words(s.put("larger", "v", putOptions{bytes: 28 * kib}), s.usage().Entries), "refused reason=too_large 1")
 }

@@ -155,7 +155,7 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 }
 
 // Prune evicts entries in the order of the policy until at most that many bytes are
-// in use. With Config.Only it evicts entries of that backend alone, and ends when
+// in use, counted as Config.Capacity counts them. With Config.Only it evicts entries of that backend alone, and ends when
 // there are none. The error is fault.ErrInvalid for a negative number,
 // fault.ErrClosed, fault.ErrIO or the context's.
 func (s *Store) Prune(ctx context.Context, bytes int64) error {

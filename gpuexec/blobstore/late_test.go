@@ -226,13 +226,12 @@ func testLongListing(t *testing.T, journals bool) {
 		}
 		return u.Bytes
 	}
-	size := bytes(a) / 8
 	b := make(chan *blobstore.Store)
-	go func() { b <- open(slow{disk}, 9*size) }()
+	go func() { b <- open(slow{disk}, 9*small) }()
 	synctest.Wait() // it lists
 	begin := time.Now()
 	put(100)
-	if err := a.Prune(background, 7*size); err != nil {
+	if err := a.Prune(background, 7*small); err != nil {
 		t.Error(err)
 	}
 	if waited := time.Since(begin); waited > 0 {

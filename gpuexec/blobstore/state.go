@@ -182,13 +182,13 @@ func (x *index) surplus(capacity int64, keep, only string) []*record {
 		heap.Init(x.order)
 	}
 	var out, passed []*record
-	for left := x.bytes; left > capacity && x.order.Len() > 0; {
+	for left := x.disk; left > capacity && x.order.Len() > 0; {
 		r := heap.Pop(x.order).(*record)
 		if r.place == keep || only != "" && only != backendOf(r.place) {
 			passed = append(passed, r)
 			continue
 		}
-		left -= r.bytes
+		left -= r.disk
 		out = append(out, r)
 	}
 	for _, r := range append(passed, out...) {

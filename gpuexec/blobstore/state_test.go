@@ -36,6 +36,7 @@ func TestSurplusIsTheNaiveOrder(t *testing.T) {
 			default:
 				x.add(record{place: p, known: true,
 					bytes:   rapid.Int64Range(0, 5).Draw(t, "bytes"),
+					disk:    rapid.Int64Range(0, 5).Draw(t, "disk"),
 					created: rapid.Int64Range(1, 2).Draw(t, "created"),
 					cost:    time.Duration(rapid.Int64Range(0, 3).Draw(t, "cost"))})
 			}
@@ -45,20 +46,21 @@ func TestSurplusIsTheNaiveOrder(t *testing.T) {
 }
 
 func checkSurplus(t *rapid.T, x *index, keep string, capacity int64) {
-	var bytes int64
+	var bytes, disk int64
 	var left []string
 	for place, r := range x.entries {
 		bytes += r.bytes
+		disk += r.disk
 		if place != keep && !r.stuck {
 			left = append(left, place)
 		}
 	}
-	if x.bytes != bytes {
-		t.Fatalf("%d bytes, want %d", x.bytes, bytes)
+	if x.bytes != bytes || x.disk != disk {
+		t.Fatalf("%d bytes, %d on the disk, want %d and %d", x.bytes, x.disk, bytes, disk)
 	}
 	for _, r := range x.surplus(capacity, keep, "") {
-		if bytes <= capacity {
-			t.Fatalf("%s goes though %d of %d bytes are in use", r.place, bytes, capacity)
+		if disk <= capacity {
+			t.Fatalf("%s goes though %d of %d bytes are in use", r.place, disk, capacity)
 		}
 		if !slices.Contains(left, r.place) {
 			t.Fatalf("%s goes though it is to stay", r.place)
@@ -69,10 +71,10 @@ func checkSurplus(t *rapid.T, x *index, keep string, capacity int64) {
 			}
 		}
 		left = slices.DeleteFunc(left, func(p string) bool { return p == r.place })
-		bytes -= r.bytes
+		disk -= r.disk
 	}
-	if bytes > capacity && len(left) > 0 {
-		t.Fatalf("%d bytes are left of %d allowed", bytes, capacity)
+	if disk > capacity && len(left) > 0 {
+		t.Fatalf("%d bytes are left of %d allowed", disk, capacity)
 	}
 }
 
