@@ -120,13 +120,13 @@ func (s *Store) boundQuarantine() {
 	if err != nil {
 		s.logOnce("bound quarantine", err)
 	}
-	var bytes int64
+	var disk int64
 	kept := 0
 	for i := len(list) - 1; i >= 0; i-- { // names begin with their time: the newest is last
 		name := quarantineDir + "/" + list[i].Name
 		key, kernel, _ := s.main.sizes(name)
-		bytes += max(key, 0) + max(kernel, 0)
-		if kept++; kept > setAsideMax || bytes > s.capacity() {
+		disk += sized(name, key, kernel).disk
+		if kept++; kept > setAsideMax || disk > s.capacity()/10 {
 			_ = s.main.RemoveAll(name) // the next time removes what is left
 		}
 	}

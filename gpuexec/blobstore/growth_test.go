@@ -146,3 +146,16 @@ func TestCapacityCountsBlocks(t *testing.T) {
 	r.want("largest", words(s.put("large", "v", putOptions{bytes: 24 * kib}), s.usage().Entries), "ok 1")
 	r.want("too large", words(s.put("larger", "v", putOptions{bytes: 28 * kib}), s.usage().Entries), "refused reason=too_large 1")
 }
+
+// P4: what was set aside takes a tenth of the capacity at most.
+func TestQuarantineIsATenth(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 55*small)
+	for i := range 12 {
+		key := fmt.Sprint("k", i)
+		s.put(key, "v")
+		r.flip(s.kernel(key), -1)
+		r.want("get", s.get(key), "miss reason=checksum")
+	}
+	r.want("kept", s.usage().Quarantined, 5)
+}
