@@ -202,9 +202,35 @@ func TestCacheNoStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, verb := range [][]string{{"ls"}, {"stats"}, {"verify"}, {"verify", "--repair"}, {"prune", "--to", "0"}} {
-		refused(t, append([]string{"cache"}, append(verb, "--dir", dir)...), "--dir", "no directory of a store")
+		refused(t, append([]string{"cache"}, append(verb, "--dir", dir)...), "--store", "no directory of a store")
 	}
 	if list, err := os.ReadDir(dir); len(list) != 1 || err != nil {
 		t.Errorf("made something: %v, %v", list, err)
+	}
+}
+
+// The directory is that of --store, as for kiln run, else of KILN_STORE_DIR; prune says
+// what went, and a producer reaches the terminal without control characters.
+func TestCacheWords(t *testing.T) {
+	dir := stocked(t, "a")
+	id := gpuexec.Identity{Library: "l", Build: "b\x1b[2J\nforged"}
+	s, err := blobstore.Open(t.Context(), blobstore.Config{Dir: dir, Capacity: limit.Unlimited})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.For(id).Put(t.Context(), "cpu", "k", []byte("v"), 0), s.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KILN_STORE_DIR", dir)
+	text := done(t, "cache", "inspect", "cpu/"+s.Bucket("k")+"/0")
+	if strings.Contains(text, "\x1b") || !strings.Contains(text, `build "b\x1b[2J\nforged"`) {
+		t.Errorf("%q", text)
+	}
+	if got := object(t, exitDone, "cache", "stats"); got["entries"] != 2.0 || got["disk_bytes"] != float64(16<<10) {
+		t.Errorf("%v", got)
+	}
+	t.Setenv("KILN_STORE_DIR", dir+"-not")
+	if got := done(t, "cache", "prune", "--to", "0", "--store", dir); !strings.HasPrefix(got, "2 entries went; 0 entries, ") {
+		t.Errorf("%q", got)
 	}
 }
