@@ -54,17 +54,17 @@ type cacheCall struct {
 	only    *value // the flag that gave the backend, if any did
 	ordered *value // the one that gave the policy, where there is one
 
-	dir, keyFile, valueFile, out, identity, policy string
-	cost                                           float64
-	capacity, to                                   limit.Limit
-	repair                                         bool
+	dir, keyFile, valueFile, out, identity, policy, trust string
+	cost                                                  float64
+	capacity, to                                          limit.Limit
+	repair                                                bool
 }
 
 func cacheCommand(ctx context.Context, c *call) error {
 	if len(c.args) > 0 {
 		for _, v := range cacheVerbs {
 			if v.name == c.args[0] {
-				c.name, c.use, c.about, c.args = "cache "+v.name, "--dir DIR "+v.use, v.about, c.args[1:]
+				c.name, c.use, c.about, c.args = "cache "+v.name, "--store DIR "+v.use, v.about, c.args[1:]
 				return (&cacheCall{call: c}).do(ctx, v)
 			}
 		}
@@ -80,7 +80,8 @@ func cacheCommand(ctx context.Context, c *call) error {
 
 func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	c.backend, c.policy = cpu.Name, string(blobstore.FIFO)
-	c.text(&c.dir, "dir DIR", "the store's directory", "a directory's name", nil)
+	c.text(&c.dir, "store DIR", "the store's directory (default KILN_STORE_DIR)", "a directory's name", nil)
+	c.text(&c.dir, "dir DIR", "the same", "a directory's name", nil)
 	c.only = c.text(&c.backend, "backend NAME", "the folder of a device's entries", "a backend's name", nil)
 	c.verbFlags(v)
 	if err := c.parse(v.most); err != nil {
@@ -89,16 +90,19 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	if err := c.environment(); err != nil {
 		return err
 	}
+	if c.dir == "" {
+		c.dir = c.settings.StoreDir.Value
+	}
 	switch {
 	case c.dir == "":
-		return usagef("--dir must be given: see kiln %s --help", c.name)
+		return usagef("--store must be given, or KILN_STORE_DIR set: see kiln %s --help", c.name)
 	case len(c.rest) < v.least:
 		return usagef("want %s: see kiln %s --help", v.use, c.name)
 	case v.name == "verify" && !c.repair && (c.capacity.Given() || c.ordered.given):
 		return usagef("--capacity and --policy are for --repair: without it nothing is written")
 	}
 	if info, err := os.Stat(c.dir); !v.writes && (err != nil || !info.IsDir()) {
-		return usagef("--dir %.200q: want a directory that is there", c.dir)
+		return usagef("--store %.200q: want a directory that is there", c.dir)
 	}
 	if err := c.inputs(ctx, v); err != nil {
 		return err
@@ -120,6 +124,8 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 		c.toggle(&c.repair, "repair", "set bad entries aside")
 	case "prune":
 		c.amount(&c.to, "to MiB", "what may stay in use")
+	case "import", "merge":
+		c.text(&c.trust, "trust FILE", "take only what a key of this trust list has signed (default all that is sound)", "a file", nil)
 	}
 	switch v.name {
 	case "put":
@@ -142,7 +148,7 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 		return nil, err
 	}
 	cfg := blobstore.Config{Dir: c.dir, Policy: blobstore.Policy(c.policy), Logger: c.logger(), Factors: primitive.Factors,
-		ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
+		Trust: c.trust, ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
 	if c.only.given {
 		cfg.Only = c.backend
 	}
@@ -166,7 +172,11 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	case errors.Is(err, fault.ErrInvalid):
 		return nil, err
 	case err != nil:
-		return nil, usageError{fmt.Errorf("--dir: %w", err)}
+		flag := "store"
+		if f := new(fault.Error); errors.As(err, &f) && f.Key == c.trust {
+			flag = "trust"
+		}
+		return nil, usageError{fmt.Errorf("--%s: %w", flag, err)}
 	}
 	return s, nil
 }
@@ -266,7 +276,7 @@ func (c *cacheCall) producerOf(ctx context.Context, own gpuexec.Identity) (gpuex
 	}
 	s, err := blobstore.Open(ctx, blobstore.Config{Dir: c.dir, ReadOnly: true})
 	if err != nil {
-		return own, usageError{fmt.Errorf("--dir: %w", err)}
+		return own, usageError{fmt.Errorf("--store: %w", err)}
 	}
 	info, err := s.Inspect(ctx, c.identity)
 	err = errors.Join(err, s.Close(ctx))

@@ -271,7 +271,7 @@ func TestCacheRefuses(t *testing.T) {
 		{"prune --to unlimited", []string{`--to "unlimited": want a whole number from 0 to 2147483647` + "\n"}},
 		{"prune --to 2147483648", []string{`--to "2147483648": want a whole number from 0 to 2147483647` + "\n"}},
 		{"prune --to 1e3", []string{"--to", "whole number"}},
-		{"get --key-file " + key, []string{"--dir", "want a directory that is there"}},
+		{"get --key-file " + key, []string{"--store", "want a directory that is there"}},
 		{"ls extra", []string{"unexpected argument"}},
 	} {
 		refused(t, append([]string{"cache"}, append(strings.Fields(c.args), "--dir", dir)...), c.words...)
@@ -285,9 +285,9 @@ func TestCacheRefuses(t *testing.T) {
 	for _, verb := range []string{"ls", "stats", "verify", "prune", "export", "import", "merge", "inspect"} {
 		refused(t, []string{"cache", verb, "--dir", dir, "--identity", key}, "no such flag: --identity")
 	}
-	refused(t, []string{"cache", "stats"}, "--dir must be given")
+	refused(t, []string{"cache", "stats"}, "--store must be given, or KILN_STORE_DIR set")
 	refused(t, []string{"cache", "stats", "--dir", key}, "want a directory that is there")
-	refused(t, []string{"cache", "prune", "--to", "1", "--dir", key}, "--dir: ", "no folder")
+	refused(t, []string{"cache", "prune", "--to", "1", "--dir", key}, "--store: ", "no folder")
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a store was made: %v", err)
 	}

@@ -199,7 +199,8 @@ func (c *cacheCall) inspect(ctx context.Context) error {
 		shown = row.Key
 	}
 	return c.say(row, "%s: %d bytes, key %s\n  made %s in %.3f s, %d uses, by library %s build %s compiler %s driver %s device %s", i.Entry, i.Bytes, shown,
-		i.Created.Format(time.DateTime), i.Cost.Seconds(), i.Uses, i.Producer.Library, i.Producer.Build, i.Producer.Compiler, i.Producer.Driver, i.Producer.Device)
+		i.Created.Format(time.DateTime), i.Cost.Seconds(), i.Uses, fault.Printable(i.Producer.Library), fault.Printable(i.Producer.Build), fault.Printable(i.Producer.Compiler),
+		fault.Printable(i.Producer.Driver), fault.Printable(i.Producer.Device))
 }
 
 // readableKey is the key of a primitive as its fields, but for those that are empty
@@ -224,12 +225,13 @@ func (c *cacheCall) stats(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	by := u.ByBackend
-	if by == nil {
-		by = map[string]int64{}
-	}
-	return c.say(map[string]any{"entries": u.Entries, "bytes": u.Bytes, "capacity_bytes": c.capacity.Or(c.settings.StoreCapacity.Value).MiB(), "quarantined": u.Quarantined, "by_backend": by},
-		"%d entries, %d bytes, %d set aside", u.Entries, u.Bytes, u.Quarantined)
+	fields, text := c.usage(u)
+	return c.say(fields, "%s", text)
+}
+
+func (c *cacheCall) usage(u blobstore.Usage) (fields map[string]any, text string) {
+	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": c.capacity.Or(c.settings.StoreCapacity.Value).MiB(), "quarantined": u.Quarantined, "by_backend": u.ByBackend},
+		fmt.Sprintf("%d entries, %d bytes, %d on the disk, %d set aside", u.Entries, u.Bytes, u.DiskBytes, u.Quarantined)
 }
 
 func (c *cacheCall) verify(ctx context.Context) error {
@@ -259,7 +261,14 @@ func (c *cacheCall) prune(ctx context.Context) error {
 	if err := c.store.Prune(ctx, to<<20); err != nil {
 		return err
 	}
-	return c.stats(ctx)
+	u, err := c.store.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	went := c.store.Stats().Evictions
+	fields, text := c.usage(u)
+	fields["evicted"] = went
+	return c.say(fields, "%d entries went; %s", went, text)
 }
 
 func (c *cacheCall) explain(ctx context.Context) error {

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/ed25519"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,8 +16,10 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // P8: a key that has an entry keeps it, and put says so, and what to do.
@@ -86,6 +91,36 @@ func TestCacheOfOneBackend(t *testing.T) {
 	verb(exitDone, dir, "prune", append(gpu, "--to", "0")...)
 	if got := entries(dir); got != "2 0" {
 		t.Errorf("pruned: %s", got)
+	}
+}
+
+// P15: with --trust, import and merge take only what a key of the list has signed, and
+// a list that is none is refused before anything is made.
+func TestCacheImportTrusts(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := stocked(t, "a")
+	id := gpuexec.Identity{Library: "l", Build: "b"}
+	s, err := blobstore.Open(t.Context(), blobstore.Config{Dir: dir, Capacity: limit.Unlimited, Signer: &blobstore.Signer{ID: "ci", Key: private}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.For(id).Put(t.Context(), "cpu", "signed", []byte("v"), 0), s.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(t.TempDir(), "archive")
+	done(t, "cache", "export", archive, "--dir", dir)
+	trust := file(t, "trust", fmt.Sprintf(`{"keys":[{"id":"ci","public":%q}]}`, base64.StdEncoding.EncodeToString(public)))
+	for _, way := range [][]string{{"import", archive}, {"merge", dir}} {
+		to := filepath.Join(t.TempDir(), "to")
+		call := append([]string{"cache"}, append(way, "--dir", to, "--trust")...)
+		code, _, errs := invoke(append(call, archive+"-not")...)
+		if _, err := os.Stat(to); code != exitUsage || !strings.Contains(errs, "--trust: ") || err == nil {
+			t.Errorf("%v: a list that is not there: exit %d, %q, %v", way, code, errs, err)
+		}
+		same(t, object(t, exitFinding, append(call, trust)...), "[rejected:map[unsigned:1] taken:1]")
 	}
 }
 
@@ -169,7 +204,7 @@ func TestCacheNoStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, verb := range [][]string{{"ls"}, {"stats"}, {"verify"}, {"verify", "--repair"}, {"prune", "--to", "0"}} {
-		refused(t, append([]string{"cache"}, append(verb, "--dir", dir)...), "--dir", "no directory of a store")
+		refused(t, append([]string{"cache"}, append(verb, "--dir", dir)...), "--store", "no directory of a store")
 	}
 	if list, err := os.ReadDir(dir); len(list) != 1 || err != nil {
 		t.Errorf("made something: %v, %v", list, err)
@@ -221,4 +256,30 @@ func TestExplainOfAGoProgram(t *testing.T) {
 		t.Errorf("by another program: %v", x)
 	}
 	refused(t, append(args, "--identity", file(t, "text", "no program")), "--identity")
+}
+
+// The directory is that of --store, as for kiln run, else of KILN_STORE_DIR; prune says
+// what went, and a producer reaches the terminal without control characters.
+func TestCacheWords(t *testing.T) {
+	dir := stocked(t, "a")
+	id := gpuexec.Identity{Library: "l", Build: "b\x1b[2J\nforged"}
+	s, err := blobstore.Open(t.Context(), blobstore.Config{Dir: dir, Capacity: limit.Unlimited})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.For(id).Put(t.Context(), "cpu", "k", []byte("v"), 0), s.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KILN_STORE_DIR", dir)
+	text := done(t, "cache", "inspect", "cpu/"+s.Bucket("k")+"/0")
+	if strings.Contains(text, "\x1b") || !strings.Contains(text, `build "b\x1b[2J\nforged"`) {
+		t.Errorf("%q", text)
+	}
+	if got := object(t, exitDone, "cache", "stats"); got["entries"] != 2.0 || got["disk_bytes"] != float64(16<<10) {
+		t.Errorf("%v", got)
+	}
+	t.Setenv("KILN_STORE_DIR", dir+"-not")
+	if got := done(t, "cache", "prune", "--to", "0", "--store", dir); !strings.HasPrefix(got, "2 entries went; 0 entries, ") {
+		t.Errorf("%q", got)
+	}
 }

@@ -52,7 +52,7 @@ var commands = []command{
 	{"conform", "[flags] PATH...", "run conformance scripts against the real components", conformCommand},
 	{"shapes", "simulate|advise [flags]", "eviction policies and bucketing on a recorded trace", shapesCommand},
 	{"warm", "--manifest FILE [flags]", "build what a recorded manifest names, into the store", warmCommand},
-	{"cache", "VERB --dir DIR [flags]", "the persistent store: ls, get, put, verify, prune, explain and more", cacheCommand},
+	{"cache", "VERB --store DIR [flags]", "the persistent store: ls, get, put, verify, prune, explain and more", cacheCommand},
 	{"stress", "[flags]", "invariants under concurrency", stressCommand},
 	{"devices", "", "list the devices and the backends that are absent", devicesCommand},
 	{"env", "", "list every environment variable with its value and source", envCommand},

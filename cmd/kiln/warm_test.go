@@ -285,7 +285,7 @@ func TestWarmGoesOnBehindAnInterruptedChild(t *testing.T) {
 // was there first.
 func TestWarmKeepsTheDearest(t *testing.T) {
 	dir, key := t.TempDir(), file(t, "key", "dear")
-	done(t, "cache", "put", "--dir", dir, "--key-file", key, "--value-file", file(t, "value", strings.Repeat("v", 1<<20-8<<10)), "--cost", "1e9")
+	done(t, "cache", "put", "--dir", dir, "--key-file", key, "--value-file", file(t, "value", strings.Repeat("v", 1<<20-24<<10)), "--cost", "1e9")
 	items := recordedItems(t)
 	out := done(t, "warm", "--manifest", written(t, items), "--store", dir, "--store-capacity", "1", "--json")
 	counts(t, "warm", tally(t, out), map[string]int{warmBuilt: len(items)})

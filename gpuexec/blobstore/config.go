@@ -60,7 +60,8 @@ type Config struct {
 	// turns the store off. Open makes a missing directory with mode 0700. It must
 	// belong to this user, and nobody else may be able to write it (SPEC P13).
 	Dir string
-	// Capacity bounds the bytes of all entries. Not given or 0 turns the store off,
+	// Capacity bounds the bytes of all entries, each of their files rounded up to
+	// 4 KiB, which is about what the disk holds. Not given or 0 turns the store off,
 	// unless ReadOnly is set.
 	Capacity limit.Limit
 

@@ -33,7 +33,7 @@ var (
 // powerConfig is a store on a file system that can lose power.
 func powerConfig(f vfs.FS, level blobstore.Durability) blobstore.Config {
 	cfg := blobstore.Config{
-		Dir: "/crashfs", Capacity: limit.Of(2000), Durability: level,
+		Dir: "/crashfs", Capacity: limit.Of(4 * small), Durability: level,
 		Identity: func(string) gpuexec.Identity { return defaultIdentity() },
 	}
 	blobstore.SetFS(&cfg, func(string) vfs.FS { return f })
@@ -75,7 +75,7 @@ func TestPowerLoss(t *testing.T) {
 						}
 					}
 					u, err := s.Usage(background)
-					if err != nil || u.Bytes > 2000 {
+					if err != nil || u.DiskBytes > 4*small {
 						t.Errorf("after %s: %+v %v", op, u, err)
 					}
 					if err := s.Close(background); err != nil {
@@ -227,10 +227,10 @@ func TestBuilderIsReplaced(t *testing.T) {
 // counts again when it wakes up.
 func TestLockIsPassedOver(t *testing.T) {
 	r := newRig(t)
-	s := r.open("d", 30000, func(c *blobstore.Config) { c.Lease = 300 * time.Millisecond })
+	s := r.open("d", 60*kib, func(c *blobstore.Config) { c.Lease = 300 * time.Millisecond })
 	s.put("k0", "v0")
 	for range 2 {
-		cmd := r.child("puts", r.path("d"), "30000", "0", "300", "5000")
+		cmd := r.child("puts", r.path("d"), words(60*kib), "0", "300", "5000")
 		r.eventually("the child stores", func() bool { return s.usage().Entries > 3 })
 		r.must(cmd.Process.Signal(syscall.SIGSTOP))
 		begin := time.Now()
@@ -240,7 +240,7 @@ func TestLockIsPassedOver(t *testing.T) {
 		r.want("in time", time.Since(begin) < 5*time.Second, true)
 		r.must(cmd.Process.Signal(syscall.SIGCONT))
 		r.must(cmd.Wait())
-		r.want("size", s.usage().Bytes <= 30000, true)
+		r.want("size", s.usage().DiskBytes <= 60*kib, true)
 		r.want("audit", s.audit(), "ok")
 		r.want("verify", s.verify(), 0)
 	}

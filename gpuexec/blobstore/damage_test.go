@@ -263,7 +263,7 @@ func TestForged(t *testing.T) {
 // larger is neither stored nor read into memory.
 func TestLargest(t *testing.T) {
 	r := newRig(t)
-	s := r.open("d", 4*blobstore.Largest)
+	s := r.open("d", 11*blobstore.Largest)
 	huge, err := unix.Mmap(-1, 0, blobstore.Largest, unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE) // of which nothing is touched
 	r.must(err)
 	defer func() { r.must(unix.Munmap(huge)) }()

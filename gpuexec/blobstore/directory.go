@@ -32,6 +32,9 @@ type directory struct {
 	trash   []string // folders to be removed after the change
 	events  []Event  // to be told after the change: a listener may ask the store
 
+	choosing    bool // a victim is to be chosen, and idx does not know all about its entries
+	quarantined bool // the change has set an entry aside
+
 	usesRead    time.Time // when the uses of other writers were read
 	usesWritten bool      // this writer has a file
 }
@@ -53,6 +56,7 @@ func (t turnstile) unlock() { <-t }
 
 const (
 	unknownSize = -1
+	unread      = -2
 	setAsideMax = 32 // entries kept in quarantine/
 )
 
@@ -85,18 +89,31 @@ func (d *directory) prepare(ctx context.Context) error {
 }
 
 // alter runs do between begin and end. It runs do again if the process stood still
-// and lost the lock: nothing failed then, but what do has seen may have changed.
+// and lost the lock: nothing failed then, but what do has seen may have changed. It
+// does so too as often as do has more to do than the lock may be held for.
 func (d *directory) alter(ctx context.Context, do func() error) error {
-	for again := 0; ; again++ {
+	for again := 0; ; {
 		if err := d.begin(ctx); err != nil {
 			return err
 		}
 		err := do()
+		more := err == errMore
+		if more {
+			err = nil
+		}
 		if err != nil {
 			d.fresh = false
 		}
-		err = errors.Join(err, d.end(ctx))
-		if again == 3 || !errors.Is(err, errPassedOver) {
+		if e := d.end(ctx); e == errMore {
+			more = true
+		} else {
+			err = errors.Join(err, e)
+		}
+		switch {
+		case err == nil && more:
+		case errors.Is(err, errPassedOver) && again < 3:
+			again++
+		default:
 			return err
 		}
 	}
@@ -119,50 +136,84 @@ func (d *directory) begin(ctx context.Context) error {
 	return err
 }
 
+// enter takes the directory lock with an index that is up to date. Where the journal
+// does not say what has changed it lists the directory, without the lock: the journal
+// has what changes meanwhile.
 func (d *directory) enter(ctx context.Context) error {
-	if d.lock != nil {
+	if d.lock == nil {
+		d.s.takeUses(d.idx)
+		return d.list(ctx) // each time
+	}
+	for again := 0; ; again++ {
+		d.learn()
 		if err := d.lock.Lock(ctx); err != nil {
 			return err
 		}
-	}
-	d.s.takeUses(d.idx)
-	if d.lock != nil && d.fresh {
-		read := d.journal.offset
-		err := d.journal.follow(d.idx)
-		if d.journal.offset != read { // a process that changed entries has written size.txt too
-			d.text = d.readSize()
+		d.s.takeUses(d.idx)
+		if d.fresh {
+			read := d.journal.offset
+			err := d.journal.follow(d.idx)
+			if d.journal.offset != read || d.text == unread { // a process that changed entries has written size.txt too
+				d.text = d.readSize()
+			}
+			if !errors.Is(err, errStale) {
+				return err
+			}
 		}
-		if !errors.Is(err, errStale) {
+		if d.fresh = false; again == 3 { // others begin journals all the time
+			return errors.Join(d.list(ctx), d.restart(false))
+		}
+		if err := d.journal.reset(false); err != nil {
+			return errors.Join(d.lose(err), d.list(ctx))
+		}
+		d.lock.Unlock()
+		if err := d.list(ctx); err != nil {
 			return err
 		}
+		d.fresh = true
 	}
-	return d.list()
+}
+
+// restart begins to write the journal for an index that is up to date.
+func (d *directory) restart(force bool) error {
+	err := d.journal.reset(force)
+	if err != nil {
+		return d.lose(err)
+	}
+	d.fresh = true
+	return nil
 }
 
 // list reads the whole directory.
-func (d *directory) list() error {
-	d.fresh = false
+func (d *directory) list(ctx context.Context) error {
 	d.s.forgetSynced() // the directory may be another one by now
 	x := newIndex(d.s.cfg.Policy)
 	err := d.s.main.scan(func(place string, key, kernel int64) error {
-		x.add(record{place: place, bytes: max(key, 0) + max(kernel, 0)})
+		x.add(sized(place, key, kernel))
 		d.beat()
-		return nil
+		return ctx.Err()
 	}, d.s.skipped)
 	if err != nil {
 		return err
 	}
 	x.inherit(d.idx)
-	d.idx = x
-	d.text = d.readSize()
+	d.idx, d.text = x, unread
 	if d.lock == nil {
-		return nil // every change lists again
+		d.text = d.readSize()
 	}
-	if err := d.journal.reset(false); err != nil {
-		return d.lose(err)
-	}
-	d.fresh = true
 	return nil
+}
+
+// learn reads what the choice of victims needs of the entries that a listing found,
+// if it was needed.
+func (d *directory) learn() {
+	if !d.choosing {
+		return
+	}
+	for _, r := range d.idx.unknown() {
+		d.s.main.meta(r)
+	}
+	d.choosing = false
 }
 
 // lose goes on without a journal that cannot be written, as on a full disk: without
@@ -208,22 +259,25 @@ func (d *directory) end(ctx context.Context) error {
 		if err = d.enter(ctx); err != nil {
 			break
 		}
-		if err = d.journal.reset(true); err != nil {
-			err = d.lose(err)
-		}
-		if err == nil {
-			err = errors.Join(d.shrink(d.s.capacity(), "", ""), d.finish())
+		if err = d.restart(true); err == nil {
+			err = d.shrink(d.s.capacity(), "", "")
+			if e := d.finish(); e != nil {
+				err = e
+			}
 		}
 	}
 	d.leave()
-	trash, events := d.trash, d.events
-	d.trash, d.events = nil, nil
-	if err != nil {
+	trash, events, quarantined := d.trash, d.events, d.quarantined
+	d.trash, d.events, d.quarantined = nil, nil, false
+	if err != nil && err != errMore {
 		d.fresh = false
 	}
 	d.mu.unlock()
 	for _, name := range trash {
 		_ = d.s.main.RemoveAll(name) // the next sweep removes what is left
+	}
+	if quarantined {
+		d.s.boundQuarantine()
 	}
 	for _, e := range events {
 		d.s.tell(e)
@@ -271,6 +325,9 @@ func (d *directory) writeSize() error {
 
 // errPassedOver makes alter run a change again.
 var errPassedOver = errors.New("the directory lock was passed on while this process stood still")
+
+// errMore makes alter go on with a change when others have had the lock.
+var errMore = errors.New("the change has more to do")
 
 // change must be called before files are moved.
 func (d *directory) change() error {

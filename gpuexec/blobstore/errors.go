@@ -19,6 +19,15 @@ type Miss struct {
 // None reports whether it is a hit.
 func (m Miss) None() bool { return m.Reason == "" }
 
+// degradedBy is the miss of a file that cannot be read: its owner or mode may be why.
+func degradedBy(err error) Miss {
+	m := Miss{Reason: fault.Degraded}
+	if unsafe := new(vfs.Unsafe); errors.As(err, &unsafe) {
+		m.Field = unsafe.Field
+	}
+	return m
+}
+
 func refused(op, backend, key string, miss Miss, err error) error {
 	return &fault.Error{Op: op, Backend: backend, Key: key, Reason: miss.Reason, Field: miss.Field,
 		Err: fmt.Errorf("%w: %w", fault.ErrRefused, err)}

@@ -27,41 +27,54 @@ func (d *directory) dropped(place string) {
 	_ = d.s.main.Remove(place[:strings.LastIndexByte(place, '/')]) // stays if it is not empty
 }
 
+// mostMoved bounds how many entries a change moves before others have the lock.
+const mostMoved = 100
+
 // shrink evicts until the bytes are within capacity. It never evicts the place keep,
 // and only entries of the backend only if that is not empty. An entry that cannot be
-// removed is passed over, and more victims follow in its place (SPEC P5).
+// removed is passed over, and more victims follow in its place (SPEC P5). errMore says
+// that it has not come to an end.
 func (d *directory) shrink(capacity int64, keep, only string) error {
-	if d.idx.bytes <= capacity {
+	if d.idx.disk <= capacity {
 		return nil
 	}
 	if err := d.loadUses(); err != nil {
 		d.s.logOnce("read uses", err) // victims are chosen by what is known
 	}
-	for _, r := range d.idx.unknown() {
-		d.s.main.meta(r)
-		d.beat()
+	if len(d.idx.unknown()) > 0 {
+		d.choosing = true
+		if d.lock != nil {
+			return errMore // after they were read without the lock
+		}
+		d.learn()
 	}
-	stuck := map[string]bool{}
+	moved := 0
 	for again := true; again; {
 		again = false
 		for _, r := range d.idx.surplus(capacity, keep, only) {
 			bytes := r.bytes
-			if bytes == 0 || stuck[r.place] {
-				continue // without bytes nothing is gained, and it may not be possible to move the folder either
+			if bytes == 0 {
+				continue // nothing is gained, and it may not be possible to move the folder either
 			}
+			if moved++; moved > mostMoved && d.lock != nil {
+				return errMore
+			}
+			d.beat()
 			gone, err := d.evict(r.place)
 			if err != nil {
 				return err
 			}
-			d.beat()
 			if !gone {
-				stuck[r.place], again = true, true
-				capacity -= bytes // surplus lists it as well: so much more has to go
+				d.idx.pass(r)
+				again = true
 				continue
 			}
 			d.s.stats.evictions.Add(1)
 			d.events = append(d.events, Event{Kind: "evicted", Backend: backendOf(r.place), Place: r.place, Bytes: bytes})
 		}
+	}
+	if d.idx.disk > capacity {
+		d.idx.retry() // with the next change
 	}
 	return nil
 }
@@ -89,7 +102,7 @@ func (d *directory) evict(place string) (gone bool, err error) {
 	return true, nil
 }
 
-// setAside moves a bad entry to quarantine/, and the oldest there to the trash.
+// setAside moves a bad entry to quarantine/.
 func (d *directory) setAside(place string, miss Miss) error {
 	name := fmt.Sprintf("%016x-%s-%s-%s", uint64(time.Now().UnixNano()), miss.Reason, strings.ReplaceAll(place, "/", "-"), hostlock.Unique())
 	if err := d.drop(place, quarantineDir+"/"+name); err != nil {
@@ -97,23 +110,24 @@ func (d *directory) setAside(place string, miss Miss) error {
 	}
 	d.s.stats.setAside.Add(1)
 	d.events = append(d.events, Event{Kind: "quarantined", Backend: backendOf(place), Place: place, Reason: miss.Reason})
-	return d.boundQuarantine()
+	d.quarantined = true
+	return nil
 }
 
-func (d *directory) boundQuarantine() error {
-	list, err := d.s.main.ReadDir(quarantineDir)
+// boundQuarantine removes the oldest entries that were set aside. It needs no lock.
+func (s *Store) boundQuarantine() {
+	list, err := s.main.ReadDir(quarantineDir)
 	if err != nil {
-		return err
+		s.logOnce("bound quarantine", err)
 	}
-	var bytes int64
+	var disk int64
 	kept := 0
 	for i := len(list) - 1; i >= 0; i-- { // names begin with their time: the newest is last
 		name := quarantineDir + "/" + list[i].Name
-		key, kernel, _ := d.s.main.sizes(name)
-		bytes += max(key, 0) + max(kernel, 0)
-		if kept++; kept > setAsideMax || bytes > d.s.capacity() {
-			d.trash = append(d.trash, name)
+		key, kernel, _ := s.main.sizes(name)
+		disk += sized(name, key, kernel).disk
+		if kept++; kept > setAsideMax || disk > s.capacity()/10 {
+			_ = s.main.RemoveAll(name) // the next time removes what is left
 		}
 	}
-	return nil
 }

@@ -19,3 +19,6 @@ func (c *Claim) Token() int {
 
 // Count is how often a reason arose.
 func (s *Store) Count(r fault.Reason) int64 { return s.Stats().Reasons[r] }
+
+// JournalEnd ends a change of the journal that has no lines.
+var JournalEnd = journalEnd(nil)

@@ -67,27 +67,30 @@ func (s *Store) List(ctx context.Context, each func(Info) error) error {
 	return nil
 }
 
-// Inspect describes the entry of a name as Info.Entry gives it. It lists the whole
-// directory. The error is fault.ErrNotFound if there is no such entry, or as List's.
+// Inspect describes the entry of a name as Info.Entry gives it. The error is fault.ErrNotFound if there is no such entry, or as List's.
 func (s *Store) Inspect(ctx context.Context, entry string) (Info, error) {
 	const op = "store: inspect"
 	if !isPlace(entry) {
 		return Info{}, fault.Invalidf(op, "%q: want BACKEND/BUCKET/SLOT", entry)
 	}
-	var found *Info
-	err := s.List(ctx, func(i Info) error {
-		if i.Entry == entry {
-			found = &i
-		}
-		return nil
-	})
-	if err == nil && found == nil {
-		err = &fault.Error{Op: op, Key: entry, Err: fault.ErrNotFound}
-	}
-	if err != nil {
+	if err := s.begin(op); err != nil {
 		return Info{}, err
 	}
-	return *found, nil
+	defer s.leave()
+	missing := &fault.Error{Op: op, Key: entry, Err: fault.ErrNotFound}
+	if s.off || !s.concerns(entry) {
+		return Info{}, missing
+	}
+	info, v := s.inspect(s.main, entry)
+	if v.kind == vanished {
+		return Info{}, missing
+	}
+	u, err := s.useOf(ctx, entry)
+	if err != nil {
+		return Info{}, trouble(op, s.cfg.Dir, err)
+	}
+	info.Uses = u.count
+	return info, nil
 }
 
 // inspect verifies an entry against the key in its folder.
@@ -106,7 +109,7 @@ func (s *Store) inspect(l folder, place string) (Info, verdict) {
 		}
 	}
 	if i.Flaw = v.miss; v.kind == unreadable {
-		i.Flaw = Miss{Reason: fault.Degraded}
+		i.Flaw = degradedBy(v.err)
 	}
 	return i, v
 }
@@ -152,7 +155,7 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 }
 
 // Prune evicts entries in the order of the policy until at most that many bytes are
-// in use. With Config.Only it evicts entries of that backend alone, and ends when
+// in use, counted as Config.Capacity counts them. With Config.Only it evicts entries of that backend alone, and ends when
 // there are none. The error is fault.ErrInvalid for a negative number,
 // fault.ErrClosed, fault.ErrIO or the context's.
 func (s *Store) Prune(ctx context.Context, bytes int64) error {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +19,8 @@ import (
 // learns what the others changed without listing the directory before each store.
 // It is a hint: a reader that finds it replaced, torn or without an end lists the
 // directory, and so does every Open. It is read and written under the directory lock.
+// The writer that makes it too long begins another, whose first line names the old one
+// by inode and length, so that its readers go on in the new one.
 //
 // A change is a line "b", a line for each entry added or removed, and a line "e" with
 // the digest of these lines. A journal that ends in another way is that of a writer
@@ -33,7 +34,12 @@ type journal struct {
 	lines  []byte
 }
 
-const mostJournal = 1 << 20 // bytes; a longer journal is replaced by a fresh one
+const mostJournal = 1 << 20 // bytes; a longer journal is followed by a fresh one
+
+// journalStart is the text of a fresh journal.
+func journalStart(inode uint64, length int64) string {
+	return fmt.Sprintf("after %d %d\n", inode, length) + journalEnd(nil)
+}
 
 // journalEnd is the last line of a change. Its digest, xxHash64, tells damage and not
 // forgery: a directory that another user can write is not opened (SPEC P13).
@@ -45,17 +51,54 @@ var endSize = int64(len(journalEnd(nil)))
 var errStale = errors.New("the journal does not continue what was read of it")
 
 // follow applies to an index the changes that other processes have written since.
-// After errStale the index is unchanged, and the caller must list the directory and
-// call reset.
+// After errStale the caller must list the directory and call reset.
 func (j *journal) follow(x *index) error {
 	info, err := j.fs.Lstat(journalFile)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && (j.file == nil || info.Inode != j.inode || info.Size < j.offset || info.Size > mostJournal) {
+	switch {
+	case isGone(err) || j.file == nil:
+		return errStale
+	case err != nil:
+		return err
+	case info.Inode != j.inode:
+		if info, err = j.next(x, info); err != nil {
+			return err
+		}
+	}
+	return j.read(x, info.Size)
+}
+
+// next reads the journal to its end and goes on with the one at its name, which must
+// be the one after it.
+func (j *journal) next(x *index, info vfs.Info) (vfs.Info, error) {
+	old, err := j.file.Stat()
+	if err == nil {
+		err = j.read(x, old.Size)
+	}
+	if err != nil {
+		return info, err
+	}
+	start := journalStart(j.inode, j.offset)
+	j.close()
+	if err := j.open(info); err != nil {
+		return info, errors.Join(errStale, err)
+	}
+	text := make([]byte, len(start))
+	if short, err := readAll(j.file, text, 0); err != nil || short || string(text) != start {
+		return info, errors.Join(errStale, err)
+	}
+	j.offset = int64(len(start))
+	return info, nil
+}
+
+// read applies the changes up to an offset.
+func (j *journal) read(x *index, end int64) error {
+	if end == j.offset {
+		return nil
+	}
+	if end < j.offset {
 		return errStale
 	}
-	if err != nil || info.Size == j.offset {
-		return err
-	}
-	text := make([]byte, info.Size-j.offset)
+	text := make([]byte, end-j.offset)
 	if _, err := j.file.ReadAt(text, j.offset); err != nil && err != io.EOF {
 		return err
 	}
@@ -70,7 +113,7 @@ func (j *journal) follow(x *index) error {
 			x.remove(c.place)
 		}
 	}
-	j.offset = info.Size
+	j.offset = end
 	return nil
 }
 
@@ -110,8 +153,8 @@ func parseChange(line string) (change, bool) {
 	switch {
 	case len(words) == 2 && words[0] == "-" && isPlace(words[1]):
 		return change{record: record{place: words[1]}}, true
-	case len(words) == 5 && words[0] == "+" && isPlace(words[4]):
-		var numbers [3]int64
+	case len(words) == 6 && words[0] == "+" && isPlace(words[5]):
+		var numbers [4]int64
 		for i := range numbers {
 			n, err := strconv.ParseInt(words[i+1], 10, 64)
 			if err != nil {
@@ -119,8 +162,8 @@ func parseChange(line string) (change, bool) {
 			}
 			numbers[i] = n
 		}
-		return change{added: true, record: record{place: words[4], known: true,
-			bytes: numbers[0], created: numbers[1], cost: time.Duration(numbers[2])}}, numbers[0] >= 0
+		return change{added: true, record: record{place: words[5], known: true,
+			bytes: numbers[0], disk: numbers[1], created: numbers[2], cost: time.Duration(numbers[3])}}, numbers[0] >= 0 && numbers[1] >= 0
 	}
 	return change{}, false
 }
@@ -138,12 +181,19 @@ func (j *journal) reset(force bool) error {
 	j.close()
 	if !force {
 		info, err := j.fs.Lstat(journalFile)
-		if err == nil && info.Regular() && info.Size <= mostJournal && info.Size >= endSize && j.open(info) == nil {
+		if err == nil && info.Regular() && info.Size <= 2*mostJournal && info.Size >= endSize && j.open(info) == nil {
 			return nil
 		}
 	}
+	return j.start(0, 0)
+}
+
+// start begins a fresh journal, after the one of an inode and length if there is one
+// whose readers may go on.
+func (j *journal) start(inode uint64, length int64) error {
+	j.close()
 	temporary := tmpDir + "/" + hostlock.Unique()
-	if err := vfs.WriteNew(j.fs, temporary, false, []byte(journalEnd(nil))); err != nil {
+	if err := vfs.WriteNew(j.fs, temporary, false, []byte(journalStart(inode, length))); err != nil {
 		return err
 	}
 	if err := replace(j.fs, temporary, journalFile); err != nil {
@@ -193,7 +243,7 @@ func (j *journal) begin() error {
 }
 
 func (j *journal) added(r record) {
-	j.lines = fmt.Appendf(j.lines, "+ %d %d %d %s\n", r.bytes, r.created, int64(r.cost), r.place)
+	j.lines = fmt.Appendf(j.lines, "+ %d %d %d %d %s\n", r.bytes, r.disk, r.created, int64(r.cost), r.place)
 }
 
 func (j *journal) removed(place string) { j.lines = fmt.Appendf(j.lines, "- %s\n", place) }
@@ -205,7 +255,10 @@ func (j *journal) end() error {
 	}
 	lines := append(j.lines, journalEnd(j.lines)...)
 	j.begun, j.lines = false, lines[:0]
-	return j.append(lines)
+	if err := j.append(lines); err != nil || j.offset <= mostJournal {
+		return err
+	}
+	return j.start(j.inode, j.offset)
 }
 
 func (j *journal) append(lines []byte) error {

@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
 	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // stall is a file system that stands still once, as a process does that was
@@ -190,45 +191,65 @@ func (s slow) Lstat(name string) (vfs.Info, error) {
 	return s.FS.Lstat(name)
 }
 
-// P7, P8: who lists a large directory for longer than the lease time lives, and is
-// not passed over.
+// P7, P8: who lists a large directory holds nobody up, and has what was stored and
+// evicted meanwhile; also where others begin new journals all the time.
 func TestLongListing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		disk := crashfs.New(nil)
-		open := func(f vfs.FS) *blobstore.Store {
-			cfg := powerConfig(f, blobstore.None)
-			cfg.Lease = time.Minute
-			s, err := blobstore.Open(background, cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
+	for _, journals := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) { testLongListing(t, journals) })
+	}
+}
+
+func testLongListing(t *testing.T, journals bool) {
+	disk := crashfs.New(nil)
+	open := func(f vfs.FS, capacity int64) *blobstore.Store {
+		cfg := powerConfig(f, blobstore.None)
+		cfg.Lease, cfg.Capacity = time.Minute, limit.Of(capacity)
+		s, err := blobstore.Open(background, cfg)
+		if err != nil {
+			t.Fatal(err)
 		}
-		a := open(disk)
-		for i := range 8 {
-			if err := a.Put(background, backend, fmt.Sprint(i), []byte("v"), 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			if err := open(slow{disk}).Close(background); err != nil {
-				t.Error(err)
-			}
-		})
-		synctest.Wait() // it lists
-		begin := time.Now()
-		if err := a.Put(background, backend, "k", []byte("v"), 0); err != nil {
+		return s
+	}
+	a := open(disk, mib)
+	put := func(i int) {
+		if err := a.Put(background, backend, fmt.Sprint(i), []byte("v"), 0); err != nil {
 			t.Error(err)
 		}
-		if waited := time.Since(begin); waited < 4*time.Minute {
-			t.Errorf("passed over after %v", waited)
-		}
-		wg.Wait()
-		if err := a.Close(background); err != nil {
+	}
+	for i := range 8 {
+		put(i)
+	}
+	bytes := func(s *blobstore.Store) int64 {
+		u, err := s.Usage(background)
+		if err != nil {
 			t.Error(err)
 		}
-	})
+		return u.Bytes
+	}
+	b := make(chan *blobstore.Store)
+	go func() { b <- open(slow{disk}, 9*small) }()
+	synctest.Wait() // it lists
+	begin := time.Now()
+	put(100)
+	if err := a.Prune(background, 7*small); err != nil {
+		t.Error(err)
+	}
+	if waited := time.Since(begin); waited > 0 {
+		t.Errorf("waited %v for the one that lists", waited)
+	}
+	for i := 0; journals && i < 5; i++ {
+		_ = disk.Remove("lease/journal")
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+	}
+	s := <-b
+	size, text, files, err := s.Audit(background)
+	if err != nil || size != bytes(a) || text != size || files != size {
+		t.Errorf("it has %d bytes, size.txt %d, the disk %d, the other store %d: %v", size, text, files, bytes(a), err)
+	}
+	if err := errors.Join(a.Close(background), s.Close(background)); err != nil {
+		t.Error(err)
+	}
 }
 
 // P8: without locks, two that store one key at once leave one entry.

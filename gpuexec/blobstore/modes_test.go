@@ -3,6 +3,7 @@
 package blobstore_test
 
 import (
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -73,11 +74,45 @@ func TestWithoutPrivileges(t *testing.T) {
 		}
 	}
 	own("first")
+	if _, err := blobstore.Open(background, r.config("own", mib)); !errors.Is(err, fault.ErrRefused) {
+		t.Error("root took the directory of a user who did not call it:", err)
+	}
+	t.Setenv("SUDO_UID", words(nobody))
 	o := r.open("own", mib)
 	r.must(os.Chmod(o.kernel("k"), 0))
 	own("second")
 	r.want("replaced", o.get("k"), "second")
 	r.want("audit", o.audit(), "ok")
+}
+
+// P13, P14: what another user owns or can write is not loaded, in the directory and in
+// a base, and the next store replaces it.
+func TestSomebodyElses(t *testing.T) {
+	foreign := map[string]func(name string) error{
+		"mode":  func(name string) error { return os.Chmod(name, 0o777) },
+		"owner": func(name string) error { return os.Chown(name, nobody, -1) },
+	}
+	if os.Getuid() != 0 {
+		delete(foreign, "owner")
+	}
+	for field, change := range foreign {
+		for _, name := range []string{"0/kernel.bin", "0/key.bin", ""} {
+			r := newRig(t)
+			s := r.open("d", mib)
+			s.put("k", "v")
+			over := r.open("over", mib, func(c *blobstore.Config) { c.Bases = []string{s.cfg.Dir} })
+			r.want("a base", over.get("k"), "v")
+			r.must(change(r.path("d/test/" + s.Bucket("k") + "/" + name)))
+			r.want(name, s.get("k"), "miss reason=degraded field="+field)
+			r.want("a base", over.get("k"), "miss reason=degraded field="+field)
+			if name != "" {
+				bad, err := s.Verify(background, false)
+				r.want("verify", words(len(bad), bad[0].Flaw, err), "1 {degraded "+field+"} <nil>")
+				r.want("put", s.put("k", "w"), "ok")
+				r.want("get", words(s.get("k"), s.audit()), "w ok")
+			}
+		}
+	}
 }
 
 // P5, P4: what may not be read costs what is in it, is told, and nothing else.

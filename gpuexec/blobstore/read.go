@@ -52,7 +52,12 @@ func (s *Store) get(ctx context.Context, backend, key string, again bool) (Blob,
 	if f.err != nil {
 		s.logOnce("read", f.err)
 	}
-	s.setAside(ctx, f)
+	if len(f.bad) > 0 {
+		const patience = time.Second // a request does not wait for a process that stands still with the lock
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		s.setAside(ctx, f)
+		cancel()
+	}
 	if f.hit {
 		s.stats.hits.Add(1)
 		s.used(f.blob)
@@ -107,7 +112,7 @@ type flawed struct {
 func (f *finding) miss() Miss {
 	switch {
 	case f.err != nil:
-		return Miss{Reason: fault.Degraded}
+		return degradedBy(f.err)
 	case len(f.bad) > 0:
 		return f.bad[0].miss
 	case f.nearest != nil:
@@ -351,9 +356,6 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 	if len(f.bad) == 0 || f.err != nil {
 		return
 	}
-	const patience = time.Second // a request does not wait for a process that stands still with the lock
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	own := false
 	for _, b := range f.bad {
 		if b.layer > 0 {
@@ -364,21 +366,36 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 	if !own || s.cfg.ReadOnly {
 		return
 	}
-	err := s.dir.alter(ctx, func() (err error) {
-		for i := range f.bad {
-			b := &f.bad[i]
-			if b.layer == 0 && s.stillBad(b.place) {
-				e := s.dir.setAside(b.place, b.miss)
-				b.gone = e == nil
-				err = errors.Join(err, e)
+	next := 0
+	err := s.dir.alter(ctx, func() error {
+		for n := 0; next < len(f.bad); next++ {
+			b := &f.bad[next]
+			if b.layer > 0 {
+				continue
+			}
+			if n++; n > mostRead {
+				return errMore
+			}
+			if !s.stillBad(b.place) {
+				continue
+			}
+			err := s.dir.setAside(b.place, b.miss)
+			if err == errPassedOver {
+				return err
+			}
+			if b.gone = err == nil; err != nil {
+				s.logOnce("set aside", err)
 			}
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		s.logOnce("set aside", err)
 	}
 }
+
+// mostRead bounds how many entries are read again before others have the lock.
+const mostRead = 10
 
 // stillBad looks again, under the lock: the entry may have been replaced.
 func (s *Store) stillBad(place string) bool {

@@ -30,6 +30,7 @@ const (
 	backend = "test"
 	kib     = 1 << 10
 	mib     = 1 << 20
+	small   = 8 << 10 // what an entry takes at least
 )
 
 var (

@@ -15,6 +15,9 @@ type index struct {
 	own     uses               // those of this writer's file
 	others  uses               // those of other writers' files, as they were read last
 	bytes   int64
+	disk    int64
+	order   *queue    // of all entries; nil until the first victim is asked for
+	strange []*record // those that were added unknown, also some that are gone or known by now
 }
 
 // uses are by place.
@@ -31,10 +34,27 @@ type use struct {
 type record struct {
 	place string
 	bytes int64 // of key.bin and kernel.bin
+	disk  int64 // what they take there
 
 	known   bool  // the fields below were read
 	created int64 // nanoseconds since 1970
 	cost    time.Duration
+
+	stuck bool // it cannot be evicted at present
+	at    int  // where it is in the queue
+}
+
+// block is what the smallest file takes on a disk, in bytes.
+const block = 4 << 10
+
+// sized is the record of a place whose files have these sizes; -1 = there is none.
+func sized(place string, key, kernel int64) record {
+	r := record{place: place}
+	for _, size := range [...]int64{key, kernel} {
+		r.bytes += max(size, 0)
+		r.disk += (max(size, 0) + block - 1) / block * block
+	}
+	return r
 }
 
 func newIndex(policy Policy) *index {
@@ -46,6 +66,13 @@ func (x *index) add(r record) {
 	x.remove(r.place)
 	x.entries[r.place] = &r
 	x.bytes += r.bytes
+	x.disk += r.disk
+	if !r.known {
+		x.strange = append(x.strange, &r)
+	}
+	if x.order != nil {
+		heap.Push(x.order, &r)
+	}
 }
 
 // remove forgets the entry of a place.
@@ -55,8 +82,40 @@ func (x *index) remove(place string) {
 		delete(x.own, place)
 		delete(x.others, place)
 		x.bytes -= r.bytes
+		x.disk -= r.disk
+		if x.order != nil && !r.stuck {
+			heap.Remove(x.order, r.at)
+		}
 	}
 }
+
+// pass leaves an entry that cannot be evicted out of the queue.
+func (x *index) pass(r *record) {
+	heap.Remove(x.order, r.at)
+	r.stuck = true
+}
+
+// retry brings those entries back.
+func (x *index) retry() {
+	x.order = nil
+	for _, r := range x.entries {
+		r.stuck = false
+	}
+}
+
+// note adds requests to those of this writer.
+func (x *index) note(more uses) {
+	for place, u := range more {
+		x.own.add(place, u)
+		if r, ok := x.entries[place]; ok && x.order != nil && !r.stuck {
+			heap.Fix(x.order, r.at)
+		}
+	}
+}
+
+// setUses replaces all requests. The queue is made anew, which happens once a minute
+// at most.
+func (x *index) setUses(own, others uses) { x.own, x.others, x.order = own, others, nil }
 
 // add adds requests for an entry. Of two entries of one place the younger counts.
 func (us uses) add(place string, u use) {
@@ -97,37 +156,43 @@ func (x *index) inherit(old *index) {
 	x.own, x.others = old.own, old.others
 }
 
-// unknown lists the entries of which only the size was seen.
+// unknown lists the entries of which only the size was seen, so that the caller can
+// fill in what is missing.
 func (x *index) unknown() []*record {
-	var list []*record
-	for _, r := range x.entries {
-		if !r.known {
-			list = append(list, r)
-		}
+	x.strange = slices.DeleteFunc(x.strange, func(r *record) bool { return r.known || x.entries[r.place] != r })
+	if len(x.strange) > 0 {
+		x.order = nil
 	}
-	return list
+	return x.strange
 }
 
 // surplus lists the entries to evict so that the bytes are within capacity, in the
 // order of the policy. keep is the place of the newcomer, which stays (SPEC P7). If
 // only is not empty, entries of that backend alone are evicted. All entries must be
-// known.
+// known. The first call orders all entries; the cost of a later one grows with the
+// number of victims, and with the logarithm of that of entries.
 func (x *index) surplus(capacity int64, keep, only string) []*record {
-	if x.bytes <= capacity {
-		return nil
-	}
-	q := queue{before: x.before}
-	for place, r := range x.entries {
-		if place != keep && (only == "" || only == backendOf(place)) {
-			q.list = append(q.list, r)
+	if x.order == nil {
+		x.order = &queue{before: x.before, list: make([]*record, 0, len(x.entries))}
+		for _, r := range x.entries {
+			if !r.stuck {
+				x.order.Push(r)
+			}
 		}
+		heap.Init(x.order)
 	}
-	heap.Init(&q)
-	var out []*record
-	for left := x.bytes; left > capacity && q.Len() > 0; {
-		r := heap.Pop(&q).(*record)
-		left -= r.bytes
+	var out, passed []*record
+	for left := x.disk; left > capacity && x.order.Len() > 0; {
+		r := heap.Pop(x.order).(*record)
+		if r.place == keep || only != "" && only != backendOf(r.place) {
+			passed = append(passed, r)
+			continue
+		}
+		left -= r.disk
 		out = append(out, r)
+	}
+	for _, r := range append(passed, out...) {
+		heap.Push(x.order, r)
 	}
 	return out
 }
@@ -167,10 +232,18 @@ type queue struct {
 
 func (q *queue) Len() int           { return len(q.list) }
 func (q *queue) Less(i, j int) bool { return q.before(q.list[i], q.list[j]) }
-func (q *queue) Swap(i, j int)      { q.list[i], q.list[j] = q.list[j], q.list[i] }
-func (q *queue) Push(v any)         { q.list = append(q.list, v.(*record)) }
+func (q *queue) Swap(i, j int) {
+	q.list[i], q.list[j] = q.list[j], q.list[i]
+	q.list[i].at, q.list[j].at = i, j
+}
+func (q *queue) Push(v any) {
+	r := v.(*record)
+	r.at = len(q.list)
+	q.list = append(q.list, r)
+}
 func (q *queue) Pop() any {
 	last := q.list[len(q.list)-1]
+	q.list[len(q.list)-1] = nil
 	q.list = q.list[:len(q.list)-1]
 	return last
 }

@@ -9,48 +9,73 @@ import (
 	"pgregory.net/rapid"
 )
 
-// P7: what goes first, against a naive choice of one victim after the other.
+// P7: what goes first, against a naive choice of one victim after the other, while
+// entries come, go, are used, and cannot be moved.
 func TestSurplusIsTheNaiveOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		x := newIndex(rapid.SampledFrom([]Policy{FIFO, LRU, Cost}).Draw(t, "policy"))
-		n := rapid.IntRange(0, 12).Draw(t, "entries")
-		var bytes int64
-		for i := range n {
-			r := record{place: fmt.Sprintf("test/%d/0", i), known: true,
-				bytes:   rapid.Int64Range(0, 5).Draw(t, "bytes"),
-				created: rapid.Int64Range(1, 4).Draw(t, "created"),
-				cost:    time.Duration(rapid.Int64Range(0, 3).Draw(t, "cost"))}
-			x.add(r)
-			bytes += r.bytes
-			if rapid.Bool().Draw(t, "used") {
-				us := rapid.SampledFrom([]uses{x.own, x.others}).Draw(t, "whose")
-				us.add(r.place, use{created: r.created, count: rapid.Int64Range(1, 3).Draw(t, "count"), last: rapid.Int64Range(1, 9).Draw(t, "last")})
-				us.add(r.place, use{created: r.created - 1, count: 99, last: 99}) // of an entry that is gone
-			}
+		place := func(what string) string {
+			return fmt.Sprintf("test/%d/0", rapid.IntRange(0, 12).Draw(t, what))
 		}
-		if x.bytes != bytes {
-			t.Fatalf("%d bytes, want %d", x.bytes, bytes)
-		}
-		keep := fmt.Sprintf("test/%d/0", rapid.IntRange(0, 12).Draw(t, "keep"))
-		capacity := rapid.Int64Range(0, 30).Draw(t, "capacity")
-		got := x.surplus(capacity, keep, "")
-		left := slices.Clone(x.places())
-		for _, r := range got {
-			if bytes <= capacity {
-				t.Fatalf("%s goes though %d of %d bytes are in use", r.place, bytes, capacity)
-			}
-			for _, place := range left {
-				if other := x.entries[place]; place != keep && other != r && naiveBefore(x, other, r) {
-					t.Fatalf("%s by %s goes before %s", r.place, x.policy, place)
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			switch p := place("place"); rapid.IntRange(0, 11).Draw(t, "step") {
+			case 0:
+				x.remove(p)
+			case 1, 7:
+				x.note(uses{p: {created: rapid.Int64Range(1, 2).Draw(t, "of"), count: 1, last: rapid.Int64Range(1, 9).Draw(t, "last")}})
+			case 2:
+				x.setUses(x.others, x.own)
+			case 3:
+				if r := x.entries[p]; r != nil && x.order != nil && !r.stuck {
+					x.pass(r)
 				}
+			case 4:
+				x.retry()
+			case 5, 6:
+				checkSurplus(t, x, place("keep"), rapid.Int64Range(0, 30).Draw(t, "capacity"))
+			default:
+				x.add(record{place: p, known: true,
+					bytes:   rapid.Int64Range(0, 5).Draw(t, "bytes"),
+					disk:    rapid.Int64Range(0, 5).Draw(t, "disk"),
+					created: rapid.Int64Range(1, 2).Draw(t, "created"),
+					cost:    time.Duration(rapid.Int64Range(0, 3).Draw(t, "cost"))})
 			}
-			left = slices.DeleteFunc(left, func(p string) bool { return p == r.place })
-			bytes -= r.bytes
 		}
-		if bytes > capacity && len(left) > 0 && !(len(left) == 1 && left[0] == keep) {
-			t.Fatalf("%d bytes are left of %d allowed", bytes, capacity)
-		}
+		checkSurplus(t, x, place("keep"), rapid.Int64Range(0, 30).Draw(t, "capacity"))
 	})
+}
+
+func checkSurplus(t *rapid.T, x *index, keep string, capacity int64) {
+	var bytes, disk int64
+	var left []string
+	for place, r := range x.entries {
+		bytes += r.bytes
+		disk += r.disk
+		if place != keep && !r.stuck {
+			left = append(left, place)
+		}
+	}
+	if x.bytes != bytes || x.disk != disk {
+		t.Fatalf("%d bytes, %d on the disk, want %d and %d", x.bytes, x.disk, bytes, disk)
+	}
+	for _, r := range x.surplus(capacity, keep, "") {
+		if disk <= capacity {
+			t.Fatalf("%s goes though %d of %d bytes are in use", r.place, disk, capacity)
+		}
+		if !slices.Contains(left, r.place) {
+			t.Fatalf("%s goes though it is to stay", r.place)
+		}
+		for _, place := range left {
+			if other := x.entries[place]; other != r && naiveBefore(x, other, r) {
+				t.Fatalf("%s by %s goes before %s", r.place, x.policy, place)
+			}
+		}
+		left = slices.DeleteFunc(left, func(p string) bool { return p == r.place })
+		disk -= r.disk
+	}
+	if disk > capacity && len(left) > 0 {
+		t.Fatalf("%d bytes are left of %d allowed", disk, capacity)
+	}
 }
 
 // naiveBefore spells the order of P7 out.
@@ -92,14 +117,14 @@ func TestPlaceIsTakenAgain(t *testing.T) {
 // The journal takes whole changes only, each as it was written.
 func TestParseJournal(t *testing.T) {
 	whole := func(lines string) string { return "b\n" + lines + journalEnd([]byte(lines)) }
-	first := whole("+ 5 6 7 test/1/0\n- test/2/0\n")
+	first := whole("+ 5 4096 6 7 test/1/0\n- test/2/0\n")
 	good := first + whole("")
 	changes, err := parseJournal(good)
 	if err != nil || len(changes) != 2 || changes[0].place != "test/1/0" || changes[0].bytes != 5 || changes[1].added {
 		t.Errorf("%+v %v", changes, err)
 	}
-	bad := []string{journalEnd(nil), "b\n" + whole(""), "+ 5 6 7 test/1/0\n", whole("+ -5 6 7 test/1/0\n"), whole("+ 5 6 7 ../1/0\n"),
-		whole("+ 5 6 test/1/0\n"), whole("x\n"), "b\n+ 5 6 7 test/1/0\ne\n", "b\ne\n"} // the last two as of old
+	bad := []string{journalEnd(nil), "b\n" + whole(""), "+ 5 4096 6 7 test/1/0\n", whole("+ -5 4096 6 7 test/1/0\n"), whole("+ 5 4096 6 7 ../1/0\n"),
+		whole("+ 5 6 7 test/1/0\n"), whole("x\n"), "b\n+ 5 4096 6 7 test/1/0\ne\n", "b\ne\n"} // the last two as of old
 	for bit := range len(good) * 8 {
 		flipped := []byte(good)
 		flipped[bit/8] ^= 1 << (bit % 8)

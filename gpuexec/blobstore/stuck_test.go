@@ -37,7 +37,7 @@ func TestListenerAsks(t *testing.T) {
 	r := newRig(t)
 	var s *shop
 	told := map[string]int{}
-	s = r.open("d", 1000, func(c *blobstore.Config) {
+	s = r.open("d", 2*small, func(c *blobstore.Config) {
 		c.Listen = func(e blobstore.Event) {
 			told[e.Kind]++
 			if _, err := s.Usage(background); err != nil {
@@ -95,7 +95,7 @@ func TestEvictionPassesOver(t *testing.T) {
 			r.want("put", s.put(fmt.Sprint("k", i), "v", putOptions{bytes: 400}), "ok")
 			r.clock(time.Second)
 		}
-		size := s.usage().Bytes
+		size := s.usage().DiskBytes
 		s.cfg.Capacity = r.config("d", size).Capacity
 		blobstore.SetFS(&s.cfg, func(root string) vfs.FS {
 			return &overlay{vfs.Dir(root), func(name string) bool { return strings.HasSuffix(oldest, name) }, firm}
@@ -104,7 +104,7 @@ func TestEvictionPassesOver(t *testing.T) {
 		for i := 5; i < 8; i++ {
 			r.want("put", s.put(fmt.Sprint("k", i), "v", putOptions{bytes: 400}), "ok")
 			r.clock(time.Second)
-			r.want("within", s.usage().Bytes <= size, true)
+			r.want("within", s.usage().DiskBytes <= size, true)
 			r.want("audit", s.audit(), "ok")
 		}
 		stuck := "miss reason=absent"
@@ -151,7 +151,7 @@ func TestHintsOnAFullDisk(t *testing.T) {
 	disk.Store(true)
 	s.reopen()
 	r.want("get", s.get("k3"), "v")
-	r.want("prune", words(s.Prune(background, 1000), s.usage().Bytes <= 1000, s.get("k3")), "<nil> true v")
+	r.want("prune", words(s.Prune(background, small), s.usage().DiskBytes <= small, s.get("k3")), "<nil> true v")
 	r.want("no space", s.put("new", "v"), "refused reason=degraded")
 	disk.Store(false)
 	r.clock(time.Hour)

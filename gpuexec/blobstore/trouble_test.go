@@ -3,6 +3,7 @@
 package blobstore_test
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"encoding/base64"
 	"fmt"
@@ -342,4 +343,33 @@ func TestUselessTwice(t *testing.T) {
 	r.want("for amx", words(s.put("k", "v", one), s.put("k", "w", one)), "ok refused reason=incompatible")
 	r.want("for avx512", words(s.put("k", "v", two), s.put("k", "w", two)), "ok refused reason=incompatible")
 	r.want("for this machine", words(s.put("k", "here"), s.get("k"), s.usage().Entries), "ok here 3")
+}
+
+// P15: while the list cannot be read nothing that is there changes, whoever stores; and
+// a signed entry is not replaced by one of its key that was signed earlier.
+func TestSignedStays(t *testing.T) {
+	r := newRig(t)
+	public, private, err := ed25519.GenerateKey(nil)
+	r.must(err)
+	list := fmt.Appendf(nil, `{"keys":[{"id":"ci","public":%q}]}`, base64.StdEncoding.EncodeToString(public))
+	r.write(r.path("trust.json"), list)
+	signing := func(c *blobstore.Config) {
+		c.Trust, c.Signer = r.path("trust.json"), &blobstore.Signer{ID: "ci", Key: private}
+	}
+	old := r.open("old", mib, signing)
+	r.want("put", old.put("k", "old"), "ok")
+	r.clock(time.Hour)
+	s := r.open("d", mib, signing)
+	r.want("put", s.put("k", "new"), "ok")
+	was := r.read(s.kernel("k"))
+	got, err := s.Merge(background, old.cfg.Dir)
+	r.want("merge", words(got.Taken, got.Rejected, err, s.get("k"), s.usage().Entries), "1 map[] <nil> new 1")
+	r.write(r.path("trust.json"), []byte("{"))
+	for i := range 3 {
+		r.want("put", s.put("k", fmt.Sprint("v", i)), "refused reason=untrusted_signer")
+	}
+	got, err = s.Merge(background, old.cfg.Dir)
+	r.want("merge", words(got.Taken, got.Rejected, err), "0 map[untrusted_signer:1] <nil>")
+	r.write(r.path("trust.json"), list)
+	r.want("unchanged", words(s.get("k"), bytes.Equal(was, r.read(s.kernel("k"))), s.usage().Entries), "new true 1")
 }

@@ -10,7 +10,8 @@ func (s *Store) concerns(place string) bool {
 // Usage says what a directory holds.
 type Usage struct {
 	Entries     int
-	Bytes       int64            // of the contents of all entries, as Capacity counts them
+	Bytes       int64            // of the contents of all entries
+	DiskBytes   int64            // the same with each file rounded up to 4 KiB, which is about what it takes
 	Quarantined int              // bad entries that were set aside and are still kept, of every backend
 	ByBackend   map[string]int64 // bytes
 }
@@ -32,6 +33,7 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 		}
 		u.Entries++
 		u.Bytes += r.bytes
+		u.DiskBytes += r.disk
 		u.ByBackend[backendOf(r.place)] += r.bytes
 	})
 	if err != nil {
@@ -49,11 +51,9 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 // index: its files are visited.
 func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 	if s.cfg.ReadOnly {
-		x := newIndex(s.cfg.Policy)
-		live, ended, _, _ := s.readUses() // hints: a directory may lack them
-		x.own, x.others = ended, live
+		x := s.recorded()
 		return s.main.scan(func(place string, key, kernel int64) error {
-			r := record{place: place, bytes: max(key, 0) + max(kernel, 0)}
+			r := sized(place, key, kernel)
 			if x.own[place].count+x.others[place].count > 0 {
 				s.main.meta(&r)
 			}
@@ -66,13 +66,47 @@ func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 	}
 	x := s.dir.idx
 	for _, place := range x.places() {
-		r := *x.entries[place]
-		if !r.known && s.cfg.Policy != FIFO {
-			s.main.meta(&r)
-		}
-		each(&r, x.useOf(&r))
+		s.visit(x, place, each)
 	}
-	return s.dir.end(ctx)
+	if err := s.dir.end(ctx); err != errMore { // the next change evicts the rest
+		return err
+	}
+	return nil
+}
+
+func (s *Store) visit(x *index, place string, each func(*record, use)) {
+	r := *x.entries[place]
+	if !r.known && s.cfg.Policy != FIFO {
+		s.main.meta(&r)
+	}
+	each(&r, x.useOf(&r))
+}
+
+// recorded is an index of what writers have written of uses.
+func (s *Store) recorded() *index {
+	x := newIndex(s.cfg.Policy)
+	live, ended, _, _ := s.readUses() // hints: a directory may lack them
+	x.own, x.others = ended, live
+	return x
+}
+
+// useOf is the use of one entry, as eachRecord gives it.
+func (s *Store) useOf(ctx context.Context, place string) (u use, err error) {
+	if s.cfg.ReadOnly {
+		r := record{place: place}
+		s.main.meta(&r)
+		return s.recorded().useOf(&r), nil
+	}
+	if err := s.dir.begin(ctx); err != nil {
+		return u, err
+	}
+	if x := s.dir.idx; x.entries[place] != nil {
+		s.visit(x, place, func(_ *record, of use) { u = of })
+	}
+	if err := s.dir.end(ctx); err != errMore {
+		return u, err
+	}
+	return u, nil
 }
 
 // Audit counts the bytes in use in three ways: by the store's own account, by

@@ -62,7 +62,7 @@ func (s *Store) Reuse(b Blob) Miss {
 func (s *Store) takeUses(x *index) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x.own.addAll(s.mu.uses)
+	x.note(s.mu.uses)
 	clear(s.mu.uses)
 }
 
@@ -79,7 +79,7 @@ func (d *directory) loadUses() error {
 		return err
 	}
 	d.checkUses()
-	d.idx.others = live
+	d.idx.setUses(d.idx.own, live)
 	if len(names) == 0 {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (d *directory) loadUses() error {
 	if err := d.writeUses(usesOpen, ended); err != nil {
 		return err
 	}
-	d.idx.own = ended
+	d.idx.setUses(ended, live)
 	for _, name := range names {
 		_ = d.s.main.Remove(name) // a file that stays is read again, and its uses count twice
 	}
@@ -145,7 +145,7 @@ func parseUses(text string) uses {
 // which had not been written for an hour. It is part of a change.
 func (d *directory) checkUses() {
 	if _, err := d.s.main.Lstat(d.s.ownUses()); d.usesWritten && isGone(err) {
-		d.idx.own = uses{}
+		d.idx.setUses(uses{}, d.idx.others)
 	}
 }
 

@@ -89,7 +89,7 @@ type writing struct {
 
 func (w *writing) run(ctx context.Context, op string) error {
 	s := w.s
-	if size, most := w.size(), s.largest(); size > most {
+	if size, most := w.record().disk, s.largest(); size > most {
 		s.stats.reason(fault.TooLarge)
 		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", fault.ErrTooLarge, size, most))
 	}
@@ -140,6 +140,12 @@ func (w *writing) repeats(f *finding) bool {
 }
 
 func (w *writing) size() int64 { return int64(len(w.key)) + w.file.Size() }
+
+func (w *writing) record() record {
+	r := sized("", int64(len(w.key)), w.file.Size())
+	r.known, r.created, r.cost = true, w.entry.Created.UnixNano(), w.entry.Cost
+	return r
+}
 
 func (w *writing) write(ctx context.Context) error {
 	s := w.s
@@ -252,7 +258,7 @@ func (w *writing) publishLocked() error {
 		_ = d.setAside(place, Miss{Reason: fault.Degraded}) // an entry that may not be moved either keeps its slot
 	}
 	bucket := w.backend + "/" + s.Bucket(w.key)
-	r := record{bytes: w.size(), known: true, created: w.entry.Created.UnixNano(), cost: w.entry.Cost}
+	r := w.record()
 	for again := 0; ; again++ {
 		err := w.occupy(bucket, &r)
 		switch {

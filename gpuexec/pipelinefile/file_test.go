@@ -302,6 +302,29 @@ func TestLoadMerges(t *testing.T) {
 	}
 }
 
+// SPEC P13: a file that another user owns or can write is not given to the driver.
+func TestSomebodyElses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	v := open(t)
+	v.shader("s", "a")
+	v.built("s")
+	v.save(path)
+	field, err := "mode", os.Chmod(path, 0o666)
+	if os.Getuid() == 0 {
+		field, err = "owner", os.Chown(path, 65534, -1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := v.Load(t.Context(), path)
+	if err != nil || l.Reason != fault.Degraded || l.Field != field {
+		t.Errorf("%+v, %v", l, err)
+	}
+	if _, err := v.Save(t.Context(), path); !errors.Is(err, fault.ErrIO) {
+		t.Error("joined with it:", err)
+	}
+}
+
 // SPEC V1: whatever lies at the path, loading says why it is no use.
 func TestStrangePaths(t *testing.T) {
 	dir := t.TempDir()

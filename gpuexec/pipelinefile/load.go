@@ -52,7 +52,11 @@ func missOf(err error) layout.Miss {
 	if errors.Is(err, fs.ErrNotExist) {
 		return layout.Miss{Reason: fault.Absent}
 	}
-	return layout.Miss{Reason: fault.Degraded}
+	miss := layout.Miss{Reason: fault.Degraded}
+	if unsafe := new(vfs.Unsafe); errors.As(err, &unsafe) {
+		miss.Field = unsafe.Field
+	}
+	return miss
 }
 
 // decode reads an open file, within the limit and of this identity.

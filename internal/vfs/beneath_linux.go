@@ -2,15 +2,27 @@ package vfs
 
 import "golang.org/x/sys/unix"
 
-// openBeneath opens a name below root without following any link in one step.
-func openBeneath(root, name string, flags int, mode uint32) (int, error) {
-	how := unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_NO_SYMLINKS}
+// search opens a folder only to reach what lies in it.
+const search = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NOFOLLOW
+
+// openBeneath opens a name below an open folder without following any link, in one step.
+func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {
+	how := unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH}
 	if flags&unix.O_CREAT != 0 {
 		how.Mode = uint64(mode)
 	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, root+"/"+name, &how)
+	fd, err := unix.Openat2(dir, name, &how)
 	if err == unix.ENOSYS || err == unix.EPERM { // old kernel, or a sandbox that does not know the call
-		return openChecked(root, name, flags, mode)
+		return openWalking(dir, name, flags, mode)
+	}
+	return fd, err
+}
+
+// openWhole opens an absolute path in the same way.
+func openWhole(path string, flags int) (int, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err == unix.ENOSYS || err == unix.EPERM {
+		return unix.Open(path, flags, 0)
 	}
 	return fd, err
 }

@@ -2,6 +2,12 @@
 
 package vfs
 
-func openBeneath(root, name string, flags int, mode uint32) (int, error) {
-	return openChecked(root, name, flags, mode)
+import "golang.org/x/sys/unix"
+
+const search = unix.O_RDONLY | unix.O_DIRECTORY | always
+
+func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {
+	return openWalking(dir, name, flags, mode)
 }
+
+func openWhole(path string, flags int) (int, error) { return unix.Open(path, flags, 0) }

@@ -4,8 +4,11 @@
 // # Names
 //
 // A file system has one folder as its root. Names are relative to it and written
-// with slashes. Opening a name follows no symbolic link, wherever in the name it
-// stands: it is an error. A FIFO or device is opened without blocking.
+// with slashes. The root is held open and all calls go out from it. None follows a
+// symbolic link, wherever in the name it stands: it is an error. A FIFO or device is
+// opened without blocking. A file to be read, and a folder below the root to be
+// listed, must belong to this user or to root and must not be writable by others; the
+// error is *Unsafe.
 //
 // # Concurrency
 //

@@ -4,10 +4,10 @@ package vfs
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,41 +17,103 @@ import (
 )
 
 // Dir is the folder at an absolute path of the machine's file system. The path must
-// have no symbolic links: the caller resolves them first.
-func Dir(root string) FS { return native(filepath.Clean(root)) }
+// have no symbolic links: the caller resolves them first. The folder is opened by the
+// first call and then held: what takes its path later is not looked at. Lstat and
+// Mkdir of "." open the path again if the folder was removed.
+func Dir(root string) FS { return &native{path: filepath.Clean(root)} }
 
 func machine() (func(root string) FS, error) { return Dir, nil }
 
-type native string
-
-func (n native) Root() string { return string(n) }
-
-func (n native) path(name string) string {
-	if name == "." {
-		return string(n)
-	}
-	return string(n) + "/" + name
+type native struct {
+	path string
+	held atomic.Pointer[folder]
 }
+
+// folder is an open folder. It is closed when nobody refers to it.
+type folder struct {
+	fd    int
+	owner uint32
+}
+
+func (n *native) Root() string { return n.path }
 
 const always = unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK
 
-func (n native) open(name string, flags int, mode uint32) (int, error) {
+// root gives the folder that is held.
+func (n *native) root() (*folder, error) {
+	if f := n.held.Load(); f != nil {
+		return f, nil
+	}
+	f, err := n.openRoot()
+	if err != nil {
+		return nil, err
+	}
+	if !n.held.CompareAndSwap(nil, f) {
+		f = n.held.Load()
+	}
+	return f, nil
+}
+
+func (n *native) openRoot() (*folder, error) {
+	fd, err := retry(func() (int, error) { return openWhole(n.path, unix.O_RDONLY|unix.O_DIRECTORY|always) })
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	f := &folder{fd, st.Uid}
+	runtime.AddCleanup(f, func(fd int) { _ = unix.Close(fd) }, fd)
+	return f, nil
+}
+
+// retry makes a call again that a signal has interrupted.
+func retry(call func() (int, error)) (int, error) {
 	for {
-		fd, err := openBeneath(string(n), name, flags|always, mode)
-		if err == unix.EINTR {
-			continue
+		if n, err := call(); err != unix.EINTR {
+			return n, err
 		}
-		return fd, wrap("open", name, err)
 	}
 }
 
-func (n native) Open(name string) (File, error) { return n.file(name, unix.O_RDONLY) }
+func (n *native) open(name string, flags int, mode uint32) (int, *folder, error) {
+	root, err := n.root()
+	if err != nil {
+		return -1, nil, wrap("open", name, err)
+	}
+	fd, err := retry(func() (int, error) { return openBeneath(root.fd, name, flags, mode) })
+	runtime.KeepAlive(root)
+	return fd, root, wrap("open", name, err)
+}
 
-func (n native) Create(name string) (File, error) {
+// in calls do with the folder in which a name lies, and with its last element.
+func (n *native) in(op, name string, do func(dir int, last string) error) error {
+	last := name[strings.LastIndexByte(name, '/')+1:]
+	if last == name {
+		root, err := n.root()
+		if err == nil {
+			err = do(root.fd, last)
+			runtime.KeepAlive(root)
+		}
+		return wrap(op, name, err)
+	}
+	dir, _, err := n.open(name[:len(name)-len(last)-1], search, 0)
+	if err != nil {
+		return err
+	}
+	err = do(dir, last)
+	_ = unix.Close(dir) // it was only looked at
+	return wrap(op, name, err)
+}
+
+func (n *native) Open(name string) (File, error) { return n.file(name, unix.O_RDONLY) }
+
+func (n *native) Create(name string) (File, error) {
 	return n.file(name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
 }
 
-func (n native) Update(name string) (File, error) {
+func (n *native) Update(name string) (File, error) {
 	f, err := n.file(name, unix.O_RDWR|unix.O_CREAT)
 	if err != nil {
 		return nil, err
@@ -62,21 +124,47 @@ func (n native) Update(name string) (File, error) {
 	return f, nil
 }
 
-func (n native) file(name string, flags int) (File, error) {
-	fd, err := n.open(name, flags, 0o600)
+func (n *native) file(name string, flags int) (File, error) {
+	fd, root, err := n.open(name, flags|always, 0o600)
 	if err != nil {
 		return nil, err
+	}
+	if err := check(fd, name, root); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
 	}
 	return &file{fd: fd, name: name}, nil
 }
 
-func (n native) ReadDir(name string) ([]Info, error) {
-	fd, err := n.open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+// check refuses an open file or folder that another user owns or can write. Root and
+// the user whose directory root has opened may own it.
+func check(fd int, name string, root *folder) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return wrap("fstat", name, err)
+	}
+	user := os.Geteuid()
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG && st.Mode&unix.S_IFMT != unix.S_IFDIR: // its reader refuses it
+	case st.Uid != 0 && int(st.Uid) != user && (user != 0 || st.Uid != root.owner):
+		return wrap("open", name, &Unsafe{"owner"})
+	case st.Mode&0o022 != 0:
+		return wrap("open", name, &Unsafe{"mode"})
+	}
+	return nil
+}
+
+func (n *native) ReadDir(name string) ([]Info, error) {
+	fd, root, err := n.open(name, unix.O_RDONLY|unix.O_DIRECTORY|always, 0)
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
+	if name != "." { // which its user judges
+		if err := check(fd, name, root); err != nil {
+			return nil, err
+		}
+	}
 	entries, err := f.ReadDir(-1)
 	if err != nil {
 		return nil, err
@@ -89,34 +177,59 @@ func (n native) ReadDir(name string) ([]Info, error) {
 	return list, nil
 }
 
-func (n native) Lstat(name string) (Info, error) {
+func (n *native) Lstat(name string) (Info, error) {
+	if name == "." {
+		return n.look()
+	}
 	var st unix.Stat_t
-	if err := unix.Lstat(n.path(name), &st); err != nil {
-		return Info{}, wrap("lstat", name, err)
+	err := n.in("lstat", name, func(dir int, last string) error {
+		return unix.Fstatat(dir, last, &st, unix.AT_SYMLINK_NOFOLLOW)
+	})
+	if err != nil {
+		return Info{}, err
 	}
 	return infoOf(name, &st), nil
 }
 
-func (n native) Mkdir(name string) error {
+// look describes the root. If that was removed, it opens what has its path now.
+func (n *native) look() (Info, error) {
+	var st unix.Stat_t
+	for again := false; ; again = true {
+		root, err := n.root()
+		if err == nil {
+			err = unix.Fstat(root.fd, &st)
+			runtime.KeepAlive(root)
+		} else if err == unix.EACCES || err == unix.ENOTDIR { // its owner, or what it is, says why
+			err = unix.Lstat(n.path, &st)
+			return infoOf(".", &st), wrap("lstat", ".", err)
+		}
+		if again || err != unix.ESTALE && (err != nil || st.Nlink > 0) {
+			return infoOf(".", &st), wrap("lstat", ".", err)
+		}
+		n.held.CompareAndSwap(root, nil)
+	}
+}
+
+func (n *native) Mkdir(name string) error {
 	if name == "." {
 		return n.makeRoot()
 	}
-	return wrap("mkdir", name, unix.Mkdir(n.path(name), 0o700))
+	return n.in("mkdir", name, func(dir int, last string) error { return unix.Mkdirat(dir, last, 0o700) })
 }
 
 // makeRoot makes the root and the missing folders above it, and syncs them.
-func (n native) makeRoot() error {
-	there := filepath.Dir(string(n))
+func (n *native) makeRoot() error {
+	there := filepath.Dir(n.path)
 	for {
 		if _, err := os.Stat(there); err == nil || there == filepath.Dir(there) {
 			break
 		}
 		there = filepath.Dir(there)
 	}
-	if err := os.MkdirAll(string(n), 0o700); err != nil {
+	if err := os.MkdirAll(n.path, 0o700); err != nil {
 		return err
 	}
-	for dir := filepath.Dir(string(n)); ; dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(n.path); ; dir = filepath.Dir(dir) {
 		if err := Dir(dir).SyncDir("."); err != nil && !NoSync(err) {
 			return err
 		}
@@ -126,19 +239,60 @@ func (n native) makeRoot() error {
 	}
 }
 
-func (n native) Rename(from, to string) error {
-	return wrap("rename", from, unix.Rename(n.path(from), n.path(to)))
+func (n *native) Rename(from, to string) error {
+	return n.in("rename", from, func(a int, old string) error {
+		return n.in("rename", to, func(b int, new string) error { return unix.Renameat(a, old, b, new) })
+	})
 }
 
-func (n native) Link(from, to string) error {
-	return wrap("link", to, unix.Link(n.path(from), n.path(to)))
+func (n *native) Link(from, to string) error {
+	return n.in("link", from, func(a int, old string) error {
+		return n.in("link", to, func(b int, new string) error { return unix.Linkat(a, old, b, new, 0) })
+	})
 }
 
-func (n native) Remove(name string) error    { return os.Remove(n.path(name)) }
-func (n native) RemoveAll(name string) error { return os.RemoveAll(n.path(name)) }
+func (n *native) Remove(name string) error    { return n.in("remove", name, remove) }
+func (n *native) RemoveAll(name string) error { return n.in("remove", name, removeAll) }
 
-func (n native) SyncDir(name string) error {
-	fd, err := n.open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+// remove removes a file or an empty folder.
+func remove(dir int, name string) error {
+	err := unix.Unlinkat(dir, name, 0)
+	if err == nil || err == unix.ENOENT {
+		return err
+	}
+	if e := unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); e != unix.ENOTDIR {
+		return e
+	}
+	return err
+}
+
+// removeAll removes a folder with its content. It follows no link.
+func removeAll(dir int, name string) error {
+	err := remove(dir, name)
+	if err != unix.ENOTEMPTY && err != unix.EEXIST {
+		if err == unix.ENOENT {
+			return nil
+		}
+		return err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|always, 0)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	for _, inside := range names {
+		err = errors.Join(err, removeAll(fd, inside))
+	}
+	if err != nil {
+		return err
+	}
+	return remove(dir, name)
+}
+
+func (n *native) SyncDir(name string) error {
+	fd, _, err := n.open(name, unix.O_RDONLY|unix.O_DIRECTORY|always, 0)
 	if err != nil {
 		return err
 	}
@@ -147,80 +301,6 @@ func (n native) SyncDir(name string) error {
 		err = e
 	}
 	return wrap("fsync", name, err)
-}
-
-// file is a bare descriptor. An os.File registers with the poller, which costs as
-// much as reading a small kernel.
-type file struct {
-	fd     int
-	name   string
-	locked atomic.Bool
-}
-
-func (f *file) ReadAt(p []byte, offset int64) (int, error) {
-	done := 0
-	for done < len(p) {
-		n, err := unix.Pread(f.fd, p[done:], offset+int64(done))
-		switch {
-		case err == unix.EINTR:
-		case err != nil:
-			return done, wrap("read", f.name, err)
-		case n == 0:
-			return done, io.EOF
-		default:
-			done += n
-		}
-	}
-	return done, nil
-}
-
-func (f *file) WriteAt(p []byte, offset int64) (int, error) {
-	done := 0
-	for done < len(p) {
-		n, err := unix.Pwrite(f.fd, p[done:], offset+int64(done))
-		switch {
-		case err == unix.EINTR:
-		case err != nil:
-			return done, wrap("write", f.name, err)
-		default:
-			done += n
-		}
-	}
-	return done, nil
-}
-
-func (f *file) Stat() (Info, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(f.fd, &st); err != nil {
-		return Info{}, wrap("fstat", f.name, err)
-	}
-	return infoOf(f.name, &st), nil
-}
-
-func (f *file) Sync() error { return wrap("fsync", f.name, unix.Fsync(f.fd)) }
-
-func (f *file) TryLock() (bool, error) {
-	for {
-		switch err := unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB); err {
-		case nil:
-			f.locked.Store(true)
-			return true, nil
-		case unix.EINTR:
-		case unix.EWOULDBLOCK:
-			return false, nil
-		default:
-			return false, wrap("flock", f.name, err)
-		}
-	}
-}
-
-// Close gives the lock back itself: a forked process may have a copy of the
-// descriptor, and a lock lasts until the last copy is closed.
-func (f *file) Close() error {
-	if f.locked.Load() {
-		_ = unix.Flock(f.fd, unix.LOCK_UN) // closing gives it back as well
-	}
-	return wrap("close", f.name, unix.Close(f.fd))
 }
 
 func wrap(op, name string, err error) error {
@@ -251,20 +331,17 @@ func infoOf(name string, st *unix.Stat_t) Info {
 	}
 }
 
-// openChecked looks at each folder of the name before it opens the name, for kernels
-// that cannot refuse links in one step.
-func openChecked(root, name string, flags int, mode uint32) (int, error) {
-	for i := 0; i < len(name); i++ {
-		if name[i] != '/' {
-			continue
-		}
-		var st unix.Stat_t
-		if err := unix.Lstat(root+"/"+name[:i], &st); err != nil {
-			return -1, err
-		}
-		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			return -1, unix.ENOTDIR
-		}
+// openWalking opens one element of the name after the other, for kernels that cannot
+// refuse links in one step.
+func openWalking(dir int, name string, flags int, mode uint32) (int, error) {
+	first, rest, more := strings.Cut(name, "/")
+	if !more {
+		return unix.Openat(dir, first, flags, mode)
 	}
-	return unix.Open(root+"/"+name, flags, mode)
+	fd, err := unix.Openat(dir, first, search, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fd)
+	return openWalking(fd, rest, flags, mode)
 }

@@ -98,6 +98,16 @@ type tooLong struct{}
 
 func (tooLong) Error() string { return "more bytes than allowed" }
 
+// Unsafe is the error of opening a file or folder that another user owns or can write.
+type Unsafe struct {
+	Field string // "owner" or "mode"
+}
+
+func (u *Unsafe) Error() string { return "another user may have written it: wrong " + u.Field }
+
+// Unwrap gives fs.ErrPermission.
+func (u *Unsafe) Unwrap() error { return fs.ErrPermission }
+
 // NoSync reports whether an error of SyncDir says that the file system cannot sync
 // folders at all.
 func NoSync(err error) bool {

@@ -103,9 +103,106 @@ func TestNothingIsFollowed(t *testing.T) {
 	if _, err := vfs.ReadFile(f, "pipe", 10); !errors.Is(err, fs.ErrInvalid) {
 		t.Error("a FIFO was read:", err)
 	}
+	must(t, vfs.WriteNew(f, "own", false))
+	for what, err := range map[string]error{
+		"removed": f.Remove("up/secret"), "removed all": f.RemoveAll("up/secret"), "made a folder": f.Mkdir("up/new"),
+		"moved out": f.Rename("own", "up/new"), "moved in": f.Rename("up/secret", "new"),
+		"linked out": f.Link("own", "up/new"), "linked in": f.Link("up/secret", "new"), "synced": f.SyncDir("up"),
+	} {
+		if err == nil {
+			t.Error(what, "through a link")
+		}
+	}
+	if _, err := f.Lstat("up/secret"); err == nil {
+		t.Error("looked through a link")
+	}
 	must(t, f.RemoveAll("up"))
 	if _, err := os.Stat(outside + "/secret"); err != nil {
 		t.Error("removed through a link:", err)
+	}
+}
+
+// P13: the folder is held: what takes its path, or that of a folder above it, is not
+// looked at until the folder was removed.
+func TestRootIsHeld(t *testing.T) {
+	f, dir := root(t)
+	must(t, f.Mkdir("."))
+	must(t, vfs.WriteNew(f, "x", false, []byte("mine")))
+	above := filepath.Dir(dir)
+	must(t, os.Rename(above, above+"-away"))
+	must(t, os.MkdirAll(dir, 0o700))
+	must(t, os.WriteFile(dir+"/x", []byte("theirs"), 0o600))
+	read := func() string { text, _ := vfs.ReadFile(f, "x", 10); return string(text) }
+	if read() != "mine" {
+		t.Error("another folder was read")
+	}
+	must(t, f.RemoveAll("x"))
+	must(t, vfs.WriteNew(f, "y", false))
+	if _, err := os.Stat(dir + "/x"); err != nil {
+		t.Error(err)
+	}
+	must(t, os.RemoveAll(above+"-away"))
+	if err := vfs.WriteNew(f, "z", false); !errors.Is(err, fs.ErrNotExist) || read() != "" {
+		t.Error("wrote into another folder:", err)
+	}
+	if _, err := f.Lstat("."); err != nil || read() != "theirs" {
+		t.Error(err, read())
+	}
+	must(t, os.RemoveAll(dir))
+	if _, err := f.Lstat("."); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	must(t, f.Mkdir("."))
+	must(t, vfs.WriteNew(f, "z", false))
+}
+
+// P13: what another user owns or can write is not opened.
+func TestUnsafe(t *testing.T) {
+	f, dir := root(t)
+	must(t, f.Mkdir("."))
+	must(t, f.Mkdir("d"))
+	must(t, vfs.WriteNew(f, "d/x", false))
+	field := func(name string) string {
+		_, err := f.ReadDir(name)
+		if name != "d" {
+			var file vfs.File
+			if file, err = f.Open(name); err == nil {
+				must(t, file.Close())
+			}
+			if file, again := f.Update(name); again == nil {
+				must(t, errors.Join(err, file.Close()))
+			}
+		}
+		if unsafe := new(vfs.Unsafe); errors.As(err, &unsafe) {
+			return unsafe.Field
+		}
+		return fmt.Sprint(err)
+	}
+	for _, name := range []string{"d", "d/x"} {
+		must(t, os.Chmod(dir+"/"+name, 0o720))
+		if got := field(name); got != "mode" {
+			t.Errorf("%s that others can write: %s", name, got)
+		}
+		must(t, os.Chmod(dir+"/"+name, 0o755))
+		if got := field(name); got != "<nil>" {
+			t.Errorf("%s that others can read: %s", name, got)
+		}
+		if os.Geteuid() != 0 {
+			continue
+		}
+		must(t, os.Chown(dir+"/"+name, 12345, -1))
+		if got := field(name); got != "owner" {
+			t.Errorf("%s of another user: %s", name, got)
+		}
+		must(t, os.Chown(dir+"/"+name, 0, -1))
+	}
+	if os.Geteuid() == 0 { // in that user's own folder root takes it
+		must(t, os.Chown(dir+"/d/x", 12345, -1))
+		must(t, os.Chown(dir, 12345, -1))
+		f = vfs.Dir(dir)
+		if got := field("d/x"); got != "<nil>" {
+			t.Error("in a folder of that user:", got)
+		}
 	}
 }
 
