@@ -483,3 +483,31 @@ func TestFreeThatEndsClose(t *testing.T) {
 		t.Errorf("%d artefacts are left", n)
 	}
 }
+
+// F3: a Free that ends its goroutine ends that of who frees a taken value, without a panic.
+func TestTakenFreeThatEndsItsGoroutine(t *testing.T) {
+	s := session(t, open(t, kiln.Config{}))
+	g := group(t, s, 1)
+	if err := kiln.Set(ctx, g, "a", kiln.Made[int]{Free: runtime.Goexit}); err != nil {
+		t.Fatal(err)
+	}
+	made, err := kiln.Take[int](ctx, g, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Close()
+	if err := s.ResetAll(ctx); err != nil { // the group has let go
+		t.Fatal(err)
+	}
+	var freeing sync.WaitGroup
+	freeing.Go(func() {
+		defer func() {
+			if v := recover(); v != nil {
+				t.Errorf("it panicked: %v", v)
+			}
+		}()
+		made.Free()
+	})
+	freeing.Wait()
+	made.Free()
+}

@@ -186,8 +186,8 @@ func (h *Group) Take(ctx context.Context, name string, lane Lane, fits func(valu
 	if err != nil {
 		return Value{}, failed(op, name, err)
 	}
-	e := &n.Value
-	return Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: e.lease, Free: sync.OnceFunc(func() { unpin(n) })}, nil
+	e, once := &n.Value, new(sync.Once) // OnceFunc would make a panic of a Free that ends its goroutine
+	return Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: e.lease, Free: func() { once.Do(func() { unpin(n) }) }}, nil
 }
 
 // Remove removes a name of the group and reports whether there was one. Its value

@@ -158,7 +158,8 @@ func (v *visit) take(ctx context.Context, name string, keys []string, with []kil
 	if v.random.IntN(2) == 0 {
 		return kiln.Set(ctx, v.g, name, m, with...)
 	}
-	v.hold(m.Value, sync.OnceFunc(func() { release(m.Free) }), keys...)
+	var once sync.Once
+	v.hold(m.Value, func() { once.Do(func() { release(m.Free) }) }, keys...)
 	return nil
 }
 
