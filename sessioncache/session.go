@@ -22,7 +22,7 @@ type Session struct {
 	state     *state // the actor's
 	actor     *actors.Ref[message]
 	log       *recency.Log[asked]
-	behind    atomic.Int32 // segments of the log that were filled since it was drained
+	behind    atomic.Int32 // times that the log told of 256 notes since it was drained
 	member    *pool.Member // of the pool; nil where there is none
 	unwatch   func()       // leaves the memory limit
 
@@ -171,7 +171,7 @@ func (s *Session) lookup(shape shapegroups.Shape) *group {
 	return g
 }
 
-// drainEvery is how many segments of the log are filled before the actor is told:
+// drainEvery is how often the log tells of 256 notes before the actor is told:
 // every turn drains it first, so telling it only bounds the memory. It would
 // otherwise follow the readers at their heels and take their cache lines.
 const drainEvery = 8

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -224,5 +225,19 @@ func TestEach(t *testing.T) {
 	}
 	if each, err = Each(func(int) (time.Duration, error) { return Disturbed, nil }, time.Millisecond); err != nil || !math.IsInf(each, 1) {
 		t.Errorf("nothing but disturbed slices: %v, %v", each, err)
+	}
+}
+
+// More goroutines than cores run once each, and a time is given or known to be none.
+func TestCrowd(t *testing.T) {
+	var ran [8]atomic.Int32
+	took := Crowd(len(ran), func(g int) { ran[g].Add(1) })
+	for g := range ran {
+		if n := ran[g].Load(); n != 1 {
+			t.Errorf("goroutine %d ran %d times", g, n)
+		}
+	}
+	if took <= 0 {
+		t.Errorf("took %v", took)
 	}
 }

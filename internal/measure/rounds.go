@@ -222,6 +222,43 @@ func Turns(ctx context.Context, turns, n int, sides ...Side) ([]time.Duration, e
 // Disturbed is the time of a slice that tells nothing.
 const Disturbed = time.Duration(math.MaxInt64)
 
+// Crowd is the time of n goroutines that run f, begun as one, on the cores of
+// GOMAXPROCS, which may be fewer; Disturbed if the process did not have all of these,
+// or n of them, for nearly all of it.
+func Crowd(n int, f func(goroutine int)) time.Duration {
+	cores := min(n, runtime.GOMAXPROCS(0))
+	var ready atomic.Int32
+	var started atomic.Bool
+	ended := make([]time.Time, n)
+	run := func(g int) {
+		f(g)
+		ended[g] = time.Now()
+	}
+	var others sync.WaitGroup
+	for g := 1; g < n; g++ {
+		others.Go(func() {
+			for ready.Add(1); !started.Load(); {
+				runtime.Gosched()
+			}
+			run(g)
+		})
+	}
+	for int(ready.Load()) < n-1 {
+		runtime.Gosched()
+	}
+	before, _ := processTime()
+	began := time.Now()
+	started.Store(true)
+	run(0)
+	others.Wait()
+	after, known := processTime()
+	took := slices.MaxFunc(ended, time.Time.Compare).Sub(began)
+	if ran := after - before; known && ran < took*time.Duration(cores)*19/20 {
+		return Disturbed
+	}
+	return took
+}
+
 // Together runs f on n goroutines, begun as one, and gives the time from the
 // first begin to the last end; Disturbed if one of them did not have a core for
 // nearly all of it. They wait for each other awake: to be woken can take longer

@@ -14,6 +14,13 @@ func ThreadTime() (time.Duration, bool) {
 	return time.Duration(t.Nano()), err == nil
 }
 
+// processTime is ThreadTime of all threads.
+func processTime() (time.Duration, bool) {
+	var t unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t)
+	return time.Duration(t.Nano()), err == nil
+}
+
 // ThreadPreempted is how often the calling thread lost its core to another one
 // while it wanted to run.
 func ThreadPreempted() int64 {

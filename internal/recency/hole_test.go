@@ -1,13 +1,21 @@
 package recency
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
+
+// slow is a writer that was stopped after it had taken its place.
+func slow(l *Log[int]) (end func(*int)) {
+	p, place := l.stripes[0].take(nil)
+	return func(v *int) { p.slots[p.at(place)].Store(v) }
+}
 
 // A note that is still being written holds up nobody, over segments, and comes
 // out once, as do those handed over before it.
 func TestUnfinishedNote(t *testing.T) {
 	l := NewLog[int](func() {})
-	first := l.tail.Load()
-	slot := first.next.Add(1) - 1
+	end := slow(l)
 	const notes = 3 * segment
 	var out []int
 	drain := func() { l.Drain(func(v *int) { out = append(out, *v) }) }
@@ -27,12 +35,15 @@ func TestUnfinishedNote(t *testing.T) {
 		}
 	}
 	late := -1
-	first.slot(slot).Store(&late)
+	end(&late)
 	for range 2 {
 		drain()
 	}
 	if len(out) != notes+1 || out[notes] != late {
 		t.Fatalf("%d notes came out, want one more, the late one: %v", len(out), out[notes:])
+	}
+	if n := len(l.streams[0].holes); n != 0 {
+		t.Errorf("%d holes are kept", n)
 	}
 }
 
@@ -40,8 +51,7 @@ func TestUnfinishedNote(t *testing.T) {
 // ended when Drain came by.
 func TestNoteThatEndsDuringDrain(t *testing.T) {
 	l := NewLog[int](func() {})
-	first := l.tail.Load()
-	slot := first.next.Add(1) - 1
+	end := slow(l)
 	for i := range segment - 1 {
 		l.Note(&i)
 	}
@@ -50,7 +60,7 @@ func TestNoteThatEndsDuringDrain(t *testing.T) {
 	drain := func() {
 		l.Drain(func(v *int) {
 			if len(out) == 0 {
-				first.slot(slot).Store(&late)
+				end(&late)
 				l.Note(&after)
 			}
 			out = append(out, *v)
@@ -67,20 +77,99 @@ func TestNoteThatEndsDuringDrain(t *testing.T) {
 // nobody's notes.
 func TestFullPartToldLate(t *testing.T) {
 	l := NewLog[int](func() {})
-	first := l.tail.Load()
-	out := 0
+	v, out := 1, 0
 	drain := func() { l.Drain(func(*int) { out++ }) }
+	for range segment {
+		slow(l)(&v)
+	}
+	l.Note(&v)
+	drain()
+	l.fill(0)
 	const notes = 3 * segment
-	for i := range notes {
-		l.Note(&i)
+	for range notes {
+		l.Note(&v)
 	}
 	drain()
-	l.filled(first)
-	for i := range notes {
-		l.Note(&i)
+	if out != segment+1+notes || l.waiting.Load() != 0 {
+		t.Errorf("%d notes came out of %d, %d wait", out, segment+1+notes, l.waiting.Load())
 	}
-	drain()
-	if out != 2*notes {
-		t.Errorf("%d notes came out of %d", out, 2*notes)
+}
+
+// C12: notes without stamps, of a crowd, and without stamps again come out in their
+// order, drained in between or not.
+func TestEras(t *testing.T) {
+	if !clock {
+		t.Skip("there are no stamps here")
 	}
+	for drains := range 8 {
+		l := NewLog[int](func() {})
+		var out []int
+		notes := 0
+		for part := range 4 {
+			for range segment + 3 {
+				v := notes
+				l.Note(&v)
+				notes++
+			}
+			if drains>>part&1 == 1 {
+				l.Drain(func(v *int) { out = append(out, *v) })
+			}
+			if part%2 == 0 {
+				l.gather(l.era.Load())
+			} else {
+				l.calm()
+			}
+		}
+		l.Drain(func(v *int) { out = append(out, *v) })
+		if len(out) != notes || !slices.IsSorted(out) || l.Count() != uint64(notes) {
+			t.Errorf("drains %b: %d notes of %d came out, count %d, in order: %v", drains, len(out), notes, l.Count(), slices.IsSorted(out))
+		}
+	}
+}
+
+// C12: a note that was made while a drain looked at one stripe after the other is left
+// for the next: another, that had ended before, may stand where the drain had looked.
+func TestCut(t *testing.T) {
+	if !clock {
+		t.Skip("there are no stamps here")
+	}
+	l := NewLog[int](func() {})
+	l.gather(0)
+	early, late := 1, 2
+	var out []int
+	f := func(v *int) { out = append(out, *v) }
+	l.Note(&early)
+	cut := l.cut()
+	l.Note(&late)
+	for i := range l.streams { // as if each end had been found after that note
+		l.streams[i].find()
+	}
+	l.hand(cut, f)
+	if !slices.Equal(out, []int{early}) {
+		t.Errorf("came out: %v, want the first note only", out)
+	}
+	l.Drain(f)
+	if !slices.Equal(out, []int{early, late}) {
+		t.Errorf("came out: %v", out)
+	}
+}
+
+// A core that has a crowd's log to itself goes back to notes without stamps.
+func TestCrowdThatIsNone(t *testing.T) {
+	if !clock {
+		t.Skip("there are no stamps here")
+	}
+	l := NewLog[int](func() {})
+	l.gather(0)
+	v := 1
+	for range 1000 { // the scheduler may move this goroutine at any time
+		for range judged {
+			l.Note(&v)
+		}
+		l.Drain(func(*int) {})
+		if l.era.Load() == 2 {
+			return
+		}
+	}
+	t.Error("a thousand times as many notes as tell, all of one goroutine, and still a crowd")
 }

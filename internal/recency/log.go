@@ -2,145 +2,203 @@
 // exact recency needs that from readers that must not wait.
 package recency
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"runtime"
+	"sync/atomic"
+)
 
-// segment is as many notes as are handed over at a time. 256 keep a drain far
-// below the time of one actor turn and the memory at 2 KiB.
-const segment = 256
-
-// farthest is how many notes may wait for the consumer: 2 MiB of them, which it takes
-// in some milliseconds. Look-ups in a tight loop can outrun a consumer, and neither
-// may they wait nor may the log, or a turn that drains it, grow for ever.
-const farthest = 1 << 18
+const (
+	// segment is how many notes a part holds: in 1.5 KiB, or in 2.5 with their stamps.
+	segment = 128
+	// told is how many parts are filled before the consumer is told.
+	told = 2
+	// farthest is how many notes may wait for the consumer: some MiB of them, which it
+	// takes in some milliseconds. Look-ups in a tight loop can outrun a consumer, and
+	// neither may they wait nor may the log, or a turn that drains it, grow for ever.
+	farthest = 1 << 18
+	// mostStripes bounds the memory on a machine of many cores.
+	mostStripes = 16
+)
 
 // Log takes notes from any number of goroutines and hands them to one consumer
 // in the order in which they were begun. Notes that overlap in time may come
-// in either order. Note costs one atomic addition and one store; every 256th
-// one allocates the next segment. When farthest notes wait, further ones are counted
-// and dropped until the next Drain.
+// in either order. Every 128th note allocates.
+//
+// While one core makes the notes, they stand in stripe 0, and their places are their
+// order. When others join in, its lines would go from core to core. So the next era
+// begins, in which each core has a stripe, and a stamp from the processor orders the
+// notes of all. Where there is no such stamp, all notes stand in stripe 0.
+//
+// INVARIANT: the era only grows, and a note reads it first. Of two notes that do not
+// overlap, the later one has the later era; or the same, and the later stamp; or the
+// same without stamps, and the later place in stripe 0.
 type Log[T any] struct {
-	tail atomic.Pointer[part[T]] // where notes go
-	full func()                  // told once a segment
-	mute atomic.Bool             // farthest notes wait
+	era     atomic.Uint32 // odd: a crowd's, with a stripe for each core
+	full    func()        // told every 256 notes
+	stripes []stripe[T]
 
-	_ [64]byte // what the consumer writes must not share a line with what notes read
+	_ [64]byte // what notes write must not share a line with what they read
 
-	drained atomic.Uint64 // notes before head
-	dropped atomic.Uint64
+	waiting atomic.Int64  // notes in full parts that the consumer has not passed
+	filled  atomic.Uint64 // parts
+	filler  atomic.Uint32 // who fills the parts of stripe 0, see fill
 
-	taken *T       // stands in the slot of a note that was handed over before an earlier one
-	head  *part[T] // consumer only: holds the first note that was not handed over
-	pos   int      // consumer only: its slot
+	// For the consumer only.
+	fence   atomic.Uint32 // see cut
+	streams []stream[T]
+	looked  int // notes of a crowd since it was last judged
+}
+
+// stripe is a line of parts.
+type stripe[T any] struct {
+	first, tail atomic.Pointer[part[T]] // notes go to the tail; nil before the first
+	dropped     atomic.Uint64           // notes that were counted only
+	stamped     bool
+	_           [100]byte
 }
 
 type part[T any] struct {
-	base  uint64 // notes before this part
+	base  uint64 // notes of the stripe before this part
 	after atomic.Pointer[part[T]]
 	_     [48]byte
 	next  atomic.Uint32 // places handed out; may run past the end
 	_     [60]byte
 	slots [segment]atomic.Pointer[T]
+
+	// Written before the note's slot.
+	eras   [segment]uint32
+	stamps *[segment]uint64 // nil in stripe 0
 }
 
-// slot is where the note of a place stands: on another line than the one before,
-// which another core may just be writing.
-func (p *part[T]) slot(place uint32) *atomic.Pointer[T] {
+// at is where the note of a place stands: on another line than the one before, which
+// another core may just be writing.
+func (p *part[T]) at(place uint32) uint32 {
 	const lines, perLine = segment / 8, 8
-	return &p.slots[place%lines*perLine+place/lines%perLine]
+	return place%lines*perLine + place/lines%perLine
 }
 
-// NewLog gives an empty log. full is called by the goroutine whose note filled
-// a segment; it must return soon, and should get the consumer to drain.
+// NewLog gives an empty log. full is called by the goroutine whose note is the 256th
+// or so since it was called last; it must return soon, and should get the consumer
+// to drain.
 func NewLog[T any](full func()) *Log[T] {
-	p := new(part[T])
-	l := &Log[T]{full: full, taken: new(T), head: p}
-	l.tail.Store(p)
+	n := 1
+	if clock {
+		n += min(runtime.NumCPU(), mostStripes)
+	}
+	l := &Log[T]{full: full, stripes: make([]stripe[T], n), streams: make([]stream[T], n)}
+	for i := range l.streams {
+		l.stripes[i].stamped = i > 0
+		l.streams[i].of = &l.stripes[i]
+	}
 	return l
 }
 
 // Note appends v, which must not be nil. Safe for concurrent use.
 func (l *Log[T]) Note(v *T) {
-	if l.mute.Load() {
-		l.dropped.Add(1)
+	era := l.era.Load()
+	at, stamp := 0, uint64(0)
+	if era&1 == 1 {
+		var core uint32
+		stamp, core = now()
+		at = l.stripeOf(core)
+	}
+	s := &l.stripes[at]
+	if l.waiting.Load() >= farthest {
+		s.dropped.Add(1)
 		return
 	}
-	for {
-		p := l.tail.Load()
-		i := p.next.Add(1) - 1
-		if i < segment {
-			p.slot(i).Store(v)
-			if i == segment-1 {
-				l.advance(p)
-				l.filled(p)
-			}
-			return
-		}
-		l.advance(p)
+	p := s.tail.Load()
+	i := uint32(segment)
+	if p != nil {
+		i = p.next.Add(1) - 1
+	}
+	if i >= segment {
+		p, i = s.take(p)
+	}
+	to := p.at(i)
+	p.eras[to] = era
+	if p.stamps != nil {
+		p.stamps[to] = stamp
+	}
+	p.slots[to].Store(v)
+	if i == segment-1 {
+		s.advance(p)
+		l.fill(era)
 	}
 }
+
+// stripeOf is the stripe of a core in a crowd.
+func (l *Log[T]) stripeOf(core uint32) int { return 1 + int(core)%(len(l.stripes)-1) }
+
+// take gives the next place, behind p, which is full; nil is before the first part.
+func (s *stripe[T]) take(p *part[T]) (*part[T], uint32) {
+	for {
+		p = s.advance(p)
+		if place := p.next.Add(1) - 1; place < segment {
+			return p, place
+		}
+	}
+}
+
+// advance makes the part after p the tail, adding one if there is none, and gives the
+// tail. nil is before the first part.
+func (s *stripe[T]) advance(p *part[T]) *part[T] {
+	after, base := &s.first, uint64(0)
+	if p != nil {
+		after, base = &p.after, p.base+segment
+	}
+	if after.Load() == nil {
+		add := &part[T]{base: base}
+		if s.stamped {
+			add.stamps = new([segment]uint64)
+		}
+		after.CompareAndSwap(nil, add)
+	}
+	s.tail.CompareAndSwap(p, after.Load())
+	return s.tail.Load()
+}
+
+// begun is how many places of the stripe were handed out so far.
+func (s *stripe[T]) begun() uint64 {
+	p := s.tail.Load()
+	if p == nil {
+		return 0
+	}
+	return p.base + uint64(min(p.next.Load(), segment))
+}
+
+// fill tells of a full part, once for each. In a crowd, parts of stripe 0 are filled
+// by now one core, now another; a goroutine that goes to another core now and then is
+// none.
+func (l *Log[T]) fill(era uint32) {
+	l.waiting.Add(segment)
+	if clock && era&1 == 0 {
+		const ofCore, crowd = 8, 3 // changes among the last eight
+		_, core := now()
+		last := l.filler.Load()
+		changes := last << 1 & (1<<ofCore - 1)
+		if last>>ofCore != core {
+			changes |= 1
+		}
+		l.filler.Store(core<<ofCore | changes)
+		if bits.OnesCount32(changes) >= crowd {
+			l.gather(era)
+		}
+	}
+	if l.filled.Add(1)%told == 0 {
+		l.full()
+	}
+}
+
+// gather begins the era of a crowd after one without stamps.
+func (l *Log[T]) gather(era uint32) { l.era.CompareAndSwap(era&^1, era|1) }
 
 // Count is the number of notes begun so far: a counter of uses that costs its
 // users nothing more. Safe for concurrent use.
-func (l *Log[T]) Count() uint64 {
-	p := l.tail.Load()
-	return l.dropped.Load() + p.base + uint64(min(p.next.Load(), segment))
-}
-
-// advance makes the part after p the tail, adding one if there is none.
-func (l *Log[T]) advance(p *part[T]) {
-	if p.after.Load() == nil {
-		p.after.CompareAndSwap(nil, &part[T]{base: p.base + segment})
+func (l *Log[T]) Count() (n uint64) {
+	for i := range l.stripes {
+		n += l.stripes[i].dropped.Load() + l.stripes[i].begun()
 	}
-	l.tail.CompareAndSwap(p, p.after.Load())
-}
-
-// filled tells of a full part, once for each, and drops further notes if too many
-// wait. The consumer may be far past p by now: its last writer may have been slow.
-func (l *Log[T]) filled(p *part[T]) {
-	if p.base+segment > l.drained.Load()+farthest {
-		l.mute.Store(true) // until the Drain that full gets
-	}
-	l.full()
-}
-
-// Drain hands every note whose Note call has returned before to f, each once, in
-// order. It never waits: a note that is still being written is left for a later
-// Drain, and overlaps all that follow it here, since none of them began after
-// this call. Only the one consumer may call it.
-func (l *Log[T]) Drain(f func(*T)) {
-	defer func() {
-		l.drained.Store(l.head.base)
-		if l.mute.Load() {
-			l.mute.Store(false)
-		}
-	}()
-	last := l.tail.Load()
-	end := int(min(last.next.Load(), segment))
-	whole := true // every note so far was handed over
-	for p, pos := l.head, l.pos; ; pos = 0 {
-		n := segment
-		if p == last {
-			n = end
-		}
-		for ; pos < n; pos++ {
-			v := p.slot(uint32(pos)).Load()
-			switch {
-			case v == nil: // between taking the slot and filling it
-				whole = false
-			case whole:
-				l.pos = pos + 1
-			case v != l.taken:
-				p.slot(uint32(pos)).Store(l.taken)
-			}
-			if v != nil && v != l.taken {
-				f(v)
-			}
-		}
-		if p == last {
-			return
-		}
-		if p = p.after.Load(); whole {
-			l.head, l.pos = p, 0
-		}
-	}
+	return n
 }

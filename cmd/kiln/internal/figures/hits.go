@@ -37,8 +37,8 @@ func load(ctx context.Context) (*loaded, error) {
 }
 
 // side asks for what is there, from a goroutine's own start on.
-func (l *loaded) side(goroutine int, find reads.Finder) measure.Side {
-	return l.Requests.Side(find, goroutine*len(l.Requests.Places)/2, func(lookups int) error {
+func (l *loaded) side(goroutine, of int, find reads.Finder) measure.Side {
+	return l.Requests.Side(find, goroutine*len(l.Requests.Places)/of, func(lookups int) error {
 		return fmt.Errorf("%d lookups of resident names missed", lookups)
 	})
 }
@@ -83,7 +83,14 @@ func Hits(ctx context.Context) ([]measure.Figure, error) {
 		at := 0
 		f := measure.Figure{Bench: p.name, RatioTo: p.peer, Goroutines: 1, Gate: p.gate.Allocating(0), Before: l.peer.Renew,
 			Allocs: measure.Allocations(func() { at = (at + 1) % len(l.Requests.Places); p.find(at, at+1) })}
-		if f, err = f.Compare(ctx, measure.Quotient, l.side(0, p.find), l.side(0, p.base)); err != nil {
+		if f, err = f.Compare(ctx, measure.Quotient, l.side(0, 1, p.find), l.side(0, 1, p.base)); err != nil {
+			return append(out, f), err
+		}
+		out = append(out, f)
+	}
+	for _, readers := range []int{2, 8} {
+		f, err := l.crowd(ctx, readers)
+		if err != nil {
 			return append(out, f), err
 		}
 		out = append(out, f)
@@ -146,11 +153,42 @@ func (l *loaded) caughtUp(ctx context.Context) error {
 	return err
 }
 
+// crowd is the full key for readers at once, against as many of S. The policy has
+// caught up before each slice.
+func (l *loaded) crowd(ctx context.Context, readers int) (measure.Figure, error) {
+	f := measure.Figure{Bench: "hit session, shape, name, crowd", RatioTo: "S for as many readers", Goroutines: readers,
+		Gate: measure.AtMost(1.3), Before: l.peer.Renew}
+	if runtime.GOMAXPROCS(0) < 2 {
+		return f.Unmeasured(measure.OneCore), nil
+	}
+	by := func(find reads.Finder) measure.Side {
+		sides := make([]measure.Side, readers)
+		for g := range sides {
+			sides[g] = l.side(g, readers, find)
+		}
+		return func(n int) (time.Duration, error) {
+			if err := l.caughtUp(ctx); err != nil {
+				return 0, err
+			}
+			errs := make([]error, readers)
+			took := measure.Crowd(readers, func(g int) { _, errs[g] = sides[g](n / readers) })
+			return took, errors.Join(errs...)
+		}
+	}
+	bothRan := func(best []float64) float64 {
+		if slices.Max(best) == math.Inf(1) {
+			return math.NaN()
+		}
+		return measure.Quotient(best)
+	}
+	return f.Compare(ctx, bothRan, by(l.ByKey), by(func(from, to int) int { return l.peer.Find(from, to) }))
+}
+
 // withPolicy is the full key again with all that a lookup causes: what its
 // reader leaves to the session's actor is waited for, on one core for both.
 func (l *loaded) withPolicy(ctx context.Context) (measure.Figure, error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	read := l.side(0, l.ByKey)
+	read := l.side(0, 1, l.ByKey)
 	ours := func(n int) (time.Duration, error) {
 		if err := l.caughtUp(ctx); err != nil {
 			return 0, err
@@ -163,7 +201,7 @@ func (l *loaded) withPolicy(ctx context.Context) (measure.Figure, error) {
 		return time.Since(began), err
 	}
 	f := measure.Figure{Bench: "the same and its policy's part", RatioTo: "S", Goroutines: 1, Gate: measure.AtMost(2), Before: l.peer.Renew}
-	return f.Compare(ctx, measure.Quotient, ours, l.side(0, l.peer.Find))
+	return f.Compare(ctx, measure.Quotient, ours, l.side(0, 1, l.peer.Find))
 }
 
 // Scaling is what two readers of full keys get done against one, divided by what
@@ -196,7 +234,7 @@ func Scaling(ctx context.Context) ([]measure.Figure, error) {
 	}
 	var sides [2]measure.Side
 	for g := range sides {
-		sides[g] = l.side(g, l.ByKey)
+		sides[g] = l.side(g, len(sides), l.ByKey)
 	}
 	read := func(g, n int) error { _, err := sides[g](n); return err }
 	by := func(readers int, work func(g, n int) error) measure.Side {
