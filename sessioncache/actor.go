@@ -31,8 +31,8 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 		}
 		if n := uint64(st.requests.all.Warnings()); n > st.published.warnings.Load() {
 			st.published.warnings.Store(n)
-			logger.Warn("session: thrash: more shapes are in use than groups fit; see Advice",
-				"session", s.name, "groups", st.published.capacity().Groups.String())
+			logger.Warn("session: thrash: more shapes are in use than fit; see Advice",
+				"session", s.name, "groups", st.published.capacity().Groups.String(), "bytes", st.published.capacity().Bytes.String())
 		}
 	}
 }

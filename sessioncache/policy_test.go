@@ -218,6 +218,32 @@ func TestThrash(t *testing.T) { // S5
 	want(t, "warnings", p.stats().Thrash, 2)
 }
 
+// S5: where bytes bound a session, what is resident when it is full stands for the
+// capacity, at any number of groups that it might have.
+func TestThrashForBytes(t *testing.T) {
+	for _, groups := range []sessioncache.Limit{sessioncache.Unlimited, sessioncache.LimitOf(64)} {
+		p := open(t, sessioncache.Config{Groups: groups, Bytes: sessioncache.LimitOf(4), Policy: "lru"})
+		q := open(t, sessioncache.Config{Groups: groups, Bytes: sessioncache.LimitOf(12), Policy: "lru"})
+		for i := range 600 {
+			for _, b := range []*box{p, q} {
+				err := b.Set(bg, shape(t, i%12), "n", sessioncache.Value{Any: i, Bytes: 1}, sessioncache.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		want(t, "warnings", p.stats().Thrash, 1)
+		want(t, "warnings of what fits", q.stats().Thrash, 0)
+		if err := p.SetBytes(bg, sessioncache.LimitOf(12)); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3000 {
+			p.set(i%12, "n", "v")
+		}
+		want(t, "warnings with room", p.stats().Thrash, 1)
+	}
+}
+
 func TestCost(t *testing.T) { // S6
 	p := open(t, capacity("", 4))
 	for i := 1; i <= 12; i++ {

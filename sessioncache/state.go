@@ -151,6 +151,9 @@ func (s *state) evictUntil(own *group, ok func() bool) bool {
 		if victim == nil {
 			return false
 		}
+		if n := s.published.groups.Load(); s.published.capacity().Groups.Allows(n + 1) { // it is bytes that are short
+			s.requests.all.Full(int(n))
+		}
 		s.evict(s.published.resident(victim.Shape()))
 		s.published.evictions.Add(1)
 	}
@@ -249,11 +252,8 @@ func (s *state) resize(groups, bytes Limit) error {
 	if !c.Groups.Allows(1) || !c.Bytes.Allows(1) { // what is being made meanwhile does not stay (SPEC F7)
 		s.desk.VoidAll()
 	}
-	if err := s.requests.all.SetGroups(n); err != nil {
-		return err
-	}
 	s.makeRoom(0, 0, nil)
-	return nil
+	return s.requests.all.SetGroups(n) // after what makeRoom has told it
 }
 
 // announce tells the policy which groups waiting requests need, soonest first.

@@ -33,6 +33,7 @@ type Recorder struct {
 	ring  []note // grows by appending; then the oldest is overwritten
 	next  int    // place after the newest
 	total int    // requests seen
+	sized int    // those when Full set the window
 
 	missed    int                       // of the last window requests
 	counts    map[shapegroups.Shape]int // in the window; nil while few miss
@@ -64,6 +65,18 @@ func (r *Recorder) SetGroups(groups int) error {
 	}
 	r.resize(groups)
 	return nil
+}
+
+// Full tells that the session evicts for bytes while it holds this many groups, which
+// then stands for the capacity until SetGroups is told another (SPEC S5). Its cost is
+// O(1) for a request, however often it is told.
+func (r *Recorder) Full(groups int) {
+	near := r.window > 0 && groups >= r.groups-r.groups/4 && groups <= r.groups+r.groups/4
+	if groups < 1 || near || r.total-r.sized < windowFactor*groups {
+		return
+	}
+	r.sized = r.total
+	r.resize(groups)
 }
 
 func (r *Recorder) resize(groups int) {

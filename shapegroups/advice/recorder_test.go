@@ -46,6 +46,19 @@ func TestThrash(t *testing.T) {
 	}
 }
 
+// S5: what is resident when bytes are short stands for the capacity, and is taken again
+// only after as many requests as are looked at.
+func TestThrashForBytes(t *testing.T) {
+	r := must(advice.NewRecorder(0, math.MaxInt))
+	for i := range 600 {
+		r.Note(shape(i%12), shape(i%12), true)
+		r.Full(4 + i%2*100) // now small groups, now large ones
+	}
+	if r.Warnings() != 1 {
+		t.Errorf("%d warnings, want 1", r.Warnings())
+	}
+}
+
 // S5: the next warning comes only after the first has ended.
 func TestThrashAgain(t *testing.T) {
 	r := must(advice.NewRecorder(0, 2))
