@@ -114,3 +114,40 @@ func TestCostOfWhatIsLeft(t *testing.T) {
 	set(3, "n", time.Second)
 	want(t, "has the dearer two", p.has(2, 3), 2)
 }
+
+// G14: the groups of a session are listed with what they hold, over any number of turns.
+func TestList(t *testing.T) {
+	p := open(t, sessioncache.Config{Groups: sessioncache.Unlimited})
+	const groups = 5000
+	for i := range groups {
+		v := sessioncache.Value{Any: i, Bytes: int64(i), Cost: time.Duration(2 * i)}
+		if err := p.Set(bg, shape(t, i+1), "n", v, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.set(1, "another", "v")
+	all, err := p.List(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "groups", len(all), groups)
+	seen := make(map[string]bool)
+	var bytes, objects int64
+	for _, g := range all {
+		seen[g.Shape.Key()] = true
+		bytes += g.Bytes
+		objects += g.Objects
+		if int64(g.Cost) != 2*g.Bytes {
+			t.Errorf("%v: %d bytes of cost %v", g.Shape, g.Bytes, g.Cost)
+		}
+	}
+	want(t, "shapes", len(seen), groups)
+	want(t, "bytes", bytes, p.Bytes())
+	want(t, "names", objects, p.Len())
+	if err := p.Close(bg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.List(bg); err != nil {
+		t.Errorf("list after close: %v, want none: there is nothing to look at", err)
+	}
+}
