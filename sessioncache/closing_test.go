@@ -151,3 +151,37 @@ func TestList(t *testing.T) {
 		t.Errorf("list after close: %v, want none: there is nothing to look at", err)
 	}
 }
+
+// G7: a Reset looks at the groups of its owner alone: what goes, by whatever way, is
+// not looked for any more.
+func TestOwnersThatAreGone(t *testing.T) {
+	p := open(t, capacity("lru", 4))
+	owned := func(want int) {
+		t.Helper()
+		if indexed, there := sessioncache.Owned(p.Session); indexed != want || there != want {
+			t.Errorf("%d groups are looked at, owners have names in %d, want %d", indexed, there, want)
+		}
+	}
+	for i := range 6 { // two of them are evicted
+		for _, owner := range []string{"a", "b"} {
+			if err := p.Set(bg, shape(t, i+1), owner, sessioncache.Value{Any: i}, sessioncache.Options{Owner: owner}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	owned(8)
+	g, err := p.Group(bg, shape(t, 6))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Reset(bg, "a"); err != nil {
+		t.Fatal(err)
+	}
+	owned(4)
+	if err := p.SetGroups(bg, sessioncache.LimitOf(0)); err != nil { // the open group is served
+		t.Fatal(err)
+	}
+	owned(1)
+	g.Close()
+	owned(0)
+}

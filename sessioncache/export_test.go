@@ -1,8 +1,10 @@
 package sessioncache
 
 import (
+	"context"
 	"unsafe"
 
+	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -23,4 +25,22 @@ func Ended(s *Session) bool {
 	s.sending.RLock()
 	defer s.sending.RUnlock()
 	return s.sending.shut
+}
+
+// Owned is in how many groups the owners of a session are looked for by Reset, and in
+// how many they have names.
+func Owned(s *Session) (indexed, there int) {
+	_ = s.look(context.Background(), "owned", func(st *state) {
+		for _, groups := range st.owners {
+			indexed += len(groups)
+		}
+		st.published.shapes.All(func(at *table.Node[group]) bool {
+			there += len(at.Value.owners)
+			return true
+		})
+		for g := range st.serving {
+			there += len(g.owners)
+		}
+	})
+	return indexed, there
 }

@@ -128,6 +128,9 @@ func hammer(t *testing.T, policy string) {
 	}
 	workers.Wait()
 	stop()
+	if indexed, there := sessioncache.Owned(p.Session); indexed != there {
+		t.Errorf("Reset looks at %d groups for owners that have names in %d", indexed, there)
+	}
 	if err := p.Close(bg); err != nil {
 		t.Fatal(err)
 	}

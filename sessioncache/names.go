@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/table"
 )
 
 // write puts a name that fits the byte capacity into a registered group, and
@@ -54,6 +53,8 @@ func (s *state) put(g *group, n *node) {
 		}
 		if n.Value.older = g.owners[owner]; n.Value.older != nil {
 			n.Value.older.Value.newer = n
+		} else {
+			s.credit(owner, g)
 		}
 		g.owners[owner] = n
 	}
@@ -121,6 +122,7 @@ func (s *state) retire(g *group, n *node) {
 		g.owners[e.owner] = e.older
 	case e.owner != "":
 		delete(g.owners, e.owner)
+		s.uncredit(e.owner, g)
 	}
 	if e.older != nil {
 		e.older.Value.newer = e.newer
@@ -174,7 +176,7 @@ func (s *state) reset(owner string) error {
 			s.desk.Void(c)
 		}
 	}
-	strip := func(g *group) {
+	for g := range s.owners[owner] {
 		for n := g.owners[owner]; n != nil; n = g.owners[owner] {
 			s.remove(g, n)
 		}
@@ -182,14 +184,22 @@ func (s *state) reset(owner string) error {
 			s.policy.Resize(g.policy, g.bytes, g.cost.Seconds())
 		}
 	}
-	s.published.shapes.All(func(at *table.Node[group]) bool {
-		strip(&at.Value)
-		return true
-	})
-	for g := range s.serving {
-		strip(g)
-	}
 	return nil
+}
+
+// credit notes that an owner has names in a group, uncredit that it has none any more,
+// or that the group has gone.
+func (s *state) credit(owner string, g *group) {
+	if s.owners[owner] == nil {
+		s.owners[owner] = make(map[*group]struct{})
+	}
+	s.owners[owner][g] = struct{}{}
+}
+
+func (s *state) uncredit(owner string, g *group) {
+	if delete(s.owners[owner], g); len(s.owners[owner]) == 0 {
+		delete(s.owners, owner)
+	}
 }
 
 // resetAll takes every group out, and every name of those that serve handles.

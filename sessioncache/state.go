@@ -19,7 +19,8 @@ type state struct {
 	requests  requests
 
 	desk     flight.Desk[place, *call]
-	serving  map[*group]struct{} // groups out of the table that serve open handles
+	serving  map[*group]struct{}            // groups out of the table that serve open handles
+	owners   map[string]map[*group]struct{} // the groups, of either kind, that have names of an owner
 	holds    map[string]int
 	interned int // names with an id
 	closed   bool
@@ -50,6 +51,7 @@ func newState(c Config, p *published) (*state, error) {
 		policy:    rule,
 		requests:  seen,
 		serving:   make(map[*group]struct{}),
+		owners:    make(map[string]map[*group]struct{}),
 		holds:     make(map[string]int),
 		floor:     c.Floor,
 	}
@@ -211,6 +213,9 @@ func (s *state) vacated(g *group) {
 	switch {
 	case serving && !g.grace.open() && g.flights == 0:
 		delete(s.serving, g)
+		for owner := range g.owners {
+			s.uncredit(owner, g)
+		}
 		s.effects.trash = append(s.effects.trash, trash{group: g})
 	case g.registered && !g.filled.Load() && !g.awaited():
 		g.vacant = true // asked for, and nothing came of it that it keeps
