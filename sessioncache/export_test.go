@@ -30,17 +30,18 @@ func Ended(s *Session) bool {
 // Owned is in how many groups the owners of a session are looked for by Reset, and in
 // how many they have names.
 func Owned(s *Session) (indexed, there int) {
-	_ = s.look(context.Background(), "owned", func(st *state) {
+	seen, _ := look(context.Background(), s, "owned", func(st *state) (n [2]int) {
 		for _, groups := range st.owners {
-			indexed += len(groups)
+			n[0] += len(groups)
 		}
 		st.published.shapes.All(func(at *table.Node[group]) bool {
-			there += len(at.Value.owners)
+			n[1] += len(at.Value.owners)
 			return true
 		})
 		for g := range st.serving {
-			there += len(g.owners)
+			n[1] += len(g.owners)
 		}
+		return n
 	})
-	return indexed, there
+	return seen[0], seen[1]
 }

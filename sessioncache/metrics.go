@@ -63,16 +63,18 @@ func (s *Session) List(ctx context.Context) ([]GroupStats, error) {
 	})
 	var all []GroupStats
 	for part := range slices.Chunk(groups, atOnce) {
-		err := s.look(ctx, "list", func(*state) {
+		some, err := look(ctx, s, "list", func(*state) (some []GroupStats) {
 			for _, g := range part {
 				if g.registered {
-					all = append(all, GroupStats{g.shape, g.objects, g.bytes, g.cost})
+					some = append(some, GroupStats{g.shape, g.objects, g.bytes, g.cost})
 				}
 			}
+			return some
 		})
 		if err != nil {
 			return nil, err
 		}
+		all = append(all, some...)
 	}
 	return all, nil
 }
