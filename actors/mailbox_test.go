@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"context"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -92,4 +93,30 @@ func TestMailbox(t *testing.T) {
 	}
 	m.PostSystemMessage(new(actor.ResumeMailbox))
 	run(1, 5)
+}
+
+// Queued counts what waits for the next turns, and what is sent later does not change
+// what it said.
+func TestQueued(t *testing.T) {
+	var r *Ref[chan struct{}]
+	seen := make(chan int, 4)
+	r = Spawn(Config{}, func(gate chan struct{}) {
+		<-gate
+		seen <- r.Queued()
+	})
+	first, open := make(chan struct{}), make(chan struct{})
+	close(open)
+	r.Tell(first)
+	for range 3 {
+		r.Tell(open)
+	}
+	close(first)
+	for want := 3; want >= 0; want-- {
+		if n := <-seen; n != want {
+			t.Errorf("%d messages are behind, want %d", n, want)
+		}
+	}
+	if err := r.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
 }

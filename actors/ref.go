@@ -32,10 +32,10 @@ type Ref[M any] struct {
 	handle  func(M)
 	pool    *pool
 	pid     *actor.PID
+	mailbox actor.Mailbox
 	stopped chan struct{}
 	stop    sync.Once
 	waiting atomic.Int64 // requests admitted and not yet handled
-	queued  atomic.Int64 // all messages not yet handled
 	panics  atomic.Int64
 	spare   sync.Pool // envelopes
 }
@@ -63,8 +63,8 @@ var system = sync.OnceValue(func() *actor.ActorSystem {
 // panic in one turn does not throw away.
 func Spawn[M any](cfg Config, handle func(M)) *Ref[M] {
 	cfg.Logger = guard.Logger(cfg.Logger, Go)
-	r := &Ref[M]{cfg: cfg, handle: handle, pool: retainPool(), stopped: make(chan struct{})}
-	props := actor.PropsFromFunc(r.receive, actor.WithMailbox(newMailbox), actor.WithDispatcher(dispatcher{r.pool}))
+	r := &Ref[M]{cfg: cfg, handle: handle, pool: retainPool(), mailbox: newMailbox(), stopped: make(chan struct{})}
+	props := actor.PropsFromFunc(r.receive, actor.WithMailbox(func() actor.Mailbox { return r.mailbox }), actor.WithDispatcher(dispatcher{r.pool}))
 	for r.pid == nil {
 		r.pid = spawn(props)
 	}
@@ -84,7 +84,6 @@ func spawn(props *actor.Props) (pid *actor.PID) {
 func (r *Ref[M]) receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *envelope[M]:
-		r.queued.Add(-1)
 		if m.admitted {
 			r.waiting.Add(-1)
 		}
@@ -137,7 +136,6 @@ func (r *Ref[M]) send(m M, admitted bool) bool {
 	if r.ended() {
 		return false
 	}
-	r.queued.Add(1)
 	e, _ := r.spare.Get().(*envelope[M])
 	if e == nil {
 		e = new(envelope[M])
@@ -187,8 +185,9 @@ func (r *Ref[M]) Stop(ctx context.Context) error {
 // Stopped is closed when the actor has ended.
 func (r *Ref[M]) Stopped() <-chan struct{} { return r.stopped }
 
-// Queued is the number of messages sent and not yet handled.
-func (r *Ref[M]) Queued() int { return int(r.queued.Load()) }
+// Queued is the number of messages in the mailbox: those sent before this call whose
+// turns have not begun, and none that will be sent after it.
+func (r *Ref[M]) Queued() int { return r.mailbox.UserMessageCount() }
 
 // Panics is the number of turns that panicked so far.
 func (r *Ref[M]) Panics() int { return int(r.panics.Load()) }
