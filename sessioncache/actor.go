@@ -15,8 +15,9 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 	st := s.state
 	var drained func() // set by closing
 	return func(m message) {
-		s.log.Drain(st.drained)
-		s.behind.Store(0)
+		if s.log.DrainFor(s.actor.Queued, st.drained) {
+			s.behind.Store(0)
+		}
 		after := s.event(m)
 		if m, ok := m.(closing); ok {
 			drained = m.drained

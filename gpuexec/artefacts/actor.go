@@ -90,7 +90,7 @@ func (s *shell) warn() {
 // turn handles one message: first the uses that came before it, then the
 // message, then what fell out of the cache.
 func (s *shell) turn(m message) {
-	s.uses.Drain(s.state.use)
+	s.uses.DrainFor(s.ref.Queued, s.state.use)
 	m.handle(s)
 	s.clean()
 	s.checkJobs()

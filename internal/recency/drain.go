@@ -39,6 +39,21 @@ func (l *Log[T]) Drain(f func(*T)) {
 	l.hand(l.cut(), f)
 }
 
+// DrainFor is Drain in a turn of an actor, for its message and for those that wait
+// behind it, of which behind gives the number. Each of them came after the uses that
+// its sender has to find heeded, so this drain is theirs too, and readers that are
+// faster than the actor delay a long queue once, not once for each message. It
+// reports whether it drained.
+func (l *Log[T]) DrainFor(behind func() int, f func(*T)) bool {
+	if l.drained > 0 {
+		l.drained--
+		return false
+	}
+	l.drained = behind()
+	l.Drain(f)
+	return true
+}
+
 // hand gives what is before the ends and the cut.
 func (l *Log[T]) hand(cut uint64, f func(*T)) {
 	crowd := false
@@ -128,7 +143,7 @@ func (l *Log[T]) take(stripe int, cut uint64, f func(noted[T])) (passed int64) {
 	}
 	clear(s.holes[len(waiting):])
 	s.holes = waiting
-	for p := s.head; p != nil; p, s.pos = p.after.Load(), 0 {
+	for p := s.head; p != nil; p, s.pos = p.leave(), 0 {
 		s.head = p
 		n := uint32(segment)
 		if p == s.last {
@@ -152,6 +167,14 @@ func (l *Log[T]) take(stripe int, cut uint64, f func(noted[T])) (passed int64) {
 		passed += segment
 	}
 	return passed
+}
+
+// leave gives the part after p, which a slow writer or a hole may keep: not with all
+// that came after it.
+func (p *part[T]) leave() *part[T] {
+	next := p.after.Load()
+	p.after.Store(p) // no tail is p any more: see advance
+	return next
 }
 
 // read gives the note of a slot if it has been written.

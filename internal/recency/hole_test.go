@@ -1,8 +1,10 @@
 package recency
 
 import (
+	"runtime"
 	"slices"
 	"testing"
+	"weak"
 )
 
 // slow is a writer that was stopped after it had taken its place.
@@ -172,4 +174,49 @@ func TestCrowdThatIsNone(t *testing.T) {
 		}
 	}
 	t.Error("a thousand times as many notes as tell, all of one goroutine, and still a crowd")
+}
+
+// F6: a writer that is stopped keeps the part alive in which its place is, and none of
+// those that came after it.
+func TestSlowWriterKeepsOnePart(t *testing.T) {
+	l := NewLog[int](func() {})
+	end := slow(l)
+	v, out := 1, 0
+	drain := func() { l.Drain(func(*int) { out++ }) }
+	for range 2 * segment {
+		l.Note(&v)
+	}
+	after := weak.Make(l.stripes[0].first.Load().after.Load())
+	for range segment {
+		l.Note(&v)
+	}
+	drain()
+	runtime.GC()
+	if after.Value() != nil {
+		t.Error("the part after that of the slow writer is still there")
+	}
+	end(&v)
+	drain()
+	if out != 3*segment+1 {
+		t.Errorf("%d notes came out of %d", out, 3*segment+1)
+	}
+}
+
+// C12, F6: one drain is for a message and those that wait behind it; the next one
+// after them gets a drain of its own.
+func TestDrainFor(t *testing.T) {
+	l := NewLog[int](func() {})
+	v, out := 1, 0
+	turn := func(behind int) bool {
+		l.Note(&v)
+		return l.DrainFor(func() int { return behind }, func(*int) { out++ })
+	}
+	for i, want := range []struct {
+		behind, out int
+		drains      bool
+	}{{2, 1, true}, {9, 1, false}, {9, 1, false}, {0, 4, true}, {1, 5, true}, {0, 5, false}, {0, 7, true}} {
+		if drains := turn(want.behind); drains != want.drains || out != want.out {
+			t.Errorf("turn %d: drained %v, %d notes came out, want %+v", i, drains, out, want)
+		}
+	}
 }

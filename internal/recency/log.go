@@ -17,6 +17,8 @@ const (
 	// takes in some milliseconds. Look-ups in a tight loop can outrun a consumer, and
 	// neither may they wait nor may the log, or a turn that drains it, grow for ever.
 	farthest = 1 << 18
+	// nearest is the same for a crowd's notes, which have to be put in order as well.
+	nearest = 1 << 14
 	// mostStripes bounds the memory on a machine of many cores.
 	mostStripes = 16
 )
@@ -48,6 +50,7 @@ type Log[T any] struct {
 	fence   atomic.Uint32 // see cut
 	streams []stream[T]
 	looked  int // notes of a crowd since it was last judged
+	drained int // messages that wait and that a drain has come after
 }
 
 // stripe is a line of parts.
@@ -97,14 +100,14 @@ func NewLog[T any](full func()) *Log[T] {
 // Note appends v, which must not be nil. Safe for concurrent use.
 func (l *Log[T]) Note(v *T) {
 	era := l.era.Load()
-	at, stamp := 0, uint64(0)
+	at, stamp, most := 0, uint64(0), int64(farthest)
 	if era&1 == 1 {
 		var core uint32
 		stamp, core = now()
-		at = l.stripeOf(core)
+		at, most = l.stripeOf(core), nearest
 	}
 	s := &l.stripes[at]
-	if l.waiting.Load() >= farthest {
+	if l.waiting.Load() >= most {
 		s.dropped.Add(1)
 		return
 	}
