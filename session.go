@@ -56,6 +56,10 @@ type SessionConfig struct {
 	Bucket Bucketing // default KILN_BUCKET, else exact
 	Saved  []byte    // what SavePolicy of the room below gave in an earlier run; empty begins anew
 
+	// Evicted, if not nil, is told which groups had to go and why; see
+	// sessioncache.Config.
+	Evicted func(compiled Shape, why sessioncache.Cause)
+
 	Hash   func(string) uint64 // places keys in tables; nil = a seeded hash of the process
 	Logger *slog.Logger        // nil = the runtime's
 }
@@ -120,6 +124,7 @@ func (r *Runtime) room(c SessionConfig) sessioncache.Config {
 	return sessioncache.Config{
 		Name: c.Name, Groups: c.Groups.Or(r.settings.SessionGroups.Value), Bytes: c.Bytes, Pool: c.Pool, Floor: c.Floor,
 		Policy: c.Policy, Keep: c.Keep, Saved: c.Saved, Bucket: c.Bucket, Hash: c.Hash, Logger: c.Logger,
+		Evicted: c.Evicted,
 	}
 }
 

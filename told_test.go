@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/actorstest"
+	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // E6: what takes longer than a second to make or load is announced, with its start,
@@ -77,5 +78,24 @@ func TestWhatIsOpen(t *testing.T) {
 	}
 	if err := a.Close(ctx); err != nil || !slices.Equal(r.Sessions(), []*kiln.Session{b}) {
 		t.Errorf("%v after a was closed, %v", r.Sessions(), err)
+	}
+}
+
+// G9: the door tells which groups of a session had to go; Close waits for the last.
+func TestEvictedGroupsAreTold(t *testing.T) {
+	var told []string
+	s := must(open(t, kiln.Config{}).Session(kiln.SessionConfig{Groups: kiln.LimitOf(1), Evicted: func(shape kiln.Shape, why sessioncache.Cause) {
+		told = append(told, fmt.Sprint(shape, " ", why))
+	}}))
+	for n := range int64(2) {
+		g := group(t, s, n+1)
+		must(kiln.Get(ctx, g, "n", of("k", 7)))
+		g.Close()
+	}
+	if err := s.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{fmt.Sprint(shape(t, 1), " groups"), fmt.Sprint(shape(t, 2), " cleared")}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
 	}
 }

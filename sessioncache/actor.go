@@ -76,7 +76,7 @@ func (s *Session) event(m message) (after func()) {
 			st.created(held, a.value, a.failed)
 		}
 	case give:
-		st.give(m.gift.Bytes, st.floor, policy.Busy)
+		st.give(m.gift.Bytes, st.floor, policy.Busy, ForPool)
 		m.gift.Answered()
 	case shrink:
 		freed := st.shrink(m.bytes, m.tier)
@@ -169,7 +169,9 @@ func (s *Session) perform(e *effects) {
 	for _, c := range e.cancel {
 		askOf(c).flight.Cancel()
 	}
+	s.telling.Throw(e.lost...)
 	e.memory = 0
+	empty(&e.lost)
 	empty(&e.trash)
 	empty(&e.start)
 	empty(&e.answer)

@@ -36,6 +36,12 @@ type call struct {
 
 func (c *call) place() place { return place{c.group.shape, c.name, c.options.Lane} }
 
+// lost is a group that was evicted.
+type lost struct {
+	shape shapegroups.Shape
+	why   Cause
+}
+
 // effects is what a turn wants done, in this order. The shell empties it.
 type effects struct {
 	memory int64   // bytes more, or less, for the memory limit
@@ -43,4 +49,5 @@ type effects struct {
 	start  []*call // run the creators
 	answer []*call // end the flights, with the outcome that stands in the call
 	cancel []*call // end the creators' contexts
+	lost   []lost  // tell that they were evicted
 }

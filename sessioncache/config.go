@@ -84,6 +84,10 @@ type Config struct {
 
 	Bucket shapegroups.Bucketing // which shape is compiled for the one asked; zero is exact
 
+	// Evicted, if not nil, is told of each group that had to go and why, in that order,
+	// on a goroutine of its own. Close waits for it: it must not wait for Close.
+	Evicted func(compiled shapegroups.Shape, why Cause)
+
 	Hash   func(string) uint64 // places keys in tables; nil is a seeded hash of the process
 	Logger *slog.Logger        // nil is silent
 
@@ -91,6 +95,21 @@ type Config struct {
 }
 
 func init() { hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w }) }
+
+// Cause says why a group had to go.
+type Cause string
+
+// The causes.
+const (
+	ForGroups Cause = "groups"  // to keep the capacity in groups
+	ForBytes  Cause = "bytes"   // to keep the capacity in bytes
+	ForPool   Cause = "pool"    // other sessions of the pool need the bytes, or hold them
+	ForMemory Cause = "memory"  // the memory limit of the process took it back
+	Cleared   Cause = "cleared" // ResetAll or Close
+)
+
+// nothing is the cause where nothing is lost.
+const nothing Cause = ""
 
 // Validate gives the config with its defaults filled in, or everything that is
 // wrong with it, joined, as ErrInvalid.

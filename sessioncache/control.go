@@ -174,6 +174,6 @@ func (s *Session) shutDown() {
 	}
 
 	freed, free := context.WithCancel(context.Background())
-	s.published.frees.bin.Fence(free)
+	s.published.frees.bin.Fence(func() { s.telling.Fence(free) })
 	<-freed.Done()
 }

@@ -151,7 +151,7 @@ func (s *state) keep(c *call, n *node) bool {
 	case g.filled.Load() || !s.over(0, n.Value.bytes) || s.worth(g):
 		return s.write(g, n)
 	default:
-		s.evict(g)
+		s.evict(g, nothing)
 	}
 	if !g.grace.open() {
 		return false

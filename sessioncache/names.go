@@ -1,6 +1,7 @@
 package sessioncache
 
 import (
+	"cmp"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -13,7 +14,7 @@ import (
 func (s *state) write(g *group, n *node) bool {
 	if !s.makeRoom(0, growth(g, n), g) {
 		shape := g.shape
-		s.evict(g)
+		s.evict(g, s.crowded(g, n))
 		if !s.makeRoom(1, n.Value.bytes, nil) {
 			return false
 		}
@@ -23,6 +24,9 @@ func (s *state) write(g *group, n *node) bool {
 	s.put(g, n)
 	return true
 }
+
+// crowded is why a group goes for a name of its own.
+func (s *state) crowded(g *group, n *node) Cause { return cmp.Or(s.short(0, growth(g, n)), ForPool) }
 
 // growth is how many bytes more a group would hold with n in it.
 func growth(g *group, n *node) int64 {

@@ -2,12 +2,14 @@ package sessioncache
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/recency"
@@ -22,9 +24,10 @@ type Session struct {
 	state     *state // the actor's
 	actor     *actors.Ref[message]
 	log       *recency.Log[asked]
-	behind    atomic.Int32 // times that the log told of 256 notes since it was drained
-	member    *pool.Member // of the pool; nil where there is none
-	unwatch   func()       // leaves the memory limit
+	behind    atomic.Int32    // times that the log told of 256 notes since it was drained
+	member    *pool.Member    // of the pool; nil where there is none
+	unwatch   func()          // leaves the memory limit
+	telling   lease.Bin[lost] // what Config.Evicted and the log are told
 
 	hits   [stripes]stripe
 	joined atomic.Uint64
@@ -63,6 +66,7 @@ func Open(c Config) (*Session, error) {
 		state:     st,
 		done:      make(chan struct{}),
 	}
+	s.tell(c)
 	if err := s.join(c.Pool, c.Floor.Bytes); err != nil {
 		return nil, failed("open", c.Name, err)
 	}
@@ -74,6 +78,19 @@ func Open(c Config) (*Session, error) {
 	s.actor = actors.Spawn(actors.Config{Name: "session " + c.Name, Logger: c.Logger}, s.handler(c.Logger))
 	s.unwatch = c.memory.Join(pressure.Room{Rank: pressure.Sessions, Offer: s.offer, Shrink: s.shrink})
 	return s, nil
+}
+
+// tell has evictions told, if somebody wants to know of them.
+func (s *Session) tell(c Config) {
+	s.state.told = c.Evicted != nil || c.Logger.Enabled(context.Background(), slog.LevelDebug)
+	s.telling.Init(actors.Go, func(l lost) {
+		c.Logger.Debug("session: evicted", "session", s.name, "shape", l.shape.String(), "for", string(l.why))
+		if c.Evicted != nil {
+			c.Evicted(l.shape, l.why)
+		}
+	}, func(err error) {
+		c.Logger.Error("session: telling of an eviction", "session", s.name, "error", err)
+	})
 }
 
 // send tells the actor and reports false if the session has ended: what was

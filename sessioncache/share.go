@@ -87,7 +87,7 @@ func (s *state) fitsNow(bytes int64) bool {
 // for more groups and bytes. What the session's own capacity asks for goes first:
 // no other session makes room for that.
 func (s *state) awaits(held any, groups, bytes int64, own *group) bool {
-	within := func() bool { return !s.above(groups, bytes) }
+	within := func() Cause { return s.short(groups, bytes) }
 	if !s.fitsEver(bytes) || !s.evictUntil(own, within) || s.share.fits(bytes) || !s.share.member.claim(held, bytes) {
 		return false
 	}
@@ -128,7 +128,7 @@ func (s *state) writeWaits(m *writing, g *group) bool {
 
 // give evicts, by the policy, until n bytes are released or nothing above the floor
 // kept can go. busy is how groups in use stand.
-func (s *state) give(bytes int64, kept Floor, busy policy.Standing) (freed pressure.Freed) {
+func (s *state) give(bytes int64, kept Floor, busy policy.Standing, why Cause) (freed pressure.Freed) {
 	p := s.published
 	standing := func(at *policy.Group) policy.Standing {
 		g := p.resident(at.Shape())
@@ -148,7 +148,7 @@ func (s *state) give(bytes int64, kept Floor, busy policy.Standing) (freed press
 		g := p.resident(victim.Shape())
 		freed.Bytes += g.bytes
 		freed.Leased += g.leased
-		s.evict(g)
+		s.evict(g, why)
 		s.published.evictions.Add(1)
 	}
 	return freed
@@ -158,9 +158,9 @@ func (s *state) give(bytes int64, kept Floor, busy policy.Standing) (freed press
 func (s *state) shrink(bytes int64, tier pressure.Tier) pressure.Freed {
 	switch tier {
 	case pressure.Spare:
-		return s.give(bytes, s.floor, policy.Fixed)
+		return s.give(bytes, s.floor, policy.Fixed, ForMemory)
 	case pressure.Floors:
-		return s.give(bytes, Floor{}, policy.Fixed)
+		return s.give(bytes, Floor{}, policy.Fixed, ForMemory)
 	}
 	return pressure.Freed{}
 }

@@ -24,6 +24,7 @@ type state struct {
 	holds    map[string]int
 	interned int // names with an id
 	closed   bool
+	told     bool // somebody wants to know what is evicted
 
 	own *group // being written: no victim before every other; see standing
 
@@ -141,14 +142,21 @@ func (s *state) register(g *group) {
 // reserves the bytes where they are shared. own is not chosen. It reports false if
 // they do not fit with every other group gone.
 func (s *state) makeRoom(groups, bytes int64, own *group) bool {
-	return s.evictUntil(own, func() bool { return !s.above(groups, bytes) && s.share.reserve(bytes) })
+	return s.evictUntil(own, func() Cause {
+		why := s.short(groups, bytes)
+		if why == nothing && !s.share.reserve(bytes) {
+			return ForPool
+		}
+		return why
+	})
 }
 
-// evictUntil evicts by the policy, all but own, and reports whether ok did.
-func (s *state) evictUntil(own *group, ok func() bool) bool {
+// evictUntil evicts by the policy, all but own, while there is a cause to, and reports
+// whether there is none left.
+func (s *state) evictUntil(own *group, cause func() Cause) bool {
 	s.own = own
 	defer func() { s.own = nil }()
-	for !ok() {
+	for why := cause(); why != nothing; why = cause() {
 		victim := s.policy.Victim(s.standing)
 		if victim == nil {
 			return false
@@ -156,22 +164,28 @@ func (s *state) evictUntil(own *group, ok func() bool) bool {
 		if n := s.published.groups.Load(); s.published.capacity().Groups.Allows(n + 1) { // it is bytes that are short
 			s.requests.all.Full(int(n))
 		}
-		s.evict(s.published.resident(victim.Shape()))
+		s.evict(s.published.resident(victim.Shape()), why)
 		s.published.evictions.Add(1)
 	}
 	return true
 }
 
-// above reports whether the groups and bytes given, besides what there is, are more
-// than the session's capacity.
-func (s *state) above(groups, bytes int64) bool {
+// short says of what the session's capacity has too little for the groups and bytes
+// given, besides what there is.
+func (s *state) short(groups, bytes int64) Cause {
 	c := s.published.capacity()
-	return !c.Groups.Allows(s.published.groups.Load()+groups) || !c.Bytes.Allows(s.published.bytes.Load()+bytes)
+	switch {
+	case !c.Groups.Allows(s.published.groups.Load() + groups):
+		return ForGroups
+	case !c.Bytes.Allows(s.published.bytes.Load() + bytes):
+		return ForBytes
+	}
+	return nothing
 }
 
 // over reports whether they are more than that, or than its pool has.
 func (s *state) over(groups, bytes int64) bool {
-	return s.above(groups, bytes) || !s.share.fits(bytes)
+	return s.short(groups, bytes) != nothing || !s.share.fits(bytes)
 }
 
 // standing is what the policy asks of the groups it looks at (SPEC S3).
@@ -188,7 +202,10 @@ func (s *state) standing(p *policy.Group) policy.Standing {
 
 // evict takes a registered group out: for readers by one store, in the counts
 // by one subtraction each, whatever its size. Its values are freed later.
-func (s *state) evict(g *group) {
+func (s *state) evict(g *group, why Cause) {
+	if s.told && why != nothing {
+		s.effects.lost = append(s.effects.lost, lost{g.shape, why})
+	}
 	g.dead.Store(true)
 	p := s.published
 	p.shapes.Remove(g.at)
@@ -219,7 +236,7 @@ func (s *state) vacated(g *group) {
 		s.effects.trash = append(s.effects.trash, trash{group: g})
 	case g.registered && !g.filled.Load() && !g.awaited():
 		g.vacant = true // asked for, and nothing came of it that it keeps
-		s.evict(g)
+		s.evict(g, nothing)
 	case !s.closed && (g.registered || serving):
 		g.grace.settle(s.drop)
 	}
@@ -317,6 +334,6 @@ func (s *state) evictAll() {
 		return true
 	})
 	for _, g := range all {
-		s.evict(g)
+		s.evict(g, Cleared)
 	}
 }

@@ -208,7 +208,7 @@ func (c *core) play(l line) (err error) {
 		}
 		return c.resize(capacities[0], capacities[1])
 	case "give": // BYTES
-		freed := c.give(l.number("bytes"), c.floor, policy.Busy)
+		freed := c.give(l.number("bytes"), c.floor, policy.Busy, ForPool)
 		c.done = append(c.done, fmt.Sprintf("gave %d", freed.Bytes))
 	case "close":
 		c.close()

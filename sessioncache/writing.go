@@ -76,7 +76,7 @@ func (s *state) storeHeld(m *writing) error {
 	g := m.group
 	n := s.newNode(g, g.names.Hash(m.name), m.name, m.options, m.value)
 	if g.registered && !(s.fitsNow(m.value.Bytes) && s.makeRoom(0, growth(g, n), g)) {
-		s.evict(g)
+		s.evict(g, s.crowded(g, n))
 	}
 	if !s.lives(g) { // the handle was closed meanwhile
 		s.drop(n)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"image/color"
 	"math"
+	"time"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -27,9 +28,21 @@ const (
 	titleRise   = 0.12 * vg.Inch // of a title above its panel
 	gapX        = 0.2 * vg.Inch
 
+	footPoints = 10.5
+	footHeight = 0.3 * vg.Inch
+
 	plotBins   = 60
 	plotPoints = 4000 // dots drawn for a pass
+
+	// Latencies are drawn on these decades, so that the pictures of two runs can be laid
+	// side by side; what is outside stands on the border.
+	fastest = 0.1    // ms
+	slowest = 10_000 // ms
 )
+
+// words explains what the picture says, in one line below it.
+const words = "held reference: kept by the caller; shape group: by name; session: by shape and name; artefact cache: by content; disk, fleet: stored; " +
+	"compiled: made now. Dot: a request, coloured by its slowest answer. p99: 99 of 100 were as fast."
 
 func (l level) rgb(alpha uint8) color.Color {
 	return color.NRGBA{l.color[0], l.color[1], l.color[2], alpha}
@@ -53,10 +66,7 @@ func Plot(path string, run *Run, recorders []*Recorder) error {
 type chart struct {
 	run     *Run
 	columns []column
-	seconds float64 // of the longest pass
-	lookups float64 // a second, the highest bin
-	low     float64 // ms, a power of ten
-	high    float64
+	seconds float64 // of the longest pass, rounded up to 1, 2 or 5 times a power of ten
 }
 
 type column struct {
@@ -66,7 +76,7 @@ type column struct {
 }
 
 func newChart(run *Run, recorders []*Recorder) *chart {
-	p := &chart{run: run, low: math.Inf(1), lookups: 1}
+	p := &chart{run: run}
 	shown := []int{0}
 	if last := len(run.Passes) - 1; last > 0 {
 		shown = append(shown, last)
@@ -74,36 +84,39 @@ func newChart(run *Run, recorders []*Recorder) *chart {
 	for _, i := range shown {
 		c := column{&run.Passes[i], recorders[i].bins(plotBins), thin(recorders[i].byTime(), plotPoints)}
 		for _, b := range c.bins {
-			sum := 0.0
-			for _, v := range b.perLevel {
-				sum += v
-			}
-			p.lookups = max(p.lookups, sum)
 			p.seconds = max(p.seconds, b.to.Seconds())
-		}
-		for _, s := range c.samples {
-			p.low, p.high = min(p.low, milliseconds(s.Latency)), max(p.high, milliseconds(s.Latency))
 		}
 		p.columns = append(p.columns, c)
 	}
-	p.low = math.Pow(10, math.Floor(math.Log10(max(min(p.low, p.high), 1e-3))))
-	p.high = math.Pow(10, math.Ceil(math.Log10(max(p.high, 10*p.low)*1.01)))
-	p.seconds = max(p.seconds, 1e-3)
+	p.seconds = roundUp(max(p.seconds, 1e-3))
 	return p
+}
+
+// roundUp gives the next of 1, 2 and 5 times a power of ten: runs that take about as
+// long have one scale.
+func roundUp(v float64) float64 {
+	decade := math.Pow(10, math.Floor(math.Log10(v)))
+	for _, step := range []float64{1, 2, 5} {
+		if v <= step*decade {
+			return step * decade
+		}
+	}
+	return 10 * decade
 }
 
 func (p *chart) draw(c draw.Canvas) {
 	p.head(draw.Crop(c, margin, -margin, plotHeight-margin-headHeight, -margin))
 	n := len(p.columns)
 	width := (plotWidth - 2*margin - axisWidth - vg.Length(n-1)*(axisWidth+gapX)) / vg.Length(n)
-	height := (plotHeight - 2*margin - headHeight - 2*axisHeight - titleHeight) / 2
+	height := (plotHeight - 2*margin - headHeight - 2*axisHeight - titleHeight - footHeight) / 2
+	c.FillText(picture.Style(footPoints, picture.Muted, false), vg.Point{X: margin, Y: margin}, words)
 	for i, col := range p.columns {
 		left := margin + axisWidth + vg.Length(i)*(width+axisWidth+gapX)
-		lower := vg.Rectangle{Min: vg.Point{X: left, Y: margin + axisHeight}}
+		lower := vg.Rectangle{Min: vg.Point{X: left, Y: margin + footHeight + axisHeight}}
 		lower.Max = lower.Min.Add(vg.Point{X: width, Y: height})
 		upper := lower.Add(vg.Point{Y: height + axisHeight + titleHeight})
 		l := col.pass.Latency
-		panel(c, upper, p.levelsPlot(i), fmt.Sprintf("%s pass: %s lookups answered, %s", col.pass.Name, count(col.pass.Hits.Total()), plural(int(col.pass.Compiles), "compile")))
+		panel(c, upper, p.levelsPlot(i), fmt.Sprintf("%s pass: %s lookups answered in %.3g s, %s", col.pass.Name, count(col.pass.Hits.Total()), col.pass.Seconds, plural(int(col.pass.Compiles), "compile")))
 		panel(c, lower, p.latencyPlot(i), fmt.Sprintf("%s pass: p50 %s, p99 %s, max %s", col.pass.Name, millis(l.P50), millis(l.P99), millis(l.Max)))
 	}
 }
@@ -157,10 +170,8 @@ func (p *chart) uses(level int) bool {
 func (p *chart) levelsPlot(i int) *plot.Plot {
 	c := p.columns[i]
 	pl := p.empty()
-	pl.Y.Min, pl.Y.Max = 0, p.lookups*1.08
-	pl.Y.Tick.Marker = plot.TickerFunc(thousandTicks)
 	if i == 0 {
-		pl.Y.Label.Text = "lookups a second, by level"
+		pl.Y.Label.Text = "% of the lookups, by level"
 	}
 	base := make([]float64, len(c.bins))
 	for l := range levels {
@@ -177,6 +188,7 @@ func (p *chart) levelsPlot(i int) *plot.Plot {
 			pl.Add(&plotter.Polygon{XYs: []plotter.XYs{outline}, Color: levels[l].rgb(0xff)})
 		}
 	}
+	pl.Y.Min, pl.Y.Max = 0, 100 // sums may be a bit above
 	return pl
 }
 
@@ -184,7 +196,7 @@ func (p *chart) latencyPlot(i int) *plot.Plot {
 	c := p.columns[i]
 	pl := p.empty()
 	pl.X.Label.Text = "seconds since the pass began"
-	pl.Y.Min, pl.Y.Max = p.low, p.high
+	pl.Y.Min, pl.Y.Max = fastest, slowest
 	pl.Y.Scale = plot.LogScale{}
 	pl.Y.Tick.Marker = plot.TickerFunc(decadeTicks)
 	if i == 0 {
@@ -194,7 +206,7 @@ func (p *chart) latencyPlot(i int) *plot.Plot {
 		var dots plotter.XYs
 		for _, s := range c.samples {
 			if deepest(s) == l {
-				dots = append(dots, plotter.XY{X: s.At.Seconds(), Y: max(milliseconds(s.Latency), p.low)})
+				dots = append(dots, plotter.XY{X: s.At.Seconds(), Y: drawn(s.Latency)})
 			}
 		}
 		if len(dots) > 0 {
@@ -204,12 +216,15 @@ func (p *chart) latencyPlot(i int) *plot.Plot {
 	var median plotter.XYs
 	for _, b := range c.bins {
 		if b.requests > 0 {
-			median = append(median, plotter.XY{X: (b.from + b.to).Seconds() / 2, Y: max(milliseconds(b.median), p.low)})
+			median = append(median, plotter.XY{X: (b.from + b.to).Seconds() / 2, Y: drawn(b.median)})
 		}
 	}
 	pl.Add(&plotter.Line{XYs: median, LineStyle: draw.LineStyle{Color: picture.Ink, Width: vg.Points(1.6)}})
 	return pl
 }
+
+// drawn is where a latency stands, in ms.
+func drawn(d time.Duration) float64 { return min(max(milliseconds(d), fastest), slowest) }
 
 // empty is a plot in the picture's look.
 func (p *chart) empty() *plot.Plot {
@@ -228,21 +243,6 @@ func (p *chart) empty() *plot.Plot {
 	grid.Horizontal = draw.LineStyle{Color: picture.Faint, Width: vg.Points(0.75)}
 	pl.Add(grid)
 	return pl
-}
-
-// thousandTicks labels counts without decimals, large ones as 20k.
-func thousandTicks(low, high float64) []plot.Tick {
-	ticks := plot.DefaultTicks{}.Ticks(low, high)
-	for i, t := range ticks {
-		switch {
-		case t.IsMinor():
-		case t.Value >= 1000:
-			ticks[i].Label = fmt.Sprintf("%gk", t.Value/1000)
-		default:
-			ticks[i].Label = fmt.Sprintf("%g", t.Value)
-		}
-	}
-	return ticks
 }
 
 // decadeTicks labels the powers of ten.

@@ -73,6 +73,37 @@ func TestPlot(t *testing.T) {
 	}
 }
 
+// Two runs of about the same length have the same axes, whatever their latencies and
+// rates were.
+func TestAxesAreFixed(t *testing.T) {
+	runs := make([][5]float64, 3)
+	for i := range runs {
+		run, recorders := replay(1000 + 40*i)
+		for _, r := range recorders {
+			r.Record(7, report.Sample{At: time.Millisecond, Latency: []time.Duration{1, time.Second, time.Hour}[i], Hits: report.Hits{Held: 100_000 * int64(i)}})
+		}
+		runs[i] = report.Axes(run, recorders)
+	}
+	want := [5]float64{10, 0, 100, 0.1, 10_000}
+	for i, got := range runs {
+		if got != want {
+			t.Errorf("run %d: axes %v, want %v", i, got, want)
+		}
+	}
+}
+
+// The words fit in their line, and every level of the legend is among them.
+func TestWordsAreExplained(t *testing.T) {
+	if room := report.Room(); room < 0 {
+		t.Errorf("the line is %g points too long", -room.Points())
+	}
+	for _, l := range report.Levels() {
+		if !strings.Contains(report.Words(), l) {
+			t.Errorf("%q is not explained", l)
+		}
+	}
+}
+
 // near counts the pixels of about this colour, looking at every fourth.
 func near(img image.Image, in image.Rectangle, want [3]uint8) int {
 	n := 0

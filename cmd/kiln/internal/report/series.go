@@ -38,7 +38,7 @@ func deepest(s Sample) int {
 // bin is a stretch of a pass.
 type bin struct {
 	from, to time.Duration
-	perLevel []float64 // lookups a second
+	perLevel []float64 // % of its lookups
 	median   time.Duration
 	requests int
 }
@@ -60,7 +60,7 @@ func (r *Recorder) bins(n int) []bin {
 		b := &out[i]
 		b.requests++
 		for l := range levels {
-			b.perLevel[l] += float64(levels[l].value(s)) / (b.to - b.from).Seconds()
+			b.perLevel[l] += float64(levels[l].value(s))
 		}
 		latencies[i] = append(latencies[i], s.Latency)
 	}
@@ -68,6 +68,13 @@ func (r *Recorder) bins(n int) []bin {
 		if len(l) > 0 {
 			slices.Sort(l)
 			out[i].median = measure.Percentile(l, 50)
+		}
+		sum := 0.0
+		for _, n := range out[i].perLevel {
+			sum += n
+		}
+		for l := range levels {
+			out[i].perLevel[l] *= 100 / max(sum, 1)
 		}
 	}
 	return out
