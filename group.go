@@ -138,21 +138,7 @@ func (r *Runtime) kernel(executor *gpuexec.Executor, source gpuexec.Source) (art
 	if source.Key == "" {
 		return artefacts.Request{}, fault.Invalidf("kiln: kernel", "the source has no key: want the canonical key of the program")
 	}
-	built := func(k *gpuexec.Kernel, err error) (artefacts.Built, error) {
-		if err != nil {
-			return artefacts.Built{}, err
-		}
-		return artefacts.Built{Value: k, Bytes: k.Bytes(), Free: k.Release, Blob: k.Blob, Requires: k.Requires()}, nil
-	}
-	backend, identity := executor.Info().Backend, executor.Identity()
-	return artefacts.Request{
-		Key:       backend + "#" + strconv.FormatUint(number, 10) + "\x00" + source.Key,
-		StoredKey: source.Key,
-		Backend:   backend,
-		Identity:  &identity,
-		Create:    func(ctx context.Context) (artefacts.Built, error) { return built(executor.Compile(ctx, source)) },
-		Load: func(ctx context.Context, blob []byte) (artefacts.Built, error) {
-			return built(executor.Load(ctx, source, blob))
-		},
-	}, nil
+	q := artefacts.OfKernel(executor, source)
+	q.Key = q.Backend + "#" + strconv.FormatUint(number, 10) + "\x00" + source.Key
+	return q, nil
 }

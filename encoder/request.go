@@ -1,7 +1,6 @@
 package encoder
 
 import (
-	"context"
 	"strconv"
 	"time"
 
@@ -20,23 +19,9 @@ func Request(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) 
 	if err != nil {
 		return artefacts.Request{}, err
 	}
-	built := func(k *gpuexec.Kernel, err error) (artefacts.Built, error) {
-		if err != nil {
-			return artefacts.Built{}, err
-		}
-		return artefacts.Built{Value: k, Bytes: k.Bytes(), Free: k.Release, Blob: k.Blob, Requires: k.Requires()}, nil
-	}
-	info := exec.Info()
-	return artefacts.Request{
-		Key:       key,
-		StoredKey: source.Key,
-		Backend:   info.Backend,
-		Identity:  &info.Identity,
-		Create:    func(ctx context.Context) (artefacts.Built, error) { return built(exec.Compile(ctx, source)) },
-		Load: func(ctx context.Context, blob []byte) (artefacts.Built, error) {
-			return built(exec.Load(ctx, source, blob))
-		},
-	}, nil
+	q := artefacts.OfKernel(exec, source)
+	q.Key = key
+	return q, nil
 }
 
 // program is the source of an operation under the key that its primitive has in a

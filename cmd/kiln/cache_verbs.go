@@ -287,7 +287,10 @@ func (c *cacheCall) explain(ctx context.Context) error {
 	return c.say(map[string]any{"hit": x.Miss.Reason == "", "reason": x.Miss.Reason, "field": x.Miss.Field, "nearest": x.Nearest, "factors": factors}, "%s", text)
 }
 
-func (c *cacheCall) transferred(t blobstore.Transfer) error {
+func (c *cacheCall) transferred(t blobstore.Transfer, err error) error {
+	if err != nil {
+		return err
+	}
 	rejected := map[string]int{}
 	for why, n := range t.Rejected {
 		rejected[string(why)] = n
@@ -304,10 +307,7 @@ func (c *cacheCall) export(ctx context.Context) error {
 		t, err = c.store.Export(ctx, w)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return c.transferred(t)
+	return c.transferred(t, err)
 }
 
 func (c *cacheCall) take(ctx context.Context) error {
@@ -321,16 +321,9 @@ func (c *cacheCall) take(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err != nil {
-		return err
-	}
-	return c.transferred(t)
+	return c.transferred(t, err)
 }
 
 func (c *cacheCall) merge(ctx context.Context) error {
-	t, err := c.store.Merge(ctx, c.rest...)
-	if err != nil {
-		return err
-	}
-	return c.transferred(t)
+	return c.transferred(c.store.Merge(ctx, c.rest...))
 }

@@ -131,11 +131,12 @@ func runCommand(ctx context.Context, c *call) error {
 	c.stderr = progress // what is logged does not run into it
 	j.config.Logger = c.logger()
 	run, recorders, err := j.replay(ctx, progress)
+	write := run.WriteText
+	if c.json {
+		write = run.WriteJSON
+	}
 	if run != nil && err != nil && ctx.Err() != nil { // interrupted: the passes until then
-		if c.json {
-			return errors.Join(run.WriteJSON(c.stdout), err)
-		}
-		return errors.Join(run.WriteText(c.stdout), err)
+		return errors.Join(write(c.stdout), err)
 	}
 	if err != nil {
 		return err
@@ -150,12 +151,7 @@ func runCommand(ctx context.Context, c *call) error {
 			return err
 		}
 	}
-	if c.json {
-		err = run.WriteJSON(c.stdout)
-	} else {
-		err = run.WriteText(c.stdout)
-	}
-	return errors.Join(err, verdict(run, j.failed))
+	return errors.Join(write(c.stdout), verdict(run, j.failed))
 }
 
 // check turns the flags into a job, or returns what is wrong with the first bad flag.

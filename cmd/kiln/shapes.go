@@ -167,25 +167,14 @@ type choiceRow struct {
 
 // adviceReport is `kiln shapes advise --json`.
 type adviceReport struct {
-	Trace      string      `json:"trace"`
-	Requests   int         `json:"requests"`
-	Distinct   int         `json:"distinct"`
-	WorkingSet []working   `json:"working_set"`
-	Capacity   int         `json:"capacity"`
-	HitRatios  []policyRow `json:"hit_ratios"`
-	Bucketings []choiceRow `json:"bucketings"`
-	Use        string      `json:"use"`
-}
-
-type working struct {
-	Window int     `json:"window"`
-	Shapes float64 `json:"shapes"`
-}
-
-type policyRow struct {
-	Policy   string  `json:"policy"`
-	Capacity int     `json:"capacity"`
-	HitRatio float64 `json:"hit_ratio"`
+	Trace      string              `json:"trace"`
+	Requests   int                 `json:"requests"`
+	Distinct   int                 `json:"distinct"`
+	WorkingSet []advice.WorkingSet `json:"working_set"`
+	Capacity   int                 `json:"capacity"`
+	HitRatios  []advice.Cell       `json:"hit_ratios"`
+	Bucketings []choiceRow         `json:"bucketings"`
+	Use        string              `json:"use"`
 }
 
 func shapesAdvise(ctx context.Context, c *call) error {
@@ -218,13 +207,7 @@ func shapesAdvise(ctx context.Context, c *call) error {
 }
 
 func (c *call) advice(file string, capacity int, r advice.Report) error {
-	out := adviceReport{Trace: file, Requests: r.Requests, Distinct: r.Distinct, Capacity: capacity, Use: r.String()}
-	for _, w := range r.Working {
-		out.WorkingSet = append(out.WorkingSet, working{w.Window, w.Shapes})
-	}
-	for _, x := range r.Cells {
-		out.HitRatios = append(out.HitRatios, policyRow{string(x.Policy), x.Groups, x.HitRatio})
-	}
+	out := adviceReport{Trace: file, Requests: r.Requests, Distinct: r.Distinct, WorkingSet: r.Working, Capacity: capacity, HitRatios: r.Cells, Use: r.String()}
 	for _, x := range r.Choices {
 		out.Bucketings = append(out.Bucketings, choiceRow{x.Bucketing.String(), x.Distinct, x.Hits, x.HitRatio, x.Padding.Asked, x.Padding.Compiled, x.Lost})
 	}
@@ -247,16 +230,16 @@ func (c *call) advice(file string, capacity int, r advice.Report) error {
 
 // hitRatios prints a line for each capacity and a column for each policy. The rows
 // come capacity by capacity, with the policies always in one order.
-func (c *call) hitRatios(rows []policyRow) {
+func (c *call) hitRatios(rows []advice.Cell) {
 	fmt.Fprintf(c.stdout, "\nhits in %% by groups and policy, of the shapes as asked:\n  %10s", "groups")
 	for _, x := range rows {
-		if x.Capacity == rows[0].Capacity {
+		if x.Groups == rows[0].Groups {
 			fmt.Fprintf(c.stdout, " %7s", x.Policy)
 		}
 	}
 	for i, x := range rows {
-		if i == 0 || x.Capacity != rows[i-1].Capacity {
-			fmt.Fprintf(c.stdout, "\n  %10d", x.Capacity)
+		if i == 0 || x.Groups != rows[i-1].Groups {
+			fmt.Fprintf(c.stdout, "\n  %10d", x.Groups)
 		}
 		fmt.Fprintf(c.stdout, " %7.2f", 100*x.HitRatio)
 	}

@@ -66,7 +66,7 @@ func TestAdviseText(t *testing.T) {
 		}
 	}
 	for _, x := range want.HitRatios {
-		cell := fmt.Sprintf("%d %s", x.Capacity, x.Policy)
+		cell := fmt.Sprintf("%d %s", x.Groups, x.Policy)
 		if got, ratio := shown[cell], fmt.Sprintf("%.2f", 100*x.HitRatio); got != ratio {
 			t.Errorf("%s: %q, want %s", cell, got, ratio)
 		}

@@ -49,9 +49,7 @@ func blobs(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
 		if err := second.Submit(background, l); err != nil {
 			t.Errorf("%s, loaded: %v", src.Key, err)
 		}
-		for _, b := range held {
-			b.Release()
-		}
+		releaseAll(held)
 		k.Release()
 	}
 	if n := second.Stats().Compiles; n != 0 {

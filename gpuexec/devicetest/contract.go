@@ -123,9 +123,7 @@ func memory(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
 			}
 			held = append(held, b)
 		}
-		for _, b := range held {
-			b.Release()
-		}
+		releaseAll(held)
 	}
 	held := allocate(t, e, 64)
 	for _, n := range []int64{1 << 50, math.MaxInt64} { // the latter overflows where it is rounded up
@@ -188,17 +186,19 @@ func launchOf(t testing.TB, e *gpuexec.Executor, k *gpuexec.Kernel) (gpuexec.Lau
 	return l, held
 }
 
+func releaseAll(held []*gpuexec.Buffer) {
+	for _, b := range held {
+		b.Release()
+	}
+}
+
 // arguments: E3 holds for this device's limits.
 func arguments(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
 	e := openDevice(t, backend, 1)
 	k := build(t, e, sources[0])
 	defer k.Release()
 	good, held := launchOf(t, e, k)
-	defer func() {
-		for _, b := range held {
-			b.Release()
-		}
-	}()
+	defer releaseAll(held)
 	if err := e.Submit(background, good); err != nil {
 		t.Fatal(err)
 	}
@@ -244,9 +244,7 @@ func workers(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
 				if err := e.Submit(background, l, l); err != nil {
 					t.Error(err)
 				}
-				for _, b := range held {
-					b.Release()
-				}
+				releaseAll(held)
 				k.Release()
 			}
 		})
@@ -280,8 +278,6 @@ func closing(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
 			}
 		}
 		k.Release()
-		for _, b := range held {
-			b.Release()
-		}
+		releaseAll(held)
 	}
 }

@@ -163,7 +163,7 @@ func (c *Cache) clearLocked() {
 	c.builds.VoidAll()
 	c.live.All(func(n *table.Node[*object]) bool {
 		if o := n.Value; o.cell.Drop() {
-			c.bin.Throw(o.retired())
+			c.bin.Throw(retired{"pipeline", o.pipeline.Destroy})
 		}
 		return true
 	})

@@ -83,14 +83,12 @@ func (c *Cache) decode(f vfs.File) (*layout.File, layout.Miss, error) {
 // LoadBytes is Load for a file that lies in memory, which must not be changed
 // afterwards.
 func (c *Cache) LoadBytes(ctx context.Context, file []byte) (Loaded, error) {
-	return c.load(ctx, "pipelinefile: load", "", func() (*layout.File, layout.Miss, error) { return c.decodeBytes(file) })
-}
-
-func (c *Cache) decodeBytes(file []byte) (*layout.File, layout.Miss, error) {
-	if !c.cfg.Limit.Allows(int64(len(file))) {
-		return nil, layout.Miss{Reason: fault.TooLarge}, nil
-	}
-	return layout.Decode(int64(len(file)), layout.Bytes(file), &c.identity)
+	return c.load(ctx, "pipelinefile: load", "", func() (*layout.File, layout.Miss, error) {
+		if !c.cfg.Limit.Allows(int64(len(file))) {
+			return nil, layout.Miss{Reason: fault.TooLarge}, nil
+		}
+		return layout.Decode(int64(len(file)), layout.Bytes(file), &c.identity)
+	})
 }
 
 // LoadFrom is Load for a stream, of which no more is read than one byte behind the

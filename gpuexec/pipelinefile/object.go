@@ -16,8 +16,6 @@ type object struct {
 
 func (o *object) unpin() { o.cell.Unpin() }
 
-func (o *object) retired() retired { return retired{"pipeline", o.pipeline.Destroy} }
-
 // Lease is the right to use a pipeline, until End. Safe for concurrent use.
 type Lease struct{ lease lease.Lease[*object] }
 

@@ -10,7 +10,6 @@ import (
 type class struct {
 	exponent int
 	order    order
-	len      int
 }
 
 // noCost is the class of groups that cost nothing to compile.
@@ -35,14 +34,13 @@ func (p *Policy) join(g *Group, exponent int) {
 	c := p.classes[i]
 	g.class = c
 	c.order.admit(g)
-	c.len++
 }
 
 func (p *Policy) leave(g *Group) {
 	c := g.class
 	c.order.remove(g)
 	g.class = nil
-	if c.len--; c.len == 0 {
+	if c.order.members().len == 0 {
 		p.classes = slices.DeleteFunc(p.classes, func(o *class) bool { return o == c })
 	}
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"math"
+	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
 )
@@ -39,10 +40,8 @@ func ParseKind(name string) (Kind, error) {
 	if name == "" {
 		return Duel, nil
 	}
-	for _, k := range Kinds() {
-		if string(k) == name {
-			return k, nil
-		}
+	if k := Kind(name); slices.Contains(Kinds(), k) {
+		return k, nil
 	}
 	return "", fault.Invalidf("policy: parse kind", "%.64q is none of %v", name, Kinds())
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"math"
 	"slices"
 
@@ -207,10 +208,11 @@ func (r *reader) classes(p *Policy, residents []*Group) {
 		count := r.number("the groups of a class", uint64(len(residents)-placed))
 		if count == 0 {
 			r.fail("a class is empty")
+			return
 		}
-		var oldest *Group
+		var c *class
 		for range count {
-			g := r.resident(residents)
+			g := residents[r.number("a place", uint64(len(residents)-1))]
 			if r.bad != nil || g.class != nil || exponent > g.cost || p.kind == FIFO && exponent != noCost {
 				r.fail("a group is in a class that is not its own")
 				return
@@ -218,13 +220,11 @@ func (r *reader) classes(p *Policy, residents []*Group) {
 			visited := g.visited
 			p.join(g, exponent)
 			g.visited = visited
-			if oldest == nil {
-				oldest = g
-			}
+			c = g.class
 			placed++
 		}
 		at := r.number("the hand", uint64(len(residents)))
-		if o, ok := p.classOrder(oldest).(*sieve); ok && at > 0 && residents[at-1].class == oldest.class {
+		if o, ok := c.order.(*sieve); ok && at > 0 && residents[at-1].class == c {
 			o.hand = residents[at-1]
 		} else if at > 0 {
 			r.fail("the hand is on a group of another class")
@@ -235,28 +235,12 @@ func (r *reader) classes(p *Policy, residents []*Group) {
 	}
 }
 
-func (r *reader) resident(residents []*Group) *Group {
-	at := r.number("a place", uint64(len(residents)-1))
-	return residents[at]
-}
-
-func (p *Policy) classOrder(g *Group) order {
-	if g == nil {
-		return nil
-	}
-	return g.class.order
-}
-
 // directories fills the duel's shadow directories and the memory.
 func (r *reader) directories(p *Policy) {
 	if p.duel == nil {
 		return
 	}
-	known := make([]*Group, 0, len(p.groups))
-	for _, g := range p.groups {
-		known = append(known, g)
-	}
-	slices.SortFunc(known, func(a, b *Group) int {
+	known := slices.SortedFunc(maps.Values(p.groups), func(a, b *Group) int {
 		return cmp.Or(cmp.Compare(a.last, b.last), cmp.Compare(a.shape.Key(), b.shape.Key()))
 	})
 	for _, g := range known {

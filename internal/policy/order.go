@@ -7,6 +7,7 @@ type order interface {
 	remove(g *Group)
 	// victim is the group to go of those that may; nil if none may.
 	victim(may func(*Group) bool) *Group
+	members() *list // of the class, as the order walks them
 }
 
 // newOrder is the order of a new class.
@@ -31,11 +32,11 @@ type registered struct{ list }
 
 func (o *registered) admit(g *Group) { o.push(g) }
 func (o *registered) use(*Group)     {}
-func (o *registered) victim(may func(*Group) bool) *Group {
-	return o.oldestOf(may)
-}
 
-func (l *list) oldestOf(may func(*Group) bool) *Group {
+func (l *list) members() *list { return l }
+
+// victim is the oldest that may go.
+func (l *list) victim(may func(*Group) bool) *Group {
 	for g := l.oldest; g != nil; g = g.links[l.kind].newer {
 		if may(g) {
 			return g
@@ -47,9 +48,8 @@ func (l *list) oldestOf(may func(*Group) bool) *Group {
 // recent is lru.
 type recent struct{ list }
 
-func (o *recent) admit(g *Group)                      { o.insert(g) }
-func (o *recent) use(g *Group)                        { o.renew(g) }
-func (o *recent) victim(may func(*Group) bool) *Group { return o.oldestOf(may) }
+func (o *recent) admit(g *Group) { o.insert(g) }
+func (o *recent) use(g *Group)   { o.renew(g) }
 
 // sieve passes over what was used again, once for each time it comes by. Its
 // hand walks from the oldest to the newest and then begins again.

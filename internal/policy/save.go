@@ -110,15 +110,15 @@ func (w *writer) classes(p *Policy, place map[*Group]uint64) {
 	w.number(uint64(len(p.classes)))
 	for _, c := range p.classes {
 		w.exponent(c.exponent)
-		w.number(uint64(c.len))
-		members, hand := c.members()
+		members := c.order.members()
+		w.number(uint64(members.len))
 		for g := members.oldest; g != nil; g = g.links[inOrder].newer {
 			w.number(place[g])
 		}
-		if hand == nil {
-			w.number(0)
+		if o, ok := c.order.(*sieve); ok && o.hand != nil {
+			w.number(place[o.hand] + 1)
 		} else {
-			w.number(place[hand] + 1)
+			w.number(0)
 		}
 	}
 }
@@ -135,17 +135,4 @@ func (p *Policy) parts(g *Group) (flags byte) {
 		flags |= savedCounted
 	}
 	return flags
-}
-
-// members is the list that a class's order walks, and sieve's hand.
-func (c *class) members() (*list, *Group) {
-	switch o := c.order.(type) {
-	case *registered:
-		return &o.list, nil
-	case *recent:
-		return &o.list, nil
-	case *sieve:
-		return &o.list, o.hand
-	}
-	return &c.order.(*duelled).list, nil
 }

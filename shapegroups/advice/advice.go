@@ -30,16 +30,16 @@ type Report struct {
 // WorkingSet is the mean number of distinct shapes in consecutive windows of so
 // many requests.
 type WorkingSet struct {
-	Window int
-	Shapes float64
+	Window int     `json:"window"`
+	Shapes float64 `json:"shapes"`
 }
 
 // Cell is what one policy would do at one capacity.
 type Cell struct {
-	Groups   int
-	Policy   string // fifo, lru, sieve, duel or Belady
-	Hits     int
-	HitRatio float64
+	Policy   string  `json:"policy"` // fifo, lru, sieve, duel or Belady
+	Groups   int     `json:"capacity"`
+	Hits     int     `json:"-"`
+	HitRatio float64 `json:"hit_ratio"`
 }
 
 // Choice is what one bucketing would do.
@@ -73,7 +73,7 @@ func Advise(stream []shapegroups.Shape, c Costs) (Report, error) {
 			if err != nil {
 				return Report{}, err
 			}
-			r.Cells = append(r.Cells, Cell{groups, kind, result.Hits, result.Ratio()})
+			r.Cells = append(r.Cells, Cell{kind, groups, result.Hits, result.Ratio()})
 		}
 	}
 	for _, text := range bucketings {

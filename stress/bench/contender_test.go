@@ -170,8 +170,8 @@ func TestMisses(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", m.name, err)
 		}
-		if s.made < 1 || s.made > 1 && !atLeastOnce[m.name] {
-			t.Errorf("%s: made each name %g times", m.name, s.made)
+		if s.Made < 1 || s.Made > 1 && !atLeastOnce[m.name] {
+			t.Errorf("%s: made each name %g times", m.name, s.Made)
 		}
 	}
 }

@@ -32,8 +32,9 @@ type figure struct {
 	note         string
 }
 
-// take fills in what the slots gave by themselves.
-func (f *figure) take(samples []sample) {
+// take fills in what the slots gave, and the ratio to another contender, round by
+// round.
+func (f *figure) take(samples, to []sample) {
 	median := func(of func(sample) float64) float64 { return measure.SpreadOf(column(samples, of)).Median }
 	f.NS = measure.SpreadOf(times(samples))
 	f.CPU = median(func(s sample) float64 { return s.CPU })
@@ -43,10 +44,6 @@ func (f *figure) take(samples []sample) {
 	for _, s := range samples {
 		f.Writes += s.Writes
 	}
-}
-
-// compare fills in the ratio to another contender, round by round.
-func (f *figure) compare(samples, to []sample) {
 	f.Figure = f.From(measure.Ratios(times(samples), times(to)))
 }
 
@@ -54,7 +51,7 @@ func times(samples []sample) []float64 {
 	return column(samples, func(s sample) float64 { return s.NS })
 }
 
-func column[T any](samples []T, of func(T) float64) []float64 {
+func column(samples []sample, of func(sample) float64) []float64 {
 	out := make([]float64, len(samples))
 	for i, s := range samples {
 		out[i] = of(s)

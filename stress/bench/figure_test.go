@@ -24,8 +24,7 @@ func TestFigureFromSamples(t *testing.T) {
 	own := []sample{{NS: 10, Hits: 1, Writes: 5}, {NS: 40, Hits: 0.5, Writes: 5}, {NS: 20, Hits: 0.75, Writes: 5}}
 	to := []sample{{NS: 20}, {NS: 20}, {NS: 80}}
 	var f figure
-	f.take(own)
-	f.compare(own, to)
+	f.take(own, to)
 	if f.N != 3 || f.NS != (measure.Spread{Median: 20, Min: 10, Max: 40}) || f.Ratio != 0.5 || f.Min != 0.25 || f.Max != 2 || f.Hits != 0.75 || f.Writes != 15 {
 		t.Errorf("figure = %+v", f)
 	}

@@ -104,14 +104,8 @@ func makeSingleflight(again bool) reads.Maker {
 
 func nothing() error { return nil }
 
-// missSample is what one slot of misses gave, for one key.
-type missSample struct {
-	sample
-	allocs, made float64
-}
-
 // missSlot has goroutines ask for every key of a fresh cache, all in the same order.
-func missSlot(ctx context.Context, m maker, keys []reads.Value, goroutines int) (s missSample, err error) {
+func missSlot(ctx context.Context, m maker, keys []reads.Value, goroutines int) (s sample, err error) {
 	var made atomic.Int64
 	ask, end, err := m.open(ctx, keys, func() { made.Add(1) })
 	if err != nil {
@@ -136,7 +130,7 @@ func missSlot(ctx context.Context, m maker, keys []reads.Value, goroutines int) 
 	runtime.ReadMemStats(&after)
 	n := float64(len(keys))
 	s.NS, s.CPU = float64(wall)/n, float64(cpu)/n
-	s.made, s.allocs = float64(made.Load())/n, float64(after.Mallocs-before.Mallocs)/n
+	s.Made, s.Allocs = float64(made.Load())/n, float64(after.Mallocs-before.Mallocs)/n
 	for _, failed := range append(errs, end()) {
 		if err == nil {
 			err = failed
@@ -146,17 +140,17 @@ func missSlot(ctx context.Context, m maker, keys []reads.Value, goroutines int) 
 }
 
 // quickestMiss is the least disturbed of some slots; made is the most of them.
-func quickestMiss(ctx context.Context, m maker, keys []reads.Value, goroutines int) (best missSample, err error) {
+func quickestMiss(ctx context.Context, m maker, keys []reads.Value, goroutines int) (best sample, err error) {
 	for range 3 {
 		s, err := missSlot(ctx, m, keys, goroutines)
 		if err != nil {
 			return s, err
 		}
-		made := max(best.made, s.made)
+		made := max(best.Made, s.Made)
 		if best.NS == 0 || s.NS < best.NS {
 			best = s
 		}
-		best.made = made
+		best.Made = made
 	}
 	return best, nil
 }
@@ -165,7 +159,7 @@ func quickestMiss(ctx context.Context, m maker, keys []reads.Value, goroutines i
 func measureMisses(ctx context.Context, s settings) (out []figure, err error) {
 	keys := reads.Absent(groups)
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	all, samples := makers(), make(map[cell][]missSample)
+	all, samples := makers(), make(map[cell][]sample)
 	for round := range s.rounds {
 		s.progress("misses: round %d of %d", round+1, s.rounds)
 		runtime.GC()
@@ -188,20 +182,11 @@ func measureMisses(ctx context.Context, s settings) (out []figure, err error) {
 		for _, m := range all {
 			own, to := samples[cell{m.name, g, false}], samples[cell{promised, g, false}]
 			f := figure{Figure: measure.Figure{Bench: m.name, Goroutines: g, RatioTo: promised}, Kind: "miss", Entries: absent, note: m.note, ours: m.ours}
-			f.take(plain(own))
-			f.compare(plain(own), plain(to))
-			f.Allocs = math.Round(10*measure.SpreadOf(column(own, func(s missSample) float64 { return s.allocs })).Median) / 10
-			f.Made = measure.SpreadOf(column(own, func(s missSample) float64 { return s.made })).Max
+			f.take(own, to)
+			f.Allocs = math.Round(10*measure.SpreadOf(column(own, func(s sample) float64 { return s.Allocs })).Median) / 10
+			f.Made = measure.SpreadOf(column(own, func(s sample) float64 { return s.Made })).Max
 			out = append(out, f)
 		}
 	}
 	return out, nil
-}
-
-func plain(samples []missSample) []sample {
-	out := make([]sample, len(samples))
-	for i, s := range samples {
-		out[i] = s.sample
-	}
-	return out
 }

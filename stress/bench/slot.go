@@ -16,6 +16,8 @@ type sample struct {
 	P50, P99 float64 // of a lookup, over batches of 64; beside a writer only, else 0
 	Hits     float64 // share of the lookups that found something
 	Writes   int64
+
+	Allocs, Made float64 // of misses, for one name
 }
 
 // track is one reader's own: no other touches it before the end.

@@ -2,6 +2,7 @@ package crashfs
 
 import (
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -21,7 +22,7 @@ type FS struct {
 		sync.Mutex
 		root    *node
 		nodes   uint64
-		pending []*change // of names, in order
+		pending []change // of names, in order
 	}
 }
 
@@ -55,7 +56,7 @@ type write struct {
 }
 
 // change is one change of names: an edit in one folder, or in two.
-type change struct{ edits []edit }
+type change []edit
 
 type edit struct {
 	folder *node
@@ -81,10 +82,7 @@ func (f *FS) Clone(keep float64, seed uint64) *FS {
 	kept := map[*node]map[string]*node{}
 	namesOf := func(n *node) map[string]*node {
 		if kept[n] == nil {
-			kept[n] = make(map[string]*node, len(n.durableNames))
-			for name, to := range n.durableNames {
-				kept[n][name] = to
-			}
+			kept[n] = maps.Clone(n.durableNames)
 		}
 		return kept[n]
 	}
@@ -92,7 +90,7 @@ func (f *FS) Clone(keep float64, seed uint64) *FS {
 		if rng.Float64() >= keep {
 			continue
 		}
-		for _, e := range c.edits {
+		for _, e := range c {
 			e.apply(namesOf(e.folder))
 		}
 	}
@@ -117,12 +115,7 @@ func (f *FS) Clone(keep float64, seed uint64) *FS {
 			return c
 		}
 		names := namesOf(n)
-		sorted := make([]string, 0, len(names))
-		for name := range names {
-			sorted = append(sorted, name)
-		}
-		slices.Sort(sorted) // so that a seed gives one clone
-		for _, name := range sorted {
+		for _, name := range slices.Sorted(maps.Keys(names)) { // so that a seed gives one clone
 			to := copyOf(names[name])
 			c.names[name], c.durableNames[name] = to, to
 		}
@@ -153,7 +146,7 @@ func (f *FS) changeLocked(edits ...edit) {
 	for _, e := range edits {
 		e.apply(e.folder.names)
 	}
-	f.mu.pending = append(f.mu.pending, &change{edits})
+	f.mu.pending = append(f.mu.pending, edits)
 }
 
 // did ends an operation: unlock, then tell.
@@ -373,10 +366,10 @@ func (f *FS) SyncDir(name string) (err error) {
 	if err != nil {
 		return err
 	}
-	f.mu.pending = slices.DeleteFunc(f.mu.pending, func(c *change) bool {
-		touches := slices.ContainsFunc(c.edits, func(e edit) bool { return e.folder == n })
+	f.mu.pending = slices.DeleteFunc(f.mu.pending, func(c change) bool {
+		touches := slices.ContainsFunc(c, func(e edit) bool { return e.folder == n })
 		if touches {
-			for _, e := range c.edits {
+			for _, e := range c {
 				e.apply(e.folder.durableNames)
 			}
 		}

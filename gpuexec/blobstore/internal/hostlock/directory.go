@@ -158,10 +158,8 @@ func highest(fsys vfs.FS, folder string) (int, error) {
 
 // sleep waits, within the context.
 func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -44,7 +44,7 @@ func (l *Leases) Acquire(ctx context.Context, name string, settled func() bool) 
 		if err != nil {
 			return nil, err
 		}
-		if w.ended() && settled() {
+		if w.ended && settled() {
 			return nil, nil
 		}
 		if free {
@@ -71,10 +71,8 @@ type watch struct {
 	token  int
 	beats  uint64
 	since  time.Time
-	change bool // the holder seen before has ended
+	ended  bool // the holder seen before has ended
 }
-
-func (w *watch) ended() bool { return w.change }
 
 // survey gives the number of the last holder. free reports that it has ended or does
 // not beat any more.
@@ -97,12 +95,12 @@ func (l *Leases) survey(name string, w *watch) (token int, free bool, err error)
 		}
 	}
 	now := time.Now()
-	w.change = w.looked && token != w.token
+	w.ended = w.looked && token != w.token
 	if !w.looked || w.token != token || w.beats != s.beats {
 		w.token, w.beats, w.since = token, s.beats, now
 	}
 	free = !s.there || s.released || s.orphaned || now.Sub(w.since) > l.Period
-	w.change = w.change || free && w.looked
+	w.ended = w.ended || free && w.looked
 	w.looked = true
 	return token, free, nil
 }

@@ -2,12 +2,10 @@ package wasm
 
 const (
 	opUnreachable = 0x00
-	opBlock       = 0x02
 	opLoop        = 0x03
 	opIf          = 0x04
 	opElse        = 0x05
 	opEnd         = 0x0b
-	opBr          = 0x0c
 	opBrIf        = 0x0d
 	opLocalGet    = 0x20
 	opLocalSet    = 0x21
@@ -52,20 +50,15 @@ func (v Var[T]) Set(x T) {
 	v.f.code = uleb(v.f.code, uint64(v.index))
 }
 
-// Label is the place a branch goes to: behind a block, or to the start of a loop.
+// Label is the place a branch goes to: the start of a loop.
 type Label struct {
 	f     *Func
 	depth int
 }
 
-// Block runs body; a branch to the label that body gets leaves it.
-func (f *Func) Block(body func(leave Label)) { f.nest(opBlock, body) }
-
 // Loop runs body once; a branch to the label that body gets starts it again.
-func (f *Func) Loop(body func(again Label)) { f.nest(opLoop, body) }
-
-func (f *Func) nest(op byte, body func(Label)) {
-	f.code = append(f.code, op, blockEmpty)
+func (f *Func) Loop(body func(again Label)) {
+	f.code = append(f.code, opLoop, blockEmpty)
 	f.depth++
 	body(Label{f, f.depth})
 	f.depth--
@@ -97,11 +90,6 @@ func (f *Func) Range(i Var[I32], end I32, step int32, body func()) {
 			again.BranchIf(i.Get().LtU(end))
 		})
 	}, nil)
-}
-
-// Branch goes to the label.
-func (l Label) Branch() {
-	l.f.code = uleb(append(l.f.code, opBr), l.distance())
 }
 
 // BranchIf goes to the label when cond is not zero.

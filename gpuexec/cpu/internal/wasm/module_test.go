@@ -118,7 +118,7 @@ func TestFloats(t *testing.T) {
 		"max": {y.Max(x), a}, "sqrt": {x.Sqrt(), float32(math.Sqrt(float64(a)))},
 		"from int": {wasm.Int32(-5).Float(), -5}, "splat": {x.Splat().Lane(3), a},
 	} {
-		if err := h.run(t, func(f *wasm.Func, _ []wasm.Var[wasm.I32]) { f.StoreF32(wasm.Int32(4), 4, c.got) }); err != nil {
+		if err := h.run(t, func(f *wasm.Func, _ []wasm.Var[wasm.I32]) { f.StoreF32x4(wasm.Int32(4), 4, c.got.Splat(), 1) }); err != nil {
 			t.Fatal(err)
 		}
 		if got := h.words(t, 8, 1)[0]; got != math.Float32bits(c.want) {
@@ -218,12 +218,11 @@ func TestControl(t *testing.T) {
 		sum, i := wasm.NewVar(f, wasm.Int32(0)), wasm.NewVar(f, wasm.Int32(0))
 		f.Range(i, n.Get(), 2, func() { sum.Set(sum.Get().Add(i.Get())) })
 		f.If(n.Get().LtU(wasm.Int32(5)), func() { sum.Set(sum.Get().AddConst(1000)) }, func() { sum.Set(sum.Get().AddConst(2000)) })
-		f.Block(func(leave wasm.Label) {
-			f.Loop(func(again wasm.Label) {
-				leave.BranchIf(sum.Get().GeU(wasm.Int32(3000)))
+		f.Loop(func(again wasm.Label) {
+			f.If(sum.Get().LtU(wasm.Int32(3000)), func() {
 				sum.Set(sum.Get().AddConst(500))
-				again.Branch()
-			})
+				again.BranchIf(wasm.Int32(1))
+			}, nil)
 		})
 		f.TrapIf(n.Get().Eq(wasm.Int32(9)))
 		f.StoreF32x4(wasm.Int32(0), 0, sum.Get().Splat().Floats(), 1)
@@ -280,7 +279,7 @@ func TestLocals(t *testing.T) {
 func TestAddressesDoNotWrap(t *testing.T) {
 	h := newHost(t)
 	err := h.run(t, func(f *wasm.Func, args []wasm.Var[wasm.I32]) {
-		f.StoreF32(args[0].Get(), 64, wasm.Float32(1))
+		f.StoreF32x4(args[0].Get(), 64, wasm.Float32x4(1), 4)
 	}, math.MaxUint32-31)
 	if err == nil {
 		t.Error("wrapped around")
@@ -298,9 +297,9 @@ func TestEncode(t *testing.T) {
 	m = wasm.NewModule()
 	m.ImportMemory("a", "b", 1)
 	f, _ := m.Func("f", 1)
-	f.StoreF32(wasm.Int32(0), 4, wasm.Float32(1))
+	f.StoreF32x4(wasm.Int32(0), 4, wasm.Float32(1).Splat(), 4)
 	want = slices.Concat([]byte{0, 'a', 's', 'm', 1, 0, 0, 0, 1, 5, 1, 0x60, 1, 0x7f, 0, 2, 8, 1, 1, 'a', 1, 'b', 2, 0, 1, 3, 2, 1, 0,
-		7, 5, 1, 1, 'f', 0, 0, 10, 14, 1, 12, 0, 0x41, 0, 0x43}, binary.LittleEndian.AppendUint32(nil, math.Float32bits(1)), []byte{0x38, 2, 4, 0x0b})
+		7, 5, 1, 1, 'f', 0, 0, 10, 17, 1, 15, 0, 0x41, 0, 0x43}, binary.LittleEndian.AppendUint32(nil, math.Float32bits(1)), []byte{0xfd, 0x13, 0xfd, 0x0b, 2, 4, 0x0b})
 	if got := m.Encode(); !slices.Equal(got, want) || !slices.Equal(m.Encode(), got) {
 		t.Errorf("% x", got)
 	}
@@ -317,8 +316,8 @@ func TestMisuse(t *testing.T) {
 		"branch from out": func() {
 			f, _ := wasm.NewModule().Func("f", 0)
 			var l wasm.Label
-			f.Block(func(x wasm.Label) { l = x })
-			l.Branch()
+			f.Loop(func(x wasm.Label) { l = x })
+			l.BranchIf(wasm.Int32(1))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

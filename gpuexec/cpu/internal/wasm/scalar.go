@@ -126,11 +126,6 @@ func (a I32) LoadI32(offset uint32) I32 {
 	return I32(join(a.code, access([]byte{0x28}, offset)))
 }
 
-// StoreF32 writes x at address a + offset.
-func (f *Func) StoreF32(a I32, offset uint32, x F32) {
-	f.emit(a.code, x.code, access([]byte{0x38}, offset))
-}
-
 // Add is a + b.
 func (a F32) Add(b F32) F32 { return F32(join(a.code, b.code, 0x92)) }
 

@@ -186,12 +186,10 @@ func closed(c <-chan struct{}) bool {
 
 // closes tells whether it is within a time.
 func closes(c <-chan struct{}, within time.Duration) bool {
-	timer := time.NewTimer(within)
-	defer timer.Stop()
 	select {
 	case <-c:
 		return true
-	case <-timer.C:
+	case <-time.After(within):
 		return false
 	}
 }

@@ -97,10 +97,8 @@ func sleep(c *Call) (script.Result, error) {
 	if err != nil {
 		return Done(c.slip(c.refuse("%s: want a duration such as 20ms", c.Arg(0))))
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return OK(), nil
 	case <-c.Ctx.Done():
 		return script.Result{}, c.Ctx.Err()

@@ -149,13 +149,12 @@ func (x *frame) dispatch(s *script.Statement, v script.Vars) script.Result {
 	} else {
 		waiting = x.run.release(&inner, v, name, n)
 	}
-	timer := time.NewTimer(dispatchLimit)
-	defer timer.Stop()
+	late := time.After(dispatchLimit)
 	for _, p := range waiting {
 		select {
 		case <-p.begun:
 		case <-p.done:
-		case <-timer.C:
+		case <-late:
 			return OK()
 		case <-x.run.failed:
 			return OK()
@@ -244,8 +243,7 @@ func (x *frame) await(s *script.Statement, v script.Vars) script.Result {
 	if err := x.check(&o); err != nil {
 		return x.fail(s, err.Error(), "a statement of the language")
 	}
-	timer := time.NewTimer(o.within)
-	defer timer.Stop()
+	late := time.After(o.within)
 	result := OK()
 	for t, last := range lasts {
 		if last == nil { // a process that was given nothing yet
@@ -255,7 +253,7 @@ func (x *frame) await(s *script.Statement, v script.Vars) script.Result {
 		case <-last.done:
 		case <-x.run.failed:
 			return result
-		case <-timer.C:
+		case <-late:
 			return x.fail(s, fmt.Sprintf("%s still running after %v", name, o.within), p.Expect.String())
 		}
 		text, p, err := read(t)
@@ -281,9 +279,7 @@ func blocked(c *Call) (script.Result, error) {
 	if err != nil {
 		return script.Result{}, c.refuse("%w", err)
 	}
-	timer := time.NewTimer(blockedFor)
-	defer timer.Stop()
-	<-timer.C
+	time.Sleep(blockedFor)
 	for t, p := range lasts {
 		if p == nil || closed(p.done) {
 			r := script.Say("error", "returned").With("thread", fmt.Sprint(t))
