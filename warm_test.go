@@ -317,3 +317,59 @@ func TestRecordEnds(t *testing.T) {
 		t.Errorf("%d bytes, log %q", b.Len(), log.b.String())
 	}
 }
+
+// F10, S9: a manifest has what making cost at most, however cheap another run was, and
+// is in the order of what it saves: cost times uses.
+func TestRecordsWhatItSaves(t *testing.T) {
+	var made atomic.Int64
+	r := open(t, kiln.Config{Record: true, ArtefactEntries: kiln.LimitOf(1)})
+	get := func(key string, cost time.Duration) {
+		s := session(t, r)
+		g := group(t, s, 1)
+		must(kiln.Get(ctx, g, "n", costing(key, cost, &made)))
+		g.Close()
+		if err := s.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get("often", 2*time.Second)
+	get("dear", 3*time.Second)
+	get("often", time.Millisecond) // made again: it was evicted, and nobody holds it
+	if made.Load() != 3 {
+		t.Fatalf("%d made, want 3", made.Load())
+	}
+	var b bytes.Buffer
+	if err := r.Record(&b); err != nil {
+		t.Fatal(err)
+	}
+	var order []string
+	_, err := open(t, kiln.Config{Workers: 1}).Warm(ctx, &b, func(_ context.Context, _ *kiln.Group, e kiln.Entry) error {
+		order = append(order, fmt.Sprint(e.Key, " ", e.Cost, " ", e.Uses))
+		return nil
+	})
+	if got := strings.Join(order, ", "); err != nil || got != "often 2s 2, dear 3s 1" {
+		t.Errorf("asked for %s, %v", got, err)
+	}
+}
+
+// S4: the shapes of a manifest were bucketed when they were noted, by the bucketing of
+// their sessions: whatever is the default where they are warmed leaves them alone.
+func TestWarmBucketsNothing(t *testing.T) {
+	var made atomic.Int64
+	manifest := recorded(t, &made)
+	r := open(t, kiln.Config{Lookup: environment(map[string]string{"KILN_BUCKET": "pow2"})})
+	g := group(t, session(t, r), 1, 37)
+	defer g.Close()
+	if g.Shape().String() != "[[1,64]]" {
+		t.Fatalf("the default of this runtime gives %v", g.Shape())
+	}
+	warmed, err := r.Warm(ctx, strings.NewReader(manifest), func(_ context.Context, g *kiln.Group, e kiln.Entry) error {
+		if g.Shape() != e.Shape {
+			t.Errorf("the group has shape %v, the entry %v", g.Shape(), e.Shape)
+		}
+		return nil
+	})
+	if err != nil || warmed != (kiln.Warmed{Skipped: 4}) {
+		t.Errorf("%+v, %v", warmed, err)
+	}
+}

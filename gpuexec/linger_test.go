@@ -3,11 +3,13 @@ package gpuexec_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
@@ -142,6 +144,36 @@ func TestKernelThatNobodyTookOutlivesItsDevice(t *testing.T) {
 		began := time.Now()
 		if err := e.Close(bg); err != nil || time.Since(began) > 0 {
 			t.Errorf("closed after %v, %v", time.Since(began), err)
+		}
+	})
+}
+
+// F2: who joined a compile that fails gets its error, and runs no other one: also where
+// it is one that, of a blob of another caller's, would be no reason to fail.
+func TestJoinedCompileFails(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		const callers = 3
+		failed := fmt.Errorf("driver: %w", fault.ErrRefused)
+		var begun atomic.Int32
+		e := open(t, &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error {
+			begun.Add(1)
+			time.Sleep(time.Second)
+			return failed
+		}}, gpuexec.Config{})
+		got := make(chan error, callers)
+		for range callers {
+			go func() {
+				_, err := e.Compile(bg, source("k"))
+				got <- err
+			}()
+		}
+		for range callers {
+			if err := <-got; !errors.Is(err, failed) {
+				t.Error(err)
+			}
+		}
+		if n := begun.Load(); n != 1 {
+			t.Errorf("%d compiles, want 1", n)
 		}
 	})
 }

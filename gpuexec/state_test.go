@@ -286,3 +286,20 @@ func BenchmarkWithdraw(b *testing.B) {
 		})
 	}
 }
+
+// F4: the linger time of a kernel that was taken, or let go, just when it ended is
+// nothing to the next one of its key, which waits for its own.
+func TestLingerOfAnotherKernel(t *testing.T) {
+	s := shell{Executor: new(Executor), unclaimed: make(map[string]unclaimed)}
+	made := func() *Kernel {
+		k := &Kernel{source: Source{Key: "k"}}
+		k.cell.Init(func() {})
+		return k
+	}
+	before, waits := made(), made()
+	s.unclaimed["k"] = unclaimed{kernel: waits}
+	s.settled(before, true)
+	if s.unclaimed["k"].kernel != waits {
+		t.Error("the kernel that waits was let go for another one")
+	}
+}

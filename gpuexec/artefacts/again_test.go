@@ -124,3 +124,30 @@ func TestAgainReaches(t *testing.T) {
 	r.fill(each("old", 0, 9)...)
 	want(t, "evicted, of what is forgotten", r.Stats().Again.Evicted, 16*capacity)
 }
+
+// F10: a load is no run, whatever becomes of it: one that the driver refuses does not
+// change how the run before it ended.
+func TestAgainAfterARefusedBlob(t *testing.T) {
+	r := open(t, entries(1))
+	r.fill("a", "b")
+	want(t, "a bad blob", said(r.FromBlob(context.Background(), r.request(r.Cache, "a", maker{}), []byte("bad"))), "error refused")
+	r.fill("a")
+	want(t, "again", r.Stats().Again, artefacts.Again{Evicted: 1})
+}
+
+// F10: a clear during a second run is the reason for a third one, not for the second.
+func TestAgainClearedMeanwhile(t *testing.T) {
+	r := open(t, entries(1))
+	r.fill("a", "b")
+	q := r.request(r.Cache, "a", maker{})
+	create := q.Create
+	q.Create = func(ctx context.Context) (artefacts.Built, error) {
+		r.setEntries(0)
+		r.setEntries(1)
+		return create(ctx)
+	}
+	want(t, "the second run", said(r.Get(context.Background(), q)), "a by=miss")
+	want(t, "again", r.Stats().Again, artefacts.Again{Evicted: 1})
+	r.fill("a")
+	want(t, "again, after the clear", r.Stats().Again, artefacts.Again{Evicted: 1, Cleared: 1})
+}

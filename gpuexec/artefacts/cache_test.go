@@ -429,3 +429,74 @@ func TestFoundThoughItDoesNotFit(t *testing.T) {
 	want(t, "freed", c.count(c.mu.freed, "v"), 1)
 	c.close()
 }
+
+// C13, C1: what is found and cannot fit has nothing evicted for it.
+func TestFoundThoughItDoesNotFitEvictsNothing(t *testing.T) {
+	c := open(t, artefacts.Config{Entries: limit.Of(2), Bytes: limit.Of(100)})
+	large := maker{value: "v", bytes: 60}
+	l, _, err := c.Get(background, c.request(c.Cache, "k", large))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.End()
+	if err := c.SetCapacity(limit.Limit{}, limit.Of(50)); err != nil {
+		t.Fatal(err)
+	}
+	c.fill("a", "b")
+	want(t, "k", c.get("k", large), "v by=hit")
+	want(t, "the others", c.has("a", "b"), 2)
+	want(t, "evictions", c.Stats().Evictions, 1)
+}
+
+// C13, Q1: what is found and finds the floors of others in its way has no place.
+func TestFoundBehindAFloor(t *testing.T) {
+	c := open(t, artefacts.Config{Bytes: limit.Of(100)})
+	large := maker{value: "v", bytes: 60}
+	l, _, err := c.Get(background, c.request(c.Cache, "k", large))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.End()
+	if err := c.AddFloor("o", 60); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "the floor's", c.get("mine", maker{owner: "o", bytes: 60}), "mine by=miss")
+	want(t, "k", c.get("k", large), "v by=hit")
+	want(t, "entries", c.Len(), 1)
+	want(t, "resident", c.has("mine", "k"), 1)
+	want(t, "outside the capacity", c.LeasedBytes(), 60)
+}
+
+// C8: a peek is no hit, also where it finds what was evicted while it was leased.
+func TestPeekOfEvictedIsNoHit(t *testing.T) {
+	c := open(t, entries(1))
+	l, _, err := c.Get(background, c.request(c.Cache, "k", maker{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.End()
+	c.fill("other")
+	want(t, "peek", c.peek("k"), "k")
+	want(t, "hits", c.Stats().Events[artefacts.Hit], 0)
+}
+
+// C10, C13: who has found what was evicted uses it: it is not found any more when the
+// last of its owners is released.
+func TestReleaseOfEvicted(t *testing.T) {
+	c := open(t, artefacts.Config{Bytes: limit.Of(100)})
+	l, _, err := c.Get(background, c.request(c.Cache, "k", maker{bytes: 60, owner: "first"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.End()
+	if err := c.SetCapacity(limit.Limit{}, limit.Of(50)); err != nil {
+		t.Fatal(err)
+	}
+	for _, owner := range []string{"first", "second"} {
+		want(t, "found before the release of "+owner, c.get("k", maker{owner: "second"}), "k by=hit")
+		if err := c.Reset(owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(t, "after both", c.get("k", maker{owner: "third"}), "k by=miss")
+}

@@ -2,6 +2,7 @@ package artefacts_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -41,5 +42,20 @@ func TestFlightsAndRuns(t *testing.T) {
 		want(t, "at once", r.Stats().Runs[0], 1)
 		r.get("c", maker{})
 		want(t, "a hit", r.Stats().Runs[0], 1)
+	})
+}
+
+// F10, F3: the runs of creators are counted whichever way they end.
+func TestRunsOfEachEnd(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		r := open(t, artefacts.Config{})
+		defer r.close()
+		for _, m := range []maker{{}, {fail: "x"}, {panics: "x"}, {goexit: true}} {
+			before := r.Stats().Runs[0]
+			r.get("k", m)
+			want(t, fmt.Sprintf("runs with %+v", m), r.Stats().Runs[0]-before, 1)
+			r.setEntries(0) // the next one runs again
+			r.setEntries(1)
+		}
 	})
 }

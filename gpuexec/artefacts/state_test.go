@@ -226,3 +226,17 @@ func TestPastIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// S5: half of the requests of a window are not over half of them.
+func TestThrashAtHalf(t *testing.T) {
+	const entries, hits = 2, 3
+	w := thrash{window: 1}
+	for range hits {
+		if w.missed(true, true, hits, entries) {
+			t.Fatal("thrash begins where half of the requests ran creators")
+		}
+	}
+	if !w.missed(true, true, hits, entries) {
+		t.Error("thrash does not begin where over half of the requests did")
+	}
+}

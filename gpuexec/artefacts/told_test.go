@@ -261,3 +261,19 @@ func TestOverleased(t *testing.T) {
 	want(t, "disabled", r.Stats().Overleased, false)
 	lease.End()
 }
+
+// C2: what a lower capacity evicts is told with the one of the two that was lowered.
+func TestLoweredIsToldWithItsCause(t *testing.T) {
+	var l told
+	cfg := entries(9)
+	cfg.Bytes = limit.Of(100)
+	r := open(t, l.listen(cfg, slog.LevelInfo))
+	r.get("a", maker{bytes: 60})
+	r.fill("b", "c")
+	if err := r.SetCapacity(limit.Limit{}, limit.Of(50)); err != nil {
+		t.Fatal(err)
+	}
+	r.setEntries(1)
+	r.close()
+	want(t, "told", strings.Join(l.evicted, ", "), "a bytes, b entries, c cleared")
+}

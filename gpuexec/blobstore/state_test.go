@@ -166,3 +166,31 @@ func TestBreaker(t *testing.T) {
 		t.Error("a pause after success")
 	}
 }
+
+// P2: each file counts rounded up to 4 KiB: one that fills its blocks takes no further
+// one, and an empty file, or none, takes none.
+func TestDiskBytes(t *testing.T) {
+	for _, c := range []struct{ key, kernel, bytes, disk int64 }{
+		{1, 1, 2, 2 * block}, {block, block, 2 * block, 2 * block}, {block + 1, 0, block + 1, 2 * block}, {0, -1, 0, 0},
+	} {
+		if r := sized("test/7/0", c.key, c.kernel); r.bytes != c.bytes || r.disk != c.disk {
+			t.Errorf("%d and %d bytes count as %d, %d on the disk; want %d and %d", c.key, c.kernel, r.bytes, r.disk, c.bytes, c.disk)
+		}
+	}
+}
+
+// P7: what is known of an entry is not believed of another one that took its place.
+func TestInheritNeedsTheSameEntry(t *testing.T) {
+	old, x := newIndex(Cost), newIndex(Cost)
+	for i, bytes := range []int64{5, 6} { // the second place has another entry by now
+		place := fmt.Sprintf("test/7/%d", i)
+		old.add(record{place: place, bytes: 5, known: true, created: 1, cost: 1})
+		x.add(record{place: place, bytes: bytes})
+	}
+	x.inherit(old)
+	for place, known := range map[string]bool{"test/7/0": true, "test/7/1": false} {
+		if r := x.entries[place]; r.known != known || (r.cost == 1) != known {
+			t.Errorf("%s: %+v, want known: %t", place, *r, known)
+		}
+	}
+}

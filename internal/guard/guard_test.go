@@ -78,3 +78,20 @@ func TestEach(t *testing.T) {
 		t.Errorf("called for %v, want each of 0 to 4 in order; the goroutine ended: %t, want true", seen, fell)
 	}
 }
+
+// F3: who is told of a panic is user code too, as the handler of a log is: its own
+// panic goes no further.
+func TestCallWhoseListenerPanics(t *testing.T) {
+	told := 0
+	for _, harm := range []func(){func() { panic(errOwn) }, runtime.Goexit} {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			guard.Call(harm, func(error) { told++; panic("failed") })
+		}()
+		<-ended
+	}
+	if told != 2 {
+		t.Errorf("told %d times, want 2", told)
+	}
+}

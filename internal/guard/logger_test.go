@@ -53,3 +53,30 @@ func TestLogger(t *testing.T) {
 	}
 	guard.Logger(nil, nil).Error("nobody hears it")
 }
+
+// rude is a handler that panics at each record, with attributes and groups too.
+type rude struct{ records *int }
+
+func (h rude) Enabled(context.Context, slog.Level) bool  { return true }
+func (h rude) Handle(context.Context, slog.Record) error { *h.records++; panic("handler") }
+func (h rude) WithAttrs([]slog.Attr) slog.Handler        { return h }
+func (h rude) WithGroup(string) slog.Handler             { return h }
+
+// F3: a logger that was made of a guarded one is guarded too.
+func TestLoggerWithIsGuarded(t *testing.T) {
+	records := 0
+	l := guard.Logger(slog.New(rude{&records}), func(fn func()) { go fn() })
+	for what, l := range map[string]*slog.Logger{"attributes": l.With("a", 1), "a group": l.WithGroup("g")} {
+		func() {
+			defer func() {
+				if v := recover(); v != nil {
+					t.Errorf("with %s: the handler's panic came through: %v", what, v)
+				}
+			}()
+			l.Warn("record")
+		}()
+	}
+	if records != 2 {
+		t.Errorf("%d records were handled, want 2", records)
+	}
+}

@@ -166,3 +166,28 @@ func BenchmarkNote(b *testing.B) {
 		r.Note(s, s, false)
 	}
 }
+
+// S5: what stands for the capacity is kept for a window of what it is to become, however
+// the number of groups goes up and down meanwhile: each change costs a look at the window.
+func TestFullHeedsTheChangeBefore(t *testing.T) {
+	const large, small = 100, 10
+	r := must(advice.NewRecorder(0, math.MaxInt))
+	for i := range 20 * large {
+		r.Note(shape(i), shape(i), false)
+	}
+	r.Full(large)
+	for i := range 20*small - 1 {
+		r.Full(small)
+		r.Note(shape(i%50), shape(i%50), true)
+	}
+	if r.Warnings() != 0 {
+		t.Fatal("50 shapes thrash where 100 groups fit")
+	}
+	for i := range 20 * small {
+		r.Full(small)
+		r.Note(shape(i%50), shape(i%50), true)
+	}
+	if r.Warnings() != 1 {
+		t.Errorf("%d warnings where 10 groups fit, want 1", r.Warnings())
+	}
+}
