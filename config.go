@@ -35,9 +35,9 @@ type Config struct {
 	// else 1 GiB. 0 turns the store off.
 	StoreBytes Limit
 	// StoreRequired makes a missing or unusable directory an error of Open. It also
-	// fails every request for an artefact that cannot be stored because the identity
-	// of its backend is unknown. Without it both are logged once, and the program
-	// goes on.
+	// makes it an error to ask for an artefact that cannot be stored because the
+	// identity of its backend is unknown (SPEC P17). Without it both are logged once,
+	// and the program goes on. Logger says where; without one nobody reads it.
 	StoreRequired bool
 	// Store says the rest of the store: durability, policy, trust, bases, identity.
 	// StoreDir and StoreBytes win over its Dir and Capacity; its Logger defaults to

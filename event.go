@@ -47,6 +47,7 @@ type Event struct {
 	Reason Reason
 	Field  string
 
+	Err      error         // that the call returned; nil unless Kind is Failed
 	Duration time.Duration // of the call
 	Cost     time.Duration // that making the value took, whoever did it; 0 if there is none
 }
@@ -57,7 +58,8 @@ func (g *Group) found(ctx context.Context, start time.Time, name string, ref ses
 	g.tell(start, Event{Context: ctx, Name: name, Key: ref.Key(), Kind: Hit, Cost: ref.Cost()}, artefacts.Outcome{}, err)
 }
 
-// tell tells the listener, if there is one, of a call that began at start.
+// tell tells the listener, if there is one, of a call that began at start. A panic of
+// it goes no further.
 func (g *Group) tell(start time.Time, e Event, below artefacts.Outcome, err error) {
 	if g.listen == nil {
 		return
@@ -65,12 +67,12 @@ func (g *Group) tell(start time.Time, e Event, below artefacts.Outcome, err erro
 	e.Session, e.Shape, e.Duration = g.session.name, g.Shape(), time.Since(start)
 	switch {
 	case err != nil:
-		e.Kind = Failed
+		e.Kind, e.Err = Failed, err
 		e.Reason, e.Field = fault.ReasonOf(err)
 	case e.Kind == Miss:
 		e.Artefact, e.Reason, e.Field = Kind(below.Event), below.Reason, below.Field
 	}
-	g.listen(e)
+	guard.Call(func() { g.listen(e) }, func(err error) { g.session.runtime.logger.Error("kiln: listener", "name", e.Name, "error", err) })
 }
 
 // announced is q whose creators are announced while they take long. Kernels are not

@@ -378,7 +378,7 @@ func TestListen(t *testing.T) {
 	if e := last(5); e.Kind != kiln.Miss || e.Artefact != kiln.Hit || e.Reason != "" {
 		t.Errorf("another name of the artefact: %+v", e)
 	}
-	if _, err := kiln.Get(ctx, g, "m", of("another", 1)); !errors.Is(err, kiln.ErrInvalid) || last(6).Kind != kiln.Failed {
+	if _, err := kiln.Get(ctx, g, "m", of("another", 1)); !errors.Is(err, kiln.ErrInvalid) || last(6).Kind != kiln.Failed || last(6).Err != err {
 		t.Errorf("another key: %+v, %v", last(6), err)
 	}
 	if _, err := kiln.Get(ctx, g, "o", of("k", "text")); !errors.Is(err, kiln.ErrInvalid) || last(7).Kind != kiln.Failed {

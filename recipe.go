@@ -39,8 +39,8 @@ type Made[T any] struct {
 //
 // Make and Load are given a context that carries the identity of the computation:
 // they hand it on to whatever they ask Kiln for, so that a circle of recipes that
-// wait for each other is found (ErrCycle). The context ends when nobody waits for
-// the artefact any more. An error, a panic and a runtime.Goexit of theirs reach
+// wait for each other is found (ErrCycle). When nobody waits for the artefact any
+// more, the context ends after Config.Linger, or Linger of the call. An error, a panic and a runtime.Goexit of theirs reach
 // every caller that waits, and nothing is kept.
 type Recipe[T any] struct {
 	// Key is the canonical key of the artefact: all that can change the result, and

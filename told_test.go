@@ -1,11 +1,14 @@
 package kiln_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -97,5 +100,22 @@ func TestEvictedGroupsAreTold(t *testing.T) {
 	}
 	if want := []string{fmt.Sprint(shape(t, 1), " groups"), fmt.Sprint(shape(t, 2), " cleared")}; !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)
+	}
+}
+
+// C8: a listener that panics is logged, and harms no call.
+func TestListenerThatPanics(t *testing.T) {
+	var log bytes.Buffer // written by the calls of this goroutine
+	r := open(t, kiln.Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Listen: func(kiln.Event) { panic("listener") }})
+	g := group(t, session(t, r), 1)
+	defer g.Close()
+	if v, err := kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) { return kiln.Made[int]{Value: 7}, nil }}); v != 7 || err != nil {
+		t.Errorf("Get: %v, %v", v, err)
+	}
+	if v, ok := kiln.Lookup[int](g, "n"); v != 7 || !ok {
+		t.Errorf("Lookup: %v, %v", v, ok)
+	}
+	if n := strings.Count(log.String(), "kiln: listener"); n != 2 {
+		t.Errorf("%d lines of log: %s", n, log.String())
 	}
 }
