@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"runtime"
 	"slices"
 	"strconv"
@@ -47,7 +46,7 @@ const (
 	entrySize = 256      // of an entry without its texts, nearly
 	mostText  = 64 << 10 // of one entry: escaped, it fits a line
 
-	mostSeconds = math.MaxInt64 / 1e9
+	mostSeconds = 1 << 32 // 136 years: what an entry's cost is said to be at most
 )
 
 // note counts a use of the artefact of q. It takes constant time.
@@ -110,7 +109,7 @@ func (r *Runtime) Record(w io.Writer) error {
 	full := r.record.full
 	lines := make([]line, 0, len(r.record.entries))
 	for _, e := range r.record.entries {
-		lines = append(lines, line{text(e.Backend), text(e.Key), text(e.Name), e.Shape.String(), e.Cost.Seconds(), e.Uses})
+		lines = append(lines, line{text(e.Backend), text(e.Key), text(e.Name), e.Shape.String(), min(e.Cost.Seconds(), mostSeconds), e.Uses})
 	}
 	r.record.mu.Unlock()
 	if full {
@@ -131,8 +130,8 @@ func entries(manifest io.Reader) ([]Entry, error) {
 		if _, err := shapegroups.Parse(l.Shape); err != nil {
 			return err
 		}
-		if l.Key == "" || l.Uses < 0 || !(l.Seconds >= 0 && l.Seconds < mostSeconds) {
-			return errors.New("want a key, cost and uses of 0 or more, and a cost that is no more than a time.Duration")
+		if l.Key == "" || l.Uses < 0 || !(l.Seconds >= 0 && l.Seconds <= mostSeconds) {
+			return errors.New("want a key, cost and uses of 0 or more, and no cost beyond 2^32 seconds")
 		}
 		return nil
 	})
@@ -154,7 +153,7 @@ type Warmed struct {
 	Loaded  int // made from a stored blob, or of kernels that were there
 	Made    int // by their recipes
 	Failed  int // an error or a panic, of the recipe or of the function
-	Skipped int // the function asked for nothing, or Warm ended before it was asked
+	Skipped int // beyond the capacity, or the function asked for nothing, or Warm ended before it was asked
 }
 
 // Warm asks for what a manifest of Record names, dearest first, before the first

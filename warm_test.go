@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
@@ -371,5 +372,28 @@ func TestWarmBucketsNothing(t *testing.T) {
 	})
 	if err != nil || warmed != (kiln.Warmed{Skipped: 4}) {
 		t.Errorf("%+v, %v", warmed, err)
+	}
+}
+
+// What Record writes Warm reads, whatever the costs are said to be.
+func TestRecordOfEndlessCosts(t *testing.T) {
+	var made atomic.Int64
+	r := open(t, kiln.Config{Record: true})
+	g := group(t, session(t, r), 1)
+	must(kiln.Get(ctx, g, "n", costing("k", math.MaxInt64, &made)))
+	g.Close()
+	var manifest bytes.Buffer
+	if err := r.Record(&manifest); err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	if _, err := r.Warm(ctx, &manifest, func(_ context.Context, _ *kiln.Group, e kiln.Entry) error {
+		asked++
+		if e.Key != "k" || e.Cost <= 0 {
+			t.Errorf("%+v", e)
+		}
+		return nil
+	}); err != nil || asked != 1 {
+		t.Errorf("%d entries, %v", asked, err)
 	}
 }
