@@ -56,6 +56,7 @@ var commands = []command{
 	{"stress", "[flags]", "invariants under concurrency", stressCommand},
 	{"devices", "", "list the devices and the backends that are absent", devicesCommand},
 	{"env", "", "list every environment variable with its value and source", envCommand},
+	{"version", "", "the version, and the commit that the command was built from", versionCommand},
 }
 
 func main() { os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -72,9 +73,8 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	case len(args) == 0 || slices.Contains([]string{"help", "--help", "-help", "-h"}, args[0]):
 		help(stdout)
 		return exitDone
-	case slices.Contains([]string{"version", "--version", "-version"}, args[0]):
-		fmt.Fprintln(stdout, version())
-		return exitDone
+	case slices.Contains([]string{"--version", "-version"}, args[0]):
+		args[0] = "version"
 	}
 	i := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
 	if i < 0 {

@@ -91,6 +91,9 @@ func TestHelp(t *testing.T) {
 	if got := done(t, "warm", "--help"); !strings.Contains(got, "--budget SECONDS") || strings.Contains(got, "child") {
 		t.Errorf("a flag that is not for people in\n%s", got) // a building process has it
 	}
+	if got := object(t, exitDone, "version"); got["version"] != Version {
+		t.Errorf("kiln version --json: %v", got)
+	}
 	for _, arg := range []string{"version", "--version"} {
 		if got := done(t, arg); got != Version+"\n" || !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(Version) {
 			t.Errorf("kiln %s: %q", arg, got)

@@ -1,6 +1,9 @@
 package main
 
-import "runtime/debug"
+import (
+	"context"
+	"runtime/debug"
+)
 
 // versionOf is Version with the commit that the command was built from, as far as
 // the build knows it: a build without version control, or of the module as others
@@ -23,7 +26,11 @@ func versionOf(info *debug.BuildInfo) string {
 	return said
 }
 
-func version() string {
+func versionCommand(_ context.Context, c *call) error {
+	if err := c.parse(0); err != nil {
+		return err
+	}
 	info, _ := debug.ReadBuildInfo()
-	return versionOf(info)
+	said := versionOf(info)
+	return c.say(map[string]string{"version": said}, "%s", said)
 }
