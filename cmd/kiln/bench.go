@@ -22,7 +22,7 @@ var benches = []struct {
 }{
 	{"matmul", "matrix products against oneDNN (Debian's libdnnl2) on one core", benchMatmul},
 	{"hits", "the read paths against a sync.Map with the full key, and what the policy costs", figures.Hits},
-	{"scaling", "two readers on two cores, which it needs to itself, against one", figures.Scaling},
+	{"scaling", "readers beside each other on two cores, which it needs to itself", figures.Scaling},
 	{"misses", "a miss with nothing to compute against a promise in a sync.Map", figures.Misses},
 	{"evictions", "readers beside evictions, and what a group's size costs", figures.Evictions},
 	{"launches", "what the executor adds to a launch", figures.Launches},

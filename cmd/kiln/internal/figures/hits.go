@@ -88,13 +88,6 @@ func Hits(ctx context.Context) ([]measure.Figure, error) {
 		}
 		out = append(out, f)
 	}
-	for _, readers := range []int{2, 8} {
-		f, err := l.crowd(ctx, readers)
-		out = append(out, f)
-		if err != nil {
-			return out, err
-		}
-	}
 	whole, err := l.withPolicy(ctx)
 	if err != nil {
 		return append(out, whole), err
@@ -158,9 +151,6 @@ func (l *loaded) caughtUp(ctx context.Context) error {
 func (l *loaded) crowd(ctx context.Context, readers int) (measure.Figure, error) {
 	f := measure.Figure{Bench: "hit session, shape, name, crowd", RatioTo: "S for as many readers", Goroutines: readers,
 		Gate: measure.AtMost(1.3), Before: l.peer.Renew}
-	if runtime.GOMAXPROCS(0) < 2 {
-		return f.Unmeasured(measure.OneCore), nil
-	}
 	by := func(find reads.Finder) measure.Side {
 		sides := make([]measure.Side, readers)
 		for g := range sides {
@@ -204,10 +194,10 @@ func (l *loaded) withPolicy(ctx context.Context) (measure.Figure, error) {
 	return f.Compare(ctx, measure.Quotient, ours, l.side(0, 1, l.peer.Find))
 }
 
-// Scaling is what two readers of full keys get done against one, divided by what
-// a loop without shared memory gains in the same round; a round that never had
-// two cores to itself is void. The policy has caught up before each slice; what
-// it costs afterwards is in the figures of Hits.
+// Scaling is what readers of full keys get done beside each other. Two against one,
+// divided by what a loop without shared memory gains in the same round; a round that
+// never had two cores to itself is void. And 2 and 8 against as many of S. The policy
+// has caught up before each slice; what it costs afterwards is in the figures of Hits.
 func Scaling(ctx context.Context) ([]measure.Figure, error) {
 	f := measure.Figure{Bench: "hit, two readers", RatioTo: "one reader, were the cores free", Goroutines: 2, Gate: measure.AtLeast(1.4)}
 	if runtime.GOMAXPROCS(0) < 2 {
@@ -256,5 +246,12 @@ func Scaling(ctx context.Context) ([]measure.Figure, error) {
 		return 2 * (t[0] / t[1]) / free
 	}
 	f, err = f.Compare(ctx, gained, by(1, read), by(2, read), by(1, spin), by(2, spin))
-	return []measure.Figure{f}, err
+	out := []measure.Figure{f}
+	for _, readers := range []int{2, 8} {
+		if err == nil {
+			f, err = l.crowd(ctx, readers)
+			out = append(out, f)
+		}
+	}
+	return out, err
 }
