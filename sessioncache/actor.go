@@ -25,7 +25,7 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 		st.share.spare()
 		s.perform(&st.effects)
 		if after != nil {
-			s.published.frees.bin.Soon(after)
+			after()
 		}
 		if drained != nil && st.idle() {
 			drained()
@@ -39,7 +39,7 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 }
 
 // event translates a message to an event of the state and answers it. after, if
-// not nil, is for when what the turn released is freed.
+// not nil, is for when what the turn released is in the bin.
 func (s *Session) event(m message) (after func()) {
 	st := s.state
 	switch m := m.(type) {
@@ -80,7 +80,7 @@ func (s *Session) event(m message) (after func()) {
 		m.gift.Answered()
 	case shrink:
 		freed := st.shrink(m.bytes, m.tier)
-		return func() { m.Reply.Send(freed) }
+		return func() { s.published.frees.bin.Soon(func() { m.Reply.Send(freed) }) }
 	case drain:
 	case hold:
 		st.hold(m.owner)
@@ -100,7 +100,7 @@ func (s *Session) event(m message) (after func()) {
 	case reset:
 		err := st.reset(m.owner)
 		if m.owner == "" && err == nil {
-			return func() { m.Reply.Send(struct{}{}) }
+			return func() { s.published.frees.bin.Fence(func() { m.Reply.Send(struct{}{}) }) }
 		}
 		m.Reply.Answer(struct{}{}, err)
 	case closing:

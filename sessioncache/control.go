@@ -21,8 +21,8 @@ func (s *Session) Reset(ctx context.Context, owner string) error {
 }
 
 // ResetAll removes every group and name, and waits until what nobody uses is
-// freed; ctx ends the waiting only. It heeds no Hold. Use counts that the policy
-// remembers stay.
+// freed, however long that takes; ctx ends the waiting only. It heeds no Hold. Use
+// counts that the policy remembers stay. Not to be called by a Free of this session.
 func (s *Session) ResetAll(ctx context.Context) error { return s.reset(ctx, "reset all", "") }
 
 func (s *Session) reset(ctx context.Context, op, owner string) error {
