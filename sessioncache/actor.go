@@ -32,8 +32,11 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 		}
 		if n := uint64(st.requests.all.Warnings()); n > st.published.warnings.Load() {
 			st.published.warnings.Store(n)
-			logger.Warn("session: thrash: more shapes are in use than fit; see Advice",
-				"session", s.name, "groups", st.published.capacity().Groups.String(), "bytes", st.published.capacity().Bytes.String())
+			c := st.published.capacity()
+			s.telling.Throw(func() {
+				logger.Warn("session: thrash: more shapes are in use than fit; see Advice",
+					"session", s.name, "groups", c.Groups.String(), "bytes", c.Bytes.String())
+			})
 		}
 	}
 }
@@ -169,7 +172,9 @@ func (s *Session) perform(e *effects) {
 	for _, c := range e.cancel {
 		askOf(c).flight.Cancel()
 	}
-	s.telling.Throw(e.lost...)
+	for _, l := range e.lost {
+		s.telling.Throw(func() { s.evicted(l) })
+	}
 	e.memory = 0
 	empty(&e.lost)
 	empty(&e.trash)
