@@ -145,7 +145,7 @@ func (s *Session) Close(ctx context.Context) error {
 	s.close.Do(func() {
 		s.closed.Store(true)
 		s.unwatch()
-		actors.Go(func() {
+		s.published.frees.lend(func() {
 			guard.Call(s.shutDown, func(err error) {
 				s.published.frees.logger.Error("session: closing", "session", s.name, "error", err)
 			})
