@@ -42,6 +42,7 @@ type Runtime struct {
 	identities sync.Map // backend name -> func() gpuexec.Identity, of requests that bring none
 	unstored   sync.Map // backend name -> true where it was logged that nothing of it is stored
 
+	crew    crew // closes sessions, and frees what they held
 	opens   flight.Locked[executorID, *device]
 	opening struct{ sessions, executors sync.WaitGroup } // under way; none begins once over is set
 	closing sync.Once
@@ -233,8 +234,10 @@ func (r *Runtime) number(e *gpuexec.Executor) (uint64, bool) {
 }
 
 // Close closes the sessions, the artefacts, the constants and the executors, in
-// this order, and waits for their creators and finalisers. ctx ends the waiting
-// only. Closing again waits again and gives the same error.
+// this order, and waits for their creators and finalisers, those of sessions that
+// were closed before among them. A value that a group or a lease still holds is freed
+// when that ends, and may find its device closed. ctx ends the waiting only. Closing
+// again waits again and gives the same error.
 func (r *Runtime) Close(ctx context.Context) error {
 	if r.none() {
 		return nil
@@ -261,6 +264,7 @@ func (r *Runtime) close() {
 	for _, s := range sessions {
 		errs = append(errs, s.Close(ctx))
 	}
+	r.crew.wait()
 	errs = append(errs, r.closeArtefacts(ctx), r.constants.Close(ctx))
 	r.opening.executors.Wait()
 	for _, d := range r.mu.executors { // nothing is opened any more

@@ -167,8 +167,9 @@ func (s *Session) Hold(owner string) error { return s.in().Hold(owner) }
 // absorbs it. Values are freed once nobody uses them, which may be later.
 func (s *Session) Reset(ctx context.Context, owner string) error { return s.in().Reset(ctx, owner) }
 
-// ResetAll removes every group and name, and waits until what nobody uses is
-// freed; ctx ends the waiting only. It heeds no Hold.
+// ResetAll removes every group and name, and waits until what nobody uses is freed,
+// however long that takes; ctx ends the waiting only. It heeds no Hold. Not to be
+// called by a Free of the same session.
 func (s *Session) ResetAll(ctx context.Context) error { return s.in().ResetAll(ctx) }
 
 // SetGroups changes the capacity in groups; lowering it evicts the surplus.

@@ -162,7 +162,7 @@ func (s *shell) compiled(m compiledMsg) {
 	s.keep(k)
 	k.cell.Pin() // the flight's
 	k.cell.Pin()
-	s.unclaimed[k.source.Key] = unclaimed{kernel: k}
+	s.unclaimed[k.source.Key] = unclaimed{kernel: k, linger: f.Longest()}
 	f.Finish(k, nil, func(k *Kernel) {
 		s.ref.Tell(settledMsg{kernel: k})
 		k.Release()

@@ -412,30 +412,28 @@ func TestGoexitInARestart(t *testing.T) {
 // F3, E6: a listener that ends its goroutine harms neither the compile nor what it
 // is told later.
 func TestGoexitInAListener(t *testing.T) {
-	told := make(chan string, 100)
+	var mu sync.Mutex
+	var last string // phase told of
 	started := make(chan struct{})
 	var once sync.Once
 	e := open(t, &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error {
 		<-started
 		return nil
 	}}, gpuexec.Config{Slow: time.Millisecond, Listen: func(ev gpuexec.CompileEvent) {
-		select {
-		case told <- ev.Phase:
-		default:
-		}
+		mu.Lock()
+		last = ev.Phase
+		mu.Unlock()
 		if ev.Phase == gpuexec.PhaseRunning {
 			once.Do(func() { close(started) })
 		}
 		runtime.Goexit()
 	}})
 	soon(t, "a long compile", func() { compile(t, e, source("k")) })
-	close(told)
-	var last string
-	for last = range told {
-	}
+	mu.Lock()
 	if last != gpuexec.PhaseEnd {
 		t.Errorf("told of %q last, want %q", last, gpuexec.PhaseEnd)
 	}
+	mu.Unlock()
 	soon(t, "Close", func() { e.Close(bg) })
 }
 

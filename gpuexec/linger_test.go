@@ -70,6 +70,33 @@ func TestDeadlineShorterThanACompile(t *testing.T) {
 	}
 }
 
+// F4: of several callers of a compile the longest linger time counts, for the kernel
+// that nobody took, too.
+func TestLongestLingerOfAKernel(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var begun atomic.Int32
+		f := &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error {
+			begun.Add(1)
+			time.Sleep(time.Second)
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{})
+		ctx, leave := context.WithCancel(bg)
+		for _, linger := range []time.Duration{-1, time.Minute, time.Second} {
+			src := source("k")
+			src.Linger = linger
+			go func() { _, _ = e.Compile(ctx, src) }()
+			synctest.Wait() // the first of them begins it
+		}
+		leave()
+		time.Sleep(time.Minute)
+		compile(t, e, source("k"))
+		if n := begun.Load(); n != 1 {
+			t.Errorf("%d compiles, want 1", n)
+		}
+	})
+}
+
 // F4: a kernel that nobody took is given to the caller that asks next, be it that all
 // left while it was made or in the moment in which it was there; a caller that has
 // left again by then leaves it where it is.

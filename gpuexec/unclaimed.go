@@ -10,8 +10,9 @@ import (
 // unclaimed is a kernel that was made and that no caller has taken: it waits for
 // one that asks again (SPEC F4).
 type unclaimed struct {
-	kernel *Kernel     // pinned
-	timer  *time.Timer // of its linger time; nil while callers may still take it
+	kernel *Kernel       // pinned
+	linger time.Duration // the longest that a caller of its compile asked for
+	timer  *time.Timer   // of that; nil while callers may still take it
 }
 
 func (s *shell) linger(src Source) time.Duration {
@@ -39,15 +40,16 @@ func (s *shell) claim(c *compiling) bool {
 // settled is for a kernel that everybody who waited for it has taken or left. Where
 // nobody took it, it waits for its linger time; over is the end of that.
 func (s *shell) settled(k *Kernel, over bool) {
-	wait := s.linger(k.source)
-	if u := s.unclaimed[k.source.Key]; u.kernel != k {
+	u := s.unclaimed[k.source.Key]
+	if u.kernel != k {
 		return
 	}
-	if over || wait == 0 || k.taken.Load() {
+	if over || u.linger == 0 || k.taken.Load() {
 		s.forgo(k)
 		return
 	}
-	s.unclaimed[k.source.Key] = unclaimed{k, time.AfterFunc(wait, func() { s.ref.Tell(settledMsg{k, true}) })}
+	u.timer = time.AfterFunc(u.linger, func() { s.ref.Tell(settledMsg{k, true}) })
+	s.unclaimed[k.source.Key] = u
 }
 
 // forgo lets go of a kernel that waited.

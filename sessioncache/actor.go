@@ -25,21 +25,24 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 		st.share.spare()
 		s.perform(&st.effects)
 		if after != nil {
-			s.published.frees.bin.Soon(after)
+			after()
 		}
 		if drained != nil && st.idle() {
 			drained()
 		}
 		if n := uint64(st.requests.all.Warnings()); n > st.published.warnings.Load() {
 			st.published.warnings.Store(n)
-			logger.Warn("session: thrash: more shapes are in use than fit; see Advice",
-				"session", s.name, "groups", st.published.capacity().Groups.String(), "bytes", st.published.capacity().Bytes.String())
+			c := st.published.capacity()
+			s.telling.Throw(func() {
+				logger.Warn("session: thrash: more shapes are in use than fit; see Advice",
+					"session", s.name, "groups", c.Groups.String(), "bytes", c.Bytes.String())
+			})
 		}
 	}
 }
 
 // event translates a message to an event of the state and answers it. after, if
-// not nil, is for when what the turn released is freed.
+// not nil, is for when what the turn released is in the bin.
 func (s *Session) event(m message) (after func()) {
 	st := s.state
 	switch m := m.(type) {
@@ -80,7 +83,7 @@ func (s *Session) event(m message) (after func()) {
 		m.gift.Answered()
 	case shrink:
 		freed := st.shrink(m.bytes, m.tier)
-		return func() { m.Reply.Send(freed) }
+		return func() { s.published.frees.bin.Soon(func() { m.Reply.Send(freed) }) }
 	case drain:
 	case hold:
 		st.hold(m.owner)
@@ -100,7 +103,7 @@ func (s *Session) event(m message) (after func()) {
 	case reset:
 		err := st.reset(m.owner)
 		if m.owner == "" && err == nil {
-			return func() { m.Reply.Send(struct{}{}) }
+			return func() { s.published.frees.bin.Fence(func() { m.Reply.Send(struct{}{}) }) }
 		}
 		m.Reply.Answer(struct{}{}, err)
 	case closing:
@@ -169,7 +172,9 @@ func (s *Session) perform(e *effects) {
 	for _, c := range e.cancel {
 		askOf(c).flight.Cancel()
 	}
-	s.telling.Throw(e.lost...)
+	for _, l := range e.lost {
+		s.telling.Throw(func() { s.evicted(l) })
+	}
 	e.memory = 0
 	empty(&e.lost)
 	empty(&e.trash)

@@ -21,14 +21,18 @@ type trash struct {
 // frees is where a session's values are freed. Safe for concurrent use.
 type frees struct {
 	bin    lease.Bin[trash]
+	lend   func(func())    // runs a function on another goroutine
 	memory *pressure.Watch // is told of it; nil where nobody watches
 	logger *slog.Logger
 	name   string // of the session
 }
 
 func newFrees(c Config) *frees {
-	f := &frees{memory: c.memory, logger: c.Logger, name: c.Name}
-	f.bin.Init(actors.Go, f.free, f.failed)
+	f := &frees{lend: c.lend, memory: c.memory, logger: c.Logger, name: c.Name}
+	if f.lend == nil {
+		f.lend = actors.Go
+	}
+	f.bin.Init(f.lend, f.free, f.failed)
 	return f
 }
 

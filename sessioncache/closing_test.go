@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -53,6 +54,30 @@ func TestValueOfTheNextGroup(t *testing.T) {
 	p.freed("v", 0)
 	g.Close()
 	p.freed("v", 1)
+}
+
+// G7, G9: ResetAll waits for what nobody uses to be freed, also for a Free that takes
+// longer than others wait for it.
+func TestResetAllWaitsForASlowFree(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		p := open(t, sessioncache.Config{})
+		var freed atomic.Bool
+		slow := sessioncache.Value{Free: func() {
+			time.Sleep(time.Minute)
+			freed.Store(true)
+		}}
+		if err := p.Set(bg, shape(t, 1), "n", slow, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		p.set(2, "n", "v")
+		if err := p.ResetAll(bg); err != nil {
+			t.Fatal(err)
+		}
+		want(t, "freed when it returns", freed.Load(), true)
+		if err := p.Close(bg); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 // G14: a value that was taken for a caller who has left is freed.

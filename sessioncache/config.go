@@ -92,9 +92,13 @@ type Config struct {
 	Logger *slog.Logger        // nil is silent
 
 	memory *pressure.Watch // the memory limit of the process; nil = none
+	lend   func(func())    // runs what frees, and the end of the session, on another goroutine; nil = actors.Go
 }
 
-func init() { hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w }) }
+func init() {
+	hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w })
+	hidden.Field(func(c *Config, lend func(func())) { c.lend = lend })
+}
 
 // Cause says why a group had to go.
 type Cause string

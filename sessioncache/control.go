@@ -21,8 +21,8 @@ func (s *Session) Reset(ctx context.Context, owner string) error {
 }
 
 // ResetAll removes every group and name, and waits until what nobody uses is
-// freed; ctx ends the waiting only. It heeds no Hold. Use counts that the policy
-// remembers stay.
+// freed, however long that takes; ctx ends the waiting only. It heeds no Hold. Use
+// counts that the policy remembers stay. Not to be called by a Free of this session.
 func (s *Session) ResetAll(ctx context.Context) error { return s.reset(ctx, "reset all", "") }
 
 func (s *Session) reset(ctx context.Context, op, owner string) error {
@@ -145,7 +145,7 @@ func (s *Session) Close(ctx context.Context) error {
 	s.close.Do(func() {
 		s.closed.Store(true)
 		s.unwatch()
-		actors.Go(func() {
+		s.published.frees.lend(func() {
 			guard.Call(s.shutDown, func(err error) {
 				s.published.frees.logger.Error("session: closing", "session", s.name, "error", err)
 			})

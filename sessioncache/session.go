@@ -24,10 +24,11 @@ type Session struct {
 	state     *state // the actor's
 	actor     *actors.Ref[message]
 	log       *recency.Log[asked]
-	behind    atomic.Int32    // times that the log told of 256 notes since it was drained
-	member    *pool.Member    // of the pool; nil where there is none
-	unwatch   func()          // leaves the memory limit
-	telling   lease.Bin[lost] // what Config.Evicted and the log are told
+	behind    atomic.Int32      // times that the log told of 256 notes since it was drained
+	member    *pool.Member      // of the pool; nil where there is none
+	unwatch   func()            // leaves the memory limit
+	telling   lease.Bin[func()] // what Config.Evicted and the log are told of turns
+	evicted   func(lost)        // tells of one
 
 	hits   [stripes]stripe
 	joined atomic.Uint64
@@ -80,16 +81,17 @@ func Open(c Config) (*Session, error) {
 	return s, nil
 }
 
-// tell has evictions told, if somebody wants to know of them.
+// tell has what happens in turns told, evictions if somebody wants to know of them.
 func (s *Session) tell(c Config) {
 	s.state.told = c.Evicted != nil || c.Logger.Enabled(context.Background(), slog.LevelDebug)
-	s.telling.Init(actors.Go, func(l lost) {
+	s.evicted = func(l lost) {
 		c.Logger.Debug("session: evicted", "session", s.name, "shape", l.shape.String(), "for", string(l.why))
 		if c.Evicted != nil {
 			c.Evicted(l.shape, l.why)
 		}
-	}, func(err error) {
-		c.Logger.Error("session: telling of an eviction", "session", s.name, "error", err)
+	}
+	s.telling.Init(actors.Go, func(tell func()) { tell() }, func(err error) {
+		c.Logger.Error("session: telling of a turn", "session", s.name, "error", err)
 	})
 }
 

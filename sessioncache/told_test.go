@@ -1,13 +1,17 @@
 package sessioncache_test
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -82,4 +86,45 @@ func TestEvictionsAreTold(t *testing.T) {
 	want(t, "told", l.b.String(), told.String())
 	want(t, "logged", strings.Count(log.b.String(), `msg="session: evicted"`), 6)
 	want(t, "counted, but for what was cleared", s.Stats().Evicted, 4)
+}
+
+// blocking is a log handler that blocks on a warning until it is told to go on.
+type blocking struct {
+	slog.Handler
+	warned, goOn chan struct{}
+}
+
+func (b blocking) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn {
+		b.warned <- struct{}{}
+		<-b.goOn
+	}
+	return nil
+}
+
+// S5, F6: a session whose log blocks in the warning of thrash serves on; Close waits
+// for the log.
+func TestThrashIsToldOffTheTurn(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		log := blocking{slog.NewTextHandler(io.Discard, nil), make(chan struct{}, 9), make(chan struct{})}
+		c := fifo(4)
+		c.Logger = slog.New(log)
+		p := open(t, c)
+		for n := range 600 {
+			p.set(n%12, "n", "v")
+		}
+		<-log.warned
+		g := p.hold(99)
+		p.put(g, "n", "v")
+		g.Close()
+		p.hold(100).Close() // nothing comes of it
+		want(t, "99 n", p.get(99, "n"), "v")
+		ctx, stop := context.WithTimeout(bg, time.Minute)
+		defer stop()
+		wantError(t, "close while the log blocks", p.Close(ctx), context.DeadlineExceeded)
+		close(log.goOn)
+		if err := p.Close(bg); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

@@ -44,6 +44,9 @@ func (s *Seats) seats() *Seats { return s }
 // Callers is how many are aboard.
 func (s *Seats) Callers() int { return s.callers }
 
+// Longest is the longest linger time that a caller asked for.
+func (s *Seats) Longest() time.Duration { return s.linger }
+
 // Over reports whether the flight has had its End.
 func (s *Seats) Over() bool { return s.over }
 

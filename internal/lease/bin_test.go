@@ -45,46 +45,48 @@ func soon[T any](t *testing.T, c <-chan T) (v T) {
 // Things are freed in the order they were thrown in, and a fence is passed in its
 // place, whatever a Free does.
 func TestBinKeepsOrder(t *testing.T) {
-	var l lender
-	var bin lease.Bin[int]
-	var freed []int
-	var failures []error
-	gate := make(chan struct{}) // until all are thrown
-	bin.Init(l.lend, func(n int) {
-		freed = append(freed, n)
-		switch n {
-		case 1:
-			<-gate
-		case 2:
-			panic("two")
-		case 4:
-			runtime.Goexit()
-		case 6:
-			bin.Throw(7)
+	synctest.Test(t, func(t *testing.T) { // so that no Free is stuck, however late this is
+		var l lender
+		var bin lease.Bin[int]
+		var freed []int
+		var failures []error
+		gate := make(chan struct{}) // until all are thrown
+		bin.Init(l.lend, func(n int) {
+			freed = append(freed, n)
+			switch n {
+			case 1:
+				<-gate
+			case 2:
+				panic("two")
+			case 4:
+				runtime.Goexit()
+			case 6:
+				bin.Throw(7)
+			}
+		}, func(err error) { failures = append(failures, err) })
+		bin.Throw()
+		if l.lent.Load() != 0 {
+			t.Error("nothing was thrown, and a goroutine lent")
 		}
-	}, func(err error) { failures = append(failures, err) })
-	bin.Throw()
-	if l.lent.Load() != 0 {
-		t.Error("nothing was thrown, and a goroutine lent")
-	}
-	passed := make(chan int, 1)
-	bin.Throw(1, 2, 3)
-	bin.Throw(4, 5, 6)
-	bin.Fence(func() { passed <- len(freed) })
-	close(gate)
-	if n := soon(t, passed); n != 6 {
-		t.Errorf("the fence was passed after %d things", n)
-	}
-	bin.Fence(func() { passed <- len(freed) })
-	soon(t, passed)
-	l.Wait()
-	if want := []int{1, 2, 3, 4, 5, 6, 7}; !slices.Equal(freed, want) {
-		t.Errorf("freed %v, want %v", freed, want)
-	}
-	var panicked *fault.PanicError
-	if len(failures) != 2 || !errors.As(failures[0], &panicked) || !errors.Is(failures[1], fault.ErrGoexit) {
-		t.Errorf("told of %v", failures)
-	}
+		passed := make(chan int, 1)
+		bin.Throw(1, 2, 3)
+		bin.Throw(4, 5, 6)
+		bin.Fence(func() { passed <- len(freed) })
+		close(gate)
+		if n := soon(t, passed); n != 6 {
+			t.Errorf("the fence was passed after %d things", n)
+		}
+		bin.Fence(func() { passed <- len(freed) })
+		soon(t, passed)
+		l.Wait()
+		if want := []int{1, 2, 3, 4, 5, 6, 7}; !slices.Equal(freed, want) {
+			t.Errorf("freed %v, want %v", freed, want)
+		}
+		var panicked *fault.PanicError
+		if len(failures) != 2 || !errors.As(failures[0], &panicked) || !errors.Is(failures[1], fault.ErrGoexit) {
+			t.Errorf("told of %v", failures)
+		}
+	})
 }
 
 // Throwing does not wait for a Free, and one goroutine frees at a time.
