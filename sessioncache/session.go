@@ -83,6 +83,7 @@ func Open(c Config) (*Session, error) {
 // tell has evictions told, if somebody wants to know of them.
 func (s *Session) tell(c Config) {
 	s.state.told = c.Evicted != nil || c.Logger.Enabled(context.Background(), slog.LevelDebug)
+	s.telling.InOrder = true
 	s.telling.Init(actors.Go, func(l lost) {
 		c.Logger.Debug("session: evicted", "session", s.name, "shape", l.shape.String(), "for", string(l.why))
 		if c.Evicted != nil {
