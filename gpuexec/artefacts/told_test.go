@@ -295,3 +295,27 @@ func TestLoweredIsToldWithItsCause(t *testing.T) {
 	r.close()
 	want(t, "told", strings.Join(l.evicted, ", "), "a bytes, b entries, c cleared")
 }
+
+// rude is a log's handler that misbehaves.
+type rude struct {
+	slog.Handler
+	maker
+}
+
+func (h rude) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h rude) Handle(context.Context, slog.Record) error {
+	h.misbehave()
+	return nil
+}
+
+// F3, C5: a log whose handler misbehaves fails no call and leaks nothing.
+func TestLogMisbehaves(t *testing.T) {
+	for what, bad := range map[string]maker{"panics": {panics: "x"}, "exits": {goexit: true}} {
+		r := open(t, artefacts.Config{Logger: slog.New(rude{maker: bad})})
+		want(t, what, r.get("k", maker{}), "k by=miss")
+		want(t, what, r.get("k", maker{}), "k by=hit")
+		r.close()
+		want(t, what+": freed", r.count(r.mu.freed, "k"), 1)
+	}
+}
