@@ -69,8 +69,9 @@ type answer struct {
 type shell struct {
 	e      *Engine
 	state  *state
-	closed atomic.Bool // read by anybody
-	gone   lease.Bin[removal]
+	closed atomic.Bool        // read by anybody
+	gone   lease.Bin[removal] // tells of removals
+	idle   lease.Bin[*node]   // drops the pins of their residency
 }
 
 func (s *shell) handle(m message) {
@@ -232,10 +233,11 @@ func (s *shell) close() {
 	}
 }
 
-// letGo fires the callbacks of a tensor that has gone, and drops the pin of its
-// residency: in the order of the removals, off the turn.
+// letGo fires the callbacks of a tensor that has gone, and has the pin of its
+// residency dropped: in the order of the removals, off the turn. A Free that is stuck
+// holds up neither.
 func (s *shell) letGo(r removal) {
-	defer r.node.Value.cell.Unpin()
+	defer s.idle.Throw(r.node)
 	s.e.cache.counters.removed(r)
 	r.node.Value.calls.fire(r.why, s.e.failed)
 }

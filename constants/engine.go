@@ -48,7 +48,9 @@ type Outcome struct {
 func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, policy Policy) *Engine {
 	e := &Engine{cache: c, kind: kind, index: index, context: context, gone: make(chan struct{})}
 	e.shell = &shell{e: e, state: newState(c.cfg.Hash, capacity, policy)}
+	e.shell.gone.InOrder = true
 	e.shell.gone.Init(actors.Go, e.shell.letGo, e.failed)
+	e.shell.idle.Init(actors.Go, func(n *node) { n.Value.cell.Unpin() }, e.failed)
 	e.ref = actors.Spawn(actors.Config{Name: "constants " + e.String(), Logger: c.cfg.Logger}, e.shell.handle)
 	return e
 }
@@ -334,7 +336,7 @@ func (e *Engine) close() {
 	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message { return closeMsg{r} })
 	if err == nil {
 		done := make(chan struct{})
-		e.shell.gone.Fence(func() { close(done) })
+		e.shell.gone.Fence(func() { e.shell.idle.Fence(func() { close(done) }) })
 		<-done
 		err = e.ref.Stop(ctx)
 	}

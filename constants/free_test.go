@@ -2,8 +2,11 @@ package constants
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -31,4 +34,32 @@ func TestPanicOfAFree(t *testing.T) {
 			t.Errorf("%s: freed %d times", what, freed)
 		}
 	}
+}
+
+// T7: a callback that takes long keeps the later ones waiting, and a Free that does not
+// end keeps nobody.
+func TestCallbacksComeInOrder(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		c, e := open(t, Config{})
+		var told []string
+		gate := make(chan struct{})
+		for _, id := range []string{"a", "b", "c"} {
+			put(t, e, id, 8, Options{Removed: func(Removal) {
+				told = append(told, "begins "+id)
+				time.Sleep(time.Second)
+				told = append(told, "ends "+id)
+			}}, func() { <-gate })
+			if _, err := e.Remove(t.Context(), key(id)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		e.shell.gone.Fence(func() { close(gate) })
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"begins a", "ends a", "begins b", "ends b", "begins c", "ends c"}; !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+	})
 }

@@ -90,6 +90,7 @@ func (s *Session) tell(c Config) {
 			c.Evicted(l.shape, l.why)
 		}
 	}
+	s.telling.InOrder = true
 	s.telling.Init(actors.Go, func(tell func()) { tell() }, func(err error) {
 		c.Logger.Error("session: telling of a turn", "session", s.name, "error", err)
 	})

@@ -200,8 +200,13 @@ func TestOutputsDependOnRequestsAlone(t *testing.T) {
 				t.Errorf("%s, pass %s: %d compiles", what, p.Name, p.Compiles)
 			}
 		}
-		if len(warnings) != thrash { // S5: each is told, and of nothing else
-			t.Errorf("%s: %d thrash warnings, on stderr %q", what, thrash, warnings)
+		over := 0
+		if os.Getenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY") == "20" { // C13: the groups hold over 300 artefacts
+			over = 1
+		}
+		told := strings.Count(strings.Join(warnings, ""), "artefacts: overleased")
+		if told != over || len(warnings) != thrash+over { // S5: each is told, and of nothing else
+			t.Errorf("%s: want %d thrash warnings and %d of leases, on stderr %q", what, thrash, over, warnings)
 		}
 		return run
 	}

@@ -31,6 +31,7 @@ func (s *shell) init(c *Cache) {
 		defer s.ref.Tell(freed{n}) // also after a Free that ends its goroutine
 		s.free(n)
 	}, func(error) {}) // free has told
+	s.telling.InOrder = true
 	s.telling.Init(actors.Go, func(tell func()) {
 		defer s.ref.Tell(told{})
 		tell()

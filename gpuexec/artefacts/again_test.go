@@ -151,3 +151,39 @@ func TestAgainClearedMeanwhile(t *testing.T) {
 	r.fill("a")
 	want(t, "again, after the clear", r.Stats().Again, artefacts.Again{Evicted: 1, Cleared: 1})
 }
+
+// D3, C13: a part that was evicted while it was leased does not come back beside its
+// whole, whoever asks, nor does a whole beside its part.
+func TestEvictedPart(t *testing.T) {
+	for _, c := range []struct{ first, second, holds string }{
+		{"part", "whole", "whole"}, // the whole lands while the part is leased
+		{"whole", "part", "whole"}, // it comes back itself
+	} {
+		r := open(t, entries(2))
+		get := func(key string) *artefacts.Lease {
+			q := r.request(r.Cache, key, maker{})
+			if key == "whole" {
+				q.Part = "part"
+			} else {
+				q.Whole = "whole"
+			}
+			l, _, err := r.Get(context.Background(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		defer get(c.first).End()
+		r.fill("a", "b") // it goes, and is leased still
+		for range 2 {
+			for _, key := range []string{c.second, c.first} {
+				defer get(key).End()
+				r.peek("part") // which says nothing of a whole
+				if r.has("part", "whole") == 2 {
+					t.Errorf("%s, then %s: the part and its whole are two entries", c.first, c.second)
+				}
+			}
+		}
+		want(t, c.first+" first: there", r.has(c.holds), 1)
+	}
+}

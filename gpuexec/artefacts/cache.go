@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/recency"
 	"github.com/kiln-cache/kiln/internal/table"
@@ -45,11 +46,8 @@ func Open(cfg Config) (*Cache, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	c := &Cache{cfg: cfg, log: cfg.Logger, table: table.New[entry](cfg.Hash)}
+	c := &Cache{cfg: cfg, log: guard.Logger(cfg.Logger, actors.Go), table: table.New[entry](cfg.Hash)}
 	c.counters.init()
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
 	c.debug = c.log.Enabled(context.Background(), slog.LevelDebug)
 	c.log.Debug("artefacts: opened", "entries", cfg.Entries.String(), "bytes", cfg.Bytes.String())
 	c.state = newState(c.table, cfg.Entries, cfg.Bytes)

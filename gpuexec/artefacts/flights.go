@@ -92,7 +92,7 @@ func (s *state) land(m *making) (resident bool) {
 		resident = true
 		s.landKernel(m.n)
 	default:
-		resident = s.keep(m)
+		resident = s.keep(m.n, m.call)
 	}
 	if resident {
 		end = evicted // before there is another run
@@ -103,18 +103,30 @@ func (s *state) land(m *making) (resident bool) {
 	return resident
 }
 
-// keep has what m made become resident, if it fits.
-func (s *state) keep(m *making) bool {
-	n := m.n
-	if !s.bytes.Allows(n.Value.bytes) || s.table.Lookup(m.call.Whole, 0) != nil {
+// keep has n, which k asked for, become resident, if it fits: then its part goes, whose
+// room it has. It looks for bytes first: what goes for them leaves its place, too.
+func (s *state) keep(n *node, k *call) bool {
+	if !s.bytes.Allows(n.Value.bytes) || s.table.Lookup(k.Whole, 0) != nil {
 		return false
 	}
-	if part := s.table.Lookup(m.call.Part, 0); part != nil {
+	part, t, room := s.table.Lookup(k.Part, 0), (*tenant)(nil), int64(0)
+	if part != nil {
+		t, room = part.Value.tenant, part.Value.bytes
+		s.withdraw(part) // so that it does not go for its whole
+	}
+	if !s.shrinkBytes(n, room) || n.Value.in == nil && !s.place(n) {
+		s.withdraw(n)
+		if part != nil {
+			s.enter(part, t)
+		}
+		return false
+	}
+	if part == nil {
+		part = s.apart[k.Part]
+	}
+	if part != nil {
 		s.takeOut(part, taken)
 		s.gone(part)
-	}
-	if n.Value.in == nil && !s.place(n) || !s.shrinkBytes(n) {
-		return false
 	}
 	s.enterTable(n)
 	return true

@@ -113,7 +113,7 @@ func (s *state) ask(m *making) answer {
 	}
 	if n := s.apart[k.Key]; n != nil && (k.kind == normal || k.kind == peek) {
 		if n.Value.cell.Pin() {
-			return answer{role: found, n: n, pinned: !s.revive(n)}
+			return answer{role: found, n: n, pinned: !s.revive(n, k)}
 		}
 		s.gone(n) // its last lease has just ended
 	}
@@ -224,20 +224,15 @@ func (s *state) overleased() bool {
 }
 
 // revive makes an evicted artefact resident again, as a new entry would become, and
-// reports whether it has: not where it does not fit. The caller's pin is then the
-// residency's.
-func (s *state) revive(n *node) bool {
-	if s.disabled() || !s.bytes.Allows(n.Value.bytes) || !s.place(n) {
-		return false
-	}
-	if !s.shrinkBytes(n) {
-		s.withdraw(n)
+// reports whether it has: not where it does not fit, or is part of what is resident.
+// The caller's pin is then the residency's.
+func (s *state) revive(n *node, k *call) bool {
+	if s.disabled() || !s.keep(n, k) {
 		return false
 	}
 	delete(s.apart, n.Key)
 	n.Value.apart.Store(false)
 	s.gauges.apart.Add(-n.Value.bytes)
-	s.enterTable(n)
 	return true
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -69,6 +70,23 @@ func TestEvictionsAreTold(t *testing.T) {
 	r.close()
 	want(t, "told", strings.Join(l.evicted, ", "), "a entries, b bytes, c entries, d entries, e entries, g owner, whole cleared, h cleared")
 	want(t, "counted", r.Stats().Evictions, int64(len(l.evicted)))
+}
+
+// C2, F3: a listener that takes long hears of one eviction at a time, in order.
+func TestEvictedOneAtATime(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var heard []string
+		cfg := entries(1)
+		cfg.Evicted = func(key string, _ artefacts.Cause) {
+			heard = append(heard, "begins "+key)
+			time.Sleep(time.Second)
+			heard = append(heard, "ends "+key)
+		}
+		r := open(t, cfg)
+		r.fill("a", "b", "c")
+		r.close()
+		want(t, "heard", strings.Join(heard, ", "), "begins a, ends a, begins b, ends b, begins c, ends c")
+	})
 }
 
 // A listener that panics, or ends its goroutine, is called for the next one all the
@@ -276,4 +294,28 @@ func TestLoweredIsToldWithItsCause(t *testing.T) {
 	r.setEntries(1)
 	r.close()
 	want(t, "told", strings.Join(l.evicted, ", "), "a bytes, b entries, c cleared")
+}
+
+// rude is a log's handler that misbehaves.
+type rude struct {
+	slog.Handler
+	maker
+}
+
+func (h rude) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h rude) Handle(context.Context, slog.Record) error {
+	h.misbehave()
+	return nil
+}
+
+// F3, C5: a log whose handler misbehaves fails no call and leaks nothing.
+func TestLogMisbehaves(t *testing.T) {
+	for what, bad := range map[string]maker{"panics": {panics: "x"}, "exits": {goexit: true}} {
+		r := open(t, artefacts.Config{Logger: slog.New(rude{maker: bad})})
+		want(t, what, r.get("k", maker{}), "k by=miss")
+		want(t, what, r.get("k", maker{}), "k by=hit")
+		r.close()
+		want(t, what+": freed", r.count(r.mu.freed, "k"), 1)
+	}
 }

@@ -75,13 +75,17 @@ func (s *state) surplus(may func(*node) bool) *node {
 	return n
 }
 
-// shrinkBytes evicts the least recently used artefacts until the bytes of n fit,
-// and reports whether they do. It passes over flights, which hold no bytes yet.
+// shrinkBytes evicts the least recently used artefacts until the bytes of n, less
+// room, fit, and reports whether they do. It passes over flights, which hold no bytes yet.
 // Those that it meets are few: their creators have been running for longer than the
 // victim was left alone.
-func (s *state) shrinkBytes(n *node) bool {
-	for !s.bytes.Allows(s.gauges.bytes.Load() + n.Value.bytes) {
-		victim := s.victim(n.Value.tenant, complete)
+func (s *state) shrinkBytes(n *node, room int64) bool {
+	t := n.Value.tenant
+	if n.Value.in == nil {
+		t = s.tenants.of(n)
+	}
+	for !s.bytes.Allows(s.gauges.bytes.Load() + n.Value.bytes - room) {
+		victim := s.victim(t, complete)
 		if victim == nil {
 			return false
 		}

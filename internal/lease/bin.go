@@ -24,6 +24,8 @@ const (
 // goroutine, as it is where a Free is stuck. Throwing waits for nothing, so it is
 // right in a turn, under a lock, and in what frees. Safe for concurrent use.
 type Bin[T any] struct {
+	InOrder bool // set before use: what frees tells, so nothing goes ahead of what is stuck
+
 	lend   func(func())
 	free   func(T)
 	failed func(error)
@@ -106,7 +108,7 @@ func (b *Bin[T]) startLocked() {
 
 // watchLocked has a worker that is stuck relieved after a while.
 func (b *Bin[T]) watchLocked() {
-	if b.mu.watched || len(b.mu.waiting) == 0 {
+	if b.InOrder || b.mu.watched || len(b.mu.waiting) == 0 {
 		return
 	}
 	b.mu.watched, b.mu.seen = true, b.mu.taken

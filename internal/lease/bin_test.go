@@ -289,3 +289,31 @@ func TestFenceOfAnEmptyBin(t *testing.T) {
 		soon(t, passed)
 	}
 }
+
+// A bin that tells never goes ahead of what is stuck: one thing at a time, in order,
+// however long one takes and however it ends.
+func TestBinInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bin := lease.Bin[int]{InOrder: true}
+		var l lender
+		var seen, want []int
+		bin.Init(l.lend, func(n int) {
+			seen = append(seen, n)
+			time.Sleep(time.Minute)
+			seen = append(seen, -n)
+			if n%2 == 0 {
+				runtime.Goexit()
+			}
+		}, func(error) {})
+		for n := range 8 {
+			bin.Throw(n)
+			want = append(want, n, -n)
+		}
+		passed := make(chan int, 1)
+		bin.Soon(func() { passed <- len(seen) })
+		if n := <-passed; n != len(want) || !slices.Equal(seen, want) {
+			t.Errorf("began and ended %v, want %v; a fence was passed after %d", seen, want, n)
+		}
+		l.Wait()
+	})
+}
