@@ -83,9 +83,12 @@ func Open(c Config) (*Session, error) {
 
 // tell has what happens in turns told, evictions if somebody wants to know of them.
 func (s *Session) tell(c Config) {
-	s.state.told = c.Evicted != nil || c.Logger.Enabled(context.Background(), slog.LevelDebug)
+	debug := c.Logger.Enabled(context.Background(), slog.LevelDebug)
+	s.state.told = c.Evicted != nil || debug
 	s.evicted = func(l lost) {
-		c.Logger.Debug("session: evicted", "session", s.name, "shape", l.shape.String(), "for", string(l.why))
+		if debug {
+			c.Logger.Debug("session: evicted", "session", s.name, "shape", l.shape.String(), "for", string(l.why))
+		}
 		if c.Evicted != nil {
 			c.Evicted(l.shape, l.why)
 		}

@@ -53,7 +53,9 @@ func (s *shell) announce() {
 	for _, l := range s.state.lost {
 		if s.debug || s.cfg.Evicted != nil {
 			s.tell(func() {
-				s.log.Debug("artefacts: evicted", "key", l.key, "for", string(l.why))
+				if s.debug {
+					s.log.Debug("artefacts: evicted", "key", l.key, "for", string(l.why))
+				}
 				if s.cfg.Evicted != nil {
 					s.cfg.Evicted(l.key, l.why)
 				}
