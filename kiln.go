@@ -179,10 +179,10 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 	if r.none() {
 		return nil, ErrClosed
 	}
-	if backend == nil || !reflect.ValueOf(&backend).Elem().Comparable() {
-		if backend == nil {
-			return nil, fault.Invalidf("kiln: executor", "no backend: import the package that registers it, such as gpuexec/cpu")
-		}
+	if backend == nil {
+		return nil, fault.Invalidf("kiln: executor", "no backend: import the package that registers it, such as gpuexec/cpu")
+	}
+	if !reflect.ValueOf(&backend).Elem().Comparable() {
 		return nil, fault.Invalidf("kiln: executor", "a backend of type %T cannot be compared: give a pointer to it", backend)
 	}
 	id := executorID{backend, index}
