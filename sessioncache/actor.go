@@ -15,9 +15,7 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 	st := s.state
 	var drained func() // set by closing
 	return func(m message) {
-		if s.log.DrainFor(s.actor.Queued, st.drained) {
-			s.behind.Store(0)
-		}
+		s.log.DrainFor(s.actor.Queued, st.drained)
 		after := s.event(m)
 		if m, ok := m.(closing); ok {
 			drained = m.drained

@@ -24,7 +24,6 @@ type Session struct {
 	state     *state // the actor's
 	actor     *actors.Ref[message]
 	log       *recency.Log[asked]
-	behind    atomic.Int32      // times that the log told of 256 notes since it was drained
 	member    *pool.Member      // of the pool; nil where there is none
 	unwatch   func()            // leaves the memory limit
 	telling   lease.Bin[func()] // what Config.Evicted and the log are told of turns
@@ -71,11 +70,7 @@ func Open(c Config) (*Session, error) {
 	if err := s.join(c.Pool, c.Floor.Bytes); err != nil {
 		return nil, failed("open", c.Name, err)
 	}
-	s.log = recency.NewLog[asked](func() {
-		if s.behind.Add(1) == drainEvery {
-			s.send(drain{})
-		}
-	})
+	s.log = recency.NewLog[asked](func() { s.send(drain{}) })
 	s.actor = actors.Spawn(actors.Config{Name: "session " + c.Name, Logger: c.Logger}, s.handler(c.Logger))
 	s.unwatch = c.memory.Join(pressure.Room{Rank: pressure.Sessions, Offer: s.offer, Shrink: s.shrink})
 	return s, nil
@@ -193,11 +188,6 @@ func (s *Session) lookup(shape shapegroups.Shape) *group {
 	}
 	return g
 }
-
-// drainEvery is how often the log tells of 256 notes before the actor is told:
-// every turn drains it first, so telling it only bounds the memory. It would
-// otherwise follow the readers at their heels and take their cache lines.
-const drainEvery = 8
 
 // View is one request for the group of a shape; it reports false if none is
 // registered. It creates, leases and allocates nothing, and never waits.

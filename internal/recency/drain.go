@@ -36,6 +36,7 @@ func (n *noted[T]) before(m *noted[T]) bool {
 // Drain, and overlaps all that follow it here, since none of them began after
 // this call. Only the one consumer may call it.
 func (l *Log[T]) Drain(f func(*T)) {
+	l.filled.Store(0)
 	l.hand(l.cut(), f)
 }
 

@@ -6,19 +6,25 @@ import (
 	"math/bits"
 	"runtime"
 	"sync/atomic"
+	"time"
 )
 
 const (
 	// segment is how many notes a part holds: in 1.5 KiB, or in 2.5 with their stamps.
 	segment = 128
-	// told is how many parts are filled before the consumer is told.
-	told = 2
+	// told is how many parts are filled before the consumer is told: a consumer at the
+	// heels of the readers would take the lines that they are writing.
+	told = 8
 	// farthest is how many notes may wait for the consumer: some MiB of them, which it
 	// takes in some milliseconds. Look-ups in a tight loop can outrun a consumer, and
 	// neither may they wait nor may the log, or a turn that drains it, grow for ever.
-	farthest = 1 << 18
+	farthest = 1 << 15
 	// nearest is the same for a crowd's notes, which have to be put in order as well.
-	nearest = 1 << 14
+	nearest = 1 << 11
+	// outrun is how often a reader that is faster than the consumer looks at the clock,
+	// in notes that were dropped; and slice how long it keeps the consumer off its core.
+	outrun = 1 << 10
+	slice  = time.Millisecond
 	// mostStripes bounds the memory on a machine of many cores.
 	mostStripes = 16
 )
@@ -37,13 +43,13 @@ const (
 // same without stamps, and the later place in stripe 0.
 type Log[T any] struct {
 	era     atomic.Uint32 // odd: a crowd's, with a stripe for each core
-	full    func()        // told every 256 notes
+	full    func()        // told once before a drain
 	stripes []stripe[T]
 
 	_ [64]byte // what notes write must not share a line with what they read
 
 	waiting atomic.Int64  // notes in full parts that the consumer has not passed
-	filled  atomic.Uint64 // parts
+	filled  atomic.Uint64 // parts, since the consumer came
 	filler  atomic.Uint32 // who fills the parts of stripe 0, see fill
 
 	// For the consumer only.
@@ -58,7 +64,8 @@ type stripe[T any] struct {
 	first, tail atomic.Pointer[part[T]] // notes go to the tail; nil before the first
 	dropped     atomic.Uint64           // notes that were counted only
 	stamped     bool
-	_           [100]byte
+	yielded     atomic.Int64 // when a reader gave way, since began
+	_           [92]byte
 }
 
 type part[T any] struct {
@@ -81,9 +88,9 @@ func (p *part[T]) at(place uint32) uint32 {
 	return place%lines*perLine + place/lines%perLine
 }
 
-// NewLog gives an empty log. full is called by the goroutine whose note is the 256th
-// or so since it was called last; it must return soon, and should get the consumer
-// to drain.
+// NewLog gives an empty log. full is called by the goroutine whose note is the 1,024th
+// or so since the last drain, once before the next; it must return soon, and should get
+// the consumer to drain.
 func NewLog[T any](full func()) *Log[T] {
 	n := 1
 	if clock {
@@ -108,7 +115,9 @@ func (l *Log[T]) Note(v *T) {
 	}
 	s := &l.stripes[at]
 	if l.waiting.Load() >= most {
-		s.dropped.Add(1)
+		if s.dropped.Add(1)%outrun == 0 {
+			s.giveWay()
+		}
 		return
 	}
 	p := s.tail.Load()
@@ -130,6 +139,18 @@ func (l *Log[T]) Note(v *T) {
 		l.fill(era)
 	}
 }
+
+// giveWay has a reader that is faster than the consumer leave its core to others now
+// and then. Where readers in a loop keep all cores busy, the consumer, and whoever asks
+// it for something, would wait for a whole time slice of each of them.
+func (s *stripe[T]) giveWay() {
+	if now := int64(time.Since(began)); now-s.yielded.Load() > int64(slice) {
+		s.yielded.Store(now)
+		runtime.Gosched()
+	}
+}
+
+var began = time.Now()
 
 // stripeOf is the stripe of a core in a crowd.
 func (l *Log[T]) stripeOf(core uint32) int { return 1 + int(core)%(len(l.stripes)-1) }
@@ -189,7 +210,7 @@ func (l *Log[T]) fill(era uint32) {
 			l.gather(era)
 		}
 	}
-	if l.filled.Add(1)%told == 0 {
+	if l.filled.Add(1) == told {
 		l.full()
 	}
 }
