@@ -11,7 +11,8 @@
 // # Concurrency
 //
 // Ref, Reply and the functions here are safe for concurrent use. A handler
-// runs on one goroutine at a time and must not block: no compile, disk, device
+// runs on one goroutine at a time: one that is lent, or that of a caller of Ask or Do
+// where nobody else handles messages. It must not block: no compile, disk, device
 // or user code in a turn, and never an Ask (two actors that ask each other
 // would wait for ever). Nor may it call runtime.Goexit, which would end the
 // actor's goroutine in the middle of its mailbox. Work that takes longer is

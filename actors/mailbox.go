@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"runtime"
 	"sync"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -10,44 +9,74 @@ import (
 // mailbox is the queue of one actor, unbounded, behind the library's interface.
 // The library's own takes two locks, six atomic operations and an allocation to
 // do this for a message.
+//
+// One goroutine at a time handles messages: one that waits for an answer anyway, or
+// one that is lent.
 type mailbox struct {
 	invoker    actor.MessageInvoker
 	dispatcher actor.Dispatcher
-	process    func() // run, made once
+	process    func() // work, made once
 
 	mu struct {
 		sync.Mutex
 		user, system queue
-		suspended    bool // by the library's supervision: no user messages
-		running      bool // scheduled, until it was found empty
+		taken        uint64 // user messages so far
+		suspended    bool   // by the library's supervision: no user messages
+		running      bool   // a goroutine handles messages
+		called       bool   // one was asked for, and has not come yet
 	}
 }
 
-func newMailbox() actor.Mailbox {
+func newMailbox() *mailbox {
 	m := new(mailbox)
-	m.process = m.run
+	m.process = m.work
 	return m
 }
 
 func (m *mailbox) PostUserMessage(message any) {
 	m.mu.Lock()
 	m.mu.user.push(message)
-	m.schedule()
+	m.unlock()
 }
 
 func (m *mailbox) PostSystemMessage(message any) {
 	m.mu.Lock()
 	m.mu.system.push(message)
-	m.schedule()
+	m.unlock()
 }
 
-// schedule unlocks.
-func (m *mailbox) schedule() {
-	idle := !m.mu.running
-	m.mu.running = true
+// unlock has a goroutine come if there is something to handle.
+func (m *mailbox) unlock() {
+	call := !m.mu.running && !m.mu.called && (m.mu.system.len() > 0 || m.mu.user.len() > 0 && !m.mu.suspended)
+	m.mu.called = m.mu.called || call
 	m.mu.Unlock()
-	if idle {
+	if call {
 		m.dispatcher.Schedule(m.process)
+	}
+}
+
+// others is how many messages a goroutine handles that came after its own: their senders
+// wait for it, and would wait again for the one that is called after it.
+const others = 64
+
+// hand is PostUserMessage for a goroutine that will wait. Where nobody handles messages,
+// it does; also where a goroutine was called and has not come yet: where all cores are
+// busy, that one waits for its turn of a core, and the answer for another. It stops when
+// done is closed. sent, which may be nil, is called before.
+func (m *mailbox) hand(message any, sent func(), done <-chan struct{}) {
+	m.mu.Lock()
+	m.mu.user.push(message)
+	last, free := m.mu.taken+uint64(m.mu.user.len()), !m.mu.running
+	m.mu.running = true
+	if sent != nil {
+		m.mu.Unlock()
+		sent()
+		m.mu.Lock()
+	}
+	if free {
+		m.run(last+others, done)
+	} else {
+		m.mu.Unlock()
 	}
 }
 
@@ -63,42 +92,57 @@ func (m *mailbox) UserMessageCount() int {
 	return m.mu.user.len()
 }
 
-// run handles messages until there are none.
-func (m *mailbox) run() {
-	for handled := 0; m.next(); handled++ {
-		if handled == m.dispatcher.Throughput() {
-			handled = 0
-			runtime.Gosched()
-		}
+// work is the life of a goroutine that was called.
+func (m *mailbox) work() {
+	m.mu.Lock()
+	m.mu.called = false
+	if m.mu.running { // who leaves messages behind calls again
+		m.mu.Unlock()
+		return
 	}
+	m.mu.running = true
+	m.run(m.mu.taken+uint64(m.dispatcher.Throughput()), nil)
 }
 
-// next handles one message and reports whether there was one.
+// run handles messages up to the last one, or until there are none or done is closed.
+// It begins with the lock held and the mailbox running, and ends without.
+func (m *mailbox) run(last uint64, done <-chan struct{}) {
+	for m.mu.taken < last && m.next() {
+		select {
+		case <-done:
+			last = 0
+		default:
+		}
+	}
+	m.mu.running = false
+	m.unlock()
+}
+
+// next handles one message, without the lock, and reports whether there was one.
 func (m *mailbox) next() bool {
-	m.mu.Lock()
+	invoke := m.invoker.InvokeSystemMessage
+	var message any
 	switch {
 	case m.mu.system.len() > 0:
-		message := m.mu.system.pop()
+		message = m.mu.system.pop()
 		switch message.(type) {
 		case *actor.SuspendMailbox:
 			m.mu.suspended = true
-			m.mu.Unlock()
+			return true
 		case *actor.ResumeMailbox:
 			m.mu.suspended = false
-			m.mu.Unlock()
-		default:
-			m.mu.Unlock()
-			m.guard(message, m.invoker.InvokeSystemMessage)
+			return true
 		}
 	case m.mu.user.len() > 0 && !m.mu.suspended:
-		message := m.mu.user.pop()
-		m.mu.Unlock()
-		m.guard(message, m.invoker.InvokeUserMessage)
+		message = m.mu.user.pop()
+		m.mu.taken++
+		invoke = m.invoker.InvokeUserMessage
 	default:
-		m.mu.running = false
-		m.mu.Unlock()
 		return false
 	}
+	m.mu.Unlock()
+	defer m.mu.Lock()
+	m.guard(message, invoke)
 	return true
 }
 

@@ -64,7 +64,7 @@ func (d *later) Throughput() int    { return 2 }
 
 func TestMailbox(t *testing.T) {
 	var d later
-	m := newMailbox().(*mailbox)
+	m := newMailbox()
 	h := &handled{box: m}
 	m.RegisterHandlers(h, &d)
 	run := func(times int, want ...any) {
@@ -72,13 +72,15 @@ func TestMailbox(t *testing.T) {
 		if len(d.scheduled) != times {
 			t.Fatalf("scheduled %d times, want %d", len(d.scheduled), times)
 		}
-		for _, fn := range d.scheduled {
+		for len(d.scheduled) > 0 {
+			fn := d.scheduled[0]
+			d.scheduled = d.scheduled[1:]
 			fn()
 		}
 		if !slices.Equal(h.messages, want) {
 			t.Fatalf("handled %v, want %v", h.messages, want)
 		}
-		d.scheduled, h.messages = nil, nil
+		h.messages = nil
 	}
 	for _, v := range []any{1, 2, 3, 4} {
 		m.PostUserMessage(v)
@@ -93,6 +95,56 @@ func TestMailbox(t *testing.T) {
 	}
 	m.PostSystemMessage(new(actor.ResumeMailbox))
 	run(1, 5)
+}
+
+// F6: who waits for an answer handles messages where nobody does, and waits for no
+// goroutine that was called; it leaves the rest to one where it has done its share or
+// is to wait no longer.
+func TestMailboxIsHandledByWhoWaits(t *testing.T) {
+	var d later
+	m := newMailbox()
+	h := &handled{box: m}
+	m.RegisterHandlers(h, &d)
+	want := func(what string, scheduled int, messages ...any) {
+		t.Helper()
+		if !slices.Equal(h.messages, messages) || len(d.scheduled) != scheduled {
+			t.Fatalf("%s: handled %v, called %d; want %v and %d", what, h.messages, len(d.scheduled), messages, scheduled)
+		}
+		h.messages = nil
+	}
+	m.hand(1, nil, nil)
+	want("idle", 0, 1)
+	m.PostUserMessage(2)
+	m.hand(3, nil, nil)
+	want("a goroutine was called", 1, 2, 3)
+	d.scheduled[0]()
+	want("and comes late", 1)
+	d.scheduled = nil
+
+	sent := false
+	m.hand(4, func() { sent = true; m.PostUserMessage(5) }, nil)
+	if !sent {
+		t.Fatal("not told that it was sent")
+	}
+	want("others send meanwhile", 0, 4, 5)
+
+	m.PostUserMessage(6)
+	done := make(chan struct{})
+	close(done)
+	m.hand(7, nil, done)
+	want("the caller is to leave", 1, 6)
+	d.scheduled[0]()
+	want("the one that was called goes on", 1, 7)
+	d.scheduled = nil
+
+	m.hand(0, func() {
+		for n := range others + 1 {
+			m.PostUserMessage(n + 1)
+		}
+	}, nil)
+	if len(h.messages) != 1+others || len(d.scheduled) != 1 {
+		t.Fatalf("%d messages were handled and %d goroutines called, want %d and 1", len(h.messages), len(d.scheduled), 1+others)
+	}
 }
 
 // Queued counts what waits for the next turns, and what is sent later does not change

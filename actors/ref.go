@@ -32,7 +32,7 @@ type Ref[M any] struct {
 	handle  func(M)
 	pool    *pool
 	pid     *actor.PID
-	mailbox actor.Mailbox
+	mailbox *mailbox
 	stopped chan struct{}
 	stop    sync.Once
 	waiting atomic.Int64 // requests admitted and not yet handled
@@ -46,10 +46,6 @@ type envelope[M any] struct {
 	message  M
 	admitted bool
 }
-
-// IgnoreDeadLetterLogging keeps the library from starting a timer goroutine for
-// a message that arrives after the end; its sender knows from Stopped.
-func (*envelope[M]) IgnoreDeadLetterLogging() {}
 
 // system is started on first use: one a process costs 3 ms and 3 MB.
 var system = sync.OnceValue(func() *actor.ActorSystem {
@@ -130,19 +126,36 @@ func (r *Ref[M]) ended() bool {
 // Tell sends a message and does not wait. A message to a stopped actor is
 // dropped; Tell then reports false. One that overtakes the end, sent after Stop
 // began and before Stopped is closed, is dropped too, though Tell reported true.
-func (r *Ref[M]) Tell(m M) bool { return r.send(m, false) }
-
-func (r *Ref[M]) send(m M, admitted bool) bool {
+func (r *Ref[M]) Tell(m M) bool {
 	if r.ended() {
 		return false
 	}
+	r.mailbox.PostUserMessage(r.envelope(m, false))
+	return true
+}
+
+// Do is Tell for a goroutine that has nothing else to do: where nobody handles the
+// actor's messages, it does, up to this one. sent, if it is not nil, is called once when
+// m was sent, or was not, and before any turn. Not to be called in a turn, nor with a
+// lock that a turn takes.
+func (r *Ref[M]) Do(m M, sent func()) bool {
+	if r.ended() {
+		if sent != nil {
+			sent()
+		}
+		return false
+	}
+	r.mailbox.hand(r.envelope(m, false), sent, nil)
+	return true
+}
+
+func (r *Ref[M]) envelope(m M, admitted bool) *envelope[M] {
 	e, _ := r.spare.Get().(*envelope[M])
 	if e == nil {
 		e = new(envelope[M])
 	}
 	*e = envelope[M]{m, admitted}
-	system().Root.Send(r.pid, e)
-	return true
+	return e
 }
 
 // Ask sends the request that build makes around a fresh Reply and waits for the
@@ -162,10 +175,12 @@ func Ask[M, T any](ctx context.Context, r *Ref[M], build func(Reply[T]) M) (T, e
 		return zero, fault.ErrOverloaded
 	}
 	reply := newReply[T](r.pool)
-	if !r.send(build(reply), true) {
+	m := build(reply)
+	if r.ended() {
 		r.waiting.Add(-1)
 		return zero, fault.ErrClosed
 	}
+	r.mailbox.hand(r.envelope(m, true), nil, done)
 	return reply.wait(ctx, done, r.stopped, r.pool)
 }
 

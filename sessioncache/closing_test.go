@@ -80,6 +80,15 @@ func TestResetAllWaitsForASlowFree(t *testing.T) {
 	})
 }
 
+// leavingContext ends when its Done is asked for: a call that looks at Err before has
+// begun then, and waits.
+type leavingContext struct {
+	context.Context
+	leave func()
+}
+
+func (c leavingContext) Done() <-chan struct{} { c.leave(); return c.Context.Done() }
+
 // G14: a value that was taken for a caller who has left is freed.
 func TestTakeOfOneWhoLeft(t *testing.T) {
 	var during atomic.Pointer[func()]
@@ -91,15 +100,22 @@ func TestTakeOfOneWhoLeft(t *testing.T) {
 	}})
 	g := p.hold(1)
 	p.put(g, "n", "v")
-	ctx, leave := context.WithCancel(bg)
-	left := make(chan struct{})
-	inTurn := func() { // the turn looks for the name
-		leave()
-		<-left
+	entered, release := make(chan struct{}), make(chan struct{})
+	inTurn := func() { // another's turn looks for its name
+		close(entered)
+		<-release
 	}
 	during.Store(&inTurn)
-	_, err := g.Take(ctx, "n", 0, nil)
-	close(left)
+	other := make(chan error, 1)
+	go func() {
+		_, err := g.Take(bg, "absent", 0, nil)
+		other <- err
+	}()
+	<-entered
+	ctx, leave := context.WithCancel(bg)
+	_, err := g.Take(leavingContext{ctx, leave}, "n", 0, nil)
+	close(release)
+	wantError(t, "the other", <-other, fault.ErrNotFound)
 	wantError(t, "take", err, context.Canceled)
 	_ = p.stats() // that turn has ended
 	want(t, "n", text(g, "n"), "absent")

@@ -250,7 +250,7 @@ func (r *rider) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	a.call = call{of: a, group: h.g, name: r.name, hash: h.g.names.Hash(r.name), options: r.options}
 	a.flight.Begin(ctx, s, r.name)
 	a.flight.Start()
-	if !s.send(a) {
+	if !s.do(a) {
 		a.flight.GetOff()
 		return flight.Ticket[*node]{}, fault.ErrClosed
 	}
@@ -276,6 +276,6 @@ func (a *ask) run() {
 		return err
 	}, func(err error) {
 		a.ended, a.failed = true, err
-		a.session.actor.Tell(a) // the actor does not stop while a creator runs
+		a.session.actor.Do(a, nil) // the actor does not stop while a creator runs
 	})
 }

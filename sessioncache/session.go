@@ -39,6 +39,7 @@ type Session struct {
 		sync.RWMutex
 		shut bool
 	}
+	sent func() // sending.RUnlock, made once
 }
 
 // stripes are the places hits are counted in, so that no line is shared by all.
@@ -66,6 +67,7 @@ func Open(c Config) (*Session, error) {
 		state:     st,
 		done:      make(chan struct{}),
 	}
+	s.sent = s.sending.RUnlock
 	s.tell(c)
 	if err := s.join(c.Pool, c.Floor.Bytes); err != nil {
 		return nil, failed("open", c.Name, err)
@@ -100,6 +102,16 @@ func (s *Session) send(m message) bool {
 	s.sending.RLock()
 	defer s.sending.RUnlock()
 	return !s.sending.shut && s.actor.Tell(m)
+}
+
+// do is send by a goroutine that will wait: it may carry the turn out.
+func (s *Session) do(m message) bool {
+	s.sending.RLock()
+	if s.sending.shut {
+		s.sending.RUnlock()
+		return false
+	}
+	return s.actor.Do(m, s.sent)
 }
 
 // Group is one request for a shape: it leases the shape's group until the result is

@@ -28,7 +28,7 @@ func (s *shell) init(c *Cache) {
 	s.saves = make(map[*saving]struct{})
 	s.let, s.letKernel = s.unpin, s.unpinKernel
 	s.bin.Init(actors.Go, func(n *node) {
-		defer s.ref.Tell(freed{n}) // also after a Free that ends its goroutine
+		defer s.ref.Do(freed{n}, nil) // also after a Free that ends its goroutine
 		s.free(n)
 	}, func(error) {}) // free has told
 	s.telling.InOrder = true

@@ -45,33 +45,45 @@ func TestKernelUsedAgain(t *testing.T) {
 	c.eventuallyFreed("kernel:x", 1)
 }
 
-// inTurn is a hash of keys that has a caller leave while the cache's actor looks
-// for its key.
-type inTurn struct{ leave atomic.Pointer[func()] }
+// inTurn is a hash of keys that has the cache's actor wait in a turn that looks for the
+// key "held".
+type inTurn struct {
+	hashed         atomic.Int32
+	entered, leave chan struct{}
+}
 
-func (h *inTurn) hash(string) uint64 {
-	if f := h.leave.Load(); f != nil {
-		(*f)()
+func (h *inTurn) hash(key string) uint64 {
+	if key == "held" && h.hashed.Add(1) == 2 { // first by the caller, then in the turn
+		close(h.entered)
+		<-h.leave
 	}
 	return 7
 }
 
-// leaving has a caller of Get leave in the turn that answers it.
-func (h *inTurn) leaving(t *testing.T, get func(context.Context) error) {
+// leavingContext ends when its Done is asked for: a call that looks at Err before has
+// begun then, and waits.
+type leavingContext struct {
+	context.Context
+	leave func()
+}
+
+func (c leavingContext) Done() <-chan struct{} { c.leave(); return c.Context.Done() }
+
+// leaving has a caller of Get leave before the turn that answers it.
+func (h *inTurn) leaving(t *testing.T, c *artefacts.Cache, get func(context.Context) error) {
 	t.Helper()
+	h.hashed.Store(0)
+	h.entered, h.leave = make(chan struct{}), make(chan struct{})
+	held := make(chan struct{})
+	go func() {
+		defer close(held)
+		_, _, _ = c.Peek(background, "held")
+	}()
+	<-h.entered
 	ctx, cancel := context.WithCancel(background)
-	left := make(chan struct{})
-	var hashed atomic.Int32
-	f := func() {
-		if hashed.Add(1) == 2 { // first by the caller, then in the turn
-			cancel()
-			<-left
-		}
-	}
-	h.leave.Store(&f)
-	err := get(ctx)
-	h.leave.Store(nil)
-	close(left)
+	err := get(leavingContext{ctx, cancel})
+	close(h.leave)
+	<-held
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("the caller that left: %v", err)
 	}
@@ -86,7 +98,7 @@ func TestLeavingBeforeTheAnswer(t *testing.T) {
 		_, _, err := c.Get(ctx, c.request(c.Cache, "k", maker{}))
 		return err
 	}
-	h.leaving(t, get)
+	h.leaving(t, c.Cache, get)
 	eventually(t, "len", c.Len, 0)
 	want(t, "creations", c.count(c.mu.creations, "k"), 0)
 
@@ -94,7 +106,7 @@ func TestLeavingBeforeTheAnswer(t *testing.T) {
 	done := make(chan string, 1) // one answer
 	go func() { done <- c.getIn(first, "k", maker{wait: gate()}) }()
 	eventually(t, "creations", func() int { return c.count(c.mu.creations, "k") }, 1)
-	h.leaving(t, get)
+	h.leaving(t, c.Cache, get)
 	leave()
 	want(t, "the first caller", <-done, "error canceled")
 	eventually(t, "aborted", func() int { return c.count(c.mu.aborted, "k") }, 1)

@@ -84,7 +84,7 @@ func (m *making) run() {
 			}
 		}
 		m.finish(b, err)
-		c.ref.Tell(landed{m})
+		c.ref.Do(landed{m}, nil)
 	})
 }
 
