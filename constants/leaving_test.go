@@ -11,30 +11,41 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
+// leavingContext ends when its Done is asked for: a call that looks at Err before has
+// begun then, and waits.
+type leavingContext struct {
+	context.Context
+	leave func()
+}
+
+func (c leavingContext) Done() <-chan struct{} { c.leave(); return c.Context.Done() }
+
 // T7: a caller that leaves before it is answered has no hold on what it would have
 // waited for.
 func TestLeavingBeforeTheAnswer(t *testing.T) {
 	var inHash atomic.Pointer[func()]
 	_, e := open(t, Config{Hash: func(string) uint64 {
-		if f := inHash.Load(); f != nil {
+		if f := inHash.Swap(nil); f != nil {
 			(*f)()
 		}
 		return 7
 	}})
 	o := add(t, e, "k", 1, Options{})
-	ctx, leave := context.WithCancel(context.Background())
-	left := make(chan struct{})
-	var hashed atomic.Int32
-	f := func() {
-		if hashed.Add(1) == 2 { // first by the caller, then in the turn
-			leave()
-			<-left
-		}
+	entered, release, removed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	f := func() { // a turn of another's
+		close(entered)
+		<-release
 	}
 	inHash.Store(&f)
-	_, err := e.GetOrAdd(ctx, key("k"), 1, Options{})
-	inHash.Store(nil)
-	close(left)
+	go func() {
+		defer close(removed)
+		_, _ = e.Remove(context.Background(), key("absent"))
+	}()
+	<-entered
+	ctx, leave := context.WithCancel(context.Background())
+	_, err := e.GetOrAdd(leavingContext{ctx, leave}, key("k"), 1, Options{})
+	close(release)
+	<-removed
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("who left: %v", err)
 	}
