@@ -104,7 +104,8 @@ const mixed = "case A rules=K1\nkey a kind=x\ncase B rules=K1,K2\nkey a kind=x\n
 
 // After an interrupt nothing begins any more, and nothing is left behind.
 func TestInterrupted(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
 	path := write(t, "mixed.kiln", mixed)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -114,7 +115,7 @@ func TestInterrupted(t *testing.T) {
 			t.Errorf("%v: %s", args, out.String())
 		}
 	}
-	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
 		t.Errorf("left %v: %v", left, err)
 	}
 }
