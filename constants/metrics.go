@@ -1,6 +1,10 @@
 package constants
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/internal/sums"
+)
 
 // Stats is a snapshot of what a cache has answered and what it holds; the sums are
 // those of its engines. Counters never fall, but for Hits: those of a tensor are
@@ -62,8 +66,8 @@ func (c *Cache) Stats() Stats {
 	for _, e := range c.Engines() {
 		s.Engines++
 		s.Len += e.Len()
-		s.Bytes += e.Size()
-		s.Pending += e.Reserved()
+		s.Bytes = sums.Add(s.Bytes, e.Size())
+		s.Pending = sums.Add(s.Pending, e.Reserved())
 		e.shell.state.table.All(func(n *node) bool {
 			s.Hits += n.Value.hits.Load()
 			return true

@@ -78,7 +78,7 @@ func (s *state) admit(p *pending) Bypass {
 
 // fits reports whether n bytes more stay within the capacity.
 func (s *state) fits(n int64) bool {
-	return s.capacity == noBound || n <= s.capacity && s.resident+s.reserved <= s.capacity-n
+	return n <= s.capacity && s.resident+s.reserved <= s.capacity-n // also without a bound: no sum wraps (SPEC Q5)
 }
 
 // displace removes the tensors that are cheapest to make again, by compute
@@ -90,14 +90,14 @@ func (s *state) displace(p *pending) bool {
 	}
 	over := s.resident + s.reserved - (s.capacity - p.bytes)
 	var victims []*node
-	var lost time.Duration
-	for over > 0 && lost < p.cost {
+	left := p.cost // of its worth
+	for over > 0 && left > 0 {
 		victim := s.worth.pop()
 		victims = append(victims, victim)
 		over -= victim.Value.bytes
-		lost += victim.Value.cost
+		left -= victim.Value.cost // neither is negative: it does not wrap
 	}
-	if over > 0 || lost >= p.cost {
+	if over > 0 || left <= 0 {
 		for _, n := range victims {
 			s.worth.push(n)
 		}

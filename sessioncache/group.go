@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/internal/policy"
+	"github.com/kiln-cache/kiln/internal/sums"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -33,7 +34,7 @@ type group struct {
 	objects    int64
 	bytes      int64
 	leased     int64 // the part of bytes that other caches own
-	cost       time.Duration
+	cost       sums.Sum[time.Duration]
 	vacant     bool             // it was evicted since nothing came of its requests
 	flights    int              // creators running for its names
 	forsaken   int              // those of them whose callers have all left

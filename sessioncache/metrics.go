@@ -67,7 +67,7 @@ func (s *Session) List(ctx context.Context) ([]GroupStats, error) {
 			stats := make([]GroupStats, 0, len(part))
 			for _, g := range part {
 				if g.registered {
-					stats = append(stats, GroupStats{g.shape, g.objects, g.bytes, g.cost})
+					stats = append(stats, GroupStats{g.shape, g.objects, g.bytes, g.cost.Value()})
 				}
 			}
 			return stats

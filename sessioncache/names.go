@@ -67,7 +67,7 @@ func (s *state) put(g *group, n *node) {
 	}
 	g.filled.Store(true)
 	if g.registered {
-		s.policy.Resize(g.policy, g.bytes, g.cost.Seconds())
+		s.policy.Resize(g.policy, g.bytes, g.cost.Value().Seconds())
 	}
 }
 
@@ -80,13 +80,13 @@ func (s *state) count(g *group, goes, comes *node) {
 		objects--
 		bytes -= goes.Value.bytes
 		g.leased -= goes.Value.bytes - goes.Value.own()
-		g.cost -= goes.Value.cost
+		g.cost.Sub(goes.Value.cost)
 	}
 	if comes != nil {
 		objects++
 		bytes += comes.Value.bytes
 		g.leased += comes.Value.bytes - comes.Value.own()
-		g.cost += comes.Value.cost
+		g.cost.Add(comes.Value.cost)
 	}
 	g.objects += objects
 	g.bytes += bytes
@@ -185,7 +185,7 @@ func (s *state) reset(owner string) error {
 			s.remove(g, n)
 		}
 		if g.registered {
-			s.policy.Resize(g.policy, g.bytes, g.cost.Seconds())
+			s.policy.Resize(g.policy, g.bytes, g.cost.Value().Seconds())
 		}
 	}
 	return nil

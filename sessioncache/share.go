@@ -171,7 +171,7 @@ func (s *state) offer() []pressure.Item {
 	var items []pressure.Item
 	s.published.shapes.All(func(at *table.Node[group]) bool {
 		if g := &at.Value; g.bytes > 0 && !g.busy() {
-			items = append(items, pressure.Item{Bytes: g.bytes, Seconds: g.cost.Seconds()})
+			items = append(items, pressure.Item{Bytes: g.bytes, Seconds: g.cost.Value().Seconds()})
 		}
 		return true
 	})

@@ -1,11 +1,13 @@
 package sessioncache
 
 import (
+	"math"
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/policy"
+	"github.com/kiln-cache/kiln/internal/sums"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -132,7 +134,7 @@ func (s *state) acquire(use *asked) (*group, error) {
 
 // register publishes an empty group for which room was made.
 func (s *state) register(g *group) {
-	g.policy = s.policy.Admit(g.shape, g.bytes, g.cost.Seconds())
+	g.policy = s.policy.Admit(g.shape, g.bytes, g.cost.Value().Seconds())
 	g.registered = true
 	s.published.groups.Add(1)
 	s.published.shapes.Put(g.at)
@@ -177,10 +179,17 @@ func (s *state) short(groups, bytes int64) Cause {
 	switch {
 	case !c.Groups.Allows(s.published.groups.Load() + groups):
 		return ForGroups
-	case !c.Bytes.Allows(s.published.bytes.Load() + bytes):
+	case !fits(c.Bytes, s.published.bytes.Load(), bytes):
 		return ForBytes
 	}
 	return nothing
+}
+
+// fits reports whether more bytes may come to those that there are. Without a capacity
+// the largest sum is one (SPEC Q5).
+func fits(capacity Limit, bytes, more int64) bool {
+	all := sums.Add(bytes, more)
+	return all < math.MaxInt64 && capacity.Allows(all)
 }
 
 // over reports whether they are more than that, or than its pool has.
