@@ -101,6 +101,7 @@ func (s *shell) handle(m message) {
 	}
 	s.publish()
 	s.gone.Throw(s.state.take()...)
+	s.state.touched.Turn()
 	switch m := m.(type) { // answered after everything that they caused has begun
 	case capacityMsg:
 		m.reply.Send(struct{}{})

@@ -42,6 +42,7 @@ func (s *state) offer() (items []pressure.Item) {
 func (s *state) shrink(bytes int64) (freed pressure.Freed) {
 	var used []*node
 	for freed.Bytes < bytes && len(s.worth) > 0 {
+		s.touched.Add(1)
 		n := s.worth.pop()
 		if n.Value.cell.Leased() {
 			used = append(used, n)

@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // tensor is what stands in the table: resident until gone is set.
@@ -48,6 +49,7 @@ type state struct {
 	resident int64
 	reserved int64
 	gone     []removal // since the last drain
+	touched  touched.Gauge
 }
 
 // removal is a node that has left the table.
@@ -92,6 +94,7 @@ func (s *state) displace(p *pending) bool {
 	var victims []*node
 	left := p.cost // of its worth
 	for over > 0 && left > 0 {
+		s.touched.Add(1)
 		victim := s.worth.pop()
 		victims = append(victims, victim)
 		over -= victim.Value.bytes
@@ -185,6 +188,7 @@ func (s *state) drop(p *pending) bool {
 }
 
 func (s *state) remove(n *node, why Removal) {
+	s.touched.Add(1)
 	s.table.Remove(n)
 	s.worth.drop(n)
 	n.Value.gone.Store(true)
@@ -209,6 +213,7 @@ func (s *state) removeKey(k Key) bool {
 // flush takes everything out and keeps what is being computed from staying.
 func (s *state) flush(why Removal) {
 	first := len(s.gone)
+	s.touched.Add(s.table.Len())
 	s.table.All(func(n *node) bool {
 		s.gone = append(s.gone, removal{n, why})
 		return true

@@ -61,6 +61,15 @@ func (p *published) resident(compiled shapegroups.Shape) *group {
 	return nil
 }
 
+// all lists the registered groups, for anybody.
+func (p *published) all() (groups []*group) {
+	p.shapes.All(func(at *table.Node[group]) bool {
+		groups = append(groups, &at.Value)
+		return true
+	})
+	return groups
+}
+
 // Places in a pair of notes.
 const (
 	byLookup  = 0

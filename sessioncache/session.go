@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/recency"
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -24,8 +26,9 @@ type Session struct {
 	state     *state // the actor's
 	actor     *actors.Ref[message]
 	log       *recency.Log[asked]
-	behind    atomic.Int32      // times that the log told of 256 notes since it was drained
-	member    *pool.Member      // of the pool; nil where there is none
+	behind    atomic.Int32 // times that the log told of 256 notes since it was drained
+	member    *pool.Member // of the pool; nil where there is none
+	floor     Floor
 	unwatch   func()            // leaves the memory limit
 	telling   lease.Bin[func()] // what Config.Evicted and the log are told of turns
 	evicted   func(lost)        // tells of one
@@ -65,6 +68,7 @@ func Open(c Config) (*Session, error) {
 		name:      c.Name,
 		published: p,
 		state:     st,
+		floor:     c.Floor,
 		done:      make(chan struct{}),
 	}
 	s.tell(c)
@@ -294,6 +298,18 @@ func (s *Session) Intern(name string) NameID {
 	id, err := actors.Ask(context.Background(), s.actor, func(r actors.Reply[NameID]) message { return intern{r, name} })
 	if err != nil {
 		return NameID{name: name} // closed: it finds nothing anyhow
+	}
+	var holding []*group // those that get the name from now on know its place
+	for _, g := range s.published.all() {
+		if g.names.Lookup(name, 0) != nil {
+			holding = append(holding, g)
+		}
+	}
+	for part := range slices.Chunk(holding, touched.Most/2) {
+		_, _ = look(context.Background(), s, "intern", func(st *state) struct{} {
+			st.learn(id, part)
+			return struct{}{}
+		})
 	}
 	return id
 }

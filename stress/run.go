@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // Config of a run.
@@ -100,6 +101,14 @@ func (r *run) noted(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.notes = append(r.mu.notes, r.name+": "+fmt.Sprintf(format, args...))
+}
+
+// turns judges what the turns of the rooms given touched at most (SPEC F6): a turn that
+// touches more would be as long as its room is large.
+func (r *run) turns(most ...int64) {
+	if n := slices.Max(most); n > touched.Most {
+		r.violated("a turn touched %d things, more than %d", n, touched.Most)
+	}
 }
 
 // violated notes a violation.
