@@ -25,6 +25,7 @@ type group struct {
 	grace  grace
 	leases atomic.Int64 // leases of its values
 	torn   atomic.Bool  // its values are being freed
+	aside  atomic.Bool  // the policy passes over it until the actor is told that it is free, see free
 
 	// For the actor only.
 	at         *table.Node[group]
@@ -47,6 +48,18 @@ type slots struct{ at []atomic.Pointer[node] }
 // busy says that it should not be evicted while another group can be (SPEC S3).
 func (g *group) busy() bool {
 	return g.awaited() || g.leases.Load() > 0
+}
+
+// free is what the policy may know of it. Where it is busy, its last user tells the
+// actor of its end.
+//
+// INVARIANT: aside is set before the users are looked at again. One of us sees the other.
+func (g *group) free() bool {
+	if !g.busy() {
+		return true
+	}
+	g.aside.Store(true)
+	return !g.busy()
 }
 
 // awaited says that somebody uses it or waits for a name of it.

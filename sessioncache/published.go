@@ -20,7 +20,8 @@ type Capacity struct {
 type published struct {
 	bucket shapegroups.Bucketing
 	hash   func(string) uint64
-	frees  *frees // the shell's: the core only hands it on
+	frees  *frees             // the shell's: the core only hands it on
+	tell   func(message) bool // the shell's: tells the actor
 
 	shapes *table.Table[group]    // registered groups by compiled shape
 	ids    *table.Table[NameID]   // interned names

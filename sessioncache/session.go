@@ -71,6 +71,7 @@ func Open(c Config) (*Session, error) {
 		floor:     c.Floor,
 		done:      make(chan struct{}),
 	}
+	p.tell = s.send
 	s.tell(c)
 	if err := s.join(c.Pool, c.Floor.Bytes); err != nil {
 		return nil, failed("open", c.Name, err)
@@ -157,7 +158,7 @@ func (s *Session) leave(g *group, phase uint32) {
 		// Nothing came of the request: the group goes, and is gone on return. If
 		// the session has ended, it went with it.
 		_, _ = actors.Ask(context.Background(), s.actor, func(r actors.Reply[struct{}]) message { return vacated{r, g} })
-	case !dead && !g.grace.wanted.Load():
+	case !dead && !g.grace.wanted.Load() && !g.aside.Load():
 	case s.send(vacated{group: g}):
 	case dead && !g.grace.open():
 		s.published.frees.bin.Throw(trash{group: g}) // the session has ended: the actor cannot any more

@@ -124,8 +124,9 @@ func (s *state) writeWaits(m *writing, g *group) bool {
 }
 
 // give evicts, by the policy, until n bytes are released or nothing above the floor
-// kept can go. busy is how groups in use stand. more says that a turn was not enough.
-func (s *state) give(bytes int64, kept Floor, busy policy.Standing, why Cause) (freed pressure.Freed, more bool) {
+// kept can go. most is how groups may stand that go. more says that a turn was not
+// enough.
+func (s *state) give(bytes int64, kept Floor, most policy.Standing, why Cause) (freed pressure.Freed, more bool) {
 	p := s.published
 	standing := func(at *policy.Group) policy.Standing {
 		s.touched.Add(1)
@@ -133,16 +134,16 @@ func (s *state) give(bytes int64, kept Floor, busy policy.Standing, why Cause) (
 		switch {
 		case g.bytes == 0 || p.bytes.Load()-g.bytes < kept.Bytes || p.groups.Load() <= kept.Groups:
 			return policy.Fixed
-		case g.busy():
-			return busy
+		case g.free():
+			return policy.Free
 		}
-		return policy.Free
+		return policy.Busy
 	}
-	for freed.Bytes < bytes {
+	for freed.Bytes < bytes && p.bytes.Load() > kept.Bytes && p.groups.Load() > kept.Groups {
 		if !s.touched.Left() {
 			return freed, true
 		}
-		victim := s.policy.Victim(standing)
+		victim := s.policy.Victim(standing, most)
 		if victim == nil {
 			break
 		}
@@ -159,9 +160,9 @@ func (s *state) give(bytes int64, kept Floor, busy policy.Standing, why Cause) (
 func (s *state) shrink(bytes int64, tier pressure.Tier) (freed pressure.Freed, more bool) {
 	switch tier {
 	case pressure.Spare:
-		return s.give(bytes, s.floor, policy.Fixed, ForMemory)
+		return s.give(bytes, s.floor, policy.Free, ForMemory)
 	case pressure.Floors:
-		return s.give(bytes, Floor{}, policy.Fixed, ForMemory)
+		return s.give(bytes, Floor{}, policy.Free, ForMemory)
 	}
 	return pressure.Freed{}, false
 }

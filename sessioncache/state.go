@@ -176,7 +176,7 @@ func (s *state) evictUntil(own *group, cause func() Cause) bool {
 
 // evictOne evicts the group that the policy chooses, and reports whether one may go.
 func (s *state) evictOne(why Cause) bool {
-	victim := s.policy.Victim(s.standing)
+	victim := s.policy.Victim(s.standing, policy.Busy)
 	if victim == nil {
 		return false
 	}
@@ -223,10 +223,10 @@ func (s *state) standing(p *policy.Group) policy.Standing {
 	switch {
 	case g == s.own:
 		return policy.Fixed
-	case g.busy():
-		return policy.Busy
+	case g.free():
+		return policy.Free
 	}
-	return policy.Free
+	return policy.Busy
 }
 
 // evict takes a registered group out: for readers by one store, in the counts
@@ -249,13 +249,17 @@ func (s *state) evict(g *group, why Cause) {
 	s.vacated(g)
 }
 
-// vacated is told when the last handle of a phase of g was closed, and may be
-// told at any time.
+// vacated is told when the last handle of a phase of g was closed, or the last lease
+// of one that is aside has ended. It may be told at any time.
 //
 // INVARIANT: a closed session settles no grace. The handle that is closed last
 // may then throw its group away, and the bin read what was retired, while the
 // actor still has to look at handles that were closed before.
 func (s *state) vacated(g *group) {
+	if g.registered && g.aside.Load() && !g.busy() {
+		g.aside.Store(false)
+		s.policy.Ready(g.policy)
+	}
 	_, serving := s.serving[g]
 	switch {
 	case serving && !g.grace.open() && g.flights == 0:

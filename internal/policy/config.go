@@ -21,6 +21,13 @@ const (
 	leastGroups = 64
 )
 
+// What a lowered capacity has no room for is forgotten in steps: that many shapes when it
+// is lowered, and with each request to come a few.
+const (
+	atOnce = 1024
+	few    = 4
+)
+
 // Kind is the rule that chooses a victim.
 type Kind string
 

@@ -27,6 +27,7 @@ type Policy struct {
 
 	requests uint64 // seen so far
 	clock    uint64 // steps at each request and each registration
+	joined   uint64 // groups that came into a class
 
 	epoch     uint64 // of the announcement in force
 	announced []shapegroups.Shape
@@ -52,7 +53,7 @@ func New(c Config) (*Policy, error) {
 		ages:   list{kind: inAge},
 		epoch:  1,
 		ahead:  make(map[shapegroups.Shape]int),
-		memory: heap{kind: byResidence},
+		memory: heap{kind: byResidence, by: (*Group).rank},
 	}
 	if p.kind == Duel {
 		p.duel = newDuel(p.keep == Worth, p.settle)
@@ -104,7 +105,7 @@ func (p *Policy) Request(shape shapegroups.Shape) *Group {
 			return nil
 		}
 		g = p.know(shape)
-		defer p.trim() // a shape that leaves one directory may still be in the other
+		defer p.trim(few) // a shape that leaves one directory may still be in the other
 	}
 	p.note(g)
 	if g.resident {
@@ -232,7 +233,7 @@ func (p *Policy) Remove(g *Group) {
 	p.arrange()
 	p.leave(g)
 	p.ages.remove(g)
-	g.resident = false
+	g.resident, g.part = false, free
 	p.residents--
 	p.settle(g)
 	p.resize()
@@ -247,6 +248,7 @@ func (p *Policy) SetGroups(groups int) error {
 	p.arrange()
 	p.limit = groups
 	p.resize()
+	p.trim(atOnce)
 	return nil
 }
 
@@ -275,13 +277,14 @@ func (p *Policy) settle(g *Group) {
 		p.forget(g)
 	case !p.duel.holds(g) && !p.memory.has(g):
 		p.memory.push(g)
-		p.trim()
+		p.trim(few)
 	}
 }
 
-// trim forgets the lowest counts beyond the number remembered (SPEC S1).
-func (p *Policy) trim() {
-	for len(p.groups) > remembered*p.size && p.memory.len() > 0 {
+// trim forgets the lowest counts beyond the number remembered (SPEC S1): after a large
+// capacity was lowered, only most of them, and the others in the calls to come.
+func (p *Policy) trim(most int) {
+	for n := 0; n < most && len(p.groups) > remembered*p.size && p.memory.len() > 0; n++ {
 		g := p.memory.lowest()
 		p.memory.remove(g)
 		p.forget(g)
@@ -299,7 +302,7 @@ func (p *Policy) resize() {
 	p.due = 0
 	if p.duel != nil {
 		p.duel.resize(p.size)
-		p.trim()
+		p.trim(few)
 	}
 }
 
@@ -310,8 +313,8 @@ func (p *Policy) lighten() {
 		g.score *= by
 	}
 	for _, c := range p.classes {
-		if o, ok := c.order.(*duelled); ok {
-			o.counts.scale(by)
+		for i := range c.order.parts {
+			c.order.parts[i].b.scale(by)
 		}
 	}
 	p.memory.scale(by)

@@ -33,7 +33,7 @@ func TestThrash(t *testing.T) {
 				hit := p.Request(s) != nil
 				if !hit {
 					if p.Len() >= groups {
-						p.Remove(p.Victim(nil))
+						p.Remove(p.Victim(nil, policy.Busy))
 					}
 					p.Admit(s, 1, 1)
 				}
