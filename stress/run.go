@@ -39,7 +39,7 @@ type scenario struct {
 	open func(r *run) (act func(ctx context.Context, random *rand.Rand) error, end func(ctx context.Context) error, err error)
 }
 
-var scenarios = []scenario{{"artefacts", openArtefacts}, {"sessions", openSessions}, {"constants", openConstants}, {"storm", openStorm}, {"deadlines", openDeadlines}}
+var scenarios = []scenario{{"artefacts", openArtefacts}, {"sessions", openSessions}, {"constants", openConstants}, {"churn", openChurn}, {"storm", openStorm}, {"deadlines", openDeadlines}}
 
 // Scenarios lists the names.
 func Scenarios() []string {
@@ -72,7 +72,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		if cfg.Scenario != "" && cfg.Scenario != s.name {
 			continue
 		}
-		r := &run{name: s.name, seed: cfg.Seed}
+		r := &run{name: s.name, seed: cfg.Seed, duration: cfg.Duration}
 		if err := r.drive(ctx, cfg, s); err != nil {
 			return report, fmt.Errorf("%s: %w", s.name, err)
 		}
@@ -87,6 +87,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 type run struct {
 	name       string
 	seed       uint64
+	duration   time.Duration
 	operations atomic.Int64
 	values     ledger
 	mu         struct {
