@@ -48,15 +48,23 @@ func (s *Session) event(m message) (after func()) {
 	st := s.state
 	switch m := m.(type) {
 	case acquire:
+		if !st.sifted(0) {
+			s.actor.Tell(m)
+			break
+		}
 		s.admit(m)
 	case *write:
-		if m.take() {
+		if !st.sifted(m.value.Bytes) {
+			s.actor.Tell(m)
+		} else if m.take() {
 			s.set(m)
 		}
 	case take:
 		s.take(m)
 	case *ask:
-		if m.ended {
+		if m.ended && !st.sifted(m.value.Bytes) {
+			s.actor.Tell(m) // one that asks needs no room, and its leaving must not overtake it
+		} else if m.ended {
 			st.created(&m.call, m.value, m.failed)
 		} else {
 			st.ask(&m.call)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/recency"
+	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -291,7 +291,9 @@ func (s *Session) discard(v Value) {
 }
 
 // Intern gives the id of a name, for LookupID. Ids are never given back: intern
-// the names of a model, not names made up for each request.
+// the names of a model, not names made up for each request. Intern a name before it is
+// set: beyond 2,048 groups, those that have it already find it by its hash, until it is
+// set again.
 func (s *Session) Intern(name string) NameID {
 	if n := s.published.ids.Lookup(name, 0); n != nil {
 		return n.Value
@@ -300,15 +302,19 @@ func (s *Session) Intern(name string) NameID {
 	if err != nil {
 		return NameID{name: name} // closed: it finds nothing anyhow
 	}
-	var holding []*group // those that get the name from now on know its place
-	for _, g := range s.published.all() {
+	var some, holding []*group // those that get the name from now on know its place
+	s.published.shapes.All(func(at *table.Node[group]) bool {
+		some = append(some, &at.Value)
+		return len(some) < touched.Most/2
+	})
+	for _, g := range some {
 		if g.names.Lookup(name, 0) != nil {
 			holding = append(holding, g)
 		}
 	}
-	for part := range slices.Chunk(holding, touched.Most/2) {
+	if len(holding) > 0 {
 		_, _ = look(context.Background(), s, "intern", func(st *state) struct{} {
-			st.learn(id, part)
+			st.learn(id, holding)
 			return struct{}{}
 		})
 	}

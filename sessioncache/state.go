@@ -30,6 +30,7 @@ type state struct {
 	interned int                  // names with an id
 	wanted   Capacity             // as set; what is published follows as groups go, see surplus
 	touched  touched.Gauge
+	sifts    int // turns that were not enough, see sifted
 	closed   bool
 	told     bool // somebody wants to know what is evicted
 
@@ -185,6 +186,21 @@ func (s *state) evictOne(why Cause) bool {
 	}
 	s.evict(s.published.resident(victim.Shape()), why)
 	s.published.evictions.Add(1)
+	return true
+}
+
+// sifted sees to it that the group that has to go for one more, of the bytes given, is
+// found at once: what is in use is passed over as far as a turn goes. It reports whether
+// that is done, or has been tried often enough: users may come and go as fast.
+func (s *state) sifted(bytes int64) bool {
+	const often = 256
+	if !s.closed && s.short(1, bytes) != nothing {
+		s.policy.Sift(s.standing, s.touched.Left)
+		if s.sifts++; !s.touched.Left() && s.sifts < often {
+			return false
+		}
+	}
+	s.sifts = 0
 	return true
 }
 

@@ -1,6 +1,7 @@
 package sessioncache_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -92,5 +93,42 @@ func TestGiftsInShortTurns(t *testing.T) {
 	want(t, "given", rich.Bytes(), int64(groups+2))
 	if n := rich.Stats().Touched; n > touched.Most {
 		t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
+	}
+}
+
+// F6, S3: nor does a turn that has to pass over many groups in use touch more, whoever
+// needs the room; and none of these goes.
+func TestManyInUseInShortTurns(t *testing.T) {
+	const groups = 5 * touched.Most
+	for what, miss := range map[string]func(*box) error{
+		"Set": func(s *box) error {
+			return s.Set(bg, mustShape(t, groups), "name", sessioncache.Value{}, sessioncache.Options{})
+		},
+		"Group": func(s *box) error { s.hold(groups); return nil },
+		"Get": func(s *box) error {
+			g := s.hold(groups - 1) // which is resident
+			_, _, err := g.Get(bg, "new", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+				return sessioncache.Value{Bytes: 2}, nil
+			})
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := open(t, sessioncache.Config{Groups: sessioncache.LimitOf(groups), Bytes: sessioncache.LimitOf(2*groups + 1), Policy: "lru"})
+			many(t, s.Session, groups)
+			for i := range groups {
+				if i != groups/2 {
+					s.hold(i)
+				}
+			}
+			if err := miss(s); err != nil {
+				t.Fatal(err)
+			}
+			if n := s.Stats().Touched; n > touched.Most {
+				t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
+			}
+			want(t, "evicted", s.Stats().Evicted, uint64(1))
+			want(t, "the one that was not in use", s.Has(mustShape(t, groups/2)), false)
+		})
 	}
 }

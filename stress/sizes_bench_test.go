@@ -52,8 +52,8 @@ func sizedSession(b *testing.B, n int, owner string) (s *sessioncache.Session, s
 	s, err := sessioncache.Open(sessioncache.Config{Groups: sessioncache.LimitOf(int64(n))})
 	ok(b, err)
 	b.Cleanup(func() {
-		ok(b, s.Close(context.Background()))
 		b.ReportMetric(float64(s.Stats().Touched), "touched")
+		ok(b, s.Close(context.Background()))
 	})
 	set = func(i int, name, owner string) {
 		ok(b, s.Set(context.Background(), sized(b, i), name, sessioncache.Value{Bytes: 1}, sessioncache.Options{Owner: owner}))

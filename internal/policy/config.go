@@ -28,6 +28,9 @@ const (
 	few    = 4
 )
 
+// unarranged is how many groups that were used are put into order at a time.
+const unarranged = 512
+
 // Kind is the rule that chooses a victim.
 type Kind string
 

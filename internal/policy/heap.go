@@ -44,6 +44,14 @@ func (h *heap) push(g *Group) {
 	h.up(len(h.items) - 1)
 }
 
+// renew puts g, if it is there, where its rank belongs now: lowest has less to do then.
+func (h *heap) renew(g *Group) {
+	if i := g.slots[h.kind] - 1; i >= 0 {
+		h.items[i].rank = h.by(g)
+		h.down(i)
+	}
+}
+
 func (h *heap) has(g *Group) bool { return g.slots[h.kind] != 0 }
 
 func (h *heap) remove(g *Group) {

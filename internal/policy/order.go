@@ -67,8 +67,19 @@ func (o *order) admit(g *Group) {
 	o.parts[g.part].add(o, g)
 }
 
-// use notes that g is asked for. All else follows from its rank.
-func (o *order) use(g *Group) { g.visited = o.kind == Sieve }
+// use notes that g is asked for.
+func (o *order) use(g *Group) {
+	p := &o.parts[g.part]
+	switch o.kind {
+	case Sieve:
+		g.visited = true
+	case Duel:
+		p.b.renew(g)
+		p.a.renew(g)
+	case LRU:
+		p.a.renew(g)
+	}
+}
 
 func (o *order) remove(g *Group) {
 	o.parts[g.part].take(g)

@@ -140,8 +140,15 @@ func (p *Policy) note(g *Group) {
 	} else if p.memory.has(g) {
 		p.memory.remove(g) // back in the directory by recency in a moment
 	}
-	if p.duel != nil && p.duel.request(g) {
-		p.lighten()
+	if p.duel != nil {
+		heavy := p.duel.request(g)
+		p.duel.counts.renew(g)
+		if g.resident {
+			g.class.order.use(g)
+		}
+		if heavy {
+			p.lighten()
+		}
 	}
 	p.drop()
 }
@@ -154,6 +161,9 @@ func (p *Policy) noteUse(g *Group) {
 	}
 	g.since = p.requests
 	if !g.used {
+		if len(p.used) >= unarranged {
+			p.arrange()
+		}
 		g.used = true
 		p.used = append(p.used, g)
 	}
@@ -175,6 +185,7 @@ func (p *Policy) arrange() {
 		g.class.order.use(g)
 		if p.duel != nil {
 			p.duel.recency.renew(g)
+			p.duel.counts.renew(g)
 		}
 	}
 	clear(p.used)

@@ -75,6 +75,23 @@ func (p *Policy) Victim(standing func(*Group) Standing, most Standing) *Group {
 	return nil
 }
 
+// Sift sets aside busy groups that a Victim would find before one that may go, while
+// left says that there is time.
+func (p *Policy) Sift(standing func(*Group) Standing, left func() bool) {
+	p.arrange()
+	for _, c := range p.classes {
+		if c.order.victim(free, func(g *Group) (Standing, bool) {
+			if !left() {
+				return Fixed, true
+			}
+			s := standing(g)
+			return s, s == Free
+		}) != nil {
+			return
+		}
+	}
+}
+
 func (p *Policy) unannounced(s Standing, standing func(*Group) Standing) *Group {
 	from := uint8(free)
 	if s == Busy {
