@@ -90,9 +90,9 @@ func (c *call) figure(f measure.Figure) error {
 	return c.say(f, "%-34s %7.3f of %-28s [%.3f, %.3f]  allocs %g  n=%d%s%s", f.Bench, f.Ratio, f.RatioTo, f.Min, f.Max, f.Allocs, f.N, verdict, note)
 }
 
-// benchMatmul measures the products of BERT-base's feed-forward layer, for a long
-// request and a short one, with one assembly set: that of KILN_CPU_ISA, else the
-// best of this machine. oneDNN takes one width of vectors in a process.
+// benchMatmul measures the products with weights of BERT-base and MiniLM for a request
+// of 128 tokens, and BERT-base's widest for a short one, with one assembly set: that of
+// KILN_CPU_ISA, else the best of this machine. oneDNN takes one width of vectors in a process.
 func benchMatmul(ctx context.Context) ([]measure.Figure, error) {
 	const rounds = 9
 	const atLeast = 0.9 // of oneDNN, in the same rounds
@@ -104,7 +104,10 @@ func benchMatmul(ctx context.Context) ([]measure.Figure, error) {
 		}
 	}
 	var out []measure.Figure
-	for _, size := range []struct{ m, k, n int }{{128, 768, 3072}, {128, 3072, 768}, {14, 768, 3072}, {14, 3072, 768}} {
+	for _, size := range []struct{ m, k, n int }{
+		{128, 768, 3072}, {128, 3072, 768}, {128, 768, 768}, {128, 384, 1536}, {128, 1536, 384}, {128, 384, 384},
+		{14, 768, 3072}, {14, 3072, 768},
+	} {
 		r, err := versus.Compare(ctx, versus.Config{M: size.m, K: size.k, N: size.n, Rounds: rounds, Set: set})
 		if err != nil {
 			return out, err

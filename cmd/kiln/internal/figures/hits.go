@@ -146,22 +146,39 @@ func (l *loaded) caughtUp(ctx context.Context) error {
 	return err
 }
 
-// crowd is the full key for readers at once, against as many of S. The policy has
-// caught up before each slice.
+// crowd is the full key for readers at once, against as many of S, each for long: some
+// milliseconds a slice, in which the policy follows them as far as they leave it a core.
 func (l *loaded) crowd(ctx context.Context, readers int) (measure.Figure, error) {
-	f := measure.Figure{Bench: "hit session, shape, name, crowd", RatioTo: "S for as many readers", Goroutines: readers,
-		Gate: measure.AtMost(1.3), Before: l.peer.Renew}
+	const long = 16 // times the slice of other figures
+	f := measure.Figure{Bench: "hit session, shape, name, crowd", Gate: measure.AtMost(1.3)}
+	return l.together(ctx, f, readers, long, func() error { return nil })
+}
+
+// burst is a crowd that looks up for so short a time that the policy heeds all of it.
+// It has caught up before each slice.
+func (l *loaded) burst(ctx context.Context, readers int) (measure.Figure, error) {
+	f := measure.Figure{Bench: "hit session, shape, name, burst"}
+	return l.together(ctx, f, readers, 1, func() error { return l.caughtUp(ctx) })
+}
+
+// together measures the full key for readers at once, in slices that are long times
+// as long as those of other figures.
+func (l *loaded) together(ctx context.Context, f measure.Figure, readers, long int, before func() error) (measure.Figure, error) {
+	f.RatioTo, f.Goroutines, f.Before = "S for as many readers", readers, l.peer.Renew
 	by := func(find reads.Finder) measure.Side {
 		sides := make([]measure.Side, readers)
 		for g := range sides {
 			sides[g] = l.side(g, readers, find)
 		}
 		return func(n int) (time.Duration, error) {
-			if err := l.caughtUp(ctx); err != nil {
+			if err := before(); err != nil {
 				return 0, err
 			}
 			errs := make([]error, readers)
-			took := measure.Crowd(readers, func(g int) { _, errs[g] = sides[g](n / readers) })
+			took := measure.Crowd(readers, func(g int) { _, errs[g] = sides[g](n * long / readers) })
+			if took != measure.Disturbed {
+				took /= time.Duration(long)
+			}
 			return took, errors.Join(errs...)
 		}
 	}
@@ -196,8 +213,8 @@ func (l *loaded) withPolicy(ctx context.Context) (measure.Figure, error) {
 
 // Scaling is what readers of full keys get done beside each other. Two against one,
 // divided by what a loop without shared memory gains in the same round; a round that
-// never had two cores to itself is void. And 2 and 8 against as many of S. The policy
-// has caught up before each slice; what it costs afterwards is in the figures of Hits.
+// never had two cores to itself is void; the policy has caught up before each slice. And
+// 2 and 8 against as many of S, for long and in bursts.
 func Scaling(ctx context.Context) ([]measure.Figure, error) {
 	f := measure.Figure{Bench: "hit, two readers", RatioTo: "one reader, were the cores free", Goroutines: 2, Gate: measure.AtLeast(1.4)}
 	if runtime.GOMAXPROCS(0) < 2 {
@@ -247,10 +264,12 @@ func Scaling(ctx context.Context) ([]measure.Figure, error) {
 	}
 	f, err = f.Compare(ctx, gained, by(1, read), by(2, read), by(1, spin), by(2, spin))
 	out := []measure.Figure{f}
-	for _, readers := range []int{2, 8} {
-		if err == nil {
-			f, err = l.crowd(ctx, readers)
-			out = append(out, f)
+	for _, of := range []func(context.Context, int) (measure.Figure, error){l.crowd, l.burst} {
+		for _, readers := range []int{2, 8} {
+			if err == nil {
+				f, err = of(ctx, readers)
+				out = append(out, f)
+			}
 		}
 	}
 	return out, err
