@@ -292,7 +292,7 @@ func (s *Session) discard(v Value) {
 
 // Intern gives the id of a name, for LookupID. Ids are never given back: intern
 // the names of a model, not names made up for each request. Intern a name before it is
-// set: beyond 2,048 groups, those that have it already find it by its hash, until it is
+// set: beyond 512 groups, those that have it already find it by its hash, until it is
 // set again.
 func (s *Session) Intern(name string) NameID {
 	if n := s.published.ids.Lookup(name, 0); n != nil {
@@ -305,7 +305,7 @@ func (s *Session) Intern(name string) NameID {
 	var some, holding []*group // those that get the name from now on know its place
 	s.published.shapes.All(func(at *table.Node[group]) bool {
 		some = append(some, &at.Value)
-		return len(some) < touched.Most/2
+		return len(some) < touched.Most/8
 	})
 	for _, g := range some {
 		if g.names.Lookup(name, 0) != nil {
