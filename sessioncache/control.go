@@ -68,7 +68,8 @@ func (s *Session) Announce(shapes ...shapegroups.Shape) error {
 }
 
 // SetGroups changes the capacity in groups; lowering it evicts the surplus, by
-// the policy, and 0 disables caching. ErrInvalid, and nothing is changed, if
+// the policy, before it returns, and 0 disables caching. Until then what is there is
+// the capacity; ctx ends the waiting only. ErrInvalid, and nothing is changed, if
 // negative, not given or below the session's floor.
 func (s *Session) SetGroups(ctx context.Context, groups Limit) error {
 	return s.resize(ctx, "set groups", groups, Limit{})
@@ -143,8 +144,8 @@ func look[T any](ctx context.Context, s *Session, op string, at func(*state) T) 
 	return *seen, nil
 }
 
-// Close ends the session: it is empty at once, callers that wait get their value
-// or ErrClosed, creators are cancelled. Close waits until the creators have ended
+// Close ends the session: callers that wait get their value or ErrClosed, creators
+// are cancelled, and all groups go. Close waits until the creators have ended
 // and until every value that nobody uses is freed; ctx ends the waiting only.
 // Groups and leases that are open go on serving what they hold. A further call
 // waits, too. Not to be called by a Free of this session.
