@@ -1,6 +1,10 @@
 package sessioncache
 
 import (
+	"fmt"
+	"strconv"
+
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
@@ -73,6 +77,15 @@ func (s *share) made(bytes int64) {
 // the session's own groups could make room for it at this moment.
 func (s *state) fitsEver(bytes int64) bool {
 	return s.published.capacity().Bytes.Allows(bytes) && (s.share == nil || bytes <= s.share.member.Most())
+}
+
+// tooLarge says why a value of n bytes does not fit ever.
+func (s *state) tooLarge(bytes int64) error {
+	most, of := s.published.capacity().Bytes.String(), "the session's capacity"
+	if s.share != nil && s.published.capacity().Bytes.Allows(bytes) {
+		most, of = strconv.FormatInt(s.share.member.Most(), 10), "what the floors of other sessions leave of the pool"
+	}
+	return fmt.Errorf("%w: %d bytes, at most %s: %s", fault.ErrTooLarge, bytes, most, of)
 }
 
 func (s *state) fitsNow(bytes int64) bool {

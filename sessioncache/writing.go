@@ -33,7 +33,7 @@ func (s *state) set(m *writing) (waits bool, err error) {
 		return false, fault.ErrClosed
 	case !s.fitsEver(m.value.Bytes):
 		s.free(m.value)
-		return false, fault.ErrTooLarge
+		return false, s.tooLarge(m.value.Bytes)
 	}
 	g := m.group
 	if g == nil {
