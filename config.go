@@ -86,9 +86,11 @@ type Config struct {
 	Record bool
 
 	// Listen, if not nil, is told how each look-up was answered: every Get and
-	// Group.Kernel, and every Lookup that finds something. It is called on the
-	// caller's goroutine, must be cheap and safe for concurrent use, and must not
-	// wait for the runtime. While it is set a hit reads the clock.
+	// Group.Kernel, every Lookup that finds something, and every request for a
+	// constant. It is called on the caller's goroutine, must be cheap and safe for
+	// concurrent use, and must not wait for the runtime. While it is set a hit reads
+	// the clock. It is also told of each constant that stops being resident, on a
+	// goroutine of its device.
 	Listen func(Event)
 	// Compiling, if not nil, is told of every Make and Load, and of every compile of
 	// a device, that takes longer than a second: then, each further second, and at
@@ -188,8 +190,11 @@ func inMiB(bytes Limit) Limit {
 	return bytes
 }
 
-func constantsConfig(s env.Settings, logger *slog.Logger) constants.Config {
+func constantsConfig(s env.Settings, listen func(Event), logger *slog.Logger) constants.Config {
 	cfg := constants.Config{Logger: logger}
+	if listen != nil {
+		cfg.Listen = func(e constants.Event) { listen(constant(e)) }
+	}
 	for kind, set := range map[constants.Kind]env.Constants{constants.CPU: s.CPUConstants.Value, constants.GPU: s.GPUConstants.Value} {
 		cfg.Capacity[kind] = set.Capacity
 		if set.Policy == env.Cost {

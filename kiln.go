@@ -103,7 +103,7 @@ func Open(cfg Config) (*Runtime, error) {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}
 	}
-	r.constants, err = constants.Open(hidden.With(constantsConfig(r.settings, r.logger), r.memory))
+	r.constants, err = constants.Open(hidden.With(constantsConfig(r.settings, cfg.Listen, r.logger), r.memory))
 	if err != nil {
 		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}
