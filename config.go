@@ -2,6 +2,7 @@ package kiln
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"log/slog"
 	"time"
@@ -36,8 +37,8 @@ type Config struct {
 	StoreBytes Limit
 	// StoreRequired makes a missing or unusable directory an error of Open. It also
 	// makes it an error to ask for an artefact that cannot be stored because the
-	// identity of its backend is unknown (SPEC P17). Without it both are logged once,
-	// and the program goes on. Logger says where; without one nobody reads it.
+	// identity of its backend is unknown, or no folder can have its name (SPEC P17).
+	// Without it both are logged once, and the program goes on.
 	StoreRequired bool
 	// Store says the rest of the store: durability, policy, trust, bases, identity.
 	// StoreDir and StoreBytes win over its Dir and Capacity; its Logger defaults to
@@ -98,7 +99,7 @@ type Config struct {
 	Compiling func(gpuexec.CompileEvent)
 
 	Lookup func(name string) (string, bool) // the environment; nil = the process's
-	Logger *slog.Logger                     // nil = silent
+	Logger *slog.Logger                     // nil = warnings and errors go to slog.Default; slog.DiscardHandler silences it
 }
 
 // validate names every capacity that is none, as ErrInvalid.
@@ -189,6 +190,16 @@ func inMiB(bytes Limit) Limit {
 	}
 	return bytes
 }
+
+// warnings passes on what is at least a warning.
+type warnings struct{ to slog.Handler }
+
+func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && w.to.Enabled(ctx, level)
+}
+func (w warnings) Handle(ctx context.Context, r slog.Record) error { return w.to.Handle(ctx, r) }
+func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler        { return warnings{w.to.WithAttrs(attrs)} }
+func (w warnings) WithGroup(name string) slog.Handler              { return warnings{w.to.WithGroup(name)} }
 
 func constantsConfig(s env.Settings, listen func(Event), logger *slog.Logger) constants.Config {
 	cfg := constants.Config{Logger: logger}

@@ -73,11 +73,12 @@ var devices atomic.Uint64
 
 // Open starts a runtime. It reads the environment once. What it refuses there is
 // logged, with what is in force instead, and so is a variable that begins with KILN_
-// and that it does not know; with KILN_STRICT=1 both are errors. ErrInvalid names
+// and that it does not know, or is nearly one of oneDNN's that it reads; with
+// KILN_STRICT=1 both are errors. ErrInvalid names
 // the fields of the config that are wrong, all at once. On an error nothing stays
 // open.
 func Open(cfg Config) (*Runtime, error) {
-	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: guard.Logger(cfg.Logger, actors.Go), closed: make(chan struct{})}
+	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: guard.Logger(cmp.Or(cfg.Logger, slog.New(warnings{slog.Default().Handler()})), actors.Go), closed: make(chan struct{})}
 	if cfg.Record {
 		r.record = &recorder{entries: make(map[artefactID]*Entry)}
 	}

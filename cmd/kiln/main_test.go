@@ -178,7 +178,7 @@ func TestUnknownVariables(t *testing.T) {
 	}
 	text, object := done(t, "env", "--log-level", "error"), done(t, "env", "--json", "--log-level", "error")
 	for _, want := range []string{
-		`{"name":"KILN_STORE_CAPACTIY","value":"","source":"unknown","default":"","help":"is no variable of Kiln's: is it meant to be KILN_STORE_CAPACITY?","nearest":"KILN_STORE_CAPACITY"}`,
+		`{"name":"KILN_STORE_CAPACTIY","value":"","source":"unknown","default":"","help":"is no variable that Kiln reads: is it meant to be KILN_STORE_CAPACITY?","nearest":"KILN_STORE_CAPACITY"}`,
 		`{"name":"KILN_TOKEN","value":"","source":"unknown","default":"","help":"is no variable of Kiln's"}`,
 	} {
 		if !strings.Contains(object, want+"\n") {
