@@ -256,3 +256,11 @@ func TestExitCodes(t *testing.T) {
 		}
 	}
 }
+
+// A subcommand that is misspelt is what the error blames, and not a flag behind it.
+func TestMisspeltSubcommand(t *testing.T) {
+	refused(t, []string{"cache", "lst", "--store", t.TempDir()}, `"lst": no such subcommand: want put, get, ls`, "see kiln cache --help")
+	refused(t, []string{"shapes", "simulte", "--trace", "x"}, `"simulte": no such subcommand: want advise or simulate`)
+	refused(t, []string{"cache", "--store", t.TempDir()}, "no such flag: --store")
+	refused(t, []string{"cache"}, "want a subcommand, put, get")
+}
