@@ -73,8 +73,9 @@ func (c *Cache) offer(ctx context.Context) (items []pressure.Item) {
 	return items
 }
 
-// shrink removes of these, engine by engine, until at least n bytes went or none is left; in each engine the cheapest seconds a byte go first. Their
-// callbacks get Evicted, whatever the policy: it speaks of room for newcomers.
+// shrink removes of these, engine by engine, until at least n bytes went or none is
+// left; in each engine the cheapest seconds a byte go first. Their callbacks get
+// Evicted, whatever the policy: it speaks of room for newcomers.
 func (c *Cache) shrink(ctx context.Context, n int64, tier pressure.Tier) (freed pressure.Freed) {
 	if tier != pressure.Last {
 		return freed

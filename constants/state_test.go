@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // core drives the pure state: owners by name, each with the size in its name's
@@ -210,7 +212,7 @@ func TestStateHeirs(t *testing.T) {
 func TestStateAbsurdSizes(t *testing.T) {
 	c := newCore(t, 1, NoEvict)
 	c.put("1", 0)
-	for _, bytes := range []int64{1, mib, mostBytes, mostBytes - 1} {
+	for _, bytes := range []int64{1, mib, pressure.MostBytes, pressure.MostBytes - 1} {
 		if why := c.state.admit(&pending{key: Key{ID: "x"}, bytes: bytes}); why != Full {
 			t.Errorf("%d bytes: %q", bytes, why)
 		}
