@@ -18,7 +18,7 @@ import (
 type Kind string
 
 // The kinds. A group and the constants answer with Hit, Miss, Joined or Failed, the
-// artefact cache below a group with any but Removed.
+// artefact cache below a group with any of these.
 const (
 	Hit           Kind = "hit"            // it was there
 	Miss          Kind = "miss"           // it was absent; this call had it made
@@ -27,7 +27,7 @@ const (
 	KernelHit     Kind = "kernel_hit"     // made from kernels that were there
 	NestedHit     Kind = "nested_hit"     // it was there, asked for by another artefact's recipe
 	Failed        Kind = "failed"         // the call returned an error
-	Removed       Kind = "removed"        // no look-up: a constant stopped being resident
+	removed       Kind = "removed"        // no look-up: a constant stopped being resident, see Event.Removal
 )
 
 // Event tells how one look-up was answered; see Config.Listen.
@@ -42,7 +42,7 @@ type Event struct {
 	// are empty. Else it is nil.
 	Engine  *constants.Engine
 	Bypass  constants.Bypass  // of a constant that is not cached, whose Kind is Miss: why
-	Removal constants.Removal // of a constant whose Kind is Removed: why
+	Removal constants.Removal // of a constant whose Kind is "removed": why
 
 	Kind Kind // at the name, or of the constant
 
@@ -98,7 +98,7 @@ func constant(told constants.Event) Event {
 	case told.Joined:
 		e.Kind = Joined
 	case told.Removal != "":
-		e.Kind = Removed
+		e.Kind = removed
 	}
 	e.fail(told.Err)
 	return e

@@ -80,7 +80,7 @@ func TestInterruptedRun(t *testing.T) {
 	if code != exitInterrupted || !strings.Contains(out, "cold") || !strings.Contains(out, "outputs: ") {
 		t.Errorf("exit %d, stdout %q", code, out)
 	}
-	code, out, _ = started(t, "cold ", interrupt, "run", "--passes", "1000", "--json")
+	code, out, _ = started(t, "cold ", interrupt, "run", "--model", "bert_tiny_l2_h128", "--passes", "1000", "--json")
 	var run report.Run
 	if err := json.Unmarshal([]byte(out), &run); code != exitInterrupted || err != nil || len(run.Passes) == 0 {
 		t.Fatalf("exit %d, %v, stdout %q", code, err, out)
