@@ -69,20 +69,34 @@ func cacheCommand(ctx context.Context, c *call) error {
 			}
 		}
 	}
+	var verbs []string
 	for _, v := range cacheVerbs {
+		verbs = append(verbs, v.name)
 		c.about += fmt.Sprintf("\n  kiln cache %-36s %s", strings.TrimSpace(v.name+" "+v.use), v.about)
 	}
-	if err := c.parse(1); err != nil {
+	return c.noVerb(verbs)
+}
+
+// noVerb is the end of a command with subcommands that was given none of them.
+func (c *call) noVerb(verbs []string) error {
+	if len(c.args) > 0 && !strings.HasPrefix(c.args[0], "-") {
+		return usagef("%.40q: no such subcommand: want %s; see kiln %s --help", c.args[0], list(verbs), c.name)
+	}
+	if err := c.parse(0); err != nil {
 		return err
 	}
-	return usagef("want a subcommand such as ls, then its flags: see kiln cache --help")
+	return usagef("want a subcommand, %s, then its flags: see kiln %s --help", list(verbs), c.name)
 }
 
 func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	c.backend, c.policy = cpu.Name, string(blobstore.FIFO)
 	c.text(&c.dir, "store DIR", "the store's directory (default KILN_STORE_DIR)", "a directory's name", nil)
 	c.text(&c.dir, "dir DIR", "the same", "a directory's name", nil)
-	c.only = c.text(&c.backend, "backend NAME", "the folder of a device's entries", "a backend's name", nil)
+	about := "the folder of a device's entries"
+	if v.name == "explain" {
+		about += " (default all)"
+	}
+	c.only = c.text(&c.backend, "backend NAME", about, "a backend's name", nil)
 	c.verbFlags(v)
 	if err := c.parse(v.most); err != nil {
 		return err
@@ -143,12 +157,19 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 
 // open opens the store: for reading only, unless the subcommand writes.
 func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, error) {
-	identity, err := c.producer(ctx)
+	identity, err := c.producer(ctx, c.backend)
 	if err != nil {
 		return nil, err
 	}
+	of := func(backend string) gpuexec.Identity {
+		if backend != c.backend { // explain looks into all: of a backend that is absent it has none
+			other, _ := c.producer(ctx, backend)
+			return other
+		}
+		return identity
+	}
 	cfg := blobstore.Config{Dir: c.dir, Policy: blobstore.Policy(c.policy), Logger: c.logger(), Factors: primitive.Factors,
-		Trust: c.trust, ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
+		Trust: c.trust, ReadOnly: !v.writes && !c.repair, Identity: of}
 	if c.only.given {
 		cfg.Only = c.backend
 	}
@@ -205,13 +226,13 @@ type identityFile struct {
 	ISA      []string `json:"isa"`
 }
 
-// producer is the identity that asks or writes: that of this binary, of a file, or
-// of an entry.
-func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
+// producer is the identity that asks or writes entries of a backend: that of this
+// binary, of a file, or of an entry.
+func (c *cacheCall) producer(ctx context.Context, backend string) (gpuexec.Identity, error) {
 	library := libraries(c.settings)
-	own := identities(library)(c.backend)
+	own := identities(library)(backend)
 	if c.identity == "" {
-		if c.backend == kiln.DefaultBackend {
+		if backend == kiln.DefaultBackend {
 			self, err := os.Executable()
 			if err != nil {
 				return own, err
@@ -222,8 +243,8 @@ func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
 			}
 			return executable(text)
 		}
-		if _, err := library(c.backend); err != nil && c.flags.Lookup("key-file") != nil {
-			return own, usagef("--backend %.40q: %w; or name with --identity the producer that asks or writes", c.backend, err)
+		if _, err := library(backend); err != nil && c.flags.Lookup("key-file") != nil {
+			return own, usagef("--backend %.40q: %w; or name with --identity the producer that asks or writes", backend, err)
 		}
 		return own, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -271,10 +272,28 @@ func (c *cacheCall) prune(ctx context.Context) error {
 	return c.say(fields, "%d entries went; %s", went, text)
 }
 
+// explain asks for the key in one backend, or in all that have entries: then the one
+// that comes nearest to a hit answers.
 func (c *cacheCall) explain(ctx context.Context) error {
-	x, err := c.store.Explain(ctx, c.backend, c.key)
-	if err != nil {
-		return err
+	backends := []string{c.backend}
+	if !c.only.given {
+		u, err := c.store.Usage(ctx)
+		if err != nil {
+			return err
+		}
+		if len(u.ByBackend) > 0 {
+			backends = slices.Sorted(maps.Keys(u.ByBackend))
+		}
+	}
+	var x blobstore.Explanation
+	for i, backend := range backends {
+		at, err := c.store.Explain(ctx, backend, c.key)
+		if err != nil {
+			return err
+		}
+		if i == 0 || distance(at) < distance(x) {
+			x = at
+		}
 	}
 	factors := append([]string{}, x.Factors...)
 	text := "a hit"
@@ -285,6 +304,20 @@ func (c *cacheCall) explain(ctx context.Context) error {
 		}
 	}
 	return c.say(map[string]any{"hit": x.Miss.Reason == "", "reason": x.Miss.Reason, "field": x.Miss.Field, "nearest": x.Nearest, "factors": factors}, "%s", text)
+}
+
+// distance orders explanations: a hit, an entry of the key, the fewest factors that
+// differ, none.
+func distance(x blobstore.Explanation) int {
+	switch {
+	case x.Miss.None():
+		return 0
+	case x.Miss.Reason != fault.Absent && x.Miss.Reason != fault.Disabled:
+		return 1
+	case x.Nearest != "":
+		return 1 + len(x.Factors)
+	}
+	return math.MaxInt
 }
 
 func (c *cacheCall) transferred(t blobstore.Transfer, err error) error {

@@ -84,9 +84,9 @@ type Config struct {
 	Only string
 
 	// Identity gives the identity that entries of a backend must have, for calls on a
-	// Store that For did not give. The store calls it once for each backend, from the first call that needs it. Without it,
-	// or where Library or Build is empty, nothing of the backend is stored or loaded
-	// (SPEC P12).
+	// Store that For did not give. The store calls it once for each backend, from the
+	// first call that needs it. Without it, or where Library or Build is empty, nothing
+	// of the backend is stored or loaded (SPEC P12).
 	Identity func(backend string) gpuexec.Identity
 
 	// Trust is the path of a trust list (SPEC P15): a JSON file that nobody else may

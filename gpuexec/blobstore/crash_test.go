@@ -22,7 +22,8 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// The sizes of the tests with processes: small by default, larger with -kills=1000 -processes=64 -build=2s -within=1s.
+// The sizes of the tests with processes: small by default, larger with -kills=1000
+// -processes=64 -build=2s -within=1s.
 var (
 	killCount    = flag.Int("kills", 24, "writers killed in TestKill")
 	processCount = flag.Int("processes", 12, "processes in TestOneBuildOnTheHost")
