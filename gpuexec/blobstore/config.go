@@ -35,7 +35,7 @@ type Durability string
 const (
 	None Durability = "none" // no sync: entries of the last half minute may be lost
 	File Durability = "file" // two syncs, of the two files: an entry is whole, absent, or lacks a file, which is a miss
-	Full Durability = "full" // five syncs or more: an entry that Put acknowledged is there; the default
+	Full Durability = "full" // five syncs, shared by stores that wait together: an entry that Put acknowledged is there; the default
 )
 
 // Signer signs each entry that a store writes (SPEC P15).

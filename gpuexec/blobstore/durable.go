@@ -1,10 +1,6 @@
 package blobstore
 
-import (
-	"errors"
-
-	"github.com/kiln-cache/kiln/internal/vfs"
-)
+import "github.com/kiln-cache/kiln/internal/vfs"
 
 // confirm makes an entry that was found as durable as one that this store writes:
 // its writer may sync less, or may have been killed before it did (SPEC P10).
@@ -13,22 +9,7 @@ func (w *writing) confirm() error {
 	if s.cfg.Durability != Full || b.layer > 0 || s.isDurable(b.digest) {
 		return nil
 	}
-	for _, name := range []string{keyFile, kernelFile} {
-		f, err := s.main.Open(b.Place + "/" + name)
-		if err == nil {
-			err = errors.Join(f.Sync(), f.Close())
-		}
-		if isGone(err) { // evicted by now
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if err := s.syncDir(b.Place); err != nil && !isGone(err) {
-		return err
-	}
-	return w.settle(b.digest)
+	return w.settle(b.digest, b.Place+"/"+keyFile, b.Place+"/"+kernelFile, b.Place+"/")
 }
 
 func (s *Store) isDurable(digest [32]byte) bool {
@@ -37,23 +18,21 @@ func (s *Store) isDurable(digest [32]byte) bool {
 	return s.mu.durable[digest]
 }
 
-// settle syncs the folders above the entry.
-func (w *writing) settle(digest [32]byte) error {
+// settle syncs the folders above an entry, and what is named of the entry itself.
+func (w *writing) settle(digest [32]byte, names ...string) error {
 	s := w.s
 	if s.cfg.Durability != Full {
 		return nil
 	}
-	names := []string{w.backend + "/" + s.Bucket(w.key), w.backend}
+	names = append(names, w.backend+"/"+s.Bucket(w.key)+"/", w.backend+"/")
 	s.mu.Lock()
 	synced := s.mu.synced
 	if !synced[w.backend] {
-		names = append(names, ".")
+		names = append(names, "./")
 	}
 	s.mu.Unlock()
-	for _, name := range names {
-		if err := s.syncDir(name); err != nil && !isGone(err) { // gone = evicted by now
-			return err
-		}
+	if err := s.commit(true, names...); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	if len(s.mu.durable) >= mostDurable {

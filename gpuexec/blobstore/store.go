@@ -38,16 +38,17 @@ func (s *Store) For(id gpuexec.Identity) *Store { return &Store{s.opened, &id} }
 
 // opened is what all Stores of one opening share.
 type opened struct {
-	cfg    Config
-	off    bool // nothing is read or written
-	main   folder
-	bases  []folder
-	dir    directory
-	leases hostlock.Leases
-	marks  hostlock.Marks
-	trust  *trust.List
-	stats  counters
-	writes breaker
+	cfg     Config
+	off     bool // nothing is read or written
+	main    folder
+	bases   []folder
+	dir     directory
+	leases  hostlock.Leases
+	marks   hostlock.Marks
+	trust   *trust.List
+	stats   counters
+	writes  breaker
+	commits commits
 
 	base   context.Context
 	cancel context.CancelFunc
@@ -90,6 +91,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := &Store{opened: &opened{cfg: cfg, off: cfg.disabled(), writer: hostlock.Unique(), stopTimers: func() {}}}
 	s.base, s.cancel = context.WithCancel(context.Background())
+	s.commits.running = make(turnstile, 1)
 	s.mu.uses, s.mu.claims = uses{}, map[*Claim]struct{}{}
 	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]bool{}, map[string]bool{}, map[string]bool{}
 	s.mu.unswept, s.mu.durable = map[string][]string{}, map[[32]byte]bool{}

@@ -89,6 +89,8 @@ type writing struct {
 
 func (w *writing) run(ctx context.Context, op string) error {
 	s := w.s
+	s.stats.pending.Add(1)
+	defer s.stats.pending.Add(-1)
 	if size, most := w.record().disk, s.largest(); size > most {
 		s.stats.reason(fault.TooLarge)
 		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", fault.ErrTooLarge, size, most))
@@ -170,24 +172,28 @@ func (w *writing) write(ctx context.Context) error {
 
 // stage writes both files into a folder of their own.
 func (w *writing) stage() error {
-	fsys, sync := w.s.main.FS, w.s.cfg.Durability != None
+	s, fsys := w.s, w.s.main.FS
 	if err := fsys.Mkdir(w.temporary); err != nil {
 		return err
 	}
-	if err := vfs.WriteNew(fsys, w.temporary+"/"+keyFile, sync, []byte(w.key)); err != nil {
+	if err := vfs.WriteNew(fsys, w.temporary+"/"+keyFile, false, []byte(w.key)); err != nil {
 		return err
 	}
-	if err := w.stageKernel(fsys, sync); err != nil {
+	if err := w.stageKernel(fsys); err != nil {
 		return err
 	}
-	if w.s.cfg.Durability == Full {
-		return w.s.syncDir(w.temporary)
+	names := []string{w.temporary + "/" + keyFile, w.temporary + "/" + kernelFile}
+	switch s.cfg.Durability {
+	case None:
+		return nil
+	case Full:
+		names = append(names, w.temporary+"/")
 	}
-	return nil
+	return s.commit(false, names...)
 }
 
 // stageKernel writes the payload while its digest is computed.
-func (w *writing) stageKernel(fsys vfs.FS, sync bool) error {
+func (w *writing) stageKernel(fsys vfs.FS) error {
 	f, err := fsys.Create(w.temporary + "/" + kernelFile)
 	if err != nil {
 		return err
@@ -203,9 +209,6 @@ func (w *writing) stageKernel(fsys vfs.FS, sync bool) error {
 	seal.Wait()
 	if err == nil {
 		_, err = f.WriteAt(w.file.Head, 0)
-	}
-	if err == nil && sync {
-		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
 }

@@ -303,6 +303,15 @@ func (n *native) SyncDir(name string) error {
 	return wrap("fsync", name, err)
 }
 
+func (n *native) SyncAll() error {
+	root, err := n.root()
+	if err == nil {
+		err = syncAll(root.fd)
+		runtime.KeepAlive(root)
+	}
+	return wrap("syncfs", ".", err)
+}
+
 func wrap(op, name string, err error) error {
 	if err == nil {
 		return nil

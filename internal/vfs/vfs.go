@@ -51,6 +51,10 @@ type FS interface {
 	RemoveAll(name string) error
 	// SyncDir makes changes of the names in a folder survive a loss of power.
 	SyncDir(name string) error
+	// SyncAll makes all that was written to the file system before survive a loss of
+	// power, also what other programs have written, for which it waits. The error is
+	// errors.ErrUnsupported where the system cannot do that reliably.
+	SyncAll() error
 }
 
 // File is an open file.

@@ -1,0 +1,195 @@
+//go:build unix
+
+package blobstore_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// apart is a file system that cannot sync everything at once.
+type apart struct{ vfs.FS }
+
+func (apart) SyncAll() error { return errors.ErrUnsupported }
+
+// P18: stores that wait at the same time share one pass of syncs: one call for the
+// whole file system where there is one; else at most four syncs each, and one for
+// the folder of the backend. How many wait is a figure.
+func TestStoresShareSyncs(t *testing.T) {
+	for name, each := range map[string]bool{"all at once": false, "each name": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const waiting = 8
+				var mu sync.Mutex
+				syncs := map[string]int{}
+				first, release := atomic.Bool{}, make(chan struct{})
+				disk := crashfs.New(func(op string) {
+					mu.Lock()
+					syncs[op]++
+					mu.Unlock()
+					if op == "sync" && first.CompareAndSwap(false, true) {
+						<-release
+					}
+				})
+				var fsys vfs.FS = disk
+				if each {
+					fsys = apart{disk}
+				}
+				s, err := blobstore.Open(background, powerConfig(fsys, blobstore.Full))
+				if err != nil {
+					t.Fatal(err)
+				}
+				var wg sync.WaitGroup
+				put := func(i int) {
+					wg.Go(func() {
+						if err := s.Put(background, backend, fmt.Sprint(i), make([]byte, kib), 0); err != nil {
+							t.Error(err)
+						}
+					})
+					synctest.Wait()
+				}
+				for i := range waiting + 1 {
+					put(i)
+				}
+				if got := s.Stats().Pending; got != waiting+1 {
+					t.Errorf("%d pending: want %d", got, waiting+1)
+				}
+				close(release)
+				wg.Wait()
+				if got := s.Stats().Pending; got != 0 {
+					t.Errorf("%d pending at the end", got)
+				}
+				files, folders := 2, waiting // of the first, whose pass serves it alone; folders in passes that may be several
+				if each {
+					files, folders = 2+2*waiting, 3*waiting
+				}
+				if syncs["sync"] != files || syncs["syncdir"] > folders+waiting || syncs["syncfs"] == 0 != each {
+					t.Errorf("%d syncs of files and %d of folders for %d stores: want %d, and at most %d", syncs["sync"], syncs["syncdir"], waiting+1, files, folders+waiting)
+				}
+				if err := s.Close(background); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// P18: a pass that fails fails the stores whose names failed, and no others.
+func TestSharedSyncFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release, bad := make(chan struct{}), atomic.Bool{}
+		first := atomic.Bool{}
+		disk := crashfs.New(func(op string) {
+			if op == "sync" && first.CompareAndSwap(false, true) {
+				<-release
+			}
+		})
+		cfg := powerConfig(vfs.Watch(apart{disk}, func(op string) error {
+			if op == "sync" && bad.CompareAndSwap(true, false) {
+				return errors.New("the disk is broken")
+			}
+			return nil
+		}), blobstore.Full)
+		s, err := blobstore.Open(background, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		var failed atomic.Int64
+		for i := range 4 {
+			wg.Go(func() {
+				if s.Put(background, backend, fmt.Sprint(i), nil, 0) != nil {
+					failed.Add(1)
+				}
+			})
+			synctest.Wait()
+		}
+		bad.Store(true)
+		close(release)
+		wg.Wait()
+		if failed.Load() != 1 {
+			t.Errorf("%d stores failed: want the one whose sync did", failed.Load())
+		}
+		if err := s.Close(background); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// P11, P10: what tells that a blob must not be given to a driver again is on the disk
+// before the driver is entered: the mark of a process that is in it, and the move of
+// an entry that was refused or that ended a process.
+func TestPowerLossInADriver(t *testing.T) {
+	aborts := func(c *blobstore.Config) { c.Aborts = func(string) bool { return true } }
+	r := newRig(t)
+	open := func(f vfs.FS, o ...option) *blobstore.Store {
+		cfg := powerConfig(f, blobstore.None)
+		for _, set := range append(o, aborts) {
+			set(&cfg)
+		}
+		s, err := blobstore.Open(background, cfg)
+		r.must(err)
+		t.Cleanup(func() { r.must(s.Close(background)) })
+		return s
+	}
+	get := func(s *blobstore.Store) (blobstore.Blob, blobstore.Miss) {
+		b, miss, err := s.Get(background, backend, "k")
+		r.must(err)
+		return b, miss
+	}
+	stored := func() (*crashfs.FS, *blobstore.Store) {
+		disk := crashfs.New(nil)
+		s := open(disk)
+		r.must(s.Put(background, backend, "k", []byte("v"), 0))
+		r.must(disk.SyncAll())
+		return disk, s
+	}
+	disk, s := stored()
+	b, _ := get(s)
+	leave, miss, err := s.Enter(background, backend, b)
+	r.want("enter", words(miss, err), "{ } <nil>")
+	after := disk.Clone(0, 1, nil)
+	leave()
+	s = open(after)
+	b, _ = get(s)
+	_, miss, err = s.Enter(background, backend, b)
+	r.want("after power was lost in the driver", words(miss.Reason, err), "quarantined <nil>")
+	_, miss = get(open(after.Clone(0, 1, nil)))
+	r.want("after power was lost again", miss.Reason, "absent")
+
+	disk, s = stored()
+	b, _ = get(s)
+	r.must(s.Refuse(background, b))
+	_, miss = get(open(disk.Clone(0, 1, nil)))
+	r.want("after a refusal", miss.Reason, "absent")
+
+	base := crashfs.New(nil)
+	s = open(base)
+	r.must(s.Put(background, backend, "k", []byte("v"), 0))
+	disk = crashfs.New(nil)
+	over := func(disk *crashfs.FS) *blobstore.Store {
+		return open(disk, func(c *blobstore.Config) {
+			c.Bases = []string{"/base"}
+			blobstore.SetFS(c, func(root string) vfs.FS {
+				if root == "/base" {
+					return base
+				}
+				return disk
+			})
+		})
+	}
+	s = over(disk)
+	r.must(disk.SyncAll())
+	b, _ = get(s)
+	r.must(s.Refuse(background, b))
+	_, miss = get(over(disk.Clone(0, 1, nil)))
+	r.want("after a refusal of a base's entry", miss.Reason, "absent")
+}
