@@ -27,6 +27,7 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	var p persistence
 	ctx := context.Background()
 	c := cfg.Store
+	c.DefaultCapacity = c.DefaultCapacity || s.StoreCapacity.Source == env.Default
 	c.Dir, c.Capacity = s.StoreDir.Value, cfg.StoreBytes.Or(c.Capacity).Or(s.StoreCapacity.Value.MiB())
 	if c.Dir == "" && cfg.StoreRequired {
 		return p, fault.Invalidf("kiln: open", "StoreRequired without a directory: set StoreDir or KILN_STORE_DIR")

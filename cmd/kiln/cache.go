@@ -79,7 +79,7 @@ func cacheCommand(ctx context.Context, c *call) error {
 }
 
 func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
-	c.backend, c.policy = cpu.Name, string(blobstore.FIFO)
+	c.backend = cpu.Name
 	c.text(&c.dir, "store DIR", "the store's directory (default KILN_STORE_DIR)", "a directory's name", nil)
 	c.text(&c.dir, "dir DIR", "the same", "a directory's name", nil)
 	c.only = c.text(&c.backend, "backend NAME", "the folder of a device's entries", "a backend's name", nil)
@@ -135,8 +135,8 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 		c.text(&c.out, "out F", "file to write the blob to (default standard output)", "a file", nil)
 	}
 	if v.writes || v.name == "verify" {
-		c.call.capacity(&c.capacity, "capacity MiB", "of the directory, a number or unlimited (default KILN_STORE_CAPACITY, else 1024)", "")
-		c.ordered = c.oneOf(&c.policy, "policy P", "which entries go when it is full: fifo, lru or cost",
+		c.call.capacity(&c.capacity, "capacity MiB", "of the directory from now on, a number or unlimited (default what it has; KILN_STORE_CAPACITY, else 1024, where it has none)", "")
+		c.ordered = c.oneOf(&c.policy, "policy P", "which entries go from now on when it is full: fifo, lru or cost (default what it has, else fifo)",
 			string(blobstore.FIFO), string(blobstore.LRU), string(blobstore.Cost))
 	}
 }
@@ -147,10 +147,13 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	if err != nil {
 		return nil, err
 	}
-	cfg := blobstore.Config{Dir: c.dir, Policy: blobstore.Policy(c.policy), Logger: c.logger(), Factors: primitive.Factors,
+	cfg := blobstore.Config{Dir: c.dir, DefaultCapacity: !c.capacity.Given(), Logger: c.logger(), Factors: primitive.Factors,
 		Trust: c.trust, ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
 	if c.only.given {
 		cfg.Only = c.backend
+	}
+	if c.ordered != nil && c.ordered.given {
+		cfg.Policy = blobstore.Policy(c.policy)
 	}
 	switch v.name {
 	case "ls", "stats", "verify", "prune":

@@ -230,7 +230,7 @@ func (c *cacheCall) stats(ctx context.Context) error {
 }
 
 func (c *cacheCall) usage(u blobstore.Usage) (fields map[string]any, text string) {
-	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": c.capacity.Or(c.settings.StoreCapacity.Value).MiB(), "quarantined": u.Quarantined, "by_backend": u.ByBackend},
+	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": u.Capacity.Or(c.settings.StoreCapacity.Value.MiB()), "quarantined": u.Quarantined, "by_backend": u.ByBackend},
 		fmt.Sprintf("%d entries, %d bytes, %d on the disk, %d set aside", u.Entries, u.Bytes, u.DiskBytes, u.Quarantined)
 }
 

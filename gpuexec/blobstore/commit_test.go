@@ -13,6 +13,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // apart is a file system that cannot sync everything at once.
@@ -24,31 +25,49 @@ func (apart) SyncAll() error { return errors.ErrUnsupported }
 // whole file system where there is one; else at most four syncs each, and one for
 // the folder of the backend. How many wait is a figure.
 func TestStoresShareSyncs(t *testing.T) {
-	for name, each := range map[string]bool{"all at once": false, "each name": true} {
-		t.Run(name, func(t *testing.T) {
+	const stores = 9
+	for _, c := range []struct {
+		name       string
+		all, found bool // one call syncs everything; the entries are there, but not on the disk
+		files      int64
+		folders    int64 // exact where the entries are there; else names may need several passes
+	}{
+		{"all at once, found", true, true, 2, 4},
+		{"each name, found", false, true, 2 * stores, 2*stores + 2*2}, // root and backend in both passes
+		{"all at once, new", true, false, 2, 1 + 3*stores},
+		{"each name, new", false, false, 2 * stores, 4 * stores},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				const waiting = 8
-				var mu sync.Mutex
-				syncs := map[string]int{}
-				first, release := atomic.Bool{}, make(chan struct{})
+				var files, folders atomic.Int64
+				armed, release := atomic.Bool{}, make(chan struct{})
 				disk := crashfs.New(func(op string) {
-					mu.Lock()
-					syncs[op]++
-					mu.Unlock()
-					if op == "sync" && first.CompareAndSwap(false, true) {
-						<-release
+					switch op {
+					case "sync":
+						files.Add(1)
+						if armed.CompareAndSwap(true, false) {
+							<-release
+						}
+					case "syncdir":
+						folders.Add(1)
 					}
 				})
 				var fsys vfs.FS = disk
-				if each {
+				if !c.all {
 					fsys = apart{disk}
 				}
-				s, err := blobstore.Open(background, powerConfig(fsys, blobstore.Full))
-				if err != nil {
-					t.Fatal(err)
+				open := func(level blobstore.Durability) *blobstore.Store {
+					cfg := powerConfig(fsys, level)
+					cfg.Capacity = limit.Of(mib)
+					s, err := blobstore.Open(background, cfg)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return s
 				}
+				s, lax := open(blobstore.Full), open(blobstore.None)
 				var wg sync.WaitGroup
-				put := func(i int) {
+				put := func(s *blobstore.Store, i int) {
 					wg.Go(func() {
 						if err := s.Put(background, backend, fmt.Sprint(i), make([]byte, kib), 0); err != nil {
 							t.Error(err)
@@ -56,25 +75,27 @@ func TestStoresShareSyncs(t *testing.T) {
 					})
 					synctest.Wait()
 				}
-				for i := range waiting + 1 {
-					put(i)
+				for i := range stores {
+					if c.found {
+						put(lax, i)
+					}
 				}
-				if got := s.Stats().Pending; got != waiting+1 {
-					t.Errorf("%d pending: want %d", got, waiting+1)
+				armed.Store(true)
+				for i := range stores { // the first is in its first sync, the others wait for a pass
+					put(s, i)
+				}
+				if got := s.Stats().Pending; got != stores {
+					t.Errorf("%d pending: want %d", got, stores)
 				}
 				close(release)
 				wg.Wait()
 				if got := s.Stats().Pending; got != 0 {
 					t.Errorf("%d pending at the end", got)
 				}
-				files, folders := 2, waiting // of the first, whose pass serves it alone; folders in passes that may be several
-				if each {
-					files, folders = 2+2*waiting, 3*waiting
+				if got := folders.Load(); files.Load() != c.files || got > c.folders || c.found && got < c.folders {
+					t.Errorf("%d syncs of files and %d of folders for %d stores: want %d and %d", files.Load(), got, stores, c.files, c.folders)
 				}
-				if syncs["sync"] != files || syncs["syncdir"] > folders+waiting || syncs["syncfs"] == 0 != each {
-					t.Errorf("%d syncs of files and %d of folders for %d stores: want %d, and at most %d", syncs["sync"], syncs["syncdir"], waiting+1, files, folders+waiting)
-				}
-				if err := s.Close(background); err != nil {
+				if err := errors.Join(s.Close(background), lax.Close(background)); err != nil {
 					t.Error(err)
 				}
 			})

@@ -20,10 +20,12 @@ type Policy string
 
 // The policies.
 const (
-	FIFO Policy = "fifo" // the oldest by creation; the default
+	FIFO Policy = "fifo" // the oldest by creation; what a new directory has
 	LRU  Policy = "lru"  // the least recently used; uses are kept over restarts
 	Cost Policy = "cost" // the lowest compile time x (uses + 1) per byte
 )
+
+var policies = []Policy{FIFO, LRU, Cost}
 
 // Durability says what survives a loss of power (SPEC P10). At every level an entry
 // survives the end of the process that stored it, however it ends, and damage is
@@ -63,9 +65,19 @@ type Config struct {
 	// Capacity bounds the bytes of all entries, each of their files rounded up to
 	// 4 KiB, which is about what the disk holds. Not given or 0 turns the store off,
 	// unless ReadOnly is set.
+	//
+	// The directory remembers it, and Policy: what the last process to open it was given
+	// holds for all that use it.
 	Capacity limit.Limit
+	// DefaultCapacity says that nobody has chosen Capacity, and DefaultPolicy the same of
+	// Policy. They then hold only in a directory that remembers none, and nothing that is
+	// there is evicted for such a capacity.
+	DefaultCapacity, DefaultPolicy bool
+	// KeepFree is the share of the file system that entries leave free, at least 0 and
+	// below 1: where others fill the disk, entries are evicted. 0 = there is no such bound.
+	KeepFree float64
 
-	Policy     Policy     // empty = FIFO
+	Policy     Policy     // empty = that of the directory, else FIFO
 	Durability Durability // empty = Full
 	// Lease is how long a process may hold the directory's lock, or the right to
 	// build a key, without a sign of life. Then the next process goes on. 0 = 10 s.
@@ -135,11 +147,14 @@ func (c Config) Validate() error {
 	if err := c.Capacity.Validate(); err != nil {
 		errs = append(errs, &fault.Error{Op: "store: config", Key: "Capacity", Err: err})
 	}
-	if !slices.Contains([]Policy{"", FIFO, LRU, Cost}, c.Policy) {
+	if c.Policy != "" && !slices.Contains(policies, c.Policy) {
 		bad("policy %q: want fifo, lru or cost", c.Policy)
 	}
 	if !slices.Contains([]Durability{"", None, File, Full}, c.Durability) {
 		bad("durability %q: want none, file or full", c.Durability)
+	}
+	if !(c.KeepFree >= 0 && c.KeepFree < 1) {
+		bad("a share of %v to keep free: want 0 or more, and less than 1", c.KeepFree)
 	}
 	if c.Lease < 0 {
 		bad("lease %v: want a duration above 0, or 0 for %v", c.Lease, defaultLease)
@@ -169,9 +184,6 @@ func (c Config) disabled() bool {
 }
 
 func (c Config) withDefaults(ctx context.Context) (Config, error) {
-	if c.Policy == "" {
-		c.Policy = FIFO
-	}
 	if c.Durability == "" {
 		c.Durability = Full
 	}

@@ -50,7 +50,7 @@ func TestPowerLoss(t *testing.T) {
 			var acknowledged []string
 			states, recovered := 0, 0
 			check := func(op string) {
-				for _, keep := range []float64{0, 0.5, 1} {
+				for _, keep := range []float64{0, 0.5, 0.5, 0.5, 1} {
 					states++
 					clone := disk.Clone(keep, uint64(states), nil)
 					s, err := blobstore.Open(background, powerConfig(clone, level))

@@ -325,8 +325,10 @@ func TestJournalIsAHint(t *testing.T) {
 // is as long, and that what was written into the old one is seen by nobody.
 func TestJournalIsReplaced(t *testing.T) {
 	r := newRig(t)
-	a, b := r.open("d", 450*kib, hash(7)), r.open("d", 450*kib, hash(7))
 	journal := r.path("d/lease/journal")
+	r.open("d", 450*kib)
+	r.must(os.Remove(journal)) // which says that settings were written
+	a, b := r.open("d", 450*kib, hash(7)), r.open("d", 450*kib, hash(7))
 	b.fill(1, 2, 100*kib)
 	r.want("entries", a.usage().Entries, 2)
 	length := len(r.read(journal))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,17 +37,18 @@ func (s *Store) For(id gpuexec.Identity) *Store { return &Store{s.opened, &id} }
 
 // opened is what all Stores of one opening share.
 type opened struct {
-	cfg     Config
-	off     bool // nothing is read or written
-	main    folder
-	bases   []folder
-	dir     directory
-	leases  hostlock.Leases
-	marks   hostlock.Marks
-	trust   *trust.List
-	stats   counters
-	writes  breaker
-	commits commits
+	cfg      Config
+	off      bool // nothing is read or written
+	main     folder
+	bases    []folder
+	dir      directory
+	leases   hostlock.Leases
+	marks    hostlock.Marks
+	trust    *trust.List
+	stats    counters
+	writes   breaker
+	commits  commits
+	settings atomic.Pointer[settings]
 
 	base   context.Context
 	cancel context.CancelFunc
@@ -130,7 +130,8 @@ func (s *Store) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	s.dir = directory{s: s, mu: make(turnstile, 1), idx: newIndex(s.cfg.Policy), text: unknownSize, journal: journal{fs: s.main.FS}}
+	s.obey(settings{}, 0)
+	s.dir = directory{s: s, mu: make(turnstile, 1), idx: newIndex(s.policy()), text: unknownSize, journal: journal{fs: s.main.FS}}
 	s.leases = hostlock.Leases{FS: s.main.FS, Folder: keyDir, Staging: tmpDir, Period: s.cfg.Lease, Lock: !s.cfg.Shared}
 	s.marks = hostlock.Marks{Leases: s.leases}
 	s.marks.Folder = markDir
@@ -146,6 +147,7 @@ func (s *Store) open(ctx context.Context) (err error) {
 		}
 	}
 	if s.cfg.ReadOnly {
+		s.obey(settingsIn(s.main), 0)
 		return checkOwner(s.main.FS, s.cfg.Dir, false)
 	}
 	if err := s.dir.prepare(ctx); err != nil {
@@ -250,14 +252,6 @@ func (s *Store) Bucket(key string) string {
 		hash = xxhash.Sum64String
 	}
 	return strconv.FormatUint(hash(key), 10)
-}
-
-// capacity in bytes.
-func (s *Store) capacity() int64 {
-	if n, counted := s.cfg.Capacity.Value(); counted {
-		return n
-	}
-	return math.MaxInt64
 }
 
 // largest is the size of the largest entry that is stored.

@@ -237,7 +237,7 @@ func (w *writing) publish(ctx context.Context) error {
 				return err
 			}
 		}
-		return d.shrink(w.s.capacity(), w.place, "")
+		return d.shrink(d.room(), w.place, "")
 	})
 }
 
@@ -249,6 +249,9 @@ func (w *writing) publishLocked() error {
 	}
 	if f.hit || w.repeats(f) {
 		return nil
+	}
+	if d.room() < 0 {
+		return errFull
 	}
 	for _, b := range f.bad {
 		if b.layer == 0 {

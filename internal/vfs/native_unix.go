@@ -312,6 +312,15 @@ func (n *native) SyncAll() error {
 	return wrap("syncfs", ".", err)
 }
 
+func (n *native) Free() (free, total int64, err error) {
+	root, err := n.root()
+	if err == nil {
+		free, total, err = space(root.fd)
+		runtime.KeepAlive(root)
+	}
+	return free, total, wrap("statfs", ".", err)
+}
+
 func wrap(op, name string, err error) error {
 	if err == nil {
 		return nil

@@ -1,6 +1,7 @@
 package crashfs
 
 import (
+	"errors"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
@@ -398,6 +399,9 @@ func (f *FS) SyncAll() (err error) {
 	f.mu.root.syncAll()
 	return nil
 }
+
+// Free implements vfs.FS. Memory has no such bound.
+func (f *FS) Free() (free, total int64, err error) { return 0, 0, errors.ErrUnsupported }
 
 func (n *node) syncAll() {
 	if n.writes != nil {
