@@ -298,7 +298,7 @@ func (c *cacheCall) transferred(t blobstore.Transfer, err error) error {
 	if len(rejected) > 0 {
 		c.code = exitFinding
 	}
-	return c.say(map[string]any{"taken": t.Taken, "rejected": rejected}, "%d entries taken, rejected %v", t.Taken, rejected)
+	return c.say(map[string]any{"taken": t.Taken, "rejected": rejected}, "%d entries taken, %d of them known before, rejected %v", t.Taken, t.Known, rejected)
 }
 
 func (c *cacheCall) export(ctx context.Context) error {

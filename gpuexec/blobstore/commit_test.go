@@ -3,8 +3,10 @@
 package blobstore_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -213,4 +215,71 @@ func TestPowerLossInADriver(t *testing.T) {
 	r.must(s.Refuse(background, b))
 	_, miss = get(over(disk.Clone(0, 1, nil)))
 	r.want("after a refusal of a base's entry", miss.Reason, "absent")
+}
+
+// P18, P7: an import stores many entries at a time, which share their syncs, and
+// evicts at its end.
+func TestImportIsABatch(t *testing.T) {
+	const entries = 17
+	synctest.Test(t, func(t *testing.T) {
+		var archive bytes.Buffer
+		open := func(f vfs.FS, most int64, listen func(blobstore.Event)) *blobstore.Store {
+			cfg := powerConfig(f, blobstore.Full)
+			cfg.Capacity, cfg.Listen = limit.Of(most), listen
+			s, err := blobstore.Open(background, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		from := open(crashfs.New(nil), mib, nil)
+		for i := range entries {
+			if err := from.Put(background, backend, fmt.Sprint(i), nil, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := from.Export(background, &archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := archive.Bytes()
+		files, release := atomic.Int64{}, make(chan struct{})
+		disk := crashfs.New(func(op string) {
+			if op == "sync" && files.Add(1) == 1 {
+				<-release
+			}
+		})
+		var told []string
+		var mu sync.Mutex
+		into := open(disk, (entries-1)*small, func(e blobstore.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, e.Kind)
+		})
+		done := make(chan struct{})
+		var got blobstore.Transfer
+		go func() {
+			got, err = into.Import(background, bytes.NewReader(text))
+			close(done)
+		}()
+		synctest.Wait() // one entry is in its first sync, the others wait
+		close(release)
+		<-done
+		if err != nil || got.Taken != entries || got.Known != 0 {
+			t.Errorf("imported %+v: %v", got, err)
+		}
+		if n := files.Load(); n != 2 {
+			t.Errorf("%d files were synced one by one: want those of the first entry", n)
+		}
+		if n := slices.Index(told, "evicted"); n != entries || len(told) != entries+1 {
+			t.Errorf("told %v: want all that is stored, then what went", told)
+		}
+		got, err = into.Import(background, bytes.NewReader(text))
+		if err != nil || got.Taken != entries || got.Known != entries-1 {
+			t.Errorf("again: %+v: %v", got, err)
+		}
+		if err := errors.Join(from.Close(background), into.Close(background)); err != nil {
+			t.Error(err)
+		}
+	})
 }

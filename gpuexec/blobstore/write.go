@@ -80,6 +80,7 @@ type writing struct {
 	entry        frame.Entry
 	file         frame.File
 	sealed       bool           // the file has its digest
+	many         bool           // more follow, and the last one evicts
 	present      frame.Identity // an entry that fits it makes this one superfluous
 	useless      Miss           // why this store would not load the entry; zero = it would
 	temporary    string
@@ -237,7 +238,11 @@ func (w *writing) publish(ctx context.Context) error {
 				return err
 			}
 		}
-		return d.shrink(d.room(), w.place, "")
+		room := d.room()
+		if over := d.idx.disk - room; w.many && over < room/8 {
+			return nil
+		}
+		return d.shrink(room, w.place, "")
 	})
 }
 
