@@ -85,7 +85,7 @@ func (s *Store) transfer(ctx context.Context, l folder, t *Transfer, take func(p
 			t.reject(v.reason())
 			return nil
 		}
-		if _, flaw := frame.Parse(file, key); !flaw.None() && flaw.Reason != fault.Outdated {
+		if _, flaw := frame.Parse(file, frame.ID{Backend: backendOf(place), Key: key}); !flaw.None() && flaw.Reason != fault.Outdated {
 			t.reject(flaw.Reason)
 			return nil
 		}
@@ -323,7 +323,7 @@ func (s *Store) adopt(ctx context.Context, backend, key string, file []byte) (kn
 		return false, err
 	}
 	defer s.leave()
-	e, flaw := frame.Parse(file, key)
+	e, flaw := frame.Parse(file, frame.ID{Backend: backend, Key: key})
 	if flaw.None() {
 		_, flaw = s.trust.Judge(&e)
 	}

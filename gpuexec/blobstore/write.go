@@ -49,7 +49,7 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 	}
 	requires = slices.Compact(slices.Sorted(slices.Values(requires)))
 	e := frame.Entry{Created: s.cfg.Now(), Cost: cost, Identity: present, Requires: requires, Payload: payload}
-	file, err := frame.Encode(key, e, (*frame.Signer)(s.cfg.Signer))
+	file, err := frame.Encode(frame.ID{Backend: backend, Key: key}, e, (*frame.Signer)(s.cfg.Signer))
 	if err != nil {
 		return err
 	}
@@ -218,12 +218,13 @@ func (w *writing) stageKernel(fsys vfs.FS) error {
 func (w *writing) seal() *sync.WaitGroup {
 	const large = 256 << 10
 	var wg sync.WaitGroup
+	id := frame.ID{Backend: w.backend, Key: w.key}
 	switch {
 	case w.sealed:
 	case len(w.file.Payload) < large:
-		w.file.Seal(w.key)
+		w.file.Seal(id)
 	default:
-		wg.Go(func() { w.file.Seal(w.key) })
+		wg.Go(func() { w.file.Seal(id) })
 	}
 	return &wg
 }
