@@ -1,6 +1,7 @@
 package blobstore
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -77,6 +78,24 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 		d.idx.retry() // with the next change
 	}
 	return nil
+}
+
+// give evicts that many bytes for a store that found the disk full (SPEC P5). It
+// reports whether anything went. It gives no more than half of what is there: the cause
+// may be another than the entries.
+func (d *directory) give(ctx context.Context, bytes int64) bool {
+	before := d.s.stats.evictions.Load()
+	most := int64(-1)
+	err := d.alter(ctx, func() error {
+		if most < 0 {
+			most = d.idx.disk - bytes
+		}
+		if most < bytes {
+			return nil
+		}
+		return d.shrink(most, "", "")
+	})
+	return err == nil && d.s.stats.evictions.Load() > before
 }
 
 // evict moves an entry to the trash, or removes its files where it is. gone is false

@@ -157,19 +157,35 @@ func (w *writing) write(ctx context.Context) error {
 			return err
 		}
 	}
-	w.temporary = tmpDir + "/" + hostlock.Unique()
-	err := w.stage()
-	if err == nil {
-		err = w.publish(ctx)
+	err := w.attempt(ctx)
+	for again, bytes := 0, w.record().disk; again < 3 && w.place == "" && noSpace(err); again, bytes = again+1, 2*bytes {
+		if !s.dir.give(ctx, bytes) {
+			break
+		}
+		err = w.attempt(ctx)
 	}
 	if err != nil || w.place == "" {
-		_ = s.main.RemoveAll(w.temporary) // the next sweep removes what is left
 		return err
 	}
 	s.stats.stores.Add(1)
 	s.tell(Event{Kind: "stored", Backend: w.backend, Place: w.place, Bytes: w.size()})
 	return w.settle(frame.DigestOf(w.file.Head))
 }
+
+func (w *writing) attempt(ctx context.Context) error {
+	w.temporary = tmpDir + "/" + hostlock.Unique()
+	err := w.stage()
+	if err == nil {
+		err = w.publish(ctx)
+	}
+	if err != nil || w.place == "" {
+		_ = w.s.main.RemoveAll(w.temporary) // the next sweep removes what is left
+	}
+	return err
+}
+
+// noSpace reports that a disk or a quota is full.
+func noSpace(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // stage writes both files into a folder of their own.
 func (w *writing) stage() error {
