@@ -46,7 +46,10 @@ type Signer struct {
 	Key ed25519.PrivateKey // the whole key of 64 bytes, not its seed of 32
 }
 
-const defaultLease = 10 * time.Second
+const (
+	defaultLease = 10 * time.Second
+	defaultBuild = 10 * time.Minute
+)
 
 // Largest is the size of the largest entry in bytes, whatever the capacity. It
 // bounds what a reader allocates for one file.
@@ -81,7 +84,11 @@ type Config struct {
 	Durability Durability // empty = Full
 	// Lease is how long a process may hold the directory's lock, or the right to
 	// build a key, without a sign of life. Then the next process goes on. 0 = 10 s.
-	Lease    time.Duration
+	Lease time.Duration
+	// LongestBuild is how long a process may have the right to build a key. Then the
+	// build hangs, and another process goes on. 0 = 10 minutes.
+	LongestBuild time.Duration
+
 	ReadOnly bool // nothing in the directory is written
 	Existing bool // Dir must be a store already: Open makes nothing, and answers fault.ErrNotFound where there is none
 	Shared   bool // the directory is on a file system without reliable locks, as NFS; see the package comment
@@ -159,6 +166,9 @@ func (c Config) Validate() error {
 	if c.Lease < 0 {
 		bad("lease %v: want a duration above 0, or 0 for %v", c.Lease, defaultLease)
 	}
+	if c.LongestBuild < 0 {
+		bad("longest build %v: want a duration above 0, or 0 for %v", c.LongestBuild, defaultBuild)
+	}
 	backends := slices.Clone(c.Off)
 	if c.Only != "" {
 		backends = append(backends, c.Only)
@@ -189,6 +199,9 @@ func (c Config) withDefaults(ctx context.Context) (Config, error) {
 	}
 	if c.Lease == 0 {
 		c.Lease = defaultLease
+	}
+	if c.LongestBuild == 0 {
+		c.LongestBuild = defaultBuild
 	}
 	if c.Now == nil {
 		c.Now = time.Now

@@ -134,6 +134,7 @@ func (s *Store) open(ctx context.Context) (err error) {
 	s.dir = directory{s: s, mu: make(turnstile, 1), idx: newIndex(s.policy()), text: unknownSize, journal: journal{fs: s.main.FS}}
 	s.leases = hostlock.Leases{FS: s.main.FS, Folder: keyDir, Staging: tmpDir, Period: s.cfg.Lease, Lock: !s.cfg.Shared}
 	s.marks = hostlock.Marks{Leases: s.leases}
+	s.leases.Most = s.cfg.LongestBuild
 	s.marks.Folder = markDir
 	if !s.cfg.Shared {
 		s.dir.lock = hostlock.NewDirectory(s.main.FS, lockDir, s.cfg.Lease)

@@ -310,12 +310,21 @@ func (w *writing) occupy(bucket string, r *record) error {
 		return err
 	}
 	slots, err := w.s.main.slots(bucket)
+	if err == nil && len(slots) >= mostSlots {
+		if err = w.s.dir.thin(bucket, slots); err == nil {
+			slots, err = w.s.main.slots(bucket)
+		}
+	}
 	if err != nil {
 		return err
 	}
 	r.place = bucket + "/" + strconv.FormatUint(lowestFree(slots), 10)
 	return w.s.dir.take(w.temporary, *r)
 }
+
+// mostSlots bounds the entries of one bucket, so that keys that were chosen to have one
+// hash do not make every look at it long.
+const mostSlots = 64
 
 // makeFolder makes a folder if it is missing. A file in its place is moved to
 // quarantine/, since nothing could be stored below it.
