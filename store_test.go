@@ -44,6 +44,23 @@ func driver(version string) func(string) gpuexec.Identity {
 	}
 }
 
+// P14: the environment names bases, which a program's own replace.
+func TestBasesOfTheEnvironment(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "base")
+	persistent(t, open(t, kiln.Config{Store: blobstore.Config{Dir: base, Identity: driver("1")}}), "k", "code")
+	vars := environment(map[string]string{"KILN_STORE_BASES": base})
+	ask := func(bases []string) artefacts.Event {
+		c := blobstore.Config{Dir: filepath.Join(t.TempDir(), "store"), Identity: driver("1"), Bases: bases}
+		return persistent(t, open(t, kiln.Config{Store: c, Lookup: vars}), "k", "code").Event
+	}
+	if e := ask(nil); e != artefacts.PersistentHit {
+		t.Errorf("with the environment's base: %v", e)
+	}
+	if e := ask([]string{}); e != artefacts.Miss {
+		t.Errorf("with none: %v", e)
+	}
+}
+
 // P18: how many artefacts are still being stored is a figure of the runtime.
 func TestPendingStores(t *testing.T) {
 	r := open(t, kiln.Config{StoreDir: filepath.Join(t.TempDir(), "store")})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"debug/buildinfo"
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/kiln-cache/kiln"
@@ -54,10 +56,10 @@ type cacheCall struct {
 	only    *value // the flag that gave the backend, if any did
 	ordered *value // the one that gave the policy, where there is one
 
-	dir, keyFile, valueFile, out, identity, policy, trust string
-	cost                                                  float64
-	capacity, to                                          limit.Limit
-	repair                                                bool
+	dir, bases, keyFile, valueFile, out, identity, policy, trust string
+	cost                                                         float64
+	capacity, to                                                 limit.Limit
+	repair                                                       bool
 }
 
 func cacheCommand(ctx context.Context, c *call) error {
@@ -127,6 +129,9 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 	case "import", "merge":
 		c.text(&c.trust, "trust FILE", "take only what a key of this trust list has signed (default all that is sound)", "a file", nil)
 	}
+	if v.name == "get" || v.name == "explain" {
+		c.text(&c.bases, "base DIR", "read-only directories that are asked after the store's, a list as PATH is one (default KILN_STORE_BASES)", "directories", nil)
+	}
 	switch v.name {
 	case "put":
 		c.text(&c.valueFile, "value-file F", "file that holds the blob's bytes", "a file", nil)
@@ -149,6 +154,9 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	}
 	cfg := blobstore.Config{Dir: c.dir, DefaultCapacity: !c.capacity.Given(), Logger: c.logger(), Factors: primitive.Factors,
 		Trust: c.trust, ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
+	if c.flags.Lookup("base") != nil {
+		cfg.Bases = filepath.SplitList(cmp.Or(c.bases, c.settings.StoreBases.Value))
+	}
 	if c.only.given {
 		cfg.Only = c.backend
 	}

@@ -346,6 +346,23 @@ func TestCacheKeepsTheCapacity(t *testing.T) {
 	}
 }
 
+// P14: bases are named by a flag or by the environment.
+func TestCacheBases(t *testing.T) {
+	base, dir := stocked(t, "a"), stocked(t, "b")
+	get := []string{"cache", "get", "--dir", dir, "--key-file", file(t, "key", "a")}
+	object(t, exitNotFound, get...)
+	if got := done(t, append(get, "--base", dir+string(os.PathListSeparator)+base)...); !strings.HasSuffix(got, "aa") {
+		t.Errorf("by a flag: %q", got)
+	}
+	t.Setenv("KILN_STORE_BASES", base)
+	if got := done(t, get...); got != "aa" {
+		t.Errorf("by the environment: %q", got)
+	}
+	if x := object(t, exitDone, "cache", "explain", "--dir", dir, "--key-file", get[5]); x["hit"] != true {
+		t.Errorf("explain: %v", x)
+	}
+}
+
 // P8: every subcommand works on a directory that a running process uses, and
 // harms neither.
 func TestCacheBesideARun(t *testing.T) {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -39,6 +41,7 @@ func (s *Store) For(id gpuexec.Identity) *Store { return &Store{s.opened, &id} }
 type opened struct {
 	cfg      Config
 	off      bool // nothing is read or written
+	sealed   bool // the directory could not be written when the store was opened
 	main     folder
 	bases    []folder
 	dir      directory
@@ -74,7 +77,8 @@ type opened struct {
 }
 
 // Open opens the store in a directory, makes the directory if it is missing, and
-// evicts what exceeds the capacity. Without a directory or a capacity the store is
+// evicts what exceeds the capacity. A store that can be read and not written is opened as
+// with Config.ReadOnly, and every Put answers degraded. Without a directory or a capacity the store is
 // open and off: it reads and writes nothing (SPEC P1).
 //
 // The error is fault.ErrInvalid for a bad Config, fault.ErrRefused for a directory
@@ -152,10 +156,23 @@ func (s *Store) open(ctx context.Context) (err error) {
 		return checkOwner(s.main.FS, s.cfg.Dir, false)
 	}
 	if err := s.dir.prepare(ctx); err != nil {
-		return err
+		return s.readOnly(err)
 	}
 	s.sweep()
 	s.startTimers()
+	return nil
+}
+
+// readOnly goes on with a store that can be read and not written, as one on a read-only
+// mount or in a layer of an image (SPEC P16). cause is why it cannot be written.
+func (s *Store) readOnly(cause error) error {
+	denied := errors.Is(cause, syscall.EROFS) || errors.Is(cause, fs.ErrPermission) && !errors.Is(cause, fault.ErrRefused)
+	if !denied || checkOwner(s.main.FS, s.cfg.Dir, false) != nil || !s.main.isStore() {
+		return cause
+	}
+	s.cfg.ReadOnly, s.sealed = true, true
+	s.obey(settingsIn(s.main), 0)
+	s.degraded("open for writing", cause)
 	return nil
 }
 

@@ -40,6 +40,10 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 		return fault.Invalidf(op, "a cost of %v: want 0 or more", cost)
 	}
 	present, off := s.isOff(backend)
+	if s.sealed && !off {
+		s.stats.reason(fault.Degraded)
+		return refused(op, backend, key, Miss{Reason: fault.Degraded}, fmt.Errorf("%w: the directory cannot be written", fault.ErrIO))
+	}
 	if off || s.cfg.ReadOnly {
 		s.stats.reason(fault.Disabled)
 		return refused(op, backend, key, Miss{Reason: fault.Disabled}, errors.New("the store is off or has no identity for this backend"))
