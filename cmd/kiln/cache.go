@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"debug/buildinfo"
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/kiln-cache/kiln"
@@ -54,10 +56,10 @@ type cacheCall struct {
 	only    *value // the flag that gave the backend, if any did
 	ordered *value // the one that gave the policy, where there is one
 
-	dir, keyFile, valueFile, out, identity, policy, trust string
-	cost                                                  float64
-	capacity, to                                          limit.Limit
-	repair                                                bool
+	dir, bases, keyFile, valueFile, out, identity, policy, trust string
+	cost                                                         float64
+	capacity, to                                                 limit.Limit
+	repair                                                       bool
 }
 
 func cacheCommand(ctx context.Context, c *call) error {
@@ -89,7 +91,7 @@ func (c *call) noVerb(verbs []string) error {
 }
 
 func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
-	c.backend, c.policy = cpu.Name, string(blobstore.FIFO)
+	c.backend = cpu.Name
 	c.text(&c.dir, "store DIR", "the store's directory (default KILN_STORE_DIR)", "a directory's name", nil)
 	c.text(&c.dir, "dir DIR", "the same", "a directory's name", nil)
 	about := "the folder of a device's entries"
@@ -141,6 +143,9 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 	case "import", "merge":
 		c.text(&c.trust, "trust FILE", "take only what a key of this trust list has signed (default all that is sound)", "a file", nil)
 	}
+	if v.name == "get" || v.name == "explain" {
+		c.text(&c.bases, "base DIR", "read-only directories that are asked after the store's, a list as PATH is one (default KILN_STORE_BASES)", "directories", nil)
+	}
 	switch v.name {
 	case "put":
 		c.text(&c.valueFile, "value-file F", "file that holds the blob's bytes", "a file", nil)
@@ -149,8 +154,8 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 		c.text(&c.out, "out F", "file to write the blob to (default standard output)", "a file", nil)
 	}
 	if v.writes || v.name == "verify" {
-		c.call.capacity(&c.capacity, "capacity MiB", "of the directory, a number or unlimited (default KILN_STORE_CAPACITY, else 1024)", "")
-		c.ordered = c.oneOf(&c.policy, "policy P", "which entries go when it is full: fifo, lru or cost",
+		c.call.capacity(&c.capacity, "capacity MiB", "of the directory from now on, a number or unlimited (default what it has; KILN_STORE_CAPACITY, else 1024, where it has none)", "")
+		c.ordered = c.oneOf(&c.policy, "policy P", "which entries go from now on when it is full: fifo, lru or cost (default what it has, else fifo)",
 			string(blobstore.FIFO), string(blobstore.LRU), string(blobstore.Cost))
 	}
 }
@@ -168,10 +173,16 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 		}
 		return identity
 	}
-	cfg := blobstore.Config{Dir: c.dir, Policy: blobstore.Policy(c.policy), Logger: c.logger(), Factors: primitive.Factors,
+	cfg := blobstore.Config{Dir: c.dir, DefaultCapacity: !c.capacity.Given(), Logger: c.logger(), Factors: primitive.Factors,
 		Trust: c.trust, ReadOnly: !v.writes && !c.repair, Identity: of}
+	if c.flags.Lookup("base") != nil {
+		cfg.Bases = filepath.SplitList(cmp.Or(c.bases, c.settings.StoreBases.Value))
+	}
 	if c.only.given {
 		cfg.Only = c.backend
+	}
+	if c.ordered != nil && c.ordered.given {
+		cfg.Policy = blobstore.Policy(c.policy)
 	}
 	switch v.name {
 	case "ls", "stats", "verify", "prune":

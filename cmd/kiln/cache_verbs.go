@@ -231,7 +231,7 @@ func (c *cacheCall) stats(ctx context.Context) error {
 }
 
 func (c *cacheCall) usage(u blobstore.Usage) (fields map[string]any, text string) {
-	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": c.capacity.Or(c.settings.StoreCapacity.Value).MiB(), "quarantined": u.Quarantined, "by_backend": u.ByBackend},
+	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": u.Capacity.Or(c.settings.StoreCapacity.Value.MiB()), "quarantined": u.Quarantined, "by_backend": u.ByBackend},
 		fmt.Sprintf("%d entries, %d bytes, %d on the disk, %d set aside", u.Entries, u.Bytes, u.DiskBytes, u.Quarantined)
 }
 
@@ -325,7 +325,7 @@ func (c *cacheCall) transferred(t blobstore.Transfer, err error) error {
 		return err
 	}
 	rejected := map[string]int{}
-	text := fmt.Sprint(t.Taken, " entries taken")
+	text := fmt.Sprintf("%d entries taken, %d of them known before", t.Taken, t.Known)
 	for _, why := range slices.Sorted(maps.Keys(t.Rejected)) {
 		rejected[string(why)] = t.Rejected[why]
 		text += fmt.Sprintf(", %d rejected as %s", t.Rejected[why], why)

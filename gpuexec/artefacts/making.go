@@ -241,6 +241,7 @@ func (s *shell) save(m *making) {
 	n.Value.cell.Pin()
 	w := new(saving)
 	s.saves[w] = struct{}{}
+	s.counters.saves.Store(int64(len(s.saves)))
 	keep := !s.state.disabled()
 	s.job(func() {
 		defer s.ref.Tell(saved{w}) // also after user code that ends its goroutine
