@@ -75,6 +75,9 @@ func TestPowerLoss(t *testing.T) {
 							t.Errorf("after %s %d keeping %v: %s was acknowledged and is gone: %v", op, states, keep, key, miss)
 						}
 					}
+					if size, text, files, err := s.Audit(background); err != nil || size != files || text != files {
+						t.Errorf("after %s %d keeping %v: accounts of %d and %d bytes, files of %d: %v", op, states, keep, size, text, files, err)
+					}
 					u, err := s.Usage(background)
 					if err != nil || u.DiskBytes > 4*small {
 						t.Errorf("after %s: %+v %v", op, u, err)

@@ -123,6 +123,9 @@ func (s *Store) inspect(l folder, place string) (Info, verdict) {
 func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error) {
 	const op = "store: verify"
 	f := &finding{}
+	if err := s.relist(ctx, op); err != nil {
+		return nil, err
+	}
 	err = s.List(ctx, func(i Info) error {
 		if !i.Flaw.None() && i.Flaw.Reason != fault.Outdated {
 			bad = append(bad, i)
@@ -153,6 +156,18 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 		}
 	}
 	return bad, nil
+}
+
+// relist makes the next change list the directory, whatever the index says of it.
+func (s *Store) relist(ctx context.Context, op string) error {
+	if s.off || s.cfg.ReadOnly {
+		return nil
+	}
+	if err := s.begin(op); err != nil {
+		return err
+	}
+	defer s.leave()
+	return s.dir.distrust(ctx)
 }
 
 // Prune evicts entries in the order of the policy until at most that many bytes are

@@ -267,6 +267,9 @@ func testLongListing(t *testing.T, journals bool) {
 		}
 		return u.Bytes
 	}
+	if err := disk.Remove("lease/index"); err != nil {
+		t.Fatal(err)
+	}
 	b := make(chan *blobstore.Store)
 	go func() { b <- open(slow{disk}, 9*small) }()
 	synctest.Wait() // it lists

@@ -47,6 +47,7 @@ type opened struct {
 	dir      directory
 	leases   hostlock.Leases
 	marks    hostlock.Marks
+	owners   hostlock.Owners
 	trust    *trust.List
 	stats    counters
 	writes   breaker
@@ -59,12 +60,13 @@ type opened struct {
 	life   sync.RWMutex // read-held by every call that works on files
 
 	identities sync.Map // backend -> frame.Identity
-	writer     string   // name of this opening's file in uses/
+	writer     string   // name of this opening's files in uses/ and lease/owner/
 	stopTimers func()
 
 	mu struct {
 		sync.Mutex
-		uses    uses // since they were taken over by the index
+		uses    uses  // since they were taken over by the index
+		seq     int64 // the latest number that was given to one, or was seen
 		claims  map[*Claim]struct{}
 		synced  map[string]bool   // backends whose folder is durable; replaced when a folder may be a new one
 		durable map[[32]byte]bool // digests of entries that this process has synced, for Full
@@ -140,6 +142,7 @@ func (s *Store) open(ctx context.Context) (err error) {
 	s.marks = hostlock.Marks{Leases: s.leases}
 	s.leases.Most = s.cfg.LongestBuild
 	s.marks.Folder = markDir
+	s.owners = hostlock.Owners{FS: s.main.FS, Folder: ownerDir, Staging: tmpDir}
 	if !s.cfg.Shared {
 		s.dir.lock = hostlock.NewDirectory(s.main.FS, lockDir, s.cfg.Lease)
 	}
@@ -210,7 +213,9 @@ func (s *Store) shutDown() error {
 		return nil
 	}
 	s.flushUses(true)
+	s.dir.saveLast()
 	s.dir.journal.close() // no call is under way any more
+	s.dir.disown()
 	return nil
 }
 

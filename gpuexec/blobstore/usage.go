@@ -4,6 +4,11 @@ import (
 	"context"
 
 	"github.com/kiln-cache/kiln/limit"
+	"strconv"
+	"strings"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // concerns reports whether Config.Only leaves an entry visible.
@@ -129,4 +134,33 @@ func (s *Store) Audit(ctx context.Context) (size, text, disk int64, err error) {
 		return nil
 	}, s.skipped)
 	return u.Bytes, s.dir.readSize(), disk, err
+}
+
+// readSize is what size.txt says, or unknownSize.
+func (d *directory) readSize() int64 {
+	text, err := vfs.ReadFile(d.s.main, sizeFile, 32)
+	if err != nil {
+		return unknownSize
+	}
+	n, err := strconv.ParseInt(strings.TrimSuffix(string(text), "\n"), 10, 64)
+	if err != nil || n < 0 || strconv.FormatInt(n, 10) != strings.TrimSuffix(string(text), "\n") {
+		return unknownSize
+	}
+	return n
+}
+
+// writeSize writes size.txt.
+func (d *directory) writeSize() error {
+	d.text = unknownSize
+	temporary := tmpDir + "/" + hostlock.Unique()
+	err := vfs.WriteNew(d.s.main, temporary, false, strconv.AppendInt(nil, d.idx.bytes, 10))
+	if err == nil {
+		err = replace(d.s.main, temporary, sizeFile)
+	}
+	if err != nil {
+		_ = d.s.main.Remove(temporary) // the next sweep removes what is left
+		return err
+	}
+	d.text = d.idx.bytes
+	return nil
 }

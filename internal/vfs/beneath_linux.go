@@ -2,9 +2,16 @@ package vfs
 
 import (
 	"errors"
+	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
+
+func (n *native) Boot() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // empty where there is none
+	return strings.TrimSpace(string(id))
+}
 
 // search opens a folder only to reach what lies in it.
 const search = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NOFOLLOW

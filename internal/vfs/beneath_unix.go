@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+func (n *native) Boot() string { return "" }
+
 const search = unix.O_RDONLY | unix.O_DIRECTORY | always
 
 func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {

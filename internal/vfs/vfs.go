@@ -26,6 +26,9 @@ func (i Info) Regular() bool { return i.Mode.IsRegular() }
 type FS interface {
 	// Root is the folder's absolute path, for messages.
 	Root() string
+	// Boot names the time since the machine was started. What was written under another
+	// name, and was not synced, may be lost. Empty = not known.
+	Boot() string
 	// Open opens for reading. The name may be that of a FIFO or device: see Stat.
 	Open(name string) (File, error)
 	// Create makes a new file, mode 0600, for reading and writing; fs.ErrExist if

@@ -7,8 +7,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 // FS is a file system with one root, which exists.
 type FS struct {
 	after func(op string)
+	boot  string
 
 	mu struct {
 		sync.Mutex
@@ -29,10 +32,12 @@ type FS struct {
 
 var _ vfs.FS = (*FS)(nil)
 
+var boots atomic.Uint64
+
 // New is an empty file system. after, if not nil, is called at the end of every
 // operation that changed something, outside of all locks.
 func New(after func(op string)) *FS {
-	f := &FS{after: after}
+	f := &FS{after: after, boot: strconv.FormatUint(boots.Add(1), 10)}
 	f.mu.root = f.newNode(fs.ModeDir | 0o700)
 	return f
 }
@@ -196,6 +201,9 @@ func (f *FS) findLocked(op, name string) (*node, error) {
 
 // Root implements vfs.FS.
 func (f *FS) Root() string { return "/crashfs" }
+
+// Boot implements vfs.FS. Each Clone has another.
+func (f *FS) Boot() string { return f.boot }
 
 // Open implements vfs.FS.
 func (f *FS) Open(name string) (vfs.File, error) {

@@ -144,24 +144,29 @@ func (l *Lease) Release() error {
 	})
 }
 
-// Sweep removes the folder of a name that has no holder and was last changed before
-// a time. The tokens of the name begin again then.
+// Sweep removes the folder of a name whose holder is dead, or that has no holder and was
+// last changed before a time. The tokens of the name begin again then.
 func (l *Leases) Sweep(name string, before time.Time) {
 	folder := l.Folder + "/" + name
 	info, err := l.FS.Lstat(folder)
-	if err != nil || !info.Mode.IsDir() || info.ModTime.After(before) {
+	if err != nil || !info.Mode.IsDir() {
 		return
 	}
+	young := info.ModTime.After(before)
 	token, err := highest(l.FS, folder)
 	if err != nil {
 		return
 	}
 	if token > 0 {
 		beacon := folder + "/" + strconv.Itoa(token)
-		if s, err := look(l.FS, beacon, l.Lock); err != nil || s.there && !s.released && !s.orphaned {
+		s, err := look(l.FS, beacon, l.Lock)
+		dead := s.orphaned && !s.released
+		if err != nil || s.there && !dead && (young || !s.released) || !s.there && young {
 			return
 		}
 		_ = l.FS.Remove(beacon)
+	} else if young {
+		return
 	}
 	_ = l.FS.Remove(folder) // not empty = in use again
 }
