@@ -214,7 +214,7 @@ func (e *Engine) owned(o *Promise) (Outcome, error) {
 	if free != nil {
 		o.memory.free.Store(&free)
 		if o.over.Load() { // cancelled meanwhile
-			o.memory.release()
+			o.memory.release(e)
 		}
 	}
 	return out, nil

@@ -193,6 +193,21 @@ func TestReservedMemoryIsGivenBack(t *testing.T) {
 	}
 }
 
+// F3: what Reserve gave is user code: if it does not return when the owner's context has
+// ended, the process lives and the ownership ends as ever.
+func TestReleaseOfReservePanics(t *testing.T) {
+	for what, release := range map[string]func(){"panics": func() { panic("made to panic") }, "exits": runtime.Goexit} {
+		_, e := open(t, Config{Reserve: func(Kind, int, int64) (func(), error) { return release, nil }})
+		ctx, cancel := context.WithCancel(context.Background())
+		out, err := e.GetOrAdd(ctx, key(what), 8, Options{})
+		if err != nil || out.Owner == nil {
+			t.Fatal(out, err)
+		}
+		cancel()
+		waitFor(t, func() bool { return out.Owner.Context().Err() != nil && e.Reserved() == 0 })
+	}
+}
+
 // F8: Close ends the context that an owner computes under, and Get
 // says why it ended.
 func TestCloseEndsComputing(t *testing.T) {
