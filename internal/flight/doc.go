@@ -54,6 +54,7 @@
 // identity is an edge of one process-wide graph, whichever rooms the two ends
 // belong to; the wait that would close a circle is answered with ErrCycle
 // (SPEC F5). Callers without an identity cost nothing. A creator that nobody with
-// an identity waits for cannot close a circle, and does not search for one; others
-// search on their own goroutine, and lock one flight at a time.
+// an identity waits for cannot close a circle, and does not search for one; others,
+// and code that owns flights, search on their own goroutine and lock one flight at a
+// time.
 package flight

@@ -233,14 +233,18 @@ func (f *Flight[V]) Finished() bool {
 
 // Own ties the flight to the code that runs under ctx and has promised to finish
 // it (an owner of a constant, SPEC T3): a caller that waits for the flight waits
-// for the flights of ctx, too. The context returned is ctx with the flight's
-// identity added; what the owner asks for under it counts for both.
+// for the flights of ctx, too, and for whatever that code asks for under the context
+// returned. That code has one node for all that it owns, so it costs the same however
+// much that is.
 func (f *Flight[V]) Own(ctx context.Context) context.Context {
-	var owner []*node
-	if id := identityOf(ctx); id != nil {
-		owner = *id
+	id := identityOf(ctx)
+	if id == nil {
+		id = new([]*node)
 	}
-	oblige(f.life.id, owner)
-	both := append(owner[:len(owner):len(owner)], &f.node)
-	return context.WithValue(ctx, identityKey{}, &both)
+	if n := len(*id); n == 0 || !(*id)[n-1].owner {
+		both := append((*id)[:n:n], &node{owner: true})
+		id = &both
+	}
+	oblige(f.life.id, *id)
+	return context.WithValue(ctx, identityKey{}, id) // also where ctx has it: to be found at once
 }
