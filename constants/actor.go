@@ -1,6 +1,7 @@
 package constants
 
 import (
+	"context"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -28,7 +29,7 @@ type (
 	leaveMsg struct { // a caller that was answered has given up
 		asked  *pending // what it would have owned
 		waiter *waiter  // nil = one that cannot compute
-		aboard *pending // the flight that it left before its end, or nil
+		aboard *pending // what it came to wait for, if it left before the end; or nil
 	}
 	removeMsg struct {
 		key   Key
@@ -153,15 +154,23 @@ func (s *shell) get(m getMsg) {
 func (s *shell) join(m getMsg) bool {
 	var w *waiter
 	if m.compute {
-		w = &waiter{asked: m.pending}
+		w = &waiter{asked: m.pending, called: make(chan struct{})}
 	}
-	p, found := s.state.join(m.pending.key, w)
+	p, first, found := s.state.join(m.pending.key, w)
 	if !found {
 		return false
 	}
-	p.owner.flight.Board()
+	f := p.owner.flight
+	if w != nil {
+		f = &w.line.flight
+	}
+	if first {
+		f.Begin(context.Background(), s.e, p.key.ID)
+		f.Follow(p.owner.flight, nil)
+	}
+	f.Board()
 	if !m.reply.Send(answer{aboard: p, waiter: w}) {
-		p.owner.flight.GetOff()
+		f.GetOff()
 		s.leave(leaveMsg{m.pending, w, p})
 	}
 	return true
@@ -180,6 +189,10 @@ func (s *shell) fulfil(m fulfilMsg) {
 	resident := s.state.deliver(o.pending, m.node)
 	s.publish()
 	m.node.Value.cell.Pin() // the flight's, until every waiter has its own
+	if l := o.pending.line.Load(); l != nil {
+		m.node.Value.cell.Pin()
+		l.flight.Finish(m.node, nil, unpin)
+	}
 	o.flight.Finish(m.node, nil, unpin)
 	if !resident { // no residency, so no pin of it
 		m.node.Value.cell.Drop()
@@ -188,21 +201,30 @@ func (s *shell) fulfil(m fulfilMsg) {
 }
 
 // end takes an ownership back. The first waiter that can compute gets it, with the
-// reservation, or a bypass if that is too small for it; all the others that can
-// compute ask again. So it costs the same however many wait.
+// reservation, or a bypass if that is too small for it: then the next one does. The
+// others that can compute wait on, so that it costs the same however many they are.
 func (s *shell) end(o *Promise, err error) {
 	p := o.pending
 	heir := s.state.heir(p)
-	switch {
-	case heir == nil || s.closed.Load():
-		s.state.drop(p)
-	case s.state.inherit(p, heir.asked):
-		heir.owner = heir.asked.owner
-	default:
+	for heir != nil && !s.closed.Load() && !s.state.inherit(p, heir.asked) {
 		heir.bypass = Full
-		s.state.drop(p)
+		close(heir.called)
+		heir = s.state.heir(p)
 	}
-	s.publish()
+	l := p.line.Load()
+	switch {
+	case heir != nil && !s.closed.Load():
+		heir.owner = heir.asked.owner
+		s.publish()
+		l.flight.Follow(heir.owner.flight, o.flight)
+		close(heir.called)
+	default:
+		s.state.drop(p)
+		s.publish()
+		if l != nil {
+			l.flight.Finish(nil, err, nil)
+		}
+	}
 	o.flight.Finish(nil, err, nil)
 }
 
@@ -230,6 +252,9 @@ func (s *shell) close() {
 	for _, p := range s.state.flights.Close() {
 		p.owner.cancel(fault.ErrClosed)
 		p.owner.flight.Finish(nil, fault.ErrClosed, nil)
+		if l := p.line.Load(); l != nil {
+			l.flight.Finish(nil, fault.ErrClosed, nil)
+		}
 	}
 }
 

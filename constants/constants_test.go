@@ -365,7 +365,14 @@ func TestAllocations(t *testing.T) {
 }
 
 // waiting counts who waits for an owner besides itself.
-func waiting(o *Promise) int { return o.flight.Aboard() }
+// waiting is how many wait for what o is to deliver.
+func waiting(o *Promise) int {
+	n := o.flight.Aboard()
+	if l := o.pending.line.Load(); l != nil {
+		n += l.flight.Aboard()
+	}
+	return n
+}
 
 func waitFor(t *testing.T, cond func() bool) {
 	t.Helper()

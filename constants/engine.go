@@ -147,8 +147,8 @@ type asking struct {
 	lease   *Lease
 }
 
-// Ask asks the actor, unless the caller has become the owner when the one before gave
-// up, or would have if there were room for it.
+// Ask asks the actor, unless it called the caller: that has become the owner when the
+// one before gave up, or would have if there were room for it.
 func (c *asking) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	if w := c.answer.waiter; w != nil && (w.owner != nil || w.bypass != "") {
 		c.answer = answer{owner: w.owner, bypass: w.bypass}
@@ -168,7 +168,10 @@ func (c *asking) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	if a.aboard == nil {
 		return flight.Ticket[*node]{}, nil
 	}
-	return flight.Ticket[*node]{Flight: a.aboard.owner.flight, Heir: c.canOwn}, nil
+	if w := a.waiter; w != nil {
+		return flight.Ticket[*node]{Flight: &w.line.flight, Call: w.called}, nil
+	}
+	return flight.Ticket[*node]{Flight: a.aboard.owner.flight}, nil
 }
 
 // Take makes the lease. Pinning cannot fail: the flight holds the tensor.

@@ -354,6 +354,35 @@ func TestHandedOnThroughMany(t *testing.T) {
 	}
 }
 
+// T6: where every owner fails, each of those who wait is woken for its own turn and for
+// no other: so the cache places a key as often as it is asked for, not as often as it fails.
+func TestHeirsAreCalledOnce(t *testing.T) {
+	var placed atomic.Int64
+	_, e := open(t, Config{Hash: func(string) uint64 { placed.Add(1); return 1 }})
+	o := add(t, e, "k", 8, Options{})
+	const callers = 300
+	var computed atomic.Int32
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			_, _, err := e.Get(context.Background(), key("k"), 8, Options{}, func(context.Context) (Value, error) {
+				computed.Add(1)
+				return Value{}, errors.New("no")
+			})
+			if err == nil {
+				t.Error("no error")
+			}
+		})
+	}
+	waitFor(t, func() bool { return waiting(o) == callers })
+	before := placed.Load()
+	o.Abandon()
+	all.Wait()
+	if more := placed.Load() - before; computed.Load() != callers || more != 0 {
+		t.Errorf("%d computed; %d questions while %d failed", computed.Load(), more, callers)
+	}
+}
+
 // T6: the turn that hands an ownership over costs the same however many wait.
 func BenchmarkHandover(b *testing.B) {
 	for _, n := range []int{1e3, 1e4, 1e5} {

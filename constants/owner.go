@@ -150,15 +150,13 @@ func (o *Promise) finish() bool {
 	return true
 }
 
-// waiter is a caller that waits for an owner and can compute itself. It is aboard one
-// flight; for the next it asks again, as another waiter.
+// waiter is a caller that waits for a tensor, whoever owns it, and can compute it.
 type waiter struct {
-	asked   *pending      // what it would own
-	pending *pending      // what it waits for; the actor's
-	place   *list.Element // among the volunteers of that; the actor's
+	asked *pending      // what it would own
+	line  *line         // the actor's
+	place *list.Element // there; the actor's
 
-	// The owner that it has become, or why it has not. At most one is set, before the
-	// flight that it waits for ends.
-	owner  *Promise
-	bypass Bypass
+	called chan struct{} // closed after one of these is set, when its turn has come
+	owner  *Promise      // it has become
+	bypass Bypass        // or why it has not
 }

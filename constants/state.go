@@ -29,12 +29,19 @@ type node = table.Node[tensor]
 // the owner. Its bytes are reserved as long as it may become resident.
 type pending struct {
 	flight.Seats
-	key        Key
-	bytes      int64
-	cost       time.Duration
-	callback   func(Removal)
-	volunteers list.List // of *waiter: those aboard that can compute
-	owner      *Promise  // who has to deliver; the shell's
+	key      Key
+	bytes    int64
+	cost     time.Duration
+	callback func(Removal)
+	line     atomic.Pointer[line] // nil = nobody who waits can compute; the actor's
+	owner    *Promise             // who has to deliver; the shell's
+}
+
+// line is those who wait for a tensor and can compute it, whoever its owner is. An owner
+// that gives up hands it on as a whole.
+type line struct {
+	volunteers list.List            // of *waiter
+	flight     flight.Flight[*node] // which they are aboard of; the shell's
 }
 
 // state is the pure core of one engine: what is resident, what is reserved, and
@@ -142,6 +149,7 @@ func (s *state) inherit(p, heir *pending) bool {
 		}
 		s.reserved += heir.bytes
 	}
+	heir.line.Store(p.line.Load())
 	s.flights.End(p.key, p)
 	s.flights.Begin(p.key, heir, 0)
 	if !may {
@@ -152,27 +160,32 @@ func (s *state) inherit(p, heir *pending) bool {
 
 // heir takes out the waiter that can compute and has waited longest for p, or gives nil.
 func (s *state) heir(p *pending) *waiter {
-	e := p.volunteers.Front()
-	if e == nil {
+	l := p.line.Load()
+	if l == nil || l.volunteers.Len() == 0 {
 		return nil
 	}
-	return p.volunteers.Remove(e).(*waiter)
+	return l.volunteers.Remove(l.volunteers.Front()).(*waiter)
 }
 
-// join takes a caller aboard a pending tensor; w is not nil if it can compute.
-func (s *state) join(k Key, w *waiter) (p *pending, found bool) {
+// join takes a caller aboard a pending tensor; w is not nil if it can compute. first
+// says that it begins a line.
+func (s *state) join(k Key, w *waiter) (p *pending, first, found bool) {
 	p, _, found = s.flights.Join(k, 0)
 	if found && w != nil {
-		w.pending, w.place = p, p.volunteers.PushBack(w)
+		if w.line = p.line.Load(); w.line == nil {
+			first, w.line = true, new(line)
+			p.line.Store(w.line)
+		}
+		w.place = w.line.volunteers.PushBack(w)
 	}
-	return p, found
+	return p, first, found
 }
 
 // leave takes a caller off a pending tensor. The owner is aboard until the end.
 func (s *state) leave(p *pending) { s.flights.Leave(p, time.Time{}) }
 
 // withdraw forgets a waiter that could compute, if it is still one.
-func (s *state) withdraw(w *waiter) { w.pending.volunteers.Remove(w.place) }
+func (s *state) withdraw(w *waiter) { w.line.volunteers.Remove(w.place) }
 
 // drop ends a pending tensor and its reservation, and reports whether it could
 // have become resident.

@@ -176,7 +176,7 @@ func TestStateInherits(t *testing.T) {
 }
 
 // T6: those that can compute come in the order they came, whoever leaves meanwhile.
-// The heir's flight begins with the heir alone: the others ask again.
+// The heir's flight begins with the heir alone; the others stay in the line.
 func TestStateHeirs(t *testing.T) {
 	c := newCore(t, 4, NoEvict)
 	c.admit("2", 0)
@@ -184,7 +184,7 @@ func TestStateHeirs(t *testing.T) {
 	var all []*waiter
 	for range 4 {
 		w := &waiter{asked: &pending{key: p.key, bytes: 2 * mib}}
-		if _, found := c.join(p.key, w); !found {
+		if _, first, found := c.join(p.key, w); !found || first != (len(all) == 0) {
 			t.Fatal("not aboard")
 		}
 		all = append(all, w)
@@ -198,9 +198,9 @@ func TestStateHeirs(t *testing.T) {
 		t.Fatalf("the heir has %d callers aboard, the old owner %d", heir.asked.Callers(), p.Callers())
 	}
 	c.withdraw(all[2])
-	again := &waiter{asked: all[3].asked}
-	if f, found := c.join(p.key, again); !found || f != heir.asked || c.heir(f) != again || c.heir(f) != nil {
-		t.Error("the next heir is the one that asked again")
+	late := &waiter{asked: &pending{key: p.key, bytes: 2 * mib}}
+	if f, first, found := c.join(p.key, late); !found || first || f != heir.asked || c.heir(f) != all[3] || c.heir(f) != late || c.heir(f) != nil {
+		t.Error("the next heirs are the one that stayed and the one that came")
 	}
 	c.drop(heir.asked)
 	c.want("resident 0/0 reserved 0 gone []")
