@@ -37,10 +37,16 @@ type (
 	}
 	capacityMsg struct {
 		bytes int64
-		reply actors.Reply[struct{}]
+		reply actors.Reply[<-chan struct{}] // closed when everything has gone
 	}
-	closeMsg struct{ reply actors.Reply[struct{}] }
+	closeMsg struct {
+		reply actors.Reply[<-chan struct{}] // as in capacityMsg
+	}
+	drainMsg struct{} // the next piece of what was flushed
 )
+
+// mostATurn is how many flushed tensors one turn lets go.
+const mostATurn = 4096
 
 func (getMsg) isMessage()      {}
 func (fulfilMsg) isMessage()   {}
@@ -49,6 +55,7 @@ func (leaveMsg) isMessage()    {}
 func (removeMsg) isMessage()   {}
 func (capacityMsg) isMessage() {}
 func (closeMsg) isMessage()    {}
+func (drainMsg) isMessage()    {}
 
 // Fail answers a request whose turn panicked.
 func (m getMsg) Fail(err error)      { m.reply.Fail(err) }
@@ -70,6 +77,7 @@ type answer struct {
 type shell struct {
 	e      *Engine
 	state  *state
+	drains []chan struct{}    // for each flush that has not ended
 	closed atomic.Bool        // read by anybody
 	gone   lease.Bin[removal] // tells of removals
 	idle   lease.Bin[*node]   // drops the pins of their residency
@@ -91,6 +99,9 @@ func (s *shell) handle(m message) {
 		m.reply.Send(there)
 	case capacityMsg:
 		s.state.setCapacity(m.bytes)
+		s.publish()
+		m.reply.Send(s.drained())
+		s.drain()
 	case offerMsg:
 		m.reply.Send(s.state.offer())
 	case shrinkMsg:
@@ -99,15 +110,35 @@ func (s *shell) handle(m message) {
 		m.reply.Send(freed)
 	case closeMsg:
 		s.close()
+		m.reply.Send(s.drained())
+		s.drain()
+	case drainMsg:
+		s.drain()
 	}
 	s.publish()
 	s.gone.Throw(s.state.take()...)
-	switch m := m.(type) { // answered after everything that they caused has begun
-	case capacityMsg:
-		m.reply.Send(struct{}{})
-	case closeMsg:
-		m.reply.Send(struct{}{})
+}
+
+// drained is closed when what is flushed now has gone, and the telling of it has begun.
+func (s *shell) drained() <-chan struct{} {
+	done := make(chan struct{})
+	s.drains = append(s.drains, done)
+	return done
+}
+
+// drain lets a piece of what was flushed go. Other messages have their turn before the
+// next piece.
+func (s *shell) drain() {
+	all := s.state.drain(mostATurn)
+	s.gone.Throw(s.state.take()...)
+	if !all {
+		s.e.tell(drainMsg{})
+		return
 	}
+	for _, done := range s.drains {
+		close(done)
+	}
+	s.drains = nil
 }
 
 // publish makes the counts right for readers. It comes before every answer that

@@ -313,9 +313,9 @@ func (e *Engine) Reserved() int64 { return e.reserved.Load() }
 // Capacity is the one in force here, in MiB. It waits for nothing.
 func (e *Engine) Capacity() limit.Limit { return e.cache.capacityOf(e.kind, e.index) }
 
-func (e *Engine) setCapacity(ctx context.Context, bytes int64) error {
-	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message { return capacityMsg{bytes, r} })
-	return err
+// setCapacity gives what is closed when the flush has ended.
+func (e *Engine) setCapacity(ctx context.Context, bytes int64) (<-chan struct{}, error) {
+	return actors.Ask(ctx, e.ref, func(r actors.Reply[<-chan struct{}]) message { return capacityMsg{bytes, r} })
 }
 
 // Close empties the engine and takes it out of its cache. Waiters get ErrClosed,
@@ -336,8 +336,9 @@ func (e *Engine) Close(ctx context.Context) error {
 func (e *Engine) close() {
 	defer close(e.gone)
 	ctx := context.Background()
-	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message { return closeMsg{r} })
+	drained, err := actors.Ask(ctx, e.ref, func(r actors.Reply[<-chan struct{}]) message { return closeMsg{r} })
 	if err == nil {
+		<-drained
 		done := make(chan struct{})
 		e.shell.gone.Fence(func() { e.shell.idle.Fence(func() { close(done) }) })
 		<-done

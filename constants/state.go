@@ -54,13 +54,20 @@ type state struct {
 	policy   Policy
 	resident int64
 	reserved int64
-	gone     []removal // since the last drain
+	gone     []removal // since the last take
+	flushed  []flushed // oldest first; out of the table, and not gone yet
 }
 
 // removal is a node that has left the table.
 type removal struct {
 	node *node
 	why  Removal
+}
+
+// flushed is what one flush took out.
+type flushed struct {
+	nodes []*node
+	why   Removal
 }
 
 const noBound = math.MaxInt64
@@ -219,20 +226,31 @@ func (s *state) removeKey(k Key) bool {
 	return false
 }
 
-// flush takes everything out and keeps what is being computed from staying.
+// flush takes everything out and keeps what is being computed from staying. It costs
+// the same however much there is; drain does the rest.
 func (s *state) flush(why Removal) {
-	first := len(s.gone)
-	s.table.All(func(n *node) bool {
-		s.gone = append(s.gone, removal{n, why})
-		return true
-	})
 	s.table.Clear()
+	s.flushed = append(s.flushed, flushed{s.worth, why})
 	s.worth = nil
-	for _, r := range s.gone[first:] { // as in remove: who sees it gone does not find it any more
-		r.node.Value.gone.Store(true)
-	}
 	s.resident, s.reserved = 0, 0
 	s.flights.VoidAll()
+}
+
+// drain has up to that many flushed tensors go, and reports whether none is left.
+func (s *state) drain(most int) bool {
+	for most > 0 && len(s.flushed) > 0 {
+		f := &s.flushed[0]
+		n := min(most, len(f.nodes))
+		for _, n := range f.nodes[:n] {
+			n.Value.gone.Store(true)
+			s.gone = append(s.gone, removal{n, f.why})
+		}
+		most -= n
+		if f.nodes = f.nodes[n:]; len(f.nodes) == 0 {
+			s.flushed = s.flushed[1:]
+		}
+	}
+	return len(s.flushed) == 0
 }
 
 // setCapacity flushes, whatever the value is (SPEC T2).

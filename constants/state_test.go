@@ -47,6 +47,8 @@ func (c *core) put(name string, cost time.Duration) *node {
 // String is everything that is left to see.
 func (c *core) String() string {
 	var gone []string
+	for !c.drain(1) {
+	}
 	for _, r := range c.take() {
 		gone = append(gone, fmt.Sprintf("%s %s", r.node.Key, r.why))
 	}
@@ -119,6 +121,9 @@ func TestStateFlushes(t *testing.T) {
 	c.put("2", 0)
 	c.admit("3", 0)
 	c.setCapacity(4 * mib)
+	if c.drain(1) || !c.drain(1) {
+		t.Error("2 tensors have not gone in 2 pieces")
+	}
 	if !n.Value.gone.Load() {
 		t.Error("a flushed tensor is not gone")
 	}
