@@ -232,19 +232,20 @@ func (s *shell) fulfil(m fulfilMsg) {
 }
 
 // end takes an ownership back. The first waiter that can compute gets it, with the
-// reservation, or a bypass if that is too small for it: then the next one does. The
-// others that can compute wait on, so that it costs the same however many they are.
+// reservation, or a bypass if there is no room for it: then the next one does, in
+// another turn. The others that can compute wait on, so that it costs the same however
+// many they are.
 func (s *shell) end(o *Promise, err error) {
-	p := o.pending
+	p, l := o.pending, o.pending.line.Load()
 	heir := s.state.heir(p)
-	for heir != nil && !s.closed.Load() && !s.state.inherit(p, heir.asked) {
-		heir.bypass = Full
-		close(heir.called)
-		heir = s.state.heir(p)
-	}
-	l := p.line.Load()
 	switch {
 	case heir != nil && !s.closed.Load():
+		if !s.state.inherit(p, heir.asked) {
+			heir.bypass = Full
+			close(heir.called)
+			s.e.tell(endMsg{o, err})
+			return
+		}
 		heir.owner = heir.asked.owner
 		s.publish()
 		l.flight.Follow(heir.owner.flight, o.flight)

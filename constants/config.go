@@ -38,7 +38,7 @@ type Policy string
 // The policies of SPEC T4.
 const (
 	NoEvict Policy = "no_evict" // the newcomer is bypassed; the default
-	Cost    Policy = "cost"     // least compute seconds per byte go, for what is worth more
+	Cost    Policy = "cost"     // least compute seconds per byte go, for what is worth more; at most 1,024 at a time
 )
 
 // Config of a Cache. The zero value is usable: unlimited, nothing evicted.

@@ -72,6 +72,10 @@ type flushed struct {
 
 const noBound = math.MaxInt64
 
+// mostVictims is how many tensors one newcomer displaces. A miss that displaces none may
+// have looked at as many.
+const mostVictims = 1024
+
 func newState(hash func(string) uint64, capacity int64, policy Policy) *state {
 	return &state{table: table.New[tensor](hash), capacity: capacity, policy: policy}
 }
@@ -90,28 +94,29 @@ func (s *state) admit(p *pending) Bypass {
 	return ""
 }
 
-// fits reports whether n bytes more stay within the capacity.
+// fits reports whether n bytes more stay within the capacity. No sum wraps: what is
+// resident and reserved is within it, also where it is noBound.
 func (s *state) fits(n int64) bool {
-	return s.capacity == noBound || n <= s.capacity && s.resident+s.reserved <= s.capacity-n
+	return n <= s.capacity && s.resident+s.reserved <= s.capacity-n
 }
 
 // displace removes the tensors that are cheapest to make again, by compute
 // seconds per byte, until p fits; but only if all of them together cost less
-// than p (SPEC T4).
+// than p (SPEC T4), and are at most mostVictims.
 func (s *state) displace(p *pending) bool {
 	if s.policy != Cost || p.bytes > s.capacity || s.reserved > s.capacity-p.bytes {
 		return false
 	}
 	over := s.resident + s.reserved - (s.capacity - p.bytes)
 	var victims []*node
-	var lost time.Duration
-	for over > 0 && lost < p.cost {
+	left := p.cost // what p is worth beyond them: a difference of costs does not wrap
+	for over > 0 && left > 0 && len(victims) < mostVictims {
 		victim := s.worth.pop()
 		victims = append(victims, victim)
 		over -= victim.Value.bytes
-		lost += victim.Value.cost
+		left -= victim.Value.cost
 	}
-	if over > 0 || lost >= p.cost {
+	if over > 0 || left <= 0 {
 		for _, n := range victims {
 			s.worth.push(n)
 		}
@@ -145,12 +150,12 @@ func (s *state) deliver(p *pending, n *node) bool {
 
 // inherit puts heir, which was asked for by somebody who waits, in the place of
 // p, whose owner gave up. It reports false, and changes nothing, if heir has
-// more bytes than p and they do not fit.
+// more bytes than p and they neither fit nor displace others.
 func (s *state) inherit(p, heir *pending) bool {
 	may := s.flights.May(p)
 	if may {
 		s.reserved -= p.bytes
-		if !s.fits(heir.bytes) {
+		if !s.fits(heir.bytes) && !s.displace(heir) {
 			s.reserved += p.bytes
 			return false
 		}

@@ -2,6 +2,7 @@ package constants
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -114,6 +115,40 @@ func TestStateDisplaces(t *testing.T) {
 	c.want("resident 4/2 reserved 2 gone []")
 }
 
+// T4: the costs of what would go do not wrap: two of nearly the largest cost are worth
+// more than one of the largest.
+func TestStateAbsurdCosts(t *testing.T) {
+	c := newCore(t, 2, Cost)
+	c.put("1a", math.MaxInt64-1)
+	c.put("1b", math.MaxInt64-1)
+	if why := c.admit("2", math.MaxInt64); why != "full" {
+		t.Errorf("worth half of its victims: %q", why)
+	}
+	c.want("resident 2/2 reserved 0 gone []")
+}
+
+// T4, F6: a newcomer looks at a bounded number of victims, whether it displaces them or
+// not.
+func TestStateDisplacesFew(t *testing.T) {
+	for _, n := range []int{mostVictims, mostVictims + 1} {
+		c := newCore(t, 1, Cost)
+		c.capacity = int64(n)
+		for i := range n {
+			p := &pending{key: Key{ID: fmt.Sprint(i)}, bytes: 1}
+			c.state.admit(p)
+			c.state.deliver(p, c.newNode(p))
+		}
+		why := c.state.admit(&pending{key: Key{ID: "large"}, bytes: int64(n), cost: 1})
+		want, stay := Bypass(""), 0
+		if n > mostVictims {
+			want, stay = Full, n
+		}
+		if why != want || len(c.worth) != stay {
+			t.Errorf("%d victims: %q, %d stay", n, why, len(c.worth))
+		}
+	}
+}
+
 // T2, F7: a flush takes everything and keeps what is computed from staying.
 func TestStateFlushes(t *testing.T) {
 	c := newCore(t, 8, NoEvict)
@@ -178,6 +213,22 @@ func TestStateInherits(t *testing.T) {
 	}
 	c.drop(late)
 	c.want("resident 0/0 reserved 0 gone [1 flush]")
+}
+
+// T4, T6: an heir of more bytes displaces what the same call of a newcomer would.
+func TestStateHeirDisplaces(t *testing.T) {
+	c := newCore(t, 4, Cost)
+	c.put("2", 1)
+	c.admit("1", 1)
+	p := c.owned["1"]
+	if c.inherit(p, &pending{key: p.key, bytes: 4 * mib, cost: 1}) {
+		t.Error("an heir worth no more than its victim")
+	}
+	c.want("resident 2/1 reserved 1 gone []")
+	if !c.inherit(p, &pending{key: p.key, bytes: 4 * mib, cost: 2}) {
+		t.Error("an heir worth more than its victim")
+	}
+	c.want("resident 0/0 reserved 4 gone [2 evicted]")
 }
 
 // T6: those that can compute come in the order they came, whoever leaves meanwhile.
