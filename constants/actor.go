@@ -291,8 +291,8 @@ func (s *shell) close() {
 }
 
 // letGo fires the callbacks of a tensor that has gone, and has the pin of its
-// residency dropped: in the order of the removals, off the turn. A Free that is stuck
-// holds up neither.
+// residency dropped, off the turn. Tensors come in the order of their removals, but a
+// callback or a Free that is stuck holds up no other tensor.
 func (s *shell) letGo(r removal) {
 	defer s.idle.Throw(r.node)
 	s.e.cache.counters.removed(r)

@@ -20,7 +20,9 @@
 //
 // Every exported type is safe for concurrent use. A hit takes no lock and sends
 // no message. Size and Capacity never wait (SPEC T11). Callbacks and free
-// functions run on goroutines of the cache, not in a turn of its actor.
+// functions run on goroutines of the cache, not in a turn of its actor. Callbacks of an
+// engine come one at a time, in the order of the removals; one that takes longer than
+// 50 ms keeps no other waiting, and so may run beside others.
 //
 // # Memory
 //

@@ -48,7 +48,6 @@ type Outcome struct {
 func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, policy Policy) *Engine {
 	e := &Engine{cache: c, kind: kind, index: index, context: context, gone: make(chan struct{})}
 	e.shell = &shell{e: e, state: newState(c.cfg.Hash, capacity, policy)}
-	e.shell.gone.InOrder = true
 	e.shell.gone.Init(actors.Go, e.shell.letGo, e.failed)
 	e.shell.idle.Init(actors.Go, func(n *node) { n.Value.cell.Unpin() }, e.failed)
 	e.ref = actors.Spawn(actors.Config{Name: "constants " + e.String(), Logger: c.cfg.Logger}, e.shell.handle)
