@@ -7,6 +7,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/lease"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 type message interface{ isMessage() }
@@ -44,9 +45,6 @@ type (
 	}
 	drainMsg struct{} // the next piece of what was flushed
 )
-
-// mostATurn is how many flushed tensors one turn lets go.
-const mostATurn = 4096
 
 func (getMsg) isMessage()      {}
 func (fulfilMsg) isMessage()   {}
@@ -102,10 +100,8 @@ func (s *shell) handle(m message) {
 		s.publish()
 		m.reply.Send(s.drained())
 		s.drain()
-	case offerMsg:
-		m.reply.Send(s.state.offer())
 	case shrinkMsg:
-		freed := s.state.shrink(m.bytes)
+		freed := s.state.shrink(m.nodes, m.bytes)
 		s.publish()
 		m.reply.Send(freed)
 	case closeMsg:
@@ -117,6 +113,7 @@ func (s *shell) handle(m message) {
 	}
 	s.publish()
 	s.gone.Throw(s.state.take()...)
+	s.state.touched.Turn()
 }
 
 // drained is closed when what is flushed now has gone, and the telling of it has begun.
@@ -129,7 +126,7 @@ func (s *shell) drained() <-chan struct{} {
 // drain lets a piece of what was flushed go. Other messages have their turn before the
 // next piece.
 func (s *shell) drain() {
-	all := s.state.drain(mostATurn)
+	all := s.state.drain(touched.Most)
 	s.gone.Throw(s.state.take()...)
 	if !all {
 		s.e.tell(drainMsg{})

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -135,7 +136,7 @@ func TestLargeFlush(t *testing.T) {
 	c, e := open(t, Config{})
 	var told atomic.Int32
 	var all []*Lease
-	for i := range 2*mostATurn + 1 {
+	for i := range 2*touched.Most + 1 {
 		l, err := add(t, e, fmt.Sprint(i), 8, Options{Removed: func(Removal) { told.Add(1) }}).Fulfil(i, 8, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // tensor is what stands in the table: resident until gone is set.
@@ -56,6 +57,7 @@ type state struct {
 	reserved int64
 	gone     []removal // since the last take
 	flushed  []flushed // oldest first; out of the table, and not gone yet
+	touched  touched.Gauge
 }
 
 // removal is a node that has left the table.
@@ -111,6 +113,7 @@ func (s *state) displace(p *pending) bool {
 	var victims []*node
 	left := p.cost // what p is worth beyond them: a difference of costs does not wrap
 	for over > 0 && left > 0 && len(victims) < mostVictims {
+		s.touched.Add(1)
 		victim := s.worth.pop()
 		victims = append(victims, victim)
 		over -= victim.Value.bytes
@@ -209,12 +212,17 @@ func (s *state) drop(p *pending) bool {
 	return may
 }
 
-func (s *state) remove(n *node, why Removal) {
-	s.table.Remove(n)
+// remove takes a resident tensor out; it reports false if n is none any more.
+func (s *state) remove(n *node, why Removal) bool {
+	s.touched.Add(1)
+	if !s.table.Remove(n) {
+		return false
+	}
 	s.worth.drop(n)
 	n.Value.gone.Store(true)
 	s.resident -= n.Value.bytes
 	s.gone = append(s.gone, removal{n, why})
+	return true
 }
 
 // removeKey takes a key out, resident or pending, and reports whether it was there.
@@ -250,6 +258,7 @@ func (s *state) drain(most int) bool {
 			n.Value.gone.Store(true)
 			s.gone = append(s.gone, removal{n, f.why})
 		}
+		s.touched.Add(n)
 		most -= n
 		if f.nodes = f.nodes[n:]; len(f.nodes) == 0 {
 			s.flushed = s.flushed[1:]

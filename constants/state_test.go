@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -156,6 +157,9 @@ func TestStateFlushes(t *testing.T) {
 	c.put("2", 0)
 	c.admit("3", 0)
 	c.setCapacity(4 * mib)
+	if freed := c.shrink([]*node{n}, mib); freed.Bytes != 0 { // for the memory limit
+		t.Errorf("%d bytes freed of what is flushed", freed.Bytes)
+	}
 	if c.drain(1) || !c.drain(1) {
 		t.Error("2 tensors have not gone in 2 pieces")
 	}
@@ -270,5 +274,30 @@ func TestStateAbsurdSizes(t *testing.T) {
 		if why := c.state.admit(&pending{key: Key{ID: "x"}, bytes: bytes}); why != Full {
 			t.Errorf("%d bytes: %q", bytes, why)
 		}
+	}
+}
+
+// T4, Q5: nor without a capacity, where what is full is the sum; and what is worth
+// less than two victims of the longest cost displaces neither.
+func TestStateAbsurdSums(t *testing.T) {
+	s := newState(nil, noBound, NoEvict)
+	for i := range math.MaxInt64/mostBytes + 2 {
+		want := Bypass("")
+		if i >= math.MaxInt64/mostBytes {
+			want = Full
+		}
+		if why := s.admit(&pending{key: Key{ID: strconv.Itoa(i)}, bytes: mostBytes}); why != want {
+			t.Fatalf("tensor %d: %q, %d bytes reserved", i, why, s.reserved)
+		}
+	}
+	s = newState(nil, 2*mib, Cost)
+	for _, id := range []string{"a", "b"} {
+		p := &pending{key: Key{ID: id}, bytes: mib, cost: math.MaxInt64 - 1}
+		if why := s.admit(p); why != "" || !s.deliver(p, s.newNode(p)) {
+			t.Fatalf("%s: %q", id, why)
+		}
+	}
+	if why := s.admit(&pending{key: Key{ID: "c"}, bytes: 2 * mib, cost: math.MaxInt64}); why != Full {
+		t.Errorf("one that is worth less than both it displaces: %q", why)
 	}
 }
