@@ -137,8 +137,8 @@ func (g *Group) prepare(q *artefacts.Request, linger time.Duration) error {
 func (g *Group) obtain(ctx context.Context, q artefacts.Request) (*artefacts.Lease, artefacts.Outcome, error) {
 	r := g.session.runtime
 	lease, how, err := r.artefacts.Get(ctx, q)
-	if how.Event == artefacts.Miss && how.Reason == fault.Absent {
-		if field, _ := r.storable(&q); field != "" {
+	if how.Event == artefacts.Miss && (how.Reason == fault.Absent || how.Reason == fault.KeyRefused) {
+		if field, _ := r.storable(&q); field == "backend" || field != "" && how.Reason == fault.Absent {
 			how.Reason, how.Field = fault.Disabled, field // SPEC P17
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
 	"os"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 )
 
 // identity is what stored artefacts of a backend must fit where neither the
@@ -74,19 +76,23 @@ func (r *Runtime) storable(q *artefacts.Request) (field string, err error) {
 		known := at.(func() gpuexec.Identity)()
 		q.Identity = &known
 	}
+	why, cause := "its identity is not known", error(nil)
 	switch {
 	case q.Identity.Library == "":
 		field = "library"
 	case q.Identity.Build == "":
 		field = "build"
 	default:
-		return "", nil
+		if cause = (blobstore.Config{Only: q.Backend}).Validate(); cause == nil {
+			return "", nil
+		}
+		field, why = "backend", "its name cannot be a folder of the store"
 	}
 	if _, logged := r.unstored.LoadOrStore(q.Backend, true); !logged {
-		r.logger.Warn("kiln: nothing of this backend is stored: its identity is not known", "backend", q.Backend, "reason", string(fault.Disabled), "field", field)
+		r.logger.Warn("kiln: nothing of this backend is stored: "+why, "backend", q.Backend, "reason", string(fault.Disabled), "field", field, "error", cause)
 	}
 	if r.cfg.StoreRequired {
-		err = &fault.Error{Op: "kiln: store", Key: q.Key, Backend: q.Backend, Reason: fault.Disabled, Field: field, Err: ErrRefused}
+		err = &fault.Error{Op: "kiln: store", Key: q.Key, Backend: q.Backend, Reason: fault.Disabled, Field: field, Err: errors.Join(ErrRefused, cause)}
 	}
 	return field, err
 }

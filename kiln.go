@@ -73,11 +73,12 @@ var devices atomic.Uint64
 
 // Open starts a runtime. It reads the environment once. What it refuses there is
 // logged, with what is in force instead, and so is a variable that begins with KILN_
-// and that it does not know; with KILN_STRICT=1 both are errors. ErrInvalid names
+// and that it does not know, or is nearly one of oneDNN's that it reads; with
+// KILN_STRICT=1 both are errors. ErrInvalid names
 // the fields of the config that are wrong, all at once. On an error nothing stays
 // open.
 func Open(cfg Config) (*Runtime, error) {
-	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: guard.Logger(cfg.Logger, actors.Go), closed: make(chan struct{})}
+	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: guard.Logger(cmp.Or(cfg.Logger, slog.New(warnings{slog.Default().Handler()})), actors.Go), closed: make(chan struct{})}
 	if cfg.Record {
 		r.record = &recorder{entries: make(map[artefactID]*Entry)}
 	}
@@ -103,7 +104,7 @@ func Open(cfg Config) (*Runtime, error) {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}
 	}
-	r.constants, err = constants.Open(hidden.With(constantsConfig(r.settings, r.logger), r.memory))
+	r.constants, err = constants.Open(hidden.With(constantsConfig(r.settings, cfg.Listen, r.logger), r.memory))
 	if err != nil {
 		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}

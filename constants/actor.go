@@ -3,6 +3,7 @@ package constants
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -293,6 +294,7 @@ func (s *shell) close() {
 func (s *shell) letGo(r removal) {
 	defer s.idle.Throw(r.node)
 	s.e.cache.counters.removed(r)
+	s.e.event(time.Time{}, Event{Context: context.Background(), Key: Key{Backend: r.node.Sub, ID: r.node.Key}, Removal: r.why, Cost: r.node.Value.cost})
 	r.node.Value.calls.fire(r.why, s.e.failed)
 }
 

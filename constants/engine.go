@@ -66,6 +66,15 @@ func (e *Engine) tell(m message) { e.ref.Tell(m) }
 
 // Lookup is the hit path of GetOrAdd: a lease if the tensor is resident.
 func (e *Engine) Lookup(key Key) (*Lease, bool) {
+	start := e.clock()
+	l, ok := e.lookup(key)
+	if ok && e.cache.cfg.Listen != nil {
+		e.event(start, Event{Context: context.Background(), Key: key, Hit: true, Cost: l.cost()})
+	}
+	return l, ok
+}
+
+func (e *Engine) lookup(key Key) (*Lease, bool) {
 	n := e.shell.state.table.Lookup(key.ID, key.Backend)
 	if n == nil || !n.Value.cell.Pin() {
 		return nil, false
@@ -83,58 +92,69 @@ func (e *Engine) Lookup(key Key) (*Lease, bool) {
 // make such keys. Errors: ErrInvalid, ErrClosed, ErrCycle, the context's, and the one
 // that the owner failed with.
 func (e *Engine) GetOrAdd(ctx context.Context, key Key, bytes int64, opts Options) (Outcome, error) {
-	return e.getOrAdd(ctx, key, bytes, opts, true)
+	told := Event{Context: ctx, Key: key}
+	start := e.clock()
+	out, err := e.getOrAdd(&told, bytes, opts, true)
+	told.Err = err
+	e.event(start, told)
+	return out, err
 }
 
-// getOrAdd is GetOrAdd; watch says that the end of ctx ends an ownership, too.
-func (e *Engine) getOrAdd(ctx context.Context, key Key, bytes int64, opts Options, watch bool) (Outcome, error) {
-	out, err := e.get(ctx, key, bytes, opts, watch)
+// getOrAdd is GetOrAdd, and says in told how the call was answered; watch says that
+// the end of its context ends an ownership, too.
+func (e *Engine) getOrAdd(told *Event, bytes int64, opts Options, watch bool) (Outcome, error) {
+	out, joined, err := e.get(told.Context, told.Key, bytes, opts, watch)
 	if out.Bypass != "" {
 		e.cache.counters.bypass(out.Bypass)
+	}
+	told.Joined, told.Hit, told.Owner, told.Bypass = joined, out.Lease != nil && !joined, out.Owner != nil, out.Bypass
+	if told.Cost = opts.Cost; out.Lease != nil {
+		told.Cost = out.Lease.cost()
 	}
 	return out, err
 }
 
-func (e *Engine) get(ctx context.Context, key Key, bytes int64, opts Options, watch bool) (Outcome, error) {
+// get reports besides whether the lease is on what another caller delivered meanwhile.
+func (e *Engine) get(ctx context.Context, key Key, bytes int64, opts Options, watch bool) (out Outcome, joined bool, err error) {
 	if err := key.check(bytes); err != nil {
-		return Outcome{}, err
+		return Outcome{}, false, err
 	}
 	if opts.Cost < 0 {
-		return Outcome{}, fault.Invalidf("constants: get", "cost %v: want 0 or more", opts.Cost)
+		return Outcome{}, false, fault.Invalidf("constants: get", "cost %v: want 0 or more", opts.Cost)
 	}
 	if bytes == 0 {
 		if e.shell.closed.Load() {
-			return Outcome{}, fault.ErrClosed
+			return Outcome{}, false, fault.ErrClosed
 		}
-		return Outcome{Bypass: ZeroSize}, nil
+		return Outcome{Bypass: ZeroSize}, false, nil
 	}
-	if l, ok := e.Lookup(key); ok {
-		return Outcome{Lease: l}, nil
+	if l, ok := e.lookup(key); ok {
+		return Outcome{Lease: l}, false, nil
 	}
 	p := &pending{key: key, bytes: bytes, cost: opts.Cost, callback: opts.Removed}
 	own := e.promise(ctx, p)
 	own.watched = watch
-	out, err := e.ask(ctx, p, opts.CanOwn)
+	out, joined, err = e.ask(ctx, p, opts.CanOwn)
 	if out.Owner != own {
 		own.cancel(nil) // its context, which nobody uses
 	}
-	return out, err
+	return out, joined, err
 }
 
-func (e *Engine) ask(ctx context.Context, p *pending, canOwn bool) (Outcome, error) {
+func (e *Engine) ask(ctx context.Context, p *pending, canOwn bool) (out Outcome, joined bool, err error) {
 	c := &asking{engine: e, pending: p, canOwn: canOwn}
 	defer func() { c.giveUp(nil) }()
-	_, err := flight.Ride[*node](ctx, c)
-	if err != nil {
-		return Outcome{}, err
+	if _, err = flight.Ride[*node](ctx, c); err != nil {
+		return out, false, err
 	}
 	a := c.answer
 	c.answer = answer{} // it has come to something
 	if a.owner != nil {
-		return e.owned(a.owner)
+		out, err = e.owned(a.owner)
+		return out, false, err
 	}
 	p.owner.flight.Finish(nil, fault.ErrAbandoned, nil) // nobody will use it
-	return Outcome{Lease: c.lease, Bypass: a.bypass}, nil
+	return Outcome{Lease: c.lease, Bypass: a.bypass}, a.aboard != nil, nil
 }
 
 // asking is one GetOrAdd that was no hit. It implements flight.Caller.
@@ -238,9 +258,15 @@ type Value struct {
 // (SPEC T9). The lease of a tensor that is not cached frees it.
 func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, compute func(context.Context) (Value, error)) (l *Lease, cached bool, err error) {
 	opts.CanOwn = true
+	told := Event{Context: ctx, Key: key}
+	start := e.clock()
+	defer func() { // also when compute ends the goroutine
+		told.Err = err
+		e.event(start, told)
+	}()
 	// ctx is not watched: compute heeds it or does not, and nobody else computes
 	// this key until it has ended (SPEC F1).
-	out, err := e.getOrAdd(ctx, key, bytes, opts, false)
+	out, err := e.getOrAdd(&told, bytes, opts, false)
 	if err != nil || out.Lease != nil {
 		return out.Lease, err == nil, err
 	}

@@ -3,7 +3,11 @@ package constants
 import (
 	"sync/atomic"
 
+	"time"
+
 	"github.com/kiln-cache/kiln/internal/sums"
+
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Stats is a snapshot of what a cache has answered and what it holds; the sums are
@@ -76,4 +80,28 @@ func (c *Cache) Stats() Stats {
 		})
 	}
 	return s
+}
+
+// event tells the listener, if there is one, of what began at start. Where a call
+// failed, that is all that is said of its answer.
+func (e *Engine) event(start time.Time, told Event) {
+	listen := e.cache.cfg.Listen
+	if listen == nil {
+		return
+	}
+	if told.Engine = e; told.Err != nil {
+		told.Hit, told.Owner, told.Joined, told.Bypass = false, false, false, ""
+	}
+	if !start.IsZero() {
+		told.Duration = time.Since(start)
+	}
+	guard.Call(func() { listen(told) }, e.failed)
+}
+
+// clock is the time if somebody listens, else zero: nobody else pays for it.
+func (e *Engine) clock() (now time.Time) {
+	if e.cache.cfg.Listen != nil {
+		now = time.Now()
+	}
+	return now
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // core drives the pure state: owners by name, each with the size in its name's
@@ -270,7 +272,7 @@ func TestStateHeirs(t *testing.T) {
 func TestStateAbsurdSizes(t *testing.T) {
 	c := newCore(t, 1, NoEvict)
 	c.put("1", 0)
-	for _, bytes := range []int64{1, mib, mostBytes, mostBytes - 1} {
+	for _, bytes := range []int64{1, mib, pressure.MostBytes, pressure.MostBytes - 1} {
 		if why := c.state.admit(&pending{key: Key{ID: "x"}, bytes: bytes}); why != Full {
 			t.Errorf("%d bytes: %q", bytes, why)
 		}
@@ -281,12 +283,12 @@ func TestStateAbsurdSizes(t *testing.T) {
 // less than two victims of the longest cost displaces neither.
 func TestStateAbsurdSums(t *testing.T) {
 	s := newState(nil, noBound, NoEvict)
-	for i := range math.MaxInt64/mostBytes + 2 {
+	for i := range math.MaxInt64/pressure.MostBytes + 2 {
 		want := Bypass("")
-		if i >= math.MaxInt64/mostBytes {
+		if i >= math.MaxInt64/pressure.MostBytes {
 			want = Full
 		}
-		if why := s.admit(&pending{key: Key{ID: strconv.Itoa(i)}, bytes: mostBytes}); why != want {
+		if why := s.admit(&pending{key: Key{ID: strconv.Itoa(i)}, bytes: pressure.MostBytes}); why != want {
 			t.Fatalf("tensor %d: %q, %d bytes reserved", i, why, s.reserved)
 		}
 	}

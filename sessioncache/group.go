@@ -18,16 +18,18 @@ type group struct {
 	names  *table.Table[entry]
 	slots  atomic.Pointer[slots] // names by NameID; nil until one is interned
 	of     *published            // the session it belongs to
-	asked  [2]asked              // notes of its use where the shape asked is the shape compiled
+	asked  notes                 // notes of its use where the shape asked is the shape compiled
 
 	_ [64]byte // what readers write must not share a line with what they read
 
-	grace  grace
-	leases atomic.Int64 // leases of its values
-	torn   atomic.Bool  // its values are being freed
-	aside  atomic.Bool  // the policy passes over it until the actor is told that it is free, see free
+	grace   grace
+	tallies tallies
+	leases  atomic.Int64 // leases of its values
+	torn    atomic.Bool  // its values are being freed
+	aside   atomic.Bool  // the policy passes over it until the actor is told that it is free, see free
 
 	// For the actor only.
+	before     uint64 // the count of its tallies that is not its own
 	at         *table.Node[group]
 	shape      shapegroups.Shape
 	policy     *policy.Group // while registered

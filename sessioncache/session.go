@@ -3,7 +3,6 @@ package sessioncache
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 
@@ -33,7 +32,6 @@ type Session struct {
 	telling   lease.Bin[func()] // what Config.Evicted and the log are told of turns
 	evicted   func(lost)        // tells of one
 
-	hits   [stripes]stripe
 	joined atomic.Uint64
 
 	closed  atomic.Bool // every call is refused from now on
@@ -43,14 +41,6 @@ type Session struct {
 		sync.RWMutex
 		shut bool
 	}
-}
-
-// stripes are the places hits are counted in, so that no line is shared by all.
-const stripes = 16
-
-type stripe struct {
-	atomic.Uint64
-	_ [56]byte
 }
 
 // Open starts a session. ErrInvalid joins all that is wrong with the config.
@@ -122,11 +112,11 @@ func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, e
 	if err := ctx.Err(); err != nil {
 		return nil, failed(op, shape.String(), err)
 	}
-	g, use := s.published.find(shape, byAcquire)
+	g, asked := s.published.find(shape)
 	if g != nil {
 		phase := g.grace.enter()
 		if !g.dead.Load() {
-			s.log.Note(use)
+			s.log.Note(&asked[byAcquire])
 			return s.handle(g, phase), nil
 		}
 		s.leave(g, phase)
@@ -144,7 +134,7 @@ func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, e
 
 // handle makes the handle of a group whose grace was entered.
 func (s *Session) handle(g *group, phase uint32) *Group {
-	return &Group{View: View{g: g, held: true}, session: s, phase: phase, stripe: rand.Uint32N(stripes)}
+	return &Group{View: View{g: g, held: true}, session: s, phase: phase, hits: s.published.place(g)}
 }
 
 // leave is the end of a handle.
@@ -173,30 +163,24 @@ func (s *Session) use(op string, shape shapegroups.Shape, how int) (*asked, erro
 	if s.closed.Load() {
 		return nil, failed(op, shape.String(), fault.ErrClosed)
 	}
-	use, err := s.published.note(shape, how)
+	asked, err := s.published.note(shape)
 	if err != nil {
 		return nil, failed(op, shape.String(), err)
 	}
-	return use, nil
+	return &asked[how], nil
 }
 
-// lookup is one request for a resident group, or nil.
-func (s *Session) lookup(shape shapegroups.Shape) *group {
-	g, use := s.published.find(shape, byLookup)
-	if use == nil {
-		if shape.IsZero() || s.published.bucket.Exact() {
-			return nil
-		}
+// lookup finds a resident group, or nil. The caller notes one use of it.
+func (s *Session) lookup(shape shapegroups.Shape) (*group, *notes) {
+	g, asked := s.published.find(shape)
+	if asked == nil && !shape.IsZero() && !s.published.bucket.Exact() {
 		var err error
-		if use, err = s.published.note(shape, byLookup); err != nil {
-			return nil
+		if asked, err = s.published.note(shape); err != nil {
+			return nil, nil
 		}
-		g = s.published.resident(use.compiled)
+		g = s.published.resident(asked[byLookup].compiled)
 	}
-	if g != nil {
-		s.log.Note(use) // one made just now comes into the memo by it
-	}
-	return g
+	return g, asked
 }
 
 // drainEvery is how often the log tells of 256 notes before the actor is told:
@@ -207,14 +191,27 @@ const drainEvery = 8
 // View is one request for the group of a shape; it reports false if none is
 // registered. It creates, leases and allocates nothing, and never waits.
 func (s *Session) View(shape shapegroups.Shape) (View, bool) {
-	g := s.lookup(shape)
+	g, asked := s.lookup(shape)
+	if g != nil {
+		s.log.Note(&asked[byLookup]) // one made just now comes into the memo by it
+	}
 	return View{g: g}, g != nil
 }
 
 // Lookup looks a name up by its full key; lane 0 is the one that all workers share.
 // It is one request. It creates nothing and never waits.
 func (s *Session) Lookup(shape shapegroups.Shape, name string, lane Lane) (Ref, bool) {
-	return View{g: s.lookup(shape)}.Lookup(name, lane)
+	g, asked := s.lookup(shape)
+	if g == nil {
+		return Ref{}, false
+	}
+	r, ok := View{g: g}.Lookup(name, lane)
+	how := byLookup
+	if ok {
+		how = byKey
+	}
+	s.log.Note(&asked[how])
+	return r, ok
 }
 
 // Has reports whether a group is registered for the shape and has held a name.

@@ -98,6 +98,9 @@ func policyGroups(l Limit) (int, error) {
 // drained notes uses that readers have logged, in their order.
 func (s *state) drained(use *asked) {
 	s.published.remember(use)
+	if use.found {
+		s.published.keyHits.Add(1)
+	}
 	s.request(use, false)
 }
 
@@ -283,6 +286,7 @@ func (s *state) vacated(g *group) {
 		for owner := range g.owners {
 			s.uncredit(owner, g)
 		}
+		s.published.uncounted(g)
 		s.effects.trash = append(s.effects.trash, trash{group: g})
 	case g.registered && !g.filled.Load() && !g.awaited():
 		g.vacant = true // asked for, and nothing came of it that it keeps

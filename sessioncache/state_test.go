@@ -128,11 +128,11 @@ func (c *core) use(text string) *asked {
 	if err != nil {
 		panic(err)
 	}
-	use, err := c.published.note(shape, byAcquire)
+	asked, err := c.published.note(shape)
 	if err != nil {
 		panic(err)
 	}
-	return use
+	return &asked[byAcquire]
 }
 
 // play runs one event.

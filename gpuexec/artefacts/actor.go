@@ -295,6 +295,7 @@ func (closing) handle(s *shell) {
 func (m saved) handle(s *shell) {
 	s.jobs--
 	delete(s.saves, m.saving)
+	s.counters.saves.Store(int64(len(s.saves)))
 	for _, at := range m.awaited {
 		at.left--
 		at.passed()

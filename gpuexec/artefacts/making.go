@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // making is one asking of a call, and the flight that begins with it if there is
@@ -88,12 +89,9 @@ func (m *making) run() {
 	})
 }
 
-// mostBytes is the largest artefact, so that no sum of sizes wraps (SPEC Q5).
-const mostBytes = 1 << 48
-
 // check refuses what no artefact takes.
 func (b *Built) check() error {
-	if b.Bytes < 0 || b.Bytes > mostBytes || b.Cost < 0 {
+	if b.Bytes < 0 || b.Bytes > pressure.MostBytes || b.Cost < 0 {
 		return fault.Invalidf("artefacts: create", "the creator reported %d bytes made in %v: want 0 to 2^48 bytes, and no negative time", b.Bytes, b.Cost)
 	}
 	return nil
@@ -243,6 +241,7 @@ func (s *shell) save(m *making) {
 	n.Value.cell.Pin()
 	w := new(saving)
 	s.saves[w] = struct{}{}
+	s.counters.saves.Store(int64(len(s.saves)))
 	keep := !s.state.disabled()
 	s.job(func() {
 		defer s.ref.Tell(saved{w}) // also after user code that ends its goroutine

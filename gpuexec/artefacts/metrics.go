@@ -29,6 +29,7 @@ type Stats struct {
 	Touched                     int64 // entries that a turn of the actor looked at or changed, at most
 	Loads                       int64 // blobs given to a driver
 
+	Saves        int64         // stores of what was made that have not ended yet (SPEC P18)
 	Flights      int64         // creators at work, those of kernels among them
 	OldestFlight time.Duration // since the oldest of them began; 0 if there is none
 
@@ -45,6 +46,7 @@ type counters struct {
 	reasons map[fault.Reason]*atomic.Uint64 // all of R1; the map itself never changes
 	unhit   atomic.Uint64                   // uses that were no hits
 	loads   atomic.Int64
+	saves   atomic.Int64 // falls, too
 	runs    [len(Stats{}.Runs)]atomic.Uint64
 }
 
@@ -80,6 +82,7 @@ func (c *Cache) Stats() Stats {
 		Loads:       c.counters.loads.Load(),
 		Overleased:  c.overleased.Load(),
 		Thrash:      c.state.gauges.thrash.Load(),
+		Saves:       c.counters.saves.Load(),
 		Flights:     c.state.gauges.flights.Load(),
 	}
 	if s.Flights > 0 {

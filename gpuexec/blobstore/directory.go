@@ -35,6 +35,9 @@ type directory struct {
 	choosing    bool // a victim is to be chosen, and idx does not know all about its entries
 	quarantined bool // the change has set an entry aside
 
+	settled   bool // the directory was told what this process was given
+	unwritten bool // that could not be written
+
 	usesRead    time.Time // when the uses of other writers were read
 	usesWritten bool      // this writer has a file
 }
@@ -84,7 +87,10 @@ func (d *directory) prepare(ctx context.Context) error {
 		if err := d.loadUses(); err != nil {
 			d.s.logOnce("read uses", err)
 		}
-		return d.shrink(d.s.capacity(), "", "")
+		if err := d.settle(); err != nil {
+			return err
+		}
+		return d.shrink(d.room(), "", "")
 	})
 }
 
@@ -155,6 +161,7 @@ func (d *directory) enter(ctx context.Context) error {
 			err := d.journal.follow(d.idx)
 			if d.journal.offset != read || d.text == unread { // a process that changed entries has written size.txt too
 				d.text = d.readSize()
+				d.follow()
 			}
 			if !errors.Is(err, errStale) {
 				return err
@@ -187,7 +194,7 @@ func (d *directory) restart(force bool) error {
 // list reads the whole directory.
 func (d *directory) list(ctx context.Context) error {
 	d.s.forgetSynced() // the directory may be another one by now
-	x := newIndex(d.s.cfg.Policy)
+	x := newIndex(d.s.policy())
 	err := d.s.main.scan(func(place string, key, kernel int64) error {
 		x.add(sized(place, key, kernel))
 		d.beat()
@@ -200,6 +207,7 @@ func (d *directory) list(ctx context.Context) error {
 	d.idx, d.text = x, unread
 	if d.lock == nil {
 		d.text = d.readSize()
+		d.follow()
 	}
 	return nil
 }
@@ -260,7 +268,7 @@ func (d *directory) end(ctx context.Context) error {
 			break
 		}
 		if err = d.restart(true); err == nil {
-			err = d.shrink(d.s.capacity(), "", "")
+			err = d.shrink(d.room(), "", "")
 			if e := d.finish(); e != nil {
 				err = e
 			}
@@ -273,9 +281,7 @@ func (d *directory) end(ctx context.Context) error {
 		d.fresh = false
 	}
 	d.mu.unlock()
-	for _, name := range trash {
-		_ = d.s.main.RemoveAll(name) // the next sweep removes what is left
-	}
+	d.s.discard(trash)
 	if quarantined {
 		d.s.boundQuarantine()
 	}

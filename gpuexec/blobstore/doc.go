@@ -56,7 +56,13 @@
 // other entry is whole or absent. With File, a file is whole or absent. With None,
 // a loss of power may leave parts of a file. The store finds such parts by their
 // digest: they are misses, and the next Put repairs them. The journal, size.txt,
-// uses and leases are hints. They are not synced.
+// uses and leases are hints. They are not synced. Marks of drivers that can abort are,
+// whatever the setting.
+//
+// One pass of syncs serves all stores that wait. For one store it syncs three names
+// before the entry appears and two after. For several it is one call of the system
+// that syncs the whole file system (syncfs), where the system has one that can be
+// relied on: its cost is that of all that is unwritten there, whoever wrote it.
 //
 // # Systems
 //

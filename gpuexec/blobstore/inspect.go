@@ -67,7 +67,8 @@ func (s *Store) List(ctx context.Context, each func(Info) error) error {
 	return nil
 }
 
-// Inspect describes the entry of a name as Info.Entry gives it. The error is fault.ErrNotFound if there is no such entry, or as List's.
+// Inspect describes the entry of a name as Info.Entry gives it. The error is
+// fault.ErrNotFound if there is no such entry, or as List's.
 func (s *Store) Inspect(ctx context.Context, entry string) (Info, error) {
 	const op = "store: inspect"
 	if !isPlace(entry) {
@@ -155,9 +156,9 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 }
 
 // Prune evicts entries in the order of the policy until at most that many bytes are
-// in use, counted as Config.Capacity counts them. With Config.Only it evicts entries of that backend alone, and ends when
-// there are none. The error is fault.ErrInvalid for a negative number,
-// fault.ErrClosed, fault.ErrIO or the context's.
+// in use, counted as Config.Capacity counts them. With Config.Only it evicts entries
+// of that backend alone, and ends when there are none. The error is fault.ErrInvalid
+// for a negative number, fault.ErrClosed, fault.ErrIO or the context's.
 func (s *Store) Prune(ctx context.Context, bytes int64) error {
 	if bytes < 0 {
 		return fault.Invalidf("store: prune", "%d bytes: want 0 or more", bytes)

@@ -16,10 +16,11 @@ const (
 	usesDir       = "uses"
 	quarantineDir = "quarantine"
 
-	sizeFile    = "size.txt"
-	journalFile = "lease/journal"
-	keyFile     = "key.bin"
-	kernelFile  = "kernel.bin"
+	sizeFile     = "size.txt"
+	journalFile  = "lease/journal"
+	settingsFile = "lease/settings"
+	keyFile      = "key.bin"
+	kernelFile   = "kernel.bin"
 )
 
 var ownDirs = []string{leaseDir, lockDir, keyDir, tmpDir, markDir, usesDir, quarantineDir}

@@ -5,6 +5,7 @@ package blobstore_test
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 const nobody = 65534
@@ -214,3 +216,55 @@ var oddModes = map[string]func(*rig, *shop){
 		r.want("audit", s.audit(), "ok")
 	},
 }
+
+// P16: a store that can be read and not written is opened for reading: hits as ever, a
+// write is degraded, nothing is made and nothing is swept. What is no store is an error.
+func TestReadOnlyMount(t *testing.T) {
+	r := newRig(t)
+	w := r.open("d", mib)
+	w.put("k", "v")
+	w.shut()
+	before := r.names("d/tmp")
+	for _, errno := range []syscall.Errno{syscall.EROFS, syscall.EACCES} {
+		sealed := func(c *blobstore.Config) {
+			blobstore.SetFS(c, func(root string) vfs.FS {
+				return &unwritable{FS: vfs.Watch(vfs.Dir(root), func(op string) error {
+					switch op {
+					case "write", "rename", "sync", "mkdir":
+						return errno
+					}
+					return nil
+				}), errno: errno}
+			})
+		}
+		r.log.text.Reset()
+		s := r.open("d", mib, sealed)
+		r.want("get", s.get("k"), "v")
+		for range 2 {
+			r.want("put", s.put("j", "v"), "refused reason=degraded")
+		}
+		r.want("logged", r.log.count("going on without"), 1)
+		r.want("capacity, entries", words(s.usage().Capacity, s.usage().Entries), words(mib, 1))
+		r.want("verify", s.verify(), 0)
+		_, claim, miss, err := s.Obtain(background, backend, "j")
+		r.want("obtain", words(claim == nil, miss.Reason, err), "true absent <nil>")
+		r.must(s.Prune(background, 0))
+		r.want("nothing went", s.get("k"), "v")
+		s.shut()
+		r.want("nothing was made", words(r.names("d/tmp")), words(before))
+		r.must(os.MkdirAll(r.path("none"), 0o700))
+		_, err = blobstore.Open(background, r.config("none", mib, sealed))
+		r.want("no store", said(err), "error io")
+	}
+}
+
+// unwritable is a read-only mount.
+type unwritable struct {
+	vfs.FS
+	errno syscall.Errno
+}
+
+func (u *unwritable) Create(name string) (vfs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: u.errno}
+}
+func (u *unwritable) Update(name string) (vfs.File, error) { return u.Create(name) }

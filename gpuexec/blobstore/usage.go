@@ -1,6 +1,10 @@
 package blobstore
 
-import "context"
+import (
+	"context"
+
+	"github.com/kiln-cache/kiln/limit"
+)
 
 // concerns reports whether Config.Only leaves an entry visible.
 func (s *Store) concerns(place string) bool {
@@ -12,6 +16,7 @@ type Usage struct {
 	Entries     int
 	Bytes       int64            // of the contents of all entries
 	DiskBytes   int64            // the same with each file rounded up to 4 KiB, which is about what it takes
+	Capacity    limit.Limit      // in bytes, that the directory remembers; not given if it remembers none
 	Quarantined int              // bad entries that were set aside and are still kept, of every backend
 	ByBackend   map[string]int64 // bytes
 }
@@ -39,6 +44,7 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 	if err != nil {
 		return u, trouble("store: usage", s.cfg.Dir, err)
 	}
+	u.Capacity = settingsIn(s.main).capacity
 	list, err := s.main.ReadDir(quarantineDir)
 	if err != nil && !isGone(err) {
 		s.degraded("list", err)
@@ -76,7 +82,7 @@ func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 
 func (s *Store) visit(x *index, place string, each func(*record, use)) {
 	r := *x.entries[place]
-	if !r.known && s.cfg.Policy != FIFO {
+	if !r.known && s.policy() != FIFO {
 		s.main.meta(&r)
 	}
 	each(&r, x.useOf(&r))
@@ -84,7 +90,7 @@ func (s *Store) visit(x *index, place string, each func(*record, use)) {
 
 // recorded is an index of what writers have written of uses.
 func (s *Store) recorded() *index {
-	x := newIndex(s.cfg.Policy)
+	x := newIndex(s.policy())
 	live, ended, _, _ := s.readUses() // hints: a directory may lack them
 	x.own, x.others = ended, live
 	return x

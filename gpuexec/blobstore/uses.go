@@ -70,7 +70,7 @@ func (s *Store) takeUses(x *index) {
 // those of writers that ended. It is part of a change.
 func (d *directory) loadUses() error {
 	now := d.s.cfg.Now()
-	if d.s.cfg.Policy == FIFO || now.Sub(d.usesRead).Abs() < flushEvery {
+	if d.s.policy() == FIFO || now.Sub(d.usesRead).Abs() < flushEvery {
 		return nil
 	}
 	d.usesRead = now
@@ -175,7 +175,7 @@ func (d *directory) writeUses(state string, own uses) error {
 // flushUses writes this writer's uses if there are new ones. last marks the file as
 // that of a writer that ended.
 func (s *Store) flushUses(last bool) {
-	if s.cfg.Policy == FIFO {
+	if s.policy() == FIFO {
 		return
 	}
 	s.mu.Lock()

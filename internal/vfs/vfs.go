@@ -51,6 +51,13 @@ type FS interface {
 	RemoveAll(name string) error
 	// SyncDir makes changes of the names in a folder survive a loss of power.
 	SyncDir(name string) error
+	// SyncAll makes all that was written to the file system before survive a loss of
+	// power, also what other programs have written, for which it waits. The error is
+	// errors.ErrUnsupported where the system cannot do that reliably.
+	SyncAll() error
+	// Free gives the bytes of the file system that this user may still write, and all
+	// that it has. The error is errors.ErrUnsupported where the system does not tell.
+	Free() (free, total int64, err error)
 }
 
 // File is an open file.

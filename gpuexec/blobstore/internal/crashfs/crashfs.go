@@ -1,6 +1,7 @@
 package crashfs
 
 import (
+	"errors"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
@@ -73,9 +74,13 @@ func (f *FS) newNode(mode fs.FileMode) *node {
 	return n
 }
 
-// Clone is the file system as it would be found after losing power now: what is
-// not synced stays with probability keep.
-func (f *FS) Clone(keep float64, seed uint64) *FS {
+// sector is what a disk writes whole, in bytes.
+const sector = 512
+
+// Clone is the file system as it would be found after losing power now: of what is
+// not synced each change of names, and each sector of each write, stays with
+// probability keep. after is as New has it.
+func (f *FS) Clone(keep float64, seed uint64, after func(op string)) *FS {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -94,7 +99,7 @@ func (f *FS) Clone(keep float64, seed uint64) *FS {
 			e.apply(namesOf(e.folder))
 		}
 	}
-	out := New(nil)
+	out := New(after)
 	copies := map[*node]*node{}
 	var copyOf func(n *node) *node
 	copyOf = func(n *node) *node {
@@ -107,8 +112,11 @@ func (f *FS) Clone(keep float64, seed uint64) *FS {
 		if !n.mode.IsDir() {
 			text := slices.Clone(n.durable)
 			for _, w := range n.writes {
-				if rng.Float64() < keep {
-					text = w.apply(text)
+				for part := range slices.Chunk(w.bytes, sector) {
+					if rng.Float64() < keep {
+						text = write{w.offset, part}.apply(text)
+					}
+					w.offset += int64(len(part))
 				}
 			}
 			c.content, c.durable = text, slices.Clone(text)
@@ -376,4 +384,30 @@ func (f *FS) SyncDir(name string) (err error) {
 		return touches
 	})
 	return nil
+}
+
+// SyncAll implements vfs.FS.
+func (f *FS) SyncAll() (err error) {
+	f.mu.Lock()
+	defer f.did("syncfs", &err)
+	for _, c := range f.mu.pending {
+		for _, e := range c {
+			e.apply(e.folder.durableNames)
+		}
+	}
+	f.mu.pending = nil
+	f.mu.root.syncAll()
+	return nil
+}
+
+// Free implements vfs.FS. Memory has no such bound.
+func (f *FS) Free() (free, total int64, err error) { return 0, 0, errors.ErrUnsupported }
+
+func (n *node) syncAll() {
+	if n.writes != nil {
+		n.durable, n.writes = slices.Clone(n.content), nil
+	}
+	for _, inside := range n.names {
+		inside.syncAll()
+	}
 }

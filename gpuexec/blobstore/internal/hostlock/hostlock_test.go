@@ -131,6 +131,87 @@ func TestLeaseOfOneThatStandsStill(t *testing.T) {
 	}
 }
 
+// P8: one whose work hangs, though it beats, is given up after a bound.
+func TestLeaseOfOneThatHangs(t *testing.T) {
+	for _, lock := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			bounded := leases(f, lock)
+			bounded.Most = time.Minute
+			first := acquire(t, bounded)
+			begin := time.Now()
+			second := acquire(t, leases(f, lock))
+			if waited := time.Since(begin); waited < time.Minute || waited > time.Minute+period*5/4 {
+				t.Errorf("given up after %v", waited)
+			}
+			if first.Held() || !second.Held() {
+				t.Error("both hold it, or none does")
+			}
+			_, _ = first.Release(), second.Release()
+		})
+	}
+}
+
+// P8: who waits goes by the period of the holder.
+func TestPeriodTravels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		slow, hasty := leases(f, true), leases(f, true)
+		slow.Period, hasty.Period = 10*period, period/10
+		first := acquire(t, slow)
+		begin := time.Now()
+		go func() {
+			time.Sleep(20 * period)
+			_ = first.Release()
+		}()
+		second := acquire(t, hasty)
+		if waited := time.Since(begin); waited < 20*period {
+			t.Errorf("a holder that beats by its own period was replaced after %v", waited)
+		}
+		_ = second.Release()
+		time.Sleep(period)
+	})
+}
+
+// late is a file system on which one process stands still before it takes a name.
+type late struct {
+	vfs.FS
+	before func()
+}
+
+func (l *late) Link(from, to string) error {
+	if before := l.before; before != nil {
+		l.before = nil
+		before()
+	}
+	return l.FS.Link(from, to)
+}
+
+// P8: one that stood still between looking and taking does not hold the lease beside
+// another, though the number that it takes is free again.
+func TestLateHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		var other *hostlock.Lease
+		slow := &late{FS: f}
+		slow.before = func() {
+			for range 2 { // the second removes the number of the first
+				if other != nil {
+					_ = other.Release()
+				}
+				other = acquire(t, leases(f, true))
+			}
+			time.AfterFunc(time.Minute, func() { _ = other.Release() })
+		}
+		begin := time.Now()
+		mine := acquire(t, leases(slow, true))
+		if waited := time.Since(begin); waited < time.Minute || !mine.Held() || mine.Token() <= other.Token() {
+			t.Errorf("taken after %v with token %d, beside %d", waited, mine.Token(), other.Token())
+		}
+		_ = mine.Release()
+	})
+}
+
 // P8: where there are locks, a holder that was killed is replaced at once: its lock
 // went with it.
 func TestLeaseOfOneThatWasKilled(t *testing.T) {
