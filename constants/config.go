@@ -40,7 +40,7 @@ type Policy string
 // The policies of SPEC T4.
 const (
 	NoEvict Policy = "no_evict" // the newcomer is bypassed; the default
-	Cost    Policy = "cost"     // least compute seconds per byte go, for what is worth more
+	Cost    Policy = "cost"     // least compute seconds per byte go, for what is worth more; at most 1,024 at a time
 )
 
 // Config of a Cache. The zero value is usable: unlimited, nothing evicted.
@@ -54,7 +54,7 @@ type Config struct {
 	Reserve func(kind Kind, index int, bytes int64) (func(), error)
 	// Listen, if not nil, is told how each call was answered, and of each tensor that
 	// stops being resident. It is called on the caller's goroutine, of removals on one
-	// of the engine, in order. It must be cheap, safe for concurrent use, and must not
+	// of the engine, in order unless one is stuck. It must be cheap, safe for concurrent use, and must not
 	// wait for the cache. A panic of it is logged.
 	Listen func(Event)
 	Hash   func(string) uint64 // places keys; nil = seeded

@@ -48,7 +48,6 @@ type Outcome struct {
 func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, policy Policy) *Engine {
 	e := &Engine{cache: c, kind: kind, index: index, context: context, gone: make(chan struct{})}
 	e.shell = &shell{e: e, state: newState(c.cfg.Hash, capacity, policy)}
-	e.shell.gone.InOrder = true
 	e.shell.gone.Init(actors.Go, e.shell.letGo, e.failed)
 	e.shell.idle.Init(actors.Go, func(n *node) { n.Value.cell.Unpin() }, e.failed)
 	e.ref = actors.Spawn(actors.Config{Name: "constants " + e.String(), Logger: c.cfg.Logger}, e.shell.handle)
@@ -167,8 +166,8 @@ type asking struct {
 	lease   *Lease
 }
 
-// Ask asks the actor, unless the caller has become the owner when the one before gave
-// up, or would have if there were room for it.
+// Ask asks the actor, unless it called the caller: that has become the owner when the
+// one before gave up, or would have if there were room for it.
 func (c *asking) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	if w := c.answer.waiter; w != nil && (w.owner != nil || w.bypass != "") {
 		c.answer = answer{owner: w.owner, bypass: w.bypass}
@@ -188,7 +187,10 @@ func (c *asking) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	if a.aboard == nil {
 		return flight.Ticket[*node]{}, nil
 	}
-	return flight.Ticket[*node]{Flight: a.aboard.owner.flight, Heir: c.canOwn}, nil
+	if w := a.waiter; w != nil {
+		return flight.Ticket[*node]{Flight: &w.line.flight, Call: w.called}, nil
+	}
+	return flight.Ticket[*node]{Flight: a.aboard.owner.flight}, nil
 }
 
 // Take makes the lease. Pinning cannot fail: the flight holds the tensor.
@@ -234,7 +236,7 @@ func (e *Engine) owned(o *Promise) (Outcome, error) {
 	if free != nil {
 		o.memory.free.Store(&free)
 		if o.over.Load() { // cancelled meanwhile
-			o.memory.release()
+			o.memory.release(e)
 		}
 	}
 	return out, nil
@@ -336,9 +338,9 @@ func (e *Engine) Reserved() int64 { return e.reserved.Load() }
 // Capacity is the one in force here, in MiB. It waits for nothing.
 func (e *Engine) Capacity() limit.Limit { return e.cache.capacityOf(e.kind, e.index) }
 
-func (e *Engine) setCapacity(ctx context.Context, bytes int64) error {
-	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message { return capacityMsg{bytes, r} })
-	return err
+// setCapacity gives what is closed when the flush has ended.
+func (e *Engine) setCapacity(ctx context.Context, bytes int64) (<-chan struct{}, error) {
+	return actors.Ask(ctx, e.ref, func(r actors.Reply[<-chan struct{}]) message { return capacityMsg{bytes, r} })
 }
 
 // Close empties the engine and takes it out of its cache. Waiters get ErrClosed,
@@ -359,8 +361,9 @@ func (e *Engine) Close(ctx context.Context) error {
 func (e *Engine) close() {
 	defer close(e.gone)
 	ctx := context.Background()
-	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message { return closeMsg{r} })
+	drained, err := actors.Ask(ctx, e.ref, func(r actors.Reply[<-chan struct{}]) message { return closeMsg{r} })
 	if err == nil {
+		<-drained
 		done := make(chan struct{})
 		e.shell.gone.Fence(func() { e.shell.idle.Fence(func() { close(done) }) })
 		<-done

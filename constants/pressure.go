@@ -44,9 +44,8 @@ func (s *state) shrink(nodes []*node, bytes int64) (freed pressure.Freed) {
 			break
 		}
 		s.touched.Add(1)
-		if !n.Value.gone.Load() && !n.Value.cell.Leased() {
+		if !n.Value.cell.Leased() && s.remove(n, Evicted) {
 			freed.Bytes += n.Value.bytes
-			s.remove(n, Evicted)
 		}
 	}
 	return freed
