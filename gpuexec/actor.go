@@ -2,7 +2,6 @@ package gpuexec
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -194,53 +193,6 @@ func (s *shell) giveUp(err error) {
 		f.Finish(nil, err, nil)
 		f.Cancel()
 	}
-}
-
-// reopen opens the device again, as often as it takes.
-func (s *shell) reopen(gen uint64) {
-	s.restarts.Add(1)
-	old := s.device
-	s.device = nil
-	s.giveUp(fault.ErrDeviceLost)
-	s.work.Add(2)
-	actors.Go(func() {
-		defer s.work.Done()
-		s.cfg.Logger.Warn("executor: device lost, opening it again", "device", s.info.Name)
-		if err := old.retire(); err != nil {
-			s.cfg.Logger.Warn("executor: retire lost device", "error", err)
-		}
-	})
-	actors.Go(func() {
-		defer s.work.Done()
-		for pause := time.Millisecond; ; pause = min(2*pause, time.Minute) {
-			err := s.open(gen)
-			if err == nil {
-				return
-			}
-			s.cfg.Logger.Error("executor: reopen device", "error", err, "retry_in", pause)
-			select {
-			case <-time.After(pause):
-			case <-s.life.Done():
-				return
-			}
-		}
-	})
-}
-
-// open opens the device as that generation, with every live kernel on it.
-func (e *Executor) open(gen uint64) error {
-	g, err := e.openGeneration(e.life, gen)
-	if err != nil {
-		return err
-	}
-	g.start(e)
-	letGo, err := e.rebuild(g)
-	defer letGo()
-	if err != nil {
-		return errors.Join(err, g.retire())
-	}
-	e.ref.Tell(upMsg{g})
-	return nil
 }
 
 // close answers everybody and gives the device away. Close asks a second time,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -109,47 +108,4 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 		k.blob.Store(&kept)
 	}
 	return k, nil
-}
-
-// blobPatience is how long a restart waits for the blobs that the lost device was
-// asked for. Its driver may never answer; then kernels are compiled again.
-const blobPatience = time.Second
-
-// rebuild makes every kernel that is kept anew on a fresh device: from its blob,
-// or from its source where there is none. What it returns lets go of them. It is
-// to be called when the device is up or has been given up, since a kernel whose
-// last user leaves meanwhile is released on it.
-func (e *Executor) rebuild(g *generation) (letGo func(), err error) {
-	patience, stop := context.WithTimeout(e.life, blobPatience)
-	defer stop()
-	live := e.live()
-	for _, k := range live {
-		select {
-		case <-k.asked:
-		case <-patience.Done():
-		}
-		if err = e.rebuildOne(g, k); err != nil {
-			break
-		}
-	}
-	return func() {
-		for _, k := range live {
-			k.cell.Unpin()
-		}
-	}, err
-}
-
-func (e *Executor) rebuildOne(g *generation, k *Kernel) error {
-	if blob := k.blob.Load(); blob != nil {
-		if p, _, err := e.program(e.life, g, k.source, *blob); err == nil {
-			k.built.Store(p)
-			return nil
-		}
-	}
-	p, _, err := e.program(e.life, g, k.source, nil)
-	if err != nil {
-		return err
-	}
-	k.built.Store(p)
-	return nil
 }

@@ -209,7 +209,7 @@ func (g *generation) close() error {
 func (w *worker) launch(ctx context.Context, l *Launch) error {
 	b := l.Kernel.built.Load()
 	if b == nil || b.on != w.on {
-		return fault.ErrDeviceLost
+		return fault.Wrap("executor: launch", l.Kernel.name(), "the kernel was lost with its device, and the driver did not make it again yet", fault.ErrDeviceLost)
 	}
 	w.args = w.args[:0]
 	for i := range l.Args {

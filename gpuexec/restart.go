@@ -1,0 +1,150 @@
+package gpuexec
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
+)
+
+// reopen opens the device again, as often as it takes.
+func (s *shell) reopen(gen uint64) {
+	s.restarts.Add(1)
+	old := s.device
+	s.device = nil
+	s.giveUp(fault.ErrDeviceLost)
+	s.work.Add(2)
+	actors.Go(func() {
+		defer s.work.Done()
+		s.cfg.Logger.Warn("executor: device lost, opening it again", "device", s.info.Name)
+		if err := old.retire(); err != nil {
+			s.cfg.Logger.Warn("executor: retire lost device", "error", err)
+		}
+	})
+	actors.Go(func() {
+		defer s.work.Done()
+		for pause := time.Millisecond; ; pause = longer(pause) {
+			err := s.open(gen)
+			if err == nil {
+				return
+			}
+			s.cfg.Logger.Error("executor: reopen device", "error", err, "retry_in", pause)
+			select {
+			case <-time.After(pause):
+			case <-s.life.Done():
+				return
+			}
+		}
+	})
+}
+
+// longer is the pause after that pause.
+func longer(pause time.Duration) time.Duration { return min(2*pause, time.Minute) }
+
+// open opens the device as that generation, with every live kernel on it.
+func (e *Executor) open(gen uint64) error {
+	g, err := e.openGeneration(e.life, gen)
+	if err != nil {
+		return err
+	}
+	g.start(e)
+	// A kernel whose last user leaves is released on a device that is up or was given up.
+	live := e.live()
+	defer letGo(live)
+	left, err := e.rebuild(g, live)
+	if err != nil {
+		return errors.Join(err, g.retire())
+	}
+	e.ref.Tell(upMsg{g})
+	if len(left) > 0 {
+		e.work.Add(1)
+		actors.Go(func() {
+			defer e.work.Done()
+			e.rebuildLater(g, left)
+		})
+	}
+	return nil
+}
+
+// blobPatience is how long a restart waits for the blobs that the lost device was
+// asked for. Its driver may never answer; then kernels are compiled again.
+const blobPatience = time.Second
+
+// rebuild makes kernels, which the caller has pinned, anew on a device. It gives
+// those that the driver did not make: they alone stay lost. The error is that of a
+// device that is lost again, or closed.
+func (e *Executor) rebuild(g *generation, kernels []*Kernel) (left []*Kernel, err error) {
+	patience, stop := context.WithTimeout(e.life, blobPatience)
+	defer stop()
+	for _, k := range kernels {
+		select {
+		case <-k.asked:
+		case <-patience.Done():
+		}
+		one := e.rebuildOne(g, k)
+		if errors.Is(one, fault.ErrDeviceLost) || e.life.Err() != nil {
+			return nil, cmp.Or(one, fault.ErrClosed)
+		}
+		if one != nil {
+			e.cfg.Logger.Error("executor: rebuild kernel", "error", one)
+			left = append(left, k)
+		}
+	}
+	return left, nil
+}
+
+// rebuildOne makes a kernel from its blob, or from its source where that fails.
+func (e *Executor) rebuildOne(g *generation, k *Kernel) error {
+	if blob := k.blob.Load(); blob != nil {
+		if p, _, err := e.program(e.life, g, k.source, *blob); err == nil {
+			k.built.Store(p)
+			return nil
+		}
+	}
+	p, _, err := e.program(e.life, g, k.source, nil)
+	if err != nil {
+		return err
+	}
+	k.built.Store(p)
+	return nil
+}
+
+// rebuildLater goes on with kernels that the driver did not make at a restart, with
+// growing pauses, as long as they and the device live.
+func (e *Executor) rebuildLater(g *generation, left []*Kernel) {
+	for pause := time.Second; len(left) > 0; pause = longer(pause) {
+		select {
+		case <-time.After(pause):
+		case <-g.over:
+			return
+		case <-e.life.Done():
+			return
+		}
+		if !g.enter() {
+			return
+		}
+		var live []*Kernel
+		for _, k := range left {
+			if k.cell.Pin() {
+				live = append(live, k)
+			}
+		}
+		var err error
+		left, err = e.rebuild(g, live)
+		letGo(live)
+		g.leave()
+		if err != nil {
+			e.ref.Tell(lostMsg{g})
+			return
+		}
+	}
+}
+
+func letGo(kernels []*Kernel) {
+	for _, k := range kernels {
+		k.cell.Unpin()
+	}
+}
