@@ -21,6 +21,12 @@ type shell struct {
 	unclaimed map[string]unclaimed            // by the source's key; none of them is on the desk
 	waiting   []actors.Reply[struct{}]        // of Ready
 	out       []effect[*job]                  // reused
+
+	// Of the device: when it was opened, whether it has done anything for a caller,
+	// and how long to wait before it is opened again if it has not.
+	opened time.Time
+	served bool
+	pause  time.Duration
 }
 
 func (s *shell) handle(m message) {
@@ -36,6 +42,7 @@ func (s *shell) handle(m message) {
 	case doneMsg:
 		var waited bool
 		if waited, s.out = s.state.done(m.job, m.gen, s.out); waited {
+			s.served = s.served || m.err == nil && !m.job.own
 			m.job.reply.Answer(struct{}{}, m.err)
 		}
 	case lostMsg:
@@ -44,6 +51,7 @@ func (s *shell) handle(m message) {
 		}
 	case upMsg:
 		s.device = m.fresh // if Close began meanwhile, it takes the device from here
+		s.pause, s.opened, s.served = m.pause, time.Now(), false
 		s.out = s.state.up(m.fresh.n, cap(m.fresh.jobs), m.fresh.isLost(), s.out)
 	case readyMsg:
 		s.ready(m)
@@ -158,6 +166,7 @@ func (s *shell) compiled(m compiledMsg) {
 		f.Finish(nil, m.err, nil)
 		return
 	}
+	s.served = true
 	s.keep(k)
 	k.cell.Pin() // the flight's
 	k.cell.Pin()

@@ -65,7 +65,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue), unclaimed: make(map[string]unclaimed)}
 	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
 	g.start(e)
-	e.ref.Tell(upMsg{g})
+	e.ref.Tell(upMsg{fresh: g})
 	return e, nil
 }
 

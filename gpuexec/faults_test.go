@@ -57,6 +57,9 @@ func TestCompileThatEndsDuringARestart(t *testing.T) {
 		if err := e.Ready(bg); err != nil {
 			t.Fatal(err)
 		}
+		if k, err := e.Compile(bg, source("worked")); err == nil { // so that it is opened again without a pause
+			k.Release()
+		}
 	}
 	over.Store(true)
 	soon(t, "compiles", users.Wait)

@@ -16,6 +16,10 @@ func (s *shell) reopen(gen uint64) {
 	old := s.device
 	s.device = nil
 	s.giveUp(fault.ErrDeviceLost)
+	pause := s.pause
+	if s.served || time.Since(s.opened) >= longest {
+		pause = 0
+	}
 	s.work.Add(2)
 	actors.Go(func() {
 		defer s.work.Done()
@@ -26,26 +30,32 @@ func (s *shell) reopen(gen uint64) {
 	})
 	actors.Go(func() {
 		defer s.work.Done()
-		for pause := time.Millisecond; ; pause = longer(pause) {
-			err := s.open(gen)
-			if err == nil {
-				return
-			}
-			s.cfg.Logger.Error("executor: reopen device", "error", err, "retry_in", pause)
+		for ; ; pause = longer(pause) {
 			select {
 			case <-time.After(pause):
 			case <-s.life.Done():
 				return
 			}
+			err := s.open(gen, longer(pause))
+			if err == nil {
+				return
+			}
+			s.cfg.Logger.Error("executor: reopen device", "error", err, "retry_in", longer(pause))
 		}
 	})
 }
 
-// longer is the pause after that pause.
-func longer(pause time.Duration) time.Duration { return min(2*pause, time.Minute) }
+// longest is the longest pause between two openings of a device.
+const longest = time.Minute
 
-// open opens the device as that generation, with every live kernel on it.
-func (e *Executor) open(gen uint64) error {
+// longer is the pause that follows one in vain.
+func longer(pause time.Duration) time.Duration {
+	return max(time.Millisecond, min(2*pause, longest))
+}
+
+// open opens the device as that generation, with every live kernel on it. pause is
+// that of the next restart.
+func (e *Executor) open(gen uint64, pause time.Duration) error {
 	g, err := e.openGeneration(e.life, gen)
 	if err != nil {
 		return err
@@ -58,7 +68,7 @@ func (e *Executor) open(gen uint64) error {
 	if err != nil {
 		return errors.Join(err, g.retire())
 	}
-	e.ref.Tell(upMsg{g})
+	e.ref.Tell(upMsg{g, pause})
 	if len(left) > 0 {
 		e.work.Add(1)
 		actors.Go(func() {

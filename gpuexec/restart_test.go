@@ -54,3 +54,67 @@ func TestOneKernelIsNotRebuilt(t *testing.T) {
 		time.Sleep(time.Hour) // it is tried in vain, and Close does not wait for it
 	})
 }
+
+// flapping is a backend whose device comes back lost, for as many times.
+type flapping struct {
+	*fakedevice.Backend
+	times, opened atomic.Int32
+}
+
+func (f *flapping) Open(ctx context.Context, index int) (gpuexec.Device, error) {
+	d, err := f.Backend.Open(ctx, index)
+	f.opened.Add(1)
+	if f.times.Add(-1) >= 0 {
+		f.Lose()
+	}
+	return d, err
+}
+
+// E1: a device that comes back lost is opened again after pauses that grow, as one
+// that cannot be opened is; once it has worked the pauses begin anew.
+func TestFlappingDevice(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		f := &flapping{Backend: &fakedevice.Backend{}}
+		e, err := gpuexec.Open(bg, gpuexec.Config{Backend: f, Workers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close(bg)
+		for range 2 {
+			k, err := e.Compile(bg, source("k"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.Release()
+			synctest.Wait()
+			before, began := f.opened.Load(), time.Now()
+			f.times.Store(10_000) // as good as always
+			f.Lose()
+			time.Sleep(time.Hour)
+			if n := f.opened.Load() - before; n < 60 || n > 80 {
+				t.Errorf("opened %d times within an hour, want one a minute and a few at first", n)
+			}
+			synctest.Wait()
+			f.times.Store(0)
+			if err := e.Ready(bg); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took > time.Hour+time.Minute {
+				t.Errorf("back after %v", took)
+			}
+		}
+		began := time.Now() // it was up and did nothing: a pause
+		f.Lose()
+		synctest.Wait()
+		if err := e.Ready(bg); err != nil || time.Since(began) != time.Minute {
+			t.Errorf("back after %v: %v", time.Since(began), err)
+		}
+		began = time.Now()
+		compile(t, e, source("other"))
+		f.Lose()
+		synctest.Wait()
+		if err := e.Ready(bg); err != nil || time.Since(began) != 0 {
+			t.Errorf("back %v after it had worked: %v", time.Since(began), err)
+		}
+	})
+}
