@@ -46,6 +46,9 @@ func (c Config) validate() error {
 			errs = append(errs, fault.Invalidf("executor: open", "%s is %d, want 0 or more", n.name, n.value))
 		}
 	}
+	if c.Slow < 0 {
+		errs = append(errs, fault.Invalidf("executor: open", "slow is %v, want 0 or more", c.Slow))
+	}
 	return errors.Join(errs...)
 }
 
