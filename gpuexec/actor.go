@@ -19,7 +19,7 @@ type shell struct {
 	device    *generation                     // nil while the device is being opened
 	desk      flight.Desk[string, *compiling] // of compiles on device, by the source's key
 	unclaimed map[string]unclaimed            // by the source's key; none of them is on the desk
-	waiting   []actors.Reply[struct{}]        // of Ready
+	running   chan struct{}                   // closed when the device runs; another one after each loss
 	out       []effect[*job]                  // reused
 
 	// Of the device: when it was opened, whether it has done anything for a caller,
@@ -54,7 +54,11 @@ func (s *shell) handle(m message) {
 		s.pause, s.opened, s.served = m.pause, time.Now(), false
 		s.out = s.state.up(m.fresh.n, cap(m.fresh.jobs), m.fresh.isLost(), s.out)
 	case readyMsg:
-		s.ready(m)
+		if s.state.phase == phaseClosed {
+			m.reply.Fail(fault.ErrClosed)
+		} else {
+			m.reply.Send(s.running)
+		}
 	case compileMsg:
 		s.compile(m.call)
 	case leftMsg:
@@ -90,22 +94,8 @@ func (s *shell) carryOut() {
 		case reopen:
 			s.reopen(x.gen)
 		case ready:
-			for _, r := range s.waiting {
-				r.Send(struct{}{})
-			}
-			s.waiting = nil
+			close(s.running)
 		}
-	}
-}
-
-func (s *shell) ready(m readyMsg) {
-	switch s.state.phase {
-	case phaseUp:
-		m.reply.Send(struct{}{})
-	case phaseDown:
-		s.waiting = append(s.waiting, m.reply)
-	default:
-		m.reply.Fail(fault.ErrClosed)
 	}
 }
 
@@ -213,10 +203,6 @@ func (s *shell) close(m closeMsg) {
 	for _, u := range s.unclaimed {
 		s.forgo(u.kernel)
 	}
-	for _, r := range s.waiting {
-		r.Fail(fault.ErrClosed)
-	}
-	s.waiting = nil
 	g := s.device
 	s.device = nil
 	m.reply.Send(g)

@@ -22,7 +22,7 @@ type (
 		fresh *generation
 		pause time.Duration // before the next opening
 	}
-	readyMsg    struct{ reply actors.Reply[struct{}] }
+	readyMsg    struct{ reply actors.Reply[chan struct{}] }
 	compileMsg  struct{ call *compiling }
 	leftMsg     struct{ flight *compiling } // a caller has left it
 	expiredMsg  struct{ flight *compiling } // the end of its linger time

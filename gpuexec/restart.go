@@ -16,6 +16,11 @@ func (s *shell) reopen(gen uint64) {
 	old := s.device
 	s.device = nil
 	s.giveUp(fault.ErrDeviceLost)
+	select {
+	case <-s.running:
+		s.running = make(chan struct{})
+	default: // it was lost before it ran
+	}
 	pause := s.pause
 	if s.served || time.Since(s.opened) >= longest {
 		pause = 0

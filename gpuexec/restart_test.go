@@ -3,6 +3,7 @@ package gpuexec_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -53,6 +54,55 @@ func TestOneKernelIsNotRebuilt(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Hour) // it is tried in vain, and Close does not wait for it
 	})
+}
+
+// passing is a context that ends at once and does not say so beforehand: a caller
+// that leaves while its question is on the way.
+type passing struct{ context.Context }
+
+func (passing) Done() <-chan struct{} { return ended }
+func (passing) Err() error            { return nil }
+
+var ended = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// A device that stays away keeps nothing of those who waited for it and left.
+func TestReadyForgetsWhoLeft(t *testing.T) {
+	goOn := make(chan struct{})
+	opened := false
+	f := &fakedevice.Backend{OnOpen: func() error {
+		if opened {
+			<-goOn
+		}
+		opened = true
+		return nil
+	}}
+	e := open(t, f, gpuexec.Config{Workers: 1})
+	defer close(goOn)
+	objects := func() int64 {
+		if _, err := e.Compile(bg, source("k")); !errors.Is(err, fault.ErrDeviceLost) { // every turn before was handled
+			t.Errorf("the device is there: %v", err)
+		}
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapObjects)
+	}
+	f.Lose()
+	eventually(t, func() bool { return e.Stats().Restarts == 1 })
+	const n = 20_000
+	var before int64
+	for i := range 2 * n {
+		if i == n {
+			before = objects()
+		}
+		if err := e.Ready(passing{bg}); !errors.Is(err, context.Canceled) {
+			t.Fatalf("Ready of a caller that left: %v", err)
+		}
+	}
+	if grown := objects() - before; grown > n/2 {
+		t.Errorf("%d objects are kept of %d callers that left", grown, n)
+	}
 }
 
 // flapping is a backend whose device comes back lost, for as many times.
