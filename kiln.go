@@ -247,7 +247,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	case <-r.closed:
 		return r.errs
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 

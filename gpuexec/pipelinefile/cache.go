@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
@@ -207,7 +208,7 @@ func (c *Cache) Close(ctx context.Context) error {
 	select {
 	case <-c.drained:
 	case <-ctx.Done():
-		return &fault.Error{Op: "pipelinefile: close", Err: ctx.Err()}
+		return &fault.Error{Op: "pipelinefile: close", Err: guard.Ended(ctx)}
 	}
 	return nil
 }

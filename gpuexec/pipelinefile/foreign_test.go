@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
@@ -49,4 +50,40 @@ func TestHandlerThatPanics(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// silent is a context that has ended and does not say why.
+type silent struct{ context.Context }
+
+var ended = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (silent) Done() <-chan struct{} { return ended }
+func (silent) Err() error            { return nil }
+
+// F4: a context that has ended without an error ends the wait of its own caller: who
+// has not got the token of a save does not give it back.
+func TestContextWithoutAnError(t *testing.T) {
+	r := open(t)
+	path := filepath.Join(t.TempDir(), "file")
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for range 50 { // of a token that is there and an end, either may be seen
+			_, _ = r.Save(silent{t.Context()}, path)
+		}
+	}()
+	select {
+	case <-over:
+	case <-time.After(10 * time.Second):
+		t.Fatal("a save with a context that has ended hangs")
+	}
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	r.driver.during(func(context.Context, pipelinefile.Module) error { close(entered); <-goOn; return nil })
+	r.shader("s", "source")
+	go r.Get(t.Context(), pipelinefile.Request{Shader: "s"})
+	<-entered
+	if err := r.Close(silent{t.Context()}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Close beside a build: %v", err)
+	}
+	close(goOn)
 }
