@@ -1,9 +1,9 @@
 package gpuexec
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -88,27 +88,49 @@ func (e *Executor) open(gen uint64, pause time.Duration) error {
 // asked for. Its driver may never answer; then kernels are compiled again.
 const blobPatience = time.Second
 
-// rebuild makes kernels, which the caller has pinned, anew on a device. It gives
-// those that the driver did not make: they alone stay lost. The error is that of a
+// rebuild makes kernels, which the caller has pinned, anew on a device, as many at a
+// time as it compiles. It gives those that the driver did not make: they alone stay lost. The error is that of a
 // device that is lost again, or closed.
 func (e *Executor) rebuild(g *generation, kernels []*Kernel) (left []*Kernel, err error) {
 	patience, stop := context.WithTimeout(e.life, blobPatience)
 	defer stop()
+	var under sync.WaitGroup
+	var mu sync.Mutex // of left and err
 	for _, k := range kernels {
 		select {
 		case <-k.asked:
 		case <-patience.Done():
 		}
-		one := e.rebuildOne(g, k)
-		if errors.Is(one, fault.ErrDeviceLost) || e.life.Err() != nil {
-			return nil, cmp.Or(one, fault.ErrClosed)
+		g.slots <- struct{}{}
+		mu.Lock()
+		over := err != nil
+		mu.Unlock()
+		if over {
+			<-g.slots
+			break
 		}
-		if one != nil {
-			e.cfg.Logger.Error("executor: rebuild kernel", "error", one)
-			left = append(left, k)
-		}
+		under.Add(1)
+		actors.Go(func() {
+			defer under.Done()
+			one := e.rebuildOne(g, k)
+			<-g.slots
+			if one != nil {
+				e.cfg.Logger.Error("executor: rebuild kernel", "error", one)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case errors.Is(one, fault.ErrDeviceLost):
+				err = one
+			case e.life.Err() != nil:
+				err = fault.ErrClosed
+			case one != nil:
+				left = append(left, k)
+			}
+		})
 	}
-	return left, nil
+	under.Wait()
+	return left, err
 }
 
 // rebuildOne makes a kernel from its blob, or from its source where that fails.

@@ -168,3 +168,30 @@ func TestFlappingDevice(t *testing.T) {
 		}
 	})
 }
+
+// E1: kernels are rebuilt as many at a time as the device compiles.
+func TestRebuildsAtATime(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var under, most atomic.Int32
+		f := &fakedevice.Backend{NoBlobs: true, OnCompile: func(context.Context, gpuexec.Source) error {
+			n := under.Add(1)
+			defer under.Add(-1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			time.Sleep(time.Second)
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Compiles: 4, Slow: time.Hour})
+		for i := range 20 {
+			compile(t, e, source(string(rune('a'+i))))
+		}
+		synctest.Wait()
+		most.Store(0)
+		began := time.Now()
+		f.Lose()
+		synctest.Wait()
+		if err := e.Ready(bg); err != nil || most.Load() != 4 || time.Since(began) != 5*time.Second {
+			t.Errorf("20 kernels of 1 s were rebuilt in %v, %d at a time, want 5 s and 4: %v", time.Since(began), most.Load(), err)
+		}
+	})
+}
