@@ -1,6 +1,7 @@
 package gpuexec
 
 import (
+	"container/list"
 	"context"
 	"time"
 
@@ -19,6 +20,7 @@ type shell struct {
 	device    *generation                     // nil while the device is being opened
 	desk      flight.Desk[string, *compiling] // of compiles on device, by the source's key
 	unclaimed map[string]unclaimed            // by the source's key; none of them is on the desk
+	idle      list.List                       // of the kernels there that wait for a caller, the longest first
 	running   chan struct{}                   // closed when the device runs; another one after each loss
 	out       []effect[*job]                  // reused
 

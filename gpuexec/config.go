@@ -18,9 +18,10 @@ type Config struct {
 	Queue    int           // most sequences that wait for a worker; 0 = 256
 	Slow     time.Duration // a compile that takes longer is announced (SPEC E6); 0 = 1 s
 	// Linger is how long a compile goes on when every caller has left, and how long
-	// its kernel is then kept for one that asks again, so that callers whose deadlines
-	// are shorter than a compile get further with each try (SPEC F4); 0 = a minute,
-	// negative = not at all. Source.Linger says it for one source.
+	// its kernel is then kept for one that asks again (that of the last 1024 such
+	// compiles), so that callers whose deadlines are shorter than a compile get further
+	// with each try (SPEC F4); 0 = a minute, negative = not at all. Source.Linger says
+	// it for one source.
 	Linger time.Duration
 	Listen func(CompileEvent) // told of announced compiles, one event of a compile at a time
 	Logger *slog.Logger       // nil = silent
