@@ -117,6 +117,9 @@ func (c *Cache) find(key string) *object {
 }
 
 func (c *Cache) build(ctx context.Context, key string, r *Request, s *shader) (*Lease, Origin, error) {
+	if c.driver.inside(ctx) { // be it that the build of another caller has begun and waits for the turn
+		return nil, "", fault.ErrCycle
+	}
 	var o *object
 	role, err := c.builds.Ride(ctx, flight.Want[string, *object]{
 		Key: key, Name: r.Shader, Linger: cmp.Or(r.Linger, c.cfg.Linger),
