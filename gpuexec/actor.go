@@ -130,6 +130,10 @@ func (s *shell) compile(c *compiling) {
 			}, func(err error) { s.ref.Tell(compiledMsg{f, k, err}) })
 		})
 	}
+	if c.inside == s.device && !f.passed {
+		f.passed = true
+		close(f.pass)
+	}
 	c.aboard = f
 	if !c.reply.Send(flight.Ticket[*Kernel]{Flight: &f.Flight, Late: late, Others: joined && f.blob != nil}) {
 		f.GetOff()

@@ -14,7 +14,7 @@ type Config struct {
 	Backend  Backend
 	Index    int           // of the device within the backend
 	Workers  int           // run workers; 0 = one a core, at most what the device can use
-	Compiles int           // compiles at a time; 0 = as Workers
+	Compiles int           // compiles at a time, beside those that they ask for; 0 = as Workers
 	Queue    int           // most sequences that wait for a worker; 0 = 256
 	Slow     time.Duration // a compile that takes longer is announced (SPEC E6); 0 = 1 s
 	// Linger is how long a compile goes on when every caller has left, and how long
