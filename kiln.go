@@ -39,11 +39,12 @@ type Runtime struct {
 	memory    *pressure.Watch    // nil: no limit
 	pool      *sessioncache.Pool // nil: no limit
 
-	identities sync.Map // backend name -> func() gpuexec.Identity, of requests that bring none
+	identities sync.Map // backend name -> gpuexec.Identity, of requests that bring none
 	unstored   sync.Map // backend name -> true where it was logged that nothing of it is stored
 
 	crew    crew // closes sessions, and frees what they held
 	opens   flight.Locked[executorID, *device]
+	asks    flight.Locked[string, gpuexec.Identity]      // for identities, by the backend's name
 	opening struct{ sessions, executors sync.WaitGroup } // under way; none begins once over is set
 	closing sync.Once
 	closed  chan struct{} // closed when Close has ended
@@ -117,6 +118,7 @@ func Open(cfg Config) (*Runtime, error) {
 			open()
 		})
 	}}
+	r.asks = flight.Locked[string, gpuexec.Identity]{Mu: &r.mu, Scope: &r.identities, Lend: r.crew.lend}
 	return r, nil
 }
 
@@ -248,7 +250,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	case <-r.closed:
 		return r.errs
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 
@@ -259,6 +261,7 @@ func (r *Runtime) close() {
 	r.mu.over = true
 	sessions := slices.Collect(maps.Keys(r.mu.sessions))
 	r.opens.Strand(ErrClosed)
+	r.asks.Strand(ErrClosed)
 	r.mu.Unlock()
 	r.opening.sessions.Wait()
 	errs := []error{r.memory.Close(ctx)}

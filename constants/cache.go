@@ -274,6 +274,6 @@ func (c *Cache) Close(ctx context.Context) error {
 	case <-c.gone:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }

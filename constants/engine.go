@@ -354,7 +354,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	case <-e.gone:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 

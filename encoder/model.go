@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kiln-cache/kiln"
@@ -279,10 +280,15 @@ func (a *Answer) count(how kiln.Event) {
 	a.Saved = sums.Add(a.Saved, how.Cost)
 }
 
-// feed writes the request into the arena: ids padded with 0, types 0, lengths.
+// feed writes the request into the arena: ids padded with 0, types 0, lengths. Rows
+// that pad the batch are requests of the one token 0.
 func (m *Model) feed(ctx context.Context, p *plan, ids [][]int32) error {
+	rows := slices.Clone(ids)
+	for len(rows) < p.batch {
+		rows = append(rows, []int32{0})
+	}
 	var words []byte
-	for _, row := range ids {
+	for _, row := range rows {
 		for i := range p.tokens {
 			id := int32(0)
 			if i < len(row) {
@@ -292,7 +298,7 @@ func (m *Model) feed(ctx context.Context, p *plan, ids [][]int32) error {
 		}
 	}
 	var lengths []byte
-	for _, row := range ids {
+	for _, row := range rows {
 		lengths = binary.LittleEndian.AppendUint32(lengths, uint32(len(row)))
 	}
 	for i, text := range [][]byte{words, make([]byte, len(words)), lengths} {

@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
@@ -117,6 +118,9 @@ func (c *Cache) find(hash uint64, key string) *object {
 }
 
 func (c *Cache) build(ctx context.Context, hash uint64, key string, r *Request, s *shader) (*Lease, Origin, error) {
+	if c.driver.inside(ctx) { // be it that the build of another caller has begun and waits for the turn
+		return nil, "", fault.ErrCycle
+	}
 	var o *object
 	role, err := c.builds.Ride(ctx, flight.Want[string, *object]{
 		Key: key, Name: r.Shader, Linger: cmp.Or(r.Linger, c.cfg.Linger),
@@ -208,7 +212,7 @@ func (c *Cache) Close(ctx context.Context) error {
 	select {
 	case <-c.drained:
 	case <-ctx.Done():
-		return &fault.Error{Op: "pipelinefile: close", Err: ctx.Err()}
+		return &fault.Error{Op: "pipelinefile: close", Err: guard.Ended(ctx)}
 	}
 	return nil
 }
