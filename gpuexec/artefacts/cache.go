@@ -130,6 +130,9 @@ func (r *Request) check(op string) error {
 	if r.Key == "" {
 		return fault.Invalidf(op, "the key is empty: want the canonical key of the artefact")
 	}
+	if r.Part == r.Key || r.Whole == r.Key {
+		return fault.Invalidf(op, "the artefact is a part of itself: want another key as Part and Whole, or none")
+	}
 	return nil
 }
 

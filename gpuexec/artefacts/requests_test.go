@@ -1,0 +1,42 @@
+package artefacts_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+)
+
+// C1, C5, C13: an artefact is no part of itself. One that was evicted while it was
+// leased came back into the table and into no order by such a request: it was counted
+// in no entry, never evicted, and not freed by Close.
+func TestPartOfItself(t *testing.T) {
+	c := open(t, entries(1))
+	first, _, err := c.Get(background, c.request(c.Cache, "a", maker{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.fill("b") // a is evicted, and leased
+	for _, ask := range []func(*artefacts.Request){
+		func(r *artefacts.Request) { r.Part = "a" },
+		func(r *artefacts.Request) { r.Whole = "a" },
+	} {
+		r := c.request(c.Cache, "a", maker{})
+		ask(&r)
+		for name, call := range map[string]func() (*artefacts.Lease, artefacts.Outcome, error){
+			"Get":   func() (*artefacts.Lease, artefacts.Outcome, error) { return c.Get(background, r) },
+			"Force": func() (*artefacts.Lease, artefacts.Outcome, error) { return c.Force(background, r) },
+		} {
+			if l, _, err := call(); !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("%s with part %q and whole %q: %v", name, r.Part, r.Whole, err)
+				l.End()
+			}
+		}
+	}
+	first.End()
+	c.close()
+	want(t, "freed", c.count(c.mu.freed, "a"), 1)
+	want(t, "bytes after Close", c.Bytes(), int64(0))
+	want(t, "there after Close", c.has("a"), 0)
+}
