@@ -42,7 +42,7 @@ func (s *state) begin(m *making) {
 
 // part is the entry that what k makes is to take over, resident or flying, or nil.
 func (s *state) part(k *call) *node {
-	n := s.table.Lookup(k.Part, 0)
+	n := s.other(k.Part)
 	if f, ok := s.flights.Find(k.Part); n == nil && ok {
 		n = f.n
 	}
@@ -50,6 +50,15 @@ func (s *state) part(k *call) *node {
 		return nil
 	}
 	return n
+}
+
+// other is the resident of a part's or a whole's key, or nil. No key is empty: a hash may
+// rely on that.
+func (s *state) other(key string) *node {
+	if key == "" {
+		return nil
+	}
+	return s.table.Lookup(key, 0)
 }
 
 // left takes a caller off a flight. alone says that it was the last one: the flight
@@ -106,10 +115,10 @@ func (s *state) land(m *making) (resident bool) {
 // keep has n, which k asked for, become resident, if it fits: then its part goes, whose
 // room it has. It looks for bytes first: what goes for them leaves its place, too.
 func (s *state) keep(n *node, k *call) bool {
-	if !s.bytes.Allows(n.Value.bytes) || s.table.Lookup(k.Whole, 0) != nil {
+	if !s.bytes.Allows(n.Value.bytes) || s.other(k.Whole) != nil {
 		return false
 	}
-	part, t, room := s.table.Lookup(k.Part, 0), (*tenant)(nil), int64(0)
+	part, t, room := s.other(k.Part), (*tenant)(nil), int64(0)
 	if part != nil {
 		t, room = part.Value.tenant, part.Value.bytes
 		s.withdraw(part) // so that it does not go for its whole

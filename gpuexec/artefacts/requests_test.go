@@ -1,6 +1,7 @@
 package artefacts_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -39,4 +40,22 @@ func TestPartOfItself(t *testing.T) {
 	want(t, "freed", c.count(c.mu.freed, "a"), 1)
 	want(t, "bytes after Close", c.Bytes(), int64(0))
 	want(t, "there after Close", c.has("a"), 0)
+}
+
+// K2: no key is empty, so a hash may look at the first byte. That of the Part which a
+// request did not have was hashed in the turn, once the flight was listed: it never
+// ended, and whoever asked for its key hung.
+func TestHashOfNoPart(t *testing.T) {
+	cfg := entries(4)
+	cfg.Hash = func(key string) uint64 {
+		if key == "" {
+			panic("the empty key")
+		}
+		return uint64(key[0])
+	}
+	c := open(t, cfg)
+	ctx, cancel := context.WithTimeout(background, patience)
+	defer cancel()
+	want(t, "first", c.getIn(ctx, "k", maker{}), "k by=miss")
+	want(t, "second", c.getIn(ctx, "k", maker{}), "k by=hit")
 }
