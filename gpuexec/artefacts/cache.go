@@ -162,7 +162,7 @@ func (c *Cache) wasHit(inner bool, r *Request, l *Lease, start time.Time) Outcom
 	}
 	o := Outcome{Event: Hit}
 	if !start.IsZero() {
-		o.Duration = c.cfg.Now().Sub(start)
+		o.Duration = c.since(start)
 	}
 	if inner {
 		o.Event = NestedHit
@@ -191,7 +191,7 @@ func (c *Cache) await(ctx context.Context, op string, call *call) (*Lease, Outco
 	if o.Event == Hit || o.Event == NestedHit {
 		return l, o, nil // told already
 	}
-	o.Duration = c.cfg.Now().Sub(start)
+	o.Duration = c.since(start)
 	if err != nil {
 		o.Event = Failed
 		err = &fault.Error{Op: op, Key: call.Key, Backend: call.Backend, Err: err}
@@ -232,6 +232,9 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 	}
 	return c.lease(call.n), o, nil
 }
+
+// since is the time that has passed; 0 where the clock was set back meanwhile.
+func (c *Cache) since(start time.Time) time.Duration { return max(0, c.cfg.Now().Sub(start)) }
 
 // Settle waits until the store writes that are under way when it is called have
 // ended, or for the context (SPEC P18).

@@ -70,7 +70,7 @@ func (m *making) run() {
 	guard.Guard(func() (err error) {
 		start := c.cfg.Now()
 		b, err = c.make(m)
-		took := c.cfg.Now().Sub(start)
+		took := c.since(start)
 		b.Cost = cmp.Or(b.Cost, took)
 		if err == nil && c.debug {
 			c.log.Debug("artefacts: made", "key", m.call.Key, "by", string(m.origin.Event), "took", took)
@@ -174,7 +174,7 @@ func (m *making) create() (Built, error) {
 	c := m.call.cache
 	m.ran = true
 	start := c.cfg.Now()
-	defer func() { c.counters.run(c.cfg.Now().Sub(start)) }()
+	defer func() { c.counters.run(c.since(start)) }()
 	return m.call.Create(&m.ctx)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
@@ -58,4 +59,23 @@ func TestHashOfNoPart(t *testing.T) {
 	defer cancel()
 	want(t, "first", c.getIn(ctx, "k", maker{}), "k by=miss")
 	want(t, "second", c.getIn(ctx, "k", maker{}), "k by=hit")
+}
+
+// F2: a clock that is set back while a creator runs is not the creator's mistake: what
+// it made was freed, and the caller got ErrInvalid.
+func TestClockThatIsSetBack(t *testing.T) {
+	now := time.Unix(3600, 0)
+	cfg := entries(4)
+	cfg.Now = func() time.Time { return now }
+	c := open(t, cfg)
+	l, o, err := c.Get(background, artefacts.Request{Key: "k", Create: func(context.Context) (artefacts.Built, error) {
+		now = now.Add(-time.Minute)
+		return artefacts.Built{Value: "k", Bytes: 1}, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.End()
+	want(t, "cost", l.Cost(), time.Duration(0))
+	want(t, "duration", o.Duration, time.Duration(0))
 }
