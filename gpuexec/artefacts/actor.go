@@ -96,6 +96,7 @@ func (s *shell) turn(m message) {
 	s.uses.DrainFor(s.ref.Queued, s.state.use)
 	m.handle(s)
 	s.clean()
+	s.state.touched.Turn()
 	s.checkJobs()
 }
 

@@ -130,6 +130,7 @@ func (s *state) withdraw(n *node) {
 }
 
 func (s *state) move(n *node, t *tenant) {
+	s.touched.Add(1)
 	s.withdraw(n)
 	s.enter(n, t)
 }

@@ -10,6 +10,7 @@ import (
 // The tier of each is that which it has when those before it have gone.
 func (s *state) unused() (nodes []*node, items []pressure.Item) {
 	s.each(func(n *node) {
+		s.touched.Add(1)
 		if n.Value.kept() > 0 && !n.Value.cell.Leased() {
 			nodes = append(nodes, n)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -31,6 +32,7 @@ type state struct {
 	past    past // runs of creators
 	thrash  thrash
 	hits    uint64 // so far; the shell says so before a landing
+	touched touched.Gauge
 	closed  bool
 
 	gauges  *gauges
@@ -200,6 +202,7 @@ func (s *state) clear(n *node, why Cause) {
 const taken Cause = ""
 
 func (s *state) takeOut(n *node, why Cause) {
+	s.touched.Add(1)
 	s.withdraw(n)
 	if n.Value.flight == nil && !n.Value.apart.Load() {
 		s.owned.drop(n)
