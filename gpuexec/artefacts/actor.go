@@ -19,8 +19,9 @@ type shell struct {
 	warnings       uint64            // of thrash, so far
 	warned         time.Time         // the last one that was logged; of telling
 
-	jobs  int // creators, store writes and frees that have not reported their end
-	saves map[*saving]struct{}
+	jobs   int // creators, store writes and frees that have not reported their end
+	saves  map[*saving]struct{}
+	sweeps []sweep // the first is under way
 }
 
 func (s *shell) init(c *Cache) {
@@ -236,14 +237,12 @@ func (m *resize) handle(s *shell) {
 		m.reply.Fail(fault.ErrClosed)
 		return
 	}
-	err := s.state.resize(m.entries, m.bytes)
-	s.publishCapacity()
-	s.clean() // so that leases alone hold what fell out, and the last of them frees it
-	m.reply.Answer(struct{}{}, err)
+	s.sweep(m)
 }
 
 func (c *Cache) publishCapacity() {
-	c.capacity.Store(&capacity{c.state.entries, c.state.bytes})
+	goal := c.state.goal
+	c.capacity.Store(&goal)
 }
 
 func (m *dropOwner) handle(s *shell) {
@@ -251,13 +250,21 @@ func (m *dropOwner) handle(s *shell) {
 		m.reply.Fail(fault.ErrClosed)
 		return
 	}
-	s.state.release(m.owner)
-	s.clean()
-	m.reply.Send(struct{}{})
+	m.uses = s.state.owned.take(m.owner)
+	s.sweep(m)
 }
 
 func (m *addFloor) handle(s *shell) {
-	m.reply.Answer(struct{}{}, s.state.addFloor(m.owner, m.bytes))
+	if s.state.closed {
+		m.reply.Fail(fault.ErrClosed)
+		return
+	}
+	none, err := s.state.addFloor(m.owner, m.bytes)
+	if none {
+		s.sweep(m)
+		return
+	}
+	m.reply.Answer(struct{}{}, err)
 }
 
 func (m *offer) handle(s *shell) {
@@ -287,9 +294,16 @@ func (m *settle) passed() {
 
 // handle closes: waiters go at once, creators are told to end.
 func (closing) handle(s *shell) {
+	if s.state.closed {
+		return
+	}
 	for _, m := range s.state.close() {
 		m.flight.Finish(nil, fault.ErrClosed, nil)
 	}
+	for _, w := range s.sweeps {
+		w.end(fault.ErrClosed)
+	}
+	s.sweep(emptying{})
 }
 
 func (m saved) handle(s *shell) {
@@ -311,7 +325,7 @@ func (m freed) handle(s *shell) {
 
 // checkJobs ends a closed cache with its last job.
 func (s *shell) checkJobs() {
-	if s.jobs == 0 && s.state.closed {
+	if s.jobs == 0 && len(s.sweeps) == 0 && s.state.closed {
 		s.ref.Stop(ended)
 	}
 }

@@ -42,7 +42,7 @@ func (c *Cache) SetCapacity(entries, bytes limit.Limit) error {
 		return err
 	}
 	return c.order("artefacts: set capacity", func(r actors.Reply[struct{}]) message {
-		return &resize{reply: r, entries: entries, bytes: bytes}
+		return &resize{ordered: ordered{r}, entries: entries, bytes: bytes}
 	})
 }
 
@@ -53,7 +53,7 @@ func (c *Cache) Reset(owner string) error {
 	if owner == "" {
 		return fault.Invalidf(op, "the owner's name is empty")
 	}
-	return c.order(op, func(r actors.Reply[struct{}]) message { return &dropOwner{reply: r, owner: owner} })
+	return c.order(op, func(r actors.Reply[struct{}]) message { return &dropOwner{ordered: ordered{r}, owner: owner} })
 }
 
 // AddFloor raises an owner's floor by a number of bytes, or lowers it by a negative
@@ -69,11 +69,12 @@ func (c *Cache) AddFloor(owner string, bytes int64) error {
 	if owner == "" {
 		return fault.Invalidf(op, "the owner's name is empty")
 	}
-	return c.order(op, func(r actors.Reply[struct{}]) message { return &addFloor{reply: r, owner: owner, bytes: bytes} })
+	return c.order(op, func(r actors.Reply[struct{}]) message {
+		return &addFloor{ordered: ordered{r}, owner: owner, bytes: bytes}
+	})
 }
 
-// order has a turn carry out what takes no more than a turn, so it needs no
-// context.
+// order has the actor carry out what waits for no creator, so it needs no context.
 func (c *Cache) order(op string, build func(actors.Reply[struct{}]) message) error {
 	_, err := actors.Ask(context.Background(), c.ref, build)
 	if err != nil {

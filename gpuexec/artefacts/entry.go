@@ -38,3 +38,6 @@ type entry struct {
 	tenant       *tenant // in whose order it is, and to whose floor its bytes count
 	ending       int64   // of a kernel: how many of its pins are of artefacts that are being freed
 }
+
+// known reports whether the core knows the entry still.
+func (e *entry) known() bool { return e.in != nil || e.flight != nil || e.apart.Load() }

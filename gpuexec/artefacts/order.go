@@ -89,18 +89,26 @@ func (o *order) touch(n *node) {
 	}
 }
 
-// each calls fn, which may evict what it is given, on every entry.
-func (s *state) each(fn func(*node)) {
-	walk := func(o *order) {
+// each walks all entries, which may go meanwhile. It misses those of a tenant that is
+// being forgotten.
+func (s *state) each(yield func(*node) bool) {
+	walk := func(o *order) bool {
 		for n := o.oldest; n != nil; {
 			next := n.Value.newer
-			fn(n)
+			if !yield(n) {
+				return false
+			}
 			n = next
 		}
+		return true
 	}
-	walk(&s.order)
+	if !walk(&s.order) {
+		return
+	}
 	for _, t := range s.tenants {
-		walk(&t.order)
+		if !walk(&t.order) {
+			return
+		}
 	}
 }
 

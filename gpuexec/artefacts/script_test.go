@@ -90,7 +90,9 @@ func (p *player) play(words []string) string {
 	p.dropped, p.lost = nil, nil
 	out += fmt.Sprintf("; %d %d:", p.size(), p.gauges.bytes.Load())
 	var all []*node
-	p.each(func(n *node) { all = append(all, n) })
+	for n := range p.each {
+		all = append(all, n)
+	}
 	slices.SortFunc(all, func(a, b *node) int { return cmp.Compare(a.Value.used, b.Value.used) })
 	for _, n := range all {
 		out += " " + n.Key
@@ -143,7 +145,7 @@ func (p *player) do(verb, key, word string, options map[string]string, number fu
 	case "idle":
 		p.idleKernel(p.kernels.resident[key])
 	case "close":
-		return fmt.Sprint(len(p.close()), " end")
+		return fmt.Sprint(p.close(), " end")
 	default:
 		return "no such verb"
 	}

@@ -9,12 +9,12 @@ import (
 // unused lists the residents that nobody leases, the cheapest to make again first.
 // The tier of each is that which it has when those before it have gone.
 func (s *state) unused() (nodes []*node, items []pressure.Item) {
-	s.each(func(n *node) {
+	for n := range s.each {
 		s.touched.Add(1)
 		if n.Value.kept() > 0 && !n.Value.cell.Leased() {
 			nodes = append(nodes, n)
 		}
-	})
+	}
 	item := func(n *node) pressure.Item {
 		return pressure.Item{Bytes: n.Value.bytes, Seconds: n.Value.cost.Seconds()}
 	}

@@ -170,6 +170,43 @@ func (c core) call(key, owner string, what kind) answer {
 	return c.ask(&making{call: &call{Request: Request{Key: key, Owner: owner}, kind: what}})
 }
 
+// The core's sweeps, to their ends.
+
+func (c core) to(end func() bool) {
+	for !end() {
+		c.touched.Turn()
+	}
+	c.touched.Turn()
+}
+
+func (c core) resize(entries, bytes limit.Limit) error {
+	err := c.state.resize(entries, bytes)
+	if err == nil {
+		c.to(c.trim)
+	}
+	return err
+}
+
+func (c core) release(owner string) {
+	uses := c.owned.take(owner)
+	c.to(func() bool { return c.state.release(owner, uses) })
+}
+
+func (c core) addFloor(owner string, bytes int64) error {
+	none, err := c.state.addFloor(owner, bytes)
+	if none {
+		gone := c.leave(owner)
+		c.to(func() bool { return c.forget(gone) })
+	}
+	return err
+}
+
+func (c core) close() int {
+	ended := c.state.close()
+	c.to(c.empty)
+	return len(ended)
+}
+
 // C13: an evicted artefact is remembered while it is leased, and no longer.
 func TestApartIsForgotten(t *testing.T) {
 	c, err := Open(Config{Entries: limit.Of(1)})

@@ -157,11 +157,11 @@ func TestOwnersAreForgotten(t *testing.T) {
 		f.ask(who, fmt.Sprint("own", i%9), 1)
 		f.addFloor(who, -10)
 	}
-	f.each(func(n *node) {
+	for n := range f.each {
 		if u := n.Value.users.Load(); len(u.more) > 0 || u.one != "" {
 			t.Errorf("%s is used by %s and %d more", n.Key, u.one, len(u.more))
 		}
-	})
+	}
 	if len(f.owned) != 0 || f.size() != 10 {
 		t.Errorf("%d owners, %d entries", len(f.owned), f.size())
 	}
@@ -218,7 +218,7 @@ func TestTenantsProp(t *testing.T) {
 				}
 			}
 			var bytes, entries int64
-			f.each(func(n *node) {
+			for n := range f.each {
 				entries++
 				for owner := range n.Value.users.Load().all {
 					if _, ok := f.owned[owner][n]; owner != "" && !ok {
@@ -229,7 +229,7 @@ func TestTenantsProp(t *testing.T) {
 				if in := n.Value.in; in != &f.order && in != &n.Value.tenant.order {
 					t.Fatalf("%s is in another's order", n.Key)
 				}
-			})
+			}
 			for name, o := range f.tenants {
 				var sum int64
 				for n := o.oldest; n != nil; n = n.Value.newer {
