@@ -268,12 +268,11 @@ func (m *addFloor) handle(s *shell) {
 }
 
 func (m *offer) handle(s *shell) {
-	_, items := s.state.unused()
-	m.reply.Send(items)
+	m.reply.Send(s.state.unused(m.nodes))
 }
 
 func (m *shrink) handle(s *shell) {
-	freed := s.state.give(m.bytes, m.tier)
+	freed := s.state.give(m.list, m.bytes)
 	s.clean() // so that the bytes are no longer counted when the asker looks
 	m.reply.Send(freed)
 }

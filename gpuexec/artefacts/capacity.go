@@ -5,7 +5,6 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -81,20 +80,4 @@ func (c *Cache) order(op string, build func(actors.Reply[struct{}]) message) err
 		return &fault.Error{Op: op, Err: err}
 	}
 	return nil
-}
-
-// offerUnused lists the resident artefacts that nobody leases, for the memory limit
-// of the process. A closed cache offers nothing.
-func (c *Cache) offerUnused(ctx context.Context) []pressure.Item {
-	items, _ := actors.Ask(ctx, c.ref, func(r actors.Reply[[]pressure.Item]) message { return &offer{reply: r} })
-	return items
-}
-
-// shrinkUnused evicts of those, the cheapest seconds a byte first, until at least
-// n bytes are freed or nothing of that tier is left.
-func (c *Cache) shrinkUnused(ctx context.Context, n int64, tier pressure.Tier) pressure.Freed {
-	freed, _ := actors.Ask(ctx, c.ref, func(r actors.Reply[pressure.Freed]) message {
-		return &shrink{reply: r, bytes: n, tier: tier}
-	})
-	return freed
 }

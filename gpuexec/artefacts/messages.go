@@ -110,10 +110,13 @@ type (
 	}
 
 	// offer and shrink are for the memory limit of the process.
-	offer  struct{ reply actors.Reply[[]pressure.Item] }
+	offer struct {
+		nodes []*node
+		reply actors.Reply[[]spare]
+	}
 	shrink struct {
+		list  []spare
 		bytes int64
-		tier  pressure.Tier
 		reply actors.Reply[pressure.Freed]
 	}
 

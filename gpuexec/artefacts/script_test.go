@@ -141,7 +141,7 @@ func (p *player) do(verb, key, word string, options map[string]string, number fu
 		p.release(owner)
 	case "give":
 		tier := map[string]pressure.Tier{"spare": pressure.Spare, "floors": pressure.Floors}[key]
-		return fmt.Sprint(p.give(number("bytes"), tier).Bytes)
+		return fmt.Sprint(p.give(number("bytes"), tier))
 	case "idle":
 		p.idleKernel(p.kernels.resident[key])
 	case "close":

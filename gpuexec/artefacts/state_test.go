@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -205,6 +206,16 @@ func (c core) close() int {
 	ended := c.state.close()
 	c.to(c.empty)
 	return len(ended)
+}
+
+func (c core) give(bytes int64, tier pressure.Tier) int64 {
+	var list []spare
+	for n := range c.each {
+		list = append(list, c.unused([]*node{n})...)
+	}
+	rank(list)
+	list = slices.DeleteFunc(list, func(one spare) bool { return one.Tier != tier })
+	return c.state.give(list, bytes).Bytes
 }
 
 // C13: an evicted artefact is remembered while it is leased, and no longer.

@@ -2,12 +2,16 @@ package artefacts
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"testing"
 
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/limit"
 )
+
+var background = context.Background()
 
 // crowd opens a cache with n artefacts of one byte, of an owner that has a floor.
 func crowd(t *testing.T, n int) *Cache {
@@ -16,7 +20,7 @@ func crowd(t *testing.T, n int) *Cache {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	t.Cleanup(func() { _ = c.Close(background) })
 	if err := c.AddFloor("o", 10); err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +32,7 @@ func crowd(t *testing.T, n int) *Cache {
 
 func one(t *testing.T, c *Cache, owner, key string) {
 	t.Helper()
-	l, _, err := c.Get(context.Background(), Request{Key: key, Owner: owner, Create: func(context.Context) (Built, error) {
+	l, _, err := c.Get(background, Request{Key: key, Owner: owner, Create: func(context.Context) (Built, error) {
 		return Built{Value: key, Bytes: 1}, nil
 	}})
 	if err != nil {
@@ -46,14 +50,26 @@ func TestTurnsAreShort(t *testing.T) {
 		do   func(*Cache) error
 		left int
 	}{
-		"Reset":                    {func(c *Cache) error { return c.Reset("o") }, 0},
-		"the end of a floor":       {func(c *Cache) error { return c.AddFloor("o", -10) }, n},
-		"half of the entries":      {func(c *Cache) error { return c.SetCapacity(half, limit.Limit{}) }, n / 2},
-		"half of the bytes":        {func(c *Cache) error { return c.SetCapacity(limit.Limit{}, half) }, n / 2},
-		"no entries":               {func(c *Cache) error { return c.SetCapacity(none, limit.Limit{}) }, 0},
-		"no bytes":                 {func(c *Cache) error { return c.SetCapacity(limit.Limit{}, none) }, 0},
-		"Close":                    {func(c *Cache) error { return c.Close(context.Background()) }, 0},
-		"a floor's end, and Close": {func(c *Cache) error { _ = c.AddFloor("o", -10); return c.Close(context.Background()) }, 0},
+		"Reset":               {func(c *Cache) error { return c.Reset("o") }, 0},
+		"the end of a floor":  {func(c *Cache) error { return c.AddFloor("o", -10) }, n},
+		"half of the entries": {func(c *Cache) error { return c.SetCapacity(half, limit.Limit{}) }, n / 2},
+		"half of the bytes":   {func(c *Cache) error { return c.SetCapacity(limit.Limit{}, half) }, n / 2},
+		"no entries":          {func(c *Cache) error { return c.SetCapacity(none, limit.Limit{}) }, 0},
+		"no bytes":            {func(c *Cache) error { return c.SetCapacity(limit.Limit{}, none) }, 0},
+		"the memory limit": {func(c *Cache) error {
+			if items := c.offerUnused(background); len(items) != n || items[0].Tier != pressure.Spare || items[n-1].Tier != pressure.Floors {
+				return fmt.Errorf("%d items, from tier %d to %d", len(items), items[0].Tier, items[n-1].Tier)
+			}
+			if freed := c.shrinkUnused(background, n, pressure.Spare); freed.Bytes != n-10 {
+				return fmt.Errorf("%d bytes freed above the floor", freed.Bytes)
+			}
+			if freed := c.shrinkUnused(background, 7, pressure.Floors); freed.Bytes != 7 {
+				return fmt.Errorf("%d bytes freed below the floor", freed.Bytes)
+			}
+			return nil
+		}, 3},
+		"Close":                    {func(c *Cache) error { return c.Close(background) }, 0},
+		"a floor's end, and Close": {func(c *Cache) error { _ = c.AddFloor("o", -10); return c.Close(background) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := crowd(t, n)

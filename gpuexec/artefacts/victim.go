@@ -25,7 +25,7 @@ func (s *state) victim(t *tenant, may func(*node) bool) *node {
 		if n != nil && n.Value.used < oldest.Value.used {
 			break
 		}
-		head := s.spare(o, may)
+		head := s.oldestSpare(o, may)
 		if o.oldest != oldest {
 			continue // it has gone over to another tenant
 		}
@@ -47,9 +47,9 @@ func (s *state) victim(t *tenant, may func(*node) bool) *node {
 	return n
 }
 
-// spare is t's least recently used entry if no floor holds it, else nil. An entry
+// oldestSpare is t's least recently used entry if no floor holds it, else nil. An entry
 // that another tenant's floor would hold goes over to that tenant.
-func (s *state) spare(t *tenant, may func(*node) bool) *node {
+func (s *state) oldestSpare(t *tenant, may func(*node) bool) *node {
 	for n := t.first(may); n != nil && !t.holds(n); n = t.first(may) {
 		other := s.tenants.of(n)
 		if other == nil || other == t || other.bytes >= other.floor {
