@@ -255,16 +255,9 @@ func (m *dropOwner) handle(s *shell) {
 }
 
 func (m *addFloor) handle(s *shell) {
-	if s.state.closed {
-		m.reply.Fail(fault.ErrClosed)
-		return
-	}
-	none, err := s.state.addFloor(m.owner, m.bytes)
-	if none {
+	if !s.state.closed && s.state.addFloor(m.owner, m.bytes) {
 		s.sweep(m)
-		return
 	}
-	m.reply.Answer(struct{}{}, err)
 }
 
 func (m *offer) handle(s *shell) {

@@ -32,6 +32,8 @@ type Cache struct {
 	shell shell
 	ref   *actors.Ref[message]
 	leave func() // the memory limit
+
+	floors floors // admitted; the core's tenants follow
 }
 
 type capacity struct{ entries, bytes limit.Limit }
@@ -52,6 +54,7 @@ func Open(cfg Config) (*Cache, error) {
 	c.log.Debug("artefacts: opened", "entries", cfg.Entries.String(), "bytes", cfg.Bytes.String())
 	c.state = newState(c.table, cfg.Entries, cfg.Bytes)
 	c.publishCapacity()
+	c.floors.of, c.floors.bytes = make(map[string]int64), cfg.Bytes
 	c.uses = recency.NewLog[node](func() { c.ref.Tell(drain{}) })
 	c.shell.init(c)
 	c.ref = actors.Spawn(actors.Config{Name: "artefacts", Logger: c.log}, c.shell.turn)
@@ -252,6 +255,7 @@ func (c *Cache) Settle(ctx context.Context) error {
 // usable until they end. Closing again waits again.
 func (c *Cache) Close(ctx context.Context) error {
 	c.leave()
+	c.floors.close()
 	c.ref.Tell(closing{})
 	select {
 	case <-c.ref.Stopped(): // the actor stops itself after the last job

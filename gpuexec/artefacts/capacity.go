@@ -62,15 +62,17 @@ func (c *Cache) Reset(owner string) error {
 // floor of one. An owner whose floor comes to nothing is forgotten: what only it
 // used counts as used by callers without a name. Lowering the capacity in entries
 // heeds no floor. ErrTooLarge, and nothing is changed: the floors of all would be
-// more than the capacity in bytes.
+// more than the capacity in bytes. It waits for no turn of the cache: what is asked
+// for afterwards finds the floor.
 func (c *Cache) AddFloor(owner string, bytes int64) error {
 	const op = "artefacts: floor"
 	if owner == "" {
 		return fault.Invalidf(op, "the owner's name is empty")
 	}
-	return c.order(op, func(r actors.Reply[struct{}]) message {
-		return &addFloor{ordered: ordered{r}, owner: owner, bytes: bytes}
-	})
+	if err := c.floors.add(owner, bytes, func() { c.ref.Tell(&addFloor{owner: owner, bytes: bytes}) }); err != nil {
+		return &fault.Error{Op: op, Err: err}
+	}
+	return nil
 }
 
 // order has the actor carry out what waits for no creator, so it needs no context.

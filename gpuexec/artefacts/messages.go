@@ -106,7 +106,6 @@ type (
 		owner   string
 		bytes   int64
 		leaving *leaving // once it is, if it has no floor left
-		ordered
 	}
 
 	// offer and shrink are for the memory limit of the process.

@@ -22,7 +22,6 @@ type state struct {
 	flying  list.List // of *making: creators at work, those of kernels too, the oldest first
 	order   order     // residents and the flights that count (F9), of no tenant
 	tenants tenants   // each with an order of its own
-	floors  int64     // bytes, of all tenants
 	ranks   ranks     // of tenants
 	owned   owned
 	clock   uint64
@@ -256,21 +255,15 @@ func (s *state) enterTable(n *node) {
 	s.ranks.update(n.Value.tenant)
 }
 
-// resize sets the capacities that are given. Calls of trim follow. It changes nothing
-// if the floors are more than the bytes.
-func (s *state) resize(entries, bytes limit.Limit) error {
-	bytes = bytes.Or(s.goal.bytes)
-	if err := s.fit(0, bytes); err != nil {
-		return err
-	}
-	s.goal = capacity{entries.Or(s.goal.entries), bytes}
+// resize sets the capacities that are given. Calls of trim follow.
+func (s *state) resize(entries, bytes limit.Limit) {
+	s.goal = capacity{entries.Or(s.goal.entries), bytes.Or(s.goal.bytes)}
 	s.past.bound(s.goal.entries)
 	if !s.goal.entries.Allows(1) || !s.goal.bytes.Allows(1) {
 		s.entries, s.bytes = s.goal.entries, s.goal.bytes
 		s.flights.VoidAll()
 		s.kernels.flights.VoidAll()
 	}
-	return nil
 }
 
 // trim evicts as much of the surplus as a turn may, and reports whether exactly that has

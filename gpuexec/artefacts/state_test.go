@@ -160,10 +160,16 @@ func TestUsers(t *testing.T) {
 }
 
 // core drives the state alone.
-type core struct{ *state }
+type core struct {
+	*state
+	floors *floors
+}
 
 func newCore(entries, bytes int64) core {
-	return core{newState(table.New[entry](nil), limit.Of(entries), limit.Of(bytes))}
+	return core{
+		newState(table.New[entry](nil), limit.Of(entries), limit.Of(bytes)),
+		&floors{of: make(map[string]int64), bytes: limit.Of(bytes)},
+	}
 }
 
 // call asks for a key.
@@ -181,8 +187,9 @@ func (c core) to(end func() bool) {
 }
 
 func (c core) resize(entries, bytes limit.Limit) error {
-	err := c.state.resize(entries, bytes)
+	err := c.floors.resize(bytes)
 	if err == nil {
+		c.state.resize(entries, bytes)
 		c.to(c.trim)
 	}
 	return err
@@ -194,12 +201,12 @@ func (c core) release(owner string) {
 }
 
 func (c core) addFloor(owner string, bytes int64) error {
-	none, err := c.state.addFloor(owner, bytes)
-	if none {
-		gone := c.leave(owner)
-		c.to(func() bool { return c.forget(gone) })
-	}
-	return err
+	return c.floors.add(owner, bytes, func() {
+		if c.state.addFloor(owner, bytes) {
+			gone := c.leave(owner)
+			c.to(func() bool { return c.forget(gone) })
+		}
+	})
 }
 
 func (c core) close() int {

@@ -9,7 +9,7 @@ import (
 // messages between them, and begins when the sweeps before it have ended.
 type sweep interface {
 	// step does what one turn may and reports whether that was the last.
-	step(s *state) (over bool, err error)
+	step(s *shell) (over bool, err error)
 	// end answers whoever waits for it.
 	end(err error)
 }
@@ -31,7 +31,7 @@ func (s *shell) sweep(w sweep) {
 
 func (sweeping) handle(s *shell) {
 	for s.state.touched.Left() {
-		over, err := s.sweeps[0].step(s.state)
+		over, err := s.sweeps[0].step(s)
 		if !over {
 			break
 		}
@@ -46,34 +46,37 @@ func (sweeping) handle(s *shell) {
 	s.ref.Tell(sweeping{})
 }
 
-func (m *resize) step(s *state) (over bool, err error) {
-	if s.closed {
+func (m *resize) step(s *shell) (over bool, err error) {
+	if s.state.closed {
 		return true, fault.ErrClosed
 	}
 	if !m.set {
-		if err := s.resize(m.entries, m.bytes); err != nil {
+		if err := s.floors.resize(m.bytes); err != nil {
 			return true, err
 		}
+		s.state.resize(m.entries, m.bytes)
 		m.set = true
 	}
-	return s.trim(), nil
+	return s.state.trim(), nil
 }
 
 // What was cleared by a close needs no release.
-func (m *dropOwner) step(s *state) (over bool, err error) {
-	return s.closed || s.release(m.owner, m.uses), nil
+func (m *dropOwner) step(s *shell) (over bool, err error) {
+	return s.state.closed || s.state.release(m.owner, m.uses), nil
 }
 
 // A close goes on with it: what is in no tenant's order would not be cleared.
-func (m *addFloor) step(s *state) (over bool, err error) {
+func (m *addFloor) step(s *shell) (over bool, err error) {
 	if m.leaving == nil {
-		m.leaving = s.leave(m.owner)
+		m.leaving = s.state.leave(m.owner)
 	}
-	return m.leaving == nil || s.forget(m.leaving), nil
+	return m.leaving == nil || s.state.forget(m.leaving), nil
 }
+
+func (*addFloor) end(error) {}
 
 // emptying is the sweep of a close.
 type emptying struct{}
 
-func (emptying) step(s *state) (over bool, err error) { return s.empty(), nil }
+func (emptying) step(s *shell) (over bool, err error) { return s.state.empty(), nil }
 func (emptying) end(error)                            {}

@@ -1,17 +1,6 @@
 package artefacts
 
-import (
-	"fmt"
-	"math"
-
-	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/limit"
-)
-
 // tenants are the owners that have a floor.
-//
-// INVARIANT: state.floors, the sum of their floors, is within the capacity in
-// bytes, unless that is 0 and nothing is kept at all.
 type tenants map[string]*tenant
 
 // tenant is an owner that has a floor. What it uses has an order of its own, so
@@ -60,19 +49,6 @@ func (all tenants) of(n *node) (t *tenant) {
 	return t
 }
 
-// fit refuses floors that grow by more bytes than a capacity has left for them.
-func (s *state) fit(more int64, capacity limit.Limit) error {
-	most, counted := capacity.Value()
-	if !counted || most == 0 {
-		most = math.MaxInt64
-	}
-	if more > most-s.floors {
-		return fmt.Errorf("%w: floors of %d bytes, and %d more, in %v bytes: raise the capacity or lower the floors",
-			fault.ErrTooLarge, s.floors, more, capacity)
-	}
-	return nil
-}
-
 // leaving is an owner that has no floor left: it is being forgotten.
 type leaving struct {
 	owner string
@@ -82,22 +58,15 @@ type leaving struct {
 
 // addFloor raises the floor of an owner, or lowers it by a negative number. It reports
 // whether none is left: then the owner is to leave.
-func (s *state) addFloor(owner string, bytes int64) (none bool, err error) {
-	if bytes > 0 {
-		if err := s.fit(bytes, s.goal.bytes); err != nil {
-			return false, err
-		}
-	}
+func (s *state) addFloor(owner string, bytes int64) (none bool) {
 	t := s.tenants[owner]
 	if t == nil {
 		t = new(tenant)
 		s.tenants[owner] = t
 	}
-	s.floors -= t.floor
 	t.floor = max(0, t.floor+bytes)
 	s.ranks.update(t)
-	s.floors += t.floor
-	return t.floor == 0, nil
+	return t.floor == 0
 }
 
 // leave takes an owner out of the tenants. It gives nil where it has left, or has a floor

@@ -16,14 +16,14 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// floors drives the core alone: an artefact is begun and landed in one go.
-type floors struct{ core }
+// tenancy drives the core alone: an artefact is begun and landed in one go.
+type tenancy struct{ core }
 
-func newFloors(entries, bytes int64) floors { return floors{newCore(entries, bytes)} }
+func newFloors(entries, bytes int64) tenancy { return tenancy{newCore(entries, bytes)} }
 
 // ask uses a key for an owner and reports whether it was resident. Nobody leases
 // anything: what was evicted before has gone.
-func (f floors) ask(owner, key string, bytes int64) (hit bool) {
+func (f tenancy) ask(owner, key string, bytes int64) (hit bool) {
 	for _, n := range f.dropped {
 		f.gone(n)
 	}
@@ -42,7 +42,7 @@ func (f floors) ask(owner, key string, bytes int64) (hit bool) {
 	return false
 }
 
-func (f floors) has(key string) bool { return f.table.Lookup(key, 0) != nil }
+func (f tenancy) has(key string) bool { return f.table.Lookup(key, 0) != nil }
 
 // C1, C10: what others hold of the capacity leaves a tenant within its floor as
 // it is, be entries or bytes the binding one.
