@@ -250,6 +250,7 @@ func (s *state) gone(n *node) {
 func (s *state) enterTable(n *node) {
 	n.Value.resident.Store(true)
 	s.table.Put(n)
+	n.Value.in.came(n)
 	s.gauges.bytes.Add(n.Value.bytes)
 	n.Value.tenant.charge(n.Value.bytes)
 	s.ranks.update(n.Value.tenant)

@@ -214,7 +214,7 @@ func TestTenantsProp(t *testing.T) {
 					}
 				}
 			}
-			for _, may := range []func(*node) bool{either, complete} {
+			for _, may := range []scope{either, complete} {
 				if got, want := f.victim(nil, may), slowVictim(f.state, may); got != want {
 					t.Fatalf("%v goes next, want %v", got, want)
 				}
@@ -253,10 +253,10 @@ func TestTenantsProp(t *testing.T) {
 
 // slowVictim is victim(nil, may) by a look at every tenant. It may be called after
 // that, when no entry has to go over to another tenant any more.
-func slowVictim(s *state, may func(*node) bool) *node {
-	n := s.order.first(may)
+func slowVictim(s *state, may scope) *node {
+	n := s.order.slowFirst(may)
 	for _, o := range s.tenants {
-		if head := o.first(may); head != nil && !o.holds(head) && (n == nil || head.Value.used < n.Value.used) {
+		if head := o.slowFirst(may); head != nil && !o.holds(head) && (n == nil || head.Value.used < n.Value.used) {
 			n = head
 		}
 	}
