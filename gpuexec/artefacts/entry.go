@@ -32,6 +32,7 @@ type entry struct {
 
 	// The actor's own.
 	flight       *making // until it ends
+	heir         *making // the flight of a whole that has its place (F9); nil = none
 	in           *order
 	older, newer *node
 	used         uint64  // when it was last used, by state.clock

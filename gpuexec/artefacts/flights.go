@@ -32,8 +32,12 @@ func (s *state) begin(m *making) {
 		return
 	}
 	m.stored = k.given == nil && k.Load != nil
-	if part := s.part(k); part != nil {
-		s.use(part) // its place is the flight's: the two will be one entry (D3)
+	part := s.part(k)
+	if part != nil {
+		s.use(part)
+	}
+	if part != nil && part.Value.heir == nil {
+		m.part, part.Value.heir = part, m // its place is the flight's: the two will be one entry (D3)
 	} else {
 		s.place(m.n)
 	}
@@ -61,12 +65,20 @@ func (s *state) other(key string) *node {
 	return s.table.Lookup(key, 0)
 }
 
+// disown has the place of the part be the part's alone.
+func (m *making) disown() {
+	if m.part != nil {
+		m.part.Value.heir, m.part = nil, nil
+	}
+}
+
 // left takes a caller off a flight. alone says that it was the last one: the flight
 // then lingers, or, where that time is 0, has no place any more, and its creator is
 // to end (SPEC F4).
 func (s *state) left(m *making, now time.Time) (alone bool, linger time.Duration) {
 	if alone, linger = s.desk(m).Leave(m, now); alone && linger == 0 {
 		s.withdraw(m.n)
+		m.disown()
 	}
 	return alone, linger
 }
@@ -77,6 +89,7 @@ func (s *state) expired(m *making, now time.Time) bool {
 	over := s.desk(m).Expire(m, now)
 	if over {
 		s.withdraw(m.n)
+		m.disown()
 	}
 	return over
 }
@@ -152,6 +165,7 @@ func (s *state) fail(m *making) {
 func (s *state) end(m *making) (keep bool) {
 	_, keep = s.desk(m).End(m.call.Key, m)
 	m.n.Value.flight = nil
+	m.disown()
 	s.flying.Remove(m.at)
 	s.countFlights()
 	return keep

@@ -26,6 +26,7 @@ type making struct {
 	at     *list.Element // of the flight, among those that fly
 	linger time.Duration // that this caller wishes for its flight
 	n      *node
+	part   *node    // whose place it has; nil = none
 	stored bool     // the store is asked, and told
 	ctx    creating // the creator's
 	claim  Claim    // what the landing has to save
