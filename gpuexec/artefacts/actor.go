@@ -2,6 +2,8 @@ package artefacts
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -270,19 +272,7 @@ func (m *shrink) handle(s *shell) {
 	m.reply.Send(freed)
 }
 
-func (m *settle) handle(s *shell) {
-	for w := range s.saves {
-		w.awaited = append(w.awaited, m)
-	}
-	m.left = len(s.saves)
-	m.passed()
-}
-
-func (m *settle) passed() {
-	if m.left == 0 {
-		m.reply.Send(struct{}{})
-	}
-}
+func (m *settle) handle(s *shell) { m.reply.Send(slices.Collect(maps.Keys(s.saves))) }
 
 // handle closes: waiters go at once, creators are told to end.
 func (closing) handle(s *shell) {
@@ -301,10 +291,7 @@ func (closing) handle(s *shell) {
 func (m saved) handle(s *shell) {
 	s.jobs--
 	delete(s.saves, m.saving)
-	for _, at := range m.awaited {
-		at.left--
-		at.passed()
-	}
+	close(m.over)
 }
 
 func (m freed) handle(s *shell) {

@@ -242,7 +242,14 @@ func (c *Cache) since(start time.Time) time.Duration { return max(0, c.cfg.Now()
 // Settle waits until the store writes that are under way when it is called have
 // ended, or for the context (SPEC P18).
 func (c *Cache) Settle(ctx context.Context) error {
-	_, err := actors.Ask(ctx, c.ref, func(r actors.Reply[struct{}]) message { return &settle{reply: r} })
+	saves, err := actors.Ask(ctx, c.ref, func(r actors.Reply[[]*saving]) message { return &settle{reply: r} })
+	for i := 0; i < len(saves) && err == nil; i++ {
+		select {
+		case <-saves[i].over:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
 	if err != nil {
 		return &fault.Error{Op: "artefacts: settle", Err: err}
 	}

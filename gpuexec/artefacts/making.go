@@ -240,7 +240,7 @@ func (s *shell) save(m *making) {
 	n, claim := m.n, m.claim
 	m.claim = nil
 	n.Value.cell.Pin()
-	w := new(saving)
+	w := &saving{make(chan struct{})}
 	s.saves[w] = struct{}{}
 	keep := !s.state.disabled()
 	s.job(func() {

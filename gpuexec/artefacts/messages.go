@@ -119,14 +119,11 @@ type (
 		reply actors.Reply[pressure.Freed]
 	}
 
-	// settle waits for the store writes that are under way in its turn.
-	settle struct {
-		left  int // of these
-		reply actors.Reply[struct{}]
-	}
+	// settle asks for the store writes that are under way in its turn.
+	settle struct{ reply actors.Reply[[]*saving] }
 
-	// saving is a store write under way.
-	saving struct{ awaited []*settle }
+	// saving is a store write until over is closed.
+	saving struct{ over chan struct{} }
 
 	closing struct{}
 
