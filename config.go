@@ -122,8 +122,8 @@ func (c Config) validate() error {
 	if _, err := env.ParseMemoryLimit(c.MemoryLimit); err != nil && c.MemoryLimit != "" {
 		errs = append(errs, &fault.Error{Op: "kiln: open", Key: "MemoryLimit", Err: err})
 	}
-	if c.Workers < 0 {
-		errs = append(errs, fault.Invalidf("kiln: open", "Workers is %d: want 0 or more", c.Workers))
+	if c.Workers < 0 || c.Workers > env.MostWorkers {
+		errs = append(errs, fault.Invalidf("kiln: open", "Workers is %d: want 0 to %d", c.Workers, env.MostWorkers))
 	}
 	return errors.Join(errs...)
 }

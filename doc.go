@@ -72,6 +72,6 @@
 // # Failure
 //
 // Errors are found with errors.Is: the sentinels of this package, the error of
-// Make or Load, or the context's. A cache that cannot keep something is no error.
+// Make, or the context's. A cache that cannot keep something is no error.
 // A panic or runtime.Goexit in Make is an error for its callers and no more.
 package kiln

@@ -40,8 +40,8 @@ type Made[T any] struct {
 // Make and Load are given a context that carries the identity of the computation:
 // they hand it on to whatever they ask Kiln for, so that a circle of recipes that
 // wait for each other is found (ErrCycle). When nobody waits for the artefact any
-// more, the context ends after Config.Linger, or Linger of the call. An error, a panic and a runtime.Goexit of theirs reach
-// every caller that waits, and nothing is kept.
+// more, the context ends after Config.Linger, or Linger of the call. An error, a panic and a
+// runtime.Goexit of Make reach every caller that waits, and nothing is kept.
 type Recipe[T any] struct {
 	// Key is the canonical key of the artefact: all that can change the result, and
 	// nothing else. Equal keys are one artefact, whatever name, group, session or
@@ -62,9 +62,9 @@ type Recipe[T any] struct {
 	Make func(context.Context) (Made[T], error)
 
 	// Load, if not nil, makes the artefact from the bytes that Made.Blob gave, in
-	// this process or an earlier one; they were verified. An error means that the
-	// bytes are of no use: the artefact is then made anew. Without Load nothing is
-	// stored.
+	// this process or an earlier one; they were verified. An error or a panic
+	// means that the bytes are of no use: it goes to Config.Logger, what is stored is
+	// set aside, and the artefact is made anew. Without Load nothing is stored.
 	Load func(ctx context.Context, blob []byte) (Made[T], error)
 }
 
@@ -121,7 +121,7 @@ func Owner(name string) Option { return Option{set: options{owner: name}, given:
 
 // OnLane binds the name to a lane: a worker whose value no other worker may use.
 // Name and lane together are what a value is found by; without a lane it is
-// shared. An artefact is still shared by its key: put the lane into Recipe.Key
+// shared; Worker gives a worker's lane. An artefact is still shared by its key: put the lane into Recipe.Key
 // where the artefact must not be.
 func OnLane(lane Lane) Option { return Option{set: options{lane: lane}, given: withLane} }
 

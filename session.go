@@ -26,8 +26,11 @@ func ParseBucketing(text string) (Bucketing, error) { return shapegroups.ParseBu
 type Floor = sessioncache.Floor
 
 // Lane binds a name to a worker whose value no other worker may use. The zero
-// Lane is the one that all share.
+// Lane is the one that all share; Worker gives those of workers.
 type Lane = sessioncache.Lane
+
+// Worker is the lane of worker n, counted from 0.
+func Worker(n uint32) Lane { return sessioncache.Worker(n) }
 
 // NameID is an interned name: looking it up costs no hash.
 type NameID = sessioncache.NameID

@@ -102,8 +102,8 @@ func (t *text) UnmarshalText(b []byte) error {
 // another writer. What 16 MiB of memory cannot hold is left out, which is logged.
 // What Warm asked for counts once a session asks for it too.
 func (r *Runtime) Record(w io.Writer) error {
-	if r.it().record == nil {
-		return fault.Invalidf("kiln: record", "nothing was noted: set Config.Record")
+	if r.it().record == nil || w == nil {
+		return fault.Invalidf("kiln: record", "nothing was noted, or there is no writer: set Config.Record, and give one")
 	}
 	r.record.mu.Lock()
 	full := r.record.full
@@ -171,6 +171,9 @@ type Warmed struct {
 func (r *Runtime) Warm(ctx context.Context, manifest io.Reader, ask func(context.Context, *Group, Entry) error) (Warmed, error) {
 	if r.none() {
 		return Warmed{}, ErrClosed
+	}
+	if manifest == nil || ask == nil {
+		return Warmed{}, fault.Invalidf("kiln: warm", "no manifest, or no function that asks: give both")
 	}
 	all, err := entries(manifest)
 	if err != nil {

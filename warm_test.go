@@ -97,6 +97,19 @@ func TestRecordAndWarm(t *testing.T) {
 	}
 }
 
+// R3: what is missing is said.
+func TestWarmAndRecordOfNothing(t *testing.T) {
+	r := open(t, kiln.Config{Record: true})
+	none := func(context.Context, *kiln.Group, kiln.Entry) error { return nil }
+	_, noManifest := r.Warm(ctx, nil, none)
+	_, noAsk := r.Warm(ctx, strings.NewReader(""), nil)
+	for what, err := range map[string]error{"manifest": noManifest, "function": noAsk, "writer": r.Record(nil)} {
+		if !errors.Is(err, kiln.ErrInvalid) {
+			t.Errorf("no %s: %v", what, err)
+		}
+	}
+}
+
 // F3, P2: bad entries end nothing, what the store has is loaded, and what the
 // program no longer has is skipped. Events reach the listener as for any look-up.
 func TestWarmCounts(t *testing.T) {
@@ -152,7 +165,8 @@ func TestWarmIsCancelled(t *testing.T) {
 	if err := r.Close(context.Background()); err != nil {
 		t.Error(err)
 	}
-	if _, err := r.Warm(context.Background(), strings.NewReader(manifest), nil); !errors.Is(err, kiln.ErrClosed) {
+	none := func(context.Context, *kiln.Group, kiln.Entry) error { return nil }
+	if _, err := r.Warm(context.Background(), strings.NewReader(manifest), none); !errors.Is(err, kiln.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }

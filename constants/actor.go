@@ -90,10 +90,8 @@ func (s *shell) handle(m message) {
 		m.reply.Send(there)
 	case capacityMsg:
 		s.state.setCapacity(m.bytes)
-	case offerMsg:
-		m.reply.Send(s.state.offer())
 	case shrinkMsg:
-		freed := s.state.shrink(m.bytes)
+		freed := s.state.shrink(m.nodes, m.bytes)
 		s.publish()
 		m.reply.Send(freed)
 	case closeMsg:
@@ -101,6 +99,7 @@ func (s *shell) handle(m message) {
 	}
 	s.publish()
 	s.gone.Throw(s.state.take()...)
+	s.state.touched.Turn()
 	switch m := m.(type) { // answered after everything that they caused has begun
 	case capacityMsg:
 		m.reply.Send(struct{}{})

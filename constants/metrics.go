@@ -1,6 +1,10 @@
 package constants
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/internal/sums"
+)
 
 // Stats is a snapshot of what a cache has answered and what it holds; the sums are
 // those of its engines. Counters never fall, but for Hits: those of a tensor are
@@ -10,6 +14,7 @@ type Stats struct {
 	Len     int64 // resident tensors
 	Bytes   int64 // resident
 	Pending int64 // bytes promised to owners
+	Touched int64 // tensors that a turn of an engine's actor looked at or changed, at most
 
 	Hits     uint64 // leases given on a resident tensor
 	Promises uint64 // ownerships given, those passed on to a waiter included
@@ -62,8 +67,9 @@ func (c *Cache) Stats() Stats {
 	for _, e := range c.Engines() {
 		s.Engines++
 		s.Len += e.Len()
-		s.Bytes += e.Size()
-		s.Pending += e.Reserved()
+		s.Bytes = sums.Add(s.Bytes, e.Size())
+		s.Pending = sums.Add(s.Pending, e.Reserved())
+		s.Touched = max(s.Touched, e.shell.state.touched.Most())
 		e.shell.state.table.All(func(n *node) bool {
 			s.Hits += n.Value.hits.Load()
 			return true

@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // tensor is what stands in the table: resident until gone is set.
@@ -48,6 +49,7 @@ type state struct {
 	resident int64
 	reserved int64
 	gone     []removal // since the last drain
+	touched  touched.Gauge
 }
 
 // removal is a node that has left the table.
@@ -78,7 +80,7 @@ func (s *state) admit(p *pending) Bypass {
 
 // fits reports whether n bytes more stay within the capacity.
 func (s *state) fits(n int64) bool {
-	return s.capacity == noBound || n <= s.capacity && s.resident+s.reserved <= s.capacity-n
+	return n <= s.capacity && s.resident+s.reserved <= s.capacity-n // also without a bound: no sum wraps (SPEC Q5)
 }
 
 // displace removes the tensors that are cheapest to make again, by compute
@@ -90,14 +92,15 @@ func (s *state) displace(p *pending) bool {
 	}
 	over := s.resident + s.reserved - (s.capacity - p.bytes)
 	var victims []*node
-	var lost time.Duration
-	for over > 0 && lost < p.cost {
+	left := p.cost // of its worth
+	for over > 0 && left > 0 {
+		s.touched.Add(1)
 		victim := s.worth.pop()
 		victims = append(victims, victim)
 		over -= victim.Value.bytes
-		lost += victim.Value.cost
+		left -= victim.Value.cost // neither is negative: it does not wrap
 	}
-	if over > 0 || lost >= p.cost {
+	if over > 0 || left <= 0 {
 		for _, n := range victims {
 			s.worth.push(n)
 		}
@@ -185,6 +188,7 @@ func (s *state) drop(p *pending) bool {
 }
 
 func (s *state) remove(n *node, why Removal) {
+	s.touched.Add(1)
 	s.table.Remove(n)
 	s.worth.drop(n)
 	n.Value.gone.Store(true)
@@ -209,6 +213,7 @@ func (s *state) removeKey(k Key) bool {
 // flush takes everything out and keeps what is being computed from staying.
 func (s *state) flush(why Removal) {
 	first := len(s.gone)
+	s.touched.Add(s.table.Len())
 	s.table.All(func(n *node) bool {
 		s.gone = append(s.gone, removal{n, why})
 		return true

@@ -2,7 +2,9 @@ package constants
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -214,5 +216,30 @@ func TestStateAbsurdSizes(t *testing.T) {
 		if why := c.state.admit(&pending{key: Key{ID: "x"}, bytes: bytes}); why != Full {
 			t.Errorf("%d bytes: %q", bytes, why)
 		}
+	}
+}
+
+// T4, Q5: nor without a capacity, where what is full is the sum; and what is worth
+// less than two victims of the longest cost displaces neither.
+func TestStateAbsurdSums(t *testing.T) {
+	s := newState(nil, noBound, NoEvict)
+	for i := range math.MaxInt64/mostBytes + 2 {
+		want := Bypass("")
+		if i >= math.MaxInt64/mostBytes {
+			want = Full
+		}
+		if why := s.admit(&pending{key: Key{ID: strconv.Itoa(i)}, bytes: mostBytes}); why != want {
+			t.Fatalf("tensor %d: %q, %d bytes reserved", i, why, s.reserved)
+		}
+	}
+	s = newState(nil, 2*mib, Cost)
+	for _, id := range []string{"a", "b"} {
+		p := &pending{key: Key{ID: id}, bytes: mib, cost: math.MaxInt64 - 1}
+		if why := s.admit(p); why != "" || !s.deliver(p, s.newNode(p)) {
+			t.Fatalf("%s: %q", id, why)
+		}
+	}
+	if why := s.admit(&pending{key: Key{ID: "c"}, bytes: 2 * mib, cost: math.MaxInt64}); why != Full {
+		t.Errorf("one that is worth less than both it displaces: %q", why)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/sums"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -220,7 +221,7 @@ func (m *Model) bind(ctx context.Context, p *plan, s *step) error {
 func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer) (*gpuexec.Kernel, error) {
 	if s.held.Resident() {
 		a.Held++
-		a.Saved += s.cost
+		a.Saved = sums.Add(a.Saved, s.cost)
 		return s.held.Value(), nil
 	}
 	var ok bool
@@ -231,7 +232,7 @@ func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer)
 			a.Group++
 		}
 		s.cost = s.held.Cost()
-		a.Saved += s.cost
+		a.Saved = sums.Add(a.Saved, s.cost)
 		return s.held.Value(), nil
 	}
 	source, _, err := program(m.exec, m.lib, s.op, s.identity)
@@ -271,11 +272,11 @@ func (a *Answer) count(how kiln.Event) {
 		level = &a.Disk
 	case how.Artefact == kiln.Miss:
 		a.Compiles++
-		a.CompileTime += how.Cost
+		a.CompileTime = sums.Add(a.CompileTime, how.Cost)
 		return
 	}
 	*level++
-	a.Saved += how.Cost
+	a.Saved = sums.Add(a.Saved, how.Cost)
 }
 
 // feed writes the request into the arena: ids padded with 0, types 0, lengths.

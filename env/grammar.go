@@ -14,9 +14,8 @@ const (
 	auto = "auto"
 	off  = "off"
 
-	mostMiB     = math.MaxInt64 >> 20 // so that a count of bytes fits
-	mostStep    = 1 << 48             // of a bucketing: the largest dimension of a shape
-	mostWorkers = 4096                // beyond every machine, and a typing error by then
+	mostMiB  = math.MaxInt64 >> 20 // so that a count of bytes fits
+	mostStep = 1 << 48             // of a bucketing: the largest dimension of a shape
 )
 
 // errNotSaid refuses a variable that is set to nothing.
@@ -73,10 +72,10 @@ func parseWorkers(text string) (Workers, error) {
 		return AutoWorkers, nil
 	}
 	l, err := limit.Parse(text)
-	if n, counted := l.Value(); err == nil && counted && n >= 1 && n <= mostWorkers {
+	if n, counted := l.Value(); err == nil && counted && n >= 1 && n <= MostWorkers {
 		return Workers(n), nil
 	}
-	return 0, fmt.Errorf("%s: want 1 to %d, or %s", quote(text), mostWorkers, auto)
+	return 0, fmt.Errorf("%s: want 1 to %d, or %s", quote(text), MostWorkers, auto)
 }
 
 // ParseMemoryLimit reads "off", "auto" or a number of MiB, as KILN_MEMORY_LIMIT.

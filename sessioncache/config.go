@@ -126,7 +126,11 @@ func (c Config) Validate() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if err := errors.Join(c.Groups.Validate(), c.Bytes.Validate(), c.Floor.within(Capacity{c.Groups, c.Bytes}), kindErr, keepErr); err != nil {
+	bounds := errors.Join(c.Groups.Validate(), c.Bytes.Validate())
+	if bounds == nil {
+		bounds = c.Floor.within(Capacity{c.Groups, c.Bytes})
+	}
+	if err := errors.Join(bounds, kindErr, keepErr); err != nil {
 		return c, failed("open", c.Name, err)
 	}
 	return c, nil

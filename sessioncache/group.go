@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/internal/policy"
+	"github.com/kiln-cache/kiln/internal/sums"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -24,6 +25,7 @@ type group struct {
 	grace  grace
 	leases atomic.Int64 // leases of its values
 	torn   atomic.Bool  // its values are being freed
+	aside  atomic.Bool  // the policy passes over it until the actor is told that it is free, see free
 
 	// For the actor only.
 	at         *table.Node[group]
@@ -33,7 +35,7 @@ type group struct {
 	objects    int64
 	bytes      int64
 	leased     int64 // the part of bytes that other caches own
-	cost       time.Duration
+	cost       sums.Sum[time.Duration]
 	vacant     bool             // it was evicted since nothing came of its requests
 	flights    int              // creators running for its names
 	forsaken   int              // those of them whose callers have all left
@@ -46,6 +48,18 @@ type slots struct{ at []atomic.Pointer[node] }
 // busy says that it should not be evicted while another group can be (SPEC S3).
 func (g *group) busy() bool {
 	return g.awaited() || g.leases.Load() > 0
+}
+
+// free is what the policy may know of it. Where it is busy, its last user tells the
+// actor of its end.
+//
+// INVARIANT: aside is set before the users are looked at again. One of us sees the other.
+func (g *group) free() bool {
+	if !g.busy() {
+		return true
+	}
+	g.aside.Store(true)
+	return !g.busy()
 }
 
 // awaited says that somebody uses it or waits for a name of it.

@@ -20,6 +20,7 @@ type Stats struct {
 	Running  int    // creators at this moment
 	Evicted  uint64 // groups that went to make room
 	Thrash   uint64 // warnings: the working set is above the capacity (SPEC S5)
+	Touched  int64  // groups and names that a turn of the actor looked at or changed, at most
 
 	// Useful and Padded are elements of the shapes given to Session.Group, as asked
 	// and as compiled (SPEC S4): what model runs computed. A lookup by full key
@@ -35,7 +36,7 @@ func (s *Session) Stats() Stats {
 	r := Stats{
 		Groups: s.Groups(), Objects: s.Len(), Bytes: s.Bytes(),
 		Misses: p.misses.Load(), Joined: s.joined.Load(), Failures: p.failures.Load(), Running: int(p.running.Load()),
-		Evicted: p.evictions.Load(), Thrash: p.warnings.Load(),
+		Evicted: p.evictions.Load(), Thrash: p.warnings.Load(), Touched: s.state.touched.Most(),
 		Useful: p.useful.Load(), Padded: p.padded.Load(),
 	}
 	for i := range s.hits {
@@ -67,7 +68,7 @@ func (s *Session) List(ctx context.Context) ([]GroupStats, error) {
 			stats := make([]GroupStats, 0, len(part))
 			for _, g := range part {
 				if g.registered {
-					stats = append(stats, GroupStats{g.shape, g.objects, g.bytes, g.cost})
+					stats = append(stats, GroupStats{g.shape, g.objects, g.bytes, g.cost.Value()})
 				}
 			}
 			return stats

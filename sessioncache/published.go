@@ -20,7 +20,8 @@ type Capacity struct {
 type published struct {
 	bucket shapegroups.Bucketing
 	hash   func(string) uint64
-	frees  *frees // the shell's: the core only hands it on
+	frees  *frees             // the shell's: the core only hands it on
+	tell   func(message) bool // the shell's: tells the actor
 
 	shapes *table.Table[group]    // registered groups by compiled shape
 	ids    *table.Table[NameID]   // interned names
@@ -59,6 +60,15 @@ func (p *published) resident(compiled shapegroups.Shape) *group {
 		return &at.Value
 	}
 	return nil
+}
+
+// all lists the registered groups, for anybody.
+func (p *published) all() (groups []*group) {
+	p.shapes.All(func(at *table.Node[group]) bool {
+		groups = append(groups, &at.Value)
+		return true
+	})
+	return groups
 }
 
 // Places in a pair of notes.

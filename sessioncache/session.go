@@ -13,6 +13,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/recency"
+	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -24,8 +26,9 @@ type Session struct {
 	state     *state // the actor's
 	actor     *actors.Ref[message]
 	log       *recency.Log[asked]
-	behind    atomic.Int32      // times that the log told of 256 notes since it was drained
-	member    *pool.Member      // of the pool; nil where there is none
+	behind    atomic.Int32 // times that the log told of 256 notes since it was drained
+	member    *pool.Member // of the pool; nil where there is none
+	floor     Floor
 	unwatch   func()            // leaves the memory limit
 	telling   lease.Bin[func()] // what Config.Evicted and the log are told of turns
 	evicted   func(lost)        // tells of one
@@ -65,8 +68,10 @@ func Open(c Config) (*Session, error) {
 		name:      c.Name,
 		published: p,
 		state:     st,
+		floor:     c.Floor,
 		done:      make(chan struct{}),
 	}
+	p.tell = s.send
 	s.tell(c)
 	if err := s.join(c.Pool, c.Floor.Bytes); err != nil {
 		return nil, failed("open", c.Name, err)
@@ -153,7 +158,7 @@ func (s *Session) leave(g *group, phase uint32) {
 		// Nothing came of the request: the group goes, and is gone on return. If
 		// the session has ended, it went with it.
 		_, _ = actors.Ask(context.Background(), s.actor, func(r actors.Reply[struct{}]) message { return vacated{r, g} })
-	case !dead && !g.grace.wanted.Load():
+	case !dead && !g.grace.wanted.Load() && !g.aside.Load():
 	case s.send(vacated{group: g}):
 	case dead && !g.grace.open():
 		s.published.frees.bin.Throw(trash{group: g}) // the session has ended: the actor cannot any more
@@ -286,7 +291,9 @@ func (s *Session) discard(v Value) {
 }
 
 // Intern gives the id of a name, for LookupID. Ids are never given back: intern
-// the names of a model, not names made up for each request.
+// the names of a model, not names made up for each request. Intern a name before it is
+// set: beyond 512 groups, those that have it already find it by its hash, until it is
+// set again.
 func (s *Session) Intern(name string) NameID {
 	if n := s.published.ids.Lookup(name, 0); n != nil {
 		return n.Value
@@ -294,6 +301,22 @@ func (s *Session) Intern(name string) NameID {
 	id, err := actors.Ask(context.Background(), s.actor, func(r actors.Reply[NameID]) message { return intern{r, name} })
 	if err != nil {
 		return NameID{name: name} // closed: it finds nothing anyhow
+	}
+	var some, holding []*group // those that get the name from now on know its place
+	s.published.shapes.All(func(at *table.Node[group]) bool {
+		some = append(some, &at.Value)
+		return len(some) < touched.Most/8
+	})
+	for _, g := range some {
+		if g.names.Lookup(name, 0) != nil {
+			holding = append(holding, g)
+		}
+	}
+	if len(holding) > 0 {
+		_, _ = look(context.Background(), s, "intern", func(st *state) struct{} {
+			st.learn(id, holding)
+			return struct{}{}
+		})
 	}
 	return id
 }

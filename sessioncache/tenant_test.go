@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -155,7 +156,9 @@ func TestRoomFromOthers(t *testing.T) {
 	// Above a's floor both have 30: who wants more makes room itself.
 	want(t, "a in the end", a.Bytes(), 70)
 	want(t, "b in the end", b.Bytes(), 30)
-	wantError(t, "more than all but a's floor", b.sized(99, "x", "b", 61), fault.ErrTooLarge)
+	err := b.sized(99, "x", "b", 61)
+	wantError(t, "more than all but a's floor", err, fault.ErrTooLarge)
+	want(t, "what it says", strings.Contains(err.Error(), "61 bytes, at most 60: what the floors"), true)
 	want(t, "nothing went for it", b.Bytes(), 30)
 }
 

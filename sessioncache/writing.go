@@ -33,7 +33,7 @@ func (s *state) set(m *writing) (waits bool, err error) {
 		return false, fault.ErrClosed
 	case !s.fitsEver(m.value.Bytes):
 		s.free(m.value)
-		return false, fault.ErrTooLarge
+		return false, s.tooLarge(m.value.Bytes)
 	}
 	g := m.group
 	if g == nil {
@@ -121,7 +121,7 @@ func (s *state) take(g *group, name string, lane Lane, fits func(any) bool) (tak
 			n.Value.taken = true
 		}
 		if g.registered {
-			s.policy.Resize(g.policy, g.bytes, g.cost.Seconds())
+			s.policy.Resize(g.policy, g.bytes, g.cost.Value().Seconds())
 		}
 	}
 	if taken == nil {

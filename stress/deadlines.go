@@ -90,6 +90,7 @@ func openDeadlines(r *run) (func(context.Context, *rand.Rand) error, func(contex
 			g.Close()
 		}
 		d.judge()
+		d.turns(d.s.Cache().Stats().Touched, rt.Artefacts().Stats().Touched, rt.Constants().Stats().Touched)
 		return errors.Join(d.idle.Stop(closing), rt.Close(closing))
 	}
 	if err := d.fill(ctx); err != nil {

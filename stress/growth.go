@@ -15,8 +15,12 @@ var growth = []struct {
 	{"/sched/goroutines:goroutines", "goroutines", 64},
 }
 
+// settles is the shortest run whose second quarter finds a scenario filled.
+const settles = 20 * time.Second
+
 // watch compares the highest values of the last quarter of a run with those of the
-// second quarter, when a scenario has filled all that it fills.
+// second quarter, when a scenario has filled all that it fills: it takes some seconds
+// to do so, and a shorter run tells nothing of growth.
 func (r *run) watch(ctx context.Context, duration time.Duration) {
 	const samples = 64
 	now := make([]metrics.Sample, len(growth))
@@ -33,6 +37,9 @@ func (r *run) watch(ctx context.Context, duration time.Duration) {
 		select {
 		case <-ctx.Done():
 			for i, g := range growth {
+				if duration < settles {
+					break
+				}
 				if early, late := most[1][i], most[3][i]; early > 0 && late > early+early/4+g.slack {
 					r.violated("%s grew from %d to %d", g.what, early, late)
 				}

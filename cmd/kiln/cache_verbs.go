@@ -292,13 +292,15 @@ func (c *cacheCall) transferred(t blobstore.Transfer, err error) error {
 		return err
 	}
 	rejected := map[string]int{}
-	for why, n := range t.Rejected {
-		rejected[string(why)] = n
+	text := fmt.Sprint(t.Taken, " entries taken")
+	for _, why := range slices.Sorted(maps.Keys(t.Rejected)) {
+		rejected[string(why)] = t.Rejected[why]
+		text += fmt.Sprintf(", %d rejected as %s", t.Rejected[why], why)
 	}
 	if len(rejected) > 0 {
 		c.code = exitFinding
 	}
-	return c.say(map[string]any{"taken": t.Taken, "rejected": rejected}, "%d entries taken, rejected %v", t.Taken, rejected)
+	return c.say(map[string]any{"taken": t.Taken, "rejected": rejected}, "%s", text)
 }
 
 func (c *cacheCall) export(ctx context.Context) error {

@@ -71,8 +71,9 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	switch {
 	case len(args) == 0 || slices.Contains([]string{"help", "--help", "-help", "-h"}, args[0]):
-		help(stdout)
-		return exitDone
+		out := &output{to: stdout}
+		help(out)
+		return (&call{command: command{name: "help"}, stderr: stderr}).finish(out.err)
 	case slices.Contains([]string{"--version", "-version"}, args[0]):
 		args[0] = "version"
 	}

@@ -83,7 +83,7 @@ func TestHelp(t *testing.T) {
 		t.Errorf("both are needed:\n%s", got)
 	}
 	got := done(t, "run", "--trace", "none.csv", "--help")
-	for _, want := range []string{"--sessions N ", "(default 4)", "(default minilm_l6_h384)", "bert_base_uncased", "(default geometric:8)", "--constants MiB"} {
+	for _, want := range []string{"--sessions N ", "(default 4)", "(default minilm_l6_h384)", "bert_base_uncased", "else geometric:8)", "--constants MiB"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}

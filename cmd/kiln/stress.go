@@ -13,9 +13,9 @@ import (
 
 // conformCommand hands everything over: the runner reads its own flags, since a
 // script's processes start this very command again.
-func conformCommand(ctx context.Context, c *call) (err error) {
-	c.code, err = interruptible(ctx, func() (int, error) { return conform.Main(c.args, c.stdout, c.stderr), nil })
-	return err
+func conformCommand(ctx context.Context, c *call) error {
+	c.code = conform.Main(ctx, c.args, c.stdout, c.stderr)
+	return ctx.Err() // interrupted: that was until then
 }
 
 // mostWorkers is more goroutines than find anything.
@@ -48,7 +48,11 @@ func stressCommand(ctx context.Context, c *call) error {
 		fmt.Fprintln(c.stdout, "  "+v)
 	}
 	if len(report.Violations) > 0 {
-		fmt.Fprintf(c.stdout, "to repeat: kiln stress --seed %d --duration %v --workers %d --scenario %q\n", cfg.Seed, cfg.Duration, cfg.Workers, cfg.Scenario)
+		repeat := fmt.Sprintf("kiln stress --seed %d --duration %v --workers %d", cfg.Seed, cfg.Duration, cfg.Workers)
+		if cfg.Scenario != "" {
+			repeat += " --scenario " + cfg.Scenario
+		}
+		fmt.Fprintln(c.stdout, "to repeat:", repeat)
 	}
 	return ctx.Err() // interrupted: that was until then
 }

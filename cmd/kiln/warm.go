@@ -162,7 +162,8 @@ func (w *warmer) progressFile() string {
 func (w *warmer) left(items []manifest.Item) (left []manifest.Item, err error) {
 	failed, err := w.resume()
 	if err != nil {
-		return nil, usageError{fmt.Errorf("--manifest: its progress is kept beside it: %w", err)}
+		w.progress = nil
+		fmt.Fprintf(w.stderr, "kiln: warm: its progress cannot be kept beside the manifest: a run that is interrupted begins anew: %v\n", err)
 	}
 	for _, i := range items {
 		r := unfinished(i)
@@ -208,6 +209,20 @@ func (w *warmer) resume() (map[warmed]warmed, error) {
 	return lines, nil
 }
 
+// endProgress closes the progress file, and removes one that is of no use any more.
+func (w *warmer) endProgress(done bool) error {
+	if w.progress == nil {
+		return nil
+	}
+	info, err := w.progress.Stat()
+	if err == nil && (done || info.Size() == 0) {
+		if err = os.Remove(w.progress.Name()); errors.Is(err, fs.ErrNotExist) { // another warmed the same store
+			err = nil
+		}
+	}
+	return errors.Join(err, w.progress.Close())
+}
+
 // drive runs children until every item has a result.
 func (w *warmer) drive(ctx context.Context, items []manifest.Item) error {
 	for len(items) > 0 && ctx.Err() == nil {
@@ -220,23 +235,18 @@ func (w *warmer) drive(ctx context.Context, items []manifest.Item) error {
 		}
 		items = items[n:]
 	}
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return ctx.Err() // interrupted: the progress stays
+	interrupted := errors.Is(ctx.Err(), context.Canceled)
+	err := w.endProgress(!interrupted && len(items)+w.unstored == 0)
+	if interrupted {
+		return ctx.Err()
 	}
 	for _, i := range items {
 		r := unfinished(i)
 		r.Result = warmSkipped
-		if err := w.print(r); err != nil {
-			return err
-		}
+		err = errors.Join(err, w.print(r))
 	}
-	if err := w.progress.Close(); err != nil {
+	if err != nil {
 		return err
-	}
-	if len(items)+w.unstored == 0 { // nothing to resume
-		if err := os.Remove(w.progress.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) { // another warmed the same store
-			return err
-		}
 	}
 	switch {
 	case w.unstored > 0:
@@ -330,6 +340,9 @@ func (w *warmer) result(r warmed) error {
 		w.unstored++
 	case warmFailed, warmCrashed:
 		w.failures++
+		if w.progress == nil {
+			break
+		}
 		kept := r
 		kept.Store = w.store
 		if err := json.NewEncoder(w.progress).Encode(kept); err != nil {

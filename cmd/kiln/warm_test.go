@@ -368,6 +368,20 @@ func TestWarmSaysWhatIsNotStored(t *testing.T) {
 }
 
 // A store that cannot be used is said once, before anything is begun.
+// Progress that cannot be kept beside the manifest costs the resuming, not the run.
+func TestWarmWithoutProgress(t *testing.T) {
+	path, dir := written(t, recordedItems(t)[:1]), filepath.Join(t.TempDir(), "store")
+	taken := (&warmer{file: path, store: dir}).progressFile()
+	if err := os.Mkdir(taken, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := invoke("warm", "--manifest", path, "--store", dir, "--json")
+	if code != exitDone || !strings.Contains(errs, "cannot be kept") {
+		t.Errorf("exit %d, %s", code, errs)
+	}
+	counts(t, "built", tally(t, out), map[string]int{warmBuilt: 1})
+}
+
 func TestWarmRefuses(t *testing.T) {
 	path := written(t, []manifest.Item{{Backend: "cpu", Op: "gelu rows=1 width=1", Cost: 1, Uses: 1}})
 	store := filepath.Join(t.TempDir(), "store")

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -159,6 +160,7 @@ func (c *Cache) make(m *making) (Built, error) {
 			return Built{}, m.ctx.Err() // nobody wants it any more; the blob is not to blame
 		}
 		o.Reason, o.Field = refusal(err)
+		c.log.Warn("artefacts: what was stored was not loaded, and is set aside", "key", k.Key, "backend", k.Backend, "reason", string(o.Reason), "error", err)
 		refused = true
 		found = c.asked(func() Found { return m.claim.Refused(&m.ctx) })
 	}
@@ -272,6 +274,10 @@ func (c *Cache) write(n *node, claim Claim, keep bool) {
 	given = true
 	if err := guard.Guarded(func() error { return claim.Save(ctx, blob, n.Value.cost, n.Value.requires) }); err != nil {
 		c.counters.reason(fault.Degraded)
-		c.log.Debug("artefacts: not stored", "key", n.Key, "error", err)
+		level := slog.LevelDebug // the store has told once why it takes nothing now
+		if errors.Is(err, fault.ErrTooLarge) {
+			level = slog.LevelWarn
+		}
+		c.log.Log(ctx, level, "artefacts: not stored", "key", n.Key, "error", err)
 	}
 }

@@ -3,6 +3,7 @@ package artefacts_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -199,13 +200,15 @@ func TestStoreIsNotAsked(t *testing.T) {
 	want(t, "counts", s.counts(), [3]int{0, 0, 0})
 }
 
-// P11, R1: a driver that refuses: rebuilt and replaced, with its reason.
+// P11, R1: a driver that refuses: rebuilt and replaced, with its reason, and told.
 func TestDriverRefuses(t *testing.T) {
 	s := newShelf(t)
 	s.mu.blobs["test/k"] = "blob:old"
-	c := open(t, stored(s, 8))
+	var log told
+	c := open(t, log.listen(stored(s, 8), slog.LevelWarn))
 	l, o, err := c.Get(background, c.request(c.Cache, "k", maker{value: "new", refuse: true}))
 	want(t, "reason", o.Reason, fault.DriverRefused)
+	want(t, "told", log.lines("not loaded"), 1)
 	want(t, "get", said(l, o, err), "new by=miss")
 	c.settle()
 	want(t, "counts", s.counts(), [3]int{1, 1, 0})

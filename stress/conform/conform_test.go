@@ -2,6 +2,7 @@ package conform
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -20,7 +21,7 @@ const selfArg = "@conform"
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == selfArg {
-		os.Exit(invocation().run(os.Args[2:], os.Stdout, os.Stderr))
+		os.Exit(invocation().run(context.Background(), os.Args[2:], os.Stdout, os.Stderr))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -86,7 +87,7 @@ func TestShippedScripts(t *testing.T) {
 func runs(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = invocation().run(args, &out, &errs)
+	code = invocation().run(context.Background(), args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -100,6 +101,24 @@ func write(t *testing.T, name, text string) string {
 }
 
 const mixed = "case A rules=K1\nkey a kind=x\ncase B rules=K1,K2\nkey a kind=x\nkey b kind=y\nsame a b -> yes\ncase C rules=K1 needs=moon\nnonsense"
+
+// After an interrupt nothing begins any more, and nothing is left behind.
+func TestInterrupted(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	path := write(t, "mixed.kiln", mixed)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, args := range [][]string{{path}, {"--parallel", "2", path}} {
+		var out bytes.Buffer
+		if invocation().run(ctx, args, &out, &out); strings.TrimPrefix(out.String(), "0 passed, 0 failed\n") != "" {
+			t.Errorf("%v: %s", args, out.String())
+		}
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("left %v: %v", left, err)
+	}
+}
 
 func TestRunReports(t *testing.T) {
 	path := write(t, "mixed.kiln", mixed)

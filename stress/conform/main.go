@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -36,14 +37,15 @@ type command struct {
 }
 
 // Main runs `kiln conform ARGS` with this build's components; the exit code is
-// 0, 2 for wrong usage or unreadable scripts, or 4 if a case failed.
-func Main(args []string, stdout, stderr io.Writer) int {
+// 0, 2 for wrong usage or unreadable scripts, or 4 if a case failed. When ctx ends,
+// the cases under way end as well, and do not count.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	exe, err := os.Executable()
 	if err != nil {
 		fmt.Fprintln(stderr, "kiln: conform:", err)
 		return exitUsage
 	}
-	return build(exe, "conform").run(args, stdout, stderr)
+	return build(exe, "conform").run(ctx, args, stdout, stderr)
 }
 
 // build is the command with this build's components. self is the command line
@@ -72,7 +74,7 @@ type job struct {
 }
 
 // Run runs the command.
-func (c *command) run(args []string, stdout, stderr io.Writer) int {
+func (c *command) run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 1 && args[0] == processArg {
 		return c.engine.Serve(os.Stdin, os.Stdout)
 	}
@@ -83,16 +85,32 @@ func (c *command) run(args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return refuse(stderr, err)
 	}
-	jobs, err := f.jobs()
+	var jobs []job
+	done := make(chan error, 1)
+	go func() { // a pipe may never say anything
+		all, err := f.jobs()
+		jobs = all
+		done <- err
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		return exitDone
+	}
 	if err != nil {
 		return refuse(stderr, err)
 	}
 	report := &report{json: f.json, stdout: stdout, stderr: stderr}
+	add := func(o engine.Outcome) {
+		if ctx.Err() == nil {
+			report.add(o)
+		}
+	}
 	if f.parallel > 1 {
-		c.parallel(jobs, f.parallel, report.add)
+		c.parallel(ctx, jobs, f.parallel, add)
 	} else {
-		for _, j := range jobs {
-			report.add(c.engine.Run(j.file, j.c))
+		for i := 0; i < len(jobs) && ctx.Err() == nil; i++ {
+			add(c.engine.Run(jobs[i].file, jobs[i].c))
 		}
 	}
 	return report.end()

@@ -2,6 +2,7 @@ package conform
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os/exec"
@@ -14,7 +15,7 @@ import (
 
 // parallel runs each job in a process of its own, n at a time, since counters
 // of goroutines and allocations are a process's. Outcomes are added in order.
-func (c *command) parallel(jobs []job, n int, add func(engine.Outcome)) {
+func (c *command) parallel(ctx context.Context, jobs []job, n int, add func(engine.Outcome)) {
 	outcomes := make([]chan engine.Outcome, len(jobs))
 	for i := range outcomes {
 		outcomes[i] = make(chan engine.Outcome, 1)
@@ -24,7 +25,11 @@ func (c *command) parallel(jobs []job, n int, add func(engine.Outcome)) {
 	for range min(n, len(jobs)) {
 		workers.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(jobs)); i = next.Add(1) - 1 {
-				outcomes[i] <- c.apart(jobs[i])
+				var o engine.Outcome
+				if ctx.Err() == nil {
+					o = c.apart(jobs[i])
+				}
+				outcomes[i] <- o
 			}
 		})
 	}
