@@ -1,16 +1,15 @@
 package artefacts
 
 import (
-	"sync"
+	"maps"
 	"sync/atomic"
 )
 
 // users is the set of owners that used an artefact; the empty name stands for
-// callers without one. It is never empty. It has one owner for good, or it is for many:
-// then readers and the actor change it in place.
+// callers without one. A set is immutable and never empty.
 type users struct {
 	one  string
-	many *sync.Map // of owners; nil = one alone
+	more map[string]struct{} // besides one
 }
 
 var nobody = &users{} // what most artefacts are used by: no allocation
@@ -23,24 +22,51 @@ func usersOf(owner string) *users {
 }
 
 func (u *users) has(owner string) bool {
-	if u.many == nil {
-		return u.one == owner
+	if u.one == owner {
+		return true
 	}
-	_, ok := u.many.Load(owner)
+	_, ok := u.more[owner]
 	return ok
+}
+
+func (u *users) only(owner string) bool { return u.one == owner && len(u.more) == 0 }
+
+func (u *users) with(owner string) *users {
+	more := make(map[string]struct{}, len(u.more)+1)
+	maps.Copy(more, u.more)
+	more[owner] = struct{}{}
+	return &users{one: u.one, more: more}
+}
+
+// without gives the set less owner, which must not be the only one in it.
+func (u *users) without(owner string) *users {
+	less := &users{one: u.one, more: maps.Clone(u.more)}
+	if owner != u.one {
+		delete(less.more, owner)
+		return less
+	}
+	for next := range less.more {
+		less.one = next
+		delete(less.more, next)
+		break
+	}
+	return less
 }
 
 // all walks the owners.
 func (u *users) all(yield func(string) bool) {
-	if u.many == nil {
-		yield(u.one)
+	if !yield(u.one) {
 		return
 	}
-	u.many.Range(func(owner, _ any) bool { return yield(owner.(string)) })
+	for owner := range u.more {
+		if !yield(owner) {
+			return
+		}
+	}
 }
 
 // credit adds owner to the set that p holds and reports whether it was not there:
-// readers on a hit and the actor may do so at the same time. Only the first use
+// readers on a hit and the actor may change it at the same time. Only the first use
 // by an owner allocates.
 func credit(p *atomic.Pointer[users], owner string) (first bool) {
 	for {
@@ -48,41 +74,28 @@ func credit(p *atomic.Pointer[users], owner string) (first bool) {
 		if u.has(owner) {
 			return false
 		}
-		if u.many != nil {
-			_, had := u.many.LoadOrStore(owner, nil)
-			return !had
-		}
-		more := &users{many: new(sync.Map)}
-		more.many.Store(u.one, nil)
-		more.many.Store(owner, nil)
-		if p.CompareAndSwap(u, more) {
+		if p.CompareAndSwap(u, u.with(owner)) {
 			return true
 		}
 	}
 }
 
 // discredit takes owner out of the set and reports whether nobody is left; the set
-// is then that of callers without a name. It is the actor's. A reader that is added to
-// the old set at that moment is added again by its next use.
+// is then that of callers without a name.
 func discredit(p *atomic.Pointer[users], owner string) (last bool) {
-	u := p.Load()
-	for u.many == nil {
-		if u.one != owner {
+	for {
+		u := p.Load()
+		if !u.has(owner) {
 			return false
 		}
-		if p.CompareAndSwap(u, nobody) {
-			return true
+		less := nobody
+		if last = u.only(owner); !last {
+			less = u.without(owner)
 		}
-		u = p.Load()
+		if p.CompareAndSwap(u, less) {
+			return last
+		}
 	}
-	if _, had := u.many.LoadAndDelete(owner); !had {
-		return false
-	}
-	for range u.all {
-		return false
-	}
-	p.Store(nobody)
-	return true
 }
 
 // owned has the entries that each owner used. An entry is in it from when the actor

@@ -238,37 +238,6 @@ func TestUsers(t *testing.T) {
 	})
 }
 
-// C10, Q4: an owner more, or less, costs the same however many use an artefact: the set
-// was copied for each.
-func TestUsersAreNotCopied(t *testing.T) {
-	var p atomic.Pointer[users]
-	p.Store(usersOf("first"))
-	owners := make([]string, 4000)
-	for i := range owners {
-		owners[i] = strconv.Itoa(i)
-		credit(&p, owners[i])
-	}
-	set := p.Load()
-	last := owners[len(owners)-1]
-	if discredit(&p, last) || p.Load().has(last) || p.Load() != set {
-		t.Error("the end of one of many")
-	}
-	if !credit(&p, last) || credit(&p, last) || p.Load() != set {
-		t.Error("one more of many")
-	}
-	if discredit(&p, "first") {
-		t.Error("many are left")
-	}
-	for i, owner := range owners {
-		if discredit(&p, owner) != (i == len(owners)-1) {
-			t.Fatalf("the end of owner %d", i)
-		}
-	}
-	if p.Load() != nobody {
-		t.Error("a set without owners is that of callers without a name")
-	}
-}
-
 // core drives the state alone.
 type core struct {
 	*state
