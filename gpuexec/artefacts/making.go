@@ -28,6 +28,7 @@ type making struct {
 	at     *list.Element // of the flight, among those that fly
 	linger time.Duration // that this caller wishes for its flight
 	n      *node
+	part   *node    // whose place it has; nil = none
 	stored bool     // the store is asked, and told
 	ctx    creating // the creator's
 	claim  Claim    // what the landing has to save
@@ -72,7 +73,7 @@ func (m *making) run() {
 	guard.Guard(func() (err error) {
 		start := c.cfg.Now()
 		b, err = c.make(m)
-		took := c.cfg.Now().Sub(start)
+		took := c.since(start)
 		b.Cost = cmp.Or(b.Cost, took)
 		if err == nil && c.debug {
 			c.log.Debug("artefacts: made", "key", m.call.Key, "by", string(m.origin.Event), "took", took)
@@ -174,7 +175,7 @@ func (m *making) create() (Built, error) {
 	c := m.call.cache
 	m.ran = true
 	start := c.cfg.Now()
-	defer func() { c.counters.run(c.cfg.Now().Sub(start)) }()
+	defer func() { c.counters.run(c.since(start)) }()
 	return m.call.Create(&m.ctx)
 }
 
@@ -239,7 +240,7 @@ func (s *shell) save(m *making) {
 	n, claim := m.n, m.claim
 	m.claim = nil
 	n.Value.cell.Pin()
-	w := new(saving)
+	w := &saving{make(chan struct{})}
 	s.saves[w] = struct{}{}
 	s.counters.saves.Store(int64(len(s.saves)))
 	keep := !s.state.disabled()

@@ -65,7 +65,7 @@ func (c *counters) reason(r fault.Reason) {
 
 // run counts a creator by the time it took.
 func (c *counters) run(took time.Duration) {
-	c.runs[min(bits.Len64(uint64(max(0, took.Microseconds()))), len(c.runs)-1)].Add(1)
+	c.runs[min(bits.Len64(uint64(took.Microseconds())), len(c.runs)-1)].Add(1)
 }
 
 // Stats gives the counts so far. It waits for nobody.
@@ -86,7 +86,7 @@ func (c *Cache) Stats() Stats {
 		Flights:     c.state.gauges.flights.Load(),
 	}
 	if s.Flights > 0 {
-		s.OldestFlight = c.cfg.Now().Sub(time.Unix(0, c.state.gauges.oldest.Load()))
+		s.OldestFlight = c.since(time.Unix(0, c.state.gauges.oldest.Load()))
 	}
 	for i := range s.Runs {
 		s.Runs[i] = c.counters.runs[i].Load()
