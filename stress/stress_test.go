@@ -68,7 +68,7 @@ func TestViolationsAreFound(t *testing.T) {
 	if err := r.drive(context.Background(), Config{Duration: time.Millisecond, Workers: 1}, leak); err != nil || len(r.mu.violations) != 1 {
 		t.Errorf("a leaked goroutine: %q, %v", r.mu.violations, err)
 	}
-	const whole = time.Second
+	const whole = settles
 	var heap [][]byte
 	hoard := scenario{"hoard", func(r *run) (func(context.Context, *rand.Rand) error, func(context.Context) error, error) {
 		begun := time.Now()

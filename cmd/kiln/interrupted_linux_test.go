@@ -66,6 +66,11 @@ func TestInterruptedConform(t *testing.T) {
 		t.Skip("no pipes here:", err)
 	}
 	interrupted(t, "conform", pipe)
+	w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // lets its reader end
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
 }
 
 // A run that is interrupted reports the passes that ended, and of the one that did not

@@ -207,8 +207,8 @@ func TestExpected(t *testing.T) {
 func TestKeyTexts(t *testing.T) {
 	path := write(t, "keys.kiln", `case A rules=K4
 key a kind=x impl=1 threads=1 skip=[1,2] hints=[a] attr.deterministic=1 attr.post_ops=relu shape=[[1,n],[3]]
-for impl=01,impl=fast,threads=many,skip=[2],skip=[2,1],skip=[],hints=[],attr.deterministic=yes,attr.deterministic=0,attr.post_ops=relu:,attr.post_ops="",shape=[[1,m],[3]],shape=[[1,n]]: key b like=a {i} ; same a b -> no
-key b like=a
+for impl=01,impl=fast,threads=many,skip=[2],skip=[],hints=[],attr.deterministic=yes,attr.deterministic=0,attr.post_ops=relu:,attr.post_ops="",shape=[[1,m],[3]],shape=[[1,n]]: key b like=a {i} ; same a b -> no
+key b like=a skip=[2,1,2]
 same a b -> yes
 case B rules=K6
 key a desc=d -> error invalid
