@@ -57,3 +57,33 @@ func TestCloseWaitsForClosedSessions(t *testing.T) {
 		})
 	}
 }
+
+// silent is a context that has ended and does not say why.
+type silent struct{ context.Context }
+
+var ended = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (silent) Done() <-chan struct{} { return ended }
+func (silent) Err() error            { return nil }
+
+// F8: Close does not say that it is done where it is not, whatever its context
+// says.
+func TestCloseWithASilentContext(t *testing.T) {
+	r := open(t, kiln.Config{})
+	g := group(t, session(t, r), 1)
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	go kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) {
+		close(entered)
+		<-goOn
+		return kiln.Made[int]{}, nil
+	}})
+	<-entered
+	if err := r.Close(silent{ctx}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Close of the runtime beside a creator: %v", err)
+	}
+	g.Close()
+	close(goOn)
+	if err := r.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}

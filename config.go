@@ -2,6 +2,7 @@ package kiln
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"log/slog"
 	"time"
@@ -36,8 +37,8 @@ type Config struct {
 	StoreBytes Limit
 	// StoreRequired makes a missing or unusable directory an error of Open. It also
 	// makes it an error to ask for an artefact that cannot be stored because the
-	// identity of its backend is unknown (SPEC P17). Without it both are logged once,
-	// and the program goes on. Logger says where; without one nobody reads it.
+	// identity of its backend is unknown, or no folder can have its name (SPEC P17).
+	// Without it both are logged once, and the program goes on.
 	StoreRequired bool
 	// Store says the rest of the store: durability, policy, trust, bases, identity.
 	// StoreDir and StoreBytes win over its Dir and Capacity; its Logger defaults to
@@ -86,9 +87,11 @@ type Config struct {
 	Record bool
 
 	// Listen, if not nil, is told how each look-up was answered: every Get and
-	// Group.Kernel, and every Lookup that finds something. It is called on the
-	// caller's goroutine, must be cheap and safe for concurrent use, and must not
-	// wait for the runtime. While it is set a hit reads the clock.
+	// Group.Kernel, every Lookup that finds something, and every request for a
+	// constant. It is called on the caller's goroutine, must be cheap and safe for
+	// concurrent use, and must not wait for the runtime. While it is set a hit reads
+	// the clock. It is also told of each constant that stops being resident, on a
+	// goroutine of its device.
 	Listen func(Event)
 	// Compiling, if not nil, is told of every Make and Load, and of every compile of
 	// a device, that takes longer than a second: then, each further second, and at
@@ -96,7 +99,7 @@ type Config struct {
 	Compiling func(gpuexec.CompileEvent)
 
 	Lookup func(name string) (string, bool) // the environment; nil = the process's
-	Logger *slog.Logger                     // nil = silent
+	Logger *slog.Logger                     // nil = warnings and errors go to slog.Default; slog.DiscardHandler silences it
 }
 
 // validate names every capacity that is none, as ErrInvalid.
@@ -188,8 +191,21 @@ func inMiB(bytes Limit) Limit {
 	return bytes
 }
 
-func constantsConfig(s env.Settings, logger *slog.Logger) constants.Config {
+// warnings passes on what is at least a warning.
+type warnings struct{ to slog.Handler }
+
+func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && w.to.Enabled(ctx, level)
+}
+func (w warnings) Handle(ctx context.Context, r slog.Record) error { return w.to.Handle(ctx, r) }
+func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler        { return warnings{w.to.WithAttrs(attrs)} }
+func (w warnings) WithGroup(name string) slog.Handler              { return warnings{w.to.WithGroup(name)} }
+
+func constantsConfig(s env.Settings, listen func(Event), logger *slog.Logger) constants.Config {
 	cfg := constants.Config{Logger: logger}
+	if listen != nil {
+		cfg.Listen = func(e constants.Event) { listen(constant(e)) }
+	}
 	for kind, set := range map[constants.Kind]env.Constants{constants.CPU: s.CPUConstants.Value, constants.GPU: s.GPUConstants.Value} {
 		cfg.Capacity[kind] = set.Capacity
 		if set.Policy == env.Cost {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -188,6 +189,60 @@ func TestNotStorable(t *testing.T) {
 		t.Errorf("required: %v after %d were made", err, made.Load())
 	}
 	must(kiln.Get(ctx, h, "c", of("c", 1))) // nobody asked for that to be stored
+}
+
+// P5: without a Logger the process's default one says that the store cannot be opened,
+// and no more than warnings and errors.
+func TestDefaultLogger(t *testing.T) {
+	log, before := new(lines), slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	slog.SetDefault(slog.New(slog.NewTextHandler(log, nil)))
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, kiln.Config{StoreDir: file})
+	must(r.Warm(ctx, strings.NewReader(`{"kiln_manifest":2}`), func(context.Context, *kiln.Group, kiln.Entry) error { return nil })) // which it logs for information
+	if log.count("level=INFO") != 0 || log.count("going on without a store") != 1 || log.count("level=ERROR") != 1 {
+		t.Errorf("it is logged as\n%s", log.b.String())
+	}
+	open(t, kiln.Config{StoreDir: file, Logger: slog.New(slog.DiscardHandler)})
+	if log.count("going on without a store") != 1 {
+		t.Errorf("a silent one logs\n%s", log.b.String())
+	}
+}
+
+// P17: an artefact of a backend whose name no store can take is not stored, which is
+// told as that of an unknown identity is.
+func TestBackendThatNoStoreTakes(t *testing.T) {
+	log := new(lines)
+	var told []kiln.Event
+	cfg := kiln.Config{StoreDir: filepath.Join(t.TempDir(), "store"), Listen: func(e kiln.Event) { told = append(told, e) }, Logger: slog.New(slog.NewTextHandler(log, nil))}
+	g := group(t, session(t, open(t, cfg)), 1)
+	defer g.Close()
+	for _, key := range []string{"a", "b"} {
+		recipe := stored(key, 7)
+		recipe.Backend = "my/jit"
+		if v, err := kiln.Get(ctx, g, key, recipe); v != 7 || err != nil {
+			t.Errorf("%s: %d, %v", key, v, err)
+		}
+		if e := told[len(told)-1]; e.Artefact != kiln.Miss || e.Reason != fault.Disabled || e.Field != "backend" {
+			t.Errorf("%s: %+v", key, e)
+		}
+	}
+	if text := log.b.String(); log.count("backend=my/jit") != 1 || log.count("level=WARN") != 1 || !strings.Contains(text, "want letters, digits") {
+		t.Errorf("it is logged as\n%s", text)
+	}
+
+	cfg.StoreRequired = true
+	h := group(t, session(t, open(t, cfg)), 1)
+	defer h.Close()
+	recipe := stored("a", 7)
+	recipe.Backend = "my/jit"
+	var typed *kiln.Error
+	if _, err := kiln.Get(ctx, h, "a", recipe); !errors.As(err, &typed) || !errors.Is(err, kiln.ErrRefused) || typed.Field != "backend" || !strings.Contains(err.Error(), "want letters, digits") {
+		t.Errorf("required: %v", err)
+	}
 }
 
 // C9, T10: what the environment has wrong is logged once, with what is in force

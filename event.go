@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
@@ -16,8 +17,8 @@ import (
 // Kind says how a look-up was answered.
 type Kind string
 
-// The kinds. A group answers with Hit, Miss, Joined or Failed, the artefact cache
-// below it with any of them.
+// The kinds. A group and the constants answer with Hit, Miss, Joined or Failed, the
+// artefact cache below a group with any of these.
 const (
 	Hit           Kind = "hit"            // it was there
 	Miss          Kind = "miss"           // it was absent; this call had it made
@@ -26,6 +27,7 @@ const (
 	KernelHit     Kind = "kernel_hit"     // made from kernels that were there
 	NestedHit     Kind = "nested_hit"     // it was there, asked for by another artefact's recipe
 	Failed        Kind = "failed"         // the call returned an error
+	removed       Kind = "removed"        // no look-up: a constant stopped being resident, see Event.Removal
 )
 
 // Event tells how one look-up was answered; see Config.Listen.
@@ -34,9 +36,15 @@ type Event struct {
 	Session string          // its name
 	Shape   Shape           // of the group: the shape that is compiled
 	Name    string
-	Key     string // of the artefact; empty where the name stands for none
+	Key     string // of the artefact or constant; empty where the name stands for none
 
-	Kind Kind // at the name
+	// Engine has the constant, of which the event tells then; Session, Shape and Name
+	// are empty. Else it is nil.
+	Engine  *constants.Engine
+	Bypass  constants.Bypass  // of a constant that is not cached, whose Kind is Miss: why
+	Removal constants.Removal // of a constant whose Kind is "removed": why
+
+	Kind Kind // at the name, or of the constant
 
 	// Artefact is how the artefact cache answered where the name was absent: with
 	// Hit, another name or session had the artefact. Empty if Kind is not Miss.
@@ -65,14 +73,35 @@ func (g *Group) tell(start time.Time, e Event, below artefacts.Outcome, err erro
 		return
 	}
 	e.Session, e.Shape, e.Duration = g.session.name, g.Shape(), time.Since(start)
-	switch {
-	case err != nil:
-		e.Kind, e.Err = Failed, err
-		e.Reason, e.Field = fault.ReasonOf(err)
-	case e.Kind == Miss:
+	if e.Kind == Miss {
 		e.Artefact, e.Reason, e.Field = Kind(below.Event), below.Reason, below.Field
 	}
+	e.fail(err)
 	guard.Call(func() { g.listen(e) }, func(err error) { g.session.runtime.logger.Error("kiln: listener", "name", e.Name, "error", err) })
+}
+
+// fail says that the call returned err, if that is one.
+func (e *Event) fail(err error) {
+	if err != nil {
+		e.Kind, e.Artefact, e.Err = Failed, "", err
+		e.Reason, e.Field = fault.ReasonOf(err)
+	}
+}
+
+// constant is an event of the constants as the listener of the runtime is told it.
+func constant(told constants.Event) Event {
+	e := Event{Context: told.Context, Engine: told.Engine, Key: told.Key.ID, Bypass: told.Bypass, Removal: told.Removal,
+		Kind: Miss, Duration: told.Duration, Cost: told.Cost}
+	switch {
+	case told.Hit:
+		e.Kind = Hit
+	case told.Joined:
+		e.Kind = Joined
+	case told.Removal != "":
+		e.Kind = removed
+	}
+	e.fail(told.Err)
+	return e
 }
 
 // announced is q whose creators are announced while they take long. Kernels are not

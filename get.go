@@ -67,7 +67,7 @@ func is[T any](what, name string, v any) error {
 // caller has put under the name meanwhile.
 func (g *Group) ask(ctx context.Context, start time.Time, name string, set options, q artefacts.Request, fits func(what, name string, v any) error) (sessioncache.Ref, error) {
 	var made, how artefacts.Outcome // made is the creator's, who may outlive this call
-	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(&q, set.linger)
+	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(ctx, &q, set.linger)
 	if err == nil {
 		ref, event, err = g.room.Get(ctx, name, sessioncache.Options{Owner: set.owner, Lane: set.lane, Key: q.Key}, func(ctx context.Context) (sessioncache.Value, error) {
 			lease, outcome, err := g.obtain(ctx, q)
@@ -100,7 +100,7 @@ func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T], set 
 	q := g.session.runtime.announced(r.request())
 	var how artefacts.Outcome
 	var cost time.Duration
-	if err = g.prepare(&q, set.linger); err == nil {
+	if err = g.prepare(ctx, &q, set.linger); err == nil {
 		err = g.open()
 	}
 	if err == nil {
@@ -121,7 +121,7 @@ func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T], set 
 
 // prepare refuses a request that no cache could answer, and one that the store
 // could not keep where there must be one.
-func (g *Group) prepare(q *artefacts.Request, linger time.Duration) error {
+func (g *Group) prepare(ctx context.Context, q *artefacts.Request, linger time.Duration) error {
 	switch {
 	case q.Key == "":
 		return fault.Invalidf(opGet, "the recipe has no key: want the canonical key of the artefact, or use Set for a value without one")
@@ -129,7 +129,7 @@ func (g *Group) prepare(q *artefacts.Request, linger time.Duration) error {
 		return fault.Invalidf(opGet, "the recipe of %q has no Make: want the function that makes the artefact", q.Key)
 	}
 	q.Owner, q.Linger = g.session.owner, linger
-	_, err := g.session.runtime.storable(q)
+	_, err := g.session.runtime.storable(ctx, q)
 	return err
 }
 
@@ -137,8 +137,8 @@ func (g *Group) prepare(q *artefacts.Request, linger time.Duration) error {
 func (g *Group) obtain(ctx context.Context, q artefacts.Request) (*artefacts.Lease, artefacts.Outcome, error) {
 	r := g.session.runtime
 	lease, how, err := r.artefacts.Get(ctx, q)
-	if how.Event == artefacts.Miss && how.Reason == fault.Absent {
-		if field, _ := r.storable(&q); field != "" {
+	if how.Event == artefacts.Miss && (how.Reason == fault.Absent || how.Reason == fault.KeyRefused) {
+		if field, _ := r.storable(ctx, &q); field == "backend" || field != "" && how.Reason == fault.Absent {
 			how.Reason, how.Field = fault.Disabled, field // SPEC P17
 		}
 	}

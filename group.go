@@ -108,6 +108,8 @@ func (g *Group) Kernel(ctx context.Context, name string, executor *gpuexec.Execu
 	switch {
 	case !ok:
 		err = want[*gpuexec.Kernel](op, "name", name, ref.Value())
+	case kernel == nil:
+		err = fault.Invalidf(op, "name %q holds a nil kernel, which Set gave it: remove it first", name)
 	case kernel.Executor() != executor:
 		err = fault.Invalidf(op, "name %q holds a kernel of another executor: give each executor a name or a lane of its own", name)
 	case kernel.Key() != source.Key:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
 	"os"
 	"runtime"
@@ -12,6 +13,8 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/flight"
 )
 
 // identity is what stored artefacts of a backend must fit where neither the
@@ -62,31 +65,72 @@ func digestOf(open func() (io.ReadCloser, error)) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
+// identityOf asks for a backend's identity on another goroutine, which may take long,
+// panic or end it: then it is not known for now. It is asked until it is known. Errors
+// are ErrClosed, ErrCycle and the context's.
+func (r *Runtime) identityOf(ctx context.Context, backend string) (id gpuexec.Identity, err error) {
+	if known, ok := r.identities.Load(backend); ok {
+		return known.(gpuexec.Identity), nil
+	}
+	_, err = r.asks.Ride(ctx, flight.Want[string, gpuexec.Identity]{
+		Key: backend, Name: backend, Linger: lingering,
+		Look: func() (bool, error) {
+			if r.mu.over {
+				return false, ErrClosed
+			}
+			known, ok := r.identities.Load(backend)
+			if ok {
+				id = known.(gpuexec.Identity)
+			}
+			return ok, nil
+		},
+		Make: func(context.Context) (gpuexec.Identity, error) { return r.cfg.Store.Identity(backend), nil },
+		Keep: func(made gpuexec.Identity) {
+			if made.Library != "" && made.Build != "" {
+				r.identities.Store(backend, made)
+			}
+		},
+		Take: func(made gpuexec.Identity) { id = made },
+	})
+	if _, panicked := errors.AsType[*fault.PanicError](err); panicked || errors.Is(err, fault.ErrGoexit) {
+		r.logger.Error("kiln: asking for the identity of a backend", "backend", backend, "error", err)
+		return gpuexec.Identity{}, nil
+	}
+	return id, err
+}
+
 // storable finds out that an artefact, which could be stored, will not be: then
 // that is logged once for its backend, and the request is an error where the store
-// is required (SPEC P17). It gives the field that is missing.
-func (r *Runtime) storable(q *artefacts.Request) (field string, err error) {
+// is required (SPEC P17). It gives the field that is missing. Other errors are those
+// of identityOf.
+func (r *Runtime) storable(ctx context.Context, q *artefacts.Request) (field string, err error) {
 	if r.persisted.store == nil || q.Load == nil {
 		return "", nil
 	}
 	if q.Identity == nil {
-		at, _ := r.identities.LoadOrStore(q.Backend, sync.OnceValue(func() gpuexec.Identity { return r.cfg.Store.Identity(q.Backend) }))
-		known := at.(func() gpuexec.Identity)()
-		q.Identity = &known
+		id, err := r.identityOf(ctx, q.Backend)
+		if err != nil {
+			return "", err
+		}
+		q.Identity = &id
 	}
+	why, cause := "its identity is not known", error(nil)
 	switch {
 	case q.Identity.Library == "":
 		field = "library"
 	case q.Identity.Build == "":
 		field = "build"
 	default:
-		return "", nil
+		if cause = (blobstore.Config{Only: q.Backend}).Validate(); cause == nil {
+			return "", nil
+		}
+		field, why = "backend", "its name cannot be a folder of the store"
 	}
 	if _, logged := r.unstored.LoadOrStore(q.Backend, true); !logged {
-		r.logger.Warn("kiln: nothing of this backend is stored: its identity is not known", "backend", q.Backend, "reason", string(fault.Disabled), "field", field)
+		r.logger.Warn("kiln: nothing of this backend is stored: "+why, "backend", q.Backend, "reason", string(fault.Disabled), "field", field, "error", cause)
 	}
 	if r.cfg.StoreRequired {
-		err = &fault.Error{Op: "kiln: store", Key: q.Key, Backend: q.Backend, Reason: fault.Disabled, Field: field, Err: ErrRefused}
+		err = &fault.Error{Op: "kiln: store", Key: q.Key, Backend: q.Backend, Reason: fault.Disabled, Field: field, Err: errors.Join(ErrRefused, cause)}
 	}
 	return field, err
 }

@@ -44,6 +44,26 @@ func executor(t *testing.T, r *kiln.Runtime, b gpuexec.Backend) *gpuexec.Executo
 	return e
 }
 
+// A name that was given a nil kernel is an error of those who ask for it, no panic.
+func TestNilKernel(t *testing.T) {
+	r := open(t, kiln.Config{})
+	e := executor(t, r, &fakedevice.Backend{})
+	g := group(t, session(t, r), 1)
+	defer g.Close()
+	if err := kiln.Set(ctx, g, "k", kiln.Made[*gpuexec.Kernel]{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Kernel(ctx, "k", e, source("s")); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("got %v, want ErrInvalid", err)
+	}
+	if !g.Remove("k") {
+		t.Fatal("it is not there")
+	}
+	if _, err := g.Kernel(ctx, "k", e, source("s")); err != nil {
+		t.Errorf("after Remove: %v", err)
+	}
+}
+
 // K4, E1: names, groups and sessions share a kernel of one executor. Executors
 // never share a live kernel, not even of equal identity; stored blobs they do.
 func TestKernelsOfTwoExecutors(t *testing.T) {

@@ -39,11 +39,12 @@ type Runtime struct {
 	memory    *pressure.Watch    // nil: no limit
 	pool      *sessioncache.Pool // nil: no limit
 
-	identities sync.Map // backend name -> func() gpuexec.Identity, of requests that bring none
+	identities sync.Map // backend name -> gpuexec.Identity, of requests that bring none
 	unstored   sync.Map // backend name -> true where it was logged that nothing of it is stored
 
 	crew    crew // closes sessions, and frees what they held
 	opens   flight.Locked[executorID, *device]
+	asks    flight.Locked[string, gpuexec.Identity]      // for identities, by the backend's name
 	opening struct{ sessions, executors sync.WaitGroup } // under way; none begins once over is set
 	closing sync.Once
 	closed  chan struct{} // closed when Close has ended
@@ -73,11 +74,12 @@ var devices atomic.Uint64
 
 // Open starts a runtime. It reads the environment once. What it refuses there is
 // logged, with what is in force instead, and so is a variable that begins with KILN_
-// and that it does not know; with KILN_STRICT=1 both are errors. ErrInvalid names
+// and that it does not know, or is nearly one of oneDNN's that it reads; with
+// KILN_STRICT=1 both are errors. ErrInvalid names
 // the fields of the config that are wrong, all at once. On an error nothing stays
 // open.
 func Open(cfg Config) (*Runtime, error) {
-	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: guard.Logger(cfg.Logger, actors.Go), closed: make(chan struct{})}
+	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: guard.Logger(cmp.Or(cfg.Logger, slog.New(warnings{slog.Default().Handler()})), actors.Go), closed: make(chan struct{})}
 	if cfg.Record {
 		r.record = &recorder{entries: make(map[artefactID]*Entry)}
 	}
@@ -103,7 +105,7 @@ func Open(cfg Config) (*Runtime, error) {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}
 	}
-	r.constants, err = constants.Open(hidden.With(constantsConfig(r.settings, r.logger), r.memory))
+	r.constants, err = constants.Open(hidden.With(constantsConfig(r.settings, cfg.Listen, r.logger), r.memory))
 	if err != nil {
 		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}
@@ -116,6 +118,7 @@ func Open(cfg Config) (*Runtime, error) {
 			open()
 		})
 	}}
+	r.asks = flight.Locked[string, gpuexec.Identity]{Mu: &r.mu, Scope: &r.identities, Lend: r.crew.lend}
 	return r, nil
 }
 
@@ -247,7 +250,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	case <-r.closed:
 		return r.errs
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 
@@ -258,6 +261,7 @@ func (r *Runtime) close() {
 	r.mu.over = true
 	sessions := slices.Collect(maps.Keys(r.mu.sessions))
 	r.opens.Strand(ErrClosed)
+	r.asks.Strand(ErrClosed)
 	r.mu.Unlock()
 	r.opening.sessions.Wait()
 	errs := []error{r.memory.Close(ctx)}

@@ -17,7 +17,8 @@ func Lookup[T any](g *Group, name string, o ...Option) (T, bool) {
 }
 
 // LookupID is Lookup of a shared name by the id that Session.Intern gave for it,
-// at a fraction of the cost: the name is not hashed, and Stats counts no hit.
+// at a fraction of the cost: the name is not hashed, and Stats counts no hit. A
+// listener is told of it all the same.
 func LookupID[T any](g *Group, id NameID) (T, bool) {
 	_, v, ok := lookID[T](g, id)
 	return v, ok

@@ -25,8 +25,9 @@ type MemoryStats struct {
 
 // Stats is a snapshot of what the rooms share.
 type Stats struct {
-	SessionBytes int64       // that sessions hold of Config.SessionBytes; 0 where that is no limit
-	Memory       MemoryStats // zero where it is off
+	SessionBytes  int64       // that sessions hold of Config.SessionBytes; 0 where that is no limit
+	PendingStores int64       // artefacts that were made and are still being stored; see artefacts.Cache.Settle
+	Memory        MemoryStats // zero where it is off
 }
 
 // Stats waits for nothing. The rooms have statistics of their own.
@@ -35,6 +36,9 @@ func (r *Runtime) Stats() Stats {
 	s := Stats{Memory: MemoryStats(r.memory.Stats())}
 	if r.pool != nil {
 		s.SessionBytes, _ = r.pool.Use()
+	}
+	if r.artefacts != nil {
+		s.PendingStores = r.artefacts.Stats().Saves
 	}
 	return s
 }

@@ -185,9 +185,9 @@ func (s *Session) SetBytes(ctx context.Context, bytes Limit) error {
 	return s.in().SetBytes(ctx, bytes)
 }
 
-// Cache is the room below: advice, the recorded stream of shapes, the saved
-// policy, and look-ups by full key. What is put there without a key is seen here
-// as if Set had put it.
+// Cache is the room below: the list of groups and names, advice, the recorded stream
+// of shapes, the saved policy, and look-ups by full key. What is put there without a
+// key is seen here as if Set had put it.
 func (s *Session) Cache() *sessioncache.Session { return s.in() }
 
 // Stats counts what the session did and holds. It waits for nothing: counts that

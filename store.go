@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
@@ -27,6 +28,10 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	var p persistence
 	ctx := context.Background()
 	c := cfg.Store
+	if c.Bases == nil {
+		c.Bases = filepath.SplitList(s.StoreBases.Value)
+	}
+	c.DefaultCapacity = c.DefaultCapacity || s.StoreCapacity.Source == env.Default
 	c.Dir, c.Capacity = s.StoreDir.Value, cfg.StoreBytes.Or(c.Capacity).Or(s.StoreCapacity.Value.MiB())
 	if c.Dir == "" && cfg.StoreRequired {
 		return p, fault.Invalidf("kiln: open", "StoreRequired without a directory: set StoreDir or KILN_STORE_DIR")

@@ -44,6 +44,43 @@ func driver(version string) func(string) gpuexec.Identity {
 	}
 }
 
+// P14: the environment names bases, which a program's own replace.
+func TestBasesOfTheEnvironment(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "base")
+	persistent(t, open(t, kiln.Config{Store: blobstore.Config{Dir: base, Identity: driver("1")}}), "k", "code")
+	vars := environment(map[string]string{"KILN_STORE_BASES": base})
+	ask := func(bases []string) artefacts.Event {
+		c := blobstore.Config{Dir: filepath.Join(t.TempDir(), "store"), Identity: driver("1"), Bases: bases}
+		return persistent(t, open(t, kiln.Config{Store: c, Lookup: vars}), "k", "code").Event
+	}
+	if e := ask(nil); e != artefacts.PersistentHit {
+		t.Errorf("with the environment's base: %v", e)
+	}
+	if e := ask([]string{}); e != artefacts.Miss {
+		t.Errorf("with none: %v", e)
+	}
+}
+
+// P18: how many artefacts are still being stored is a figure of the runtime.
+func TestPendingStores(t *testing.T) {
+	r := open(t, kiln.Config{StoreDir: filepath.Join(t.TempDir(), "store")})
+	release := make(chan struct{})
+	recipe := kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) {
+		return kiln.Made[int]{Value: 1, Blob: func(context.Context) ([]byte, error) { <-release; return []byte("b"), nil }}, nil
+	}, Load: func(context.Context, []byte) (kiln.Made[int], error) { return kiln.Made[int]{}, nil }}
+	must(kiln.Get(ctx, group(t, session(t, r), 1), "n", recipe))
+	if n := r.Stats().PendingStores; n != 1 {
+		t.Errorf("%d stores are pending: want the one that waits for its blob", n)
+	}
+	close(release)
+	if err := r.Artefacts().Settle(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.Stats().PendingStores; n != 0 {
+		t.Errorf("%d stores are pending after all have settled", n)
+	}
+}
+
 // R2: a miss though an entry of the key exists says so once, with what differs;
 // one where there is none says nothing.
 func TestAvoidableMissIsLogged(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kiln-cache/kiln"
@@ -82,6 +83,54 @@ func TestWhatIsOpen(t *testing.T) {
 	if err := a.Close(ctx); err != nil || !slices.Equal(r.Sessions(), []*kiln.Session{b}) {
 		t.Errorf("%v after a was closed, %v", r.Sessions(), err)
 	}
+}
+
+// C8, T3, T7: the door tells how each request for a constant was answered, once, and
+// which constants stopped being resident, and why.
+func TestConstantsAreTold(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var told []string
+		cfg := kiln.Config{CPUConstantsMiB: kiln.LimitOf(1), Listen: func(e kiln.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, strings.Join(strings.Fields(fmt.Sprintln(e.Engine, e.Key, e.Kind, e.Bypass, e.Removal, e.Duration, e.Cost, e.Err)), " "))
+		}}
+		engine := must(open(t, cfg).Constants().Engine(constants.CPU, 0, ""))
+		made := func(err error) func(context.Context) (constants.Value, error) {
+			return func(context.Context) (constants.Value, error) {
+				time.Sleep(time.Second)
+				return constants.Value{Any: 7, Bytes: 8}, err
+			}
+		}
+		key := func(id string) constants.Key { return constants.Key{ID: id} }
+		cost := constants.Options{Cost: time.Minute}
+		get := func(id string, bytes int64, err error) {
+			if l, _, err := engine.Get(ctx, key(id), bytes, cost, made(err)); err == nil {
+				l.End()
+			}
+		}
+		get("a", 8, nil)
+		l, _ := engine.Lookup(key("a"))
+		l.End()
+		get("a", 8, nil)
+		get("b", 8, errors.New("no"))
+		get("large", 2<<20, nil)
+		engine.Lookup(key("absent"))
+		owner := must(engine.GetOrAdd(ctx, key("c"), 8, cost)).Owner
+		go func() { must(engine.GetOrAdd(ctx, key("c"), 8, constants.Options{})).Lease.End() }()
+		synctest.Wait() // it waits for the owner
+		must(owner.Fulfil(7, 8, nil)).End()
+		synctest.Wait()
+		must(engine.Remove(ctx, key("a")))
+		synctest.Wait()
+		want := []string{"cpu:0 a miss 1s 1m0s <nil>", "cpu:0 a hit 0s 1m0s <nil>", "cpu:0 a hit 0s 1m0s <nil>",
+			`cpu:0 b failed 1s 1m0s constants: compute b: no`, "cpu:0 large miss full 1s 1m0s <nil>",
+			"cpu:0 c miss 0s 1m0s <nil>", "cpu:0 c joined 0s 1m0s <nil>", "cpu:0 a removed removed 0s 1m0s <nil>"}
+		if !slices.Equal(told, want) {
+			t.Errorf("told\n%q, want\n%q", told, want)
+		}
+	})
 }
 
 // G9: the door tells which groups of a session had to go; Close waits for the last.

@@ -217,7 +217,7 @@ func (w *warming) run(ctx context.Context, all []Entry) error {
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
-			return ctx.Err()
+			return guard.Ended(ctx)
 		}
 		g, err := w.session.Group(ctx, e.Shape.Dims()...)
 		if err != nil {

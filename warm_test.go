@@ -256,7 +256,7 @@ func TestBadManifest(t *testing.T) {
 	}
 	for text, line := range map[string]string{
 		"":                    "manifest:1:",
-		`{"kiln_manifest":1}`: "manifest:1:",
+		`{"kiln_manifest":1}`: `manifest:1: no {"kiln_manifest":2}, what Runtime.Record of package kiln writes, for its Runtime.Warm: this is a manifest of kind 1, what kiln run --record writes`,
 		head + good + "\n" + strings.Replace(good, `"k"`, `""`, 1):        "manifest:3:",
 		head + strings.Replace(good, `"k"`, `"\\q"`, 1):                   "manifest:2:",
 		head + strings.Replace(good, `"k"`, `"\""`, 1):                    "manifest:2:",

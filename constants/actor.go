@@ -1,11 +1,14 @@
 package constants
 
 import (
+	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/lease"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 type message interface{ isMessage() }
@@ -28,7 +31,7 @@ type (
 	leaveMsg struct { // a caller that was answered has given up
 		asked  *pending // what it would have owned
 		waiter *waiter  // nil = one that cannot compute
-		aboard *pending // the flight that it left before its end, or nil
+		aboard *pending // what it came to wait for, if it left before the end; or nil
 	}
 	removeMsg struct {
 		key   Key
@@ -36,9 +39,12 @@ type (
 	}
 	capacityMsg struct {
 		bytes int64
-		reply actors.Reply[struct{}]
+		reply actors.Reply[<-chan struct{}] // closed when everything has gone
 	}
-	closeMsg struct{ reply actors.Reply[struct{}] }
+	closeMsg struct {
+		reply actors.Reply[<-chan struct{}] // as in capacityMsg
+	}
+	drainMsg struct{} // the next piece of what was flushed
 )
 
 func (getMsg) isMessage()      {}
@@ -48,6 +54,7 @@ func (leaveMsg) isMessage()    {}
 func (removeMsg) isMessage()   {}
 func (capacityMsg) isMessage() {}
 func (closeMsg) isMessage()    {}
+func (drainMsg) isMessage()    {}
 
 // Fail answers a request whose turn panicked.
 func (m getMsg) Fail(err error)      { m.reply.Fail(err) }
@@ -69,6 +76,7 @@ type answer struct {
 type shell struct {
 	e      *Engine
 	state  *state
+	drains []chan struct{}    // for each flush that has not ended
 	closed atomic.Bool        // read by anybody
 	gone   lease.Bin[removal] // tells of removals
 	idle   lease.Bin[*node]   // drops the pins of their residency
@@ -90,23 +98,45 @@ func (s *shell) handle(m message) {
 		m.reply.Send(there)
 	case capacityMsg:
 		s.state.setCapacity(m.bytes)
-	case offerMsg:
-		m.reply.Send(s.state.offer())
+		s.publish()
+		m.reply.Send(s.drained())
+		s.drain()
 	case shrinkMsg:
-		freed := s.state.shrink(m.bytes)
+		freed := s.state.shrink(m.nodes, m.bytes)
 		s.publish()
 		m.reply.Send(freed)
 	case closeMsg:
 		s.close()
+		m.reply.Send(s.drained())
+		s.drain()
+	case drainMsg:
+		s.drain()
 	}
 	s.publish()
 	s.gone.Throw(s.state.take()...)
-	switch m := m.(type) { // answered after everything that they caused has begun
-	case capacityMsg:
-		m.reply.Send(struct{}{})
-	case closeMsg:
-		m.reply.Send(struct{}{})
+	s.state.touched.Turn()
+}
+
+// drained is closed when what is flushed now has gone, and the telling of it has begun.
+func (s *shell) drained() <-chan struct{} {
+	done := make(chan struct{})
+	s.drains = append(s.drains, done)
+	return done
+}
+
+// drain lets a piece of what was flushed go. Other messages have their turn before the
+// next piece.
+func (s *shell) drain() {
+	all := s.state.drain(touched.Most)
+	s.gone.Throw(s.state.take()...)
+	if !all {
+		s.e.tell(drainMsg{})
+		return
 	}
+	for _, done := range s.drains {
+		close(done)
+	}
+	s.drains = nil
 }
 
 // publish makes the counts right for readers. It comes before every answer that
@@ -153,15 +183,23 @@ func (s *shell) get(m getMsg) {
 func (s *shell) join(m getMsg) bool {
 	var w *waiter
 	if m.compute {
-		w = &waiter{asked: m.pending}
+		w = &waiter{asked: m.pending, called: make(chan struct{})}
 	}
-	p, found := s.state.join(m.pending.key, w)
+	p, first, found := s.state.join(m.pending.key, w)
 	if !found {
 		return false
 	}
-	p.owner.flight.Board()
+	f := p.owner.flight
+	if w != nil {
+		f = &w.line.flight
+	}
+	if first {
+		f.Begin(context.Background(), s.e, p.key.ID)
+		f.Follow(p.owner.flight, nil)
+	}
+	f.Board()
 	if !m.reply.Send(answer{aboard: p, waiter: w}) {
-		p.owner.flight.GetOff()
+		f.GetOff()
 		s.leave(leaveMsg{m.pending, w, p})
 	}
 	return true
@@ -180,6 +218,10 @@ func (s *shell) fulfil(m fulfilMsg) {
 	resident := s.state.deliver(o.pending, m.node)
 	s.publish()
 	m.node.Value.cell.Pin() // the flight's, until every waiter has its own
+	if l := o.pending.line.Load(); l != nil {
+		m.node.Value.cell.Pin()
+		l.flight.Finish(m.node, nil, unpin)
+	}
 	o.flight.Finish(m.node, nil, unpin)
 	if !resident { // no residency, so no pin of it
 		m.node.Value.cell.Drop()
@@ -188,21 +230,31 @@ func (s *shell) fulfil(m fulfilMsg) {
 }
 
 // end takes an ownership back. The first waiter that can compute gets it, with the
-// reservation, or a bypass if that is too small for it; all the others that can
-// compute ask again. So it costs the same however many wait.
+// reservation, or a bypass if there is no room for it: then the next one does, in
+// another turn. The others that can compute wait on, so that it costs the same however
+// many they are.
 func (s *shell) end(o *Promise, err error) {
-	p := o.pending
+	p, l := o.pending, o.pending.line.Load()
 	heir := s.state.heir(p)
 	switch {
-	case heir == nil || s.closed.Load():
-		s.state.drop(p)
-	case s.state.inherit(p, heir.asked):
+	case heir != nil && !s.closed.Load():
+		if !s.state.inherit(p, heir.asked) {
+			heir.bypass = Full
+			close(heir.called)
+			s.e.tell(endMsg{o, err})
+			return
+		}
 		heir.owner = heir.asked.owner
+		s.publish()
+		l.flight.Follow(heir.owner.flight, o.flight)
+		close(heir.called)
 	default:
-		heir.bypass = Full
 		s.state.drop(p)
+		s.publish()
+		if l != nil {
+			l.flight.Finish(nil, err, nil)
+		}
 	}
-	s.publish()
 	o.flight.Finish(nil, err, nil)
 }
 
@@ -230,15 +282,19 @@ func (s *shell) close() {
 	for _, p := range s.state.flights.Close() {
 		p.owner.cancel(fault.ErrClosed)
 		p.owner.flight.Finish(nil, fault.ErrClosed, nil)
+		if l := p.line.Load(); l != nil {
+			l.flight.Finish(nil, fault.ErrClosed, nil)
+		}
 	}
 }
 
 // letGo fires the callbacks of a tensor that has gone, and has the pin of its
-// residency dropped: in the order of the removals, off the turn. A Free that is stuck
-// holds up neither.
+// residency dropped, off the turn. Tensors come in the order of their removals, but a
+// callback or a Free that is stuck holds up no other tensor.
 func (s *shell) letGo(r removal) {
 	defer s.idle.Throw(r.node)
 	s.e.cache.counters.removed(r)
+	s.e.event(time.Time{}, Event{Context: context.Background(), Key: Key{Backend: r.node.Sub, ID: r.node.Key}, Removal: r.why, Cost: r.node.Value.cost})
 	r.node.Value.calls.fire(r.why, s.e.failed)
 }
 

@@ -210,12 +210,21 @@ func (c *Cache) Enabled() bool {
 
 // set changes capacities and flushes the engines that change gives.
 func (c *Cache) set(ctx context.Context, change func() []*Engine) error {
+	drained, err := c.begin(ctx, change)
+	for _, done := range drained {
+		<-done
+	}
+	return err
+}
+
+// begin is set without the waiting until what is flushed has gone.
+func (c *Cache) begin(ctx context.Context, change func() []*Engine) (drained []<-chan struct{}, err error) {
 	c.sets.Lock()
 	defer c.sets.Unlock()
 	c.mu.Lock()
 	if c.mu.closed {
 		c.mu.Unlock()
-		return fault.ErrClosed
+		return nil, fault.ErrClosed
 	}
 	engines := change()
 	c.mu.Unlock()
@@ -223,11 +232,15 @@ func (c *Cache) set(ctx context.Context, change func() []*Engine) error {
 	ctx = context.WithoutCancel(ctx)
 	var errs []error
 	for _, e := range engines {
-		if err := e.setCapacity(ctx, bytesOf(e.Capacity())); !errors.Is(err, fault.ErrClosed) { // else it has closed
+		done, err := e.setCapacity(ctx, bytesOf(e.Capacity()))
+		switch {
+		case err == nil:
+			drained = append(drained, done)
+		case !errors.Is(err, fault.ErrClosed): // else it has closed
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return drained, errors.Join(errs...)
 }
 
 func (c *Cache) enginesLocked(want func(engineID) bool) []*Engine {
@@ -261,6 +274,6 @@ func (c *Cache) Close(ctx context.Context) error {
 	case <-c.gone:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }

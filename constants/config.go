@@ -1,8 +1,10 @@
 package constants
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/hidden"
@@ -38,7 +40,7 @@ type Policy string
 // The policies of SPEC T4.
 const (
 	NoEvict Policy = "no_evict" // the newcomer is bypassed; the default
-	Cost    Policy = "cost"     // least compute seconds per byte go, for what is worth more
+	Cost    Policy = "cost"     // least compute seconds per byte go, for what is worth more; at most 1,024 at a time
 )
 
 // Config of a Cache. The zero value is usable: unlimited, nothing evicted.
@@ -50,8 +52,13 @@ type Config struct {
 	// goroutine. The function that it returns is called once, when the tensor is
 	// freed or not delivered.
 	Reserve func(kind Kind, index int, bytes int64) (func(), error)
-	Hash    func(string) uint64 // places keys; nil = seeded
-	Logger  *slog.Logger        // nil = silent
+	// Listen, if not nil, is told how each call was answered, and of each tensor that
+	// stops being resident. It is called on the caller's goroutine, of removals on one
+	// of the engine, in order unless one is stuck. It must be cheap, safe for concurrent use, and must not
+	// wait for the cache. A panic of it is logged.
+	Listen func(Event)
+	Hash   func(string) uint64 // places keys; nil = seeded
+	Logger *slog.Logger        // nil = silent
 
 	memory *pressure.Watch // the memory limit of the process; nil = none
 }
@@ -112,3 +119,21 @@ const (
 	ZeroSize      Bypass = "zero_size"
 	DeviceRefused Bypass = "device_refused"
 )
+
+// Event is how a GetOrAdd, a Get or a Lookup that found something was answered (SPEC
+// C8), or that a tensor stopped being resident. Exactly one of Hit to Err says it.
+type Event struct {
+	Context context.Context // of the call; Background for a Lookup and a removal
+	Engine  *Engine
+	Key     Key
+
+	Hit     bool    // the tensor was resident
+	Owner   bool    // the caller has to deliver it, or was to in Get
+	Joined  bool    // another caller delivered it meanwhile
+	Bypass  Bypass  // it is not cached
+	Removal Removal // it is not resident any more
+	Err     error   // that the call returned
+
+	Duration time.Duration // of the call
+	Cost     time.Duration // of the tensor, as it was said
+}

@@ -3,6 +3,7 @@ package constants
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -126,6 +128,32 @@ func TestSetCapacityFlushes(t *testing.T) {
 	lb.End()
 	if _, ok := e.Lookup(key("b")); ok || e.Size() != 0 {
 		t.Error("what was computed over a flush must not be resident")
+	}
+}
+
+// T2, F6: a flush of more than a turn lets go has ended when SetCapacity returns.
+func TestLargeFlush(t *testing.T) {
+	c, e := open(t, Config{})
+	var told atomic.Int32
+	var all []*Lease
+	for i := range 2*touched.Most + 1 {
+		l, err := add(t, e, fmt.Sprint(i), 8, Options{Removed: func(Removal) { told.Add(1) }}).Fulfil(i, 8, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, l)
+	}
+	if err := c.SetCapacity(context.Background(), CPU, limit.Unlimited); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range all {
+		if l.Resident() {
+			t.Fatal("flushed, and still resident")
+		}
+		l.End()
+	}
+	if err := c.Close(context.Background()); err != nil || told.Load() != int32(len(all)) {
+		t.Errorf("%v, %d of %d told of", err, told.Load(), len(all))
 	}
 }
 
@@ -365,7 +393,14 @@ func TestAllocations(t *testing.T) {
 }
 
 // waiting counts who waits for an owner besides itself.
-func waiting(o *Promise) int { return o.flight.Aboard() }
+// waiting is how many wait for what o is to deliver.
+func waiting(o *Promise) int {
+	n := o.flight.Aboard()
+	if l := o.pending.line.Load(); l != nil {
+		n += l.flight.Aboard()
+	}
+	return n
+}
 
 func waitFor(t *testing.T, cond func() bool) {
 	t.Helper()

@@ -7,55 +7,32 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/flight"
 )
-
-// foreign is a context of a user's own, whose methods do harm from end on.
-type foreign struct {
-	done  chan struct{}
-	armed atomic.Bool
-	harm  func()
-}
-
-func (c *foreign) end() {
-	c.armed.Store(true)
-	close(c.done)
-}
-
-func (c *foreign) hurt() {
-	if c.armed.Load() {
-		c.harm()
-	}
-}
-
-func (c *foreign) Done() <-chan struct{}            { return c.done }
-func (c *foreign) Err() error                       { c.hurt(); return nil }
-func (c *foreign) Value(any) any                    { c.hurt(); return nil }
-func (c *foreign) Deadline() (t time.Time, ok bool) { c.hurt(); return t, false }
 
 // F3, T6: the context of an owner that panics, or has no error when it has ended, ends
 // the ownership and not the process; the next owner is not held up.
 func TestForeignContext(t *testing.T) {
 	for _, harm := range []func(){func() { panic("context") }, func() {}} {
 		_, e := open(t, Config{})
-		ctx := &foreign{done: make(chan struct{}), harm: harm}
+		ctx := actorstest.NewForeign(harm)
 		out, err := e.GetOrAdd(ctx, key("k"), 8, Options{})
 		if err != nil || out.Owner == nil {
 			t.Fatal(out, err)
 		}
-		ctx.end()
+		ctx.End()
 		<-out.Owner.Context().Done()
 		if _, err := out.Owner.Fulfil("v", 8, nil); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("delivered by an owner whose context has ended: %v", err)
 		}
 
-		ctx = &foreign{done: make(chan struct{}), harm: harm}
+		ctx = actorstest.NewForeign(harm)
 		_, _, err = e.Get(ctx, key("k"), 8, Options{}, func(own context.Context) (Value, error) {
-			ctx.end()
+			ctx.End()
 			<-own.Done()
 			return Value{}, own.Err()
 		})
@@ -75,12 +52,12 @@ func TestForeignContext(t *testing.T) {
 // F3: an owner's context that ends its goroutine when it is asked ends no other.
 func TestContextThatEndsItsGoroutine(t *testing.T) {
 	_, e := open(t, Config{})
-	ctx := &foreign{done: make(chan struct{}), harm: runtime.Goexit}
+	ctx := actorstest.NewForeign(runtime.Goexit)
 	out, err := e.GetOrAdd(ctx, key("k"), 8, Options{})
 	if err != nil || out.Owner == nil {
 		t.Fatal(out, err)
 	}
-	ctx.end()
+	ctx.End()
 	left := make(chan struct{})
 	go func() { // it takes back its watch, which asks the context
 		defer close(left)
@@ -99,7 +76,7 @@ func TestWaiterWhoseContextPanics(t *testing.T) {
 	for _, canOwn := range []bool{true, false} {
 		_, e := open(t, Config{})
 		o := add(t, e, "k", 8, Options{})
-		ctx := &foreign{done: make(chan struct{}), harm: func() { panic("context") }}
+		ctx := actorstest.NewForeign(func() { panic("context") })
 		left := make(chan struct{})
 		go func() {
 			defer close(left)
@@ -107,7 +84,7 @@ func TestWaiterWhoseContextPanics(t *testing.T) {
 			_, _ = e.GetOrAdd(ctx, key("k"), 8, Options{CanOwn: canOwn})
 		}()
 		waitFor(t, func() bool { return waiting(o) == 1 })
-		ctx.end()
+		ctx.End()
 		<-left
 		o.Abandon()
 		add(t, e, "k", 8, Options{}).Abandon()

@@ -20,7 +20,9 @@
 //
 // Every exported type is safe for concurrent use. A hit takes no lock and sends
 // no message. Size and Capacity never wait (SPEC T11). Callbacks and free
-// functions run on goroutines of the cache, not in a turn of its actor.
+// functions run on goroutines of the cache, not in a turn of its actor. Callbacks of an
+// engine come one at a time, in the order of the removals; one that takes longer than
+// 50 ms keeps no other waiting, and so may run beside others.
 //
 // # Memory
 //
@@ -33,8 +35,8 @@
 // An owner that fails, panics, is cancelled or abandons gives its reservation
 // back. Its waiters get a typed error, unless one of them said that it can compute
 // (Options.CanOwn): the first of those becomes the owner in the same turn, so that
-// no newcomer takes the room in between. The others ask again, each for itself, and
-// so wait for that owner. An owner inside Get stays the owner until
+// no newcomer takes the room in between. The others that can compute wait on, for that
+// owner. An owner inside Get stays the owner until
 // its function has returned, also when its context has ended: so no two functions
 // compute one key at a time (SPEC F1).
 //

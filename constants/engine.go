@@ -48,7 +48,6 @@ type Outcome struct {
 func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, policy Policy) *Engine {
 	e := &Engine{cache: c, kind: kind, index: index, context: context, gone: make(chan struct{})}
 	e.shell = &shell{e: e, state: newState(c.cfg.Hash, capacity, policy)}
-	e.shell.gone.InOrder = true
 	e.shell.gone.Init(actors.Go, e.shell.letGo, e.failed)
 	e.shell.idle.Init(actors.Go, func(n *node) { n.Value.cell.Unpin() }, e.failed)
 	e.ref = actors.Spawn(actors.Config{Name: "constants " + e.String(), Logger: c.cfg.Logger}, e.shell.handle)
@@ -67,6 +66,15 @@ func (e *Engine) tell(m message) { e.ref.Tell(m) }
 
 // Lookup is the hit path of GetOrAdd: a lease if the tensor is resident.
 func (e *Engine) Lookup(key Key) (*Lease, bool) {
+	start := e.clock()
+	l, ok := e.lookup(key)
+	if ok && e.cache.cfg.Listen != nil {
+		e.event(start, Event{Context: context.Background(), Key: key, Hit: true, Cost: l.cost()})
+	}
+	return l, ok
+}
+
+func (e *Engine) lookup(key Key) (*Lease, bool) {
 	n := e.shell.state.table.Lookup(key.ID, key.Backend)
 	if n == nil || !n.Value.cell.Pin() {
 		return nil, false
@@ -84,58 +92,69 @@ func (e *Engine) Lookup(key Key) (*Lease, bool) {
 // make such keys. Errors: ErrInvalid, ErrClosed, ErrCycle, the context's, and the one
 // that the owner failed with.
 func (e *Engine) GetOrAdd(ctx context.Context, key Key, bytes int64, opts Options) (Outcome, error) {
-	return e.getOrAdd(ctx, key, bytes, opts, true)
+	told := Event{Context: ctx, Key: key}
+	start := e.clock()
+	out, err := e.getOrAdd(&told, bytes, opts, true)
+	told.Err = err
+	e.event(start, told)
+	return out, err
 }
 
-// getOrAdd is GetOrAdd; watch says that the end of ctx ends an ownership, too.
-func (e *Engine) getOrAdd(ctx context.Context, key Key, bytes int64, opts Options, watch bool) (Outcome, error) {
-	out, err := e.get(ctx, key, bytes, opts, watch)
+// getOrAdd is GetOrAdd, and says in told how the call was answered; watch says that
+// the end of its context ends an ownership, too.
+func (e *Engine) getOrAdd(told *Event, bytes int64, opts Options, watch bool) (Outcome, error) {
+	out, joined, err := e.get(told.Context, told.Key, bytes, opts, watch)
 	if out.Bypass != "" {
 		e.cache.counters.bypass(out.Bypass)
+	}
+	told.Joined, told.Hit, told.Owner, told.Bypass = joined, out.Lease != nil && !joined, out.Owner != nil, out.Bypass
+	if told.Cost = opts.Cost; out.Lease != nil {
+		told.Cost = out.Lease.cost()
 	}
 	return out, err
 }
 
-func (e *Engine) get(ctx context.Context, key Key, bytes int64, opts Options, watch bool) (Outcome, error) {
+// get reports besides whether the lease is on what another caller delivered meanwhile.
+func (e *Engine) get(ctx context.Context, key Key, bytes int64, opts Options, watch bool) (out Outcome, joined bool, err error) {
 	if err := key.check(bytes); err != nil {
-		return Outcome{}, err
+		return Outcome{}, false, err
 	}
 	if opts.Cost < 0 {
-		return Outcome{}, fault.Invalidf("constants: get", "cost %v: want 0 or more", opts.Cost)
+		return Outcome{}, false, fault.Invalidf("constants: get", "cost %v: want 0 or more", opts.Cost)
 	}
 	if bytes == 0 {
 		if e.shell.closed.Load() {
-			return Outcome{}, fault.ErrClosed
+			return Outcome{}, false, fault.ErrClosed
 		}
-		return Outcome{Bypass: ZeroSize}, nil
+		return Outcome{Bypass: ZeroSize}, false, nil
 	}
-	if l, ok := e.Lookup(key); ok {
-		return Outcome{Lease: l}, nil
+	if l, ok := e.lookup(key); ok {
+		return Outcome{Lease: l}, false, nil
 	}
 	p := &pending{key: key, bytes: bytes, cost: opts.Cost, callback: opts.Removed}
 	own := e.promise(ctx, p)
 	own.watched = watch
-	out, err := e.ask(ctx, p, opts.CanOwn)
+	out, joined, err = e.ask(ctx, p, opts.CanOwn)
 	if out.Owner != own {
 		own.cancel(nil) // its context, which nobody uses
 	}
-	return out, err
+	return out, joined, err
 }
 
-func (e *Engine) ask(ctx context.Context, p *pending, canOwn bool) (Outcome, error) {
+func (e *Engine) ask(ctx context.Context, p *pending, canOwn bool) (out Outcome, joined bool, err error) {
 	c := &asking{engine: e, pending: p, canOwn: canOwn}
 	defer func() { c.giveUp(nil) }()
-	_, err := flight.Ride[*node](ctx, c)
-	if err != nil {
-		return Outcome{}, err
+	if _, err = flight.Ride[*node](ctx, c); err != nil {
+		return out, false, err
 	}
 	a := c.answer
 	c.answer = answer{} // it has come to something
 	if a.owner != nil {
-		return e.owned(a.owner)
+		out, err = e.owned(a.owner)
+		return out, false, err
 	}
 	p.owner.flight.Finish(nil, fault.ErrAbandoned, nil) // nobody will use it
-	return Outcome{Lease: c.lease, Bypass: a.bypass}, nil
+	return Outcome{Lease: c.lease, Bypass: a.bypass}, a.aboard != nil, nil
 }
 
 // asking is one GetOrAdd that was no hit. It implements flight.Caller.
@@ -147,8 +166,8 @@ type asking struct {
 	lease   *Lease
 }
 
-// Ask asks the actor, unless the caller has become the owner when the one before gave
-// up, or would have if there were room for it.
+// Ask asks the actor, unless it called the caller: that has become the owner when the
+// one before gave up, or would have if there were room for it.
 func (c *asking) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	if w := c.answer.waiter; w != nil && (w.owner != nil || w.bypass != "") {
 		c.answer = answer{owner: w.owner, bypass: w.bypass}
@@ -168,7 +187,10 @@ func (c *asking) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	if a.aboard == nil {
 		return flight.Ticket[*node]{}, nil
 	}
-	return flight.Ticket[*node]{Flight: a.aboard.owner.flight, Heir: c.canOwn}, nil
+	if w := a.waiter; w != nil {
+		return flight.Ticket[*node]{Flight: &w.line.flight, Call: w.called}, nil
+	}
+	return flight.Ticket[*node]{Flight: a.aboard.owner.flight}, nil
 }
 
 // Take makes the lease. Pinning cannot fail: the flight holds the tensor.
@@ -214,7 +236,7 @@ func (e *Engine) owned(o *Promise) (Outcome, error) {
 	if free != nil {
 		o.memory.free.Store(&free)
 		if o.over.Load() { // cancelled meanwhile
-			o.memory.release()
+			o.memory.release(e)
 		}
 	}
 	return out, nil
@@ -236,9 +258,15 @@ type Value struct {
 // (SPEC T9). The lease of a tensor that is not cached frees it.
 func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, compute func(context.Context) (Value, error)) (l *Lease, cached bool, err error) {
 	opts.CanOwn = true
+	told := Event{Context: ctx, Key: key}
+	start := e.clock()
+	defer func() { // also when compute ends the goroutine
+		told.Err = err
+		e.event(start, told)
+	}()
 	// ctx is not watched: compute heeds it or does not, and nobody else computes
 	// this key until it has ended (SPEC F1).
-	out, err := e.getOrAdd(ctx, key, bytes, opts, false)
+	out, err := e.getOrAdd(&told, bytes, opts, false)
 	if err != nil || out.Lease != nil {
 		return out.Lease, err == nil, err
 	}
@@ -310,9 +338,9 @@ func (e *Engine) Reserved() int64 { return e.reserved.Load() }
 // Capacity is the one in force here, in MiB. It waits for nothing.
 func (e *Engine) Capacity() limit.Limit { return e.cache.capacityOf(e.kind, e.index) }
 
-func (e *Engine) setCapacity(ctx context.Context, bytes int64) error {
-	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message { return capacityMsg{bytes, r} })
-	return err
+// setCapacity gives what is closed when the flush has ended.
+func (e *Engine) setCapacity(ctx context.Context, bytes int64) (<-chan struct{}, error) {
+	return actors.Ask(ctx, e.ref, func(r actors.Reply[<-chan struct{}]) message { return capacityMsg{bytes, r} })
 }
 
 // Close empties the engine and takes it out of its cache. Waiters get ErrClosed,
@@ -326,15 +354,16 @@ func (e *Engine) Close(ctx context.Context) error {
 	case <-e.gone:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 
 func (e *Engine) close() {
 	defer close(e.gone)
 	ctx := context.Background()
-	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message { return closeMsg{r} })
+	drained, err := actors.Ask(ctx, e.ref, func(r actors.Reply[<-chan struct{}]) message { return closeMsg{r} })
 	if err == nil {
+		<-drained
 		done := make(chan struct{})
 		e.shell.gone.Fence(func() { e.shell.idle.Fence(func() { close(done) }) })
 		<-done

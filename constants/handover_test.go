@@ -193,6 +193,21 @@ func TestReservedMemoryIsGivenBack(t *testing.T) {
 	}
 }
 
+// F3: what Reserve gave is user code: if it does not return when the owner's context has
+// ended, the process lives and the ownership ends as ever.
+func TestReleaseOfReservePanics(t *testing.T) {
+	for what, release := range map[string]func(){"panics": func() { panic("made to panic") }, "exits": runtime.Goexit} {
+		_, e := open(t, Config{Reserve: func(Kind, int, int64) (func(), error) { return release, nil }})
+		ctx, cancel := context.WithCancel(context.Background())
+		out, err := e.GetOrAdd(ctx, key(what), 8, Options{})
+		if err != nil || out.Owner == nil {
+			t.Fatal(out, err)
+		}
+		cancel()
+		waitFor(t, func() bool { return out.Owner.Context().Err() != nil && e.Reserved() == 0 })
+	}
+}
+
 // F8: Close ends the context that an owner computes under, and Get
 // says why it ended.
 func TestCloseEndsComputing(t *testing.T) {
@@ -336,6 +351,35 @@ func TestHandedOnThroughMany(t *testing.T) {
 	all.Wait()
 	if owners.Load() != fail+1 || got.Load() != callers-fail-1 || e.Reserved() != 0 || e.Size() != mib {
 		t.Errorf("%d owners, %d leases; %d reserved, %d resident", owners.Load(), got.Load(), e.Reserved(), e.Size())
+	}
+}
+
+// T6: where every owner fails, each of those who wait is woken for its own turn and for
+// no other: so the cache places a key as often as it is asked for, not as often as it fails.
+func TestHeirsAreCalledOnce(t *testing.T) {
+	var placed atomic.Int64
+	_, e := open(t, Config{Hash: func(string) uint64 { placed.Add(1); return 1 }})
+	o := add(t, e, "k", 8, Options{})
+	const callers = 300
+	var computed atomic.Int32
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			_, _, err := e.Get(context.Background(), key("k"), 8, Options{}, func(context.Context) (Value, error) {
+				computed.Add(1)
+				return Value{}, errors.New("no")
+			})
+			if err == nil {
+				t.Error("no error")
+			}
+		})
+	}
+	waitFor(t, func() bool { return waiting(o) == callers })
+	before := placed.Load()
+	o.Abandon()
+	all.Wait()
+	if more := placed.Load() - before; computed.Load() != callers || more != 0 {
+		t.Errorf("%d computed; %d questions while %d failed", computed.Load(), more, callers)
 	}
 }
 

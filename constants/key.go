@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // Key names a tensor: the backend that prepared it, in full, and an ID. Make the
@@ -37,14 +38,11 @@ func Versioned(name string, generation uint64) string {
 	return string(binary.LittleEndian.AppendUint64([]byte("v"), generation)) + name
 }
 
-// mostBytes is the largest size of one tensor, so that no sum of sizes wraps (SPEC Q5).
-const mostBytes = 1 << 48
-
 func (k Key) check(bytes int64) error {
 	switch {
 	case k.ID == "":
 		return fault.Invalidf("constants: get", "the key is empty")
-	case bytes < 0 || bytes > mostBytes:
+	case bytes < 0 || bytes > pressure.MostBytes:
 		return fault.Invalidf("constants: get", "%d bytes declared: want 0 to 2^48", bytes)
 	}
 	return nil

@@ -130,7 +130,7 @@ func TestFulfilUnderAPanickingContext(t *testing.T) {
 		}
 		answered <- err
 	}()
-	waitFor(t, func() bool { return out.Owner.flight.Aboard() == 1 })
+	waitFor(t, func() bool { return waiting(out.Owner) == 1 })
 	ctx.panics.Store(true)
 	func() {
 		defer func() { _ = recover() }()
@@ -162,7 +162,7 @@ func TestCloseUnderABlockingContext(t *testing.T) {
 			_, err := e.GetOrAdd(context.Background(), key(id), 1, Options{})
 			answers <- err
 		}()
-		waitFor(t, func() bool { return o.flight.Aboard() == 1 })
+		waitFor(t, func() bool { return waiting(o) == 1 })
 	}
 	until := make(chan struct{})
 	ctx.blocks.Store(&until)

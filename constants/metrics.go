@@ -1,6 +1,14 @@
 package constants
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/sums"
+
+	"github.com/kiln-cache/kiln/internal/guard"
+)
 
 // Stats is a snapshot of what a cache has answered and what it holds; the sums are
 // those of its engines. Counters never fall, but for Hits: those of a tensor are
@@ -10,6 +18,7 @@ type Stats struct {
 	Len     int64 // resident tensors
 	Bytes   int64 // resident
 	Pending int64 // bytes promised to owners
+	Touched int64 // tensors that a turn of an engine's actor looked at or changed, at most
 
 	Hits     uint64 // leases given on a resident tensor
 	Promises uint64 // ownerships given, those passed on to a waiter included
@@ -62,12 +71,37 @@ func (c *Cache) Stats() Stats {
 	for _, e := range c.Engines() {
 		s.Engines++
 		s.Len += e.Len()
-		s.Bytes += e.Size()
-		s.Pending += e.Reserved()
+		s.Bytes = sums.Add(s.Bytes, e.Size())
+		s.Pending = sums.Add(s.Pending, e.Reserved())
+		s.Touched = max(s.Touched, e.shell.state.touched.Most())
 		e.shell.state.table.All(func(n *node) bool {
 			s.Hits += n.Value.hits.Load()
 			return true
 		})
 	}
 	return s
+}
+
+// event tells the listener, if there is one, of what began at start. Where a call
+// failed, that is all that is said of its answer.
+func (e *Engine) event(start time.Time, told Event) {
+	listen := e.cache.cfg.Listen
+	if listen == nil {
+		return
+	}
+	if told.Engine = e; told.Err != nil {
+		told.Hit, told.Owner, told.Joined, told.Bypass = false, false, false, ""
+	}
+	if !start.IsZero() {
+		told.Duration = time.Since(start)
+	}
+	guard.Call(func() { listen(told) }, e.failed)
+}
+
+// clock is the time if somebody listens, else zero: nobody else pays for it.
+func (e *Engine) clock() (now time.Time) {
+	if e.cache.cfg.Listen != nil {
+		now = time.Now()
+	}
+	return now
 }

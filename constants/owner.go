@@ -31,10 +31,11 @@ type Promise struct {
 // Promise, which a tensor must not keep: it holds the context of a request.
 type memory struct{ free atomic.Pointer[func()] }
 
-// release gives it back, once.
-func (m *memory) release() {
+// release gives it back, once. What Reserve gave is user code, whose panic goes no
+// further.
+func (m *memory) release(e *Engine) {
 	if free := m.free.Swap(nil); free != nil {
-		(*free)()
+		e.discard(*free)
 	}
 }
 
@@ -65,7 +66,7 @@ func (o *Promise) Fulfil(value any, bytes int64, free func()) (*Lease, error) {
 	if bytes != o.pending.bytes {
 		err := &fault.Error{Op: "constants: fulfil", Key: o.pending.key.ID, Err: fault.ErrSize}
 		o.engine.tell(endMsg{owner: o, err: err})
-		o.memory.release()
+		o.memory.release(o.engine)
 		return nil, err
 	}
 	n := o.engine.shell.state.newNode(o.pending)
@@ -94,7 +95,7 @@ func (o *Promise) freeing(free func()) func() {
 		return nil
 	}
 	return func() {
-		defer reserved.release()
+		defer reserved.release(e)
 		e.discard(free)
 	}
 }
@@ -112,7 +113,7 @@ func (o *Promise) Fail(err error) {
 
 func (o *Promise) end(err error) {
 	o.engine.tell(endMsg{owner: o, err: o.failure(err)})
-	o.memory.release()
+	o.memory.release(o.engine)
 }
 
 // failure is the error that waiters get.
@@ -125,8 +126,8 @@ func (o *Promise) failure(err error) error {
 func (o *Promise) watch() {
 	o.stop = context.AfterFunc(guard.Context(o.asked), func() { // perhaps before watch returns: stop is not for it
 		if o.over.CompareAndSwap(false, true) {
+			defer o.cancel(nil)
 			o.end(fault.ErrAbandoned)
-			o.cancel(nil)
 		}
 	})
 }
@@ -149,15 +150,13 @@ func (o *Promise) finish() bool {
 	return true
 }
 
-// waiter is a caller that waits for an owner and can compute itself. It is aboard one
-// flight; for the next it asks again, as another waiter.
+// waiter is a caller that waits for a tensor, whoever owns it, and can compute it.
 type waiter struct {
-	asked   *pending      // what it would own
-	pending *pending      // what it waits for; the actor's
-	place   *list.Element // among the volunteers of that; the actor's
+	asked *pending      // what it would own
+	line  *line         // the actor's
+	place *list.Element // there; the actor's
 
-	// The owner that it has become, or why it has not. At most one is set, before the
-	// flight that it waits for ends.
-	owner  *Promise
-	bypass Bypass
+	called chan struct{} // closed after one of these is set, when its turn has come
+	owner  *Promise      // it has become
+	bypass Bypass        // or why it has not
 }

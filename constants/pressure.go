@@ -2,56 +2,51 @@ package constants
 
 import (
 	"context"
+	"slices"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
-type (
-	offerMsg struct {
-		reply actors.Reply[[]pressure.Item]
-	}
-	shrinkMsg struct {
-		bytes int64
-		reply actors.Reply[pressure.Freed]
-	}
-)
+// shrinkMsg asks for the removal of tensors in the order given, as many as it takes to
+// free so many bytes.
+type shrinkMsg struct {
+	nodes []*node
+	bytes int64
+	reply actors.Reply[pressure.Freed]
+}
 
-func (offerMsg) isMessage()  {}
 func (shrinkMsg) isMessage() {}
 
-func (m offerMsg) Fail(err error)  { m.reply.Fail(err) }
 func (m shrinkMsg) Fail(err error) { m.reply.Fail(err) }
 
 func (t *tensor) item() pressure.Item {
 	return pressure.Item{Bytes: t.bytes, Seconds: t.cost.Seconds(), Tier: pressure.Last}
 }
 
-// offer lists what the residents that nobody uses hold.
-func (s *state) offer() (items []pressure.Item) {
-	s.table.All(func(n *node) bool {
+// unused are the residents that nobody uses, at this moment.
+func (e *Engine) unused() (nodes []*node) {
+	e.shell.state.table.All(func(n *node) bool {
 		if !n.Value.cell.Leased() {
-			items = append(items, n.Value.item())
+			nodes = append(nodes, n)
 		}
 		return true
 	})
-	return items
+	return nodes
 }
 
-// shrink removes of these the cheapest to make again until n bytes are freed.
-func (s *state) shrink(bytes int64) (freed pressure.Freed) {
-	var used []*node
-	for freed.Bytes < bytes && len(s.worth) > 0 {
-		n := s.worth.pop()
-		if n.Value.cell.Leased() {
-			used = append(used, n)
-			continue
+// shrink removes tensors that nobody uses, in their order, until that many bytes are
+// freed.
+func (s *state) shrink(nodes []*node, bytes int64) (freed pressure.Freed) {
+	for _, n := range nodes {
+		if freed.Bytes >= bytes {
+			break
 		}
-		freed.Bytes += n.Value.bytes
-		s.remove(n, Evicted)
-	}
-	for _, n := range used {
-		s.worth.push(n)
+		s.touched.Add(1)
+		if !n.Value.cell.Leased() && s.remove(n, Evicted) {
+			freed.Bytes += n.Value.bytes
+		}
 	}
 	return freed
 }
@@ -64,29 +59,35 @@ func (c *Cache) Engines() []*Engine {
 }
 
 // offer lists the resident tensors that nobody uses, for the memory limit of the
-// process. It waits for a turn of each engine; a closed one offers nothing.
-func (c *Cache) offer(ctx context.Context) (items []pressure.Item) {
+// process. It waits for nothing; a closed engine offers nothing.
+func (c *Cache) offer(context.Context) (items []pressure.Item) {
 	for _, e := range c.Engines() {
-		of, _ := actors.Ask(ctx, e.ref, func(r actors.Reply[[]pressure.Item]) message { return offerMsg{r} })
-		items = append(items, of...)
+		for _, n := range e.unused() {
+			items = append(items, n.Value.item())
+		}
 	}
 	return items
 }
 
-// shrink removes of these, engine by engine, until at least n bytes went or none is left; in each engine the cheapest seconds a byte go first. Their
-// callbacks get Evicted, whatever the policy: it speaks of room for newcomers.
+// shrink removes of these, engine by engine, until at least n bytes went or none is left;
+// in each engine the cheapest seconds a byte go first, some in a turn. Their callbacks get
+// Evicted, whatever the policy: it speaks of room for newcomers.
 func (c *Cache) shrink(ctx context.Context, n int64, tier pressure.Tier) (freed pressure.Freed) {
 	if tier != pressure.Last {
 		return freed
 	}
 	for _, e := range c.Engines() {
-		if freed.Bytes >= n {
-			break
+		nodes := e.unused()
+		slices.SortStableFunc(nodes, func(a, b *node) int { return pressure.Cheaper(a.Value.item(), b.Value.item()) })
+		for part := range slices.Chunk(nodes, touched.Most/4) {
+			if freed.Bytes >= n {
+				return freed
+			}
+			of, _ := actors.Ask(ctx, e.ref, func(r actors.Reply[pressure.Freed]) message {
+				return shrinkMsg{part, n - freed.Bytes, r}
+			})
+			freed.Bytes += of.Bytes
 		}
-		of, _ := actors.Ask(ctx, e.ref, func(r actors.Reply[pressure.Freed]) message {
-			return shrinkMsg{bytes: n - freed.Bytes, reply: r}
-		})
-		freed.Bytes += of.Bytes
 	}
 	return freed
 }

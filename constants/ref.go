@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/lease"
@@ -26,6 +27,8 @@ func (l *Lease) Value() any { return l.lease.Value().Value.value }
 
 // Resident reports whether the tensor is in the cache at this moment.
 func (l *Lease) Resident() bool { return !l.lease.Value().Value.gone.Load() }
+
+func (l *Lease) cost() time.Duration { return l.lease.Value().Value.cost }
 
 // End gives the tensor back; the last End of one that is not resident frees it.
 // A second End does nothing.

@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // tensor is what stands in the table: resident until gone is set.
@@ -29,12 +30,19 @@ type node = table.Node[tensor]
 // the owner. Its bytes are reserved as long as it may become resident.
 type pending struct {
 	flight.Seats
-	key        Key
-	bytes      int64
-	cost       time.Duration
-	callback   func(Removal)
-	volunteers list.List // of *waiter: those aboard that can compute
-	owner      *Promise  // who has to deliver; the shell's
+	key      Key
+	bytes    int64
+	cost     time.Duration
+	callback func(Removal)
+	line     atomic.Pointer[line] // nil = nobody who waits can compute; the actor's
+	owner    *Promise             // who has to deliver; the shell's
+}
+
+// line is those who wait for a tensor and can compute it, whoever its owner is. An owner
+// that gives up hands it on as a whole.
+type line struct {
+	volunteers list.List            // of *waiter
+	flight     flight.Flight[*node] // which they are aboard of; the shell's
 }
 
 // state is the pure core of one engine: what is resident, what is reserved, and
@@ -47,7 +55,9 @@ type state struct {
 	policy   Policy
 	resident int64
 	reserved int64
-	gone     []removal // since the last drain
+	gone     []removal // since the last take
+	flushed  []flushed // oldest first; out of the table, and not gone yet
+	touched  touched.Gauge
 }
 
 // removal is a node that has left the table.
@@ -56,7 +66,17 @@ type removal struct {
 	why  Removal
 }
 
+// flushed is what one flush took out.
+type flushed struct {
+	nodes []*node
+	why   Removal
+}
+
 const noBound = math.MaxInt64
+
+// mostVictims is how many tensors one newcomer displaces. A miss that displaces none may
+// have looked at as many.
+const mostVictims = 1024
 
 func newState(hash func(string) uint64, capacity int64, policy Policy) *state {
 	return &state{table: table.New[tensor](hash), capacity: capacity, policy: policy}
@@ -76,28 +96,30 @@ func (s *state) admit(p *pending) Bypass {
 	return ""
 }
 
-// fits reports whether n bytes more stay within the capacity.
+// fits reports whether n bytes more stay within the capacity. No sum wraps: what is
+// resident and reserved is within it, also where it is noBound.
 func (s *state) fits(n int64) bool {
-	return s.capacity == noBound || n <= s.capacity && s.resident+s.reserved <= s.capacity-n
+	return n <= s.capacity && s.resident+s.reserved <= s.capacity-n
 }
 
 // displace removes the tensors that are cheapest to make again, by compute
 // seconds per byte, until p fits; but only if all of them together cost less
-// than p (SPEC T4).
+// than p (SPEC T4), and are at most mostVictims.
 func (s *state) displace(p *pending) bool {
 	if s.policy != Cost || p.bytes > s.capacity || s.reserved > s.capacity-p.bytes {
 		return false
 	}
 	over := s.resident + s.reserved - (s.capacity - p.bytes)
 	var victims []*node
-	var lost time.Duration
-	for over > 0 && lost < p.cost {
+	left := p.cost // what p is worth beyond them: a difference of costs does not wrap
+	for over > 0 && left > 0 && len(victims) < mostVictims {
+		s.touched.Add(1)
 		victim := s.worth.pop()
 		victims = append(victims, victim)
 		over -= victim.Value.bytes
-		lost += victim.Value.cost
+		left -= victim.Value.cost
 	}
-	if over > 0 || lost >= p.cost {
+	if over > 0 || left <= 0 {
 		for _, n := range victims {
 			s.worth.push(n)
 		}
@@ -131,17 +153,18 @@ func (s *state) deliver(p *pending, n *node) bool {
 
 // inherit puts heir, which was asked for by somebody who waits, in the place of
 // p, whose owner gave up. It reports false, and changes nothing, if heir has
-// more bytes than p and they do not fit.
+// more bytes than p and they neither fit nor displace others.
 func (s *state) inherit(p, heir *pending) bool {
 	may := s.flights.May(p)
 	if may {
 		s.reserved -= p.bytes
-		if !s.fits(heir.bytes) {
+		if !s.fits(heir.bytes) && !s.displace(heir) {
 			s.reserved += p.bytes
 			return false
 		}
 		s.reserved += heir.bytes
 	}
+	heir.line.Store(p.line.Load())
 	s.flights.End(p.key, p)
 	s.flights.Begin(p.key, heir, 0)
 	if !may {
@@ -152,27 +175,32 @@ func (s *state) inherit(p, heir *pending) bool {
 
 // heir takes out the waiter that can compute and has waited longest for p, or gives nil.
 func (s *state) heir(p *pending) *waiter {
-	e := p.volunteers.Front()
-	if e == nil {
+	l := p.line.Load()
+	if l == nil || l.volunteers.Len() == 0 {
 		return nil
 	}
-	return p.volunteers.Remove(e).(*waiter)
+	return l.volunteers.Remove(l.volunteers.Front()).(*waiter)
 }
 
-// join takes a caller aboard a pending tensor; w is not nil if it can compute.
-func (s *state) join(k Key, w *waiter) (p *pending, found bool) {
+// join takes a caller aboard a pending tensor; w is not nil if it can compute. first
+// says that it begins a line.
+func (s *state) join(k Key, w *waiter) (p *pending, first, found bool) {
 	p, _, found = s.flights.Join(k, 0)
 	if found && w != nil {
-		w.pending, w.place = p, p.volunteers.PushBack(w)
+		if w.line = p.line.Load(); w.line == nil {
+			first, w.line = true, new(line)
+			p.line.Store(w.line)
+		}
+		w.place = w.line.volunteers.PushBack(w)
 	}
-	return p, found
+	return p, first, found
 }
 
 // leave takes a caller off a pending tensor. The owner is aboard until the end.
 func (s *state) leave(p *pending) { s.flights.Leave(p, time.Time{}) }
 
 // withdraw forgets a waiter that could compute, if it is still one.
-func (s *state) withdraw(w *waiter) { w.pending.volunteers.Remove(w.place) }
+func (s *state) withdraw(w *waiter) { w.line.volunteers.Remove(w.place) }
 
 // drop ends a pending tensor and its reservation, and reports whether it could
 // have become resident.
@@ -184,12 +212,17 @@ func (s *state) drop(p *pending) bool {
 	return may
 }
 
-func (s *state) remove(n *node, why Removal) {
-	s.table.Remove(n)
+// remove takes a resident tensor out; it reports false if n is none any more.
+func (s *state) remove(n *node, why Removal) bool {
+	s.touched.Add(1)
+	if !s.table.Remove(n) {
+		return false
+	}
 	s.worth.drop(n)
 	n.Value.gone.Store(true)
 	s.resident -= n.Value.bytes
 	s.gone = append(s.gone, removal{n, why})
+	return true
 }
 
 // removeKey takes a key out, resident or pending, and reports whether it was there.
@@ -206,20 +239,32 @@ func (s *state) removeKey(k Key) bool {
 	return false
 }
 
-// flush takes everything out and keeps what is being computed from staying.
+// flush takes everything out and keeps what is being computed from staying. It costs
+// the same however much there is; drain does the rest.
 func (s *state) flush(why Removal) {
-	first := len(s.gone)
-	s.table.All(func(n *node) bool {
-		s.gone = append(s.gone, removal{n, why})
-		return true
-	})
 	s.table.Clear()
+	s.flushed = append(s.flushed, flushed{s.worth, why})
 	s.worth = nil
-	for _, r := range s.gone[first:] { // as in remove: who sees it gone does not find it any more
-		r.node.Value.gone.Store(true)
-	}
 	s.resident, s.reserved = 0, 0
 	s.flights.VoidAll()
+}
+
+// drain has up to that many flushed tensors go, and reports whether none is left.
+func (s *state) drain(most int) bool {
+	for most > 0 && len(s.flushed) > 0 {
+		f := &s.flushed[0]
+		n := min(most, len(f.nodes))
+		for _, n := range f.nodes[:n] {
+			n.Value.gone.Store(true)
+			s.gone = append(s.gone, removal{n, f.why})
+		}
+		s.touched.Add(n)
+		most -= n
+		if f.nodes = f.nodes[n:]; len(f.nodes) == 0 {
+			s.flushed = s.flushed[1:]
+		}
+	}
+	return len(s.flushed) == 0
 }
 
 // setCapacity flushes, whatever the value is (SPEC T2).

@@ -2,10 +2,14 @@ package constants
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // core drives the pure state: owners by name, each with the size in its name's
@@ -47,6 +51,8 @@ func (c *core) put(name string, cost time.Duration) *node {
 // String is everything that is left to see.
 func (c *core) String() string {
 	var gone []string
+	for !c.drain(1) {
+	}
 	for _, r := range c.take() {
 		gone = append(gone, fmt.Sprintf("%s %s", r.node.Key, r.why))
 	}
@@ -112,6 +118,40 @@ func TestStateDisplaces(t *testing.T) {
 	c.want("resident 4/2 reserved 2 gone []")
 }
 
+// T4: the costs of what would go do not wrap: two of nearly the largest cost are worth
+// more than one of the largest.
+func TestStateAbsurdCosts(t *testing.T) {
+	c := newCore(t, 2, Cost)
+	c.put("1a", math.MaxInt64-1)
+	c.put("1b", math.MaxInt64-1)
+	if why := c.admit("2", math.MaxInt64); why != "full" {
+		t.Errorf("worth half of its victims: %q", why)
+	}
+	c.want("resident 2/2 reserved 0 gone []")
+}
+
+// T4, F6: a newcomer looks at a bounded number of victims, whether it displaces them or
+// not.
+func TestStateDisplacesFew(t *testing.T) {
+	for _, n := range []int{mostVictims, mostVictims + 1} {
+		c := newCore(t, 1, Cost)
+		c.capacity = int64(n)
+		for i := range n {
+			p := &pending{key: Key{ID: fmt.Sprint(i)}, bytes: 1}
+			c.state.admit(p)
+			c.state.deliver(p, c.newNode(p))
+		}
+		why := c.state.admit(&pending{key: Key{ID: "large"}, bytes: int64(n), cost: 1})
+		want, stay := Bypass(""), 0
+		if n > mostVictims {
+			want, stay = Full, n
+		}
+		if why != want || len(c.worth) != stay {
+			t.Errorf("%d victims: %q, %d stay", n, why, len(c.worth))
+		}
+	}
+}
+
 // T2, F7: a flush takes everything and keeps what is computed from staying.
 func TestStateFlushes(t *testing.T) {
 	c := newCore(t, 8, NoEvict)
@@ -119,6 +159,12 @@ func TestStateFlushes(t *testing.T) {
 	c.put("2", 0)
 	c.admit("3", 0)
 	c.setCapacity(4 * mib)
+	if freed := c.shrink([]*node{n}, mib); freed.Bytes != 0 { // for the memory limit
+		t.Errorf("%d bytes freed of what is flushed", freed.Bytes)
+	}
+	if c.drain(1) || !c.drain(1) {
+		t.Error("2 tensors have not gone in 2 pieces")
+	}
 	if !n.Value.gone.Load() {
 		t.Error("a flushed tensor is not gone")
 	}
@@ -175,8 +221,24 @@ func TestStateInherits(t *testing.T) {
 	c.want("resident 0/0 reserved 0 gone [1 flush]")
 }
 
+// T4, T6: an heir of more bytes displaces what the same call of a newcomer would.
+func TestStateHeirDisplaces(t *testing.T) {
+	c := newCore(t, 4, Cost)
+	c.put("2", 1)
+	c.admit("1", 1)
+	p := c.owned["1"]
+	if c.inherit(p, &pending{key: p.key, bytes: 4 * mib, cost: 1}) {
+		t.Error("an heir worth no more than its victim")
+	}
+	c.want("resident 2/1 reserved 1 gone []")
+	if !c.inherit(p, &pending{key: p.key, bytes: 4 * mib, cost: 2}) {
+		t.Error("an heir worth more than its victim")
+	}
+	c.want("resident 0/0 reserved 4 gone [2 evicted]")
+}
+
 // T6: those that can compute come in the order they came, whoever leaves meanwhile.
-// The heir's flight begins with the heir alone: the others ask again.
+// The heir's flight begins with the heir alone; the others stay in the line.
 func TestStateHeirs(t *testing.T) {
 	c := newCore(t, 4, NoEvict)
 	c.admit("2", 0)
@@ -184,7 +246,7 @@ func TestStateHeirs(t *testing.T) {
 	var all []*waiter
 	for range 4 {
 		w := &waiter{asked: &pending{key: p.key, bytes: 2 * mib}}
-		if _, found := c.join(p.key, w); !found {
+		if _, first, found := c.join(p.key, w); !found || first != (len(all) == 0) {
 			t.Fatal("not aboard")
 		}
 		all = append(all, w)
@@ -198,9 +260,9 @@ func TestStateHeirs(t *testing.T) {
 		t.Fatalf("the heir has %d callers aboard, the old owner %d", heir.asked.Callers(), p.Callers())
 	}
 	c.withdraw(all[2])
-	again := &waiter{asked: all[3].asked}
-	if f, found := c.join(p.key, again); !found || f != heir.asked || c.heir(f) != again || c.heir(f) != nil {
-		t.Error("the next heir is the one that asked again")
+	late := &waiter{asked: &pending{key: p.key, bytes: 2 * mib}}
+	if f, first, found := c.join(p.key, late); !found || first || f != heir.asked || c.heir(f) != all[3] || c.heir(f) != late || c.heir(f) != nil {
+		t.Error("the next heirs are the one that stayed and the one that came")
 	}
 	c.drop(heir.asked)
 	c.want("resident 0/0 reserved 0 gone []")
@@ -210,9 +272,34 @@ func TestStateHeirs(t *testing.T) {
 func TestStateAbsurdSizes(t *testing.T) {
 	c := newCore(t, 1, NoEvict)
 	c.put("1", 0)
-	for _, bytes := range []int64{1, mib, mostBytes, mostBytes - 1} {
+	for _, bytes := range []int64{1, mib, pressure.MostBytes, pressure.MostBytes - 1} {
 		if why := c.state.admit(&pending{key: Key{ID: "x"}, bytes: bytes}); why != Full {
 			t.Errorf("%d bytes: %q", bytes, why)
 		}
+	}
+}
+
+// T4, Q5: nor without a capacity, where what is full is the sum; and what is worth
+// less than two victims of the longest cost displaces neither.
+func TestStateAbsurdSums(t *testing.T) {
+	s := newState(nil, noBound, NoEvict)
+	for i := range math.MaxInt64/pressure.MostBytes + 2 {
+		want := Bypass("")
+		if i >= math.MaxInt64/pressure.MostBytes {
+			want = Full
+		}
+		if why := s.admit(&pending{key: Key{ID: strconv.Itoa(i)}, bytes: pressure.MostBytes}); why != want {
+			t.Fatalf("tensor %d: %q, %d bytes reserved", i, why, s.reserved)
+		}
+	}
+	s = newState(nil, 2*mib, Cost)
+	for _, id := range []string{"a", "b"} {
+		p := &pending{key: Key{ID: id}, bytes: mib, cost: math.MaxInt64 - 1}
+		if why := s.admit(p); why != "" || !s.deliver(p, s.newNode(p)) {
+			t.Fatalf("%s: %q", id, why)
+		}
+	}
+	if why := s.admit(&pending{key: Key{ID: "c"}, bytes: 2 * mib, cost: math.MaxInt64}); why != Full {
+		t.Errorf("one that is worth less than both it displaces: %q", why)
 	}
 }

@@ -171,6 +171,36 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
+// S4, E8: a session may round the batch up, too. What pads it is no part of any
+// request: neither an error nor other bits come of what the arena held before.
+func TestBucketedBatch(t *testing.T) {
+	b := open(t, tinyList(asItIs))
+	four, err := shapegroups.ParseBucketing("multiple:4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	on, err := four.On(shapegroups.Axis{Input: 0, Dim: 0}, shapegroups.Axis{Input: 0, Dim: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exact, _ := b.model(kiln.SessionConfig{})
+	m, _ := b.model(kiln.SessionConfig{Bucket: on})
+	for i, rows := range [][][]int32{
+		{b.ids(0, 33), b.ids(1, 20), b.ids(2, 30), b.ids(3, 7)},
+		{b.ids(4, 12)}, {b.ids(5, 64), b.ids(5, 3)}, {b.ids(6, 5)}, {b.ids(4, 12)},
+	} {
+		a, err := m.Run(bg, rows)
+		if err != nil {
+			t.Errorf("run %d of %d requests: %v", i, len(rows), err)
+			continue
+		}
+		want := b.run(exact, rows...)
+		if !slices.EqualFunc(a.Output, want.Output, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) }) {
+			t.Errorf("run %d: %d numbers, other bits than %d alone", i, len(a.Output), len(want.Output))
+		}
+	}
+}
+
 // Which level answers: compiled at first, held while the shape stays, by the
 // group when it returns, by the artefact cache in another session. T3: weights
 // are prepared by one handle and found by the next.

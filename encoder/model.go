@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kiln-cache/kiln"
@@ -12,6 +13,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/sums"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -220,7 +222,7 @@ func (m *Model) bind(ctx context.Context, p *plan, s *step) error {
 func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer) (*gpuexec.Kernel, error) {
 	if s.held.Resident() {
 		a.Held++
-		a.Saved += s.cost
+		a.Saved = sums.Add(a.Saved, s.cost)
 		return s.held.Value(), nil
 	}
 	var ok bool
@@ -231,7 +233,7 @@ func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer)
 			a.Group++
 		}
 		s.cost = s.held.Cost()
-		a.Saved += s.cost
+		a.Saved = sums.Add(a.Saved, s.cost)
 		return s.held.Value(), nil
 	}
 	source, _, err := program(m.exec, m.lib, s.op, s.identity)
@@ -271,17 +273,22 @@ func (a *Answer) count(how kiln.Event) {
 		level = &a.Disk
 	case how.Artefact == kiln.Miss:
 		a.Compiles++
-		a.CompileTime += how.Cost
+		a.CompileTime = sums.Add(a.CompileTime, how.Cost)
 		return
 	}
 	*level++
-	a.Saved += how.Cost
+	a.Saved = sums.Add(a.Saved, how.Cost)
 }
 
-// feed writes the request into the arena: ids padded with 0, types 0, lengths.
+// feed writes the request into the arena: ids padded with 0, types 0, lengths. Rows
+// that pad the batch are requests of the one token 0.
 func (m *Model) feed(ctx context.Context, p *plan, ids [][]int32) error {
+	rows := slices.Clone(ids)
+	for len(rows) < p.batch {
+		rows = append(rows, []int32{0})
+	}
 	var words []byte
-	for _, row := range ids {
+	for _, row := range rows {
 		for i := range p.tokens {
 			id := int32(0)
 			if i < len(row) {
@@ -291,7 +298,7 @@ func (m *Model) feed(ctx context.Context, p *plan, ids [][]int32) error {
 		}
 	}
 	var lengths []byte
-	for _, row := range ids {
+	for _, row := range rows {
 		lengths = binary.LittleEndian.AppendUint32(lengths, uint32(len(row)))
 	}
 	for i, text := range [][]byte{words, make([]byte, len(words)), lengths} {

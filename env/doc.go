@@ -16,7 +16,8 @@
 // source, default, help.
 //
 // Strays finds variables that begin with KILN_ and that Kiln does not read, such as
-// a misspelt one. They are shown and warned of, and change nothing.
+// a misspelt one, and names that are nearly those of oneDNN's that it reads. They are
+// shown and warned of, and change nothing.
 //
 // Settings is a plain value that belongs to its caller. The functions are safe for
 // concurrent use. Tests give Read a Lookup of their own and never touch the

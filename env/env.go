@@ -51,6 +51,7 @@ type Settings struct {
 	CPUConstants     Setting[Constants]   // of each device of the kind (SPEC T10)
 	GPUConstants     Setting[Constants]
 	StoreDir         Setting[string]      // empty: no store
+	StoreBases       Setting[string]      // a list of directories, as PATH is one; empty: none
 	StoreCapacity    Setting[limit.Limit] // MiB
 	SessionGroups    Setting[limit.Limit] // shape groups a session
 	SessionPolicy    Setting[string]      // a word of SPEC S1

@@ -152,6 +152,7 @@ func TestConstantSources(t *testing.T) {
 func TestOwnVariables(t *testing.T) {
 	for name, c := range map[string]struct{ good, bad []string }{
 		"KILN_STORE_DIR":      {[]string{"store", "/var/cache/kiln", " odd name "}, []string{"", "a\x00b"}},
+		"KILN_STORE_BASES":    {[]string{"/a", "/a:/b"}, []string{"", "a\x00b"}},
 		"KILN_STORE_CAPACITY": {[]string{"0", "512", "unlimited", "8796093022207"}, []string{"", "-1", "8796093022208", "1GiB", "1.5"}},
 		"KILN_SESSION_GROUPS": {[]string{"0", "2", "unlimited"}, []string{"", "-1", "many", "99999999999999999999"}},
 		"KILN_SESSION_POLICY": {[]string{"fifo", "lru", "sieve", "duel"}, []string{"", "LRU", "belady", "lru "}},

@@ -6,14 +6,17 @@ import (
 	"strings"
 )
 
-// own is how the names of variables begin that are Kiln's alone.
+// own is how the names of variables begin that are Kiln's alone, shared how others
+// begin that it reads.
 const own = "KILN_"
+
+var shared = []string{"ONEDNN_", "DNNL_"}
 
 // Unknown is the Source of a Row that is a Stray's.
 const Unknown Source = "unknown"
 
-// Stray is a variable whose name begins like Kiln's, but which Kiln does not read:
-// most likely a misspelt one.
+// Stray is a variable whose name begins like one of Kiln's, but which Kiln does not
+// read: most likely a misspelt one.
 type Stray struct {
 	Name    string
 	Nearest string // the known name that is at most two letters away, else empty
@@ -30,7 +33,8 @@ func Names() []string {
 }
 
 // Strays gives the names that begin with KILN_ and that Read does not ask for, each
-// once, sorted. They are no errors: another version of Kiln may know them.
+// once, sorted. They are no errors: another version of Kiln may know them. Of oneDNN's
+// names it gives those that are nearly one that Read asks for.
 func Strays(names []string) []Stray {
 	var known []string
 	for _, v := range variables {
@@ -38,8 +42,12 @@ func Strays(names []string) []Stray {
 	}
 	var all []Stray
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
-		if strings.HasPrefix(name, own) && !slices.Contains(known, name) {
-			all = append(all, Stray{Name: name, Nearest: nearest(name, known)})
+		begins := func(with string) bool { return strings.HasPrefix(name, with) }
+		if slices.Contains(known, name) || !begins(own) && !slices.ContainsFunc(shared, begins) {
+			continue
+		}
+		if near := nearest(name, known); near != "" || begins(own) {
+			all = append(all, Stray{Name: name, Nearest: near})
 		}
 	}
 	return all
@@ -52,7 +60,7 @@ func (s Stray) help() string {
 	if s.Nearest == "" {
 		return "is no variable of Kiln's"
 	}
-	return "is no variable of Kiln's: is it meant to be " + s.Nearest + "?"
+	return "is no variable that Kiln reads: is it meant to be " + s.Nearest + "?"
 }
 
 // Row is the variable as kiln env shows it, after the settings. The value is left

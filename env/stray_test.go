@@ -25,6 +25,10 @@ func TestStrays(t *testing.T) {
 		"KILN_bucket":          "",
 		"KILN_":                "",
 		"KILN_TOKEN":           "",
+
+		"ONEDNN_PRIMITIVE_CACHE_CAPACTIY":            "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
+		"DNNL_PRIMITVE_CACHE_CAPACITY":               "DNNL_PRIMITIVE_CACHE_CAPACITY",
+		"ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACIT": "ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY",
 	} {
 		got := env.Strays([]string{name})
 		if want := []env.Stray{{Name: name, Nearest: nearest}}; !slices.Equal(got, want) {
@@ -35,7 +39,8 @@ func TestStrays(t *testing.T) {
 	for _, r := range env.Table(read(nil)) {
 		known = append(append(known, r.Name), r.Also...)
 	}
-	others := []string{"PATH", "KILN", "KILNSTORE_DIR", "kiln_store_dir", "ONEDNN_PRIMITIVE_CACHE_CAPACTIY", "MY_KILN_BUCKET", ""}
+	others := []string{"PATH", "KILN", "KILNSTORE_DIR", "kiln_store_dir", "MY_KILN_BUCKET", "",
+		"ONEDNN_VERBOSE", "ONEDNN_MAX_CPU_ISA", "DNNL_JIT_DUMP", "ONEDNN_", "PRIMITIVE_CACHE_CAPACITY"}
 	if got := env.Strays(append(known, others...)); got != nil {
 		t.Errorf("taken for misspelt: %v", got)
 	}

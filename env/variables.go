@@ -33,6 +33,8 @@ var variables = []variable{
 	},
 	scalar(func(s *Settings) *Setting[string] { return &s.StoreDir }, "", parsePath,
 		"kernel store: its directory; not set: no store", "KILN_STORE_DIR"),
+	scalar(func(s *Settings) *Setting[string] { return &s.StoreBases }, "", parsePath,
+		"kernel store: read-only directories that are asked after it, a list as PATH is one", "KILN_STORE_BASES"),
 	scalar(func(s *Settings) *Setting[limit.Limit] { return &s.StoreCapacity }, limit.Of(1024), parseMiB,
 		"kernel store: MiB, a number or unlimited; 0: no store", "KILN_STORE_CAPACITY"),
 	scalar(func(s *Settings) *Setting[limit.Limit] { return &s.SessionGroups }, limit.Of(64), parseLimit,

@@ -1,8 +1,8 @@
 package gpuexec
 
 import (
+	"container/list"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -20,8 +20,15 @@ type shell struct {
 	device    *generation                     // nil while the device is being opened
 	desk      flight.Desk[string, *compiling] // of compiles on device, by the source's key
 	unclaimed map[string]unclaimed            // by the source's key; none of them is on the desk
-	waiting   []actors.Reply[struct{}]        // of Ready
+	idle      list.List                       // of the kernels there that wait for a caller, the longest first
+	running   chan struct{}                   // closed when the device runs; another one after each loss
 	out       []effect[*job]                  // reused
+
+	// Of the device: when it was opened, whether it has done anything for a caller,
+	// and how long to wait before it is opened again if it has not.
+	opened time.Time
+	served bool
+	pause  time.Duration
 }
 
 func (s *shell) handle(m message) {
@@ -37,6 +44,7 @@ func (s *shell) handle(m message) {
 	case doneMsg:
 		var waited bool
 		if waited, s.out = s.state.done(m.job, m.gen, s.out); waited {
+			s.served = s.served || m.err == nil && !m.job.own
 			m.job.reply.Answer(struct{}{}, m.err)
 		}
 	case lostMsg:
@@ -45,9 +53,14 @@ func (s *shell) handle(m message) {
 		}
 	case upMsg:
 		s.device = m.fresh // if Close began meanwhile, it takes the device from here
+		s.pause, s.opened, s.served = m.pause, time.Now(), false
 		s.out = s.state.up(m.fresh.n, cap(m.fresh.jobs), m.fresh.isLost(), s.out)
 	case readyMsg:
-		s.ready(m)
+		if s.state.phase == phaseClosed {
+			m.reply.Fail(fault.ErrClosed)
+		} else {
+			m.reply.Send(s.running)
+		}
 	case compileMsg:
 		s.compile(m.call)
 	case leftMsg:
@@ -83,22 +96,8 @@ func (s *shell) carryOut() {
 		case reopen:
 			s.reopen(x.gen)
 		case ready:
-			for _, r := range s.waiting {
-				r.Send(struct{}{})
-			}
-			s.waiting = nil
+			close(s.running)
 		}
-	}
-}
-
-func (s *shell) ready(m readyMsg) {
-	switch s.state.phase {
-	case phaseUp:
-		m.reply.Send(struct{}{})
-	case phaseDown:
-		s.waiting = append(s.waiting, m.reply)
-	default:
-		m.reply.Fail(fault.ErrClosed)
 	}
 }
 
@@ -131,6 +130,10 @@ func (s *shell) compile(c *compiling) {
 			}, func(err error) { s.ref.Tell(compiledMsg{f, k, err}) })
 		})
 	}
+	if c.inside == s.device && !f.passed {
+		f.passed = true
+		close(f.pass)
+	}
 	c.aboard = f
 	if !c.reply.Send(flight.Ticket[*Kernel]{Flight: &f.Flight, Late: late, Others: joined && f.blob != nil}) {
 		f.GetOff()
@@ -159,6 +162,7 @@ func (s *shell) compiled(m compiledMsg) {
 		f.Finish(nil, m.err, nil)
 		return
 	}
+	s.served = true
 	s.keep(k)
 	k.cell.Pin() // the flight's
 	k.cell.Pin()
@@ -196,53 +200,6 @@ func (s *shell) giveUp(err error) {
 	}
 }
 
-// reopen opens the device again, as often as it takes.
-func (s *shell) reopen(gen uint64) {
-	s.restarts.Add(1)
-	old := s.device
-	s.device = nil
-	s.giveUp(fault.ErrDeviceLost)
-	s.work.Add(2)
-	actors.Go(func() {
-		defer s.work.Done()
-		s.cfg.Logger.Warn("executor: device lost, opening it again", "device", s.info.Name)
-		if err := old.retire(); err != nil {
-			s.cfg.Logger.Warn("executor: retire lost device", "error", err)
-		}
-	})
-	actors.Go(func() {
-		defer s.work.Done()
-		for pause := time.Millisecond; ; pause = min(2*pause, time.Minute) {
-			err := s.open(gen)
-			if err == nil {
-				return
-			}
-			s.cfg.Logger.Error("executor: reopen device", "error", err, "retry_in", pause)
-			select {
-			case <-time.After(pause):
-			case <-s.life.Done():
-				return
-			}
-		}
-	})
-}
-
-// open opens the device as that generation, with every live kernel on it.
-func (e *Executor) open(gen uint64) error {
-	g, err := e.openGeneration(e.life, gen)
-	if err != nil {
-		return err
-	}
-	g.start(e)
-	letGo, err := e.rebuild(g)
-	defer letGo()
-	if err != nil {
-		return errors.Join(err, g.retire())
-	}
-	e.ref.Tell(upMsg{g})
-	return nil
-}
-
 // close answers everybody and gives the device away. Close asks a second time,
 // for a device that was being opened at the first.
 func (s *shell) close(m closeMsg) {
@@ -252,10 +209,6 @@ func (s *shell) close(m closeMsg) {
 	for _, u := range s.unclaimed {
 		s.forgo(u.kernel)
 	}
-	for _, r := range s.waiting {
-		r.Fail(fault.ErrClosed)
-	}
-	s.waiting = nil
 	g := s.device
 	s.device = nil
 	m.reply.Send(g)

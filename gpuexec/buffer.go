@@ -69,7 +69,14 @@ func (e *Executor) Alloc(ctx context.Context, n int64) (*Buffer, error) {
 		}
 		b := &Buffer{exec: e, bytes: n, on: w.on, memory: m}
 		b.cell.Init(b.free)
+		whole := false
+		defer func() {
+			if !whole { // the driver panicked
+				m.Release()
+			}
+		}()
 		b.mapped = m.Mapped()
+		whole = true
 		made.Store(b)
 		if left.Load() {
 			releaseFrom(&made)

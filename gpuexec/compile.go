@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -61,11 +60,16 @@ type compiling struct {
 	blob   []byte
 	reply  actors.Reply[flight.Ticket[*Kernel]]
 	aboard *compiling // the flight that the call is aboard of; set before the reply
+
+	inside *generation   // on which a compile has a slot that asks for this one; nil = none
+	pass   chan struct{} // closed, by the actor, where the flight is to wait for no slot
+	passed bool          // it is; the actor's
 }
 
 // Ask has the actor take the call aboard.
 func (c *call) Ask(ctx context.Context) (flight.Ticket[*Kernel], error) {
-	f := &compiling{source: c.source, blob: c.blob}
+	f := &compiling{source: c.source, blob: c.blob, pass: make(chan struct{})}
+	f.inside, _ = ctx.Value(c.exec).(*generation)
 	f.Begin(ctx, c.exec, c.source.Key)
 	c.asked = f
 	return actors.Ask(ctx, c.exec.ref, func(r actors.Reply[flight.Ticket[*Kernel]]) message {
@@ -84,17 +88,19 @@ func (c *call) Take(k *Kernel) {
 // Leave has the actor take the call off.
 func (c *call) Leave(flight.Ticket[*Kernel]) { c.exec.ref.Tell(leftMsg{c.asked.aboard}) }
 
-// build compiles or loads a kernel when there is a slot for it. The actor has
-// entered the device for it.
+// build compiles or loads a kernel when there is a slot for it. One that another
+// compile asks for runs in the slot of that, which waits for it: they would wait for
+// each other (SPEC F5). The actor has entered the device for it.
 func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	ctx := f.Context()
 	select {
 	case g.slots <- struct{}{}:
+		defer func() { <-g.slots }()
+	case <-f.pass:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { <-g.slots }()
-	p, requires, err := e.program(ctx, g, f.source, f.blob)
+	p, requires, err := e.program(context.WithValue(ctx, e, g), g, f.source, f.blob)
 	if err != nil {
 		if errors.Is(err, fault.ErrDeviceLost) {
 			e.ref.Tell(lostMsg{g})
@@ -109,47 +115,4 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 		k.blob.Store(&kept)
 	}
 	return k, nil
-}
-
-// blobPatience is how long a restart waits for the blobs that the lost device was
-// asked for. Its driver may never answer; then kernels are compiled again.
-const blobPatience = time.Second
-
-// rebuild makes every kernel that is kept anew on a fresh device: from its blob,
-// or from its source where there is none. What it returns lets go of them. It is
-// to be called when the device is up or has been given up, since a kernel whose
-// last user leaves meanwhile is released on it.
-func (e *Executor) rebuild(g *generation) (letGo func(), err error) {
-	patience, stop := context.WithTimeout(e.life, blobPatience)
-	defer stop()
-	live := e.live()
-	for _, k := range live {
-		select {
-		case <-k.asked:
-		case <-patience.Done():
-		}
-		if err = e.rebuildOne(g, k); err != nil {
-			break
-		}
-	}
-	return func() {
-		for _, k := range live {
-			k.cell.Unpin()
-		}
-	}, err
-}
-
-func (e *Executor) rebuildOne(g *generation, k *Kernel) error {
-	if blob := k.blob.Load(); blob != nil {
-		if p, _, err := e.program(e.life, g, k.source, *blob); err == nil {
-			k.built.Store(p)
-			return nil
-		}
-	}
-	p, _, err := e.program(e.life, g, k.source, nil)
-	if err != nil {
-		return err
-	}
-	k.built.Store(p)
-	return nil
 }

@@ -226,6 +226,9 @@ func TestFailedOpen(t *testing.T) {
 	if _, err := gpuexec.Open(bg, gpuexec.Config{Backend: f}); !errors.Is(err, fault.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
+	if _, err := gpuexec.Open(bg, gpuexec.Config{Backend: &fakedevice.Backend{}, Slow: -1}); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("slow below 0: %v, want ErrInvalid", err)
+	}
 	if _, err := gpuexec.Open(bg, gpuexec.Config{Workers: -1}); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}

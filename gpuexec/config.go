@@ -14,13 +14,14 @@ type Config struct {
 	Backend  Backend
 	Index    int           // of the device within the backend
 	Workers  int           // run workers; 0 = one a core, at most what the device can use
-	Compiles int           // compiles at a time; 0 = as Workers
+	Compiles int           // compiles at a time, beside those that they ask for; 0 = as Workers
 	Queue    int           // most sequences that wait for a worker; 0 = 256
 	Slow     time.Duration // a compile that takes longer is announced (SPEC E6); 0 = 1 s
 	// Linger is how long a compile goes on when every caller has left, and how long
-	// its kernel is then kept for one that asks again, so that callers whose deadlines
-	// are shorter than a compile get further with each try (SPEC F4); 0 = a minute,
-	// negative = not at all. Source.Linger says it for one source.
+	// its kernel is then kept for one that asks again (that of the last 1024 such
+	// compiles), so that callers whose deadlines are shorter than a compile get further
+	// with each try (SPEC F4); 0 = a minute, negative = not at all. Source.Linger says
+	// it for one source.
 	Linger time.Duration
 	Listen func(CompileEvent) // told of announced compiles, one event of a compile at a time
 	Logger *slog.Logger       // nil = silent
@@ -45,6 +46,9 @@ func (c Config) validate() error {
 		if n.value < 0 {
 			errs = append(errs, fault.Invalidf("executor: open", "%s is %d, want 0 or more", n.name, n.value))
 		}
+	}
+	if c.Slow < 0 {
+		errs = append(errs, fault.Invalidf("executor: open", "slow is %v, want 0 or more", c.Slow))
 	}
 	return errors.Join(errs...)
 }

@@ -6,34 +6,11 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
-
-// foreign is a context of a user's own, whose methods do harm from end on.
-type foreign struct {
-	done  chan struct{}
-	armed atomic.Bool
-	harm  func()
-}
-
-func (c *foreign) end() {
-	c.armed.Store(true)
-	close(c.done)
-}
-
-func (c *foreign) hurt() {
-	if c.armed.Load() {
-		c.harm()
-	}
-}
-
-func (c *foreign) Done() <-chan struct{}            { return c.done }
-func (c *foreign) Err() error                       { c.hurt(); return nil }
-func (c *foreign) Value(any) any                    { c.hurt(); return nil }
-func (c *foreign) Deadline() (t time.Time, ok bool) { c.hurt(); return t, false }
 
 var harms = map[string]func(){"panic": func() { panic("context") }, "goexit": runtime.Goexit, "nil": func() {}}
 
@@ -86,7 +63,7 @@ func TestForeignContext(t *testing.T) {
 			},
 		} {
 			armed.Store(call == "blob" || call == "alloc")
-			ctx := &foreign{done: make(chan struct{}), harm: harm}
+			ctx := actorstest.NewForeign(harm)
 			left := make(chan struct{})
 			go func() {
 				defer close(left)
@@ -97,7 +74,7 @@ func TestForeignContext(t *testing.T) {
 			}()
 			soon(t, call, func() { <-entered })
 			armed.Store(false)
-			ctx.end()
+			ctx.End()
 			soon(t, call, func() { <-left })
 			if call == "blob" || call == "alloc" {
 				goOn <- struct{}{}
@@ -119,7 +96,7 @@ func TestContextThatBlocks(t *testing.T) {
 	}}
 	e := open(t, f, gpuexec.Config{Workers: 1})
 	k := compile(t, e, source("k"))
-	ctx := &foreign{done: make(chan struct{}), harm: func() { <-goOn }}
+	ctx := actorstest.NewForeign(func() { <-goOn })
 	left := make(chan struct{})
 	for range 2 { // one runs, one waits
 		go func() {
@@ -129,7 +106,7 @@ func TestContextThatBlocks(t *testing.T) {
 	}
 	<-entered
 	eventually(t, func() bool { return e.Stats().Queued == 1 })
-	ctx.armed.Store(true)
+	ctx.Arm()
 	f.Lose()
 	eventually(t, func() bool { return e.Stats().Restarts == 1 })
 	soon(t, "ready", func() {

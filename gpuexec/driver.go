@@ -32,7 +32,14 @@ func (e *Executor) program(ctx context.Context, on *generation, src Source, blob
 		if err != nil {
 			return err
 		}
-		p, requires = &built{on, program, program.Bytes()}, program.Requires()
+		defer func() {
+			if p == nil { // the driver panicked
+				program.Release()
+			}
+		}()
+		bytes := program.Bytes()
+		requires = program.Requires()
+		p = &built{on, program, bytes}
 		return nil
 	})
 	err = e.named(op, src, err)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
 )
 
@@ -62,10 +63,10 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 		return nil, fmt.Errorf("executor: open %s:%d: %w", cfg.Backend.Name(), cfg.Index, err)
 	}
 	e.info, e.limits = g.info, g.limits
-	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue), unclaimed: make(map[string]unclaimed)}
+	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue), unclaimed: make(map[string]unclaimed), running: make(chan struct{})}
 	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
 	g.start(e)
-	e.ref.Tell(upMsg{g})
+	e.ref.Tell(upMsg{fresh: g})
 	return e, nil
 }
 
@@ -83,8 +84,18 @@ func (e *Executor) Limits() Limits { return e.limits }
 // Ready waits until the device runs: at once, unless it was lost. Errors: the
 // context's, ErrClosed.
 func (e *Executor) Ready(ctx context.Context) error {
-	_, err := actors.Ask(ctx, e.ref, func(r actors.Reply[struct{}]) message { return readyMsg{r} })
-	return err
+	up, err := actors.Ask(ctx, e.ref, func(r actors.Reply[chan struct{}]) message { return readyMsg{r} })
+	if err != nil {
+		return err
+	}
+	select {
+	case <-up:
+		return nil
+	case <-e.life.Done():
+		return fault.ErrClosed
+	case <-ctx.Done():
+		return guard.Ended(ctx)
+	}
 }
 
 // Stats are counts since Open. It waits for nothing.
@@ -102,7 +113,7 @@ func (e *Executor) Close(ctx context.Context) error {
 	case <-e.gone:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 

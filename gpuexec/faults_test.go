@@ -57,6 +57,9 @@ func TestCompileThatEndsDuringARestart(t *testing.T) {
 		if err := e.Ready(bg); err != nil {
 			t.Fatal(err)
 		}
+		if k, err := e.Compile(bg, source("worked")); err == nil { // so that it is opened again without a pause
+			k.Release()
+		}
 	}
 	over.Store(true)
 	soon(t, "compiles", users.Wait)
@@ -455,6 +458,7 @@ func TestReopenedAsAnother(t *testing.T) {
 		t.Error("another device was taken for the one that was lost")
 	}
 	b.other.Store(false)
+	b.empty.Store(true) // it has no instruction sets, as before
 	if err := e.Ready(bg); err != nil {
 		t.Fatal(err)
 	}
@@ -465,24 +469,28 @@ func TestReopenedAsAnother(t *testing.T) {
 type changing struct {
 	*fakedevice.Backend
 	other  atomic.Bool
+	empty  atomic.Bool // the list of instruction sets is not nil
 	opened atomic.Int32
 }
 
 func (b *changing) Open(ctx context.Context, index int) (gpuexec.Device, error) {
 	b.opened.Add(1)
 	d, err := b.Backend.Open(ctx, index)
-	return changed{d, b.other.Load()}, err
+	return changed{d, b.other.Load(), b.empty.Load()}, err
 }
 
 type changed struct {
 	gpuexec.Device
-	other bool
+	other, empty bool
 }
 
 func (d changed) Info() gpuexec.DeviceInfo {
 	info := d.Device.Info()
 	if d.other {
 		info.Identity.Driver = "another"
+	}
+	if d.empty {
+		info.Identity.ISA = []string{}
 	}
 	return info
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -64,7 +65,7 @@ func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, e
 		}
 		g.device = device
 		g.info, g.limits, g.lost = device.Info(), device.Limits(), device.Lost()
-		if n > 1 && !reflect.DeepEqual(g.info.Identity, e.info.Identity) {
+		if n > 1 && !same(g.info.Identity, e.info.Identity) {
 			return fault.Wrap("executor: reopen", "", "another device came back: its identity differs", fault.ErrUnavailable)
 		}
 		for len(g.queues) < most(e.cfg.Workers, g.limits.RunWorkers) {
@@ -82,6 +83,14 @@ func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, e
 	g.jobs = make(chan *job, len(g.queues))
 	g.slots = make(chan struct{}, most(e.cfg.Compiles, g.limits.CompileWorkers))
 	return g, nil
+}
+
+// same reports whether code stored for a fits b, too. No instruction sets are none,
+// listed or not.
+func same(a, b Identity) bool {
+	isa := slices.Equal(a.ISA, b.ISA)
+	a.ISA, b.ISA = nil, nil
+	return isa && reflect.DeepEqual(a, b)
 }
 
 // most is what was asked for, as far as the device can use it; 0 = no limit.
@@ -209,7 +218,7 @@ func (g *generation) close() error {
 func (w *worker) launch(ctx context.Context, l *Launch) error {
 	b := l.Kernel.built.Load()
 	if b == nil || b.on != w.on {
-		return fault.ErrDeviceLost
+		return fault.Wrap("executor: launch", l.Kernel.name(), "the kernel was lost with its device, and the driver did not make it again yet", fault.ErrDeviceLost)
 	}
 	w.args = w.args[:0]
 	for i := range l.Args {

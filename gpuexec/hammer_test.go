@@ -73,6 +73,9 @@ func TestHammer(t *testing.T) {
 				if err := e.Ready(context.Background()); err != nil {
 					t.Error(err)
 				}
+				if k, err := e.Compile(context.Background(), source("worked")); err == nil { // so that it is opened again without a pause
+					k.Release()
+				}
 			}
 		})
 		users.Wait()

@@ -204,3 +204,38 @@ func TestJoinedCompileFails(t *testing.T) {
 		}
 	})
 }
+
+// F4: the kernels that wait for a caller are bounded; the one that has waited longest
+// goes.
+func TestUnclaimedKernelsAreBounded(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		const most, more = 1024, 3
+		f := &fakedevice.Backend{NoBlobs: true, OnCompile: func(context.Context, gpuexec.Source) error {
+			time.Sleep(2 * time.Millisecond)
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Slow: time.Hour, Linger: time.Hour})
+		for i := range most + more {
+			ctx, cancel := context.WithTimeout(bg, time.Millisecond)
+			if _, err := e.Compile(ctx, source(fmt.Sprint(i))); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			cancel()
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+		}
+		if n := f.Programs(); n != most {
+			t.Errorf("%d kernels are kept for nobody, want %d", n, most)
+		}
+		for _, c := range []struct {
+			key      int
+			compiles int64
+		}{{more, 0}, {most + more - 1, 0}, {more - 1, 1}} {
+			before := e.Stats().Compiles
+			compile(t, e, source(fmt.Sprint(c.key)))
+			if n := e.Stats().Compiles - before; n != c.compiles {
+				t.Errorf("kernel %d: %d compiles, want %d", c.key, n, c.compiles)
+			}
+		}
+	})
+}

@@ -1,6 +1,10 @@
 package gpuexec
 
-import "github.com/kiln-cache/kiln/actors"
+import (
+	"time"
+
+	"github.com/kiln-cache/kiln/actors"
+)
 
 // The messages of the executor's actor.
 type message interface{ isMessage() }
@@ -13,9 +17,12 @@ type (
 		gen uint64
 		err error
 	}
-	lostMsg     struct{ on *generation }
-	upMsg       struct{ fresh *generation }
-	readyMsg    struct{ reply actors.Reply[struct{}] }
+	lostMsg struct{ on *generation }
+	upMsg   struct {
+		fresh *generation
+		pause time.Duration // before the next opening
+	}
+	readyMsg    struct{ reply actors.Reply[chan struct{}] }
 	compileMsg  struct{ call *compiling }
 	leftMsg     struct{ flight *compiling } // a caller has left it
 	expiredMsg  struct{ flight *compiling } // the end of its linger time

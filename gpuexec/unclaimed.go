@@ -2,6 +2,7 @@ package gpuexec
 
 import (
 	"cmp"
+	"container/list"
 	"time"
 
 	"github.com/kiln-cache/kiln/internal/flight"
@@ -13,7 +14,12 @@ type unclaimed struct {
 	kernel *Kernel       // pinned
 	linger time.Duration // the longest that a caller of its compile asked for
 	timer  *time.Timer   // of that; nil while callers may still take it
+	place  *list.Element // in shell.idle; nil likewise
 }
+
+// mostUnclaimed bounds how many kernels wait for a caller that asks again: as many as
+// an artefact cache holds by default (SPEC C1).
+const mostUnclaimed = 1024
 
 func (s *shell) linger(src Source) time.Duration {
 	return max(0, cmp.Or(src.Linger, s.cfg.Linger))
@@ -38,7 +44,8 @@ func (s *shell) claim(c *compiling) bool {
 }
 
 // settled is for a kernel that everybody who waited for it has taken or left. Where
-// nobody took it, it waits for its linger time; over is the end of that.
+// nobody took it, it waits for its linger time, as one of the last mostUnclaimed; over
+// is the end of that.
 func (s *shell) settled(k *Kernel, over bool) {
 	u := s.unclaimed[k.source.Key]
 	if u.kernel != k {
@@ -49,13 +56,18 @@ func (s *shell) settled(k *Kernel, over bool) {
 		return
 	}
 	u.timer = time.AfterFunc(u.linger, func() { s.ref.Tell(settledMsg{k, true}) })
+	u.place = s.idle.PushBack(k)
 	s.unclaimed[k.source.Key] = u
+	if s.idle.Len() > mostUnclaimed {
+		s.forgo(s.idle.Front().Value.(*Kernel))
+	}
 }
 
 // forgo lets go of a kernel that waited.
 func (s *shell) forgo(k *Kernel) {
-	if t := s.unclaimed[k.source.Key].timer; t != nil {
-		t.Stop()
+	if u := s.unclaimed[k.source.Key]; u.timer != nil {
+		u.timer.Stop()
+		s.idle.Remove(u.place)
 	}
 	delete(s.unclaimed, k.source.Key)
 	k.Release()

@@ -17,11 +17,12 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 	return func(m message) {
 		s.log.DrainFor(s.actor.Queued, st.drained)
 		after := s.event(m)
-		if m, ok := m.(closing); ok {
+		if m, ok := m.(emptying); ok && m.left.over {
 			drained = m.drained
 		}
 		st.share.spare()
 		s.perform(&st.effects)
+		st.touched.Turn()
 		if after != nil {
 			after()
 		}
@@ -45,15 +46,23 @@ func (s *Session) event(m message) (after func()) {
 	st := s.state
 	switch m := m.(type) {
 	case acquire:
+		if !st.sifted(0) {
+			s.actor.Tell(m)
+			break
+		}
 		s.admit(m)
 	case *write:
-		if m.take() {
+		if !st.sifted(m.value.Bytes) {
+			s.actor.Tell(m)
+		} else if m.take() {
 			s.set(m)
 		}
 	case take:
 		s.take(m)
 	case *ask:
-		if m.ended {
+		if m.ended && !st.sifted(m.value.Bytes) {
+			s.actor.Tell(m) // one that asks needs no room, and its leaving must not overtake it
+		} else if m.ended {
 			st.created(&m.call, m.value, m.failed)
 		} else {
 			st.ask(&m.call)
@@ -77,18 +86,22 @@ func (s *Session) event(m message) (after func()) {
 			st.created(held, a.value, a.failed)
 		}
 	case give:
-		st.give(m.gift.Bytes, st.floor, policy.Busy, ForPool)
+		freed, more := st.give(m.gift.Bytes-m.given, st.floor, policy.Busy, ForPool)
+		if m.given += freed.Bytes; more && !st.closed { // else this actor may end before it comes again
+			s.actor.Tell(m)
+			break
+		}
 		m.gift.Answered()
 	case shrink:
-		freed := st.shrink(m.bytes, m.tier)
-		return func() { s.published.frees.bin.Soon(func() { m.Reply.Send(freed) }) }
+		freed, more := st.shrink(m.bytes, m.tier)
+		return func() { s.published.frees.bin.Soon(func() { m.Reply.Send(shrunk{freed, more}) }) }
 	case drain:
 	case hold:
 		st.hold(m.owner)
 	case announce:
 		st.announce(m.shapes)
 	case resize:
-		m.Reply.Answer(struct{}{}, st.resize(m.groups, m.bytes))
+		s.resized(m)
 	case intern:
 		m.Reply.Send(st.intern(m.name))
 	case looking:
@@ -99,15 +112,60 @@ func (s *Session) event(m message) (after func()) {
 		m.at(st)
 		m.Reply.Send(struct{}{})
 	case reset:
-		err := st.reset(m.owner)
-		if m.owner == "" && err == nil {
-			return func() { s.published.frees.bin.Fence(func() { m.Reply.Send(struct{}{}) }) }
-		}
-		m.Reply.Answer(struct{}{}, err)
+		return s.cleared(m)
 	case closing:
 		st.close()
+		m.Reply.Send(struct{}{})
+	case emptying:
+		if !st.clear(m.left) {
+			s.actor.Tell(m)
+		}
 	default:
 		panic(fmt.Sprintf("sessioncache: unknown message %T", m)) // programmer error only
+	}
+	return nil
+}
+
+// resized carries a resize on, and answers it when that is done.
+func (s *Session) resized(m resize) {
+	st := s.state
+	switch {
+	case !m.set:
+		if err := st.resize(m.groups, m.bytes); err != nil {
+			m.Reply.Fail(err)
+			return
+		}
+	case st.closed:
+		m.Reply.Fail(fault.ErrClosed)
+		return
+	}
+	if m.set = true; st.surplus() {
+		m.Reply.Send(struct{}{})
+	} else {
+		s.actor.Tell(m)
+	}
+}
+
+// cleared carries a reset on, and answers it when that is done.
+func (s *Session) cleared(m reset) (after func()) {
+	st := s.state
+	if m.left == nil {
+		left, err := st.reset(m.owner, m.all)
+		if left == nil {
+			m.Reply.Answer(struct{}{}, err)
+			return nil
+		}
+		m.left = left
+	}
+	switch {
+	case st.closed:
+		m.Reply.Fail(fault.ErrClosed)
+	case !st.clear(m.left):
+		s.actor.Tell(m)
+	case m.owner == "":
+		return func() { s.published.frees.bin.Fence(func() { m.Reply.Send(struct{}{}) }) }
+	default:
+		m.Reply.Send(struct{}{})
 	}
 	return nil
 }

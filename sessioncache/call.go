@@ -26,6 +26,9 @@ type call struct {
 	forsaken bool // it is a flight that nobody waits for
 	claimed  bool // its value has waited for others to make room
 
+	making *making // of its owner; nil where it has none
+	resets uint64  // of the owner, when it began
+
 	// The outcome, when it is among the effects to answer.
 	node  *node // pinned for the callers that wait
 	hit   bool  // the value was there

@@ -1,7 +1,9 @@
 package sessioncache_test
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -182,6 +184,7 @@ func TestList(t *testing.T) {
 			t.Errorf("%v: %d bytes of cost %v", g.Shape, g.Bytes, g.Cost)
 		}
 	}
+	want(t, "names of a group", len(all[0].Names()), int(all[0].Objects))
 	want(t, "shapes", len(seen), groups)
 	want(t, "bytes", bytes, p.Bytes())
 	want(t, "names", objects, p.Len())
@@ -191,6 +194,90 @@ func TestList(t *testing.T) {
 	if _, err := p.List(bg); err != nil {
 		t.Errorf("list after close: %v, want none: there is nothing to look at", err)
 	}
+}
+
+// G14: a group's names are listed with what they are credited to, made from and hold;
+// one that was removed is not among them.
+func TestNames(t *testing.T) {
+	p := open(t, sessioncache.Config{})
+	g := p.hold(1)
+	set := func(name string, lane sessioncache.Lane, v sessioncache.Value) {
+		t.Helper()
+		if err := g.Set(bg, name, v, sessioncache.Options{Owner: "executor " + name, Lane: lane}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("a", sessioncache.Worker(3), sessioncache.Value{Any: 1, Bytes: 5, Cost: time.Second, Key: "k"})
+	set("b", 0, sessioncache.Value{Any: 2})
+	set("gone", 0, sessioncache.Value{Any: 3})
+	want(t, "removed", g.Remove("gone", 0), true)
+	all, err := p.List(bg)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	names := all[0].Names()
+	slices.SortFunc(names, func(a, b sessioncache.NameStats) int { return cmp.Compare(a.Name, b.Name) })
+	if !slices.Equal(names, []sessioncache.NameStats{{"a", sessioncache.Worker(3), "executor a", "k", 5, time.Second}, {Name: "b", Owner: "executor b"}}) {
+		t.Errorf("names: %+v", names)
+	}
+	if names := (sessioncache.GroupStats{}).Names(); names != nil {
+		t.Errorf("no group has the names %v", names)
+	}
+}
+
+// C8: hits are counted for the session and for each group of it, also of a group that
+// has gone and serves its handle, and the session's never fall. Those by the full key
+// are counted apart.
+func TestHitsOfGroups(t *testing.T) {
+	p := open(t, fifo(2))
+	counted := func(session uint64, groups map[int]uint64) {
+		t.Helper()
+		want(t, "hits of the session", p.Stats().Hits, session)
+		all, err := p.List(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(map[string]uint64)
+		for _, g := range all {
+			got[g.Shape.Key()] = g.Hits
+		}
+		for n, hits := range groups {
+			want(t, "hits of a group", got[shape(t, n).Key()], hits)
+		}
+		want(t, "groups", len(got), len(groups))
+	}
+	p.set(1, "n", "v")
+	p.set(2, "n", "v")
+	id := p.Intern("n")
+	one, other := p.hold(1), p.hold(1)
+	text(one, "n")
+	text(other, "n")
+	other.Close()
+	if _, event, err := one.Get(bg, "n", sessioncache.Options{}, nil); event != sessioncache.Hit || err != nil {
+		t.Fatal(event, err)
+	}
+	one.LookupID(id)
+	one.Lookup("absent", 0)
+	counted(3, map[int]uint64{1: 3, 2: 0})
+	p.set(3, "n", "v") // the first goes, and its handle still finds
+	text(one, "n")
+	counted(4, map[int]uint64{2: 0, 3: 0})
+	one.Close()
+	p.set(4, "n", "v") // the count of the group that has gone stays the session's
+	g := p.hold(4)
+	text(g, "n")
+	g.Close()
+	counted(5, map[int]uint64{3: 0, 4: 1})
+
+	for range 3 {
+		p.Lookup(shape(t, 4), "n", 0)
+		p.Lookup(shape(t, 4), "absent", 0)
+	}
+	if _, err := p.Stream(bg); err != nil { // a turn
+		t.Fatal(err)
+	}
+	want(t, "hits by key", p.Stats().KeyHits, 3)
+	counted(5, map[int]uint64{3: 0, 4: 1})
 }
 
 // G7: a Reset looks at the groups of its owner alone: what goes, by whatever way, is

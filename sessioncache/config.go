@@ -163,11 +163,8 @@ type Value struct {
 	Leased bool
 }
 
-// mostBytes is the largest value, so that no sum of sizes wraps (SPEC Q5).
-const mostBytes = 1 << 48
-
 func (v Value) validate(op, name string, o Options) error {
-	if v.Bytes < 0 || v.Bytes > mostBytes || v.Cost < 0 {
+	if v.Bytes < 0 || v.Bytes > pressure.MostBytes || v.Cost < 0 {
 		return fault.Invalidf(room+op, "value of %q: %d bytes made in %v: want 0 to 2^48 bytes, and no negative time", name, v.Bytes, v.Cost)
 	}
 	return another(op, name, v.Key, o.Key)

@@ -26,7 +26,11 @@ func (s *Session) Reset(ctx context.Context, owner string) error {
 func (s *Session) ResetAll(ctx context.Context) error { return s.reset(ctx, "reset all", "") }
 
 func (s *Session) reset(ctx context.Context, op, owner string) error {
-	_, err := actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message { return reset{r, owner} })
+	var all []*group
+	if owner == "" {
+		all = s.published.all()
+	}
+	_, err := actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message { return reset{Reply: r, owner: owner, all: all} })
 	return failed(op, owner, err)
 }
 
@@ -64,7 +68,8 @@ func (s *Session) Announce(shapes ...shapegroups.Shape) error {
 }
 
 // SetGroups changes the capacity in groups; lowering it evicts the surplus, by
-// the policy, and 0 disables caching. ErrInvalid, and nothing is changed, if
+// the policy, before it returns, and 0 disables caching. Until then what is there is
+// the capacity; ctx ends the waiting only. ErrInvalid, and nothing is changed, if
 // negative, not given or below the session's floor.
 func (s *Session) SetGroups(ctx context.Context, groups Limit) error {
 	return s.resize(ctx, "set groups", groups, Limit{})
@@ -79,7 +84,7 @@ func (s *Session) resize(ctx context.Context, op string, groups, bytes Limit) er
 	if !groups.Given() && !bytes.Given() {
 		return fault.Invalidf(room+op, "no capacity given: want a number or Unlimited")
 	}
-	_, err := actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message { return resize{r, groups, bytes} })
+	_, err := actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message { return resize{Reply: r, groups: groups, bytes: bytes} })
 	return failed(op, "", err)
 }
 
@@ -120,7 +125,10 @@ func (s *Session) Stream(ctx context.Context) (stream []shapegroups.Shape, err e
 
 // SavePolicy encodes what the policy has learnt, for Config.Saved.
 func (s *Session) SavePolicy(ctx context.Context) (saved []byte, err error) {
-	return look(ctx, s, "save policy", func(st *state) []byte { return st.policy.Save() })
+	return look(ctx, s, "save policy", func(st *state) []byte {
+		st.touched.Add(st.policy.Remembered())
+		return st.policy.Save()
+	})
 }
 
 // look gives what at gives in a turn, with all noted uses drained. The turn may come
@@ -136,8 +144,8 @@ func look[T any](ctx context.Context, s *Session, op string, at func(*state) T) 
 	return *seen, nil
 }
 
-// Close ends the session: it is empty at once, callers that wait get their value
-// or ErrClosed, creators are cancelled. Close waits until the creators have ended
+// Close ends the session: callers that wait get their value or ErrClosed, creators
+// are cancelled, and all groups go. Close waits until the creators have ended
 // and until every value that nobody uses is freed; ctx ends the waiting only.
 // Groups and leases that are open go on serving what they hold. A further call
 // waits, too. Not to be called by a Free of this session.
@@ -162,7 +170,8 @@ func (s *Session) Close(ctx context.Context) error {
 func (s *Session) shutDown() {
 	defer close(s.done)
 	drained, drain := context.WithCancel(context.Background())
-	s.send(closing{drained: drain})
+	_, _ = actors.Ask(context.Background(), s.actor, func(r actors.Reply[struct{}]) message { return closing{r} })
+	s.send(emptying{left: &clearing{all: s.published.all()}, drained: drain})
 	<-drained.Done()
 
 	s.sending.Lock()

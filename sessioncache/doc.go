@@ -33,7 +33,8 @@
 // any goroutine. A group disappears at once, for readers and in the counts.
 // Eviction comes before registration, so capacity holds at every instant. Uses
 // are noted in order; the policy sees them before its next decision, exactly
-// where calls do not overlap.
+// where calls do not overlap. A call for very many groups or names takes several turns:
+// it covers what was there before it, and other calls may come between.
 //
 // # Tenants
 //

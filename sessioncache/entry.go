@@ -130,7 +130,9 @@ func (l *Lease) Ref() Ref { return Ref{l.lease.Value()} }
 func (l *Lease) End() { l.lease.End() }
 
 func endLease(n *node) {
-	n.Value.group.leases.Add(-1)
+	if g := n.Value.group; g.leases.Add(-1) == 0 && g.aside.Load() {
+		g.of.tell(vacated{group: g})
+	}
 	unpin(n)
 }
 

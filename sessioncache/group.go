@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/internal/policy"
+	"github.com/kiln-cache/kiln/internal/sums"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -17,15 +18,18 @@ type group struct {
 	names  *table.Table[entry]
 	slots  atomic.Pointer[slots] // names by NameID; nil until one is interned
 	of     *published            // the session it belongs to
-	asked  [2]asked              // notes of its use where the shape asked is the shape compiled
+	asked  notes                 // notes of its use where the shape asked is the shape compiled
 
 	_ [64]byte // what readers write must not share a line with what they read
 
-	grace  grace
-	leases atomic.Int64 // leases of its values
-	torn   atomic.Bool  // its values are being freed
+	grace   grace
+	tallies tallies
+	leases  atomic.Int64 // leases of its values
+	torn    atomic.Bool  // its values are being freed
+	aside   atomic.Bool  // the policy passes over it until the actor is told that it is free, see free
 
 	// For the actor only.
+	before     uint64 // the count of its tallies that is not its own
 	at         *table.Node[group]
 	shape      shapegroups.Shape
 	policy     *policy.Group // while registered
@@ -33,7 +37,7 @@ type group struct {
 	objects    int64
 	bytes      int64
 	leased     int64 // the part of bytes that other caches own
-	cost       time.Duration
+	cost       sums.Sum[time.Duration]
 	vacant     bool             // it was evicted since nothing came of its requests
 	flights    int              // creators running for its names
 	forsaken   int              // those of them whose callers have all left
@@ -46,6 +50,18 @@ type slots struct{ at []atomic.Pointer[node] }
 // busy says that it should not be evicted while another group can be (SPEC S3).
 func (g *group) busy() bool {
 	return g.awaited() || g.leases.Load() > 0
+}
+
+// free is what the policy may know of it. Where it is busy, its last user tells the
+// actor of its end.
+//
+// INVARIANT: aside is set before the users are looked at again. One of us sees the other.
+func (g *group) free() bool {
+	if !g.busy() {
+		return true
+	}
+	g.aside.Store(true)
+	return !g.busy()
 }
 
 // awaited says that somebody uses it or waits for a name of it.

@@ -56,7 +56,7 @@ type Group struct {
 	View
 	session *Session
 	phase   uint32 // of the grace it entered
-	stripe  uint32 // where its hits are counted
+	hits    *cell  // of a tally of its group
 	closed  atomic.Bool
 
 	mu struct {
@@ -152,7 +152,7 @@ func (h *Group) found(r Ref, ok bool) (Ref, bool) {
 	if !ok || h.closed.Load() {
 		return Ref{}, false
 	}
-	h.session.hits[h.stripe].Add(1)
+	h.hits.Add(1)
 	return r, true
 }
 
@@ -211,7 +211,7 @@ func (h *Group) miss(ctx context.Context, name string, o Options, create Create)
 	case !r.open:
 		return Ref{}, "", fault.ErrClosed
 	case r.ask.hit:
-		h.session.hits[h.stripe].Add(1)
+		h.hits.Add(1)
 		return Ref{r.node}, Hit, nil
 	case r.ask.other != nil:
 		h.session.joined.Add(1)

@@ -194,6 +194,7 @@ func TestTake(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, "n", text(h, "n"), "v")
+	_ = p.stats() // the turn that has answered is over
 	want(t, "bytes for the memory limit", watch.Stats().Bytes, 7)
 	want(t, "there", h.Remove("n", 0), true)
 	h.Close()

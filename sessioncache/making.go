@@ -31,6 +31,7 @@ func (s *state) ask(c *call) {
 		return
 	}
 	s.desk.Begin(at, c, 0)
+	s.begin(c)
 	c.began = true
 	c.group.flights++
 	s.published.running.Add(1)
@@ -110,7 +111,9 @@ func (s *state) created(c *call, v Value, err error) {
 	s.published.running.Add(-1)
 	g.flights--
 	s.awaited(c, true)
-	first, may := s.desk.End(c.place(), c)
+	may := s.may(c)
+	first, _ := s.desk.End(c.place(), c)
+	s.end(c)
 	if err == nil {
 		err = v.validate("create", c.name, c.options)
 	}

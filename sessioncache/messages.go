@@ -103,18 +103,22 @@ type announce struct {
 }
 
 // reset is Reset of one owner, or of all if owner is empty: that is answered
-// when what it released has been freed.
+// when what it released has been freed. It comes again until it is done.
 type reset struct {
 	actors.Reply[struct{}]
 	owner string
+	all   []*group // of all: those that were registered before the call
+	left  *clearing
 }
 
 func (m reset) Fail(err error) { m.Reply.Fail(err) }
 
-// resize is SetGroups and SetBytes: the one that is given.
+// resize is SetGroups and SetBytes: the one that is given. It comes again until there
+// is no surplus.
 type resize struct {
 	actors.Reply[struct{}]
 	groups, bytes Limit
+	set           bool
 }
 
 func (m resize) Fail(err error) { m.Reply.Fail(err) }
@@ -142,23 +146,38 @@ type roomMade struct {
 	claim *pool.Claim
 }
 
-// give asks for bytes of the pool that another session needs.
-type give struct{ gift pool.Gift }
+// give asks for bytes of the pool that another session needs. It comes again until they
+// are given.
+type give struct {
+	gift  pool.Gift
+	given int64
+}
 
 func (m give) Fail(error) { m.gift.Answered() }
 
 // shrink asks for bytes that the process has to do without. It is answered when the
 // groups that were evicted for it have been freed.
 type shrink struct {
-	actors.Reply[pressure.Freed]
+	actors.Reply[shrunk]
 	bytes int64
 	tier  pressure.Tier
 }
 
 func (m shrink) Fail(err error) { m.Reply.Fail(err) }
 
-// closing empties the session; drained is closed when no creator runs.
-type closing struct {
+type shrunk struct {
+	pressure.Freed
+	more bool // may follow by a further shrink
+}
+
+// closing ends the session; emptying, which comes again until all is gone, empties it.
+// drained is called when no creator runs.
+type closing struct{ actors.Reply[struct{}] }
+
+func (m closing) Fail(err error) { m.Reply.Fail(err) }
+
+type emptying struct {
 	silent
+	left    *clearing
 	drained context.CancelFunc
 }

@@ -2,6 +2,8 @@ package sessioncache
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -67,7 +69,7 @@ func (s *state) put(g *group, n *node) {
 	}
 	g.filled.Store(true)
 	if g.registered {
-		s.policy.Resize(g.policy, g.bytes, g.cost.Seconds())
+		s.policy.Resize(g.policy, g.bytes, g.cost.Value().Seconds())
 	}
 }
 
@@ -80,13 +82,13 @@ func (s *state) count(g *group, goes, comes *node) {
 		objects--
 		bytes -= goes.Value.bytes
 		g.leased -= goes.Value.bytes - goes.Value.own()
-		g.cost -= goes.Value.cost
+		g.cost.Sub(goes.Value.cost)
 	}
 	if comes != nil {
 		objects++
 		bytes += comes.Value.bytes
 		g.leased += comes.Value.bytes - comes.Value.own()
-		g.cost += comes.Value.cost
+		g.cost.Add(comes.Value.cost)
 	}
 	g.objects += objects
 	g.bytes += bytes
@@ -159,36 +161,118 @@ func (s *state) place(g *group, n *node, slot int) {
 
 func (s *state) hold(owner string) { s.holds[owner]++ }
 
-// reset removes the names of one owner from every group, or, for the empty
-// owner, everything.
-func (s *state) reset(owner string) error {
+// clearing is what a reset, or the end of the session, has still to remove.
+type clearing struct {
+	all    []*group            // whole groups, and the names of those that serve handles
+	owner  string              // or the names of one owner
+	groups map[*group]struct{} // in which it had some
+	before *clearing           // the reset of this owner that is under way, too
+	over   bool
+}
+
+// making is for an owner of names that are being made.
+type making struct {
+	calls  int    // flights
+	resets uint64 // of the owner, since the first of these began
+}
+
+// reset begins to remove the names of one owner, or for the empty owner everything: the
+// groups of all, and the names of those that serve handles. Calls of clear follow. nil:
+// there is nothing to do.
+func (s *state) reset(owner string, all []*group) (*clearing, error) {
 	if s.closed {
-		return fault.ErrClosed
+		return nil, fault.ErrClosed
 	}
 	if owner == "" {
-		s.resetAll()
-		return nil
+		s.desk.VoidAll()
+		s.touched.Add(len(s.serving))
+		return &clearing{all: slices.AppendSeq(all, maps.Keys(s.serving))}, nil
 	}
 	if n := s.holds[owner]; n > 0 {
 		if s.holds[owner]--; n == 1 {
 			delete(s.holds, owner)
 		}
-		return nil
+		return nil, nil
 	}
-	for c := range s.desk.All() {
-		if c.options.Owner == owner {
-			s.desk.Void(c)
-		}
+	if m := s.makings[owner]; m != nil {
+		m.resets++
 	}
-	for g := range s.owners[owner] {
-		for n := g.owners[owner]; n != nil; n = g.owners[owner] {
+	c := &clearing{owner: owner, groups: s.owners[owner], before: s.clearing[owner]}
+	delete(s.owners, owner) // names that are set from now on are credited anew
+	s.clearing[owner] = c
+	return c, nil
+}
+
+// clear removes as much as a turn may, and reports whether nothing is left.
+func (s *state) clear(c *clearing) (done bool) {
+	if c.over || c.before != nil && !s.clear(c.before) {
+		return c.over
+	}
+	for g := range c.groups {
+		s.touched.Add(1)
+		for n := g.owners[c.owner]; n != nil && s.lives(g); n = g.owners[c.owner] {
+			if !s.touched.Left() {
+				return false
+			}
+			s.touched.Add(1)
 			s.remove(g, n)
 		}
 		if g.registered {
-			s.policy.Resize(g.policy, g.bytes, g.cost.Seconds())
+			s.policy.Resize(g.policy, g.bytes, g.cost.Value().Seconds())
+		}
+		delete(c.groups, g)
+		if !s.touched.Left() && len(c.groups) > 0 {
+			return false
 		}
 	}
-	return nil
+	for ; len(c.all) > 0; c.all = c.all[:len(c.all)-1] {
+		g := c.all[len(c.all)-1]
+		if s.touched.Add(1); g.registered {
+			s.evict(g, Cleared)
+		}
+		if !s.closed && s.lives(g) {
+			g.names.All(func(n *node) bool {
+				s.touched.Add(1)
+				s.remove(g, n)
+				return s.touched.Left()
+			})
+		}
+		if !s.touched.Left() {
+			return false // g comes again: perhaps it has names left
+		}
+	}
+	if c.over, c.before = true, nil; s.clearing[c.owner] == c {
+		delete(s.clearing, c.owner)
+	}
+	return true
+}
+
+// may reports whether what a call makes may stay: not if its owner was reset meanwhile.
+func (s *state) may(c *call) bool {
+	return s.desk.May(c) && (c.making == nil || c.making.resets == c.resets)
+}
+
+// begin and end count the flights of owners.
+func (s *state) begin(c *call) {
+	owner := c.options.Owner
+	if owner == "" {
+		return
+	}
+	m := s.makings[owner]
+	if m == nil {
+		m = new(making)
+		s.makings[owner] = m
+	}
+	m.calls++
+	c.making, c.resets = m, m.resets
+}
+
+func (s *state) end(c *call) {
+	if m := c.making; m != nil {
+		if m.calls--; m.calls == 0 {
+			delete(s.makings, c.options.Owner)
+		}
+	}
 }
 
 // credit notes that an owner has names in a group, uncredit that it has none any more,
@@ -203,21 +287,5 @@ func (s *state) credit(owner string, g *group) {
 func (s *state) uncredit(owner string, g *group) {
 	if delete(s.owners[owner], g); len(s.owners[owner]) == 0 {
 		delete(s.owners, owner)
-	}
-}
-
-// resetAll takes every group out, and every name of those that serve handles.
-func (s *state) resetAll() {
-	s.desk.VoidAll()
-	s.evictAll()
-	for g := range s.serving {
-		var all []*node
-		g.names.All(func(n *node) bool {
-			all = append(all, n)
-			return true
-		})
-		for _, n := range all {
-			s.remove(g, n)
-		}
 	}
 }

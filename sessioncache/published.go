@@ -20,18 +20,23 @@ type Capacity struct {
 type published struct {
 	bucket shapegroups.Bucketing
 	hash   func(string) uint64
-	frees  *frees // the shell's: the core only hands it on
+	frees  *frees             // the shell's: the core only hands it on
+	tell   func(message) bool // the shell's: tells the actor
 
-	shapes *table.Table[group]    // registered groups by compiled shape
-	ids    *table.Table[NameID]   // interned names
-	memo   *table.Table[[2]asked] // shapes asked lately, where bucketing changes them
+	shapes *table.Table[group]  // registered groups by compiled shape
+	ids    *table.Table[NameID] // interned names
+	memo   *table.Table[notes]  // shapes asked lately, where bucketing changes them
 
 	limits                 atomic.Pointer[Capacity]
 	groups, objects, bytes atomic.Int64
 
 	misses, failures, evictions, warnings atomic.Uint64
+	keyHits                               atomic.Uint64
 	running                               atomic.Int64 // creators, those of ended flights included
 	useful, padded                        atomic.Int64
+
+	tallies atomic.Pointer[tally] // all that were made
+	spare   [len(places)][]*tally // of groups that have gone; the actor's
 }
 
 // memoized bounds the memo; when it is full it begins anew. A shape that is not
@@ -45,7 +50,7 @@ func newPublished(c Config, f *frees) *published {
 		frees:  f,
 		shapes: table.New[group](c.Hash),
 		ids:    table.New[NameID](c.Hash),
-		memo:   table.New[[2]asked](c.Hash),
+		memo:   table.New[notes](c.Hash),
 	}
 	p.limits.Store(&Capacity{Groups: c.Groups, Bytes: c.Bytes})
 	return p
@@ -61,37 +66,57 @@ func (p *published) resident(compiled shapegroups.Shape) *group {
 	return nil
 }
 
-// Places in a pair of notes.
+// all lists the registered groups, for anybody.
+func (p *published) all() (groups []*group) {
+	p.shapes.All(func(at *table.Node[group]) bool {
+		groups = append(groups, &at.Value)
+		return true
+	})
+	return groups
+}
+
+// notes are those of one shape, by how its group is asked for.
+type notes [3]asked
+
 const (
-	byLookup  = 0
-	byAcquire = 1
+	byLookup = iota // for itself, for a name that is absent, or to write
+	byKey           // for a name that is there
+	byAcquire
 )
 
-// find gives the registered group for a shape as asked, and the note of this
-// use. The group is nil where there is none; the note is nil too where it would
-// have to be made: see note.
-func (p *published) find(shape shapegroups.Shape, how int) (*group, *asked) {
+func newNotes(shape, compiled shapegroups.Shape) notes {
+	return notes{
+		byLookup:  {shape: shape, compiled: compiled},
+		byKey:     {shape: shape, compiled: compiled, found: true},
+		byAcquire: {shape: shape, compiled: compiled, acquired: true},
+	}
+}
+
+// find gives the registered group for a shape as asked, and its notes. The group is
+// nil where there is none; the notes are nil too where they would have to be made:
+// see note.
+func (p *published) find(shape shapegroups.Shape) (*group, *notes) {
 	if p.bucket.Exact() {
 		g := p.resident(shape)
 		if g == nil {
 			return nil, nil
 		}
-		return g, &g.asked[how]
+		return g, &g.asked
 	}
 	if at := p.memo.Lookup(shape.Key(), 0); at != nil {
-		use := &at.Value[how]
-		return p.resident(use.compiled), use
+		return p.resident(at.Value[byLookup].compiled), &at.Value
 	}
 	return nil, nil
 }
 
-// note makes the note of a use whose shape is neither resident nor in the memo.
-func (p *published) note(shape shapegroups.Shape, how int) (*asked, error) {
+// note makes the notes of a shape that is neither resident nor in the memo.
+func (p *published) note(shape shapegroups.Shape) (*notes, error) {
 	compiled, err := p.bucket.Map(shape)
 	if err != nil {
 		return nil, err
 	}
-	return &asked{shape: shape, compiled: compiled, acquired: how == byAcquire}, nil
+	n := newNotes(shape, compiled)
+	return &n, nil
 }
 
 // remember enters a note into the memo, for the readers to come.
@@ -103,15 +128,8 @@ func (p *published) remember(use *asked) {
 		p.memo.Clear()
 	}
 	at := p.memo.NewNode(use.shape.Key(), 0)
-	at.Value = notes(use.shape, use.compiled)
+	at.Value = newNotes(use.shape, use.compiled)
 	p.memo.Put(at)
-}
-
-func notes(shape, compiled shapegroups.Shape) [2]asked {
-	return [2]asked{
-		byLookup:  {shape: shape, compiled: compiled},
-		byAcquire: {shape: shape, compiled: compiled, acquired: true},
-	}
 }
 
 // newGroup makes an empty group that nobody sees yet.
@@ -120,7 +138,8 @@ func (p *published) newGroup(compiled shapegroups.Shape) *group {
 	g := &at.Value
 	g.names = table.New[entry](p.hash)
 	g.of, g.at, g.shape = p, at, compiled
-	g.asked = notes(compiled, compiled)
+	g.asked = newNotes(compiled, compiled)
+	p.counted(g)
 	return g
 }
 
@@ -129,6 +148,7 @@ type asked struct {
 	shape    shapegroups.Shape // as asked
 	compiled shapegroups.Shape // after bucketing
 	acquired bool              // by Acquire: a model run, which counts for padding and advice
+	found    bool              // a name, by its full key: a hit
 
 	policy *policy.Group // what the policy answered last; the actor's
 }

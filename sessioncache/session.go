@@ -3,7 +3,6 @@ package sessioncache
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 
@@ -13,6 +12,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/recency"
+	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -24,12 +25,12 @@ type Session struct {
 	state     *state // the actor's
 	actor     *actors.Ref[message]
 	log       *recency.Log[asked]
-	member    *pool.Member      // of the pool; nil where there is none
+	member    *pool.Member // of the pool; nil where there is none
+	floor     Floor
 	unwatch   func()            // leaves the memory limit
 	telling   lease.Bin[func()] // what Config.Evicted and the log are told of turns
 	evicted   func(lost)        // tells of one
 
-	hits   [stripes]stripe
 	joined atomic.Uint64
 
 	closed  atomic.Bool // every call is refused from now on
@@ -40,14 +41,6 @@ type Session struct {
 		shut bool
 	}
 	sent func() // sending.RUnlock, made once
-}
-
-// stripes are the places hits are counted in, so that no line is shared by all.
-const stripes = 16
-
-type stripe struct {
-	atomic.Uint64
-	_ [56]byte
 }
 
 // Open starts a session. ErrInvalid joins all that is wrong with the config.
@@ -65,9 +58,11 @@ func Open(c Config) (*Session, error) {
 		name:      c.Name,
 		published: p,
 		state:     st,
+		floor:     c.Floor,
 		done:      make(chan struct{}),
 	}
 	s.sent = s.sending.RUnlock
+	p.tell = s.send
 	s.tell(c)
 	if err := s.join(c.Pool, c.Floor.Bytes); err != nil {
 		return nil, failed("open", c.Name, err)
@@ -124,11 +119,11 @@ func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, e
 	if err := ctx.Err(); err != nil {
 		return nil, failed(op, shape.String(), err)
 	}
-	g, use := s.published.find(shape, byAcquire)
+	g, asked := s.published.find(shape)
 	if g != nil {
 		phase := g.grace.enter()
 		if !g.dead.Load() {
-			s.log.Note(use)
+			s.log.Note(&asked[byAcquire])
 			return s.handle(g, phase), nil
 		}
 		s.leave(g, phase)
@@ -146,7 +141,7 @@ func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, e
 
 // handle makes the handle of a group whose grace was entered.
 func (s *Session) handle(g *group, phase uint32) *Group {
-	return &Group{View: View{g: g, held: true}, session: s, phase: phase, stripe: rand.Uint32N(stripes)}
+	return &Group{View: View{g: g, held: true}, session: s, phase: phase, hits: s.published.place(g)}
 }
 
 // leave is the end of a handle.
@@ -160,7 +155,7 @@ func (s *Session) leave(g *group, phase uint32) {
 		// Nothing came of the request: the group goes, and is gone on return. If
 		// the session has ended, it went with it.
 		_, _ = actors.Ask(context.Background(), s.actor, func(r actors.Reply[struct{}]) message { return vacated{r, g} })
-	case !dead && !g.grace.wanted.Load():
+	case !dead && !g.grace.wanted.Load() && !g.aside.Load():
 	case s.send(vacated{group: g}):
 	case dead && !g.grace.open():
 		s.published.frees.bin.Throw(trash{group: g}) // the session has ended: the actor cannot any more
@@ -175,43 +170,50 @@ func (s *Session) use(op string, shape shapegroups.Shape, how int) (*asked, erro
 	if s.closed.Load() {
 		return nil, failed(op, shape.String(), fault.ErrClosed)
 	}
-	use, err := s.published.note(shape, how)
+	asked, err := s.published.note(shape)
 	if err != nil {
 		return nil, failed(op, shape.String(), err)
 	}
-	return use, nil
+	return &asked[how], nil
 }
 
-// lookup is one request for a resident group, or nil.
-func (s *Session) lookup(shape shapegroups.Shape) *group {
-	g, use := s.published.find(shape, byLookup)
-	if use == nil {
-		if shape.IsZero() || s.published.bucket.Exact() {
-			return nil
-		}
+// lookup finds a resident group, or nil. The caller notes one use of it.
+func (s *Session) lookup(shape shapegroups.Shape) (*group, *notes) {
+	g, asked := s.published.find(shape)
+	if asked == nil && !shape.IsZero() && !s.published.bucket.Exact() {
 		var err error
-		if use, err = s.published.note(shape, byLookup); err != nil {
-			return nil
+		if asked, err = s.published.note(shape); err != nil {
+			return nil, nil
 		}
-		g = s.published.resident(use.compiled)
+		g = s.published.resident(asked[byLookup].compiled)
 	}
-	if g != nil {
-		s.log.Note(use) // one made just now comes into the memo by it
-	}
-	return g
+	return g, asked
 }
 
 // View is one request for the group of a shape; it reports false if none is
 // registered. It creates, leases and allocates nothing, and never waits.
 func (s *Session) View(shape shapegroups.Shape) (View, bool) {
-	g := s.lookup(shape)
+	g, asked := s.lookup(shape)
+	if g != nil {
+		s.log.Note(&asked[byLookup]) // one made just now comes into the memo by it
+	}
 	return View{g: g}, g != nil
 }
 
 // Lookup looks a name up by its full key; lane 0 is the one that all workers share.
 // It is one request. It creates nothing and never waits.
 func (s *Session) Lookup(shape shapegroups.Shape, name string, lane Lane) (Ref, bool) {
-	return View{g: s.lookup(shape)}.Lookup(name, lane)
+	g, asked := s.lookup(shape)
+	if g == nil {
+		return Ref{}, false
+	}
+	r, ok := View{g: g}.Lookup(name, lane)
+	how := byLookup
+	if ok {
+		how = byKey
+	}
+	s.log.Note(&asked[how])
+	return r, ok
 }
 
 // Has reports whether a group is registered for the shape and has held a name.
@@ -288,7 +290,9 @@ func (s *Session) discard(v Value) {
 }
 
 // Intern gives the id of a name, for LookupID. Ids are never given back: intern
-// the names of a model, not names made up for each request.
+// the names of a model, not names made up for each request. Intern a name before it is
+// set: beyond 512 groups, those that have it already find it by its hash, until it is
+// set again.
 func (s *Session) Intern(name string) NameID {
 	if n := s.published.ids.Lookup(name, 0); n != nil {
 		return n.Value
@@ -296,6 +300,22 @@ func (s *Session) Intern(name string) NameID {
 	id, err := actors.Ask(context.Background(), s.actor, func(r actors.Reply[NameID]) message { return intern{r, name} })
 	if err != nil {
 		return NameID{name: name} // closed: it finds nothing anyhow
+	}
+	var some, holding []*group // those that get the name from now on know its place
+	s.published.shapes.All(func(at *table.Node[group]) bool {
+		some = append(some, &at.Value)
+		return len(some) < touched.Most/8
+	})
+	for _, g := range some {
+		if g.names.Lookup(name, 0) != nil {
+			holding = append(holding, g)
+		}
+	}
+	if len(holding) > 0 {
+		_, _ = look(context.Background(), s, "intern", func(st *state) struct{} {
+			st.learn(id, holding)
+			return struct{}{}
+		})
 	}
 	return id
 }

@@ -2,13 +2,11 @@ package sessioncache
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/internal/pressure"
-	"github.com/kiln-cache/kiln/internal/table"
 )
 
 // share is a session's part in the pool of all. A nil share has no bound.
@@ -111,7 +109,7 @@ func (s *state) awaits(held any, groups, bytes int64, own *group) bool {
 func (s *state) createdWaits(c *call, v Value) bool {
 	g := c.group
 	switch {
-	case s.share == nil || c.claimed || v.Bytes <= 0 || !s.desk.May(c):
+	case s.share == nil || c.claimed || v.Bytes <= 0 || !s.may(c):
 		return false
 	case !g.registered || g.names.Lookup(c.name, uint64(c.options.Lane)) != nil:
 		return false
@@ -139,21 +137,26 @@ func (s *state) writeWaits(m *writing, g *group) bool {
 }
 
 // give evicts, by the policy, until n bytes are released or nothing above the floor
-// kept can go. busy is how groups in use stand.
-func (s *state) give(bytes int64, kept Floor, busy policy.Standing, why Cause) (freed pressure.Freed) {
+// kept can go. most is how groups may stand that go. more says that a turn was not
+// enough.
+func (s *state) give(bytes int64, kept Floor, most policy.Standing, why Cause) (freed pressure.Freed, more bool) {
 	p := s.published
 	standing := func(at *policy.Group) policy.Standing {
+		s.touched.Add(1)
 		g := p.resident(at.Shape())
 		switch {
 		case g.bytes == 0 || p.bytes.Load()-g.bytes < kept.Bytes || p.groups.Load() <= kept.Groups:
 			return policy.Fixed
-		case g.busy():
-			return busy
+		case g.free():
+			return policy.Free
 		}
-		return policy.Free
+		return policy.Busy
 	}
-	for freed.Bytes < bytes {
-		victim := s.policy.Victim(standing)
+	for freed.Bytes < bytes && p.bytes.Load() > kept.Bytes && p.groups.Load() > kept.Groups {
+		if !s.touched.Left() {
+			return freed, true
+		}
+		victim := s.policy.Victim(standing, most)
 		if victim == nil {
 			break
 		}
@@ -163,37 +166,25 @@ func (s *state) give(bytes int64, kept Floor, busy policy.Standing, why Cause) (
 		s.evict(g, why)
 		s.published.evictions.Add(1)
 	}
-	return freed
+	return freed, false
 }
 
 // shrink gives bytes that the process has to do without.
-func (s *state) shrink(bytes int64, tier pressure.Tier) pressure.Freed {
+func (s *state) shrink(bytes int64, tier pressure.Tier) (freed pressure.Freed, more bool) {
 	switch tier {
 	case pressure.Spare:
-		return s.give(bytes, s.floor, policy.Fixed, ForMemory)
+		return s.give(bytes, s.floor, policy.Free, ForMemory)
 	case pressure.Floors:
-		return s.give(bytes, Floor{}, policy.Fixed, ForMemory)
+		return s.give(bytes, Floor{}, policy.Free, ForMemory)
 	}
-	return pressure.Freed{}
+	return pressure.Freed{}, false
 }
 
-// offer lists the groups that are not in use. Of these the cheapest stand above
-// the floor, as far as it goes.
-func (s *state) offer() []pressure.Item {
-	var items []pressure.Item
-	s.published.shapes.All(func(at *table.Node[group]) bool {
-		if g := &at.Value; g.bytes > 0 && !g.busy() {
-			items = append(items, pressure.Item{Bytes: g.bytes, Seconds: g.cost.Seconds()})
-		}
-		return true
-	})
-	slices.SortFunc(items, pressure.Cheaper)
-	bytes, groups := s.published.bytes.Load(), s.published.groups.Load()
-	for i := range items {
-		bytes -= items[i].Bytes
-		groups--
-		if bytes < s.floor.Bytes || groups < s.floor.Groups {
-			items[i].Tier = pressure.Floors
+// offer lists those of the groups that are not in use.
+func (s *state) offer(groups []*group) (items []pressure.Item) {
+	for _, g := range groups {
+		if s.touched.Add(1); g.registered && g.bytes > 0 && !g.busy() {
+			items = append(items, pressure.Item{Bytes: g.bytes, Seconds: g.cost.Value().Seconds()})
 		}
 	}
 	return items

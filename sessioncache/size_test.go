@@ -51,6 +51,51 @@ func TestMemoryPerName(t *testing.T) {
 	}
 }
 
+// S5: what a session comes to know of its requests takes at most 32 KiB.
+func TestMemoryOfRequests(t *testing.T) {
+	const sessions, requests, shapes, most = 16, 10_000, 32, 32 << 10
+	var all []*sessioncache.Session
+	open := func() *sessioncache.Session {
+		s, err := sessioncache.Open(sessioncache.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close(bg) })
+		for i := range shapes {
+			if err := s.Set(bg, mustShape(t, 8, int64(i)), "name", sessioncache.Value{}, sessioncache.Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return s
+	}
+	use := func(s *sessioncache.Session) {
+		for i := range requests {
+			g, err := s.Group(bg, mustShape(t, 8, int64(i%shapes)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.Close()
+		}
+		if all, err := s.Stream(bg); err != nil || len(all) != 8192 {
+			t.Fatalf("a stream of %d, %v", len(all), err)
+		}
+	}
+	use(open()) // pools
+	for range sessions {
+		all = append(all, open())
+	}
+	before := heap()
+	for _, s := range all {
+		use(s)
+	}
+	each := (int64(heap()) - int64(before)) / sessions
+	t.Logf("%d bytes a session", each)
+	if each > most {
+		t.Errorf("%d bytes a session for %d requests, want at most %d", each, requests, most)
+	}
+	runtime.KeepAlive(all)
+}
+
 func heap() uint64 {
 	runtime.GC()
 	runtime.GC()

@@ -1,12 +1,15 @@
 package sessioncache
 
 import (
+	"math"
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/policy"
-	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/internal/sums"
+	"github.com/kiln-cache/kiln/internal/touched"
+	"github.com/kiln-cache/kiln/limit"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -22,7 +25,12 @@ type state struct {
 	serving  map[*group]struct{}            // groups out of the table that serve open handles
 	owners   map[string]map[*group]struct{} // the groups, of either kind, that have names of an owner
 	holds    map[string]int
-	interned int // names with an id
+	makings  map[string]*making   // owners of names that are being made
+	clearing map[string]*clearing // the last reset of each owner that is under way
+	interned int                  // names with an id
+	wanted   Capacity             // as set; what is published follows as groups go, see surplus
+	touched  touched.Gauge
+	sifts    int // turns that were not enough, see sifted
 	closed   bool
 	told     bool // somebody wants to know what is evicted
 
@@ -54,6 +62,9 @@ func newState(c Config, p *published) (*state, error) {
 		serving:   make(map[*group]struct{}),
 		owners:    make(map[string]map[*group]struct{}),
 		holds:     make(map[string]int),
+		makings:   make(map[string]*making),
+		clearing:  make(map[string]*clearing),
+		wanted:    p.capacity(),
 		floor:     c.Floor,
 	}
 	return s, nil
@@ -87,6 +98,9 @@ func policyGroups(l Limit) (int, error) {
 // drained notes uses that readers have logged, in their order.
 func (s *state) drained(use *asked) {
 	s.published.remember(use)
+	if use.found {
+		s.published.keyHits.Add(1)
+	}
 	s.request(use, false)
 }
 
@@ -132,7 +146,7 @@ func (s *state) acquire(use *asked) (*group, error) {
 
 // register publishes an empty group for which room was made.
 func (s *state) register(g *group) {
-	g.policy = s.policy.Admit(g.shape, g.bytes, g.cost.Seconds())
+	g.policy = s.policy.Admit(g.shape, g.bytes, g.cost.Value().Seconds())
 	g.registered = true
 	s.published.groups.Add(1)
 	s.published.shapes.Put(g.at)
@@ -157,30 +171,63 @@ func (s *state) evictUntil(own *group, cause func() Cause) bool {
 	s.own = own
 	defer func() { s.own = nil }()
 	for why := cause(); why != nothing; why = cause() {
-		victim := s.policy.Victim(s.standing)
-		if victim == nil {
+		if !s.evictOne(why) {
 			return false
 		}
-		if n := s.published.groups.Load(); s.published.capacity().Groups.Allows(n + 1) { // it is bytes that are short
-			s.requests.all.Full(int(n))
-		}
-		s.evict(s.published.resident(victim.Shape()), why)
-		s.published.evictions.Add(1)
 	}
+	return true
+}
+
+// evictOne evicts the group that the policy chooses, and reports whether one may go.
+func (s *state) evictOne(why Cause) bool {
+	victim := s.policy.Victim(s.standing, policy.Busy)
+	if victim == nil {
+		return false
+	}
+	if n := s.published.groups.Load(); s.published.capacity().Groups.Allows(n + 1) { // it is bytes that are short
+		s.requests.all.Full(int(n))
+	}
+	s.evict(s.published.resident(victim.Shape()), why)
+	s.published.evictions.Add(1)
+	return true
+}
+
+// sifted sees to it that the group that has to go for one more, of the bytes given, is
+// found at once: what is in use is passed over as far as a turn goes. It reports whether
+// that is done, or has been tried often enough: users may come and go as fast.
+func (s *state) sifted(bytes int64) bool {
+	const often = 256
+	if !s.closed && s.short(1, bytes) != nothing {
+		s.policy.Sift(s.standing, s.touched.Left)
+		if s.sifts++; !s.touched.Left() && s.sifts < often {
+			return false
+		}
+	}
+	s.sifts = 0
 	return true
 }
 
 // short says of what the session's capacity has too little for the groups and bytes
 // given, besides what there is.
 func (s *state) short(groups, bytes int64) Cause {
-	c := s.published.capacity()
+	return s.shortOf(s.published.capacity(), groups, bytes)
+}
+
+func (s *state) shortOf(c Capacity, groups, bytes int64) Cause {
 	switch {
 	case !c.Groups.Allows(s.published.groups.Load() + groups):
 		return ForGroups
-	case !c.Bytes.Allows(s.published.bytes.Load() + bytes):
+	case !fits(c.Bytes, s.published.bytes.Load(), bytes):
 		return ForBytes
 	}
 	return nothing
+}
+
+// fits reports whether more bytes may come to those that there are. Without a capacity
+// the largest sum is one (SPEC Q5).
+func fits(capacity Limit, bytes, more int64) bool {
+	all := sums.Add(bytes, more)
+	return all < math.MaxInt64 && capacity.Allows(all)
 }
 
 // over reports whether they are more than that, or than its pool has.
@@ -190,14 +237,15 @@ func (s *state) over(groups, bytes int64) bool {
 
 // standing is what the policy asks of the groups it looks at (SPEC S3).
 func (s *state) standing(p *policy.Group) policy.Standing {
+	s.touched.Add(1)
 	g := s.published.resident(p.Shape())
 	switch {
 	case g == s.own:
 		return policy.Fixed
-	case g.busy():
-		return policy.Busy
+	case g.free():
+		return policy.Free
 	}
-	return policy.Free
+	return policy.Busy
 }
 
 // evict takes a registered group out: for readers by one store, in the counts
@@ -206,6 +254,7 @@ func (s *state) evict(g *group, why Cause) {
 	if s.told && why != nothing {
 		s.effects.lost = append(s.effects.lost, lost{g.shape, why})
 	}
+	s.touched.Add(1 + len(g.owners))
 	g.dead.Store(true)
 	p := s.published
 	p.shapes.Remove(g.at)
@@ -219,13 +268,17 @@ func (s *state) evict(g *group, why Cause) {
 	s.vacated(g)
 }
 
-// vacated is told when the last handle of a phase of g was closed, and may be
-// told at any time.
+// vacated is told when the last handle of a phase of g was closed, or the last lease
+// of one that is aside has ended. It may be told at any time.
 //
 // INVARIANT: a closed session settles no grace. The handle that is closed last
 // may then throw its group away, and the bin read what was retired, while the
 // actor still has to look at handles that were closed before.
 func (s *state) vacated(g *group) {
+	if g.registered && g.aside.Load() && !g.busy() {
+		g.aside.Store(false)
+		s.policy.Ready(g.policy)
+	}
 	_, serving := s.serving[g]
 	switch {
 	case serving && !g.grace.open() && g.flights == 0:
@@ -233,6 +286,7 @@ func (s *state) vacated(g *group) {
 		for owner := range g.owners {
 			s.uncredit(owner, g)
 		}
+		s.published.uncounted(g)
 		s.effects.trash = append(s.effects.trash, trash{group: g})
 	case g.registered && !g.filled.Load() && !g.awaited():
 		g.vacant = true // asked for, and nothing came of it that it keeps
@@ -249,14 +303,13 @@ func (s *state) drop(n *node) {
 	}
 }
 
-// resize sets the capacity that is given and evicts the surplus. It changes
-// nothing if that is negative or below the floor.
+// resize sets the capacity that is given. It changes nothing if that is negative or
+// below the floor. Calls of surplus follow, until there is none.
 func (s *state) resize(groups, bytes Limit) error {
 	if s.closed {
 		return fault.ErrClosed
 	}
-	c := s.published.capacity()
-	c = Capacity{Groups: groups.Or(c.Groups), Bytes: bytes.Or(c.Bytes)}
+	c := Capacity{Groups: groups.Or(s.wanted.Groups), Bytes: bytes.Or(s.wanted.Bytes)}
 	n, err := policyGroups(c.Groups)
 	if err == nil {
 		err = c.Bytes.Validate()
@@ -270,19 +323,37 @@ func (s *state) resize(groups, bytes Limit) error {
 	if err != nil {
 		return err
 	}
-	s.published.limits.Store(&c)
+	s.wanted = c
 	if !c.Groups.Allows(1) || !c.Bytes.Allows(1) { // what is being made meanwhile does not stay (SPEC F7)
 		s.desk.VoidAll()
 	}
-	s.makeRoom(0, 0, nil)
-	return s.requests.all.SetGroups(n) // after what makeRoom has told it
+	return s.requests.all.SetGroups(n)
+}
+
+// surplus evicts what the capacity as set has no room for, as far as a turn goes, and
+// reports whether there is nothing left of it. Until then what is there is the capacity,
+// so that nothing is added to it meanwhile.
+func (s *state) surplus() (done bool) {
+	for !done && s.touched.Left() {
+		why := s.shortOf(s.wanted, 0, 0)
+		done = why == nothing || !s.evictOne(why)
+	}
+	c := s.wanted
+	if n := s.published.groups.Load(); !c.Groups.Allows(n) {
+		c.Groups = limit.Of(n)
+	}
+	if n := s.published.bytes.Load(); !c.Bytes.Allows(n) {
+		c.Bytes = limit.Of(n)
+	}
+	s.published.limits.Store(&c)
+	return done
 }
 
 // announce tells the policy which groups waiting requests need, soonest first.
 func (s *state) announce(shapes []shapegroups.Shape) { s.policy.Announce(shapes) }
 
 // intern gives the place of a name among the interned ones. Groups that hold it
-// already learn its place.
+// already learn its place by learn: until then it is found by its hash.
 func (s *state) intern(name string) NameID {
 	if n := s.published.ids.Lookup(name, 0); n != nil {
 		return n.Value
@@ -294,28 +365,26 @@ func (s *state) intern(name string) NameID {
 	n.Value = NameID{name: name, slot: s.interned, of: s.published}
 	s.interned++
 	s.published.ids.Put(n)
-	learn := func(g *group) {
-		if held := g.names.Lookup(name, 0); held != nil {
-			s.place(g, held, n.Value.slot)
-		}
-	}
-	s.published.shapes.All(func(at *table.Node[group]) bool {
-		learn(&at.Value)
-		return true
-	})
-	for g := range s.serving {
-		learn(g)
-	}
 	return n.Value
 }
 
-// close empties the session: callers that wait are answered, creators cancelled.
+// learn has groups that are registered know the place of an interned name.
+func (s *state) learn(id NameID, groups []*group) {
+	for _, g := range groups {
+		s.touched.Add(1)
+		if held := g.names.Lookup(id.name, 0); held != nil && g.registered {
+			s.place(g, held, id.slot)
+		}
+	}
+}
+
+// close ends the session: callers that wait are answered, creators cancelled, and no
+// group is registered any more. Calls of clear follow, for those that are.
 func (s *state) close() {
 	if s.closed {
 		return
 	}
 	s.closed = true
-	s.evictAll()
 	for _, c := range s.desk.Close() {
 		s.refuse(c, fault.ErrClosed)
 		s.effects.cancel = append(s.effects.cancel, c)
@@ -325,15 +394,4 @@ func (s *state) close() {
 // idle reports whether no creator runs and nothing waits for room.
 func (s *state) idle() bool {
 	return s.published.running.Load() == 0 && (s.share == nil || s.share.held == 0)
-}
-
-func (s *state) evictAll() {
-	var all []*group
-	s.published.shapes.All(func(at *table.Node[group]) bool {
-		all = append(all, &at.Value)
-		return true
-	})
-	for _, g := range all {
-		s.evict(g, Cleared)
-	}
 }

@@ -128,11 +128,11 @@ func (c *core) use(text string) *asked {
 	if err != nil {
 		panic(err)
 	}
-	use, err := c.published.note(shape, byAcquire)
+	asked, err := c.published.note(shape)
 	if err != nil {
 		panic(err)
 	}
-	return use
+	return &asked[byAcquire]
 }
 
 // play runs one event.
@@ -196,7 +196,11 @@ func (c *core) play(l line) (err error) {
 	case "hold":
 		c.hold(word(0))
 	case "reset": // [OWNER]
-		return c.reset(strings.Join(l.words, " "))
+		left, err := c.reset(strings.Join(l.words, " "), c.published.all())
+		for left != nil && !c.clear(left) {
+			c.touched.Turn()
+		}
+		return err
 	case "resize":
 		capacities := [2]Limit{}
 		for i, option := range []string{"groups", "bytes"} {
@@ -206,12 +210,17 @@ func (c *core) play(l line) (err error) {
 				}
 			}
 		}
-		return c.resize(capacities[0], capacities[1])
+		err := c.resize(capacities[0], capacities[1])
+		for err == nil && !c.surplus() {
+			c.touched.Turn()
+		}
+		return err
 	case "give": // BYTES
-		freed := c.give(l.number("bytes"), c.floor, policy.Busy, ForPool)
+		freed, _ := c.give(l.number("bytes"), c.floor, policy.Busy, ForPool)
 		c.done = append(c.done, fmt.Sprintf("gave %d", freed.Bytes))
 	case "close":
 		c.close()
+		c.clear(&clearing{all: c.published.all()})
 	default:
 		panic("no event " + l.verb)
 	}

@@ -3,11 +3,13 @@ package sessioncache
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // join takes the session into a pool. Where others use what is to be its floor
@@ -18,7 +20,7 @@ func (s *Session) join(p *Pool, floor int64) error {
 	}
 	given := make(chan struct{})
 	member, claim, err := p.shared.Join(floor, func(g pool.Gift) {
-		if !s.send(give{g}) {
+		if !s.send(give{gift: g}) {
 			g.Answered()
 		}
 	}, func(*pool.Claim) { close(given) })
@@ -50,15 +52,33 @@ func (t *tenancy) claim(held any, bytes int64) bool {
 }
 
 // offer lists what the session could do without, for the memory limit of the
-// process. It waits for one turn; a closed session offers nothing.
-func (s *Session) offer(ctx context.Context) []pressure.Item {
-	items, _ := look(ctx, s, "offer", (*state).offer)
+// process: of that the cheapest stands above the floor, as far as it goes. It asks for
+// a part of the groups in a turn; a closed session offers nothing.
+func (s *Session) offer(ctx context.Context) (items []pressure.Item) {
+	for part := range slices.Chunk(s.published.all(), touched.Most/2) {
+		some, _ := look(ctx, s, "offer", func(st *state) []pressure.Item { return st.offer(part) })
+		items = append(items, some...)
+	}
+	slices.SortFunc(items, pressure.Cheaper)
+	bytes, groups := s.published.bytes.Load(), s.published.groups.Load()
+	for i := range items {
+		bytes -= items[i].Bytes
+		groups--
+		if bytes < s.floor.Bytes || groups < s.floor.Groups {
+			items[i].Tier = pressure.Floors
+		}
+	}
 	return items
 }
 
 // shrink gives up groups that are not in use, by the policy, until at least n bytes
 // are freed or nothing of that tier is left.
-func (s *Session) shrink(ctx context.Context, n int64, tier pressure.Tier) pressure.Freed {
-	freed, _ := actors.Ask(ctx, s.actor, func(r actors.Reply[pressure.Freed]) message { return shrink{r, n, tier} })
+func (s *Session) shrink(ctx context.Context, n int64, tier pressure.Tier) (freed pressure.Freed) {
+	for more := true; more; {
+		part, _ := actors.Ask(ctx, s.actor, func(r actors.Reply[shrunk]) message { return shrink{r, n - freed.Bytes, tier} })
+		freed.Bytes += part.Bytes
+		freed.Leased += part.Leased
+		more = part.more
+	}
 	return freed
 }

@@ -121,7 +121,7 @@ func (s *state) take(g *group, name string, lane Lane, fits func(any) bool) (tak
 			n.Value.taken = true
 		}
 		if g.registered {
-			s.policy.Resize(g.policy, g.bytes, g.cost.Seconds())
+			s.policy.Resize(g.policy, g.bytes, g.cost.Value().Seconds())
 		}
 	}
 	if taken == nil {

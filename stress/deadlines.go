@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -77,7 +78,7 @@ const (
 
 func openDeadlines(r *run) (func(context.Context, *rand.Rand) error, func(context.Context) error, error) {
 	rt, err := kiln.Open(kiln.Config{Lookup: func(string) (string, bool) { return "", false },
-		ArtefactEntries: kiln.LimitOf(2 * flying), SessionBytes: kiln.LimitOf(1 << 20), Linger: -1})
+		ArtefactEntries: kiln.LimitOf(2 * flying), SessionBytes: kiln.LimitOf(1 << 20), Linger: -1, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -90,6 +91,7 @@ func openDeadlines(r *run) (func(context.Context, *rand.Rand) error, func(contex
 			g.Close()
 		}
 		d.judge()
+		d.turns(d.s.Cache().Stats().Touched, rt.Artefacts().Stats().Touched, rt.Constants().Stats().Touched)
 		return errors.Join(d.idle.Stop(closing), rt.Close(closing))
 	}
 	if err := d.fill(ctx); err != nil {

@@ -16,7 +16,7 @@ var growth = []struct {
 }
 
 // settles is the shortest run whose second quarter finds a scenario filled.
-const settles = 20 * time.Second
+const settles = 5 * time.Second
 
 // watch compares the highest values of the last quarter of a run with those of the
 // second quarter, when a scenario has filled all that it fills: it takes some seconds

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // Config of a run.
@@ -38,7 +39,7 @@ type scenario struct {
 	open func(r *run) (act func(ctx context.Context, random *rand.Rand) error, end func(ctx context.Context) error, err error)
 }
 
-var scenarios = []scenario{{"artefacts", openArtefacts}, {"sessions", openSessions}, {"constants", openConstants}, {"storm", openStorm}, {"deadlines", openDeadlines}}
+var scenarios = []scenario{{"artefacts", openArtefacts}, {"sessions", openSessions}, {"constants", openConstants}, {"churn", openChurn}, {"storm", openStorm}, {"deadlines", openDeadlines}}
 
 // Scenarios lists the names.
 func Scenarios() []string {
@@ -71,7 +72,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		if cfg.Scenario != "" && cfg.Scenario != s.name {
 			continue
 		}
-		r := &run{name: s.name, seed: cfg.Seed}
+		r := &run{name: s.name, seed: cfg.Seed, duration: cfg.Duration}
 		if err := r.drive(ctx, cfg, s); err != nil {
 			return report, fmt.Errorf("%s: %w", s.name, err)
 		}
@@ -86,6 +87,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 type run struct {
 	name       string
 	seed       uint64
+	duration   time.Duration
 	operations atomic.Int64
 	values     ledger
 	mu         struct {
@@ -100,6 +102,14 @@ func (r *run) noted(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.notes = append(r.mu.notes, r.name+": "+fmt.Sprintf(format, args...))
+}
+
+// turns judges what the turns of the rooms given touched at most (SPEC F6): a turn that
+// touches more would be as long as its room is large.
+func (r *run) turns(most ...int64) {
+	if n := slices.Max(most); n > touched.Most {
+		r.violated("a turn touched %d things, more than %d", n, touched.Most)
+	}
 }
 
 // violated notes a violation.

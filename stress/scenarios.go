@@ -54,6 +54,17 @@ const (
 	mostBytes   = 6 << 10
 )
 
+// closing closes a room and looks at how long its turns were, before and in that: a
+// closed engine of constants has no figures any more.
+func (r *run) closing(room func(context.Context) error, touched func() int64) func(context.Context) error {
+	return func(ctx context.Context) error {
+		before := touched()
+		err := room(ctx)
+		r.turns(before, touched())
+		return err
+	}
+}
+
 func openArtefacts(r *run) (func(context.Context, *rand.Rand) error, func(context.Context) error, error) {
 	c, err := artefacts.Open(artefacts.Config{Entries: limit.Of(mostEntries), Bytes: limit.Of(mostBytes)})
 	if err != nil {
@@ -97,7 +108,7 @@ func openArtefacts(r *run) (func(context.Context, *rand.Rand) error, func(contex
 		}
 		return err
 	}
-	return act, c.Close, nil
+	return act, r.closing(c.Close, func() int64 { return c.Stats().Touched }), nil
 }
 
 func openSessions(r *run) (func(context.Context, *rand.Rand) error, func(context.Context) error, error) {
@@ -150,7 +161,7 @@ func openSessions(r *run) (func(context.Context, *rand.Rand) error, func(context
 		}
 		return err
 	}
-	return act, s.Close, nil
+	return act, r.closing(s.Close, func() int64 { return s.Stats().Touched }), nil
 }
 
 // useGroup is one request: a group and some of its names.
@@ -220,5 +231,5 @@ func openConstants(r *run) (func(context.Context, *rand.Rand) error, func(contex
 		}
 		return err
 	}
-	return act, c.Close, nil
+	return act, r.closing(c.Close, func() int64 { return c.Stats().Touched }), nil
 }

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // F1, F9, C2, C5, G4, G9, T4, T7: every invariant under concurrency, briefly.
@@ -66,7 +68,7 @@ func TestViolationsAreFound(t *testing.T) {
 	if err := r.drive(context.Background(), Config{Duration: time.Millisecond, Workers: 1}, leak); err != nil || len(r.mu.violations) != 1 {
 		t.Errorf("a leaked goroutine: %q, %v", r.mu.violations, err)
 	}
-	const whole = time.Second
+	const whole = settles
 	var heap [][]byte
 	hoard := scenario{"hoard", func(r *run) (func(context.Context, *rand.Rand) error, func(context.Context) error, error) {
 		begun := time.Now()
@@ -113,5 +115,16 @@ func TestLateAnswersAreFound(t *testing.T) {
 		if len(d.mu.violations) > 0 != late || len(d.mu.notes) != 2 {
 			t.Errorf("%s: %q, notes %q", asked.what, d.mu.violations, d.mu.notes)
 		}
+	}
+}
+
+// F6: a scenario fails where a turn touched more than it may.
+func TestLongTurns(t *testing.T) {
+	r := &run{name: "test"}
+	if r.turns(1, touched.Most, 7); len(r.mu.violations) != 0 {
+		t.Error(r.mu.violations)
+	}
+	if r.turns(1, touched.Most+1, 7); len(r.mu.violations) != 1 {
+		t.Error("a long turn is no violation")
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"debug/buildinfo"
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/kiln-cache/kiln"
@@ -54,10 +56,10 @@ type cacheCall struct {
 	only    *value // the flag that gave the backend, if any did
 	ordered *value // the one that gave the policy, where there is one
 
-	dir, keyFile, valueFile, out, identity, policy, trust string
-	cost                                                  float64
-	capacity, to                                          limit.Limit
-	repair                                                bool
+	dir, bases, keyFile, valueFile, out, identity, policy, trust string
+	cost                                                         float64
+	capacity, to                                                 limit.Limit
+	repair                                                       bool
 }
 
 func cacheCommand(ctx context.Context, c *call) error {
@@ -69,20 +71,34 @@ func cacheCommand(ctx context.Context, c *call) error {
 			}
 		}
 	}
+	var verbs []string
 	for _, v := range cacheVerbs {
+		verbs = append(verbs, v.name)
 		c.about += fmt.Sprintf("\n  kiln cache %-36s %s", strings.TrimSpace(v.name+" "+v.use), v.about)
 	}
-	if err := c.parse(1); err != nil {
+	return c.noVerb(verbs)
+}
+
+// noVerb is the end of a command with subcommands that was given none of them.
+func (c *call) noVerb(verbs []string) error {
+	if len(c.args) > 0 && !strings.HasPrefix(c.args[0], "-") {
+		return usagef("%.40q: no such subcommand: want %s; see kiln %s --help", c.args[0], list(verbs), c.name)
+	}
+	if err := c.parse(0); err != nil {
 		return err
 	}
-	return usagef("want a subcommand such as ls, then its flags: see kiln cache --help")
+	return usagef("want a subcommand, %s, then its flags: see kiln %s --help", list(verbs), c.name)
 }
 
 func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
-	c.backend, c.policy = cpu.Name, string(blobstore.FIFO)
+	c.backend = cpu.Name
 	c.text(&c.dir, "store DIR", "the store's directory (default KILN_STORE_DIR)", "a directory's name", nil)
 	c.text(&c.dir, "dir DIR", "the same", "a directory's name", nil)
-	c.only = c.text(&c.backend, "backend NAME", "the folder of a device's entries", "a backend's name", nil)
+	about := "the folder of a device's entries"
+	if v.name == "explain" {
+		about += " (default all)"
+	}
+	c.only = c.text(&c.backend, "backend NAME", about, "a backend's name", nil)
 	c.verbFlags(v)
 	if err := c.parse(v.most); err != nil {
 		return err
@@ -127,6 +143,9 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 	case "import", "merge":
 		c.text(&c.trust, "trust FILE", "take only what a key of this trust list has signed (default all that is sound)", "a file", nil)
 	}
+	if v.name == "get" || v.name == "explain" {
+		c.text(&c.bases, "base DIR", "read-only directories that are asked after the store's, a list as PATH is one (default KILN_STORE_BASES)", "directories", nil)
+	}
 	switch v.name {
 	case "put":
 		c.text(&c.valueFile, "value-file F", "file that holds the blob's bytes", "a file", nil)
@@ -135,22 +154,35 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 		c.text(&c.out, "out F", "file to write the blob to (default standard output)", "a file", nil)
 	}
 	if v.writes || v.name == "verify" {
-		c.call.capacity(&c.capacity, "capacity MiB", "of the directory, a number or unlimited (default KILN_STORE_CAPACITY, else 1024)", "")
-		c.ordered = c.oneOf(&c.policy, "policy P", "which entries go when it is full: fifo, lru or cost",
+		c.call.capacity(&c.capacity, "capacity MiB", "of the directory from now on, a number or unlimited (default what it has; KILN_STORE_CAPACITY, else 1024, where it has none)", "")
+		c.ordered = c.oneOf(&c.policy, "policy P", "which entries go from now on when it is full: fifo, lru or cost (default what it has, else fifo)",
 			string(blobstore.FIFO), string(blobstore.LRU), string(blobstore.Cost))
 	}
 }
 
 // open opens the store: for reading only, unless the subcommand writes.
 func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, error) {
-	identity, err := c.producer(ctx)
+	identity, err := c.producer(ctx, c.backend)
 	if err != nil {
 		return nil, err
 	}
-	cfg := blobstore.Config{Dir: c.dir, Policy: blobstore.Policy(c.policy), Logger: c.logger(), Factors: primitive.Factors,
-		Trust: c.trust, ReadOnly: !v.writes && !c.repair, Identity: func(string) gpuexec.Identity { return identity }}
+	of := func(backend string) gpuexec.Identity {
+		if backend != c.backend { // explain looks into all: of a backend that is absent it has none
+			other, _ := c.producer(ctx, backend)
+			return other
+		}
+		return identity
+	}
+	cfg := blobstore.Config{Dir: c.dir, DefaultCapacity: !c.capacity.Given(), Logger: c.logger(), Factors: primitive.Factors,
+		Trust: c.trust, ReadOnly: !v.writes && !c.repair, Identity: of}
+	if c.flags.Lookup("base") != nil {
+		cfg.Bases = filepath.SplitList(cmp.Or(c.bases, c.settings.StoreBases.Value))
+	}
 	if c.only.given {
 		cfg.Only = c.backend
+	}
+	if c.ordered != nil && c.ordered.given {
+		cfg.Policy = blobstore.Policy(c.policy)
 	}
 	switch v.name {
 	case "ls", "stats", "verify", "prune":
@@ -205,13 +237,13 @@ type identityFile struct {
 	ISA      []string `json:"isa"`
 }
 
-// producer is the identity that asks or writes: that of this binary, of a file, or
-// of an entry.
-func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
+// producer is the identity that asks or writes entries of a backend: that of this
+// binary, of a file, or of an entry.
+func (c *cacheCall) producer(ctx context.Context, backend string) (gpuexec.Identity, error) {
 	library := libraries(c.settings)
-	own := identities(library)(c.backend)
+	own := identities(library)(backend)
 	if c.identity == "" {
-		if c.backend == kiln.DefaultBackend {
+		if backend == kiln.DefaultBackend {
 			self, err := os.Executable()
 			if err != nil {
 				return own, err
@@ -222,8 +254,8 @@ func (c *cacheCall) producer(ctx context.Context) (gpuexec.Identity, error) {
 			}
 			return executable(text)
 		}
-		if _, err := library(c.backend); err != nil && c.flags.Lookup("key-file") != nil {
-			return own, usagef("--backend %.40q: %w; or name with --identity the producer that asks or writes", c.backend, err)
+		if _, err := library(backend); err != nil && c.flags.Lookup("key-file") != nil {
+			return own, usagef("--backend %.40q: %w; or name with --identity the producer that asks or writes", backend, err)
 		}
 		return own, nil
 	}

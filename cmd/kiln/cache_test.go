@@ -326,6 +326,43 @@ func TestCachePrune(t *testing.T) {
 	}
 }
 
+// P7: capacity and policy belong to the directory: a command without --capacity neither
+// lowers nor evicts, and one with it changes what the directory has.
+func TestCacheKeepsTheCapacity(t *testing.T) {
+	dir, key := filepath.Join(t.TempDir(), "store"), file(t, "key", "k")
+	large := func(name string) []string {
+		return []string{"cache", "put", "--dir", dir, "--key-file", file(t, "key", name), "--value-file", file(t, "large", strings.Repeat("x", 1<<20))}
+	}
+	done(t, append(large("a"), "--capacity", "3")...)
+	done(t, large("b")...)
+	t.Setenv("KILN_STORE_CAPACITY", "1")
+	done(t, "cache", "put", "--dir", dir, "--key-file", key, "--value-file", key)
+	if s := object(t, exitDone, "cache", "stats", "--dir", dir); s["entries"] != 3.0 || s["capacity_bytes"] != float64(3<<20) {
+		t.Errorf("after a put without --capacity: %v", s)
+	}
+	done(t, append(large("c"), "--capacity", "2")...)
+	if s := object(t, exitDone, "cache", "stats", "--dir", dir); s["entries"].(float64) > 2 || s["capacity_bytes"] != float64(2<<20) {
+		t.Errorf("after a put with --capacity 2: %v", s)
+	}
+}
+
+// P14: bases are named by a flag or by the environment.
+func TestCacheBases(t *testing.T) {
+	base, dir := stocked(t, "a"), stocked(t, "b")
+	get := []string{"cache", "get", "--dir", dir, "--key-file", file(t, "key", "a")}
+	object(t, exitNotFound, get...)
+	if got := done(t, append(get, "--base", dir+string(os.PathListSeparator)+base)...); !strings.HasSuffix(got, "aa") {
+		t.Errorf("by a flag: %q", got)
+	}
+	t.Setenv("KILN_STORE_BASES", base)
+	if got := done(t, get...); got != "aa" {
+		t.Errorf("by the environment: %q", got)
+	}
+	if x := object(t, exitDone, "cache", "explain", "--dir", dir, "--key-file", get[5]); x["hit"] != true {
+		t.Errorf("explain: %v", x)
+	}
+}
+
 // P8: every subcommand works on a directory that a running process uses, and
 // harms neither.
 func TestCacheBesideARun(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -230,7 +231,7 @@ func (c *cacheCall) stats(ctx context.Context) error {
 }
 
 func (c *cacheCall) usage(u blobstore.Usage) (fields map[string]any, text string) {
-	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": c.capacity.Or(c.settings.StoreCapacity.Value).MiB(), "quarantined": u.Quarantined, "by_backend": u.ByBackend},
+	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": u.Capacity.Or(c.settings.StoreCapacity.Value.MiB()), "quarantined": u.Quarantined, "by_backend": u.ByBackend},
 		fmt.Sprintf("%d entries, %d bytes, %d on the disk, %d set aside", u.Entries, u.Bytes, u.DiskBytes, u.Quarantined)
 }
 
@@ -271,10 +272,28 @@ func (c *cacheCall) prune(ctx context.Context) error {
 	return c.say(fields, "%d entries went; %s", went, text)
 }
 
+// explain asks for the key in one backend, or in all that have entries: then the one
+// that comes nearest to a hit answers.
 func (c *cacheCall) explain(ctx context.Context) error {
-	x, err := c.store.Explain(ctx, c.backend, c.key)
-	if err != nil {
-		return err
+	backends := []string{c.backend}
+	if !c.only.given {
+		u, err := c.store.Usage(ctx)
+		if err != nil {
+			return err
+		}
+		if len(u.ByBackend) > 0 {
+			backends = slices.Sorted(maps.Keys(u.ByBackend))
+		}
+	}
+	var x blobstore.Explanation
+	for i, backend := range backends {
+		at, err := c.store.Explain(ctx, backend, c.key)
+		if err != nil {
+			return err
+		}
+		if i == 0 || distance(at) < distance(x) {
+			x = at
+		}
 	}
 	factors := append([]string{}, x.Factors...)
 	text := "a hit"
@@ -287,12 +306,26 @@ func (c *cacheCall) explain(ctx context.Context) error {
 	return c.say(map[string]any{"hit": x.Miss.Reason == "", "reason": x.Miss.Reason, "field": x.Miss.Field, "nearest": x.Nearest, "factors": factors}, "%s", text)
 }
 
+// distance orders explanations: a hit, an entry of the key, the fewest factors that
+// differ, none.
+func distance(x blobstore.Explanation) int {
+	switch {
+	case x.Miss.None():
+		return 0
+	case x.Miss.Reason != fault.Absent && x.Miss.Reason != fault.Disabled:
+		return 1
+	case x.Nearest != "":
+		return 1 + len(x.Factors)
+	}
+	return math.MaxInt
+}
+
 func (c *cacheCall) transferred(t blobstore.Transfer, err error) error {
 	if err != nil {
 		return err
 	}
 	rejected := map[string]int{}
-	text := fmt.Sprint(t.Taken, " entries taken")
+	text := fmt.Sprintf("%d entries taken, %d of them known before", t.Taken, t.Known)
 	for _, why := range slices.Sorted(maps.Keys(t.Rejected)) {
 		rejected[string(why)] = t.Rejected[why]
 		text += fmt.Sprintf(", %d rejected as %s", t.Rejected[why], why)

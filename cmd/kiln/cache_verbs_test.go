@@ -252,6 +252,17 @@ func TestExplainOfAGoProgram(t *testing.T) {
 		}
 	}
 	other := file(t, "other", string(text)+"x")
+	done(t, "cache", "put", "--dir", dir, "--key-file", file(t, "key", "another"), "--value-file", self) // of backend cpu
+	everywhere := slices.Concat(args[:4], args[6:])
+	if x := object(t, exitDone, everywhere...); x["hit"] != true || !strings.HasPrefix(x["nearest"].(string), "go/") {
+		t.Errorf("in all backends: %v", x)
+	}
+	if x := object(t, exitDone, append(everywhere, "--identity", other)...); x["reason"] != "outdated" || !strings.HasPrefix(x["nearest"].(string), "go/") {
+		t.Errorf("in all backends, by another program: %v", x)
+	}
+	if x := object(t, exitDone, "cache", "explain", "--dir", dir, "--key-file", file(t, "key", "third")); x["reason"] != "absent" || !strings.HasPrefix(x["nearest"].(string), "cpu/") {
+		t.Errorf("in all backends, of no entry: %v", x)
+	}
 	if x := object(t, exitDone, append(args, "--identity", other)...); x["hit"] != false || !strings.Contains(fmt.Sprint(x), "build") {
 		t.Errorf("by another program: %v", x)
 	}

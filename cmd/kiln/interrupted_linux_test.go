@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
 	"github.com/kiln-cache/kiln/internal/measure"
 )
 
@@ -64,9 +66,15 @@ func TestInterruptedConform(t *testing.T) {
 		t.Skip("no pipes here:", err)
 	}
 	interrupted(t, "conform", pipe)
+	w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // lets its reader end
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
 }
 
-// A run that is interrupted in a later pass reports the passes before it.
+// A run that is interrupted reports the passes that ended, and of the one that did not
+// what was measured until then.
 func TestInterruptedRun(t *testing.T) {
 	interrupt := func(p *os.Process) {
 		if err := p.Signal(syscall.SIGINT); err != nil {
@@ -74,7 +82,15 @@ func TestInterruptedRun(t *testing.T) {
 		}
 	}
 	code, out, _ := started(t, "warm", interrupt, "run", "--model", "bert_tiny_l2_h128", "--passes", "1000")
-	if code != exitInterrupted || !strings.Contains(out, "cold") {
+	if code != exitInterrupted || !strings.Contains(out, "cold") || !strings.Contains(out, "outputs: ") {
 		t.Errorf("exit %d, stdout %q", code, out)
+	}
+	code, out, _ = started(t, "cold ", interrupt, "run", "--model", "bert_tiny_l2_h128", "--passes", "1000", "--json")
+	var run report.Run
+	if err := json.Unmarshal([]byte(out), &run); code != exitInterrupted || err != nil || len(run.Passes) == 0 {
+		t.Fatalf("exit %d, %v, stdout %q", code, err, out)
+	}
+	if p := run.Passes[0]; p.Name != "cold" || p.Seconds <= 0 || p.Interrupted != (p.OutputSHA256 == "") {
+		t.Errorf("a pass that was cut off: %+v", p)
 	}
 }

@@ -178,7 +178,7 @@ func TestUnknownVariables(t *testing.T) {
 	}
 	text, object := done(t, "env", "--log-level", "error"), done(t, "env", "--json", "--log-level", "error")
 	for _, want := range []string{
-		`{"name":"KILN_STORE_CAPACTIY","value":"","source":"unknown","default":"","help":"is no variable of Kiln's: is it meant to be KILN_STORE_CAPACITY?","nearest":"KILN_STORE_CAPACITY"}`,
+		`{"name":"KILN_STORE_CAPACTIY","value":"","source":"unknown","default":"","help":"is no variable that Kiln reads: is it meant to be KILN_STORE_CAPACITY?","nearest":"KILN_STORE_CAPACITY"}`,
 		`{"name":"KILN_TOKEN","value":"","source":"unknown","default":"","help":"is no variable of Kiln's"}`,
 	} {
 		if !strings.Contains(object, want+"\n") {
@@ -255,4 +255,12 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("kiln %v: stderr %q", c.args, errs.String())
 		}
 	}
+}
+
+// A subcommand that is misspelt is what the error blames, and not a flag behind it.
+func TestMisspeltSubcommand(t *testing.T) {
+	refused(t, []string{"cache", "lst", "--store", t.TempDir()}, `"lst": no such subcommand: want put, get, ls`, "see kiln cache --help")
+	refused(t, []string{"shapes", "simulte", "--trace", "x"}, `"simulte": no such subcommand: want advise or simulate`)
+	refused(t, []string{"cache", "--store", t.TempDir()}, "no such flag: --store")
+	refused(t, []string{"cache"}, "want a subcommand, put, get")
 }

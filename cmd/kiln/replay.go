@@ -53,7 +53,7 @@ type check struct {
 }
 
 // replay opens the runtime, runs every pass, and closes everything again. With an
-// error it gives the passes that ended before.
+// error it gives the passes that ended before, and what an interrupted one has.
 func (j *job) replay(ctx context.Context, progress *report.Progress) (run *report.Run, recorders []*report.Recorder, err error) {
 	r := &replayer{job: j, progress: progress}
 	defer r.progress.Clear()
@@ -83,14 +83,13 @@ func (j *job) replay(ctx context.Context, progress *report.Progress) (run *repor
 			name = fmt.Sprintf("warm %d", n)
 		}
 		pass, recorder, err := r.pass(ctx, name)
-		if err != nil && len(run.Passes) == 0 {
-			return nil, nil, err
+		if pass != nil {
+			run.Passes = append(run.Passes, *pass)
+			recorders = append(recorders, recorder)
 		}
 		if err != nil {
 			return run, recorders, err
 		}
-		run.Passes = append(run.Passes, *pass)
-		recorders = append(recorders, recorder)
 	}
 	for _, l := range r.lanes {
 		j.recorded = manifest.Merge(j.recorded, manifest.Items(l.model.Recorded()))
@@ -155,6 +154,8 @@ type before struct {
 	thrash         int64
 }
 
+// pass replays the trace once. If ctx ends it gives what was measured until then with
+// the error.
 func (r *replayer) pass(ctx context.Context, name string) (*report.Pass, *report.Recorder, error) {
 	recorder := report.NewRecorder(len(r.requests))
 	r.outputs = make([][]float32, len(r.requests))
@@ -178,8 +179,9 @@ func (r *replayer) pass(ctx context.Context, name string) (*report.Pass, *report
 		}()
 	}
 	r.watch(name, &wg, &done)
-	if err := ctx.Err(); err != nil {
-		return nil, nil, err
+	cut := ctx.Err()
+	if cut != nil {
+		p.Interrupted, p.Requests = true, int(done.Load())
 	}
 	p.Seconds = time.Since(start).Seconds()
 	for _, s := range sums {
@@ -194,10 +196,13 @@ func (r *replayer) pass(ctx context.Context, name string) (*report.Pass, *report
 		p.SecondsSaved += s.SecondsSaved
 	}
 	p.Latency, p.Hits = recorder.Latency(), recorder.Hits()
-	if err := r.count(ctx, p, was); err != nil {
+	if err := r.count(context.WithoutCancel(ctx), p, was); err != nil {
 		return nil, nil, err
 	}
 	p.PeakRSSBytes = report.PeakRSS()
+	if cut != nil {
+		return p, recorder, cut
+	}
 	p.OutputSHA256 = r.digest()
 	p.MaxAbsError, err = r.compare(ctx, p.Errors > 0)
 	return p, recorder, err
@@ -275,13 +280,14 @@ func (r *replayer) serve(ctx context.Context, l *lane, start time.Time, recorder
 		began := time.Now()
 		a, err := l.model.Run(ctx, [][]int32{ids})
 		ended := time.Now()
+		if err != nil && ctx.Err() != nil {
+			return
+		}
 		done.Add(1)
 		if err != nil {
-			if ctx.Err() == nil {
-				r.config.Logger.Info("request failed", "request", place+1, "tokens", len(ids), "error", err)
-				if sum.Errors++; sum.Errors == 1 {
-					sum.failed = fmt.Errorf("request %d: %w", place+1, err)
-				}
+			r.config.Logger.Info("request failed", "request", place+1, "tokens", len(ids), "error", err)
+			if sum.Errors++; sum.Errors == 1 {
+				sum.failed = fmt.Errorf("request %d: %w", place+1, err)
 			}
 			continue
 		}

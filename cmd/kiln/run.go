@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 
@@ -33,7 +34,7 @@ import (
 // runFlags are the flags of `kiln run` as they are typed.
 type runFlags struct {
 	trace, model, device, policy, bucket, plot string
-	store, record                              string
+	store, bases, record                       string
 	memory                                     string
 	groups, constants, storeCapacity           kiln.Limit
 	sessionBytes, poolBytes                    kiln.Limit
@@ -83,6 +84,7 @@ func (f *runFlags) define(c *call) {
 	c.whole(&f.passes, "passes N", 1, mostPasses, "times that the trace is replayed")
 	c.capacity(&f.constants, "constants MiB", "for prepared weights, a number or unlimited; 0 shares none (default unlimited)", "")
 	c.text(&f.store, "store DIR", "keep compiled kernels over restarts in this directory (default none)", "a directory's name", nil)
+	c.text(&f.bases, "base DIR", "read-only directories that are asked after the store's, a list as PATH is one (default KILN_STORE_BASES)", "directories", nil)
 	c.capacity(&f.storeCapacity, "store-capacity MiB", "for the store, a number or unlimited (default KILN_STORE_CAPACITY, else 1024)", "")
 	c.seed(&f.seed, "seed N", "what token ids, and weights that no file has, are made from")
 	c.text(&f.record, "record FILE", "write what was asked for as a manifest for kiln warm", "a file's name", nil)
@@ -167,6 +169,9 @@ func (f runFlags) check(settings env.Settings) (*job, error) {
 	}
 	j.config.CPUConstantsMiB, j.config.MemoryLimit, j.config.SessionBytes = f.constants, f.memory, f.poolBytes
 	j.config.Store = blobstore.Config{Dir: f.store, Capacity: f.storeCapacity.MiB(), Identity: identities(library)}
+	if f.bases != "" {
+		j.config.Store.Bases = filepath.SplitList(f.bases)
+	}
 	j.config.StoreRequired = f.store != ""
 	j.config.ArtefactEntries = kiln.Unlimited
 	if settings.ArtefactCapacity.Source == env.Environment {

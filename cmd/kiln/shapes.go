@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -31,10 +32,7 @@ func shapesCommand(ctx context.Context, c *call) error {
 		}
 	}
 	c.about += "\nsee kiln shapes simulate --help and kiln shapes advise --help"
-	if err := c.parse(1); err != nil {
-		return err
-	}
-	return usagef("want kiln shapes simulate or kiln shapes advise, then its flags: see kiln shapes --help")
+	return c.noVerb(slices.Sorted(maps.Keys(verbs)))
 }
 
 // cell is one line of `kiln shapes simulate`.

@@ -51,6 +51,7 @@ type warmer struct {
 	*call
 	file, store string
 	capacity    limit.Limit
+	chosen      bool // the command line has the capacity
 	child       bool
 	progress    *os.File
 	failures    int
@@ -63,7 +64,7 @@ func warmCommand(ctx context.Context, c *call) error {
 	budget := 0.0
 	c.text(&w.file, "manifest FILE", "what kiln run --record wrote", "a manifest's file", nil)
 	c.text(&w.store, "store DIR", "where the kernels are kept (default KILN_STORE_DIR)", "a directory's name", nil)
-	c.capacity(&w.capacity, "store-capacity MiB", "for the store, a number or unlimited (default 1024)", "")
+	c.capacity(&w.capacity, "store-capacity MiB", "for the store from now on, a number or unlimited (default what it has; KILN_STORE_CAPACITY, else 1024, where it has none)", "")
 	c.seconds(&budget, "budget SECONDS", "wall time to spend; 0 is no bound")
 	c.toggle(&w.child, "child", "") // the process that builds: items on standard input
 	if err := c.parse(0); err != nil {
@@ -76,6 +77,7 @@ func warmCommand(ctx context.Context, c *call) error {
 		return usagef("--store must be given, or KILN_STORE_DIR set: nothing would be kept")
 	}
 	var err error
+	w.chosen = w.capacity.Given()
 	if w.capacity, err = w.room("store-capacity", w.capacity); err != nil {
 		return err
 	}
@@ -266,7 +268,10 @@ func (w *warmer) start(ctx context.Context, items []manifest.Item) (child *exec.
 	if err != nil {
 		return nil, nil, err
 	}
-	child = exec.CommandContext(ctx, self, "warm", "--child", "--store", w.store, "--store-capacity", w.capacity.String(), "--log-level", w.level)
+	child = exec.CommandContext(ctx, self, "warm", "--child", "--store", w.store, "--log-level", w.level)
+	if w.chosen {
+		child.Args = append(child.Args, "--store-capacity", w.capacity.String())
+	}
 	child.Stderr = w.stderr
 	child.Cancel = func() error { return child.Process.Signal(os.Interrupt) } // it clears up after itself
 	child.WaitDelay = grace

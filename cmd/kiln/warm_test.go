@@ -390,8 +390,8 @@ func TestWarmRefuses(t *testing.T) {
 	refused(t, []string{"warm", "--store", store}, "--manifest must be given")
 	for name, c := range map[string]struct{ text, word string }{
 		"empty":   {"", "empty"},
-		"binary":  {"\x00\xff", "no manifest of version 1"},
-		"version": {`{"kiln_manifest":2}` + "\n", "no manifest of version 1"},
+		"binary":  {"\x00\xff", "what kiln run --record writes"},
+		"version": {`{"kiln_manifest":2}` + "\n", "of kind 2, what Runtime.Record of package kiln writes"},
 		"field":   {`{"kiln_manifest":1}` + "\n" + `{"bakend":"cpu"}` + "\n", ":2"},
 		"cost":    {`{"kiln_manifest":1}` + "\n" + `{"backend":"cpu","op":"x","cost":-1}` + "\n", ":2"},
 	} {

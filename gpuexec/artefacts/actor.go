@@ -2,6 +2,8 @@ package artefacts
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -19,8 +21,9 @@ type shell struct {
 	warnings       uint64            // of thrash, so far
 	warned         time.Time         // the last one that was logged; of telling
 
-	jobs  int // creators, store writes and frees that have not reported their end
-	saves map[*saving]struct{}
+	jobs   int // creators, store writes and frees that have not reported their end
+	saves  map[*saving]struct{}
+	sweeps []sweep // the first is under way
 }
 
 func (s *shell) init(c *Cache) {
@@ -96,6 +99,7 @@ func (s *shell) turn(m message) {
 	s.uses.DrainFor(s.ref.Queued, s.state.use)
 	m.handle(s)
 	s.clean()
+	s.state.touched.Turn()
 	s.checkJobs()
 }
 
@@ -235,14 +239,12 @@ func (m *resize) handle(s *shell) {
 		m.reply.Fail(fault.ErrClosed)
 		return
 	}
-	err := s.state.resize(m.entries, m.bytes)
-	s.publishCapacity()
-	s.clean() // so that leases alone hold what fell out, and the last of them frees it
-	m.reply.Answer(struct{}{}, err)
+	s.sweep(m)
 }
 
 func (c *Cache) publishCapacity() {
-	c.capacity.Store(&capacity{c.state.entries, c.state.bytes})
+	goal := c.state.goal
+	c.capacity.Store(&goal)
 }
 
 func (m *dropOwner) handle(s *shell) {
@@ -250,54 +252,47 @@ func (m *dropOwner) handle(s *shell) {
 		m.reply.Fail(fault.ErrClosed)
 		return
 	}
-	s.state.release(m.owner)
-	s.clean()
-	m.reply.Send(struct{}{})
+	m.uses = s.state.owned.take(m.owner)
+	s.sweep(m)
 }
 
 func (m *addFloor) handle(s *shell) {
-	m.reply.Answer(struct{}{}, s.state.addFloor(m.owner, m.bytes))
+	if !s.state.closed && s.state.addFloor(m.owner, m.bytes) {
+		s.sweep(m)
+	}
 }
 
 func (m *offer) handle(s *shell) {
-	_, items := s.state.unused()
-	m.reply.Send(items)
+	m.reply.Send(s.state.unused(m.nodes))
 }
 
 func (m *shrink) handle(s *shell) {
-	freed := s.state.give(m.bytes, m.tier)
+	freed := s.state.give(m.list, m.bytes)
 	s.clean() // so that the bytes are no longer counted when the asker looks
 	m.reply.Send(freed)
 }
 
-func (m *settle) handle(s *shell) {
-	for w := range s.saves {
-		w.awaited = append(w.awaited, m)
-	}
-	m.left = len(s.saves)
-	m.passed()
-}
-
-func (m *settle) passed() {
-	if m.left == 0 {
-		m.reply.Send(struct{}{})
-	}
-}
+func (m *settle) handle(s *shell) { m.reply.Send(slices.Collect(maps.Keys(s.saves))) }
 
 // handle closes: waiters go at once, creators are told to end.
 func (closing) handle(s *shell) {
+	if s.state.closed {
+		return
+	}
 	for _, m := range s.state.close() {
 		m.flight.Finish(nil, fault.ErrClosed, nil)
 	}
+	for _, w := range s.sweeps {
+		w.end(fault.ErrClosed)
+	}
+	s.sweep(emptying{})
 }
 
 func (m saved) handle(s *shell) {
 	s.jobs--
 	delete(s.saves, m.saving)
-	for _, at := range m.awaited {
-		at.left--
-		at.passed()
-	}
+	s.counters.saves.Store(int64(len(s.saves)))
+	close(m.over)
 }
 
 func (m freed) handle(s *shell) {
@@ -310,7 +305,7 @@ func (m freed) handle(s *shell) {
 
 // checkJobs ends a closed cache with its last job.
 func (s *shell) checkJobs() {
-	if s.jobs == 0 && s.state.closed {
+	if s.jobs == 0 && len(s.sweeps) == 0 && s.state.closed {
 		s.ref.Stop(ended)
 	}
 }

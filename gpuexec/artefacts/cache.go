@@ -32,6 +32,8 @@ type Cache struct {
 	shell shell
 	ref   *actors.Ref[message]
 	leave func() // the memory limit
+
+	floors floors // admitted; the core's tenants follow
 }
 
 type capacity struct{ entries, bytes limit.Limit }
@@ -52,6 +54,7 @@ func Open(cfg Config) (*Cache, error) {
 	c.log.Debug("artefacts: opened", "entries", cfg.Entries.String(), "bytes", cfg.Bytes.String())
 	c.state = newState(c.table, cfg.Entries, cfg.Bytes)
 	c.publishCapacity()
+	c.floors.of, c.floors.bytes = make(map[string]int64), cfg.Bytes
 	c.uses = recency.NewLog[node](func() { c.ref.Tell(drain{}) })
 	c.shell.init(c)
 	c.ref = actors.Spawn(actors.Config{Name: "artefacts", Logger: c.log}, c.shell.turn)
@@ -130,6 +133,9 @@ func (r *Request) check(op string) error {
 	if r.Key == "" {
 		return fault.Invalidf(op, "the key is empty: want the canonical key of the artefact")
 	}
+	if r.Part == r.Key || r.Whole == r.Key {
+		return fault.Invalidf(op, "the artefact is a part of itself: want another key as Part and Whole, or none")
+	}
 	return nil
 }
 
@@ -159,7 +165,7 @@ func (c *Cache) wasHit(inner bool, r *Request, l *Lease, start time.Time) Outcom
 	}
 	o := Outcome{Event: Hit}
 	if !start.IsZero() {
-		o.Duration = c.cfg.Now().Sub(start)
+		o.Duration = c.since(start)
 	}
 	if inner {
 		o.Event = NestedHit
@@ -188,7 +194,7 @@ func (c *Cache) await(ctx context.Context, op string, call *call) (*Lease, Outco
 	if o.Event == Hit || o.Event == NestedHit {
 		return l, o, nil // told already
 	}
-	o.Duration = c.cfg.Now().Sub(start)
+	o.Duration = c.since(start)
 	if err != nil {
 		o.Event = Failed
 		err = &fault.Error{Op: op, Key: call.Key, Backend: call.Backend, Err: err}
@@ -230,10 +236,20 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 	return c.lease(call.n), o, nil
 }
 
+// since is the time that has passed; 0 where the clock was set back meanwhile.
+func (c *Cache) since(start time.Time) time.Duration { return max(0, c.cfg.Now().Sub(start)) }
+
 // Settle waits until the store writes that are under way when it is called have
 // ended, or for the context (SPEC P18).
 func (c *Cache) Settle(ctx context.Context) error {
-	_, err := actors.Ask(ctx, c.ref, func(r actors.Reply[struct{}]) message { return &settle{reply: r} })
+	saves, err := actors.Ask(ctx, c.ref, func(r actors.Reply[[]*saving]) message { return &settle{reply: r} })
+	for i := 0; i < len(saves) && err == nil; i++ {
+		select {
+		case <-saves[i].over:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
 	if err != nil {
 		return &fault.Error{Op: "artefacts: settle", Err: err}
 	}
@@ -246,6 +262,7 @@ func (c *Cache) Settle(ctx context.Context) error {
 // usable until they end. Closing again waits again.
 func (c *Cache) Close(ctx context.Context) error {
 	c.leave()
+	c.floors.close()
 	c.ref.Tell(closing{})
 	select {
 	case <-c.ref.Stopped(): // the actor stops itself after the last job

@@ -2,10 +2,12 @@ package artefacts
 
 import (
 	"context"
+	"fmt"
+	"math"
+	"sync"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -42,7 +44,7 @@ func (c *Cache) SetCapacity(entries, bytes limit.Limit) error {
 		return err
 	}
 	return c.order("artefacts: set capacity", func(r actors.Reply[struct{}]) message {
-		return &resize{reply: r, entries: entries, bytes: bytes}
+		return &resize{ordered: ordered{r}, entries: entries, bytes: bytes}
 	})
 }
 
@@ -53,7 +55,7 @@ func (c *Cache) Reset(owner string) error {
 	if owner == "" {
 		return fault.Invalidf(op, "the owner's name is empty")
 	}
-	return c.order(op, func(r actors.Reply[struct{}]) message { return &dropOwner{reply: r, owner: owner} })
+	return c.order(op, func(r actors.Reply[struct{}]) message { return &dropOwner{ordered: ordered{r}, owner: owner} })
 }
 
 // AddFloor raises an owner's floor by a number of bytes, or lowers it by a negative
@@ -63,17 +65,20 @@ func (c *Cache) Reset(owner string) error {
 // floor of one. An owner whose floor comes to nothing is forgotten: what only it
 // used counts as used by callers without a name. Lowering the capacity in entries
 // heeds no floor. ErrTooLarge, and nothing is changed: the floors of all would be
-// more than the capacity in bytes.
+// more than the capacity in bytes. It waits for no turn of the cache: what is asked
+// for afterwards finds the floor.
 func (c *Cache) AddFloor(owner string, bytes int64) error {
 	const op = "artefacts: floor"
 	if owner == "" {
 		return fault.Invalidf(op, "the owner's name is empty")
 	}
-	return c.order(op, func(r actors.Reply[struct{}]) message { return &addFloor{reply: r, owner: owner, bytes: bytes} })
+	if err := c.floors.add(owner, bytes, func() { c.ref.Tell(&addFloor{owner: owner, bytes: bytes}) }); err != nil {
+		return &fault.Error{Op: op, Err: err}
+	}
+	return nil
 }
 
-// order has a turn carry out what takes no more than a turn, so it needs no
-// context.
+// order has the actor carry out what waits for no creator, so it needs no context.
 func (c *Cache) order(op string, build func(actors.Reply[struct{}]) message) error {
 	_, err := actors.Ask(context.Background(), c.ref, build)
 	if err != nil {
@@ -82,18 +87,67 @@ func (c *Cache) order(op string, build func(actors.Reply[struct{}]) message) err
 	return nil
 }
 
-// offerUnused lists the resident artefacts that nobody leases, for the memory limit
-// of the process. A closed cache offers nothing.
-func (c *Cache) offerUnused(ctx context.Context) []pressure.Item {
-	items, _ := actors.Ask(ctx, c.ref, func(r actors.Reply[[]pressure.Item]) message { return &offer{reply: r} })
-	return items
+// floors admits floors, so that nobody waits for a turn to know. The actor is told of each
+// in the order in which they were admitted.
+//
+// INVARIANT: the sum of the floors is within the capacity in bytes, unless that is 0 and
+// nothing is kept at all.
+type floors struct {
+	sync.Mutex
+	of     map[string]int64 // above 0
+	sum    int64
+	bytes  limit.Limit // the capacity that was asked for last
+	closed bool
 }
 
-// shrinkUnused evicts of those, the cheapest seconds a byte first, until at least
-// n bytes are freed or nothing of that tier is left.
-func (c *Cache) shrinkUnused(ctx context.Context, n int64, tier pressure.Tier) pressure.Freed {
-	freed, _ := actors.Ask(ctx, c.ref, func(r actors.Reply[pressure.Freed]) message {
-		return &shrink{reply: r, bytes: n, tier: tier}
-	})
-	return freed
+// add raises an owner's floor, or lowers it by a negative number, and has told know.
+func (f *floors) add(owner string, bytes int64, told func()) error {
+	f.Lock()
+	defer f.Unlock()
+	if f.closed {
+		return fault.ErrClosed
+	}
+	if bytes > 0 {
+		if err := f.fitLocked(bytes, f.bytes); err != nil {
+			return err
+		}
+	}
+	now := max(0, f.of[owner]+bytes)
+	f.sum += now - f.of[owner]
+	if f.of[owner] = now; now == 0 {
+		delete(f.of, owner)
+	}
+	told()
+	return nil
+}
+
+// resize takes a capacity in bytes, unless that is below the floors.
+func (f *floors) resize(bytes limit.Limit) error {
+	f.Lock()
+	defer f.Unlock()
+	bytes = bytes.Or(f.bytes)
+	err := f.fitLocked(0, bytes)
+	if err == nil {
+		f.bytes = bytes
+	}
+	return err
+}
+
+// fitLocked refuses floors that grow by more bytes than a capacity has left for them.
+func (f *floors) fitLocked(more int64, capacity limit.Limit) error {
+	most, counted := capacity.Value()
+	if !counted || most == 0 {
+		most = math.MaxInt64
+	}
+	if more > most-f.sum {
+		return fmt.Errorf("%w: floors of %d bytes, and %d more, in %v bytes: raise the capacity or lower the floors",
+			fault.ErrTooLarge, f.sum, more, capacity)
+	}
+	return nil
+}
+
+func (f *floors) close() {
+	f.Lock()
+	defer f.Unlock()
+	f.closed = true
 }

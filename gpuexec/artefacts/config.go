@@ -114,9 +114,9 @@ type Request struct {
 
 	// Part is the key of an artefact that this one contains. From the landing of this
 	// one the two are one entry: the part is no entry of its own any more, and
-	// meanwhile the flight needs no place beside it. If the flight fails, the part is
+	// meanwhile one such flight needs no place beside it. If the flight fails, the part is
 	// where it was. Whole is the key of an artefact that contains this one: while that
-	// is resident, this one is not kept (SPEC D3). Empty = none.
+	// is resident, this one is not kept (SPEC D3). Empty = none. Key is neither.
 	Part, Whole string
 
 	Backend   string // the Store's folder and part of errors; may be empty

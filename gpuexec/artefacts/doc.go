@@ -45,6 +45,10 @@
 // limit of a kiln.Runtime is told of every byte from the landing of an artefact to
 // its release, and takes back what nobody leases.
 //
+// Reset, SetCapacity, the end of a floor and Close are sweeps: they are done one behind
+// the other, in turns that touch a bounded number of artefacts, with other calls between
+// them. While SetCapacity lowers a capacity, what is there is the bound.
+//
 // # Failure
 //
 // A creator's error, panic or Goexit reaches everybody who waited and is not

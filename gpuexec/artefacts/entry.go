@@ -32,9 +32,13 @@ type entry struct {
 
 	// The actor's own.
 	flight       *making // until it ends
+	heir         *making // the flight of a whole that has its place (F9); nil = none
 	in           *order
 	older, newer *node
 	used         uint64  // when it was last used, by state.clock
 	tenant       *tenant // in whose order it is, and to whose floor its bytes count
 	ending       int64   // of a kernel: how many of its pins are of artefacts that are being freed
 }
+
+// known reports whether the core knows the entry still.
+func (e *entry) known() bool { return e.in != nil || e.flight != nil || e.apart.Load() }

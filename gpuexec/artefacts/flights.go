@@ -32,8 +32,12 @@ func (s *state) begin(m *making) {
 		return
 	}
 	m.stored = k.given == nil && k.Load != nil
-	if part := s.part(k); part != nil {
-		s.use(part) // its place is the flight's: the two will be one entry (D3)
+	part := s.part(k)
+	if part != nil {
+		s.use(part)
+	}
+	if part != nil && part.Value.heir == nil {
+		m.part, part.Value.heir = part, m // its place is the flight's: the two will be one entry (D3)
 	} else {
 		s.place(m.n)
 	}
@@ -42,7 +46,7 @@ func (s *state) begin(m *making) {
 
 // part is the entry that what k makes is to take over, resident or flying, or nil.
 func (s *state) part(k *call) *node {
-	n := s.table.Lookup(k.Part, 0)
+	n := s.other(k.Part)
 	if f, ok := s.flights.Find(k.Part); n == nil && ok {
 		n = f.n
 	}
@@ -52,12 +56,29 @@ func (s *state) part(k *call) *node {
 	return n
 }
 
+// other is the resident of a part's or a whole's key, or nil. No key is empty: a hash may
+// rely on that.
+func (s *state) other(key string) *node {
+	if key == "" {
+		return nil
+	}
+	return s.table.Lookup(key, 0)
+}
+
+// disown has the place of the part be the part's alone.
+func (m *making) disown() {
+	if m.part != nil {
+		m.part.Value.heir, m.part = nil, nil
+	}
+}
+
 // left takes a caller off a flight. alone says that it was the last one: the flight
 // then lingers, or, where that time is 0, has no place any more, and its creator is
 // to end (SPEC F4).
 func (s *state) left(m *making, now time.Time) (alone bool, linger time.Duration) {
 	if alone, linger = s.desk(m).Leave(m, now); alone && linger == 0 {
 		s.withdraw(m.n)
+		m.disown()
 	}
 	return alone, linger
 }
@@ -68,6 +89,7 @@ func (s *state) expired(m *making, now time.Time) bool {
 	over := s.desk(m).Expire(m, now)
 	if over {
 		s.withdraw(m.n)
+		m.disown()
 	}
 	return over
 }
@@ -106,10 +128,10 @@ func (s *state) land(m *making) (resident bool) {
 // keep has n, which k asked for, become resident, if it fits: then its part goes, whose
 // room it has. It looks for bytes first: what goes for them leaves its place, too.
 func (s *state) keep(n *node, k *call) bool {
-	if !s.bytes.Allows(n.Value.bytes) || s.table.Lookup(k.Whole, 0) != nil {
+	if !s.bytes.Allows(n.Value.bytes) || s.other(k.Whole) != nil {
 		return false
 	}
-	part, t, room := s.table.Lookup(k.Part, 0), (*tenant)(nil), int64(0)
+	part, t, room := s.other(k.Part), (*tenant)(nil), int64(0)
 	if part != nil {
 		t, room = part.Value.tenant, part.Value.bytes
 		s.withdraw(part) // so that it does not go for its whole
@@ -143,6 +165,7 @@ func (s *state) fail(m *making) {
 func (s *state) end(m *making) (keep bool) {
 	_, keep = s.desk(m).End(m.call.Key, m)
 	m.n.Value.flight = nil
+	m.disown()
 	s.flying.Remove(m.at)
 	s.countFlights()
 	return keep

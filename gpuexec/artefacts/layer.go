@@ -37,13 +37,21 @@ func (s *state) idleKernel(n *node) {
 	}
 }
 
+func (s *state) tooManyKernels() bool {
+	return s.kernels.unused.oldest != nil && !s.entries.Allows(int64(len(s.kernels.resident)))
+}
+
+// trimKernels is for one kernel more: where a trim is under way, that does the rest.
 func (s *state) trimKernels() {
-	for s.kernels.unused.oldest != nil && !s.entries.Allows(int64(len(s.kernels.resident))) {
-		s.evictKernel(s.kernels.unused.oldest)
+	for range 2 {
+		if s.tooManyKernels() {
+			s.evictKernel(s.kernels.unused.oldest)
+		}
 	}
 }
 
 func (s *state) evictKernel(n *node) {
+	s.touched.Add(1)
 	s.kernels.unused.remove(n)
 	delete(s.kernels.resident, n.Key)
 	n.Value.resident.Store(false)
@@ -51,12 +59,15 @@ func (s *state) evictKernel(n *node) {
 	s.dropped = append(s.dropped, n)
 }
 
-// emptyKernels forgets all kernels; those in use live on until their artefacts
-// go. Flights stay joinable and are not kept.
-func (s *state) emptyKernels() {
+// emptyKernels forgets as many kernels as a turn may, and reports whether none is left;
+// those in use live on until their artefacts go.
+func (s *state) emptyKernels() (over bool) {
 	for _, n := range s.kernels.resident {
+		if !s.touched.Left() {
+			return false
+		}
 		s.past.cleared(n.Key, kernel)
 		s.evictKernel(n)
 	}
-	s.kernels.flights.VoidAll()
+	return true
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
 // making is one asking of a call, and the flight that begins with it if there is
@@ -27,6 +28,7 @@ type making struct {
 	at     *list.Element // of the flight, among those that fly
 	linger time.Duration // that this caller wishes for its flight
 	n      *node
+	part   *node    // whose place it has; nil = none
 	stored bool     // the store is asked, and told
 	ctx    creating // the creator's
 	claim  Claim    // what the landing has to save
@@ -71,7 +73,7 @@ func (m *making) run() {
 	guard.Guard(func() (err error) {
 		start := c.cfg.Now()
 		b, err = c.make(m)
-		took := c.cfg.Now().Sub(start)
+		took := c.since(start)
 		b.Cost = cmp.Or(b.Cost, took)
 		if err == nil && c.debug {
 			c.log.Debug("artefacts: made", "key", m.call.Key, "by", string(m.origin.Event), "took", took)
@@ -88,12 +90,9 @@ func (m *making) run() {
 	})
 }
 
-// mostBytes is the largest artefact, so that no sum of sizes wraps (SPEC Q5).
-const mostBytes = 1 << 48
-
 // check refuses what no artefact takes.
 func (b *Built) check() error {
-	if b.Bytes < 0 || b.Bytes > mostBytes || b.Cost < 0 {
+	if b.Bytes < 0 || b.Bytes > pressure.MostBytes || b.Cost < 0 {
 		return fault.Invalidf("artefacts: create", "the creator reported %d bytes made in %v: want 0 to 2^48 bytes, and no negative time", b.Bytes, b.Cost)
 	}
 	return nil
@@ -176,7 +175,7 @@ func (m *making) create() (Built, error) {
 	c := m.call.cache
 	m.ran = true
 	start := c.cfg.Now()
-	defer func() { c.counters.run(c.cfg.Now().Sub(start)) }()
+	defer func() { c.counters.run(c.since(start)) }()
 	return m.call.Create(&m.ctx)
 }
 
@@ -241,8 +240,9 @@ func (s *shell) save(m *making) {
 	n, claim := m.n, m.claim
 	m.claim = nil
 	n.Value.cell.Pin()
-	w := new(saving)
+	w := &saving{make(chan struct{})}
 	s.saves[w] = struct{}{}
+	s.counters.saves.Store(int64(len(s.saves)))
 	keep := !s.state.disabled()
 	s.job(func() {
 		defer s.ref.Tell(saved{w}) // also after user code that ends its goroutine

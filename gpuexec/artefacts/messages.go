@@ -91,39 +91,39 @@ type (
 	// expired is the end of a flight's linger time.
 	expired struct{ *making }
 
+	// resize, dropOwner and addFloor, which changes a tenant's floor, are sweeps.
 	resize struct {
 		entries, bytes limit.Limit
-		reply          actors.Reply[struct{}]
+		set            bool
+		ordered
 	}
-
 	dropOwner struct {
 		owner string
-		reply actors.Reply[struct{}]
+		uses  uses // that it had when it was dropped
+		ordered
 	}
-
-	// addFloor changes a tenant's floor.
 	addFloor struct {
-		owner string
-		bytes int64
-		reply actors.Reply[struct{}]
+		owner   string
+		bytes   int64
+		leaving *leaving // once it is, if it has no floor left
 	}
 
 	// offer and shrink are for the memory limit of the process.
-	offer  struct{ reply actors.Reply[[]pressure.Item] }
+	offer struct {
+		nodes []*node
+		reply actors.Reply[[]spare]
+	}
 	shrink struct {
+		list  []spare
 		bytes int64
-		tier  pressure.Tier
 		reply actors.Reply[pressure.Freed]
 	}
 
-	// settle waits for the store writes that are under way in its turn.
-	settle struct {
-		left  int // of these
-		reply actors.Reply[struct{}]
-	}
+	// settle asks for the store writes that are under way in its turn.
+	settle struct{ reply actors.Reply[[]*saving] }
 
-	// saving is a store write under way.
-	saving struct{ awaited []*settle }
+	// saving is a store write until over is closed.
+	saving struct{ over chan struct{} }
 
 	closing struct{}
 
@@ -142,10 +142,7 @@ type (
 	idle struct{ n *node }
 )
 
-func (m asked) Fail(err error)      { m.reply.Fail(err) }
-func (m *resize) Fail(err error)    { m.reply.Fail(err) }
-func (m *dropOwner) Fail(err error) { m.reply.Fail(err) }
-func (m *settle) Fail(err error)    { m.reply.Fail(err) }
-func (m *addFloor) Fail(err error)  { m.reply.Fail(err) }
-func (m *offer) Fail(err error)     { m.reply.Fail(err) }
-func (m *shrink) Fail(err error)    { m.reply.Fail(err) }
+func (m asked) Fail(err error)   { m.reply.Fail(err) }
+func (m *settle) Fail(err error) { m.reply.Fail(err) }
+func (m *offer) Fail(err error)  { m.reply.Fail(err) }
+func (m *shrink) Fail(err error) { m.reply.Fail(err) }

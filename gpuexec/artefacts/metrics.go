@@ -26,8 +26,10 @@ type Stats struct {
 	Entries, Bytes, LeasedBytes int64 // see Len, Bytes and LeasedBytes of Cache
 	Kernels                     int64
 	Evictions                   int64 // residents that had to go, for whatever cause
+	Touched                     int64 // entries that a turn of the actor looked at or changed, at most
 	Loads                       int64 // blobs given to a driver
 
+	Saves        int64         // stores of what was made that have not ended yet (SPEC P18)
 	Flights      int64         // creators at work, those of kernels among them
 	OldestFlight time.Duration // since the oldest of them began; 0 if there is none
 
@@ -44,6 +46,7 @@ type counters struct {
 	reasons map[fault.Reason]*atomic.Uint64 // all of R1; the map itself never changes
 	unhit   atomic.Uint64                   // uses that were no hits
 	loads   atomic.Int64
+	saves   atomic.Int64 // falls, too
 	runs    [len(Stats{}.Runs)]atomic.Uint64
 }
 
@@ -62,7 +65,7 @@ func (c *counters) reason(r fault.Reason) {
 
 // run counts a creator by the time it took.
 func (c *counters) run(took time.Duration) {
-	c.runs[min(bits.Len64(uint64(max(0, took.Microseconds()))), len(c.runs)-1)].Add(1)
+	c.runs[min(bits.Len64(uint64(took.Microseconds())), len(c.runs)-1)].Add(1)
 }
 
 // Stats gives the counts so far. It waits for nobody.
@@ -75,13 +78,15 @@ func (c *Cache) Stats() Stats {
 		LeasedBytes: c.LeasedBytes(),
 		Kernels:     int64(c.Kernels()),
 		Evictions:   c.state.gauges.evictions.Load(),
+		Touched:     c.state.touched.Most(),
 		Loads:       c.counters.loads.Load(),
 		Overleased:  c.overleased.Load(),
 		Thrash:      c.state.gauges.thrash.Load(),
+		Saves:       c.counters.saves.Load(),
 		Flights:     c.state.gauges.flights.Load(),
 	}
 	if s.Flights > 0 {
-		s.OldestFlight = c.cfg.Now().Sub(time.Unix(0, c.state.gauges.oldest.Load()))
+		s.OldestFlight = c.since(time.Unix(0, c.state.gauges.oldest.Load()))
 	}
 	for i := range s.Runs {
 		s.Runs[i] = c.counters.runs[i].Load()

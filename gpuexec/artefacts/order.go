@@ -1,10 +1,13 @@
 package artefacts
 
+import "cmp"
+
 // order is an intrusive list of nodes by use. A node is in at most one order at
-// a time; all operations are O(1). Owned by the actor.
+// a time. Owned by the actor.
 type order struct {
 	oldest, newest *node
 	near           *node // the last that insert put in, or one older than that; nil = none
+	flown          *node // whatever is older flies; nil = not known
 }
 
 // push makes n, which is in no order, the newest.
@@ -35,6 +38,9 @@ func (o *order) remove(n *node) bool {
 	}
 	if o.near == n {
 		o.near = e.older
+	}
+	if o.flown == n {
+		o.flown = cmp.Or(e.newer, e.older)
 	}
 	if e.older == nil {
 		o.oldest = e.newer
@@ -71,15 +77,28 @@ func (o *order) insert(n *node) {
 	n.Value.in, n.Value.older, n.Value.newer = o, older, newer
 	o.link(n)
 	o.near = n
+	o.came(n)
 }
 
-// first is the least recently used that may go, or nil.
-func (o *order) first(may func(*node) bool) *node {
-	n := o.oldest
-	for n != nil && !may(n) {
-		n = n.Value.newer
+// came notes an entry that was put in, or has landed, at its place.
+func (o *order) came(n *node) {
+	if o.flown != nil && n.Value.used < o.flown.Value.used {
+		o.flown = n
 	}
-	return n
+}
+
+// first is the least recently used that may go, or nil. Flights that it had to pass are
+// not looked at again, but for those that are older than what has landed since.
+func (o *order) first(may scope) *node {
+	if may == either {
+		return o.oldest
+	}
+	for n := cmp.Or(o.flown, o.oldest); n != nil; n = n.Value.newer {
+		if o.flown = n; n.Value.resident.Load() {
+			return n
+		}
+	}
+	return nil
 }
 
 // touch makes n the newest, if it is in o at all.
@@ -89,18 +108,26 @@ func (o *order) touch(n *node) {
 	}
 }
 
-// each calls fn, which may evict what it is given, on every entry.
-func (s *state) each(fn func(*node)) {
-	walk := func(o *order) {
+// each walks all entries, which may go meanwhile. It misses those of a tenant that is
+// being forgotten.
+func (s *state) each(yield func(*node) bool) {
+	walk := func(o *order) bool {
 		for n := o.oldest; n != nil; {
 			next := n.Value.newer
-			fn(n)
+			if !yield(n) {
+				return false
+			}
 			n = next
 		}
+		return true
 	}
-	walk(&s.order)
+	if !walk(&s.order) {
+		return
+	}
 	for _, t := range s.tenants {
-		walk(&t.order)
+		if !walk(&t.order) {
+			return
+		}
 	}
 }
 
@@ -130,6 +157,7 @@ func (s *state) withdraw(n *node) {
 }
 
 func (s *state) move(n *node, t *tenant) {
+	s.touched.Add(1)
 	s.withdraw(n)
 	s.enter(n, t)
 }

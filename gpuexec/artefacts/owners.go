@@ -100,14 +100,16 @@ func discredit(p *atomic.Pointer[users], owner string) (last bool) {
 
 // owned has the entries that each owner used. An entry is in it from when the actor
 // learns of the use until the entry goes, or the owner is released or forgotten.
-type owned map[string]map[*node]struct{}
+type owned map[string]uses
+
+type uses map[*node]struct{}
 
 func (o owned) add(owner string, n *node) {
 	if owner == "" {
 		return
 	}
 	if o[owner] == nil {
-		o[owner] = make(map[*node]struct{})
+		o[owner] = make(uses)
 	}
 	o[owner][n] = struct{}{}
 }
@@ -123,13 +125,10 @@ func (o owned) drop(n *node) {
 	}
 }
 
-// forget takes an owner off all that it used, and gives what nobody else used.
-func (o owned) forget(owner string) (alone []*node) {
-	for n := range o[owner] {
-		if discredit(&n.Value.users, owner) {
-			alone = append(alone, n)
-		}
-	}
+// take gives what an owner used, to take the owner off all that. Later uses are not in
+// it, and entries may go that are.
+func (o owned) take(owner string) uses {
+	taken := o[owner]
 	delete(o, owner)
-	return alone
+	return taken
 }

@@ -90,7 +90,9 @@ func (p *player) play(words []string) string {
 	p.dropped, p.lost = nil, nil
 	out += fmt.Sprintf("; %d %d:", p.size(), p.gauges.bytes.Load())
 	var all []*node
-	p.each(func(n *node) { all = append(all, n) })
+	for n := range p.each {
+		all = append(all, n)
+	}
 	slices.SortFunc(all, func(a, b *node) int { return cmp.Compare(a.Value.used, b.Value.used) })
 	for _, n := range all {
 		out += " " + n.Key
@@ -139,11 +141,11 @@ func (p *player) do(verb, key, word string, options map[string]string, number fu
 		p.release(owner)
 	case "give":
 		tier := map[string]pressure.Tier{"spare": pressure.Spare, "floors": pressure.Floors}[key]
-		return fmt.Sprint(p.give(number("bytes"), tier).Bytes)
+		return fmt.Sprint(p.give(number("bytes"), tier))
 	case "idle":
 		p.idleKernel(p.kernels.resident[key])
 	case "close":
-		return fmt.Sprint(len(p.close()), " end")
+		return fmt.Sprint(p.close(), " end")
 	default:
 		return "no such verb"
 	}

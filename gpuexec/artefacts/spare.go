@@ -1,45 +1,114 @@
 package artefacts
 
 import (
+	"cmp"
+	"context"
 	"slices"
 
+	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
-// unused lists the residents that nobody leases, the cheapest to make again first.
-// The tier of each is that which it has when those before it have gone.
-func (s *state) unused() (nodes []*node, items []pressure.Item) {
-	s.each(func(n *node) {
-		if n.Value.kept() > 0 && !n.Value.cell.Leased() {
-			nodes = append(nodes, n)
-		}
-	})
-	item := func(n *node) pressure.Item {
-		return pressure.Item{Bytes: n.Value.bytes, Seconds: n.Value.cost.Seconds()}
-	}
-	slices.SortStableFunc(nodes, func(a, b *node) int { return pressure.Cheaper(item(a), item(b)) })
-	gone := make(map[*tenant]int64)
-	for _, n := range nodes {
-		it := item(n)
-		if t := n.Value.tenant; t != nil {
-			if gone[t] += it.Bytes; t.bytes-gone[t] < t.floor {
-				it.Tier = pressure.Floors
-			}
-		}
-		items = append(items, it)
-	}
-	return nodes, items
+// spare is a resident that nobody leases, as it was in some turn.
+type spare struct {
+	pressure.Item
+	n      *node
+	used   uint64
+	tenant *tenant
+	above  int64 // what the tenant has above its floor
 }
 
-// give evicts unused residents of one tier until that many bytes are freed, or none
-// is left.
-func (s *state) give(bytes int64, tier pressure.Tier) (freed pressure.Freed) {
-	nodes, items := s.unused()
-	for i, n := range nodes {
-		if items[i].Tier == tier && freed.Bytes < bytes {
-			freed.Bytes += items[i].Bytes
-			s.evict(n, ForMemory)
+// unused lists the residents among nodes that nobody leases.
+func (s *state) unused(nodes []*node) (list []spare) {
+	for _, n := range nodes {
+		s.touched.Add(1)
+		if n.Value.kept() == 0 || n.Value.cell.Leased() {
+			continue
 		}
+		one := spare{pressure.Item{Bytes: n.Value.bytes, Seconds: n.Value.cost.Seconds()}, n, n.Value.used, n.Value.tenant, 0}
+		if t := one.tenant; t != nil {
+			one.above = t.bytes - t.floor
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// rank puts the cheapest to make again first, and of those the least recently used. The
+// tier of each is that which it has when those before it have gone.
+func rank(list []spare) {
+	slices.SortFunc(list, func(a, b spare) int {
+		return cmp.Or(pressure.Cheaper(a.Item, b.Item), cmp.Compare(a.used, b.used))
+	})
+	gone := make(map[*tenant]int64)
+	for i := range list {
+		if one := &list[i]; one.tenant != nil {
+			if gone[one.tenant] += one.Bytes; gone[one.tenant] > one.above {
+				one.Tier = pressure.Floors
+			}
+		}
+	}
+}
+
+// give evicts the first of a list until that many bytes are freed: those that nobody
+// has come to lease, and no floor to hold, meanwhile.
+func (s *state) give(list []spare, bytes int64) (freed pressure.Freed) {
+	for _, one := range list {
+		if freed.Bytes >= bytes {
+			break
+		}
+		s.touched.Add(1)
+		n := one.n
+		held := one.Tier == pressure.Spare && n.Value.tenant != nil && n.Value.tenant.holds(n)
+		if n.Value.kept() == 0 || n.Value.cell.Leased() || held {
+			continue
+		}
+		freed.Bytes += one.Bytes
+		s.evict(n, ForMemory)
+	}
+	return freed
+}
+
+// part is how many artefacts the memory limit asks about in a turn: an eviction touches
+// one twice.
+const part = touched.Most / 4
+
+// unused ranks the residents that nobody leases, for the memory limit of the process. A
+// closed cache has none.
+func (c *Cache) unused(ctx context.Context) (list []spare) {
+	var all []*node
+	c.table.All(func(n *node) bool {
+		all = append(all, n)
+		return true
+	})
+	for nodes := range slices.Chunk(all, part) {
+		some, _ := actors.Ask(ctx, c.ref, func(r actors.Reply[[]spare]) message { return &offer{nodes: nodes, reply: r} })
+		list = append(list, some...)
+	}
+	rank(list)
+	return list
+}
+
+func (c *Cache) offerUnused(ctx context.Context) (items []pressure.Item) {
+	for _, one := range c.unused(ctx) {
+		items = append(items, one.Item)
+	}
+	return items
+}
+
+// shrinkUnused evicts of those, the cheapest seconds a byte first, until at least
+// n bytes are freed or nothing of that tier is left.
+func (c *Cache) shrinkUnused(ctx context.Context, n int64, tier pressure.Tier) (freed pressure.Freed) {
+	list := slices.DeleteFunc(c.unused(ctx), func(one spare) bool { return one.Tier != tier })
+	for some := range slices.Chunk(list, part) {
+		if freed.Bytes >= n {
+			break
+		}
+		of, _ := actors.Ask(ctx, c.ref, func(r actors.Reply[pressure.Freed]) message {
+			return &shrink{list: some, bytes: n - freed.Bytes, reply: r}
+		})
+		freed.Bytes += of.Bytes
 	}
 	return freed
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -21,16 +22,17 @@ type state struct {
 	flying  list.List // of *making: creators at work, those of kernels too, the oldest first
 	order   order     // residents and the flights that count (F9), of no tenant
 	tenants tenants   // each with an order of its own
-	floors  int64     // bytes, of all tenants
 	ranks   ranks     // of tenants
 	owned   owned
 	clock   uint64
-	entries limit.Limit
+	entries limit.Limit // what binds: while a trim is under way, that or what is there
 	bytes   limit.Limit
+	goal    capacity // what was asked for
 	kernels layer
 	past    past // runs of creators
 	thrash  thrash
 	hits    uint64 // so far; the shell says so before a landing
+	touched touched.Gauge
 	closed  bool
 
 	gauges  *gauges
@@ -58,7 +60,7 @@ type gauges struct {
 
 func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
 	s := &state{
-		table: t, apart: make(map[string]*node), entries: entries, bytes: bytes, gauges: new(gauges),
+		table: t, apart: make(map[string]*node), entries: entries, bytes: bytes, goal: capacity{entries, bytes}, gauges: new(gauges),
 		kernels: layer{resident: make(map[string]*node)},
 		tenants: make(tenants), owned: make(owned),
 	}
@@ -200,6 +202,7 @@ func (s *state) clear(n *node, why Cause) {
 const taken Cause = ""
 
 func (s *state) takeOut(n *node, why Cause) {
+	s.touched.Add(1)
 	s.withdraw(n)
 	if n.Value.flight == nil && !n.Value.apart.Load() {
 		s.owned.drop(n)
@@ -247,68 +250,101 @@ func (s *state) gone(n *node) {
 func (s *state) enterTable(n *node) {
 	n.Value.resident.Store(true)
 	s.table.Put(n)
+	n.Value.in.came(n)
 	s.gauges.bytes.Add(n.Value.bytes)
 	n.Value.tenant.charge(n.Value.bytes)
 	s.ranks.update(n.Value.tenant)
 }
 
-// resize sets the capacities that are given and evicts exactly the surplus (C2).
-// It changes nothing if the floors are more than the bytes.
-func (s *state) resize(entries, bytes limit.Limit) error {
-	bytes = bytes.Or(s.bytes)
-	if err := s.fit(0, bytes); err != nil {
-		return err
+// resize sets the capacities that are given. Calls of trim follow.
+func (s *state) resize(entries, bytes limit.Limit) {
+	s.goal = capacity{entries.Or(s.goal.entries), bytes.Or(s.goal.bytes)}
+	s.past.bound(s.goal.entries)
+	if !s.goal.entries.Allows(1) || !s.goal.bytes.Allows(1) {
+		s.entries, s.bytes = s.goal.entries, s.goal.bytes
+		s.flights.VoidAll()
+		s.kernels.flights.VoidAll()
 	}
-	s.entries, s.bytes = entries.Or(s.entries), bytes
-	s.past.bound(s.entries)
-	if s.disabled() {
-		s.empty()
-		return nil
-	}
-	for !s.entries.Allows(s.size()) {
-		s.evict(s.surplus(either), ForEntries)
-	}
-	for !s.bytes.Allows(s.gauges.bytes.Load()) {
-		s.evict(s.surplus(complete), ForBytes)
-	}
-	s.trimKernels()
-	return nil
 }
 
-// empty evicts everything, here and in the kernel layer, and has nothing stay of
-// what flies.
-func (s *state) empty() {
-	s.each(func(n *node) { s.clear(n, Cleared) })
-	for _, n := range s.apart {
+// trim evicts as much of the surplus as a turn may, and reports whether exactly that has
+// gone (C2). Until then what is there is the bound.
+func (s *state) trim() (over bool) {
+	if s.entries == s.goal.entries && s.bytes == s.goal.bytes && s.disabled() {
+		return s.empty()
+	}
+	for !s.goal.entries.Allows(s.size()) && s.touched.Left() {
+		s.evict(s.surplus(either), ForEntries)
+	}
+	for !s.goal.bytes.Allows(s.gauges.bytes.Load()) && s.touched.Left() {
+		s.evict(s.surplus(complete), ForBytes)
+	}
+	s.entries = atLeast(s.goal.entries, s.size())
+	s.bytes = atLeast(s.goal.bytes, s.gauges.bytes.Load())
+	for s.tooManyKernels() && s.touched.Left() {
+		s.evictKernel(s.kernels.unused.oldest)
+	}
+	return s.entries == s.goal.entries && s.bytes == s.goal.bytes && !s.tooManyKernels()
+}
+
+func atLeast(l limit.Limit, n int64) limit.Limit {
+	if l.Allows(n) {
+		return l
+	}
+	return limit.Of(n)
+}
+
+// empty evicts as much as a turn may, here and in the kernel layer, and reports whether
+// nothing is left. Nothing may stay any more of what flies.
+func (s *state) empty() (over bool) {
+	for n := range s.each {
+		if !s.touched.Left() {
+			return false
+		}
 		s.clear(n, Cleared)
 	}
-	s.flights.VoidAll()
-	s.emptyKernels()
+	for _, n := range s.apart {
+		if !s.touched.Left() {
+			return false
+		}
+		s.clear(n, Cleared)
+	}
+	return s.emptyKernels()
 }
 
 // credited notes the first use of n by an owner.
 func (s *state) credited(n *node, owner string) {
-	if (n.Value.in != nil || n.Value.flight != nil || n.Value.apart.Load()) && n.Value.users.Load().has(owner) {
+	if n.Value.known() && n.Value.users.Load().has(owner) {
 		s.owned.add(owner, n)
 	}
 }
 
-// release evicts what only owner used (C10).
-func (s *state) release(owner string) {
-	for _, n := range s.owned.forget(owner) {
+// release takes an owner off as much of what it used as a turn may, evicts what nobody
+// else used (C10), and reports whether uses is empty.
+func (s *state) release(owner string, uses uses) (over bool) {
+	for n := range uses {
+		if !s.touched.Left() {
+			return false
+		}
+		s.touched.Add(1)
+		delete(uses, n)
+		if !n.Value.known() || !discredit(&n.Value.users, owner) {
+			continue
+		}
 		if m := n.Value.flight; m != nil {
 			s.flights.Void(m)
 		}
 		s.clear(n, OfOwner)
 	}
+	return true
 }
 
-// close evicts everything for good and ends all flights, which it gives.
+// close ends all flights, which it gives, and lets nothing stay any more. Calls of empty
+// follow.
 func (s *state) close() []*making {
 	if s.closed {
 		return nil
 	}
 	s.closed = true
-	s.empty()
 	return append(s.flights.Close(), s.kernels.flights.Close()...)
 }

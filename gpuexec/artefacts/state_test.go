@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -94,6 +95,85 @@ func TestInsert(t *testing.T) {
 	})
 }
 
+func (o *order) slowFirst(may scope) *node {
+	n := o.oldest
+	for n != nil && may == complete && !n.Value.resident.Load() {
+		n = n.Value.newer
+	}
+	return n
+}
+
+// C1: what goes for bytes is the oldest that has landed, whatever flies, lands, is used
+// or goes meanwhile.
+func TestOldestLanded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tab := table.New[entry](nil)
+		var o order
+		var in []*node
+		clock := uint64(0)
+		for i := range rapid.IntRange(1, 80).Draw(t, "steps") {
+			verb := rapid.IntRange(0, 5).Draw(t, "verb")
+			if len(in) == 0 {
+				verb = 0
+			}
+			var n *node
+			at := 0
+			if verb > 1 {
+				at = rapid.IntRange(0, len(in)-1).Draw(t, "at")
+				n = in[at]
+			}
+			clock++
+			switch verb {
+			case 0, 1:
+				n = tab.NewNode(strconv.Itoa(i), 0)
+				n.Value.resident.Store(rapid.Bool().Draw(t, "landed"))
+				n.Value.used = clock
+				if verb == 1 { // out of another order, so with a use of some time ago
+					n.Value.used = rapid.Uint64Range(1, clock).Draw(t, "used")
+				}
+				if slices.ContainsFunc(in, func(other *node) bool { return other.Value.used == n.Value.used }) {
+					continue // no two uses are at one time
+				}
+				o.insert(n)
+				in = append(in, n)
+			case 2:
+				o.remove(n)
+				in = slices.Delete(in, at, at+1)
+			case 3:
+				n.Value.used = clock
+				o.touch(n)
+			case 4:
+				n.Value.resident.Store(true)
+				o.came(n)
+			case 5: // has it look
+			}
+			if rapid.Bool().Draw(t, "look") {
+				if got, want := o.first(complete), o.slowFirst(complete); got != want {
+					t.Fatalf("%v goes first, want %v", got, want)
+				}
+			}
+		}
+	})
+}
+
+// C3: flights that are older than what goes for bytes are passed once, not with each miss.
+func TestFlightsAheadArePassedOnce(t *testing.T) {
+	const flights, warm = 1000, 10
+	c := newFloors(1<<30, warm)
+	for i := range flights {
+		c.call(strconv.Itoa(i), "", normal)
+	}
+	for i := range 10 * warm {
+		c.ask("", "key "+strconv.Itoa(i), 1)
+		if passed := c.order.flown; i > warm && (passed == nil || !passed.Value.resident.Load()) {
+			t.Fatalf("miss %d: the next would pass the flights again", i)
+		}
+	}
+	if c.size() != flights+warm || c.has("key 0") || !c.has("key 99") {
+		t.Errorf("%d entries", c.size())
+	}
+}
+
 // A floor that is given back, and one that comes late, cost no more than a walk
 // over what its owner uses: by a search from an end this takes minutes.
 func TestFloorsComeAndGo(t *testing.T) {
@@ -159,15 +239,69 @@ func TestUsers(t *testing.T) {
 }
 
 // core drives the state alone.
-type core struct{ *state }
+type core struct {
+	*state
+	floors *floors
+}
 
 func newCore(entries, bytes int64) core {
-	return core{newState(table.New[entry](nil), limit.Of(entries), limit.Of(bytes))}
+	return core{
+		newState(table.New[entry](nil), limit.Of(entries), limit.Of(bytes)),
+		&floors{of: make(map[string]int64), bytes: limit.Of(bytes)},
+	}
 }
 
 // call asks for a key.
 func (c core) call(key, owner string, what kind) answer {
 	return c.ask(&making{call: &call{Request: Request{Key: key, Owner: owner}, kind: what}})
+}
+
+// The core's sweeps, to their ends.
+
+func (c core) to(end func() bool) {
+	for !end() {
+		c.touched.Turn()
+	}
+	c.touched.Turn()
+}
+
+func (c core) resize(entries, bytes limit.Limit) error {
+	err := c.floors.resize(bytes)
+	if err == nil {
+		c.state.resize(entries, bytes)
+		c.to(c.trim)
+	}
+	return err
+}
+
+func (c core) release(owner string) {
+	uses := c.owned.take(owner)
+	c.to(func() bool { return c.state.release(owner, uses) })
+}
+
+func (c core) addFloor(owner string, bytes int64) error {
+	return c.floors.add(owner, bytes, func() {
+		if c.state.addFloor(owner, bytes) {
+			gone := c.leave(owner)
+			c.to(func() bool { return c.forget(gone) })
+		}
+	})
+}
+
+func (c core) close() int {
+	ended := c.state.close()
+	c.to(c.empty)
+	return len(ended)
+}
+
+func (c core) give(bytes int64, tier pressure.Tier) int64 {
+	var list []spare
+	for n := range c.each {
+		list = append(list, c.unused([]*node{n})...)
+	}
+	rank(list)
+	list = slices.DeleteFunc(list, func(one spare) bool { return one.Tier != tier })
+	return c.state.give(list, bytes).Bytes
 }
 
 // C13: an evicted artefact is remembered while it is leased, and no longer.

@@ -286,6 +286,8 @@ func TestSettle(t *testing.T) {
 		t.Errorf("settle: %v", err)
 	}
 	want(t, "freed", c.count(c.mu.freed, "a"), 0)
+	c.setEntries(1)                        // a turn after the one that began the second store
+	want(t, "pending", c.Stats().Saves, 2) // P18
 	settled := make(chan error, 1)
 	go func() { settled <- c.Settle(background) }()
 	close(s.gate)
@@ -293,6 +295,7 @@ func TestSettle(t *testing.T) {
 		t.Error(err)
 	}
 	want(t, "counts", s.counts(), [3]int{2, 2, 0})
+	want(t, "pending at the end", c.Stats().Saves, 0)
 	c.eventuallyFreed("a", 1)
 }
 

@@ -1,17 +1,6 @@
 package artefacts
 
-import (
-	"fmt"
-	"math"
-
-	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/limit"
-)
-
 // tenants are the owners that have a floor.
-//
-// INVARIANT: state.floors, the sum of their floors, is within the capacity in
-// bytes, unless that is 0 and nothing is kept at all.
 type tenants map[string]*tenant
 
 // tenant is an owner that has a floor. What it uses has an order of its own, so
@@ -60,42 +49,54 @@ func (all tenants) of(n *node) (t *tenant) {
 	return t
 }
 
-// fit refuses floors that grow by more bytes than a capacity has left for them.
-func (s *state) fit(more int64, capacity limit.Limit) error {
-	most, counted := capacity.Value()
-	if !counted || most == 0 {
-		most = math.MaxInt64
-	}
-	if more > most-s.floors {
-		return fmt.Errorf("%w: floors of %d bytes, and %d more, in %v bytes: raise the capacity or lower the floors",
-			fault.ErrTooLarge, s.floors, more, capacity)
-	}
-	return nil
+// leaving is an owner that has no floor left: it is being forgotten.
+type leaving struct {
+	owner string
+	*tenant
+	uses uses
 }
 
-// addFloor raises the floor of an owner, or lowers it by a negative number. An owner
-// that has no floor left is forgotten.
-func (s *state) addFloor(owner string, bytes int64) error {
-	if bytes > 0 {
-		if err := s.fit(bytes, s.bytes); err != nil {
-			return err
-		}
-	}
+// addFloor raises the floor of an owner, or lowers it by a negative number. It reports
+// whether none is left: then the owner is to leave.
+func (s *state) addFloor(owner string, bytes int64) (none bool) {
 	t := s.tenants[owner]
 	if t == nil {
 		t = new(tenant)
 		s.tenants[owner] = t
 	}
-	s.floors -= t.floor
 	t.floor = max(0, t.floor+bytes)
 	s.ranks.update(t)
-	if s.floors += t.floor; t.floor > 0 {
+	return t.floor == 0
+}
+
+// leave takes an owner out of the tenants. It gives nil where it has left, or has a floor
+// again.
+func (s *state) leave(owner string) *leaving {
+	t := s.tenants[owner]
+	if t == nil || t.floor > 0 {
 		return nil
 	}
 	delete(s.tenants, owner)
-	s.owned.forget(owner)
-	for t.oldest != nil {
-		s.move(t.oldest, s.tenants.of(t.oldest))
+	return &leaving{owner, t, s.owned.take(owner)}
+}
+
+// forget takes an owner that leaves off as much of what it used as a turn may, and
+// reports whether nothing is left. Meanwhile its entries go by their age like others:
+// they have their rank still, and no floor.
+func (s *state) forget(l *leaving) (over bool) {
+	for n := range l.uses {
+		if !s.touched.Left() {
+			return false
+		}
+		s.touched.Add(1)
+		delete(l.uses, n)
+		discredit(&n.Value.users, l.owner)
 	}
-	return nil
+	for l.oldest != nil {
+		if !s.touched.Left() {
+			return false
+		}
+		s.move(l.oldest, s.tenants.of(l.oldest))
+	}
+	return true
 }

@@ -16,14 +16,14 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// floors drives the core alone: an artefact is begun and landed in one go.
-type floors struct{ core }
+// tenancy drives the core alone: an artefact is begun and landed in one go.
+type tenancy struct{ core }
 
-func newFloors(entries, bytes int64) floors { return floors{newCore(entries, bytes)} }
+func newFloors(entries, bytes int64) tenancy { return tenancy{newCore(entries, bytes)} }
 
 // ask uses a key for an owner and reports whether it was resident. Nobody leases
 // anything: what was evicted before has gone.
-func (f floors) ask(owner, key string, bytes int64) (hit bool) {
+func (f tenancy) ask(owner, key string, bytes int64) (hit bool) {
 	for _, n := range f.dropped {
 		f.gone(n)
 	}
@@ -42,7 +42,7 @@ func (f floors) ask(owner, key string, bytes int64) (hit bool) {
 	return false
 }
 
-func (f floors) has(key string) bool { return f.table.Lookup(key, 0) != nil }
+func (f tenancy) has(key string) bool { return f.table.Lookup(key, 0) != nil }
 
 // C1, C10: what others hold of the capacity leaves a tenant within its floor as
 // it is, be entries or bytes the binding one.
@@ -157,11 +157,11 @@ func TestOwnersAreForgotten(t *testing.T) {
 		f.ask(who, fmt.Sprint("own", i%9), 1)
 		f.addFloor(who, -10)
 	}
-	f.each(func(n *node) {
+	for n := range f.each {
 		if u := n.Value.users.Load(); len(u.more) > 0 || u.one != "" {
 			t.Errorf("%s is used by %s and %d more", n.Key, u.one, len(u.more))
 		}
-	})
+	}
 	if len(f.owned) != 0 || f.size() != 10 {
 		t.Errorf("%d owners, %d entries", len(f.owned), f.size())
 	}
@@ -212,13 +212,13 @@ func TestTenantsProp(t *testing.T) {
 					}
 				}
 			}
-			for _, may := range []func(*node) bool{either, complete} {
+			for _, may := range []scope{either, complete} {
 				if got, want := f.victim(nil, may), slowVictim(f.state, may); got != want {
 					t.Fatalf("%v goes next, want %v", got, want)
 				}
 			}
 			var bytes, entries int64
-			f.each(func(n *node) {
+			for n := range f.each {
 				entries++
 				for owner := range n.Value.users.Load().all {
 					if _, ok := f.owned[owner][n]; owner != "" && !ok {
@@ -229,7 +229,7 @@ func TestTenantsProp(t *testing.T) {
 				if in := n.Value.in; in != &f.order && in != &n.Value.tenant.order {
 					t.Fatalf("%s is in another's order", n.Key)
 				}
-			})
+			}
 			for name, o := range f.tenants {
 				var sum int64
 				for n := o.oldest; n != nil; n = n.Value.newer {
@@ -251,10 +251,10 @@ func TestTenantsProp(t *testing.T) {
 
 // slowVictim is victim(nil, may) by a look at every tenant. It may be called after
 // that, when no entry has to go over to another tenant any more.
-func slowVictim(s *state, may func(*node) bool) *node {
-	n := s.order.first(may)
+func slowVictim(s *state, may scope) *node {
+	n := s.order.slowFirst(may)
 	for _, o := range s.tenants {
-		if head := o.first(may); head != nil && !o.holds(head) && (n == nil || head.Value.used < n.Value.used) {
+		if head := o.slowFirst(may); head != nil && !o.holds(head) && (n == nil || head.Value.used < n.Value.used) {
 			n = head
 		}
 	}

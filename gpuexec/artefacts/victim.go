@@ -1,12 +1,22 @@
 package artefacts
 
-// Which entries may go.
-func either(*node) bool     { return true }
-func complete(n *node) bool { return n.Value.resident.Load() }
+import (
+	"math"
+
+	"github.com/kiln-cache/kiln/internal/sums"
+)
+
+// scope says which entries may go.
+type scope bool
+
+const (
+	either   scope = true
+	complete scope = false // not those that fly
+)
 
 // victim is the entry that goes next for a newcomer of tenant t, which may be nil:
 // the least recently used of those that no floor holds, else of t's own, else nil.
-func (s *state) victim(t *tenant, may func(*node) bool) *node {
+func (s *state) victim(t *tenant, may scope) *node {
 	n := s.order.first(may)
 	if len(s.tenants) == 0 {
 		return n
@@ -25,7 +35,7 @@ func (s *state) victim(t *tenant, may func(*node) bool) *node {
 		if n != nil && n.Value.used < oldest.Value.used {
 			break
 		}
-		head := s.spare(o, may)
+		head := s.oldestSpare(o, may)
 		if o.oldest != oldest {
 			continue // it has gone over to another tenant
 		}
@@ -47,9 +57,9 @@ func (s *state) victim(t *tenant, may func(*node) bool) *node {
 	return n
 }
 
-// spare is t's least recently used entry if no floor holds it, else nil. An entry
+// oldestSpare is t's least recently used entry if no floor holds it, else nil. An entry
 // that another tenant's floor would hold goes over to that tenant.
-func (s *state) spare(t *tenant, may func(*node) bool) *node {
+func (s *state) oldestSpare(t *tenant, may scope) *node {
 	for n := t.first(may); n != nil && !t.holds(n); n = t.first(may) {
 		other := s.tenants.of(n)
 		if other == nil || other == t || other.bytes >= other.floor {
@@ -62,7 +72,7 @@ func (s *state) spare(t *tenant, may func(*node) bool) *node {
 
 // surplus is the entry that goes next when the capacity itself was lowered: floors
 // give way then, too.
-func (s *state) surplus(may func(*node) bool) *node {
+func (s *state) surplus(may scope) *node {
 	n := s.victim(nil, may)
 	if n != nil {
 		return n
@@ -77,19 +87,20 @@ func (s *state) surplus(may func(*node) bool) *node {
 
 // shrinkBytes evicts the least recently used artefacts until the bytes of n, less
 // room, fit, and reports whether they do. It passes over flights, which hold no bytes yet.
-// Those that it meets are few: their creators have been running for longer than the
-// victim was left alone.
 func (s *state) shrinkBytes(n *node, room int64) bool {
 	t := n.Value.tenant
 	if n.Value.in == nil {
 		t = s.tenants.of(n)
 	}
-	for !s.bytes.Allows(s.gauges.bytes.Load() + n.Value.bytes - room) {
+	for {
+		all := sums.Add(s.gauges.bytes.Load()-room, n.Value.bytes)
+		if all < math.MaxInt64 && s.bytes.Allows(all) { // the largest sum is a bound, too (SPEC Q5)
+			return true
+		}
 		victim := s.victim(t, complete)
 		if victim == nil {
 			return false
 		}
 		s.evict(victim, ForBytes)
 	}
-	return true
 }

@@ -2,11 +2,16 @@ package blobstore
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"path"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -16,6 +21,7 @@ import (
 // Transfer counts the entries of an export, an import or a merge.
 type Transfer struct {
 	Taken    int                  // entries that the target has now, also those that it had before
+	Known    int                  // of these, those that it had before; 0 for an export
 	Rejected map[fault.Reason]int // entries that were not taken, by reason
 }
 
@@ -79,7 +85,7 @@ func (s *Store) transfer(ctx context.Context, l folder, t *Transfer, take func(p
 			t.reject(v.reason())
 			return nil
 		}
-		if _, flaw := frame.Parse(file, key); !flaw.None() && flaw.Reason != fault.Outdated {
+		if _, flaw := frame.Parse(file, frame.ID{Backend: backendOf(place), Key: key}); !flaw.None() && flaw.Reason != fault.Outdated {
 			t.reject(flaw.Reason)
 			return nil
 		}
@@ -108,12 +114,21 @@ func (v verdict) reason() fault.Reason {
 // others are taken. The error is fault.ErrInvalid for a file that is no archive or
 // only the beginning of one (see Whole), fault.ErrRefused for a store that is off or
 // read-only and for one that cannot be written, fault.ErrClosed or the context's.
+//
+// Entries are stored many at a time, so that they share their syncs, and what exceeds
+// the capacity is evicted at the end. Until then the capacity may be exceeded by an eighth.
 func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 	const op = "store: import"
-	var t Transfer
 	if s.off || s.cfg.ReadOnly {
-		return t, refused(op, "", "", Miss{Reason: fault.Disabled}, errors.New("the store is off or read-only"))
+		return Transfer{}, refused(op, "", "", Miss{Reason: fault.Disabled}, errors.New("the store is off or read-only"))
 	}
+	to := intake{s: s}
+	return to.end(ctx, s.unpack(ctx, op, r, &to))
+}
+
+// unpack takes the entries of an archive.
+func (s *Store) unpack(ctx context.Context, op string, r io.Reader, to *intake) error {
+	t := &to.t
 	in := newArchive(r)
 	var place, key string // of the key that still wants its kernel
 	for {
@@ -122,10 +137,10 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 			if place != "" {
 				t.reject(fault.Format)
 			}
-			return t, nil
+			return nil
 		}
 		if err != nil {
-			return t, err
+			return err
 		}
 		dir, name := path.Dir(h.Name), path.Base(h.Name)
 		limit := int64(LongestKey)
@@ -144,7 +159,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 		}
 		text, err := io.ReadAll(in.tar) // tar yields no more than h.Size
 		if err != nil {
-			return t, broken(op, err)
+			return broken(op, err)
 		}
 		if name == keyFile {
 			if place != "" {
@@ -158,15 +173,88 @@ func (s *Store) Import(ctx context.Context, r io.Reader) (Transfer, error) {
 			continue
 		}
 		place = ""
-		if err := s.taken(&t, s.adopt(ctx, backendOf(dir), key, text)); err != nil {
-			return t, err
+		if err := to.add(ctx, backendOf(dir), key, text); err != nil {
+			return err
 		}
 	}
 }
 
-// taken counts the result of one adopt. It gives an error back if that concerns the
-// whole import.
-func (s *Store) taken(t *Transfer, err error) error {
+// intake takes entries in batches. The stores of a batch run at the same time, since
+// stores that wait together share their syncs.
+type intake struct {
+	s     *Store
+	t     Transfer
+	batch []taking
+	bytes int
+}
+
+type taking struct {
+	backend, key string
+	file         []byte
+	known        bool
+	err          error
+}
+
+const (
+	mostTaken      = 64
+	mostTakenBytes = 16 << 20
+)
+
+func (in *intake) add(ctx context.Context, backend, key string, file []byte) error {
+	same := func(e taking) bool { return e.backend == backend && e.key == key }
+	if slices.ContainsFunc(in.batch, same) { // of one key the first stays
+		if err := in.store(ctx); err != nil {
+			return err
+		}
+	}
+	in.batch = append(in.batch, taking{backend: backend, key: key, file: file})
+	if in.bytes += len(file); len(in.batch) < mostTaken && in.bytes < mostTakenBytes {
+		return nil
+	}
+	return in.store(ctx)
+}
+
+// store stores the batch. The error is one that concerns the whole import.
+func (in *intake) store(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for i := range in.batch {
+		wg.Go(func() {
+			e := &in.batch[i]
+			e.known, e.err = in.s.adopt(ctx, e.backend, e.key, e.file)
+		})
+	}
+	wg.Wait()
+	var first error
+	for _, e := range in.batch {
+		if e.known {
+			in.t.Known++
+		}
+		if err := in.t.count(e.err); first == nil {
+			first = err
+		}
+	}
+	in.batch, in.bytes = nil, 0
+	return first
+}
+
+// end stores what is left, and evicts what is too much now. err is how the import went.
+func (in *intake) end(ctx context.Context, err error) (Transfer, error) {
+	s := in.s
+	if e := in.store(ctx); err == nil {
+		err = e
+	}
+	if s.begin("store: import") == nil {
+		defer s.leave()
+		e := s.dir.alter(ctx, func() error { return s.dir.shrink(s.dir.room(), "", "") })
+		if e != nil && ctx.Err() == nil {
+			s.degraded("evict", e) // the next change does it
+		}
+	}
+	return in.t, err
+}
+
+// count counts one entry. It gives an error back if that concerns the whole import.
+func (t *Transfer) count(err error) error {
 	var f *fault.Error
 	switch {
 	case err == nil:
@@ -188,48 +276,54 @@ func (s *Store) taken(t *Transfer, err error) error {
 // fault.ErrRefused.
 func (s *Store) Merge(ctx context.Context, dirs ...string) (Transfer, error) {
 	const op = "store: merge"
-	var t Transfer
 	if s.off || s.cfg.ReadOnly {
-		return t, refused(op, "", "", Miss{Reason: fault.Disabled}, errors.New("the store is off or read-only"))
+		return Transfer{}, refused(op, "", "", Miss{Reason: fault.Disabled}, errors.New("the store is off or read-only"))
 	}
+	to := intake{s: s}
+	return to.end(ctx, s.gather(ctx, op, dirs, &to))
+}
+
+// gather takes the entries of directories.
+func (s *Store) gather(ctx context.Context, op string, dirs []string, to *intake) error {
 	for _, dir := range dirs {
 		absolute, err := filepath.Abs(dir)
 		if err != nil {
-			return t, trouble(op, dir, err)
+			return trouble(op, dir, err)
 		}
 		l := folder{FS: s.cfg.fs(resolve(absolute)), base: true}
 		if err := checkOwner(l.FS, dir, false); err != nil {
 			if errors.Is(err, fault.ErrRefused) {
-				return t, err
+				return err
 			}
-			return t, trouble(op, dir, err)
+			return trouble(op, dir, err)
 		}
 		var from Transfer
 		err = s.transfer(ctx, l, &from, func(place, key string, file []byte) error {
-			return s.taken(&t, s.adopt(ctx, backendOf(place), key, file))
+			return to.add(ctx, backendOf(place), key, file)
 		})
 		for reason, n := range from.Rejected {
 			for range n {
-				t.reject(reason)
+				to.t.reject(reason)
 			}
 		}
 		if err != nil {
-			return t, trouble(op, dir, err)
+			return trouble(op, dir, err)
 		}
 	}
-	return t, nil
+	return nil
 }
 
 // adopt stores a whole kernel.bin that another store has written for a key, with
 // its identity and signature unchanged. One that is not sound, not trusted or of a
-// backend that is off is fault.ErrRefused with a reason.
-func (s *Store) adopt(ctx context.Context, backend, key string, file []byte) error {
+// backend that is off is fault.ErrRefused with a reason. known reports that the store
+// had an entry that made it superfluous.
+func (s *Store) adopt(ctx context.Context, backend, key string, file []byte) (known bool, err error) {
 	const op = "store: adopt"
 	if err := s.enter(op, backend, key); err != nil {
-		return err
+		return false, err
 	}
 	defer s.leave()
-	e, flaw := frame.Parse(file, key)
+	e, flaw := frame.Parse(file, frame.ID{Backend: backend, Key: key})
 	if flaw.None() {
 		_, flaw = s.trust.Judge(&e)
 	}
@@ -238,10 +332,86 @@ func (s *Store) adopt(ctx context.Context, backend, key string, file []byte) err
 	}
 	if !flaw.None() {
 		s.stats.reason(flaw.Reason)
-		return refused(op, backend, key, Miss(flaw), errors.New("the entry cannot be taken"))
+		return false, refused(op, backend, key, Miss(flaw), errors.New("the entry cannot be taken"))
 	}
 	present := e.Identity
 	present.ISA = e.Requires // an entry that runs wherever this one does makes this one superfluous
-	w := writing{s: s, backend: backend, key: key, entry: e, file: frame.File{Head: file}, sealed: true, present: present}
-	return w.run(ctx, op)
+	w := writing{s: s, backend: backend, key: key, entry: e, file: frame.File{Head: file}, sealed: true, present: present, many: true}
+	err = w.run(ctx, op)
+	return err == nil && w.found != nil, err
+}
+
+// sparse reports whether a header is that of a file with holes, which may claim any
+// size. No store writes one. Sparse files of the older kind have their own type.
+func sparse(h *tar.Header) bool {
+	for name := range h.PAXRecords {
+		if strings.HasPrefix(name, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
+}
+
+// Whole checks that r is an archive and has its end. The error is fault.ErrInvalid.
+// Import would find the same error only after it has stored the entries before it.
+// Whole does not verify entries.
+func Whole(r io.Reader) error {
+	in := newArchive(r)
+	for {
+		switch _, err := in.next("store: archive"); err {
+		case nil:
+		case io.EOF:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// archive reads a tar file up to the mark at its end.
+type archive struct {
+	end trailer
+	tar *tar.Reader
+}
+
+func newArchive(r io.Reader) *archive {
+	a := &archive{end: trailer{r: r}}
+	a.tar = tar.NewReader(&a.end)
+	return a
+}
+
+// next gives the next file's header; io.EOF behind the last.
+func (a *archive) next(op string) (*tar.Header, error) {
+	a.end.zeros = 0
+	h, err := a.tar.Next()
+	if err == io.EOF && a.end.zeros < endMark {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil && err != io.EOF {
+		err = broken(op, err)
+	}
+	return h, err
+}
+
+func broken(op string, err error) error {
+	return &fault.Error{Op: op, Err: fmt.Errorf("%w: no archive, or not all of one: %w: export it again", fault.ErrInvalid, err)}
+}
+
+// endMark is the number of zero bytes that end a tar file. It is more than a file's
+// padding and half of the mark. archive/tar accepts a file without it.
+const endMark = 1024
+
+// trailer counts the zero bytes since the last byte that was not zero.
+type trailer struct {
+	r     io.Reader
+	zeros int
+}
+
+func (t *trailer) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+	t.zeros += n
+	if last := bytes.TrimRight(p[:n], "\x00"); len(last) > 0 {
+		t.zeros = n - len(last)
+	}
+	return n, err
 }

@@ -20,10 +20,12 @@ type Policy string
 
 // The policies.
 const (
-	FIFO Policy = "fifo" // the oldest by creation; the default
+	FIFO Policy = "fifo" // the oldest by creation; what a new directory has
 	LRU  Policy = "lru"  // the least recently used; uses are kept over restarts
 	Cost Policy = "cost" // the lowest compile time x (uses + 1) per byte
 )
+
+var policies = []Policy{FIFO, LRU, Cost}
 
 // Durability says what survives a loss of power (SPEC P10). At every level an entry
 // survives the end of the process that stored it, however it ends, and damage is
@@ -35,7 +37,7 @@ type Durability string
 const (
 	None Durability = "none" // no sync: entries of the last half minute may be lost
 	File Durability = "file" // two syncs, of the two files: an entry is whole, absent, or lacks a file, which is a miss
-	Full Durability = "full" // five syncs or more: an entry that Put acknowledged is there; the default
+	Full Durability = "full" // five syncs, shared by stores that wait together: an entry that Put acknowledged is there; the default
 )
 
 // Signer signs each entry that a store writes (SPEC P15).
@@ -44,7 +46,10 @@ type Signer struct {
 	Key ed25519.PrivateKey // the whole key of 64 bytes, not its seed of 32
 }
 
-const defaultLease = 10 * time.Second
+const (
+	defaultLease = 10 * time.Second
+	defaultBuild = 10 * time.Minute
+)
 
 // Largest is the size of the largest entry in bytes, whatever the capacity. It
 // bounds what a reader allocates for one file.
@@ -63,13 +68,27 @@ type Config struct {
 	// Capacity bounds the bytes of all entries, each of their files rounded up to
 	// 4 KiB, which is about what the disk holds. Not given or 0 turns the store off,
 	// unless ReadOnly is set.
+	//
+	// The directory remembers it, and Policy: what the last process to open it was given
+	// holds for all that use it.
 	Capacity limit.Limit
+	// DefaultCapacity says that nobody has chosen Capacity, and DefaultPolicy the same of
+	// Policy. They then hold only in a directory that remembers none, and nothing that is
+	// there is evicted for such a capacity.
+	DefaultCapacity, DefaultPolicy bool
+	// KeepFree is the share of the file system that entries leave free, at least 0 and
+	// below 1: where others fill the disk, entries are evicted. 0 = there is no such bound.
+	KeepFree float64
 
-	Policy     Policy     // empty = FIFO
+	Policy     Policy     // empty = that of the directory, else FIFO
 	Durability Durability // empty = Full
 	// Lease is how long a process may hold the directory's lock, or the right to
 	// build a key, without a sign of life. Then the next process goes on. 0 = 10 s.
-	Lease    time.Duration
+	Lease time.Duration
+	// LongestBuild is how long a process may have the right to build a key. Then the
+	// build hangs, and another process goes on. 0 = 10 minutes.
+	LongestBuild time.Duration
+
 	ReadOnly bool // nothing in the directory is written
 	Existing bool // Dir must be a store already: Open makes nothing, and answers fault.ErrNotFound where there is none
 	Shared   bool // the directory is on a file system without reliable locks, as NFS; see the package comment
@@ -84,9 +103,9 @@ type Config struct {
 	Only string
 
 	// Identity gives the identity that entries of a backend must have, for calls on a
-	// Store that For did not give. The store calls it once for each backend, from the first call that needs it. Without it,
-	// or where Library or Build is empty, nothing of the backend is stored or loaded
-	// (SPEC P12).
+	// Store that For did not give. The store calls it once for each backend, from the
+	// first call that needs it. Without it, or where Library or Build is empty, nothing
+	// of the backend is stored or loaded (SPEC P12).
 	Identity func(backend string) gpuexec.Identity
 
 	// Trust is the path of a trust list (SPEC P15): a JSON file that nobody else may
@@ -135,14 +154,20 @@ func (c Config) Validate() error {
 	if err := c.Capacity.Validate(); err != nil {
 		errs = append(errs, &fault.Error{Op: "store: config", Key: "Capacity", Err: err})
 	}
-	if !slices.Contains([]Policy{"", FIFO, LRU, Cost}, c.Policy) {
+	if c.Policy != "" && !slices.Contains(policies, c.Policy) {
 		bad("policy %q: want fifo, lru or cost", c.Policy)
 	}
 	if !slices.Contains([]Durability{"", None, File, Full}, c.Durability) {
 		bad("durability %q: want none, file or full", c.Durability)
 	}
+	if !(c.KeepFree >= 0 && c.KeepFree < 1) {
+		bad("a share of %v to keep free: want 0 or more, and less than 1", c.KeepFree)
+	}
 	if c.Lease < 0 {
 		bad("lease %v: want a duration above 0, or 0 for %v", c.Lease, defaultLease)
+	}
+	if c.LongestBuild < 0 {
+		bad("longest build %v: want a duration above 0, or 0 for %v", c.LongestBuild, defaultBuild)
 	}
 	backends := slices.Clone(c.Off)
 	if c.Only != "" {
@@ -169,14 +194,14 @@ func (c Config) disabled() bool {
 }
 
 func (c Config) withDefaults(ctx context.Context) (Config, error) {
-	if c.Policy == "" {
-		c.Policy = FIFO
-	}
 	if c.Durability == "" {
 		c.Durability = Full
 	}
 	if c.Lease == 0 {
 		c.Lease = defaultLease
+	}
+	if c.LongestBuild == 0 {
+		c.LongestBuild = defaultBuild
 	}
 	if c.Now == nil {
 		c.Now = time.Now

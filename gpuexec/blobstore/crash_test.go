@@ -22,7 +22,8 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// The sizes of the tests with processes: small by default, larger with -kills=1000 -processes=64 -build=2s -within=1s.
+// The sizes of the tests with processes: small by default, larger with -kills=1000
+// -processes=64 -build=2s -within=1s.
 var (
 	killCount    = flag.Int("kills", 24, "writers killed in TestKill")
 	processCount = flag.Int("processes", 12, "processes in TestOneBuildOnTheHost")
@@ -50,9 +51,9 @@ func TestPowerLoss(t *testing.T) {
 			var acknowledged []string
 			states, recovered := 0, 0
 			check := func(op string) {
-				for _, keep := range []float64{0, 0.5, 1} {
+				for _, keep := range []float64{0, 0.5, 0.5, 0.5, 1} {
 					states++
-					clone := disk.Clone(keep, uint64(states))
+					clone := disk.Clone(keep, uint64(states), nil)
 					s, err := blobstore.Open(background, powerConfig(clone, level))
 					if err != nil {
 						t.Fatalf("after %s %d keeping %v: %v", op, states, keep, err)
@@ -73,6 +74,9 @@ func TestPowerLoss(t *testing.T) {
 						if level == blobstore.Full && !miss.None() && strings.Contains(strings.Join(acknowledged, " ")+" ", key+" ") {
 							t.Errorf("after %s %d keeping %v: %s was acknowledged and is gone: %v", op, states, keep, key, miss)
 						}
+					}
+					if size, text, files, err := s.Audit(background); err != nil || size != files || text != files {
+						t.Errorf("after %s %d keeping %v: accounts of %d and %d bytes, files of %d: %v", op, states, keep, size, text, files, err)
 					}
 					u, err := s.Usage(background)
 					if err != nil || u.DiskBytes > 4*small {
@@ -282,7 +286,7 @@ func TestPowerLossAfterRemoval(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, miss, err := open(disk.Clone(0, 1), blobstore.Full).Get(background, backend, "k"); err != nil || !miss.None() {
+			if _, miss, err := open(disk.Clone(0, 1, nil), blobstore.Full).Get(background, backend, "k"); err != nil || !miss.None() {
 				t.Errorf("what was acknowledged is %v %v", miss, err)
 			}
 		})
@@ -313,7 +317,7 @@ func TestFoundIsDurable(t *testing.T) {
 	r.must(lax.Put(background, backend, "k", []byte("v"), 0))
 	r.must(lax.Put(background, backend, "lost", []byte("v"), 0))
 	r.must(strict.Put(background, backend, "k", []byte("w"), 0))
-	after := open(disk.Clone(0, 1), blobstore.Full)
+	after := open(disk.Clone(0, 1, nil), blobstore.Full)
 	b, miss, err := after.Get(background, backend, "k")
 	r.want("acknowledged", words(string(b.Payload), miss.Reason, err), "v  <nil>")
 	_, miss, err = after.Get(background, backend, "lost")

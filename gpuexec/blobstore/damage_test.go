@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -237,7 +238,7 @@ func TestForged(t *testing.T) {
 	for i, n := range []uint64{1 << 63, 1_000_000_000, 1} {
 		k := fmt.Sprintf("k%d", i)
 		s.put(k, "v", putOptions{bytes: 10})
-		forged, err := frame.Forge(r.read(s.kernel(k)), k, "length", n)
+		forged, err := frame.Forge(r.read(s.kernel(k)), frame.ID{Backend: backend, Key: k}, "length", n)
 		r.must(err)
 		r.write(s.kernel(k), forged)
 		r.want("allocation", allocated(func() {
@@ -247,16 +248,32 @@ func TestForged(t *testing.T) {
 	s.put("huge", "v")
 	r.must(os.Truncate(s.kernel("huge"), 10<<30))
 	r.want("allocation", allocated(func() { r.want("huge", s.get("huge"), "miss reason=trailing") }) < mib, true)
+	for version, k := range map[uint64]string{1: "older", 999: "newer"} {
+		s.put(k, "v")
+		forged, err := frame.Forge(r.read(s.kernel(k)), frame.ID{Backend: backend, Key: k}, "format", version)
+		r.must(err)
+		r.write(s.kernel(k), forged)
+		before := s.usage().Quarantined
+		r.want("version", s.get(k), "miss reason=outdated field=format")
+		r.want("quarantined", s.usage().Quarantined, before)
+		r.want("verify", s.verify(), 0)
+		r.want("put", s.put(k, "new"), "ok")
+		r.want("get", s.get(k), "new")
+	}
+}
+
+// P3: a kernel of one backend is none of another, whatever its key: the digest covers
+// the backend.
+func TestKernelOfAnotherBackend(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
 	s.put("k", "v")
-	forged, err := frame.Forge(r.read(s.kernel("k")), "k", "format", 999)
-	r.must(err)
-	r.write(s.kernel("k"), forged)
-	before := s.usage().Quarantined
-	r.want("version", s.get("k"), "miss reason=outdated field=format")
-	r.want("quarantined", s.usage().Quarantined, before)
-	r.want("verify", s.verify(), 0)
-	r.want("put", s.put("k", "new"), "ok")
-	r.want("get", s.get("k"), "new")
+	s.put("k", "w", putOptions{backend: "gpu"})
+	other := strings.Replace(s.kernel("k"), "/"+backend+"/", "/gpu/", 1)
+	r.write(other, r.read(s.kernel("k")))
+	r.want("a copy", s.getOf("gpu", "k"), "miss reason=checksum")
+	r.want("set aside", r.exists(other), false)
+	r.want("its own", s.get("k"), "v")
 }
 
 // P3, P4: what could be stored is read whatever the reader's capacity, and what is

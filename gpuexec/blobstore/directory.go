@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
-	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // directory is the writable directory of a store. Its fields are used between begin
@@ -25,15 +22,22 @@ type directory struct {
 	mu turnstile // held from begin to end
 
 	lock    *hostlock.Directory // nil on a shared file system
+	owner   *hostlock.Owner     // nil before the first change, and without locks
 	journal journal
 	idx     *index
 	fresh   bool     // idx is what the disk held when the journal was read last
+	opened  bool     // idx was read once
+	saved   uint64   // inode of the journal that the present snapshot goes with; 0 = another should be made
+	savedAt int64    // how far in it
 	text    int64    // what size.txt says
 	trash   []string // folders to be removed after the change
 	events  []Event  // to be told after the change: a listener may ask the store
 
 	choosing    bool // a victim is to be chosen, and idx does not know all about its entries
 	quarantined bool // the change has set an entry aside
+
+	settled   bool // the directory was told what this process was given
+	unwritten bool // that could not be written
 
 	usesRead    time.Time // when the uses of other writers were read
 	usesWritten bool      // this writer has a file
@@ -75,17 +79,35 @@ func (d *directory) prepare(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("%s is no folder: move it away", name), err)
 		}
 	}
+	if err := d.distrust(ctx); err != nil {
+		return err
+	}
+	return d.alter(ctx, func() error {
+		d.own()
+		if err := d.settle(); err != nil {
+			return err
+		}
+		if d.idx.unread {
+			if d.s.policy() == FIFO && d.idx.disk <= d.room() {
+				return nil // nothing is to be evicted, and FIFO takes no uses over
+			}
+			return errMore // with the entries
+		}
+		if err := d.loadUses(); err != nil {
+			d.s.logOnce("read uses", err)
+		}
+		return d.shrink(d.room(), "", "")
+	})
+}
+
+// distrust makes the next change read the directory again.
+func (d *directory) distrust(ctx context.Context) error {
 	if err := d.mu.lock(ctx); err != nil {
 		return err
 	}
 	d.fresh = false
 	d.mu.unlock()
-	return d.alter(ctx, func() error {
-		if err := d.loadUses(); err != nil {
-			d.s.logOnce("read uses", err)
-		}
-		return d.shrink(d.s.capacity(), "", "")
-	})
+	return nil
 }
 
 // alter runs do between begin and end. It runs do again if the process stood still
@@ -144,6 +166,12 @@ func (d *directory) enter(ctx context.Context) error {
 		d.s.takeUses(d.idx)
 		return d.list(ctx) // each time
 	}
+	hinted := !d.opened || d.idx.unread && d.fresh // the snapshot may be right
+	loaded := false
+	if d.idx.unread && d.fresh {
+		loaded = d.load()
+		d.fresh = loaded
+	}
 	for again := 0; ; again++ {
 		d.learn()
 		if err := d.lock.Lock(ctx); err != nil {
@@ -155,28 +183,39 @@ func (d *directory) enter(ctx context.Context) error {
 			err := d.journal.follow(d.idx)
 			if d.journal.offset != read || d.text == unread { // a process that changed entries has written size.txt too
 				d.text = d.readSize()
+				d.follow()
+			}
+			if err == nil && loaded && d.text != d.idx.bytes {
+				err = errStale // size.txt is wrong, or the snapshot (SPEC P7)
 			}
 			if !errors.Is(err, errStale) {
 				return err
 			}
+			hinted = !loaded
 		}
 		if d.fresh = false; again == 3 { // others begin journals all the time
 			return errors.Join(d.list(ctx), d.restart(false))
 		}
-		if err := d.journal.reset(false); err != nil {
+		if err := d.journal.reset(false, d.idx.seq); err != nil {
 			return errors.Join(d.lose(err), d.list(ctx))
 		}
-		d.lock.Unlock()
-		if err := d.list(ctx); err != nil {
-			return err
+		if !d.opened && d.peek() {
+			d.opened, d.fresh = true, true
+			return nil
 		}
-		d.fresh = true
+		d.lock.Unlock()
+		if loaded = hinted && d.load(); !loaded {
+			if err := d.list(ctx); err != nil {
+				return err
+			}
+		}
+		d.opened, d.fresh, hinted = true, true, false
 	}
 }
 
 // restart begins to write the journal for an index that is up to date.
 func (d *directory) restart(force bool) error {
-	err := d.journal.reset(force)
+	err := d.journal.reset(force, d.idx.seq)
 	if err != nil {
 		return d.lose(err)
 	}
@@ -187,9 +226,12 @@ func (d *directory) restart(force bool) error {
 // list reads the whole directory.
 func (d *directory) list(ctx context.Context) error {
 	d.s.forgetSynced() // the directory may be another one by now
-	x := newIndex(d.s.cfg.Policy)
+	x := newIndex(d.s.policy())
+	x.seq = after(0, d.s.cfg.Now()) // a time after now counts as now
 	err := d.s.main.scan(func(place string, key, kernel int64) error {
-		x.add(sized(place, key, kernel))
+		r := sized(place, key, kernel)
+		r.seq = x.seq
+		x.add(r)
 		d.beat()
 		return ctx.Err()
 	}, d.s.skipped)
@@ -197,9 +239,11 @@ func (d *directory) list(ctx context.Context) error {
 		return err
 	}
 	x.inherit(d.idx)
-	d.idx, d.text = x, unread
+	x.seq = max(x.seq, d.journal.tail.seq)
+	d.idx, d.text, d.opened = x, unread, true
 	if d.lock == nil {
 		d.text = d.readSize()
+		d.follow()
 	}
 	return nil
 }
@@ -213,7 +257,7 @@ func (d *directory) learn() {
 	for _, r := range d.idx.unknown() {
 		d.s.main.meta(r)
 	}
-	d.choosing = false
+	d.choosing, d.saved = false, 0
 }
 
 // lose goes on without a journal that cannot be written, as on a full disk: without
@@ -235,19 +279,6 @@ func (d *directory) beat() {
 	}
 }
 
-// readSize is what size.txt says, or unknownSize.
-func (d *directory) readSize() int64 {
-	text, err := vfs.ReadFile(d.s.main, sizeFile, 32)
-	if err != nil {
-		return unknownSize
-	}
-	n, err := strconv.ParseInt(strings.TrimSuffix(string(text), "\n"), 10, 64)
-	if err != nil || n < 0 || strconv.FormatInt(n, 10) != strings.TrimSuffix(string(text), "\n") {
-		return unknownSize
-	}
-	return n
-}
-
 // end writes the accounts of the change and gives the locks back. A writer that lost
 // the lock while it stood still lists the directory again, so that the accounts are
 // right whatever it did late.
@@ -260,7 +291,7 @@ func (d *directory) end(ctx context.Context) error {
 			break
 		}
 		if err = d.restart(true); err == nil {
-			err = d.shrink(d.s.capacity(), "", "")
+			err = d.shrink(d.room(), "", "")
 			if e := d.finish(); e != nil {
 				err = e
 			}
@@ -272,10 +303,12 @@ func (d *directory) end(ctx context.Context) error {
 	if err != nil && err != errMore {
 		d.fresh = false
 	}
-	d.mu.unlock()
-	for _, name := range trash {
-		_ = d.s.main.RemoveAll(name) // the next sweep removes what is left
+	d.s.raise(d.idx.seq)
+	if d.saved != d.journal.inode {
+		d.save()
 	}
+	d.mu.unlock()
+	d.s.discard(trash)
 	if quarantined {
 		d.s.boundQuarantine()
 	}
@@ -302,24 +335,9 @@ func (d *directory) finish() error {
 	if d.lock == nil {
 		return nil
 	}
-	if err := d.journal.end(); err != nil {
+	if err := d.journal.end(d.idx.totals); err != nil {
 		return d.lose(err)
 	}
-	return nil
-}
-
-func (d *directory) writeSize() error {
-	d.text = unknownSize
-	temporary := tmpDir + "/" + hostlock.Unique()
-	err := vfs.WriteNew(d.s.main, temporary, false, strconv.AppendInt(nil, d.idx.bytes, 10))
-	if err == nil {
-		err = replace(d.s.main, temporary, sizeFile)
-	}
-	if err != nil {
-		_ = d.s.main.Remove(temporary) // the next sweep removes what is left
-		return err
-	}
-	d.text = d.idx.bytes
 	return nil
 }
 
@@ -352,6 +370,8 @@ func (d *directory) take(from string, r record) error {
 	if err := d.s.main.Rename(from, r.place); err != nil {
 		return err
 	}
+	d.idx.seq = after(d.idx.seq, d.s.cfg.Now())
+	r.seq = d.idx.seq
 	d.idx.add(r)
 	d.journal.added(r)
 	return nil

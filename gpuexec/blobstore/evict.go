@@ -1,7 +1,9 @@
 package blobstore
 
 import (
+	"context"
 	"fmt"
+	"path"
 	"strings"
 	"time"
 
@@ -13,11 +15,29 @@ func (d *directory) drop(place, to string) error {
 	if err := d.change(); err != nil {
 		return err
 	}
-	if err := d.s.main.Rename(place, to); err != nil && !isGone(err) {
+	switch err := d.s.main.Rename(place, to); {
+	case err == nil:
+		if err := d.meant(place, to); err != nil {
+			return err
+		}
+	case !isGone(err):
 		return err
 	}
 	d.dropped(place)
 	return nil
+}
+
+// meant takes a move back if this process stood still before it and lost the lock:
+// another entry may have had the place by then (SPEC P8).
+func (d *directory) meant(place, to string) error {
+	if d.lock == nil || d.lock.Held() {
+		return nil
+	}
+	_ = d.s.main.Mkdir(path.Dir(place)) // which is gone if it was the last entry there
+	if err := d.s.main.Rename(to, place); err != nil {
+		d.s.logOnce("put back", err) // a newcomer has the place already
+	}
+	return errPassedOver
 }
 
 // dropped writes the account of an entry that is gone.
@@ -79,6 +99,45 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 	return nil
 }
 
+// thin evicts the oldest entry of a bucket.
+func (d *directory) thin(bucket string, slots []slot) error {
+	var oldest record
+	for _, slot := range slots {
+		key, kernel, _ := d.s.main.sizes(bucket + "/" + slot.name)
+		r := sized(bucket+"/"+slot.name, key, kernel)
+		if d.s.main.meta(&r); slot.ours && (oldest.place == "" || r.created < oldest.created) {
+			oldest = r
+		}
+	}
+	if oldest.place == "" {
+		return nil
+	}
+	gone, err := d.evict(oldest.place)
+	if gone {
+		d.s.stats.evictions.Add(1)
+		d.events = append(d.events, Event{Kind: "evicted", Backend: backendOf(bucket), Place: oldest.place, Bytes: oldest.bytes})
+	}
+	return err
+}
+
+// give evicts that many bytes for a store that found the disk full (SPEC P5). It
+// reports whether anything went. It gives no more than half of what is there: the cause
+// may be another than the entries.
+func (d *directory) give(ctx context.Context, bytes int64) bool {
+	before := d.s.stats.evictions.Load()
+	most := int64(-1)
+	err := d.alter(ctx, func() error {
+		if most < 0 {
+			most = d.idx.disk - bytes
+		}
+		if most < bytes {
+			return nil
+		}
+		return d.shrink(most, "", "")
+	})
+	return err == nil && d.s.stats.evictions.Load() > before
+}
+
 // evict moves an entry to the trash, or removes its files where it is. gone is false
 // if neither is possible. The error is one of the change.
 func (d *directory) evict(place string) (gone bool, err error) {
@@ -88,6 +147,9 @@ func (d *directory) evict(place string) (gone bool, err error) {
 	to := tmpDir + "/" + hostlock.Unique()
 	cause := d.s.main.Rename(place, to)
 	if cause == nil {
+		if err := d.meant(place, to); err != nil {
+			return false, err
+		}
 		d.trash = append(d.trash, to)
 	} else if !isGone(cause) {
 		for _, name := range []string{kernelFile, keyFile} {

@@ -359,3 +359,15 @@ func TestSharedProfile(t *testing.T) {
 	r.must(c.Save(background, []byte("v"), 0))
 	r.want("waited", <-done, "v{ } <nil>")
 }
+
+// P7: keys that were chosen to have one hash do not make a bucket long: its oldest
+// entry goes.
+func TestBucketIsBounded(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 4*mib, hash(7))
+	s.fill(0, 69, 10)
+	r.want("entries", s.usage().Entries, 64)
+	r.want("the oldest went", s.has(5, 6, 69), []int{6, 69})
+	r.want("evicted", s.Stats().Evictions, 6)
+	r.want("audit", s.audit(), "ok")
+}

@@ -1,6 +1,8 @@
 package blobstore
 
 import (
+	"context"
+
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
@@ -21,4 +23,11 @@ func (c *Claim) Token() int {
 func (s *Store) Count(r fault.Reason) int64 { return s.Stats().Reasons[r] }
 
 // JournalEnd ends a change of the journal that has no lines.
-var JournalEnd = journalEnd(nil)
+var JournalEnd = journalEnd(nil, totals{})
+
+// SaveIndex writes the snapshot of the index now.
+func (s *Store) SaveIndex() {
+	_ = s.dir.mu.lock(context.Background())
+	defer s.dir.mu.unlock()
+	s.dir.save()
+}

@@ -19,7 +19,10 @@ func FuzzDirectory(f *testing.F) {
 	names := []string{
 		"test/B/0/key.bin", "test/B/0/kernel.bin", "test/B/0", "test/B", "test", "size.txt", "lease/journal", "lease/directory/0",
 		"uses/x", "tmp/x", "mark/x", "quarantine/x", "test/B/1", "lease/key/x", "test/B/18446744073709551615",
+		"lease/index", "lease/owner/x",
 	}
+	f.Add([]byte{15, 3, 15, 2, 16, 0})
+	f.Add([]byte{15, 8, 16, 3, 6, 2})
 	f.Fuzz(func(t *testing.T, program []byte) {
 		r := newRig(t)
 		s := r.open("d", 10*kib, policy("lru"))

@@ -67,7 +67,8 @@ func (s *Store) List(ctx context.Context, each func(Info) error) error {
 	return nil
 }
 
-// Inspect describes the entry of a name as Info.Entry gives it. The error is fault.ErrNotFound if there is no such entry, or as List's.
+// Inspect describes the entry of a name as Info.Entry gives it. The error is
+// fault.ErrNotFound if there is no such entry, or as List's.
 func (s *Store) Inspect(ctx context.Context, entry string) (Info, error) {
 	const op = "store: inspect"
 	if !isPlace(entry) {
@@ -122,6 +123,9 @@ func (s *Store) inspect(l folder, place string) (Info, verdict) {
 func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error) {
 	const op = "store: verify"
 	f := &finding{}
+	if err := s.relist(ctx, op); err != nil {
+		return nil, err
+	}
 	err = s.List(ctx, func(i Info) error {
 		if !i.Flaw.None() && i.Flaw.Reason != fault.Outdated {
 			bad = append(bad, i)
@@ -154,10 +158,22 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 	return bad, nil
 }
 
+// relist makes the next change list the directory, whatever the index says of it.
+func (s *Store) relist(ctx context.Context, op string) error {
+	if s.off || s.cfg.ReadOnly {
+		return nil
+	}
+	if err := s.begin(op); err != nil {
+		return err
+	}
+	defer s.leave()
+	return s.dir.distrust(ctx)
+}
+
 // Prune evicts entries in the order of the policy until at most that many bytes are
-// in use, counted as Config.Capacity counts them. With Config.Only it evicts entries of that backend alone, and ends when
-// there are none. The error is fault.ErrInvalid for a negative number,
-// fault.ErrClosed, fault.ErrIO or the context's.
+// in use, counted as Config.Capacity counts them. With Config.Only it evicts entries
+// of that backend alone, and ends when there are none. The error is fault.ErrInvalid
+// for a negative number, fault.ErrClosed, fault.ErrIO or the context's.
 func (s *Store) Prune(ctx context.Context, bytes int64) error {
 	if bytes < 0 {
 		return fault.Invalidf("store: prune", "%d bytes: want 0 or more", bytes)

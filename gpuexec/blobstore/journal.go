@@ -1,7 +1,6 @@
 package blobstore
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -18,34 +17,62 @@ import (
 // journal is a file of the changes to a directory. By reading on in it, a process
 // learns what the others changed without listing the directory before each store.
 // It is a hint: a reader that finds it replaced, torn or without an end lists the
-// directory, and so does every Open. It is read and written under the directory lock.
+// directory, and an Open does so without a snapshot that goes with it. It is read and
+// written under the directory lock.
 // The writer that makes it too long begins another, whose first line names the old one
 // by inode and length, so that its readers go on in the new one.
 //
 // A change is a line "b", a line for each entry added or removed, and a line "e" with
-// the digest of these lines. A journal that ends in another way is that of a writer
-// which died in between, or of a version without digests.
+// the totals after it, the digest of the lines, and that of what stands before in this
+// line. A journal that ends in another way is that of a writer which died in between,
+// or of another version, which takes no change of this one for one of its own.
 type journal struct {
 	fs     vfs.FS
 	file   vfs.File
 	inode  uint64
-	offset int64 // this process has read or written the bytes before it
+	offset int64  // this process has read or written the bytes before it
+	tail   totals // as the journal told when it was opened
 	begun  bool
 	lines  []byte
 }
 
 const mostJournal = 1 << 20 // bytes; a longer journal is followed by a fresh one
 
-// journalStart is the text of a fresh journal.
+// journalStart begins the first line of a fresh journal. A name that no other journal
+// has follows, and the end of a change.
 func journalStart(inode uint64, length int64) string {
-	return fmt.Sprintf("after %d %d\n", inode, length) + journalEnd(nil)
+	return fmt.Sprintf("after %d %d ", inode, length)
 }
 
-// journalEnd is the last line of a change. Its digest, xxHash64, tells damage and not
-// forgery: a directory that another user can write is not opened (SPEC P13).
-func journalEnd(lines []byte) string { return fmt.Sprintf("e %016x\n", xxhash.Sum64(lines)) }
+// journalEnd is the last line of a change.
+func journalEnd(lines []byte, t totals) string {
+	return sealed(fmt.Sprintf("e %016x %016x %016x %016x ", uint64(t.seq), uint64(t.bytes), uint64(t.disk), xxhash.Sum64(lines)))
+}
 
-var endSize = int64(len(journalEnd(nil)))
+// sealed ends a line with a digest of it. That is xxHash64 and tells damage, not
+// forgery: a directory that another user can write is not opened (SPEC P13).
+func sealed(line string) string { return fmt.Sprintf("%s%016x\n", line, xxhash.Sum64String(line)) }
+
+var endSize = int64(len(journalEnd(nil, totals{})))
+
+// parseEnd reads the last line of a change.
+func parseEnd(line string) (t totals, lines uint64, ok bool) {
+	if int64(len(line)) != endSize || !strings.HasPrefix(line, "e ") || sealed(line[:endSize-sealSize]) != line {
+		return t, 0, false
+	}
+	var numbers [4]uint64
+	for i := range numbers {
+		var err error
+		numbers[i], err = strconv.ParseUint(line[2+sealSize*i:][:sealSize-1], 16, 64)
+		if err != nil {
+			return t, 0, false
+		}
+	}
+	t = totals{int64(numbers[0]), int64(numbers[1]), int64(numbers[2])}
+	return t, numbers[3], t.seq <= 2*(mostSeq-1)
+}
+
+const sealSize = 17
 
 // errStale says that the directory must be listed again.
 var errStale = errors.New("the journal does not continue what was read of it")
@@ -86,7 +113,7 @@ func (j *journal) next(x *index, info vfs.Info) (vfs.Info, error) {
 	if short, err := readAll(j.file, text, 0); err != nil || short || string(text) != start {
 		return info, errors.Join(errStale, err)
 	}
-	j.offset = int64(len(start))
+	j.offset = int64(len(start)+len(hostlock.Unique())+1) + endSize
 	return info, nil
 }
 
@@ -103,15 +130,11 @@ func (j *journal) read(x *index, end int64) error {
 		return err
 	}
 	changes, err := parseJournal(string(text))
-	if err != nil {
-		return err
+	if err != nil || x.unread {
+		return errors.Join(errStale, err)
 	}
 	for _, c := range changes {
-		if c.added {
-			x.add(c.record)
-		} else {
-			x.remove(c.place)
-		}
+		x.follow(c)
 	}
 	j.offset = end
 	return nil
@@ -132,7 +155,11 @@ func parseJournal(text string) ([]change, error) {
 		switch {
 		case !inside && line == "b\n":
 			inside, begin = true, at
-		case inside && strings.HasPrefix(line, "e ") && line == journalEnd([]byte(text[begin:start])):
+		case inside && line[0] == 'e':
+			_, digest, ok := parseEnd(line)
+			if !ok || digest != xxhash.Sum64String(text[begin:start]) {
+				return nil, errStale
+			}
 			inside = false
 		default:
 			c, ok := parseChange(strings.TrimSuffix(line, "\n"))
@@ -149,35 +176,35 @@ func parseJournal(text string) ([]change, error) {
 }
 
 func parseChange(line string) (change, bool) {
-	words := strings.Split(line, " ")
-	switch {
-	case len(words) == 2 && words[0] == "-" && isPlace(words[1]):
-		return change{record: record{place: words[1]}}, true
-	case len(words) == 6 && words[0] == "+" && isPlace(words[5]):
-		var numbers [4]int64
-		for i := range numbers {
-			n, err := strconv.ParseInt(words[i+1], 10, 64)
-			if err != nil {
-				return change{}, false
-			}
-			numbers[i] = n
-		}
-		return change{added: true, record: record{place: words[5], known: true,
-			bytes: numbers[0], disk: numbers[1], created: numbers[2], cost: time.Duration(numbers[3])}}, numbers[0] >= 0 && numbers[1] >= 0
+	kind, rest, _ := strings.Cut(line, " ")
+	if kind == "-" && isPlace(rest) {
+		return change{record: record{place: rest}}, true
 	}
-	return change{}, false
+	var numbers [5]int64
+	for i := range numbers {
+		var word string
+		var err error
+		word, rest, _ = strings.Cut(rest, " ")
+		if numbers[i], err = strconv.ParseInt(word, 10, 64); err != nil {
+			return change{}, false
+		}
+	}
+	r := record{place: rest, bytes: numbers[0], disk: numbers[1], created: numbers[2], cost: time.Duration(numbers[3]), seq: numbers[4]}
+	r.known = r.cost != notKnown
+	return change{true, r}, kind == "+" && isPlace(rest) && r.bytes >= 0 && r.disk >= 0 && r.seq <= 2*(mostSeq-1)
 }
 
 // isPlace reports whether a text is backend/bucket/slot.
 func isPlace(text string) bool {
-	parts := strings.Split(text, "/")
-	return len(parts) == 3 && validBackend(parts[0]) && isNumber(parts[1]) && isNumber(parts[2])
+	backend, rest, _ := strings.Cut(text, "/")
+	bucket, slot, _ := strings.Cut(rest, "/")
+	return validBackend(backend) && isNumber(bucket) && isNumber(slot)
 }
 
 // reset goes on with the present journal, or begins a fresh one if that is damaged or
 // too long. Every other process lists the directory after a fresh one. With force it
-// begins a fresh one in any case.
-func (j *journal) reset(force bool) error {
+// begins a fresh one in any case, whose numbers go on from seq.
+func (j *journal) reset(force bool, seq int64) error {
 	j.close()
 	if !force {
 		info, err := j.fs.Lstat(journalFile)
@@ -185,15 +212,17 @@ func (j *journal) reset(force bool) error {
 			return nil
 		}
 	}
-	return j.start(0, 0)
+	return j.start(0, 0, totals{seq, unknownSize, unknownSize})
 }
 
 // start begins a fresh journal, after the one of an inode and length if there is one
 // whose readers may go on.
-func (j *journal) start(inode uint64, length int64) error {
+func (j *journal) start(inode uint64, length int64, t totals) error {
 	j.close()
-	temporary := tmpDir + "/" + hostlock.Unique()
-	if err := vfs.WriteNew(j.fs, temporary, false, []byte(journalStart(inode, length))); err != nil {
+	name := hostlock.Unique()
+	temporary := tmpDir + "/" + name
+	first := journalStart(inode, length) + name + "\n"
+	if err := vfs.WriteNew(j.fs, temporary, false, []byte(first+journalEnd([]byte(first), t))); err != nil {
 		return err
 	}
 	if err := replace(j.fs, temporary, journalFile); err != nil {
@@ -214,23 +243,41 @@ func (j *journal) open(info vfs.Info) error {
 	}
 	tail := make([]byte, min(info.Size, endSize+1))
 	_, err = file.ReadAt(tail, info.Size-int64(len(tail)))
-	if err != nil || !endsWhole(string(tail)) {
+	t, ok := endOf(string(tail))
+	if err != nil || !ok {
 		return errors.Join(errStale, file.Close())
 	}
-	j.file, j.inode, j.offset = file, info.Inode, info.Size
+	j.file, j.inode, j.offset, j.tail = file, info.Inode, info.Size, t
 	return nil
 }
 
-// endsWhole reports whether a journal ends with the end of a change. The caller has
-// listed the directory, so the digest itself does not matter.
-func endsWhole(tail string) bool {
+// endOf gives the totals at the end of a journal, of which these are the last bytes.
+func endOf(tail string) (totals, bool) {
 	n := len(tail) - int(endSize)
 	if n < 0 || n > 0 && tail[n-1] != '\n' {
-		return false
+		return totals{}, false
 	}
-	digest, whole := strings.CutSuffix(strings.TrimPrefix(tail[n:], "e "), "\n")
-	_, err := hex.DecodeString(digest)
-	return whole && err == nil && len(digest) == 16
+	t, _, ok := parseEnd(tail[n:])
+	return t, ok
+}
+
+// latest is the latest number in the journal, 0 if it cannot be told. It needs no lock.
+func (j *journal) latest() int64 {
+	f, err := j.fs.Open(journalFile)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || info.Size < endSize {
+		return 0
+	}
+	tail := make([]byte, endSize)
+	if short, err := readAll(f, tail, info.Size-endSize); err != nil || short {
+		return 0
+	}
+	t, _ := endOf(string(tail))
+	return t.seq
 }
 
 // begin writes that a change begins. It must be called before the first file is moved.
@@ -242,23 +289,36 @@ func (j *journal) begin() error {
 	return j.append([]byte("b\n"))
 }
 
-func (j *journal) added(r record) {
-	j.lines = fmt.Appendf(j.lines, "+ %d %d %d %d %s\n", r.bytes, r.disk, r.created, int64(r.cost), r.place)
+func (j *journal) added(r record) { j.lines = appendAdded(j.lines, &r) }
+
+// notKnown stands for the cost of an entry of which only the sizes are known.
+const notKnown = -1
+
+func appendAdded(lines []byte, r *record) []byte {
+	cost := max(0, int64(r.cost))
+	if !r.known {
+		cost = notKnown
+	}
+	lines = append(lines, '+')
+	for _, n := range [...]int64{r.bytes, r.disk, r.created, cost, r.seq} {
+		lines = strconv.AppendInt(append(lines, ' '), n, 10)
+	}
+	return append(append(append(lines, ' '), r.place...), '\n')
 }
 
 func (j *journal) removed(place string) { j.lines = fmt.Appendf(j.lines, "- %s\n", place) }
 
-// end writes the lines of the change and its end.
-func (j *journal) end() error {
+// end writes the lines of the change and its end, with the totals after it.
+func (j *journal) end(t totals) error {
 	if !j.begun {
 		return nil
 	}
-	lines := append(j.lines, journalEnd(j.lines)...)
+	lines := append(j.lines, journalEnd(j.lines, t)...)
 	j.begun, j.lines = false, lines[:0]
 	if err := j.append(lines); err != nil || j.offset <= mostJournal {
 		return err
 	}
-	return j.start(j.inode, j.offset)
+	return j.start(j.inode, j.offset, t)
 }
 
 func (j *journal) append(lines []byte) error {

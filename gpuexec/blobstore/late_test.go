@@ -31,6 +31,7 @@ type stall struct {
 	once    *sync.Once
 	reached chan struct{}
 	resume  chan struct{}
+	moved   func(from, to string) // after it has gone on
 }
 
 func newStall(at string) *stall {
@@ -56,6 +57,9 @@ func (s *stall) pass(op, name string) {
 func (s *stall) Rename(from, to string) error {
 	s.pass("rename", to)
 	defer s.pass("after rename", to)
+	if s.moved != nil {
+		s.moved(from, to)
+	}
 	return s.FS.Rename(from, to)
 }
 
@@ -127,6 +131,43 @@ func TestPassedOverBeforePublishing(t *testing.T) {
 	r.want("get", a.get("k"), "first")
 	r.want("audit", a.audit(), "ok")
 	r.want("no pause", a.put("j", "v"), "ok")
+}
+
+// P8: who stands still before it evicts or sets aside an entry, and is passed over,
+// takes nothing away that has the place by then.
+func TestLateMover(t *testing.T) {
+	for name, c := range map[string]struct {
+		at   string
+		move func(a *shop) error
+	}{
+		"evictor":  {"rename tmp/*", func(a *shop) error { return a.Prune(background, 0) }},
+		"repairer": {"rename quarantine/*", func(a *shop) error { _, err := a.Verify(background, true); return err }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			short := func(c *blobstore.Config) { c.Lease = 200 * time.Millisecond }
+			b := r.open("d", mib, hash(7), short)
+			b.put("k", "old")
+			r.flip(b.kernel("k"), -1)
+			late := newStall(c.at)
+			a := r.open("d", mib, hash(7), short, late.config)
+			done := make(chan error)
+			go func() { done <- c.move(a) }()
+			<-late.reached
+			r.must(b.Prune(background, 0))
+			r.want("put", b.put("new", "v"), "ok")
+			var moves []string
+			late.moved = func(from, to string) { moves = append(moves, from+" "+to) }
+			close(late.resume)
+			r.must(<-done)
+			r.want("its place was taken back", len(moves) > 1 && strings.HasSuffix(moves[1], " test/7/0"), true)
+			if name == "repairer" {
+				r.want("the newcomer", b.get("new"), "v")
+			}
+			r.want("audit", a.audit(), "ok")
+			r.want("audit", b.audit(), "ok")
+		})
+	}
 }
 
 // P4, P5: a request that finds a bad entry waits a second at most for somebody who
@@ -225,6 +266,9 @@ func testLongListing(t *testing.T, journals bool) {
 			t.Error(err)
 		}
 		return u.Bytes
+	}
+	if err := disk.Remove("lease/index"); err != nil {
+		t.Fatal(err)
 	}
 	b := make(chan *blobstore.Store)
 	go func() { b <- open(slow{disk}, 9*small) }()
@@ -325,8 +369,10 @@ func TestJournalIsAHint(t *testing.T) {
 // is as long, and that what was written into the old one is seen by nobody.
 func TestJournalIsReplaced(t *testing.T) {
 	r := newRig(t)
-	a, b := r.open("d", 450*kib, hash(7)), r.open("d", 450*kib, hash(7))
 	journal := r.path("d/lease/journal")
+	r.open("d", 450*kib)
+	r.must(os.Remove(journal)) // which says that settings were written
+	a, b := r.open("d", 450*kib, hash(7)), r.open("d", 450*kib, hash(7))
 	b.fill(1, 2, 100*kib)
 	r.want("entries", a.usage().Entries, 2)
 	length := len(r.read(journal))

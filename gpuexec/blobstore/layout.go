@@ -11,18 +11,21 @@ const (
 	leaseDir      = "lease"
 	lockDir       = "lease/directory"
 	keyDir        = "lease/key"
+	ownerDir      = "lease/owner"
 	tmpDir        = "tmp"
 	markDir       = "mark"
 	usesDir       = "uses"
 	quarantineDir = "quarantine"
 
-	sizeFile    = "size.txt"
-	journalFile = "lease/journal"
-	keyFile     = "key.bin"
-	kernelFile  = "kernel.bin"
+	sizeFile     = "size.txt"
+	journalFile  = "lease/journal"
+	indexFile    = "lease/index"
+	settingsFile = "lease/settings"
+	keyFile      = "key.bin"
+	kernelFile   = "kernel.bin"
 )
 
-var ownDirs = []string{leaseDir, lockDir, keyDir, tmpDir, markDir, usesDir, quarantineDir}
+var ownDirs = []string{leaseDir, lockDir, keyDir, ownerDir, tmpDir, markDir, usesDir, quarantineDir}
 
 // validBackend reports whether a name can be a backend's folder.
 func validBackend(name string) bool {

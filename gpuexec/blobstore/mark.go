@@ -57,6 +57,9 @@ func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func()
 			s.logOnce("mark", err)
 		}
 	}
+	if err := s.commit(false, markDir+"/"+name, markDir+"/"); err != nil { // else a machine that hangs boots into the same blob
+		s.degraded("sync a mark", err)
+	}
 	if !s.resides(b, name) {
 		leave()
 		s.stats.reason(fault.Quarantined)
@@ -86,8 +89,27 @@ func (s *Store) Refuse(ctx context.Context, b Blob) error {
 	return nil
 }
 
-// banish sets a sound entry aside, unless another entry has its place by now.
+// banish sets a sound entry aside, unless another entry has its place by now. Where
+// the driver can abort this survives a loss of power.
 func (s *Store) banish(ctx context.Context, b Blob, reason fault.Reason) bool {
+	if !s.banishNow(ctx, b, reason) {
+		return false
+	}
+	if !s.cfg.Aborts(backendOf(b.Place)) || s.cfg.ReadOnly {
+		return true
+	}
+	names := []string{markDir + "/"}
+	if b.layer == 0 {
+		names = []string{quarantineDir + "/", path.Dir(b.Place) + "/", backendOf(b.Place) + "/"}
+	}
+	err := s.commit(true, names...)
+	if err != nil {
+		s.degraded("sync what was set aside", err)
+	}
+	return err == nil
+}
+
+func (s *Store) banishNow(ctx context.Context, b Blob, reason fault.Reason) bool {
 	if b.layer > 0 {
 		return s.hide(s.layer(b.layer), b.Place)
 	}

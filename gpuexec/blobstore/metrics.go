@@ -9,9 +9,10 @@ import (
 
 var reasons = fault.Reasons()
 
-// counters only grow. They are safe for concurrent use.
+// counters only grow, but for pending. They are safe for concurrent use.
 type counters struct {
 	hits, stores, evictions, setAside, avoidable atomic.Int64
+	pending                                      atomic.Int64     // falls, too
 	reasons                                      [32]atomic.Int64 // in the order of fault.Reasons
 }
 
@@ -21,13 +22,14 @@ func (c *counters) reason(r fault.Reason) {
 	}
 }
 
-// Stats counts what a Store did since it was opened.
+// Stats counts what a Store did since it was opened, and what it is doing.
 type Stats struct {
 	Hits      int64                  // blobs given by Get and Obtain
 	Stores    int64                  // entries written
 	Evictions int64                  // entries removed to make room
 	SetAside  int64                  // bad entries moved to quarantine/, or hidden in a base
 	Avoidable int64                  // misses of a key that has an entry of another identity (SPEC R2)
+	Pending   int64                  // stores under way now, also those that wait for the disk (SPEC P18)
 	Reasons   map[fault.Reason]int64 // misses and refusals by reason; every reason of SPEC R1 has an element
 }
 
@@ -36,7 +38,7 @@ func (s *Store) Stats() Stats {
 	c := &s.stats
 	out := Stats{
 		Hits: c.hits.Load(), Stores: c.stores.Load(), Evictions: c.evictions.Load(),
-		SetAside: c.setAside.Load(), Avoidable: c.avoidable.Load(), Reasons: make(map[fault.Reason]int64, len(reasons)),
+		SetAside: c.setAside.Load(), Avoidable: c.avoidable.Load(), Pending: c.pending.Load(), Reasons: make(map[fault.Reason]int64, len(reasons)),
 	}
 	for i, r := range reasons {
 		out.Reasons[r] = c.reasons[i].Load()

@@ -5,14 +5,17 @@ package blobstore_test
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 const nobody = 65534
@@ -151,11 +154,21 @@ func (r *rig) lock(path string) {
 	})
 }
 
+// relist opens the store without an index, which tells nothing of modes.
+func (s *shop) relist() {
+	s.r.t.Helper()
+	s.shut()
+	s.r.must(os.Remove(filepath.Join(s.cfg.Dir, "lease/index")))
+	st, err := blobstore.Open(background, s.cfg)
+	s.r.must(err)
+	s.Store = st
+}
+
 var oddModes = map[string]func(*rig, *shop){
 	"bucket": func(r *rig, s *shop) {
 		bucket := s.Bucket("a")
 		r.lock(r.path("d/test/" + bucket))
-		s.reopen()
+		s.relist()
 		r.want("put", s.put("c", "vc"), "ok")
 		r.want("get", words(s.get("a"), s.get("b"), s.get("c")), "miss reason=degraded vb vc")
 		for _, o := range []*shop{s, r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true })} {
@@ -172,15 +185,15 @@ var oddModes = map[string]func(*rig, *shop){
 		r.want("pruned", s.usage().Entries, 0)
 		r.want("audit", s.audit(), "ok")
 		r.must(os.Chmod(r.path("d/test/"+bucket), 0o700))
-		s.reopen()
+		s.relist()
 		r.want("back", words(s.get("a"), s.audit(), s.verify()), "va ok 0")
 		r.lock(r.path("d/test"))
-		s.reopen()
+		s.relist()
 		r.want("a backend", words(s.usage().Entries, s.verify(), s.put("k", "v", putOptions{backend: "gpu"})), "0 1 ok")
 	},
 	"slot": func(r *rig, s *shop) {
 		r.lock(s.place("a"))
-		s.reopen()
+		s.relist()
 		r.want("get", s.get("a"), "miss reason=degraded")
 		for _, o := range []*shop{s, r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true })} {
 			r.want("entries", o.usage().Entries, 2)
@@ -194,7 +207,7 @@ var oddModes = map[string]func(*rig, *shop){
 		for i := range 3 { // it is the oldest, and no store waits until it goes
 			r.want("put", s.put(words(i), "v", putOptions{bytes: mib / 2}), "ok")
 		}
-		s.reopen()
+		s.relist()
 		r.want("audit", s.audit(), "ok")
 	},
 	"journal": func(r *rig, s *shop) {
@@ -214,3 +227,55 @@ var oddModes = map[string]func(*rig, *shop){
 		r.want("audit", s.audit(), "ok")
 	},
 }
+
+// P16: a store that can be read and not written is opened for reading: hits as ever, a
+// write is degraded, nothing is made and nothing is swept. What is no store is an error.
+func TestReadOnlyMount(t *testing.T) {
+	r := newRig(t)
+	w := r.open("d", mib)
+	w.put("k", "v")
+	w.shut()
+	before := r.names("d/tmp")
+	for _, errno := range []syscall.Errno{syscall.EROFS, syscall.EACCES} {
+		sealed := func(c *blobstore.Config) {
+			blobstore.SetFS(c, func(root string) vfs.FS {
+				return &unwritable{FS: vfs.Watch(vfs.Dir(root), func(op string) error {
+					switch op {
+					case "write", "rename", "sync", "mkdir":
+						return errno
+					}
+					return nil
+				}), errno: errno}
+			})
+		}
+		r.log.text.Reset()
+		s := r.open("d", mib, sealed)
+		r.want("get", s.get("k"), "v")
+		for range 2 {
+			r.want("put", s.put("j", "v"), "refused reason=degraded")
+		}
+		r.want("logged", r.log.count("going on without"), 1)
+		r.want("capacity, entries", words(s.usage().Capacity, s.usage().Entries), words(mib, 1))
+		r.want("verify", s.verify(), 0)
+		_, claim, miss, err := s.Obtain(background, backend, "j")
+		r.want("obtain", words(claim == nil, miss.Reason, err), "true absent <nil>")
+		r.must(s.Prune(background, 0))
+		r.want("nothing went", s.get("k"), "v")
+		s.shut()
+		r.want("nothing was made", words(r.names("d/tmp")), words(before))
+		r.must(os.MkdirAll(r.path("none"), 0o700))
+		_, err = blobstore.Open(background, r.config("none", mib, sealed))
+		r.want("no store", said(err), "error io")
+	}
+}
+
+// unwritable is a read-only mount.
+type unwritable struct {
+	vfs.FS
+	errno syscall.Errno
+}
+
+func (u *unwritable) Create(name string) (vfs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: u.errno}
+}
+func (u *unwritable) Update(name string) (vfs.File, error) { return u.Create(name) }

@@ -250,7 +250,7 @@ func (s *Store) read(l folder, place, key string) (frame.Entry, verdict) {
 	if v.kind != sound {
 		return frame.Entry{}, v
 	}
-	e, flaw := frame.Parse(file, key)
+	e, flaw := frame.Parse(file, frame.ID{Backend: backendOf(place), Key: key})
 	miss := Miss(flaw)
 	if !miss.None() && miss.Reason != fault.Outdated {
 		return e, verdict{kind: damaged, miss: miss}

@@ -188,8 +188,8 @@ func lowestFree(slots []slot) uint64 {
 
 // isNumber reports whether a name is a decimal uint64 as strconv writes it.
 func isNumber(name string) bool {
-	n, err := strconv.ParseUint(name, 10, 64)
-	return err == nil && strconv.FormatUint(n, 10) == name
+	_, err := strconv.ParseUint(name, 10, 64)
+	return err == nil && (name[0] != '0' || len(name) == 1)
 }
 
 // backendOf and bucketOf give the parts of a place.
@@ -199,7 +199,7 @@ func bucketOf(place string) string  { return path.Base(path.Dir(place)) }
 // meta reads the creation time and cost of an entry, unverified, for the choice of
 // victims. An entry that cannot be read has the time of its file, and cost 0.
 func (f folder) meta(r *record) {
-	r.known = true
+	defer r.learned()
 	file, err := f.Open(r.place + "/" + kernelFile)
 	if err != nil {
 		return

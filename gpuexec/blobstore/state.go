@@ -14,11 +14,29 @@ type index struct {
 	entries map[string]*record // by place
 	own     uses               // those of this writer's file
 	others  uses               // those of other writers' files, as they were read last
-	bytes   int64
-	disk    int64
+	totals
 	order   *queue    // of all entries; nil until the first victim is asked for
 	strange []*record // those that were added unknown, also some that are gone or known by now
+	unread  bool      // only the totals are known
 }
+
+// totals are what a journal says at the end of each change.
+type totals struct {
+	// seq is the latest number of the sequence that orders creations and uses. A number
+	// is one more than the latest that its giver knows, or the time in nanoseconds since
+	// 1970 if that is more: so the order of a journal holds whatever clocks do, and an
+	// index that is made anew, which begins with times, has numbers like the old one.
+	seq   int64
+	bytes int64
+	disk  int64
+}
+
+// mostSeq bounds the numbers that are read and the times that become one, so that
+// counting on from there never ends.
+const mostSeq = 1 << 62
+
+// after gives a number above the latest.
+func after(latest int64, now time.Time) int64 { return max(latest+1, min(now.UnixNano(), mostSeq)) }
 
 // uses are by place.
 type uses map[string]use
@@ -27,7 +45,7 @@ type uses map[string]use
 type use struct {
 	created int64 // of the entry: its place may be taken by another one later
 	count   int64
-	last    int64 // nanoseconds since 1970
+	last    int64 // its number in the sequence
 }
 
 // record is one entry. place is its folder, below the root.
@@ -36,8 +54,10 @@ type record struct {
 	bytes int64 // of key.bin and kernel.bin
 	disk  int64 // what they take there
 
+	seq int64 // its number in the sequence; before it is known, the largest that it can have
+
 	known   bool  // the fields below were read
-	created int64 // nanoseconds since 1970
+	created int64 // nanoseconds since 1970; tells whether a use is of this entry
 	cost    time.Duration
 
 	stuck bool // it cannot be evicted at present
@@ -107,6 +127,7 @@ func (x *index) retry() {
 func (x *index) note(more uses) {
 	for place, u := range more {
 		x.own.add(place, u)
+		x.seq = max(x.seq, u.last)
 		if r, ok := x.entries[place]; ok && x.order != nil && !r.stuck {
 			heap.Fix(x.order, r.at)
 		}
@@ -115,7 +136,28 @@ func (x *index) note(more uses) {
 
 // setUses replaces all requests. The queue is made anew, which happens once a minute
 // at most.
-func (x *index) setUses(own, others uses) { x.own, x.others, x.order = own, others, nil }
+func (x *index) setUses(own, others uses) {
+	x.own, x.others, x.order = own, others, nil
+	for _, us := range [...]uses{own, others} {
+		for _, u := range us {
+			x.seq = max(x.seq, u.last)
+		}
+	}
+}
+
+// learned notes what was read of an entry that was unknown.
+func (r *record) learned() { r.known, r.seq = true, min(r.seq, r.created) }
+
+// follow applies a change that is not older than what is known.
+func (x *index) follow(c change) {
+	if !c.added {
+		x.remove(c.place)
+		return
+	}
+	c.seq = max(c.seq, x.seq+1) // its writer may not have known all numbers
+	x.seq = c.seq
+	x.add(c.record)
+}
 
 // add adds requests for an entry. Of two entries of one place the younger counts.
 func (us uses) add(place string, u use) {
@@ -150,9 +192,10 @@ func (x *index) useOf(r *record) (sum use) {
 func (x *index) inherit(old *index) {
 	for place, r := range x.entries {
 		if o, ok := old.entries[place]; ok && o.bytes == r.bytes && o.known {
-			r.known, r.created, r.cost = true, o.created, o.cost
+			r.known, r.created, r.cost, r.seq = true, o.created, o.cost, o.seq
 		}
 	}
+	x.seq = max(x.seq, old.seq)
 	x.own, x.others = old.own, old.others
 }
 
@@ -202,11 +245,11 @@ func (x *index) before(a, b *record) bool {
 	order := 0
 	switch x.policy {
 	case LRU:
-		order = cmp.Compare(max(a.created, x.useOf(a).last), max(b.created, x.useOf(b).last))
+		order = cmp.Compare(max(a.seq, x.useOf(a).last), max(b.seq, x.useOf(b).last))
 	case Cost:
 		order = cmp.Compare(x.worth(a), x.worth(b))
 	}
-	return cmp.Or(order, cmp.Compare(a.created, b.created), cmp.Compare(a.place, b.place)) < 0
+	return cmp.Or(order, cmp.Compare(a.seq, b.seq), cmp.Compare(a.created, b.created), cmp.Compare(a.place, b.place)) < 0
 }
 
 // worth is the compile time that a byte of the entry saves, in nanoseconds (SPEC P7).

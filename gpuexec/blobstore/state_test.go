@@ -38,6 +38,7 @@ func TestSurplusIsTheNaiveOrder(t *testing.T) {
 					bytes:   rapid.Int64Range(0, 5).Draw(t, "bytes"),
 					disk:    rapid.Int64Range(0, 5).Draw(t, "disk"),
 					created: rapid.Int64Range(1, 2).Draw(t, "created"),
+					seq:     rapid.Int64Range(1, 2).Draw(t, "seq"),
 					cost:    time.Duration(rapid.Int64Range(0, 3).Draw(t, "cost"))})
 			}
 		}
@@ -80,7 +81,7 @@ func checkSurplus(t *rapid.T, x *index, keep string, capacity int64) {
 
 // naiveBefore spells the order of P7 out.
 func naiveBefore(x *index, a, b *record) bool {
-	recency := func(r *record) int64 { return max(r.created, x.useOf(r).last) }
+	recency := func(r *record) int64 { return max(r.seq, x.useOf(r).last) }
 	switch {
 	case x.policy == LRU && recency(a) != recency(b):
 		return recency(a) < recency(b)
@@ -91,7 +92,7 @@ func naiveBefore(x *index, a, b *record) bool {
 			return left < right && x.worth(a) != x.worth(b)
 		}
 	}
-	return a.created != b.created && a.created < b.created
+	return a.seq < b.seq || a.seq == b.seq && a.created < b.created
 }
 
 // A place that is taken again begins without uses, and what is found on the disk
@@ -116,15 +117,16 @@ func TestPlaceIsTakenAgain(t *testing.T) {
 
 // The journal takes whole changes only, each as it was written.
 func TestParseJournal(t *testing.T) {
-	whole := func(lines string) string { return "b\n" + lines + journalEnd([]byte(lines)) }
-	first := whole("+ 5 4096 6 7 test/1/0\n- test/2/0\n")
+	whole := func(lines string) string { return "b\n" + lines + journalEnd([]byte(lines), totals{9, 8, 7}) }
+	first := whole("+ 5 4096 6 7 8 test/1/0\n- test/2/0\n")
 	good := first + whole("")
 	changes, err := parseJournal(good)
 	if err != nil || len(changes) != 2 || changes[0].place != "test/1/0" || changes[0].bytes != 5 || changes[1].added {
 		t.Errorf("%+v %v", changes, err)
 	}
-	bad := []string{journalEnd(nil), "b\n" + whole(""), "+ 5 4096 6 7 test/1/0\n", whole("+ -5 4096 6 7 test/1/0\n"), whole("+ 5 4096 6 7 ../1/0\n"),
-		whole("+ 5 6 7 test/1/0\n"), whole("x\n"), "b\n+ 5 4096 6 7 test/1/0\ne\n", "b\ne\n"} // the last two as of old
+	bad := []string{journalEnd(nil, totals{}), "b\n" + whole(""), "+ 5 4096 6 7 8 test/1/0\n", whole("+ -5 4096 6 7 8 test/1/0\n"), whole("+ 5 4096 6 7 8 ../1/0\n"),
+		whole("+ 5 4096 6 7 5764607523034234880000 test/1/0\n"), whole("+ 5 4096 6 7 9223372036854775807 test/1/0\n"),
+		whole("+ 5 4096 6 7 test/1/0\n"), whole("x\n"), "b\n+ 5 4096 6 7 test/1/0\ne\n", "b\n- test/2/0\ne 0123456789abcdef\n", "b\ne\n"} // the last three as of old
 	for bit := range len(good) * 8 {
 		flipped := []byte(good)
 		flipped[bit/8] ^= 1 << (bit % 8)
@@ -135,9 +137,9 @@ func TestParseJournal(t *testing.T) {
 			bad = append(bad, good[:n])
 		}
 	}
-	for tail, whole := range map[string]bool{journalEnd(nil): true, "\n" + journalEnd(nil): true, "x" + journalEnd(nil): false,
-		journalEnd(nil)[1:]: false, "\n" + journalEnd(nil)[1:] + "\n": false, "- test/123456789/0\ne\n": false, "\n- test/123456789/0\n": false} {
-		if endsWhole(tail) != whole {
+	for tail, whole := range map[string]bool{journalEnd(nil, totals{}): true, "\n" + journalEnd(nil, totals{}): true, "x" + journalEnd(nil, totals{}): false,
+		journalEnd(nil, totals{})[1:]: false, "\n" + journalEnd(nil, totals{})[1:] + "\n": false, "- test/123456789/0\ne\n": false, "\n- test/123456789/0\n": false} {
+		if _, ok := endOf(tail); ok != whole {
 			t.Errorf("%q ends whole: %t", tail, !whole)
 		}
 	}

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -38,16 +39,20 @@ func (s *Store) For(id gpuexec.Identity) *Store { return &Store{s.opened, &id} }
 
 // opened is what all Stores of one opening share.
 type opened struct {
-	cfg    Config
-	off    bool // nothing is read or written
-	main   folder
-	bases  []folder
-	dir    directory
-	leases hostlock.Leases
-	marks  hostlock.Marks
-	trust  *trust.List
-	stats  counters
-	writes breaker
+	cfg      Config
+	off      bool // nothing is read or written
+	sealed   bool // the directory could not be written when the store was opened
+	main     folder
+	bases    []folder
+	dir      directory
+	leases   hostlock.Leases
+	marks    hostlock.Marks
+	owners   hostlock.Owners
+	trust    *trust.List
+	stats    counters
+	writes   breaker
+	commits  commits
+	settings atomic.Pointer[settings]
 
 	base   context.Context
 	cancel context.CancelFunc
@@ -55,12 +60,13 @@ type opened struct {
 	life   sync.RWMutex // read-held by every call that works on files
 
 	identities sync.Map // backend -> frame.Identity
-	writer     string   // name of this opening's file in uses/
+	writer     string   // name of this opening's files in uses/ and lease/owner/
 	stopTimers func()
 
 	mu struct {
 		sync.Mutex
-		uses    uses // since they were taken over by the index
+		uses    uses  // since they were taken over by the index
+		seq     int64 // the latest number that was given to one, or was seen
 		claims  map[*Claim]struct{}
 		synced  map[string]bool   // backends whose folder is durable; replaced when a folder may be a new one
 		durable map[[32]byte]bool // digests of entries that this process has synced, for Full
@@ -73,7 +79,8 @@ type opened struct {
 }
 
 // Open opens the store in a directory, makes the directory if it is missing, and
-// evicts what exceeds the capacity. Without a directory or a capacity the store is
+// evicts what exceeds the capacity. A store that can be read and not written is opened as
+// with Config.ReadOnly, and every Put answers degraded. Without a directory or a capacity the store is
 // open and off: it reads and writes nothing (SPEC P1).
 //
 // The error is fault.ErrInvalid for a bad Config, fault.ErrRefused for a directory
@@ -90,6 +97,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := &Store{opened: &opened{cfg: cfg, off: cfg.disabled(), writer: hostlock.Unique(), stopTimers: func() {}}}
 	s.base, s.cancel = context.WithCancel(context.Background())
+	s.commits.running = make(turnstile, 1)
 	s.mu.uses, s.mu.claims = uses{}, map[*Claim]struct{}{}
 	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]bool{}, map[string]bool{}, map[string]bool{}
 	s.mu.unswept, s.mu.durable = map[string][]string{}, map[[32]byte]bool{}
@@ -128,10 +136,13 @@ func (s *Store) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	s.dir = directory{s: s, mu: make(turnstile, 1), idx: newIndex(s.cfg.Policy), text: unknownSize, journal: journal{fs: s.main.FS}}
+	s.obey(settings{}, 0)
+	s.dir = directory{s: s, mu: make(turnstile, 1), idx: newIndex(s.policy()), text: unknownSize, journal: journal{fs: s.main.FS}}
 	s.leases = hostlock.Leases{FS: s.main.FS, Folder: keyDir, Staging: tmpDir, Period: s.cfg.Lease, Lock: !s.cfg.Shared}
 	s.marks = hostlock.Marks{Leases: s.leases}
+	s.leases.Most = s.cfg.LongestBuild
 	s.marks.Folder = markDir
+	s.owners = hostlock.Owners{FS: s.main.FS, Folder: ownerDir, Staging: tmpDir}
 	if !s.cfg.Shared {
 		s.dir.lock = hostlock.NewDirectory(s.main.FS, lockDir, s.cfg.Lease)
 	}
@@ -144,13 +155,27 @@ func (s *Store) open(ctx context.Context) (err error) {
 		}
 	}
 	if s.cfg.ReadOnly {
+		s.obey(settingsIn(s.main), 0)
 		return checkOwner(s.main.FS, s.cfg.Dir, false)
 	}
 	if err := s.dir.prepare(ctx); err != nil {
-		return err
+		return s.readOnly(err)
 	}
 	s.sweep()
 	s.startTimers()
+	return nil
+}
+
+// readOnly goes on with a store that can be read and not written, as one on a read-only
+// mount or in a layer of an image (SPEC P16). cause is why it cannot be written.
+func (s *Store) readOnly(cause error) error {
+	denied := errors.Is(cause, syscall.EROFS) || errors.Is(cause, fs.ErrPermission) && !errors.Is(cause, fault.ErrRefused)
+	if !denied || checkOwner(s.main.FS, s.cfg.Dir, false) != nil || !s.main.isStore() {
+		return cause
+	}
+	s.cfg.ReadOnly, s.sealed = true, true
+	s.obey(settingsIn(s.main), 0)
+	s.degraded("open for writing", cause)
 	return nil
 }
 
@@ -188,7 +213,9 @@ func (s *Store) shutDown() error {
 		return nil
 	}
 	s.flushUses(true)
+	s.dir.saveLast()
 	s.dir.journal.close() // no call is under way any more
+	s.dir.disown()
 	return nil
 }
 
@@ -248,14 +275,6 @@ func (s *Store) Bucket(key string) string {
 		hash = xxhash.Sum64String
 	}
 	return strconv.FormatUint(hash(key), 10)
-}
-
-// capacity in bytes.
-func (s *Store) capacity() int64 {
-	if n, counted := s.cfg.Capacity.Value(); counted {
-		return n
-	}
-	return math.MaxInt64
 }
 
 // largest is the size of the largest entry that is stored.

@@ -160,6 +160,52 @@ func TestHintsOnAFullDisk(t *testing.T) {
 	r.want("other", words(other.usage().Bytes == s.usage().Bytes, other.audit()), "true ok")
 }
 
+// brim is a disk without space for new files until an entry is removed.
+type brim struct {
+	vfs.FS
+	full *atomic.Bool
+	firm bool // removing does not help either
+}
+
+func (b *brim) Create(name string) (vfs.File, error) {
+	if b.full.Load() {
+		return nil, &vfs.Fault{Op: "create", Name: name, Err: syscall.ENOSPC}
+	}
+	return b.FS.Create(name)
+}
+
+func (b *brim) RemoveAll(name string) error {
+	if _, err := b.FS.Lstat(name + "/kernel.bin"); err == nil && !b.firm {
+		b.full.Store(false)
+	}
+	return b.FS.RemoveAll(name)
+}
+
+// P5: a store that finds the disk full evicts what the new entry takes and goes on;
+// where that does not help it does not evict everything.
+func TestFullDiskEvicts(t *testing.T) {
+	r := newRig(t)
+	for _, firm := range []bool{false, true} {
+		var disk atomic.Bool
+		s := r.open(fmt.Sprint(firm), mib, func(c *blobstore.Config) {
+			blobstore.SetFS(c, func(root string) vfs.FS { return &brim{vfs.Dir(root), &disk, firm} })
+		})
+		s.fill(0, 19, 400)
+		disk.Store(true)
+		if !firm {
+			r.want("put", s.put("k20", "v20"), "ok")
+			r.want("the oldest went", s.has(0, 1, 2, 20), []int{1, 2, 20})
+			r.want("one did", s.usage().Entries, 20)
+			r.want("audit", s.audit(), "ok")
+			continue
+		}
+		r.want("put", s.put("k20", "v20"), "refused reason=degraded")
+		r.want("what it took to see that", s.usage().Entries, 20-1-2-4)
+		r.want("paused", s.put("k20", "v20"), "refused reason=degraded")
+		r.want("nothing more", s.usage().Entries, 20-1-2-4)
+	}
+}
+
 // moody is a context whose Done panics the second time.
 type moody struct {
 	context.Context

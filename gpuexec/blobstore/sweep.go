@@ -53,15 +53,14 @@ func (s *Store) maybeSweep() {
 	}
 }
 
-// sweep removes temporary files that are older than an hour: their writers were
-// killed. The age of files of this process is measured by the real clock, so that an
-// injected clock that jumps does not remove a file that is being written.
+// sweep removes temporary files of dead owners, and those without one that are older
+// than an hour. What a living process writes stays, whatever the clock says (SPEC P9).
 func (s *Store) sweep() {
 	now := s.cfg.Now()
 	s.mu.Lock()
 	s.mu.swept = now
 	s.mu.Unlock()
-	before := now.Add(-stale)
+	living := s.living()
 	list, err := s.main.ReadDir(tmpDir)
 	if err != nil {
 		s.logOnce("sweep", err)
@@ -69,8 +68,7 @@ func (s *Store) sweep() {
 	}
 	for _, entry := range list {
 		name := tmpDir + "/" + entry.Name
-		info, err := s.main.Lstat(name)
-		if err != nil || info.ModTime.After(before) || hostlock.Own(entry.Name) && time.Since(info.ModTime) < stale {
+		if !s.left(living, hostlock.Process(entry.Name), name) || hostlock.Own(entry.Name) {
 			continue
 		}
 		if err := s.main.RemoveAll(name); err != nil {
@@ -78,6 +76,11 @@ func (s *Store) sweep() {
 			continue
 		}
 		s.tell(Event{Kind: "swept", Place: name})
+	}
+	for name, lives := range living {
+		if !lives && name != hostlock.Process(name) {
+			_ = s.owners.Forget(name) // the next sweep tries again
+		}
 	}
 	for _, dir := range sweptByShares {
 		list, err := s.main.ReadDir(dir)
@@ -95,6 +98,51 @@ func (s *Store) sweep() {
 		s.mu.Unlock()
 	}
 	s.sweepShare(sweptAtOnce)
+}
+
+// own shows other processes that this one lives.
+func (d *directory) own() {
+	if d.lock == nil || d.owner != nil && d.owner.There() {
+		return
+	}
+	d.disown() // of a directory that was removed
+	owner, err := d.s.owners.Enter(d.s.writer)
+	if err != nil {
+		d.s.logOnce("own", err) // what it writes is swept by age
+		return
+	}
+	d.owner = owner
+}
+
+func (d *directory) disown() {
+	if d.owner == nil {
+		return
+	}
+	if err := d.owner.Leave(); err != nil {
+		d.s.logOnce("leave", err) // a sweep removes the file
+	}
+	d.owner = nil
+}
+
+// living tells of other processes whether they live.
+func (s *Store) living() map[string]bool {
+	if s.cfg.Shared {
+		return nil
+	}
+	living, err := s.owners.Living()
+	if err != nil && !isGone(err) {
+		s.logOnce("sweep", err)
+	}
+	return living
+}
+
+// left reports whether a file is of an owner that is dead, or has none and is old.
+func (s *Store) left(living map[string]bool, owner, name string) bool {
+	if lives, known := living[owner]; known {
+		return !lives
+	}
+	info, err := s.main.Lstat(name)
+	return err == nil && s.cfg.Now().Sub(info.ModTime) >= stale
 }
 
 // Temporary files are swept all at once (SPEC P9), leases and marks by shares: every

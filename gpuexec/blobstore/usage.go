@@ -1,6 +1,15 @@
 package blobstore
 
-import "context"
+import (
+	"context"
+
+	"github.com/kiln-cache/kiln/limit"
+	"strconv"
+	"strings"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
 
 // concerns reports whether Config.Only leaves an entry visible.
 func (s *Store) concerns(place string) bool {
@@ -12,6 +21,7 @@ type Usage struct {
 	Entries     int
 	Bytes       int64            // of the contents of all entries
 	DiskBytes   int64            // the same with each file rounded up to 4 KiB, which is about what it takes
+	Capacity    limit.Limit      // in bytes, that the directory remembers; not given if it remembers none
 	Quarantined int              // bad entries that were set aside and are still kept, of every backend
 	ByBackend   map[string]int64 // bytes
 }
@@ -39,6 +49,7 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 	if err != nil {
 		return u, trouble("store: usage", s.cfg.Dir, err)
 	}
+	u.Capacity = settingsIn(s.main).capacity
 	list, err := s.main.ReadDir(quarantineDir)
 	if err != nil && !isGone(err) {
 		s.degraded("list", err)
@@ -76,7 +87,7 @@ func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 
 func (s *Store) visit(x *index, place string, each func(*record, use)) {
 	r := *x.entries[place]
-	if !r.known && s.cfg.Policy != FIFO {
+	if !r.known && s.policy() != FIFO {
 		s.main.meta(&r)
 	}
 	each(&r, x.useOf(&r))
@@ -84,7 +95,7 @@ func (s *Store) visit(x *index, place string, each func(*record, use)) {
 
 // recorded is an index of what writers have written of uses.
 func (s *Store) recorded() *index {
-	x := newIndex(s.cfg.Policy)
+	x := newIndex(s.policy())
 	live, ended, _, _ := s.readUses() // hints: a directory may lack them
 	x.own, x.others = ended, live
 	return x
@@ -123,4 +134,33 @@ func (s *Store) Audit(ctx context.Context) (size, text, disk int64, err error) {
 		return nil
 	}, s.skipped)
 	return u.Bytes, s.dir.readSize(), disk, err
+}
+
+// readSize is what size.txt says, or unknownSize.
+func (d *directory) readSize() int64 {
+	text, err := vfs.ReadFile(d.s.main, sizeFile, 32)
+	if err != nil {
+		return unknownSize
+	}
+	n, err := strconv.ParseInt(strings.TrimSuffix(string(text), "\n"), 10, 64)
+	if err != nil || n < 0 || strconv.FormatInt(n, 10) != strings.TrimSuffix(string(text), "\n") {
+		return unknownSize
+	}
+	return n
+}
+
+// writeSize writes size.txt.
+func (d *directory) writeSize() error {
+	d.text = unknownSize
+	temporary := tmpDir + "/" + hostlock.Unique()
+	err := vfs.WriteNew(d.s.main, temporary, false, strconv.AppendInt(nil, d.idx.bytes, 10))
+	if err == nil {
+		err = replace(d.s.main, temporary, sizeFile)
+	}
+	if err != nil {
+		_ = d.s.main.Remove(temporary) // the next sweep removes what is left
+		return err
+	}
+	d.text = d.idx.bytes
+	return nil
 }

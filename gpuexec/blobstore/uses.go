@@ -14,7 +14,7 @@ import (
 )
 
 // Each writer has one file of uses: a line "open" or "closed", and for each entry a
-// line with count, last use, creation time and place. A use is in one file only. A
+// line with count, number of the last use, creation time and place. A use is in one file only. A
 // writer takes over the files of writers that ended, and removes them. Uses are
 // hints: a line that cannot be read is left out.
 const (
@@ -33,18 +33,26 @@ func (s *Store) used(b Blob) {
 	if b.layer > 0 || s.cfg.ReadOnly {
 		return
 	}
-	now := s.cfg.Now().UnixNano()
+	now := s.cfg.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.mu.seq = after(s.mu.seq, now)
 	u := s.mu.uses[b.Place]
 	created := b.Created.UnixNano()
 	if u.created != created {
 		u = use{created: created}
 	}
 	u.count++
-	u.last = max(u.last, now)
+	u.last = s.mu.seq
 	s.mu.uses[b.Place] = u
 	s.mu.flushed = false
+}
+
+// raise makes later uses count as later than a number of the sequence.
+func (s *Store) raise(seq int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.seq = max(s.mu.seq, seq)
 }
 
 // Reuse must be called before a blob that was read earlier is used again. A Miss
@@ -70,7 +78,7 @@ func (s *Store) takeUses(x *index) {
 // those of writers that ended. It is part of a change.
 func (d *directory) loadUses() error {
 	now := d.s.cfg.Now()
-	if d.s.cfg.Policy == FIFO || now.Sub(d.usesRead).Abs() < flushEvery {
+	if d.s.policy() == FIFO || now.Sub(d.usesRead).Abs() < flushEvery {
 		return nil
 	}
 	d.usesRead = now
@@ -99,18 +107,17 @@ func (d *directory) loadUses() error {
 func (s *Store) readUses() (live, ended uses, names []string, err error) {
 	live, ended = uses{}, uses{}
 	list, err := s.main.ReadDir(usesDir)
-	own := s.ownUses()
+	own, living := s.ownUses(), s.living()
 	for _, entry := range list {
 		name := usesDir + "/" + entry.Name
-		info, err := s.main.Lstat(name)
-		if err != nil || name == own {
+		if name == own {
 			continue
 		}
 		text, err := vfs.ReadFile(s.main, name, mostUses)
 		if err != nil {
 			continue
 		}
-		if strings.HasPrefix(string(text), usesClosed) || s.cfg.Now().Sub(info.ModTime) > stale {
+		if strings.HasPrefix(string(text), usesClosed) || s.left(living, entry.Name, name) {
 			ended.addAll(parseUses(string(text)))
 			names = append(names, name)
 		} else {
@@ -134,7 +141,7 @@ func parseUses(text string) uses {
 			ok = ok && err == nil
 			numbers[i] = n
 		}
-		if ok && numbers[0] > 0 {
+		if ok && numbers[0] > 0 && numbers[1] <= mostSeq {
 			all[words[3]] = use{count: numbers[0], last: numbers[1], created: numbers[2]}
 		}
 	}
@@ -175,7 +182,7 @@ func (d *directory) writeUses(state string, own uses) error {
 // flushUses writes this writer's uses if there are new ones. last marks the file as
 // that of a writer that ended.
 func (s *Store) flushUses(last bool) {
-	if s.cfg.Policy == FIFO {
+	if s.policy() == FIFO {
 		return
 	}
 	s.mu.Lock()
@@ -190,6 +197,7 @@ func (s *Store) flushUses(last bool) {
 		return
 	}
 	defer d.mu.unlock()
+	s.raise(d.journal.latest()) // this writer may change nothing itself
 	d.checkUses()
 	s.takeUses(d.idx)
 	state := usesOpen

@@ -40,6 +40,10 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 		return fault.Invalidf(op, "a cost of %v: want 0 or more", cost)
 	}
 	present, off := s.isOff(backend)
+	if s.sealed && !off {
+		s.stats.reason(fault.Degraded)
+		return refused(op, backend, key, Miss{Reason: fault.Degraded}, fmt.Errorf("%w: the directory cannot be written", fault.ErrIO))
+	}
 	if off || s.cfg.ReadOnly {
 		s.stats.reason(fault.Disabled)
 		return refused(op, backend, key, Miss{Reason: fault.Disabled}, errors.New("the store is off or has no identity for this backend"))
@@ -49,7 +53,7 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 	}
 	requires = slices.Compact(slices.Sorted(slices.Values(requires)))
 	e := frame.Entry{Created: s.cfg.Now(), Cost: cost, Identity: present, Requires: requires, Payload: payload}
-	file, err := frame.Encode(key, e, (*frame.Signer)(s.cfg.Signer))
+	file, err := frame.Encode(frame.ID{Backend: backend, Key: key}, e, (*frame.Signer)(s.cfg.Signer))
 	if err != nil {
 		return err
 	}
@@ -80,6 +84,7 @@ type writing struct {
 	entry        frame.Entry
 	file         frame.File
 	sealed       bool           // the file has its digest
+	many         bool           // more follow, and the last one evicts
 	present      frame.Identity // an entry that fits it makes this one superfluous
 	useless      Miss           // why this store would not load the entry; zero = it would
 	temporary    string
@@ -89,6 +94,8 @@ type writing struct {
 
 func (w *writing) run(ctx context.Context, op string) error {
 	s := w.s
+	s.stats.pending.Add(1)
+	defer s.stats.pending.Add(-1)
 	if size, most := w.record().disk, s.largest(); size > most {
 		s.stats.reason(fault.TooLarge)
 		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", fault.ErrTooLarge, size, most))
@@ -154,13 +161,14 @@ func (w *writing) write(ctx context.Context) error {
 			return err
 		}
 	}
-	w.temporary = tmpDir + "/" + hostlock.Unique()
-	err := w.stage()
-	if err == nil {
-		err = w.publish(ctx)
+	err := w.attempt(ctx)
+	for again, bytes := 0, w.record().disk; again < 3 && w.place == "" && noSpace(err); again, bytes = again+1, 2*bytes {
+		if !s.dir.give(ctx, bytes) {
+			break
+		}
+		err = w.attempt(ctx)
 	}
 	if err != nil || w.place == "" {
-		_ = s.main.RemoveAll(w.temporary) // the next sweep removes what is left
 		return err
 	}
 	s.stats.stores.Add(1)
@@ -168,26 +176,45 @@ func (w *writing) write(ctx context.Context) error {
 	return w.settle(frame.DigestOf(w.file.Head))
 }
 
+func (w *writing) attempt(ctx context.Context) error {
+	w.temporary = tmpDir + "/" + hostlock.Unique()
+	err := w.stage()
+	if err == nil {
+		err = w.publish(ctx)
+	}
+	if err != nil || w.place == "" {
+		_ = w.s.main.RemoveAll(w.temporary) // the next sweep removes what is left
+	}
+	return err
+}
+
+// noSpace reports that a disk or a quota is full.
+func noSpace(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
 // stage writes both files into a folder of their own.
 func (w *writing) stage() error {
-	fsys, sync := w.s.main.FS, w.s.cfg.Durability != None
+	s, fsys := w.s, w.s.main.FS
 	if err := fsys.Mkdir(w.temporary); err != nil {
 		return err
 	}
-	if err := vfs.WriteNew(fsys, w.temporary+"/"+keyFile, sync, []byte(w.key)); err != nil {
+	if err := vfs.WriteNew(fsys, w.temporary+"/"+keyFile, false, []byte(w.key)); err != nil {
 		return err
 	}
-	if err := w.stageKernel(fsys, sync); err != nil {
+	if err := w.stageKernel(fsys); err != nil {
 		return err
 	}
-	if w.s.cfg.Durability == Full {
-		return w.s.syncDir(w.temporary)
+	names := []string{w.temporary + "/" + keyFile, w.temporary + "/" + kernelFile}
+	switch s.cfg.Durability {
+	case None:
+		return nil
+	case Full:
+		names = append(names, w.temporary+"/")
 	}
-	return nil
+	return s.commit(false, names...)
 }
 
 // stageKernel writes the payload while its digest is computed.
-func (w *writing) stageKernel(fsys vfs.FS, sync bool) error {
+func (w *writing) stageKernel(fsys vfs.FS) error {
 	f, err := fsys.Create(w.temporary + "/" + kernelFile)
 	if err != nil {
 		return err
@@ -204,9 +231,6 @@ func (w *writing) stageKernel(fsys vfs.FS, sync bool) error {
 	if err == nil {
 		_, err = f.WriteAt(w.file.Head, 0)
 	}
-	if err == nil && sync {
-		err = f.Sync()
-	}
 	return errors.Join(err, f.Close())
 }
 
@@ -214,12 +238,13 @@ func (w *writing) stageKernel(fsys vfs.FS, sync bool) error {
 func (w *writing) seal() *sync.WaitGroup {
 	const large = 256 << 10
 	var wg sync.WaitGroup
+	id := frame.ID{Backend: w.backend, Key: w.key}
 	switch {
 	case w.sealed:
 	case len(w.file.Payload) < large:
-		w.file.Seal(w.key)
+		w.file.Seal(id)
 	default:
-		wg.Go(func() { w.file.Seal(w.key) })
+		wg.Go(func() { w.file.Seal(id) })
 	}
 	return &wg
 }
@@ -234,7 +259,11 @@ func (w *writing) publish(ctx context.Context) error {
 				return err
 			}
 		}
-		return d.shrink(w.s.capacity(), w.place, "")
+		room := d.room()
+		if over := d.idx.disk - room; w.many && over < room/8 {
+			return nil
+		}
+		return d.shrink(room, w.place, "")
 	})
 }
 
@@ -246,6 +275,9 @@ func (w *writing) publishLocked() error {
 	}
 	if f.hit || w.repeats(f) {
 		return nil
+	}
+	if d.room() < 0 {
+		return errFull
 	}
 	for _, b := range f.bad {
 		if b.layer == 0 {
@@ -282,12 +314,21 @@ func (w *writing) occupy(bucket string, r *record) error {
 		return err
 	}
 	slots, err := w.s.main.slots(bucket)
+	if err == nil && len(slots) >= mostSlots {
+		if err = w.s.dir.thin(bucket, slots); err == nil {
+			slots, err = w.s.main.slots(bucket)
+		}
+	}
 	if err != nil {
 		return err
 	}
 	r.place = bucket + "/" + strconv.FormatUint(lowestFree(slots), 10)
 	return w.s.dir.take(w.temporary, *r)
 }
+
+// mostSlots bounds the entries of one bucket, so that keys that were chosen to have one
+// hash do not make every look at it long.
+const mostSlots = 64
 
 // makeFolder makes a folder if it is missing. A file in its place is moved to
 // quarantine/, since nothing could be stored below it.

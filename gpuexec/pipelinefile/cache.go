@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
@@ -94,11 +95,12 @@ func (c *Cache) Get(ctx context.Context, r Request) (*Lease, Origin, error) {
 		}
 	}
 	key := r.key(s)
-	if o := c.find(key); o != nil {
+	hash := c.live.Hash(key) // by Config.Hash, user code: here, and not under the mutex
+	if o := c.find(hash, key); o != nil {
 		c.counters.hits.Add(1)
 		return newLease(o), Hit, nil
 	}
-	l, origin, err := c.build(ctx, key, &r, s)
+	l, origin, err := c.build(ctx, hash, key, &r, s)
 	if err != nil {
 		c.counters.failed.Add(1)
 		return nil, "", &fault.Error{Op: op, Key: r.Shader, Err: err}
@@ -108,14 +110,17 @@ func (c *Cache) Get(ctx context.Context, r Request) (*Lease, Origin, error) {
 }
 
 // find gives a live object with a pin for the caller, or nil.
-func (c *Cache) find(key string) *object {
-	if n := c.live.Lookup(key, 0); n != nil && n.Value.cell.Pin() {
+func (c *Cache) find(hash uint64, key string) *object {
+	if n := c.live.Hashed(hash, key, 0); n != nil && n.Value.cell.Pin() {
 		return n.Value
 	}
 	return nil
 }
 
-func (c *Cache) build(ctx context.Context, key string, r *Request, s *shader) (*Lease, Origin, error) {
+func (c *Cache) build(ctx context.Context, hash uint64, key string, r *Request, s *shader) (*Lease, Origin, error) {
+	if c.driver.inside(ctx) { // be it that the build of another caller has begun and waits for the turn
+		return nil, "", fault.ErrCycle
+	}
 	var o *object
 	role, err := c.builds.Ride(ctx, flight.Want[string, *object]{
 		Key: key, Name: r.Shader, Linger: cmp.Or(r.Linger, c.cfg.Linger),
@@ -123,11 +128,11 @@ func (c *Cache) build(ctx context.Context, key string, r *Request, s *shader) (*
 			if c.mu.closed {
 				return false, fault.ErrClosed
 			}
-			o = c.find(key)
+			o = c.find(hash, key)
 			return o != nil, nil
 		},
 		Make:    c.creator(r.module(), s),
-		Keep:    c.keepLocked(key),
+		Keep:    c.keepLocked(hash, key),
 		Take:    func(made *object) { made.cell.Pin(); o = made },
 		Release: (*object).unpin,
 	})
@@ -141,10 +146,10 @@ func (c *Cache) build(ctx context.Context, key string, r *Request, s *shader) (*
 }
 
 // keepLocked gives what makes a pipeline live under its key.
-func (c *Cache) keepLocked(key string) func(*object) {
+func (c *Cache) keepLocked(hash uint64, key string) func(*object) {
 	return func(made *object) {
 		made.cell.Pin() // the flight holds another
-		n := c.live.NewNode(key, 0)
+		n := c.live.HashedNode(hash, key, 0)
 		n.Value = made
 		c.live.Put(n)
 		c.liveLen.Store(int64(c.live.Len()))
@@ -207,7 +212,7 @@ func (c *Cache) Close(ctx context.Context) error {
 	select {
 	case <-c.drained:
 	case <-ctx.Done():
-		return &fault.Error{Op: "pipelinefile: close", Err: ctx.Err()}
+		return &fault.Error{Op: "pipelinefile: close", Err: guard.Ended(ctx)}
 	}
 	return nil
 }

@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -99,9 +101,7 @@ func (c Config) withDefaults() Config {
 	if c.Quirks == nil {
 		c.Quirks = Quirks()
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = guard.Logger(c.Logger, actors.Go)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -121,7 +121,7 @@ func (t token) take(ctx context.Context) error {
 	case t <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 

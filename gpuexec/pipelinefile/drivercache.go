@@ -66,6 +66,9 @@ func (d *driverSide) calling(ctx context.Context, call func() error) error {
 	if d.serial == nil {
 		return guard.Guarded(call)
 	}
+	if d.inside(ctx) {
+		return fault.ErrCycle
+	}
 	if err := d.serial.take(ctx); err != nil {
 		return err
 	}
@@ -73,11 +76,22 @@ func (d *driverSide) calling(ctx context.Context, call func() error) error {
 	return guard.Guarded(call)
 }
 
+// inside reports whether ctx is that of a call of the driver which holds the turn that
+// this one would wait for.
+func (d *driverSide) inside(ctx context.Context) bool {
+	return d.serial != nil && ctx.Value(d) != nil
+}
+
+// within is ctx for the driver, in a call of calling.
+func (d *driverSide) within(ctx context.Context) context.Context {
+	return context.WithValue(ctx, d, true)
+}
+
 // make has the driver make a cache; the caller has its one pin.
 func (d *driverSide) make(ctx context.Context, blob []byte) (*shared, error) {
 	s := &shared{}
 	err := d.calling(ctx, func() (err error) {
-		s.cache, err = d.driver.OpenCache(ctx, blob)
+		s.cache, err = d.driver.OpenCache(d.within(ctx), blob)
 		if err == nil && s.cache == nil {
 			err = errNothing
 		}
@@ -109,7 +123,7 @@ func (d *driverSide) build(ctx context.Context, m Module) (p Pipeline, err error
 		cache = s.cache
 	}
 	err = d.calling(ctx, func() (err error) {
-		p, err = d.driver.Build(ctx, m, cache)
+		p, err = d.driver.Build(d.within(ctx), m, cache)
 		if err == nil && p == nil {
 			err = errNothing
 		}

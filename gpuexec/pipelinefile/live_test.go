@@ -142,6 +142,24 @@ func TestFullKey(t *testing.T) {
 	v.counts("spirv", int64(v.SPIRV()), 2) // modules given as words are not stored
 }
 
+// SPEC F3, F6: Hash is user code: it runs on the caller's goroutine, without a lock of the
+// cache, and may panic.
+func TestHashPanics(t *testing.T) {
+	var clear func()
+	v := open(t, func(c *setup) { c.Hash = func(string) uint64 { clear(); return 1 } })
+	clear = v.Clear // hangs under the lock
+	v.shader("s", "a")
+	v.built("s")
+	clear = func() { panic("made to panic") }
+	func() {
+		defer func() { _ = recover() }()
+		l, _, err := v.Get(t.Context(), pipelinefile.Request{Shader: "s"})
+		t.Errorf("%v, %v: want the panic", l, err)
+	}()
+	clear = func() {}
+	v.get(pipelinefile.Request{Shader: "s"}, pipelinefile.Hit)
+}
+
 // SPEC V7, C5, F7: clearing waits for nobody and harms nobody.
 func TestClear(t *testing.T) {
 	v := open(t)

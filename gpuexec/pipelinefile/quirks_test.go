@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
@@ -184,5 +185,50 @@ func TestConfig(t *testing.T) {
 	}
 	if l, err := v.LoadBytes(t.Context(), file); err != nil || l != (pipelinefile.Loaded{}) {
 		t.Errorf("an empty file: %+v, %v", l, err)
+	}
+}
+
+// F5: a build that asks for another pipeline, where the driver's calls come one at a
+// time, would wait for its own call: ErrCycle, and others go on.
+func TestNestedBuildOfASerialisedDriver(t *testing.T) {
+	for _, waits := range []bool{false, true} { // somebody else's build of that one has begun
+		r := open(t, func(c *setup) {
+			c.Quirks = []pipelinefile.Quirk{{Vendor: "0x10de", Effect: pipelinefile.Serialise, Why: "test"}}
+		})
+		r.shader("base", "b")
+		r.shader("derived", "d")
+		entered, goOn := make(chan struct{}), make(chan struct{})
+		r.driver.during(func(ctx context.Context, m pipelinefile.Module) error {
+			if m.Shader != "derived" {
+				return nil
+			}
+			close(entered)
+			<-goOn
+			_, _, err := r.Get(ctx, pipelinefile.Request{Shader: "base"})
+			return err
+		})
+		derived, base := make(chan error, 1), make(chan struct{})
+		go func() {
+			_, _, err := r.Get(t.Context(), pipelinefile.Request{Shader: "derived"})
+			derived <- err
+		}()
+		<-entered
+		go func() {
+			defer close(base)
+			if waits {
+				r.get(pipelinefile.Request{Shader: "base"}, "")
+			}
+		}()
+		close(goOn)
+		select {
+		case err := <-derived:
+			if !errors.Is(err, fault.ErrCycle) {
+				t.Errorf("got %v, want ErrCycle", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("no answer within 10 s")
+		}
+		<-base
+		r.get(pipelinefile.Request{Shader: "base"}, "")
 	}
 }

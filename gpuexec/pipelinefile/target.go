@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
@@ -177,7 +178,7 @@ func (t target) hold(ctx context.Context) (vfs.File, vfs.Info, error) {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, info, ctx.Err()
+			return nil, info, guard.Ended(ctx)
 		}
 	}
 }

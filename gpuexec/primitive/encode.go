@@ -2,6 +2,7 @@ package primitive
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/canon"
@@ -87,7 +88,7 @@ func (s *Spec) append(dst []byte, whole bool) ([]byte, error) {
 		b = canon.AppendString(b, tagContext, s.Context)
 	}
 	b = canon.AppendInt(b, tagThreads, int64(s.Threads))
-	b = canon.AppendInts(b, tagSkip, s.Skip)
+	b = canon.AppendInts(b, tagSkip, asSet(s.Skip))
 	b = canon.AppendString(b, tagScratchpad, s.Scratchpad)
 	b = canon.AppendGroup(b, tagInputs, len(s.Inputs))
 	for i := range s.Inputs {
@@ -258,4 +259,15 @@ func (p *PostOp) append(b []byte) []byte {
 	b = canon.AppendUint(b, 8, p.Mask)
 	b = p.Source.append(b, 9)
 	return appendParams(b, 10, p.Params)
+}
+
+// asSet is a list whose order and repetitions mean nothing, ascending (SPEC K3): the
+// list itself where it is so.
+func asSet(list []int) []int {
+	for i := range list {
+		if i > 0 && list[i-1] >= list[i] {
+			return slices.Compact(slices.Sorted(slices.Values(list)))
+		}
+	}
+	return list
 }

@@ -14,7 +14,7 @@ type Spec struct {
 	Device     string   // stable id of the device; not in the form on disk
 	Context    string   // two contexts of one device share nothing; not in the form on disk
 	Threads    int      // where the primitive bakes their number in, else 0
-	Skip       []int    // positions that implementations are not to be taken from, in the order asked
+	Skip       []int    // positions that implementations are not to be taken from; a set, in any order
 	Scratchpad string   // whose the scratch memory is: library, user; empty = the backend's choice
 	Inputs     []Input  // what else the build reads
 }

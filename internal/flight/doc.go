@@ -23,8 +23,8 @@
 //     and the creator's end is then the second.
 //  5. A caller that came aboard after the creator was cancelled, or that finds that
 //     a blob was refused which another caller had brought, asks again instead of
-//     taking an error that is not its own. So does an heir: a caller for which the
-//     room has something else if this flight fails.
+//     taking an error that is not its own. So does one that the room calls while it
+//     waits, having something for it alone (Ticket.Call).
 //
 // The Desk is a part of the room's pure core: it counts callers, knows keys,
 // deadlines and generations, and does nothing. The Flight is what the room's shell
@@ -54,6 +54,7 @@
 // identity is an edge of one process-wide graph, whichever rooms the two ends
 // belong to; the wait that would close a circle is answered with ErrCycle
 // (SPEC F5). Callers without an identity cost nothing. A creator that nobody with
-// an identity waits for cannot close a circle, and does not search for one; others
-// search on their own goroutine, and lock one flight at a time.
+// an identity waits for cannot close a circle, and does not search for one; others,
+// and code that owns flights, search on their own goroutine and lock one flight at a
+// time.
 package flight

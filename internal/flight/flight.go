@@ -93,25 +93,26 @@ func (f *Flight[V]) getOff(edges []*node) {
 
 // ride waits for the end on behalf of a caller that is aboard, and takes it off.
 // ended says that the error is the flight's own, not the caller's; late, that the
-// caller came after the creator was cancelled.
-func (f *Flight[V]) ride(ctx context.Context, c taker[V]) (ended, late bool, err error) {
+// caller came after the creator was cancelled. The error errCalled is as good as the
+// flight's.
+func (f *Flight[V]) ride(ctx context.Context, c taker[V], call <-chan struct{}) (ended, late bool, err error) {
 	waiting := true
 	defer func() {
 		if waiting { // the caller's context panicked
 			f.GetOff()
 		}
 	}()
-	edges, err := f.await(ctx)
+	edges, err := f.await(ctx, call)
 	waiting = false
 	if err == nil && f.next != nil {
 		f.changed = true
 		f.getOff(edges)
-		ended, _, err = f.next.ride(ctx, c)
+		ended, _, err = f.next.ride(ctx, c, call)
 		return ended, f.late, err
 	}
 	defer f.getOff(edges)
 	if err != nil {
-		return false, false, err
+		return err == errCalled, false, err
 	}
 	if f.err == nil {
 		c.Take(f.value)
@@ -120,7 +121,7 @@ func (f *Flight[V]) ride(ctx context.Context, c taker[V]) (ended, late bool, err
 }
 
 // await waits, and gives the nodes that have an edge to the flight for that.
-func (f *Flight[V]) await(ctx context.Context) (edges []*node, err error) {
+func (f *Flight[V]) await(ctx context.Context, call <-chan struct{}) (edges []*node, err error) {
 	select {
 	case <-f.done: // an ended flight is no edge
 		return f.started(f.node.parent), nil
@@ -134,13 +135,15 @@ func (f *Flight[V]) await(ctx context.Context) (edges []*node, err error) {
 			edges = *from
 		}
 	}
-	if ctx.Done() == nil { // a receive costs half of a select
+	if ctx.Done() == nil && call == nil { // a receive costs half of a select
 		<-f.done
 		return edges, nil
 	}
 	select {
 	case <-f.done:
 		return edges, nil
+	case <-call:
+		return edges, errCalled
 	case <-ctx.Done():
 		return edges, guard.Ended(ctx)
 	}
@@ -179,6 +182,16 @@ func (f *Flight[V]) Refer(next *Flight[V], late bool) {
 	next.Board()
 	f.next, f.late = next, late
 	f.end()
+}
+
+// Follow is for a flight without a creator: who waits for it waits for next, and no
+// longer for last, if that is not nil. It looks for no circle: the creator of next has
+// not begun, so that a circle is closed by a later wait.
+func (f *Flight[V]) Follow(next, last *Flight[V]) {
+	oblige(f.life.id, next.life.id)
+	if last != nil {
+		exit(f.life.id, &last.node)
+	}
 }
 
 func (f *Flight[V]) end() {
@@ -233,14 +246,18 @@ func (f *Flight[V]) Finished() bool {
 
 // Own ties the flight to the code that runs under ctx and has promised to finish
 // it (an owner of a constant, SPEC T3): a caller that waits for the flight waits
-// for the flights of ctx, too. The context returned is ctx with the flight's
-// identity added; what the owner asks for under it counts for both.
+// for the flights of ctx, too, and for whatever that code asks for under the context
+// returned. That code has one node for all that it owns, so it costs the same however
+// much that is.
 func (f *Flight[V]) Own(ctx context.Context) context.Context {
-	var owner []*node
-	if id := identityOf(ctx); id != nil {
-		owner = *id
+	id := identityOf(ctx)
+	if id == nil {
+		id = new([]*node)
 	}
-	oblige(f.life.id, owner)
-	both := append(owner[:len(owner):len(owner)], &f.node)
-	return context.WithValue(ctx, identityKey{}, &both)
+	if n := len(*id); n == 0 || !(*id)[n-1].owner {
+		both := append((*id)[:n:n], &node{owner: true})
+		id = &both
+	}
+	oblige(f.life.id, *id)
+	return context.WithValue(ctx, identityKey{}, id) // also where ctx has it: to be found at once
 }

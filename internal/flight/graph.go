@@ -15,6 +15,7 @@ type node struct {
 	scope   any
 	key     string
 	parent  []*node      // under whose context the flight was started
+	owner   bool         // no flight, but code that owns flights (Own); it has no parent
 	awaited atomic.Int32 // edges that lead here
 
 	mu struct {
@@ -25,9 +26,9 @@ type node struct {
 
 type identityKey struct{}
 
-// identityOf gives the flights on whose behalf the code under ctx runs: nil for
-// an ordinary caller, one for a creator, more for a creator that owns constants.
-// It is a pointer so that handing it out costs nothing.
+// identityOf gives the nodes on whose behalf the code under ctx runs: nil for an
+// ordinary caller, its flight for a creator; where the code owns flights, a node for
+// all of those comes last. It is a pointer so that handing it out costs nothing.
 func identityOf(ctx context.Context) *[]*node {
 	id, _ := ctx.Value(identityKey{}).(*[]*node)
 	return id
@@ -35,7 +36,7 @@ func identityOf(ctx context.Context) *[]*node {
 
 // Within reports whether ctx lies inside a flight of this scope and key, at any
 // depth: what joins nothing (force-create) cannot wait in a circle but can
-// recurse for ever.
+// recurse for ever. What is owned (Own) does not count: its creator is no flight's.
 func Within(ctx context.Context, scope any, key string) bool {
 	id := identityOf(ctx)
 	return id != nil && within(*id, scope, key)

@@ -2,8 +2,11 @@ package flight
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
+
+	"github.com/kiln-cache/kiln/fault"
 )
 
 type blank struct{ f *Flight[int] }
@@ -118,5 +121,42 @@ func TestEdgesGoOnce(t *testing.T) {
 	left.GetOff() // its caller does not come to ride
 	if n := len(whole.node.mu.waits); n != 0 {
 		t.Errorf("%d edges of a creator that waits for nothing", n)
+	}
+}
+
+// F5, T6: code may own any number of flights, each begun under the context of the one
+// before. One more costs two edges, and Within walks each creator once: every path
+// through the owned ones would be 2^100.
+func TestOwnedUnderOwned(t *testing.T) {
+	creator := New[int](context.Background(), "room", "creator")
+	ctx := creator.Context()
+	var owned []*Flight[int]
+	for range 100 {
+		f := New[int](ctx, "constants", "owned")
+		ctx = context.WithoutCancel(f.Own(ctx)) // as constants do: the creator ends before
+		owned = append(owned, f)
+		if n := len(*identityOf(ctx)); n != 2 || len(f.node.mu.waits) != 2 {
+			t.Fatalf("beside %d: %d nodes, %d edges", len(owned), n, len(f.node.mu.waits))
+		}
+	}
+	if !Within(ctx, "room", "creator") || Within(ctx, "room", "other") {
+		t.Error("within what?")
+	}
+	owned[0].Finish(1, nil, nil)
+	creator.Finish(1, nil, nil)
+	for i, f := range owned[1:] { // they stand for each other still
+		other := New[int](context.Background(), "room", "other")
+		f.Board()
+		if !enter([]*node{&other.node}, &f.node) {
+			t.Fatalf("%d: a circle too early", i)
+		}
+		other.Board()
+		if _, err := Ride[int](ctx, blank{other}); !errors.Is(err, fault.ErrCycle) {
+			t.Fatalf("%d: %v, want a circle", i, err)
+		}
+		exit([]*node{&other.node}, &f.node)
+		f.GetOff()
+		f.Finish(1, nil, nil)
+		other.Finish(1, nil, nil)
 	}
 }

@@ -129,21 +129,32 @@ func (r *rider[K, V]) Leave(Ticket[V]) {
 
 // run is the life of a creator, on a goroutine of its own.
 func (r *rider[K, V]) run() {
-	l, f, want := r.room, r.flight, &r.want
+	f, want := r.flight, &r.want
 	var v V
 	guard.Guard(func() (err error) {
 		v, err = want.Make(f.Context())
 		return err
-	}, func(err error) {
+	}, func(err error) { r.land(v, err) })
+}
+
+// land ends the flight with what the creator made. If Keep panics, that is the flight's
+// error and nothing is kept.
+func (r *rider[K, V]) land(v V, err error) {
+	l, f, want := r.room, r.flight, &r.want
+	made, first := err == nil, false
+	guard.Guard(func() error {
 		l.Mu.Lock()
-		first, keep := l.desk.End(want.Key, f)
-		if keep && err == nil {
+		defer l.Mu.Unlock()
+		var keep bool
+		if first, keep = l.desk.End(want.Key, f); keep && made {
 			want.Keep(v)
 		}
-		l.Mu.Unlock()
+		return err
+	}, func(err error) {
 		if first {
 			f.Finish(v, err, want.Release)
-		} else if err == nil && want.Release != nil { // closed meanwhile
+		}
+		if made && (err != nil || !first) && want.Release != nil { // not kept, or closed meanwhile
 			want.Release(v)
 		}
 	})

@@ -29,16 +29,16 @@ type taker[V any] interface {
 
 // Ticket is a room's answer to a caller.
 type Ticket[V any] struct {
-	Flight *Flight[V] // which the caller is aboard of; nil: there is nothing to wait for
-	Late   bool       // as Desk.Join says
-	Others bool       // it loads a blob that another caller brought
-	Heir   bool       // if it fails, the room has something else for the caller: Ask tells
+	Flight *Flight[V]      // which the caller is aboard of; nil: there is nothing to wait for
+	Late   bool            // as Desk.Join says
+	Others bool            // it loads a blob that another caller brought
+	Call   <-chan struct{} // closed when the room has something for this caller alone: it gets off and asks again
 }
 
 // Ride brings a caller to its value: to one that is there, or to the end of the
 // flight that the room has taken it aboard. It asks again where the error is not
 // the caller's: the creator was cancelled before the caller came, the flight was to
-// load another's blob and that was refused, or the caller is an heir. The ticket is
+// load another's blob and that was refused, or the room called it. The ticket is
 // that of the last asking. The error is the room's, the creator's, the context's, or
 // ErrCycle.
 func Ride[V any](ctx context.Context, c Caller[V]) (Ticket[V], error) {
@@ -55,11 +55,14 @@ func Ride[V any](ctx context.Context, c Caller[V]) (Ticket[V], error) {
 			c.Leave(t)
 			return t, err
 		}
-		if err == nil || !(late || t.Late || t.Heir || t.Others && refused(err)) {
+		if err == nil || !(late || t.Late || err == errCalled || t.Others && refused(err)) {
 			return t, err
 		}
 	}
 }
+
+// errCalled is why a caller that the room called has got off.
+var errCalled = errors.New("flight: called")
 
 // board rides the flight of a ticket. If the caller's context panics on the way, the
 // room learns that the caller has left.
@@ -70,7 +73,7 @@ func board[V any](ctx context.Context, t Ticket[V], c Caller[V]) (ended, late bo
 			c.Leave(t)
 		}
 	}()
-	ended, late, err = t.Flight.ride(ctx, c)
+	ended, late, err = t.Flight.ride(ctx, c, t.Call)
 	aboard = false
 	return ended, late, err
 }

@@ -257,6 +257,28 @@ func TestStrandedCreator(t *testing.T) {
 	})
 }
 
+// F3: a Keep that panics leaves the mutex free and the value to nobody, and is the error
+// of all who wait.
+func TestKeepPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		released := 0
+		_, err := h.Ride(background, flight.Want[string, *tenant]{
+			Key: "k", Name: "k",
+			Look:    func() (bool, error) { return false, nil },
+			Make:    func(context.Context) (*tenant, error) { return new(tenant), nil },
+			Keep:    func(*tenant) { panic("made to panic") },
+			Take:    func(*tenant) { t.Error("taken") },
+			Release: func(*tenant) { released++ },
+		})
+		h.running.Wait()
+		var panicked *fault.PanicError
+		if !errors.As(err, &panicked) || released != 1 || !h.mu.TryLock() {
+			t.Errorf("%v, released %d times", err, released)
+		}
+	})
+}
+
 // posted is a caller of a room that answers by the flight that the caller brought.
 type posted struct {
 	flight.Flight[string]

@@ -16,7 +16,7 @@ const (
 	// Preamble is the number of bytes that all versions begin with.
 	Preamble = 8 + 4 + 8 + sha256.Size
 	// Version is the one that Encode writes and Parse understands.
-	Version = 1
+	Version = 2
 
 	magic       = "KILNBLOB"
 	digestAt    = 8 + 4 + 8
@@ -30,6 +30,12 @@ const (
 	mostText = math.MaxUint16
 	mostISA  = 1024
 )
+
+// ID says what an entry is of. The digest and the signature cover it.
+type ID struct {
+	Backend string // without a byte of 0
+	Key     string
+}
 
 // Flaw says why an entry cannot be used. The zero Flaw says that it can.
 type Flaw struct {
@@ -48,14 +54,14 @@ type Entry struct {
 	Requires []string      // instruction sets without which it must not run
 	Payload  []byte
 
-	Digest [sha256.Size]byte // of file and key; set by Parse
+	Digest [sha256.Size]byte // of file, backend and key; set by Parse
 	Signer string            // key id; empty = unsigned. Parse does not verify it
 	seal   seal
 }
 
 // seal is what a signature is checked with.
 type seal struct {
-	key       string
+	id        ID
 	head      []byte // preamble without digest, and all up to the payload
 	payload   []byte
 	signature []byte
@@ -63,12 +69,12 @@ type seal struct {
 
 // head gives the part of a file before the payload, without the digest. signature is
 // the size of the signature block in bytes.
-func (e *Entry) head(key string, signature int) ([]byte, error) {
+func (e *Entry) head(id ID, signature int) ([]byte, error) {
 	out := make([]byte, identityAt, identityAt+256)
 	copy(out, magic)
 	le := binary.LittleEndian
 	le.PutUint32(out[8:], Version)
-	le.PutUint32(out[keyAt:], uint32(len(key)))
+	le.PutUint32(out[keyAt:], uint32(len(id.Key)))
 	le.PutUint64(out[payloadAt:], uint64(len(e.Payload)))
 	le.PutUint16(out[signatureAt:], uint16(signature))
 	le.PutUint64(out[createdAt:], uint64(e.Created.UnixNano()))
@@ -109,33 +115,37 @@ type File struct {
 // Encode lays out a file. signer may be nil. The caller must call Seal for the digest;
 // it may write the payload meanwhile. The error is fault.ErrInvalid for a text that is
 // too long.
-func Encode(key string, e Entry, signer *Signer) (File, error) {
+func Encode(id ID, e Entry, signer *Signer) (File, error) {
 	tail := signer.size()
-	if int64(len(key)) > math.MaxUint32 || tail > mostText {
+	if int64(len(id.Key)) > math.MaxUint32 || tail > mostText {
 		return File{}, fault.Invalidf("frame: encode", "the key or the signer's id is too long")
 	}
-	head, err := e.head(key, tail)
+	head, err := e.head(id, tail)
 	if err != nil {
 		return File{}, err
 	}
-	return File{head, e.Payload, signer.block(key, head, e.Payload)}, nil
+	return File{head, e.Payload, signer.block(id, head, e.Payload)}, nil
 }
 
 // Size is the number of bytes of the whole file.
 func (f File) Size() int64 { return int64(len(f.Head) + len(f.Payload) + len(f.Tail)) }
 
 // Seal computes the digest and puts it into Head.
-func (f File) Seal(key string) {
-	digest := sum(key, f.Head, f.Payload, f.Tail)
+func (f File) Seal(id ID) {
+	digest := sum(id, f.Head, f.Payload, f.Tail)
 	copy(f.Head[digestAt:], digest[:])
 }
 
 // sum is the digest of a file given in parts, the first of which holds the preamble.
-func sum(key string, parts ...[]byte) (digest [sha256.Size]byte) {
+// Version 1 did not cover the backend.
+func sum(id ID, parts ...[]byte) (digest [sha256.Size]byte) {
 	top := sha256.New()
 	top.Write(parts[0][:digestAt])
 	hashlist.Write(top, append([][]byte{parts[0][Preamble:]}, parts[1:]...)...)
-	top.Write([]byte(key))
+	if binary.LittleEndian.Uint32(parts[0][8:]) > 1 {
+		top.Write([]byte(id.Backend + "\x00"))
+	}
+	top.Write([]byte(id.Key))
 	top.Sum(digest[:0])
 	return digest
 }
@@ -159,28 +169,28 @@ func CheckPreamble(head []byte, size int64) Flaw {
 	return Flaw{}
 }
 
-// Parse verifies a whole file against its key and decodes it. The payload is a part
+// Parse verifies a whole file against what it should be of, and decodes it. The payload is a part
 // of file. A sound file of another version is outdated.
-func Parse(file []byte, key string) (Entry, Flaw) {
+func Parse(file []byte, id ID) (Entry, Flaw) {
 	if flaw := CheckPreamble(file[:min(len(file), Preamble)], int64(len(file))); !flaw.None() {
 		return Entry{}, flaw
 	}
 	var e Entry
 	copy(e.Digest[:], file[digestAt:])
-	if sum(key, file) != e.Digest {
+	if sum(id, file) != e.Digest {
 		return Entry{}, Flaw{fault.Checksum, ""}
 	}
 	if binary.LittleEndian.Uint32(file[8:]) != Version {
 		return e, Flaw{fault.Outdated, "format"}
 	}
-	return e, e.parse(file, key)
+	return e, e.parse(file, id)
 }
 
 // parse reads what lies behind the preamble of a file that was verified.
-func (e *Entry) parse(file []byte, key string) Flaw {
+func (e *Entry) parse(file []byte, id ID) Flaw {
 	r := binread.Reader{Rest: file[Preamble:]}
 	keyBytes, payload, tail := r.Uint(4), r.Uint(8), r.Uint(2)
-	if keyBytes != uint64(len(key)) {
+	if keyBytes != uint64(len(id.Key)) {
 		return Flaw{fault.Format, "key"}
 	}
 	e.readMeta(&r)
@@ -196,7 +206,7 @@ func (e *Entry) parse(file []byte, key string) Flaw {
 	e.Payload = r.Take(payload)
 	if tail > 0 {
 		e.Signer = text(&r)
-		e.seal = seal{key: key, head: file[:head:head], payload: e.Payload, signature: r.Take(signatureSize)}
+		e.seal = seal{id: id, head: file[:head:head], payload: e.Payload, signature: r.Take(signatureSize)}
 		if r.Short || len(r.Rest) > 0 || e.Signer == "" {
 			return Flaw{fault.Format, "signature"}
 		}
@@ -225,7 +235,10 @@ const MetaSize = 4096
 // to choose a victim or to print, never to load. ok is false if head is too short or
 // of another version.
 func ReadMeta(head []byte) (e Entry, ok bool) {
-	if len(head) < identityAt || string(head[:len(magic)]) != magic || binary.LittleEndian.Uint32(head[8:]) != Version {
+	if len(head) < identityAt || string(head[:len(magic)]) != magic {
+		return Entry{}, false
+	}
+	if version := binary.LittleEndian.Uint32(head[8:]); version == 0 || version > Version { // 1 differs in the digest alone
 		return Entry{}, false
 	}
 	copy(e.Digest[:], head[digestAt:])

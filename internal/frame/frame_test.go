@@ -14,6 +14,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/frame/hashlist"
 )
 
+func of(key string) frame.ID { return frame.ID{Backend: "cpu", Key: key} }
+
 func sample() frame.Entry {
 	return frame.Entry{
 		Created:  time.Unix(1_700_000_000, 123),
@@ -26,11 +28,11 @@ func sample() frame.Entry {
 
 func encode(t testing.TB, key string, e frame.Entry, s *frame.Signer) []byte {
 	t.Helper()
-	f, err := frame.Encode(key, e, s)
+	f, err := frame.Encode(of(key), e, s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Seal(key)
+	f.Seal(of(key))
 	text := bytes.Join([][]byte{f.Head, f.Payload, f.Tail}, nil)
 	if int64(len(text)) != f.Size() {
 		t.Errorf("size %d of %d bytes", f.Size(), len(text))
@@ -42,7 +44,7 @@ func encode(t testing.TB, key string, e frame.Entry, s *frame.Signer) []byte {
 func TestRoundTrip(t *testing.T) {
 	for _, e := range []frame.Entry{sample(), {Created: time.Unix(0, 1)}} {
 		text := encode(t, "key", e, nil)
-		got, flaw := frame.Parse(text, "key")
+		got, flaw := frame.Parse(text, of("key"))
 		if !flaw.None() || got.Signer != "" || !got.Created.Equal(e.Created) || got.Cost != e.Cost ||
 			!reflect.DeepEqual(got.Identity, e.Identity) || !reflect.DeepEqual(got.Requires, e.Requires) || !bytes.Equal(got.Payload, e.Payload) {
 			t.Errorf("%+v %v", got, flaw)
@@ -54,7 +56,10 @@ func TestRoundTrip(t *testing.T) {
 		if n, ok := frame.KeySize(text); !ok || n != 3 {
 			t.Errorf("key size %d", n)
 		}
-		if _, flaw := frame.Parse(text, "kez"); flaw.Reason != fault.Checksum {
+		if _, flaw := frame.Parse(text, frame.ID{Backend: "gpu", Key: "key"}); flaw.Reason != fault.Checksum {
+			t.Errorf("another backend: %v", flaw)
+		}
+		if _, flaw := frame.Parse(text, of("kez")); flaw.Reason != fault.Checksum {
 			t.Errorf("another key: %v", flaw)
 		}
 	}
@@ -70,16 +75,16 @@ func TestDamage(t *testing.T) {
 	for bit := range len(text) * 8 {
 		damaged := bytes.Clone(text)
 		damaged[bit/8] ^= 1 << (bit % 8)
-		if _, flaw := frame.Parse(damaged, "key"); flaw.None() {
+		if _, flaw := frame.Parse(damaged, of("key")); flaw.None() {
 			t.Errorf("bit %d: not noticed", bit)
 		}
 	}
 	for n := range text {
-		if _, flaw := frame.Parse(text[:n], "key"); flaw.Reason != fault.Truncated {
+		if _, flaw := frame.Parse(text[:n], of("key")); flaw.Reason != fault.Truncated {
 			t.Errorf("cut to %d: %v", n, flaw)
 		}
 	}
-	if _, flaw := frame.Parse(append(bytes.Clone(text), 0), "key"); flaw.Reason != fault.Trailing {
+	if _, flaw := frame.Parse(append(bytes.Clone(text), 0), of("key")); flaw.Reason != fault.Trailing {
 		t.Errorf("one more byte: %v", flaw)
 	}
 }
@@ -108,15 +113,15 @@ func TestDamageOfPieces(t *testing.T) {
 		for _, at := range places {
 			bit := byte(1) << random.IntN(8)
 			text[at] ^= bit
-			if _, flaw := frame.Parse(text, "key"); flaw.Reason != fault.Checksum {
+			if _, flaw := frame.Parse(text, of("key")); flaw.Reason != fault.Checksum {
 				t.Errorf("%d bytes, bit %#x of byte %d flipped: %v", len(text), bit, at, flaw)
 			}
 			text[at] ^= bit
-			if _, flaw := frame.Parse(text[:at], "key"); flaw.Reason != fault.Truncated {
+			if _, flaw := frame.Parse(text[:at], of("key")); flaw.Reason != fault.Truncated {
 				t.Errorf("%d bytes cut to %d: %v", len(text), at, flaw)
 			}
 		}
-		if _, flaw := frame.Parse(text, "key"); !flaw.None() {
+		if _, flaw := frame.Parse(text, of("key")); !flaw.None() {
 			t.Errorf("%d bytes, whole: %v", len(text), flaw)
 		}
 	}
@@ -126,26 +131,26 @@ func TestDamageOfPieces(t *testing.T) {
 func TestForge(t *testing.T) {
 	text := encode(t, "key", sample(), nil)
 	for value, want := range map[uint64]fault.Reason{1 << 63: fault.Truncated, 1<<64 - 1: fault.Truncated, 1e9: fault.Truncated, 1: fault.Trailing} {
-		forged, err := frame.Forge(text, "key", "length", value)
+		forged, err := frame.Forge(text, of("key"), "length", value)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, flaw := frame.Parse(forged, "key"); flaw.Reason != want {
+		if _, flaw := frame.Parse(forged, of("key")); flaw.Reason != want {
 			t.Errorf("length %d: %v", value, flaw)
 		}
 	}
-	forged, err := frame.Forge(text, "key", "format", 999)
+	forged, err := frame.Forge(text, of("key"), "format", 999)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, flaw := frame.Parse(forged, "key"); flaw != (frame.Flaw{Reason: fault.Outdated, Field: "format"}) {
+	if _, flaw := frame.Parse(forged, of("key")); flaw != (frame.Flaw{Reason: fault.Outdated, Field: "format"}) {
 		t.Errorf("version: %v", flaw)
 	}
 	forged[60] ^= 1
-	if _, flaw := frame.Parse(forged, "key"); flaw.Reason != fault.Checksum {
+	if _, flaw := frame.Parse(forged, of("key")); flaw.Reason != fault.Checksum {
 		t.Errorf("a damaged foreign version: %v", flaw)
 	}
-	if _, err := frame.Forge(text, "key", "colour", 1); err == nil {
+	if _, err := frame.Forge(text, of("key"), "colour", 1); err == nil {
 		t.Error("forged an unknown field")
 	}
 }
@@ -158,7 +163,7 @@ func TestSignature(t *testing.T) {
 	}
 	signer := &frame.Signer{ID: "ci", Key: private}
 	text := encode(t, "key", sample(), signer)
-	e, flaw := frame.Parse(text, "key")
+	e, flaw := frame.Parse(text, of("key"))
 	if !flaw.None() || e.Signer != "ci" || !e.Verify(public) {
 		t.Fatalf("%+v %v", e, flaw)
 	}
@@ -166,7 +171,9 @@ func TestSignature(t *testing.T) {
 		t.Error("verified by another key")
 	}
 	signature := text[len(text)-ed25519.SignatureSize:]
+	foreign := frame.ID{Backend: "gpu", Key: "key"}
 	for name, change := range map[string]func(*frame.Entry) string{
+		"backend":  func(*frame.Entry) string { return "" }, // foreign
 		"payload":  func(e *frame.Entry) string { e.Payload = []byte("machine kode"); return "key" },
 		"identity": func(e *frame.Entry) string { e.Identity.Driver = "x"; return "key" },
 		"requires": func(e *frame.Entry) string { e.Requires[1] = "fmb"; return "key" },
@@ -174,14 +181,17 @@ func TestSignature(t *testing.T) {
 		"key":      func(*frame.Entry) string { return "kez" },
 	} {
 		e := sample()
-		key := change(&e)
-		f, err := frame.Encode(key, e, signer)
+		id := of(change(&e))
+		if id.Key == "" {
+			id = foreign
+		}
+		f, err := frame.Encode(id, e, signer)
 		if err != nil {
 			t.Fatal(err)
 		}
 		copy(f.Tail[len(f.Tail)-ed25519.SignatureSize:], signature) // replayed onto something else
-		f.Seal(key)
-		got, flaw := frame.Parse(bytes.Join([][]byte{f.Head, f.Payload, f.Tail}, nil), key)
+		f.Seal(id)
+		got, flaw := frame.Parse(bytes.Join([][]byte{f.Head, f.Payload, f.Tail}, nil), id)
 		if !flaw.None() || got.Verify(public) {
 			t.Errorf("%s: a replayed signature was taken (%v)", name, flaw)
 		}
@@ -218,7 +228,7 @@ func TestTooLong(t *testing.T) {
 	} {
 		e := sample()
 		change(&e)
-		if _, err := frame.Encode("key", e, nil); err == nil {
+		if _, err := frame.Encode(of("key"), e, nil); err == nil {
 			t.Error("encoded")
 		}
 	}
@@ -240,7 +250,7 @@ func FuzzParse(f *testing.F) {
 		frame.ReadMeta(file)
 		frame.KeySize(file)
 		check := func(file []byte) {
-			e, flaw := frame.Parse(file, key)
+			e, flaw := frame.Parse(file, of(key))
 			if flaw.None() && len(e.Payload) > len(file) {
 				t.Error("a payload larger than the file")
 			}
@@ -249,8 +259,8 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		check(file)
-		if version := uint64(1); len(file) >= frame.Preamble {
-			if sealed, err := frame.Forge(file, key, "format", version); err == nil {
+		if version := uint64(frame.Version); len(file) >= frame.Preamble {
+			if sealed, err := frame.Forge(file, of(key), "format", version); err == nil {
 				check(sealed)
 			}
 		}

@@ -23,24 +23,25 @@ func (s *Signer) size() int {
 	return 2 + len(s.ID) + signatureSize
 }
 
-func (s *Signer) block(key string, head, payload []byte) []byte {
+func (s *Signer) block(id ID, head, payload []byte) []byte {
 	if s == nil {
 		return nil
 	}
 	out := binary.LittleEndian.AppendUint16(nil, uint16(len(s.ID)))
 	out = append(out, s.ID...)
-	return append(out, ed25519.Sign(s.Key, statement(key, head, payload, s.ID))...)
+	return append(out, ed25519.Sign(s.Key, statement(id, head, payload, s.ID))...)
 }
 
 // statement is what is signed.
-func statement(key string, head, payload []byte, id string) []byte {
-	keySum := sha256.Sum256([]byte(key))
+func statement(id ID, head, payload []byte, signer string) []byte {
+	keySum := sha256.Sum256([]byte(id.Key))
 	payloadSum := sha256.New()
 	hashlist.Write(payloadSum, payload)
 	out := append([]byte("kiln blob signature\x00"), head[:digestAt]...)
+	out = appendText(out, id.Backend)
 	out = append(out, keySum[:]...)
 	out = payloadSum.Sum(out)
-	out = appendText(out, id)
+	out = appendText(out, signer)
 	return append(out, head[Preamble:]...)
 }
 
@@ -49,5 +50,5 @@ func statement(key string, head, payload []byte, id string) []byte {
 func (e *Entry) Verify(public ed25519.PublicKey) bool {
 	s := e.seal
 	return len(public) == ed25519.PublicKeySize && len(s.signature) == signatureSize &&
-		ed25519.Verify(public, statement(s.key, s.head, s.payload, e.Signer), s.signature)
+		ed25519.Verify(public, statement(s.id, s.head, s.payload, e.Signer), s.signature)
 }

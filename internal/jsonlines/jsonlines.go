@@ -44,6 +44,21 @@ type header struct {
 	Kind int `json:"kiln_manifest"`
 }
 
+// uses is who writes and who reads a kind.
+var uses = map[int]string{
+	Ops:     "what kiln run --record writes, for kiln warm",
+	Entries: "what Runtime.Record of package kiln writes, for its Runtime.Warm",
+}
+
+// other is the error of a list that is not of the kind that is wanted.
+func other(want, has int) error {
+	text := fmt.Sprintf(`no {"kiln_manifest":%d}, %s`, want, uses[want])
+	if use, known := uses[has]; known {
+		text += fmt.Sprintf(": this is a manifest of kind %d, %s", has, use)
+	}
+	return errors.New(text)
+}
+
 // Write writes a list.
 func Write[T any](w io.Writer, kind int, items []T) error {
 	b := bufio.NewWriter(w)
@@ -73,7 +88,7 @@ func Read[T any](file string, r io.Reader, kind int, check func(T) error) ([]T, 
 		if n == 1 {
 			var h header
 			if err := strict(lines.Bytes(), &h); err != nil || h.Kind != kind {
-				return nil, &Error{file, n, fmt.Errorf(`no manifest of version %d: want {"kiln_manifest":%d}`, kind, kind)}
+				return nil, &Error{file, n, other(kind, h.Kind)}
 			}
 			continue
 		}
@@ -97,7 +112,7 @@ func Read[T any](file string, r io.Reader, kind int, check func(T) error) ([]T, 
 		return nil, &Error{file, n + 1, err}
 	}
 	if n == 0 {
-		return nil, &Error{file, 1, fmt.Errorf(`the file is empty: want {"kiln_manifest":%d}`, kind)}
+		return nil, &Error{file, 1, fmt.Errorf("the file is empty: want %s", uses[kind])}
 	}
 	return items, nil
 }

@@ -9,7 +9,7 @@ import (
 // one power of two (SPEC S6).
 type class struct {
 	exponent int
-	order    order
+	order    *order
 }
 
 // noCost is the class of groups that cost nothing to compile.
@@ -33,6 +33,13 @@ func (p *Policy) join(g *Group, exponent int) {
 	}
 	c := p.classes[i]
 	g.class = c
+	p.joined++
+	g.number = p.joined
+	if p.isAnnounced(g) {
+		g.part = announced
+	} else if g.part == announced {
+		g.part = free
+	}
 	c.order.admit(g)
 }
 
@@ -40,7 +47,7 @@ func (p *Policy) leave(g *Group) {
 	c := g.class
 	c.order.remove(g)
 	g.class = nil
-	if c.order.members().len == 0 {
+	if c.order.len == 0 {
 		p.classes = slices.DeleteFunc(p.classes, func(o *class) bool { return o == c })
 	}
 }

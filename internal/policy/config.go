@@ -21,6 +21,16 @@ const (
 	leastGroups = 64
 )
 
+// What a lowered capacity has no room for is forgotten in steps: that many shapes when it
+// is lowered, and with each request to come a few.
+const (
+	atOnce = 1024
+	few    = 4
+)
+
+// unarranged is how many groups that were used are put into order at a time.
+const unarranged = 512
+
 // Kind is the rule that chooses a victim.
 type Kind string
 

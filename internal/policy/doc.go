@@ -8,7 +8,9 @@
 //	g := p.Request(shape)        // one acquisition; nil: not resident
 //	p.Use(g)                     // the same by handle, the fast way
 //	for over() {                 // the caller counts groups and bytes
-//		victim := p.Victim(standing)
+//
+// //		victim := p.Victim(standing, policy.Busy)
+//
 //		p.Remove(victim)
 //	}
 //	g = p.Admit(shape, bytes, seconds)
@@ -26,6 +28,7 @@
 // duelling of Qureshi et al., ISCA 2007; counts grow by a growing weight instead
 // of shrinking, as in forward decay by Cormode et al., ICDE 2009.
 //
-// Costs: a request is O(1) amortised, a victim O(log n) amortised plus one step
-// for each group passed over because it is announced or busy.
+// Costs: a request is O(1) amortised, a victim O(log n) amortised: a group that is
+// found busy is passed over once, until Ready tells that it is so no more. Where all
+// that is not announced is busy, there is a step for each announced shape.
 package policy

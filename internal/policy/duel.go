@@ -32,7 +32,7 @@ func newDuel(worth bool, left func(*Group)) *duel {
 		weight:  1,
 		worth:   worth,
 		recency: list{kind: inShadow},
-		counts:  heap{kind: byShadow},
+		counts:  heap{kind: byShadow, by: (*Group).rank},
 		left:    left,
 	}
 }
@@ -42,19 +42,24 @@ func newDuel(worth bool, left func(*Group)) *duel {
 func (d *duel) countsChoose() bool { return d.countsMiss < d.recencyMiss }
 
 // resize sets the directories' size and with it the half-life of counts. Keys
-// that no longer fit leave.
+// that no longer fit leave, atOnce of them now, the others with the requests to come.
 func (d *duel) resize(size int) {
 	if size == d.size {
 		return
 	}
 	d.size = size
 	d.growth = math.Exp2(1 / (halfLife * float64(size)))
-	for d.recency.len > size {
+	d.shrink(atOnce)
+}
+
+// shrink has keys leave that no longer fit, up to most of each directory.
+func (d *duel) shrink(most int) {
+	for n := 0; n < most && d.recency.len > d.size; n++ {
 		g := d.recency.oldest
 		d.recency.remove(g)
 		d.left(g)
 	}
-	for d.counts.len() > size {
+	for n := 0; n < most && d.counts.len() > d.size; n++ {
 		g := d.counts.lowest()
 		d.counts.remove(g)
 		d.left(g)
@@ -72,11 +77,6 @@ func (d *duel) request(g *Group) (heavy bool) {
 	} else {
 		missed = 1
 		d.recency.push(g)
-		if d.recency.len > d.size {
-			old := d.recency.oldest
-			d.recency.remove(old)
-			d.left(old)
-		}
 	}
 	d.recencyMiss += (missed - d.recencyMiss) / meanOf
 
@@ -86,6 +86,7 @@ func (d *duel) request(g *Group) (heavy bool) {
 		d.enter(g)
 	}
 	d.countsMiss += (missed - d.countsMiss) / meanOf
+	d.shrink(2)
 	return heavy
 }
 

@@ -16,6 +16,8 @@ type Group struct {
 	used     bool           // is in Policy.used
 	visited  bool           // sieve: used since the hand last passed
 	saved    byte           // parts, while a saved state is read
+	part     uint8          // of its class's order
+	number   uint64         // of its registration
 	cost     int            // exponent of the class it belongs to by cost
 	class    *class         // cost class it is in now, while resident
 	since    uint64         // when it was last asked for, or last dropped a class
@@ -34,7 +36,7 @@ func (g *Group) Resident() bool { return g.resident }
 // The lists that a group may be in, at most one of each kind.
 const (
 	inShadow = iota // duel's shadow directory by recency
-	inOrder         // its class's own order, while resident
+	inOrder         // its class's, while resident, as they were registered
 	inAge           // all residents by when they drop a class
 	listKinds
 )
@@ -50,11 +52,6 @@ type list struct {
 
 func (l *list) has(g *Group) bool {
 	return g.links[l.kind].newer != nil || l.newest == g
-}
-
-// push makes g, which is not in l, its newest.
-func (l *list) push(g *Group) {
-	l.pushAbove(l.newest, g)
 }
 
 func (l *list) remove(g *Group) {
@@ -81,36 +78,14 @@ func (l *list) renew(g *Group) {
 	}
 }
 
-// insert puts g, which is not in l, where the time of its last use belongs: near
-// one of the ends as a rule, so it is looked for from both at once.
-func (l *list) insert(g *Group) {
-	high, low := l.newest, l.oldest
-	for high != nil && high.last > g.last && low.last < g.last {
-		high, low = high.links[l.kind].older, low.links[l.kind].newer
-	}
-	older := high
-	if high != nil && high.last > g.last {
-		older = low.links[l.kind].older // low is the oldest that is newer than g
-	}
-	l.pushAbove(older, g)
-}
-
-// pushAbove makes g the next newer of older, the oldest of all if that is nil.
-func (l *list) pushAbove(older, g *Group) {
-	newer := l.oldest
-	if older != nil {
-		newer = older.links[l.kind].newer
-	}
-	g.links[l.kind] = link{newer: newer, older: older}
-	if older != nil {
-		older.links[l.kind].newer = g
+// push makes g, which is not in l, its newest.
+func (l *list) push(g *Group) {
+	g.links[l.kind].older = l.newest
+	if l.newest != nil {
+		l.newest.links[l.kind].newer = g
 	} else {
 		l.oldest = g
 	}
-	if newer != nil {
-		newer.links[l.kind].older = g
-	} else {
-		l.newest = g
-	}
+	l.newest = g
 	l.len++
 }

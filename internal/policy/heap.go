@@ -3,6 +3,7 @@ package policy
 // The heaps that a group may be in, at most one of each kind.
 const (
 	byResidence = iota // its class's, while resident; else the policy's memory
+	bySecond           // the second of its class
 	byShadow           // duel's shadow directory by use counts
 	heapKinds
 )
@@ -32,14 +33,23 @@ type ranked struct {
 // rise; so the lowest item whose rank is up to date is the lowest of all.
 type heap struct {
 	kind  int
+	by    func(*Group) rank
 	items []ranked
 }
 
 func (h *heap) len() int { return len(h.items) }
 
 func (h *heap) push(g *Group) {
-	h.items = append(h.items, ranked{g.rank(), g})
+	h.items = append(h.items, ranked{h.by(g), g})
 	h.up(len(h.items) - 1)
+}
+
+// renew puts g, if it is there, where its rank belongs now: lowest has less to do then.
+func (h *heap) renew(g *Group) {
+	if i := g.slots[h.kind] - 1; i >= 0 {
+		h.items[i].rank = h.by(g)
+		h.down(i)
+	}
 }
 
 func (h *heap) has(g *Group) bool { return g.slots[h.kind] != 0 }
@@ -66,29 +76,13 @@ func (h *heap) lowest() *Group {
 	}
 	for {
 		top := &h.items[0]
-		if now := top.group.rank(); top.rank != now {
+		if now := h.by(top.group); top.rank != now {
 			top.rank = now
 			h.down(0)
 			continue
 		}
 		return top.group
 	}
-}
-
-// lowestOf is the lowest group that may is true for. Those passed over are
-// taken out and put back.
-func (h *heap) lowestOf(may func(*Group) bool) *Group {
-	var passed []*Group
-	found := h.lowest()
-	for found != nil && !may(found) {
-		passed = append(passed, found)
-		h.remove(found)
-		found = h.lowest()
-	}
-	for _, g := range passed {
-		h.push(g)
-	}
-	return found
 }
 
 // scale multiplies all ranks, as the groups' own scores are.

@@ -224,8 +224,8 @@ func (r *reader) classes(p *Policy, residents []*Group) {
 			placed++
 		}
 		at := r.number("the hand", uint64(len(residents)))
-		if o, ok := c.order.(*sieve); ok && at > 0 && residents[at-1].class == c {
-			o.hand = residents[at-1]
+		if p.kind == Sieve && at > 0 && residents[at-1].class == c {
+			c.order.hand.number = residents[at-1].number - 1
 		} else if at > 0 {
 			r.fail("the hand is on a group of another class")
 		}

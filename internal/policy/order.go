@@ -1,117 +1,231 @@
 package policy
 
-// order is one policy's rule among the residents of one cost class.
-type order interface {
-	admit(g *Group)
-	use(g *Group) // g is resident and asked for
-	remove(g *Group)
-	// victim is the group to go of those that may; nil if none may.
-	victim(may func(*Group) bool) *Group
-	members() *list // of the class, as the order walks them
+import (
+	"cmp"
+	"slices"
+)
+
+// The parts of an order.
+const (
+	free      = iota // those not known to be busy
+	aside            // those found busy, until the caller tells that they are Ready
+	announced        // those that waiting requests need
+	parts
+)
+
+// order is the policy's rule among the residents of one cost class. Those that may not
+// go are kept apart from those that may, so that a victim costs the logarithm of their
+// number, however many are busy.
+type order struct {
+	list  // members, as they were registered
+	kind  Kind
+	duel  *duel
+	parts [parts]part
+	hand  hand // of sieve, over all parts
 }
 
-// newOrder is the order of a new class.
-func (p *Policy) newOrder() order {
+// hand is how far sieve's walk from the oldest to the newest has come.
+type hand struct {
+	round  uint64
+	number uint64 // of the last group passed; 0: it begins anew
+}
+
+// part has some members of an order: fifo by registration and lru by use, both in a;
+// duel by use in a and by use counts in b; sieve those ahead of the hand in a and
+// those behind it in b.
+type part struct {
+	a, b heap
+	hand hand // where it was when a and b were parted last
+}
+
+func (p *Policy) newOrder() *order {
+	o := &order{list: list{kind: inOrder}, kind: p.kind, duel: p.duel, hand: hand{round: 1}}
+	by := (*Group).rank
 	switch p.kind {
-	case FIFO:
-		return &registered{list{kind: inOrder}}
-	case LRU:
-		return &recent{list{kind: inOrder}}
-	case Sieve:
-		return &sieve{list: list{kind: inOrder}}
+	case FIFO, Sieve:
+		by = (*Group).registration
+	case Duel:
+		by = (*Group).lastUse
 	}
-	return &duelled{
-		recent: recent{list{kind: inOrder}},
-		counts: heap{kind: byResidence},
-		duel:   p.duel,
-	}
-}
-
-// registered is fifo: the first registered goes first, however often it is used.
-type registered struct{ list }
-
-func (o *registered) admit(g *Group) { o.push(g) }
-func (o *registered) use(*Group)     {}
-
-func (l *list) members() *list { return l }
-
-// victim is the oldest that may go.
-func (l *list) victim(may func(*Group) bool) *Group {
-	for g := l.oldest; g != nil; g = g.links[l.kind].newer {
-		if may(g) {
-			return g
+	for i := range o.parts {
+		o.parts[i].a, o.parts[i].b = heap{kind: byResidence, by: by}, heap{kind: bySecond, by: by}
+		if p.kind == Duel {
+			o.parts[i].b.by = (*Group).rank
 		}
 	}
-	return nil
+	return o
 }
 
-// recent is lru.
-type recent struct{ list }
+// registration and lastUse are what fifo and sieve, and duel's recency, order by.
+func (g *Group) registration() rank { return rank{last: g.number} }
+func (g *Group) lastUse() rank      { return rank{last: g.last} }
 
-func (o *recent) admit(g *Group) { o.insert(g) }
-func (o *recent) use(g *Group)   { o.renew(g) }
-
-// sieve passes over what was used again, once for each time it comes by. Its
-// hand walks from the oldest to the newest and then begins again.
-type sieve struct {
-	list
-	hand *Group // the next to be looked at; nil: the oldest
-}
-
-func (o *sieve) admit(g *Group) {
+// admit takes in a group that is in no order, the part in g says where.
+func (o *order) admit(g *Group) {
 	g.visited = false
 	o.push(g)
+	o.parts[g.part].add(o, g)
 }
 
-func (o *sieve) use(g *Group) { g.visited = true }
+// use notes that g is asked for.
+func (o *order) use(g *Group) {
+	p := &o.parts[g.part]
+	switch o.kind {
+	case Sieve:
+		g.visited = true
+	case Duel:
+		p.b.renew(g)
+		p.a.renew(g)
+	case LRU:
+		p.a.renew(g)
+	}
+}
 
-func (o *sieve) remove(g *Group) {
-	if o.hand == g {
-		o.hand = g.links[inOrder].newer
+func (o *order) remove(g *Group) {
+	o.parts[g.part].take(g)
+	ahead := g.number > o.hand.number
+	older := g.links[inOrder].older
+	if newest := o.newest == g; newest && ahead && (older == nil || older.number <= o.hand.number) {
+		o.turn()
 	}
 	o.list.remove(g)
 }
 
-func (o *sieve) victim(may func(*Group) bool) *Group {
-	// After one round every group that may go is unvisited: two rounds find
-	// one if there is one. What may not go keeps its mark.
-	for range 2 * o.len {
-		if o.hand == nil {
-			o.hand = o.oldest
-		}
-		g := o.hand
-		if may(g) {
-			if !g.visited {
-				return g
-			}
-			g.visited = false
-		}
-		o.hand = g.links[inOrder].newer
+// move puts a member into another part.
+func (o *order) move(g *Group, to uint8) {
+	if g.part != to {
+		o.parts[g.part].take(g)
+		g.part = to
+		o.parts[to].add(o, g)
 	}
+}
+
+func (p *part) add(o *order, g *Group) {
+	if o.kind != Sieve || g.number > p.hand.number {
+		p.a.push(g)
+	}
+	if o.kind == Duel || o.kind == Sieve && g.number <= p.hand.number {
+		p.b.push(g)
+	}
+}
+
+func (p *part) take(g *Group) {
+	for _, h := range []*heap{&p.a, &p.b} {
+		if h.has(g) {
+			h.remove(g)
+		}
+	}
+}
+
+// victim is the group to go of a part, nil if none may. may gives the standing of a
+// group and whether it may go.
+func (o *order) victim(from uint8, may func(*Group) (Standing, bool)) *Group {
+	if o.kind == Sieve {
+		return o.walk(from, may)
+	}
+	h := &o.parts[from].a
+	if o.kind == Duel && o.duel.countsChoose() {
+		h = &o.parts[from].b
+	}
+	return o.lowest(from, h, may)
+}
+
+// lowest is the lowest of a heap that may go. Those found busy are set aside.
+func (o *order) lowest(from uint8, h *heap, may func(*Group) (Standing, bool)) *Group {
+	var passed []*Group
+	found := h.lowest()
+	for ; found != nil; found = h.lowest() {
+		s, ok := may(found)
+		if ok {
+			break
+		}
+		if s == Busy && from == free {
+			o.move(found, aside)
+			continue
+		}
+		passed = append(passed, found)
+		h.remove(found)
+	}
+	for _, g := range passed {
+		h.push(g)
+	}
+	return found
+}
+
+// walk is sieve's search: it passes over what was used again, once for each time it
+// comes by. What may not go keeps its mark. After one round every group that may go is
+// unmarked: two rounds find one if there is one.
+func (o *order) walk(from uint8, may func(*Group) (Standing, bool)) *Group {
+	p, began := &o.parts[from], o.hand
+	for left := 2 * (p.a.len() + p.b.len()); left > 0; left-- {
+		p.follow(o.hand)
+		if p.a.len() == 0 {
+			o.turn()
+			p.follow(o.hand)
+		}
+		g := p.a.lowest()
+		if g == nil {
+			break
+		}
+		s, ok := may(g)
+		switch {
+		case ok && !g.visited:
+			o.hand.number = g.number - 1 // it stands at g, and has passed what is in other parts
+			return g
+		case ok:
+			g.visited = false
+		case s == Busy && from == free:
+			o.move(g, aside)
+		}
+		if o.hand.number = g.number; o.newest == g {
+			o.turn()
+		}
+	}
+	o.hand = began // it has come round twice
 	return nil
 }
 
-// duelled orders residents by recency and by use counts, and asks the duel
-// which of the two chooses.
-type duelled struct {
-	recent
-	counts heap
-	duel   *duel
-}
+// turn has the hand begin anew.
+func (o *order) turn() { o.hand = hand{round: o.hand.round + 1} }
 
-func (o *duelled) admit(g *Group) {
-	o.recent.admit(g)
-	o.counts.push(g)
-}
-
-func (o *duelled) remove(g *Group) {
-	o.recent.remove(g)
-	o.counts.remove(g)
-}
-
-func (o *duelled) victim(may func(*Group) bool) *Group {
-	if o.duel.countsChoose() {
-		return o.counts.lowestOf(may)
+// follow parts what is ahead of the hand from what is behind it.
+func (p *part) follow(to hand) {
+	if p.hand.round != to.round || p.hand.number > to.number {
+		if p.a.len() < p.b.len() {
+			p.a, p.b = p.b, p.a
+		}
+		for g := p.b.lowest(); g != nil; g = p.b.lowest() {
+			p.b.remove(g)
+			p.a.push(g)
+		}
 	}
-	return o.recent.victim(may)
+	p.hand = to
+	for g := p.a.lowest(); g != nil && g.number <= to.number; g = p.a.lowest() {
+		p.a.remove(g)
+		p.b.push(g)
+	}
+}
+
+// members are all, in the order in which they are saved: fifo and sieve by
+// registration, the others by use.
+func (o *order) members() (all []*Group) {
+	for g := o.oldest; g != nil; g = g.links[inOrder].newer {
+		all = append(all, g)
+	}
+	if o.kind == LRU || o.kind == Duel {
+		slices.SortFunc(all, func(a, b *Group) int { return cmp.Compare(a.last, b.last) })
+	}
+	return all
+}
+
+// next is the group that sieve looks at next, nil for the oldest.
+func (o *order) next() *Group {
+	if o.kind != Sieve || o.hand.number == 0 {
+		return nil
+	}
+	g := o.newest
+	for older := g.links[inOrder].older; older != nil && older.number > o.hand.number; older = g.links[inOrder].older {
+		g = older
+	}
+	return g
 }

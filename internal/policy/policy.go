@@ -27,6 +27,7 @@ type Policy struct {
 
 	requests uint64 // seen so far
 	clock    uint64 // steps at each request and each registration
+	joined   uint64 // groups that came into a class
 
 	epoch     uint64 // of the announcement in force
 	announced []shapegroups.Shape
@@ -52,7 +53,7 @@ func New(c Config) (*Policy, error) {
 		ages:   list{kind: inAge},
 		epoch:  1,
 		ahead:  make(map[shapegroups.Shape]int),
-		memory: heap{kind: byResidence},
+		memory: heap{kind: byResidence, by: (*Group).rank},
 	}
 	if p.kind == Duel {
 		p.duel = newDuel(p.keep == Worth, p.settle)
@@ -104,7 +105,7 @@ func (p *Policy) Request(shape shapegroups.Shape) *Group {
 			return nil
 		}
 		g = p.know(shape)
-		defer p.trim() // a shape that leaves one directory may still be in the other
+		defer p.trim(few) // a shape that leaves one directory may still be in the other
 	}
 	p.note(g)
 	if g.resident {
@@ -139,8 +140,15 @@ func (p *Policy) note(g *Group) {
 	} else if p.memory.has(g) {
 		p.memory.remove(g) // back in the directory by recency in a moment
 	}
-	if p.duel != nil && p.duel.request(g) {
-		p.lighten()
+	if p.duel != nil {
+		heavy := p.duel.request(g)
+		p.duel.counts.renew(g)
+		if g.resident {
+			g.class.order.use(g)
+		}
+		if heavy {
+			p.lighten()
+		}
 	}
 	p.drop()
 }
@@ -153,6 +161,9 @@ func (p *Policy) noteUse(g *Group) {
 	}
 	g.since = p.requests
 	if !g.used {
+		if len(p.used) >= unarranged {
+			p.arrange()
+		}
 		g.used = true
 		p.used = append(p.used, g)
 	}
@@ -174,6 +185,7 @@ func (p *Policy) arrange() {
 		g.class.order.use(g)
 		if p.duel != nil {
 			p.duel.recency.renew(g)
+			p.duel.counts.renew(g)
 		}
 	}
 	clear(p.used)
@@ -232,7 +244,7 @@ func (p *Policy) Remove(g *Group) {
 	p.arrange()
 	p.leave(g)
 	p.ages.remove(g)
-	g.resident = false
+	g.resident, g.part = false, free
 	p.residents--
 	p.settle(g)
 	p.resize()
@@ -247,6 +259,7 @@ func (p *Policy) SetGroups(groups int) error {
 	p.arrange()
 	p.limit = groups
 	p.resize()
+	p.trim(atOnce)
 	return nil
 }
 
@@ -275,13 +288,14 @@ func (p *Policy) settle(g *Group) {
 		p.forget(g)
 	case !p.duel.holds(g) && !p.memory.has(g):
 		p.memory.push(g)
-		p.trim()
+		p.trim(few)
 	}
 }
 
-// trim forgets the lowest counts beyond the number remembered (SPEC S1).
-func (p *Policy) trim() {
-	for len(p.groups) > remembered*p.size && p.memory.len() > 0 {
+// trim forgets the lowest counts beyond the number remembered (SPEC S1): after a large
+// capacity was lowered, only most of them, and the others in the calls to come.
+func (p *Policy) trim(most int) {
+	for n := 0; n < most && len(p.groups) > remembered*p.size && p.memory.len() > 0; n++ {
 		g := p.memory.lowest()
 		p.memory.remove(g)
 		p.forget(g)
@@ -299,7 +313,7 @@ func (p *Policy) resize() {
 	p.due = 0
 	if p.duel != nil {
 		p.duel.resize(p.size)
-		p.trim()
+		p.trim(few)
 	}
 }
 
@@ -310,8 +324,8 @@ func (p *Policy) lighten() {
 		g.score *= by
 	}
 	for _, c := range p.classes {
-		if o, ok := c.order.(*duelled); ok {
-			o.counts.scale(by)
+		for i := range c.order.parts {
+			c.order.parts[i].b.scale(by)
 		}
 	}
 	p.memory.scale(by)

@@ -40,7 +40,7 @@ func BenchmarkChurn(b *testing.B) {
 					shape := shapes[i%len(shapes)]
 					i++
 					if p.Request(shape) == nil {
-						p.Remove(p.Victim(nil))
+						p.Remove(p.Victim(nil, policy.Busy))
 						p.Admit(shape, 1, 1)
 					}
 				}

@@ -21,7 +21,7 @@ func run(p *policy.Policy, requests ...int) (hits int) {
 			continue
 		}
 		if p.Len() >= p.Config().Groups {
-			p.Remove(p.Victim(nil))
+			p.Remove(p.Victim(nil, policy.Busy))
 		}
 		p.Admit(shape(n), 1, 1)
 	}
@@ -119,13 +119,13 @@ func TestDuelNeverAskedFor(t *testing.T) {
 	p := open(t, policy.Duel, 8)
 	run(p, oneOffs(60)...)
 	for p.Len() > 0 {
-		p.Remove(p.Victim(nil))
+		p.Remove(p.Victim(nil, policy.Busy))
 	}
 	for n := 50; n < 60; n++ {
 		p.Admit(shape(n), 1, 1)
 	}
 	for n := 50; n < 55; n++ {
-		g := p.Victim(nil)
+		g := p.Victim(nil, policy.Busy)
 		if g.Shape() != shape(n) {
 			t.Fatalf("victim %s, want %d", g.Shape(), n)
 		}
@@ -178,13 +178,13 @@ func TestStanding(t *testing.T) {
 		standing := map[shapegroups.Shape]policy.Standing{shape(1): policy.Busy, shape(2): policy.Fixed}
 		ask := func(g *policy.Group) policy.Standing { return standing[g.Shape()] }
 		for _, n := range []int{3, 1} {
-			g := p.Victim(ask)
+			g := p.Victim(ask, policy.Busy)
 			if g == nil || g.Shape() != shape(n) {
 				t.Fatalf("%s: victim %v, want %d", kind, g, n)
 			}
 			p.Remove(g)
 		}
-		if g := p.Victim(ask); g != nil {
+		if g := p.Victim(ask, policy.Busy); g != nil {
 			t.Fatalf("%s: a fixed group was chosen", kind)
 		}
 	}
@@ -204,22 +204,22 @@ func TestCost(t *testing.T) {
 		for range 64*2 - 2 { // and the one of admit: 127 requests for others
 			p.Request(shape(2))
 		}
-		if g := p.Victim(nil); g.Shape() != shape(2) {
+		if g := p.Victim(nil, policy.Busy); g.Shape() != shape(2) {
 			t.Fatalf("%s: the dear group went first", kind)
 		}
 		p.Request(shape(2)) // now both are of one class, and 1 is the one unused
-		if g := p.Victim(nil); g.Shape() != shape(1) {
+		if g := p.Victim(nil, policy.Busy); g.Shape() != shape(1) {
 			t.Fatalf("%s: the group not asked for did not drop a class", kind)
 		}
 		p.Request(shape(1))
-		if g := p.Victim(nil); g.Shape() != shape(2) {
+		if g := p.Victim(nil, policy.Busy); g.Shape() != shape(2) {
 			t.Fatalf("%s: the group asked for again is not back in its class", kind)
 		}
 	}
 	p := open(t, policy.FIFO, 2)
 	p.Admit(shape(1), 1, 100)
 	p.Admit(shape(2), 1, 0)
-	if g := p.Victim(nil); g.Shape() != shape(1) {
+	if g := p.Victim(nil, policy.Busy); g.Shape() != shape(1) {
 		t.Fatal("fifo heeds cost")
 	}
 }
@@ -238,7 +238,7 @@ func TestCostClasses(t *testing.T) {
 		p := open(t, policy.LRU, 2)
 		p.Admit(shape(1), c.bytes, c.seconds)
 		p.Admit(shape(2), 1, 1)
-		if dearer := p.Victim(nil).Shape() == shape(2); dearer != c.dearer {
+		if dearer := p.Victim(nil, policy.Busy).Shape() == shape(2); dearer != c.dearer {
 			t.Errorf("%v seconds for %d bytes: dearer %v", c.seconds, c.bytes, dearer)
 		}
 	}
@@ -275,7 +275,7 @@ func TestUnlimited(t *testing.T) {
 		t.Fatalf("%d groups", p.Len())
 	}
 	for range 290 {
-		p.Remove(p.Victim(nil))
+		p.Remove(p.Victim(nil, policy.Busy))
 	}
 	for n := range 5000 {
 		p.Request(shape(1000 + n))
@@ -311,5 +311,39 @@ func TestUseAllocatesNothing(t *testing.T) {
 		if n := testing.AllocsPerRun(1000, func() { p.Use(groups[i%64]); i++ }); n != 0 {
 			t.Errorf("%s: %v allocations a use", kind, n)
 		}
+	}
+}
+
+// S1: what a capacity that was lowered by far has no room for is forgotten in steps, so
+// that no call is long; and not saved.
+func TestLoweredInSteps(t *testing.T) {
+	const many, most = 10_000, 2048
+	p := must(policy.New(policy.Config{Kind: policy.Duel, Groups: many}))
+	for i := range many {
+		p.Request(shape(i))
+	}
+	if err := p.SetGroups(1); err != nil {
+		t.Fatal(err)
+	}
+	if n := p.Remembered(); n < many-most {
+		t.Fatalf("one call has forgotten %d shapes", many-n)
+	}
+	for i := range many {
+		p.Request(shape(i % 2))
+	}
+	if n := p.Remembered(); n != 64 {
+		t.Errorf("%d shapes are remembered in the end, want 64", n)
+	}
+	if err := p.SetGroups(many); err != nil {
+		t.Fatal(err)
+	}
+	for i := range many {
+		p.Request(shape(i))
+	}
+	if err := p.SetGroups(1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := policy.Load(p.Save(), p.Config()); err != nil {
+		t.Errorf("what was saved meanwhile: %v", err)
 	}
 }

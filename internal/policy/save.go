@@ -32,6 +32,10 @@ const (
 // with their orders as places among the residents; CRC-32C of all before it.
 func (p *Policy) Save() []byte {
 	p.arrange()
+	if p.duel != nil { // what does not fit is not saved
+		p.duel.shrink(math.MaxInt)
+		p.trim(math.MaxInt)
+	}
 	w := &writer{[]byte(magic)}
 	w.text(string(p.kind))
 	w.text(string(p.keep))
@@ -111,12 +115,12 @@ func (w *writer) classes(p *Policy, place map[*Group]uint64) {
 	for _, c := range p.classes {
 		w.exponent(c.exponent)
 		members := c.order.members()
-		w.number(uint64(members.len))
-		for g := members.oldest; g != nil; g = g.links[inOrder].newer {
+		w.number(uint64(len(members)))
+		for _, g := range members {
 			w.number(place[g])
 		}
-		if o, ok := c.order.(*sieve); ok && o.hand != nil {
-			w.number(place[o.hand] + 1)
+		if next := c.order.next(); next != nil {
+			w.number(place[next] + 1)
 		} else {
 			w.number(0)
 		}

@@ -106,7 +106,7 @@ func FuzzLoad(f *testing.F) {
 		}
 		for _, p := range []*policy.Policy{p, again} {
 			for p.Len() > 4 {
-				p.Remove(p.Victim(nil))
+				p.Remove(p.Victim(nil, policy.Busy))
 			}
 			run(p, 1, 2, 3, 4, 5, 1, 2, 6, 7, 8)
 		}

@@ -1,6 +1,10 @@
 package policy
 
-import "github.com/kiln-cache/kiln/shapegroups"
+import (
+	"slices"
+
+	"github.com/kiln-cache/kiln/shapegroups"
+)
 
 // Standing says whether a group can go.
 type Standing uint8
@@ -19,7 +23,8 @@ const (
 func (p *Policy) Announce(shapes []shapegroups.Shape) {
 	p.epoch++
 	clear(p.ahead)
-	p.announced = append(p.announced[:0], shapes...)
+	before := p.announced
+	p.announced = slices.Clone(shapes)
 	for i, s := range shapes {
 		if _, sooner := p.ahead[s]; sooner {
 			continue
@@ -27,7 +32,23 @@ func (p *Policy) Announce(shapes []shapegroups.Shape) {
 		p.ahead[s] = i
 		if g := p.groups[s]; g != nil {
 			g.announce, g.epoch = i, p.epoch
+			if g.resident {
+				g.class.order.move(g, announced)
+			}
 		}
+	}
+	for _, s := range before {
+		if g := p.Resident(s); g != nil && !p.isAnnounced(g) {
+			g.class.order.move(g, free)
+		}
+	}
+}
+
+// Ready tells that a group for which standing said Busy may be free by now. It must be
+// told of each: until then only what is not free is looked for there.
+func (p *Policy) Ready(g *Group) {
+	if g.resident && g.part == aside {
+		g.class.order.move(g, free)
 	}
 }
 
@@ -35,15 +56,15 @@ func (p *Policy) isAnnounced(g *Group) bool { return g.epoch == p.epoch }
 
 // Victim is the group to evict now, nil if none may go; the caller removes it.
 // standing is asked for the groups looked at; nil means that all are free. Free
-// groups go before busy ones, in both the unannounced before the announced, of
-// those the one needed last; unannounced ones in the lowest cost class first,
-// and within a class by the policy.
-func (p *Policy) Victim(standing func(*Group) Standing) *Group {
+// groups go before busy ones, which go only up to most; in both the unannounced before
+// the announced, of those the one needed last; unannounced ones in the lowest cost
+// class first, and within a class by the policy.
+func (p *Policy) Victim(standing func(*Group) Standing, most Standing) *Group {
 	if standing == nil {
 		standing = func(*Group) Standing { return Free }
 	}
 	p.arrange()
-	for _, s := range []Standing{Free, Busy} {
+	for s := Free; s <= most && s < Fixed; s++ {
 		if g := p.unannounced(s, standing); g != nil {
 			return g
 		}
@@ -54,14 +75,42 @@ func (p *Policy) Victim(standing func(*Group) Standing) *Group {
 	return nil
 }
 
-func (p *Policy) unannounced(s Standing, standing func(*Group) Standing) *Group {
-	may := func(g *Group) bool { return !p.isAnnounced(g) && standing(g) == s }
+// Sift sets aside busy groups that a Victim would find before one that may go, while
+// left says that there is time.
+func (p *Policy) Sift(standing func(*Group) Standing, left func() bool) {
+	p.arrange()
 	for _, c := range p.classes {
-		if g := c.order.victim(may); g != nil {
+		if c.order.victim(free, func(g *Group) (Standing, bool) {
+			if !left() {
+				return Fixed, true
+			}
+			s := standing(g)
+			return s, s == Free
+		}) != nil {
+			return
+		}
+	}
+}
+
+func (p *Policy) unannounced(s Standing, standing func(*Group) Standing) *Group {
+	from := uint8(free)
+	if s == Busy {
+		from = aside
+	}
+	for _, c := range p.classes {
+		if g := c.order.victim(from, upTo(s, standing)); g != nil {
 			return g
 		}
 	}
 	return nil
+}
+
+// upTo is may for groups that stand so, or freer: what is aside may be free by now.
+func upTo(most Standing, standing func(*Group) Standing) func(*Group) (Standing, bool) {
+	return func(g *Group) (Standing, bool) {
+		s := standing(g)
+		return s, s <= most
+	}
 }
 
 // neededLast is the announced resident of that standing needed last.
@@ -103,9 +152,9 @@ func (p *Policy) countsLess(shape shapegroups.Shape, standing func(*Group) Stand
 	if g := p.groups[shape]; g != nil {
 		score = g.score
 	}
-	may := func(g *Group) bool { return !p.isAnnounced(g) && standing(g) == Free }
 	for _, c := range p.classes {
-		if low := c.order.(*duelled).counts.lowestOf(may); low != nil && low.score <= score {
+		o := c.order
+		if low := o.lowest(free, &o.parts[free].b, upTo(Free, standing)); low != nil && low.score <= score {
 			return false
 		}
 	}

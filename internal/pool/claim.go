@@ -66,6 +66,7 @@ func (g Gift) Answered() {
 	p := g.from.pool
 	p.mu.Lock()
 	g.from.asked -= g.Bytes
+	g.from.movedLocked()
 	g.claim.awaited--
 	over := p.overLocked(g.claim)
 	p.mu.Unlock()
@@ -101,6 +102,7 @@ func (c *Claim) Accept() (ok bool) {
 		ok = true
 		p.mu.drawn += max(c.need, m.used) - m.used
 		m.floor = c.need
+		m.movedLocked()
 	}
 	p.releaseLocked(0)
 	p.mu.Unlock()

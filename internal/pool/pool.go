@@ -1,10 +1,9 @@
 package pool
 
 import (
-	"cmp"
+	"container/heap"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -18,7 +17,7 @@ type Pool struct {
 	mu struct {
 		sync.Mutex
 		drawn   int64 // of every member the larger of floor and used, and all grants
-		members []*Member
+		members byExcess
 		claims  []*Claim // oldest first
 	}
 }
@@ -33,6 +32,17 @@ type Member struct {
 	used    int64
 	claimed int64 // bytes of its claims that it has not accepted yet
 	asked   int64 // bytes it was asked for and has not answered
+	place   int   // among the members; -1 = it has left
+}
+
+// aboveLocked is what the member uses above its floor and was not asked for.
+func (m *Member) aboveLocked() int64 { return m.used - m.floor - m.asked }
+
+// movedLocked follows each change of that.
+func (m *Member) movedLocked() {
+	if m.place >= 0 {
+		heap.Fix(&m.pool.mu.members, m.place)
+	}
 }
 
 // New makes a pool of the bytes given, without a bound if capacity says so or is
@@ -68,10 +78,11 @@ func (p *Pool) Join(floor int64, give func(Gift), done func(*Claim)) (*Member, *
 		p.mu.Unlock()
 		return nil, nil, noRoom("%d bytes of floor, with those of the others %d of the %d that all have: lower one, or raise what all have", floor, uint64(floors), p.capacity)
 	}
-	p.mu.members = append(p.mu.members, m)
+	heap.Push(&p.mu.members, m)
 	if floor <= p.capacity-p.mu.drawn {
 		p.mu.drawn += floor
 		m.floor = floor
+		m.movedLocked()
 		p.mu.Unlock()
 		return m, nil, nil
 	}
@@ -94,7 +105,9 @@ func noRoom(format string, args ...any) error {
 func (m *Member) Leave() {
 	p := m.pool
 	p.mu.Lock()
-	p.mu.members = slices.DeleteFunc(p.mu.members, func(o *Member) bool { return o == m })
+	if m.place >= 0 {
+		heap.Remove(&p.mu.members, m.place)
+	}
 	p.releaseLocked(max(m.floor, m.used))
 	m.floor, m.used = 0, 0
 	p.mu.Unlock()
@@ -123,6 +136,7 @@ func (m *Member) reserveLocked(bytes int64) bool {
 		return false
 	}
 	m.used += bytes
+	m.movedLocked()
 	p.mu.drawn += growth
 	return true
 }
@@ -166,6 +180,7 @@ func (m *Member) Release(bytes int64) {
 	p.mu.Lock()
 	before := max(m.used, m.floor)
 	m.used -= bytes
+	m.movedLocked()
 	p.releaseLocked(before - max(m.used, m.floor))
 	p.mu.Unlock()
 }
@@ -202,26 +217,54 @@ func (p *Pool) claimLocked(m *Member, need, excess int64, done func(*Claim)) (*C
 	free := p.capacity - p.mu.drawn
 	short := need - free
 	var gifts []Gift
-	for _, o := range p.mu.members {
-		if above := o.used - o.floor - o.asked; o != m && above > excess {
-			gifts = append(gifts, Gift{from: o, Bytes: above})
+	for short > 0 && len(p.mu.members) > 0 && p.mu.members[0].aboveLocked() > excess {
+		from := heap.Pop(&p.mu.members).(*Member)
+		bytes := min(from.aboveLocked(), short)
+		gifts = append(gifts, Gift{from: from, Bytes: bytes})
+		short -= bytes
+	}
+	var c *Claim
+	if short <= 0 {
+		c = &Claim{member: m, need: need, granted: min(need, free), awaited: len(gifts), done: done}
+		p.mu.drawn += c.granted
+		p.mu.claims = append(p.mu.claims, c)
+	}
+	for i := range gifts {
+		if c != nil {
+			gifts[i].claim = c
+			gifts[i].from.asked += gifts[i].Bytes
 		}
+		heap.Push(&p.mu.members, gifts[i].from)
 	}
-	slices.SortStableFunc(gifts, func(a, b Gift) int { return cmp.Compare(b.Bytes, a.Bytes) })
-	n := 0
-	for ; short > 0 && n < len(gifts); n++ {
-		gifts[n].Bytes = min(gifts[n].Bytes, short)
-		short -= gifts[n].Bytes
-	}
-	if short > 0 {
+	if c == nil {
 		return nil, nil
 	}
-	c := &Claim{member: m, need: need, granted: min(need, free), awaited: n, done: done}
-	p.mu.drawn += c.granted
-	p.mu.claims = append(p.mu.claims, c)
-	for i := range gifts[:n] {
-		gifts[i].claim = c
-		gifts[i].from.asked += gifts[i].Bytes
-	}
-	return c, gifts[:n]
+	return c, gifts
+}
+
+// byExcess is a heap of the members: the one that uses most above its floor is first.
+type byExcess []*Member
+
+// Len, Less, Swap, Push and Pop are for package heap.
+func (h byExcess) Len() int { return len(h) }
+
+func (h byExcess) Less(i, j int) bool { return h[i].aboveLocked() > h[j].aboveLocked() }
+
+func (h byExcess) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+func (h *byExcess) Push(m any) {
+	added := m.(*Member)
+	added.place = len(*h)
+	*h = append(*h, added)
+}
+
+func (h *byExcess) Pop() any {
+	last := len(*h) - 1
+	m := (*h)[last]
+	(*h)[last], *h = nil, (*h)[:last]
+	m.place = -1
+	return m
 }

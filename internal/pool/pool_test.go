@@ -334,3 +334,45 @@ func TestPoolHammer(t *testing.T) {
 	start.Done()
 	wg.Wait()
 }
+
+// A claim asks the member that uses most above its floor at that moment, and costs the
+// same among many that could give, too: it lists no others.
+func TestClaimAmongMany(t *testing.T) {
+	allocs := func(n int) float64 {
+		p, err := pool.New(limit.Of(int64(3*n + 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []*pool.Member
+		var asked *pool.Member
+		for range n {
+			var m *pool.Member
+			if m, _, err = p.Join(0, func(g pool.Gift) { asked = m; m.Release(g.Bytes); g.Answered() }, nil); err != nil || !m.Reserve(3) {
+				t.Fatal(err, "no room")
+			}
+			all = append(all, m)
+		}
+		poor, _, err := p.Join(0, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rich := 0
+		return testing.AllocsPerRun(50, func() {
+			rich = (rich + n/3) % n
+			if !all[rich].Reserve(1) { // the last byte there is
+				t.Fatal("no room")
+			}
+			var over *pool.Claim
+			if c := poor.Claim(1, func(c *pool.Claim) { over = c }); c == nil || over != c || !c.Accept() {
+				t.Fatal("no claim")
+			}
+			if asked != all[rich] {
+				t.Fatal("another was asked than the one that uses most")
+			}
+			poor.Release(1)
+		})
+	}
+	if few, many := allocs(10), allocs(1000); many != few {
+		t.Errorf("%v allocations among 10, %v among 1,000", few, many)
+	}
+}

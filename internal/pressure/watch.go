@@ -12,6 +12,10 @@ import (
 	"github.com/kiln-cache/kiln/internal/guard"
 )
 
+// MostBytes is the most that one value of a room may hold, so that no sum of sizes
+// wraps (SPEC Q5).
+const MostBytes = 1 << 48
+
 // Config of a Watch. All but the Logger must be given.
 type Config struct {
 	Limit  int64        // bytes, above 0

@@ -1,6 +1,17 @@
 package vfs
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+func (n *native) Boot() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // empty where there is none
+	return strings.TrimSpace(string(id))
+}
 
 // search opens a folder only to reach what lies in it.
 const search = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NOFOLLOW
@@ -25,4 +36,18 @@ func openWhole(path string, flags int) (int, error) {
 		return unix.Open(path, flags, 0)
 	}
 	return fd, err
+}
+
+// syncAll syncs the file system of an open folder. On one that is not in the list,
+// such as FUSE or NFS, the call may return before a server has written anything.
+func syncAll(fd int) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return err
+	}
+	switch uint32(st.Type) {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+		return unix.Syncfs(fd)
+	}
+	return errors.ErrUnsupported
 }

@@ -2,7 +2,13 @@
 
 package vfs
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+func (n *native) Boot() string { return "" }
 
 const search = unix.O_RDONLY | unix.O_DIRECTORY | always
 
@@ -11,3 +17,5 @@ func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {
 }
 
 func openWhole(path string, flags int) (int, error) { return unix.Open(path, flags, 0) }
+
+func syncAll(int) error { return errors.ErrUnsupported }

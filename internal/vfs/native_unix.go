@@ -303,6 +303,24 @@ func (n *native) SyncDir(name string) error {
 	return wrap("fsync", name, err)
 }
 
+func (n *native) SyncAll() error {
+	root, err := n.root()
+	if err == nil {
+		err = syncAll(root.fd)
+		runtime.KeepAlive(root)
+	}
+	return wrap("syncfs", ".", err)
+}
+
+func (n *native) Free() (free, total int64, err error) {
+	root, err := n.root()
+	if err == nil {
+		free, total, err = space(root.fd)
+		runtime.KeepAlive(root)
+	}
+	return free, total, wrap("statfs", ".", err)
+}
+
 func wrap(op, name string, err error) error {
 	if err == nil {
 		return nil

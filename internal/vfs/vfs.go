@@ -26,6 +26,9 @@ func (i Info) Regular() bool { return i.Mode.IsRegular() }
 type FS interface {
 	// Root is the folder's absolute path, for messages.
 	Root() string
+	// Boot names the time since the machine was started. What was written under another
+	// name, and was not synced, may be lost. Empty = not known.
+	Boot() string
 	// Open opens for reading. The name may be that of a FIFO or device: see Stat.
 	Open(name string) (File, error)
 	// Create makes a new file, mode 0600, for reading and writing; fs.ErrExist if
@@ -51,6 +54,13 @@ type FS interface {
 	RemoveAll(name string) error
 	// SyncDir makes changes of the names in a folder survive a loss of power.
 	SyncDir(name string) error
+	// SyncAll makes all that was written to the file system before survive a loss of
+	// power, also what other programs have written, for which it waits. The error is
+	// errors.ErrUnsupported where the system cannot do that reliably.
+	SyncAll() error
+	// Free gives the bytes of the file system that this user may still write, and all
+	// that it has. The error is errors.ErrUnsupported where the system does not tell.
+	Free() (free, total int64, err error)
 }
 
 // File is an open file.

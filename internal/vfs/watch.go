@@ -3,7 +3,8 @@ package vfs
 // Watch gives fsys with op called before each operation. op gets one of the names
 // "open", "read", "write", "sync", "syncdir", "rename" and "mkdir". If it returns an
 // error the operation fails with it and does not take place. Creating and updating a
-// file are "open", listing a folder is "open" and "read", a second name is "rename".
+// file are "open", listing a folder is "open" and "read", a second name is "rename",
+// SyncAll is "sync".
 func Watch(fsys FS, op func(string) error) FS { return watched{fsys, op} }
 
 type watched struct {
@@ -81,6 +82,13 @@ func (w watched) SyncDir(name string) error {
 		return err
 	}
 	return w.FS.SyncDir(name)
+}
+
+func (w watched) SyncAll() error {
+	if err := w.failed("sync", "."); err != nil {
+		return err
+	}
+	return w.FS.SyncAll()
 }
 
 type watchedFile struct {

@@ -1,6 +1,7 @@
 package advice
 
 import (
+	"hash/maphash"
 	"math"
 	"slices"
 
@@ -12,8 +13,8 @@ import (
 var ErrInvalid = fault.ErrInvalid
 
 const (
-	// DefaultRequests is how many requests a Recorder keeps for advice, 40
-	// bytes each, unless told otherwise.
+	// DefaultRequests is how many requests a Recorder keeps for advice, two bytes
+	// each and some dozens for each shape among them, unless told otherwise.
 	DefaultRequests = 1 << 13
 	// windows of thrash are that many times the capacity, and at most mostWindow
 	// requests, which bounds memory for capacities above 50 thousand groups.
@@ -21,31 +22,44 @@ const (
 	mostWindow   = 1 << 20
 )
 
-// Recorder keeps the last requests of one session. Its own cost per request is a
-// few stores into a ring; distinct shapes are counted only while most requests
+// Recorder keeps the last requests of one session. Its own cost per request is a hash
+// of the shape and a few stores; distinct shapes are counted only while most requests
 // miss. The memory grows with the requests seen.
 type Recorder struct {
 	keep   int // requests kept for advice
+	kept   ring
 	groups int
 	window int // requests looked at for thrash; 0 without a capacity
 
-	room  int    // the longer of the two uses, at its longest
-	ring  []note // grows by appending; then the oldest is overwritten
+	room  int    // of notes: the longest window so far
+	notes []note // grows by appending; then the oldest is overwritten
 	next  int    // place after the newest
 	total int    // requests seen
 	sized int    // those when Full set the window
 
-	missed    int                       // of the last window requests
-	counts    map[shapegroups.Shape]int // in the window; nil while few miss
-	repeated  int                       // shapes counted at least twice
+	missed    int          // of the last window requests
+	counts    map[note]int // by shape, in the window; nil while few miss
+	repeated  int          // shapes counted at least twice
 	thrashing bool
 	warnings  int
 }
 
-type note struct {
-	asked, compiled shapegroups.Shape
-	missed          bool
+// note is a request for the window: the hash of the shape compiled and, as its lowest
+// bit, whether it missed. Two shapes of one hash would count as one, no more.
+type note uint32
+
+var seed = maphash.MakeSeed()
+
+func noteOf(compiled shapegroups.Shape, missed bool) note {
+	n := note(maphash.String(seed, compiled.Key())) &^ 1
+	if missed {
+		n |= 1
+	}
+	return n
 }
+
+func (n note) shape() note  { return n &^ 1 }
+func (n note) missed() bool { return n&1 == 1 }
 
 // NewRecorder keeps the last requests of a session with a capacity in groups,
 // which may be math.MaxInt, for no bound. Negative numbers are ErrInvalid.
@@ -84,10 +98,10 @@ func (r *Recorder) resize(groups int) {
 	if groups > 0 && groups != math.MaxInt { // nothing is kept at 0: every request misses, and rightly
 		r.window = min(groups, mostWindow/windowFactor) * windowFactor
 	}
-	r.room = max(r.room, r.keep, r.window)
+	r.room = max(r.room, r.window)
 	r.missed, r.counts, r.repeated = 0, nil, 0
 	for i := range r.seen() {
-		if r.at(r.total - 1 - i).missed {
+		if r.at(i).missed() {
 			r.missed++
 		}
 	}
@@ -99,10 +113,14 @@ func (r *Recorder) resize(groups int) {
 // each asked at least twice within the last 20 x capacity requests, over half of
 // those requests missed, and that was not so the request before.
 func (r *Recorder) Note(asked, compiled shapegroups.Shape, missed bool) (warn bool) {
-	if r.window > 0 && r.total >= r.window && len(r.ring) >= r.window {
-		r.leave(r.at(r.total - r.window))
+	if r.total++; r.keep > 0 {
+		r.kept.put(pair{asked, compiled}, r.keep)
 	}
-	r.put(asked, compiled, missed)
+	n := noteOf(compiled, missed)
+	if r.window > 0 && len(r.notes) >= r.window {
+		r.leave(r.at(r.window - 1))
+	}
+	r.put(n)
 	if r.window == 0 {
 		return false
 	}
@@ -110,15 +128,15 @@ func (r *Recorder) Note(asked, compiled shapegroups.Shape, missed bool) (warn bo
 		r.missed++
 	}
 	if r.counts != nil {
-		r.count(compiled)
+		r.count(n)
 	}
 	seen := r.seen()
 	over := 2*r.missed > seen
 	switch {
 	case over && r.counts == nil:
-		r.counts, r.repeated = make(map[shapegroups.Shape]int), 0
+		r.counts, r.repeated = make(map[note]int), 0
 		for i := range seen {
-			r.count(r.at(r.total - 1 - i).compiled)
+			r.count(r.at(i))
 		}
 	case r.counts != nil && 4*r.missed < seen: // well below, so that this is rare
 		r.counts, r.repeated = nil, 0
@@ -140,71 +158,68 @@ func (r *Recorder) Thrashing() bool { return r.thrashing }
 // Asked are the last requests in order, as asked; Compiled the same as compiled.
 // Both are fresh copies.
 func (r *Recorder) Asked() []shapegroups.Shape {
-	return r.stream(func(n *note) shapegroups.Shape { return n.asked })
+	return r.stream(func(p *pair) shapegroups.Shape { return p.asked })
 }
 
 func (r *Recorder) Compiled() []shapegroups.Shape {
-	return r.stream(func(n *note) shapegroups.Shape { return n.compiled })
+	return r.stream(func(p *pair) shapegroups.Shape { return p.compiled })
 }
 
-func (r *Recorder) stream(of func(*note) shapegroups.Shape) []shapegroups.Shape {
-	n := min(r.keep, r.total, len(r.ring))
-	all := make([]shapegroups.Shape, n)
+func (r *Recorder) stream(of func(*pair) shapegroups.Shape) []shapegroups.Shape {
+	all := make([]shapegroups.Shape, r.kept.len())
 	for i := range all {
-		all[i] = of(r.at(r.total - n + i))
+		all[i] = of(r.kept.at(i))
 	}
 	return all
 }
 
 // seen is the number of requests in the window.
-func (r *Recorder) seen() int { return min(r.window, r.total, len(r.ring)) }
+func (r *Recorder) seen() int { return min(r.window, len(r.notes)) }
 
-// at is request i of all, which must be among the last of the ring.
-func (r *Recorder) at(i int) *note {
-	place := r.next - (r.total - i)
+// at is the note of a request; 0 is the newest.
+func (r *Recorder) at(i int) note {
+	place := r.next - 1 - i
 	if place < 0 {
-		place += len(r.ring)
+		place += len(r.notes)
 	}
-	return &r.ring[place]
+	return r.notes[place]
 }
 
-// put appends to the ring until it has its room; after that it overwrites.
-func (r *Recorder) put(asked, compiled shapegroups.Shape, missed bool) {
-	if len(r.ring) < r.room {
-		if r.next < len(r.ring) { // what was a full ring grows: oldest first again
-			r.ring = slices.Concat(r.ring[r.next:], r.ring[:r.next])
+// put appends until there is no room for more; after that it overwrites the oldest.
+func (r *Recorder) put(n note) {
+	if len(r.notes) < r.room {
+		if r.next < len(r.notes) { // what was full grows: oldest first again
+			r.notes = slices.Concat(r.notes[r.next:], r.notes[:r.next])
 		}
-		r.ring = append(r.ring, note{asked, compiled, missed})
-		r.next = len(r.ring)
-	} else if len(r.ring) > 0 {
-		if r.next == len(r.ring) {
+		r.notes = append(r.notes, n)
+		r.next = len(r.notes)
+	} else if len(r.notes) > 0 {
+		if r.next == len(r.notes) {
 			r.next = 0
 		}
-		n := &r.ring[r.next]
-		n.asked, n.compiled, n.missed = asked, compiled, missed // one by one costs half of a copy
+		r.notes[r.next] = n
 		r.next++
 	}
-	r.total++
 }
 
-func (r *Recorder) count(s shapegroups.Shape) {
-	if r.counts[s]++; r.counts[s] == 2 {
+func (r *Recorder) count(n note) {
+	if r.counts[n.shape()]++; r.counts[n.shape()] == 2 {
 		r.repeated++
 	}
 }
 
 // leave takes a request that the window leaves behind out of the counts.
-func (r *Recorder) leave(n *note) {
-	if n.missed {
+func (r *Recorder) leave(n note) {
+	if n.missed() {
 		r.missed--
 	}
 	if r.counts == nil {
 		return
 	}
-	switch r.counts[n.compiled]--; r.counts[n.compiled] {
+	switch r.counts[n.shape()]--; r.counts[n.shape()] {
 	case 1:
 		r.repeated--
 	case 0:
-		delete(r.counts, n.compiled)
+		delete(r.counts, n.shape())
 	}
 }

@@ -33,7 +33,7 @@ func TestThrash(t *testing.T) {
 				hit := p.Request(s) != nil
 				if !hit {
 					if p.Len() >= groups {
-						p.Remove(p.Victim(nil))
+						p.Remove(p.Victim(nil, policy.Busy))
 					}
 					p.Admit(s, 1, 1)
 				}
@@ -93,8 +93,8 @@ func TestRecorderEqualsModel(t *testing.T) {
 		keep := rapid.IntRange(0, 50).Draw(t, "keep")
 		groups := rapid.IntRange(0, 3).Draw(t, "groups")
 		r := must(advice.NewRecorder(keep, groups))
-		var all []note // as far back as the recorder can know
-		room := max(keep, 20*groups)
+		var kept, all []note // all: as far back as the recorder can know
+		room := 20 * groups
 		thrashing := false
 		for range rapid.IntRange(1, 12).Draw(t, "phases") {
 			if rapid.IntRange(0, 3).Draw(t, "change") == 0 {
@@ -102,7 +102,7 @@ func TestRecorderEqualsModel(t *testing.T) {
 				if err := r.SetGroups(groups); err != nil {
 					t.Fatal(err)
 				}
-				room = max(room, keep, 20*groups)
+				room = max(room, 20*groups)
 			}
 			shapes := rapid.IntRange(1, 8).Draw(t, "shapes")
 			misses := rapid.IntRange(0, 4).Draw(t, "misses")
@@ -112,6 +112,9 @@ func TestRecorderEqualsModel(t *testing.T) {
 				warned := r.Note(in.asked, in.compiled, in.missed)
 				if all = append(all, in); len(all) > room {
 					all = all[1:]
+				}
+				if kept = append(kept, in); len(kept) > keep {
+					kept = kept[1:]
 				}
 				missed, twice, counts := 0, 0, map[shapegroups.Shape]int{}
 				window := all[max(0, len(all)-20*groups):]
@@ -132,11 +135,10 @@ func TestRecorderEqualsModel(t *testing.T) {
 				}
 			}
 			asked, compiled := r.Asked(), r.Compiled()
-			last := all[max(0, len(all)-keep):]
-			if len(asked) != len(last) || len(compiled) != len(last) {
-				t.Fatalf("%d requests kept, want %d", len(asked), len(last))
+			if len(asked) != len(kept) || len(compiled) != len(kept) {
+				t.Fatalf("%d requests kept, want %d", len(asked), len(kept))
 			}
-			for i, x := range last {
+			for i, x := range kept {
 				if asked[i] != x.asked || compiled[i] != x.compiled {
 					t.Fatalf("request %d is %v, %v, want %v", i, asked[i], compiled[i], x)
 				}
@@ -189,5 +191,23 @@ func TestFullHeedsTheChangeBefore(t *testing.T) {
 	}
 	if r.Warnings() != 1 {
 		t.Errorf("%d warnings where 10 groups fit, want 1", r.Warnings())
+	}
+}
+
+// S5: a stream of more shapes than two bytes can number is kept as it was.
+func TestRecorderOfManyShapes(t *testing.T) {
+	const keep = 1<<16 + 1000
+	r := must(advice.NewRecorder(keep, math.MaxInt))
+	for i := range 2*keep + 7 {
+		r.Note(shape(i), shape(i/2), false)
+	}
+	asked, compiled := r.Asked(), r.Compiled()
+	if len(asked) != keep {
+		t.Fatalf("%d requests kept, want %d", len(asked), keep)
+	}
+	for i := range asked {
+		if n := keep + 7 + i; asked[i] != shape(n) || compiled[i] != shape(n/2) {
+			t.Fatalf("request %d is %v, %v", i, asked[i], compiled[i])
+		}
 	}
 }

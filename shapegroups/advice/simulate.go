@@ -106,7 +106,7 @@ func (c *cache) serve(shape shapegroups.Shape) bool {
 		if !c.policy.Worth(shape, nil) {
 			return false
 		}
-		c.policy.Remove(c.policy.Victim(nil))
+		c.policy.Remove(c.policy.Victim(nil, policy.Busy))
 	}
 	c.policy.Admit(shape, 1, 1)
 	return false

@@ -104,7 +104,8 @@ const mixed = "case A rules=K1\nkey a kind=x\ncase B rules=K1,K2\nkey a kind=x\n
 
 // After an interrupt nothing begins any more, and nothing is left behind.
 func TestInterrupted(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
 	path := write(t, "mixed.kiln", mixed)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -114,7 +115,7 @@ func TestInterrupted(t *testing.T) {
 			t.Errorf("%v: %s", args, out.String())
 		}
 	}
-	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
 		t.Errorf("left %v: %v", left, err)
 	}
 }
@@ -206,8 +207,8 @@ func TestExpected(t *testing.T) {
 func TestKeyTexts(t *testing.T) {
 	path := write(t, "keys.kiln", `case A rules=K4
 key a kind=x impl=1 threads=1 skip=[1,2] hints=[a] attr.deterministic=1 attr.post_ops=relu shape=[[1,n],[3]]
-for impl=01,impl=fast,threads=many,skip=[2],skip=[2,1],skip=[],hints=[],attr.deterministic=yes,attr.deterministic=0,attr.post_ops=relu:,attr.post_ops="",shape=[[1,m],[3]],shape=[[1,n]]: key b like=a {i} ; same a b -> no
-key b like=a
+for impl=01,impl=fast,threads=many,skip=[2],skip=[],hints=[],attr.deterministic=yes,attr.deterministic=0,attr.post_ops=relu:,attr.post_ops="",shape=[[1,m],[3]],shape=[[1,n]]: key b like=a {i} ; same a b -> no
+key b like=a skip=[2,1,2]
 same a b -> yes
 case B rules=K6
 key a desc=d -> error invalid

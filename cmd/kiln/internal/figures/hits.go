@@ -111,7 +111,7 @@ func acquisition(ctx context.Context) (measure.Figure, error) {
 		known[i] = p.Admit(reads.ShapeOf(i), 1, 1)
 	}
 	for p.Len() > capacity {
-		p.Remove(p.Victim(nil))
+		p.Remove(p.Victim(nil, policy.Busy))
 	}
 	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 4, shapes-1)
 	draw := make([]int, 1<<14)
@@ -123,7 +123,7 @@ func acquisition(ctx context.Context) (measure.Figure, error) {
 		i := draw[at%len(draw)]
 		at++
 		if p.Use(known[i]); !known[i].Resident() {
-			p.Remove(p.Victim(nil))
+			p.Remove(p.Victim(nil, policy.Busy))
 			known[i] = p.Admit(known[i].Shape(), 1, 1)
 		}
 	}

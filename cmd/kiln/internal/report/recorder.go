@@ -28,15 +28,17 @@ func NewRecorder(requests int) *Recorder { return &Recorder{make([]Sample, reque
 // several goroutines for different places, and before anything is read.
 func (r *Recorder) Record(place int, s Sample) { r.samples[place] = s }
 
-// Latency gives the exact percentiles of all requests by nearest rank: p99 of
+// Latency gives the exact percentiles of all that were recorded by nearest rank: p99 of
 // 100 latencies is the 99th from below.
 func (r *Recorder) Latency() Latency {
-	if len(r.samples) == 0 {
-		return Latency{}
+	var sorted []time.Duration
+	for _, s := range r.samples {
+		if s != (Sample{}) { // else it failed, or was not asked
+			sorted = append(sorted, s.Latency)
+		}
 	}
-	sorted := make([]time.Duration, len(r.samples))
-	for i, s := range r.samples {
-		sorted[i] = s.Latency
+	if len(sorted) == 0 {
+		return Latency{}
 	}
 	slices.Sort(sorted)
 	at := func(percent int) float64 { return milliseconds(measure.Percentile(sorted, percent)) }

@@ -68,8 +68,15 @@ func TestLatencyIsExact(t *testing.T) {
 			t.Errorf("of %d: %+v", c.n, l)
 		}
 	}
-	if got := report.NewRecorder(0).Latency(); got != (report.Latency{}) {
-		t.Errorf("of none: %+v", got)
+	part := report.NewRecorder(9) // the others failed, or were not asked
+	part.Record(3, report.Sample{Latency: time.Second})
+	if l := part.Latency(); l != (report.Latency{P50: 1000, P90: 1000, P99: 1000, Max: 1000}) {
+		t.Errorf("of one: %+v", l)
+	}
+	for _, n := range []int{0, 2} {
+		if got := report.NewRecorder(n).Latency(); got != (report.Latency{}) {
+			t.Errorf("of none: %+v", got)
+		}
 	}
 }
 
@@ -119,9 +126,15 @@ func TestText(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	run.Passes = nil
-	if got := text(); !strings.Contains(got, "no pass ran") {
-		t.Errorf("of no pass: %s", got)
+	run.Passes[1].Interrupted, run.Passes[1].OutputSHA256 = true, ""
+	if got := text(); !strings.Contains(got, "   warm (part)\n") || !strings.Contains(got, "outputs: sha256 abababababababab...\n") {
+		t.Errorf("of a pass that was cut off: %s", got)
+	}
+	for _, passes := range [][]report.Pass{nil, run.Passes[1:]} {
+		run.Passes = passes
+		if got := text(); !strings.Contains(got, "outputs: not checked, no pass ran to its end") {
+			t.Errorf("of %d passes: %s", len(passes), got)
+		}
 	}
 }
 

@@ -22,7 +22,8 @@ type Run struct {
 
 // Pass is one replay of the whole trace.
 type Pass struct {
-	Name           string    `json:"name"` // cold, warm, ...
+	Name           string    `json:"name"`                  // cold, warm, ...
+	Interrupted    bool      `json:"interrupted,omitempty"` // the rest is of the requests until then; their outputs were not checked
 	Requests       int       `json:"requests"`
 	Truncated      int       `json:"truncated"` // cut to the model's limit
 	Errors         int       `json:"errors"`

@@ -85,7 +85,11 @@ func (r *Run) WriteText(w io.Writer) error {
 		r.Model, r.Device, plural(r.Sessions, "session"), groups(r.Groups), r.Policy, r.Bucket)
 	fmt.Fprintf(&b, "%-*s", labelWidth, "")
 	for _, p := range r.Passes {
-		b.WriteString(right(p.Name))
+		name := p.Name
+		if p.Interrupted {
+			name += " (part)"
+		}
+		b.WriteString(right(name))
 	}
 	b.WriteByte('\n')
 	for _, s := range sections {
@@ -128,18 +132,22 @@ func (r *Run) thrash() string {
 
 // verdict says in a sentence whether the outputs can be trusted.
 func (r *Run) verdict() string {
-	if len(r.Passes) == 0 {
-		return "no pass ran"
+	whole := r.Passes
+	if n := len(whole); n > 0 && whole[n-1].Interrupted {
+		whole = whole[:n-1]
 	}
-	first, worst := r.Passes[0].OutputSHA256, 0.0
-	for _, p := range r.Passes {
+	if len(whole) == 0 {
+		return "outputs: not checked, no pass ran to its end"
+	}
+	first, worst := whole[0].OutputSHA256, 0.0
+	for _, p := range whole {
 		if p.OutputSHA256 != first {
 			return fmt.Sprintf("outputs DIFFER: pass %s has sha256 %.16s, pass %s has %.16s", r.Passes[0].Name, first, p.Name, p.OutputSHA256)
 		}
 		worst = max(worst, p.MaxAbsError)
 	}
 	same := "outputs:"
-	if len(r.Passes) > 1 {
+	if len(whole) > 1 {
 		same = "outputs: the same bits in all passes,"
 	}
 	return fmt.Sprintf("%s sha256 %.16s...\nchecked on a sample: at most %.2g from a float64 reference", same, first, worst)

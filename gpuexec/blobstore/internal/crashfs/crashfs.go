@@ -1,13 +1,16 @@
 package crashfs
 
 import (
+	"errors"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,6 +20,7 @@ import (
 // FS is a file system with one root, which exists.
 type FS struct {
 	after func(op string)
+	boot  string
 
 	mu struct {
 		sync.Mutex
@@ -28,10 +32,12 @@ type FS struct {
 
 var _ vfs.FS = (*FS)(nil)
 
+var boots atomic.Uint64
+
 // New is an empty file system. after, if not nil, is called at the end of every
 // operation that changed something, outside of all locks.
 func New(after func(op string)) *FS {
-	f := &FS{after: after}
+	f := &FS{after: after, boot: strconv.FormatUint(boots.Add(1), 10)}
 	f.mu.root = f.newNode(fs.ModeDir | 0o700)
 	return f
 }
@@ -73,9 +79,13 @@ func (f *FS) newNode(mode fs.FileMode) *node {
 	return n
 }
 
-// Clone is the file system as it would be found after losing power now: what is
-// not synced stays with probability keep.
-func (f *FS) Clone(keep float64, seed uint64) *FS {
+// sector is what a disk writes whole, in bytes.
+const sector = 512
+
+// Clone is the file system as it would be found after losing power now: of what is
+// not synced each change of names, and each sector of each write, stays with
+// probability keep. after is as New has it.
+func (f *FS) Clone(keep float64, seed uint64, after func(op string)) *FS {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -94,7 +104,7 @@ func (f *FS) Clone(keep float64, seed uint64) *FS {
 			e.apply(namesOf(e.folder))
 		}
 	}
-	out := New(nil)
+	out := New(after)
 	copies := map[*node]*node{}
 	var copyOf func(n *node) *node
 	copyOf = func(n *node) *node {
@@ -107,8 +117,11 @@ func (f *FS) Clone(keep float64, seed uint64) *FS {
 		if !n.mode.IsDir() {
 			text := slices.Clone(n.durable)
 			for _, w := range n.writes {
-				if rng.Float64() < keep {
-					text = w.apply(text)
+				for part := range slices.Chunk(w.bytes, sector) {
+					if rng.Float64() < keep {
+						text = write{w.offset, part}.apply(text)
+					}
+					w.offset += int64(len(part))
 				}
 			}
 			c.content, c.durable = text, slices.Clone(text)
@@ -188,6 +201,9 @@ func (f *FS) findLocked(op, name string) (*node, error) {
 
 // Root implements vfs.FS.
 func (f *FS) Root() string { return "/crashfs" }
+
+// Boot implements vfs.FS. Each Clone has another.
+func (f *FS) Boot() string { return f.boot }
 
 // Open implements vfs.FS.
 func (f *FS) Open(name string) (vfs.File, error) {
@@ -376,4 +392,30 @@ func (f *FS) SyncDir(name string) (err error) {
 		return touches
 	})
 	return nil
+}
+
+// SyncAll implements vfs.FS.
+func (f *FS) SyncAll() (err error) {
+	f.mu.Lock()
+	defer f.did("syncfs", &err)
+	for _, c := range f.mu.pending {
+		for _, e := range c {
+			e.apply(e.folder.durableNames)
+		}
+	}
+	f.mu.pending = nil
+	f.mu.root.syncAll()
+	return nil
+}
+
+// Free implements vfs.FS. Memory has no such bound.
+func (f *FS) Free() (free, total int64, err error) { return 0, 0, errors.ErrUnsupported }
+
+func (n *node) syncAll() {
+	if n.writes != nil {
+		n.durable, n.writes = slices.Clone(n.content), nil
+	}
+	for _, inside := range n.names {
+		inside.syncAll()
+	}
 }

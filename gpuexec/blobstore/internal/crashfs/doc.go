@@ -1,6 +1,6 @@
 // Package crashfs is a file system in memory that can lose power, for tests. A clone
-// of it keeps everything that was synced, and each other write and change of a name
-// with a probability of its own.
+// of it keeps everything that was synced, and each other change of a name and each
+// other sector of a write with a probability of its own.
 //
 // A rename takes place in both folders or in neither, as in journalling file systems.
 // The sync of a folder makes every change of its names durable. The sync of a file

@@ -47,6 +47,16 @@ type beacon struct {
 		file  vfs.File
 		timer *time.Timer
 		beats uint64
+		until time.Time // no beat follows; zero = there is no bound
+	}
+}
+
+// bound makes a beacon stop beating after a while, as if its holder stood still.
+func (b *beacon) bound(most time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if most > 0 {
+		b.mu.until = time.Now().Add(most)
 	}
 }
 
@@ -82,7 +92,7 @@ func light(fsys vfs.FS, staging, name, note string, period time.Duration, lock b
 func (b *beacon) beat() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mu.file == nil {
+	if b.mu.file == nil || !b.mu.until.IsZero() && time.Now().After(b.mu.until) {
 		return
 	}
 	b.mu.beats++
@@ -118,7 +128,11 @@ type sight struct {
 	released bool
 	orphaned bool // its lock is free though it was not released
 	beats    uint64
+	note     string // of mostNote bytes at most
 }
+
+// mostNote bounds what a look reads of a note: the longest number, in bytes.
+const mostNote = 20
 
 // look opens a beacon file and reads it. With lock it also tries the lock.
 func look(fsys vfs.FS, name string, lock bool) (sight, error) {
@@ -140,13 +154,16 @@ func look(fsys vfs.FS, name string, lock bool) (sight, error) {
 	if err != nil || info.Links == 0 {
 		return sight{}, err
 	}
-	text := make([]byte, beaconSize)
-	if n, err := f.ReadAt(text, 0); err != nil && err != io.EOF {
+	text := make([]byte, beaconSize+mostNote)
+	n, err := f.ReadAt(text, 0)
+	if err != nil && err != io.EOF {
 		return sight{}, err
-	} else if n < beaconSize { // power was lost, or it is no beacon: it has no holder
+	}
+	if n < beaconSize { // power was lost, or it is no beacon: it has no holder
 		return sight{there: true, orphaned: true}, nil
 	}
 	s.there, s.released = true, text[releasedAt] != 0
+	s.note = string(text[beaconSize:n])
 	s.beats = binary.LittleEndian.Uint64(text)
 	return s, nil
 }

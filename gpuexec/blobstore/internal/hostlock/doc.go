@@ -1,7 +1,7 @@
 // Package hostlock lets processes that share a directory agree by files alone: which
-// of them changes the directory now (Directory), which builds a key (Leases), and
-// which was in a driver when it died (Marks). They may run on one host or on several
-// that share a file system.
+// of them changes the directory now (Directory), which builds a key (Leases), which was
+// in a driver when it died (Marks), and which live (Owners). They may run on one host or
+// on several that share a file system.
 //
 // # Liveness
 //
@@ -21,6 +21,6 @@
 //
 // # Concurrency
 //
-// Leases and Marks are safe for concurrent use; a Directory is used by one
+// Leases, Marks and Owners are safe for concurrent use; a Directory is used by one
 // goroutine at a time. Timers here are the runtime's, never an injected clock.
 package hostlock

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -131,6 +132,87 @@ func TestLeaseOfOneThatStandsStill(t *testing.T) {
 	}
 }
 
+// P8: one whose work hangs, though it beats, is given up after a bound.
+func TestLeaseOfOneThatHangs(t *testing.T) {
+	for _, lock := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			bounded := leases(f, lock)
+			bounded.Most = time.Minute
+			first := acquire(t, bounded)
+			begin := time.Now()
+			second := acquire(t, leases(f, lock))
+			if waited := time.Since(begin); waited < time.Minute || waited > time.Minute+period*5/4 {
+				t.Errorf("given up after %v", waited)
+			}
+			if first.Held() || !second.Held() {
+				t.Error("both hold it, or none does")
+			}
+			_, _ = first.Release(), second.Release()
+		})
+	}
+}
+
+// P8: who waits goes by the period of the holder.
+func TestPeriodTravels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		slow, hasty := leases(f, true), leases(f, true)
+		slow.Period, hasty.Period = 10*period, period/10
+		first := acquire(t, slow)
+		begin := time.Now()
+		go func() {
+			time.Sleep(20 * period)
+			_ = first.Release()
+		}()
+		second := acquire(t, hasty)
+		if waited := time.Since(begin); waited < 20*period {
+			t.Errorf("a holder that beats by its own period was replaced after %v", waited)
+		}
+		_ = second.Release()
+		time.Sleep(period)
+	})
+}
+
+// late is a file system on which one process stands still before it takes a name.
+type late struct {
+	vfs.FS
+	before func()
+}
+
+func (l *late) Link(from, to string) error {
+	if before := l.before; before != nil {
+		l.before = nil
+		before()
+	}
+	return l.FS.Link(from, to)
+}
+
+// P8: one that stood still between looking and taking does not hold the lease beside
+// another, though the number that it takes is free again.
+func TestLateHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		var other *hostlock.Lease
+		slow := &late{FS: f}
+		slow.before = func() {
+			for range 2 { // the second removes the number of the first
+				if other != nil {
+					_ = other.Release()
+				}
+				other = acquire(t, leases(f, true))
+			}
+			time.AfterFunc(time.Minute, func() { _ = other.Release() })
+		}
+		begin := time.Now()
+		mine := acquire(t, leases(slow, true))
+		if waited := time.Since(begin); waited < time.Minute || !mine.Held() || mine.Token() <= other.Token() {
+			t.Errorf("taken after %v with token %d, beside %d", waited, mine.Token(), other.Token())
+		}
+		_ = mine.Release()
+	})
+}
+
 // P8: where there are locks, a holder that was killed is replaced at once: its lock
 // went with it.
 func TestLeaseOfOneThatWasKilled(t *testing.T) {
@@ -220,6 +302,77 @@ func TestAcquireEnds(t *testing.T) {
 			t.Error("a lease of nobody stays:", list, err)
 		}
 	})
+}
+
+// P9: the lease of a dead holder goes at once, that of a living one never, and what was
+// released when it is old.
+func TestSweepOfLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		l := leases(f, true)
+		there := func(what string, before time.Time, want bool) {
+			t.Helper()
+			l.Sweep("k", before)
+			if list, err := f.ReadDir("key"); err != nil || (len(list) == 1) != want {
+				t.Errorf("%s: there: %t, %v", what, !want, err)
+			}
+		}
+		past, future := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+		held := acquire(t, l)
+		there("held", future, true)
+		if err := held.Release(); err != nil {
+			t.Fatal(err)
+		}
+		there("released", past, true)
+		there("released and old", future, false)
+		if err := errors.Join(f.Mkdir("key/k"), vfs.WriteNew(f, "key/k/1", false, make([]byte, 9))); err != nil { // nobody has its lock
+			t.Fatal(err)
+		}
+		there("dead", past, false)
+		if err := f.Mkdir("key/k"); err != nil {
+			t.Fatal(err)
+		}
+		there("about to be taken", past, true)
+	})
+}
+
+// P9: who holds the lock of its file lives, who left has none, and of a dead one there
+// is a file without a lock.
+func TestOwners(t *testing.T) {
+	f := newFS(t)
+	if err := f.Mkdir("owner"); err != nil {
+		t.Fatal(err)
+	}
+	o := hostlock.Owners{FS: f, Folder: "owner", Staging: "tmp"}
+	const process = "0123456789abcdef01234567"
+	want := func(what string, want map[string]bool) {
+		t.Helper()
+		if living, err := o.Living(); err != nil || !maps.Equal(living, want) {
+			t.Errorf("%s: %v %v", what, living, err)
+		}
+	}
+	one, err := o.Enter(process + "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := vfs.WriteNew(f, "owner/"+process+"2", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	want("one lives", map[string]bool{process: true, process + "1": true, process + "2": false})
+	if !one.There() {
+		t.Error("it is not there")
+	}
+	if err := f.Remove("owner/" + process + "1"); err != nil || one.There() {
+		t.Error("it is there", err)
+	}
+	if err := one.Leave(); err != nil {
+		t.Error(err)
+	}
+	want("none lives", map[string]bool{process: false, process + "2": false})
+	if err := o.Forget(process + "2"); err != nil {
+		t.Error(err)
+	}
+	want("none", map[string]bool{})
 }
 
 // P7: the directory lock is one at a time, and passes over a holder that stands still.

@@ -16,7 +16,8 @@ type Leases struct {
 	FS      vfs.FS
 	Folder  string        // must exist
 	Staging string        // folder for files that have no name yet; must exist
-	Period  time.Duration // a holder that does not beat for so long is replaced
+	Period  time.Duration // a holder that does not beat for so long is replaced; others go by the period of the holder
+	Most    time.Duration // how long a holder beats: then its work hangs, and it is replaced. 0 = there is no bound
 	Lock    bool          // the file system has advisory locks
 }
 
@@ -53,6 +54,11 @@ func (l *Leases) Acquire(ctx context.Context, name string, settled func() bool) 
 			case errors.Is(err, fs.ErrExist): // another process was faster
 			case errors.Is(err, fs.ErrNotExist) && gone < 16: // the folder was swept, or Staging is missing
 				gone++
+			case err == nil && !lease.Held():
+				// This process stood still since the survey: meanwhile others have had the
+				// lease, and one may have it.
+				_ = l.FS.Remove(l.Folder + "/" + name + "/" + strconv.Itoa(lease.token))
+				_ = lease.Release() // nobody goes by it
 			default:
 				return lease, err
 			}
@@ -99,7 +105,11 @@ func (l *Leases) survey(name string, w *watch) (token int, free bool, err error)
 	if !w.looked || w.token != token || w.beats != s.beats {
 		w.token, w.beats, w.since = token, s.beats, now
 	}
-	free = !s.there || s.released || s.orphaned || now.Sub(w.since) > l.Period
+	period := l.Period
+	if n, err := strconv.ParseInt(s.note, 10, 64); err == nil && n > 0 {
+		period = time.Duration(n)
+	}
+	free = !s.there || s.released || s.orphaned || now.Sub(w.since) > period
 	w.ended = w.ended || free && w.looked
 	w.looked = true
 	return token, free, nil
@@ -107,10 +117,11 @@ func (l *Leases) survey(name string, w *watch) (token int, free bool, err error)
 
 func (l *Leases) take(name string, token int) (*Lease, error) {
 	folder := l.Folder + "/" + name
-	b, err := light(l.FS, l.Staging, folder+"/"+strconv.Itoa(token), "", l.Period, l.Lock)
+	b, err := light(l.FS, l.Staging, folder+"/"+strconv.Itoa(token), strconv.FormatInt(int64(l.Period), 10), l.Period, l.Lock)
 	if err != nil {
 		return nil, err
 	}
+	b.bound(l.Most)
 	lease := &Lease{l, name, token, b}
 	_ = l.FS.Remove(folder + "/" + strconv.Itoa(token-1)) // only the highest counts
 	return lease, nil
@@ -133,24 +144,29 @@ func (l *Lease) Release() error {
 	})
 }
 
-// Sweep removes the folder of a name that has no holder and was last changed before
-// a time. The tokens of the name begin again then.
+// Sweep removes the folder of a name whose holder is dead, or that has no holder and was
+// last changed before a time. The tokens of the name begin again then.
 func (l *Leases) Sweep(name string, before time.Time) {
 	folder := l.Folder + "/" + name
 	info, err := l.FS.Lstat(folder)
-	if err != nil || !info.Mode.IsDir() || info.ModTime.After(before) {
+	if err != nil || !info.Mode.IsDir() {
 		return
 	}
+	young := info.ModTime.After(before)
 	token, err := highest(l.FS, folder)
 	if err != nil {
 		return
 	}
 	if token > 0 {
 		beacon := folder + "/" + strconv.Itoa(token)
-		if s, err := look(l.FS, beacon, l.Lock); err != nil || s.there && !s.released && !s.orphaned {
+		s, err := look(l.FS, beacon, l.Lock)
+		dead := s.orphaned && !s.released
+		if err != nil || s.there && !dead && (young || !s.released) || !s.there && young {
 			return
 		}
 		_ = l.FS.Remove(beacon)
+	} else if young {
+		return
 	}
 	_ = l.FS.Remove(folder) // not empty = in use again
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 
@@ -32,7 +33,7 @@ type runtime struct {
 func (runtime) Verbs() engine.Verbs { return nil }
 
 func runtimeOf(c *engine.Call) (runtime, error) {
-	cfg := kiln.Config{Lookup: c.World.Lookup, Listen: heard}
+	cfg := kiln.Config{Lookup: c.World.Lookup, Listen: heard, Logger: slog.New(slog.DiscardHandler)}
 	var cache *artefactCache
 	if name, given := c.Option("cache"); given {
 		cache = engine.At[*artefactCache](c, name)

@@ -162,7 +162,7 @@ func (s *store) Forge(path string, content []byte, field, value string) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	return frame.Forge(content, string(key), field, n)
+	return frame.Forge(content, frame.ID{Backend: filepath.Base(filepath.Dir(filepath.Dir(filepath.Dir(path)))), Key: string(key)}, field, n)
 }
 
 func (s *store) Verbs() engine.Verbs {

@@ -1,0 +1,119 @@
+//go:build unix
+
+package blobstore_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+)
+
+// P7: entries that were made while the clock was ahead, or behind, go in the order in
+// which they were made, also after restarts.
+func TestOrderUnderJumpingClocks(t *testing.T) {
+	for what, jump := range map[string]time.Duration{"ahead": 3 * time.Hour, "behind": -3 * time.Hour, "of another age": 100 * 365 * 24 * time.Hour} {
+		for name, restart := range map[string]func(*shop){"in one process": func(*shop) {}, "over restarts": (*shop).reopen} {
+			t.Run(what+" "+name, func(t *testing.T) {
+				r := newRig(t)
+				s := r.open("d", 350*kib)
+				s.fill(1, 1, 100*kib)
+				r.clock(jump)
+				s.fill(2, 3, 100*kib)
+				restart(s)
+				r.clock(-jump)
+				for i := 4; i < 8; i++ {
+					s.fill(i, i, 100*kib)
+					restart(s)
+					r.want("have", s.has(i-3, i-2, i-1, i), []int{i - 2, i - 1, i})
+				}
+			})
+		}
+	}
+}
+
+// P7: an index that is made anew begins with creation times; those after now count as
+// now, so that what is stored afterwards is younger.
+func TestOrderOfARebuiltIndex(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 450*kib)
+	r.clock(-time.Hour)
+	s.fill(2, 2, 100*kib)
+	r.clock(10 * time.Hour)
+	s.fill(3, 4, 100*kib)
+	r.clock(-9 * time.Hour)
+	s.shut()
+	r.must(os.RemoveAll(r.path("d/lease"))) // and with it the sequence
+	s = r.open("d", 450*kib)
+	s.fill(5, 5, 100*kib)
+	r.want("have", s.has(2, 3, 4, 5), []int{2, 3, 4, 5})
+	for i, want := range [][]int{{3, 4, 5}, {4, 5}, {5}} {
+		s.fill(6+i, 6+i, 100*kib)
+		r.want("have", s.has(2, 3, 4, 5), want)
+	}
+}
+
+// P7: uses count in their order, whatever the clock says, also after a restart.
+func TestUsesUnderJumpingClocks(t *testing.T) {
+	for name, restart := range map[string]func(*shop){"in one process": func(*shop) {}, "over a restart": (*shop).reopen} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			s := r.open("d", 350*kib, policy(blobstore.LRU))
+			s.fill(1, 3, 100*kib)
+			r.clock(3 * time.Hour)
+			r.want("use", s.has(1), []int{1})
+			restart(s)
+			r.clock(-3 * time.Hour)
+			r.want("use", s.has(2, 3), []int{2, 3})
+			restart(s)
+			s.fill(4, 4, 100*kib)
+			r.want("have", s.has(1, 2, 3, 4), []int{2, 3, 4})
+		})
+	}
+}
+
+// P7, P8: of processes whose clocks differ, each change counts as later than what was
+// there; one that only reads learns of it when it writes its uses.
+func TestOrderOfDifferentClocks(t *testing.T) {
+	r := newRig(t)
+	ahead := func(c *blobstore.Config) { c.Now = func() time.Time { return r.now().Add(3 * time.Hour) } }
+	a, b := r.open("d", 350*kib, ahead), r.open("d", 350*kib)
+	for i := 1; i < 10; i++ {
+		[]*shop{a, b}[i%2].fill(i, i, 100*kib)
+		r.want("have", b.has(i-3, i-2, i-1, i), []int{i - 2, i - 1, i}[max(0, 3-i):])
+	}
+	var write func()
+	lru := policy(blobstore.LRU)
+	a, b = r.open("e", 350*kib, ahead, lru), r.open("e", 350*kib, lru, minutely(&write))
+	a.fill(1, 3, 100*kib)
+	r.want("use", b.has(1), []int{1})
+	write()
+	r.want("use", b.has(1), []int{1})
+	write()
+	r.clock(time.Minute)
+	a.fill(4, 4, 100*kib)
+	r.want("have", b.has(1, 2, 3, 4), []int{1, 3, 4})
+}
+
+// P7: who takes over what a garbled file of uses says can still count on.
+func TestUsesOfNoSequence(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 350*kib, policy(blobstore.LRU))
+	s.fill(1, 2, 100*kib)
+	s.shut()
+	place := "test/" + s.Bucket("k1") + "/0"
+	created := r.created(s, "k1")
+	r.write(r.path("d/uses/junk"), []byte("closed\n1 9223372036854775807 "+created+" "+place+"\n"))
+	s = r.open("d", 350*kib, policy(blobstore.LRU))
+	s.fill(3, 4, 100*kib)
+	r.want("have", s.has(1, 2, 3, 4), []int{2, 3, 4})
+	r.must(os.RemoveAll(r.path("d/uses/junk")))
+}
+
+func (r *rig) created(s *shop, key string) string {
+	r.t.Helper()
+	b, _, err := r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true }).Get(background, backend, key)
+	r.must(err)
+	return words(b.Created.UnixNano())
+}

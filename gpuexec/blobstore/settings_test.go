@@ -1,0 +1,132 @@
+//go:build unix
+
+package blobstore_test
+
+import (
+	"errors"
+	"math"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
+)
+
+// byDefault is a store whose capacity nobody has chosen.
+func byDefault(c *blobstore.Config) { c.DefaultCapacity = true }
+
+// P7: capacity and policy belong to the directory. What a process gives replaces them,
+// also for those that have it open; one that gives none neither lowers nor evicts.
+func TestCapacityBelongsToTheDirectory(t *testing.T) {
+	r := newRig(t)
+	a := r.open("d", 450*kib, policy(blobstore.LRU))
+	a.fill(1, 4, 100*kib)
+	b := r.open("d", 10*kib, byDefault)
+	r.want("entries of one that gives none", b.usage().Entries, 4)
+	r.want("capacity", b.usage().Capacity, limit.Of(450*kib))
+	b.fill(5, 5, 100*kib)
+	r.want("it keeps the capacity and the policy", b.has(1, 2, 3, 4, 5), []int{2, 3, 4, 5})
+	a.get("k2") // and so is used last
+	a.shut()
+	a.reopen()
+	r.clock(2 * time.Minute) // b reads the uses of others once a minute
+	b.fill(6, 6, 100*kib)
+	r.want("by use", b.has(2, 3, 4, 5, 6), []int{2, 4, 5, 6})
+	c := r.open("d", 250*kib, policy(blobstore.FIFO)) // for all
+	r.want("lowered", c.usage().Entries, 2)
+	a.fill(7, 8, 100*kib)
+	r.want("held by those that were open", a.usage().Entries, 2)
+	a.reopen()
+	r.want("given again", a.usage().Capacity, limit.Of(450*kib))
+	c.fill(9, 10, 100*kib)
+	r.want("raised for those that were open", c.usage().Entries, 4)
+	r.want("audit", c.audit(), "ok")
+}
+
+// P7: where a directory remembers nothing, a capacity that nobody has chosen does not
+// evict what is there, and is not remembered.
+func TestDefaultCapacity(t *testing.T) {
+	r := newRig(t)
+	a := r.open("d", 450*kib)
+	a.fill(1, 4, 100*kib)
+	a.shut()
+	settings := r.path("d/lease/settings")
+	for _, text := range []string{"", "capacity -1\npolicy sieve\n", "\x00"} {
+		r.must(os.WriteFile(settings, []byte(text), 0o600))
+		b := r.open("d", 220*kib, byDefault)
+		r.want("opened", b.usage().Entries, 4)
+		r.want("remembered", b.usage().Capacity.Given(), false)
+		b.fill(5, 5, 100*kib)
+		r.want("no more than there were", b.usage().Entries, 4)
+	}
+	r.open("d", 450*kib)
+	fresh := r.open("e", 220*kib, byDefault)
+	fresh.fill(1, 5, 100*kib)
+	r.want("a fresh directory", fresh.usage().Entries, 2)
+	r.want("read-only", r.open("d", 1, func(c *blobstore.Config) { c.ReadOnly = true }).usage().Capacity, limit.Of(450*kib))
+}
+
+// P5: settings that cannot be written hold for the process that was given them.
+func TestSettingsThatCannotBeWritten(t *testing.T) {
+	r := newRig(t)
+	r.open("d", 450*kib).fill(1, 4, 100*kib)
+	r.must(os.Remove(r.path("d/lease/settings")))
+	r.must(os.MkdirAll(r.path("d/lease/settings/x"), 0o700))
+	s := r.open("d", 250*kib, func(c *blobstore.Config) {
+		blobstore.SetFS(c, func(root string) vfs.FS { return stubborn{vfs.Dir(root), "lease/settings"} })
+	})
+	r.want("entries", s.usage().Entries, 2)
+	r.open("d", 250*kib, byDefault).fill(5, 5, 100*kib) // another process, which makes s look again
+	s.fill(6, 7, 100*kib)
+	r.want("entries later", s.usage().Entries, 2)
+}
+
+// stubborn is a file system on which nothing takes one name.
+type stubborn struct {
+	vfs.FS
+	name string
+}
+
+func (f stubborn) Rename(from, to string) error {
+	if to == f.name {
+		return errors.New("no")
+	}
+	return f.FS.Rename(from, to)
+}
+
+// filled is a file system that others fill.
+type filled struct {
+	vfs.FS
+	free *atomic.Int64
+}
+
+func (f filled) Free() (free, total int64, err error) { return f.free.Load(), 1000 * kib, nil }
+
+// P7: a share of the disk stays free, whatever the capacity: entries make room for
+// what others write, and what does not fit is not stored and evicts nothing.
+func TestKeepFree(t *testing.T) {
+	r := newRig(t)
+	var free atomic.Int64
+	free.Store(1000 * kib)
+	s := r.open("d", mib, func(c *blobstore.Config) {
+		c.KeepFree = 0.1
+		blobstore.SetFS(c, func(root string) vfs.FS { return filled{vfs.Dir(root), &free} })
+	})
+	s.fill(1, 4, 100*kib)
+	r.want("enough is free", s.usage().Entries, 4)
+	free.Store(40 * kib) // the newcomer is written by then
+	s.fill(5, 5, 100*kib)
+	r.want("one goes for it", s.has(1, 2, 3, 4, 5), []int{2, 3, 4, 5})
+	free.Store(-400 * kib)
+	r.want("no room at all", s.put("k6", "v", putOptions{bytes: 100 * kib}), "refused reason=degraded")
+	r.want("nothing went for it", s.usage().Entries, 4)
+	for _, share := range []float64{-0.1, 1, math.NaN(), math.Inf(1)} {
+		if _, err := blobstore.Open(background, r.config("e", mib, func(c *blobstore.Config) { c.KeepFree = share })); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("a share of %v: %v", share, err)
+		}
+	}
+}

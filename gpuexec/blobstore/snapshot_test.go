@@ -1,0 +1,194 @@
+//go:build unix
+
+package blobstore_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// tally counts operations, and names that were listed.
+type tally struct {
+	vfs.FS
+	n *atomic.Int64
+}
+
+func (c tally) did(n int) { c.n.Add(int64(n)) }
+
+func (c tally) Open(name string) (vfs.File, error) {
+	c.did(1)
+	return c.FS.Open(name)
+}
+func (c tally) Create(name string) (vfs.File, error) { c.did(1); return c.FS.Create(name) }
+func (c tally) Update(name string) (vfs.File, error) { c.did(1); return c.FS.Update(name) }
+func (c tally) Lstat(name string) (vfs.Info, error)  { c.did(1); return c.FS.Lstat(name) }
+func (c tally) Mkdir(name string) error              { c.did(1); return c.FS.Mkdir(name) }
+func (c tally) Rename(from, to string) error         { c.did(1); return c.FS.Rename(from, to) }
+func (c tally) Remove(name string) error             { c.did(1); return c.FS.Remove(name) }
+func (c tally) RemoveAll(name string) error          { c.did(1); return c.FS.RemoveAll(name) }
+func (c tally) ReadDir(name string) ([]vfs.Info, error) {
+	list, err := c.FS.ReadDir(name)
+	c.did(1 + len(list))
+	return list, err
+}
+
+// P7: opening, storing at the capacity, looking at an entry and closing take no more
+// operations on the file system where there are thirty times as many entries, whoever
+// closed before or was killed, and under each policy.
+func TestCostsOfManyEntries(t *testing.T) {
+	for _, p := range []blobstore.Policy{blobstore.FIFO, blobstore.LRU, blobstore.Cost} {
+		few, many := costs(t, p, 30), costs(t, p, 900)
+		for i := range few {
+			if many[i] > few[i]+20 {
+				t.Errorf("%s: %v operations for 30 entries, %v for 900", p, few, many)
+				break
+			}
+		}
+	}
+}
+
+func costs(t *testing.T, p blobstore.Policy, entries int) (took []int64) {
+	r := newRig(t)
+	c := tally{nil, &atomic.Int64{}}
+	counted := func(cfg *blobstore.Config) {
+		blobstore.SetFS(cfg, func(root string) vfs.FS { c.FS = vfs.Dir(root); return c })
+	}
+	filled := r.open("d", int64(entries)*small, policy(p))
+	for i := range entries {
+		r.want("put", filled.put(fmt.Sprintf("k%03d", i), "v"), "ok")
+	}
+	step := func(do func()) {
+		c.n.Store(0)
+		do()
+		took = append(took, c.n.Load())
+	}
+	var s *shop
+	open := func() { s = r.open("d", int64(entries)*small, policy(p), counted) }
+	put := func(i int) func() { return func() { r.want("put", s.put(fmt.Sprintf("n%03d", i), "v"), "ok") } }
+	step(open) // another process goes on
+	step(put(1))
+	step(put(2))
+	step(s.shut)
+	filled.shut()
+	step(open)
+	step(func() {
+		_, err := s.Inspect(background, "test/"+s.Bucket("n001")+"/0")
+		r.must(err)
+	})
+	step(put(3))
+	step(s.shut)
+	step(open)
+	r.want("kept", words(s.usage().Entries, s.audit()), words(entries, "ok"))
+	return took
+}
+
+// P7: who has opened, and changed nothing until the journal was followed by another,
+// takes the index that goes with that.
+func TestIndexIsReadLate(t *testing.T) {
+	r := newRig(t)
+	c := tally{nil, &atomic.Int64{}}
+	a := r.open("d", 8*mib)
+	for i := range 300 {
+		r.want("put", a.put(words(i), "v"), "ok")
+	}
+	a.reopen()
+	s := r.open("d", 8*mib, func(cfg *blobstore.Config) {
+		blobstore.SetFS(cfg, func(root string) vfs.FS { c.FS = vfs.Dir(root); return c })
+	})
+	change := "b\n" + blobstore.JournalEnd
+	r.must(appendTo(r.path("d/lease/journal"), strings.Repeat(change, mib/len(change))))
+	r.want("put", a.put("long", "v"), "ok")
+	c.n.Store(0)
+	r.want("put", s.put("late", "v"), "ok")
+	if n := c.n.Load(); n > 60 {
+		t.Errorf("%d operations", n)
+	}
+	r.want("audit", words(s.usage().Entries, s.audit()), "302 ok")
+}
+
+// P7: a snapshot that does not go with the directory is noticed, and costs a listing.
+func TestSnapshotIsAHint(t *testing.T) {
+	index := "d/lease/index"
+	var old []byte
+	for name, c := range map[string]struct {
+		damage  func(r *rig, s *shop)
+		entries int
+	}{
+		"gone":        {func(r *rig, _ *shop) { r.must(os.Remove(r.path(index))) }, 5},
+		"empty":       {func(r *rig, _ *shop) { r.write(r.path(index), nil) }, 5},
+		"a head only": {func(r *rig, _ *shop) { r.must(os.Truncate(r.path(index), 200)) }, 5},
+		"cut":         {func(r *rig, _ *shop) { r.must(os.Truncate(r.path(index), 300)) }, 5},
+		"a bit":       {func(r *rig, _ *shop) { r.flip(r.path(index), -30) }, 5},
+		"a folder":    {func(r *rig, _ *shop) { r.must(os.Remove(r.path(index))); r.must(os.Mkdir(r.path(index), 0o700)) }, 5},
+		"a long line": {func(r *rig, _ *shop) { r.write(r.path(index), []byte(strings.Repeat("index 1 ", 1e6))) }, 5},
+		"of before":   {func(r *rig, _ *shop) { r.write(r.path(index), old) }, 5},
+		"another journal": {func(r *rig, _ *shop) {
+			r.write(r.path("new"), r.read(r.path("d/lease/journal")))
+			r.must(os.Rename(r.path("new"), r.path("d/lease/journal")))
+		}, 5},
+		"no journal":      {func(r *rig, _ *shop) { r.must(os.Remove(r.path("d/lease/journal"))) }, 5},
+		"removed by hand": {func(r *rig, s *shop) { r.must(os.RemoveAll(r.path("d/test/" + s.Bucket("k2")))) }, 4},
+		"and size.txt":    {func(r *rig, s *shop) { r.must(os.RemoveAll(s.place("k2"))); r.must(os.Remove(r.path("d/size.txt"))) }, 4},
+		"a wrong size":    {func(r *rig, s *shop) { r.must(os.RemoveAll(s.place("k2"))); r.write(r.path("d/size.txt"), []byte("7")) }, 4},
+	} {
+		for _, p := range []blobstore.Policy{blobstore.FIFO, blobstore.LRU} {
+			t.Run(name+" "+string(p), func(t *testing.T) {
+				r := newRig(t)
+				s := r.open("d", mib, policy(p))
+				old = r.read(r.path(index))
+				s.fill(1, 5, 1000)
+				s.SaveIndex()
+				s.shut()
+				c.damage(r, s)
+				s = r.open("d", mib, policy(p))
+				r.want("first put", s.put("more", "v"), "ok")
+				r.want("audit", words(s.usage().Entries, s.audit()), words(c.entries+1, "ok"))
+				s.reopen()
+				r.want("audit", words(s.usage().Entries, s.audit()), words(c.entries+1, "ok"))
+			})
+		}
+	}
+}
+
+// rebooted is a file system after the machine was started again.
+type rebooted struct{ vfs.FS }
+
+func (rebooted) Boot() string { return "another" }
+
+// P9: what was written before the machine lost power is not believed.
+func TestSnapshotOfAnotherBoot(t *testing.T) {
+	disk := crashfs.New(nil)
+	open := func(f vfs.FS) *blobstore.Store {
+		s, err := blobstore.Open(background, powerConfig(f, blobstore.Full))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := open(disk)
+	for i := range 3 {
+		if err := s.Put(background, backend, fmt.Sprint(i), nil, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(background); err != nil {
+		t.Fatal(err)
+	}
+	if err := disk.RemoveAll(backend + "/" + s.Bucket("1") + "/0"); err != nil { // as a loss of power may
+		t.Fatal(err)
+	}
+	s = open(rebooted{disk})
+	if size, text, files, err := s.Audit(background); err != nil || size != files || text != files {
+		t.Errorf("%d %d %d %v", size, text, files, err)
+	}
+	if err := s.Close(background); err != nil {
+		t.Error(err)
+	}
+}

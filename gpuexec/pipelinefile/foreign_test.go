@@ -1,0 +1,89 @@
+//go:build unix
+
+package pipelinefile_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
+)
+
+// rude is a log handler that fails at each record.
+type rude struct {
+	slog.Handler
+	fail func()
+}
+
+func (r rude) Handle(context.Context, slog.Record) error { r.fail(); return nil }
+
+// F3: a log handler that panics or ends its goroutine loses a record; here that of a
+// Destroy that panicked, of a pipeline that nobody waits for any more.
+func TestHandlerThatPanics(t *testing.T) {
+	for _, fail := range []func(){func() { panic("handler") }, runtime.Goexit} {
+		r := open(t, func(s *setup) {
+			s.Linger, s.Logger = time.Hour, slog.New(rude{slog.NewTextHandler(t.Output(), nil), fail})
+		})
+		entered, goOn := make(chan struct{}), make(chan struct{})
+		r.driver.onFree = func() { panic("destroy") }
+		r.driver.during(func(context.Context, pipelinefile.Module) error { close(entered); <-goOn; return nil })
+		r.shader("s", "source")
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, _, err := r.Get(ctx, pipelinefile.Request{Shader: "s"})
+			left <- err
+		}()
+		<-entered
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		r.Clear() // what is built is not kept
+		close(goOn)
+		if err := r.Close(t.Context()); err != nil { // it waits for what is freed
+			t.Error(err)
+		}
+	}
+}
+
+// silent is a context that has ended and does not say why.
+type silent struct{ context.Context }
+
+var ended = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (silent) Done() <-chan struct{} { return ended }
+func (silent) Err() error            { return nil }
+
+// F4: a context that has ended without an error ends the wait of its own caller: who
+// has not got the token of a save does not give it back.
+func TestContextWithoutAnError(t *testing.T) {
+	r := open(t)
+	path := filepath.Join(t.TempDir(), "file")
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for range 50 { // of a token that is there and an end, either may be seen
+			_, _ = r.Save(silent{t.Context()}, path)
+		}
+	}()
+	select {
+	case <-over:
+	case <-time.After(10 * time.Second):
+		t.Fatal("a save with a context that has ended hangs")
+	}
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	r.driver.during(func(context.Context, pipelinefile.Module) error { close(entered); <-goOn; return nil })
+	r.shader("s", "source")
+	go r.Get(t.Context(), pipelinefile.Request{Shader: "s"})
+	<-entered
+	if err := r.Close(silent{t.Context()}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Close beside a build: %v", err)
+	}
+	close(goOn)
+}

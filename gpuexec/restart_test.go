@@ -1,0 +1,197 @@
+package gpuexec_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/actorstest"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
+)
+
+// E1: a kernel that the driver does not make again after a loss is lost alone, and
+// for as long only: the device and its other kernels run.
+func TestOneKernelIsNotRebuilt(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var bad atomic.Bool
+		f := &fakedevice.Backend{NoBlobs: true, OnCompile: func(_ context.Context, src gpuexec.Source) error {
+			if src.Key == "bad" && bad.Load() {
+				panic("driver bug at this source")
+			}
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Slow: time.Hour})
+		kernels := map[string]*gpuexec.Kernel{}
+		for _, key := range []string{"a", "bad", "b", "c"} {
+			kernels[key] = compile(t, e, source(key))
+		}
+		bad.Store(true)
+		f.Lose()
+		synctest.Wait()
+		launch := func(key string) error { return e.Submit(bg, gpuexec.Launch{Kernel: kernels[key], Grid: 1}) }
+		for key := range kernels {
+			if err := launch(key); key != "bad" && err != nil || key == "bad" && !errors.Is(err, fault.ErrDeviceLost) {
+				t.Errorf("%s: %v", key, err)
+			}
+		}
+		if n := e.Stats().Restarts; n != 1 {
+			t.Errorf("%d restarts, want 1", n)
+		}
+		bad.Store(false)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if err := launch("bad"); err != nil {
+			t.Errorf("a second later: %v", err)
+		}
+		bad.Store(true)
+		f.Lose()
+		synctest.Wait()
+		time.Sleep(time.Hour) // it is tried in vain, and Close does not wait for it
+	})
+}
+
+// passing is a context that ends at once and does not say so beforehand: a caller
+// that leaves while its question is on the way.
+type passing struct{ context.Context }
+
+func (passing) Done() <-chan struct{} { return ended }
+func (passing) Err() error            { return nil }
+
+var ended = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// A device that stays away keeps nothing of those who waited for it and left.
+func TestReadyForgetsWhoLeft(t *testing.T) {
+	goOn := make(chan struct{})
+	opened := false
+	f := &fakedevice.Backend{OnOpen: func() error {
+		if opened {
+			<-goOn
+		}
+		opened = true
+		return nil
+	}}
+	e := open(t, f, gpuexec.Config{Workers: 1})
+	defer close(goOn)
+	objects := func() int64 {
+		if _, err := e.Compile(bg, source("k")); !errors.Is(err, fault.ErrDeviceLost) { // every turn before was handled
+			t.Errorf("the device is there: %v", err)
+		}
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapObjects)
+	}
+	f.Lose()
+	eventually(t, func() bool { return e.Stats().Restarts == 1 })
+	const n = 20_000
+	var before int64
+	for i := range 2 * n {
+		if i == n {
+			before = objects()
+		}
+		if err := e.Ready(passing{bg}); !errors.Is(err, context.Canceled) {
+			t.Fatalf("Ready of a caller that left: %v", err)
+		}
+	}
+	if grown := objects() - before; grown > n/2 {
+		t.Errorf("%d objects are kept of %d callers that left", grown, n)
+	}
+}
+
+// flapping is a backend whose device comes back lost, for as many times.
+type flapping struct {
+	*fakedevice.Backend
+	times, opened atomic.Int32
+}
+
+func (f *flapping) Open(ctx context.Context, index int) (gpuexec.Device, error) {
+	d, err := f.Backend.Open(ctx, index)
+	f.opened.Add(1)
+	if f.times.Add(-1) >= 0 {
+		f.Lose()
+	}
+	return d, err
+}
+
+// E1: a device that comes back lost is opened again after pauses that grow, as one
+// that cannot be opened is; once it has worked the pauses begin anew.
+func TestFlappingDevice(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		f := &flapping{Backend: &fakedevice.Backend{}}
+		e, err := gpuexec.Open(bg, gpuexec.Config{Backend: f, Workers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close(bg)
+		for range 2 {
+			k, err := e.Compile(bg, source("k"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.Release()
+			synctest.Wait()
+			before, began := f.opened.Load(), time.Now()
+			f.times.Store(10_000) // as good as always
+			f.Lose()
+			time.Sleep(time.Hour)
+			if n := f.opened.Load() - before; n < 60 || n > 80 {
+				t.Errorf("opened %d times within an hour, want one a minute and a few at first", n)
+			}
+			synctest.Wait()
+			f.times.Store(0)
+			if err := e.Ready(bg); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took > time.Hour+time.Minute {
+				t.Errorf("back after %v", took)
+			}
+		}
+		began := time.Now() // it was up and did nothing: a pause
+		f.Lose()
+		synctest.Wait()
+		if err := e.Ready(bg); err != nil || time.Since(began) != time.Minute {
+			t.Errorf("back after %v: %v", time.Since(began), err)
+		}
+		began = time.Now()
+		compile(t, e, source("other"))
+		f.Lose()
+		synctest.Wait()
+		if err := e.Ready(bg); err != nil || time.Since(began) != 0 {
+			t.Errorf("back %v after it had worked: %v", time.Since(began), err)
+		}
+	})
+}
+
+// E1: kernels are rebuilt as many at a time as the device compiles.
+func TestRebuildsAtATime(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var under, most atomic.Int32
+		f := &fakedevice.Backend{NoBlobs: true, OnCompile: func(context.Context, gpuexec.Source) error {
+			n := under.Add(1)
+			defer under.Add(-1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			time.Sleep(time.Second)
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Compiles: 4, Slow: time.Hour})
+		for i := range 20 {
+			compile(t, e, source(string(rune('a'+i))))
+		}
+		synctest.Wait()
+		most.Store(0)
+		began := time.Now()
+		f.Lose()
+		synctest.Wait()
+		if err := e.Ready(bg); err != nil || most.Load() != 4 || time.Since(began) != 5*time.Second {
+			t.Errorf("20 kernels of 1 s were rebuilt in %v, %d at a time, want 5 s and 4: %v", time.Since(began), most.Load(), err)
+		}
+	})
+}

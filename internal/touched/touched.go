@@ -1,0 +1,33 @@
+// Package touched counts the things (entries, groups, names) that a turn of an actor
+// touches, so that it stays short however large the room is.
+package touched
+
+import "sync/atomic"
+
+// Most is how many things a turn touches at most. What there is to do beyond that is
+// done in further turns, with other messages between them.
+const Most = 4096
+
+// Gauge counts for one actor. All but Most belong to the actor.
+type Gauge struct {
+	now  int64
+	most atomic.Int64
+}
+
+// Add counts n things more.
+func (g *Gauge) Add(n int) { g.now += int64(n) }
+
+// Left reports whether the turn may begin with more: half of the most is for what one
+// more may bring with it.
+func (g *Gauge) Left() bool { return g.now < Most/2 }
+
+// Turn ends a turn.
+func (g *Gauge) Turn() {
+	if g.now > g.most.Load() {
+		g.most.Store(g.now)
+	}
+	g.now = 0
+}
+
+// Most is the most that one turn has touched so far. Safe for concurrent use.
+func (g *Gauge) Most() int64 { return g.most.Load() }

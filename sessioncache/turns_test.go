@@ -1,0 +1,148 @@
+package sessioncache_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/touched"
+	"github.com/kiln-cache/kiln/sessioncache"
+)
+
+// many fills a session with groups of two names, one of an owner.
+func many(t *testing.T, s *sessioncache.Session, groups int) {
+	t.Helper()
+	for i := range groups {
+		for _, o := range []sessioncache.Options{{}, {Owner: "owner"}} {
+			if err := s.Set(bg, mustShape(t, int64(i)), "name"+o.Owner, sessioncache.Value{Bytes: 1, Cost: time.Millisecond}, o); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// longest is the most that a turn touched, up to the one that answered the last call.
+func longest(t *testing.T, s *box) int64 {
+	t.Helper()
+	if _, err := s.Stream(bg); err != nil && !errors.Is(err, fault.ErrClosed) {
+		t.Fatal(err)
+	}
+	return s.Stats().Touched
+}
+
+// F6: however large a session is, a turn touches a bounded number of things, and what a
+// call asks for holds when it returns.
+func TestTurnsAreShort(t *testing.T) {
+	const groups = 11_000
+	s, room := watched(t, sessioncache.Config{Groups: sessioncache.LimitOf(groups)})
+	many(t, s.Session, groups)
+	short := func(what string, did func() error) {
+		t.Helper()
+		if err := did(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if n := longest(t, s); n > touched.Most {
+			t.Fatalf("%s: a turn touched %d things, want at most %d", what, n, touched.Most)
+		}
+	}
+	var id sessioncache.NameID
+	short("Intern", func() error { id = s.Intern("name"); return nil })
+	v, _ := s.View(mustShape(t, 7))
+	if _, ok := v.LookupID(id); !ok {
+		t.Error("an interned name is not found")
+	}
+	items := 0
+	short("the offer to the memory limit", func() error { items = len(room.Offer(bg)); return nil })
+	want(t, "offered", items, groups)
+	short("Reset", func() error { return s.Reset(bg, "owner") })
+	want(t, "names that are left", s.Len(), int64(groups))
+	short("SetBytes", func() error { return s.SetBytes(bg, sessioncache.LimitOf(groups-5000)) })
+	want(t, "bytes", s.Bytes(), int64(groups-5000))
+	short("SetGroups", func() error { return s.SetGroups(bg, sessioncache.LimitOf(groups-10_000)) })
+	want(t, "groups", s.Groups(), int64(groups-10_000))
+	short("raising both", func() error {
+		if err := s.SetBytes(bg, sessioncache.Unlimited); err != nil {
+			return err
+		}
+		return s.SetGroups(bg, sessioncache.LimitOf(groups))
+	})
+	want(t, "capacity", s.Capacity(), sessioncache.Capacity{Groups: sessioncache.LimitOf(groups), Bytes: sessioncache.Unlimited})
+	many(t, s.Session, groups)
+	short("a shrink", func() error {
+		if freed := room.Shrink(bg, groups, pressure.Spare); freed.Bytes != groups {
+			return fmt.Errorf("%d bytes freed, want %d", freed.Bytes, groups)
+		}
+		return nil
+	})
+	many(t, s.Session, groups)
+	g := s.hold(3)
+	short("ResetAll", func() error { return s.ResetAll(bg) })
+	want(t, "names of an open group", text(g, "name"), "absent")
+	want(t, "groups after that", s.Groups(), int64(0))
+	many(t, s.Session, groups)
+	short("Close", func() error { return s.Close(bg) })
+	want(t, "groups of a closed session", s.Groups(), int64(0))
+}
+
+// Q1: a session gives a pool what others need in as many turns as that takes.
+func TestGiftsInShortTurns(t *testing.T) {
+	const groups = 6000
+	p, err := sessioncache.NewPool(sessioncache.LimitOf(2 * groups))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rich, poor := open(t, sessioncache.Config{Pool: p, Groups: sessioncache.LimitOf(groups)}), open(t, sessioncache.Config{Pool: p})
+	many(t, rich.Session, groups)
+	if err := poor.Set(bg, mustShape(t, 1), "name", sessioncache.Value{Bytes: groups - 2}, sessioncache.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "kept", poor.Bytes(), int64(groups-2))
+	want(t, "given", rich.Bytes(), int64(groups+2))
+	if n := longest(t, rich); n > touched.Most {
+		t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
+	}
+}
+
+// F6, S3: nor does a turn that has to pass over many groups in use touch more, whoever
+// needs the room; and none of these goes.
+func TestManyInUseInShortTurns(t *testing.T) {
+	const groups = touched.Most + 1000
+	for what, miss := range map[string]func(*box) error{
+		"Set": func(s *box) error {
+			return s.Set(bg, mustShape(t, groups), "name", sessioncache.Value{}, sessioncache.Options{})
+		},
+		"Group": func(s *box) error { s.hold(groups); return nil },
+		"Get": func(s *box) error {
+			g := s.hold(groups - 1) // which is resident
+			_, _, err := g.Get(bg, "new", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+				return sessioncache.Value{Bytes: 2}, nil
+			})
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := open(t, sessioncache.Config{Groups: sessioncache.LimitOf(groups), Bytes: sessioncache.LimitOf(2*groups + 1), Policy: "lru"})
+			many(t, s.Session, groups)
+			for i := range groups {
+				if i != groups/2 {
+					s.hold(i)
+				}
+			}
+			if _, ok := s.View(mustShape(t, groups/2)); !ok { // the last one to be used
+				t.Fatal("a group is missing")
+			}
+			if err := miss(s); err != nil {
+				t.Fatal(err)
+			}
+			if n := longest(t, s); n > touched.Most {
+				t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
+			}
+			want(t, "evicted", s.Stats().Evicted, uint64(1))
+			want(t, "the one that was not in use", s.Has(mustShape(t, groups/2)), false)
+		})
+	}
+}
