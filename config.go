@@ -102,6 +102,9 @@ type Config struct {
 	Logger *slog.Logger                     // nil = warnings and errors go to slog.Default; slog.DiscardHandler silences it
 }
 
+// mostWorkers is the bound of KILN_WORKERS.
+const mostWorkers = 4096
+
 // validate names every capacity that is none, as ErrInvalid.
 func (c Config) validate() error {
 	var errs []error
@@ -125,8 +128,8 @@ func (c Config) validate() error {
 	if _, err := env.ParseMemoryLimit(c.MemoryLimit); err != nil && c.MemoryLimit != "" {
 		errs = append(errs, &fault.Error{Op: "kiln: open", Key: "MemoryLimit", Err: err})
 	}
-	if c.Workers < 0 || c.Workers > env.MostWorkers {
-		errs = append(errs, fault.Invalidf("kiln: open", "Workers is %d: want 0 to %d", c.Workers, env.MostWorkers))
+	if c.Workers < 0 || c.Workers > mostWorkers {
+		errs = append(errs, fault.Invalidf("kiln: open", "Workers is %d: want 0 to %d", c.Workers, mostWorkers))
 	}
 	return errors.Join(errs...)
 }

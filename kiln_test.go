@@ -13,7 +13,6 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
-	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
@@ -175,7 +174,7 @@ func TestFailedOpen(t *testing.T) {
 		"bytes":     {ArtefactBytes: kiln.LimitOf(-1)},
 		"constants": {CPUConstantsMiB: kiln.LimitOf(-1)},
 		"workers":   {Workers: -1},
-		"a crowd":   {Workers: env.MostWorkers + 1},
+		"a crowd":   {Workers: 4097},
 		"no store":  {StoreRequired: true, MemoryLimit: "1024"},
 		"two ways":  {StoreRequired: true, Artefacts: open(t, kiln.Config{}).Artefacts()},
 	} {

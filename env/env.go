@@ -68,9 +68,6 @@ type Settings struct {
 // Workers is how many workers a device gets.
 type Workers int
 
-// MostWorkers is beyond every machine, and a typing error by then.
-const MostWorkers = 4096
-
 // AutoWorkers is one worker for each core.
 const AutoWorkers Workers = 0
 

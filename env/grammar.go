@@ -14,8 +14,9 @@ const (
 	auto = "auto"
 	off  = "off"
 
-	mostMiB  = math.MaxInt64 >> 20 // so that a count of bytes fits
-	mostStep = 1 << 48             // of a bucketing: the largest dimension of a shape
+	mostMiB     = math.MaxInt64 >> 20 // so that a count of bytes fits
+	mostWorkers = 4096                // beyond every machine, and a typing error by then
+	mostStep    = 1 << 48             // of a bucketing: the largest dimension of a shape
 )
 
 // errNotSaid refuses a variable that is set to nothing.
@@ -72,10 +73,10 @@ func parseWorkers(text string) (Workers, error) {
 		return AutoWorkers, nil
 	}
 	l, err := limit.Parse(text)
-	if n, counted := l.Value(); err == nil && counted && n >= 1 && n <= MostWorkers {
+	if n, counted := l.Value(); err == nil && counted && n >= 1 && n <= mostWorkers {
 		return Workers(n), nil
 	}
-	return 0, fmt.Errorf("%s: want 1 to %d, or %s", quote(text), MostWorkers, auto)
+	return 0, fmt.Errorf("%s: want 1 to %d, or %s", quote(text), mostWorkers, auto)
 }
 
 // ParseMemoryLimit reads "off", "auto" or a number of MiB, as KILN_MEMORY_LIMIT.
