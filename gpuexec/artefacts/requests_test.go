@@ -38,7 +38,7 @@ func TestPartOfItself(t *testing.T) {
 	}
 	first.End()
 	c.close()
-	want(t, "freed", c.count(c.mu.freed, "a"), 1)
+	c.eventuallyFreed("a", 1)
 	want(t, "bytes after Close", c.Bytes(), int64(0))
 	want(t, "there after Close", c.has("a"), 0)
 }
