@@ -3,7 +3,6 @@ package gpuexec
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -69,18 +68,10 @@ func (e *Executor) open(gen uint64, pause time.Duration) error {
 	// A kernel whose last user leaves is released on a device that is up or was given up.
 	live := e.live()
 	defer letGo(live)
-	left, err := e.rebuild(g, live)
-	if err != nil {
+	if err := e.rebuild(g, live); err != nil {
 		return errors.Join(err, g.retire())
 	}
 	e.ref.Tell(upMsg{g, pause})
-	if len(left) > 0 {
-		e.work.Add(1)
-		actors.Go(func() {
-			defer e.work.Done()
-			e.rebuildLater(g, left)
-		})
-	}
 	return nil
 }
 
@@ -88,49 +79,28 @@ func (e *Executor) open(gen uint64, pause time.Duration) error {
 // asked for. Its driver may never answer; then kernels are compiled again.
 const blobPatience = time.Second
 
-// rebuild makes kernels, which the caller has pinned, anew on a device, as many at a
-// time as it compiles. It gives those that the driver did not make: they alone stay lost. The error is that of a
-// device that is lost again, or closed.
-func (e *Executor) rebuild(g *generation, kernels []*Kernel) (left []*Kernel, err error) {
+// rebuild makes kernels, which the caller has pinned, anew on a device. One that the
+// driver does not make stays lost alone. They are made one after the other, since two
+// may have one key (SPEC F1). The error is that of a device that is lost again, or closed.
+func (e *Executor) rebuild(g *generation, kernels []*Kernel) error {
 	patience, stop := context.WithTimeout(e.life, blobPatience)
 	defer stop()
-	var under sync.WaitGroup
-	var mu sync.Mutex // of left and err
 	for _, k := range kernels {
 		select {
 		case <-k.asked:
 		case <-patience.Done():
 		}
-		g.slots <- struct{}{}
-		mu.Lock()
-		over := err != nil
-		mu.Unlock()
-		if over {
-			<-g.slots
-			break
+		err := e.rebuildOne(g, k)
+		switch {
+		case errors.Is(err, fault.ErrDeviceLost):
+			return err
+		case e.life.Err() != nil:
+			return fault.ErrClosed
+		case err != nil:
+			e.cfg.Logger.Error("executor: rebuild kernel", "error", err)
 		}
-		under.Add(1)
-		actors.Go(func() {
-			defer under.Done()
-			one := e.rebuildOne(g, k)
-			<-g.slots
-			if one != nil {
-				e.cfg.Logger.Error("executor: rebuild kernel", "error", one)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case errors.Is(one, fault.ErrDeviceLost):
-				err = one
-			case e.life.Err() != nil:
-				err = fault.ErrClosed
-			case one != nil:
-				left = append(left, k)
-			}
-		})
 	}
-	under.Wait()
-	return left, err
+	return nil
 }
 
 // rebuildOne makes a kernel from its blob, or from its source where that fails.
@@ -147,37 +117,6 @@ func (e *Executor) rebuildOne(g *generation, k *Kernel) error {
 	}
 	k.built.Store(p)
 	return nil
-}
-
-// rebuildLater goes on with kernels that the driver did not make at a restart, with
-// growing pauses, as long as they and the device live.
-func (e *Executor) rebuildLater(g *generation, left []*Kernel) {
-	for pause := time.Second; len(left) > 0; pause = longer(pause) {
-		select {
-		case <-time.After(pause):
-		case <-g.over:
-			return
-		case <-e.life.Done():
-			return
-		}
-		if !g.enter() {
-			return
-		}
-		var live []*Kernel
-		for _, k := range left {
-			if k.cell.Pin() {
-				live = append(live, k)
-			}
-		}
-		var err error
-		left, err = e.rebuild(g, live)
-		letGo(live)
-		g.leave()
-		if err != nil {
-			e.ref.Tell(lostMsg{g})
-			return
-		}
-	}
 }
 
 func letGo(kernels []*Kernel) {
