@@ -31,8 +31,8 @@ type published struct {
 	groups, objects, bytes atomic.Int64
 
 	misses, failures, evictions, warnings atomic.Uint64
-	keyHits                               atomic.Uint64
-	running                               atomic.Int64 // creators, those of ended flights included
+	keyHits                               atomic.Uint64 // those that the log kept
+	running                               atomic.Int64  // creators, those of ended flights included
 	useful, padded                        atomic.Int64
 
 	tallies atomic.Pointer[tally] // all that were made
@@ -58,9 +58,17 @@ func newPublished(c Config, f *frees) *published {
 
 func (p *published) capacity() Capacity { return *p.limits.Load() }
 
+// hashOf is the hash of a shape in the tables of shapes.
+func (p *published) hashOf(s shapegroups.Shape) uint64 {
+	if p.hash != nil {
+		return p.hash(s.Key())
+	}
+	return s.Hash()
+}
+
 // resident is the registered group of a compiled shape, or nil.
 func (p *published) resident(compiled shapegroups.Shape) *group {
-	if at := p.shapes.Lookup(compiled.Key(), 0); at != nil {
+	if at := p.shapes.Hashed(p.hashOf(compiled), compiled.Key(), 0); at != nil {
 		return &at.Value
 	}
 	return nil
@@ -84,6 +92,12 @@ const (
 	byAcquire
 )
 
+// The kinds of notes, which the log counts where it cannot keep them.
+const (
+	noHit = iota
+	keyHit
+)
+
 func newNotes(shape, compiled shapegroups.Shape) notes {
 	return notes{
 		byLookup:  {shape: shape, compiled: compiled},
@@ -103,7 +117,7 @@ func (p *published) find(shape shapegroups.Shape) (*group, *notes) {
 		}
 		return g, &g.asked
 	}
-	if at := p.memo.Lookup(shape.Key(), 0); at != nil {
+	if at := p.memo.Hashed(p.hashOf(shape), shape.Key(), 0); at != nil {
 		return p.resident(at.Value[byLookup].compiled), &at.Value
 	}
 	return nil, nil
@@ -121,20 +135,20 @@ func (p *published) note(shape shapegroups.Shape) (*notes, error) {
 
 // remember enters a note into the memo, for the readers to come.
 func (p *published) remember(use *asked) {
-	if p.bucket.Exact() || p.memo.Lookup(use.shape.Key(), 0) != nil {
+	if p.bucket.Exact() || p.memo.Hashed(p.hashOf(use.shape), use.shape.Key(), 0) != nil {
 		return
 	}
 	if p.memo.Len() >= memoized {
 		p.memo.Clear()
 	}
-	at := p.memo.NewNode(use.shape.Key(), 0)
+	at := p.memo.HashedNode(p.hashOf(use.shape), use.shape.Key(), 0)
 	at.Value = newNotes(use.shape, use.compiled)
 	p.memo.Put(at)
 }
 
 // newGroup makes an empty group that nobody sees yet.
 func (p *published) newGroup(compiled shapegroups.Shape) *group {
-	at := p.shapes.NewNode(compiled.Key(), 0)
+	at := p.shapes.HashedNode(p.hashOf(compiled), compiled.Key(), 0)
 	g := &at.Value
 	g.names = table.New[entry](p.hash)
 	g.of, g.at, g.shape = p, at, compiled
