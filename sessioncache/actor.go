@@ -15,7 +15,9 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 	st := s.state
 	var drained func() // set by closing
 	return func(m message) {
-		s.log.DrainFor(s.actor.Queued, st.drained)
+		if s.log.DrainFor(s.actor.Queued, st.drained) {
+			st.heeded()
+		}
 		after := s.event(m)
 		if m, ok := m.(emptying); ok && m.left.over {
 			drained = m.drained

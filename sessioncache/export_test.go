@@ -45,3 +45,11 @@ func Owned(s *Session) (indexed, there int) {
 	})
 	return indexed, there
 }
+
+// InTurn calls f in a turn of the session's actor.
+func InTurn(s *Session, f func()) {
+	_, _ = look(context.Background(), s, "in turn", func(*state) struct{} {
+		f()
+		return struct{}{}
+	})
+}

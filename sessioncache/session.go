@@ -123,7 +123,7 @@ func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, e
 	if g != nil {
 		phase := g.grace.enter()
 		if !g.dead.Load() {
-			s.log.Note(&asked[byAcquire])
+			s.log.Note(&asked[byAcquire], noHit)
 			return s.handle(g, phase), nil
 		}
 		s.leave(g, phase)
@@ -195,7 +195,7 @@ func (s *Session) lookup(shape shapegroups.Shape) (*group, *notes) {
 func (s *Session) View(shape shapegroups.Shape) (View, bool) {
 	g, asked := s.lookup(shape)
 	if g != nil {
-		s.log.Note(&asked[byLookup]) // one made just now comes into the memo by it
+		s.log.Note(&asked[byLookup], noHit) // one made just now comes into the memo by it
 	}
 	return View{g: g}, g != nil
 }
@@ -208,11 +208,11 @@ func (s *Session) Lookup(shape shapegroups.Shape, name string, lane Lane) (Ref, 
 		return Ref{}, false
 	}
 	r, ok := View{g: g}.Lookup(name, lane)
-	how := byLookup
 	if ok {
-		how = byKey
+		s.log.Note(&asked[byKey], keyHit)
+	} else {
+		s.log.Note(&asked[byLookup], noHit)
 	}
-	s.log.Note(&asked[how])
 	return r, ok
 }
 

@@ -20,6 +20,7 @@ type state struct {
 	published *published
 	policy    *policy.Policy
 	requests  requests
+	keyHits   uint64 // that were in the log
 
 	desk     flight.Desk[place, *call]
 	serving  map[*group]struct{}            // groups out of the table that serve open handles
@@ -99,7 +100,7 @@ func policyGroups(l Limit) (int, error) {
 func (s *state) drained(use *asked) {
 	s.published.remember(use)
 	if use.found {
-		s.published.keyHits.Add(1)
+		s.keyHits++
 	}
 	s.request(use, false)
 }
@@ -107,15 +108,18 @@ func (s *state) drained(use *asked) {
 // request is one acquisition: for the policy, for the statistics.
 func (s *state) request(use *asked, missed bool) {
 	s.requests.note(use, missed)
-	if use.acquired {
-		s.published.useful.Store(s.requests.padding.Asked)
-		s.published.padded.Store(s.requests.padding.Compiled)
-	}
 	if use.policy != nil {
 		s.policy.Use(use.policy)
 		return
 	}
 	use.policy = s.policy.Request(use.compiled)
+}
+
+// heeded publishes what was counted of requests.
+func (s *state) heeded() {
+	s.published.keyHits.Store(s.keyHits)
+	s.published.useful.Store(s.requests.padding.Asked)
+	s.published.padded.Store(s.requests.padding.Compiled)
 }
 
 // acquire gives the group to serve a request for a shape: the resident one, a
@@ -127,6 +131,7 @@ func (s *state) acquire(use *asked) (*group, error) {
 	s.published.remember(use)
 	g := s.published.resident(use.compiled)
 	s.request(use, g == nil)
+	s.heeded()
 	if g != nil {
 		return g, nil
 	}

@@ -39,8 +39,8 @@ func newDuel(worth bool, left func(*Group)) *duel {
 }
 
 // countsChoose says that the victim is the group of the lowest use count, not
-// the one used longest ago.
-func (d *duel) countsChoose() bool { return d.countsMiss < d.recencyMiss } // hits leave that as it is
+// the one used longest ago. Hits change neither mean's place beside the other.
+func (d *duel) countsChoose() bool { return d.countsMiss < d.recencyMiss }
 
 // heed has the means heed the hits since they were changed last: a request then costs
 // neither a division nor a wait for that of the request before.
