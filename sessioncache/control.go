@@ -163,7 +163,7 @@ func (s *Session) Close(ctx context.Context) error {
 	case <-s.done:
 		return nil
 	case <-ctx.Done():
-		return failed("close", s.name, ctx.Err())
+		return failed("close", s.name, guard.Ended(ctx))
 	}
 }
 

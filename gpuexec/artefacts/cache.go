@@ -247,7 +247,7 @@ func (c *Cache) Settle(ctx context.Context) error {
 		select {
 		case <-saves[i].over:
 		case <-ctx.Done():
-			err = ctx.Err()
+			err = guard.Ended(ctx)
 		}
 	}
 	if err != nil {
@@ -268,6 +268,6 @@ func (c *Cache) Close(ctx context.Context) error {
 	case <-c.ref.Stopped(): // the actor stops itself after the last job
 		return nil
 	case <-ctx.Done():
-		return &fault.Error{Op: "artefacts: close", Err: ctx.Err()}
+		return &fault.Error{Op: "artefacts: close", Err: guard.Ended(ctx)}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/trust"
 	"github.com/kiln-cache/kiln/internal/frame"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -203,7 +204,7 @@ func (s *Store) Close(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 

@@ -224,7 +224,7 @@ func (w *Watch) Settle(ctx context.Context) error {
 	case <-running:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 
