@@ -79,7 +79,7 @@ func (r *Runtime) identityOf(ctx context.Context, backend string) (id gpuexec.Id
 		Key: backend, Name: backend, Linger: lingering,
 		Look: func() (bool, error) {
 			if r.mu.over {
-				return false, ErrClosed
+				return false, errClosed
 			}
 			known, ok := r.identities.Load(backend)
 			if ok {

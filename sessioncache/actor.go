@@ -5,7 +5,6 @@ import (
 	"log/slog"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/policy"
 )
 
@@ -108,7 +107,7 @@ func (s *Session) event(m message) (after func()) {
 		m.Reply.Send(st.intern(m.name))
 	case looking:
 		if st.closed {
-			m.Reply.Fail(fault.ErrClosed)
+			m.Reply.Fail(errClosed)
 			break
 		}
 		m.at(st)
@@ -138,7 +137,7 @@ func (s *Session) resized(m resize) {
 			return
 		}
 	case st.closed:
-		m.Reply.Fail(fault.ErrClosed)
+		m.Reply.Fail(errClosed)
 		return
 	}
 	if m.set = true; st.surplus() {
@@ -161,7 +160,7 @@ func (s *Session) cleared(m reset) (after func()) {
 	}
 	switch {
 	case st.closed:
-		m.Reply.Fail(fault.ErrClosed)
+		m.Reply.Fail(errClosed)
 	case !st.clear(m.left):
 		s.actor.Tell(m)
 	case m.owner == "":

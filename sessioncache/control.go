@@ -40,7 +40,7 @@ func (s *Session) Hold(owner string) error {
 		return fault.Invalidf(room+"hold", "an empty owner: name one")
 	}
 	if !s.send(hold{owner: owner}) || s.closed.Load() {
-		return failed("hold", owner, fault.ErrClosed)
+		return failed("hold", owner, errClosed)
 	}
 	return nil
 }
@@ -62,7 +62,7 @@ func (s *Session) Announce(shapes ...shapegroups.Shape) error {
 		}
 	}
 	if !s.send(announce{shapes: compiled}) || s.closed.Load() {
-		return failed(op, "", fault.ErrClosed)
+		return failed(op, "", errClosed)
 	}
 	return nil
 }

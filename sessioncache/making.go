@@ -3,7 +3,6 @@ package sessioncache
 import (
 	"time"
 
-	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -11,7 +10,7 @@ import (
 // runs for it, or one is to be started.
 func (s *state) ask(c *call) {
 	if s.closed {
-		s.refuse(c, fault.ErrClosed)
+		s.refuse(c, errClosed)
 		return
 	}
 	if n := s.find(c); n != nil {

@@ -168,7 +168,7 @@ func (s *Session) use(op string, shape shapegroups.Shape, how int) (*asked, erro
 		return nil, noShape(op)
 	}
 	if s.closed.Load() {
-		return nil, failed(op, shape.String(), fault.ErrClosed)
+		return nil, failed(op, shape.String(), errClosed)
 	}
 	asked, err := s.published.note(shape)
 	if err != nil {
@@ -258,7 +258,7 @@ func (s *Session) put(ctx context.Context, w writing) error {
 		s.discard(m.value)
 		return err
 	}
-	err = fault.ErrClosed // until there is an answer: the context may panic
+	err = errClosed // until there is an answer: the context may panic
 	defer func() {
 		if err != nil && m.take() { // its turn never came, and now it never will
 			s.discard(m.value)

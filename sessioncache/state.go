@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/internal/sums"
@@ -126,7 +125,7 @@ func (s *state) heeded() {
 // new one, or one that is not registered where nothing may or should be kept.
 func (s *state) acquire(use *asked) (*group, error) {
 	if s.closed {
-		return nil, fault.ErrClosed
+		return nil, errClosed
 	}
 	s.published.remember(use)
 	g := s.published.resident(use.compiled)
@@ -312,7 +311,7 @@ func (s *state) drop(n *node) {
 // below the floor. Calls of surplus follow, until there is none.
 func (s *state) resize(groups, bytes Limit) error {
 	if s.closed {
-		return fault.ErrClosed
+		return errClosed
 	}
 	c := Capacity{Groups: groups.Or(s.wanted.Groups), Bytes: bytes.Or(s.wanted.Bytes)}
 	n, err := policyGroups(c.Groups)
@@ -391,7 +390,7 @@ func (s *state) close() {
 	}
 	s.closed = true
 	for _, c := range s.desk.Close() {
-		s.refuse(c, fault.ErrClosed)
+		s.refuse(c, errClosed)
 		s.effects.cancel = append(s.effects.cancel, c)
 	}
 }

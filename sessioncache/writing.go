@@ -30,7 +30,7 @@ func (s *state) set(m *writing) (waits bool, err error) {
 	switch {
 	case s.closed:
 		s.free(m.value)
-		return false, fault.ErrClosed
+		return false, errClosed
 	case !s.fitsEver(m.value.Bytes):
 		s.free(m.value)
 		return false, s.tooLarge(m.value.Bytes)
@@ -80,7 +80,7 @@ func (s *state) storeHeld(m *writing) error {
 	}
 	if !s.lives(g) { // the handle was closed meanwhile
 		s.drop(n)
-		return fault.ErrClosed
+		return errGroup
 	}
 	s.put(g, n)
 	return nil
@@ -96,7 +96,7 @@ func (s *state) lives(g *group) bool {
 // shape. It pins the one that the handle would have found.
 func (s *state) take(g *group, name string, lane Lane, fits func(any) bool) (taken *node, err error) {
 	if s.closed {
-		return nil, fault.ErrClosed
+		return nil, errClosed
 	}
 	if n := g.names.Lookup(name, uint64(lane)); n != nil && s.lives(g) && fits != nil && !fits(n.Value.value) {
 		return nil, fault.ErrInvalid
