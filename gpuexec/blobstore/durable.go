@@ -65,10 +65,9 @@ func (s *Store) commit(evicted bool, names ...string) error {
 	return err
 }
 
-// carry makes a pass. For one store it syncs what that store named. For several it is one call
-// for the whole file system, if the system has one: that costs as much as whatever other
-// programs have written there, and is cheaper than five syncs for each small store. If
-// the call fails, or there is none, each name is synced once.
+// carry makes a pass. For several stores it is one call for the whole file system: that
+// waits for what other programs have written too, and still costs less than five syncs a
+// store. For one store, and where the call fails, it syncs each name once.
 func (s *Store) carry(p *round) {
 	if p.stores > 1 && !s.cfg.Shared && s.main.SyncAll() == nil {
 		return

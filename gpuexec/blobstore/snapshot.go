@@ -6,7 +6,6 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -179,13 +178,7 @@ func (d *directory) save() {
 		lines = appendAdded(lines, r)
 	}
 	h.digest = xxhash.Sum64(lines)
-	temporary := tmpDir + "/" + hostlock.Unique()
-	err := vfs.WriteNew(d.s.main, temporary, false, []byte(h.String()), lines)
-	if err == nil {
-		err = replace(d.s.main, temporary, indexFile)
-	}
-	if err != nil {
-		_ = d.s.main.Remove(temporary) // the next sweep removes what is left
+	if err := rewrite(d.s.main, indexFile, []byte(h.String()), lines); err != nil {
 		d.s.logOnce("write the index", err)
 	}
 }

@@ -79,9 +79,9 @@ type opened struct {
 }
 
 // Open opens the store in a directory, makes the directory if it is missing, and
-// evicts what exceeds the capacity. A store that can be read and not written is opened as
-// with Config.ReadOnly, and every Put answers degraded. Without a directory or a capacity the store is
-// open and off: it reads and writes nothing (SPEC P1).
+// evicts what exceeds the capacity. A store that can be read and not written is opened
+// as with Config.ReadOnly, and every Put answers degraded. Without a directory or a
+// capacity the store is open and off: it reads and writes nothing (SPEC P1).
 //
 // The error is fault.ErrInvalid for a bad Config, fault.ErrRefused for a directory
 // that another user owns or can write, fault.ErrIO for one that cannot be used,

@@ -2,13 +2,11 @@ package blobstore
 
 import (
 	"context"
-
-	"github.com/kiln-cache/kiln/limit"
 	"strconv"
 	"strings"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // concerns reports whether Config.Only leaves an entry visible.
@@ -152,15 +150,9 @@ func (d *directory) readSize() int64 {
 // writeSize writes size.txt.
 func (d *directory) writeSize() error {
 	d.text = unknownSize
-	temporary := tmpDir + "/" + hostlock.Unique()
-	err := vfs.WriteNew(d.s.main, temporary, false, strconv.AppendInt(nil, d.idx.bytes, 10))
+	err := rewrite(d.s.main, sizeFile, strconv.AppendInt(nil, d.idx.bytes, 10))
 	if err == nil {
-		err = replace(d.s.main, temporary, sizeFile)
+		d.text = d.idx.bytes
 	}
-	if err != nil {
-		_ = d.s.main.Remove(temporary) // the next sweep removes what is left
-		return err
-	}
-	d.text = d.idx.bytes
-	return nil
+	return err
 }
