@@ -117,20 +117,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 
 func (s *Store) open(ctx context.Context) (err error) {
 	s.main = folder{FS: s.cfg.fs(resolve(s.cfg.Dir))}
-	for _, path := range s.cfg.Bases {
-		if path, err = filepath.Abs(path); err != nil {
-			return err
-		}
-		base := folder{FS: s.cfg.fs(resolve(path)), base: true}
-		switch err := checkOwner(base.FS, path, false); {
-		case isGone(err): // not asked later either: who makes it by then is unknown
-			s.degraded("open a base", err)
-		case err != nil:
-			return err
-		default:
-			s.bases = append(s.bases, base)
-		}
-	}
+	s.openBases()
 	if s.cfg.Trust != "" {
 		if s.trust, err = trust.Open(s.cfg.Trust); err != nil {
 			return err
@@ -166,11 +153,35 @@ func (s *Store) open(ctx context.Context) (err error) {
 	return nil
 }
 
+// openBases opens the bases. One that cannot be used is told, and left out for good:
+// who makes it later is unknown. The rest serves (SPEC P14).
+func (s *Store) openBases() {
+	for _, path := range s.cfg.Bases {
+		absolute, err := filepath.Abs(path)
+		if err == nil {
+			base := folder{FS: s.cfg.fs(resolve(absolute)), base: true}
+			if err = checkOwner(base.FS, path, false); err == nil {
+				_, err = base.ReadDir(".")
+			}
+			if err == nil {
+				s.bases = append(s.bases, base)
+				continue
+			}
+		}
+		s.degraded("open the base "+path, err)
+	}
+}
+
 // readOnly goes on with a store that can be read and not written, as one on a read-only
 // mount or in a layer of an image (SPEC P16). cause is why it cannot be written.
 func (s *Store) readOnly(cause error) error {
-	denied := errors.Is(cause, syscall.EROFS) || errors.Is(cause, fs.ErrPermission) && !errors.Is(cause, fault.ErrRefused)
-	if !denied || checkOwner(s.main.FS, s.cfg.Dir, false) != nil || !s.main.isStore() {
+	if checkOwner(s.main.FS, s.cfg.Dir, false) != nil || !s.main.isStore() {
+		return cause
+	}
+	if errors.Is(cause, fault.ErrRefused) {
+		return fmt.Errorf("%w; set Config.ReadOnly to load from it", cause)
+	}
+	if !errors.Is(cause, syscall.EROFS) && !errors.Is(cause, fs.ErrPermission) {
 		return cause
 	}
 	s.cfg.ReadOnly, s.sealed = true, true
