@@ -78,3 +78,16 @@ func TestSweepOfChildren(t *testing.T) {
 	s.reopen()
 	r.want("left", words(len(r.names("d/tmp")), len(r.names("d/lease/owner"))), "0 1")
 }
+
+// P9: a prune that was killed leaves nothing that the next open does not free, whatever
+// the clock says.
+func TestKilledPrune(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.fill(1, 5, 1000)
+	_ = r.child("prune", r.path("d"), words(mib)).Wait() // it was killed
+	r.want("trash", words(len(r.names("d/tmp")), len(r.names("d/lease/owner"))), "4 2")
+	r.want("entries", words(s.usage().Entries, s.audit()), "0 ok")
+	s.reopen()
+	r.want("left", words(len(r.names("d/tmp")), len(r.names("d/lease/owner"))), "0 1")
+}
