@@ -68,9 +68,9 @@ type opened struct {
 		uses    uses  // since they were taken over by the index
 		seq     int64 // the latest number that was given to one, or was seen
 		claims  map[*Claim]struct{}
-		synced  map[string]bool   // backends whose folder is durable; replaced when a folder may be a new one
-		durable map[[32]byte]bool // digests of entries that this process has synced, for Full
-		logged  map[string]bool   // kinds of problems
+		synced  map[string]bool  // backends whose folder is durable; replaced when a folder may be a new one
+		durable map[version]bool // those that this process has synced, for Full
+		logged  map[string]bool  // kinds of problems
 		swept   time.Time
 		unswept map[string][]string // by folder: names that the last sweep has listed and not looked at
 		flushed bool                // no use was noted since uses were written
@@ -100,7 +100,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.commits.running = make(turnstile, 1)
 	s.mu.uses, s.mu.claims = uses{}, map[*Claim]struct{}{}
 	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]bool{}, map[string]bool{}, map[string]bool{}
-	s.mu.unswept, s.mu.durable = map[string][]string{}, map[[32]byte]bool{}
+	s.mu.unswept, s.mu.durable = map[string][]string{}, map[version]bool{}
 	if s.off {
 		return s, nil
 	}

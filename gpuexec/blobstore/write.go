@@ -88,8 +88,9 @@ type writing struct {
 	present      frame.Identity // an entry that fits it makes this one superfluous
 	useless      Miss           // why this store would not load the entry; zero = it would
 	temporary    string
-	place        string // once it is published
-	found        *Blob  // the entry that makes this one superfluous
+	version      version // what was staged; for Full
+	place        string  // once it is published
+	found        *Blob   // the entry that makes this one superfluous
 }
 
 func (w *writing) run(ctx context.Context, op string) error {
@@ -173,7 +174,7 @@ func (w *writing) write(ctx context.Context) error {
 	}
 	s.stats.stores.Add(1)
 	s.tell(Event{Kind: "stored", Backend: w.backend, Place: w.place, Bytes: w.size()})
-	return w.settle(frame.DigestOf(w.file.Head))
+	return w.settle(w.version)
 }
 
 func (w *writing) attempt(ctx context.Context) error {
@@ -230,6 +231,11 @@ func (w *writing) stageKernel(fsys vfs.FS) error {
 	seal.Wait()
 	if err == nil {
 		_, err = f.WriteAt(w.file.Head, 0)
+	}
+	if err == nil && w.s.cfg.Durability == Full {
+		var info vfs.Info
+		info, err = f.Stat()
+		w.version = versionOf(frame.DigestOf(w.file.Head), info)
 	}
 	return errors.Join(err, f.Close())
 }
