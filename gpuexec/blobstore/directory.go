@@ -228,8 +228,8 @@ func (d *directory) list(ctx context.Context) error {
 	d.s.forgetSynced() // the directory may be another one by now
 	x := newIndex(d.s.policy())
 	x.seq = after(0, d.s.cfg.Now()) // a time after now counts as now
-	err := d.s.main.scan(func(place string, key, kernel int64) error {
-		r := sized(place, key, kernel)
+	err := d.s.main.scan(func(place string, f files) error {
+		r := sized(place, f)
 		r.seq = x.seq
 		x.add(r)
 		d.beat()

@@ -114,7 +114,7 @@ func (w *writing) confirm() error {
 	}
 	kernel := b.Place + "/" + kernelFile
 	info, err := s.main.Lstat(kernel) // an error is that of the sync too, unless the entry is gone
-	v := versionOf(b.digest, info)
+	v := version{b.digest, stampOf(info)}
 	s.mu.Lock()
 	durable := err == nil && s.mu.durable[v]
 	s.mu.Unlock()
@@ -128,12 +128,7 @@ func (w *writing) confirm() error {
 // been evicted, is another.
 type version struct {
 	digest [32]byte
-	inode  uint64
-	time   int64 // nanoseconds since 1970
-}
-
-func versionOf(digest [32]byte, info vfs.Info) version {
-	return version{digest, info.Inode, info.ModTime.UnixNano()}
+	stamp
 }
 
 // settle syncs the folders above an entry, and what is named of the entry itself.

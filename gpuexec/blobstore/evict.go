@@ -103,8 +103,8 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 func (d *directory) thin(bucket string, slots []slot) error {
 	var oldest record
 	for _, slot := range slots {
-		key, kernel, _ := d.s.main.sizes(bucket + "/" + slot.name)
-		r := sized(bucket+"/"+slot.name, key, kernel)
+		files, _ := d.s.main.files(bucket + "/" + slot.name)
+		r := sized(bucket+"/"+slot.name, files)
 		if d.s.main.meta(&r); slot.ours && (oldest.place == "" || r.created < oldest.created) {
 			oldest = r
 		}
@@ -186,8 +186,8 @@ func (s *Store) boundQuarantine() {
 	kept := 0
 	for i := len(list) - 1; i >= 0; i-- { // names begin with their time: the newest is last
 		name := quarantineDir + "/" + list[i].Name
-		key, kernel, _ := s.main.sizes(name)
-		disk += sized(name, key, kernel).disk
+		files, _ := s.main.files(name)
+		disk += sized(name, files).disk
 		if kept++; kept > setAsideMax || disk > s.capacity()/10 {
 			_ = s.main.RemoveAll(name) // the next time removes what is left
 		}

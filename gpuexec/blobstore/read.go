@@ -341,7 +341,7 @@ func (l folder) openVerdict(place, name string, err error) verdict {
 	case !isGone(err):
 		return verdict{kind: unreadable, err: err}
 	}
-	if _, _, there := l.sizes(place); !there {
+	if _, there := l.files(place); !there {
 		return verdict{kind: vanished}
 	}
 	if _, err := l.Lstat(place + "/" + name); !isGone(err) {

@@ -34,7 +34,7 @@ func TestSnapshotIsWholeOrNone(t *testing.T) {
 		x := newIndex(FIFO)
 		for range rapid.IntRange(0, 5).Draw(t, "entries") {
 			r := sized(rapid.SampledFrom([]string{"test/1/0", "test/2/0", "a.b/18446744073709551615/7"}).Draw(t, "place"),
-				rapid.Int64Range(0, 1e6).Draw(t, "key"), rapid.Int64Range(-1, 1e9).Draw(t, "kernel"))
+				files{key: rapid.Int64Range(0, 1e6).Draw(t, "key"), kernel: rapid.Int64Range(-1, 1e9).Draw(t, "kernel")})
 			r.created, r.seq = rapid.Int64().Draw(t, "created"), rapid.Int64Max(mostSeq).Draw(t, "seq")
 			if r.known = rapid.Bool().Draw(t, "known"); r.known {
 				r.cost = 5
@@ -88,7 +88,7 @@ func FuzzSnapshot(f *testing.F) {
 func BenchmarkLoad(b *testing.B) {
 	x := newIndex(FIFO)
 	for i := range 100_000 {
-		r := sized("test/"+strings.Repeat("1", 10)+strconv.Itoa(i)+"/0", 10, 2000)
+		r := sized("test/"+strings.Repeat("1", 10)+strconv.Itoa(i)+"/0", files{key: 10, kernel: 2000})
 		r.known, r.seq, r.created = true, mostSeq/2+int64(i), mostSeq/2+int64(i)
 		x.add(r)
 	}

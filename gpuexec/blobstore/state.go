@@ -60,6 +60,9 @@ type record struct {
 	created int64 // nanoseconds since 1970; tells whether a use is of this entry
 	cost    time.Duration
 
+	stamp stamp   // zero = not known
+	was   *record // what may be an older record of it
+
 	stuck bool // it cannot be evicted at present
 	at    int  // where it is in the queue
 }
@@ -67,10 +70,10 @@ type record struct {
 // block is what the smallest file takes on a disk, in bytes.
 const block = 4 << 10
 
-// sized is the record of a place whose files have these sizes; -1 = there is none.
-func sized(place string, key, kernel int64) record {
-	r := record{place: place}
-	for _, size := range [...]int64{key, kernel} {
+// sized is the record of a place with these files.
+func sized(place string, f files) record {
+	r := record{place: place, stamp: f.stamp}
+	for _, size := range [...]int64{f.key, f.kernel} {
 		r.bytes += max(size, 0)
 		r.disk += (max(size, 0) + block - 1) / block * block
 	}
@@ -146,7 +149,13 @@ func (x *index) setUses(own, others uses) {
 }
 
 // learned notes what was read of an entry that was unknown.
-func (r *record) learned() { r.known, r.seq = true, min(r.seq, r.created) }
+func (r *record) learned() {
+	r.known, r.seq = true, min(r.seq, r.created)
+	if r.was != nil && r.was.created == r.created {
+		r.seq = r.was.seq
+	}
+	r.was = nil
+}
 
 // follow applies a change that is not older than what is known.
 func (x *index) follow(c change) {
@@ -188,10 +197,16 @@ func (x *index) useOf(r *record) (sum use) {
 	return sum
 }
 
-// inherit copies what old knows of the entries that were found on the disk again.
+// inherit copies what old knows of the entries that were found on the disk again. Where
+// old does not know which file it knew, the number of the entry waits for its creation
+// time: another of the same size may have its place.
 func (x *index) inherit(old *index) {
 	for place, r := range x.entries {
-		if o, ok := old.entries[place]; ok && o.bytes == r.bytes && o.known {
+		switch o, ok := old.entries[place]; {
+		case !ok || o.bytes != r.bytes || !o.known:
+		case o.stamp == stamp{}:
+			r.was = o
+		case o.stamp == r.stamp:
 			r.known, r.created, r.cost, r.seq = true, o.created, o.cost, o.seq
 		}
 	}

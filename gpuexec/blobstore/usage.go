@@ -61,8 +61,8 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 	if s.cfg.ReadOnly {
 		x := s.recorded()
-		return s.main.scan(func(place string, key, kernel int64) error {
-			r := sized(place, key, kernel)
+		return s.main.scan(func(place string, f files) error {
+			r := sized(place, f)
 			if x.own[place].count+x.others[place].count > 0 {
 				s.main.meta(&r)
 			}
@@ -127,8 +127,8 @@ func (s *Store) Audit(ctx context.Context) (size, text, disk int64, err error) {
 	if err != nil || s.off {
 		return 0, 0, 0, err
 	}
-	err = s.main.scan(func(_ string, key, kernel int64) error {
-		disk += max(key, 0) + max(kernel, 0)
+	err = s.main.scan(func(place string, f files) error {
+		disk += sized(place, f).bytes
 		return nil
 	}, s.skipped)
 	return u.Bytes, s.dir.readSize(), disk, err

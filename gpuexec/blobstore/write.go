@@ -88,7 +88,7 @@ type writing struct {
 	present      frame.Identity // an entry that fits it makes this one superfluous
 	useless      Miss           // why this store would not load the entry; zero = it would
 	temporary    string
-	version      version // what was staged; for Full
+	version      version // what was staged
 	place        string  // once it is published
 	found        *Blob   // the entry that makes this one superfluous
 }
@@ -150,7 +150,7 @@ func (w *writing) repeats(f *finding) bool {
 func (w *writing) size() int64 { return int64(len(w.key)) + w.file.Size() }
 
 func (w *writing) record() record {
-	r := sized("", int64(len(w.key)), w.file.Size())
+	r := sized("", files{key: int64(len(w.key)), kernel: w.file.Size(), stamp: w.version.stamp})
 	r.known, r.created, r.cost = true, w.entry.Created.UnixNano(), w.entry.Cost
 	return r
 }
@@ -232,10 +232,10 @@ func (w *writing) stageKernel(fsys vfs.FS) error {
 	if err == nil {
 		_, err = f.WriteAt(w.file.Head, 0)
 	}
-	if err == nil && w.s.cfg.Durability == Full {
+	if err == nil {
 		var info vfs.Info
 		info, err = f.Stat()
-		w.version = versionOf(frame.DigestOf(w.file.Head), info)
+		w.version = version{frame.DigestOf(w.file.Head), stampOf(info)}
 	}
 	return errors.Join(err, f.Close())
 }
