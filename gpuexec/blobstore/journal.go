@@ -136,6 +136,13 @@ func (j *journal) read(x *index, end int64) error {
 	for _, c := range changes {
 		x.follow(c)
 	}
+	if x.rest { // the index does not know all that was removed
+		t, ok := endOf(string(text))
+		if !ok || t.bytes < 0 || t.disk < 0 {
+			return errStale
+		}
+		x.bytes, x.disk = t.bytes, t.disk
+	}
 	j.offset = end
 	return nil
 }

@@ -380,7 +380,7 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 				continue
 			}
 			err := s.dir.setAside(b.place, b.miss)
-			if err == errPassedOver {
+			if err == errPassedOver || err == errMore {
 				return err
 			}
 			if b.gone = err == nil; err != nil {

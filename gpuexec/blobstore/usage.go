@@ -70,25 +70,31 @@ func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 			return ctx.Err()
 		}, s.skipped)
 	}
-	if err := s.dir.begin(ctx); err != nil {
-		return err
+	d, visited := &s.dir, false
+	look := func() { // without the lock of the directory
+		if d.idx.rest {
+			return
+		}
+		visited = true
+		for _, r := range d.idx.entries {
+			r := *r
+			if !r.known && s.policy() != FIFO {
+				s.main.meta(&r)
+			}
+			each(&r, d.idx.useOf(&r))
+		}
 	}
-	x := s.dir.idx
-	for _, place := range x.places() {
-		s.visit(x, place, each)
+	err := d.alter(ctx, func() error {
+		if visited { // a change was not at its end, and the next one goes on with it
+			return nil
+		}
+		d.look = look
+		return d.whole()
+	})
+	if err == nil && !visited {
+		err = errStale
 	}
-	if err := s.dir.end(ctx); err != errMore { // the next change evicts the rest
-		return err
-	}
-	return nil
-}
-
-func (s *Store) visit(x *index, place string, each func(*record, use)) {
-	r := *x.entries[place]
-	if !r.known && s.policy() != FIFO {
-		s.main.meta(&r)
-	}
-	each(&r, x.useOf(&r))
+	return err
 }
 
 // recorded is an index of what writers have written of uses.
@@ -109,9 +115,14 @@ func (s *Store) useOf(ctx context.Context, place string) (u use, err error) {
 	if err := s.dir.begin(ctx); err != nil {
 		return u, err
 	}
-	if x := s.dir.idx; x.entries[place] != nil {
-		s.visit(x, place, func(_ *record, of use) { u = of })
+	r := record{place: place}
+	if known := s.dir.idx.entries[place]; known != nil {
+		r = *known
 	}
+	if !r.known {
+		s.main.meta(&r)
+	}
+	u = s.dir.idx.useOf(&r)
 	if err := s.dir.end(ctx); err != errMore {
 		return u, err
 	}

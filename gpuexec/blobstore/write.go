@@ -293,7 +293,10 @@ func (w *writing) publishLocked() error {
 		}
 	}
 	for _, place := range f.barred {
-		_ = d.setAside(place, Miss{Reason: fault.Degraded}) // an entry that may not be moved either keeps its slot
+		err := d.setAside(place, Miss{Reason: fault.Degraded}) // an entry that may not be moved either keeps its slot
+		if err == errMore {
+			return err
+		}
 	}
 	bucket := w.backend + "/" + s.Bucket(w.key)
 	r := w.record()
