@@ -224,6 +224,7 @@ func (s *Store) shutDown() error {
 	if s.off || s.cfg.ReadOnly {
 		return nil
 	}
+	s.boundUses()
 	s.flushUses(true)
 	s.dir.saveLast()
 	s.dir.journal.close() // no call is under way any more
