@@ -45,3 +45,17 @@ func Owned(s *Session) (indexed, there int) {
 	})
 	return indexed, there
 }
+
+// Stall has a turn of the session last until the result is called.
+func Stall(s *Session) (end func()) {
+	began, gate := make(chan struct{}), make(chan struct{})
+	go func() {
+		_, _ = look(context.Background(), s, "stall", func(*state) struct{} {
+			close(began)
+			<-gate
+			return struct{}{}
+		})
+	}()
+	<-began
+	return func() { close(gate) }
+}

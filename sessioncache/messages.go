@@ -84,7 +84,8 @@ type take struct {
 	group *group
 	name  string
 	lane  Lane
-	fits  func(any) bool
+	seen  *node // what it found before
+	only  bool  // that, and nothing else: nil is the answer where there is another
 }
 
 func (m take) Fail(err error) { m.Reply.Fail(err) }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -86,7 +87,7 @@ func (s *Session) tell(c Config) {
 		}
 	}
 	s.telling.InOrder = true
-	s.telling.Init(actors.Go, func(tell func()) { tell() }, func(err error) {
+	s.telling.Init(s.published.frees.lend, func(tell func()) { tell() }, func(err error) {
 		c.Logger.Error("session: telling of a turn", "session", s.name, "error", err)
 	})
 }
@@ -144,6 +145,9 @@ func (s *Session) handle(g *group, phase uint32) *Group {
 	return &Group{View: View{g: g, held: true}, session: s, phase: phase, hits: s.published.place(g)}
 }
 
+// patience is how long the close of a handle waits for a turn (SPEC F6).
+const patience = 50 * time.Millisecond
+
 // leave is the end of a handle.
 func (s *Session) leave(g *group, phase uint32) {
 	if !g.grace.leave(phase) {
@@ -152,9 +156,11 @@ func (s *Session) leave(g *group, phase uint32) {
 	dead := g.dead.Load()
 	switch {
 	case !dead && !g.filled.Load():
-		// Nothing came of the request: the group goes, and is gone on return. If
-		// the session has ended, it went with it.
-		_, _ = actors.Ask(context.Background(), s.actor, func(r actors.Reply[struct{}]) message { return vacated{r, g} })
+		// Nothing came of the request: the group goes, and is gone on return, or soon
+		// where other turns are that long. If the session has ended, it went with it.
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, _ = actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message { return vacated{r, g} })
 	case !dead && !g.grace.wanted.Load() && !g.aside.Load():
 	case s.send(vacated{group: g}):
 	case dead && !g.grace.open():

@@ -92,14 +92,22 @@ func (s *state) lives(g *group) bool {
 	return g.registered || serving
 }
 
+// candidate is what a take of a name of a handle's group would give, or nil.
+func (p *published) candidate(g *group, name string, lane Lane) *node {
+	if n := g.names.Lookup(name, uint64(lane)); n != nil {
+		return n
+	}
+	if g = p.resident(g.shape); g != nil {
+		return g.names.Lookup(name, uint64(lane))
+	}
+	return nil
+}
+
 // take takes a name out of a handle's group and out of the one registered for its
 // shape. It pins the one that the handle would have found.
-func (s *state) take(g *group, name string, lane Lane, fits func(any) bool) (taken *node, err error) {
+func (s *state) take(g *group, name string, lane Lane) (taken *node, err error) {
 	if s.closed {
 		return nil, fault.ErrClosed
-	}
-	if n := g.names.Lookup(name, uint64(lane)); n != nil && s.lives(g) && fits != nil && !fits(n.Value.value) {
-		return nil, fault.ErrInvalid
 	}
 	s.void(g.shape, name, lane)
 	for _, g := range []*group{g, s.published.resident(g.shape)} {
