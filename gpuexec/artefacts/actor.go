@@ -26,6 +26,8 @@ type shell struct {
 	jobs   int // creators, store writes and frees that have not reported their end
 	saves  map[*saving]struct{}
 	sweeps []sweep // the first is under way
+
+	unlisting bool // one of the sweeps is that
 }
 
 func (s *shell) init(c *Cache) {
@@ -103,6 +105,7 @@ func (s *shell) turn(m message) {
 	s.uses.DrainFor(s.ref.Queued, s.state.use)
 	m.handle(s)
 	s.clean()
+	s.unlist()
 	s.state.touched.Turn()
 	s.checkJobs()
 }

@@ -16,24 +16,25 @@ import (
 // residency in it collect in dropped. Readers see the table and the gauges, which
 // are the state itself and no copy of it.
 type state struct {
-	table   *table.Table[entry] // residents
-	apart   map[string]*node    // evicted while they were leased, and leased still (C13)
-	flights flight.Desk[string, *making]
-	flying  list.List // of *making: creators at work, those of kernels too, the oldest first
-	order   order     // residents and the flights that count (F9), of no tenant
-	tenants tenants   // each with an order of its own
-	ranks   ranks     // of tenants
-	owned   owned
-	clock   uint64
-	entries limit.Limit // what binds: while a trim is under way, that or what is there
-	bytes   limit.Limit
-	goal    capacity // what was asked for
-	kernels layer
-	past    past // runs of creators
-	thrash  thrash
-	hits    uint64 // so far; the shell says so before a landing
-	touched touched.Gauge
-	closed  bool
+	table    *table.Table[entry] // residents
+	apart    map[string]*node    // evicted while they were leased, and leased still (C13)
+	flights  flight.Desk[string, *making]
+	flying   list.List // of *making: creators at work, those of kernels too, the oldest first
+	order    order     // residents and the flights that count (F9), of no tenant
+	tenants  tenants   // each with an order of its own
+	ranks    ranks     // of tenants
+	owned    owned
+	unlisted []unlisted // see unlist
+	clock    uint64
+	entries  limit.Limit // what binds: while a trim is under way, that or what is there
+	bytes    limit.Limit
+	goal     capacity // what was asked for
+	kernels  layer
+	past     past // runs of creators
+	thrash   thrash
+	hits     uint64 // so far; the shell says so before a landing
+	touched  touched.Gauge
+	closed   bool
 
 	gauges  *gauges
 	dropped []*node // lost their residency in this turn; the shell takes their pins
@@ -165,7 +166,7 @@ func (s *state) absence() fault.Reason {
 // place gives n a place in an order, for which others may have to go. It reports
 // false if there is none: the floors of others are all there is.
 func (s *state) place(n *node) bool {
-	t := s.tenants.of(n)
+	t := s.tenantOf(n)
 	for !s.entries.Allows(s.size() + 1) {
 		victim := s.victim(t, either)
 		if victim == nil {
@@ -205,7 +206,7 @@ func (s *state) takeOut(n *node, why Cause) {
 	s.touched.Add(1)
 	s.withdraw(n)
 	if n.Value.flight == nil && !n.Value.apart.Load() {
-		s.owned.drop(n)
+		s.unlist(n)
 	}
 	if n.Value.resident.Load() {
 		n.Value.resident.Store(false)
@@ -243,7 +244,7 @@ func (s *state) revive(n *node, k *call) bool {
 func (s *state) gone(n *node) {
 	if n.Value.apart.Swap(false) {
 		delete(s.apart, n.Key)
-		s.owned.drop(n)
+		s.unlist(n)
 	}
 }
 

@@ -158,8 +158,8 @@ func TestOwnersAreForgotten(t *testing.T) {
 		f.addFloor(who, -10)
 	}
 	for n := range f.each {
-		if u := n.Value.users.Load(); len(u.more) > 0 || u.one != "" {
-			t.Errorf("%s is used by %s and %d more", n.Key, u.one, len(u.more))
+		if u := n.Value.users.Load(); !u.only("") {
+			t.Errorf("%s is used by %q and perhaps more", n.Key, u.owner)
 		}
 	}
 	if len(f.owned) != 0 || f.size() != 10 {

@@ -22,7 +22,7 @@ func (s *state) victim(t *tenant, may scope) *node {
 		return n
 	}
 	for ; n != nil; n = s.order.first(may) {
-		other := s.tenants.of(n)
+		other := s.tenantOf(n)
 		if other == nil {
 			break
 		}
@@ -61,7 +61,7 @@ func (s *state) victim(t *tenant, may scope) *node {
 // that another tenant's floor would hold goes over to that tenant.
 func (s *state) oldestSpare(t *tenant, may scope) *node {
 	for n := t.first(may); n != nil && !t.holds(n); n = t.first(may) {
-		other := s.tenants.of(n)
+		other := s.tenantOf(n)
 		if other == nil || other == t || other.bytes >= other.floor {
 			return n
 		}
@@ -90,7 +90,7 @@ func (s *state) surplus(may scope) *node {
 func (s *state) shrinkBytes(n *node, room int64) bool {
 	t := n.Value.tenant
 	if n.Value.in == nil {
-		t = s.tenants.of(n)
+		t = s.tenantOf(n)
 	}
 	for {
 		all := sums.Add(s.gauges.bytes.Load()-room, n.Value.bytes)
