@@ -12,7 +12,8 @@ type tenant struct {
 	order
 	floor int64
 	bytes int64
-	rank  int // its place in state.ranks, from 1; 0 = it is not in it
+	among *byAge // of state.ranks; nil = none
+	rank  int    // its place there
 }
 
 // charge counts bytes; a nil tenant does not.
