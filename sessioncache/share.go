@@ -161,8 +161,7 @@ func (s *state) give(bytes int64, kept Floor, most policy.Standing, why Cause) (
 			break
 		}
 		g := p.resident(victim.Shape())
-		freed.Bytes += g.bytes
-		freed.Leased += g.leased
+		freed.Add(pressure.Freed{Bytes: g.bytes, Leased: g.leased})
 		s.evict(g, why)
 		s.published.evictions.Add(1)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/sums"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/limit"
@@ -50,7 +51,7 @@ type lost struct {
 // gauges are read by anybody at any time.
 type gauges struct {
 	entries, bytes atomic.Int64 // within capacity
-	apart          atomic.Int64 // bytes in use outside the capacity (C12)
+	apart          sums.Total   // bytes in use outside the capacity (C12)
 	kernels        atomic.Int64
 	evictions      atomic.Int64
 	again          [agains]atomic.Uint64 // creators that ran not for the first time
