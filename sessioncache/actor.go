@@ -103,7 +103,7 @@ func (s *Session) event(m message) (after func()) {
 	case resize:
 		s.resized(m)
 	case intern:
-		m.Reply.Send(st.intern(m.name))
+		m.Reply.Send(st.intern(m.name, m.hash))
 	case looking:
 		if st.closed {
 			m.Reply.Fail(fault.ErrClosed)
@@ -193,11 +193,11 @@ func (s *Session) admit(m acquire) {
 
 // take answers a take, or drops the pin if the asker has left.
 func (s *Session) take(m take) {
-	if m.only && m.seen != m.group.of.candidate(m.group, m.name, m.lane) {
+	if m.only && m.seen != m.group.of.candidate(m.group, m.name, m.hash, m.lane) {
 		m.Reply.Send(nil)
 		return
 	}
-	n, err := s.state.take(m.group, m.name, m.lane)
+	n, err := s.state.take(m.group, m.name, m.hash, m.lane)
 	if !m.Reply.Answer(n, err) && err == nil {
 		s.state.drop(n)
 	}

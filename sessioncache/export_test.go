@@ -13,7 +13,7 @@ const EntrySize = (unsafe.Sizeof(node{}) + 15) / 16 * 16
 
 // Handles is the number of open handles of a registered shape.
 func Handles(s *Session, shape shapegroups.Shape) int {
-	g := s.published.resident(shape)
+	g := s.published.lookup(shape)
 	if g == nil {
 		return 0
 	}

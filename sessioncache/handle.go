@@ -194,13 +194,13 @@ func (h *Group) Take(ctx context.Context, name string, lane Lane, fits func(valu
 // take asks for the name. fits is asked beforehand, not in the turn, so that may find
 // that another value has come meanwhile: then it is asked again.
 func (h *Group) take(ctx context.Context, name string, lane Lane, fits func(any) bool) (*node, error) {
-	for {
-		seen := h.g.of.candidate(h.g, name, lane)
+	for hash := h.g.of.placed(name); ; {
+		seen := h.g.of.candidate(h.g, name, hash, lane)
 		if fits != nil && seen != nil && !fits(seen.Value.value) {
 			return nil, fault.ErrInvalid
 		}
 		n, err := actors.Ask(ctx, h.session.actor, func(r actors.Reply[*node]) message {
-			return take{r, h.g, name, lane, seen, fits != nil}
+			return take{r, h.g, name, hash, lane, seen, fits != nil}
 		})
 		if n != nil || err != nil {
 			return n, err

@@ -191,7 +191,7 @@ func (s *Session) lookup(shape shapegroups.Shape) (*group, *notes) {
 		if asked, err = s.published.note(shape); err != nil {
 			return nil, nil
 		}
-		g = s.published.resident(asked[byLookup].compiled)
+		g = s.published.resident(asked[byLookup].compiled, asked[byLookup].placed)
 	}
 	return g, asked
 }
@@ -229,7 +229,7 @@ func (s *Session) Has(shape shapegroups.Shape) bool {
 	if err != nil {
 		return false
 	}
-	g := s.published.resident(compiled)
+	g := s.published.lookup(compiled)
 	return g != nil && g.filled.Load()
 }
 
@@ -264,6 +264,7 @@ func (s *Session) put(ctx context.Context, w writing) error {
 		s.discard(m.value)
 		return err
 	}
+	m.hash = s.published.placed(m.name)
 	err = fault.ErrClosed // until there is an answer: the context may panic
 	defer func() {
 		if err != nil && m.take() { // its turn never came, and now it never will
@@ -300,10 +301,11 @@ func (s *Session) discard(v Value) {
 // set: beyond 512 groups, those that have it already find it by its hash, until it is
 // set again.
 func (s *Session) Intern(name string) NameID {
-	if n := s.published.ids.Lookup(name, 0); n != nil {
+	hash := s.published.placed(name)
+	if n := s.published.ids.Hashed(hash, name, 0); n != nil {
 		return n.Value
 	}
-	id, err := actors.Ask(context.Background(), s.actor, func(r actors.Reply[NameID]) message { return intern{r, name} })
+	id, err := actors.Ask(context.Background(), s.actor, func(r actors.Reply[NameID]) message { return intern{r, name, hash} })
 	if err != nil {
 		return NameID{name: name} // closed: it finds nothing anyhow
 	}
@@ -313,13 +315,13 @@ func (s *Session) Intern(name string) NameID {
 		return len(some) < touched.Most/8
 	})
 	for _, g := range some {
-		if g.names.Lookup(name, 0) != nil {
+		if g.names.Hashed(hash, name, 0) != nil {
 			holding = append(holding, g)
 		}
 	}
 	if len(holding) > 0 {
 		_, _ = look(context.Background(), s, "intern", func(st *state) struct{} {
-			st.learn(id, holding)
+			st.learn(id, hash, holding)
 			return struct{}{}
 		})
 	}

@@ -2,6 +2,9 @@ package sessioncache_test
 
 import (
 	"context"
+	"errors"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -122,4 +125,60 @@ func TestTakeAsksOutsideOfTurns(t *testing.T) {
 	p.set(1, "n", "third")
 	_, err = g.Take(bg, "n", 0, func(any) bool { return false })
 	wantError(t, "what does not fit", err, fault.ErrInvalid)
+}
+
+// F6: Config.Hash is user code: it runs on callers, and in no turn.
+func TestHashOutsideOfTurns(t *testing.T) {
+	pool, err := sessioncache.NewPool(sessioncache.LimitOf(100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket, err := shapegroups.ParseBucketing("multiple:2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var placed atomic.Int64
+	c := fifo(4)
+	c.Pool, c.Hash = pool, func(key string) uint64 {
+		if placed.Add(1); actorstest.InTurn() {
+			t.Errorf("%q is placed in a turn", key)
+		}
+		return uint64(len(key))
+	}
+	other := open(t, sessioncache.Config{Pool: pool})
+	for i := range 5 {
+		if err := other.sized(i, "n", "v", 20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c.Policy = range []string{"fifo", "lru", "sieve", "duel"} {
+		for _, c.Bucket = range []shapegroups.Bucketing{{}, bucket} {
+			p := open(t, c)
+			for i := range 12 {
+				if err := p.sized(i, "n", "v", 5); err != nil {
+					t.Fatal(err)
+				}
+				g := p.hold(i)
+				p.put(g, "m", "v")
+				for _, name := range []string{"n", "made"} {
+					if _, _, err := g.Get(bg, name, sessioncache.Options{Owner: "o"}, func(context.Context) (sessioncache.Value, error) {
+						return sessioncache.Value{Bytes: 5}, nil
+					}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				p.Intern("m")
+				p.Intern(strconv.Itoa(i))
+				g.Remove("m", 0)
+				p.Lookup(shape(t, i+1), "n", 0)
+				g.Close()
+			}
+			if err := errors.Join(p.Announce(shape(t, 3)), p.Reset(bg, "o"), p.SetGroups(bg, sessioncache.LimitOf(1)), p.ResetAll(bg), p.Close(bg)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if placed.Load() == 0 {
+		t.Error("nothing was placed")
+	}
 }
