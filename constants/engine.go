@@ -135,7 +135,7 @@ func (e *Engine) get(ctx context.Context, key Key, bytes int64, opts Options, wa
 	if l, ok := e.lookup(key); ok {
 		return Outcome{Lease: l}, false, nil
 	}
-	p := &pending{key: key, bytes: bytes, cost: opts.Cost, callback: opts.Removed}
+	p := &pending{key: key, hash: e.placed(key), bytes: bytes, cost: opts.Cost, callback: opts.Removed}
 	own := e.promise(ctx, p)
 	own.watched = watch
 	out, joined, err = e.ask(ctx, p, opts.CanOwn)
@@ -327,8 +327,12 @@ func (e *Engine) uncached(v Value) *Lease {
 // Remove takes a tensor out, or keeps one that is being computed from becoming
 // resident, and reports whether there was one. Its leases stay usable.
 func (e *Engine) Remove(ctx context.Context, key Key) (bool, error) {
-	return actors.Ask(ctx, e.ref, func(r actors.Reply[bool]) message { return removeMsg{key, r} })
+	hash := e.placed(key)
+	return actors.Ask(ctx, e.ref, func(r actors.Reply[bool]) message { return removeMsg{key, hash, r} })
 }
+
+// placed is the hash of a key. That is user code: not in a turn.
+func (e *Engine) placed(key Key) uint64 { return e.shell.state.table.Hash(key.ID) }
 
 // Size is the resident bytes. It waits for nothing.
 func (e *Engine) Size() int64 { return e.resident.Load() }

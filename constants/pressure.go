@@ -18,6 +18,12 @@ type shrinkMsg struct {
 
 func (shrinkMsg) isMessage() {}
 
+func (m shrinkMsg) handle(s *shell) {
+	freed := s.state.shrink(m.nodes, m.bytes)
+	s.publish()
+	m.reply.Send(freed)
+}
+
 func (m shrinkMsg) Fail(err error) { m.reply.Fail(err) }
 
 func (t *tensor) item() pressure.Item {

@@ -145,7 +145,7 @@ func (s *state) resident(k *call) *node {
 	case kernel:
 		return s.useKernel(k.Key)
 	}
-	return s.table.Lookup(k.Key, 0)
+	return s.table.Hashed(k.placed.key, k.Key, 0)
 }
 
 // desk is where a flight is listed.

@@ -293,7 +293,8 @@ func newCore(entries, bytes int64) core {
 
 // call asks for a key.
 func (c core) call(key, owner string, what kind) answer {
-	return c.ask(&making{call: &call{Request: Request{Key: key, Owner: owner}, kind: what}})
+	r := Request{Key: key, Owner: owner}
+	return c.ask(&making{call: &call{Request: r, kind: what, placed: r.placedBy(c.table)}})
 }
 
 // The core's sweeps, to their ends.

@@ -3,10 +3,12 @@ package artefacts_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -41,5 +43,28 @@ func TestClosedByItsOwnFree(t *testing.T) {
 		}
 		want(t, "close", errors.Is(<-answers, fault.ErrCycle), true)
 		want(t, "close by another", c.Close(background), nil)
+	}
+}
+
+// F6: Config.Hash is user code: it runs on callers, and in no turn.
+func TestHashOutsideOfTurns(t *testing.T) {
+	var placed atomic.Int64
+	c := open(t, artefacts.Config{Entries: limit.Of(3), Hash: func(key string) uint64 {
+		if placed.Add(1); actorstest.InTurn() {
+			t.Errorf("%q is placed in a turn", key)
+		}
+		return uint64(len(key))
+	}})
+	for _, whole := range each("k", 0, 20) {
+		c.get(whole, maker{kernel: "x" + whole, nest: []string{"part of " + whole}})
+		r := c.request(c.Cache, "whole of "+whole, maker{})
+		r.Part, r.Whole = whole, "all of "+whole
+		said(c.Get(background, r))
+		c.peek(whole)
+		said(c.Force(background, c.request(c.Cache, whole, maker{})))
+	}
+	c.setEntries(0)
+	if placed.Load() == 0 {
+		t.Error("nothing was placed")
 	}
 }
