@@ -10,7 +10,7 @@ import (
 var (
 	ErrInvalid     = fault.ErrInvalid     // mend the argument; nothing was changed
 	ErrClosed      = fault.ErrClosed      // open a new one
-	ErrCycle       = fault.ErrCycle       // break the circle between the creators
+	ErrCycle       = fault.ErrCycle       // break the circle: of creators, or of a Free that closes its room
 	ErrGoexit      = fault.ErrGoexit      // mend the creator
 	ErrAbandoned   = fault.ErrAbandoned   // ask again
 	ErrSize        = fault.ErrSize        // declare what is delivered

@@ -104,7 +104,7 @@ func (s *Session) event(m message) (after func()) {
 	case resize:
 		s.resized(m)
 	case intern:
-		m.Reply.Send(st.intern(m.name))
+		m.Reply.Send(st.intern(m.name, m.hash))
 	case looking:
 		if st.closed {
 			m.Reply.Fail(errClosed)
@@ -194,7 +194,11 @@ func (s *Session) admit(m acquire) {
 
 // take answers a take, or drops the pin if the asker has left.
 func (s *Session) take(m take) {
-	n, err := s.state.take(m.group, m.name, m.lane, m.fits)
+	if m.only && m.seen != m.group.of.candidate(m.group, m.name, m.hash, m.lane) {
+		m.Reply.Send(nil)
+		return
+	}
+	n, err := s.state.take(m.group, m.name, m.hash, m.lane)
 	if !m.Reply.Answer(n, err) && err == nil {
 		s.state.drop(n)
 	}

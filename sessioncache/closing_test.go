@@ -93,31 +93,13 @@ func (c leavingContext) Done() <-chan struct{} { c.leave(); return c.Context.Don
 
 // G14: a value that was taken for a caller who has left is freed.
 func TestTakeOfOneWhoLeft(t *testing.T) {
-	var during atomic.Pointer[func()]
-	p := open(t, sessioncache.Config{Hash: func(string) uint64 {
-		if f := during.Swap(nil); f != nil {
-			(*f)()
-		}
-		return 7
-	}})
+	p := open(t, sessioncache.Config{})
 	g := p.hold(1)
 	p.put(g, "n", "v")
-	entered, release := make(chan struct{}), make(chan struct{})
-	inTurn := func() { // another's turn looks for its name
-		close(entered)
-		<-release
-	}
-	during.Store(&inTurn)
-	other := make(chan error, 1)
-	go func() {
-		_, err := g.Take(bg, "absent", 0, nil)
-		other <- err
-	}()
-	<-entered
+	end := sessioncache.Stall(p.Session)
 	ctx, leave := context.WithCancel(bg)
 	_, err := g.Take(leavingContext{ctx, leave}, "n", 0, nil)
-	close(release)
-	wantError(t, "the other", <-other, fault.ErrNotFound)
+	end()
 	wantError(t, "take", err, context.Canceled)
 	_ = p.stats() // that turn has ended
 	want(t, "n", text(g, "n"), "absent")

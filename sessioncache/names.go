@@ -13,12 +13,12 @@ import (
 // sessions hold what the name would need.
 func (s *state) write(g *group, n *node) bool {
 	if !s.makeRoom(0, growth(g, n), g) {
-		shape := g.shape
+		gone := g
 		s.evict(g, s.crowded(g, n))
 		if !s.makeRoom(1, n.Value.bytes, nil) {
 			return false
 		}
-		g = s.published.newGroup(shape)
+		g = s.published.newGroup(gone.shape, gone.at.Hash())
 		s.register(g)
 	}
 	s.put(g, n)

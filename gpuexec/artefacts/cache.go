@@ -259,11 +259,15 @@ func (c *Cache) Settle(ctx context.Context) error {
 // Close ends the cache: callers that wait get the value or ErrClosed at once,
 // creators' contexts end, and Close waits for them, for store writes and for
 // frees. The context stops the waiting only; the closing goes on. Leases stay
-// usable until they end. Closing again waits again.
+// usable until they end. Closing again waits again. Called by a Free, or by Evicted,
+// it does not wait for itself, but answers ErrCycle at once; the closing goes on.
 func (c *Cache) Close(ctx context.Context) error {
 	c.leave()
 	c.floors.close()
 	c.ref.Tell(closing{})
+	if c.shell.zone.Here() {
+		return &fault.Error{Op: "artefacts: close", Err: fault.ErrCycle}
+	}
 	select {
 	case <-c.ref.Stopped(): // the actor stops itself after the last job
 		return nil
