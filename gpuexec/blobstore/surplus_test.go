@@ -37,11 +37,13 @@ func TestUsedBetweenTwoChoices(t *testing.T) {
 		for seq := range int64(2) {
 			x.add(record{place: []string{"test/1/0", "test/2/0"}[seq], known: true, bytes: 1, disk: 1, seq: seq + 1, created: 1, cost: time.Second})
 		}
-		if got := x.surplus(1, "", "")[0].place; got != "test/1/0" {
+		x.arrange("")
+		if got := x.surplus(1, "", 9)[0].place; got != "test/1/0" {
 			t.Fatalf("%s: %s goes first", policy, got)
 		}
 		x.note(uses{"test/1/0": {created: 1, count: 1, last: 9}})
-		if got := x.surplus(1, "", "")[0].place; got != want {
+		x.arrange("")
+		if got := x.surplus(1, "", 9)[0].place; got != want {
 			t.Errorf("%s: %s goes first after the use of test/1/0, want %s", policy, got, want)
 		}
 	}
