@@ -352,7 +352,10 @@ func (s *state) surplus() (done bool) {
 }
 
 // announce tells the policy which groups waiting requests need, soonest first.
-func (s *state) announce(shapes []shapegroups.Shape) { s.policy.Announce(shapes) }
+func (s *state) announce(shapes []shapegroups.Shape) {
+	s.touched.Add(2 * mostAnnounced)
+	s.policy.Announce(shapes)
+}
 
 // intern gives the place of a name among the interned ones. Groups that hold it
 // already learn its place by learn: until then it is found by its hash.

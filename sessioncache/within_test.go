@@ -182,3 +182,23 @@ func TestHashOutsideOfTurns(t *testing.T) {
 		t.Error("nothing was placed")
 	}
 }
+
+// S2, F6: of very many announced shapes those needed soonest count, each once.
+func TestAnnouncedBeyondATurn(t *testing.T) {
+	p := open(t, fifo(2))
+	many := []shapegroups.Shape{shape(t, 1), shape(t, 1)}
+	for i := range 5000 {
+		many = append(many, shape(t, 10+i))
+	}
+	p.set(5000, "n", "v") // announced too late to count
+	p.set(3, "n", "v")    // not announced, and younger
+	if err := p.Announce(many...); err != nil {
+		t.Fatal(err)
+	}
+	p.set(2, "n", "v")
+	want(t, "3 stays", p.has(3), 1)
+	want(t, "5000 goes", p.has(5000), 0)
+	if n := p.stats().Touched; n > 4096 {
+		t.Errorf("a turn touched %d", n)
+	}
+}
