@@ -202,3 +202,39 @@ func TestAnnouncedBeyondATurn(t *testing.T) {
 		t.Errorf("a turn touched %d", n)
 	}
 }
+
+// F6: a value for which very many groups have to go has them go in several turns, whether
+// it is set or made; it is kept.
+func TestLargeValueTakesSeveralTurns(t *testing.T) {
+	const many = 10_000
+	for _, made := range []bool{false, true} {
+		c := capacity("", many)
+		c.Groups, c.Bytes = sessioncache.Unlimited, sessioncache.LimitOf(many)
+		p := open(t, c)
+		for i := range many {
+			if err := p.sized(i, "n", "v", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g := p.hold(7)
+		var err error
+		if made {
+			_, _, err = g.Get(bg, "large", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+				return sessioncache.Value{Bytes: many - 1}, nil
+			})
+		} else {
+			err = p.sized(7, "large", "v", many-1)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, there := g.Lookup("large", 0)
+		want(t, "kept", there, true)
+		g.Close()
+		want(t, "groups", p.Groups(), 1)
+		want(t, "bytes", p.Bytes(), many)
+		if n := p.stats().Touched; n > 4096 {
+			t.Errorf("a turn touched %d", n)
+		}
+	}
+}
