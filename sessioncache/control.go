@@ -139,7 +139,9 @@ func (s *Session) Stream(ctx context.Context) (stream []shapegroups.Shape, err e
 	return look(ctx, s, "stream", func(st *state) []shapegroups.Shape { return st.requests.acquired.Asked() })
 }
 
-// SavePolicy encodes what the policy has learnt, for Config.Saved.
+// SavePolicy encodes what the policy has learnt, for Config.Saved. It is of one moment, so
+// that nothing in it contradicts anything else: it takes one turn, of 2 ms where the policy
+// knows 10,000 shapes and of some 50 ms where it knows 100,000. Call it when few wait.
 func (s *Session) SavePolicy(ctx context.Context) (saved []byte, err error) {
 	return look(ctx, s, "save policy", func(st *state) []byte {
 		st.touched.Add(st.policy.Remembered())
