@@ -2,13 +2,12 @@ package blobstore
 
 import (
 	"context"
-
-	"github.com/kiln-cache/kiln/limit"
 	"strconv"
 	"strings"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // concerns reports whether Config.Only leaves an entry visible.
