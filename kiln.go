@@ -180,7 +180,7 @@ const lingering = time.Minute
 // nobody could tell whether it is the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
 	if r.none() {
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	if backend == nil {
 		return nil, fault.Invalidf("kiln: executor", "no backend: import the package that registers it, such as gpuexec/cpu")
@@ -194,7 +194,7 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 		Key: id, Name: backend.Name() + ":" + strconv.Itoa(index), Linger: lingering,
 		Look: func() (bool, error) {
 			if r.mu.over {
-				return false, ErrClosed
+				return false, errClosed
 			}
 			d = r.mu.executors[id]
 			return d != nil, nil
@@ -264,8 +264,8 @@ func (r *Runtime) close() {
 	r.mu.Lock()
 	r.mu.over = true
 	sessions := slices.Collect(maps.Keys(r.mu.sessions))
-	r.opens.Strand(ErrClosed)
-	r.asks.Strand(ErrClosed)
+	r.opens.Strand(errClosed)
+	r.asks.Strand(errClosed)
 	r.mu.Unlock()
 	r.opening.sessions.Wait()
 	errs := []error{r.memory.Close(ctx)}

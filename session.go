@@ -85,7 +85,7 @@ type Session struct {
 // Config.ArtefactBytes.
 func (r *Runtime) Session(cfg SessionConfig) (*Session, error) {
 	if r.none() {
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	return r.session(r.room(cfg))
 }
@@ -94,7 +94,7 @@ func (r *Runtime) session(cfg sessioncache.Config) (*Session, error) {
 	r.mu.Lock()
 	if r.mu.over {
 		r.mu.Unlock()
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	r.opening.sessions.Add(1) // Close waits for those who are under way
 	r.mu.Unlock()
@@ -111,7 +111,7 @@ func (r *Runtime) session(cfg sessioncache.Config) (*Session, error) {
 	r.mu.Unlock()
 	if over {
 		_ = s.Close(context.Background()) // it is empty: nothing can go wrong, and nothing is waited for
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	return s, nil
 }

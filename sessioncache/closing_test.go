@@ -262,6 +262,26 @@ func TestHitsOfGroups(t *testing.T) {
 	counted(5, map[int]uint64{3: 0, 4: 1})
 }
 
+// C8: hits by key that come faster than the actor can heed them are counted all the
+// same, and nothing else of what comes so is.
+func TestHitsByKeyThatAreDropped(t *testing.T) {
+	p := open(t, capacity("lru", 4))
+	p.set(1, "n", "v")
+	one := shape(t, 1)
+	const each = 1 << 16 // more than wait for the actor
+	sessioncache.InTurn(p.Session, func() {
+		for range each {
+			p.Lookup(one, "n", 0)
+			p.Lookup(one, "absent", 0)
+			p.View(one)
+		}
+	})
+	if _, err := p.Stream(bg); err != nil { // a turn
+		t.Fatal(err)
+	}
+	want(t, "hits by key", p.Stats().KeyHits, each)
+}
+
 // G7: a Reset looks at the groups of its owner alone: what goes, by whatever way, is
 // not looked for any more.
 func TestOwnersThatAreGone(t *testing.T) {

@@ -48,7 +48,7 @@ func (s *Session) Hold(owner string) error {
 		return fault.Invalidf(room+"hold", "an empty owner: name one")
 	}
 	if !s.send(hold{owner: owner}) || s.closed.Load() {
-		return failed("hold", owner, fault.ErrClosed)
+		return failed("hold", owner, errClosed)
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ func (s *Session) Announce(shapes ...shapegroups.Shape) error {
 		}
 	}
 	if !s.send(announce{shapes: soonest}) || s.closed.Load() {
-		return failed(op, "", fault.ErrClosed)
+		return failed(op, "", errClosed)
 	}
 	return nil
 }
@@ -185,7 +185,7 @@ func (s *Session) Close(ctx context.Context) error {
 	case <-s.done:
 		return nil
 	case <-ctx.Done():
-		return failed("close", s.name, ctx.Err())
+		return failed("close", s.name, guard.Ended(ctx))
 	}
 }
 

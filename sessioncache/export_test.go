@@ -46,6 +46,14 @@ func Owned(s *Session) (indexed, there int) {
 	return indexed, there
 }
 
+// InTurn calls f in a turn of the session's actor.
+func InTurn(s *Session, f func()) {
+	_, _ = look(context.Background(), s, "in turn", func(*state) struct{} {
+		f()
+		return struct{}{}
+	})
+}
+
 // Stall has a turn of the session last until the result is called.
 func Stall(s *Session) (end func()) {
 	began, gate := make(chan struct{}), make(chan struct{})

@@ -166,7 +166,7 @@ func (h *Group) found(r Ref, ok bool) (Ref, bool) {
 func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error {
 	if h.closed.Load() {
 		h.session.discard(v)
-		return failed("set", name, fault.ErrClosed)
+		return failed("set", name, errGroup)
 	}
 	return h.session.put(ctx, writing{group: h.g, name: name, options: o, value: v})
 }
@@ -181,7 +181,7 @@ func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error 
 func (h *Group) Take(ctx context.Context, name string, lane Lane, fits func(value any) bool) (Value, error) {
 	const op = "take"
 	if h.closed.Load() {
-		return Value{}, failed(op, name, fault.ErrClosed)
+		return Value{}, failed(op, name, errGroup)
 	}
 	n, err := h.take(ctx, name, lane, fits)
 	if err != nil {
@@ -227,7 +227,7 @@ func (h *Group) miss(ctx context.Context, name string, o Options, create Create)
 	case err != nil:
 		return Ref{}, "", err
 	case !r.open:
-		return Ref{}, "", fault.ErrClosed
+		return Ref{}, "", errGroup
 	case r.ask.hit:
 		h.hits.Add(1)
 		return Ref{r.node}, Hit, nil
@@ -255,8 +255,11 @@ type rider struct {
 // Ask sends a new ask: its answer is what happens to its flight.
 func (r *rider) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	h, s := r.group, r.group.session
-	if s.closed.Load() || h.closed.Load() {
-		return flight.Ticket[*node]{}, fault.ErrClosed
+	switch {
+	case s.closed.Load():
+		return flight.Ticket[*node]{}, errClosed
+	case h.closed.Load():
+		return flight.Ticket[*node]{}, errGroup
 	}
 	if r.ask == nil {
 		r.ask = &r.first
@@ -270,7 +273,7 @@ func (r *rider) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	a.flight.Start()
 	if !s.do(a) {
 		a.flight.GetOff()
-		return flight.Ticket[*node]{}, fault.ErrClosed
+		return flight.Ticket[*node]{}, errClosed
 	}
 	return flight.Ticket[*node]{Flight: &a.flight}, nil
 }

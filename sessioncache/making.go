@@ -2,15 +2,13 @@ package sessioncache
 
 import (
 	"time"
-
-	"github.com/kiln-cache/kiln/fault"
 )
 
 // ask looks again, for the call of a Get: the value is there by now, or a creator
 // runs for it, or one is to be started.
 func (s *state) ask(c *call) {
 	if s.closed {
-		s.refuse(c, fault.ErrClosed)
+		s.refuse(c, errClosed)
 		return
 	}
 	if n := s.find(c); n != nil {

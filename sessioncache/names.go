@@ -5,8 +5,6 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
-
-	"github.com/kiln-cache/kiln/fault"
 )
 
 // write puts a name that fits the byte capacity into a registered group, and
@@ -181,7 +179,7 @@ type making struct {
 // there is nothing to do.
 func (s *state) reset(owner string, all []*group) (*clearing, error) {
 	if s.closed {
-		return nil, fault.ErrClosed
+		return nil, errClosed
 	}
 	if owner == "" {
 		s.desk.VoidAll()

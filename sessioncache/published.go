@@ -31,8 +31,8 @@ type published struct {
 	groups, objects, bytes atomic.Int64
 
 	misses, failures, evictions, warnings atomic.Uint64
-	keyHits                               atomic.Uint64
-	running                               atomic.Int64 // creators, those of ended flights included
+	keyHits                               atomic.Uint64 // those that the log kept
+	running                               atomic.Int64  // creators, those of ended flights included
 	useful, padded                        atomic.Int64
 
 	tallies atomic.Pointer[tally] // all that were made
@@ -58,12 +58,20 @@ func newPublished(c Config, f *frees) *published {
 
 func (p *published) capacity() Capacity { return *p.limits.Load() }
 
-// placed is the hash of a key, as all tables place it. That is user code: not in a turn.
+// hashOf is the hash of a shape in the tables of shapes, placed that of a name in those
+// of names. Config.Hash is user code: not in a turn.
+func (p *published) hashOf(s shapegroups.Shape) uint64 {
+	if p.hash != nil {
+		return p.hash(s.Key())
+	}
+	return s.Hash()
+}
+
 func (p *published) placed(key string) uint64 { return p.shapes.Hash(key) }
 
 // lookup is resident with a shape that nobody has placed yet: not in a turn.
 func (p *published) lookup(compiled shapegroups.Shape) *group {
-	return p.resident(compiled, p.placed(compiled.Key()))
+	return p.resident(compiled, p.hashOf(compiled))
 }
 
 // resident is the registered group of a compiled shape, or nil.
@@ -95,6 +103,12 @@ const (
 	byAcquire
 )
 
+// The kinds of notes, which the log counts where it cannot keep them.
+const (
+	noHit = iota
+	keyHit
+)
+
 func newNotes(a asked) notes {
 	n := notes{a, a, a}
 	n[byKey].found, n[byAcquire].acquired = true, true
@@ -112,7 +126,7 @@ func (p *published) find(shape shapegroups.Shape) (*group, *notes) {
 		}
 		return g, &g.asked
 	}
-	if at := p.memo.Lookup(shape.Key(), 0); at != nil {
+	if at := p.memo.Hashed(p.hashOf(shape), shape.Key(), 0); at != nil {
 		use := &at.Value[byLookup]
 		return p.resident(use.compiled, use.placed), &at.Value
 	}
@@ -125,7 +139,7 @@ func (p *published) note(shape shapegroups.Shape) (*notes, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := newNotes(asked{shape: shape, compiled: compiled, hash: p.placed(shape.Key()), placed: p.placed(compiled.Key())})
+	n := newNotes(asked{shape: shape, compiled: compiled, hash: p.hashOf(shape), placed: p.hashOf(compiled)})
 	return &n, nil
 }
 

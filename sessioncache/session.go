@@ -124,7 +124,7 @@ func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, e
 	if g != nil {
 		phase := g.grace.enter()
 		if !g.dead.Load() {
-			s.log.Note(&asked[byAcquire])
+			s.log.Note(&asked[byAcquire], noHit)
 			return s.handle(g, phase), nil
 		}
 		s.leave(g, phase)
@@ -174,7 +174,7 @@ func (s *Session) use(op string, shape shapegroups.Shape, how int) (*asked, erro
 		return nil, noShape(op)
 	}
 	if s.closed.Load() {
-		return nil, failed(op, shape.String(), fault.ErrClosed)
+		return nil, failed(op, shape.String(), errClosed)
 	}
 	asked, err := s.published.note(shape)
 	if err != nil {
@@ -201,7 +201,7 @@ func (s *Session) lookup(shape shapegroups.Shape) (*group, *notes) {
 func (s *Session) View(shape shapegroups.Shape) (View, bool) {
 	g, asked := s.lookup(shape)
 	if g != nil {
-		s.log.Note(&asked[byLookup]) // one made just now comes into the memo by it
+		s.log.Note(&asked[byLookup], noHit) // one made just now comes into the memo by it
 	}
 	return View{g: g}, g != nil
 }
@@ -214,11 +214,11 @@ func (s *Session) Lookup(shape shapegroups.Shape, name string, lane Lane) (Ref, 
 		return Ref{}, false
 	}
 	r, ok := View{g: g}.Lookup(name, lane)
-	how := byLookup
 	if ok {
-		how = byKey
+		s.log.Note(&asked[byKey], keyHit)
+	} else {
+		s.log.Note(&asked[byLookup], noHit)
 	}
-	s.log.Note(&asked[how])
 	return r, ok
 }
 
@@ -265,7 +265,7 @@ func (s *Session) put(ctx context.Context, w writing) error {
 		return err
 	}
 	m.hash = s.published.placed(m.name)
-	err = fault.ErrClosed // until there is an answer: the context may panic
+	err = errClosed // until there is an answer: the context may panic
 	defer func() {
 		if err != nil && m.take() { // its turn never came, and now it never will
 			s.discard(m.value)

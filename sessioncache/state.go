@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/internal/sums"
@@ -20,6 +19,7 @@ type state struct {
 	published *published
 	policy    *policy.Policy
 	requests  requests
+	keyHits   uint64 // that were in the log
 
 	desk     flight.Desk[place, *call]
 	serving  map[*group]struct{}            // groups out of the table that serve open handles
@@ -99,7 +99,7 @@ func policyGroups(l Limit) (int, error) {
 func (s *state) drained(use *asked) {
 	s.published.remember(use)
 	if use.found {
-		s.published.keyHits.Add(1)
+		s.keyHits++
 	}
 	s.request(use, false)
 }
@@ -107,10 +107,6 @@ func (s *state) drained(use *asked) {
 // request is one acquisition: for the policy, for the statistics.
 func (s *state) request(use *asked, missed bool) {
 	s.requests.note(use, missed)
-	if use.acquired {
-		s.published.useful.Store(s.requests.padding.Asked)
-		s.published.padded.Store(s.requests.padding.Compiled)
-	}
 	if use.policy != nil {
 		s.policy.Use(use.policy)
 		return
@@ -118,15 +114,23 @@ func (s *state) request(use *asked, missed bool) {
 	use.policy = s.policy.Request(use.compiled)
 }
 
+// heeded publishes what was counted of requests.
+func (s *state) heeded() {
+	s.published.keyHits.Store(s.keyHits)
+	s.published.useful.Store(s.requests.padding.Asked)
+	s.published.padded.Store(s.requests.padding.Compiled)
+}
+
 // acquire gives the group to serve a request for a shape: the resident one, a
 // new one, or one that is not registered where nothing may or should be kept.
 func (s *state) acquire(use *asked) (*group, error) {
 	if s.closed {
-		return nil, fault.ErrClosed
+		return nil, errClosed
 	}
 	s.published.remember(use)
 	g := s.published.resident(use.compiled, use.placed)
 	s.request(use, g == nil)
+	s.heeded()
 	if g != nil {
 		return g, nil
 	}
@@ -328,7 +332,7 @@ func (s *state) drop(n *node) {
 // below the floor. Calls of surplus follow, until there is none.
 func (s *state) resize(groups, bytes Limit) error {
 	if s.closed {
-		return fault.ErrClosed
+		return errClosed
 	}
 	c := Capacity{Groups: groups.Or(s.wanted.Groups), Bytes: bytes.Or(s.wanted.Bytes)}
 	n, err := policyGroups(c.Groups)
@@ -410,7 +414,7 @@ func (s *state) close() {
 	}
 	s.closed = true
 	for _, c := range s.desk.Close() {
-		s.refuse(c, fault.ErrClosed)
+		s.refuse(c, errClosed)
 		s.effects.cancel = append(s.effects.cancel, c)
 	}
 }

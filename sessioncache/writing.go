@@ -40,7 +40,7 @@ func (s *state) set(m *writing) (outcome, error) {
 	switch {
 	case s.closed:
 		s.free(m.value)
-		return over, fault.ErrClosed
+		return over, errClosed
 	case !s.fitsEver(m.value.Bytes):
 		s.free(m.value)
 		return over, s.tooLarge(m.value.Bytes)
@@ -108,7 +108,7 @@ func (s *state) storeHeld(m *writing) error {
 	}
 	if !s.lives(g) { // the handle was closed meanwhile
 		s.drop(n)
-		return fault.ErrClosed
+		return errGroup
 	}
 	s.put(g, n)
 	return nil
@@ -135,7 +135,7 @@ func (p *published) candidate(g *group, name string, hash uint64, lane Lane) *no
 // shape. It pins the one that the handle would have found.
 func (s *state) take(g *group, name string, hash uint64, lane Lane) (taken *node, err error) {
 	if s.closed {
-		return nil, fault.ErrClosed
+		return nil, errClosed
 	}
 	s.void(g.shape, name, lane)
 	for _, g := range []*group{g, s.published.next(g)} {

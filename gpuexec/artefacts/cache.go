@@ -70,7 +70,7 @@ func (c *Cache) Lookup(key string) (Ref, bool) {
 	if n == nil {
 		return Ref{}, false
 	}
-	c.uses.Note(n)
+	c.uses.Note(n, 0)
 	if c.cfg.Listen != nil {
 		c.tell(nil, key, Outcome{Event: Hit})
 	}
@@ -173,7 +173,7 @@ func (c *Cache) wasHit(inner bool, r *Request, l *Lease, start time.Time) Outcom
 		c.ended(l, r.Key, o)
 		return o
 	}
-	c.uses.Note(n)
+	c.uses.Note(n, 0)
 	if c.cfg.Listen != nil {
 		c.tell(l, r.Key, o)
 	}
@@ -182,7 +182,7 @@ func (c *Cache) wasHit(inner bool, r *Request, l *Lease, start time.Time) Outcom
 
 // usedUncounted notes a use that is no hit.
 func (c *Cache) usedUncounted(n *node) {
-	c.uses.Note(n)
+	c.uses.Note(n, 0)
 	c.counters.unhit.Add(1)
 }
 
@@ -247,7 +247,7 @@ func (c *Cache) Settle(ctx context.Context) error {
 		select {
 		case <-saves[i].over:
 		case <-ctx.Done():
-			err = ctx.Err()
+			err = guard.Ended(ctx)
 		}
 	}
 	if err != nil {
@@ -272,6 +272,6 @@ func (c *Cache) Close(ctx context.Context) error {
 	case <-c.ref.Stopped(): // the actor stops itself after the last job
 		return nil
 	case <-ctx.Done():
-		return &fault.Error{Op: "artefacts: close", Err: ctx.Err()}
+		return &fault.Error{Op: "artefacts: close", Err: guard.Ended(ctx)}
 	}
 }

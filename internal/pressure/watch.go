@@ -227,7 +227,7 @@ func (w *Watch) Settle(ctx context.Context) error {
 	case <-running:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 
