@@ -31,7 +31,7 @@ type stall struct {
 	once    *sync.Once
 	reached chan struct{}
 	resume  chan struct{}
-	moved   func(from, to string) // after it has gone on
+	moved   func(from, to string) // after it has gone on; without from a folder is made
 }
 
 func newStall(at string) *stall {
@@ -66,6 +66,9 @@ func (s *stall) Rename(from, to string) error {
 func (s *stall) Mkdir(name string) error {
 	s.pass("mkdir", name)
 	defer s.pass("after mkdir", name)
+	if s.moved != nil {
+		s.moved("", name)
+	}
 	return s.FS.Mkdir(name)
 }
 
@@ -157,10 +160,15 @@ func TestLateMover(t *testing.T) {
 			r.must(b.Prune(background, 0))
 			r.want("put", b.put("new", "v"), "ok")
 			var moves []string
-			late.moved = func(from, to string) { moves = append(moves, from+" "+to) }
+			late.moved = func(from, to string) {
+				if from == "" { // the bucket, which others may have removed
+					r.must(os.Remove(r.path("d/test/7")))
+				}
+				moves = append(moves, from+" "+to)
+			}
 			close(late.resume)
 			r.must(<-done)
-			r.want("its place was taken back", len(moves) > 1 && strings.HasSuffix(moves[1], " test/7/0"), true)
+			r.want("its place was taken back", len(moves) > 2 && moves[1] == " test/7" && strings.HasSuffix(moves[2], " test/7/0"), true)
 			if name == "repairer" {
 				r.want("the newcomer", b.get("new"), "v")
 			}
