@@ -409,3 +409,22 @@ func appendTo(path, text string) error {
 	_, err = fmt.Fprint(f, text)
 	return errors.Join(err, f.Close())
 }
+
+// P8: of two entries of one key that were stored at the same time without locks, the one
+// in the lower slot stays: its writer does not give way to the other, who does.
+func TestLowerSlotStays(t *testing.T) {
+	r := newRig(t)
+	shared := func(c *blobstore.Config) { c.Shared = true }
+	other := r.open("other", mib, hash(7))
+	other.put("k", "theirs")
+	late := newStall("after rename test/7/0")
+	a := r.open("d", mib, hash(7), shared, late.config)
+	done := make(chan string)
+	go func() { done <- a.put("k", "mine") }()
+	<-late.reached
+	r.must(os.CopyFS(r.path("d/test/7/1"), os.DirFS(r.path("other/test/7/0"))))
+	r.must(os.Chmod(r.path("d/test/7/1"), 0o700))
+	close(late.resume)
+	r.want("put", <-done, "ok")
+	r.want("get", words(a.get("k"), a.Stats().Stores), "mine 1")
+}

@@ -61,3 +61,17 @@ func TestStoredAfterAUseThatItsWriterDidNotKnow(t *testing.T) {
 		}
 	}
 }
+
+// P7: uses of an entry that had a place before do not count for the one that has it now.
+func TestUsesOfThePlaceBefore(t *testing.T) {
+	now, before := use{created: 2, count: 5, last: 9}, use{created: 1, count: 3, last: 4}
+	for _, order := range [][]use{{now, before}, {before, now}, {before, now, before}} {
+		us := uses{}
+		for _, u := range order {
+			us.add("test/1/0", u)
+		}
+		if us["test/1/0"] != now {
+			t.Errorf("%v give %v, want %v", order, us["test/1/0"], now)
+		}
+	}
+}
