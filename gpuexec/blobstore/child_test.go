@@ -15,6 +15,7 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -34,11 +35,15 @@ func runChild(words []string) int {
 	if words[0] == "acks" {
 		level = blobstore.Durability(words[3])
 	}
-	s, err := blobstore.Open(background, blobstore.Config{
+	cfg := blobstore.Config{
 		Dir: words[1], Capacity: limit.Of(capacity), Durability: level, Lease: time.Second,
 		Identity: func(string) gpuexec.Identity { return defaultIdentity() },
 		Aborts:   func(string) bool { return true },
-	})
+	}
+	if words[0] == "prune" {
+		blobstore.SetFS(&cfg, func(root string) vfs.FS { return deadly{vfs.Dir(root)} })
+	}
+	s, err := blobstore.Open(background, cfg)
 	if err == nil {
 		err = childVerbs[words[0]](s, words[3:])
 	}
@@ -50,6 +55,15 @@ func runChild(words []string) int {
 		return 1
 	}
 	return 0
+}
+
+// deadly kills its process when that has removed a folder.
+type deadly struct{ vfs.FS }
+
+func (d deadly) RemoveAll(name string) error {
+	err := d.FS.RemoveAll(name)
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	return err
 }
 
 var childVerbs = map[string]func(*blobstore.Store, []string) error{
@@ -108,6 +122,8 @@ var childVerbs = map[string]func(*blobstore.Store, []string) error{
 		}
 		return c.Save(background, []byte(words[1]), d)
 	},
+	// prune: is killed when it has moved all entries and removed the first
+	"prune": func(s *blobstore.Store, _ []string) error { return s.Prune(background, 0) },
 	// die KEY: is killed inside the driver
 	"die": func(s *blobstore.Store, words []string) error {
 		b, miss, err := s.Get(background, backend, words[0])

@@ -14,7 +14,10 @@ func TestUsedAfterItsPlaceWasTakenAgain(t *testing.T) {
 	}
 	add("test/5/0", 2)
 	add("test/1/0", 1)
-	first := func() string { return x.surplus(1, "", "")[0].place }
+	first := func() string {
+		x.arrange("")
+		return x.surplus(1, "", 9)[0].place
+	}
 	if got := first(); got != "test/1/0" { // which puts them in order
 		t.Fatalf("%s goes first", got)
 	}
@@ -34,11 +37,13 @@ func TestUsedBetweenTwoChoices(t *testing.T) {
 		for seq := range int64(2) {
 			x.add(record{place: []string{"test/1/0", "test/2/0"}[seq], known: true, bytes: 1, disk: 1, seq: seq + 1, created: 1, cost: time.Second})
 		}
-		if got := x.surplus(1, "", "")[0].place; got != "test/1/0" {
+		x.arrange("")
+		if got := x.surplus(1, "", 9)[0].place; got != "test/1/0" {
 			t.Fatalf("%s: %s goes first", policy, got)
 		}
 		x.note(uses{"test/1/0": {created: 1, count: 1, last: 9}})
-		if got := x.surplus(1, "", "")[0].place; got != want {
+		x.arrange("")
+		if got := x.surplus(1, "", 9)[0].place; got != want {
 			t.Errorf("%s: %s goes first after the use of test/1/0, want %s", policy, got, want)
 		}
 	}
@@ -55,7 +60,8 @@ func TestStoredAfterAUseThatItsWriterDidNotKnow(t *testing.T) {
 	x.follow(change{true, one("test/2/0", 2)})
 	x.note(uses{"test/1/0": {created: 1, count: 1, last: 9}})
 	x.follow(change{true, one("test/3/0", 3)})
-	for i, r := range x.surplus(0, "", "") {
+	x.arrange("")
+	for i, r := range x.surplus(0, "", 9) {
 		if want := []string{"test/2/0", "test/1/0", "test/3/0"}[i]; r.place != want {
 			t.Errorf("%s goes as number %d, want %s", r.place, i, want)
 		}

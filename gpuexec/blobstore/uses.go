@@ -9,14 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // Each writer has one file of uses: a line "open" or "closed", and for each entry a
-// line with count, number of the last use, creation time and place. A use is in one file only. A
-// writer takes over the files of writers that ended, and removes them. Uses are
-// hints: a line that cannot be read is left out.
+// line with count, number of the last use, creation time and place. A use is in one
+// file. A writer takes over the files of those that ended. What cannot be read is left
+// out.
 const (
 	usesOpen   = "open\n"
 	usesClosed = "closed\n"
@@ -176,11 +175,7 @@ func (d *directory) writeUses(state string, own uses) error {
 		u := own[place]
 		text = fmt.Appendf(text, "%d %d %d %s\n", u.count, u.last, u.created, place)
 	}
-	temporary := tmpDir + "/" + hostlock.Unique()
-	if err := vfs.WriteNew(d.s.main, temporary, false, text); err != nil {
-		return err
-	}
-	err := d.s.main.Rename(temporary, d.s.ownUses())
+	err := rewrite(d.s.main, d.s.ownUses(), text)
 	d.usesWritten = d.usesWritten || err == nil
 	return err
 }
