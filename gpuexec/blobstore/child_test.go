@@ -3,11 +3,13 @@
 package blobstore_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,8 +31,12 @@ func (r *rig) child(work ...string) *exec.Cmd {
 // runChild: verb,dir,capacity,... ; every child has the default identity.
 func runChild(words []string) int {
 	capacity, _ := strconv.ParseInt(words[2], 10, 64)
+	level := blobstore.None
+	if words[0] == "acks" {
+		level = blobstore.Durability(words[3])
+	}
 	cfg := blobstore.Config{
-		Dir: words[1], Capacity: limit.Of(capacity), Durability: blobstore.None, Lease: time.Second,
+		Dir: words[1], Capacity: limit.Of(capacity), Durability: level, Lease: time.Second,
 		Identity: func(string) gpuexec.Identity { return defaultIdentity() },
 		Aborts:   func(string) bool { return true },
 	}
@@ -72,6 +78,27 @@ var childVerbs = map[string]func(*blobstore.Store, []string) error{
 			}
 		}
 		return nil
+	},
+	// acks DURABILITY: stores keys without end, four at a time and no more than 200 a
+	// second, and prints each that was acknowledged
+	"acks": func(s *blobstore.Store, words []string) error {
+		for i := 0; ; i += 4 {
+			time.Sleep(20 * time.Millisecond)
+			var wg sync.WaitGroup
+			var failed [4]error
+			for j := i; j < i+4; j++ {
+				wg.Go(func() {
+					failed[j-i] = s.Put(background, backend, fmt.Sprintf("k%d", j), payload(fmt.Sprintf("v%d", j), 700+j*7%4000), time.Second)
+				})
+			}
+			wg.Wait()
+			if err := errors.Join(failed[:]...); err != nil {
+				return err
+			}
+			for j := i; j < i+4; j++ {
+				fmt.Printf("k%d\n", j)
+			}
+		}
 	},
 	// put KEY VALUE
 	"put": func(s *blobstore.Store, words []string) error {

@@ -22,6 +22,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/trust"
 	"github.com/kiln-cache/kiln/internal/frame"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -214,7 +215,7 @@ func (s *Store) Close(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 
@@ -223,6 +224,7 @@ func (s *Store) shutDown() error {
 	if s.off || s.cfg.ReadOnly {
 		return nil
 	}
+	s.boundUses()
 	s.flushUses(true)
 	s.dir.saveLast()
 	s.dir.journal.close() // no call is under way any more

@@ -196,12 +196,25 @@ func (d *directory) writeUses(state string, own uses) error {
 	return err
 }
 
+// mostUsesFiles bounds the files of writers that ended. Under FIFO, which needs no uses to
+// choose a victim, they are taken over when there are more; under the other policies at
+// each Open.
+const mostUsesFiles = 32
+
+func (s *Store) boundUses() {
+	list, err := s.main.ReadDir(usesDir)
+	if err != nil {
+		s.logOnce("take over uses", err) // the next Close tries again
+	}
+	if len(list) > mostUsesFiles && s.dir.mu.lock(context.Background()) == nil { // that context does not end
+		defer s.dir.mu.unlock()
+		s.dir.loadUses()
+	}
+}
+
 // flushUses writes this writer's uses if there are new ones. last marks the file as
 // that of a writer that ended.
 func (s *Store) flushUses(last bool) {
-	if s.policy() == FIFO {
-		return
-	}
 	s.mu.Lock()
 	nothing := s.mu.flushed && !last
 	s.mu.flushed = true
@@ -217,6 +230,9 @@ func (s *Store) flushUses(last bool) {
 	s.raise(d.journal.latest()) // this writer may change nothing itself
 	d.checkUses()
 	s.takeUses(d.idx)
+	if s.policy() == FIFO && len(d.idx.own) == 0 && !d.usesWritten {
+		return
+	}
 	state := usesOpen
 	if last {
 		state = usesClosed
