@@ -16,7 +16,13 @@
 //
 // The launches of one Submit run in their order, after everything submitted
 // before by the same caller has returned. Two Submits that overlap may run in
-// either order or at once.
+// either order or at once; so may two Runs that Start began, until Wait has returned.
+//
+// # Kernels of one's own
+//
+// A Source is made of a Code: a text in a language that the backend compiles, with all
+// that goes in by value. Its key covers all of it. A launch gives buffers, numbers,
+// structs and local memory, and a grid of blocks in three dimensions.
 //
 // # Failure
 //
