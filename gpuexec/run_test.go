@@ -98,6 +98,59 @@ func TestCancelRun(t *testing.T) {
 	eventually(t, func() bool { return f.Programs() == 0 })
 }
 
+// E1: a sequence that ends early, by an error or because its caller left, waits for what
+// it has launched before it lets the kernels go.
+func TestEarlyEndWaits(t *testing.T) {
+	for _, what := range []string{"an error", "a caller that leaves"} {
+		finished := 0
+		ctx, cancel := context.WithCancel(bg)
+		broken := errors.New("broken")
+		var f *fakedevice.Backend
+		f = &fakedevice.Backend{
+			OnLaunch: func(running context.Context, _ string, _ []gpuexec.DeviceArg, grid int) error {
+				switch {
+				case grid == 1:
+				case what == "an error":
+					return broken
+				default:
+					cancel()
+					<-running.Done() // of the run that is cancelled
+				}
+				return nil
+			},
+			OnCall: func(call string) error {
+				if call == "finish" {
+					if finished++; f.Programs() != 1 {
+						t.Errorf("%s: the kernel went before its launch had run", what)
+					}
+				}
+				return nil
+			}}
+		e := open(t, f, gpuexec.Config{Workers: 1})
+		k, err := e.Compile(bg, source("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		launch := func(grid int) gpuexec.Launch { return gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{grid}} }
+		run, err := e.Start(ctx, launch(1), launch(2), launch(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if what != "an error" {
+			<-ctx.Done()
+			run.Cancel()
+		}
+		k.Release()
+		if err := run.Wait(bg); !errors.Is(err, broken) && !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if finished != 1 {
+			t.Errorf("%s: the queue was finished %d times, want once", what, finished)
+		}
+		cancel()
+	}
+}
+
 // E1: a lost device and Close answer runs, too.
 func TestRunOnALostDevice(t *testing.T) {
 	f, gate, began := gated()

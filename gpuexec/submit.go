@@ -1,6 +1,7 @@
 package gpuexec
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -92,16 +93,21 @@ func (e *Executor) sequence(launches []Launch) (run func(context.Context, *worke
 		return nil, nil, err
 	}
 	return func(ctx context.Context, w *worker) error {
+		var err error
 		for i := range launches {
-			if err := ctx.Err(); err != nil {
-				return err
+			if err = ctx.Err(); err != nil {
+				break
 			}
 			e.launches.Add(1)
-			if err := w.launch(ctx, &launches[i]); err != nil {
-				return err
+			if err = w.launch(ctx, &launches[i]); err != nil {
+				break
 			}
 		}
-		return w.note(w.queue.Finish(ctx))
+		if w.lost {
+			return err
+		}
+		// What was launched keeps its kernels and buffers until it has run, whoever has left.
+		return cmp.Or(err, w.note(w.queue.Finish(context.WithoutCancel(ctx))))
 	}, unpin, nil
 }
 
