@@ -11,7 +11,8 @@ import (
 // init function, like a database driver. Safe for concurrent use.
 //
 // A panic or runtime.Goexit in what a backend does fails the call that led to it and
-// nothing else (SPEC F3).
+// nothing else (SPEC F3). A backend whose driver can end the process when it is given a
+// bad blob has a method Aborts() bool that says so: its loads are marked (SPEC P11).
 type Backend interface {
 	// Name is what users write: "cpu", for instance.
 	Name() string

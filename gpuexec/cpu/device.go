@@ -23,7 +23,7 @@ type device struct {
 
 func (d *device) Info() gpuexec.DeviceInfo { return d.backend.info() }
 
-func (d *device) Limits() gpuexec.Limits { 
+func (d *device) Limits() gpuexec.Limits {
 	one := gpuexec.Size{1, 1, 1} // an operation's blocks are numbered, and have no items
 	return gpuexec.Limits{Alignment: Alignment, MaxGrid: gpuexec.Size{0, 1, 1}, MaxBlock: one}
 }
