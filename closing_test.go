@@ -8,8 +8,11 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
+	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // G9: Close of a runtime waits for what closed sessions have still to free, with the
@@ -85,5 +88,96 @@ func TestCloseWithASilentContext(t *testing.T) {
 	close(goOn)
 	if err := r.Close(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+// F6, F8: a Free or listener of any room that closes its runtime would wait for itself: it
+// is told so, and the runtime closes.
+func TestRuntimeClosedFromWithin(t *testing.T) {
+	var r *kiln.Runtime
+	answers := make(chan error, 1)
+	closes := func() {
+		select {
+		case answers <- r.Close(ctx):
+		default:
+		}
+	}
+	one := func(free func()) kiln.Recipe[int] {
+		return kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) { return kiln.Made[int]{Free: free}, nil }}
+	}
+	get := func(s *kiln.Session, dim int64, free func()) {
+		t.Helper()
+		g := group(t, s, dim)
+		defer g.Close()
+		if _, err := kiln.Get(ctx, g, "n", one(free)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, closing := range map[string]func(t *testing.T){
+		"the Free of an artefact": func(t *testing.T) {
+			r = open(t, kiln.Config{})
+			s := session(t, r)
+			get(s, 1, closes)
+			if err := r.Artefacts().SetCapacity(kiln.LimitOf(0), kiln.Limit{}); err != nil {
+				t.Fatal(err)
+			}
+			_ = s.Close(ctx) // ends the name's lease
+		},
+		"the Free of a name": func(t *testing.T) {
+			r = open(t, kiln.Config{})
+			s := session(t, r)
+			g := group(t, s, 1)
+			if err := kiln.Set(ctx, g, "n", kiln.Made[int]{Free: closes}); err != nil {
+				t.Fatal(err)
+			}
+			g.Close()
+			_ = s.Close(ctx)
+		},
+		"a session's Evicted": func(t *testing.T) {
+			r = open(t, kiln.Config{})
+			s, err := r.Session(kiln.SessionConfig{Groups: kiln.LimitOf(1), Evicted: func(kiln.Shape, sessioncache.Cause) { closes() }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			get(s, 1, nil)
+			get(s, 2, nil)
+		},
+		"the artefacts' Evicted": func(t *testing.T) {
+			r = open(t, kiln.Config{Evicted: func(string, artefacts.Cause) { closes() }})
+			get(session(t, r), 1, nil)
+			if err := r.Artefacts().SetCapacity(kiln.LimitOf(0), kiln.Limit{}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a constant's callback": func(t *testing.T) {
+			r = open(t, kiln.Config{})
+			e, err := r.Constants().Engine(constants.CPU, 0, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			k := constants.Key{ID: constants.Versioned("c", 0)}
+			out, err := e.GetOrAdd(ctx, k, 1, constants.Options{Removed: func(constants.Removal) { closes() }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := out.Owner.Fulfil(1, 1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.End()
+			if _, err := e.Remove(ctx, k); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			closing(t)
+			if err := <-answers; !errors.Is(err, kiln.ErrCycle) {
+				t.Errorf("close: %v", err)
+			}
+			if err := r.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -32,7 +32,7 @@ type Config struct {
 	// StoreDir is the directory in which artefacts outlive the process, for any
 	// number of processes at once; default KILN_STORE_DIR, else nothing is stored.
 	StoreDir string
-	// StoreBytes is what the directory may hold; default KILN_STORE_CAPACITY MiB,
+	// StoreBytes is what the directory may hold; default KILN_STORE_CAPACITY,
 	// else 1 GiB. 0 turns the store off.
 	StoreBytes Limit
 	// StoreRequired makes a missing or unusable directory an error of Open. It also
@@ -61,7 +61,7 @@ type Config struct {
 	SessionBytes Limit
 	// MemoryLimit is what values of sessions, artefacts and constants, and the
 	// blobs that the store keeps in memory, may take together: off, auto (0.8 of
-	// what the control group or the machine has) or MiB; default KILN_MEMORY_LIMIT,
+	// what the control group or the machine has), MiB or a size such as 4GiB; default KILN_MEMORY_LIMIT,
 	// else off. Above it the values with the least compute time per byte go first,
 	// constants last.
 	MemoryLimit string
@@ -147,7 +147,7 @@ func (c Config) settings() env.Settings {
 		}
 	}
 	over(&s.ArtefactCapacity, c.ArtefactEntries)
-	over(&s.StoreCapacity, inMiB(c.StoreBytes.Or(c.Store.Capacity)))
+	over(&s.StoreCapacity, c.StoreBytes.Or(c.Store.Capacity))
 	if dir := cmp.Or(c.StoreDir, c.Store.Dir); dir != "" {
 		s.StoreDir = s.StoreDir.Override(dir)
 	}
@@ -184,14 +184,6 @@ func (r *Runtime) environment() error {
 		return errors.Join(errs...)
 	}
 	return nil
-}
-
-// inMiB is a capacity in bytes as the settings show it, rounded up.
-func inMiB(bytes Limit) Limit {
-	if n, counted := bytes.Value(); counted {
-		return LimitOf(n>>20 + min(1, n&(1<<20-1)))
-	}
-	return bytes
 }
 
 // warnings passes on what is at least a warning.

@@ -4,10 +4,13 @@ import (
 	"sync"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/zone"
 )
 
 // crew lends goroutines and counts those that are at work.
 type crew struct {
+	zone zone.Zone // what they run, and all else that Runtime.Close waits for
+
 	mu struct {
 		sync.Mutex
 		working int
@@ -15,14 +18,19 @@ type crew struct {
 	}
 }
 
+// join counts one more at work, until back.
+func (c *crew) join() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.working++
+}
+
 // lend runs fn on another goroutine, which wait waits for.
 func (c *crew) lend(fn func()) {
-	c.mu.Lock()
-	c.mu.working++
-	c.mu.Unlock()
+	c.join()
 	actors.Go(func() {
 		defer c.back()
-		fn()
+		c.zone.Run(fn)
 	})
 }
 

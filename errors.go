@@ -1,12 +1,16 @@
 package kiln
 
-import "github.com/kiln-cache/kiln/fault"
+import (
+	"fmt"
+
+	"github.com/kiln-cache/kiln/fault"
+)
 
 // Errors of every room (SPEC R3), found with errors.Is.
 var (
 	ErrInvalid     = fault.ErrInvalid     // mend the argument; nothing was changed
 	ErrClosed      = fault.ErrClosed      // open a new one
-	ErrCycle       = fault.ErrCycle       // break the circle between the creators
+	ErrCycle       = fault.ErrCycle       // break the circle: of creators, or of a Free that closes its room
 	ErrGoexit      = fault.ErrGoexit      // mend the creator
 	ErrAbandoned   = fault.ErrAbandoned   // ask again
 	ErrSize        = fault.ErrSize        // declare what is delivered
@@ -18,6 +22,12 @@ var (
 	ErrUnavailable = fault.ErrUnavailable // install what the text names
 	ErrIO          = fault.ErrIO          // see the cause; the cache went on without
 	ErrNotFound    = fault.ErrNotFound    // nothing of this name
+)
+
+// What was closed, and what to do.
+var (
+	errClosed = fmt.Errorf("kiln: the runtime is %w: open one with kiln.Open", ErrClosed)
+	errGroup  = fmt.Errorf("kiln: the group is %w: ask its session for another one", ErrClosed)
 )
 
 // Error has the operation, key and backend of an error, and the reason and

@@ -55,7 +55,7 @@ func (g *Group) open() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.mu.closed {
-		return ErrClosed
+		return errGroup
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func (g *Group) keep(l *artefacts.Lease) error {
 	g.mu.Unlock()
 	if closed {
 		l.End()
-		return ErrClosed
+		return errGroup
 	}
 	return nil
 }

@@ -24,32 +24,35 @@ func identity(backend string) gpuexec.Identity {
 	if registered := gpuexec.Find(backend); registered != nil {
 		return gpuexec.IdentityOf(context.Background(), registered)
 	}
-	return executable()
+	id, _ := executable()
+	return id
 }
 
 // executable is the identity of what the program itself compiles: a digest of the
 // running executable, read once, when the first artefact could be stored. A
-// digest that cannot be had leaves Build empty, so that nothing is stored.
-var executable = sync.OnceValue(func() gpuexec.Identity {
-	id := gpuexec.Identity{Library: "executable", Compiler: runtime.Version()}
+// digest that cannot be had leaves Build empty, so that nothing is stored: the error
+// names the files that could not be read, and why.
+var executable = sync.OnceValues(func() (gpuexec.Identity, error) {
 	digest, err := digestOf(running)
-	if err == nil {
-		id.Build = digest
-	}
-	return id
+	return gpuexec.Identity{Library: ofExecutable, Compiler: runtime.Version(), Build: digest}, err
 })
+
+const ofExecutable = "executable"
 
 // running opens the executable of this process: on Linux the one that runs, even
 // where another has taken its place on the disk since.
 func running() (io.ReadCloser, error) {
-	if f, err := os.Open("/proc/self/exe"); err == nil {
+	f, first := os.Open("/proc/self/exe")
+	if first == nil {
 		return f, nil
 	}
 	path, err := os.Executable()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		if f, err = os.Open(path); err == nil {
+			return f, nil
+		}
 	}
-	return os.Open(path)
+	return nil, errors.Join(first, err)
 }
 
 func digestOf(open func() (io.ReadCloser, error)) (string, error) {
@@ -77,7 +80,7 @@ func (r *Runtime) identityOf(ctx context.Context, backend string) (id gpuexec.Id
 		Key: backend, Name: backend, Linger: lingering,
 		Look: func() (bool, error) {
 			if r.mu.over {
-				return false, ErrClosed
+				return false, errClosed
 			}
 			known, ok := r.identities.Load(backend)
 			if ok {
@@ -121,6 +124,10 @@ func (r *Runtime) storable(ctx context.Context, q *artefacts.Request) (field str
 		field = "library"
 	case q.Identity.Build == "":
 		field = "build"
+		if q.Identity.Library == ofExecutable {
+			why = "its identity is a digest of the running executable, which cannot be read"
+			_, cause = executable()
+		}
 	default:
 		if cause = (blobstore.Config{Only: q.Backend}).Validate(); cause == nil {
 			return "", nil

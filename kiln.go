@@ -97,15 +97,15 @@ func Open(cfg Config) (*Runtime, error) {
 		if r.persisted, err = openStore(r.cfg, r.settings, r.memory, r.logger); err != nil {
 			return nil, err
 		}
-		r.artefacts, err = artefacts.Open(hidden.With(artefacts.Config{
+		r.artefacts, err = artefacts.Open(hidden.With(hidden.With(artefacts.Config{
 			Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Linger: cmp.Or(cfg.Linger, lingering),
 			Store: r.persisted.below(), Logger: r.logger, Evicted: cfg.Evicted,
-		}, r.memory))
+		}, r.memory), &r.crew.zone))
 		if err != nil {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}
 	}
-	r.constants, err = constants.Open(hidden.With(constantsConfig(r.settings, cfg.Listen, r.logger), r.memory))
+	r.constants, err = constants.Open(hidden.With(hidden.With(constantsConfig(r.settings, cfg.Listen, r.logger), r.memory), &r.crew.zone))
 	if err != nil {
 		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}
@@ -180,7 +180,7 @@ const lingering = time.Minute
 // nobody could tell whether it is the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
 	if r.none() {
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	if backend == nil {
 		return nil, fault.Invalidf("kiln: executor", "no backend: import the package that registers it, such as gpuexec/cpu")
@@ -194,7 +194,7 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 		Key: id, Name: backend.Name() + ":" + strconv.Itoa(index), Linger: lingering,
 		Look: func() (bool, error) {
 			if r.mu.over {
-				return false, ErrClosed
+				return false, errClosed
 			}
 			d = r.mu.executors[id]
 			return d != nil, nil
@@ -215,8 +215,8 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 }
 
 func (r *Runtime) open(ctx context.Context, id executorID) (*device, error) {
-	exec, err := gpuexec.Open(ctx, gpuexec.Config{Backend: id.backend, Index: id.index,
-		Workers: int(r.settings.Workers.Value), Linger: r.cfg.Linger, Listen: r.cfg.Compiling, Logger: r.logger})
+	exec, err := gpuexec.Open(ctx, hidden.With(gpuexec.Config{Backend: id.backend, Index: id.index,
+		Workers: int(r.settings.Workers.Value), Linger: r.cfg.Linger, Listen: r.cfg.Compiling, Logger: r.logger}, &r.crew.zone))
 	if err != nil {
 		return nil, err
 	}
@@ -240,12 +240,16 @@ func (r *Runtime) number(e *gpuexec.Executor) (uint64, bool) {
 // this order, and waits for their creators and finalisers, those of sessions that
 // were closed before among them. A value that a group or a lease still holds is freed
 // when that ends, and may find its device closed. ctx ends the waiting only. Closing
-// again waits again and gives the same error.
+// again waits again and gives the same error. Called by a Free or listener that it waits
+// for, it answers ErrCycle at once; the closing goes on.
 func (r *Runtime) Close(ctx context.Context) error {
 	if r.none() {
 		return nil
 	}
 	r.closing.Do(func() { actors.Go(r.close) })
+	if r.crew.zone.Here() {
+		return &fault.Error{Op: "kiln: close", Err: ErrCycle}
+	}
 	select {
 	case <-r.closed:
 		return r.errs
@@ -260,8 +264,8 @@ func (r *Runtime) close() {
 	r.mu.Lock()
 	r.mu.over = true
 	sessions := slices.Collect(maps.Keys(r.mu.sessions))
-	r.opens.Strand(ErrClosed)
-	r.asks.Strand(ErrClosed)
+	r.opens.Strand(errClosed)
+	r.asks.Strand(errClosed)
 	r.mu.Unlock()
 	r.opening.sessions.Wait()
 	errs := []error{r.memory.Close(ctx)}

@@ -64,11 +64,11 @@ func (r *Runtime) bound() error {
 func (r *Runtime) memoryLimit() int64 {
 	m := r.settings.MemoryLimit.Value
 	if !m.Auto {
-		return m.MiB << 20
+		return m.Bytes
 	}
 	granted, known := cgroup.Memory(os.DirFS("/"))
 	if !known {
-		r.logger.Warn("kiln: no memory limit: this system does not say what the process may have; set KILN_MEMORY_LIMIT to MiB")
+		r.logger.Warn("kiln: no memory limit: this system does not say what the process may have; set KILN_MEMORY_LIMIT to a size")
 		return 0
 	}
 	return granted / 10 * 8 // the rest is the program's own

@@ -85,7 +85,7 @@ type Session struct {
 // Config.ArtefactBytes.
 func (r *Runtime) Session(cfg SessionConfig) (*Session, error) {
 	if r.none() {
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	return r.session(r.room(cfg))
 }
@@ -94,7 +94,7 @@ func (r *Runtime) session(cfg sessioncache.Config) (*Session, error) {
 	r.mu.Lock()
 	if r.mu.over {
 		r.mu.Unlock()
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	r.opening.sessions.Add(1) // Close waits for those who are under way
 	r.mu.Unlock()
@@ -111,7 +111,7 @@ func (r *Runtime) session(cfg sessioncache.Config) (*Session, error) {
 	r.mu.Unlock()
 	if over {
 		_ = s.Close(context.Background()) // it is empty: nothing can go wrong, and nothing is waited for
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	return s, nil
 }
@@ -171,8 +171,8 @@ func (s *Session) Hold(owner string) error { return s.in().Hold(owner) }
 func (s *Session) Reset(ctx context.Context, owner string) error { return s.in().Reset(ctx, owner) }
 
 // ResetAll removes every group and name, and waits until what nobody uses is freed,
-// however long that takes; ctx ends the waiting only. It heeds no Hold. Not to be
-// called by a Free of the same session.
+// however long that takes; ctx ends the waiting only. It heeds no Hold. ErrCycle, and
+// nothing is changed: a Free of the session, or its Evicted, calls it.
 func (s *Session) ResetAll(ctx context.Context) error { return s.in().ResetAll(ctx) }
 
 // SetGroups changes the capacity in groups; lowering it evicts the surplus.
@@ -198,15 +198,17 @@ func (s *Session) Stats() SessionStats { return s.in().Stats() }
 // or ErrClosed. Artefacts that are being made belong to all sessions: a Make goes on
 // until it ends, its linger time is over, or the runtime closes. Close waits until
 // every value of the session that nobody uses is freed; ctx ends only the waiting.
-// Groups and leases go on serving what they hold. Close must not be called by a Free
-// of the same session.
+// Groups and leases go on serving what they hold. Called by a Free of the session, or its
+// Evicted, Close does not wait for itself, but answers ErrCycle; the session ends.
 func (s *Session) Close(ctx context.Context) error {
 	if s == nil || s.room == nil {
 		return nil
 	}
 	s.runtime.mu.Lock()
 	delete(s.runtime.mu.sessions, s)
+	s.runtime.crew.join() // until the room closes by the crew: Runtime.Close waits for either
 	s.runtime.mu.Unlock()
+	defer s.runtime.crew.back()
 	s.leave()
 	return s.room.Close(ctx)
 }

@@ -33,7 +33,7 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 		c.Bases = filepath.SplitList(s.StoreBases.Value)
 	}
 	c.DefaultCapacity = c.DefaultCapacity || s.StoreCapacity.Source == env.Default
-	c.Dir, c.Capacity = s.StoreDir.Value, cfg.StoreBytes.Or(c.Capacity).Or(s.StoreCapacity.Value.MiB())
+	c.Dir, c.Capacity = s.StoreDir.Value, cfg.StoreBytes.Or(c.Capacity).Or(s.StoreCapacity.Value)
 	if c.Dir == "" && cfg.StoreRequired {
 		return p, fault.Invalidf("kiln: open", "StoreRequired without a directory: set StoreDir or KILN_STORE_DIR")
 	}

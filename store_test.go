@@ -189,8 +189,8 @@ func TestStoreConfig(t *testing.T) {
 	}
 	r := start(blobstore.Config{Durability: blobstore.None, Capacity: kiln.LimitOf(1<<20 + 1), Signer: &blobstore.Signer{ID: "build farm", Key: private}})
 	persistent(t, r, "k", "code")
-	if dir, capacity := row(r, "KILN_STORE_DIR"), row(r, "KILN_STORE_CAPACITY"); dir != at || capacity != "2" {
-		t.Errorf("settings: %s, %s MiB, want %s and 2 for what is above 1 MiB", dir, capacity, at)
+	if dir, capacity := row(r, "KILN_STORE_DIR"), row(r, "KILN_STORE_CAPACITY"); dir != at || capacity != "1048577B" {
+		t.Errorf("settings: %s, %s, want %s and 1048577B", dir, capacity, at)
 	}
 	if m := r.Store().Stats(); m.Stores != 1 {
 		t.Errorf("%d stores, want 1", m.Stores)

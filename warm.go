@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/guard"
@@ -167,10 +166,11 @@ type Warmed struct {
 //
 // An entry that fails is counted and logged, and the others go on. An error is that
 // of the manifest (ErrInvalid, with its line), of the context, or ErrClosed; the
-// counts are those until then.
+// counts are those until then. Warm returns when ctx ends, also where a function that it
+// called goes on: Runtime.Close waits for that.
 func (r *Runtime) Warm(ctx context.Context, manifest io.Reader, ask func(context.Context, *Group, Entry) error) (Warmed, error) {
 	if r.none() {
-		return Warmed{}, ErrClosed
+		return Warmed{}, errClosed
 	}
 	if manifest == nil || ask == nil {
 		return Warmed{}, fault.Invalidf("kiln: warm", "no manifest, or no function that asks: give both")
@@ -192,9 +192,13 @@ func (r *Runtime) Warm(ctx context.Context, manifest io.Reader, ask func(context
 		room = int(min(n, int64(room)))
 	}
 	err = w.run(ctx, all[:room])
-	w.sum.Skipped = len(all) - w.sum.Found - w.sum.Loaded - w.sum.Made - w.sum.Failed
-	r.logger.Info("kiln: warmed", "found", w.sum.Found, "loaded", w.sum.Loaded, "made", w.sum.Made, "failed", w.sum.Failed, "skipped", w.sum.Skipped)
-	return w.sum, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
+	err = errors.Join(err, s.Close(ctx)) // what goes on heeds no context: the runtime waits for it
+	w.mu.Lock()
+	sum := w.sum
+	w.mu.Unlock()
+	sum.Skipped = len(all) - sum.Found - sum.Loaded - sum.Made - sum.Failed
+	r.logger.Info("kiln: warmed", "found", sum.Found, "loaded", sum.Loaded, "made", sum.Made, "failed", sum.Failed, "skipped", sum.Skipped)
+	return sum, err
 }
 
 func first[A, B any](a A, _ B) A { return a }
@@ -207,29 +211,40 @@ type warming struct {
 	sum     Warmed
 }
 
-// run asks for the entries in order, several at a time, and waits for all it began.
+// run asks for the entries in order, several at a time, and waits for all it began, or
+// for ctx.
 func (w *warming) run(ctx context.Context, all []Entry) error {
 	workers := int(w.session.runtime.settings.Workers.Value)
 	slots := make(chan struct{}, cmp.Or(workers, runtime.GOMAXPROCS(0)))
-	var under sync.WaitGroup
-	defer under.Wait()
-	for _, e := range all {
+	slot := func() error {
 		select {
 		case slots <- struct{}{}:
+			return nil
 		case <-ctx.Done():
 			return guard.Ended(ctx)
 		}
-		g, err := w.session.Group(ctx, e.Shape.Dims()...)
-		if err != nil {
-			return err
+	}
+	var err error
+	for i := 0; i < len(all) && err == nil; i++ {
+		if err = slot(); err != nil {
+			break
 		}
-		under.Add(1)
-		actors.Go(func() {
-			defer func() { <-slots; under.Done() }()
-			w.one(ctx, g, e)
+		var g *Group
+		if g, err = w.session.Group(ctx, all[i].Shape.Dims()...); err != nil {
+			<-slots
+			break
+		}
+		w.session.runtime.crew.lend(func() {
+			defer func() { <-slots }()
+			w.one(ctx, g, all[i])
 		})
 	}
-	return nil
+	for range cap(slots) {
+		if ended := slot(); ended != nil {
+			return cmp.Or(err, ended)
+		}
+	}
+	return err
 }
 
 // one asks for an entry and counts how it ended: the worst that its look-ups say.

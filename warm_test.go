@@ -15,9 +15,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 )
 
 // costing is the recipe of a key whose making is said to take cost; it counts.
@@ -410,4 +412,49 @@ func TestRecordOfEndlessCosts(t *testing.T) {
 	}); err != nil || asked != 1 {
 		t.Errorf("%d entries, %v", asked, err)
 	}
+}
+
+// F4, F6: Warm returns when its context ends, also where nothing that it began heeds that:
+// neither a creator, nor the function that asks. The runtime's Close waits for those.
+func TestWarmLeavesWhatHeedsNothing(t *testing.T) {
+	var manifest string
+	t.Run("recorded", func(t *testing.T) { manifest = recorded(t, new(atomic.Int64)) })
+	actorstest.Bubble(t, func(t *testing.T) {
+		r := open(t, kiln.Config{})
+		for _, asks := range []bool{true, false} {
+			goOn := make(chan struct{})
+			var over atomic.Int64
+			heedless := func() { <-goOn; over.Add(1) }
+			warming, leave := context.WithTimeout(ctx, time.Minute)
+			_, err := r.Warm(warming, strings.NewReader(manifest), func(ctx context.Context, g *kiln.Group, e kiln.Entry) error {
+				if !asks {
+					heedless()
+					return nil
+				}
+				_, err := kiln.Get(ctx, g, e.Name, kiln.Recipe[int]{Key: e.Key, Make: func(context.Context) (kiln.Made[int], error) {
+					heedless()
+					return kiln.Made[int]{}, nil
+				}})
+				return err
+			})
+			if !errors.Is(err, context.DeadlineExceeded) || over.Load() != 0 {
+				t.Errorf("by creators %v: %v, and %d ended", asks, err, over.Load())
+			}
+			leave()
+			if asks {
+				close(goOn)
+				continue
+			}
+			closed := make(chan error, 1)
+			go func() { closed <- r.Close(ctx) }()
+			synctest.Wait()
+			if len(closed) > 0 {
+				t.Error("the runtime was closed beside what Warm began")
+			}
+			close(goOn)
+			if err := <-closed; err != nil || over.Load() == 0 {
+				t.Errorf("%v, %d ended", err, over.Load())
+			}
+		}
+	})
 }

@@ -193,7 +193,7 @@ func (r *Ref[M]) Stop(ctx context.Context) error {
 	case <-r.stopped:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 

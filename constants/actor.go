@@ -35,6 +35,7 @@ type (
 	}
 	removeMsg struct {
 		key   Key
+		hash  uint64
 		reply actors.Reply[bool]
 	}
 	capacityMsg struct {
@@ -93,7 +94,7 @@ func (s *shell) handle(m message) {
 	case leaveMsg:
 		s.leave(m)
 	case removeMsg:
-		there := s.state.removeKey(m.key)
+		there := s.state.removeKey(m.key, m.hash)
 		s.publish()
 		m.reply.Send(there)
 	case capacityMsg:
@@ -101,10 +102,8 @@ func (s *shell) handle(m message) {
 		s.publish()
 		m.reply.Send(s.drained())
 		s.drain()
-	case shrinkMsg:
-		freed := s.state.shrink(m.nodes, m.bytes)
-		s.publish()
-		m.reply.Send(freed)
+	case interface{ handle(*shell) }:
+		m.handle(s)
 	case closeMsg:
 		s.close()
 		m.reply.Send(s.drained())
@@ -155,7 +154,7 @@ func (s *shell) get(m getMsg) {
 		m.reply.Fail(fault.ErrClosed)
 		return
 	}
-	if n := s.state.table.Lookup(key.ID, key.Backend); n != nil && n.Value.cell.Pin() {
+	if n := s.state.table.Hashed(m.pending.hash, key.ID, key.Backend); n != nil && n.Value.cell.Pin() {
 		n.Value.hits.Add(1)
 		if l := newLease(n); !m.reply.Send(answer{lease: l}) {
 			l.End()

@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -19,6 +20,7 @@ type Cache struct {
 	once     sync.Once
 	counters counters
 	gone     chan struct{} // closed when Close has ended
+	zone     zone.Zone     // callbacks and Frees that it waits for
 	leave    func()        // the memory limit
 
 	// sets makes one capacity change at a time, so that the last one's value is
@@ -51,6 +53,7 @@ func Open(cfg Config) (*Cache, error) {
 	}
 	cfg.Logger = guard.Logger(cfg.Logger, actors.Go)
 	c := &Cache{cfg: cfg, gone: make(chan struct{})}
+	c.zone.Up = cfg.zone
 	for k := range kinds {
 		c.mu.capacity[k] = settle(cfg.Capacity[k])
 	}
@@ -255,7 +258,8 @@ func (c *Cache) enginesLocked(want func(engineID) bool) []*Engine {
 
 // Close closes every engine: waiters get ErrClosed, callbacks get Closed, and Close
 // returns when those have run. Leases stay usable. ctx ends only the waiting; a
-// second Close waits, too.
+// second Close waits, too. Called by a callback, a Free or the listener of a removal, it
+// does not wait for itself, but answers ErrCycle at once.
 func (c *Cache) Close(ctx context.Context) error {
 	c.once.Do(func() {
 		c.leave()
@@ -270,6 +274,9 @@ func (c *Cache) Close(ctx context.Context) error {
 			}
 		})
 	})
+	if c.zone.Here() {
+		return fault.ErrCycle
+	}
 	select {
 	case <-c.gone:
 		return nil

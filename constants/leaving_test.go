@@ -23,29 +23,12 @@ func (c leavingContext) Done() <-chan struct{} { c.leave(); return c.Context.Don
 // T7: a caller that leaves before it is answered has no hold on what it would have
 // waited for.
 func TestLeavingBeforeTheAnswer(t *testing.T) {
-	var inHash atomic.Pointer[func()]
-	_, e := open(t, Config{Hash: func(string) uint64 {
-		if f := inHash.Swap(nil); f != nil {
-			(*f)()
-		}
-		return 7
-	}})
+	_, e := open(t, Config{})
 	o := add(t, e, "k", 1, Options{})
-	entered, release, removed := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	f := func() { // a turn of another's
-		close(entered)
-		<-release
-	}
-	inHash.Store(&f)
-	go func() {
-		defer close(removed)
-		_, _ = e.Remove(context.Background(), key("absent"))
-	}()
-	<-entered
+	goOn := stall(e)
 	ctx, leave := context.WithCancel(context.Background())
 	_, err := e.GetOrAdd(leavingContext{ctx, leave}, key("k"), 1, Options{})
-	close(release)
-	<-removed
+	goOn()
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("who left: %v", err)
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/pressure"
-	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // shrinkMsg asks for the removal of tensors in the order given, as many as it takes to
@@ -18,6 +17,12 @@ type shrinkMsg struct {
 }
 
 func (shrinkMsg) isMessage() {}
+
+func (m shrinkMsg) handle(s *shell) {
+	freed := s.state.shrink(m.nodes, m.bytes)
+	s.publish()
+	m.reply.Send(freed)
+}
 
 func (m shrinkMsg) Fail(err error) { m.reply.Fail(err) }
 
@@ -45,7 +50,7 @@ func (s *state) shrink(nodes []*node, bytes int64) (freed pressure.Freed) {
 		}
 		s.touched.Add(1)
 		if !n.Value.cell.Leased() && s.remove(n, Evicted) {
-			freed.Bytes += n.Value.bytes
+			freed.Add(pressure.Freed{Bytes: n.Value.bytes})
 		}
 	}
 	return freed
@@ -79,15 +84,13 @@ func (c *Cache) shrink(ctx context.Context, n int64, tier pressure.Tier) (freed 
 	for _, e := range c.Engines() {
 		nodes := e.unused()
 		slices.SortStableFunc(nodes, func(a, b *node) int { return pressure.Cheaper(a.Value.item(), b.Value.item()) })
-		for part := range slices.Chunk(nodes, touched.Most/4) {
-			if freed.Bytes >= n {
-				return freed
-			}
-			of, _ := actors.Ask(ctx, e.ref, func(r actors.Reply[pressure.Freed]) message {
-				return shrinkMsg{part, n - freed.Bytes, r}
-			})
-			freed.Bytes += of.Bytes
+		if freed.Bytes >= n {
+			break
 		}
+		freed.Add(pressure.InParts(nodes, n-freed.Bytes, func(part []*node, n int64) pressure.Freed {
+			of, _ := actors.Ask(ctx, e.ref, func(r actors.Reply[pressure.Freed]) message { return shrinkMsg{part, n, r} })
+			return of
+		}))
 	}
 	return freed
 }

@@ -31,6 +31,7 @@ type node = table.Node[tensor]
 type pending struct {
 	flight.Seats
 	key      Key
+	hash     uint64 // of key, as the table places it
 	bytes    int64
 	cost     time.Duration
 	callback func(Removal)
@@ -133,7 +134,7 @@ func (s *state) displace(p *pending) bool {
 
 // newNode is the tensor that p will become. It may be called outside a turn.
 func (s *state) newNode(p *pending) *node {
-	n := s.table.NewNode(p.key.ID, p.key.Backend)
+	n := s.table.HashedNode(p.hash, p.key.ID, p.key.Backend)
 	n.Value.bytes, n.Value.cost, n.Value.place = p.bytes, p.cost, notThere
 	return n
 }
@@ -226,8 +227,8 @@ func (s *state) remove(n *node, why Removal) bool {
 }
 
 // removeKey takes a key out, resident or pending, and reports whether it was there.
-func (s *state) removeKey(k Key) bool {
-	if n := s.table.Lookup(k.ID, k.Backend); n != nil {
+func (s *state) removeKey(k Key, hash uint64) bool {
+	if n := s.table.Hashed(hash, k.ID, k.Backend); n != nil {
 		s.remove(n, Removed)
 		return true
 	}

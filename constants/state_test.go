@@ -187,7 +187,7 @@ func TestStateRemoves(t *testing.T) {
 		name string
 		want bool
 	}{{"1", true}, {"1", false}, {"2", true}, {"2", false}, {"3", false}} {
-		if got := c.removeKey(Key{ID: step.name}); got != step.want {
+		if got := c.removeKey(Key{ID: step.name}, 0); got != step.want {
 			t.Errorf("remove %s: %v", step.name, got)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/kiln-cache/kiln/internal/size"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -52,7 +53,7 @@ type Settings struct {
 	GPUConstants     Setting[Constants]
 	StoreDir         Setting[string]      // empty: no store
 	StoreBases       Setting[string]      // a list of directories, as PATH is one; empty: none
-	StoreCapacity    Setting[limit.Limit] // MiB
+	StoreCapacity    Setting[limit.Limit] // bytes
 	SessionGroups    Setting[limit.Limit] // shape groups a session
 	SessionPolicy    Setting[string]      // a word of SPEC S1
 	Bucket           Setting[string]      // a bucketing of SPEC S4
@@ -79,18 +80,18 @@ func (w Workers) String() string {
 }
 
 // MemoryLimit is the memory the process should stay below: off, auto (what the
-// machine or its container grants) or a number of MiB.
+// machine or its container grants) or a size.
 type MemoryLimit struct {
-	Auto bool
-	MiB  int64 // above 0 where a number was given
+	Auto  bool
+	Bytes int64 // above 0 where a size was given
 }
 
 func (m MemoryLimit) String() string {
 	switch {
 	case m.Auto:
 		return auto
-	case m.MiB > 0:
-		return strconv.FormatInt(m.MiB, 10)
+	case m.Bytes > 0:
+		return size.Format(limit.Of(m.Bytes), size.MiB)
 	}
 	return off
 }

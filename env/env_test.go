@@ -153,7 +153,7 @@ func TestOwnVariables(t *testing.T) {
 	for name, c := range map[string]struct{ good, bad []string }{
 		"KILN_STORE_DIR":      {[]string{"store", "/var/cache/kiln", " odd name "}, []string{"", "a\x00b"}},
 		"KILN_STORE_BASES":    {[]string{"/a", "/a:/b"}, []string{"", "a\x00b"}},
-		"KILN_STORE_CAPACITY": {[]string{"0", "512", "unlimited", "8796093022207"}, []string{"", "-1", "8796093022208", "1GiB", "1.5"}},
+		"KILN_STORE_CAPACITY": {[]string{"0", "512", "unlimited", "8796093022207", "1025B"}, []string{"", "-1", "8796093022208", "1gib", "1.5", "1.5GiB"}},
 		"KILN_SESSION_GROUPS": {[]string{"0", "2", "unlimited"}, []string{"", "-1", "many", "99999999999999999999"}},
 		"KILN_SESSION_POLICY": {[]string{"fifo", "lru", "sieve", "duel"}, []string{"", "LRU", "belady", "lru "}},
 		"KILN_BUCKET": {
@@ -164,7 +164,7 @@ func TestOwnVariables(t *testing.T) {
 		"KILN_STRICT":       {[]string{"0", "1"}, []string{"", "yes", "true", "2"}},
 		"KILN_CPU_ISA":      {[]string{"auto", "avx512", "avx2", "generic"}, []string{"", "AVX2", "neon"}},
 		"KILN_WORKERS":      {[]string{"auto", "1", "4096"}, []string{"", "0", "-1", "4097", "unlimited", "99999999999999999999"}},
-		"KILN_MEMORY_LIMIT": {[]string{"off", "auto", "1", "8796093022207"}, []string{"", "0", "-1", "OFF", "8796093022208", "unlimited"}},
+		"KILN_MEMORY_LIMIT": {[]string{"off", "auto", "1", "8796093022207", "1048577B"}, []string{"", "0", "-1", "OFF", "8796093022208", "unlimited", "1023KiB"}},
 	} {
 		for _, text := range c.good {
 			s := read(map[string]string{name: text})

@@ -3,10 +3,10 @@ package env
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/size"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -14,9 +14,8 @@ const (
 	auto = "auto"
 	off  = "off"
 
-	mostMiB     = math.MaxInt64 >> 20 // so that a count of bytes fits
-	mostWorkers = 4096                // beyond every machine, and a typing error by then
-	mostStep    = 1 << 48             // of a bucketing: the largest dimension of a shape
+	mostWorkers = 4096    // beyond every machine, and a typing error by then
+	mostStep    = 1 << 48 // of a bucketing: the largest dimension of a shape
 )
 
 // errNotSaid refuses a variable that is set to nothing.
@@ -24,13 +23,7 @@ var errNotSaid = errors.New("the value is empty: unset the variable for its defa
 
 func parseLimit(text string) (limit.Limit, error) { return limit.Parse(text) }
 
-func parseMiB(text string) (limit.Limit, error) {
-	l, err := limit.Parse(text)
-	if n, counted := l.Value(); counted && n > mostMiB {
-		return limit.Limit{}, fmt.Errorf("%d MiB is above %d: want a smaller number, or %s", n, int64(mostMiB), limit.Word)
-	}
-	return l, err
-}
+func parseSize(text string) (limit.Limit, error) { return size.Parse(text, size.MiB) }
 
 func parsePath(text string) (string, error) {
 	if text == "" {
@@ -79,7 +72,8 @@ func parseWorkers(text string) (Workers, error) {
 	return 0, fmt.Errorf("%s: want 1 to %d, or %s", quote(text), mostWorkers, auto)
 }
 
-// ParseMemoryLimit reads "off", "auto" or a number of MiB, as KILN_MEMORY_LIMIT.
+// ParseMemoryLimit reads "off", "auto" or a size of at least 1 MiB, as KILN_MEMORY_LIMIT:
+// a number of MiB, or one with its unit such as 512MiB or 4GiB.
 // Anything else is a fault.ErrInvalid.
 func ParseMemoryLimit(text string) (MemoryLimit, error) {
 	m, err := parseMemoryLimit(text)
@@ -96,11 +90,11 @@ func parseMemoryLimit(text string) (MemoryLimit, error) {
 	case auto:
 		return MemoryLimit{Auto: true}, nil
 	}
-	l, err := limit.Parse(text)
-	if n, counted := l.Value(); err == nil && counted && n >= 1 && n <= mostMiB {
-		return MemoryLimit{MiB: n}, nil
+	l, err := size.Parse(text, size.MiB)
+	if n, counted := l.Value(); err == nil && counted && n >= size.MiB {
+		return MemoryLimit{Bytes: n}, nil
 	}
-	return MemoryLimit{}, fmt.Errorf("%s: want a number of MiB from 1 to %d, %s or %s", quote(text), int64(mostMiB), off, auto)
+	return MemoryLimit{}, fmt.Errorf("%s: want %s or %s, or from 1 MiB on %s", quote(text), off, auto, size.Grammar)
 }
 
 // why is what an error says beyond that an argument is invalid, which a refusal

@@ -3,6 +3,7 @@ package env
 import (
 	"fmt"
 
+	"github.com/kiln-cache/kiln/internal/size"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -35,8 +36,8 @@ var variables = []variable{
 		"kernel store: its directory; not set: no store", "KILN_STORE_DIR"),
 	scalar(func(s *Settings) *Setting[string] { return &s.StoreBases }, "", parsePath,
 		"kernel store: read-only directories that are asked after it, a list as PATH is one", "KILN_STORE_BASES"),
-	scalar(func(s *Settings) *Setting[limit.Limit] { return &s.StoreCapacity }, limit.Of(1024), parseMiB,
-		"kernel store: MiB, a number or unlimited; 0: no store", "KILN_STORE_CAPACITY"),
+	showsSize(scalar(func(s *Settings) *Setting[limit.Limit] { return &s.StoreCapacity }, limit.Of(1024*size.MiB), parseSize,
+		"kernel store: MiB, a size with its unit such as 512KiB or 5GiB, or unlimited; 0: no store", "KILN_STORE_CAPACITY")),
 	scalar(func(s *Settings) *Setting[limit.Limit] { return &s.SessionGroups }, limit.Of(64), parseLimit,
 		"shape groups a session, a number or unlimited; 0 disables caching (in Paddle 0 meant no limit)", "KILN_SESSION_GROUPS"),
 	scalar(func(s *Settings) *Setting[string] { return &s.SessionPolicy }, "duel", oneOf("fifo", "lru", "sieve", "duel"),
@@ -50,9 +51,18 @@ var variables = []variable{
 	scalar(func(s *Settings) *Setting[Workers] { return &s.Workers }, AutoWorkers, parseWorkers,
 		"workers of each device: auto (one a core) or a number", "KILN_WORKERS"),
 	scalar(func(s *Settings) *Setting[MemoryLimit] { return &s.MemoryLimit }, MemoryLimit{}, parseMemoryLimit,
-		"memory the process should stay below: off, auto (what the machine grants) or MiB", "KILN_MEMORY_LIMIT"),
+		"memory the process should stay below: off, auto (what the machine grants), MiB or a size with its unit", "KILN_MEMORY_LIMIT"),
 	scalar(func(s *Settings) *Setting[string] { return &s.Strict }, "0", oneOf("0", "1"),
 		"what is wrong with the environment: 0 (it is logged, and defaults stay) or 1 (it is an error)", Strict),
+}
+
+// showsSize makes the variable of StoreCapacity show what it takes.
+func showsSize(v variable) variable {
+	v.show = func(s *Settings) (string, Source, string) {
+		f := s.StoreCapacity
+		return size.Format(f.Value, size.MiB), f.Source, f.Name
+	}
+	return v
 }
 
 // scalar is a variable with one value at field, read by parse, which says why

@@ -23,7 +23,7 @@ import (
 var (
 	ErrInvalid     = errors.New("invalid argument")                  // mend the argument; nothing was changed
 	ErrClosed      = errors.New("closed")                            // open a new one
-	ErrCycle       = errors.New("a creator waits for its own key")   // break the circle between the creators
+	ErrCycle       = errors.New("would wait for itself")             // break the circle: of creators, or of a Free that closes its room
 	ErrGoexit      = errors.New("a creator called runtime.Goexit")   // mend the creator
 	ErrAbandoned   = errors.New("abandoned by its owner")            // ask again
 	ErrSize        = errors.New("delivered size is not as declared") // declare what is delivered

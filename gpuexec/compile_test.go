@@ -268,3 +268,27 @@ func TestBackendPanics(t *testing.T) {
 		}
 	})
 }
+
+// F6, F8: a listener that closes its own executor would wait for itself: it is told so,
+// and the executor closes.
+func TestClosedByItsListener(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		f := &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error {
+			time.Sleep(time.Minute)
+			return nil
+		}}
+		var e *gpuexec.Executor
+		answers := make(chan error, 100)
+		e = open(t, f, gpuexec.Config{Listen: func(gpuexec.CompileEvent) { answers <- e.Close(bg) }})
+		_, err := e.Compile(bg, source("slow"))
+		if !errors.Is(err, fault.ErrClosed) {
+			t.Errorf("compile: %v", err)
+		}
+		if err := <-answers; !errors.Is(err, fault.ErrCycle) {
+			t.Errorf("close: %v", err)
+		}
+		if err := e.Close(bg); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/progress"
+	"github.com/kiln-cache/kiln/internal/zone"
 )
 
 // Config of one executor. Backend must be set; the rest may be zero.
@@ -25,7 +27,11 @@ type Config struct {
 	Linger time.Duration
 	Listen func(CompileEvent) // told of announced compiles, one event of a compile at a time
 	Logger *slog.Logger       // nil = silent
+
+	zone *zone.Zone // of whoever closes the executor; nil = nobody in particular
 }
+
+func init() { hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z }) }
 
 const (
 	defaultQueue  = 256

@@ -70,7 +70,7 @@ func (e *Executor) announce(src Source) func(error) {
 		return func(error) {}
 	}
 	// A listener that ends its goroutine is called on another one.
-	return progress.Announce(e.cfg.Slow, actors.GoOn, func(phase string, elapsed time.Duration, err error) {
+	return progress.Announce(e.cfg.Slow, e.zone.Lend(actors.GoOn), func(phase string, elapsed time.Duration, err error) {
 		e.tell(CompileEvent{Key: src.Key, Name: src.name(), Phase: phase, Elapsed: elapsed, Err: err})
 	})
 }

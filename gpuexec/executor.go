@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/zone"
 )
 
 // Executor runs kernels on one device. Safe for concurrent use.
@@ -22,6 +23,7 @@ type Executor struct {
 	work   sync.WaitGroup  // goroutines that the actor began; Close waits for them
 	once   sync.Once
 	gone   chan struct{} // closed when the device is closed and every goroutine has ended
+	zone   zone.Zone     // listeners, which the compiles wait for
 
 	compiles, blobLoads, launches, restarts, queued atomic.Int64
 
@@ -56,6 +58,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	cfg.Logger = guard.Logger(cfg.Logger, actors.Go)
 	life, end := context.WithCancel(context.Background())
 	e := &Executor{cfg: cfg, life: life, gone: make(chan struct{})}
+	e.zone.Up = cfg.zone
 	e.mu.kernels = make(map[*Kernel]struct{})
 	g, err := e.openGeneration(guard.Context(ctx), 1)
 	if err != nil {
@@ -106,9 +109,13 @@ func (e *Executor) Stats() Stats {
 
 // Close answers every caller that waits with ErrClosed, ends driver calls where
 // that is possible, waits for the workers, and closes the device with all that is
-// left on it. ctx ends the waiting only. Closing again waits again.
+// left on it. ctx ends the waiting only. Closing again waits again. Called by Listen, it
+// does not wait for itself, but answers ErrCycle at once; the closing goes on.
 func (e *Executor) Close(ctx context.Context) error {
 	e.once.Do(func() { actors.Go(e.shutDown) })
+	if e.zone.Here() {
+		return fault.Wrap("executor: close", e.info.Name, "Listen called it, which it waits for", fault.ErrCycle)
+	}
 	select {
 	case <-e.gone:
 		return nil

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/policy"
 )
 
@@ -15,7 +14,9 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 	st := s.state
 	var drained func() // set by closing
 	return func(m message) {
-		s.log.DrainFor(s.actor.Queued, st.drained)
+		if s.log.DrainFor(s.actor.Queued, st.drained) {
+			st.heeded()
+		}
 		after := s.event(m)
 		if m, ok := m.(emptying); ok && m.left.over {
 			drained = m.drained
@@ -103,10 +104,10 @@ func (s *Session) event(m message) (after func()) {
 	case resize:
 		s.resized(m)
 	case intern:
-		m.Reply.Send(st.intern(m.name))
+		m.Reply.Send(st.intern(m.name, m.hash))
 	case looking:
 		if st.closed {
-			m.Reply.Fail(fault.ErrClosed)
+			m.Reply.Fail(errClosed)
 			break
 		}
 		m.at(st)
@@ -136,7 +137,7 @@ func (s *Session) resized(m resize) {
 			return
 		}
 	case st.closed:
-		m.Reply.Fail(fault.ErrClosed)
+		m.Reply.Fail(errClosed)
 		return
 	}
 	if m.set = true; st.surplus() {
@@ -159,7 +160,7 @@ func (s *Session) cleared(m reset) (after func()) {
 	}
 	switch {
 	case st.closed:
-		m.Reply.Fail(fault.ErrClosed)
+		m.Reply.Fail(errClosed)
 	case !st.clear(m.left):
 		s.actor.Tell(m)
 	case m.owner == "":
@@ -193,7 +194,11 @@ func (s *Session) admit(m acquire) {
 
 // take answers a take, or drops the pin if the asker has left.
 func (s *Session) take(m take) {
-	n, err := s.state.take(m.group, m.name, m.lane, m.fits)
+	if m.only && m.seen != m.group.of.candidate(m.group, m.name, m.hash, m.lane) {
+		m.Reply.Send(nil)
+		return
+	}
+	n, err := s.state.take(m.group, m.name, m.hash, m.lane)
 	if !m.Reply.Answer(n, err) && err == nil {
 		s.state.drop(n)
 	}

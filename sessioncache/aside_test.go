@@ -27,11 +27,11 @@ func TestVictimAmongBusyGroups(t *testing.T) {
 				c := &core{state: s}
 				miss := func(i int) *group {
 					t.Helper()
-					if _, err := s.set(&writing{use: c.use(strconv.Itoa(i)), name: "name"}); err != nil {
+					if _, err := s.set(&writing{use: c.use(strconv.Itoa(i)), name: "name", hash: s.published.placed("name")}); err != nil {
 						t.Fatal(err)
 					}
 					s.touched.Turn()
-					return s.published.resident(c.use(strconv.Itoa(i)).compiled)
+					return s.published.lookup(c.use(strconv.Itoa(i)).compiled)
 				}
 				for i := range busy {
 					miss(i).grace.enter()

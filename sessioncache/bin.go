@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/zone"
 )
 
 // trash is one thing to free: what is set of it.
@@ -22,16 +23,18 @@ type trash struct {
 type frees struct {
 	bin    lease.Bin[trash]
 	lend   func(func())    // runs a function on another goroutine
+	zone   *zone.Zone      // what runs there: Frees and listeners
 	memory *pressure.Watch // is told of it; nil where nobody watches
 	logger *slog.Logger
 	name   string // of the session
 }
 
 func newFrees(c Config) *frees {
-	f := &frees{lend: c.lend, memory: c.memory, logger: c.Logger, name: c.Name}
+	f := &frees{lend: c.lend, zone: new(zone.Zone), memory: c.memory, logger: c.Logger, name: c.Name}
 	if f.lend == nil {
 		f.lend = actors.Go
 	}
+	f.lend = f.zone.Lend(f.lend)
 	f.bin.Init(f.lend, f.free, f.failed)
 	return f
 }

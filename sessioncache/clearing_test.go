@@ -22,7 +22,7 @@ func TestResetsOverlap(t *testing.T) {
 	c := &core{state: s}
 	set := func(i int) {
 		t.Helper()
-		if _, err := s.set(&writing{use: c.use(strconv.Itoa(i)), name: "name", options: Options{Owner: "owner"}}); err != nil {
+		if _, err := s.set(&writing{use: c.use(strconv.Itoa(i)), name: "name", hash: s.published.placed("name"), options: Options{Owner: "owner"}}); err != nil {
 			t.Fatal(err)
 		}
 		s.touched.Turn()

@@ -93,31 +93,13 @@ func (c leavingContext) Done() <-chan struct{} { c.leave(); return c.Context.Don
 
 // G14: a value that was taken for a caller who has left is freed.
 func TestTakeOfOneWhoLeft(t *testing.T) {
-	var during atomic.Pointer[func()]
-	p := open(t, sessioncache.Config{Hash: func(string) uint64 {
-		if f := during.Swap(nil); f != nil {
-			(*f)()
-		}
-		return 7
-	}})
+	p := open(t, sessioncache.Config{})
 	g := p.hold(1)
 	p.put(g, "n", "v")
-	entered, release := make(chan struct{}), make(chan struct{})
-	inTurn := func() { // another's turn looks for its name
-		close(entered)
-		<-release
-	}
-	during.Store(&inTurn)
-	other := make(chan error, 1)
-	go func() {
-		_, err := g.Take(bg, "absent", 0, nil)
-		other <- err
-	}()
-	<-entered
+	end := sessioncache.Stall(p.Session)
 	ctx, leave := context.WithCancel(bg)
 	_, err := g.Take(leavingContext{ctx, leave}, "n", 0, nil)
-	close(release)
-	wantError(t, "the other", <-other, fault.ErrNotFound)
+	end()
 	wantError(t, "take", err, context.Canceled)
 	_ = p.stats() // that turn has ended
 	want(t, "n", text(g, "n"), "absent")
@@ -278,6 +260,26 @@ func TestHitsOfGroups(t *testing.T) {
 	}
 	want(t, "hits by key", p.Stats().KeyHits, 3)
 	counted(5, map[int]uint64{3: 0, 4: 1})
+}
+
+// C8: hits by key that come faster than the actor can heed them are counted all the
+// same, and nothing else of what comes so is.
+func TestHitsByKeyThatAreDropped(t *testing.T) {
+	p := open(t, capacity("lru", 4))
+	p.set(1, "n", "v")
+	one := shape(t, 1)
+	const each = 1 << 16 // more than wait for the actor
+	sessioncache.InTurn(p.Session, func() {
+		for range each {
+			p.Lookup(one, "n", 0)
+			p.Lookup(one, "absent", 0)
+			p.View(one)
+		}
+	})
+	if _, err := p.Stream(bg); err != nil { // a turn
+		t.Fatal(err)
+	}
+	want(t, "hits by key", p.Stats().KeyHits, each)
 }
 
 // G7: a Reset looks at the groups of its owner alone: what goes, by whatever way, is

@@ -85,7 +85,7 @@ type Config struct {
 	Bucket shapegroups.Bucketing // which shape is compiled for the one asked; zero is exact
 
 	// Evicted, if not nil, is told of each group that had to go and why, in that order,
-	// on a goroutine of its own. Close waits for it: it must not wait for Close.
+	// on a goroutine of its own. Close waits for it.
 	Evicted func(compiled shapegroups.Shape, why Cause)
 
 	Hash   func(string) uint64 // places keys in tables; nil is a seeded hash of the process
@@ -153,8 +153,9 @@ type Value struct {
 	Any   any
 	Bytes int64         // what it holds, for the byte capacity; at least 0
 	Cost  time.Duration // what it took to make, for the choice of victims; at least 0
-	// Free is called once, after the last use, on any goroutine. It must not wait for
-	// Close or ResetAll of the same session. nil: there is nothing to do.
+	// Free is called once, after the last use, on any goroutine. Close and ResetAll of
+	// the same session answer it ErrCycle; it must wait for no goroutine that calls them.
+	// nil: there is nothing to do.
 	Free func()
 	Key  string // the content key that it was made from; empty is none (SPEC G13)
 

@@ -22,8 +22,15 @@ func (s *Session) Reset(ctx context.Context, owner string) error {
 
 // ResetAll removes every group and name, and waits until what nobody uses is
 // freed, however long that takes; ctx ends the waiting only. It heeds no Hold. Use
-// counts that the policy remembers stay. Not to be called by a Free of this session.
-func (s *Session) ResetAll(ctx context.Context) error { return s.reset(ctx, "reset all", "") }
+// counts that the policy remembers stay. ErrCycle, and nothing is changed: a Free of
+// this session, or its Evicted, calls it, and would wait for itself.
+func (s *Session) ResetAll(ctx context.Context) error {
+	const op = "reset all"
+	if s.published.frees.zone.Here() {
+		return failed(op, "", fault.ErrCycle)
+	}
+	return s.reset(ctx, op, "")
+}
 
 func (s *Session) reset(ctx context.Context, op, owner string) error {
 	var all []*group
@@ -40,7 +47,7 @@ func (s *Session) Hold(owner string) error {
 		return fault.Invalidf(room+"hold", "an empty owner: name one")
 	}
 	if !s.send(hold{owner: owner}) || s.closed.Load() {
-		return failed("hold", owner, fault.ErrClosed)
+		return failed("hold", owner, errClosed)
 	}
 	return nil
 }
@@ -62,7 +69,7 @@ func (s *Session) Announce(shapes ...shapegroups.Shape) error {
 		}
 	}
 	if !s.send(announce{shapes: compiled}) || s.closed.Load() {
-		return failed(op, "", fault.ErrClosed)
+		return failed(op, "", errClosed)
 	}
 	return nil
 }
@@ -148,7 +155,8 @@ func look[T any](ctx context.Context, s *Session, op string, at func(*state) T) 
 // are cancelled, and all groups go. Close waits until the creators have ended
 // and until every value that nobody uses is freed; ctx ends the waiting only.
 // Groups and leases that are open go on serving what they hold. A further call
-// waits, too. Not to be called by a Free of this session.
+// waits, too. Called by a Free of this session, or its Evicted, it does not wait for
+// itself, but answers ErrCycle at once; the session ends all the same.
 func (s *Session) Close(ctx context.Context) error {
 	s.close.Do(func() {
 		s.closed.Store(true)
@@ -159,11 +167,14 @@ func (s *Session) Close(ctx context.Context) error {
 			})
 		})
 	})
+	if s.published.frees.zone.Here() {
+		return failed("close", s.name, fault.ErrCycle)
+	}
 	select {
 	case <-s.done:
 		return nil
 	case <-ctx.Done():
-		return failed("close", s.name, ctx.Err())
+		return failed("close", s.name, guard.Ended(ctx))
 	}
 }
 

@@ -3,6 +3,7 @@ package sessioncache_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -122,5 +123,38 @@ func TestHandlesClosedAroundSessionEnd(t *testing.T) {
 		if text := log.text(); text != "" {
 			t.Fatalf("round %d: logged: %s", round, text)
 		}
+	}
+}
+
+// mute is a context that has ended and does not say why.
+type mute struct{ context.Context }
+
+func (mute) Err() error { return nil }
+
+// F8: Close does not say that it is done where it is not, whatever its context says.
+func TestCloseWithASilentContext(t *testing.T) {
+	p := open(t, sessioncache.Config{})
+	g := p.hold(1)
+	gate, began := gates()
+	made := make(chan error, 1)
+	go func() {
+		_, _, err := g.Get(bg, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+			close(began)
+			<-gate
+			return p.value("v"), nil
+		})
+		made <- err
+	}()
+	<-began
+	ended, end := context.WithCancel(bg)
+	end()
+	if err := p.Close(mute{ended}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Close beside a creator: %v", err)
+	}
+	close(gate)
+	<-made
+	g.Close()
+	if err := p.Close(bg); err != nil {
+		t.Error(err)
 	}
 }

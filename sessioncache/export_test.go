@@ -13,7 +13,7 @@ const EntrySize = (unsafe.Sizeof(node{}) + 15) / 16 * 16
 
 // Handles is the number of open handles of a registered shape.
 func Handles(s *Session, shape shapegroups.Shape) int {
-	g := s.published.resident(shape)
+	g := s.published.lookup(shape)
 	if g == nil {
 		return 0
 	}
@@ -44,4 +44,26 @@ func Owned(s *Session) (indexed, there int) {
 		return struct{}{}
 	})
 	return indexed, there
+}
+
+// InTurn calls f in a turn of the session's actor.
+func InTurn(s *Session, f func()) {
+	_, _ = look(context.Background(), s, "in turn", func(*state) struct{} {
+		f()
+		return struct{}{}
+	})
+}
+
+// Stall has a turn of the session last until the result is called.
+func Stall(s *Session) (end func()) {
+	began, gate := make(chan struct{}), make(chan struct{})
+	go func() {
+		_, _ = look(context.Background(), s, "stall", func(*state) struct{} {
+			close(began)
+			<-gate
+			return struct{}{}
+		})
+	}()
+	<-began
+	return func() { close(gate) }
 }

@@ -69,7 +69,9 @@ type Group struct {
 func (h *Group) Shape() shapegroups.Shape { return h.g.shape }
 
 // Close ends the lease on the group. Values seen through it may be freed from then
-// on, some of them before Close returns. Further calls do nothing.
+// on, some of them before Close returns. Where it was the only request for the group
+// and nothing came of it, Close waits until the group has gone, 50 ms at most. Further
+// calls do nothing.
 func (h *Group) Close() {
 	h.mu.Lock()
 	closed, adopted := h.closed.Swap(true), h.mu.adopted
@@ -164,7 +166,7 @@ func (h *Group) found(r Ref, ok bool) (Ref, bool) {
 func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error {
 	if h.closed.Load() {
 		h.session.discard(v)
-		return failed("set", name, fault.ErrClosed)
+		return failed("set", name, errGroup)
 	}
 	return h.session.put(ctx, writing{group: h.g, name: name, options: o, value: v})
 }
@@ -174,20 +176,36 @@ func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error 
 // counts the value's bytes any more. It is freed after that Free, after the last
 // lease on it, and after the Close of each Group that may have seen it, this one
 // included. ErrNotFound: there is no such name. ErrInvalid: fits, if it is not nil,
-// says that the value is not one for the caller; it stays. fits runs in a turn of the
-// session: it should look at the value's type and no more. If ctx ends during the
+// says that the value is not one for the caller; it stays. If ctx ends during the
 // call, the name may be gone; then its value is freed.
 func (h *Group) Take(ctx context.Context, name string, lane Lane, fits func(value any) bool) (Value, error) {
 	const op = "take"
 	if h.closed.Load() {
-		return Value{}, failed(op, name, fault.ErrClosed)
+		return Value{}, failed(op, name, errGroup)
 	}
-	n, err := actors.Ask(ctx, h.session.actor, func(r actors.Reply[*node]) message { return take{r, h.g, name, lane, fits} })
+	n, err := h.take(ctx, name, lane, fits)
 	if err != nil {
 		return Value{}, failed(op, name, err)
 	}
 	e, once := &n.Value, new(sync.Once) // OnceFunc would make a panic of a Free that ends its goroutine
 	return Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: e.lease, Free: func() { once.Do(func() { unpin(n) }) }}, nil
+}
+
+// take asks for the name. fits is asked beforehand, not in the turn, so that may find
+// that another value has come meanwhile: then it is asked again.
+func (h *Group) take(ctx context.Context, name string, lane Lane, fits func(any) bool) (*node, error) {
+	for hash := h.g.of.placed(name); ; {
+		seen := h.g.of.candidate(h.g, name, hash, lane)
+		if fits != nil && seen != nil && !fits(seen.Value.value) {
+			return nil, fault.ErrInvalid
+		}
+		n, err := actors.Ask(ctx, h.session.actor, func(r actors.Reply[*node]) message {
+			return take{r, h.g, name, hash, lane, seen, fits != nil}
+		})
+		if n != nil || err != nil {
+			return n, err
+		}
+	}
 }
 
 // Remove removes a name of the group and reports whether there was one. Its value
@@ -209,7 +227,7 @@ func (h *Group) miss(ctx context.Context, name string, o Options, create Create)
 	case err != nil:
 		return Ref{}, "", err
 	case !r.open:
-		return Ref{}, "", fault.ErrClosed
+		return Ref{}, "", errGroup
 	case r.ask.hit:
 		h.hits.Add(1)
 		return Ref{r.node}, Hit, nil
@@ -237,8 +255,11 @@ type rider struct {
 // Ask sends a new ask: its answer is what happens to its flight.
 func (r *rider) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	h, s := r.group, r.group.session
-	if s.closed.Load() || h.closed.Load() {
-		return flight.Ticket[*node]{}, fault.ErrClosed
+	switch {
+	case s.closed.Load():
+		return flight.Ticket[*node]{}, errClosed
+	case h.closed.Load():
+		return flight.Ticket[*node]{}, errGroup
 	}
 	if r.ask == nil {
 		r.ask = &r.first
@@ -252,7 +273,7 @@ func (r *rider) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	a.flight.Start()
 	if !s.do(a) {
 		a.flight.GetOff()
-		return flight.Ticket[*node]{}, fault.ErrClosed
+		return flight.Ticket[*node]{}, errClosed
 	}
 	return flight.Ticket[*node]{Flight: &a.flight}, nil
 }

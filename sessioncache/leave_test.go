@@ -7,7 +7,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -280,31 +279,19 @@ func (l *leaving) Err() error {
 func TestLeavingAQuestion(t *testing.T) {
 	p := open(t, sessioncache.Config{})
 	p.set(1, "n", "v")
-	g, err := p.Group(bg, shape(t, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
 	for name, ask := range map[string]func(context.Context) (int, error){
 		"save policy": func(ctx context.Context) (int, error) { b, err := p.SavePolicy(ctx); return len(b), err },
 		"stream":      func(ctx context.Context) (int, error) { s, err := p.Stream(ctx); return len(s), err },
 		"advice":      func(ctx context.Context) (int, error) { r, err := p.Advice(ctx, "lru", 1); return r.Hits, err },
 	} {
-		held, goOn := make(chan struct{}), make(chan struct{})
-		var taker sync.WaitGroup
-		taker.Go(func() { // holds a turn
-			_, err := g.Take(bg, "n", 0, func(any) bool { close(held); <-goOn; return false })
-			wantError(t, "take", err, fault.ErrInvalid)
-		})
-		<-held
+		end := sync.OnceFunc(sessioncache.Stall(p.Session))
 		ended, leave := context.WithCancel(bg)
 		leave()
-		n, err := ask(&leaving{Context: ended, left: sync.OnceFunc(func() { close(goOn) })})
+		n, err := ask(&leaving{Context: ended, left: end})
 		wantError(t, name, err, context.Canceled)
 		if n != 0 {
 			t.Errorf("%s: %d without a turn", name, n)
 		}
-		taker.Wait()
 		if _, err := ask(bg); err != nil {
 			t.Error(err)
 		}

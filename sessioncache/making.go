@@ -2,16 +2,13 @@ package sessioncache
 
 import (
 	"time"
-
-	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/shapegroups"
 )
 
 // ask looks again, for the call of a Get: the value is there by now, or a creator
 // runs for it, or one is to be started.
 func (s *state) ask(c *call) {
 	if s.closed {
-		s.refuse(c, fault.ErrClosed)
+		s.refuse(c, errClosed)
 		return
 	}
 	if n := s.find(c); n != nil {
@@ -82,7 +79,7 @@ func (s *state) find(c *call) *node {
 	if c.group.registered {
 		return nil
 	}
-	g := s.published.resident(c.group.shape)
+	g := s.published.next(c.group)
 	if g == nil {
 		return nil
 	}
@@ -147,7 +144,7 @@ func (s *state) keep(c *call, n *node) bool {
 	case g.names.Hashed(c.hash, n.Key, n.Sub) != nil:
 		return false
 	case !g.registered && g.vacant && !g.grace.open():
-		return s.keepLate(g.shape, n)
+		return s.keepLate(g, n)
 	case !g.registered:
 	case !s.fitsNow(n.Value.bytes):
 		return false
@@ -163,10 +160,10 @@ func (s *state) keep(c *call, n *node) bool {
 	return true
 }
 
-// keepLate puts a value into the group that is registered for its shape, or into a
-// new one.
-func (s *state) keepLate(shape shapegroups.Shape, n *node) bool {
-	g := s.published.resident(shape)
+// keepLate puts a value into the group that is registered for the shape of gone, or into
+// a new one.
+func (s *state) keepLate(gone *group, n *node) bool {
+	g := s.published.next(gone)
 	switch {
 	case !s.published.capacity().Groups.Allows(1) || !s.fitsNow(n.Value.bytes):
 		return false
@@ -175,7 +172,7 @@ func (s *state) keepLate(shape shapegroups.Shape, n *node) bool {
 	case !s.makeRoom(1, n.Value.bytes, nil):
 		return false
 	}
-	g = s.published.newGroup(shape)
+	g = s.published.newGroup(gone.shape, gone.at.Hash())
 	s.register(g)
 	return s.write(g, n)
 }

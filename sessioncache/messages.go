@@ -83,8 +83,10 @@ type take struct {
 	actors.Reply[*node]
 	group *group
 	name  string
+	hash  uint64 // of name, as tables place it
 	lane  Lane
-	fits  func(any) bool
+	seen  *node // what it found before
+	only  bool  // that, and nothing else: nil is the answer where there is another
 }
 
 func (m take) Fail(err error) { m.Reply.Fail(err) }
@@ -126,6 +128,7 @@ func (m resize) Fail(err error) { m.Reply.Fail(err) }
 type intern struct {
 	actors.Reply[NameID]
 	name string
+	hash uint64 // of name, as tables place it
 }
 
 func (m intern) Fail(err error) { m.Reply.Fail(err) }

@@ -36,7 +36,7 @@ func (s *Session) Stats() Stats {
 	p := s.published
 	r := Stats{
 		Groups: s.Groups(), Objects: s.Len(), Bytes: s.Bytes(),
-		Hits: p.hits(), KeyHits: p.keyHits.Load(), Misses: p.misses.Load(), Joined: s.joined.Load(), Failures: p.failures.Load(), Running: int(p.running.Load()),
+		Hits: p.hits(), KeyHits: p.keyHits.Load() + s.log.Dropped(keyHit), Misses: p.misses.Load(), Joined: s.joined.Load(), Failures: p.failures.Load(), Running: int(p.running.Load()),
 		Evicted: p.evictions.Load(), Thrash: p.warnings.Load(), Touched: s.state.touched.Most(),
 		Useful: p.useful.Load(), Padded: p.padded.Load(),
 	}

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
-
-	"github.com/kiln-cache/kiln/fault"
 )
 
 // write puts a name that fits the byte capacity into a registered group, and
@@ -15,12 +13,12 @@ import (
 // sessions hold what the name would need.
 func (s *state) write(g *group, n *node) bool {
 	if !s.makeRoom(0, growth(g, n), g) {
-		shape := g.shape
+		gone := g
 		s.evict(g, s.crowded(g, n))
 		if !s.makeRoom(1, n.Value.bytes, nil) {
 			return false
 		}
-		g = s.published.newGroup(shape)
+		g = s.published.newGroup(gone.shape, gone.at.Hash())
 		s.register(g)
 	}
 	s.put(g, n)
@@ -181,7 +179,7 @@ type making struct {
 // there is nothing to do.
 func (s *state) reset(owner string, all []*group) (*clearing, error) {
 	if s.closed {
-		return nil, fault.ErrClosed
+		return nil, errClosed
 	}
 	if owner == "" {
 		s.desk.VoidAll()

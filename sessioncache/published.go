@@ -31,8 +31,8 @@ type published struct {
 	groups, objects, bytes atomic.Int64
 
 	misses, failures, evictions, warnings atomic.Uint64
-	keyHits                               atomic.Uint64
-	running                               atomic.Int64 // creators, those of ended flights included
+	keyHits                               atomic.Uint64 // those that the log kept
+	running                               atomic.Int64  // creators, those of ended flights included
 	useful, padded                        atomic.Int64
 
 	tallies atomic.Pointer[tally] // all that were made
@@ -58,13 +58,32 @@ func newPublished(c Config, f *frees) *published {
 
 func (p *published) capacity() Capacity { return *p.limits.Load() }
 
+// hashOf is the hash of a shape in the tables of shapes, placed that of a name in those
+// of names. Config.Hash is user code: not in a turn.
+func (p *published) hashOf(s shapegroups.Shape) uint64 {
+	if p.hash != nil {
+		return p.hash(s.Key())
+	}
+	return s.Hash()
+}
+
+func (p *published) placed(key string) uint64 { return p.shapes.Hash(key) }
+
+// lookup is resident with a shape that nobody has placed yet: not in a turn.
+func (p *published) lookup(compiled shapegroups.Shape) *group {
+	return p.resident(compiled, p.hashOf(compiled))
+}
+
 // resident is the registered group of a compiled shape, or nil.
-func (p *published) resident(compiled shapegroups.Shape) *group {
-	if at := p.shapes.Lookup(compiled.Key(), 0); at != nil {
+func (p *published) resident(compiled shapegroups.Shape, hash uint64) *group {
+	if at := p.shapes.Hashed(hash, compiled.Key(), 0); at != nil {
 		return &at.Value
 	}
 	return nil
 }
+
+// next is the registered group of g's shape, which may be g, or nil.
+func (p *published) next(g *group) *group { return p.resident(g.shape, g.at.Hash()) }
 
 // all lists the registered groups, for anybody.
 func (p *published) all() (groups []*group) {
@@ -84,12 +103,16 @@ const (
 	byAcquire
 )
 
-func newNotes(shape, compiled shapegroups.Shape) notes {
-	return notes{
-		byLookup:  {shape: shape, compiled: compiled},
-		byKey:     {shape: shape, compiled: compiled, found: true},
-		byAcquire: {shape: shape, compiled: compiled, acquired: true},
-	}
+// The kinds of notes, which the log counts where it cannot keep them.
+const (
+	noHit = iota
+	keyHit
+)
+
+func newNotes(a asked) notes {
+	n := notes{a, a, a}
+	n[byKey].found, n[byAcquire].acquired = true, true
+	return n
 }
 
 // find gives the registered group for a shape as asked, and its notes. The group is
@@ -97,14 +120,15 @@ func newNotes(shape, compiled shapegroups.Shape) notes {
 // see note.
 func (p *published) find(shape shapegroups.Shape) (*group, *notes) {
 	if p.bucket.Exact() {
-		g := p.resident(shape)
+		g := p.lookup(shape)
 		if g == nil {
 			return nil, nil
 		}
 		return g, &g.asked
 	}
-	if at := p.memo.Lookup(shape.Key(), 0); at != nil {
-		return p.resident(at.Value[byLookup].compiled), &at.Value
+	if at := p.memo.Hashed(p.hashOf(shape), shape.Key(), 0); at != nil {
+		use := &at.Value[byLookup]
+		return p.resident(use.compiled, use.placed), &at.Value
 	}
 	return nil, nil
 }
@@ -115,30 +139,30 @@ func (p *published) note(shape shapegroups.Shape) (*notes, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := newNotes(shape, compiled)
+	n := newNotes(asked{shape: shape, compiled: compiled, hash: p.hashOf(shape), placed: p.hashOf(compiled)})
 	return &n, nil
 }
 
 // remember enters a note into the memo, for the readers to come.
 func (p *published) remember(use *asked) {
-	if p.bucket.Exact() || p.memo.Lookup(use.shape.Key(), 0) != nil {
+	if p.bucket.Exact() || p.memo.Hashed(use.hash, use.shape.Key(), 0) != nil {
 		return
 	}
 	if p.memo.Len() >= memoized {
 		p.memo.Clear()
 	}
-	at := p.memo.NewNode(use.shape.Key(), 0)
-	at.Value = newNotes(use.shape, use.compiled)
+	at := p.memo.HashedNode(use.hash, use.shape.Key(), 0)
+	at.Value = newNotes(asked{shape: use.shape, compiled: use.compiled, hash: use.hash, placed: use.placed})
 	p.memo.Put(at)
 }
 
 // newGroup makes an empty group that nobody sees yet.
-func (p *published) newGroup(compiled shapegroups.Shape) *group {
-	at := p.shapes.NewNode(compiled.Key(), 0)
+func (p *published) newGroup(compiled shapegroups.Shape, hash uint64) *group {
+	at := p.shapes.HashedNode(hash, compiled.Key(), 0)
 	g := &at.Value
 	g.names = table.New[entry](p.hash)
 	g.of, g.at, g.shape = p, at, compiled
-	g.asked = newNotes(compiled, compiled)
+	g.asked = newNotes(asked{shape: compiled, compiled: compiled, hash: hash, placed: hash})
 	p.counted(g)
 	return g
 }
@@ -147,6 +171,8 @@ func (p *published) newGroup(compiled shapegroups.Shape) *group {
 type asked struct {
 	shape    shapegroups.Shape // as asked
 	compiled shapegroups.Shape // after bucketing
+	hash     uint64            // of the key of shape, as tables place it
+	placed   uint64            // likewise of compiled
 	acquired bool              // by Acquire: a model run, which counts for padding and advice
 	found    bool              // a name, by its full key: a hit
 

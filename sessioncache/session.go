@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -86,7 +87,7 @@ func (s *Session) tell(c Config) {
 		}
 	}
 	s.telling.InOrder = true
-	s.telling.Init(actors.Go, func(tell func()) { tell() }, func(err error) {
+	s.telling.Init(s.published.frees.lend, func(tell func()) { tell() }, func(err error) {
 		c.Logger.Error("session: telling of a turn", "session", s.name, "error", err)
 	})
 }
@@ -123,7 +124,7 @@ func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, e
 	if g != nil {
 		phase := g.grace.enter()
 		if !g.dead.Load() {
-			s.log.Note(&asked[byAcquire])
+			s.log.Note(&asked[byAcquire], noHit)
 			return s.handle(g, phase), nil
 		}
 		s.leave(g, phase)
@@ -144,6 +145,9 @@ func (s *Session) handle(g *group, phase uint32) *Group {
 	return &Group{View: View{g: g, held: true}, session: s, phase: phase, hits: s.published.place(g)}
 }
 
+// patience is how long the close of a handle waits for a turn (SPEC F6).
+const patience = 50 * time.Millisecond
+
 // leave is the end of a handle.
 func (s *Session) leave(g *group, phase uint32) {
 	if !g.grace.leave(phase) {
@@ -152,9 +156,11 @@ func (s *Session) leave(g *group, phase uint32) {
 	dead := g.dead.Load()
 	switch {
 	case !dead && !g.filled.Load():
-		// Nothing came of the request: the group goes, and is gone on return. If
-		// the session has ended, it went with it.
-		_, _ = actors.Ask(context.Background(), s.actor, func(r actors.Reply[struct{}]) message { return vacated{r, g} })
+		// Nothing came of the request: the group goes, and is gone on return, or soon
+		// where other turns are that long. If the session has ended, it went with it.
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, _ = actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message { return vacated{r, g} })
 	case !dead && !g.grace.wanted.Load() && !g.aside.Load():
 	case s.send(vacated{group: g}):
 	case dead && !g.grace.open():
@@ -168,7 +174,7 @@ func (s *Session) use(op string, shape shapegroups.Shape, how int) (*asked, erro
 		return nil, noShape(op)
 	}
 	if s.closed.Load() {
-		return nil, failed(op, shape.String(), fault.ErrClosed)
+		return nil, failed(op, shape.String(), errClosed)
 	}
 	asked, err := s.published.note(shape)
 	if err != nil {
@@ -185,7 +191,7 @@ func (s *Session) lookup(shape shapegroups.Shape) (*group, *notes) {
 		if asked, err = s.published.note(shape); err != nil {
 			return nil, nil
 		}
-		g = s.published.resident(asked[byLookup].compiled)
+		g = s.published.resident(asked[byLookup].compiled, asked[byLookup].placed)
 	}
 	return g, asked
 }
@@ -195,7 +201,7 @@ func (s *Session) lookup(shape shapegroups.Shape) (*group, *notes) {
 func (s *Session) View(shape shapegroups.Shape) (View, bool) {
 	g, asked := s.lookup(shape)
 	if g != nil {
-		s.log.Note(&asked[byLookup]) // one made just now comes into the memo by it
+		s.log.Note(&asked[byLookup], noHit) // one made just now comes into the memo by it
 	}
 	return View{g: g}, g != nil
 }
@@ -208,11 +214,11 @@ func (s *Session) Lookup(shape shapegroups.Shape, name string, lane Lane) (Ref, 
 		return Ref{}, false
 	}
 	r, ok := View{g: g}.Lookup(name, lane)
-	how := byLookup
 	if ok {
-		how = byKey
+		s.log.Note(&asked[byKey], keyHit)
+	} else {
+		s.log.Note(&asked[byLookup], noHit)
 	}
-	s.log.Note(&asked[how])
 	return r, ok
 }
 
@@ -223,7 +229,7 @@ func (s *Session) Has(shape shapegroups.Shape) bool {
 	if err != nil {
 		return false
 	}
-	g := s.published.resident(compiled)
+	g := s.published.lookup(compiled)
 	return g != nil && g.filled.Load()
 }
 
@@ -258,7 +264,8 @@ func (s *Session) put(ctx context.Context, w writing) error {
 		s.discard(m.value)
 		return err
 	}
-	err = fault.ErrClosed // until there is an answer: the context may panic
+	m.hash = s.published.placed(m.name)
+	err = errClosed // until there is an answer: the context may panic
 	defer func() {
 		if err != nil && m.take() { // its turn never came, and now it never will
 			s.discard(m.value)
@@ -294,10 +301,11 @@ func (s *Session) discard(v Value) {
 // set: beyond 512 groups, those that have it already find it by its hash, until it is
 // set again.
 func (s *Session) Intern(name string) NameID {
-	if n := s.published.ids.Lookup(name, 0); n != nil {
+	hash := s.published.placed(name)
+	if n := s.published.ids.Hashed(hash, name, 0); n != nil {
 		return n.Value
 	}
-	id, err := actors.Ask(context.Background(), s.actor, func(r actors.Reply[NameID]) message { return intern{r, name} })
+	id, err := actors.Ask(context.Background(), s.actor, func(r actors.Reply[NameID]) message { return intern{r, name, hash} })
 	if err != nil {
 		return NameID{name: name} // closed: it finds nothing anyhow
 	}
@@ -307,13 +315,13 @@ func (s *Session) Intern(name string) NameID {
 		return len(some) < touched.Most/8
 	})
 	for _, g := range some {
-		if g.names.Lookup(name, 0) != nil {
+		if g.names.Hashed(hash, name, 0) != nil {
 			holding = append(holding, g)
 		}
 	}
 	if len(holding) > 0 {
 		_, _ = look(context.Background(), s, "intern", func(st *state) struct{} {
-			st.learn(id, holding)
+			st.learn(id, hash, holding)
 			return struct{}{}
 		})
 	}

@@ -111,7 +111,7 @@ func (s *state) createdWaits(c *call, v Value) bool {
 	switch {
 	case s.share == nil || c.claimed || v.Bytes <= 0 || !s.may(c):
 		return false
-	case !g.registered || g.names.Lookup(c.name, uint64(c.options.Lane)) != nil:
+	case !g.registered || g.names.Hashed(c.hash, c.name, uint64(c.options.Lane)) != nil:
 		return false
 	case !g.filled.Load() && s.over(0, v.Bytes) && !s.worth(g):
 		return false
@@ -129,7 +129,7 @@ func (s *state) writeWaits(m *writing, g *group) bool {
 	groups, bytes := int64(1), m.value.Bytes
 	if g != nil {
 		groups = 0
-		if old := g.names.Lookup(m.name, uint64(m.options.Lane)); old != nil {
+		if old := g.names.Hashed(m.hash, m.name, uint64(m.options.Lane)); old != nil {
 			bytes -= old.Value.bytes
 		}
 	}
@@ -143,7 +143,7 @@ func (s *state) give(bytes int64, kept Floor, most policy.Standing, why Cause) (
 	p := s.published
 	standing := func(at *policy.Group) policy.Standing {
 		s.touched.Add(1)
-		g := p.resident(at.Shape())
+		g := at.Of.(*group)
 		switch {
 		case g.bytes == 0 || p.bytes.Load()-g.bytes < kept.Bytes || p.groups.Load() <= kept.Groups:
 			return policy.Fixed
@@ -160,9 +160,8 @@ func (s *state) give(bytes int64, kept Floor, most policy.Standing, why Cause) (
 		if victim == nil {
 			break
 		}
-		g := p.resident(victim.Shape())
-		freed.Bytes += g.bytes
-		freed.Leased += g.leased
+		g := victim.Of.(*group)
+		freed.Add(pressure.Freed{Bytes: g.bytes, Leased: g.leased})
 		s.evict(g, why)
 		s.published.evictions.Add(1)
 	}

@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/internal/sums"
@@ -20,6 +19,7 @@ type state struct {
 	published *published
 	policy    *policy.Policy
 	requests  requests
+	keyHits   uint64 // that were in the log
 
 	desk     flight.Desk[place, *call]
 	serving  map[*group]struct{}            // groups out of the table that serve open handles
@@ -99,7 +99,7 @@ func policyGroups(l Limit) (int, error) {
 func (s *state) drained(use *asked) {
 	s.published.remember(use)
 	if use.found {
-		s.published.keyHits.Add(1)
+		s.keyHits++
 	}
 	s.request(use, false)
 }
@@ -107,10 +107,6 @@ func (s *state) drained(use *asked) {
 // request is one acquisition: for the policy, for the statistics.
 func (s *state) request(use *asked, missed bool) {
 	s.requests.note(use, missed)
-	if use.acquired {
-		s.published.useful.Store(s.requests.padding.Asked)
-		s.published.padded.Store(s.requests.padding.Compiled)
-	}
 	if use.policy != nil {
 		s.policy.Use(use.policy)
 		return
@@ -118,19 +114,27 @@ func (s *state) request(use *asked, missed bool) {
 	use.policy = s.policy.Request(use.compiled)
 }
 
+// heeded publishes what was counted of requests.
+func (s *state) heeded() {
+	s.published.keyHits.Store(s.keyHits)
+	s.published.useful.Store(s.requests.padding.Asked)
+	s.published.padded.Store(s.requests.padding.Compiled)
+}
+
 // acquire gives the group to serve a request for a shape: the resident one, a
 // new one, or one that is not registered where nothing may or should be kept.
 func (s *state) acquire(use *asked) (*group, error) {
 	if s.closed {
-		return nil, fault.ErrClosed
+		return nil, errClosed
 	}
 	s.published.remember(use)
-	g := s.published.resident(use.compiled)
+	g := s.published.resident(use.compiled, use.placed)
 	s.request(use, g == nil)
+	s.heeded()
 	if g != nil {
 		return g, nil
 	}
-	g = s.published.newGroup(use.compiled)
+	g = s.published.newGroup(use.compiled, use.placed)
 	groups := s.published.capacity().Groups
 	switch {
 	case !groups.Allows(1):
@@ -147,6 +151,7 @@ func (s *state) acquire(use *asked) (*group, error) {
 // register publishes an empty group for which room was made.
 func (s *state) register(g *group) {
 	g.policy = s.policy.Admit(g.shape, g.bytes, g.cost.Value().Seconds())
+	g.policy.Of = g
 	g.registered = true
 	s.published.groups.Add(1)
 	s.published.shapes.Put(g.at)
@@ -187,7 +192,7 @@ func (s *state) evictOne(why Cause) bool {
 	if n := s.published.groups.Load(); s.published.capacity().Groups.Allows(n + 1) { // it is bytes that are short
 		s.requests.all.Full(int(n))
 	}
-	s.evict(s.published.resident(victim.Shape()), why)
+	s.evict(victim.Of.(*group), why)
 	s.published.evictions.Add(1)
 	return true
 }
@@ -238,7 +243,7 @@ func (s *state) over(groups, bytes int64) bool {
 // standing is what the policy asks of the groups it looks at (SPEC S3).
 func (s *state) standing(p *policy.Group) policy.Standing {
 	s.touched.Add(1)
-	g := s.published.resident(p.Shape())
+	g := p.Of.(*group)
 	switch {
 	case g == s.own:
 		return policy.Fixed
@@ -262,6 +267,7 @@ func (s *state) evict(g *group, why Cause) {
 	p.bytes.Add(-g.bytes)
 	p.groups.Add(-1)
 	s.share.changed(-g.bytes)
+	g.policy.Of = nil
 	s.policy.Remove(g.policy)
 	g.policy, g.registered = nil, false
 	s.serving[g] = struct{}{}
@@ -307,7 +313,7 @@ func (s *state) drop(n *node) {
 // below the floor. Calls of surplus follow, until there is none.
 func (s *state) resize(groups, bytes Limit) error {
 	if s.closed {
-		return fault.ErrClosed
+		return errClosed
 	}
 	c := Capacity{Groups: groups.Or(s.wanted.Groups), Bytes: bytes.Or(s.wanted.Bytes)}
 	n, err := policyGroups(c.Groups)
@@ -354,14 +360,14 @@ func (s *state) announce(shapes []shapegroups.Shape) { s.policy.Announce(shapes)
 
 // intern gives the place of a name among the interned ones. Groups that hold it
 // already learn its place by learn: until then it is found by its hash.
-func (s *state) intern(name string) NameID {
-	if n := s.published.ids.Lookup(name, 0); n != nil {
+func (s *state) intern(name string, hash uint64) NameID {
+	if n := s.published.ids.Hashed(hash, name, 0); n != nil {
 		return n.Value
 	}
 	if s.closed {
 		return NameID{name: name}
 	}
-	n := s.published.ids.NewNode(name, 0)
+	n := s.published.ids.HashedNode(hash, name, 0)
 	n.Value = NameID{name: name, slot: s.interned, of: s.published}
 	s.interned++
 	s.published.ids.Put(n)
@@ -369,10 +375,10 @@ func (s *state) intern(name string) NameID {
 }
 
 // learn has groups that are registered know the place of an interned name.
-func (s *state) learn(id NameID, groups []*group) {
+func (s *state) learn(id NameID, hash uint64, groups []*group) {
 	for _, g := range groups {
 		s.touched.Add(1)
-		if held := g.names.Lookup(id.name, 0); held != nil && g.registered {
+		if held := g.names.Hashed(hash, id.name, 0); held != nil && g.registered {
 			s.place(g, held, id.slot)
 		}
 	}
@@ -386,7 +392,7 @@ func (s *state) close() {
 	}
 	s.closed = true
 	for _, c := range s.desk.Close() {
-		s.refuse(c, fault.ErrClosed)
+		s.refuse(c, errClosed)
 		s.effects.cancel = append(s.effects.cancel, c)
 	}
 }

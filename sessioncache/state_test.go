@@ -178,6 +178,7 @@ func (c *core) play(l line) (err error) {
 		} else {
 			m.use = c.use(word(1))
 		}
+		m.hash = c.published.placed(m.name)
 		c.sets[word(0)] = m
 		return c.write(m)
 	case "made": // SET or CALL, bytes=
@@ -189,7 +190,7 @@ func (c *core) play(l line) (err error) {
 		c.created(c.calls[word(0)], Value{Bytes: l.number("value"), Free: func() {}}, nil)
 	case "take": // HANDLE NAME
 		var n *node
-		if n, err = c.take(c.groups[word(0)], word(1), Lane(l.number("lane")), nil); err == nil {
+		if n, err = c.take(c.groups[word(0)], word(1), c.published.placed(word(1)), Lane(l.number("lane"))); err == nil {
 			c.done = append(c.done, "taken "+n.Key)
 			c.drop(n)
 		}

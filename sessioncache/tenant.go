@@ -9,7 +9,6 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
-	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // join takes the session into a pool. Where others use what is to be its floor
@@ -55,7 +54,7 @@ func (t *tenancy) claim(held any, bytes int64) bool {
 // process: of that the cheapest stands above the floor, as far as it goes. It asks for
 // a part of the groups in a turn; a closed session offers nothing.
 func (s *Session) offer(ctx context.Context) (items []pressure.Item) {
-	for part := range slices.Chunk(s.published.all(), touched.Most/2) {
+	for part := range slices.Chunk(s.published.all(), 2*pressure.Part) {
 		some, _ := look(ctx, s, "offer", func(st *state) []pressure.Item { return st.offer(part) })
 		items = append(items, some...)
 	}
@@ -76,8 +75,7 @@ func (s *Session) offer(ctx context.Context) (items []pressure.Item) {
 func (s *Session) shrink(ctx context.Context, n int64, tier pressure.Tier) (freed pressure.Freed) {
 	for more := true; more; {
 		part, _ := actors.Ask(ctx, s.actor, func(r actors.Reply[shrunk]) message { return shrink{r, n - freed.Bytes, tier} })
-		freed.Bytes += part.Bytes
-		freed.Leased += part.Leased
+		freed.Add(part.Freed)
 		more = part.more
 	}
 	return freed

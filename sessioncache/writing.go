@@ -11,6 +11,7 @@ type writing struct {
 	use     *asked // nil if group is there
 	group   *group
 	name    string
+	hash    uint64 // of name, as tables place it
 	options Options
 	value   Value
 	claimed bool // it has waited for others to make room
@@ -30,14 +31,14 @@ func (s *state) set(m *writing) (waits bool, err error) {
 	switch {
 	case s.closed:
 		s.free(m.value)
-		return false, fault.ErrClosed
+		return false, errClosed
 	case !s.fitsEver(m.value.Bytes):
 		s.free(m.value)
 		return false, s.tooLarge(m.value.Bytes)
 	}
 	g := m.group
 	if g == nil {
-		g = s.published.resident(m.use.compiled)
+		g = s.published.resident(m.use.compiled, m.use.placed)
 		if !m.claimed {
 			s.published.remember(m.use)
 			s.request(m.use, g == nil)
@@ -74,13 +75,13 @@ func (s *state) void(shape shapegroups.Shape, name string, lane Lane) {
 // for it where it does not fit.
 func (s *state) storeHeld(m *writing) error {
 	g := m.group
-	n := s.newNode(g, g.names.Hash(m.name), m.name, m.options, m.value)
+	n := s.newNode(g, m.hash, m.name, m.options, m.value)
 	if g.registered && !(s.fitsNow(m.value.Bytes) && s.makeRoom(0, growth(g, n), g)) {
 		s.evict(g, s.crowded(g, n))
 	}
 	if !s.lives(g) { // the handle was closed meanwhile
 		s.drop(n)
-		return fault.ErrClosed
+		return errGroup
 	}
 	s.put(g, n)
 	return nil
@@ -92,21 +93,29 @@ func (s *state) lives(g *group) bool {
 	return g.registered || serving
 }
 
+// candidate is what a take of a name of a handle's group would give, or nil.
+func (p *published) candidate(g *group, name string, hash uint64, lane Lane) *node {
+	if n := g.names.Hashed(hash, name, uint64(lane)); n != nil {
+		return n
+	}
+	if g = p.next(g); g != nil {
+		return g.names.Hashed(hash, name, uint64(lane))
+	}
+	return nil
+}
+
 // take takes a name out of a handle's group and out of the one registered for its
 // shape. It pins the one that the handle would have found.
-func (s *state) take(g *group, name string, lane Lane, fits func(any) bool) (taken *node, err error) {
+func (s *state) take(g *group, name string, hash uint64, lane Lane) (taken *node, err error) {
 	if s.closed {
-		return nil, fault.ErrClosed
-	}
-	if n := g.names.Lookup(name, uint64(lane)); n != nil && s.lives(g) && fits != nil && !fits(n.Value.value) {
-		return nil, fault.ErrInvalid
+		return nil, errClosed
 	}
 	s.void(g.shape, name, lane)
-	for _, g := range []*group{g, s.published.resident(g.shape)} {
+	for _, g := range []*group{g, s.published.next(g)} {
 		if g == nil || !s.lives(g) {
 			continue
 		}
-		n := g.names.Lookup(name, uint64(lane))
+		n := g.names.Hashed(hash, name, uint64(lane))
 		if n == nil {
 			continue
 		}
@@ -136,19 +145,19 @@ func (s *state) store(m *writing, g *group) {
 	kept := s.fitsNow(m.value.Bytes)
 	if g == nil && kept {
 		if kept = s.makeRoom(1, m.value.Bytes, nil); kept {
-			g = s.published.newGroup(m.use.compiled)
+			g = s.published.newGroup(m.use.compiled, m.use.placed)
 			s.register(g)
 		}
 	}
 	if kept {
-		n := s.newNode(g, g.names.Hash(m.name), m.name, m.options, m.value)
+		n := s.newNode(g, m.hash, m.name, m.options, m.value)
 		if !s.write(g, n) {
 			s.drop(n)
 		}
 		return
 	}
 	if g != nil {
-		if old := g.names.Lookup(m.name, uint64(m.options.Lane)); old != nil {
+		if old := g.names.Hashed(m.hash, m.name, uint64(m.options.Lane)); old != nil {
 			s.remove(g, old)
 		}
 	}

@@ -2,6 +2,7 @@ package shapegroups
 
 import (
 	"encoding/binary"
+	"hash/maphash"
 	"iter"
 	"math/bits"
 	"strconv"
@@ -28,8 +29,11 @@ const (
 type Shape struct {
 	// key is uvarint(inputs), then for each input uvarint(rank) and its
 	// dimensions as uvarints: list lengths are part of it.
-	key string
+	key  string
+	hash uint64 // of key: made once, like it
 }
+
+var seed = maphash.MakeSeed()
 
 // Of makes the shape of the given inputs, each a list of dimensions of at least
 // 0. An input without dimensions is a scalar. No inputs at all, a negative or
@@ -61,7 +65,8 @@ func Of(inputs ...[]int64) (Shape, error) {
 			return Shape{}, fault.Invalidf(op, "more than 2^63-1 elements up to input %d", i)
 		}
 	}
-	return Shape{string(key)}, nil
+	s := string(key)
+	return Shape{s, maphash.String(seed, s)}, nil
 }
 
 // N is the shape [[n]]: one input of one dimension.
@@ -172,6 +177,9 @@ func product(dims []int64) (uint64, bool) {
 // Key is the canonical encoding: equal for equal shapes and different for
 // different ones. It is not meant for print.
 func (s Shape) Key() string { return s.key }
+
+// Hash is a hash of Key, another one in each process: for tables of shapes.
+func (s Shape) Hash() uint64 { return s.hash }
 
 // IsZero says that s is the zero Shape, which Of never makes.
 func (s Shape) IsZero() bool { return s.key == "" }

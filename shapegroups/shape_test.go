@@ -46,6 +46,18 @@ func TestShapeIdentity(t *testing.T) {
 	}
 }
 
+// K2: the hashes of shapes that are much alike differ, also in their lower half.
+func TestShapeHash(t *testing.T) {
+	seen := map[uint32]bool{}
+	const shapes = 10_000
+	for n := range int64(shapes) {
+		seen[uint32(must(shapegroups.Of([]int64{8, 12, n, 64})).Hash())] = true
+	}
+	if len(seen) < shapes-10 {
+		t.Errorf("%d shapes have %d hashes", shapes, len(seen))
+	}
+}
+
 // K1: every shape survives its text, its key and its lists.
 func TestShapeRoundTrip(t *testing.T) {
 	dim := rapid.OneOf(rapid.Int64Range(0, 300), rapid.Int64Range(0, 1<<20))

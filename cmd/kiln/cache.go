@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/internal/size"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -36,10 +37,10 @@ var cacheVerbs = []cacheVerb{
 	{"put", "--key-file F --value-file F", "store a blob", 0, 0, true, (*cacheCall).put},
 	{"get", "--key-file F [--out F]", "read a blob; exit code 3 on a miss", 0, 0, false, (*cacheCall).get},
 	{"ls", "", "list the entries", 0, 0, false, (*cacheCall).list},
-	{"inspect", "ENTRY", "describe an entry, named backend/bucket/slot", 1, 1, false, (*cacheCall).inspect},
+	{"inspect", "ENTRY [--key-out F]", "describe an entry, named backend/bucket/slot", 1, 1, false, (*cacheCall).inspect},
 	{"stats", "", "count what the directory holds", 0, 0, false, (*cacheCall).stats},
 	{"verify", "[--repair]", "look at every byte; exit code 4 when an entry is bad", 0, 0, false, (*cacheCall).verify},
-	{"prune", "--to MiB", "evict until no more than that is in use", 0, 0, true, (*cacheCall).prune},
+	{"prune", "--to SIZE", "evict until no more than that is in use", 0, 0, true, (*cacheCall).prune},
 	{"explain", "--key-file F", "the factors in which the nearest entry differs", 0, 0, false, (*cacheCall).explain},
 	{"export", "FILE", "write every sound entry into one archive", 1, 1, false, (*cacheCall).export},
 	{"import", "FILE", "take the entries of an archive, each verified", 1, 1, true, (*cacheCall).take},
@@ -56,10 +57,10 @@ type cacheCall struct {
 	only    *value // the flag that gave the backend, if any did
 	ordered *value // the one that gave the policy, where there is one
 
-	dir, bases, keyFile, valueFile, out, identity, policy, trust string
-	cost                                                         float64
-	capacity, to                                                 limit.Limit
-	repair                                                       bool
+	dir, bases, keyFile, keyOut, valueFile, out, identity, policy, trust string
+	cost                                                                 float64
+	capacity, to                                                         limit.Limit
+	repair                                                               bool
 }
 
 func cacheCommand(ctx context.Context, c *call) error {
@@ -136,10 +137,12 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 	case "put", "get", "explain":
 		c.text(&c.keyFile, "key-file F", "file that holds the key's bytes", "a file", nil)
 		c.text(&c.identity, "identity FILE|ENTRY", "the producer that asks or writes: a JSON file, a Go program (for --backend go), or the one of an entry (default this binary)", "a file or an entry", nil)
+	case "inspect":
+		c.text(&c.keyOut, "key-out F", "file to write the key's bytes to, for --key-file", "a file", nil)
 	case "verify":
 		c.toggle(&c.repair, "repair", "set bad entries aside")
 	case "prune":
-		c.amount(&c.to, "to MiB", "what may stay in use")
+		c.bounded(&c.to, size.MiB, "to SIZE", "what may stay in use: MiB, or a size such as 512KiB or 5GiB")
 	case "import", "merge":
 		c.text(&c.trust, "trust FILE", "take only what a key of this trust list has signed (default all that is sound)", "a file", nil)
 	}
@@ -154,7 +157,7 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 		c.text(&c.out, "out F", "file to write the blob to (default standard output)", "a file", nil)
 	}
 	if v.writes || v.name == "verify" {
-		c.call.capacity(&c.capacity, "capacity MiB", "of the directory from now on, a number or unlimited (default what it has; KILN_STORE_CAPACITY, else 1024, where it has none)", "")
+		c.size(&c.capacity, size.MiB, "capacity MiB", "of the directory from now on: MiB, a size such as 512KiB or 5GiB, or unlimited (default what it has; KILN_STORE_CAPACITY, else 1024, where it has none)")
 		c.ordered = c.oneOf(&c.policy, "policy P", "which entries go from now on when it is full: fifo, lru or cost (default what it has, else fifo)",
 			string(blobstore.FIFO), string(blobstore.LRU), string(blobstore.Cost))
 	}
@@ -185,7 +188,7 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 		cfg.Policy = blobstore.Policy(c.policy)
 	}
 	switch v.name {
-	case "ls", "stats", "verify", "prune":
+	case "ls", "inspect", "stats", "verify", "prune", "export":
 		cfg.Existing = true
 	}
 	switch {
@@ -197,7 +200,7 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 		if err != nil {
 			return nil, err
 		}
-		cfg.Capacity = room.MiB()
+		cfg.Capacity = room
 	}
 	s, err := blobstore.Open(ctx, cfg)
 	switch {
@@ -213,7 +216,7 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	return s, nil
 }
 
-// room is the capacity of a store that is written, in MiB: that of the flag, else of
+// room is the capacity of a store that is written, in bytes: that of the flag, else of
 // the environment, since a directory has no capacity of its own.
 func (c *call) room(flag string, given limit.Limit) (limit.Limit, error) {
 	room := given.Or(c.settings.StoreCapacity.Value)
@@ -224,7 +227,7 @@ func (c *call) room(flag string, given limit.Limit) (limit.Limit, error) {
 	if !given.Given() {
 		from = c.settings.StoreCapacity.Name
 	}
-	return room, usagef("%s 0: nothing would be stored: want a number of MiB above 0, or %s", from, limit.Word)
+	return room, usagef("%s 0: nothing would be stored: want a size above 0, or %s", from, limit.Word)
 }
 
 // identityFile is the JSON that --identity reads.

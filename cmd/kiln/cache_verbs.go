@@ -38,7 +38,7 @@ func (c *cacheCall) inputs(ctx context.Context, v cacheVerb) (err error) {
 		return err
 	case "prune":
 		if _, counted := c.to.Value(); !counted {
-			return usagef("--to must be given, a whole number of MiB: see kiln %s --help", c.name)
+			return usagef("--to must be given, a size: see kiln %s --help", c.name)
 		}
 	case "import":
 		info, err := os.Stat(c.rest[0])
@@ -127,17 +127,26 @@ func (c *cacheCall) get(ctx context.Context) error {
 		return err
 	}
 	if c.out != "" {
-		if err := outfile.Write(c.out, 0o600, func(w io.Writer) error {
-			_, err := w.Write(blob.Payload)
+		if err := toFile("out", c.out, blob.Payload); err != nil {
 			return err
-		}); err != nil {
-			return fmt.Errorf("--out: %w", err)
 		}
 	} else if !c.json {
 		_, err := c.stdout.Write(blob.Payload)
 		return err
 	}
 	return c.say(map[string]any{"hit": true, "bytes": len(blob.Payload), "compile_seconds": blob.Cost.Seconds()}, "%d bytes", len(blob.Payload))
+}
+
+// toFile writes the file that a flag names.
+func toFile(name, file string, text []byte) error {
+	err := outfile.Write(file, 0o600, func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("--%s: %w", name, err)
+	}
+	return nil
 }
 
 // cacheRow is an entry as ls and inspect show it.
@@ -193,6 +202,11 @@ func (c *cacheCall) inspect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.keyOut != "" {
+		if err := toFile("key-out", c.keyOut, []byte(i.Key)); err != nil {
+			return err
+		}
+	}
 	row := rowOf(i)
 	shown := fmt.Sprintf("%.200q", i.Key)
 	if row.Key = i.Key; primitive.Factors(i.Backend, i.Key) != nil {
@@ -231,7 +245,7 @@ func (c *cacheCall) stats(ctx context.Context) error {
 }
 
 func (c *cacheCall) usage(u blobstore.Usage) (fields map[string]any, text string) {
-	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": u.Capacity.Or(c.settings.StoreCapacity.Value.MiB()), "quarantined": u.Quarantined, "by_backend": u.ByBackend},
+	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": u.Capacity.Or(c.settings.StoreCapacity.Value), "quarantined": u.Quarantined, "by_backend": u.ByBackend},
 		fmt.Sprintf("%d entries, %d bytes, %d on the disk, %d set aside", u.Entries, u.Bytes, u.DiskBytes, u.Quarantined)
 }
 
@@ -259,7 +273,7 @@ func (c *cacheCall) verify(ctx context.Context) error {
 
 func (c *cacheCall) prune(ctx context.Context) error {
 	to, _ := c.to.Value()
-	if err := c.store.Prune(ctx, to<<20); err != nil {
+	if err := c.store.Prune(ctx, to); err != nil {
 		return err
 	}
 	u, err := c.store.Usage(ctx)
@@ -320,12 +334,23 @@ func distance(x blobstore.Explanation) int {
 	return math.MaxInt
 }
 
-func (c *cacheCall) transferred(t blobstore.Transfer, err error) error {
+// transferred says what an import or a merge took, and what the directory has after it.
+func (c *cacheCall) transferred(ctx context.Context, t blobstore.Transfer, err error) error {
 	if err != nil {
 		return err
 	}
+	u, err := c.store.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	went := c.store.Stats().Evictions
+	fields := map[string]any{"new": t.Taken - t.Known, "known": t.Known, "evicted": went, "kept": u.Entries}
+	return c.rejections(t, fields, fmt.Sprintf("%d new, %d known before", t.Taken-t.Known, t.Known), fmt.Sprintf("; %d entries kept, %d evicted", u.Entries, went))
+}
+
+// rejections ends what is said of a transfer with what was not taken.
+func (c *cacheCall) rejections(t blobstore.Transfer, fields map[string]any, text, end string) error {
 	rejected := map[string]int{}
-	text := fmt.Sprintf("%d entries taken, %d of them known before", t.Taken, t.Known)
 	for _, why := range slices.Sorted(maps.Keys(t.Rejected)) {
 		rejected[string(why)] = t.Rejected[why]
 		text += fmt.Sprintf(", %d rejected as %s", t.Rejected[why], why)
@@ -333,7 +358,8 @@ func (c *cacheCall) transferred(t blobstore.Transfer, err error) error {
 	if len(rejected) > 0 {
 		c.code = exitFinding
 	}
-	return c.say(map[string]any{"taken": t.Taken, "rejected": rejected}, "%s", text)
+	fields["taken"], fields["rejected"] = t.Taken, rejected
+	return c.say(fields, "%s%s", text, end)
 }
 
 func (c *cacheCall) export(ctx context.Context) error {
@@ -342,7 +368,10 @@ func (c *cacheCall) export(ctx context.Context) error {
 		t, err = c.store.Export(ctx, w)
 		return err
 	})
-	return c.transferred(t, err)
+	if err != nil {
+		return err
+	}
+	return c.rejections(t, map[string]any{}, fmt.Sprintf("%d entries written", t.Taken), "")
 }
 
 func (c *cacheCall) take(ctx context.Context) error {
@@ -356,9 +385,10 @@ func (c *cacheCall) take(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return c.transferred(t, err)
+	return c.transferred(ctx, t, err)
 }
 
 func (c *cacheCall) merge(ctx context.Context) error {
-	return c.transferred(c.store.Merge(ctx, c.rest...))
+	t, err := c.store.Merge(ctx, c.rest...)
+	return c.transferred(ctx, t, err)
 }

@@ -83,7 +83,7 @@ func TestCacheOfOneBackend(t *testing.T) {
 	same(t, verb(exitDone, from, "export", archive), "[rejected:map[] taken:4]")
 	for _, way := range [][]string{{"import", archive}, {"merge", dir}} {
 		into := filepath.Join(t.TempDir(), "into")
-		same(t, verb(exitDone, into, way[0], append(gpu, way[1])...), "[rejected:map[] taken:3]")
+		same(t, verb(exitDone, into, way[0], append(gpu, way[1])...), "[evicted:0 kept:3 known:0 new:3 rejected:map[] taken:3]")
 		if got := entries(into); got != "3 3" {
 			t.Errorf("%s: %s", way[0], got)
 		}
@@ -120,7 +120,7 @@ func TestCacheImportTrusts(t *testing.T) {
 		if _, err := os.Stat(to); code != exitUsage || !strings.Contains(errs, "--trust: ") || err == nil {
 			t.Errorf("%v: a list that is not there: exit %d, %q, %v", way, code, errs, err)
 		}
-		same(t, object(t, exitFinding, append(call, trust)...), "[rejected:map[unsigned:1] taken:1]")
+		same(t, object(t, exitFinding, append(call, trust)...), "[evicted:0 kept:1 known:0 new:1 rejected:map[unsigned:1] taken:1]")
 	}
 }
 
@@ -203,7 +203,7 @@ func TestCacheNoStore(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "notes"), []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, verb := range [][]string{{"ls"}, {"stats"}, {"verify"}, {"verify", "--repair"}, {"prune", "--to", "0"}} {
+	for _, verb := range [][]string{{"ls"}, {"stats"}, {"verify"}, {"verify", "--repair"}, {"prune", "--to", "0"}, {"inspect", "cpu/1/0"}, {"export", filepath.Join(dir, "notes")}} {
 		refused(t, append([]string{"cache"}, append(verb, "--dir", dir)...), "--store", "no directory of a store")
 	}
 	if list, err := os.ReadDir(dir); len(list) != 1 || err != nil {
@@ -292,5 +292,75 @@ func TestCacheWords(t *testing.T) {
 	t.Setenv("KILN_STORE_DIR", dir+"-not")
 	if got := done(t, "cache", "prune", "--to", "0", "--store", dir); !strings.HasPrefix(got, "2 entries went; 0 entries, ") {
 		t.Errorf("%q", got)
+	}
+}
+
+// P2: the key of an entry can be had as a file, whatever bytes it has.
+func TestCacheKeyAsAFile(t *testing.T) {
+	key := "k\x00\n\xff\x1b[31m"
+	dir, out := stocked(t, key, "other"), filepath.Join(t.TempDir(), "key")
+	for line := range strings.Lines(done(t, "cache", "ls", "--dir", dir)) {
+		done(t, "cache", "inspect", strings.Fields(line)[0], "--dir", dir, "--key-out", out)
+		text, err := os.ReadFile(out)
+		if got := done(t, "cache", "get", "--dir", dir, "--key-file", out); err != nil || got != string(text)+string(text) {
+			t.Errorf("the key %q: %q %v", text, got, err)
+		}
+	}
+	at, err := filepath.Rel(dir, filepath.Dir(kernels(t, dir)[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(t, []string{"cache", "inspect", filepath.ToSlash(at), "--dir", dir, "--key-out", filepath.Join(out, "x")}, "--key-out: ", "make it first")
+}
+
+// P7: sizes have units, in flags and in the environment.
+func TestCacheSizes(t *testing.T) {
+	dir := stocked(t, "a", "b", "c", "d")
+	stats := func() string {
+		s := object(t, exitDone, "cache", "stats", "--dir", dir)
+		return fmt.Sprint(s["entries"], s["capacity_bytes"])
+	}
+	put := func(args ...string) {
+		done(t, append([]string{"cache", "put", "--dir", dir, "--key-file", file(t, "key", "e"), "--value-file", file(t, "value", "e")}, args...)...)
+	}
+	for _, c := range []struct {
+		text string
+		want float64
+	}{{"5GiB", 5 << 30}, {"5GB", 5e9}, {"5G", 5 << 30}, {"5", 5 << 20}, {"512KiB", 512 << 10}, {"65536B", 65536}} {
+		put("--capacity", c.text)
+		if got := stats(); got != fmt.Sprint(5.0, c.want) {
+			t.Errorf("--capacity %s: %s", c.text, got)
+		}
+	}
+	done(t, "cache", "prune", "--to", "16KiB", "--dir", dir)
+	if got := stats(); got != fmt.Sprint(2.0, 65536.0) {
+		t.Errorf("pruned: %s", got)
+	}
+	t.Setenv("KILN_STORE_CAPACITY", "24KiB")
+	dir = stocked(t, "a", "b", "c", "d")
+	if got := stats(); got != fmt.Sprint(3.0, float64(24<<10)) {
+		t.Errorf("by the environment: %s", got)
+	}
+	if out := done(t, "env"); !strings.Contains(out, "24576B") {
+		t.Errorf("env: %s", out)
+	}
+}
+
+// P8: an import and a merge say in words what is new, known, rejected, kept and evicted.
+func TestCacheTransferWords(t *testing.T) {
+	from, archive := stocked(t, "a", "b", "c", "d"), filepath.Join(t.TempDir(), "archive")
+	flip(t, kernels(t, from)[0], 1)
+	code, out, _ := invoke("cache", "export", archive, "--dir", from)
+	if want := "3 entries written, 1 rejected as checksum\n"; code != exitFinding || out != want {
+		t.Errorf("export: exit %d, %q, want %q", code, out, want)
+	}
+	to := filepath.Join(t.TempDir(), "to")
+	if out, want := done(t, "cache", "import", archive, "--dir", to, "--capacity", "16KiB"), "3 new, 0 known before; 2 entries kept, 1 evicted\n"; out != want {
+		t.Errorf("import: %q, want %q", out, want)
+	}
+	done(t, "cache", "import", archive, "--dir", to, "--capacity", "5MiB")
+	code, out, _ = invoke("cache", "merge", from, "--dir", to)
+	if want := "0 new, 3 known before, 1 rejected as checksum; 3 entries kept, 0 evicted\n"; code != exitFinding || out != want {
+		t.Errorf("merge: exit %d, %q, want %q", code, out, want)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/internal/size"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -89,38 +90,42 @@ func decimal(text string) (uint64, bool) {
 	return n, err == nil
 }
 
-// mostCapacity is more than any cache holds, in entries or in MiB.
+// mostCapacity is more than any cache holds, in entries.
 const mostCapacity = math.MaxInt32
 
 // capacity is a number of 0 or more, or unlimited; *p stays "not given" without
 // the flag.
-func (c *call) capacity(p *kiln.Limit, form, about, shown string) {
-	c.upTo(mostCapacity, true, p, form, about, shown)
-}
-
-// amount is a number of 0 or more; *p stays "not given" without the flag.
-func (c *call) amount(p *kiln.Limit, form, about string) {
-	c.upTo(mostCapacity, false, p, form, about, "")
-}
-
-// bytes is capacity for a number of bytes.
-func (c *call) bytes(p *kiln.Limit, form, about string) {
-	c.upTo(math.MaxInt64, true, p, form, about, "")
-}
-
-func (c *call) upTo(most int64, unlimited bool, p *kiln.Limit, form, about, shown string) {
-	want := fmt.Sprintf("a whole number from 0 to %d", most)
-	if unlimited {
-		want += ", or " + limit.Word
-	}
-	c.define(form, about, shown, want, func(text string) bool {
+func (c *call) capacity(p *kiln.Limit, form, about string) {
+	c.define(form, about, "", fmt.Sprintf("a whole number from 0 to %d, or %s", mostCapacity, limit.Word), func(text string) bool {
 		l, err := limit.Parse(text)
-		if n, counted := l.Value(); err != nil || n > most || !counted && !unlimited {
+		if n, _ := l.Value(); err != nil || n > mostCapacity {
 			return false
 		}
 		*p = l
 		return true
 	})
+}
+
+// size is a size, or unlimited, in bytes; *p stays "not given" without the flag. A number
+// without a unit counts alone.
+func (c *call) size(p *kiln.Limit, alone int64, form, about string) {
+	c.define(form, about, "", size.Grammar+", or "+limit.Word, func(text string) (ok bool) {
+		*p, ok = parseSize(text, alone)
+		return ok
+	})
+}
+
+// bounded is size without unlimited.
+func (c *call) bounded(p *kiln.Limit, alone int64, form, about string) {
+	c.define(form, about, "", size.Grammar, func(text string) (ok bool) {
+		*p, ok = parseSize(text, alone)
+		return ok && !p.IsUnlimited()
+	})
+}
+
+func parseSize(text string, alone int64) (kiln.Limit, bool) {
+	l, err := size.Parse(text, alone)
+	return l, err == nil
 }
 
 // seconds is a length of time that may have a fraction.

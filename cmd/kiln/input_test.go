@@ -65,7 +65,7 @@ func TestWrongCommand(t *testing.T) {
 // refuses all else, and says what it wants.
 func TestWrongFlag(t *testing.T) {
 	trace := file(t, "some.csv", "len\n3\n5\n")
-	const whole = "a whole number from "
+	const whole, sizes = "a whole number from ", "a whole number, or one with its unit such as 512KiB or 5GiB"
 	numbers := []string{"", "-1", "-3", "1.5", "+1", " 1", "0x10", "1e3", "1_000", "none", "NaN", "99999999999999999999999", "１"}
 	run := []string{"run"}
 	simulate := []string{"shapes", "simulate", "--trace", trace, "--key", "exact"}
@@ -81,12 +81,13 @@ func TestWrongFlag(t *testing.T) {
 		{run, "requests", whole + "0 to ", append(numbers, "2147483648")},
 		{run, "announce", whole + "0 to ", append(numbers, "2147483648")},
 		{run, "groups", whole + "0 to 2147483647, or unlimited", append(numbers, "Unlimited", "2147483648")},
-		{run, "session-bytes", whole + "0 to 9223372036854775807, or unlimited", append(numbers, "9223372036854775808")},
-		{run, "pool-bytes", whole + "0 to 9223372036854775807, or unlimited", append(numbers, "9223372036854775808")},
-		{run, "floor-bytes", whole + "0 to ", append(numbers, "unlimited", "9223372036854775808")},
+		{run, "session-bytes", sizes + ", or unlimited", append(numbers, "5gib", "5 GiB", "8388608TiB", "9223372036854775808")},
+		{run, "pool-bytes", sizes + ", or unlimited", append(numbers, "9223372036854775808")},
+		{run, "floor-bytes", sizes, append(numbers, "unlimited", "9223372036854775808")},
 		{run, "floor-groups", whole + "0 to 2147483647", append(numbers, "unlimited", "2147483648")},
-		{run, "memory-limit", "want off, auto or a whole number of MiB from 1", append(numbers, "0", "Auto", "unlimited", "1MiB")},
-		{run, "constants", whole + "0 to 2147483647, or unlimited", append(numbers, "unlimit", "2147483648")},
+		{run, "memory-limit", "want off, auto, or from 1 MiB on " + sizes, append(numbers, "0", "Auto", "unlimited", "1023KiB")},
+		{run, "constants", sizes + ", or unlimited", append(numbers, "unlimit")},
+		{run, "store-capacity", sizes + ", or unlimited", append(numbers, "8796093022208")},
 		{run, "seed", whole + "0 to 18446744073709551615", append(numbers, "18446744073709551616")},
 		{run, "device", "want cpu", []string{"", "gpu", "CPU", "cpu:0"}},
 		{run, "policy", "want fifo, lru, sieve or duel", []string{"", "mru", "FIFO", "belady", "lru,fifo"}},

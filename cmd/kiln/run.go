@@ -27,6 +27,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/internal/picture"
 	"github.com/kiln-cache/kiln/internal/policy"
+	"github.com/kiln-cache/kiln/internal/size"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -37,8 +38,8 @@ type runFlags struct {
 	store, bases, record                       string
 	memory                                     string
 	groups, constants, storeCapacity           kiln.Limit
-	sessionBytes, poolBytes                    kiln.Limit
-	floorBytes, floorGroups                    int
+	sessionBytes, poolBytes, floorBytes        kiln.Limit
+	floorGroups                                int
 	sessions, announce, requests, passes       int
 	seed                                       uint64
 }
@@ -71,21 +72,21 @@ func (f *runFlags) define(c *call) {
 	c.text(&f.model, "model NAME|FILE", "built in are "+strings.Join(data.Models(), ", ")+"; else an op list's file", "a built-in model or an op list's file", nil)
 	c.oneOf(&f.device, "device NAME", "the device that runs it, see kiln devices", ops.Names()...)
 	c.whole(&f.sessions, "sessions N", 1, mostSessions, "sessions that work side by side")
-	c.capacity(&f.groups, "groups N", "shape groups a session may hold, a number or unlimited; 0 keeps none (default KILN_SESSION_GROUPS, else 64)", "")
-	c.bytes(&f.sessionBytes, "session-bytes N", "what a session may hold, a number or unlimited (default unlimited)")
-	c.bytes(&f.poolBytes, "pool-bytes N", "what all sessions may hold together, a number or unlimited (default unlimited)")
-	c.whole(&f.floorBytes, "floor-bytes N", 0, math.MaxInt, "bytes of a session that the others cannot take from it")
+	c.capacity(&f.groups, "groups N", "shape groups a session may hold, a number or unlimited; 0 keeps none (default KILN_SESSION_GROUPS, else 64)")
+	c.size(&f.sessionBytes, size.Byte, "session-bytes SIZE", "what a session may hold, bytes, a size such as 64MiB, or unlimited (default unlimited)")
+	c.size(&f.poolBytes, size.Byte, "pool-bytes SIZE", "what all sessions may hold together (default unlimited)")
+	c.bounded(&f.floorBytes, size.Byte, "floor-bytes SIZE", "what the others cannot take from a session (default 0)")
 	c.whole(&f.floorGroups, "floor-groups N", 0, mostCapacity, "shape groups of a session that the others cannot take from it")
-	c.text(&f.memory, "memory-limit MiB", "for kernels and weights together: a number, off or auto (default KILN_MEMORY_LIMIT, else off)", "off, auto or a whole number of MiB from 1", isMemoryLimit)
+	c.text(&f.memory, "memory-limit MiB", "for kernels and weights together: MiB, a size such as 4GiB, off or auto (default KILN_MEMORY_LIMIT, else off)", "off, auto, or from 1 MiB on "+size.Grammar, isMemoryLimit)
 	c.oneOf(&f.policy, "policy P", "which group goes when a session is full: "+list(sessionPolicies())+" (default KILN_SESSION_POLICY, else duel)", sessionPolicies()...)
 	c.text(&f.bucket, "bucket B", "which shape is compiled for a request's: "+bucketings+" (default KILN_BUCKET, else "+defaultBucket+")", bucketings, isBucketing)
 	c.whole(&f.announce, "announce N", 0, mostRequests, "tell a session the shapes of its next N requests")
 	c.whole(&f.requests, "requests N", 0, mostRequests, "replay only the first N requests; 0 is all")
 	c.whole(&f.passes, "passes N", 1, mostPasses, "times that the trace is replayed")
-	c.capacity(&f.constants, "constants MiB", "for prepared weights, a number or unlimited; 0 shares none (default unlimited)", "")
+	c.size(&f.constants, size.MiB, "constants MiB", "for prepared weights: MiB, a size such as 4GiB, or unlimited; 0 shares none (default unlimited)")
 	c.text(&f.store, "store DIR", "keep compiled kernels over restarts in this directory (default none)", "a directory's name", nil)
 	c.text(&f.bases, "base DIR", "read-only directories that are asked after the store's, a list as PATH is one (default KILN_STORE_BASES)", "directories", nil)
-	c.capacity(&f.storeCapacity, "store-capacity MiB", "for the store, a number or unlimited (default KILN_STORE_CAPACITY, else 1024)", "")
+	c.size(&f.storeCapacity, size.MiB, "store-capacity MiB", "for the store: MiB, a size such as 512KiB or 5GiB, or unlimited (default KILN_STORE_CAPACITY, else 1024)")
 	c.seed(&f.seed, "seed N", "what token ids, and weights that no file has, are made from")
 	c.text(&f.record, "record FILE", "write what was asked for as a manifest for kiln warm", "a file's name", nil)
 	c.text(&f.plot, "plot FILE.png", "draw hits and latency over time as this picture", "the name of a PNG file", nil)
@@ -168,7 +169,12 @@ func (f runFlags) check(settings env.Settings) (*job, error) {
 		return nil, err
 	}
 	j.config.CPUConstantsMiB, j.config.MemoryLimit, j.config.SessionBytes = f.constants, f.memory, f.poolBytes
-	j.config.Store = blobstore.Config{Dir: f.store, Capacity: f.storeCapacity.MiB(), Identity: identities(library)}
+	if n, counted := f.constants.Value(); counted {
+		if j.config.CPUConstantsMiB = kiln.LimitOf(n / size.MiB); n%size.MiB != 0 {
+			return nil, fmt.Errorf("--constants %d bytes: want whole MiB", n)
+		}
+	}
+	j.config.Store = blobstore.Config{Dir: f.store, Capacity: f.storeCapacity, Identity: identities(library)}
 	if f.bases != "" {
 		j.config.Store.Bases = filepath.SplitList(f.bases)
 	}
@@ -216,8 +222,9 @@ func (f runFlags) sessionConfig(settings env.Settings) (kiln.SessionConfig, erro
 	if f.groups.Given() {
 		cfg.Groups = f.groups
 	}
-	cfg.Bytes, cfg.Floor = f.sessionBytes, kiln.Floor{Bytes: int64(f.floorBytes), Groups: int64(f.floorGroups)}
-	err := f.checkFloor(cfg.Groups)
+	floor, _ := f.floorBytes.Value()
+	cfg.Bytes, cfg.Floor = f.sessionBytes, kiln.Floor{Bytes: floor, Groups: int64(f.floorGroups)}
+	err := f.checkFloor(cfg.Groups, floor)
 	if err != nil {
 		return cfg, err
 	}
@@ -229,7 +236,7 @@ func (f runFlags) sessionConfig(settings env.Settings) (kiln.SessionConfig, erro
 }
 
 // checkFloor refuses a floor above what a session may hold.
-func (f runFlags) checkFloor(groups kiln.Limit) error {
+func (f runFlags) checkFloor(groups kiln.Limit, floor int64) error {
 	if !groups.Allows(int64(f.floorGroups)) {
 		return fmt.Errorf("--floor-groups %d: want at most %v, what a session may hold by --groups", f.floorGroups, groups)
 	}
@@ -238,8 +245,8 @@ func (f runFlags) checkFloor(groups kiln.Limit) error {
 		capacity kiln.Limit
 		sessions int
 	}{{"--session-bytes", f.sessionBytes, 1}, {"--pool-bytes", f.poolBytes, f.sessions}} {
-		if most, counted := of.capacity.Value(); counted && int64(f.floorBytes) > most/int64(of.sessions) {
-			return fmt.Errorf("--floor-bytes %d: want at most %d, what %s %d has for each session", f.floorBytes, most/int64(of.sessions), of.flag, most)
+		if most, counted := of.capacity.Value(); counted && floor > most/int64(of.sessions) {
+			return fmt.Errorf("--floor-bytes %d: want at most %d, what %s %d has for each session", floor, most/int64(of.sessions), of.flag, most)
 		}
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
+	"github.com/kiln-cache/kiln/internal/size"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -64,7 +65,7 @@ func warmCommand(ctx context.Context, c *call) error {
 	budget := 0.0
 	c.text(&w.file, "manifest FILE", "what kiln run --record wrote", "a manifest's file", nil)
 	c.text(&w.store, "store DIR", "where the kernels are kept (default KILN_STORE_DIR)", "a directory's name", nil)
-	c.capacity(&w.capacity, "store-capacity MiB", "for the store from now on, a number or unlimited (default what it has; KILN_STORE_CAPACITY, else 1024, where it has none)", "")
+	c.size(&w.capacity, size.MiB, "store-capacity MiB", "for the store from now on: MiB, a size such as 512KiB or 5GiB, or unlimited (default what it has; KILN_STORE_CAPACITY, else 1024, where it has none)")
 	c.seconds(&budget, "budget SECONDS", "wall time to spend; 0 is no bound")
 	c.toggle(&w.child, "child", "") // the process that builds: items on standard input
 	if err := c.parse(0); err != nil {
@@ -270,7 +271,7 @@ func (w *warmer) start(ctx context.Context, items []manifest.Item) (child *exec.
 	}
 	child = exec.CommandContext(ctx, self, "warm", "--child", "--store", w.store, "--log-level", w.level)
 	if w.chosen {
-		child.Args = append(child.Args, "--store-capacity", w.capacity.String())
+		child.Args = append(child.Args, "--store-capacity", size.Format(w.capacity, size.MiB))
 	}
 	child.Stderr = w.stderr
 	child.Cancel = func() error { return child.Process.Signal(os.Interrupt) } // it clears up after itself

@@ -21,7 +21,7 @@ import (
 // open opens the store. If the items are more than it holds, the dearest stay: they
 // are built first, and eviction by age would remove them first.
 func (w *warmer) open(ctx context.Context, library func(string) (ops.Library, error)) (*blobstore.Store, error) {
-	s, err := blobstore.Open(ctx, blobstore.Config{Dir: w.store, Capacity: w.capacity.MiB(), DefaultCapacity: !w.chosen,
+	s, err := blobstore.Open(ctx, blobstore.Config{Dir: w.store, Capacity: w.capacity, DefaultCapacity: !w.chosen,
 		Policy: blobstore.Cost, DefaultPolicy: true, Identity: identities(library), Logger: w.logger()})
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--store: %w", err)}

@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/lease"
+	"github.com/kiln-cache/kiln/internal/zone"
 )
 
 // shell is the actor around the core. It boards, starts, cancels and ends flights,
@@ -18,24 +19,29 @@ type shell struct {
 	let, letKernel func(*node) // end a flight's hold
 	bin            lease.Bin[*node]
 	telling        lease.Bin[func()] // what listeners and the log are told of turns
+	zone           zone.Zone         // Frees and listeners that Close waits for
 	warnings       uint64            // of thrash, so far
 	warned         time.Time         // the last one that was logged; of telling
 
 	jobs   int // creators, store writes and frees that have not reported their end
 	saves  map[*saving]struct{}
 	sweeps []sweep // the first is under way
+
+	unlisting bool // one of the sweeps is that
 }
 
 func (s *shell) init(c *Cache) {
 	s.Cache = c
 	s.saves = make(map[*saving]struct{})
 	s.let, s.letKernel = s.unpin, s.unpinKernel
-	s.bin.Init(actors.Go, func(n *node) {
+	s.zone.Up = c.cfg.zone
+	lend := s.zone.Lend(actors.Go)
+	s.bin.Init(lend, func(n *node) {
 		defer s.ref.Do(freed{n}, nil) // also after a Free that ends its goroutine
 		s.free(n)
 	}, func(error) {}) // free has told
 	s.telling.InOrder = true
-	s.telling.Init(actors.Go, func(tell func()) {
+	s.telling.Init(lend, func(tell func()) {
 		defer s.ref.Tell(told{})
 		tell()
 	}, s.listenerFailed)
@@ -99,6 +105,7 @@ func (s *shell) turn(m message) {
 	s.uses.DrainFor(s.ref.Queued, s.state.use)
 	m.handle(s)
 	s.clean()
+	s.unlist()
 	s.state.touched.Turn()
 	s.checkJobs()
 }

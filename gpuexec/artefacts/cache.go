@@ -70,7 +70,7 @@ func (c *Cache) Lookup(key string) (Ref, bool) {
 	if n == nil {
 		return Ref{}, false
 	}
-	c.uses.Note(n)
+	c.uses.Note(n, 0)
 	if c.cfg.Listen != nil {
 		c.tell(nil, key, Outcome{Event: Hit})
 	}
@@ -173,7 +173,7 @@ func (c *Cache) wasHit(inner bool, r *Request, l *Lease, start time.Time) Outcom
 		c.ended(l, r.Key, o)
 		return o
 	}
-	c.uses.Note(n)
+	c.uses.Note(n, 0)
 	if c.cfg.Listen != nil {
 		c.tell(l, r.Key, o)
 	}
@@ -182,7 +182,7 @@ func (c *Cache) wasHit(inner bool, r *Request, l *Lease, start time.Time) Outcom
 
 // usedUncounted notes a use that is no hit.
 func (c *Cache) usedUncounted(n *node) {
-	c.uses.Note(n)
+	c.uses.Note(n, 0)
 	c.counters.unhit.Add(1)
 }
 
@@ -247,7 +247,7 @@ func (c *Cache) Settle(ctx context.Context) error {
 		select {
 		case <-saves[i].over:
 		case <-ctx.Done():
-			err = ctx.Err()
+			err = guard.Ended(ctx)
 		}
 	}
 	if err != nil {
@@ -259,15 +259,19 @@ func (c *Cache) Settle(ctx context.Context) error {
 // Close ends the cache: callers that wait get the value or ErrClosed at once,
 // creators' contexts end, and Close waits for them, for store writes and for
 // frees. The context stops the waiting only; the closing goes on. Leases stay
-// usable until they end. Closing again waits again.
+// usable until they end. Closing again waits again. Called by a Free, or by Evicted,
+// it does not wait for itself, but answers ErrCycle at once; the closing goes on.
 func (c *Cache) Close(ctx context.Context) error {
 	c.leave()
 	c.floors.close()
 	c.ref.Tell(closing{})
+	if c.shell.zone.Here() {
+		return &fault.Error{Op: "artefacts: close", Err: fault.ErrCycle}
+	}
 	select {
 	case <-c.ref.Stopped(): // the actor stops itself after the last job
 		return nil
 	case <-ctx.Done():
-		return &fault.Error{Op: "artefacts: close", Err: ctx.Err()}
+		return &fault.Error{Op: "artefacts: close", Err: guard.Ended(ctx)}
 	}
 }

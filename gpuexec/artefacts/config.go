@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -39,14 +40,18 @@ type Config struct {
 
 	// Evicted, if not nil, is told of each artefact that lost its residency and why, in
 	// this order, one at a time, on a goroutine of the cache. Leases on it may go on,
-	// and it may become resident again (SPEC C13). It must be cheap, and must not call
-	// Close, which waits for it.
+	// and it may become resident again (SPEC C13). It must be cheap. Close answers it
+	// ErrCycle.
 	Evicted func(key string, why Cause)
 
 	memory *pressure.Watch // the memory limit of the process; nil = none
+	zone   *zone.Zone      // of whoever closes the cache; nil = nobody in particular
 }
 
-func init() { hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w }) }
+func init() {
+	hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w })
+	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
+}
 
 // Cause says why an artefact lost its residency. Floors only decide which one goes.
 type Cause string

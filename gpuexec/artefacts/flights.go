@@ -9,7 +9,7 @@ import (
 // begin has m fly. Where something may be kept the flight takes its place now.
 func (s *state) begin(m *making) {
 	k := m.call
-	m.n = s.table.NewNode(k.Key, 0)
+	m.n = s.table.HashedNode(k.placed.key, k.Key, 0)
 	m.n.Value.users.Store(usersOf(k.Owner))
 	m.n.Value.flight = m
 	m.origin = Outcome{Event: Miss, Reason: s.absence()}
@@ -46,7 +46,7 @@ func (s *state) begin(m *making) {
 
 // part is the entry that what k makes is to take over, resident or flying, or nil.
 func (s *state) part(k *call) *node {
-	n := s.other(k.Part)
+	n := s.other(k.Part, k.placed.part)
 	if f, ok := s.flights.Find(k.Part); n == nil && ok {
 		n = f.n
 	}
@@ -58,11 +58,11 @@ func (s *state) part(k *call) *node {
 
 // other is the resident of a part's or a whole's key, or nil. No key is empty: a hash may
 // rely on that.
-func (s *state) other(key string) *node {
+func (s *state) other(key string, hash uint64) *node {
 	if key == "" {
 		return nil
 	}
-	return s.table.Lookup(key, 0)
+	return s.table.Hashed(hash, key, 0)
 }
 
 // disown has the place of the part be the part's alone.
@@ -128,10 +128,10 @@ func (s *state) land(m *making) (resident bool) {
 // keep has n, which k asked for, become resident, if it fits: then its part goes, whose
 // room it has. It looks for bytes first: what goes for them leaves its place, too.
 func (s *state) keep(n *node, k *call) bool {
-	if !s.bytes.Allows(n.Value.bytes) || s.other(k.Whole) != nil {
+	if !s.bytes.Allows(n.Value.bytes) || s.other(k.Whole, k.placed.whole) != nil {
 		return false
 	}
-	part, t, room := s.other(k.Part), (*tenant)(nil), int64(0)
+	part, t, room := s.other(k.Part, k.placed.part), (*tenant)(nil), int64(0)
 	if part != nil {
 		t, room = part.Value.tenant, part.Value.bytes
 		s.withdraw(part) // so that it does not go for its whole

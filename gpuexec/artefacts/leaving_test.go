@@ -3,13 +3,11 @@ package artefacts_test
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
-	"github.com/kiln-cache/kiln/limit"
 )
 
 // F4, F9: when the linger time is over the place is free, though the creator heeds
@@ -45,21 +43,6 @@ func TestKernelUsedAgain(t *testing.T) {
 	c.eventuallyFreed("kernel:x", 1)
 }
 
-// inTurn is a hash of keys that has the cache's actor wait in a turn that looks for the
-// key "held".
-type inTurn struct {
-	hashed         atomic.Int32
-	entered, leave chan struct{}
-}
-
-func (h *inTurn) hash(key string) uint64 {
-	if key == "held" && h.hashed.Add(1) == 2 { // first by the caller, then in the turn
-		close(h.entered)
-		<-h.leave
-	}
-	return 7
-}
-
 // leavingContext ends when its Done is asked for: a call that looks at Err before has
 // begun then, and waits.
 type leavingContext struct {
@@ -70,20 +53,12 @@ type leavingContext struct {
 func (c leavingContext) Done() <-chan struct{} { c.leave(); return c.Context.Done() }
 
 // leaving has a caller of Get leave before the turn that answers it.
-func (h *inTurn) leaving(t *testing.T, c *artefacts.Cache, get func(context.Context) error) {
+func leaving(t *testing.T, c *artefacts.Cache, get func(context.Context) error) {
 	t.Helper()
-	h.hashed.Store(0)
-	h.entered, h.leave = make(chan struct{}), make(chan struct{})
-	held := make(chan struct{})
-	go func() {
-		defer close(held)
-		_, _, _ = c.Peek(background, "held")
-	}()
-	<-h.entered
+	goOn := artefacts.Stall(c)
 	ctx, cancel := context.WithCancel(background)
 	err := get(leavingContext{ctx, cancel})
-	close(h.leave)
-	<-held
+	goOn()
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("the caller that left: %v", err)
 	}
@@ -92,13 +67,12 @@ func (h *inTurn) leaving(t *testing.T, c *artefacts.Cache, get func(context.Cont
 // F4: a caller that leaves before it is answered leaves nothing: no flight that
 // nobody began, no seat on another's.
 func TestLeavingBeforeTheAnswer(t *testing.T) {
-	var h inTurn
-	c := open(t, artefacts.Config{Entries: limit.Of(4), Hash: h.hash})
+	c := open(t, entries(4))
 	get := func(ctx context.Context) error {
 		_, _, err := c.Get(ctx, c.request(c.Cache, "k", maker{}))
 		return err
 	}
-	h.leaving(t, c.Cache, get)
+	leaving(t, c.Cache, get)
 	eventually(t, "len", c.Len, 0)
 	want(t, "creations", c.count(c.mu.creations, "k"), 0)
 
@@ -106,7 +80,7 @@ func TestLeavingBeforeTheAnswer(t *testing.T) {
 	done := make(chan string, 1) // one answer
 	go func() { done <- c.getIn(first, "k", maker{wait: gate()}) }()
 	eventually(t, "creations", func() int { return c.count(c.mu.creations, "k") }, 1)
-	h.leaving(t, c.Cache, get)
+	leaving(t, c.Cache, get)
 	leave()
 	want(t, "the first caller", <-done, "error canceled")
 	eventually(t, "aborted", func() int { return c.count(c.mu.aborted, "k") }, 1)

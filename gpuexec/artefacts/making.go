@@ -246,8 +246,10 @@ func (s *shell) save(m *making) {
 	keep := !s.state.disabled()
 	s.job(func() {
 		defer s.ref.Tell(saved{w}) // also after user code that ends its goroutine
-		defer s.unpin(n)
-		s.write(n, claim, keep)
+		s.zone.Run(func() {
+			defer s.unpin(n)
+			s.write(n, claim, keep)
+		})
 	})
 }
 

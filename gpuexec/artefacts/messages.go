@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -31,12 +32,29 @@ type call struct {
 	cache *Cache
 	kind  kind
 	given []byte // a blob to load in place of Create; then neither that nor the store is asked
+	placed
 	answer
+}
+
+// placed are the hashes of the keys of a call, as the table places them.
+type placed struct{ key, part, whole uint64 }
+
+// placedBy gives them. That is user code: not in a turn.
+func (r *Request) placedBy(t *table.Table[entry]) (p placed) {
+	p.key = t.Hash(r.Key)
+	if r.Part != "" {
+		p.part = t.Hash(r.Part)
+	}
+	if r.Whole != "" {
+		p.whole = t.Hash(r.Whole)
+	}
+	return p
 }
 
 // Ask brings the call through a turn, with a flight of its own that may fly.
 func (k *call) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	m := &making{call: k, began: k.cache.cfg.Now()}
+	k.placed = k.placedBy(k.cache.table)
 	var scope any = k.cache
 	if k.kind == kernel { // it ends with the artefact that it is for
 		scope = &k.cache.state.kernels

@@ -1,68 +1,119 @@
 package artefacts
 
 import (
-	"maps"
+	"cmp"
+	"hash/maphash"
 	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
+// few is how many users of an entry are looked at, at a time.
+const few = touched.Most / 16
+
 // users is the set of owners that used an artefact; the empty name stands for
-// callers without one. A set is immutable and never empty.
+// callers without one. A set is immutable and never empty. It is a treap: ordered by
+// name from left to right, and by the hash of the name from the top. So a set that
+// differs by one owner shares all of it but a path, however large it is.
 type users struct {
-	one  string
-	more map[string]struct{} // besides one
+	owner       string
+	rank        uint64
+	left, right *users
 }
 
-var nobody = &users{} // what most artefacts are used by: no allocation
+var (
+	seed   = maphash.MakeSeed()
+	nobody = newUsers("") // what most artefacts are used by: no allocation
+)
+
+func newUsers(owner string) *users { return &users{owner: owner, rank: maphash.String(seed, owner)} }
 
 func usersOf(owner string) *users {
 	if owner == "" {
 		return nobody
 	}
-	return &users{one: owner}
+	return newUsers(owner)
 }
 
 func (u *users) has(owner string) bool {
-	if u.one == owner {
-		return true
-	}
-	_, ok := u.more[owner]
-	return ok
-}
-
-func (u *users) only(owner string) bool { return u.one == owner && len(u.more) == 0 }
-
-func (u *users) with(owner string) *users {
-	more := make(map[string]struct{}, len(u.more)+1)
-	maps.Copy(more, u.more)
-	more[owner] = struct{}{}
-	return &users{one: u.one, more: more}
-}
-
-// without gives the set less owner, which must not be the only one in it.
-func (u *users) without(owner string) *users {
-	less := &users{one: u.one, more: maps.Clone(u.more)}
-	if owner != u.one {
-		delete(less.more, owner)
-		return less
-	}
-	for next := range less.more {
-		less.one = next
-		delete(less.more, next)
-		break
-	}
-	return less
-}
-
-// all walks the owners.
-func (u *users) all(yield func(string) bool) {
-	if !yield(u.one) {
-		return
-	}
-	for owner := range u.more {
-		if !yield(owner) {
-			return
+	for u != nil && u.owner != owner {
+		if owner < u.owner {
+			u = u.left
+		} else {
+			u = u.right
 		}
 	}
+	return u != nil
+}
+
+func (u *users) only(owner string) bool { return u.owner == owner && u.left == nil && u.right == nil }
+
+// with gives the set and one more, which is not in it.
+func (u *users) with(one *users) *users {
+	if u == nil || one.rank > u.rank {
+		left, right := u.split(one.owner)
+		return &users{one.owner, one.rank, left, right}
+	}
+	more := *u
+	if one.owner < u.owner {
+		more.left = u.left.with(one)
+	} else {
+		more.right = u.right.with(one)
+	}
+	return &more
+}
+
+// split gives the owners before one, and those after it.
+func (u *users) split(owner string) (left, right *users) {
+	if u == nil {
+		return nil, nil
+	}
+	part := *u
+	if u.owner < owner {
+		part.right, right = u.right.split(owner)
+		return &part, right
+	}
+	if u.owner == owner {
+		return u.left, u.right
+	}
+	left, part.left = u.left.split(owner)
+	return left, &part
+}
+
+// without gives the set less owner, which is in it; nil if that was all.
+func (u *users) without(owner string) *users {
+	if u.owner == owner {
+		return u.left.join(u.right)
+	}
+	less := *u
+	if owner < u.owner {
+		less.left = u.left.without(owner)
+	} else {
+		less.right = u.right.without(owner)
+	}
+	return &less
+}
+
+// join is one set of two, where all owners of u come before those of right.
+func (u *users) join(right *users) *users {
+	if u == nil || right == nil {
+		return cmp.Or(u, right)
+	}
+	if u.rank > right.rank {
+		both := *u
+		both.right = u.right.join(right)
+		return &both
+	}
+	both := *right
+	both.left = u.join(right.left)
+	return &both
+}
+
+// all walks the owners, by name.
+func (u *users) all(yield func(string) bool) { u.walk(yield) }
+
+func (u *users) walk(yield func(string) bool) (more bool) {
+	return u == nil || u.left.walk(yield) && yield(u.owner) && u.right.walk(yield)
 }
 
 // credit adds owner to the set that p holds and reports whether it was not there:
@@ -74,7 +125,7 @@ func credit(p *atomic.Pointer[users], owner string) (first bool) {
 		if u.has(owner) {
 			return false
 		}
-		if p.CompareAndSwap(u, u.with(owner)) {
+		if p.CompareAndSwap(u, u.with(newUsers(owner))) {
 			return true
 		}
 	}
@@ -114,15 +165,51 @@ func (o owned) add(owner string, n *node) {
 	o[owner][n] = struct{}{}
 }
 
-// drop forgets an entry that has gone.
-func (o owned) drop(n *node) {
-	for owner := range n.Value.users.Load().all {
+// drop forgets an entry that has gone, of as many of the users given as most says, and
+// gives the others.
+func (o owned) drop(n *node, of *users, most int) (rest *users) {
+	for owner := range of.all {
+		if most == 0 {
+			_, rest = of.split(owner)
+			return rest.with(newUsers(owner))
+		}
+		most--
 		if uses := o[owner]; uses != nil {
 			if delete(uses, n); len(uses) == 0 {
 				delete(o, owner)
 			}
 		}
 	}
+	return nil
+}
+
+// unlisted is an entry that has gone, and owners that it is still listed for: of one that
+// very many used a turn takes only a part.
+type unlisted struct {
+	n  *node
+	of *users
+}
+
+// unlist takes an entry that has gone off the lists of its users, or of some: calls of
+// unlistMore follow.
+func (s *state) unlist(n *node) {
+	if rest := s.owned.drop(n, n.Value.users.Load(), few); rest != nil {
+		s.touched.Add(few)
+		s.unlisted = append(s.unlisted, unlisted{n, rest})
+	}
+}
+
+// unlistMore goes on with what unlist left, and reports whether that is done.
+func (s *state) unlistMore() (over bool) {
+	for len(s.unlisted) > 0 && s.touched.Left() {
+		last := &s.unlisted[len(s.unlisted)-1]
+		s.touched.Add(few)
+		if last.of = s.owned.drop(last.n, last.of, few); last.of == nil {
+			*last = unlisted{}
+			s.unlisted = s.unlisted[:len(s.unlisted)-1]
+		}
+	}
+	return len(s.unlisted) == 0
 }
 
 // take gives what an owner used, to take the owner off all that. Later uses are not in

@@ -2,32 +2,34 @@ package artefacts
 
 import "container/heap"
 
-// ranks are the tenants that have entries above their floors, by when the oldest
-// entry of each was used: a heap. They make the choice of a victim cost the
-// logarithm of the number of tenants.
+// ranks are the tenants that have entries, by when the oldest entry of each was used:
+// those above their floors, and those whose floor holds that entry. They make the choice
+// of a victim cost the logarithm of the number of tenants.
 //
-// INVARIANT: a tenant is in it exactly if it has entries and its floor does not hold
-// the oldest, and its key is the use of that.
-type ranks []*tenant
+// INVARIANT: a tenant with entries is in one of the two, and its key is the use of the
+// oldest.
+type ranks struct{ above, held byAge }
 
-func (r ranks) Len() int           { return len(r) }
-func (r ranks) Less(a, b int) bool { return r[a].oldest.Value.used < r[b].oldest.Value.used }
+// byAge is a heap.
+type byAge []*tenant
 
-func (r ranks) Swap(a, b int) {
+func (r byAge) Len() int           { return len(r) }
+func (r byAge) Less(a, b int) bool { return r[a].oldest.Value.used < r[b].oldest.Value.used }
+
+func (r byAge) Swap(a, b int) {
 	r[a], r[b] = r[b], r[a]
-	r[a].rank, r[b].rank = a+1, b+1
+	r[a].rank, r[b].rank = a, b
 }
 
 // Push and Pop are for package heap.
-func (r *ranks) Push(t any) {
-	*r = append(*r, t.(*tenant))
+func (r *byAge) Push(t any) {
 	t.(*tenant).rank = len(*r)
+	*r = append(*r, t.(*tenant))
 }
 
-func (r *ranks) Pop() any {
+func (r *byAge) Pop() any {
 	last := len(*r) - 1
 	t := (*r)[last]
-	t.rank = 0
 	(*r)[last] = nil
 	*r = (*r)[:last]
 	return t
@@ -39,16 +41,24 @@ func (r *ranks) update(t *tenant) {
 	if t == nil {
 		return
 	}
-	above := t.oldest != nil && !t.holds(t.oldest)
+	among := &r.above
+	if t.oldest != nil && t.holds(t.oldest) {
+		among = &r.held
+	}
+	if t.among != nil && (t.among != among || t.oldest == nil) {
+		t.setAside()
+	}
 	switch {
-	case above && t.rank == 0:
-		heap.Push(r, t)
-	case above:
-		heap.Fix(r, t.rank-1)
-	case t.rank != 0:
-		heap.Remove(r, t.rank-1)
+	case t.among != nil:
+		heap.Fix(among, t.rank)
+	case t.oldest != nil:
+		t.among = among
+		heap.Push(among, t)
 	}
 }
 
 // setAside takes a tenant out until it is updated.
-func (r *ranks) setAside(t *tenant) { heap.Remove(r, t.rank-1) }
+func (t *tenant) setAside() {
+	heap.Remove(t.among, t.rank)
+	t.among = nil
+}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/pressure"
-	"github.com/kiln-cache/kiln/internal/touched"
+	"github.com/kiln-cache/kiln/internal/sums"
 )
 
 // spare is a resident that nobody leases, as it was in some turn.
@@ -44,7 +44,7 @@ func rank(list []spare) {
 	gone := make(map[*tenant]int64)
 	for i := range list {
 		if one := &list[i]; one.tenant != nil {
-			if gone[one.tenant] += one.Bytes; gone[one.tenant] > one.above {
+			if gone[one.tenant] = sums.Add(gone[one.tenant], one.Bytes); gone[one.tenant] > one.above {
 				one.Tier = pressure.Floors
 			}
 		}
@@ -64,15 +64,11 @@ func (s *state) give(list []spare, bytes int64) (freed pressure.Freed) {
 		if n.Value.kept() == 0 || n.Value.cell.Leased() || held {
 			continue
 		}
-		freed.Bytes += one.Bytes
+		freed.Add(pressure.Freed{Bytes: one.Bytes})
 		s.evict(n, ForMemory)
 	}
 	return freed
 }
-
-// part is how many artefacts the memory limit asks about in a turn: an eviction touches
-// one twice.
-const part = touched.Most / 4
 
 // unused ranks the residents that nobody leases, for the memory limit of the process. A
 // closed cache has none.
@@ -82,7 +78,7 @@ func (c *Cache) unused(ctx context.Context) (list []spare) {
 		all = append(all, n)
 		return true
 	})
-	for nodes := range slices.Chunk(all, part) {
+	for nodes := range slices.Chunk(all, pressure.Part) {
 		some, _ := actors.Ask(ctx, c.ref, func(r actors.Reply[[]spare]) message { return &offer{nodes: nodes, reply: r} })
 		list = append(list, some...)
 	}
@@ -99,16 +95,10 @@ func (c *Cache) offerUnused(ctx context.Context) (items []pressure.Item) {
 
 // shrinkUnused evicts of those, the cheapest seconds a byte first, until at least
 // n bytes are freed or nothing of that tier is left.
-func (c *Cache) shrinkUnused(ctx context.Context, n int64, tier pressure.Tier) (freed pressure.Freed) {
+func (c *Cache) shrinkUnused(ctx context.Context, n int64, tier pressure.Tier) pressure.Freed {
 	list := slices.DeleteFunc(c.unused(ctx), func(one spare) bool { return one.Tier != tier })
-	for some := range slices.Chunk(list, part) {
-		if freed.Bytes >= n {
-			break
-		}
-		of, _ := actors.Ask(ctx, c.ref, func(r actors.Reply[pressure.Freed]) message {
-			return &shrink{list: some, bytes: n - freed.Bytes, reply: r}
-		})
-		freed.Bytes += of.Bytes
-	}
-	return freed
+	return pressure.InParts(list, n, func(part []spare, n int64) pressure.Freed {
+		of, _ := actors.Ask(ctx, c.ref, func(r actors.Reply[pressure.Freed]) message { return &shrink{list: part, bytes: n, reply: r} })
+		return of
+	})
 }

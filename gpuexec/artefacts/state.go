@@ -6,6 +6,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/sums"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/limit"
@@ -16,24 +17,25 @@ import (
 // residency in it collect in dropped. Readers see the table and the gauges, which
 // are the state itself and no copy of it.
 type state struct {
-	table   *table.Table[entry] // residents
-	apart   map[string]*node    // evicted while they were leased, and leased still (C13)
-	flights flight.Desk[string, *making]
-	flying  list.List // of *making: creators at work, those of kernels too, the oldest first
-	order   order     // residents and the flights that count (F9), of no tenant
-	tenants tenants   // each with an order of its own
-	ranks   ranks     // of tenants
-	owned   owned
-	clock   uint64
-	entries limit.Limit // what binds: while a trim is under way, that or what is there
-	bytes   limit.Limit
-	goal    capacity // what was asked for
-	kernels layer
-	past    past // runs of creators
-	thrash  thrash
-	hits    uint64 // so far; the shell says so before a landing
-	touched touched.Gauge
-	closed  bool
+	table    *table.Table[entry] // residents
+	apart    map[string]*node    // evicted while they were leased, and leased still (C13)
+	flights  flight.Desk[string, *making]
+	flying   list.List // of *making: creators at work, those of kernels too, the oldest first
+	order    order     // residents and the flights that count (F9), of no tenant
+	tenants  tenants   // each with an order of its own
+	ranks    ranks     // of tenants
+	owned    owned
+	unlisted []unlisted // see unlist
+	clock    uint64
+	entries  limit.Limit // what binds: while a trim is under way, that or what is there
+	bytes    limit.Limit
+	goal     capacity // what was asked for
+	kernels  layer
+	past     past // runs of creators
+	thrash   thrash
+	hits     uint64 // so far; the shell says so before a landing
+	touched  touched.Gauge
+	closed   bool
 
 	gauges  *gauges
 	dropped []*node // lost their residency in this turn; the shell takes their pins
@@ -49,7 +51,7 @@ type lost struct {
 // gauges are read by anybody at any time.
 type gauges struct {
 	entries, bytes atomic.Int64 // within capacity
-	apart          atomic.Int64 // bytes in use outside the capacity (C12)
+	apart          sums.Total   // bytes in use outside the capacity (C12)
 	kernels        atomic.Int64
 	evictions      atomic.Int64
 	again          [agains]atomic.Uint64 // creators that ran not for the first time
@@ -143,7 +145,7 @@ func (s *state) resident(k *call) *node {
 	case kernel:
 		return s.useKernel(k.Key)
 	}
-	return s.table.Lookup(k.Key, 0)
+	return s.table.Hashed(k.placed.key, k.Key, 0)
 }
 
 // desk is where a flight is listed.
@@ -165,7 +167,7 @@ func (s *state) absence() fault.Reason {
 // place gives n a place in an order, for which others may have to go. It reports
 // false if there is none: the floors of others are all there is.
 func (s *state) place(n *node) bool {
-	t := s.tenants.of(n)
+	t := s.tenantOf(n)
 	for !s.entries.Allows(s.size() + 1) {
 		victim := s.victim(t, either)
 		if victim == nil {
@@ -205,7 +207,7 @@ func (s *state) takeOut(n *node, why Cause) {
 	s.touched.Add(1)
 	s.withdraw(n)
 	if n.Value.flight == nil && !n.Value.apart.Load() {
-		s.owned.drop(n)
+		s.unlist(n)
 	}
 	if n.Value.resident.Load() {
 		n.Value.resident.Store(false)
@@ -243,7 +245,7 @@ func (s *state) revive(n *node, k *call) bool {
 func (s *state) gone(n *node) {
 	if n.Value.apart.Swap(false) {
 		delete(s.apart, n.Key)
-		s.owned.drop(n)
+		s.unlist(n)
 	}
 }
 

@@ -2,8 +2,10 @@ package artefacts
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -199,15 +202,49 @@ func TestFloorsComeAndGo(t *testing.T) {
 	}
 }
 
+// C10: one more user of an artefact costs the logarithm of their number, and what they
+// are taken off when it goes, a part of a turn.
+func TestUsersOfMany(t *testing.T) {
+	for _, many := range []int{100, 10_000, 100_000} {
+		f := newFloors(2, 1<<40)
+		f.ask("owner", "shared", 1)
+		n := f.table.Lookup("shared", 0)
+		for i := range many {
+			f.ask(strconv.Itoa(i), "shared", 1)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		const steps = 100
+		for i := range steps {
+			credit(&n.Value.users, strconv.Itoa(many+i))
+			discredit(&n.Value.users, strconv.Itoa(many+i))
+		}
+		runtime.ReadMemStats(&after)
+		if bytes := (after.TotalAlloc - before.TotalAlloc) / steps; bytes > 16<<10 {
+			t.Errorf("of %d: %d bytes for a user who comes and goes", many, bytes)
+		}
+		f.touched.Turn()
+		f.evict(n, ForEntries)
+		for f.gone(n); !f.unlistMore(); {
+			f.touched.Turn()
+		}
+		f.touched.Turn()
+		if len(f.owned) != 0 || f.touched.Most() > touched.Most {
+			t.Errorf("of %d: %d owners have it still, a turn touched %d", many, len(f.owned), f.touched.Most())
+		}
+	}
+}
+
 // C10: the set of users, whatever order owners come and go in.
 func TestUsers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		owners := rapid.SampledFrom([]string{"", "A", "B", "C", "D"})
+		names := append(strings.Split("ABCDEFGHIJKLMNOPQRST", ""), "")
+		owners := rapid.SampledFrom(names)
 		first := owners.Draw(t, "first")
 		var p atomic.Pointer[users]
 		p.Store(usersOf(first))
 		set := []string{first}
-		for range rapid.IntRange(0, 20).Draw(t, "steps") {
+		for range rapid.IntRange(0, 100).Draw(t, "steps") {
 			owner := owners.Draw(t, "owner")
 			at := slices.Index(set, owner)
 			if rapid.Bool().Draw(t, "credit") {
@@ -229,7 +266,10 @@ func TestUsers(t *testing.T) {
 					set = []string{""}
 				}
 			}
-			for _, o := range []string{"", "A", "B", "C", "D"} {
+			if all := slices.Collect(p.Load().all); !slices.Equal(all, slices.Sorted(slices.Values(set))) {
+				t.Fatalf("%q, want %q", all, set)
+			}
+			for _, o := range names {
 				if p.Load().has(o) != slices.Contains(set, o) {
 					t.Fatalf("%q in %v: %v", o, set, p.Load().has(o))
 				}
@@ -253,7 +293,8 @@ func newCore(entries, bytes int64) core {
 
 // call asks for a key.
 func (c core) call(key, owner string, what kind) answer {
-	return c.ask(&making{call: &call{Request: Request{Key: key, Owner: owner}, kind: what}})
+	r := Request{Key: key, Owner: owner}
+	return c.ask(&making{call: &call{Request: r, kind: what, placed: r.placedBy(c.table)}})
 }
 
 // The core's sweeps, to their ends.

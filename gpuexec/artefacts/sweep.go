@@ -80,3 +80,18 @@ type emptying struct{}
 
 func (emptying) step(s *shell) (over bool, err error) { return s.state.empty(), nil }
 func (emptying) end(error)                            {}
+
+// unlisting goes on with what unlist left; a close ends it.
+type unlisting struct{ s *shell }
+
+func (u unlisting) step(s *shell) (over bool, err error) {
+	return s.state.closed || s.state.unlistMore(), nil
+}
+func (u unlisting) end(error) { u.s.unlisting = false }
+
+func (s *shell) unlist() {
+	if len(s.state.unlisted) > 0 && !s.unlisting && !s.state.closed {
+		s.unlisting = true
+		s.sweep(unlisting{s})
+	}
+}

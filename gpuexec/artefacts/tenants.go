@@ -12,7 +12,8 @@ type tenant struct {
 	order
 	floor int64
 	bytes int64
-	rank  int // its place in state.ranks, from 1; 0 = it is not in it
+	among *byAge // of state.ranks; nil = none
+	rank  int    // its place there
 }
 
 // charge counts bytes; a nil tenant does not.
@@ -33,19 +34,24 @@ func (e *entry) kept() int64 {
 	return 0
 }
 
-// of gives the tenant to whose floor n is to count: one that uses n and is below its
-// floor, else any that uses n, else nil.
-func (all tenants) of(n *node) (t *tenant) {
-	if len(all) == 0 {
+// tenantOf gives the tenant to whose floor n is to count: one that uses n and is below its
+// floor, else any that uses n, else nil. It looks at a few users, of very many.
+func (s *state) tenantOf(n *node) (t *tenant) {
+	if len(s.tenants) == 0 {
 		return nil
 	}
+	looked := 0
 	for owner := range n.Value.users.Load().all {
-		if other := all[owner]; other != nil {
+		if other := s.tenants[owner]; other != nil {
 			if t = other; t.bytes < t.floor {
 				break
 			}
 		}
+		if looked++; looked == few {
+			break
+		}
 	}
+	s.touched.Add(looked)
 	return t
 }
 
@@ -96,7 +102,7 @@ func (s *state) forget(l *leaving) (over bool) {
 		if !s.touched.Left() {
 			return false
 		}
-		s.move(l.oldest, s.tenants.of(l.oldest))
+		s.move(l.oldest, s.tenantOf(l.oldest))
 	}
 	return true
 }

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -158,8 +159,8 @@ func TestOwnersAreForgotten(t *testing.T) {
 		f.addFloor(who, -10)
 	}
 	for n := range f.each {
-		if u := n.Value.users.Load(); len(u.more) > 0 || u.one != "" {
-			t.Errorf("%s is used by %s and %d more", n.Key, u.one, len(u.more))
+		if u := n.Value.users.Load(); !u.only("") {
+			t.Errorf("%s is used by %q and perhaps more", n.Key, u.owner)
 		}
 	}
 	if len(f.owned) != 0 || f.size() != 10 {
@@ -216,6 +217,9 @@ func TestTenantsProp(t *testing.T) {
 				if got, want := f.victim(nil, may), slowVictim(f.state, may); got != want {
 					t.Fatalf("%v goes next, want %v", got, want)
 				}
+				if got, want := f.surplus(may), slowSurplus(f.state, may); got != want {
+					t.Fatalf("%v goes next of the surplus, want %v", got, want)
+				}
 			}
 			var bytes, entries int64
 			for n := range f.each {
@@ -259,6 +263,44 @@ func slowVictim(s *state, may scope) *node {
 		}
 	}
 	return n
+}
+
+// slowSurplus is surplus(may) likewise.
+func slowSurplus(s *state, may scope) *node {
+	n := slowVictim(s, may)
+	if n != nil {
+		return n
+	}
+	for _, o := range s.tenants {
+		if head := o.slowFirst(may); head != nil && (n == nil || head.Value.used < n.Value.used) {
+			n = head
+		}
+	}
+	return n
+}
+
+// C2: where floors are all that is left, what goes of the surplus costs the logarithm of
+// the number of tenants.
+func TestSurplusOfManyTenants(t *testing.T) {
+	const many = 10_000
+	f := newFloors(many, 1<<40)
+	for i := range many {
+		who := fmt.Sprint("t", i)
+		f.addFloor(who, 10)
+		f.ask(who, fmt.Sprint("a", i), 10)
+	}
+	f.resize(limit.Of(many/2), limit.Limit{})
+	turns := 0
+	for over := false; !over; turns++ {
+		f.touched.Turn()
+		over = f.trim()
+	}
+	if f.touched.Turn(); turns > 10 || f.touched.Most() > touched.Most {
+		t.Errorf("%d turns, of which one touched %d", turns, f.touched.Most())
+	}
+	if f.has(fmt.Sprint("a", many/2-1)) || !f.has(fmt.Sprint("a", many/2)) || f.size() != many/2 {
+		t.Errorf("%d are left, not the younger half", f.size())
+	}
 }
 
 // moved counts what an owner uses and another tenant's floor holds.

@@ -22,15 +22,15 @@ func (s *state) victim(t *tenant, may scope) *node {
 		return n
 	}
 	for ; n != nil; n = s.order.first(may) {
-		other := s.tenants.of(n)
+		other := s.tenantOf(n)
 		if other == nil {
 			break
 		}
 		s.move(n, other) // a tenant has come to use it since it was entered
 	}
 	var seen []*tenant
-	for len(s.ranks) > 0 {
-		o := s.ranks[0]
+	for len(s.ranks.above) > 0 {
+		o := s.ranks.above[0]
 		oldest := o.oldest
 		if n != nil && n.Value.used < oldest.Value.used {
 			break
@@ -45,7 +45,7 @@ func (s *state) victim(t *tenant, may scope) *node {
 		if head == oldest {
 			break
 		}
-		s.ranks.setAside(o) // what may go of it is not its oldest
+		o.setAside() // what may go of it is not its oldest
 		seen = append(seen, o)
 	}
 	for _, o := range seen {
@@ -61,7 +61,7 @@ func (s *state) victim(t *tenant, may scope) *node {
 // that another tenant's floor would hold goes over to that tenant.
 func (s *state) oldestSpare(t *tenant, may scope) *node {
 	for n := t.first(may); n != nil && !t.holds(n); n = t.first(may) {
-		other := s.tenants.of(n)
+		other := s.tenantOf(n)
 		if other == nil || other == t || other.bytes >= other.floor {
 			return n
 		}
@@ -77,10 +77,20 @@ func (s *state) surplus(may scope) *node {
 	if n != nil {
 		return n
 	}
-	for _, t := range s.tenants {
-		if head := t.first(may); head != nil && (n == nil || head.Value.used < n.Value.used) {
-			n = head
+	var seen []*tenant
+	for _, among := range []*byAge{&s.ranks.above, &s.ranks.held} {
+		for len(*among) > 0 && (n == nil || (*among)[0].oldest.Value.used < n.Value.used) {
+			t := (*among)[0]
+			s.touched.Add(1)
+			if head := t.first(may); head != nil && (n == nil || head.Value.used < n.Value.used) {
+				n = head
+			}
+			t.setAside() // what may go of it may be younger than what may go of another
+			seen = append(seen, t)
 		}
+	}
+	for _, t := range seen {
+		s.ranks.update(t)
 	}
 	return n
 }
@@ -90,7 +100,7 @@ func (s *state) surplus(may scope) *node {
 func (s *state) shrinkBytes(n *node, room int64) bool {
 	t := n.Value.tenant
 	if n.Value.in == nil {
-		t = s.tenants.of(n)
+		t = s.tenantOf(n)
 	}
 	for {
 		all := sums.Add(s.gauges.bytes.Load()-room, n.Value.bytes)

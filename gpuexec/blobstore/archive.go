@@ -68,7 +68,7 @@ func add(out *tar.Writer, name string, text []byte) error {
 // transfer calls take for each sound entry of a directory. It counts the other
 // entries, and folders that may not be listed, as rejected.
 func (s *Store) transfer(ctx context.Context, l folder, t *Transfer, take func(place, key string, file []byte) error) error {
-	return l.scan(func(place string, _, _ int64) error {
+	return l.scan(func(place string, _ files) error {
 		if err := ctx.Err(); err != nil || !s.concerns(place) {
 			return err
 		}

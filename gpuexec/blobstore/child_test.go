@@ -3,16 +3,19 @@
 package blobstore_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -28,11 +31,19 @@ func (r *rig) child(work ...string) *exec.Cmd {
 // runChild: verb,dir,capacity,... ; every child has the default identity.
 func runChild(words []string) int {
 	capacity, _ := strconv.ParseInt(words[2], 10, 64)
-	s, err := blobstore.Open(background, blobstore.Config{
-		Dir: words[1], Capacity: limit.Of(capacity), Durability: blobstore.None, Lease: time.Second,
+	level := blobstore.None
+	if words[0] == "acks" {
+		level = blobstore.Durability(words[3])
+	}
+	cfg := blobstore.Config{
+		Dir: words[1], Capacity: limit.Of(capacity), Durability: level, Lease: time.Second,
 		Identity: func(string) gpuexec.Identity { return defaultIdentity() },
 		Aborts:   func(string) bool { return true },
-	})
+	}
+	if words[0] == "prune" {
+		blobstore.SetFS(&cfg, func(root string) vfs.FS { return deadly{vfs.Dir(root)} })
+	}
+	s, err := blobstore.Open(background, cfg)
 	if err == nil {
 		err = childVerbs[words[0]](s, words[3:])
 	}
@@ -44,6 +55,15 @@ func runChild(words []string) int {
 		return 1
 	}
 	return 0
+}
+
+// deadly kills its process when that has removed a folder.
+type deadly struct{ vfs.FS }
+
+func (d deadly) RemoveAll(name string) error {
+	err := d.FS.RemoveAll(name)
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	return err
 }
 
 var childVerbs = map[string]func(*blobstore.Store, []string) error{
@@ -58,6 +78,27 @@ var childVerbs = map[string]func(*blobstore.Store, []string) error{
 			}
 		}
 		return nil
+	},
+	// acks DURABILITY: stores keys without end, four at a time and no more than 200 a
+	// second, and prints each that was acknowledged
+	"acks": func(s *blobstore.Store, words []string) error {
+		for i := 0; ; i += 4 {
+			time.Sleep(20 * time.Millisecond)
+			var wg sync.WaitGroup
+			var failed [4]error
+			for j := i; j < i+4; j++ {
+				wg.Go(func() {
+					failed[j-i] = s.Put(background, backend, fmt.Sprintf("k%d", j), payload(fmt.Sprintf("v%d", j), 700+j*7%4000), time.Second)
+				})
+			}
+			wg.Wait()
+			if err := errors.Join(failed[:]...); err != nil {
+				return err
+			}
+			for j := i; j < i+4; j++ {
+				fmt.Printf("k%d\n", j)
+			}
+		}
 	},
 	// put KEY VALUE
 	"put": func(s *blobstore.Store, words []string) error {
@@ -81,6 +122,8 @@ var childVerbs = map[string]func(*blobstore.Store, []string) error{
 		}
 		return c.Save(background, []byte(words[1]), d)
 	},
+	// prune: is killed when it has moved all entries and removed the first
+	"prune": func(s *blobstore.Store, _ []string) error { return s.Prune(background, 0) },
 	// die KEY: is killed inside the driver
 	"die": func(s *blobstore.Store, words []string) error {
 		b, miss, err := s.Get(background, backend, words[0])

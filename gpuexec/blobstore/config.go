@@ -95,7 +95,7 @@ type Config struct {
 
 	Off []string // backends of which nothing is stored or loaded
 	// Bases are read-only directories, searched after Dir in this order (SPEC P14).
-	// One that is missing when the store opens is logged, and not searched.
+	// One that cannot be used when the store opens is logged, and not searched.
 	Bases []string
 
 	// Only names the one backend whose entries Usage, List, Verify, Prune, Export,

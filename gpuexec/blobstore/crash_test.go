@@ -3,12 +3,10 @@
 package blobstore_test
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,10 +20,9 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// The sizes of the tests with processes: small by default, larger with -kills=1000
-// -processes=64 -build=2s -within=1s.
+// The sizes of the test with processes: small by default, larger with -processes=64
+// -build=2s -within=1s.
 var (
-	killCount    = flag.Int("kills", 24, "writers killed in TestKill")
 	processCount = flag.Int("processes", 12, "processes in TestOneBuildOnTheHost")
 	buildTime    = flag.Duration("build", 500*time.Millisecond, "how long a build takes there")
 	within       = flag.Duration("within", 0, "how much longer than one process they may take, 0 as long as it takes")
@@ -112,60 +109,6 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// P8, P9: writers on one directory are killed at any point.
-func TestKill(t *testing.T) {
-	r := newRig(t)
-	const writers = 16
-	kills := *killCount
-	writer := func() *exec.Cmd { return r.child("puts", r.path("d"), fmt.Sprint(4*mib), "0", "1000", "5000") }
-	kill := func(cmd *exec.Cmd) {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
-	first := writer()
-	r.eventually("the first stores", func() bool { // however busy the machine is
-		text, _ := os.ReadFile(r.path("d/size.txt"))
-		return len(text) > 1
-	})
-	kill(first)
-	var wg sync.WaitGroup
-	deaths := make(chan struct{}, kills)
-	for range kills - 1 {
-		deaths <- struct{}{}
-	}
-	close(deaths)
-	for w := range writers {
-		wg.Go(func() {
-			for n := 0; ; n++ {
-				if _, more := <-deaths; !more {
-					return
-				}
-				cmd := writer()
-				time.Sleep(time.Duration(20+(w*37+n*61)%180) * time.Millisecond) // when to kill is what varies
-				kill(cmd)
-			}
-		})
-	}
-	wg.Wait()
-	s := r.open("d", 4*mib)
-	r.want("bad", s.verify(), 0)
-	r.want("audit", s.audit(), "ok")
-	found := 0
-	for i := range 1000 {
-		switch got := s.get("k" + strconv.Itoa(i)); got {
-		case "v" + strconv.Itoa(i):
-			found++
-		case "miss reason=absent":
-		default:
-			t.Errorf("k%d: %s", i, got)
-		}
-	}
-	r.want("found some", found > 0, true)
-	r.want("temporary files are bounded", len(r.names("d/tmp")) <= kills*2, true)
-	r.want("put", s.put("fresh", "w"), "ok")
-	r.want("get", s.get("fresh"), "w")
-}
-
 // P8: cold on one key: one build on the host.
 func TestOneBuildOnTheHost(t *testing.T) {
 	r := newRig(t)
@@ -211,7 +154,7 @@ func TestBuilderIsReplaced(t *testing.T) {
 			}
 			_, c, miss, err := s.Obtain(background, backend, "k")
 			r.want("obtain", words(miss.Reason, err, c != nil), "absent <nil> true")
-			r.want("token", c.Token(), 2)
+			r.want("leases", len(r.names("d/lease/key")), 1)
 			r.must(c.Save(background, []byte("mine"), time.Second))
 			r.write(built, nil)
 			if signal == "stop" {
@@ -333,4 +276,30 @@ func TestFoundIsDurable(t *testing.T) {
 		r.must(counted.Put(background, backend, "k", []byte("w"), 0))
 	}
 	r.want("syncs of three puts", synced, 6)
+}
+
+// P10: an entry that was evicted, and stored again from an archive by a store that syncs
+// nothing, is synced again, though this process has synced the same bytes before.
+func TestFoundAgainIsDurable(t *testing.T) {
+	r := newRig(t)
+	disk := crashfs.New(nil)
+	open := func(f vfs.FS, level blobstore.Durability) *blobstore.Store {
+		s, err := blobstore.Open(background, powerConfig(f, level))
+		r.must(err)
+		t.Cleanup(func() { r.must(s.Close(background)) })
+		return s
+	}
+	lax, strict := open(disk, blobstore.None), open(disk, blobstore.Full)
+	for _, own := range []bool{true, false} { // it has stored the entry, and found it
+		r.must(strict.Put(background, backend, "k", []byte("v"), 0))
+		var archive bytes.Buffer
+		_, err := lax.Export(background, &archive)
+		r.must(errors.Join(err, lax.Prune(background, 0)))
+		r.must(disk.SyncAll())
+		_, err = lax.Import(background, &archive)
+		r.must(err)
+		r.must(strict.Put(background, backend, "k", []byte("w"), 0))
+		b, miss, err := open(disk.Clone(0, 1, nil), blobstore.Full).Get(background, backend, "k")
+		r.want(words("stored", own), words(string(b.Payload), miss.Reason, err), "v  <nil>")
+	}
 }

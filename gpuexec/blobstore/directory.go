@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // directory is the writable directory of a store. Its fields are used between begin
@@ -30,11 +32,17 @@ type directory struct {
 	saved   uint64   // inode of the journal that the present snapshot goes with; 0 = another should be made
 	savedAt int64    // how far in it
 	text    int64    // what size.txt says
+	look    func()   // at the index, to be called after the change
 	trash   []string // folders to be removed after the change
 	events  []Event  // to be told after the change: a listener may ask the store
 
-	choosing    bool // a victim is to be chosen, and idx does not know all about its entries
-	quarantined bool // the change has set an entry aside
+	rest     reading  // what idx has not read
+	restFile vfs.File // nil = there is none
+	wanted   bool     // it is to be read
+
+	choosing    bool   // a victim is to be chosen, and idx does not know all about the next ones
+	only        string // of that backend, if not empty
+	quarantined bool   // the change has set an entry aside
 
 	settled   bool // the directory was told what this process was given
 	unwritten bool // that could not be written
@@ -52,7 +60,7 @@ func (t turnstile) lock(ctx context.Context) error {
 	case t <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 
@@ -228,8 +236,8 @@ func (d *directory) list(ctx context.Context) error {
 	d.s.forgetSynced() // the directory may be another one by now
 	x := newIndex(d.s.policy())
 	x.seq = after(0, d.s.cfg.Now()) // a time after now counts as now
-	err := d.s.main.scan(func(place string, key, kernel int64) error {
-		r := sized(place, key, kernel)
+	err := d.s.main.scan(func(place string, f files) error {
+		r := sized(place, f)
 		r.seq = x.seq
 		x.add(r)
 		d.beat()
@@ -240,6 +248,7 @@ func (d *directory) list(ctx context.Context) error {
 	}
 	x.inherit(d.idx)
 	x.seq = max(x.seq, d.journal.tail.seq)
+	d.forgetRest()
 	d.idx, d.text, d.opened = x, unread, true
 	if d.lock == nil {
 		d.text = d.readSize()
@@ -248,16 +257,22 @@ func (d *directory) list(ctx context.Context) error {
 	return nil
 }
 
-// learn reads what the choice of victims needs of the entries that a listing found,
-// if it was needed.
+// learn reads what was missing of the index, and what the choice of victims needs of the
+// entries that a listing found, and puts entries in order.
 func (d *directory) learn() {
-	if !d.choosing {
-		return
+	if d.wanted {
+		d.readRest()
 	}
-	for _, r := range d.idx.unknown() {
-		d.s.main.meta(r)
+	if d.choosing {
+		for _, r := range d.idx.unknown() {
+			d.s.main.meta(r)
+			d.saved = 0
+		}
+		d.idx.arrange(d.only)
+		for d.idx.starved() && d.readOn() {
+		}
 	}
-	d.choosing, d.saved = false, 0
+	d.wanted, d.choosing = false, false
 }
 
 // lose goes on without a journal that cannot be written, as on a full disk: without
@@ -307,6 +322,10 @@ func (d *directory) end(ctx context.Context) error {
 	if d.saved != d.journal.inode {
 		d.save()
 	}
+	if look := d.look; look != nil && (err == nil || err == errMore) {
+		look()
+	}
+	d.look = nil
 	d.mu.unlock()
 	d.s.discard(trash)
 	if quarantined {

@@ -65,10 +65,9 @@ func (s *Store) commit(evicted bool, names ...string) error {
 	return err
 }
 
-// carry makes a pass. For one store it syncs what that store named. For several it is one call
-// for the whole file system, if the system has one: that costs as much as whatever other
-// programs have written there, and is cheaper than five syncs for each small store. If
-// the call fails, or there is none, each name is synced once.
+// carry makes a pass. For several stores it is one call for the whole file system: that
+// waits for what other programs have written too, and still costs less than five syncs a
+// store. For one store, and where the call fails, it syncs each name once.
 func (s *Store) carry(p *round) {
 	if p.stores > 1 && !s.cfg.Shared && s.main.SyncAll() == nil {
 		return
@@ -110,20 +109,30 @@ func (s *Store) sync(name string) error {
 // its writer may sync less, or may have been killed before it did (SPEC P10).
 func (w *writing) confirm() error {
 	s, b := w.s, w.found
-	if s.cfg.Durability != Full || b.layer > 0 || s.isDurable(b.digest) {
+	if s.cfg.Durability != Full || b.layer > 0 {
 		return nil
 	}
-	return w.settle(b.digest, b.Place+"/"+keyFile, b.Place+"/"+kernelFile, b.Place+"/")
+	kernel := b.Place + "/" + kernelFile
+	info, err := s.main.Lstat(kernel) // an error is that of the sync too, unless the entry is gone
+	v := version{b.digest, stampOf(info)}
+	s.mu.Lock()
+	durable := err == nil && s.mu.durable[v]
+	s.mu.Unlock()
+	if durable {
+		return nil
+	}
+	return w.settle(v, b.Place+"/"+keyFile, kernel, b.Place+"/")
 }
 
-func (s *Store) isDurable(digest [32]byte) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.mu.durable[digest]
+// version is one kernel.bin. One of the same content, which was stored again when it had
+// been evicted, is another.
+type version struct {
+	digest [32]byte
+	stamp
 }
 
 // settle syncs the folders above an entry, and what is named of the entry itself.
-func (w *writing) settle(digest [32]byte, names ...string) error {
+func (w *writing) settle(v version, names ...string) error {
 	s := w.s
 	if s.cfg.Durability != Full {
 		return nil
@@ -142,7 +151,7 @@ func (w *writing) settle(digest [32]byte, names ...string) error {
 	if len(s.mu.durable) >= mostDurable {
 		clear(s.mu.durable) // at worst an entry is synced again
 	}
-	s.mu.durable[digest] = true
+	s.mu.durable[v] = true
 	synced[w.backend] = true // has no effect if the folder was made again since: there is another map then
 	s.mu.Unlock()
 	return nil

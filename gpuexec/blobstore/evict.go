@@ -12,6 +12,9 @@ import (
 
 // drop moves an entry to another folder, where no reader finds it.
 func (d *directory) drop(place, to string) error {
+	if err := d.known(place); err != nil {
+		return err
+	}
 	if err := d.change(); err != nil {
 		return err
 	}
@@ -40,6 +43,14 @@ func (d *directory) meant(place, to string) error {
 	return errPassedOver
 }
 
+// known is errMore if the index is to read of an entry first.
+func (d *directory) known(place string) error {
+	if d.idx.entries[place] != nil {
+		return nil
+	}
+	return d.whole()
+}
+
 // dropped writes the account of an entry that is gone.
 func (d *directory) dropped(place string) {
 	d.idx.remove(place)
@@ -58,27 +69,32 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 	if d.idx.disk <= capacity {
 		return nil
 	}
+	if d.s.policy() != FIFO || only != "" || d.rest.unknown > 0 {
+		if err := d.whole(); err != nil {
+			return err
+		}
+	}
 	if err := d.loadUses(); err != nil {
 		d.s.logOnce("read uses", err) // victims are chosen by what is known
 	}
-	if len(d.idx.unknown()) > 0 {
-		d.choosing = true
-		if d.lock != nil {
-			return errMore // after they were read without the lock
+	for moved := 0; d.idx.disk > capacity; {
+		if len(d.idx.unknown()) > 0 || !d.idx.arranged(only) || d.idx.starved() {
+			d.choosing, d.only = true, only
+			if d.lock != nil && d.fresh {
+				return errMore // after that was done without the lock
+			}
+			d.learn()
 		}
-		d.learn()
-	}
-	moved := 0
-	for again := true; again; {
-		again = false
-		for _, r := range d.idx.surplus(capacity, keep, only) {
-			bytes := r.bytes
-			if bytes == 0 {
-				continue // nothing is gained, and it may not be possible to move the folder either
-			}
-			if moved++; moved > mostMoved && d.lock != nil {
-				return errMore
-			}
+		if moved >= mostMoved && d.lock != nil {
+			return errMore
+		}
+		victims := d.idx.surplus(capacity, keep, mostMoved-moved%mostMoved)
+		if len(victims) == 0 && !d.idx.starved() {
+			d.idx.retry() // with the next change
+			break
+		}
+		for _, r := range victims {
+			moved++
 			d.beat()
 			gone, err := d.evict(r.place)
 			if err != nil {
@@ -86,15 +102,11 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 			}
 			if !gone {
 				d.idx.pass(r)
-				again = true
 				continue
 			}
 			d.s.stats.evictions.Add(1)
-			d.events = append(d.events, Event{Kind: "evicted", Backend: backendOf(r.place), Place: r.place, Bytes: bytes})
+			d.events = append(d.events, Event{Kind: "evicted", Backend: backendOf(r.place), Place: r.place, Bytes: r.bytes})
 		}
-	}
-	if d.idx.disk > capacity {
-		d.idx.retry() // with the next change
 	}
 	return nil
 }
@@ -103,8 +115,8 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 func (d *directory) thin(bucket string, slots []slot) error {
 	var oldest record
 	for _, slot := range slots {
-		key, kernel, _ := d.s.main.sizes(bucket + "/" + slot.name)
-		r := sized(bucket+"/"+slot.name, key, kernel)
+		files, _ := d.s.main.files(bucket + "/" + slot.name)
+		r := sized(bucket+"/"+slot.name, files)
 		if d.s.main.meta(&r); slot.ours && (oldest.place == "" || r.created < oldest.created) {
 			oldest = r
 		}
@@ -141,6 +153,9 @@ func (d *directory) give(ctx context.Context, bytes int64) bool {
 // evict moves an entry to the trash, or removes its files where it is. gone is false
 // if neither is possible. The error is one of the change.
 func (d *directory) evict(place string) (gone bool, err error) {
+	if err := d.known(place); err != nil {
+		return false, err
+	}
 	if err := d.change(); err != nil {
 		return false, err
 	}
@@ -186,8 +201,8 @@ func (s *Store) boundQuarantine() {
 	kept := 0
 	for i := len(list) - 1; i >= 0; i-- { // names begin with their time: the newest is last
 		name := quarantineDir + "/" + list[i].Name
-		key, kernel, _ := s.main.sizes(name)
-		disk += sized(name, key, kernel).disk
+		files, _ := s.main.files(name)
+		disk += sized(name, files).disk
 		if kept++; kept > setAsideMax || disk > s.capacity()/10 {
 			_ = s.main.RemoveAll(name) // the next time removes what is left
 		}

@@ -116,6 +116,33 @@ func TestUsesOfTheLiving(t *testing.T) {
 	r.want("least recent went", a.has(1, 3, 4, 5), []int{1, 3, 5})
 }
 
+// P7: uses are counted under every policy, and the files of writers that ended do not
+// grow in number.
+func TestUsesUnderEveryPolicy(t *testing.T) {
+	for _, p := range []blobstore.Policy{blobstore.FIFO, blobstore.LRU, blobstore.Cost} {
+		r := newRig(t)
+		s := r.open("d", mib, policy(p))
+		s.put("k", "v")
+		for range 100 {
+			s.reopen()
+			r.want("use", s.get("k"), "v")
+		}
+		s.shut()
+		info, err := r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true }).Inspect(background, "test/"+s.Bucket("k")+"/0")
+		r.want("uses", words(p, info.Uses, err), words(p, 100, nil))
+		if n := len(r.names("d/uses")); n > 33 {
+			t.Errorf("%s: %d files of uses", p, n)
+		}
+		for range 50 {
+			s.reopen()
+		}
+		s.shut()
+		if n := len(r.names("d/uses")); n > 33 {
+			t.Errorf("%s: %d files of uses after writers without any", p, n)
+		}
+	}
+}
+
 // P7: a use counts once, however many open and close, whoever was killed, and though
 // the file of who was idle for an hour was taken over.
 func TestUsesCountOnce(t *testing.T) {

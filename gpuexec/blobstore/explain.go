@@ -46,7 +46,7 @@ func (s *Store) Explain(ctx context.Context, backend, key string) (Explanation, 
 	sameBucket := false
 	for layer := range len(s.bases) + 1 {
 		l := s.layer(layer)
-		err := l.scan(func(place string, _, _ int64) error {
+		err := l.scan(func(place string, _ files) error {
 			inBucket := strings.HasPrefix(place, bucket)
 			if backendOf(place) != backend || sameBucket && !inBucket {
 				return ctx.Err()

@@ -98,8 +98,8 @@ func (s *Store) Inspect(ctx context.Context, entry string) (Info, error) {
 func (s *Store) inspect(l folder, place string) (Info, verdict) {
 	parts := strings.Split(place, "/")
 	i := Info{Entry: place, Backend: parts[0], Bucket: parts[1], Slot: parts[2]}
-	a, b, _ := l.sizes(place)
-	i.Bytes = max(a, 0) + max(b, 0)
+	files, _ := l.files(place)
+	i.Bytes = sized(place, files).bytes
 	key, v := s.readKey(l, place)
 	if v.kind == sound {
 		var e frame.Entry
@@ -140,7 +140,7 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 		return bad, err
 	}
 	defer s.leave()
-	err = s.main.scan(func(string, int64, int64) error { return ctx.Err() }, func(name string, err error) {
+	err = s.main.scan(func(string, files) error { return ctx.Err() }, func(name string, err error) {
 		if s.concerns(name) {
 			_, bucket, _ := strings.Cut(name, "/")
 			bad = append(bad, Info{Entry: backendOf(name) + "/" + bucket + "/", Backend: backendOf(name), Bucket: bucket, Flaw: Miss{Reason: fault.Degraded}})

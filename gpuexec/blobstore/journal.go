@@ -136,6 +136,13 @@ func (j *journal) read(x *index, end int64) error {
 	for _, c := range changes {
 		x.follow(c)
 	}
+	if x.rest { // the index does not know all that was removed
+		t, ok := endOf(string(text))
+		if !ok || t.bytes < 0 || t.disk < 0 {
+			return errStale
+		}
+		x.bytes, x.disk = t.bytes, t.disk
+	}
 	j.offset = end
 	return nil
 }
@@ -219,13 +226,8 @@ func (j *journal) reset(force bool, seq int64) error {
 // whose readers may go on.
 func (j *journal) start(inode uint64, length int64, t totals) error {
 	j.close()
-	name := hostlock.Unique()
-	temporary := tmpDir + "/" + name
-	first := journalStart(inode, length) + name + "\n"
-	if err := vfs.WriteNew(j.fs, temporary, false, []byte(first+journalEnd([]byte(first), t))); err != nil {
-		return err
-	}
-	if err := replace(j.fs, temporary, journalFile); err != nil {
+	first := journalStart(inode, length) + hostlock.Unique() + "\n"
+	if err := rewrite(j.fs, journalFile, []byte(first+journalEnd([]byte(first), t))); err != nil {
 		return err
 	}
 	info, err := j.fs.Lstat(journalFile)
@@ -336,6 +338,19 @@ func (j *journal) close() {
 		j.file = nil
 	}
 	j.begun, j.lines, j.offset = false, j.lines[:0], 0
+}
+
+// rewrite makes a file of the parts in one step, whatever has its name.
+func rewrite(fsys vfs.FS, name string, parts ...[]byte) error {
+	temporary := tmpDir + "/" + hostlock.Unique()
+	err := vfs.WriteNew(fsys, temporary, false, parts...)
+	if err == nil {
+		err = replace(fsys, temporary, name)
+	}
+	if err != nil {
+		_ = fsys.Remove(temporary) // the next sweep removes what is left
+	}
+	return err
 }
 
 // replace renames a file over a name, and removes a folder that has the name.

@@ -69,6 +69,7 @@ func TestWithoutPrivileges(t *testing.T) {
 		r.must(os.Chmod(r.path("d"), mode))
 		text, err := put(r.path("d"), "w")
 		r.want("root's", err != nil && strings.Contains(text, "belongs to user 0"), true)
+		r.want("could be read", strings.Contains(text, "set Config.ReadOnly"), mode == 0o755)
 	}
 	dir := r.ofNobody("own")
 	own := func(value string) {

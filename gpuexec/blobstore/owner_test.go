@@ -3,7 +3,11 @@
 package blobstore_test
 
 import (
+	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,4 +81,67 @@ func TestSweepOfChildren(t *testing.T) {
 	_ = cmd.Wait()
 	s.reopen()
 	r.want("left", words(len(r.names("d/tmp")), len(r.names("d/lease/owner"))), "0 1")
+}
+
+// P9: a prune that was killed leaves nothing that the next open does not free, whatever
+// the clock says.
+func TestKilledPrune(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.fill(1, 5, 1000)
+	_ = r.child("prune", r.path("d"), words(mib)).Wait() // it was killed
+	r.want("trash", words(len(r.names("d/tmp")), len(r.names("d/lease/owner"))), "4 2")
+	r.want("entries", words(s.usage().Entries, s.audit()), "0 ok")
+	s.reopen()
+	r.want("left", words(len(r.names("d/tmp")), len(r.names("d/lease/owner"))), "0 1")
+}
+
+// P8, P9, P11: builds, loads by a driver that can abort and uses leave one file of uses
+// behind, however many there were; what killed processes leave goes with the next open.
+func TestNothingIsLeftBehind(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, policy(blobstore.LRU), func(c *blobstore.Config) {
+		c.Aborts, c.Lease = func(string) bool { return true }, time.Second
+	})
+	left := func(what, want string) {
+		t.Helper()
+		var names []string
+		r.must(filepath.WalkDir(r.path("d"), func(path string, e fs.DirEntry, err error) error {
+			name := strings.TrimPrefix(path, r.path("d")+"/")
+			if parts := strings.Split(name, "/"); slices.Contains([]string{"lease", "mark", "uses", "tmp"}, parts[0]) && len(parts) > 1 {
+				if parts[0] == "uses" || parts[1] == "owner" && len(parts) > 2 {
+					name = path[len(r.path("d"))+1:strings.LastIndexByte(path, '/')+1] + "*"
+				}
+				names = append(names, name)
+			}
+			return err
+		}))
+		r.want(what, strings.Join(names, " "), want)
+	}
+	const nothing = "lease/directory lease/directory/0 lease/index lease/journal lease/key lease/owner lease/settings uses/*"
+	for i := range 20 {
+		key := fmt.Sprint("k", i)
+		_, c, _, err := s.Obtain(background, backend, key)
+		r.must(err)
+		r.must(c.Save(background, []byte("v"), time.Second))
+		b, _, err := s.Get(background, backend, key)
+		r.must(err)
+		leave, _, err := s.Enter(background, backend, b)
+		r.must(err)
+		leave()
+	}
+	s.reopen()
+	s.shut()
+	left("closed", nothing)
+	s = r.open("d", mib, func(c *blobstore.Config) { *c = s.cfg })
+	_ = r.child("die", r.path("d"), words(mib), "k1").Wait() // it was killed
+	log := r.path("runs")
+	builder := r.child("build", r.path("d"), words(mib), "late", "v", r.path("never"), log)
+	r.eventually("the child builds", func() bool { return r.exists(log) })
+	r.must(builder.Process.Kill())
+	_ = builder.Wait()
+	r.want("the mark", s.died("k1"), "quarantined")
+	s.reopen()
+	s.shut()
+	left("after kills", nothing)
 }

@@ -26,7 +26,8 @@ type power struct {
 	mu   struct {
 		sync.Mutex
 		rng          *rand.Rand
-		losses       int
+		ops, losses  int
+		wanted       float64         // losses at each operation
 		acknowledged map[string]bool // keys whose put with full has returned
 	}
 }
@@ -41,14 +42,10 @@ func (p *power) lax() bool { return p.seed%8 > 3 }
 func (p *power) lose(string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.rng.IntN(4) > 0 {
-		return
-	}
-	for range 1 + *lossCount/600 {
-		if p.mu.losses <= *lossCount/64 {
-			p.mu.losses++
-			p.loseNow()
-		}
+	p.mu.ops++
+	for left := p.mu.wanted; left > p.mu.rng.Float64(); left-- {
+		p.mu.losses++
+		p.loseNow()
 	}
 }
 
@@ -102,48 +99,57 @@ func (p *power) check(disk *crashfs.FS, after string) {
 // few keys. The first writes with full, the others with full or file. Some of the disks
 // can sync everything at once.
 func TestPowerLossOfWriters(t *testing.T) {
+	const seeds = 64
 	losses := 0
-	for seed := range uint64(64) {
+	for seed := range uint64(seeds) {
 		p := &power{t: t, seed: seed}
-		p.mu.rng, p.mu.acknowledged = rand.New(rand.NewPCG(seed, 2)), map[string]bool{}
-		p.disk = crashfs.New(p.lose)
-		var fsys vfs.FS = p.disk
-		if seed%2 == 0 {
-			fsys = apart{p.disk}
-		}
-		var wg sync.WaitGroup
-		for w := range 1 + seed%4 {
-			level := blobstore.Full
-			if w > 0 && p.lax() {
-				level = blobstore.File
-			}
-			cfg := powerConfig(fsys, level)
-			cfg.Capacity = limit.Of(mib)
-			s, err := blobstore.Open(background, cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			order := rand.New(rand.NewPCG(seed, w)).Perm(powerKeys)
-			for half := range slices.Chunk(order, powerKeys/2) { // two goroutines of one store share passes
-				wg.Go(func() {
-					for _, i := range half {
-						key := fmt.Sprintf("k%d", i)
-						if err := s.Put(background, backend, key, payload(key, 700), 0); err != nil {
-							t.Errorf("seed %d: put: %v", seed, err)
-						} else if level == blobstore.Full {
-							p.mu.Lock()
-							p.mu.acknowledged[key] = true
-							p.mu.Unlock()
-						}
-					}
-				})
-			}
-			defer s.Close(background)
-		}
-		wg.Wait()
+		p.store() // to count the operations, over which the losses are spread
+		p.mu.wanted = float64(*lossCount) / seeds / float64(p.mu.ops)
+		p.store()
 		losses += p.mu.losses
 	}
+	t.Logf("%d losses over %d seeds", losses, seeds)
 	if losses < *lossCount/2 {
-		t.Errorf("%d losses: the test has lost its bite", losses)
+		t.Error("the test has lost its bite")
 	}
+}
+
+// store lets the writers of a seed store all keys.
+func (p *power) store() {
+	p.mu.rng, p.mu.acknowledged = rand.New(rand.NewPCG(p.seed, 2)), map[string]bool{}
+	p.disk = crashfs.New(p.lose)
+	var fsys vfs.FS = p.disk
+	if p.seed%2 == 0 {
+		fsys = apart{p.disk}
+	}
+	var wg sync.WaitGroup
+	for w := range 1 + p.seed%4 {
+		level := blobstore.Full
+		if w > 0 && p.lax() {
+			level = blobstore.File
+		}
+		cfg := powerConfig(fsys, level)
+		cfg.Capacity = limit.Of(mib)
+		s, err := blobstore.Open(background, cfg)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		defer s.Close(background)
+		order := rand.New(rand.NewPCG(p.seed, w)).Perm(powerKeys)
+		for half := range slices.Chunk(order, powerKeys/2) { // two goroutines of one store share passes
+			wg.Go(func() {
+				for _, i := range half {
+					key := fmt.Sprintf("k%d", i)
+					if err := s.Put(background, backend, key, payload(key, 700), 0); err != nil {
+						p.t.Errorf("seed %d: put: %v", p.seed, err)
+					} else if level == blobstore.Full {
+						p.mu.Lock()
+						p.mu.acknowledged[key] = true
+						p.mu.Unlock()
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
 }

@@ -341,7 +341,7 @@ func (l folder) openVerdict(place, name string, err error) verdict {
 	case !isGone(err):
 		return verdict{kind: unreadable, err: err}
 	}
-	if _, _, there := l.sizes(place); !there {
+	if _, there := l.files(place); !there {
 		return verdict{kind: vanished}
 	}
 	if _, err := l.Lstat(place + "/" + name); !isGone(err) {
@@ -380,7 +380,7 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 				continue
 			}
 			err := s.dir.setAside(b.place, b.miss)
-			if err == errPassedOver {
+			if err == errPassedOver || err == errMore {
 				return err
 			}
 			if b.gone = err == nil; err != nil {

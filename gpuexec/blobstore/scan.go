@@ -19,9 +19,22 @@ type folder struct {
 	base bool
 }
 
-// visit is called for the place of each entry, with the sizes of its two files;
-// -1 stands for a file that is missing or no plain file.
-type visit func(place string, key, kernel int64) error
+// visit is called for the place of each entry.
+type visit func(place string, f files) error
+
+// files are those of one entry.
+type files struct {
+	key, kernel int64 // bytes; -1 = it is missing or no plain file
+	stamp       stamp // of kernel.bin
+}
+
+// stamp tells a file from others that have its name before or after it.
+type stamp struct {
+	inode uint64
+	time  int64 // when it was written, in nanoseconds since 1970
+}
+
+func stampOf(info vfs.Info) stamp { return stamp{info.Inode, info.ModTime.UnixNano()} }
 
 // scan visits all entries. It passes over names that no store makes: buckets and
 // slots that are no decimal number, links, and files in the place of folders. It
@@ -64,7 +77,7 @@ func (f folder) isStore() bool {
 		return true
 	}
 	found := errors.New("found")
-	err := f.scan(func(string, int64, int64) error { return found }, func(string, error) {})
+	err := f.scan(func(string, files) error { return found }, func(string, error) {})
 	return errors.Is(err, found)
 }
 
@@ -93,30 +106,31 @@ func (f folder) scanBucket(bucket string, each visit, skipped func(string, error
 			continue
 		}
 		place := bucket + "/" + slot.name
-		key, kernel, there := f.sizes(place)
+		files, there := f.files(place)
 		if !there {
 			continue
 		}
-		if err := each(place, key, kernel); err != nil {
+		if err := each(place, files); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sizes gives the sizes of the two files of an entry, -1 for one that is missing or
-// no plain file. there is false only if both names are known to be missing.
-func (f folder) sizes(place string) (key, kernel int64, there bool) {
-	look := func(name string) int64 {
+// files looks at the files of an entry. there is false only if both names are known to
+// be missing.
+func (f folder) files(place string) (found files, there bool) {
+	look := func(name string) (int64, stamp) {
 		info, err := f.Lstat(place + "/" + name)
 		there = there || !isGone(err) && !isForeign(err)
 		if err != nil || !info.Regular() {
-			return -1
+			return -1, stamp{}
 		}
-		return info.Size
+		return info.Size, stampOf(info)
 	}
-	key, kernel = look(keyFile), look(kernelFile)
-	return key, kernel, there
+	found.key, _ = look(keyFile)
+	found.kernel, found.stamp = look(kernelFile)
+	return found, there
 }
 
 // slot is a name in a bucket that is a number. ours reports whether it can be an

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -102,15 +101,7 @@ func (d *directory) writeSettings(have settings) error {
 	if have.policy != "" {
 		text += fmt.Sprintf("policy %s\n", have.policy)
 	}
-	temporary := tmpDir + "/" + hostlock.Unique()
-	err := vfs.WriteNew(d.s.main, temporary, false, []byte(text))
-	if err == nil {
-		err = replace(d.s.main, temporary, settingsFile)
-	}
-	if err != nil {
-		_ = d.s.main.Remove(temporary) // the next sweep removes what is left
-	}
-	return err
+	return rewrite(d.s.main, settingsFile, []byte(text))
 }
 
 // obey goes by the settings of a directory with that many bytes in use. Where it has

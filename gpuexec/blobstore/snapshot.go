@@ -1,22 +1,26 @@
 package blobstore
 
 import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
 	"fmt"
-	"strings"
+	"io"
 
 	"github.com/cespare/xxhash/v2"
-
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
-	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // snapshot is the first line of the file that has an index as it was at one place of the
 // journal, so that an Open need not list the directory: whoever has read it goes on in
-// the journal from there. A line for each entry follows, as in the journal. It is a hint,
-// believed only where all of this line is so: it was written since the machine was
-// started, for a power loss takes entries away; the journal is the same file with the
-// same bytes before that place; and, where nothing follows there, no folder of a backend
-// was changed since, for somebody may have copied or removed entries by hand.
+// the journal from there. A line for each entry follows, as in the journal, with a digest
+// of it, in the order of their numbers: under FIFO the first lines are the next victims,
+// and who needs no more reads no more.
+//
+// It is a hint, believed only where all of this line is so: it was written since the
+// machine was started, for a power loss takes entries away; the journal is the same file
+// with the same bytes before that place; and, where nothing follows there, no folder of a
+// backend was changed since, for somebody may have copied or removed entries by hand.
 type snapshot struct {
 	boot    string // of vfs.FS
 	inode   uint64 // of the journal
@@ -24,47 +28,93 @@ type snapshot struct {
 	seal    string // the last word before that offset
 	folders uint64 // digest of the times at which the folders of the backends were changed
 	entries int
+	unknown int   // entries whose number may be too large, and their lines too late
+	length  int64 // bytes of all lines
 	totals
-	digest uint64 // of the lines
 }
 
 const (
-	mostSnapshot = 1 << 30 // bytes, of several million entries
-	mostHead     = 512
+	mostHead = 512      // bytes
+	readOnce = 16 << 10 // bytes of lines: some hundred entries
 )
 
 func (h *snapshot) String() string {
-	return sealed(fmt.Sprintf("index %s %d %d %s %016x %d %d %d %d %016x ", h.boot, h.inode, h.offset, h.seal, h.folders,
-		h.entries, h.seq, h.bytes, h.disk, h.digest))
+	return sealed(fmt.Sprintf("index %s %d %d %s %016x %d %d %d %d %d %d ", h.boot, h.inode, h.offset, h.seal, h.folders,
+		h.entries, h.unknown, h.length, h.seq, h.bytes, h.disk))
 }
 
-// parseSnapshot reads the first line of a text.
-func parseSnapshot(text string) (h snapshot, lines string, whole bool) {
-	line, _, ok := strings.Cut(text[:min(len(text), mostHead)], "\n")
+// parseSnapshot reads the first line of a text, and gives its length.
+func parseSnapshot(text []byte) (h snapshot, length int64, whole bool) {
+	line, _, ok := bytes.Cut(text, []byte("\n"))
 	if !ok {
-		return h, "", false
+		return h, 0, false
 	}
-	_, err := fmt.Sscanf(line, "index %s %d %d %s %x %d %d %d %d %x ", &h.boot, &h.inode, &h.offset, &h.seal, &h.folders,
-		&h.entries, &h.seq, &h.bytes, &h.disk, &h.digest)
-	return h, text[len(line)+1:], err == nil && h.String() == line+"\n"
+	_, err := fmt.Sscanf(string(line), "index %s %d %d %s %x %d %d %d %d %d %d ", &h.boot, &h.inode, &h.offset, &h.seal, &h.folders,
+		&h.entries, &h.unknown, &h.length, &h.seq, &h.bytes, &h.disk)
+	return h, int64(len(line) + 1), err == nil && h.String() == string(line)+"\n" && h.length >= 0
 }
 
-// parseEntries makes the index that a snapshot describes.
-func (h *snapshot) parseEntries(policy Policy, lines string) (*index, bool) {
-	x := newIndex(policy)
-	if xxhash.Sum64String(lines) != h.digest || h.entries < 0 || h.entries > len(lines) {
-		return x, false
+// appendEntry adds the line of an entry.
+func appendEntry(lines []byte, r *record) []byte {
+	at := len(lines)
+	lines = appendAdded(lines, r)
+	lines[len(lines)-1] = ' '
+	seal := sealOf(lines[at:])
+	return append(append(lines, seal[:]...), '\n')
+}
+
+func parseEntry(line []byte) (record, bool) {
+	at := len(line) - sealSize
+	if at < 1 {
+		return record{}, false
 	}
-	x.entries = make(map[string]*record, h.entries)
-	for line := range strings.Lines(lines) {
-		c, ok := parseChange(strings.TrimSuffix(line, "\n"))
-		if !ok || !c.added {
-			return x, false
+	seal := sealOf(line[:at])
+	c, ok := parseChange(string(line[:at-1]))
+	return c.record, ok && c.added && string(seal[:]) == string(line[at:len(line)-1])
+}
+
+func sealOf(line []byte) (seal [sealSize - 1]byte) {
+	hex.Encode(seal[:], binary.BigEndian.AppendUint64(nil, xxhash.Sum64(line)))
+	return seal
+}
+
+// reading is a snapshot whose lines are read one block after the other.
+type reading struct {
+	snapshot
+	from io.ReaderAt
+	at   int64 // where the next line begins
+	end  int64
+	left int   // entries
+	most int64 // bytes that are read at once
+}
+
+// readingOf begins to read a snapshot of that many bytes.
+func readingOf(from io.ReaderAt, size int64) (r reading, ok bool) {
+	head := make([]byte, min(mostHead, size))
+	if short, err := readAll(from, head, 0); err != nil || short {
+		return r, false
+	}
+	h, at, ok := parseSnapshot(head)
+	return reading{h, from, at, size, h.entries, readOnce}, ok && at+h.length == size
+}
+
+// next gives some entries. It is false if they are damaged.
+func (r *reading) next() (some []record, ok bool) {
+	text := make([]byte, min(r.most, r.end-r.at))
+	if short, err := readAll(r.from, text, r.at); err != nil || short {
+		return nil, false
+	}
+	text = text[:bytes.LastIndexByte(text, '\n')+1]
+	for line := range bytes.Lines(text) {
+		e, ok := parseEntry(line)
+		if !ok {
+			return nil, false
 		}
-		x.add(c.record)
+		some = append(some, e)
 	}
-	x.seq = h.seq
-	return x, len(x.entries) == h.entries && x.totals == h.totals
+	r.at += int64(len(text))
+	r.left -= len(some)
+	return some, len(some) > 0 && (r.at < r.end) == (r.left > 0)
 }
 
 // goesWith reports whether a snapshot is of the journal that is open, at a place that
@@ -120,7 +170,7 @@ func (d *directory) peek() bool {
 	defer f.Close()
 	head := make([]byte, mostHead)
 	n, _ := f.ReadAt(head, 0) // short, at worst
-	h, _, ok := parseSnapshot(string(head[:n]))
+	h, _, ok := parseSnapshot(head[:n])
 	if !ok || !d.goesWith(&h) {
 		return false
 	}
@@ -135,32 +185,73 @@ func (d *directory) peek() bool {
 	return true
 }
 
-// load takes the index from the snapshot, and from the journal what came after it, as
-// far as that was open. It needs no lock.
+// load takes the index from the snapshot, but for the entries whose turn is late, and
+// from the journal what came after it, as far as that was open. It needs no lock.
 func (d *directory) load() bool {
-	text, err := vfs.ReadFile(d.s.main, indexFile, mostSnapshot)
+	f, err := d.s.main.Open(indexFile)
 	if err != nil {
 		return false
 	}
-	h, lines, ok := parseSnapshot(string(text))
-	if !ok || !d.goesWith(&h) {
-		return false
-	}
-	x, ok := h.parseEntries(d.s.policy(), lines)
-	if !ok {
-		return false
-	}
-	end := d.journal.offset
-	d.journal.offset = h.offset
-	if err := d.journal.read(x, end); err != nil {
+	info, err := f.Stat()
+	r, ok := readingOf(f, info.Size)
+	x := newIndex(d.s.policy())
+	x.totals, x.rest, x.gone = r.totals, r.entries > 0, map[string]bool{}
+	if err == nil && ok && info.Regular() && d.goesWith(&r.snapshot) {
+		end := d.journal.offset
+		d.journal.offset = r.offset
+		err = d.journal.read(x, end)
 		d.journal.offset = end
+	} else {
+		err = errors.Join(errStale, err)
+	}
+	if err != nil {
+		_ = f.Close() // it was only read
 		return false
 	}
 	x.own, x.others, x.seq = d.idx.own, d.idx.others, max(x.seq, d.idx.seq)
-	d.idx, d.text = x, unread
-	d.saved, d.savedAt = h.inode, h.offset
+	d.forgetRest()
+	d.idx, d.text, d.rest, d.restFile = x, unread, r, f
+	d.saved, d.savedAt = r.inode, r.offset
 	d.s.forgetSynced()
 	return true
+}
+
+// readOn reads some more entries of the index. It is false if they are damaged.
+func (d *directory) readOn() bool {
+	some, ok := d.rest.next()
+	for _, r := range some {
+		d.idx.feed(r)
+	}
+	if ok && d.rest.left == 0 {
+		d.forgetRest()
+		ok = d.idx.fed()
+	}
+	if !ok {
+		d.fresh = false
+	}
+	return ok
+}
+
+// readRest reads all entries of the index.
+func (d *directory) readRest() {
+	for d.idx.rest && d.readOn() {
+	}
+}
+
+func (d *directory) forgetRest() {
+	if d.restFile != nil {
+		_ = d.restFile.Close() // it was only read
+		d.restFile = nil
+	}
+}
+
+// whole is errMore if the rest of the index must be read first.
+func (d *directory) whole() error {
+	if !d.idx.rest {
+		return nil
+	}
+	d.wanted = true
+	return errMore
 }
 
 // save writes a snapshot. It costs as much as the index is large, and is made after a
@@ -168,24 +259,23 @@ func (d *directory) load() bool {
 // the lock of the directory.
 func (d *directory) save() {
 	j := &d.journal
-	h := snapshot{boot: d.s.main.Boot(), inode: j.inode, offset: j.offset, entries: len(d.idx.entries), totals: d.idx.totals}
-	if !d.fresh || d.idx.unread || j.file == nil || h.boot == "" {
+	if !d.fresh || d.idx.unread || j.file == nil || d.s.main.Boot() == "" {
 		return
 	}
+	if d.readRest(); !d.fresh {
+		return // and the next change lists
+	}
+	h := snapshot{boot: d.s.main.Boot(), inode: j.inode, offset: j.offset, entries: len(d.idx.entries), totals: d.idx.totals}
 	d.saved, d.savedAt = h.inode, h.offset // also if it fails, so that not each change tries
 	h.seal, h.folders = d.sealAt(h.offset), d.folders()
-	lines := make([]byte, 0, 100*h.entries)
-	for _, r := range d.idx.entries {
-		lines = appendAdded(lines, r)
+	lines := make([]byte, 0, 120*h.entries)
+	for _, r := range d.idx.bySeq() {
+		if lines = appendEntry(lines, r); !r.known {
+			h.unknown++
+		}
 	}
-	h.digest = xxhash.Sum64(lines)
-	temporary := tmpDir + "/" + hostlock.Unique()
-	err := vfs.WriteNew(d.s.main, temporary, false, []byte(h.String()), lines)
-	if err == nil {
-		err = replace(d.s.main, temporary, indexFile)
-	}
-	if err != nil {
-		_ = d.s.main.Remove(temporary) // the next sweep removes what is left
+	h.length = int64(len(lines))
+	if err := rewrite(d.s.main, indexFile, []byte(h.String()), lines); err != nil {
 		d.s.logOnce("write the index", err)
 	}
 }
@@ -193,8 +283,13 @@ func (d *directory) save() {
 // saveLast writes a snapshot for the next Open if that would have much of the journal to
 // read, for the size of the index.
 func (d *directory) saveLast() {
-	const behind, line = 8, 100 // bytes of a line, about
-	if behind*(d.journal.offset-d.savedAt) > int64(line*len(d.idx.entries)) || d.saved != d.journal.inode {
+	const behind, line = 8, 120 // bytes of a line, about
+	length := int64(line * len(d.idx.entries))
+	if d.idx.rest {
+		length = d.rest.length
+	}
+	if behind*(d.journal.offset-d.savedAt) > length || d.saved != d.journal.inode {
 		d.save()
 	}
+	d.forgetRest()
 }

@@ -3,6 +3,7 @@ package blobstore
 import (
 	"cmp"
 	"container/heap"
+	"maps"
 	"slices"
 	"time"
 )
@@ -18,6 +19,13 @@ type index struct {
 	order   *queue    // of all entries; nil until the first victim is asked for
 	strange []*record // those that were added unknown, also some that are gone or known by now
 	unread  bool      // only the totals are known
+
+	// rest says that entries are known by two ends only: those that were stored lately,
+	// and of those before, in the order of their numbers, the first.
+	rest bool
+	low  int64           // number of the last of these
+	gone map[string]bool // places of which the rest tells what is not so any more
+	held totals          // bytes of the entries that are known
 }
 
 // totals are what a journal says at the end of each change.
@@ -60,17 +68,20 @@ type record struct {
 	created int64 // nanoseconds since 1970; tells whether a use is of this entry
 	cost    time.Duration
 
+	stamp stamp   // zero = not known
+	was   *record // what may be an older record of it
+
 	stuck bool // it cannot be evicted at present
-	at    int  // where it is in the queue
+	at    int  // where it is in the queue; below 0 = it is not
 }
 
 // block is what the smallest file takes on a disk, in bytes.
 const block = 4 << 10
 
-// sized is the record of a place whose files have these sizes; -1 = there is none.
-func sized(place string, key, kernel int64) record {
-	r := record{place: place}
-	for _, size := range [...]int64{key, kernel} {
+// sized is the record of a place with these files.
+func sized(place string, f files) record {
+	r := record{place: place, stamp: f.stamp}
+	for _, size := range [...]int64{f.key, f.kernel} {
 		r.bytes += max(size, 0)
 		r.disk += (max(size, 0) + block - 1) / block * block
 	}
@@ -84,35 +95,70 @@ func newIndex(policy Policy) *index {
 // add notes an entry in place of one that is known at its place.
 func (x *index) add(r record) {
 	x.remove(r.place)
-	x.entries[r.place] = &r
 	x.bytes += r.bytes
 	x.disk += r.disk
+	x.hold(&r)
+}
+
+func (x *index) hold(r *record) {
+	x.entries[r.place] = r
+	x.held.bytes += r.bytes
+	x.held.disk += r.disk
 	if !r.known {
-		x.strange = append(x.strange, &r)
+		x.strange = append(x.strange, r)
 	}
-	if x.order != nil {
-		heap.Push(x.order, &r)
+	if r.at = -1; x.order != nil && x.order.takes(r) {
+		heap.Push(x.order, r)
 	}
 }
 
-// remove forgets the entry of a place.
+// remove forgets the entry of a place. Of one in the rest it does not know the bytes.
 func (x *index) remove(place string) {
-	if r, ok := x.entries[place]; ok {
-		delete(x.entries, place)
-		delete(x.own, place)
-		delete(x.others, place)
-		x.bytes -= r.bytes
-		x.disk -= r.disk
-		if x.order != nil && !r.stuck {
-			heap.Remove(x.order, r.at)
-		}
+	r, ok := x.entries[place]
+	if !ok && !x.rest {
+		return
 	}
+	delete(x.own, place)
+	delete(x.others, place)
+	if !ok {
+		x.gone[place] = true
+		return
+	}
+	delete(x.entries, place)
+	x.bytes -= r.bytes
+	x.disk -= r.disk
+	x.held.bytes -= r.bytes
+	x.held.disk -= r.disk
+	if x.order != nil && r.at >= 0 {
+		heap.Remove(x.order, r.at)
+	}
+}
+
+// feed adds the next entry of the rest.
+func (x *index) feed(r record) {
+	x.low = max(x.low, r.seq)
+	if x.gone[r.place] {
+		delete(x.gone, r.place)
+		return
+	}
+	x.hold(&r)
+}
+
+// fed ends the rest. It reports whether the entries are those that the totals count.
+func (x *index) fed() bool {
+	x.rest, x.gone = false, nil
+	return x.held.bytes == x.bytes && x.held.disk == x.disk
+}
+
+// starved reports that the next victim may be in the rest.
+func (x *index) starved() bool {
+	return x.rest && (x.order.Len() == 0 || x.order.list[0].seq > x.low)
 }
 
 // pass leaves an entry that cannot be evicted out of the queue.
 func (x *index) pass(r *record) {
 	heap.Remove(x.order, r.at)
-	r.stuck = true
+	r.stuck, r.at = true, -1
 }
 
 // retry brings those entries back.
@@ -128,7 +174,7 @@ func (x *index) note(more uses) {
 	for place, u := range more {
 		x.own.add(place, u)
 		x.seq = max(x.seq, u.last)
-		if r, ok := x.entries[place]; ok && x.order != nil && !r.stuck {
+		if r, ok := x.entries[place]; ok && x.order != nil && r.at >= 0 {
 			heap.Fix(x.order, r.at)
 		}
 	}
@@ -146,7 +192,13 @@ func (x *index) setUses(own, others uses) {
 }
 
 // learned notes what was read of an entry that was unknown.
-func (r *record) learned() { r.known, r.seq = true, min(r.seq, r.created) }
+func (r *record) learned() {
+	r.known, r.seq = true, min(r.seq, r.created)
+	if r.was != nil && r.was.created == r.created {
+		r.seq = r.was.seq
+	}
+	r.was = nil
+}
 
 // follow applies a change that is not older than what is known.
 func (x *index) follow(c change) {
@@ -188,10 +240,16 @@ func (x *index) useOf(r *record) (sum use) {
 	return sum
 }
 
-// inherit copies what old knows of the entries that were found on the disk again.
+// inherit copies what old knows of the entries that were found on the disk again. Where
+// old does not know which file it knew, the number of the entry waits for its creation
+// time: another of the same size may have its place.
 func (x *index) inherit(old *index) {
 	for place, r := range x.entries {
-		if o, ok := old.entries[place]; ok && o.bytes == r.bytes && o.known {
+		switch o, ok := old.entries[place]; {
+		case !ok || o.bytes != r.bytes || !o.known:
+		case o.stamp == stamp{}:
+			r.was = o
+		case o.stamp == r.stamp:
 			r.known, r.created, r.cost, r.seq = true, o.created, o.cost, o.seq
 		}
 	}
@@ -209,25 +267,34 @@ func (x *index) unknown() []*record {
 	return x.strange
 }
 
-// surplus lists the entries to evict so that the bytes are within capacity, in the
-// order of the policy. keep is the place of the newcomer, which stays (SPEC P7). If
-// only is not empty, entries of that backend alone are evicted. All entries must be
-// known. The first call orders all entries; the cost of a later one grows with the
-// number of victims, and with the logarithm of that of entries.
-func (x *index) surplus(capacity int64, keep, only string) []*record {
-	if x.order == nil {
-		x.order = &queue{before: x.before, list: make([]*record, 0, len(x.entries))}
-		for _, r := range x.entries {
-			if !r.stuck {
-				x.order.Push(r)
-			}
-		}
-		heap.Init(x.order)
+// arranged reports whether arrange has nothing to do.
+func (x *index) arranged(only string) bool { return x.order != nil && x.order.only == only }
+
+// arrange puts all entries in the order of the policy; if only is not empty, those of
+// that backend.
+func (x *index) arrange(only string) {
+	if x.arranged(only) {
+		return
 	}
+	x.order = &queue{before: x.before, only: only, list: make([]*record, 0, len(x.entries))}
+	for _, r := range x.entries {
+		if r.at = -1; x.order.takes(r) {
+			x.order.Push(r)
+		}
+	}
+	heap.Init(x.order)
+}
+
+// surplus lists up to most entries to evict so that the bytes are within capacity, in
+// the order of the policy. keep is the place of the newcomer, which stays (SPEC P7), as
+// do entries that take nothing. All entries must be known, but for the rest under FIFO,
+// and arranged: then the cost grows with the number of victims, and with the logarithm
+// of that of entries.
+func (x *index) surplus(capacity int64, keep string, most int) []*record {
 	var out, passed []*record
-	for left := x.disk; left > capacity && x.order.Len() > 0; {
+	for left := x.disk; left > capacity && len(out) < most && x.order.Len() > 0 && !x.starved(); {
 		r := heap.Pop(x.order).(*record)
-		if r.place == keep || only != "" && only != backendOf(r.place) {
+		if r.place == keep || r.bytes == 0 {
 			passed = append(passed, r)
 			continue
 		}
@@ -257,20 +324,22 @@ func (x *index) worth(r *record) float64 {
 	return float64(r.cost) * float64(x.useOf(r).count+1) / float64(max(r.bytes, 1))
 }
 
-// places lists all entries in order.
-func (x *index) places() []string {
-	list := make([]string, 0, len(x.entries))
-	for place := range x.entries {
-		list = append(list, place)
-	}
-	slices.Sort(list)
-	return list
+// bySeq lists all entries in the order of their numbers.
+func (x *index) bySeq() []*record {
+	return slices.SortedFunc(maps.Values(x.entries), func(a, b *record) int {
+		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.place, b.place))
+	})
 }
 
 // queue is a heap of records, the next victim first.
 type queue struct {
 	list   []*record
 	before func(a, b *record) bool
+	only   string // backend of all records; empty = any
+}
+
+func (q *queue) takes(r *record) bool {
+	return !r.stuck && (q.only == "" || q.only == backendOf(r.place))
 }
 
 func (q *queue) Len() int           { return len(q.list) }

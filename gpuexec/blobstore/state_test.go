@@ -2,6 +2,7 @@ package blobstore
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -52,14 +53,15 @@ func checkSurplus(t *rapid.T, x *index, keep string, capacity int64) {
 	for place, r := range x.entries {
 		bytes += r.bytes
 		disk += r.disk
-		if place != keep && !r.stuck {
+		if place != keep && !r.stuck && r.bytes > 0 {
 			left = append(left, place)
 		}
 	}
 	if x.bytes != bytes || x.disk != disk {
 		t.Fatalf("%d bytes, %d on the disk, want %d and %d", x.bytes, x.disk, bytes, disk)
 	}
-	for _, r := range x.surplus(capacity, keep, "") {
+	x.arrange("")
+	for _, r := range x.surplus(capacity, keep, math.MaxInt) {
 		if disk <= capacity {
 			t.Fatalf("%s goes though %d of %d bytes are in use", r.place, disk, capacity)
 		}
@@ -101,13 +103,13 @@ func TestPlaceIsTakenAgain(t *testing.T) {
 	x := newIndex(LRU)
 	x.add(record{place: "test/1/0", bytes: 10, known: true, created: 1})
 	x.own.add("test/1/0", use{created: 1, count: 5, last: 50})
-	x.add(record{place: "test/1/0", bytes: 20, known: true, created: 2})
+	x.add(record{place: "test/1/0", bytes: 20, known: true, created: 2, stamp: stamp{1, 2}})
 	if u := x.useOf(x.entries["test/1/0"]); u.count != 0 || x.bytes != 20 {
 		t.Errorf("%+v %d", u, x.bytes)
 	}
 	x.own.add("test/1/0", use{created: 2, count: 1, last: 60})
 	y := newIndex(LRU)
-	y.add(record{place: "test/1/0", bytes: 20})
+	y.add(record{place: "test/1/0", bytes: 20, stamp: stamp{1, 2}})
 	y.add(record{place: "test/2/0", bytes: 5})
 	y.inherit(x)
 	if r := y.entries["test/1/0"]; !r.known || y.useOf(r).last != 60 || len(y.unknown()) != 1 {
@@ -175,24 +177,40 @@ func TestDiskBytes(t *testing.T) {
 	for _, c := range []struct{ key, kernel, bytes, disk int64 }{
 		{1, 1, 2, 2 * block}, {block, block, 2 * block, 2 * block}, {block + 1, 0, block + 1, 2 * block}, {0, -1, 0, 0},
 	} {
-		if r := sized("test/7/0", c.key, c.kernel); r.bytes != c.bytes || r.disk != c.disk {
+		if r := sized("test/7/0", files{key: c.key, kernel: c.kernel}); r.bytes != c.bytes || r.disk != c.disk {
 			t.Errorf("%d and %d bytes count as %d, %d on the disk; want %d and %d", c.key, c.kernel, r.bytes, r.disk, c.bytes, c.disk)
 		}
 	}
 }
 
-// P7: what is known of an entry is not believed of another one that took its place.
+// P7: what is known of an entry is not believed of another one that took its place, also
+// if that is as large.
 func TestInheritNeedsTheSameEntry(t *testing.T) {
-	old, x := newIndex(Cost), newIndex(Cost)
-	for i, bytes := range []int64{5, 6} { // the second place has another entry by now
-		place := fmt.Sprintf("test/7/%d", i)
-		old.add(record{place: place, bytes: 5, known: true, created: 1, cost: 1})
-		x.add(record{place: place, bytes: bytes})
-	}
-	x.inherit(old)
-	for place, known := range map[string]bool{"test/7/0": true, "test/7/1": false} {
-		if r := x.entries[place]; r.known != known || (r.cost == 1) != known {
-			t.Errorf("%s: %+v, want known: %t", place, *r, known)
+	for name, c := range map[string]struct {
+		old, found record
+		created    int64 // as its file says, where that is read
+		cost, seq  int64
+	}{
+		"the same file":            {record{bytes: 5, stamp: stamp{1, 1}}, record{bytes: 5, stamp: stamp{1, 1}}, 0, 1, 7},
+		"another size":             {record{bytes: 5, stamp: stamp{1, 1}}, record{bytes: 6, stamp: stamp{1, 1}}, 1, 3, 1},
+		"another file":             {record{bytes: 5, stamp: stamp{1, 1}}, record{bytes: 5, stamp: stamp{2, 1}}, 1, 3, 1},
+		"another time":             {record{bytes: 5, stamp: stamp{1, 1}}, record{bytes: 5, stamp: stamp{1, 2}}, 1, 3, 1},
+		"by its creation":          {record{bytes: 5}, record{bytes: 5, stamp: stamp{2, 1}}, 1, 3, 7},
+		"another one, by creation": {record{bytes: 5}, record{bytes: 5, stamp: stamp{2, 1}}, 2, 3, 2},
+	} {
+		old, x := newIndex(Cost), newIndex(Cost)
+		o := c.old
+		o.place, o.known, o.created, o.cost, o.seq = "test/7/0", true, 1, 1, 7
+		old.add(o)
+		c.found.place, c.found.seq = o.place, 9
+		x.add(c.found)
+		x.inherit(old)
+		for _, r := range x.unknown() {
+			r.created, r.cost = c.created, 3
+			r.learned()
+		}
+		if r := x.entries[o.place]; !r.known || int64(r.cost) != c.cost || r.seq != c.seq {
+			t.Errorf("%s: %+v", name, *r)
 		}
 	}
 }

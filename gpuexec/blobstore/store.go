@@ -22,6 +22,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/trust"
 	"github.com/kiln-cache/kiln/internal/frame"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -68,9 +69,9 @@ type opened struct {
 		uses    uses  // since they were taken over by the index
 		seq     int64 // the latest number that was given to one, or was seen
 		claims  map[*Claim]struct{}
-		synced  map[string]bool   // backends whose folder is durable; replaced when a folder may be a new one
-		durable map[[32]byte]bool // digests of entries that this process has synced, for Full
-		logged  map[string]bool   // kinds of problems
+		synced  map[string]bool  // backends whose folder is durable; replaced when a folder may be a new one
+		durable map[version]bool // those that this process has synced, for Full
+		logged  map[string]bool  // kinds of problems
 		swept   time.Time
 		unswept map[string][]string // by folder: names that the last sweep has listed and not looked at
 		flushed bool                // no use was noted since uses were written
@@ -79,9 +80,9 @@ type opened struct {
 }
 
 // Open opens the store in a directory, makes the directory if it is missing, and
-// evicts what exceeds the capacity. A store that can be read and not written is opened as
-// with Config.ReadOnly, and every Put answers degraded. Without a directory or a capacity the store is
-// open and off: it reads and writes nothing (SPEC P1).
+// evicts what exceeds the capacity. A store that can be read and not written is opened
+// as with Config.ReadOnly, and every Put answers degraded. Without a directory or a
+// capacity the store is open and off: it reads and writes nothing (SPEC P1).
 //
 // The error is fault.ErrInvalid for a bad Config, fault.ErrRefused for a directory
 // that another user owns or can write, fault.ErrIO for one that cannot be used,
@@ -100,7 +101,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.commits.running = make(turnstile, 1)
 	s.mu.uses, s.mu.claims = uses{}, map[*Claim]struct{}{}
 	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]bool{}, map[string]bool{}, map[string]bool{}
-	s.mu.unswept, s.mu.durable = map[string][]string{}, map[[32]byte]bool{}
+	s.mu.unswept, s.mu.durable = map[string][]string{}, map[version]bool{}
 	if s.off {
 		return s, nil
 	}
@@ -117,20 +118,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 
 func (s *Store) open(ctx context.Context) (err error) {
 	s.main = folder{FS: s.cfg.fs(resolve(s.cfg.Dir))}
-	for _, path := range s.cfg.Bases {
-		if path, err = filepath.Abs(path); err != nil {
-			return err
-		}
-		base := folder{FS: s.cfg.fs(resolve(path)), base: true}
-		switch err := checkOwner(base.FS, path, false); {
-		case isGone(err): // not asked later either: who makes it by then is unknown
-			s.degraded("open a base", err)
-		case err != nil:
-			return err
-		default:
-			s.bases = append(s.bases, base)
-		}
-	}
+	s.openBases()
 	if s.cfg.Trust != "" {
 		if s.trust, err = trust.Open(s.cfg.Trust); err != nil {
 			return err
@@ -166,11 +154,35 @@ func (s *Store) open(ctx context.Context) (err error) {
 	return nil
 }
 
+// openBases opens the bases. One that cannot be used is told, and left out for good:
+// who makes it later is unknown. The rest serves (SPEC P14).
+func (s *Store) openBases() {
+	for _, path := range s.cfg.Bases {
+		absolute, err := filepath.Abs(path)
+		if err == nil {
+			base := folder{FS: s.cfg.fs(resolve(absolute)), base: true}
+			if err = checkOwner(base.FS, path, false); err == nil {
+				_, err = base.ReadDir(".")
+			}
+			if err == nil {
+				s.bases = append(s.bases, base)
+				continue
+			}
+		}
+		s.degraded("open the base "+path, err)
+	}
+}
+
 // readOnly goes on with a store that can be read and not written, as one on a read-only
 // mount or in a layer of an image (SPEC P16). cause is why it cannot be written.
 func (s *Store) readOnly(cause error) error {
-	denied := errors.Is(cause, syscall.EROFS) || errors.Is(cause, fs.ErrPermission) && !errors.Is(cause, fault.ErrRefused)
-	if !denied || checkOwner(s.main.FS, s.cfg.Dir, false) != nil || !s.main.isStore() {
+	if checkOwner(s.main.FS, s.cfg.Dir, false) != nil || !s.main.isStore() {
+		return cause
+	}
+	if errors.Is(cause, fault.ErrRefused) {
+		return fmt.Errorf("%w; set Config.ReadOnly to load from it", cause)
+	}
+	if !errors.Is(cause, syscall.EROFS) && !errors.Is(cause, fs.ErrPermission) {
 		return cause
 	}
 	s.cfg.ReadOnly, s.sealed = true, true
@@ -203,7 +215,7 @@ func (s *Store) Close(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 
@@ -212,6 +224,7 @@ func (s *Store) shutDown() error {
 	if s.off || s.cfg.ReadOnly {
 		return nil
 	}
+	s.boundUses()
 	s.flushUses(true)
 	s.dir.saveLast()
 	s.dir.journal.close() // no call is under way any more

@@ -145,13 +145,10 @@ func (s *Store) left(living map[string]bool, owner, name string) bool {
 	return err == nil && s.cfg.Now().Sub(info.ModTime) >= stale
 }
 
-// Temporary files are swept all at once (SPEC P9), leases and marks by shares: every
-// key that was ever built leaves the folder of its lease, and looking at all of them
-// would take an Open many times as long as reading the directory. A sweep lists their
-// names, from a random one on since the process may end soon, and looks at the first
-// few. Every claim that ends looks at two more. It leaves one folder behind and
-// removes up to two, so their number stays below the live ones and about twice those
-// that an hour makes.
+// Temporary files are swept all at once (SPEC P9), leases and marks by shares: those of
+// killed processes, and marks that hide entries of a base, may be many. A sweep lists
+// their names, from a random one on since the process may end soon, and looks at the
+// first few. Every claim that ends looks at two more, and leaves nothing itself.
 var sweptByShares = []string{keyDir, markDir}
 
 const (

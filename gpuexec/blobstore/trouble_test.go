@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -175,7 +176,8 @@ func TestDurability(t *testing.T) {
 	}
 }
 
-// P14: bases are asked after the directory, in order, and are never written.
+// P14: bases are asked after the directory, in order, and are never written. One that
+// cannot be used is told by its path, with the reason, and the rest serves.
 func TestBases(t *testing.T) {
 	r := newRig(t)
 	for i, dir := range []string{"one", "two"} {
@@ -206,10 +208,26 @@ func TestBases(t *testing.T) {
 	s = r.open("d", mib, func(c *blobstore.Config) { c.Bases = []string{r.path("missing"), r.path("two")} })
 	r.want("beside a missing base", s.get("only1"), "two")
 	r.want("missing base", s.Stats().Reasons[fault.Degraded], 1)
-	r.must(os.Chmod(r.path("two"), 0o777))
-	_, err := blobstore.Open(background, r.config("d", mib, bases))
-	r.want("unsafe base", said(err), "error refused")
-	r.must(os.Chmod(r.path("two"), 0o700))
+	s.shut()
+	for what, spoil := range map[string]func(path string) error{
+		"others can write it": func(path string) error { return os.Chmod(path, 0o777) },
+		"is no folder": func(path string) error {
+			return errors.Join(os.Rename(path, path+".away"), os.WriteFile(path, nil, 0o600))
+		},
+	} {
+		for _, base := range []string{"one", "two"} { // each is told
+			r.write(r.path(what+base+"/test/7/0/key.bin"), nil)
+			r.must(spoil(r.path(what + base)))
+		}
+		s = r.open("d", mib, func(c *blobstore.Config) {
+			c.Bases = []string{r.path(what + "one"), r.path(what + "two"), r.path("two")}
+		})
+		r.want("beside bad bases", words(s.get("own"), s.get("only1"), s.Stats().Reasons[fault.Degraded]), "mine two 2")
+		for _, base := range []string{"one", "two"} {
+			r.want("told", r.log.count("open the base "+r.path(what+base))*r.log.count(what) > 0, true)
+		}
+		s.shut()
+	}
 	ro := r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true })
 	r.want("read-only get", ro.get("own"), "mine")
 	r.want("read-only put", ro.put("x", "y"), "refused reason=disabled")

@@ -2,13 +2,11 @@ package blobstore
 
 import (
 	"context"
-
-	"github.com/kiln-cache/kiln/limit"
 	"strconv"
 	"strings"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // concerns reports whether Config.Only leaves an entry visible.
@@ -63,8 +61,8 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 	if s.cfg.ReadOnly {
 		x := s.recorded()
-		return s.main.scan(func(place string, key, kernel int64) error {
-			r := sized(place, key, kernel)
+		return s.main.scan(func(place string, f files) error {
+			r := sized(place, f)
 			if x.own[place].count+x.others[place].count > 0 {
 				s.main.meta(&r)
 			}
@@ -72,25 +70,31 @@ func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 			return ctx.Err()
 		}, s.skipped)
 	}
-	if err := s.dir.begin(ctx); err != nil {
-		return err
+	d, visited := &s.dir, false
+	look := func() { // without the lock of the directory
+		if d.idx.rest {
+			return
+		}
+		visited = true
+		for _, r := range d.idx.entries {
+			r := *r
+			if !r.known && s.policy() != FIFO {
+				s.main.meta(&r)
+			}
+			each(&r, d.idx.useOf(&r))
+		}
 	}
-	x := s.dir.idx
-	for _, place := range x.places() {
-		s.visit(x, place, each)
+	err := d.alter(ctx, func() error {
+		if visited { // a change was not at its end, and the next one goes on with it
+			return nil
+		}
+		d.look = look
+		return d.whole()
+	})
+	if err == nil && !visited {
+		err = errStale
 	}
-	if err := s.dir.end(ctx); err != errMore { // the next change evicts the rest
-		return err
-	}
-	return nil
-}
-
-func (s *Store) visit(x *index, place string, each func(*record, use)) {
-	r := *x.entries[place]
-	if !r.known && s.policy() != FIFO {
-		s.main.meta(&r)
-	}
-	each(&r, x.useOf(&r))
+	return err
 }
 
 // recorded is an index of what writers have written of uses.
@@ -111,9 +115,14 @@ func (s *Store) useOf(ctx context.Context, place string) (u use, err error) {
 	if err := s.dir.begin(ctx); err != nil {
 		return u, err
 	}
-	if x := s.dir.idx; x.entries[place] != nil {
-		s.visit(x, place, func(_ *record, of use) { u = of })
+	r := record{place: place}
+	if known := s.dir.idx.entries[place]; known != nil {
+		r = *known
 	}
+	if !r.known {
+		s.main.meta(&r)
+	}
+	u = s.dir.idx.useOf(&r)
 	if err := s.dir.end(ctx); err != errMore {
 		return u, err
 	}
@@ -129,8 +138,8 @@ func (s *Store) Audit(ctx context.Context) (size, text, disk int64, err error) {
 	if err != nil || s.off {
 		return 0, 0, 0, err
 	}
-	err = s.main.scan(func(_ string, key, kernel int64) error {
-		disk += max(key, 0) + max(kernel, 0)
+	err = s.main.scan(func(place string, f files) error {
+		disk += sized(place, f).bytes
 		return nil
 	}, s.skipped)
 	return u.Bytes, s.dir.readSize(), disk, err
@@ -152,15 +161,9 @@ func (d *directory) readSize() int64 {
 // writeSize writes size.txt.
 func (d *directory) writeSize() error {
 	d.text = unknownSize
-	temporary := tmpDir + "/" + hostlock.Unique()
-	err := vfs.WriteNew(d.s.main, temporary, false, strconv.AppendInt(nil, d.idx.bytes, 10))
+	err := rewrite(d.s.main, sizeFile, strconv.AppendInt(nil, d.idx.bytes, 10))
 	if err == nil {
-		err = replace(d.s.main, temporary, sizeFile)
+		d.text = d.idx.bytes
 	}
-	if err != nil {
-		_ = d.s.main.Remove(temporary) // the next sweep removes what is left
-		return err
-	}
-	d.text = d.idx.bytes
-	return nil
+	return err
 }

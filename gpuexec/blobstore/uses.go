@@ -9,14 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // Each writer has one file of uses: a line "open" or "closed", and for each entry a
-// line with count, number of the last use, creation time and place. A use is in one file only. A
-// writer takes over the files of writers that ended, and removes them. Uses are
-// hints: a line that cannot be read is left out.
+// line with count, number of the last use, creation time and place. A use is in one
+// file. A writer takes over the files of those that ended. What cannot be read is left
+// out.
 const (
 	usesOpen   = "open\n"
 	usesClosed = "closed\n"
@@ -74,14 +73,20 @@ func (s *Store) takeUses(x *index) {
 	clear(s.mu.uses)
 }
 
-// loadUses reads the files of other writers, at most once a minute, and takes over
-// those of writers that ended. It is part of a change.
+// loadUses reads the files of other writers if the order of victims needs them, at most
+// once a minute. It is part of a change.
 func (d *directory) loadUses() error {
 	now := d.s.cfg.Now()
 	if d.s.policy() == FIFO || now.Sub(d.usesRead).Abs() < flushEvery {
 		return nil
 	}
 	d.usesRead = now
+	return d.gatherUses()
+}
+
+// gatherUses reads the files of other writers, and takes over those of writers that
+// ended. It is part of a change.
+func (d *directory) gatherUses() error {
 	live, ended, names, err := d.s.readUses()
 	if err != nil {
 		return err
@@ -170,21 +175,29 @@ func (d *directory) writeUses(state string, own uses) error {
 		u := own[place]
 		text = fmt.Appendf(text, "%d %d %d %s\n", u.count, u.last, u.created, place)
 	}
-	temporary := tmpDir + "/" + hostlock.Unique()
-	if err := vfs.WriteNew(d.s.main, temporary, false, text); err != nil {
-		return err
-	}
-	err := d.s.main.Rename(temporary, d.s.ownUses())
+	err := rewrite(d.s.main, d.s.ownUses(), text)
 	d.usesWritten = d.usesWritten || err == nil
 	return err
+}
+
+// mostUsesFiles bounds the files of writers that ended. Under FIFO, which needs no uses to
+// choose a victim, they are taken over when there are more; under the other policies at
+// each Open.
+const mostUsesFiles = 32
+
+func (s *Store) boundUses() {
+	list, err := s.main.ReadDir(usesDir)
+	if err == nil && len(list) > mostUsesFiles {
+		err = s.dir.alter(context.Background(), s.dir.gatherUses)
+	}
+	if err != nil {
+		s.logOnce("take over uses", err) // the next Close tries again
+	}
 }
 
 // flushUses writes this writer's uses if there are new ones. last marks the file as
 // that of a writer that ended.
 func (s *Store) flushUses(last bool) {
-	if s.policy() == FIFO {
-		return
-	}
 	s.mu.Lock()
 	nothing := s.mu.flushed && !last
 	s.mu.flushed = true
@@ -200,6 +213,9 @@ func (s *Store) flushUses(last bool) {
 	s.raise(d.journal.latest()) // this writer may change nothing itself
 	d.checkUses()
 	s.takeUses(d.idx)
+	if s.policy() == FIFO && len(d.idx.own) == 0 && !d.usesWritten {
+		return
+	}
 	state := usesOpen
 	if last {
 		state = usesClosed

@@ -88,8 +88,9 @@ type writing struct {
 	present      frame.Identity // an entry that fits it makes this one superfluous
 	useless      Miss           // why this store would not load the entry; zero = it would
 	temporary    string
-	place        string // once it is published
-	found        *Blob  // the entry that makes this one superfluous
+	version      version // what was staged
+	place        string  // once it is published
+	found        *Blob   // the entry that makes this one superfluous
 }
 
 func (w *writing) run(ctx context.Context, op string) error {
@@ -149,7 +150,7 @@ func (w *writing) repeats(f *finding) bool {
 func (w *writing) size() int64 { return int64(len(w.key)) + w.file.Size() }
 
 func (w *writing) record() record {
-	r := sized("", int64(len(w.key)), w.file.Size())
+	r := sized("", files{key: int64(len(w.key)), kernel: w.file.Size(), stamp: w.version.stamp})
 	r.known, r.created, r.cost = true, w.entry.Created.UnixNano(), w.entry.Cost
 	return r
 }
@@ -173,7 +174,7 @@ func (w *writing) write(ctx context.Context) error {
 	}
 	s.stats.stores.Add(1)
 	s.tell(Event{Kind: "stored", Backend: w.backend, Place: w.place, Bytes: w.size()})
-	return w.settle(frame.DigestOf(w.file.Head))
+	return w.settle(w.version)
 }
 
 func (w *writing) attempt(ctx context.Context) error {
@@ -231,6 +232,11 @@ func (w *writing) stageKernel(fsys vfs.FS) error {
 	if err == nil {
 		_, err = f.WriteAt(w.file.Head, 0)
 	}
+	if err == nil {
+		var info vfs.Info
+		info, err = f.Stat()
+		w.version = version{frame.DigestOf(w.file.Head), stampOf(info)}
+	}
 	return errors.Join(err, f.Close())
 }
 
@@ -287,7 +293,10 @@ func (w *writing) publishLocked() error {
 		}
 	}
 	for _, place := range f.barred {
-		_ = d.setAside(place, Miss{Reason: fault.Degraded}) // an entry that may not be moved either keeps its slot
+		err := d.setAside(place, Miss{Reason: fault.Degraded}) // an entry that may not be moved either keeps its slot
+		if err == errMore {
+			return err
+		}
 	}
 	bucket := w.backend + "/" + s.Bucket(w.key)
 	r := w.record()

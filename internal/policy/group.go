@@ -6,6 +6,8 @@ import "github.com/kiln-cache/kiln/shapegroups"
 // group that is not resident may be one whose use count is remembered. It
 // belongs to the policy's goroutine.
 type Group struct {
+	Of any // the caller's, who sets it while the group is resident
+
 	shape    shapegroups.Shape
 	announce int // place in the announcement of epoch
 	epoch    uint64

@@ -210,3 +210,38 @@ func longRun(t *testing.T, c policy.Config, requests int) {
 	}
 	s.check()
 }
+
+// S1, S9: misses of long ago weigh less than those of late, also where there were only
+// hits in between: of two rules, the one that missed less of late chooses, saved or not.
+func TestHitsOutweighOldMisses(t *testing.T) {
+	s := newSession(t, policy.Config{Kind: policy.Duel, Groups: 4, Keep: policy.Always})
+	request := func(n int) { s.request(must(shapegroups.N(int64(n))), 1, 1) }
+	rng := rand.New(rand.NewPCG(1, 2))
+	next := 100
+	for round := range 40 {
+		for range 20 + rng.IntN(200) { // counts miss less: three for ever, and many that come once
+			for n := range 3 {
+				request(n)
+			}
+			for range 2 {
+				next++
+				request(next)
+			}
+		}
+		request(0)
+		hits := rng.IntN(4000)
+		for i := range hits {
+			if request(0); round%2 == 1 && i == hits/2 {
+				s.real = must(policy.Load(s.real.Save(), s.real.Config()))
+			}
+		}
+		for range 20 + rng.IntN(60) { // recency misses less: what comes comes four times, and then never
+			next++
+			for range 4 {
+				request(next)
+			}
+			request(next - 1)
+		}
+		s.check()
+	}
+}

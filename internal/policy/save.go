@@ -33,6 +33,7 @@ const (
 func (p *Policy) Save() []byte {
 	p.arrange()
 	if p.duel != nil { // what does not fit is not saved
+		p.duel.heed()
 		p.duel.shrink(math.MaxInt)
 		p.trim(math.MaxInt)
 	}

@@ -101,8 +101,7 @@ func (c *Claim) Accept() (ok bool) {
 	case c.need <= p.capacity-p.mu.drawn:
 		ok = true
 		p.mu.drawn += max(c.need, m.used) - m.used
-		m.floor = c.need
-		m.movedLocked()
+		m.settleLocked(c.need)
 	}
 	p.releaseLocked(0)
 	p.mu.Unlock()

@@ -17,6 +17,8 @@ type Pool struct {
 	mu struct {
 		sync.Mutex
 		drawn   int64 // of every member the larger of floor and used, and all grants
+		floors  int64 // of all members: within the capacity
+		used    int64 // by all members: at most what is drawn
 		members byExcess
 		claims  []*Claim // oldest first
 	}
@@ -45,6 +47,19 @@ func (m *Member) movedLocked() {
 	}
 }
 
+// settleLocked sets the floor, and takeLocked counts bytes more, or less, as used.
+func (m *Member) settleLocked(floor int64) {
+	m.pool.mu.floors += floor - m.floor
+	m.floor = floor
+	m.movedLocked()
+}
+
+func (m *Member) takeLocked(bytes int64) {
+	m.pool.mu.used += bytes
+	m.used += bytes
+	m.movedLocked()
+}
+
 // New makes a pool of the bytes given, without a bound if capacity says so or is
 // not given. A negative one is ErrInvalid.
 func New(capacity limit.Limit) (*Pool, error) {
@@ -70,19 +85,14 @@ func (p *Pool) Join(floor int64, give func(Gift), done func(*Claim)) (*Member, *
 	}
 	m := &Member{pool: p, give: give}
 	p.mu.Lock()
-	floors := floor
-	for _, other := range p.mu.members {
-		floors += other.floor
-	}
-	if floors < floor || floors > p.capacity {
+	if others := p.mu.floors; floor > p.capacity-others {
 		p.mu.Unlock()
-		return nil, nil, noRoom("%d bytes of floor, with those of the others %d of the %d that all have: lower one, or raise what all have", floor, uint64(floors), p.capacity)
+		return nil, nil, noRoom("%d bytes of floor, beside %d of the others, of the %d that all have: lower one, or raise what all have", floor, others, p.capacity)
 	}
 	heap.Push(&p.mu.members, m)
 	if floor <= p.capacity-p.mu.drawn {
 		p.mu.drawn += floor
-		m.floor = floor
-		m.movedLocked()
+		m.settleLocked(floor)
 		p.mu.Unlock()
 		return m, nil, nil
 	}
@@ -108,8 +118,10 @@ func (m *Member) Leave() {
 	if m.place >= 0 {
 		heap.Remove(&p.mu.members, m.place)
 	}
-	p.releaseLocked(max(m.floor, m.used))
-	m.floor, m.used = 0, 0
+	drawn := max(m.floor, m.used)
+	m.settleLocked(0)
+	m.takeLocked(-m.used)
+	p.releaseLocked(drawn)
 	p.mu.Unlock()
 }
 
@@ -135,8 +147,7 @@ func (m *Member) reserveLocked(bytes int64) bool {
 	if growth > p.capacity-p.mu.drawn {
 		return false
 	}
-	m.used += bytes
-	m.movedLocked()
+	m.takeLocked(bytes)
 	p.mu.drawn += growth
 	return true
 }
@@ -155,13 +166,7 @@ func (m *Member) Most() int64 {
 	p := m.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	most := p.capacity
-	for _, o := range p.mu.members {
-		if o != m {
-			most -= o.floor
-		}
-	}
-	return most
+	return p.capacity - (p.mu.floors - m.floor)
 }
 
 // Could reports whether n bytes would fit if the member released all that
@@ -179,8 +184,7 @@ func (m *Member) Release(bytes int64) {
 	p := m.pool
 	p.mu.Lock()
 	before := max(m.used, m.floor)
-	m.used -= bytes
-	m.movedLocked()
+	m.takeLocked(-bytes)
 	p.releaseLocked(before - max(m.used, m.floor))
 	p.mu.Unlock()
 }
@@ -201,10 +205,7 @@ func (p *Pool) releaseLocked(bytes int64) {
 func (p *Pool) Use() (used, drawn int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, m := range p.mu.members {
-		used += m.used
-	}
-	return used, p.mu.drawn
+	return p.mu.used, p.mu.drawn
 }
 
 // Capacity is the number of bytes, math.MaxInt64 without a bound.

@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"slices"
+
+	"github.com/kiln-cache/kiln/internal/sums"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // Tier says what goes before what, whatever it cost to make.
@@ -37,6 +40,27 @@ type Freed struct {
 	// until they evict it, too.
 	Leased int64
 }
+
+// Add adds what was freed besides.
+func (f *Freed) Add(more Freed) {
+	f.Bytes, f.Leased = sums.Add(f.Bytes, more.Bytes), sums.Add(f.Leased, more.Leased)
+}
+
+// InParts has a turn give of one part of a list after the other, until n bytes are freed.
+// give gets a part and what is missing. The parts are such that each thing may be touched
+// twice and the turn still has room (package touched).
+func InParts[T any](list []T, n int64, give func(part []T, n int64) Freed) (freed Freed) {
+	for part := range slices.Chunk(list, Part) {
+		if freed.Bytes >= n {
+			break
+		}
+		freed.Add(give(part, n-freed.Bytes))
+	}
+	return freed
+}
+
+// Part is how many things the memory limit asks about in a turn.
+const Part = touched.Most / 4
 
 // Rank says what kind of room it is. Of two things that cost the same a byte, that
 // of the lower rank goes first. The Artefacts own what rooms of a lower rank lease.
@@ -83,7 +107,7 @@ func plan(offers [][]Item, bytes int64) [tiers][]int64 {
 		if bytes <= 0 {
 			break
 		}
-		wishes[p.Tier][p.room] += p.Bytes
+		wishes[p.Tier][p.room] = sums.Add(wishes[p.Tier][p.room], p.Bytes)
 		bytes -= p.Bytes
 	}
 	return wishes

@@ -5,11 +5,13 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/sums"
 )
 
 // MostBytes is the most that one value of a room may hold, so that no sum of sizes
@@ -27,12 +29,13 @@ type Config struct {
 // nothing. Safe for concurrent use.
 type Watch struct {
 	cfg   Config
-	bytes atomic.Int64
+	bytes sums.Total
 	// alarm is the sum above which it shrinks. INVARIANT: it is above the limit
 	// from when that could not be met until the sum is within it.
 	alarm atomic.Int64
 
-	shrinks, freed atomic.Int64
+	shrinks atomic.Int64
+	freed   sums.Total
 
 	mu struct {
 		sync.Mutex
@@ -126,7 +129,7 @@ func (w *Watch) run() {
 		if w.alarm.Load() == limit { // it was met until now
 			w.cfg.Logger.Warn("memory: the limit cannot be met: all that is left is in use", "over", now-limit, "now", now, "limit", limit)
 		}
-		alarm = now + limit/patience
+		alarm = min(sums.Add(now, limit/patience), math.MaxInt64-1) // below the largest sum that there is
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -164,23 +167,23 @@ func (w *Watch) pass() (again, stuck bool) {
 		for i, bytes := range wishes {
 			rank := rooms[i].Rank
 			if rank == Artefacts {
-				bytes += leased
+				bytes = sums.Add(bytes, leased)
 				leased = 0
 			}
 			if bytes == 0 {
 				continue
 			}
 			f := rooms[i].Shrink(ctx, bytes, Tier(tier))
-			leased += f.Leased
-			given[rank] += f.Bytes
-			gave += f.Bytes
+			leased = sums.Add(leased, f.Leased)
+			given[rank] = sums.Add(given[rank], f.Bytes)
+			gave = sums.Add(gave, f.Bytes)
 		}
 	}
 	if gave == 0 {
 		return false, true
 	}
 	now := w.bytes.Load()
-	w.cfg.Logger.Info("memory: shrank", "others", given[Blobs]+given[Sessions], "artefacts", given[Artefacts], "constants", given[Constants],
+	w.cfg.Logger.Info("memory: shrank", "others", sums.Add(given[Blobs], given[Sessions]), "artefacts", given[Artefacts], "constants", given[Constants],
 		"before", before, "now", now, "limit", w.cfg.Limit)
 	w.shrinks.Add(1)
 	w.freed.Add(gave)
@@ -224,7 +227,7 @@ func (w *Watch) Settle(ctx context.Context) error {
 	case <-running:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 

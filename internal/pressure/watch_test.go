@@ -6,8 +6,10 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -304,6 +306,59 @@ func TestHostileLogger(t *testing.T) {
 		}
 		if err := w.Close(context.Background()); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// Q5: more bytes than a number can say are above the limit all the same, and all are taken
+// back.
+func TestSumBeyondAllNumbers(t *testing.T) {
+	w := pressure.New(pressure.Config{Limit: 1 << 40, Go: func(fn func()) { go fn() }})
+	const things = 1 << 17
+	var held atomic.Int64
+	w.Join(pressure.Room{
+		Offer: func(context.Context) []pressure.Item {
+			return slices.Repeat([]pressure.Item{{Bytes: pressure.MostBytes, Seconds: 1}}, int(held.Load()))
+		},
+		Shrink: func(_ context.Context, n int64, _ pressure.Tier) (freed pressure.Freed) {
+			for ; held.Load() > 0 && freed.Bytes < n; held.Add(-1) {
+				freed.Add(pressure.Freed{Bytes: pressure.MostBytes, Leased: pressure.MostBytes})
+				w.Add(-pressure.MostBytes)
+			}
+			return freed
+		},
+	})
+	for n := range int64(things) { // nothing can go yet
+		w.Add(pressure.MostBytes)
+		if now := w.Stats().Bytes; now < min(n+1, 1<<15-1)*pressure.MostBytes {
+			t.Fatalf("%d things are %d bytes", n+1, now)
+		}
+	}
+	held.Store(things)
+	for w.Stats().Bytes > 1<<40 {
+		w.Add(1 << 36) // a 64th of the limit
+		if err := w.Settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if held.Load() != 0 {
+		t.Errorf("%d things are left", held.Load())
+	}
+}
+
+// What the memory limit takes of a room is taken in parts, until it is enough.
+func TestInParts(t *testing.T) {
+	list := make([]int64, 3*pressure.Part)
+	for n, parts := range map[int64]int{0: 0, 1: 1, pressure.Part: 1, pressure.Part + 1: 2, 1 << 40: 3} {
+		took := 0
+		freed := pressure.InParts(list, n, func(part []int64, left int64) pressure.Freed {
+			if took++; len(part) > pressure.Part || left > n {
+				t.Errorf("a part of %d for %d of %d", len(part), left, n)
+			}
+			return pressure.Freed{Bytes: int64(len(part)), Leased: 1}
+		})
+		if took != parts || freed != (pressure.Freed{Bytes: int64(parts) * pressure.Part, Leased: int64(parts)}) {
+			t.Errorf("for %d it took %d parts, which gave %v", n, took, freed)
 		}
 	}
 }

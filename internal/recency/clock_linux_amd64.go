@@ -11,4 +11,19 @@ var clock = func() bool {
 
 func now() (stamp uint64, cpu uint32)
 
+// core is the one that the caller is on, or was a moment ago. It costs less than now.
+func core() uint32 {
+	if readsCore {
+		return coreNow()
+	}
+	_, at := now()
+	return at
+}
+
+var readsCore = hasCoreNow()
+
+func coreNow() uint32
+
+func hasCoreNow() bool
+
 func readsCores() bool

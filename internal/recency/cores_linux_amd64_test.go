@@ -39,7 +39,7 @@ func TestOrderOverCores(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			l.Note(&i)
+			l.Note(&i, 0)
 		}
 		var out []int
 		l.Drain(func(v *int) { out = append(out, *v) })

@@ -66,17 +66,15 @@ func (l *Log[T]) hand(cut uint64, f func(*T)) {
 		return
 	}
 	passed := int64(0)
-	var all []noted[T]
+	all := l.all
 	var ends []int
 	for i := range l.streams {
 		from := len(all)
 		passed += l.take(i, cut, func(n noted[T]) {
-			at := len(all)
 			all = append(all, n)
-			for ; at > from && n.before(&all[at-1]); at-- { // its writer was slow
-				all[at] = all[at-1]
+			for at := len(all) - 1; at > from && n.before(&all[at-1]); at-- { // its writer was slow
+				all[at-1], all[at] = n, all[at-1]
 			}
-			all[at] = n
 		})
 		if n := len(all) - from; n > 0 {
 			ends = append(ends, len(all))
@@ -85,6 +83,10 @@ func (l *Log[T]) hand(cut uint64, f func(*T)) {
 	}
 	l.waiting.Add(-passed)
 	merge(all, ends, f)
+	if l.all = nil; len(all) <= 2*nearest {
+		clear(all)
+		l.all = all[:0]
+	}
 }
 
 // cut fixes where this drain ends in each stripe. What begins after it may stand

@@ -22,7 +22,7 @@ func TestUnfinishedNote(t *testing.T) {
 	var out []int
 	drain := func() { l.Drain(func(v *int) { out = append(out, *v) }) }
 	for i := range notes {
-		l.Note(&i)
+		l.Note(&i, 0)
 		if i%100 == 0 {
 			drain()
 		}
@@ -55,7 +55,7 @@ func TestNoteThatEndsDuringDrain(t *testing.T) {
 	l := NewLog[int](func() {})
 	end := slow(l)
 	for i := range segment - 1 {
-		l.Note(&i)
+		l.Note(&i, 0)
 	}
 	late, after := -1, -2
 	var out []int
@@ -63,7 +63,7 @@ func TestNoteThatEndsDuringDrain(t *testing.T) {
 		l.Drain(func(v *int) {
 			if len(out) == 0 {
 				end(&late)
-				l.Note(&after)
+				l.Note(&after, 0)
 			}
 			out = append(out, *v)
 		})
@@ -84,12 +84,12 @@ func TestFullPartToldLate(t *testing.T) {
 	for range segment {
 		slow(l)(&v)
 	}
-	l.Note(&v)
+	l.Note(&v, 0)
 	drain()
 	l.fill(0)
 	const notes = 3 * segment
 	for range notes {
-		l.Note(&v)
+		l.Note(&v, 0)
 	}
 	drain()
 	if out != segment+1+notes || l.waiting.Load() != 0 {
@@ -110,7 +110,7 @@ func TestEras(t *testing.T) {
 		for part := range 4 {
 			for range segment + 3 {
 				v := notes
-				l.Note(&v)
+				l.Note(&v, 0)
 				notes++
 			}
 			if drains>>part&1 == 1 {
@@ -140,9 +140,9 @@ func TestCut(t *testing.T) {
 	early, late := 1, 2
 	var out []int
 	f := func(v *int) { out = append(out, *v) }
-	l.Note(&early)
+	l.Note(&early, 0)
 	cut := l.cut()
-	l.Note(&late)
+	l.Note(&late, 0)
 	for i := range l.streams { // as if each end had been found after that note
 		l.streams[i].find()
 	}
@@ -166,7 +166,7 @@ func TestCrowdThatIsNone(t *testing.T) {
 	v := 1
 	for range 1000 { // the scheduler may move this goroutine at any time
 		for range judged {
-			l.Note(&v)
+			l.Note(&v, 0)
 		}
 		l.Drain(func(*int) {})
 		if l.era.Load() == 2 {
@@ -184,11 +184,11 @@ func TestSlowWriterKeepsOnePart(t *testing.T) {
 	v, out := 1, 0
 	drain := func() { l.Drain(func(*int) { out++ }) }
 	for range 2 * segment {
-		l.Note(&v)
+		l.Note(&v, 0)
 	}
 	after := weak.Make(l.stripes[0].first.Load().after.Load())
 	for range segment {
-		l.Note(&v)
+		l.Note(&v, 0)
 	}
 	drain()
 	runtime.GC()
@@ -208,7 +208,7 @@ func TestDrainFor(t *testing.T) {
 	l := NewLog[int](func() {})
 	v, out := 1, 0
 	turn := func(behind int) bool {
-		l.Note(&v)
+		l.Note(&v, 0)
 		return l.DrainFor(func() int { return behind }, func(*int) { out++ })
 	}
 	for i, want := range []struct {

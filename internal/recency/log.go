@@ -25,6 +25,8 @@ const (
 	// in notes that were dropped; and slice how long it keeps the consumer off its core.
 	outrun = 1 << 10
 	slice  = time.Millisecond
+	// kinds is how many kinds of notes there are, to those that look at what was dropped.
+	kinds = 2
 	// mostStripes bounds the memory on a machine of many cores.
 	mostStripes = 16
 )
@@ -55,17 +57,18 @@ type Log[T any] struct {
 	// For the consumer only.
 	fence   atomic.Uint32 // see cut
 	streams []stream[T]
-	looked  int // notes of a crowd since it was last judged
-	drained int // messages that wait and that a drain has come after
+	all     []noted[T] // of a crowd's drain, empty between two of them
+	looked  int        // notes of a crowd since it was last judged
+	drained int        // messages that wait and that a drain has come after
 }
 
 // stripe is a line of parts.
 type stripe[T any] struct {
 	first, tail atomic.Pointer[part[T]] // notes go to the tail; nil before the first
-	dropped     atomic.Uint64           // notes that were counted only
+	dropped     [kinds]atomic.Uint64    // notes that were counted only
 	stamped     bool
 	yielded     atomic.Int64 // when a reader gave way, since began
-	_           [92]byte
+	_           [80]byte
 }
 
 type part[T any] struct {
@@ -94,7 +97,7 @@ func (p *part[T]) at(place uint32) uint32 {
 func NewLog[T any](full func()) *Log[T] {
 	n := 1
 	if clock {
-		n += min(runtime.NumCPU(), mostStripes)
+		n += 1 << bits.Len(uint(min(runtime.NumCPU(), mostStripes)-1)) // see stripeOf
 	}
 	l := &Log[T]{full: full, stripes: make([]stripe[T], n), streams: make([]stream[T], n)}
 	for i := range l.streams {
@@ -104,22 +107,24 @@ func NewLog[T any](full func()) *Log[T] {
 	return l
 }
 
-// Note appends v, which must not be nil. Safe for concurrent use.
-func (l *Log[T]) Note(v *T) {
-	era := l.era.Load()
-	at, stamp, most := 0, uint64(0), int64(farthest)
+// Note appends v, which must not be nil, or counts it as one of a kind, 0 or 1, if too
+// many wait. Safe for concurrent use.
+func (l *Log[T]) Note(v *T, kind int) {
+	era, most := l.era.Load(), int64(farthest)
 	if era&1 == 1 {
-		var core uint32
-		stamp, core = now()
-		at, most = l.stripeOf(core), nearest
+		most = nearest
 	}
-	s := &l.stripes[at]
 	if l.waiting.Load() >= most {
-		if s.dropped.Add(1)%outrun == 0 {
-			s.giveWay()
-		}
+		l.drop(kind)
 		return
 	}
+	at, stamp := 0, uint64(0)
+	if era&1 == 1 {
+		var on uint32
+		stamp, on = now()
+		at = l.stripeOf(on)
+	}
+	s := &l.stripes[at]
 	p := s.tail.Load()
 	i := uint32(segment)
 	if p != nil {
@@ -140,6 +145,17 @@ func (l *Log[T]) Note(v *T) {
 	}
 }
 
+// drop counts a note that cannot wait, where no other core counts.
+func (l *Log[T]) drop(kind int) {
+	s := &l.stripes[0]
+	if len(l.stripes) > 1 {
+		s = &l.stripes[l.stripeOf(core())]
+	}
+	if s.dropped[kind].Add(1)%outrun == 0 {
+		s.giveWay()
+	}
+}
+
 // giveWay has a reader that is faster than the consumer leave its core to others now
 // and then. Where readers in a loop keep all cores busy, the consumer, and whoever asks
 // it for something, would wait for a whole time slice of each of them.
@@ -152,8 +168,8 @@ func (s *stripe[T]) giveWay() {
 
 var began = time.Now()
 
-// stripeOf is the stripe of a core in a crowd.
-func (l *Log[T]) stripeOf(core uint32) int { return 1 + int(core)%(len(l.stripes)-1) }
+// stripeOf is the stripe of a core in a crowd: their number is a power of two.
+func (l *Log[T]) stripeOf(core uint32) int { return 1 + int(core)&(len(l.stripes)-2) }
 
 // take gives the next place, behind p, which is full; nil is before the first part.
 func (s *stripe[T]) take(p *part[T]) (*part[T], uint32) {
@@ -222,7 +238,16 @@ func (l *Log[T]) gather(era uint32) { l.era.CompareAndSwap(era&^1, era|1) }
 // users nothing more. Safe for concurrent use.
 func (l *Log[T]) Count() (n uint64) {
 	for i := range l.stripes {
-		n += l.stripes[i].dropped.Load() + l.stripes[i].begun()
+		n += l.stripes[i].begun()
+	}
+	return n + l.Dropped(0) + l.Dropped(1)
+}
+
+// Dropped is the number of notes of a kind that were counted only. Safe for concurrent
+// use.
+func (l *Log[T]) Dropped(kind int) (n uint64) {
+	for i := range l.stripes {
+		n += l.stripes[i].dropped[kind].Load()
 	}
 	return n
 }

@@ -19,7 +19,7 @@ func TestOrder(t *testing.T) {
 			"note": func(t *rapid.T) {
 				for range rapid.IntRange(1, 700).Draw(t, "n") {
 					v := len(noted)
-					l.Note(&v)
+					l.Note(&v, 0)
 					noted = append(noted, &v)
 					if len(noted)%128 == 0 {
 						if since++; since == 8 {
@@ -65,7 +65,7 @@ func TestHammer(t *testing.T) {
 	for w := range writers {
 		done.Go(func() {
 			for i := range each {
-				l.Note(&note{w, i})
+				l.Note(&note{w, i}, 0)
 			}
 		})
 	}
@@ -107,7 +107,7 @@ func TestNotesThatDoNotOverlap(t *testing.T) {
 	for range 4 {
 		done.Go(func() {
 			for i := range begin {
-				l.Note(&i)
+				l.Note(&i, 0)
 				returned <- struct{}{}
 			}
 		})
@@ -134,7 +134,7 @@ func TestNotesThatDoNotOverlap(t *testing.T) {
 func TestNoteAllocatesOncePerSegment(t *testing.T) {
 	l := recency.NewLog[int](func() {})
 	v := 1
-	if n := testing.AllocsPerRun(1000, func() { l.Note(&v) }); n != 0 {
+	if n := testing.AllocsPerRun(1000, func() { l.Note(&v, 0) }); n != 0 {
 		t.Errorf("a note allocates %v times", n)
 	}
 }
@@ -145,7 +145,7 @@ func BenchmarkNote(b *testing.B) {
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			l.Note(&v)
+			l.Note(&v, 0)
 		}
 	})
 }
@@ -158,7 +158,7 @@ func TestNotesThatNobodyDrains(t *testing.T) {
 	const notes = 1 << 20
 	v := 1
 	for range notes {
-		l.Note(&v)
+		l.Note(&v, 0)
 	}
 	drain := func() (n int) {
 		l.Drain(func(*int) { n++ })
@@ -171,7 +171,7 @@ func TestNotesThatNobodyDrains(t *testing.T) {
 		t.Errorf("%d notes are counted, the consumer was told %d times", l.Count(), told)
 	}
 	for range 1000 {
-		l.Note(&v)
+		l.Note(&v, 0)
 	}
 	if n := drain(); n != 1000 || l.Count() != notes+1000 {
 		t.Errorf("%d notes after the drain, %d in all", n, l.Count())

@@ -30,7 +30,7 @@ func TestNotesInOrder(t *testing.T) {
 				ready.Wait()
 				for range each {
 					n := &note{began: tick.Add(1)}
-					l.Note(n)
+					l.Note(n, 0)
 					atomic.StoreUint64(&n.ended, tick.Add(1))
 				}
 			}()

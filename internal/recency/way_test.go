@@ -8,7 +8,7 @@ func TestReaderGivesWay(t *testing.T) {
 	l := NewLog[int](func() {})
 	v := 1
 	for range farthest + segment {
-		l.Note(&v)
+		l.Note(&v, 0)
 	}
 	gave := func() (n int64) {
 		for i := range l.stripes {
@@ -21,7 +21,7 @@ func TestReaderGivesWay(t *testing.T) {
 	}
 	began = began.Add(-2 * slice) // the clock of a machine that was quick
 	for range outrun * len(l.stripes) {
-		l.Note(&v)
+		l.Note(&v, 0)
 	}
 	if gave() == 0 {
 		t.Error("a reader that outruns the consumer never gave way")

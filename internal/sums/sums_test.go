@@ -2,6 +2,7 @@ package sums
 
 import (
 	"math"
+	"sync"
 	"testing"
 	"time"
 )
@@ -28,5 +29,44 @@ func TestSums(t *testing.T) {
 	}
 	if got := s.Value(); got != 7 {
 		t.Errorf("what is left is %d, want 7", got)
+	}
+}
+
+// Q5: a total that many add to is right again when enough is taken off, and where that
+// comes before what it is taken off from.
+func TestTotal(t *testing.T) {
+	const most = math.MaxInt64
+	var s Total
+	for _, n := range []int64{most, 1, most, most, 7, -9} {
+		if got := s.Add(n); got != most {
+			t.Errorf("with %d it is %d, want the largest", n, got)
+		}
+	}
+	for _, n := range []int64{-most, -most} {
+		s.Add(n)
+	}
+	if got := s.Add(-most); got != -1 {
+		t.Errorf("what is left is %d, want -1", got)
+	}
+	s.Add(math.MinInt64)
+	if got := s.Add(math.MinInt64); got != math.MinInt64 {
+		t.Errorf("it is %d, want the smallest", got)
+	}
+	s.Add(most)
+	if got := s.Add(most); got != -3 {
+		t.Errorf("it is %d, want -3", got)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 1000 {
+				s.Add(most)
+				s.Add(-most)
+			}
+		})
+	}
+	wg.Wait()
+	if got := s.Add(3); got != 0 {
+		t.Errorf("after all it is %d, want 0", got)
 	}
 }

@@ -1,7 +1,6 @@
 package advice
 
 import (
-	"hash/maphash"
 	"math"
 	"slices"
 
@@ -22,8 +21,8 @@ const (
 	mostWindow   = 1 << 20
 )
 
-// Recorder keeps the last requests of one session. Its own cost per request is a hash
-// of the shape and a few stores; distinct shapes are counted only while most requests
+// Recorder keeps the last requests of one session. Its own cost per request is
+// a few stores; distinct shapes are counted only while most requests
 // miss. The memory grows with the requests seen.
 type Recorder struct {
 	keep   int // requests kept for advice
@@ -48,10 +47,8 @@ type Recorder struct {
 // bit, whether it missed. Two shapes of one hash would count as one, no more.
 type note uint32
 
-var seed = maphash.MakeSeed()
-
 func noteOf(compiled shapegroups.Shape, missed bool) note {
-	n := note(maphash.String(seed, compiled.Key())) &^ 1
+	n := note(compiled.Hash()) &^ 1
 	if missed {
 		n |= 1
 	}
@@ -150,10 +147,8 @@ func (r *Recorder) Note(asked, compiled shapegroups.Shape, missed bool) (warn bo
 	return false
 }
 
-// Warnings is the number of thrash warnings raised so far, Thrashing whether the
-// last one has not ended.
-func (r *Recorder) Warnings() int   { return r.warnings }
-func (r *Recorder) Thrashing() bool { return r.thrashing }
+// Warnings is the number of thrash warnings raised so far.
+func (r *Recorder) Warnings() int { return r.warnings }
 
 // Asked are the last requests in order, as asked; Compiled the same as compiled.
 // Both are fresh copies.

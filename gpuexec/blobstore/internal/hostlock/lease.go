@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -49,16 +51,17 @@ func (l *Leases) Acquire(ctx context.Context, name string, settled func() bool) 
 			return nil, nil
 		}
 		if free {
-			lease, err := l.take(name, token+1)
+			lease, err := l.take(name, token)
 			switch {
 			case errors.Is(err, fs.ErrExist): // another process was faster
-			case errors.Is(err, fs.ErrNotExist) && gone < 16: // the folder was swept, or Staging is missing
+			case errors.Is(err, fs.ErrNotExist) && gone < 16: // the folder was removed again, or Staging is missing
 				gone++
-			case err == nil && !lease.Held():
-				// This process stood still since the survey: meanwhile others have had the
-				// lease, and one may have it.
-				_ = l.FS.Remove(l.Folder + "/" + name + "/" + strconv.Itoa(lease.token))
-				_ = lease.Release() // nobody goes by it
+			case err == nil && !lease.alone(token):
+				// Others have had the lease since the survey, and one may have it. Who looks
+				// at the same time gives up too, so each waits for another while.
+				if err := errors.Join(lease.Release(), sleep(ctx, rand.N(pause))); err != nil {
+					return nil, err
+				}
 			default:
 				return lease, err
 			}
@@ -84,9 +87,6 @@ type watch struct {
 // not beat any more.
 func (l *Leases) survey(name string, w *watch) (token int, free bool, err error) {
 	folder := l.Folder + "/" + name
-	if err := l.FS.Mkdir(folder); err != nil && !errors.Is(err, fs.ErrExist) {
-		return 0, false, err
-	}
 	token, err = highest(l.FS, folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -115,19 +115,55 @@ func (l *Leases) survey(name string, w *watch) (token int, free bool, err error)
 	return token, free, nil
 }
 
-func (l *Leases) take(name string, token int) (*Lease, error) {
+// take takes the lease after the holder of a number; 0 = there was none.
+func (l *Leases) take(name string, after int) (*Lease, error) {
 	folder := l.Folder + "/" + name
-	b, err := light(l.FS, l.Staging, folder+"/"+strconv.Itoa(token), strconv.FormatInt(int64(l.Period), 10), l.Period, l.Lock)
+	token := after + 1
+	if after == 0 {
+		token = first()
+	}
+	make := func() (*beacon, error) {
+		return light(l.FS, l.Staging, folder+"/"+strconv.Itoa(token), strconv.FormatInt(int64(l.Period), 10), l.Period, l.Lock)
+	}
+	b, err := make()
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := l.FS.Mkdir(folder); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		b, err = make()
+	}
 	if err != nil {
 		return nil, err
 	}
 	b.bound(l.Most)
-	lease := &Lease{l, name, token, b}
-	_ = l.FS.Remove(folder + "/" + strconv.Itoa(token-1)) // only the highest counts
-	return lease, nil
+	return &Lease{l, name, token, b}, nil
 }
 
-// Token grows with every holder of the name, as long as its folder is not swept.
+// first is the number of the first holder in a folder. The end of a lease removes the
+// folder, so numbers go by time: a holder that stood still does not find its own number
+// with another one (on a system of 32 bits, within twelve days), and of several that
+// take a lease in one millisecond one succeeds.
+func first() int { return max(1, int(time.Now().UnixMilli()&(math.MaxInt>>1))) }
+
+// alone reports that nobody else has taken the lease after the holder of a number.
+func (l *Lease) alone(after int) bool {
+	folder := l.leases.Folder + "/" + l.name
+	list, err := l.leases.FS.ReadDir(folder)
+	if err != nil {
+		return false
+	}
+	for _, entry := range list {
+		if n, err := strconv.Atoi(entry.Name); err == nil && n > after && n != l.token {
+			return false
+		}
+	}
+	if after > 0 {
+		_ = l.leases.FS.Remove(folder + "/" + strconv.Itoa(after)) // only the highest counts
+	}
+	return true
+}
+
+// Token grows with every holder of the name, as clocks do.
 func (l *Lease) Token() int { return l.token }
 
 // Held reports whether this holder has not been passed over.
@@ -136,12 +172,19 @@ func (l *Lease) Held() bool {
 	return err == nil && most == l.token
 }
 
-// Release ends the lease. Others see that at once. It may be called again.
+// Release ends the lease. Others see that at once, and nothing is left of it. It may be
+// called again.
 func (l *Lease) Release() error {
-	return l.beacon.extinguish(func(f vfs.File) error {
+	folder := l.leases.Folder + "/" + l.name
+	err := l.beacon.extinguish(func(f vfs.File) error {
 		_, err := f.WriteAt([]byte{1}, releasedAt)
+		if info, e := f.Stat(); e == nil && info.Links > 0 { // else it was passed over
+			_ = l.leases.FS.Remove(folder + "/" + strconv.Itoa(l.token)) // what stays is swept
+		}
 		return err
 	})
+	_ = l.leases.FS.Remove(folder) // not empty = in use
+	return err
 }
 
 // Sweep removes the folder of a name whose holder is dead, or that has no holder and was

@@ -57,7 +57,7 @@ func openStore(c *engine.Call) (engine.Component, error) {
 		Listen: s.listen,
 	}
 	if settings.StoreCapacity.Source == env.Environment {
-		s.cfg.Capacity = settings.StoreCapacity.Value.MiB()
+		s.cfg.Capacity = settings.StoreCapacity.Value
 	}
 	s.cfg.Capacity = engine.Parsed(c, "cap", s.cfg.Capacity, parseBytes)
 	s.cfg.Lease, s.cfg.Hash = c.Duration("lease", 0), fixedHash(c)

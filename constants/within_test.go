@@ -1,0 +1,59 @@
+package constants
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/kiln-cache/kiln/fault"
+)
+
+// F6, F8: what is told of a removal, and a Free, that closes its own engine or cache would
+// wait for itself: it is told so, and what it closes is closed.
+func TestClosedByItsOwnCallback(t *testing.T) {
+	bg := context.Background()
+	var close func() error
+	answers := make(chan error, 1)
+	closes := func() {
+		select {
+		case answers <- close():
+		default:
+		}
+	}
+	told := Config{Listen: func(e Event) {
+		if e.Removal != "" {
+			closes()
+		}
+	}}
+	for how, of := range map[string]struct {
+		cfg     Config
+		removed func(Removal)
+		free    func()
+	}{
+		"callback": {removed: func(Removal) { closes() }},
+		"free":     {free: closes},
+		"listener": {cfg: told},
+	} {
+		for _, whole := range []bool{false, true} {
+			c, e := open(t, of.cfg)
+			if close = func() error { return e.Close(bg) }; whole {
+				close = func() error { return c.Close(bg) }
+			}
+			o := add(t, e, "k", 1, Options{Removed: of.removed})
+			l, err := o.Fulfil("v", 1, of.free)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.End()
+			if there, err := e.Remove(bg, key("k")); !there || err != nil {
+				t.Fatal(there, err)
+			}
+			if err := <-answers; !errors.Is(err, fault.ErrCycle) {
+				t.Errorf("%s, of all %v: %v", how, whole, err)
+			}
+			if err := e.Close(bg); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

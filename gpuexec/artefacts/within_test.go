@@ -1,0 +1,70 @@
+package artefacts_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/actorstest"
+	"github.com/kiln-cache/kiln/limit"
+)
+
+// F6, F8: a Free or listener that closes its own cache would wait for itself: it is told
+// so, and the cache closes.
+func TestClosedByItsOwnFree(t *testing.T) {
+	for _, listener := range []bool{false, true} {
+		var c *artefacts.Cache
+		answers := make(chan error, 3)
+		closes := func() { answers <- c.Close(background) }
+		cfg, free := artefacts.Config{Entries: limit.Of(1)}, closes
+		if listener {
+			cfg.Evicted = func(string, artefacts.Cause) { closes() }
+			free = nil
+		}
+		var err error
+		if c, err = artefacts.Open(cfg); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"a", "b"} {
+			l, _, err := c.Get(background, artefacts.Request{Key: key, Create: func(context.Context) (artefacts.Built, error) {
+				b := artefacts.Built{}
+				if key == "a" {
+					b.Free = free
+				}
+				return b, nil
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.End()
+		}
+		want(t, "close", errors.Is(<-answers, fault.ErrCycle), true)
+		want(t, "close by another", c.Close(background), nil)
+	}
+}
+
+// F6: Config.Hash is user code: it runs on callers, and in no turn.
+func TestHashOutsideOfTurns(t *testing.T) {
+	var placed atomic.Int64
+	c := open(t, artefacts.Config{Entries: limit.Of(3), Hash: func(key string) uint64 {
+		if placed.Add(1); actorstest.InTurn() {
+			t.Errorf("%q is placed in a turn", key)
+		}
+		return uint64(len(key))
+	}})
+	for _, whole := range each("k", 0, 20) {
+		c.get(whole, maker{kernel: "x" + whole, nest: []string{"part of " + whole}})
+		r := c.request(c.Cache, "whole of "+whole, maker{})
+		r.Part, r.Whole = whole, "all of "+whole
+		said(c.Get(background, r))
+		c.peek(whole)
+		said(c.Force(background, c.request(c.Cache, whole, maker{})))
+	}
+	c.setEntries(0)
+	if placed.Load() == 0 {
+		t.Error("nothing was placed")
+	}
+}

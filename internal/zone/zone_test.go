@@ -1,0 +1,55 @@
+package zone_test
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/kiln-cache/kiln/internal/zone"
+)
+
+// F8: the code of a zone, and of those within it, is told from all other code, also when
+// it has ended its goroutine.
+func TestHere(t *testing.T) {
+	var above zone.Zone
+	below, beside := zone.Zone{Up: &above}, zone.Zone{Up: &above}
+	var wg sync.WaitGroup
+	lend := below.Lend(func(fn func()) { wg.Go(fn) })
+	look := func(want bool) {
+		t.Helper()
+		if below.Here() != want || above.Here() != want || beside.Here() {
+			t.Errorf("here: %v below, %v above, %v beside; want %v, %v and false", below.Here(), above.Here(), beside.Here(), want, want)
+		}
+	}
+	lend(func() {
+		look(true)
+		below.Run(func() { look(true) })
+		look(true)
+		wg.Go(func() { look(false) })
+	})
+	wg.Wait()
+	ended := make(chan struct{})
+	lend(func() {
+		defer func() {
+			look(true) // its goroutine is on its way out
+			close(ended)
+		}()
+		runtime.Goexit()
+	})
+	<-ended
+	wg.Wait()
+	look(false)
+	below.Run(func() { look(true) })
+	look(false)
+	(*zone.Zone)(nil).Run(func() {})
+	if (*zone.Zone)(nil).Here() {
+		t.Error("a nil zone has code")
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	var z zone.Zone
+	for b.Loop() {
+		z.Run(func() {})
+	}
+}
