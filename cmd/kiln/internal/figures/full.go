@@ -35,7 +35,7 @@ func full(ctx context.Context, many, few int) ([]measure.Figure, error) {
 			{"put that evicts", measure.AtMost(3), func(f *filled) (do, undo func() error) { return f.put, nothing }},
 			{"inspect", measure.AtMost(3), func(f *filled) (do, undo func() error) { return f.inspect, nothing }},
 			{"open", measure.AtMost(3), func(f *filled) (do, undo func() error) { return f.open, f.reclose }},
-			{"open, then a put that evicts", nil, func(f *filled) (do, undo func() error) { return f.openAndPut, f.reclose }},
+			{"open, then a put that evicts", measure.AtMost(3), func(f *filled) (do, undo func() error) { return f.openAndPut, f.reclose }},
 		} {
 			do, undo := step.of(big)
 			peer, undoPeer := step.of(small)
