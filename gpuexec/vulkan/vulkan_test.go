@@ -433,7 +433,7 @@ func everything(t *testing.T, b *Backend) (err error) {
 	}
 	args = append(args, gpuexec.DeviceArg{Kind: gpuexec.ParamF32, Bytes: 4}, gpuexec.DeviceArg{Kind: gpuexec.ParamU32, Bytes: 4, Value: 64})
 	defer func() { err = errors.Join(err, q.Finish(t.Context())) }() // before anything is let go, as the executor does
-	for _, block := range []int{64, 32} { // one that was made before, and another
+	for _, block := range []int{64, 32} {                            // one that was made before, and another
 		if err := q.Launch(t.Context(), p, args, gpuexec.Size{1}, gpuexec.Size{block, 1, 1}); err != nil {
 			return err
 		}
