@@ -18,7 +18,7 @@ build: bin/kiln ## bin/kiln, with the commit that it was built from
 run: bin/kiln out ## drive a transformer's operations with a real trace; report, and a picture in out/run.png
 	bin/kiln run --plot out/run.png
 
-test: deps-dnnl test-race cross test-bench ## the whole test suite under the race detector, and the builds for all systems
+test: deps-dnnl deps-opencl test-race cross test-bench ## the whole test suite under the race detector, and the builds for all systems
 
 test-race:
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
@@ -75,6 +75,9 @@ clean: ## remove what was built
 
 deps-dnnl:
 	@.ci/dnnl
+
+deps-opencl:
+	@.ci/opencl || echo "skipped: tests on an OpenCL device"
 
 bin/kiln: FORCE
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -o $@ ./cmd/kiln

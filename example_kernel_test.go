@@ -26,7 +26,7 @@ func ExampleGroup_Kernel() {
 	for range 2 { // two requests of one shape
 		group := must(session.Group(ctx, []int64{1, 3}))
 		kernel := must(group.Kernel(ctx, "pooler", executor, source))
-		y := must(run(ctx, executor, gpuexec.Launch{Kernel: kernel, Grid: library.Grid(op)}, []float32{-1, 0, 1}))
+		y := must(run(ctx, executor, gpuexec.Launch{Kernel: kernel, Grid: gpuexec.Size{library.Grid(op)}}, []float32{-1, 0, 1}))
 		fmt.Printf("%.3f\n", y)
 		group.Close()
 	}

@@ -68,9 +68,10 @@ func digestOf(open func() (io.ReadCloser, error)) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// identityOf asks for a backend's identity on another goroutine, which may take long,
-// panic or end it: then it is not known for now. It is asked until it is known. Errors
-// are ErrClosed, ErrCycle and the context's.
+// identityOf asks a backend for its identity, on another goroutine: the backend may take
+// long, panic, or end the goroutine. After the latter two the identity is the zero one,
+// and the next call asks again; once it is known, nobody is asked. Errors are ErrClosed,
+// ErrCycle and the context's.
 func (r *Runtime) identityOf(ctx context.Context, backend string) (id gpuexec.Identity, err error) {
 	if known, ok := r.identities.Load(backend); ok {
 		return known.(gpuexec.Identity), nil

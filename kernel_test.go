@@ -101,7 +101,7 @@ func TestKernelsOfTwoExecutors(t *testing.T) {
 		t.Errorf("%d and %d compiles, %d loads: want one compile, and its blob on the other executor", c, n, other.loads.Load())
 	}
 	for at, e := range map[*gpuexec.Kernel]*gpuexec.Executor{k: a, l: b} {
-		if err := e.Submit(ctx, gpuexec.Launch{Kernel: at, Grid: 1}); err != nil {
+		if err := e.Submit(ctx, gpuexec.Launch{Kernel: at, Grid: gpuexec.Size{1}}); err != nil {
 			t.Errorf("launched where it belongs: %v", err)
 		}
 	}
@@ -213,7 +213,7 @@ func TestKernelsSurviveOnTheCPU(t *testing.T) {
 		if s := e.Stats(); s.Compiles != int64(1-i) || s.BlobLoads != int64(i) {
 			t.Errorf("run %d: %+v", i, s)
 		}
-		outputs[i] = must(run(ctx, e, gpuexec.Launch{Kernel: kernel, Grid: lib.Grid(op)}, x))
+		outputs[i] = must(run(ctx, e, gpuexec.Launch{Kernel: kernel, Grid: gpuexec.Size{lib.Grid(op)}}, x))
 		g.Close()
 		if err := r.Close(ctx); err != nil {
 			t.Fatal(err)

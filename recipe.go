@@ -40,8 +40,9 @@ type Made[T any] struct {
 // Make and Load are given a context that carries the identity of the computation:
 // they hand it on to whatever they ask Kiln for, so that a circle of recipes that
 // wait for each other is found (ErrCycle). When nobody waits for the artefact any
-// more, the context ends after Config.Linger, or Linger of the call. An error, a panic and a
-// runtime.Goexit of Make reach every caller that waits, and nothing is kept.
+// more, the context ends after Config.Linger, or Linger of the call. An error, a
+// panic and a runtime.Goexit of Make reach every caller that waits, and nothing is
+// kept.
 type Recipe[T any] struct {
 	// Key is the canonical key of the artefact: all that can change the result, and
 	// nothing else. Equal keys are one artefact, whatever name, group, session or
@@ -120,15 +121,23 @@ const (
 func Owner(name string) Option { return Option{set: options{owner: name}, given: withOwner} }
 
 // OnLane binds the name to a lane: a worker whose value no other worker may use.
-// Name and lane together are what a value is found by; without a lane it is
-// shared; Worker gives a worker's lane. An artefact is still shared by its key: put the lane into Recipe.Key
-// where the artefact must not be.
+// Name and lane together are what a value is found by; without a lane it is shared.
+// Worker gives a worker's lane. An artefact is still shared by its key: put the lane
+// into Recipe.Key where the artefact must not be.
 func OnLane(lane Lane) Option { return Option{set: options{lane: lane}, given: withLane} }
 
 // Linger is how long the making of an artefact goes on when every caller that
-// waited for it has left, in place of Config.Linger; 0 = its context ends at once.
-// What is made is kept, so that callers with deadlines shorter than a compile get
-// further with each try.
+// waited for it has left, in place of Config.Linger. What is made is kept, so that
+// callers with deadlines shorter than a compile get further with each try. A negative
+// time is none everywhere: the context ends at once. 0, or not given, is:
+//
+//	this option, given     none: Linger(0) asks for it
+//	this option, not given Config.Linger
+//	Config.Linger          1 minute
+//	gpuexec.Config         1 minute; the runtime gives its Config.Linger
+//	gpuexec.Source         that of gpuexec.Config
+//	artefacts.Config       none; the runtime gives its Config.Linger
+//	artefacts.Request      that of artefacts.Config
 func Linger(d time.Duration) Option {
 	if d <= 0 {
 		d = -1 // 0 is "not given" to the rooms

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
@@ -45,6 +46,9 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	if c.Logger == nil {
 		c.Logger = logger
 	}
+	if c.Aborts == nil {
+		c.Aborts = aborts
+	}
 	store, err := blobstore.Open(ctx, c)
 	if err == nil {
 		p, err = over(store, func() (*tiers.Tiers, error) { return tiers.Open(store, hidden.With(tiers.Config{}, memory)) })
@@ -57,6 +61,12 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	}
 	logger.Error("kiln: going on without a store", "dir", c.Dir, "error", err)
 	return persistence{}, nil
+}
+
+// aborts is what the backend of that name says of its driver (SPEC P11).
+func aborts(backend string) bool {
+	b, says := gpuexec.Find(backend).(interface{ Aborts() bool })
+	return says && b.Aborts()
 }
 
 // over puts the memory tier over a store. If that cannot be had the store is

@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
 // persistent asks a runtime with a store for an artefact of that blob.
@@ -41,6 +42,46 @@ func persistent(t *testing.T, r *kiln.Runtime, key, blob string) artefacts.Outco
 func driver(version string) func(string) gpuexec.Identity {
 	return func(string) gpuexec.Identity {
 		return gpuexec.Identity{Library: "1", Build: "b", Driver: version}
+	}
+}
+
+// aborting is a backend whose driver can end the process.
+type aborting struct{ *fakedevice.Backend }
+
+func (aborting) Name() string { return "aborting" }
+func (aborting) Aborts() bool { return true }
+
+// P11: while a driver that can abort has a blob, there is a mark on the disk; the
+// backend itself says that it can.
+func TestMarksOfABackendThatAborts(t *testing.T) {
+	gpuexec.Register(aborting{&fakedevice.Backend{}})
+	dir := t.TempDir()
+	for _, backend := range []string{"aborting", "other"} {
+		marks := -1
+		for range 2 {
+			r, err := kiln.Open(kiln.Config{Store: blobstore.Config{Dir: dir, Identity: driver("1")}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			made := artefacts.Built{Value: 1, Bytes: 1, Cost: time.Second, Blob: func(context.Context) ([]byte, error) { return []byte("code"), nil }}
+			l, _, err := r.Artefacts().Get(ctx, artefacts.Request{Key: "k", Backend: backend,
+				Create: func(context.Context) (artefacts.Built, error) { return made, nil },
+				Load: func(context.Context, []byte) (artefacts.Built, error) {
+					entries, _ := os.ReadDir(filepath.Join(dir, "mark"))
+					marks = len(entries)
+					return made, nil
+				}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.End()
+			if err := r.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if marked := marks > 0; marks < 0 || marked != (backend == "aborting") {
+			t.Errorf("%s: %d marks while its driver loads", backend, marks)
+		}
 	}
 }
 

@@ -194,7 +194,7 @@ func (m *Model) prepare(ctx context.Context, h *kiln.Group, p *plan, a *Answer) 
 		if err := m.bind(ctx, p, s); err != nil {
 			return err
 		}
-		p.launches = append(p.launches, gpuexec.Launch{Kernel: kernel, Grid: s.grid, Args: p.arguments[from:len(p.arguments):len(p.arguments)]})
+		p.launches = append(p.launches, gpuexec.Launch{Kernel: kernel, Grid: gpuexec.Size{s.grid}, Args: p.arguments[from:len(p.arguments):len(p.arguments)]})
 	}
 	return nil
 }

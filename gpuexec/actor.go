@@ -40,12 +40,13 @@ func (s *shell) handle(m message) {
 	case withdrawMsg:
 		if s.state.withdraw(m.job) {
 			m.job.end()
+			m.job.answer(context.Canceled)
 		}
 	case doneMsg:
 		var waited bool
 		if waited, s.out = s.state.done(m.job, m.gen, s.out); waited {
 			s.served = s.served || m.err == nil && !m.job.own
-			m.job.reply.Answer(struct{}{}, m.err)
+			m.job.answer(m.err)
 		}
 	case lostMsg:
 		if m.on == s.device {
@@ -87,7 +88,7 @@ func (s *shell) carryOut() {
 			x.job.started = true
 			s.device.jobs <- x.job
 		case fail:
-			x.job.reply.Fail(x.err)
+			x.job.answer(x.err)
 			if x.job.started {
 				x.job.abort() // its worker ends it
 			} else {

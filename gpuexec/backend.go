@@ -11,7 +11,8 @@ import (
 // init function, like a database driver. Safe for concurrent use.
 //
 // A panic or runtime.Goexit in what a backend does fails the call that led to it and
-// nothing else (SPEC F3).
+// nothing else (SPEC F3). A backend whose driver can end the process when it is given a
+// bad blob has a method Aborts() bool that says so: its loads are marked (SPEC P11).
 type Backend interface {
 	// Name is what users write: "cpu", for instance.
 	Name() string
@@ -73,9 +74,11 @@ type Memory interface {
 // Queue launches on behalf of one worker: one of its methods is called at a time, not
 // always on the same goroutine.
 type Queue interface {
-	// Launch runs blocks 0..grid-1 of a program; the arguments were checked
-	// against its source's Params. It may return before they have run.
-	Launch(ctx context.Context, p Program, args []DeviceArg, grid int) error
+	// Launch runs a grid of blocks of a program, each of block work items. The
+	// arguments were checked against its source's Params, both sizes against Limits;
+	// no dimension is 0. It may return before they have run; args are then the
+	// executor's again, Struct until Finish the queue's.
+	Launch(ctx context.Context, p Program, args []DeviceArg, grid, block Size) error
 	// Write and Read copy between host and device memory, in launch order; Read
 	// returns when the bytes are there.
 	Write(m Memory, offset int64, from []byte) error
@@ -87,10 +90,12 @@ type Queue interface {
 
 // DeviceArg is one checked argument as a driver gets it.
 type DeviceArg struct {
-	Memory Memory // nil for a number
+	Kind   ParamKind
+	Memory Memory // of a buffer; else nil
 	Offset int64  // in bytes, from the start of Memory
-	Bytes  int64  // of the part that the kernel may touch
-	Value  uint32 // of a number
+	Bytes  int64  // of the part that the kernel may touch, of local memory, a number or a struct
+	Value  uint64 // the bits of a number, in the lowest Bytes
+	Struct []byte // of a struct; else nil
 }
 
 // DeviceInfo describes a device, or the absence of one.
@@ -131,12 +136,19 @@ func IdentityOf(ctx context.Context, b Backend) Identity {
 	return devices[0].Identity
 }
 
+// Size counts the blocks of a grid, or the work items of a block, in three
+// dimensions. A second or third dimension of 0 is 1.
+type Size [3]int
+
 // Limits of a device. Zero means that the device has no such limit.
 type Limits struct {
-	MaxGrid        int // blocks of one launch
-	Alignment      int // of buffer arguments, bytes; at least 1
-	CompileWorkers int // most compiles at once that are of use
-	RunWorkers     int // most queues at once that are of use
+	MaxGrid        Size  // blocks of one launch, in each dimension
+	MaxBlock       Size  // work items of a block, in each dimension
+	MaxItems       int   // work items of a block, in all
+	MaxLocal       int64 // bytes of local memory that one launch may ask for
+	Alignment      int   // of buffer arguments, bytes; at least 1
+	CompileWorkers int   // most compiles at once that are of use
+	RunWorkers     int   // most queues at once that are of use
 }
 
 var registry struct {

@@ -37,6 +37,9 @@ func (e *Executor) obtain(ctx context.Context, src Source, blob []byte) (*Kernel
 	if src.Key == "" {
 		return nil, fault.Invalidf("executor: compile", "the source has no key")
 	}
+	if code, typed := src.Spec.(Code); typed && src.Key != code.key(src.Params) {
+		return nil, fault.Invalidf("executor: compile", "the key %s is not that of the code: let Code.Source make the source", fault.Printable(src.Key))
+	}
 	c := &call{exec: e, source: src, blob: blob}
 	_, err := flight.Ride[*Kernel](ctx, c)
 	return c.kernel, err
@@ -107,7 +110,8 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 		}
 		return nil, err
 	}
-	k := &Kernel{exec: e, source: f.source, requires: requires, asked: make(chan struct{})}
+	code, _ := f.source.Spec.(Code)
+	k := &Kernel{exec: e, source: f.source, block0: whole(code.Block), requires: requires, asked: make(chan struct{})}
 	k.cell.Init(k.free)
 	k.built.Store(p)
 	if f.blob != nil {

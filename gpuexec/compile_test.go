@@ -198,7 +198,7 @@ func TestCloseDuringWork(t *testing.T) {
 		},
 	}
 	e := open(t, f, gpuexec.Config{Workers: 1})
-	launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: 1}
+	launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: gpuexec.Size{1}}
 	results := make(chan error, 3)
 	for range 2 {
 		go func() { results <- e.Submit(bg, launch) }()
@@ -257,7 +257,7 @@ func TestBackendPanics(t *testing.T) {
 			}
 		}
 		for range 2 {
-			panicked("launch", e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1}))
+			panicked("launch", e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}))
 		}
 		_, err := k.Blob(bg)
 		panicked("blob", err)

@@ -48,7 +48,9 @@ func TestForeignContext(t *testing.T) {
 		k := compile(t, e, source("k"))
 		eventually(t, func() bool { return asked.Load() == 1 }) // by the executor itself
 		for call, fn := range map[string]func(ctx context.Context) error{
-			"submit": func(ctx context.Context) error { return e.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: 1}) },
+			"submit": func(ctx context.Context) error {
+				return e.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}})
+			},
 			"compile": func(ctx context.Context) error {
 				_, err := e.Compile(ctx, source("waits"))
 				return err
@@ -100,7 +102,7 @@ func TestContextThatBlocks(t *testing.T) {
 	left := make(chan struct{})
 	for range 2 { // one runs, one waits
 		go func() {
-			_ = e.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: 1})
+			_ = e.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}})
 			left <- struct{}{}
 		}()
 	}

@@ -1,6 +1,6 @@
 // Package gpuexec runs compiled kernels on devices: the Executor, one per
-// device, and the contract that a backend fulfils for it. Package cpu is a backend;
-// there is no other one yet.
+// device, and the contract that a backend fulfils for it. Packages cpu and opencl are
+// backends.
 //
 // # Who owns what
 //
@@ -16,7 +16,13 @@
 //
 // The launches of one Submit run in their order, after everything submitted
 // before by the same caller has returned. Two Submits that overlap may run in
-// either order or at once.
+// either order or at once; so may two Runs that Start began, until Wait has returned.
+//
+// # Kernels of one's own
+//
+// A Source is made of a Code: a text in a language that the backend compiles, with all
+// that goes in by value. Its key covers all of it. A launch gives buffers, numbers,
+// structs and local memory, and a grid of blocks in three dimensions.
 //
 // # Failure
 //
@@ -27,10 +33,10 @@
 // device is opened again, and every live Kernel is rebuilt from its blob, or
 // compiled again where the backend gives none; Ready waits for that. A Kernel that
 // the driver does not make again stays lost alone until the next restart; a device
-// that is lost again before it has done anything is opened after a pause, which grows
-// to a minute. Buffers lose
-// their content: a launch with one from before answers ErrDeviceLost until it is
-// allocated again. A device that comes back with another Identity is not taken.
+// that is lost again before it has done anything is opened after a pause, which
+// grows to a minute. Buffers lose their content: a launch with one from before
+// answers ErrDeviceLost until it is allocated again. A device that comes back with
+// another Identity is not taken.
 //
 // A driver that panics or calls runtime.Goexit fails what called it, and nothing
 // else (F3). A driver call that never returns keeps its goroutine and its device;

@@ -32,7 +32,7 @@ func Example() {
 	defer in.Release()
 	_ = second.Write(ctx, in, 0, gpuexec.BytesOf(x))
 	all := gpuexec.BufferArg(in) // tanh may write over its argument
-	err := second.Submit(ctx, gpuexec.Launch{Kernel: kernel, Args: []gpuexec.Arg{all, all}, Grid: 1})
+	err := second.Submit(ctx, gpuexec.Launch{Kernel: kernel, Args: []gpuexec.Arg{all, all}, Grid: gpuexec.Size{1}})
 	_ = second.Read(ctx, in, 0, gpuexec.BytesOf(x))
 	fmt.Println(x, err, second.Stats().Compiles)
 	// Output: [0 1] <nil> 0

@@ -51,8 +51,8 @@ func BenchmarkLaunch(b *testing.B) {
 	const sequence = 224 // the operations of a BERT-base
 	launches := make([]gpuexec.Launch, sequence)
 	for i := range launches {
-		launches[i] = gpuexec.Launch{Kernel: k, Grid: 1,
-			Args: []gpuexec.Arg{gpuexec.BufferArg(buffer), gpuexec.BufferArg(buffer), gpuexec.U32Arg(7)}}
+		launches[i] = gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1},
+			Args: []gpuexec.Arg{gpuexec.BufferArg(buffer), gpuexec.BufferArg(buffer), gpuexec.ValueArg(uint32(7))}}
 	}
 	args := []gpuexec.DeviceArg{{Memory: memory, Bytes: 64}, {Memory: memory, Bytes: 64}, {Value: 7}}
 	var ours, raw time.Duration
@@ -64,7 +64,7 @@ func BenchmarkLaunch(b *testing.B) {
 		}
 		between := time.Now()
 		for range sequence {
-			if err := queue.Launch(ctx, program, args, 1); err != nil {
+			if err := queue.Launch(ctx, program, args, gpuexec.Size{1, 1, 1}, gpuexec.Size{1, 1, 1}); err != nil {
 				b.Fatal(err)
 			}
 		}

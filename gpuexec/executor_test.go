@@ -79,7 +79,7 @@ func TestIdentity(t *testing.T) {
 // E3: nothing wrong reaches the driver.
 func TestLaunchIsChecked(t *testing.T) {
 	var launched atomic.Int32
-	f := &fakedevice.Backend{Limits: gpuexec.Limits{MaxGrid: 65535, Alignment: 16},
+	f := &fakedevice.Backend{Limits: gpuexec.Limits{MaxGrid: gpuexec.Size{65535}, Alignment: 16},
 		OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error { launched.Add(1); return nil }}
 	e, other := open(t, f, gpuexec.Config{}), open(t, &fakedevice.Backend{}, gpuexec.Config{})
 	src := source("add", gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 64}, number)
@@ -90,26 +90,26 @@ func TestLaunchIsChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	released.Release()
-	one := gpuexec.U32Arg(1)
+	one := gpuexec.ValueArg(uint32(1))
 	bad := map[string]gpuexec.Launch{
-		"no kernel":          {Args: []gpuexec.Arg{gpuexec.BufferArg(b), one}, Grid: 1},
-		"too few":            {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b)}, Grid: 1},
-		"too many":           {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b), one, one}, Grid: 1},
-		"wrong kinds":        {Kernel: k, Args: []gpuexec.Arg{one, gpuexec.BufferArg(b)}, Grid: 1},
-		"too small":          {Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, 0, 63), one}, Grid: 1},
-		"past the end":       {Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, 80, 64), one}, Grid: 1},
-		"negative offset":    {Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, -16, 64), one}, Grid: 1},
-		"wrapping":           {Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, 1<<62, 1<<62), one}, Grid: 1},
-		"unaligned":          {Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, 8, 64), one}, Grid: 1},
-		"nil buffer":         {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(nil), one}, Grid: 1},
+		"no kernel":          {Args: []gpuexec.Arg{gpuexec.BufferArg(b), one}, Grid: gpuexec.Size{1}},
+		"too few":            {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b)}, Grid: gpuexec.Size{1}},
+		"too many":           {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b), one, one}, Grid: gpuexec.Size{1}},
+		"wrong kinds":        {Kernel: k, Args: []gpuexec.Arg{one, gpuexec.BufferArg(b)}, Grid: gpuexec.Size{1}},
+		"too small":          {Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, 0, 63), one}, Grid: gpuexec.Size{1}},
+		"past the end":       {Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, 80, 64), one}, Grid: gpuexec.Size{1}},
+		"negative offset":    {Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, -16, 64), one}, Grid: gpuexec.Size{1}},
+		"wrapping":           {Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, 1<<62, 1<<62), one}, Grid: gpuexec.Size{1}},
+		"unaligned":          {Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, 8, 64), one}, Grid: gpuexec.Size{1}},
+		"nil buffer":         {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(nil), one}, Grid: gpuexec.Size{1}},
 		"no blocks":          {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b), one}},
-		"too many blocks":    {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b), one}, Grid: 65536},
-		"another's kernel":   {Kernel: foreign, Args: []gpuexec.Arg{gpuexec.BufferArg(b), one}, Grid: 1},
-		"another's buffer":   {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(theirs), one}, Grid: 1},
-		"a released buffer":  {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(released), one}, Grid: 1},
+		"too many blocks":    {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b), one}, Grid: gpuexec.Size{65536}},
+		"another's kernel":   {Kernel: foreign, Args: []gpuexec.Arg{gpuexec.BufferArg(b), one}, Grid: gpuexec.Size{1}},
+		"another's buffer":   {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(theirs), one}, Grid: gpuexec.Size{1}},
+		"a released buffer":  {Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(released), one}, Grid: gpuexec.Size{1}},
 		"behind a right one": {},
 	}
-	right := gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, 64, 64), one}, Grid: 65535}
+	right := gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.PartArg(b, 64, 64), one}, Grid: gpuexec.Size{65535}}
 	for name, l := range bad {
 		if err := e.Submit(bg, right, l); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
@@ -133,7 +133,7 @@ func TestFullQueue(t *testing.T) {
 	}}
 	e := open(t, f, gpuexec.Config{Workers: 1, Queue: 2})
 	k := compile(t, e, source("k", number))
-	launch := gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.U32Arg(0)}, Grid: 1}
+	launch := gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.ValueArg(uint32(0))}, Grid: gpuexec.Size{1}}
 	results := make(chan error, 3)
 	go func() { results <- e.Submit(bg, launch) }()
 	<-began
@@ -169,7 +169,7 @@ func TestWithdraw(t *testing.T) {
 		return nil
 	}}
 	e := open(t, f, gpuexec.Config{Workers: 1, Queue: 1})
-	launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: 1}
+	launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: gpuexec.Size{1}}
 	results := make(chan error, 2)
 	go func() { results <- e.Submit(bg, launch) }()
 	<-began
@@ -230,7 +230,7 @@ func TestDeviceLost(t *testing.T) {
 		a, b := compile(t, e, source("a")), compile(t, e, source("b", gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4}))
 		buffer := alloc(t, e, 4)
 		running := make(chan error, 1)
-		go func() { running <- e.Submit(bg, gpuexec.Launch{Kernel: a, Grid: 2}) }()
+		go func() { running <- e.Submit(bg, gpuexec.Launch{Kernel: a, Grid: gpuexec.Size{2}}) }()
 		<-stuck
 		f.Lose()
 		if err := <-running; !errors.Is(err, fault.ErrDeviceLost) {
@@ -239,10 +239,10 @@ func TestDeviceLost(t *testing.T) {
 		if err := e.Ready(bg); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.Submit(bg, gpuexec.Launch{Kernel: a, Grid: 1}); err != nil {
+		if err := e.Submit(bg, gpuexec.Launch{Kernel: a, Grid: gpuexec.Size{1}}); err != nil {
 			t.Error(err)
 		}
-		old := gpuexec.Launch{Kernel: b, Args: []gpuexec.Arg{gpuexec.BufferArg(buffer)}, Grid: 1}
+		old := gpuexec.Launch{Kernel: b, Args: []gpuexec.Arg{gpuexec.BufferArg(buffer)}, Grid: gpuexec.Size{1}}
 		if err := e.Submit(bg, old); !errors.Is(err, fault.ErrDeviceLost) {
 			t.Errorf("a buffer from before: %v, want ErrDeviceLost", err)
 		}

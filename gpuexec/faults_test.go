@@ -305,7 +305,7 @@ func TestStuckBlobOfALostDevice(t *testing.T) {
 		if took := time.Since(began); took > time.Second || e.Stats().Compiles != 2 {
 			t.Errorf("ready after %v and %d compiles, want a second at most and 2", took, e.Stats().Compiles)
 		}
-		if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1}); err != nil {
+		if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); err != nil {
 			t.Error(err)
 		}
 		close(goOn)
@@ -356,8 +356,8 @@ func TestGoexitInTheDriver(t *testing.T) {
 			"alloc":  func() error { _, err := e.Alloc(bg, 8); return err },
 			"write":  func() error { return e.Write(bg, b, 0, make([]byte, 8)) },
 			"read":   func() error { return e.Read(bg, b, 0, make([]byte, 8)) },
-			"launch": func() error { return e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1}) },
-			"finish": func() error { return e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1}) },
+			"launch": func() error { return e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}) },
+			"finish": func() error { return e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}) },
 		}[call]
 		armed.Store(true)
 		for range 3 {
@@ -369,7 +369,7 @@ func TestGoexitInTheDriver(t *testing.T) {
 		}
 		armed.Store(false)
 		soon(t, call+" again", func() {
-			if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1}); err != nil {
+			if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); err != nil {
 				t.Errorf("a launch after that: %v", err)
 			}
 		})
@@ -407,7 +407,7 @@ func TestGoexitInARestart(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1}); err != nil {
+	if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); err != nil {
 		t.Error(err)
 	}
 }

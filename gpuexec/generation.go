@@ -218,20 +218,20 @@ func (g *generation) close() error {
 func (w *worker) launch(ctx context.Context, l *Launch) error {
 	b := l.Kernel.built.Load()
 	if b == nil || b.on != w.on {
-		return fault.Wrap("executor: launch", l.Kernel.name(), "the kernel was lost with its device, and the driver did not make it again yet", fault.ErrDeviceLost)
+		return fault.Wrap("executor: launch", l.Kernel.name(), "the kernel was lost with its device, and the driver did not make it again: it is tried again when the device restarts", fault.ErrDeviceLost)
 	}
 	w.args = w.args[:0]
 	for i := range l.Args {
 		a := &l.Args[i]
 		if a.kind != ParamBuffer {
-			w.args = append(w.args, DeviceArg{Value: a.value})
+			w.args = append(w.args, DeviceArg{Kind: a.kind, Bytes: a.bytes, Value: a.value, Struct: a.data})
 			continue
 		}
 		if a.buffer.on != w.on {
 			return fault.Wrap("executor: launch", l.Kernel.name(), "a buffer was lost with its device: allocate it again", fault.ErrDeviceLost)
 		}
-		w.args = append(w.args, DeviceArg{Memory: a.buffer.memory, Offset: a.offset, Bytes: a.bytes})
+		w.args = append(w.args, DeviceArg{Kind: ParamBuffer, Memory: a.buffer.memory, Offset: a.offset, Bytes: a.bytes})
 	}
 	w.at = l.Kernel
-	return w.note(w.queue.Launch(ctx, b.program, w.args, l.Grid))
+	return w.note(w.queue.Launch(ctx, b.program, w.args, whole(l.Grid), l.Kernel.block(l)))
 }

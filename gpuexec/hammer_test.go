@@ -42,7 +42,7 @@ func user(t *testing.T, e *gpuexec.Executor, seed uint64, rounds int) {
 		k, err := e.Compile(ctx, source(fmt.Sprint("k", rnd.IntN(5)), gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 8}))
 		if check("compile", err) {
 			if b, err := e.Alloc(ctx, 64); check("alloc", err) {
-				launch := gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b)}, Grid: 1}
+				launch := gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b)}, Grid: gpuexec.Size{1}}
 				check("submit", e.Submit(ctx, launch, launch))
 				into := make([]byte, 8)
 				check("read", e.Read(ctx, b, 0, into))
@@ -226,7 +226,7 @@ func TestEndedContextPinsNothing(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	launched := e.Submit(ended, gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b)}, Grid: 1})
+	launched := e.Submit(ended, gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b)}, Grid: gpuexec.Size{1}})
 	for what, err := range map[string]error{"submit": launched, "read": e.Read(ended, b, 0, make([]byte, 8)), "write": e.Write(ended, b, 0, make([]byte, 8))} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", what, err)

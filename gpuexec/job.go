@@ -13,13 +13,27 @@ type job struct {
 	own   bool // the executor's: never refused for a full queue, and nobody waits for it
 	ctx   context.Context
 	abort context.CancelFunc
-	reply actors.Reply[struct{}]
+	reply actors.Reply[struct{}] // of a caller that waits
 	run   func(ctx context.Context, w *worker) error
 	ended func() // no worker will touch what the job pinned any more
 
 	handled atomic.Bool // the actor has seen it
 	over    atomic.Bool // ended was called
 	started bool        // a worker has it; the actor's
+
+	told     atomic.Bool
+	answered chan struct{} // of a Run: closed when err is there; else nil
+	err      error
+}
+
+// answer tells the caller how the job ended. Only the first answer counts.
+func (j *job) answer(err error) {
+	if j.answered == nil {
+		j.reply.Answer(struct{}{}, err)
+	} else if j.told.CompareAndSwap(false, true) {
+		j.err = err
+		close(j.answered)
+	}
 }
 
 // newJob makes a job that its caller aborts: no goroutine of the executor, and no

@@ -17,6 +17,7 @@ import (
 type Kernel struct {
 	exec     *Executor
 	source   Source
+	block0   Size // of a launch that says none
 	requires []string
 	built    atomic.Pointer[built]
 	blob     atomic.Pointer[[]byte] // as the driver gave it; nil = not yet, or there is none

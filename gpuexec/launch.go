@@ -9,12 +9,13 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// Source is what a program is compiled from. Spec is opaque to the executor: an
-// operation of package ops, or text of a language that the backend compiles.
+// Source is what a program is compiled from. Code.Source makes one of text, or bytes,
+// in a language that the backend compiles. Any other Spec is opaque to the executor: an
+// operation of package ops, for instance, which the backend gives the source of.
 type Source struct {
 	Key    string        // canonical; equal keys mean equal programs on one device
 	Name   string        // what people read in events, errors and logs; empty = the key
-	Spec   any           // what the backend understands
+	Spec   any           // what the backend understands: a Code, or what it says
 	Params []Param       // what each launch gives, in order
 	Linger time.Duration // Config.Linger for this source; 0 = that, negative = not at all
 }
@@ -28,15 +29,28 @@ type ParamKind uint8
 // The kinds of parameters.
 const (
 	ParamBuffer ParamKind = iota + 1
+	ParamStruct           // Param.Bytes bytes by value, laid out as the kernel's language has it
+	ParamLocal            // local memory that the work items of a block share
+	ParamI8
+	ParamU8
+	ParamI16
+	ParamU16
+	ParamI32
 	ParamU32
+	ParamF32
+	ParamI64
+	ParamU64
+	ParamF64
 )
 
+// paramNames has the name of each kind.
+var paramNames = [...]string{ParamBuffer: "buffer", ParamStruct: "struct", ParamLocal: "local",
+	ParamI8: "i8", ParamU8: "u8", ParamI16: "i16", ParamU16: "u16", ParamI32: "i32", ParamU32: "u32", ParamF32: "f32",
+	ParamI64: "i64", ParamU64: "u64", ParamF64: "f64"}
+
 func (k ParamKind) name() string {
-	switch k {
-	case ParamBuffer:
-		return "buffer"
-	case ParamU32:
-		return "u32"
+	if k > 0 && int(k) < len(paramNames) {
+		return paramNames[k]
 	}
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
@@ -44,17 +58,19 @@ func (k ParamKind) name() string {
 // Param is one parameter of a program.
 type Param struct {
 	Kind  ParamKind
-	Bytes int64 // of a buffer: the least it must have
+	Bytes int64 // of a buffer and of local memory: the least it must have; of a struct: exactly
 	Align int   // of a buffer's start, bytes; 0 = the device's
 }
 
-// Arg is one argument of a launch, made by BufferArg, PartArg or U32Arg.
+// Arg is one argument of a launch, made by BufferArg, PartArg, ValueArg, StructArg or
+// LocalArg.
 type Arg struct {
 	kind   ParamKind
 	buffer *Buffer
 	offset int64
 	bytes  int64
-	value  uint32
+	value  uint64
+	data   []byte
 }
 
 // BufferArg passes a whole buffer.
@@ -70,15 +86,85 @@ func PartArg(b *Buffer, offset, n int64) Arg {
 	return Arg{kind: ParamBuffer, buffer: b, offset: offset, bytes: n}
 }
 
-// U32Arg passes a number.
-func U32Arg(v uint32) Arg { return Arg{kind: ParamU32, value: v} }
+// ValueArg passes a number; its type says which kind of parameter it fits.
+func ValueArg[T int8 | uint8 | int16 | uint16 | int32 | uint32 | float32 | int64 | uint64 | float64](v T) Arg {
+	switch v := any(v).(type) {
+	case int8:
+		return Arg{kind: ParamI8, bytes: 1, value: uint64(uint8(v))}
+	case uint8:
+		return Arg{kind: ParamU8, bytes: 1, value: uint64(v)}
+	case int16:
+		return Arg{kind: ParamI16, bytes: 2, value: uint64(uint16(v))}
+	case uint16:
+		return Arg{kind: ParamU16, bytes: 2, value: uint64(v)}
+	case int32:
+		return Arg{kind: ParamI32, bytes: 4, value: uint64(uint32(v))}
+	case uint32:
+		return Arg{kind: ParamU32, bytes: 4, value: uint64(v)}
+	case float32:
+		return Arg{kind: ParamF32, bytes: 4, value: uint64(math.Float32bits(v))}
+	case int64:
+		return Arg{kind: ParamI64, bytes: 8, value: uint64(v)}
+	case uint64:
+		return Arg{kind: ParamU64, bytes: 8, value: v}
+	case float64:
+		return Arg{kind: ParamF64, bytes: 8, value: math.Float64bits(v)}
+	}
+	return Arg{}
+}
 
-// Launch is one kernel run over blocks 0..Grid-1. It is a plain value that belongs to
+// StructArg passes bytes by value.
+func StructArg(b []byte) Arg { return Arg{kind: ParamStruct, bytes: int64(len(b)), data: b} }
+
+// LocalArg gives the work items of each block n bytes of local memory to share.
+func LocalArg(n int64) Arg { return Arg{kind: ParamLocal, bytes: n} }
+
+// Launch is one kernel run over a grid of blocks. It is a plain value that belongs to
 // its builder.
 type Launch struct {
 	Kernel *Kernel
 	Args   []Arg
-	Grid   int
+	Grid   Size // blocks
+	Block  Size // work items of a block; zero = Code.Block, or one item where that is zero, too
+}
+
+// whole is a size without zeros.
+func whole(s Size) Size { return Size{max(s[0], 1), max(s[1], 1), max(s[2], 1)} }
+
+// block is the size of the launch's blocks.
+func (k *Kernel) block(l *Launch) Size {
+	if l.Block != (Size{}) {
+		return whole(l.Block)
+	}
+	return k.block0
+}
+
+// checkSizes refuses a grid or a block that the device cannot run.
+func (e *Executor) checkSizes(k *Kernel, l *Launch) error {
+	items, block := 1, k.block(l)
+	for i, n := range whole(l.Grid) {
+		what := "xyz"[i : i+1]
+		switch most := e.limits.MaxGrid[i]; {
+		case l.Grid[i] < 0 || l.Grid[0] == 0:
+			return fault.Invalidf("executor: launch", "kernel %s: grid of %v blocks, want at least 1", k.name(), l.Grid)
+		case most > 0 && n > most:
+			return fault.Invalidf("executor: launch", "kernel %s: grid of %d blocks in %s, the device takes at most %d", k.name(), n, what, most)
+		}
+		switch most := e.limits.MaxBlock[i]; {
+		case l.Block[i] < 0 || l.Block[0] == 0 && l.Block != Size{}:
+			return fault.Invalidf("executor: launch", "kernel %s: blocks of %v items, want at least 1", k.name(), l.Block)
+		case most > 0 && block[i] > most:
+			return fault.Invalidf("executor: launch", "kernel %s: blocks of %d items in %s, the device takes at most %d", k.name(), block[i], what, most)
+		}
+		if block[i] > math.MaxInt32/items {
+			return fault.Invalidf("executor: launch", "kernel %s: blocks of %v items are too large", k.name(), block)
+		}
+		items *= block[i]
+	}
+	if most := e.limits.MaxItems; most > 0 && items > most {
+		return fault.Invalidf("executor: launch", "kernel %s: blocks of %d items, the device takes at most %d", k.name(), items, most)
+	}
+	return nil
 }
 
 // check refuses what the driver must not see (SPEC E3).
@@ -91,15 +177,22 @@ func (e *Executor) check(l *Launch) error {
 		return fault.Invalidf("executor: launch", "kernel %s belongs to another executor: compile it on this one", k.name())
 	case len(l.Args) != len(k.source.Params):
 		return fault.Invalidf("executor: launch", "kernel %s takes %d arguments, got %d", k.name(), len(k.source.Params), len(l.Args))
-	case l.Grid < 1:
-		return fault.Invalidf("executor: launch", "kernel %s: grid of %d blocks, want at least 1", k.name(), l.Grid)
-	case e.limits.MaxGrid > 0 && l.Grid > e.limits.MaxGrid:
-		return fault.Invalidf("executor: launch", "kernel %s: grid of %d blocks, the device takes at most %d", k.name(), l.Grid, e.limits.MaxGrid)
 	}
+	if err := e.checkSizes(k, l); err != nil {
+		return err
+	}
+	local := int64(0)
 	for i := range l.Args {
-		if err := e.checkArg(k, i, &l.Args[i]); err != nil {
+		a := &l.Args[i]
+		if err := e.checkArg(k, i, a); err != nil {
 			return err
 		}
+		if a.kind == ParamLocal {
+			local += min(a.bytes, math.MaxInt64-local)
+		}
+	}
+	if most := e.limits.MaxLocal; most > 0 && local > most {
+		return fault.Invalidf("executor: launch", "kernel %s: %d bytes of local memory, the device has %d", k.name(), local, most)
 	}
 	return nil
 }
@@ -109,7 +202,19 @@ func (e *Executor) checkArg(k *Kernel, i int, a *Arg) error {
 	if a.kind != p.Kind {
 		return fault.Invalidf("executor: launch", "kernel %s: argument %d is a %s, want a %s", k.name(), i, a.kind.name(), p.Kind.name())
 	}
-	if p.Kind != ParamBuffer {
+	switch p.Kind {
+	case ParamBuffer:
+	case ParamStruct:
+		if a.bytes != p.Bytes {
+			return fault.Invalidf("executor: launch", "kernel %s: argument %d is a struct of %d bytes, want %d", k.name(), i, a.bytes, p.Bytes)
+		}
+		return nil
+	case ParamLocal:
+		if a.bytes < max(p.Bytes, 1) {
+			return fault.Invalidf("executor: launch", "kernel %s: argument %d is local memory of %d bytes, want at least %d", k.name(), i, a.bytes, max(p.Bytes, 1))
+		}
+		return nil
+	default:
 		return nil
 	}
 	align := max(int64(p.Align), int64(e.limits.Alignment), 1)

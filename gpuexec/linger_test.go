@@ -165,7 +165,7 @@ func TestKernelThatNobodyTookOutlivesItsDevice(t *testing.T) {
 		if n := e.Stats(); n.Compiles != 2 || n.BlobLoads != 2 {
 			t.Errorf("%+v, want 2 compiles and 2 loads", n)
 		}
-		if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1}); err != nil {
+		if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); err != nil {
 			t.Error(err)
 		}
 		began := time.Now()

@@ -52,7 +52,7 @@ func (settledMsg) isMessage()  {}
 func (closeMsg) isMessage()    {}
 
 // Fail answers a request whose turn panicked.
-func (m submitMsg) Fail(err error)  { m.job.reply.Fail(err) }
+func (m submitMsg) Fail(err error)  { m.job.answer(err) }
 func (m readyMsg) Fail(err error)   { m.reply.Fail(err) }
 func (m compileMsg) Fail(err error) { m.call.reply.Fail(err) }
 func (m closeMsg) Fail(err error)   { m.reply.Fail(err) }

@@ -67,7 +67,11 @@ func (e *Executor) open(gen uint64, pause time.Duration) error {
 	g.start(e)
 	// A kernel whose last user leaves is released on a device that is up or was given up.
 	live := e.live()
-	defer letGo(live)
+	defer func() {
+		for _, k := range live {
+			k.cell.Unpin()
+		}
+	}()
 	if err := e.rebuild(g, live); err != nil {
 		return errors.Join(err, g.retire())
 	}
@@ -117,10 +121,4 @@ func (e *Executor) rebuildOne(g *generation, k *Kernel) error {
 	}
 	k.built.Store(p)
 	return nil
-}
-
-func letGo(kernels []*Kernel) {
-	for _, k := range kernels {
-		k.cell.Unpin()
-	}
 }

@@ -34,7 +34,9 @@ func TestOneKernelIsNotRebuilt(t *testing.T) {
 		bad.Store(true)
 		f.Lose()
 		synctest.Wait()
-		launch := func(key string) error { return e.Submit(bg, gpuexec.Launch{Kernel: kernels[key], Grid: 1}) }
+		launch := func(key string) error {
+			return e.Submit(bg, gpuexec.Launch{Kernel: kernels[key], Grid: gpuexec.Size{1}})
+		}
 		for key := range kernels {
 			if err := launch(key); key != "bad" && err != nil || key == "bad" && !errors.Is(err, fault.ErrDeviceLost) {
 				t.Errorf("%s: %v", key, err)

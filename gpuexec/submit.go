@@ -1,10 +1,12 @@
 package gpuexec
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Submit runs launches in their order on one worker and returns when they have
@@ -16,27 +18,97 @@ import (
 // Other errors: ErrOverloaded where the queue is full, ErrDeviceLost, ErrClosed,
 // the context's, and the driver's, a panic of it among them.
 func (e *Executor) Submit(ctx context.Context, launches ...Launch) error {
-	for i := range launches {
-		if err := e.check(&launches[i]); err != nil {
-			return err
-		}
-	}
-	unpin, err := pin(launches)
+	run, unpin, err := e.sequence(launches)
 	if err != nil {
 		return err
 	}
-	return e.do(ctx, func(ctx context.Context, w *worker) error {
+	return e.do(ctx, run, unpin)
+}
+
+// Run is a sequence of launches that Start has handed over. Safe for concurrent use.
+type Run struct {
+	exec *Executor
+	job  *job
+}
+
+// Start is Submit without the wait: it returns when the launches are queued, and
+// Wait gives what became of them. Runs may overlap and overtake each other, on as many
+// workers as there are: wait for what another run needs before it is started. The
+// launches, their Args and the bytes of StructArg belong to the executor until the run
+// has ended. Once Start has returned, the end of ctx changes nothing: Cancel does.
+//
+// Errors: ErrInvalid for a wrong launch, the context's, ErrClosed.
+func (e *Executor) Start(ctx context.Context, launches ...Launch) (*Run, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	run, unpin, err := e.sequence(launches)
+	if err != nil {
+		return nil, err
+	}
+	j := newJob(ctx, run, unpin)
+	j.answered = make(chan struct{})
+	if !e.ref.Tell(submitMsg{j}) {
+		j.end()
+		return nil, fault.ErrClosed
+	}
+	return &Run{e, j}, nil
+}
+
+// Wait waits until the run has ended, and gives its error, as Submit does: ErrOverloaded
+// where the queue was full, context.Canceled after Cancel. The end of ctx ends the
+// waiting only. Waiting again gives the same again.
+func (r *Run) Wait(ctx context.Context) error {
+	done := ctx.Done() // user code: asked on this goroutine alone
+	select {
+	case <-r.job.answered:
+		return r.job.err
+	case <-done:
+		return guard.Ended(ctx)
+	case <-r.exec.ref.Stopped():
+	}
+	r.job.answer(fault.ErrClosed) // nobody else does it any more
+	if !r.job.handled.Load() {
+		r.job.end()
+	}
+	<-r.job.answered
+	return r.job.err
+}
+
+// Cancel has no further launch of the run begin. It does not wait.
+func (r *Run) Cancel() {
+	r.exec.ref.Tell(withdrawMsg{r.job})
+	r.job.abort()
+}
+
+// sequence checks launches and pins what they need. run launches them on a worker, and
+// unpin lets go of it all.
+func (e *Executor) sequence(launches []Launch) (run func(context.Context, *worker) error, unpin func(), err error) {
+	for i := range launches {
+		if err := e.check(&launches[i]); err != nil {
+			return nil, nil, err
+		}
+	}
+	if unpin, err = pin(launches); err != nil {
+		return nil, nil, err
+	}
+	return func(ctx context.Context, w *worker) error {
+		var err error
 		for i := range launches {
-			if err := ctx.Err(); err != nil {
-				return err
+			if err = ctx.Err(); err != nil {
+				break
 			}
 			e.launches.Add(1)
-			if err := w.launch(ctx, &launches[i]); err != nil {
-				return err
+			if err = w.launch(ctx, &launches[i]); err != nil {
+				break
 			}
 		}
-		return w.note(w.queue.Finish(ctx))
-	}, unpin)
+		if w.lost {
+			return err
+		}
+		// What was launched keeps its kernels and buffers until it has run, whoever has left.
+		return cmp.Or(err, w.note(w.queue.Finish(context.WithoutCancel(ctx))))
+	}, unpin, nil
 }
 
 // pin keeps every kernel and buffer of the launches; what it returns lets go.

@@ -51,7 +51,7 @@ func TestHostileLogger(t *testing.T) {
 			}
 		})
 		soon(t, "a launch", func() {
-			err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1})
+			err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}})
 			if _, ok := errors.AsType[*fault.PanicError](err); !ok {
 				t.Errorf("got %v, want the panic", err)
 			}
@@ -111,7 +111,7 @@ func TestDriversFaultNamesItsKernel(t *testing.T) {
 			other.Name = cmp.Or(name, want)
 			_, compiled := e.Compile(bg, other)
 			_, loaded := e.Load(bg, other, []byte(other.Key))
-			for call, err := range map[string]error{"compile": compiled, "load": loaded, "launch": e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: 1})} {
+			for call, err := range map[string]error{"compile": compiled, "load": loaded, "launch": e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}})} {
 				if err == nil || !strings.Contains(err.Error(), strings.Trim(want, `"`)) || !strings.Contains(err.Error(), call) {
 					t.Errorf("%s in %s: %v, want it to name %s", what, call, err, want)
 				}

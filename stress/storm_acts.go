@@ -261,7 +261,7 @@ func (u *user) compute(ctx context.Context) error {
 		return err
 	}
 	defer b.Release()
-	return errors.Join(d.Write(ctx, b, 0, []byte{1}), d.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: 1}), d.Read(ctx, b, 0, make([]byte, 1)))
+	return errors.Join(d.Write(ctx, b, 0, []byte{1}), d.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}), d.Read(ctx, b, 0, make([]byte, 1)))
 }
 
 func stormSource(n int) gpuexec.Source { return gpuexec.Source{Key: fmt.Sprint("kernel ", n)} }

@@ -182,11 +182,11 @@ func (v *visit) launch(ctx context.Context) error {
 		v.violated("%s came as the value of %s", k.Key(), got.key)
 	}
 	v.seen = append(v.seen, func() {
-		if err := e.Submit(context.WithoutCancel(ctx), gpuexec.Launch{Kernel: k, Grid: 1}); !told(err) {
+		if err := e.Submit(context.WithoutCancel(ctx), gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); !told(err) {
 			v.violated("launching %s in an open group: %v", k.Key(), err)
 		}
 	})
-	return e.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: 1})
+	return e.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}})
 }
 
 // tanh computes on the embedded device.
@@ -212,7 +212,7 @@ func (v *visit) tanh(ctx context.Context) error {
 	bits := make([]byte, 4*op.Elements())
 	binary.LittleEndian.PutUint32(bits, math.Float32bits(0.5))
 	if err := errors.Join(e.Write(ctx, b, 0, bits),
-		e.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: v.library.Grid(op), Args: []gpuexec.Arg{gpuexec.BufferArg(b), gpuexec.BufferArg(b)}}),
+		e.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{v.library.Grid(op)}, Args: []gpuexec.Arg{gpuexec.BufferArg(b), gpuexec.BufferArg(b)}}),
 		e.Read(ctx, b, 0, bits)); err != nil {
 		return err
 	}

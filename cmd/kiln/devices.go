@@ -7,7 +7,8 @@ import (
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
-	_ "github.com/kiln-cache/kiln/gpuexec/cpu" // registers the embedded device
+	_ "github.com/kiln-cache/kiln/gpuexec/cpu"    // registers the embedded device
+	_ "github.com/kiln-cache/kiln/gpuexec/opencl" // registers what OpenCL drivers have
 )
 
 // deviceRow is one line of `kiln devices --json`.

@@ -121,7 +121,8 @@ type Config struct {
 	Factors func(backend, key string) map[string]string
 
 	// Aborts tells whether the driver of a backend can end the process when it is
-	// given a bad blob. Loads of such a driver are marked (SPEC P11). nil = no driver can.
+	// given a bad blob. Loads of such a driver are marked (SPEC P11). nil = no driver can;
+	// kiln.Open asks the registered backends.
 	Aborts func(backend string) bool
 
 	Logger *slog.Logger // nil = silent

@@ -102,7 +102,7 @@ func TestGridAboveTheBlocks(t *testing.T) {
 			if int64(grid) != wide {
 				continue // no int of this machine
 			}
-			l.Grid = grid
+			l.Grid = gpuexec.Size{grid}
 			if err := e.Submit(ctx, l); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprint(most)) {
 				t.Errorf("%s: grid of %d: %v, want ErrInvalid with %d", op, grid, err, most)
 			}
@@ -110,7 +110,7 @@ func TestGridAboveTheBlocks(t *testing.T) {
 		if !bytes.Equal(written.Mapped(), mark) {
 			t.Errorf("%s: a wrong launch has written", op)
 		}
-		if l.Grid = most; e.Submit(ctx, l) != nil || bytes.Equal(written.Mapped(), mark) {
+		if l.Grid = (gpuexec.Size{most}); e.Submit(ctx, l) != nil || bytes.Equal(written.Mapped(), mark) {
 			t.Errorf("%s: a right launch has not written", op)
 		}
 	}

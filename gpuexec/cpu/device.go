@@ -23,7 +23,10 @@ type device struct {
 
 func (d *device) Info() gpuexec.DeviceInfo { return d.backend.info() }
 
-func (d *device) Limits() gpuexec.Limits { return gpuexec.Limits{Alignment: Alignment} }
+func (d *device) Limits() gpuexec.Limits {
+	one := gpuexec.Size{1, 1, 1} // an operation's blocks are numbered, and have no items
+	return gpuexec.Limits{Alignment: Alignment, MaxGrid: gpuexec.Size{0, 1, 1}, MaxBlock: one}
+}
 
 // Lost implements gpuexec.Device: a processor does not go away.
 func (d *device) Lost() <-chan struct{} { return nil }

@@ -20,7 +20,8 @@ type queue struct {
 
 // Launch runs all blocks, in calls that each end soon, and stops between two of
 // them when ctx ends. ErrInvalid if the program has fewer.
-func (q *queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.DeviceArg, grid int) error {
+func (q *queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.DeviceArg, size, _ gpuexec.Size) error {
+	grid := size[0] // Limits allow no more
 	switch p := p.(type) {
 	case *program:
 		spec := p.kernel.Spec()

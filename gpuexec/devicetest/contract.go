@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -172,11 +173,11 @@ func copies(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
 // launchOf gives whole buffers for a kernel's parameters; release them.
 func launchOf(t testing.TB, e *gpuexec.Executor, k *gpuexec.Kernel) (gpuexec.Launch, []*gpuexec.Buffer) {
 	t.Helper()
-	l := gpuexec.Launch{Kernel: k, Grid: 1}
+	l := gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}
 	var held []*gpuexec.Buffer
 	for _, p := range k.Params() {
-		if p.Kind == gpuexec.ParamU32 {
-			l.Args = append(l.Args, gpuexec.U32Arg(0))
+		if p.Kind != gpuexec.ParamBuffer {
+			l.Args = append(l.Args, zero(p))
 			continue
 		}
 		b := allocate(t, e, max(p.Bytes, 1)+256)
@@ -184,6 +185,35 @@ func launchOf(t testing.TB, e *gpuexec.Executor, k *gpuexec.Kernel) (gpuexec.Lau
 		l.Args = append(l.Args, gpuexec.PartArg(b, 0, max(p.Bytes, 1)))
 	}
 	return l, held
+}
+
+// zero is an argument of nothing but zeros.
+func zero(p gpuexec.Param) gpuexec.Arg {
+	switch p.Kind {
+	case gpuexec.ParamStruct:
+		return gpuexec.StructArg(make([]byte, p.Bytes))
+	case gpuexec.ParamLocal:
+		return gpuexec.LocalArg(max(p.Bytes, 1))
+	case gpuexec.ParamI8:
+		return gpuexec.ValueArg(int8(0))
+	case gpuexec.ParamU8:
+		return gpuexec.ValueArg(uint8(0))
+	case gpuexec.ParamI16:
+		return gpuexec.ValueArg(int16(0))
+	case gpuexec.ParamU16:
+		return gpuexec.ValueArg(uint16(0))
+	case gpuexec.ParamI32:
+		return gpuexec.ValueArg(int32(0))
+	case gpuexec.ParamF32:
+		return gpuexec.ValueArg(float32(0))
+	case gpuexec.ParamI64:
+		return gpuexec.ValueArg(int64(0))
+	case gpuexec.ParamU64:
+		return gpuexec.ValueArg(uint64(0))
+	case gpuexec.ParamF64:
+		return gpuexec.ValueArg(float64(0))
+	}
+	return gpuexec.ValueArg(uint32(0))
 }
 
 func releaseAll(held []*gpuexec.Buffer) {
@@ -204,16 +234,26 @@ func arguments(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) 
 	}
 	before := e.Stats().Launches
 	bad := map[string]func(*gpuexec.Launch){
-		"no blocks":       func(l *gpuexec.Launch) { l.Grid = 0 },
+		"no blocks":       func(l *gpuexec.Launch) { l.Grid = gpuexec.Size{} },
 		"an argument few": func(l *gpuexec.Launch) { l.Args = l.Args[1:] },
-		"a number":        func(l *gpuexec.Launch) { l.Args[0] = gpuexec.U32Arg(1) },
+		"no items":        func(l *gpuexec.Launch) { l.Block = gpuexec.Size{0, 1} },
+		"a number":        func(l *gpuexec.Launch) { l.Args[0] = gpuexec.ValueArg(uint32(1)) },
 		"too small":       func(l *gpuexec.Launch) { l.Args[0] = gpuexec.PartArg(held[0], 0, k.Params()[0].Bytes-1) },
 	}
 	if a := int64(e.Limits().Alignment); a > 1 {
 		bad["unaligned"] = func(l *gpuexec.Launch) { l.Args[0] = gpuexec.PartArg(held[0], 1, k.Params()[0].Bytes) }
 	}
-	if most := e.Limits().MaxGrid; most > 0 {
-		bad["too many blocks"] = func(l *gpuexec.Launch) { l.Grid = most + 1 }
+	limits := e.Limits()
+	for i := range 3 {
+		if most := limits.MaxGrid[i]; most > 0 {
+			bad[fmt.Sprint("too many blocks ", i)] = func(l *gpuexec.Launch) { l.Grid[i] = most + 1 }
+		}
+		if most := limits.MaxBlock[i]; most > 0 {
+			bad[fmt.Sprint("too large a block ", i)] = func(l *gpuexec.Launch) { l.Block[0] = 1; l.Block[i] = most + 1 }
+		}
+	}
+	if most := limits.MaxItems; most > 0 {
+		bad["too many items"] = func(l *gpuexec.Launch) { l.Block = gpuexec.Size{most, 2} }
 	}
 	for name, spoil := range bad {
 		l := good

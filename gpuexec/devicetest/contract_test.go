@@ -73,6 +73,6 @@ func (program) Requires() []string { return nil }
 
 type queue struct{ gpuexec.Queue }
 
-func (q queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.DeviceArg, grid int) error {
-	return q.Queue.Launch(ctx, p.(program).Program, args, grid)
+func (q queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.DeviceArg, grid, block gpuexec.Size) error {
+	return q.Queue.Launch(ctx, p.(program).Program, args, grid, block)
 }

@@ -146,7 +146,7 @@ func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 	if in.lengths != nil {
 		operands = append(operands, gpuexec.BytesOf(in.lengths))
 	}
-	l := gpuexec.Launch{Kernel: k, Grid: d.lib.Grid(op)}
+	l := gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{d.lib.Grid(op)}}
 	var out *gpuexec.Buffer // the first operand, or one of its own
 	for i, operand := range operands {
 		b := allocate(t, d.e, int64(len(operand)))

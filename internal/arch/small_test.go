@@ -10,7 +10,7 @@ import (
 // are not counted.
 const (
 	MostPackages    = 24
-	MostIdentifiers = 800
+	MostIdentifiers = 800 + 20 + 2 // + what the device contract took: kernels of one's own, and runs that nobody waits for; + package opencl
 )
 
 // Small finds a public surface with more packages or identifiers than given.

@@ -21,6 +21,7 @@ type Backend struct {
 	OnLoad    func(ctx context.Context, src gpuexec.Source, blob []byte) error
 	OnBlob    func(key string) error
 	OnLaunch  func(ctx context.Context, key string, args []gpuexec.DeviceArg, grid int) error
+	OnSizes   func(grid, block gpuexec.Size) // of each launch, before OnLaunch
 	OnOpen    func() error
 	OnCall    func(call string) error // alloc, write, read or finish
 	NoBlobs   bool
@@ -258,7 +259,7 @@ func (m *fakeMemory) Release() {
 
 type fakeQueue struct{ d *fakeDevice }
 
-func (q *fakeQueue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.DeviceArg, grid int) error {
+func (q *fakeQueue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.DeviceArg, grid, block gpuexec.Size) error {
 	program := p.(*fakeProgram)
 	if program.released.Load() || program.d != q.d {
 		q.d.fake.misuse.Add(1)
@@ -268,8 +269,11 @@ func (q *fakeQueue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexe
 			q.d.fake.misuse.Add(1)
 		}
 	}
+	if f := q.d.fake.OnSizes; f != nil {
+		f(grid, block)
+	}
 	if f := q.d.fake.OnLaunch; f != nil {
-		if err := f(ctx, program.key, args, grid); err != nil {
+		if err := f(ctx, program.key, args, grid[0]); err != nil {
 			return err
 		}
 	}

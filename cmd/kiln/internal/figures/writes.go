@@ -135,7 +135,7 @@ func Launches(ctx context.Context) ([]measure.Figure, error) {
 	defer b.Release()
 	launches := make([]gpuexec.Launch, sequence)
 	for i := range launches {
-		launches[i] = gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b), gpuexec.BufferArg(b), gpuexec.U32Arg(1)}, Grid: 1}
+		launches[i] = gpuexec.Launch{Kernel: k, Args: []gpuexec.Arg{gpuexec.BufferArg(b), gpuexec.BufferArg(b), gpuexec.ValueArg(uint32(1))}, Grid: gpuexec.Size{1}}
 	}
 	f := measure.Figure{Bench: "executor, a launch", RatioTo: "1 us", Goroutines: 1, Gate: measure.AtMost(atMost)}
 	f, err = f.Take(ctx, 15, func() (float64, error) {

@@ -249,6 +249,71 @@ func TestLeaseOfOneThatWasKilled(t *testing.T) {
 	}
 }
 
+// belled is a file system that tells when a holder has ended, and counts looks.
+type belled struct {
+	vfs.FS
+	rings *chan struct{} // of the bell that is there
+	looks *int
+}
+
+type bell struct{ rung, closed chan struct{} }
+
+func (b belled) Notify(string) (vfs.Bell, error) {
+	*b.rings = make(chan struct{})
+	return bell{*b.rings, make(chan struct{})}, nil
+}
+
+func (b belled) ReadDir(name string) ([]vfs.Info, error) {
+	*b.looks++
+	return b.FS.ReadDir(name)
+}
+
+func (b bell) Wait() error {
+	select {
+	case <-b.rung:
+		return nil
+	case <-b.closed:
+		return fs.ErrClosed
+	}
+}
+
+func (b bell) Close() error { close(b.closed); return nil }
+
+// P8: who waits for a long build is woken when it ends, and looks now and then only. The
+// end of the context ends the wait at once, and nothing stays of it.
+func TestLeaseWakesWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		first := acquire(t, leases(f, true))
+		b := belled{f, new(chan struct{}), new(int)}
+		ctx, cancel := context.WithTimeout(background, 20*time.Second)
+		defer cancel()
+		begin := time.Now()
+		if _, err := leases(b, true).Acquire(ctx, "k", never); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 20*time.Second {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		*b.looks = 0
+		got := make(chan *hostlock.Lease)
+		go func() { got <- acquire(t, leases(b, true)) }()
+		time.Sleep(time.Hour + time.Millisecond)
+		synctest.Wait()
+		if *b.looks > 5*3600 {
+			t.Errorf("%d looks in an hour", *b.looks)
+		}
+		close(*b.rings) // for nothing: the next bell is another one
+		time.Sleep(time.Second + time.Millisecond)
+		synctest.Wait()
+		begin = time.Now()
+		_ = first.Release()
+		close(*b.rings)
+		second := <-got
+		if waited := time.Since(begin); waited > 0 {
+			t.Errorf("woken after %v", waited)
+		}
+		_ = second.Release()
+	})
+}
+
 // P8: among many that wait, one at a time holds it.
 func TestLeaseIsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -62,7 +62,7 @@ type paceKey struct{}
 
 func openExecutor(c *engine.Call) (engine.Component, error) {
 	e := &executor{fake: &fakedevice.Backend{
-		Limits: gpuexec.Limits{MaxGrid: mostBlocks, Alignment: 1},
+		Limits: gpuexec.Limits{MaxGrid: gpuexec.Size{mostBlocks}, Alignment: 1},
 		OnLaunch: func(ctx context.Context, _ string, _ []gpuexec.DeviceArg, _ int) error {
 			p := ctx.Value(paceKey{}).(pace)
 			p.begun()
@@ -135,12 +135,12 @@ func (e *executor) launch(c *engine.Call) (script.Result, error) {
 	if asked == nil {
 		return script.Result{}, &fault.Error{Op: "conform: launch", Key: name, Err: fault.ErrNotFound}
 	}
-	l := gpuexec.Launch{Grid: c.Int("grid", 1), Kernel: engine.Must(asked.kernel(c.Ctx, owner.exec))}
+	l := gpuexec.Launch{Grid: gpuexec.Size{c.Int("grid", 1)}, Kernel: engine.Must(asked.kernel(c.Ctx, owner.exec))}
 	for _, text := range list(c.Or("args", "")) {
 		owner, word := e.at(c, text)
 		want := engine.Must(param(word))
 		if want.Kind == gpuexec.ParamU32 {
-			l.Args = append(l.Args, gpuexec.U32Arg(0))
+			l.Args = append(l.Args, gpuexec.ValueArg(uint32(0)))
 			continue
 		}
 		b := engine.Must(owner.exec.Alloc(c.Ctx, want.Bytes))

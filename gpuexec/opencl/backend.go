@@ -1,0 +1,48 @@
+package opencl
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+)
+
+// Name is the backend's.
+const Name = "opencl"
+
+// Language is that of the Code which this backend compiles.
+const Language = "opencl-c"
+
+// install is what to do where nothing was found.
+const install = "install an OpenCL loader and a driver (Debian: ocl-icd-libopencl1, and pocl-opencl-icd for the processor or the driver of your device)"
+
+// backend implements gpuexec.Backend. Safe for concurrent use.
+type backend struct{}
+
+func init() { gpuexec.Register(backend{}) }
+
+func (backend) Name() string { return Name }
+
+// Aborts says that drivers may end the process when they are given a bad blob (SPEC P11).
+func (backend) Aborts() bool { return true }
+
+// Devices lists the devices of every driver, processors last.
+func (backend) Devices(context.Context) []gpuexec.DeviceInfo {
+	infos, err := list()
+	if err != nil {
+		return []gpuexec.DeviceInfo{{Backend: Name, Reason: err.Error()}}
+	}
+	return infos
+}
+
+func (backend) Open(_ context.Context, index int) (gpuexec.Device, error) { return open(index) }
+
+// failure is an error of this backend at an operation of it.
+func failure(op string, sentinel error, format string, args ...any) *fault.Error {
+	return &fault.Error{Op: "opencl: " + op, Backend: Name, Err: fmt.Errorf("%w: "+format, append([]any{sentinel}, args...)...)}
+}
+
+func unavailable(cause any) error {
+	return failure("open", fault.ErrUnavailable, "%v: %s", cause, install)
+}

@@ -1,0 +1,60 @@
+package opencl_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/opencl"
+)
+
+// A kernel of the program's own is compiled once and kept in a store: the next process
+// that asks for it loads it. Its key covers all of the Code and the parameters.
+func Example() {
+	saxpy("/var/cache/saxpy")
+}
+
+func saxpy(dir string) {
+	vector := gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4}
+	source := must(gpuexec.Code{
+		Language: opencl.Language,
+		Entry:    "saxpy",
+		Text: `kernel void saxpy(float a, global const float *x, global float *y, uint n) {
+			size_t i = get_global_id(0);
+			if (i < n) y[i] = a * x[i] + y[i];
+		}`,
+		Block: gpuexec.Size{64},
+	}.Source(gpuexec.Param{Kind: gpuexec.ParamF32}, vector, vector, gpuexec.Param{Kind: gpuexec.ParamU32}))
+
+	ctx := context.Background()
+	rt := must(kiln.Open(kiln.Config{StoreDir: dir, Listen: func(e kiln.Event) { fmt.Println(e.Name, e.Artefact) }}))
+	defer rt.Close(ctx)
+	device := must(rt.Executor(ctx, gpuexec.Find(opencl.Name), 0)) // the error says what to install
+	session := must(rt.Session(kiln.SessionConfig{Name: "vectors"}))
+	group := must(session.Group(ctx, []int64{3}))
+	defer group.Close()
+	kernel := must(group.Kernel(ctx, "saxpy", device, source))
+
+	x, y := []float32{1, 2, 3}, []float32{10, 20, 30}
+	in, out := must(device.Alloc(ctx, 12)), must(device.Alloc(ctx, 12))
+	defer in.Release()
+	defer out.Release()
+	check(device.Write(ctx, in, 0, gpuexec.BytesOf(x)))
+	check(device.Write(ctx, out, 0, gpuexec.BytesOf(y)))
+	check(device.Submit(ctx, gpuexec.Launch{Kernel: kernel, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
+		gpuexec.ValueArg(float32(2)), gpuexec.BufferArg(in), gpuexec.BufferArg(out), gpuexec.ValueArg(uint32(3))}}))
+	check(device.Read(ctx, out, 0, gpuexec.BytesOf(y)))
+	fmt.Println(y)
+}
+
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,171 @@
+package opencl_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/opencl"
+)
+
+var (
+	rounds = flag.Int("rounds", 1, "how often TestFirstResult starts each kind of process")
+	child  = flag.String("child", "", "what a process that a test started is to do")
+	store  = flag.String("store", "", "the store of such a process; empty = none")
+)
+
+// inProcess runs a child of this test on a store, with a folder for PoCL's own cache,
+// and gives what it printed between two marks.
+func inProcess(t *testing.T, what, store, cache string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), must(os.Executable()), "-test.run=^TestChild$", "-child="+what, "-store="+store)
+	cmd.Env = append(cmd.Environ(), "POCL_CACHE_DIR="+cache)
+	text, err := cmd.CombinedOutput()
+	_, after, begun := strings.Cut(string(text), "<<")
+	said, _, ended := strings.Cut(after, ">>")
+	if err != nil || !begun || !ended {
+		t.Fatalf("%s: %v\n%s", what, err, text)
+	}
+	return said
+}
+
+// TestChild is what the other tests here start as processes of their own.
+func TestChild(t *testing.T) {
+	switch *child {
+	case "saxpy":
+		fmt.Print("<<")
+		saxpy(*store)
+		fmt.Print(">>")
+	case "product":
+		text := must(json.Marshal(firstProduct(t, *store)))
+		fmt.Printf("<<%s>>", text)
+	default:
+		t.Skip("it is for processes that other tests start")
+	}
+}
+
+// P6, P8: the example's kernel is compiled by the first process and comes out of the
+// store in the next, though its driver's own cache is empty.
+func TestExampleInTwoProcesses(t *testing.T) {
+	device(t)
+	dir := filepath.Join(t.TempDir(), "store")
+	for _, want := range []string{"saxpy miss\n[12 24 36]\n", "saxpy persistent_hit\n[12 24 36]\n"} {
+		if got := inProcess(t, "saxpy", dir, t.TempDir()); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// A product of 128 x 768 by 768 x 3072 in tiles of 8 x 32, whose right-hand side comes in
+// panels of 32 columns.
+const product = `
+kernel void product(global const float *a, global const float16 *b, global float *c) {
+	global const float *row = a + get_global_id(0) * 8 * K;
+	global const float16 *panel = b + get_global_id(1) * 2 * K;
+	float16 sum[8][2];
+	#pragma unroll
+	for (int r = 0; r < 8; r++) sum[r][0] = sum[r][1] = 0;
+	for (int k = 0; k < K; k++) {
+		float16 left = panel[2 * k], right = panel[2 * k + 1];
+		#pragma unroll
+		for (int r = 0; r < 8; r++) {
+			float16 x = row[r * K + k];
+			sum[r][0] = fma(x, left, sum[r][0]);
+			sum[r][1] = fma(x, right, sum[r][1]);
+		}
+	}
+	#pragma unroll
+	for (int r = 0; r < 8; r++) {
+		global float *out = c + (get_global_id(0) * 8 + r) * N + get_global_id(1) * 32;
+		vstore16(sum[r][0], 0, out);
+		vstore16(sum[r][1], 0, out + 16);
+	}
+}`
+
+const rows, depth, columns = 128, 768, 3072
+
+// firstMade is how long a process took to its first product, and where the kernel was from.
+type firstMade struct {
+	From    string
+	Seconds float64
+}
+
+// firstProduct opens everything and computes one product.
+func firstProduct(t *testing.T, dir string) (made firstMade) {
+	a, b, c := make([]float32, rows*depth), make([]float32, depth*columns), make([]float32, rows*columns)
+	for i := range a {
+		a[i] = float32(i%7) - 3
+	}
+	for i := range b {
+		b[i] = float32(i%5) - 2 // of the panels, one after the other
+	}
+	began := time.Now()
+	rt := must(kiln.Open(kiln.Config{StoreDir: dir, Listen: func(e kiln.Event) { made.From = string(e.Artefact) }}))
+	defer rt.Close(bg)
+	e := must(rt.Executor(bg, gpuexec.Find(opencl.Name), 0))
+	group := must(must(rt.Session(kiln.SessionConfig{})).Group(bg, []int64{rows, depth, columns}))
+	defer group.Close()
+	src := source(t, gpuexec.Code{Entry: "product", Text: product, Block: gpuexec.Size{1}, Options: []string{"-cl-std=CL1.2"},
+		Defines: map[string]string{"K": fmt.Sprint(depth), "N": fmt.Sprint(columns)}}, buffer(4*8*depth), buffer(4*32*depth), buffer(4*8*columns))
+	kernel := must(group.Kernel(bg, "product", e, src))
+	x, y, z := upload(t, e, a), upload(t, e, b), must(e.Alloc(bg, 4*rows*columns))
+	defer z.Release()
+	check(e.Submit(bg, gpuexec.Launch{Kernel: kernel, Grid: gpuexec.Size{rows / 8, columns / 32},
+		Args: []gpuexec.Arg{gpuexec.BufferArg(x), gpuexec.BufferArg(y), gpuexec.BufferArg(z)}}))
+	check(e.Read(bg, z, 0, gpuexec.BytesOf(c)))
+	made.Seconds = time.Since(began).Seconds()
+	for _, at := range [][2]int{{0, 0}, {7, 31}, {8, 32}, {100, 1234}, {rows - 1, columns - 1}} {
+		want := 0.0
+		for k := range depth {
+			want += float64(a[at[0]*depth+k]) * float64(b[at[1]/32*32*depth+32*k+at[1]%32])
+		}
+		if got := float64(c[at[0]*columns+at[1]]); math.Abs(got-want) > 1e-3*(1+math.Abs(want)) {
+			t.Errorf("element %v is %v, want %v", at, got, want)
+		}
+	}
+	return made
+}
+
+// P6: a new process computes its first product from source with empty caches, from the
+// driver's own cache, and from a store alone, in turns: -rounds=9 -v gives figures.
+func TestFirstResult(t *testing.T) {
+	device(t)
+	dir, warm := filepath.Join(t.TempDir(), "store"), t.TempDir()
+	run := func(store, cache, from string) float64 {
+		t.Helper()
+		var made firstMade
+		if err := json.Unmarshal([]byte(inProcess(t, "product", store, cache)), &made); err != nil || made.From != from {
+			t.Fatalf("%v: the kernel came from %q, want %q", err, made.From, from)
+		}
+		return 1e3 * made.Seconds
+	}
+	run(dir, warm, "miss")
+	kinds := []struct {
+		name    string
+		ms      []float64
+		measure func() float64
+	}{
+		{"from source, caches empty", nil, func() float64 { return run("", t.TempDir(), "miss") }},
+		{"from source, PoCL's cache warm", nil, func() float64 { return run("", warm, "miss") }},
+		{"from the store, PoCL's cache empty", nil, func() float64 { return run(dir, t.TempDir(), "persistent_hit") }},
+	}
+	for range *rounds {
+		for i := range kinds {
+			kinds[i].ms = append(kinds[i].ms, kinds[i].measure())
+		}
+	}
+	for _, k := range kinds {
+		slices.Sort(k.ms)
+		t.Logf("%-36s median %6.1f ms (%.1f to %.1f)", k.name, k.ms[len(k.ms)/2], k.ms[0], k.ms[len(k.ms)-1])
+	}
+}

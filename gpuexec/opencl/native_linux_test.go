@@ -1,0 +1,405 @@
+//go:build linux && (amd64 || arm64)
+
+package opencl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+)
+
+var atStart = readSignals() // before any call of a driver
+
+var bg = context.Background()
+
+func needDevice(t testing.TB) {
+	t.Helper()
+	if _, err := list(); err != nil {
+		t.Skip(err)
+	}
+}
+
+// E2: a library that is not there, or is another one, is unavailable.
+func TestAbsentLibrary(t *testing.T) {
+	for _, name := range []string{"libKilnHasNone.so.1", "libc.so.6"} {
+		if _, err := load(name); !errors.Is(err, fault.ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrUnavailable", name, err)
+		}
+	}
+}
+
+func sourceOf(t testing.TB, number int) gpuexec.Source {
+	t.Helper()
+	src, err := gpuexec.Code{Language: Language, Entry: "k", Block: gpuexec.Size{4}, Defines: map[string]string{"N": fmt.Sprint(number)},
+		Text: "kernel void k(global int *a, global int *b, int c, local int *d) { size_t i = get_global_id(0); d[0] = 0; b[i] = a[i] + c + N; }",
+	}.Source(gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 16}, gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 16},
+		gpuexec.Param{Kind: gpuexec.ParamI32}, gpuexec.Param{Kind: gpuexec.ParamLocal, Bytes: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src
+}
+
+// use does everything once that an executor does with a device.
+func use(t *testing.T, e *gpuexec.Executor, src gpuexec.Source) error {
+	t.Helper()
+	b, err := e.Alloc(bg, 8192)
+	if err != nil {
+		return err
+	}
+	defer b.Release()
+	if err := e.Write(bg, b, 0, []byte{1}); err != nil {
+		return err
+	}
+	k, err := e.Compile(bg, src)
+	if err != nil {
+		return err
+	}
+	defer k.Release()
+	blob, err := k.Blob(bg)
+	if err != nil {
+		return err
+	}
+	launch := gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
+		gpuexec.PartArg(b, 0, 16), gpuexec.PartArg(b, 4096, 16), gpuexec.ValueArg(int32(1)), gpuexec.LocalArg(64)}}
+	if err := e.Submit(bg, launch, launch); err != nil {
+		return err
+	}
+	var got [16]byte
+	if err := e.Read(bg, b, 4096, got[:]); err != nil {
+		return err
+	}
+	if got[0] < 2 {
+		return fmt.Errorf("the kernel gave %v", got)
+	}
+	again, err := e.Load(bg, src, blob)
+	if err != nil {
+		return err
+	}
+	again.Release()
+	if other, err := e.Load(bg, sourceOf(t, 0), blob); err == nil {
+		other.Release()
+		return errors.New("a blob was taken for another source")
+	} else if !errors.Is(err, fault.ErrRefused) {
+		return err
+	}
+	return nil
+}
+
+// E1, E3: whatever call of the driver fails, the error is typed, nothing is leaked, and
+// a device that was not lost goes on.
+func TestEveryCallMayFail(t *testing.T) {
+	needDevice(t)
+	before := native.Load()
+	src := sourceOf(t, 1)
+	for f := range functions {
+		if strings.HasPrefix(f.String(), "clRelease") {
+			continue // what it says is of no use
+		}
+		for nth, code := range []int32{notAvailable, outOfResources} {
+			failOnce(t, f, code, nth, src)
+			if now := native.Load(); now != before {
+				t.Fatalf("%s fails with %d at call %d: %d objects are left", f, code, nth, now-before)
+			}
+		}
+	}
+}
+
+// failOnce has one call of a function fail in the life of an executor.
+func failOnce(t *testing.T, f function, code int32, nth int, src gpuexec.Source) {
+	t.Helper()
+	calls := 0
+	var mu = make(chan struct{}, 1) // a lock
+	hook := func(called function) int32 {
+		mu <- struct{}{}
+		defer func() { <-mu }()
+		if called == f {
+			if calls++; calls == nth+1 {
+				return code
+			}
+		}
+		return success
+	}
+	loaded.Lock()
+	loaded.devices = nil // the drivers are asked again
+	loaded.Unlock()
+	inject.Store(&hook)
+	defer inject.Store(nil)
+	e, err := gpuexec.Open(bg, gpuexec.Config{Backend: backend{}, Workers: 1})
+	if err != nil {
+		typed(t, f, code, err)
+		return
+	}
+	if err := use(t, e, src); err != nil {
+		typed(t, f, code, err)
+		inject.Store(nil)
+		if err := e.Ready(bg); err != nil {
+			t.Error(err)
+		}
+		if err := use(t, e, src); err != nil {
+			t.Errorf("%s failed once with %d; after that: %v", f, code, err)
+		}
+	}
+	if err := e.Close(bg); err != nil {
+		t.Error(err)
+	}
+}
+
+func typed(t *testing.T, f function, code int32, err error) {
+	t.Helper()
+	if !isAny(err, fault.ErrDeviceLost, fault.ErrTooLarge, fault.ErrInvalid, fault.ErrRefused, fault.ErrUnavailable, fault.ErrUnsupported, errDriver) {
+		t.Errorf("%s fails with %d: %v", f, code, err)
+	}
+	if code == notAvailable && f == clEnqueueNDRangeKernel && !errors.Is(err, fault.ErrDeviceLost) {
+		t.Errorf("%s: %v, want ErrDeviceLost", f, err)
+	}
+}
+
+// E1: what a device is closed with, its kernels, buffers and queues, goes with it.
+func TestNothingIsLeft(t *testing.T) {
+	needDevice(t)
+	before := native.Load()
+	for range 20 {
+		e, err := gpuexec.Open(bg, gpuexec.Config{Backend: backend{}, Workers: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k, err := e.Compile(bg, sourceOf(t, 2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			b, err := e.Alloc(bg, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
+				gpuexec.BufferArg(b), gpuexec.BufferArg(b), gpuexec.ValueArg(int32(1)), gpuexec.LocalArg(64)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if native.Load() <= before {
+			t.Fatal("nothing is counted")
+		}
+		if err := e.Close(bg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if now := native.Load(); now != before {
+		t.Errorf("%d objects are left", now-before)
+	}
+}
+
+// B2, E5: a blob is taken once, by many at once and beside launches of sizes that the
+// driver compiles for: PoCL overruns its memory where these meet.
+func TestBlobsBesideLaunches(t *testing.T) {
+	needDevice(t)
+	opened, err := open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	for round := range 3 {
+		src := sourceOf(t, int(time.Now().UnixNano()%1e9)+round) // no cache of the driver has it
+		made, err := opened.Compile(bg, src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		blobs := make([][]byte, 4)
+		for i := range blobs {
+			wg.Go(func() {
+				blob, err := made.Blob(bg)
+				blobs[i] = blob
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				if err := launchAlone(opened, made, 1<<i); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		for _, b := range blobs {
+			if len(b) == 0 || !bytes.Equal(b, blobs[0]) {
+				t.Error("another blob")
+			}
+		}
+		made.Release()
+	}
+}
+
+// launchAlone runs blocks of that many items twice on a queue of its own.
+func launchAlone(d gpuexec.Device, p gpuexec.Program, items int) error {
+	q, err := d.OpenQueue()
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	m, err := d.Alloc(1024)
+	if err != nil {
+		return err
+	}
+	defer m.Release()
+	whole := gpuexec.DeviceArg{Kind: gpuexec.ParamBuffer, Memory: m, Bytes: 1024}
+	args := []gpuexec.DeviceArg{whole, whole, {Kind: gpuexec.ParamI32, Bytes: 4}, {Kind: gpuexec.ParamLocal, Bytes: 64}}
+	for range 2 {
+		if err := q.Launch(bg, p, args, gpuexec.Size{2, 1, 1}, gpuexec.Size{items, 1, 1}); err != nil {
+			return err
+		}
+	}
+	return q.Finish(bg)
+}
+
+// E4: a driver takes over signals, and Go has them back when the call has returned.
+func TestSignals(t *testing.T) {
+	needDevice(t)
+	e, err := gpuexec.Open(bg, gpuexec.Config{Backend: backend{}, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := use(t, e, sourceOf(t, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(bg); err != nil {
+		t.Fatal(err)
+	}
+	for n, now := range readSignals() {
+		if now != atStart[n] {
+			t.Errorf("signal %d: %x, at the start it was %x", n, now, atStart[n])
+		}
+	}
+}
+
+// E4: what is taken away within a call is put back by the last of those under way, and
+// what Go itself has taken meanwhile stays with Go.
+func TestKeepSignals(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := readSignals()
+	ignored := disposition{handler: 1} // SIG_IGN
+	keepSignals(func() {
+		sigaction(int(unix.SIGUSR1), &ignored, nil)
+		keepSignals(func() { sigaction(int(unix.SIGUSR2), &ignored, nil) })
+		if readSignals()[unix.SIGUSR2] != before[unix.SIGUSR2] {
+			t.Error("the inner call left SIGUSR2 ignored")
+		}
+		if readSignals()[unix.SIGUSR1] != before[unix.SIGUSR1] {
+			t.Error("the inner call left SIGUSR1 ignored")
+		}
+	})
+	if now := readSignals(); now != before {
+		t.Error("not all is as it was")
+	}
+	sigaction(int(unix.SIGUSR1), &ignored, nil)
+	keepSignals(func() { restoreSignals(&before) }) // as signal.Notify does it
+	if now := readSignals(); now != before {
+		t.Error("Go's own handler was taken away again")
+	}
+}
+
+// BenchmarkLaunch is a sequence of launches and the wait for it: the library's calls
+// alone, and by an executor, in turns. The figures are of one launch.
+func BenchmarkLaunch(b *testing.B) {
+	needDevice(b)
+	e, err := gpuexec.Open(bg, gpuexec.Config{Backend: backend{}, Workers: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close(bg)
+	k, err := e.Compile(bg, sourceOf(b, 4))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer k.Release()
+	buffer, err := e.Alloc(bg, 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer buffer.Release()
+	launch := gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
+		gpuexec.BufferArg(buffer), gpuexec.BufferArg(buffer), gpuexec.ValueArg(int32(1)), gpuexec.LocalArg(64)}}
+
+	opened, err := open(0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer opened.Close()
+	d := opened.(*device)
+	made, err := d.Compile(bg, sourceOf(b, 4))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := made.Blob(bg); err != nil {
+		b.Fatal(err)
+	}
+	m, err := d.Alloc(64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	q, err := d.newQueue()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer d.release(clReleaseCommandQueue, q)
+	kernel, _, err := made.(*program).kernel(&queue{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	arg := &struct {
+		buffer        handle
+		value         int32
+		global, local [3]uintptr
+	}{m.(*memory).buffer, 1, [3]uintptr{4, 1, 1}, [3]uintptr{4, 1, 1}}
+	raw := func() {
+		d.call(clSetKernelArg, uintptr(kernel), 0, 8, uintptr(unsafe.Pointer(&arg.buffer)))
+		d.call(clSetKernelArg, uintptr(kernel), 1, 8, uintptr(unsafe.Pointer(&arg.buffer)))
+		d.call(clSetKernelArg, uintptr(kernel), 2, 4, uintptr(unsafe.Pointer(&arg.value)))
+		d.call(clSetKernelArg, uintptr(kernel), 3, 64, 0)
+		d.call(clEnqueueNDRangeKernel, uintptr(q), uintptr(kernel), 3, 0, uintptr(unsafe.Pointer(&arg.global)), uintptr(unsafe.Pointer(&arg.local)), 0, 0, 0)
+	}
+	const sequence = 32
+	launches := slices.Repeat([]gpuexec.Launch{launch}, sequence)
+	var alone, by []time.Duration
+	for b.Loop() {
+		began := time.Now()
+		for range sequence {
+			raw()
+		}
+		d.call(clFinish, uintptr(q))
+		between := time.Now()
+		if err := e.Submit(bg, launches...); err != nil {
+			b.Fatal(err)
+		}
+		alone, by = append(alone, between.Sub(began)), append(by, time.Since(between))
+	}
+	slices.Sort(alone)
+	slices.Sort(by)
+	b.ReportMetric(float64(alone[len(alone)/2])/sequence, "raw-ns")
+	b.ReportMetric(float64(by[len(by)/2])/sequence, "executor-ns")
+}
+
+// The library's constants are in the order of their names.
+func TestNames(t *testing.T) {
+	if slices.Contains(names[:], "") {
+		t.Error("a function has no name")
+	}
+	if clReleaseEvent.String() != "clReleaseEvent" || clGetDeviceInfo.String() != "clGetDeviceInfo" {
+		t.Error("the names are out of order")
+	}
+}

@@ -1,0 +1,11 @@
+//go:build !linux || !(amd64 || arm64)
+
+package opencl
+
+import "github.com/kiln-cache/kiln/gpuexec"
+
+const elsewhere = "OpenCL is used on 64-bit Linux only"
+
+func list() ([]gpuexec.DeviceInfo, error) { return nil, unavailable(elsewhere) }
+
+func open(int) (gpuexec.Device, error) { return nil, unavailable(elsewhere) }

@@ -1,0 +1,190 @@
+//go:build linux && (amd64 || arm64)
+
+package opencl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+)
+
+// program is a built program with one kernel object for each queue that ran it.
+type program struct {
+	d       *device
+	code    gpuexec.Code
+	params  []gpuexec.Param
+	key     string
+	program handle
+	bytes   int64
+	mu      struct {
+		sync.Mutex
+		kernels map[*queue]handle
+	}
+	spare handle // the first queue's kernel object, before there is one; under mu once p is known
+
+	// PoCL reads its cache folder twice to give a binary, and overruns its memory if
+	// code for another launch has come meanwhile, or the binary is taken twice at once.
+	// So until blob is there, who launches holds taking from the launch to the end of it.
+	taking sync.RWMutex
+	blob   atomic.Pointer[[]byte]
+}
+
+func (p *program) Bytes() int64 { return p.bytes }
+
+// Requires implements gpuexec.Program: a driver does not tell.
+func (p *program) Requires() []string { return nil }
+
+func (p *program) Release() {
+	p.d.mu.Lock()
+	delete(p.d.mu.programs, p)
+	p.d.mu.Unlock()
+	p.free()
+}
+
+func (p *program) free() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, k := range p.mu.kernels {
+		p.d.release(clReleaseKernel, k)
+	}
+	clear(p.mu.kernels)
+	p.d.release(clReleaseKernel, p.spare)
+	p.d.release(clReleaseProgram, p.program)
+}
+
+func (p *program) newKernel() (handle, error) {
+	name := append([]byte(p.code.Entry), 0)
+	k, code := p.d.create(clCreateKernel, uintptr(p.program), uintptr(unsafe.Pointer(&name[0])))
+	if code == invalidName {
+		return 0, failure("compile", fault.ErrInvalid, "the program has no kernel %q", p.code.Entry)
+	}
+	return k, failed("compile", clCreateKernel, code, false)
+}
+
+// kernel is the queue's own kernel object; fresh says that it has not been launched.
+func (p *program) kernel(q *queue) (k handle, fresh bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if k, there := p.mu.kernels[q]; there {
+		return k, false, nil
+	}
+	if k, p.spare = p.spare, 0; k == 0 {
+		if k, err = p.newKernel(); err != nil {
+			return 0, false, err
+		}
+	}
+	p.mu.kernels[q] = k
+	return k, true, nil
+}
+
+// Blob is the driver's binary, behind a digest. The driver is asked once.
+func (p *program) Blob(ctx context.Context) ([]byte, error) {
+	p.taking.Lock()
+	defer p.taking.Unlock()
+	if blob := p.blob.Load(); blob != nil {
+		return slices.Clone(*blob), nil
+	}
+	if p.code.Block != (gpuexec.Size{}) {
+		if err := p.warm(ctx); errors.Is(err, fault.ErrDeviceLost) || ctx.Err() != nil {
+			return nil, err
+		} // any other: the blob is as good, and slower at its first launch
+	}
+	var binary []byte
+	var code int32
+	keepSignals(func() { binary, code = p.binary() })
+	switch {
+	case code != success:
+		return nil, failed("blob", clGetProgramInfo, code, false)
+	case len(binary) == 0:
+		return nil, failure("blob", fault.ErrUnsupported, "the driver gives no binary")
+	}
+	blob := seal(p.key, binary)
+	p.blob.Store(&blob)
+	return slices.Clone(blob), nil
+}
+
+func (p *program) binary() ([]byte, int32) {
+	sizes, code := p.d.bytes(clGetProgramInfo, p.program, programBinarySizes)
+	if code != success || len(sizes) < 8 {
+		return nil, code
+	}
+	size := binary.LittleEndian.Uint64(sizes)
+	if size == 0 {
+		return nil, success
+	}
+	b := make([]byte, size)
+	first := &b[0]
+	code = p.d.call(clGetProgramInfo, uintptr(p.program), programBinaries, unsafe.Sizeof(first), uintptr(unsafe.Pointer(&first)), 0)
+	return b, code
+}
+
+// warm runs one block on zeros, so that what a driver compiles for a size of blocks is
+// in the binary.
+func (p *program) warm(ctx context.Context) error {
+	opened, err := p.d.OpenQueue()
+	if err != nil {
+		return err
+	}
+	q := opened.(*queue)
+	q.warms = true
+	defer func() {
+		p.forget(q)
+		_ = q.Close()
+	}()
+	args := make([]gpuexec.DeviceArg, len(p.params))
+	for i, param := range p.params {
+		args[i] = gpuexec.DeviceArg{Kind: param.Kind, Bytes: max(param.Bytes, 1)}
+		switch param.Kind {
+		case gpuexec.ParamBuffer:
+			m, err := p.d.Alloc(max(param.Bytes, 1))
+			if err != nil {
+				return err
+			}
+			defer m.Release()
+			args[i].Memory = m
+		case gpuexec.ParamStruct:
+			args[i].Struct = make([]byte, param.Bytes)
+		case gpuexec.ParamLocal:
+		default:
+			args[i].Bytes = bytesOf[param.Kind]
+		}
+	}
+	block := p.code.Block
+	for i := range block {
+		block[i] = max(block[i], 1)
+	}
+	if err := q.Launch(ctx, p, args, gpuexec.Size{1, 1, 1}, block); err != nil {
+		return err
+	}
+	return q.Finish(ctx)
+}
+
+// bytesOf has the size of each kind of number.
+var bytesOf = map[gpuexec.ParamKind]int64{
+	gpuexec.ParamI8: 1, gpuexec.ParamU8: 1, gpuexec.ParamI16: 2, gpuexec.ParamU16: 2, gpuexec.ParamI32: 4, gpuexec.ParamU32: 4,
+	gpuexec.ParamF32: 4, gpuexec.ParamI64: 8, gpuexec.ParamU64: 8, gpuexec.ParamF64: 8,
+}
+
+// forget releases a queue's own kernel object.
+func (p *program) forget(q *queue) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.d.release(clReleaseKernel, p.mu.kernels[q])
+	delete(p.mu.kernels, q)
+}
+
+func isAny(err error, kinds ...error) bool {
+	for _, k := range kinds {
+		if errors.Is(err, k) {
+			return true
+		}
+	}
+	return false
+}
