@@ -168,7 +168,7 @@ func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error 
 		h.session.discard(v)
 		return failed("set", name, errGroup)
 	}
-	return h.session.put(ctx, writing{group: h.g, name: name, options: o, value: v})
+	return h.session.put(ctx, h.g.shape, writing{group: h.g, name: name, options: o, value: v})
 }
 
 // Take removes a name and gives its value to the caller. The caller calls Free when
