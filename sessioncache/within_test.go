@@ -148,6 +148,28 @@ func TestTakeAsksOfWhatCameLater(t *testing.T) {
 	want(t, "n", p.get(1, "n"), "second")
 }
 
+// S2: what Take shows to fits is not freed meanwhile, also where it is of the group that has
+// taken the place of the handle's own.
+func TestTakeShowsNothingFreed(t *testing.T) {
+	s := open(t, fifo(1))
+	s.set(1, "a", "old")
+	h := s.hold(1)
+	s.set(2, "b", "evicts the group of h")
+	freed := false // ResetAll waits for what nobody uses
+	if err := s.Set(bg, shape(t, 1), "x", sessioncache.Value{Free: func() { freed = true }}, sessioncache.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := h.Take(bg, "x", 0, func(any) bool {
+		if err := s.ResetAll(bg); err != nil {
+			t.Error(err)
+		}
+		want(t, "freed while fits looks", freed, false)
+		return true
+	})
+	wantError(t, "Take of what is gone by then", err, fault.ErrNotFound)
+	want(t, "freed", freed, true)
+}
+
 // F6: Config.Hash is user code: it runs on callers, and in no turn.
 func TestHashOutsideOfTurns(t *testing.T) {
 	pool, err := sessioncache.NewPool(sessioncache.LimitOf(100))
