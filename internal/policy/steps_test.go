@@ -33,6 +33,40 @@ func numbered(t *testing.T, i int) shapegroups.Shape {
 	return s
 }
 
+// dropped is how many groups are below the class of their cost.
+func dropped(p *Policy) (n int) {
+	for g := range p.Residents() {
+		if g.class.exponent != g.cost {
+			n++
+		}
+	}
+	return n
+}
+
+// S6: after the capacity was lowered by far nearly all groups are late; each request has a
+// few of them drop a class, and in the end all have.
+func TestClassesDropInSteps(t *testing.T) {
+	const many = 10_000
+	for _, kind := range []Kind{LRU, Sieve, Duel} {
+		p := full(t, kind, many, 30)
+		if err := p.SetGroups(many / 64 / 2); err != nil { // a period is half of many
+			t.Fatal(err)
+		}
+		p.Request(numbered(t, many-1))
+		if n := dropped(p); n == 0 || n > few {
+			t.Errorf("%s: one request has %d groups drop a class, want up to %d", kind, n, few)
+		}
+		for range many/few + few {
+			p.Request(numbered(t, many-1))
+		}
+		for g := range p.Residents() {
+			if late := p.requests-g.since >= halfLife*uint64(p.size); late {
+				t.Fatalf("%s: %s has not dropped in %d requests", kind, g.Shape(), many/few)
+			}
+		}
+	}
+}
+
 // S3: Sift ends at once where there is no time left, whatever was used again, and goes on
 // from there: in the end a victim is found in one step.
 func TestSiftEndsInTime(t *testing.T) {
