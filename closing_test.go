@@ -9,6 +9,7 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
@@ -180,4 +181,39 @@ func TestRuntimeClosedFromWithin(t *testing.T) {
 			}
 		})
 	}
+}
+
+// F8: a listener that is told that a Make takes long and closes the runtime would wait
+// for itself: the Make waits for it. It is told so, and the runtime closes.
+func TestRuntimeClosedByAListenerOfProgress(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var r *kiln.Runtime
+		answers := make(chan error, 1)
+		r = open(t, kiln.Config{Compiling: func(e gpuexec.CompileEvent) {
+			if e.Phase == gpuexec.PhaseStart {
+				answers <- closed(r)
+			}
+		}})
+		g := group(t, session(t, r), 1)
+		defer g.Close()
+		if _, err := kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) {
+			time.Sleep(1500 * time.Millisecond)
+			return kiln.Made[int]{}, nil
+		}}); err != nil && !errors.Is(err, kiln.ErrClosed) {
+			t.Error(err)
+		}
+		if err := <-answers; !errors.Is(err, kiln.ErrCycle) {
+			t.Errorf("close: %v", err)
+		}
+		if err := closed(r); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// closed is the error of closing, or of waiting for it for ever.
+func closed(c interface{ Close(context.Context) error }) error {
+	waiting, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
+	return c.Close(waiting)
 }

@@ -111,7 +111,7 @@ func (r *Runtime) announced(q artefacts.Request) artefacts.Request {
 		return q
 	}
 	tell := func(make func() (artefacts.Built, error)) (b artefacts.Built, err error) {
-		end := progress.Announce(time.Second, actors.GoOn, func(phase string, elapsed time.Duration, err error) {
+		end := progress.Announce(time.Second, r.crew.zone.Lend(actors.GoOn), func(phase string, elapsed time.Duration, err error) {
 			guard.Call(func() { r.cfg.Compiling(gpuexec.CompileEvent{Key: q.Key, Phase: phase, Elapsed: elapsed, Err: err}) }, func(err error) {
 				r.logger.Error("kiln: listener", "key", q.Key, "error", err)
 			})
