@@ -8,7 +8,7 @@ SYSTEMS    ?= linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64
 SOAK       ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz deps-dnnl fetch-onednn test-bench FORCE
+.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz deps-drivers fetch-onednn test-bench FORCE
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ build: bin/kiln ## bin/kiln, with the commit that it was built from
 run: bin/kiln out ## drive a transformer's operations with a real trace; report, and a picture in out/run.png
 	bin/kiln run --plot out/run.png
 
-test: deps-dnnl deps-opencl test-race cross test-bench ## the whole test suite under the race detector, and the builds for all systems
+test: deps-drivers test-race cross test-bench ## the whole test suite under the race detector, and the builds for all systems
 
 test-race:
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
@@ -73,11 +73,8 @@ fuzz: ## every fuzz target, each for FUZZTIME (20s)
 clean: ## remove what was built
 	rm -rf bin out
 
-deps-dnnl:
-	@.ci/dnnl
-
-deps-opencl:
-	@.ci/opencl || echo "skipped: tests on an OpenCL device"
+deps-drivers:
+	@.ci/drivers
 
 bin/kiln: FORCE
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -o $@ ./cmd/kiln

@@ -48,7 +48,9 @@ type Config struct {
 	Store blobstore.Config
 
 	ArtefactEntries Limit // artefacts in memory; default ONEDNN_PRIMITIVE_CACHE_CAPACITY, else 1024
-	ArtefactBytes   Limit // default unlimited
+	// ArtefactBytes is for all artefacts in memory together; default unlimited. One that
+	// is larger is not kept but made again for the next caller, which is logged once.
+	ArtefactBytes Limit
 
 	// What constants may take on each device of a kind, in MiB; default
 	// ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY, else unlimited.
@@ -69,8 +71,8 @@ type Config struct {
 	Workers int // run workers of each device; default KILN_WORKERS, else one a core
 
 	// Linger is how long the making of an artefact goes on when every caller that
-	// waited for it has left; default 1 minute, negative = its context ends at once.
-	// The Linger option says it for one call.
+	// waited for it has left; 0 = 1 minute, negative = its context ends at once.
+	// The Linger option says it for one call, and has a table of all that linger.
 	Linger time.Duration
 
 	// Evicted, if not nil, is told of each artefact that had to go; see

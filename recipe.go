@@ -127,9 +127,17 @@ func Owner(name string) Option { return Option{set: options{owner: name}, given:
 func OnLane(lane Lane) Option { return Option{set: options{lane: lane}, given: withLane} }
 
 // Linger is how long the making of an artefact goes on when every caller that
-// waited for it has left, in place of Config.Linger; 0 = its context ends at once.
-// What is made is kept, so that callers with deadlines shorter than a compile get
-// further with each try.
+// waited for it has left, in place of Config.Linger. What is made is kept, so that
+// callers with deadlines shorter than a compile get further with each try. A negative
+// time is none everywhere: the context ends at once. 0, or not given, is:
+//
+//	this option, given     none: Linger(0) asks for it
+//	this option, not given Config.Linger
+//	Config.Linger          1 minute
+//	gpuexec.Config         1 minute; the runtime gives its Config.Linger
+//	gpuexec.Source         that of gpuexec.Config
+//	artefacts.Config       none; the runtime gives its Config.Linger
+//	artefacts.Request      that of artefacts.Config
 func Linger(d time.Duration) Option {
 	if d <= 0 {
 		d = -1 // 0 is "not given" to the rooms

@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kiln-cache/kiln/fault"
-
 	"go.uber.org/goleak"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/limit"
 )

@@ -394,7 +394,6 @@ func (c *counting) Err() error {
 	return c.Context.Err()
 }
 
-
 // T6: the turn that hands an ownership over costs the same however many wait.
 func BenchmarkHandover(b *testing.B) {
 	for _, n := range []int{1e3, 1e4, 1e5} {

@@ -2,12 +2,10 @@ package constants
 
 import (
 	"sync/atomic"
-
 	"time"
 
-	"github.com/kiln-cache/kiln/internal/sums"
-
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/sums"
 )
 
 // Stats is a snapshot of what a cache has answered and what it holds; the sums are

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kiln-cache/kiln/fault"
-
 	"pgregory.net/rapid"
+
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // play runs each drawn call on the real cache and on the model.

@@ -67,11 +67,14 @@ type compiling struct {
 	inside *generation   // on which a compile has a slot that asks for this one; nil = none
 	pass   chan struct{} // closed, by the actor, where the flight is to wait for no slot
 	passed bool          // it is; the actor's
+
+	slotted bool          // it has a slot; the creator's
+	through chan struct{} // closed where it is to wait for no slot, see slots.look
 }
 
 // Ask has the actor take the call aboard.
 func (c *call) Ask(ctx context.Context) (flight.Ticket[*Kernel], error) {
-	f := &compiling{source: c.source, blob: c.blob, pass: make(chan struct{})}
+	f := &compiling{source: c.source, blob: c.blob, pass: make(chan struct{}), through: make(chan struct{})}
 	f.inside, _ = ctx.Value(c.exec).(*generation)
 	f.Begin(ctx, c.exec, c.source.Key)
 	c.asked = f
@@ -93,15 +96,12 @@ func (c *call) Leave(flight.Ticket[*Kernel]) { c.exec.ref.Tell(leftMsg{c.asked.a
 
 // build compiles or loads a kernel when there is a slot for it. One that another
 // compile asks for runs in the slot of that, which waits for it: they would wait for
-// each other (SPEC F5). The actor has entered the device for it.
+// each other (SPEC F5). So would one that it asks for through other rooms. The actor has entered the device for it.
 func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	ctx := f.Context()
-	select {
-	case g.slots <- struct{}{}:
-		defer func() { <-g.slots }()
-	case <-f.pass:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	defer g.slots.giveBack(f)
+	if err := g.slots.take(f); err != nil {
+		return nil, err
 	}
 	p, requires, err := e.program(context.WithValue(ctx, e, g), g, f.source, f.blob)
 	if err != nil {

@@ -22,7 +22,7 @@ type generation struct {
 	lost   <-chan struct{} // nil: it never goes by itself
 	queues []Queue         // one a worker
 	jobs   chan *job       // capacity: one a worker, so that the actor never waits
-	slots  chan struct{}   // capacity: compiles that may run at once
+	slots  *slots          // of compiles that may run at once
 	over   chan struct{}   // closed when the workers are to end
 
 	mu struct {
@@ -81,7 +81,7 @@ func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, e
 		return nil, errors.Join(err, g.close())
 	}
 	g.jobs = make(chan *job, len(g.queues))
-	g.slots = make(chan struct{}, most(e.cfg.Compiles, g.limits.CompileWorkers))
+	g.slots = newSlots(most(e.cfg.Compiles, g.limits.CompileWorkers))
 	return g, nil
 }
 

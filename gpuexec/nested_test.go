@@ -2,6 +2,9 @@ package gpuexec_test
 
 import (
 	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +12,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
+	"github.com/kiln-cache/kiln/internal/flight"
 )
 
 // F5: a compile that asks for another kernel of its device waits for no slot that it has
@@ -62,4 +66,68 @@ func TestNestedCompile(t *testing.T) {
 			}
 		})
 	}
+}
+
+// F5: a compile that waits for a flight of another room, whose creator waits for a compile
+// of this device, does not keep the slot that this needs for ever. The kernels of others
+// wait on: no more compiles run at once than there are slots, but for those that wait.
+func TestCompileWaitsThroughAnotherRoom(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var e *gpuexec.Executor
+		var room struct {
+			sync.Mutex
+			flight.Locked[string, int]
+		}
+		room.Mu, room.Lend, room.Scope = &room.Mutex, func(fn func()) { go fn() }, &room
+		entered, begun := make(chan struct{}), make(chan struct{})
+		compiled := func(ctx context.Context, key string) error {
+			k, err := e.Compile(ctx, source(key))
+			if err == nil {
+				k.Release()
+			}
+			return err
+		}
+		other := func(ctx context.Context) error {
+			_, err := room.Ride(ctx, flight.Want[string, int]{Key: "k", Name: "k", Look: func() (bool, error) { return false, nil },
+				Make: func(ctx context.Context) (int, error) {
+					<-entered
+					close(begun)
+					return 0, compiled(ctx, "part")
+				}, Keep: func(int) {}, Take: func(int) {}})
+			return err
+		}
+		var now, most atomic.Int32
+		e = open(t, &fakedevice.Backend{OnCompile: func(ctx context.Context, src gpuexec.Source) error {
+			if src.Key == "whole" {
+				close(entered)
+				<-begun
+				return other(ctx)
+			}
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			time.Sleep(time.Second)
+			return nil
+		}}, gpuexec.Config{Workers: 1, Compiles: 1, Slow: time.Hour})
+		ended := make(chan error)
+		go func() { ended <- other(bg) }()
+		synctest.Wait()
+		go func() { ended <- compiled(bg, "whole") }()
+		<-begun
+		for i := range 5 {
+			go func() { ended <- compiled(bg, fmt.Sprint(i)) }()
+		}
+		for range 7 {
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("they wait for each other")
+			}
+		}
+		if n := most.Load(); n != 1 {
+			t.Errorf("%d compiles at work at once", n)
+		}
+	})
 }

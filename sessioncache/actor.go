@@ -55,7 +55,7 @@ func (s *Session) event(m message) (after func()) {
 	case *write:
 		if !st.sifted(m.value.Bytes) {
 			s.actor.Tell(m)
-		} else if m.take() {
+		} else if m.turns > 0 || m.take() {
 			s.set(m)
 		}
 	case take:
@@ -64,7 +64,7 @@ func (s *Session) event(m message) (after func()) {
 		if m.ended && !st.sifted(m.value.Bytes) {
 			s.actor.Tell(m) // one that asks needs no room, and its leaving must not overtake it
 		} else if m.ended {
-			st.created(&m.call, m.value, m.failed)
+			s.created(m)
 		} else {
 			st.ask(&m.call)
 		}
@@ -83,8 +83,7 @@ func (s *Session) event(m message) (after func()) {
 		case *writing:
 			s.set(held.of.(*write))
 		case *call:
-			a := askOf(held)
-			st.created(held, a.value, a.failed)
+			s.created(askOf(held))
 		}
 	case give:
 		freed, more := st.give(m.gift.Bytes-m.given, st.floor, policy.Busy, ForPool)
@@ -173,8 +172,18 @@ func (s *Session) cleared(m reset) (after func()) {
 
 // set carries Set out, unless it has to wait for room.
 func (s *Session) set(m *write) {
-	if waits, err := s.state.set(&m.writing); !waits {
+	switch out, err := s.state.set(&m.writing); out {
+	case over:
 		m.Reply.Answer(struct{}{}, err)
+	case again:
+		s.actor.Tell(m)
+	}
+}
+
+// created carries the end of a creator out, unless it has to wait for room.
+func (s *Session) created(a *ask) {
+	if s.state.created(&a.call, a.value, a.failed) == again {
+		s.actor.Tell(a)
 	}
 }
 

@@ -25,6 +25,7 @@ type call struct {
 	began    bool // it is a flight of the desk
 	forsaken bool // it is a flight that nobody waits for
 	claimed  bool // its value has waited for others to make room
+	turns    int  // in which its value made room, see roomy
 
 	making *making // of its owner; nil where it has none
 	resets uint64  // of the owner, when it began

@@ -6,6 +6,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
 )
@@ -52,23 +53,31 @@ func (s *Session) Hold(owner string) error {
 	return nil
 }
 
+// mostAnnounced is how many shapes a turn takes note of, and forgets.
+const mostAnnounced = touched.Most / 4
+
 // Announce tells which shapes the waiting requests need, soonest first, in place
-// of what was announced before. Their groups stay while any other can go.
-// ErrInvalid: one of them is no shape or cannot be bucketed; what was announced
-// before stands.
+// of what was announced before. Their groups stay while any other can go; those of the
+// first 1,024 shapes, if there are more. ErrInvalid: one of them is no shape or cannot be
+// bucketed; what was announced before stands.
 func (s *Session) Announce(shapes ...shapegroups.Shape) error {
 	const op = "announce"
-	compiled := make([]shapegroups.Shape, len(shapes))
-	for i, shape := range shapes {
+	var soonest []shapegroups.Shape
+	seen := make(map[shapegroups.Shape]struct{})
+	for _, shape := range shapes {
 		if shape.IsZero() {
 			return noShape(op)
 		}
-		var err error
-		if compiled[i], err = s.published.bucket.Map(shape); err != nil {
+		compiled, err := s.published.bucket.Map(shape)
+		if err != nil {
 			return failed(op, shape.String(), err)
 		}
+		if _, again := seen[compiled]; !again && len(seen) < mostAnnounced {
+			seen[compiled] = struct{}{}
+			soonest = append(soonest, compiled)
+		}
 	}
-	if !s.send(announce{shapes: compiled}) || s.closed.Load() {
+	if !s.send(announce{shapes: soonest}) || s.closed.Load() {
 		return failed(op, "", errClosed)
 	}
 	return nil
@@ -130,7 +139,9 @@ func (s *Session) Stream(ctx context.Context) (stream []shapegroups.Shape, err e
 	return look(ctx, s, "stream", func(st *state) []shapegroups.Shape { return st.requests.acquired.Asked() })
 }
 
-// SavePolicy encodes what the policy has learnt, for Config.Saved.
+// SavePolicy encodes what the policy has learnt, for Config.Saved. It is of one moment, so
+// that nothing in it contradicts anything else: it takes one turn, of 2 ms where the policy
+// knows 10,000 shapes and of some 50 ms where it knows 100,000. Call it when few wait.
 func (s *Session) SavePolicy(ctx context.Context) (saved []byte, err error) {
 	return look(ctx, s, "save policy", func(st *state) []byte {
 		st.touched.Add(st.policy.Remembered())

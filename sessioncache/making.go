@@ -99,11 +99,15 @@ func (s *state) refuse(c *call, err error) {
 }
 
 // created is the end of a creator. The value is kept unless its flight was
-// cleared, its group has gone, its name was set meanwhile, or it can never fit.
-func (s *state) created(c *call, v Value, err error) {
+// cleared, its group has gone, its name was set meanwhile, or it can never fit. again
+// says that it is to be called in another turn.
+func (s *state) created(c *call, v Value, err error) outcome {
 	g := c.group
-	if err == nil && s.createdWaits(c, v) {
-		return
+	switch {
+	case err == nil && !s.createdRoomy(c, v):
+		return again
+	case err == nil && s.createdWaits(c, v):
+		return waits
 	}
 	s.published.running.Add(-1)
 	g.flights--
@@ -133,6 +137,7 @@ func (s *state) created(c *call, v Value, err error) {
 		}
 	}
 	s.vacated(g)
+	return over
 }
 
 // keep puts a created value where it may stay. It stays nowhere if its name was

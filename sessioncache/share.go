@@ -105,19 +105,30 @@ func (s *state) awaits(held any, groups, bytes int64, own *group) bool {
 	return true
 }
 
-// createdWaits is awaits for a created value that would be kept.
-func (s *state) createdWaits(c *call, v Value) bool {
+// wouldKeep reports whether a created value would be kept, if there is room.
+func (s *state) wouldKeep(c *call, v Value) bool {
 	g := c.group
 	switch {
-	case s.share == nil || c.claimed || v.Bytes <= 0 || !s.may(c):
+	case v.Bytes <= 0 || !s.may(c):
 		return false
 	case !g.registered || g.names.Hashed(c.hash, c.name, uint64(c.options.Lane)) != nil:
 		return false
-	case !g.filled.Load() && s.over(0, v.Bytes) && !s.worth(g):
+	}
+	return g.filled.Load() || !s.over(0, v.Bytes) || s.worth(g)
+}
+
+// createdRoomy is roomy for a created value that would be kept.
+func (s *state) createdRoomy(c *call, v Value) bool {
+	return s.short(0, v.Bytes) == nothing || !s.wouldKeep(c, v) || s.roomy(&c.turns, c.group, 0, v.Bytes)
+}
+
+// createdWaits is awaits for a created value that would be kept.
+func (s *state) createdWaits(c *call, v Value) bool {
+	if s.share == nil || c.claimed || !s.wouldKeep(c, v) {
 		return false
 	}
 	c.claimed = true
-	return s.awaits(c, 0, v.Bytes, g)
+	return s.awaits(c, 0, v.Bytes, c.group)
 }
 
 // writeWaits is awaits for Set. g is nil where the shape is new.
@@ -126,13 +137,7 @@ func (s *state) writeWaits(m *writing, g *group) bool {
 		return false
 	}
 	m.claimed = true
-	groups, bytes := int64(1), m.value.Bytes
-	if g != nil {
-		groups = 0
-		if old := g.names.Hashed(m.hash, m.name, uint64(m.options.Lane)); old != nil {
-			bytes -= old.Value.bytes
-		}
-	}
+	groups, bytes := m.needs(g)
 	return bytes > 0 && s.awaits(m, groups, bytes, g)
 }
 

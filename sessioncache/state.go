@@ -201,7 +201,6 @@ func (s *state) evictOne(why Cause) bool {
 // found at once: what is in use is passed over as far as a turn goes. It reports whether
 // that is done, or has been tried often enough: users may come and go as fast.
 func (s *state) sifted(bytes int64) bool {
-	const often = 256
 	if !s.closed && s.short(1, bytes) != nothing {
 		s.policy.Sift(s.standing, s.touched.Left)
 		if s.sifts++; !s.touched.Left() && s.sifts < often {
@@ -210,6 +209,26 @@ func (s *state) sifted(bytes int64) bool {
 	}
 	s.sifts = 0
 	return true
+}
+
+// often is how many turns one thing takes at most: others may take the room that it made.
+const often = 256
+
+// roomy evicts what the session's capacity has no room for besides the groups and bytes
+// given, as far as a turn goes, and reports whether it has room or that is of no use. own
+// is not chosen; turns counts those that were not enough.
+func (s *state) roomy(turns *int, own *group, groups, bytes int64) bool {
+	within := func() Cause {
+		if why := s.short(groups, bytes); s.touched.Left() || *turns >= often {
+			return why
+		}
+		return nothing
+	}
+	if !s.fitsNow(bytes) || !s.evictUntil(own, within) || s.short(groups, bytes) == nothing {
+		return true
+	}
+	*turns++
+	return false
 }
 
 // short says of what the session's capacity has too little for the groups and bytes
@@ -356,7 +375,10 @@ func (s *state) surplus() (done bool) {
 }
 
 // announce tells the policy which groups waiting requests need, soonest first.
-func (s *state) announce(shapes []shapegroups.Shape) { s.policy.Announce(shapes) }
+func (s *state) announce(shapes []shapegroups.Shape) {
+	s.touched.Add(2 * mostAnnounced)
+	s.policy.Announce(shapes)
+}
 
 // intern gives the place of a name among the interned ones. Groups that hold it
 // already learn its place by learn: until then it is found by its hash.

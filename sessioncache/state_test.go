@@ -229,8 +229,12 @@ func (c *core) play(l line) (err error) {
 }
 
 func (c *core) write(m *writing) error {
-	waits, err := c.set(m)
-	if waits {
+	out, err := c.set(m)
+	for out == again {
+		c.touched.Turn()
+		out, err = c.set(m)
+	}
+	if out == waits {
 		c.done = append(c.done, "wait")
 	}
 	return err

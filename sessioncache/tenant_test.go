@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kiln-cache/kiln/fault"
-
 	"pgregory.net/rapid"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 

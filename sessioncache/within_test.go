@@ -182,3 +182,59 @@ func TestHashOutsideOfTurns(t *testing.T) {
 		t.Error("nothing was placed")
 	}
 }
+
+// S2, F6: of very many announced shapes those needed soonest count, each once.
+func TestAnnouncedBeyondATurn(t *testing.T) {
+	p := open(t, fifo(2))
+	many := []shapegroups.Shape{shape(t, 1), shape(t, 1)}
+	for i := range 5000 {
+		many = append(many, shape(t, 10+i))
+	}
+	p.set(5000, "n", "v") // announced too late to count
+	p.set(3, "n", "v")    // not announced, and younger
+	if err := p.Announce(many...); err != nil {
+		t.Fatal(err)
+	}
+	p.set(2, "n", "v")
+	want(t, "3 stays", p.has(3), 1)
+	want(t, "5000 goes", p.has(5000), 0)
+	if n := p.stats().Touched; n > 4096 {
+		t.Errorf("a turn touched %d", n)
+	}
+}
+
+// F6: a value for which very many groups have to go has them go in several turns, whether
+// it is set or made; it is kept.
+func TestLargeValueTakesSeveralTurns(t *testing.T) {
+	const many = 10_000
+	for _, made := range []bool{false, true} {
+		c := capacity("", many)
+		c.Groups, c.Bytes = sessioncache.Unlimited, sessioncache.LimitOf(many)
+		p := open(t, c)
+		for i := range many {
+			if err := p.sized(i, "n", "v", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g := p.hold(7)
+		var err error
+		if made {
+			_, _, err = g.Get(bg, "large", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+				return sessioncache.Value{Bytes: many - 1}, nil
+			})
+		} else {
+			err = p.sized(7, "large", "v", many-1)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, there := g.Lookup("large", 0)
+		want(t, "kept", there, true)
+		g.Close()
+		want(t, "groups", p.Groups(), 1)
+		want(t, "bytes", p.Bytes(), many)
+		if n := p.stats().Touched; n > 4096 {
+			t.Errorf("a turn touched %d", n)
+		}
+	}
+}

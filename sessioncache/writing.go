@@ -15,6 +15,7 @@ type writing struct {
 	options Options
 	value   Value
 	claimed bool // it has waited for others to make room
+	turns   int  // in which it made room, see roomy
 }
 
 // shape is the compiled one.
@@ -25,21 +26,29 @@ func (m *writing) shape() shapegroups.Shape {
 	return m.use.compiled
 }
 
-// set is Set: it creates the group on the way and overwrites. It reports whether
-// it waits for other sessions to make room; then it is called again.
-func (s *state) set(m *writing) (waits bool, err error) {
+// outcome is what a set has come to.
+type outcome uint8
+
+const (
+	over  outcome = iota // it was done
+	waits                // other sessions make room: it is called again then
+	again                // it is to be called in another turn
+)
+
+// set is Set: it creates the group on the way and overwrites.
+func (s *state) set(m *writing) (outcome, error) {
 	switch {
 	case s.closed:
 		s.free(m.value)
-		return false, errClosed
+		return over, errClosed
 	case !s.fitsEver(m.value.Bytes):
 		s.free(m.value)
-		return false, s.tooLarge(m.value.Bytes)
+		return over, s.tooLarge(m.value.Bytes)
 	}
 	g := m.group
 	if g == nil {
 		g = s.published.resident(m.use.compiled, m.use.placed)
-		if !m.claimed {
+		if !m.claimed && m.turns == 0 {
 			s.published.remember(m.use)
 			s.request(m.use, g == nil)
 		}
@@ -47,17 +56,35 @@ func (s *state) set(m *writing) (waits bool, err error) {
 	s.void(m.shape(), m.name, m.options.Lane)
 	switch {
 	case m.group != nil && !g.registered:
-		return false, s.storeHeld(m)
+		return over, s.storeHeld(m)
 	case m.group == nil && !s.published.capacity().Groups.Allows(1): // disabled: nothing is kept
 		s.free(m.value)
+	case !s.writeRoomy(m, g):
+		return again, nil
 	case s.writeWaits(m, g):
-		return true, nil
+		return waits, nil
 	case m.group != nil:
-		return false, s.storeHeld(m)
+		return over, s.storeHeld(m)
 	default:
 		s.store(m, g)
 	}
-	return false, nil
+	return over, nil
+}
+
+// needs is what m needs besides what there is. g is nil where the shape is new.
+func (m *writing) needs(g *group) (groups, bytes int64) {
+	if g == nil {
+		return 1, m.value.Bytes
+	}
+	if old := g.names.Hashed(m.hash, m.name, uint64(m.options.Lane)); old != nil {
+		return 0, m.value.Bytes - old.Value.bytes
+	}
+	return 0, m.value.Bytes
+}
+
+func (s *state) writeRoomy(m *writing, g *group) bool {
+	groups, bytes := m.needs(g)
+	return bytes <= 0 || s.roomy(&m.turns, g, groups, bytes)
 }
 
 // void has what is being made for a name not be kept: it is older than what is

@@ -31,6 +31,8 @@ func BenchmarkSizes(b *testing.B) {
 		{"artefacts/miss with eviction", 1e6, artefactsMiss},
 		{"artefacts/miss with eviction by tenants", 1e5, artefactsTenants},
 		{"artefacts/Reset of one entry", 1e6, artefactsReset},
+		{"artefacts/an owner more of a shared one", 1e5, artefactsOwners},
+		{"artefacts/surplus beside floors alone", 1e5, artefactsSurplus},
 		{"constants/full miss that displaces", 1e5, func(b *testing.B, n int) { constantsFull(b, n, 3*time.Second) }},
 		{"constants/full miss that does not", 1e5, func(b *testing.B, n int) { constantsFull(b, n, time.Microsecond) }},
 	} {
@@ -183,6 +185,34 @@ func artefactsReset(b *testing.B, n int) {
 	for i := n; b.Loop(); i++ {
 		get(i, "owner")
 		ok(b, c.Reset("owner"))
+	}
+}
+
+// artefactsOwners has n owners of one artefact, and one more that comes and goes.
+func artefactsOwners(b *testing.B, n int) {
+	c, get := sizedArtefacts(b, n)
+	for i := range n {
+		get(0, fmt.Sprint("owner ", i))
+	}
+	for i := n; b.Loop(); i++ {
+		get(0, fmt.Sprint("owner ", i))
+		ok(b, c.Reset(fmt.Sprint("owner ", i)))
+	}
+}
+
+// artefactsSurplus has n tenants that hold an entry each by their floors, of which one has
+// to go at a time.
+func artefactsSurplus(b *testing.B, n int) {
+	c, get := sizedArtefacts(b, n+1)
+	for i := range n {
+		owner := fmt.Sprint("tenant ", i)
+		ok(b, c.AddFloor(owner, 8))
+		get(i, owner)
+	}
+	for i := 0; b.Loop(); i++ {
+		ok(b, c.SetCapacity(limit.Of(int64(n-1)), limit.Limit{}))
+		ok(b, c.SetCapacity(limit.Of(int64(n+1)), limit.Limit{}))
+		get(i%n, fmt.Sprint("tenant ", i%n))
 	}
 }
 

@@ -28,6 +28,7 @@ var benches = []struct {
 	{"launches", "what the executor adds to a launch", figures.Launches},
 	{"stores", "storing a large blob, against writing it", figures.Stores},
 	{"loads", "loading from the persistent store and opening it, against the file operations that this needs at least", figures.Loads},
+	{"full", "a store of 100,000 entries at its capacity against one of 1,000, which takes minutes to fill", figures.Full},
 	{"restart", "the first pass of kiln run in a process that finds its kernels in the store, against its second", benchRestart},
 	{"forward", "a MiniLM forward pass of 128 tokens against its matrix products alone", benchForward},
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	_ "github.com/kiln-cache/kiln/gpuexec/cpu"    // registers the embedded device
 	_ "github.com/kiln-cache/kiln/gpuexec/opencl" // registers what OpenCL drivers have
+	_ "github.com/kiln-cache/kiln/gpuexec/vulkan" // registers what Vulkan's drivers have
 )
 
 // deviceRow is one line of `kiln devices --json`.
@@ -56,7 +57,10 @@ func (c *call) device(d gpuexec.DeviceInfo) error {
 	if d.Name == "" { // no device of it was found
 		name = d.Backend
 	}
-	state := fmt.Sprintf("%s, %d compute units, %.1f GiB", d.Driver, d.ComputeUnits, float64(d.MemoryBytes)/(1<<30))
+	state := fmt.Sprintf("%s, %.1f GiB", d.Driver, float64(d.MemoryBytes)/(1<<30))
+	if d.ComputeUnits > 0 { // else the driver does not say
+		state = fmt.Sprintf("%s, %d compute units, %.1f GiB", d.Driver, d.ComputeUnits, float64(d.MemoryBytes)/(1<<30))
+	}
 	if !d.Available {
 		state = "absent: " + d.Reason
 	}

@@ -22,6 +22,7 @@ type shell struct {
 	zone           zone.Zone         // Frees and listeners that Close waits for
 	warnings       uint64            // of thrash, so far
 	warned         time.Time         // the last one that was logged; of telling
+	toldTooLarge   bool              // that an artefact is larger than all the bytes there are
 
 	jobs   int // creators, store writes and frees that have not reported their end
 	saves  map[*saving]struct{}
@@ -96,6 +97,20 @@ func (s *shell) warn() {
 			s.warned = now
 			s.log.Warn("artefacts: thrash: more artefacts are in use than fit, and are made again", "entries", entries, "bytes", size)
 		}
+	})
+}
+
+// tooLarge tells, once, of an artefact that no room could be made for: it is made
+// again whenever nobody has a lease on it (SPEC C1).
+func (s *shell) tooLarge(key string, size int64) {
+	if s.toldTooLarge || s.state.disabled() || s.state.bytes.Allows(size) {
+		return
+	}
+	s.toldTooLarge = true
+	capacity := s.state.bytes.String()
+	s.tell(func() {
+		s.log.Warn("artefacts: an artefact is larger than the capacity in bytes: it is not kept, and is made again for the next caller; raise the capacity",
+			"key", fault.Printable(key), "bytes", size, "capacity", capacity)
 	})
 }
 
@@ -226,6 +241,7 @@ func (m landed) handle(s *shell) {
 		e.cell.Pin()
 	} else {
 		s.state.gauges.apart.Add(e.bytes)
+		s.tooLarge(m.n.Key, e.bytes)
 	}
 	if m.claim != nil {
 		s.save(m.making)

@@ -24,7 +24,8 @@ type Config struct {
 
 	// Linger is how long a creator goes on when all who waited for it have left: a
 	// caller that comes back within that time finds the artefact, or waits for the
-	// rest alone. 0 = its context ends at once (SPEC F4).
+	// rest alone. 0 = its context ends at once (SPEC F4); kiln.Config, which opens the
+	// cache of a runtime, has another default: see kiln.Linger.
 	Linger time.Duration
 
 	Store Store // where blobs outlive the process; nil = nowhere

@@ -165,18 +165,20 @@ func (o owned) add(owner string, n *node) {
 	o[owner][n] = struct{}{}
 }
 
-// drop forgets an entry that has gone, of as many of the users given as most says, and
+// unuse forgets an entry that has gone, of as many of the users given as most says, and
 // gives the others.
-func (o owned) drop(n *node, of *users, most int) (rest *users) {
+func (s *state) unuse(n *node, of *users, most int) (rest *users) {
+	looked := 0
+	defer func() { s.touched.Add(looked) }()
 	for owner := range of.all {
-		if most == 0 {
+		if looked == most {
 			_, rest = of.split(owner)
 			return rest.with(newUsers(owner))
 		}
-		most--
-		if uses := o[owner]; uses != nil {
+		looked++
+		if uses := s.owned[owner]; uses != nil {
 			if delete(uses, n); len(uses) == 0 {
-				delete(o, owner)
+				delete(s.owned, owner)
 			}
 		}
 	}
@@ -193,8 +195,7 @@ type unlisted struct {
 // unlist takes an entry that has gone off the lists of its users, or of some: calls of
 // unlistMore follow.
 func (s *state) unlist(n *node) {
-	if rest := s.owned.drop(n, n.Value.users.Load(), few); rest != nil {
-		s.touched.Add(few)
+	if rest := s.unuse(n, n.Value.users.Load(), few); rest != nil {
 		s.unlisted = append(s.unlisted, unlisted{n, rest})
 	}
 }
@@ -203,8 +204,7 @@ func (s *state) unlist(n *node) {
 func (s *state) unlistMore() (over bool) {
 	for len(s.unlisted) > 0 && s.touched.Left() {
 		last := &s.unlisted[len(s.unlisted)-1]
-		s.touched.Add(few)
-		if last.of = s.owned.drop(last.n, last.of, few); last.of == nil {
+		if last.of = s.unuse(last.n, last.of, few); last.of == nil {
 			*last = unlisted{}
 			s.unlisted = s.unlisted[:len(s.unlisted)-1]
 		}

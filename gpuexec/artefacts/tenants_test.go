@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kiln-cache/kiln/fault"
-
 	"pgregory.net/rapid"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/limit"

@@ -319,3 +319,22 @@ func TestLogMisbehaves(t *testing.T) {
 		want(t, what+": freed", r.count(r.mu.freed, "k"), 1)
 	}
 }
+
+// C1: an artefact that is larger than the capacity in bytes, and so is made again for
+// each caller, is told of once, with both sizes.
+func TestTooLargeToKeepIsTold(t *testing.T) {
+	var l told
+	r := open(t, l.listen(artefacts.Config{Bytes: limit.Of(2)}, slog.LevelInfo))
+	for _, k := range []string{"fits", "large", "large", "larger"} {
+		m := maker{bytes: int64(len(k)) - 2}
+		lease, _, err := r.Get(context.Background(), r.request(r.Cache, k, m))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease.End()
+	}
+	want(t, "made", r.count(r.mu.creations, "large"), 2)
+	r.close() // after all that was told
+	want(t, "logged", l.lines("artefacts: an artefact is larger than the capacity in bytes"), 1)
+	want(t, "with the sizes", l.lines("key=large bytes=3 capacity=2"), 1)
+}

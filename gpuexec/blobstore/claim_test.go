@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // P8: a claim waits for its context only, and Close gives claims back.
@@ -85,4 +86,32 @@ func TestReadBeforeItWasSetAside(t *testing.T) {
 			r.want(name+" of "+layer, words(miss.Reason, err), "quarantined <nil>")
 		}
 	}
+}
+
+// P8: who asks for a key and finds it absent, and then gets the right to build it after
+// another has stored it and gone, is given what was stored.
+func TestStoredBeforeTheClaim(t *testing.T) {
+	r := newRig(t)
+	b := r.open("d", mib)
+	armed := false
+	a := r.open("d", mib, func(c *blobstore.Config) {
+		blobstore.SetFS(c, func(root string) vfs.FS {
+			return vfs.Watch(vfs.Dir(root), func(op string) error {
+				if armed && op == "rename" { // by which the lease gets its name
+					armed = false
+					r.want("put", b.put("k", "v"), "ok")
+				}
+				return nil
+			})
+		})
+	})
+	armed = true
+	blob, c, miss, err := a.Obtain(background, backend, "k")
+	r.want("obtain", words(string(blob.Payload), c == nil, miss.Reason, err), "v true  <nil>")
+	if c != nil {
+		c.Release()
+	}
+	next, c, err := b.Succeed(background, backend, "k", blob)
+	r.want("the lease was given back", words(next == nil, c != nil, err), "true true <nil>")
+	c.Release()
 }

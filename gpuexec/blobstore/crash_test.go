@@ -278,6 +278,36 @@ func TestFoundIsDurable(t *testing.T) {
 	r.want("syncs of three puts", synced, 6)
 }
 
+// P10: a put whose last syncs failed is no success, and the next one of the key, which
+// finds the entry, makes them again.
+func TestSyncIsMadeAgain(t *testing.T) {
+	r := newRig(t)
+	disk := crashfs.New(nil)
+	now, renamed, broken := time.Now(), false, true
+	cfg := powerConfig(apart{vfs.Watch(disk, func(op string) error {
+		renamed = renamed || op == "rename"
+		if broken && renamed && op == "syncdir" { // the entry has its place by then
+			return syscall.EIO
+		}
+		return nil
+	})}, blobstore.Full)
+	cfg.Now = func() time.Time { return now }
+	s, err := blobstore.Open(background, cfg)
+	r.must(err)
+	defer s.Close(background)
+	renamed = false
+	r.want("put", said(s.Put(background, backend, "k", []byte("v"), 0)), "refused reason=degraded")
+	broken = false
+	now = now.Add(10 * time.Minute)
+	r.must(s.Put(background, backend, "k", []byte("w"), 0))
+	r.want("stored once", s.Stats().Stores, 1)
+	after, err := blobstore.Open(background, powerConfig(disk.Clone(0, 1, nil), blobstore.Full))
+	r.must(err)
+	defer after.Close(background)
+	b, miss, err := after.Get(background, backend, "k")
+	r.want("after a loss of power", words(string(b.Payload), miss.Reason, err), "v  <nil>")
+}
+
 // P10: an entry that was evicted, and stored again from an archive by a store that syncs
 // nothing, is synced again, though this process has synced the same bytes before.
 func TestFoundAgainIsDurable(t *testing.T) {

@@ -47,6 +47,7 @@ type directory struct {
 	settled   bool // the directory was told what this process was given
 	unwritten bool // that could not be written
 
+	stale       bool      // the uses of other writers are to be read
 	usesRead    time.Time // when the uses of other writers were read
 	usesWritten bool      // this writer has a file
 }
@@ -101,8 +102,10 @@ func (d *directory) prepare(ctx context.Context) error {
 			}
 			return errMore // with the entries
 		}
-		if err := d.loadUses(); err != nil {
-			d.s.logOnce("read uses", err)
+		if d.s.policy() != FIFO {
+			if err := errors.Join(d.whole(), d.others()); err != nil {
+				return errMore
+			}
 		}
 		return d.shrink(d.room(), "", "")
 	})
@@ -262,6 +265,9 @@ func (d *directory) list(ctx context.Context) error {
 func (d *directory) learn() {
 	if d.wanted {
 		d.readRest()
+	}
+	if d.stale {
+		d.loadUses()
 	}
 	if d.choosing {
 		for _, r := range d.idx.unknown() {

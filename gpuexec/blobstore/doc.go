@@ -32,8 +32,9 @@
 // process nor of the directory. A writer prepares its files in a folder of its own
 // and holds the lock of the directory for a few renames. A holder that stands
 // still for longer than Config.Lease loses the lock to the next. Nothing holds it for
-// longer where there are more entries: the directory is listed without it, and many
-// entries are evicted or repaired in turns.
+// longer where there are more or larger entries: the directory is listed and payloads are
+// read without it, and many entries are evicted or repaired in turns of some
+// milliseconds.
 //
 // With n entries, an Open costs O(1) and a Put that evicts one O(log n). The first
 // change after an Open takes from the index, lease/index, the head, and from the journal

@@ -58,8 +58,12 @@ func (d *directory) dropped(place string) {
 	_ = d.s.main.Remove(place[:strings.LastIndexByte(place, '/')]) // stays if it is not empty
 }
 
-// mostMoved bounds how many entries a change moves before others have the lock.
-const mostMoved = 100
+// A change moves no more entries, and on a slow disk goes on no longer, before others
+// have the lock.
+const (
+	mostMoved = 100
+	mostHeld  = 5 * time.Millisecond
+)
 
 // shrink evicts until the bytes are within capacity. It never evicts the place keep,
 // and only entries of the backend only if that is not empty. An entry that cannot be
@@ -74,9 +78,10 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 			return err
 		}
 	}
-	if err := d.loadUses(); err != nil {
-		d.s.logOnce("read uses", err) // victims are chosen by what is known
+	if err := d.others(); err != nil {
+		return err
 	}
+	begin := time.Now() // not the store's clock
 	for moved := 0; d.idx.disk > capacity; {
 		if len(d.idx.unknown()) > 0 || !d.idx.arranged(only) || d.idx.starved() {
 			d.choosing, d.only = true, only
@@ -85,10 +90,10 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 			}
 			d.learn()
 		}
-		if moved >= mostMoved && d.lock != nil {
+		if d.lock != nil && (moved >= mostMoved || moved > 0 && time.Since(begin) > mostHeld) {
 			return errMore
 		}
-		victims := d.idx.surplus(capacity, keep, mostMoved-moved%mostMoved)
+		victims := d.idx.surplus(capacity, keep, mostMoved/5)
 		if len(victims) == 0 && !d.idx.starved() {
 			d.idx.retry() // with the next change
 			break

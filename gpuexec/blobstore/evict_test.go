@@ -123,17 +123,17 @@ func TestUsesUnderEveryPolicy(t *testing.T) {
 		r := newRig(t)
 		s := r.open("d", mib, policy(p))
 		s.put("k", "v")
-		for range 100 {
+		for range 40 {
 			s.reopen()
 			r.want("use", s.get("k"), "v")
 		}
 		s.shut()
 		info, err := r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true }).Inspect(background, "test/"+s.Bucket("k")+"/0")
-		r.want("uses", words(p, info.Uses, err), words(p, 100, nil))
+		r.want("uses", words(p, info.Uses, err), words(p, 40, nil))
 		if n := len(r.names("d/uses")); n > 33 {
 			t.Errorf("%s: %d files of uses", p, n)
 		}
-		for range 50 {
+		for range 10 {
 			s.reopen()
 		}
 		s.shut()
@@ -397,4 +397,18 @@ func TestBucketIsBounded(t *testing.T) {
 	r.want("the oldest went", s.has(5, 6, 69), []int{6, 69})
 	r.want("evicted", s.Stats().Evictions, 6)
 	r.want("audit", s.audit(), "ok")
+}
+
+// P7: an eviction counts what it gains by, and leaves no empty bucket; what takes no bytes
+// is no victim.
+func TestEvictionLeavesNoFolders(t *testing.T) {
+	r := newRig(t)
+	r.write(r.path("d/test/7/0/key.bin"), nil)
+	r.write(r.path("d/test/7/0/kernel.bin"), nil)
+	s := r.open("d", 4*small)
+	for i := range 7 {
+		r.want("put", s.put(fmt.Sprint("k", i), "v"), "ok")
+	}
+	r.want("evicted", words(s.Stats().Evictions, s.usage().DiskBytes), words(3, 4*small))
+	r.want("buckets", len(r.names("d/test")), 5)
 }

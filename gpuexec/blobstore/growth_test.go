@@ -49,8 +49,8 @@ func TestJournalGoesOn(t *testing.T) {
 // lockWatch counts what is done under the directory lock.
 type lockWatch struct {
 	vfs.FS
-	held        *atomic.Bool
-	most, moves *atomic.Int64
+	held               *atomic.Bool
+	most, moves, large *atomic.Int64 // large: files that may be so were opened
 }
 
 type watchedLock struct {
@@ -90,7 +90,9 @@ func (w lockWatch) Rename(from, to string) error {
 }
 
 func (w lockWatch) Open(name string) (vfs.File, error) {
-	w.did()
+	if w.did(); w.held.Load() && (strings.HasSuffix(name, "/kernel.bin") || strings.HasPrefix(name, "uses/")) {
+		w.large.Add(1)
+	}
 	return w.FS.Open(name)
 }
 
@@ -103,7 +105,7 @@ func (w lockWatch) ReadDir(name string) ([]vfs.Info, error) {
 // many entries there are to list, to choose from, to evict or to repair.
 func TestLockIsHeldForLittle(t *testing.T) {
 	r := newRig(t)
-	w := lockWatch{nil, &atomic.Bool{}, &atomic.Int64{}, &atomic.Int64{}}
+	w := lockWatch{nil, &atomic.Bool{}, &atomic.Int64{}, &atomic.Int64{}, &atomic.Int64{}}
 	s := r.open("d", 8*mib, func(c *blobstore.Config) {
 		blobstore.SetFS(c, func(root string) vfs.FS { w.FS = vfs.Dir(root); return w })
 	})
@@ -135,6 +137,36 @@ func TestLockIsHeldForLittle(t *testing.T) {
 	r.want("repaired", words(len(bad), s.verify(), s.audit()), "150 0 ok")
 	r.want("kept", s.usage().Quarantined, 32)
 	step("repair")
+}
+
+// P7: no payload and no file of uses is read under the lock: either may be large.
+func TestNothingLargeIsReadUnderTheLock(t *testing.T) {
+	r := newRig(t)
+	w := lockWatch{nil, &atomic.Bool{}, &atomic.Int64{}, &atomic.Int64{}, &atomic.Int64{}}
+	watched := func(c *blobstore.Config) {
+		c.Policy = blobstore.LRU
+		blobstore.SetFS(c, func(root string) vfs.FS { w.FS = vfs.Dir(root); return w })
+	}
+	others := r.open("d", mib, policy(blobstore.LRU))
+	others.put("k", "v")
+	others.put("used", "v")
+	r.want("get", others.get("used"), "v")
+	r.id.Build = "another"
+	s := r.open("d", mib, watched)
+	r.want("put beside another identity", words(s.put("k", "w"), s.get("k")), "ok w")
+	r.flip(s.place("k")[:len(s.place("k"))-1]+"1/kernel.bin", -1)
+	r.want("put in place of a damaged one", words(s.put("k", "x"), s.get("k")), "ok x")
+	r.flip(s.place("k")[:len(s.place("k"))-1]+"1/kernel.bin", -1)
+	r.want("a damaged one", words(s.get("k"), s.get("k")), "miss reason=checksum miss reason=outdated field=build")
+	r.flip(s.kernel("k"), -1)
+	bad, err := s.Verify(background, true)
+	r.want("repair", words(len(bad), err, s.verify()), "1 <nil> 0")
+	others.shut()
+	s.reopen()
+	r.clock(2 * time.Minute)
+	r.must(s.Prune(background, small))
+	r.want("pruned", words(s.usage().Entries, s.audit()), "1 ok")
+	r.want("large files that were opened", w.large.Load(), 0)
 }
 
 // P2, P7: the capacity is compared with each file rounded up to 4 KiB, by those too who

@@ -31,7 +31,7 @@ type stall struct {
 	once    *sync.Once
 	reached chan struct{}
 	resume  chan struct{}
-	moved   func(from, to string) // after it has gone on
+	moved   func(from, to string) // after it has gone on; without from a folder is made
 }
 
 func newStall(at string) *stall {
@@ -66,6 +66,9 @@ func (s *stall) Rename(from, to string) error {
 func (s *stall) Mkdir(name string) error {
 	s.pass("mkdir", name)
 	defer s.pass("after mkdir", name)
+	if s.moved != nil {
+		s.moved("", name)
+	}
 	return s.FS.Mkdir(name)
 }
 
@@ -157,10 +160,15 @@ func TestLateMover(t *testing.T) {
 			r.must(b.Prune(background, 0))
 			r.want("put", b.put("new", "v"), "ok")
 			var moves []string
-			late.moved = func(from, to string) { moves = append(moves, from+" "+to) }
+			late.moved = func(from, to string) {
+				if from == "" { // the bucket, which others may have removed
+					r.must(os.Remove(r.path("d/test/7")))
+				}
+				moves = append(moves, from+" "+to)
+			}
 			close(late.resume)
 			r.must(<-done)
-			r.want("its place was taken back", len(moves) > 1 && strings.HasSuffix(moves[1], " test/7/0"), true)
+			r.want("its place was taken back", len(moves) > 2 && moves[1] == " test/7" && strings.HasSuffix(moves[2], " test/7/0"), true)
 			if name == "repairer" {
 				r.want("the newcomer", b.get("new"), "v")
 			}
@@ -400,4 +408,23 @@ func appendTo(path, text string) error {
 	}
 	_, err = fmt.Fprint(f, text)
 	return errors.Join(err, f.Close())
+}
+
+// P8: of two entries of one key that were stored at the same time without locks, the one
+// in the lower slot stays: its writer does not give way to the other, who does.
+func TestLowerSlotStays(t *testing.T) {
+	r := newRig(t)
+	shared := func(c *blobstore.Config) { c.Shared = true }
+	other := r.open("other", mib, hash(7))
+	other.put("k", "theirs")
+	late := newStall("after rename test/7/0")
+	a := r.open("d", mib, hash(7), shared, late.config)
+	done := make(chan string)
+	go func() { done <- a.put("k", "mine") }()
+	<-late.reached
+	r.must(os.CopyFS(r.path("d/test/7/1"), os.DirFS(r.path("other/test/7/0"))))
+	r.must(os.Chmod(r.path("d/test/7/1"), 0o700))
+	close(late.resume)
+	r.want("put", <-done, "ok")
+	r.want("get", words(a.get("k"), a.Stats().Stores), "mine 1")
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
@@ -280,3 +281,78 @@ func (u *unwritable) Create(name string) (vfs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: u.errno}
 }
 func (u *unwritable) Update(name string) (vfs.File, error) { return u.Create(name) }
+
+// P13: root uses the directory of the user who called it, who exchanges folders of it, and
+// the directory itself, for links and for folders of their own: nothing outside of what
+// root opened is read, moved or removed.
+func TestRootAgainstAUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	t.Setenv("SUDO_UID", words(nobody))
+	r := newRig(t)
+	home := r.ofNobody("home")
+	r.ofNobody("home/d")
+	own := func() {
+		t.Helper()
+		r.must(filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
+			return errors.Join(err, os.Lchown(path, nobody, nobody))
+		}))
+	}
+	victim := r.path("victim")
+	var files []string
+	for i := range 20 {
+		for _, name := range []string{words(i), words(i) + "/0/key.bin", words(i) + "/0/kernel.bin"} {
+			if file := filepath.Join(victim, "of", name); strings.Contains(name, "/") {
+				r.write(file, []byte("mine"))
+			}
+		}
+		r.write(filepath.Join(victim, words(i)), []byte("mine"))
+	}
+	look := func() (found []string) {
+		r.must(filepath.WalkDir(victim, func(path string, _ fs.DirEntry, err error) error {
+			found = append(found, path)
+			return err
+		}))
+		return found
+	}
+	files = look()
+	s := r.open("home/d", mib)
+	s.put("k", "v")
+	own()
+	use := func(what string) {
+		t.Helper()
+		r.clock(2 * time.Hour) // what has no owner is old by now
+		s.get("k")
+		s.put(what, "v")
+		_, _ = s.Verify(background, true)
+		_ = s.Prune(background, 40*small)
+		if again, err := blobstore.Open(background, s.cfg); err == nil {
+			_ = again.Prune(background, 40*small)
+			r.must(again.Close(background))
+		}
+		r.want(what, words(look()), words(files))
+	}
+	use("nothing")
+	for _, folder := range []string{"tmp", "uses", "mark", "quarantine", "lease", "lease/key", "lease/owner", "test", "test/" + s.Bucket("k")} {
+		at := filepath.Join(home, "d", folder)
+		aside := filepath.Join(home, "aside")
+		r.must(os.Rename(at, aside))
+		r.must(os.Symlink(victim, at))
+		own()
+		use(folder)
+		r.must(os.RemoveAll(at)) // the link, or what was made in its place
+		r.must(os.Rename(aside, at))
+	}
+	r.want("get", s.get("k"), "v")
+	r.must(os.Rename(home, home+"-"))
+	r.must(os.CopyFS(home, os.DirFS(home+"-")))
+	r.must(filepath.WalkDir(home, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			err = os.Chmod(path, 0o700)
+		}
+		return err
+	}))
+	r.must(os.RemoveAll(filepath.Join(home, "d", "test")))
+	r.want("held", words(s.get("k"), s.put("new", "v"), r.exists(filepath.Join(home, "d", "test")), r.exists(filepath.Join(home+"-", "d", "test", s.Bucket("new")))), "v ok false true")
+}

@@ -105,7 +105,8 @@ type flawed struct {
 	layer int
 	place string
 	miss  Miss
-	gone  bool // set aside
+	seen  outline // when it was bad
+	gone  bool    // set aside
 }
 
 // miss picks the one reason that is reported (SPEC P4, R1).
@@ -357,11 +358,16 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 		return
 	}
 	own := false
-	for _, b := range f.bad {
+	for i := range f.bad {
+		b := &f.bad[i]
 		if b.layer > 0 {
 			s.hide(s.layer(b.layer), b.place)
+			continue
 		}
-		own = own || b.layer == 0
+		own = true
+		if b.seen = s.main.outline(b.place); !s.stillBad(b.place) { // it may have been replaced before
+			b.seen = outline{}
+		}
 	}
 	if !own || s.cfg.ReadOnly {
 		return
@@ -373,11 +379,11 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 			if b.layer > 0 {
 				continue
 			}
-			if n++; n > mostRead {
+			if n++; n > mostAside {
 				return errMore
 			}
-			if !s.stillBad(b.place) {
-				continue
+			if s.main.outline(b.place) != b.seen {
+				continue // and a later call looks at what is there
 			}
 			err := s.dir.setAside(b.place, b.miss)
 			if err == errPassedOver || err == errMore {
@@ -394,10 +400,10 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 	}
 }
 
-// mostRead bounds how many entries are read again before others have the lock.
-const mostRead = 10
+// mostAside bounds how many entries are set aside before others have the lock.
+const mostAside = 20
 
-// stillBad looks again, under the lock: the entry may have been replaced.
+// stillBad looks again, when the outline of the entry is known.
 func (s *Store) stillBad(place string) bool {
 	key, v := s.readKey(s.main, place)
 	if v.kind == sound {

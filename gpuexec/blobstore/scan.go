@@ -133,6 +133,35 @@ func (f folder) files(place string) (found files, there bool) {
 	return found, there
 }
 
+// outline tells an entry from others that have its place before or after it, without
+// reading it.
+type outline struct {
+	name   string // of the slot
+	folder stamp
+	files  files
+}
+
+func (f folder) outline(place string) outline {
+	o := outline{name: path.Base(place)}
+	if info, err := f.Lstat(place); err == nil {
+		o.folder = stampOf(info)
+	}
+	o.files, _ = f.files(place)
+	return o
+}
+
+// outlines lists those of all slots of a bucket.
+func (f folder) outlines(bucket string) (list []outline, err error) {
+	slots, err := f.slots(bucket)
+	for _, slot := range slots {
+		list = append(list, f.outline(bucket+"/"+slot.name))
+	}
+	if isGone(err) {
+		err = nil
+	}
+	return list, err
+}
+
 // slot is a name in a bucket that is a number. ours reports whether it can be an
 // entry; if not, the number is taken all the same.
 type slot struct {

@@ -73,6 +73,29 @@ func TestCostsOfManyEntries(t *testing.T) {
 	}
 }
 
+// P4: repairing takes as much for each damaged entry, however many there are.
+func TestRepairIsLinear(t *testing.T) {
+	each := func(entries int) float64 {
+		r := newRig(t)
+		c := tally{nil, &atomic.Int64{}}
+		s := r.open("d", mib*100, func(cfg *blobstore.Config) {
+			blobstore.SetFS(cfg, func(root string) vfs.FS { c.FS = vfs.Dir(root); return c })
+		})
+		for i := range entries {
+			key := fmt.Sprintf("k%03d", i)
+			r.want("put", s.put(key, "v"), "ok")
+			r.flip(s.kernel(key), -1)
+		}
+		c.n.Store(0)
+		bad, err := s.Verify(background, true)
+		r.want("repaired", words(len(bad), err, s.usage().Entries), words(entries, nil, 0))
+		return float64(c.n.Load()) / float64(entries)
+	}
+	if few, many := each(30), each(300); many > 1.2*few {
+		t.Errorf("%.1f operations for each of 30 entries, %.1f for each of 300", few, many)
+	}
+}
+
 func costs(t *testing.T, p blobstore.Policy, entries int) (took []int64) {
 	r := newRig(t)
 	c := tally{nil, &atomic.Int64{}}
@@ -268,5 +291,24 @@ func TestSnapshotOfAnotherBoot(t *testing.T) {
 	}
 	if err := s.Close(background); err != nil {
 		t.Error(err)
+	}
+}
+
+// P7: a size.txt that is wrong, or missing, is right after the next Open, also where the
+// index was good.
+func TestWrongSizeBesideAGoodIndex(t *testing.T) {
+	for what, spoil := range map[string]func(name string) error{
+		"wrong":   func(name string) error { return os.WriteFile(name, []byte("5"), 0o600) },
+		"missing": os.Remove,
+	} {
+		r := newRig(t)
+		s := r.open("d", mib)
+		s.fill(1, 3, 100)
+		s.shut()
+		right := r.read(r.path("d/size.txt"))
+		r.must(spoil(r.path("d/size.txt")))
+		s = r.open("d", mib)
+		r.want(what, string(r.read(r.path("d/size.txt"))), string(right))
+		r.want(what, words(s.usage().Entries, s.audit()), "3 ok")
 	}
 }

@@ -48,3 +48,36 @@ func TestUsedBetweenTwoChoices(t *testing.T) {
 		}
 	}
 }
+
+// P7: what another process stored counts as later than all that this one knows, though
+// that process did not know of the uses that this one has seen.
+func TestStoredAfterAUseThatItsWriterDidNotKnow(t *testing.T) {
+	x := newIndex(LRU)
+	one := func(place string, seq int64) record {
+		return record{place: place, known: true, bytes: 1, disk: 1, seq: seq, created: 1}
+	}
+	x.follow(change{true, one("test/1/0", 1)})
+	x.follow(change{true, one("test/2/0", 2)})
+	x.note(uses{"test/1/0": {created: 1, count: 1, last: 9}})
+	x.follow(change{true, one("test/3/0", 3)})
+	x.arrange("")
+	for i, r := range x.surplus(0, "", 9) {
+		if want := []string{"test/2/0", "test/1/0", "test/3/0"}[i]; r.place != want {
+			t.Errorf("%s goes as number %d, want %s", r.place, i, want)
+		}
+	}
+}
+
+// P7: uses of an entry that had a place before do not count for the one that has it now.
+func TestUsesOfThePlaceBefore(t *testing.T) {
+	now, before := use{created: 2, count: 5, last: 9}, use{created: 1, count: 3, last: 4}
+	for _, order := range [][]use{{now, before}, {before, now}, {before, now, before}} {
+		us := uses{}
+		for _, u := range order {
+			us.add("test/1/0", u)
+		}
+		if us["test/1/0"] != now {
+			t.Errorf("%v give %v, want %v", order, us["test/1/0"], now)
+		}
+	}
+}

@@ -48,6 +48,20 @@ func TestSweepLeavesWhatIsBeingWritten(t *testing.T) {
 	}
 }
 
+// P9: a clock that is set back by hours does not put the next sweep off.
+func TestSweepAfterTheClockWentBack(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	r.write(r.path("d/tmp/left"), []byte("by somebody"))
+	old := r.now().Add(-10 * time.Hour)
+	r.must(os.Chtimes(r.path("d/tmp/left"), old, old))
+	r.want("put", s.put("k", "v"), "ok")
+	r.want("there, within the hour", r.exists(r.path("d/tmp/left")), true)
+	r.clock(-5 * time.Hour)
+	r.want("put", s.put("j", "v"), "ok")
+	r.want("there", r.exists(r.path("d/tmp/left")), false)
+}
+
 // P14: what hides an entry of a base goes with that entry: when it was replaced or
 // removed, not when its base is away for a while.
 func TestSweepHidden(t *testing.T) {

@@ -380,13 +380,26 @@ func TestSignedStays(t *testing.T) {
 	s := r.open("d", mib, signing)
 	r.want("put", s.put("k", "new"), "ok")
 	was := r.read(s.kernel("k"))
-	got, err := s.Merge(background, old.cfg.Dir)
-	r.want("merge", words(got.Taken, got.Rejected, err, s.get("k"), s.usage().Entries), "1 map[] <nil> new 1")
+	var archive bytes.Buffer
+	_, err = old.Export(background, &archive)
+	r.must(err)
+	for range 2 { // into a directory that knows it, and one that lists
+		got, err := s.Merge(background, old.cfg.Dir)
+		r.want("merge", words(got.Taken, got.Known, got.Rejected, err, s.get("k"), s.usage().Entries), "1 1 map[] <nil> new 1")
+		got, err = s.Import(background, bytes.NewReader(archive.Bytes()))
+		r.want("import", words(got.Taken, got.Known, got.Rejected, err, s.get("k"), s.usage().Entries), "1 1 map[] <nil> new 1")
+		r.clock(-2 * time.Hour)
+		r.want("a put that is signed earlier", words(s.put("k", "earlier"), s.get("k"), s.usage().Entries), "ok new 1")
+		r.clock(2 * time.Hour)
+		s.shut()
+		r.must(os.Remove(r.path("d/lease/index")))
+		s = r.open("d", mib, signing)
+	}
 	r.write(r.path("trust.json"), []byte("{"))
 	for i := range 3 {
 		r.want("put", s.put("k", fmt.Sprint("v", i)), "refused reason=untrusted_signer")
 	}
-	got, err = s.Merge(background, old.cfg.Dir)
+	got, err := s.Merge(background, old.cfg.Dir)
 	r.want("merge", words(got.Taken, got.Rejected, err), "0 map[untrusted_signer:1] <nil>")
 	r.write(r.path("trust.json"), list)
 	r.want("unchanged", words(s.get("k"), bytes.Equal(was, r.read(s.kernel("k"))), s.usage().Entries), "new true 1")

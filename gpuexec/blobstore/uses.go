@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -19,6 +20,7 @@ import (
 const (
 	usesOpen   = "open\n"
 	usesClosed = "closed\n"
+	usesTaken  = "-taken" // ends the name of a file while its uses move to another
 	mostUses   = 64 << 20 // bytes of a file
 	flushEvery = time.Minute
 	stale      = time.Hour // age at which temporary files and files of dead writers are removed
@@ -73,48 +75,52 @@ func (s *Store) takeUses(x *index) {
 	clear(s.mu.uses)
 }
 
-// loadUses reads the files of other writers if the order of victims needs them, at most
-// once a minute. It is part of a change.
-func (d *directory) loadUses() error {
-	now := d.s.cfg.Now()
-	if d.s.policy() == FIFO || now.Sub(d.usesRead).Abs() < flushEvery {
+// others is errMore, once a minute, if the uses of other writers are to be read first.
+func (d *directory) others() error {
+	if d.s.policy() == FIFO || d.s.cfg.Now().Sub(d.usesRead).Abs() < flushEvery {
 		return nil
 	}
-	d.usesRead = now
-	return d.gatherUses()
+	if d.stale = true; d.lock != nil && d.fresh {
+		return errMore
+	}
+	d.loadUses()
+	return nil
 }
 
-// gatherUses reads the files of other writers, and takes over those of writers that
-// ended. It is part of a change.
-func (d *directory) gatherUses() error {
-	live, ended, names, err := d.s.readUses()
+// loadUses reads the files of other writers, and takes over those of writers that ended.
+// It needs no lock: who renames a file takes it over.
+func (d *directory) loadUses() {
+	d.stale, d.usesRead = false, d.s.cfg.Now()
+	live, ended, names, err := d.s.readUses(true)
 	if err != nil {
-		return err
+		d.s.logOnce("read uses", err) // victims are chosen by what is known
+		return
 	}
 	d.checkUses()
 	d.idx.setUses(d.idx.own, live)
 	if len(names) == 0 {
-		return nil
+		return
 	}
 	ended.addAll(d.idx.own)
 	if err := d.writeUses(usesOpen, ended); err != nil {
-		return err
+		d.s.logOnce("write uses", err) // when this process has ended another takes them over
+		return
 	}
 	d.idx.setUses(ended, live)
 	for _, name := range names {
 		_ = d.s.main.Remove(name) // a file that stays is read again, and its uses count twice
 	}
-	return nil
 }
 
 // readUses gives the uses of other writers, apart for those that go on and those that
-// ended, and the names of the files of the latter.
-func (s *Store) readUses() (live, ended uses, names []string, err error) {
+// ended. With take it takes the files of the latter, and gives the names that they have
+// then.
+func (s *Store) readUses(take bool) (live, ended uses, names []string, err error) {
 	live, ended = uses{}, uses{}
 	list, err := s.main.ReadDir(usesDir)
 	own, living := s.ownUses(), s.living()
 	for _, entry := range list {
-		name := usesDir + "/" + entry.Name
+		name, owner := usesDir+"/"+entry.Name, entry.Name
 		if name == own {
 			continue
 		}
@@ -122,12 +128,22 @@ func (s *Store) readUses() (live, ended uses, names []string, err error) {
 		if err != nil {
 			continue
 		}
-		if strings.HasPrefix(string(text), usesClosed) || s.left(living, entry.Name, name) {
-			ended.addAll(parseUses(string(text)))
-			names = append(names, name)
-		} else {
-			live.addAll(parseUses(string(text)))
+		taken := strings.HasSuffix(name, usesTaken)
+		if taken {
+			owner = hostlock.Process(owner)
 		}
+		if (taken || !strings.HasPrefix(string(text), usesClosed)) && !s.left(living, owner, name) {
+			live.addAll(parseUses(string(text)))
+			continue
+		}
+		if take {
+			mine := usesDir + "/" + hostlock.Unique() + usesTaken
+			if s.main.Rename(name, mine) != nil {
+				continue // another process was faster
+			}
+			names = append(names, mine)
+		}
+		ended.addAll(parseUses(string(text)))
 	}
 	return live, ended, names, err
 }
@@ -187,11 +203,12 @@ const mostUsesFiles = 32
 
 func (s *Store) boundUses() {
 	list, err := s.main.ReadDir(usesDir)
-	if err == nil && len(list) > mostUsesFiles {
-		err = s.dir.alter(context.Background(), s.dir.gatherUses)
-	}
 	if err != nil {
 		s.logOnce("take over uses", err) // the next Close tries again
+	}
+	if len(list) > mostUsesFiles && s.dir.mu.lock(context.Background()) == nil { // that context does not end
+		defer s.dir.mu.unlock()
+		s.dir.loadUses()
 	}
 }
 

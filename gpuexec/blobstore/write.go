@@ -89,8 +89,11 @@ type writing struct {
 	useless      Miss           // why this store would not load the entry; zero = it would
 	temporary    string
 	version      version // what was staged
-	place        string  // once it is published
-	found        *Blob   // the entry that makes this one superfluous
+	near         *finding
+	around       []outline // of the bucket, before that was found
+	searched     int       // how often
+	place        string    // once it is published
+	found        *Blob     // the entry that makes this one superfluous
 }
 
 func (w *writing) run(ctx context.Context, op string) error {
@@ -101,7 +104,8 @@ func (w *writing) run(ctx context.Context, op string) error {
 		s.stats.reason(fault.TooLarge)
 		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", fault.ErrTooLarge, size, most))
 	}
-	f := s.find(w.backend, w.key, w.present)
+	w.search()
+	f := w.near
 	if f.hit {
 		w.found = &f.blob
 		if err := w.confirm(); err != nil {
@@ -133,6 +137,14 @@ func (w *writing) run(ctx context.Context, op string) error {
 		return ctx.Err()
 	}
 	return w.failed(op, err)
+}
+
+// search looks for an entry that makes this one superfluous. That may mean to read a
+// large one, so it is done without the lock: under the lock the outlines are compared.
+func (w *writing) search() {
+	w.searched++
+	w.around, _ = w.s.main.outlines(w.backend + "/" + w.s.Bucket(w.key)) // a bucket that cannot be listed is searched again
+	w.near = w.s.find(w.backend, w.key, w.present)
 }
 
 func (w *writing) failed(op string, err error) error {
@@ -275,7 +287,15 @@ func (w *writing) publish(ctx context.Context) error {
 
 func (w *writing) publishLocked() error {
 	s, d := w.s, &w.s.dir
-	f := s.find(w.backend, w.key, w.present)
+	bucket := w.backend + "/" + s.Bucket(w.key)
+	if now, err := s.main.outlines(bucket); err != nil || !slices.Equal(now, w.around) {
+		if w.searched < 4 {
+			d.look = w.search
+			return errMore
+		}
+		w.search() // others change the bucket all the time
+	}
+	f := w.near
 	if f.hit {
 		w.found = &f.blob
 	}
@@ -298,7 +318,6 @@ func (w *writing) publishLocked() error {
 			return err
 		}
 	}
-	bucket := w.backend + "/" + s.Bucket(w.key)
 	r := w.record()
 	for again := 0; ; again++ {
 		err := w.occupy(bucket, &r)

@@ -11,6 +11,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
 	"github.com/kiln-cache/kiln/internal/gemm"
+	"github.com/kiln-cache/kiln/internal/heap"
 )
 
 // Name is the backend's.
@@ -76,7 +77,7 @@ func (b *Backend) Open(_ context.Context, index int) (gpuexec.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &device{backend: b, engine: engine, memory: engine.Memory(), heap: newHeap(int64(len(engine.Memory())), Alignment)}, nil
+	return &device{backend: b, engine: engine, memory: engine.Memory(), heap: heap.New(int64(len(engine.Memory())), Alignment)}, nil
 }
 
 // hardware is what the operating system says of this machine.

@@ -11,6 +11,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/gemm"
+	"github.com/kiln-cache/kiln/internal/heap"
 )
 
 // device is the linear memory with the compiler for it.
@@ -18,7 +19,7 @@ type device struct {
 	backend *Backend
 	engine  *kernels.Engine
 	memory  []byte
-	heap    *heap
+	heap    *heap.Heap
 }
 
 func (d *device) Info() gpuexec.DeviceInfo { return d.backend.info() }
@@ -89,7 +90,7 @@ func (d *device) productBlob(op ops.Op) string {
 
 // Alloc gives zeroed linear memory; ErrTooLarge if there is none of that size.
 func (d *device) Alloc(bytes int64) (gpuexec.Memory, error) {
-	offset, used, ok := d.heap.take(bytes)
+	offset, used, ok := d.heap.Take(bytes)
 	if !ok {
 		most, advice := int64(len(d.memory)-Alignment), ""
 		if bytes <= most {
@@ -120,7 +121,7 @@ func (m *memory) Release() {
 	if m.bytes >= worthIt {
 		_ = m.d.engine.Discard(uint64(m.offset), uint64(m.bytes)) // it would only stay in use
 	}
-	m.d.heap.give(m.offset, m.bytes)
+	m.d.heap.Give(m.offset, m.bytes)
 }
 
 // product is a matrix product.

@@ -151,8 +151,20 @@ func (c *Cache) keepLocked(hash uint64, key string) func(*object) {
 		made.cell.Pin() // the flight holds another
 		n := c.live.HashedNode(hash, key, 0)
 		n.Value = made
+		made.forget = func() { c.forget(n) }
 		c.live.Put(n)
 		c.liveLen.Store(int64(c.live.Len()))
+	}
+}
+
+// forget takes one live object out, with the cache's hold on it.
+func (c *Cache) forget(n *table.Node[*object]) {
+	c.mu.Lock()
+	there := c.live.Remove(n)
+	c.liveLen.Store(int64(c.live.Len()))
+	c.mu.Unlock()
+	if there {
+		n.Value.unpin()
 	}
 }
 

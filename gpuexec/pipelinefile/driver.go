@@ -37,6 +37,7 @@ type Pipeline interface {
 type Module struct {
 	Shader    string // for messages
 	Words     []uint32
+	Entry     string // the kernel's name in the module
 	Options   uint64
 	Constants []Constant
 	LocalSize [3]uint32

@@ -12,11 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kiln-cache/kiln/fault"
-
 	"go.uber.org/goleak"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/vfs"

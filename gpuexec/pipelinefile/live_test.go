@@ -196,6 +196,38 @@ func TestClear(t *testing.T) {
 
 // SPEC F2, F3: a build that fails, panics or leaves its goroutine is told to all
 // who wait, and nothing is kept.
+// SPEC V7: an evicted pipeline is destroyed with its last lease, and built anew for the
+// next request.
+func TestEvict(t *testing.T) {
+	v := open(t)
+	v.shader("s", "a")
+	r := pipelinefile.Request{Shader: "s"}
+	take := func(want pipelinefile.Origin) *pipelinefile.Lease {
+		t.Helper()
+		l, origin, err := v.Get(t.Context(), r)
+		if err != nil || origin != want {
+			t.Fatalf("%q, %v, want %q", origin, err, want)
+		}
+		return l
+	}
+	first, second := take(pipelinefile.Built), take(pipelinefile.Hit)
+	first.Evict()
+	first.Evict() // does nothing more
+	if v.Len() != 0 {
+		t.Errorf("%d live objects after the eviction", v.Len())
+	}
+	if second.Pipeline().(*fakePipeline).gone.Load() {
+		t.Error("a pipeline in use was destroyed")
+	}
+	other := take(pipelinefile.SPIRV)
+	second.Evict() // of the one that the cache has forgotten: the other stays
+	if v.Len() != 1 {
+		t.Errorf("%d live objects, want the second one", v.Len())
+	}
+	eventually(t, func() bool { return v.driver.alive.Load() == 1 }, "the evicted pipeline is destroyed")
+	other.End()
+}
+
 func TestFailures(t *testing.T) {
 	own := errors.New("no such instruction")
 	for name, c := range map[string]struct {

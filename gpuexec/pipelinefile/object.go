@@ -12,6 +12,7 @@ type object struct {
 	cell     lease.Cell
 	pipeline Pipeline
 	origin   Origin
+	forget   func() // takes it out of the cache, unless it is not there any more
 }
 
 func (o *object) unpin() { o.cell.Unpin() }
@@ -33,6 +34,13 @@ func (l *Lease) Pipeline() Pipeline { return l.lease.Value().pipeline }
 // cache destroys it, on another goroutine where the driver sees one call at a
 // time. Ending it again does nothing.
 func (l *Lease) End() { l.lease.End() }
+
+// Evict is End, and takes the pipeline out of the cache: it is destroyed with its
+// last lease, and the next request builds another.
+func (l *Lease) Evict() {
+	l.lease.Value().forget()
+	l.End()
+}
 
 // creator gives what builds the pipeline of a module; s is its shader, or nil
 // where the words came with the request.

@@ -1,6 +1,7 @@
 package pipelinefile
 
 import (
+	"cmp"
 	"encoding/binary"
 	"slices"
 	"time"
@@ -18,6 +19,7 @@ type Request struct {
 	// Such a module is never stored.
 	Words []uint32
 
+	Entry     string     // the kernel's name in the module; empty = main
 	Options   uint64     // option bits, for the front end and the driver
 	Constants []Constant // specialisation constants, by ascending ID
 	LocalSize [3]uint32  // 0 = as the module says
@@ -27,6 +29,9 @@ type Request struct {
 	// callers of one build counts. It is no part of what is asked for.
 	Linger time.Duration
 }
+
+// mainEntry is the name of a kernel that has none, as GLSL has it.
+const mainEntry = "main"
 
 // Constant is the value of one specialisation constant.
 type Constant struct {
@@ -73,6 +78,7 @@ const (
 	tagConstants
 	tagLocalSize
 	tagSubgroup
+	tagEntry
 )
 
 // key is the canonical key (SPEC K1): a module given as words and one that a
@@ -101,13 +107,14 @@ func (r *Request) key(s *shader) string {
 	for _, n := range r.LocalSize {
 		b = canon.AppendUint(b, 0, uint64(n))
 	}
-	return string(canon.AppendUint(b, tagSubgroup, uint64(r.Subgroup)))
+	b = canon.AppendUint(b, tagSubgroup, uint64(r.Subgroup))
+	return string(canon.AppendString(b, tagEntry, cmp.Or(r.Entry, mainEntry)))
 }
 
 // module is what the driver gets: a copy, since the build may outlive the call.
 func (r *Request) module() Module {
 	return Module{
-		Shader: r.Shader, Words: slices.Clone(r.Words), Options: r.Options,
+		Shader: r.Shader, Words: slices.Clone(r.Words), Entry: cmp.Or(r.Entry, mainEntry), Options: r.Options,
 		Constants: slices.Clone(r.Constants), LocalSize: r.LocalSize, Subgroup: r.Subgroup,
 	}
 }

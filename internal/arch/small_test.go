@@ -3,14 +3,15 @@ package arch
 import (
 	"fmt"
 	"go/types"
+	"strings"
 )
 
-// How much a user can meet: packages that may be imported, main packages aside,
-// and their exported functions, methods, types, constants and variables. Fields
+// How much a user can meet: packages that may be imported, main packages and the
+// backends that a program chooses among aside, and their exported functions, methods, types, constants and variables. Fields
 // are not counted.
 const (
 	MostPackages    = 24
-	MostIdentifiers = 800 + 20 + 2 // + what the device contract took: kernels of one's own, and runs that nobody waits for; + package opencl
+	MostIdentifiers = 800 + 21 // + what the device contract took: kernels of one's own, runs that nobody waits for, eviction of pipelines
 )
 
 // Small finds a public surface with more packages or identifiers than given.
@@ -28,7 +29,8 @@ func (p *Program) Small(mostPackages, mostIdentifiers int) []Violation {
 
 func (p *Program) exported() (packages, identifiers int) {
 	for _, u := range p.packages {
-		if u.test || !public(u.path) || u.pkg.Name() == "main" {
+		chosen := backend(strings.TrimPrefix(u.path, Module+"/"))
+		if u.test || !public(u.path) || u.pkg.Name() == "main" || chosen != "" && chosen != "gpuexec/cpu" {
 			continue
 		}
 		packages++

@@ -60,7 +60,7 @@ func enter(from []*node, to *node) bool {
 	oblige(from, []*node{to})
 	for _, n := range from {
 		for n.awaited.Load() > 0 { // nobody waits for n: no circle runs through it
-			path := to.pathTo(n)
+			path := to.pathTo(func(at *node) bool { return at == n })
 			if path == nil {
 				break
 			}
@@ -124,14 +124,21 @@ func (n *node) settle() {
 	}
 }
 
-// pathTo gives a path of edges from n to goal, or nil. The edges are read one
+// waiting reports whether n waits for anything.
+func (n *node) waiting() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.mu.waits) > 0
+}
+
+// pathTo gives a path of edges from n to a goal, or nil. The edges are read one
 // node after the other, so they need not all have been there at one time.
-func (n *node) pathTo(goal *node) (path []*node) {
+func (n *node) pathTo(goal func(*node) bool) (path []*node) {
 	before := map[*node]*node{n: nil}
 	for next := []*node{n}; len(next) > 0; {
 		at := next[len(next)-1]
 		next = next[:len(next)-1]
-		if at == goal {
+		if goal(at) {
 			for ; at != nil; at = before[at] {
 				path = append(path, at)
 			}

@@ -57,7 +57,7 @@ func TestStalePath(t *testing.T) {
 	oblige(all(&a), all(&b))
 	oblige(all(&b), all(&c))
 	oblige(all(&c), all(&a))
-	path := a.pathTo(&c)
+	path := a.pathTo(func(n *node) bool { return n == &c })
 	if len(path) != 3 || path[0] != &a || path[2] != &c {
 		t.Fatalf("path of %d nodes", len(path))
 	}

@@ -8,9 +8,7 @@
 //	g := p.Request(shape)        // one acquisition; nil: not resident
 //	p.Use(g)                     // the same by handle, the fast way
 //	for over() {                 // the caller counts groups and bytes
-//
-// //		victim := p.Victim(standing, policy.Busy)
-//
+//		victim := p.Victim(standing, policy.Busy)
 //		p.Remove(victim)
 //	}
 //	g = p.Admit(shape, bytes, seconds)
@@ -23,10 +21,10 @@
 // fifo, lru and sieve are exact. duel keeps two shadow directories of keys, one
 // by recency and one by decayed use counts, each as large as the capacity, and
 // lets the one that missed less of late choose. That use counts outlive eviction
-// matters more than anything else in it. Sieve is by Zhang et
-// al., NSDI 2024; the choice between two shadow directories follows the set
-// duelling of Qureshi et al., ISCA 2007; counts grow by a growing weight instead
-// of shrinking, as in forward decay by Cormode et al., ICDE 2009.
+// matters more than anything else in it. Sieve is by Zhang et al., NSDI 2024; the
+// choice between two shadow directories follows the set duelling of Qureshi et al.,
+// ISCA 2007; counts grow by a growing weight instead of shrinking, as in forward
+// decay by Cormode et al., ICDE 2009.
 //
 // Costs: a request is O(1) amortised, a victim O(log n) amortised: a group that is
 // found busy is passed over once, until Ready tells that it is so no more. Where all

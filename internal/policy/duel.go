@@ -5,8 +5,8 @@ import "math"
 const (
 	// meanOf is the number of requests that misses are averaged over (SPEC S1).
 	meanOf = 1000
-	// tooHeavy is the weight at which all counts are scaled down, by a power of
-	// two so that no order changes.
+	// tooHeavy is the weight at which the next era of counts begins, a power of two
+	// so that no order changes.
 	tooHeavy = 0x1p512
 )
 
@@ -17,6 +17,7 @@ type duel struct {
 	size   int     // of either directory
 	weight float64 // of a use now
 	growth float64 // of the weight from one request to the next
+	era    uint32  // of counts
 	worth  bool
 
 	recency list // the size keys asked for last
@@ -78,10 +79,9 @@ func (d *duel) shrink(most int) {
 	}
 }
 
-// request plays one request to both directories. It is true if the counts have
-// grown too heavy.
-func (d *duel) request(g *Group) (heavy bool) {
-	heavy = d.weigh(g)
+// request plays one request to both directories.
+func (d *duel) request(g *Group) {
+	d.weigh(g)
 	d.heed()
 
 	missed := 0.0
@@ -100,21 +100,48 @@ func (d *duel) request(g *Group) (heavy bool) {
 	}
 	d.countsMiss += (missed - d.countsMiss) / meanOf
 	d.shrink(2)
-	return heavy
 }
 
 // count is request for a key that both directories hold, but for its place in
 // the one by recency.
-func (d *duel) count(g *Group) (heavy bool) {
+func (d *duel) count(g *Group) {
 	d.hits++
-	return d.weigh(g)
+	d.weigh(g)
 }
 
 // weigh adds a use to g's count.
-func (d *duel) weigh(g *Group) (heavy bool) {
+func (d *duel) weigh(g *Group) {
 	d.weight *= d.growth
-	g.score += d.weight
-	return d.weight > tooHeavy
+	if g.count.era != d.era {
+		g.count = count{g.count.in(d.era), d.era}
+	}
+	g.count.sum += d.weight
+	if d.weight > tooHeavy {
+		d.weight *= 1 / tooHeavy
+		d.era++
+	}
+}
+
+// count is a decayed use count. In each era the weight begins anew, tooHeavy times
+// lighter: so it never overflows, and no count is scaled but when it is used.
+type count struct {
+	sum float64 // of the weights that its uses had, in those of its era
+	era uint32
+}
+
+// in is the sum in the weights of an era that is no earlier.
+func (c count) in(era uint32) float64 {
+	return math.Ldexp(c.sum, -512*int(min(era-c.era, 4))) // 2^-512 is 1/tooHeavy
+}
+
+func (c count) below(o count) bool {
+	switch {
+	case c.era < o.era:
+		return c.in(o.era) < o.sum
+	case c.era > o.era:
+		return c.sum < o.in(c.era)
+	}
+	return c.sum < o.sum
 }
 
 // enter takes g into the directory by counts. With keep=worth a key that is
@@ -122,7 +149,7 @@ func (d *duel) weigh(g *Group) (heavy bool) {
 func (d *duel) enter(g *Group) {
 	if d.counts.len() >= d.size {
 		low := d.counts.lowest()
-		if d.worth && g.score < low.score {
+		if d.worth && g.count.below(low.count) {
 			return
 		}
 		d.counts.remove(low)

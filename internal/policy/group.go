@@ -24,7 +24,7 @@ type Group struct {
 	class    *class         // cost class it is in now, while resident
 	since    uint64         // when it was last asked for, or last dropped a class
 	last     uint64         // when it was last asked for or registered
-	score    float64        // decayed use count, in units of the weight of its time
+	count    count          // of uses
 	slots    [heapKinds]int // place in a heap, plus 1; 0 is none
 	links    [listKinds]link
 }

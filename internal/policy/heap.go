@@ -11,14 +11,14 @@ const (
 // rank orders groups by decayed use count; equal counts by last request, and
 // no two groups were last asked for at one time.
 type rank struct {
-	score float64
-	last  uint64
+	count
+	last uint64
 }
 
-func (g *Group) rank() rank { return rank{g.score, g.last} }
+func (g *Group) rank() rank { return rank{g.count, g.last} }
 
 func (r rank) below(s rank) bool {
-	return r.score < s.score || r.score == s.score && r.last < s.last
+	return r.count.below(s.count) || r.last < s.last && !s.count.below(r.count)
 }
 
 type ranked struct {
@@ -82,13 +82,6 @@ func (h *heap) lowest() *Group {
 			continue
 		}
 		return top.group
-	}
-}
-
-// scale multiplies all ranks, as the groups' own scores are.
-func (h *heap) scale(by float64) {
-	for i := range h.items {
-		h.items[i].score *= by
 	}
 }
 

@@ -190,7 +190,7 @@ func (r *reader) group(p *Policy) *Group {
 	g.visited = g.saved&savedVisited != 0
 	g.last = r.number("a use", p.clock)
 	if p.duel != nil {
-		g.score = r.real("a use count", tooHeavy*tooHeavy/4)
+		g.count.sum = r.real("a use count", tooHeavy*tooHeavy/4)
 	} else if g.saved&^savedVisited != 0 {
 		r.fail("policy %s has no directories", p.kind)
 	}

@@ -141,13 +141,10 @@ func (p *Policy) note(g *Group) {
 		p.memory.remove(g) // back in the directory by recency in a moment
 	}
 	if p.duel != nil {
-		heavy := p.duel.request(g)
+		p.duel.request(g)
 		p.duel.counts.renew(g)
 		if g.resident {
 			g.class.order.use(g)
-		}
-		if heavy {
-			p.lighten()
 		}
 	}
 	p.drop()
@@ -167,8 +164,8 @@ func (p *Policy) noteUse(g *Group) {
 		g.used = true
 		p.used = append(p.used, g)
 	}
-	if p.duel != nil && p.duel.count(g) {
-		p.lighten()
+	if p.duel != nil {
+		p.duel.count(g)
 	}
 }
 
@@ -275,7 +272,7 @@ func (p *Policy) know(shape shapegroups.Shape) *Group {
 
 func (p *Policy) forget(g *Group) {
 	g.known = false
-	g.last, g.score = 0, 0
+	g.last, g.count = 0, count{}
 	delete(p.groups, g.shape)
 }
 
@@ -315,20 +312,4 @@ func (p *Policy) resize() {
 		p.duel.resize(p.size)
 		p.trim(few)
 	}
-}
-
-// lighten scales all counts down before their weights overflow.
-func (p *Policy) lighten() {
-	const by = 1 / tooHeavy
-	for _, g := range p.groups {
-		g.score *= by
-	}
-	for _, c := range p.classes {
-		for i := range c.order.parts {
-			c.order.parts[i].b.scale(by)
-		}
-	}
-	p.memory.scale(by)
-	p.duel.counts.scale(by)
-	p.duel.weight *= by
 }

@@ -183,8 +183,7 @@ func TestPolicyEqualsModel(t *testing.T) {
 }
 
 // Long runs reach what short ones do not: dropped classes, forgotten counts, and
-// with duel at 4 groups the rescaling of all weights, which the model goes
-// without (S1, S6).
+// with duel at 4 groups eras of counts, which the model goes without (S1, S6).
 func TestLongRunEqualsModel(t *testing.T) {
 	for _, kind := range policy.Kinds() {
 		for _, keep := range []policy.Keep{policy.Always, policy.Worth} {

@@ -79,7 +79,7 @@ func (w *writer) group(p *Policy, g *Group) {
 	w.out = append(w.out, p.parts(g))
 	w.number(g.last)
 	if p.duel != nil {
-		w.real(g.score)
+		w.real(g.count.in(p.duel.era))
 	}
 }
 

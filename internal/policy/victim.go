@@ -148,13 +148,13 @@ func (p *Policy) Worth(shape shapegroups.Shape, standing func(*Group) Standing) 
 // countsLess says that shape's use count is below that of every group that may
 // go; there is one.
 func (p *Policy) countsLess(shape shapegroups.Shape, standing func(*Group) Standing) bool {
-	score := 0.0
+	var uses count
 	if g := p.groups[shape]; g != nil {
-		score = g.score
+		uses = g.count
 	}
 	for _, c := range p.classes {
 		o := c.order
-		if low := o.lowest(free, &o.parts[free].b, upTo(Free, standing)); low != nil && low.score <= score {
+		if low := o.lowest(free, &o.parts[free].b, upTo(Free, standing)); low != nil && !uses.below(low.count) {
 			return false
 		}
 	}

@@ -3,12 +3,15 @@
 //
 // Open addressing with linear probing over atomic pointers, at most half full,
 // so a miss ends soon. The full key is compared on every hit; the hash only
-// places (SPEC K2). A removed node leaves a tombstone until the next rebuild,
-// which publishes a new slot array with one atomic store.
+// places (SPEC K2). A removed node leaves a tombstone until the next rebuild, which
+// publishes a new slot array with one atomic store. The nodes of a large table are
+// moved there some at a time, by the calls that change it: meanwhile a look-up that finds
+// nothing in the new array looks in the old one.
 package table
 
 import (
 	"hash/maphash"
+	"math"
 	"sync/atomic"
 )
 
@@ -28,13 +31,24 @@ type Table[V any] struct {
 	hash  func(string) uint64 // nil = maphash with the process's seed
 	grave *Node[V]            // what stands in a removed node's slot
 	live  int                 // nodes in the table; writer only
-	used  int                 // slots that are not empty; writer only
+	used  int                 // slots that are not empty, of the new array; writer only
+	moved int                 // slots of the old array that are dealt with; writer only
 }
 
+// slots are an array, and what is being moved there.
+//
+// INVARIANT: what is found in at hides what has the same key in from. A node stays in from
+// when it has moved; Remove takes it out there first.
 type slots[V any] struct {
 	mask uint64
 	at   []atomic.Pointer[Node[V]]
+	from *slots[V] // nil = nothing; it is moved itself before another one is
 }
+
+// atOnce is how large an array may be of which all is moved in one call. The others are
+// moved by step, so that all has moved before the new array is half full: that has room for
+// a 64th of the old one at least. Tests have others.
+var atOnce, step = 1 << 12, 1 << 7
 
 const smallest = 8
 
@@ -74,14 +88,26 @@ func (t *Table[V]) Lookup(key string, sub uint64) *Node[V] {
 // Hashed is Lookup with a precomputed Hash(key).
 func (t *Table[V]) Hashed(hash uint64, key string, sub uint64) *Node[V] {
 	h := mixed(hash, sub)
-	s := t.slots.Load()
-	for i := h & s.mask; ; i = (i + 1) & s.mask {
-		n := s.at[i].Load()
-		if n == nil {
-			return nil
+	for s := t.slots.Load(); s != nil; s = s.from {
+		for i := h & s.mask; ; i = (i + 1) & s.mask {
+			n := s.at[i].Load()
+			if n == nil {
+				break
+			}
+			if n.hash == h && n.Sub == sub && n.Key == key && n != t.grave {
+				return n
+			}
 		}
-		if n.hash == h && n.Sub == sub && n.Key == key && n != t.grave {
-			return n
+	}
+	return nil
+}
+
+// find gives where s itself has a node of this one's key, or the place for it.
+func (t *Table[V]) find(s *slots[V], n *Node[V]) (at *atomic.Pointer[Node[V]], old *Node[V]) {
+	for i := n.hash & s.mask; ; i = (i + 1) & s.mask {
+		old = s.at[i].Load()
+		if old == nil || old.hash == n.hash && old.Sub == n.Sub && old.Key == n.Key && old != t.grave {
+			return &s.at[i], old
 		}
 	}
 }
@@ -102,63 +128,90 @@ func (n *Node[V]) Hash() uint64 { return mixed(n.hash, n.Sub) }
 
 // Put publishes a node made by NewNode and gives the one it replaces, or nil.
 func (t *Table[V]) Put(n *Node[V]) *Node[V] {
+	t.move(step)
 	s := t.slots.Load()
 	if 2*(t.used+1) > len(s.at) {
 		s = t.rebuild()
 	}
-	for i := n.hash & s.mask; ; i = (i + 1) & s.mask {
-		old := s.at[i].Load()
-		if old == nil {
-			t.live++
-			t.used++
-			s.at[i].Store(n)
-			return nil
-		}
-		if old.hash == n.hash && old.Sub == n.Sub && old.Key == n.Key && old != t.grave {
-			s.at[i].Store(n)
-			return old
-		}
+	at, old := t.find(s, n)
+	at.Store(n)
+	if old != nil {
+		return old
 	}
+	t.used++
+	if s.from != nil {
+		_, old = t.find(s.from, n) // which n hides
+	}
+	if old == nil {
+		t.live++
+	}
+	return old
 }
 
 // Remove takes this very node out; it reports false if it is not in the table.
 func (t *Table[V]) Remove(n *Node[V]) bool {
+	t.move(step)
 	s := t.slots.Load()
-	for i := n.hash & s.mask; ; i = (i + 1) & s.mask {
-		old := s.at[i].Load()
-		if old == nil {
+	at, there := t.find(s, n)
+	if there != nil && there != n {
+		return false
+	}
+	if s.from != nil {
+		old, hidden := t.find(s.from, n)
+		if there == nil && hidden != n {
 			return false
 		}
-		if old == n {
-			s.at[i].Store(t.grave)
-			t.live--
-			return true
+		if hidden != nil { // before what hides it
+			old.Store(t.grave)
 		}
 	}
+	switch {
+	case there != nil:
+		at.Store(t.grave)
+	case s.from == nil:
+		return false
+	}
+	t.live--
+	return true
 }
 
-// rebuild publishes slots without tombstones, with room for a quarter more
-// nodes at least, so that its cost per Put stays constant.
+// rebuild publishes slots without tombstones, with room for a quarter more nodes at
+// least, so that its cost per Put stays constant.
 func (t *Table[V]) rebuild() *slots[V] {
-	size := smallest
-	for size/2 < t.live+t.live/4+1 {
+	t.move(math.MaxInt) // the rest of what is under way, if there is any
+	old, size := t.slots.Load(), smallest
+	for size/2 < t.live+t.live/4+1 || size < len(old.at)/4 {
 		size *= 2
 	}
-	old, s := t.slots.Load(), newSlots[V](size)
-	for j := range old.at {
-		n := old.at[j].Load()
-		if n == nil || n == t.grave {
+	s := newSlots[V](size)
+	s.from = old
+	t.used, t.moved = 0, 0
+	t.slots.Store(s)
+	if len(old.at) <= atOnce {
+		t.move(math.MaxInt)
+	}
+	return t.slots.Load()
+}
+
+// move moves nodes from the next slots of the old array to the new one, if there is one.
+func (t *Table[V]) move(most int) {
+	s := t.slots.Load()
+	if s.from == nil {
+		return
+	}
+	for ; most > 0 && t.moved < len(s.from.at); most-- {
+		n := s.from.at[t.moved].Load()
+		if t.moved++; n == nil || n == t.grave {
 			continue
 		}
-		i := n.hash & s.mask
-		for s.at[i].Load() != nil {
-			i = (i + 1) & s.mask
+		if at, newer := t.find(s, n); newer == nil {
+			at.Store(n)
+			t.used++
 		}
-		s.at[i].Store(n)
 	}
-	t.used = t.live
-	t.slots.Store(s)
-	return s
+	if t.moved == len(s.from.at) {
+		t.slots.Store(&slots[V]{mask: s.mask, at: s.at})
+	}
 }
 
 // Len is the number of nodes; for the writer.
@@ -166,7 +219,7 @@ func (t *Table[V]) Len() int { return t.live }
 
 // Clear takes every node out at once.
 func (t *Table[V]) Clear() {
-	t.live, t.used = 0, 0
+	t.live, t.used, t.moved = 0, 0, 0
 	t.slots.Store(newSlots[V](smallest))
 }
 
@@ -174,8 +227,31 @@ func (t *Table[V]) Clear() {
 // Nodes that are put or removed meanwhile may or may not be seen.
 func (t *Table[V]) All(f func(*Node[V]) bool) {
 	s := t.slots.Load()
+	if s.from != nil {
+		for i := range s.from.at {
+			n := s.from.at[i].Load()
+			if n == nil || n == t.grave {
+				continue
+			}
+			if _, newer := t.find(s, n); newer != nil {
+				n = newer
+			}
+			if !f(n) {
+				return
+			}
+		}
+	}
 	for i := range s.at {
-		if n := s.at[i].Load(); n != nil && n != t.grave && !f(n) {
+		n := s.at[i].Load()
+		if n == nil || n == t.grave {
+			continue
+		}
+		if s.from != nil {
+			if _, before := t.find(s.from, n); before != nil {
+				continue // it was shown, or what hides it now
+			}
+		}
+		if !f(n) {
 			return
 		}
 	}

@@ -25,9 +25,14 @@ func TestModel(t *testing.T) {
 		"high":   func(string) uint64 { return 1 << 63 },
 	}
 	for name, hash := range hashes {
-		t.Run(name, func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) { checkModel(t, hash) })
-		})
+		for _, by := range []int{0, 1, 5} {
+			t.Run(name+"/"+strconv.Itoa(by), func(t *testing.T) {
+				if by > 0 {
+					defer table.MoveBy(by)()
+				}
+				rapid.Check(t, func(t *rapid.T) { checkModel(t, hash) })
+			})
+		}
 	}
 }
 
@@ -106,7 +111,11 @@ func TestAllStops(t *testing.T) {
 // Readers beside the writer: never another key's node (K2), and a node that
 // stays is seen at any time, through every rebuild.
 func TestHammer(t *testing.T) {
-	for _, hash := range []func(string) uint64{nil, func(s string) uint64 { return uint64(len(s)) }} {
+	short := func(s string) uint64 { return uint64(len(s)) }
+	for i, hash := range []func(string) uint64{nil, short, nil, short} {
+		if i > 1 {
+			defer table.MoveBy(1)()
+		}
 		tab := table.New[int](hash)
 		fixed := tab.NewNode("fixed", 1)
 		tab.Put(fixed)
@@ -140,6 +149,54 @@ func TestHammer(t *testing.T) {
 		}
 		stop.Store(true)
 		readers.Wait()
+	}
+}
+
+// F6: no call moves more than a part of a large table, whether it grows, stays as it is or
+// shrinks, and all has moved before the next time.
+func TestLargeTableMovesInParts(t *testing.T) {
+	const large = 1 << 17
+	tab := table.New[int](nil)
+	var nodes []*table.Node[int]
+	moves := 0
+	check := func(before int) {
+		t.Helper()
+		if now := tab.Moving(); now < before-1<<7 || now > 0 && before > 0 && now >= before {
+			t.Fatalf("with %d nodes %d slots of %d are left to move", tab.Len(), now, before)
+		} else if now > before {
+			moves++
+		}
+	}
+	put := func(i int) {
+		before := tab.Moving()
+		n := tab.NewNode(strconv.Itoa(i), 0)
+		tab.Put(n)
+		nodes = append(nodes, n)
+		check(before)
+	}
+	remove := func(i int) {
+		before := tab.Moving()
+		if !tab.Remove(nodes[i]) {
+			t.Fatal("removed what is not there")
+		}
+		check(before)
+	}
+	for i := range large {
+		put(i)
+	}
+	for i := range large {
+		remove(i)
+		put(large + i)
+	}
+	for i := range large - 10 {
+		remove(large + i)
+	}
+	for i := range large {
+		put(2*large + i)
+		remove(len(nodes) - 1)
+	}
+	if moves < 8 || tab.Len() != 10 {
+		t.Errorf("it moved %d times and has %d nodes", moves, tab.Len())
 	}
 }
 

@@ -3,6 +3,7 @@ package vfs
 import (
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -50,4 +51,30 @@ func syncAll(fd int) error {
 		return unix.Syncfs(fd)
 	}
 	return errors.ErrUnsupported
+}
+
+func (n *native) Notify(name string) (Bell, error) {
+	fd, _, err := n.open(name, unix.O_PATH|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	events, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, wrap("notify", name, err)
+	}
+	b := bell{os.NewFile(uintptr(events), name)}
+	if _, err := unix.InotifyAddWatch(events, "/proc/self/fd/"+strconv.Itoa(fd), unix.IN_CLOSE_WRITE|unix.IN_DELETE_SELF); err != nil {
+		return nil, errors.Join(wrap("notify", name, err), b.Close())
+	}
+	return b, nil
+}
+
+// bell is a file of events. The runtime's poller waits for it, so Close ends Wait.
+type bell struct{ *os.File }
+
+func (b bell) Wait() error {
+	var events [4 << 10]byte
+	_, err := b.Read(events[:])
+	return err
 }

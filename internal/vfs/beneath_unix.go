@@ -10,6 +10,8 @@ import (
 
 func (n *native) Boot() string { return "" }
 
+func (n *native) Notify(string) (Bell, error) { return nil, errors.ErrUnsupported }
+
 const search = unix.O_RDONLY | unix.O_DIRECTORY | always
 
 func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {

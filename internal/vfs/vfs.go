@@ -58,6 +58,9 @@ type FS interface {
 	// power, also what other programs have written, for which it waits. The error is
 	// errors.ErrUnsupported where the system cannot do that reliably.
 	SyncAll() error
+	// Notify gives a Bell of a file that exists. The error is errors.ErrUnsupported where
+	// the system has none.
+	Notify(name string) (Bell, error)
 	// Free gives the bytes of the file system that this user may still write, and all
 	// that it has. The error is errors.ErrUnsupported where the system does not tell.
 	Free() (free, total int64, err error)
@@ -74,6 +77,13 @@ type File interface {
 	// TryLock takes the exclusive advisory lock of the file, which is held until Close
 	// or the end of the process. It is false if another File has the lock.
 	TryLock() (bool, error)
+}
+
+// Bell tells when a file that was open for writing has been closed, also by the end of its
+// process, or was removed: on this machine, so whoever waits looks now and then as well.
+type Bell interface {
+	Wait() error // until it rings, or until Close, which is an error
+	io.Closer
 }
 
 // ReadFile reads a plain file of at most most bytes. The error is fs.ErrInvalid for

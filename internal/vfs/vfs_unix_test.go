@@ -322,3 +322,57 @@ func TestHammer(t *testing.T) {
 		}
 	}
 }
+
+// P8: a bell rings when a file that was open for writing is closed, also by the end of its
+// process, and when it is removed; not when it is read or written. Close ends a wait.
+func TestBell(t *testing.T) {
+	f := vfs.Dir(t.TempDir())
+	if err := vfs.WriteNew(f, "a", false, []byte("text")); err != nil {
+		t.Fatal(err)
+	}
+	bell := func() vfs.Bell {
+		b, err := f.Notify("a")
+		if errors.Is(err, errors.ErrUnsupported) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	w, err := f.Update("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := bell()
+	rung := make(chan error)
+	go func() { rung <- b.Wait() }()
+	if _, err := vfs.ReadFile(f, "a", 10); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.WriteAt([]byte("more"), 0); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-rung:
+		t.Error("it rang early:", err)
+	default:
+	}
+	if err := errors.Join(w.Close(), <-rung); err != nil {
+		t.Error(err)
+	}
+	go func() { rung <- b.Wait() }()
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-rung; err == nil {
+		t.Error("a closed bell rang")
+	}
+	b = bell()
+	if err := errors.Join(f.Remove("a"), b.Wait(), b.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := f.Notify("a"); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("a bell of nothing:", err)
+	}
+}

@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/Yiling-J/theine-go"
-	"github.com/kiln-cache/kiln/internal/measure"
-	"github.com/kiln-cache/kiln/internal/measure/reads"
 	"github.com/maypok86/otter/v2"
 	"github.com/puzpuzpuz/xsync/v4"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/kiln-cache/kiln/internal/measure"
+	"github.com/kiln-cache/kiln/internal/measure/reads"
 )
 
 const (

@@ -6,9 +6,10 @@ import (
 	"github.com/Yiling-J/theine-go"
 	"github.com/dgraph-io/ristretto/v2"
 	lru "github.com/hashicorp/golang-lru/v2"
-	"github.com/kiln-cache/kiln/internal/measure/reads"
 	"github.com/maypok86/otter/v2"
 	"github.com/puzpuzpuz/xsync/v4"
+
+	"github.com/kiln-cache/kiln/internal/measure/reads"
 )
 
 // reference is the contender that ratios are to, S.

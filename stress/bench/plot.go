@@ -6,10 +6,11 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kiln-cache/kiln/internal/picture"
 	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+
+	"github.com/kiln-cache/kiln/internal/picture"
 )
 
 // The picture: a panel for each number of entries, a row for each contender, a

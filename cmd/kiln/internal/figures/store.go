@@ -3,10 +3,12 @@ package figures
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"path"
 	"path/filepath"
 	"time"
 
@@ -22,15 +24,26 @@ const storeBackend = "bench"
 // that they need at least, in the temporary folder of the machine.
 func Loads(ctx context.Context) ([]measure.Figure, error) {
 	return inFolders(ctx,
-		func(ctx context.Context, dir string) (measure.Figure, error) { return loading(ctx, dir, 64<<10, 3) },
-		func(ctx context.Context, dir string) (measure.Figure, error) { return loading(ctx, dir, 10<<20, 1.5) },
-		opening)
+		one(func(ctx context.Context, dir string) (measure.Figure, error) { return getting(ctx, dir, 1<<10, 1.5) }),
+		one(func(ctx context.Context, dir string) (measure.Figure, error) { return loading(ctx, dir, 64<<10, 3) }),
+		one(func(ctx context.Context, dir string) (measure.Figure, error) { return loading(ctx, dir, 10<<20, 1.5) }),
+		one(opening))
 }
 
 // Stores measures writes, as Loads does reads.
-func Stores(ctx context.Context) ([]measure.Figure, error) { return inFolders(ctx, storing) }
+func Stores(ctx context.Context) ([]measure.Figure, error) {
+	return inFolders(ctx, one(storing), one(storingFull))
+}
 
-func inFolders(ctx context.Context, measures ...func(context.Context, string) (measure.Figure, error)) (out []measure.Figure, err error) {
+// one is a measure that gives one figure.
+func one(m func(context.Context, string) (measure.Figure, error)) func(context.Context, string) ([]measure.Figure, error) {
+	return func(ctx context.Context, dir string) ([]measure.Figure, error) {
+		f, err := m(ctx, dir)
+		return []measure.Figure{f}, err
+	}
+}
+
+func inFolders(ctx context.Context, measures ...func(context.Context, string) ([]measure.Figure, error)) (out []measure.Figure, err error) {
 	dir, err := os.MkdirTemp("", "kiln-bench-")
 	if err != nil {
 		return nil, err
@@ -38,7 +51,7 @@ func inFolders(ctx context.Context, measures ...func(context.Context, string) (m
 	defer os.RemoveAll(dir)
 	for i, measure := range measures {
 		f, err := measure(ctx, filepath.Join(dir, fmt.Sprint(i)))
-		out = append(out, f)
+		out = append(out, f...)
 		if err != nil {
 			return out, err
 		}
@@ -47,7 +60,11 @@ func inFolders(ctx context.Context, measures ...func(context.Context, string) (m
 }
 
 func openStore(ctx context.Context, dir string) (*blobstore.Store, error) {
-	return blobstore.Open(ctx, blobstore.Config{Dir: dir, Capacity: limit.Unlimited, Durability: blobstore.None,
+	return openWith(ctx, dir, blobstore.None)
+}
+
+func openWith(ctx context.Context, dir string, level blobstore.Durability) (*blobstore.Store, error) {
+	return blobstore.Open(ctx, blobstore.Config{Dir: dir, Capacity: limit.Unlimited, Durability: level,
 		Identity: func(string) gpuexec.Identity { return gpuexec.Identity{Library: "1", Build: "1"} }})
 }
 
@@ -59,19 +76,46 @@ func payload(bytes int) []byte {
 
 // loading is a get of a stored blob over reading and hashing its two files.
 func loading(ctx context.Context, dir string, bytes int, atMost float64) (measure.Figure, error) {
+	f := measure.Figure{Bench: fmt.Sprintf("loading %d KiB", bytes>>10), RatioTo: "reading and hashing them", Goroutines: 1, Gate: measure.AtMost(atMost)}
+	return gets(ctx, dir, bytes, f, func(place string) (func() error, func() error, error) {
+		return func() error {
+			for _, name := range []string{"key.bin", "kernel.bin"} {
+				text, err := os.ReadFile(filepath.Join(dir, place, name))
+				if err != nil {
+					return err
+				}
+				_ = sha256.Sum256(text)
+			}
+			return nil
+		}, nothing, nil
+	})
+}
+
+// getting is a get over the system calls that it cannot do without.
+func getting(ctx context.Context, dir string, bytes int, atMost float64) (measure.Figure, error) {
+	f := measure.Figure{Bench: fmt.Sprintf("getting %d KiB", bytes>>10), RatioTo: "its bare system calls, and the hash", Goroutines: 1, Gate: measure.AtMost(atMost)}
+	return gets(ctx, dir, bytes, f, func(place string) (func() error, func() error, error) {
+		return bare(dir, path.Dir(place), place)
+	})
+}
+
+func gets(ctx context.Context, dir string, bytes int, f measure.Figure, plain func(place string) (get, done func() error, err error)) (measure.Figure, error) {
 	s, err := openStore(ctx, dir)
 	if err != nil {
-		return measure.Figure{}, err
+		return f, err
 	}
 	defer s.Close(context.WithoutCancel(ctx))
 	if err := s.Put(ctx, storeBackend, "key", payload(bytes), time.Second); err != nil {
-		return measure.Figure{}, err
+		return f, err
 	}
 	stored, _, err := s.Get(ctx, storeBackend, "key")
 	if err != nil {
-		return measure.Figure{}, err
+		return f, err
 	}
-	place := filepath.Join(dir, stored.Place)
+	peer, done, err := plain(stored.Place)
+	if err != nil {
+		return f, err
+	}
 	get := func() error {
 		_, miss, err := s.Get(ctx, storeBackend, "key")
 		if err == nil && !miss.None() {
@@ -79,45 +123,75 @@ func loading(ctx context.Context, dir string, bytes int, atMost float64) (measur
 		}
 		return err
 	}
-	plain := func() error {
-		for _, name := range []string{"key.bin", "kernel.bin"} {
-			text, err := os.ReadFile(filepath.Join(place, name))
-			if err != nil {
-				return err
-			}
-			_ = sha256.Sum256(text)
-		}
-		return nil
+	turns := 5
+	if bytes <= 64<<10 {
+		turns = 200
 	}
-	f := measure.Figure{Bench: fmt.Sprintf("loading %d KiB", bytes>>10), RatioTo: "reading and hashing them", Goroutines: 1, Gate: measure.AtMost(atMost)}
-	return inTurn(ctx, f, 15, 5, get, plain, nothing, nothing)
+	f, err = inTurn(ctx, f, 15, turns, get, peer, nothing, nothing)
+	return f, errors.Join(err, done())
 }
 
 // storing is a put without any sync over writing the same two files into a folder
 // that is then moved to its place. What was written is removed off the clock.
 func storing(ctx context.Context, dir string) (measure.Figure, error) {
-	s, err := openStore(ctx, dir)
+	return puts(ctx, dir, blobstore.None, "storing 10240 KiB, no sync", "writing them", 15)
+}
+
+// storingFull is the same with all that must be synced, by both.
+func storingFull(ctx context.Context, dir string) (measure.Figure, error) {
+	return puts(ctx, dir, blobstore.Full, "storing 10240 KiB, full", "writing and syncing them", 9)
+}
+
+func puts(ctx context.Context, dir string, level blobstore.Durability, bench, peer string, rounds int) (measure.Figure, error) {
+	s, err := openWith(ctx, dir, level)
 	if err != nil {
 		return measure.Figure{}, err
 	}
 	defer s.Close(context.WithoutCancel(ctx))
 	kernel := payload(10 << 20)
 	staged, placed := filepath.Join(dir, "tmp", "plain"), filepath.Join(dir, "plain")
-	plain := func() error {
-		if err := os.Mkdir(staged, 0o700); err != nil {
+	write := func(name string, text []byte) error {
+		file, err := os.OpenFile(filepath.Join(staged, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
 			return err
 		}
-		for name, text := range map[string][]byte{"key.bin": []byte("key"), "kernel.bin": kernel} {
-			if err := os.WriteFile(filepath.Join(staged, name), text, 0o600); err != nil {
-				return err
-			}
+		_, err = file.Write(text)
+		if err == nil && level == blobstore.Full {
+			err = file.Sync()
 		}
-		return os.Rename(staged, placed)
+		return errors.Join(err, file.Close())
+	}
+	plain := func() error {
+		err := os.Mkdir(staged, 0o700)
+		if err == nil {
+			err = errors.Join(write("key.bin", []byte("key")), write("kernel.bin", kernel))
+		}
+		if err == nil {
+			err = syncFolder(level, staged)
+		}
+		if err == nil {
+			err = os.Rename(staged, placed)
+		}
+		if err == nil {
+			err = syncFolder(level, dir)
+		}
+		return err
 	}
 	put := func() error { return s.Put(ctx, storeBackend, "key", kernel, time.Second) }
 	clean := func() error { return os.RemoveAll(placed) }
-	f := measure.Figure{Bench: "storing 10240 KiB, no sync", RatioTo: "writing them", Goroutines: 1, Gate: measure.AtMost(3)}
-	return inTurn(ctx, f, 15, 5, put, plain, func() error { return s.Prune(ctx, 0) }, clean)
+	f := measure.Figure{Bench: bench, RatioTo: peer, Goroutines: 1, Gate: measure.AtMost(3)}
+	return inTurn(ctx, f, rounds, 5, put, plain, func() error { return s.Prune(ctx, 0) }, clean)
+}
+
+func syncFolder(level blobstore.Durability, name string) error {
+	if level != blobstore.Full {
+		return nil
+	}
+	folder, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
 }
 
 // opening is an open of a directory of 10,000 entries over a recursive listing of

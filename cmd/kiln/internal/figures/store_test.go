@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/measure"
 )
 
@@ -42,6 +43,26 @@ func TestInTurn(t *testing.T) {
 // What is measured as a load is one: it finds what was stored.
 func TestLoading(t *testing.T) {
 	if f, err := loading(context.Background(), t.TempDir(), 1<<10, 1e9); err != nil || f.N == 0 || !f.Holds() {
+		t.Errorf("%+v, %v", f, err)
+	}
+}
+
+// A full store is measured as such: each put evicts, and what is opened was filled.
+func TestFull(t *testing.T) {
+	figures, err := full(context.Background(), 40, 20)
+	if err != nil || len(figures) != 4 {
+		t.Fatalf("%+v, %v", figures, err)
+	}
+	for _, f := range figures {
+		if f.N == 0 || f.Ratio <= 0 {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// A get, and its bare system calls, find what was stored.
+func TestGetting(t *testing.T) {
+	if f, err := getting(context.Background(), t.TempDir(), 1<<10, 1e9); err != nil && !errors.Is(err, fault.ErrUnsupported) || err == nil && f.N == 0 {
 		t.Errorf("%+v, %v", f, err)
 	}
 }

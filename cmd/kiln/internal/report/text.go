@@ -51,14 +51,14 @@ var sections = []struct {
 		number("shape group", func(p *Pass) int64 { return p.Hits.Group }),
 		number("session", func(p *Pass) int64 { return p.Hits.Session }),
 		number("artefact cache", func(p *Pass) int64 { return p.Hits.Artefact }),
-		number("disk", func(p *Pass) int64 { return p.Hits.Disk }),
-		number("fleet", func(p *Pass) int64 { return p.Hits.Fleet }),
+		number("store on disk", func(p *Pass) int64 { return p.Hits.Disk }),
+		number("another process", func(p *Pass) int64 { return p.Hits.Fleet }),
 		number("computation under way", func(p *Pass) int64 { return p.Joined }),
 	}},
 	{"compiling", []row{
 		number("artefacts compiled", func(p *Pass) int64 { return p.Compiles }),
 		{label: "time compiling", cell: func(p *Pass) string { return seconds(p.CompileSeconds) }},
-		{label: "compiling saved by hits", cell: func(p *Pass) string { return seconds(p.SecondsSaved) }},
+		{label: "compiling, had hits missed", cell: func(p *Pass) string { return seconds(p.SecondsSaved) }},
 	}},
 	{"memory", []row{
 		number("shape groups held", func(p *Pass) int64 { return p.GroupsResident }),

@@ -408,6 +408,9 @@ func (f *FS) SyncAll() (err error) {
 	return nil
 }
 
+// Notify implements vfs.FS. There is none.
+func (f *FS) Notify(string) (vfs.Bell, error) { return nil, errors.ErrUnsupported }
+
 // Free implements vfs.FS. Memory has no such bound.
 func (f *FS) Free() (free, total int64, err error) { return 0, 0, errors.ErrUnsupported }
 

@@ -39,6 +39,8 @@ func (l *Leases) Acquire(ctx context.Context, name string, settled func() bool) 
 	pause := time.Millisecond
 	gone := 0
 	var w watch
+	var hears *ear
+	defer func() { hears.close() }()
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -67,10 +69,81 @@ func (l *Leases) Acquire(ctx context.Context, name string, settled func() bool) 
 			}
 			continue
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if pause == most && !hears.of(token) { // the wait is not a short one
+			hears.close()
+			if hears = l.listen(name, token); hears != nil {
+				continue // it may have ended a moment ago
+			}
+		}
+		if err := hears.wait(ctx, l.Period, pause); err != nil {
 			return nil, err
 		}
 		pause = min(pause*3/2, most)
+	}
+}
+
+// ear hears the end of one holder, where the system tells it.
+type ear struct {
+	token int
+	bell  vfs.Bell
+	rung  chan struct{}
+}
+
+// ears bounds those of this process: a user has some hundred at most. Who gets none looks
+// forty times a second.
+var ears = make(chan struct{}, 4)
+
+func (l *Leases) listen(name string, token int) *ear {
+	select {
+	case ears <- struct{}{}:
+	default:
+		return nil
+	}
+	bell, err := l.FS.Notify(l.Folder + "/" + name + "/" + strconv.Itoa(token))
+	if err != nil {
+		<-ears
+		return nil
+	}
+	e := &ear{token, bell, make(chan struct{})}
+	go func() {
+		_ = bell.Wait() // whatever ends it, the waiter looks
+		close(e.rung)
+	}()
+	return e
+}
+
+func (e *ear) of(token int) bool {
+	if e == nil || e.token != token {
+		return false
+	}
+	select {
+	case <-e.rung: // for something else: the holder is there
+		return false
+	default:
+		return true
+	}
+}
+
+// wait sleeps until the holder is to be looked at: without an ear after the pause.
+func (e *ear) wait(ctx context.Context, period, pause time.Duration) error {
+	if e == nil {
+		return sleep(ctx, pause)
+	}
+	select {
+	case <-e.rung:
+		return nil
+	case <-time.After(max(pause, min(period/8, time.Second/4))):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (e *ear) close() {
+	if e != nil {
+		_ = e.bell.Close() // which ends Wait
+		<-e.rung
+		<-ears
 	}
 }
 

@@ -1,16 +1,10 @@
-package cpu
+package heap
 
 import (
-	"errors"
-	"fmt"
-	"math"
-	"strings"
 	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
-
-	"github.com/kiln-cache/kiln/fault"
 )
 
 // What is given out is aligned, inside and never overlaps; what is given back
@@ -18,7 +12,7 @@ import (
 func TestHeap(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		const size, align = 4096, 64
-		h := newHeap(size, align)
+		h := New(size, align)
 		owner := make([]int, size) // 0 = free
 		dirty := make([]bool, size)
 		parts := make(map[int]span)
@@ -27,7 +21,7 @@ func TestHeap(t *testing.T) {
 			"take": func(r *rapid.T) {
 				bytes := rapid.Int64Range(1, 1000).Draw(r, "bytes")
 				need := (bytes + align - 1) / align * align
-				offset, used, ok := h.take(bytes)
+				offset, used, ok := h.Take(bytes)
 				if !ok {
 					if longest(owner, align) >= need {
 						r.Fatalf("%d bytes refused, %d are free together", need, longest(owner, align))
@@ -62,7 +56,7 @@ func TestHeap(t *testing.T) {
 				id := rapid.SampledFrom(ids).Draw(r, "part")
 				p := parts[id]
 				delete(parts, id)
-				h.give(p.offset, p.bytes)
+				h.Give(p.offset, p.bytes)
 				for i := range owner {
 					if owner[i] == id {
 						owner[i] = 0
@@ -71,9 +65,9 @@ func TestHeap(t *testing.T) {
 			},
 		})
 		for _, p := range parts {
-			h.give(p.offset, p.bytes)
+			h.Give(p.offset, p.bytes)
 		}
-		if _, _, ok := h.take(size - align); !ok {
+		if _, _, ok := h.Take(size - align); !ok {
 			r.Fatal("what was given back did not come together")
 		}
 	})
@@ -82,36 +76,11 @@ func TestHeap(t *testing.T) {
 // A part after one that is not a whole number of units begins behind it, on memory
 // that nothing was written to: found by TestHeap.
 func TestPartBehindASmallOne(t *testing.T) {
-	h := newHeap(4096, 64)
-	first, _, _ := h.take(1)
-	second, used, ok := h.take(98)
+	h := New(4096, 64)
+	first, _, _ := h.Take(1)
+	second, used, ok := h.Take(98)
 	if !ok || first != 64 || second != 128 || used != 0 {
 		t.Errorf("parts at %d and %d, the second used for %d bytes, %t; want 64, 128, 0", first, second, used, ok)
-	}
-}
-
-// What can never fit is not told to release buffers; what others have taken is.
-func TestAllocSaysWhatToDo(t *testing.T) {
-	const size = 1 << 16
-	d := &device{memory: make([]byte, size), heap: newHeap(size, Alignment)}
-	alloc := func(bytes int64) (why string) {
-		_, err := d.Alloc(bytes)
-		if err != nil && !errors.Is(err, fault.ErrTooLarge) {
-			t.Errorf("%d bytes: %v, want ErrTooLarge", bytes, err)
-		}
-		return fmt.Sprint(err)
-	}
-	const release = "release buffers"
-	for _, bytes := range []int64{size - Alignment + 1, size, 1 << 40, math.MaxInt64} {
-		if why := alloc(bytes); !strings.Contains(why, "has 65472 in all") || strings.Contains(why, release) {
-			t.Errorf("%d bytes: %s", bytes, why)
-		}
-	}
-	if why := alloc(size - Alignment); why != "<nil>" {
-		t.Errorf("all there is: %s", why)
-	}
-	if why := alloc(1); !strings.Contains(why, release) {
-		t.Errorf("one byte more: %s, want the advice to release", why)
 	}
 }
 
@@ -129,26 +98,26 @@ func longest(owner []int, align int64) (most int64) {
 
 // A heap is shared by the workers of its device.
 func TestHeapHammer(t *testing.T) {
-	h := newHeap(1<<20, 64)
+	h := New(1<<20, 64)
 	owner := make([]byte, 1<<20) // written by the holder of a part: the race detector finds an overlap
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
 			for i := range 500 {
 				n := int64(1 + (i*37+g*11)%5000)
-				offset, _, ok := h.take(n)
+				offset, _, ok := h.Take(n)
 				if !ok {
 					continue
 				}
 				for j := offset; j < offset+n; j++ {
 					owner[j] = byte(g)
 				}
-				h.give(offset, n)
+				h.Give(offset, n)
 			}
 		})
 	}
 	wg.Wait()
-	if _, _, ok := h.take(1<<20 - 64); !ok {
+	if _, _, ok := h.Take(1<<20 - 64); !ok {
 		t.Error("the heap is not whole again")
 	}
 }

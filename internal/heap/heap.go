@@ -1,4 +1,5 @@
-package cpu
+// Package heap hands out parts of a device's memory.
+package heap
 
 import (
 	"math"
@@ -6,11 +7,10 @@ import (
 	"sync"
 )
 
-// heap hands out parts of the linear memory: first fit over a sorted list of
-// free spans that are joined when their neighbours come back. Device buffers
-// are few and large (weights, one arena a session), so a list is enough.
-// Safe for concurrent use.
-type heap struct {
+// Heap hands out parts of one memory: first fit over a sorted list of free spans
+// that are joined when their neighbours come back. Device buffers are few and large
+// (weights, one arena a session), so a list is enough. Safe for concurrent use.
+type Heap struct {
 	align int64
 	mu    struct {
 		sync.Mutex
@@ -21,15 +21,17 @@ type heap struct {
 
 type span struct{ offset, bytes int64 }
 
-func newHeap(bytes, align int64) *heap {
-	h := &heap{align: align}
+// New makes the heap of a memory of so many bytes. Its parts begin at multiples of
+// align, the first of them at align.
+func New(bytes, align int64) *Heap {
+	h := &Heap{align: align}
 	h.mu.free = []span{{align, bytes - align}} // offset 0 stays unused: no buffer is at address 0
 	return h
 }
 
-// take gives the offset of a free part, and up to where it may hold what was
+// Take gives the offset of a free part, and up to where it may hold what was
 // written before; false if there is none of that size.
-func (h *heap) take(bytes int64) (offset, used int64, ok bool) {
+func (h *Heap) Take(bytes int64) (offset, used int64, ok bool) {
 	if bytes > math.MaxInt64-h.align { // rounded up it would be negative, and fit
 		return 0, 0, false
 	}
@@ -51,8 +53,8 @@ func (h *heap) take(bytes int64) (offset, used int64, ok bool) {
 	return offset, used, true
 }
 
-// give returns a part.
-func (h *heap) give(offset, bytes int64) {
+// Give returns a part.
+func (h *Heap) Give(offset, bytes int64) {
 	s := span{offset, h.round(bytes)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -65,7 +67,7 @@ func (h *heap) give(offset, bytes int64) {
 }
 
 // joinLocked joins span i with the next one if they touch.
-func (h *heap) joinLocked(i int) {
+func (h *Heap) joinLocked(i int) {
 	free := h.mu.free
 	if i+1 < len(free) && free[i].offset+free[i].bytes == free[i+1].offset {
 		free[i].bytes += free[i+1].bytes
@@ -73,4 +75,4 @@ func (h *heap) joinLocked(i int) {
 	}
 }
 
-func (h *heap) round(bytes int64) int64 { return (bytes + h.align - 1) / h.align * h.align }
+func (h *Heap) round(bytes int64) int64 { return (bytes + h.align - 1) / h.align * h.align }

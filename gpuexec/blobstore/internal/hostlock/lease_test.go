@@ -1,0 +1,134 @@
+package hostlock_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// late is a file system on which one process stands still before it takes a name, or
+// when it has looked.
+type late struct {
+	vfs.FS
+	before, looked func()
+}
+
+func (l *late) Link(from, to string) error {
+	if before := l.before; before != nil {
+		l.before = nil
+		before()
+	}
+	return l.FS.Link(from, to)
+}
+
+func (l *late) ReadDir(name string) ([]vfs.Info, error) {
+	list, err := l.FS.ReadDir(name)
+	if looked := l.looked; looked != nil {
+		l.looked = nil
+		looked()
+	}
+	return list, err
+}
+
+// P8: one that stood still between looking and taking does not hold the lease beside
+// another, though the number that it takes is free again.
+func TestLateHolder(t *testing.T) {
+	for _, looked := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			var other *hostlock.Lease
+			others := func() {
+				for range 2 { // the second finds nothing of the first
+					if other != nil {
+						_ = other.Release()
+					}
+					time.Sleep(time.Second)
+					other = acquire(t, leases(f, true))
+				}
+				time.Sleep(time.Second)
+				time.AfterFunc(time.Minute, func() { _ = other.Release() })
+			}
+			slow := &late{FS: f, before: others} // its number is below that of the other
+			if looked {
+				slow = &late{FS: f, looked: others} // it is above
+			}
+			begin := time.Now()
+			mine := acquire(t, leases(slow, true))
+			if waited := time.Since(begin); waited < time.Minute || !mine.Held() || mine.Token() <= other.Token() {
+				t.Errorf("taken after %v with token %d, beside %d", waited, mine.Token(), other.Token())
+			}
+			_ = mine.Release()
+		})
+	}
+}
+
+// belled is a file system that tells when a holder has ended, and counts looks.
+type belled struct {
+	vfs.FS
+	rings *chan struct{} // of the bell that is there
+	looks *int
+}
+
+type bell struct{ rung, closed chan struct{} }
+
+func (b belled) Notify(string) (vfs.Bell, error) {
+	*b.rings = make(chan struct{})
+	return bell{*b.rings, make(chan struct{})}, nil
+}
+
+func (b belled) ReadDir(name string) ([]vfs.Info, error) {
+	*b.looks++
+	return b.FS.ReadDir(name)
+}
+
+func (b bell) Wait() error {
+	select {
+	case <-b.rung:
+		return nil
+	case <-b.closed:
+		return fs.ErrClosed
+	}
+}
+
+func (b bell) Close() error { close(b.closed); return nil }
+
+// P8: who waits for a long build is woken when it ends, and looks now and then only. The
+// end of the context ends the wait at once, and nothing stays of it.
+func TestLeaseWakesWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		first := acquire(t, leases(f, true))
+		b := belled{f, new(chan struct{}), new(int)}
+		ctx, cancel := context.WithTimeout(background, 20*time.Second)
+		defer cancel()
+		begin := time.Now()
+		if _, err := leases(b, true).Acquire(ctx, "k", never); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 20*time.Second {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		*b.looks = 0
+		got := make(chan *hostlock.Lease)
+		go func() { got <- acquire(t, leases(b, true)) }()
+		time.Sleep(time.Hour + time.Millisecond)
+		synctest.Wait()
+		if *b.looks > 5*3600 {
+			t.Errorf("%d looks in an hour", *b.looks)
+		}
+		close(*b.rings) // for nothing: the next bell is another one
+		time.Sleep(time.Second + time.Millisecond)
+		synctest.Wait()
+		begin = time.Now()
+		_ = first.Release()
+		close(*b.rings)
+		second := <-got
+		if waited := time.Since(begin); waited > 0 {
+			t.Errorf("woken after %v", waited)
+		}
+		_ = second.Release()
+	})
+}

@@ -1,0 +1,102 @@
+package hostlock_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+	"testing/synctest"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// P11: held is busy, left behind is crashed, left is free.
+func TestMarks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		m := &hostlock.Marks{Leases: hostlock.Leases{FS: f, Folder: "mark", Staging: "tmp", Period: period, Lock: true}}
+		mark, verdict, err := m.Enter(background, "x", "")
+		if verdict != hostlock.Entered || err != nil {
+			t.Fatal(verdict, err)
+		}
+		if _, verdict, err := m.Enter(background, "x", ""); verdict != hostlock.Busy || err != nil {
+			t.Error(verdict, err)
+		}
+		if err := mark.Leave(); err != nil {
+			t.Error(err)
+		}
+		mark, verdict, _ = m.Enter(background, "x", "")
+		if verdict != hostlock.Entered {
+			t.Error(verdict)
+		}
+		_ = mark.Leave()
+		if err := vfs.WriteNew(f, "mark/x", false, make([]byte, 9)); err != nil { // its process is gone, and with it the lock
+			t.Fatal(err)
+		}
+		if _, verdict, err := m.Enter(background, "x", ""); verdict != hostlock.Crashed || err != nil {
+			t.Error(verdict, err)
+		}
+		if err := m.Forget("x"); err != nil {
+			t.Error(err)
+		}
+		if err := m.Forget("x"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// P11: a sweep takes what was left behind and nobody needs, by the note that it
+// was set with; never what is held, nor without locks anything.
+func TestMarksAreSwept(t *testing.T) {
+	for _, lock := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			m := &hostlock.Marks{Leases: hostlock.Leases{FS: f, Folder: "mark", Staging: "tmp", Period: period, Lock: lock}}
+			sweep := func(name string, needed bool) string {
+				var note string
+				swept, err := m.Sweep(name, func(text string) bool {
+					note = text
+					return needed
+				})
+				return fmt.Sprintf("%t %v %q", swept, err, note)
+			}
+			want := func(what, got, want string) {
+				t.Helper()
+				if !lock {
+					want = `false <nil> ""`
+				}
+				if got != want {
+					t.Errorf("%s, locks %t: %s, want %s", what, lock, got, want)
+				}
+			}
+			mark, verdict, err := m.Enter(background, "x", "who")
+			if verdict != hostlock.Entered || err != nil {
+				t.Fatal(verdict, err)
+			}
+			want("held", sweep("x", false), `false <nil> "who"`)
+			text, err := vfs.ReadFile(f, "mark/x", 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := mark.Leave(); err != nil {
+				t.Error(err)
+			}
+			for name, text := range map[string][]byte{"left": text, "torn": text[:4]} {
+				if err := vfs.WriteNew(f, "mark/"+name, false, text); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want("needed", sweep("left", true), `false <nil> "who"`)
+			want("left", sweep("left", false), `true <nil> "who"`)
+			want("torn", sweep("torn", false), `true <nil> ""`)
+			list, err := f.ReadDir("mark")
+			if err != nil || (len(list) == 0) != lock {
+				t.Errorf("locks %t: %v %v", lock, list, err)
+			}
+			if _, err := m.Sweep("left", func(string) bool { return false }); lock && !errors.Is(err, fs.ErrNotExist) {
+				t.Error(err)
+			}
+		})
+	}
+}

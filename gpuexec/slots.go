@@ -1,0 +1,93 @@
+package gpuexec
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/flight"
+)
+
+// slots bounds the compiles of a device that run at once. Safe for concurrent use.
+type slots struct {
+	free chan struct{} // capacity: as many as there are; what is in it is taken
+
+	mu struct {
+		sync.Mutex
+		running, waiting inSlots
+		looked           time.Time // for a circle
+	}
+}
+
+type inSlots map[*flight.Flight[*Kernel]]*compiling
+
+func newSlots(n int) *slots {
+	s := &slots{free: make(chan struct{}, n)}
+	s.mu.running, s.mu.waiting = make(inSlots), make(inSlots)
+	return s
+}
+
+// glance is how often compiles that wait for a slot look for a circle (SPEC F5).
+const glance = 100 * time.Millisecond
+
+// take waits until f may run: in a slot, or beside one that waits for f. The error is that
+// of the context, where nobody wants f any more. giveBack follows in every case.
+func (s *slots) take(f *compiling) error {
+	s.put(s.mu.waiting, f)
+	tick := time.NewTicker(glance)
+	defer tick.Stop()
+	for {
+		select {
+		case s.free <- struct{}{}:
+			f.slotted = true
+		case <-f.pass:
+		case <-f.through:
+		case <-f.Context().Done():
+			return f.Context().Err()
+		case now := <-tick.C:
+			s.look(now)
+			continue
+		}
+		s.put(s.mu.running, f)
+		return nil
+	}
+}
+
+func (s *slots) put(where inSlots, f *compiling) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.waiting, &f.Flight)
+	where[&f.Flight] = f
+}
+
+func (s *slots) giveBack(f *compiling) {
+	s.mu.Lock()
+	delete(s.mu.waiting, &f.Flight)
+	delete(s.mu.running, &f.Flight)
+	s.mu.Unlock()
+	if f.slotted {
+		<-s.free
+	}
+}
+
+// look sees whether no slot would ever be free: every compile that runs waits, through
+// flights of any room, for one that waits for a slot. Then one of those runs beside them,
+// who do nothing meanwhile.
+func (s *slots) look(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(s.mu.looked) < glance {
+		return
+	}
+	s.mu.looked = now
+	var awaited *flight.Flight[*Kernel]
+	for running := range s.mu.running {
+		if awaited = running.Awaited(maps.Keys(s.mu.waiting)); awaited == nil {
+			return
+		}
+	}
+	if f := s.mu.waiting[awaited]; f != nil {
+		delete(s.mu.waiting, awaited) // once
+		close(f.through)
+	}
+}

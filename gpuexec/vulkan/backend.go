@@ -1,0 +1,86 @@
+package vulkan
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+)
+
+// Name is the backend's.
+const Name = "vulkan"
+
+// Languages of a gpuexec.Code.
+const (
+	SPIRV = "spirv" // Text is the bytes of a module
+	GLSL  = "glsl"  // a compute shader in GLSL, for which glslc must be installed
+)
+
+// Config of a Backend.
+type Config struct {
+	// PipelineFile keeps the driver's cache and the SPIR-V of GLSL over restarts, one
+	// file for each device: the device's number is added to the name. Empty = none.
+	PipelineFile string
+	// Logger is told of files that cannot be used; nil = silent.
+	Logger *slog.Logger
+}
+
+// Backend implements gpuexec.Backend. Safe for concurrent use.
+type Backend struct {
+	cfg    Config
+	counts counts
+	staged bool // tests: as if the host saw none of the device's memory
+}
+
+// counts are of all devices of a backend. leaked are objects of the drivers that a
+// closed device had left.
+type counts struct{ pipelines, told, cacheHits, fromGLSL, leaked atomic.Int64 }
+
+// Stats counts what all devices of a backend did.
+type Stats struct {
+	Pipelines int64 // that the driver made
+	Told      int64 // of these, those for which it said whether its cache helped
+	CacheHits int64 // of these, those that came out of its cache
+	FromGLSL  int64 // modules that glslc made
+}
+
+func init() { gpuexec.Register(New(Config{})) }
+
+// New makes a backend of its own settings; the registered one has none.
+func New(cfg Config) *Backend { return &Backend{cfg: cfg} }
+
+// Name implements gpuexec.Backend.
+func (b *Backend) Name() string { return Name }
+
+// Stats says what all devices of this backend did so far.
+func (b *Backend) Stats() Stats {
+	c := &b.counts
+	return Stats{c.pipelines.Load(), c.told.Load(), c.cacheHits.Load(), c.fromGLSL.Load()}
+}
+
+// Devices implements gpuexec.Backend.
+func (b *Backend) Devices(context.Context) []gpuexec.DeviceInfo { return devices() }
+
+// Open implements gpuexec.Backend.
+func (b *Backend) Open(ctx context.Context, index int) (gpuexec.Device, error) {
+	return b.open(ctx, index)
+}
+
+// install is what makes the backend available.
+const install = "install libvulkan1 and a driver (Debian: mesa-vulkan-drivers, which has one for processors, too)"
+
+func unavailable(err error) error {
+	return &fault.Error{Op: "vulkan: open", Backend: Name, Err: fmt.Errorf("%s: %w", install, err)}
+}
+
+func absent(err error) []gpuexec.DeviceInfo {
+	return []gpuexec.DeviceInfo{{Backend: Name, Reason: fmt.Sprintf("%v; %s", err, install)}}
+}
+
+func noSuchDevice(index, have int) error {
+	return &fault.Error{Op: "vulkan: open", Backend: Name,
+		Err: fmt.Errorf("%w: device %d: there are %d, from 0", fault.ErrNotFound, index, have)}
+}

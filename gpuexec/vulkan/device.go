@@ -1,0 +1,148 @@
+//go:build linux && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
+	"github.com/kiln-cache/kiln/gpuexec/vulkan/internal/vk"
+	"github.com/kiln-cache/kiln/internal/guard"
+)
+
+// device is an open device.
+type device struct {
+	b         *Backend
+	info      gpuexec.DeviceInfo
+	of        *vk.Physical
+	vk        *vk.Device
+	family    int
+	queues    []*line
+	pipelines *pipelinefile.Cache
+	file      string // of pipelines; empty = none
+	memory    memory
+	log       *slog.Logger
+
+	mu struct {
+		sync.Mutex
+		opened   int                   // queues so far
+		programs map[*program]struct{} // that were not released
+		unsaved  int                   // pipelines that were made since the file was saved
+	}
+}
+
+// line is a queue of the driver, which takes one submission at a time.
+type line struct {
+	mu    sync.Mutex
+	queue vk.Queue
+}
+
+// Settings of every device.
+const (
+	mostLines = 8  // queues of the driver
+	saveEvery = 32 // pipelines made
+)
+
+func openDevice(ctx context.Context, b *Backend, info gpuexec.DeviceInfo, of *vk.Physical) (_ gpuexec.Device, err error) {
+	d := &device{b: b, info: info, of: of, family: family(of), log: guard.Logger(b.cfg.Logger, func(fn func()) { go fn() })}
+	d.mu.programs = make(map[*program]struct{})
+	lines := min(int(of.Families[d.family].Count), mostLines)
+	if d.vk, err = of.Open(d.family, lines); err != nil {
+		return nil, unavailable(err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	for i := range lines {
+		d.queues = append(d.queues, &line{queue: d.vk.Queue(d.family, i)})
+	}
+	if err := d.memory.init(d); err != nil {
+		return nil, err
+	}
+	d.pipelines, err = pipelinefile.Open(ctx, pipelinefile.Config{Driver: driver{d}, Identity: identity(of), Logger: b.cfg.Logger})
+	if err != nil {
+		return nil, err
+	}
+	if b.cfg.PipelineFile != "" {
+		ext := filepath.Ext(b.cfg.PipelineFile)
+		d.file = fmt.Sprintf("%s-%d%s", strings.TrimSuffix(b.cfg.PipelineFile, ext), info.Index, ext)
+		if _, err := d.pipelines.Load(ctx, d.file); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// Info implements gpuexec.Device.
+func (d *device) Info() gpuexec.DeviceInfo { return d.info }
+
+// Limits implements gpuexec.Device.
+func (d *device) Limits() gpuexec.Limits {
+	l := &d.of.Limits
+	return gpuexec.Limits{
+		MaxGrid: size(l.MaxGroups), MaxBlock: size(l.MaxGroupSize), MaxItems: int(l.MaxInvocations), MaxLocal: int64(l.MaxShared),
+		Alignment: int(d.memory.align),
+	}
+}
+
+func size(n [3]uint32) gpuexec.Size { return gpuexec.Size{int(n[0]), int(n[1]), int(n[2])} }
+
+// Lost implements gpuexec.Device: the driver tells by errors.
+func (d *device) Lost() <-chan struct{} { return nil }
+
+// made notes one pipeline more.
+func (d *device) made() {
+	d.b.counts.pipelines.Add(1)
+	d.mu.Lock()
+	d.mu.unsaved++
+	d.mu.Unlock()
+}
+
+// save writes the file of pipelines if so many were made since it was last written. A
+// file that cannot be written is logged: the next process compiles again.
+func (d *device) save(least int) {
+	d.mu.Lock()
+	due := d.file != "" && d.mu.unsaved >= least
+	if due {
+		d.mu.unsaved = 0
+	}
+	d.mu.Unlock()
+	if !due {
+		return
+	}
+	if _, err := d.pipelines.Save(context.Background(), d.file); err != nil {
+		d.log.Warn("vulkan: the file of pipelines was not saved", "file", d.file, "error", err)
+	}
+}
+
+// Close implements gpuexec.Device.
+func (d *device) Close() error {
+	var errs []error
+	if d.pipelines != nil {
+		d.save(1)
+		d.mu.Lock()
+		programs := d.mu.programs
+		d.mu.programs = nil
+		d.mu.Unlock()
+		for p := range programs {
+			p.end()
+		}
+		errs = append(errs, d.pipelines.Close(context.Background()))
+	}
+	d.memory.close()
+	n := d.vk.Objects()
+	d.vk.Close()
+	if d.b.counts.leaked.Add(n); n != 0 {
+		errs = append(errs, fmt.Errorf("vulkan: close: %d objects of the driver were left", n))
+	}
+	return errors.Join(errs...)
+}

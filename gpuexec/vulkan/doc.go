@@ -1,0 +1,40 @@
+// Package vulkan drives the devices of Vulkan: kernels in SPIR-V, and in GLSL where
+// the compiler glslc is installed. The loader (libvulkan.so.1) and the drivers are
+// opened at run time, without cgo; where they are absent the backend says what to
+// install. Importing the package makes the backend "vulkan" known to package gpuexec.
+//
+// # Kernels
+//
+// A kernel is a gpuexec.Code in the language SPIRV, whose Text is the bytes of a
+// module, or GLSL, a compute shader. Its buffers are storage or uniform buffers in
+// descriptor set 0; the buffer parameters go to the bindings in ascending order. All
+// numbers and structs together are its push constants: one behind the other, a
+// number at a multiple of its size, a struct at a multiple of 16. Code.Constants set
+// specialisation constants. Code.Block, or the block of a launch, sets the size of a
+// group where the module leaves it to specialisation constants (local_size_x_id);
+// a module that fixes its size takes no other. Local memory is declared in the
+// module: there is no ParamLocal.
+//
+// # What is kept over restarts
+//
+// Vulkan's drivers keep compiled pipelines in a cache of their own, VkPipelineCache,
+// for all pipelines together. So a kernel has no blob for the artefact store; with
+// Config.PipelineFile the device keeps the driver's cache, and the SPIR-V that was
+// made of GLSL, in one file (package pipelinefile): it is loaded when the device is
+// opened and saved when it is closed, and beside the work now and then. What the
+// driver says of its cache (creation feedback) is counted: Backend.Stats. Some
+// drivers, such as Mesa's lavapipe, keep nothing there.
+//
+// # Devices
+//
+// Devices are listed discrete ones first, then integrated and virtual ones, and
+// software last. The variables of the loader choose among the drivers
+// (VK_DRIVER_FILES, VK_LOADER_DRIVERS_SELECT).
+//
+// # Failure
+//
+// A module is read before the driver sees it: what is no SPIR-V, or takes more than
+// the parameters give, is refused. Accesses beyond a buffer are bounded by the device
+// where it can (robustBufferAccess). A driver that reports a lost device makes the
+// executor lose it (gpuexec.ErrDeviceLost).
+package vulkan

@@ -1,0 +1,86 @@
+package spirv_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/vulkan/internal/spirv"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func words(t testing.TB, name string) []uint32 {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", "..", "testdata", name+".spv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := spirv.Words(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// What a shader declares is read out of its module.
+func TestRead(t *testing.T) {
+	none := [3]uint32{spirv.NoID, spirv.NoID, spirv.NoID}
+	two := []spirv.Binding{{Number: 0}, {Number: 1}}
+	for name, want := range map[string]*spirv.Module{
+		"axpy": {Bindings: two, PushBytes: 8, Constants: map[uint32]uint8{0: 4, 1: 4}, LocalSize: [3]uint32{1, 1, 1}, LocalIDs: [3]uint32{0, spirv.NoID, spirv.NoID}},
+		"sum":  {Bindings: two, Constants: map[uint32]uint8{}, LocalSize: [3]uint32{128, 1, 1}, LocalIDs: none},
+		// A matrix, an array of structs and a uniform buffer in the bindings 5, 2 and 3.
+		"layouts": {Bindings: []spirv.Binding{{Number: 2}, {Number: 3, Uniform: true}, {Number: 5}}, PushBytes: 116,
+			Constants: map[uint32]uint8{3: 8, 7: 4}, LocalSize: [3]uint32{4, 2, 8}, LocalIDs: none},
+	} {
+		got, err := spirv.Read(words(t, name), "main")
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v; want %+v", name, got, err, want)
+		}
+	}
+}
+
+// What takes something else than buffers in set 0 is refused with the reason.
+func TestUnsupported(t *testing.T) {
+	for _, name := range []string{"image", "set"} {
+		if _, err := spirv.Read(words(t, name), "main"); !errors.Is(err, fault.ErrUnsupported) {
+			t.Errorf("%s: %v, want ErrUnsupported", name, err)
+		}
+	}
+}
+
+// E3: a module that was cut anywhere is refused.
+func TestCut(t *testing.T) {
+	whole := words(t, "sum")
+	for n := range whole {
+		if _, err := spirv.Read(whole[:n], "main"); !errors.Is(err, fault.ErrInvalid) {
+			t.Fatalf("cut to %d of %d words: %v, want ErrInvalid", n, len(whole), err)
+		}
+	}
+}
+
+// Whatever the words are, reading them ends with a module or a typed error.
+func FuzzRead(f *testing.F) {
+	for _, name := range []string{"axpy", "sum", "layouts", "image", "set"} {
+		b, err := os.ReadFile(filepath.Join("..", "..", "testdata", name+".spv"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		w, err := spirv.Words(b)
+		if err == nil {
+			_, err = spirv.Read(w, "main")
+		}
+		if err != nil && !errors.Is(err, fault.ErrInvalid) && !errors.Is(err, fault.ErrUnsupported) {
+			t.Error(err)
+		}
+	})
+}

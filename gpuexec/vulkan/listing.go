@@ -1,0 +1,112 @@
+//go:build linux && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
+	"github.com/kiln-cache/kiln/gpuexec/vulkan/internal/vk"
+)
+
+// physical lists the devices in the order of their numbers.
+func physical() ([]*vk.Physical, error) {
+	i, err := vk.Open()
+	if err != nil {
+		return nil, err
+	}
+	all, err := i.Devices()
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%w: the loader knows no device", fault.ErrUnavailable)
+	}
+	slices.SortStableFunc(all, func(a, b *vk.Physical) int { return cmp.Compare(place(a), place(b)) })
+	return all, nil
+}
+
+// place orders kinds of devices.
+func place(p *vk.Physical) int {
+	return slices.Index([]uint32{vk.TypeCPU, 0, vk.TypeVirtual, vk.TypeIntegrated, vk.TypeDiscrete}, p.Type) * -1
+}
+
+func devices() []gpuexec.DeviceInfo {
+	all, err := physical()
+	if err != nil {
+		return absent(err)
+	}
+	list := make([]gpuexec.DeviceInfo, len(all))
+	for i, p := range all {
+		list[i] = describe(i, p)
+	}
+	return list
+}
+
+func describe(index int, p *vk.Physical) gpuexec.DeviceInfo {
+	d := gpuexec.DeviceInfo{Backend: Name, Index: index, Name: vk.Text(p.Name[:]), Available: true}
+	switch {
+	case p.Old():
+		d.Available, d.Reason = false, fmt.Sprintf("its driver has Vulkan %s, want 1.2 or later: install a newer one", version(p.API))
+		return d
+	case family(p) < 0:
+		d.Available, d.Reason = false, "it computes nothing: it has no compute queue"
+		return d
+	}
+	d.Driver = vk.Text(p.Driver.Name[:]) + " " + vk.Text(p.Driver.Info[:])
+	for _, h := range p.Heaps {
+		if h.Flags&vk.MemoryDeviceLocal != 0 {
+			d.MemoryBytes = max(d.MemoryBytes, int64(h.Bytes))
+		}
+	}
+	build := sha256.New()
+	fmt.Fprintf(build, "%v %v %q %q %q %x %x %x", p.API, p.Properties.Driver, p.Driver.Name, p.Driver.Info, p.Name, p.CacheUUID, p.IDs.DeviceUUID, p.IDs.DriverUUID)
+	d.Identity = gpuexec.Identity{
+		Library: library(), Build: hex.EncodeToString(build.Sum(nil)[:16]), Compiler: vk.Text(p.Driver.Info[:]), Driver: d.Driver,
+		Device: fmt.Sprintf("%s %04x:%04x", d.Name, p.Vendor, p.Device),
+	}
+	return d
+}
+
+func version(v uint32) string { return fmt.Sprintf("%d.%d.%d", v>>22, v>>12&0x3ff, v&0xfff) }
+
+// family is the family of queues that compute and, if there is one, do nothing else;
+// -1: none.
+func family(p *vk.Physical) int {
+	computes := func(f vk.QueueFamily) bool { return f.Flags&vk.QueueCompute != 0 && f.Count > 0 }
+	if i := slices.IndexFunc(p.Families, func(f vk.QueueFamily) bool { return computes(f) && f.Flags&vk.QueueGraphics == 0 }); i >= 0 {
+		return i
+	}
+	return slices.IndexFunc(p.Families, computes)
+}
+
+// identity is what a file of pipelines must fit.
+func identity(p *vk.Physical) pipelinefile.Identity {
+	return pipelinefile.Identity{
+		Library: "kiln 1", Vendor: p.Vendor, Device: p.Device, API: p.API, Driver: p.Properties.Driver, DriverID: p.Driver.ID,
+		DriverName: vk.Text(p.Driver.Name[:]), DriverInfo: vk.Text(p.Driver.Info[:]), DeviceName: vk.Text(p.Name[:]),
+		UUID: p.CacheUUID, DeviceUUID: p.IDs.DeviceUUID, DriverUUID: p.IDs.DriverUUID,
+	}
+}
+
+func (b *Backend) open(ctx context.Context, index int) (gpuexec.Device, error) {
+	all, err := physical()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if index < 0 || index >= len(all) {
+		return nil, noSuchDevice(index, len(all))
+	}
+	info := describe(index, all[index])
+	if !info.Available {
+		return nil, &fault.Error{Op: "vulkan: open " + info.Name, Backend: Name, Err: fmt.Errorf("%w: %s", fault.ErrUnavailable, info.Reason)}
+	}
+	return openDevice(ctx, b, info, all[index])
+}
