@@ -105,7 +105,7 @@ func TestRuntimeClosedFromWithin(t *testing.T) {
 	one := func(free func()) kiln.Recipe[int] {
 		return kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) { return kiln.Made[int]{Free: free}, nil }}
 	}
-	get := func(s *kiln.Session, dim int64, free func()) {
+	get := func(t *testing.T, s *kiln.Session, dim int64, free func()) {
 		t.Helper()
 		g := group(t, s, dim)
 		defer g.Close()
@@ -117,7 +117,7 @@ func TestRuntimeClosedFromWithin(t *testing.T) {
 		"the Free of an artefact": func(t *testing.T) {
 			r = open(t, kiln.Config{})
 			s := session(t, r)
-			get(s, 1, closes)
+			get(t, s, 1, closes)
 			if err := r.Artefacts().SetCapacity(kiln.LimitOf(0), kiln.Limit{}); err != nil {
 				t.Fatal(err)
 			}
@@ -139,12 +139,12 @@ func TestRuntimeClosedFromWithin(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			get(s, 1, nil)
-			get(s, 2, nil)
+			get(t, s, 1, nil)
+			group(t, s, 2).Close() // evicts it
 		},
 		"the artefacts' Evicted": func(t *testing.T) {
 			r = open(t, kiln.Config{Evicted: func(string, artefacts.Cause) { closes() }})
-			get(session(t, r), 1, nil)
+			get(t, session(t, r), 1, nil)
 			if err := r.Artefacts().SetCapacity(kiln.LimitOf(0), kiln.Limit{}); err != nil {
 				t.Fatal(err)
 			}

@@ -3,7 +3,8 @@ package kiln_test
 import (
 	"context"
 	"errors"
-	"runtime"
+	"log/slog"
+	"sync"
 	"testing"
 
 	"github.com/kiln-cache/kiln"
@@ -21,49 +22,23 @@ func TestSessionOpenedBesideClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := r.Session(kiln.SessionConfig{Pool: pool})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx := context.Background()
-	g, err := s.Cache().Group(ctx, shape(t, 8))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Set(ctx, "name", sessioncache.Value{Any: 1, Bytes: 60}, sessioncache.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	inTurn, goOn := make(chan struct{}), make(chan struct{})
-	taken, opened, closed := make(chan error), make(chan error), make(chan error)
-	go func() { // holds the turn in which the session would give
-		_, err := g.Take(ctx, "name", 0, func(any) bool {
-			close(inTurn)
-			<-goOn
-			return false
-		})
-		g.Close() // the group may go now
-		taken <- err
-	}()
-	<-inTurn
+	asked := &gated{entered: make(chan struct{}), goOn: make(chan struct{})}
+	opened, closed := make(chan error), make(chan error)
 	go func() {
-		late, err := r.Session(kiln.SessionConfig{Name: "late", Pool: pool, Floor: kiln.Floor{Bytes: 50}})
+		late, err := r.Session(kiln.SessionConfig{Name: "late", Pool: pool, Floor: kiln.Floor{Bytes: 50}, Logger: slog.New(asked)})
 		if late != nil {
 			t.Errorf("%q was opened in a closed runtime", late.Name())
 			_ = late.Close(ctx)
 		}
 		opened <- err
 	}()
-	for _, spoken := pool.Use(); spoken <= 60; _, spoken = pool.Use() { // until it waits for its floor
-		runtime.Gosched()
-	}
+	<-asked.entered
 	go func() { closed <- r.Close(ctx) }()
 	for err = nil; !errors.Is(err, kiln.ErrClosed); { // until Close has looked at the sessions
 		_, err = r.Session(kiln.SessionConfig{})
 	}
-	close(goOn)
-	if err := <-taken; !errors.Is(err, kiln.ErrInvalid) {
-		t.Errorf("take: %v, want ErrInvalid", err)
-	}
+	close(asked.goOn)
 	if err := <-opened; !errors.Is(err, kiln.ErrClosed) {
 		t.Errorf("open beside close: %v, want ErrClosed", err)
 	}
@@ -73,6 +48,21 @@ func TestSessionOpenedBesideClose(t *testing.T) {
 	if held, spoken := pool.Use(); held != 0 || spoken != 0 {
 		t.Errorf("%d bytes of the pool are held and %d are spoken for by closed sessions", held, spoken)
 	}
+}
+
+// gated is a log handler that waits when it is asked for the first time.
+type gated struct {
+	slog.Handler
+	once          sync.Once
+	entered, goOn chan struct{}
+}
+
+func (h *gated) Enabled(context.Context, slog.Level) bool {
+	h.once.Do(func() {
+		close(h.entered)
+		<-h.goOn
+	})
+	return false
 }
 
 func shape(t *testing.T, dims ...int64) kiln.Shape {

@@ -93,6 +93,23 @@ func (s *state) fitsNow(bytes int64) bool {
 		(s.share == nil || bytes <= s.share.reserved || s.share.member.Could(bytes-s.share.reserved))
 }
 
+// roomy evicts what the session's capacity has no room for besides the groups and bytes
+// given, as far as a turn goes, and reports whether it has room or that is of no use. own
+// is not chosen; turns counts those that were not enough.
+func (s *state) roomy(turns *int, own *group, groups, bytes int64) bool {
+	within := func() Cause {
+		if why := s.short(groups, bytes); s.touched.Left() || *turns >= often {
+			return why
+		}
+		return nothing
+	}
+	if !s.fitsNow(bytes) || !s.evictUntil(own, within) || s.short(groups, bytes) == nothing {
+		return true
+	}
+	*turns++
+	return false
+}
+
 // awaits reports whether held has to wait until other sessions have made room
 // for more groups and bytes. What the session's own capacity asks for goes first:
 // no other session makes room for that.

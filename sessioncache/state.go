@@ -214,23 +214,6 @@ func (s *state) sifted(bytes int64) bool {
 // often is how many turns one thing takes at most: others may take the room that it made.
 const often = 256
 
-// roomy evicts what the session's capacity has no room for besides the groups and bytes
-// given, as far as a turn goes, and reports whether it has room or that is of no use. own
-// is not chosen; turns counts those that were not enough.
-func (s *state) roomy(turns *int, own *group, groups, bytes int64) bool {
-	within := func() Cause {
-		if why := s.short(groups, bytes); s.touched.Left() || *turns >= often {
-			return why
-		}
-		return nothing
-	}
-	if !s.fitsNow(bytes) || !s.evictUntil(own, within) || s.short(groups, bytes) == nothing {
-		return true
-	}
-	*turns++
-	return false
-}
-
 // short says of what the session's capacity has too little for the groups and bytes
 // given, besides what there is.
 func (s *state) short(groups, bytes int64) Cause {

@@ -36,7 +36,7 @@ func TestClosedByItsOwnFree(t *testing.T) {
 				}
 				return b, nil
 			}})
-			if err != nil {
+			if err != nil && (key == "a" || !errors.Is(err, fault.ErrClosed)) { // b evicts a, which closes
 				t.Fatal(err)
 			}
 			l.End()
