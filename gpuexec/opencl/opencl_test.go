@@ -267,6 +267,31 @@ func TestWrongSources(t *testing.T) {
 	compile(t, e, add(t)) // and the device goes on
 }
 
+// E3: a parameter that is not what the kernel takes is refused: drivers follow a number
+// as if it were a buffer.
+func TestParametersThatAreOthers(t *testing.T) {
+	e := open(t, 1)
+	const text = `typedef float real;
+		kernel void k(global float *a, constant float *b, local int *c, uint n, real r, float4 v) { a[0] = b[n] * r * v.x + c[0]; }`
+	right := []gpuexec.Param{buffer(4), buffer(4), {Kind: gpuexec.ParamLocal}, {Kind: gpuexec.ParamU32}, {Kind: gpuexec.ParamF32}, {Kind: gpuexec.ParamStruct, Bytes: 16}}
+	compile(t, e, source(t, gpuexec.Code{Text: text}, right...))
+	for i, wrong := range []gpuexec.Param{{Kind: gpuexec.ParamU64}, {Kind: gpuexec.ParamStruct, Bytes: 8}, buffer(4), buffer(4), buffer(4), {Kind: gpuexec.ParamLocal}} {
+		params := slices.Clone(right)
+		params[i] = wrong
+		k, err := e.Compile(bg, source(t, gpuexec.Code{Text: text}, params...))
+		if err == nil {
+			k.Release()
+		}
+		if !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("parameter %d as another: %v, want ErrInvalid", i, err)
+		}
+	}
+	if k, err := e.Compile(bg, source(t, gpuexec.Code{Text: `kernel void k(int n) {}`}, gpuexec.Param{Kind: gpuexec.ParamF32})); !errors.Is(err, fault.ErrInvalid) {
+		k.Release()
+		t.Errorf("a float for an int: %v, want ErrInvalid", err)
+	}
+}
+
 // E5: one kernel is launched by many goroutines on several workers, each with its own
 // numbers, while blobs are taken and kernels come and go.
 func TestManyWorkers(t *testing.T) {

@@ -33,6 +33,12 @@ var includeName = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
 // elsewhere is an include that does not stay among those given by value.
 var elsewhere = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]*)`)
 
+// unhashable refuses a source whose key would not cover all that goes in.
+func unhashable(field, format string, args ...any) error {
+	return &fault.Error{Op: "vulkan: glsl", Backend: Name, Reason: fault.KeyRefused, Field: field,
+		Err: fmt.Errorf("%w: "+format, append([]any{fault.ErrInvalid}, args...)...)}
+}
+
 // checkGLSL refuses a source that could read what is not in it (SPEC K6).
 func checkGLSL(code gpuexec.Code) error {
 	const op = "vulkan: glsl"
@@ -41,7 +47,7 @@ func checkGLSL(code gpuexec.Code) error {
 	}
 	for _, o := range code.Options {
 		if !optionsOfGLSL.MatchString(o) {
-			return fault.Invalidf(op, "option %q is not among those that depend on nothing else: -O, -O0, -Os, -g, -w, -Werror, --target-env=, --target-spv=, -std=", o)
+			return unhashable("options", "option %q is not among those that depend on nothing else: -O, -O0, -Os, -g, -w, -Werror, --target-env=, --target-spv=, -std=", o)
 		}
 	}
 	for name := range code.Defines {
@@ -59,7 +65,7 @@ func checkGLSL(code gpuexec.Code) error {
 	for in, text := range texts {
 		for _, m := range elsewhere.FindAllStringSubmatch(text, -1) {
 			if _, given := code.Includes[m[1]]; !given {
-				return fault.Invalidf(op, "%s includes %q, which is not in Includes: give its text there", in, m[1])
+				return unhashable("includes", "%s includes %q, which is not in Includes: give its text there", in, m[1])
 			}
 		}
 	}
@@ -141,7 +147,7 @@ func onlyIncluded(code gpuexec.Code, dir, list string) error {
 			own, _ = filepath.Rel(dir, name)
 		}
 		if _, given := code.Includes[filepath.Clean(own)]; !given {
-			return fault.Invalidf("vulkan: glsl", "it includes %q, which is not in Includes: give its text there", name)
+			return unhashable("includes", "it includes %q, which is not in Includes: give its text there", name)
 		}
 	}
 	return nil

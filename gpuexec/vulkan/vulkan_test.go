@@ -271,6 +271,9 @@ func TestIncludes(t *testing.T) {
 		if !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", include, err)
 		}
+		if reason, field := fault.ReasonOf(err); strings.HasPrefix(include, "#in") && (reason != fault.KeyRefused || field != "includes") {
+			t.Errorf("%s: %v, want key_refused, includes", include, err)
+		}
 	}
 }
 
