@@ -101,7 +101,8 @@ func (c *call) Leave(flight.Ticket[*Kernel]) { c.exec.ref.Tell(leftMsg{c.asked.a
 
 // build compiles or loads a kernel when there is a slot for it. One that another
 // compile asks for runs in the slot of that, which waits for it: they would wait for
-// each other (SPEC F5). So would one that it asks for through other rooms. The actor has entered the device for it.
+// each other (SPEC F5). So would one that it asks for through other rooms.
+// The actor has entered the device for it.
 func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	ctx := f.Context()
 	defer g.slots.giveBack(f)
@@ -116,6 +117,9 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 		return nil, err
 	}
 	code, _ := f.source.Spec.(Code)
+	if own, has := p.program.(interface{ Block() Size }); has && code.Block == (Size{}) {
+		code.Block = own.Block()
+	}
 	k := &Kernel{exec: e, source: f.source, block0: whole(code.Block), requires: requires, asked: make(chan struct{})}
 	k.cell.Init(k.free)
 	k.built.Store(p)
