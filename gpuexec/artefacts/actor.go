@@ -176,6 +176,10 @@ func (m asked) handle(s *shell) {
 		m.reply.Fail(fault.ErrClosed)
 		return
 	}
+	if !s.state.askable(m.making) {
+		s.ref.Tell(m)
+		return
+	}
 	a := s.state.ask(m.making)
 	switch a.role {
 	case found:
@@ -221,6 +225,10 @@ func (m expired) handle(s *shell) {
 
 // handle lands a flight: what is to be resident is, before anybody wakes.
 func (m landed) handle(s *shell) {
+	if m.err == nil && !s.state.landable(m.making) {
+		s.ref.Tell(m)
+		return
+	}
 	e := &m.n.Value
 	s.jobs--
 	s.state.hits = s.hits()

@@ -169,7 +169,7 @@ func (s *state) absence() fault.Reason {
 func (s *state) place(n *node) bool {
 	t := s.tenantOf(n)
 	for !s.entries.Allows(s.size() + 1) {
-		victim := s.victim(t, either)
+		victim, _ := s.victim(t, either, always)
 		if victim == nil {
 			return false
 		}
@@ -276,10 +276,18 @@ func (s *state) trim() (over bool) {
 		return s.empty()
 	}
 	for !s.goal.entries.Allows(s.size()) && s.touched.Left() {
-		s.evict(s.surplus(either), ForEntries)
+		n, over := s.surplus(either, s.touched.Left)
+		if !over {
+			break
+		}
+		s.evict(n, ForEntries)
 	}
 	for !s.goal.bytes.Allows(s.gauges.bytes.Load()) && s.touched.Left() {
-		s.evict(s.surplus(complete), ForBytes)
+		n, over := s.surplus(complete, s.touched.Left)
+		if !over {
+			break
+		}
+		s.evict(n, ForBytes)
 	}
 	s.entries = atLeast(s.goal.entries, s.size())
 	s.bytes = atLeast(s.goal.bytes, s.gauges.bytes.Load())
