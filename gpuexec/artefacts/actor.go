@@ -305,18 +305,20 @@ func (m *shrink) handle(s *shell) {
 
 func (m *settle) handle(s *shell) { m.reply.Send(slices.Collect(maps.Keys(s.saves))) }
 
-// handle closes: waiters go at once, creators are told to end.
+// handle closes: waiters go, creators are told to end.
 func (closing) handle(s *shell) {
 	if s.state.closed {
 		return
 	}
-	for _, m := range s.state.close() {
-		m.flight.Finish(nil, fault.ErrClosed, nil)
-	}
+	s.endFlights()
 	for _, w := range s.sweeps {
 		w.end(fault.ErrClosed)
 	}
 	s.sweep(emptying{})
+}
+
+func (s *shell) endFlights() (over bool) {
+	return s.state.close(func(m *making) { m.flight.Finish(nil, fault.ErrClosed, nil) })
 }
 
 func (m saved) handle(s *shell) {

@@ -349,12 +349,20 @@ func (s *state) release(owner string, uses uses) (over bool) {
 	return true
 }
 
-// close ends all flights, which it gives, and lets nothing stay any more. Calls of empty
+// close lets nothing stay any more, and takes flights off their desks as far as a turn
+// goes, each of which it gives to end. It reports whether none is left. Calls of empty
 // follow.
-func (s *state) close() []*making {
-	if s.closed {
-		return nil
-	}
+func (s *state) close(end func(*making)) (over bool) {
 	s.closed = true
-	return append(s.flights.Close(), s.kernels.flights.Close()...)
+	for _, d := range []*flight.Desk[string, *making]{&s.flights, &s.kernels.flights} {
+		for m := range d.All() {
+			if !s.touched.Left() {
+				return false
+			}
+			s.touched.Add(1)
+			d.End(m.call.Key, m)
+			end(m)
+		}
+	}
+	return true
 }

@@ -73,3 +73,24 @@ func TestNothingGoesForWhatFloorsLeaveNoRoomFor(t *testing.T) {
 		}
 	})
 }
+
+// F8: a close ends very many flights in several turns, and every caller is told.
+func TestCloseEndsFlightsInTurns(t *testing.T) {
+	const many = 3 * touched.Most
+	bubble(t, artefacts.Config{Entries: limit.Unlimited}, func(t *testing.T, c room) {
+		var callers []<-chan string
+		for i := range many {
+			callers = append(callers, c.calls(background, 1, strconv.Itoa(i), maker{wait: gate()}))
+		}
+		synctest.Wait()
+		c.close()
+		for _, caller := range callers {
+			if got := <-caller; got != "error closed" {
+				t.Fatalf("a caller got %s", got)
+			}
+		}
+		if n := c.Stats().Touched; n < touched.Most/2 || n > touched.Most {
+			t.Errorf("one turn has ended %d of %d", n, many)
+		}
+	})
+}
