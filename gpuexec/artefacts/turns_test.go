@@ -76,7 +76,7 @@ func TestNothingGoesForWhatFloorsLeaveNoRoomFor(t *testing.T) {
 
 // F8: a close ends very many flights in several turns, and every caller is told.
 func TestCloseEndsFlightsInTurns(t *testing.T) {
-	const many = 3 * touched.Most
+	const many = touched.Most + 1
 	bubble(t, artefacts.Config{Entries: limit.Unlimited}, func(t *testing.T, c room) {
 		var callers []<-chan string
 		for i := range many {
