@@ -168,7 +168,7 @@ func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error 
 		h.session.discard(v)
 		return failed("set", name, errGroup)
 	}
-	return h.session.put(ctx, writing{group: h.g, name: name, options: o, value: v})
+	return h.session.put(ctx, h.g.shape, writing{group: h.g, name: name, options: o, value: v})
 }
 
 // Take removes a name and gives its value to the caller. The caller calls Free when
@@ -195,9 +195,9 @@ func (h *Group) Take(ctx context.Context, name string, lane Lane, fits func(valu
 // that another value has come meanwhile: then it is asked again.
 func (h *Group) take(ctx context.Context, name string, lane Lane, fits func(any) bool) (*node, error) {
 	for hash := h.g.of.placed(name); ; {
-		seen := h.g.of.candidate(h.g, name, hash, lane)
-		if fits != nil && seen != nil && !fits(seen.Value.value) {
-			return nil, fault.ErrInvalid
+		seen, err := h.fitting(name, hash, lane, fits)
+		if err != nil {
+			return nil, err
 		}
 		n, err := actors.Ask(ctx, h.session.actor, func(r actors.Reply[*node]) message {
 			return take{r, h.g, name, hash, lane, seen, fits != nil}
@@ -206,6 +206,29 @@ func (h *Group) take(ctx context.Context, name string, lane Lane, fits func(any)
 			return n, err
 		}
 	}
+}
+
+// fitting shows what a take would give to fits, if there are both. It pins it meanwhile:
+// h holds nothing of the group that has taken the place of its own.
+func (h *Group) fitting(name string, hash uint64, lane Lane, fits func(any) bool) (*node, error) {
+	if fits == nil {
+		return nil, nil
+	}
+	n := h.g.of.candidate(h.g, name, hash, lane)
+	for n != nil && !n.Value.cell.Pin() { // freed: its group is not found any more, or h was closed
+		if h.closed.Load() {
+			return nil, errGroup
+		}
+		n = h.g.of.candidate(h.g, name, hash, lane)
+	}
+	if n == nil {
+		return nil, nil
+	}
+	defer unpin(n)
+	if !fits(n.Value.value) {
+		return nil, fault.ErrInvalid
+	}
+	return n, nil
 }
 
 // Remove removes a name of the group and reports whether there was one. Its value

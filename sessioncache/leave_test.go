@@ -317,3 +317,23 @@ func TestSetUnderAContextThatPanics(t *testing.T) {
 		p.mu.Unlock()
 	}
 }
+
+// Nor is it lost where Config.Hash panics, of the shape or of the name.
+func TestSetUnderAHashThatPanics(t *testing.T) {
+	bad := ""
+	p := open(t, sessioncache.Config{Hash: func(key string) uint64 {
+		if key == bad {
+			panic("made to panic")
+		}
+		return 0
+	}})
+	at := shape(t, 1)
+	for _, bad = range []string{at.Key(), "n"} {
+		func() {
+			defer func() { _ = recover() }()
+			_ = p.Set(bg, at, "n", p.value(bad), sessioncache.Options{})
+		}()
+		p.freed(bad, 1)
+	}
+	bad = ""
+}

@@ -243,34 +243,31 @@ func (s *Session) Map(shape shapegroups.Shape) (shapegroups.Shape, error) {
 // whatever is returned. ErrTooLarge: v alone is above the byte capacity, and nothing
 // was evicted. With 0 groups it keeps nothing and returns nil.
 func (s *Session) Set(ctx context.Context, shape shapegroups.Shape, name string, v Value, o Options) error {
-	use, err := s.use("set", shape, byLookup)
-	if err != nil {
-		s.discard(v)
-		return err
-	}
-	return s.put(ctx, writing{use: use, name: name, options: o, value: v})
+	return s.put(ctx, shape, writing{name: name, options: o, value: v})
 }
 
-// put is Set once the place is known.
-func (s *Session) put(ctx context.Context, w writing) error {
+// put is Set, of a shape or into a group that is known.
+func (s *Session) put(ctx context.Context, shape shapegroups.Shape, w writing) (err error) {
 	const op = "set"
 	m := &write{writing: w}
 	m.of = m
-	err := checkName(op, m.name)
-	if err == nil {
-		err = m.value.validate(op, m.name, m.options)
-	}
-	if err != nil {
-		s.discard(m.value)
-		return err
-	}
-	m.hash = s.published.placed(m.name)
-	err = errClosed // until there is an answer: the context may panic
-	defer func() {
-		if err != nil && m.take() { // its turn never came, and now it never will
+	defer func() { // also where Config.Hash or the context panics
+		if m.take() { // its turn never came, and now it never will
 			s.discard(m.value)
 		}
 	}()
+	if m.group == nil {
+		if m.use, err = s.use(op, shape, byLookup); err != nil {
+			return err
+		}
+	}
+	if err := checkName(op, m.name); err != nil {
+		return err
+	}
+	if err := m.value.validate(op, m.name, m.options); err != nil {
+		return err
+	}
+	m.hash = s.published.placed(m.name)
 	_, err = actors.Ask(ctx, s.actor, func(r actors.Reply[struct{}]) message {
 		m.Reply = r
 		return m

@@ -3,7 +3,9 @@ package opencl_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +21,19 @@ import (
 
 var bg = context.Background()
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain gives PoCL a cache of this process's own, but to a child, which has one.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *child != "" {
+		os.Exit(m.Run())
+	}
+	dir := must(os.MkdirTemp("", "kiln-opencl-*"))
+	check(os.Setenv("POCL_CACHE_DIR", dir))
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
+}
 
 // device skips where there is none.
 func device(t testing.TB) gpuexec.Backend {
