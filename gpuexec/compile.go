@@ -2,7 +2,6 @@ package gpuexec
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -111,7 +110,7 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	}
 	p, requires, err := e.program(context.WithValue(ctx, e, g), g, f.source, f.blob)
 	if err != nil {
-		if errors.Is(err, fault.ErrDeviceLost) {
+		if lost(err) {
 			e.ref.Tell(lostMsg{g})
 		}
 		return nil, err
