@@ -38,7 +38,7 @@ func Owned(s *Session) (indexed, there int) {
 			there += len(at.Value.owners)
 			return true
 		})
-		for g := range st.serving {
+		for _, g := range st.serving {
 			there += len(g.owners)
 		}
 		return struct{}{}

@@ -34,6 +34,7 @@ type group struct {
 	shape      shapegroups.Shape
 	policy     *policy.Group // while registered
 	registered bool
+	serves     int // its place, plus 1, among the groups that serve; 0 is none
 	objects    int64
 	bytes      int64
 	leased     int64 // the part of bytes that other caches own

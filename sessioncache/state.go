@@ -22,7 +22,7 @@ type state struct {
 	keyHits   uint64 // that were in the log
 
 	desk     flight.Desk[place, *call]
-	serving  map[*group]struct{}            // groups out of the table that serve open handles
+	serving  []*group                       // groups out of the table that serve open handles (SPEC S7), see serve
 	owners   map[string]map[*group]struct{} // the groups, of either kind, that have names of an owner
 	holds    map[string]int
 	makings  map[string]*making   // owners of names that are being made
@@ -59,7 +59,6 @@ func newState(c Config, p *published) (*state, error) {
 		published: p,
 		policy:    rule,
 		requests:  seen,
-		serving:   make(map[*group]struct{}),
 		owners:    make(map[string]map[*group]struct{}),
 		holds:     make(map[string]int),
 		makings:   make(map[string]*making),
@@ -144,7 +143,7 @@ func (s *state) acquire(use *asked) (*group, error) {
 		return g, nil
 	}
 	g.dead.Store(true)
-	s.serving[g] = struct{}{} // until its handle is closed (SPEC S7)
+	s.serve(g)
 	return g, nil
 }
 
@@ -272,8 +271,24 @@ func (s *state) evict(g *group, why Cause) {
 	g.policy.Of = nil
 	s.policy.Remove(g.policy)
 	g.policy, g.registered = nil, false
-	s.serving[g] = struct{}{}
+	s.serve(g)
 	s.vacated(g)
+}
+
+// serve has a group serve its handles until they are closed, served ends that.
+//
+// INVARIANT: the place of a group among those that serve never becomes a later one.
+func (s *state) serve(g *group) {
+	s.serving = append(s.serving, g)
+	g.serves = len(s.serving)
+}
+
+func (s *state) served(g *group) {
+	last := s.serving[len(s.serving)-1]
+	s.serving[g.serves-1], last.serves = last, g.serves
+	s.serving[len(s.serving)-1] = nil
+	s.serving = s.serving[:len(s.serving)-1]
+	g.serves = 0
 }
 
 // vacated is told when the last handle of a phase of g was closed, or the last lease
@@ -287,10 +302,10 @@ func (s *state) vacated(g *group) {
 		g.aside.Store(false)
 		s.policy.Ready(g.policy)
 	}
-	_, serving := s.serving[g]
+	serving := g.serves > 0
 	switch {
 	case serving && !g.grace.open() && g.flights == 0:
-		delete(s.serving, g)
+		s.served(g)
 		for owner := range g.owners {
 			s.uncredit(owner, g)
 		}
