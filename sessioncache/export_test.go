@@ -67,3 +67,6 @@ func Stall(s *Session) (end func()) {
 	<-began
 	return func() { close(gate) }
 }
+
+// Slots is how many slots a group has for names by id.
+func Slots(v View) int { return len(v.g.slots.Load().at) }

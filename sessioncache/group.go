@@ -45,8 +45,13 @@ type group struct {
 	owners     map[string]*node // newest name of each owner
 }
 
-// slots are the names of a group by NameID.
-type slots struct{ at []atomic.Pointer[node] }
+// slots are the names of a group by NameID, from the first id that it has to the last.
+type slots struct {
+	first int
+	at    []atomic.Pointer[node]
+}
+
+func (s *slots) of(id int) *atomic.Pointer[node] { return &s.at[id-s.first] }
 
 // busy says that it should not be evicted while another group can be (SPEC S3).
 func (g *group) busy() bool {

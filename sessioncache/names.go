@@ -110,7 +110,7 @@ func (s *state) remove(g *group, n *node) {
 // a value that a look-up by name has found gone before.
 func vacate(g *group, n *node) {
 	if n != nil && n.Value.slot >= 0 {
-		g.slots.Load().at[n.Value.slot].Store(nil)
+		g.slots.Load().of(n.Value.slot).Store(nil)
 	}
 }
 
@@ -135,26 +135,34 @@ func (s *state) retire(g *group, n *node) {
 	g.grace.retire(n, s.drop)
 }
 
+// manySlots is how many slots a group may have for ids, whatever its names are; beyond it
+// has eight for each name at most, and a name that is too far from the others none.
+const manySlots = 1 << 13
+
 // place stores a name where LookupID finds it.
-func (s *state) place(g *group, n *node, slot int) {
-	n.Value.slot = slot
+func (s *state) place(g *group, n *node, id int) {
 	at := g.slots.Load()
-	if at == nil || slot >= len(at.at) {
-		room := s.interned
-		if at != nil {
-			room = max(room, len(at.at)+len(at.at)/4)
-		}
-		grown := &slots{at: make([]atomic.Pointer[node], room)}
-		if at != nil {
-			for i := range at.at {
-				grown.at[i].Store(at.at[i].Load())
-			}
-		}
-		grown.at[slot].Store(n)
-		g.slots.Store(grown)
-		return
+	if at == nil {
+		at = &slots{first: id}
 	}
-	at.at[slot].Store(n)
+	if first, end := min(id, at.first), max(id+1, at.first+len(at.at)); end-first > len(at.at) {
+		if end-first > max(manySlots, 8*g.names.Len()) {
+			return
+		}
+		if more := len(at.at) / 4; id < at.first { // more than one, so that all of them cost their number
+			first = max(0, first-more)
+		} else {
+			end += more
+		}
+		grown := &slots{first: first, at: make([]atomic.Pointer[node], end-first)}
+		for i := range at.at {
+			grown.of(at.first + i).Store(at.at[i].Load())
+		}
+		at = grown
+		g.slots.Store(at)
+	}
+	n.Value.slot = id
+	at.of(id).Store(n)
 }
 
 func (s *state) hold(owner string) { s.holds[owner]++ }
