@@ -99,6 +99,42 @@ func TestResetAllBesideManyHandles(t *testing.T) {
 	}
 }
 
+// F6: what was overwritten under an open handle is dropped, once that is closed, in as many
+// turns as that takes.
+func TestManyRetiredNames(t *testing.T) {
+	const values = 10_000
+	c := unlimited(t)
+	use := c.use("1")
+	set := func() {
+		if _, err := c.set(&writing{use: use, name: "n", hash: c.published.placed("n")}); err != nil {
+			t.Fatal(err)
+		}
+		c.touched.Turn()
+	}
+	set()
+	g := c.published.resident(use.compiled, use.placed)
+	phase := g.grace.enter()
+	for range values {
+		set()
+	}
+	g.grace.leave(phase)
+	c.effects.vacated = append(c.effects.vacated, g)
+	dropped := 0
+	turns := c.turns(t, func() bool {
+		c.effects.vacated = c.effects.vacated[1:]
+		c.vacated(g)
+		dropped += len(c.effects.trash)
+		if len(c.effects.trash) > touched.Most {
+			t.Fatalf("%d names dropped in one turn", len(c.effects.trash))
+		}
+		empty(&c.effects.trash)
+		return len(c.effects.vacated) == 0
+	})
+	if dropped != values || g.grace.wanted.Load() {
+		t.Errorf("%d names dropped in %d turns, want %d", dropped, turns, values)
+	}
+}
+
 // G7: each of two resets of an owner that overlap removes all names that were set before
 // it, also those that the first one has still to remove; and neither removes for ever
 // what is set meanwhile.

@@ -39,6 +39,7 @@ type group struct {
 	bytes      int64
 	leased     int64 // the part of bytes that other caches own
 	cost       sums.Sum[time.Duration]
+	unsettled  bool             // the actor is told to settle its grace in another turn
 	vacant     bool             // it was evicted since nothing came of its requests
 	flights    int              // creators running for its names
 	forsaken   int              // those of them whose callers have all left
@@ -100,31 +101,35 @@ func (r *grace) leave(phase uint32) bool { return r.handles[phase].Add(-1) == 0 
 
 func (r *grace) open() bool { return r.handles[0].Load() > 0 || r.handles[1].Load() > 0 }
 
-// retire takes a name that has left the table and settles.
-func (r *grace) retire(n *node, drop func(*node)) {
+// retire takes a name that has left the table. settle follows.
+func (r *grace) retire(n *node) {
 	r.wanted.Store(true) // before handles are looked at: one of us sees the other
 	phase := r.phase.Load() & 1
 	r.retired[phase] = append(r.retired[phase], n)
-	r.settle(drop)
 }
 
 // settle gives every retired name that no open handle can have seen to drop,
-// and begins a new phase if names of this one wait.
-func (r *grace) settle(drop func(*node)) {
+// and begins a new phase if names of this one wait. It reports false if left has ended
+// that before.
+func (r *grace) settle(drop func(*node), left func() bool) (done bool) {
 	for range 2 {
 		now := r.phase.Load() & 1
 		before := 1 - now
 		if r.handles[before].Load() > 0 {
-			return // at most two phases: the earlier one must end first
+			return true // at most two phases: the earlier one must end first
 		}
-		for _, n := range r.retired[before] {
-			drop(n)
+		for ; len(r.retired[before]) > 0; r.retired[before] = r.retired[before][1:] {
+			if !left() {
+				return false
+			}
+			drop(r.retired[before][0])
 		}
 		r.retired[before] = nil
 		if len(r.retired[now]) == 0 {
 			r.wanted.Store(false)
-			return
+			return true
 		}
 		r.phase.Store(before)
 	}
+	return true
 }

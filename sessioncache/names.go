@@ -132,7 +132,8 @@ func (s *state) retire(g *group, n *node) {
 		e.older.Value.newer = e.newer
 	}
 	e.newer, e.older = nil, nil
-	g.grace.retire(n, s.drop)
+	g.grace.retire(n)
+	s.settle(g)
 }
 
 // manySlots is how many slots a group may have for ids, whatever its names are; beyond it
@@ -238,8 +239,8 @@ func (s *state) clear(c *clearing) (done bool) {
 		if s.touched.Add(1); g.registered {
 			s.evict(g, Cleared)
 		}
-		for over := false; !over && !s.closed && s.lives(g); {
-			if !s.touched.Left() {
+		for over := false; !(over && !g.unsettled) && !s.closed && s.lives(g); {
+			if !s.touched.Left() || over {
 				return false
 			}
 			var looked int

@@ -315,12 +315,22 @@ func (s *state) vacated(g *group) {
 		g.vacant = true // asked for, and nothing came of it that it keeps
 		s.evict(g, nothing)
 	case !s.closed && (g.registered || serving):
-		g.grace.settle(s.drop)
+		g.unsettled = false
+		s.settle(g)
+	}
+}
+
+// settle drops what was retired of g as far as a turn goes: the rest in further turns.
+func (s *state) settle(g *group) {
+	if !g.unsettled && !g.grace.settle(s.drop, s.touched.Left) {
+		g.unsettled = true
+		s.effects.vacated = append(s.effects.vacated, g)
 	}
 }
 
 // drop takes a group's pin off a name that no handle can see.
 func (s *state) drop(n *node) {
+	s.touched.Add(1)
 	if n.Value.cell.Drop() {
 		s.effects.trash = append(s.effects.trash, trash{node: n})
 	}
