@@ -135,6 +135,37 @@ func TestManyRetiredNames(t *testing.T) {
 	}
 }
 
+// F6: a group whose names have very many owners goes at once, and is forgotten for these in
+// as many turns as that takes.
+func TestGroupOfManyOwners(t *testing.T) {
+	const owners = 10_000
+	c := unlimited(t)
+	use := c.use("1")
+	for i := range owners {
+		name := strconv.Itoa(i)
+		if _, err := c.set(&writing{use: use, name: name, hash: c.published.placed(name), options: Options{Owner: name}}); err != nil {
+			t.Fatal(err)
+		}
+		c.touched.Turn()
+	}
+	g := c.published.resident(use.compiled, use.placed)
+	c.evict(g, ForGroups)
+	c.touched.Turn()
+	if n := c.published.objects.Load(); n != 0 {
+		t.Errorf("%d names of a group that was evicted", n)
+	}
+	c.turns(t, func() bool {
+		if len(c.effects.vacated) > 0 {
+			c.effects.vacated = c.effects.vacated[1:]
+			c.vacated(g)
+		}
+		return len(c.effects.vacated) == 0
+	})
+	if len(c.owners) != 0 || len(c.effects.trash) != 1 {
+		t.Errorf("%d owners left, %d groups to be freed", len(c.owners), len(c.effects.trash))
+	}
+}
+
 // G7: each of two resets of an owner that overlap removes all names that were set before
 // it, also those that the first one has still to remove; and neither removes for ever
 // what is set meanwhile.

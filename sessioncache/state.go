@@ -260,7 +260,7 @@ func (s *state) evict(g *group, why Cause) {
 	if s.told && why != nothing {
 		s.effects.lost = append(s.effects.lost, lost{g.shape, why})
 	}
-	s.touched.Add(1 + len(g.owners))
+	s.touched.Add(1)
 	g.dead.Store(true)
 	p := s.published
 	p.shapes.Remove(g.at)
@@ -306,17 +306,31 @@ func (s *state) vacated(g *group) {
 	switch {
 	case serving && !g.grace.open() && g.flights == 0:
 		s.served(g)
-		for owner := range g.owners {
-			s.uncredit(owner, g)
-		}
 		s.published.uncounted(g)
 		s.effects.trash = append(s.effects.trash, trash{group: g})
+		s.disown(g)
 	case g.registered && !g.filled.Load() && !g.awaited():
 		g.vacant = true // asked for, and nothing came of it that it keeps
 		s.evict(g, nothing)
 	case !s.closed && (g.registered || serving):
 		g.unsettled = false
 		s.settle(g)
+	case !s.lives(g):
+		s.disown(g)
+	}
+}
+
+// disown has no owner credited for a group that has gone, as far as a turn goes: the rest
+// in further turns.
+func (s *state) disown(g *group) {
+	for owner := range g.owners {
+		if !s.touched.Left() {
+			s.effects.vacated = append(s.effects.vacated, g)
+			return
+		}
+		s.touched.Add(1)
+		delete(g.owners, owner)
+		s.uncredit(owner, g)
 	}
 }
 
