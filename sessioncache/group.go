@@ -133,3 +133,27 @@ func (r *grace) settle(drop func(*node), left func() bool) (done bool) {
 	}
 	return true
 }
+
+// serve has a group serve its handles until they are closed, served ends that.
+//
+// INVARIANT: the place of a group among those that serve never becomes a later one.
+func (s *state) serve(g *group) {
+	s.serving = append(s.serving, g)
+	g.serves = len(s.serving)
+}
+
+func (s *state) served(g *group) {
+	last := s.serving[len(s.serving)-1]
+	s.serving[g.serves-1], last.serves = last, g.serves
+	s.serving[len(s.serving)-1] = nil
+	s.serving = s.serving[:len(s.serving)-1]
+	g.serves = 0
+}
+
+// settle drops what was retired of g as far as a turn goes: the rest in further turns.
+func (s *state) settle(g *group) {
+	if !g.unsettled && !g.grace.settle(s.drop, s.touched.Left) {
+		g.unsettled = true
+		s.effects.vacated = append(s.effects.vacated, g)
+	}
+}

@@ -275,22 +275,6 @@ func (s *state) evict(g *group, why Cause) {
 	s.vacated(g)
 }
 
-// serve has a group serve its handles until they are closed, served ends that.
-//
-// INVARIANT: the place of a group among those that serve never becomes a later one.
-func (s *state) serve(g *group) {
-	s.serving = append(s.serving, g)
-	g.serves = len(s.serving)
-}
-
-func (s *state) served(g *group) {
-	last := s.serving[len(s.serving)-1]
-	s.serving[g.serves-1], last.serves = last, g.serves
-	s.serving[len(s.serving)-1] = nil
-	s.serving = s.serving[:len(s.serving)-1]
-	g.serves = 0
-}
-
 // vacated is told when the last handle of a phase of g was closed, or the last lease
 // of one that is aside has ended. It may be told at any time.
 //
@@ -331,14 +315,6 @@ func (s *state) disown(g *group) {
 		s.touched.Add(1)
 		delete(g.owners, owner)
 		s.uncredit(owner, g)
-	}
-}
-
-// settle drops what was retired of g as far as a turn goes: the rest in further turns.
-func (s *state) settle(g *group) {
-	if !g.unsettled && !g.grace.settle(s.drop, s.touched.Left) {
-		g.unsettled = true
-		s.effects.vacated = append(s.effects.vacated, g)
 	}
 }
 
