@@ -9,7 +9,9 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
 	"github.com/kiln-cache/kiln/sessioncache"
@@ -179,5 +181,74 @@ func TestRuntimeClosedFromWithin(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// F8: a listener that is told that a Make takes long and closes the runtime would wait
+// for itself: the Make waits for it. It is told so, and the runtime closes.
+func TestRuntimeClosedByAListenerOfProgress(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var r *kiln.Runtime
+		answers := make(chan error, 1)
+		r = open(t, kiln.Config{Compiling: func(e gpuexec.CompileEvent) {
+			if e.Phase == gpuexec.PhaseStart {
+				answers <- closed(r)
+			}
+		}})
+		g := group(t, session(t, r), 1)
+		defer g.Close()
+		if _, err := kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) {
+			time.Sleep(1500 * time.Millisecond)
+			return kiln.Made[int]{}, nil
+		}}); err != nil && !errors.Is(err, kiln.ErrClosed) {
+			t.Error(err)
+		}
+		if err := <-answers; !errors.Is(err, kiln.ErrCycle) {
+			t.Errorf("close: %v", err)
+		}
+		if err := closed(r); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// closed is the error of closing, or of waiting for it for ever.
+func closed(c interface{ Close(context.Context) error }) error {
+	waiting, stop := context.WithTimeout(ctx, 10*time.Second)
+	defer stop()
+	return c.Close(waiting)
+}
+
+// F8: a Make, or a Load, that closes its runtime would wait for itself: it is told so at
+// once, whatever its context, and the runtime closes.
+func TestRuntimeClosedByACreator(t *testing.T) {
+	cfg := kiln.Config{Store: blobstore.Config{Dir: t.TempDir(), Identity: driver("1")}}
+	for _, by := range []string{"nobody", "Load", "Make"} {
+		key := "k"
+		if by == "Make" {
+			key = "other" // which is not stored
+		}
+		r, err := kiln.Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := group(t, session(t, r), 1)
+		ran, answer := "nobody", kiln.ErrCycle
+		made := func(who string) (kiln.Made[int], error) {
+			if by != "nobody" {
+				ran, answer = who, closed(r)
+			}
+			return kiln.Made[int]{Cost: time.Second, Blob: func(context.Context) ([]byte, error) { return []byte("b"), nil }}, nil
+		}
+		_, _ = kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: key,
+			Make: func(context.Context) (kiln.Made[int], error) { return made("Make") },
+			Load: func(context.Context, []byte) (kiln.Made[int], error) { return made("Load") }})
+		g.Close()
+		if err := closed(r); err != nil {
+			t.Error(err)
+		}
+		if ran != by || !errors.Is(answer, kiln.ErrCycle) {
+			t.Errorf("closed by %s, want %s: %v", ran, by, answer)
+		}
 	}
 }

@@ -104,19 +104,22 @@ func constant(told constants.Event) Event {
 	return e
 }
 
-// announced is q whose creators are announced while they take long. Kernels are not
-// asked for in this way: their executor announces them.
+// announced is q whose creators are announced while they take long, and cannot wait for
+// themselves in Close. Kernels are not asked for in this way: their executor does both.
 func (r *Runtime) announced(q artefacts.Request) artefacts.Request {
-	if r.cfg.Compiling == nil {
-		return q
-	}
 	tell := func(make func() (artefacts.Built, error)) (b artefacts.Built, err error) {
-		end := progress.Announce(time.Second, actors.GoOn, func(phase string, elapsed time.Duration, err error) {
-			guard.Call(func() { r.cfg.Compiling(gpuexec.CompileEvent{Key: q.Key, Phase: phase, Elapsed: elapsed, Err: err}) }, func(err error) {
-				r.logger.Error("kiln: listener", "key", q.Key, "error", err)
+		r.crew.zone.Run(func() {
+			if r.cfg.Compiling == nil {
+				b, err = make()
+				return
+			}
+			end := progress.Announce(time.Second, r.crew.zone.Lend(actors.GoOn), func(phase string, elapsed time.Duration, err error) {
+				guard.Call(func() { r.cfg.Compiling(gpuexec.CompileEvent{Key: q.Key, Phase: phase, Elapsed: elapsed, Err: err}) }, func(err error) {
+					r.logger.Error("kiln: listener", "key", q.Key, "error", err)
+				})
 			})
+			guard.Guard(func() (err error) { b, err = make(); return err }, func(e error) { err = e; end(e) })
 		})
-		guard.Guard(func() (err error) { b, err = make(); return err }, func(e error) { err = e; end(e) })
 		return b, err
 	}
 	if create := q.Create; create != nil {

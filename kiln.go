@@ -176,7 +176,7 @@ const lingering = time.Minute
 
 // Executor gives the executor of a device, the same one each time; the first call
 // has it opened, for every caller that asks meanwhile, and ctx ends the waiting
-// only. The runtime closes it. ErrInvalid: the backend cannot be compared, so that
+// only. The runtime closes it: one that somebody else has closed stays so. ErrInvalid: the backend cannot be compared, so that
 // nobody could tell whether it is the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
 	if r.none() {
@@ -240,8 +240,9 @@ func (r *Runtime) number(e *gpuexec.Executor) (uint64, bool) {
 // this order, and waits for their creators and finalisers, those of sessions that
 // were closed before among them. A value that a group or a lease still holds is freed
 // when that ends, and may find its device closed. ctx ends the waiting only. Closing
-// again waits again and gives the same error. Called by a Free or listener that it waits
-// for, it answers ErrCycle at once; the closing goes on.
+// again waits again and gives the same error. Called by a Free, listener, Make or Load
+// that it waits for, on the goroutine that Kiln called that on, it answers ErrCycle at
+// once; the closing goes on.
 func (r *Runtime) Close(ctx context.Context) error {
 	if r.none() {
 		return nil

@@ -458,3 +458,73 @@ func TestWarmLeavesWhatHeedsNothing(t *testing.T) {
 		}
 	})
 }
+
+// over is a context that has ended for those who ask for its error, when it says so.
+type over struct {
+	context.Context
+	ended *atomic.Bool
+}
+
+func (o over) Err() error {
+	if o.ended.Load() {
+		return context.Canceled
+	}
+	return o.Context.Err()
+}
+
+// F4: an entry whose function ends with the context is none that failed: it was not asked
+// to the end.
+func TestWarmEndsDuringAnEntry(t *testing.T) {
+	manifest := recorded(t, new(atomic.Int64))
+	r := open(t, kiln.Config{Workers: 1})
+	var ended atomic.Bool
+	warmed, err := r.Warm(over{ctx, &ended}, strings.NewReader(manifest), func(context.Context, *kiln.Group, kiln.Entry) error {
+		ended.Store(true)
+		return context.Canceled
+	})
+	if !errors.Is(err, context.Canceled) || warmed != (kiln.Warmed{Skipped: 4}) {
+		t.Errorf("%+v, %v", warmed, err)
+	}
+}
+
+// F8: a runtime that is closed beside Warm ends it: it waits for no entry that it has not
+// asked for.
+func TestWarmOfAClosedRuntime(t *testing.T) {
+	manifest := recorded(t, new(atomic.Int64))
+	r := open(t, kiln.Config{Workers: 1})
+	closing, leave := context.WithCancel(ctx)
+	leave() // it waits for nothing
+	warming, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
+	_, err := r.Warm(warming, strings.NewReader(manifest), func(context.Context, *kiln.Group, kiln.Entry) error {
+		_ = r.Close(closing) // goes on
+		return nil
+	})
+	if !errors.Is(err, kiln.ErrClosed) || warming.Err() != nil {
+		t.Errorf("%v, %v", err, warming.Err())
+	}
+}
+
+// F4: the function that asks may use goroutines: their look-ups are one entry, which counts
+// by the worst of them. The race detector sees them meet.
+func TestWarmAsksFromGoroutines(t *testing.T) {
+	var made atomic.Int64
+	manifest := recorded(t, &made)
+	r := open(t, kiln.Config{Workers: 1})
+	warmed, err := r.Warm(ctx, strings.NewReader(manifest), func(ctx context.Context, g *kiln.Group, e kiln.Entry) error {
+		_, err := kiln.Get(ctx, g, e.Name, costing(e.Key, time.Second, &made))
+		var asking sync.WaitGroup
+		for range 4 {
+			asking.Go(func() {
+				for range 50 { // hits
+					must(kiln.Get(ctx, g, e.Name, costing(e.Key, time.Second, &made)))
+				}
+			})
+		}
+		asking.Wait()
+		return err
+	})
+	if want := (kiln.Warmed{Made: 4}); err != nil || warmed != want {
+		t.Errorf("%+v, %v; want %+v", warmed, err, want)
+	}
+}

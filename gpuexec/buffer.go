@@ -42,8 +42,9 @@ func (b *Buffer) free() { b.exec.release(b.on, b.memory.Release) }
 
 // BytesOf is the memory of numbers as bytes, in this machine's order, for Write and
 // Read: nothing is copied.
-func BytesOf[T float32 | int32 | uint32](numbers []T) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(numbers))), 4*len(numbers))
+func BytesOf[T Number](numbers []T) []byte {
+	var one T
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(numbers))), int(unsafe.Sizeof(one))*len(numbers))
 }
 
 // Alloc reserves n bytes of device memory, at least 1 (ErrInvalid), filled with

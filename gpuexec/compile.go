@@ -37,8 +37,13 @@ func (e *Executor) obtain(ctx context.Context, src Source, blob []byte) (*Kernel
 	if src.Key == "" {
 		return nil, fault.Invalidf("executor: compile", "the source has no key")
 	}
-	if code, typed := src.Spec.(Code); typed && src.Key != code.key(src.Params) {
-		return nil, fault.Invalidf("executor: compile", "the key %s is not that of the code: let Code.Source make the source", fault.Printable(src.Key))
+	if code, typed := src.Spec.(Code); typed {
+		if src.Key != code.key(src.Params) {
+			return nil, fault.Invalidf("executor: compile", "the key %s is not that of the code: let Code.Source make the source", fault.Printable(src.Key))
+		}
+		if err := e.checkBlock("executor: compile", src.name(), whole(code.Block)); err != nil {
+			return nil, err
+		}
 	}
 	c := &call{exec: e, source: src, blob: blob}
 	_, err := flight.Ride[*Kernel](ctx, c)

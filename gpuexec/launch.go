@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -86,8 +87,13 @@ func PartArg(b *Buffer, offset, n int64) Arg {
 	return Arg{kind: ParamBuffer, buffer: b, offset: offset, bytes: n}
 }
 
+// Number is a number of 1 to 8 bytes.
+type Number interface {
+	int8 | uint8 | int16 | uint16 | int32 | uint32 | float32 | int64 | uint64 | float64
+}
+
 // ValueArg passes a number; its type says which kind of parameter it fits.
-func ValueArg[T int8 | uint8 | int16 | uint16 | int32 | uint32 | float32 | int64 | uint64 | float64](v T) Arg {
+func ValueArg[T Number](v T) Arg {
 	switch v := any(v).(type) {
 	case int8:
 		return Arg{kind: ParamI8, bytes: 1, value: uint64(uint8(v))}
@@ -141,28 +147,34 @@ func (k *Kernel) block(l *Launch) Size {
 
 // checkSizes refuses a grid or a block that the device cannot run.
 func (e *Executor) checkSizes(k *Kernel, l *Launch) error {
-	items, block := 1, k.block(l)
 	for i, n := range whole(l.Grid) {
-		what := "xyz"[i : i+1]
 		switch most := e.limits.MaxGrid[i]; {
 		case l.Grid[i] < 0 || l.Grid[0] == 0:
 			return fault.Invalidf("executor: launch", "kernel %s: grid of %v blocks, want at least 1", k.name(), l.Grid)
 		case most > 0 && n > most:
-			return fault.Invalidf("executor: launch", "kernel %s: grid of %d blocks in %s, the device takes at most %d", k.name(), n, what, most)
+			return fault.Invalidf("executor: launch", "kernel %s: grid of %d blocks in %c, the device takes at most %d", k.name(), n, "xyz"[i], most)
 		}
-		switch most := e.limits.MaxBlock[i]; {
-		case l.Block[i] < 0 || l.Block[0] == 0 && l.Block != Size{}:
-			return fault.Invalidf("executor: launch", "kernel %s: blocks of %v items, want at least 1", k.name(), l.Block)
-		case most > 0 && block[i] > most:
-			return fault.Invalidf("executor: launch", "kernel %s: blocks of %d items in %s, the device takes at most %d", k.name(), block[i], what, most)
+	}
+	if slices.Min(l.Block[:]) < 0 || l.Block[0] == 0 && l.Block != (Size{}) {
+		return fault.Invalidf("executor: launch", "kernel %s: blocks of %v items, want at least 1", k.name(), l.Block)
+	}
+	return e.checkBlock("executor: launch", k.name(), k.block(l))
+}
+
+// checkBlock refuses blocks that the device cannot run.
+func (e *Executor) checkBlock(op, name string, block Size) error {
+	items := 1
+	for i, n := range block {
+		if most := e.limits.MaxBlock[i]; most > 0 && n > most {
+			return fault.Invalidf(op, "kernel %s: blocks of %d items in %c, the device takes at most %d", name, n, "xyz"[i], most)
 		}
-		if block[i] > math.MaxInt32/items {
-			return fault.Invalidf("executor: launch", "kernel %s: blocks of %v items are too large", k.name(), block)
+		if n > math.MaxInt32/items {
+			return fault.Invalidf(op, "kernel %s: blocks of %v items are too large", name, block)
 		}
-		items *= block[i]
+		items *= n
 	}
 	if most := e.limits.MaxItems; most > 0 && items > most {
-		return fault.Invalidf("executor: launch", "kernel %s: blocks of %d items, the device takes at most %d", k.name(), items, most)
+		return fault.Invalidf(op, "kernel %s: blocks of %d items, the device takes at most %d", name, items, most)
 	}
 	return nil
 }

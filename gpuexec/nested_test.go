@@ -108,6 +108,9 @@ func TestCompileWaitsThroughAnotherRoom(t *testing.T) {
 			time.Sleep(time.Second)
 			return nil
 		}}, gpuexec.Config{Workers: 1, Compiles: 1, Slow: time.Hour})
+		if err := compiled(bg, "before"); err != nil { // one that has ended keeps no slot
+			t.Fatal(err)
+		}
 		ended := make(chan error)
 		go func() { ended <- other(bg) }()
 		synctest.Wait()

@@ -84,6 +84,11 @@ func (r *Run) Cancel() {
 // sequence checks launches and pins what they need. run launches them on a worker, and
 // unpin lets go of it all.
 func (e *Executor) sequence(launches []Launch) (run func(context.Context, *worker) error, unpin func(), err error) {
+	select {
+	case <-e.ref.Stopped(): // whoever closed it has released kernels and buffers, too
+		return nil, nil, fault.ErrClosed
+	default:
+	}
 	for i := range launches {
 		if err := e.check(&launches[i]); err != nil {
 			return nil, nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -127,6 +128,26 @@ func TestTakeAsksOutsideOfTurns(t *testing.T) {
 	wantError(t, "what does not fit", err, fault.ErrInvalid)
 }
 
+// G14: nothing is taken unasked: no value that comes when none was found, and none of the
+// group that came after the handle's.
+func TestTakeAsksOfWhatCameLater(t *testing.T) {
+	p := open(t, fifo(1))
+	g := p.hold(1)
+	defer g.Close()
+	never := func(any) bool { return false }
+	come := sync.OnceFunc(func() { p.set(1, "n", "first") })
+	_, err := g.Take(leavingContext{bg, come}, "n", 0, never) // which has found nothing by then
+	wantError(t, "what came meanwhile", err, fault.ErrInvalid)
+	want(t, "n", text(g, "n"), "first")
+	g.Remove("n", 0)
+	p.set(2, "n", "v")
+	want(t, "evicted", p.has(1), 0)
+	p.set(1, "n", "second")
+	_, err = g.Take(bg, "n", 0, never)
+	wantError(t, "that of another group", err, fault.ErrInvalid)
+	want(t, "n", p.get(1, "n"), "second")
+}
+
 // S2: what Take shows to fits is not freed meanwhile, also where it is of the group that has
 // taken the place of the handle's own.
 func TestTakeShowsNothingFreed(t *testing.T) {
@@ -212,14 +233,14 @@ func TestAnnouncedBeyondATurn(t *testing.T) {
 	for i := range 5000 {
 		many = append(many, shape(t, 10+i))
 	}
-	p.set(5000, "n", "v") // announced too late to count
+	p.set(1033, "n", "v") // announced just too late to count: the 1,025th
 	p.set(3, "n", "v")    // not announced, and younger
 	if err := p.Announce(many...); err != nil {
 		t.Fatal(err)
 	}
 	p.set(2, "n", "v")
 	want(t, "3 stays", p.has(3), 1)
-	want(t, "5000 goes", p.has(5000), 0)
+	want(t, "1033 goes", p.has(1033), 0)
 	if n := p.stats().Touched; n > 4096 {
 		t.Errorf("a turn touched %d", n)
 	}

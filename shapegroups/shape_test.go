@@ -46,15 +46,19 @@ func TestShapeIdentity(t *testing.T) {
 	}
 }
 
-// K2: the hashes of shapes that are much alike differ, also in their lower half.
+// K2: the hashes of shapes that are much alike differ, also in their lower half, and where
+// the difference is at the end of a long one.
 func TestShapeHash(t *testing.T) {
-	seen := map[uint32]bool{}
 	const shapes = 10_000
-	for n := range int64(shapes) {
-		seen[uint32(must(shapegroups.Of([]int64{8, 12, n, 64})).Hash())] = true
-	}
-	if len(seen) < shapes-10 {
-		t.Errorf("%d shapes have %d hashes", shapes, len(seen))
+	for _, dims := range [][]int64{{8, 12, 0, 64}, append(make([]int64, 40), 0, 1)} {
+		seen := map[uint32]bool{}
+		for n := range int64(shapes) {
+			dims[len(dims)-2] = n
+			seen[uint32(must(shapegroups.Of(dims)).Hash())] = true
+		}
+		if len(seen) < shapes-10 {
+			t.Errorf("%d shapes of %d dimensions have %d hashes", shapes, len(dims), len(seen))
+		}
 	}
 }
 

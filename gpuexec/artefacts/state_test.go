@@ -380,6 +380,37 @@ func TestApartIsForgotten(t *testing.T) {
 	}
 }
 
+// F6: artefacts of more owners than a turn looks at are forgotten for all of them, the
+// second like the first.
+func TestOwnersOfManyArtefactsAreForgotten(t *testing.T) {
+	c, err := Open(Config{Entries: limit.Of(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	get := func(key, owner string) {
+		l, _, err := c.Get(context.Background(), Request{Key: key, Owner: owner, Create: func(context.Context) (Built, error) {
+			return Built{Value: key, Bytes: 1}, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.End()
+	}
+	for range 2 {
+		for i := range 3 * few {
+			get("shared", strconv.Itoa(i))
+		}
+		get("last", "o")                                                    // in its place
+		if err := c.SetCapacity(limit.Of(1), limit.Unlimited); err != nil { // a sweep behind those before
+			t.Fatal(err)
+		}
+		if n := len(c.state.owned); n != 1 {
+			t.Errorf("%d owners have something, want the one of what is there", n)
+		}
+	}
+}
+
 // F10: past runs take bounded memory, and the last keys are known, however many there
 // were and whatever the capacity was.
 func TestPastIsBounded(t *testing.T) {

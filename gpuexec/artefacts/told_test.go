@@ -338,3 +338,12 @@ func TestTooLargeToKeepIsTold(t *testing.T) {
 	want(t, "logged", l.lines("artefacts: an artefact is larger than the capacity in bytes"), 1)
 	want(t, "with the sizes", l.lines("key=large bytes=3 capacity=2"), 1)
 }
+
+// C1: with capacity 0 nothing is kept, whatever its size: no artefact is too large.
+func TestNothingIsTooLargeForACacheThatIsOff(t *testing.T) {
+	var l told
+	r := open(t, l.listen(artefacts.Config{Bytes: limit.Of(0)}, slog.LevelInfo))
+	r.get("large", maker{bytes: 3})
+	r.close() // after all that was told
+	want(t, "logged", l.lines("artefacts: an artefact is larger"), 0)
+}

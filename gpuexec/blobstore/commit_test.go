@@ -283,3 +283,33 @@ func TestImportIsABatch(t *testing.T) {
 		}
 	})
 }
+
+// P10: a store whose folders are not on the disk fails, whichever of them it is.
+func TestFolderSyncFails(t *testing.T) {
+	synced := 3 // or more: the bucket, the backend, and what is above it
+	for n := 1; n <= synced; n++ {
+		at := 0 // syncs of folders so far; below 0 = before the store
+		fsys := vfs.Watch(crashfs.New(nil), func(op string) error {
+			if op == "syncdir" && at >= 0 {
+				if at++; at == n {
+					return errors.New("the disk is broken")
+				}
+			}
+			return nil
+		})
+		at = -1
+		s, err := blobstore.Open(background, powerConfig(fsys, blobstore.Full))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at = 0
+		if err := s.Put(background, backend, "k", nil, 0); err == nil {
+			t.Errorf("sync %d of %d of a folder failed, and the store did not", n, at)
+		}
+		synced = max(synced, at)
+		at = -1
+		if err := s.Close(background); err != nil {
+			t.Error(err)
+		}
+	}
+}

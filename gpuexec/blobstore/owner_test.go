@@ -145,3 +145,12 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	s.shut()
 	left("after kills", nothing)
 }
+
+// P9: all that one change has evicted is removed after it.
+func TestEvictedTogetherAreRemoved(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.fill(1, 5, 1000)
+	r.must(s.Prune(background, 0))
+	r.want("trash", len(r.names("d/tmp")), 0)
+}

@@ -312,3 +312,29 @@ func TestWrongSizeBesideAGoodIndex(t *testing.T) {
 		r.want(what, words(s.usage().Entries, s.audit()), "3 ok")
 	}
 }
+
+// P5, P7: where an index was saved that did not know when its entries were made, the
+// oldest go all the same: their lines may be the last.
+func TestSavedBeforeItsOrderWasKnown(t *testing.T) {
+	const entries = 400
+	r := newRig(t)
+	s := r.open("d", entries*small)
+	for i := range entries {
+		r.want("put", s.put(fmt.Sprintf("k%03d", i), "v"), "ok")
+	}
+	s.shut()
+	for _, name := range []string{"journal", "index"} { // so that it is listed
+		r.must(os.RemoveAll(r.path("d/lease/" + name)))
+	}
+	s.reopen()
+	s.SaveIndex()
+	s.reopen()
+	r.must(s.Prune(background, (entries-10)*small))
+	for i := range 20 {
+		want := "v"
+		if i < 10 {
+			want = "miss reason=absent"
+		}
+		r.want(fmt.Sprint(i), s.get(fmt.Sprintf("k%03d", i)), want)
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // P7: what goes first, against a naive choice of one victim after the other, while
@@ -204,7 +206,10 @@ func TestInheritNeedsTheSameEntry(t *testing.T) {
 		old.add(o)
 		c.found.place, c.found.seq = o.place, 9
 		x.add(c.found)
-		x.inherit(old)
+		old.seq = 20
+		if x.inherit(old); x.seq < 20 { // numbers that were given are not given again
+			t.Errorf("%s: the sequence goes on from %d", name, x.seq)
+		}
 		for _, r := range x.unknown() {
 			r.created, r.cost = c.created, 3
 			r.learned()
@@ -212,5 +217,13 @@ func TestInheritNeedsTheSameEntry(t *testing.T) {
 		if r := x.entries[o.place]; !r.known || int64(r.cost) != c.cost || r.seq != c.seq {
 			t.Errorf("%s: %+v", name, *r)
 		}
+	}
+}
+
+// P7, P10: two files are told apart by a nanosecond: an inode is given again at once.
+func TestStampOfANanosecond(t *testing.T) {
+	at := time.Unix(1, 1)
+	if a, b := stampOf(vfs.Info{Inode: 1, ModTime: at}), stampOf(vfs.Info{Inode: 1, ModTime: at.Add(1)}); a == b {
+		t.Errorf("%v is both", a)
 	}
 }

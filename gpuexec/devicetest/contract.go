@@ -31,7 +31,7 @@ func Contract(t *testing.T, backend gpuexec.Backend, sources ...gpuexec.Source) 
 	}{
 		{"devices", devices}, {"memory", memory}, {"copies", copies}, {"arguments", arguments},
 		{"blobs", blobs}, {"damaged blobs", damagedBlobs}, {"sources", refusedSources},
-		{"workers", workers}, {"closing", closing},
+		{"workers", workers}, {"runs", runs}, {"closing", closing},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, backend, sources) })
 	}
@@ -290,6 +290,38 @@ func workers(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
 		})
 	}
 	wg.Wait()
+}
+
+// runs: launches that nobody waits for run too, be their kernel and buffers released
+// meanwhile, and cancelling one that has ended changes nothing.
+func runs(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
+	e := openDevice(t, backend, 2)
+	for i := range 10 {
+		k := build(t, e, sources[i%len(sources)])
+		l, held := launchOf(t, e, k)
+		var started []*gpuexec.Run
+		for range 8 {
+			run, err := e.Start(background, l, l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			started = append(started, run)
+		}
+		releaseAll(held)
+		k.Release()
+		for _, run := range started {
+			if err := run.Wait(background); err != nil {
+				t.Error(err)
+			}
+			run.Cancel()
+			if err := run.Wait(background); err != nil {
+				t.Errorf("after it was cancelled at its end: %v", err)
+			}
+		}
+	}
+	if n := e.Stats().Launches; n != 160 {
+		t.Errorf("%d launches, want 160", n)
+	}
 }
 
 // closing: after Close everything answers ErrClosed, and what was held by then

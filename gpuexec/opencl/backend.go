@@ -2,6 +2,7 @@ package opencl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -30,6 +31,9 @@ func (backend) Aborts() bool { return true }
 // Devices lists the devices of every driver, processors last.
 func (backend) Devices(context.Context) []gpuexec.DeviceInfo {
 	infos, err := list()
+	if failed, ok := errors.AsType[*fault.Error](err); ok {
+		err = failed.Err // the rest is in the row
+	}
 	if err != nil {
 		return []gpuexec.DeviceInfo{{Backend: Name, Reason: err.Error()}}
 	}

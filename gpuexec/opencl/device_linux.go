@@ -204,7 +204,7 @@ func (d *device) build(made handle, src gpuexec.Source, code gpuexec.Code, optio
 			p.free()
 		}
 	}()
-	text := append([]byte(options), 0)
+	text := append([]byte(options+" -cl-kernel-arg-info"), 0)
 	var status int32
 	keepSignals(func() {
 		status = d.call(clBuildProgram, uintptr(made), 1, uintptr(unsafe.Pointer(&d.id)), uintptr(unsafe.Pointer(&text[0])), 0, 0)
@@ -217,6 +217,11 @@ func (d *device) build(made handle, src gpuexec.Source, code gpuexec.Code, optio
 	}
 	if n := d.number(clGetKernelInfo, p.spare, kernelArguments); n != uint64(len(src.Params)) {
 		return nil, failure("compile", fault.ErrInvalid, "kernel %s takes %d arguments, the source has %d parameters", code.Entry, n, len(src.Params))
+	}
+	for i, param := range src.Params {
+		if err := p.fits(i, param.Kind); err != nil {
+			return nil, err
+		}
 	}
 	d.mu.Lock()
 	d.mu.programs[p] = struct{}{}

@@ -33,6 +33,7 @@ const (
 	clReleaseProgram
 	clCreateKernel
 	clGetKernelInfo
+	clGetKernelArgInfo
 	clReleaseKernel
 	clSetKernelArg
 	clCreateBuffer
@@ -51,7 +52,7 @@ const (
 var names = [functions]string{
 	"clGetPlatformIDs", "clGetPlatformInfo", "clGetDeviceIDs", "clGetDeviceInfo", "clCreateContext", "clReleaseContext",
 	"clCreateCommandQueue", "clReleaseCommandQueue", "clCreateProgramWithSource", "clCreateProgramWithBinary", "clBuildProgram",
-	"clGetProgramInfo", "clGetProgramBuildInfo", "clReleaseProgram", "clCreateKernel", "clGetKernelInfo", "clReleaseKernel",
+	"clGetProgramInfo", "clGetProgramBuildInfo", "clReleaseProgram", "clCreateKernel", "clGetKernelInfo", "clGetKernelArgInfo", "clReleaseKernel",
 	"clSetKernelArg", "clCreateBuffer", "clCreateSubBuffer", "clReleaseMemObject", "clEnqueueNDRangeKernel",
 	"clEnqueueFillBuffer", "clEnqueueWriteBuffer", "clEnqueueReadBuffer", "clFinish", "clGetEventInfo", "clReleaseEvent",
 }
@@ -90,6 +91,12 @@ const (
 	programBuildLog    = 0x1183
 	kernelArguments    = 0x1191
 	eventStatus        = 0x11d3
+
+	argumentSpace = 0x1196
+	argumentType  = 0x1198
+	spaceGlobal   = 0x119b
+	spaceLocal    = 0x119c
+	spaceConstant = 0x119d
 )
 
 // handle is an object of the library.

@@ -182,12 +182,12 @@ func TestNothingIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			b, err := e.Alloc(bg, 64)
+			b, err := e.Alloc(bg, 8192)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
-				gpuexec.BufferArg(b), gpuexec.BufferArg(b), gpuexec.ValueArg(int32(1)), gpuexec.LocalArg(64)}}); err != nil {
+				gpuexec.BufferArg(b), gpuexec.PartArg(b, 4096, 16), gpuexec.ValueArg(int32(1)), gpuexec.LocalArg(64)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -302,6 +302,7 @@ func TestKeepSignals(t *testing.T) {
 		if readSignals()[unix.SIGUSR1] != before[unix.SIGUSR1] {
 			t.Error("the inner call left SIGUSR1 ignored")
 		}
+		sigaction(int(unix.SIGUSR2), &ignored, nil)
 	})
 	if now := readSignals(); now != before {
 		t.Error("not all is as it was")

@@ -3,7 +3,9 @@ package opencl_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +21,19 @@ import (
 
 var bg = context.Background()
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain gives PoCL a cache of this process's own, but to a child, which has one.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *child != "" {
+		os.Exit(m.Run())
+	}
+	dir := must(os.MkdirTemp("", "kiln-opencl-*"))
+	check(os.Setenv("POCL_CACHE_DIR", dir))
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
+}
 
 // device skips where there is none.
 func device(t testing.TB) gpuexec.Backend {
@@ -251,6 +265,31 @@ func TestWrongSources(t *testing.T) {
 		t.Errorf("another language: %v", err)
 	}
 	compile(t, e, add(t)) // and the device goes on
+}
+
+// E3: a parameter that is not what the kernel takes is refused: drivers follow a number
+// as if it were a buffer.
+func TestParametersThatAreOthers(t *testing.T) {
+	e := open(t, 1)
+	const text = `typedef float real;
+		kernel void k(global float *a, constant float *b, local int *c, uint n, real r, float4 v) { a[0] = b[n] * r * v.x + c[0]; }`
+	right := []gpuexec.Param{buffer(4), buffer(4), {Kind: gpuexec.ParamLocal}, {Kind: gpuexec.ParamU32}, {Kind: gpuexec.ParamF32}, {Kind: gpuexec.ParamStruct, Bytes: 16}}
+	compile(t, e, source(t, gpuexec.Code{Text: text}, right...))
+	for i, wrong := range []gpuexec.Param{{Kind: gpuexec.ParamU64}, {Kind: gpuexec.ParamStruct, Bytes: 8}, buffer(4), buffer(4), buffer(4), {Kind: gpuexec.ParamLocal}} {
+		params := slices.Clone(right)
+		params[i] = wrong
+		k, err := e.Compile(bg, source(t, gpuexec.Code{Text: text}, params...))
+		if err == nil {
+			k.Release()
+		}
+		if !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("parameter %d as another: %v, want ErrInvalid", i, err)
+		}
+	}
+	if k, err := e.Compile(bg, source(t, gpuexec.Code{Text: `kernel void k(int n) {}`}, gpuexec.Param{Kind: gpuexec.ParamF32})); !errors.Is(err, fault.ErrInvalid) {
+		k.Release()
+		t.Errorf("a float for an int: %v, want ErrInvalid", err)
+	}
 }
 
 // E5: one kernel is launched by many goroutines on several workers, each with its own

@@ -68,6 +68,41 @@ func (p *program) newKernel() (handle, error) {
 	return k, failed("compile", clCreateKernel, code, false)
 }
 
+// numbers are the kinds of parameters for the types of OpenCL C.
+var numbers = map[string]gpuexec.ParamKind{
+	"char": gpuexec.ParamI8, "uchar": gpuexec.ParamU8, "short": gpuexec.ParamI16, "ushort": gpuexec.ParamU16, "int": gpuexec.ParamI32, "uint": gpuexec.ParamU32,
+	"float": gpuexec.ParamF32, "long": gpuexec.ParamI64, "ulong": gpuexec.ParamU64, "double": gpuexec.ParamF64,
+}
+
+// fits refuses a parameter that is not what the kernel takes there, as far as the
+// driver tells: a driver follows a number as if it were a buffer (SPEC E3).
+func (p *program) fits(i int, kind gpuexec.ParamKind) error {
+	var space uint32
+	if p.d.call(clGetKernelArgInfo, uintptr(p.spare), uintptr(i), argumentSpace, unsafe.Sizeof(space), uintptr(unsafe.Pointer(&space)), 0) != success {
+		return nil
+	}
+	var name [256]byte
+	var length uintptr
+	if p.d.call(clGetKernelArgInfo, uintptr(p.spare), uintptr(i), argumentType, uintptr(len(name)), uintptr(unsafe.Pointer(&name[0])), uintptr(unsafe.Pointer(&length))) != success {
+		length = 1
+	}
+	typed := string(name[:max(length, 1)-1])
+	number := bytesOf[kind] > 0
+	fits := number || kind == gpuexec.ParamStruct
+	switch want, known := numbers[typed]; {
+	case space == spaceGlobal, space == spaceConstant:
+		fits, typed = kind == gpuexec.ParamBuffer, "global "+typed
+	case space == spaceLocal:
+		fits, typed = kind == gpuexec.ParamLocal, "local "+typed
+	case known:
+		fits = kind == want
+	}
+	if !fits {
+		return failure("compile", fault.ErrInvalid, "kernel %s: parameter %d is not for a %s, which the kernel takes there", p.code.Entry, i, typed)
+	}
+	return nil
+}
+
 // kernel is the queue's own kernel object; fresh says that it has not been launched.
 func (p *program) kernel(q *queue) (k handle, fresh bool, err error) {
 	p.mu.Lock()

@@ -115,7 +115,8 @@ func TestSeal(t *testing.T) {
 		refuse("a short one", "key", blob[:n], want)
 	}
 	refuse("a long one", "key", append([]byte(string(blob)), 0), fault.Checksum)
-	refuse("another key", "ke", blob, fault.Checksum)
+	refuse("another key", "kez", blob, fault.Checksum)
+	refuse("a shorter key", "ke", blob, fault.Checksum)
 	refuse("a part of the key moved", "keyb", seal("key", []byte("inary")), fault.Checksum)
 }
 

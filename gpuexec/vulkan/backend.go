@@ -21,8 +21,8 @@ const (
 
 // Config of a Backend.
 type Config struct {
-	// PipelineFile keeps the driver's cache and the SPIR-V of GLSL over restarts, one
-	// file for each device: the device's number is added to the name. Empty = none.
+	// PipelineFile keeps the driver's cache over restarts, in one file for each device:
+	// the device's number is added to the name. Empty = none.
 	PipelineFile string
 	// Logger is told of files that cannot be used; nil = silent.
 	Logger *slog.Logger

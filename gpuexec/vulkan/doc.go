@@ -17,13 +17,16 @@
 //
 // # What is kept over restarts
 //
+// The blob of a shader in GLSL is the module that glslc made of it, which a store keeps.
+// It fits the version of glslc that made it: a process without glslc, or with another
+// one, compiles anew, or fails. A kernel in SPIR-V has no blob: it is given.
+//
 // Vulkan's drivers keep compiled pipelines in a cache of their own, VkPipelineCache,
-// for all pipelines together. So a kernel has no blob for the artefact store; with
-// Config.PipelineFile the device keeps the driver's cache, and the SPIR-V that was
-// made of GLSL, in one file (package pipelinefile): it is loaded when the device is
-// opened and saved when it is closed, and beside the work now and then. What the
-// driver says of its cache (creation feedback) is counted: Backend.Stats. Some
-// drivers, such as Mesa's lavapipe, keep nothing there.
+// for all pipelines together. With Config.PipelineFile the device keeps that cache in
+// a file (package pipelinefile): it is loaded when the device is opened, and saved when
+// it is closed and after every 32nd pipeline. What the driver says of its cache
+// (creation feedback) is counted: Backend.Stats. Some drivers, such as Mesa's lavapipe,
+// keep nothing there.
 //
 // # Devices
 //

@@ -27,8 +27,17 @@ import (
 // optionsOfGLSL are those that read no files and write none.
 var optionsOfGLSL = regexp.MustCompile(`^(-O|-O0|-Os|-g|-w|-Werror|--target-env=[a-z0-9.]+|--target-spv=[a-z0-9.]+|-std=[a-z0-9]+)$`)
 
+// includeName is how includes may be called: glslc lists them with blanks between.
+var includeName = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
+
 // elsewhere is an include that does not stay among those given by value.
 var elsewhere = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]*)`)
+
+// unhashable refuses a source whose key would not cover all that goes in.
+func unhashable(field, format string, args ...any) error {
+	return &fault.Error{Op: "vulkan: glsl", Backend: Name, Reason: fault.KeyRefused, Field: field,
+		Err: fmt.Errorf("%w: "+format, append([]any{fault.ErrInvalid}, args...)...)}
+}
 
 // checkGLSL refuses a source that could read what is not in it (SPEC K6).
 func checkGLSL(code gpuexec.Code) error {
@@ -38,7 +47,7 @@ func checkGLSL(code gpuexec.Code) error {
 	}
 	for _, o := range code.Options {
 		if !optionsOfGLSL.MatchString(o) {
-			return fault.Invalidf(op, "option %q is not among those that depend on nothing else: -O, -O0, -Os, -g, -w, -Werror, --target-env=, --target-spv=, -std=", o)
+			return unhashable("options", "option %q is not among those that depend on nothing else: -O, -O0, -Os, -g, -w, -Werror, --target-env=, --target-spv=, -std=", o)
 		}
 	}
 	for name := range code.Defines {
@@ -48,15 +57,15 @@ func checkGLSL(code gpuexec.Code) error {
 	}
 	texts := map[string]string{"the shader": code.Text}
 	for name, text := range code.Includes {
-		if !filepath.IsLocal(name) {
-			return fault.Invalidf(op, "include %q: want a name without .. that does not begin with /", name)
+		if !filepath.IsLocal(name) || filepath.Clean(name) != name || !includeName.MatchString(name) {
+			return fault.Invalidf(op, "include %q: want a plain relative name of letters, digits and ._-/", name)
 		}
 		texts[name] = text
 	}
 	for in, text := range texts {
 		for _, m := range elsewhere.FindAllStringSubmatch(text, -1) {
 			if _, given := code.Includes[m[1]]; !given {
-				return fault.Invalidf(op, "%s includes %q, which is not in Includes: give its text there", in, m[1])
+				return unhashable("includes", "%s includes %q, which is not in Includes: give its text there", in, m[1])
 			}
 		}
 	}
@@ -102,7 +111,8 @@ func (b *Backend) compile(ctx context.Context, code gpuexec.Code) ([]uint32, err
 			return nil, err
 		}
 	}
-	args := []string{"-fshader-stage=compute", "--target-env=vulkan1.2", "-I", dir}
+	const listed = "kiln listed" // no include is called so
+	args := []string{"-fshader-stage=compute", "--target-env=vulkan1.2", "-I", dir, "-MD", "-MF", listed}
 	for _, name := range slices.Sorted(maps.Keys(code.Defines)) {
 		args = append(args, "-D"+name+"="+code.Defines[name])
 	}
@@ -117,7 +127,30 @@ func (b *Backend) compile(ctx context.Context, code gpuexec.Code) ([]uint32, err
 		return nil, fault.Invalidf("vulkan: glsl", "%w\n%s", err, strings.TrimSpace(log.String()))
 	}
 	b.counts.fromGLSL.Add(1)
+	if err := onlyIncluded(code, dir, filepath.Join(dir, listed)); err != nil {
+		return nil, err
+	}
 	return spirv.Words(out.Bytes())
+}
+
+// onlyIncluded refuses a shader for which glslc read what is not in its code, however
+// the directive was spelt (SPEC K6). The file has what it read: "-: <stdin> FILE ...".
+func onlyIncluded(code gpuexec.Code, dir, list string) error {
+	text, err := os.ReadFile(list)
+	if err != nil {
+		return err
+	}
+	_, files, _ := strings.Cut(string(text), "<stdin>")
+	for _, name := range strings.Fields(files) {
+		own := name
+		if filepath.IsAbs(name) {
+			own, _ = filepath.Rel(dir, name)
+		}
+		if _, given := code.Includes[filepath.Clean(own)]; !given {
+			return unhashable("includes", "it includes %q, which is not in Includes: give its text there", name)
+		}
+	}
+	return nil
 }
 
 // A blob is a module behind the key that it was made for and a digest over both.

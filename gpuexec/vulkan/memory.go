@@ -94,25 +94,36 @@ func (d *device) Alloc(bytes int64) (gpuexec.Memory, error) {
 	return p, nil
 }
 
-// take gives a part of a block, of a new one where none has room.
+// take gives a part of a block, of a new one where none has room. The driver is asked
+// without the lock: two that find no room may both get a block.
 func (m *memory) take(bytes int64) (*part, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, b := range m.mu.blocks {
-		if at, _, ok := b.heap.Take(bytes); ok {
-			b.parts++
-			return &part{m, b, at, bytes}, nil
-		}
+	if p := m.there(bytes); p != nil {
+		return p, nil
 	}
 	b, err := m.d.block(max(blockBytes, (bytes+m.align-1)/m.align*m.align+m.align), m.kind, m.mapped)
 	if err != nil {
 		return nil, err
 	}
 	b.heap = heap.New(b.bytes, m.align)
-	m.mu.blocks = append(m.mu.blocks, b)
 	at, _, _ := b.heap.Take(bytes)
 	b.parts = 1
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.blocks = append(m.mu.blocks, b)
 	return &part{m, b, at, bytes}, nil
+}
+
+// there gives a part of a block that is there, or nil.
+func (m *memory) there(bytes int64) *part {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.mu.blocks {
+		if at, _, ok := b.heap.Take(bytes); ok {
+			b.parts++
+			return &part{m, b, at, bytes}
+		}
+	}
+	return nil
 }
 
 // block asks the driver for memory of a kind, with a buffer over it.
@@ -191,10 +202,14 @@ func (p *part) Mapped() []byte {
 func (p *part) Release() {
 	m := p.m
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	p.of.heap.Give(p.offset, p.bytes)
-	if p.of.parts--; p.of.parts == 0 && len(m.mu.blocks) > 1 {
+	p.of.parts--
+	empty := p.of.parts == 0 && len(m.mu.blocks) > 1
+	if empty {
 		m.mu.blocks = slices.DeleteFunc(m.mu.blocks, func(b *block) bool { return b == p.of })
+	}
+	m.mu.Unlock()
+	if empty {
 		m.d.drop(p.of)
 	}
 }

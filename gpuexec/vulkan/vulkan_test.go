@@ -247,6 +247,36 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// K6: a shader gets what is in its Includes and nothing else, however the directive is
+// spelt.
+func TestIncludes(t *testing.T) {
+	b := driven(t, Config{})
+	needsGLSLC(t)
+	outside := filepath.Join(t.TempDir(), "outside.h")
+	if err := os.WriteFile(outside, []byte("const float factor = 3;\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	shader := func(include string) gpuexec.Code {
+		return gpuexec.Code{Language: GLSL, Entry: "main", Includes: map[string]string{"a.h": "#include \"b/c.h\"\n", "b/c.h": "const float factor = 2;\n"},
+			Text: "#version 450\n#extension GL_GOOGLE_include_directive : enable\n" + include +
+				"\nlayout(local_size_x = 1) in;\nlayout(std430, binding = 0) buffer X { float x[]; };\nvoid main() { x[0] = factor; }\n"}
+	}
+	e := open(t, b, 1)
+	compile(t, e, source(t, shader(`#include "a.h"`), buffer))
+	for _, include := range []string{`#include "` + outside + `"`, "#in\\\nclude \"" + outside + `"`, `# /**/ include <` + outside + `>`, `#include "../outside.h"`} {
+		k, err := e.Compile(t.Context(), source(t, shader(include), buffer))
+		if err == nil {
+			k.Release()
+		}
+		if !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", include, err)
+		}
+		if reason, field := fault.ReasonOf(err); strings.HasPrefix(include, "#in") && (reason != fault.KeyRefused || field != "includes") {
+			t.Errorf("%s: %v, want key_refused, includes", include, err)
+		}
+	}
+}
+
 // E5: many workers compile, launch and evict one kernel; every object of the driver
 // is destroyed.
 func TestWorkers(t *testing.T) {

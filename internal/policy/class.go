@@ -68,14 +68,18 @@ func (p *Policy) freshen(g *Group) {
 
 // drop lets groups that were not asked for long enough drop a class. In the
 // lowest class that has a group they stay: with equal costs the choice is the
-// policy's own.
+// policy's own. A few go with each request: after the capacity was lowered, all are late.
 func (p *Policy) drop() {
 	if p.requests < p.due {
 		return
 	}
 	p.arrange()
 	period := halfLife * uint64(p.size)
-	for g := p.ages.oldest; g != nil && p.requests-g.since >= period; g = p.ages.oldest {
+	for range few {
+		g := p.ages.oldest
+		if g == nil || p.requests-g.since < period {
+			break
+		}
 		g.since = p.requests
 		p.ages.renew(g)
 		if g.class.exponent > p.classes[0].exponent {

@@ -18,6 +18,7 @@ type model struct {
 	limit    int
 	requests int
 	clock    int
+	turn     int
 	known    map[shapegroups.Shape]*entry
 	order    map[int][]*entry // residents by class: registration, and sieve's line
 	hand     map[int]*entry
@@ -34,6 +35,7 @@ type entry struct {
 	visited  bool
 	last     int
 	since    int
+	turn     int // of those whose age begins, one after the other
 	score    float64
 	cost     int
 	class    int
@@ -92,7 +94,7 @@ func (m *model) request(s shapegroups.Shape) bool {
 	e.last = m.clock
 	if e.resident {
 		if m.kind != policy.FIFO {
-			e.since = m.requests
+			m.renew(e)
 			if e.class != e.cost {
 				m.leave(e)
 				m.join(e, e.cost)
@@ -169,23 +171,29 @@ func (m *model) trim() {
 }
 
 func (m *model) age() {
-	for {
+	for range 4 {
 		var due *entry
 		for _, e := range m.residents() {
-			if m.requests-e.since >= 64*m.size() && (due == nil || e.since < due.since || e.since == due.since && e.last < due.last) {
+			if m.requests-e.since >= 64*m.size() && (due == nil || e.turn < due.turn) {
 				due = e
 			}
 		}
 		if due == nil {
 			return
 		}
-		due.since = m.requests
+		m.renew(due)
 		if due.class > m.lowest() {
 			down := due.class - 1
 			m.leave(due)
 			m.join(due, down)
 		}
 	}
+}
+
+// renew has e's age begin anew, behind those whose age began before.
+func (m *model) renew(e *entry) {
+	m.turn++
+	e.since, e.turn = m.requests, m.turn
 }
 
 func (m *model) lowest() int { return slices.Min(slices.Collect(maps.Keys(m.order))) }
@@ -224,7 +232,8 @@ func (m *model) admit(s shapegroups.Shape, bytes int64, seconds float64) {
 		m.clock++
 		e.last = m.clock
 	}
-	e.resident, e.since, e.cost = true, m.requests, m.classOf(bytes, seconds)
+	m.renew(e)
+	e.resident, e.cost = true, m.classOf(bytes, seconds)
 	m.join(e, e.cost)
 	m.fit()
 }

@@ -169,7 +169,7 @@ func (o *order) walk(from uint8, may func(*Group) (Standing, bool)) *Group {
 		}
 		s, ok := may(g)
 		switch {
-		case ok && !g.visited:
+		case ok && (s == Fixed || !g.visited): // Fixed: it is to stop here
 			o.hand.number = g.number - 1 // it stands at g, and has passed what is in other parts
 			return g
 		case ok:

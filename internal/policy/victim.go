@@ -82,7 +82,7 @@ func (p *Policy) Sift(standing func(*Group) Standing, left func() bool) {
 	for _, c := range p.classes {
 		if c.order.victim(free, func(g *Group) (Standing, bool) {
 			if !left() {
-				return Fixed, true
+				return Fixed, true // the walk ends at it, used again or not
 			}
 			s := standing(g)
 			return s, s == Free

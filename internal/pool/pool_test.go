@@ -376,3 +376,23 @@ func TestClaimAmongMany(t *testing.T) {
 		t.Errorf("%v allocations among 10, %v among 1,000", few, many)
 	}
 }
+
+// Q2: one that was asked and gave nothing has as much above its floor as before: the next
+// claim asks it again, since it still holds most.
+func TestAskedAgain(t *testing.T) {
+	p := newPool(t, 100)
+	most, less, poor := &tenant{name: "most"}, &tenant{name: "less"}, &tenant{name: "poor"}
+	for _, n := range []*tenant{most, less, poor} {
+		n.join(t, p)
+	}
+	if !most.reserve(60) || !less.reserve(40) || !poor.claim(50) || len(most.gifts) != 1 {
+		t.Fatalf("the one with most is asked for %v", most.gifts)
+	}
+	most.gifts[0].Answered()
+	if len(poor.ended) != 1 || poor.ended[0].Accept() {
+		t.Fatal("nothing was given, and the claim has it")
+	}
+	if !poor.claim(5) || len(most.gifts) != 2 || len(less.gifts) != 0 {
+		t.Errorf("the next claim asks %v of the one with most, %v of the other", most.gifts[1:], less.gifts)
+	}
+}

@@ -352,7 +352,7 @@ func TestInParts(t *testing.T) {
 	for n, parts := range map[int64]int{0: 0, 1: 1, pressure.Part: 1, pressure.Part + 1: 2, 1 << 40: 3} {
 		took := 0
 		freed := pressure.InParts(list, n, func(part []int64, left int64) pressure.Freed {
-			if took++; len(part) > pressure.Part || left > n {
+			if took++; len(part) > pressure.Part || left != n-int64(took-1)*pressure.Part {
 				t.Errorf("a part of %d for %d of %d", len(part), left, n)
 			}
 			return pressure.Freed{Bytes: int64(len(part)), Leased: 1}
@@ -360,5 +360,26 @@ func TestInParts(t *testing.T) {
 		if took != parts || freed != (pressure.Freed{Bytes: int64(parts) * pressure.Part, Leased: int64(parts)}) {
 			t.Errorf("for %d it took %d parts, which gave %v", n, took, freed)
 		}
+	}
+}
+
+// Q5: what is freed down to the very limit, while a shrink that could do nothing ends,
+// has the limit hold again from there on.
+func TestMetWhileAShrinkEnds(t *testing.T) {
+	var w *pressure.Watch
+	tries := 0 // between two calls of settle
+	free := func() { w.Add(-10) }
+	w = pressure.New(pressure.Config{Limit: 6400, Go: func(fn func()) { go fn() },
+		Logger: slog.New(hostile{slog.NewTextHandler(io.Discard, nil), free})})
+	w.Join(pressure.Room{Offer: func(context.Context) []pressure.Item { tries++; return nil }})
+	for n, bytes := range []int64{6410, 10} { // of which 10 go when it warns
+		w.Add(bytes)
+		settle(t, w)
+		if now := w.Stats().Bytes; tries != n+1 || now != 6400 {
+			t.Fatalf("tried %d times, want %d, and %d bytes are left", tries, n+1, now)
+		}
+	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -177,3 +177,19 @@ func TestNotesThatNobodyDrains(t *testing.T) {
 		t.Errorf("%d notes after the drain, %d in all", n, l.Count())
 	}
 }
+
+// M2: notes that are only counted are counted by their kind, and among all that were begun.
+func TestDroppedByKind(t *testing.T) {
+	l := recency.NewLog[int](func() {})
+	v := 1
+	const notes = 1 << 17
+	for i := range notes {
+		l.Note(&v, i%4/3)
+	}
+	came := 0
+	l.Drain(func(*int) { came++ })
+	none, one := l.Dropped(0), l.Dropped(1)
+	if l.Count() != notes || none+one != uint64(notes-came) || none < 2*one || one == 0 {
+		t.Errorf("%d notes came out, %d and %d were dropped, %d are counted", came, none, one, l.Count())
+	}
+}

@@ -27,3 +27,22 @@ func TestReaderGivesWay(t *testing.T) {
 		t.Error("a reader that outruns the consumer never gave way")
 	}
 }
+
+// F6: of notes of a crowd, which have to be put in order as well, fewer wait for a consumer
+// that does not come.
+func TestNotesOfACrowdThatNobodyDrains(t *testing.T) {
+	if !clock {
+		t.Skip("there are no stamps here")
+	}
+	l := NewLog[int](func() {})
+	l.gather(l.era.Load())
+	v := 1
+	for range farthest {
+		l.Note(&v, 0)
+	}
+	n := 0
+	l.Drain(func(*int) { n++ })
+	if most := nearest + segment*len(l.stripes); n < nearest || n > most {
+		t.Errorf("%d notes came out, want %d, and no more than %d", n, nearest, most)
+	}
+}

@@ -48,12 +48,12 @@ const (
 
 type applicationInfo struct {
 	head
-	name    *byte
-	version uint32
-	_       uint32
-	engine  *byte
-	_       uint32
-	api     uint32
+	name   *byte
+	_      uint32
+	_      uint32
+	engine *byte
+	_      uint32
+	api    uint32
 }
 
 type instanceCreate struct {
