@@ -244,6 +244,65 @@ func TestBlobsBesideLaunches(t *testing.T) {
 	}
 }
 
+// E1: queues that launch two programs in opposite orders go on while both blobs are taken.
+func TestBlobsAgainstTwoOrders(t *testing.T) {
+	needDevice(t)
+	opened, err := open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	m, err := opened.Alloc(1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made [2]gpuexec.Program
+	var queues [2]gpuexec.Queue
+	for i := range made {
+		if made[i], err = opened.Compile(bg, sourceOf(t, 10+i)); err != nil {
+			t.Fatal(err)
+		}
+		if queues[i], err = opened.OpenQueue(); err != nil {
+			t.Fatal(err)
+		}
+		defer queues[i].Close()
+	}
+	launch := func(q, p int) {
+		if err := queues[q].Launch(bg, made[p], argsOf(m), gpuexec.Size{1, 1, 1}, gpuexec.Size{4, 1, 1}); err != nil {
+			t.Error(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range made {
+		launch(i, i)
+		wg.Go(func() {
+			if _, err := made[i].Blob(bg); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for _, p := range made { // both blobs wait for the launches
+		for taking := &p.(*program).taking; taking.TryRLock(); runtime.Gosched() {
+			taking.RUnlock()
+		}
+	}
+	for i := range queues {
+		wg.Go(func() {
+			launch(i, 1-i)
+			if err := queues[i].Finish(bg); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// argsOf are the arguments of a kernel of sourceOf.
+func argsOf(m gpuexec.Memory) []gpuexec.DeviceArg {
+	whole := gpuexec.DeviceArg{Kind: gpuexec.ParamBuffer, Memory: m, Bytes: 1024}
+	return []gpuexec.DeviceArg{whole, whole, {Kind: gpuexec.ParamI32, Bytes: 4}, {Kind: gpuexec.ParamLocal, Bytes: 64}}
+}
+
 // launchAlone runs blocks of that many items twice on a queue of its own.
 func launchAlone(d gpuexec.Device, p gpuexec.Program, items int) error {
 	q, err := d.OpenQueue()
@@ -256,10 +315,8 @@ func launchAlone(d gpuexec.Device, p gpuexec.Program, items int) error {
 		return err
 	}
 	defer m.Release()
-	whole := gpuexec.DeviceArg{Kind: gpuexec.ParamBuffer, Memory: m, Bytes: 1024}
-	args := []gpuexec.DeviceArg{whole, whole, {Kind: gpuexec.ParamI32, Bytes: 4}, {Kind: gpuexec.ParamLocal, Bytes: 64}}
 	for range 2 {
-		if err := q.Launch(bg, p, args, gpuexec.Size{2, 1, 1}, gpuexec.Size{items, 1, 1}); err != nil {
+		if err := q.Launch(bg, p, argsOf(m), gpuexec.Size{2, 1, 1}, gpuexec.Size{items, 1, 1}); err != nil {
 			return err
 		}
 	}
