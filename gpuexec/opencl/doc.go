@@ -10,7 +10,9 @@
 // lines before the text, and each #include of the text is replaced by what Includes
 // says. Options are those of OpenCL (-cl-…), -w, -Werror and -g. What would read a
 // file, the clock or a header that is not in Includes is fault.ErrInvalid with the
-// reason key_refused (SPEC K6). Constants are fault.ErrUnsupported: use Defines. A text
+// reason key_refused (SPEC K6). So are inline assembly, which may read files, C++, a
+// pasted name that begins as such a thing does, and white space that compilers read
+// differently. Constants are fault.ErrUnsupported: use Defines. A text
 // that the driver does not compile is fault.ErrInvalid with the driver's build log.
 //
 // # Blobs
