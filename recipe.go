@@ -23,7 +23,8 @@ type Made[T any] struct {
 	Cost  time.Duration // what it took to make; 0 = as measured
 
 	// Free, if not nil, releases what the value holds outside of Go's memory. It is
-	// called exactly once, after the last use, on any goroutine.
+	// called exactly once, after the last use, on any goroutine. Where it closes another
+	// session, it is to bound the waiting by a context; see Session.Close.
 	Free func()
 
 	// Blob, if not nil, gives the value as bytes that Recipe.Load understands. It

@@ -126,7 +126,7 @@ func (s *shell) drained() <-chan struct{} {
 // drain lets a piece of what was flushed go. Other messages have their turn before the
 // next piece.
 func (s *shell) drain() {
-	all := s.state.drain(touched.Most)
+	all := (!s.closed.Load() || s.endAll()) && s.state.drain(touched.Most/2)
 	s.gone.Throw(s.state.take()...)
 	if !all {
 		s.e.tell(drainMsg{})
@@ -235,8 +235,11 @@ func (s *shell) fulfil(m fulfilMsg) {
 func (s *shell) end(o *Promise, err error) {
 	p, l := o.pending, o.pending.line.Load()
 	heir := s.state.heir(p)
+	if s.closed.Load() { // and has not come to it yet
+		heir, err = nil, fault.ErrClosed
+	}
 	switch {
-	case heir != nil && !s.closed.Load():
+	case heir != nil:
 		if !s.state.inherit(p, heir.asked) {
 			heir.bypass = Full
 			close(heir.called)
@@ -278,13 +281,24 @@ func (s *shell) close() {
 	}
 	s.state.flush(Closed)
 	s.publish()
-	for _, p := range s.state.flights.Close() {
+}
+
+// endAll ends what was being computed at a close, as far as a turn goes, and reports
+// whether nothing is left.
+func (s *shell) endAll() bool {
+	for p := range s.state.flights.All() {
+		if !s.state.touched.Left() {
+			return false
+		}
+		s.state.touched.Add(1)
+		s.state.drop(p)
 		p.owner.cancel(fault.ErrClosed)
 		p.owner.flight.Finish(nil, fault.ErrClosed, nil)
 		if l := p.line.Load(); l != nil {
 			l.flight.Finish(nil, fault.ErrClosed, nil)
 		}
 	}
+	return true
 }
 
 // letGo fires the callbacks of a tensor that has gone, and has the pin of its

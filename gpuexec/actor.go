@@ -109,7 +109,7 @@ func (s *shell) compile(c *compiling) {
 		c.reply.Fail(fault.ErrClosed)
 		return
 	case phaseDown:
-		c.reply.Fail(fault.ErrDeviceLost)
+		c.reply.Fail(errGone)
 		return
 	}
 	if s.claim(c) {

@@ -48,7 +48,8 @@ type Device interface {
 }
 
 // Program is compiled code. Its methods may be called by several goroutines at once,
-// Bytes and Requires once, when it was made.
+// Bytes and Requires once, when it was made. One whose blocks have a size of their own
+// has a method Block() Size as well: for launches, and a Code, that give none.
 type Program interface {
 	// Bytes is the memory it occupies, host and device.
 	Bytes() int64

@@ -119,7 +119,7 @@ func (e *Executor) copy(ctx context.Context, verb string, b *Buffer, offset int6
 	}
 	return e.do(ctx, func(ctx context.Context, w *worker) error {
 		if b.on != w.on {
-			return fault.Wrap("executor: "+verb, "", "the buffer was lost with its device: allocate it again", fault.ErrDeviceLost)
+			return fault.Wrap("executor: "+verb, "", "the buffer was lost with its device: allocate it again", errGone)
 		}
 		if err := w.note(move(w.queue, b.memory, offset, host)); err != nil {
 			return err

@@ -2,7 +2,6 @@ package gpuexec
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -101,7 +100,8 @@ func (c *call) Leave(flight.Ticket[*Kernel]) { c.exec.ref.Tell(leftMsg{c.asked.a
 
 // build compiles or loads a kernel when there is a slot for it. One that another
 // compile asks for runs in the slot of that, which waits for it: they would wait for
-// each other (SPEC F5). So would one that it asks for through other rooms. The actor has entered the device for it.
+// each other (SPEC F5). So would one that it asks for through other rooms.
+// The actor has entered the device for it.
 func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	ctx := f.Context()
 	defer g.slots.giveBack(f)
@@ -110,12 +110,15 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	}
 	p, requires, err := e.program(context.WithValue(ctx, e, g), g, f.source, f.blob)
 	if err != nil {
-		if errors.Is(err, fault.ErrDeviceLost) {
+		if lost(err) {
 			e.ref.Tell(lostMsg{g})
 		}
 		return nil, err
 	}
 	code, _ := f.source.Spec.(Code)
+	if own, has := p.program.(interface{ Block() Size }); has && code.Block == (Size{}) {
+		code.Block = own.Block()
+	}
 	k := &Kernel{exec: e, source: f.source, block0: whole(code.Block), requires: requires, asked: make(chan struct{})}
 	k.cell.Init(k.free)
 	k.built.Store(p)

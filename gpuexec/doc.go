@@ -31,12 +31,13 @@
 // A full queue answers ErrOverloaded at once. When the device is lost, what
 // runs and what waits, compiles too, is answered with ErrDeviceLost at once. The
 // device is opened again, and every live Kernel is rebuilt from its blob, or
-// compiled again where the backend gives none; Ready waits for that. A Kernel that
-// the driver does not make again stays lost alone until the next restart; a device
-// that is lost again before it has done anything is opened after a pause, which
-// grows to a minute. Buffers lose their content: a launch with one from before
-// answers ErrDeviceLost until it is allocated again. A device that comes back with
-// another Identity is not taken.
+// compiled again where the backend gives none; Ready waits for that, but not for a
+// Kernel whose compile asks for other kernels, which follows. A Kernel that the
+// driver does not make again stays lost alone until the next restart; a device that
+// is lost again before it has done anything is opened after a pause, which grows to
+// a minute. Buffers lose their content: a launch with one from before answers
+// ErrDeviceLost until it is allocated again. A device that comes back with another
+// Identity is not taken.
 //
 // A driver that panics or calls runtime.Goexit fails what called it, and nothing
 // else (F3). A driver call that never returns keeps its goroutine and its device;

@@ -43,7 +43,7 @@ type worker struct {
 
 // note passes a driver's error on and remembers that the device is lost.
 func (w *worker) note(err error) error {
-	w.lost = w.lost || errors.Is(err, fault.ErrDeviceLost)
+	w.lost = w.lost || lost(err)
 	return err
 }
 
@@ -218,7 +218,7 @@ func (g *generation) close() error {
 func (w *worker) launch(ctx context.Context, l *Launch) error {
 	b := l.Kernel.built.Load()
 	if b == nil || b.on != w.on {
-		return fault.Wrap("executor: launch", l.Kernel.name(), "the kernel was lost with its device, and the driver did not make it again: it is tried again when the device restarts", fault.ErrDeviceLost)
+		return fault.Wrap("executor: launch", l.Kernel.name(), "the kernel was lost with its device, and the driver did not make it again: it is tried again when the device restarts", errGone)
 	}
 	w.args = w.args[:0]
 	for i := range l.Args {
@@ -228,7 +228,7 @@ func (w *worker) launch(ctx context.Context, l *Launch) error {
 			continue
 		}
 		if a.buffer.on != w.on {
-			return fault.Wrap("executor: launch", l.Kernel.name(), "a buffer was lost with its device: allocate it again", fault.ErrDeviceLost)
+			return fault.Wrap("executor: launch", l.Kernel.name(), "a buffer was lost with its device: allocate it again", errGone)
 		}
 		w.args = append(w.args, DeviceArg{Kind: ParamBuffer, Memory: a.buffer.memory, Offset: a.offset, Bytes: a.bytes})
 	}

@@ -118,7 +118,7 @@ func (k *Kernel) enter() (*built, error) {
 	if k.exec.life.Err() != nil {
 		return nil, fault.ErrClosed
 	}
-	return nil, fault.ErrDeviceLost
+	return nil, errGone
 }
 
 func (k *Kernel) leave(b *built) {

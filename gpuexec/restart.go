@@ -3,18 +3,26 @@ package gpuexec
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 )
 
+// errGone is the ErrDeviceLost of an executor, which knows already. A driver passes it on
+// where a compile asks for another kernel, of this device or another (SPEC F5).
+var errGone = fmt.Errorf("%w", fault.ErrDeviceLost)
+
+// lost reports whether a driver says by err that its device is lost.
+func lost(err error) bool { return errors.Is(err, fault.ErrDeviceLost) && !errors.Is(err, errGone) }
+
 // reopen opens the device again, as often as it takes.
 func (s *shell) reopen(gen uint64) {
 	s.restarts.Add(1)
 	old := s.device
 	s.device = nil
-	s.giveUp(fault.ErrDeviceLost)
+	s.giveUp(errGone)
 	select {
 	case <-s.running:
 		s.running = make(chan struct{})
@@ -72,10 +80,17 @@ func (e *Executor) open(gen uint64, pause time.Duration) error {
 			k.cell.Unpin()
 		}
 	}()
-	if err := e.rebuild(g, live); err != nil {
+	again, err := e.rebuild(g, live)
+	if err != nil {
 		return errors.Join(err, g.retire())
 	}
 	e.ref.Tell(upMsg{g, pause})
+	if g.enter() { // what asks for other kernels is answered now
+		defer g.leave()
+		if _, err := e.rebuild(g, again); lost(err) {
+			e.ref.Tell(lostMsg{g})
+		}
+	}
 	return nil
 }
 
@@ -85,8 +100,9 @@ const blobPatience = time.Second
 
 // rebuild makes kernels, which the caller has pinned, anew on a device. One that the
 // driver does not make stays lost alone. They are made one after the other, since two
-// may have one key (SPEC F1). The error is that of a device that is lost again, or closed.
-func (e *Executor) rebuild(g *generation, kernels []*Kernel) error {
+// may have one key (SPEC F1). again are those whose compile asked for what was gone. The
+// error is that of a device that is lost again, or closed.
+func (e *Executor) rebuild(g *generation, kernels []*Kernel) (again []*Kernel, err error) {
 	patience, stop := context.WithTimeout(e.life, blobPatience)
 	defer stop()
 	for _, k := range kernels {
@@ -96,22 +112,25 @@ func (e *Executor) rebuild(g *generation, kernels []*Kernel) error {
 		}
 		err := e.rebuildOne(g, k)
 		switch {
-		case errors.Is(err, fault.ErrDeviceLost):
-			return err
+		case lost(err):
+			return nil, err
 		case e.life.Err() != nil:
-			return fault.ErrClosed
-		case err != nil:
+			return nil, fault.ErrClosed
+		case errors.Is(err, errGone):
+			again = append(again, k)
+		}
+		if err != nil {
 			e.cfg.Logger.Error("executor: rebuild kernel", "error", err)
 		}
 	}
-	return nil
+	return again, nil
 }
 
 // rebuildOne makes a kernel from its blob, or from its source where that fails.
 func (e *Executor) rebuildOne(g *generation, k *Kernel) error {
 	if blob := k.blob.Load(); blob != nil {
 		if p, _, err := e.program(e.life, g, k.source, *blob); err == nil {
-			k.built.Store(p)
+			k.rebuilt(p)
 			return nil
 		}
 	}
@@ -119,6 +138,16 @@ func (e *Executor) rebuildOne(g *generation, k *Kernel) error {
 	if err != nil {
 		return err
 	}
-	k.built.Store(p)
+	k.rebuilt(p)
 	return nil
+}
+
+// rebuilt has the kernel be p, unless it was made for a later device meanwhile: then p
+// goes with its own.
+func (k *Kernel) rebuilt(p *built) {
+	for was := k.built.Load(); was == nil || was.on.n <= p.on.n; was = k.built.Load() {
+		if k.built.CompareAndSwap(was, p) {
+			return
+		}
+	}
 }

@@ -168,3 +168,38 @@ func TestFlappingDevice(t *testing.T) {
 		}
 	})
 }
+
+// E1, F5: a kernel whose compile asks for another kernel of its device, which does not
+// compile while it is being opened, is made again when the device is there: what the
+// executor answers meanwhile is no loss of the device.
+func TestNestedKernelIsRebuilt(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var e *gpuexec.Executor
+		f := &fakedevice.Backend{NoBlobs: true, OnCompile: func(ctx context.Context, src gpuexec.Source) error {
+			if src.Key != "whole" {
+				return nil
+			}
+			k, err := e.Compile(ctx, source("part"))
+			if err == nil {
+				k.Release()
+			}
+			return err
+		}}
+		e = open(t, f, gpuexec.Config{Workers: 1, Compiles: 1, Slow: time.Hour})
+		whole, other := compile(t, e, source("whole")), compile(t, e, source("other"))
+		for restarts := range int64(3) {
+			if restarts > 0 {
+				f.Lose()
+				time.Sleep(time.Minute)
+			}
+			for _, k := range []*gpuexec.Kernel{whole, other} {
+				if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}); err != nil {
+					t.Errorf("%s after restart %d: %v", k.Key(), restarts, err)
+				}
+			}
+			if n := e.Stats().Restarts; n != restarts {
+				t.Errorf("%d restarts, want %d", n, restarts)
+			}
+		}
+	})
+}

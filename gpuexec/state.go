@@ -58,7 +58,7 @@ func (s *state[J]) submit(j J, own bool, out []effect[J]) []effect[J] {
 	case s.phase == phaseClosed:
 		return append(out, effect[J]{do: fail, job: j, err: fault.ErrClosed})
 	case s.phase == phaseDown:
-		return append(out, effect[J]{do: fail, job: j, err: fault.ErrDeviceLost})
+		return append(out, effect[J]{do: fail, job: j, err: errGone})
 	case s.idle > 0:
 		return s.start(j, out)
 	case s.queue.Len() >= s.capacity && !own:
@@ -113,7 +113,7 @@ func (s *state[J]) lost(gen uint64, out []effect[J]) []effect[J] {
 	if gen != s.gen || s.phase != phaseUp {
 		return out
 	}
-	return s.reopen(s.failAll(fault.ErrDeviceLost, out))
+	return s.reopen(s.failAll(errGone, out))
 }
 
 func (s *state[J]) reopen(out []effect[J]) []effect[J] {

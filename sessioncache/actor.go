@@ -245,7 +245,11 @@ func (s *Session) perform(e *effects) {
 	for _, l := range e.lost {
 		s.telling.Throw(func() { s.evicted(l) })
 	}
+	for _, g := range e.vacated {
+		s.actor.Tell(vacated{group: g})
+	}
 	e.memory = 0
+	empty(&e.vacated)
 	empty(&e.lost)
 	empty(&e.trash)
 	empty(&e.start)

@@ -48,10 +48,11 @@ type lost struct {
 
 // effects is what a turn wants done, in this order. The shell empties it.
 type effects struct {
-	memory int64   // bytes more, or less, for the memory limit
-	trash  []trash // to be freed
-	start  []*call // run the creators
-	answer []*call // end the flights, with the outcome that stands in the call
-	cancel []*call // end the creators' contexts
-	lost   []lost  // tell that they were evicted
+	memory  int64    // bytes more, or less, for the memory limit
+	trash   []trash  // to be freed
+	start   []*call  // run the creators
+	answer  []*call  // end the flights, with the outcome that stands in the call
+	cancel  []*call  // end the creators' contexts
+	lost    []lost   // tell that they were evicted
+	vacated []*group // tell the actor so, in another turn
 }

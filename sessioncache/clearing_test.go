@@ -7,10 +7,9 @@ import (
 	"github.com/kiln-cache/kiln/internal/touched"
 )
 
-// G7: each of two resets of an owner that overlap removes all names that were set before
-// it, also those that the first one has still to remove; and neither removes for ever
-// what is set meanwhile.
-func TestResetsOverlap(t *testing.T) {
+// unlimited is a core without a capacity.
+func unlimited(t *testing.T) *core {
+	t.Helper()
 	cfg, err := Config{Groups: Unlimited}.Validate()
 	if err != nil {
 		t.Fatal(err)
@@ -19,7 +18,160 @@ func TestResetsOverlap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &core{state: s}
+	return &core{state: s}
+}
+
+// turns counts those that did takes to report true, each of which is short (F6).
+func (c *core) turns(t *testing.T, did func() bool) (n int) {
+	t.Helper()
+	for done := false; !done; n++ {
+		done = did()
+		c.touched.Turn()
+	}
+	if most := c.touched.Most(); most > touched.Most {
+		t.Errorf("a turn touched %d things, want at most %d", most, touched.Most)
+	}
+	return n
+}
+
+// G7, F6: a ResetAll beside an open handle of a large group comes by each of its names once:
+// what it costs grows as their number.
+func TestResetAllOfALargeGroup(t *testing.T) {
+	const names = 50_000
+	c := unlimited(t)
+	use := c.use("1")
+	for i := range names {
+		name := strconv.Itoa(i)
+		if _, err := c.set(&writing{use: use, name: name, hash: c.published.placed(name)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g, err := c.acquire(use)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.grace.enter()
+	c.touched.Turn()
+	left, err := c.reset("", c.published.all())
+	if err != nil {
+		t.Fatal(err)
+	}
+	turns := c.turns(t, func() bool { return c.clear(left) })
+	if n := g.names.Len(); n != 0 || turns > 16*names/(touched.Most/2) {
+		t.Errorf("%d names left after %d turns", n, turns)
+	}
+}
+
+// G7, F6: a ResetAll beside handles of very many groups that were evicted takes as many
+// turns as that needs, and leaves no name to any of them.
+func TestResetAllBesideManyHandles(t *testing.T) {
+	const groups = 10_000
+	c := unlimited(t)
+	var held []*group
+	for i := range groups {
+		use := c.use(strconv.Itoa(i + 1))
+		if _, err := c.set(&writing{use: use, name: "n", hash: c.published.placed("n")}); err != nil {
+			t.Fatal(err)
+		}
+		g := c.published.resident(use.compiled, use.placed)
+		g.grace.enter()
+		c.evict(g, ForGroups)
+		held = append(held, g)
+		c.touched.Turn()
+	}
+	left, err := c.reset("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := 0
+	c.turns(t, func() bool {
+		if next < groups/2 { // a handle is closed between the turns, whose group serves no more
+			held[next].grace.leave(0)
+			c.vacated(held[next])
+			next++
+		}
+		return c.clear(left)
+	})
+	for i, g := range held[next:] {
+		if n := g.names.Len(); n != 0 {
+			t.Fatalf("group %d has %d names left", next+i, n)
+		}
+	}
+}
+
+// F6: what was overwritten under an open handle is dropped, once that is closed, in as many
+// turns as that takes.
+func TestManyRetiredNames(t *testing.T) {
+	const values = 10_000
+	c := unlimited(t)
+	use := c.use("1")
+	set := func() {
+		if _, err := c.set(&writing{use: use, name: "n", hash: c.published.placed("n")}); err != nil {
+			t.Fatal(err)
+		}
+		c.touched.Turn()
+	}
+	set()
+	g := c.published.resident(use.compiled, use.placed)
+	phase := g.grace.enter()
+	for range values {
+		set()
+	}
+	g.grace.leave(phase)
+	c.effects.vacated = append(c.effects.vacated, g)
+	dropped := 0
+	turns := c.turns(t, func() bool {
+		c.effects.vacated = c.effects.vacated[1:]
+		c.vacated(g)
+		dropped += len(c.effects.trash)
+		if len(c.effects.trash) > touched.Most {
+			t.Fatalf("%d names dropped in one turn", len(c.effects.trash))
+		}
+		empty(&c.effects.trash)
+		return len(c.effects.vacated) == 0
+	})
+	if dropped != values || g.grace.wanted.Load() {
+		t.Errorf("%d names dropped in %d turns, want %d", dropped, turns, values)
+	}
+}
+
+// F6: a group whose names have very many owners goes at once, and is forgotten for these in
+// as many turns as that takes.
+func TestGroupOfManyOwners(t *testing.T) {
+	const owners = 10_000
+	c := unlimited(t)
+	use := c.use("1")
+	for i := range owners {
+		name := strconv.Itoa(i)
+		if _, err := c.set(&writing{use: use, name: name, hash: c.published.placed(name), options: Options{Owner: name}}); err != nil {
+			t.Fatal(err)
+		}
+		c.touched.Turn()
+	}
+	g := c.published.resident(use.compiled, use.placed)
+	c.evict(g, ForGroups)
+	c.touched.Turn()
+	if n := c.published.objects.Load(); n != 0 {
+		t.Errorf("%d names of a group that was evicted", n)
+	}
+	c.turns(t, func() bool {
+		if len(c.effects.vacated) > 0 {
+			c.effects.vacated = c.effects.vacated[1:]
+			c.vacated(g)
+		}
+		return len(c.effects.vacated) == 0
+	})
+	if len(c.owners) != 0 || len(c.effects.trash) != 1 {
+		t.Errorf("%d owners left, %d groups to be freed", len(c.owners), len(c.effects.trash))
+	}
+}
+
+// G7: each of two resets of an owner that overlap removes all names that were set before
+// it, also those that the first one has still to remove; and neither removes for ever
+// what is set meanwhile.
+func TestResetsOverlap(t *testing.T) {
+	c := unlimited(t)
+	s := c.state
 	set := func(i int) {
 		t.Helper()
 		if _, err := s.set(&writing{use: c.use(strconv.Itoa(i)), name: "name", hash: s.published.placed("name"), options: Options{Owner: "owner"}}); err != nil {

@@ -167,7 +167,8 @@ func look[T any](ctx context.Context, s *Session, op string, at func(*state) T) 
 // and until every value that nobody uses is freed; ctx ends the waiting only.
 // Groups and leases that are open go on serving what they hold. A further call
 // waits, too. Called by a Free of this session, or its Evicted, it does not wait for
-// itself, but answers ErrCycle at once; the session ends all the same.
+// itself, but answers ErrCycle at once; the session ends all the same. It knows no other
+// circle: Frees of two sessions that close each other wait until ctx ends.
 func (s *Session) Close(ctx context.Context) error {
 	s.close.Do(func() {
 		s.closed.Store(true)

@@ -38,7 +38,7 @@ func Owned(s *Session) (indexed, there int) {
 			there += len(at.Value.owners)
 			return true
 		})
-		for g := range st.serving {
+		for _, g := range st.serving {
 			there += len(g.owners)
 		}
 		return struct{}{}
@@ -67,3 +67,6 @@ func Stall(s *Session) (end func()) {
 	<-began
 	return func() { close(gate) }
 }
+
+// Slots is how many slots a group has for names by id.
+func Slots(v View) int { return len(v.g.slots.Load().at) }

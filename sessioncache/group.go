@@ -34,18 +34,25 @@ type group struct {
 	shape      shapegroups.Shape
 	policy     *policy.Group // while registered
 	registered bool
+	serves     int // its place, plus 1, among the groups that serve; 0 is none
 	objects    int64
 	bytes      int64
 	leased     int64 // the part of bytes that other caches own
 	cost       sums.Sum[time.Duration]
+	unsettled  bool             // the actor is told to settle its grace in another turn
 	vacant     bool             // it was evicted since nothing came of its requests
 	flights    int              // creators running for its names
 	forsaken   int              // those of them whose callers have all left
 	owners     map[string]*node // newest name of each owner
 }
 
-// slots are the names of a group by NameID.
-type slots struct{ at []atomic.Pointer[node] }
+// slots are the names of a group by NameID, from the first id that it has to the last.
+type slots struct {
+	first int
+	at    []atomic.Pointer[node]
+}
+
+func (s *slots) of(id int) *atomic.Pointer[node] { return &s.at[id-s.first] }
 
 // busy says that it should not be evicted while another group can be (SPEC S3).
 func (g *group) busy() bool {
@@ -94,31 +101,59 @@ func (r *grace) leave(phase uint32) bool { return r.handles[phase].Add(-1) == 0 
 
 func (r *grace) open() bool { return r.handles[0].Load() > 0 || r.handles[1].Load() > 0 }
 
-// retire takes a name that has left the table and settles.
-func (r *grace) retire(n *node, drop func(*node)) {
+// retire takes a name that has left the table. settle follows.
+func (r *grace) retire(n *node) {
 	r.wanted.Store(true) // before handles are looked at: one of us sees the other
 	phase := r.phase.Load() & 1
 	r.retired[phase] = append(r.retired[phase], n)
-	r.settle(drop)
 }
 
 // settle gives every retired name that no open handle can have seen to drop,
-// and begins a new phase if names of this one wait.
-func (r *grace) settle(drop func(*node)) {
+// and begins a new phase if names of this one wait. It reports false if left has ended
+// that before.
+func (r *grace) settle(drop func(*node), left func() bool) (done bool) {
 	for range 2 {
 		now := r.phase.Load() & 1
 		before := 1 - now
 		if r.handles[before].Load() > 0 {
-			return // at most two phases: the earlier one must end first
+			return true // at most two phases: the earlier one must end first
 		}
-		for _, n := range r.retired[before] {
-			drop(n)
+		for ; len(r.retired[before]) > 0; r.retired[before] = r.retired[before][1:] {
+			if !left() {
+				return false
+			}
+			drop(r.retired[before][0])
 		}
 		r.retired[before] = nil
 		if len(r.retired[now]) == 0 {
 			r.wanted.Store(false)
-			return
+			return true
 		}
 		r.phase.Store(before)
+	}
+	return true
+}
+
+// serve has a group serve its handles until they are closed, served ends that.
+//
+// INVARIANT: the place of a group among those that serve never becomes a later one.
+func (s *state) serve(g *group) {
+	s.serving = append(s.serving, g)
+	g.serves = len(s.serving)
+}
+
+func (s *state) served(g *group) {
+	last := s.serving[len(s.serving)-1]
+	s.serving[g.serves-1], last.serves = last, g.serves
+	s.serving[len(s.serving)-1] = nil
+	s.serving = s.serving[:len(s.serving)-1]
+	g.serves = 0
+}
+
+// settle drops what was retired of g as far as a turn goes: the rest in further turns.
+func (s *state) settle(g *group) {
+	if !g.unsettled && !g.grace.settle(s.drop, s.touched.Left) {
+		g.unsettled = true
+		s.effects.vacated = append(s.effects.vacated, g)
 	}
 }

@@ -41,8 +41,8 @@ func (g View) LookupID(id NameID) (Ref, bool) {
 	if g.g == nil {
 		return Ref{}, false
 	}
-	if s := g.g.slots.Load(); s != nil && id.of == g.g.of && uint(id.slot) < uint(len(s.at)) {
-		if n := s.at[id.slot].Load(); n != nil && (g.held || !g.g.dead.Load()) {
+	if s := g.g.slots.Load(); s != nil && id.of == g.g.of && uint(id.slot-s.first) < uint(len(s.at)) {
+		if n := s.at[id.slot-s.first].Load(); n != nil && (g.held || !g.g.dead.Load()) {
 			return Ref{n}, true
 		}
 	}

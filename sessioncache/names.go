@@ -2,9 +2,9 @@ package sessioncache
 
 import (
 	"cmp"
-	"maps"
-	"slices"
 	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/internal/table"
 )
 
 // write puts a name that fits the byte capacity into a registered group, and
@@ -110,7 +110,7 @@ func (s *state) remove(g *group, n *node) {
 // a value that a look-up by name has found gone before.
 func vacate(g *group, n *node) {
 	if n != nil && n.Value.slot >= 0 {
-		g.slots.Load().at[n.Value.slot].Store(nil)
+		g.slots.Load().of(n.Value.slot).Store(nil)
 	}
 }
 
@@ -132,40 +132,52 @@ func (s *state) retire(g *group, n *node) {
 		e.older.Value.newer = e.newer
 	}
 	e.newer, e.older = nil, nil
-	g.grace.retire(n, s.drop)
+	g.grace.retire(n)
+	s.settle(g)
 }
 
+// manySlots is how many slots a group may have for ids, whatever its names are; beyond it
+// has eight for each name at most, and a name that is too far from the others none.
+const manySlots = 1 << 13
+
 // place stores a name where LookupID finds it.
-func (s *state) place(g *group, n *node, slot int) {
-	n.Value.slot = slot
+func (s *state) place(g *group, n *node, id int) {
 	at := g.slots.Load()
-	if at == nil || slot >= len(at.at) {
-		room := s.interned
-		if at != nil {
-			room = max(room, len(at.at)+len(at.at)/4)
-		}
-		grown := &slots{at: make([]atomic.Pointer[node], room)}
-		if at != nil {
-			for i := range at.at {
-				grown.at[i].Store(at.at[i].Load())
-			}
-		}
-		grown.at[slot].Store(n)
-		g.slots.Store(grown)
-		return
+	if at == nil {
+		at = &slots{first: id}
 	}
-	at.at[slot].Store(n)
+	if first, end := min(id, at.first), max(id+1, at.first+len(at.at)); end-first > len(at.at) {
+		if end-first > max(manySlots, 8*g.names.Len()) {
+			return
+		}
+		if more := len(at.at) / 4; id < at.first { // more than one, so that all of them cost their number
+			first = max(0, first-more)
+		} else {
+			end += more
+		}
+		grown := &slots{first: first, at: make([]atomic.Pointer[node], end-first)}
+		for i := range at.at {
+			grown.of(at.first + i).Store(at.at[i].Load())
+		}
+		at = grown
+		g.slots.Store(at)
+	}
+	n.Value.slot = id
+	at.of(id).Store(n)
 }
 
 func (s *state) hold(owner string) { s.holds[owner]++ }
 
 // clearing is what a reset, or the end of the session, has still to remove.
 type clearing struct {
-	all    []*group            // whole groups, and the names of those that serve handles
-	owner  string              // or the names of one owner
-	groups map[*group]struct{} // in which it had some
-	before *clearing           // the reset of this owner that is under way, too
-	over   bool
+	all     []*group            // whole groups
+	serving int                 // and the names of so many of those that serve, the last first
+	group   *group              // of either kind, the one that is being cleared
+	names   table.Walk[entry]   // over its names
+	owner   string              // or the names of one owner
+	groups  map[*group]struct{} // in which it had some
+	before  *clearing           // the reset of this owner that is under way, too
+	over    bool
 }
 
 // making is for an owner of names that are being made.
@@ -183,8 +195,7 @@ func (s *state) reset(owner string, all []*group) (*clearing, error) {
 	}
 	if owner == "" {
 		s.desk.VoidAll()
-		s.touched.Add(len(s.serving))
-		return &clearing{all: slices.AppendSeq(all, maps.Keys(s.serving))}, nil
+		return &clearing{all: all, serving: len(s.serving)}, nil
 	}
 	if n := s.holds[owner]; n > 0 {
 		if s.holds[owner]--; n == 1 {
@@ -223,25 +234,47 @@ func (s *state) clear(c *clearing) (done bool) {
 			return false
 		}
 	}
-	for ; len(c.all) > 0; c.all = c.all[:len(c.all)-1] {
-		g := c.all[len(c.all)-1]
+	for s.nextOf(c) {
+		g := c.group
 		if s.touched.Add(1); g.registered {
 			s.evict(g, Cleared)
 		}
-		if !s.closed && s.lives(g) {
-			g.names.All(func(n *node) bool {
-				s.touched.Add(1)
-				s.remove(g, n)
-				return s.touched.Left()
-			})
+		for over := false; !(over && !g.unsettled) && !s.closed && s.lives(g); {
+			if !s.touched.Left() || over {
+				return false
+			}
+			var looked int
+			looked, over = c.names.Step(g.names, slotsAtOnce, func(n *node) { s.remove(g, n) })
+			s.touched.Add(looked)
 		}
-		if !s.touched.Left() {
-			return false // g comes again: perhaps it has names left
+		if c.group, c.names = nil, (table.Walk[entry]{}); !s.touched.Left() {
+			return false
 		}
 	}
 	if c.over, c.before = true, nil; s.clearing[c.owner] == c {
 		delete(s.clearing, c.owner)
 	}
+	return true
+}
+
+// slotsAtOnce is how many slots of a group's names a step of clear looks at.
+const slotsAtOnce = 64
+
+// nextOf sees to it that c has a group to clear as a whole, if there is one more. What
+// serves from now on is not among them, but one may be cleared twice.
+func (s *state) nextOf(c *clearing) bool {
+	if c.group != nil {
+		return true
+	}
+	if last := len(c.all) - 1; last >= 0 {
+		c.group, c.all = c.all[last], c.all[:last]
+		return true
+	}
+	if c.serving = min(c.serving, len(s.serving)); c.serving == 0 || s.closed {
+		return false
+	}
+	c.serving--
+	c.group = s.serving[c.serving]
 	return true
 }
 

@@ -1,6 +1,7 @@
 package sessioncache_test
 
 import (
+	"strconv"
 	"sync"
 	"testing"
 
@@ -42,4 +43,39 @@ func TestSlotsAndNamesAgree(t *testing.T) {
 		set(i)
 	}
 	readers.Wait()
+}
+
+// K2: what a group keeps for ids grows with the names that it has, not with those that are
+// interned; and each name is found by its id, wherever that is.
+func TestSlotsGrowWithTheNamesOfAGroup(t *testing.T) {
+	const interned = 10_000
+	p := open(t, sessioncache.Config{})
+	ids := make([]sessioncache.NameID, interned)
+	for i := range ids {
+		ids[i] = p.Intern(strconv.Itoa(i))
+	}
+	for g, c := range []struct{ from, to, step, slots int }{
+		{4321, 4322, 1, 1},
+		{4000, 4256, 1, 256},
+		{8, 5000, 1000, 5000},
+		{0, interned, interned - 1, 1}, // too far from each other
+		{0, interned, 1, interned},
+	} {
+		names := (c.to - c.from + c.step - 1) / c.step
+		for range 2 { // also what is set again
+			for i := c.from; i < c.to; i += c.step {
+				p.set(g+1, ids[i].String(), ids[i].String())
+			}
+		}
+		v, _ := p.View(shape(t, g+1))
+		for i, id := range ids {
+			r, ok := v.LookupID(id)
+			if there := i >= c.from && i < c.to && (i-c.from)%c.step == 0; ok != there || ok && r.Value() != id.String() {
+				t.Fatalf("%d names: %v by the id of %v, %v", names, r.Value(), id, ok)
+			}
+		}
+		if n := sessioncache.Slots(v); n > 2*c.slots {
+			t.Errorf("%d names: %d slots, want at most %d", names, n, 2*c.slots)
+		}
+	}
 }

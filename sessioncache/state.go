@@ -22,7 +22,7 @@ type state struct {
 	keyHits   uint64 // that were in the log
 
 	desk     flight.Desk[place, *call]
-	serving  map[*group]struct{}            // groups out of the table that serve open handles
+	serving  []*group                       // groups out of the table that serve open handles (SPEC S7), see serve
 	owners   map[string]map[*group]struct{} // the groups, of either kind, that have names of an owner
 	holds    map[string]int
 	makings  map[string]*making   // owners of names that are being made
@@ -59,7 +59,6 @@ func newState(c Config, p *published) (*state, error) {
 		published: p,
 		policy:    rule,
 		requests:  seen,
-		serving:   make(map[*group]struct{}),
 		owners:    make(map[string]map[*group]struct{}),
 		holds:     make(map[string]int),
 		makings:   make(map[string]*making),
@@ -144,7 +143,7 @@ func (s *state) acquire(use *asked) (*group, error) {
 		return g, nil
 	}
 	g.dead.Store(true)
-	s.serving[g] = struct{}{} // until its handle is closed (SPEC S7)
+	s.serve(g)
 	return g, nil
 }
 
@@ -261,7 +260,7 @@ func (s *state) evict(g *group, why Cause) {
 	if s.told && why != nothing {
 		s.effects.lost = append(s.effects.lost, lost{g.shape, why})
 	}
-	s.touched.Add(1 + len(g.owners))
+	s.touched.Add(1)
 	g.dead.Store(true)
 	p := s.published
 	p.shapes.Remove(g.at)
@@ -272,7 +271,7 @@ func (s *state) evict(g *group, why Cause) {
 	g.policy.Of = nil
 	s.policy.Remove(g.policy)
 	g.policy, g.registered = nil, false
-	s.serving[g] = struct{}{}
+	s.serve(g)
 	s.vacated(g)
 }
 
@@ -287,25 +286,41 @@ func (s *state) vacated(g *group) {
 		g.aside.Store(false)
 		s.policy.Ready(g.policy)
 	}
-	_, serving := s.serving[g]
+	serving := g.serves > 0
 	switch {
 	case serving && !g.grace.open() && g.flights == 0:
-		delete(s.serving, g)
-		for owner := range g.owners {
-			s.uncredit(owner, g)
-		}
+		s.served(g)
 		s.published.uncounted(g)
 		s.effects.trash = append(s.effects.trash, trash{group: g})
+		s.disown(g)
 	case g.registered && !g.filled.Load() && !g.awaited():
 		g.vacant = true // asked for, and nothing came of it that it keeps
 		s.evict(g, nothing)
 	case !s.closed && (g.registered || serving):
-		g.grace.settle(s.drop)
+		g.unsettled = false
+		s.settle(g)
+	case !s.lives(g):
+		s.disown(g)
+	}
+}
+
+// disown has no owner credited for a group that has gone, as far as a turn goes: the rest
+// in further turns.
+func (s *state) disown(g *group) {
+	for owner := range g.owners {
+		if !s.touched.Left() {
+			s.effects.vacated = append(s.effects.vacated, g)
+			return
+		}
+		s.touched.Add(1)
+		delete(g.owners, owner)
+		s.uncredit(owner, g)
 	}
 }
 
 // drop takes a group's pin off a name that no handle can see.
 func (s *state) drop(n *node) {
+	s.touched.Add(1)
 	if n.Value.cell.Drop() {
 		s.effects.trash = append(s.effects.trash, trash{node: n})
 	}

@@ -116,8 +116,7 @@ func (s *state) storeHeld(m *writing) error {
 
 // lives reports whether names may still be put into a group and taken out.
 func (s *state) lives(g *group) bool {
-	_, serving := s.serving[g]
-	return g.registered || serving
+	return g.registered || g.serves > 0
 }
 
 // candidate is what a take of a name of a handle's group would give, or nil.

@@ -176,6 +176,10 @@ func (m asked) handle(s *shell) {
 		m.reply.Fail(fault.ErrClosed)
 		return
 	}
+	if !s.state.askable(m.making) {
+		s.ref.Tell(m)
+		return
+	}
 	a := s.state.ask(m.making)
 	switch a.role {
 	case found:
@@ -221,6 +225,10 @@ func (m expired) handle(s *shell) {
 
 // handle lands a flight: what is to be resident is, before anybody wakes.
 func (m landed) handle(s *shell) {
+	if m.err == nil && !s.state.landable(m.making) {
+		s.ref.Tell(m)
+		return
+	}
 	e := &m.n.Value
 	s.jobs--
 	s.state.hits = s.hits()
@@ -297,18 +305,20 @@ func (m *shrink) handle(s *shell) {
 
 func (m *settle) handle(s *shell) { m.reply.Send(slices.Collect(maps.Keys(s.saves))) }
 
-// handle closes: waiters go at once, creators are told to end.
+// handle closes: waiters go, creators are told to end.
 func (closing) handle(s *shell) {
 	if s.state.closed {
 		return
 	}
-	for _, m := range s.state.close() {
-		m.flight.Finish(nil, fault.ErrClosed, nil)
-	}
+	s.endFlights()
 	for _, w := range s.sweeps {
 		w.end(fault.ErrClosed)
 	}
 	s.sweep(emptying{})
+}
+
+func (s *shell) endFlights() (over bool) {
+	return s.state.close(func(m *making) { m.flight.Finish(nil, fault.ErrClosed, nil) })
 }
 
 func (m saved) handle(s *shell) {

@@ -128,15 +128,11 @@ func (s *state) land(m *making) (resident bool) {
 // keep has n, which k asked for, become resident, if it fits: then its part goes, whose
 // room it has. It looks for bytes first: what goes for them leaves its place, too.
 func (s *state) keep(n *node, k *call) bool {
-	if !s.bytes.Allows(n.Value.bytes) || s.other(k.Whole, k.placed.whole) != nil {
+	if s.other(k.Whole, k.placed.whole) != nil {
 		return false
 	}
-	part, t, room := s.other(k.Part, k.placed.part), (*tenant)(nil), int64(0)
-	if part != nil {
-		t, room = part.Value.tenant, part.Value.bytes
-		s.withdraw(part) // so that it does not go for its whole
-	}
-	if !s.shrinkBytes(n, room) || n.Value.in == nil && !s.place(n) {
+	part, t, room := s.takePart(k)
+	if fits, _ := s.shrinkBytes(n, room, always); !fits || n.Value.in == nil && !s.place(n) {
 		s.withdraw(n)
 		if part != nil {
 			s.enter(part, t)
@@ -152,6 +148,16 @@ func (s *state) keep(n *node, k *call) bool {
 	}
 	s.enterTable(n)
 	return true
+}
+
+// takePart takes the resident part of what k asked for out of its order, so that it does
+// not go for its whole, and gives it, its tenant and the room that it has; or nil.
+func (s *state) takePart(k *call) (part *node, t *tenant, room int64) {
+	if part = s.other(k.Part, k.placed.part); part != nil {
+		t, room = part.Value.tenant, part.Value.bytes
+		s.withdraw(part)
+	}
+	return part, t, room
 }
 
 // fail ends a flight without a value.

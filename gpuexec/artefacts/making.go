@@ -36,6 +36,7 @@ type making struct {
 	unfit  func()  // frees what was built and cannot be used
 	origin Outcome // how it is made; the creator's goroutine's until the landing
 	ran    bool    // the creator was called, as origin
+	turns  int     // that it took so far; the actor's
 
 	mu struct {
 		sync.Mutex

@@ -76,7 +76,9 @@ func (o *order) insert(n *node) {
 	}
 	n.Value.in, n.Value.older, n.Value.newer = o, older, newer
 	o.link(n)
-	o.near = n
+	if newer != nil || o.near == nil { // at the end it is found anyway
+		o.near = n
+	}
 	o.came(n)
 }
 

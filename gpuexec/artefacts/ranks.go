@@ -8,7 +8,10 @@ import "container/heap"
 //
 // INVARIANT: a tenant with entries is in one of the two, and its key is the use of the
 // oldest.
-type ranks struct{ above, held byAge }
+type ranks struct {
+	above, held byAge
+	bytes       int64 // that the floors of all hold
+}
 
 // byAge is a heap.
 type byAge []*tenant
@@ -41,6 +44,9 @@ func (r *ranks) update(t *tenant) {
 	if t == nil {
 		return
 	}
+	held := min(t.bytes, t.floor)
+	r.bytes += held - t.held
+	t.held = held
 	among := &r.above
 	if t.oldest != nil && t.holds(t.oldest) {
 		among = &r.held
@@ -55,6 +61,14 @@ func (r *ranks) update(t *tenant) {
 		t.among = among
 		heap.Push(among, t)
 	}
+}
+
+// heldBeside is how many bytes the floors of all others than t hold; t may be nil.
+func (r *ranks) heldBeside(t *tenant) int64 {
+	if t == nil {
+		return r.bytes
+	}
+	return r.bytes - t.held
 }
 
 // setAside takes a tenant out until it is updated.

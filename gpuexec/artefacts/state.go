@@ -169,7 +169,7 @@ func (s *state) absence() fault.Reason {
 func (s *state) place(n *node) bool {
 	t := s.tenantOf(n)
 	for !s.entries.Allows(s.size() + 1) {
-		victim := s.victim(t, either)
+		victim, _ := s.victim(t, either, always)
 		if victim == nil {
 			return false
 		}
@@ -276,10 +276,18 @@ func (s *state) trim() (over bool) {
 		return s.empty()
 	}
 	for !s.goal.entries.Allows(s.size()) && s.touched.Left() {
-		s.evict(s.surplus(either), ForEntries)
+		n, over := s.surplus(either, s.touched.Left)
+		if !over {
+			break
+		}
+		s.evict(n, ForEntries)
 	}
 	for !s.goal.bytes.Allows(s.gauges.bytes.Load()) && s.touched.Left() {
-		s.evict(s.surplus(complete), ForBytes)
+		n, over := s.surplus(complete, s.touched.Left)
+		if !over {
+			break
+		}
+		s.evict(n, ForBytes)
 	}
 	s.entries = atLeast(s.goal.entries, s.size())
 	s.bytes = atLeast(s.goal.bytes, s.gauges.bytes.Load())
@@ -341,12 +349,20 @@ func (s *state) release(owner string, uses uses) (over bool) {
 	return true
 }
 
-// close ends all flights, which it gives, and lets nothing stay any more. Calls of empty
+// close lets nothing stay any more, and takes flights off their desks as far as a turn
+// goes, each of which it gives to end. It reports whether none is left. Calls of empty
 // follow.
-func (s *state) close() []*making {
-	if s.closed {
-		return nil
-	}
+func (s *state) close(end func(*making)) (over bool) {
 	s.closed = true
-	return append(s.flights.Close(), s.kernels.flights.Close()...)
+	for _, d := range []*flight.Desk[string, *making]{&s.flights, &s.kernels.flights} {
+		for m := range d.All() {
+			if !s.touched.Left() {
+				return false
+			}
+			s.touched.Add(1)
+			d.End(m.call.Key, m)
+			end(m)
+		}
+	}
+	return true
 }

@@ -330,9 +330,10 @@ func (c core) addFloor(owner string, bytes int64) error {
 }
 
 func (c core) close() int {
-	ended := c.state.close()
+	ended := 0
+	c.to(func() bool { return c.state.close(func(*making) { ended++ }) })
 	c.to(c.empty)
-	return len(ended)
+	return ended
 }
 
 func (c core) give(bytes int64, tier pressure.Tier) int64 {

@@ -78,8 +78,10 @@ func (*addFloor) end(error) {}
 // emptying is the sweep of a close.
 type emptying struct{}
 
-func (emptying) step(s *shell) (over bool, err error) { return s.state.empty(), nil }
-func (emptying) end(error)                            {}
+func (emptying) step(s *shell) (over bool, err error) {
+	return s.endFlights() && s.state.empty(), nil
+}
+func (emptying) end(error) {}
 
 // unlisting goes on with what unlist left; a close ends it.
 type unlisting struct{ s *shell }

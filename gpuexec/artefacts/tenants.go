@@ -12,6 +12,7 @@ type tenant struct {
 	order
 	floor int64
 	bytes int64
+	held  int64  // of the bytes, by the floor, as state.ranks has it
 	among *byAge // of state.ranks; nil = none
 	rank  int    // its place there
 }

@@ -213,10 +213,10 @@ func TestTenantsProp(t *testing.T) {
 				}
 			}
 			for _, may := range []scope{either, complete} {
-				if got, want := f.victim(nil, may), slowVictim(f.state, may); got != want {
+				if got, want := nodeOf(f.victim(nil, may, always)), slowVictim(f.state, may); got != want {
 					t.Fatalf("%v goes next, want %v", got, want)
 				}
-				if got, want := f.surplus(may), slowSurplus(f.state, may); got != want {
+				if got, want := nodeOf(f.surplus(may, always)), slowSurplus(f.state, may); got != want {
 					t.Fatalf("%v goes next of the surplus, want %v", got, want)
 				}
 			}
@@ -233,6 +233,7 @@ func TestTenantsProp(t *testing.T) {
 					t.Fatalf("%s is in another's order", n.Key)
 				}
 			}
+			held := int64(0)
 			for name, o := range f.tenants {
 				var sum int64
 				for n := o.oldest; n != nil; n = n.Value.newer {
@@ -244,6 +245,10 @@ func TestTenantsProp(t *testing.T) {
 				if sum != o.bytes {
 					t.Fatalf("%s: %d bytes counted, %d there", name, o.bytes, sum)
 				}
+				held += min(sum, o.floor)
+			}
+			if held != f.ranks.bytes {
+				t.Fatalf("floors hold %d bytes, %d counted", held, f.ranks.bytes)
 			}
 			if bytes != f.gauges.bytes.Load() || !f.bytes.Allows(bytes) || !f.entries.Allows(f.size()) || entries != f.size() {
 				t.Fatalf("%d bytes, %d entries", bytes, f.size())
@@ -336,3 +341,5 @@ func TestManyTenants(t *testing.T) {
 		t.Error("the oldest that no floor holds were to go")
 	}
 }
+
+func nodeOf(n *node, _ bool) *node { return n }

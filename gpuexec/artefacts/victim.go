@@ -15,27 +15,35 @@ const (
 )
 
 // victim is the entry that goes next for a newcomer of tenant t, which may be nil:
-// the least recently used of those that no floor holds, else of t's own, else nil.
-func (s *state) victim(t *tenant, may scope) *node {
-	n := s.order.first(may)
+// the least recently used of those that no floor holds, else of t's own, else nil. What
+// tenants have come to use since it was entered goes over to them first, while left says
+// that there is time: over is false if that ends before.
+func (s *state) victim(t *tenant, may scope, left func() bool) (n *node, over bool) {
+	n = s.order.first(may)
 	if len(s.tenants) == 0 {
-		return n
+		return n, true
 	}
 	for ; n != nil; n = s.order.first(may) {
 		other := s.tenantOf(n)
 		if other == nil {
 			break
 		}
-		s.move(n, other) // a tenant has come to use it since it was entered
+		if !left() {
+			return nil, false
+		}
+		s.move(n, other)
 	}
 	var seen []*tenant
-	for len(s.ranks.above) > 0 {
+	for over = true; len(s.ranks.above) > 0; {
 		o := s.ranks.above[0]
 		oldest := o.oldest
 		if n != nil && n.Value.used < oldest.Value.used {
 			break
 		}
-		head := s.oldestSpare(o, may)
+		var head *node
+		if head, over = s.oldestSpare(o, may, left); !over {
+			break
+		}
 		if o.oldest != oldest {
 			continue // it has gone over to another tenant
 		}
@@ -51,31 +59,39 @@ func (s *state) victim(t *tenant, may scope) *node {
 	for _, o := range seen {
 		s.ranks.update(o)
 	}
+	if !over {
+		return nil, false
+	}
 	if n == nil && t != nil {
 		n = t.first(may)
 	}
-	return n
+	return n, true
 }
 
+// always is for what takes the time that it needs.
+func always() bool { return true }
+
 // oldestSpare is t's least recently used entry if no floor holds it, else nil. An entry
-// that another tenant's floor would hold goes over to that tenant.
-func (s *state) oldestSpare(t *tenant, may scope) *node {
+// that another tenant's floor would hold goes over to that tenant, while left says so.
+func (s *state) oldestSpare(t *tenant, may scope, left func() bool) (n *node, over bool) {
 	for n := t.first(may); n != nil && !t.holds(n); n = t.first(may) {
 		other := s.tenantOf(n)
 		if other == nil || other == t || other.bytes >= other.floor {
-			return n
+			return n, true
+		}
+		if !left() {
+			return nil, false
 		}
 		s.move(n, other)
 	}
-	return nil
+	return nil, true
 }
 
 // surplus is the entry that goes next when the capacity itself was lowered: floors
-// give way then, too.
-func (s *state) surplus(may scope) *node {
-	n := s.victim(nil, may)
-	if n != nil {
-		return n
+// give way then, too. over is as for victim.
+func (s *state) surplus(may scope, left func() bool) (n *node, over bool) {
+	if n, over = s.victim(nil, may, left); n != nil || !over {
+		return n, over
 	}
 	var seen []*tenant
 	for _, among := range []*byAge{&s.ranks.above, &s.ranks.held} {
@@ -92,25 +108,82 @@ func (s *state) surplus(may scope) *node {
 	for _, t := range seen {
 		s.ranks.update(t)
 	}
-	return n
+	return n, true
 }
 
 // shrinkBytes evicts the least recently used artefacts until the bytes of n, less
-// room, fit, and reports whether they do. It passes over flights, which hold no bytes yet.
-func (s *state) shrinkBytes(n *node, room int64) bool {
+// room, fit, and reports whether they do. It passes over flights, which hold no bytes yet,
+// and evicts nothing where the floors of others leave too little. over is false if left
+// said that the time is up.
+func (s *state) shrinkBytes(n *node, room int64, left func() bool) (fits, over bool) {
 	t := n.Value.tenant
 	if n.Value.in == nil {
 		t = s.tenantOf(n)
 	}
-	for {
-		all := sums.Add(s.gauges.bytes.Load()-room, n.Value.bytes)
-		if all < math.MaxInt64 && s.bytes.Allows(all) { // the largest sum is a bound, too (SPEC Q5)
-			return true
+	for !s.fits(n, room) {
+		if most, counted := s.bytes.Value(); counted && n.Value.bytes > most-s.ranks.heldBeside(t) {
+			return false, true
 		}
-		victim := s.victim(t, complete)
+		if !left() {
+			return false, false
+		}
+		victim, over := s.victim(t, complete, left)
 		if victim == nil {
-			return false
+			return false, over
 		}
 		s.evict(victim, ForBytes)
 	}
+	return true, true
+}
+
+// fits reports whether the bytes of n, less room, fit beside what is resident.
+func (s *state) fits(n *node, room int64) bool {
+	all := sums.Add(s.gauges.bytes.Load()-room, n.Value.bytes)
+	return all < math.MaxInt64 && s.bytes.Allows(all) // the largest sum is a bound, too (SPEC Q5)
+}
+
+// often is how many turns one thing takes at most: others may take the room that it made.
+const often = 256
+
+// patience says whether there is time left for m in this turn.
+func (s *state) patience(m *making) func() bool {
+	return func() bool { return s.touched.Left() || m.turns >= often }
+}
+
+// askable sees to it that what goes for what m asks for is found at once, and landable
+// that it has gone for what m brings, as far as a turn goes. They report whether that is
+// done; if not, m is to come again.
+func (s *state) askable(m *making) (over bool) {
+	k := m.call
+	n := s.apart[k.Key]
+	switch {
+	case n != nil && n.Value.cell.Pins() > 0 && (k.kind == normal || k.kind == peek):
+		over = s.roomy(n, k, s.patience(m))
+	case len(s.tenants) > 0 && k.kind == normal && !s.entries.Allows(s.size()+1):
+		_, over = s.victim(nil, either, s.patience(m))
+	default:
+		return true
+	}
+	m.turns++
+	return over
+}
+
+func (s *state) landable(m *making) (over bool) {
+	over = m.call.kind != normal || !s.flights.May(m) || s.roomy(m.n, m.call, s.patience(m))
+	m.turns++
+	return over
+}
+
+// roomy is shrinkBytes for n, which k asked for, if it may be kept. It reports whether
+// nothing is left to do.
+func (s *state) roomy(n *node, k *call, left func() bool) (over bool) {
+	if s.fits(n, 0) || s.disabled() || s.other(k.Whole, k.placed.whole) != nil {
+		return true
+	}
+	part, t, room := s.takePart(k)
+	_, over = s.shrinkBytes(n, room, left)
+	if part != nil {
+		s.enter(part, t)
+	}
+	return over
 }

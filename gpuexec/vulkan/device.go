@@ -111,7 +111,8 @@ func (d *device) made() {
 // file that cannot be written is logged: the next process compiles again.
 func (d *device) save(least int) {
 	d.mu.Lock()
-	due := d.file != "" && d.mu.unsaved >= least
+	unsaved := d.mu.unsaved
+	due := d.file != "" && unsaved >= least
 	if due {
 		d.mu.unsaved = 0
 	}
@@ -120,6 +121,9 @@ func (d *device) save(least int) {
 		return
 	}
 	if _, err := d.pipelines.Save(context.Background(), d.file); err != nil {
+		d.mu.Lock()
+		d.mu.unsaved += unsaved
+		d.mu.Unlock()
 		d.log.Warn("vulkan: the file of pipelines was not saved", "file", d.file, "error", err)
 	}
 }

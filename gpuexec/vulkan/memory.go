@@ -49,7 +49,7 @@ type block struct {
 // there is as much of it as of any device memory; else device memory, and copies.
 func (m *memory) init(d *device) error {
 	m.d, m.kind, m.host = d, -1, -1
-	m.align = max(int64(d.of.Limits.MinStorageAlignment), 16) // of a vec4
+	m.align = max(int64(d.of.Limits.MinStorageAlignment), int64(d.of.Limits.MinUniformAlignment), 16) // of a vec4
 	const seen = vk.MemoryHostVisible | vk.MemoryHostCoherent
 	best := func(flags uint32) (kind int, bytes int64) {
 		kind = -1
@@ -198,13 +198,13 @@ func (p *part) Mapped() []byte {
 }
 
 // Release implements gpuexec.Memory. The last part of a block gives the block back,
-// unless it is the only one.
+// unless it is the only one and no larger than others.
 func (p *part) Release() {
 	m := p.m
 	m.mu.Lock()
 	p.of.heap.Give(p.offset, p.bytes)
 	p.of.parts--
-	empty := p.of.parts == 0 && len(m.mu.blocks) > 1
+	empty := p.of.parts == 0 && (len(m.mu.blocks) > 1 || p.of.bytes > blockBytes)
 	if empty {
 		m.mu.blocks = slices.DeleteFunc(m.mu.blocks, func(b *block) bool { return b == p.of })
 	}

@@ -5,8 +5,10 @@ package vulkan
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/gpuexec/vulkan/internal/spirv"
 	"github.com/kiln-cache/kiln/gpuexec/vulkan/internal/vk"
@@ -49,30 +51,43 @@ type pipeline struct {
 	module   *spirv.Module
 	bindings []vk.Binding
 	bytes    int64
+	size     gpuexec.Size // of a group
 }
 
 // Build implements pipelinefile.Driver.
 func (d driver) Build(_ context.Context, m pipelinefile.Module, cache pipelinefile.DriverCache) (_ pipelinefile.Pipeline, err error) {
-	module, err := spirv.Read(m.Words, m.Entry)
+	given := make(map[uint32]uint64)
+	for _, c := range m.Constants {
+		given[c.ID] = c.Value
+	}
+	module, err := spirv.Read(m.Words, m.Entry, given)
 	if err != nil {
 		return nil, err
 	}
 	p := &pipeline{d: d.device, module: module, bytes: int64(4 * len(m.Words))} // the driver does not say what it takes
-	if most := d.of.Limits.MaxStorageBuffers; len(module.Bindings) > int(most) {
-		return nil, fault.Invalidf("vulkan: module", "%d buffers, the device takes %d", len(module.Bindings), most)
-	}
+	l := &d.of.Limits
+	uniforms := uint32(0)
 	for _, b := range module.Bindings {
 		kind := uint32(vk.StorageBuffer)
 		if b.Uniform {
 			kind = vk.UniformBuffer
+			uniforms++
 		}
 		p.bindings = append(p.bindings, vk.Binding{Number: b.Number, Kind: kind})
 	}
-	if most := d.of.Limits.MaxPushBytes; module.PushBytes > most {
-		return nil, fault.Invalidf("vulkan: module", "%d bytes of push constants, the device takes %d: pass a buffer", module.PushBytes, most)
+	switch storage := uint32(len(module.Bindings)) - uniforms; {
+	case uniforms > l.MaxUniformBuffers, storage > l.MaxStorageBuffers, len(module.Bindings) > vk.MostBuffers:
+		return nil, fault.Invalidf("vulkan: module", "%d uniform and %d storage buffers, the device takes %d and %d", uniforms, storage, l.MaxUniformBuffers, l.MaxStorageBuffers)
+	case module.PushBytes > l.MaxPushBytes:
+		return nil, fault.Invalidf("vulkan: module", "%d bytes of push constants, the device takes %d: pass a buffer", module.PushBytes, l.MaxPushBytes)
+	case module.SharedBytes > uint64(l.MaxShared):
+		return nil, fault.Invalidf("vulkan: module", "groups share %d bytes, the device has %d", module.SharedBytes, l.MaxShared)
 	}
 	info := &vk.PipelineInfo{Words: m.Words, Entry: m.Entry, Subgroup: m.Subgroup}
 	if err := constants(info, module, m); err != nil {
+		return nil, err
+	}
+	if err := p.sized(m.LocalSize); err != nil {
 		return nil, err
 	}
 	if n := d.of.Subgroups; m.Subgroup > 0 && (m.Subgroup < n.Min || m.Subgroup > n.Max) {
@@ -120,11 +135,33 @@ func constants(info *vk.PipelineInfo, module *spirv.Module, m pipelinefile.Modul
 	}
 	for i, n := range m.LocalSize {
 		switch {
-		case n == 0, n == module.LocalSize[i] && module.LocalIDs[i] == spirv.NoID:
+		case n == 0, n == module.LocalSize[i] && (module.LocalIDs[i] == spirv.NoID || slices.ContainsFunc(m.Constants, isOf(module.LocalIDs[i]))):
 		case module.LocalIDs[i] == spirv.NoID:
 			return fault.Invalidf("vulkan: module", "its groups have the fixed size %v, not %v: leave it to specialisation constants (local_size_x_id), or ask for that", module.LocalSize, m.LocalSize)
+		case slices.ContainsFunc(m.Constants, isOf(module.LocalIDs[i])):
+			return fault.Invalidf("vulkan: module", "blocks of %v, and a specialisation constant that makes them %v: give one of them", m.LocalSize, module.LocalSize)
 		default:
 			add(module.LocalIDs[i], 4, uint64(n))
+		}
+	}
+	return nil
+}
+
+func isOf(id uint32) func(pipelinefile.Constant) bool {
+	return func(c pipelinefile.Constant) bool { return c.ID == id }
+}
+
+// sized notes the size of the groups, and refuses what the device cannot run.
+func (p *pipeline) sized(given [3]uint32) error {
+	l, items := &p.d.of.Limits, uint64(1)
+	for i, n := range p.module.LocalSize {
+		if given[i] > 0 {
+			n = given[i]
+		}
+		p.size[i] = int(n)
+		items = min(items*uint64(n), 1<<32)
+		if n == 0 || n > l.MaxGroupSize[i] || items > uint64(l.MaxInvocations) {
+			return fault.Invalidf("vulkan: module", "groups of %d items in %c: the device takes %v, and %d in all", n, "xyz"[i], l.MaxGroupSize, l.MaxInvocations)
 		}
 	}
 	return nil

@@ -23,7 +23,6 @@ type program struct {
 	glsl    bool
 	request pipelinefile.Request // but for the size of a group
 	first   *pipeline            // as compiled
-	size    gpuexec.Size         // of first's groups
 
 	mu struct {
 		sync.Mutex
@@ -87,7 +86,7 @@ func codeOf(src gpuexec.Source) (gpuexec.Code, error) {
 
 // program makes the pipeline of a module and checks that it fits the source.
 func (d *device) program(ctx context.Context, src gpuexec.Source, code gpuexec.Code, words []uint32) (gpuexec.Program, error) {
-	p := &program{d: d, key: src.Key, size: code.Block, glsl: code.Language == GLSL}
+	p := &program{d: d, key: src.Key, glsl: code.Language == GLSL}
 	p.mu.leases = make(map[gpuexec.Size]*pipelinefile.Lease)
 	var err error
 	if p.request, err = d.request(src, code, words); err != nil {
@@ -194,18 +193,16 @@ func (p *program) pipeline(ctx context.Context, size gpuexec.Size) (*pipeline, e
 	return l.Pipeline().(*pipeline), nil
 }
 
-// sized is the pipeline for a launch's blocks. Blocks of one item are what a launch
-// has that says nothing: a module then keeps its own size.
+// sized is the pipeline for a launch's blocks.
 func (p *program) sized(ctx context.Context, block gpuexec.Size) (*pipeline, error) {
-	one := gpuexec.Size{1, 1, 1}
-	if block == p.size || p.size == (gpuexec.Size{}) && block == one {
-		return p.first, nil
-	}
-	if own := size(p.first.module.LocalSize); p.size == (gpuexec.Size{}) && block == own {
+	if block == p.first.size {
 		return p.first, nil
 	}
 	return p.pipeline(ctx, block)
 }
+
+// Block is the size of the blocks of a launch that gives none: the executor asks.
+func (p *program) Block() gpuexec.Size { return p.first.size }
 
 // Bytes implements gpuexec.Program.
 func (p *program) Bytes() int64 { return p.first.bytes }

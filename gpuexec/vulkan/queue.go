@@ -68,13 +68,19 @@ func (q *queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.De
 // arguments sorts those of a launch into buffers and push constants.
 func (q *queue) arguments(of *pipeline, args []gpuexec.DeviceArg) error {
 	q.parts, q.push = q.parts[:0], q.push[:0]
-	most := int64(q.d.of.Limits.MaxStorageRange)
 	for i, a := range args {
 		if a.Kind == gpuexec.ParamBuffer {
+			most := int64(q.d.of.Limits.MaxStorageRange)
+			if of.bindings[len(q.parts)].Kind == vk.UniformBuffer {
+				most = int64(q.d.of.Limits.MaxUniformRange)
+			}
 			if a.Bytes > most {
 				return fault.Invalidf("vulkan: launch", "argument %d has %d bytes, the device takes %d of a buffer: pass parts", i, a.Bytes, most)
 			}
 			m := a.Memory.(*part)
+			if a.Bytes == 0 { // drivers want some: nothing of it is touched
+				a.Offset, a.Bytes = 0, 4
+			}
 			q.parts = append(q.parts, vk.BufferPart{Buffer: m.of.buffer, Offset: uint64(m.offset + a.Offset), Bytes: uint64(a.Bytes)})
 			continue
 		}

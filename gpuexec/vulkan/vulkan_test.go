@@ -7,6 +7,7 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"os"
@@ -469,4 +470,69 @@ func everything(t *testing.T, b *Backend) (err error) {
 		}
 	}
 	return q.Read(args[0].Memory, 0, make([]byte, 256))
+}
+
+// E3: groups and buffers beyond the device's limits are refused, be it by specialisation
+// constants that a module takes for the size of its groups.
+func TestLimits(t *testing.T) {
+	b := driven(t, Config{})
+	needsGLSLC(t)
+	e := open(t, b, 1)
+	of := func(id, n uint32) map[uint32][]byte { return map[uint32][]byte{id: gpuexec.BytesOf([]uint32{n})} }
+	const sized = "#version 450\nlayout(local_size_x_id = 0) in;\nlayout(constant_id = 1) const uint n = 4;\nshared float s[n];\n" +
+		"layout(std430, binding = 0) buffer X { float x[]; };\nvoid main() { s[0] = 1; x[0] = s[0]; }\n"
+	uniforms := "#version 450\nlayout(local_size_x = 1) in;\nlayout(std430, binding = 0) buffer X { float x[]; };\n"
+	sum, params := "0", []gpuexec.Param{buffer}
+	for i := range 64 {
+		uniforms += fmt.Sprintf("layout(std140, binding = %d) uniform U%d { float u%d; };\n", i+1, i, i)
+		sum += fmt.Sprintf(" + u%d", i)
+		params = append(params, buffer)
+	}
+	for name, c := range map[string]struct {
+		code   gpuexec.Code
+		params []gpuexec.Param
+	}{
+		"large groups":  {gpuexec.Code{Text: sized, Constants: of(0, 100_000)}, params[:1]},
+		"empty groups":  {gpuexec.Code{Text: sized, Constants: of(0, 0)}, params[:1]},
+		"two sizes":     {gpuexec.Code{Text: sized, Constants: of(0, 32), Block: gpuexec.Size{64}}, params[:1]},
+		"shared memory": {gpuexec.Code{Text: sized, Constants: of(1, 1<<28)}, params[:1]},
+		"uniforms":      {gpuexec.Code{Text: uniforms + "void main() { x[0] = " + sum + "; }\n"}, params},
+	} {
+		c.code.Language = GLSL
+		k, err := e.Compile(t.Context(), source(t, c.code, c.params...))
+		if err == nil {
+			k.Release()
+		}
+		if !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+}
+
+// E3: a launch that says no block gets the module's own; one that says one item, one.
+func TestBlocksOfALaunch(t *testing.T) {
+	b := driven(t, Config{})
+	needsGLSLC(t)
+	e := open(t, b, 1)
+	const text = "#version 450\nlayout(local_size_x = 8, local_size_x_id = 0) in;\nlayout(std430, binding = 0) buffer X { float x[]; };\nvoid main() { x[gl_GlobalInvocationID.x] = 1; }\n"
+	k := compile(t, e, source(t, gpuexec.Code{Language: GLSL, Text: text}, buffer))
+	for _, c := range []struct {
+		block gpuexec.Size
+		items int
+	}{{gpuexec.Size{}, 24}, {gpuexec.Size{1}, 3}, {gpuexec.Size{2}, 6}} {
+		x := alloc(t, e, 4*64)
+		if err := e.Submit(t.Context(), gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{3}, Block: c.block, Args: []gpuexec.Arg{gpuexec.BufferArg(x)}}); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]float32, 64)
+		if err := e.Read(t.Context(), x, 0, gpuexec.BytesOf(got)); err != nil {
+			t.Fatal(err)
+		}
+		if n := slices.Index(got, 0); n != c.items {
+			t.Errorf("3 blocks of %v: %d items ran, want %d", c.block, n, c.items)
+		}
+	}
+	if n := b.Stats().Pipelines; n != 3 {
+		t.Errorf("%d pipelines were made for three sizes", n)
+	}
 }

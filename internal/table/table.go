@@ -256,3 +256,31 @@ func (t *Table[V]) All(f func(*Node[V]) bool) {
 		}
 	}
 }
+
+// Walk is a walk of the one writer over a table, which it may change between the steps.
+// The zero Walk is at the beginning.
+type Walk[V any] struct {
+	slots *slots[V]
+	next  int
+}
+
+// Step calls f, which may remove what it is given and put nothing, for the nodes in the next
+// slots, as many as most says. It gives how many slots it looked at and whether the walk is
+// over: all nodes that were there when it began, and are still, have been given.
+func (w *Walk[V]) Step(t *Table[V], most int, f func(*Node[V])) (looked int, over bool) {
+	if t.slots.Load().from != nil {
+		t.move(most) // first; then there is one array
+		return most, false
+	}
+	s := t.slots.Load()
+	if s != w.slots {
+		w.slots, w.next = s, 0
+	}
+	from := w.next
+	for end := min(from+most, len(s.at)); w.next < end; w.next++ {
+		if n := s.at[w.next].Load(); n != nil && n != t.grave {
+			f(n)
+		}
+	}
+	return w.next - from, w.next == len(s.at)
+}

@@ -222,3 +222,26 @@ func BenchmarkLookup(b *testing.B) {
 		i++
 	}
 }
+
+// G7: a walk in steps gives every node that stays, once where nothing is put, and comes by
+// no slot twice, though each node is removed when it is given.
+func TestWalkInSteps(t *testing.T) {
+	const nodes, most = 20_000, 64
+	tab := table.New[int](nil)
+	for i := range nodes {
+		tab.Put(tab.NewNode(strconv.Itoa(i), 0))
+	}
+	var w table.Walk[int]
+	given, slots := 0, 0
+	for steps, over := 0, false; !over && slots < 16*nodes; steps++ {
+		if steps == 3 { // what is put meanwhile does no harm
+			tab.Put(tab.NewNode("more", 0))
+		}
+		var looked int
+		looked, over = w.Step(tab, most, func(n *table.Node[int]) { given++; tab.Remove(n) })
+		slots += looked
+	}
+	if given < nodes || given > nodes+1 || tab.Len() > 1 || slots >= 16*nodes {
+		t.Errorf("%d nodes given, %d left, for %d slots", given, tab.Len(), slots)
+	}
+}

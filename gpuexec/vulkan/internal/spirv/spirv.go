@@ -13,6 +13,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -20,8 +21,9 @@ import (
 
 // Module is what a pipeline has to know of a module.
 type Module struct {
-	Bindings  []Binding // by number
-	PushBytes uint32    // of the push constant block; 0: none
+	Bindings    []Binding // by number
+	PushBytes   uint32    // of the push constant block; 0: none
+	SharedBytes uint64    // of memory that a group shares
 
 	// Constants are the bytes of each specialisation constant's type, by id; a boolean
 	// counts as 4.
@@ -116,6 +118,7 @@ const (
 
 	storageUniformConstant = 0
 	storageUniform         = 2
+	storageWorkgroup       = 4
 	storagePush            = 9
 	storageBuffer          = 12
 )
@@ -144,6 +147,9 @@ type reader struct {
 	functions map[uint32]bool // defined
 	calls     []uint32        // of functions
 	last      uint32          // instruction
+
+	given map[uint32]uint64 // values of specialisation constants
+	sizes map[uint32]uint64 // of types that were looked at
 }
 
 type instruct struct {
@@ -153,8 +159,10 @@ type instruct struct {
 
 // Read reads the kernel of a name. ErrInvalid for what is no module or has no such
 // kernel, ErrUnsupported for one that takes something else than buffers in set 0.
-func Read(words []uint32, entry string) (*Module, error) {
-	r := &reader{of: map[uint32]instruct{}, decor: map[uint32]map[uint32]uint32{}, members: map[[2]uint32]map[uint32]uint32{}, functions: map[uint32]bool{}}
+//
+// constants are the values that specialisation constants are given, by id.
+func Read(words []uint32, entry string, constants map[uint32]uint64) (*Module, error) {
+	r := &reader{given: constants, sizes: map[uint32]uint64{}, of: map[uint32]instruct{}, decor: map[uint32]map[uint32]uint32{}, members: map[[2]uint32]map[uint32]uint32{}, functions: map[uint32]bool{}}
 	if len(words) < 5 || len(words) > mostWords || words[0] != magic {
 		return nil, invalid("%d words: want a SPIR-V module", len(words))
 	}
@@ -217,13 +225,23 @@ func (r *reader) take(op uint32, args []uint32, entry string) error {
 	case opMemberDecorate:
 		note(r.members, [2]uint32{args[0], args[1]}, args[2:])
 	case opTypeBool, opTypeInt, opTypeFloat, opTypeVector, opTypeMatrix, opTypeArray, opTypeStruct, opTypePointer:
-		r.of[args[0]] = instruct{op, args[1:]}
+		return r.define(args[0], instruct{op, args[1:]})
 	default: // the type comes first, then the result
-		r.of[args[1]] = instruct{op, append([]uint32{args[0]}, args[2:]...)}
+		if err := r.define(args[1], instruct{op, append([]uint32{args[0]}, args[2:]...)}); err != nil {
+			return err
+		}
 		if op == opVariable {
 			r.vars = append(r.vars, args[1])
 		}
 	}
+	return nil
+}
+
+func (r *reader) define(id uint32, i instruct) error {
+	if _, twice := r.of[id]; twice {
+		return invalid("id %d is defined twice", id)
+	}
+	r.of[id] = i
 	return nil
 }
 
@@ -316,21 +334,29 @@ func (r *reader) variable(m *Module, id uint32) error {
 		}
 		_, storage := r.decor[to][decorationBufferBlock]
 		m.Bindings = append(m.Bindings, Binding{Number: number, Uniform: class == storageUniform && !storage})
+	case storageWorkgroup:
+		m.SharedBytes = min(m.SharedBytes+r.bytes(to, nil, 0), most)
 	case storageUniformConstant:
 		return unsupported("variable %d is an image, sampler or texel buffer: want storage and uniform buffers", id)
 	}
 	return nil
 }
 
-// deepest is how far types are followed into each other.
-const deepest = 16
+const (
+	deepest = 64      // types within each other
+	most    = 1 << 40 // bytes: more are as many
+)
 
-// bytes is how many bytes a type has in a block; decorations are those of the member
-// that has the type.
-func (r *reader) bytes(id uint32, member map[uint32]uint32, depth int) uint64 {
+// bytes is how many bytes a type has; decorations are those of the member that has the
+// type. Each type is looked at once, but for matrices.
+func (r *reader) bytes(id uint32, member map[uint32]uint32, depth int) (n uint64) {
 	t := r.of[id]
-	if depth > deepest {
-		return 0
+	if n, known := r.sizes[id]; known || depth > deepest {
+		return n
+	}
+	if t.op != opTypeMatrix {
+		r.sizes[id] = 0 // of one that contains itself
+		defer func() { r.sizes[id] = n }()
 	}
 	switch t.op {
 	case opTypeBool:
@@ -338,22 +364,54 @@ func (r *reader) bytes(id uint32, member map[uint32]uint32, depth int) uint64 {
 	case opTypeInt, opTypeFloat:
 		return uint64(t.args[0]) / 8
 	case opTypeVector:
-		return uint64(t.args[1]) * r.bytes(t.args[0], nil, depth+1)
+		return times(uint64(t.args[1]), r.bytes(t.args[0], nil, depth+1))
 	case opTypeMatrix:
-		return uint64(t.args[1]) * uint64(member[decorationMatrixStride])
-	case opTypeArray:
-		if n := r.of[t.args[1]]; n.op == opConstant {
-			return uint64(n.args[1]) * uint64(r.decor[id][decorationArrayStride])
+		stride, given := member[decorationMatrixStride]
+		if !given {
+			return times(uint64(t.args[1]), r.bytes(t.args[0], nil, depth+1))
 		}
+		return times(uint64(t.args[1]), uint64(stride))
+	case opTypeArray:
+		stride, given := r.decor[id][decorationArrayStride]
+		if !given {
+			return times(r.value(t.args[1]), r.bytes(t.args[0], nil, depth+1))
+		}
+		return times(r.value(t.args[1]), uint64(stride))
 	case opTypeStruct:
 		end := uint64(0)
 		for i, m := range t.args {
 			d := r.members[[2]uint32{id, uint32(i)}]
-			end = max(end, uint64(d[decorationOffset])+r.bytes(m, d, depth+1))
+			at, given := d[decorationOffset]
+			if !given {
+				at = uint32(min(end, most>>10))
+			}
+			end = max(end, min(uint64(at)+r.bytes(m, d, depth+1), most))
 		}
 		return end
 	}
 	return 0
+}
+
+// times is a product, at most as large as any is.
+func times(a, b uint64) uint64 {
+	if hi, lo := bits.Mul64(a, b); hi == 0 && lo < most {
+		return lo
+	}
+	return most
+}
+
+// value is that of a constant of up to 32 bits, as it was given or as the module says.
+func (r *reader) value(id uint32) uint64 {
+	c := r.of[id]
+	if c.op != opConstant && c.op != opSpecConstant {
+		return 0
+	}
+	if spec, is := r.decor[id][decorationSpecID]; is {
+		if v, given := r.given[spec]; given {
+			return v
+		}
+	}
+	return uint64(c.args[1])
 }
 
 // localSize finds the size of a group: the constant that is WorkgroupSize has
@@ -361,16 +419,14 @@ func (r *reader) bytes(id uint32, member map[uint32]uint32, depth int) uint64 {
 func (r *reader) localSize(m *Module) {
 	m.LocalSize, m.LocalIDs = r.size, [3]uint32{NoID, NoID, NoID}
 	from := r.size[:]
-	if whole := r.of[r.sizeFrom]; len(whole.args) == 4 {
+	if whole := r.of[r.sizeFrom]; len(whole.args) == 4 && (whole.op == opConstantComposite || whole.op == opSpecConstantComposite) {
 		from = whole.args[1:]
 	} else if !r.sizeIDs {
 		return
 	}
 	for i, id := range from {
 		c := r.of[id]
-		if m.LocalSize[i] = 0; len(c.args) > 1 {
-			m.LocalSize[i] = c.args[1]
-		}
+		m.LocalSize[i] = uint32(min(r.value(id), math.MaxUint32))
 		if spec, is := r.decor[id][decorationSpecID]; is && c.op == opSpecConstant {
 			m.LocalIDs[i] = spec
 		}

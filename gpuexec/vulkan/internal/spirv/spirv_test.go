@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -34,12 +35,12 @@ func TestRead(t *testing.T) {
 	two := []spirv.Binding{{Number: 0}, {Number: 1}}
 	for name, want := range map[string]*spirv.Module{
 		"axpy": {Bindings: two, PushBytes: 8, Constants: map[uint32]uint8{0: 4, 1: 4}, LocalSize: [3]uint32{1, 1, 1}, LocalIDs: [3]uint32{0, spirv.NoID, spirv.NoID}},
-		"sum":  {Bindings: two, Constants: map[uint32]uint8{}, LocalSize: [3]uint32{128, 1, 1}, LocalIDs: none},
+		"sum":  {Bindings: two, Constants: map[uint32]uint8{}, LocalSize: [3]uint32{128, 1, 1}, LocalIDs: none, SharedBytes: 512},
 		// A matrix, an array of structs and a uniform buffer in the bindings 5, 2 and 3.
 		"layouts": {Bindings: []spirv.Binding{{Number: 2}, {Number: 3, Uniform: true}, {Number: 5}}, PushBytes: 116,
 			Constants: map[uint32]uint8{3: 8, 7: 4}, LocalSize: [3]uint32{4, 2, 8}, LocalIDs: none},
 	} {
-		got, err := spirv.Read(words(t, name), "main")
+		got, err := spirv.Read(words(t, name), "main", nil)
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, %v; want %+v", name, got, err, want)
 		}
@@ -49,7 +50,7 @@ func TestRead(t *testing.T) {
 // What takes something else than buffers in set 0 is refused with the reason.
 func TestUnsupported(t *testing.T) {
 	for _, name := range []string{"image", "set"} {
-		if _, err := spirv.Read(words(t, name), "main"); !errors.Is(err, fault.ErrUnsupported) {
+		if _, err := spirv.Read(words(t, name), "main", nil); !errors.Is(err, fault.ErrUnsupported) {
 			t.Errorf("%s: %v, want ErrUnsupported", name, err)
 		}
 	}
@@ -59,9 +60,33 @@ func TestUnsupported(t *testing.T) {
 func TestCut(t *testing.T) {
 	whole := words(t, "sum")
 	for n := range whole {
-		if _, err := spirv.Read(whole[:n], "main"); !errors.Is(err, fault.ErrInvalid) {
+		if _, err := spirv.Read(whole[:n], "main", nil); !errors.Is(err, fault.ErrInvalid) {
 			t.Fatalf("cut to %d of %d words: %v, want ErrInvalid", n, len(whole), err)
 		}
+	}
+}
+
+// What is hostile is refused, and soon: an id with two meanings, structs of structs of
+// structs.
+func TestHostile(t *testing.T) {
+	twice := slices.Clone(words(t, "sum"))
+	twice = slices.Insert(twice, len(twice)-1, 3<<16|22, 1, 32, 3<<16|22, 1, 32) // OpTypeFloat %1 32
+	if _, err := spirv.Read(twice, "main", nil); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("an id that is defined twice: %v, want ErrInvalid", err)
+	}
+	deep := []uint32{0x07230203, 0x00010500, 0, 100, 0, 5<<16 | 15, 5, 1, 0x6e69616d, 0, 5<<16 | 17<<0}
+	deep = deep[:10]
+	deep = append(deep, 6<<16|16, 1, 17, 1, 1, 1, 3<<16|22, 2, 32)
+	for id := uint32(3); id < 40; id++ {
+		deep = append(deep, 12<<16|30, id)
+		for range 10 {
+			deep = append(deep, id-1)
+		}
+	}
+	deep = append(deep, 4<<16|32, 50, 9, 39, 4<<16|59, 50, 51, 9, 5<<16|54, 60, 1, 0, 61, 1<<16|56)
+	m, err := spirv.Read(deep, "main", nil)
+	if err != nil || m.PushBytes == 0 {
+		t.Errorf("structs of structs: %+v, %v", m, err)
 	}
 }
 
@@ -77,7 +102,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		w, err := spirv.Words(b)
 		if err == nil {
-			_, err = spirv.Read(w, "main")
+			_, err = spirv.Read(w, "main", nil)
 		}
 		if err != nil && !errors.Is(err, fault.ErrInvalid) && !errors.Is(err, fault.ErrUnsupported) {
 			t.Error(err)

@@ -130,5 +130,8 @@ func (c *Commands) Submit(q Queue) error {
 // Wait waits until what was submitted has run, at most so long; done says whether it has.
 func (c *Commands) Wait(most time.Duration) (done bool, err error) {
 	r := c.d.waitFences.call(c.d.handle, 1, uintptr(unsafe.Pointer(&c.fence)), 1, uintptr(most))
-	return r == 0, failed(c.d.waitFences.name, r)
+	if r == 0 {
+		return true, c.d.waitFences.fault()
+	}
+	return false, failed(c.d.waitFences.name, r)
 }

@@ -43,13 +43,19 @@ func (p *proc) call(args ...uintptr) Result {
 //
 //go:uintptrescapes
 func (p *proc) do(args ...uintptr) error {
-	if f := faults.Load(); f != nil {
-		if r := (*f)(p.name); r < 0 {
-			return failed(p.name, r)
-		}
+	if err := p.fault(); err != nil {
+		return err
 	}
 	r, _, _ := purego.SyscallN(p.at, args...)
 	return failed(p.name, Result(int32(r)))
+}
+
+// fault is the error that a test wants of a call.
+func (p *proc) fault() error {
+	if f := faults.Load(); f != nil {
+		return failed(p.name, (*f)(p.name))
+	}
+	return nil
 }
 
 // faults, if it is set, is asked before each call that may fail; what it answers below 0

@@ -67,18 +67,21 @@ type instanceCreate struct {
 
 // Limits is VkPhysicalDeviceLimits.
 type Limits struct {
-	_                   [28]byte
+	_                   [24]byte
+	MaxUniformRange     uint32
 	MaxStorageRange     uint32
 	MaxPushBytes        uint32
 	MaxAllocations      uint32
-	_                   [36]byte
-	MaxStorageBuffers   uint32 // of a stage
+	_                   [32]byte
+	MaxUniformBuffers   uint32 // of a stage
+	MaxStorageBuffers   uint32
 	_                   [136]byte
 	MaxShared           uint32
 	MaxGroups           [3]uint32
 	MaxInvocations      uint32
 	MaxGroupSize        [3]uint32
-	_                   [80]byte
+	_                   [72]byte
+	MinUniformAlignment uint64
 	MinStorageAlignment uint64
 	_                   [168]byte
 }

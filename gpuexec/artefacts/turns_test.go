@@ -1,0 +1,96 @@
+package artefacts_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"testing/synctest"
+
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/internal/touched"
+	"github.com/kiln-cache/kiln/limit"
+)
+
+// full has that many artefacts of one byte each, of which an owner has used all.
+func full(t *testing.T, c room, entries int, owner string) {
+	t.Helper()
+	for i := range entries {
+		c.get(strconv.Itoa(i), maker{bytes: 1, owner: owner})
+	}
+}
+
+// C1: what goes for the bytes of one large artefact goes in several turns, and the
+// artefact is kept in the end.
+func TestLargeArtefactInTurns(t *testing.T) {
+	const many = 3 * touched.Most
+	bubble(t, artefacts.Config{Entries: limit.Unlimited, Bytes: limit.Of(many)}, func(t *testing.T, c room) {
+		full(t, c, many, "")
+		c.get("large", maker{bytes: many})
+		synctest.Wait() // for the end of its turn
+		if n := c.Stats().Touched; n > touched.Most || !c.Has("large") || c.Len() != 1 || c.Bytes() != many {
+			t.Errorf("one turn has touched %d things, and %d artefacts of %d bytes are there", n, c.Len(), c.Bytes())
+		}
+	})
+}
+
+// C10: what a tenant has come to use goes over to it in several turns, and its floor
+// holds all of it.
+func TestTenantUsesAllInTurns(t *testing.T) {
+	const many = 3 * touched.Most
+	bubble(t, artefacts.Config{Entries: limit.Of(many), Bytes: limit.Of(1 << 40)}, func(t *testing.T, c room) {
+		full(t, c, many, "")
+		if err := c.AddFloor("t", many); err != nil {
+			t.Fatal(err)
+		}
+		full(t, c, many, "t")
+		c.get("new", maker{bytes: 1})
+		synctest.Wait()
+		if n := c.Stats().Touched; n > touched.Most || c.Has("new") || c.Len() != many {
+			t.Errorf("one turn has touched %d things, and %d artefacts are there", n, c.Len())
+		}
+	})
+}
+
+// C1: where the floors of others leave too little for an artefact nothing goes for it.
+func TestNothingGoesForWhatFloorsLeaveNoRoomFor(t *testing.T) {
+	bubble(t, artefacts.Config{Entries: limit.Unlimited, Bytes: limit.Of(100)}, func(t *testing.T, c room) {
+		if err := c.AddFloor("t", 60); err != nil {
+			t.Fatal(err)
+		}
+		c.get("floor", maker{bytes: 60, owner: "t"})
+		full(t, c, 40, "")
+		for _, large := range []struct {
+			bytes int64
+			owner string
+			len   int
+			kept  bool
+		}{{41, "", 41, false}, {40, "", 2, true}, {100, "t", 1, true}} {
+			key := fmt.Sprint(large)
+			c.get(key, maker{bytes: large.bytes, owner: large.owner})
+			if c.Len() != large.len || c.Has(key) != large.kept {
+				t.Errorf("%s: %d artefacts are there, kept %v", key, c.Len(), c.Has(key))
+			}
+		}
+	})
+}
+
+// F8: a close ends very many flights in several turns, and every caller is told.
+func TestCloseEndsFlightsInTurns(t *testing.T) {
+	const many = touched.Most + 1
+	bubble(t, artefacts.Config{Entries: limit.Unlimited}, func(t *testing.T, c room) {
+		var callers []<-chan string
+		for i := range many {
+			callers = append(callers, c.calls(background, 1, strconv.Itoa(i), maker{wait: gate()}))
+		}
+		synctest.Wait()
+		c.close()
+		for _, caller := range callers {
+			if got := <-caller; got != "error closed" {
+				t.Fatalf("a caller got %s", got)
+			}
+		}
+		if n := c.Stats().Touched; n < touched.Most/2 || n > touched.Most {
+			t.Errorf("one turn has ended %d of %d", n, many)
+		}
+	})
+}
