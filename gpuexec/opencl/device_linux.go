@@ -215,7 +215,11 @@ func (d *device) build(made handle, src gpuexec.Source, code gpuexec.Code, optio
 	if p.spare, err = p.newKernel(); err != nil {
 		return nil, err
 	}
-	if n := d.number(clGetKernelInfo, p.spare, kernelArguments); n != uint64(len(src.Params)) {
+	n, status := d.number(clGetKernelInfo, p.spare, kernelArguments)
+	switch {
+	case status != success:
+		return nil, failed("compile", clGetKernelInfo, status, false)
+	case n != uint64(len(src.Params)):
 		return nil, failure("compile", fault.ErrInvalid, "kernel %s takes %d arguments, the source has %d parameters", code.Entry, n, len(src.Params))
 	}
 	for i, param := range src.Params {

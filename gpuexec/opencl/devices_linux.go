@@ -42,7 +42,7 @@ func list() ([]gpuexec.DeviceInfo, error) {
 	return infos, nil
 }
 
-// devices asks every driver, once a process if there is a device.
+// devices asks every driver, once a process if there is a device and no query fails.
 func devices() (*library, []found, error) {
 	loaded.Lock()
 	defer loaded.Unlock()
@@ -62,19 +62,30 @@ func devices() (*library, []found, error) {
 		return nil, nil, failed("open", clGetPlatformIDs, code, false)
 	}
 	var all []found
+	var firstErr error
 	for _, p := range platforms {
-		for _, id := range l.devicesOf(p) {
-			all = append(all, l.describe(p, id))
+		ids, code := l.devicesOf(p)
+		if code != noDevice {
+			firstErr = cmp.Or(firstErr, failed("open", clGetDeviceIDs, code, false))
+		}
+		for _, id := range ids {
+			d, err := l.describe(p, id)
+			all, firstErr = append(all, d), cmp.Or(firstErr, err)
 		}
 	}
-	if len(all) == 0 {
+	switch {
+	case len(all) == 0 && firstErr != nil:
+		return nil, nil, firstErr
+	case len(all) == 0:
 		return nil, nil, unavailable("no driver has a device")
 	}
 	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(a.kind&typeCPU, b.kind&typeCPU) })
 	for i := range all {
 		all[i].info.Index = i
 	}
-	loaded.devices = all
+	if firstErr == nil {
+		loaded.devices = all
+	}
 	return l, all, nil
 }
 
@@ -89,28 +100,43 @@ func (l *library) platforms() (all []handle, code int32) {
 	return all, code
 }
 
-// devicesOf lists the devices of a platform; none where it does not tell.
-func (l *library) devicesOf(platform handle) (all []handle) {
+// devicesOf lists the devices of a platform.
+func (l *library) devicesOf(platform handle) (all []handle, code int32) {
 	keepSignals(func() {
 		var n uint32
-		if code := l.call(clGetDeviceIDs, uintptr(platform), typeAll, 0, 0, uintptr(unsafe.Pointer(&n))); code != success || n == 0 {
+		if code = l.call(clGetDeviceIDs, uintptr(platform), typeAll, 0, 0, uintptr(unsafe.Pointer(&n))); code != success || n == 0 {
 			return
 		}
 		all = make([]handle, n)
-		if code := l.call(clGetDeviceIDs, uintptr(platform), typeAll, uintptr(n), uintptr(unsafe.Pointer(&all[0])), 0); code != success {
+		if code = l.call(clGetDeviceIDs, uintptr(platform), typeAll, uintptr(n), uintptr(unsafe.Pointer(&all[0])), 0); code != success {
 			all = nil
 		}
 	})
-	return all
+	return all, code
 }
 
-func (l *library) describe(platform, id handle) found {
-	text := func(what uintptr) string { return l.text(clGetDeviceInfo, id, what) }
-	number := func(what uintptr) int64 {
-		return int64(min(l.number(clGetDeviceInfo, id, what), math.MaxInt64))
+// describe asks for all that is said of a device. One whose query failed is not
+// available: what it would do with a wrong limit is not known.
+func (l *library) describe(platform, id handle) (f found, err error) {
+	asked := func(by function, code int32) { err = cmp.Or(err, failed("open", by, code, false)) }
+	text := func(what uintptr) string {
+		s, code := l.text(clGetDeviceInfo, id, what)
+		asked(clGetDeviceInfo, code)
+		return s
 	}
-	sizes, _ := l.bytes(clGetDeviceInfo, id, deviceMaxItemSizes)
-	f := found{id: id, kind: uint64(number(deviceType)), mostBytes: number(deviceMaxAlloc)}
+	number := func(what uintptr) int64 {
+		n, code := l.number(clGetDeviceInfo, id, what)
+		asked(clGetDeviceInfo, code)
+		return int64(min(n, math.MaxInt64))
+	}
+	of := func(what uintptr) string {
+		s, code := l.text(clGetPlatformInfo, platform, what)
+		asked(clGetPlatformInfo, code)
+		return s
+	}
+	sizes, code := l.bytes(clGetDeviceInfo, id, deviceMaxItemSizes)
+	asked(clGetDeviceInfo, code)
+	f = found{id: id, kind: uint64(number(deviceType)), mostBytes: number(deviceMaxAlloc)}
 	f.limits = gpuexec.Limits{
 		MaxItems: int(number(deviceMaxItems)), MaxLocal: number(deviceLocalMemory),
 		Alignment:      max(1, int(number(deviceBaseAlign)/8)),
@@ -119,7 +145,7 @@ func (l *library) describe(platform, id handle) found {
 	for i := range min(len(sizes)/8, len(f.limits.MaxBlock)) {
 		f.limits.MaxBlock[i] = int(binary.LittleEndian.Uint64(sizes[8*i:]))
 	}
-	library := l.text(clGetPlatformInfo, platform, platformName) + ", " + l.text(clGetPlatformInfo, platform, platformVersion)
+	library := of(platformName) + ", " + of(platformVersion)
 	driver := text(driverVersion)
 	build := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", library, driver, text(deviceVersion)))
 	f.info = gpuexec.DeviceInfo{
@@ -130,16 +156,19 @@ func (l *library) describe(platform, id handle) found {
 			Device: text(deviceVendor) + ", " + text(deviceName) + ", " + text(deviceVersion),
 		},
 	}
+	available, compiler := number(deviceAvailable), number(deviceCompiler)
 	switch {
-	case number(deviceAvailable) == 0:
+	case err != nil:
+		f.info.Available, f.info.Reason = false, err.Error()
+	case available == 0:
 		f.info.Available, f.info.Reason = false, "its driver says that it is not available"
-	case number(deviceCompiler) == 0:
+	case compiler == 0:
 		f.info.Available, f.info.Reason = false, "its driver has no compiler"
 	}
 	if driver == "" || f.info.Name == "" {
 		f.info.Identity.Build = "" // not known: nothing is stored (SPEC P12)
 	}
-	return f
+	return f, err
 }
 
 // open opens the device of that index.

@@ -10,7 +10,9 @@
 // lines before the text, and each #include of the text is replaced by what Includes
 // says. Options are those of OpenCL (-cl-…), -w, -Werror and -g. What would read a
 // file, the clock or a header that is not in Includes is fault.ErrInvalid with the
-// reason key_refused (SPEC K6). Constants are fault.ErrUnsupported: use Defines. A text
+// reason key_refused (SPEC K6). So are inline assembly, which may read files, C++, a
+// pasted name that begins as such a thing does, and white space that compilers read
+// differently. Constants are fault.ErrUnsupported: use Defines. A text
 // that the driver does not compile is fault.ErrInvalid with the driver's build log.
 //
 // # Blobs
@@ -19,8 +21,11 @@
 // checked before the driver sees a byte: drivers check little, run what was damaged, or
 // end the process (SPEC P11). PoCL compiles a program once more for each size of blocks,
 // when it is first launched. Code.Block has that done before the blob is taken, with one
-// run on zeros; a launch of more than 65535 blocks in one dimension, or of another size
-// of blocks, is compiled for when it first comes.
+// run on zeros. An executor takes the blob behind a compile, but not beside launches: a
+// first launch that comes while it is being taken waits for it, and so do others on
+// that worker. Kernel.Blob waits in turn for launches under way. A launch of more than
+// 65535 blocks in one dimension, or of another size of blocks, is compiled for when it
+// first comes.
 //
 // PoCL writes the path of its cache folder into a binary. The environment is the
 // program's, so nothing is changed about it here: a process that builds blobs for

@@ -109,7 +109,7 @@ type library struct{ at [functions]uintptr }
 var loaded struct {
 	sync.Mutex
 	library *library
-	devices []found // of it; nil = not asked, or there were none
+	devices []found // of it; nil = not asked, there were none, or a query failed
 }
 
 // soname is what the loader's package installs.
@@ -195,30 +195,31 @@ func (l *library) bytes(f function, of handle, what uintptr) ([]byte, int32) {
 	return b, code
 }
 
-// text is what a function tells of an object as text; empty where it does not.
-func (l *library) text(f function, of handle, what uintptr) string {
+// text is what a function tells of an object as text.
+func (l *library) text(f function, of handle, what uintptr) (string, int32) {
 	b, code := l.bytes(f, of, what)
 	if code != success || len(b) == 0 {
-		return ""
+		return "", code
 	}
-	return string(b[:len(b)-1]) // a zero ends it
+	return string(b[:len(b)-1]), success // a zero ends it
 }
 
-// number is the same as a number of up to 8 bytes; 0 where it is not told.
-func (l *library) number(f function, of handle, what uintptr) (n uint64) {
+// number is the same as a number of up to 8 bytes.
+func (l *library) number(f function, of handle, what uintptr) (n uint64, code int32) {
 	b, code := l.bytes(f, of, what)
 	if code != success {
-		return 0
+		return 0, code
 	}
 	for i := min(len(b), 8); i > 0; i-- {
 		n = n<<8 | uint64(b[i-1])
 	}
-	return n
+	return n, success
 }
 
 // The codes that mean more than that the call failed.
 const (
 	success          = 0
+	noDevice         = -1
 	notAvailable     = -2
 	allocationFailed = -4
 	outOfResources   = -5
@@ -238,7 +239,7 @@ const (
 )
 
 var codes = map[int32]string{
-	-1: "CL_DEVICE_NOT_FOUND", notAvailable: "CL_DEVICE_NOT_AVAILABLE", -3: "CL_COMPILER_NOT_AVAILABLE",
+	noDevice: "CL_DEVICE_NOT_FOUND", notAvailable: "CL_DEVICE_NOT_AVAILABLE", -3: "CL_COMPILER_NOT_AVAILABLE",
 	allocationFailed: "CL_MEM_OBJECT_ALLOCATION_FAILURE", outOfResources: "CL_OUT_OF_RESOURCES", outOfHostMemory: "CL_OUT_OF_HOST_MEMORY",
 	buildFailed: "CL_BUILD_PROGRAM_FAILURE", -13: "CL_MISALIGNED_SUB_BUFFER_OFFSET", -14: "CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST",
 	-30: "CL_INVALID_VALUE", invalidContext: "CL_INVALID_CONTEXT", invalidQueue: "CL_INVALID_COMMAND_QUEUE", -38: "CL_INVALID_MEM_OBJECT",

@@ -3,14 +3,12 @@
 package opencl
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -201,69 +199,6 @@ func TestNothingIsLeft(t *testing.T) {
 	if now := native.Load(); now != before {
 		t.Errorf("%d objects are left", now-before)
 	}
-}
-
-// B2, E5: a blob is taken once, by many at once and beside launches of sizes that the
-// driver compiles for: PoCL overruns its memory where these meet.
-func TestBlobsBesideLaunches(t *testing.T) {
-	needDevice(t)
-	opened, err := open(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer opened.Close()
-	for round := range 3 {
-		src := sourceOf(t, int(time.Now().UnixNano()%1e9)+round) // no cache of the driver has it
-		made, err := opened.Compile(bg, src)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var wg sync.WaitGroup
-		blobs := make([][]byte, 4)
-		for i := range blobs {
-			wg.Go(func() {
-				blob, err := made.Blob(bg)
-				blobs[i] = blob
-				if err != nil {
-					t.Error(err)
-				}
-			})
-			wg.Go(func() {
-				if err := launchAlone(opened, made, 1<<i); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
-		for _, b := range blobs {
-			if len(b) == 0 || !bytes.Equal(b, blobs[0]) {
-				t.Error("another blob")
-			}
-		}
-		made.Release()
-	}
-}
-
-// launchAlone runs blocks of that many items twice on a queue of its own.
-func launchAlone(d gpuexec.Device, p gpuexec.Program, items int) error {
-	q, err := d.OpenQueue()
-	if err != nil {
-		return err
-	}
-	defer q.Close()
-	m, err := d.Alloc(1024)
-	if err != nil {
-		return err
-	}
-	defer m.Release()
-	whole := gpuexec.DeviceArg{Kind: gpuexec.ParamBuffer, Memory: m, Bytes: 1024}
-	args := []gpuexec.DeviceArg{whole, whole, {Kind: gpuexec.ParamI32, Bytes: 4}, {Kind: gpuexec.ParamLocal, Bytes: 64}}
-	for range 2 {
-		if err := q.Launch(bg, p, args, gpuexec.Size{2, 1, 1}, gpuexec.Size{items, 1, 1}); err != nil {
-			return err
-		}
-	}
-	return q.Finish(bg)
 }
 
 // E4: a driver takes over signals, and Go has them back when the call has returned.

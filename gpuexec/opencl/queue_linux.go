@@ -64,7 +64,12 @@ func (q *queue) Launch(ctx context.Context, prog gpuexec.Program, args []gpuexec
 		q.arg.global[i], q.arg.local[i] = uintptr(global), uintptr(block[i])
 	}
 	if p.blob.Load() == nil && !q.warms && !slices.Contains(q.holds, p) {
-		p.taking.RLock()
+		if !p.taking.TryRLock() { // who holds another's must not wait: two queues would for each other
+			if err := q.Finish(ctx); err != nil {
+				return err
+			}
+			p.taking.RLock()
+		}
 		q.holds = append(q.holds, p)
 	}
 	kernel, fresh, err := p.kernel(q)

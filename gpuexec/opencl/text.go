@@ -12,12 +12,15 @@ import (
 )
 
 var (
-	option    = regexp.MustCompile(`^-(cl-[A-Za-z0-9=.+-]+|w|Werror|g)$`)
+	option    = regexp.MustCompile(`^-(cl-[A-Za-z0-9=.-]+|w|Werror|g)$`) // no +: C++ has texts that bareOf does not know
 	macro     = regexp.MustCompile(`^[A-Za-z_]\w*(\([\w, .]*\))?$`)
 	directive = regexp.MustCompile(`^\s*(?:#|%:)\s*(\w*)\s*(.*?)\s*$`)
 	quoted    = regexp.MustCompile(`^(?:"([^"]+)"|<([^>]+)>)$`)
 	// reads is what makes a program depend on more than its text.
-	reads = regexp.MustCompile(`\b(__DATE__|__TIME__|__TIMESTAMP__|__has_include\w*|__has_embed)\b|\.incbin|\?\?[=/]`)
+	reads  = regexp.MustCompile(`\b(__DATE__|__TIME__|__TIMESTAMP__|__BASE_FILE__|__has_include\w*|__has_embed|asm|__asm|__asm__|GCC\s+dependency)\b|\?\?[=/]`)
+	hidden = []string{"__DATE__", "__TIME__", "__TIMESTAMP__", "__BASE_FILE__", "__has_include", "__has_embed", "__asm__"}
+	paste  = regexp.MustCompile(`##|%:%:`)
+	under  = regexp.MustCompile(`\b_\w*`)
 )
 
 // unhashable refuses a source whose key would not cover all that goes in (SPEC K6).
@@ -47,7 +50,11 @@ func textOf(c gpuexec.Code) (text, options string, err error) {
 			return "", "", failure("compile", fault.ErrInvalid, "define %q as %q: want a macro's name, and a value of one line without a backslash", name, value)
 		}
 		fmt.Fprintf(&x.out, "#define %s %s\n", name, value)
-		if err := refuseReads(value); err != nil {
+		bare, comment := bareOf(value, false)
+		if comment {
+			return "", "", failure("compile", fault.ErrInvalid, "define %q as %q: its comment has no end", name, value)
+		}
+		if err := x.refuseReads(bare); err != nil {
 			return "", "", err
 		}
 	}
@@ -57,11 +64,32 @@ func textOf(c gpuexec.Code) (text, options string, err error) {
 	return x.out.String(), strings.Join(c.Options, " "), nil
 }
 
-func refuseReads(text string) error {
-	if found := reads.FindString(text); found != "" {
+// refuseReads refuses a name of what is not in the key, and the beginning of one in a
+// program that pastes names.
+func (x *expansion) refuseReads(code string) error {
+	if found := reads.FindString(code); found != "" {
 		return unhashable("text", "%q in the text: what it stands for is not in the key", found)
 	}
+	x.pastes = x.pastes || paste.MatchString(code)
+	for _, part := range under.FindAllString(code, -1) {
+		if slices.ContainsFunc(hidden, func(name string) bool { return strings.HasPrefix(name, part) }) {
+			x.begins = part
+		}
+	}
+	if x.pastes && x.begins != "" {
+		return unhashable("text", "%q in a text with ##: pasted, it may stand for what is not in the key", x.begins)
+	}
 	return nil
+}
+
+// spaced has a space for whatever a compiler may take for one.
+func spaced(code string) string {
+	return strings.Map(func(r rune) rune {
+		if r <= ' ' || r > '~' {
+			return ' '
+		}
+		return r
+	}, code)
 }
 
 // expansion puts texts in the place of the lines that include them.
@@ -69,18 +97,23 @@ type expansion struct {
 	includes map[string]string
 	once     map[string]bool // those that say that they are to come once, and did
 	within   []string        // the includes that the text in hand is part of
+	pastes   bool            // a line has ##
+	begins   string          // a name that begins one which is refused; empty: none
 	out      strings.Builder
 }
 
 // add appends a text; name is empty for the program itself.
 func (x *expansion) add(name, text string) error {
+	if strings.ContainsAny(strings.ReplaceAll(text, "\r\n", "\n"), "\r\v\x00") {
+		return unhashable("text", "a carriage return without a newline, a vertical tab or a zero: compilers differ in where a line begins then")
+	}
 	x.line(1, name)
 	comment := false
 	number := 0
 	for len(text) > 0 {
 		whole, rest, plain := "", text, ""
-		began := number
-		for more := true; more && rest != ""; number++ { // a backslash at its end joins a line to the next
+		began, more := number, true
+		for ; more && rest != ""; number++ { // a backslash at its end joins a line to the next
 			var line string
 			line, rest, _ = strings.Cut(rest, "\n")
 			whole += line + "\n"
@@ -88,14 +121,20 @@ func (x *expansion) add(name, text string) error {
 			more = strings.HasSuffix(bare, `\`)
 			plain += strings.TrimSuffix(bare, `\`)
 		}
+		if more {
+			return unhashable("text", "line %d: the text ends with a backslash", number)
+		}
 		text = rest
 		var code string
 		code, comment = bareOf(plain, comment)
-		if err := refuseReads(code); err != nil {
+		if err := x.refuseReads(code); err != nil {
 			return err
 		}
 		d := directive.FindStringSubmatch(code)
+		seen := directive.FindStringSubmatch(spaced(code))
 		switch {
+		case seen != nil && (d == nil || d[1] != seen[1]):
+			return unhashable("text", "line %d: #%s with a space that is not ASCII", began+1, seen[1])
 		case d == nil:
 			x.out.WriteString(whole)
 		case d[1] == "pragma" && strings.HasPrefix(d[2], "once") && name != "":
@@ -108,11 +147,16 @@ func (x *expansion) add(name, text string) error {
 			}
 			x.line(number+1, name)
 			x.reopen(comment)
+		case comment && slices.Contains([]string{"error", "warning"}, d[1]):
+			return unhashable("text", "line %d: #%s with a comment that goes on: compilers differ in whether it is one", began+1, d[1])
 		case slices.Contains([]string{"include_next", "import", "embed"}, d[1]):
 			return unhashable("includes", "line %d: #%s: want #include of a name that is in Includes", began+1, d[1])
 		default:
 			x.out.WriteString(whole)
 		}
+	}
+	if comment && name != "" {
+		return unhashable("includes", "include %q: its last comment has no end", name)
 	}
 	return nil
 }

@@ -43,20 +43,35 @@ func TestTextOf(t *testing.T) {
 // K6: what would read more than the code holds is refused, with the reason.
 func TestUnhashable(t *testing.T) {
 	for what, c := range map[string]gpuexec.Code{
-		"a folder":             {Options: []string{"-I/usr/include"}},
-		"a folder apart":       {Options: []string{"-I", "/usr/include"}},
-		"two in one":           {Options: []string{"-cl-mad-enable -include x"}},
-		"a file of options":    {Options: []string{"@file"}},
-		"a header":             {Text: "#include \"none.h\""},
-		"a header by a macro":  {Text: "#define H \"a.h\"\n#include H"},
-		"the next header":      {Text: "#include_next \"a.h\""},
-		"an import":            {Text: "#import \"a.h\""},
-		"a look at the disk":   {Text: "#if __has_include(\"x\")\n#endif"},
-		"the same by a define": {Defines: map[string]string{"HAS": "__has_include"}},
-		"the time":             {Text: "constant char t[] = __TIME__;"},
-		"a file of bytes":      {Text: "void f() { asm(\".incbin \\\"x\\\"\"); }"},
-		"a trigraph":           {Text: "??=include \"x\""},
-		"in an include":        {Text: "#include \"a.h\"", Includes: map[string]string{"a.h": "#include \"/etc/passwd\""}},
+		"a folder":              {Options: []string{"-I/usr/include"}},
+		"a folder apart":        {Options: []string{"-I", "/usr/include"}},
+		"two in one":            {Options: []string{"-cl-mad-enable -include x"}},
+		"a file of options":     {Options: []string{"@file"}},
+		"a header":              {Text: "#include \"none.h\""},
+		"a header by a macro":   {Text: "#define H \"a.h\"\n#include H"},
+		"the next header":       {Text: "#include_next \"a.h\""},
+		"an import":             {Text: "#import \"a.h\""},
+		"a look at the disk":    {Text: "#if __has_include(\"x\")\n#endif"},
+		"the same by a define":  {Defines: map[string]string{"HAS": "__has_include"}},
+		"the time":              {Text: "constant char t[] = __TIME__;"},
+		"a file of bytes":       {Text: "void f() { asm(\".incbin \\\"x\\\"\"); }"},
+		"a trigraph":            {Text: "??=include \"x\""},
+		"a file by assembly":    {Text: "__asm__(\".inc\" \"bin \\\"x\\\"\");"},
+		"an age":                {Text: "#pragma GCC dependency \"x\""},
+		"C++":                   {Options: []string{"-cl-std=CLC++"}},
+		"a return":              {Text: "int x;\r#include \"x\""},
+		"a vertical tab":        {Text: "#\vinclude \"x\""},
+		"a zero":                {Text: "#\x00include \"x\""},
+		"a wide space":          {Text: "\u00a0#include \"x\""},
+		"a wide space within":   {Text: "#\u00a0include \"x\""},
+		"a comment in an error": {Text: "#error /*\n#include \"x\""},
+		"one in a warning":      {Text: "# /**/ warning /*\n#include \"x\"\n*/"},
+		"a pasted name":         {Text: "#define J(a,b) a##b\nint x = J(__TI, ME__);"},
+		"one by a define":       {Text: "int x = J(__has, _embed);", Defines: map[string]string{"J(a,b)": "a %:%: b"}},
+		"one of an include":     {Text: "#define J(a,b) a##b\n#include \"a.h\"", Includes: map[string]string{"a.h": "J(_, _DATE__)"}},
+		"an open comment":       {Text: "#include \"a.h\"\n\"*/\" /*\"\n#include \"x\"", Includes: map[string]string{"a.h": "/*"}},
+		"a last backslash":      {Text: "#include \"a.h\"", Includes: map[string]string{"a.h": "\" \\"}},
+		"in an include":         {Text: "#include \"a.h\"", Includes: map[string]string{"a.h": "#include \"/etc/passwd\""}},
 	} {
 		c.Language, c.Entry = Language, "k"
 		_, _, err := textOf(c)
@@ -69,6 +84,7 @@ func TestUnhashable(t *testing.T) {
 		"a define of two lines":  {Defines: map[string]string{"A": "1\n#include \"x\""}},
 		"a define with no name":  {Defines: map[string]string{"A B": "1"}},
 		"a define that goes on":  {Defines: map[string]string{"A": "1\\"}},
+		"a define that is open":  {Defines: map[string]string{"A": "/*"}, Text: "\"*/\" /*\"\n#include \"x\""},
 		"a define with a return": {Defines: map[string]string{"A": "1\r#include \"x\""}},
 	} {
 		c.Language, c.Entry = Language, "k"
@@ -76,8 +92,13 @@ func TestUnhashable(t *testing.T) {
 			t.Errorf("%s: %v, want ErrInvalid", what, err)
 		}
 	}
-	if _, _, err := textOf(gpuexec.Code{Language: Language, Text: "// __DATE__ and __has_include, in a comment"}); err != nil {
-		t.Error(err)
+	for _, text := range []string{
+		"// __DATE__ and __has_include, in a comment\r\nint x;\r\n", "#define J(a,b) a##b\n__kernel void J(k, _1)(__global int *_a) {}",
+		"\f\n// µs\n#error it's \"/*\" // /*\n",
+	} {
+		if _, _, err := textOf(gpuexec.Code{Language: Language, Text: text}); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 }
 
