@@ -172,11 +172,12 @@ func (s *shell) compiled(m compiledMsg) {
 		s.ref.Tell(settledMsg{kernel: k})
 		k.Release()
 	})
-	s.begin(s.device, func() { // for the loss of the device; nobody waits for it
+	g := s.device
+	s.begin(g, func() { // for the loss of the device; nobody waits for it
 		defer k.Release()
 		defer close(k.asked)
-		if k.blob.Load() == nil {
-			k.ask(s.life, k.built.Load(), func([]byte, error) {})
+		if b := k.built.Load(); k.blob.Load() == nil && b != nil && b.on == g { // it may have been made again by now
+			k.ask(s.life, b, func([]byte, error) {})
 		}
 	})
 }

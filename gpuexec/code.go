@@ -26,9 +26,10 @@ type Code struct {
 	// Block is the size of the blocks of a launch that gives none, and the one that
 	// the program is made ready for. A driver may compile more when it first sees a
 	// size of blocks. So that a blob has that, too, a backend may run the program once,
-	// off every caller's path, before it takes the blob: one block of this size, on
-	// buffers of zeros as large as Params say, with all numbers 0. Zero = launches
-	// say their block, and the program is never run but by them.
+	// before it takes the blob, when the compile has been answered: one block of this
+	// size, on buffers of zeros as large as Params say, with all numbers 0. A first
+	// launch may wait for that. Zero = launches say their block, and the program is
+	// never run but by them.
 	Block Size
 }
 
