@@ -112,7 +112,8 @@ func TestFoundButLeft(t *testing.T) {
 		lease.End()
 	}
 	evict()
-	paused(c, func() { forsaken(t, c, context.Background(), get) }) // found apart
+	paused(c, func() { forsaken(t, c, context.Background(), get) }) // found apart, and back in place of the other
+	paused(c, func() {})                                            // after that turn
 	evict()
 	select {
 	case <-freed:
