@@ -1,5 +1,7 @@
 package recency
 
+import "sync"
+
 // judged is how many notes of a crowd tell whether it still is one.
 const judged = 1024
 
@@ -66,7 +68,11 @@ func (l *Log[T]) hand(cut uint64, f func(*T)) {
 		return
 	}
 	passed := int64(0)
-	all := l.all
+	room, _ := spare.Get().(*[]noted[T])
+	if room == nil {
+		room = new([]noted[T])
+	}
+	all := *room
 	var ends []int
 	for i := range l.streams {
 		from := len(all)
@@ -83,11 +89,13 @@ func (l *Log[T]) hand(cut uint64, f func(*T)) {
 	}
 	l.waiting.Add(-passed)
 	merge(all, ends, f)
-	if l.all = nil; len(all) <= 2*nearest {
-		clear(all)
-		l.all = all[:0]
-	}
+	clear(all)
+	*room = all[:0]
+	spare.Put(room)
 }
+
+// spare has the room of crowds' drains, of any log: each would keep its own.
+var spare sync.Pool
 
 // cut fixes where this drain ends in each stripe. What begins after it may stand
 // before these ends; then it has a stamp beyond the one that is given.

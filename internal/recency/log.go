@@ -57,9 +57,8 @@ type Log[T any] struct {
 	// For the consumer only.
 	fence   atomic.Uint32 // see cut
 	streams []stream[T]
-	all     []noted[T] // of a crowd's drain, empty between two of them
-	looked  int        // notes of a crowd since it was last judged
-	drained int        // messages that wait and that a drain has come after
+	looked  int // notes of a crowd since it was last judged
+	drained int // messages that wait and that a drain has come after
 }
 
 // stripe is a line of parts.
