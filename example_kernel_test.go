@@ -23,10 +23,11 @@ func ExampleGroup_Kernel() {
 	session := must(rt.Session(kiln.SessionConfig{}))
 	op := ops.New(ops.Tanh, 1, 3)
 	source := must(library.Source(op))
+	grid, _ := library.Launch(op)
 	for range 2 { // two requests of one shape
 		group := must(session.Group(ctx, []int64{1, 3}))
 		kernel := must(group.Kernel(ctx, "pooler", executor, source))
-		y := must(run(ctx, executor, gpuexec.Launch{Kernel: kernel, Grid: gpuexec.Size{library.Grid(op)}}, []float32{-1, 0, 1}))
+		y := must(run(ctx, executor, gpuexec.Launch{Kernel: kernel, Grid: grid}, []float32{-1, 0, 1}))
 		fmt.Printf("%.3f\n", y)
 		group.Close()
 	}

@@ -199,6 +199,7 @@ func TestKernelsSurviveOnTheCPU(t *testing.T) {
 	lib := ops.Find(cpu.Name)
 	op := ops.New(ops.Tanh, 1, 3)
 	src := must(lib.Source(op))
+	grid, _ := lib.Launch(op)
 	x := []float32{-1, 0, 1}
 	var outputs [2][]float32
 	for i, want := range []kiln.Kind{kiln.Miss, kiln.PersistentHit} {
@@ -213,7 +214,7 @@ func TestKernelsSurviveOnTheCPU(t *testing.T) {
 		if s := e.Stats(); s.Compiles != int64(1-i) || s.BlobLoads != int64(i) {
 			t.Errorf("run %d: %+v", i, s)
 		}
-		outputs[i] = must(run(ctx, e, gpuexec.Launch{Kernel: kernel, Grid: gpuexec.Size{lib.Grid(op)}}, x))
+		outputs[i] = must(run(ctx, e, gpuexec.Launch{Kernel: kernel, Grid: grid}, x))
 		g.Close()
 		if err := r.Close(ctx); err != nil {
 			t.Fatal(err)

@@ -194,12 +194,12 @@ func (m *Model) prepare(ctx context.Context, h *kiln.Group, p *plan, a *Answer) 
 		if err := m.bind(ctx, p, s); err != nil {
 			return err
 		}
-		p.launches = append(p.launches, gpuexec.Launch{Kernel: kernel, Grid: gpuexec.Size{s.grid}, Args: p.arguments[from:len(p.arguments):len(p.arguments)]})
+		p.launches = append(p.launches, gpuexec.Launch{Kernel: kernel, Grid: s.grid, Args: p.arguments[from:len(p.arguments):len(p.arguments)]})
 	}
 	return nil
 }
 
-// bind appends a step's arguments, in the order of package ops.
+// bind appends a step's arguments, in the order of ops.Library.
 func (m *Model) bind(ctx context.Context, p *plan, s *step) error {
 	data := func(at part) { p.arguments = append(p.arguments, gpuexec.PartArg(m.arena, at.offset, at.bytes)) }
 	var consts []gpuexec.Arg
@@ -215,6 +215,7 @@ func (m *Model) bind(ctx context.Context, p *plan, s *step) error {
 	}
 	p.arguments = append(p.arguments, consts...)
 	data(s.output)
+	p.arguments = append(p.arguments, s.values...)
 	return nil
 }
 

@@ -26,7 +26,8 @@ type step struct {
 	bound    oplist.BoundOp
 	identity string // of the primitive
 	op       ops.Op
-	grid     int
+	grid     gpuexec.Size
+	values   []gpuexec.Arg // that follow the tensors
 	name     kiln.NameID
 	held     kiln.Ref[*gpuexec.Kernel] // the kernel found last
 	cost     time.Duration             // that compiling it took
@@ -56,7 +57,7 @@ func newPlan(m *Model, batch, tokens int) (*plan, error) {
 		if s.op, err = lower(b); err != nil {
 			return nil, err
 		}
-		s.grid = m.lib.Grid(s.op)
+		s.grid, s.values = m.lib.Launch(s.op)
 		s.output = a.take(4 * int64(b.Elements()))
 		for _, done := range b.Releases {
 			a.give(p.steps[done].output)

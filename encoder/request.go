@@ -30,6 +30,10 @@ func program(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) 
 	if source, err = lib.Source(op); err != nil {
 		return source, "", err
 	}
+	source.Name = op.String()
+	if _, code := source.Spec.(gpuexec.Code); code { // has its key, which operations of other dimensions may share
+		return source, artefacts.OfKernel(exec, source).Key, nil
+	}
 	layout := ""
 	if op.Kind == ops.MatMul {
 		weight, err := lib.Prepare(op)
@@ -41,7 +45,6 @@ func program(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) 
 	info := exec.Info()
 	spec := primitive.Of(op, layout, stated)
 	spec.Engine, spec.Device = info.Backend, strconv.Itoa(info.Index)
-	source.Name = op.String()
 	key, source.Key, err = spec.Keys(info.Backend, info.Identity)
 	return source, key, err
 }

@@ -209,10 +209,11 @@ func (v *visit) tanh(ctx context.Context) error {
 		return err
 	}
 	defer b.Release()
+	grid, _ := v.library.Launch(op)
 	bits := make([]byte, 4*op.Elements())
 	binary.LittleEndian.PutUint32(bits, math.Float32bits(0.5))
 	if err := errors.Join(e.Write(ctx, b, 0, bits),
-		e.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{v.library.Grid(op)}, Args: []gpuexec.Arg{gpuexec.BufferArg(b), gpuexec.BufferArg(b)}}),
+		e.Submit(ctx, gpuexec.Launch{Kernel: k, Grid: grid, Args: []gpuexec.Arg{gpuexec.BufferArg(b), gpuexec.BufferArg(b)}}),
 		e.Read(ctx, b, 0, bits)); err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func TestGridAboveTheBlocks(t *testing.T) {
 		if err := e.Write(ctx, written, 0, mark); err != nil {
 			t.Fatal(err)
 		}
-		most := b.Grid(op)
+		most := b.blocks(op)
 		for _, wide := range []int64{int64(most) + 1, math.MaxInt32, math.MaxInt32 + 2, 1 << 32, 1<<32 + 1, math.MaxInt} {
 			grid := int(wide)
 			if int64(grid) != wide {

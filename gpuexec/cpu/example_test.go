@@ -35,7 +35,8 @@ func Example() {
 		_ = executor.Write(ctx, last, 0, operand)
 		args = append(args, gpuexec.BufferArg(last))
 	}
-	err := executor.Submit(ctx, gpuexec.Launch{Kernel: kernel, Args: args, Grid: gpuexec.Size{backend.Grid(op)}})
+	grid, values := backend.Launch(op)
+	err := executor.Submit(ctx, gpuexec.Launch{Kernel: kernel, Args: append(args, values...), Grid: grid})
 	_ = executor.Read(ctx, last, 0, gpuexec.BytesOf(y))
 	fmt.Println(y, err)
 	// Output: [410 520 630] <nil>

@@ -49,8 +49,13 @@ func (b *Backend) packedBytes(op ops.Op) int64 {
 	return 4 * int64(b.set.PackedLen(int(op.Dims[1]), int(op.Dims[2])))
 }
 
-// Grid implements ops.Library: the blocks that a launch is cut into.
-func (b *Backend) Grid(op ops.Op) int {
+// Launch implements ops.Library: the blocks that a launch is cut into. Programs have
+// their dimensions.
+func (b *Backend) Launch(op ops.Op) (gpuexec.Size, []gpuexec.Arg) {
+	return gpuexec.Size{b.blocks(op)}, nil
+}
+
+func (b *Backend) blocks(op ops.Op) int {
 	d := op.Dims
 	switch op.Kind {
 	case ops.MatMul:

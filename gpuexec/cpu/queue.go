@@ -30,7 +30,7 @@ func (q *queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.De
 		}
 		return q.run(ctx, p, args, uint32(grid))
 	case *product:
-		if most := q.d.backend.Grid(p.op); grid > most {
+		if most := q.d.backend.blocks(p.op); grid > most {
 			return tooManyBlocks(p.op, grid, most)
 		}
 		if p.op.Kind == ops.MatMul {

@@ -146,7 +146,8 @@ func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 	if in.lengths != nil {
 		operands = append(operands, gpuexec.BytesOf(in.lengths))
 	}
-	l := gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{d.lib.Grid(op)}}
+	grid, values := d.lib.Launch(op)
+	l := gpuexec.Launch{Kernel: k, Grid: grid}
 	var out *gpuexec.Buffer // the first operand, or one of its own
 	for i, operand := range operands {
 		b := allocate(t, d.e, int64(len(operand)))
@@ -167,7 +168,7 @@ func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 			t.Fatal(err)
 		}
 	}
-	l.Args = append(l.Args, gpuexec.BufferArg(out))
+	l.Args = append(append(l.Args, gpuexec.BufferArg(out)), values...)
 	if err := d.e.Submit(background, l); err != nil {
 		t.Fatalf("%s: %v", op, err)
 	}

@@ -11,11 +11,14 @@ import (
 type Library interface {
 	gpuexec.Backend
 	// Source is what the backend compiles for an Op, with the parameters of its
-	// launches in the package comment's order. ErrInvalid for an Op that is none,
-	// ErrUnsupported for one that the backend does not have.
+	// launches: the tensors in the package comment's order, then the values that
+	// Launch gives. A backend whose program serves more dimensions than the Op's gives
+	// equal sources for them. ErrInvalid for an Op that is none, ErrUnsupported for
+	// one that the backend does not have.
 	Source(op Op) (gpuexec.Source, error)
-	// Grid is the number of blocks of a launch of the Op.
-	Grid(op Op) int
+	// Launch is the grid of a launch of the Op, and what follows its tensors among the
+	// arguments: its dimensions, where the program does not have them.
+	Launch(op Op) (grid gpuexec.Size, values []gpuexec.Arg)
 	// Prepare says how the backend wants the weight of a matmul.
 	Prepare(op Op) (Prepared, error)
 }
