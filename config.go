@@ -71,7 +71,8 @@ type Config struct {
 	Workers int // run workers of each device; default KILN_WORKERS, else one a core
 
 	// Linger is how long the making of an artefact goes on when every caller that
-	// waited for it has left; 0 = 1 minute, negative = its context ends at once.
+	// waited for it has left, and the computing of a constant when its caller's context
+	// has ended; 0 = 1 minute, negative = its context ends at once.
 	// The Linger option says it for one call, and has a table of all that linger.
 	Linger time.Duration
 
@@ -198,8 +199,8 @@ func (w warnings) Handle(ctx context.Context, r slog.Record) error { return w.to
 func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler        { return warnings{w.to.WithAttrs(attrs)} }
 func (w warnings) WithGroup(name string) slog.Handler              { return warnings{w.to.WithGroup(name)} }
 
-func constantsConfig(s env.Settings, listen func(Event), logger *slog.Logger) constants.Config {
-	cfg := constants.Config{Logger: logger}
+func constantsConfig(s env.Settings, listen func(Event), linger time.Duration, logger *slog.Logger) constants.Config {
+	cfg := constants.Config{Linger: linger, Logger: logger}
 	if listen != nil {
 		cfg.Listen = func(e constants.Event) { listen(constant(e)) }
 	}

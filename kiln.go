@@ -90,6 +90,7 @@ func Open(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
+	linger := cmp.Or(cfg.Linger, lingering)
 	if r.artefacts = cfg.Artefacts; r.artefacts == nil {
 		if r.cfg.Store.Identity == nil {
 			r.cfg.Store.Identity = identity
@@ -98,14 +99,14 @@ func Open(cfg Config) (*Runtime, error) {
 			return nil, err
 		}
 		r.artefacts, err = artefacts.Open(hidden.With(hidden.With(artefacts.Config{
-			Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Linger: cmp.Or(cfg.Linger, lingering),
+			Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Linger: linger,
 			Store: r.persisted.below(), Logger: r.logger, Evicted: cfg.Evicted,
 		}, r.memory), &r.crew.zone))
 		if err != nil {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}
 	}
-	r.constants, err = constants.Open(hidden.With(hidden.With(constantsConfig(r.settings, cfg.Listen, r.logger), r.memory), &r.crew.zone))
+	r.constants, err = constants.Open(hidden.With(hidden.With(constantsConfig(r.settings, cfg.Listen, linger, r.logger), r.memory), &r.crew.zone))
 	if err != nil {
 		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}

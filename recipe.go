@@ -139,6 +139,10 @@ func OnLane(lane Lane) Option { return Option{set: options{lane: lane}, given: w
 //	gpuexec.Source         that of gpuexec.Config
 //	artefacts.Config       none; the runtime gives its Config.Linger
 //	artefacts.Request      that of artefacts.Config
+//	constants.Config       none; the runtime gives its Config.Linger
+//	constants.Options      that of constants.Config
+//	sessioncache.Config    none, also in a runtime: what artefacts linger is enough
+//	sessioncache.Options   that of sessioncache.Config
 func Linger(d time.Duration) Option {
 	if d <= 0 {
 		d = -1 // 0 is "not given" to the rooms

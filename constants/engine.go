@@ -1,6 +1,7 @@
 package constants
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,7 @@ type Options struct {
 	Cost    time.Duration // what it takes to compute, for the policy Cost; at least 0
 	Removed func(Removal) // called once, when a tensor that this call's owner delivers stops being resident
 	CanOwn  bool          // the caller can compute: if the owner that it waits for gives up, it becomes the owner
+	Linger  time.Duration // Config.Linger for this call, should it become the owner; 0 = that, negative = none
 }
 
 // Outcome of GetOrAdd: exactly one field is set.
@@ -137,7 +139,7 @@ func (e *Engine) get(ctx context.Context, key Key, bytes int64, opts Options, wa
 	}
 	p := &pending{key: key, hash: e.placed(key), bytes: bytes, cost: opts.Cost, callback: opts.Removed}
 	own := e.promise(ctx, p)
-	own.watched = watch
+	own.watched, own.linger = watch, max(0, cmp.Or(opts.Linger, e.cache.cfg.Linger))
 	out, joined, err = e.ask(ctx, p, opts.CanOwn)
 	if out.Owner != own {
 		own.cancel(nil) // its context, which nobody uses
@@ -256,8 +258,9 @@ type Value struct {
 // Get gives the tensor of a key, as GetOrAdd finds it by the key alone, and has compute
 // make it if it is not there. compute
 // runs on the caller's goroutine, if the caller becomes the owner or bypasses the
-// cache. A panic in it becomes an error for every waiter. What compute makes after
-// ctx has ended is kept like any other tensor. cached reports whether the tensor is
+// cache. A panic in it becomes an error for every waiter. The context of an owner's
+// compute goes on for Config.Linger after ctx, and what it makes after that is kept like
+// any other tensor. cached reports whether the tensor is
 // shared through the cache: an artefact that is built with it must record that
 // (SPEC T9). The lease of a tensor that is not cached frees it.
 func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, compute func(context.Context) (Value, error)) (l *Lease, cached bool, err error) {
@@ -277,7 +280,7 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 	own, end := ctx, guard.Context(ctx)
 	if out.Owner != nil {
 		own = out.Owner.Context()
-		stop := context.AfterFunc(end, func() { out.Owner.cancel(context.Cause(end)) })
+		stop := out.Owner.after(end, func() { out.Owner.cancel(context.Cause(end)) })
 		defer stop()
 	}
 	var v Value

@@ -3,6 +3,7 @@ package sessioncache
 import (
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/policy"
@@ -69,7 +70,9 @@ func (s *Session) event(m message) (after func()) {
 			st.ask(&m.call)
 		}
 	case left:
-		st.left(&m.ask.call)
+		st.left(&m.ask.call, time.Now())
+	case expired:
+		st.expired(m.flight, time.Now())
 	case vacated:
 		st.vacated(m.group)
 		m.Reply.Send(struct{}{})
@@ -240,7 +243,7 @@ func (s *Session) perform(e *effects) {
 		}
 	}
 	for _, c := range e.cancel {
-		askOf(c).flight.Cancel()
+		askOf(c).flight.Linger(c.rest, func() { s.send(expired{flight: c}) })
 	}
 	for _, l := range e.lost {
 		s.telling.Throw(func() { s.evicted(l) })

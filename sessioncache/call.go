@@ -1,6 +1,8 @@
 package sessioncache
 
 import (
+	"time"
+
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -27,6 +29,9 @@ type call struct {
 	claimed  bool // its value has waited for others to make room
 	turns    int  // in which its value made room, see roomy
 
+	linger time.Duration // that this caller wishes for its flight
+	rest   time.Duration // until the creator of this flight, among the effects to cancel, is to be asked about; 0 = at once
+
 	making *making // of its owner; nil where it has none
 	resets uint64  // of the owner, when it began
 
@@ -52,7 +57,7 @@ type effects struct {
 	trash   []trash  // to be freed
 	start   []*call  // run the creators
 	answer  []*call  // end the flights, with the outcome that stands in the call
-	cancel  []*call  // end the creators' contexts
+	cancel  []*call  // end the creators' contexts, or ask for that after their rest
 	lost    []lost   // tell that they were evicted
 	vacated []*group // tell the actor so, in another turn
 }

@@ -78,6 +78,10 @@ type Config struct {
 	Policy string // fifo, lru, sieve or duel; empty is duel
 	Keep   string // always or worth; empty is always (SPEC S7)
 
+	// Linger is how long a creator goes on when all who waited for it have left. Who
+	// comes within that time joins it. 0 = its context ends at once (SPEC F4).
+	Linger time.Duration
+
 	// Saved is what SavePolicy gave in an earlier run, so that this session
 	// evicts as that one would have (SPEC S9). Empty begins anew.
 	Saved []byte
@@ -192,6 +196,9 @@ type Options struct {
 	// name remembers the key of its value, or where that has none this one. Get
 	// answers ErrInvalid where the name holds a value of another key (SPEC G13).
 	Key string
+	// Linger is Config.Linger for this Get; 0 = that, negative = none. Of several
+	// callers that wait for one creator the longest counts.
+	Linger time.Duration
 }
 
 // Event says how Get came by its value (SPEC C8).

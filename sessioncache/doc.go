@@ -55,8 +55,8 @@
 // # Failure
 //
 // A creator's error, panic or Goexit reaches every caller that waits for it, and
-// nothing is kept. What a creator makes after its last caller has left is kept
-// (SPEC F4). A value that can never fit is handed out and not kept. A panic in a
+// nothing is kept. What a creator makes after its last caller has left is kept; it
+// goes on for Config.Linger (SPEC F4). A value that can never fit is handed out and not kept. A panic in a
 // Value's Free is logged and goes no further.
 //
 // # Testing

@@ -1,6 +1,7 @@
 package sessioncache
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -291,7 +292,8 @@ func (r *rider) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	}
 	a := r.ask
 	a.session, a.create = s, r.create
-	a.call = call{of: a, group: h.g, name: r.name, hash: h.g.names.Hash(r.name), options: r.options}
+	a.call = call{of: a, group: h.g, name: r.name, hash: h.g.names.Hash(r.name), options: r.options,
+		linger: max(0, cmp.Or(r.options.Linger, s.linger))}
 	a.flight.Begin(ctx, s, r.name)
 	a.flight.Start()
 	if !s.do(a) {

@@ -22,12 +22,12 @@ func (s *state) ask(c *call) {
 			s.refuse(c, err)
 			return
 		}
-		c.other, c.late, _ = s.desk.Join(at, 0)
+		c.other, c.late, _ = s.desk.Join(at, c.linger)
 		s.awaited(other, true)
 		s.effects.answer = append(s.effects.answer, c)
 		return
 	}
-	s.desk.Begin(at, c, 0)
+	s.desk.Begin(at, c, c.linger)
 	s.begin(c)
 	c.began = true
 	c.group.flights++
@@ -36,10 +36,10 @@ func (s *state) ask(c *call) {
 }
 
 // left is told that the caller of an ask has gone before its end. The creator of
-// a flight that nobody is left to wait for is cancelled (SPEC F4). A group that
-// holds nothing else goes with the last caller, not when the creator ends: so that
-// caller finds the counts exact (SPEC G9).
-func (s *state) left(c *call) {
+// a flight that nobody is left to wait for is cancelled, after its linger time (SPEC
+// F4). A group that holds nothing else goes with the last caller, not when the creator
+// ends: so that caller finds the counts exact (SPEC G9).
+func (s *state) left(c *call, now time.Time) {
 	f := c
 	switch {
 	case c.other != nil:
@@ -47,12 +47,22 @@ func (s *state) left(c *call) {
 	case !c.began:
 		return
 	}
-	if alone, _ := s.desk.Leave(f, time.Time{}); alone {
+	if alone, linger := s.desk.Leave(f, now); alone {
+		f.rest = linger
 		s.effects.cancel = append(s.effects.cancel, f)
 	}
 	if f.Callers() == 0 && !f.Over() {
 		s.awaited(f, false)
 		s.vacated(f.group)
+	}
+}
+
+// expired ends the linger time of a flight: its creator is cancelled, unless somebody
+// came meanwhile.
+func (s *state) expired(f *call, now time.Time) {
+	if s.desk.Expire(f, now) {
+		f.rest = 0
+		s.effects.cancel = append(s.effects.cancel, f)
 	}
 }
 

@@ -69,6 +69,12 @@ type left struct {
 	ask *ask
 }
 
+// expired says that the linger time of a flight has ended.
+type expired struct {
+	silent
+	flight *call
+}
+
 // vacated says that the last handle of a phase of a group's grace was closed. Close
 // waits for the answer, if a Reply is there.
 type vacated struct {

@@ -28,6 +28,7 @@ type Session struct {
 	log       *recency.Log[asked]
 	member    *pool.Member // of the pool; nil where there is none
 	floor     Floor
+	linger    time.Duration
 	unwatch   func()            // leaves the memory limit
 	telling   lease.Bin[func()] // what Config.Evicted and the log are told of turns
 	evicted   func(lost)        // tells of one
@@ -60,6 +61,7 @@ func Open(c Config) (*Session, error) {
 		published: p,
 		state:     st,
 		floor:     c.Floor,
+		linger:    c.Linger,
 		done:      make(chan struct{}),
 	}
 	s.sent = s.sending.RUnlock

@@ -413,6 +413,7 @@ func (s *state) close() {
 	s.closed = true
 	for _, c := range s.desk.Close() {
 		s.refuse(c, errClosed)
+		c.rest = 0
 		s.effects.cancel = append(s.effects.cancel, c)
 	}
 }

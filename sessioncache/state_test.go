@@ -162,7 +162,7 @@ func (c *core) play(l line) (err error) {
 		c.calls[word(0)] = a
 		c.ask(a)
 	case "left": // CALL
-		c.left(c.calls[word(0)])
+		c.left(c.calls[word(0)], time.Time{})
 	case "taken": // CALL: its caller has the value and lets the flight's pin go
 		c.drop(c.calls[word(0)].node)
 	case "created": // CALL

@@ -15,7 +15,7 @@ import (
 )
 
 func constantsKind() engine.Kind {
-	return engine.Kind{Options: "policy hash", Open: openConstants}
+	return engine.Kind{Options: "policy hash linger", Open: openConstants}
 }
 
 // constantCache binds the constant caches of one process.
@@ -63,7 +63,7 @@ func openConstants(c *engine.Call) (engine.Component, error) {
 			cfg.Policy[kind] = constants.Policy(policy)
 		}
 	}
-	cfg.Hash = fixedHash(c)
+	cfg.Hash, cfg.Linger = fixedHash(c), c.Duration("linger", 0)
 	var err error
 	x.cache, err = constants.Open(cfg)
 	return x, err

@@ -1,6 +1,7 @@
 package rooms
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -15,7 +16,7 @@ import (
 )
 
 func executorKind() engine.Kind {
-	return engine.Kind{Options: "queue workers", Open: openExecutor}
+	return engine.Kind{Options: "queue workers linger", Open: openExecutor}
 }
 
 // mostBlocks is what the fake device takes in one launch.
@@ -71,7 +72,7 @@ func openExecutor(c *engine.Call) (engine.Component, error) {
 	}}
 	e.mu.named = make(map[string]*named)
 	var err error
-	e.exec, err = gpuexec.Open(c.Ctx, gpuexec.Config{Backend: e.fake, Queue: c.Int("queue", 0), Workers: c.Int("workers", 0)})
+	e.exec, err = gpuexec.Open(c.Ctx, gpuexec.Config{Backend: e.fake, Queue: c.Int("queue", 0), Workers: c.Int("workers", 0), Linger: cmp.Or(c.Duration("linger", 0), -1)})
 	return e, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/fault"
@@ -20,7 +21,7 @@ import (
 )
 
 func sessionKind() engine.Kind {
-	return engine.Kind{Options: "groups bytes policy bucket cache hash", Open: openSession}
+	return engine.Kind{Options: "groups bytes policy bucket cache hash linger", Open: openSession}
 }
 
 // runtime is the one that the sessions of a case share, or those of one artefact
@@ -33,7 +34,7 @@ type runtime struct {
 func (runtime) Verbs() engine.Verbs { return nil }
 
 func runtimeOf(c *engine.Call) (runtime, error) {
-	cfg := kiln.Config{Lookup: c.World.Lookup, Listen: heard, Logger: slog.New(slog.DiscardHandler)}
+	cfg := kiln.Config{Lookup: c.World.Lookup, Listen: heard, Linger: -1, Logger: slog.New(slog.DiscardHandler)}
 	var cache *artefactCache
 	if name, given := c.Option("cache"); given {
 		cache = engine.At[*artefactCache](c, name)
@@ -59,6 +60,7 @@ type session struct {
 	session *sessioncache.Session // the room below it
 	runtime runtime
 	cached  bool // every name is an artefact of a cache of the script
+	linger  time.Duration
 
 	mu    sync.Mutex
 	below map[artefacts.Event]uint64 // how the artefact cache answered where the name was absent
@@ -74,7 +76,7 @@ func openSession(c *engine.Call) (engine.Component, error) {
 		Groups: engine.Parsed(c, "groups", limit.Limit{}, limit.Parse), Bytes: engine.Parsed(c, "bytes", limit.Limit{}, parseBytes),
 	}
 	cfg.Bucket = engine.Parsed(c, "bucket", cfg.Bucket, shapegroups.ParseBucketing)
-	p := &session{runtime: r, below: map[artefacts.Event]uint64{}}
+	p := &session{runtime: r, linger: c.Duration("linger", 0), below: map[artefacts.Event]uint64{}}
 	_, p.cached = c.Option("cache")
 	if p.door, err = r.Session(cfg); err != nil {
 		return nil, err
@@ -193,9 +195,12 @@ func (p *session) artefact(c *engine.Call, shape shapegroups.Shape, keyed bool, 
 		key = strings.Join([]string{c.Name, g.Shape().String(), c.Arg(1), c.Or("lane", "shared")}, " ")
 	}
 	var event kiln.Event
-	o := options(c)
+	o, linger := options(c), kiln.Option{} // which says nothing: the cache's counts
+	if p.linger > 0 {
+		linger = kiln.Linger(p.linger)
+	}
 	v := engine.Must(kiln.Get(context.WithValue(c.Ctx, eventKey{}, &event), g, c.Arg(1), recipe(p.runtime.cache.request(c, key, creator, p.tallies(c)...)),
-		kiln.Owner(o.Owner), kiln.OnLane(o.Lane)))
+		kiln.Owner(o.Owner), kiln.OnLane(o.Lane), linger))
 	answered := event.Kind
 	if answered == kiln.Miss {
 		answered = event.Artefact
@@ -230,7 +235,9 @@ func (p *session) direct(c *engine.Call, shape shapegroups.Shape, key string, cr
 	g := engine.Must(p.session.Group(c.Ctx, shape))
 	defer g.Close()
 	parts := p.runtime.cache.request(c, key, creator, p.tallies(c)...)
-	ref, event, err := g.Get(c.Ctx, c.Arg(1), options(c), func(ctx context.Context) (sessioncache.Value, error) {
+	o := options(c)
+	o.Linger = p.linger
+	ref, event, err := g.Get(c.Ctx, c.Arg(1), o, func(ctx context.Context) (sessioncache.Value, error) {
 		built, err := parts.Create(ctx)
 		if err != nil {
 			return sessioncache.Value{}, err

@@ -1,0 +1,110 @@
+package constants
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/actorstest"
+)
+
+// lingers are ways to ask for a linger time, and what comes of them.
+var lingers = []struct {
+	what       string
+	room, call time.Duration
+	wait       time.Duration // that it is
+}{
+	{"none", 0, 0, 0},
+	{"of the room", time.Minute, 0, time.Minute},
+	{"of the call", 0, time.Minute, time.Minute},
+	{"none for this call", time.Minute, -1, 0},
+}
+
+// F4: what Get computes goes on for the linger time after its caller's context, and is
+// kept: callers whose deadlines are shorter than it get further.
+func TestComputationLingers(t *testing.T) {
+	for _, c := range lingers {
+		actorstest.Bubble(t, func(t *testing.T) {
+			_, e := open(t, Config{Linger: c.room})
+			for _, lasts := range []time.Duration{50 * time.Millisecond, time.Hour} {
+				ctx, leave := context.WithTimeout(context.Background(), 20*time.Millisecond)
+				start, runs := time.Now(), 0
+				l, _, err := e.Get(ctx, key(lasts.String()), 1, Options{Linger: c.call}, func(own context.Context) (Value, error) {
+					runs++
+					select {
+					case <-time.After(lasts):
+						return Value{Any: 7, Bytes: 1}, nil
+					case <-own.Done():
+						return Value{}, own.Err()
+					}
+				})
+				leave()
+				took, kept := time.Since(start), c.wait > lasts
+				if l != nil {
+					l.End()
+				}
+				if want := min(lasts, 20*time.Millisecond+c.wait); took != want || kept != (err == nil) || !kept && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s, %v: %v after %v, want %v", c.what, lasts, err, took, want)
+				}
+				if l, ok := e.Lookup(key(lasts.String())); ok != kept {
+					t.Errorf("%s, %v: kept %v", c.what, lasts, ok)
+				} else if ok {
+					l.End()
+				}
+			}
+		})
+	}
+}
+
+// F4, T6: an owner may deliver for the linger time after the end of the context that it
+// asked with; then its ownership is over, and its waiters are told.
+func TestOwnerLingers(t *testing.T) {
+	for _, c := range lingers {
+		actorstest.Bubble(t, func(t *testing.T) {
+			_, e := open(t, Config{Linger: c.room})
+			for _, late := range []bool{false, true} {
+				ctx, leave := context.WithCancel(context.Background())
+				out, err := e.GetOrAdd(ctx, key("k"), 1, Options{Linger: c.call})
+				if err != nil {
+					t.Fatal(err)
+				}
+				waits := make(chan error, 1)
+				go func() {
+					out, err := e.GetOrAdd(context.Background(), key("k"), 1, Options{})
+					if err == nil {
+						out.Lease.End()
+					}
+					waits <- err
+				}()
+				synctest.Wait()
+				leave()
+				synctest.Wait()
+				time.Sleep(c.wait - 1)
+				if late {
+					time.Sleep(1)
+					synctest.Wait()
+				}
+				kept := c.wait > 0 && !late
+				if ended := out.Owner.Context().Err() != nil; ended == kept {
+					t.Errorf("%s, late %v: its context has ended: %v", c.what, late, ended)
+				}
+				l, err := out.Owner.Fulfil(7, 1, nil)
+				if kept != (err == nil) || !kept && !errors.Is(err, fault.ErrInvalid) {
+					t.Errorf("%s, late %v: fulfil: %v", c.what, late, err)
+				}
+				if err := <-waits; kept != (err == nil) || !kept && !errors.Is(err, fault.ErrAbandoned) {
+					t.Errorf("%s, late %v: its waiter: %v", c.what, late, err)
+				}
+				if err == nil {
+					l.End()
+				}
+				if _, err := e.Remove(context.Background(), key("k")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,79 @@
+package sessioncache_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/actorstest"
+	"github.com/kiln-cache/kiln/sessioncache"
+)
+
+// F4: a creator goes on for the linger time of its session, or of a call, when all have
+// left; who comes meanwhile waits for it, and what it makes is kept. After that time, and
+// when the session closes, its context ends.
+func TestLinger(t *testing.T) {
+	for _, c := range []struct {
+		what       string
+		room, call time.Duration
+		begun      int32 // in six tries of 20 ms at 50 ms
+	}{
+		{"none", 0, 0, 6},
+		{"of the session", time.Minute, 0, 1},
+		{"of the call", 0, time.Minute, 1},
+		{"too short", time.Millisecond, 0, 6},
+		{"none for this call", time.Minute, -1, 6},
+	} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			p := open(t, sessioncache.Config{Linger: c.room})
+			var begun, ended atomic.Int32
+			ask := func(within, lasts time.Duration) error {
+				ctx, leave := context.WithTimeout(bg, within)
+				defer leave()
+				g, err := p.Group(bg, shape(t, 1))
+				if err != nil {
+					return err
+				}
+				defer g.Close()
+				_, _, err = g.Get(ctx, "n", sessioncache.Options{Linger: c.call}, func(ctx context.Context) (sessioncache.Value, error) {
+					begun.Add(1)
+					select {
+					case <-time.After(lasts):
+						return p.value("v"), nil
+					case <-ctx.Done():
+						ended.Add(1)
+						return sessioncache.Value{}, ctx.Err()
+					}
+				})
+				time.Sleep(5 * time.Millisecond) // between two tries nobody waits
+				return err
+			}
+			tries := int32(0)
+			for err := context.DeadlineExceeded; errors.Is(err, context.DeadlineExceeded) && tries < 6; tries++ {
+				err = ask(20*time.Millisecond, 50*time.Millisecond)
+			}
+			if want(t, c.what+": begun", begun.Load(), c.begun); c.begun == 1 {
+				want(t, c.what+": tries", tries, int32(3))
+				want(t, c.what+": value", p.get(1, "n"), "v")
+				if err := p.ResetAll(bg); err != nil {
+					t.Error(err)
+				}
+				_ = ask(time.Second, time.Hour)
+				time.Sleep(time.Minute - 10*time.Millisecond)
+				want(t, c.what+": ended within it", ended.Load(), int32(0))
+				time.Sleep(10 * time.Millisecond)
+				synctest.Wait()
+				want(t, c.what+": ended after it", ended.Load(), int32(1))
+			}
+			before := ended.Load()
+			_ = ask(time.Second, time.Hour)
+			if err := p.Close(bg); err != nil {
+				t.Error(err)
+			}
+			want(t, c.what+": ended by Close", ended.Load(), before+1)
+		})
+	}
+}
