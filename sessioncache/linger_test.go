@@ -62,6 +62,13 @@ func TestLinger(t *testing.T) {
 					t.Error(err)
 				}
 				_ = ask(time.Second, time.Hour)
+				if err := ask(2*time.Hour, 0); err != nil { // it joins, and stays for longer than the linger time
+					t.Errorf("%s: joined: %v", c.what, err)
+				}
+				if err := p.ResetAll(bg); err != nil {
+					t.Error(err)
+				}
+				_ = ask(time.Second, time.Hour)
 				time.Sleep(time.Minute - 10*time.Millisecond)
 				want(t, c.what+": ended within it", ended.Load(), int32(0))
 				time.Sleep(10 * time.Millisecond)
@@ -70,8 +77,9 @@ func TestLinger(t *testing.T) {
 			}
 			before := ended.Load()
 			_ = ask(time.Second, time.Hour)
-			if err := p.Close(bg); err != nil {
-				t.Error(err)
+			start := time.Now()
+			if err := p.Close(bg); err != nil || time.Since(start) > time.Second {
+				t.Errorf("%s: Close took %v, %v", c.what, time.Since(start), err)
 			}
 			want(t, c.what+": ended by Close", ended.Load(), before+1)
 		})
