@@ -496,8 +496,9 @@ func TestWarmOfAClosedRuntime(t *testing.T) {
 	leave() // it waits for nothing
 	warming, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
-	_, err := r.Warm(warming, strings.NewReader(manifest), func(context.Context, *kiln.Group, kiln.Entry) error {
+	_, err := r.Warm(warming, strings.NewReader(manifest), func(_ context.Context, g *kiln.Group, _ kiln.Entry) error {
 		_ = r.Close(closing) // goes on
+		eventually(t, func() bool { return errors.Is(kiln.Set(ctx, g, "n", kiln.Made[int]{}), kiln.ErrClosed) })
 		return nil
 	})
 	if !errors.Is(err, kiln.ErrClosed) || warming.Err() != nil {
