@@ -245,8 +245,9 @@ func (c *cacheCall) stats(ctx context.Context) error {
 }
 
 func (c *cacheCall) usage(u blobstore.Usage) (fields map[string]any, text string) {
-	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": u.Capacity.Or(c.settings.StoreCapacity.Value), "quarantined": u.Quarantined, "by_backend": u.ByBackend},
-		fmt.Sprintf("%d entries, %d bytes, %d on the disk, %d set aside", u.Entries, u.Bytes, u.DiskBytes, u.Quarantined)
+	room := u.Capacity.Or(c.settings.StoreCapacity.Value)
+	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": room, "quarantined": u.Quarantined, "by_backend": u.ByBackend},
+		fmt.Sprintf("%d entries, %d bytes, %d on the disk of %v at most, %d set aside", u.Entries, u.Bytes, u.DiskBytes, room, u.Quarantined)
 }
 
 func (c *cacheCall) verify(ctx context.Context) error {
@@ -256,17 +257,23 @@ func (c *cacheCall) verify(ctx context.Context) error {
 	}
 	rows := []cacheRow{}
 	text := fmt.Sprintf("%d bad entries", len(bad))
-	repaired := c.repair
+	repaired, aside := c.repair, 0
 	for _, i := range bad {
 		rows = append(rows, rowOf(i))
 		text += fmt.Sprintf("\n  %s: %s %s", i.Entry, i.Flaw.Reason, i.Flaw.Field)
-		if c.repair && !i.SetAside {
+		switch {
+		case i.SetAside:
+			aside++
+		case c.repair:
 			repaired = false
 			text += ", which could not be set aside: see its permissions and those of quarantine/"
 		}
 	}
 	if len(bad) > 0 {
 		c.code = exitFinding
+		if c.repair {
+			text += fmt.Sprintf("\n%d of them set aside in quarantine/: they are no entries any more", aside)
+		}
 	}
 	return c.say(map[string]any{"bad": rows, "repaired": repaired}, "%s", text)
 }
@@ -390,5 +397,8 @@ func (c *cacheCall) take(ctx context.Context) error {
 
 func (c *cacheCall) merge(ctx context.Context) error {
 	t, err := c.store.Merge(ctx, c.rest...)
+	if errors.Is(err, fault.ErrNotFound) {
+		return usageError{err}
+	}
 	return c.transferred(ctx, t, err)
 }

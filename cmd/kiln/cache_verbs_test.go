@@ -364,3 +364,17 @@ func TestCacheTransferWords(t *testing.T) {
 		t.Errorf("merge: exit %d, %q, want %q", code, out, want)
 	}
 }
+
+// The text of stats says what the directory may hold, that of a repair what became of
+// the bad entries; a merge of a folder that is no store is refused.
+func TestCacheSaysWhatItDid(t *testing.T) {
+	dir := stocked(t, "a", "b")
+	if out := done(t, "cache", "stats", "--dir", dir); !strings.Contains(out, " on the disk of 1073741824 at most, 0 set aside") {
+		t.Errorf("stats: %q", out)
+	}
+	flip(t, kernels(t, dir)[0], 1)
+	if _, out, _ := invoke("cache", "verify", "--dir", dir, "--repair"); !strings.HasSuffix(out, "\n1 of them set aside in quarantine/: they are no entries any more\n") {
+		t.Errorf("verify: %q", out)
+	}
+	refused(t, []string{"cache", "merge", t.TempDir(), "--dir", dir}, "this is no directory of a store")
+}

@@ -297,6 +297,9 @@ func (s *Store) gather(ctx context.Context, op string, dirs []string, to *intake
 			}
 			return trouble(op, dir, err)
 		}
+		if !l.isStore() {
+			return &fault.Error{Op: op, Key: dir, Err: fmt.Errorf("%w: this is no directory of a store", fault.ErrNotFound)}
+		}
 		var from Transfer
 		err = s.transfer(ctx, l, &from, func(place, key string, file []byte) error {
 			return to.add(ctx, backendOf(place), key, file)

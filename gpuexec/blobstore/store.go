@@ -321,6 +321,9 @@ func checkOwner(fsys vfs.FS, path string, create bool) error {
 			info, err = fsys.Lstat(".")
 		}
 	}
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		return &fs.PathError{Op: at.Op, Path: path, Err: at.Err} // else it says "."
+	}
 	if err != nil {
 		return err
 	}

@@ -208,6 +208,7 @@ func TestBases(t *testing.T) {
 	s = r.open("d", mib, func(c *blobstore.Config) { c.Bases = []string{r.path("missing"), r.path("two")} })
 	r.want("beside a missing base", s.get("only1"), "two")
 	r.want("missing base", s.Stats().Reasons[fault.Degraded], 1)
+	r.want("logged as a dot", r.log.count("lstat .:"), 0)
 	s.shut()
 	for what, spoil := range map[string]func(path string) error{
 		"others can write it": func(path string) error { return os.Chmod(path, 0o777) },
