@@ -41,7 +41,7 @@ func benchCommand(ctx context.Context, c *call) error {
 		names = append(names, b.name)
 		c.about += "\n  " + b.name + ": " + b.about
 	}
-	if err := c.parse(1); err != nil {
+	if err := c.begin(1); err != nil {
 		return err
 	}
 	if len(c.rest) == 0 {

@@ -94,17 +94,14 @@ func (c *call) noVerb(verbs []string) error {
 func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	c.backend = cpu.Name
 	c.text(&c.dir, "store DIR", "the store's directory (default KILN_STORE_DIR)", "a directory's name", nil)
-	c.text(&c.dir, "dir DIR", "the same", "a directory's name", nil)
+	c.text(&c.dir, "dir DIR", "the same as --store", "a directory's name", nil)
 	if v.name != "put" && v.name != "get" {
 		c.backend = "" // so that help says what is so
 	}
 	c.only = c.text(&c.backend, "backend NAME", "the folder of a device's entries"+map[bool]string{true: " (default all)"}[c.backend == ""], "a backend's name", nil)
 	c.backend = cpu.Name
 	c.verbFlags(v)
-	if err := c.parse(v.most); err != nil {
-		return err
-	}
-	if err := c.environment(); err != nil {
+	if err := c.begin(v.most); err != nil {
 		return err
 	}
 	if c.dir == "" {

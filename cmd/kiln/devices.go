@@ -25,10 +25,7 @@ type deviceRow struct {
 }
 
 func devicesCommand(ctx context.Context, c *call) error {
-	if err := c.parse(0); err != nil {
-		return err
-	}
-	if err := c.environment(); err != nil {
+	if err := c.begin(0); err != nil {
 		return err
 	}
 	library := libraries(c.settings)

@@ -219,6 +219,14 @@ func (c *call) parse(most int) error {
 	}
 }
 
+// begin reads the flags, and says what is wrong with the environment.
+func (c *call) begin(most int) error {
+	if err := c.parse(most); err != nil {
+		return err
+	}
+	return c.environment()
+}
+
 // usage prints what the command takes.
 func (c *call) usage() {
 	fmt.Fprintf(c.stdout, "usage: kiln %s %s\n%s\n\n", c.name, c.use, c.about)

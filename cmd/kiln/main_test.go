@@ -197,7 +197,7 @@ func TestUnknownVariables(t *testing.T) {
 }
 
 // What is refused is said once, in the table, and the exit code tells it. A strict
-// environment makes it an error of every command that heeds it.
+// environment makes it an error of every other command.
 func TestRefusedVariables(t *testing.T) {
 	cached := []string{"cache", "ls", "--dir", stocked(t, "k")}
 	run := append(tiny, "--requests", "2", "--passes", "1")
@@ -210,7 +210,9 @@ func TestRefusedVariables(t *testing.T) {
 		}
 	}
 	t.Setenv("KILN_STRICT", "1")
-	for _, args := range [][]string{{"devices"}, cached, run, warm} {
+	simulate, advise := []string{"shapes", "simulate", "--trace", manifest, "--key", "exact"}, []string{"shapes", "advise", "--trace", manifest}
+	stress, script := []string{"stress", "--duration", "1ms", "--scenario", "artefacts"}, []string{"conform", file(t, "empty.kiln", "case A01 rules=G1\nopen p session\n")}
+	for _, args := range [][]string{{"devices"}, cached, run, warm, simulate, advise, stress, script, {"bench", "none"}, {"version"}} {
 		refused(t, args, "KILN_STRICT: KILN_WORKERS", "in force is auto")
 	}
 	t.Setenv("KILN_WORKERS", "auto")
@@ -218,6 +220,19 @@ func TestRefusedVariables(t *testing.T) {
 	refused(t, run, "KILN_STRICT", "KILN_WORKRES", "KILN_WORKERS?")
 	if code, _, _ := invoke("env"); code != exitFinding {
 		t.Errorf("a stray under a strict environment: exit %d", code)
+	}
+}
+
+// A misspelt variable is told once by every command but env, which lists it, and is no
+// error.
+func TestMisspeltVariableIsTold(t *testing.T) {
+	t.Setenv("KILN_WORKRES", "1")
+	run := append(tiny, "--requests", "2", "--passes", "1")
+	script := []string{"conform", file(t, "process.kiln", "case A01 rules=G1\nprocess B\nB: open p session\nB: p groups -> 0\n")}
+	for _, args := range [][]string{{"version"}, {"devices"}, run, script, {"stress", "--duration", "1ms", "--scenario", "artefacts"}} {
+		if code, _, errs := invoke(args...); code != exitDone || strings.Count(errs, "KILN_WORKERS?") != 1 {
+			t.Errorf("kiln %v: exit %d, %q", args, code, errs)
+		}
 	}
 }
 

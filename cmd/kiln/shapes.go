@@ -61,7 +61,7 @@ func shapesSimulate(ctx context.Context, c *call) error {
 	c.whole(&announce, "announce N", 0, mostAhead, "the shapes of the next N rows are announced")
 	c.oneOf(&kept, "keep WHICH", "which new shapes are kept: always or worth", string(policy.Always), string(policy.Worth))
 	c.whole(&waiting, "waiting N", 0, mostAhead, "rows are served out of N+1 at hand, the first whose group is resident")
-	if err := c.parse(0); err != nil {
+	if err := c.begin(0); err != nil {
 		return err
 	}
 	if file == "" || keys == "" {
@@ -181,7 +181,7 @@ func shapesAdvise(ctx context.Context, c *call) error {
 	c.seconds(&compile, "compile-seconds C", "what a shape costs to compile")
 	c.seconds(&running, "run-seconds R", "what a request costs to run without padding")
 	c.whole(&capacity, "capacity N", 1, mostCapacity, "shape groups of the session")
-	if err := c.parse(0); err != nil {
+	if err := c.begin(0); err != nil {
 		return err
 	}
 	if file == "" {

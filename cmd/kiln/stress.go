@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kiln-cache/kiln/stress"
@@ -14,6 +15,11 @@ import (
 // conformCommand hands everything over: the runner reads its own flags, since a
 // script's processes start this very command again.
 func conformCommand(ctx context.Context, c *call) error {
+	if !slices.Contains(c.args, "@process") { // a script's process: its parent has said it
+		if err := c.environment(); err != nil {
+			return err
+		}
+	}
 	c.code = conform.Main(ctx, c.args, c.stdout, c.stderr)
 	return ctx.Err() // interrupted: that was until then
 }
@@ -27,7 +33,7 @@ func stressCommand(ctx context.Context, c *call) error {
 	c.duration(&cfg.Duration, "duration D", "of each scenario")
 	c.oneOf(&cfg.Scenario, "scenario NAME", list(stress.Scenarios())+" (default each in turn)", stress.Scenarios()...)
 	c.whole(&cfg.Workers, "workers N", 1, mostWorkers, "goroutines of a scenario")
-	if err := c.parse(0); err != nil {
+	if err := c.begin(0); err != nil {
 		return err
 	}
 	report, err := stress.Run(ctx, cfg)

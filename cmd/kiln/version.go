@@ -27,7 +27,7 @@ func versionOf(info *debug.BuildInfo) string {
 }
 
 func versionCommand(_ context.Context, c *call) error {
-	if err := c.parse(0); err != nil {
+	if err := c.begin(0); err != nil {
 		return err
 	}
 	info, _ := debug.ReadBuildInfo()
