@@ -235,6 +235,7 @@ func TestBackendThatNoStoreTakes(t *testing.T) {
 	}
 
 	cfg.StoreRequired = true
+	cfg.Store.Identity = func(string) gpuexec.Identity { return gpuexec.Identity{} } // the name comes first
 	h := group(t, session(t, open(t, cfg)), 1)
 	defer h.Close()
 	recipe := stored("a", 7)

@@ -118,8 +118,10 @@ func (r *Runtime) storable(ctx context.Context, q *artefacts.Request) (field str
 		}
 		q.Identity = &id
 	}
-	why, cause := "its identity is not known", error(nil)
+	why, cause := "its identity is not known", (blobstore.Config{Only: q.Backend}).Validate()
 	switch {
+	case cause != nil:
+		field, why = "backend", "its name cannot be a folder of the store"
 	case q.Identity.Library == "":
 		field = "library"
 	case q.Identity.Build == "":
@@ -129,10 +131,7 @@ func (r *Runtime) storable(ctx context.Context, q *artefacts.Request) (field str
 			_, cause = executable()
 		}
 	default:
-		if cause = (blobstore.Config{Only: q.Backend}).Validate(); cause == nil {
-			return "", nil
-		}
-		field, why = "backend", "its name cannot be a folder of the store"
+		return "", nil
 	}
 	if _, logged := r.unstored.LoadOrStore(q.Backend, true); !logged {
 		r.logger.Warn("kiln: nothing of this backend is stored: "+why, "backend", q.Backend, "reason", string(fault.Disabled), "field", field, "error", cause)
