@@ -3,6 +3,7 @@ package gpuexec
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -108,6 +109,7 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	if err := g.slots.take(f); err != nil {
 		return nil, err
 	}
+	start := time.Now()
 	p, requires, err := e.program(context.WithValue(ctx, e, g), g, f.source, f.blob)
 	if err != nil {
 		if lost(err) {
@@ -115,6 +117,11 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 		}
 		return nil, err
 	}
+	by := "compiled"
+	if f.blob != nil {
+		by = "loaded"
+	}
+	e.cfg.Logger.Debug("executor: "+by, "kernel", f.source.name(), "took", time.Since(start))
 	code, _ := f.source.Spec.(Code)
 	if own, has := p.program.(interface{ Block() Size }); has && code.Block == (Size{}) {
 		code.Block = own.Block()

@@ -70,6 +70,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
 	g.start(e)
 	e.ref.Tell(upMsg{fresh: g})
+	cfg.Logger.Debug("executor: opened", "device", e.info.Name, "backend", e.info.Backend)
 	return e, nil
 }
 

@@ -27,6 +27,21 @@ type hostile struct {
 
 func (h hostile) Handle(context.Context, slog.Record) error { h.harm(); return nil }
 
+// The debug log says that a device was opened, and which kernels were compiled or loaded.
+func TestDebugLog(t *testing.T) {
+	var log bytes.Buffer // written before the answers
+	e := open(t, new(fakedevice.Backend), gpuexec.Config{Workers: 1, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	compile(t, e, source("k"))
+	if _, err := e.Load(bg, source("l"), []byte("l")); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"executor: opened" device="fake device"`, `"executor: compiled" kernel=k took=`, `"executor: loaded" kernel=l took=`} {
+		if strings.Count(log.String(), want) != 1 {
+			t.Errorf("no %s in\n%s", want, log.String())
+		}
+	}
+}
+
 // F3, E1: a logger that ends its goroutine, or panics, keeps no lost device from
 // being opened again, as often as it takes, and no caller from its answer.
 func TestHostileLogger(t *testing.T) {
