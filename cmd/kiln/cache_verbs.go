@@ -213,9 +213,14 @@ func (c *cacheCall) inspect(ctx context.Context) error {
 		row.Key = readableKey(i)
 		shown = row.Key
 	}
-	return c.say(row, "%s: %d bytes, key %s\n  made %s in %.3f s, %d uses, by library %s build %s compiler %s driver %s device %s", i.Entry, i.Bytes, shown,
-		i.Created.Format(time.DateTime), i.Cost.Seconds(), i.Uses, fault.Printable(i.Producer.Library), fault.Printable(i.Producer.Build), fault.Printable(i.Producer.Compiler),
-		fault.Printable(i.Producer.Driver), fault.Printable(i.Producer.Device))
+	by, p := "", i.Producer
+	for _, part := range [][2]string{{"library", p.Library}, {"build", p.Build}, {"compiler", p.Compiler}, {"driver", p.Driver}, {"device", p.Device}} {
+		if part[1] != "" {
+			by += " " + part[0] + " " + fault.Printable(part[1])
+		}
+	}
+	return c.say(row, "%s: %d bytes, key %s\n  made %s in %.3f s, %d uses, by%s", i.Entry, i.Bytes, shown,
+		i.Created.Format(time.DateTime), i.Cost.Seconds(), i.Uses, by)
 }
 
 // readableKey is the key of a primitive as its fields, but for those that are empty

@@ -283,7 +283,7 @@ func TestCacheWords(t *testing.T) {
 	}
 	t.Setenv("KILN_STORE_DIR", dir)
 	text := done(t, "cache", "inspect", "cpu/"+s.Bucket("k")+"/0")
-	if strings.Contains(text, "\x1b") || !strings.Contains(text, `build "b\x1b[2J\nforged"`) {
+	if strings.Contains(text, "\x1b") || !strings.HasSuffix(text, `by library l build "b\x1b[2J\nforged"`+"\n") { // and nothing of what it does not have
 		t.Errorf("%q", text)
 	}
 	if got := object(t, exitDone, "cache", "stats"); got["entries"] != 2.0 || got["disk_bytes"] != float64(16<<10) {
