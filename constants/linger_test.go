@@ -82,9 +82,9 @@ func TestOwnerLingers(t *testing.T) {
 				synctest.Wait()
 				leave()
 				synctest.Wait()
-				time.Sleep(c.wait - 1)
+				time.Sleep(c.wait - time.Nanosecond)
 				if late {
-					time.Sleep(1)
+					time.Sleep(time.Nanosecond)
 					synctest.Wait()
 				}
 				kept := c.wait > 0 && !late
