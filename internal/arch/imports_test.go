@@ -26,7 +26,7 @@ var lodgers = map[string]string{
 // a backend.
 var (
 	backends      = []string{"gpuexec/cpu", "gpuexec/opencl", "gpuexec/vulkan", "gpuexec/cuda", "gpuexec/onednn"}
-	backendImport = []string{"gpuexec/ops", "gpuexec/pipelinefile", "internal", "fault", "limit"} // and gpuexec itself, without what lies below it
+	backendImport = []string{"gpuexec/ops", "gpuexec/internal", "gpuexec/pipelinefile", "internal", "fault", "limit"} // and gpuexec itself, without what lies below it
 )
 
 // A foreign module is used in some rooms; tests may use more of them. The
