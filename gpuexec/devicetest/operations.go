@@ -18,6 +18,12 @@ import (
 func Operations(t *testing.T, lib ops.Library) {
 	e := openDevice(t, lib, 2)
 	d := &desk{e: e, lib: lib}
+	d.mu.kernels = make(map[string]*gpuexec.Kernel)
+	t.Cleanup(func() {
+		for _, k := range d.mu.kernels {
+			k.Release()
+		}
+	})
 	t.Run("reference", func(t *testing.T) {
 		for seed := range uint64(30) {
 			rnd := rand.New(rand.NewPCG(seed, 5))
@@ -110,6 +116,21 @@ func randomTensors(rnd *rand.Rand, op ops.Op) tensors {
 type desk struct {
 	e   *gpuexec.Executor
 	lib ops.Library
+	mu  struct {
+		sync.Mutex
+		kernels map[string]*gpuexec.Kernel // by the keys of their sources
+	}
+}
+
+// kernel compiles a source once.
+func (d *desk) kernel(t testing.TB, src gpuexec.Source) *gpuexec.Kernel {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.kernels[src.Key] == nil {
+		d.mu.kernels[src.Key] = build(t, d.e, src)
+	}
+	return d.mu.kernels[src.Key]
 }
 
 // inPlace says which kinds may write over their first argument.
@@ -122,8 +143,7 @@ func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := build(t, d.e, src)
-	defer k.Release()
+	k := d.kernel(t, src)
 	var operands [][]byte
 	if in.ids != nil {
 		operands = append(operands, gpuexec.BytesOf(in.ids))
