@@ -104,6 +104,19 @@ func TestAbsentDevice(t *testing.T) {
 	}
 }
 
+// A device without a driver is not measured, and held against no gate.
+func TestBenchOfAbsentDevices(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, "bench", "device", "--gate")
+	cmd.Env = append(cmd.Environ(), "OCL_ICD_VENDORS="+t.TempDir(), "VK_ICD_FILENAMES="+filepath.Join(t.TempDir(), "none"))
+	if text, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(text), "not measured") {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
 // P12: explain and get know the backends that are registered, whether or not they run
 // operations.
 func TestCacheKnowsBackends(t *testing.T) {
