@@ -63,9 +63,9 @@ type Config struct {
 	SessionBytes Limit
 	// MemoryLimit is what values of sessions, artefacts and constants, and the
 	// blobs that the store keeps in memory, may take together: off, auto (0.8 of
-	// what the control group or the machine has), MiB or a size such as 4GiB; default KILN_MEMORY_LIMIT,
-	// else off. Above it the values with the least compute time per byte go first,
-	// constants last.
+	// what the control group or the machine has), MiB or a size such as 4GiB;
+	// default KILN_MEMORY_LIMIT, else off. Above it the values with the least
+	// compute time per byte go first, constants last.
 	MemoryLimit string
 
 	Workers int // run workers of each device; default KILN_WORKERS, else one a core

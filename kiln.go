@@ -176,8 +176,9 @@ const lingering = time.Minute
 
 // Executor gives the executor of a device, the same one each time; the first call
 // has it opened, for every caller that asks meanwhile, and ctx ends the waiting
-// only. The runtime closes it: one that somebody else has closed stays so. ErrInvalid: the backend cannot be compared, so that
-// nobody could tell whether it is the same; a pointer can.
+// only. The runtime closes it: one that somebody else has closed stays so.
+// ErrInvalid: the backend cannot be compared, so that nobody could tell whether it is
+// the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
 	if r.none() {
 		return nil, errClosed

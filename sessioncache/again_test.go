@@ -43,7 +43,7 @@ func TestSetOfManyTurnsIsOneRequest(t *testing.T) {
 	}
 	fill()
 	s.touched.Add(touched.Most) // a turn that has done all it may
-	if turns := set(many, many, often); turns != 1 || s.published.bytes.Load() != many {
+	if turns := set(many, many, touched.Often); turns != 1 || s.published.bytes.Load() != many {
 		t.Errorf("%d turns more, then %d bytes", turns, s.published.bytes.Load())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // share is a session's part in the pool of all. A nil share has no bound.
@@ -98,7 +99,7 @@ func (s *state) fitsNow(bytes int64) bool {
 // is not chosen; turns counts those that were not enough.
 func (s *state) roomy(turns *int, own *group, groups, bytes int64) bool {
 	within := func() Cause {
-		if why := s.short(groups, bytes); s.touched.Left() || *turns >= often {
+		if why := s.short(groups, bytes); s.touched.Left() || *turns >= touched.Often {
 			return why
 		}
 		return nothing

@@ -202,16 +202,13 @@ func (s *state) evictOne(why Cause) bool {
 func (s *state) sifted(bytes int64) bool {
 	if !s.closed && s.short(1, bytes) != nothing {
 		s.policy.Sift(s.standing, s.touched.Left)
-		if s.sifts++; !s.touched.Left() && s.sifts < often {
+		if s.sifts++; !s.touched.Left() && s.sifts < touched.Often {
 			return false
 		}
 	}
 	s.sifts = 0
 	return true
 }
-
-// often is how many turns one thing takes at most: others may take the room that it made.
-const often = 256
 
 // short says of what the session's capacity has too little for the groups and bytes
 // given, besides what there is.

@@ -92,14 +92,14 @@ func (c *call) noVerb(verbs []string) error {
 }
 
 func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
-	c.backend = cpu.Name
 	c.text(&c.dir, "store DIR", "the store's directory (default KILN_STORE_DIR)", "a directory's name", nil)
 	c.text(&c.dir, "dir DIR", "the same", "a directory's name", nil)
-	if v.name != "put" && v.name != "get" {
-		c.backend = "" // so that help says what is so
+	about := "the folder of a device's entries (default all)"
+	if v.name == "put" || v.name == "get" {
+		c.backend, about = cpu.Name, "the folder of a device's entries"
 	}
-	c.only = c.text(&c.backend, "backend NAME", "the folder of a device's entries"+map[bool]string{true: " (default all)"}[c.backend == ""], "a backend's name", nil)
-	c.backend = cpu.Name
+	c.only = c.text(&c.backend, "backend NAME", about, "a backend's name", nil)
+	c.backend = cpu.Name // what all but put and get do without
 	c.verbFlags(v)
 	if err := c.parse(v.most); err != nil {
 		return err

@@ -57,10 +57,11 @@ func (c *call) device(d gpuexec.DeviceInfo) error {
 	if d.Name == "" { // no device of it was found
 		name = d.Backend
 	}
-	state := fmt.Sprintf("%s, %.1f GiB", d.Driver, float64(d.MemoryBytes)/(1<<30))
+	units := ""
 	if d.ComputeUnits > 0 { // else the driver does not say
-		state = fmt.Sprintf("%s, %d compute units, %.1f GiB", d.Driver, d.ComputeUnits, float64(d.MemoryBytes)/(1<<30))
+		units = fmt.Sprintf("%d compute units, ", d.ComputeUnits)
 	}
+	state := fmt.Sprintf("%s, %s%.1f GiB", d.Driver, units, float64(d.MemoryBytes)/(1<<30))
 	if !d.Available {
 		state = "absent: " + d.Reason
 	}

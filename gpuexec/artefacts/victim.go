@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/kiln-cache/kiln/internal/sums"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // scope says which entries may go.
@@ -142,12 +143,9 @@ func (s *state) fits(n *node, room int64) bool {
 	return all < math.MaxInt64 && s.bytes.Allows(all) // the largest sum is a bound, too (SPEC Q5)
 }
 
-// often is how many turns one thing takes at most: others may take the room that it made.
-const often = 256
-
 // patience says whether there is time left for m in this turn.
 func (s *state) patience(m *making) func() bool {
-	return func() bool { return s.touched.Left() || m.turns >= often }
+	return func() bool { return s.touched.Left() || m.turns >= touched.Often }
 }
 
 // askable sees to it that what goes for what m asks for is found at once, and landable

@@ -88,11 +88,13 @@ func (d *directory) prepare(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("%s is no folder: move it away", name), err)
 		}
 	}
-	if err := d.distrust(ctx); err != nil {
+	if err := d.mu.lock(ctx); err != nil {
 		return err
 	}
+	d.fresh = false // read the directory again
+	d.own()         // before anything is written that may be left
+	d.mu.unlock()
 	return d.alter(ctx, func() error {
-		d.own()
 		if err := d.settle(); err != nil {
 			return err
 		}

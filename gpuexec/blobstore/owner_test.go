@@ -24,7 +24,7 @@ func TestSweepByOwner(t *testing.T) {
 	s := r.open("d", mib, policy(blobstore.LRU))
 	alive, dead := strings.Repeat("a", 24), strings.Repeat("d", 24)
 	files := []string{"tmp/" + alive + "00000002", "uses/" + alive + "00000001", "lease/owner/" + alive + "00000001", "lease/owner/" + alive + "00000003",
-		"tmp/" + dead + "00000002", "uses/" + dead + "00000001", "lease/owner/" + dead + "00000001", "tmp/nobodys", "uses/nobodys"}
+		"tmp/" + dead + "00000002", "uses/" + dead + "00000001", "lease/owner/" + dead + "00000001", "lease/owner/new-" + dead + "00000004", "tmp/nobodys", "uses/nobodys"}
 	for _, name := range files {
 		r.write(r.path("d/"+name), []byte("open\n"))
 	}

@@ -130,7 +130,7 @@ func (s *Store) open(ctx context.Context) (err error) {
 	s.marks = hostlock.Marks{Leases: s.leases}
 	s.leases.Most = s.cfg.LongestBuild
 	s.marks.Folder = markDir
-	s.owners = hostlock.Owners{FS: s.main.FS, Folder: ownerDir, Staging: tmpDir}
+	s.owners = hostlock.Owners{FS: s.main.FS, Folder: ownerDir}
 	if !s.cfg.Shared {
 		s.dir.lock = hostlock.NewDirectory(s.main.FS, lockDir, s.cfg.Lease)
 	}

@@ -66,6 +66,7 @@ func (s *Store) sweep() {
 		s.logOnce("sweep", err)
 		return
 	}
+	stays := map[string]bool{} // of these processes
 	for _, entry := range list {
 		name := tmpDir + "/" + entry.Name
 		if !s.left(living, hostlock.Process(entry.Name), name) || hostlock.Own(entry.Name) {
@@ -73,12 +74,13 @@ func (s *Store) sweep() {
 		}
 		if err := s.main.RemoveAll(name); err != nil {
 			s.logOnce("sweep", err)
+			stays[hostlock.Process(entry.Name)] = true
 			continue
 		}
 		s.tell(Event{Kind: "swept", Place: name})
 	}
 	for name, lives := range living {
-		if !lives && name != hostlock.Process(name) {
+		if process := hostlock.Process(name); !lives && name != process && !stays[process] {
 			_ = s.owners.Forget(name) // the next sweep tries again
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/internal/sealed"
 )
 
 // Name is the backend's.
@@ -17,6 +18,9 @@ const Language = "opencl-c"
 
 // install is what to do where nothing was found.
 const install = "install an OpenCL loader and a driver (Debian: ocl-icd-libopencl1, and pocl-opencl-icd for the processor or the driver of your device)"
+
+// format is that of blobs: what a driver gave, whole and of its source.
+var format = sealed.Format{Backend: Name, Magic: "kilnocl\x01"}
 
 // backend implements gpuexec.Backend. Safe for concurrent use.
 type backend struct{}

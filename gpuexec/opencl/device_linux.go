@@ -4,6 +4,7 @@ package opencl
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -124,11 +125,7 @@ func (m *memory) Release() {
 
 // Compile implements gpuexec.Device. A driver cannot be told to stop.
 func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Program, error) {
-	code, ok := src.Spec.(gpuexec.Code)
-	if !ok {
-		return nil, failure("compile", fault.ErrUnsupported, "a source of type %T, want a gpuexec.Code", src.Spec)
-	}
-	text, options, err := textOf(code)
+	code, text, options, err := codeOf(src)
 	if err != nil {
 		return nil, err
 	}
@@ -150,15 +147,11 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 
 // Load implements gpuexec.Device.
 func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpuexec.Program, error) {
-	code, ok := src.Spec.(gpuexec.Code)
-	if !ok {
-		return nil, failure("load", fault.ErrUnsupported, "a source of type %T, want a gpuexec.Code", src.Spec)
-	}
-	_, options, err := textOf(code)
+	code, _, options, err := codeOf(src)
 	if err != nil {
 		return nil, err
 	}
-	binary, err := unseal(src.Key, blob)
+	binary, err := format.Open(src.Key, blob)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +180,7 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 // refused is an error of a driver that was given a whole blob: short of memory or of a
 // device, it has not said anything about the blob.
 func refused(err error) error {
-	if e, ok := err.(*fault.Error); ok && !isAny(err, fault.ErrDeviceLost, fault.ErrTooLarge) {
+	if e, ok := err.(*fault.Error); ok && !errors.Is(err, fault.ErrDeviceLost) && !errors.Is(err, fault.ErrTooLarge) {
 		more := failure("load", fault.ErrRefused, "%w", e.Err)
 		more.Reason = fault.DriverRefused
 		return more

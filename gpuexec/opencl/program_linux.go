@@ -140,7 +140,7 @@ func (p *program) Blob(ctx context.Context) ([]byte, error) {
 	case len(binary) == 0:
 		return nil, failure("blob", fault.ErrUnsupported, "the driver gives no binary")
 	}
-	blob := seal(p.key, binary)
+	blob := format.Seal(p.key, binary)
 	p.blob.Store(&blob)
 	return slices.Clone(blob), nil
 }
@@ -213,13 +213,4 @@ func (p *program) forget(q *queue) {
 	defer p.mu.Unlock()
 	p.d.release(clReleaseKernel, p.mu.kernels[q])
 	delete(p.mu.kernels, q)
-}
-
-func isAny(err error, kinds ...error) bool {
-	for _, k := range kinds {
-		if errors.Is(err, k) {
-			return true
-		}
-	}
-	return false
 }

@@ -30,6 +30,16 @@ func unhashable(field, format string, args ...any) error {
 	return err
 }
 
+// codeOf is a source's code, and what the driver is given for it.
+func codeOf(src gpuexec.Source) (code gpuexec.Code, text, options string, err error) {
+	code, ok := src.Spec.(gpuexec.Code)
+	if !ok {
+		return code, "", "", failure("compile", fault.ErrUnsupported, "a source of type %T, want a gpuexec.Code", src.Spec)
+	}
+	text, options, err = textOf(code)
+	return code, text, options, err
+}
+
 // textOf is what the driver is given for a code: one text, and options that read nothing.
 func textOf(c gpuexec.Code) (text, options string, err error) {
 	switch {

@@ -72,15 +72,15 @@ func (b *Backend) Open(ctx context.Context, index int) (gpuexec.Device, error) {
 // install is what makes the backend available.
 const install = "install libvulkan1 and a driver (Debian: mesa-vulkan-drivers, which has one for processors, too)"
 
+// failure is an error of this backend at an operation of it.
+func failure(op string, sentinel error, format string, args ...any) *fault.Error {
+	return &fault.Error{Op: "vulkan: " + op, Backend: Name, Err: fmt.Errorf("%w: "+format, append([]any{sentinel}, args...)...)}
+}
+
 func unavailable(err error) error {
 	return &fault.Error{Op: "vulkan: open", Backend: Name, Err: fmt.Errorf("%s: %w", install, err)}
 }
 
 func absent(err error) []gpuexec.DeviceInfo {
 	return []gpuexec.DeviceInfo{{Backend: Name, Reason: fmt.Sprintf("%v; %s", err, install)}}
-}
-
-func noSuchDevice(index, have int) error {
-	return &fault.Error{Op: "vulkan: open", Backend: Name,
-		Err: fmt.Errorf("%w: device %d: there are %d, from 0", fault.ErrNotFound, index, have)}
 }

@@ -5,10 +5,7 @@ package vulkan
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -35,8 +32,9 @@ var elsewhere = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]*
 
 // unhashable refuses a source whose key would not cover all that goes in.
 func unhashable(field, format string, args ...any) error {
-	return &fault.Error{Op: "vulkan: glsl", Backend: Name, Reason: fault.KeyRefused, Field: field,
-		Err: fmt.Errorf("%w: "+format, append([]any{fault.ErrInvalid}, args...)...)}
+	err := failure("glsl", fault.ErrInvalid, format, args...)
+	err.Reason, err.Field = fault.KeyRefused, field
+	return err
 }
 
 // checkGLSL refuses a source that could read what is not in it (SPEC K6).
@@ -97,8 +95,7 @@ func library() string {
 func (b *Backend) compile(ctx context.Context, code gpuexec.Code) ([]uint32, error) {
 	path, _ := glslc()
 	if path == "" {
-		return nil, &fault.Error{Op: "vulkan: glsl", Backend: Name,
-			Err: fmt.Errorf("%w: glslc is not here: install it (Debian: glslc), or compile the shader to SPIR-V before", fault.ErrUnavailable)}
+		return nil, failure("glsl", fault.ErrUnavailable, "glslc is not here: install it (Debian: glslc), or compile the shader to SPIR-V before")
 	}
 	dir, err := os.MkdirTemp("", "kiln-glsl-")
 	if err != nil {
@@ -151,31 +148,4 @@ func onlyIncluded(code gpuexec.Code, dir, list string) error {
 		}
 	}
 	return nil
-}
-
-// A blob is a module behind the key that it was made for and a digest over both.
-
-func seal(words []uint32, key string) []byte {
-	body := make([]byte, 0, 4*len(words))
-	for _, w := range words {
-		body = binary.LittleEndian.AppendUint32(body, w)
-	}
-	sum := sealOf(key, body)
-	return append(sum[:], body...)
-}
-
-// unseal gives the module of a blob.
-func unseal(blob []byte, key string) ([]uint32, error) {
-	if len(blob) < sha256.Size {
-		return nil, errors.New("the blob is cut")
-	}
-	body := blob[sha256.Size:]
-	if sum := sealOf(key, body); !bytes.Equal(sum[:], blob[:sha256.Size]) {
-		return nil, errors.New("the blob is damaged, or of another kernel")
-	}
-	return spirv.Words(body)
-}
-
-func sealOf(key string, body []byte) [sha256.Size]byte {
-	return sha256.Sum256(append([]byte(key+"\x00"), body...))
 }

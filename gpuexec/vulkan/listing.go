@@ -102,11 +102,11 @@ func (b *Backend) open(ctx context.Context, index int) (gpuexec.Device, error) {
 		return nil, unavailable(err)
 	}
 	if index < 0 || index >= len(all) {
-		return nil, noSuchDevice(index, len(all))
+		return nil, failure("open", fault.ErrNotFound, "device %d: there are %d, from 0", index, len(all))
 	}
 	info := describe(index, all[index])
 	if !info.Available {
-		return nil, &fault.Error{Op: "vulkan: open " + info.Name, Backend: Name, Err: fmt.Errorf("%w: %s", fault.ErrUnavailable, info.Reason)}
+		return nil, failure("open "+info.Name, fault.ErrUnavailable, "%s", info.Reason)
 	}
 	return openDevice(ctx, b, info, all[index])
 }

@@ -77,7 +77,7 @@ func (m *memory) init(d *device) error {
 func (d *device) Alloc(bytes int64) (gpuexec.Memory, error) {
 	m := &d.memory
 	if bytes > m.heap {
-		return nil, &fault.Error{Op: "vulkan: alloc", Backend: Name, Err: fmt.Errorf("%w: %d bytes, the device has %d in all", fault.ErrTooLarge, bytes, m.heap)}
+		return nil, failure("alloc", fault.ErrTooLarge, "%d bytes, the device has %d in all", bytes, m.heap)
 	}
 	p, err := m.take(bytes)
 	if err != nil {

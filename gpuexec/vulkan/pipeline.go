@@ -91,7 +91,7 @@ func (d driver) Build(_ context.Context, m pipelinefile.Module, cache pipelinefi
 		return nil, err
 	}
 	if n := d.of.Subgroups; m.Subgroup > 0 && (m.Subgroup < n.Min || m.Subgroup > n.Max) {
-		return nil, &fault.Error{Op: "vulkan: subgroup", Backend: Name, Err: fault.ErrUnsupported}
+		return nil, failure("compile", fault.ErrUnsupported, "subgroups of %d, the device has %d to %d", m.Subgroup, n.Min, n.Max)
 	}
 	if p.layout, err = d.vk.Layout(p.bindings, (module.PushBytes+3)/4*4); err != nil {
 		return nil, err

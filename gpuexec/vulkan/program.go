@@ -6,12 +6,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/internal/sealed"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/gpuexec/vulkan/internal/spirv"
 )
@@ -29,6 +29,9 @@ type program struct {
 		leases map[gpuexec.Size]*pipelinefile.Lease
 	}
 }
+
+// format is that of blobs: the module of a shader in GLSL.
+var format = sealed.Format{Backend: Name, Magic: "kilnspv\x01"}
 
 // Compile implements gpuexec.Device.
 func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Program, error) {
@@ -59,9 +62,13 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 	if code.Language != GLSL {
 		return nil, errNoBlob
 	}
-	words, err := unseal(blob, src.Key)
+	module, err := format.Open(src.Key, blob)
 	if err != nil {
-		return nil, &fault.Error{Op: "vulkan: load", Key: src.Key, Backend: Name, Reason: fault.DriverRefused, Err: fmt.Errorf("%w: %w", fault.ErrRefused, err)}
+		return nil, err
+	}
+	words, err := spirv.Words(module)
+	if err != nil {
+		return nil, err
 	}
 	return d.program(ctx, src, code, words)
 }
@@ -71,13 +78,11 @@ func codeOf(src gpuexec.Source) (gpuexec.Code, error) {
 	code, ok := src.Spec.(gpuexec.Code)
 	switch {
 	case !ok:
-		return code, &fault.Error{Op: "vulkan: compile", Key: src.Key, Backend: Name,
-			Err: fmt.Errorf("%w: a source of type %T, want a gpuexec.Code in spirv or glsl", fault.ErrUnsupported, src.Spec)}
+		return code, failure("compile", fault.ErrUnsupported, "a source of type %T, want a gpuexec.Code in spirv or glsl", src.Spec)
 	case code.Language == GLSL:
 		return code, checkGLSL(code)
 	case code.Language != SPIRV:
-		return code, &fault.Error{Op: "vulkan: compile", Key: src.Key, Backend: Name,
-			Err: fmt.Errorf("%w: language %q, want spirv or glsl", fault.ErrUnsupported, code.Language)}
+		return code, failure("compile", fault.ErrUnsupported, "language %q, want spirv or glsl", code.Language)
 	case len(code.Options)+len(code.Defines)+len(code.Includes) > 0:
 		return code, fault.Invalidf("vulkan: compile", "options, defines or includes beside a module: they are for %s", GLSL)
 	}
@@ -124,8 +129,7 @@ func (d *device) request(src gpuexec.Source, code gpuexec.Code, words []uint32) 
 	return r, nil
 }
 
-var errNoBlob = &fault.Error{Op: "vulkan: blob", Backend: Name,
-	Err: fmt.Errorf("%w: a module is given; what the driver makes of it is kept by Config.PipelineFile", fault.ErrUnsupported)}
+var errNoBlob = failure("blob", fault.ErrUnsupported, "a module is given; what the driver makes of it is kept by Config.PipelineFile")
 
 // bytesOf is how many bytes of push constants a parameter takes.
 func bytesOf(p gpuexec.Param) int64 {
@@ -151,8 +155,7 @@ func (p *pipeline) fits(params []gpuexec.Param) error {
 			buffers++
 			continue
 		case gpuexec.ParamLocal:
-			return &fault.Error{Op: "vulkan: compile", Backend: Name,
-				Err: fmt.Errorf("%w: parameter %d is local memory: declare it in the module, its size a specialisation constant", fault.ErrUnsupported, i)}
+			return failure("compile", fault.ErrUnsupported, "parameter %d is local memory: declare it in the module, its size a specialisation constant", i)
 		}
 		bytes := bytesOf(q)
 		align := pushAlign(q.Kind, bytes)
@@ -212,7 +215,11 @@ func (p *program) Blob(context.Context) ([]byte, error) {
 	if !p.glsl {
 		return nil, errNoBlob
 	}
-	return seal(p.request.Words, p.key), nil
+	module := make([]byte, 0, 4*len(p.request.Words))
+	for _, w := range p.request.Words {
+		module = binary.LittleEndian.AppendUint32(module, w)
+	}
+	return format.Seal(p.key, module), nil
 }
 
 // Requires implements gpuexec.Program: the driver does not say.

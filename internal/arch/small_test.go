@@ -7,8 +7,8 @@ import (
 )
 
 // How much a user can meet: packages that may be imported, main packages and the
-// backends that a program chooses among aside, and their exported functions, methods, types, constants and variables. Fields
-// are not counted.
+// backends that a program chooses among aside, and their exported functions, methods,
+// types, constants and variables. Fields are not counted.
 const (
 	MostPackages    = 24
 	MostIdentifiers = 800 + 22 // + what the device contract took: kernels of one's own, their numbers, runs that nobody waits for, eviction of pipelines

@@ -8,6 +8,10 @@ import "sync/atomic"
 // done in further turns, with other messages between them.
 const Most = 4096
 
+// Often is how many turns one thing takes at most to make room for itself: others may
+// take the room that it made.
+const Often = 256
+
 // Gauge counts for one actor. All but Most belong to the actor.
 type Gauge struct {
 	now  int64

@@ -313,7 +313,7 @@ func TestOwners(t *testing.T) {
 	if err := f.Mkdir("owner"); err != nil {
 		t.Fatal(err)
 	}
-	o := hostlock.Owners{FS: f, Folder: "owner", Staging: "tmp"}
+	o := hostlock.Owners{FS: f, Folder: "owner"}
 	const process = "0123456789abcdef01234567"
 	want := func(what string, want map[string]bool) {
 		t.Helper()

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -135,7 +136,7 @@ func (e *ear) wait(ctx context.Context, period, pause time.Duration) error {
 	case <-time.After(max(pause, min(period/8, time.Second/4))):
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return guard.Ended(ctx)
 	}
 }
 

@@ -12,9 +12,8 @@ import (
 // file. Its name is from Unique, and so begins as those of all files that the process
 // stages. Owners are safe for concurrent use, on a file system with advisory locks.
 type Owners struct {
-	FS      vfs.FS
-	Folder  string // must exist
-	Staging string // folder for files that have no name yet; must exist
+	FS     vfs.FS
+	Folder string // must exist
 }
 
 // Owner is the file of one who lives. End it with Leave.
@@ -24,9 +23,22 @@ type Owner struct {
 	file   vfs.File
 }
 
+// coming begins the name of a file that is not locked yet. It names no process: who has
+// such a file is not dead for that, and if it died, the file goes as a dead owner's does.
+const coming = "new-"
+
 // Enter makes the file of a name. It is locked before it gets its name.
 func (o Owners) Enter(name string) (*Owner, error) {
-	staged := o.Staging + "/" + name
+	for again := 0; ; again++ {
+		owner, err := o.enter(name)
+		if !errors.Is(err, fs.ErrNotExist) || again == 3 {
+			return owner, err
+		} // somebody took it for a dead owner's before it was locked
+	}
+}
+
+func (o Owners) enter(name string) (*Owner, error) {
+	staged := o.Folder + "/" + coming + name
 	f, err := o.FS.Create(staged)
 	if err != nil {
 		return nil, err
