@@ -31,6 +31,10 @@ func Operations(t *testing.T, lib ops.Library) {
 				d.compare(t, op, randomTensors(rnd, op))
 			}
 		}
+		rnd := rand.New(rand.NewPCG(30, 5))
+		for _, op := range largeOps() {
+			d.compare(t, op, randomTensors(rnd, op))
+		}
 	})
 	t.Run("bits", d.bits)
 	t.Run("workers", d.together)
@@ -61,6 +65,23 @@ func randomOps(rnd *rand.Rand) []ops.Op {
 		ops.New(ops.Gather, n(20), n(40), n(50)), ops.New(ops.Add, period*n(5), n(40), period), norm, product, scores, mixed,
 		ops.New(ops.Softmax, batch, heads, tokens, tokens), ops.New(ops.Reorder, n(4), n(9), n(5), n(17)),
 		ops.New(ops.GELU, n(9), n(70)), ops.New(ops.Tanh, n(9), n(70)), ops.New(ops.Slice, n(5), n(9), n(40)),
+	}
+}
+
+// largeOps have more rows, blocks, or numbers in a sum than a device may take at once.
+func largeOps() []ops.Op {
+	norm := ops.New(ops.LayerNorm, 1100, 33)
+	norm.Epsilon = 1e-5
+	scores := ops.New(ops.BatchMatMul, 2, 2, 147, 75, 147)
+	scores.TransposeB = true
+	mixed := ops.New(ops.BatchMatMul, 2, 2, 147, 147, 75)
+	mixed.MaskK = true
+	blocks := ops.New(ops.BatchMatMul, 1100, 1, 2, 2, 2)
+	blocks.TransposeB, blocks.MaskK = true, true
+	return []ops.Op{
+		ops.New(ops.Gather, 1100, 5, 7), ops.New(ops.Add, 2200, 5, 1100), norm, ops.New(ops.MatMul, 700, 300, 75), scores, mixed, blocks,
+		ops.New(ops.Softmax, 20, 20, 3, 3), ops.New(ops.Softmax, 1, 1, 147, 147), ops.New(ops.Reorder, 11, 10, 11, 5),
+		ops.New(ops.GELU, 1100, 17), ops.New(ops.Tanh, 1100, 5), ops.New(ops.Slice, 1100, 2, 5),
 	}
 }
 
