@@ -19,7 +19,8 @@
 //
 // The backend is an ops.Library. Each kind of operation is one program with its flags,
 // whose dimensions are numbers of the launch: a model compiles about ten programs, once,
-// whatever shapes it runs. The bits of a row depend on that row's inputs alone. The
+// whatever shapes it runs. So Params say nothing of sizes: the caller gives each launch
+// the buffers that its Op is for, and what Launch says of that Op. The bits of a row depend on that row's inputs alone. The
 // kernels are vectors of 16 numbers, made for processors; on a GPU they are right, and slow.
 //
 // # Blobs

@@ -3,6 +3,7 @@ package opencl
 import (
 	_ "embed"
 	"strings"
+	"sync"
 
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/internal/general"
@@ -22,10 +23,18 @@ const (
 	mostRows = 512
 )
 
+// sources has the gpuexec.Source of each ops.Op without numbers: a digest is made once.
+var sources sync.Map
+
 // Source implements ops.Library. One program serves every shape of a kind and its flags.
+// The source is to be read only.
 func (backend) Source(op ops.Op) (gpuexec.Source, error) {
 	if err := general.Check(op, panel); err != nil {
 		return gpuexec.Source{}, err
+	}
+	kind := ops.Op{Kind: op.Kind, Bias: op.Bias, TransposeB: op.TransposeB, MaskK: op.MaskK}
+	if made, ok := sources.Load(kind); ok {
+		return made.(gpuexec.Source), nil
 	}
 	defines := map[string]string{strings.ToUpper(op.Kind.String()): "1"}
 	for name, set := range map[string]bool{"BIAS": op.Bias, "TRANSPOSE_B": op.TransposeB, "MASK_K": op.MaskK} {
@@ -33,8 +42,12 @@ func (backend) Source(op ops.Op) (gpuexec.Source, error) {
 			defines[name] = "1"
 		}
 	}
-	return gpuexec.Code{Language: Language, Text: operations, Entry: "op", Options: []string{"-cl-std=CL1.2"},
+	made, err := gpuexec.Code{Language: Language, Text: operations, Entry: "op", Options: []string{"-cl-std=CL1.2"},
 		Defines: defines, Block: gpuexec.Size{1}}.Source(general.Params(op)...)
+	if err == nil {
+		sources.Store(kind, made)
+	}
+	return made, err
 }
 
 // Launch implements ops.Library: a group for each tile of a product and for each row of
