@@ -42,7 +42,7 @@ func (backend) Source(op ops.Op) (gpuexec.Source, error) {
 			defines[name] = "1"
 		}
 	}
-	made, err := gpuexec.Code{Language: Language, Text: operations, Entry: "op", Options: []string{"-cl-std=CL1.2"},
+	made, err := gpuexec.Code{Language: Language, Text: operations, Entry: "op_" + op.Kind.String(), Options: []string{"-cl-std=CL1.2"},
 		Defines: defines, Block: gpuexec.Size{1}}.Source(general.Params(op)...)
 	if err == nil {
 		sources.Store(kind, made)

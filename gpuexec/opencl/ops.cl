@@ -1,6 +1,6 @@
 // The operations of package ops, each for every shape: its dimensions come as numbers,
-// in their order, behind its tensors. The host defines which operation it wants, by its
-// name, and its flags. With dimensions of 0 a kernel touches nothing.
+// in their order, behind its tensors. The host defines the name of the operation that
+// it wants, and its flags. With dimensions of 0 a kernel touches nothing.
 //
 // Every sum has one order, which neither padding nor what stands beside a row changes
 // (SPEC E8). So multiply-adds are written as such, and the compiler makes none of its own.
@@ -45,7 +45,7 @@ float total(float16 v) {
 uint within(int length, uint stored) { return length < 1 || length > stored ? stored : length; }
 
 #ifdef GATHER
-kernel void op(global const int *ids, global const float *table, global float *out, uint rows, uint width, uint entries) {
+kernel void op_gather(global const int *ids, global const float *table, global float *out, uint rows, uint width, uint entries) {
 	EACH_ROW(rows) {
 		uint id = ids[row];
 		for (uint i = 0; i < width; i += 16)
@@ -55,7 +55,7 @@ kernel void op(global const int *ids, global const float *table, global float *o
 #endif
 
 #ifdef ADD
-kernel void op(global const float *a, global const float *b, global float *out, uint rows, uint width, uint period) {
+kernel void op_add(global const float *a, global const float *b, global float *out, uint rows, uint width, uint period) {
 	EACH_ROW(rows) {
 		for (uint i = 0; i < width; i += 16)
 			put(get(a + row * width + i, width - i) + get(b + row % period * width + i, width - i), out + row * width + i, width - i);
@@ -64,7 +64,7 @@ kernel void op(global const float *a, global const float *b, global float *out, 
 #endif
 
 #ifdef GELU
-kernel void op(global const float *x, global float *out, uint rows, uint width) {
+kernel void op_gelu(global const float *x, global float *out, uint rows, uint width) {
 	EACH_ROW(rows) {
 		for (uint i = 0; i < width; i += 16) {
 			float16 v = get(x + row * width + i, width - i);
@@ -75,7 +75,7 @@ kernel void op(global const float *x, global float *out, uint rows, uint width) 
 #endif
 
 #ifdef TANH
-kernel void op(global const float *x, global float *out, uint rows, uint width) {
+kernel void op_tanh(global const float *x, global float *out, uint rows, uint width) {
 	EACH_ROW(rows) {
 		for (uint i = 0; i < width; i += 16) put(tanh(get(x + row * width + i, width - i)), out + row * width + i, width - i);
 	}
@@ -83,7 +83,7 @@ kernel void op(global const float *x, global float *out, uint rows, uint width) 
 #endif
 
 #ifdef SLICE
-kernel void op(global const float *x, global float *out, uint batch, uint rows, uint width) {
+kernel void op_slice(global const float *x, global float *out, uint batch, uint rows, uint width) {
 	EACH_ROW(batch) {
 		for (uint i = 0; i < width; i += 16) put(get(x + row * rows * width + i, width - i), out + row * width + i, width - i);
 	}
@@ -91,7 +91,7 @@ kernel void op(global const float *x, global float *out, uint batch, uint rows, 
 #endif
 
 #ifdef REORDER
-kernel void op(global const float *x, global float *out, uint a, uint b, uint c, uint d) {
+kernel void op_reorder(global const float *x, global float *out, uint a, uint b, uint c, uint d) {
 	EACH_ROW(a * b * c) { // of out, which is [a, c, b, d]
 		uint from = (row / b / c * b + row % b) * c + row / b % c;
 		for (uint i = 0; i < d; i += 16) put(get(x + from * d + i, d - i), out + row * d + i, d - i);
@@ -100,7 +100,7 @@ kernel void op(global const float *x, global float *out, uint a, uint b, uint c,
 #endif
 
 #ifdef LAYERNORM
-kernel void op(global const float *x, global const float *gamma, global const float *beta, global float *out, uint rows, uint width, float epsilon) {
+kernel void op_layernorm(global const float *x, global const float *gamma, global const float *beta, global float *out, uint rows, uint width, float epsilon) {
 	EACH_ROW(rows) {
 		global const float *from = x + row * width;
 		global float *to = out + row * width;
@@ -122,7 +122,7 @@ kernel void op(global const float *x, global const float *gamma, global const fl
 #endif
 
 #ifdef SOFTMAX
-kernel void op(global const float *x, global const int *lengths, global float *out, uint batch, uint heads, uint queries, uint keys) {
+kernel void op_softmax(global const float *x, global const int *lengths, global float *out, uint batch, uint heads, uint queries, uint keys) {
 	EACH_ROW(batch * heads * queries) {
 		global const float *from = x + row * keys;
 		global float *to = out + row * keys;
@@ -188,7 +188,7 @@ void put_row(float16 left, float16 right, global float *p, uint n) {
 
 #ifdef MATMUL
 // A group gives a tile. Its last rows are one and the same where there are fewer.
-kernel void op(global const float *x, global const float16 *weight,
+kernel void op_matmul(global const float *x, global const float16 *weight,
 #ifdef BIAS
 		global const float *bias,
 #endif
@@ -217,7 +217,7 @@ kernel void op(global const float *x, global const float16 *weight,
 #define DOWN 64
 // A group gives 64 rows of 32 columns. It copies 32 rows of the right-hand side at a
 // time, turned where that is transposed.
-kernel void op(global const float *a, global const float *b, global const int *lengths, global float *out,
+kernel void op_batch_matmul(global const float *a, global const float *b, global const int *lengths, global float *out,
 		uint batch, uint heads, uint m, uint k, uint n, float scale) {
 	uint column = get_group_id(0) * 32, begin = get_group_id(1) * DOWN;
 	if (column >= n || begin >= m) return;
