@@ -9,7 +9,7 @@
 // A group takes a row, and goes on with the row that is as many behind it as there are groups.
 #define EACH_ROW(rows) for (uint row = get_group_id(0); row < (rows); row += get_num_groups(0))
 
-// What few has is compiled once, not wherever it is called.
+// FEW is for the ends of rows: such a function is compiled once, not wherever it is called.
 #define FEW __attribute__((noinline))
 
 FEW float16 get_few(global const float *p, uint n) {
