@@ -68,7 +68,8 @@ func randomOps(rnd *rand.Rand) []ops.Op {
 	}
 }
 
-// largeOps have more rows, blocks, or numbers in a sum than a device may take at once.
+// largeOps have more rows, blocks, or numbers in a sum than a device may take at once:
+// drivers count blocks to 65535.
 func largeOps() []ops.Op {
 	norm := ops.New(ops.LayerNorm, 1100, 33)
 	norm.Epsilon = 1e-5
@@ -79,7 +80,7 @@ func largeOps() []ops.Op {
 	blocks := ops.New(ops.BatchMatMul, 1100, 1, 2, 2, 2)
 	blocks.TransposeB, blocks.MaskK = true, true
 	return []ops.Op{
-		ops.New(ops.Gather, 1100, 5, 7), ops.New(ops.Add, 2200, 5, 1100), norm, ops.New(ops.MatMul, 700, 300, 75), scores, mixed, blocks,
+		ops.New(ops.Gather, 1100, 5, 7), ops.New(ops.Add, 2200, 5, 1100), norm, ops.New(ops.MatMul, 700, 300, 75), ops.New(ops.MatMul, 530_000, 2, 1), scores, mixed, blocks,
 		ops.New(ops.Softmax, 20, 20, 3, 3), ops.New(ops.Softmax, 1, 1, 147, 147), ops.New(ops.Reorder, 11, 10, 11, 5),
 		ops.New(ops.GELU, 1100, 17), ops.New(ops.Tanh, 1100, 5), ops.New(ops.Slice, 1100, 2, 5),
 	}
