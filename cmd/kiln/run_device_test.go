@@ -135,3 +135,45 @@ func TestCacheKnowsBackends(t *testing.T) {
 		}
 	}
 }
+
+// KILN_DRIVER_CACHES=1 puts what drivers keep of their own below the store's directory,
+// which is as whole a store as before, and a second process finds it there.
+func TestDriverCaches(t *testing.T) {
+	folders := map[string]string{"opencl": "pocl", "vulkan": "mesa"} // of the drivers that tests have
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range ops.Names() {
+		if folders[name] == "" || !gpuexec.Find(name).Devices(t.Context())[0].Available {
+			continue
+		}
+		dir := filepath.Join(t.TempDir(), "store")
+		kept := func() (files int) {
+			paths, err := filepath.Glob(filepath.Join(dir, "drivers", "*", folders[name], "*", "*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(paths)
+		}
+		first := 0
+		for range 2 {
+			cmd := exec.CommandContext(t.Context(), self, slices.Concat(tiny, []string{"--device", name, "--requests", "2", "--store", dir})...)
+			cmd.Env = slices.DeleteFunc(cmd.Environ(), func(v string) bool {
+				return strings.HasPrefix(v, "POCL_CACHE_DIR=") || strings.HasPrefix(v, "MESA_SHADER_CACHE_")
+			})
+			cmd.Env = append(cmd.Env, "KILN_DRIVER_CACHES=1", "XDG_CACHE_HOME="+t.TempDir())
+			if text, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, text)
+			}
+			if n := kept(); n == 0 || first > 0 && n != first {
+				t.Errorf("%s: %d files or folders, %d after the process before", name, n, first)
+			}
+			first = kept()
+		}
+		done(t, "cache", "verify", "--store", dir)
+		if list := done(t, "cache", "ls", "--store", dir); strings.Contains(list, "drivers") {
+			t.Errorf("%s: the caches are listed as entries: %s", name, list)
+		}
+	}
+}
