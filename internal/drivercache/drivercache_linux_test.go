@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 )
 
@@ -39,7 +40,7 @@ func TestUse(t *testing.T) {
 		"CUDA_CACHE_PATH": "before", "CUDA_CACHE_MAXSIZE": "before",
 		"__GL_SHADER_DISK_CACHE_PATH": filepath.Join(at, "nvidia"), "__GL_SHADER_DISK_CACHE_SIZE": "before",
 	} {
-		if got, _ := os.LookupEnv(name); got != want {
+		if got, _ := env.Process()(name); got != want {
 			t.Errorf("%s=%s, want %s", name, got, want)
 		}
 	}
