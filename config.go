@@ -40,6 +40,12 @@ type Config struct {
 	// identity of its backend is unknown, or no folder can have its name (SPEC P17).
 	// Without it both are logged once, and the program goes on.
 	StoreRequired bool
+	// DriverCaches has the drivers of this process keep the caches that they have of
+	// their own (Mesa, PoCL, CUDA, NVIDIA) in StoreDir, too, each within a tenth of
+	// StoreBytes; default KILN_DRIVER_CACHES, else they stay where they are. It sets the
+	// drivers' variables, but for those that are set, and holds for what is loaded
+	// later: open the runtime before devices are listed or opened. Linux only.
+	DriverCaches bool
 	// Store says the rest of the store: durability, policy, trust, bases, identity.
 	// StoreDir and StoreBytes win over its Dir and Capacity; its Logger defaults to
 	// Logger. Its Identity says what stored artefacts of a backend must fit. By
@@ -161,6 +167,9 @@ func (c Config) settings() env.Settings {
 		if kind.given.Given() {
 			*kind.at = kind.at.Override(env.Constants{Capacity: kind.given, Policy: kind.at.Value.Policy})
 		}
+	}
+	if c.DriverCaches {
+		s.DriverCaches = s.DriverCaches.Override("1")
 	}
 	if c.Workers != 0 {
 		s.Workers = s.Workers.Override(env.Workers(c.Workers))

@@ -12,6 +12,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
+	"github.com/kiln-cache/kiln/internal/drivercache"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
@@ -54,6 +55,7 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 		p, err = over(store, func() (*tiers.Tiers, error) { return tiers.Open(store, hidden.With(tiers.Config{}, memory)) })
 	}
 	if err == nil {
+		keepDriverCaches(cfg, s, logger)
 		return p, nil
 	}
 	if cfg.StoreRequired {
@@ -61,6 +63,26 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	}
 	logger.Error("kiln: going on without a store", "dir", c.Dir, "error", err)
 	return persistence{}, nil
+}
+
+// keepDriverCaches has drivers keep their own caches in the store's directory, if that
+// was asked for. One that cannot is warned of: the driver's cache stays where it is.
+func keepDriverCaches(cfg Config, s env.Settings, logger *slog.Logger) {
+	if s.DriverCaches.Value != "1" || cfg.Store.ReadOnly {
+		return
+	}
+	lookup := env.Lookup(cfg.Lookup)
+	if lookup == nil {
+		lookup = env.Process()
+	}
+	const share, unlimited = 10, 1 << 30 // bytes, where the store has no bound
+	most := int64(unlimited)
+	if n, counted := s.StoreCapacity.Value.Value(); counted {
+		most = n / share
+	}
+	if err := drivercache.Use(filepath.Join(s.StoreDir.Value, "drivers"), most, lookup); err != nil {
+		logger.Warn("kiln: drivers keep their caches where they are", "error", err)
+	}
 }
 
 // aborts is what the backend of that name says of its driver (SPEC P11).

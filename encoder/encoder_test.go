@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,11 +20,24 @@ import (
 	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	cache, err := os.MkdirTemp("", "kiln-*") // of drivers, for these tests alone
+	if err == nil {
+		err = os.Setenv("POCL_CACHE_DIR", cache)
+	}
+	if err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(cache)
+		os.Exit(code)
+	}))
+}
 
 var bg = context.Background()
 
@@ -57,6 +71,15 @@ type bench struct {
 
 func open(t testing.TB, text []byte) *bench {
 	t.Helper()
+	lib, err := cpu.New("auto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return openOn(t, lib, text)
+}
+
+func openOn(t testing.TB, lib ops.Library, text []byte) *bench {
+	t.Helper()
 	list, err := encoder.Parse("list", text)
 	if err != nil {
 		t.Fatal(err)
@@ -74,10 +97,6 @@ func open(t testing.TB, text []byte) *bench {
 			t.Error(err)
 		}
 	})
-	lib, err := cpu.New("auto")
-	if err != nil {
-		t.Fatal(err)
-	}
 	exec, err := rt.Executor(bg, lib, 0)
 	if err != nil {
 		t.Fatal(err)

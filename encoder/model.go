@@ -39,6 +39,7 @@ type Model struct {
 	tensors tensors
 	last    *plan
 	arena   *gpuexec.Buffer
+	align   int64 // of the arena's parts, as the device wants it
 }
 
 // Answer is what one run gave and how it was served.
@@ -61,7 +62,7 @@ type Answer struct {
 // New makes a model. It prepares no weights: see Prepare.
 func New(cfg Config) *Model {
 	list := cfg.Weights.list.model
-	m := &Model{session: cfg.Session, exec: cfg.Executor, lib: cfg.Library, list: list}
+	m := &Model{session: cfg.Session, exec: cfg.Executor, lib: cfg.Library, list: list, align: int64(cfg.Executor.Limits().Alignment)}
 	if cfg.Record {
 		m.record = make(map[string]*Use)
 	}

@@ -37,7 +37,7 @@ type step struct {
 // part is a piece of the arena.
 type part struct{ offset, bytes int64 }
 
-const alignment = 64 // of every part: a cache line
+const alignment = 64 // of every part, at least: a cache line
 
 // newPlan lowers the operations and places their outputs. A piece of the arena is
 // used again after its last reader.
@@ -47,7 +47,7 @@ func newPlan(m *Model, batch, tokens int) (*plan, error) {
 		return nil, err
 	}
 	p := &plan{batch: batch, tokens: tokens, steps: make([]step, len(bound))}
-	var a arena
+	a := arena{align: max(alignment, m.align)}
 	for i, n := range []int{batch * tokens, batch * tokens, batch} {
 		p.inputs[i] = a.take(4 * int64(n))
 	}
@@ -83,12 +83,13 @@ func (p *plan) operand(s oplist.Source) part {
 
 // arena places parts first fit.
 type arena struct {
-	free []part // by offset
-	high int64
+	align int64  // of every part
+	free  []part // by offset
+	high  int64
 }
 
 func (a *arena) take(bytes int64) part {
-	bytes = (bytes + alignment - 1) / alignment * alignment
+	bytes = (bytes + a.align - 1) / a.align * a.align
 	for i, f := range a.free {
 		if f.bytes < bytes {
 			continue

@@ -61,6 +61,7 @@ type Settings struct {
 	CPUISA           Setting[string]      // auto, avx512, avx2 or generic
 	Workers          Setting[Workers]     // of each device
 	MemoryLimit      Setting[MemoryLimit] // of the process
+	DriverCaches     Setting[string]      // 1: drivers keep their own caches under StoreDir, too; else 0
 	Strict           Setting[string]      // 1: what is refused or unknown is an error; else 0
 
 	Refusals []Refusal // in the order of Table; those of one list in the list's order

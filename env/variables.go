@@ -52,6 +52,8 @@ var variables = []variable{
 		"workers of each device: auto (one a core) or a number", "KILN_WORKERS"),
 	scalar(func(s *Settings) *Setting[MemoryLimit] { return &s.MemoryLimit }, MemoryLimit{}, parseMemoryLimit,
 		"memory the process should stay below: off, auto (what the machine grants), MiB or a size with its unit", "KILN_MEMORY_LIMIT"),
+	scalar(func(s *Settings) *Setting[string] { return &s.DriverCaches }, "0", oneOf("0", "1"),
+		"kernel store: 1 has drivers keep their own caches (Mesa, PoCL, CUDA, NVIDIA) in its directory, too; 0 leaves them where they are", "KILN_DRIVER_CACHES"),
 	scalar(func(s *Settings) *Setting[string] { return &s.Strict }, "0", oneOf("0", "1"),
 		"what is wrong with the environment: 0 (it is logged, and defaults stay) or 1 (it is an error)", Strict),
 }

@@ -31,6 +31,7 @@ var benches = []struct {
 	{"full", "a store of 100,000 entries at its capacity against one of 1,000, which takes minutes to fill", figures.Full},
 	{"restart", "the first pass of kiln run in a process that finds its kernels in the store, against its second", benchRestart},
 	{"forward", "a MiniLM forward pass of 128 tokens against its matrix products alone", benchForward},
+	{"device", "each device that is here against cpu, in turns: a matrix product, and MiniLM at 128 tokens", benchDevice},
 }
 
 func benchCommand(ctx context.Context, c *call) error {

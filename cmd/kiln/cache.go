@@ -240,8 +240,7 @@ type identityFile struct {
 // producer is the identity that asks or writes entries of a backend: that of this
 // binary, of a file, or of an entry.
 func (c *cacheCall) producer(ctx context.Context, backend string) (gpuexec.Identity, error) {
-	library := libraries(c.settings)
-	own := identities(library)(backend)
+	own, absent := identityOf(libraries(c.settings), backend)
 	if c.identity == "" {
 		if backend == kiln.DefaultBackend {
 			self, err := os.Executable()
@@ -254,8 +253,8 @@ func (c *cacheCall) producer(ctx context.Context, backend string) (gpuexec.Ident
 			}
 			return executable(text)
 		}
-		if _, err := library(backend); err != nil && c.flags.Lookup("key-file") != nil {
-			return own, usagef("--backend %.40q: %w; or name with --identity the producer that asks or writes", backend, err)
+		if absent != nil && c.flags.Lookup("key-file") != nil {
+			return own, usagef("--backend %.40q: %w; or name with --identity the producer that asks or writes", backend, absent)
 		}
 		return own, nil
 	}

@@ -24,7 +24,17 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	goleak.VerifyTestMain(m)
+	cache, err := os.MkdirTemp("", "kiln-*") // of drivers, for these tests alone
+	if err == nil {
+		err = os.Setenv("POCL_CACHE_DIR", cache)
+	}
+	if err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(cache)
+		os.Exit(code)
+	}))
 }
 
 // invoke runs the command in this process.

@@ -272,15 +272,28 @@ func libraries(settings env.Settings) func(device string) (ops.Library, error) {
 }
 
 // identities gives the identity that stored kernels of a backend must fit: an empty
-// one, which nothing fits, where the backend is absent.
+// one, which nothing fits, where the backend or its driver is absent.
 func identities(library func(device string) (ops.Library, error)) func(backend string) gpuexec.Identity {
 	return func(backend string) gpuexec.Identity {
-		lib, err := library(backend)
-		if err != nil {
-			return gpuexec.Identity{}
-		}
-		return gpuexec.IdentityOf(context.Background(), lib)
+		id, _ := identityOf(library, backend)
+		return id
 	}
+}
+
+// identityOf is that of a backend's first device, with the reason if there is none. A
+// store has kernels of backends that run no operations, too.
+func identityOf(library func(device string) (ops.Library, error), backend string) (gpuexec.Identity, error) {
+	var b gpuexec.Backend
+	lib, err := library(backend)
+	if b = lib; err != nil {
+		if b = gpuexec.Find(backend); b == nil || backend == cpu.Name {
+			return gpuexec.Identity{}, err
+		}
+	}
+	if all := b.Devices(context.Background()); len(all) > 0 && !all[0].Available {
+		return gpuexec.Identity{}, errors.New(all[0].Reason)
+	}
+	return gpuexec.IdentityOf(context.Background(), b), nil
 }
 
 // model reads a built-in op list or a file.

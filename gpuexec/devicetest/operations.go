@@ -18,12 +18,22 @@ import (
 func Operations(t *testing.T, lib ops.Library) {
 	e := openDevice(t, lib, 2)
 	d := &desk{e: e, lib: lib}
+	d.mu.kernels = make(map[string]*gpuexec.Kernel)
+	t.Cleanup(func() {
+		for _, k := range d.mu.kernels {
+			k.Release()
+		}
+	})
 	t.Run("reference", func(t *testing.T) {
 		for seed := range uint64(30) {
 			rnd := rand.New(rand.NewPCG(seed, 5))
 			for _, op := range randomOps(rnd) {
 				d.compare(t, op, randomTensors(rnd, op))
 			}
+		}
+		rnd := rand.New(rand.NewPCG(30, 5))
+		for _, op := range largeOps() {
+			d.compare(t, op, randomTensors(rnd, op))
 		}
 	})
 	t.Run("bits", d.bits)
@@ -55,6 +65,24 @@ func randomOps(rnd *rand.Rand) []ops.Op {
 		ops.New(ops.Gather, n(20), n(40), n(50)), ops.New(ops.Add, period*n(5), n(40), period), norm, product, scores, mixed,
 		ops.New(ops.Softmax, batch, heads, tokens, tokens), ops.New(ops.Reorder, n(4), n(9), n(5), n(17)),
 		ops.New(ops.GELU, n(9), n(70)), ops.New(ops.Tanh, n(9), n(70)), ops.New(ops.Slice, n(5), n(9), n(40)),
+	}
+}
+
+// largeOps have more rows, blocks, or numbers in a sum than a device may take at once:
+// drivers count blocks to 65535.
+func largeOps() []ops.Op {
+	norm := ops.New(ops.LayerNorm, 1100, 33)
+	norm.Epsilon = 1e-5
+	scores := ops.New(ops.BatchMatMul, 2, 2, 147, 75, 147)
+	scores.TransposeB = true
+	mixed := ops.New(ops.BatchMatMul, 2, 2, 147, 147, 75)
+	mixed.MaskK = true
+	blocks := ops.New(ops.BatchMatMul, 1100, 1, 2, 2, 2)
+	blocks.TransposeB, blocks.MaskK = true, true
+	return []ops.Op{
+		ops.New(ops.Gather, 1100, 5, 7), ops.New(ops.Add, 2200, 5, 1100), norm, ops.New(ops.MatMul, 700, 300, 75), ops.New(ops.MatMul, 530_000, 2, 1), scores, mixed, blocks,
+		ops.New(ops.Softmax, 20, 20, 3, 3), ops.New(ops.Softmax, 1, 1, 147, 147), ops.New(ops.Reorder, 11, 10, 11, 5),
+		ops.New(ops.GELU, 1100, 17), ops.New(ops.Tanh, 1100, 5), ops.New(ops.Slice, 1100, 2, 5),
 	}
 }
 
@@ -110,6 +138,21 @@ func randomTensors(rnd *rand.Rand, op ops.Op) tensors {
 type desk struct {
 	e   *gpuexec.Executor
 	lib ops.Library
+	mu  struct {
+		sync.Mutex
+		kernels map[string]*gpuexec.Kernel // by the keys of their sources
+	}
+}
+
+// kernel compiles a source once.
+func (d *desk) kernel(t testing.TB, src gpuexec.Source) *gpuexec.Kernel {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.kernels[src.Key] == nil {
+		d.mu.kernels[src.Key] = build(t, d.e, src)
+	}
+	return d.mu.kernels[src.Key]
 }
 
 // inPlace says which kinds may write over their first argument.
@@ -122,8 +165,7 @@ func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := build(t, d.e, src)
-	defer k.Release()
+	k := d.kernel(t, src)
 	var operands [][]byte
 	if in.ids != nil {
 		operands = append(operands, gpuexec.BytesOf(in.ids))

@@ -15,6 +15,14 @@
 // differently. Constants are fault.ErrUnsupported: use Defines. A text
 // that the driver does not compile is fault.ErrInvalid with the driver's build log.
 //
+// # Operations
+//
+// The backend is an ops.Library. Each kind of operation is one program with its flags,
+// whose dimensions are numbers of the launch: a model compiles about ten programs, once,
+// whatever shapes it runs. So Params say nothing of sizes: the caller gives each launch
+// the buffers that its Op is for, and what Launch says of that Op. The bits of a row depend on that row's inputs alone. The
+// kernels are vectors of 16 numbers, made for processors; on a GPU they are right, and slow.
+//
 // # Blobs
 //
 // A blob is the driver's binary behind a digest over it and the source's key, which is

@@ -17,7 +17,6 @@ type exception struct{ check, file, what, reason string }
 var exceptions = []exception{
 	{"sibling", "gpuexec/artefacts/lease.go", "Value", "what a user does with what Lookup gives"},
 	{"sibling", "gpuexec/pipelinefile/object.go", "Evict", "how a user who bounds live pipelines lets one go"},
-	{"sibling", "gpuexec/ops/op.go", "Dims", "how a user learns what the dimensions of an operation are called"},
 	{"sibling", "gpuexec/blobstore/mark.go", "Enter", "how a user who loads blobs with a driver of its own marks that (SPEC P11)"},
 	{"sibling", "gpuexec/blobstore/uses.go", "Reuse", "how a user who keeps blobs in memory has their uses counted (SPEC P7)"},
 }

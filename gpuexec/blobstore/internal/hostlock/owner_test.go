@@ -1,3 +1,5 @@
+//go:build unix
+
 package hostlock_test
 
 import (

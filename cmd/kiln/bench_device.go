@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/encoder"
+	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/measure"
+)
+
+// deviceGates bound a device's speed at a product and its time for a model, both over cpu's.
+var deviceGates = map[string]struct{ product, model *measure.Gate }{
+	"opencl": {measure.AtLeast(0.85), measure.AtMost(1.5)},
+}
+
+// benchDevice measures each device that is here beside cpu.
+func benchDevice(ctx context.Context) (figures []measure.Figure, err error) {
+	for _, name := range ops.Names() {
+		if name == cpu.Name {
+			continue
+		}
+		info := ops.Find(name).Devices(ctx)[0]
+		if !info.Available {
+			figures = append(figures, measure.Figure{Bench: name, RatioTo: cpu.Name}.Unmeasured(info.Reason))
+			continue
+		}
+		more, err := benchBeside(ctx, info)
+		if figures = append(figures, more...); err != nil {
+			return figures, err
+		}
+	}
+	return figures, nil
+}
+
+// benchBeside measures a device and cpu in turns, with as many callers as the device has
+// units, at most as many as there are processors, and one caller of the model alone.
+func benchBeside(ctx context.Context, info gpuexec.DeviceInfo) (figures []measure.Figure, err error) {
+	callers := min(max(info.ComputeUnits, 1), runtime.GOMAXPROCS(0))
+	rt, err := kiln.Open(kiln.Config{ArtefactEntries: kiln.Unlimited, Workers: callers})
+	if err != nil {
+		return nil, err
+	}
+	defer rt.Close(context.WithoutCancel(ctx))
+	list, err := model("minilm_l6_h384")
+	if err != nil {
+		return nil, err
+	}
+	weights, err := encoder.OpenWeights(list, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer weights.Close()
+	var sides [2]*benched
+	for i, name := range []string{info.Backend, cpu.Name} {
+		lib, err := libraries(env.Read(env.Process()))(name)
+		if err != nil {
+			return nil, err
+		}
+		if sides[i], err = openBenched(ctx, rt, lib, weights, callers); err != nil {
+			return nil, err
+		}
+		defer sides[i].close()
+	}
+	gates, what := deviceGates[info.Backend], fmt.Sprintf("%s, %s", info.Name, info.Driver)
+	take := func(name string, callers int, gate *measure.Gate, of func(b *benched, i int) error, show func(seconds float64) float64, unit string) error {
+		f := measure.Figure{Bench: fmt.Sprintf("%s %s, callers: %d", info.Backend, name, callers), RatioTo: "cpu's", Goroutines: callers, Gate: gate}
+		f, err := beside(ctx, f, sides, of, show, unit)
+		f.Note += "; " + what
+		figures = append(figures, f)
+		return err
+	}
+	d := benchProduct.Dims
+	err = take(fmt.Sprintf("speed of matmul %dx%dx%d", d[0], d[1], d[2]), callers, gates.product,
+		func(b *benched, i int) error { return b.exec.Submit(ctx, b.products[i]) },
+		func(s float64) float64 { return 2e-9 * float64(d[0]*d[1]*d[2]) * float64(callers) / s }, "GFLOP/s")
+	ids := [][]int32{list.Tokens(1, 0, 128)}
+	for n := 1; n <= callers && err == nil; n += max(callers-1, 1) {
+		err = take("time of minilm, 128 tokens", n, gates.model,
+			func(b *benched, i int) error { _, err := b.models[i].Run(ctx, ids); return err },
+			func(s float64) float64 { return 1e3 * s }, "ms")
+	}
+	return figures, err
+}
+
+// beside takes a figure of two devices that run what of runs for each caller, in turns.
+func beside(ctx context.Context, f measure.Figure, sides [2]*benched, of func(b *benched, i int) error, show func(seconds float64) float64, unit string) (measure.Figure, error) {
+	const rounds, quickest = 9, 5
+	var all [2][]float64
+	f, err := f.Take(ctx, rounds, func() (float64, error) {
+		for i, b := range sides {
+			took, err := measure.Quickest(quickest, func() error {
+				errs := make([]error, f.Goroutines)
+				var wg sync.WaitGroup
+				for caller := range errs {
+					wg.Go(func() { errs[caller] = of(b, caller) })
+				}
+				wg.Wait()
+				return errors.Join(errs...)
+			})
+			if err != nil {
+				return 0, err
+			}
+			all[i] = append(all[i], show(took.Seconds()))
+		}
+		last := len(all[0]) - 1
+		return all[0][last] / all[1][last], nil
+	})
+	f.Note = fmt.Sprintf("%.1f against %.1f %s", measure.SpreadOf(all[0]).Median, measure.SpreadOf(all[1]).Median, unit)
+	return f, err
+}
+
+// benchProduct is the widest product of BERT-base for 128 tokens.
+var benchProduct = ops.New(ops.MatMul, 128, 768, 3072)
+
+// benched is a device with a model and a product for each caller. What is not the models'
+// is freed with the device.
+type benched struct {
+	exec     *gpuexec.Executor
+	models   []*encoder.Model
+	products []gpuexec.Launch
+}
+
+func openBenched(ctx context.Context, rt *kiln.Runtime, lib ops.Library, weights *encoder.Weights, callers int) (*benched, error) {
+	exec, err := rt.Executor(ctx, lib, 0)
+	if err != nil {
+		return nil, err
+	}
+	b := &benched{exec: exec}
+	engine, err := rt.Constants().Engine(constants.CPU, 0, lib.Name())
+	if err != nil {
+		return nil, err
+	}
+	source, err := lib.Source(benchProduct)
+	if err != nil {
+		return nil, err
+	}
+	kernel, err := exec.Compile(ctx, source)
+	if err != nil {
+		return nil, err
+	}
+	x, weight, err := b.operands(ctx, lib)
+	if err != nil {
+		return nil, err
+	}
+	grid, values := lib.Launch(benchProduct)
+	for range callers {
+		session, err := rt.Session(kiln.SessionConfig{})
+		if err != nil {
+			return nil, err
+		}
+		out, err := exec.Alloc(ctx, 4*benchProduct.Elements())
+		if err != nil {
+			return nil, err
+		}
+		b.models = append(b.models, encoder.New(encoder.Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: weights}))
+		args := append([]gpuexec.Arg{gpuexec.BufferArg(x), gpuexec.BufferArg(weight), gpuexec.BufferArg(out)}, values...)
+		b.products = append(b.products, gpuexec.Launch{Kernel: kernel, Grid: grid, Args: args})
+	}
+	return b, nil
+}
+
+// operands are those of benchProduct, the weight as the device wants it.
+func (b *benched) operands(ctx context.Context, lib ops.Library) (x, weight *gpuexec.Buffer, err error) {
+	random := rand.New(rand.NewPCG(1, 2))
+	numbers := func(n int64) []float32 {
+		list := make([]float32, n)
+		for i := range list {
+			list[i] = float32(random.NormFloat64())
+		}
+		return list
+	}
+	d := benchProduct.Dims
+	form, err := lib.Prepare(benchProduct)
+	if err != nil {
+		return nil, nil, err
+	}
+	packed := make([]byte, form.Bytes)
+	if err := form.Fill(packed, numbers(d[1]*d[2])); err != nil {
+		return nil, nil, err
+	}
+	for _, in := range []struct {
+		buffer **gpuexec.Buffer
+		bytes  []byte
+	}{{&x, gpuexec.BytesOf(numbers(d[0] * d[1]))}, {&weight, packed}} {
+		if *in.buffer, err = b.exec.Alloc(ctx, int64(len(in.bytes))); err == nil {
+			err = b.exec.Write(ctx, *in.buffer, 0, in.bytes)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return x, weight, nil
+}
+
+func (b *benched) close() {
+	for _, m := range b.models {
+		m.Close()
+	}
+}

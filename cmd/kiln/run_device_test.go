@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+)
+
+// mostPrograms bounds what a model compiles on a device whose programs serve every shape.
+const mostPrograms = 15
+
+// P6, E8: on each device that is here the model runs in several sessions, cold and warm,
+// from a store, with announced requests, and from a store that kiln warm filled: programs
+// are compiled once for all shapes and sessions, and the bits of outputs are the same.
+func TestRunOnDevices(t *testing.T) {
+	for _, name := range ops.Names() {
+		if name == cpu.Name {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			if d := gpuexec.Find(name).Devices(t.Context())[0]; !d.Available {
+				t.Skip(d.Reason)
+			}
+			dir := t.TempDir()
+			record, plot := filepath.Join(dir, "record"), filepath.Join(dir, "run.png")
+			run := func(store string, more ...string) (passes []passOf) {
+				t.Helper()
+				args := slices.Concat(tiny, []string{"--device", name, "--requests", "24", "--store", filepath.Join(dir, store)}, more)
+				for _, p := range replayed(t, args...).Passes {
+					if p.Errors > 0 || p.Requests != 24 {
+						t.Fatalf("%d of %d requests failed", p.Errors, p.Requests)
+					}
+					passes = append(passes, passOf{p.Compiles, p.Hits.Disk, p.OutputSHA256})
+				}
+				return passes
+			}
+			first := run("a", "--sessions", "3", "--announce", "4", "--record", record, "--plot", plot)
+			if n := first[0].compiles; n < 1 || n > mostPrograms || first[1].compiles > 0 || first[1].bits != first[0].bits {
+				t.Errorf("compiles, hits on disk and bits %v", first)
+			}
+			if _, err := os.Stat(plot); err != nil {
+				t.Error(err)
+			}
+			if again := run("a", "--sessions", "1"); again[0].compiles > 0 || again[0].disk != first[0].compiles || again[0].bits != first[0].bits {
+				t.Errorf("%v from the store, after %v", again, first)
+			}
+			counted := make(map[string]int64)
+			for line := range strings.Lines(done(t, "warm", "--manifest", record, "--store", filepath.Join(dir, "b"), "--json")) {
+				var w warmed
+				if err := json.Unmarshal([]byte(line), &w); err != nil {
+					t.Fatal(err)
+				}
+				counted[w.Result]++
+			}
+			if counted[warmBuilt] != first[0].compiles || counted[warmHit] == 0 || len(counted) != 2 {
+				t.Errorf("warmed %v, want %d programs built and the other shapes hits", counted, first[0].compiles)
+			}
+			if warm := run("b"); warm[0].compiles > 0 || warm[0].bits != first[0].bits {
+				t.Errorf("%v from a store that was warmed, after %v", warm, first)
+			}
+		})
+	}
+}
+
+// passOf is what a pass compiled, found on disk and gave.
+type passOf struct {
+	compiles, disk int64
+	bits           string
+}
+
+// A device whose driver is not installed says what to install, as an error of the work;
+// its backend is known by name, and nothing of it is stored or found without a driver.
+func TestAbsentDevice(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, key := t.TempDir(), file(t, "key", "k")
+	for _, c := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"run", "--device", "opencl", "--requests", "1"}, exitFailed},
+		{[]string{"cache", "get", "--backend", "opencl", "--store", dir, "--key-file", key}, exitUsage},
+		{[]string{"cache", "explain", "--backend", "opencl", "--store", dir, "--key-file", key}, exitUsage},
+	} {
+		cmd := exec.CommandContext(t.Context(), self, c.args...)
+		cmd.Env = append(cmd.Environ(), "OCL_ICD_VENDORS="+dir) // a loader without a driver; there may be none at all
+		text, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != c.code || !strings.Contains(string(text), "unavailable: ") || !strings.Contains(string(text), ": install ") {
+			t.Errorf("kiln %v: %v, %s", c.args, err, text)
+		}
+	}
+}
+
+// A device without a driver is not measured, and held against no gate.
+func TestBenchOfAbsentDevices(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, "bench", "device", "--gate")
+	cmd.Env = append(cmd.Environ(), "OCL_ICD_VENDORS="+t.TempDir(), "VK_ICD_FILENAMES="+filepath.Join(t.TempDir(), "none"))
+	if text, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(text), "not measured") {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// P12: explain and get know the backends that are registered, whether or not they run
+// operations.
+func TestCacheKnowsBackends(t *testing.T) {
+	dir, key := t.TempDir(), file(t, "key", "k")
+	for _, b := range gpuexec.Backends() {
+		args := []string{"--backend", b.Name(), "--store", dir, "--key-file", key}
+		get, explain := exitNotFound, exitDone
+		if !b.Devices(context.Background())[0].Available {
+			get, explain = exitUsage, exitUsage
+		}
+		if code, _, errs := invoke(append([]string{"cache", "get"}, args...)...); code != get {
+			t.Errorf("get of %s: exit %d, %s", b.Name(), code, errs)
+		}
+		if code, _, errs := invoke(append([]string{"cache", "explain"}, args...)...); code != explain {
+			t.Errorf("explain of %s: exit %d, %s", b.Name(), code, errs)
+		}
+	}
+}
+
+// KILN_DRIVER_CACHES=1 puts what drivers keep of their own below the store's directory,
+// which is as whole a store as before, and a second process finds it there.
+func TestDriverCaches(t *testing.T) {
+	folders := map[string]string{"opencl": "pocl", "vulkan": "mesa"} // of the drivers that tests have
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range ops.Names() {
+		if folders[name] == "" || !gpuexec.Find(name).Devices(t.Context())[0].Available {
+			continue
+		}
+		dir := filepath.Join(t.TempDir(), "store")
+		kept := func() (files int) {
+			paths, err := filepath.Glob(filepath.Join(dir, "drivers", "*", folders[name], "*", "*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(paths)
+		}
+		first := 0
+		for range 2 {
+			cmd := exec.CommandContext(t.Context(), self, slices.Concat(tiny, []string{"--device", name, "--requests", "2", "--store", dir})...)
+			cmd.Env = slices.DeleteFunc(cmd.Environ(), func(v string) bool {
+				return strings.HasPrefix(v, "POCL_CACHE_DIR=") || strings.HasPrefix(v, "MESA_SHADER_CACHE_")
+			})
+			cmd.Env = append(cmd.Env, "KILN_DRIVER_CACHES=1", "XDG_CACHE_HOME="+t.TempDir())
+			if text, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, text)
+			}
+			if n := kept(); n == 0 || first > 0 && n != first {
+				t.Errorf("%s: %d files or folders, %d after the process before", name, n, first)
+			}
+			first = kept()
+		}
+		done(t, "cache", "verify", "--store", dir)
+		if list := done(t, "cache", "ls", "--store", dir); strings.Contains(list, "drivers") {
+			t.Errorf("%s: the caches are listed as entries: %s", name, list)
+		}
+	}
+}

@@ -1,0 +1,258 @@
+// The operations of package ops, each for every shape: its dimensions come as numbers,
+// in their order, behind its tensors. The host defines the name of the operation that
+// it wants, and its flags. With dimensions of 0 a kernel touches nothing.
+//
+// Every sum has one order, which neither padding nor what stands beside a row changes
+// (SPEC E8). So multiply-adds are written as such, and the compiler makes none of its own.
+#pragma OPENCL FP_CONTRACT OFF
+
+// A group takes a row, and goes on with the row that is as many behind it as there are groups.
+#define EACH_ROW(rows) for (uint row = get_group_id(0); row < (rows); row += get_num_groups(0))
+
+// FEW is for the ends of rows: such a function is compiled once, not wherever it is called.
+#define FEW __attribute__((noinline))
+
+FEW float16 get_few(global const float *p, uint n) {
+	float part[16] = {0};
+	for (uint i = 0; i < n; i++) part[i] = p[i];
+	return vload16(0, part);
+}
+
+FEW void put_few(float16 v, global float *p, uint n) {
+	float part[16];
+	vstore16(v, 0, part);
+	for (uint i = 0; i < n; i++) p[i] = part[i];
+}
+
+// get is the first n numbers from p on, at most 16, with zeros behind them.
+float16 get(global const float *p, uint n) { return n < 16 ? get_few(p, n) : vload16(0, p); }
+
+// put writes the first n of 16 numbers.
+void put(float16 v, global float *p, uint n) {
+	if (n < 16) put_few(v, p, n);
+	else vstore16(v, 0, p);
+}
+
+// total is the sum of sixteen numbers.
+float total(float16 v) {
+	float8 a = v.lo + v.hi;
+	float4 b = a.lo + a.hi;
+	float2 c = b.lo + b.hi;
+	return c.x + c.y;
+}
+
+// within is a length, or all that is stored where it is none.
+uint within(int length, uint stored) { return length < 1 || length > stored ? stored : length; }
+
+#ifdef GATHER
+kernel void op_gather(global const int *ids, global const float *table, global float *out, uint rows, uint width, uint entries) {
+	EACH_ROW(rows) {
+		uint id = ids[row];
+		for (uint i = 0; i < width; i += 16)
+			put(id < entries ? get(table + id * width + i, width - i) : (float16)0, out + row * width + i, width - i);
+	}
+}
+#endif
+
+#ifdef ADD
+kernel void op_add(global const float *a, global const float *b, global float *out, uint rows, uint width, uint period) {
+	EACH_ROW(rows) {
+		for (uint i = 0; i < width; i += 16)
+			put(get(a + row * width + i, width - i) + get(b + row % period * width + i, width - i), out + row * width + i, width - i);
+	}
+}
+#endif
+
+#ifdef GELU
+kernel void op_gelu(global const float *x, global float *out, uint rows, uint width) {
+	EACH_ROW(rows) {
+		for (uint i = 0; i < width; i += 16) {
+			float16 v = get(x + row * width + i, width - i);
+			put(0.5f * v * (1 + erf(v * 0.70710678118654752f)), out + row * width + i, width - i);
+		}
+	}
+}
+#endif
+
+#ifdef TANH
+kernel void op_tanh(global const float *x, global float *out, uint rows, uint width) {
+	EACH_ROW(rows) {
+		for (uint i = 0; i < width; i += 16) put(tanh(get(x + row * width + i, width - i)), out + row * width + i, width - i);
+	}
+}
+#endif
+
+#ifdef SLICE
+kernel void op_slice(global const float *x, global float *out, uint batch, uint rows, uint width) {
+	EACH_ROW(batch) {
+		for (uint i = 0; i < width; i += 16) put(get(x + row * rows * width + i, width - i), out + row * width + i, width - i);
+	}
+}
+#endif
+
+#ifdef REORDER
+kernel void op_reorder(global const float *x, global float *out, uint a, uint b, uint c, uint d) {
+	EACH_ROW(a * b * c) { // of out, which is [a, c, b, d]
+		uint from = (row / b / c * b + row % b) * c + row / b % c;
+		for (uint i = 0; i < d; i += 16) put(get(x + from * d + i, d - i), out + row * d + i, d - i);
+	}
+}
+#endif
+
+#ifdef LAYERNORM
+kernel void op_layernorm(global const float *x, global const float *gamma, global const float *beta, global float *out, uint rows, uint width, float epsilon) {
+	EACH_ROW(rows) {
+		global const float *from = x + row * width;
+		global float *to = out + row * width;
+		uint whole = width - width % 16, i;
+		float16 sums = 0;
+		for (i = 0; i < width; i += 16) sums += get(from + i, width - i);
+		float mean = total(sums) / width, rest = 0;
+		sums = 0;
+		for (i = 0; i < whole; i += 16) {
+			float16 d = vload16(0, from + i) - mean;
+			sums = fma(d, d, sums);
+		}
+		for (; i < width; i++) rest = fma(from[i] - mean, from[i] - mean, rest);
+		float scale = 1 / sqrt((total(sums) + rest) / width + epsilon);
+		for (i = 0; i < width; i += 16)
+			put(fma((get(from + i, width - i) - mean) * scale, get(gamma + i, width - i), get(beta + i, width - i)), to + i, width - i);
+	}
+}
+#endif
+
+#ifdef SOFTMAX
+kernel void op_softmax(global const float *x, global const int *lengths, global float *out, uint batch, uint heads, uint queries, uint keys) {
+	EACH_ROW(batch * heads * queries) {
+		global const float *from = x + row * keys;
+		global float *to = out + row * keys;
+		uint length = within(lengths[row / queries / heads], keys), whole = length - length % 16, i;
+		float16 tops = from[0], sums = 0;
+		for (i = 0; i < whole; i += 16) tops = fmax(tops, vload16(0, from + i));
+		float8 top8 = fmax(tops.lo, tops.hi);
+		float4 top4 = fmax(top8.lo, top8.hi);
+		float top = fmax(fmax(top4.x, top4.y), fmax(top4.z, top4.w)), rest = 0;
+		for (; i < length; i++) top = fmax(top, from[i]);
+		for (i = 0; i < whole; i += 16) {
+			float16 e = exp(vload16(0, from + i) - top);
+			sums += e;
+			vstore16(e, 0, to + i);
+		}
+		for (; i < length; i++) {
+			to[i] = exp(from[i] - top);
+			rest += to[i];
+		}
+		float sum = total(sums) + rest;
+		for (i = 0; i < keys; i += 16) {
+			float16 e = i < length ? get(to + i, length - i) / sum : (float16)0;
+			put(e, to + i, keys - i);
+		}
+	}
+}
+#endif
+
+#if defined(MATMUL) || defined(BATCH_MATMUL)
+// A tile is 8 rows of 32 columns.
+#define ROWS 8
+
+// ADD_TILE adds to the tile at sums the products of depth numbers of each row with as many
+// rows of 32 at b.
+#define ADD_TILE(sums, row, depth, b) { \
+	float16 tile[ROWS][2]; \
+	_Pragma("unroll") \
+	for (int r = 0; r < ROWS; r++) { \
+		tile[r][0] = (sums)[2 * r]; \
+		tile[r][1] = (sums)[2 * r + 1]; \
+	} \
+	for (uint step = 0; step < (depth); step++) { \
+		float16 low = (b)[2 * step], high = (b)[2 * step + 1]; \
+		_Pragma("unroll") \
+		for (int r = 0; r < ROWS; r++) { \
+			tile[r][0] = fma((float16)row[r][step], low, tile[r][0]); \
+			tile[r][1] = fma((float16)row[r][step], high, tile[r][1]); \
+		} \
+	} \
+	_Pragma("unroll") \
+	for (int r = 0; r < ROWS; r++) { \
+		(sums)[2 * r] = tile[r][0]; \
+		(sums)[2 * r + 1] = tile[r][1]; \
+	} \
+}
+
+// put_row writes the first n of 32 numbers.
+void put_row(float16 left, float16 right, global float *p, uint n) {
+	put(left, p, n);
+	if (n > 16) put(right, p + 16, n - 16);
+}
+#endif
+
+#ifdef MATMUL
+// A group gives a tile. Its last rows are one and the same where there are fewer.
+kernel void op_matmul(global const float *x, global const float16 *weight,
+#ifdef BIAS
+		global const float *bias,
+#endif
+		global float *out, uint m, uint k, uint n) {
+	uint first = get_group_id(0) * ROWS, column = get_group_id(1) * 32;
+	if (first >= m || column >= n) return;
+	uint columns = n - column, rows = min(m - first, (uint)ROWS);
+	global const float *row[ROWS];
+	float16 sums[2 * ROWS], left = 0, right = 0;
+	#pragma unroll
+	for (int r = 0; r < ROWS; r++) {
+		row[r] = x + (first + min((uint)r, rows - 1)) * k;
+		sums[2 * r] = sums[2 * r + 1] = 0;
+	}
+	ADD_TILE(sums, row, k, weight + (size_t)column / 16 * k)
+#ifdef BIAS
+	left = get(bias + column, columns);
+	if (columns > 16) right = get(bias + column + 16, columns - 16);
+#endif
+	for (uint r = 0; r < rows; r++) put_row(sums[2 * r] + left, sums[2 * r + 1] + right, out + (first + r) * n + column, columns);
+}
+#endif
+
+#ifdef BATCH_MATMUL
+#define DEEP 32
+#define DOWN 64
+// A group gives 64 rows of 32 columns. It copies 32 rows of the right-hand side at a
+// time, turned where that is transposed.
+kernel void op_batch_matmul(global const float *a, global const float *b, global const int *lengths, global float *out,
+		uint batch, uint heads, uint m, uint k, uint n, float scale) {
+	uint column = get_group_id(0) * 32, begin = get_group_id(1) * DOWN;
+	if (column >= n || begin >= m) return;
+	uint columns = min(n - column, 32u), rows = min(m - begin, (uint)DOWN);
+	for (uint block = get_group_id(2); block < batch * heads; block += get_num_groups(2)) {
+		float16 sums[2 * DOWN], part[2 * DEEP];
+		for (uint i = 0; i < 2 * DOWN; i++) sums[i] = 0;
+		uint depth = k;
+#ifdef MASK_K
+		depth = within(lengths[block / heads], k);
+#endif
+		for (uint done = 0; done < depth; done += DEEP) {
+			uint deep = min(depth - done, (uint)DEEP);
+#ifdef TRANSPOSE_B
+			for (uint c = 0; c < 32; c++) {
+				global const float *from = b + (block * n + column + min(c, columns - 1)) * k + done;
+				for (uint i = 0; i < deep; i++) ((float *)part)[32 * i + c] = from[i];
+			}
+#else
+			for (uint i = 0; i < deep; i++) {
+				global const float *from = b + (block * k + done + i) * n + column;
+				part[2 * i] = get(from, columns);
+				part[2 * i + 1] = 0;
+				if (columns > 16) part[2 * i + 1] = get(from + 16, columns - 16);
+			}
+#endif
+			for (uint first = 0; first < rows; first += ROWS) {
+				global const float *row[ROWS];
+				#pragma unroll
+				for (int r = 0; r < ROWS; r++) row[r] = a + (block * m + begin + min(first + r, rows - 1)) * k + done;
+				ADD_TILE(sums + 2 * first, row, deep, part)
+			}
+		}
+		for (uint r = 0; r < rows; r++)
+			put_row(sums[2 * r] * scale, sums[2 * r + 1] * scale, out + (block * m + begin + r) * n + column, columns);
+	}
+}
+#endif
