@@ -44,7 +44,8 @@ type Config struct {
 	// their own (Mesa, PoCL, CUDA, NVIDIA) in StoreDir, too, each within a tenth of
 	// StoreBytes; default KILN_DRIVER_CACHES, else they stay where they are. It sets the
 	// drivers' variables, but for those that are set, and holds for what is loaded
-	// later: open the runtime before devices are listed or opened. Linux only.
+	// later: open the runtime before devices are listed or opened. Where it cannot be,
+	// that is logged. Linux only.
 	DriverCaches bool
 	// Store says the rest of the store: durability, policy, trust, bases, identity.
 	// StoreDir and StoreBytes win over its Dir and Capacity; its Logger defaults to

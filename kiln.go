@@ -98,6 +98,7 @@ func Open(cfg Config) (*Runtime, error) {
 		if r.persisted, err = openStore(r.cfg, r.settings, r.memory, r.logger); err != nil {
 			return nil, err
 		}
+		r.persisted.keepDriverCaches(r.cfg, r.settings, r.logger)
 		r.artefacts, err = artefacts.Open(hidden.With(hidden.With(artefacts.Config{
 			Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Linger: linger,
 			Store: r.persisted.below(), Logger: r.logger, Evicted: cfg.Evicted,

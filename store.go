@@ -55,7 +55,6 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 		p, err = over(store, func() (*tiers.Tiers, error) { return tiers.Open(store, hidden.With(tiers.Config{}, memory)) })
 	}
 	if err == nil {
-		keepDriverCaches(cfg, s, logger)
 		return p, nil
 	}
 	if cfg.StoreRequired {
@@ -66,21 +65,21 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 }
 
 // keepDriverCaches has drivers keep their own caches in the store's directory, if that
-// was asked for. One that cannot is warned of: the driver's cache stays where it is.
-func keepDriverCaches(cfg Config, s env.Settings, logger *slog.Logger) {
-	if s.DriverCaches.Value != "1" || cfg.Store.ReadOnly {
+// was asked for. One that cannot is warned of: the drivers' caches stay where they are.
+func (p persistence) keepDriverCaches(cfg Config, s env.Settings, logger *slog.Logger) {
+	if s.DriverCaches.Value != "1" {
 		return
 	}
-	lookup := env.Lookup(cfg.Lookup)
-	if lookup == nil {
-		lookup = env.Process()
+	err := error(fault.Invalidf("drivers' caches", "there is no store that is written"))
+	if p.store != nil && !cfg.Store.ReadOnly {
+		const share, unlimited = 10, 1 << 30 // bytes, where the store has no bound
+		most := int64(unlimited)
+		if n, counted := s.StoreCapacity.Value.Value(); counted {
+			most = n / share
+		}
+		err = drivercache.Use(s.StoreDir.Value, most, env.Process()) // which drivers read, whatever Config.Lookup
 	}
-	const share, unlimited = 10, 1 << 30 // bytes, where the store has no bound
-	most := int64(unlimited)
-	if n, counted := s.StoreCapacity.Value.Value(); counted {
-		most = n / share
-	}
-	if err := drivercache.Use(filepath.Join(s.StoreDir.Value, "drivers"), most, lookup); err != nil {
+	if err != nil {
 		logger.Warn("kiln: drivers keep their caches where they are", "error", err)
 	}
 }

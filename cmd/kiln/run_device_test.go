@@ -150,7 +150,7 @@ func TestDriverCaches(t *testing.T) {
 		}
 		dir := filepath.Join(t.TempDir(), "store")
 		kept := func() (files int) {
-			paths, err := filepath.Glob(filepath.Join(dir, "drivers", "*", folders[name], "*", "*"))
+			paths, err := filepath.Glob(filepath.Join(dir, ".drivers", "*", folders[name], "*", "*"))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,7 +16,6 @@ const (
 	markDir       = "mark"
 	usesDir       = "uses"
 	quarantineDir = "quarantine"
-	driversDir    = "drivers" // caches of drivers: kiln.Config.DriverCaches
 
 	sizeFile     = "size.txt"
 	journalFile  = "lease/journal"
@@ -30,7 +29,7 @@ var ownDirs = []string{leaseDir, lockDir, keyDir, ownerDir, tmpDir, markDir, use
 
 // validBackend reports whether a name can be a backend's folder.
 func validBackend(name string) bool {
-	if name == "" || len(name) > 64 || name[0] == '.' || slices.Contains(ownDirs, name) || name == driversDir || name == sizeFile {
+	if name == "" || len(name) > 64 || name[0] == '.' || slices.Contains(ownDirs, name) || name == sizeFile {
 		return false
 	}
 	return !strings.ContainsFunc(name, func(r rune) bool {

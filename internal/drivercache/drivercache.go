@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -20,10 +21,15 @@ type driver struct {
 
 var drivers = []driver{
 	{"mesa", "MESA_SHADER_CACHE_DIR", "MESA_SHADER_CACHE_MAX_SIZE", "%dK", 1 << 10},
-	{"pocl", "POCL_CACHE_DIR", "", "", 0},
+	{pocl, "POCL_CACHE_DIR", "", "", 0},
 	{"cuda", "CUDA_CACHE_PATH", "CUDA_CACHE_MAXSIZE", "%d", 1},
 	{"nvidia", "__GL_SHADER_DISK_CACHE_PATH", "__GL_SHADER_DISK_CACHE_SIZE", "%d", 1},
 }
+
+const (
+	home = ".drivers" // in the directory of a store: no backend can have the name
+	pocl = "pocl"
+)
 
 // used is where the drivers of this process keep their caches: they ask once, when they
 // are loaded.
@@ -33,48 +39,55 @@ var used struct {
 	lock *os.File // shared with all processes that use the folder, until this one ends
 }
 
-// Use has the drivers that are loaded from now on keep their caches below a folder of the
-// machine's kind in dir, which is made if it is missing, each of at most that many bytes.
+// Use has the drivers that are loaded from now on keep their caches in a folder for this
+// kind of machine below dir, the directory of a store, each of at most that many bytes.
 // PoCL bounds nothing: its oldest programs go when the first process comes. A variable
-// that is set is left as it is, with its bound. A process has one such folder: ErrInvalid for
-// another one.
+// that is set, by another than a parent process that used one of these folders, is left
+// as it is, with its bound; lookup reads the process's own. On an error nothing is set: a
+// folder is no folder of this user alone, or cannot be written, or another process
+// clears it up; or ErrInvalid, as drivers of this process keep theirs elsewhere.
 func Use(dir string, most int64, lookup func(name string) (string, bool)) error {
-	const op = "drivers' caches"
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return err
+		return failed(dir, err)
 	}
-	dir = filepath.Join(dir, machine())
 	used.Lock()
 	defer used.Unlock()
-	switch used.dir {
-	case dir:
-		return nil
-	case "":
-	default:
-		return &fault.Error{Op: op, Key: dir, Err: fmt.Errorf("%w: drivers of this process keep theirs in %s", fault.ErrInvalid, used.dir)}
+	if used.dir != "" && used.dir != dir {
+		return failed(dir, fmt.Errorf("%w: drivers of this process keep theirs in %s", fault.ErrInvalid, used.dir))
 	}
-	if used.lock, err = enter(dir, most); err != nil {
-		return &fault.Error{Op: op, Key: dir, Err: err}
+	folder := filepath.Join(home, machine())
+	lock, err := enter(dir, folder, most)
+	if err != nil {
+		return failed(dir, err)
 	}
-	used.dir = dir
+	if used.dir != "" {
+		return lock.Close() // whose folders may have been removed meanwhile
+	}
+	used.dir, used.lock = dir, lock
 	for _, d := range drivers {
-		if _, set := lookup(d.path); set {
+		set := func(name string) bool {
+			value, _ := lookup(name)
+			return value != ""
+		}
+		theirs, _ := lookup(d.path)
+		inherited := strings.HasSuffix(theirs, filepath.Join(string(filepath.Separator), folder, d.folder))
+		if theirs != "" && !inherited {
 			continue
 		}
-		folder := filepath.Join(dir, d.folder)
-		err := os.Mkdir(folder, 0o700)
-		if err != nil && !os.IsExist(err) {
-			return &fault.Error{Op: op, Key: folder, Err: err}
+		if err := os.Setenv(d.path, filepath.Join(dir, folder, d.folder)); err != nil {
+			return failed(dir, err)
 		}
-		if err := os.Setenv(d.path, folder); err != nil {
-			return err
+		if d.bound == "" || set(d.bound) && !inherited {
+			continue
 		}
-		if _, set := lookup(d.bound); d.bound != "" && !set {
-			if err := os.Setenv(d.bound, fmt.Sprintf(d.form, max(1, most/d.unit))); err != nil {
-				return err
-			}
+		if err := os.Setenv(d.bound, fmt.Sprintf(d.form, max(1, most/d.unit))); err != nil {
+			return failed(dir, err)
 		}
 	}
 	return nil
+}
+
+func failed(dir string, err error) error {
+	return &fault.Error{Op: "drivers' caches", Key: dir, Err: err}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,58 +15,170 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// A variable that is set is left, with its bound; the others name folders of this machine,
-// and a second folder is refused.
-func TestUse(t *testing.T) {
-	dir := t.TempDir()
+// fresh is a process whose drivers keep their caches where they are.
+func fresh(t *testing.T) {
 	for _, d := range drivers {
-		t.Setenv(d.path, "before") // so that the test puts back what was there
-		if d.bound != "" {
-			t.Setenv(d.bound, "before")
+		for _, name := range []string{d.path, d.bound} {
+			if name != "" {
+				t.Setenv(name, "") // which is as good as not set, and is put back
+			}
 		}
 	}
 	t.Cleanup(func() {
-		_ = used.lock.Close()
+		if used.lock != nil {
+			_ = used.lock.Close()
+		}
 		used.dir, used.lock = "", nil
 	})
-	lookup := func(name string) (string, bool) {
-		return "", name == "CUDA_CACHE_PATH" || name == "__GL_SHADER_DISK_CACHE_SIZE"
-	}
-	if err := Use(dir, 4<<20, lookup); err != nil {
+}
+
+func value(name string) string {
+	text, _ := env.Process()(name)
+	return text
+}
+
+// A variable that is set is left, with its bound; the others name folders of this machine,
+// and a second store is refused.
+func TestUse(t *testing.T) {
+	fresh(t)
+	dir := t.TempDir()
+	t.Setenv("CUDA_CACHE_PATH", "mine")
+	t.Setenv("__GL_SHADER_DISK_CACHE_SIZE", "7")
+	if err := Use(dir, 4<<20, env.Process()); err != nil {
 		t.Fatal(err)
 	}
-	at := filepath.Join(dir, machine())
+	at := filepath.Join(dir, ".drivers", machine())
 	for name, want := range map[string]string{
 		"MESA_SHADER_CACHE_DIR": filepath.Join(at, "mesa"), "MESA_SHADER_CACHE_MAX_SIZE": "4096K", "POCL_CACHE_DIR": filepath.Join(at, "pocl"),
-		"CUDA_CACHE_PATH": "before", "CUDA_CACHE_MAXSIZE": "before",
-		"__GL_SHADER_DISK_CACHE_PATH": filepath.Join(at, "nvidia"), "__GL_SHADER_DISK_CACHE_SIZE": "before",
+		"CUDA_CACHE_PATH": "mine", "CUDA_CACHE_MAXSIZE": "",
+		"__GL_SHADER_DISK_CACHE_PATH": filepath.Join(at, "nvidia"), "__GL_SHADER_DISK_CACHE_SIZE": "7",
 	} {
-		if got, _ := env.Process()(name); got != want {
+		if got := value(name); got != want {
 			t.Errorf("%s=%s, want %s", name, got, want)
 		}
 	}
-	if err := Use(dir, 1, lookup); err != nil {
-		t.Error(err)
-	}
-	if err := Use(t.TempDir(), 1, lookup); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("a second folder: %v, want ErrInvalid", err)
+	if err := Use(t.TempDir(), 1, env.Process()); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("a second store: %v, want ErrInvalid", err)
 	}
 	other, err := os.Open(filepath.Join(at, "lock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if unix.Flock(int(other.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil || unix.Flock(int(other.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
+	if flock(other, unix.LOCK_EX) == nil || flock(other, unix.LOCK_SH) != nil {
 		t.Error("the lock is not shared")
+	}
+	if err := os.RemoveAll(at); err != nil {
+		t.Fatal(err)
+	}
+	if err := Use(dir, 1, env.Process()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(at, "pocl")); err != nil {
+		t.Errorf("a folder that was removed is not made again: %v", err)
 	}
 }
 
-// The oldest programs go, as soon as nobody else uses the folder.
+// A child that inherits the variables from a process that uses such a folder has its own.
+func TestChildHasItsOwnStore(t *testing.T) {
+	fresh(t)
+	parent := filepath.Join(t.TempDir(), ".drivers", machine())
+	t.Setenv("POCL_CACHE_DIR", filepath.Join(parent, "pocl"))
+	t.Setenv("MESA_SHADER_CACHE_DIR", filepath.Join(parent, "mesa"))
+	t.Setenv("MESA_SHADER_CACHE_MAX_SIZE", "1K")
+	dir := t.TempDir()
+	if err := Use(dir, 2<<10, env.Process()); err != nil {
+		t.Fatal(err)
+	}
+	if got := value("POCL_CACHE_DIR"); got != filepath.Join(dir, ".drivers", machine(), "pocl") {
+		t.Errorf("POCL_CACHE_DIR=%s", got)
+	}
+	if got := value("MESA_SHADER_CACHE_MAX_SIZE"); got != "2K" {
+		t.Errorf("MESA_SHADER_CACHE_MAX_SIZE=%s", got)
+	}
+}
+
+// P13: what is no folder of this user alone is not used, nothing is removed beyond it, and
+// no variable is set.
+func TestFoldersOfOthers(t *testing.T) {
+	for what, spoil := range map[string]func(dir, machine, pocl, outside string) error{
+		"a link in place of the machine's": func(_, machine, _, outside string) error {
+			return errors.Join(os.RemoveAll(machine), os.Symlink(outside, machine))
+		},
+		"a link in place of all": func(dir, machine, _, outside string) error {
+			home := filepath.Dir(machine)
+			return errors.Join(os.RemoveAll(home), os.Symlink(outside, home))
+		},
+		"a link in place of a driver's": func(_, _, pocl, outside string) error {
+			return errors.Join(os.Remove(pocl), os.Symlink(outside, pocl))
+		},
+		"a file":             func(_, _, pocl, _ string) error { return errors.Join(os.Remove(pocl), os.WriteFile(pocl, nil, 0o600)) },
+		"one that all write": func(_, _, pocl, _ string) error { return os.Chmod(pocl, 0o777) },
+		"another user's": func(_, _, pocl, _ string) error {
+			if os.Geteuid() != 0 {
+				return os.Chmod(pocl, 0o777) // the other way
+			}
+			return os.Chown(pocl, 65534, 65534)
+		},
+		"a lock that is a FIFO": func(_, machine, _, _ string) error {
+			lock := filepath.Join(machine, "lock")
+			return errors.Join(os.WriteFile(filepath.Join(machine, "mesa"), nil, 0o600), syscall.Mkfifo(lock, 0o600))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			fresh(t)
+			dir, outside := t.TempDir(), t.TempDir()
+			at := filepath.Join(dir, ".drivers", machine())
+			precious := filepath.Join(outside, "pocl", "my", "thesis")
+			mine := filepath.Join(outside, "my", "thesis")
+			if err := errors.Join(os.MkdirAll(filepath.Join(at, "pocl"), 0o700), os.MkdirAll(precious, 0o700), os.MkdirAll(mine, 0o700),
+				os.WriteFile(filepath.Join(precious, "a"), make([]byte, 100), 0o600), os.WriteFile(filepath.Join(mine, "a"), make([]byte, 100), 0o600),
+				spoil(dir, at, filepath.Join(at, "pocl"), outside)); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := Use(dir, 1, env.Process()); err == nil {
+					t.Error("it is used")
+				}
+			}
+			for _, d := range drivers {
+				if value(d.path) != "" {
+					t.Errorf("%s=%s", d.path, value(d.path))
+				}
+			}
+			for _, path := range []string{filepath.Join(precious, "a"), filepath.Join(mine, "a")} {
+				if _, err := os.Stat(path); err != nil {
+					t.Errorf("outside: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// A process that stopped while it cleared the folder up holds nobody up for long.
+func TestStoppedCleaner(t *testing.T) {
+	fresh(t)
+	dir := t.TempDir()
+	first, err := enter(dir, filepath.Join(home, machine()), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	if err := flock(first, unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := Use(dir, 1, env.Process()); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("%v, want ErrUnavailable", err)
+	}
+}
+
+// The oldest programs go, as soon as nobody else uses the folder. What cannot be removed
+// is passed over.
 func TestBound(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
 	for i, name := range []string{"AA/old", "AB/middle", "AA/young"} {
-		at := filepath.Join(dir, "pocl", name, "kernel")
+		at := filepath.Join(dir, "f", pocl, name, "kernel")
 		file := filepath.Join(at, "x.so")
 		if err := errors.Join(os.MkdirAll(at, 0o700), os.WriteFile(file, make([]byte, 40<<10), 0o600)); err != nil {
 			t.Fatal(err)
@@ -77,43 +190,33 @@ func TestBound(t *testing.T) {
 			}
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "pocl", "tempfile_a"), nil, 0o600); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "f", pocl, "tempfile_a"), nil, 0o600), os.MkdirAll(filepath.Join(dir, "f", pocl, "tempfile_b", "x"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	left := func() (names []string) {
-		for _, pattern := range []string{"*/*", "tempfile*"} {
-			paths, _ := filepath.Glob(filepath.Join(dir, "pocl", pattern))
+		for _, pattern := range []string{"??/*", "tempfile*"} {
+			paths, _ := filepath.Glob(filepath.Join(dir, "f", pocl, pattern))
 			for _, path := range paths {
 				names = append(names, filepath.Base(path))
 			}
 		}
 		return names
 	}
-	first, err := enter(dir, 1<<30)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := left(); !slices.Equal(got, []string{"old", "young", "middle"}) {
-		t.Errorf("%q, want all programs", got)
-	}
-	second, err := enter(dir, 100<<10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := left(); len(got) != 3 {
-		t.Errorf("%q while another process uses the folder", got)
-	}
-	for _, f := range []*os.File{first, second} {
-		if err := f.Close(); err != nil {
-			t.Error(err)
+	check := func(what string, most int64, want ...string) *os.File {
+		t.Helper()
+		f, err := enter(dir, "f", most)
+		if err != nil {
+			t.Fatal(err)
 		}
+		if got := left(); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+		return f
 	}
-	third, err := enter(dir, 100<<10)
-	if err != nil {
-		t.Fatal(err)
+	first := check("all fit", 1<<30, "old", "young", "middle", "tempfile_b")
+	second := check("another process uses the folder", 100<<10, "old", "young", "middle", "tempfile_b")
+	if err := errors.Join(first.Close(), second.Close()); err != nil {
+		t.Error(err)
 	}
-	defer third.Close()
-	if got := left(); !slices.Equal(got, []string{"young", "middle"}) {
-		t.Errorf("%q, want the younger two", got)
-	}
+	_ = check("two fit", 100<<10, "young", "middle", "tempfile_b").Close()
 }

@@ -7,97 +7,121 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"path"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // machine names the kind of machine: a driver may make code for just its processor.
 func machine() string {
 	text, _ := os.ReadFile("/proc/cpuinfo") // without it the architecture is all that is known
+	first, _, _ := strings.Cut(string(text), "\n\n")
 	h := sha256.New()
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(first) {
 		switch name, _, _ := strings.Cut(line, ":"); strings.TrimSpace(name) {
 		case "model name", "flags", "Features":
 			fmt.Fprint(h, line)
-		case "": // the next processor
-			return fmt.Sprintf("%s-%x", runtime.GOARCH, h.Sum(nil)[:6])
 		}
 	}
 	return fmt.Sprintf("%s-%x", runtime.GOARCH, h.Sum(nil)[:6])
 }
 
-// enter makes the folder and shares its lock. Who has it alone first bounds what has no
-// bound of its own: nobody reads there.
-func enter(dir string, most int64) (*os.File, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+// enter makes the folders below dir and shares their lock. Who has it alone first bounds
+// what has no bound of its own: nobody reads there. No link leads out (SPEC P13).
+func enter(dir, folder string, most int64) (lock *os.File, err error) {
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
-	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-		err = bound(filepath.Join(dir, "pocl"), most)
+	defer root.Close()
+	folders := []string{path.Dir(folder), folder}
+	for _, d := range drivers {
+		folders = append(folders, path.Join(folder, d.folder))
 	}
-	shared := unix.EINTR
-	for shared == unix.EINTR { // by a signal of the runtime
-		shared, _ = unix.Flock(int(f.Fd()), unix.LOCK_SH).(unix.Errno)
+	for _, name := range folders {
+		if err := own(root, name); err != nil {
+			return nil, err
+		}
 	}
-	if shared != 0 {
-		err = errors.Join(err, shared)
+	if lock, err = root.OpenFile(path.Join(folder, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
+	if flock(lock, unix.LOCK_EX) == nil {
+		bound(root, path.Join(folder, pocl), most)
 	}
-	return f, nil
+	const tries, pause = 20, 50 * time.Millisecond
+	for range tries { // who clears up takes no longer, or was stopped
+		if err = flock(lock, unix.LOCK_SH); err == nil {
+			return lock, nil
+		}
+		time.Sleep(pause)
+	}
+	return nil, errors.Join(fmt.Errorf("%w: another process clears the folder up", fault.ErrUnavailable), err, lock.Close())
 }
 
-// program is what PoCL keeps of one: a folder within one of two digits.
+// flock takes a lock, or leaves it as it is: it does not wait.
+func flock(f *os.File, how int) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// own makes a folder, or sees to it that it is one, of this user alone, that can be written.
+func own(root *os.Root, name string) error {
+	if err := root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	its, known := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || !known || int(its.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%w: %s is %v: want a folder of this user that no other can write", fault.ErrInvalid, name, info.Mode())
+	}
+	trial := path.Join(name, fmt.Sprintf("trial-%d", os.Getpid()))
+	return errors.Join(root.WriteFile(trial, []byte("x"), 0o600), root.Remove(trial))
+}
+
+// program is what PoCL keeps of one: a folder within one of two letters.
 type program struct {
 	path  string
 	bytes int64
 	used  int64 // nanoseconds since 1970
 }
 
-// bound removes PoCL's oldest programs until the rest has at most that many bytes, and
-// the files that it leaves at each start.
-func bound(dir string, most int64) error {
-	left, err := filepath.Glob(filepath.Join(dir, "tempfile*"))
-	if err != nil {
-		return err
-	}
-	for _, path := range left {
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-	}
-	paths, err := filepath.Glob(filepath.Join(dir, "??", "*"))
-	if err != nil {
-		return err
+// bound removes the oldest programs in PoCL's folder until the rest has at most that many
+// bytes, and the files that PoCL leaves at each start. What cannot be removed stays.
+func bound(root *os.Root, dir string, most int64) {
+	all := root.FS()
+	left, _ := fs.Glob(all, path.Join(dir, "tempfile*")) // the pattern is no bad one
+	for _, name := range left {
+		_ = root.Remove(name)
 	}
 	var programs []program
 	total := int64(0)
-	for _, path := range paths {
-		p := program{path: path}
-		err := filepath.WalkDir(path, func(_ string, e fs.DirEntry, err error) error {
+	paths, _ := fs.Glob(all, path.Join(dir, "??", "*"))
+	for _, name := range paths {
+		p := program{path: name}
+		_ = fs.WalkDir(all, name, func(_ string, e fs.DirEntry, err error) error {
 			if err != nil {
-				return err
+				return nil
 			}
-			info, err := e.Info()
-			if err != nil {
-				return err
+			if info, err := e.Info(); err == nil {
+				p.bytes += info.Size()
+				p.used = max(p.used, info.ModTime().UnixNano())
 			}
-			p.bytes += info.Size()
-			p.used = max(p.used, info.ModTime().UnixNano())
 			return nil
 		})
-		if err != nil {
-			return err
-		}
 		total += p.bytes
 		programs = append(programs, p)
 	}
@@ -106,10 +130,8 @@ func bound(dir string, most int64) error {
 		if total <= most {
 			break
 		}
-		if err := os.RemoveAll(p.path); err != nil {
-			return err
+		if root.RemoveAll(p.path) == nil {
+			total -= p.bytes
 		}
-		total -= p.bytes
 	}
-	return nil
 }

@@ -11,4 +11,4 @@ import (
 
 func machine() string { return runtime.GOOS }
 
-func enter(string, int64) (*os.File, error) { return nil, fault.ErrUnsupported }
+func enter(string, string, int64) (*os.File, error) { return nil, fault.ErrUnsupported }
