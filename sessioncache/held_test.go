@@ -305,3 +305,14 @@ func TestLeaseOutlivesGroup(t *testing.T) {
 		t.Error("what was freed was leased")
 	}
 }
+
+// G14: what a group would find in the one that took its place is removed there.
+func TestRemoveFromTheNextGroup(t *testing.T) {
+	p := open(t, fifo(1))
+	g := p.hold(1)
+	p.set(2, "n", "other") // evicts it
+	p.set(1, "n", "v")     // into the next of its shape
+	want(t, "there", g.Remove("n", 0), true)
+	want(t, "n", p.get(1, "n"), "absent")
+	want(t, "there again", g.Remove("n", 0), false)
+}
