@@ -1,6 +1,7 @@
 package kiln
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -61,5 +62,25 @@ func TestExecutableThatCannotBeRead(t *testing.T) {
 		if n := strings.Count(log.String(), "open /opt/program: permission denied"); n != 1 {
 			t.Errorf("the log tells %d times what could not be read:\n%s", n, log.String())
 		}
+	}
+}
+
+// P17, P12: two executables that differ anywhere have two identities.
+func TestDigestCoversTheWholeExecutable(t *testing.T) {
+	digest := func(content []byte) string {
+		d, err := digestOf(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	content := make([]byte, 1<<20)
+	one := digest(content)
+	content[len(content)-1]++
+	if last := digest(content); last == one {
+		t.Error("the last byte is not covered")
+	}
+	if longer := digest(append(content, 0)); longer == digest(content) {
+		t.Error("the length is not covered")
 	}
 }

@@ -3,6 +3,7 @@ package kiln_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"runtime"
 	"sync/atomic"
@@ -36,6 +37,7 @@ func TestIdentityThatFails(t *testing.T) {
 		func() gpuexec.Identity { panic("identity") },
 		func() gpuexec.Identity { runtime.Goexit(); return gpuexec.Identity{} },
 		func() gpuexec.Identity { return gpuexec.Identity{} },
+		func() gpuexec.Identity { return gpuexec.Identity{Library: "1"} }, // of no build that is known
 	} {
 		var asked atomic.Int32
 		get := storing(t, func() gpuexec.Identity {
@@ -76,5 +78,24 @@ func TestIdentityThatIsSlow(t *testing.T) {
 	close(goOn)
 	if err := get(ctx, "a"); err != nil || asked.Load() != 1 {
 		t.Errorf("asked %d times, want once: %v", asked.Load(), err)
+	}
+}
+
+// P17: what is not stored is logged once for each backend, whatever the other's lacks.
+func TestNotStorableOfTwoBackends(t *testing.T) {
+	log := new(lines)
+	r := open(t, kiln.Config{StoreDir: filepath.Join(t.TempDir(), "store"), Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Store: blobstore.Config{Identity: func(string) gpuexec.Identity { return gpuexec.Identity{Library: "1"} }}})
+	g := group(t, session(t, r), 1)
+	defer g.Close()
+	for _, backend := range []string{"one", "two"} {
+		for _, key := range []string{"a", "b"} {
+			recipe := stored(backend+key, 7)
+			recipe.Backend = backend
+			must(kiln.Get(ctx, g, backend+key, recipe))
+		}
+		if n := log.count("backend=" + backend + " reason=disabled field=build"); n != 1 {
+			t.Errorf("backend %s: logged %d times", backend, n)
+		}
 	}
 }

@@ -402,25 +402,43 @@ func TestTakersOfAnotherType(t *testing.T) {
 	takers.Wait()
 }
 
-// Q5: a size that no value has is refused, made or set, and no sum of sizes wraps.
+// Q5: a size above 2^48 bytes is refused, made or set, its value is freed, and no sum of
+// sizes wraps.
 func TestHugeSizes(t *testing.T) {
+	const most = 1 << 48
 	r := open(t, kiln.Config{})
 	s := session(t, r)
 	g := group(t, s, 1)
 	defer g.Close()
-	for _, name := range []string{"a", "b", "c"} {
-		_, err := kiln.Get(ctx, g, name, kiln.Recipe[int]{Key: name, Make: func(context.Context) (kiln.Made[int], error) {
-			return kiln.Made[int]{Value: 1, Bytes: 1 << 62}, nil
-		}})
-		if !errors.Is(err, kiln.ErrInvalid) {
-			t.Errorf("made of 2^62 bytes: %v", err)
+	var freed atomic.Int32
+	var sum int64
+	free := func() { freed.Add(1) }
+	for i, bytes := range []int64{most, most + 1, 1 << 50, 1 << 62} {
+		var want error
+		if name := fmt.Sprint(i); bytes > most {
+			want = kiln.ErrInvalid
+			_, err := kiln.Get(ctx, g, name, kiln.Recipe[int]{Key: name, Make: func(context.Context) (kiln.Made[int], error) {
+				return kiln.Made[int]{Value: 1, Bytes: bytes}, nil
+			}})
+			if !errors.Is(err, want) {
+				t.Errorf("made of %d bytes: %v", bytes, err)
+			}
+		} else {
+			sum += bytes
 		}
-		if err := kiln.Set(ctx, g, name, kiln.Made[int]{Value: 1, Bytes: 1 << 62}); !errors.Is(err, kiln.ErrInvalid) {
-			t.Errorf("set with 2^62 bytes: %v", err)
+		if err := kiln.Set(ctx, g, "set", kiln.Made[int]{Value: 1, Bytes: bytes, Free: free}); !errors.Is(err, want) {
+			t.Errorf("set with %d bytes: %v", bytes, err)
 		}
 	}
-	if a, b := r.Artefacts().Bytes(), s.Stats().Bytes; a != 0 || b != 0 {
-		t.Errorf("%d and %d bytes, want 0", a, b)
+	if a, b := r.Artefacts().Bytes(), s.Stats().Bytes; a != 0 || b != sum {
+		t.Errorf("%d and %d bytes, want 0 and %d", a, b, sum)
+	}
+	g.Close()
+	if err := s.Close(ctx); err != nil { // waits for what is freed
+		t.Error(err)
+	}
+	if n := freed.Load(); n != 4 {
+		t.Errorf("%d values were freed, want 4", n)
 	}
 }
 

@@ -163,6 +163,27 @@ func TestRemove(t *testing.T) {
 	want(t, "kept", p.get(1, "late"), "absent")
 }
 
+// G14, Q5: a value whose bytes are counted elsewhere is taken and set again as such.
+func TestTakeOfALeasedValue(t *testing.T) {
+	watch := pressure.New(pressure.Config{Limit: 1 << 40})
+	p := open(t, hidden.With(sessioncache.Config{}, watch))
+	g := p.hold(1)
+	v := p.value("v")
+	v.Bytes, v.Leased = 7, true
+	for range 2 {
+		if err := g.Set(bg, "n", v, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		_ = p.stats() // the turn that has answered is over
+		want(t, "bytes for the memory limit", watch.Stats().Bytes, 0)
+		var err error
+		if v, err = g.Take(bg, "n", 0, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.Free()
+}
+
 // G14: a value that is taken is the caller's: freed after its Free and after the
 // last lease, and counted by nobody meanwhile.
 func TestTake(t *testing.T) {
@@ -283,4 +304,15 @@ func TestLeaseOutlivesGroup(t *testing.T) {
 	if _, ok := r.Acquire(); ok {
 		t.Error("what was freed was leased")
 	}
+}
+
+// G14: what a group would find in the one that took its place is removed there.
+func TestRemoveFromTheNextGroup(t *testing.T) {
+	p := open(t, fifo(1))
+	g := p.hold(1)
+	p.set(2, "n", "other") // evicts it
+	p.set(1, "n", "v")     // into the next of its shape
+	want(t, "there", g.Remove("n", 0), true)
+	want(t, "n", p.get(1, "n"), "absent")
+	want(t, "there again", g.Remove("n", 0), false)
 }

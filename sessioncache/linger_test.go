@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
@@ -84,4 +85,63 @@ func TestLinger(t *testing.T) {
 			want(t, c.what+": ended by Close", ended.Load(), before+1)
 		})
 	}
+}
+
+// F4: of several callers of a creator the longest linger time counts, also that of one who
+// came later.
+func TestLongestLinger(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		p := open(t, sessioncache.Config{})
+		ctx, leave := context.WithCancel(bg)
+		for _, linger := range []time.Duration{-1, time.Minute, time.Second} {
+			g := p.hold(1)
+			go func() {
+				_, _, _ = g.Get(ctx, "n", sessioncache.Options{Linger: linger}, func(ctx context.Context) (sessioncache.Value, error) {
+					select {
+					case <-time.After(30 * time.Second):
+						return p.value("v"), nil
+					case <-ctx.Done():
+						return sessioncache.Value{}, ctx.Err()
+					}
+				})
+			}()
+			synctest.Wait() // the first of them begins it
+		}
+		leave()
+		time.Sleep(40 * time.Second)
+		synctest.Wait()
+		want(t, "value", p.get(1, "n"), "v")
+	})
+}
+
+// G13: a caller without a key has a value made that says its key: one who waits for it
+// with another key does not get it.
+func TestKeyOfWhatWasWaitedFor(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		p := open(t, sessioncache.Config{})
+		gate := make(chan struct{})
+		first, second := p.hold(1), p.hold(1)
+		go func() {
+			_, _, err := first.Get(bg, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+				<-gate
+				v := p.value("v")
+				v.Key = "one"
+				return v, nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		failed := make(chan error, 1)
+		go func() {
+			_, _, err := second.Get(bg, "n", sessioncache.Options{Key: "two"}, func(context.Context) (sessioncache.Value, error) {
+				panic("unreachable")
+			})
+			failed <- err
+		}()
+		synctest.Wait()
+		close(gate)
+		wantError(t, "with another key", <-failed, fault.ErrInvalid)
+	})
 }

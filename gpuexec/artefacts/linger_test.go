@@ -76,3 +76,35 @@ func TestLinger(t *testing.T) {
 		})
 	}
 }
+
+// F4: of several callers of a creator the longest linger time counts, also that of one who
+// came later.
+func TestLongestLinger(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		cache, err := artefacts.Open(artefacts.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cache.Close(context.Background())
+		ctx, leave := context.WithCancel(context.Background())
+		for _, linger := range []time.Duration{-1, time.Minute, time.Second} {
+			go func() {
+				_, _, _ = cache.Get(ctx, artefacts.Request{Key: "k", Linger: linger, Create: func(ctx context.Context) (artefacts.Built, error) {
+					select {
+					case <-time.After(30 * time.Second):
+						return artefacts.Built{Value: 7}, nil
+					case <-ctx.Done():
+						return artefacts.Built{}, ctx.Err()
+					}
+				}})
+			}()
+			synctest.Wait() // the first of them begins it
+		}
+		leave()
+		time.Sleep(40 * time.Second)
+		synctest.Wait()
+		if !cache.Has("k") {
+			t.Error("what it made is not kept")
+		}
+	})
+}

@@ -111,7 +111,7 @@ func (p *player) do(verb, key, word string, options map[string]string, number fu
 	case "ask":
 		kinds := map[string]kind{"": normal, "lone": lone, "peek": peek, "kernel": kernel}
 		r := Request{Key: key, Owner: owner, Part: options["part"], Whole: options["whole"]}
-		return p.asked(p.ask(&making{call: &call{Request: r, kind: kinds[word], placed: r.placedBy(p.table)}}), key, kinds[word])
+		return p.asked(p.ask(&making{linger: time.Duration(number("linger")) * time.Second, call: &call{Request: r, kind: kinds[word], placed: r.placedBy(p.table)}}), key, kinds[word])
 	case "hit": // by a reader, and told by the log of uses
 		n := p.table.Lookup(key, 0)
 		if credit(&n.Value.users, owner) {
@@ -119,7 +119,15 @@ func (p *player) do(verb, key, word string, options map[string]string, number fu
 		}
 		p.use(n)
 	case "left":
-		if alone, _ := p.left(m, time.Time{}); alone {
+		alone, linger := p.left(m, time.Time{})
+		switch {
+		case alone && linger > 0:
+			return "linger"
+		case alone:
+			return "cancel"
+		}
+	case "expire": // long after its linger time
+		if p.expired(m, time.Time{}.Add(time.Hour)) {
 			return "cancel"
 		}
 	case "land":

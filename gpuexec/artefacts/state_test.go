@@ -447,3 +447,19 @@ func TestThrashAtHalf(t *testing.T) {
 		t.Error("thrash does not begin where over half of the requests did")
 	}
 }
+
+// F10, C13: what the memory limit took is evicted, and counts as that when it is made again.
+func TestMadeAgainAfterTheMemoryLimit(t *testing.T) {
+	p := player{core: newCore(2, 100), flights: map[string]*making{}}
+	for range 2 {
+		p.play([]string{"ask", "a"})
+		p.flights["a"].ran = true
+		p.play([]string{"land", "a", "bytes=10"})
+		if got := p.play([]string{"give", "spare", "bytes=1"}); got != "10, gone a; 0 0:" {
+			t.Error(got)
+		}
+	}
+	if n, cleared := p.gauges.again[evicted].Load(), p.gauges.again[cleared].Load(); n != 1 || cleared != 0 {
+		t.Errorf("%d runs are said to be since it was evicted, %d since it was cleared; want 1 and 0", n, cleared)
+	}
+}
