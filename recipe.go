@@ -34,6 +34,9 @@ type Made[T any] struct {
 	// Requires lists the instruction sets without which the blob must not be
 	// loaded. nil = not known, so all that the device has; empty = none.
 	Requires []string
+
+	key    string // of what Take gave, for Set
+	leased bool   // from a cache that counts its bytes for the memory limit
 }
 
 // Recipe says what an artefact is and how it is made.

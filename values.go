@@ -10,7 +10,8 @@ import (
 // Set gives a name in a group a value of its own, without a key, in place of what
 // it had: what a forward pass leaves for the backward pass. The value belongs to
 // the group's session from the call on, whatever it returns: Made.Free runs once,
-// after the last use. Made.Blob is not heeded.
+// after the last use. Made.Blob is not heeded. What Take gave keeps the key that it was
+// made from (SPEC G13).
 //
 // ErrTooLarge: it is more than the session's capacity in bytes; ErrClosed.
 func Set[T any](ctx context.Context, g *Group, name string, m Made[T], o ...Option) error {
@@ -21,7 +22,7 @@ func Set[T any](ctx context.Context, g *Group, name string, m Made[T], o ...Opti
 		return noGroup("kiln: set")
 	}
 	set := settle(o)
-	return g.room.Set(ctx, name, sessioncache.Value{Any: m.Value, Bytes: m.Bytes, Cost: m.Cost, Free: m.Free},
+	return g.room.Set(ctx, name, sessioncache.Value{Any: m.Value, Bytes: m.Bytes, Cost: m.Cost, Free: m.Free, Key: m.key, Leased: m.leased},
 		sessioncache.Options{Owner: set.owner, Lane: set.lane})
 }
 
@@ -52,7 +53,7 @@ func Take[T any](ctx context.Context, g *Group, name string, o ...Option) (Made[
 		return Made[T]{}, err
 	}
 	t, _ := as[T](v.Any)
-	return Made[T]{Value: t, Bytes: v.Bytes, Cost: v.Cost, Free: v.Free}, nil
+	return Made[T]{Value: t, Bytes: v.Bytes, Cost: v.Cost, Free: v.Free, key: v.Key, leased: v.Leased}, nil
 }
 
 // Remove removes a name from the group, and reports whether it was there. Its

@@ -527,3 +527,26 @@ func TestTakenFreeThatEndsItsGoroutine(t *testing.T) {
 	freeing.Wait()
 	made.Free()
 }
+
+// G13, Q5: what was taken and is set again keeps its key, so that nobody gets it for
+// another one, and its bytes count once for the memory limit.
+func TestTakenKeepsItsKey(t *testing.T) {
+	var left atomic.Int32
+	r := open(t, kiln.Config{MemoryLimit: "1024"})
+	g := group(t, session(t, r), 1)
+	defer g.Close()
+	must(kiln.Get(ctx, g, "n", counting("k", &left)))
+	bytes := r.Stats().Memory.Bytes
+	if err := kiln.Set(ctx, g, "n", must(kiln.Take[int](ctx, g, "n"))); err != nil {
+		t.Fatal(err)
+	}
+	if now := r.Stats().Memory.Bytes; now != bytes {
+		t.Errorf("%d bytes, %d before", now, bytes)
+	}
+	if v, err := kiln.Get(ctx, g, "n", counting("another", &left)); !errors.Is(err, kiln.ErrInvalid) {
+		t.Errorf("asked with another key: %d, %v", v, err)
+	}
+	if v, err := kiln.Get(ctx, g, "n", counting("k", &left)); err != nil || v != 7 || left.Load() != 1 {
+		t.Errorf("asked with its key: %d, %v, made %d times", v, err, left.Load())
+	}
+}
