@@ -8,9 +8,11 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/encoder/internal/oplist"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/data"
 )
 
@@ -121,5 +123,43 @@ func TestFlushedWeightsAreReleased(t *testing.T) {
 				t.Fatalf("a weight is kept that was %s", what)
 			}
 		}
+	}
+}
+
+// relaid is the CPU with another name for how weights lie.
+type relaid struct{ *cpu.Backend }
+
+func (r relaid) Prepare(op ops.Op) (ops.Prepared, error) {
+	p, err := r.Backend.Prepare(op)
+	p.Format += ", otherwise"
+	return p, err
+}
+
+// T3, K5: a weight is shared with those alone that lay it out alike.
+func TestWeightsAreKeyedByTheirLayout(t *testing.T) {
+	m, rt := modelOfItsOwn(t)
+	defer m.Close()
+	if err := m.Prepare(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	session, err := rt.Session(kiln.SessionConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := New(Config{Session: session, Executor: m.exec, Library: relaid{m.lib.(*cpu.Backend)}, Engine: m.tensors.engine, Weights: m.tensors.source})
+	defer other.Close()
+	if err := other.Prepare(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	kernels := map[string]bool{}
+	for _, op := range m.list.Ops {
+		for _, w := range op.Weights {
+			if w.Role == oplist.Kernel {
+				kernels[w.Name] = true
+			}
+		}
+	}
+	if got := other.Constants(); len(kernels) == 0 || got.Owners != int64(len(kernels)) || got.Hits == 0 {
+		t.Errorf("%+v, want %d weights of another layout prepared and the rest shared", got, len(kernels))
 	}
 }

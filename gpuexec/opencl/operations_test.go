@@ -134,3 +134,22 @@ func TestLengthsOutsideOfTheKeys(t *testing.T) {
 		}
 	}
 }
+
+// E3: a weight is bounded as it lies on the device, its last panel filled up.
+func TestSourceBoundsFilledWeight(t *testing.T) {
+	lib := gpuexec.Find(opencl.Name).(ops.Library) // needs no driver
+	if _, err := lib.Source(ops.New(ops.MatMul, 1, 1<<27, 1)); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("2^32 numbers in panels: %v, want ErrUnsupported", err)
+	}
+}
+
+// B2: each program says the size of blocks that it is launched with, so that its blob has
+// the code for it (docs/devices.md).
+func TestProgramsSayTheirBlocks(t *testing.T) {
+	lib := gpuexec.Find(opencl.Name).(ops.Library) // needs no driver
+	for _, op := range programs() {
+		if code := must(lib.Source(op)).Spec.(gpuexec.Code); code.Block != (gpuexec.Size{1}) {
+			t.Errorf("%s: blocks of %v, want one item", op, code.Block)
+		}
+	}
+}
