@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/opencl"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 )
@@ -81,5 +82,44 @@ func TestRequestKeys(t *testing.T) {
 	}
 	if _, err := Request(exec, lib, ops.New(ops.GELU, 0, 8), "none"); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("no operation: %v", err)
+	}
+}
+
+// K4, P3: the key in memory has the device, and both keys have how the weight lies.
+func TestRequestKeyHasDeviceAndLayout(t *testing.T) {
+	lib, exec := device(t)
+	op := ops.New(ops.MatMul, 2, 8, 4)
+	r, err := Request(exec, lib, op, "stated")
+	if err != nil {
+		t.Fatal(err)
+	}
+	weight, err := lib.Prepare(op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, stored := primitive.Factors(r.Backend, r.Key), primitive.Factors(r.Backend, r.StoredKey)
+	if here["device"] != "0" || stored["device"] != "" {
+		t.Errorf("device %q in memory and %q on the disk, want 0 and none", here["device"], stored["device"])
+	}
+	if weight.Format == "" || here["layout"] != weight.Format || stored["layout"] != weight.Format {
+		t.Errorf("layout %q and %q, want %q", here["layout"], stored["layout"], weight.Format)
+	}
+}
+
+// E6: people read which operation a program is compiled for, though its key is that of
+// its code.
+func TestProgramOfCodeIsNamed(t *testing.T) {
+	lib := ops.Find(opencl.Name)
+	if d := lib.Devices(context.Background())[0]; !d.Available {
+		t.Skip(d.Reason)
+	}
+	exec, err := gpuexec.Open(context.Background(), gpuexec.Config{Backend: lib, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { exec.Close(context.Background()) })
+	op := ops.New(ops.GELU, 2, 8)
+	if src, _, err := program(exec, lib, op, "stated"); err != nil || src.Name != op.String() {
+		t.Errorf("%q, %v, want %q", src.Name, err, op)
 	}
 }

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 // A second process compiles nothing: its first pass takes every kernel from the
@@ -34,5 +38,30 @@ func TestRestart(t *testing.T) {
 	cancel()
 	if _, err := runProcess(ctx, job...); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// A ratio is of the device's figure to cpu's, with the device first, and each gate bounds
+// the side that is worse: a slower product and a longer run.
+func TestBesideDividesByTheSecond(t *testing.T) {
+	device, cpu := &benched{}, &benched{}
+	took := map[*benched]time.Duration{device: time.Millisecond, cpu: 10 * time.Millisecond}
+	f, err := beside(t.Context(), measure.Figure{Bench: "b", Goroutines: 1, Gate: deviceGates["opencl"].model}, [2]*benched{device, cpu},
+		func(b *benched, _ int) error { time.Sleep(took[b]); return nil }, func(s float64) float64 { return 1e3 * s }, "ms")
+	if err != nil || f.Ratio <= 0 || f.Ratio > 0.5 || !f.Holds() || !strings.HasSuffix(f.Note, " ms") {
+		t.Errorf("%+v, %v, want a ratio near 1/10, within its gate", f, err)
+	}
+	for _, c := range []struct {
+		gate  *measure.Gate
+		ratio float64
+		holds bool
+	}{
+		{deviceGates["opencl"].product, 0.84, false}, {deviceGates["opencl"].product, 3, true},
+		{deviceGates["opencl"].model, 1.51, false}, {deviceGates["opencl"].model, 0.3, true},
+	} {
+		f := measure.Figure{RatioTo: "cpu's", Gate: c.gate}.From([]float64{c.ratio, c.ratio, c.ratio})
+		if f.Holds() != c.holds {
+			t.Errorf("a ratio of %v holds %v: %t", c.ratio, c.gate, f.Holds())
+		}
 	}
 }

@@ -36,6 +36,9 @@ func Operations(t *testing.T, lib ops.Library) {
 			d.compare(t, op, randomTensors(rnd, op))
 		}
 	})
+	t.Run("lengths", d.outside)
+	t.Run("epsilons", d.epsilons)
+	t.Run("edges", d.edges)
 	t.Run("bits", d.bits)
 	t.Run("workers", d.together)
 	t.Run("prepare", func(t *testing.T) {

@@ -2,6 +2,7 @@ package opencl_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/kiln-cache/kiln"
@@ -91,5 +92,64 @@ func TestOneCompileForEveryShape(t *testing.T) {
 	}
 	if n := e.Stats().Compiles; n != int64(len(programs())) {
 		t.Errorf("%d compiles for %d programs of three shapes each", n, len(programs()))
+	}
+}
+
+// E3: an id outside of the table reads nothing: its row is 0, whatever lies behind the table.
+func TestIdsOutsideOfTheTable(t *testing.T) {
+	lib, e := device(t).(ops.Library), open(t, 1)
+	op := ops.New(ops.Gather, 4, 3, 2)
+	k := compile(t, e, must(lib.Source(op)))
+	ids, table, out := upload(t, e, []int32{2, -1, 1, 0}), upload(t, e, []float32{1, 2, 3, 4, 5, 6, 7, 8, 9}), upload(t, e, make([]float32, 12))
+	grid, values := lib.Launch(op)
+	args := append([]gpuexec.Arg{gpuexec.BufferArg(ids), gpuexec.BufferArg(table), gpuexec.BufferArg(out)}, values...)
+	if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: grid, Args: args}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := download[float32](t, e, out), []float32{0, 0, 0, 0, 0, 0, 4, 5, 6, 1, 2, 3}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// E3: a length outside of 1 to the keys counts as all of them in a softmax, which then
+// reads its own rows alone.
+func TestLengthsOutsideOfTheKeys(t *testing.T) {
+	lib, e := device(t).(ops.Library), open(t, 1)
+	op := ops.New(ops.Softmax, 2, 1, 1, 3)
+	k := compile(t, e, must(lib.Source(op)))
+	grid, values := lib.Launch(op)
+	x := upload(t, e, []float32{1, 2, 3, 9, 9, 9})
+	run := func(length int32) []float32 {
+		lengths, out := upload(t, e, []int32{length, 3}), upload(t, e, make([]float32, 6))
+		args := append([]gpuexec.Arg{gpuexec.BufferArg(x), gpuexec.BufferArg(lengths), gpuexec.BufferArg(out)}, values...)
+		if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: grid, Args: args}); err != nil {
+			t.Fatal(err)
+		}
+		return download[float32](t, e, out)
+	}
+	want := run(3)
+	for _, length := range []int32{0, -1, 4, 6} {
+		if got := run(length); !slices.Equal(got, want) {
+			t.Errorf("length %d: %v, want %v", length, got, want)
+		}
+	}
+}
+
+// E3: a weight is bounded as it lies on the device, its last panel filled up.
+func TestSourceBoundsFilledWeight(t *testing.T) {
+	lib := gpuexec.Find(opencl.Name).(ops.Library) // needs no driver
+	if _, err := lib.Source(ops.New(ops.MatMul, 1, 1<<27, 1)); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("2^32 numbers in panels: %v, want ErrUnsupported", err)
+	}
+}
+
+// B2: each program says the size of blocks that it is launched with, so that its blob has
+// the code for it (docs/devices.md).
+func TestProgramsSayTheirBlocks(t *testing.T) {
+	lib := gpuexec.Find(opencl.Name).(ops.Library) // needs no driver
+	for _, op := range programs() {
+		if code := must(lib.Source(op)).Spec.(gpuexec.Code); code.Block != (gpuexec.Size{1}) {
+			t.Errorf("%s: blocks of %v, want one item", op, code.Block)
+		}
 	}
 }

@@ -220,3 +220,84 @@ func TestBound(t *testing.T) {
 	}
 	_ = check("two fit", 100<<10, "young", "middle", "tempfile_b").Close()
 }
+
+// A process that came second keeps the folder when the first has left it: a third removes
+// nothing that it may read.
+func TestSecondUserKeepsTheFolder(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "pocl", "AA", "one")
+	first, err := enter(dir, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := enter(dir, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(first.Close(), os.MkdirAll(program, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	third, err := enter(dir, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(program); err != nil {
+		t.Errorf("the second process reads there: %v", err)
+	}
+	if err := errors.Join(second.Close(), third.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// The age of a program is that of its newest file, however old its folder is.
+func TestBoundGoesByTheNewestFile(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Now()
+	for name, hours := range map[string][2]time.Duration{"used": {9, 1}, "unused": {5, 5}} { // of the folder, of its file
+		at := filepath.Join(dir, "AA", name)
+		file := filepath.Join(at, "x.so")
+		if err := errors.Join(os.MkdirAll(at, 0o700), os.WriteFile(file, make([]byte, 40<<10), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		for i, path := range []string{at, file} {
+			when := now.Add(-hours[i] * time.Hour)
+			if err := os.Chtimes(path, when, when); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := bound(dir, 60<<10); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "AA", "*")); len(left) != 1 || filepath.Base(left[0]) != "used" {
+		t.Errorf("%q are left, want what was used last", left)
+	}
+}
+
+// A bound below a driver's unit is one unit: 0 is no bound to some drivers. And what lies
+// there is code that the process runs: it is its user's alone (P13).
+func TestSmallBoundAndModes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "drivers")
+	for _, d := range drivers {
+		t.Setenv(d.path, "before")
+		if d.bound != "" {
+			t.Setenv(d.bound, "before")
+		}
+	}
+	t.Cleanup(func() {
+		_ = used.lock.Close()
+		used.dir, used.lock = "", nil
+	})
+	if err := Use(dir, 5, func(string) (string, bool) { return "", false }); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := env.Process()("MESA_SHADER_CACHE_MAX_SIZE"); got != "1K" {
+		t.Errorf("MESA_SHADER_CACHE_MAX_SIZE=%s, want 1K", got)
+	}
+	at := filepath.Join(dir, machine())
+	for _, path := range []string{dir, at, filepath.Join(at, "mesa"), filepath.Join(at, "pocl"), filepath.Join(at, "lock")} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s: %v, %v, want nothing for others", path, info.Mode(), err)
+		}
+	}
+}

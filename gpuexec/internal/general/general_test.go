@@ -110,6 +110,20 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// E3: a batch_matmul is bounded with all its heads and batches.
+func TestCheckCountsBlocks(t *testing.T) {
+	for what, op := range map[string]ops.Op{
+		"the left side of all heads":    ops.New(ops.BatchMatMul, 1, 1<<10, 1<<11, 1<<11, 1),
+		"the right side of all heads":   ops.New(ops.BatchMatMul, 1, 1<<10, 1, 1<<11, 1<<11),
+		"the left side of all batches":  ops.New(ops.BatchMatMul, 1<<10, 1, 1<<11, 1<<11, 1),
+		"the right side of all batches": ops.New(ops.BatchMatMul, 1<<10, 1, 1, 1<<11, 1<<11),
+	} {
+		if err := general.Check(op, 32); !errors.Is(err, fault.ErrUnsupported) {
+			t.Errorf("%s is too large: %v, want ErrUnsupported", what, err)
+		}
+	}
+}
+
 func TestPanels(t *testing.T) {
 	op := ops.New(ops.MatMul, 1, 2, 3)
 	p, err := general.Panels(op, 2, "panels of 2")

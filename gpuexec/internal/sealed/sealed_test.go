@@ -48,3 +48,15 @@ func TestSeal(t *testing.T) {
 	refuse("a shorter key", "ke", blob, fault.Checksum)
 	refuse("a part of the key moved", "keyb", format.Seal("key", []byte("inary")), fault.Checksum)
 }
+
+// P11: bytes that move from the content to the key's end make another blob's digest: the
+// key's length is in it.
+func TestSealKeepsKeyAndContentApart(t *testing.T) {
+	format := sealed.Format{Backend: "device", Magic: "blob\x01"}
+	blob := format.Seal("key", []byte("binary"))
+	head := len(blob) - len("binary")
+	moved := append([]byte(string(blob[:head])), "inary"...) // the digest of key and binary, before what is left of it
+	if _, err := format.Open("keyb", moved); !errors.Is(err, fault.ErrRefused) {
+		t.Errorf("%v, want ErrRefused", err)
+	}
+}
