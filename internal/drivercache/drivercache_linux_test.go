@@ -225,19 +225,19 @@ func TestBound(t *testing.T) {
 // nothing that it may read.
 func TestSecondUserKeepsTheFolder(t *testing.T) {
 	dir := t.TempDir()
-	program := filepath.Join(dir, "pocl", "AA", "one")
-	first, err := enter(dir, 1<<30)
+	program := filepath.Join(dir, "f", pocl, "AA", "one")
+	first, err := enter(dir, "f", 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := enter(dir, 1<<30)
+	second, err := enter(dir, "f", 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(first.Close(), os.MkdirAll(program, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	third, err := enter(dir, 1)
+	third, err := enter(dir, "f", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,9 +266,12 @@ func TestBoundGoesByTheNewestFile(t *testing.T) {
 			}
 		}
 	}
-	if err := bound(dir, 60<<10); err != nil {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer root.Close()
+	bound(root, ".", 60<<10)
 	if left, _ := filepath.Glob(filepath.Join(dir, "AA", "*")); len(left) != 1 || filepath.Base(left[0]) != "used" {
 		t.Errorf("%q are left, want what was used last", left)
 	}
@@ -277,25 +280,16 @@ func TestBoundGoesByTheNewestFile(t *testing.T) {
 // A bound below a driver's unit is one unit: 0 is no bound to some drivers. And what lies
 // there is code that the process runs: it is its user's alone (P13).
 func TestSmallBoundAndModes(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "drivers")
-	for _, d := range drivers {
-		t.Setenv(d.path, "before")
-		if d.bound != "" {
-			t.Setenv(d.bound, "before")
-		}
-	}
-	t.Cleanup(func() {
-		_ = used.lock.Close()
-		used.dir, used.lock = "", nil
-	})
-	if err := Use(dir, 5, func(string) (string, bool) { return "", false }); err != nil {
+	fresh(t)
+	dir := t.TempDir()
+	if err := Use(dir, 5, env.Process()); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := env.Process()("MESA_SHADER_CACHE_MAX_SIZE"); got != "1K" {
+	if got := value("MESA_SHADER_CACHE_MAX_SIZE"); got != "1K" {
 		t.Errorf("MESA_SHADER_CACHE_MAX_SIZE=%s, want 1K", got)
 	}
-	at := filepath.Join(dir, machine())
-	for _, path := range []string{dir, at, filepath.Join(at, "mesa"), filepath.Join(at, "pocl"), filepath.Join(at, "lock")} {
+	at := filepath.Join(dir, home, machine())
+	for _, path := range []string{filepath.Dir(at), at, filepath.Join(at, "mesa"), filepath.Join(at, "pocl"), filepath.Join(at, "lock")} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s: %v, %v, want nothing for others", path, info.Mode(), err)
 		}
