@@ -15,6 +15,13 @@
 // a module that fixes its size takes no other. Local memory is declared in the
 // module: there is no ParamLocal.
 //
+// # Operations
+//
+// The backend runs the operations of package ops (ops.Library). Their modules are built in,
+// one for each kind and choice of flags: it serves every shape. A tensor of more than
+// 2^31-1 elements and a sum of more than 65,536 terms are ErrUnsupported. An id beyond
+// the table of a gather takes its last row.
+//
 // # What is kept over restarts
 //
 // The blob of a shader in GLSL is the module that glslc made of it, which a store keeps.

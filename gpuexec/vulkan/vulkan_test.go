@@ -365,7 +365,7 @@ func TestValidation(t *testing.T) {
 	t.Setenv("VK_INSTANCE_LAYERS", layer) // for the loader of another process: this one's is there
 	t.Setenv("VK_LAYER_SETTINGS_PATH", settings)
 	t.Setenv("VK_LOADER_DEBUG", "layer")
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "TestKernels|TestWorkers|TestContract$", "-test.v")
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "TestKernels|TestWorkers|TestContract$|TestOperations", "-test.v")
 	out, err := c.CombinedOutput()
 	if !strings.Contains(string(out), `Insert instance layer "`+layer) {
 		t.Skip("the layer is not installed (Debian: vulkan-validationlayers)")
@@ -375,29 +375,43 @@ func TestValidation(t *testing.T) {
 	}
 }
 
-// The modules in testdata are those of the shaders beside them.
+// The modules in testdata and shaders are those of the shaders beside them.
 func TestModulesAreOfTheirShaders(t *testing.T) {
 	b := driven(t, Config{})
 	needsGLSLC(t)
-	shaders, err := filepath.Glob("testdata/*.comp")
-	if err != nil || len(shaders) == 0 {
-		t.Fatal(shaders, err)
+	shaders, includes := texts(t, "*/*.comp"), make(map[string]string)
+	for name, text := range texts(t, "shaders/*.glsl") {
+		includes[filepath.Base(name)] = text
 	}
-	for _, shader := range shaders {
-		text, err := os.ReadFile(shader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, err := os.ReadFile(strings.TrimSuffix(shader, "comp") + "spv")
-		if err != nil {
-			t.Fatal(err)
-		}
-		words, err := b.compile(t.Context(), gpuexec.Code{Text: string(text), Options: []string{"-O"}})
-		have, _ := spirv.Words(want)
+	for shader, text := range shaders {
+		words, err := b.compile(t.Context(), gpuexec.Code{Text: text, Options: []string{"-O"}, Includes: includes})
+		module := strings.TrimSuffix(shader, "comp") + "spv"
+		have, _ := spirv.Words([]byte(texts(t, module)[module]))
 		if err != nil || !slices.Equal(words, have) {
-			t.Errorf("%s: %v, or another module than the one beside it: glslc -O --target-env=vulkan1.2", shader, err)
+			t.Errorf("%s: %v, or another module than the one beside it: make shaders", shader, err)
 		}
 	}
+	if modules := texts(t, "*/*.spv"); len(modules) != len(shaders) {
+		t.Errorf("%d modules, %d shaders", len(modules), len(shaders))
+	}
+}
+
+// texts are the files of that pattern, at least one.
+func texts(t testing.TB, pattern string) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatal(pattern, files, err)
+	}
+	all := make(map[string]string)
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[f] = string(text)
+	}
+	return all
 }
 
 // E3, E6: whichever call of the driver fails, with memory used up or the device lost,
