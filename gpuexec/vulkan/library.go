@@ -23,6 +23,8 @@ const (
 	side   = 64  // rows and columns that a group of matmul makes
 	corner = 4   // rows and columns that an item of batch_matmul makes
 	items  = 64  // of a group, but for matmul
+	lanes  = 8   // items of a group on a processor, where they wait for each other
+	tall   = 8   // rows that a group of matmul_wide makes, of a panel
 )
 
 const (
@@ -37,12 +39,26 @@ type shader struct {
 	items  int
 }
 
-func shaderOf(op ops.Op) shader {
+// processor reports whether the first device is a processor: for these there are other
+// shaders.
+func (b *Backend) processor() bool { return !b.narrow && onProcessor() }
+
+// wide reports whether a matmul is for matmul_wide, whose texels are 4 elements.
+func (b *Backend) wide(op ops.Op) bool { return b.processor() && op.Dims[1]%4 == 0 }
+
+func (b *Backend) shader(op ops.Op) shader {
 	s := shader{module: op.Kind.String(), items: items}
 	switch op.Kind {
+	case ops.LayerNorm, ops.Softmax:
+		if b.processor() {
+			s.items = lanes
+		}
 	case ops.MatMul:
-		if s.items = 128; op.Bias {
-			s.module = "matmul_bias"
+		if s.items = 128; b.wide(op) {
+			s.module, s.items = "matmul_wide", lanes
+		}
+		if op.Bias {
+			s.module += "_bias"
 		}
 	case ops.BatchMatMul:
 		s.flags = []bool{op.TransposeB, op.MaskK}
@@ -53,7 +69,8 @@ func shaderOf(op ops.Op) shader {
 }
 
 // Source implements ops.Library. Operations that differ in their dimensions, epsilon and
-// scale alone have equal sources.
+// scale alone have equal sources, but for a matmul on a processor whose k is a multiple of
+// 4 and one whose k is not.
 func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 	if err := general.Check(op, panel); err != nil {
 		return gpuexec.Source{}, err
@@ -62,7 +79,7 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 		return gpuexec.Source{}, &fault.Error{Op: "ops: source", Key: op.String(), Backend: Name,
 			Err: fmt.Errorf("%w: sums of %d terms, want at most %d", fault.ErrUnsupported, n, mostTerms)}
 	}
-	s := shaderOf(op)
+	s := b.shader(op)
 	module, err := modules.ReadFile("shaders/" + s.module + ".spv")
 	if err != nil {
 		return gpuexec.Source{}, err
@@ -93,19 +110,22 @@ func terms(op ops.Op) int64 {
 
 // Launch implements ops.Library.
 func (b *Backend) Launch(op ops.Op) (grid gpuexec.Size, values []gpuexec.Arg) {
-	d := op.Dims
+	d, size := op.Dims, int64(b.shader(op).items)
 	var blocks int64
 	switch op.Kind {
 	case ops.MatMul:
 		blocks = general.Parts(d[0], side) * general.Parts(d[2], side)
+		if b.wide(op) {
+			blocks = general.Parts(d[0], tall) * general.Parts(d[2], panel)
+		}
 	case ops.BatchMatMul:
-		blocks = general.Parts(d[0]*d[1]*general.Parts(d[2], corner)*general.Parts(d[4], corner), items)
+		blocks = general.Parts(d[0]*d[1]*general.Parts(d[2], corner)*general.Parts(d[4], corner), size)
 	case ops.LayerNorm:
 		blocks = d[0]
 	case ops.Softmax:
 		blocks = d[0] * d[1] * d[2]
 	default:
-		blocks = general.Parts(op.Elements(), items)
+		blocks = general.Parts(op.Elements(), size)
 	}
 	return gpuexec.Size{int(min(blocks, mostBlocks)), int(general.Parts(blocks, mostBlocks))}, general.Values(op)
 }

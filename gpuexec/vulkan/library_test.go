@@ -16,17 +16,34 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
+// both runs a test with the shaders for the device, and with those for devices that are no
+// processor.
+func both(t *testing.T, test func(t *testing.T, b *Backend)) {
+	for name, narrow := range map[string]bool{"device": false, "narrow": true} {
+		t.Run(name, func(t *testing.T) {
+			b := driven(t, Config{})
+			b.narrow = narrow
+			test(t, b)
+		})
+	}
+}
+
 // E8: every operation is right, and its bits depend on nothing but its own inputs.
 func TestOperations(t *testing.T) {
-	devicetest.Operations(t, driven(t, Config{}))
+	both(t, func(t *testing.T, b *Backend) { devicetest.Operations(t, b) })
 }
 
 // each has an operation for each module and each choice of its flags.
-func each() []ops.Op {
+func (b *Backend) each() []ops.Op {
 	norm, product := ops.New(ops.LayerNorm, 2, 3), ops.New(ops.MatMul, 2, 3, 4)
 	norm.Epsilon, product.Bias = 1e-5, true
 	all := []ops.Op{norm, product, ops.New(ops.MatMul, 2, 3, 4), ops.New(ops.Gather, 2, 3, 4), ops.New(ops.Add, 4, 3, 2), ops.New(ops.Softmax, 2, 3, 4, 5),
 		ops.New(ops.Reorder, 2, 3, 4, 5), ops.New(ops.GELU, 2, 3), ops.New(ops.Tanh, 2, 3), ops.New(ops.Slice, 2, 3, 4)}
+	if b.processor() {
+		wide, biased := ops.New(ops.MatMul, 2, 4, 4), ops.New(ops.MatMul, 2, 4, 4)
+		biased.Bias = true
+		all = append(all, wide, biased)
+	}
 	for flags := range 4 {
 		o := ops.New(ops.BatchMatMul, 2, 3, 4, 5, 6)
 		o.TransposeB, o.MaskK = flags&1 != 0, flags&2 != 0
@@ -39,7 +56,7 @@ func each() []ops.Op {
 func TestOneProgramForAllShapes(t *testing.T) {
 	b := New(Config{})
 	keys := make(map[string]ops.Op)
-	for _, op := range each() {
+	for _, op := range b.each() {
 		src, err := b.Source(op)
 		if err != nil {
 			t.Fatal(err)
@@ -70,18 +87,19 @@ func TestOneProgramForAllShapes(t *testing.T) {
 }
 
 // A program that is run with all numbers 0 touches nothing: gpuexec.Code.Block runs it so.
-func TestAllNumbersZero(t *testing.T) {
-	b := driven(t, Config{})
+func TestAllNumbersZero(t *testing.T) { both(t, testAllNumbersZero) }
+
+func testAllNumbersZero(t *testing.T, b *Backend) {
 	e := open(t, b, 1)
-	for _, op := range each() {
-		grid, values := b.Launch(op)
-		run := func(values []gpuexec.Arg) (wrote bool) {
+	for _, op := range b.each() {
+		_, values := b.Launch(op)
+		run := func(values ...gpuexec.Arg) (wrote bool) {
 			in, out := buffersOf(op)
 			before := slices.Clone(out)
-			compute(t, e, b, op, grid, values, in, out)
+			compute(t, e, b, op, in, out, values...)
 			return !slices.Equal(before, out)
 		}
-		if !run(values) {
+		if !run() {
 			t.Errorf("%s wrote nothing", op)
 		}
 		for i := range values {
@@ -89,7 +107,7 @@ func TestAllNumbersZero(t *testing.T) {
 				values[i] = gpuexec.ValueArg(float32(0))
 			}
 		}
-		if run(values) {
+		if run(values...) {
 			t.Errorf("%s with all numbers 0 wrote", op)
 		}
 	}
@@ -133,15 +151,15 @@ func buffersOf(op ops.Op) (in [][]float32, out []float32) {
 	return in, slices.Repeat([]float32{7}, int(op.Elements()))
 }
 
-// compute launches an operation.
-func compute(t *testing.T, e *gpuexec.Executor, b *Backend, op ops.Op, grid gpuexec.Size, values []gpuexec.Arg, in [][]float32, out []float32) {
+// launch is that of an operation, with its tensors on the device.
+func launch(t testing.TB, e *gpuexec.Executor, b *Backend, op ops.Op, in [][]float32, out []float32) (l gpuexec.Launch, on *gpuexec.Buffer) {
 	t.Helper()
 	src, err := b.Source(op)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := gpuexec.Launch{Kernel: compile(t, e, src), Grid: grid}
-	var on *gpuexec.Buffer
+	grid, values := b.Launch(op)
+	l = gpuexec.Launch{Kernel: compile(t, e, src), Grid: grid}
 	for _, x := range append(slices.Clone(in), out) {
 		on = alloc(t, e, int64(4*len(x)))
 		if err := e.Write(t.Context(), on, 0, gpuexec.BytesOf(x)); err != nil {
@@ -150,6 +168,14 @@ func compute(t *testing.T, e *gpuexec.Executor, b *Backend, op ops.Op, grid gpue
 		l.Args = append(l.Args, gpuexec.BufferArg(on))
 	}
 	l.Args = append(l.Args, values...)
+	return l, on
+}
+
+// compute runs an operation, with other values than its own if some are given.
+func compute(t testing.TB, e *gpuexec.Executor, b *Backend, op ops.Op, in [][]float32, out []float32, values ...gpuexec.Arg) {
+	t.Helper()
+	l, on := launch(t, e, b, op, in, out)
+	copy(l.Args[len(in)+1:], values)
 	if err := e.Submit(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
@@ -160,8 +186,9 @@ func compute(t *testing.T, e *gpuexec.Executor, b *Backend, op ops.Op, grid gpue
 
 // A grid of more blocks than a device takes in one dimension has two, and every row and
 // element is computed; the longest sums are complete, though a driver ends loops early.
-func TestLargeShapes(t *testing.T) {
-	b := driven(t, Config{})
+func TestLargeShapes(t *testing.T) { both(t, testLargeShapes) }
+
+func testLargeShapes(t *testing.T, b *Backend) {
 	e := open(t, b, 1)
 	norm, wide := ops.New(ops.LayerNorm, mostBlocks+5, 1), ops.New(ops.LayerNorm, 2, mostTerms)
 	norm.Epsilon, wide.Epsilon = 1e-5, 1e-5
@@ -177,12 +204,11 @@ func TestLargeShapes(t *testing.T) {
 		{ops.New(ops.Reorder, mostBlocks+5, 2, 2, items/4), 1, 1}, {ops.New(ops.Slice, mostBlocks+5, 2, items), 1, 1},
 		{ops.New(ops.Softmax, mostBlocks+5, 1, 1, 3), 0.5, 0.5}, {norm, 1, 1},
 		{wide, 1, 1}, {ops.New(ops.Softmax, 1, 1, 1, mostTerms), 0.5, 0},
-		{ops.New(ops.MatMul, 2, mostTerms, 3), mostTerms, mostTerms}, {biased, mostTerms + 1, mostTerms + 1},
+		{ops.New(ops.MatMul, 2, mostTerms, 3), mostTerms, mostTerms}, {ops.New(ops.MatMul, 2, mostTerms-1, 3), mostTerms - 1, mostTerms - 1}, {biased, mostTerms + 1, mostTerms + 1},
 		{ops.New(ops.BatchMatMul, 1, 1, 2, mostTerms, 3), mostTerms, mostTerms}, {transposed, mostTerms, mostTerms},
 	} {
 		in, out := buffersOf(c.op)
-		grid, values := b.Launch(c.op)
-		compute(t, e, b, c.op, grid, values, in, out)
+		compute(t, e, b, c.op, in, out)
 		for i, got := range out {
 			want := c.want
 			if i > 1 {
@@ -231,8 +257,7 @@ func TestFunctions(t *testing.T) {
 		{ops.Tanh, math.Tanh, func(want float64) float64 { return 3 * 1.2e-7 * math.Abs(want) }},
 	} {
 		op, got, worst := ops.New(c.kind, 1, int64(len(x))), make([]float32, len(x)), 0.0
-		grid, values := b.Launch(op)
-		compute(t, e, b, op, grid, values, [][]float32{x}, got)
+		compute(t, e, b, op, [][]float32{x}, got)
 		for i, v := range x {
 			want := c.want(float64(v))
 			if math.IsInf(float64(v), -1) && c.kind == ops.GELU {
@@ -247,5 +272,41 @@ func TestFunctions(t *testing.T) {
 			}
 		}
 		t.Logf("%s: at most %.2f of the error that is allowed", c.kind, worst)
+	}
+}
+
+// BenchmarkOperations runs what MiniLM does at 128 tokens, and a wider product.
+func BenchmarkOperations(b *testing.B) {
+	scores, mixed, norm := ops.New(ops.BatchMatMul, 1, 12, 128, 32, 128), ops.New(ops.BatchMatMul, 1, 12, 128, 128, 32), ops.New(ops.LayerNorm, 128, 384)
+	scores.TransposeB, scores.Scale, mixed.MaskK, norm.Epsilon = true, 0.25, true, 1e-12
+	backend := driven(b, Config{})
+	e := open(b, backend, 1)
+	for _, op := range []ops.Op{ops.New(ops.MatMul, 128, 768, 3072), ops.New(ops.MatMul, 128, 384, 384), ops.New(ops.MatMul, 128, 384, 1536), ops.New(ops.MatMul, 128, 1536, 384),
+		ops.New(ops.MatMul, 8, 384, 384), scores, mixed, norm, ops.New(ops.Softmax, 1, 12, 128, 128), ops.New(ops.Reorder, 1, 128, 12, 32), ops.New(ops.GELU, 128, 1536), ops.New(ops.Add, 128, 384, 128),
+		ops.New(ops.Gather, 128, 384, 30000)} {
+		b.Run(op.String(), func(b *testing.B) {
+			in, out := buffersOf(op)
+			if op.Kind == ops.Softmax || op.Kind == ops.BatchMatMul {
+				in[len(in)-1][0] = math.Float32frombits(128)
+				if op.Kind == ops.BatchMatMul {
+					in[2][0] = math.Float32frombits(128)
+				}
+			}
+			l, _ := launch(b, e, backend, op, in, out)
+			run := func() {
+				if err := e.Submit(b.Context(), l); err != nil {
+					b.Fatal(err)
+				}
+			}
+			run() // the driver compiles
+			for b.Loop() {
+				run()
+			}
+			d := op.Dims
+			each := map[ops.Kind]int64{ops.MatMul: d[0] * d[1] * d[2], ops.BatchMatMul: d[0] * d[1] * d[2] * d[3] * d[4]}[op.Kind]
+			if each > 0 {
+				b.ReportMetric(2e-9*float64(each)*float64(b.N)/b.Elapsed().Seconds(), "GFLOP/s")
+			}
+		})
 	}
 }
