@@ -6,8 +6,9 @@
 // # Kernels
 //
 // A kernel is a gpuexec.Code in the language SPIRV, whose Text is the bytes of a
-// module, or GLSL, a compute shader. Its buffers are storage or uniform buffers in
-// descriptor set 0; the buffer parameters go to the bindings in ascending order. All
+// module, or GLSL, a compute shader. Its buffers are storage, uniform or texel buffers in
+// descriptor set 0; the buffer parameters go to the bindings in ascending order. Texels
+// (textureBuffer) are vectors of 4 float32; a part of one at the end is left out. All
 // numbers and structs together are its push constants: one behind the other, a
 // number at a multiple of its size, a struct at a multiple of 16. Code.Constants set
 // specialisation constants. Code.Block, or the block of a launch, sets the size of a

@@ -333,7 +333,7 @@ func (r *reader) variable(m *Module, id uint32) error {
 		m.SharedBytes = min(m.SharedBytes+r.bytes(to, nil, 0), most)
 	case storageUniformConstant:
 		if !r.texels(to) {
-			return unsupported("variable %d is an image or sampler, or no textureBuffer: want buffers", id)
+			return unsupported("variable %d is an image or a sampler: want storage, uniform and texel buffers (textureBuffer)", id)
 		}
 		return r.bind(m, id, Binding{Texels: true})
 	}
