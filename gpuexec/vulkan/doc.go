@@ -27,7 +27,9 @@
 //
 // The blob of a shader in GLSL is the module that glslc made of it, which a store keeps.
 // It fits the version of glslc that made it: a process without glslc, or with another
-// one, compiles anew, or fails. A kernel in SPIR-V has no blob: it is given.
+// one, compiles anew, or fails. The module of a kernel in SPIR-V is given: its blob
+// says that it was built and no more, so that stores and `kiln warm` count such kernels
+// like others.
 //
 // Vulkan's drivers keep compiled pipelines in a cache of their own, VkPipelineCache,
 // for all pipelines together. With Config.PipelineFile the device keeps that cache in
