@@ -3,6 +3,7 @@ package vulkan
 import (
 	"embed"
 	"fmt"
+	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -35,9 +36,13 @@ const (
 // shader is a module with the flags and the size of groups that it is compiled for.
 type shader struct {
 	module string
-	flags  []bool // the specialisation constants from 1 on
+	flags  [2]bool // the specialisation constants from 1 on
+	has    int     // of these
 	items  int
 }
+
+// sources has the gpuexec.Source of each shader: a digest is made once.
+var sources sync.Map
 
 // processor reports whether the first device is a processor: for these there are other
 // shaders.
@@ -61,16 +66,16 @@ func (b *Backend) shader(op ops.Op) shader {
 			s.module += "_bias"
 		}
 	case ops.BatchMatMul:
-		s.flags = []bool{op.TransposeB, op.MaskK}
+		s.flags, s.has = [2]bool{op.TransposeB, op.MaskK}, 2
 	case ops.GELU, ops.Tanh:
-		s.module, s.flags = "unary", []bool{op.Kind == ops.Tanh}
+		s.module, s.flags, s.has = "unary", [2]bool{op.Kind == ops.Tanh}, 1
 	}
 	return s
 }
 
 // Source implements ops.Library. Operations that differ in their dimensions, epsilon and
 // scale alone have equal sources, but for a matmul on a processor whose k is a multiple of
-// 4 and one whose k is not.
+// 4 and one whose k is not. They are to be read only.
 func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 	if err := general.Check(op, panel); err != nil {
 		return gpuexec.Source{}, err
@@ -80,12 +85,15 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 			Err: fmt.Errorf("%w: sums of %d terms, want at most %d", fault.ErrUnsupported, n, mostTerms)}
 	}
 	s := b.shader(op)
+	if made, ok := sources.Load(s); ok {
+		return made.(gpuexec.Source), nil
+	}
 	module, err := modules.ReadFile("shaders/" + s.module + ".spv")
 	if err != nil {
 		return gpuexec.Source{}, err
 	}
 	code := gpuexec.Code{Language: SPIRV, Entry: "main", Text: string(module), Constants: make(map[uint32][]byte), Block: gpuexec.Size{s.items}}
-	for i, set := range s.flags {
+	for i, set := range s.flags[:s.has] {
 		value := uint32(0)
 		if set {
 			value = 1
@@ -94,6 +102,9 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 	}
 	source, err := code.Source(general.Params(op)...)
 	source.Name = s.module
+	if err == nil {
+		sources.Store(s, source)
+	}
 	return source, err
 }
 
