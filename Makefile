@@ -8,7 +8,7 @@ SYSTEMS    ?= linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64
 SOAK       ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz deps-drivers fetch-onednn test-bench FORCE
+.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz shaders deps-drivers fetch-onednn test-bench FORCE
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,11 @@ fuzz: ## every fuzz target, each for FUZZTIME (20s)
 
 clean: ## remove what was built
 	rm -rf bin out
+
+shaders: ## the SPIR-V modules that are committed beside their shaders in GLSL; needs glslc
+	@for shader in gpuexec/vulkan/*/*.comp; do \
+		glslc -O --target-env=vulkan1.2 -I gpuexec/vulkan/shaders -o "$${shader%comp}spv" "$$shader" || exit 1; \
+	done
 
 deps-drivers:
 	@.ci/drivers

@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	_ "github.com/kiln-cache/kiln/gpuexec/opencl"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	_ "github.com/kiln-cache/kiln/gpuexec/vulkan"
 	"github.com/kiln-cache/kiln/internal/data"
 )
 

@@ -28,6 +28,6 @@
 //
 // # Bits
 //
-// On cpu and opencl the bits of an output row depend on that row's inputs alone (SPEC E8):
+// On cpu, opencl and vulkan the bits of an output row depend on that row's inputs alone (SPEC E8):
 // every reduction has one written order that neither padding nor batch changes.
 package ops

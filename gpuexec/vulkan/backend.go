@@ -33,6 +33,7 @@ type Backend struct {
 	cfg    Config
 	counts counts
 	staged bool // tests: as if the host saw none of the device's memory
+	narrow bool // tests: as if the first device were no processor
 }
 
 // counts are of all devices of a backend. leaked are objects of the drivers that a

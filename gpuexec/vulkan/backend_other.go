@@ -13,6 +13,8 @@ import (
 
 var errSystem = fmt.Errorf("%w: on %s/%s Vulkan is not driven", fault.ErrUnavailable, runtime.GOOS, runtime.GOARCH)
 
+func onProcessor() bool { return false }
+
 func devices() []gpuexec.DeviceInfo { return absent(errSystem) }
 
 func (b *Backend) open(context.Context, int) (gpuexec.Device, error) {

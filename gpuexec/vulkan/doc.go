@@ -6,8 +6,9 @@
 // # Kernels
 //
 // A kernel is a gpuexec.Code in the language SPIRV, whose Text is the bytes of a
-// module, or GLSL, a compute shader. Its buffers are storage or uniform buffers in
-// descriptor set 0; the buffer parameters go to the bindings in ascending order. All
+// module, or GLSL, a compute shader. Its buffers are storage, uniform or texel buffers in
+// descriptor set 0; the buffer parameters go to the bindings in ascending order. Texels
+// (textureBuffer) are vectors of 4 float32; a part of one at the end is left out. All
 // numbers and structs together are its push constants: one behind the other, a
 // number at a multiple of its size, a struct at a multiple of 16. Code.Constants set
 // specialisation constants. Code.Block, or the block of a launch, sets the size of a
@@ -15,11 +16,20 @@
 // a module that fixes its size takes no other. Local memory is declared in the
 // module: there is no ParamLocal.
 //
+// # Operations
+//
+// The backend runs the operations of package ops (ops.Library). Their modules are built in,
+// one for each kind and choice of flags: it serves every shape. A tensor of more than
+// 2^31-1 elements and a sum of more than 65,536 terms are ErrUnsupported. An id beyond
+// the table of a gather takes its last row.
+//
 // # What is kept over restarts
 //
 // The blob of a shader in GLSL is the module that glslc made of it, which a store keeps.
 // It fits the version of glslc that made it: a process without glslc, or with another
-// one, compiles anew, or fails. A kernel in SPIR-V has no blob: it is given.
+// one, compiles anew, or fails. The module of a kernel in SPIR-V is given: its blob
+// says that it was built and no more, so that stores and `kiln warm` count such kernels
+// like others.
 //
 // Vulkan's drivers keep compiled pipelines in a cache of their own, VkPipelineCache,
 // for all pipelines together. With Config.PipelineFile the device keeps that cache in

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -37,6 +38,12 @@ func physical() ([]*vk.Physical, error) {
 func place(p *vk.Physical) int {
 	return slices.Index([]uint32{vk.TypeCPU, 0, vk.TypeVirtual, vk.TypeIntegrated, vk.TypeDiscrete}, p.Type) * -1
 }
+
+// onProcessor reports whether the first device is a processor.
+var onProcessor = sync.OnceValue(func() bool {
+	all, err := physical()
+	return err == nil && all[0].Type == vk.TypeCPU
+})
 
 func devices() []gpuexec.DeviceInfo {
 	all, err := physical()

@@ -49,7 +49,7 @@ type block struct {
 // there is as much of it as of any device memory; else device memory, and copies.
 func (m *memory) init(d *device) error {
 	m.d, m.kind, m.host = d, -1, -1
-	m.align = max(int64(d.of.Limits.MinStorageAlignment), int64(d.of.Limits.MinUniformAlignment), 16) // of a vec4
+	m.align = max(int64(d.of.Limits.MinStorageAlignment), int64(d.of.Limits.MinUniformAlignment), int64(d.of.Limits.MinTexelAlignment), texelBytes) // of a vec4, too
 	const seen = vk.MemoryHostVisible | vk.MemoryHostCoherent
 	best := func(flags uint32) (kind int, bytes int64) {
 		kind = -1

@@ -66,18 +66,23 @@ func (d driver) Build(_ context.Context, m pipelinefile.Module, cache pipelinefi
 	}
 	p := &pipeline{d: d.device, module: module, bytes: int64(4 * len(m.Words))} // the driver does not say what it takes
 	l := &d.of.Limits
-	uniforms := uint32(0)
+	var uniforms, texels uint32
 	for _, b := range module.Bindings {
 		kind := uint32(vk.StorageBuffer)
 		if b.Uniform {
 			kind = vk.UniformBuffer
 			uniforms++
 		}
+		if b.Texels {
+			kind = vk.TexelBuffer
+			texels++
+		}
 		p.bindings = append(p.bindings, vk.Binding{Number: b.Number, Kind: kind})
 	}
-	switch storage := uint32(len(module.Bindings)) - uniforms; {
-	case uniforms > l.MaxUniformBuffers, storage > l.MaxStorageBuffers, len(module.Bindings) > vk.MostBuffers:
-		return nil, fault.Invalidf("vulkan: module", "%d uniform and %d storage buffers, the device takes %d and %d", uniforms, storage, l.MaxUniformBuffers, l.MaxStorageBuffers)
+	switch storage := uint32(len(module.Bindings)) - uniforms - texels; {
+	case uniforms > l.MaxUniformBuffers, storage > l.MaxStorageBuffers, texels > l.MaxImages, len(module.Bindings) > vk.MostBuffers:
+		return nil, fault.Invalidf("vulkan: module", "%d uniform, %d storage and %d texel buffers, the device takes %d, %d and %d",
+			uniforms, storage, texels, l.MaxUniformBuffers, l.MaxStorageBuffers, l.MaxImages)
 	case module.PushBytes > l.MaxPushBytes:
 		return nil, fault.Invalidf("vulkan: module", "%d bytes of push constants, the device takes %d: pass a buffer", module.PushBytes, l.MaxPushBytes)
 	case module.SharedBytes > uint64(l.MaxShared):

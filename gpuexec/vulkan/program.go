@@ -46,6 +46,11 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 		}
 		return d.program(ctx, src, code, words)
 	}
+	return d.given(ctx, src, code)
+}
+
+// given makes the program of a module that the source has.
+func (d *device) given(ctx context.Context, src gpuexec.Source, code gpuexec.Code) (gpuexec.Program, error) {
 	words, err := spirv.Words([]byte(code.Text))
 	if err != nil {
 		return nil, err
@@ -53,18 +58,19 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 	return d.program(ctx, src, code, words)
 }
 
-// Load implements gpuexec.Device. The blob of a shader in GLSL is its module.
+// Load implements gpuexec.Device. The blob of a shader in GLSL is its module. That of a
+// module says that it was built before and no more: stores and kiln warm count it.
 func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpuexec.Program, error) {
 	code, err := codeOf(src)
 	if err != nil {
 		return nil, err
 	}
-	if code.Language != GLSL {
-		return nil, errNoBlob
-	}
 	module, err := format.Open(src.Key, blob)
 	if err != nil {
 		return nil, err
+	}
+	if code.Language != GLSL {
+		return d.given(ctx, src, code)
 	}
 	words, err := spirv.Words(module)
 	if err != nil {
@@ -128,8 +134,6 @@ func (d *device) request(src gpuexec.Source, code gpuexec.Code, words []uint32) 
 	slices.SortFunc(r.Constants, func(a, b pipelinefile.Constant) int { return cmp.Compare(a.ID, b.ID) })
 	return r, nil
 }
-
-var errNoBlob = failure("blob", fault.ErrUnsupported, "a module is given; what the driver makes of it is kept by Config.PipelineFile")
 
 // bytesOf is how many bytes of push constants a parameter takes.
 func bytesOf(p gpuexec.Param) int64 {
@@ -213,7 +217,7 @@ func (p *program) Bytes() int64 { return p.first.bytes }
 // Blob implements gpuexec.Program.
 func (p *program) Blob(context.Context) ([]byte, error) {
 	if !p.glsl {
-		return nil, errNoBlob
+		return format.Seal(p.key, []byte(SPIRV)), nil
 	}
 	module := make([]byte, 0, 4*len(p.request.Words))
 	for _, w := range p.request.Words {

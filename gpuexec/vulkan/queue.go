@@ -25,6 +25,9 @@ type queue struct {
 	push      []byte
 }
 
+// texelBytes is what a texel has: 4 float32.
+const texelBytes = 16
+
 // stagingBytes is how much one copy takes at a time.
 const stagingBytes = 4 << 20
 
@@ -71,8 +74,14 @@ func (q *queue) arguments(of *pipeline, args []gpuexec.DeviceArg) error {
 	for i, a := range args {
 		if a.Kind == gpuexec.ParamBuffer {
 			most := int64(q.d.of.Limits.MaxStorageRange)
-			if of.bindings[len(q.parts)].Kind == vk.UniformBuffer {
+			switch of.bindings[len(q.parts)].Kind {
+			case vk.UniformBuffer:
 				most = int64(q.d.of.Limits.MaxUniformRange)
+			case vk.TexelBuffer:
+				most = texelBytes * int64(q.d.of.Limits.MaxTexels)
+				if a.Bytes -= a.Bytes % texelBytes; a.Bytes == 0 {
+					return fault.Invalidf("vulkan: launch", "argument %d has no %d bytes for a texel", i, texelBytes)
+				}
 			}
 			if a.Bytes > most {
 				return fault.Invalidf("vulkan: launch", "argument %d has %d bytes, the device takes %d of a buffer: pass parts", i, a.Bytes, most)

@@ -32,6 +32,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var (
 	//go:embed testdata/axpy.spv
 	axpyModule string
+	//go:embed testdata/texels.spv
+	texelsModule string
 	//go:embed testdata/sum.spv
 	sumModule string
 	//go:embed testdata/axpy.comp
@@ -365,7 +367,7 @@ func TestValidation(t *testing.T) {
 	t.Setenv("VK_INSTANCE_LAYERS", layer) // for the loader of another process: this one's is there
 	t.Setenv("VK_LAYER_SETTINGS_PATH", settings)
 	t.Setenv("VK_LOADER_DEBUG", "layer")
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "TestKernels|TestWorkers|TestContract$", "-test.v")
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "TestKernels|TestWorkers|TestContract$|TestOperations|TestTexels", "-test.v")
 	out, err := c.CombinedOutput()
 	if !strings.Contains(string(out), `Insert instance layer "`+layer) {
 		t.Skip("the layer is not installed (Debian: vulkan-validationlayers)")
@@ -375,29 +377,43 @@ func TestValidation(t *testing.T) {
 	}
 }
 
-// The modules in testdata are those of the shaders beside them.
+// The modules in testdata and shaders are those of the shaders beside them.
 func TestModulesAreOfTheirShaders(t *testing.T) {
 	b := driven(t, Config{})
 	needsGLSLC(t)
-	shaders, err := filepath.Glob("testdata/*.comp")
-	if err != nil || len(shaders) == 0 {
-		t.Fatal(shaders, err)
+	shaders, includes := texts(t, "*/*.comp"), make(map[string]string)
+	for name, text := range texts(t, "shaders/*.glsl") {
+		includes[filepath.Base(name)] = text
 	}
-	for _, shader := range shaders {
-		text, err := os.ReadFile(shader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, err := os.ReadFile(strings.TrimSuffix(shader, "comp") + "spv")
-		if err != nil {
-			t.Fatal(err)
-		}
-		words, err := b.compile(t.Context(), gpuexec.Code{Text: string(text), Options: []string{"-O"}})
-		have, _ := spirv.Words(want)
+	for shader, text := range shaders {
+		words, err := b.compile(t.Context(), gpuexec.Code{Text: text, Options: []string{"-O"}, Includes: includes})
+		module := strings.TrimSuffix(shader, "comp") + "spv"
+		have, _ := spirv.Words([]byte(texts(t, module)[module]))
 		if err != nil || !slices.Equal(words, have) {
-			t.Errorf("%s: %v, or another module than the one beside it: glslc -O --target-env=vulkan1.2", shader, err)
+			t.Errorf("%s: %v, or another module than the one beside it: make shaders", shader, err)
 		}
 	}
+	if modules := texts(t, "*/*.spv"); len(modules) != len(shaders) {
+		t.Errorf("%d modules, %d shaders", len(modules), len(shaders))
+	}
+}
+
+// texts are the files of that pattern, at least one.
+func texts(t testing.TB, pattern string) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatal(pattern, files, err)
+	}
+	all := make(map[string]string)
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[f] = string(text)
+	}
+	return all
 }
 
 // E3, E6: whichever call of the driver fails, with memory used up or the device lost,
@@ -469,6 +485,14 @@ func everything(t *testing.T, b *Backend) (err error) {
 			return err
 		}
 	}
+	texels, err := d.Compile(t.Context(), source(t, gpuexec.Code{Language: SPIRV, Text: texelsModule}, buffer, buffer))
+	if err != nil {
+		return err
+	}
+	defer texels.Release()
+	if err := q.Launch(t.Context(), texels, args[:2], gpuexec.Size{1}, gpuexec.Size{4, 1, 1}); err != nil {
+		return err
+	}
 	return q.Read(args[0].Memory, 0, make([]byte, 256))
 }
 
@@ -506,6 +530,39 @@ func TestLimits(t *testing.T) {
 		if !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
+	}
+}
+
+// E3: a kernel reads parts of buffers as texels; what has none is refused.
+func TestTexels(t *testing.T) {
+	b := driven(t, Config{})
+	e := open(t, b, 1)
+	k := compile(t, e, source(t, gpuexec.Code{Language: SPIRV, Text: texelsModule}, buffer, buffer))
+	x, y := alloc(t, e, 4*64), alloc(t, e, 4*64)
+	numbers, got := make([]float32, 64), make([]float32, 16)
+	for i := range numbers {
+		numbers[i] = float32(i)
+	}
+	if err := e.Write(t.Context(), x, 0, gpuexec.BytesOf(numbers)); err != nil {
+		t.Fatal(err)
+	}
+	at := int64(e.Limits().Alignment)
+	launch := func(bytes int64) error {
+		return e.Submit(t.Context(), gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{gpuexec.PartArg(x, at, bytes), gpuexec.BufferArg(y)}})
+	}
+	for range vk.MostSets + 2 { // more than one recording takes
+		if err := launch(4*3*4 + 8); err != nil { // three texels, and half of one
+			t.Fatal(err)
+		}
+	}
+	if err := e.Read(t.Context(), y, 0, gpuexec.BytesOf(got)); err != nil {
+		t.Fatal(err)
+	}
+	if want := numbers[at/4:][:12]; !slices.Equal(got[:12], want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if err := launch(12); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("12 bytes: %v, want ErrInvalid", err)
 	}
 }
 

@@ -40,7 +40,8 @@ const NoID = math.MaxUint32
 // Binding is a buffer in descriptor set 0.
 type Binding struct {
 	Number  uint32
-	Uniform bool // else a storage buffer
+	Uniform bool // a uniform buffer
+	Texels  bool // a texel buffer that is read as vectors of 4 float32; else a storage buffer
 }
 
 // Limits of what is read.
@@ -83,6 +84,7 @@ const (
 	opTypeFloat             = 22
 	opTypeVector            = 23
 	opTypeMatrix            = 24
+	opTypeImage             = 25
 	opTypeArray             = 28
 	opTypeStruct            = 30
 	opTypePointer           = 32
@@ -126,7 +128,7 @@ const (
 // operands are how many words each instruction has at least behind its first.
 var operands = map[uint32]int{
 	opEntryPoint: 3, opExecutionMode: 2, opExecutionModeID: 2, opDecorate: 2, opMemberDecorate: 3,
-	opTypeBool: 1, opTypeInt: 3, opTypeFloat: 2, opTypeVector: 3, opTypeMatrix: 3, opTypeArray: 3, opTypeStruct: 1, opTypePointer: 3,
+	opTypeBool: 1, opTypeInt: 3, opTypeFloat: 2, opTypeVector: 3, opTypeMatrix: 3, opTypeImage: 8, opTypeArray: 3, opTypeStruct: 1, opTypePointer: 3,
 	opConstant: 3, opConstantComposite: 2, opSpecConstantTrue: 2, opSpecConstantFalse: 2, opSpecConstant: 3, opSpecConstantComposite: 2,
 	opFunction: 4, opFunctionCall: 3, opVariable: 3,
 }
@@ -224,7 +226,7 @@ func (r *reader) take(op uint32, args []uint32, entry string) error {
 		r.calls = append(r.calls, args[2])
 	case opMemberDecorate:
 		note(r.members, [2]uint32{args[0], args[1]}, args[2:])
-	case opTypeBool, opTypeInt, opTypeFloat, opTypeVector, opTypeMatrix, opTypeArray, opTypeStruct, opTypePointer:
+	case opTypeBool, opTypeInt, opTypeFloat, opTypeVector, opTypeMatrix, opTypeImage, opTypeArray, opTypeStruct, opTypePointer:
 		return r.define(args[0], instruct{op, args[1:]})
 	default: // the type comes first, then the result
 		if err := r.define(args[1], instruct{op, append([]uint32{args[0]}, args[2:]...)}); err != nil {
@@ -325,20 +327,40 @@ func (r *reader) variable(m *Module, id uint32) error {
 		if r.of[to].op != opTypeStruct {
 			return unsupported("variable %d is an array of buffers: give each buffer a binding", id)
 		}
-		if set := r.decor[id][decorationSet]; set != 0 {
-			return unsupported("a buffer in descriptor set %d: want all in set 0", set)
-		}
-		number, bound := r.decor[id][decorationBinding]
-		if !bound {
-			return invalid("buffer %d has no binding", id)
-		}
 		_, storage := r.decor[to][decorationBufferBlock]
-		m.Bindings = append(m.Bindings, Binding{Number: number, Uniform: class == storageUniform && !storage})
+		return r.bind(m, id, Binding{Uniform: class == storageUniform && !storage})
 	case storageWorkgroup:
 		m.SharedBytes = min(m.SharedBytes+r.bytes(to, nil, 0), most)
 	case storageUniformConstant:
-		return unsupported("variable %d is an image, sampler or texel buffer: want storage and uniform buffers", id)
+		if !r.texels(to) {
+			return unsupported("variable %d is an image or a sampler: want storage, uniform and texel buffers (textureBuffer)", id)
+		}
+		return r.bind(m, id, Binding{Texels: true})
 	}
+	return nil
+}
+
+// texels reports whether a type is a textureBuffer: vectors of 4 float32, read only.
+func (r *reader) texels(id uint32) bool {
+	const buffer, sampled = 5, 1
+	t := r.of[id]
+	if t.op != opTypeImage || t.args[1] != buffer || t.args[5] != sampled {
+		return false
+	}
+	of := r.of[t.args[0]]
+	return of.op == opTypeFloat && of.args[0] == 32
+}
+
+// bind notes a buffer at the binding that its variable has.
+func (r *reader) bind(m *Module, id uint32, b Binding) error {
+	if set := r.decor[id][decorationSet]; set != 0 {
+		return unsupported("a buffer in descriptor set %d: want all in set 0", set)
+	}
+	var bound bool
+	if b.Number, bound = r.decor[id][decorationBinding]; !bound {
+		return invalid("buffer %d has no binding", id)
+	}
+	m.Bindings = append(m.Bindings, b)
 	return nil
 }
 

@@ -34,8 +34,9 @@ func TestRead(t *testing.T) {
 	none := [3]uint32{spirv.NoID, spirv.NoID, spirv.NoID}
 	two := []spirv.Binding{{Number: 0}, {Number: 1}}
 	for name, want := range map[string]*spirv.Module{
-		"axpy": {Bindings: two, PushBytes: 8, Constants: map[uint32]uint8{0: 4, 1: 4}, LocalSize: [3]uint32{1, 1, 1}, LocalIDs: [3]uint32{0, spirv.NoID, spirv.NoID}},
-		"sum":  {Bindings: two, Constants: map[uint32]uint8{}, LocalSize: [3]uint32{128, 1, 1}, LocalIDs: none, SharedBytes: 512},
+		"axpy":   {Bindings: two, PushBytes: 8, Constants: map[uint32]uint8{0: 4, 1: 4}, LocalSize: [3]uint32{1, 1, 1}, LocalIDs: [3]uint32{0, spirv.NoID, spirv.NoID}},
+		"sum":    {Bindings: two, Constants: map[uint32]uint8{}, LocalSize: [3]uint32{128, 1, 1}, LocalIDs: none, SharedBytes: 512},
+		"texels": {Bindings: []spirv.Binding{{Number: 0, Texels: true}, {Number: 1}}, Constants: map[uint32]uint8{}, LocalSize: [3]uint32{4, 1, 1}, LocalIDs: none},
 		// A matrix, an array of structs and a uniform buffer in the bindings 5, 2 and 3.
 		"layouts": {Bindings: []spirv.Binding{{Number: 2}, {Number: 3, Uniform: true}, {Number: 5}}, PushBytes: 116,
 			Constants: map[uint32]uint8{3: 8, 7: 4}, LocalSize: [3]uint32{4, 2, 8}, LocalIDs: none},
@@ -47,9 +48,9 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// What takes something else than buffers in set 0 is refused with the reason.
+// What takes something else than buffers in set 0, or texels of something else than float32, is refused with the reason.
 func TestUnsupported(t *testing.T) {
-	for _, name := range []string{"image", "set"} {
+	for _, name := range []string{"image", "set", "integers"} {
 		if _, err := spirv.Read(words(t, name), "main", nil); !errors.Is(err, fault.ErrUnsupported) {
 			t.Errorf("%s: %v, want ErrUnsupported", name, err)
 		}
@@ -92,7 +93,7 @@ func TestHostile(t *testing.T) {
 
 // Whatever the words are, reading them ends with a module or a typed error.
 func FuzzRead(f *testing.F) {
-	for _, name := range []string{"axpy", "sum", "layouts", "image", "set"} {
+	for _, name := range []string{"axpy", "sum", "layouts", "image", "set", "texels"} {
 		b, err := os.ReadFile(filepath.Join("..", "..", "testdata", name+".spv"))
 		if err != nil {
 			f.Fatal(err)

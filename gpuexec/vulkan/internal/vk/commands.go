@@ -16,6 +16,7 @@ type Commands struct {
 	buffer  uintptr
 	fence   uint64
 	targets []writeSet
+	views   []uint64 // of the texel buffers of this recording
 }
 
 // MostSets is how many launches one recording takes; MostBuffers how many buffers
@@ -37,8 +38,8 @@ func (d *Device) Commands(family int) (c *Commands, err error) {
 	if c.pool, err = d.create(&d.createCommands, unsafe.Pointer(&commandPoolCreate{head{Type: typeCommandPoolCreate}, 0, uint32(family)})); err != nil {
 		return c, err
 	}
-	sizes := []poolSize{{StorageBuffer, MostBuffers}, {UniformBuffer, MostBuffers}}
-	if c.sets, err = d.create(&d.createPool, unsafe.Pointer(&descriptorPoolCreate{head: head{Type: typeDescriptorPoolCreate}, sets: MostSets, sizes: 2, size: &sizes[0]})); err != nil {
+	sizes := []poolSize{{StorageBuffer, MostBuffers}, {UniformBuffer, MostBuffers}, {TexelBuffer, MostBuffers}}
+	if c.sets, err = d.create(&d.createPool, unsafe.Pointer(&descriptorPoolCreate{head: head{Type: typeDescriptorPoolCreate}, sets: MostSets, sizes: uint32(len(sizes)), size: &sizes[0]})); err != nil {
 		return c, err
 	}
 	if c.fence, err = d.create(&d.createFence, unsafe.Pointer(&fenceCreate{head: head{Type: typeFenceCreate}})); err != nil {
@@ -50,6 +51,7 @@ func (d *Device) Commands(family int) (c *Commands, err error) {
 
 // Close destroys it; nothing that was recorded may run any more.
 func (c *Commands) Close() {
+	c.dropViews()
 	c.d.drop(&c.d.destroyFence, c.fence)
 	c.d.drop(&c.d.destroyPool, c.sets)
 	c.d.drop(&c.d.destroyCommands, c.pool) // with its buffer
@@ -57,6 +59,7 @@ func (c *Commands) Close() {
 
 // Begin starts a recording, in place of the last one, which has run.
 func (c *Commands) Begin() error {
+	c.dropViews()
 	if err := c.d.resetCommands.do(c.d.handle, uintptr(c.pool), 0); err != nil {
 		return err
 	}
@@ -65,6 +68,13 @@ func (c *Commands) Begin() error {
 	}
 	const once = 1
 	return c.d.begin.do(c.buffer, uintptr(unsafe.Pointer(&commandBufferBegin{head: head{Type: typeCommandBufferBegin}, flags: once})))
+}
+
+func (c *Commands) dropViews() {
+	for _, v := range c.views {
+		c.d.drop(&c.d.destroyView, v)
+	}
+	c.views = c.views[:0]
 }
 
 // Launch records a kernel over groups in three dimensions. parts are its buffers in
@@ -79,7 +89,16 @@ func (c *Commands) Launch(pipeline uint64, l Layout, bindings []Binding, parts [
 		}
 		c.targets = c.targets[:0]
 		for i, b := range bindings {
-			c.targets = append(c.targets, writeSet{head: head{Type: typeWriteSet}, set: set, binding: b.Number, count: 1, kind: b.Kind, buffer: &parts[i]})
+			w := writeSet{head: head{Type: typeWriteSet}, set: set, binding: b.Number, count: 1, kind: b.Kind, buffer: &parts[i]}
+			if b.Kind == TexelBuffer {
+				v, err := d.view(&parts[i])
+				if err != nil {
+					return err
+				}
+				c.views = append(c.views, v)
+				w.view = &v
+			}
+			c.targets = append(c.targets, w)
 		}
 		d.updateSets.call(d.handle, uintptr(len(c.targets)), uintptr(unsafe.Pointer(&c.targets[0])), 0, 0)
 		const compute = 1

@@ -17,6 +17,7 @@ type Device struct {
 	destroy, getQueue, waitIdle                                          proc
 	allocate, free, mapMemory                                            proc
 	createBuffer, destroyBuffer, requirements, bind                      proc
+	createView, destroyView                                              proc
 	createModule, destroyModule                                          proc
 	createSetLayout, destroySetLayout                                    proc
 	createLayout, destroyLayout                                          proc
@@ -58,6 +59,7 @@ func (p *Physical) Open(family, queues int) (*Device, error) {
 		"vkAllocateMemory": &d.allocate, "vkFreeMemory": &d.free, "vkMapMemory": &d.mapMemory,
 		"vkCreateBuffer": &d.createBuffer, "vkDestroyBuffer": &d.destroyBuffer,
 		"vkGetBufferMemoryRequirements": &d.requirements, "vkBindBufferMemory": &d.bind,
+		"vkCreateBufferView": &d.createView, "vkDestroyBufferView": &d.destroyView,
 		"vkCreateShaderModule": &d.createModule, "vkDestroyShaderModule": &d.destroyModule,
 		"vkCreateDescriptorSetLayout": &d.createSetLayout, "vkDestroyDescriptorSetLayout": &d.destroySetLayout,
 		"vkCreatePipelineLayout": &d.createLayout, "vkDestroyPipelineLayout": &d.destroyLayout,
@@ -133,9 +135,9 @@ func (d *Device) Map(memory uint64, bytes int64) ([]byte, error) {
 	return unsafe.Slice(at, bytes), nil
 }
 
-// Usages of a buffer: for copies from and to it, and in kernels as storage or as
-// uniform buffer.
-const bufferUsage = 1 | 2 | 0x10 | 0x20
+// Usages of a buffer: for copies from and to it, and in kernels as texel buffer, as
+// uniform or as storage buffer.
+const bufferUsage = 1 | 2 | 4 | 0x10 | 0x20
 
 // Buffer makes a buffer of so many bytes, and tells what memory it wants.
 func (d *Device) Buffer(bytes int64) (h uint64, want Requirements, err error) {
@@ -154,8 +156,15 @@ func (d *Device) Bind(buffer, memory uint64) error {
 // DropBuffer destroys a buffer.
 func (d *Device) DropBuffer(h uint64) { d.drop(&d.destroyBuffer, h) }
 
+// view makes the view of a texel buffer, whose texels are vectors of 4 float32.
+func (d *Device) view(p *BufferPart) (uint64, error) {
+	const rgba32f = 109
+	return d.create(&d.createView, unsafe.Pointer(&viewCreate{head: head{Type: typeViewCreate}, buffer: p.Buffer, format: rgba32f, offset: p.Offset, bytes: p.Bytes}))
+}
+
 // Kinds of descriptors.
 const (
+	TexelBuffer   = 4
 	UniformBuffer = 6
 	StorageBuffer = 7
 )

@@ -21,6 +21,7 @@ const (
 	typeMemoryAllocate        = 5
 	typeFenceCreate           = 8
 	typeBufferCreate          = 12
+	typeViewCreate            = 13
 	typeShaderModuleCreate    = 16
 	typePipelineCacheCreate   = 17
 	typeShaderStage           = 18
@@ -67,7 +68,8 @@ type instanceCreate struct {
 
 // Limits is VkPhysicalDeviceLimits.
 type Limits struct {
-	_                   [24]byte
+	_                   [20]byte
+	MaxTexels           uint32 // of a texel buffer
 	MaxUniformRange     uint32
 	MaxStorageRange     uint32
 	MaxPushBytes        uint32
@@ -75,12 +77,14 @@ type Limits struct {
 	_                   [32]byte
 	MaxUniformBuffers   uint32 // of a stage
 	MaxStorageBuffers   uint32
-	_                   [136]byte
+	MaxImages           uint32 // texel buffers among them
+	_                   [132]byte
 	MaxShared           uint32
 	MaxGroups           [3]uint32
 	MaxInvocations      uint32
 	MaxGroupSize        [3]uint32
-	_                   [72]byte
+	_                   [64]byte
+	MinTexelAlignment   uint64
 	MinUniformAlignment uint64
 	MinStorageAlignment uint64
 	_                   [168]byte
@@ -362,6 +366,15 @@ type BufferPart struct {
 	Offset, Bytes uint64
 }
 
+type viewCreate struct {
+	head
+	_             uint64
+	buffer        uint64
+	format        uint32
+	_             uint32
+	offset, bytes uint64
+}
+
 type writeSet struct {
 	head
 	set            uint64
@@ -369,7 +382,7 @@ type writeSet struct {
 	count, kind    uint32
 	_              uint64
 	buffer         *BufferPart
-	_              uint64
+	view           *uint64
 }
 
 type commandPoolCreate struct {

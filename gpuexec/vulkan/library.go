@@ -1,0 +1,147 @@
+package vulkan
+
+import (
+	"embed"
+	"fmt"
+	"sync"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/internal/general"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+)
+
+var _ ops.Library = (*Backend)(nil)
+
+// modules are those of the shaders beside them, each for every shape: `make shaders`.
+//
+//go:embed shaders/*.spv
+var modules embed.FS
+
+// Sizes that the shaders have, too.
+const (
+	panel  = 128 // columns of a weight's panel
+	side   = 64  // rows and columns that a group of matmul makes
+	corner = 4   // rows and columns that an item of batch_matmul makes
+	items  = 64  // of a group, but for matmul
+	lanes  = 8   // items of a group on a processor, where they wait for each other
+	tall   = 8   // rows that a group of matmul_wide makes, of a panel
+)
+
+const (
+	mostBlocks = 65535   // in one dimension of a grid, on any device
+	mostTerms  = 1 << 16 // of a sum: Mesa's llvmpipe ends loops after 65,535 turns (grid.glsl)
+)
+
+// shader is a module with the flags and the size of groups that it is compiled for.
+type shader struct {
+	module string
+	flags  [2]bool // the specialisation constants from 1 on
+	has    int     // of these
+	items  int
+}
+
+// sources has the gpuexec.Source of each shader: a digest is made once.
+var sources sync.Map
+
+// processor reports whether the first device is a processor: for these there are other
+// shaders.
+func (b *Backend) processor() bool { return !b.narrow && onProcessor() }
+
+// wide reports whether a matmul is for matmul_wide, whose texels are 4 elements.
+func (b *Backend) wide(op ops.Op) bool { return b.processor() && op.Dims[1]%4 == 0 }
+
+func (b *Backend) shader(op ops.Op) shader {
+	s := shader{module: op.Kind.String(), items: items}
+	switch op.Kind {
+	case ops.LayerNorm, ops.Softmax:
+		if b.processor() {
+			s.items = lanes
+		}
+	case ops.MatMul:
+		if s.items = 128; b.wide(op) {
+			s.module, s.items = "matmul_wide", lanes
+		}
+		if op.Bias {
+			s.module += "_bias"
+		}
+	case ops.BatchMatMul:
+		s.flags, s.has = [2]bool{op.TransposeB, op.MaskK}, 2
+	case ops.GELU, ops.Tanh:
+		s.module, s.flags, s.has = "unary", [2]bool{op.Kind == ops.Tanh}, 1
+	}
+	return s
+}
+
+// Source implements ops.Library. Operations that differ in their dimensions, epsilon and
+// scale alone have equal sources, but for a matmul on a processor whose k is a multiple of
+// 4 and one whose k is not. They are to be read only.
+func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
+	if err := general.Check(op, panel); err != nil {
+		return gpuexec.Source{}, err
+	}
+	if n := terms(op); n > mostTerms {
+		return gpuexec.Source{}, &fault.Error{Op: "ops: source", Key: op.String(), Backend: Name,
+			Err: fmt.Errorf("%w: sums of %d terms, want at most %d", fault.ErrUnsupported, n, mostTerms)}
+	}
+	s := b.shader(op)
+	if made, ok := sources.Load(s); ok {
+		return made.(gpuexec.Source), nil
+	}
+	module, err := modules.ReadFile("shaders/" + s.module + ".spv")
+	if err != nil {
+		return gpuexec.Source{}, err
+	}
+	code := gpuexec.Code{Language: SPIRV, Entry: "main", Text: string(module), Constants: make(map[uint32][]byte), Block: gpuexec.Size{s.items}}
+	for i, set := range s.flags[:s.has] {
+		value := uint32(0)
+		if set {
+			value = 1
+		}
+		code.Constants[uint32(1+i)] = gpuexec.BytesOf([]uint32{value})
+	}
+	source, err := code.Source(general.Params(op)...)
+	source.Name = s.module
+	if err == nil {
+		sources.Store(s, source)
+	}
+	return source, err
+}
+
+// terms is how many numbers an operation adds up for one.
+func terms(op ops.Op) int64 {
+	switch op.Kind {
+	case ops.LayerNorm, ops.MatMul:
+		return op.Dims[1]
+	case ops.BatchMatMul, ops.Softmax:
+		return op.Dims[3]
+	}
+	return 1
+}
+
+// Launch implements ops.Library.
+func (b *Backend) Launch(op ops.Op) (grid gpuexec.Size, values []gpuexec.Arg) {
+	d, size := op.Dims, int64(b.shader(op).items)
+	var blocks int64
+	switch op.Kind {
+	case ops.MatMul:
+		blocks = general.Parts(d[0], side) * general.Parts(d[2], side)
+		if b.wide(op) {
+			blocks = general.Parts(d[0], tall) * general.Parts(d[2], panel)
+		}
+	case ops.BatchMatMul:
+		blocks = general.Parts(d[0]*d[1]*general.Parts(d[2], corner)*general.Parts(d[4], corner), size)
+	case ops.LayerNorm:
+		blocks = d[0]
+	case ops.Softmax:
+		blocks = d[0] * d[1] * d[2]
+	default:
+		blocks = general.Parts(op.Elements(), size)
+	}
+	return gpuexec.Size{int(min(blocks, mostBlocks)), int(general.Parts(blocks, mostBlocks))}, general.Values(op)
+}
+
+// Prepare implements ops.Library: weights are in panels.
+func (b *Backend) Prepare(op ops.Op) (ops.Prepared, error) {
+	return general.Panels(op, panel, "panels of 128 columns")
+}

@@ -1,0 +1,312 @@
+//go:build linux && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"errors"
+	"math"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/gpuexec/internal/general"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+)
+
+// both runs a test with the shaders for the device, and with those for devices that are no
+// processor.
+func both(t *testing.T, test func(t *testing.T, b *Backend)) {
+	for name, narrow := range map[string]bool{"device": false, "narrow": true} {
+		t.Run(name, func(t *testing.T) {
+			b := driven(t, Config{})
+			b.narrow = narrow
+			test(t, b)
+		})
+	}
+}
+
+// E8: every operation is right, and its bits depend on nothing but its own inputs.
+func TestOperations(t *testing.T) {
+	both(t, func(t *testing.T, b *Backend) { devicetest.Operations(t, b) })
+}
+
+// each has an operation for each module and each choice of its flags.
+func (b *Backend) each() []ops.Op {
+	norm, product := ops.New(ops.LayerNorm, 2, 3), ops.New(ops.MatMul, 2, 3, 4)
+	norm.Epsilon, product.Bias = 1e-5, true
+	all := []ops.Op{norm, product, ops.New(ops.MatMul, 2, 3, 4), ops.New(ops.Gather, 2, 3, 4), ops.New(ops.Add, 4, 3, 2), ops.New(ops.Softmax, 2, 3, 4, 5),
+		ops.New(ops.Reorder, 2, 3, 4, 5), ops.New(ops.GELU, 2, 3), ops.New(ops.Tanh, 2, 3), ops.New(ops.Slice, 2, 3, 4)}
+	if b.processor() {
+		wide, biased := ops.New(ops.MatMul, 2, 4, 4), ops.New(ops.MatMul, 2, 4, 4)
+		biased.Bias = true
+		all = append(all, wide, biased)
+	}
+	for flags := range 4 {
+		o := ops.New(ops.BatchMatMul, 2, 3, 4, 5, 6)
+		o.TransposeB, o.MaskK = flags&1 != 0, flags&2 != 0
+		all = append(all, o)
+	}
+	return all
+}
+
+// K4: one program serves operations of all dimensions, and of any epsilon and scale.
+func TestOneProgramForAllShapes(t *testing.T) {
+	b := New(Config{})
+	keys := make(map[string]ops.Op)
+	for _, op := range b.each() {
+		src, err := b.Source(op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if twin, twice := keys[src.Key]; twice {
+			t.Errorf("%s and %s have one program", op, twin)
+		}
+		keys[src.Key] = op
+		for i := range op.Kind.Dims() {
+			op.Dims[i] *= 6
+		}
+		switch op.Kind {
+		case ops.LayerNorm:
+			op.Epsilon = 1e-12
+		case ops.BatchMatMul:
+			op.Scale = 0.25
+		}
+		if other, err := b.Source(op); err != nil || !reflect.DeepEqual(src, other) {
+			t.Errorf("%s has a program of its own, or none: %v", op, err)
+		}
+	}
+	if _, err := b.Source(ops.New(ops.GELU, 1<<31, 1)); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("more elements than an index reaches: %v, want ErrUnsupported", err)
+	}
+	if _, err := b.Source(ops.New(ops.GELU, 0, 1)); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("no rows: %v, want ErrInvalid", err)
+	}
+}
+
+// A program that is run with all numbers 0 touches nothing: gpuexec.Code.Block runs it so.
+func TestAllNumbersZero(t *testing.T) { both(t, testAllNumbersZero) }
+
+func testAllNumbersZero(t *testing.T, b *Backend) {
+	e := open(t, b, 1)
+	for _, op := range b.each() {
+		_, values := b.Launch(op)
+		run := func(values ...gpuexec.Arg) (wrote bool) {
+			in, out := buffersOf(op)
+			before := slices.Clone(out)
+			compute(t, e, b, op, in, out, values...)
+			return !slices.Equal(before, out)
+		}
+		if !run() {
+			t.Errorf("%s wrote nothing", op)
+		}
+		for i := range values {
+			if values[i] = gpuexec.ValueArg(uint32(0)); i >= len(op.Kind.Dims()) {
+				values[i] = gpuexec.ValueArg(float32(0))
+			}
+		}
+		if run(values...) {
+			t.Errorf("%s with all numbers 0 wrote", op)
+		}
+	}
+}
+
+// buffersOf are the tensors of an operation, with ids and lengths of 2 and other numbers
+// of 1, and what its output has before.
+func buffersOf(op ops.Op) (in [][]float32, out []float32) {
+	d := op.Dims
+	fill := func(n int64, with float32) { in = append(in, slices.Repeat([]float32{with}, int(n))) }
+	two := math.Float32frombits(2)
+	switch op.Kind {
+	case ops.Gather:
+		fill(d[0], two)
+		fill(d[1]*d[2], 1)
+	case ops.Add:
+		fill(d[0]*d[1], 1)
+		fill(d[2]*d[1], 1)
+	case ops.LayerNorm:
+		fill(d[0]*d[1], 1)
+		fill(d[1], 1)
+		fill(d[1], 1)
+	case ops.MatMul:
+		fill(d[0]*d[1], 1)
+		fill(d[1]*general.Parts(d[2], panel)*panel, 1)
+		if op.Bias {
+			fill(d[2], 1)
+		}
+	case ops.BatchMatMul:
+		fill(d[0]*d[1]*d[2]*d[3], 1)
+		fill(d[0]*d[1]*d[3]*d[4], 1)
+		fill(d[0], two)
+	case ops.Softmax:
+		fill(op.Elements(), 1)
+		fill(d[0], two)
+	case ops.Slice:
+		fill(d[0]*d[1]*d[2], 1)
+	default:
+		fill(op.Elements(), 1)
+	}
+	return in, slices.Repeat([]float32{7}, int(op.Elements()))
+}
+
+// launch is that of an operation, with its tensors on the device.
+func launch(t testing.TB, e *gpuexec.Executor, b *Backend, op ops.Op, in [][]float32, out []float32) (l gpuexec.Launch, on *gpuexec.Buffer) {
+	t.Helper()
+	src, err := b.Source(op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grid, values := b.Launch(op)
+	l = gpuexec.Launch{Kernel: compile(t, e, src), Grid: grid}
+	for _, x := range append(slices.Clone(in), out) {
+		on = alloc(t, e, int64(4*len(x)))
+		if err := e.Write(t.Context(), on, 0, gpuexec.BytesOf(x)); err != nil {
+			t.Fatal(err)
+		}
+		l.Args = append(l.Args, gpuexec.BufferArg(on))
+	}
+	l.Args = append(l.Args, values...)
+	return l, on
+}
+
+// compute runs an operation, with other values than its own if some are given.
+func compute(t testing.TB, e *gpuexec.Executor, b *Backend, op ops.Op, in [][]float32, out []float32, values ...gpuexec.Arg) {
+	t.Helper()
+	l, on := launch(t, e, b, op, in, out)
+	copy(l.Args[len(in)+1:], values)
+	if err := e.Submit(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Read(t.Context(), on, 0, gpuexec.BytesOf(out)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A grid of more blocks than a device takes in one dimension has two, and every row and
+// element is computed; the longest sums are complete, though a driver ends loops early.
+func TestLargeShapes(t *testing.T) { both(t, testLargeShapes) }
+
+func testLargeShapes(t *testing.T, b *Backend) {
+	e := open(t, b, 1)
+	norm, wide := ops.New(ops.LayerNorm, mostBlocks+5, 1), ops.New(ops.LayerNorm, 2, mostTerms)
+	norm.Epsilon, wide.Epsilon = 1e-5, 1e-5
+	transposed := ops.New(ops.BatchMatMul, 1, 1, 2, mostTerms, 3)
+	transposed.TransposeB = true
+	biased := ops.New(ops.MatMul, 2, mostTerms, 3)
+	biased.Bias = true
+	for _, c := range []struct {
+		op         ops.Op
+		want, next float32 // of every element, but for those from 2 on
+	}{
+		{ops.New(ops.Add, mostBlocks+5, items, 1), 2, 2}, {ops.New(ops.Gather, mostBlocks+5, items, 3), 1, 1},
+		{ops.New(ops.Reorder, mostBlocks+5, 2, 2, items/4), 1, 1}, {ops.New(ops.Slice, mostBlocks+5, 2, items), 1, 1},
+		{ops.New(ops.Softmax, mostBlocks+5, 1, 1, 3), 0.5, 0.5}, {norm, 1, 1},
+		{wide, 1, 1}, {ops.New(ops.Softmax, 1, 1, 1, mostTerms), 0.5, 0},
+		{ops.New(ops.MatMul, 2, mostTerms, 3), mostTerms, mostTerms}, {ops.New(ops.MatMul, 2, mostTerms-1, 3), mostTerms - 1, mostTerms - 1}, {biased, mostTerms + 1, mostTerms + 1},
+		{ops.New(ops.BatchMatMul, 1, 1, 2, mostTerms, 3), mostTerms, mostTerms}, {transposed, mostTerms, mostTerms},
+	} {
+		in, out := buffersOf(c.op)
+		compute(t, e, b, c.op, in, out)
+		for i, got := range out {
+			want := c.want
+			if i > 1 {
+				want = c.next
+			}
+			if c.op.Kind == ops.Softmax && c.op.Dims[3] == 3 && i%3 == 2 {
+				want = 0
+			}
+			if got != want {
+				t.Errorf("%s: element %d is %v, want %v", c.op, i, got, want)
+				break
+			}
+		}
+	}
+}
+
+// A grid has no more blocks in a dimension than any device takes.
+func TestGridIsBounded(t *testing.T) {
+	for _, op := range []ops.Op{ops.New(ops.GELU, 1<<20, 1<<10), ops.New(ops.Softmax, 1, 1, 1<<30, 1), ops.New(ops.MatMul, 1<<30, 1, 1), ops.New(ops.BatchMatMul, 1<<10, 1<<10, 1, 1, 1<<10)} {
+		if grid, _ := New(Config{}).Launch(op); grid[0] != 65535 || grid[1] < 2 || grid[1] > 65535 {
+			t.Errorf("%s: a grid of %v", op, grid)
+		}
+	}
+	b := New(Config{})
+	if _, err := b.Source(ops.New(ops.MatMul, 1, mostTerms+1, 1)); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("a sum of more terms than loops have turns: %v, want ErrUnsupported", err)
+	}
+}
+
+// The functions of math.glsl are as accurate as they say, over all that they are made for.
+func TestFunctions(t *testing.T) {
+	b := driven(t, Config{})
+	e := open(t, b, 1)
+	x := make([]float32, 1<<20)
+	for i := range x {
+		x[i] = 24 * (float32(i)/float32(len(x)) - 0.5)
+	}
+	special := []float32{0, float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()), math.MaxFloat32, -math.MaxFloat32, 1e-30, 88, -88, 6, -6}
+	copy(x, special)
+	for _, c := range []struct {
+		kind ops.Kind
+		want func(x float64) float64
+		most func(want float64) float64 // error
+	}{
+		{ops.GELU, func(x float64) float64 { return x / 2 * math.Erfc(-x/math.Sqrt2) }, func(want float64) float64 { return max(4e-7, 1.2e-7*math.Abs(want)) }},
+		{ops.Tanh, math.Tanh, func(want float64) float64 { return 3 * 1.2e-7 * math.Abs(want) }},
+	} {
+		op, got, worst := ops.New(c.kind, 1, int64(len(x))), make([]float32, len(x)), 0.0
+		compute(t, e, b, op, [][]float32{x}, got)
+		for i, v := range x {
+			want := c.want(float64(v))
+			if math.IsInf(float64(v), -1) && c.kind == ops.GELU {
+				want = 0
+			}
+			if math.IsNaN(want) && math.IsNaN(float64(got[i])) || float64(got[i]) == want {
+				continue
+			}
+			off := math.Abs(float64(got[i])-want) / c.most(want)
+			if worst = max(worst, off); !(off <= 1) {
+				t.Fatalf("%s(%v) is %v, want %v", c.kind, v, got[i], want)
+			}
+		}
+		t.Logf("%s: at most %.2f of the error that is allowed", c.kind, worst)
+	}
+}
+
+// BenchmarkOperations runs what MiniLM does at 128 tokens, and a wider product.
+func BenchmarkOperations(b *testing.B) {
+	scores, mixed, norm := ops.New(ops.BatchMatMul, 1, 12, 128, 32, 128), ops.New(ops.BatchMatMul, 1, 12, 128, 128, 32), ops.New(ops.LayerNorm, 128, 384)
+	scores.TransposeB, scores.Scale, mixed.MaskK, norm.Epsilon = true, 0.25, true, 1e-12
+	backend := driven(b, Config{})
+	e := open(b, backend, 1)
+	for _, op := range []ops.Op{ops.New(ops.MatMul, 128, 768, 3072), ops.New(ops.MatMul, 128, 384, 384), ops.New(ops.MatMul, 128, 384, 1536), ops.New(ops.MatMul, 128, 1536, 384),
+		ops.New(ops.MatMul, 8, 384, 384), scores, mixed, norm, ops.New(ops.Softmax, 1, 12, 128, 128), ops.New(ops.Reorder, 1, 128, 12, 32), ops.New(ops.GELU, 128, 1536), ops.New(ops.Add, 128, 384, 128),
+		ops.New(ops.Gather, 128, 384, 30000)} {
+		b.Run(op.String(), func(b *testing.B) {
+			in, out := buffersOf(op)
+			if op.Kind == ops.Softmax || op.Kind == ops.BatchMatMul {
+				in[len(in)-1][0] = math.Float32frombits(128)
+				if op.Kind == ops.BatchMatMul {
+					in[2][0] = math.Float32frombits(128)
+				}
+			}
+			l, _ := launch(b, e, backend, op, in, out)
+			run := func() {
+				if err := e.Submit(b.Context(), l); err != nil {
+					b.Fatal(err)
+				}
+			}
+			run() // the driver compiles
+			for b.Loop() {
+				run()
+			}
+			d := op.Dims
+			each := map[ops.Kind]int64{ops.MatMul: d[0] * d[1] * d[2], ops.BatchMatMul: d[0] * d[1] * d[2] * d[3] * d[4]}[op.Kind]
+			if each > 0 {
+				b.ReportMetric(2e-9*float64(each)*float64(b.N)/b.Elapsed().Seconds(), "GFLOP/s")
+			}
+		})
+	}
+}
