@@ -98,6 +98,9 @@ func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := m.renew(ctx); err != nil {
+		return nil, err
+	}
 	h, err := m.session.Group(ctx, asked.Dims()...)
 	if err != nil {
 		return nil, err
@@ -139,9 +142,27 @@ func (m *Model) abandon() {
 	}
 }
 
+// renew lets go of what was lost with the device, if it was opened again: it is made
+// anew (SPEC E1).
+func (m *Model) renew(ctx context.Context) error {
+	restarts := m.exec.Stats().Restarts
+	if restarts == m.tensors.restarts {
+		return nil
+	}
+	m.abandon()
+	if err := m.tensors.discard(ctx); err != nil {
+		return err
+	}
+	m.tensors.restarts = restarts
+	return nil
+}
+
 // Prepare prepares every weight, so that no request waits for one. A model that
 // was not prepared prepares each weight at its first use.
 func (m *Model) Prepare(ctx context.Context) error {
+	if err := m.renew(ctx); err != nil {
+		return err
+	}
 	p, err := newPlan(m, 1, 1) // a weight's form is the same for every shape
 	if err != nil {
 		return err
