@@ -407,13 +407,14 @@ func TestSideBySide(t *testing.T) {
 	wg.Wait()
 }
 
+// A row without a token is no request, be it beside others.
 func TestWrongArguments(t *testing.T) {
 	b := open(t, tinyList(asItIs))
 	m, _ := b.model(kiln.SessionConfig{Bucket: geometric(t)})
 	if err := m.Products(bg); !errors.Is(err, kiln.ErrInvalid) {
 		t.Errorf("products before a run: %v", err)
 	}
-	for _, ids := range [][][]int32{nil, {nil}, {{}, {}}, {make([]int32, 513)}} {
+	for _, ids := range [][][]int32{nil, {nil}, {{}, {}}, {{1}, {}}, {make([]int32, 513)}} {
 		if _, err := m.Run(bg, ids); !errors.Is(err, kiln.ErrInvalid) {
 			t.Errorf("%d rows: %v", len(ids), err)
 		}

@@ -85,10 +85,13 @@ func Shape(batch, tokens int) (shapegroups.Shape, error) {
 // Run runs one batch: a row of token ids for each request. The rows are padded
 // to the shape that the session's bucketing gives for the longest of them. Outputs
 // do not depend on the padding, nor on the other requests of the batch (SPEC E8).
-// No request, an empty batch or a row of more than MaxTokens ids is ErrInvalid.
+// No request, a row of no id or of more than MaxTokens ids is ErrInvalid.
 func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
 	tokens := 0
-	for _, row := range ids {
+	for i, row := range ids {
+		if len(row) == 0 {
+			return nil, fault.Invalidf("encoder: run", "row %d has no token", i)
+		}
 		tokens = max(tokens, len(row))
 	}
 	if tokens == 0 || tokens > m.list.MaxTokens {

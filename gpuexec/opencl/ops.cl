@@ -41,8 +41,8 @@ float total(float16 v) {
 	return c.x + c.y;
 }
 
-// within is a length, or all that is stored where it is none.
-uint within(int length, uint stored) { return length < 1 || length > stored ? stored : length; }
+// within is a length, or all that is stored where it is below 0 or above.
+uint within(int length, uint stored) { return min((uint)length, stored); }
 
 #ifdef GATHER
 kernel void op_gather(global const int *ids, global const float *table, global float *out, uint rows, uint width, uint entries) {
