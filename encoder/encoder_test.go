@@ -3,6 +3,7 @@ package encoder_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"regexp"
@@ -419,6 +420,16 @@ func TestWrongArguments(t *testing.T) {
 			t.Errorf("%d rows: %v", len(ids), err)
 		}
 	}
+	for _, id := range []int32{-1, int32(b.ops.Vocab), math.MaxInt32, math.MinInt32} { // E8: some devices would take it for a row of zeros
+		_, err := m.Run(bg, [][]int32{{1, 2}, {1, id}})
+		if !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprintf("row 1: token 1 is %d", id)) {
+			t.Errorf("token %d: %v", id, err)
+		}
+	}
+	if n := b.config.Executor.Stats().Launches; n != 0 {
+		t.Errorf("%d launches", n)
+	}
+	b.run(m, []int32{0, int32(b.ops.Vocab) - 1})
 	// The limit itself runs, though its bucket may be larger.
 	if a := b.run(m, b.ids(0, 512)); len(a.Output) != b.ops.Width {
 		t.Errorf("%d values", len(a.Output))

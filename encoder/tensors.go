@@ -126,6 +126,21 @@ func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weig
 	return constants.Value{Any: b, Bytes: form.Bytes, Free: b.Release}, nil
 }
 
+// renew lets go of what was lost with the device, if it was opened again: it is made
+// anew (SPEC E1).
+func (m *Model) renew(ctx context.Context) error {
+	restarts := m.exec.Stats().Restarts
+	if restarts == m.tensors.restarts {
+		return nil
+	}
+	m.abandon()
+	if err := m.tensors.discard(ctx); err != nil {
+		return err
+	}
+	m.tensors.restarts = restarts
+	return nil
+}
+
 // discard takes what was lost with the device out of the cache, too.
 func (ts *tensors) discard(ctx context.Context) error {
 	for name, t := range ts.held {
