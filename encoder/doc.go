@@ -36,5 +36,6 @@
 //
 // Bad input is an error that matches fault.ErrInvalid; an operation that the
 // device has no kernel for matches fault.ErrUnsupported. A run that fails or is
-// cancelled leaves a model that computes the same as before.
+// cancelled leaves a model that computes the same as before. A device that was lost
+// (fault.ErrDeviceLost) gets its weights again at the first request after it is back.
 package encoder

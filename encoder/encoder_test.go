@@ -3,6 +3,7 @@ package encoder_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"regexp"
@@ -407,17 +408,28 @@ func TestSideBySide(t *testing.T) {
 	wg.Wait()
 }
 
+// A row without a token is no request, be it beside others.
 func TestWrongArguments(t *testing.T) {
 	b := open(t, tinyList(asItIs))
 	m, _ := b.model(kiln.SessionConfig{Bucket: geometric(t)})
 	if err := m.Products(bg); !errors.Is(err, kiln.ErrInvalid) {
 		t.Errorf("products before a run: %v", err)
 	}
-	for _, ids := range [][][]int32{nil, {nil}, {{}, {}}, {make([]int32, 513)}} {
+	for _, ids := range [][][]int32{nil, {nil}, {{}, {}}, {{1}, {}}, {make([]int32, 513)}} {
 		if _, err := m.Run(bg, ids); !errors.Is(err, kiln.ErrInvalid) {
 			t.Errorf("%d rows: %v", len(ids), err)
 		}
 	}
+	for _, id := range []int32{-1, int32(b.ops.Vocab), math.MaxInt32, math.MinInt32} { // E8: some devices would take it for a row of zeros
+		_, err := m.Run(bg, [][]int32{{1, 2}, {1, id}})
+		if !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprintf("row 1: token 1 is %d", id)) {
+			t.Errorf("token %d: %v", id, err)
+		}
+	}
+	if n := b.config.Executor.Stats().Launches; n != 0 {
+		t.Errorf("%d launches", n)
+	}
+	b.run(m, []int32{0, int32(b.ops.Vocab) - 1})
 	// The limit itself runs, though its bucket may be larger.
 	if a := b.run(m, b.ids(0, 512)); len(a.Output) != b.ops.Width {
 		t.Errorf("%d values", len(a.Output))

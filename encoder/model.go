@@ -85,17 +85,18 @@ func Shape(batch, tokens int) (shapegroups.Shape, error) {
 // Run runs one batch: a row of token ids for each request. The rows are padded
 // to the shape that the session's bucketing gives for the longest of them. Outputs
 // do not depend on the padding, nor on the other requests of the batch (SPEC E8).
-// No request, an empty batch or a row of more than MaxTokens ids is ErrInvalid.
+// No request, a row of no id or of more than MaxTokens, and an id that the model has
+// no token for are ErrInvalid, before anything is launched.
 func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
-	tokens := 0
-	for _, row := range ids {
-		tokens = max(tokens, len(row))
-	}
-	if tokens == 0 || tokens > m.list.MaxTokens {
-		return nil, fault.Invalidf("encoder: run", "%d tokens, want 1 to %d", tokens, m.list.MaxTokens)
+	tokens, err := m.check(ids)
+	if err != nil {
+		return nil, err
 	}
 	asked, err := Shape(len(ids), tokens)
 	if err != nil {
+		return nil, err
+	}
+	if err := m.renew(ctx); err != nil {
 		return nil, err
 	}
 	h, err := m.session.Group(ctx, asked.Dims()...)
@@ -117,6 +118,26 @@ func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// check gives the length of the longest row.
+func (m *Model) check(ids [][]int32) (tokens int, err error) {
+	const op = "encoder: run"
+	if len(ids) == 0 {
+		return 0, fault.Invalidf(op, "no request")
+	}
+	for i, row := range ids {
+		if len(row) == 0 || len(row) > m.list.MaxTokens {
+			return 0, fault.Invalidf(op, "row %d has %d tokens, want 1 to %d", i, len(row), m.list.MaxTokens)
+		}
+		for at, id := range row {
+			if id < 0 || int(id) >= m.list.Vocab {
+				return 0, fault.Invalidf(op, "row %d: token %d is %d, want an id from 0 to %d", i, at, id, m.list.Vocab-1)
+			}
+		}
+		tokens = max(tokens, len(row))
+	}
+	return tokens, nil
 }
 
 func (m *Model) compute(ctx context.Context, p *plan, ids [][]int32, a *Answer) error {
@@ -142,6 +163,9 @@ func (m *Model) abandon() {
 // Prepare prepares every weight, so that no request waits for one. A model that
 // was not prepared prepares each weight at its first use.
 func (m *Model) Prepare(ctx context.Context) error {
+	if err := m.renew(ctx); err != nil {
+		return err
+	}
 	p, err := newPlan(m, 1, 1) // a weight's form is the same for every shape
 	if err != nil {
 		return err

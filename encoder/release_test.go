@@ -83,8 +83,9 @@ func TestFailedRunLeavesPlanAndArena(t *testing.T) {
 	defer m.Close()
 	runTokens(t, m, 3)
 	arena, plan := m.arena, m.last
-	if _, err := m.Run(context.Background(), [][]int32{{1, 1 << 30, 2}}); !errors.Is(err, fault.ErrInvalid) {
-		t.Fatalf("an id outside of the vocabulary: %v, want ErrInvalid", err)
+	plan.steps[0].grid = gpuexec.Size{1 << 20}
+	if _, err := m.Run(context.Background(), [][]int32{{1, 2, 3}}); !errors.Is(err, fault.ErrInvalid) {
+		t.Fatalf("a grid above that of the operation: %v, want ErrInvalid", err)
 	}
 	if m.last == plan || m.arena == arena || !released(m, arena) {
 		t.Error("the plan or the arena of a run that failed is kept")

@@ -23,6 +23,8 @@ type tensors struct {
 	source *Weights
 	held   map[string]*tensor
 	count  Constants
+
+	restarts int64 // of the device, before what is held
 }
 
 // Constants counts how a model came by its weights.
@@ -34,6 +36,7 @@ type Constants struct {
 
 // tensor is a weight on the device, held by a lease of the constant cache.
 type tensor struct {
+	key    constants.Key
 	lease  *constants.Lease
 	cached bool // false: this model's own, which counts to no capacity
 }
@@ -59,7 +62,8 @@ func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight) (*gpuexe
 	if err != nil {
 		return nil, err
 	}
-	key := constants.Key{Backend: backendID, ID: constants.Content([]byte(identity), []byte(form.Format), []byte(fmt.Sprint(w.Shape)))}
+	// The restarts are in the key so that nobody finds a buffer that was lost (SPEC E1).
+	key := constants.Key{Backend: backendID, ID: constants.Content([]byte(identity), []byte(form.Format), fmt.Append(nil, w.Shape, ts.restarts))}
 	owned := false
 	lease, cached, err := ts.engine.Get(ctx, key, form.Bytes, constants.Options{},
 		func(ctx context.Context) (constants.Value, error) {
@@ -77,7 +81,7 @@ func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight) (*gpuexe
 	default:
 		ts.count.Hits++
 	}
-	t := &tensor{lease, cached}
+	t := &tensor{key, lease, cached}
 	ts.held[w.Name] = t
 	return t.buffer(), nil
 }
@@ -120,6 +124,35 @@ func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weig
 		return constants.Value{}, err
 	}
 	return constants.Value{Any: b, Bytes: form.Bytes, Free: b.Release}, nil
+}
+
+// renew lets go of what was lost with the device, if it was opened again: it is made
+// anew (SPEC E1).
+func (m *Model) renew(ctx context.Context) error {
+	restarts := m.exec.Stats().Restarts
+	if restarts == m.tensors.restarts {
+		return nil
+	}
+	m.abandon()
+	if err := m.tensors.discard(ctx); err != nil {
+		return err
+	}
+	m.tensors.restarts = restarts
+	return nil
+}
+
+// discard takes what was lost with the device out of the cache, too.
+func (ts *tensors) discard(ctx context.Context) error {
+	for name, t := range ts.held {
+		if t.cached && t.lease.Resident() {
+			if _, err := ts.engine.Remove(ctx, t.key); err != nil {
+				return err
+			}
+		}
+		t.lease.End()
+		delete(ts.held, name)
+	}
+	return nil
 }
 
 // close lets every weight go.

@@ -35,7 +35,8 @@ func (c *Cache) Blob(ctx context.Context, key string) ([]byte, error) {
 // key wins over it, a flight under way is joined. An empty blob is ErrInvalid
 // before anything else is looked at, a Request without Load ErrUnsupported, a
 // blob that the driver does not take ErrRefused with its reason; the caller then
-// decides whether to build (SPEC B2, B3). Neither store nor Create is asked. As
+// decides whether to build (SPEC B2, B3). An error of the device that does not blame
+// the blob is passed on. Neither store nor Create is asked. As
 // Get, it makes an artefact of a key that is Unhashable for this call alone.
 func (c *Cache) FromBlob(ctx context.Context, r Request, blob []byte) (*Lease, Outcome, error) {
 	const op = "artefacts: create from blob"

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -158,6 +159,13 @@ func (c *Cache) make(m *making) (Built, error) {
 		if m.ctx.Err() != nil {
 			return Built{}, m.ctx.Err() // nobody wants it any more; the blob is not to blame
 		}
+		if !blames(err) {
+			o.Reason, o.Field = fault.Degraded, ""
+			c.log.Warn("artefacts: what was stored was not loaded", "key", k.Key, "backend", k.Backend, "error", err)
+			c.guarded(m.claim.Abandon)
+			m.claim = nil
+			return m.create()
+		}
 		o.Reason, o.Field = refusal(err)
 		c.log.Warn("artefacts: what was stored was not loaded, and is set aside", "key", k.Key, "backend", k.Backend, "reason", string(o.Reason), "error", err)
 		refused = true
@@ -217,7 +225,7 @@ func (c *Cache) load(m *making, blob []byte) (b Built, err error) {
 
 // rejected makes a driver's error a typed rejection (B3).
 func rejected(k *call, err error) error {
-	if errors.Is(err, fault.ErrGoexit) {
+	if errors.Is(err, fault.ErrGoexit) || !blames(err) {
 		return err
 	}
 	reason, field := refusal(err)
@@ -225,6 +233,13 @@ func rejected(k *call, err error) error {
 		err = fmt.Errorf("%w: %w", fault.ErrRefused, err)
 	}
 	return &fault.Error{Op: "artefacts: load blob", Key: k.Key, Backend: k.Backend, Reason: reason, Field: field, Err: err}
+}
+
+// blames reports whether a driver's error says something of the blob (SPEC P11): it does
+// not where the device is short of something, or is not there.
+func blames(err error) bool {
+	others := []error{fault.ErrDeviceLost, fault.ErrUnavailable, fault.ErrTooLarge, fault.ErrOverloaded, fault.ErrClosed}
+	return errors.Is(err, fault.ErrRefused) || !slices.ContainsFunc(others, func(other error) bool { return errors.Is(err, other) })
 }
 
 // refusal is the reason that a driver's error carries, or that it refused.

@@ -441,6 +441,31 @@ func TestStoreThatPanics(t *testing.T) {
 	}
 }
 
+// P11: an error of a driver that says nothing of the blob sets nothing aside: what is
+// stored stays for the next time, and nobody holds its claim.
+func TestLoadErrorsThatDoNotBlameTheBlob(t *testing.T) {
+	for _, other := range []error{fault.ErrDeviceLost, fault.ErrUnavailable, fault.ErrTooLarge, fault.ErrOverloaded, fault.ErrClosed} {
+		s := newShelf(t)
+		s.mu.blobs["test/k"] = "blob:v"
+		c := open(t, stored(s, 4))
+		r := c.request(c.Cache, "k", maker{value: "made"})
+		r.Load = func(context.Context, []byte) (artefacts.Built, error) { return artefacts.Built{}, other }
+		l, o, err := c.Get(background, r)
+		want(t, "get", said(l, o, err), "made by=miss")
+		want(t, "reason", o.Reason, fault.Degraded)
+		c.settle()
+		want(t, "entries, finds, open claims", s.counts(), [3]int{1, 1, 0})
+		_, _, err = c.FromBlob(background, c.request(c.Cache, "other", maker{}), []byte("junk"))
+		want(t, "junk", word(err), "refused")
+		r.Key = "direct"
+		if _, _, err := c.FromBlob(background, r, []byte("blob:v")); !errors.Is(err, other) || errors.Is(err, fault.ErrRefused) {
+			t.Errorf("%v of a device: %v", other, err)
+		}
+		next := open(t, stored(s, 4))
+		want(t, "next", next.get("k", maker{}), "v by=persistent_hit")
+	}
+}
+
 // B3: a Load that reports what no artefact could have is a refusal.
 func TestLoadOfNegativeBytes(t *testing.T) {
 	c, err := artefacts.Open(artefacts.Config{Store: angry{"refused"}})

@@ -112,14 +112,14 @@ type matrices struct {
 	a, b, c              []float32
 }
 
-// bound leaves padding out. A length outside of 1 to the stored dimension counts
+// bound leaves padding out. A length outside of 0 to the stored dimension counts
 // as all of it.
 func (p *matrices) bound(overK bool, length int) {
 	stored := &p.columns
 	if overK {
 		stored = &p.depth
 	}
-	if length < 1 || length >= *stored {
+	if length < 0 || length >= *stored {
 		return
 	}
 	if p.m == *stored { // self-attention: its rows are padded alike

@@ -1,7 +1,7 @@
 package devicetest
 
 import (
-	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -9,17 +9,19 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
-// outside: E3: a length outside of 1 to what is stored counts as all of it in a
-// batch_matmul, as no host reads what lies in a buffer.
-func (d *desk) outside(t *testing.T) {
-	op := ops.New(ops.BatchMatMul, 3, 2, 18, 18, 4)
-	op.MaskK = true
-	in := randomTensors(rand.New(rand.NewPCG(7, 8)), op)
-	in.lengths = []int32{18, 18, 18}
-	whole := d.run(t, op, in, false)
-	for _, length := range []int32{0, -1, -18, 19, 24} {
-		in.lengths = []int32{length, 18, 18} // of the first item: what lies behind it are the others' numbers
-		sameBits(t, fmt.Sprintf("%s with the length %d", op, length), whole, d.run(t, op, in, false), func(i int) (int, bool) { return i, true })
+// lengths: E3: a length below 0 or above what is stored counts as all of it, as no host
+// reads what lies in a buffer; with one of 0 softmax and a masked sum give 0.
+func (d *desk) lengths(t *testing.T) {
+	mixed := ops.New(ops.BatchMatMul, 8, 2, 5, 17, 7)
+	mixed.MaskK = true
+	square := ops.New(ops.BatchMatMul, 8, 2, 17, 17, 7)
+	square.MaskK = true
+	rnd := rand.New(rand.NewPCG(7, 8))
+	for _, op := range []ops.Op{mixed, square, ops.New(ops.BatchMatMul, 8, 2, 5, 7, 17), ops.New(ops.BatchMatMul, 8, 2, 17, 7, 17),
+		ops.New(ops.Softmax, 8, 2, 5, 17), ops.New(ops.Softmax, 8, 2, 17, 17)} {
+		in := randomTensors(rnd, op)
+		in.lengths = []int32{0, -1, 1, 16, 17, 18, math.MaxInt32, math.MinInt32}
+		d.compare(t, op, in)
 	}
 }
 

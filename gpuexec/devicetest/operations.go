@@ -36,7 +36,7 @@ func Operations(t *testing.T, lib ops.Library) {
 			d.compare(t, op, randomTensors(rnd, op))
 		}
 	})
-	t.Run("lengths", d.outside)
+	t.Run("lengths", d.lengths)
 	t.Run("epsilons", d.epsilons)
 	t.Run("edges", d.edges)
 	t.Run("bits", d.bits)

@@ -91,6 +91,14 @@ func layerNorm(out []float64, op ops.Op, in tensors) {
 	}
 }
 
+// within is how many positions a length makes valid.
+func within(length int32, stored int64) int64 {
+	if length < 0 {
+		return stored
+	}
+	return min(int64(length), stored)
+}
+
 // batchMatMul: the length bounds k where the Op says so, else the columns; in a
 // square of tokens it bounds the rows, too.
 func batchMatMul(out []float64, defined []bool, op ops.Op, in tensors) {
@@ -102,12 +110,12 @@ func batchMatMul(out []float64, defined []bool, op ops.Op, in tensors) {
 	for i := range out {
 		at := int64(i)
 		column, row, block := at%n, at/n%m, at/n/m
-		length := int64(in.lengths[block/heads])
 		depth := k
 		if op.MaskK {
-			depth = length
-			defined[i] = m != k || row < length
+			depth = within(in.lengths[block/heads], k)
+			defined[i] = m != k || row < depth
 		} else {
+			length := within(in.lengths[block/heads], n)
 			defined[i] = column < length && (m != n || row < length)
 		}
 		for j := range depth {
@@ -125,7 +133,7 @@ func batchMatMul(out []float64, defined []bool, op ops.Op, in tensors) {
 func softmax(out []float64, defined []bool, op ops.Op, in tensors) {
 	heads, queries, keys := op.Dims[1], op.Dims[2], int(op.Dims[3])
 	for row := range len(out) / keys {
-		length := int(in.lengths[int64(row)/queries/heads])
+		length := int(within(in.lengths[int64(row)/queries/heads], int64(keys)))
 		valid, result := in.floats[0][row*keys:][:length], out[row*keys:]
 		most, sum := math.Inf(-1), 0.0
 		for _, v := range valid {

@@ -3,11 +3,14 @@
 package opencl
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -166,7 +169,7 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 			uintptr(unsafe.Pointer(&length)), uintptr(unsafe.Pointer(&first)), 0)
 	})
 	if status != success {
-		return nil, refused(failed("load", clCreateProgramWithBinary, status, false))
+		return nil, refused(cmp.Or(d.broken(status), failed("load", clCreateProgramWithBinary, status, false)))
 	}
 	p, err := d.build(made, src, code, options, int64(len(blob)))
 	if err != nil {
@@ -177,10 +180,10 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 	return p, nil
 }
 
-// refused is an error of a driver that was given a whole blob: short of memory or of a
-// device, it has not said anything about the blob.
+// refused is an error of a driver that was given a whole blob: short of memory, of a
+// device or of what it builds with, it has not said anything about the blob.
 func refused(err error) error {
-	if e, ok := err.(*fault.Error); ok && !errors.Is(err, fault.ErrDeviceLost) && !errors.Is(err, fault.ErrTooLarge) {
+	if e, ok := err.(*fault.Error); ok && !errors.Is(err, fault.ErrDeviceLost) && !errors.Is(err, fault.ErrTooLarge) && !errors.Is(err, fault.ErrUnavailable) {
 		more := failure("load", fault.ErrRefused, "%w", e.Err)
 		more.Reason = fault.DriverRefused
 		return more
@@ -203,7 +206,7 @@ func (d *device) build(made handle, src gpuexec.Source, code gpuexec.Code, optio
 		status = d.call(clBuildProgram, uintptr(made), 1, uintptr(unsafe.Pointer(&d.id)), uintptr(unsafe.Pointer(&text[0])), 0, 0)
 	})
 	if err := failed("compile", clBuildProgram, status, false); err != nil {
-		return nil, p.logged(err, status)
+		return nil, cmp.Or(d.broken(status), p.logged(err, status))
 	}
 	if p.spare, err = p.newKernel(); err != nil {
 		return nil, err
@@ -224,6 +227,26 @@ func (d *device) build(made handle, src gpuexec.Source, code gpuexec.Code, optio
 	d.mu.programs[p] = struct{}{}
 	d.mu.Unlock()
 	return p, nil
+}
+
+// broken says that a build is not to blame for its failure: the driver does not build a
+// program that is sound and new to it either.
+func (d *device) broken(status int32) error {
+	if status != buildFailed && status != invalidBinary {
+		return nil // says more
+	}
+	text := append(fmt.Appendf(nil, "kernel void probe%d() {}", time.Now().UnixNano()), 0)
+	first := &text[0]
+	made, status := d.create(clCreateProgramWithSource, uintptr(d.context), 1, uintptr(unsafe.Pointer(&first)), 0)
+	defer d.release(clReleaseProgram, made)
+	if status == success {
+		keepSignals(func() { status = d.call(clBuildProgram, uintptr(made), 1, uintptr(unsafe.Pointer(&d.id)), 0, 0, 0) })
+	}
+	if status != buildFailed {
+		return nil
+	}
+	return failure("compile", fault.ErrUnavailable,
+		"the driver builds no program at all: look whether the folder of its cache can be written and has space (PoCL's: POCL_CACHE_DIR, else in XDG_CACHE_HOME or ~/.cache)")
 }
 
 // logged adds the driver's build log to an error.

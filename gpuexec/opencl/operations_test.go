@@ -2,12 +2,14 @@ package opencl_test
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"testing"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
 	"github.com/kiln-cache/kiln/gpuexec/opencl"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
@@ -111,7 +113,7 @@ func TestIdsOutsideOfTheTable(t *testing.T) {
 	}
 }
 
-// E3: a length outside of 1 to the keys counts as all of them in a softmax, which then
+// E3: a length below 0 or above the keys counts as all of them in a softmax, which then
 // reads its own rows alone.
 func TestLengthsOutsideOfTheKeys(t *testing.T) {
 	lib, e := device(t).(ops.Library), open(t, 1)
@@ -128,7 +130,7 @@ func TestLengthsOutsideOfTheKeys(t *testing.T) {
 		return download[float32](t, e, out)
 	}
 	want := run(3)
-	for _, length := range []int32{0, -1, 4, 6} {
+	for _, length := range []int32{-1, 4, 6} {
 		if got := run(length); !slices.Equal(got, want) {
 			t.Errorf("length %d: %v, want %v", length, got, want)
 		}
@@ -150,6 +152,36 @@ func TestProgramsSayTheirBlocks(t *testing.T) {
 	for _, op := range programs() {
 		if code := must(lib.Source(op)).Spec.(gpuexec.Code); code.Block != (gpuexec.Size{1}) {
 			t.Errorf("%s: blocks of %v, want one item", op, code.Block)
+		}
+	}
+}
+
+// Package ops: numbers at the ends of their range, and what is none, give on this device
+// what they give on cpu, whole and in the tail of a row.
+func TestSpecialNumbers(t *testing.T) {
+	inf := float32(math.Inf(1))
+	numbers := []float32{0, 1e-45, 1e-40, 1.1754944e-38, 1e-20, 1e-3, 0.5, 1, 3, 5, 6, 10, 15.5, 16, 17, 88, 103.5, 3.4e38, inf}
+	for _, v := range slices.Clone(numbers) {
+		numbers = append(numbers, -v)
+	}
+	numbers = append(numbers, float32(math.NaN()))
+	n := int64(len(numbers))
+	for _, op := range []ops.Op{ops.New(ops.GELU, 1, n), ops.New(ops.GELU, n, 1), ops.New(ops.Tanh, 1, n), ops.New(ops.Tanh, n, 1)} {
+		var outputs [2][]float32
+		for i, lib := range []ops.Library{device(t).(ops.Library), must(cpu.New("auto"))} {
+			e := must(gpuexec.Open(bg, gpuexec.Config{Backend: lib, Workers: 1}))
+			defer e.Close(bg)
+			b := upload(t, e, numbers)
+			grid, values := lib.Launch(op)
+			args := append([]gpuexec.Arg{gpuexec.BufferArg(b), gpuexec.BufferArg(b)}, values...) // in place
+			check(e.Submit(bg, gpuexec.Launch{Kernel: compile(t, e, must(lib.Source(op))), Grid: grid, Args: args}))
+			outputs[i] = download[float32](t, e, b)
+		}
+		for i, want := range outputs[1] {
+			got := outputs[0][i]
+			if same := got == want || got != got && want != want; !same && !(math.Abs(float64(got-want)) <= 1e-6+1e-4*math.Abs(float64(want))) {
+				t.Errorf("%s of %v is %v, on cpu %v", op, numbers[i], got, want)
+			}
 		}
 	}
 }

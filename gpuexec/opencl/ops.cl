@@ -41,8 +41,8 @@ float total(float16 v) {
 	return c.x + c.y;
 }
 
-// within is a length, or all that is stored where it is none.
-uint within(int length, uint stored) { return length < 1 || length > stored ? stored : length; }
+// within is a length, or all that is stored where it is below 0 or above.
+uint within(int length, uint stored) { return min((uint)length, stored); }
 
 #ifdef GATHER
 kernel void op_gather(global const int *ids, global const float *table, global float *out, uint rows, uint width, uint entries) {
@@ -68,6 +68,7 @@ kernel void op_gelu(global const float *x, global float *out, uint rows, uint wi
 	EACH_ROW(rows) {
 		for (uint i = 0; i < width; i += 16) {
 			float16 v = get(x + row * width + i, width - i);
+			v = v < -16.0f ? (float16)-16.0f : v; // there it is 0, of minus infinity too
 			put(0.5f * v * (1 + erf(v * 0.70710678118654752f)), out + row * width + i, width - i);
 		}
 	}

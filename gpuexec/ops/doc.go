@@ -21,10 +21,14 @@
 //	gelu, tanh    rows width                    x* [rows,width], out
 //	slice         batch rows width              x [batch,rows,width], out [batch,width]: the first rows
 //
+// An id that gather's table has no row for gives ErrInvalid or a row that means
+// nothing, as the device has it; nothing outside of the table is read.
+//
 // lengths are the valid positions of each batch item. What lies behind them is
 // padding: softmax skips padded keys and writes 0 for them; batch_matmul sums
-// over the valid part of k only, where Op.MaskK is set. Rows of padding may hold
-// anything finite.
+// over the valid part of k only, where Op.MaskK is set. A length below 0, or above
+// what the tensor has, counts as all of it; where it is 0 nothing is valid, and softmax
+// and such a sum give 0. Rows of padding may hold anything finite.
 //
 // # Bits
 //

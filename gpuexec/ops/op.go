@@ -105,19 +105,16 @@ func (o Op) Validate() error {
 		return fault.Invalidf(verb, "unknown operation %s", o.Kind)
 	}
 	names := kinds[o.Kind].dims
-	product := 1.0
 	for i, d := range o.Dims {
 		switch {
 		case i < len(names) && d < 1:
 			return fault.Invalidf(verb, "%s: %s is %d, want at least 1", o.Kind, names[i], d)
 		case i >= len(names) && d != 0:
 			return fault.Invalidf(verb, "%s has %d dimensions", o.Kind, len(names))
-		case i < len(names):
-			product *= float64(d)
 		}
 	}
 	switch {
-	case product > maxElements:
+	case o.largest() > maxElements:
 		return fault.Invalidf(verb, "%s is too large", o)
 	case o.Kind == Add && o.Dims[0]%o.Dims[2] != 0:
 		return fault.Invalidf(verb, "%s: period does not divide rows", o)
@@ -131,6 +128,28 @@ func (o Op) Validate() error {
 		return fault.Invalidf(verb, "%s: scale is %g", o, o.Scale)
 	}
 	return nil
+}
+
+// largest is the number of elements of the largest tensor, which may be beyond an int64.
+func (o Op) largest() float64 {
+	var d [maxDims]float64
+	for i, n := range o.Dims {
+		d[i] = float64(n)
+	}
+	switch o.Kind {
+	case Gather, Add:
+		return max(d[0], d[2]) * d[1]
+	case MatMul:
+		return max(d[0]*d[1], d[1]*d[2], d[0]*d[2])
+	case BatchMatMul:
+		return d[0] * d[1] * max(d[2]*d[3], d[3]*d[4], d[2]*d[4])
+	case LayerNorm, GELU, Tanh:
+		return d[0] * d[1]
+	case Slice:
+		return d[0] * d[1] * d[2]
+	default:
+		return d[0] * d[1] * d[2] * d[3]
+	}
 }
 
 // String is the operation with its dimensions and attributes, as in

@@ -66,6 +66,35 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// E3: the bound is of each tensor, not of the product of all dimensions.
+func TestValidateBoundsEachTensor(t *testing.T) {
+	const most = 1 << 40
+	norm := ops.New(ops.LayerNorm, 1<<20, 1<<20)
+	norm.Epsilon = 1e-5
+	for _, op := range []ops.Op{ // the largest tensor, or each, is at the bound
+		ops.New(ops.Add, 1<<20, 1<<20, 1<<20), ops.New(ops.Gather, 1<<20, 1<<20, 30522), ops.New(ops.Gather, 1, 1<<20, 1<<20), norm,
+		ops.New(ops.MatMul, 1<<20, 1<<20, 1<<20), ops.New(ops.MatMul, most, 1, 1), ops.New(ops.MatMul, 1, most, 1), ops.New(ops.MatMul, 1, 1, most),
+		ops.New(ops.BatchMatMul, 4, 4, 1<<18, 1<<18, 1<<18), ops.New(ops.BatchMatMul, most, 1, 1, 1, 1), ops.New(ops.BatchMatMul, 1, 1, 1, most, 1),
+		ops.New(ops.Softmax, 1<<10, 1<<10, 1<<10, 1<<10), ops.New(ops.Reorder, 1<<10, 1<<10, 1<<10, 1<<10),
+		ops.New(ops.GELU, 1<<20, 1<<20), ops.New(ops.Tanh, most, 1), ops.New(ops.Slice, 1<<10, 1<<10, 1<<20),
+	} {
+		if err := op.Validate(); err != nil {
+			t.Error(err)
+		}
+		for i := range op.Kind.Dims() {
+			larger := op
+			larger.Dims[i] *= 2
+			counts := op.Kind != ops.Add || i != 2 // its period does not divide the rows then
+			if op.Kind == ops.Gather {             // one of rows and entries is far below the bound
+				counts = i == 1 || (i == 0) == (op.Dims[0] > 1)
+			}
+			if counts && larger.Validate() == nil {
+				t.Errorf("%s is valid", larger)
+			}
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, op := range some() {
 		f.Add(op.String())
