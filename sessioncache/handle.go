@@ -14,11 +14,11 @@ import (
 )
 
 // View is an uncounted reference to a shape group, for readers that look up several
-// names. It finds nothing once the group is evicted. The zero View is empty. Safe
-// for concurrent use.
+// names. It finds nothing once the group is evicted; that of a Group finds nothing once
+// the Group is closed. The zero View is empty. Safe for concurrent use.
 type View struct {
 	g    *group
-	held bool // by a Group: an evicted group goes on serving
+	over *atomic.Bool // it finds nothing any more: of a Group, which an evicted group goes on serving, or of g
 }
 
 // Resident reports whether the group is still registered.
@@ -31,7 +31,7 @@ func (g View) Lookup(name string, lane Lane) (Ref, bool) {
 		return Ref{}, false
 	}
 	n := g.g.names.Lookup(name, uint64(lane))
-	if n == nil || !g.held && g.g.dead.Load() {
+	if n == nil || g.over.Load() { // in this order: else the value may be freed in between
 		return Ref{}, false
 	}
 	return Ref{n}, true
@@ -43,7 +43,7 @@ func (g View) LookupID(id NameID) (Ref, bool) {
 		return Ref{}, false
 	}
 	if s := g.g.slots.Load(); s != nil && id.of == g.g.of && uint(id.slot-s.first) < uint(len(s.at)) {
-		if n := s.at[id.slot-s.first].Load(); n != nil && (g.held || !g.g.dead.Load()) {
+		if n := s.at[id.slot-s.first].Load(); n != nil && !g.over.Load() {
 			return Ref{n}, true
 		}
 	}
@@ -138,25 +138,11 @@ func (h *Group) Get(ctx context.Context, name string, o Options, create Create) 
 // Lookup gives the value of a name that is there, and counts a hit. The value is
 // good until the group is closed. It creates nothing and waits for nothing.
 func (h *Group) Lookup(name string, lane Lane) (Ref, bool) {
-	return h.found(h.View.Lookup(name, lane))
-}
-
-// LookupID is Lookup for an interned name: it costs no hash, and counts no hit.
-func (h *Group) LookupID(id NameID) (Ref, bool) {
-	r, ok := h.View.LookupID(id)
-	if ok && h.closed.Load() {
-		return Ref{}, false
+	r, ok := h.View.Lookup(name, lane)
+	if ok {
+		h.hits.Add(1)
 	}
 	return r, ok
-}
-
-// found passes on what was found before the group was closed.
-func (h *Group) found(r Ref, ok bool) (Ref, bool) {
-	if !ok || h.closed.Load() {
-		return Ref{}, false
-	}
-	h.hits.Add(1)
-	return r, true
 }
 
 // Set puts a value under a name of the group and replaces what had the name. The

@@ -70,6 +70,33 @@ func TestClosedGroup(t *testing.T) {
 	want(t, "resident", p.get(1, "n"), "v")
 }
 
+// G12: nor does the View of a closed group find anything, a copy of it included, while
+// the value is there and when it has been freed.
+func TestViewOfClosedGroup(t *testing.T) {
+	p := open(t, fifo(1))
+	id := p.Intern("n")
+	g := p.hold(1)
+	p.put(g, "n", "v")
+	v := g.View
+	p.run(2, "x", "x") // evicts the group, which goes on serving g
+	_, ok := v.Lookup("n", 0)
+	want(t, "while the group is open", ok, true)
+	finds := func(when string) {
+		_, ok := v.Lookup("n", 0)
+		want(t, "by name "+when, ok, false)
+		_, ok = g.View.LookupID(id)
+		want(t, "by id "+when, ok, false)
+	}
+	other := p.hold(3)
+	p.put(other, "n", "w")
+	other.Close()
+	_, ok = other.View.Lookup("n", 0)
+	want(t, "while another may find it", ok, false)
+	g.Close()
+	p.freed("v", 1)
+	finds("of a value that was freed")
+}
+
 // G13: a name remembers the content key of its value and is refused to who asks
 // for another, whether it is there, being made or set.
 func TestNameOfAnotherKey(t *testing.T) {

@@ -144,7 +144,9 @@ func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, e
 
 // handle makes the handle of a group whose grace was entered.
 func (s *Session) handle(g *group, phase uint32) *Group {
-	return &Group{View: View{g: g, held: true}, session: s, phase: phase, hits: s.published.place(g)}
+	h := &Group{session: s, phase: phase, hits: s.published.place(g)}
+	h.View = View{g, &h.closed}
+	return h
 }
 
 // patience is how long the close of a handle waits for a turn (SPEC F6).
@@ -202,10 +204,11 @@ func (s *Session) lookup(shape shapegroups.Shape) (*group, *notes) {
 // registered. It creates, leases and allocates nothing, and never waits.
 func (s *Session) View(shape shapegroups.Shape) (View, bool) {
 	g, asked := s.lookup(shape)
-	if g != nil {
-		s.log.Note(&asked[byLookup], noHit) // one made just now comes into the memo by it
+	if g == nil {
+		return View{}, false
 	}
-	return View{g: g}, g != nil
+	s.log.Note(&asked[byLookup], noHit) // one made just now comes into the memo by it
+	return View{g, &g.dead}, true
 }
 
 // Lookup looks a name up by its full key; lane 0 is the one that all workers share.
@@ -215,7 +218,7 @@ func (s *Session) Lookup(shape shapegroups.Shape, name string, lane Lane) (Ref, 
 	if g == nil {
 		return Ref{}, false
 	}
-	r, ok := View{g: g}.Lookup(name, lane)
+	r, ok := View{g, &g.dead}.Lookup(name, lane)
 	if ok {
 		s.log.Note(&asked[byKey], keyHit)
 	} else {
