@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/processor"
 )
 
 // identity is what stored artefacts of a backend must fit where neither the
@@ -29,12 +30,14 @@ func identity(backend string) gpuexec.Identity {
 }
 
 // executable is the identity of what the program itself compiles: a digest of the
-// running executable, read once, when the first artefact could be stored. A
+// running executable with the features of the processor, read once, when the first
+// artefact could be stored. A
 // digest that cannot be had leaves Build empty, so that nothing is stored: the error
 // names the files that could not be read, and why.
 var executable = sync.OnceValues(func() (gpuexec.Identity, error) {
 	digest, err := digestOf(running)
-	return gpuexec.Identity{Library: ofExecutable, Compiler: runtime.Version(), Build: digest}, err
+	_, isa := processor.Read()
+	return gpuexec.Identity{Library: ofExecutable, Compiler: runtime.Version(), Build: digest, ISA: isa}, err
 })
 
 const ofExecutable = "executable"

@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/processor"
 )
 
 // storing opens a runtime with a store that asks identity, and gives what asks for the
@@ -96,6 +98,50 @@ func TestNotStorableOfTwoBackends(t *testing.T) {
 		}
 		if n := log.count("backend=" + backend + " reason=disabled field=build"); n != 1 {
 			t.Errorf("backend %s: logged %d times", backend, n)
+		}
+	}
+}
+
+// K7: what the program itself compiles is loaded where the processor has what it
+// requires: all that this one has where that is not known. This machine has it, so that
+// nothing is made twice (F10).
+func TestRequiresOfProcessor(t *testing.T) {
+	_, isa := processor.Read()
+	if len(isa) == 0 {
+		t.Skip("nothing is known of this processor")
+	}
+	for what, c := range map[string]struct{ requires, stored []string }{
+		"a feature": {isa[:1], isa[:1]},
+		"none":      {[]string{}, nil},
+		"not known": {nil, slices.Compact(slices.Clone(isa))},
+	} {
+		dir, runs := filepath.Join(t.TempDir(), "store"), 0
+		for range 2 {
+			r := open(t, kiln.Config{StoreDir: dir})
+			g := group(t, session(t, r), 1)
+			made := kiln.Made[int]{Value: 1, Requires: c.requires, Blob: func(context.Context) ([]byte, error) { return []byte("code"), nil }}
+			must(kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k",
+				Make: func(context.Context) (kiln.Made[int], error) { runs++; return made, nil },
+				Load: func(context.Context, []byte) (kiln.Made[int], error) { return made, nil }}))
+			g.Close()
+			if err := r.Artefacts().Settle(ctx); err != nil {
+				t.Fatal(err)
+			}
+			err := r.Store().List(ctx, func(i blobstore.Info) error {
+				if !slices.Equal(i.Requires, c.stored) {
+					t.Errorf("%s: stored as what requires %v, want %v", what, i.Requires, c.stored)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if runs != 1 {
+			t.Errorf("%s: made %d times, want once", what, runs)
 		}
 	}
 }

@@ -12,7 +12,8 @@ import (
 // DefaultBackend is the backend of a recipe that names none. It stands for
 // compilers that are part of the program: what they make is stored in the folder
 // of this name, together with a digest of the running executable, and is loaded
-// by the same executable alone. A program that was built anew compiles anew.
+// by the same executable alone, where the processor has what Made.Requires says. A
+// program that was built anew compiles anew.
 const DefaultBackend = "go"
 
 // Made is a value with what the caches have to know of it: what a Recipe makes,
@@ -32,7 +33,9 @@ type Made[T any] struct {
 	Blob func(context.Context) ([]byte, error)
 
 	// Requires lists the instruction sets without which the blob must not be
-	// loaded. nil = not known, so all that the device has; empty = none.
+	// loaded, by the names of the device's Identity.ISA: where the backend is no device's,
+	// those of the processor, as Linux says them ("avx2"). nil = not known, so all
+	// that are present; empty = none.
 	Requires []string
 
 	key    string // of what Take gave, for Set
@@ -55,7 +58,7 @@ type Recipe[T any] struct {
 
 	// Backend is the folder of the store, and part of errors; empty =
 	// DefaultBackend. Where a device's backend has that name, what is stored must
-	// fit the device; else it must fit the running executable.
+	// fit the device; else it must fit the running executable and the processor.
 	Backend string
 
 	// Unhashable names an input of Make that Key cannot cover, such as a file that

@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/internal/processor"
 	"github.com/kiln-cache/kiln/internal/size"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -241,6 +242,9 @@ type identityFile struct {
 // binary, of a file, or of an entry.
 func (c *cacheCall) producer(ctx context.Context, backend string) (gpuexec.Identity, error) {
 	own, absent := identityOf(libraries(c.settings), backend)
+	if backend == kiln.DefaultBackend {
+		_, own.ISA = processor.Read()
+	}
 	if c.identity == "" {
 		if backend == kiln.DefaultBackend {
 			self, err := os.Executable()
@@ -297,7 +301,8 @@ func executable(text []byte) (gpuexec.Identity, error) {
 	if err != nil {
 		return gpuexec.Identity{}, err
 	}
-	return gpuexec.Identity{Library: "executable", Build: fmt.Sprintf("%x", sha256.Sum256(text)), Compiler: info.GoVersion}, nil
+	_, isa := processor.Read()
+	return gpuexec.Identity{Library: "executable", Build: fmt.Sprintf("%x", sha256.Sum256(text)), Compiler: info.GoVersion, ISA: isa}, nil
 }
 
 func (c *cacheCall) producerOf(ctx context.Context, own gpuexec.Identity) (gpuexec.Identity, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
 	"github.com/kiln-cache/kiln/internal/gemm"
 	"github.com/kiln-cache/kiln/internal/heap"
+	"github.com/kiln-cache/kiln/internal/processor"
 )
 
 // Name is the backend's.
@@ -87,4 +88,7 @@ type hardware struct {
 	isa    []string
 }
 
-var machine = sync.OnceValue(readMachine)
+var machine = sync.OnceValue(func() hardware {
+	model, isa := processor.Read()
+	return hardware{model, memoryBytes(), isa}
+})
