@@ -259,7 +259,7 @@ func (s *shell) save(m *making) {
 	w := &saving{make(chan struct{})}
 	s.saves[w] = struct{}{}
 	s.counters.saves.Store(int64(len(s.saves)))
-	keep := !s.state.disabled()
+	keep := !s.state.off() // also what succeeds while the cache closes (F4)
 	s.job(func() {
 		defer s.ref.Tell(saved{w}) // also after user code that ends its goroutine
 		s.zone.Run(func() {

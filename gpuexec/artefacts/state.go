@@ -71,10 +71,9 @@ func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
 	return s
 }
 
-// disabled reports whether nothing may be kept, here and below (C1).
-func (s *state) disabled() bool {
-	return s.closed || !s.entries.Allows(1) || !s.bytes.Allows(1)
-}
+// disabled reports whether nothing may be kept here, off that nothing is stored either (C1).
+func (s *state) disabled() bool { return s.closed || s.off() }
+func (s *state) off() bool      { return !s.entries.Allows(1) || !s.bytes.Allows(1) }
 
 // size is the number of entries.
 func (s *state) size() int64 { return s.gauges.entries.Load() }

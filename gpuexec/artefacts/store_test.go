@@ -299,6 +299,29 @@ func TestSettle(t *testing.T) {
 	c.eventuallyFreed("a", 1)
 }
 
+// F4, P6: what succeeds while the cache closes is stored like any other, and Close waits
+// for it; with capacity 0 it is not (C1).
+func TestStoredWhileClosing(t *testing.T) {
+	for entries, blobs := range []int{0, 1} {
+		s := newShelf(t)
+		bubble(t, stored(s, int64(entries)), func(t *testing.T, c room) {
+			g := gate()
+			a := c.calls(background, 1, "k", maker{wait: g, stubborn: true})
+			over, cancel := context.WithCancel(background)
+			cancel()
+			if err := c.Close(over); !errors.Is(err, context.Canceled) {
+				t.Errorf("close beside a creator: %v", err)
+			}
+			want(t, "caller", <-a, "error closed")
+			close(g)
+			c.close()
+			got := s.counts()
+			want(t, "stored", got[0], blobs)
+			want(t, "open claims", got[2], 0)
+		})
+	}
+}
+
 // F4: a claim is given back when nobody is left.
 func TestDesertedWithAClaim(t *testing.T) {
 	s := newShelf(t)
