@@ -58,8 +58,8 @@ type Config struct {
 	// of the engine, in order unless one is stuck. It must be cheap, safe for concurrent
 	// use, and must not wait for the cache. A panic of it is logged.
 	Listen func(Event)
-	// Linger is how long an owner may still deliver, and what Get was given to compute
-	// goes on, when the context of the call has ended. 0 = not at all (SPEC F4).
+	// Linger is how long what Get was given to compute goes on when the context of the
+	// call has ended. 0 = not at all (SPEC F4).
 	Linger time.Duration
 	Hash   func(string) uint64 // places keys; nil = seeded
 	Logger *slog.Logger        // nil = silent

@@ -38,8 +38,8 @@
 // no newcomer takes the room in between. The others that can compute wait on, for that
 // owner. An owner inside Get stays the owner until
 // its function has returned, also when its context has ended: so no two functions
-// compute one key at a time (SPEC F1). With Config.Linger an owner whose caller's context
-// has ended is cancelled after that time only (SPEC F4).
+// compute one key at a time (SPEC F1). Its function is cancelled Config.Linger after its
+// caller's context has ended (SPEC F4).
 //
 // # Testing
 //

@@ -39,7 +39,7 @@ type Options struct {
 	Cost    time.Duration // what it takes to compute, for the policy Cost; at least 0
 	Removed func(Removal) // called once, when a tensor that this call's owner delivers stops being resident
 	CanOwn  bool          // the caller can compute: if the owner that it waits for gives up, it becomes the owner
-	Linger  time.Duration // Config.Linger for this call, should it become the owner; 0 = that, negative = none
+	Linger  time.Duration // Config.Linger for this call of Get; 0 = that, negative = none
 }
 
 // Outcome of GetOrAdd: exactly one field is set.
@@ -139,7 +139,7 @@ func (e *Engine) get(ctx context.Context, key Key, bytes int64, opts Options, wa
 	}
 	p := &pending{key: key, hash: e.placed(key), bytes: bytes, cost: opts.Cost, callback: opts.Removed}
 	own := e.promise(ctx, p)
-	own.watched, own.linger = watch, max(0, cmp.Or(opts.Linger, e.cache.cfg.Linger))
+	own.watched = watch
 	out, joined, err = e.ask(ctx, p, opts.CanOwn)
 	if out.Owner != own {
 		own.cancel(nil) // its context, which nobody uses
@@ -280,7 +280,7 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 	own, end := ctx, guard.Context(ctx)
 	if out.Owner != nil {
 		own = out.Owner.Context()
-		stop := out.Owner.after(end, func() { out.Owner.cancel(context.Cause(end)) })
+		stop := out.Owner.cancelAfter(end, max(0, cmp.Or(opts.Linger, e.cache.cfg.Linger)))
 		defer stop()
 	}
 	var v Value

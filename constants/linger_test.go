@@ -59,51 +59,41 @@ func TestComputationLingers(t *testing.T) {
 	}
 }
 
-// F4, T6: an owner may deliver for the linger time after the end of the context that it
-// asked with; then its ownership is over, and its waiters are told.
-func TestOwnerLingers(t *testing.T) {
+// T6: the end of the context that an owner asked with counts as Abandon, whatever the
+// linger time: its waiters are told, and one that can compute becomes the owner.
+func TestOwnerDoesNotLinger(t *testing.T) {
 	for _, c := range lingers {
 		actorstest.Bubble(t, func(t *testing.T) {
 			_, e := open(t, Config{Linger: c.room})
-			for _, late := range []bool{false, true} {
-				ctx, leave := context.WithCancel(context.Background())
-				out, err := e.GetOrAdd(ctx, key("k"), 1, Options{Linger: c.call})
-				if err != nil {
-					t.Fatal(err)
-				}
-				waits := make(chan error, 1)
+			ctx, leave := context.WithCancel(context.Background())
+			defer leave()
+			out, err := e.GetOrAdd(ctx, key("k"), 1, Options{Linger: c.call})
+			if err != nil {
+				t.Fatal(err)
+			}
+			heirs, told := make(chan *Promise, 1), make(chan error, 1)
+			for _, can := range []bool{true, false} {
 				go func() {
-					out, err := e.GetOrAdd(context.Background(), key("k"), 1, Options{})
-					if err == nil {
-						out.Lease.End()
+					out, err := e.GetOrAdd(context.Background(), key("k"), 1, Options{CanOwn: can})
+					if can {
+						heirs <- out.Owner
+					} else {
+						told <- err
 					}
-					waits <- err
 				}()
-				synctest.Wait()
-				leave()
-				synctest.Wait()
-				time.Sleep(c.wait - time.Nanosecond)
-				if late {
-					time.Sleep(time.Nanosecond)
-					synctest.Wait()
-				}
-				kept := c.wait > 0 && !late
-				if ended := out.Owner.Context().Err() != nil; ended == kept {
-					t.Errorf("%s, late %v: its context has ended: %v", c.what, late, ended)
-				}
-				l, err := out.Owner.Fulfil(7, 1, nil)
-				if kept != (err == nil) || !kept && !errors.Is(err, fault.ErrInvalid) {
-					t.Errorf("%s, late %v: fulfil: %v", c.what, late, err)
-				}
-				if err := <-waits; kept != (err == nil) || !kept && !errors.Is(err, fault.ErrAbandoned) {
-					t.Errorf("%s, late %v: its waiter: %v", c.what, late, err)
-				}
-				if err == nil {
-					l.End()
-				}
-				if _, err := e.Remove(context.Background(), key("k")); err != nil {
-					t.Error(err)
-				}
+			}
+			synctest.Wait()
+			start := time.Now()
+			leave()
+			heir := <-heirs
+			if err := <-told; !errors.Is(err, fault.ErrAbandoned) || heir == nil || time.Since(start) != 0 {
+				t.Errorf("%s: after %v its waiters have %v, %v", c.what, time.Since(start), heir, err)
+			}
+			if _, err := out.Owner.Fulfil(7, 1, nil); !errors.Is(err, fault.ErrInvalid) || out.Owner.Context().Err() == nil {
+				t.Errorf("%s: it delivers: %v", c.what, err)
+			}
+			if heir != nil {
+				heir.Abandon()
 			}
 		})
 	}

@@ -14,14 +14,12 @@ import (
 
 // Promise is the duty of an owner to deliver a tensor. The owner must call one of
 // Fulfil, Fail and Abandon; the first call wins. The end of the context that was
-// given to GetOrAdd counts as Abandon, after the linger time. Safe for concurrent use.
+// given to GetOrAdd counts as Abandon. Safe for concurrent use.
 type Promise struct {
 	engine  *Engine
 	pending *pending
 	flight  *flight.Flight[*node]
-	asked   context.Context // what the tensor was asked for with
-	linger  time.Duration   // after its end
-	rest    atomic.Pointer[time.Timer]
+	asked   context.Context         // what the tensor was asked for with
 	ctx     context.Context         // of asked, with the flight's identity
 	cancel  context.CancelCauseFunc // ends ctx
 	watched bool                    // the end of asked ends the ownership
@@ -127,7 +125,7 @@ func (o *Promise) failure(err error) error {
 // watch has the end of the context that the tensor was asked for with count as
 // Abandon. It comes before the owner gets the promise.
 func (o *Promise) watch() {
-	o.stop = o.after(guard.Context(o.asked), func() { // perhaps before watch returns: stop is not for it
+	o.stop = context.AfterFunc(guard.Context(o.asked), func() { // perhaps before watch returns: stop is not for it
 		if o.over.CompareAndSwap(false, true) {
 			defer o.cancel(nil)
 			o.end(fault.ErrAbandoned)
@@ -135,29 +133,20 @@ func (o *Promise) watch() {
 	})
 }
 
-// after calls end when ctx has ended and the linger time is over, unless stop is called
-// or the ownership ends before that.
-func (o *Promise) after(ctx context.Context, end func()) (stop func() bool) {
-	return context.AfterFunc(ctx, func() {
-		if o.linger <= 0 {
-			end()
-			return
-		}
-		rest := time.AfterFunc(o.linger, end)
-		if o.rest.Store(rest); o.over.Load() {
-			rest.Stop()
-		}
-	})
-}
-
 // unwatch ends that. It calls user code, the context's, so it comes after all else.
 func (o *Promise) unwatch() {
-	if rest := o.rest.Load(); rest != nil {
-		rest.Stop()
-	}
 	if o.stop != nil {
 		o.stop()
 	}
+}
+
+// cancelAfter cancels the computation when ctx has ended and the linger time is over,
+// unless stop is called or the ownership ends before that.
+func (o *Promise) cancelAfter(ctx context.Context, linger time.Duration) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		rest := time.AfterFunc(linger, func() { o.cancel(context.Cause(ctx)) })
+		context.AfterFunc(o.ctx, func() { rest.Stop() })
+	})
 }
 
 // Abandon ends the ownership without a value; waiters get ErrAbandoned.
