@@ -249,6 +249,25 @@ func TestBlobIsKept(t *testing.T) {
 	}
 }
 
+// B2: a blob that the driver gave goes with the last hold on its kernel.
+func TestBlobOfAReleasedKernel(t *testing.T) {
+	e := open(t, &fakedevice.Backend{}, gpuexec.Config{})
+	k, err := e.Compile(bg, source("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Blob(bg); err != nil {
+		t.Fatal(err)
+	}
+	k.Release()
+	if err := e.Close(bg); err != nil { // waits for a turn that may still hold it
+		t.Fatal(err)
+	}
+	if blob, err := k.Blob(bg); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("%q, %v: want ErrInvalid", blob, err)
+	}
+}
+
 // E1, F1: a compile that never returns from the driver of a lost device blocks
 // neither its callers nor its key on the next device, with one compile at a time.
 func TestStuckCompileOfALostDevice(t *testing.T) {

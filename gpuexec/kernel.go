@@ -59,7 +59,8 @@ func (k *Kernel) Bytes() int64 {
 // driver has not given it before, ErrInvalid for a kernel that was released, the
 // context's, and the driver's.
 func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
-	if kept := k.blob.Load(); kept != nil {
+	if kept := k.blob.Load(); kept != nil && k.cell.Pin() {
+		defer k.cell.Unpin()
 		return slices.Clone(*kept), nil
 	}
 	own, stop := context.WithCancel(context.WithoutCancel(ctx)) // ctx may be user code: asked on this goroutine alone
