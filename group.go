@@ -92,7 +92,8 @@ func (g *Group) Kernel(ctx context.Context, name string, executor *gpuexec.Execu
 	set, start := settle(o), g.clock()
 	ref, ok := g.room.Lookup(name, set.lane)
 	if !ok {
-		source.Linger = cmp.Or(set.linger, source.Linger)
+		set.linger = cmp.Or(set.linger, source.Linger) // of the artefact and of the compile below
+		source.Linger = set.linger
 		q, err := g.session.runtime.kernel(executor, source)
 		if err != nil {
 			g.tell(start, Event{Context: ctx, Name: name, Key: source.Key}, artefacts.Outcome{}, err)

@@ -296,17 +296,20 @@ func TestStoredKernelsFitTheDevice(t *testing.T) {
 	}
 }
 
-// F4: what a call or the runtime says of lingering holds for the compile on the
-// device, too.
+// F4: what a call, a source or the runtime says of lingering holds for the compile on the
+// device, too: the first of them that says something.
 func TestLingerOfADeviceCompile(t *testing.T) {
 	for _, c := range []struct {
-		room    time.Duration
-		options []kiln.Option
-		ends    bool // at once
+		room, source time.Duration
+		options      []kiln.Option
+		ends         bool // at once
 	}{
-		{0, nil, false},
-		{-1, nil, true},
-		{0, []kiln.Option{kiln.Linger(0)}, true},
+		{0, 0, nil, false},
+		{-1, 0, nil, true},
+		{0, -1, nil, true},
+		{-1, time.Hour, nil, false},
+		{0, 0, []kiln.Option{kiln.Linger(0)}, true},
+		{0, time.Hour, []kiln.Option{kiln.Linger(0)}, true},
 	} {
 		actorstest.Bubble(t, func(t *testing.T) {
 			f := &fakedevice.Backend{}
@@ -322,12 +325,14 @@ func TestLingerOfADeviceCompile(t *testing.T) {
 			defer g.Close()
 			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 			defer cancel()
-			if _, err := g.Kernel(short, "k", e, source("k"), c.options...); !errors.Is(err, context.DeadlineExceeded) {
+			src := source("k")
+			src.Linger = c.source
+			if _, err := g.Kernel(short, "k", e, src, c.options...); !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)
 			}
 			synctest.Wait()
 			if ended.Load() != c.ends {
-				t.Errorf("%v, %v: ended %v", c.room, c.options, ended.Load())
+				t.Errorf("%v, %v, %v: ended %v", c.room, c.source, c.options, ended.Load())
 			}
 		})
 	}
