@@ -69,7 +69,8 @@ func (l *Lease) Hold(removed func(Removal)) (*Held, bool) {
 	return h, true
 }
 
-// Use gives the value if the tensor is still resident: one atomic load.
+// Use gives the value if the tensor is still resident: one atomic load. Not to be
+// called after Drop: the value that it gave then could be freed at any time.
 func (r *Held) Use() (any, bool) {
 	if r.node.Value.gone.Load() {
 		return nil, false
