@@ -21,6 +21,8 @@ const (
 	panel    = 32 // columns of a tile
 	tall     = 64 // rows that a group of a batch_matmul gives
 	mostRows = 512
+
+	mostTiles = 1 << 15 // of a matmul, each way
 )
 
 // sources has the gpuexec.Source of each ops.Op without numbers: a digest is made once.
@@ -59,7 +61,7 @@ func (backend) Launch(op ops.Op) (gpuexec.Size, []gpuexec.Arg) {
 	var grid gpuexec.Size
 	switch op.Kind {
 	case ops.MatMul:
-		grid = gpuexec.Size{parts(d[0], tileRows), parts(d[2], panel)}
+		grid = gpuexec.Size{min(parts(d[0], tileRows), mostTiles), min(parts(d[2], panel), mostTiles)}
 	case ops.BatchMatMul:
 		grid = gpuexec.Size{parts(d[4], panel), parts(d[2], tall), few(d[0] * d[1])}
 	case ops.Softmax, ops.Reorder:

@@ -137,6 +137,23 @@ func TestLengthsOutsideOfTheKeys(t *testing.T) {
 	}
 }
 
+// P6: no launch has 2^16 blocks one way, but for rows or columns of one head beyond two
+// million: PoCL compiles other code for so many, which is in no blob.
+func TestGridsAreSmall(t *testing.T) {
+	lib := gpuexec.Find(opencl.Name).(ops.Library) // needs no driver
+	for _, op := range programs() {
+		for i := range op.Kind.Dims() {
+			large := op
+			if large.Dims[i] <<= 24; op.Kind == ops.BatchMatMul && i > 1 {
+				continue
+			}
+			if grid, _ := lib.Launch(large); slices.Max(grid[:]) >= 1<<16 {
+				t.Errorf("%s: a grid of %v", large, grid)
+			}
+		}
+	}
+}
+
 // E3: a weight is bounded as it lies on the device, its last panel filled up.
 func TestSourceBoundsFilledWeight(t *testing.T) {
 	lib := gpuexec.Find(opencl.Name).(ops.Library) // needs no driver

@@ -188,28 +188,30 @@ void put_row(float16 left, float16 right, global float *p, uint n) {
 #endif
 
 #ifdef MATMUL
-// A group gives a tile. Its last rows are one and the same where there are fewer.
+// A group gives a tile, and goes on with the tiles that are as many behind it as there are
+// groups. The last rows of a tile are one and the same where there are fewer.
 kernel void op_matmul(global const float *x, global const float16 *weight,
 #ifdef BIAS
 		global const float *bias,
 #endif
 		global float *out, uint m, uint k, uint n) {
-	uint first = get_group_id(0) * ROWS, column = get_group_id(1) * 32;
-	if (first >= m || column >= n) return;
-	uint columns = n - column, rows = min(m - first, (uint)ROWS);
-	global const float *row[ROWS];
-	float16 sums[2 * ROWS], left = 0, right = 0;
-	#pragma unroll
-	for (int r = 0; r < ROWS; r++) {
-		row[r] = x + (first + min((uint)r, rows - 1)) * k;
-		sums[2 * r] = sums[2 * r + 1] = 0;
-	}
-	ADD_TILE(sums, row, k, weight + (size_t)column / 16 * k)
+	for (uint column = get_group_id(1) * 32; column < n; column += get_num_groups(1) * 32)
+	for (uint first = get_group_id(0) * ROWS; first < m; first += get_num_groups(0) * ROWS) {
+		uint columns = n - column, rows = min(m - first, (uint)ROWS);
+		global const float *row[ROWS];
+		float16 sums[2 * ROWS], left = 0, right = 0;
+		#pragma unroll
+		for (int r = 0; r < ROWS; r++) {
+			row[r] = x + (first + min((uint)r, rows - 1)) * k;
+			sums[2 * r] = sums[2 * r + 1] = 0;
+		}
+		ADD_TILE(sums, row, k, weight + (size_t)column / 16 * k)
 #ifdef BIAS
-	left = get(bias + column, columns);
-	if (columns > 16) right = get(bias + column + 16, columns - 16);
+		left = get(bias + column, columns);
+		if (columns > 16) right = get(bias + column + 16, columns - 16);
 #endif
-	for (uint r = 0; r < rows; r++) put_row(sums[2 * r] + left, sums[2 * r + 1] + right, out + (first + r) * n + column, columns);
+		for (uint r = 0; r < rows; r++) put_row(sums[2 * r] + left, sums[2 * r + 1] + right, out + (first + r) * n + column, columns);
+	}
 }
 #endif
 
