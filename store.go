@@ -72,12 +72,8 @@ func (p persistence) keepDriverCaches(cfg Config, s env.Settings, logger *slog.L
 	}
 	err := error(fault.Invalidf("drivers' caches", "there is no store that is written"))
 	if p.store != nil && !cfg.Store.ReadOnly {
-		const share, unlimited = 10, 1 << 30 // bytes, where the store has no bound
-		most := int64(unlimited)
-		if n, counted := s.StoreCapacity.Value.Value(); counted {
-			most = n / share
-		}
-		err = drivercache.Use(s.StoreDir.Value, most, env.Process()) // which drivers read, whatever Config.Lookup
+		// Drivers read the process's own environment, whatever Config.Lookup is.
+		err = drivercache.Use(s.StoreDir.Value, drivercache.Share(s.StoreCapacity.Value), env.Process())
 	}
 	if err != nil {
 		logger.Warn("kiln: drivers keep their caches where they are", "error", err)

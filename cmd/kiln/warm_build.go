@@ -11,11 +11,13 @@ import (
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
 	"github.com/kiln-cache/kiln/encoder"
+	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/drivercache"
 )
 
 // open opens the store. If the items are more than it holds, the dearest stay: they
@@ -25,6 +27,11 @@ func (w *warmer) open(ctx context.Context, library func(string) (ops.Library, er
 		Policy: blobstore.Cost, DefaultPolicy: true, Identity: identities(library), Logger: w.logger()})
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--store: %w", err)}
+	}
+	if w.settings.DriverCaches.Value == "1" {
+		if err := drivercache.Use(w.store, drivercache.Share(w.capacity), env.Process()); err != nil {
+			w.logger().Warn("warm: drivers keep their caches where they are", "error", err)
+		}
 	}
 	return s, nil
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // A driver has a variable for its cache's folder and, if it bounds it, one for the bound.
@@ -30,6 +31,15 @@ const (
 	home = ".drivers" // in the directory of a store: no backend can have the name
 	pocl = "pocl"
 )
+
+// Share is how many bytes each driver is given beside a store of that capacity: a tenth, or
+// 1 GiB beside one without a bound.
+func Share(store limit.Limit) int64 {
+	if n, counted := store.Value(); counted {
+		return n / 10
+	}
+	return 1 << 30
+}
 
 // used is where the drivers of this process keep their caches: they ask once, when they
 // are loaded.
