@@ -10,27 +10,20 @@ import (
 	"path"
 	"runtime"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/processor"
 )
 
 // machine names the kind of machine: a driver may make code for just its processor.
 func machine() string {
-	text, _ := os.ReadFile("/proc/cpuinfo") // without it the architecture is all that is known
-	first, _, _ := strings.Cut(string(text), "\n\n")
-	h := sha256.New()
-	for line := range strings.Lines(first) {
-		switch name, _, _ := strings.Cut(line, ":"); strings.TrimSpace(name) {
-		case "model name", "flags", "Features":
-			fmt.Fprint(h, line)
-		}
-	}
-	return fmt.Sprintf("%s-%x", runtime.GOARCH, h.Sum(nil)[:6])
+	model, features := processor.Read()
+	digest := sha256.Sum256(fmt.Append(nil, model, features))
+	return fmt.Sprintf("%s-%x", runtime.GOARCH, digest[:6])
 }
 
 // enter makes the folders below dir and shares their lock. Who has it alone first bounds
