@@ -242,9 +242,6 @@ type identityFile struct {
 // binary, of a file, or of an entry.
 func (c *cacheCall) producer(ctx context.Context, backend string) (gpuexec.Identity, error) {
 	own, absent := identityOf(libraries(c.settings), backend)
-	if backend == kiln.DefaultBackend {
-		_, own.ISA = processor.Read()
-	}
 	if c.identity == "" {
 		if backend == kiln.DefaultBackend {
 			self, err := os.Executable()
@@ -261,6 +258,9 @@ func (c *cacheCall) producer(ctx context.Context, backend string) (gpuexec.Ident
 			return own, usagef("--backend %.40q: %w; or name with --identity the producer that asks or writes", backend, absent)
 		}
 		return own, nil
+	}
+	if backend == kiln.DefaultBackend {
+		_, own.ISA = processor.Read()
 	}
 	id, err := c.named(ctx, own)
 	if err != nil || id.Library != "" && id.Build != "" {

@@ -283,17 +283,20 @@ func identities(library func(device string) (ops.Library, error)) func(backend s
 // identityOf is that of a backend's first device, with the reason if there is none. A
 // store has kernels of backends that run no operations, too.
 func identityOf(library func(device string) (ops.Library, error), backend string) (gpuexec.Identity, error) {
-	var b gpuexec.Backend
-	lib, err := library(backend)
-	if b = lib; err != nil {
-		if b = gpuexec.Find(backend); b == nil || backend == cpu.Name {
-			return gpuexec.Identity{}, err
-		}
+	b := gpuexec.Find(backend)
+	if lib, err := library(backend); err == nil {
+		b = lib // as kiln run would use it
+	} else if b == nil || backend == cpu.Name {
+		return gpuexec.Identity{}, err
 	}
-	if all := b.Devices(context.Background()); len(all) > 0 && !all[0].Available {
+	all := b.Devices(context.Background())
+	switch {
+	case len(all) == 0:
+		return gpuexec.Identity{}, nil
+	case !all[0].Available:
 		return gpuexec.Identity{}, errors.New(all[0].Reason)
 	}
-	return gpuexec.IdentityOf(context.Background(), b), nil
+	return all[0].Identity, nil
 }
 
 // model reads a built-in op list or a file.
