@@ -256,13 +256,12 @@ type Value struct {
 }
 
 // Get gives the tensor of a key, as GetOrAdd finds it by the key alone, and has compute
-// make it if it is not there. compute
-// runs on the caller's goroutine, if the caller becomes the owner or bypasses the
-// cache. A panic in it becomes an error for every waiter. The context of an owner's
-// compute goes on for Config.Linger after ctx, and what it makes after that is kept like
-// any other tensor. cached reports whether the tensor is
-// shared through the cache: an artefact that is built with it must record that
-// (SPEC T9). The lease of a tensor that is not cached frees it.
+// make it if it is not there. compute runs on the caller's goroutine, if the caller
+// becomes the owner or bypasses the cache. A panic in it becomes an error for every
+// waiter. The context of an owner's compute goes on for Config.Linger after ctx, and
+// what it makes after that is kept like any other tensor. cached reports whether the
+// tensor is shared through the cache: an artefact that is built with it must record
+// that (SPEC T9). The lease of a tensor that is not cached frees it.
 func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, compute func(context.Context) (Value, error)) (l *Lease, cached bool, err error) {
 	opts.CanOwn = true
 	told := Event{Context: ctx, Key: key}

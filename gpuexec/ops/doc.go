@@ -32,6 +32,7 @@
 //
 // # Bits
 //
-// On cpu, opencl and vulkan the bits of an output row depend on that row's inputs alone (SPEC E8):
-// every reduction has one written order that neither padding nor batch changes.
+// On cpu, opencl and vulkan the bits of an output row depend on that row's inputs
+// alone (SPEC E8): every reduction has one written order that neither padding nor
+// batch changes.
 package ops
