@@ -3,6 +3,7 @@
 package vfs
 
 import (
+	"errors"
 	"io"
 	"sync/atomic"
 
@@ -60,16 +61,24 @@ func (f *file) Stat() (Info, error) {
 func (f *file) Sync() error { return wrap("fsync", f.name, unix.Fsync(f.fd)) }
 
 func (f *file) TryLock() (bool, error) {
+	err := f.flock(unix.LOCK_EX | unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (f *file) Lock() error { return f.flock(unix.LOCK_EX) }
+
+func (f *file) flock(how int) error {
 	for {
-		switch err := unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB); err {
+		switch err := unix.Flock(f.fd, how); err {
 		case nil:
 			f.locked.Store(true)
-			return true, nil
+			return nil
 		case unix.EINTR:
-		case unix.EWOULDBLOCK:
-			return false, nil
 		default:
-			return false, wrap("flock", f.name, err)
+			return wrap("flock", f.name, err)
 		}
 	}
 }

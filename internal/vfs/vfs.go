@@ -77,6 +77,9 @@ type File interface {
 	// TryLock takes the exclusive advisory lock of the file, which is held until Close
 	// or the end of the process. It is false if another File has the lock.
 	TryLock() (bool, error)
+	// Lock takes it too, and waits for it: nothing else ends the wait. Those that wait have
+	// it in the order in which they asked.
+	Lock() error
 }
 
 // Bell tells when a file that was open for writing has been closed, also by the end of its

@@ -206,7 +206,7 @@ func TestUnsafe(t *testing.T) {
 	}
 }
 
-// A lock excludes other openings until it is closed.
+// A lock excludes other openings until it is closed. Who waits for it has it then.
 func TestLock(t *testing.T) {
 	f, _ := root(t)
 	must(t, f.Mkdir("."))
@@ -215,7 +215,7 @@ func TestLock(t *testing.T) {
 		must(t, err)
 		return file
 	}
-	a, b := open(), open()
+	a, b, c := open(), open(), open()
 	if got, err := a.TryLock(); !got || err != nil {
 		t.Error("not locked", err)
 	}
@@ -226,7 +226,15 @@ func TestLock(t *testing.T) {
 	if got, err := b.TryLock(); !got || err != nil {
 		t.Error("still locked", err)
 	}
+	waited := make(chan error)
+	go func() { waited <- c.Lock() }()
 	must(t, b.Close())
+	must(t, <-waited)
+	d := open()
+	if got, err := d.TryLock(); got || err != nil {
+		t.Error("locked twice", err)
+	}
+	must(t, errors.Join(c.Close(), d.Close()))
 }
 
 // Watch counts each operation and fails those it is told to.

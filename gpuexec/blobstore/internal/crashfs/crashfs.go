@@ -19,8 +19,9 @@ import (
 
 // FS is a file system with one root, which exists.
 type FS struct {
-	after func(op string)
-	boot  string
+	after    func(op string)
+	boot     string
+	unlocked *sync.Cond // an advisory lock was given back
 
 	mu struct {
 		sync.Mutex
@@ -38,6 +39,7 @@ var boots atomic.Uint64
 // operation that changed something, outside of all locks.
 func New(after func(op string)) *FS {
 	f := &FS{after: after, boot: strconv.FormatUint(boots.Add(1), 10)}
+	f.unlocked = sync.NewCond(&f.mu)
 	f.mu.root = f.newNode(fs.ModeDir | 0o700)
 	return f
 }

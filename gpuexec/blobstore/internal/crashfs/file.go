@@ -64,11 +64,22 @@ func (f *file) TryLock() (bool, error) {
 	return f.node.lock == f, nil
 }
 
+func (f *file) Lock() error {
+	f.fs.mu.Lock()
+	defer f.fs.mu.Unlock()
+	for f.node.lock != nil && f.node.lock != f {
+		f.fs.unlocked.Wait()
+	}
+	f.node.lock = f
+	return nil
+}
+
 func (f *file) Close() error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
 	if f.node.lock == f {
 		f.node.lock = nil
+		f.fs.unlocked.Broadcast()
 	}
 	return nil
 }

@@ -38,62 +38,121 @@ func (d *Directory) name(generation int) string {
 	return d.folder + "/" + strconv.Itoa(generation)
 }
 
-// Lock waits until the lock is held or the context ends.
+// Lock waits until the lock is held or the context ends. Those that wait have it in the
+// order in which they came, and are woken when it is their turn. Now and then they look
+// whether the holder lives.
 func (d *Directory) Lock(ctx context.Context) error {
 	var seen []byte // what the holder wrote last
 	var since time.Time
-	pause := 50 * time.Microsecond
+	var q *queued
+	defer func() { q.leave() }()
 	for {
-		held, text, err := d.try()
-		if held || err != nil {
+		f, text, err := d.try()
+		if d.file != nil || err != nil {
 			return err
 		}
 		if now := time.Now(); seen == nil || !bytes.Equal(text, seen) {
 			seen, since = append(text[:0:0], text...), now
 		} else if now.Sub(since) > d.period {
-			if err := d.pass(); err != nil {
+			if err := errors.Join(f.Close(), d.pass()); err != nil {
 				return err
 			}
 			seen = nil
 			continue
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if q != nil && q.generation == d.generation {
+			err = f.Close()
+		} else {
+			q.leave()
+			q = queue(f, d.generation)
+		}
+		if err != nil {
 			return err
 		}
-		pause = min(pause*2, 5*time.Millisecond)
+		select {
+		case err := <-q.turn:
+			d.file, d.generation, q = q.file, q.generation, nil
+			if held, err := d.taken(err); held || err != nil {
+				return err
+			}
+		case <-time.After(max(time.Millisecond, min(d.period/8, time.Second/4))):
+		case <-ctx.Done():
+			return guard.Ended(ctx)
+		}
 	}
 }
 
-// try takes the newest generation. If another process has it, text says which
-// generation it is and what the holder wrote last.
-func (d *Directory) try() (held bool, text []byte, err error) {
-	d.generation, err = highest(d.fs, d.folder)
-	if err != nil {
-		return false, nil, err
-	}
-	f, err := d.fs.Update(d.name(d.generation))
-	if err != nil {
-		if info, e := d.fs.Lstat(d.name(d.generation)); e == nil && !info.Regular() {
-			return false, nil, d.pass() // it is no file, so no process holds it
+// queued is a place among those that wait for the lock of one generation. The system
+// cannot be told to end such a wait: who leaves gives the lock back when it comes.
+type queued struct {
+	generation int
+	file       vfs.File
+	turn       chan error
+	left       chan struct{}
+}
+
+func queue(f vfs.File, generation int) *queued {
+	q := &queued{generation, f, make(chan error), make(chan struct{})}
+	go func() {
+		err := f.Lock()
+		select {
+		case q.turn <- err:
+		case <-q.left:
+			_ = f.Close() // closing ends the lock, also where it gives an error
 		}
-		return false, nil, err
+	}()
+	return q
+}
+
+func (q *queued) leave() {
+	if q != nil {
+		close(q.left)
 	}
-	locked, err := f.TryLock()
-	if err == nil && locked {
+}
+
+// try takes the newest generation. If another process has it, f is its file, and text says
+// which generation it is and what the holder wrote last.
+func (d *Directory) try() (f vfs.File, text []byte, err error) {
+	for {
+		d.generation, err = highest(d.fs, d.folder)
+		if err != nil {
+			return nil, nil, err
+		}
+		f, err = d.fs.Update(d.name(d.generation))
+		if err != nil {
+			if info, e := d.fs.Lstat(d.name(d.generation)); e != nil || info.Regular() {
+				return nil, nil, err
+			}
+			if err := d.pass(); err != nil { // it is no file, so no process holds it
+				return nil, nil, err
+			}
+			continue
+		}
+		locked, err := f.TryLock()
+		if err == nil && !locked {
+			break
+		}
 		d.file = f
-		if !d.Held() { // passed over while it was being opened
-			d.Unlock()
-			return false, nil, nil
+		if held, err := d.taken(err); held || err != nil {
+			return nil, nil, err
 		}
-		return true, nil, d.beat()
 	}
 	text = make([]byte, 64)
-	n, e := f.ReadAt(text, 0)
-	if e == io.EOF {
-		e = nil
+	n, err := f.ReadAt(text, 0)
+	if err != nil && err != io.EOF {
+		return nil, nil, errors.Join(err, f.Close())
 	}
-	text = strconv.AppendInt(text[:n:n], int64(d.generation), 10)
-	return false, text, errors.Join(err, e, f.Close())
+	return f, strconv.AppendInt(text[:n:n], int64(d.generation), 10), nil
+}
+
+// taken begins to hold the lock of the file that was just locked. It is false if this
+// process was passed over meanwhile.
+func (d *Directory) taken(err error) (bool, error) {
+	if err == nil && d.Held() {
+		return true, d.beat()
+	}
+	d.Unlock()
+	return false, err
 }
 
 // pass passes the holder over: it makes the next generation.

@@ -394,6 +394,32 @@ func TestDirectory(t *testing.T) {
 	})
 }
 
+// P7: who waits for the directory lock has it at once when it is given back, and who
+// stopped waiting keeps it from nobody.
+func TestDirectoryWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		a, b, c := hostlock.NewDirectory(f, "lock", period), hostlock.NewDirectory(f, "lock", period), hostlock.NewDirectory(f, "lock", period)
+		if err := a.Lock(background); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(background, time.Millisecond)
+		defer cancel()
+		if err := b.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("locked twice:", err)
+		}
+		locked := make(chan error)
+		go func() { locked <- c.Lock(background) }()
+		time.Sleep(123456 * time.Nanosecond)
+		begin := time.Now()
+		a.Unlock()
+		if err := <-locked; err != nil || !c.Held() || time.Since(begin) != 0 {
+			t.Errorf("%v, held: %t, woken after %v", err, c.Held(), time.Since(begin))
+		}
+		c.Unlock()
+	})
+}
+
 // P5, P7: foreign things whose names are numbers are passed over; where no number
 // can follow, the lock is an error at once.
 func TestForeignGeneration(t *testing.T) {
