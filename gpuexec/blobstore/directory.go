@@ -94,23 +94,28 @@ func (d *directory) prepare(ctx context.Context) error {
 	d.fresh = false // read the directory again
 	d.own()         // before anything is written that may be left
 	d.mu.unlock()
-	return d.alter(ctx, func() error {
+	err := d.alter(ctx, func() error {
 		if err := d.settle(); err != nil {
 			return err
 		}
 		if d.idx.unread {
-			if d.s.policy() == FIFO && d.idx.disk <= d.room() {
-				return nil // nothing is to be evicted, and FIFO takes no uses over
+			if d.idx.disk <= d.room() {
+				return nil // nothing is to be evicted
 			}
 			return errMore // with the entries
 		}
-		if d.s.policy() != FIFO {
-			if err := errors.Join(d.whole(), d.others()); err != nil {
-				return errMore
-			}
-		}
 		return d.shrink(d.room(), "", "")
 	})
+	if err != nil || d.s.policy() == FIFO {
+		return err
+	}
+	if err := d.mu.lock(ctx); err != nil {
+		return err
+	}
+	defer d.mu.unlock()
+	d.idx.seq = max(d.idx.seq, d.s.latestUse()) // the uses themselves are read when a victim is chosen
+	d.s.raise(d.idx.seq)
+	return nil
 }
 
 // distrust makes the next change read the directory again.

@@ -5,6 +5,7 @@ package blobstore_test
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -116,8 +117,8 @@ func TestUsesOfTheLiving(t *testing.T) {
 	r.want("least recent went", a.has(1, 3, 4, 5), []int{1, 3, 5})
 }
 
-// P7: uses are counted under every policy, and the files of writers that ended do not
-// grow in number.
+// P7: uses are counted under every policy, and the files of writers that ended are taken
+// over when they are small or many.
 func TestUsesUnderEveryPolicy(t *testing.T) {
 	for _, p := range []blobstore.Policy{blobstore.FIFO, blobstore.LRU, blobstore.Cost} {
 		r := newRig(t)
@@ -130,16 +131,24 @@ func TestUsesUnderEveryPolicy(t *testing.T) {
 		s.shut()
 		info, err := r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true }).Inspect(background, "test/"+s.Bucket("k")+"/0")
 		r.want("uses", words(p, info.Uses, err), words(p, 40, nil))
-		if n := len(r.names("d/uses")); n > 33 {
-			t.Errorf("%s: %d files of uses", p, n)
-		}
-		for range 10 {
-			s.reopen()
-		}
+		r.want("small files", len(r.names("d/uses")), 1)
+		large := []byte("closed 1\n" + strings.Repeat("\n", 64*kib))
+		r.write(r.path("d/uses/x"), large)
+		s.reopen()
 		s.shut()
-		if n := len(r.names("d/uses")); n > 33 {
-			t.Errorf("%s: %d files of uses after writers without any", p, n)
+		r.want("few large files", len(r.names("d/uses")) > 1, true)
+		for i := range 33 {
+			r.write(r.path(fmt.Sprint("d/uses/", i)), large)
 		}
+		s.reopen()
+		s.shut()
+		r.want("many large files", len(r.names("d/uses")), 1)
+		info, err = r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true }).Inspect(background, "test/"+s.Bucket("k")+"/0")
+		r.want("uses", words(p, info.Uses, err), words(p, 40, nil))
+		s.reopen()
+		info, err = s.Inspect(background, "test/"+s.Bucket("k")+"/0")
+		r.want("uses that a writer sees", words(p, info.Uses, err), words(p, 40, nil))
+		s.shut()
 	}
 }
 
@@ -172,12 +181,37 @@ func TestUsesCountOnce(t *testing.T) {
 	write()
 	want("of one that ended and one that lives", 11)
 	r.write(r.path("d/uses/killed"), r.read(r.path("d/uses/"+r.names("d/uses")[0])))
-	want("and one that was killed", 22)
+	want("and one that was killed", 12)
 	r.clock(61 * time.Minute)
-	want("an hour later", 22)
+	want("an hour later", 12)
 	use(lives, 1)
 	write()
-	want("and one more", 23)
+	want("and one more", 13)
+}
+
+// P7: a use is later than all before it, also those that were noted while the clock was
+// ahead, by a writer that ended or one of an older version, and that nobody has read yet.
+func TestUsesAreInOrder(t *testing.T) {
+	for _, older := range []bool{false, true} {
+		r := newRig(t)
+		s := r.open("d", 3*small, policy(blobstore.LRU))
+		for _, key := range []string{"a", "b", "c"} {
+			r.want("put", s.put(key, "v"), "ok")
+		}
+		r.clock(time.Hour)
+		r.want("used", words(s.get("c"), s.get("b")), "v v")
+		r.clock(-time.Hour)
+		s.shut()
+		if older {
+			name := r.path("d/uses/" + r.names("d/uses")[0])
+			_, lines, _ := strings.Cut(string(r.read(name)), "\n")
+			r.write(name, []byte("closed\n"+lines))
+		}
+		s.reopen()
+		r.want("used", s.get("c"), "v")
+		r.want("put", words(s.put("d", "v"), s.put("e", "v")), "ok ok")
+		r.want("left", words(s.get("a"), s.get("b"), s.get("c")), "miss reason=absent miss reason=absent v")
+	}
 }
 
 // P7: what only looks sees the uses of those that wrote, whatever its policy is,

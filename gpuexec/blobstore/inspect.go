@@ -86,7 +86,7 @@ func (s *Store) Inspect(ctx context.Context, entry string) (Info, error) {
 	if v.kind == vanished {
 		return Info{}, missing
 	}
-	u, err := s.useOf(ctx, entry)
+	u, err := s.useOf(ctx, entry, info.Created)
 	if err != nil {
 		return Info{}, trouble(op, s.cfg.Dir, err)
 	}

@@ -157,7 +157,7 @@ func (d *directory) folders() uint64 {
 
 // peek takes the totals from the end of the journal for an index, whose entries are read
 // when there is a change. It is false where more must be known at once: entries to
-// evict, uses to take over, or what size.txt does not agree with. The caller has the lock.
+// evict, or what size.txt does not agree with. The caller has the lock.
 func (d *directory) peek() bool {
 	t := d.journal.tail
 	if t.bytes < 0 || t.disk < 0 || t.bytes != d.readSize() {
@@ -176,7 +176,7 @@ func (d *directory) peek() bool {
 	}
 	was := d.idx.totals
 	d.idx.totals, d.idx.unread = t, true
-	if d.follow(); d.s.policy() != FIFO || t.disk > d.s.capacity() {
+	if d.follow(); t.disk > d.s.capacity() {
 		d.idx.totals, d.idx.unread = was, false
 		return false
 	}

@@ -59,13 +59,14 @@ func (c tally) ReadDir(name string) ([]vfs.Info, error) {
 }
 
 // P7: opening, storing at the capacity, looking at an entry and closing take no more
-// operations on the file system, and under FIFO read and write no more, where there are
-// thirty times as many entries, whoever closed before or was killed.
+// operations on the file system, and read and write no more, but for the first eviction
+// under LRU and Cost, where there are thirty times as many entries, whoever closed before
+// or was killed.
 func TestCostsOfManyEntries(t *testing.T) {
 	for p, index := range map[blobstore.Policy]int64{blobstore.FIFO: 16, blobstore.LRU: 130, blobstore.Cost: 130} { // KiB that are read of it
 		few, many := costs(t, p, 30), costs(t, p, 900)
 		for i := range few {
-			if many[i] > few[i]+20+index {
+			if evicts := i == 1 || i == 6; evicts && many[i] > few[i]+20+index || !evicts && many[i] > few[i]+20+16 {
 				t.Errorf("%s: %v operations for 30 entries, %v for 900", p, few, many)
 				break
 			}

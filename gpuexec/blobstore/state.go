@@ -184,11 +184,7 @@ func (x *index) note(more uses) {
 // at most.
 func (x *index) setUses(own, others uses) {
 	x.own, x.others, x.order = own, others, nil
-	for _, us := range [...]uses{own, others} {
-		for _, u := range us {
-			x.seq = max(x.seq, u.last)
-		}
-	}
+	x.seq = max(x.seq, own.latest(), others.latest())
 }
 
 // learned notes what was read of an entry that was unknown.
@@ -227,6 +223,14 @@ func (us uses) addAll(more uses) {
 	for place, u := range more {
 		us.add(place, u)
 	}
+}
+
+// latest is the latest number among them.
+func (us uses) latest() (seq int64) {
+	for _, u := range us {
+		seq = max(seq, u.last)
+	}
+	return seq
 }
 
 // useOf sums the requests for an entry.

@@ -1,9 +1,11 @@
 package blobstore
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
@@ -88,8 +90,11 @@ func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 		if visited { // a change was not at its end, and the next one goes on with it
 			return nil
 		}
+		if err := cmp.Or(d.whole(), d.told()); err != nil {
+			return err
+		}
 		d.look = look
-		return d.whole()
+		return nil
 	})
 	if err == nil && !visited {
 		err = errStale
@@ -105,28 +110,19 @@ func (s *Store) recorded() *index {
 	return x
 }
 
-// useOf is the use of one entry, as eachRecord gives it.
-func (s *Store) useOf(ctx context.Context, place string) (u use, err error) {
+// useOf is the use of one entry that was made at that time.
+func (s *Store) useOf(ctx context.Context, place string, created time.Time) (u use, err error) {
+	r := record{place: place, created: created.UnixNano()}
 	if s.cfg.ReadOnly {
-		r := record{place: place}
-		s.main.meta(&r)
 		return s.recorded().useOf(&r), nil
 	}
-	if err := s.dir.begin(ctx); err != nil {
-		return u, err
-	}
-	r := record{place: place}
-	if known := s.dir.idx.entries[place]; known != nil {
-		r = *known
-	}
-	if !r.known {
-		s.main.meta(&r)
-	}
-	u = s.dir.idx.useOf(&r)
-	if err := s.dir.end(ctx); err != errMore {
-		return u, err
-	}
-	return u, nil
+	d := &s.dir
+	err = d.alter(ctx, func() error {
+		err := d.told()
+		u = d.idx.useOf(&r)
+		return err
+	})
+	return u, err
 }
 
 // Audit counts the bytes in use in three ways: by the store's own account, by

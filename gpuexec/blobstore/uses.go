@@ -13,13 +13,13 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// Each writer has one file of uses: a line "open" or "closed", and for each entry a
-// line with count, number of the last use, creation time and place. A use is in one
-// file. A writer takes over the files of those that ended. What cannot be read is left
-// out.
+// Each writer has one file of uses: a line "open" or "closed" with the latest number in
+// it, and for each entry a line with count, number of the last use, creation time and
+// place. A use is in one file. A writer that evicts takes over the files of those that
+// ended. What cannot be read is left out.
 const (
-	usesOpen   = "open\n"
-	usesClosed = "closed\n"
+	usesOpen   = "open"
+	usesClosed = "closed"
 	usesTaken  = "-taken" // ends the name of a file while its uses move to another
 	mostUses   = 64 << 20 // bytes of a file
 	flushEvery = time.Minute
@@ -75,9 +75,43 @@ func (s *Store) takeUses(x *index) {
 	clear(s.mu.uses)
 }
 
-// others is errMore, once a minute, if the uses of other writers are to be read first.
+// latestUse is the latest number in the files of uses, as far as their first lines tell.
+func (s *Store) latestUse() (latest int64) {
+	list, _ := s.main.ReadDir(usesDir) // hints
+	for _, entry := range list {
+		name := usesDir + "/" + entry.Name
+		f, err := s.main.Open(name)
+		if err != nil {
+			continue
+		}
+		head := make([]byte, 32)
+		n, _ := f.ReadAt(head, 0) // short, at worst
+		_ = f.Close()             // it was only read
+		line, _, _ := strings.Cut(string(head[:n]), "\n")
+		_, word, _ := strings.Cut(line, " ")
+		number, err := strconv.ParseInt(word, 10, 64)
+		if err != nil { // of an older version, whose first line has no number
+			text, _ := vfs.ReadFile(s.main, name, mostUses)
+			number = parseUses(string(text)).latest()
+		}
+		if number <= mostSeq {
+			latest = max(latest, number)
+		}
+	}
+	return latest
+}
+
+// others is told where uses matter for the choice of a victim.
 func (d *directory) others() error {
-	if d.s.policy() == FIFO || d.s.cfg.Now().Sub(d.usesRead).Abs() < flushEvery {
+	if d.s.policy() == FIFO {
+		return nil
+	}
+	return d.told()
+}
+
+// told is errMore, once a minute, if the uses of other writers are to be read first.
+func (d *directory) told() error {
+	if d.s.cfg.Now().Sub(d.usesRead).Abs() < flushEvery {
 		return nil
 	}
 	if d.stale = true; d.lock != nil && d.fresh {
@@ -180,7 +214,7 @@ func (d *directory) checkUses() {
 // writeUses writes this writer's file, for entries that exist. Entries that are not in
 // the index may have been stored by another process since.
 func (d *directory) writeUses(state string, own uses) error {
-	text := []byte(state)
+	var text []byte
 	for _, place := range slices.Sorted(maps.Keys(own)) {
 		if _, known := d.idx.entries[place]; !known {
 			if _, err := d.s.main.Lstat(place); isGone(err) {
@@ -191,22 +225,29 @@ func (d *directory) writeUses(state string, own uses) error {
 		u := own[place]
 		text = fmt.Appendf(text, "%d %d %d %s\n", u.count, u.last, u.created, place)
 	}
-	err := rewrite(d.s.main, d.s.ownUses(), text)
+	err := rewrite(d.s.main, d.s.ownUses(), fmt.Appendf(nil, "%s %d\n", state, own.latest()), text)
 	d.usesWritten = d.usesWritten || err == nil
 	return err
 }
 
-// mostUsesFiles bounds the files of writers that ended. Under FIFO, which needs no uses to
-// choose a victim, they are taken over when there are more; under the other policies at
-// each Open.
-const mostUsesFiles = 32
+// Whoever closes takes over the files of writers that ended while they are small, so that
+// it costs little. Where there are too many of them, each of some size, it does so too.
+const (
+	mostUsesFiles = 32
+	smallUses     = 64 << 10 // bytes of all files
+)
 
 func (s *Store) boundUses() {
 	list, err := s.main.ReadDir(usesDir)
 	if err != nil {
 		s.logOnce("take over uses", err) // the next Close tries again
 	}
-	if len(list) > mostUsesFiles && s.dir.mu.lock(context.Background()) == nil { // that context does not end
+	var size int64
+	for _, entry := range list[:min(len(list), mostUsesFiles)] {
+		info, _ := s.main.Lstat(usesDir + "/" + entry.Name) // of one that went the size is 0
+		size += info.Size
+	}
+	if (len(list) > mostUsesFiles || size <= smallUses) && s.dir.mu.lock(context.Background()) == nil { // that context does not end
 		defer s.dir.mu.unlock()
 		s.dir.loadUses()
 	}
