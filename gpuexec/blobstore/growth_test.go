@@ -65,6 +65,13 @@ func (l watchedLock) TryLock() (bool, error) {
 	return ok, err
 }
 
+func (l watchedLock) Lock() error {
+	err := l.File.Lock()
+	l.w.held.Store(err == nil)
+	l.w.moves.Store(0)
+	return err
+}
+
 func (l watchedLock) Close() error {
 	l.w.held.Store(false)
 	return l.File.Close()

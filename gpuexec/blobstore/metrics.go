@@ -3,6 +3,7 @@ package blobstore
 import (
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 )
@@ -31,6 +32,7 @@ type Stats struct {
 	Avoidable int64                  // misses of a key that has an entry of another identity (SPEC R2)
 	Pending   int64                  // stores under way now, also those that wait for the disk (SPEC P18)
 	Reasons   map[fault.Reason]int64 // misses and refusals by reason; every reason of SPEC R1 has an element
+	Locked    time.Duration          // longest time for which this Store held the directory's lock (SPEC P7)
 }
 
 // Stats gives a snapshot of the counters. It reads no file and takes no lock.
@@ -39,6 +41,9 @@ func (s *Store) Stats() Stats {
 	out := Stats{
 		Hits: c.hits.Load(), Stores: c.stores.Load(), Evictions: c.evictions.Load(),
 		SetAside: c.setAside.Load(), Avoidable: c.avoidable.Load(), Pending: c.pending.Load(), Reasons: make(map[fault.Reason]int64, len(reasons)),
+	}
+	if s.dir.lock != nil {
+		out.Locked = s.dir.lock.Longest()
 	}
 	for i, r := range reasons {
 		out.Reasons[r] = c.reasons[i].Load()

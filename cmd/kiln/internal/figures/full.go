@@ -36,6 +36,7 @@ func full(ctx context.Context, many, few int) ([]measure.Figure, error) {
 			{"inspect", measure.AtMost(3), func(f *filled) (do, undo func() error) { return f.inspect, nothing }},
 			{"open", measure.AtMost(3), func(f *filled) (do, undo func() error) { return f.open, f.reclose }},
 			{"open, then a put that evicts", measure.AtMost(3), func(f *filled) (do, undo func() error) { return f.openAndPut, f.reclose }},
+			{"open under lru", measure.AtMost(3), func(f *filled) (do, undo func() error) { f.cfg.Policy = blobstore.LRU; return f.open, f.reclose }},
 		} {
 			do, undo := step.of(big)
 			peer, undoPeer := step.of(small)
@@ -49,7 +50,9 @@ func full(ctx context.Context, many, few int) ([]measure.Figure, error) {
 			}
 			out = append(out, f)
 		}
-		return out, nil
+		held := float64(big.locked) / float64(20*time.Millisecond)
+		return append(out, measure.Figure{Bench: fmt.Sprintf("longest hold of the lock, %d entries", many), RatioTo: "20 ms", Ratio: held, Min: held, Max: held,
+			Goroutines: 1, N: 1, Gate: measure.AtMost(1)}), nil
 	})
 }
 
@@ -60,6 +63,8 @@ type filled struct {
 	s    *blobstore.Store
 	n    int
 	last string // the place of the latest put
+
+	locked time.Duration // longest time for which the lock of the directory was held
 }
 
 // fill makes a store of that many entries. All but the first are copies of one: that
@@ -133,4 +138,7 @@ func (f *filled) inspect() error {
 
 func (f *filled) close() { _ = f.reclose() }
 
-func (f *filled) reclose() error { return f.s.Close(context.WithoutCancel(f.ctx)) }
+func (f *filled) reclose() error {
+	f.locked = max(f.locked, f.s.Stats().Locked)
+	return f.s.Close(context.WithoutCancel(f.ctx))
+}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/kiln-cache/kiln/internal/guard"
@@ -26,6 +27,8 @@ type Directory struct {
 	file       vfs.File // while held
 	generation int
 	beaten     time.Time
+	since      time.Time
+	longest    atomic.Int64
 }
 
 // NewDirectory gives the lock in a folder, which must exist. A holder that does not
@@ -148,6 +151,7 @@ func (d *Directory) try() (f vfs.File, text []byte, err error) {
 // taken begins to hold the lock of the file that was just locked. It is false if this
 // process was passed over meanwhile.
 func (d *Directory) taken(err error) (bool, error) {
+	d.since = time.Now()
 	if err == nil && d.Held() {
 		return true, d.beat()
 	}
@@ -196,8 +200,13 @@ func (d *Directory) Unlock() {
 	if d.file != nil {
 		_ = d.file.Close() // closing ends the lock, also where it gives an error
 		d.file = nil
+		d.longest.Store(max(d.longest.Load(), int64(time.Since(d.since))))
 	}
 }
+
+// Longest is the longest time for which this process held the lock. It is safe for
+// concurrent use.
+func (d *Directory) Longest() time.Duration { return time.Duration(d.longest.Load()) }
 
 // highest is the largest number among the names in a folder, 0 if there is none.
 // The largest int does not count, since none follows it. The one before it is an

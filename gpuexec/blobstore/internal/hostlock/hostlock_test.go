@@ -416,7 +416,11 @@ func TestDirectoryWakes(t *testing.T) {
 		if err := <-locked; err != nil || !c.Held() || time.Since(begin) != 0 {
 			t.Errorf("%v, held: %t, woken after %v", err, c.Held(), time.Since(begin))
 		}
+		time.Sleep(time.Minute)
 		c.Unlock()
+		if a.Longest() != 123456*time.Nanosecond+time.Millisecond || b.Longest() != 0 || c.Longest() != time.Minute {
+			t.Error("held for", a.Longest(), b.Longest(), c.Longest())
+		}
 	})
 }
 
