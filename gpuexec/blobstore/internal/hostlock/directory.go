@@ -29,6 +29,8 @@ type Directory struct {
 	beaten     time.Time
 	since      time.Time
 	longest    atomic.Int64
+
+	behind *queued // the last that stopped waiting; nil = there is none
 }
 
 // NewDirectory gives the lock in a folder, which must exist. A holder that does not
@@ -48,7 +50,7 @@ func (d *Directory) Lock(ctx context.Context) error {
 	var seen []byte // what the holder wrote last
 	var since time.Time
 	var q *queued
-	defer func() { q.leave() }()
+	defer func() { d.leave(q) }()
 	for {
 		f, text, err := d.try()
 		if d.file != nil || err != nil {
@@ -63,25 +65,43 @@ func (d *Directory) Lock(ctx context.Context) error {
 			seen = nil
 			continue
 		}
-		if q != nil && q.generation == d.generation {
-			err = f.Close()
-		} else {
-			q.leave()
+		if q != nil && q.generation != d.generation {
+			d.leave(q)
+			q = nil
+		}
+		var turn chan error
+		pause := max(time.Millisecond, min(d.period/8, time.Second/4))
+		switch {
+		case q != nil:
+			turn, err = q.turn, f.Close()
+		case d.behind.waits():
+			pause, err = min(pause, 5*time.Millisecond), f.Close()
+		default:
 			q = queue(f, d.generation)
+			turn = q.turn
 		}
 		if err != nil {
 			return err
 		}
 		select {
-		case err := <-q.turn:
+		case err := <-turn:
 			d.file, d.generation, q = q.file, q.generation, nil
 			if held, err := d.taken(err); held || err != nil {
 				return err
 			}
-		case <-time.After(max(time.Millisecond, min(d.period/8, time.Second/4))):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return guard.Ended(ctx)
 		}
+	}
+}
+
+// leave stops waiting. While the system still has such a waiter there is no second one:
+// each takes a thread. Who comes then looks again and again.
+func (d *Directory) leave(q *queued) {
+	if q != nil {
+		close(q.left)
+		d.behind = q
 	}
 }
 
@@ -92,11 +112,13 @@ type queued struct {
 	file       vfs.File
 	turn       chan error
 	left       chan struct{}
+	ended      chan struct{}
 }
 
 func queue(f vfs.File, generation int) *queued {
-	q := &queued{generation, f, make(chan error), make(chan struct{})}
+	q := &queued{generation, f, make(chan error), make(chan struct{}), make(chan struct{})}
 	go func() {
+		defer close(q.ended)
 		err := f.Lock()
 		select {
 		case q.turn <- err:
@@ -107,9 +129,15 @@ func queue(f vfs.File, generation int) *queued {
 	return q
 }
 
-func (q *queued) leave() {
-	if q != nil {
-		close(q.left)
+func (q *queued) waits() bool {
+	if q == nil {
+		return false
+	}
+	select {
+	case <-q.ended:
+		return false
+	default:
+		return true
 	}
 }
 

@@ -424,6 +424,62 @@ func TestDirectoryWakes(t *testing.T) {
 	})
 }
 
+// lockers counts those that wait in the system's queue.
+type lockers struct {
+	vfs.FS
+	n *atomic.Int32
+}
+
+type lockersFile struct {
+	vfs.File
+	n *atomic.Int32
+}
+
+func (l lockers) Update(name string) (vfs.File, error) {
+	f, err := l.FS.Update(name)
+	return lockersFile{f, l.n}, err
+}
+
+func (f lockersFile) Lock() error {
+	f.n.Add(1)
+	defer f.n.Add(-1)
+	return f.File.Lock()
+}
+
+// P8: those that stop waiting behind a holder that stands still, and those that passed it
+// over, leave one thread to the system, not one each.
+func TestDirectoryLeavesOneWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		var waiting atomic.Int32
+		still, d := hostlock.NewDirectory(f, "lock", period), hostlock.NewDirectory(lockers{f, &waiting}, "lock", period)
+		if err := still.Lock(background); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 1000 {
+			ctx, cancel := context.WithTimeout(background, time.Millisecond)
+			if err := d.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(i, err)
+			}
+			cancel()
+		}
+		for range 3 {
+			if err := d.Lock(background); err != nil {
+				t.Fatal(err)
+			}
+			if n := waiting.Load(); n != 1 {
+				t.Errorf("%d wait", n)
+			}
+			d.Unlock()
+		}
+		still.Unlock()
+		synctest.Wait()
+		if n := waiting.Load(); n != 0 {
+			t.Errorf("%d wait for nothing", n)
+		}
+	})
+}
+
 // P5, P7: foreign things whose names are numbers are passed over; where no number
 // can follow, the lock is an error at once.
 func TestForeignGeneration(t *testing.T) {
