@@ -245,8 +245,8 @@ func (in *intake) end(ctx context.Context, err error) (Transfer, error) {
 	}
 	if s.begin("store: import") == nil {
 		defer s.leave()
-		e := s.dir.alter(ctx, func() error { return s.dir.shrink(s.dir.room(), "", "") })
-		if e != nil && ctx.Err() == nil {
+		e := s.dir.alter(context.WithoutCancel(ctx), func() error { return s.dir.shrink(s.dir.room(), "", "") })
+		if e != nil {
 			s.degraded("evict", e) // the next change does it
 		}
 	}

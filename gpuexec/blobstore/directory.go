@@ -113,7 +113,7 @@ func (d *directory) prepare(ctx context.Context) error {
 		return err
 	}
 	defer d.mu.unlock()
-	d.idx.seq = max(d.idx.seq, d.s.latestUse()) // the uses themselves are read when a victim is chosen
+	d.idx.seq = max(d.idx.seq, d.latestUse()) // the uses themselves are read when a victim is chosen
 	d.s.raise(d.idx.seq)
 	return nil
 }

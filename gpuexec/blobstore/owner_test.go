@@ -18,7 +18,7 @@ import (
 
 // P9: what a living process writes stays, however old the clock makes it look, and its
 // uses stay its own; what a dead one left goes at the next open, and so does the file
-// that tells of it; its uses are taken over when they are old. What has no owner goes by age.
+// that tells of it; its uses by the next that closes. What has no owner goes by age.
 func TestSweepByOwner(t *testing.T) {
 	r := newRig(t)
 	s := r.open("d", mib, policy(blobstore.LRU))
@@ -44,7 +44,7 @@ func TestSweepByOwner(t *testing.T) {
 		}
 		r.want(what, there, want)
 	}
-	young := []string{files[0], files[1], files[2], files[5], "tmp/nobodys", "uses/nobodys"}
+	young := []string{files[0], files[1], files[2], files[5], files[6], "tmp/nobodys", "uses/nobodys"}
 	other := r.open("d", mib, policy(blobstore.LRU))
 	left("young", young...)
 	r.clock(3 * time.Hour)

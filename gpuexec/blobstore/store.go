@@ -59,6 +59,7 @@ type opened struct {
 	cancel context.CancelFunc
 	closed atomic.Bool
 	life   sync.RWMutex // read-held by every call that works on files
+	ended  bool         // nothing works on files any more; life guards it
 
 	identities sync.Map // backend -> frame.Identity
 	writer     string   // name of this opening's files in uses/ and lease/owner/
@@ -221,9 +222,10 @@ func (s *Store) Close(ctx context.Context) error {
 
 func (s *Store) shutDown() error {
 	s.stopTimers()
-	if s.off || s.cfg.ReadOnly {
+	if s.off || s.cfg.ReadOnly || s.ended {
 		return nil
 	}
+	s.ended = true
 	s.boundUses()
 	s.flushUses(true)
 	s.dir.saveLast()

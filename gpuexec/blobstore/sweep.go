@@ -66,7 +66,7 @@ func (s *Store) sweep() {
 		s.logOnce("sweep", err)
 		return
 	}
-	stays := map[string]bool{} // of these processes
+	stays := map[string]bool{} // of these processes and owners
 	for _, entry := range list {
 		name := tmpDir + "/" + entry.Name
 		if !s.left(living, hostlock.Process(entry.Name), name) || hostlock.Own(entry.Name) {
@@ -79,8 +79,12 @@ func (s *Store) sweep() {
 		}
 		s.tell(Event{Kind: "swept", Place: name})
 	}
+	uses, _ := s.main.ReadDir(usesDir) // where it fails they go by age
+	for _, entry := range uses {       // whoever takes them over must see that the owner is dead
+		stays[entry.Name] = true
+	}
 	for name, lives := range living {
-		if process := hostlock.Process(name); !lives && name != process && !stays[process] {
+		if process := hostlock.Process(name); !lives && name != process && !stays[process] && !stays[name] {
 			_ = s.owners.Forget(name) // the next sweep tries again
 		}
 	}

@@ -76,8 +76,14 @@ func (s *Store) takeUses(x *index) {
 }
 
 // latestUse is the latest number in the files of uses, as far as their first lines tell.
-func (s *Store) latestUse() (latest int64) {
+// Where killed writers have left many files they are taken over.
+func (d *directory) latestUse() (latest int64) {
+	s := d.s
 	list, _ := s.main.ReadDir(usesDir) // hints
+	if len(list) > 2*mostUsesFiles {
+		d.loadUses()
+		return d.idx.seq
+	}
 	for _, entry := range list {
 		name := usesDir + "/" + entry.Name
 		f, err := s.main.Open(name)

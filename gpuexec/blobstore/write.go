@@ -271,18 +271,28 @@ func (w *writing) seal() *sync.WaitGroup {
 // has an entry that fits by now.
 func (w *writing) publish(ctx context.Context) error {
 	d := &w.s.dir
-	return d.alter(ctx, func() error {
+	err := d.alter(ctx, func() error {
 		if w.place == "" {
 			if err := w.publishLocked(); err != nil || w.place == "" {
 				return err
 			}
 		}
-		room := d.room()
-		if over := d.idx.disk - room; w.many && over < room/8 {
-			return nil
-		}
-		return d.shrink(room, w.place, "")
+		return w.evict()
 	})
+	if err != nil && w.place != "" { // it is stored: what is too much now goes, whoever still waits (SPEC P7)
+		return d.alter(context.WithoutCancel(ctx), w.evict)
+	}
+	return err
+}
+
+// evict makes room for the entry that was stored.
+func (w *writing) evict() error {
+	d := &w.s.dir
+	room := d.room()
+	if over := d.idx.disk - room; w.many && over < room/8 {
+		return nil
+	}
+	return d.shrink(room, w.place, "")
 }
 
 func (w *writing) publishLocked() error {
