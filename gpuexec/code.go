@@ -44,16 +44,8 @@ func (c Code) Source(params ...Param) (Source, error) {
 	case slices.Min(c.Block[:]) < 0 || c.Block[0] == 0 && c.Block != Size{}:
 		return Source{}, fault.Invalidf(op, "%s: blocks of %v items, want at least 1", c.Entry, c.Block)
 	}
-	for i, p := range params {
-		number := p.Kind > ParamLocal && int(p.Kind) < len(paramNames)
-		switch {
-		case p.Kind == 0 || int(p.Kind) >= len(paramNames):
-			return Source{}, fault.Invalidf(op, "%s: parameter %d is of %s, which is none", c.Entry, i, p.Kind.name())
-		case p.Bytes < 0 || p.Kind == ParamStruct && p.Bytes == 0 || number && p.Bytes != 0:
-			return Source{}, fault.Invalidf(op, "%s: parameter %d, a %s, of %d bytes: want the size of a struct, the least of a buffer or of local memory, and 0 of a number", c.Entry, i, p.Kind.name(), p.Bytes)
-		case p.Align < 0 || p.Align != 0 && p.Kind != ParamBuffer:
-			return Source{}, fault.Invalidf(op, "%s: parameter %d, a %s, with an alignment of %d: want one of a buffer", c.Entry, i, p.Kind.name(), p.Align)
-		}
+	if err := checkParams(op, c.Entry, params); err != nil {
+		return Source{}, err
 	}
 	c.Options, c.Defines, c.Includes = slices.Clone(c.Options), maps.Clone(c.Defines), maps.Clone(c.Includes)
 	c.Constants = maps.Clone(c.Constants)
@@ -61,6 +53,9 @@ func (c Code) Source(params ...Param) (Source, error) {
 		c.Constants[id] = slices.Clone(value)
 	}
 	params = slices.Clone(params)
+	for i := range params {
+		params[i].Times = slices.Clone(params[i].Times)
+	}
 	return Source{Key: c.key(params), Name: c.Entry, Spec: c, Params: params}, nil
 }
 
@@ -85,9 +80,10 @@ func (c Code) key(params []Param) string {
 		b = canon.AppendString(canon.AppendUint(b, 1, uint64(id)), 2, c.Constants[id])
 	}
 	b = canon.AppendInts(b, 8, c.Block[:])
-	b = canon.AppendGroup(b, 9, len(params))
+	b = canon.AppendGroup(b, 9, 2*len(params))
 	for _, p := range params {
-		b = canon.AppendInts(b, 1, []int64{int64(p.Kind), p.Bytes, int64(p.Align)})
+		b = canon.AppendInts(b, 1, []int64{int64(p.Kind), p.Bytes, int64(p.Align), p.Round})
+		b = canon.AppendInts(b, 2, p.Times)
 	}
 	digest := sha256.Sum256(b)
 	return c.Language + " " + c.Entry + " " + hex.EncodeToString(digest[:])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -69,6 +70,10 @@ func TestKeyOfCode(t *testing.T) {
 		switch name := reflect.TypeFor[gpuexec.Param]().Field(i).Name; name {
 		case "Kind":
 			p[0] = gpuexec.Param{Kind: gpuexec.ParamStruct, Bytes: 8}
+		case "Times":
+			p[0].Times = []int{1}
+		case "Round":
+			p[0].Times, p[0].Round = []int{1}, 16
 		default:
 			field.SetInt(16)
 		}
@@ -108,17 +113,18 @@ func TestKeyOfAnotherCode(t *testing.T) {
 func TestCodeIsCopied(t *testing.T) {
 	e := open(t, &fakedevice.Backend{}, gpuexec.Config{})
 	c := fullCode()
-	params := []gpuexec.Param{number}
+	params := []gpuexec.Param{number, {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{0}}}
 	src, err := c.Source(params...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Options[0], c.Defines["N"], c.Includes["x.h"], c.Constants[7][0] = "-c", "2", "y", 9
-	params[0].Kind = gpuexec.ParamI8
+	params[0].Kind, params[1].Times[0] = gpuexec.ParamI8, 1
 	compile(t, e, src)
 }
 
 func TestCodeIsChecked(t *testing.T) {
+	e := open(t, &fakedevice.Backend{}, gpuexec.Config{})
 	spoil := func(fn func(*gpuexec.Code)) gpuexec.Code {
 		c := fullCode()
 		fn(&c)
@@ -139,9 +145,50 @@ func TestCodeIsChecked(t *testing.T) {
 		"no kind": {}, "unknown kind": {Kind: 200}, "a negative size": {Kind: gpuexec.ParamBuffer, Bytes: -1},
 		"a struct of nothing": {Kind: gpuexec.ParamStruct}, "a number with a size": {Kind: gpuexec.ParamF64, Bytes: 8},
 		"an aligned number": {Kind: gpuexec.ParamU8, Align: 4}, "a negative alignment": {Kind: gpuexec.ParamBuffer, Align: -4},
+		"times what is not there": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{3}}, "times a place below 0": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{-1}},
+		"times itself": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{0}}, "times a float": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{1}},
+		"nothing times": {Kind: gpuexec.ParamBuffer, Times: []int{2}}, "local memory times": {Kind: gpuexec.ParamLocal, Bytes: 4, Times: []int{2}},
+		"rounded, and no times": {Kind: gpuexec.ParamBuffer, Bytes: 4, Round: 8}, "rounded below 0": {Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{2}, Round: -8},
 	} {
-		if _, err := fullCode().Source(p); !errors.Is(err, fault.ErrInvalid) {
+		params := []gpuexec.Param{p, {Kind: gpuexec.ParamF32}, number}
+		if _, err := fullCode().Source(params...); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", what, err)
+		}
+		if _, err := e.Compile(bg, source(what, params...)); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s, in a source of another kind: %v, want ErrInvalid", what, err)
+		}
+	}
+}
+
+// E3: where a launch's numbers say how large a buffer must be, a smaller one is refused;
+// so is every buffer for numbers below 0 and for products beyond an int64.
+func TestBytesTimesNumbers(t *testing.T) {
+	e := open(t, &fakedevice.Backend{}, gpuexec.Config{Workers: 1})
+	u32, i16, u64 := number, gpuexec.Param{Kind: gpuexec.ParamI16}, gpuexec.Param{Kind: gpuexec.ParamU64}
+	k := compile(t, e, source("k", gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{1, 2, 3}, Round: 8}, u32, i16, u64))
+	b := alloc(t, e, 1024)
+	for _, c := range []struct {
+		a     uint32
+		b     int16
+		c     uint64
+		least int64 // 0 = no buffer is enough
+	}{
+		{2, 3, 8, 192}, {2, 3, 7, 192}, {2, 3, 9, 384}, {0, 3, 9, 4}, {1, 1, 0, 4}, {3, 1, 1, 96},
+		{2, -1, 8, 0}, {0, -1, 8, 0}, {2, 3, math.MaxUint64, 0}, {2, 3, math.MaxInt64, 0}, {math.MaxUint32, math.MaxInt16, 1 << 40, 0},
+	} {
+		launch := func(bytes int64) error {
+			return e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
+				gpuexec.PartArg(b, 0, bytes), gpuexec.ValueArg(c.a), gpuexec.ValueArg(c.b), gpuexec.ValueArg(c.c)}})
+		}
+		if err := launch(c.least); c.least > 0 && err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+		short, want := c.least-1, fmt.Sprintf("argument 0 has %d bytes, want at least %d", c.least-1, c.least)
+		if c.least == 0 {
+			short, want = b.Bytes(), "argument 0 has 1024 bytes"
+		}
+		if err := launch(short); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want ErrInvalid: %s", c, err, want)
 		}
 	}
 }

@@ -37,6 +37,9 @@ func (e *Executor) obtain(ctx context.Context, src Source, blob []byte) (*Kernel
 	if src.Key == "" {
 		return nil, fault.Invalidf("executor: compile", "the source has no key")
 	}
+	if err := checkParams("executor: compile", src.name(), src.Params); err != nil {
+		return nil, err
+	}
 	if code, typed := src.Spec.(Code); typed {
 		if src.Key != code.key(src.Params) {
 			return nil, fault.Invalidf("executor: compile", "the key %s is not that of the code: let Code.Source make the source", fault.Printable(src.Key))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -61,6 +62,63 @@ type Param struct {
 	Kind  ParamKind
 	Bytes int64 // of a buffer and of local memory: the least it must have; of a struct: exactly
 	Align int   // of a buffer's start, bytes; 0 = the device's
+	// Times are the places of parameters that are whole numbers: a launch's buffer has at
+	// least Bytes times the product of what it gives for them. With Bytes of 4 and
+	// Times of 3 it has a float32 for each of the n that is parameter 3.
+	Times []int
+	Round int64 // the last of Times counts as the next multiple of it; 0 = as it is
+}
+
+// checkParams refuses parameters that cannot be.
+func checkParams(op, name string, params []Param) error {
+	for i, p := range params {
+		number := p.Kind > ParamLocal && int(p.Kind) < len(paramNames)
+		switch {
+		case p.Kind == 0 || int(p.Kind) >= len(paramNames):
+			return fault.Invalidf(op, "%s: parameter %d is of %s, which is none", name, i, p.Kind.name())
+		case p.Bytes < 0 || p.Kind == ParamStruct && p.Bytes == 0 || number && p.Bytes != 0:
+			return fault.Invalidf(op, "%s: parameter %d, a %s, of %d bytes: want the size of a struct, the least of a buffer or of local memory, and 0 of a number", name, i, p.Kind.name(), p.Bytes)
+		case p.Align < 0 || p.Align != 0 && p.Kind != ParamBuffer:
+			return fault.Invalidf(op, "%s: parameter %d, a %s, with an alignment of %d: want one of a buffer", name, i, p.Kind.name(), p.Align)
+		case p.Round < 0 || (p.Round != 0 || len(p.Times) > 0) && (p.Kind != ParamBuffer || p.Bytes == 0 || len(p.Times) == 0):
+			return fault.Invalidf(op, "%s: parameter %d, a %s of %d bytes, times %v rounded to %d: want the bytes of a buffer, times something", name, i, p.Kind.name(), p.Bytes, p.Times, p.Round)
+		}
+		for _, at := range p.Times {
+			if at < 0 || at >= len(params) || !params[at].Kind.whole() {
+				return fault.Invalidf(op, "%s: parameter %d has bytes times parameter %d, which is no whole number", name, i, at)
+			}
+		}
+	}
+	return nil
+}
+
+// whole reports whether k is of whole numbers.
+func (k ParamKind) whole() bool { return k >= ParamI8 && k <= ParamU64 && k != ParamF32 }
+
+func (k ParamKind) signed() bool {
+	return k == ParamI8 || k == ParamI16 || k == ParamI32 || k == ParamI64
+}
+
+// least is how many bytes a launch with these arguments must give for p. A number below
+// 0 is more than any buffer has.
+func (p *Param) least(args []Arg) int64 {
+	bytes := uint64(p.Bytes)
+	for i, at := range p.Times {
+		a := &args[at]
+		n := a.value
+		if n > math.MaxInt64 || a.kind.signed() && n>>(8*a.bytes-1) != 0 {
+			return math.MaxInt64
+		}
+		if i == len(p.Times)-1 && p.Round > 0 {
+			n = (n + uint64(p.Round) - 1) / uint64(p.Round) * uint64(p.Round)
+		}
+		high, low := bits.Mul64(bytes, n)
+		if high != 0 || low > math.MaxInt64 {
+			return math.MaxInt64
+		}
+		bytes = low
+	}
+	return max(p.Bytes, int64(bytes))
 }
 
 // Arg is one argument of a launch, made by BufferArg, PartArg, ValueArg, StructArg or
@@ -196,7 +254,7 @@ func (e *Executor) check(l *Launch) error {
 	local := int64(0)
 	for i := range l.Args {
 		a := &l.Args[i]
-		if err := e.checkArg(k, i, a); err != nil {
+		if err := e.checkArg(k, i, l.Args); err != nil {
 			return err
 		}
 		if a.kind == ParamLocal {
@@ -209,8 +267,8 @@ func (e *Executor) check(l *Launch) error {
 	return nil
 }
 
-func (e *Executor) checkArg(k *Kernel, i int, a *Arg) error {
-	p := &k.source.Params[i]
+func (e *Executor) checkArg(k *Kernel, i int, args []Arg) error {
+	p, a := &k.source.Params[i], &args[i]
 	if a.kind != p.Kind {
 		return fault.Invalidf("executor: launch", "kernel %s: argument %d is a %s, want a %s", k.name(), i, a.kind.name(), p.Kind.name())
 	}
@@ -229,7 +287,7 @@ func (e *Executor) checkArg(k *Kernel, i int, a *Arg) error {
 	default:
 		return nil
 	}
-	align := max(int64(p.Align), int64(e.limits.Alignment), 1)
+	align, least := max(int64(p.Align), int64(e.limits.Alignment), 1), p.least(args)
 	switch {
 	case a.buffer == nil:
 		return fault.Invalidf("executor: launch", "kernel %s: argument %d has no buffer", k.name(), i)
@@ -237,8 +295,8 @@ func (e *Executor) checkArg(k *Kernel, i int, a *Arg) error {
 		return fault.Invalidf("executor: launch", "kernel %s: argument %d belongs to another executor: copy it to this one", k.name(), i)
 	case a.offset < 0 || a.bytes < 0 || a.offset > math.MaxInt64-a.bytes || a.offset+a.bytes > a.buffer.bytes:
 		return fault.Invalidf("executor: launch", "kernel %s: argument %d reaches from %d over %d bytes, its buffer has %d", k.name(), i, a.offset, a.bytes, a.buffer.bytes)
-	case a.bytes < p.Bytes:
-		return fault.Invalidf("executor: launch", "kernel %s: argument %d has %d bytes, want at least %d", k.name(), i, a.bytes, p.Bytes)
+	case a.bytes < least:
+		return fault.Invalidf("executor: launch", "kernel %s: argument %d has %d bytes, want at least %d", k.name(), i, a.bytes, least)
 	case a.offset%align != 0:
 		return fault.Invalidf("executor: launch", "kernel %s: argument %d begins at byte %d, want a multiple of %d", k.name(), i, a.offset, align)
 	}

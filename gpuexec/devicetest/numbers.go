@@ -1,11 +1,16 @@
 package devicetest
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
@@ -53,5 +58,33 @@ func (d *desk) edges(t *testing.T) {
 				d.compare(t, op, in)
 			}
 		}
+	}
+}
+
+// small: E3: a launch whose tensor is an element short of what the operation says is
+// refused before the driver sees it, in whatever way the program gets its dimensions.
+func (d *desk) small(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(7, 11))
+	biased := ops.New(ops.MatMul, 9, 5, 33)
+	biased.Bias = true
+	for _, op := range append(randomOps(rnd), biased, ops.New(ops.MatMul, 9, 5, 33)) {
+		l, held := d.launch(t, op, randomTensors(rnd, op), false)
+		before := d.e.Stats().Launches
+		for i, b := range held {
+			short := l
+			short.Args = slices.Clone(l.Args)
+			short.Args[i] = gpuexec.PartArg(b, 0, b.Bytes()-4)
+			want := fmt.Sprintf("argument %d has %d bytes, want at least %d", i, b.Bytes()-4, b.Bytes())
+			if err := d.e.Submit(background, short); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want ErrInvalid: %s", op, err, want)
+			}
+		}
+		if d.e.Stats().Launches != before {
+			t.Errorf("%s: a launch of too small a tensor reached the driver", op)
+		}
+		if err := d.e.Submit(background, l); err != nil {
+			t.Errorf("%s: %v", op, err)
+		}
+		releaseAll(held)
 	}
 }

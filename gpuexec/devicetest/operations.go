@@ -40,6 +40,8 @@ func Operations(t *testing.T, lib ops.Library) {
 	t.Run("epsilons", d.epsilons)
 	t.Run("edges", d.edges)
 	t.Run("bits", d.bits)
+	t.Run("small tensors", d.small)
+	t.Run("small buffers", d.small)
 	t.Run("workers", d.together)
 	t.Run("prepare", func(t *testing.T) {
 		if _, err := lib.Prepare(ops.New(ops.GELU, 1, 1)); err == nil {
@@ -164,6 +166,29 @@ var inPlace = []ops.Kind{ops.Add, ops.LayerNorm, ops.Softmax, ops.GELU, ops.Tanh
 // run gives the output of an operation.
 func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 	t.Helper()
+	l, held := d.launch(t, op, in, over)
+	defer releaseAll(held)
+	out := held[0]
+	if !over {
+		out = held[len(held)-1]
+	}
+	if err := d.e.Submit(background, l); err != nil {
+		t.Fatalf("%s: %v", op, err)
+	}
+	if err := d.e.Submit(background); err != nil { // an empty sequence is one, too
+		t.Fatal(err)
+	}
+	got := make([]float32, op.Elements())
+	if err := d.e.Read(background, out, 0, gpuexec.BytesOf(got)); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// launch gives that of an operation with its tensors; the last is a buffer of its own,
+// or the first.
+func (d *desk) launch(t testing.TB, op ops.Op, in tensors, over bool) (l gpuexec.Launch, held []*gpuexec.Buffer) {
+	t.Helper()
 	src, err := d.lib.Source(op)
 	if err != nil {
 		t.Fatal(err)
@@ -192,38 +217,23 @@ func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 		operands = append(operands, gpuexec.BytesOf(in.lengths))
 	}
 	grid, values := d.lib.Launch(op)
-	l := gpuexec.Launch{Kernel: k, Grid: grid}
-	var out *gpuexec.Buffer // the first operand, or one of its own
-	for i, operand := range operands {
+	l = gpuexec.Launch{Kernel: k, Grid: grid}
+	if !over {
+		operands = append(operands, slices.Repeat([]byte{0x3f}, int(4*op.Elements()))) // what was there before must not matter
+	}
+	for _, operand := range operands {
 		b := allocate(t, d.e, int64(len(operand)))
-		defer b.Release()
+		held = append(held, b)
 		if err := d.e.Write(background, b, 0, operand); err != nil {
 			t.Fatal(err)
 		}
 		l.Args = append(l.Args, gpuexec.BufferArg(b))
-		if i == 0 {
-			out = b
-		}
 	}
-	got := make([]float32, op.Elements())
-	if !over {
-		out = allocate(t, d.e, 4*int64(len(got)))
-		defer out.Release()
-		if err := d.e.Write(background, out, 0, slices.Repeat([]byte{0x3f}, 4*len(got))); err != nil { // what was there before must not matter
-			t.Fatal(err)
-		}
+	if over {
+		l.Args = append(l.Args, gpuexec.BufferArg(held[0]))
 	}
-	l.Args = append(append(l.Args, gpuexec.BufferArg(out)), values...)
-	if err := d.e.Submit(background, l); err != nil {
-		t.Fatalf("%s: %v", op, err)
-	}
-	if err := d.e.Submit(background); err != nil { // an empty sequence is one, too
-		t.Fatal(err)
-	}
-	if err := d.e.Read(background, out, 0, gpuexec.BytesOf(got)); err != nil {
-		t.Fatal(err)
-	}
-	return got
+	l.Args = append(l.Args, values...)
+	return l, held
 }
 
 // compare checks an operation against float64, and in place against itself.

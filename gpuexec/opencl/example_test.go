@@ -16,7 +16,7 @@ func Example() {
 }
 
 func saxpy(dir string) {
-	vector := gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4}
+	vector := gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{3}} // n float32
 	source := must(gpuexec.Code{
 		Language: opencl.Language,
 		Entry:    "saxpy",

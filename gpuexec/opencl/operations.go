@@ -45,7 +45,7 @@ func (backend) Source(op ops.Op) (gpuexec.Source, error) {
 		}
 	}
 	made, err := gpuexec.Code{Language: Language, Text: operations, Entry: "op_" + op.Kind.String(), Options: []string{"-cl-std=CL1.2"},
-		Defines: defines, Block: gpuexec.Size{1}}.Source(general.Params(op)...)
+		Defines: defines, Block: gpuexec.Size{1}}.Source(general.Params(op, panel)...)
 	if err == nil {
 		sources.Store(kind, made)
 	}

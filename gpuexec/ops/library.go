@@ -17,9 +17,8 @@ type Library interface {
 	// one that the backend does not have.
 	Source(op Op) (gpuexec.Source, error)
 	// Launch is the grid of a launch of the Op, and what follows its tensors among the
-	// arguments: its dimensions, where the program does not have them. Then an executor
-	// cannot check that the tensors are as large as the Op says: on a native driver a
-	// smaller one is read or written beyond its end.
+	// arguments: its dimensions, where the program does not have them. The Source's
+	// Params say how large the tensors are then, so that an executor refuses smaller ones.
 	Launch(op Op) (grid gpuexec.Size, values []gpuexec.Arg)
 	// Prepare says how the backend wants the weight of a matmul.
 	Prepare(op Op) (Prepared, error)

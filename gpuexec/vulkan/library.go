@@ -100,7 +100,7 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 		}
 		code.Constants[uint32(1+i)] = gpuexec.BytesOf([]uint32{value})
 	}
-	source, err := code.Source(general.Params(op)...)
+	source, err := code.Source(general.Params(op, panel)...)
 	source.Name = s.module
 	if err == nil {
 		sources.Store(s, source)

@@ -11,6 +11,7 @@ package general
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -23,8 +24,8 @@ func Check(op ops.Op, columns int64) error {
 	if err := op.Validate(); err != nil {
 		return err
 	}
-	for _, n := range tensors(op, columns) {
-		if n > math.MaxInt32 {
+	for _, t := range tensors(op, columns) {
+		if n := t.elements(op); n > math.MaxInt32 {
 			return &fault.Error{Op: "ops: source", Key: op.String(), Err: fmt.Errorf(
 				"%w: a tensor of %d elements, want at most %d", fault.ErrUnsupported, n, math.MaxInt32)}
 		}
@@ -32,41 +33,67 @@ func Check(op ops.Op, columns int64) error {
 	return nil
 }
 
-// tensors has the number of elements of each tensor of a launch.
-func tensors(op ops.Op, columns int64) []int64 {
-	d, out := op.Dims, op.Elements()
-	switch op.Kind {
-	case ops.Gather:
-		return []int64{d[0], d[2] * d[1], out}
-	case ops.Add:
-		return []int64{out, d[2] * d[1], out}
-	case ops.LayerNorm:
-		return []int64{out, d[1], d[1], out}
-	case ops.MatMul:
-		weight := d[1] * Parts(d[2], columns) * columns
-		if op.Bias {
-			return []int64{d[0] * d[1], weight, d[2], out}
+// tensor is one of a launch: the places of its dimensions among the operation's.
+type tensor struct {
+	dims  []int
+	round int64 // the last of them counts as the next multiple of it; 0 = as it is
+}
+
+func (t tensor) elements(op ops.Op) int64 {
+	n := int64(1)
+	for i, at := range t.dims {
+		d := op.Dims[at]
+		if i == len(t.dims)-1 && t.round > 0 {
+			d = Parts(d, t.round) * t.round
 		}
-		return []int64{d[0] * d[1], weight, out}
-	case ops.BatchMatMul:
-		each := d[0] * d[1]
-		return []int64{each * d[2] * d[3], each * d[3] * d[4], d[0], out}
-	case ops.Softmax:
-		return []int64{out, d[0], out}
-	case ops.Slice:
-		return []int64{d[0] * d[1] * d[2], out}
+		n *= d
 	}
-	return []int64{out, out}
+	return n
+}
+
+// tensors has each tensor of a launch.
+func tensors(op ops.Op, columns int64) []tensor {
+	var all []tensor
+	for _, dims := range shapes[op.Kind] {
+		all = append(all, tensor{dims: dims})
+	}
+	if op.Kind == ops.MatMul {
+		all[1].round = columns
+	}
+	if op.Bias {
+		all = slices.Insert(all, 2, tensor{dims: []int{2}})
+	}
+	return all
+}
+
+// shapes has, per kind, the places of each tensor's dimensions.
+var shapes = [...][][]int{
+	ops.Gather:      {{0}, {2, 1}, {0, 1}},
+	ops.Add:         {{0, 1}, {2, 1}, {0, 1}},
+	ops.LayerNorm:   {{0, 1}, {1}, {1}, {0, 1}},
+	ops.MatMul:      {{0, 1}, {1, 2}, {0, 2}},
+	ops.BatchMatMul: {{0, 1, 2, 3}, {0, 1, 3, 4}, {0}, {0, 1, 2, 4}},
+	ops.Softmax:     {{0, 1, 2, 3}, {0}, {0, 1, 2, 3}},
+	ops.Reorder:     {{0, 1, 2, 3}, {0, 1, 2, 3}},
+	ops.GELU:        {{0, 1}, {0, 1}},
+	ops.Tanh:        {{0, 1}, {0, 1}},
+	ops.Slice:       {{0, 1, 2}, {0, 2}},
 }
 
 // Parts is how many parts of a size cover n.
 func Parts(n, size int64) int64 { return (n + size - 1) / size }
 
-// Params are the parameters of an operation's program. They say nothing of dimensions.
-func Params(op ops.Op) []gpuexec.Param {
+// Params are the parameters of an operation's program. They say how large each tensor
+// is by the dimensions that a launch gives (SPEC E3), so they are those of every shape.
+func Params(op ops.Op, columns int64) []gpuexec.Param {
 	var params []gpuexec.Param
-	for range tensors(op, 1) {
-		params = append(params, gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4})
+	shapes := tensors(op, columns)
+	for _, t := range shapes {
+		p := gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4, Round: t.round}
+		for _, at := range t.dims {
+			p.Times = append(p.Times, len(shapes)+at)
+		}
+		params = append(params, p)
 	}
 	for range op.Kind.Dims() {
 		params = append(params, gpuexec.Param{Kind: gpuexec.ParamU32})
@@ -107,7 +134,7 @@ func Panels(op ops.Op, columns int64, format string) (ops.Prepared, error) {
 		return ops.Prepared{}, err
 	}
 	k, n := op.Dims[1], op.Dims[2]
-	bytes := 4 * k * Parts(n, columns) * columns
+	bytes := 4 * tensors(op, columns)[1].elements(op)
 	return ops.Prepared{Format: format, Bytes: bytes, Fill: func(dst []byte, weight []float32) error {
 		if int64(len(dst)) != bytes || int64(len(weight)) != k*n {
 			return fault.Invalidf("ops: prepare", "%d numbers into %d bytes, want %d into %d", len(weight), len(dst), k*n, bytes)

@@ -42,8 +42,8 @@ func TestParamsServeEveryShape(t *testing.T) {
 		for i := range c.op.Kind.Dims() {
 			other.Dims[i] *= 7
 		}
-		params, values := general.Params(c.op), general.Values(c.op)
-		if !reflect.DeepEqual(params, general.Params(other)) {
+		params, values := general.Params(c.op, 32), general.Values(c.op)
+		if !reflect.DeepEqual(params, general.Params(other, 32)) {
 			t.Errorf("%s and %s have other parameters", c.op, other)
 		}
 		if len(params) != c.tensors+len(values) {
@@ -61,6 +61,19 @@ func TestParamsServeEveryShape(t *testing.T) {
 				t.Errorf("%s: parameter %d is %v, want kind %d", c.op, i, p, want)
 			}
 		}
+	}
+}
+
+// E3: the parameters of a biased product say the sizes of its tensors by its dimensions,
+// behind them: the weight's last panel is filled up.
+func TestParamsSayTheSizes(t *testing.T) {
+	biased := with(ops.New(ops.MatMul, 2, 3, 4), func(o *ops.Op) { o.Bias = true })
+	tensor := func(round int64, times ...int) gpuexec.Param {
+		return gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4, Times: times, Round: round}
+	}
+	want := []gpuexec.Param{tensor(0, 4, 5), tensor(32, 5, 6), tensor(0, 6), tensor(0, 4, 6)}
+	if got := general.Params(biased, 32)[:4]; !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
