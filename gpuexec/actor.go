@@ -36,9 +36,10 @@ func (s *shell) handle(m message) {
 	switch m := m.(type) {
 	case submitMsg:
 		m.job.handled.Store(true)
-		s.out = s.state.submit(m.job, m.job.own, s.out)
+		s.out = s.state.submit(m.job, m.job.own, m.job.unended(), s.out)
 	case withdrawMsg:
-		if s.state.withdraw(m.job) {
+		var waited bool
+		if waited, s.out = s.state.withdraw(m.job, s.out); waited {
 			m.job.end()
 			m.job.answer(context.Canceled)
 		}
@@ -78,7 +79,7 @@ func (s *shell) handle(m message) {
 		s.close(m)
 	}
 	s.carryOut()
-	s.queued.Store(int64(s.state.queue.Len()))
+	s.queued.Store(int64(s.state.waiting()))
 }
 
 func (s *shell) carryOut() {

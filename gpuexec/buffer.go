@@ -99,31 +99,11 @@ func releaseFrom(made *atomic.Pointer[Buffer]) {
 
 // Write copies bytes into a buffer from an offset on. Errors are those of Submit.
 func (e *Executor) Write(ctx context.Context, b *Buffer, offset int64, from []byte) error {
-	return e.copy(ctx, "write", b, offset, from, Queue.Write)
+	return e.Submit(ctx, CopyTo(b, offset, from))
 }
 
-// Read copies bytes out of a buffer from an offset on. Errors are those of Submit.
-// After an error that is the context's, into may still be written to.
+// Read copies bytes out of a buffer from an offset on, as CopyFrom. Errors are those of
+// Submit.
 func (e *Executor) Read(ctx context.Context, b *Buffer, offset int64, into []byte) error {
-	return e.copy(ctx, "read", b, offset, into, Queue.Read)
-}
-
-func (e *Executor) copy(ctx context.Context, verb string, b *Buffer, offset int64, host []byte, move func(Queue, Memory, int64, []byte) error) error {
-	switch {
-	case b == nil || b.exec != e:
-		return fault.Invalidf("executor: "+verb, "the buffer is not of this executor")
-	case offset < 0 || int64(len(host)) > b.bytes-offset:
-		return fault.Invalidf("executor: "+verb, "%d bytes at %d, the buffer has %d", len(host), offset, b.bytes)
-	case !b.cell.Pin():
-		return fault.Invalidf("executor: "+verb, "the buffer was released")
-	}
-	return e.do(ctx, func(ctx context.Context, w *worker) error {
-		if b.on != w.on {
-			return fault.Wrap("executor: "+verb, "", "the buffer was lost with its device: allocate it again", errGone)
-		}
-		if err := w.note(move(w.queue, b.memory, offset, host)); err != nil {
-			return err
-		}
-		return w.note(w.queue.Finish(ctx))
-	}, b.cell.Unpin)
+	return e.Submit(ctx, CopyFrom(b, offset, into))
 }

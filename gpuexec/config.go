@@ -17,7 +17,7 @@ type Config struct {
 	Index    int           // of the device within the backend
 	Workers  int           // run workers; 0 = one a core, at most what the device can use
 	Compiles int           // compiles at a time, beside those that they ask for; 0 = as Workers
-	Queue    int           // most sequences that wait for a worker; 0 = 256
+	Queue    int           // most sequences that wait, for a worker or for other runs; 0 = 256
 	Slow     time.Duration // a compile that takes longer is announced (SPEC E6); 0 = 1 s
 	// Linger is how long a compile goes on when every caller has left, and how long
 	// its kernel is then kept for one that asks again (that of the last 1024 such

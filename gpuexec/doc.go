@@ -17,6 +17,8 @@
 // The launches of one Submit run in their order, after everything submitted
 // before by the same caller has returned. Two Submits that overlap may run in
 // either order or at once; so may two Runs that Start began, until Wait has returned.
+// StartAfter begins one when others have ended. A copy is part of such a sequence, made
+// by CopyTo or CopyFrom; in a Run of its own it overlaps with kernels.
 //
 // # Kernels of one's own
 //

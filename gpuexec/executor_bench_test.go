@@ -2,6 +2,7 @@ package gpuexec_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -75,4 +76,38 @@ func BenchmarkLaunch(b *testing.B) {
 	b.ReportMetric(float64(ours.Nanoseconds())/n, "ns/launch")
 	b.ReportMetric(float64((ours-raw).Nanoseconds())/n, "ns/own")
 	b.ReportMetric(float64(ours)/float64(raw), "launch/driver")
+}
+
+// BenchmarkChain is what a run costs that begins when another has ended, with a launch that
+// costs nothing, in chains of several lengths.
+func BenchmarkChain(b *testing.B) {
+	ctx := context.Background()
+	e, err := gpuexec.Open(ctx, gpuexec.Config{Backend: &fakedevice.Backend{}, Workers: 2, Queue: 1 << 15})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close(ctx)
+	k, err := e.Compile(ctx, source("k"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer k.Release()
+	launch := gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}}
+	for _, length := range []int{1e2, 1e3, 1e4} {
+		b.Run(strconv.Itoa(length), func(b *testing.B) {
+			for b.Loop() {
+				run, err := e.Start(ctx, launch)
+				for n := 1; n < length && err == nil; n++ {
+					run, err = e.StartAfter(ctx, []*gpuexec.Run{run}, launch)
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := run.Wait(ctx); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*length), "ns/run")
+		})
+	}
 }

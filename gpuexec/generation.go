@@ -1,6 +1,7 @@
 package gpuexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"reflect"
@@ -171,7 +172,7 @@ func (g *generation) work(e *Executor, w *worker) {
 // do runs a job and calls done with its error, be it a panic of the driver.
 func (w *worker) do(j *job, done func(error)) {
 	guard.Guard(func() error {
-		if err := j.ctx.Err(); err != nil {
+		if err := cmp.Or(j.ctx.Err(), j.allowed()); err != nil {
 			return err
 		}
 		return j.run(j.ctx, w)
@@ -214,8 +215,11 @@ func (g *generation) close() error {
 	return apart(g.device.Close)
 }
 
-// launch hands one kernel run to the driver.
+// launch hands one kernel run, or a copy, to the driver.
 func (w *worker) launch(ctx context.Context, l *Launch) error {
+	if l.Kernel == nil {
+		return w.copy(&l.Args[0])
+	}
 	b := l.Kernel.built.Load()
 	if b == nil || b.on != w.on {
 		return fault.Wrap("executor: launch", l.Kernel.name(), "the kernel was lost with its device, and the driver did not make it again: it is tried again when the device restarts", errGone)
@@ -234,4 +238,16 @@ func (w *worker) launch(ctx context.Context, l *Launch) error {
 	}
 	w.at = l.Kernel
 	return w.note(w.queue.Launch(ctx, b.program, w.args, whole(l.Grid), l.Kernel.block(l)))
+}
+
+// copy has the driver copy between a buffer and the host.
+func (w *worker) copy(a *Arg) error {
+	w.at = nil
+	switch {
+	case a.buffer.on != w.on:
+		return fault.Wrap("executor: "+a.verb(), "", "the buffer was lost with its device: allocate it again", errGone)
+	case a.kind == copyTo:
+		return w.note(w.queue.Write(a.buffer.memory, a.offset, a.data))
+	}
+	return w.note(w.queue.Read(a.buffer.memory, a.offset, a.data))
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // job is work for one run worker: a sequence of launches, a copy, an
@@ -20,6 +21,8 @@ type job struct {
 	handled atomic.Bool // the actor has seen it
 	over    atomic.Bool // ended was called
 	started bool        // a worker has it; the actor's
+
+	after []*job // the runs that it waits for; nil once they have ended
 
 	told     atomic.Bool
 	answered chan struct{} // of a Run: closed when err is there; else nil
@@ -44,10 +47,42 @@ func newJob(ctx context.Context, run func(context.Context, *worker) error, ended
 	return j
 }
 
+// unended are the runs that the job waits for and that have not ended; the actor's.
+func (j *job) unended() (left []*job) {
+	for _, other := range j.after {
+		select {
+		case <-other.answered:
+		default:
+			left = append(left, other)
+		}
+	}
+	return left
+}
+
+// earlier is the Op of the error of a run that did not begin because one that it waits
+// for has failed.
+const earlier = "executor: earlier run"
+
+// allowed gives that error. The runs have ended; along a chain it is wrapped once.
+func (j *job) allowed() error {
+	after := j.after
+	j.after = nil // else the last of a chain keeps all of it
+	for _, other := range after {
+		if e, passedOn := other.err.(*fault.Error); passedOn && e.Op == earlier {
+			return e
+		}
+		if other.err != nil {
+			return &fault.Error{Op: earlier, Err: other.err}
+		}
+	}
+	return nil
+}
+
 // end is called once the job cannot run any more.
 func (j *job) end() {
 	if j.over.CompareAndSwap(false, true) {
 		j.abort()
+		j.after = nil
 		if j.ended != nil {
 			j.ended()
 		}

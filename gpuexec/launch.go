@@ -43,6 +43,9 @@ const (
 	ParamI64
 	ParamU64
 	ParamF64
+
+	copyTo // of the argument of a copy
+	copyFrom
 )
 
 // paramNames has the name of each kind.
@@ -183,13 +186,44 @@ func StructArg(b []byte) Arg { return Arg{kind: ParamStruct, bytes: int64(len(b)
 // LocalArg gives the work items of each block n bytes of local memory to share.
 func LocalArg(n int64) Arg { return Arg{kind: ParamLocal, bytes: n} }
 
-// Launch is one kernel run over a grid of blocks. It is a plain value that belongs to
-// its builder.
+// Launch is one kernel run over a grid of blocks, or a copy made by CopyTo or CopyFrom.
+// It is a plain value that belongs to its builder.
 type Launch struct {
 	Kernel *Kernel
 	Args   []Arg
 	Grid   Size // blocks
 	Block  Size // work items of a block; zero = Code.Block, or one item where that is zero, too
+}
+
+// CopyTo copies bytes into a buffer from an offset on, in the order of its sequence.
+func CopyTo(b *Buffer, offset int64, from []byte) Launch { return copying(copyTo, b, offset, from) }
+
+// CopyFrom copies bytes out of a buffer from an offset on, in the order of its sequence.
+// After ErrDeviceLost, ErrClosed or a context's error, into may still be written to.
+func CopyFrom(b *Buffer, offset int64, into []byte) Launch {
+	return copying(copyFrom, b, offset, into)
+}
+
+func copying(kind ParamKind, b *Buffer, offset int64, host []byte) Launch {
+	return Launch{Args: []Arg{{kind: kind, buffer: b, offset: offset, bytes: int64(len(host)), data: host}}}
+}
+
+func (a *Arg) verb() string {
+	if a.kind == copyTo {
+		return "write"
+	}
+	return "read"
+}
+
+// checkCopy refuses a copy that reaches beyond its buffer.
+func (e *Executor) checkCopy(a *Arg) error {
+	switch {
+	case a.buffer == nil || a.buffer.exec != e:
+		return fault.Invalidf("executor: "+a.verb(), "the buffer is not of this executor")
+	case a.offset < 0 || a.bytes > a.buffer.bytes-a.offset:
+		return fault.Invalidf("executor: "+a.verb(), "%d bytes at %d, the buffer has %d", a.bytes, a.offset, a.buffer.bytes)
+	}
+	return nil
 }
 
 // whole is a size without zeros.
@@ -241,6 +275,8 @@ func (e *Executor) checkBlock(op, name string, block Size) error {
 func (e *Executor) check(l *Launch) error {
 	k := l.Kernel
 	switch {
+	case k == nil && len(l.Args) == 1 && l.Args[0].kind >= copyTo:
+		return e.checkCopy(&l.Args[0])
 	case k == nil:
 		return fault.Invalidf("executor: launch", "no kernel given")
 	case k.exec != e:

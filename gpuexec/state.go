@@ -11,13 +11,22 @@ import (
 // the jobs when the device goes. It knows no channel, clock, driver or goroutine.
 // J stands for a job; the core only compares it.
 type state[J comparable] struct {
-	capacity int                 // most jobs that wait
+	capacity int                 // most jobs that wait, for a worker or for other jobs
 	idle     int                 // workers of the open device that have nothing to do
-	queue    list.List           // of J, in order of arrival
+	queue    list.List           // of J, in the order in which they became ready
 	places   map[J]*list.Element // there
+	held     map[J]*hold[J]      // those that wait for other jobs
+	after    map[J]*list.List    // of J: those of held that wait for this one, in order of arrival
 	running  []J                 // one a worker; answered when their worker is done
 	phase    phase
 	gen      uint64 // of the device that is open, or is being opened
+}
+
+// hold is what a job waits for. It may name a job twice, and jobs that have ended.
+type hold[J comparable] struct {
+	left int // jobs that have not ended
+	by   []J
+	at   []*list.Element // in after, of each
 }
 
 type phase uint8
@@ -31,7 +40,7 @@ const (
 // newState gives the state of an executor whose first device, generation 1, is
 // being opened.
 func newState[J comparable](capacity int) *state[J] {
-	return &state[J]{capacity: capacity, gen: 1, places: make(map[J]*list.Element)}
+	return &state[J]{capacity: capacity, gen: 1, places: make(map[J]*list.Element), held: make(map[J]*hold[J]), after: make(map[J]*list.List)}
 }
 
 // effect is one thing that the shell has to do.
@@ -52,21 +61,35 @@ const (
 )
 
 // submit takes a job in, or refuses it. Work of the executor's own (a release)
-// is never refused while the device is there.
-func (s *state[J]) submit(j J, own bool, out []effect[J]) []effect[J] {
+// is never refused while the device is there. after are jobs that were submitted
+// before and have not ended: the job is not run before they have.
+func (s *state[J]) submit(j J, own bool, after []J, out []effect[J]) []effect[J] {
 	switch {
 	case s.phase == phaseClosed:
 		return append(out, effect[J]{do: fail, job: j, err: fault.ErrClosed})
 	case s.phase == phaseDown:
 		return append(out, effect[J]{do: fail, job: j, err: errGone})
-	case s.idle > 0:
+	case s.idle > 0 && len(after) == 0:
 		return s.start(j, out)
-	case s.queue.Len() >= s.capacity && !own:
+	case s.waiting() >= s.capacity && !own:
 		return append(out, effect[J]{do: fail, job: j, err: fault.ErrOverloaded})
+	case len(after) == 0:
+		s.places[j] = s.queue.PushBack(j)
+		return out
 	}
-	s.places[j] = s.queue.PushBack(j)
+	h := &hold[J]{left: len(after), by: after}
+	for _, other := range after {
+		if s.after[other] == nil {
+			s.after[other] = list.New()
+		}
+		h.at = append(h.at, s.after[other].PushBack(j))
+	}
+	s.held[j] = h
 	return out
 }
+
+// waiting is how many jobs wait.
+func (s *state[J]) waiting() int { return s.queue.Len() + len(s.held) }
 
 func (s *state[J]) start(j J, out []effect[J]) []effect[J] {
 	s.idle--
@@ -74,17 +97,58 @@ func (s *state[J]) start(j J, out []effect[J]) []effect[J] {
 	return append(out, effect[J]{do: run, job: j})
 }
 
+// ended has the jobs that waited for j alone run next, in their order, whatever became
+// of it. It costs as much as there are that wait for j.
+func (s *state[J]) ended(j J, out []effect[J]) []effect[J] {
+	if waiters := s.after[j]; waiters != nil {
+		delete(s.after, j)
+		for e := waiters.Front(); e != nil; e = e.Next() {
+			next := e.Value.(J)
+			if h := s.held[next]; h.left > 1 {
+				h.left--
+				continue
+			}
+			delete(s.held, next)
+			s.places[next] = s.queue.PushBack(next)
+		}
+	}
+	for s.idle > 0 && s.queue.Len() > 0 {
+		next := s.queue.Front().Value.(J)
+		s.drop(next)
+		out = s.start(next, out)
+	}
+	return out
+}
+
+// drop takes a job out of the queue and reports whether it was there.
+func (s *state[J]) drop(j J) bool {
+	e := s.places[j]
+	if e != nil {
+		delete(s.places, j)
+		s.queue.Remove(e)
+	}
+	return e != nil
+}
+
 // withdraw forgets a job whose caller has left, and reports whether it was
 // waiting. One that runs goes on, with its context ended. It costs the same however
-// many wait.
-func (s *state[J]) withdraw(j J) bool {
-	e := s.places[j]
-	if e == nil {
-		return false
+// many wait for workers.
+func (s *state[J]) withdraw(j J, out []effect[J]) (bool, []effect[J]) {
+	h := s.held[j]
+	if h == nil && !s.drop(j) {
+		return false, out
 	}
-	delete(s.places, j)
-	s.queue.Remove(e)
-	return true
+	if h != nil {
+		delete(s.held, j)
+		for i, other := range h.by {
+			if waiters := s.after[other]; waiters != nil {
+				if waiters.Remove(h.at[i]); waiters.Len() == 0 {
+					delete(s.after, other)
+				}
+			}
+		}
+	}
+	return true, s.ended(j, out)
 }
 
 // done notes that a worker of that generation is free again and gives it the next
@@ -99,12 +163,7 @@ func (s *state[J]) done(j J, gen uint64, out []effect[J]) (bool, []effect[J]) {
 		return waited, out
 	}
 	s.idle++
-	if first := s.queue.Front(); first != nil {
-		next := first.Value.(J)
-		s.withdraw(next)
-		out = s.start(next, out)
-	}
-	return waited, out
+	return waited, s.ended(j, out)
 }
 
 // lost answers everybody with ErrDeviceLost and has the device opened again. It
@@ -151,8 +210,13 @@ func (s *state[J]) failAll(err error, out []effect[J]) []effect[J] {
 	for _, j := range s.running {
 		out = append(out, effect[J]{do: fail, job: j, err: err})
 	}
+	for j := range s.held {
+		out = append(out, effect[J]{do: fail, job: j, err: err})
+	}
 	s.queue.Init()
 	clear(s.places)
+	clear(s.held)
+	clear(s.after)
 	s.running = nil
 	return out
 }

@@ -29,9 +29,17 @@ func (c script) step(line string) string {
 	var texts []string
 	switch name := words[1]; words[0] {
 	case "submit":
-		out = c.s.submit(name, strings.HasPrefix(name, "own"), nil)
+		var after []string
+		for _, other := range words[2:] {
+			if other != "" && other != "after" {
+				after = append(after, other)
+			}
+		}
+		out = c.s.submit(name, strings.HasPrefix(name, "own"), after, nil)
 	case "withdraw":
-		texts = append(texts, fmt.Sprint(c.s.withdraw(name)))
+		var waited bool
+		waited, out = c.s.withdraw(name, nil)
+		texts = append(texts, fmt.Sprint(waited))
 	case "done":
 		var waited bool
 		waited, out = c.s.done(name, number(2), nil)
@@ -106,6 +114,8 @@ type plain struct {
 	up, closed        bool
 	gen               uint64
 	waits             []int
+	held              []int          // in order of arrival
+	after             map[int][]int  // of those held: what they wait for
 	runs              map[int]uint64 // the generation it runs on
 	answered          map[int]string
 }
@@ -116,6 +126,24 @@ func (p *plain) answer(t *rapid.T, j int, how string) {
 		t.Fatalf("answered twice: %s, then %s", p.answered[j], how)
 	}
 	p.answered[j] = how
+}
+
+// forget takes a job that waits out.
+func (p *plain) forget(j int) {
+	is := func(other int) bool { return other == j }
+	p.waits, p.held = slices.DeleteFunc(p.waits, is), slices.DeleteFunc(p.held, is)
+}
+
+// release has those that waited for j alone wait for a worker.
+func (p *plain) release(j int) {
+	p.held = slices.DeleteFunc(p.held, func(other int) bool {
+		p.after[other] = slices.DeleteFunc(p.after[other], func(n int) bool { return n == j })
+		ready := len(p.after[other]) == 0
+		if ready {
+			p.waits = append(p.waits, other)
+		}
+		return ready
+	})
 }
 
 func (p *plain) busy() (n int) {
@@ -141,19 +169,19 @@ func (p *plain) apply(t *rapid.T, out []effect[int]) {
 				t.Fatalf("%d run on %d workers", p.busy(), p.workers)
 			}
 		case x.do == fail:
-			p.waits = slices.DeleteFunc(p.waits, func(j int) bool { return j == x.job })
+			p.forget(x.job)
 			p.answer(t, x.job, short(x.err))
 		}
 	}
 }
 
 // E1: whatever happens in whatever order, each job is answered at most once, in
-// order of arrival, never more run than there are workers, and no worker idles
-// while a job waits.
+// order of arrival, none runs before those that it waits for have ended, never more run
+// than there are workers, and no worker idles while a job waits for one.
 func TestStateProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &plain{capacity: rapid.IntRange(0, 3).Draw(t, "queue"), workers: rapid.IntRange(1, 3).Draw(t, "workers"),
-			up: true, gen: 1, runs: make(map[int]uint64), answered: make(map[int]string)}
+			up: true, gen: 1, after: make(map[int][]int), runs: make(map[int]uint64), answered: make(map[int]string)}
 		s := newState[int](p.capacity)
 		p.apply(t, s.up(1, p.workers, false, nil))
 		var all, out []int
@@ -167,9 +195,19 @@ func TestStateProperties(t *testing.T) {
 			"submit": func(t *rapid.T) {
 				j, own := len(all), rapid.Bool().Draw(t, "own")
 				all = append(all, j)
-				full := len(p.waits) >= p.capacity && p.busy() == p.workers
-				p.waits = append(p.waits, j)
-				p.apply(t, s.submit(j, own, nil))
+				var after []int
+				for range rapid.IntRange(0, 3).Draw(t, "after") {
+					if n := rapid.IntRange(0, j).Draw(t, "other"); n < j && p.answered[n] == "" {
+						after = append(after, n)
+					}
+				}
+				full := len(p.waits)+len(p.held) >= p.capacity && (p.busy() == p.workers || len(after) > 0)
+				if len(after) > 0 {
+					p.held, p.after[j] = append(p.held, j), slices.Clone(after)
+				} else {
+					p.waits = append(p.waits, j)
+				}
+				p.apply(t, s.submit(j, own, after, nil))
 				want := ""
 				switch {
 				case p.closed:
@@ -185,14 +223,17 @@ func TestStateProperties(t *testing.T) {
 			},
 			"withdraw": func(t *rapid.T) {
 				j := pick(t, all)
-				i := slices.Index(p.waits, j)
-				if s.withdraw(j) != (i >= 0) {
+				waits := slices.Contains(p.waits, j) || slices.Contains(p.held, j)
+				waited, effects := s.withdraw(j, nil)
+				if waited != waits {
 					t.Fatal("withdraw says otherwise")
 				}
-				if i >= 0 {
-					p.waits = slices.Delete(p.waits, i, i+1)
+				if waits {
+					p.forget(j)
 					p.answer(t, j, "withdrawn")
+					p.release(j)
 				}
+				p.apply(t, effects)
 			},
 			"done": func(t *rapid.T) {
 				out = out[:0]
@@ -210,6 +251,7 @@ func TestStateProperties(t *testing.T) {
 				}
 				if waited {
 					p.answer(t, j, "done")
+					p.release(j)
 				}
 				p.apply(t, effects)
 			},
@@ -248,8 +290,11 @@ func TestStateProperties(t *testing.T) {
 					}
 					return
 				}
-				if s.queue.Len() != len(p.waits) || len(p.waits) > 0 && p.busy() < p.workers {
-					t.Fatalf("%d wait, want %d; %d of %d workers run", s.queue.Len(), len(p.waits), p.busy(), p.workers)
+				if s.queue.Len() != len(p.waits) || len(s.held) != len(p.held) || len(p.waits) > 0 && p.busy() < p.workers {
+					t.Fatalf("%d and %d wait, want %d and %d; %d of %d workers run", s.queue.Len(), len(s.held), len(p.waits), len(p.held), p.busy(), p.workers)
+				}
+				if len(p.held) == 0 && len(s.after) != 0 {
+					t.Fatal("a job that nothing waits for is remembered")
 				}
 			},
 		})
@@ -267,6 +312,27 @@ func TestJobsOfARetiredDevice(t *testing.T) {
 	}
 }
 
+// E1: the last run of a chain keeps none of those before it.
+func TestChainIsForgotten(t *testing.T) {
+	ended := func(err error) *job {
+		j := newJob(context.Background(), nil, nil)
+		j.answered = make(chan struct{})
+		j.answer(err)
+		return j
+	}
+	for _, err := range []error{nil, fault.ErrTooLarge} {
+		j := newJob(context.Background(), nil, nil)
+		j.after = []*job{ended(nil), ended(err)}
+		if got := j.allowed(); !errors.Is(got, err) || j.after != nil {
+			t.Errorf("%v, want %v; %d runs are kept", got, err, len(j.after))
+		}
+		j.after = []*job{ended(nil)}
+		if j.end(); j.after != nil {
+			t.Error("one that has ended keeps the run that it waited for")
+		}
+	}
+}
+
 // E1: withdrawing the last or a middle one of the jobs that wait costs the same however
 // many do.
 func BenchmarkWithdraw(b *testing.B) {
@@ -275,13 +341,13 @@ func BenchmarkWithdraw(b *testing.B) {
 			s := newState[int](n + 1)
 			s.up(1, 1, false, nil)
 			for j := range n + 1 { // one runs
-				s.submit(j, false, nil)
+				s.submit(j, false, nil, nil)
 			}
 			for j := 1; b.Loop(); j = j%n + 1 {
-				if !s.withdraw(n/2 + j/2) {
+				if waited, _ := s.withdraw(n/2+j/2, nil); !waited {
 					b.Fatal("it does not wait")
 				}
-				s.submit(n/2+j/2, false, nil)
+				s.submit(n/2+j/2, false, nil, nil)
 			}
 		})
 	}

@@ -25,29 +25,48 @@ func (e *Executor) Submit(ctx context.Context, launches ...Launch) error {
 	return e.do(ctx, run, unpin)
 }
 
-// Run is a sequence of launches that Start has handed over. Safe for concurrent use.
+// Run is a sequence of launches that Start or StartAfter has handed over. Safe for concurrent use.
 type Run struct {
 	exec *Executor
 	job  *job
 }
 
 // Start is Submit without the wait: it returns when the launches are queued, and
-// Wait gives what became of them. Runs may overlap and overtake each other, on as many
-// workers as there are: wait for what another run needs before it is started. The
-// launches, their Args and the bytes of StructArg belong to the executor until the run
-// has ended. Once Start has returned, the end of ctx changes nothing: Cancel does.
+// Wait gives what became of them. Runs overlap, copies with kernels too, and overtake
+// each other, on as many workers as there are: StartAfter gives them an order. The
+// launches, their Args and the bytes of StructArg and of copies belong to the executor
+// until the run has ended. Once Start has returned, the end of ctx changes nothing:
+// Cancel does.
 //
 // Errors: ErrInvalid for a wrong launch, the context's, ErrClosed.
 func (e *Executor) Start(ctx context.Context, launches ...Launch) (*Run, error) {
+	return e.StartAfter(ctx, nil, launches...)
+}
+
+// StartAfter is Start of launches that begin when other runs of this executor have
+// ended, on whatever worker. No worker and no goroutine waits for them, but a place in
+// the queue is taken. Without launches, the run ends when they all have.
+//
+// If one of them has failed, or was cancelled, no launch begins once they all have ended,
+// and Wait gives a *fault.Error whose Op is "executor: earlier run" and which wraps the
+// error of the first of them that did. A run of another executor is ErrInvalid.
+func (e *Executor) StartAfter(ctx context.Context, runs []*Run, launches ...Launch) (*Run, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	var after []*job
+	for i, r := range runs {
+		if r == nil || r.exec != e {
+			return nil, fault.Invalidf("executor: start", "run %d of those to wait for is none of this executor", i)
+		}
+		after = append(after, r.job)
 	}
 	run, unpin, err := e.sequence(launches)
 	if err != nil {
 		return nil, err
 	}
 	j := newJob(ctx, run, unpin)
-	j.answered = make(chan struct{})
+	j.after, j.answered = after, make(chan struct{})
 	if !e.ref.Tell(submitMsg{j}) {
 		j.end()
 		return nil, fault.ErrClosed
@@ -103,7 +122,9 @@ func (e *Executor) sequence(launches []Launch) (run func(context.Context, *worke
 			if err = ctx.Err(); err != nil {
 				break
 			}
-			e.launches.Add(1)
+			if launches[i].Kernel != nil {
+				e.launches.Add(1)
+			}
 			if err = w.launch(ctx, &launches[i]); err != nil {
 				break
 			}
@@ -122,7 +143,9 @@ func pin(launches []Launch) (func(), error) {
 	unpin := func() {
 		for i := range launches[:n] {
 			l := &launches[i]
-			l.Kernel.cell.Unpin()
+			if l.Kernel != nil {
+				l.Kernel.cell.Unpin()
+			}
 			for _, a := range l.Args {
 				if a.buffer != nil {
 					a.buffer.cell.Unpin()
@@ -140,6 +163,12 @@ func pin(launches []Launch) (func(), error) {
 }
 
 func pinLaunch(l *Launch) error {
+	if l.Kernel == nil {
+		if !l.Args[0].buffer.cell.Pin() {
+			return fault.Invalidf("executor: "+l.Args[0].verb(), "the buffer was released")
+		}
+		return nil
+	}
 	if !l.Kernel.cell.Pin() {
 		return fault.Invalidf("executor: launch", "kernel %s was released", l.Kernel.name())
 	}
