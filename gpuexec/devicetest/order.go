@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -21,6 +21,41 @@ func start(t testing.TB, e *gpuexec.Executor, after []*gpuexec.Run, launches ...
 		t.Fatal(err)
 	}
 	return run
+}
+
+// fragile is a backend whose next write can be made to fail.
+type fragile struct {
+	gpuexec.Backend
+	next atomic.Pointer[error] // of the next write; nil = none
+}
+
+func (b *fragile) fail(err error) { b.next.Store(&err) }
+
+func (b *fragile) Open(ctx context.Context, index int) (gpuexec.Device, error) {
+	d, err := b.Backend.Open(ctx, index)
+	return fragileDevice{d, b}, err
+}
+
+type fragileDevice struct {
+	gpuexec.Device
+	of *fragile
+}
+
+func (d fragileDevice) OpenQueue() (gpuexec.Queue, error) {
+	q, err := d.Device.OpenQueue()
+	return fragileQueue{q, d.of}, err
+}
+
+type fragileQueue struct {
+	gpuexec.Queue
+	of *fragile
+}
+
+func (q fragileQueue) Write(m gpuexec.Memory, offset int64, from []byte) error {
+	if err := q.of.next.Swap(nil); err != nil {
+		return *err
+	}
+	return q.Queue.Write(m, offset, from)
 }
 
 // one is a list of a run.
@@ -128,12 +163,23 @@ func order(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
 	}
 }
 
-// failures: E1: a run behind one that was cancelled does not begin, nor does one behind
-// that; each says why, once, and the executor goes on.
+// failures: E1: a run behind one that failed, or was cancelled, does not begin, nor does one
+// behind that; each says why, once, and the executor goes on.
 func failures(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
-	e := openDeep(t, backend)
+	broken := &fragile{Backend: backend}
+	e := openDeep(t, broken)
 	b := allocate(t, e, 1<<20)
 	defer b.Release()
+	cause := errors.New("broken")
+	broken.fail(cause)
+	run := start(t, e, nil, gpuexec.CopyTo(b, 0, []byte{1}))
+	for range 5 {
+		behind := start(t, e, one(run), gpuexec.CopyTo(b, 0, []byte{1}))
+		if err := behind.Wait(background); !errors.Is(err, cause) {
+			t.Errorf("behind a run that failed: %v", err)
+		}
+		run = behind
+	}
 	bytes := make([]byte, b.Bytes())
 	cancelled := 0
 	for range 20 {
@@ -214,11 +260,12 @@ func crowd(t *testing.T, backend gpuexec.Backend, sources []gpuexec.Source) {
 	}
 }
 
-// ends: E1: Close amid a chain, or a device that is lost where the backend can have it so,
-// ends every run of it; nothing is left that waits.
+// ends: E1: Close amid a chain, or the loss of the device, ends every run of it; nothing is
+// left that waits.
 func ends(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
 	for round := range 6 {
-		e := openDeep(t, backend)
+		breaks := &fragile{Backend: backend}
+		e := openDeep(t, breaks)
 		b := allocate(t, e, 1<<16)
 		bytes := make([]byte, b.Bytes())
 		var chain []*gpuexec.Run
@@ -226,8 +273,8 @@ func ends(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
 			chain = append(chain, start(t, e, chain[max(0, i-2):i], gpuexec.CopyTo(b, 0, bytes)))
 		}
 		kind, end := fault.ErrClosed, func() { _ = e.Close(background) }
-		if fragile, can := backend.(interface{ Lose() bool }); can && round%2 == 0 {
-			kind, end = fault.ErrDeviceLost, func() { fragile.Lose() }
+		if round%2 == 0 {
+			kind, end = fault.ErrDeviceLost, func() { breaks.fail(fault.ErrDeviceLost) }
 		}
 		for range round * 20 {
 			_ = chain[round].Wait(background)
@@ -241,10 +288,9 @@ func ends(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
 			}
 			failed = err != nil
 		}
-		b.Release()
 		if kind == fault.ErrDeviceLost {
-			for e.Stats().Restarts == 0 { // the chain may have run before the loss was seen
-				runtime.Gosched()
+			for e.Stats().Restarts == 0 { // the chain may have run before
+				_ = e.Write(background, b, 0, bytes)
 			}
 			if err := e.Ready(background); err != nil {
 				t.Fatal(err)
@@ -255,6 +301,7 @@ func ends(t *testing.T, backend gpuexec.Backend, _ []gpuexec.Source) {
 			}
 			fresh.Release()
 		}
+		b.Release()
 		if n := e.Stats().Queued; n != 0 {
 			t.Errorf("%d runs wait, want none", n)
 		}
