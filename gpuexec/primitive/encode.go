@@ -52,7 +52,7 @@ var (
 		return s
 	}
 
-	tensorSchema = within(within(fields("type", "dims", "strides", "blocks", "offset", "strided"), 3, listOf(nil)), 4, listOf(fields("dim", "size")))
+	tensorSchema = within(within(fields("type", "dims", "strides", "blocks", "offset", "strided", "layout"), 3, listOf(nil)), 4, listOf(fields("dim", "size")))
 	paramSchema  = within(fields("name", "ints", "floats", "text"), 3, listOf(nil))
 	quantSchema  = fields("arg", "mask", "groups", "type")
 	postOpSchema = within(within(fields("kind", "algorithm", "alpha", "beta", "scale", "zero_point", "type", "mask", "source", "params"),
@@ -182,7 +182,11 @@ func appendTensors(b []byte, tag canon.Tag, tensors []Tensor) []byte {
 // are missing follows from the dimensions, which come first; the number of all
 // strides tells a given layout from one that is the backend's choice.
 func (t *Tensor) append(b []byte, tag canon.Tag) []byte {
-	b = canon.AppendGroup(b, tag, 6)
+	n := 6
+	if t.Layout != "" {
+		n++
+	}
+	b = canon.AppendGroup(b, tag, n)
 	b = canon.AppendString(b, 1, t.Type)
 	b = canon.AppendInts(b, 2, t.Dims)
 	matter := 0
@@ -204,7 +208,11 @@ func (t *Tensor) append(b []byte, tag canon.Tag) []byte {
 		b = canon.AppendInt(b, 1, int64(block.Dim))
 		b = canon.AppendInt(b, 2, block.Size)
 	}
-	return canon.AppendInt(b, 5, t.Offset)
+	b = canon.AppendInt(b, 5, t.Offset)
+	if t.Layout != "" { // few have one: the others' keys are as they were before there was any
+		b = canon.AppendString(b, 7, t.Layout)
+	}
+	return b
 }
 
 // single tells whether dimension i is there and of size 1.

@@ -43,6 +43,7 @@ type Tensor struct {
 	Strides []int64
 	Blocks  []Block // inner blocks of a blocked layout, outermost first
 	Offset  int64   // of the first element
+	Layout  string  // a layout that strides and blocks cannot say, in the backend's own bytes; else empty
 }
 
 // Block is one inner block of a blocked layout.

@@ -1,0 +1,340 @@
+package onednn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
+)
+
+// plan is the library's primitive descriptor, with what its execution takes. It is a
+// Description's Native.
+type plan struct {
+	lib     *Library
+	pd      handle
+	args    []argument
+	scratch int64 // bytes
+}
+
+// argument is what an execution takes at a slot.
+type argument struct {
+	slot   Slot
+	id     int32 // the library's number of it
+	tensor primitive.Tensor
+}
+
+// kernel is a primitive of the library, a Primitive's Native.
+type kernel struct {
+	plan *plan
+	h    handle
+}
+
+// Implementations implements primitive.Library. The list is the library's own, which with
+// its cache off depends on the request alone (SPEC D1). Left out is an implementation that
+// chooses a layout for which the library gives no name and no bytes.
+func (l *Library) Implementations(ctx context.Context, s *primitive.Spec) iter.Seq2[primitive.Implementation, error] {
+	return func(yield func(primitive.Implementation, error) bool) {
+		if err := l.pin("describe"); err != nil {
+			yield(nil, err)
+			return
+		}
+		defer l.cell.Unpin()
+		for each, err := range l.walk(ctx, s) {
+			if !yield(&implementation{lib: l, spec: s, pd: each.pd}, err) {
+				return
+			}
+		}
+	}
+}
+
+// implementation is one of a list, until its next step.
+type implementation struct {
+	lib  *Library
+	spec *primitive.Spec
+	pd   handle
+
+	asked   bool
+	tensors []primitive.Tensor // nil: as the request has them
+	err     error
+}
+
+func (i *implementation) Accepts() bool {
+	i.choose()
+	return !errors.Is(i.err, fault.ErrUnsupported)
+}
+
+// choose reads the layouts, where the request leaves some to the library.
+func (i *implementation) choose() {
+	if i.asked {
+		return
+	}
+	i.asked = true
+	form, all := formOf(i.spec.Kind, directions[i.spec.Op.Direction])
+	_ = all // the request was made from it
+	list := i.spec.Op.Tensors
+	for n := range list {
+		if concrete(&list[n]) || absent(&list[n]) {
+			continue
+		}
+		slot := Dst
+		if len(form.slots) > 0 {
+			slot = form.slots[n]
+		} else if n < len(list)-1 {
+			slot = Source(n)
+		}
+		if fromDst[i.spec.Op.Algorithm] != 0 && slot == Src && directions[i.spec.Op.Direction] >= backward {
+			slot = Dst
+		}
+		t, err := i.lib.chosen(i.pd, slot)
+		if err != nil {
+			i.err = err
+			return
+		}
+		if i.tensors == nil {
+			i.tensors = append(i.tensors, list...)
+		}
+		i.tensors[n] = t
+	}
+}
+
+// Describe implements primitive.Implementation.
+func (i *implementation) Describe() (d primitive.Description, err error) {
+	if i.choose(); i.err != nil {
+		return d, i.err
+	}
+	l := i.lib
+	tensors := i.tensors
+	if tensors == nil {
+		tensors = i.spec.Op.Tensors
+	}
+	p := &plan{lib: l}
+	var name *byte
+	if err := l.c.status("dnnl_primitive_desc_query", l.c.PlanText(i.pd, queryName, 0, &name)); err != nil {
+		return d, err
+	}
+	if md := l.c.PlanDesc(i.pd, queryArg, int32(scratchpad)); md != nil {
+		p.scratch = int64(l.c.DescBytes(md))
+	}
+	if d.Algorithm, err = l.resolved(i.spec, i.pd); err != nil {
+		return d, err
+	}
+	workspace, err := l.chosen(i.pd, Workspace)
+	if err != nil {
+		return d, err
+	}
+	if p.args, err = l.arguments(i.spec, tensors, &workspace); err != nil {
+		return d, err
+	}
+	if s := i.spec; directions[s.Op.Direction] == training {
+		d.Hints = append(append(d.Hints, tensors...), workspace)
+	}
+	if err := l.pin("describe"); err != nil {
+		return d, err
+	}
+	if p.pd, err = l.clone(i.pd); err != nil {
+		l.cell.Unpin()
+		return d, err
+	}
+	d.Name, d.Tensors, d.Scratchpad, d.Native, d.Bytes = text(name), i.tensors, p.scratch, p, planBytes
+	d.Free = func() {
+		l.free(l.c.PlanFree, p.pd)
+		l.cell.Unpin()
+	}
+	return d, nil
+}
+
+// What things take of a cache's bytes. The library does not say; these are measured: of
+// a product with and without post-operations the growth of the process, rounded up.
+const (
+	planBytes   = 8 << 10
+	simpleBytes = 32 << 10
+	codeBytes   = 160 << 10 // machine code of a product; as much again with post-operations
+	newer       = 2         // times as much from 3.6 on
+)
+
+func (l *Library) bytes(s *primitive.Spec) int64 {
+	n := int64(simpleBytes)
+	switch s.Kind {
+	case "matmul", "inner_product", "convolution":
+		n = codeBytes
+		if len(s.Attr.PostOps) > 0 {
+			n *= 2
+		}
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(l.about.Version, "%d.%d", &major, &minor); err == nil && (major > 3 || major == 3 && minor >= 6) {
+		n *= newer
+	}
+	return n
+}
+
+// clone makes a primitive descriptor of the caller's own.
+func (l *Library) clone(pd handle) (handle, error) {
+	return l.make("dnnl_primitive_desc_clone", func(h *handle) int32 { return l.c.PlanClone(h, pd) })
+}
+
+// resolved is what became of the algorithm "auto" (SPEC D6).
+func (l *Library) resolved(s *primitive.Spec, pd handle) (string, error) {
+	if s.Op.Algorithm != "auto" {
+		return "", nil
+	}
+	alg, err := l.b.resolved(pd)
+	for name, n := range algorithms[s.Kind] {
+		if n == alg {
+			return name, err
+		}
+	}
+	return "", err
+}
+
+// Create implements primitive.Library.
+func (l *Library) Create(_ context.Context, d *primitive.Descriptor) (artefacts.Built, error) {
+	p, ok := d.Native().(*plan)
+	if !ok || p.lib != l {
+		return artefacts.Built{}, fault.Invalidf("onednn: create", "the descriptor is another library's")
+	}
+	if err := l.pin("create"); err != nil {
+		return artefacts.Built{}, err
+	}
+	k := &kernel{plan: p}
+	var err error
+	l.image.alone(func() {
+		k.h, err = l.make("dnnl_primitive_create", func(h *handle) int32 { return l.c.Make(h, p.pd) })
+	})
+	if err != nil {
+		l.cell.Unpin()
+		return artefacts.Built{}, fault.Wrap("onednn: create", d.Spec().Kind, d.Name(), err)
+	}
+	return artefacts.Built{Value: k, Bytes: l.bytes(d.Spec()), Free: func() {
+		l.free(l.c.Free, k.h)
+		l.cell.Unpin()
+	}}, nil
+}
+
+// arguments lists what an execution takes.
+func (l *Library) arguments(s *primitive.Spec, tensors []primitive.Tensor, workspace *primitive.Tensor) ([]argument, error) {
+	var args []argument
+	add := func(slot Slot, t primitive.Tensor) { args = append(args, argument{slot, l.b.argument(slot), t}) }
+	prop := directions[s.Op.Direction]
+	form, _ := formOf(s.Kind, prop)
+	of := make(map[Slot]*primitive.Tensor)
+	for i := range tensors {
+		slot := Dst
+		if len(form.slots) > 0 {
+			slot = form.slots[i]
+		} else if i < len(tensors)-1 {
+			slot = Source(i)
+		}
+		if fromDst[s.Op.Algorithm] != 0 && prop >= backward && slot == Src {
+			slot = Dst
+		}
+		of[slot] = &tensors[i]
+		if !absent(&tensors[i]) && slot != Mean {
+			add(slot, tensors[i])
+		}
+	}
+	if !absent(workspace) {
+		add(Workspace, *workspace)
+	}
+	if s.Kind == "layer_normalization" {
+		l.normArguments(s, of, prop, add)
+	}
+	for i := range s.Attr.Scales {
+		if err := quantArgument(&s.Attr.Scales[i], ScalesOf, "f32", of, add); err != nil {
+			return nil, err
+		}
+	}
+	for i := range s.Attr.ZeroPoints {
+		if err := quantArgument(&s.Attr.ZeroPoints[i], ZeroPointsOf, "s32", of, add); err != nil {
+			return nil, err
+		}
+	}
+	for i := range s.Attr.PostOps {
+		switch p := &s.Attr.PostOps[i]; p.Kind {
+		case "binary":
+			add(PostOpSource(i), p.Source)
+		case "prelu":
+			sizes := make([]int64, len(of[Dst].Dims))
+			for d := range sizes {
+				sizes[d] = 1
+				if p.Mask>>d&1 != 0 {
+					sizes[d] = of[Dst].Dims[d]
+				}
+			}
+			add(PostOpWeights(i), Dense("f32", sizes...))
+		}
+	}
+	return args, nil
+}
+
+// normArguments: a layer normalisation gives its statistics when it is trained, and is
+// given them where they are global or it goes backward.
+func (l *Library) normArguments(s *primitive.Spec, of map[Slot]*primitive.Tensor, prop int32, add func(Slot, primitive.Tensor)) {
+	has := func(name string) bool {
+		for i := range s.Op.Params {
+			if s.Op.Params[i].Name == name {
+				return true
+			}
+		}
+		return false
+	}
+	data := of[Dst]
+	if prop >= backward {
+		data = of[DiffDst]
+	}
+	if prop == training || prop >= backward || has("global_stats") {
+		stat := of[Mean]
+		if absent(stat) { // the library's choice is rows without gaps
+			t := Dense("f32", data.Dims[:len(data.Dims)-1]...)
+			stat = &t
+		}
+		add(Mean, *stat)
+		add(Variance, *stat)
+	}
+	row := Dense("f32", data.Dims[len(data.Dims)-1])
+	for _, x := range []struct {
+		name       string
+		slot, diff Slot
+	}{{"scale", Scale, DiffScale}, {"shift", Shift, DiffShift}} {
+		if !has(x.name) {
+			continue
+		}
+		if x.slot == Scale || prop < backward {
+			add(x.slot, row)
+		}
+		if prop == backward {
+			add(x.diff, row)
+		}
+	}
+}
+
+// quantArgument is one value for each index of the dimensions in a mask, or for each group.
+func quantArgument(q *primitive.Quant, at func(Slot) Slot, dataType string, of map[Slot]*primitive.Tensor, add func(Slot, primitive.Tensor)) error {
+	slot, err := slotNamed(q.Arg)
+	if err != nil {
+		return err
+	}
+	t := of[slot]
+	if t == nil {
+		return fault.Invalidf("onednn: attributes", "%v is no argument of this operation", slot)
+	}
+	if q.Type != "" {
+		dataType = q.Type
+	}
+	n := int64(1)
+	for d, size := range t.Dims {
+		if q.Mask>>d&1 == 0 {
+			continue
+		}
+		if g := d - (len(t.Dims) - len(q.Groups)); g >= 0 && len(q.Groups) > 0 && q.Groups[g] > 1 {
+			size /= q.Groups[g]
+		}
+		n *= size
+	}
+	add(at(slot), Dense(dataType, n))
+	return nil
+}

@@ -1,0 +1,169 @@
+package onednn
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
+)
+
+// Dense is the tensor of these dimensions in rows without gaps.
+func Dense(dataType string, sizes ...int64) primitive.Tensor {
+	t := primitive.Tensor{Type: dataType, Dims: sizes, Strides: make([]int64, len(sizes))}
+	stride := int64(1)
+	for i := len(sizes) - 1; i >= 0; i-- {
+		t.Strides[i] = stride
+		stride *= max(1, sizes[i])
+	}
+	return t
+}
+
+func absent(t *primitive.Tensor) bool { return t.Type == "" && len(t.Dims) == 0 && t.Layout == "" }
+
+// concrete is whether the layout is given, and not the library's to choose.
+func concrete(t *primitive.Tensor) bool { return len(t.Strides) > 0 || t.Layout != "" }
+
+// check refuses a tensor that the library would not, or not with a status.
+func check(t *primitive.Tensor) error {
+	if absent(t) {
+		return fault.Invalidf("onednn: tensor", "it is missing")
+	}
+	if _, ok := dataTypes[t.Type]; !ok {
+		return failure("tensor", fault.ErrUnsupported, "type %q", t.Type)
+	}
+	rank := len(t.Dims)
+	if rank == 0 || rank > mostRank || len(t.Strides) != 0 && len(t.Strides) != rank || len(t.Blocks) > mostRank {
+		return fault.Invalidf("onednn: tensor", "%d dimensions, %d strides, %d blocks: want 1 to %d, and a stride for each or none",
+			rank, len(t.Strides), len(t.Blocks), mostRank)
+	}
+	if len(t.Blocks) > 0 && len(t.Strides) == 0 || t.Offset != 0 {
+		return failure("tensor", fault.ErrUnsupported, "blocks without strides, or an offset")
+	}
+	for _, b := range t.Blocks {
+		if b.Dim < 0 || b.Dim >= rank || b.Size < 1 {
+			return fault.Invalidf("onednn: tensor", "a block of %d in dimension %d of %d", b.Size, b.Dim, rank)
+		}
+	}
+	reach := uint64(typeSizes[t.Type])
+	grow := func(by int64) {
+		high, low := bits.Mul64(reach, uint64(by))
+		if reach = low; high != 0 || low > math.MaxInt64 {
+			reach = math.MaxInt64
+		}
+	}
+	for i, size := range t.Dims {
+		if size < 0 {
+			return failure("tensor", fault.ErrUnsupported, "dimension %d is %d: a size that is known at execution only has no form here", i, size)
+		}
+		grow(max(1, size))
+		if len(t.Strides) > 0 && t.Strides[i] < 0 {
+			return fault.Invalidf("onednn: tensor", "stride %d", t.Strides[i])
+		}
+	}
+	if reach >= math.MaxInt64>>8 {
+		return failure("tensor", fault.ErrTooLarge, "%v of %s", t.Dims, t.Type)
+	}
+	return nil
+}
+
+// blockSize is how many places of dimension d lie together in inner blocks.
+func blockSize(t *primitive.Tensor, d int) int64 {
+	size := int64(1)
+	for _, b := range t.Blocks {
+		if b.Dim == d {
+			size *= b.Size
+		}
+	}
+	return size
+}
+
+// same is whether two tensors are one to the library: the stride of a dimension of one
+// block means nothing (SPEC K3).
+func same(a, b *primitive.Tensor) bool {
+	if a.Type != b.Type || len(a.Dims) != len(b.Dims) || len(a.Strides) != len(b.Strides) || len(a.Blocks) != len(b.Blocks) ||
+		a.Offset != b.Offset || a.Layout != b.Layout {
+		return false
+	}
+	for i, block := range a.Blocks {
+		if block != b.Blocks[i] {
+			return false
+		}
+	}
+	for i, size := range a.Dims {
+		if size != b.Dims[i] {
+			return false
+		}
+		if size != 1 && len(a.Strides) > 0 && a.Strides[i] != b.Strides[i] && size > blockSize(a, i) {
+			return false
+		}
+	}
+	return true
+}
+
+func dimsOf(list []int64) *dims {
+	d := new(dims)
+	copy(d[:], list)
+	return d
+}
+
+func typeName(number int32) string {
+	for name, n := range dataTypes {
+		if n == number {
+			return name
+		}
+	}
+	return ""
+}
+
+// newDesc makes the library's descriptor of a tensor.
+func (l *Library) newDesc(t *primitive.Tensor) (*memoryDesc, error) {
+	if err := check(t); err != nil {
+		return nil, err
+	}
+	md, err := l.b.describe(t)
+	if err != nil {
+		return nil, err
+	}
+	l.live.Add(1)
+	if t.Layout != "" { // it says all of it: the rest must agree
+		if got, err := l.b.read(md); err != nil || got.Type != t.Type || !slices.Equal(got.Dims, t.Dims) {
+			l.dropDesc(md)
+			return nil, fault.Invalidf("onednn: tensor", "%s %v has the layout of %s %v", t.Type, t.Dims, got.Type, got.Dims)
+		}
+	}
+	return md, nil
+}
+
+func (l *Library) dropDesc(md *memoryDesc) {
+	if md != nil {
+		l.b.drop(md)
+		l.live.Add(-1)
+	}
+}
+
+// chosen is the tensor that an implementation has for an argument, so that newDesc makes
+// an equal descriptor of it; without a type if it has none.
+func (l *Library) chosen(pd handle, slot Slot) (primitive.Tensor, error) {
+	md := l.c.PlanDesc(pd, queryArg, l.b.argument(slot))
+	if md == nil {
+		return primitive.Tensor{}, nil
+	}
+	t, err := l.b.read(md)
+	if err != nil || absent(&t) {
+		return t, err
+	}
+	if len(t.Strides) > 0 && t.Offset == 0 {
+		if again, err := l.newDesc(&t); err == nil {
+			equal := l.c.DescEqual(again, md) != 0
+			l.dropDesc(again)
+			if equal {
+				return t, nil
+			}
+		}
+	}
+	t.Strides, t.Blocks, t.Offset = nil, nil, 0
+	t.Layout, err = l.b.opaque(md)
+	return t, err
+}
