@@ -58,6 +58,7 @@ type bindings interface {
 	modes(attr handle, a *primitive.Attributes) error
 	quantize(attr handle, arg Slot, q *primitive.Quant, zeros bool) error
 	postOpSum(h handle, p *primitive.PostOp) error
+	postOpPrelu(h handle, mask int32) error
 	postOpEltwise(h handle, alg int32, p *primitive.PostOp) error
 
 	flags() [3]uint32 // of a layer normalisation: global_stats, scale, shift

@@ -358,7 +358,7 @@ func (l *Library) postOp(h handle, p *primitive.PostOp) error {
 		if p.Mask > 1<<mostRank || p.Mask&(p.Mask-1) != 0 {
 			return failure("attributes", fault.ErrUnsupported, "post-op prelu, mask %#x: want none or one dimension", p.Mask)
 		}
-		return l.c.status("dnnl_post_ops_append_prelu", l.c.PostOpPrelu(h, int32(p.Mask)))
+		return l.b.postOpPrelu(h, int32(p.Mask))
 	}
 	return failure("attributes", fault.ErrUnsupported, "post-op %q", p.Kind)
 }

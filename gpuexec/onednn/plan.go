@@ -126,7 +126,7 @@ func (i *implementation) Describe() (d primitive.Description, err error) {
 	if err != nil {
 		return d, err
 	}
-	if p.args, err = l.arguments(i.spec, tensors, &workspace); err != nil {
+	if p.args, err = l.arguments(i.pd, i.spec, tensors, &workspace); err != nil {
 		return d, err
 	}
 	if s := i.spec; directions[s.Op.Direction] == training {
@@ -216,7 +216,7 @@ func (l *Library) Create(_ context.Context, d *primitive.Descriptor) (artefacts.
 }
 
 // arguments lists what an execution takes.
-func (l *Library) arguments(s *primitive.Spec, tensors []primitive.Tensor, workspace *primitive.Tensor) ([]argument, error) {
+func (l *Library) arguments(pd handle, s *primitive.Spec, tensors []primitive.Tensor, workspace *primitive.Tensor) ([]argument, error) {
 	var args []argument
 	add := func(slot Slot, t primitive.Tensor) { args = append(args, argument{slot, l.b.argument(slot), t}) }
 	prop := directions[s.Op.Direction]
@@ -241,7 +241,7 @@ func (l *Library) arguments(s *primitive.Spec, tensors []primitive.Tensor, works
 		add(Workspace, *workspace)
 	}
 	if s.Kind == "layer_normalization" {
-		l.normArguments(s, of, prop, add)
+		l.normArguments(pd, s, of, prop, add)
 	}
 	for i := range s.Attr.Scales {
 		if err := quantArgument(&s.Attr.Scales[i], ScalesOf, "f32", of, add); err != nil {
@@ -272,8 +272,9 @@ func (l *Library) arguments(s *primitive.Spec, tensors []primitive.Tensor, works
 }
 
 // normArguments: a layer normalisation gives its statistics when it is trained, and is
-// given them where they are global or it goes backward.
-func (l *Library) normArguments(s *primitive.Spec, of map[Slot]*primitive.Tensor, prop int32, add func(Slot, primitive.Tensor)) {
+// given them where they are global or it goes backward. Some versions want the shift
+// then, which they do not need: their number of inputs tells.
+func (l *Library) normArguments(pd handle, s *primitive.Spec, of map[Slot]*primitive.Tensor, prop int32, add func(Slot, primitive.Tensor)) {
 	has := func(name string) bool {
 		for i := range s.Op.Params {
 			if s.Op.Params[i].Name == name {
@@ -303,7 +304,13 @@ func (l *Library) normArguments(s *primitive.Spec, of map[Slot]*primitive.Tensor
 		if !has(x.name) {
 			continue
 		}
-		if x.slot == Scale || prop < backward {
+		const inputs = 4 // without scale and shift: src, diff_dst and the statistics
+		needed := x.slot == Scale || prop < backward
+		if !needed {
+			n := l.c.PlanInt(pd, queryInputs, 0)
+			needed = has("scale") && n > inputs+1 || !has("scale") && n > inputs
+		}
+		if needed {
 			add(x.slot, row)
 		}
 		if prop == backward {

@@ -64,7 +64,6 @@ type common struct {
 	AttrFree     func(h handle) int32                                                              `c:"dnnl_primitive_attr_destroy"`
 	PostOpsMake  func(h *handle) int32                                                             `c:"dnnl_post_ops_create"`
 	PostOpBinary func(h handle, alg int32, source *memoryDesc) int32                               `c:"dnnl_post_ops_append_binary"`
-	PostOpPrelu  func(h handle, mask int32) int32                                                  `c:"dnnl_post_ops_append_prelu"`
 	PostOpsFree  func(h handle) int32                                                              `c:"dnnl_post_ops_destroy"`
 	DescEqual    func(a, b *memoryDesc) int32                                                      `c:"dnnl_memory_desc_equal"`
 	DescBytes    func(md *memoryDesc) uintptr                                                      `c:"dnnl_memory_desc_get_size"`
@@ -73,6 +72,7 @@ type common struct {
 	ReorderPlan  func(pd *handle, src *memoryDesc, on handle, dst *memoryDesc, to, a handle) int32 `c:"dnnl_reorder_primitive_desc_create"`
 	PlanClone    func(pd *handle, of handle) int32                                                 `c:"dnnl_primitive_desc_clone"`
 	PlanText     func(pd handle, what, index int32, result **byte) int32                           `c:"dnnl_primitive_desc_query"`
+	PlanInt      func(pd handle, what, index int32) int32                                          `c:"dnnl_primitive_desc_query_s32"`
 	PlanDesc     func(pd handle, what, index int32) *memoryDesc                                    `c:"dnnl_primitive_desc_query_md"`
 	PlanFree     func(pd handle) int32                                                             `c:"dnnl_primitive_desc_destroy"`
 	Make         func(h *handle, pd handle) int32                                                  `c:"dnnl_primitive_create"`
@@ -128,6 +128,7 @@ const (
 	formatBlocked  = 2
 	runtimeSYCL    = 512
 
+	queryInputs = 3 // how many arguments an execution reads
 	queryName   = 8
 	queryArg    = 255 // the descriptor of an argument
 	queryStride = 14  // of 3.x

@@ -157,6 +157,9 @@ func (t *table2) postOpEltwise(h handle, alg int32, p *primitive.PostOp) error {
 	return t.status("dnnl_post_ops_append_eltwise", t.PostOpEltwise(h, 1, alg, float32(p.Alpha), float32(p.Beta)))
 }
 
+// postOpPrelu: 2.6 takes it, and then refuses every execution for its number of inputs.
+func (t *table2) postOpPrelu(handle, int32) error { return unsupported("a prelu as post-operation") }
+
 func (t *table2) resolved(pd handle) (alg int32, err error) {
 	var desc *[3]int32 // kind, direction, algorithm ...
 	if err := t.status("dnnl_primitive_desc_query", t.PlanOp(pd, queryConvolution, 0, &desc)); err != nil {

@@ -33,6 +33,7 @@ type table3 struct {
 	Deterministic func(attr handle, on int32) int32                                            `c:"dnnl_primitive_attr_set_deterministic" how:"optional"`
 	Rounding      func(attr handle, arg, mode int32) int32                                     `c:"dnnl_primitive_attr_set_rounding" how:"optional"`
 	PostOpSum     func(h handle, scale float32, zero, dataType int32) int32                    `c:"dnnl_post_ops_append_sum"`
+	PostOpPrelu   func(h handle, mask int32) int32                                             `c:"dnnl_post_ops_append_prelu"`
 	PostOpEltwise func(h handle, alg int32, alpha, beta float32) int32                         `c:"dnnl_post_ops_append_eltwise"`
 
 	Concat      func(pd *handle, on handle, dst *memoryDesc, n, axis int32, src **memoryDesc, attr handle) int32                                            `c:"dnnl_concat_primitive_desc_create"`
@@ -278,6 +279,10 @@ func (t *table3) postOpSum(h handle, p *primitive.PostOp) error {
 
 func (t *table3) postOpEltwise(h handle, alg int32, p *primitive.PostOp) error {
 	return t.status("dnnl_post_ops_append_eltwise", t.PostOpEltwise(h, alg, float32(p.Alpha), float32(p.Beta)))
+}
+
+func (t *table3) postOpPrelu(h handle, mask int32) error {
+	return t.status("dnnl_post_ops_append_prelu", t.PostOpPrelu(h, mask))
 }
 
 func (t *table3) resolved(pd handle) (alg int32, err error) {
