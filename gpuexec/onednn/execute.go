@@ -34,7 +34,7 @@ func (l *Library) NewMemory(t primitive.Tensor) (*Memory, error) {
 	m := &Memory{lib: l, tensor: t}
 	if err := m.allocate(); err != nil {
 		l.cell.Unpin()
-		return nil, err
+		return nil, fault.Wrap("onednn: memory", "", t.Type, err)
 	}
 	m.cell.Init(func() {
 		l.free(l.c.MemoryFree, m.h)
@@ -200,7 +200,7 @@ func (w *worker) run(k *kernel, args []Arg) error {
 	}
 	if k.plan.scratch > 0 {
 		if err := w.grow(k.plan.scratch); err != nil {
-			return err
+			return fault.Wrap("onednn: execute", "", "scratch memory", err)
 		}
 		w.args = append(w.args, execArg{arg: int32(scratchpad), memory: w.memory})
 	}
@@ -213,7 +213,7 @@ func (w *worker) run(k *kernel, args []Arg) error {
 		}
 	})
 	if err != nil {
-		return fault.Wrap("onednn: execute", "", "the library failed at it", err)
+		return fault.Wrap("onednn: execute", "", "the library", err)
 	}
 	return nil
 }

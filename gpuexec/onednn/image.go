@@ -23,6 +23,7 @@ import (
 // image is the library's file in this process. There is one, which is never unloaded:
 // two versions would share what C++ makes unique in a process.
 type image struct {
+	lib     uintptr
 	tables  bindings
 	path    string
 	build   string
@@ -89,7 +90,7 @@ func newImage(lib uintptr) (*image, error) {
 	if v == nil {
 		return nil, errors.New("it has no version")
 	}
-	im := &image{version: fmt.Sprintf("%d.%d.%d", v.major, v.minor, v.patch)}
+	im := &image{lib: lib, version: fmt.Sprintf("%d.%d.%d", v.major, v.minor, v.patch)}
 	if v.cpuRuntime == runtimeSYCL {
 		return nil, fmt.Errorf("%s is built for SYCL, which takes over the process's signals", im.version)
 	}

@@ -176,7 +176,7 @@ func (l *Library) walk(ctx context.Context, s *primitive.Spec) iter.Seq2[step, e
 	return func(yield func(step, error) bool) {
 		o, err := l.operation(ctx, s)
 		if err != nil {
-			yield(step{}, err)
+			yield(step{}, fault.Wrap("onednn: describe", s.Kind, "this request", err))
 			return
 		}
 		defer o.free()
@@ -186,7 +186,7 @@ func (l *Library) walk(ctx context.Context, s *primitive.Spec) iter.Seq2[step, e
 			return // none is an empty list
 		}
 		if err != nil {
-			yield(step{}, fault.Wrap("onednn: describe", s.Kind, "", err))
+			yield(step{}, fault.Wrap("onednn: describe", s.Kind, "the first implementation", err))
 			return
 		}
 		l.live.Add(1)

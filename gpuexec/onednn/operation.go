@@ -45,8 +45,8 @@ func (o *operation) backward() bool { return o.prop >= backward }
 
 // operation makes the library's form of a request. ErrInvalid or ErrUnsupported, where the
 // request has what the library has no form for.
-func (l *Library) operation(ctx context.Context, s *primitive.Spec) (o *operation, err error) {
-	o = &operation{lib: l, spec: s, engine: l.engine, kind: s.Kind}
+func (l *Library) operation(ctx context.Context, s *primitive.Spec) (_ *operation, err error) {
+	o := &operation{lib: l, spec: s, engine: l.engine, kind: s.Kind}
 	defer func() {
 		if err != nil {
 			o.free()
@@ -261,15 +261,15 @@ func (l *Library) forward(ctx context.Context, s *primitive.Spec) (pd handle, er
 }
 
 // attributes makes the attributes of a request: with scratch memory that its user gives.
-func (l *Library) attributes(s *primitive.Spec) (attr handle, err error) {
+func (l *Library) attributes(s *primitive.Spec) (_ handle, err error) {
 	a := &s.Attr
-	if attr, err = l.make("dnnl_primitive_attr_create", l.c.AttrMake); err != nil {
+	attr, err := l.make("dnnl_primitive_attr_create", l.c.AttrMake)
+	if err != nil {
 		return 0, err
 	}
 	defer func() {
 		if err != nil {
 			l.free(l.c.AttrFree, attr)
-			attr = 0
 		}
 	}()
 	if err := l.c.status("dnnl_primitive_attr_set_scratchpad_mode", l.c.AttrScratch(attr, scratchpadUser)); err != nil {
@@ -295,16 +295,19 @@ func (l *Library) attributes(s *primitive.Spec) (attr handle, err error) {
 		q := &list[i]
 		arg, err := slotNamed(q.Arg)
 		if err != nil {
-			return attr, err
+			return 0, err
 		}
 		if _, ok := dataTypes[cmp.Or(q.Type, "f32")]; !ok || q.Mask > math.MaxInt32 {
-			return attr, fault.Invalidf("onednn: attributes", "%s: type %q, mask %#x", q.Arg, q.Type, q.Mask)
+			return 0, fault.Invalidf("onednn: attributes", "%s: type %q, mask %#x", q.Arg, q.Type, q.Mask)
 		}
 		if err := l.b.quantize(attr, arg, q, zeros); err != nil {
-			return attr, err
+			return 0, err
 		}
 	}
-	return attr, l.postOps(attr, a.PostOps)
+	if err := l.postOps(attr, a.PostOps); err != nil {
+		return 0, err
+	}
+	return attr, nil
 }
 
 func (l *Library) postOps(attr handle, list []primitive.PostOp) error {
