@@ -113,14 +113,20 @@ func (t *table3) describe(x *primitive.Tensor) (md *memoryDesc, err error) {
 		return made("dnnl_memory_desc_create_with_strides", t.DescStrided(&md, n, sizes, dataType, dimsOf(x.Strides)))
 	}
 	for _, candidate := range t.candidates(x) { // a blocked layout has a name or cannot be made
-		if code := t.DescTagged(&md, n, sizes, dataType, candidate.number); code != success {
+		err := t.status("dnnl_memory_desc_create_with_tag", t.DescTagged(&md, n, sizes, dataType, candidate.number))
+		if answered(err, invalidArguments, unimplemented) {
 			continue
+		}
+		if err != nil {
+			return nil, err
 		}
 		got, err := t.read(md)
 		if err == nil && same(&got, x) {
 			return md, nil
 		}
-		t.DescFree(md)
+		if t.DescFree(md); err != nil {
+			return nil, err
+		}
 	}
 	return nil, unsupported("a layout of blocks that has no name")
 }

@@ -1,6 +1,7 @@
 package onednn
 
 import (
+	"errors"
 	"math"
 	"math/bits"
 	"slices"
@@ -155,12 +156,13 @@ func (l *Library) chosen(pd handle, slot Slot) (primitive.Tensor, error) {
 		return t, err
 	}
 	if len(t.Strides) > 0 && t.Offset == 0 {
-		if again, err := l.newDesc(&t); err == nil {
-			equal := l.c.DescEqual(again, md) != 0
-			l.dropDesc(again)
-			if equal {
-				return t, nil
-			}
+		again, err := l.newDesc(&t)
+		if err != nil && !errors.Is(err, fault.ErrUnsupported) {
+			return t, err
+		}
+		equal := err == nil && l.c.DescEqual(again, md) != 0
+		if l.dropDesc(again); equal {
+			return t, nil
 		}
 	}
 	t.Strides, t.Blocks, t.Offset = nil, nil, 0
