@@ -160,11 +160,12 @@ func TestOwnVariables(t *testing.T) {
 			[]string{"exact", "pow2", "multiple:16", "geometric:8", "multiple:1"},
 			[]string{"", "exact:1", "multiple", "multiple:", "multiple:0", "multiple:-4", "multiple:unlimited", "geometric:x", "third", "geometric:8:8", "pow2:"},
 		},
-		"KILN_LOG_LEVEL":    {[]string{"debug", "info", "warn", "error"}, []string{"", "INFO", "trace", "2"}},
-		"KILN_STRICT":       {[]string{"0", "1"}, []string{"", "yes", "true", "2"}},
-		"KILN_CPU_ISA":      {[]string{"auto", "avx512", "avx2", "generic"}, []string{"", "AVX2", "neon"}},
-		"KILN_WORKERS":      {[]string{"auto", "1", "4096"}, []string{"", "0", "-1", "4097", "unlimited", "99999999999999999999"}},
-		"KILN_MEMORY_LIMIT": {[]string{"off", "auto", "1", "8796093022207", "1048577B"}, []string{"", "0", "-1", "OFF", "8796093022208", "unlimited", "1023KiB"}},
+		"KILN_LOG_LEVEL":      {[]string{"debug", "info", "warn", "error"}, []string{"", "INFO", "trace", "2"}},
+		"KILN_STRICT":         {[]string{"0", "1"}, []string{"", "yes", "true", "2"}},
+		"KILN_CPU_ISA":        {[]string{"auto", "avx512", "avx2", "generic"}, []string{"", "AVX2", "neon"}},
+		"KILN_ONEDNN_LIBRARY": {[]string{"/lib/libdnnl.so.3", "libdnnl.so.2"}, []string{""}},
+		"KILN_WORKERS":        {[]string{"auto", "1", "4096"}, []string{"", "0", "-1", "4097", "unlimited", "99999999999999999999"}},
+		"KILN_MEMORY_LIMIT":   {[]string{"off", "auto", "1", "8796093022207", "1048577B"}, []string{"", "0", "-1", "OFF", "8796093022208", "unlimited", "1023KiB"}},
 	} {
 		for _, text := range c.good {
 			s := read(map[string]string{name: text})

@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	_ "github.com/kiln-cache/kiln/gpuexec/cpu"    // registers the embedded device
+	"github.com/kiln-cache/kiln/gpuexec/onednn"   // registers the oneDNN that is here
 	_ "github.com/kiln-cache/kiln/gpuexec/opencl" // registers what OpenCL drivers have
 	_ "github.com/kiln-cache/kiln/gpuexec/vulkan" // registers what Vulkan's drivers have
 )
@@ -32,6 +33,8 @@ func devicesCommand(ctx context.Context, c *call) error {
 	for _, b := range gpuexec.Backends() {
 		if lib, err := library(b.Name()); err == nil { // as kiln run would use it
 			b = lib
+		} else if b.Name() == onednn.Name {
+			b = onednn.New(c.settings.OneDNN.Value)
 		}
 		for _, d := range b.Devices(ctx) {
 			if err := c.device(d); err != nil {
@@ -54,11 +57,13 @@ func (c *call) device(d gpuexec.DeviceInfo) error {
 	if d.Name == "" { // no device of it was found
 		name = d.Backend
 	}
-	units := ""
+	state := d.Driver
 	if d.ComputeUnits > 0 { // else the driver does not say
-		units = fmt.Sprintf("%d compute units, ", d.ComputeUnits)
+		state += fmt.Sprintf(", %d compute units", d.ComputeUnits)
 	}
-	state := fmt.Sprintf("%s, %s%.1f GiB", d.Driver, units, float64(d.MemoryBytes)/(1<<30))
+	if d.MemoryBytes > 0 {
+		state += fmt.Sprintf(", %.1f GiB", float64(d.MemoryBytes)/(1<<30))
+	}
 	if !d.Available {
 		state = "absent: " + d.Reason
 	}

@@ -3,6 +3,7 @@ package onednn
 import (
 	"context"
 	"errors"
+	"runtime"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -40,7 +41,7 @@ func (b *Backend) Devices(context.Context) []gpuexec.DeviceInfo {
 	if a.OpenMP != "" {
 		driver += ", " + a.OpenMP
 	}
-	return []gpuexec.DeviceInfo{{Backend: Name, Name: a.Identity.Device, Driver: driver, Available: true, Identity: a.Identity}}
+	return []gpuexec.DeviceInfo{{Backend: Name, Name: a.Identity.Device, Driver: driver, Available: true, ComputeUnits: runtime.NumCPU(), Identity: a.Identity}}
 }
 
 // Open implements gpuexec.Backend: the library runs primitives, which are asked for through
