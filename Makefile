@@ -39,8 +39,9 @@ bench: bin/kiln out fetch-onednn ## Kiln beside other caches and oneDNN: a table
 	cd stress/bench && $(GO) run . --json --plot ../../out/bench.png >../../out/bench.jsonl
 	bin/kiln bench $(BENCH)
 
-fetch-onednn: ## oneDNN 3.2 for that comparison, into .cache; does nothing if it is there
-	@stress/bench/onednn/fetch .cache/onednn-3.2
+fetch-onednn: ## oneDNN 3.2, for that comparison, and 3.13, for tests, into .cache; does nothing if they are there
+	@stress/bench/onednn/fetch .cache/onednn-3.2 3.2
+	@stress/bench/onednn/fetch .cache/onednn-3.13 3.13
 
 test-bench: fetch-onednn
 	cd stress/bench && $(GO) vet ./... && $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...

@@ -55,7 +55,7 @@ type common struct {
 	EngineMake   func(h *handle, kind int32, index uintptr) int32                                  `c:"dnnl_engine_create"`
 	EngineFree   func(h handle) int32                                                              `c:"dnnl_engine_destroy"`
 	StreamMake   func(h *handle, engine handle, flags uint32) int32                                `c:"dnnl_stream_create"`
-	StreamWait   func(h handle) int32                                                              `c:"dnnl_stream_wait"`
+	StreamWait   func(h handle) int32                                                              `c:"dnnl_stream_wait" how:"integers"`
 	StreamFree   func(h handle) int32                                                              `c:"dnnl_stream_destroy"`
 	AttrMake     func(h *handle) int32                                                             `c:"dnnl_primitive_attr_create"`
 	AttrScratch  func(h handle, mode int32) int32                                                  `c:"dnnl_primitive_attr_set_scratchpad_mode"`
@@ -96,9 +96,14 @@ func bind(lib uintptr, table any) error {
 		case err != nil:
 			return fmt.Errorf("%s is missing in it", name)
 		case field.Tag.Get("how") == "integers": // called often, so without what translates arguments
-			all.Field(i).Set(reflect.ValueOf(func(h, stream handle, n uintptr, args *execArg) int32 {
-				return int32(calls(at, uintptr(h), uintptr(stream), n, uintptr(unsafe.Pointer(args))))
-			}))
+			switch f := all.Field(i).Addr().Interface().(type) {
+			case *func(h, stream handle, n uintptr, args *execArg) int32:
+				*f = func(h, stream handle, n uintptr, args *execArg) int32 {
+					return int32(calls(at, uintptr(h), uintptr(stream), n, uintptr(unsafe.Pointer(args))))
+				}
+			case *func(h handle) int32:
+				*f = func(h handle) int32 { return int32(calls(at, uintptr(h))) }
+			}
 		default:
 			register(all.Field(i).Addr().Interface(), at)
 		}

@@ -1,0 +1,71 @@
+// Package onednn makes and runs the primitives of oneDNN on the processor. The library is
+// opened at run time, on 64-bit Linux: 2.6, and 3.2 or later. Without it Open is
+// fault.ErrUnavailable, with what to install. The program needs neither C nor headers to
+// be built.
+//
+// # Requests
+//
+// A Library is a primitive.Library: a primitive.Engine on it gives descriptors and
+// primitives out of the artefact cache, by the rules of SPEC D. A request is a
+// primitive.Spec with these kinds, directions and tensors:
+//
+//	matmul               src, weights, bias or none, dst
+//	inner_product        forward as matmul; backward_data: diff_src, weights, diff_dst;
+//	                     backward_weights: src, diff_weights, diff_bias or none, diff_dst
+//	convolution          as inner_product; strides, dilates, padding_l, padding_r
+//	eltwise              src, dst; backward_data: diff_src, diff_dst, src (or dst, for the
+//	                     functions _use_dst_for_bwd); alpha, beta
+//	softmax              src, dst; backward_data: diff_src, diff_dst, dst; axis
+//	layer_normalization  src, dst, statistics or none; backward, backward_data: diff_src,
+//	                     diff_dst, src, statistics; epsilon, global_stats, scale, shift
+//	pooling              src, dst; backward_data: diff_src, diff_dst; kernel and those of convolution
+//	binary               src, src_1, dst
+//	reduction            src, dst; p, epsilon
+//	sum, concat, reorder by primitive.Sum, Concat and Reorder
+//
+// "None" is a Tensor without a type. A direction is forward_training (or forward),
+// forward_inference (or inference, or none) or one of the backward ones; algorithms have
+// the library's names without their kind. A tensor without strides has the layout that the
+// library chooses, which the descriptor's Tensors tell. One that strides and blocks
+// cannot say has Layout; 3.2 cannot give such a layout, and its implementations that
+// want one are left out.
+//
+// Post-operations are sum, eltwise, binary and prelu. Scales are those of 3.x, and 2.6
+// has none; zero points, and what else of the attributes a version has, are passed on. What it
+// has not is fault.ErrUnsupported. A size that is known at execution only is, too.
+//
+// A backward request has the Hints of the forward descriptor: all its tensors, and its
+// workspace. From them the forward descriptor is made again, so that a list depends on the
+// request alone, and forward and backward may run on any two workers (SPEC D1, D5, D7).
+//
+// # Executions
+//
+// Execute runs a leased primitive on memory made by NewMemory. It compares slots, types, sizes
+// and layouts before the library sees them (SPEC E3): the library itself would compute
+// on, or crash. An execution has a worker, with a stream and scratch memory of its own,
+// so that any number of goroutines share a primitive (SPEC E5), and one thread: its caller's.
+//
+// # The process
+//
+// A process has one oneDNN, which is never unloaded. Loading it sets OMP_NUM_THREADS to
+// 1 and ONEDNN_VERBOSE to none, and switches its own cache of primitives off, also for
+// others in the process that use the same file. Where OpenMP has read its variables
+// before, each execution tells its own thread; About.OpenMP says so, and whether there is
+// more than one OpenMP. A build for SYCL is refused: it takes over the process's signals.
+// The library has no blobs on processors, so nothing of it is stored.
+//
+// # Errors
+//
+// What the library answers is in the error's text by its own name, and by its kind:
+// fault.ErrInvalid, fault.ErrUnsupported (its unimplemented) or fault.ErrTooLarge (its
+// out_of_memory).
+//
+// # Concurrency
+//
+// Everything is safe for concurrent use, but for the contents of a Memory.
+//
+// # Testing
+//
+// `make fetch-onednn` brings 3.2 and 3.13 into .cache, .ci/drivers Debian's 2.6. The tests
+// run with each that is there, in a process for each.
+package onednn

@@ -1,0 +1,157 @@
+//go:build linux && (amd64 || arm64)
+
+package onednn
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/limit"
+)
+
+// mode says what a process of this test's own is to do.
+const mode = "KILN_TEST_ONEDNN_MODE"
+
+// child runs one test in a process of its own.
+func child(t *testing.T, name, what string, environment ...string) string {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+name+"$", "-test.v")
+	cmd.Env = append(append(cmd.Environ(), mode+"="+what, variable+"="+path()), environment...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+func is(what string) bool {
+	got, _ := env.Process()(mode)
+	return got == what
+}
+
+// Where OpenMP was there first, with more threads, executions have one all the same, and
+// About says what was found.
+func TestOpenMPWasHere(t *testing.T) {
+	if !is("openmp") {
+		need(t, 1)
+		child(t, "TestOpenMPWasHere", "openmp", "OMP_NUM_THREADS=3")
+		return
+	}
+	gomp, err := dlopen("libgomp.so.1")
+	if err != nil {
+		t.Skip(err)
+	}
+	var omp struct {
+		Most func() int32 `c:"omp_get_max_threads"`
+	}
+	if err := bind(gomp, &omp); err != nil || omp.Most() != 3 {
+		t.Fatal(omp.Most(), err)
+	}
+	r := open1(t, limit.Limit{})
+	a := r.About()
+	if !strings.Contains(a.OpenMP, "with 3 threads") {
+		t.Errorf("About says %q", a.OpenMP)
+	}
+	before := threads(t)
+	p := r.kernel(matmul(256, 256, 256, Dense("f32", 256, 256)))
+	square := Dense("f32", 256, 256)
+	for range 3 {
+		r.run(p, Arg{Src, r.filled(1, square)}, Arg{Weights, r.filled(2, square)}, Arg{Bias, r.filled(3, Dense("f32", 1, 256))}, Arg{Dst, r.memory(square)})
+	}
+	ran := uint32(0)
+	r.image.alone(func() { ran = uint32(omp.Most()) })
+	if ran != 1 {
+		t.Errorf("an execution has %d threads", ran)
+	}
+	t.Log(before, threads(t)) // Go's own come and go
+}
+
+func threads(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+type disposition struct {
+	handler, flags, restorer, mask uint64
+}
+
+func dispositions() (all [65]disposition) {
+	for n := 1; n <= 64; n++ {
+		_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(n), 0, uintptr(unsafe.Pointer(&all[n])), 8, 0, 0)
+	}
+	return all
+}
+
+// E4: neither loading nor using the library changes a signal's handler, and a nil
+// dereference is recovered as ever.
+func TestSignals(t *testing.T) {
+	if !is("signals") {
+		need(t, 1)
+		child(t, "TestSignals", "signals")
+		return
+	}
+	before := dispositions()
+	if err := life(imageOf(t)); err != nil {
+		t.Fatal(err)
+	}
+	if now := dispositions(); now != before {
+		t.Error("handlers of signals have changed")
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a nil dereference was not recovered")
+		}
+	}()
+	var nowhere *int
+	*nowhere = 1
+}
+
+func imageOf(t *testing.T) *image {
+	t.Helper()
+	im, err := load(path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+// A process has one library; E2: what is none is unavailable, with what to install.
+func TestAnotherLibrary(t *testing.T) {
+	if !is("absent") {
+		need(t, 1)
+		for _, wrong := range []string{"/none/libdnnl.so.3", "libc.so.6"} {
+			if _, err := Open(Config{Path: wrong}); !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("%s behind another: %v, want ErrInvalid", wrong, err)
+			}
+		}
+		if _, err := Open(Config{Path: path(), Workers: -1}); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("-1 workers: %v", err)
+		}
+		child(t, "TestAnotherLibrary", "absent")
+		return
+	}
+	for _, wrong := range []string{"/none/libdnnl.so.3", "libc.so.6"} {
+		_, err := Open(Config{Path: wrong})
+		if !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "libdnnl2") {
+			t.Errorf("%s: %v, want ErrUnavailable with what to install", wrong, err)
+		}
+		d := New(wrong).Devices(bg)
+		if len(d) != 1 || d[0].Available || !strings.Contains(d[0].Reason, "install") {
+			t.Errorf("%+v", d)
+		}
+	}
+	need(t, 1) // it is not too late
+}
