@@ -50,7 +50,11 @@ func (m *Memory) allocate() (err error) {
 		return err
 	}
 	defer l.dropDesc(md)
-	m.data = aligned(int64(l.c.DescBytes(md)))
+	n := l.c.DescBytes(md)
+	if uint64(n) >= most {
+		return failure("memory", fault.ErrTooLarge, "%d bytes", n)
+	}
+	m.data = aligned(int64(n))
 	m.h, err = l.make("dnnl_memory_create", func(h *handle) int32 {
 		return l.c.MemoryMake(h, md, l.engine, unsafe.Pointer(unsafe.SliceData(m.data)))
 	})

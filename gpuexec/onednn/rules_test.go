@@ -200,6 +200,7 @@ func TestRefused(t *testing.T) {
 		{with(func(s *primitive.Spec) { s.Op.Tensors[0].Strides = []int64{-8, 1} }), fault.ErrInvalid},
 		{with(func(s *primitive.Spec) { s.Op.Tensors[0].Strides = []int64{8} }), fault.ErrInvalid},
 		{with(func(s *primitive.Spec) { s.Op.Tensors[0] = Dense("f32", 1<<40, 1<<40) }), fault.ErrTooLarge},
+		{with(func(s *primitive.Spec) { s.Op.Tensors[0].Strides = []int64{1 << 62, 1} }), fault.ErrTooLarge}, // the library's sums wrap
 		{with(func(s *primitive.Spec) { s.Op.Tensors[0].Offset = 4 }), fault.ErrUnsupported},
 		{with(func(s *primitive.Spec) { s.Op.Tensors[0] = Dense("f32", make([]int64, 13)...) }), fault.ErrInvalid},
 		{with(func(s *primitive.Spec) { s.Op.Tensors[1].Blocks = []primitive.Block{{Dim: 5, Size: 8}} }), fault.ErrInvalid},

@@ -31,7 +31,7 @@ type memoryDesc struct {
 
 type version struct {
 	major, minor, patch int32
-	hash                *byte
+	_                   uintptr // the commit that it was built from, or "N/A"
 	cpuRuntime          uint32
 }
 
@@ -149,8 +149,6 @@ const (
 )
 
 var dataTypes = map[string]int32{"f16": 1, "bf16": 2, "f32": 3, "s32": 4, "s8": 5, "u8": 6}
-
-var typeSizes = map[string]int64{"f16": 2, "bf16": 2, "f32": 4, "s32": 4, "s8": 1, "u8": 1}
 
 var directions = map[string]int32{
 	"": 96, "forward": 64, "forward_training": 64, "inference": 96, "forward_inference": 96,

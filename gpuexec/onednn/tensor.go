@@ -2,8 +2,6 @@ package onednn
 
 import (
 	"errors"
-	"math"
-	"math/bits"
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -47,27 +45,35 @@ func check(t *primitive.Tensor) error {
 			return fault.Invalidf("onednn: tensor", "a block of %d in dimension %d of %d", b.Size, b.Dim, rank)
 		}
 	}
-	reach := uint64(typeSizes[t.Type])
-	grow := func(by int64) {
-		high, low := bits.Mul64(reach, uint64(by))
-		if reach = low; high != 0 || low > math.MaxInt64 {
-			reach = math.MaxInt64
-		}
-	}
+	var sum uint64 // of the places that strides lead to, and their number
+	count := uint64(1)
 	for i, size := range t.Dims {
 		if size < 0 {
 			return failure("tensor", fault.ErrUnsupported, "dimension %d is %d: a size that is known at execution only has no form here", i, size)
 		}
-		grow(max(1, size))
-		if len(t.Strides) > 0 && t.Strides[i] < 0 {
-			return fault.Invalidf("onednn: tensor", "stride %d", t.Strides[i])
+		stride := int64(0)
+		if len(t.Strides) > 0 {
+			stride = t.Strides[i]
 		}
+		if stride < 0 {
+			return fault.Invalidf("onednn: tensor", "stride %d", stride)
+		}
+		size = max(1, size)
+		if count >= most || size >= most || stride >= most || uint64(size) >= most/count || uint64(stride) >= most/uint64(size) {
+			return failure("tensor", fault.ErrTooLarge, "%v of %s, with strides %v", t.Dims, t.Type, t.Strides)
+		}
+		count *= uint64(size)
+		sum += uint64(size) * uint64(stride)
 	}
-	if reach >= math.MaxInt64>>8 {
-		return failure("tensor", fault.ErrTooLarge, "%v of %s", t.Dims, t.Type)
+	if sum >= most {
+		return failure("tensor", fault.ErrTooLarge, "%v of %s, with strides %v", t.Dims, t.Type, t.Strides)
 	}
 	return nil
 }
+
+// most is what no tensor's number of elements reaches: what is beyond may wrap around in
+// the library.
+const most = 1 << 44
 
 // blockSize is how many places of dimension d lie together in inner blocks.
 func blockSize(t *primitive.Tensor, d int) int64 {
