@@ -128,9 +128,9 @@ func (l *Library) shut() {
 // About says which library this is.
 func (l *Library) About() About { return l.about }
 
-// Objects is how many objects of the library there are: descriptors, primitives, memory,
+// Len is how many objects of the library there are: descriptors, primitives, memory,
 // and what Open made. After Close and the release of all others there are none.
-func (l *Library) Objects() int64 { return l.live.Load() }
+func (l *Library) Len() int64 { return l.live.Load() }
 
 // Close gives the engine up; it goes when the last primitive, descriptor and memory of it
 // has gone. A second call does nothing.

@@ -87,7 +87,7 @@ func need(t testing.TB, workers int) *Library {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-		if n := l.Objects(); n != 0 {
+		if n := l.Len(); n != 0 {
 			t.Errorf("%d objects of the library are left", n)
 		}
 	})

@@ -100,18 +100,12 @@ func (o *operation) free() {
 
 // tensors makes the memory descriptors.
 func (o *operation) tensors() error {
-	list := o.spec.Op.Tensors
-	if len(o.form.slots) == 0 { // the sources, and the destination last
-		for i := range len(list) - 1 {
-			o.form.slots = append(o.form.slots, Source(i))
-		}
-		o.form.slots = append(o.form.slots, Dst)
-	}
-	if len(list) != len(o.form.slots) || len(list) < 2 {
-		return fault.Invalidf("onednn: describe", "%s: %d tensors, want %v", o.kind, len(list), o.form.slots)
+	list, slots := o.spec.Op.Tensors, slotsOf(o.spec)
+	if len(list) != len(slots) || len(list) < 2 {
+		return fault.Invalidf("onednn: describe", "%s: %d tensors, want %v", o.kind, len(list), slots)
 	}
 	for i := range list {
-		slot, t := o.form.slots[i], &list[i]
+		slot, t := slots[i], &list[i]
 		if slot == o.form.optional && absent(t) {
 			o.descs = append(o.descs, nil)
 			continue
@@ -121,9 +115,6 @@ func (o *operation) tensors() error {
 			return fault.Wrap("onednn: describe", o.kind, slot.String(), err)
 		}
 		o.descs = append(o.descs, md)
-	}
-	if alg := o.spec.Op.Algorithm; o.kind == "eltwise" && o.backward() && fromDst[alg] != 0 {
-		o.form.slots[2] = Dst // the slice is this call's own
 	}
 	return nil
 }

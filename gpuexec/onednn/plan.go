@@ -73,23 +73,12 @@ func (i *implementation) choose() {
 		return
 	}
 	i.asked = true
-	form, all := formOf(i.spec.Kind, directions[i.spec.Op.Direction])
-	_ = all // the request was made from it
-	list := i.spec.Op.Tensors
+	list, slots := i.spec.Op.Tensors, slotsOf(i.spec)
 	for n := range list {
 		if concrete(&list[n]) || absent(&list[n]) {
 			continue
 		}
-		slot := Dst
-		if len(form.slots) > 0 {
-			slot = form.slots[n]
-		} else if n < len(list)-1 {
-			slot = Source(n)
-		}
-		if fromDst[i.spec.Op.Algorithm] != 0 && slot == Src && directions[i.spec.Op.Direction] >= backward {
-			slot = Dst
-		}
-		t, err := i.lib.chosen(i.pd, slot)
+		t, err := i.lib.chosen(i.pd, slots[n])
 		if err != nil {
 			i.err = err
 			return
@@ -219,19 +208,8 @@ func (l *Library) Create(_ context.Context, d *primitive.Descriptor) (artefacts.
 func (l *Library) arguments(pd handle, s *primitive.Spec, tensors []primitive.Tensor, workspace *primitive.Tensor) ([]argument, error) {
 	var args []argument
 	add := func(slot Slot, t primitive.Tensor) { args = append(args, argument{slot, l.b.argument(slot), t}) }
-	prop := directions[s.Op.Direction]
-	form, _ := formOf(s.Kind, prop)
 	of := make(map[Slot]*primitive.Tensor)
-	for i := range tensors {
-		slot := Dst
-		if len(form.slots) > 0 {
-			slot = form.slots[i]
-		} else if i < len(tensors)-1 {
-			slot = Source(i)
-		}
-		if fromDst[s.Op.Algorithm] != 0 && prop >= backward && slot == Src {
-			slot = Dst
-		}
+	for i, slot := range slotsOf(s) {
 		of[slot] = &tensors[i]
 		if !absent(&tensors[i]) && slot != Mean {
 			add(slot, tensors[i])
@@ -241,7 +219,7 @@ func (l *Library) arguments(pd handle, s *primitive.Spec, tensors []primitive.Te
 		add(Workspace, *workspace)
 	}
 	if s.Kind == "layer_normalization" {
-		l.normArguments(pd, s, of, prop, add)
+		l.normArguments(pd, s, of, add)
 	}
 	for i := range s.Attr.Scales {
 		if err := quantArgument(&s.Attr.Scales[i], ScalesOf, "f32", of, add); err != nil {
@@ -274,7 +252,8 @@ func (l *Library) arguments(pd handle, s *primitive.Spec, tensors []primitive.Te
 // normArguments: a layer normalisation gives its statistics when it is trained, and is
 // given them where they are global or it goes backward. Some versions want the shift
 // then, which they do not need: their number of inputs tells.
-func (l *Library) normArguments(pd handle, s *primitive.Spec, of map[Slot]*primitive.Tensor, prop int32, add func(Slot, primitive.Tensor)) {
+func (l *Library) normArguments(pd handle, s *primitive.Spec, of map[Slot]*primitive.Tensor, add func(Slot, primitive.Tensor)) {
+	prop := directions[s.Op.Direction]
 	has := func(name string) bool {
 		for i := range s.Op.Params {
 			if s.Op.Params[i].Name == name {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
 )
 
 // Slot is an argument of an execution.
@@ -152,4 +153,19 @@ func formOf(kind string, prop int32) (form, bool) {
 		return f, prop != 192
 	}
 	return form{}, false
+}
+
+// slotsOf says which arguments the tensors of a request are.
+func slotsOf(s *primitive.Spec) []Slot {
+	f, _ := formOf(s.Kind, directions[s.Op.Direction])
+	switch {
+	case len(f.slots) == 0: // the sources, and the destination last
+		for i := range len(s.Op.Tensors) - 1 {
+			f.slots = append(f.slots, Source(i))
+		}
+		return append(f.slots, Dst)
+	case fromDst[s.Op.Algorithm] != 0 && f.slots[len(f.slots)-1] == Src:
+		f.slots[len(f.slots)-1] = Dst // what the backward form reads
+	}
+	return f.slots
 }
