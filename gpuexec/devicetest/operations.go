@@ -40,7 +40,6 @@ func Operations(t *testing.T, lib ops.Library) {
 	t.Run("epsilons", d.epsilons)
 	t.Run("edges", d.edges)
 	t.Run("bits", d.bits)
-	t.Run("small tensors", d.small)
 	t.Run("small buffers", d.small)
 	t.Run("workers", d.together)
 	t.Run("prepare", func(t *testing.T) {
