@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/versus"
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/internal/gemm"
 	"github.com/kiln-cache/kiln/internal/measure"
 )
@@ -31,12 +32,14 @@ var benches = []struct {
 	{"full", "a store of 100,000 entries at its capacity against one of 1,000, which takes minutes to fill", figures.Full},
 	{"restart", "the first pass of kiln run in a process that finds its kernels in the store, against its second", benchRestart},
 	{"forward", "a MiniLM forward pass of 128 tokens against its matrix products alone", benchForward},
-	{"device", "each device that is here against cpu, in turns: a matrix product, and MiniLM at 128 tokens", benchDevice},
+	{"device", "each device that is here against cpu, in turns: a matrix product, and MiniLM at 128 tokens", func(ctx context.Context) ([]measure.Figure, error) { return benchDevice(ctx, "") }},
 }
 
 func benchCommand(ctx context.Context, c *call) error {
 	var gate bool
-	c.toggle(&gate, "gate", "exit with 4 if a figure is beyond its gate")
+	var device string
+	c.toggle(&gate, "gate", "exit with 4 if a figure is beyond its gate, or bench device finds no driver")
+	c.device(&device, "the one that bench device measures (default the first of each backend)")
 	names := []string{"all"}
 	for _, b := range benches {
 		names = append(names, b.name)
@@ -52,9 +55,15 @@ func benchCommand(ctx context.Context, c *call) error {
 	if !slices.Contains(names, name) {
 		return usagef("%.40q: no such bench: want %s", name, list(names))
 	}
+	if device != "" && (name != "device" || backendOf(device) == cpu.Name) {
+		return usagef("--device %s: want it with bench device, and another one than %s, which it is measured beside", device, cpu.Name)
+	}
 	for _, b := range benches {
 		if name != "all" && b.name != name {
 			continue
+		}
+		if device != "" {
+			b.run = func(ctx context.Context) ([]measure.Figure, error) { return benchDevice(ctx, device) }
 		}
 		figures, failed := b.run(ctx)
 		for _, f := range figures { // also those measured before it failed or was interrupted
@@ -64,7 +73,7 @@ func benchCommand(ctx context.Context, c *call) error {
 			if err := c.figure(f); err != nil {
 				return err
 			}
-			if gate && !f.Holds() {
+			if gate && (!f.Holds() || f.N == 0 && name == "device") { // what was to be held was not measured
 				c.code = exitFinding
 			}
 		}

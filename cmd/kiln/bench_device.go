@@ -21,20 +21,26 @@ import (
 // deviceGates bound a device's speed at a product and its time for a model, both over cpu's.
 var deviceGates = map[string]struct{ product, model *measure.Gate }{
 	"opencl": {measure.AtLeast(0.85), measure.AtMost(1.5)},
+	"vulkan": {measure.AtLeast(0.25), measure.AtMost(8)},
 }
 
-// benchDevice measures each device that is here beside cpu.
-func benchDevice(ctx context.Context) (figures []measure.Figure, err error) {
+// benchDevice measures a device beside cpu, or the first one of each backend.
+func benchDevice(ctx context.Context, chosen string) (figures []measure.Figure, err error) {
+	library := libraries(env.Read(env.Process()), chosen)
 	for _, name := range ops.Names() {
-		if name == cpu.Name {
+		if name == cpu.Name || chosen != "" && name != backendOf(chosen) {
 			continue
 		}
-		info := ops.Find(name).Devices(ctx)[0]
+		lib, index, err := library(name)
+		if err != nil {
+			return figures, usageError{err}
+		}
+		info := lib.Devices(ctx)[index]
 		if !info.Available {
-			figures = append(figures, measure.Figure{Bench: name, RatioTo: cpu.Name}.Unmeasured(info.Reason))
+			figures = append(figures, measure.Figure{Bench: name, RatioTo: cpu.Name, Note: "not measured: " + info.Reason})
 			continue
 		}
-		more, err := benchBeside(ctx, info)
+		more, err := benchBeside(ctx, info, library)
 		if figures = append(figures, more...); err != nil {
 			return figures, err
 		}
@@ -44,7 +50,7 @@ func benchDevice(ctx context.Context) (figures []measure.Figure, err error) {
 
 // benchBeside measures a device and cpu in turns, with as many callers as the device has
 // units, at most as many as there are processors, and one caller of the model alone.
-func benchBeside(ctx context.Context, info gpuexec.DeviceInfo) (figures []measure.Figure, err error) {
+func benchBeside(ctx context.Context, info gpuexec.DeviceInfo, library func(string) (ops.Library, int, error)) (figures []measure.Figure, err error) {
 	callers := min(max(info.ComputeUnits, 1), runtime.GOMAXPROCS(0))
 	rt, err := kiln.Open(kiln.Config{ArtefactEntries: kiln.Unlimited, Workers: callers})
 	if err != nil {
@@ -62,11 +68,11 @@ func benchBeside(ctx context.Context, info gpuexec.DeviceInfo) (figures []measur
 	defer weights.Close()
 	var sides [2]*benched
 	for i, name := range []string{info.Backend, cpu.Name} {
-		lib, err := libraries(env.Read(env.Process()))(name)
+		lib, index, err := library(name)
 		if err != nil {
 			return nil, err
 		}
-		if sides[i], err = openBenched(ctx, rt, lib, weights, callers); err != nil {
+		if sides[i], err = openBenched(ctx, rt, lib, index, weights, callers); err != nil {
 			return nil, err
 		}
 		defer sides[i].close()
@@ -130,8 +136,8 @@ type benched struct {
 	products []gpuexec.Launch
 }
 
-func openBenched(ctx context.Context, rt *kiln.Runtime, lib ops.Library, weights *encoder.Weights, callers int) (*benched, error) {
-	exec, err := rt.Executor(ctx, lib, 0)
+func openBenched(ctx context.Context, rt *kiln.Runtime, lib ops.Library, index int, weights *encoder.Weights, callers int) (*benched, error) {
+	exec, err := rt.Executor(ctx, lib, index)
 	if err != nil {
 		return nil, err
 	}

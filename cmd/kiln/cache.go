@@ -241,7 +241,7 @@ type identityFile struct {
 // producer is the identity that asks or writes entries of a backend: that of this
 // binary, of a file, or of an entry.
 func (c *cacheCall) producer(ctx context.Context, backend string) (gpuexec.Identity, error) {
-	own, absent := identityOf(libraries(c.settings), backend)
+	own, absent := identityOf(libraries(c.settings, ""), backend)
 	if c.identity == "" {
 		if backend == kiln.DefaultBackend {
 			self, err := os.Executable()

@@ -7,10 +7,7 @@ import (
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
-	_ "github.com/kiln-cache/kiln/gpuexec/cpu"    // registers the embedded device
-	"github.com/kiln-cache/kiln/gpuexec/onednn"   // registers the oneDNN that is here
-	_ "github.com/kiln-cache/kiln/gpuexec/opencl" // registers what OpenCL drivers have
-	_ "github.com/kiln-cache/kiln/gpuexec/vulkan" // registers what Vulkan's drivers have
+	"github.com/kiln-cache/kiln/gpuexec/onednn"
 )
 
 // deviceRow is one line of `kiln devices --json`.
@@ -29,22 +26,22 @@ func devicesCommand(ctx context.Context, c *call) error {
 	if err := c.begin(0); err != nil {
 		return err
 	}
-	library := libraries(c.settings)
+	library := libraries(c.settings, "")
 	for _, b := range gpuexec.Backends() {
-		if lib, err := library(b.Name()); err == nil { // as kiln run would use it
+		if lib, _, err := library(b.Name()); err == nil { // as kiln run would use it
 			b = lib
 		} else if b.Name() == onednn.Name {
 			b = onednn.New(c.settings.OneDNN.Value)
 		}
 		for _, d := range b.Devices(ctx) {
-			if err := c.device(d); err != nil {
+			if err := c.row(d); err != nil {
 				return err
 			}
 		}
 	}
 	for _, name := range []string{"cuda", "onednn", "opencl", "vulkan"} { // the names that programs and stores use
 		if gpuexec.Find(name) == nil {
-			if err := c.device(gpuexec.DeviceInfo{Backend: name, Reason: "this version of Kiln has no such backend"}); err != nil {
+			if err := c.row(gpuexec.DeviceInfo{Backend: name, Reason: "this version of Kiln has no such backend"}); err != nil {
 				return err
 			}
 		}
@@ -52,7 +49,7 @@ func devicesCommand(ctx context.Context, c *call) error {
 	return nil
 }
 
-func (c *call) device(d gpuexec.DeviceInfo) error {
+func (c *call) row(d gpuexec.DeviceInfo) error {
 	name := fmt.Sprintf("%s:%d  %s", d.Backend, d.Index, d.Name)
 	if d.Name == "" { // no device of it was found
 		name = d.Backend

@@ -99,7 +99,7 @@ func (j *job) replay(ctx context.Context, progress *report.Progress) (run *repor
 
 // open makes the lanes and deals the requests: by the trace's session, else in turn.
 func (r *replayer) open(ctx context.Context) error {
-	exec, err := r.runtime.Executor(ctx, r.library, 0)
+	exec, err := r.runtime.Executor(ctx, r.library, r.index)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
@@ -19,7 +18,6 @@ import (
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/env"
-	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
@@ -70,7 +68,7 @@ func (f *runFlags) define(c *call) {
 	*f = runFlags{model: "minilm_l6_h384", device: cpu.Name, sessions: 4, passes: 2, seed: 1}
 	c.text(&f.trace, "trace FILE", "request trace: CSV, also gzipped, with a column len (default a built-in sample)", "the file of a trace", nil)
 	c.text(&f.model, "model NAME|FILE", "built in are "+strings.Join(data.Models(), ", ")+"; else an op list's file", "a built-in model or an op list's file", nil)
-	c.oneOf(&f.device, "device NAME", "the device that runs it, see kiln devices", ops.Names()...)
+	c.device(&f.device, "the device that runs it")
 	c.whole(&f.sessions, "sessions N", 1, mostSessions, "sessions that work side by side")
 	c.capacity(&f.groups, "groups N", "shape groups a session may hold, a number or unlimited; 0 keeps none (default KILN_SESSION_GROUPS, else 64)")
 	c.size(&f.sessionBytes, size.Byte, "session-bytes SIZE", "what a session may hold, bytes, a size such as 64MiB, or unlimited (default unlimited)")
@@ -107,6 +105,7 @@ type job struct {
 	model    *encoder.List
 	requests []trace.Request
 	library  ops.Library
+	index    int // of the device
 	session  kiln.SessionConfig
 	config   kiln.Config
 	runFlags
@@ -161,8 +160,8 @@ func runCommand(ctx context.Context, c *call) error {
 func (f runFlags) check(settings env.Settings) (*job, error) {
 	j := &job{runFlags: f}
 	var err error
-	library := libraries(settings)
-	if j.library, err = library(f.device); err != nil {
+	library := libraries(settings, f.device)
+	if j.library, j.index, err = library(backendOf(f.device)); err != nil {
 		return nil, err
 	}
 	if j.session, err = f.sessionConfig(settings); err != nil {
@@ -250,53 +249,6 @@ func (f runFlags) checkFloor(groups kiln.Limit, floor int64) error {
 		}
 	}
 	return nil
-}
-
-// libraries gives the backend of a device's name, the same one each time, with
-// KILN_CPU_ISA heeded.
-func libraries(settings env.Settings) func(device string) (ops.Library, error) {
-	embedded := sync.OnceValues(func() (*cpu.Backend, error) { return cpu.New(settings.CPUISA.Value) })
-	return func(device string) (ops.Library, error) {
-		if device == cpu.Name {
-			lib, err := embedded()
-			if isa := settings.CPUISA; err != nil && isa.Source == env.Environment {
-				err = fmt.Errorf("%s %q: %w", isa.Name, isa.Value, err)
-			}
-			return lib, err
-		}
-		if lib := ops.Find(device); lib != nil {
-			return lib, nil
-		}
-		return nil, fmt.Errorf("no such device: want one of %s", strings.Join(ops.Names(), ", "))
-	}
-}
-
-// identities gives the identity that stored kernels of a backend must fit: an empty
-// one, which nothing fits, where the backend or its driver is absent.
-func identities(library func(device string) (ops.Library, error)) func(backend string) gpuexec.Identity {
-	return func(backend string) gpuexec.Identity {
-		id, _ := identityOf(library, backend)
-		return id
-	}
-}
-
-// identityOf is that of a backend's first device, with the reason if there is none. A
-// store has kernels of backends that run no operations, too.
-func identityOf(library func(device string) (ops.Library, error), backend string) (gpuexec.Identity, error) {
-	b := gpuexec.Find(backend)
-	if lib, err := library(backend); err == nil {
-		b = lib // as kiln run would use it
-	} else if b == nil || backend == cpu.Name {
-		return gpuexec.Identity{}, err
-	}
-	all := b.Devices(context.Background())
-	switch {
-	case len(all) == 0:
-		return gpuexec.Identity{}, nil
-	case !all[0].Available:
-		return gpuexec.Identity{}, errors.New(all[0].Reason)
-	}
-	return all[0].Identity, nil
 }
 
 // model reads a built-in op list or a file.

@@ -104,16 +104,22 @@ func TestAbsentDevice(t *testing.T) {
 	}
 }
 
-// A device without a driver is not measured, and held against no gate.
+// A device without a driver is not measured, and says what to install; --gate does not hold then.
 func TestBenchOfAbsentDevices(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), self, "bench", "device", "--gate")
-	cmd.Env = append(cmd.Environ(), "OCL_ICD_VENDORS="+t.TempDir(), "VK_ICD_FILENAMES="+filepath.Join(t.TempDir(), "none"))
-	if text, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(text), "not measured") {
-		t.Errorf("%v: %s", err, text)
+	for _, c := range []struct {
+		args []string
+		code int
+	}{{nil, exitDone}, {[]string{"--gate"}, exitFinding}, {[]string{"--gate", "--device", "vulkan:0"}, exitFinding}} {
+		cmd := exec.CommandContext(t.Context(), self, append([]string{"bench", "device"}, c.args...)...)
+		cmd.Env = append(cmd.Environ(), "OCL_ICD_VENDORS="+t.TempDir(), "VK_ICD_FILENAMES="+filepath.Join(t.TempDir(), "none"))
+		text, err := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(text), "not measured: ") || !strings.Contains(string(text), "install ") {
+			t.Errorf("%v: exit %d, want %d, %v: %s", c.args, code, c.code, err, text)
+		}
 	}
 }
 

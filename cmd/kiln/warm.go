@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
@@ -51,6 +52,7 @@ func unfinished(i manifest.Item) warmed {
 type warmer struct {
 	*call
 	file, store string
+	device      string
 	capacity    limit.Limit
 	chosen      bool // the command line has the capacity
 	child       bool
@@ -65,6 +67,7 @@ func warmCommand(ctx context.Context, c *call) error {
 	budget := 0.0
 	c.text(&w.file, "manifest FILE", "what kiln run --record wrote", "a manifest's file", nil)
 	c.text(&w.store, "store DIR", "where the kernels are kept (default KILN_STORE_DIR)", "a directory's name", nil)
+	c.device(&w.device, "the device that items of its backend are built for, else a backend's first")
 	c.size(&w.capacity, size.MiB, "store-capacity MiB", "for the store from now on: MiB, a size such as 512KiB or 5GiB, or unlimited (default what it has; KILN_STORE_CAPACITY, else 1024, where it has none)")
 	c.seconds(&budget, "budget SECONDS", "wall time to spend; 0 is no bound")
 	c.toggle(&w.child, "child", "") // the process that builds: items on standard input
@@ -146,16 +149,22 @@ func (w *warmer) items() ([]manifest.Item, error) {
 
 // usable opens the store and closes it again, before anything is begun.
 func (w *warmer) usable(ctx context.Context) error {
-	store, err := w.open(ctx, libraries(w.settings))
+	library := libraries(w.settings, w.device)
+	if w.device != "" {
+		if _, _, err := library(backendOf(w.device)); err != nil {
+			return usageError{err}
+		}
+	}
+	store, err := w.open(ctx, library)
 	if err != nil {
 		return err
 	}
 	return store.Close(context.WithoutCancel(ctx))
 }
 
-// progressFile is beside the manifest, one for each store.
+// progressFile is beside the manifest, one for each store and device that is chosen.
 func (w *warmer) progressFile() string {
-	store := sha256.Sum256([]byte(w.store))
+	store := sha256.Sum256([]byte(w.store + strings.TrimSuffix("\x00"+w.device, "\x00")))
 	return fmt.Sprintf("%s.progress-%x", w.file, store[:8])
 }
 
@@ -272,6 +281,9 @@ func (w *warmer) start(ctx context.Context, items []manifest.Item) (child *exec.
 	child = exec.CommandContext(ctx, self, "warm", "--child", "--store", w.store, "--log-level", w.level)
 	if w.chosen {
 		child.Args = append(child.Args, "--store-capacity", size.Format(w.capacity, size.MiB))
+	}
+	if w.device != "" {
+		child.Args = append(child.Args, "--device", w.device)
 	}
 	child.Stderr = w.stderr
 	child.Cancel = func() error { return child.Process.Signal(os.Interrupt) } // it clears up after itself

@@ -22,7 +22,7 @@ import (
 
 // open opens the store. If the items are more than it holds, the dearest stay: they
 // are built first, and eviction by age would remove them first.
-func (w *warmer) open(ctx context.Context, library func(string) (ops.Library, error)) (*blobstore.Store, error) {
+func (w *warmer) open(ctx context.Context, library func(backend string) (ops.Library, int, error)) (*blobstore.Store, error) {
 	s, err := blobstore.Open(ctx, blobstore.Config{Dir: w.store, Capacity: w.capacity, DefaultCapacity: !w.chosen,
 		Policy: blobstore.Cost, DefaultPolicy: true, Identity: identities(library), Logger: w.logger()})
 	if err != nil {
@@ -39,7 +39,7 @@ func (w *warmer) open(ctx context.Context, library func(string) (ops.Library, er
 // builder builds items into a store. It asks the store directly, with no cache of
 // artefacts in between: only the store knows whether an item is built.
 type builder struct {
-	library   func(string) (ops.Library, error)
+	library   func(backend string) (ops.Library, int, error)
 	config    gpuexec.Config // of the executors, but for their backend
 	store     artefacts.Store
 	executors map[string]*gpuexec.Executor // by backend
@@ -51,7 +51,7 @@ var errUnstored = errors.New("built, but not stored")
 // build is the child: a result on standard output for every item on standard
 // input.
 func (w *warmer) build(ctx context.Context) (err error) {
-	b := &builder{library: libraries(w.settings), executors: map[string]*gpuexec.Executor{},
+	b := &builder{library: libraries(w.settings, w.device), executors: map[string]*gpuexec.Executor{},
 		config: gpuexec.Config{Workers: int(w.settings.Workers.Value), Logger: w.logger()}}
 	store, err := w.open(ctx, b.library)
 	if err != nil {
@@ -97,14 +97,14 @@ func (b *builder) item(ctx context.Context, i manifest.Item) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	lib, err := b.library(i.Backend)
+	lib, index, err := b.library(i.Backend)
 	if err != nil {
 		return "", err
 	}
 	if _, err := lib.Source(op); err != nil { // no device is opened for an operation that it does not have
 		return "", err
 	}
-	exec, err := b.executor(ctx, lib)
+	exec, err := b.executor(ctx, lib, index)
 	if err != nil {
 		return "", err
 	}
@@ -112,7 +112,7 @@ func (b *builder) item(ctx context.Context, i manifest.Item) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	found := b.store.Find(ctx, artefacts.Subject{Backend: want.Backend, Key: want.StoredKey})
+	found := b.store.Find(ctx, artefacts.Subject{Backend: want.Backend, Key: want.StoredKey, Identity: want.Identity})
 	for found.Reason == "" {
 		loaded, err := want.Load(ctx, found.Blob)
 		if err == nil {
@@ -154,12 +154,12 @@ func (b *builder) compile(ctx context.Context, want artefacts.Request, missing a
 	return nil
 }
 
-// executor gives the executor of a backend's first device, the same each time.
-func (b *builder) executor(ctx context.Context, lib ops.Library) (*gpuexec.Executor, error) {
+// executor gives the executor of a backend's device, the same each time.
+func (b *builder) executor(ctx context.Context, lib ops.Library, index int) (*gpuexec.Executor, error) {
 	exec := b.executors[lib.Name()]
 	if exec == nil {
 		config := b.config
-		config.Backend = lib
+		config.Backend, config.Index = lib, index
 		var err error
 		if exec, err = gpuexec.Open(ctx, config); err != nil {
 			return nil, err

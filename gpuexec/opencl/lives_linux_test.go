@@ -98,6 +98,9 @@ func driverAlone() (c lives.Calls, err error) {
 		}
 		defer d.release(clReleaseProgram, p)
 		defer d.release(clReleaseKernel, k)
+		if _, code := (&program{d: d, program: p}).binary(); code != success { // executors take it
+			return failed("blob", clGetProgramInfo, code, false)
+		}
 		return launch(k)
 	}
 	c.Open = func() error { // with the queues of an executor of one worker

@@ -24,6 +24,9 @@ type Config struct {
 	// PipelineFile keeps the driver's cache over restarts, in one file for each device:
 	// the device's number is added to the name. Empty = none.
 	PipelineFile string
+	// Device is the number of the device whose kind the operations are written for, as a
+	// Library: there are shaders for processors, which are right on others too, and slow.
+	Device int
 	// Logger is told of files that cannot be used; nil = silent.
 	Logger *slog.Logger
 }
@@ -33,7 +36,6 @@ type Backend struct {
 	cfg    Config
 	counts counts
 	staged bool // tests: as if the host saw none of the device's memory
-	narrow bool // tests: as if the first device were no processor
 }
 
 // counts are of all devices of a backend. leaked are objects of the drivers that a

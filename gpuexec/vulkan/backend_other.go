@@ -13,7 +13,7 @@ import (
 
 var errSystem = fmt.Errorf("%w: on %s/%s Vulkan is not driven", fault.ErrUnavailable, runtime.GOOS, runtime.GOARCH)
 
-func onProcessor() bool { return false }
+func onProcessor(int) bool { return false }
 
 func devices() []gpuexec.DeviceInfo { return absent(errSystem) }
 

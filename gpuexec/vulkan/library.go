@@ -44,9 +44,8 @@ type shader struct {
 // sources has the gpuexec.Source of each shader: a digest is made once.
 var sources sync.Map
 
-// processor reports whether the first device is a processor: for these there are other
-// shaders.
-func (b *Backend) processor() bool { return !b.narrow && onProcessor() }
+// processor reports whether the device is a processor: for these there are other shaders.
+func (b *Backend) processor() bool { return onProcessor(b.cfg.Device) }
 
 // wide reports whether a matmul is for matmul_wide, whose texels are 4 elements.
 func (b *Backend) wide(op ops.Op) bool { return b.processor() && op.Dims[1]%4 == 0 }

@@ -19,18 +19,30 @@ import (
 // both runs a test with the shaders for the device, and with those for devices that are no
 // processor.
 func both(t *testing.T, test func(t *testing.T, b *Backend)) {
-	for name, narrow := range map[string]bool{"device": false, "narrow": true} {
-		t.Run(name, func(t *testing.T) {
-			b := driven(t, Config{})
-			b.narrow = narrow
-			test(t, b)
-		})
+	for name, number := range map[string]int{"device": 0, "narrow": -1} {
+		t.Run(name, func(t *testing.T) { test(t, driven(t, Config{Device: number})) })
 	}
 }
 
 // E8: every operation is right, and its bits depend on nothing but its own inputs.
 func TestOperations(t *testing.T) {
 	both(t, func(t *testing.T, b *Backend) { devicetest.Operations(t, b) })
+}
+
+// Shaders are those for the device that was chosen, not for the first: one that is no
+// processor has others.
+func TestShadersAreOfTheDevice(t *testing.T) {
+	processor, other := driven(t, Config{}), driven(t, Config{Device: -1})
+	if !processor.processor() {
+		t.Skip("device 0 is no processor")
+	}
+	for _, op := range []ops.Op{ops.New(ops.MatMul, 2, 4, 4), ops.New(ops.Softmax, 2, 3, 4, 5)} {
+		mine, err := processor.Source(op)
+		theirs, otherErr := other.Source(op)
+		if err := errors.Join(err, otherErr); err != nil || mine.Key == theirs.Key {
+			t.Errorf("%s: both have %s, %v", op, mine.Name, err)
+		}
+	}
 }
 
 // each has an operation for each module and each choice of its flags.

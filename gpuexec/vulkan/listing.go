@@ -39,11 +39,17 @@ func place(p *vk.Physical) int {
 	return slices.Index([]uint32{vk.TypeCPU, 0, vk.TypeVirtual, vk.TypeIntegrated, vk.TypeDiscrete}, p.Type) * -1
 }
 
-// onProcessor reports whether the first device is a processor.
-var onProcessor = sync.OnceValue(func() bool {
-	all, err := physical()
-	return err == nil && all[0].Type == vk.TypeCPU
+// listed are the devices when they were first asked for; none on an error.
+var listed = sync.OnceValue(func() []*vk.Physical {
+	all, _ := physical()
+	return all
 })
+
+// onProcessor reports whether a device is there and a processor.
+func onProcessor(index int) bool {
+	all := listed()
+	return index >= 0 && index < len(all) && all[index].Type == vk.TypeCPU
+}
 
 func devices() []gpuexec.DeviceInfo {
 	all, err := physical()

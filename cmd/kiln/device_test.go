@@ -1,0 +1,117 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/opencl"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/gpuexec/vulkan"
+)
+
+// seeing runs the command in a process whose drivers are told to list two devices each;
+// it gives the exit code and what was printed.
+func seeing(t *testing.T, args ...string) (code int, text string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	drivers, err := filepath.Glob("/usr/share/vulkan/icd.d/lvp_icd.*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var twice []string
+	for _, from := range drivers {
+		driver, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		twice = append(twice, file(t, "a.json", string(driver)), file(t, "b.json", string(driver)))
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(cmd.Environ(), "POCL_DEVICES=basic pthread", "VK_ICD_FILENAMES="+strings.Join(twice, ":"))
+	out, err := cmd.CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode(), string(out)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	return exitDone, string(out)
+}
+
+// second skips where a backend has no second device.
+func second(t *testing.T, backend string) {
+	t.Helper()
+	if _, text := seeing(t, "devices"); !strings.Contains(text, backend+":1") {
+		t.Skipf("no second device of %s:\n%s", backend, text)
+	}
+}
+
+// E1, P12: run and warm use the device of the number that they are given: what is built for
+// it is found for it, and by a device of another identity not.
+func TestSecondDevice(t *testing.T) {
+	for _, name := range []string{opencl.Name, vulkan.Name} {
+		t.Run(name, func(t *testing.T) {
+			second(t, name)
+			record, store := filepath.Join(t.TempDir(), "record"), filepath.Join(t.TempDir(), "store")
+			run := func(device, store string, more ...string) (compiles int64) {
+				t.Helper()
+				code, text := seeing(t, slices.Concat(tiny, []string{"--device", device, "--requests", "2", "--passes", "1", "--store", store, "--json"}, more)...)
+				var ran report.Run
+				if err := json.Unmarshal([]byte(text), &ran); code != exitDone || err != nil || ran.Device != device {
+					t.Fatalf("exit %d, %v: %s", code, err, text)
+				}
+				return ran.Passes[0].Compiles
+			}
+			if n := run(name+":1", filepath.Join(t.TempDir(), "store"), "--record", record); n == 0 {
+				t.Error("nothing was compiled")
+			}
+			if code, text := seeing(t, "warm", "--manifest", record, "--store", store, "--device", name+":1"); code != exitDone {
+				t.Fatalf("exit %d: %s", code, text)
+			}
+			if n := run(name+":1", store); n != 0 {
+				t.Errorf("%d programs compiled that kiln warm had built for the same device", n)
+			}
+			if n := run(name, store); n == 0 && name == opencl.Name {
+				t.Error("what was built for one device was taken for another")
+			}
+		})
+	}
+}
+
+// E1: a number that no device has is an error of the command line, and it lists those there are.
+func TestUnknownDevice(t *testing.T) {
+	manifest := file(t, "manifest", "{\"kiln_manifest\":1}\n")
+	for _, b := range ops.Names() {
+		if !gpuexec.Find(b).Devices(t.Context())[0].Available {
+			continue
+		}
+		for _, args := range [][]string{{"run", "--requests", "1"}, {"warm", "--manifest", manifest, "--store", t.TempDir()}, {"bench", "device"}} {
+			if b == "cpu" && args[0] == "bench" {
+				continue
+			}
+			code, text := seeing(t, append(args, "--device", b+":9")...)
+			for i, want := range []string{b + ":9: no such device", b + ":0 (", b + ":1 ("} {
+				if i == 2 && b == "cpu" {
+					break
+				}
+				if code != exitUsage || !strings.Contains(text, want) {
+					t.Errorf("kiln %v --device %s:9: exit %d, want %q in %s", args, b, code, want, text)
+				}
+			}
+		}
+	}
+	for _, wrong := range []string{"gpu", "opencl:", "opencl:-1", "opencl:01", "opencl:1:2", "opencl:x"} {
+		refused(t, []string{"run", "--device", wrong}, fmt.Sprintf("--device %q: want cpu, opencl or vulkan, or one of these with a number", wrong))
+	}
+}
