@@ -86,7 +86,7 @@ func driverAlone() (c lives.Calls, err error) {
 		}
 		return program, kernel, failed("compile", clBuildProgram, code, false)
 	}
-	program, kernel, err := build(-1)
+	kept, kernel, err := build(-1)
 	if err != nil {
 		return c, err
 	}
@@ -119,7 +119,7 @@ func driverAlone() (c lives.Calls, err error) {
 	}
 	c.Close = func() error {
 		d.release(clReleaseKernel, kernel)
-		d.release(clReleaseProgram, program)
+		d.release(clReleaseProgram, kept)
 		m.Release()
 		d.release(clReleaseCommandQueue, q)
 		return d.Close()
