@@ -70,14 +70,12 @@ func (p persistence) keepDriverCaches(cfg Config, s env.Settings, logger *slog.L
 	if s.DriverCaches.Value != "1" {
 		return
 	}
-	err := error(fault.Invalidf("drivers' caches", "there is no store that is written"))
+	dir := ""
 	if p.store != nil && !cfg.Store.ReadOnly {
-		// Drivers read the process's own environment, whatever Config.Lookup is.
-		err = drivercache.Use(s.StoreDir.Value, drivercache.Share(s.StoreCapacity.Value), env.Process())
+		dir = s.StoreDir.Value
 	}
-	if err != nil {
-		logger.Warn("kiln: drivers keep their caches where they are", "error", err)
-	}
+	// Drivers read the process's own environment, whatever Config.Lookup is.
+	drivercache.Keep(dir, s.StoreCapacity.Value, env.Process(), logger)
 }
 
 // aborts is what the backend of that name says of its driver (SPEC P11).

@@ -30,10 +30,11 @@ func program(exec *gpuexec.Executor, lib ops.Library, op ops.Op, stated string) 
 	if source, err = lib.Source(op); err != nil {
 		return source, "", err
 	}
-	source.Name = op.String()
 	if _, code := source.Spec.(gpuexec.Code); code { // has its key, which operations of other dimensions may share
+		source.Name = op.Kind.String()
 		return source, artefacts.OfKernel(exec, source).Key, nil
 	}
+	source.Name = op.String()
 	layout := ""
 	if op.Kind == ops.MatMul {
 		weight, err := lib.Prepare(op)

@@ -123,3 +123,17 @@ func TestProgramOfCodeIsNamed(t *testing.T) {
 		t.Errorf("%q, %v, want %q", src.Name, err, op)
 	}
 }
+
+// E6: a program that serves every shape is not called by the first that asked for it.
+func TestNameOfAProgramForAllShapes(t *testing.T) {
+	lib, exec := device(t)
+	op := ops.New(ops.GELU, 2, 8)
+	for _, c := range []struct {
+		lib  ops.Library
+		want string
+	}{{ops.Find(opencl.Name), "gelu"}, {lib, op.String()}} {
+		if source, _, err := program(exec, c.lib, op, "x"); err != nil || source.Name != c.want {
+			t.Errorf("a program of %s is called %q, want %q, %v", c.lib.Name(), source.Name, c.want, err)
+		}
+	}
+}

@@ -11,12 +11,26 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/opencl"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/gpuexec/vulkan"
 )
+
+// E2: a driver that is missing is said once, with what to install, however many items are for it.
+func TestWarmWithoutADriver(t *testing.T) {
+	var items []manifest.Item
+	for n := range 3 {
+		items = append(items, manifest.Item{Backend: opencl.Name, Op: ops.New(ops.GELU, int64(n+1), 4).String(), Uses: 1})
+	}
+	t.Setenv("OCL_ICD_VENDORS", t.TempDir()) // for the child, which alone opens devices
+	code, text, errs := invoke("warm", "--manifest", written(t, items), "--store", filepath.Join(t.TempDir(), "store"))
+	if code != exitFailed || strings.Count(text, warmFailed) != 4 || strings.Count(text, ": install ") != 1 {
+		t.Errorf("exit %d, want the reason once and 3 items that failed: %s, stderr %s", code, text, errs)
+	}
+}
 
 // seeing runs the command in a process whose drivers are told to list two devices each;
 // it gives the exit code and what was printed.

@@ -58,8 +58,9 @@ type warmer struct {
 	child       bool
 	progress    *os.File
 	failures    int
-	unstored    int            // of the failures, those that were built
-	results     map[string]int // printed so far
+	unstored    int             // of the failures, those that were built
+	results     map[string]int  // printed so far
+	said        map[string]bool // errors that were
 }
 
 func warmCommand(ctx context.Context, c *call) error {
@@ -372,8 +373,13 @@ func (w *warmer) result(r warmed) error {
 
 func (w *warmer) print(r warmed) error {
 	if w.results == nil {
-		w.results = make(map[string]int)
+		w.results, w.said = make(map[string]int), make(map[string]bool)
 	}
 	w.results[r.Result]++
-	return w.say(r, "%-8s %8.3f s  %s %s %s", r.Result, r.Seconds, r.Backend, r.Op, r.Error)
+	why := r.Error
+	if w.said[why] {
+		why = "as said above"
+	}
+	w.said[r.Error] = r.Error != ""
+	return w.say(r, "%-8s %8.3f s  %s %s %s", r.Result, r.Seconds, r.Backend, r.Op, why)
 }

@@ -28,11 +28,6 @@ func (w *warmer) open(ctx context.Context, library func(backend string) (ops.Lib
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--store: %w", err)}
 	}
-	if w.settings.DriverCaches.Value == "1" {
-		if err := drivercache.Use(w.store, drivercache.Share(w.capacity), env.Process()); err != nil {
-			w.logger().Warn("warm: drivers keep their caches where they are", "error", err)
-		}
-	}
 	return s, nil
 }
 
@@ -56,6 +51,9 @@ func (w *warmer) build(ctx context.Context) (err error) {
 	store, err := w.open(ctx, b.library)
 	if err != nil {
 		return err
+	}
+	if w.settings.DriverCaches.Value == "1" {
+		drivercache.Keep(w.store, w.capacity, env.Process(), w.logger())
 	}
 	last := context.WithoutCancel(ctx)
 	defer func() { err = errors.Join(err, b.close(last), store.Close(last)) }()

@@ -4,6 +4,7 @@ package drivercache
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,9 +33,17 @@ const (
 	pocl = "pocl"
 )
 
-// Share is how many bytes each driver is given beside a store of that capacity: a tenth, or
+// Keep is Use of the directory of a store of that capacity, "" for none, and a warning where
+// it cannot be.
+func Keep(dir string, store limit.Limit, lookup func(name string) (string, bool), logger *slog.Logger) {
+	if err := Use(dir, share(store), lookup); err != nil {
+		logger.Warn("drivers keep their caches where they are", "error", err)
+	}
+}
+
+// share is how many bytes each driver is given beside a store of that capacity: a tenth, or
 // 1 GiB beside one without a bound.
-func Share(store limit.Limit) int64 {
+func share(store limit.Limit) int64 {
 	if n, counted := store.Value(); counted {
 		return n / 10
 	}
@@ -57,6 +66,9 @@ var used struct {
 // folder is no folder of this user alone, or cannot be written, or another process
 // clears it up; or ErrInvalid, as drivers of this process keep theirs elsewhere.
 func Use(dir string, most int64, lookup func(name string) (string, bool)) error {
+	if dir == "" {
+		return failed(dir, fmt.Errorf("%w: there is no store that is written", fault.ErrInvalid))
+	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return failed(dir, err)

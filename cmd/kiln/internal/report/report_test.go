@@ -105,7 +105,7 @@ func TestText(t *testing.T) {
 		"  p50                            9.12 ms", "  max                           1,235 ms",
 		"  held reference               1,234,567     1,234,567\n",
 		"  artefacts compiled               1,800             0\n",
-		"  time compiling                  250 ms", "  compiling, had hits missed        61.3 s",
+		"  time compiling                  250 ms", "  had each hit been compiled        61.3 s",
 		"  prepared weights              42.0 MiB", "  padding added                   4.50 %",
 		"outputs: the same bits in all passes, sha256 abababababababab...\nchecked on a sample: at most 3.2e-07 from a float64 reference\n",
 	} {

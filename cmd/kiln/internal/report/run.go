@@ -33,7 +33,7 @@ type Pass struct {
 	Joined         int64     `json:"joined"`   // lookups that waited for a computation of another caller
 	Compiles       int64     `json:"compiles"` // artefacts built in this pass
 	CompileSeconds float64   `json:"compile_seconds"`
-	SecondsSaved   float64   `json:"seconds_saved"` // what the hits would have cost to build
+	SecondsSaved   float64   `json:"seconds_saved"` // the compile time of what was found, counted at each hit
 	GroupsEvicted  int64     `json:"groups_evicted"`
 	Thrash         int64     `json:"thrash"` // warnings of sessions, each once until its thrashing ends, be it in a later pass
 	GroupsResident int64     `json:"groups_resident"`

@@ -58,7 +58,7 @@ var sections = []struct {
 	{"compiling", []row{
 		number("artefacts compiled", func(p *Pass) int64 { return p.Compiles }),
 		{label: "time compiling", cell: func(p *Pass) string { return seconds(p.CompileSeconds) }},
-		{label: "compiling, had hits missed", cell: func(p *Pass) string { return seconds(p.SecondsSaved) }},
+		{label: "had each hit been compiled", cell: func(p *Pass) string { return seconds(p.SecondsSaved) }},
 	}},
 	{"memory", []row{
 		number("shape groups held", func(p *Pass) int64 { return p.GroupsResident }),
