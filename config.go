@@ -42,7 +42,7 @@ type Config struct {
 	StoreRequired bool
 	// DriverCaches has the drivers of this process keep the caches that they have of
 	// their own (Mesa, PoCL, CUDA, NVIDIA) in StoreDir, too, each within a tenth of
-	// StoreBytes; default KILN_DRIVER_CACHES, else they stay where they are. It sets the
+	// the store's capacity; default KILN_DRIVER_CACHES, else they stay where they are. It sets the
 	// drivers' variables, but for those that are set, and holds for what is loaded
 	// later: open the runtime before devices are listed or opened. Where it cannot be,
 	// that is logged. Linux only.

@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/drivercache"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // persistence is the store below the artefact cache, with its memory tier; the
@@ -70,12 +71,12 @@ func (p persistence) keepDriverCaches(cfg Config, s env.Settings, logger *slog.L
 	if s.DriverCaches.Value != "1" {
 		return
 	}
-	dir := ""
+	dir, capacity := "", limit.Limit{}
 	if p.store != nil && !cfg.Store.ReadOnly {
-		dir = s.StoreDir.Value
+		dir, capacity = s.StoreDir.Value, p.store.Stats().Capacity
 	}
 	// Drivers read the process's own environment, whatever Config.Lookup is.
-	drivercache.Keep(dir, s.StoreCapacity.Value, env.Process(), logger)
+	drivercache.Keep(dir, capacity, env.Process(), logger)
 }
 
 // aborts is what the backend of that name says of its driver (SPEC P11).

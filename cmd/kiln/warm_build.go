@@ -53,7 +53,7 @@ func (w *warmer) build(ctx context.Context) (err error) {
 		return err
 	}
 	if w.settings.DriverCaches.Value == "1" {
-		drivercache.Keep(w.store, w.capacity, env.Process(), w.logger())
+		drivercache.Keep(w.store, store.Stats().Capacity, env.Process(), w.logger())
 	}
 	last := context.WithoutCancel(ctx)
 	defer func() { err = errors.Join(err, b.close(last), store.Close(last)) }()

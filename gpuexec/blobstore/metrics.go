@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 var reasons = fault.Reasons()
@@ -31,6 +32,7 @@ type Stats struct {
 	SetAside  int64                  // bad entries moved to quarantine/, or hidden in a base
 	Avoidable int64                  // misses of a key that has an entry of another identity (SPEC R2)
 	Pending   int64                  // stores under way now, also those that wait for the disk (SPEC P18)
+	Capacity  limit.Limit            // bytes that entries may take: the directory's own, or Config.Capacity; not given of a store that is off
 	Reasons   map[fault.Reason]int64 // misses and refusals by reason; every reason of SPEC R1 has an element
 	Locked    time.Duration          // longest time for which this Store held the directory's lock (SPEC P7)
 }
@@ -44,6 +46,9 @@ func (s *Store) Stats() Stats {
 	}
 	if s.dir.lock != nil {
 		out.Locked = s.dir.lock.Longest()
+	}
+	if have := s.settings.Load(); have != nil {
+		out.Capacity = have.capacity
 	}
 	for i, r := range reasons {
 		out.Reasons[r] = c.reasons[i].Load()

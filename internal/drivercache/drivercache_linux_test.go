@@ -295,3 +295,73 @@ func TestSmallBoundAndModes(t *testing.T) {
 		}
 	}
 }
+
+// Folders that no process entered for long go when the first process comes, but not those
+// that one still uses, and nothing beyond a link (P13).
+func TestSweep(t *testing.T) {
+	dir, outside := t.TempDir(), t.TempDir()
+	long := time.Now().Add(-100 * 24 * time.Hour)
+	var used *os.File
+	for _, name := range []string{"gone", "lately", "used"} {
+		at := filepath.Join(dir, home, name)
+		if err := errors.Join(os.MkdirAll(filepath.Join(at, "mesa", "x"), 0o700), os.WriteFile(filepath.Join(at, lockFile), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if name != "lately" {
+			if err := os.Chtimes(filepath.Join(at, lockFile), long, long); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	used, err := os.Open(filepath.Join(dir, home, "used", lockFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer used.Close()
+	if err := errors.Join(flock(used, unix.LOCK_SH), os.WriteFile(filepath.Join(outside, lockFile), nil, 0o600), os.Chtimes(filepath.Join(outside, lockFile), long, long),
+		os.Symlink(outside, filepath.Join(dir, home, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // its own is entered again
+		lock, err := enter(dir, filepath.Join(home, "mine"), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(lock.Close(), os.Chtimes(filepath.Join(dir, home, "mine", lockFile), long, long)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, stays := range map[string]bool{"gone": false, "lately": true, "used": true, "mine": true} {
+		if _, err := os.Stat(filepath.Join(dir, home, name)); (err == nil) != stays {
+			t.Errorf("%s: %v, stays: want %v", name, err, stays)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(outside, lockFile)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A lock whose file was removed meanwhile guards nothing: the folder is not used.
+func TestLockThatWasRemoved(t *testing.T) {
+	dir := t.TempDir()
+	lock, err := enter(dir, "f", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	name := filepath.Join("f", lockFile)
+	if !there(root, name, lock) {
+		t.Error("a lock that is there is taken for another's")
+	}
+	if err := errors.Join(root.Remove(name), root.WriteFile(name, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if there(root, name, lock) {
+		t.Error("a lock that was removed is taken for the one that is there")
+	}
+}

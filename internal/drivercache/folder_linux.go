@@ -26,6 +26,12 @@ func machine() string {
 	return fmt.Sprintf("%s-%x", runtime.GOARCH, digest[:6])
 }
 
+// The lock of a folder. What is no file is not waited for, and no link followed.
+const (
+	lockFile = "lock"
+	opening  = unix.O_NOFOLLOW | unix.O_NONBLOCK
+)
+
 // enter makes the folders below dir and shares their lock. Who has it alone first bounds
 // what has no bound of its own: nobody reads there. No link leads out (SPEC P13).
 func enter(dir, folder string, most int64) (lock *os.File, err error) {
@@ -43,20 +49,55 @@ func enter(dir, folder string, most int64) (lock *os.File, err error) {
 			return nil, err
 		}
 	}
-	if lock, err = root.OpenFile(path.Join(folder, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600); err != nil {
+	its := path.Join(folder, lockFile)
+	if lock, err = root.OpenFile(its, os.O_RDWR|os.O_CREATE|opening, 0o600); err != nil {
 		return nil, err
 	}
+	now := time.Now()
+	_ = root.Chtimes(its, now, now) // sweep goes by it
 	if flock(lock, unix.LOCK_EX) == nil {
 		bound(root, path.Join(folder, pocl), most)
+		sweep(root, folder)
 	}
 	const tries, pause = 20, 50 * time.Millisecond
 	for range tries { // who clears up takes no longer, or was stopped
 		if err = flock(lock, unix.LOCK_SH); err == nil {
-			return lock, nil
+			if there(root, its, lock) {
+				return lock, nil
+			}
+			break
 		}
 		time.Sleep(pause)
 	}
 	return nil, errors.Join(fmt.Errorf("%w: another process clears the folder up", fault.ErrUnavailable), err, lock.Close())
+}
+
+// there reports whether an open file is still that of a name: who sweeps may have removed it.
+func there(root *os.Root, name string, open *os.File) bool {
+	now, err := root.Lstat(name)
+	mine, mineErr := open.Stat()
+	return err == nil && mineErr == nil && os.SameFile(now, mine)
+}
+
+// sweep removes the folders beside this one that no process has entered for long: those of
+// processors that are gone.
+func sweep(root *os.Root, folder string) {
+	const unused = 90 * 24 * time.Hour
+	locks, _ := fs.Glob(root.FS(), path.Join(path.Dir(folder), "*", lockFile)) // the pattern is no bad one
+	for _, name := range locks {
+		info, err := root.Lstat(name)
+		if err != nil || path.Dir(name) == folder || time.Since(info.ModTime()) < unused {
+			continue
+		}
+		lock, err := root.OpenFile(name, os.O_RDWR|opening, 0)
+		if err != nil {
+			continue
+		}
+		if flock(lock, unix.LOCK_EX) == nil {
+			_ = root.RemoveAll(path.Dir(name))
+		}
+		_ = lock.Close()
+	}
 }
 
 // flock takes a lock, or leaves it as it is: it does not wait.
