@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
@@ -23,22 +20,11 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/data"
+	"github.com/kiln-cache/kiln/internal/drivertest"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-func TestMain(m *testing.M) {
-	cache, err := os.MkdirTemp("", "kiln-*") // of drivers, for these tests alone
-	if err == nil {
-		err = os.Setenv("POCL_CACHE_DIR", cache)
-	}
-	if err != nil {
-		panic(err)
-	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(cache)
-		os.Exit(code)
-	}))
-}
+func TestMain(m *testing.M) { drivertest.Main(m) }
 
 var bg = context.Background()
 

@@ -10,9 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/drivertest"
 )
 
 // TestMain is the command itself where it is started with a command's name: a
@@ -24,17 +23,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	cache, err := os.MkdirTemp("", "kiln-*") // of drivers, for these tests alone
-	if err == nil {
-		err = os.Setenv("POCL_CACHE_DIR", cache)
-	}
-	if err != nil {
-		panic(err)
-	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(cache)
-		os.Exit(code)
-	}))
+	drivertest.Main(m)
 }
 
 // invoke runs the command in this process.

@@ -11,12 +11,11 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
 	"github.com/kiln-cache/kiln/gpuexec/opencl"
+	"github.com/kiln-cache/kiln/internal/drivertest"
 )
 
 var bg = context.Background()
@@ -27,12 +26,7 @@ func TestMain(m *testing.M) {
 	if *child != "" {
 		os.Exit(m.Run())
 	}
-	dir := must(os.MkdirTemp("", "kiln-opencl-*"))
-	check(os.Setenv("POCL_CACHE_DIR", dir))
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(dir)
-		os.Exit(code)
-	}))
+	drivertest.Main(m)
 }
 
 // device skips where there is none.

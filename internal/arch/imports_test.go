@@ -49,7 +49,7 @@ var foreigns = []foreign{
 	{path: "github.com/ebitengine/purego", rooms: []string{"gpuexec", "stress", "internal/dnnl2"}, tests: true},
 	{path: "github.com/anishathalye/porcupine", rooms: []string{"stress"}, tests: true},
 	{path: "pgregory.net/rapid", rooms: []string{"stress"}, tests: true},
-	{path: "go.uber.org/goleak", rooms: []string{"stress"}, tests: true},
+	{path: "go.uber.org/goleak", rooms: []string{"stress", "internal/drivertest"}, tests: true},
 }
 
 // imports finds wrong arrows and foreign modules in wrong rooms.
