@@ -200,9 +200,9 @@ func TestFullDiskEvicts(t *testing.T) {
 			continue
 		}
 		r.want("put", s.put("k20", "v20"), "refused reason=degraded")
-		r.want("what it took to see that", s.usage().Entries, 20-1-2-4)
+		r.want("what it took to see that", s.usage().Entries, 20-1-2-4-4-4)
 		r.want("paused", s.put("k20", "v20"), "refused reason=degraded")
-		r.want("nothing more", s.usage().Entries, 20-1-2-4)
+		r.want("nothing more", s.usage().Entries, 20-1-2-4-4-4)
 	}
 }
 

@@ -175,8 +175,8 @@ func (w *writing) write(ctx context.Context) error {
 		}
 	}
 	err := w.attempt(ctx)
-	for again, bytes := 0, w.record().disk; again < 3 && w.place == "" && noSpace(err); again, bytes = again+1, 2*bytes {
-		if !s.dir.give(ctx, bytes) {
+	for again := range 8 { // others that find the disk full take what was given
+		if w.place != "" || !noSpace(err) || !s.dir.give(ctx, w.record().disk<<min(again, 2)) {
 			break
 		}
 		err = w.attempt(ctx)
