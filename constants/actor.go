@@ -45,7 +45,8 @@ type (
 	closeMsg struct {
 		reply actors.Reply[<-chan struct{}] // as in capacityMsg
 	}
-	drainMsg struct{} // the next piece of what was flushed
+	forgetMsg struct{ node *node } // its last lease has ended
+	drainMsg  struct{}             // the next piece of what was flushed
 )
 
 func (getMsg) isMessage()      {}
@@ -55,6 +56,7 @@ func (leaveMsg) isMessage()    {}
 func (removeMsg) isMessage()   {}
 func (capacityMsg) isMessage() {}
 func (closeMsg) isMessage()    {}
+func (forgetMsg) isMessage()   {}
 func (drainMsg) isMessage()    {}
 
 // Fail answers a request whose turn panicked.
@@ -108,11 +110,13 @@ func (s *shell) handle(m message) {
 		s.close()
 		m.reply.Send(s.drained())
 		s.drain()
+	case forgetMsg:
+		s.state.forget(m.node)
 	case drainMsg:
 		s.drain()
 	}
 	s.publish()
-	s.gone.Throw(s.state.take()...)
+	s.letGoLater()
 	s.state.touched.Turn()
 }
 
@@ -127,7 +131,7 @@ func (s *shell) drained() <-chan struct{} {
 // next piece.
 func (s *shell) drain() {
 	all := (!s.closed.Load() || s.endAll()) && s.state.drain(touched.Most/2)
-	s.gone.Throw(s.state.take()...)
+	s.letGoLater()
 	if !all {
 		s.e.tell(drainMsg{})
 		return
@@ -144,6 +148,7 @@ func (s *shell) publish() {
 	s.e.cache.cfg.memory.Add(s.state.resident - s.e.resident.Load())
 	s.e.resident.Store(s.state.resident)
 	s.e.reserved.Store(s.state.reserved)
+	s.e.leased.Store(s.state.leased)
 	s.e.entries.Store(int64(s.state.table.Len()))
 }
 
@@ -154,10 +159,14 @@ func (s *shell) get(m getMsg) {
 		m.reply.Fail(fault.ErrClosed)
 		return
 	}
-	if n := s.state.table.Hashed(m.pending.hash, key.ID, key.Backend); n != nil && n.Value.cell.Pin() {
+	if n := s.state.found(key, m.pending.hash); n != nil && n.Value.cell.Pin() {
+		if s.state.revive(n) { // C13
+			n.Value.calls.renew()
+			s.publish()
+		}
 		n.Value.hits.Add(1)
-		if l := newLease(n); !m.reply.Send(answer{lease: l}) {
-			l.End()
+		if !m.reply.Send(answer{lease: newLease(n)}) {
+			s.idle.Throw(n) // it may have been the last to hold it
 			s.unused(m.pending)
 		}
 		return
@@ -251,7 +260,11 @@ func (s *shell) end(o *Promise, err error) {
 		l.flight.Follow(heir.owner.flight, o.flight)
 		close(heir.called)
 	default:
-		s.state.drop(p)
+		how := failed
+		if o.refused {
+			how = refused
+		}
+		s.state.fail(p, how)
 		s.publish()
 		if l != nil {
 			l.flight.Finish(nil, err, nil)
@@ -301,14 +314,24 @@ func (s *shell) endAll() bool {
 	return true
 }
 
+// letGoLater has what has gone in this turn let go, with the callbacks that it has now:
+// if it becomes resident again (SPEC C13) there may be others.
+func (s *shell) letGoLater() {
+	gone := s.state.take()
+	for i := range gone {
+		gone[i].calls = gone[i].node.Value.calls.take()
+	}
+	s.gone.Throw(gone...)
+}
+
 // letGo fires the callbacks of a tensor that has gone, and has the pin of its
 // residency dropped, off the turn. Tensors come in the order of their removals, but a
 // callback or a Free that is stuck holds up no other tensor.
 func (s *shell) letGo(r removal) {
 	defer s.idle.Throw(r.node)
 	s.e.cache.counters.removed(r)
-	s.e.event(time.Time{}, Event{Context: context.Background(), Key: Key{Backend: r.node.Sub, ID: r.node.Key}, Removal: r.why, Cost: r.node.Value.cost})
-	r.node.Value.calls.fire(r.why, s.e.failed)
+	s.e.event(time.Time{}, Event{Context: context.Background(), Key: keyOf(r.node), Removal: r.why, Cost: r.node.Value.cost})
+	fire(r.calls, r.why, s.e.failed)
 }
 
 // failed logs user code that panicked where nobody waits for it.

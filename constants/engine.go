@@ -27,7 +27,7 @@ type Engine struct {
 	ref     *actors.Ref[message]
 	shell   *shell
 
-	resident, reserved, entries atomic.Int64
+	resident, reserved, entries, leased atomic.Int64
 
 	once sync.Once
 	gone chan struct{} // closed when Close has ended
@@ -37,7 +37,7 @@ type Engine struct {
 // Options of one GetOrAdd. The zero value is usable.
 type Options struct {
 	Cost    time.Duration // what it takes to compute, for the policy Cost; at least 0
-	Removed func(Removal) // called once, when a tensor that this call's owner delivers stops being resident
+	Removed func(Removal) // called once, when a tensor that this call's owner delivers first stops being resident
 	CanOwn  bool          // the caller can compute: if the owner that it waits for gives up, it becomes the owner
 	Linger  time.Duration // Config.Linger for this call of Get; 0 = that, negative = none
 }
@@ -52,6 +52,7 @@ type Outcome struct {
 func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, policy Policy) *Engine {
 	e := &Engine{cache: c, kind: kind, index: index, context: context, gone: make(chan struct{})}
 	e.shell = &shell{e: e, state: newState(c.cfg.Hash, capacity, policy)}
+	e.shell.state.runs.counts = &c.counters.again
 	e.zone.Up = &c.zone
 	lend := e.zone.Lend(actors.Go)
 	e.shell.gone.Init(lend, e.shell.letGo, e.failed)
@@ -70,7 +71,8 @@ func (e *Engine) String() string {
 
 func (e *Engine) tell(m message) { e.ref.Tell(m) }
 
-// Lookup is the hit path of GetOrAdd: a lease if the tensor is resident.
+// Lookup is the hit path of GetOrAdd: a lease if the tensor is resident. What was evicted
+// while it is leased GetOrAdd and Get find (SPEC C13), Lookup does not.
 func (e *Engine) Lookup(key Key) (*Lease, bool) {
 	start := e.clock()
 	l, ok := e.lookup(key)
@@ -83,6 +85,10 @@ func (e *Engine) Lookup(key Key) (*Lease, bool) {
 func (e *Engine) lookup(key Key) (*Lease, bool) {
 	n := e.shell.state.table.Lookup(key.ID, key.Backend)
 	if n == nil || !n.Value.cell.Pin() {
+		return nil, false
+	}
+	if n.Value.gone.Load() { // evicted meanwhile, and perhaps not kept apart for a lease
+		unpin(n)
 		return nil, false
 	}
 	n.Value.hits.Add(1)
@@ -234,6 +240,7 @@ func (e *Engine) owned(o *Promise) (Outcome, error) {
 		return err
 	}, func(err error) {
 		if err != nil { // also when the goroutine is on its way out
+			o.refused = true
 			o.Abandon()
 			e.cache.cfg.Logger.Warn("constants: device memory", "engine", e.String(), "bytes", o.pending.bytes, "error", err)
 			out = Outcome{Bypass: DeviceRefused}

@@ -38,6 +38,8 @@ func Versioned(name string, generation uint64) string {
 	return string(binary.LittleEndian.AppendUint64([]byte("v"), generation)) + name
 }
 
+func keyOf(n *node) Key { return Key{Backend: n.Sub, ID: n.Key} }
+
 func (k Key) check(bytes int64) error {
 	switch {
 	case k.ID == "":

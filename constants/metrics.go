@@ -16,6 +16,7 @@ type Stats struct {
 	Len     int64 // resident tensors
 	Bytes   int64 // resident
 	Pending int64 // bytes promised to owners
+	Leased  int64 // bytes of what was evicted while it was leased, is leased still, and found by its key (SPEC C13)
 	Touched int64 // tensors that a turn of an engine's actor looked at or changed, at most
 
 	Hits     uint64 // leases given on a resident tensor
@@ -24,6 +25,10 @@ type Stats struct {
 	// were not cached, by reason; every reason has its entry.
 	Removals map[Removal]uint64
 	Bypasses map[Bypass]uint64
+	// Again are the computations of a key that was computed before, by why ("evicted",
+	// "cleared", "failed", "refused"; each has its entry): an ownership that was given, or a
+	// bypass other than ZeroSize. Of an engine the last 262,144 keys at least are known (SPEC F10).
+	Again map[string]uint64
 }
 
 var (
@@ -37,6 +42,7 @@ type counters struct {
 	hits, promises atomic.Uint64
 	removals       [len(removals)]atomic.Uint64
 	bypasses       [len(bypasses)]atomic.Uint64
+	again          [agains]atomic.Uint64
 }
 
 func count[T comparable](known []T, counts []atomic.Uint64, what T) {
@@ -59,6 +65,7 @@ func (c *Cache) Stats() Stats {
 	s := Stats{
 		Hits: c.counters.hits.Load(), Promises: c.counters.promises.Load(),
 		Removals: make(map[Removal]uint64, len(removals)), Bypasses: make(map[Bypass]uint64, len(bypasses)),
+		Again: make(map[string]uint64, agains-1),
 	}
 	for i, why := range removals {
 		s.Removals[why] = c.counters.removals[i].Load()
@@ -66,11 +73,15 @@ func (c *Cache) Stats() Stats {
 	for i, why := range bypasses {
 		s.Bypasses[why] = c.counters.bypasses[i].Load()
 	}
+	for why := first + 1; why < agains; why++ {
+		s.Again[againWords[why]] = c.counters.again[why].Load()
+	}
 	for _, e := range c.Engines() {
 		s.Engines++
 		s.Len += e.Len()
 		s.Bytes = sums.Add(s.Bytes, e.Size())
 		s.Pending = sums.Add(s.Pending, e.Reserved())
+		s.Leased = sums.Add(s.Leased, e.leased.Load())
 		s.Touched = max(s.Touched, e.shell.state.touched.Most())
 		e.shell.state.table.All(func(n *node) bool {
 			s.Hits += n.Value.hits.Load()

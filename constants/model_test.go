@@ -21,6 +21,7 @@ type model struct {
 	policy   Policy
 	resident map[Key]*made
 	pending  map[Key]*made
+	apart    map[Key]*made // displaced
 	all      []*made
 }
 
@@ -54,6 +55,15 @@ func (m *model) get(k Key, bytes int64, cost time.Duration) (*made, string) {
 	}
 	if t := m.resident[k]; t != nil {
 		t.pins++
+		return t, "hit"
+	}
+	if t := m.apart[k]; t != nil && t.pins > 0 { // C13
+		t.pins++
+		if m.room(t.bytes, t.cost) {
+			delete(m.apart, k)
+			m.resident[k] = t
+			t.pins++
+		}
 		return t, "hit"
 	}
 	if m.capacity == 0 {
@@ -92,6 +102,7 @@ func (m *model) room(bytes int64, cost time.Duration) bool {
 	}
 	for _, t := range victims {
 		m.remove(t, Evicted)
+		m.apart[t.key] = t
 	}
 	return true
 }
@@ -106,7 +117,9 @@ func cheapest(a, b *made) int {
 func (m *model) remove(t *made, why Removal) {
 	delete(m.resident, t.key)
 	t.pins--
-	t.removals = append(t.removals, why)
+	if len(t.removals) == 0 { // each callback is called once
+		t.removals = append(t.removals, why)
+	}
 }
 
 // deliver leaves the owner's pin, and the cache's if the tensor stays.
@@ -120,6 +133,7 @@ func (m *model) deliver(t *made) {
 }
 
 func (m *model) flush(why Removal) {
+	clear(m.apart)
 	for _, t := range m.resident {
 		m.remove(t, why)
 	}
@@ -131,6 +145,10 @@ func (m *model) flush(why Removal) {
 func (m *model) removeKey(k Key) bool {
 	if t := m.resident[k]; t != nil {
 		m.remove(t, Removed)
+		return true
+	}
+	if t := m.apart[k]; t != nil && t.pins > 0 {
+		delete(m.apart, k)
 		return true
 	}
 	if t := m.pending[k]; t != nil && !t.flushed {
@@ -167,7 +185,7 @@ func TestAgainstModel(t *testing.T) {
 			r.Fatal(err)
 		}
 		p := &play{r: r, c: c, e: e, rec: &record{freed: make(map[*made]int), removals: make(map[*made][]Removal)},
-			m: &model{capacity: noBound, policy: policy, resident: make(map[Key]*made), pending: make(map[Key]*made)}}
+			m: &model{capacity: noBound, policy: policy, resident: make(map[Key]*made), pending: make(map[Key]*made), apart: make(map[Key]*made)}}
 		r.Repeat(map[string]func(*rapid.T){
 			"get": p.get, "get ": p.get, "fulfil": p.fulfil, "abandon": p.abandon, "remove": p.remove,
 			"capacity": p.capacity, "end": p.end, "hold": p.hold, "drop": p.drop, "": p.check,

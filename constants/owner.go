@@ -25,6 +25,7 @@ type Promise struct {
 	watched bool                    // the end of asked ends the ownership
 	stop    func() bool             // ends that watch; nil = it has not begun
 	over    atomic.Bool
+	refused bool // there was no device memory; set before its end
 	memory  *memory
 }
 
@@ -72,7 +73,7 @@ func (o *Promise) Fulfil(value any, bytes int64, free func()) (*Lease, error) {
 	}
 	n := o.engine.shell.state.newNode(o.pending)
 	n.Value.value = value
-	n.Value.cell.Init(o.freeing(free))
+	n.Value.cell.Init(o.freeing(n, free))
 	n.Value.cell.Pin() // the owner's lease
 	if o.pending.callback != nil {
 		n.Value.calls.add(o.pending.callback)
@@ -90,12 +91,12 @@ func (o *Promise) Fulfil(value any, bytes int64, free func()) (*Lease, error) {
 
 // freeing is what frees the tensor: user code, whose panic goes no further. It does
 // not keep o.
-func (o *Promise) freeing(free func()) func() {
+func (o *Promise) freeing(n *node, free func()) func() {
 	e, reserved := o.engine, o.memory
-	if free == nil && reserved.free.Load() == nil {
-		return nil
-	}
 	return func() {
+		if n.Value.apart.Load() {
+			e.tell(forgetMsg{n})
+		}
 		defer reserved.release(e)
 		e.discard(free)
 	}

@@ -157,6 +157,9 @@ func (p *play) drop(r *rapid.T) {
 
 // check compares what can be asked at any time.
 func (p *play) check(r *rapid.T) {
+	let := make(chan struct{}) // the pins of what has gone go
+	p.e.shell.gone.Fence(func() { p.e.shell.idle.Fence(func() { close(let) }) })
+	<-let
 	if _, err := p.e.Remove(ctx, Key{ID: "no such"}); err != nil { // lets what was told be handled
 		r.Fatal(err)
 	}

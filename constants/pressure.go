@@ -49,7 +49,7 @@ func (s *state) shrink(nodes []*node, bytes int64) (freed pressure.Freed) {
 			break
 		}
 		s.touched.Add(1)
-		if !n.Value.cell.Leased() && s.remove(n, Evicted) {
+		if !n.Value.cell.Leased() && s.evict(n) {
 			freed.Add(pressure.Freed{Bytes: n.Value.bytes})
 		}
 	}

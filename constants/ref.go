@@ -87,12 +87,12 @@ func (r *Held) Drop() {
 	}
 }
 
-// callbacks of one tensor: each is called once, at its removal.
+// callbacks of one tensor: each is called once, at its next removal.
 type callbacks struct {
 	mu struct {
 		sync.Mutex
-		list  list.List // of func(Removal), the oldest first
-		fired bool
+		list  *list.List // of func(Removal), the oldest first; nil = none
+		taken bool       // it is not resident
 	}
 }
 
@@ -100,30 +100,45 @@ type callbacks struct {
 func (c *callbacks) add(f func(Removal)) *list.Element {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.fired {
+	if c.mu.taken {
 		return nil
+	}
+	if c.mu.list == nil {
+		c.mu.list = list.New()
 	}
 	return c.mu.list.PushBack(f)
 }
 
 func (c *callbacks) remove(e *list.Element) {
-	if e == nil {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.list.Remove(e) // which does nothing if fire has taken it
+	if e != nil && c.mu.list != nil {
+		c.mu.list.Remove(e) // which does nothing if take has had it
+	}
+}
+
+// take takes the callbacks of a tensor that is not resident any more out.
+func (c *callbacks) take() (all *list.List) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all, c.mu.list, c.mu.taken = c.mu.list, nil, true
+	return all
+}
+
+// renew is for a tensor that has become resident again.
+func (c *callbacks) renew() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.taken = false
 }
 
 // fire calls each callback, which is user code; panicked is told of one that panics.
-func (c *callbacks) fire(why Removal, panicked func(error)) {
-	c.mu.Lock()
-	c.mu.fired = true
+func fire(list *list.List, why Removal, panicked func(error)) {
 	var all []func(Removal)
-	for e := c.mu.list.Front(); e != nil; e = e.Next() {
-		all = append(all, e.Value.(func(Removal)))
+	if list != nil {
+		for e := list.Front(); e != nil; e = e.Next() {
+			all = append(all, e.Value.(func(Removal)))
+		}
 	}
-	c.mu.list.Init()
-	c.mu.Unlock()
 	guard.Each(all, func(f func(Removal)) { guard.Call(func() { f(why) }, panicked) })
 }

@@ -17,6 +17,7 @@ type tensor struct {
 	cell  lease.Cell
 	hits  atomic.Uint64 // beside the pins: a hit writes there anyway
 	gone  atomic.Bool
+	apart atomic.Bool // in the state's apart, or was so until a flush
 	value any
 	bytes int64
 	cost  time.Duration // what it took to compute
@@ -50,7 +51,8 @@ type line struct {
 // what has to go. It knows no channel, clock, flight or goroutine.
 type state struct {
 	table    *table.Table[tensor]
-	worth    worth // what is resident, the cheapest to make again first
+	worth    worth         // what is resident, the cheapest to make again first
+	apart    map[Key]*node // evicted while they were leased, and leased still (C13)
 	flights  flight.Desk[Key, *pending]
 	capacity int64 // bytes; noBound = unlimited
 	policy   Policy
@@ -58,13 +60,16 @@ type state struct {
 	reserved int64
 	gone     []removal // since the last take
 	flushed  []flushed // oldest first; out of the table, and not gone yet
+	leased   int64     // bytes of those in apart
+	runs     runs
 	touched  touched.Gauge
 }
 
 // removal is a node that has left the table.
 type removal struct {
-	node *node
-	why  Removal
+	node  *node
+	why   Removal
+	calls *list.List // its callbacks; the shell's
 }
 
 // flushed is what one flush took out.
@@ -80,22 +85,30 @@ const noBound = math.MaxInt64
 const mostVictims = 1024
 
 func newState(hash func(string) uint64, capacity int64, policy Policy) *state {
-	return &state{table: table.New[tensor](hash), capacity: capacity, policy: policy}
+	s := &state{table: table.New[tensor](hash), apart: make(map[Key]*node), capacity: capacity, policy: policy}
+	s.runs.init()
+	return s
 }
 
 // admit decides on a key that is neither resident nor pending: an owner with its
 // bytes reserved, or a bypass.
 func (s *state) admit(p *pending) Bypass {
+	s.runs.begin(p.key)
 	switch {
 	case s.capacity == 0:
+		s.runs.end(p.key, refused)
 		return Disabled
-	case !s.fits(p.bytes) && !s.displace(p):
+	case !s.room(p):
+		s.runs.end(p.key, refused)
 		return Full
 	}
 	s.reserved += p.bytes
 	s.flights.Begin(p.key, p, 0)
 	return ""
 }
+
+// room reports whether there is room for p, for which others may have gone.
+func (s *state) room(p *pending) bool { return s.fits(p.bytes) || s.displace(p) }
 
 // fits reports whether n bytes more stay within the capacity. No sum wraps: what is
 // resident and reserved is within it, also where it is noBound.
@@ -127,9 +140,55 @@ func (s *state) displace(p *pending) bool {
 		return false
 	}
 	for _, victim := range victims {
-		s.remove(victim, Evicted)
+		s.evict(victim)
 	}
 	return true
+}
+
+// found is the tensor of a key that is resident, or in apart; or nil.
+func (s *state) found(k Key, hash uint64) *node {
+	if n := s.table.Hashed(hash, k.ID, k.Backend); n != nil {
+		return n
+	}
+	return s.apart[k]
+}
+
+// evict takes a resident tensor out for others. One that is leased is found by its key
+// until its last lease ends (C13). It reports false if n is not resident any more.
+func (s *state) evict(n *node) bool {
+	if !s.remove(n, Evicted) {
+		return false
+	}
+	if n.Value.cell.Leased() { // what is pinned from now on sees that it is gone
+		s.apart[keyOf(n)] = n
+		s.leased += n.Value.bytes
+		n.Value.apart.Store(true)
+	}
+	return true
+}
+
+// revive has what is in apart become resident again, if there is room for it, and reports
+// whether it has. It then has a pin for that.
+func (s *state) revive(n *node) bool {
+	p := &pending{key: keyOf(n), bytes: n.Value.bytes, cost: n.Value.cost}
+	if !n.Value.apart.Load() || !s.room(p) {
+		return false
+	}
+	s.forget(n)
+	n.Value.cell.Pin()
+	n.Value.gone.Store(false)
+	s.enter(n)
+	return true
+}
+
+// forget takes a tensor out of apart, if it is there.
+func (s *state) forget(n *node) (there bool) {
+	if there = s.apart[keyOf(n)] == n; there {
+		delete(s.apart, keyOf(n))
+		s.leased -= n.Value.bytes
+		n.Value.apart.Store(false)
+	}
+	return there
 }
 
 // newNode is the tensor that p will become. It may be called outside a turn.
@@ -144,12 +203,24 @@ func (s *state) newNode(p *pending) *node {
 func (s *state) deliver(p *pending, n *node) bool {
 	if !s.drop(p) {
 		n.Value.gone.Store(true)
+		s.runs.end(p.key, cleared)
 		return false
 	}
-	s.resident += p.bytes
+	s.runs.end(p.key, evicted) // before there is another run
+	s.enter(n)
+	return true
+}
+
+func (s *state) enter(n *node) {
+	s.resident += n.Value.bytes
 	s.table.Put(n)
 	s.worth.push(n)
-	return true
+}
+
+// fail ends a pending tensor without a node.
+func (s *state) fail(p *pending, how again) {
+	s.drop(p)
+	s.runs.end(p.key, how)
 }
 
 // inherit puts heir, which was asked for by somebody who waits, in the place of
@@ -159,12 +230,14 @@ func (s *state) inherit(p, heir *pending) bool {
 	may := s.flights.May(p)
 	if may {
 		s.reserved -= p.bytes
-		if !s.fits(heir.bytes) && !s.displace(heir) {
+		if !s.room(heir) {
 			s.reserved += p.bytes
 			return false
 		}
 		s.reserved += heir.bytes
 	}
+	s.runs.end(p.key, failed)
+	s.runs.begin(p.key)
 	heir.line.Store(p.line.Load())
 	s.flights.End(p.key, p)
 	s.flights.Begin(p.key, heir, 0)
@@ -222,15 +295,15 @@ func (s *state) remove(n *node, why Removal) bool {
 	s.worth.drop(n)
 	n.Value.gone.Store(true)
 	s.resident -= n.Value.bytes
-	s.gone = append(s.gone, removal{n, why})
+	s.gone = append(s.gone, removal{node: n, why: why})
 	return true
 }
 
 // removeKey takes a key out, resident or pending, and reports whether it was there.
 func (s *state) removeKey(k Key, hash uint64) bool {
-	if n := s.table.Hashed(hash, k.ID, k.Backend); n != nil {
-		s.remove(n, Removed)
-		return true
+	if n := s.found(k, hash); n != nil {
+		s.runs.end(k, cleared)
+		return s.forget(n) || s.remove(n, Removed)
 	}
 	if p, found := s.flights.Find(k); found && s.flights.May(p) {
 		s.reserved -= p.bytes
@@ -245,8 +318,9 @@ func (s *state) removeKey(k Key, hash uint64) bool {
 func (s *state) flush(why Removal) {
 	s.table.Clear()
 	s.flushed = append(s.flushed, flushed{s.worth, why})
-	s.worth = nil
-	s.resident, s.reserved = 0, 0
+	s.worth, s.apart = nil, make(map[Key]*node)
+	s.resident, s.reserved, s.leased = 0, 0, 0
+	s.runs.flushes++
 	s.flights.VoidAll()
 }
 
@@ -257,7 +331,7 @@ func (s *state) drain(most int) bool {
 		n := min(most, len(f.nodes))
 		for _, n := range f.nodes[:n] {
 			n.Value.gone.Store(true)
-			s.gone = append(s.gone, removal{n, f.why})
+			s.gone = append(s.gone, removal{node: n, why: f.why})
 		}
 		s.touched.Add(n)
 		most -= n

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/kiln-cache/kiln/internal/past"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -33,14 +34,9 @@ const (
 	agains // their number
 )
 
-// past knows how the last run of each key ended, by the hash of the key: two keys of
-// one hash may be counted wrongly, no more. It has two generations of keys. Where the
-// young one is full, the old one is forgotten: a step costs O(1), and between most
-// and 2 x most keys are known.
-type past struct {
-	young, old map[uint64]run
-	most       int
-}
+// runs knows how the last run of each key ended, by the hash of the key: two keys of
+// one hash may be counted wrongly, no more.
+type runs struct{ past.Keys[run] }
 
 // run is the last one of a key.
 type run struct {
@@ -55,40 +51,23 @@ const (
 )
 
 // bound fits it to a capacity in entries. Without any it stays as it is.
-func (p *past) bound(entries limit.Limit) {
+func (p *runs) bound(entries limit.Limit) {
 	switch n, counted := entries.Value(); {
 	case !counted:
-		p.most = pastFactor * pastUnlimited
+		p.Most = pastFactor * pastUnlimited
 	case n > 0:
-		p.most = pastFactor * int(min(n, math.MaxInt32))
-	case p.most == 0:
-		p.most = pastFactor * DefaultEntries
+		p.Most = pastFactor * int(min(n, math.MaxInt32))
+	case p.Most == 0:
+		p.Most = pastFactor * DefaultEntries
 	}
-}
-
-func (p *past) find(hash uint64) run {
-	if r, known := p.young[hash]; known {
-		return r
-	}
-	return p.old[hash]
-}
-
-func (p *past) set(hash uint64, r run) {
-	if _, known := p.young[hash]; !known && len(p.young) >= p.most {
-		p.old, p.young = p.young, nil
-	}
-	if p.young == nil {
-		p.young = make(map[uint64]run)
-	}
-	p.young[hash] = r
 }
 
 // cleared notes that what is known of a key was cleared.
-func (p *past) cleared(key string, what kind) {
+func (p *runs) cleared(key string, what kind) {
 	h := hashOf(key, what)
-	if r := p.find(h); r.how != first {
+	if r := p.Find(h); r.how != first {
 		r.how = cleared
-		p.set(h, r)
+		p.Set(h, r)
 	}
 }
 
@@ -104,7 +83,7 @@ func hashOf(key string, what kind) uint64 {
 func (s *state) flown(m *making, end again) {
 	k := m.call
 	h := hashOf(k.Key, k.kind)
-	was := s.past.find(h)
+	was := s.past.Find(h)
 	alone := k.kind == lone && k.Unhashable == "" // what was there before it stays
 	if m.ran && was.how != first {
 		why := was.how
@@ -127,7 +106,7 @@ func (s *state) flown(m *making, end again) {
 	case !m.ran && (was.how == first || end != evicted): // a load is no run
 	case alone && was.how != first:
 	default:
-		s.past.set(h, now)
+		s.past.Set(h, now)
 	}
 }
 

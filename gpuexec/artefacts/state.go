@@ -31,7 +31,7 @@ type state struct {
 	bytes    limit.Limit
 	goal     capacity // what was asked for
 	kernels  layer
-	past     past // runs of creators
+	past     runs // of creators
 	thrash   thrash
 	hits     uint64 // so far; the shell says so before a landing
 	touched  touched.Gauge

@@ -278,9 +278,13 @@ func (x *constantCache) fired(c *engine.Call) (script.Result, error) {
 }
 
 func (x *constantCache) count(c *engine.Call) (script.Result, error) {
-	n, ok := x.cache.Stats().Bypasses[constants.Bypass(c.Arg(0))]
+	stats := x.cache.Stats()
+	n, ok := stats.Bypasses[constants.Bypass(c.Arg(0))]
+	if why, again := strings.CutPrefix(c.Arg(0), "again_"); again {
+		n, ok = stats.Again[why]
+	}
 	if !ok {
-		return script.Result{}, fault.Invalidf("conform: count", "%q is no reason of a bypass", c.Arg(0))
+		return script.Result{}, fault.Invalidf("conform: count", "%q is no reason of a bypass or of a second computation", c.Arg(0))
 	}
 	return engine.Number(int64(n)), nil
 }
