@@ -35,10 +35,11 @@ type Config struct {
 	// StoreBytes is what the directory may hold; default KILN_STORE_CAPACITY,
 	// else 1 GiB. 0 turns the store off.
 	StoreBytes Limit
-	// StoreRequired makes a missing or unusable directory an error of Open. It also
-	// makes it an error to ask for an artefact that cannot be stored because the
-	// identity of its backend is unknown, or no folder can have its name (SPEC P17).
-	// Without it both are logged once, and the program goes on.
+	// StoreRequired makes a missing or unusable directory an error of Open, and so are
+	// Store.ReadOnly and Store.Off beside it. It also makes it an error to ask for an
+	// artefact that cannot be stored because the identity of its backend is unknown, or no
+	// folder can have its name, or a recipe with a Load made it without a Blob (SPEC P17).
+	// Without it each is logged once, and the program goes on.
 	StoreRequired bool
 	// DriverCaches has the drivers of this process keep the caches that they have of
 	// their own (Mesa, PoCL, CUDA, NVIDIA) in StoreDir, too, each within a tenth of
@@ -134,6 +135,9 @@ func (c Config) validate() error {
 	}
 	if c.StoreRequired && c.Artefacts != nil {
 		errs = append(errs, fault.Invalidf("kiln: open", "StoreRequired with Artefacts: a cache that is brought brings its store"))
+	}
+	if c.StoreRequired && (c.Store.ReadOnly || len(c.Store.Off) > 0) {
+		errs = append(errs, fault.Invalidf("kiln: open", "StoreRequired with Store.ReadOnly or Store.Off, for which nothing is stored: leave out either"))
 	}
 	if _, err := env.ParseMemoryLimit(c.MemoryLimit); err != nil && c.MemoryLimit != "" {
 		errs = append(errs, &fault.Error{Op: "kiln: open", Key: "MemoryLimit", Err: err})

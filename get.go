@@ -1,7 +1,9 @@
 package kiln
 
 import (
+	"cmp"
 	"context"
+	"strings"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -52,7 +54,10 @@ func Get[T any](ctx context.Context, g *Group, name string, r Recipe[T], o ...Op
 	return v, err
 }
 
-const opGet = "kiln: get"
+const (
+	opGet   = "kiln: get"
+	opStore = "kiln: store"
+)
 
 // is refuses a value of another type than T.
 func is[T any](what, name string, v any) error {
@@ -67,10 +72,10 @@ func is[T any](what, name string, v any) error {
 // caller has put under the name meanwhile.
 func (g *Group) ask(ctx context.Context, start time.Time, name string, set options, q artefacts.Request, fits func(what, name string, v any) error) (sessioncache.Ref, error) {
 	var made, how artefacts.Outcome // made is the creator's, who may outlive this call
-	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(ctx, &q, set.linger)
+	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(&q, set.linger)
 	if err == nil {
 		ref, event, err = g.room.Get(ctx, name, sessioncache.Options{Owner: set.owner, Lane: set.lane, Key: q.Key}, func(ctx context.Context) (sessioncache.Value, error) {
-			lease, outcome, err := g.obtain(ctx, q)
+			lease, outcome, err := g.session.runtime.artefacts.Get(ctx, q)
 			if err != nil {
 				return sessioncache.Value{}, err
 			}
@@ -88,9 +93,28 @@ func (g *Group) ask(ctx context.Context, start time.Time, name string, set optio
 			how = made // this call waited for its creator's end
 		}
 		err = fits("name", name, ref.Value())
+	} else {
+		err = failed(name, &q, err)
 	}
 	g.tell(start, Event{Context: ctx, Name: name, Key: q.Key, Kind: Kind(event), Cost: ref.Cost()}, how, err)
 	return ref, err
+}
+
+// failed is the error of a call that the rooms below gave, of which the caller knows none:
+// instead of theirs it has the door's operation, and the key, backend and reason.
+func failed(name string, q *artefacts.Request, err error) error {
+	reason, field := fault.ReasonOf(err)
+	for {
+		layer, ok := err.(*fault.Error)
+		if !ok || layer.Err == nil || layer.Key != "" && layer.Key != name && layer.Key != q.Key {
+			break // of another key, which a creator asked for
+		}
+		if room, _, _ := strings.Cut(layer.Op, ":"); room != "sessioncache" && room != "artefacts" && layer.Op != opGet && layer.Op != opStore {
+			break
+		}
+		err = layer.Err
+	}
+	return &fault.Error{Op: opGet, Key: cmp.Or(q.StoredKey, q.Key), Backend: q.Backend, Reason: reason, Field: field, Err: err}
 }
 
 // alone makes an artefact whose key does not cover it, for this group alone (SPEC
@@ -100,16 +124,19 @@ func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T], set 
 	q := g.session.runtime.announced(r.request())
 	var how artefacts.Outcome
 	var cost time.Duration
-	if err = g.prepare(ctx, &q, set.linger); err == nil {
+	if err = g.prepare(&q, set.linger); err == nil {
 		err = g.open()
 	}
 	if err == nil {
 		var lease *artefacts.Lease
-		if lease, how, err = g.obtain(ctx, q); err == nil {
+		if lease, how, err = g.session.runtime.artefacts.Get(ctx, q); err == nil {
 			cost = lease.Cost()
 			t, _ = as[T](lease.Value()) // it was made by this very recipe
 			err = g.keep(lease)
 		}
+	}
+	if err != nil {
+		err = failed(name, &q, err)
 	}
 	g.tell(start, Event{Context: ctx, Name: name, Key: q.Key, Kind: Miss, Cost: cost}, how, err)
 	if err != nil {
@@ -119,9 +146,8 @@ func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T], set 
 	return t, nil
 }
 
-// prepare refuses a request that no cache could answer, and one that the store
-// could not keep where there must be one.
-func (g *Group) prepare(ctx context.Context, q *artefacts.Request, linger time.Duration) error {
+// prepare refuses a request that no cache could answer.
+func (g *Group) prepare(q *artefacts.Request, linger time.Duration) error {
 	switch {
 	case q.Key == "":
 		return fault.Invalidf(opGet, "the recipe has no key: want the canonical key of the artefact, or use Set for a value without one")
@@ -129,18 +155,5 @@ func (g *Group) prepare(ctx context.Context, q *artefacts.Request, linger time.D
 		return fault.Invalidf(opGet, "the recipe of %q has no Make: want the function that makes the artefact", q.Key)
 	}
 	q.Owner, q.Linger = g.session.owner, linger
-	_, err := g.session.runtime.storable(ctx, q)
-	return err
-}
-
-// obtain asks the artefact cache.
-func (g *Group) obtain(ctx context.Context, q artefacts.Request) (*artefacts.Lease, artefacts.Outcome, error) {
-	r := g.session.runtime
-	lease, how, err := r.artefacts.Get(ctx, q)
-	if how.Event == artefacts.Miss && (how.Reason == fault.Absent || how.Reason == fault.KeyRefused) {
-		if field, _ := r.storable(ctx, &q); field == "backend" || field != "" && how.Reason == fault.Absent {
-			how.Reason, how.Field = fault.Disabled, field // SPEC P17
-		}
-	}
-	return lease, how, err
+	return nil
 }

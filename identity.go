@@ -10,11 +10,14 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/past"
 	"github.com/kiln-cache/kiln/internal/processor"
 )
 
@@ -106,21 +109,42 @@ func (r *Runtime) identityOf(ctx context.Context, backend string) (id gpuexec.Id
 }
 
 // storable finds out that an artefact, which could be stored, will not be: then
-// that is logged once for its backend, and the request is an error where the store
-// is required (SPEC P17). It gives the field that is missing. Other errors are those
-// of identityOf.
-func (r *Runtime) storable(ctx context.Context, q *artefacts.Request) (field string, err error) {
-	if r.persisted.store == nil || q.Load == nil {
+// that is logged once for its backend, or for its key where that was made without a
+// Blob, and the request is an error where the store is required (SPEC P17). It gives the
+// field that is missing. Other errors are those of identityOf.
+func (r *Runtime) storable(ctx context.Context, q *artefacts.Request, made bool) (field string, err error) {
+	if r.persisted.store == nil {
 		return "", nil
 	}
+	var why string
+	var cause error
+	if made {
+		field, why = "blob", "what its recipe made has no Blob, though there is a Load: set Made.Blob, or leave Load out"
+		if r.blobless.first(q.Key) {
+			r.logger.Warn("kiln: not stored: "+why, "key", fault.Printable(q.Key), "backend", q.Backend, "reason", string(fault.Disabled), "field", field)
+		}
+		cause = errors.New(why)
+	} else if field, why, cause, err = r.lacks(ctx, q); field == "" {
+		return "", err
+	} else if _, logged := r.unstored.LoadOrStore(q.Backend, true); !logged {
+		r.logger.Warn("kiln: nothing of this backend is stored: "+why, "backend", q.Backend, "reason", string(fault.Disabled), "field", field, "error", cause)
+	}
+	if r.cfg.StoreRequired {
+		err = &fault.Error{Op: opStore, Key: q.Key, Backend: q.Backend, Reason: fault.Disabled, Field: field, Err: errors.Join(ErrRefused, cause)}
+	}
+	return field, err
+}
+
+// lacks is the field that the backend of q lacks, and why it does.
+func (r *Runtime) lacks(ctx context.Context, q *artefacts.Request) (field, why string, cause, err error) {
 	if q.Identity == nil {
 		id, err := r.identityOf(ctx, q.Backend)
 		if err != nil {
-			return "", err
+			return "", "", nil, err
 		}
 		q.Identity = &id
 	}
-	why, cause := "its identity is not known", (blobstore.Config{Only: q.Backend}).Validate()
+	why, cause = "its identity is not known", (blobstore.Config{Only: q.Backend}).Validate()
 	switch {
 	case cause != nil:
 		field, why = "backend", "its name cannot be a folder of the store"
@@ -132,14 +156,24 @@ func (r *Runtime) storable(ctx context.Context, q *artefacts.Request) (field str
 			why = "its identity is a digest of the running executable, which cannot be read"
 			_, cause = executable()
 		}
-	default:
-		return "", nil
 	}
-	if _, logged := r.unstored.LoadOrStore(q.Backend, true); !logged {
-		r.logger.Warn("kiln: nothing of this backend is stored: "+why, "backend", q.Backend, "reason", string(fault.Disabled), "field", field, "error", cause)
-	}
-	if r.cfg.StoreRequired {
-		err = &fault.Error{Op: "kiln: store", Key: q.Key, Backend: q.Backend, Reason: fault.Disabled, Field: field, Err: errors.Join(ErrRefused, cause)}
-	}
-	return field, err
+	return field, why, cause, nil
+}
+
+// keys are some that were told of. Safe for concurrent use.
+type keys struct {
+	mu   sync.Mutex
+	told past.Keys[bool]
+}
+
+// first reports whether a key was not told of, as far as is known: a bounded number of
+// keys is.
+func (k *keys) first(key string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h := xxhash.Sum64String(key)
+	told := k.told.Find(h)
+	k.told.Most = 1024
+	k.told.Set(h, true)
+	return !told
 }

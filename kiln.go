@@ -41,6 +41,7 @@ type Runtime struct {
 
 	identities sync.Map // backend name -> gpuexec.Identity, of requests that bring none
 	unstored   sync.Map // backend name -> true where it was logged that nothing of it is stored
+	blobless   keys     // of recipes that load, and have made what has no Blob
 
 	crew    crew // closes sessions, and frees what they held
 	opens   flight.Locked[executorID, *device]
@@ -99,10 +100,10 @@ func Open(cfg Config) (*Runtime, error) {
 			return nil, err
 		}
 		r.persisted.keepDriverCaches(r.cfg, r.settings, r.logger)
-		r.artefacts, err = artefacts.Open(hidden.With(hidden.With(artefacts.Config{
+		r.artefacts, err = artefacts.Open(hidden.With(hidden.With(hidden.With(artefacts.Config{
 			Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Linger: linger,
 			Store: r.persisted.below(), Logger: r.logger, Evicted: cfg.Evicted,
-		}, r.memory), &r.crew.zone))
+		}, r.memory), &r.crew.zone), r.storable))
 		if err != nil {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
 	"github.com/kiln-cache/kiln/sessioncache"
@@ -170,13 +171,15 @@ func row(r *kiln.Runtime, name string) string {
 // An Open that fails leaves nothing (see TestMain) and says what is wrong.
 func TestFailedOpen(t *testing.T) {
 	for name, cfg := range map[string]kiln.Config{
-		"artefacts": {ArtefactEntries: kiln.LimitOf(-1)},
-		"bytes":     {ArtefactBytes: kiln.LimitOf(-1)},
-		"constants": {CPUConstantsMiB: kiln.LimitOf(-1)},
-		"workers":   {Workers: -1},
-		"a crowd":   {Workers: 4097},
-		"no store":  {StoreRequired: true, MemoryLimit: "1024"},
-		"two ways":  {StoreRequired: true, Artefacts: open(t, kiln.Config{}).Artefacts()},
+		"artefacts":  {ArtefactEntries: kiln.LimitOf(-1)},
+		"bytes":      {ArtefactBytes: kiln.LimitOf(-1)},
+		"constants":  {CPUConstantsMiB: kiln.LimitOf(-1)},
+		"workers":    {Workers: -1},
+		"a crowd":    {Workers: 4097},
+		"no store":   {StoreRequired: true, MemoryLimit: "1024"},
+		"read only":  {StoreRequired: true, StoreDir: "x", Store: blobstore.Config{ReadOnly: true}},
+		"partly off": {StoreRequired: true, StoreDir: "x", Store: blobstore.Config{Off: []string{"cpu"}}},
+		"two ways":   {StoreRequired: true, Artefacts: open(t, kiln.Config{}).Artefacts()},
 	} {
 		cfg.Lookup = environment(nil)
 		if r, err := kiln.Open(cfg); r != nil || !errors.Is(err, kiln.ErrInvalid) {

@@ -185,7 +185,7 @@ func TestStoreConfig(t *testing.T) {
 	vars := environment(map[string]string{"KILN_STORE_DIR": at, "KILN_STORE_CAPACITY": "3"})
 	start := func(c blobstore.Config) *kiln.Runtime {
 		c.Identity = driver("1")
-		return open(t, kiln.Config{Store: c, StoreRequired: true, Lookup: vars})
+		return open(t, kiln.Config{Store: c, StoreRequired: !c.ReadOnly, Lookup: vars})
 	}
 	r := start(blobstore.Config{Durability: blobstore.None, Capacity: kiln.LimitOf(1<<20 + 1), Signer: &blobstore.Signer{ID: "build farm", Key: private}})
 	persistent(t, r, "k", "code")

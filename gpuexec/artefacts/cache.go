@@ -214,6 +214,9 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 	}
 	call.cache = c
 	inner := nested(ctx)
+	if err := call.storable(ctx); err != nil {
+		return nil, call.failure(err), err
+	}
 	if _, err := flight.Ride(ctx, call); err != nil {
 		return nil, call.failure(err), err
 	}
@@ -235,6 +238,14 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 		o = call.n.Value.origin
 	}
 	return c.lease(call.n), o, nil
+}
+
+// storable finds out what keeps the artefact of a call that could be stored from that.
+func (k *call) storable(ctx context.Context) (err error) {
+	if ask := k.cache.cfg.storable; ask != nil && k.kind == normal && k.given == nil && k.Load != nil {
+		k.bars, err = ask(ctx, &k.Request, false)
+	}
+	return err
 }
 
 // since is the time that has passed; 0 where the clock was set back meanwhile.

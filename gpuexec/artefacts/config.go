@@ -47,11 +47,17 @@ type Config struct {
 
 	memory *pressure.Watch // the memory limit of the process; nil = none
 	zone   *zone.Zone      // of whoever closes the cache; nil = nobody in particular
+
+	// storable, if not nil, says before the store is asked which field keeps what q asks for
+	// from being stored, or loaded; or, of what was made without a Blob, that this does. Its
+	// error is the call's (SPEC P17). It may fill in q.Identity.
+	storable func(ctx context.Context, q *Request, made bool) (field string, err error)
 }
 
 func init() {
 	hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w })
 	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
+	hidden.Field(func(c *Config, f func(context.Context, *Request, bool) (string, error)) { c.storable = f })
 }
 
 // Cause says why an artefact lost its residency. Floors only decide which one goes.

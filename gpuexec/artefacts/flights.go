@@ -31,7 +31,10 @@ func (s *state) begin(m *making) {
 		s.flights.Void(m)
 		return
 	}
-	m.stored = k.given == nil && k.Load != nil
+	m.stored = k.given == nil && k.Load != nil && k.bars == ""
+	if k.bars != "" {
+		m.origin.Reason, m.origin.Field = fault.Disabled, k.bars
+	}
 	part := s.part(k)
 	if part != nil {
 		s.use(part)

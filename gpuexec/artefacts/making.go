@@ -83,13 +83,27 @@ func (m *making) run() {
 		return err
 	}, func(err error) {
 		if err == nil {
-			if err = b.check(); err != nil {
+			if err = b.check(); err == nil {
+				err = m.unstored(&b)
+			}
+			if err != nil {
 				m.unfit = b.Free
 			}
 		}
 		m.finish(b, err)
 		c.ref.Do(landed{m}, nil)
 	})
+}
+
+// unstored tells of what was made to be stored, and has no blob.
+func (m *making) unstored(b *Built) error {
+	ask := m.call.cache.cfg.storable
+	if ask == nil || m.claim == nil || b.Blob != nil {
+		return nil
+	}
+	field, err := ask(&m.ctx, &m.call.Request, true)
+	m.origin.Reason, m.origin.Field = fault.Disabled, field
+	return err
 }
 
 // check refuses what no artefact takes.

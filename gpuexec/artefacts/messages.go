@@ -32,6 +32,7 @@ type call struct {
 	cache *Cache
 	kind  kind
 	given []byte // a blob to load in place of Create; then neither that nor the store is asked
+	bars  string // the field that keeps it from being stored; empty = none
 	placed
 	answer
 }
@@ -86,6 +87,9 @@ func (k *call) failure(err error) Outcome {
 	closed := errors.Is(err, fault.ErrClosed) // then the creator may still be at work
 	if k.role == started && !closed && k.aboard.flight.Finished() {
 		return Outcome{Reason: k.n.Value.origin.Reason, Field: k.n.Value.origin.Field}
+	}
+	if k.bars != "" {
+		return Outcome{Reason: fault.Disabled, Field: k.bars}
 	}
 	return Outcome{}
 }
