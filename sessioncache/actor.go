@@ -68,6 +68,10 @@ func (s *Session) event(m message) (after func()) {
 			s.created(m)
 		} else {
 			st.ask(&m.call)
+			if m.moved != nil {
+				m.value, m.ended = st.move(m.moved), true
+				s.actor.Tell(m)
+			}
 		}
 	case left:
 		st.left(&m.ask.call, time.Now())

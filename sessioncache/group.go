@@ -148,6 +148,23 @@ func (s *state) served(g *group) {
 	s.serving[len(s.serving)-1] = nil
 	s.serving = s.serving[:len(s.serving)-1]
 	g.serves = 0
+	if s.evicted[g.shape] == g {
+		delete(s.evicted, g.shape)
+	}
+}
+
+// lent is a name of the group that had to go for others while it serves handles, and in
+// whose place g is registered: its value is in memory still (SPEC C13). nil: there is none,
+// or another name has taken its place since.
+func (s *state) lent(g *group, hash uint64, name string, lane uint64) *node {
+	held := s.evicted[g.shape]
+	if held == nil || held == g || !g.registered {
+		return nil
+	}
+	if n := held.names.Hashed(hash, name, lane); n != nil && !n.Value.past {
+		return n
+	}
+	return nil
 }
 
 // settle drops what was retired of g as far as a turn goes: the rest in further turns.

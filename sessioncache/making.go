@@ -32,7 +32,22 @@ func (s *state) ask(c *call) {
 	c.began = true
 	c.group.flights++
 	s.published.running.Add(1)
+	if n := s.lent(c.group, c.hash, c.name, uint64(c.options.Lane)); n != nil && another("get", c.name, n.Value.key, c.options.Key) == nil {
+		c.hit, c.moved = true, n
+		return
+	}
 	s.effects.start = append(s.effects.start, c)
+}
+
+// move gives what a call has found in an evicted group as if a creator had made it: the
+// name of its own group gets the value. The old one keeps it for its handles.
+func (s *state) move(n *node) Value {
+	e := &n.Value
+	e.cell.Pin() // its group holds a pin
+	s.effects.memory -= e.own()
+	e.group.leased += e.own()
+	e.taken = true
+	return Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: e.lease, Free: func() { unpin(n) }}
 }
 
 // left is told that the caller of an ask has gone before its end. The creator of
@@ -136,7 +151,9 @@ func (s *state) created(c *call, v Value, err error) outcome {
 		s.published.failures.Add(1)
 		s.refuse(c, err)
 	default:
-		s.published.misses.Add(1)
+		if !c.hit {
+			s.published.misses.Add(1)
+		}
 		n := s.newNode(g, c.hash, c.name, c.options, v)
 		kept := may && s.keep(c, n)
 		n.Value.loose = !kept

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/internal/table"
+	"github.com/kiln-cache/kiln/shapegroups"
 )
 
 // write puts a name that fits the byte capacity into a registered group, and
@@ -43,6 +44,9 @@ func (s *state) put(g *group, n *node) {
 	id := s.published.ids.Hashed(n.Hash(), n.Key, 0)
 	if id != nil {
 		n.Key = id.Key // one string for all groups
+	}
+	if held := s.lent(g, n.Hash(), n.Key, n.Sub); held != nil {
+		held.Value.past = true
 	}
 	old := g.names.Hashed(n.Hash(), n.Key, n.Sub)
 	s.count(g, old, n)
@@ -195,6 +199,7 @@ func (s *state) reset(owner string, all []*group) (*clearing, error) {
 	}
 	if owner == "" {
 		s.desk.VoidAll()
+		s.evicted = make(map[shapegroups.Shape]*group)
 		return &clearing{all: all, serving: len(s.serving)}, nil
 	}
 	if n := s.holds[owner]; n > 0 {

@@ -23,6 +23,7 @@ type state struct {
 
 	desk     flight.Desk[place, *call]
 	serving  []*group                       // groups out of the table that serve open handles (SPEC S7), see serve
+	evicted  map[shapegroups.Shape]*group   // of these, the last of a shape that had to go for others: see lent
 	owners   map[string]map[*group]struct{} // the groups, of either kind, that have names of an owner
 	holds    map[string]int
 	makings  map[string]*making   // owners of names that are being made
@@ -59,6 +60,7 @@ func newState(c Config, p *published) (*state, error) {
 		published: p,
 		policy:    rule,
 		requests:  seen,
+		evicted:   make(map[shapegroups.Shape]*group),
 		owners:    make(map[string]map[*group]struct{}),
 		holds:     make(map[string]int),
 		makings:   make(map[string]*making),
@@ -269,6 +271,9 @@ func (s *state) evict(g *group, why Cause) {
 	s.policy.Remove(g.policy)
 	g.policy, g.registered = nil, false
 	s.serve(g)
+	if why != Cleared && s.wanted.Groups.Allows(1) && s.wanted.Bytes.Allows(1) {
+		s.evicted[g.shape] = g
+	}
 	s.vacated(g)
 }
 
@@ -346,6 +351,7 @@ func (s *state) resize(groups, bytes Limit) error {
 	s.wanted = c
 	if !c.Groups.Allows(1) || !c.Bytes.Allows(1) { // what is being made meanwhile does not stay (SPEC F7)
 		s.desk.VoidAll()
+		s.evicted = make(map[shapegroups.Shape]*group)
 	}
 	return s.requests.all.SetGroups(n)
 }
