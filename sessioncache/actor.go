@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/policy"
 )
 
@@ -14,6 +15,7 @@ import (
 func (s *Session) handler(logger *slog.Logger) func(message) {
 	st := s.state
 	var drained func() // set by closing
+	untold := false
 	return func(m message) {
 		if s.log.DrainFor(s.actor.Queued, st.drained) {
 			st.heeded()
@@ -31,10 +33,16 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 		if drained != nil && st.idle() {
 			drained()
 		}
+		if st.published.untold.Load() > 0 && !untold {
+			untold = true
+			s.warning.Throw(func() {
+				logger.Warn("session: Evicted does not return in time: it is not told of each eviction any more, see Stats", "session", s.name, "waiting", lease.MostUntold)
+			})
+		}
 		if n := uint64(st.requests.all.Warnings()); n > st.published.warnings.Load() {
 			st.published.warnings.Store(n)
 			c := st.published.capacity()
-			s.telling.Throw(func() {
+			s.warning.Throw(func() {
 				logger.Warn("session: thrash: more shapes are in use than fit; see Advice",
 					"session", s.name, "groups", c.Groups.String(), "bytes", c.Bytes.String())
 			})
@@ -250,7 +258,9 @@ func (s *Session) perform(e *effects) {
 		askOf(c).flight.Linger(c.rest, func() { s.send(expired{flight: c}) })
 	}
 	for _, l := range e.lost {
-		s.telling.Throw(func() { s.evicted(l) })
+		if !s.telling.Offer(func() { s.evicted(l) }, lease.MostUntold) {
+			s.published.untold.Add(1)
+		}
 	}
 	for _, g := range e.vacated {
 		s.actor.Tell(vacated{group: g})

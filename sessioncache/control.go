@@ -206,6 +206,6 @@ func (s *Session) shutDown() {
 	}
 
 	freed, free := context.WithCancel(context.Background())
-	s.published.frees.bin.Fence(func() { s.telling.Fence(free) })
+	s.published.frees.bin.Fence(func() { s.telling.Fence(func() { s.warning.Fence(free) }) })
 	<-freed.Done()
 }

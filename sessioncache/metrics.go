@@ -20,6 +20,7 @@ type Stats struct {
 	Failures uint64 // creators that ended with an error, a panic or Goexit
 	Running  int    // creators at this moment
 	Evicted  uint64 // groups that went to make room
+	Untold   uint64 // evictions of which Config.Evicted was not told: 65,536 waited for it
 	Thrash   uint64 // warnings: the working set is above the capacity (SPEC S5)
 	Touched  int64  // groups and names that a turn of the actor looked at or changed, at most
 
@@ -37,7 +38,7 @@ func (s *Session) Stats() Stats {
 	r := Stats{
 		Groups: s.Groups(), Objects: s.Len(), Bytes: s.Bytes(),
 		Hits: p.hits(), KeyHits: p.keyHits.Load() + s.log.Dropped(keyHit), Misses: p.misses.Load(), Joined: s.joined.Load(), Failures: p.failures.Load(), Running: int(p.running.Load()),
-		Evicted: p.evictions.Load(), Thrash: p.warnings.Load(), Touched: s.state.touched.Most(),
+		Evicted: p.evictions.Load(), Untold: p.untold.Load(), Thrash: p.warnings.Load(), Touched: s.state.touched.Most(),
 		Useful: p.useful.Load(), Padded: p.padded.Load(),
 	}
 	return r

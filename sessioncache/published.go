@@ -31,6 +31,7 @@ type published struct {
 	groups, objects, bytes atomic.Int64
 
 	misses, failures, evictions, warnings atomic.Uint64
+	untold                                atomic.Uint64 // evictions of which nobody was told
 	keyHits                               atomic.Uint64 // those that the log kept
 	running                               atomic.Int64  // creators, those of ended flights included
 	useful, padded                        atomic.Int64

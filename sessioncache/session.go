@@ -30,7 +30,8 @@ type Session struct {
 	floor     Floor
 	linger    time.Duration
 	unwatch   func()            // leaves the memory limit
-	telling   lease.Bin[func()] // what Config.Evicted and the log are told of turns
+	telling   lease.Bin[func()] // what Config.Evicted is told of turns, and the log of evictions
+	warning   lease.Bin[func()] // what else the log is told: a listener that blocks keeps it from nothing
 	evicted   func(lost)        // tells of one
 
 	joined atomic.Uint64
@@ -88,10 +89,12 @@ func (s *Session) tell(c Config) {
 			c.Evicted(l.shape, l.why)
 		}
 	}
-	s.telling.InOrder = true
-	s.telling.Init(s.published.frees.lend, func(tell func()) { tell() }, func(err error) {
-		c.Logger.Error("session: telling of a turn", "session", s.name, "error", err)
-	})
+	for _, bin := range []*lease.Bin[func()]{&s.telling, &s.warning} {
+		bin.InOrder = true
+		bin.Init(s.published.frees.lend, func(tell func()) { tell() }, func(err error) {
+			c.Logger.Error("session: telling of a turn", "session", s.name, "error", err)
+		})
+	}
 }
 
 // send tells the actor and reports false if the session has ended: what was

@@ -18,10 +18,11 @@ type shell struct {
 	*Cache
 	let, letKernel func(*node) // end a flight's hold
 	bin            lease.Bin[*node]
-	telling        lease.Bin[func()] // what listeners and the log are told of turns
+	telling        lease.Bin[func()] // what Config.Evicted is told of turns, and the log of evictions
+	warning        lease.Bin[func()] // what else the log is told: a listener that blocks keeps it from nothing
 	zone           zone.Zone         // Frees and listeners that Close waits for
 	warnings       uint64            // of thrash, so far
-	warned         time.Time         // the last one that was logged; of telling
+	warned         time.Time         // the last one that was logged; of warning
 	toldTooLarge   bool              // that an artefact is larger than all the bytes there are
 
 	jobs   int // creators, store writes and frees that have not reported their end
@@ -42,17 +43,38 @@ func (s *shell) init(c *Cache) {
 		s.free(n)
 	}, func(error) {}) // free has told
 	s.telling.InOrder = true
-	s.telling.Init(lend, func(tell func()) {
-		defer s.ref.Tell(told{})
-		tell()
-	}, s.listenerFailed)
+	s.warning.InOrder = true
+	for _, bin := range []*lease.Bin[func()]{&s.telling, &s.warning} {
+		bin.Init(lend, func(tell func()) {
+			defer s.ref.Tell(told{})
+			tell()
+		}, s.listenerFailed)
+	}
 }
 
-// tell has a listener or the log, which are user code, told off the turn, in the
-// order of the calls.
+// tell has the log, which is user code, told off the turn, in the order of the calls.
 func (s *shell) tell(fn func()) {
 	s.jobs++
-	s.telling.Throw(fn)
+	s.warning.Throw(fn)
+}
+
+// evicted has a listener and the log told of an eviction likewise, unless too many wait for
+// that.
+func (s *shell) evicted(l lost) {
+	if s.telling.Offer(func() {
+		if s.debug {
+			s.log.Debug("artefacts: evicted", "key", l.key, "for", string(l.why))
+		}
+		if s.cfg.Evicted != nil {
+			s.cfg.Evicted(l.key, l.why)
+		}
+	}, lease.MostUntold) {
+		s.jobs++
+	} else if s.state.gauges.untold.Add(1) == 1 {
+		s.tell(func() {
+			s.log.Warn("artefacts: Evicted does not return in time: it is not told of each eviction any more, see Stats", "waiting", lease.MostUntold)
+		})
+	}
 }
 
 func (told) handle(s *shell) { s.jobs-- }
@@ -62,14 +84,7 @@ func (told) handle(s *shell) { s.jobs-- }
 func (s *shell) announce() {
 	for _, l := range s.state.lost {
 		if s.debug || s.cfg.Evicted != nil {
-			s.tell(func() {
-				if s.debug {
-					s.log.Debug("artefacts: evicted", "key", l.key, "for", string(l.why))
-				}
-				if s.cfg.Evicted != nil {
-					s.cfg.Evicted(l.key, l.why)
-				}
-			})
+			s.evicted(l)
 		}
 	}
 	clear(s.state.lost)

@@ -41,8 +41,8 @@ type Config struct {
 
 	// Evicted, if not nil, is told of each artefact that lost its residency and why, in
 	// this order, one at a time, on a goroutine of the cache. Leases on it may go on,
-	// and it may become resident again (SPEC C13). It must be cheap. Close answers it
-	// ErrCycle.
+	// and it may become resident again (SPEC C13). It must be cheap: while 65,536 wait
+	// to be told, others are not told but counted (Stats.Untold). Close answers it ErrCycle.
 	Evicted func(key string, why Cause)
 
 	memory *pressure.Watch // the memory limit of the process; nil = none

@@ -26,6 +26,7 @@ type Stats struct {
 	Entries, Bytes, LeasedBytes int64 // see Len, Bytes and LeasedBytes of Cache
 	Kernels                     int64
 	Evictions                   int64 // residents that had to go, for whatever cause
+	Untold                      int64 // evictions of which Config.Evicted was not told: 65,536 waited for it
 	Touched                     int64 // entries that a turn of the actor looked at or changed, at most
 	Loads                       int64 // blobs given to a driver
 
@@ -78,6 +79,7 @@ func (c *Cache) Stats() Stats {
 		LeasedBytes: c.LeasedBytes(),
 		Kernels:     int64(c.Kernels()),
 		Evictions:   c.state.gauges.evictions.Load(),
+		Untold:      c.state.gauges.untold.Load(),
 		Touched:     c.state.touched.Most(),
 		Loads:       c.counters.loads.Load(),
 		Overleased:  c.overleased.Load(),

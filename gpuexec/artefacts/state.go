@@ -54,6 +54,7 @@ type gauges struct {
 	apart          sums.Total   // bytes in use outside the capacity (C12)
 	kernels        atomic.Int64
 	evictions      atomic.Int64
+	untold         atomic.Int64          // of these
 	again          [agains]atomic.Uint64 // creators that ran not for the first time
 	thrash         atomic.Uint64         // how often it began
 	flights        atomic.Int64

@@ -347,3 +347,20 @@ func TestNothingIsTooLargeForACacheThatIsOff(t *testing.T) {
 	r.close() // after all that was told
 	want(t, "logged", l.lines("artefacts: an artefact is larger"), 0)
 }
+
+// S5, F6: a listener that blocks keeps the thrash line from the log no longer.
+func TestThrashIsToldBesideAListenerThatBlocks(t *testing.T) {
+	var l told
+	gate := make(chan struct{})
+	cfg := l.listen(entries(2), slog.LevelInfo)
+	cfg.Evicted = func(string, artefacts.Cause) { <-gate }
+	r := open(t, cfg)
+	for n := 0; l.lines("artefacts: thrash") == 0; n++ {
+		if n > 10_000 {
+			close(gate)
+			t.Fatal("no thrash line while the listener blocks")
+		}
+		r.fill("k" + strconv.Itoa(n%4))
+	}
+	close(gate)
+}

@@ -82,6 +82,22 @@ func (b *Bin[T]) Throw(things ...T) {
 	b.startLocked()
 }
 
+// Offer is Throw of one thing, unless that many wait already: then it reports false.
+func (b *Bin[T]) Offer(t T, most int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.mu.waiting) >= most {
+		return false
+	}
+	b.mu.waiting = append(b.mu.waiting, thrown[T]{thing: t})
+	b.startLocked()
+	return true
+}
+
+// MostUntold is how many evictions wait for a listener at most: others it is not told of.
+// Tests have another one.
+var MostUntold = 1 << 16
+
 // Fence has passed called when everything thrown before is freed. It must not be
 // waited for in what frees.
 func (b *Bin[T]) Fence(passed func()) { b.fence(passed, true) }

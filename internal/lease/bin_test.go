@@ -317,3 +317,30 @@ func TestBinInOrder(t *testing.T) {
 		l.Wait()
 	})
 }
+
+// F6: what is offered while so many wait is refused.
+func TestOfferIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var bin lease.Bin[int]
+		var freed []int
+		gate := make(chan struct{})
+		bin.InOrder = true
+		bin.Init(func(fn func()) { go fn() }, func(n int) { <-gate; freed = append(freed, n) }, func(error) {})
+		bin.Throw(0)
+		synctest.Wait() // it is stuck with that
+		for i, want := range []bool{true, true, false, false} {
+			if bin.Offer(1+i, 2) != want {
+				t.Errorf("offer %d: %v", i, !want)
+			}
+		}
+		close(gate)
+		synctest.Wait()
+		if !bin.Offer(9, 2) {
+			t.Error("refused while nothing waits")
+		}
+		synctest.Wait()
+		if want := []int{0, 1, 2, 9}; !slices.Equal(freed, want) {
+			t.Errorf("freed %v, want %v", freed, want)
+		}
+	})
+}

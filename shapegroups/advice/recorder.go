@@ -34,7 +34,7 @@ type Recorder struct {
 	notes []note // grows by appending; then the oldest is overwritten
 	next  int    // place after the newest
 	total int    // requests seen
-	sized int    // those when Full set the window
+	sized int    // those when Full set the window; 0 = it has not, since SetGroups
 
 	missed    int          // of the last window requests
 	counts    map[note]int // by shape, in the window; nil while few miss
@@ -75,6 +75,7 @@ func (r *Recorder) SetGroups(groups int) error {
 		return fault.Invalidf("advice: set groups", "%d groups: want 0 or more, or unlimited", groups)
 	}
 	r.resize(groups)
+	r.sized = 0
 	return nil
 }
 
@@ -83,7 +84,7 @@ func (r *Recorder) SetGroups(groups int) error {
 // O(1) for a request, however often it is told.
 func (r *Recorder) Full(groups int) {
 	near := r.window > 0 && groups >= r.groups-r.groups/4 && groups <= r.groups+r.groups/4
-	if groups < 1 || near || r.total-r.sized < windowFactor*groups {
+	if groups < 1 || near || r.sized > 0 && r.total-r.sized < windowFactor*groups {
 		return
 	}
 	r.sized = r.total
