@@ -3,6 +3,7 @@ package sessioncache_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -314,4 +315,26 @@ func TestOwnersThatAreGone(t *testing.T) {
 	owned(1)
 	g.Close()
 	owned(0)
+}
+
+// F8: a creator that closes its own session gets ErrCycle at once, and the session ends; a
+// ResetAll of it waits for no creator.
+func TestCreatorClosesItsSession(t *testing.T) {
+	p := open(t, sessioncache.Config{})
+	g := p.hold(1)
+	_, _, err := g.Get(bg, "n", sessioncache.Options{}, func(ctx context.Context) (sessioncache.Value, error) {
+		if err := p.ResetAll(ctx); err != nil {
+			t.Errorf("reset: %v", err)
+		}
+		wantError(t, "close", p.Close(bg), fault.ErrCycle)
+		return p.value("v"), nil
+	})
+	if err != nil && !errors.Is(err, fault.ErrClosed) { // its value, or that
+		t.Errorf("get: %v", err)
+	}
+	g.Close()
+	if err := p.Close(bg); err != nil {
+		t.Error(err)
+	}
+	p.freed("v", 1)
 }

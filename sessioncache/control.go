@@ -166,9 +166,10 @@ func look[T any](ctx context.Context, s *Session, op string, at func(*state) T) 
 // are cancelled, and all groups go. Close waits until the creators have ended
 // and until every value that nobody uses is freed; ctx ends the waiting only.
 // Groups and leases that are open go on serving what they hold. A further call
-// waits, too. Called by a Free of this session, or its Evicted, it does not wait for
-// itself, but answers ErrCycle at once; the session ends all the same. It knows no other
-// circle: Frees of two sessions that close each other wait until ctx ends.
+// waits, too. Called by a creator or Free of this session, or its Evicted, on the
+// goroutine of that, it does not wait for itself, but answers ErrCycle at once; the session
+// ends all the same. It knows no other circle: Frees of two sessions that close each other
+// wait until ctx ends.
 func (s *Session) Close(ctx context.Context) error {
 	s.close.Do(func() {
 		s.closed.Store(true)
@@ -179,7 +180,7 @@ func (s *Session) Close(ctx context.Context) error {
 			})
 		})
 	})
-	if s.published.frees.zone.Here() {
+	if s.published.frees.zone.Here() || s.making.Here() {
 		return failed("close", s.name, fault.ErrCycle)
 	}
 	select {

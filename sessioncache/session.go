@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/recency"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/internal/touched"
+	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -30,6 +31,7 @@ type Session struct {
 	floor     Floor
 	linger    time.Duration
 	unwatch   func()            // leaves the memory limit
+	making    zone.Zone         // creators, for which Close waits and ResetAll does not
 	telling   lease.Bin[func()] // what Config.Evicted is told of turns, and the log of evictions
 	warning   lease.Bin[func()] // what else the log is told: a listener that blocks keeps it from nothing
 	evicted   func(lost)        // tells of one
