@@ -85,6 +85,9 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 	if floor > 0 && cfg.Name == "" {
 		return nil, fault.Invalidf("kiln: session", "a floor of %d bytes without a name: give the session one, so that its artefacts count to it", floor)
 	}
+	if cfg.Floor != (Floor{}) && cfg.Pool == nil && r.memory == nil && !r.cfg.ArtefactBytes.Given() {
+		r.logger.Warn("kiln: the floor of a session keeps nobody from anything: there is no bound that sessions share; set SessionBytes, ArtefactBytes or MemoryLimit", "session", cfg.Name)
+	}
 	s := &Session{runtime: r, name: cfg.Name, leave: func() {}, record: r.record}
 	if floor > 0 { // before the pool's, for which others may have to give
 		if err := r.artefacts.AddFloor(cfg.Name, floor); err != nil {

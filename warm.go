@@ -34,8 +34,8 @@ type Entry struct {
 type recorder struct {
 	mu      sync.Mutex
 	entries map[artefactID]*Entry
-	bytes   int  // of their texts
-	full    bool // something was left out
+	bytes   int   // of their texts
+	lost    int64 // uses of artefacts that were left out
 }
 
 type artefactID struct{ backend, key string }
@@ -60,7 +60,7 @@ func (r *recorder) note(g *Group, name string, q *artefacts.Request, cost time.D
 	if e == nil {
 		size := len(id.backend) + len(id.key) + len(name) + len(g.Shape().Key())
 		if size > mostText || r.bytes+size+entrySize > mostNoted {
-			r.full = true
+			r.lost++
 			return
 		}
 		r.bytes += size + entrySize
@@ -98,21 +98,22 @@ func (t *text) UnmarshalText(b []byte) error {
 // Record writes a manifest of the artefacts that names came to stand for since
 // Open, dearest first (compile time times uses). Config.Record must be set; a hit
 // costs nothing more then. Record may be called again and again, each time with
-// another writer. What 16 MiB of memory cannot hold is left out, which is logged.
+// another writer. What 16 MiB of memory cannot hold, at 256 bytes and its texts
+// for each artefact (some 60,000), is left out, which is logged with the uses that were not noted.
 // What Warm asked for counts once a session asks for it too.
 func (r *Runtime) Record(w io.Writer) error {
 	if r.it().record == nil || w == nil {
 		return fault.Invalidf("kiln: record", "nothing was noted, or there is no writer: set Config.Record, and give one")
 	}
 	r.record.mu.Lock()
-	full := r.record.full
+	lost := r.record.lost
 	lines := make([]line, 0, len(r.record.entries))
 	for _, e := range r.record.entries {
 		lines = append(lines, line{text(e.Backend), text(e.Key), text(e.Name), e.Shape.String(), min(e.Cost.Seconds(), mostSeconds), e.Uses})
 	}
 	r.record.mu.Unlock()
-	if full {
-		r.logger.Warn("kiln: record: there were more artefacts than can be noted", "noted", len(lines))
+	if lost > 0 {
+		r.logger.Warn("kiln: record: there were more artefacts than can be noted", "noted", len(lines), "uses_not_noted", lost)
 	}
 	slices.SortFunc(lines, dearer)
 	return jsonlines.Write(w, jsonlines.Entries, lines)

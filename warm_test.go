@@ -298,7 +298,7 @@ func TestRecordIsBounded(t *testing.T) {
 	if err := r.Record(&b); err != nil {
 		t.Fatal(err)
 	}
-	if log.count("more artefacts than can be noted") != 1 {
+	if log.count("more artefacts than can be noted") != 1 || log.count("uses_not_noted=") != 1 {
 		t.Errorf("log %q", log.b.String())
 	}
 	n := 0
