@@ -76,8 +76,9 @@ func (s *Session) event(m message) (after func()) {
 			s.created(m)
 		} else {
 			st.ask(&m.call)
-			if m.moved != nil {
-				m.value, m.ended = st.move(m.moved), true
+			if n := m.moved; n != nil {
+				m.value, m.ended = st.move(n), true
+				m.value.Free = func() { unpin(n) }
 				s.actor.Tell(m)
 			}
 		}

@@ -40,14 +40,15 @@ func (s *state) ask(c *call) {
 }
 
 // move gives what a call has found in an evicted group as if a creator had made it: the
-// name of its own group gets the value. The old one keeps it for its handles.
+// name of its own group gets the value, and a pin that its Free is to give back. The old
+// one keeps it for its handles.
 func (s *state) move(n *node) Value {
 	e := &n.Value
 	e.cell.Pin() // its group holds a pin
 	s.effects.memory -= e.own()
 	e.group.leased += e.own()
 	e.taken = true
-	return Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: e.lease, Free: func() { unpin(n) }}
+	return Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: e.lease}
 }
 
 // left is told that the caller of an ask has gone before its end. The creator of
