@@ -1,0 +1,36 @@
+package wordpiece
+
+import (
+	"cmp"
+	"slices"
+)
+
+// dictionary finds the longest token that a text begins with. It is for tokens that
+// are not empty.
+type dictionary struct {
+	ids     map[string]int32
+	lengths [256][]int // of the tokens, by their first byte, the longest first
+}
+
+func (d *dictionary) add(token string, id int32) {
+	if d.ids == nil {
+		d.ids = make(map[string]int32)
+	}
+	d.ids[token] = id
+	lengths := &d.lengths[token[0]]
+	if i, found := slices.BinarySearchFunc(*lengths, len(token), func(a, b int) int { return cmp.Compare(b, a) }); !found {
+		*lengths = slices.Insert(*lengths, i, len(token))
+	}
+}
+
+// longest gives the id and the length of the token; the length is 0 if there is none.
+func (d *dictionary) longest(text []byte) (id int32, length int) {
+	for _, n := range d.lengths[text[0]] {
+		if n <= len(text) {
+			if id, ok := d.ids[string(text[:n])]; ok {
+				return id, n
+			}
+		}
+	}
+	return 0, 0
+}

@@ -1,0 +1,235 @@
+package wordpiece
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kiln-cache/kiln/fault"
+)
+
+// tokenizerFile is tokenizer.json while it is read.
+type tokenizerFile struct {
+	name string
+	*settings
+}
+
+type fields map[string]json.RawMessage
+
+// object gives the fields of the object at path. The known ones must be there, but
+// for those that end in "?"; others are refused, unless known is empty.
+func (f *tokenizerFile) object(path string, raw json.RawMessage, known ...string) (fields, error) {
+	var o fields
+	if err := f.value(path, raw, &o); err != nil {
+		return nil, err
+	}
+	for _, k := range known {
+		if _, ok := o[k]; !ok && !strings.HasSuffix(k, "?") {
+			return nil, invalid(f.name, "%s.%s is missing", path, k)
+		}
+	}
+	for k := range o {
+		if len(known) > 0 && !slices.Contains(known, k) && !slices.Contains(known, k+"?") {
+			return nil, unsupported(f.name, path+"."+fault.Printable(k), "is not known")
+		}
+	}
+	return o, nil
+}
+
+func (f *tokenizerFile) value(path string, raw json.RawMessage, to any) error {
+	if err := json.Unmarshal(raw, to); err != nil {
+		return invalid(f.name, "%s: %v", path, err)
+	}
+	return nil
+}
+
+// typed reads the type of the object at path, and refuses others than those wanted.
+func (f *tokenizerFile) typed(path string, raw json.RawMessage, wanted ...string) (string, error) {
+	var is struct{ Type string }
+	if err := f.value(path, raw, &is); err != nil {
+		return "", err
+	}
+	if !slices.Contains(wanted, is.Type) {
+		return "", unsupported(f.name, path+".type", "%s; %s is", fault.Printable(is.Type), strings.Join(wanted, " or "))
+	}
+	return is.Type, nil
+}
+
+func (c *config) parseJSON(name string, text []byte) (*settings, error) {
+	f := &tokenizerFile{name: name, settings: &settings{file: name, pad: -1}}
+	top, err := f.object("the file", text)
+	if err != nil {
+		return nil, err
+	}
+	version := "1.0"
+	if raw, ok := top["version"]; ok {
+		if err := f.value("version", raw, &version); err != nil {
+			return nil, err
+		}
+	}
+	if version != "1.0" {
+		return nil, unsupported(name, "version", "%s; 1.0 is", fault.Printable(version))
+	}
+	for _, part := range []struct {
+		name string
+		read func(json.RawMessage) error
+	}{
+		{"model", f.readModel}, {"normalizer", f.readNormalizer}, {"pre_tokenizer", f.readPreTokenizer},
+		{"post_processor", f.readPostProcessor}, {"added_tokens", f.readAdded},
+	} {
+		raw, ok := top[part.name]
+		if !ok && part.name != "added_tokens" {
+			return nil, invalid(name, "%s is missing", part.name)
+		}
+		if !ok {
+			continue
+		}
+		if err := part.read(raw); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.agrees(f.settings); err != nil {
+		return nil, err
+	}
+	return f.settings, f.readPadding(c, top["padding"])
+}
+
+// agrees refuses a folder whose files contradict each other: which one counts
+// differs among the programs that read them.
+func (c *config) agrees(s *settings) error {
+	for field, says := range map[string]struct {
+		config *bool
+		file   bool
+	}{"do_lower_case": {c.Lower, s.lower}, "strip_accents": {c.Strip, s.strip}, "tokenize_chinese_chars": {c.Ideographs, s.ideographs}} {
+		if says.config != nil && *says.config != says.file {
+			return unsupported(c.file, field, "%t, and %s says %t", *says.config, s.file, says.file)
+		}
+	}
+	return nil
+}
+
+func (f *tokenizerFile) readModel(raw json.RawMessage) error {
+	if _, err := f.typed("model", raw, "WordPiece", ""); err != nil {
+		return err
+	}
+	o, err := f.object("model", raw, "type?", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab")
+	if err != nil {
+		return err
+	}
+	var most uint64
+	if err := f.value("model.unk_token", o["unk_token"], &f.unknown); err != nil {
+		return err
+	}
+	if err := f.value("model.continuing_subword_prefix", o["continuing_subword_prefix"], &f.prefix); err != nil {
+		return err
+	}
+	if err := f.value("model.max_input_chars_per_word", o["max_input_chars_per_word"], &most); err != nil {
+		return err
+	}
+	f.maxChars = int(min(most, math.MaxInt32))
+	return f.readVocab(string(o["vocab"]))
+}
+
+// readVocab reads an object of valid JSON whose values are ids. It is written out
+// because encoding/json takes most of the time of an Open for it.
+func (f *tokenizerFile) readVocab(text string) error {
+	if text[0] != '{' {
+		return invalid(f.name, "model.vocab is not an object")
+	}
+	f.vocabulary = make(map[string]int32)
+	for text = text[1:]; ; {
+		text = strings.TrimLeft(text, ", \t\r\n")
+		if text[0] == '}' {
+			return nil
+		}
+		end := 1
+		for ; text[end] != '"'; end++ {
+			if text[end] == '\\' {
+				end++
+			}
+		}
+		token := text[1:end]
+		if strings.Contains(token, `\`) {
+			if err := f.value("model.vocab", json.RawMessage(text[:end+1]), &token); err != nil {
+				return err
+			}
+		}
+		text = strings.TrimLeft(text[end+1:], ": \t\r\n")
+		end = strings.IndexAny(text, ",} \t\r\n")
+		id, err := strconv.ParseUint(text[:end], 10, 31)
+		if err != nil {
+			return invalid(f.name, "model.vocab: the id %s of %s is not a number from 0 to %d", fault.Printable(text[:end]), fault.Printable(token), math.MaxInt32)
+		}
+		f.vocabulary[token], text = int32(id), text[end:]
+	}
+}
+
+func (f *tokenizerFile) readNormalizer(raw json.RawMessage) error {
+	if _, err := f.typed("normalizer", raw, "BertNormalizer"); err != nil {
+		return err
+	}
+	o, err := f.object("normalizer", raw, "type", "clean_text", "handle_chinese_chars", "strip_accents?", "lowercase")
+	if err != nil {
+		return err
+	}
+	for field, to := range map[string]*bool{"clean_text": &f.clean, "handle_chinese_chars": &f.ideographs, "lowercase": &f.lower} {
+		if err := f.value("normalizer."+field, o[field], to); err != nil {
+			return err
+		}
+	}
+	f.strip = f.lower
+	if strip := o["strip_accents"]; strip != nil {
+		return f.value("normalizer.strip_accents", strip, &f.strip) // null leaves it as it is
+	}
+	return nil
+}
+
+func (f *tokenizerFile) readPreTokenizer(raw json.RawMessage) error {
+	if _, err := f.typed("pre_tokenizer", raw, "BertPreTokenizer"); err != nil {
+		return err
+	}
+	_, err := f.object("pre_tokenizer", raw, "type")
+	return err
+}
+
+func (f *tokenizerFile) readAdded(raw json.RawMessage) error {
+	var list []json.RawMessage
+	if err := f.value("added_tokens", raw, &list); err != nil {
+		return err
+	}
+	for _, raw := range list {
+		if _, err := f.object("added_tokens", raw, "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"); err != nil {
+			return err
+		}
+		token := struct {
+			addedToken
+			ID int64 `json:"id"`
+		}{}
+		if err := f.value("added_tokens", raw, &token); err != nil {
+			return err
+		}
+		f.added, f.addedIDs = append(f.added, token.addedToken), append(f.addedIDs, token.ID)
+	}
+	return nil
+}
+
+// readPadding takes the id of the padding token from the section padding, or else
+// that of the token of this name.
+func (f *tokenizerFile) readPadding(c *config, raw json.RawMessage) error {
+	padding := struct {
+		ID *int32 `json:"pad_id"`
+	}{}
+	if raw != nil {
+		if err := f.value("padding", raw, &padding); err != nil {
+			return err
+		}
+	}
+	if padding.ID != nil {
+		f.pad = *padding.ID
+	} else if id, ok := f.vocabulary[c.Pad.or("[PAD]")]; ok {
+		f.pad = id
+	}
+	return nil
+}

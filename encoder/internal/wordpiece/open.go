@@ -1,0 +1,157 @@
+package wordpiece
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/kiln-cache/kiln/fault"
+)
+
+const op = "wordpiece: open"
+
+// mostBytes is how large a file may be.
+const mostBytes = 1 << 28
+
+// settings are what the files of a model say.
+type settings struct {
+	file string // that is blamed
+
+	clean, ideographs, strip, lower bool
+
+	vocabulary   map[string]int32
+	unknown      string
+	prefix       string // of tokens inside a word
+	maxChars     int
+	added        []addedToken
+	addedIDs     []int64 // that the file gives them
+	single, pair template
+	pad          int32
+}
+
+// Open reads the tokenizer of the model in dir: tokenizer.json, or where there is
+// none vocab.txt with tokenizer_config.json. An error is fault.ErrNotFound,
+// fault.ErrInvalid or fault.ErrUnsupported.
+func Open(dir string) (*Tokenizer, error) {
+	config, err := readConfig(filepath.Join(dir, "tokenizer_config.json"))
+	if err != nil {
+		return nil, err
+	}
+	name := filepath.Join(dir, "tokenizer.json")
+	text, err := read(name)
+	var s *settings
+	switch {
+	case err == nil:
+		s, err = config.parseJSON(name, text)
+	case errors.Is(err, fault.ErrNotFound):
+		s, err = config.readVocabulary(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.build()
+}
+
+// read gives a whole file of UTF-8.
+func read(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, &fault.Error{Op: op, Err: fmt.Errorf("%w: %s", fault.ErrNotFound, name)}
+	case err != nil:
+		return nil, &fault.Error{Op: op, Err: fmt.Errorf("%w: %w", fault.ErrInvalid, err)}
+	case !info.Mode().IsRegular():
+		return nil, invalid(name, "is not a regular file")
+	case info.Size() > mostBytes:
+		return nil, invalid(name, "has %d bytes, more than %d", info.Size(), mostBytes)
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, &fault.Error{Op: op, Err: fmt.Errorf("%w: %w", fault.ErrInvalid, err)}
+	}
+	if !utf8.Valid(text) {
+		return nil, invalid(name, "is not UTF-8")
+	}
+	return text, nil
+}
+
+func invalid(file, format string, args ...any) error {
+	return fault.Invalidf(op, "%s: "+format, append([]any{file}, args...)...)
+}
+
+// unsupported names the field of a file that this package does not know, or knows
+// with other values.
+func unsupported(file, field, format string, args ...any) error {
+	return &fault.Error{Op: op, Err: fmt.Errorf("%w: %s: %s: "+format, append([]any{fault.ErrUnsupported, file, field}, args...)...)}
+}
+
+// build makes the tables that a call looks into.
+func (s *settings) build() (*Tokenizer, error) {
+	t := &Tokenizer{maxChars: s.maxChars, single: s.single, pair: s.pair, pad: s.pad}
+	t.normalizer = newNormalizer(s.clean, s.ideographs, s.strip, s.lower)
+	t.raw.table, t.normal.table = t.normalizer.table, t.normalizer.table
+	unknown, ok := s.vocabulary[s.unknown]
+	if !ok {
+		return nil, invalid(s.file, "unk_token %s is not in the vocabulary", fault.Printable(s.unknown))
+	}
+	t.unknown = unknown
+	if t.single.len() == 0 || t.pair.len() == 0 {
+		return nil, unsupported(s.file, "post_processor", "no token is set around the texts")
+	}
+	for token, id := range s.vocabulary {
+		if rest, ok := strings.CutPrefix(token, s.prefix); ok && t.reachable(rest) {
+			t.inside.add(rest, id)
+		}
+		if t.reachable(token) {
+			t.begin.add(token, id)
+		}
+	}
+	return t, s.addTokens(t)
+}
+
+// reachable: a word is one mark of punctuation, or has none.
+func (t *Tokenizer) reachable(token string) bool {
+	r, size := utf8.DecodeRuneInString(token)
+	return size > 0 && (size == len(token) || t.normalizer.table.of(r).flags&punctuation == 0)
+}
+
+// addTokens gives the added tokens the ids that the reference gives them, whatever
+// the file says, and refuses a file that says something else.
+func (s *settings) addTokens(t *Tokenizer) error {
+	ids, tokens := make(map[string]int32), make(map[int32]addedToken)
+	next := int32(len(s.vocabulary))
+	for i, token := range s.added {
+		if token.Content == "" {
+			continue
+		}
+		id, ok := ids[token.Content]
+		if !ok {
+			if id, ok = s.vocabulary[token.Content]; !ok {
+				id = next
+				next++
+			}
+		}
+		if int64(id) != s.addedIDs[i] {
+			return invalid(s.file, "the added token %s has the id %d and would get %d", fault.Printable(token.Content), s.addedIDs[i], id)
+		}
+		ids[token.Content], tokens[id] = id, token
+	}
+	for id, token := range tokens {
+		to, pattern := &t.raw, token.Content
+		if token.Normalized {
+			to, pattern = &t.normal, string(t.normalizer.append(nil, []byte(pattern), new(marks)))
+		}
+		if pattern == "" {
+			return invalid(s.file, "nothing of the added token %s is left when it is normalized", fault.Printable(token.Content))
+		}
+		if _, ok := to.ids[pattern]; ok {
+			return invalid(s.file, "two added tokens are %s when they are normalized", fault.Printable(pattern))
+		}
+		to.add(pattern, id, token)
+	}
+	return nil
+}

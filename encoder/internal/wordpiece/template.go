@@ -1,0 +1,126 @@
+package wordpiece
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"github.com/kiln-cache/kiln/fault"
+)
+
+// template is what stands before the first text, between two, and after the last.
+type template struct {
+	ids, types   [3][]int32
+	typeA, typeB int32
+}
+
+func (t *template) len() int { return len(t.ids[0]) + len(t.ids[1]) + len(t.ids[2]) }
+
+func (t *template) add(place int, kind int32, ids ...int32) {
+	for _, id := range ids {
+		t.ids[place], t.types[place] = append(t.ids[place], id), append(t.types[place], kind)
+	}
+}
+
+// bert are the templates of BERT: [CLS] A [SEP], [CLS] A [SEP] B [SEP].
+func bert(begin, end int32) (single, pair template) {
+	for _, t := range []*template{&single, &pair} {
+		t.add(0, 0, begin)
+	}
+	single.add(2, 0, end)
+	pair.add(1, 0, end)
+	pair.add(2, 1, end)
+	pair.typeB = 1
+	return single, pair
+}
+
+func (f *tokenizerFile) readPostProcessor(raw json.RawMessage) error {
+	const path = "post_processor"
+	kind, err := f.typed(path, raw, "TemplateProcessing", "BertProcessing")
+	if err != nil {
+		return err
+	}
+	if kind == "BertProcessing" {
+		o, err := f.object(path, raw, "type", "sep", "cls")
+		if err != nil {
+			return err
+		}
+		var begin, end namedID
+		if err := f.value(path+".cls", o["cls"], &begin); err != nil {
+			return err
+		}
+		if err := f.value(path+".sep", o["sep"], &end); err != nil {
+			return err
+		}
+		f.single, f.pair = bert(int32(begin), int32(end))
+		return nil
+	}
+	o, err := f.object(path, raw, "type", "single", "pair", "special_tokens")
+	if err != nil {
+		return err
+	}
+	var specials map[string]struct {
+		IDs []int32 `json:"ids"`
+	}
+	if err := f.value(path+".special_tokens", o["special_tokens"], &specials); err != nil {
+		return err
+	}
+	read := func(name, order string, t *template) error {
+		var pieces []struct {
+			Sequence, SpecialToken *struct {
+				ID   string `json:"id"`
+				Type int32  `json:"type_id"`
+			}
+		}
+		path := path + "." + name
+		if err := f.value(path, o[name], &pieces); err != nil {
+			return err
+		}
+		seen := ""
+		for _, p := range pieces {
+			switch {
+			case p.SpecialToken != nil:
+				special, ok := specials[p.SpecialToken.ID]
+				if !ok {
+					return invalid(f.name, "%s: special_tokens has no %s", path, fault.Printable(p.SpecialToken.ID))
+				}
+				place := min(len(seen), 2)
+				if seen == order {
+					place = 2
+				}
+				t.add(place, p.SpecialToken.Type, special.IDs...)
+			case p.Sequence != nil:
+				seen += p.Sequence.ID
+				if p.Sequence.ID == "A" {
+					t.typeA = p.Sequence.Type
+				} else {
+					t.typeB = p.Sequence.Type
+				}
+			default:
+				return invalid(f.name, "%s has a piece that is neither Sequence nor SpecialToken", path)
+			}
+		}
+		if seen != order {
+			return unsupported(f.name, path, "has the texts %s; %s is", fault.Printable(seen), order)
+		}
+		return nil
+	}
+	if err := read("single", "A", &f.single); err != nil {
+		return err
+	}
+	if f.single.typeA != 0 || slices.Max(append([]int32{0}, slices.Concat(f.single.types[:]...)...)) != 0 {
+		return unsupported(f.name, path+".single", "has a type_id that is not 0")
+	}
+	return read("pair", "AB", &f.pair)
+}
+
+// namedID is the id of a list of a token and its id.
+type namedID int32
+
+func (n *namedID) UnmarshalJSON(text []byte) error {
+	var pair []json.RawMessage
+	if err := json.Unmarshal(text, &pair); err != nil || len(pair) != 2 {
+		return errors.Join(err, errors.New("not a token with its id"))
+	}
+	return json.Unmarshal(pair[1], (*int32)(n))
+}
