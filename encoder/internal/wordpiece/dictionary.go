@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// dictionary finds the longest token that a text begins with. It is for tokens that
-// are not empty.
+// dictionary finds the longest token that a text begins with. The empty token is
+// there and never found.
 type dictionary struct {
 	ids     map[string]int32
 	lengths [256][]int // of the tokens, by their first byte, the longest first
@@ -17,6 +17,9 @@ func (d *dictionary) add(token string, id int32) {
 		d.ids = make(map[string]int32)
 	}
 	d.ids[token] = id
+	if token == "" {
+		return
+	}
 	lengths := &d.lengths[token[0]]
 	if i, found := slices.BinarySearchFunc(*lengths, len(token), func(a, b int) int { return cmp.Compare(b, a) }); !found {
 		*lengths = slices.Insert(*lengths, i, len(token))

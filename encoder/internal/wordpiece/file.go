@@ -138,7 +138,7 @@ func (f *tokenizerFile) readVocab(text string) error {
 	if text[0] != '{' {
 		return invalid(f.name, "model.vocab is not an object")
 	}
-	f.vocabulary = make(map[string]int32)
+	f.vocabulary.ids = make(map[string]int32, strings.Count(text, ":"))
 	for text = text[1:]; ; {
 		text = strings.TrimLeft(text, ", \t\r\n")
 		if text[0] == '}' {
@@ -162,7 +162,8 @@ func (f *tokenizerFile) readVocab(text string) error {
 		if err != nil {
 			return invalid(f.name, "model.vocab: the id %s of %s is not a number from 0 to %d", fault.Printable(text[:end]), fault.Printable(token), math.MaxInt32)
 		}
-		f.vocabulary[token], text = int32(id), text[end:]
+		f.vocabulary.add(token, int32(id))
+		text = text[end:]
 	}
 }
 
@@ -228,7 +229,7 @@ func (f *tokenizerFile) readPadding(c *config, raw json.RawMessage) error {
 	}
 	if padding.ID != nil {
 		f.pad = *padding.ID
-	} else if id, ok := f.vocabulary[c.Pad.or("[PAD]")]; ok {
+	} else if id, ok := f.vocabulary.ids[c.Pad.or("[PAD]")]; ok {
 		f.pad = id
 	}
 	return nil

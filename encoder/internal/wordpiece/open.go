@@ -23,7 +23,7 @@ type settings struct {
 
 	clean, ideographs, strip, lower bool
 
-	vocabulary   map[string]int32
+	vocabulary   dictionary
 	unknown      string
 	prefix       string // of tokens inside a word
 	maxChars     int
@@ -91,10 +91,10 @@ func unsupported(file, field, format string, args ...any) error {
 
 // build makes the tables that a call looks into.
 func (s *settings) build() (*Tokenizer, error) {
-	t := &Tokenizer{maxChars: s.maxChars, single: s.single, pair: s.pair, pad: s.pad}
+	t := &Tokenizer{begin: s.vocabulary, maxChars: s.maxChars, single: s.single, pair: s.pair, pad: s.pad}
 	t.normalizer = newNormalizer(s.clean, s.ideographs, s.strip, s.lower)
 	t.raw.table, t.normal.table = t.normalizer.table, t.normalizer.table
-	unknown, ok := s.vocabulary[s.unknown]
+	unknown, ok := s.vocabulary.ids[s.unknown]
 	if !ok {
 		return nil, invalid(s.file, "unk_token %s is not in the vocabulary", fault.Printable(s.unknown))
 	}
@@ -102,35 +102,26 @@ func (s *settings) build() (*Tokenizer, error) {
 	if t.single.len() == 0 || t.pair.len() == 0 {
 		return nil, unsupported(s.file, "post_processor", "no token is set around the texts")
 	}
-	for token, id := range s.vocabulary {
-		if rest, ok := strings.CutPrefix(token, s.prefix); ok && t.reachable(rest) {
+	for token, id := range s.vocabulary.ids {
+		if rest, ok := strings.CutPrefix(token, s.prefix); ok {
 			t.inside.add(rest, id)
-		}
-		if t.reachable(token) {
-			t.begin.add(token, id)
 		}
 	}
 	return t, s.addTokens(t)
-}
-
-// reachable: a word is one mark of punctuation, or has none.
-func (t *Tokenizer) reachable(token string) bool {
-	r, size := utf8.DecodeRuneInString(token)
-	return size > 0 && (size == len(token) || t.normalizer.table.of(r).flags&punctuation == 0)
 }
 
 // addTokens gives the added tokens the ids that the reference gives them, whatever
 // the file says, and refuses a file that says something else.
 func (s *settings) addTokens(t *Tokenizer) error {
 	ids, tokens := make(map[string]int32), make(map[int32]addedToken)
-	next := int32(len(s.vocabulary))
+	next := int32(len(s.vocabulary.ids))
 	for i, token := range s.added {
 		if token.Content == "" {
 			continue
 		}
 		id, ok := ids[token.Content]
 		if !ok {
-			if id, ok = s.vocabulary[token.Content]; !ok {
+			if id, ok = s.vocabulary.ids[token.Content]; !ok {
 				id = next
 				next++
 			}

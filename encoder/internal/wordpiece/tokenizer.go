@@ -105,7 +105,7 @@ func (t *Tokenizer) text(dst []int32, text string, room int, all bool) (ids []in
 	c := call{t: t, s: s, ids: dst, room: room, all: all}
 	s.text = append(s.text[:0], text...)
 	t.raw.cut(s.text, c.part, c.put)
-	if cap(s.text)+cap(s.normal) <= mostScratch {
+	if cap(s.text)+cap(s.normal)+8*cap(s.held) <= mostScratch {
 		t.scratch.Put(s)
 	}
 	return c.ids, c.count

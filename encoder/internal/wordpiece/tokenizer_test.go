@@ -126,12 +126,14 @@ func jsonFile(added string) string {
 "model":{"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##","max_input_chars_per_word":100,"vocab":{"[PAD]":0,"[UNK]":1,"[CLS]":2,"[SEP]":3,"a":4}}}`
 }
 
-// A call allocates nothing where its slice is long enough, whatever the text.
-func TestEncodeAllocatesNothing(t *testing.T) {
+// A call allocates nothing for a token where its slice is long enough. It allocates
+// its scratch where it finds none in the pool, which the race detector empties.
+func TestEncodeAllocatesNothingForTokens(t *testing.T) {
 	tokenizer, random := uncased(t), rand.New(rand.NewPCG(5, 6))
-	text, ids := awkwardText(random, 200), make([]int32, 0, 4096)
-	if n := testing.AllocsPerRun(100, func() { ids, _ = tokenizer.Encode(ids[:0], text, 4096) }); n >= 1 { // a collection may empty the pool
-		t.Errorf("%v allocations", n)
+	text, ids := awkwardText(random, 4000), make([]int32, 0, 1<<16)
+	n := testing.AllocsPerRun(20, func() { ids, _ = tokenizer.Encode(ids[:0], text, 1<<16) })
+	if n > 60 || len(ids) < 1000 {
+		t.Errorf("%v allocations for %d ids", n, len(ids))
 	}
 }
 

@@ -110,11 +110,11 @@ func (c *config) readVocabulary(dir string) (*settings, error) {
 	if c.Strip != nil {
 		s.strip = *c.Strip
 	}
-	s.vocabulary = make(map[string]int32)
 	lines := strings.ReplaceAll(strings.ReplaceAll(string(text), "\r\n", "\n"), "\r", "\n")
-	id := int32(0)
+	s.vocabulary.ids = make(map[string]int32, strings.Count(lines, "\n")+1)
+	id := int32(0) // no file has as many lines as would make it overflow
 	for line := range strings.Lines(lines) {
-		s.vocabulary[strings.TrimSuffix(line, "\n")] = id
+		s.vocabulary.add(strings.TrimSuffix(line, "\n"), id)
 		id++
 	}
 	return s, c.addSpecials(s)
@@ -128,7 +128,7 @@ func (c *config) addSpecials(s *settings) error {
 	begin, end := c.Begin.or("[CLS]"), c.End.or("[SEP]")
 	names := []string{s.unknown, begin, end, c.Pad.or("[PAD]"), c.Mask.or("[MASK]")}
 	for i, name := range names {
-		id, ok := s.vocabulary[name]
+		id, ok := s.vocabulary.ids[name]
 		switch {
 		case ok:
 			s.added = append(s.added, addedToken{Content: name, Special: true})
@@ -137,10 +137,10 @@ func (c *config) addSpecials(s *settings) error {
 			return invalid(s.file, "%s is not in the vocabulary", fault.Printable(name))
 		}
 	}
-	if id, ok := s.vocabulary[names[3]]; ok {
+	if id, ok := s.vocabulary.ids[names[3]]; ok {
 		s.pad = id
 	}
-	s.single, s.pair = bert(s.vocabulary[begin], s.vocabulary[end])
+	s.single, s.pair = bert(s.vocabulary.ids[begin], s.vocabulary.ids[end])
 	return c.addDecoder(s)
 }
 
@@ -159,7 +159,7 @@ func (c *config) addDecoder(s *settings) error {
 		s.added, s.addedIDs = append(s.added, byID[id]), append(s.addedIDs, id)
 	}
 	for _, name := range append(c.More, c.Extra...) {
-		id, ok := s.vocabulary[string(name)]
+		id, ok := s.vocabulary.ids[string(name)]
 		switch {
 		case known[string(name)]:
 		case ok:

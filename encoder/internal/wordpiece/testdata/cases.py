@@ -64,7 +64,7 @@ case("ideographs", "a你好b", "\U0002b820", "\U0002b920", "\uf900", "\U0002f800
 case("ideographs in words", "你好", "a你", normalizer={"handle_chinese_chars": False})
 case("Hangul", "가", "각", "\ud7a3")
 case("marks in order", "a\U0001d165\u302e", "a\u302e\U0001d165", "a\u302e\u0301\U0001d165", "a\u302e\u0f78\U0001d165", "a\u302e\u0344\U0001d165", "a\u302e\u200b\U0001d165", "a\u302e b\U0001d165", "\U0001d160")
-case("words of 100 and 101", "x" * 100, "x" * 101, "x" + "\u0301" * 101, "中" * 101, "é" * 100)
+case("words of 100 and 101", "x" * 100, "x" * 101, "x" + "\u0301" * 101, "中" * 101, "σ" * 100, "σ" * 101)
 case("short words", "abcb abc ab a", model={"max_input_chars_per_word": 3})
 case("no word", "a b -", model={"max_input_chars_per_word": 0})
 case("another prefix", "abcb", "unaffable", model={"continuing_subword_prefix": ""})
@@ -81,7 +81,7 @@ case("templates", *pairs, "a b", post=template("[CLS]:0 A:0 two:0", "two:1 A:2 [
 
 points = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
 digests = {}
-for options in ("1111", "1100", "1110", "1101", "0011", "0100", "1000", "0001"):
+for options in ("1111", "1100", "1101"):
     normalize = normalizers.BertNormalizer(*(o == "1" for o in options)).normalize_str
     digests[options] = hashlib.sha256("\n".join(normalize("a%cb" % c) for c in points).encode()).hexdigest()
 split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
