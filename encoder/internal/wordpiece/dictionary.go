@@ -1,15 +1,12 @@
 package wordpiece
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
 // dictionary finds the longest token that a text begins with. The empty token is
 // there and never found.
 type dictionary struct {
 	ids     map[string]int32
-	lengths [256][]int // of the tokens, by their first byte, the longest first
+	lengths [256][]int // of the tokens, by their first byte, in order
 }
 
 func (d *dictionary) add(token string, id int32) {
@@ -21,18 +18,18 @@ func (d *dictionary) add(token string, id int32) {
 		return
 	}
 	lengths := &d.lengths[token[0]]
-	if i, found := slices.BinarySearchFunc(*lengths, len(token), func(a, b int) int { return cmp.Compare(b, a) }); !found {
+	if i, found := slices.BinarySearch(*lengths, len(token)); !found {
 		*lengths = slices.Insert(*lengths, i, len(token))
 	}
 }
 
 // longest gives the id and the length of the token; the length is 0 if there is none.
 func (d *dictionary) longest(text []byte) (id int32, length int) {
-	for _, n := range d.lengths[text[0]] {
-		if n <= len(text) {
-			if id, ok := d.ids[string(text[:n])]; ok {
-				return id, n
-			}
+	lengths := d.lengths[text[0]]
+	i, _ := slices.BinarySearch(lengths, len(text)+1)
+	for i--; i >= 0; i-- {
+		if id, ok := d.ids[string(text[:lengths[i]])]; ok {
+			return id, lengths[i]
 		}
 	}
 	return 0, 0

@@ -18,15 +18,24 @@ type tokenizerFile struct {
 
 type fields map[string]json.RawMessage
 
-// object gives the fields of the object at path. The known ones must be there, but
-// for those that end in "?"; others are refused, unless known is empty.
+// number is an id or a type. Unlike an int32 it refuses null and what is below 0.
+type number int32
+
+func (n *number) UnmarshalJSON(text []byte) error {
+	v, err := strconv.ParseUint(string(text), 10, 31)
+	*n = number(v)
+	return err
+}
+
+// object gives the fields of the object at path. The known ones must be there and
+// not null, but for those that end in "?"; others are refused, unless known is empty.
 func (f *tokenizerFile) object(path string, raw json.RawMessage, known ...string) (fields, error) {
 	var o fields
 	if err := f.value(path, raw, &o); err != nil {
 		return nil, err
 	}
 	for _, k := range known {
-		if _, ok := o[k]; !ok && !strings.HasSuffix(k, "?") {
+		if v, ok := o[k]; (!ok || string(v) == "null") && !strings.HasSuffix(k, "?") {
 			return nil, invalid(f.name, "%s.%s is missing", path, k)
 		}
 	}
@@ -105,6 +114,15 @@ func (c *config) agrees(s *settings) error {
 	}{"do_lower_case": {c.Lower, s.lower}, "strip_accents": {c.Strip, s.strip}, "tokenize_chinese_chars": {c.Ideographs, s.ideographs}} {
 		if says.config != nil && *says.config != says.file {
 			return unsupported(c.file, field, "%t, and %s says %t", *says.config, s.file, says.file)
+		}
+	}
+	for _, token := range c.Added {
+		same := func(t addedToken) bool {
+			t.Special = token.Special // is for those that decode
+			return t == token
+		}
+		if !slices.ContainsFunc(s.added, same) {
+			return unsupported(c.file, "added_tokens_decoder", "%s is not such a token in %s", fault.Printable(token.Content), s.file)
 		}
 	}
 	return nil
@@ -206,12 +224,12 @@ func (f *tokenizerFile) readAdded(raw json.RawMessage) error {
 		}
 		token := struct {
 			addedToken
-			ID int64 `json:"id"`
+			ID number `json:"id"`
 		}{}
 		if err := f.value("added_tokens", raw, &token); err != nil {
 			return err
 		}
-		f.added, f.addedIDs = append(f.added, token.addedToken), append(f.addedIDs, token.ID)
+		f.added, f.addedIDs = append(f.added, token.addedToken), append(f.addedIDs, int32(token.ID))
 	}
 	return nil
 }
@@ -220,7 +238,7 @@ func (f *tokenizerFile) readAdded(raw json.RawMessage) error {
 // that of the token of this name.
 func (f *tokenizerFile) readPadding(c *config, raw json.RawMessage) error {
 	padding := struct {
-		ID *int32 `json:"pad_id"`
+		ID *number `json:"pad_id"`
 	}{}
 	if raw != nil {
 		if err := f.value("padding", raw, &padding); err != nil {
@@ -228,7 +246,7 @@ func (f *tokenizerFile) readPadding(c *config, raw json.RawMessage) error {
 		}
 	}
 	if padding.ID != nil {
-		f.pad = *padding.ID
+		f.pad = int32(*padding.ID)
 	} else if id, ok := f.vocabulary.ids[c.Pad.or("[PAD]")]; ok {
 		f.pad = id
 	}

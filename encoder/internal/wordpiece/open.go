@@ -1,6 +1,7 @@
 package wordpiece
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,7 +29,7 @@ type settings struct {
 	prefix       string // of tokens inside a word
 	maxChars     int
 	added        []addedToken
-	addedIDs     []int64 // that the file gives them
+	addedIDs     []int32 // that the file gives them
 	single, pair template
 	pad          int32
 }
@@ -72,6 +73,9 @@ func read(name string) ([]byte, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil, &fault.Error{Op: op, Err: fmt.Errorf("%w: %w", fault.ErrInvalid, err)}
+	}
+	if bytes.HasPrefix(text, []byte("\ufeff")) {
+		return nil, invalid(name, "begins with a byte order mark; remove it")
 	}
 	if !utf8.Valid(text) {
 		return nil, invalid(name, "is not UTF-8")
@@ -126,7 +130,7 @@ func (s *settings) addTokens(t *Tokenizer) error {
 				next++
 			}
 		}
-		if int64(id) != s.addedIDs[i] {
+		if id != s.addedIDs[i] {
 			return invalid(s.file, "the added token %s has the id %d and would get %d", fault.Printable(token.Content), s.addedIDs[i], id)
 		}
 		ids[token.Content], tokens[id] = id, token

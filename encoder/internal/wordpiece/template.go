@@ -16,14 +16,14 @@ type template struct {
 
 func (t *template) len() int { return len(t.ids[0]) + len(t.ids[1]) + len(t.ids[2]) }
 
-func (t *template) add(place int, kind int32, ids ...int32) {
+func (t *template) add(place int, kind number, ids ...number) {
 	for _, id := range ids {
-		t.ids[place], t.types[place] = append(t.ids[place], id), append(t.types[place], kind)
+		t.ids[place], t.types[place] = append(t.ids[place], int32(id)), append(t.types[place], int32(kind))
 	}
 }
 
 // bert are the templates of BERT: [CLS] A [SEP], [CLS] A [SEP] B [SEP].
-func bert(begin, end int32) (single, pair template) {
+func bert(begin, end number) (single, pair template) {
 	for _, t := range []*template{&single, &pair} {
 		t.add(0, 0, begin)
 	}
@@ -52,7 +52,7 @@ func (f *tokenizerFile) readPostProcessor(raw json.RawMessage) error {
 		if err := f.value(path+".sep", o["sep"], &end); err != nil {
 			return err
 		}
-		f.single, f.pair = bert(int32(begin), int32(end))
+		f.single, f.pair = bert(number(begin), number(end))
 		return nil
 	}
 	o, err := f.object(path, raw, "type", "single", "pair", "special_tokens")
@@ -60,7 +60,7 @@ func (f *tokenizerFile) readPostProcessor(raw json.RawMessage) error {
 		return err
 	}
 	var specials map[string]struct {
-		IDs []int32 `json:"ids"`
+		IDs []number `json:"ids"`
 	}
 	if err := f.value(path+".special_tokens", o["special_tokens"], &specials); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (f *tokenizerFile) readPostProcessor(raw json.RawMessage) error {
 		var pieces []struct {
 			Sequence, SpecialToken *struct {
 				ID   string `json:"id"`
-				Type int32  `json:"type_id"`
+				Type number `json:"type_id"`
 			}
 		}
 		path := path + "." + name
@@ -92,9 +92,9 @@ func (f *tokenizerFile) readPostProcessor(raw json.RawMessage) error {
 			case p.Sequence != nil:
 				seen += p.Sequence.ID
 				if p.Sequence.ID == "A" {
-					t.typeA = p.Sequence.Type
+					t.typeA = int32(p.Sequence.Type)
 				} else {
-					t.typeB = p.Sequence.Type
+					t.typeB = int32(p.Sequence.Type)
 				}
 			default:
 				return invalid(f.name, "%s has a piece that is neither Sequence nor SpecialToken", path)
@@ -115,12 +115,12 @@ func (f *tokenizerFile) readPostProcessor(raw json.RawMessage) error {
 }
 
 // namedID is the id of a list of a token and its id.
-type namedID int32
+type namedID number
 
 func (n *namedID) UnmarshalJSON(text []byte) error {
 	var pair []json.RawMessage
 	if err := json.Unmarshal(text, &pair); err != nil || len(pair) != 2 {
 		return errors.Join(err, errors.New("not a token with its id"))
 	}
-	return json.Unmarshal(pair[1], (*int32)(n))
+	return json.Unmarshal(pair[1], (*number)(n))
 }

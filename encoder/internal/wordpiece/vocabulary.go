@@ -132,7 +132,7 @@ func (c *config) addSpecials(s *settings) error {
 		switch {
 		case ok:
 			s.added = append(s.added, addedToken{Content: name, Special: true})
-			s.addedIDs = append(s.addedIDs, int64(id))
+			s.addedIDs = append(s.addedIDs, id)
 		case i < 3:
 			return invalid(s.file, "%s is not in the vocabulary", fault.Printable(name))
 		}
@@ -140,20 +140,20 @@ func (c *config) addSpecials(s *settings) error {
 	if id, ok := s.vocabulary.ids[names[3]]; ok {
 		s.pad = id
 	}
-	s.single, s.pair = bert(s.vocabulary.ids[begin], s.vocabulary.ids[end])
+	s.single, s.pair = bert(number(s.vocabulary.ids[begin]), number(s.vocabulary.ids[end]))
 	return c.addDecoder(s)
 }
 
 // addDecoder adds the tokens of added_tokens_decoder by their ids, and the further
 // special ones, which must be among those or in the vocabulary.
 func (c *config) addDecoder(s *settings) error {
-	byID, known := make(map[int64]addedToken), make(map[string]bool)
+	byID, known := make(map[int32]addedToken), make(map[string]bool)
 	for key, token := range c.Added {
 		id, err := strconv.ParseInt(key, 10, 32)
 		if err != nil || id < 0 {
 			return invalid(c.file, "added_tokens_decoder: %s is no id up to %d", fault.Printable(key), math.MaxInt32)
 		}
-		byID[id], known[token.Content] = token, true
+		byID[int32(id)], known[token.Content] = token, true
 	}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		s.added, s.addedIDs = append(s.added, byID[id]), append(s.addedIDs, id)
@@ -163,7 +163,7 @@ func (c *config) addDecoder(s *settings) error {
 		switch {
 		case known[string(name)]:
 		case ok:
-			s.added, s.addedIDs = append(s.added, addedToken{Content: string(name), Special: true}), append(s.addedIDs, int64(id))
+			s.added, s.addedIDs = append(s.added, addedToken{Content: string(name), Special: true}), append(s.addedIDs, id)
 		default:
 			return invalid(c.file, "the special token %s is not in the vocabulary", fault.Printable(string(name)))
 		}
