@@ -9,6 +9,13 @@ type dictionary struct {
 	lengths [256][]int // of the tokens, by their first byte, in order
 }
 
+// mostExpected bounds the room that is made before tokens are seen.
+const mostExpected = 1 << 17
+
+func newDictionary(expected int) dictionary {
+	return dictionary{ids: make(map[string]int32, min(expected, mostExpected))}
+}
+
 func (d *dictionary) add(token string, id int32) {
 	if d.ids == nil {
 		d.ids = make(map[string]int32)

@@ -156,7 +156,7 @@ func (f *tokenizerFile) readVocab(text string) error {
 	if text[0] != '{' {
 		return invalid(f.name, "model.vocab is not an object")
 	}
-	f.vocabulary.ids = make(map[string]int32, strings.Count(text, ":"))
+	f.vocabulary = newDictionary(strings.Count(text, ":"))
 	for text = text[1:]; ; {
 		text = strings.TrimLeft(text, ", \t\r\n")
 		if text[0] == '}' {

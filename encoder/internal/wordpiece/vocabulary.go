@@ -111,7 +111,7 @@ func (c *config) readVocabulary(dir string) (*settings, error) {
 		s.strip = *c.Strip
 	}
 	lines := strings.ReplaceAll(strings.ReplaceAll(string(text), "\r\n", "\n"), "\r", "\n")
-	s.vocabulary.ids = make(map[string]int32, strings.Count(lines, "\n")+1)
+	s.vocabulary = newDictionary(strings.Count(lines, "\n") + 1)
 	id := int32(0) // no file has as many lines as would make it overflow
 	for line := range strings.Lines(lines) {
 		s.vocabulary.add(strings.TrimSuffix(line, "\n"), id)
