@@ -1130,3 +1130,248 @@ r6p1done:
 	VMOVUPS Y11, 32(DX)
 	VZEROUPPER
 	RET
+
+// func softmaxAVX2(t *rows)
+//
+// AX the rows, SI a row, DX bytes into it, CX bytes of it, BX rows left.
+TEXT ·softmaxAVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ rows_x(AX), SI
+	MOVQ rows_bytes(AX), CX
+	MOVQ rows_count(AX), BX
+
+nextrow:
+	VMOVUPS softmaxConstants<>+352(SB), Y7
+	XORQ DX, DX
+largest:
+	VMOVUPS (SI)(DX*1), Y0
+	VMAXPS Y7, Y0, Y7
+	ADDQ $32, DX
+	CMPQ DX, CX
+	JLT largest
+	VEXTRACTF128 $1, Y7, X1
+	VMAXPS X1, X7, X7
+	VPERMILPS $0x4e, X7, X1
+	VMAXPS X1, X7, X7
+	VPERMILPS $0xb1, X7, X1
+	VMAXPS X1, X7, X7
+	VBROADCASTSS X7, Y7
+	VXORPS X8, X8, X8
+	XORQ DX, DX
+exponentials:
+	VMOVUPS (SI)(DX*1), Y0
+	VSUBPS Y7, Y0, Y0
+	VMULPS softmaxConstants<>+0(SB), Y0, Y1
+	VADDPS softmaxConstants<>+32(SB), Y1, Y1
+	VSUBPS softmaxConstants<>+32(SB), Y1, Y2
+	VMULPS softmaxConstants<>+64(SB), Y2, Y4
+	VSUBPS Y4, Y0, Y3
+	VMULPS softmaxConstants<>+96(SB), Y2, Y4
+	VSUBPS Y4, Y3, Y3
+	VMULPS Y3, Y3, Y6
+	VMULPS softmaxConstants<>+160(SB), Y3, Y4
+	VADDPS softmaxConstants<>+128(SB), Y4, Y4
+	VMULPS softmaxConstants<>+224(SB), Y3, Y5
+	VADDPS softmaxConstants<>+192(SB), Y5, Y5
+	VMULPS Y6, Y5, Y5
+	VADDPS Y5, Y4, Y4
+	VMULPS Y6, Y6, Y5
+	VMULPS softmaxConstants<>+256(SB), Y5, Y5
+	VADDPS Y5, Y4, Y4
+	VMULPS Y6, Y4, Y4
+	VADDPS Y3, Y4, Y4
+	VADDPS softmaxConstants<>+288(SB), Y4, Y4
+	VPSLLD $23, Y1, Y1
+	VPADDD softmaxConstants<>+288(SB), Y1, Y1
+	VMULPS Y1, Y4, Y4
+	VCMPPS $1, softmaxConstants<>+320(SB), Y0, Y5
+	VANDNPS Y4, Y5, Y4
+	VMOVUPS Y4, (SI)(DX*1)
+	VADDPS X4, X8, X8
+	VEXTRACTF128 $1, Y4, X5
+	VADDPS X5, X8, X8
+	ADDQ $32, DX
+	CMPQ DX, CX
+	JLT exponentials
+	VPERMILPS $0xb1, X8, X1
+	VADDPS X1, X8, X8
+	VPERMILPS $0x4e, X8, X1
+	VADDPS X1, X8, X8
+	VMOVSS softmaxConstants<>+288(SB), X1
+	VDIVSS X8, X1, X1
+	VBROADCASTSS X1, Y7
+	XORQ DX, DX
+scale:
+	VMULPS (SI)(DX*1), Y7, Y0
+	VMOVUPS Y0, (SI)(DX*1)
+	ADDQ $32, DX
+	CMPQ DX, CX
+	JLT scale
+	ADDQ rows_stride(AX), SI
+	DECQ BX
+	JNE nextrow
+	VZEROUPPER
+	RET
+
+DATA softmaxConstants<>+0(SB)/4, $0x3fb8aa3b
+DATA softmaxConstants<>+4(SB)/4, $0x3fb8aa3b
+DATA softmaxConstants<>+8(SB)/4, $0x3fb8aa3b
+DATA softmaxConstants<>+12(SB)/4, $0x3fb8aa3b
+DATA softmaxConstants<>+16(SB)/4, $0x3fb8aa3b
+DATA softmaxConstants<>+20(SB)/4, $0x3fb8aa3b
+DATA softmaxConstants<>+24(SB)/4, $0x3fb8aa3b
+DATA softmaxConstants<>+28(SB)/4, $0x3fb8aa3b
+DATA softmaxConstants<>+32(SB)/4, $0x4b400000
+DATA softmaxConstants<>+36(SB)/4, $0x4b400000
+DATA softmaxConstants<>+40(SB)/4, $0x4b400000
+DATA softmaxConstants<>+44(SB)/4, $0x4b400000
+DATA softmaxConstants<>+48(SB)/4, $0x4b400000
+DATA softmaxConstants<>+52(SB)/4, $0x4b400000
+DATA softmaxConstants<>+56(SB)/4, $0x4b400000
+DATA softmaxConstants<>+60(SB)/4, $0x4b400000
+DATA softmaxConstants<>+64(SB)/4, $0x3f318000
+DATA softmaxConstants<>+68(SB)/4, $0x3f318000
+DATA softmaxConstants<>+72(SB)/4, $0x3f318000
+DATA softmaxConstants<>+76(SB)/4, $0x3f318000
+DATA softmaxConstants<>+80(SB)/4, $0x3f318000
+DATA softmaxConstants<>+84(SB)/4, $0x3f318000
+DATA softmaxConstants<>+88(SB)/4, $0x3f318000
+DATA softmaxConstants<>+92(SB)/4, $0x3f318000
+DATA softmaxConstants<>+96(SB)/4, $0xb95e8083
+DATA softmaxConstants<>+100(SB)/4, $0xb95e8083
+DATA softmaxConstants<>+104(SB)/4, $0xb95e8083
+DATA softmaxConstants<>+108(SB)/4, $0xb95e8083
+DATA softmaxConstants<>+112(SB)/4, $0xb95e8083
+DATA softmaxConstants<>+116(SB)/4, $0xb95e8083
+DATA softmaxConstants<>+120(SB)/4, $0xb95e8083
+DATA softmaxConstants<>+124(SB)/4, $0xb95e8083
+DATA softmaxConstants<>+128(SB)/4, $0x3efffffe
+DATA softmaxConstants<>+132(SB)/4, $0x3efffffe
+DATA softmaxConstants<>+136(SB)/4, $0x3efffffe
+DATA softmaxConstants<>+140(SB)/4, $0x3efffffe
+DATA softmaxConstants<>+144(SB)/4, $0x3efffffe
+DATA softmaxConstants<>+148(SB)/4, $0x3efffffe
+DATA softmaxConstants<>+152(SB)/4, $0x3efffffe
+DATA softmaxConstants<>+156(SB)/4, $0x3efffffe
+DATA softmaxConstants<>+160(SB)/4, $0x3e2aaa49
+DATA softmaxConstants<>+164(SB)/4, $0x3e2aaa49
+DATA softmaxConstants<>+168(SB)/4, $0x3e2aaa49
+DATA softmaxConstants<>+172(SB)/4, $0x3e2aaa49
+DATA softmaxConstants<>+176(SB)/4, $0x3e2aaa49
+DATA softmaxConstants<>+180(SB)/4, $0x3e2aaa49
+DATA softmaxConstants<>+184(SB)/4, $0x3e2aaa49
+DATA softmaxConstants<>+188(SB)/4, $0x3e2aaa49
+DATA softmaxConstants<>+192(SB)/4, $0x3d2aac79
+DATA softmaxConstants<>+196(SB)/4, $0x3d2aac79
+DATA softmaxConstants<>+200(SB)/4, $0x3d2aac79
+DATA softmaxConstants<>+204(SB)/4, $0x3d2aac79
+DATA softmaxConstants<>+208(SB)/4, $0x3d2aac79
+DATA softmaxConstants<>+212(SB)/4, $0x3d2aac79
+DATA softmaxConstants<>+216(SB)/4, $0x3d2aac79
+DATA softmaxConstants<>+220(SB)/4, $0x3d2aac79
+DATA softmaxConstants<>+224(SB)/4, $0x3c091d10
+DATA softmaxConstants<>+228(SB)/4, $0x3c091d10
+DATA softmaxConstants<>+232(SB)/4, $0x3c091d10
+DATA softmaxConstants<>+236(SB)/4, $0x3c091d10
+DATA softmaxConstants<>+240(SB)/4, $0x3c091d10
+DATA softmaxConstants<>+244(SB)/4, $0x3c091d10
+DATA softmaxConstants<>+248(SB)/4, $0x3c091d10
+DATA softmaxConstants<>+252(SB)/4, $0x3c091d10
+DATA softmaxConstants<>+256(SB)/4, $0x3ab511e7
+DATA softmaxConstants<>+260(SB)/4, $0x3ab511e7
+DATA softmaxConstants<>+264(SB)/4, $0x3ab511e7
+DATA softmaxConstants<>+268(SB)/4, $0x3ab511e7
+DATA softmaxConstants<>+272(SB)/4, $0x3ab511e7
+DATA softmaxConstants<>+276(SB)/4, $0x3ab511e7
+DATA softmaxConstants<>+280(SB)/4, $0x3ab511e7
+DATA softmaxConstants<>+284(SB)/4, $0x3ab511e7
+DATA softmaxConstants<>+288(SB)/4, $0x3f800000
+DATA softmaxConstants<>+292(SB)/4, $0x3f800000
+DATA softmaxConstants<>+296(SB)/4, $0x3f800000
+DATA softmaxConstants<>+300(SB)/4, $0x3f800000
+DATA softmaxConstants<>+304(SB)/4, $0x3f800000
+DATA softmaxConstants<>+308(SB)/4, $0x3f800000
+DATA softmaxConstants<>+312(SB)/4, $0x3f800000
+DATA softmaxConstants<>+316(SB)/4, $0x3f800000
+DATA softmaxConstants<>+320(SB)/4, $0xc2ae0000
+DATA softmaxConstants<>+324(SB)/4, $0xc2ae0000
+DATA softmaxConstants<>+328(SB)/4, $0xc2ae0000
+DATA softmaxConstants<>+332(SB)/4, $0xc2ae0000
+DATA softmaxConstants<>+336(SB)/4, $0xc2ae0000
+DATA softmaxConstants<>+340(SB)/4, $0xc2ae0000
+DATA softmaxConstants<>+344(SB)/4, $0xc2ae0000
+DATA softmaxConstants<>+348(SB)/4, $0xc2ae0000
+DATA softmaxConstants<>+352(SB)/4, $0xff800000
+DATA softmaxConstants<>+356(SB)/4, $0xff800000
+DATA softmaxConstants<>+360(SB)/4, $0xff800000
+DATA softmaxConstants<>+364(SB)/4, $0xff800000
+DATA softmaxConstants<>+368(SB)/4, $0xff800000
+DATA softmaxConstants<>+372(SB)/4, $0xff800000
+DATA softmaxConstants<>+376(SB)/4, $0xff800000
+DATA softmaxConstants<>+380(SB)/4, $0xff800000
+GLOBL softmaxConstants<>(SB), RODATA|NOPTR, $384
+
+// func transposeAVX2(t *columns)
+//
+// AX the columns, SI and R11 rows 0 and 4, R8 from row to row, R10 thrice that;
+// DI and R12 columns 0 and 4, R9 from column to column, R13 thrice that; CX blocks left.
+TEXT ·transposeAVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ columns_from(AX), SI
+	MOVQ columns_stride(AX), R8
+	MOVQ columns_to(AX), DI
+	MOVQ columns_step(AX), R9
+	MOVQ columns_blocks(AX), CX
+	LEAQ (R8)(R8*2), R10
+	LEAQ (SI)(R8*4), R11
+	LEAQ (R9)(R9*2), R13
+nextblock:
+	LEAQ (DI)(R9*4), R12
+	VBROADCASTSS columns_scale(AX), Y15
+	VMULPS (SI), Y15, Y0
+	VMULPS (SI)(R8*1), Y15, Y1
+	VMULPS (SI)(R8*2), Y15, Y2
+	VMULPS (SI)(R10*1), Y15, Y3
+	VMULPS (R11), Y15, Y4
+	VMULPS (R11)(R8*1), Y15, Y5
+	VMULPS (R11)(R8*2), Y15, Y6
+	VMULPS (R11)(R10*1), Y15, Y7
+	VUNPCKLPS Y1, Y0, Y8
+	VUNPCKHPS Y1, Y0, Y9
+	VUNPCKLPS Y3, Y2, Y10
+	VUNPCKHPS Y3, Y2, Y11
+	VUNPCKLPS Y5, Y4, Y12
+	VUNPCKHPS Y5, Y4, Y13
+	VUNPCKLPS Y7, Y6, Y14
+	VUNPCKHPS Y7, Y6, Y15
+	VSHUFPS $0x44, Y10, Y8, Y0
+	VSHUFPS $0xee, Y10, Y8, Y1
+	VSHUFPS $0x44, Y11, Y9, Y2
+	VSHUFPS $0xee, Y11, Y9, Y3
+	VSHUFPS $0x44, Y14, Y12, Y4
+	VSHUFPS $0xee, Y14, Y12, Y5
+	VSHUFPS $0x44, Y15, Y13, Y6
+	VSHUFPS $0xee, Y15, Y13, Y7
+	VPERM2F128 $0x20, Y4, Y0, Y8
+	VPERM2F128 $0x31, Y4, Y0, Y12
+	VPERM2F128 $0x20, Y5, Y1, Y9
+	VPERM2F128 $0x31, Y5, Y1, Y13
+	VPERM2F128 $0x20, Y6, Y2, Y10
+	VPERM2F128 $0x31, Y6, Y2, Y14
+	VPERM2F128 $0x20, Y7, Y3, Y11
+	VPERM2F128 $0x31, Y7, Y3, Y15
+	VMOVUPS Y8, (DI)
+	VMOVUPS Y9, (DI)(R9*1)
+	VMOVUPS Y10, (DI)(R9*2)
+	VMOVUPS Y11, (DI)(R13*1)
+	VMOVUPS Y12, (R12)
+	VMOVUPS Y13, (R12)(R9*1)
+	VMOVUPS Y14, (R12)(R9*2)
+	VMOVUPS Y15, (R12)(R13*1)
+	ADDQ $32, SI
+	ADDQ $32, R11
+	LEAQ (DI)(R9*8), DI
+	DECQ CX
+	JNE nextblock
+	VZEROUPPER
+	RET

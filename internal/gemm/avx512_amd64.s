@@ -3363,3 +3363,116 @@ r14p1done:
 	VMOVUPS Z27, 64(DX)
 	VZEROUPPER
 	RET
+
+// func softmaxAVX512(t *rows)
+//
+// AX the rows, SI a row, DX bytes into it, CX bytes of it, BX rows left.
+TEXT ·softmaxAVX512(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ rows_x(AX), SI
+	MOVQ rows_bytes(AX), CX
+	MOVQ rows_count(AX), BX
+	VBROADCASTSS softmaxConstants<>+0(SB), Z16
+	VBROADCASTSS softmaxConstants<>+4(SB), Z17
+	VBROADCASTSS softmaxConstants<>+8(SB), Z18
+	VBROADCASTSS softmaxConstants<>+12(SB), Z19
+	VBROADCASTSS softmaxConstants<>+16(SB), Z20
+	VBROADCASTSS softmaxConstants<>+20(SB), Z21
+	VBROADCASTSS softmaxConstants<>+24(SB), Z22
+	VBROADCASTSS softmaxConstants<>+28(SB), Z23
+	VBROADCASTSS softmaxConstants<>+32(SB), Z24
+	VBROADCASTSS softmaxConstants<>+36(SB), Z25
+	VBROADCASTSS softmaxConstants<>+40(SB), Z26
+	VBROADCASTSS softmaxConstants<>+44(SB), Z27
+
+nextrow:
+	VMOVUPS Z27, Z7
+	XORQ DX, DX
+largest:
+	VMOVUPS (SI)(DX*1), Z0
+	VMAXPS Z7, Z0, Z7
+	ADDQ $64, DX
+	CMPQ DX, CX
+	JLT largest
+	VEXTRACTF64X4 $1, Z7, Y1
+	VMAXPS Y1, Y7, Y7
+	VEXTRACTF128 $1, Y7, X1
+	VMAXPS X1, X7, X7
+	VPERMILPS $0x4e, X7, X1
+	VMAXPS X1, X7, X7
+	VPERMILPS $0xb1, X7, X1
+	VMAXPS X1, X7, X7
+	VBROADCASTSS X7, Z7
+	VXORPS X8, X8, X8
+	XORQ DX, DX
+exponentials:
+	VMOVUPS (SI)(DX*1), Z0
+	VSUBPS Z7, Z0, Z0
+	VMULPS Z16, Z0, Z1
+	VADDPS Z17, Z1, Z1
+	VSUBPS Z17, Z1, Z2
+	VMULPS Z18, Z2, Z4
+	VSUBPS Z4, Z0, Z3
+	VMULPS Z19, Z2, Z4
+	VSUBPS Z4, Z3, Z3
+	VMULPS Z3, Z3, Z6
+	VMULPS Z21, Z3, Z4
+	VADDPS Z20, Z4, Z4
+	VMULPS Z23, Z3, Z5
+	VADDPS Z22, Z5, Z5
+	VMULPS Z6, Z5, Z5
+	VADDPS Z5, Z4, Z4
+	VMULPS Z6, Z6, Z5
+	VMULPS Z24, Z5, Z5
+	VADDPS Z5, Z4, Z4
+	VMULPS Z6, Z4, Z4
+	VADDPS Z3, Z4, Z4
+	VADDPS Z25, Z4, Z4
+	VPSLLD $23, Z1, Z1
+	VPADDD Z25, Z1, Z1
+	VCMPPS $5, Z26, Z0, K1
+	VMULPS.Z Z1, Z4, K1, Z4
+	VMOVUPS Z4, (SI)(DX*1)
+	VADDPS X4, X8, X8
+	VEXTRACTF32X4 $1, Z4, X5
+	VADDPS X5, X8, X8
+	VEXTRACTF32X4 $2, Z4, X5
+	VADDPS X5, X8, X8
+	VEXTRACTF32X4 $3, Z4, X5
+	VADDPS X5, X8, X8
+	ADDQ $64, DX
+	CMPQ DX, CX
+	JLT exponentials
+	VPERMILPS $0xb1, X8, X1
+	VADDPS X1, X8, X8
+	VPERMILPS $0x4e, X8, X1
+	VADDPS X1, X8, X8
+	VMOVSS softmaxConstants<>+36(SB), X1
+	VDIVSS X8, X1, X1
+	VBROADCASTSS X1, Z7
+	XORQ DX, DX
+scale:
+	VMULPS (SI)(DX*1), Z7, Z0
+	VMOVUPS Z0, (SI)(DX*1)
+	ADDQ $64, DX
+	CMPQ DX, CX
+	JLT scale
+	ADDQ rows_stride(AX), SI
+	DECQ BX
+	JNE nextrow
+	VZEROUPPER
+	RET
+
+DATA softmaxConstants<>+0(SB)/4, $0x3fb8aa3b
+DATA softmaxConstants<>+4(SB)/4, $0x4b400000
+DATA softmaxConstants<>+8(SB)/4, $0x3f318000
+DATA softmaxConstants<>+12(SB)/4, $0xb95e8083
+DATA softmaxConstants<>+16(SB)/4, $0x3efffffe
+DATA softmaxConstants<>+20(SB)/4, $0x3e2aaa49
+DATA softmaxConstants<>+24(SB)/4, $0x3d2aac79
+DATA softmaxConstants<>+28(SB)/4, $0x3c091d10
+DATA softmaxConstants<>+32(SB)/4, $0x3ab511e7
+DATA softmaxConstants<>+36(SB)/4, $0x3f800000
+DATA softmaxConstants<>+40(SB)/4, $0xc2ae0000
+DATA softmaxConstants<>+44(SB)/4, $0xff800000
+GLOBL softmaxConstants<>(SB), RODATA|NOPTR, $48

@@ -11,6 +11,15 @@ func tileAVX2(t *tile)
 //go:noescape
 func tileAVX512(t *tile)
 
+//go:noescape
+func transposeAVX2(t *columns)
+
+//go:noescape
+func softmaxAVX2(t *rows)
+
+//go:noescape
+func softmaxAVX512(t *rows)
+
 // native lists the assembly sets that this processor and its operating system
 // can run, best first.
 func native() []*Set {
@@ -36,3 +45,15 @@ func (s *Set) compute(t *tile) {
 		tileGeneric(t)
 	}
 }
+
+// softmax runs the set's kernel, which the portable set does not have.
+func (s *Set) softmax(t *rows) {
+	if s.kind == avx512 {
+		softmaxAVX512(t)
+		return
+	}
+	softmaxAVX2(t)
+}
+
+// transpose runs the kernel of the assembly sets, which all have AVX2.
+func (s *Set) transpose(t *columns) { transposeAVX2(t) }

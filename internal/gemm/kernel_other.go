@@ -6,3 +6,8 @@ package gemm
 func native() []*Set { return nil }
 
 func (s *Set) compute(t *tile) { tileGeneric(t) }
+
+// softmax and transpose are of the assembly sets.
+func (s *Set) softmax(*rows) {}
+
+func (s *Set) transpose(*columns) {}

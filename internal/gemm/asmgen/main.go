@@ -6,6 +6,8 @@
 // per accumulator: the chain that package gemm promises. All kernels of an
 // instruction set share one entry point, which jumps by the number of rows and
 // panels, so that Go calls it directly and its argument stays on the stack.
+//
+// softmax.go and transpose.go write the kernels between and before attention's products.
 package main
 
 import (
@@ -234,6 +236,10 @@ func main() {
 	}
 	w := &writer{isa: s}
 	w.file()
+	w.softmax()
+	if w.name == "AVX2" {
+		w.transpose()
+	}
 	if err := os.WriteFile(*out, w.Bytes(), 0o644); err != nil {
 		log.Fatal(err)
 	}
