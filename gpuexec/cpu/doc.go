@@ -1,20 +1,22 @@
 // Package cpu is the embedded device: it needs no C compiler and no library.
-// Matrix products run in Go assembly over weights packed once (package gemm);
-// everything else is a WebAssembly kernel for its exact shape, compiled to
-// machine code (package kernels). Importing the package registers the backend
+// Matrix products run in Go assembly over weights packed once (package gemm), and
+// so does attention, one program for all dimensions (SPEC E7); everything else is
+// a WebAssembly kernel for its exact shape, compiled to machine code (package
+// kernels). Importing the package registers the backend
 // "cpu", which runs every operation of package ops.
 //
 // Device memory is one linear memory of up to 4 GiB address space that host and
 // device share: Buffer.Mapped gives it. A blob holds a kernel's machine code; of
-// a matrix product it only names what would be run, since its code is part of
-// the program.
+// a matrix product or an attention it only names what would be run, since its code
+// is part of the program.
 //
 // # Bits
 //
 // The bits of an output row depend on that row's inputs alone (SPEC E8): sums
 // run over ascending k in one chain of fused multiply-adds, padding takes no
 // part, and the other reductions have the order that package kernels states.
-// Instruction sets agree with each other too, but for the portable one.
+// Instruction sets agree with each other too, but for the portable one. An attention
+// has the bits of the operations that it stands for: reorder, batch_matmul, softmax.
 //
 // # Preemption
 //

@@ -6,6 +6,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
+	"github.com/kiln-cache/kiln/gpuexec/internal/general"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
@@ -15,6 +16,9 @@ var _ ops.Library = (*Backend)(nil)
 func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 	if err := op.Validate(); err != nil {
 		return gpuexec.Source{}, err
+	}
+	if op.Kind == ops.Attention {
+		return attentionSource(op)
 	}
 	src := gpuexec.Source{Key: op.String(), Spec: op}
 	if spec, isKernel := kernels.Of(op); isKernel {
@@ -50,9 +54,13 @@ func (b *Backend) packedBytes(op ops.Op) int64 {
 }
 
 // Launch implements ops.Library: the blocks that a launch is cut into. Programs have
-// their dimensions.
+// their dimensions, but for the one of attention.
 func (b *Backend) Launch(op ops.Op) (gpuexec.Size, []gpuexec.Arg) {
-	return gpuexec.Size{b.blocks(op)}, nil
+	var values []gpuexec.Arg
+	if op.Kind == ops.Attention {
+		values = general.Values(op)
+	}
+	return gpuexec.Size{b.blocks(op)}, values
 }
 
 func (b *Backend) blocks(op ops.Op) int {
@@ -62,6 +70,8 @@ func (b *Backend) blocks(op ops.Op) int {
 		return b.set.Blocks(int(d[0]), int(d[2]), int(d[1]))
 	case ops.BatchMatMul:
 		return int(d[0] * d[1])
+	case ops.Attention:
+		return int(d[3] * d[1])
 	}
 	spec, _ := kernels.Of(op)
 	return int(spec.Blocks())

@@ -13,9 +13,10 @@ import (
 
 // queue runs launches on its worker's goroutine, at once. Owned by one goroutine.
 type queue struct {
-	d       *device
-	offsets []uint32  // of the launch in hand
-	packed  []float32 // right-hand side of one attention product
+	d         *device
+	offsets   []uint32  // of the launch in hand
+	packed    []float32 // right-hand side of one product of a batch
+	attending attention
 }
 
 // Launch runs all blocks, in calls that each end soon, and stops between two of
@@ -30,6 +31,9 @@ func (q *queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.De
 		}
 		return q.run(ctx, p, args, uint32(grid))
 	case *product:
+		if p.op.Kind == ops.Attention {
+			return q.attention(ctx, args, grid)
+		}
 		if most := q.d.backend.blocks(p.op); grid > most {
 			return tooManyBlocks(p.op, grid, most)
 		}
@@ -130,22 +134,13 @@ func (p *matrices) bound(overK bool, length int) {
 
 func (q *queue) multiply(p matrices) error {
 	set := q.d.backend.set
-	need := set.PackedLen(p.depth, p.columns)
-	if cap(q.packed) < need {
-		q.packed = make([]float32, need)
+	q.packed = sized(q.packed, set.PackedLen(p.depth, p.columns))
+	packed := q.packed
+	if p.scale == 0 {
+		p.scale = 1
 	}
-	packed := q.packed[:need]
-	rowStride, columnStride := p.n, 1
-	if p.transposed {
-		rowStride, columnStride = 1, p.k
-	}
-	if err := set.PackStrided(packed, p.b, p.depth, p.columns, rowStride, columnStride); err != nil {
+	if err := p.pack(set, packed); err != nil {
 		return err
-	}
-	if p.scale != 0 && p.scale != 1 {
-		for i := range packed {
-			packed[i] *= p.scale
-		}
 	}
 	x := gemm.Args{M: p.rows, K: p.depth, N: p.columns, A: p.a, LDA: p.k, B: packed, C: p.c, LDC: p.n}
 	if err := set.Run(&x, 0, set.Blocks(p.rows, p.columns, p.depth)); err != nil {
@@ -155,6 +150,20 @@ func (q *queue) multiply(p matrices) error {
 		clear(p.c[p.rows*p.n:])
 	}
 	return nil
+}
+
+// pack packs the right-hand side, times the scale.
+func (p *matrices) pack(set *gemm.Set, packed []float32) error {
+	if p.transposed {
+		return set.PackKeys(packed, p.b, p.depth, p.columns, p.k, p.scale)
+	}
+	err := set.PackStrided(packed, p.b, p.depth, p.columns, p.n, 1)
+	if p.scale != 1 {
+		for i := range packed {
+			packed[i] *= p.scale
+		}
+	}
+	return err
 }
 
 func (q *queue) Write(m gpuexec.Memory, offset int64, from []byte) error {

@@ -41,6 +41,7 @@ func Operations(t *testing.T, lib ops.Library) {
 	t.Run("edges", d.edges)
 	t.Run("bits", d.bits)
 	t.Run("small buffers", d.small)
+	t.Run("attention", d.attention)
 	t.Run("workers", d.together)
 	t.Run("prepare", func(t *testing.T) {
 		if _, err := lib.Prepare(ops.New(ops.GELU, 1, 1)); err == nil {
@@ -132,6 +133,10 @@ func randomTensors(rnd *rand.Rand, op ops.Op) tensors {
 		in.lengths = words(d[0], 1, d[3])
 	case ops.Slice:
 		floats(d[0] * d[1] * d[2])
+	case ops.Attention:
+		floats(op.Elements())
+		floats(op.Elements())
+		floats(op.Elements())
 	default:
 		floats(op.Elements())
 	}
@@ -160,10 +165,20 @@ func (d *desk) kernel(t testing.TB, src gpuexec.Source) *gpuexec.Kernel {
 }
 
 // inPlace says which kinds may write over their first argument.
-var inPlace = []ops.Kind{ops.Add, ops.LayerNorm, ops.Softmax, ops.GELU, ops.Tanh}
+var inPlace = []ops.Kind{ops.Add, ops.LayerNorm, ops.Softmax, ops.GELU, ops.Tanh, ops.Attention}
 
 // run gives the output of an operation.
 func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
+	t.Helper()
+	got, err := d.try(t, op, in, over)
+	if err != nil {
+		t.Fatalf("%s: %v", op, err)
+	}
+	return got
+}
+
+// try gives the output of an operation, or the error of its launch.
+func (d *desk) try(t testing.TB, op ops.Op, in tensors, over bool) ([]float32, error) {
 	t.Helper()
 	l, held := d.launch(t, op, in, over)
 	defer releaseAll(held)
@@ -172,7 +187,7 @@ func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 		out = held[len(held)-1]
 	}
 	if err := d.e.Submit(background, l); err != nil {
-		t.Fatalf("%s: %v", op, err)
+		return nil, err
 	}
 	if err := d.e.Submit(background); err != nil { // an empty sequence is one, too
 		t.Fatal(err)
@@ -181,7 +196,7 @@ func (d *desk) run(t testing.TB, op ops.Op, in tensors, over bool) []float32 {
 	if err := d.e.Read(background, out, 0, gpuexec.BytesOf(got)); err != nil {
 		t.Fatal(err)
 	}
-	return got
+	return got, nil
 }
 
 // launch gives that of an operation with its tensors; the last is a buffer of its own,
@@ -265,19 +280,23 @@ func sameBits(t *testing.T, what string, got, more []float32, at func(int) (int,
 func (d *desk) together(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(11, 12))
 	for _, op := range randomOps(rnd) {
-		in := randomTensors(rnd, op)
-		_, defined := reference(op, in)
-		results := make([][]float32, 4)
-		var wg sync.WaitGroup
-		for i := range results {
-			wg.Go(func() { results[i] = d.run(t, op, in, false) })
-		}
-		wg.Wait()
-		if t.Failed() {
-			return
-		}
-		for _, r := range results[1:] {
-			sameBits(t, op.String()+" on several workers", results[0], r, func(i int) (int, bool) { return i, defined[i] })
-		}
+		d.workers(t, op, randomTensors(rnd, op))
+	}
+}
+
+func (d *desk) workers(t *testing.T, op ops.Op, in tensors) {
+	t.Helper()
+	_, defined := reference(op, in)
+	results := make([][]float32, 4)
+	var wg sync.WaitGroup
+	for i := range results {
+		wg.Go(func() { results[i] = d.run(t, op, in, false) })
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	for _, r := range results[1:] {
+		sameBits(t, op.String()+" on several workers", results[0], r, func(i int) (int, bool) { return i, defined[i] })
 	}
 }

@@ -11,7 +11,7 @@ import (
 type tensors struct {
 	floats  [][]float32 // without the output
 	ids     []int32     // of gather
-	lengths []int32     // of batch_matmul and softmax
+	lengths []int32     // of batch_matmul and softmax; the starts of attention
 }
 
 // reference computes an operation in float64 as package ops defines it, and says
@@ -50,6 +50,8 @@ func reference(op ops.Op, in tensors) (out []float64, defined []bool) {
 		batchMatMul(out, defined, op, in)
 	case ops.Softmax:
 		softmax(out, defined, op, in)
+	case ops.Attention:
+		attention(out, op, in)
 	case ops.Reorder:
 		for i := range out { // out is [a,c,b,d]
 			at := int64(i)
@@ -149,6 +151,34 @@ func softmax(out []float64, defined []bool, op ops.Op, in tensors) {
 		padding := queries == int64(keys) && int64(row)%queries >= int64(length)
 		for i := range keys {
 			defined[row*keys+i] = !padding
+		}
+	}
+}
+
+// attention: each sequence by itself.
+func attention(out []float64, op ops.Op, in tensors) {
+	heads, width := int(op.Dims[1]), int(op.Dims[2])
+	x := func(part, row, head, i int) float64 { return float64(in.floats[part][(row*heads+head)*width+i]) }
+	for s := range len(in.lengths) - 1 {
+		begin, end := int(in.lengths[s]), int(in.lengths[s+1])
+		for at := begin * heads; at < end*heads; at++ {
+			row, head := at/heads, at%heads
+			scores, most, sum := make([]float64, end-begin), math.Inf(-1), 0.0
+			for key := range scores {
+				for i := range width {
+					scores[key] += x(0, row, head, i) * x(1, begin+key, head, i) * float64(op.Scale)
+				}
+				most = max(most, scores[key])
+			}
+			for key, score := range scores {
+				scores[key] = math.Exp(score - most)
+				sum += scores[key]
+			}
+			for key, share := range scores {
+				for i := range width {
+					out[at*width+i] += share / sum * x(2, begin+key, head, i)
+				}
+			}
 		}
 	}
 }

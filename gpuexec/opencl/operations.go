@@ -31,7 +31,7 @@ var sources sync.Map
 // Source implements ops.Library. One program serves every shape of a kind and its flags.
 // The source is to be read only.
 func (backend) Source(op ops.Op) (gpuexec.Source, error) {
-	if err := general.Check(op, panel); err != nil {
+	if err := general.Padded(op, panel); err != nil {
 		return gpuexec.Source{}, err
 	}
 	kind := ops.Op{Kind: op.Kind, Bias: op.Bias, TransposeB: op.TransposeB, MaskK: op.MaskK}

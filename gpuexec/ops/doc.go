@@ -20,6 +20,8 @@
 //	reorder       a b c d                       x [a,b,c,d], out [a,c,b,d]
 //	gelu, tanh    rows width                    x* [rows,width], out
 //	slice         batch rows width              x [batch,rows,width], out [batch,width]: the first rows
+//	attention     tokens heads width sequences  q*, k and v [tokens,heads,width], starts int32 [sequences+1],
+//	                                            out [tokens,heads,width]
 //
 // An id that gather's table has no row for gives ErrInvalid or a row that means
 // nothing, as the device has it; nothing outside of the table is read.
@@ -29,6 +31,13 @@
 // over the valid part of k only, where Op.MaskK is set. A length below 0, or above
 // what the tensor has, counts as all of it; where it is 0 nothing is valid, and softmax
 // and such a sum give 0. Rows of padding may hold anything finite.
+//
+// attention is softmax(q kT * scale) v for each sequence of a ragged batch by itself:
+// the tokens of all sequences lie one behind another, and sequence i has those from
+// starts[i] up to starts[i+1] (elsewhere: cu_seqlens). starts ascends from 0 to tokens;
+// a sequence may be empty, so that of fewer sequences ends with tokens repeated. Where it
+// does not, the launch gives ErrInvalid with out untouched, or rows that mean nothing, as
+// the device has it; nothing outside of the tensors is read or written.
 //
 // # Bits
 //

@@ -26,6 +26,7 @@ const (
 	GELU
 	Tanh
 	Slice
+	Attention
 )
 
 // maxDims is the most dimensions an operation has.
@@ -46,6 +47,7 @@ var kinds = [...]struct {
 	GELU:        {"gelu", []string{"rows", "width"}},
 	Tanh:        {"tanh", []string{"rows", "width"}},
 	Slice:       {"slice", []string{"batch", "rows", "width"}},
+	Attention:   {"attention", []string{"tokens", "heads", "width", "sequences"}},
 }
 
 func (k Kind) String() string {
@@ -79,7 +81,7 @@ type Op struct {
 	Kind       Kind
 	Dims       [maxDims]int64
 	Epsilon    float32 // of layernorm
-	Scale      float32 // of batch_matmul: multiplies the product; 0 = none
+	Scale      float32 // of batch_matmul and attention: multiplies the product; 0 = none
 	Bias       bool    // of matmul
 	TransposeB bool    // of batch_matmul
 	MaskK      bool    // of batch_matmul: k runs over the item's length only
@@ -122,7 +124,7 @@ func (o Op) Validate() error {
 		return fault.Invalidf(verb, "%s: epsilon is %g, want above 0 and at most 1 for layernorm, else 0", o, o.Epsilon)
 	case o.Bias && o.Kind != MatMul:
 		return fault.Invalidf(verb, "%s takes no bias", o)
-	case (o.TransposeB || o.MaskK || o.Scale != 0) && o.Kind != BatchMatMul:
+	case (o.TransposeB || o.MaskK) && o.Kind != BatchMatMul, o.Scale != 0 && o.Kind != BatchMatMul && o.Kind != Attention:
 		return fault.Invalidf(verb, "%s takes no transposition, mask or scale", o)
 	case math.IsNaN(float64(o.Scale)) || math.IsInf(float64(o.Scale), 0):
 		return fault.Invalidf(verb, "%s: scale is %g", o, o.Scale)
@@ -147,6 +149,8 @@ func (o Op) largest() float64 {
 		return d[0] * d[1]
 	case Slice:
 		return d[0] * d[1] * d[2]
+	case Attention:
+		return d[1] * max(d[0]*d[2], d[3])
 	default:
 		return d[0] * d[1] * d[2] * d[3]
 	}
@@ -191,6 +195,8 @@ func (o Op) Elements() int64 {
 		return d[0] * d[1] * d[2] * d[3]
 	case Slice:
 		return d[0] * d[2]
+	case Attention:
+		return d[0] * d[1] * d[2]
 	default:
 		return d[0] * d[1]
 	}

@@ -17,7 +17,9 @@ func some() []ops.Op {
 	batch.Scale, batch.TransposeB = 0.176777, true
 	masked := ops.New(ops.BatchMatMul, 1, 2, 3, 4, 5)
 	masked.MaskK = true
-	return []ops.Op{norm, matmul, batch, masked, ops.New(ops.MatMul, 2, 3, 4), ops.New(ops.Gather, 5, 6, 7), ops.New(ops.Add, 6, 8, 3),
+	scaled := ops.New(ops.Attention, 6, 2, 4, 3)
+	scaled.Scale = 0.5
+	return []ops.Op{scaled, ops.New(ops.Attention, 6, 2, 4, 3), norm, matmul, batch, masked, ops.New(ops.MatMul, 2, 3, 4), ops.New(ops.Gather, 5, 6, 7), ops.New(ops.Add, 6, 8, 3),
 		ops.New(ops.Softmax, 1, 2, 3, 3), ops.New(ops.Reorder, 1, 2, 3, 4), ops.New(ops.GELU, 2, 3), ops.New(ops.Tanh, 2, 3), ops.New(ops.Slice, 2, 3, 4)}
 }
 
@@ -48,16 +50,17 @@ func TestTextIsCanonical(t *testing.T) {
 // E3: what is no operation is refused.
 func TestValidate(t *testing.T) {
 	bad := map[string]ops.Op{
-		"no kind":         {},
-		"too many dims":   ops.New(ops.GELU, 1, 2, 3, 4, 5, 6),
-		"extra dim":       ops.New(ops.GELU, 1, 2, 3),
-		"zero dim":        ops.New(ops.MatMul, 0, 1, 1),
-		"negative dim":    ops.New(ops.MatMul, 1, -1, 1),
-		"too large":       ops.New(ops.MatMul, 1<<40, 1<<40, 1<<40),
-		"period":          ops.New(ops.Add, 5, 4, 3),
-		"no epsilon":      ops.New(ops.LayerNorm, 1, 1),
-		"bias on softmax": {Kind: ops.Softmax, Dims: [5]int64{1, 1, 1, 1}, Bias: true},
-		"scale on gelu":   {Kind: ops.GELU, Dims: [5]int64{1, 1}, Scale: 2},
+		"no kind":           {},
+		"too many dims":     ops.New(ops.GELU, 1, 2, 3, 4, 5, 6),
+		"extra dim":         ops.New(ops.GELU, 1, 2, 3),
+		"zero dim":          ops.New(ops.MatMul, 0, 1, 1),
+		"negative dim":      ops.New(ops.MatMul, 1, -1, 1),
+		"too large":         ops.New(ops.MatMul, 1<<40, 1<<40, 1<<40),
+		"period":            ops.New(ops.Add, 5, 4, 3),
+		"no epsilon":        ops.New(ops.LayerNorm, 1, 1),
+		"bias on softmax":   {Kind: ops.Softmax, Dims: [5]int64{1, 1, 1, 1}, Bias: true},
+		"mask on attention": {Kind: ops.Attention, Dims: [5]int64{1, 1, 1, 1}, MaskK: true},
+		"scale on gelu":     {Kind: ops.GELU, Dims: [5]int64{1, 1}, Scale: 2},
 	}
 	for name, op := range bad {
 		if err := op.Validate(); !errors.Is(err, fault.ErrInvalid) {
@@ -75,6 +78,7 @@ func TestValidateBoundsEachTensor(t *testing.T) {
 		ops.New(ops.Add, 1<<20, 1<<20, 1<<20), ops.New(ops.Gather, 1<<20, 1<<20, 30522), ops.New(ops.Gather, 1, 1<<20, 1<<20), norm,
 		ops.New(ops.MatMul, 1<<20, 1<<20, 1<<20), ops.New(ops.MatMul, most, 1, 1), ops.New(ops.MatMul, 1, most, 1), ops.New(ops.MatMul, 1, 1, most),
 		ops.New(ops.BatchMatMul, 4, 4, 1<<18, 1<<18, 1<<18), ops.New(ops.BatchMatMul, most, 1, 1, 1, 1), ops.New(ops.BatchMatMul, 1, 1, 1, most, 1),
+		ops.New(ops.Attention, 1<<20, 1<<10, 1<<10, 1<<30),
 		ops.New(ops.Softmax, 1<<10, 1<<10, 1<<10, 1<<10), ops.New(ops.Reorder, 1<<10, 1<<10, 1<<10, 1<<10),
 		ops.New(ops.GELU, 1<<20, 1<<20), ops.New(ops.Tanh, most, 1), ops.New(ops.Slice, 1<<10, 1<<10, 1<<20),
 	} {

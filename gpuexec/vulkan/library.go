@@ -76,7 +76,7 @@ func (b *Backend) shader(op ops.Op) shader {
 // scale alone have equal sources, but for a matmul on a processor whose k is a multiple of
 // 4 and one whose k is not. They are to be read only.
 func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
-	if err := general.Check(op, panel); err != nil {
+	if err := general.Padded(op, panel); err != nil {
 		return gpuexec.Source{}, err
 	}
 	if n := terms(op); n > mostTerms {

@@ -13,7 +13,7 @@ const (
 	MostPackages = 24
 	// + what the device contract took: kernels of one's own, their numbers, runs that nobody
 	// waits for and that wait for each other, copies in a sequence, eviction of pipelines.
-	MostIdentifiers = 800 + 25
+	MostIdentifiers = 800 + 25 + 1 // ops.Attention, for ragged batches
 )
 
 // Small finds a public surface with more packages or identifiers than given.

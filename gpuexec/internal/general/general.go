@@ -2,7 +2,7 @@
 // shape: dimensions are numbers of the launch, behind the tensors.
 //
 // A launch gives the tensors in the order of package ops, then each of Op.Dims as u32,
-// then the epsilon of a layernorm or the scale of a batch_matmul as f32. A program must
+// then the epsilon of a layernorm or the scale of a batch_matmul or attention as f32. A program must
 // touch nothing where all these numbers are 0: gpuexec.Code.Block runs it so.
 //
 // Pure: no state, safe for concurrent use.
@@ -31,6 +31,15 @@ func Check(op ops.Op, columns int64) error {
 		}
 	}
 	return nil
+}
+
+// Padded is Check for a backend without attention.
+func Padded(op ops.Op, columns int64) error {
+	if err := Check(op, columns); err != nil || op.Kind != ops.Attention {
+		return err
+	}
+	return &fault.Error{Op: "ops: source", Key: op.String(), Err: fmt.Errorf(
+		"%w: only cpu has it: pad the sequences to one length, for batch_matmul and softmax with their lengths", fault.ErrUnsupported)}
 }
 
 // tensor is one of a launch: the places of its dimensions among the operation's.
@@ -78,6 +87,7 @@ var shapes = [...][][]int{
 	ops.GELU:        {{0, 1}, {0, 1}},
 	ops.Tanh:        {{0, 1}, {0, 1}},
 	ops.Slice:       {{0, 1, 2}, {0, 2}},
+	ops.Attention:   {{0, 1, 2}, {0, 1, 2}, {0, 1, 2}, {3}, {0, 1, 2}}, // the fourth has one more
 }
 
 // Parts is how many parts of a size cover n.
@@ -98,14 +108,14 @@ func Params(op ops.Op, columns int64) []gpuexec.Param {
 	for range op.Kind.Dims() {
 		params = append(params, gpuexec.Param{Kind: gpuexec.ParamU32})
 	}
-	if op.Kind == ops.LayerNorm || op.Kind == ops.BatchMatMul {
+	if op.Kind == ops.LayerNorm || op.Kind == ops.BatchMatMul || op.Kind == ops.Attention {
 		params = append(params, gpuexec.Param{Kind: gpuexec.ParamF32})
 	}
 	return params
 }
 
-// Values are the numbers of a launch, behind its tensors. A batch_matmul without a scale
-// has the scale 1.
+// Values are the numbers of a launch, behind its tensors. An Op without a scale has the
+// scale 1.
 func Values(op ops.Op) []gpuexec.Arg {
 	var values []gpuexec.Arg
 	for i := range op.Kind.Dims() {
@@ -114,7 +124,7 @@ func Values(op ops.Op) []gpuexec.Arg {
 	switch op.Kind {
 	case ops.LayerNorm:
 		values = append(values, gpuexec.ValueArg(op.Epsilon))
-	case ops.BatchMatMul:
+	case ops.BatchMatMul, ops.Attention:
 		scale := op.Scale
 		if scale == 0 {
 			scale = 1

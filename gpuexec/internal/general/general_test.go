@@ -3,6 +3,7 @@ package general_test
 import (
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -32,6 +33,7 @@ var each = []struct {
 	{ops.New(ops.GELU, 2, 3), 2},
 	{ops.New(ops.Tanh, 2, 3), 2},
 	{ops.New(ops.Slice, 2, 3, 4), 2},
+	{ops.New(ops.Attention, 2, 3, 4, 5), 5},
 }
 
 // Parameters are those of the kind and its flags, whatever the dimensions, and a
@@ -91,11 +93,26 @@ func TestValues(t *testing.T) {
 		{ops.New(ops.MatMul, 2, 3, 4), []gpuexec.Arg{u(2), u(3), u(4)}},
 		{norm, []gpuexec.Arg{u(2), u(3), f(0.5)}},
 		{batch, []gpuexec.Arg{u(1), u(2), u(3), u(4), u(5), f(1)}},
+		{with(ops.New(ops.Attention, 2, 3, 4, 5), func(o *ops.Op) { o.Scale = 0.25 }), []gpuexec.Arg{u(2), u(3), u(4), u(5), f(0.25)}},
+		{ops.New(ops.Attention, 2, 3, 4, 5), []gpuexec.Arg{u(2), u(3), u(4), u(5), f(1)}},
 		{scaled, []gpuexec.Arg{u(1), u(2), u(3), u(4), u(5), f(0.25)}},
 	} {
 		if got := general.Values(c.op); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.op, got, c.want)
 		}
+	}
+}
+
+// A backend without attention says what to do instead, of a right one only.
+func TestPadded(t *testing.T) {
+	for _, c := range each {
+		err := general.Padded(c.op, 32)
+		if refused := errors.Is(err, fault.ErrUnsupported) && strings.Contains(err.Error(), "pad the sequences"); refused != (c.op.Kind == ops.Attention) {
+			t.Errorf("%s: %v", c.op, err)
+		}
+	}
+	if err := general.Padded(ops.New(ops.Attention, 1, 2, 3, 0), 32); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("no sequences: %v, want ErrInvalid", err)
 	}
 }
 
@@ -112,6 +129,8 @@ func TestCheck(t *testing.T) {
 		"what is sliced":  ops.New(ops.Slice, 1, 1<<31, 1),
 		"a filled weight": ops.New(ops.MatMul, 1, 1<<27, 1),
 		"the left side":   ops.New(ops.BatchMatMul, 1, 1, 1<<16, 1<<16, 1),
+		"the queries":     ops.New(ops.Attention, 1<<16, 1, 1<<16, 1),
+		"the starts":      ops.New(ops.Attention, 1, 1, 1, 1<<31),
 		"the right side":  ops.New(ops.BatchMatMul, 1, 1, 1, 1<<16, 1<<16),
 	} {
 		if err := general.Check(op, 32); !errors.Is(err, fault.ErrUnsupported) {
