@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -133,6 +134,40 @@ func TestAttentionHasTheBitsOfItsParts(t *testing.T) {
 			}
 		}
 	})
+}
+
+// E8: gelu in assembly has the bits of the WebAssembly kernel.
+func TestGELUHasTheBitsOfTheKernel(t *testing.T) {
+	op := ops.New(ops.GELU, 7, 101)
+	rnd := rand.New(rand.NewPCG(1, 3))
+	x := make([]float32, op.Elements())
+	for i := range x {
+		x[i] = float32(4 * rnd.NormFloat64())
+	}
+	x[0], x[1], x[2] = float32(math.Copysign(0, -1)), 6, float32(math.Inf(-1))
+	var outs [][]byte
+	sets(t, func(t *testing.T, b *Backend) {
+		e, err := gpuexec.Open(t.Context(), gpuexec.Config{Backend: b, Workers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &attended{e: e, backend: b}
+		in, out := a.buffer(t, 4*op.Elements()), a.buffer(t, 4*op.Elements())
+		a.write(t, in, gpuexec.BytesOf(x))
+		if err := e.Submit(t.Context(), a.launch(t, op, in, out)); err != nil {
+			t.Fatal(err)
+		}
+		outs = append(outs, slices.Clone(out.Mapped()))
+		for _, f := range a.closeFirst {
+			f()
+		}
+		e.Close(context.Background())
+	})
+	for _, out := range outs {
+		if !bytes.Equal(out, outs[len(outs)-1]) {
+			t.Error("an instruction set has other bits than the portable one, which runs the kernel")
+		}
+	}
 }
 
 // launched is an attention on a queue, with an out that is larger than it takes.

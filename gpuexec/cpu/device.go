@@ -37,7 +37,7 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 	if err != nil {
 		return nil, err
 	}
-	spec, isKernel := kernels.Of(op)
+	spec, isKernel := d.backend.kernel(op)
 	if !isKernel {
 		return &product{op: op, set: d.backend.set, blob: d.productBlob(op)}, nil
 	}
@@ -53,7 +53,7 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 	if err != nil {
 		return nil, err
 	}
-	spec, isKernel := kernels.Of(op)
+	spec, isKernel := d.backend.kernel(op)
 	if !isKernel {
 		if want := d.productBlob(op); string(blob) != want {
 			return nil, refused(src.Key, fault.DriverRefused, "the blob is of another product or instruction set")
@@ -82,8 +82,8 @@ func opOf(src gpuexec.Source) (ops.Op, error) {
 	return op, op.Validate()
 }
 
-// productBlob stands for the machine code of a matrix product, which is part of
-// this program: it says which one.
+// productBlob stands for the machine code of a product, which is part of this
+// program: it says which one.
 func (d *device) productBlob(op ops.Op) string {
 	return "kiln cpu product\n" + d.backend.set.Name() + "\n" + op.String() + "\n"
 }
@@ -124,7 +124,7 @@ func (m *memory) Release() {
 	m.d.heap.Give(m.offset, m.bytes)
 }
 
-// product is a matrix product.
+// product is an operation in Go assembly: a matrix product, an attention, a gelu.
 type product struct {
 	op   ops.Op
 	set  *gemm.Set

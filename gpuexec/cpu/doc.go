@@ -1,14 +1,14 @@
 // Package cpu is the embedded device: it needs no C compiler and no library.
 // Matrix products run in Go assembly over weights packed once (package gemm), and
-// so does attention, one program for all dimensions (SPEC E7); everything else is
-// a WebAssembly kernel for its exact shape, compiled to machine code (package
-// kernels). Importing the package registers the backend
+// so do attention, one program for all dimensions (SPEC E7), and with AVX2 or
+// AVX-512 gelu; everything else is a WebAssembly kernel for its exact shape,
+// compiled to machine code (package kernels). Importing the package registers the backend
 // "cpu", which runs every operation of package ops.
 //
 // Device memory is one linear memory of up to 4 GiB address space that host and
 // device share: Buffer.Mapped gives it. A blob holds a kernel's machine code; of
-// a matrix product or an attention it only names what would be run, since its code
-// is part of the program.
+// what runs in Go assembly it only names what would be run, since its code is part
+// of the program.
 //
 // # Bits
 //

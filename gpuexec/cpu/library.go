@@ -21,7 +21,7 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 		return attentionSource(op)
 	}
 	src := gpuexec.Source{Key: op.String(), Spec: op}
-	if spec, isKernel := kernels.Of(op); isKernel {
+	if spec, isKernel := b.kernel(op); isKernel {
 		if err := spec.Validate(); err != nil {
 			return gpuexec.Source{}, err
 		}
@@ -31,6 +31,11 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 		return src, nil
 	}
 	d := op.Dims
+	if op.Kind == ops.GELU {
+		src.Key += " layout=" + b.set.Layout()
+		src.Params = []gpuexec.Param{buffer(4 * op.Elements()), buffer(4 * op.Elements())}
+		return src, nil
+	}
 	if op.Kind == ops.MatMul {
 		src.Key += " layout=" + b.set.Layout()
 		src.Params = []gpuexec.Param{buffer(4 * d[0] * d[1]), buffer(b.packedBytes(op))}
@@ -43,6 +48,12 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 	each := d[0] * d[1]
 	src.Params = []gpuexec.Param{buffer(4 * each * d[2] * d[3]), buffer(4 * each * d[3] * d[4]), buffer(4 * d[0]), buffer(4 * each * d[2] * d[4])}
 	return src, nil
+}
+
+// kernel is the WebAssembly kernel of an operation; false for what runs in Go assembly.
+func (b *Backend) kernel(op ops.Op) (kernels.Spec, bool) {
+	spec, isKernel := kernels.Of(op)
+	return spec, isKernel && (op.Kind != ops.GELU || !b.set.HasGELU())
 }
 
 func buffer(bytes int64) gpuexec.Param {
@@ -72,6 +83,8 @@ func (b *Backend) blocks(op ops.Op) int {
 		return int(d[0] * d[1])
 	case ops.Attention:
 		return int(d[3] * d[1])
+	case ops.GELU:
+		return int(d[0])
 	}
 	spec, _ := kernels.Of(op)
 	return int(spec.Blocks())

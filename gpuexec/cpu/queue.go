@@ -37,8 +37,12 @@ func (q *queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.De
 		if most := q.d.backend.blocks(p.op); grid > most {
 			return tooManyBlocks(p.op, grid, most)
 		}
-		if p.op.Kind == ops.MatMul {
+		switch p.op.Kind {
+		case ops.MatMul:
 			return q.matmul(p.op, args, grid)
+		case ops.GELU:
+			n := grid * int(p.op.Dims[1])
+			return q.d.backend.set.GELU(floats(view(args[1]))[:n], floats(view(args[0]))[:n])
 		}
 		return q.batchMatMul(ctx, p.op, args, grid)
 	}

@@ -1131,88 +1131,6 @@ r6p1done:
 	VZEROUPPER
 	RET
 
-// func softmaxAVX2(t *rows)
-//
-// AX the rows, SI a row, DX bytes into it, CX bytes of it, BX rows left.
-TEXT ·softmaxAVX2(SB), NOSPLIT, $0-8
-	MOVQ t+0(FP), AX
-	MOVQ rows_x(AX), SI
-	MOVQ rows_bytes(AX), CX
-	MOVQ rows_count(AX), BX
-
-nextrow:
-	VMOVUPS softmaxConstants<>+352(SB), Y7
-	XORQ DX, DX
-largest:
-	VMOVUPS (SI)(DX*1), Y0
-	VMAXPS Y7, Y0, Y7
-	ADDQ $32, DX
-	CMPQ DX, CX
-	JLT largest
-	VEXTRACTF128 $1, Y7, X1
-	VMAXPS X1, X7, X7
-	VPERMILPS $0x4e, X7, X1
-	VMAXPS X1, X7, X7
-	VPERMILPS $0xb1, X7, X1
-	VMAXPS X1, X7, X7
-	VBROADCASTSS X7, Y7
-	VXORPS X8, X8, X8
-	XORQ DX, DX
-exponentials:
-	VMOVUPS (SI)(DX*1), Y0
-	VSUBPS Y7, Y0, Y0
-	VMULPS softmaxConstants<>+0(SB), Y0, Y1
-	VADDPS softmaxConstants<>+32(SB), Y1, Y1
-	VSUBPS softmaxConstants<>+32(SB), Y1, Y2
-	VMULPS softmaxConstants<>+64(SB), Y2, Y4
-	VSUBPS Y4, Y0, Y3
-	VMULPS softmaxConstants<>+96(SB), Y2, Y4
-	VSUBPS Y4, Y3, Y3
-	VMULPS Y3, Y3, Y6
-	VMULPS softmaxConstants<>+160(SB), Y3, Y4
-	VADDPS softmaxConstants<>+128(SB), Y4, Y4
-	VMULPS softmaxConstants<>+224(SB), Y3, Y5
-	VADDPS softmaxConstants<>+192(SB), Y5, Y5
-	VMULPS Y6, Y5, Y5
-	VADDPS Y5, Y4, Y4
-	VMULPS Y6, Y6, Y5
-	VMULPS softmaxConstants<>+256(SB), Y5, Y5
-	VADDPS Y5, Y4, Y4
-	VMULPS Y6, Y4, Y4
-	VADDPS Y3, Y4, Y4
-	VADDPS softmaxConstants<>+288(SB), Y4, Y4
-	VPSLLD $23, Y1, Y1
-	VPADDD softmaxConstants<>+288(SB), Y1, Y1
-	VMULPS Y1, Y4, Y4
-	VCMPPS $1, softmaxConstants<>+320(SB), Y0, Y5
-	VANDNPS Y4, Y5, Y4
-	VMOVUPS Y4, (SI)(DX*1)
-	VADDPS X4, X8, X8
-	VEXTRACTF128 $1, Y4, X5
-	VADDPS X5, X8, X8
-	ADDQ $32, DX
-	CMPQ DX, CX
-	JLT exponentials
-	VPERMILPS $0xb1, X8, X1
-	VADDPS X1, X8, X8
-	VPERMILPS $0x4e, X8, X1
-	VADDPS X1, X8, X8
-	VMOVSS softmaxConstants<>+288(SB), X1
-	VDIVSS X8, X1, X1
-	VBROADCASTSS X1, Y7
-	XORQ DX, DX
-scale:
-	VMULPS (SI)(DX*1), Y7, Y0
-	VMOVUPS Y0, (SI)(DX*1)
-	ADDQ $32, DX
-	CMPQ DX, CX
-	JLT scale
-	ADDQ rows_stride(AX), SI
-	DECQ BX
-	JNE nextrow
-	VZEROUPPER
-	RET
-
 DATA softmaxConstants<>+0(SB)/4, $0x3fb8aa3b
 DATA softmaxConstants<>+4(SB)/4, $0x3fb8aa3b
 DATA softmaxConstants<>+8(SB)/4, $0x3fb8aa3b
@@ -1310,6 +1228,267 @@ DATA softmaxConstants<>+372(SB)/4, $0xff800000
 DATA softmaxConstants<>+376(SB)/4, $0xff800000
 DATA softmaxConstants<>+380(SB)/4, $0xff800000
 GLOBL softmaxConstants<>(SB), RODATA|NOPTR, $384
+
+// func softmaxAVX2(t *rows)
+//
+// AX the rows, SI a row, DX bytes into it, CX bytes of it, BX rows left.
+TEXT ·softmaxAVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ rows_x(AX), SI
+	MOVQ rows_bytes(AX), CX
+	MOVQ rows_count(AX), BX
+
+nextrow:
+	VMOVUPS softmaxConstants<>+352(SB), Y7
+	XORQ DX, DX
+largest:
+	VMOVUPS (SI)(DX*1), Y0
+	VMAXPS Y7, Y0, Y7
+	ADDQ $32, DX
+	CMPQ DX, CX
+	JLT largest
+	VEXTRACTF128 $1, Y7, X1
+	VMAXPS X1, X7, X7
+	VPERMILPS $0x4e, X7, X1
+	VMAXPS X1, X7, X7
+	VPERMILPS $0xb1, X7, X1
+	VMAXPS X1, X7, X7
+	VBROADCASTSS X7, Y7
+	VXORPS X8, X8, X8
+	XORQ DX, DX
+exponentials:
+	VMOVUPS (SI)(DX*1), Y0
+	VSUBPS Y7, Y0, Y0
+	VMULPS softmaxConstants<>+0(SB), Y0, Y1
+	VADDPS softmaxConstants<>+32(SB), Y1, Y1
+	VSUBPS softmaxConstants<>+32(SB), Y1, Y2
+	VMULPS softmaxConstants<>+64(SB), Y2, Y4
+	VSUBPS Y4, Y0, Y3
+	VMULPS softmaxConstants<>+96(SB), Y2, Y4
+	VSUBPS Y4, Y3, Y3
+	VMULPS Y3, Y3, Y6
+	VMULPS softmaxConstants<>+160(SB), Y3, Y4
+	VADDPS softmaxConstants<>+128(SB), Y4, Y4
+	VMULPS softmaxConstants<>+224(SB), Y3, Y5
+	VADDPS softmaxConstants<>+192(SB), Y5, Y5
+	VMULPS Y6, Y5, Y5
+	VADDPS Y5, Y4, Y4
+	VMULPS Y6, Y6, Y5
+	VMULPS softmaxConstants<>+256(SB), Y5, Y5
+	VADDPS Y5, Y4, Y4
+	VMULPS Y6, Y4, Y4
+	VADDPS Y3, Y4, Y4
+	VADDPS softmaxConstants<>+288(SB), Y4, Y4
+	VPSLLD $23, Y1, Y1
+	VPADDD softmaxConstants<>+288(SB), Y1, Y1
+	VMULPS Y1, Y4, Y4
+	VCMPPS $1, softmaxConstants<>+320(SB), Y0, Y5
+	VANDNPS Y4, Y5, Y4
+	VMOVUPS Y4, (SI)(DX*1)
+	VADDPS X4, X8, X8
+	VEXTRACTF128 $1, Y4, X5
+	VADDPS X5, X8, X8
+	ADDQ $32, DX
+	CMPQ DX, CX
+	JLT exponentials
+	VPERMILPS $0xb1, X8, X1
+	VADDPS X1, X8, X8
+	VPERMILPS $0x4e, X8, X1
+	VADDPS X1, X8, X8
+	VMOVUPS softmaxConstants<>+288(SB), Y1
+	VDIVSS X8, X1, X1
+	VBROADCASTSS X1, Y7
+	XORQ DX, DX
+scale:
+	VMULPS (SI)(DX*1), Y7, Y0
+	VMOVUPS Y0, (SI)(DX*1)
+	ADDQ $32, DX
+	CMPQ DX, CX
+	JLT scale
+	ADDQ rows_stride(AX), SI
+	DECQ BX
+	JNE nextrow
+	VZEROUPPER
+	RET
+
+DATA geluConstants<>+0(SB)/4, $0x40c00000
+DATA geluConstants<>+4(SB)/4, $0x40c00000
+DATA geluConstants<>+8(SB)/4, $0x40c00000
+DATA geluConstants<>+12(SB)/4, $0x40c00000
+DATA geluConstants<>+16(SB)/4, $0x40c00000
+DATA geluConstants<>+20(SB)/4, $0x40c00000
+DATA geluConstants<>+24(SB)/4, $0x40c00000
+DATA geluConstants<>+28(SB)/4, $0x40c00000
+DATA geluConstants<>+32(SB)/4, $0x40000000
+DATA geluConstants<>+36(SB)/4, $0x40000000
+DATA geluConstants<>+40(SB)/4, $0x40000000
+DATA geluConstants<>+44(SB)/4, $0x40000000
+DATA geluConstants<>+48(SB)/4, $0x40000000
+DATA geluConstants<>+52(SB)/4, $0x40000000
+DATA geluConstants<>+56(SB)/4, $0x40000000
+DATA geluConstants<>+60(SB)/4, $0x40000000
+DATA geluConstants<>+64(SB)/4, $0x7fffffff
+DATA geluConstants<>+68(SB)/4, $0x7fffffff
+DATA geluConstants<>+72(SB)/4, $0x7fffffff
+DATA geluConstants<>+76(SB)/4, $0x7fffffff
+DATA geluConstants<>+80(SB)/4, $0x7fffffff
+DATA geluConstants<>+84(SB)/4, $0x7fffffff
+DATA geluConstants<>+88(SB)/4, $0x7fffffff
+DATA geluConstants<>+92(SB)/4, $0x7fffffff
+DATA geluConstants<>+96(SB)/4, $0x36ba5e7e
+DATA geluConstants<>+100(SB)/4, $0x36ba5e7e
+DATA geluConstants<>+104(SB)/4, $0x36ba5e7e
+DATA geluConstants<>+108(SB)/4, $0x36ba5e7e
+DATA geluConstants<>+112(SB)/4, $0x36ba5e7e
+DATA geluConstants<>+116(SB)/4, $0x36ba5e7e
+DATA geluConstants<>+120(SB)/4, $0x36ba5e7e
+DATA geluConstants<>+124(SB)/4, $0x36ba5e7e
+DATA geluConstants<>+128(SB)/4, $0xb6a2bdff
+DATA geluConstants<>+132(SB)/4, $0xb6a2bdff
+DATA geluConstants<>+136(SB)/4, $0xb6a2bdff
+DATA geluConstants<>+140(SB)/4, $0xb6a2bdff
+DATA geluConstants<>+144(SB)/4, $0xb6a2bdff
+DATA geluConstants<>+148(SB)/4, $0xb6a2bdff
+DATA geluConstants<>+152(SB)/4, $0xb6a2bdff
+DATA geluConstants<>+156(SB)/4, $0xb6a2bdff
+DATA geluConstants<>+160(SB)/4, $0x353bae28
+DATA geluConstants<>+164(SB)/4, $0x353bae28
+DATA geluConstants<>+168(SB)/4, $0x353bae28
+DATA geluConstants<>+172(SB)/4, $0x353bae28
+DATA geluConstants<>+176(SB)/4, $0x353bae28
+DATA geluConstants<>+180(SB)/4, $0x353bae28
+DATA geluConstants<>+184(SB)/4, $0x353bae28
+DATA geluConstants<>+188(SB)/4, $0x353bae28
+DATA geluConstants<>+192(SB)/4, $0x3546f0c4
+DATA geluConstants<>+196(SB)/4, $0x3546f0c4
+DATA geluConstants<>+200(SB)/4, $0x3546f0c4
+DATA geluConstants<>+204(SB)/4, $0x3546f0c4
+DATA geluConstants<>+208(SB)/4, $0x3546f0c4
+DATA geluConstants<>+212(SB)/4, $0x3546f0c4
+DATA geluConstants<>+216(SB)/4, $0x3546f0c4
+DATA geluConstants<>+220(SB)/4, $0x3546f0c4
+DATA geluConstants<>+224(SB)/4, $0xb499e639
+DATA geluConstants<>+228(SB)/4, $0xb499e639
+DATA geluConstants<>+232(SB)/4, $0xb499e639
+DATA geluConstants<>+236(SB)/4, $0xb499e639
+DATA geluConstants<>+240(SB)/4, $0xb499e639
+DATA geluConstants<>+244(SB)/4, $0xb499e639
+DATA geluConstants<>+248(SB)/4, $0xb499e639
+DATA geluConstants<>+252(SB)/4, $0xb499e639
+DATA geluConstants<>+256(SB)/4, $0xb3308b3b
+DATA geluConstants<>+260(SB)/4, $0xb3308b3b
+DATA geluConstants<>+264(SB)/4, $0xb3308b3b
+DATA geluConstants<>+268(SB)/4, $0xb3308b3b
+DATA geluConstants<>+272(SB)/4, $0xb3308b3b
+DATA geluConstants<>+276(SB)/4, $0xb3308b3b
+DATA geluConstants<>+280(SB)/4, $0xb3308b3b
+DATA geluConstants<>+284(SB)/4, $0xb3308b3b
+DATA geluConstants<>+288(SB)/4, $0x332783ee
+DATA geluConstants<>+292(SB)/4, $0x332783ee
+DATA geluConstants<>+296(SB)/4, $0x332783ee
+DATA geluConstants<>+300(SB)/4, $0x332783ee
+DATA geluConstants<>+304(SB)/4, $0x332783ee
+DATA geluConstants<>+308(SB)/4, $0x332783ee
+DATA geluConstants<>+312(SB)/4, $0x332783ee
+DATA geluConstants<>+316(SB)/4, $0x332783ee
+DATA geluConstants<>+320(SB)/4, $0xb0bf2d79
+DATA geluConstants<>+324(SB)/4, $0xb0bf2d79
+DATA geluConstants<>+328(SB)/4, $0xb0bf2d79
+DATA geluConstants<>+332(SB)/4, $0xb0bf2d79
+DATA geluConstants<>+336(SB)/4, $0xb0bf2d79
+DATA geluConstants<>+340(SB)/4, $0xb0bf2d79
+DATA geluConstants<>+344(SB)/4, $0xb0bf2d79
+DATA geluConstants<>+348(SB)/4, $0xb0bf2d79
+DATA geluConstants<>+352(SB)/4, $0xb1502378
+DATA geluConstants<>+356(SB)/4, $0xb1502378
+DATA geluConstants<>+360(SB)/4, $0xb1502378
+DATA geluConstants<>+364(SB)/4, $0xb1502378
+DATA geluConstants<>+368(SB)/4, $0xb1502378
+DATA geluConstants<>+372(SB)/4, $0xb1502378
+DATA geluConstants<>+376(SB)/4, $0xb1502378
+DATA geluConstants<>+380(SB)/4, $0xb1502378
+DATA geluConstants<>+384(SB)/4, $0x2fd632dd
+DATA geluConstants<>+388(SB)/4, $0x2fd632dd
+DATA geluConstants<>+392(SB)/4, $0x2fd632dd
+DATA geluConstants<>+396(SB)/4, $0x2fd632dd
+DATA geluConstants<>+400(SB)/4, $0x2fd632dd
+DATA geluConstants<>+404(SB)/4, $0x2fd632dd
+DATA geluConstants<>+408(SB)/4, $0x2fd632dd
+DATA geluConstants<>+412(SB)/4, $0x2fd632dd
+DATA geluConstants<>+416(SB)/4, $0x2f01b279
+DATA geluConstants<>+420(SB)/4, $0x2f01b279
+DATA geluConstants<>+424(SB)/4, $0x2f01b279
+DATA geluConstants<>+428(SB)/4, $0x2f01b279
+DATA geluConstants<>+432(SB)/4, $0x2f01b279
+DATA geluConstants<>+436(SB)/4, $0x2f01b279
+DATA geluConstants<>+440(SB)/4, $0x2f01b279
+DATA geluConstants<>+444(SB)/4, $0x2f01b279
+DATA geluConstants<>+448(SB)/4, $0xadc45718
+DATA geluConstants<>+452(SB)/4, $0xadc45718
+DATA geluConstants<>+456(SB)/4, $0xadc45718
+DATA geluConstants<>+460(SB)/4, $0xadc45718
+DATA geluConstants<>+464(SB)/4, $0xadc45718
+DATA geluConstants<>+468(SB)/4, $0xadc45718
+DATA geluConstants<>+472(SB)/4, $0xadc45718
+DATA geluConstants<>+476(SB)/4, $0xadc45718
+GLOBL geluConstants<>(SB), RODATA|NOPTR, $480
+
+// func geluAVX2(t *vectors)
+//
+// SI the numbers, DI where results go, CX bytes of them, DX bytes into both.
+TEXT ·geluAVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ vectors_from(AX), SI
+	MOVQ vectors_to(AX), DI
+	MOVQ vectors_bytes(AX), CX
+	VXORPS X11, X11, X11
+	XORQ DX, DX
+numbers:
+	VMOVUPS (SI)(DX*1), Y0
+	VPAND geluConstants<>+64(SB), Y0, Y1
+	VMOVUPS geluConstants<>+0(SB), Y12
+	VMINPS Y1, Y12, Y1
+	VSUBPS Y1, Y12, Y2
+	VMULPS Y2, Y2, Y2
+	VSUBPS geluConstants<>+32(SB), Y1, Y3
+	VMULPS geluConstants<>+128(SB), Y3, Y5
+	VADDPS geluConstants<>+96(SB), Y5, Y5
+	VMULPS geluConstants<>+192(SB), Y3, Y6
+	VADDPS geluConstants<>+160(SB), Y6, Y6
+	VMULPS geluConstants<>+256(SB), Y3, Y7
+	VADDPS geluConstants<>+224(SB), Y7, Y7
+	VMULPS geluConstants<>+320(SB), Y3, Y8
+	VADDPS geluConstants<>+288(SB), Y8, Y8
+	VMULPS geluConstants<>+384(SB), Y3, Y9
+	VADDPS geluConstants<>+352(SB), Y9, Y9
+	VMULPS geluConstants<>+448(SB), Y3, Y10
+	VADDPS geluConstants<>+416(SB), Y10, Y10
+	VMULPS Y3, Y3, Y4
+	VMULPS Y4, Y6, Y12
+	VADDPS Y12, Y5, Y5
+	VMULPS Y4, Y8, Y12
+	VADDPS Y12, Y7, Y6
+	VMULPS Y4, Y10, Y12
+	VADDPS Y12, Y9, Y7
+	VMULPS Y4, Y4, Y4
+	VMULPS Y4, Y6, Y12
+	VADDPS Y12, Y5, Y5
+	VMOVAPS Y7, Y6
+	VMULPS Y4, Y4, Y4
+	VMULPS Y4, Y6, Y12
+	VADDPS Y12, Y5, Y5
+	VMULPS Y2, Y2, Y12
+	VMULPS Y2, Y12, Y12
+	VMULPS Y12, Y1, Y12
+	VMULPS Y5, Y12, Y12
+	VMAXPS Y0, Y11, Y0
+	VSUBPS Y12, Y0, Y0
+	VMOVUPS Y0, (DI)(DX*1)
+	ADDQ $32, DX
+	CMPQ DX, CX
+	JLT numbers
+	VZEROUPPER
+	RET
 
 // func transposeAVX2(t *columns)
 //

@@ -3364,6 +3364,20 @@ r14p1done:
 	VZEROUPPER
 	RET
 
+DATA softmaxConstants<>+0(SB)/4, $0x3fb8aa3b
+DATA softmaxConstants<>+4(SB)/4, $0x4b400000
+DATA softmaxConstants<>+8(SB)/4, $0x3f318000
+DATA softmaxConstants<>+12(SB)/4, $0xb95e8083
+DATA softmaxConstants<>+16(SB)/4, $0x3efffffe
+DATA softmaxConstants<>+20(SB)/4, $0x3e2aaa49
+DATA softmaxConstants<>+24(SB)/4, $0x3d2aac79
+DATA softmaxConstants<>+28(SB)/4, $0x3c091d10
+DATA softmaxConstants<>+32(SB)/4, $0x3ab511e7
+DATA softmaxConstants<>+36(SB)/4, $0x3f800000
+DATA softmaxConstants<>+40(SB)/4, $0xc2ae0000
+DATA softmaxConstants<>+44(SB)/4, $0xff800000
+GLOBL softmaxConstants<>(SB), RODATA|NOPTR, $48
+
 // func softmaxAVX512(t *rows)
 //
 // AX the rows, SI a row, DX bytes into it, CX bytes of it, BX rows left.
@@ -3447,7 +3461,7 @@ exponentials:
 	VADDPS X1, X8, X8
 	VPERMILPS $0x4e, X8, X1
 	VADDPS X1, X8, X8
-	VMOVSS softmaxConstants<>+36(SB), X1
+	VMOVUPS Z25, Z1
 	VDIVSS X8, X1, X1
 	VBROADCASTSS X1, Z7
 	XORQ DX, DX
@@ -3463,16 +3477,91 @@ scale:
 	VZEROUPPER
 	RET
 
-DATA softmaxConstants<>+0(SB)/4, $0x3fb8aa3b
-DATA softmaxConstants<>+4(SB)/4, $0x4b400000
-DATA softmaxConstants<>+8(SB)/4, $0x3f318000
-DATA softmaxConstants<>+12(SB)/4, $0xb95e8083
-DATA softmaxConstants<>+16(SB)/4, $0x3efffffe
-DATA softmaxConstants<>+20(SB)/4, $0x3e2aaa49
-DATA softmaxConstants<>+24(SB)/4, $0x3d2aac79
-DATA softmaxConstants<>+28(SB)/4, $0x3c091d10
-DATA softmaxConstants<>+32(SB)/4, $0x3ab511e7
-DATA softmaxConstants<>+36(SB)/4, $0x3f800000
-DATA softmaxConstants<>+40(SB)/4, $0xc2ae0000
-DATA softmaxConstants<>+44(SB)/4, $0xff800000
-GLOBL softmaxConstants<>(SB), RODATA|NOPTR, $48
+DATA geluConstants<>+0(SB)/4, $0x40c00000
+DATA geluConstants<>+4(SB)/4, $0x40000000
+DATA geluConstants<>+8(SB)/4, $0x7fffffff
+DATA geluConstants<>+12(SB)/4, $0x36ba5e7e
+DATA geluConstants<>+16(SB)/4, $0xb6a2bdff
+DATA geluConstants<>+20(SB)/4, $0x353bae28
+DATA geluConstants<>+24(SB)/4, $0x3546f0c4
+DATA geluConstants<>+28(SB)/4, $0xb499e639
+DATA geluConstants<>+32(SB)/4, $0xb3308b3b
+DATA geluConstants<>+36(SB)/4, $0x332783ee
+DATA geluConstants<>+40(SB)/4, $0xb0bf2d79
+DATA geluConstants<>+44(SB)/4, $0xb1502378
+DATA geluConstants<>+48(SB)/4, $0x2fd632dd
+DATA geluConstants<>+52(SB)/4, $0x2f01b279
+DATA geluConstants<>+56(SB)/4, $0xadc45718
+GLOBL geluConstants<>(SB), RODATA|NOPTR, $60
+
+// func geluAVX512(t *vectors)
+//
+// SI the numbers, DI where results go, CX bytes of them, DX bytes into both.
+TEXT ·geluAVX512(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ vectors_from(AX), SI
+	MOVQ vectors_to(AX), DI
+	MOVQ vectors_bytes(AX), CX
+	VBROADCASTSS geluConstants<>+0(SB), Z16
+	VBROADCASTSS geluConstants<>+4(SB), Z17
+	VBROADCASTSS geluConstants<>+8(SB), Z18
+	VBROADCASTSS geluConstants<>+12(SB), Z19
+	VBROADCASTSS geluConstants<>+16(SB), Z20
+	VBROADCASTSS geluConstants<>+20(SB), Z21
+	VBROADCASTSS geluConstants<>+24(SB), Z22
+	VBROADCASTSS geluConstants<>+28(SB), Z23
+	VBROADCASTSS geluConstants<>+32(SB), Z24
+	VBROADCASTSS geluConstants<>+36(SB), Z25
+	VBROADCASTSS geluConstants<>+40(SB), Z26
+	VBROADCASTSS geluConstants<>+44(SB), Z27
+	VBROADCASTSS geluConstants<>+48(SB), Z28
+	VBROADCASTSS geluConstants<>+52(SB), Z29
+	VBROADCASTSS geluConstants<>+56(SB), Z30
+	VXORPS X11, X11, X11
+	XORQ DX, DX
+numbers:
+	VMOVUPS (SI)(DX*1), Z0
+	VPANDD Z18, Z0, Z1
+	VMOVUPS Z16, Z12
+	VMINPS Z1, Z12, Z1
+	VSUBPS Z1, Z12, Z2
+	VMULPS Z2, Z2, Z2
+	VSUBPS Z17, Z1, Z3
+	VMULPS Z20, Z3, Z5
+	VADDPS Z19, Z5, Z5
+	VMULPS Z22, Z3, Z6
+	VADDPS Z21, Z6, Z6
+	VMULPS Z24, Z3, Z7
+	VADDPS Z23, Z7, Z7
+	VMULPS Z26, Z3, Z8
+	VADDPS Z25, Z8, Z8
+	VMULPS Z28, Z3, Z9
+	VADDPS Z27, Z9, Z9
+	VMULPS Z30, Z3, Z10
+	VADDPS Z29, Z10, Z10
+	VMULPS Z3, Z3, Z4
+	VMULPS Z4, Z6, Z12
+	VADDPS Z12, Z5, Z5
+	VMULPS Z4, Z8, Z12
+	VADDPS Z12, Z7, Z6
+	VMULPS Z4, Z10, Z12
+	VADDPS Z12, Z9, Z7
+	VMULPS Z4, Z4, Z4
+	VMULPS Z4, Z6, Z12
+	VADDPS Z12, Z5, Z5
+	VMOVAPS Z7, Z6
+	VMULPS Z4, Z4, Z4
+	VMULPS Z4, Z6, Z12
+	VADDPS Z12, Z5, Z5
+	VMULPS Z2, Z2, Z12
+	VMULPS Z2, Z12, Z12
+	VMULPS Z12, Z1, Z12
+	VMULPS Z5, Z12, Z12
+	VMAXPS Z0, Z11, Z0
+	VSUBPS Z12, Z0, Z0
+	VMOVUPS Z0, (DI)(DX*1)
+	ADDQ $64, DX
+	CMPQ DX, CX
+	JLT numbers
+	VZEROUPPER
+	RET

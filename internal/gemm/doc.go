@@ -30,11 +30,12 @@
 // places of the first-level cache. (128 x 3072 x 768 with AVX-512, one core of
 // Zen 4, beside oneDNN 2.6.3: 0.76 of it in place, 0.95 so.)
 //
-// # Attention
+// # Beside the products
 //
 // Set.PackKeys and Set.Softmax are what attention needs beside its two products: keys
 // packed out of rows, times a scale, and the softmax of rows of scores, whatever their
-// length. The bits of Softmax are the same with every set, too.
+// length. Set.GELU follows the widest product of an encoder. Their bits are the same
+// with every set, too, and those of package kernels.
 //
 // # Scheduling
 //

@@ -18,6 +18,12 @@ func transposeAVX2(t *columns)
 func softmaxAVX2(t *rows)
 
 //go:noescape
+func geluAVX2(t *vectors)
+
+//go:noescape
+func geluAVX512(t *vectors)
+
+//go:noescape
 func softmaxAVX512(t *rows)
 
 // native lists the assembly sets that this processor and its operating system
@@ -53,6 +59,15 @@ func (s *Set) softmax(t *rows) {
 		return
 	}
 	softmaxAVX2(t)
+}
+
+// gelu runs the set's kernel, which the portable set does not have.
+func (s *Set) gelu(t *vectors) {
+	if s.kind == avx512 {
+		geluAVX512(t)
+		return
+	}
+	geluAVX2(t)
 }
 
 // transpose runs the kernel of the assembly sets, which all have AVX2.

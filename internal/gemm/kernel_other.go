@@ -7,7 +7,9 @@ func native() []*Set { return nil }
 
 func (s *Set) compute(t *tile) { tileGeneric(t) }
 
-// softmax and transpose are of the assembly sets.
+// softmax, gelu and transpose are of the assembly sets.
 func (s *Set) softmax(*rows) {}
+
+func (s *Set) gelu(*vectors) {}
 
 func (s *Set) transpose(*columns) {}

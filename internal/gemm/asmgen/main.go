@@ -7,7 +7,7 @@
 // instruction set share one entry point, which jumps by the number of rows and
 // panels, so that Go calls it directly and its argument stays on the stack.
 //
-// softmax.go and transpose.go write the kernels between and before attention's products.
+// The other files write the kernels of softmax, of gelu, and of the packing of keys.
 package main
 
 import (
@@ -50,6 +50,8 @@ var bases = []string{"SI", "DI", "R9", "R10", "R11"}
 type writer struct {
 	bytes.Buffer
 	isa
+	constants string // the table in use
+	count     int    // of its constants
 }
 
 func (w *writer) line(format string, args ...any) { fmt.Fprintf(w, "\t"+format+"\n", args...) }
@@ -237,6 +239,7 @@ func main() {
 	w := &writer{isa: s}
 	w.file()
 	w.softmax()
+	w.gelu()
 	if w.name == "AVX2" {
 		w.transpose()
 	}

@@ -37,21 +37,10 @@ const (
 	least
 )
 
-// constant is the operand of one: a register where there are enough, else memory.
-func (w *writer) constant(c int) string {
-	if w.vectors > 16 {
-		return w.reg(16 + c)
-	}
-	return fmt.Sprintf("softmaxConstants<>+%d(SB)", w.bytes*c)
-}
-
 // softmax writes the kernel of softmax.go: x in register 0, what is computed from it in
 // 1 to 6; the largest number, or the factor, in 7; the sum in 8.
 func (w *writer) softmax() {
-	each := 1 // copies of a constant in memory
-	if w.vectors == 16 {
-		each = w.bytes / 4
-	}
+	w.table("softmaxConstants", constants)
 	fmt.Fprintf(w, `
 // func softmax%s(t *rows)
 //
@@ -63,11 +52,7 @@ TEXT ·softmax%s(SB), NOSPLIT, $0-8
 	} {
 		w.line("%s", l)
 	}
-	if each == 1 {
-		for c := range constants {
-			w.line("VBROADCASTSS softmaxConstants<>+%d(SB), %s", 4*c, w.constant(c))
-		}
-	}
+	w.loadTable()
 	fmt.Fprintf(w, "\nnextrow:\n")
 	w.line("VMOVUPS %s, %s", w.constant(least), w.reg(7))
 	w.pass("largest", func() {
@@ -82,7 +67,7 @@ TEXT ·softmax%s(SB), NOSPLIT, $0-8
 	w.line("VADDPS X1, X8, X8")
 	w.line("VPERMILPS $0x4e, X8, X1")
 	w.line("VADDPS X1, X8, X8")
-	w.line("VMOVSS softmaxConstants<>+%d(SB), X1", 4*each*one)
+	w.line("VMOVUPS %s, %s", w.constant(one), w.reg(1))
 	w.line("VDIVSS X8, X1, X1")
 	w.line("VBROADCASTSS X1, %s", w.reg(7))
 	w.pass("scale", func() {
@@ -94,13 +79,6 @@ TEXT ·softmax%s(SB), NOSPLIT, $0-8
 	w.line("JNE nextrow")
 	w.line("%s", w.clear)
 	w.line("RET")
-	fmt.Fprintln(w)
-	for i, c := range constants {
-		for copied := range each {
-			fmt.Fprintf(w, "DATA softmaxConstants<>+%d(SB)/4, $%#x\n", 4*(i*each+copied), math.Float32bits(c))
-		}
-	}
-	fmt.Fprintf(w, "GLOBL softmaxConstants<>(SB), RODATA|NOPTR, $%d\n", 4*each*len(constants))
 }
 
 // pass goes over the vectors of a row.
