@@ -2,6 +2,6 @@
 // package gemm is measured against. The library is opened at run time, without
 // cgo; where it is absent Open answers ErrUnavailable and says what to install.
 //
-// The library runs on the calling thread alone. It is not a backend: backends
-// speak to oneDNN 3.x, whose interface is another one.
+// The library runs on the calling thread alone. This is not a backend: package
+// gpuexec/onednn is, for 2.x and 3.x.
 package dnnl2
