@@ -20,7 +20,7 @@ func attentionSource(op ops.Op) (gpuexec.Source, error) {
 	if err := general.Check(op, 1); err != nil {
 		return gpuexec.Source{}, err
 	}
-	return gpuexec.Source{Key: op.Kind.String(), Spec: attentions, Params: general.Params(op)}, nil
+	return gpuexec.Source{Key: op.Kind.String(), Spec: attentions, Params: general.Params(op, 1)}, nil
 }
 
 // scoresFloats is how many scores are kept at once: an eighth of a usual second-level
