@@ -10,11 +10,11 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
-	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/forward"
 	"github.com/kiln-cache/kiln/internal/measure"
 )
 
@@ -61,7 +61,7 @@ func benchBeside(ctx context.Context, info gpuexec.DeviceInfo, library func(stri
 	if err != nil {
 		return nil, err
 	}
-	weights, err := encoder.OpenWeights(list, 1)
+	weights, err := forward.OpenWeights(list, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -132,11 +132,11 @@ var benchProduct = ops.New(ops.MatMul, 128, 768, 3072)
 // is freed with the device.
 type benched struct {
 	exec     *gpuexec.Executor
-	models   []*encoder.Model
+	models   []*forward.Model
 	products []gpuexec.Launch
 }
 
-func openBenched(ctx context.Context, rt *kiln.Runtime, lib ops.Library, index int, weights *encoder.Weights, callers int) (*benched, error) {
+func openBenched(ctx context.Context, rt *kiln.Runtime, lib ops.Library, index int, weights *forward.Weights, callers int) (*benched, error) {
 	exec, err := rt.Executor(ctx, lib, index)
 	if err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func openBenched(ctx context.Context, rt *kiln.Runtime, lib ops.Library, index i
 		if err != nil {
 			return nil, err
 		}
-		b.models = append(b.models, encoder.New(encoder.Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: weights}))
+		b.models = append(b.models, forward.New(forward.Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: weights}))
 		args := append([]gpuexec.Arg{gpuexec.BufferArg(x), gpuexec.BufferArg(weight), gpuexec.BufferArg(out)}, values...)
 		b.products = append(b.products, gpuexec.Launch{Kernel: kernel, Grid: grid, Args: args})
 	}

@@ -5,8 +5,8 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
-	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/internal/forward"
 	"github.com/kiln-cache/kiln/internal/measure"
 )
 
@@ -19,7 +19,7 @@ func benchForward(ctx context.Context) (_ []measure.Figure, err error) {
 	if err != nil {
 		return nil, err
 	}
-	set, err := encoder.OpenWeights(list, 1)
+	set, err := forward.OpenWeights(list, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func benchForward(ctx context.Context) (_ []measure.Figure, err error) {
 	if err != nil {
 		return nil, err
 	}
-	m := encoder.New(encoder.Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: set})
+	m := forward.New(forward.Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: set})
 	defer m.Close()
 	ids := [][]int32{list.Tokens(1, 0, tokens)}
 	if _, err := m.Run(ctx, ids); err != nil { // compiles and packs

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/kiln-cache/kiln/encoder"
+	"github.com/kiln-cache/kiln/internal/forward"
 )
 
 // sampled is the number of requests of a trace that are checked against the
@@ -27,7 +27,7 @@ func (r *replayer) compare(ctx context.Context, incomplete bool) (float64, error
 		if incomplete && r.outputs[c.place] == nil {
 			continue
 		}
-		d, err := encoder.Compare(r.outputs[c.place], c.want)
+		d, err := forward.Compare(r.outputs[c.place], c.want)
 		if err != nil {
 			return 0, err
 		}

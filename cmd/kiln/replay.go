@@ -17,8 +17,8 @@ import (
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/constants"
-	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/forward"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -28,7 +28,7 @@ type replayer struct {
 	*job
 	runtime  *kiln.Runtime
 	engine   *constants.Engine
-	weights  *encoder.Weights
+	weights  *forward.Weights
 	lanes    []*lane
 	outputs  [][]float32 // of the pass, in the trace's order
 	progress *report.Progress
@@ -42,7 +42,7 @@ type replayer struct {
 // lane is a session with its model handle and its share of the trace.
 type lane struct {
 	session *kiln.Session
-	model   *encoder.Model
+	model   *forward.Model
 	places  []int // in the trace
 }
 
@@ -57,7 +57,7 @@ type check struct {
 func (j *job) replay(ctx context.Context, progress *report.Progress) (run *report.Run, recorders []*report.Recorder, err error) {
 	r := &replayer{job: j, progress: progress}
 	defer r.progress.Clear()
-	j.config.Compiling, j.config.Listen = r.compiles, encoder.Listen
+	j.config.Compiling, j.config.Listen = r.compiles, forward.Listen
 	if r.runtime, err = kiln.Open(j.config); err != nil {
 		if j.store != "" {
 			err = usageError{fmt.Errorf("--store: %w", err)}
@@ -65,7 +65,7 @@ func (j *job) replay(ctx context.Context, progress *report.Progress) (run *repor
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, r.runtime.Close(context.WithoutCancel(ctx))) }()
-	if r.weights, err = encoder.OpenWeights(j.model, j.seed); err != nil {
+	if r.weights, err = forward.OpenWeights(j.model, j.seed); err != nil {
 		return nil, nil, usageError{fmt.Errorf("--model: %w", err)}
 	}
 	defer r.weights.Close()
@@ -113,7 +113,7 @@ func (r *replayer) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		m := encoder.New(encoder.Config{Session: s, Executor: exec, Library: r.library, Engine: r.engine, Weights: r.weights, Record: r.record != ""})
+		m := forward.New(forward.Config{Session: s, Executor: exec, Library: r.library, Engine: r.engine, Weights: r.weights, Record: r.record != ""})
 		r.lanes = append(r.lanes, &lane{session: s, model: m})
 	}
 	for place, q := range r.requests {
@@ -148,7 +148,7 @@ func (r *replayer) ids(place int) []int32 {
 
 // before is what was counted before a pass.
 type before struct {
-	constants      encoder.Constants
+	constants      forward.Constants
 	useful, padded int64
 	evicted        int64
 	thrash         int64
@@ -306,7 +306,7 @@ func (r *replayer) announceNext(l *lane, i int) {
 	var waiting []shapegroups.Shape
 	for _, place := range l.places[i:min(i+1+r.announce, len(l.places))] {
 		n, _ := r.tokens(place)
-		if s, err := encoder.Shape(1, n); err == nil {
+		if s, err := forward.Shape(1, n); err == nil {
 			waiting = append(waiting, s)
 		}
 	}

@@ -16,12 +16,12 @@ import (
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
-	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/data"
+	"github.com/kiln-cache/kiln/internal/forward"
 	"github.com/kiln-cache/kiln/internal/outfile"
 	"github.com/kiln-cache/kiln/internal/picture"
 	"github.com/kiln-cache/kiln/internal/policy"
@@ -102,7 +102,7 @@ func isMemoryLimit(text string) bool {
 
 // job is a checked `kiln run`.
 type job struct {
-	model    *encoder.List
+	model    *forward.List
 	requests []trace.Request
 	library  ops.Library
 	index    int // of the device
@@ -252,14 +252,14 @@ func (f runFlags) checkFloor(groups kiln.Limit, floor int64) error {
 }
 
 // model reads a built-in op list or a file.
-func model(name string) (*encoder.List, error) {
+func model(name string) (*forward.List, error) {
 	if text, ok := data.Model(name); ok {
-		return encoder.Parse(name, text)
+		return forward.Parse(name, text)
 	}
 	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%q is neither a file nor one of %s", name, strings.Join(data.Models(), ", "))
 	}
-	return encoder.ReadList(name)
+	return forward.ReadList(name)
 }
 
 // requests reads a trace, the built-in sample without a file. A trace that

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
-	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
@@ -18,6 +17,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/tiers"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/drivercache"
+	"github.com/kiln-cache/kiln/internal/forward"
 )
 
 // open opens the store. If the items are more than it holds, the dearest stay: they
@@ -106,7 +106,7 @@ func (b *builder) item(ctx context.Context, i manifest.Item) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	want, err := encoder.Request(exec, lib, op, i.Descriptor)
+	want, err := forward.Request(exec, lib, op, i.Descriptor)
 	if err != nil {
 		return "", err
 	}

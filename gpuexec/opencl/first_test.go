@@ -15,11 +15,11 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
-	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/opencl"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/data"
+	"github.com/kiln-cache/kiln/internal/forward"
 )
 
 var (
@@ -148,15 +148,15 @@ func firstProduct(t *testing.T, dir string) (made firstMade) {
 // making of the weights, which no cache helps, and Whole does not.
 func firstOutput(dir string) (made firstMade) {
 	text, _ := data.Model("minilm_l6_h384")
-	list := must(encoder.Parse("minilm_l6_h384", text))
-	weights := must(encoder.OpenWeights(list, 1))
+	list := must(forward.Parse("minilm_l6_h384", text))
+	weights := must(forward.OpenWeights(list, 1))
 	defer weights.Close()
 	began := time.Now()
-	rt := must(kiln.Open(kiln.Config{StoreDir: dir, Listen: encoder.Listen}))
+	rt := must(kiln.Open(kiln.Config{StoreDir: dir, Listen: forward.Listen}))
 	defer rt.Close(bg)
 	lib := ops.Find(opencl.Name)
 	e := must(rt.Executor(bg, lib, 0))
-	m := encoder.New(encoder.Config{Session: must(rt.Session(kiln.SessionConfig{})), Executor: e, Library: lib,
+	m := forward.New(forward.Config{Session: must(rt.Session(kiln.SessionConfig{})), Executor: e, Library: lib,
 		Engine: must(rt.Constants().Engine(constants.CPU, 0, "")), Weights: weights})
 	defer m.Close()
 	preparing := time.Now()

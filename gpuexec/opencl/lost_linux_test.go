@@ -10,9 +10,9 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
-	"github.com/kiln-cache/kiln/encoder"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/data"
+	"github.com/kiln-cache/kiln/internal/forward"
 )
 
 // E1: a model whose request met the loss of the device gives the same bits once it is
@@ -25,23 +25,23 @@ func TestModelAfterDeviceLoss(t *testing.T) {
 	}
 	defer rt.Close(bg)
 	text, _ := data.Model("bert_tiny_l2_h128")
-	list, parsed := encoder.Parse("list", text)
+	list, parsed := forward.Parse("list", text)
 	exec, opened := rt.Executor(bg, backend{}, 0)
 	engine, made := rt.Constants().Engine(constants.CPU, 0, "")
 	if err := errors.Join(parsed, opened, made); err != nil {
 		t.Fatal(err)
 	}
-	set, err := encoder.OpenWeights(list, 1)
+	set, err := forward.OpenWeights(list, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer set.Close()
-	model := func() *encoder.Model {
+	model := func() *forward.Model {
 		s, err := rt.Session(kiln.SessionConfig{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := encoder.New(encoder.Config{Session: s, Executor: exec, Library: backend{}, Engine: engine, Weights: set})
+		m := forward.New(forward.Config{Session: s, Executor: exec, Library: backend{}, Engine: engine, Weights: set})
 		t.Cleanup(m.Close)
 		return m
 	}
@@ -66,7 +66,7 @@ func TestModelAfterDeviceLoss(t *testing.T) {
 	if err := exec.Ready(bg); err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range []*encoder.Model{model(), m} {
+	for _, m := range []*forward.Model{model(), m} {
 		if got, err := m.Run(bg, ids); err != nil || !slices.Equal(got.Output, want.Output) {
 			t.Errorf("after the device came back: %v, or other bits", err)
 		}

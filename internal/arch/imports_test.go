@@ -17,6 +17,7 @@ var order = [][]string{
 var lodgers = map[string]string{
 	"internal/actorstest":    "actors",
 	"internal/fakedevice":    "gpuexec",
+	"internal/forward":       "encoder",
 	"internal/measure/reads": "stress",
 	"internal/policy":        "shapegroups",
 }

@@ -9,7 +9,7 @@ import (
 var (
 	// using are the packages that use what the rooms offer as a user would: the door
 	// too, for what it calls is what a user of a room alone calls.
-	using = []string{".", "cmd", "stress", "encoder", "gpuexec/devicetest", "internal/measure"}
+	using = []string{".", "cmd", "stress", "encoder", "internal/forward", "gpuexec/devicetest", "internal/measure"}
 	// serving are the rooms that exist to be called by the rooms above them.
 	serving = []string{"actors", "shapegroups", "env", "limit", "fault"}
 )

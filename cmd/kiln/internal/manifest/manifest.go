@@ -13,7 +13,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kiln-cache/kiln/encoder"
+	"github.com/kiln-cache/kiln/internal/forward"
 	"github.com/kiln-cache/kiln/internal/jsonlines"
 )
 
@@ -28,7 +28,7 @@ type Item struct {
 }
 
 // Items are the entries for what a model asked for.
-func Items(uses []encoder.Use) []Item {
+func Items(uses []forward.Use) []Item {
 	items := make([]Item, len(uses))
 	for i, u := range uses {
 		items[i] = Item{u.Backend, u.Op, u.Descriptor, u.Shape, u.Cost.Seconds(), u.Uses}

@@ -1,0 +1,62 @@
+package forward_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	_ "github.com/kiln-cache/kiln/gpuexec/opencl"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	_ "github.com/kiln-cache/kiln/gpuexec/vulkan"
+	"github.com/kiln-cache/kiln/internal/data"
+	"github.com/kiln-cache/kiln/internal/forward"
+)
+
+// Each device gives what cpu gives, up to rounding, for any length; a request's bits
+// there are the same alone, padded and in company (E8); and no shape after the first
+// compiles anything.
+func TestDevicesAgree(t *testing.T) {
+	for _, name := range ops.Names() {
+		if name == cpu.Name {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			lib := ops.Find(name)
+			if d := lib.Devices(bg)[0]; !d.Available {
+				t.Skip(d.Reason)
+			}
+			list, _ := data.Model("minilm_l6_h384")
+			here, there := open(t, list), openOn(t, lib, list)
+			want, _ := here.model(kiln.SessionConfig{})
+			exact, _ := there.model(kiln.SessionConfig{})
+			padded, _ := there.model(kiln.SessionConfig{Bucket: geometric(t)})
+			var rows [][]int32
+			var alone []float32
+			for place, n := range []int{1, 7, 16, 33, 64, 100, 128, 201} {
+				ids := there.ids(place, n)
+				answer := there.run(exact, ids)
+				got := answer.Output
+				var reference []float64
+				for _, v := range here.run(want, ids).Output {
+					reference = append(reference, float64(v))
+				}
+				if d, err := forward.Compare(got, reference); err != nil || !(d.Relative < 1e-4) || d.Absolute == 0 {
+					t.Errorf("%d tokens: %+v, %v", n, d, err)
+				}
+				if compiled := answer.Compiles > 0; compiled != (place == 0) {
+					t.Errorf("%d tokens: %d compiles", n, answer.Compiles)
+				}
+				if !slices.Equal(there.run(padded, ids).Output, got) {
+					t.Errorf("%d tokens: other bits with padding", n)
+				}
+				if n <= 64 {
+					rows, alone = append(rows, ids), append(alone, got...)
+				}
+			}
+			if got := there.run(padded, rows...).Output; !slices.Equal(got, alone) {
+				t.Errorf("other bits in a batch, %d values and %d alone", len(got), len(alone))
+			}
+		})
+	}
+}

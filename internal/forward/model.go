@@ -1,0 +1,390 @@
+package forward
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/forward/oplist"
+	"github.com/kiln-cache/kiln/internal/sums"
+	"github.com/kiln-cache/kiln/shapegroups"
+)
+
+// Config says what a Model runs on. Every field but Record must be given; the
+// caller closes what is in it after the Model.
+type Config struct {
+	Session  *kiln.Session
+	Executor *gpuexec.Executor
+	Library  ops.Library       // of the executor's backend
+	Engine   *constants.Engine // where prepared weights are shared
+	Weights  *Weights          // of the model to run; several models may share it
+	Record   bool              // note what is asked for: see Recorded
+}
+
+// Model is an encoder behind one session. It is owned by one goroutine.
+type Model struct {
+	session *kiln.Session
+	exec    *gpuexec.Executor
+	lib     ops.Library
+	list    *oplist.Model
+	names   []kiln.NameID
+	record  map[string]*Use // what was asked for, by key; nil = not recorded
+	tensors tensors
+	last    *plan
+	arena   *gpuexec.Buffer
+	align   int64 // of the arena's parts, as the device wants it
+}
+
+// Answer is what one run gave and how it was served.
+type Answer struct {
+	// Output has a row of the model's width for each request, or for each token
+	// where the model's output is per token. Padding is left out.
+	Output []float32
+
+	// How many artefacts were looked up, by the level that answered: held from the
+	// run before, the session's group, the session by its full key, the artefact
+	// cache, the store on disk.
+	Held, Group, Session, Artefact, Disk int64
+
+	Joined      int64         // lookups that waited for a compile of another caller
+	Compiles    int64         // lookups that compiled
+	CompileTime time.Duration // of those
+	Saved       time.Duration // compile time of what was found
+}
+
+// New makes a model. It prepares no weights: see Prepare.
+func New(cfg Config) *Model {
+	list := cfg.Weights.list.model
+	m := &Model{session: cfg.Session, exec: cfg.Executor, lib: cfg.Library, list: list, align: int64(cfg.Executor.Limits().Alignment)}
+	if cfg.Record {
+		m.record = make(map[string]*Use)
+	}
+	for _, op := range list.Ops {
+		m.names = append(m.names, cfg.Session.Intern(op.Name))
+	}
+	m.tensors = tensors{exec: cfg.Executor, lib: cfg.Library, engine: cfg.Engine, source: cfg.Weights, held: make(map[string]*tensor)}
+	return m
+}
+
+// Constants counts how the model came by its weights so far.
+func (m *Model) Constants() Constants { return m.tensors.count }
+
+// Shape is the shape that a session is asked for when a batch of requests runs
+// whose longest one has this many tokens: what to announce.
+func Shape(batch, tokens int) (shapegroups.Shape, error) {
+	return shapegroups.Of([]int64{int64(batch), int64(tokens)})
+}
+
+// Run runs one batch: a row of token ids for each request. The rows are padded
+// to the shape that the session's bucketing gives for the longest of them. Outputs
+// do not depend on the padding, nor on the other requests of the batch (SPEC E8).
+// No request, a row of no id or of more than MaxTokens, and an id that the model has
+// no token for are ErrInvalid, before anything is launched.
+func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
+	tokens, err := m.check(ids)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := Shape(len(ids), tokens)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.renew(ctx); err != nil {
+		return nil, err
+	}
+	h, err := m.session.Group(ctx, asked.Dims()...)
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	dims := h.Shape().Dims()[0]
+	p, err := m.planFor(int(dims[0]), min(int(dims[1]), m.list.MaxTokens))
+	if err != nil {
+		return nil, err
+	}
+	a := &Answer{}
+	if err := m.prepare(ctx, h, p, a); err != nil {
+		return nil, err
+	}
+	if err := m.compute(ctx, p, ids, a); err != nil {
+		m.abandon()
+		return nil, err
+	}
+	return a, nil
+}
+
+// check gives the length of the longest row.
+func (m *Model) check(ids [][]int32) (tokens int, err error) {
+	const op = "forward: run"
+	if len(ids) == 0 {
+		return 0, fault.Invalidf(op, "no request")
+	}
+	for i, row := range ids {
+		if len(row) == 0 || len(row) > m.list.MaxTokens {
+			return 0, fault.Invalidf(op, "row %d has %d tokens, want 1 to %d", i, len(row), m.list.MaxTokens)
+		}
+		for at, id := range row {
+			if id < 0 || int(id) >= m.list.Vocab {
+				return 0, fault.Invalidf(op, "row %d: token %d is %d, want an id from 0 to %d", i, at, id, m.list.Vocab-1)
+			}
+		}
+		tokens = max(tokens, len(row))
+	}
+	return tokens, nil
+}
+
+func (m *Model) compute(ctx context.Context, p *plan, ids [][]int32, a *Answer) error {
+	if err := m.feed(ctx, p, ids); err != nil {
+		return err
+	}
+	if err := m.exec.Submit(ctx, p.launches...); err != nil {
+		return err
+	}
+	return m.collect(ctx, p, ids, a)
+}
+
+// abandon leaves the plan and the arena to the executor, which may still read
+// the launches and write where they say: it keeps the memory until it is done.
+func (m *Model) abandon() {
+	m.last = nil
+	if m.arena != nil {
+		m.arena.Release()
+		m.arena = nil
+	}
+}
+
+// Prepare prepares every weight, so that no request waits for one. A model that
+// was not prepared prepares each weight at its first use.
+func (m *Model) Prepare(ctx context.Context) error {
+	if err := m.renew(ctx); err != nil {
+		return err
+	}
+	p, err := newPlan(m, 1, 1) // a weight's form is the same for every shape
+	if err != nil {
+		return err
+	}
+	for _, s := range p.steps {
+		for _, w := range s.bound.Weights {
+			if _, err := m.tensors.get(ctx, s.op, w); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// planFor gives the plan of a shape: the one that ran last, or a new one.
+func (m *Model) planFor(batch, tokens int) (*plan, error) {
+	if p := m.last; p != nil && p.batch == batch && p.tokens == tokens {
+		return p, nil
+	}
+	p, err := newPlan(m, batch, tokens)
+	if err == nil {
+		m.last = p
+	}
+	return p, err
+}
+
+// prepare finds or makes the artefact and the weights of every step.
+func (m *Model) prepare(ctx context.Context, h *kiln.Group, p *plan, a *Answer) error {
+	if m.arena == nil || m.arena.Bytes() < p.arena {
+		if m.arena != nil {
+			m.arena.Release()
+			m.arena = nil
+		}
+		arena, err := m.exec.Alloc(ctx, p.arena)
+		if err != nil {
+			return err
+		}
+		m.arena = arena
+	}
+	p.launches, p.arguments = p.launches[:0], p.arguments[:0]
+	for i := range p.steps {
+		s := &p.steps[i]
+		kernel, err := m.artefact(ctx, h, s, a)
+		if err != nil {
+			return err
+		}
+		if m.record != nil {
+			m.note(h, s)
+		}
+		from := len(p.arguments)
+		if err := m.bind(ctx, p, s); err != nil {
+			return err
+		}
+		p.launches = append(p.launches, gpuexec.Launch{Kernel: kernel, Grid: s.grid, Args: p.arguments[from:len(p.arguments):len(p.arguments)]})
+	}
+	return nil
+}
+
+// bind appends a step's arguments, in the order of ops.Library.
+func (m *Model) bind(ctx context.Context, p *plan, s *step) error {
+	data := func(at part) { p.arguments = append(p.arguments, gpuexec.PartArg(m.arena, at.offset, at.bytes)) }
+	var consts []gpuexec.Arg
+	for _, w := range s.bound.Weights {
+		b, err := m.tensors.get(ctx, s.op, w)
+		if err != nil {
+			return err
+		}
+		consts = append(consts, gpuexec.BufferArg(b))
+	}
+	for _, in := range s.bound.Inputs {
+		data(p.operand(in))
+	}
+	p.arguments = append(p.arguments, consts...)
+	data(s.output)
+	p.arguments = append(p.arguments, s.values...)
+	return nil
+}
+
+// artefact finds the kernel of a step at the nearest level that has it.
+func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer) (*gpuexec.Kernel, error) {
+	if s.held.Resident() {
+		a.Held++
+		a.Saved = sums.Add(a.Saved, s.cost)
+		return s.held.Value(), nil
+	}
+	var ok bool
+	if s.held, ok = kiln.Refer[*gpuexec.Kernel](h, s.name); ok {
+		if a.Session == 0 { // the way to the first name led by session and shape, and the handle keeps it
+			a.Session++
+		} else {
+			a.Group++
+		}
+		s.cost = s.held.Cost()
+		a.Saved = sums.Add(a.Saved, s.cost)
+		return s.held.Value(), nil
+	}
+	source, _, err := program(m.exec, m.lib, s.op, s.identity)
+	if err != nil {
+		return nil, err
+	}
+	var how kiln.Event
+	kernel, err := h.Kernel(context.WithValue(ctx, eventKey{}, &how), s.name.String(), m.exec, source)
+	if err != nil {
+		return nil, err
+	}
+	s.held, _ = kiln.Refer[*gpuexec.Kernel](h, s.name)
+	s.cost = how.Cost
+	a.count(how)
+	return kernel, nil
+}
+
+// eventKey is where the context of a look-up has the place for its event.
+type eventKey struct{}
+
+// Listen is the kiln.Config.Listen of a runtime whose models count how their names
+// were answered.
+func Listen(e kiln.Event) {
+	if at, ok := e.Context.Value(eventKey{}).(*kiln.Event); ok {
+		*at = e
+	}
+}
+
+func (a *Answer) count(how kiln.Event) {
+	level := &a.Artefact
+	switch {
+	case how.Kind == kiln.Hit: // not in the table that the handle read, but by now
+		level = &a.Session
+	case how.Kind == kiln.Joined, how.Artefact == kiln.Joined:
+		level = &a.Joined
+	case how.Artefact == kiln.PersistentHit:
+		level = &a.Disk
+	case how.Artefact == kiln.Miss:
+		a.Compiles++
+		a.CompileTime = sums.Add(a.CompileTime, how.Cost)
+		return
+	}
+	*level++
+	a.Saved = sums.Add(a.Saved, how.Cost)
+}
+
+// feed writes the request into the arena: ids padded with 0, types 0, lengths. Rows
+// that pad the batch are requests of the one token 0.
+func (m *Model) feed(ctx context.Context, p *plan, ids [][]int32) error {
+	rows := slices.Clone(ids)
+	for len(rows) < p.batch {
+		rows = append(rows, []int32{0})
+	}
+	var words []byte
+	for _, row := range rows {
+		for i := range p.tokens {
+			id := int32(0)
+			if i < len(row) {
+				id = row[i]
+			}
+			words = binary.LittleEndian.AppendUint32(words, uint32(id))
+		}
+	}
+	var lengths []byte
+	for _, row := range rows {
+		lengths = binary.LittleEndian.AppendUint32(lengths, uint32(len(row)))
+	}
+	for i, text := range [][]byte{words, make([]byte, len(words)), lengths} {
+		if err := m.write(ctx, p.inputs[i].offset, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Model) write(ctx context.Context, offset int64, text []byte) error {
+	if mapped := m.arena.Mapped(); mapped != nil {
+		copy(mapped[offset:], text)
+		return nil
+	}
+	return m.exec.Write(ctx, m.arena, offset, text)
+}
+
+// collect reads the output and leaves padding out.
+func (m *Model) collect(ctx context.Context, p *plan, ids [][]int32, a *Answer) error {
+	row := 4 * m.list.Width
+	rows := p.batch
+	if m.list.PerToken {
+		rows *= p.tokens
+	}
+	text := make([]byte, rows*row)
+	if mapped := m.arena.Mapped(); mapped != nil {
+		copy(text, mapped[p.output.offset:])
+	} else if err := m.exec.Read(ctx, m.arena, p.output.offset, text); err != nil {
+		return err
+	}
+	for item, tokens := range ids {
+		first, n := item, 1
+		if m.list.PerToken {
+			first, n = item*p.tokens, len(tokens)
+		}
+		for at := first * row; at < (first+n)*row; at += 4 {
+			a.Output = append(a.Output, math.Float32frombits(binary.LittleEndian.Uint32(text[at:])))
+		}
+	}
+	return nil
+}
+
+// Products runs the matrix products alone of the shape that ran last, to measure
+// them: their outputs mean nothing. Before the first run it is ErrInvalid.
+func (m *Model) Products(ctx context.Context) error {
+	if m.last == nil {
+		return fault.Invalidf("forward: products", "nothing has run yet")
+	}
+	var products []gpuexec.Launch
+	for i, l := range m.last.launches {
+		if k := m.last.steps[i].op.Kind; k == ops.MatMul || k == ops.BatchMatMul {
+			products = append(products, l)
+		}
+	}
+	return m.exec.Submit(ctx, products...)
+}
+
+// Close gives the weights and the arena back. The session stays open.
+func (m *Model) Close() {
+	m.tensors.close()
+	m.abandon()
+}

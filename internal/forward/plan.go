@@ -1,0 +1,120 @@
+package forward
+
+import (
+	"slices"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/forward/oplist"
+)
+
+// plan is how one shape runs: each operation with its place in the arena.
+type plan struct {
+	batch, tokens int
+	steps         []step
+	inputs        [3]part // tokens, token types, lengths
+	output        part
+	arena         int64 // bytes
+	launches      []gpuexec.Launch
+	arguments     []gpuexec.Arg // of all launches, one behind another
+}
+
+// step is one operation of a plan.
+type step struct {
+	bound    oplist.BoundOp
+	identity string // of the primitive
+	op       ops.Op
+	grid     gpuexec.Size
+	values   []gpuexec.Arg // that follow the tensors
+	name     kiln.NameID
+	held     kiln.Ref[*gpuexec.Kernel] // the kernel found last
+	cost     time.Duration             // that compiling it took
+	output   part
+}
+
+// part is a piece of the arena.
+type part struct{ offset, bytes int64 }
+
+const alignment = 64 // of every part, at least: a cache line
+
+// newPlan lowers the operations and places their outputs. A piece of the arena is
+// used again after its last reader.
+func newPlan(m *Model, batch, tokens int) (*plan, error) {
+	bound, err := m.list.At(batch, tokens)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{batch: batch, tokens: tokens, steps: make([]step, len(bound))}
+	a := arena{align: max(alignment, m.align)}
+	for i, n := range []int{batch * tokens, batch * tokens, batch} {
+		p.inputs[i] = a.take(4 * int64(n))
+	}
+	for i, b := range bound {
+		s := &p.steps[i]
+		*s = step{bound: b, identity: b.Identity(), name: m.names[i]}
+		if s.op, err = lower(b); err != nil {
+			return nil, err
+		}
+		s.grid, s.values = m.lib.Launch(s.op)
+		s.output = a.take(4 * int64(b.Elements()))
+		for _, done := range b.Releases {
+			a.give(p.steps[done].output)
+		}
+	}
+	p.output = p.steps[len(p.steps)-1].output
+	p.arena = a.high
+	return p, nil
+}
+
+// operand is where an operation's input lies.
+func (p *plan) operand(s oplist.Source) part {
+	switch s {
+	case oplist.Tokens:
+		return p.inputs[0]
+	case oplist.TokenTypes:
+		return p.inputs[1]
+	case oplist.Lengths:
+		return p.inputs[2]
+	}
+	return p.steps[s].output
+}
+
+// arena places parts first fit.
+type arena struct {
+	align int64  // of every part
+	free  []part // by offset
+	high  int64
+}
+
+func (a *arena) take(bytes int64) part {
+	bytes = (bytes + a.align - 1) / a.align * a.align
+	for i, f := range a.free {
+		if f.bytes < bytes {
+			continue
+		}
+		if f.bytes == bytes {
+			a.free = slices.Delete(a.free, i, i+1)
+		} else {
+			a.free[i] = part{f.offset + bytes, f.bytes - bytes}
+		}
+		return part{f.offset, bytes}
+	}
+	p := part{a.high, bytes}
+	a.high += bytes
+	return p
+}
+
+func (a *arena) give(p part) {
+	i, _ := slices.BinarySearchFunc(a.free, p.offset, func(f part, at int64) int { return int(f.offset - at) })
+	a.free = slices.Insert(a.free, i, p)
+	for j := max(i-1, 0); j+1 < len(a.free) && j <= i; {
+		if a.free[j].offset+a.free[j].bytes == a.free[j+1].offset {
+			a.free[j].bytes += a.free[j+1].bytes
+			a.free = slices.Delete(a.free, j+1, j+2)
+			continue
+		}
+		j++
+	}
+}

@@ -1,0 +1,201 @@
+package safetensors_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/forward/safetensors"
+)
+
+func pack(header string, body []byte) []byte {
+	out := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	return append(append(out, header...), body...)
+}
+
+func floats(v ...float32) []byte {
+	var out []byte
+	for _, f := range v {
+		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(f))
+	}
+	return out
+}
+
+const twoTensors = `{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[2,2],"data_offsets":[8,24]},` +
+	`"ids":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}   `
+
+func TestRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.safetensors")
+	body := append(make([]byte, 8), floats(1, -2.5, 0, float32(math.Inf(1)))...)
+	if err := os.WriteFile(path, pack(twoTensors, body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := f.Names(); !slices.Equal(got, []string{"b", "ids"}) {
+		t.Errorf("Names() = %v", got)
+	}
+	if tensor, ok := f.Tensor("b"); !ok || tensor.Type != "F32" || !slices.Equal(tensor.Shape, []int{2, 2}) {
+		t.Errorf("Tensor(b) = %v, %v", tensor, ok)
+	}
+	if got, err := f.Float32("b"); err != nil || !slices.Equal(got, []float32{1, -2.5, 0, float32(math.Inf(1))}) {
+		t.Errorf("Float32(b) = %v, %v", got, err)
+	}
+	if _, err := f.Float32("ids"); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "only F32") {
+		t.Errorf("an I64 tensor gives %v", err)
+	}
+	if _, err := f.Float32("none"); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("an absent tensor gives %v", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Float32("b"); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A tensor longer than the read buffer is read whole and in order.
+func TestReadLong(t *testing.T) {
+	want := make([]float32, 20001)
+	for i := range want {
+		want[i] = float32(i)
+	}
+	b := pack(`{"x":{"dtype":"F32","shape":[20001],"data_offsets":[0,80004]}}`, floats(want...))
+	f, err := safetensors.Read("w", bytes.NewReader(b), int64(len(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := f.Float32("x"); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%d values, %v", len(got), err)
+	}
+}
+
+func TestRejects(t *testing.T) {
+	f32 := func(entries string) string { return "{" + entries + "}" }
+	for _, c := range []struct {
+		name string
+		file []byte
+		want string
+	}{
+		{"empty", nil, "too short"},
+		{"short", []byte("abc"), "too short"},
+		{"text", []byte("t_ms,len,out,session\n"), "not a safetensors file"},
+		{"no object", pack("[]", nil), "does not begin with {"},
+		{"zero header", pack("", nil), "a header of 0 bytes"},
+		{"broken", pack(`{"a":`, nil), "broken JSON"},
+		{"unclosed", pack(`{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}`, nil), "broken JSON"},
+		{"trailing", pack(`{} x`, nil), "follow its JSON object"},
+		{"unknown key", pack(f32(`"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1}`), floats(1)), `tensor "a"`},
+		{"no shape", pack(f32(`"a":{"dtype":"F32","data_offsets":[0,4]}`), floats(1)), "lacks"},
+		{"type", pack(f32(`"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}`), floats(1)), `type "F31" is not known`},
+		{"negative dim", pack(f32(`"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}`), floats(1)), "a dim is at least 0"},
+		{"overflow", pack(f32(`"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}`), nil), "larger than any file"},
+		{"size", pack(f32(`"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}`), floats(1)), "do not hold the 8 bytes"},
+		{"backwards", pack(f32(`"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}`), floats(1)), "do not hold"},
+		{"cut off", pack(f32(`"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}`), floats(1)), "cut off"},
+		{"overlap", pack(f32(`"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}`), floats(1, 2)), "overlap"},
+		{"gap", pack(f32(`"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}`), floats(1, 2)), "leave a gap"},
+		{"rest", pack(f32(`"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}`), floats(1, 2)), "4 bytes follow the last tensor"},
+		{"twice", pack(f32(`"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}`), floats(1)), "twice"},
+		{"metadata", pack(`{"__metadata__":{"a":1}}`, nil), "texts only"},
+		{"huge header", binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "not a safetensors file"},
+	} {
+		f, err := safetensors.Read("w", bytes.NewReader(c.file), int64(len(c.file)))
+		var typed *safetensors.Error
+		if f != nil || !errors.As(err, &typed) || !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an *Error with %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := safetensors.Open(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) || !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("a missing file gives %v", err)
+	}
+	if _, err := safetensors.Open(dir); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("a directory gives %v", err)
+	}
+}
+
+// No file makes the reader panic, and what it reads is never longer than the
+// file.
+func FuzzRead(f *testing.F) {
+	f.Add(pack(twoTensors, make([]byte, 24)))
+	f.Add(pack(twoTensors, make([]byte, 20)))
+	f.Add(pack(`{"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}`, floats(1)))
+	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\x7f{"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		file, err := safetensors.Read("w", bytes.NewReader(b), int64(len(b)))
+		if err != nil {
+			if !errors.Is(err, fault.ErrInvalid) {
+				t.Fatal(err)
+			}
+			return
+		}
+		total := 0
+		for _, name := range file.Names() {
+			if tensor, _ := file.Tensor(name); tensor.Type != "F32" {
+				continue
+			}
+			values, err := file.Float32(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			total += 4 * len(values)
+		}
+		if total > len(b) {
+			t.Fatalf("%d bytes of values out of a file of %d", total, len(b))
+		}
+	})
+}
+
+// A File is read from many goroutines at once, and what it gives is the caller's
+// to write to.
+func TestHammer(t *testing.T) {
+	want := make([]float32, 20_000) // longer than one read
+	for i := range want {
+		want[i] = float32(i)
+	}
+	body := floats(want...)
+	header := `{"w":{"dtype":"F32","shape":[20000],"data_offsets":[0,80000]}}`
+	f, err := safetensors.Read("w", bytes.NewReader(pack(header, body)), int64(8+len(header)+len(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var start, done sync.WaitGroup
+	start.Add(1)
+	for range 8 {
+		done.Go(func() {
+			start.Wait()
+			for range 20 {
+				got, err := f.Float32("w")
+				if err != nil || !slices.Equal(got, want) {
+					t.Errorf("%d numbers, %v", len(got), err)
+					return
+				}
+				clear(got)
+				tensor, _ := f.Tensor("w")
+				if !slices.Equal(tensor.Shape, []int{20_000}) {
+					t.Error(tensor.Shape)
+					return
+				}
+				tensor.Shape[0] = 0
+			}
+		})
+	}
+	start.Done()
+	done.Wait()
+}

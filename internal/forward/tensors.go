@@ -1,0 +1,164 @@
+package forward
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/forward/oplist"
+)
+
+// backendID is this package's number among the packages that prepare constants.
+const backendID = 0x656e636f646572 // "encoder"
+
+// tensors are the prepared weights of one model.
+type tensors struct {
+	exec   *gpuexec.Executor
+	lib    ops.Library
+	engine *constants.Engine
+	source *Weights
+	held   map[string]*tensor
+	count  Constants
+
+	restarts int64 // of the device, before what is held
+}
+
+// Constants counts how a model came by its weights.
+type Constants struct {
+	Hits   int64 // found prepared in the constant cache, or prepared by another model meanwhile
+	Owners int64 // prepared by this model, for the cache
+	Bypass int64 // prepared by this model, for itself alone
+}
+
+// tensor is a weight on the device, held by a lease of the constant cache.
+type tensor struct {
+	key    constants.Key
+	lease  *constants.Lease
+	cached bool // false: this model's own, which counts to no capacity
+}
+
+func (t *tensor) buffer() *gpuexec.Buffer { return t.lease.Value().(*gpuexec.Buffer) }
+
+// get gives the weight in the form that op wants, from the constant cache: one
+// model of the process prepares it (SPEC T3). A weight that was flushed is let go
+// and asked for again.
+func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight) (*gpuexec.Buffer, error) {
+	if t := ts.held[w.Name]; t != nil {
+		if !t.cached || t.lease.Resident() {
+			return t.buffer(), nil
+		}
+		t.lease.End()
+		delete(ts.held, w.Name)
+	}
+	form, err := ts.form(op, w)
+	if err != nil {
+		return nil, err
+	}
+	identity, err := ts.source.set.Identity(w.Name)
+	if err != nil {
+		return nil, err
+	}
+	// The restarts are in the key so that nobody finds a buffer that was lost (SPEC E1).
+	key := constants.Key{Backend: backendID, ID: constants.Content([]byte(identity), []byte(form.Format), fmt.Append(nil, w.Shape, ts.restarts))}
+	owned := false
+	lease, cached, err := ts.engine.Get(ctx, key, form.Bytes, constants.Options{},
+		func(ctx context.Context) (constants.Value, error) {
+			owned = true
+			return ts.prepare(ctx, form, w)
+		})
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !cached:
+		ts.count.Bypass++
+	case owned:
+		ts.count.Owners++
+	default:
+		ts.count.Hits++
+	}
+	t := &tensor{key, lease, cached}
+	ts.held[w.Name] = t
+	return t.buffer(), nil
+}
+
+func (ts *tensors) form(op ops.Op, w oplist.Weight) (ops.Prepared, error) {
+	if w.Role == oplist.Kernel {
+		return ts.lib.Prepare(op)
+	}
+	return ops.Prepared{Format: "float32", Bytes: 4 * int64(w.Elements()), Fill: fill}, nil
+}
+
+// fill writes numbers as the device reads them.
+func fill(dst []byte, values []float32) error {
+	for i, v := range values {
+		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(v))
+	}
+	return nil
+}
+
+func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weight) (constants.Value, error) {
+	values, err := ts.source.set.Tensor(w.Name)
+	if err != nil {
+		return constants.Value{}, err
+	}
+	b, err := ts.exec.Alloc(ctx, form.Bytes)
+	if err != nil {
+		return constants.Value{}, err
+	}
+	into := b.Mapped()
+	staged := into == nil
+	if staged {
+		into = make([]byte, form.Bytes)
+	}
+	err = form.Fill(into, values)
+	if err == nil && staged {
+		err = ts.exec.Write(ctx, b, 0, into)
+	}
+	if err != nil {
+		b.Release()
+		return constants.Value{}, err
+	}
+	return constants.Value{Any: b, Bytes: form.Bytes, Free: b.Release}, nil
+}
+
+// renew lets go of what was lost with the device, if it was opened again: it is made
+// anew (SPEC E1).
+func (m *Model) renew(ctx context.Context) error {
+	restarts := m.exec.Stats().Restarts
+	if restarts == m.tensors.restarts {
+		return nil
+	}
+	m.abandon()
+	if err := m.tensors.discard(ctx); err != nil {
+		return err
+	}
+	m.tensors.restarts = restarts
+	return nil
+}
+
+// discard takes what was lost with the device out of the cache, too.
+func (ts *tensors) discard(ctx context.Context) error {
+	for name, t := range ts.held {
+		if t.cached && t.lease.Resident() {
+			if _, err := ts.engine.Remove(ctx, t.key); err != nil {
+				return err
+			}
+		}
+		t.lease.End()
+		delete(ts.held, name)
+	}
+	return nil
+}
+
+// close lets every weight go.
+func (ts *tensors) close() {
+	for _, t := range ts.held {
+		t.lease.End()
+	}
+	clear(ts.held)
+}
