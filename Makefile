@@ -8,7 +8,7 @@ SYSTEMS    ?= linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64
 SOAK       ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz shaders deps-drivers fetch-onednn test-bench FORCE
+.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz shaders deps-drivers model fetch-onednn test-bench FORCE
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ build: bin/kiln ## bin/kiln, with the commit that it was built from
 run: bin/kiln out ## drive a transformer's operations with a real trace; report, and a picture in out/run.png
 	bin/kiln run --plot out/run.png
 
-test: deps-drivers test-race cross test-bench ## the whole test suite under the race detector, and the builds for all systems
+test: deps-drivers model test-race cross test-bench ## the whole test suite under the race detector, and the builds for all systems
 
 test-race:
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
@@ -78,6 +78,9 @@ shaders: ## the SPIR-V modules that are committed beside their shaders in GLSL; 
 	@for shader in gpuexec/vulkan/*/*.comp; do \
 		glslc -O --target-env=vulkan1.2 -I gpuexec/vulkan/shaders -o "$${shader%comp}spv" "$$shader" || exit 1; \
 	done
+
+model: ## the sentence encoder MiniLM (87 MB), into .cache/minilm; does nothing if it is there
+	@.ci/model .cache/minilm
 
 deps-drivers:
 	@.ci/drivers
