@@ -102,10 +102,6 @@ func fill(dst []byte, values []float32) error {
 }
 
 func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weight) (constants.Value, error) {
-	values, err := ts.source.set.Tensor(w.Name)
-	if err != nil {
-		return constants.Value{}, err
-	}
 	b, err := ts.exec.Alloc(ctx, form.Bytes)
 	if err != nil {
 		return constants.Value{}, err
@@ -115,7 +111,7 @@ func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weig
 	if staged {
 		into = make([]byte, form.Bytes)
 	}
-	err = form.Fill(into, values)
+	err = ts.source.set.Use(w.Name, func(values []float32) error { return form.Fill(into, values) })
 	if err == nil && staged {
 		err = ts.exec.Write(ctx, b, 0, into)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/forward/refnet"
+	"github.com/kiln-cache/kiln/internal/forward/safetensors"
 	"github.com/kiln-cache/kiln/internal/forward/weights"
 )
 
@@ -27,6 +28,20 @@ func OpenWeights(list *List, seed uint64) (*Weights, error) {
 	}
 	return &Weights{list, set}, nil
 }
+
+// WeightsOf has the weights of a model from an open safetensors file, which it closes.
+// There the kernels of matrix products are the transposed of those of the list, as
+// PyTorch keeps them. name is what errors call the file; else it is OpenWeights.
+func WeightsOf(list *List, name string, file *safetensors.File) (*Weights, error) {
+	set, err := weights.Of(list.model, name, file, true)
+	if err != nil {
+		return nil, err
+	}
+	return &Weights{list, set}, nil
+}
+
+// Rest gives the memory of the file back to the system until it is read again.
+func (w *Weights) Rest() { w.set.Rest() }
 
 // Close closes the file, if there is one.
 func (w *Weights) Close() error { return w.set.Close() }

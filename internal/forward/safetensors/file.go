@@ -1,14 +1,14 @@
 package safetensors
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"math"
 	"os"
+	"runtime/debug"
 	"slices"
+	"sync"
+	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
 )
@@ -48,29 +48,38 @@ type Tensor struct {
 // File is an open weight file. It is safe for concurrent use.
 type File struct {
 	name    string
-	source  io.ReaderAt
-	closer  io.Closer
 	tensors map[string]Tensor
+	mu      sync.RWMutex // held for reading while the bytes are in use
+	bytes   []byte       // of the whole file; nil once closed
+	mapped  bool
 }
 
-// Open opens and checks the file at path. The caller closes it.
+// Open opens and checks the file at path, mapped where the system can. The caller
+// closes it.
 func Open(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, unreadable(path, err)
 	}
+	defer f.Close() // a mapping outlives it
 	info, err := f.Stat()
 	if err != nil {
-		return nil, errors.Join(unreadable(path, err), f.Close())
+		return nil, unreadable(path, err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, errors.Join(&Error{File: path, Text: "not a regular file; name a safetensors file"}, f.Close())
+		return nil, &Error{File: path, Text: "not a regular file; name a safetensors file"}
 	}
-	file, err := Read(path, f, info.Size())
+	if info.Size() != int64(int(info.Size())) {
+		return nil, &Error{File: path, Text: fmt.Sprintf("%d bytes, more than this system can address", info.Size())}
+	}
+	bytes, mapped, err := content(f, int(info.Size()))
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, unreadable(path, err)
 	}
-	file.closer = f
+	file := &File{name: path, bytes: bytes, mapped: mapped}
+	if err = file.guard("", func() (err error) { file.tensors, err = readHeader(path, bytes); return err }); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
 	return file, nil
 }
 
@@ -82,23 +91,36 @@ func unreadable(path string, err error) error {
 	return &Error{File: path, Text: fmt.Sprintf("%v; name a readable safetensors file", err), Cause: err}
 }
 
-// Read checks a file of this many bytes. Name is what errors call it; source is
-// read until the last use of the File.
-func Read(name string, source io.ReaderAt, size int64) (*File, error) {
-	tensors, err := readHeader(name, source, size)
+// Read checks a file that is in memory, which nobody may change. Name is what errors
+// call it.
+func Read(name string, content []byte) (*File, error) {
+	tensors, err := readHeader(name, content)
 	if err != nil {
 		return nil, err
 	}
-	return &File{name: name, source: source, tensors: tensors}, nil
+	return &File{name: name, bytes: content, tensors: tensors}, nil
 }
 
-// Close closes the file. Reads after it fail. Close of a File that Read made
-// does nothing.
+// Close closes the file, once nobody uses its bytes. Reads after it fail.
 func (f *File) Close() error {
-	if f.closer == nil {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	bytes := f.bytes
+	f.bytes = nil
+	if !f.mapped || bytes == nil {
 		return nil
 	}
-	return f.closer.Close()
+	return unmap(bytes)
+}
+
+// Rest gives the memory of what was read back to the system, which reads it again at
+// the next use.
+func (f *File) Rest() {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.mapped && f.bytes != nil {
+		discard(f.bytes)
+	}
 }
 
 // Names lists the tensors in alphabetical order.
@@ -111,27 +133,52 @@ func (f *File) Tensor(name string) (t Tensor, ok bool) {
 	return t, ok
 }
 
-// Float32 reads a tensor. It matches fault.ErrNotFound when the file has none
-// of the name and fault.ErrInvalid when it is not of type F32.
-func (f *File) Float32(name string) ([]float32, error) {
+// Bytes calls use with a tensor's bytes, as the file has them. They must not be
+// changed, and are valid until use returns. It matches fault.ErrNotFound when the file
+// has no such tensor, fault.ErrClosed after Close, and fault.ErrInvalid when the file
+// became shorter since it was opened; else it gives the error of use.
+func (f *File) Bytes(name string, use func(bytes []byte) error) error {
 	t, ok := f.tensors[name]
 	if !ok {
-		return nil, fmt.Errorf("safetensors: %s: tensor %q: %w", f.name, name, fault.ErrNotFound)
+		return fmt.Errorf("safetensors: %s: tensor %q: %w", f.name, name, fault.ErrNotFound)
 	}
-	if t.Type != "F32" {
-		return nil, &Error{File: f.name, Tensor: name, Text: fmt.Sprintf("is of type %s; only F32 can be used", t.Type)}
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.bytes == nil {
+		return fmt.Errorf("safetensors: %s: %w", f.name, fault.ErrClosed)
 	}
-	out := make([]float32, (t.end-t.begin)/4)
-	var buffer [1 << 15]byte
-	for done := 0; done < len(out); {
-		n := min(len(buffer)/4, len(out)-done)
-		if _, err := f.source.ReadAt(buffer[:4*n], t.begin+int64(4*done)); err != nil {
-			return nil, &Error{File: f.name, Tensor: name, Text: fmt.Sprintf("%v; was the file changed while it was open?", err), Cause: err}
+	return f.guard(name, func() error { return use(f.bytes[t.begin:t.end]) })
+}
+
+// Floats is Bytes with the numbers of a tensor of type F32, F16 or BF16, row major.
+// Another type matches fault.ErrInvalid.
+func (f *File) Floats(name string, use func(values []float32) error) error {
+	kind := f.tensors[name].Type
+	return f.Bytes(name, func(bytes []byte) error {
+		values, ok := floats(kind, bytes)
+		if !ok {
+			return &Error{File: f.name, Tensor: name, Text: fmt.Sprintf("is of type %s; only F32, F16 and BF16 can be used", kind)}
 		}
-		for i := range n {
-			out[done+i] = math.Float32frombits(binary.LittleEndian.Uint32(buffer[4*i:]))
-		}
-		done += n
+		return use(values)
+	})
+}
+
+// guard runs what reads the mapped file: a page of it that is gone, because the file was
+// cut or its disk failed, is an error and not the end of the process.
+func (f *File) guard(name string, use func() error) (err error) {
+	if f.mapped {
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		defer func() {
+			failed := recover()
+			if failed == nil {
+				return
+			}
+			from := uintptr(unsafe.Pointer(unsafe.SliceData(f.bytes)))
+			if at, ok := failed.(interface{ Addr() uintptr }); !ok || at.Addr() < from || at.Addr()-from >= uintptr(len(f.bytes)) {
+				panic(failed)
+			}
+			err = &Error{File: f.name, Tensor: name, Text: "cannot be read any more; was the file changed while it was open?"}
+		}()
 	}
-	return out, nil
+	return use()
 }

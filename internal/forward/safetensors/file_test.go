@@ -1,13 +1,13 @@
 package safetensors_test
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +30,12 @@ func floats(v ...float32) []byte {
 	return out
 }
 
+// float32s are the numbers of a tensor.
+func float32s(f *safetensors.File, name string) (out []float32, err error) {
+	err = f.Floats(name, func(values []float32) error { out = slices.Clone(values); return nil })
+	return out, err
+}
+
 const twoTensors = `{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[2,2],"data_offsets":[8,24]},` +
 	`"ids":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}   `
 
@@ -49,19 +55,19 @@ func TestRead(t *testing.T) {
 	if tensor, ok := f.Tensor("b"); !ok || tensor.Type != "F32" || !slices.Equal(tensor.Shape, []int{2, 2}) {
 		t.Errorf("Tensor(b) = %v, %v", tensor, ok)
 	}
-	if got, err := f.Float32("b"); err != nil || !slices.Equal(got, []float32{1, -2.5, 0, float32(math.Inf(1))}) {
+	if got, err := float32s(f, "b"); err != nil || !slices.Equal(got, []float32{1, -2.5, 0, float32(math.Inf(1))}) {
 		t.Errorf("Float32(b) = %v, %v", got, err)
 	}
-	if _, err := f.Float32("ids"); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "only F32") {
+	if _, err := float32s(f, "ids"); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "only F32, F16 and BF16") {
 		t.Errorf("an I64 tensor gives %v", err)
 	}
-	if _, err := f.Float32("none"); !errors.Is(err, fault.ErrNotFound) {
+	if _, err := float32s(f, "none"); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("an absent tensor gives %v", err)
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Float32("b"); !errors.Is(err, os.ErrClosed) {
+	if _, err := float32s(f, "b"); !errors.Is(err, fault.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 }
@@ -73,11 +79,11 @@ func TestReadLong(t *testing.T) {
 		want[i] = float32(i)
 	}
 	b := pack(`{"x":{"dtype":"F32","shape":[20001],"data_offsets":[0,80004]}}`, floats(want...))
-	f, err := safetensors.Read("w", bytes.NewReader(b), int64(len(b)))
+	f, err := safetensors.Read("w", b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := f.Float32("x"); err != nil || !slices.Equal(got, want) {
+	if got, err := float32s(f, "x"); err != nil || !slices.Equal(got, want) {
 		t.Errorf("%d values, %v", len(got), err)
 	}
 }
@@ -112,7 +118,7 @@ func TestRejects(t *testing.T) {
 		{"metadata", pack(`{"__metadata__":{"a":1}}`, nil), "texts only"},
 		{"huge header", binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "not a safetensors file"},
 	} {
-		f, err := safetensors.Read("w", bytes.NewReader(c.file), int64(len(c.file)))
+		f, err := safetensors.Read("w", c.file)
 		var typed *safetensors.Error
 		if f != nil || !errors.As(err, &typed) || !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want an *Error with %q", c.name, err, c.want)
@@ -138,7 +144,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(pack(`{"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}`, floats(1)))
 	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\x7f{"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		file, err := safetensors.Read("w", bytes.NewReader(b), int64(len(b)))
+		file, err := safetensors.Read("w", b)
 		if err != nil {
 			if !errors.Is(err, fault.ErrInvalid) {
 				t.Fatal(err)
@@ -150,7 +156,7 @@ func FuzzRead(f *testing.F) {
 			if tensor, _ := file.Tensor(name); tensor.Type != "F32" {
 				continue
 			}
-			values, err := file.Float32(name)
+			values, err := float32s(file, name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -171,7 +177,7 @@ func TestHammer(t *testing.T) {
 	}
 	body := floats(want...)
 	header := `{"w":{"dtype":"F32","shape":[20000],"data_offsets":[0,80000]}}`
-	f, err := safetensors.Read("w", bytes.NewReader(pack(header, body)), int64(8+len(header)+len(body)))
+	f, err := safetensors.Read("w", pack(header, body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +187,7 @@ func TestHammer(t *testing.T) {
 		done.Go(func() {
 			start.Wait()
 			for range 20 {
-				got, err := f.Float32("w")
+				got, err := float32s(f, "w")
 				if err != nil || !slices.Equal(got, want) {
 					t.Errorf("%d numbers, %v", len(got), err)
 					return
@@ -198,4 +204,104 @@ func TestHammer(t *testing.T) {
 	}
 	start.Done()
 	done.Wait()
+}
+
+// F16 and BF16 have their values exactly: all of them.
+func TestHalfPrecision(t *testing.T) {
+	var all []byte
+	for bits := range 1 << 16 {
+		all = binary.LittleEndian.AppendUint16(all, uint16(bits))
+	}
+	for kind, value := range map[string]func(bits uint16) float64{
+		"F16": func(bits uint16) float64 {
+			exponent, fraction := int(bits>>10&0x1f), float64(bits&0x3ff)/1024
+			v := math.Ldexp(1+fraction, exponent-15)
+			switch {
+			case exponent == 0:
+				v = math.Ldexp(fraction, -14)
+			case exponent == 31 && fraction == 0:
+				v = math.Inf(1)
+			case exponent == 31:
+				v = math.NaN()
+			}
+			return math.Copysign(v, 1-float64(bits>>15)*2)
+		},
+		"BF16": func(bits uint16) float64 { return float64(math.Float32frombits(uint32(bits) << 16)) },
+	} {
+		header := `{"x":{"dtype":"` + kind + `","shape":[256,256],"data_offsets":[0,131072]}}`
+		f, err := safetensors.Read("w", pack(header, all))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := float32s(f, "x")
+		if err != nil || len(got) != 1<<16 {
+			t.Fatalf("%s: %d numbers, %v", kind, len(got), err)
+		}
+		for bits, v := range got {
+			if want := value(uint16(bits)); math.Float64bits(float64(v)) != math.Float64bits(want) && !(v != v && want != want) {
+				t.Fatalf("%s %#04x: %v, want %v", kind, bits, v, want)
+			}
+		}
+	}
+}
+
+// A header may have any length, so that numbers lie at any address.
+func TestUnaligned(t *testing.T) {
+	want := []float32{1, -2, 3}
+	for spaces := range 5 {
+		header := `{"x":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}}` + strings.Repeat(" ", spaces)
+		f, err := safetensors.Read("w", pack(header, floats(want...)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := float32s(f, "x"); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%d spaces: %v, %v", spaces, got, err)
+		}
+	}
+}
+
+// A file that is cut while it is open is an error of the read, on a system that maps it
+// too; and what is given back to the system is read again.
+func TestCutWhileOpen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.safetensors")
+	header := `{"x":{"dtype":"F32","shape":[65536],"data_offsets":[0,262144]}}`
+	if err := os.WriteFile(path, pack(header, make([]byte, 1<<18)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for range 2 {
+		if got, err := float32s(f, "x"); err != nil || len(got) != 1<<16 {
+			t.Fatalf("%d numbers, %v", len(got), err)
+		}
+		f.Rest()
+	}
+	if err := os.Truncate(path, 4096); err != nil {
+		t.Skip(err)
+	}
+	if _, err := float32s(f, "x"); !errors.Is(err, fault.ErrInvalid) && runtime.GOOS == "linux" {
+		t.Errorf("%v, want ErrInvalid", err)
+	}
+}
+
+// What panics in the hands of the reader is no fault of the file.
+func TestPanicOfTheReader(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.safetensors")
+	if err := os.WriteFile(path, pack(`{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, floats(1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	defer func() {
+		if r := recover(); r != "mine" {
+			t.Errorf("panicked with %v", r)
+		}
+	}()
+	_ = f.Floats("x", func([]float32) error { panic("mine") })
 }

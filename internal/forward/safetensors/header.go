@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"math/bits"
 	"slices"
@@ -25,27 +24,21 @@ var sizes = map[string]int64{
 	"I32": 4, "U32": 4, "F32": 4, "F64": 8, "I64": 8, "U64": 8,
 }
 
-func readHeader(name string, source io.ReaderAt, size int64) (map[string]Tensor, error) {
+func readHeader(name string, content []byte) (map[string]Tensor, error) {
 	invalid := func(format string, args ...any) error {
 		return &Error{File: name, Text: fmt.Sprintf(format, args...)}
 	}
+	size := int64(len(content))
 	if size < 8 {
 		return nil, invalid("%d bytes, too short for a safetensors file", size)
 	}
-	var length [8]byte
-	if _, err := source.ReadAt(length[:], 0); err != nil {
-		return nil, &Error{File: name, Text: err.Error(), Cause: err}
-	}
-	n := binary.LittleEndian.Uint64(length[:])
+	n := binary.LittleEndian.Uint64(content)
 	if n < 2 || n > maxHeader || int64(n) > size-8 {
 		return nil, invalid("the first 8 bytes give a header of %d bytes in a file of %d (at most %d are read): not a safetensors file, or cut off",
 			n, size, maxHeader)
 	}
-	text := make([]byte, n)
-	if _, err := source.ReadAt(text, 8); err != nil {
-		return nil, &Error{File: name, Text: err.Error(), Cause: err}
-	}
-	if len(text) == 0 || text[0] != '{' || !utf8.Valid(text) {
+	text := content[8 : 8+n]
+	if text[0] != '{' || !utf8.Valid(text) {
 		return nil, invalid("the header does not begin with {: not a safetensors file")
 	}
 	tensors, err := parseHeader(name, text)

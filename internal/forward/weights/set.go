@@ -2,11 +2,10 @@ package weights
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
+	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/forward/oplist"
@@ -15,9 +14,14 @@ import (
 
 // Set is the weights of one model. It is safe for concurrent use until Close.
 type Set struct {
-	seed    uint64
-	file    *safetensors.File // nil: from the seed
-	weights map[string]oplist.Weight
+	seed       uint64
+	file       *safetensors.File // nil: from the seed
+	transposed bool
+	weights    map[string]oplist.Weight
+	mu         struct {
+		sync.Mutex
+		digests map[string]string // of tensors of the file, each read once
+	}
 }
 
 // Open gives the weights of a model: from the safetensors file that its list
@@ -25,45 +29,71 @@ type Set struct {
 // shape or type matches fault.ErrInvalid; tensors the list does not name are
 // passed over. The caller closes the set.
 func Open(m *oplist.Model, seed uint64) (*Set, error) {
-	s := &Set{seed: seed, weights: make(map[string]oplist.Weight, len(m.Weights))}
-	for _, w := range m.Weights {
-		s.weights[w.Name] = w
-	}
 	path := m.WeightsPath()
 	if path == "" {
-		return s, nil
+		return newSet(m, seed), nil
 	}
 	file, err := safetensors.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := complete(file, path, m.Weights); err != nil {
+	s, err := Of(m, path, file, false)
+	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	s.file = file
 	return s, nil
 }
 
+// Of gives the weights of a model from an open file, which the set closes. The kernels of
+// matrix products may lie transposed there. Errors are as Open's; name is what they call
+// the file.
+func Of(m *oplist.Model, name string, file *safetensors.File, transposed bool) (*Set, error) {
+	s := newSet(m, 0)
+	s.file, s.transposed = file, transposed
+	if err := s.complete(name, m.Weights); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func newSet(m *oplist.Model, seed uint64) *Set {
+	s := &Set{seed: seed, weights: make(map[string]oplist.Weight, len(m.Weights))}
+	s.mu.digests = make(map[string]string)
+	for _, w := range m.Weights {
+		s.weights[w.Name] = w
+	}
+	return s
+}
+
 // complete refuses a file that has not every weight as the list describes it.
-func complete(file *safetensors.File, path string, want []oplist.Weight) error {
+func (s *Set) complete(file string, want []oplist.Weight) error {
 	missing, first := 0, ""
 	for _, w := range want {
-		t, ok := file.Tensor(w.Name)
+		t, ok := s.file.Tensor(w.Name)
+		shape := w.Shape
+		if s.turned(w) {
+			shape = []int{w.Shape[1], w.Shape[0]}
+		}
 		switch {
 		case !ok:
 			if missing++; missing == 1 {
 				first = w.Name
 			}
-		case t.Type != "F32" || !slices.Equal(t.Shape, w.Shape):
-			return fault.Invalidf("weights: open", "%s: tensor %q is %s %v, the op list wants F32 %v", path, w.Name, t.Type, t.Shape, w.Shape)
+		case !slices.Contains(types, t.Type) || !slices.Equal(t.Shape, shape):
+			return fault.Invalidf("weights: open", "%s: tensor %q is %s %v, the model wants F32 %v", file, w.Name, t.Type, t.Shape, shape)
 		}
 	}
 	if missing > 0 {
-		return fault.Invalidf("weights: open", "%s: tensor %q is missing, %d of %d are: give a file with all, or take weights out of the op list's header to have them generated",
-			path, first, missing, len(want))
+		return fault.Invalidf("weights: open", "%s: tensor %q is missing, %d of %d are: give a file with all", file, first, missing, len(want))
 	}
 	return nil
 }
+
+// types are those of the numbers that can be used.
+var types = []string{"F32", "F16", "BF16"}
+
+// turned: the file has the transposed of this weight.
+func (s *Set) turned(w oplist.Weight) bool { return s.transposed && w.Role == oplist.Kernel }
 
 // Close closes the file, if there is one.
 func (s *Set) Close() error {
@@ -73,23 +103,54 @@ func (s *Set) Close() error {
 	return s.file.Close()
 }
 
-// Tensor gives a weight's values, row major. Each call reads or makes them
-// anew: the caller owns them. A name that is not in the op list matches
-// fault.ErrNotFound.
-func (s *Set) Tensor(name string) ([]float32, error) {
-	w, ok := s.weights[name]
-	if !ok {
-		return nil, fmt.Errorf("weights: %q: %w", name, fault.ErrNotFound)
-	}
+// Rest gives the memory of what was read back to the system.
+func (s *Set) Rest() {
 	if s.file != nil {
-		return s.file.Float32(name)
+		s.file.Rest()
 	}
-	return Generate(s.seed, w), nil
+}
+
+// Use calls use with a weight's values, row major, which it must not change and which
+// are valid until it returns. A name that is not in the op list matches
+// fault.ErrNotFound, a set that was closed fault.ErrClosed.
+func (s *Set) Use(name string, use func(values []float32) error) error {
+	w, ok := s.weights[name]
+	switch {
+	case !ok:
+		return fmt.Errorf("weights: %q: %w", name, fault.ErrNotFound)
+	case s.file == nil:
+		return use(Generate(s.seed, w))
+	case s.turned(w):
+		return s.file.Floats(name, func(values []float32) error { return use(transpose(values, w.Shape[0], w.Shape[1])) })
+	}
+	return s.file.Floats(name, use)
+}
+
+// transpose gives the [k,n] matrix of an [n,k] one, in blocks that the cache holds.
+func transpose(from []float32, k, n int) []float32 {
+	const block = 32
+	out := make([]float32, len(from))
+	for i := 0; i < n; i += block {
+		for j := 0; j < k; j += block {
+			for row := i; row < min(i+block, n); row++ {
+				for column := j; column < min(j+block, k); column++ {
+					out[column*n+row] = from[row*k+column]
+				}
+			}
+		}
+	}
+	return out
+}
+
+// Tensor gives a copy of a weight's values, for those who keep them; else as Use.
+func (s *Set) Tensor(name string) (values []float32, err error) {
+	err = s.Use(name, func(v []float32) error { values = slices.Clone(v); return nil })
+	return values, err
 }
 
 // Identity is a text that two tensors share only if they hold the same values:
-// a digest for those of a file, which reads them, and what they are made from
-// for generated ones, which costs nothing.
+// a digest for those of a file, which reads each of them once, and what they are made
+// from for generated ones, which costs nothing.
 func (s *Set) Identity(name string) (string, error) {
 	w, ok := s.weights[name]
 	if !ok {
@@ -98,17 +159,22 @@ func (s *Set) Identity(name string) (string, error) {
 	if s.file == nil {
 		return fmt.Sprintf("%s %d %s %v %q", generation, s.seed, w.Role, w.Shape, w.Name), nil
 	}
-	values, err := s.file.Float32(name)
+	s.mu.Lock()
+	digest := s.mu.digests[name]
+	s.mu.Unlock()
+	if digest != "" {
+		return digest, nil
+	}
+	err := s.file.Bytes(name, func(bytes []byte) error {
+		t, _ := s.file.Tensor(name)
+		digest = fmt.Sprintf("%s %v turned:%t sha256:%x", t.Type, t.Shape, s.turned(w), sha256.Sum256(bytes))
+		return nil
+	})
 	if err != nil {
 		return "", err
 	}
-	h := sha256.New()
-	var block [1 << 12]byte
-	for part := range slices.Chunk(values, len(block)/4) {
-		for i, v := range part {
-			binary.LittleEndian.PutUint32(block[4*i:], math.Float32bits(v))
-		}
-		h.Write(block[:4*len(part)]) // a hash never fails to write
-	}
-	return fmt.Sprintf("f32 %v sha256:%x", w.Shape, h.Sum(nil)), nil
+	s.mu.Lock()
+	s.mu.digests[name] = digest
+	s.mu.Unlock()
+	return digest, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/internal/forward/oplist"
+	"github.com/kiln-cache/kiln/internal/forward/safetensors"
 	"github.com/kiln-cache/kiln/internal/forward/weights"
 )
 
@@ -235,8 +236,8 @@ func TestIncompleteFile(t *testing.T) {
 		want   string
 	}{
 		"missing": {func(h map[string]any) { h["other"] = h[name]; delete(h, name) }, "is missing, 1 of 39 are"},
-		"shape":   {func(h map[string]any) { h[name].(map[string]any)["shape"] = []int{2, 64} }, "is F32 [2 64], the op list wants F32 [128]"},
-		"type":    {func(h map[string]any) { h[name].(map[string]any)["dtype"] = "I32" }, "is I32 [128], the op list wants F32 [128]"},
+		"shape":   {func(h map[string]any) { h[name].(map[string]any)["shape"] = []int{2, 64} }, "is F32 [2 64], the model wants F32 [128]"},
+		"type":    {func(h map[string]any) { h[name].(map[string]any)["dtype"] = "I32" }, "is I32 [128], the model wants F32 [128]"},
 	} {
 		_, err := weights.Open(writeModel(t, c.change), 1)
 		if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), name) {
@@ -257,5 +258,82 @@ func BenchmarkGenerate(b *testing.B) {
 	b.SetBytes(int64(4 * w.Elements()))
 	for b.Loop() {
 		weights.Generate(1, w)
+	}
+}
+
+// A file may have the kernels transposed, and numbers of half the width: the set gives
+// what the model multiplies with. What lies otherwise has another identity.
+func TestTransposedFile(t *testing.T) {
+	m := tiny(t)
+	first, identities := "", map[string]bool{}
+	for _, w := range m.Weights {
+		if w.Role == oplist.Kernel && w.Shape[0] != w.Shape[1] {
+			first = w.Name
+			break
+		}
+	}
+	for _, half := range []bool{false, true} {
+		header, body := map[string]any{}, []byte{}
+		for _, w := range m.Weights {
+			shape, begin := slices.Clone(w.Shape), len(body)
+			if w.Role == oplist.Kernel {
+				slices.Reverse(shape)
+			}
+			kind := "F32"
+			for i := range w.Elements() {
+				value := float32(i % 251)
+				if half && w.Name == first {
+					kind = "BF16"
+					body = binary.LittleEndian.AppendUint16(body, uint16(math.Float32bits(value)>>16))
+				} else {
+					body = binary.LittleEndian.AppendUint32(body, math.Float32bits(value))
+				}
+			}
+			header[w.Name] = map[string]any{"dtype": kind, "shape": shape, "data_offsets": []int{begin, len(body)}}
+		}
+		text, err := json.Marshal(header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open := func() *safetensors.File {
+			file, err := safetensors.Read("w", append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), append(text, body...)...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return file
+		}
+		if _, err := weights.Of(m, "w", open(), false); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("read as it lies: %v", err)
+		}
+		set, err := weights.Of(m, "w", open(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range m.Weights {
+			got, err := set.Tensor(w.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range got {
+				at := i
+				if w.Role == oplist.Kernel {
+					at = i%w.Shape[1]*w.Shape[0] + i/w.Shape[1]
+				}
+				if v != float32(at%251) {
+					t.Fatalf("%s: element %d is %v, want %v", w.Name, i, v, float32(at%251))
+				}
+			}
+		}
+		identity, err := set.Identity(first)
+		if again, _ := set.Identity(first); err != nil || identity != again || identities[identity] {
+			t.Errorf("identity %q, %q, %v", identity, again, err)
+		}
+		identities[identity] = true
+		if err := set.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := set.Tensor(first); !errors.Is(err, fault.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
 	}
 }

@@ -1,0 +1,19 @@
+//go:build !unix
+
+package safetensors
+
+import (
+	"io"
+	"os"
+)
+
+// content is the whole file, read.
+func content(f *os.File, size int) (bytes []byte, mapped bool, err error) {
+	bytes = make([]byte, size)
+	_, err = io.ReadFull(f, bytes)
+	return bytes, false, err
+}
+
+func unmap([]byte) error { return nil }
+
+func discard([]byte) {}
