@@ -1,0 +1,33 @@
+// Package encoder computes embeddings of texts with models of the BERT family, on the
+// processor in pure Go or on a GPU.
+//
+// # Use
+//
+//	rt, err := kiln.Open(kiln.Config{})
+//	e, err := encoder.Open(ctx, rt, "all-MiniLM-L6-v2", encoder.Config{})
+//	embeddings, err := e.Encode(ctx, []string{"a text", "another"})
+//
+// # Folders
+//
+// A model is a folder as Hugging Face and sentence-transformers write it: config.json,
+// model.safetensors in F32, F16 or BF16 (computed in float32), the tokenizer's files, and
+// where they are there modules.json with the config of the pooling, the limit and the
+// prompts. What a folder says is done; docs/encoder.md lists every field that is read. A
+// model that nothing here computes is refused with the field that says so.
+//
+// # Who owns what
+//
+// The caller owns the runtime and closes it after its encoders. An Encoder has one
+// session and, for each worker, a model in it. Prepared weights are constants of the
+// runtime: encoders of the same weights share them.
+//
+// # Concurrency
+//
+// An Encoder is safe for concurrent use. Each worker computes one text at a time; calls
+// share the workers text by text.
+//
+// # Failure
+//
+// Errors match the sentinels of package fault. Calls fail as a whole; an Encoder whose
+// call failed goes on, and gives the same embeddings as before.
+package encoder

@@ -1,0 +1,271 @@
+package encoder
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/encoder/internal/folder"
+	"github.com/kiln-cache/kiln/encoder/internal/wordpiece"
+	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/forward"
+)
+
+// Config of an Encoder. The zero value is usable: it does what the folder says.
+type Config struct {
+	// Device is the backend that computes; default cpu. Others run where the package
+	// that registers them is imported, such as gpuexec/opencl.
+	Device string
+	// Workers is how many texts are computed side by side; default the runtime's
+	// workers, one a core.
+	Workers int
+	// MaxTokens is the length of the longest text, [CLS] and [SEP] among it; a longer
+	// one is cut. Default and bound are the positions that the model has.
+	MaxTokens int
+	// Pooling is mean, cls or max; default the folder's, and mean where it has none.
+	Pooling string
+	// Normalize divides each embedding by its length, also where the folder does not.
+	Normalize bool
+	// Prompt names the prompt of the folder that stands before each text; default the
+	// folder's default, if it has one.
+	Prompt string
+}
+
+// Info is what an Encoder computes.
+type Info struct {
+	Dimensions int    // numbers of an embedding
+	MaxTokens  int    // of a text, [CLS] and [SEP] among them: a longer one is cut
+	Pooling    string // mean, cls or max
+	Normalized bool   // embeddings have the length 1
+	// SentenceLimit is the folder's max_seq_length, 0 if it has none: where
+	// sentence-transformers cuts. Give it as Config.MaxTokens for the same cuts.
+	SentenceLimit int
+	Prompts       map[string]string // of the folder, by name
+}
+
+// Encoder computes embeddings of texts. Safe for concurrent use.
+type Encoder struct {
+	info    Info
+	folder  *folder.Folder
+	tokens  *wordpiece.Tokenizer
+	prompt  string // before each text
+	omitted int    // tokens of the prompt, and the [CLS] before it, that pooling leaves out
+	session *kiln.Session
+	idle    chan *forward.Model // one a worker: those that nobody uses
+
+	closing chan struct{}
+	once    sync.Once
+	closed  chan struct{}
+	left    atomic.Int64 // models that are not closed
+	err     error        // of closing; read once closed is closed
+}
+
+// lengths is the bucketing of tokens where KILN_BUCKET says nothing: at most an eighth
+// of a text is padding, and all lengths of a model need some fifty shapes.
+const lengths = "geometric:8"
+
+// Open reads the folder of a model and prepares its weights on a device of the runtime,
+// which the caller closes after the Encoder. A folder that is broken or incomplete, and
+// a Config that is wrong, match ErrInvalid; a model that nothing here computes matches
+// ErrUnsupported, and a device that is not here ErrUnavailable. The *fault.Error of a
+// folder has the file as its Key and the field as its Field.
+func Open(ctx context.Context, rt *kiln.Runtime, dir string, cfg Config) (*Encoder, error) {
+	library, err := device(cfg.Device, rt)
+	if err != nil {
+		return nil, err
+	}
+	f, err := folder.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	e := &Encoder{folder: f, closing: make(chan struct{}), closed: make(chan struct{})}
+	if err = e.configure(cfg); err == nil {
+		err = e.start(ctx, rt, library, cfg.Workers, filepath.Base(dir))
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Weights.Close())
+	}
+	return e, nil
+}
+
+// device gives the backend of that name. All encoders of a process share it, and so the
+// weights on it.
+func device(name string, rt *kiln.Runtime) (ops.Library, error) {
+	name = cmp.Or(name, cpu.Name)
+	if isa := setting(rt, "KILN_CPU_ISA"); name == cpu.Name && isa.Source != env.Default {
+		return instructions(isa.Value)
+	}
+	if library := ops.Find(name); library != nil {
+		return library, nil
+	}
+	return nil, fault.Invalidf("encoder: open", "Device is %.40q, want one of %s: import the package that registers it", name, strings.Join(ops.Names(), ", "))
+}
+
+// setting is a row of the runtime's environment.
+func setting(rt *kiln.Runtime, name string) env.Row {
+	rows := rt.Settings()
+	if i := slices.IndexFunc(rows, func(r env.Row) bool { return r.Name == name }); i >= 0 {
+		return rows[i]
+	}
+	return env.Row{Source: env.Default}
+}
+
+var chosen sync.Map // *cpu.Backend by instruction set
+
+func instructions(isa string) (ops.Library, error) {
+	b, err := cpu.New(isa)
+	if err != nil {
+		return nil, err
+	}
+	known, _ := chosen.LoadOrStore(isa, b)
+	return known.(*cpu.Backend), nil
+}
+
+// configure puts the config over the folder.
+func (e *Encoder) configure(c Config) (err error) {
+	wrong := func(field, format string, args ...any) error {
+		return &fault.Error{Op: "encoder: open", Field: field, Err: fmt.Errorf("%w: %s is "+format, append([]any{fault.ErrInvalid, field}, args...)...)}
+	}
+	f := e.folder
+	e.info = Info{Dimensions: f.Width, MaxTokens: cmp.Or(c.MaxTokens, f.Positions), Pooling: cmp.Or(c.Pooling, string(f.Pooling)),
+		Normalized: c.Normalize || f.Normalize, SentenceLimit: f.SentenceLimit, Prompts: f.Prompts}
+	switch {
+	case e.info.MaxTokens < least || e.info.MaxTokens > f.Positions:
+		return wrong("MaxTokens", "%d, want %d to %d", e.info.MaxTokens, least, f.Positions)
+	case !slices.Contains(folder.Poolings(), folder.Pooling(e.info.Pooling)):
+		return wrong("Pooling", "%.40q, want one of %q", e.info.Pooling, folder.Poolings())
+	case c.Workers < 0:
+		return wrong("Workers", "%d, want at least 0", c.Workers)
+	}
+	if e.tokens, err = wordpiece.Open(f.Tokenizer); errors.Is(err, fault.ErrNotFound) {
+		err = fmt.Errorf("%w: %w", fault.ErrInvalid, err)
+	}
+	if err != nil {
+		return err
+	}
+	if name := cmp.Or(c.Prompt, f.DefaultPrompt); name != "" {
+		var ok bool
+		if e.prompt, ok = f.Prompts[name]; !ok {
+			return wrong("Prompt", "%.40q, want one of %q", name, slices.Sorted(maps.Keys(f.Prompts)))
+		}
+	}
+	if f.OmitPrompt && e.prompt != "" && e.info.Pooling != string(folder.Class) {
+		ids, _ := e.tokens.Encode(nil, e.prompt, e.info.MaxTokens)
+		e.omitted = len(ids) - 1 // not its [SEP]
+	}
+	return nil
+}
+
+const least = 2 // tokens of a text: [CLS] and [SEP]
+
+// start makes the models and prepares the weights.
+func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Library, workers int, name string) (err error) {
+	exec, err := rt.Executor(ctx, library, 0)
+	if err != nil {
+		return err
+	}
+	engine, err := rt.Constants().Engine(constants.CPU, 0, "")
+	if err != nil {
+		return err
+	}
+	cfg := kiln.SessionConfig{Name: "encoder " + name}
+	if setting(rt, "KILN_BUCKET").Source == env.Default {
+		if cfg.Bucket, err = kiln.ParseBucketing(lengths); err != nil {
+			return err
+		}
+	}
+	if e.session, err = rt.Session(cfg); err != nil {
+		return err
+	}
+	workers = cmp.Or(workers, workersOf(rt, exec))
+	e.left.Store(int64(workers))
+	e.idle = make(chan *forward.Model, workers)
+	for range workers {
+		m := forward.New(forward.Config{Session: e.session, Executor: exec, Library: library, Engine: engine, Weights: e.folder.Weights})
+		if err == nil {
+			err = m.Prepare(ctx)
+		}
+		e.idle <- m
+	}
+	if err != nil { // what was prepared goes
+		close(e.idle)
+		for m := range e.idle {
+			m.Close()
+		}
+		return errors.Join(err, e.session.Close(context.WithoutCancel(ctx)))
+	}
+	e.folder.Weights.Rest()
+	return nil
+}
+
+// workersOf is how many requests the device runs side by side.
+func workersOf(rt *kiln.Runtime, exec *gpuexec.Executor) int {
+	n, err := strconv.Atoi(setting(rt, "KILN_WORKERS").Value)
+	if err != nil { // auto
+		n = runtime.GOMAXPROCS(0)
+	}
+	if most := exec.Limits().RunWorkers; most > 0 {
+		n = min(n, most)
+	}
+	return n
+}
+
+// Info says what the encoder computes.
+func (e *Encoder) Info() Info {
+	i := e.info
+	i.Prompts = maps.Clone(i.Prompts)
+	return i
+}
+
+// lease takes a model for one text.
+func (e *Encoder) lease(ctx context.Context) (*forward.Model, error) {
+	select {
+	case <-e.closing:
+		return nil, fault.ErrClosed
+	default:
+	}
+	select {
+	case m := <-e.idle:
+		return m, nil
+	case <-e.closing:
+		return nil, fault.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Close ends the encoder: calls that wait get ErrClosed, and each text that is being
+// computed is finished. It waits for those, and gives the weights back; ctx ends the
+// waiting only. Closing again waits again. The runtime stays open.
+func (e *Encoder) Close(ctx context.Context) error {
+	e.once.Do(func() { close(e.closing) })
+	for {
+		select {
+		case m := <-e.idle:
+			m.Close()
+			if e.left.Add(-1) == 0 {
+				e.err = errors.Join(e.session.Close(context.WithoutCancel(ctx)), e.folder.Weights.Close())
+				close(e.closed)
+			}
+		case <-e.closed:
+			return e.err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

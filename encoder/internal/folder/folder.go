@@ -1,0 +1,99 @@
+package folder
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/forward"
+	"github.com/kiln-cache/kiln/internal/forward/safetensors"
+)
+
+// Folder is a model with its weights. It is immutable, and safe for concurrent use
+// until its weights are closed.
+type Folder struct {
+	pipeline
+	Tokenizer  string // the folder of the tokenizer's files
+	Width      int    // numbers of an embedding
+	Vocabulary int    // ids of the model are below
+	Positions  int    // tokens of the longest text
+	List       *forward.List
+	Weights    *forward.Weights // the caller closes them
+}
+
+// Open reads the folder dir.
+func Open(dir string) (*Folder, error) {
+	if info, err := os.Stat(dir); err != nil {
+		return nil, fault.Invalidf("encoder: open", "%w", err)
+	} else if !info.IsDir() {
+		return nil, fault.Invalidf("encoder: open", "%s is not a folder: name the folder of a model", dir)
+	}
+	p, err := readPipeline(dir)
+	if err != nil {
+		return nil, err
+	}
+	c, err := readConfig(dir, path.Join(p.transformer, "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	if err := p.readPooling(dir, c.width); err != nil {
+		return nil, err
+	}
+	f := &Folder{pipeline: p, Tokenizer: filepath.Join(dir, filepath.FromSlash(p.transformer)), Width: c.width, Vocabulary: c.vocabulary, Positions: c.positions}
+	if err := f.load(c); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// load opens the weights.
+func (f *Folder) load(c config) error {
+	const name = "model.safetensors"
+	path := filepath.Join(f.Tokenizer, name)
+	if _, err := os.Stat(path); err != nil {
+		if _, sharded := os.Stat(path + ".index.json"); sharded == nil {
+			return refuse(fault.ErrUnsupported, name+".index.json", "", "says that the weights are in several files: save the model as one")
+		}
+		return refuse(fault.ErrInvalid, name, "", "cannot be opened (%v): weights in other formats are not read", errors.Unwrap(err))
+	}
+	file, err := safetensors.Open(path)
+	if err != nil {
+		return err
+	}
+	n := names(file)
+	// Before a list of all layers is made: a config may ask for many that are not there.
+	if last := fmt.Sprintf("%sencoder.layer.%d.output.dense.weight", n.prefix, c.layers-1); !has(file, last) {
+		err = refuse(fault.ErrInvalid, name, "", "has no tensor %q, though %s says %d layers", last, c.file, c.layers)
+	} else if f.List, err = c.list(filepath.Base(f.Tokenizer), n); err == nil {
+		f.Weights, err = forward.WeightsOf(f.List, path, file)
+	}
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	return nil
+}
+
+func has(file *safetensors.File, name string) bool {
+	_, ok := file.Tensor(name)
+	return ok
+}
+
+// names looks how a file calls its tensors.
+func names(file *safetensors.File) naming {
+	n := naming{scale: "weight", shift: "bias"}
+	const norm = "embeddings.LayerNorm."
+	for _, name := range file.Names() {
+		switch strings.TrimPrefix(name, "bert.") {
+		case norm + "gamma":
+			n.scale, n.shift = "gamma", "beta"
+			fallthrough
+		case norm + "weight":
+			n.prefix = strings.TrimSuffix(name[:len(name)-len(n.scale)], norm)
+		}
+	}
+	return n
+}
