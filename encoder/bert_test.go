@@ -1,8 +1,11 @@
 package encoder_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"math"
@@ -38,7 +41,7 @@ func newBERT() *bert {
 		}
 		t := tensor{shape: shape}
 		for range n {
-			v := float32(random.NormFloat64()*deviation + mean)
+			v := float32(float64(random.NormFloat64()*deviation) + mean)
 			t.values = append(t.values, math.Float32frombits(math.Float32bits(v)&^0xffff)) // BF16 has it exactly
 		}
 		b.tensors[name] = t
@@ -259,4 +262,24 @@ func oldNames(name string) string {
 		name = strings.Replace(strings.Replace(name, "weight", "gamma", 1), "bias", "beta", 1)
 	}
 	return "bert." + name
+}
+
+var write = flag.Bool("write", false, "write testdata/tiny")
+
+// testdata/tiny is this model, in BF16: for the example, and for the tests of the command.
+func TestTiny(t *testing.T) {
+	b := newBERT()
+	files := b.files()
+	files["model.safetensors"] = b.weights("BF16", asIs)
+	for name, text := range files {
+		path := filepath.Join("testdata/tiny", filepath.FromSlash(name))
+		if *write {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, text, 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("%s differs; go test ./encoder -run TestTiny -write makes it anew: %v", path, err)
+		}
+	}
 }
