@@ -209,7 +209,6 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 		}
 		return errors.Join(err, e.session.Close(context.WithoutCancel(ctx)))
 	}
-	e.folder.Weights.Rest()
 	return nil
 }
 

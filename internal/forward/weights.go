@@ -40,9 +40,6 @@ func WeightsOf(list *List, name string, file *safetensors.File) (*Weights, error
 	return &Weights{list, set}, nil
 }
 
-// Rest gives the memory of the file back to the system until it is read again.
-func (w *Weights) Rest() { w.set.Rest() }
-
 // Close closes the file, if there is one.
 func (w *Weights) Close() error { return w.set.Close() }
 

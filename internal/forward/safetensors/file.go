@@ -113,16 +113,6 @@ func (f *File) Close() error {
 	return unmap(bytes)
 }
 
-// Rest gives the memory of what was read back to the system, which reads it again at
-// the next use.
-func (f *File) Rest() {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	if f.mapped && f.bytes != nil {
-		discard(f.bytes)
-	}
-}
-
 // Names lists the tensors in alphabetical order.
 func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.tensors)) }
 
@@ -134,7 +124,8 @@ func (f *File) Tensor(name string) (t Tensor, ok bool) {
 }
 
 // Bytes calls use with a tensor's bytes, as the file has them. They must not be
-// changed, and are valid until use returns. It matches fault.ErrNotFound when the file
+// changed, and are valid until use returns: then their memory goes back to the system,
+// which reads them again at the next use. It matches fault.ErrNotFound when the file
 // has no such tensor, fault.ErrClosed after Close, and fault.ErrInvalid when the file
 // became shorter since it was opened; else it gives the error of use.
 func (f *File) Bytes(name string, use func(bytes []byte) error) error {
@@ -146,6 +137,9 @@ func (f *File) Bytes(name string, use func(bytes []byte) error) error {
 	defer f.mu.RUnlock()
 	if f.bytes == nil {
 		return fmt.Errorf("safetensors: %s: %w", f.name, fault.ErrClosed)
+	}
+	if f.mapped {
+		defer discard(f.bytes, t.begin, t.end)
 	}
 	return f.guard(name, func() error { return use(f.bytes[t.begin:t.end]) })
 }

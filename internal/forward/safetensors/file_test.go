@@ -261,7 +261,7 @@ func TestUnaligned(t *testing.T) {
 }
 
 // A file that is cut while it is open is an error of the read, on a system that maps it
-// too; and what is given back to the system is read again.
+// too; and what went back to the system is read again.
 func TestCutWhileOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "w.safetensors")
 	header := `{"x":{"dtype":"F32","shape":[65536],"data_offsets":[0,262144]}}`
@@ -277,7 +277,6 @@ func TestCutWhileOpen(t *testing.T) {
 		if got, err := float32s(f, "x"); err != nil || len(got) != 1<<16 {
 			t.Fatalf("%d numbers, %v", len(got), err)
 		}
-		f.Rest()
 	}
 	if err := os.Truncate(path, 4096); err != nil {
 		t.Skip(err)

@@ -16,4 +16,4 @@ func content(f *os.File, size int) (bytes []byte, mapped bool, err error) {
 
 func unmap([]byte) error { return nil }
 
-func discard([]byte) {}
+func discard([]byte, int64, int64) {}

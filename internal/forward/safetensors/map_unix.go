@@ -19,4 +19,8 @@ func content(f *os.File, size int) (bytes []byte, mapped bool, err error) {
 
 func unmap(bytes []byte) error { return unix.Munmap(bytes) }
 
-func discard(bytes []byte) { _ = unix.Madvise(bytes, unix.MADV_DONTNEED) } // else they only stay in memory
+// discard gives the pages of some bytes back; if it cannot, they only stay in memory.
+func discard(bytes []byte, begin, end int64) {
+	begin -= begin % int64(os.Getpagesize())
+	_ = unix.Madvise(bytes[begin:end], unix.MADV_DONTNEED)
+}

@@ -103,13 +103,6 @@ func (s *Set) Close() error {
 	return s.file.Close()
 }
 
-// Rest gives the memory of what was read back to the system.
-func (s *Set) Rest() {
-	if s.file != nil {
-		s.file.Rest()
-	}
-}
-
 // Use calls use with a weight's values, row major, which it must not change and which
 // are valid until it returns. A name that is not in the op list matches
 // fault.ErrNotFound, a set that was closed fault.ErrClosed.
