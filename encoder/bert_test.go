@@ -32,7 +32,7 @@ type tensor struct {
 }
 
 func newBERT() *bert {
-	b := &bert{width: 24, layers: 2, heads: 3, inner: 40, vocabulary: 60, positions: 20, epsilon: 1e-7, tensors: map[string]tensor{}}
+	b := &bert{width: 24, layers: 2, heads: 3, inner: 40, vocabulary: 60, positions: 20, epsilon: 1e-3, tensors: map[string]tensor{}}
 	random := rand.New(rand.NewPCG(1, 2))
 	add := func(name string, deviation, mean float64, shape ...int) {
 		n := 1

@@ -43,7 +43,7 @@ var variables = []variable{
 	scalar(func(s *Settings) *Setting[string] { return &s.SessionPolicy }, "duel", oneOf("fifo", "lru", "sieve", "duel"),
 		"which shape group goes: fifo, lru, sieve or duel", "KILN_SESSION_POLICY"),
 	scalar(func(s *Settings) *Setting[string] { return &s.Bucket }, "exact", parseBucket,
-		"the shape that is compiled: exact, multiple:N, pow2 or geometric:K (kiln run alone takes geometric:8 where this is not set)", "KILN_BUCKET"),
+		"the shape that is compiled: exact, multiple:N, pow2 or geometric:K (kiln run and encoders take geometric:8 where this is not set)", "KILN_BUCKET"),
 	scalar(func(s *Settings) *Setting[string] { return &s.LogLevel }, "warn", oneOf("debug", "info", "warn", "error"),
 		"the least level that the command logs: debug, info, warn or error", "KILN_LOG_LEVEL"),
 	scalar(func(s *Settings) *Setting[string] { return &s.CPUISA }, auto, oneOf(auto, "avx512", "avx2", "generic"),

@@ -206,7 +206,7 @@ func TestHammer(t *testing.T) {
 	done.Wait()
 }
 
-// F16 and BF16 have their values exactly: all of them.
+// Numbers of half the width have their values exactly: all of them.
 func TestHalfPrecision(t *testing.T) {
 	var all []byte
 	for bits := range 1 << 16 {
