@@ -35,7 +35,11 @@ func (e *Encoder) Encode(ctx context.Context, texts []string) ([][]float32, erro
 // Tokenize gives the ids that Encode computes for a text, [CLS], prompt and [SEP] among
 // them, and whether the text was cut.
 func (e *Encoder) Tokenize(text string) (ids []int32, cut bool) {
-	return e.tokens.Encode(nil, e.prompt+text, e.info.MaxTokens)
+	text = e.prompt + text
+	if e.folder.Lower {
+		text = lower(text)
+	}
+	return e.tokens.Encode(nil, text, e.info.MaxTokens)
 }
 
 // EncodeTokens is Encode for texts that are tokens already: all of their ids, [CLS] and

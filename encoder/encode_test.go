@@ -1,6 +1,7 @@
 package encoder_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"runtime"
@@ -82,6 +83,26 @@ func TestTexts(t *testing.T) {
 	delete(files, "vocab.txt")
 	if _, err := encoder.Open(bg, rt, put(t, files), encoder.Config{}); !errors.Is(err, kiln.ErrInvalid) {
 		t.Errorf("no tokenizer: %v", err)
+	}
+}
+
+// A folder may ask for lower case before a tokenizer that keeps it, as Python lowers.
+func TestLowered(t *testing.T) {
+	b := newBERT()
+	rt := openRuntime(t)
+	files := b.files()
+	files["tokenizer_config.json"] = asJSON(map[string]any{"do_lower_case": false, "strip_accents": false})
+	files["vocab.txt"] = bytes.Replace(files["vocab.txt"], []byte("w8\n"), []byte("οδος\n"), 1)
+	files["vocab.txt"] = bytes.Replace(files["vocab.txt"], []byte("w10\n"), []byte("i\u0307\n"), 1)
+	const text = "W7 ΟΔΟΣ İ Éw7"
+	e := open(t, rt, put(t, files), encoder.Config{})
+	if ids, _ := e.Tokenize(text); !slices.Equal(ids, []int32{2, 1, 1, 1, 1, 3}) {
+		t.Errorf("as it stands: %v", ids)
+	}
+	files["sentence_bert_config.json"] = changed(files["sentence_bert_config.json"], "do_lower_case", true)
+	e = open(t, rt, put(t, files), encoder.Config{})
+	if ids, _ := e.Tokenize(text); !slices.Equal(ids, []int32{2, 7, 8, 10, 1, 3}) {
+		t.Errorf("lowered: %v", ids)
 	}
 }
 

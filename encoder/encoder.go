@@ -82,8 +82,8 @@ const lengths = "geometric:8"
 // Open reads the folder of a model and prepares its weights on a device of the runtime,
 // which the caller closes after the Encoder. A folder that is broken or incomplete, and
 // a Config that is wrong, match ErrInvalid; a model that nothing here computes matches
-// ErrUnsupported, and a device that is not here ErrUnavailable. The *fault.Error of a
-// folder has the file as its Key and the field as its Field.
+// ErrUnsupported, and a device that is not here ErrUnavailable. The *fault.Error about a
+// config has the file as its Key and the field as its Field.
 func Open(ctx context.Context, rt *kiln.Runtime, dir string, cfg Config) (*Encoder, error) {
 	library, err := device(cfg.Device, rt)
 	if err != nil {
@@ -149,8 +149,8 @@ func (e *Encoder) configure(c Config) (err error) {
 		return wrong("MaxTokens", "%d, want %d to %d", e.info.MaxTokens, least, f.Positions)
 	case !slices.Contains(folder.Poolings(), folder.Pooling(e.info.Pooling)):
 		return wrong("Pooling", "%.40q, want one of %q", e.info.Pooling, folder.Poolings())
-	case c.Workers < 0:
-		return wrong("Workers", "%d, want at least 0", c.Workers)
+	case c.Workers < 0 || c.Workers > mostWorkers:
+		return wrong("Workers", "%d, want 0 to %d", c.Workers, mostWorkers)
 	}
 	if e.tokens, err = wordpiece.Open(f.Tokenizer); errors.Is(err, fault.ErrNotFound) {
 		err = fmt.Errorf("%w: %w", fault.ErrInvalid, err)
@@ -165,13 +165,16 @@ func (e *Encoder) configure(c Config) (err error) {
 		}
 	}
 	if f.OmitPrompt && e.prompt != "" && e.info.Pooling != string(folder.Class) {
-		ids, _ := e.tokens.Encode(nil, e.prompt, e.info.MaxTokens)
+		ids, _ := e.Tokenize("")
 		e.omitted = len(ids) - 1 // not its [SEP]
 	}
 	return nil
 }
 
-const least = 2 // tokens of a text: [CLS] and [SEP]
+const (
+	least       = 2    // tokens of a text: [CLS] and [SEP]
+	mostWorkers = 4096 // as KILN_WORKERS has it
+)
 
 // start makes the models and prepares the weights.
 func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Library, workers int, name string) (err error) {

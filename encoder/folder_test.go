@@ -174,7 +174,7 @@ func TestRefusedFolders(t *testing.T) {
 		"none":              {set(pool, "pooling_mode_mean_tokens", false), fault.ErrInvalid, []string{pool, "pooling_mode_mean_tokens"}},
 		"another dimension": {set(pool, "word_embedding_dimension", 25), fault.ErrInvalid, []string{pool, "word_embedding_dimension", "25", "24"}},
 		"no config of it":   {func(f map[string][]byte) { delete(f, pool) }, fault.ErrInvalid, []string{pool, "missing"}},
-		"lower":             {set("sentence_bert_config.json", "do_lower_case", true), fault.ErrUnsupported, []string{"sentence_bert_config.json", "do_lower_case"}},
+		"lower":             {set("sentence_bert_config.json", "do_lower_case", 1), fault.ErrInvalid, []string{"sentence_bert_config.json", "do_lower_case", "1"}},
 		"limit":             {set("sentence_bert_config.json", "max_seq_length", -3), fault.ErrInvalid, []string{"sentence_bert_config.json", "max_seq_length", "-3"}},
 		"prompts":           {set("config_sentence_transformers.json", "prompts", 7), fault.ErrInvalid, []string{"config_sentence_transformers.json", "prompts", "7"}},
 		"no such prompt":    {set("config_sentence_transformers.json", "default_prompt_name", "x"), fault.ErrInvalid, []string{"config_sentence_transformers.json", "default_prompt_name", "query"}},

@@ -32,6 +32,7 @@ type pipeline struct {
 	Normalize     bool // divide an embedding by its length
 	OmitPrompt    bool // the tokens of a prompt are left out of the pooling
 	SentenceLimit int  // max_seq_length; 0 = none
+	Lower         bool // texts are lowered before the tokenizer gets them
 	Prompts       map[string]string
 	DefaultPrompt string // its name; empty = none
 }
@@ -97,8 +98,8 @@ func (p *pipeline) sentences(dir string) error {
 		return err
 	}
 	if !absent {
-		p.SentenceLimit = o.whole("max_seq_length", 0, 1, most)
-		if o.off("do_lower_case"); o.err != nil {
+		p.SentenceLimit, p.Lower = o.whole("max_seq_length", 0, 1, most), o.flag("do_lower_case")
+		if o.err != nil {
 			return o.err
 		}
 	}
