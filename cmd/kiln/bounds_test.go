@@ -76,6 +76,8 @@ func TestMemoryBounds(t *testing.T) {
 	} {
 		run, warnings := warned(t, append(base[:len(base):len(base)], strings.Fields(c.args)...)...)
 		p := run.Passes[1]
+		// A bound that is far too small is told as thrash, also by bytes (S5).
+		warnings = slices.DeleteFunc(warnings, func(line string) bool { return p.GroupsEvicted > 0 && strings.Contains(line, "thrash") })
 		// The weights alone are above 1 MiB and in use: that limit cannot be met.
 		if met := c.args != "--memory-limit 1"; met != (len(warnings) == 0) || !met && !strings.Contains(warnings[0], "memory") {
 			t.Errorf("%s: stderr %q", c.args, warnings)
@@ -93,8 +95,10 @@ func TestMemoryBounds(t *testing.T) {
 		fmt.Fprintf(&lens, "%d,0\n", n)
 	}
 	one := append(slices.Clone(tiny), "--sessions", "2", "--trace", file(t, "one.csv", "len,session\n"+lens.String()), "--pool-bytes", "400000")
-	all := replayed(t, one...).Passes[1].GroupsResident
-	if left := replayed(t, append(one, "--floor-bytes", "200000")...).Passes[1].GroupsResident; left == 0 || left >= all {
+	run, _ := warned(t, one...)
+	all := run.Passes[1].GroupsResident
+	run, _ = warned(t, append(one, "--floor-bytes", "200000")...)
+	if left := run.Passes[1].GroupsResident; left == 0 || left >= all {
 		t.Errorf("%d groups beside a floor, %d without", left, all)
 	}
 	// A flag wins over its variable.

@@ -89,7 +89,7 @@ func TestWrongFlag(t *testing.T) {
 		{run, "constants", sizes + ", or unlimited", append(numbers, "unlimit")},
 		{run, "store-capacity", sizes + ", or unlimited", append(numbers, "8796093022208")},
 		{run, "seed", whole + "0 to 18446744073709551615", append(numbers, "18446744073709551616")},
-		{run, "device", "want cpu", []string{"", "gpu", "CPU", "cpu:0"}},
+		{run, "device", "want cpu", []string{"", "gpu", "CPU", "cpu:x", "cpu:-1", "cpu:"}},
 		{run, "policy", "want fifo, lru, sieve or duel", []string{"", "mru", "FIFO", "belady", "lru,fifo"}},
 		{run, "bucket", "want exact, multiple:N, pow2 or geometric:K, with N and K from 1", []string{"", "third", "multiple:0", "geometric:0", "geometric:-8", "multiple:", "pow2:2", "exact:1", "multiple:1.5", "Exact"}},
 		{simulate, "announce", whole + "0 to ", append(numbers, "9999999999")},

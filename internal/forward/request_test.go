@@ -106,24 +106,6 @@ func TestRequestKeyHasDeviceAndLayout(t *testing.T) {
 	}
 }
 
-// E6: people read which operation a program is compiled for, though its key is that of
-// its code.
-func TestProgramOfCodeIsNamed(t *testing.T) {
-	lib := ops.Find(opencl.Name)
-	if d := lib.Devices(context.Background())[0]; !d.Available {
-		t.Skip(d.Reason)
-	}
-	exec, err := gpuexec.Open(context.Background(), gpuexec.Config{Backend: lib, Workers: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { exec.Close(context.Background()) })
-	op := ops.New(ops.GELU, 2, 8)
-	if src, _, err := program(exec, lib, op, "stated"); err != nil || src.Name != op.String() {
-		t.Errorf("%q, %v, want %q", src.Name, err, op)
-	}
-}
-
 // E6: a program that serves every shape is not called by the first that asked for it.
 func TestNameOfAProgramForAllShapes(t *testing.T) {
 	lib, exec := device(t)
