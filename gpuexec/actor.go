@@ -17,12 +17,12 @@ type shell struct {
 	*Executor
 	end       context.CancelFunc // of life
 	state     *state[*job]
-	device    *generation                     // nil while the device is being opened
-	desk      flight.Desk[string, *compiling] // of compiles on device, by the source's key
-	unclaimed map[string]unclaimed            // by the source's key; none of them is on the desk
-	idle      list.List                       // of the kernels there that wait for a caller, the longest first
-	running   chan struct{}                   // closed when the device runs; another one after each loss
-	out       []effect[*job]                  // reused
+	device    *generation          // nil while the device is being opened
+	desk      *desk                // of compiles on device
+	unclaimed map[string]unclaimed // by the source's key; none of them is on the desk
+	idle      list.List            // of the kernels there that wait for a caller, the longest first
+	running   chan struct{}        // closed when the device runs; another one after each loss
+	out       []effect[*job]       // reused
 
 	// Of the device: when it was opened, whether it has done anything for a caller,
 	// and how long to wait before it is opened again if it has not.
@@ -75,10 +75,13 @@ func (s *shell) handle(m message) {
 		s.compiled(m)
 	case settledMsg:
 		s.settled(m.kernel, m.over)
+	case giveUpMsg:
+		s.giveUp(m)
 	case closeMsg:
 		s.close(m)
 	}
 	s.carryOut()
+	s.touched.Turn()
 	s.queued.Store(int64(s.state.waiting()))
 }
 
@@ -105,12 +108,8 @@ func (s *shell) carryOut() {
 
 // compile takes a call aboard the compile of its key, or begins one.
 func (s *shell) compile(c *compiling) {
-	switch s.state.phase {
-	case phaseClosed:
-		c.reply.Fail(fault.ErrClosed)
-		return
-	case phaseDown:
-		c.reply.Fail(errGone)
+	if s.state.phase != phaseUp {
+		c.reply.Fail(s.gone())
 		return
 	}
 	if s.claim(c) {
@@ -120,7 +119,7 @@ func (s *shell) compile(c *compiling) {
 	if joined {
 		f.Board()
 	} else {
-		f = c
+		f, c.desk = c, s.desk
 		s.desk.Begin(f.source.Key, f, s.linger(f.source))
 		f.Start()
 		g := s.device
@@ -154,10 +153,12 @@ func (s *shell) left(f *compiling) {
 // began: then its callers have been answered.
 func (s *shell) compiled(m compiledMsg) {
 	f, k := m.flight, m.kernel
-	if first, _ := s.desk.End(f.source.Key, f); !first {
+	first, _ := f.desk.End(f.source.Key, f)
+	if !first || f.desk != s.desk {
 		if k != nil {
 			k.Release()
 		}
+		f.Finish(nil, s.gone(), nil) // if giveUp has not come to it yet
 		return
 	}
 	if m.err != nil {
@@ -195,12 +196,36 @@ func (s *shell) begin(g *generation, fn func()) {
 	})
 }
 
-// giveUp answers the callers of every compile, whose results are then nobody's.
-func (s *shell) giveUp(err error) {
-	for _, f := range s.desk.Close() {
-		f.Finish(nil, err, nil)
+// desk has the compiles on one device, by the source's key.
+type desk = flight.Desk[string, *compiling]
+
+// giveUp answers the callers of compiles, whose results are then nobody's, as far as a
+// turn goes: the rest in further turns (SPEC F6).
+func (s *shell) giveUp(m giveUpMsg) {
+	for f := range m.desk.All() {
+		if !s.touched.Left() {
+			s.ref.Tell(m)
+			return
+		}
+		s.touched.Add(1)
+		m.desk.End(f.source.Key, f)
+		f.Finish(nil, m.err, nil)
 		f.Cancel()
 	}
+}
+
+// strand gives up the compiles under way: those to come are on another desk.
+func (s *shell) strand() {
+	s.giveUp(giveUpMsg{s.desk, s.gone()})
+	s.desk = new(desk)
+}
+
+// gone is why what was under way has ended.
+func (s *shell) gone() error {
+	if s.state.phase == phaseClosed {
+		return fault.ErrClosed
+	}
+	return errGone
 }
 
 // close answers everybody and gives the device away. Close asks a second time,
@@ -208,7 +233,7 @@ func (s *shell) giveUp(err error) {
 func (s *shell) close(m closeMsg) {
 	s.end()
 	s.out = s.state.close(s.out)
-	s.giveUp(fault.ErrClosed)
+	s.strand()
 	for _, u := range s.unclaimed {
 		s.forgo(u.kernel)
 	}

@@ -69,6 +69,7 @@ type compiling struct {
 	flight.Flight[*Kernel]
 	source Source
 	blob   []byte
+	desk   *desk // that it is on; nil for what joined
 	reply  actors.Reply[flight.Ticket[*Kernel]]
 	aboard *compiling // the flight that the call is aboard of; set before the reply
 

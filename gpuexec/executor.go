@@ -10,6 +10,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/internal/zone"
 )
 
@@ -24,6 +25,8 @@ type Executor struct {
 	once   sync.Once
 	gone   chan struct{} // closed when the device is closed and every goroutine has ended
 	zone   zone.Zone     // listeners, which the compiles wait for
+
+	touched touched.Gauge // the actor's
 
 	compiles, blobLoads, launches, restarts, queued atomic.Int64
 
@@ -66,7 +69,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 		return nil, fmt.Errorf("executor: open %s:%d: %w", cfg.Backend.Name(), cfg.Index, err)
 	}
 	e.info, e.limits = g.info, g.limits
-	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue), unclaimed: make(map[string]unclaimed), running: make(chan struct{})}
+	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue), desk: new(desk), unclaimed: make(map[string]unclaimed), running: make(chan struct{})}
 	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
 	g.start(e)
 	e.ref.Tell(upMsg{fresh: g})

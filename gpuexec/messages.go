@@ -35,6 +35,10 @@ type (
 		kernel *Kernel
 		over   bool // its linger time is
 	}
+	giveUpMsg struct { // the compiles of a desk
+		desk *desk
+		err  error
+	}
 	closeMsg struct{ reply actors.Reply[*generation] }
 )
 
@@ -49,6 +53,7 @@ func (leftMsg) isMessage()     {}
 func (expiredMsg) isMessage()  {}
 func (compiledMsg) isMessage() {}
 func (settledMsg) isMessage()  {}
+func (giveUpMsg) isMessage()   {}
 func (closeMsg) isMessage()    {}
 
 // Fail answers a request whose turn panicked.

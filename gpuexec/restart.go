@@ -22,7 +22,7 @@ func (s *shell) reopen(gen uint64) {
 	s.restarts.Add(1)
 	old := s.device
 	s.device = nil
-	s.giveUp(errGone)
+	s.strand()
 	select {
 	case <-s.running:
 		s.running = make(chan struct{})

@@ -130,8 +130,11 @@ func (s *Session) event(m message) (after func()) {
 	case reset:
 		return s.cleared(m)
 	case closing:
-		st.close()
-		m.Reply.Send(struct{}{})
+		if st.close() {
+			m.Reply.Send(struct{}{})
+		} else {
+			s.actor.Tell(m)
+		}
 	case emptying:
 		if !st.clear(m.left) {
 			s.actor.Tell(m)

@@ -407,18 +407,23 @@ func (s *state) learn(id NameID, hash uint64, groups []*group) {
 	}
 }
 
-// close ends the session: callers that wait are answered, creators cancelled, and no
-// group is registered any more. Calls of clear follow, for those that are.
-func (s *state) close() {
-	if s.closed {
-		return
-	}
+// close ends the session: nothing may stay any more, callers that wait are answered, and
+// creators cancelled, as far as a turn goes. It reports whether none is left. Calls of
+// clear follow, for the groups.
+func (s *state) close() (over bool) {
 	s.closed = true
-	for _, c := range s.desk.Close() {
+	s.desk.VoidAll()
+	for c := range s.desk.All() {
+		if !s.touched.Left() {
+			return false
+		}
+		s.touched.Add(1)
+		s.desk.End(c.place(), c)
 		s.refuse(c, errClosed)
 		c.rest = 0
 		s.effects.cancel = append(s.effects.cancel, c)
 	}
+	return true
 }
 
 // idle reports whether no creator runs and nothing waits for room.

@@ -146,3 +146,44 @@ func TestManyInUseInShortTurns(t *testing.T) {
 		})
 	}
 }
+
+// leaves is the context of a caller that leaves once it waits for its creator.
+type leaves struct {
+	context.Context
+	waits bool
+}
+
+var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (c *leaves) Done() <-chan struct{} { c.waits = true; return closedChannel }
+
+func (c *leaves) Err() error {
+	if c.waits {
+		return context.Canceled
+	}
+	return nil
+}
+
+// F6, F8: however many creators run when a session closes, a turn ends a bounded number of
+// their flights, and what they make nevertheless is freed.
+func TestCloseEndsCreatorsInShortTurns(t *testing.T) {
+	const creators = touched.Most + 500
+	s := open(t, sessioncache.Config{Linger: time.Hour})
+	h := s.hold(1)
+	for i := range creators {
+		_, _, err := h.Get(&leaves{Context: bg}, fmt.Sprint(i), sessioncache.Options{}, func(ctx context.Context) (sessioncache.Value, error) {
+			<-ctx.Done()
+			return s.value("late"), nil
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(bg); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Stats().Touched; n > touched.Most {
+		t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
+	}
+	h.Close()
+}

@@ -158,20 +158,10 @@ func (d *Desk[K, F]) End(key K, f F) (first, keep bool) {
 	return true, keep
 }
 
-// Close ends every flight and gives them: their callers are to be told at once,
-// and their creators to end. The End of each, when its creator returns, is then
-// not the first.
-func (d *Desk[K, F]) Close() (all []F) {
-	for f := range d.All() {
-		f.seats().over, f.seats().listed = true, false
-		all = append(all, f)
-	}
-	clear(d.listed)
-	clear(d.lone)
-	return all
-}
-
-// All gives every flight that has not ended, in no order.
+// All gives every flight that has not ended, in no order. Each may have its End
+// meanwhile: a room that closes ends all of them, as far as a turn goes, and has their
+// callers told and their creators end. The End when the creator returns is then not the
+// first.
 func (d *Desk[K, F]) All() iter.Seq[F] {
 	return func(yield func(F) bool) {
 		for _, f := range d.listed {

@@ -33,8 +33,8 @@
 //
 // A flight is joined on its desk as long as it runs, cancelled or not: no second
 // one of its key begins while it does. Where nothing that runs can be used any more,
-// as on a device that was lost, the room ends all flights at once (Desk.Close) and
-// begins others.
+// as on a device that was lost, the room ends all flights (Desk.All, Desk.End), and
+// begins others on another desk.
 //
 // A room whose questions should cost one message and one wake-up has the caller
 // bring a flight of its own: if it is not to fly it ends at once, with the value

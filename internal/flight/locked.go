@@ -66,7 +66,8 @@ func (l *Locked[K, V]) Ride(ctx context.Context, want Want[K, V]) (Role, error) 
 // end. Called with Mu held.
 func (l *Locked[K, V]) Strand(err error) {
 	var nothing V
-	for _, f := range l.desk.Close() {
+	for key, f := range l.desk.listed {
+		l.desk.End(key, f)
 		f.Finish(nothing, err, nil)
 		f.Cancel()
 	}
