@@ -219,6 +219,24 @@ func closed(c interface{ Close(context.Context) error }) error {
 	return c.Close(waiting)
 }
 
+// F8: so would a creator of a session's Cache.
+func TestRuntimeClosedByACreatorOfACache(t *testing.T) {
+	r := open(t, kiln.Config{})
+	g, err := session(t, r).Cache().Group(ctx, must(kiln.ShapeOf([]int64{1})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer error
+	_, _, _ = g.Get(ctx, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+		answer = closed(r)
+		return sessioncache.Value{}, nil
+	})
+	g.Close()
+	if err := closed(r); err != nil || !errors.Is(answer, kiln.ErrCycle) {
+		t.Errorf("closed by the creator: %v; and then: %v", answer, err)
+	}
+}
+
 // F8: a Make, or a Load, that closes its runtime would wait for itself: it is told so at
 // once, whatever its context, and the runtime closes.
 func TestRuntimeClosedByACreator(t *testing.T) {

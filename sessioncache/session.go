@@ -68,6 +68,7 @@ func Open(c Config) (*Session, error) {
 		done:      make(chan struct{}),
 	}
 	s.sent = s.sending.RUnlock
+	s.making.Up = c.zone
 	p.tell = s.send
 	s.tell(c)
 	if err := s.join(c.Pool, c.Floor.Bytes); err != nil {
