@@ -68,9 +68,8 @@ type Config struct {
 	// Pool, if not nil, bounds the bytes that this session and others hold
 	// together. A session that finds it full asks the sessions that hold more above
 	// their floors than it would hold itself; these evict whole groups, by their own
-	// policies. Open answers ErrTooLarge if it cannot have its floor: for good if
-	// the floors of all exceed the pool, for the moment if what others hold is in
-	// use.
+	// policies. Open answers ErrTooLarge if the floors of all exceed the pool. It
+	// waits for nobody: what others hold of its floor they give up soon after.
 	Pool *Pool
 	// Floor is the tenant's share that others cannot take; Groups and Bytes above
 	// are its cap. None is needed without a Pool.

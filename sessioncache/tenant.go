@@ -2,36 +2,26 @@ package sessioncache
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/kiln-cache/kiln/actors"
-	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
-// join takes the session into a pool. Where others use what is to be its floor
-// it waits for one turn of each of them, in which they give that up.
+// join takes the session into a pool. Where others use what is to be its floor they are
+// told, and nobody waits for them (SPEC F6).
 func (s *Session) join(p *Pool, floor int64) error {
 	if p == nil {
 		return nil
 	}
-	given := make(chan struct{})
-	member, claim, err := p.shared.Join(floor, func(g pool.Gift) {
+	member, err := p.shared.Join(floor, func(g pool.Gift) {
 		if !s.send(give{gift: g}) {
 			g.Answered()
 		}
-	}, func(*pool.Claim) { close(given) })
+	})
 	if err != nil {
 		return err
-	}
-	if claim != nil {
-		<-given
-		if !claim.Accept() {
-			member.Leave()
-			return fmt.Errorf("%w: the floor's %d bytes are in use, and those who use them gave up too few: end leases, or try again", fault.ErrTooLarge, floor)
-		}
 	}
 	s.member = member
 	s.state.share = &share{member: &tenancy{member, s}}

@@ -237,13 +237,43 @@ func TestOpenClaimsItsFloor(t *testing.T) {
 		}
 	}
 	open(t, tenant(p, 70, 100))
-	want(t, "b's bytes", b.Bytes(), 30)
+	eventually(t, func() bool { return b.Bytes() == 30 }, func() any { return b.Bytes() }, "b's bytes", 30)
 	_, err := sessioncache.Open(tenant(p, 21, 100))
 	wantError(t, "floors of 101", err, fault.ErrTooLarge)
 	_, err = sessioncache.Open(tenant(p, 50, 49))
 	wantError(t, "a floor above the cap", err, fault.ErrInvalid)
 	_, err = sessioncache.Open(tenant(p, -1, 49))
 	wantError(t, "a negative floor", err, fault.ErrInvalid)
+}
+
+// F6, Q1: a session opens beside one whose turn lasts, though that holds its floor: what
+// is put within the floor has its room when that has come to its next turn.
+func TestOpenWaitsForNoTurn(t *testing.T) {
+	p := newPool(t, 100)
+	b := open(t, tenant(p, 10, 100))
+	for n := 1; n <= 10; n++ {
+		if err := b.sized(n, "x", "b", 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	goOn := sync.OnceFunc(sessioncache.Stall(b.Session))
+	defer goOn()
+	opened, set := make(chan *box, 1), make(chan error, 1)
+	go func() { opened <- open(t, tenant(p, 70, 100)) }()
+	var a *box
+	select {
+	case a = <-opened:
+	case <-time.After(10 * time.Second):
+		goOn()
+		t.Fatal("it waits for a turn of the other")
+	}
+	go func() { set <- a.sized(1, "x", "a", 65) }()
+	goOn()
+	if err := <-set; err != nil {
+		t.Fatal(err)
+	}
+	want(t, "the value within the floor", a.get(1, "x"), "a")
+	want(t, "b's bytes", b.Bytes(), 30)
 }
 
 // A closed session has given everything back, its floor as well.

@@ -10,13 +10,15 @@ import "slices"
 type Claim struct {
 	member *Member
 	done   func(*Claim)
-	floor  bool // of a floor, not of bytes to use
+	floor  bool // on what a floor lacks, not of bytes to use
 
 	// Under the pool's lock.
 	bytes   int64 // that the member is to use
 	need    int64 // of the pool
 	granted int64 // of that, counted as drawn already
 	awaited int   // members that have not answered
+	stands  bool
+	after   []*Claim // that end after this one: for values within the floor
 }
 
 // Gift is what one member is asked to release for a claim.
@@ -39,12 +41,22 @@ func (m *Member) Claim(bytes int64, done func(*Claim)) *Claim {
 		p.mu.Unlock()
 		return nil
 	}
-	c, gifts := p.claimLocked(m, need, used+bytes-m.floor, done)
-	if c != nil {
-		c.bytes = bytes
+	c := &Claim{member: m, done: done, bytes: bytes}
+	if m.due != nil && bytes <= m.promised-used { // the floor is being given up already
+		m.due.after = append(m.due.after, c)
 		m.claimed += bytes
+		p.mu.Unlock()
+		return c
 	}
-	over := c != nil && p.overLocked(c)
+	free := p.capacity - p.mu.drawn
+	c.need, c.granted = need, min(need, free)
+	gifts := p.claimLocked(c, need-free, used+bytes-m.promised)
+	if !c.stands {
+		p.mu.Unlock()
+		return nil
+	}
+	m.claimed += bytes
+	over := p.overLocked(c)
 	p.mu.Unlock()
 	send(gifts)
 	if over {
@@ -95,14 +107,7 @@ func (c *Claim) Accept() (ok bool) {
 	m.claimed -= c.bytes
 	p.mu.drawn -= c.granted
 	c.granted = 0
-	switch {
-	case !c.floor:
-		ok = m.reserveLocked(c.bytes)
-	case c.need <= p.capacity-p.mu.drawn:
-		ok = true
-		p.mu.drawn += max(c.need, m.used) - m.used
-		m.settleLocked(c.need)
-	}
+	ok = m.reserveLocked(c.bytes)
 	p.releaseLocked(0)
 	p.mu.Unlock()
 	return ok

@@ -5,7 +5,10 @@
 // floor takes nothing from anybody, and no flood of the others reaches it. What
 // members use above their floors comes out of the rest.
 //
-// INVARIANT: the floors, what is used above them, and what is granted to claims
+// A new member's floor is promised at once. Others may use some of it: that is set aside
+// as they release it, before anything else.
+//
+// INVARIANT: the floors as far as they are set aside, what is used above them, and what is granted to claims
 // are together within the capacity, at every instant: bytes are reserved before
 // they are used, and released after.
 //

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -17,10 +18,11 @@ type Pool struct {
 	mu struct {
 		sync.Mutex
 		drawn   int64 // of every member the larger of floor and used, and all grants
-		floors  int64 // of all members: within the capacity
+		floors  int64 // that all members were promised: within the capacity
 		used    int64 // by all members: at most what is drawn
 		members byExcess
-		claims  []*Claim // oldest first
+		claims  []*Claim  // oldest first
+		owed    []*Member // whose floors are not set aside in full, oldest first
 	}
 }
 
@@ -30,15 +32,17 @@ type Member struct {
 	give func(Gift)
 
 	// Under the pool's lock.
-	floor   int64
-	used    int64
-	claimed int64 // bytes of its claims that it has not accepted yet
-	asked   int64 // bytes it was asked for and has not answered
-	place   int   // among the members; -1 = it has left
+	promised int64  // what the floor is to be
+	floor    int64  // what is set aside of it; all, once others have given what they use of it
+	due      *Claim // on those; nil once they have answered
+	used     int64
+	claimed  int64 // bytes of its claims that it has not accepted yet
+	asked    int64 // bytes it was asked for and has not answered
+	place    int   // among the members; -1 = it has left
 }
 
 // aboveLocked is what the member uses above its floor and was not asked for.
-func (m *Member) aboveLocked() int64 { return m.used - m.floor - m.asked }
+func (m *Member) aboveLocked() int64 { return m.used - m.promised - m.asked }
 
 // movedLocked follows each change of that.
 func (m *Member) movedLocked() {
@@ -47,13 +51,16 @@ func (m *Member) movedLocked() {
 	}
 }
 
-// settleLocked sets the floor, and takeLocked counts bytes more, or less, as used.
-func (m *Member) settleLocked(floor int64) {
-	m.pool.mu.floors += floor - m.floor
-	m.floor = floor
-	m.movedLocked()
+// setAsideLocked sets aside of the floor what the pool has, and reports whether that is
+// all of it.
+func (m *Member) setAsideLocked() bool {
+	p, has := m.pool, max(m.floor, m.used)
+	m.floor = min(m.promised, has+p.capacity-p.mu.drawn)
+	p.mu.drawn += max(m.floor, has) - has
+	return m.floor == m.promised
 }
 
+// takeLocked counts bytes more, or less, as used.
 func (m *Member) takeLocked(bytes int64) {
 	m.pool.mu.used += bytes
 	m.used += bytes
@@ -74,41 +81,43 @@ func New(capacity limit.Limit) (*Pool, error) {
 }
 
 // Join adds a member with a floor in bytes. give is how the member is asked to
-// release bytes for others; it must not wait. Join does not wait either: where
-// others use what is to be the floor it is claimed from them. The claim, if it is
-// not nil, has ended when done was called; then Accept says whether the floor is
-// the member's. ErrTooLarge: the floors of all are more than there is, or than
-// the others give up.
-func (p *Pool) Join(floor int64, give func(Gift), done func(*Claim)) (*Member, *Claim, error) {
+// release bytes for others; it must not wait. Join does not wait either: where others
+// use what is to be the floor they are asked for it, and what is released goes to floors
+// first. Until then the floor has what there was. ErrTooLarge: the floors of all are more
+// than there is.
+func (p *Pool) Join(floor int64, give func(Gift)) (*Member, error) {
 	if floor < 0 {
-		return nil, nil, fault.Invalidf("pool: join", "a floor of %d bytes: want 0 or more", floor)
+		return nil, fault.Invalidf("pool: join", "a floor of %d bytes: want 0 or more", floor)
 	}
-	m := &Member{pool: p, give: give}
+	m := &Member{pool: p, give: give, promised: floor}
 	p.mu.Lock()
 	if others := p.mu.floors; floor > p.capacity-others {
 		p.mu.Unlock()
-		return nil, nil, noRoom("%d bytes of floor, beside %d of the others, of the %d that all have: lower one, or raise what all have", floor, others, p.capacity)
+		return nil, &fault.Error{Op: "pool: join", Err: fmt.Errorf("%w: %d bytes of floor, beside %d of the others, of the %d that all have: lower one, or raise what all have", fault.ErrTooLarge, floor, others, p.capacity)}
 	}
 	heap.Push(&p.mu.members, m)
-	if floor <= p.capacity-p.mu.drawn {
-		p.mu.drawn += floor
-		m.settleLocked(floor)
-		p.mu.Unlock()
-		return m, nil, nil
+	p.mu.floors += floor
+	var gifts []Gift
+	if !m.setAsideLocked() {
+		p.mu.owed = append(p.mu.owed, m)
+		c := &Claim{member: m, done: m.given, floor: true}
+		if gifts = p.claimLocked(c, floor-m.floor, 0); !p.overLocked(c) {
+			m.due = c
+		}
 	}
-	c, gifts := p.claimLocked(m, floor, 0, done)
 	p.mu.Unlock()
-	if c == nil {
-		m.Leave()
-		return nil, nil, noRoom("%d bytes of floor are in use, and those who use them can give up no more: end leases, or try again", floor)
-	}
-	c.floor = true
 	send(gifts)
-	return m, c, nil
+	return m, nil
 }
 
-func noRoom(format string, args ...any) error {
-	return &fault.Error{Op: "pool: join", Err: fmt.Errorf("%w: "+format, append([]any{fault.ErrTooLarge}, args...)...)}
+// given ends the claim on a floor, and the claims that waited for it.
+func (m *Member) given(due *Claim) {
+	m.pool.mu.Lock()
+	m.due = nil
+	m.pool.mu.Unlock()
+	for _, c := range due.after { // nobody adds to it any more
+		c.done(c)
+	}
 }
 
 // Leave ends a member that has released what it used.
@@ -119,7 +128,9 @@ func (m *Member) Leave() {
 		heap.Remove(&p.mu.members, m.place)
 	}
 	drawn := max(m.floor, m.used)
-	m.settleLocked(0)
+	p.mu.floors -= m.promised
+	p.mu.owed = slices.DeleteFunc(p.mu.owed, func(o *Member) bool { return o == m })
+	m.promised, m.floor = 0, 0
 	m.takeLocked(-m.used)
 	p.releaseLocked(drawn)
 	p.mu.Unlock()
@@ -166,7 +177,7 @@ func (m *Member) Most() int64 {
 	p := m.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.capacity - (p.mu.floors - m.floor)
+	return p.capacity - (p.mu.floors - m.promised)
 }
 
 // Could reports whether n bytes would fit if the member released all that
@@ -189,10 +200,11 @@ func (m *Member) Release(bytes int64) {
 	p.mu.Unlock()
 }
 
-// releaseLocked takes n bytes off what is drawn and lets the claims have
-// what is free, oldest first.
+// releaseLocked takes n bytes off what is drawn and lets the floors that are owed, and
+// then the claims, have what is free, oldest first.
 func (p *Pool) releaseLocked(bytes int64) {
 	p.mu.drawn -= bytes
+	p.mu.owed = slices.DeleteFunc(p.mu.owed, (*Member).setAsideLocked)
 	for _, c := range p.mu.claims {
 		part := min(p.capacity-p.mu.drawn, c.need-c.granted)
 		c.granted += part
@@ -211,36 +223,32 @@ func (p *Pool) Use() (used, drawn int64) {
 // Capacity is the number of bytes, math.MaxInt64 without a bound.
 func (p *Pool) Capacity() int64 { return p.capacity }
 
-// claimLocked plans which members give what the pool lacks of need for m, which
-// would then use excess above its floor. It gives no claim if members that use more cannot
-// cover it.
-func (p *Pool) claimLocked(m *Member, need, excess int64, done func(*Claim)) (*Claim, []Gift) {
-	free := p.capacity - p.mu.drawn
-	short := need - free
-	var gifts []Gift
+// claimLocked plans which members give up to that many bytes for c, whose member would
+// then use excess above its floor. The claim stands if they cover it; that on a floor in
+// any case.
+func (p *Pool) claimLocked(c *Claim, short, excess int64) (gifts []Gift) {
+	excess = max(excess, 0) // nobody gives of its floor
 	for short > 0 && len(p.mu.members) > 0 && p.mu.members[0].aboveLocked() > excess {
 		from := heap.Pop(&p.mu.members).(*Member)
 		bytes := min(from.aboveLocked(), short)
-		gifts = append(gifts, Gift{from: from, Bytes: bytes})
+		gifts = append(gifts, Gift{from: from, Bytes: bytes, claim: c})
 		short -= bytes
 	}
-	var c *Claim
-	if short <= 0 {
-		c = &Claim{member: m, need: need, granted: min(need, free), awaited: len(gifts), done: done}
-		p.mu.drawn += c.granted
-		p.mu.claims = append(p.mu.claims, c)
-	}
-	for i := range gifts {
-		if c != nil {
-			gifts[i].claim = c
-			gifts[i].from.asked += gifts[i].Bytes
+	stands := short <= 0 || c.floor
+	for _, g := range gifts {
+		if stands {
+			g.from.asked += g.Bytes
 		}
-		heap.Push(&p.mu.members, gifts[i].from)
+		heap.Push(&p.mu.members, g.from)
 	}
-	if c == nil {
-		return nil, nil
+	if !stands {
+		return nil
 	}
-	return c, gifts
+	c.awaited = len(gifts)
+	c.stands = true
+	p.mu.drawn += c.granted
+	p.mu.claims = append(p.mu.claims, c)
+	return gifts
 }
 
 // byExcess is a heap of the members: the one that uses most above its floor is first.

@@ -27,9 +27,9 @@ type tenant struct {
 }
 
 func (n *tenant) join(t require, p *pool.Pool) {
-	m, c, err := p.Join(n.floor, func(g pool.Gift) { n.gifts = append(n.gifts, g) }, nil)
-	if err != nil || c != nil {
-		t.Fatalf("%s: join = %v, %v", n.name, c, err)
+	m, err := p.Join(n.floor, func(g pool.Gift) { n.gifts = append(n.gifts, g) })
+	if err != nil {
+		t.Fatalf("%s: join = %v", n.name, err)
 	}
 	n.Member = m
 }
@@ -235,23 +235,29 @@ func TestFloors(t *testing.T) {
 	if !b.reserve(90) {
 		t.Fatal("an empty pool")
 	}
-	if _, _, err := p.Join(81, nil, nil); !errors.Is(err, fault.ErrTooLarge) || !strings.Contains(err.Error(), "of the 100 that all have: lower one") {
+	if _, err := p.Join(81, nil); !errors.Is(err, fault.ErrTooLarge) || !strings.Contains(err.Error(), "of the 100 that all have: lower one") {
 		t.Errorf("floors of 101 in 100: %v", err)
 	}
-	if _, _, err := p.Join(-1, nil, nil); !errors.Is(err, fault.ErrInvalid) {
+	if _, err := p.Join(-1, nil); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a negative floor: %v", err)
 	}
-	ended := 0
-	m, c, err := p.Join(60, nil, func(*pool.Claim) { ended++ })
-	if err != nil || c == nil || ended != 0 || len(b.gifts) != 1 || b.gifts[0].Bytes != 50 {
-		t.Fatalf("join = %v, %v with %v asked", c, err, b.gifts)
+	m := &tenant{name: "m", floor: 60}
+	m.join(t, p)
+	if len(b.gifts) != 1 || b.gifts[0].Bytes != 50 {
+		t.Fatalf("b is asked for %v", b.gifts)
+	}
+	if !m.reserve(10) || m.reserve(1) || !m.claim(40) || !m.claim(10) || len(b.gifts) != 1 {
+		t.Fatalf("a floor of which 10 are there and 50 are given: b is asked for %v", b.gifts)
 	}
 	b.release(50)
+	if len(m.ended) != 0 || b.reserve(1) {
+		t.Error("what b gave is m's, and m is told when b answers")
+	}
 	b.gifts[0].Answered()
-	if ended != 1 || !c.Accept() {
+	if len(m.ended) != 2 || !m.ended[0].Accept() || !m.ended[1].Accept() {
 		t.Fatal("the floor was given and is not there")
 	}
-	if b.reserve(1) || !m.Reserve(60) || m.Reserve(1) {
+	if b.reserve(1) || m.reserve(1) {
 		t.Error("a floor of 60 beside 40")
 	}
 	m.Release(60)
@@ -282,20 +288,18 @@ func TestUnlimited(t *testing.T) {
 func TestPoolHammer(t *testing.T) {
 	const capacity, members = 1000, 4
 	p := newPool(t, capacity)
-	var start, wg sync.WaitGroup
-	start.Add(1) // all have joined: a floor is not claimed from those who work
+	var wg sync.WaitGroup // those who join later claim their floors from those who work
 	for i := range members {
 		type event struct {
 			gift  *pool.Gift
 			claim *pool.Claim
 		}
 		inbox := make(chan event, 4096) // more than all can send: a send never waits
-		m, _, err := p.Join(int64(i)*20, func(g pool.Gift) { inbox <- event{gift: &g} }, nil)
+		m, err := p.Join(int64(i)*20, func(g pool.Gift) { inbox <- event{gift: &g} })
 		if err != nil {
 			t.Fatal(err)
 		}
 		wg.Go(func() {
-			start.Wait()
 			var used int64
 			serve := func(e event) {
 				switch {
@@ -331,7 +335,6 @@ func TestPoolHammer(t *testing.T) {
 			m.Release(used)
 		})
 	}
-	start.Done()
 	wg.Wait()
 }
 
@@ -347,12 +350,12 @@ func TestClaimAmongMany(t *testing.T) {
 		var asked *pool.Member
 		for range n {
 			var m *pool.Member
-			if m, _, err = p.Join(0, func(g pool.Gift) { asked = m; m.Release(g.Bytes); g.Answered() }, nil); err != nil || !m.Reserve(3) {
+			if m, err = p.Join(0, func(g pool.Gift) { asked = m; m.Release(g.Bytes); g.Answered() }); err != nil || !m.Reserve(3) {
 				t.Fatal(err, "no room")
 			}
 			all = append(all, m)
 		}
-		poor, _, err := p.Join(0, nil, nil)
+		poor, err := p.Join(0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
