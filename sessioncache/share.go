@@ -176,9 +176,11 @@ func (s *state) give(bytes int64, kept Floor, most policy.Standing, why Cause) (
 		return policy.Busy
 	}
 	for freed.Bytes < bytes && p.bytes.Load() > kept.Bytes && p.groups.Load() > kept.Groups {
-		if !s.touched.Left() {
+		if s.policy.Sift(s.standing, s.touched.Left); !s.touched.Left() && s.sifts < touched.Often {
+			s.sifts++ // what is in use is passed over in further turns, see sifted
 			return freed, true
 		}
+		s.sifts = 0
 		victim := s.policy.Victim(standing, most)
 		if victim == nil {
 			break

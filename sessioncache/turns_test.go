@@ -147,6 +147,44 @@ func TestManyInUseInShortTurns(t *testing.T) {
 	}
 }
 
+// F6, Q2, Q5: nor does a turn that has to pass over them for another session or for the
+// memory limit.
+func TestGivesBesideManyInUseInShortTurns(t *testing.T) {
+	const groups = touched.Most + 1000
+	for what, takes := range map[string]func(*box, *sessioncache.Pool, *pressure.Room) error{
+		"another session": func(_ *box, p *sessioncache.Pool, _ *pressure.Room) error {
+			poor := open(t, sessioncache.Config{Pool: p})
+			return poor.Set(bg, mustShape(t, 1), "name", sessioncache.Value{Bytes: 2}, sessioncache.Options{})
+		},
+		"the memory limit": func(s *box, _ *sessioncache.Pool, room *pressure.Room) error {
+			if freed := room.Shrink(bg, 2, pressure.Spare); freed.Bytes != 2 {
+				return fmt.Errorf("%d bytes freed, want 2", freed.Bytes)
+			}
+			return nil
+		},
+	} {
+		p, err := sessioncache.NewPool(sessioncache.LimitOf(2 * groups))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, room := watched(t, sessioncache.Config{Pool: p, Groups: sessioncache.LimitOf(groups), Policy: "lru"})
+		many(t, s.Session, groups)
+		for i := range groups - 1 {
+			s.hold(i)
+		}
+		if _, ok := s.View(mustShape(t, groups-1)); !ok { // the last one to be used
+			t.Fatal("a group is missing")
+		}
+		if err := takes(s, p, room); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if n := longest(t, s); n > touched.Most {
+			t.Errorf("%s: a turn touched %d things, want at most %d", what, n, touched.Most)
+		}
+		want(t, what+" took the one that was not in use", s.Has(mustShape(t, groups-1)), false)
+	}
+}
+
 // leaves is the context of a caller that leaves once it waits for its creator.
 type leaves struct {
 	context.Context
