@@ -97,6 +97,9 @@ func (l *Log[T]) hand(cut uint64, f func(*T)) {
 // spare has the room of crowds' drains, of any log: each would keep its own.
 var spare sync.Pool
 
+// stampOf is now, between which and the ends tests make notes.
+var stampOf = now
+
 // cut fixes where this drain ends in each stripe. What begins after it may stand
 // before these ends; then it has a stamp beyond the one that is given.
 //
@@ -110,7 +113,7 @@ func (l *Log[T]) cut() (stamp uint64) {
 		if era&1 == 0 {
 			l.streams[0].find()
 		}
-		stamp, _ = now()
+		stamp, _ = stampOf()
 		l.fence.Add(1) // no end is read before the stamp
 		for i := range l.streams {
 			if i > 0 || era&1 == 1 {

@@ -156,6 +156,48 @@ func TestCut(t *testing.T) {
 	}
 }
 
+// C12: where notes are made while a drain finds the ends, none of stripe 0 comes out
+// before another that had ended when it began. Slow writers end in a later era.
+func TestCutOfStripeZero(t *testing.T) {
+	if !clock {
+		t.Skip("there are no stamps here")
+	}
+	defer func() { stampOf = now }()
+	first, second := 1, 2
+	for _, crowd := range []bool{false, true} {
+		l := NewLog[int](func() {})
+		l.gather(0)
+		at, era := &l.stripes[0], uint32(0) // of the slow writer
+		if !crowd {
+			l.calm()
+			at, era = &l.stripes[1], 1
+		}
+		stampOf = func() (stamp uint64, on uint32) {
+			if !crowd { // else both notes have ended before the stamp
+				stamp, on = now()
+			}
+			p, place := at.take(at.tail.Load())
+			to := p.at(place)
+			if p.eras[to] = era; p.stamps != nil {
+				p.stamps[to], _ = now()
+			}
+			p.slots[to].Store(&first)
+			l.Note(&second, 0)
+			if stampOf = now; crowd {
+				return now()
+			}
+			return stamp, on
+		}
+		var out []int
+		for range 2 {
+			l.Drain(func(v *int) { out = append(out, *v) })
+		}
+		if !slices.Equal(out, []int{first, second}) {
+			t.Errorf("crowd %v: came out: %v", crowd, out)
+		}
+	}
+}
+
 // A core that has a crowd's log to itself goes back to notes without stamps.
 func TestCrowdThatIsNone(t *testing.T) {
 	if !clock {
