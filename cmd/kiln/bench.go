@@ -32,6 +32,7 @@ var benches = []struct {
 	{"full", "a store of 100,000 entries at its capacity against one of 1,000, which takes minutes to fill", figures.Full},
 	{"restart", "the first pass of kiln run in a process that finds its kernels in the store, against its second", benchRestart},
 	{"forward", "a MiniLM forward pass of 128 tokens against its matrix products alone", benchForward},
+	{"primitives", "descriptor and primitive, both there, against oneDNN's own cache asked in C, which cc compiles; KILN_ONEDNN_LIBRARY, or what make fetch-onednn brings", benchPrimitives},
 	{"device", "each device that is here against cpu, in turns: a matrix product, and MiniLM at 128 tokens", func(ctx context.Context) ([]measure.Figure, error) { return benchDevice(ctx, "") }},
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/kiln-cache/kiln/internal/measure/incumbent"
 	"github.com/kiln-cache/kiln/internal/measure/reads"
 )
 
@@ -22,8 +23,8 @@ type contender struct {
 
 	renew func() // makes the store again, before each round of readers alone; nil = nothing
 
-	native *native // instead of store, find and value: asked in C
-	mode   string  // of native
+	native *incumbent.Process // instead of store, find and value: asked in C
+	mode   string             // of native
 }
 
 // store is one filled cache, which several contenders may ask. put may run
@@ -100,9 +101,15 @@ func (f *flat) close(context.Context) error {
 // emptyLoop is the row of what the harness costs.
 const emptyLoop = "(the loop alone)"
 
+// The rows of oneDNN's own cache.
+const (
+	nativeKept  = "oneDNN, descriptor + primitive"
+	nativeAllIn = "oneDNN, all-in"
+)
+
 // contenders fills every cache with the workload, ours first. The empty loop is
 // what the harness itself adds to every row.
-func contenders(ctx context.Context, w *workload, c *native) (all []contender, err error) {
+func contenders(ctx context.Context, w *workload, c *incumbent.Process) (all []contender, err error) {
 	kiln, err := openKiln(ctx, w)
 	if err != nil {
 		return nil, err
@@ -118,8 +125,8 @@ func contenders(ctx context.Context, w *workload, c *native) (all []contender, e
 	}
 	if c != nil {
 		all = append(all,
-			contender{name: nativeKept, native: c, mode: mdsKept, note: "memory descriptors and attributes kept; D of the other rows"},
-			contender{name: nativeAllIn, native: c, mode: allIn, note: "with memory descriptors, attributes and every destroy, as frameworks do it"})
+			contender{name: nativeKept, native: c, mode: incumbent.Kept, note: "memory descriptors and attributes kept; D of the other rows"},
+			contender{name: nativeAllIn, native: c, mode: incumbent.AllIn, note: "with memory descriptors, attributes and every destroy, as frameworks do it"})
 	}
 	return all, nil
 }

@@ -34,7 +34,7 @@
 //
 // # oneDNN
 //
-// Its cache is asked in C, in a process of its own (onednn/hit.c), with its own
+// Its cache is asked in C, in a process of its own (internal/measure/incumbent), with its own
 // keys: 128 matmuls, however many entries the others hold, since it keeps more
 // than 100 KB for each. Two denominators are shown, and a claim must name one:
 // all-in, as frameworks do it, stands against our lookup with its key built; and

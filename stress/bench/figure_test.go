@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/internal/measure"
+	"github.com/kiln-cache/kiln/internal/measure/incumbent"
 )
 
 func TestSumOfTracks(t *testing.T) {
@@ -65,7 +66,7 @@ func TestSlot(t *testing.T) {
 	if lookups := float64(5*time.Millisecond) / s.NS; float64(wrote) > 4*lookups/batch {
 		t.Errorf("%d writes beside some %.0f lookups", wrote, lookups)
 	}
-	if _, err = slot(half, requests, 1, 50*time.Millisecond, func() error { return errAbsent }); err != errAbsent {
+	if _, err = slot(half, requests, 1, 50*time.Millisecond, func() error { return incumbent.ErrAbsent }); err != incumbent.ErrAbsent {
 		t.Errorf("the writer's error came back as %v", err)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+
+	"github.com/kiln-cache/kiln/internal/measure/incumbent"
 )
 
 // machine is where and with what the figures were taken: the first JSON line.
@@ -26,14 +28,14 @@ var compared = []string{
 	"github.com/Yiling-J/theine-go", "github.com/hashicorp/golang-lru/v2", "golang.org/x/sync",
 }
 
-func thisMachine(s settings, n *native) machine {
+func thisMachine(s settings, n *incumbent.Process) machine {
 	m := machine{
 		Processor: processor(), Processors: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0),
 		System: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(),
 		Rounds: s.rounds, Slot: s.slot.String(),
 	}
 	if n != nil {
-		m.OneDNN = n.version
+		m.OneDNN = n.Version
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/measure/incumbent"
 	"github.com/kiln-cache/kiln/internal/picture"
 )
 
@@ -112,16 +113,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	o.progress = progressOn(stderr)
-	var n *native
+	var n *incumbent.Process
 	if o.library != "" {
-		n, err = openNative(ctx, o.library)
+		n, err = incumbent.Open(ctx, o.library)
 		switch {
-		case errors.Is(err, errAbsent):
+		case errors.Is(err, incumbent.ErrAbsent):
 			fmt.Fprintf(stderr, "skipped: oneDNN: %v\n", err)
 		case err != nil:
 			return err
 		default:
-			defer func() { err = errors.Join(err, n.close()) }()
+			defer func() { err = errors.Join(err, n.Close()) }()
 		}
 	}
 	figures, err := measureHits(ctx, o.settings, n)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/internal/measure"
+	"github.com/kiln-cache/kiln/internal/measure/incumbent"
 )
 
 // settings of a run.
@@ -29,7 +30,7 @@ type cell struct {
 
 // measureHits fills every contender with each number of entries in turn and
 // gives their figures, in the order of the table.
-func measureHits(ctx context.Context, s settings, n *native) (out []figure, err error) {
+func measureHits(ctx context.Context, s settings, n *incumbent.Process) (out []figure, err error) {
 	for _, entries := range s.entries {
 		s.progress("%s entries: filling the caches", grouped(entries))
 		figures, err := measureSize(ctx, s, entries, n)
@@ -42,7 +43,7 @@ func measureHits(ctx context.Context, s settings, n *native) (out []figure, err 
 	return out, nil
 }
 
-func measureSize(ctx context.Context, s settings, entries int, n *native) (out []figure, err error) {
+func measureSize(ctx context.Context, s settings, entries int, n *incumbent.Process) (out []figure, err error) {
 	// While the caches grow, collecting often would take most of the time.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	w, err := newWorkload(entries)
