@@ -1,6 +1,7 @@
 package artefacts
 
 import (
+	"sync"
 	"time"
 
 	"github.com/kiln-cache/kiln/internal/guard"
@@ -27,9 +28,7 @@ func (r Ref) Acquire() (*Lease, bool) {
 	if r.n == nil || !r.n.Value.cell.Pin() {
 		return nil, false
 	}
-	l := new(Lease)
-	l.lease.Init(r, unpinRef)
-	return l, true
+	return r.leased(), true
 }
 
 // Lease is the right to use one artefact until End, whatever is evicted
@@ -37,9 +36,26 @@ func (r Ref) Acquire() (*Lease, bool) {
 type Lease struct{ lease lease.Lease[Ref] }
 
 // lease makes a lease of a pin on n.
-func (c *Cache) lease(n *node) *Lease {
-	l := new(Lease)
-	l.lease.Init(Ref{c, n}, unpinRef)
+func (c *Cache) lease(n *node) *Lease { return Ref{c, n}.leased() }
+
+// leases are made some at a time, so that few hits allocate.
+type leases struct {
+	used int
+	of   [32]Lease
+}
+
+var unused sync.Pool // of *leases, each with some left
+
+func (r Ref) leased() *Lease {
+	some, _ := unused.Get().(*leases)
+	if some == nil {
+		some = new(leases)
+	}
+	l := &some.of[some.used]
+	if some.used++; some.used < len(some.of) {
+		unused.Put(some)
+	}
+	l.lease.Init(r, unpinRef)
 	return l
 }
 
@@ -60,8 +76,8 @@ func (l *Lease) Ref() Ref { return l.lease.Value() }
 // End gives the lease back. After the last one an evicted artefact is freed on
 // the caller's goroutine. Ending it again does nothing.
 func (l *Lease) End() {
-	if l != nil {
-		l.lease.End()
+	if l != nil && l.lease.End() {
+		l.lease.Forget() // its neighbours may live on
 	}
 }
 

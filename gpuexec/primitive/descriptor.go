@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"sync"
 
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/canon"
 	"github.com/kiln-cache/kiln/internal/lease"
 )
@@ -19,6 +20,7 @@ type Descriptor struct {
 	about    Description
 	blobID   func() string
 	node     *indexNode
+	ask      artefacts.Request // for its primitive, to be made of it
 	cell     lease.Cell
 }
 
@@ -27,6 +29,12 @@ func newDescriptor(r *request, position int, about Description) *Descriptor {
 	x := &r.engine.index
 	d := &Descriptor{request: r, position: position, about: about, node: x.node(r)}
 	d.blobID = sync.OnceValue(d.makeBlobID)
+	m := &making{request: r, given: d}
+	d.ask = r.primitive
+	d.ask.Create = m.create
+	if d.ask.Load != nil {
+		d.ask.Load = m.load
+	}
 	d.cell.Init(func() {
 		x.leave(d)
 		if about.Free != nil {

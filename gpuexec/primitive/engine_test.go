@@ -48,6 +48,25 @@ func TestHitsDoNotAllocate(t *testing.T) { // D4
 			}); n != 0 || hits != 1001 {
 				t.Errorf("%s, alone %v: %v allocations a hit, %d hits", s.Kind, alone, n, hits)
 			}
+			d, _, err := r.Descriptor(t.Context(), s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, hit := range map[string]func() (primitive.Lease, artefacts.Outcome, error){
+				"key built": func() (primitive.Lease, artefacts.Outcome, error) { return r.Primitive(context.Background(), s, "") },
+				"key kept":  func() (primitive.Lease, artefacts.Outcome, error) { return r.Make(context.Background(), d, "") },
+			} {
+				if n := testing.AllocsPerRun(1000, func() {
+					l, _, err := hit()
+					if err != nil {
+						t.Error(err)
+					}
+					l.End()
+				}); n != 0 {
+					t.Errorf("%s, %s: %v allocations for a leased primitive", s.Kind, name, n)
+				}
+			}
+			d.Release()
 		}
 	}
 }

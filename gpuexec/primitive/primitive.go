@@ -54,24 +54,20 @@ func (e *Engine) Make(ctx context.Context, d *Descriptor, owner string) (Lease, 
 	if d.request.engine != e {
 		return Lease{}, artefacts.Outcome{}, fault.Invalidf("primitive: make", "the descriptor is another engine's: want one of this engine")
 	}
-	if d.request.key != "" && e.cache.Has(d.request.key) {
-		return d.request.get(ctx, nil, owner)
-	}
-	return d.request.get(ctx, d, owner)
+	q := d.ask
+	q.Owner = owner
+	l, o, err := e.cache.Get(ctx, q)
+	return Lease{l}, o, err
 }
 
 // get asks the artefact cache for the primitive, to be made of a descriptor if
 // there is one already.
 func (r *request) get(ctx context.Context, given *Descriptor, owner string) (Lease, artefacts.Outcome, error) {
 	q := r.primitive
-	q.Owner = owner
 	if given != nil {
-		m := &making{request: r, given: given}
-		q.Create = m.create
-		if q.Load != nil {
-			q.Load = m.load
-		}
+		q = given.ask
 	}
+	q.Owner = owner
 	l, o, err := r.engine.cache.Get(ctx, q)
 	return Lease{l}, o, err
 }

@@ -271,7 +271,7 @@ func TestLease(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for range 8 {
-		wg.Go(l.End)
+		wg.Go(func() { l.End() })
 	}
 	wg.Wait()
 	if ends.Load() != 1 || !l.Ended() {

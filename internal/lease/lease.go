@@ -21,9 +21,19 @@ func (l *Lease[T]) Value() T { return l.value }
 // Ended reports whether End was called.
 func (l *Lease[T]) Ended() bool { return l.ended.Load() }
 
-// End gives the lease back. Ending it again, or ending a zero Lease, does nothing.
-func (l *Lease[T]) End() {
-	if l.end != nil && !l.ended.Swap(true) {
-		l.end(l.value)
+// End gives the lease back. Ending it again, or ending a zero Lease, does nothing. It
+// reports whether it was this call.
+func (l *Lease[T]) End() bool {
+	if l.end == nil || l.ended.Swap(true) {
+		return false
 	}
+	l.end(l.value)
+	return true
+}
+
+// Forget lets go of the value, for the one whose End reported true. Value is not to be
+// called any more.
+func (l *Lease[T]) Forget() {
+	var none T
+	l.value = none
 }
