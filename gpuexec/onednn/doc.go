@@ -45,6 +45,13 @@
 // on, or crash. An execution has a worker, with a stream and scratch memory of its own,
 // so that any number of goroutines share a primitive (SPEC E5), and one thread: its caller's.
 //
+// # Constants
+//
+// Constant says how a weight becomes one in the layout that a primitive wants, to be kept
+// by package constants: by its content and both layouts, so that equal weights of several
+// models are one. Its capacity is that of the constants, and oneDNN's own Graph API, which
+// has such a cache, is not used.
+//
 // # The process
 //
 // A process has one oneDNN, which is never unloaded. Loading it sets OMP_NUM_THREADS to
