@@ -3,7 +3,6 @@ package onednn
 import (
 	"cmp"
 	"context"
-	"errors"
 	"math"
 	"slices"
 
@@ -62,8 +61,10 @@ func (l *Library) operation(ctx context.Context, s *primitive.Spec) (_ *operatio
 	if o.form, known = formOf(s.Kind, o.prop); !known {
 		return nil, failure("describe", fault.ErrUnsupported, "kind %q, direction %q", s.Kind, s.Op.Direction)
 	}
-	if err := errors.Join(o.tensors(), o.algorithm(), o.params()); err != nil {
-		return nil, err
+	for _, take := range []func() error{o.tensors, o.algorithm, o.params} { // each relies on those before
+		if err := take(); err != nil {
+			return nil, err
+		}
 	}
 	if o.attr, err = l.attributes(s); err != nil {
 		return nil, err
@@ -109,6 +110,9 @@ func (o *operation) tensors() error {
 		if slot == o.form.optional && absent(t) {
 			o.descs = append(o.descs, nil)
 			continue
+		}
+		if o.kind == "pooling" && len(t.Dims) < 3 {
+			return fault.Invalidf("onednn: describe", "pooling: %v has %d dimensions, want at least 3", slot, len(t.Dims))
 		}
 		md, err := o.lib.newDesc(t)
 		if err != nil {
