@@ -150,6 +150,8 @@ const (
 
 var dataTypes = map[string]int32{"f16": 1, "bf16": 2, "f32": 3, "s32": 4, "s8": 5, "u8": 6}
 
+var typeBytes = map[string]int64{"f16": 2, "bf16": 2, "f32": 4, "s32": 4, "s8": 1, "u8": 1}
+
 var directions = map[string]int32{
 	"": 96, "forward": 64, "forward_training": 64, "inference": 96, "forward_inference": 96,
 	"backward": 128, "backward_data": 160, "backward_weights": 192,

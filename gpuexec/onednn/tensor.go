@@ -40,10 +40,12 @@ func check(t *primitive.Tensor) error {
 	if len(t.Blocks) > 0 && len(t.Strides) == 0 || t.Offset != 0 {
 		return failure("tensor", fault.ErrUnsupported, "blocks without strides, or an offset")
 	}
+	inner := int64(1)
 	for _, b := range t.Blocks {
-		if b.Dim < 0 || b.Dim >= rank || b.Size < 1 {
+		if b.Dim < 0 || b.Dim >= rank || b.Size < 1 || b.Size >= most/inner {
 			return fault.Invalidf("onednn: tensor", "a block of %d in dimension %d of %d", b.Size, b.Dim, rank)
 		}
+		inner *= b.Size
 	}
 	var sum uint64 // of the places that strides lead to, and their number
 	count := uint64(1)
@@ -84,6 +86,22 @@ func blockSize(t *primitive.Tensor, d int) int64 {
 		}
 	}
 	return size
+}
+
+// reach is how many bytes there are from the first to the last number of a tensor with
+// strides.
+func reach(t *primitive.Tensor) int64 {
+	last := int64(1)
+	for _, b := range t.Blocks {
+		last *= b.Size
+	}
+	for i, size := range t.Dims {
+		if size == 0 {
+			return 0
+		}
+		last += (size - 1) / blockSize(t, i) * t.Strides[i]
+	}
+	return last * typeBytes[t.Type]
 }
 
 // same is whether two tensors are one to the library: the stride of a dimension of one
@@ -139,6 +157,9 @@ func (l *Library) newDesc(t *primitive.Tensor) (*memoryDesc, error) {
 			l.dropDesc(md)
 			return nil, fault.Invalidf("onednn: tensor", "%s %v has the layout of %s %v", t.Type, t.Dims, got.Type, got.Dims)
 		}
+	} else if len(t.Strides) > 0 && int64(l.c.DescBytes(md)) < reach(t) { // its memory would be too small
+		l.dropDesc(md)
+		return nil, failure("tensor", fault.ErrUnsupported, "strides %v and blocks %v of %v, whose numbers share places", t.Strides, t.Blocks, t.Dims)
 	}
 	return md, nil
 }

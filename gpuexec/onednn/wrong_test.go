@@ -56,3 +56,39 @@ func TestPoolingOverNothing(t *testing.T) {
 		r.refused(spec("pooling", "inference", "max", []param{ints("kernel", 1, 1)}, Dense("f32", 1, 1, 2, 2), Dense("f32", d...)), fault.ErrInvalid)
 	}
 }
+
+// E3: strides and blocks whose numbers share places, or that wrap around, get no memory: the
+// library would say too few bytes for it.
+func TestLayoutsThatOverlap(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	block := func(dim int, size int64) primitive.Block { return primitive.Block{Dim: dim, Size: size} }
+	for _, x := range []tensor{
+		{Type: "f32", Dims: []int64{10, 10}, Strides: []int64{10, 9}},
+		{Type: "f32", Dims: []int64{10, 10}, Strides: []int64{10, 9}, Blocks: []primitive.Block{block(0, 1)}},
+		{Type: "f32", Dims: []int64{10, 10}, Strides: []int64{8, 1}, Blocks: []primitive.Block{block(1, 8)}},
+		{Type: "f32", Dims: []int64{10, 10}, Strides: []int64{0, 0}},
+		{Type: "f32", Dims: []int64{4, 4}, Strides: []int64{4, 1}, Blocks: []primitive.Block{block(0, 1<<32), block(0, 1<<32)}},
+		{Type: "f32", Dims: []int64{4, 4}, Strides: []int64{4, 1}, Blocks: []primitive.Block{block(1, 1<<62)}},
+	} {
+		m, err := r.NewMemory(x)
+		if !errors.Is(err, fault.ErrUnsupported) && !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%+v: %v", x, err)
+		}
+		if err == nil {
+			m.Release()
+		}
+	}
+	for _, x := range []tensor{ // these are none of them
+		{Type: "s8", Dims: []int64{10, 10}, Strides: []int64{0, 1}},
+		{Type: "f16", Dims: []int64{3, 5, 2}, Strides: []int64{40, 1, 8}},
+		{Type: "f32", Dims: []int64{2, 32, 4, 4}, Strides: []int64{512, 256, 64, 16}, Blocks: []primitive.Block{block(1, 16)}},
+		{Type: "f32", Dims: []int64{0, 10}, Strides: []int64{10, 1}},
+	} {
+		m, err := r.NewMemory(x)
+		if err != nil {
+			t.Errorf("%+v: %v", x, err)
+			continue
+		}
+		m.Release()
+	}
+}
