@@ -2,7 +2,17 @@
 
 package onednn
 
-import "github.com/ebitengine/purego"
+import (
+	"syscall"
+
+	"github.com/ebitengine/purego"
+)
+
+// available tells whether the system would give n bytes now.
+func available(n int64) bool {
+	some, err := syscall.Mmap(-1, 0, int(n), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	return err == nil && syscall.Munmap(some) == nil
+}
 
 // dlopen, dlsym and register speak to the system's loader; register makes *fn call what
 // is at an address. calls calls what takes integers and pointers alone, quicker.

@@ -13,3 +13,5 @@ func dlsym(uintptr, string) (uintptr, error) { return 0, errElsewhere }
 func register(any, uintptr) {}
 
 func calls(uintptr, ...uintptr) uintptr { return 0 }
+
+func available(int64) bool { return false }

@@ -54,18 +54,25 @@ func (m *Memory) allocate() (err error) {
 	if uint64(n) >= most {
 		return failure("memory", fault.ErrTooLarge, "%d bytes", n)
 	}
-	m.data = aligned(int64(n))
+	if m.data, err = aligned(int64(n)); err != nil {
+		return err
+	}
 	m.h, err = l.make("dnnl_memory_create", func(h *handle) int32 {
 		return l.c.MemoryMake(h, md, l.engine, unsafe.Pointer(unsafe.SliceData(m.data)))
 	})
 	return err
 }
 
-// aligned gives n bytes of Go's memory, at least one. Go does not move it.
-func aligned(n int64) []byte {
+// aligned gives n bytes of Go's memory, at least one. Go does not move it. It would end the
+// process where the system has not as much, so of much the system is asked first.
+func aligned(n int64) ([]byte, error) {
+	const much = 1 << 30
+	if n >= much && !available(n) {
+		return nil, failure("memory", fault.ErrTooLarge, "%d bytes, which this machine does not have", n)
+	}
 	raw := make([]byte, max(1, n)+alignment-1)
 	skip := -int(uintptr(unsafe.Pointer(&raw[0]))) & (alignment - 1)
-	return raw[skip : int64(skip)+n : int64(skip)+n]
+	return raw[skip : int64(skip)+n : int64(skip)+n], nil
 }
 
 // Tensor is what it holds; to be read only.
@@ -124,7 +131,10 @@ func (w *worker) grow(n int64) error {
 		return err
 	}
 	defer l.dropDesc(md)
-	scratch := aligned(n)
+	scratch, err := aligned(n)
+	if err != nil {
+		return err
+	}
 	memory, err := l.make("dnnl_memory_create", func(h *handle) int32 {
 		return l.c.MemoryMake(h, md, l.engine, unsafe.Pointer(&scratch[0]))
 	})

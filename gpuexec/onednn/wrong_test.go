@@ -92,3 +92,23 @@ func TestLayoutsThatOverlap(t *testing.T) {
 		m.Release()
 	}
 }
+
+// E2: memory that the machine does not have is an error, and not the process's end; so is
+// scratch memory.
+func TestMemoryThatIsNotThere(t *testing.T) {
+	const n = 16 << 40
+	if available(n) {
+		t.Skip("this system promises what it does not have")
+	}
+	r := open1(t, limit.Limit{})
+	for _, x := range []tensor{Dense("f32", n/8), {Type: "u8", Dims: []int64{2}, Strides: []int64{n - 8}}} {
+		if _, err := r.NewMemory(x); !errors.Is(err, fault.ErrTooLarge) {
+			t.Errorf("%v: %v, want ErrTooLarge", x.Dims, err)
+		}
+	}
+	w := <-r.workers
+	if err := w.grow(n / 2); !errors.Is(err, fault.ErrTooLarge) {
+		t.Errorf("scratch memory: %v, want ErrTooLarge", err)
+	}
+	r.workers <- w
+}
