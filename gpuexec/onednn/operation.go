@@ -111,8 +111,11 @@ func (o *operation) tensors() error {
 			o.descs = append(o.descs, nil)
 			continue
 		}
-		if o.kind == "pooling" && len(t.Dims) < 3 {
+		switch { // the library looks at neither
+		case o.kind == "pooling" && len(t.Dims) < 3:
 			return fault.Invalidf("onednn: describe", "pooling: %v has %d dimensions, want at least 3", slot, len(t.Dims))
+		case o.kind == "softmax" && !slices.Equal(t.Dims, list[0].Dims):
+			return fault.Invalidf("onednn: describe", "softmax: %v is %v, want %v as %v", slot, t.Dims, list[0].Dims, slots[0])
 		}
 		md, err := o.lib.newDesc(t)
 		if err != nil {

@@ -112,3 +112,19 @@ func TestMemoryThatIsNotThere(t *testing.T) {
 	}
 	r.workers <- w
 }
+
+// E3: a softmax into a smaller tensor writes behind it in every version of the library.
+func TestSoftmaxIntoAnotherShape(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	axis := []param{ints("axis", 0)}
+	for _, d := range [][]int64{{2, 4}, {0, 4}, {256, 64}, {64, 256, 1}, {64 * 256}} {
+		r.refused(spec("softmax", "inference", "accurate", axis, Dense("f32", 64, 256), Dense("f32", d...)), fault.ErrInvalid)
+		r.refused(spec("softmax", "inference", "log", axis, Dense("f32", d...), Dense("f32", 64, 256)), fault.ErrInvalid)
+		forward := r.kernel(spec("softmax", "forward", "accurate", axis, Dense("f32", 64, 256), Dense("f32", 64, 256)))
+		for i := range 3 {
+			shapes := []tensor{Dense("f32", 64, 256), Dense("f32", 64, 256), Dense("f32", 64, 256)}
+			shapes[i] = Dense("f32", d...)
+			r.refused(r.hinted(spec("softmax", "backward_data", "accurate", axis, shapes...), forward), fault.ErrInvalid)
+		}
+	}
+}
