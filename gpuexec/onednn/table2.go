@@ -189,6 +189,9 @@ func (t *table2) begin(o *operation) (list handle, err error) {
 		}
 		return *h, t.status("dnnl_"+o.kind+"_primitive_desc_create", code)
 	}
+	if o.kind == "matmul" && slices.ContainsFunc(o.spec.Op.Tensors, empty) {
+		return 0, unsupported("a product with a dimension of 0, which 2.6 divides by")
+	}
 	desc := new(opDesc)
 	code := t.initialise(desc, o)
 	if err := t.status("dnnl_"+o.kind+"_desc_init", code); err != nil {

@@ -21,6 +21,9 @@ func Dense(dataType string, sizes ...int64) primitive.Tensor {
 
 func absent(t *primitive.Tensor) bool { return t.Type == "" && len(t.Dims) == 0 && t.Layout == "" }
 
+// empty is whether it has no numbers.
+func empty(t primitive.Tensor) bool { return slices.Contains(t.Dims, 0) }
+
 // concrete is whether the layout is given, and not the library's to choose.
 func concrete(t *primitive.Tensor) bool { return len(t.Strides) > 0 || t.Layout != "" }
 

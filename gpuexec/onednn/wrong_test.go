@@ -128,3 +128,14 @@ func TestSoftmaxIntoAnotherShape(t *testing.T) {
 		}
 	}
 }
+
+// E3: a product of nothing divides by zero in 2.6, and is one in 3.x.
+func TestProductOfNothing(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	for _, d := range [][2]int64{{0, 8}, {4, 0}, {0, 0}} {
+		s := matmul(d[0], d[1], 16, Dense("f32", d[1], 16))
+		if n, err := r.described(&s); r.is3() && (err != nil || n == 0) || !r.is3() && !errors.Is(err, fault.ErrUnsupported) {
+			t.Errorf("%v: %d implementations, %v", d, n, err)
+		}
+	}
+}
