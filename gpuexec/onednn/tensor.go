@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/internal/sealed"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 )
 
@@ -150,7 +151,15 @@ func (l *Library) newDesc(t *primitive.Tensor) (*memoryDesc, error) {
 	if err := check(t); err != nil {
 		return nil, err
 	}
-	md, err := l.b.describe(t)
+	plain := *t
+	if t.Layout != "" {
+		blob, err := layouts.Open(l.image.version, []byte(t.Layout))
+		if err != nil {
+			return nil, fault.Invalidf("onednn: tensor", "a layout of %d bytes that is none of oneDNN %s's: %v", len(t.Layout), l.image.version, err)
+		}
+		plain.Layout = string(blob)
+	}
+	md, err := l.b.describe(&plain)
 	if err != nil {
 		return nil, err
 	}
@@ -196,6 +205,13 @@ func (l *Library) chosen(pd handle, slot Slot) (primitive.Tensor, error) {
 		}
 	}
 	t.Strides, t.Blocks, t.Offset = nil, nil, 0
-	t.Layout, err = l.b.opaque(md)
+	blob, err := l.b.opaque(md)
+	if err == nil {
+		t.Layout = string(layouts.Seal(l.image.version, []byte(blob)))
+	}
 	return t, err
 }
+
+// layouts are the bytes of descriptors that the library has no name for. It reads what it is
+// given without a look, so each is behind a digest over it and the library's version.
+var layouts = sealed.Format{Backend: Name, Magic: "oneDNN layout\x01"}

@@ -1,6 +1,7 @@
 package onednn
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -136,6 +137,33 @@ func TestProductOfNothing(t *testing.T) {
 		s := matmul(d[0], d[1], 16, Dense("f32", d[1], 16))
 		if n, err := r.described(&s); r.is3() && (err != nil || n == 0) || !r.is3() && !errors.Is(err, fault.ErrUnsupported) {
 			t.Errorf("%v: %d implementations, %v", d, n, err)
+		}
+	}
+}
+
+// E3: a layout in the library's bytes is one that the library gave: it reads others without a
+// look, beyond their end, too.
+func TestLayoutOfNobody(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	s := primitive.Spec{Kind: "matmul", Op: primitive.Operation{Tensors: []tensor{Dense("s8", 4, 64), {Type: "s8", Dims: []int64{64, 32}}, {}, Dense("f32", 4, 32)}}}
+	weights := r.kernel(s).Descriptor().Tensors()[1]
+	wrong := []string{"x", string(make([]byte, 16)), string(bytes.Repeat([]byte{0xff}, 16)), string(bytes.Repeat([]byte{0xff}, 1<<12))}
+	if whole := weights.Layout; whole != "" {
+		r.memory(weights)
+		for i := range len(whole) {
+			changed := []byte(whole)
+			changed[i] ^= 1 << (i % 8)
+			wrong = append(wrong, whole[:i], string(changed))
+		}
+		wrong = append(wrong[1:], whole+"x")
+	}
+	for _, w := range wrong {
+		if w == "" {
+			continue
+		}
+		_, err := r.NewMemory(tensor{Type: "s8", Dims: []int64{64, 32}, Layout: w})
+		if !errors.Is(err, fault.ErrInvalid) {
+			t.Fatalf("%q: %v, want ErrInvalid", w, err)
 		}
 	}
 }
