@@ -51,7 +51,8 @@ type File struct {
 	tensors map[string]Tensor
 	mu      sync.RWMutex // held for reading while the bytes are in use
 	bytes   []byte       // of the whole file; nil once closed
-	mapped  bool
+	mapped  *os.File     // nil: bytes is a copy
+	opened  os.FileInfo  // of mapped
 }
 
 // Open opens and checks the file at path, mapped where the system can. The caller
@@ -61,26 +62,36 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, unreadable(path, err)
 	}
-	defer f.Close() // a mapping outlives it
-	info, err := f.Stat()
+	file := &File{name: path}
+	if err = file.open(f); file.mapped == nil {
+		err = errors.Join(err, f.Close())
+	}
 	if err != nil {
-		return nil, unreadable(path, err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &Error{File: path, Text: "not a regular file; name a safetensors file"}
-	}
-	if info.Size() != int64(int(info.Size())) {
-		return nil, &Error{File: path, Text: fmt.Sprintf("%d bytes, more than this system can address", info.Size())}
-	}
-	bytes, mapped, err := content(f, int(info.Size()))
-	if err != nil {
-		return nil, unreadable(path, err)
-	}
-	file := &File{name: path, bytes: bytes, mapped: mapped}
-	if err = file.guard("", func() (err error) { file.tensors, err = readHeader(path, bytes); return err }); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
+}
+
+// open reads the header, and keeps from if it maps it.
+func (f *File) open(from *os.File) (err error) {
+	if f.opened, err = from.Stat(); err != nil {
+		return unreadable(f.name, err)
+	}
+	size := f.opened.Size()
+	if !f.opened.Mode().IsRegular() {
+		return &Error{File: f.name, Text: "not a regular file; name a safetensors file"}
+	}
+	if size != int64(int(size)) {
+		return &Error{File: f.name, Text: fmt.Sprintf("%d bytes, more than this system can address", size)}
+	}
+	bytes, mapped, err := content(from, int(size))
+	if err != nil {
+		return unreadable(f.name, err)
+	}
+	if f.bytes = bytes; mapped {
+		f.mapped = from
+	}
+	return f.guard("", func() (err error) { f.tensors, err = readHeader(f.name, bytes); return err })
 }
 
 func unreadable(path string, err error) error {
@@ -107,10 +118,10 @@ func (f *File) Close() error {
 	defer f.mu.Unlock()
 	bytes := f.bytes
 	f.bytes = nil
-	if !f.mapped || bytes == nil {
+	if f.mapped == nil || bytes == nil {
 		return nil
 	}
-	return unmap(bytes)
+	return errors.Join(unmap(bytes), f.mapped.Close())
 }
 
 // Names lists the tensors in alphabetical order.
@@ -126,8 +137,9 @@ func (f *File) Tensor(name string) (t Tensor, ok bool) {
 // Bytes calls use with a tensor's bytes, as the file has them. They must not be
 // changed, and are valid until use returns: then their memory goes back to the system,
 // which reads them again at the next use. It matches fault.ErrNotFound when the file
-// has no such tensor, fault.ErrClosed after Close, and fault.ErrInvalid when the file
-// became shorter since it was opened; else it gives the error of use.
+// has no such tensor, fault.ErrClosed after Close, and fault.ErrInvalid when somebody
+// wrote into the file since it was opened: what use was given is worth nothing then. Else
+// it gives the error of use. A file that another one replaced stays as it was.
 func (f *File) Bytes(name string, use func(bytes []byte) error) error {
 	t, ok := f.tensors[name]
 	if !ok {
@@ -138,10 +150,18 @@ func (f *File) Bytes(name string, use func(bytes []byte) error) error {
 	if f.bytes == nil {
 		return fmt.Errorf("safetensors: %s: %w", f.name, fault.ErrClosed)
 	}
-	if f.mapped {
-		defer discard(f.bytes, t.begin, t.end)
+	if f.mapped == nil {
+		return use(f.bytes[t.begin:t.end])
 	}
-	return f.guard(name, func() error { return use(f.bytes[t.begin:t.end]) })
+	defer discard(f.bytes, t.begin, t.end)
+	if err := f.guard(name, func() error { return use(f.bytes[t.begin:t.end]) }); err != nil {
+		return err
+	}
+	now, err := f.mapped.Stat()
+	if err != nil || now.Size() != f.opened.Size() || !now.ModTime().Equal(f.opened.ModTime()) {
+		return &Error{File: f.name, Tensor: name, Text: "was changed while it was open: open it again", Cause: err}
+	}
+	return nil
 }
 
 // Floats is Bytes with the numbers of a tensor of type F32, F16 or BF16, row major.
@@ -160,7 +180,7 @@ func (f *File) Floats(name string, use func(values []float32) error) error {
 // guard runs what reads the mapped file: a page of it that is gone, because the file was
 // cut or its disk failed, is an error and not the end of the process.
 func (f *File) guard(name string, use func() error) (err error) {
-	if f.mapped {
+	if f.mapped != nil {
 		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 		defer func() {
 			failed := recover()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/forward/safetensors"
@@ -283,6 +284,45 @@ func TestCutWhileOpen(t *testing.T) {
 	}
 	if _, err := float32s(f, "x"); !errors.Is(err, fault.ErrInvalid) && runtime.GOOS == "linux" {
 		t.Errorf("%v, want ErrInvalid", err)
+	}
+}
+
+// E8: numbers of a file that somebody wrote into are none of those that were opened; a
+// file that another one replaced keeps its own.
+func TestChangedWhileOpen(t *testing.T) {
+	content := pack(`{"x":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}}`, floats(1, 2, 3))
+	other := pack(`{"x":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}}`, floats(4, 5, 6))
+	for name, c := range map[string]struct {
+		change func(path string) error
+		stays  bool
+	}{
+		"written": {func(path string) error {
+			return errors.Join(os.WriteFile(path, other, 0o600), os.Chtimes(path, time.Time{}, time.Now().Add(time.Hour)))
+		}, false},
+		"longer": {func(path string) error { return os.Truncate(path, int64(len(content)+1)) }, false},
+		"replaced": {func(path string) error {
+			return errors.Join(os.WriteFile(path+".new", other, 0o600), os.Rename(path+".new", path))
+		}, true},
+		"removed": {os.Remove, true},
+	} {
+		path := filepath.Join(t.TempDir(), "w.safetensors")
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := safetensors.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.change(path); err != nil {
+			t.Skip(err)
+		}
+		got, err := float32s(f, "x")
+		if same := err == nil && slices.Equal(got, []float32{1, 2, 3}); !same && (c.stays || !errors.Is(err, fault.ErrInvalid)) {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
