@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
@@ -218,6 +219,38 @@ func TestCloseBesideCalls(t *testing.T) {
 	callers.Wait()
 	if _, err := e.EncodeTokens(bg, texts); !errors.Is(err, kiln.ErrClosed) {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A Close that nobody waits for gives everything back all the same.
+func TestCloseWithoutWaiting(t *testing.T) {
+	b := newBERT()
+	rt := openRuntime(t)
+	e := open(t, rt, put(t, b.files()), encoder.Config{Workers: 16})
+	gone, cancel := context.WithCancel(bg)
+	cancel()
+	if err := e.Close(gone); err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	for begun := time.Now(); len(rt.Sessions()) > 0; runtime.Gosched() {
+		if time.Since(begun) > 20*time.Second {
+			t.Fatal("the session of the encoder is still open")
+		}
+	}
+}
+
+// The error of a context that ended is the context's own, whatever its cause.
+func TestCauseOfTheEnd(t *testing.T) {
+	b := newBERT()
+	e := open(t, openRuntime(t), put(t, b.files()), encoder.Config{Workers: 2})
+	ctx, cancel := context.WithCancelCause(bg)
+	cancel(errors.New("the reason"))
+	_, texts := e.Encode(ctx, []string{"w7"})
+	_, tokens := e.EncodeTokens(ctx, shortTexts)
+	for _, err := range []error{texts, tokens} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want context.Canceled", err)
+		}
 	}
 }
 

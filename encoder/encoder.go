@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
@@ -71,8 +70,7 @@ type Encoder struct {
 	closing chan struct{}
 	once    sync.Once
 	closed  chan struct{}
-	left    atomic.Int64 // models that are not closed
-	err     error        // of closing; read once closed is closed
+	err     error // of closing; read once closed is closed
 }
 
 // lengths is the bucketing of tokens where KILN_BUCKET says nothing: at most an eighth
@@ -196,7 +194,6 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 		return err
 	}
 	workers = cmp.Or(workers, workersOf(rt, exec))
-	e.left.Store(int64(workers))
 	e.idle = make(chan *forward.Model, workers)
 	for range workers {
 		m := forward.New(forward.Config{Session: e.session, Executor: exec, Library: library, Engine: engine, Weights: e.folder.Weights})
@@ -252,22 +249,26 @@ func (e *Encoder) lease(ctx context.Context) (*forward.Model, error) {
 }
 
 // Close ends the encoder: calls that wait get ErrClosed, and each text that is being
-// computed is finished. It waits for those, and gives the weights back; ctx ends the
+// computed is finished. Then the weights go back. It waits for that; ctx ends the
 // waiting only. Closing again waits again. The runtime stays open.
 func (e *Encoder) Close(ctx context.Context) error {
-	e.once.Do(func() { close(e.closing) })
-	for {
-		select {
-		case m := <-e.idle:
-			m.Close()
-			if e.left.Add(-1) == 0 {
-				e.err = errors.Join(e.session.Close(context.WithoutCancel(ctx)), e.folder.Weights.Close())
-				close(e.closed)
-			}
-		case <-e.closed:
-			return e.err
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	e.once.Do(func() {
+		close(e.closing)
+		go e.drain()
+	})
+	select {
+	case <-e.closed:
+		return e.err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
+}
+
+// drain takes every model as soon as nobody uses it.
+func (e *Encoder) drain() {
+	for range cap(e.idle) {
+		(<-e.idle).Close()
+	}
+	e.err = errors.Join(e.session.Close(context.Background()), e.folder.Weights.Close())
+	close(e.closed)
 }
