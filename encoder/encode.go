@@ -1,6 +1,7 @@
 package encoder
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -96,6 +97,7 @@ func (e *Encoder) each(ctx context.Context, texts [][]int32, do func(ctx context
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return len(texts[b]) - len(texts[a]) })
+	caller := ctx
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	var next atomic.Int64
@@ -116,7 +118,7 @@ func (e *Encoder) each(ctx context.Context, texts [][]int32, do func(ctx context
 	}
 	work()
 	others.Wait()
-	return context.Cause(ctx)
+	return cmp.Or(caller.Err(), context.Cause(ctx))
 }
 
 // rows computes one text: the outputs of its tokens, one behind another.
