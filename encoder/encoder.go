@@ -137,7 +137,7 @@ func instructions(isa string) (ops.Library, error) {
 // configure puts the config over the folder.
 func (e *Encoder) configure(c Config) (err error) {
 	wrong := func(field, format string, args ...any) error {
-		return &fault.Error{Op: "encoder: open", Field: field, Err: fmt.Errorf("%w: %s is "+format, append([]any{fault.ErrInvalid, field}, args...)...)}
+		return &fault.Error{Op: "encoder: open", Field: field, Err: fmt.Errorf("%w: %s is %.1000s", fault.ErrInvalid, field, fmt.Sprintf(format, args...))}
 	}
 	f := e.folder
 	e.info = Info{Dimensions: f.Width, MaxTokens: cmp.Or(c.MaxTokens, f.Positions), Pooling: cmp.Or(c.Pooling, string(f.Pooling)),

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/encoder"
@@ -82,6 +84,42 @@ func TestGarbageFolders(t *testing.T) {
 		odd[name+"/x"] = nil
 		if err := openOnly(t, put(t, odd)); err == nil {
 			t.Errorf("%s opens though it is a folder", name)
+		}
+	}
+}
+
+// An error about a folder is a line that a person can read, whatever the files have in it.
+func TestErrorsStayShort(t *testing.T) {
+	rt := openRuntime(t)
+	b := newBERT()
+	long := strings.Repeat("9", 1<<20)
+	prompts := map[string]string{}
+	for i := range 10000 {
+		prompts[fmt.Sprintf("prompt %d", i)] = "x"
+	}
+	header := func(text string) []byte {
+		return append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...)
+	}
+	for name, c := range map[string]struct {
+		file    string
+		content []byte
+		config  encoder.Config
+	}{
+		"prompts":        {"config_sentence_transformers.json", asJSON(map[string]any{"prompts": prompts, "default_prompt_name": "none"}), encoder.Config{}},
+		"prompt":         {"config_sentence_transformers.json", asJSON(map[string]any{"prompts": prompts}), encoder.Config{Prompt: "none"}},
+		"path":           {"modules.json", []byte(`[{"type":"Transformer"},{"type":"Pooling","path":"` + strings.Repeat("x/", 1<<16) + `"}]`), encoder.Config{}},
+		"modules":        {"modules.json", []byte(`[{"type":` + long + `}]`), encoder.Config{}},
+		"tensor":         {"model.safetensors", header(`{"` + long + `":{}}`), encoder.Config{}},
+		"dimension":      {"model.safetensors", header(`{"x":{"dtype":"F32","shape":[` + long + `]}}`), encoder.Config{}},
+		"tokenizer":      {"tokenizer.json", []byte(`{"version":` + long + `}`), encoder.Config{}},
+		"its config":     {"tokenizer_config.json", []byte(`{"do_lower_case":` + long + `}`), encoder.Config{}},
+		"a field's name": {"tokenizer.json", []byte(`{"model":{"type":"WordPiece","` + long + `":1}}`), encoder.Config{}},
+	} {
+		files := b.files()
+		files[c.file] = c.content
+		e, err := encoder.Open(bg, rt, put(t, files), c.config)
+		if e != nil || !errors.Is(err, fault.ErrInvalid) || len(err.Error()) > 2000 {
+			t.Errorf("%s: %.300v, want ErrInvalid in a line", name, err)
 		}
 	}
 }

@@ -16,19 +16,22 @@ import (
 const mostBytes = 16 << 20 // of a file of JSON
 
 // refuse is the error about a field of a file; field is empty where the whole file is
-// meant.
+// meant. It stays a line, whatever the file has in it.
 func refuse(sentinel error, file, field, format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	if field != "" {
 		text = field + " " + text
 	}
-	return &fault.Error{Op: "encoder: open", Key: file, Field: field, Err: fmt.Errorf("%w: %s", sentinel, text)}
+	return &fault.Error{Op: "encoder: open", Key: file, Field: field, Err: fmt.Errorf("%w: %.1000s", sentinel, text)}
 }
 
 // read gives a file of the folder; nil where it has none.
 func read(dir, file string) ([]byte, error) {
 	path := filepath.Join(dir, filepath.FromSlash(file))
 	unreadable := func(err error) error {
+		if at, ok := errors.AsType[*fs.PathError](err); ok {
+			err = at.Err // the key says which file
+		}
 		return &fault.Error{Op: "encoder: open", Key: file, Err: fmt.Errorf("%w: %w", fault.ErrInvalid, err)}
 	}
 	info, err := os.Stat(path)

@@ -84,7 +84,7 @@ func read(name string) ([]byte, error) {
 }
 
 func invalid(file, format string, args ...any) error {
-	return fault.Invalidf(op, "%s: "+format, append([]any{file}, args...)...)
+	return fault.Invalidf(op, "%s: %.1000s", file, fmt.Sprintf(format, args...)) // a line, whatever the file has in it
 }
 
 // unsupported names the field of a file that this package does not know, or knows

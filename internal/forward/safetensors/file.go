@@ -24,9 +24,9 @@ type Error struct {
 
 func (e *Error) Error() string {
 	if e.Tensor != "" {
-		return fmt.Sprintf("safetensors: %s: tensor %q: %s", e.File, e.Tensor, e.Text)
+		return fmt.Sprintf("safetensors: %s: tensor %.100q: %.1000s", e.File, e.Tensor, e.Text)
 	}
-	return fmt.Sprintf("safetensors: %s: %s", e.File, e.Text)
+	return fmt.Sprintf("safetensors: %s: %.1000s", e.File, e.Text)
 }
 
 // Unwrap gives fault.ErrInvalid and the cause.
