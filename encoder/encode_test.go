@@ -239,6 +239,19 @@ func TestCloseWithoutWaiting(t *testing.T) {
 	}
 }
 
+// As many workers as may be do not overload the device.
+func TestManyWorkers(t *testing.T) {
+	b := newBERT()
+	rt, dir := openRuntime(t), put(t, b.files())
+	if _, err := encoder.Open(bg, rt, dir, encoder.Config{Workers: 257}); !errors.Is(err, kiln.ErrInvalid) {
+		t.Errorf("257 workers: %v", err)
+	}
+	e := open(t, rt, dir, encoder.Config{Workers: 256})
+	if _, err := e.EncodeTokens(bg, slices.Repeat(shortTexts, 300)); err != nil {
+		t.Error(err)
+	}
+}
+
 // The error of a context that ended is the context's own, whatever its cause.
 func TestCauseOfTheEnd(t *testing.T) {
 	b := newBERT()

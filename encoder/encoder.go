@@ -30,8 +30,8 @@ type Config struct {
 	// Device is the backend that computes; default cpu. Others run where the package
 	// that registers them is imported, such as gpuexec/opencl.
 	Device string
-	// Workers is how many texts are computed side by side; default the runtime's
-	// workers, one a core.
+	// Workers is how many texts are computed side by side, at most 256; default the
+	// runtime's workers, one a core.
 	Workers int
 	// MaxTokens is the length of the longest text, [CLS] and [SEP] among it; a longer
 	// one is cut. Default and bound are the positions that the model has.
@@ -170,8 +170,8 @@ func (e *Encoder) configure(c Config) (err error) {
 }
 
 const (
-	least       = 2    // tokens of a text: [CLS] and [SEP]
-	mostWorkers = 4096 // as KILN_WORKERS has it
+	least       = 2   // tokens of a text: [CLS] and [SEP]
+	mostWorkers = 256 // as many requests as an executor lets wait
 )
 
 // start makes the models and prepares the weights.
