@@ -107,7 +107,8 @@ func TestLowered(t *testing.T) {
 	}
 }
 
-// A tokenizer may have tokens that the model has no row for: the text is named.
+// A tokenizer may have tokens that the model has no row for: the text is named. If those
+// are what every text has, or what unknown words become, the folder is refused.
 func TestVocabularyBeyondTheModel(t *testing.T) {
 	b := newBERT()
 	files := b.files()
@@ -115,6 +116,13 @@ func TestVocabularyBeyondTheModel(t *testing.T) {
 	e := open(t, openRuntime(t), put(t, files), encoder.Config{})
 	if _, err := e.Encode(bg, []string{"w8", "w9 more"}); !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), "texts[1]") {
 		t.Errorf("%v", err)
+	}
+	rest := bytes.Repeat([]byte("w\n"), 60)
+	for _, all := range [][]byte{slices.Concat(rest, files["vocab.txt"]), slices.Concat([]byte("[CLS]\n[SEP]\n"), rest, []byte("[UNK]\n"))} {
+		files["vocab.txt"] = all
+		if _, err := encoder.Open(bg, openRuntime(t), put(t, files), encoder.Config{}); !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), "vocab_size is 60") {
+			t.Errorf("no text can be computed: %v", err)
+		}
 	}
 }
 

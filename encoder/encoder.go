@@ -162,8 +162,11 @@ func (e *Encoder) configure(c Config) (err error) {
 			return wrong("Prompt", "%.40q, want one of %q", name, slices.Sorted(maps.Keys(f.Prompts)))
 		}
 	}
+	ids, _ := e.Tokenize("")
+	if most := max(e.tokens.Unknown(), slices.Max(ids)); int(most) >= f.Vocabulary {
+		return wrong("vocab_size", "%d, though the tokenizer puts the id %d around texts or in the place of words that it does not know", f.Vocabulary, most)
+	}
 	if f.OmitPrompt && e.prompt != "" && e.info.Pooling != string(folder.Class) {
-		ids, _ := e.Tokenize("")
 		e.omitted = len(ids) - 1 // not its [SEP]
 	}
 	return nil
