@@ -15,6 +15,11 @@
 //	model := forward.New(forward.Config{Session: session, Executor: executor, Library: library, Engine: engine, Weights: weights})
 //	answer, err := model.Run(ctx, [][]int32{ids})
 //
+// With Config.Packed the tokens of a batch lie one behind another, without padding
+// between requests, where the device has ops.Attention and the list a row for each
+// token: one attention is in the place of the products, softmax and reorders of a layer,
+// and a shape is a number of tokens, whoever they are of.
+//
 // [Weights.Reference] computes the same in float64, slowly and without a cache, to
 // check outputs against.
 //

@@ -41,6 +41,11 @@ func lower(b oplist.BoundOp) (ops.Op, error) {
 		if d := b.Src[0]; len(d) == 4 && fmt.Sprint(b.Attr.Perm) == "[0 2 1 3]" {
 			return ops.New(ops.Reorder, int64(d[0]), int64(d[1]), int64(d[2]), int64(d[3])), nil
 		}
+	case oplist.Attention: // of one request, until one says how many there are
+		d := b.Dst
+		op := ops.New(ops.Attention, int64(d[0]*d[1]), int64(d[2]), int64(d[3]), 1)
+		op.Scale = b.Attr.Scale
+		return op, nil
 	case oplist.Eltwise:
 		switch b.Attr.Alg {
 		case "gelu":

@@ -2,9 +2,6 @@ package forward
 
 import (
 	"context"
-	"encoding/binary"
-	"math"
-	"slices"
 	"time"
 
 	"github.com/kiln-cache/kiln"
@@ -17,14 +14,15 @@ import (
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-// Config says what a Model runs on. Every field but Record must be given; the
-// caller closes what is in it after the Model.
+// Config says what a Model runs on. Every field but Packed and Record must be given;
+// the caller closes what is in it after the Model.
 type Config struct {
 	Session  *kiln.Session
 	Executor *gpuexec.Executor
 	Library  ops.Library       // of the executor's backend
 	Engine   *constants.Engine // where prepared weights are shared
 	Weights  *Weights          // of the model to run; several models may share it
+	Packed   bool              // no padding between requests, where the device and the list have it
 	Record   bool              // note what is asked for: see Recorded
 }
 
@@ -66,9 +64,10 @@ func New(cfg Config) *Model {
 	if cfg.Record {
 		m.record = make(map[string]*Use)
 	}
-	for _, op := range list.Ops {
-		m.names = append(m.names, cfg.Session.Intern(op.Name))
+	if cfg.Packed {
+		m.pack()
 	}
+	m.intern()
 	m.tensors = tensors{exec: cfg.Executor, lib: cfg.Library, engine: cfg.Engine, source: cfg.Weights, held: make(map[string]*tensor)}
 	return m
 }
@@ -83,16 +82,20 @@ func Shape(batch, tokens int) (shapegroups.Shape, error) {
 }
 
 // Run runs one batch: a row of token ids for each request. The rows are padded
-// to the shape that the session's bucketing gives for the longest of them. Outputs
+// to the shape that the session's bucketing gives for the longest of them; a model that
+// packs puts its padding behind the last of them. Outputs
 // do not depend on the padding, nor on the other requests of the batch (SPEC E8).
 // No request, a row of no id or of more than MaxTokens, and an id that the model has
 // no token for are ErrInvalid, before anything is launched.
 func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
-	tokens, err := m.check(ids)
+	longest, total, err := m.check(ids)
 	if err != nil {
 		return nil, err
 	}
-	asked, err := Shape(len(ids), tokens)
+	asked, err := Shape(len(ids), longest)
+	if m.list.Ragged {
+		asked, err = PackedShape(total)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -104,10 +107,12 @@ func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
 		return nil, err
 	}
 	defer h.Close()
-	dims := h.Shape().Dims()[0]
-	p, err := m.planFor(int(dims[0]), min(int(dims[1]), m.list.MaxTokens))
+	p, err := m.planFor(h.Shape().Dims()[0])
 	if err != nil {
 		return nil, err
+	}
+	if m.list.Ragged {
+		p.split(m.lib, total, len(ids))
 	}
 	a := &Answer{}
 	if err := m.prepare(ctx, h, p, a); err != nil {
@@ -120,24 +125,24 @@ func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
 	return a, nil
 }
 
-// check gives the length of the longest row.
-func (m *Model) check(ids [][]int32) (tokens int, err error) {
+// check gives the length of the longest row and of all.
+func (m *Model) check(ids [][]int32) (longest, total int, err error) {
 	const op = "forward: run"
 	if len(ids) == 0 {
-		return 0, fault.Invalidf(op, "no request")
+		return 0, 0, fault.Invalidf(op, "no request")
 	}
 	for i, row := range ids {
 		if len(row) == 0 || len(row) > m.list.MaxTokens {
-			return 0, fault.Invalidf(op, "row %d has %d tokens, want 1 to %d", i, len(row), m.list.MaxTokens)
+			return 0, 0, fault.Invalidf(op, "row %d has %d tokens, want 1 to %d", i, len(row), m.list.MaxTokens)
 		}
 		for at, id := range row {
 			if id < 0 || int(id) >= m.list.Vocab {
-				return 0, fault.Invalidf(op, "row %d: token %d is %d, want an id from 0 to %d", i, at, id, m.list.Vocab-1)
+				return 0, 0, fault.Invalidf(op, "row %d: token %d is %d, want an id from 0 to %d", i, at, id, m.list.Vocab-1)
 			}
 		}
-		tokens = max(tokens, len(row))
+		longest, total = max(longest, len(row)), total+len(row)
 	}
-	return tokens, nil
+	return longest, total, nil
 }
 
 func (m *Model) compute(ctx context.Context, p *plan, ids [][]int32, a *Answer) error {
@@ -181,7 +186,11 @@ func (m *Model) Prepare(ctx context.Context) error {
 }
 
 // planFor gives the plan of a shape: the one that ran last, or a new one.
-func (m *Model) planFor(batch, tokens int) (*plan, error) {
+func (m *Model) planFor(dims []int64) (*plan, error) {
+	batch, tokens := 1, int(dims[len(dims)-1])
+	if !m.list.Ragged {
+		batch, tokens = int(dims[0]), min(tokens, m.list.MaxTokens)
+	}
 	if p := m.last; p != nil && p.batch == batch && p.tokens == tokens {
 		return p, nil
 	}
@@ -262,7 +271,7 @@ func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer)
 		a.Saved = sums.Add(a.Saved, s.cost)
 		return s.held.Value(), nil
 	}
-	source, _, err := program(m.exec, m.lib, s.op, s.identity)
+	source, _, err := program(m.exec, m.lib, s.op, s.identity())
 	if err != nil {
 		return nil, err
 	}
@@ -304,68 +313,6 @@ func (a *Answer) count(how kiln.Event) {
 	}
 	*level++
 	a.Saved = sums.Add(a.Saved, how.Cost)
-}
-
-// feed writes the request into the arena: ids padded with 0, types 0, lengths. Rows
-// that pad the batch are requests of the one token 0.
-func (m *Model) feed(ctx context.Context, p *plan, ids [][]int32) error {
-	rows := slices.Clone(ids)
-	for len(rows) < p.batch {
-		rows = append(rows, []int32{0})
-	}
-	var words []byte
-	for _, row := range rows {
-		for i := range p.tokens {
-			id := int32(0)
-			if i < len(row) {
-				id = row[i]
-			}
-			words = binary.LittleEndian.AppendUint32(words, uint32(id))
-		}
-	}
-	var lengths []byte
-	for _, row := range rows {
-		lengths = binary.LittleEndian.AppendUint32(lengths, uint32(len(row)))
-	}
-	for i, text := range [][]byte{words, make([]byte, len(words)), lengths} {
-		if err := m.write(ctx, p.inputs[i].offset, text); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (m *Model) write(ctx context.Context, offset int64, text []byte) error {
-	if mapped := m.arena.Mapped(); mapped != nil {
-		copy(mapped[offset:], text)
-		return nil
-	}
-	return m.exec.Write(ctx, m.arena, offset, text)
-}
-
-// collect reads the output and leaves padding out.
-func (m *Model) collect(ctx context.Context, p *plan, ids [][]int32, a *Answer) error {
-	row := 4 * m.list.Width
-	rows := p.batch
-	if m.list.PerToken {
-		rows *= p.tokens
-	}
-	text := make([]byte, rows*row)
-	if mapped := m.arena.Mapped(); mapped != nil {
-		copy(text, mapped[p.output.offset:])
-	} else if err := m.exec.Read(ctx, m.arena, p.output.offset, text); err != nil {
-		return err
-	}
-	for item, tokens := range ids {
-		first, n := item, 1
-		if m.list.PerToken {
-			first, n = item*p.tokens, len(tokens)
-		}
-		for at := first * row; at < (first+n)*row; at += 4 {
-			a.Output = append(a.Output, math.Float32frombits(binary.LittleEndian.Uint32(text[at:])))
-		}
-	}
-	return nil
 }
 
 // Products runs the matrix products alone of the shape that ran last, to measure

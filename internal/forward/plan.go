@@ -14,7 +14,7 @@ import (
 type plan struct {
 	batch, tokens int
 	steps         []step
-	inputs        [3]part // tokens, token types, lengths
+	inputs        [-oplist.Starts]part
 	output        part
 	arena         int64 // bytes
 	launches      []gpuexec.Launch
@@ -23,15 +23,24 @@ type plan struct {
 
 // step is one operation of a plan.
 type step struct {
-	bound    oplist.BoundOp
-	identity string // of the primitive
-	op       ops.Op
-	grid     gpuexec.Size
-	values   []gpuexec.Arg // that follow the tensors
-	name     kiln.NameID
-	held     kiln.Ref[*gpuexec.Kernel] // the kernel found last
-	cost     time.Duration             // that compiling it took
-	output   part
+	bound  oplist.BoundOp
+	text   string // see identity
+	op     ops.Op
+	grid   gpuexec.Size
+	values []gpuexec.Arg // that follow the tensors
+	name   kiln.NameID
+	held   kiln.Ref[*gpuexec.Kernel] // the kernel found last
+	cost   time.Duration             // that compiling it took
+	output part
+}
+
+// identity is the primitive's, made when it is asked for: most shapes find their kernels
+// without it.
+func (s *step) identity() string {
+	if s.text == "" {
+		s.text = s.bound.Identity()
+	}
+	return s.text
 }
 
 // part is a piece of the arena.
@@ -48,12 +57,16 @@ func newPlan(m *Model, batch, tokens int) (*plan, error) {
 	}
 	p := &plan{batch: batch, tokens: tokens, steps: make([]step, len(bound))}
 	a := arena{align: max(alignment, m.align)}
-	for i, n := range []int{batch * tokens, batch * tokens, batch} {
+	sizes := []int{batch * tokens, batch * tokens, batch}
+	if m.list.Ragged {
+		sizes = []int{tokens, tokens, 0, tokens, tokens + 1}
+	}
+	for i, n := range sizes {
 		p.inputs[i] = a.take(4 * int64(n))
 	}
 	for i, b := range bound {
 		s := &p.steps[i]
-		*s = step{bound: b, identity: b.Identity(), name: m.names[i]}
+		*s = step{bound: b, name: m.names[i]}
 		if s.op, err = lower(b); err != nil {
 			return nil, err
 		}
@@ -70,13 +83,8 @@ func newPlan(m *Model, batch, tokens int) (*plan, error) {
 
 // operand is where an operation's input lies.
 func (p *plan) operand(s oplist.Source) part {
-	switch s {
-	case oplist.Tokens:
-		return p.inputs[0]
-	case oplist.TokenTypes:
-		return p.inputs[1]
-	case oplist.Lengths:
-		return p.inputs[2]
+	if s < 0 {
+		return p.inputs[-1-s]
 	}
 	return p.steps[s].output
 }

@@ -62,10 +62,11 @@ type Use struct {
 
 // note counts a use of a step's kernel.
 func (m *Model) note(h *kiln.Group, s *step) {
-	key := s.op.String() + "\x00" + s.identity
+	identity := s.identity()
+	key := s.op.String() + "\x00" + identity
 	use := m.record[key]
 	if use == nil {
-		use = &Use{Backend: m.lib.Name(), Op: s.op.String(), Descriptor: s.identity, Shape: h.Shape().String(), Cost: s.cost}
+		use = &Use{Backend: m.lib.Name(), Op: s.op.String(), Descriptor: identity, Shape: h.Shape().String(), Cost: s.cost}
 		m.record[key] = use
 	}
 	use.Uses++

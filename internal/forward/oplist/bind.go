@@ -27,10 +27,13 @@ func (b BoundOp) Elements() int {
 // primitive: kind, evaluated dims, weight shapes and attributes, not the name.
 func (b BoundOp) Identity() string { return identity(b.Op, b.Src, b.Dst) }
 
+// Identity is that of the operation before its dims are evaluated.
+func (op *Op) Identity() string { return identity(op, op.Src, op.Dst) }
+
 // At is Bind for this many requests of this many tokens each, padding included.
-// Tokens above MaxTokens are refused.
+// Tokens above MaxTokens are refused, but for a packed list.
 func (m *Model) At(batch, tokens int) ([]BoundOp, error) {
-	if tokens > m.MaxTokens {
+	if tokens > m.MaxTokens && !m.Ragged {
 		return nil, fault.Invalidf("oplist: bind", "%s takes requests of at most %d tokens, not %d; cut them", m.Name, m.MaxTokens, tokens)
 	}
 	return m.Bind(map[string]int{m.BatchSymbol: batch, m.LengthSymbol: tokens})

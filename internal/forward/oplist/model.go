@@ -14,6 +14,7 @@ const (
 	Softmax     Kind = "softmax"
 	Eltwise     Kind = "eltwise"
 	Slice       Kind = "slice"
+	Attention   Kind = "attention" // in packed lists alone
 )
 
 // Role is what a weight is to its operation.
@@ -38,6 +39,8 @@ const (
 	Tokens     Source = -1 - iota // ids, one per token: [B,S] int32
 	TokenTypes                    // segment ids; all 0 for a request of one text: [B,S] int32
 	Lengths                       // tokens of each batch row that are not padding: [B] int32
+	Positions                     // of each token in its request: [B,S] int32; in packed lists
+	Starts                        // where each request begins, and where the last ends: int32; in packed lists
 )
 
 // Weight is one parameter tensor of the model, float32, row major.
@@ -97,6 +100,7 @@ type Model struct {
 	Vocab        int    // rows of the token table
 	MaxTokens    int    // rows of the position table: no request may be longer
 	Width        int    // elements of one output row: the output is [B, Width] or [B*S, Width]
+	Ragged       bool   // Packed gave it
 	PerToken     bool   // the output has a row for every token, not one for every request
 }
 
@@ -115,7 +119,7 @@ func (m *Model) Distinct() int {
 	seen := map[string]bool{}
 	for i := range m.Ops {
 		op := &m.Ops[i]
-		seen[identity(op, op.Src, op.Dst)] = true
+		seen[op.Identity()] = true
 	}
 	return len(seen)
 }

@@ -1,0 +1,66 @@
+package forward
+
+import (
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/shapegroups"
+)
+
+// pack takes the list of ragged batches, if there is one and the device has what is in it.
+func (m *Model) pack() {
+	packed := m.list.Packed()
+	if packed == nil {
+		return
+	}
+	bound, err := packed.At(1, 1)
+	if err != nil {
+		return
+	}
+	for _, b := range bound {
+		op, err := lower(b)
+		if err != nil {
+			return
+		}
+		if _, err := m.lib.Source(op); err != nil {
+			return
+		}
+	}
+	m.list = packed
+}
+
+// intern gives each operation its name. In ragged batches, which come in any number of
+// tokens, equal operations share one: layers then do not make a new shape dearer.
+func (m *Model) intern() {
+	first := make(map[string]string)
+	for i := range m.list.Ops {
+		op := &m.list.Ops[i]
+		name := op.Name
+		if m.list.Ragged {
+			same := op.Identity()
+			if first[same] == "" {
+				first[same] = name + "." + string(op.Kind) // positions are two of one name
+			}
+			name = first[same]
+		}
+		m.names = append(m.names, m.session.Intern(name))
+	}
+}
+
+// Packed reports whether Run packs: the requests of a batch then lie one behind another,
+// and its shape is their number of tokens.
+func (m *Model) Packed() bool { return m.list.Ragged }
+
+// PackedShape is Shape for a model that packs.
+func PackedShape(tokens int) (shapegroups.Shape, error) {
+	return shapegroups.Of([]int64{int64(tokens)})
+}
+
+// split says how many tokens and requests the attentions of a ragged batch are for.
+func (p *plan) split(lib ops.Library, tokens, requests int) {
+	for i := range p.steps {
+		if s := &p.steps[i]; s.op.Kind == ops.Attention {
+			op := s.op
+			op.Dims[0], op.Dims[3] = int64(tokens), int64(requests)
+			s.grid, s.values = lib.Launch(op)
+		}
+	}
+}
