@@ -47,7 +47,7 @@ func (s *Set) gridOf(m, n, k int) grid {
 	if deep(k) {
 		most = groupBytes / 4 / depth
 	}
-	most = max(s.maxRows, min(rowsMost, most))
+	most = max(s.maxRows, min(rowsMost-rowsMost%s.maxRows, most)) // also after each is rounded to whole tiles
 	groups := (m + most - 1) / most
 	each := (m + groups - 1) / groups
 	if groups > 1 { // whole tiles

@@ -33,3 +33,23 @@ func TestSlicesAtOnce(t *testing.T) {
 		users.Wait()
 	})
 }
+
+// Copies of slices have room for every block, also for one whose rows were rounded up to
+// whole tiles.
+func TestSlicesOfManyRows(t *testing.T) {
+	each(t, func(t *testing.T, s *Set) {
+		for _, rows := range []int{rowsMost - 1, rowsMost, rowsMost + 1, 2 * rowsMost, 5 * rowsMost} {
+			p := newProduct(t, s, rand.New(rand.NewPCG(8, uint64(rows))), rows, 8*s.width, 2*depth+1, true)
+			p.run(t, s)
+			all := slices.Clone(p.C)
+			last := p.Args
+			last.M, last.A, last.C = 1, p.A[(rows-1)*p.LDA:], make([]float32, p.LDC)
+			if err := s.Run(&last, 0, s.Blocks(1, p.N, p.K)); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.EqualFunc(last.C[:p.N], all[(rows-1)*p.LDC:][:p.N], same) {
+				t.Errorf("%d rows: the last has other bits alone", rows)
+			}
+		}
+	})
+}
