@@ -1,13 +1,9 @@
 package encoder
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
-	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/encoder/internal/folder"
 	"github.com/kiln-cache/kiln/fault"
@@ -17,7 +13,7 @@ import (
 // stands before each text, a text longer than Info.MaxTokens is cut, and the empty text
 // has an embedding, too. A byte that is not UTF-8 counts as U+FFFD. The bits of an
 // embedding depend on its text alone, not on the others or on who computes beside it
-// (SPEC E8). Texts are spread over the workers that are free.
+// (SPEC E8). Texts of all calls wait in one line, in which calls take turns.
 //
 // ErrClosed after Close, and a context's error when ctx ends. The Key of the *fault.Error
 // is the text that failed, as texts[3]; it is ErrInvalid where the tokenizer has a token
@@ -58,18 +54,14 @@ func (e *Encoder) encode(ctx context.Context, texts [][]int32, omitted int) ([][
 			return nil, about(i, err)
 		}
 	}
-	out := make([][]float32, len(texts))
-	err := e.each(ctx, texts, func(ctx context.Context, i int) error {
-		rows, err := e.rows(ctx, texts[i])
-		if err == nil {
-			out[i] = e.pool(rows[min(omitted, len(texts[i])-1)*e.info.Dimensions:])
-		}
-		return err
-	})
-	if err != nil {
+	if len(texts) == 0 {
+		return [][]float32{}, nil
+	}
+	c := newCall(texts, omitted)
+	if err := e.submit(ctx, c); err != nil {
 		return nil, err
 	}
-	return out, nil
+	return c.out, nil
 }
 
 func about(text int, err error) error {
@@ -86,53 +78,6 @@ func (e *Encoder) check(ids []int32) error {
 		}
 	}
 	return nil
-}
-
-// each calls do for every text, on one goroutine a worker. Texts of one length follow
-// each other, the longest first, so that workers end together. After an error no text is
-// begun, and the first error is given.
-func (e *Encoder) each(ctx context.Context, texts [][]int32, do func(ctx context.Context, i int) error) error {
-	order := make([]int, len(texts))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return len(texts[b]) - len(texts[a]) })
-	caller := ctx
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	var next atomic.Int64
-	work := func() {
-		for ctx.Err() == nil {
-			at := int(next.Add(1)) - 1
-			if at >= len(order) {
-				return
-			}
-			if err := do(ctx, order[at]); err != nil {
-				end(about(order[at], err))
-			}
-		}
-	}
-	var others sync.WaitGroup
-	for range min(len(texts), cap(e.idle)) - 1 {
-		others.Go(work)
-	}
-	work()
-	others.Wait()
-	return cmp.Or(caller.Err(), context.Cause(ctx))
-}
-
-// rows computes one text: the outputs of its tokens, one behind another.
-func (e *Encoder) rows(ctx context.Context, ids []int32) ([]float32, error) {
-	m, err := e.lease(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { e.idle <- m }()
-	a, err := m.Run(ctx, [][]int32{ids})
-	if err != nil {
-		return nil, err
-	}
-	return a.Output, nil
 }
 
 // pool makes one embedding of a row for each token. Sums are of float64, so that they

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
@@ -23,6 +24,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/internal/forward"
+	"github.com/kiln-cache/kiln/shapegroups"
 )
 
 // Config of an Encoder. The zero value is usable: it does what the folder says.
@@ -30,7 +32,7 @@ type Config struct {
 	// Device is the backend that computes; default cpu. Others run where the package
 	// that registers them is imported, such as gpuexec/opencl.
 	Device string
-	// Workers is how many texts are computed side by side, at most 256; default the
+	// Workers is how many batches are computed side by side, at most 256; default the
 	// runtime's workers, one a core.
 	Workers int
 	// MaxTokens is the length of the longest text, [CLS] and [SEP] among it; a longer
@@ -65,12 +67,18 @@ type Encoder struct {
 	prompt  string // before each text
 	omitted int    // tokens of the prompt, and the [CLS] before it, that pooling leaves out
 	session *kiln.Session
-	idle    chan *forward.Model // one a worker: those that nobody uses
 
-	closing chan struct{}
-	once    sync.Once
-	closed  chan struct{}
-	err     error // of closing; read once closed is closed
+	mu struct {
+		sync.Mutex
+		queue     queue
+		idle      []*forward.Model // one a worker: those that nobody uses
+		running   []*batch         // at most one a worker
+		announced kiln.Shape
+		closing   bool
+	}
+	left   atomic.Int64 // models that are not closed
+	closed chan struct{}
+	err    error // of closing; read once closed is closed
 }
 
 // lengths is the bucketing of tokens where KILN_BUCKET says nothing: at most an eighth
@@ -91,7 +99,7 @@ func Open(ctx context.Context, rt *kiln.Runtime, dir string, cfg Config) (*Encod
 	if err != nil {
 		return nil, err
 	}
-	e := &Encoder{folder: f, closing: make(chan struct{}), closed: make(chan struct{})}
+	e := &Encoder{folder: f, closed: make(chan struct{})}
 	if err = e.configure(cfg); err == nil {
 		err = e.start(ctx, rt, library, cfg.Workers, filepath.Base(dir))
 	}
@@ -197,17 +205,17 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 		return err
 	}
 	workers = cmp.Or(workers, workersOf(rt, exec))
-	e.idle = make(chan *forward.Model, workers)
+	e.left.Store(int64(workers))
 	for range workers {
-		m := forward.New(forward.Config{Session: e.session, Executor: exec, Library: library, Engine: engine, Weights: e.folder.Weights})
+		m := forward.New(forward.Config{Session: e.session, Executor: exec, Library: library, Engine: engine, Weights: e.folder.Weights, Packed: true})
 		if err == nil {
 			err = m.Prepare(ctx)
 		}
-		e.idle <- m
+		e.mu.idle = append(e.mu.idle, m)
 	}
+	e.mu.queue = queue{line: shapegroups.Queue[*call]{Ahead: ahead}, workers: workers, packs: e.mu.idle[0].Packed()}
 	if err != nil { // what was prepared goes
-		close(e.idle)
-		for m := range e.idle {
+		for _, m := range e.mu.idle {
 			m.Close()
 		}
 		return errors.Join(err, e.session.Close(context.WithoutCancel(ctx)))
@@ -234,31 +242,21 @@ func (e *Encoder) Info() Info {
 	return i
 }
 
-// lease takes a model for one text.
-func (e *Encoder) lease(ctx context.Context) (*forward.Model, error) {
-	select {
-	case <-e.closing:
-		return nil, fault.ErrClosed
-	default:
-	}
-	select {
-	case m := <-e.idle:
-		return m, nil
-	case <-e.closing:
-		return nil, fault.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // Close ends the encoder: calls that wait get ErrClosed, and each text that is being
 // computed is finished. Then the weights go back. It waits for that; ctx ends the
 // waiting only. Closing again waits again. The runtime stays open.
 func (e *Encoder) Close(ctx context.Context) error {
-	e.once.Do(func() {
-		close(e.closing)
-		go e.drain()
-	})
+	e.mu.Lock()
+	e.mu.closing = true
+	e.mu.queue.clear(fault.ErrClosed)
+	idle := e.mu.idle
+	e.mu.idle = nil
+	e.mu.Unlock()
+	go func() {
+		for _, m := range idle {
+			e.retire(m)
+		}
+	}()
 	select {
 	case <-e.closed:
 		return e.err
@@ -267,11 +265,11 @@ func (e *Encoder) Close(ctx context.Context) error {
 	}
 }
 
-// drain takes every model as soon as nobody uses it.
-func (e *Encoder) drain() {
-	for range cap(e.idle) {
-		(<-e.idle).Close()
+// retire closes a model that nobody uses any more, and with the last one what they share.
+func (e *Encoder) retire(m *forward.Model) {
+	m.Close()
+	if e.left.Add(-1) == 0 {
+		e.err = errors.Join(e.session.Close(context.Background()), e.folder.Weights.Close())
+		close(e.closed)
 	}
-	e.err = errors.Join(e.session.Close(context.Background()), e.folder.Weights.Close())
-	close(e.closed)
 }

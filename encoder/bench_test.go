@@ -1,0 +1,135 @@
+package encoder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/encoder/internal/folder"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/internal/forward"
+	"github.com/kiln-cache/kiln/internal/measure"
+)
+
+// questions are ids of the lengths of 300 questions, in the order they came.
+func questions(b *testing.B) (texts [][]int32) {
+	b.Helper()
+	text, err := os.ReadFile("testdata/squad_lengths.txt")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i, word := range strings.Fields(string(text)) {
+		n, err := strconv.Atoi(word)
+		if err != nil {
+			b.Fatal(err)
+		}
+		ids := make([]int32, n)
+		for at := range ids {
+			ids[at] = int32(1000 + (i*31+at*17)%20000)
+		}
+		texts = append(texts, ids)
+	}
+	return texts
+}
+
+// BenchmarkPacked has one worker compute questions of MiniLM: one by one with padding,
+// one by one packed, and packed into batches of up to so many tokens, in turns of 100. It
+// reports the first way's time over that of each other: median, least and most of the runs.
+func BenchmarkPacked(b *testing.B) {
+	dir := "../.cache/minilm"
+	if _, err := os.Stat(dir); err != nil {
+		b.Skip("the model MiniLM is not here; fetch it with: make model")
+	}
+	padded, packed := benchModel(b, dir, false), benchModel(b, dir, true)
+	texts := questions(b)
+	run := func(m *forward.Model, ids [][]int32) {
+		if _, err := m.Run(b.Context(), ids); err != nil {
+			b.Fatal(err)
+		}
+	}
+	ways := []struct {
+		name  string
+		model *forward.Model
+		most  int // tokens of a batch of more than one
+	}{{"padded", padded, 0}, {"alone", packed, 0}, {"128", packed, 128}, {"256", packed, 256}, {"512", packed, 512}, {"1024", packed, 1024}}
+	var rounds [][]float64
+	for b.Loop() {
+		took := make([]float64, len(ways))
+		for part := range slices.Chunk(texts, 100) {
+			for w, way := range ways {
+				start := time.Now()
+				for rest := part; len(rest) > 0; {
+					n, used := 1, len(rest[0])
+					for n < len(rest) && used+len(rest[n]) <= way.most {
+						used, n = used+len(rest[n]), n+1
+					}
+					run(way.model, rest[:n])
+					rest = rest[n:]
+				}
+				took[w] += time.Since(start).Seconds()
+			}
+		}
+		rounds = append(rounds, took)
+	}
+	for w, way := range ways[1:] {
+		var ratios []float64
+		for _, took := range rounds[1:] { // in the first all shapes are new
+			ratios = append(ratios, took[0]/took[w+1])
+		}
+		if len(ratios) > 0 {
+			s := measure.SpreadOf(ratios)
+			b.Log(way.name, fmt.Sprintf("%+v", s))
+		}
+	}
+}
+
+func benchModel(b *testing.B, dir string, packed bool) *forward.Model {
+	b.Helper()
+	f, err := folder.Open(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	rt, err := kiln.Open(kiln.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	lib, err := cpu.New("auto")
+	if err != nil {
+		b.Fatal(err)
+	}
+	exec, err := rt.Executor(b.Context(), lib, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	engine, err := rt.Constants().Engine(constants.CPU, 0, "")
+	if err != nil {
+		b.Fatal(err)
+	}
+	bucket, err := kiln.ParseBucketing(lengths)
+	if err != nil {
+		b.Fatal(err)
+	}
+	session, err := rt.Session(kiln.SessionConfig{Bucket: bucket})
+	if err != nil {
+		b.Fatal(err)
+	}
+	m := forward.New(forward.Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: f.Weights, Packed: packed})
+	b.Cleanup(func() {
+		m.Close()
+		if err := errors.Join(rt.Close(context.Background()), f.Weights.Close()); err != nil {
+			b.Error(err)
+		}
+	})
+	if err := m.Prepare(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	return m
+}
