@@ -3,7 +3,10 @@ package gpuexec_test
 import (
 	"context"
 	"errors"
+	"runtime"
+	"sync"
 	"testing"
+	"weak"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -54,6 +57,41 @@ func TestRunBehindAFailedOne(t *testing.T) {
 	if n := e.Stats().Launches; n != 3 {
 		t.Errorf("%d launches, want 3", n)
 	}
+}
+
+// E1: a run that has ended, or was cancelled before it began, keeps nothing of its launches,
+// also while its user keeps it.
+func TestEndedRunKeepsNothing(t *testing.T) {
+	f, gate, _ := gated()
+	e := open(t, f, gpuexec.Config{Workers: 1})
+	release := sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(release)
+	b := alloc(t, e, 1<<16)
+	copied := func(runs ...*gpuexec.Run) (*gpuexec.Run, weak.Pointer[byte]) {
+		host := make([]byte, 1<<16)
+		return behind(t, e, gpuexec.CopyTo(b, 0, host), runs...), weak.Make(&host[0])
+	}
+	done, first := copied()
+	if err := done.Wait(bg); err != nil {
+		t.Fatal(err)
+	}
+	held := behind(t, e, gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: gpuexec.Size{1}})
+	cancelled, second := copied(held)
+	cancelled.Cancel()
+	if err := cancelled.Wait(bg); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	for _, host := range []weak.Pointer[byte]{first, second} {
+		eventually(t, func() bool {
+			runtime.GC()
+			return host.Value() == nil
+		})
+	}
+	release()
+	if err := errors.Join(held.Wait(bg), done.Wait(bg)); err != nil {
+		t.Error(err)
+	}
+	runtime.KeepAlive(cancelled)
 }
 
 // E1: a run that waits for another holds no worker, so that copies overlap with kernels; it

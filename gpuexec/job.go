@@ -82,9 +82,10 @@ func (j *job) allowed() error {
 func (j *job) end() {
 	if j.over.CompareAndSwap(false, true) {
 		j.abort()
-		j.after = nil
-		if j.ended != nil {
-			j.ended()
+		ended := j.ended
+		j.after, j.run, j.ended = nil, nil, nil // who keeps a Run does not keep what it needed
+		if ended != nil {
+			ended()
 		}
 	}
 }
