@@ -179,6 +179,10 @@ type launched struct {
 
 func newLaunched(t testing.TB, op ops.Op) *launched {
 	b, _ := New("auto")
+	return newLaunchedOn(t, b, op)
+}
+
+func newLaunchedOn(t testing.TB, b *Backend, op ops.Op) *launched {
 	d, err := b.Open(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
