@@ -17,7 +17,7 @@ var environment = map[string][]string{
 var (
 	readsEnvironment = []string{"env"}
 	// The rooms whose goroutines have an owner, a stop signal and a waiter.
-	startsGoroutines = []string{"actors", "gpuexec", "cmd", "stress"}
+	startsGoroutines = []string{"actors", "encoder", "gpuexec", "cmd", "stress"}
 )
 
 // statements finds reads of the environment and go statements outside their rooms.
