@@ -23,8 +23,8 @@
 //
 // # Concurrency
 //
-// An Encoder is safe for concurrent use. Each worker computes one text at a time; calls
-// share the workers text by text.
+// An Encoder is safe for concurrent use. Texts of all calls wait in one line, in which
+// calls take turns, and each worker computes a batch of them at a time.
 //
 // # Failure
 //
