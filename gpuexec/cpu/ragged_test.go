@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -55,7 +54,7 @@ func TestAttentionKeepsSequencesApart(t *testing.T) {
 						token := int32(i / all)
 						own := token >= starts[sequence] && token < starts[sequence+1] && i%all/int(width) == head
 						if !own && math.Float32bits(v) != math.Float32bits(want[i]) {
-							t.Fatal(fmt.Sprintf("width %d, %v in sequence %d, head %d: number %d is %v, was %v", width, bad, sequence, head, i, v, want[i]))
+							t.Fatalf("width %d, %v in sequence %d, head %d: number %d is %v, was %v", width, bad, sequence, head, i, v, want[i])
 						}
 						if own && bad != math.MaxFloat32 && v == v {
 							t.Fatalf("width %d: %v gave %v", width, bad, v)
