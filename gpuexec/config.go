@@ -80,6 +80,7 @@ const (
 
 // Stats is a snapshot of an executor's counts since it was opened.
 type Stats struct {
+	Number    int64 // of this executor among those that the process opened, from 1
 	Compiles  int64 // programs compiled from their source
 	BlobLoads int64 // programs loaded from a blob
 	Launches  int64 // kernel runs handed to the driver

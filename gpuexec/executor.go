@@ -17,6 +17,7 @@ import (
 // Executor runs kernels on one device. Safe for concurrent use.
 type Executor struct {
 	cfg    Config
+	number int64
 	info   DeviceInfo // of the device as it was opened first
 	limits Limits     // likewise
 	ref    *actors.Ref[message]
@@ -35,6 +36,8 @@ type Executor struct {
 		kernels map[*Kernel]struct{} // to be rebuilt when the device comes back
 	}
 }
+
+var opened atomic.Int64 // executors of the process
 
 // Open opens the device and starts its workers; ctx bounds the opening only. The
 // error says what is wrong with the configuration (ErrInvalid), or is the
@@ -68,7 +71,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 		end()
 		return nil, fmt.Errorf("executor: open %s:%d: %w", cfg.Backend.Name(), cfg.Index, err)
 	}
-	e.info, e.limits = g.info, g.limits
+	e.number, e.info, e.limits = opened.Add(1), g.info, g.limits
 	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue), desk: new(desk), unclaimed: make(map[string]unclaimed), running: make(chan struct{})}
 	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
 	g.start(e)
@@ -107,7 +110,7 @@ func (e *Executor) Ready(ctx context.Context) error {
 
 // Stats are counts since Open. It waits for nothing.
 func (e *Executor) Stats() Stats {
-	return Stats{Compiles: e.compiles.Load(), BlobLoads: e.blobLoads.Load(), Launches: e.launches.Load(),
+	return Stats{Number: e.number, Compiles: e.compiles.Load(), BlobLoads: e.blobLoads.Load(), Launches: e.launches.Load(),
 		Restarts: e.restarts.Load(), Queued: e.queued.Load()}
 }
 

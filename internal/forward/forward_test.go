@@ -133,6 +133,25 @@ func geometric(t testing.TB) shapegroups.Bucketing {
 	return bucket
 }
 
+// K5: two executors of one runtime do not share the buffers of their weights.
+func TestTwoDevices(t *testing.T) {
+	b := open(t, tinyList(asItIs))
+	first, _ := b.model(kiln.SessionConfig{})
+	other, err := cpu.New("auto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.config.Library = other
+	if b.config.Executor, err = b.runtime.Executor(bg, other, 0); err != nil {
+		t.Fatal(err)
+	}
+	second, _ := b.model(kiln.SessionConfig{})
+	ids := b.ids(0, 5)
+	if want := b.run(first, ids).Output; !slices.Equal(b.run(second, ids).Output, want) {
+		t.Error("another device gives another output")
+	}
+}
+
 // lookups is how many names were answered, by whomever.
 func lookups(a *forward.Answer) int64 {
 	return a.Held + a.Group + a.Session + a.Artefact + a.Disk + a.Joined + a.Compiles

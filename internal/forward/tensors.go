@@ -62,8 +62,9 @@ func (ts *tensors) get(ctx context.Context, op ops.Op, w oplist.Weight) (*gpuexe
 	if err != nil {
 		return nil, err
 	}
-	// The restarts are in the key so that nobody finds a buffer that was lost (SPEC E1).
-	key := constants.Key{Backend: backendID, ID: constants.Content([]byte(identity), []byte(form.Format), fmt.Append(nil, w.Shape, ts.restarts))}
+	// The executor and its restarts are in the key, so that nobody finds a buffer of another
+	// device, or one that was lost (SPEC K5, E1).
+	key := constants.Key{Backend: backendID, ID: constants.Content([]byte(identity), []byte(form.Format), fmt.Append(nil, w.Shape, ts.exec.Stats().Number, ts.restarts))}
 	owned := false
 	lease, cached, err := ts.engine.Get(ctx, key, form.Bytes, constants.Options{},
 		func(ctx context.Context) (constants.Value, error) {
