@@ -227,8 +227,8 @@ func TestRuntimeClosedByACreatorOfACache(t *testing.T) {
 		t.Fatal(err)
 	}
 	var answer error
-	_, _, _ = g.Get(ctx, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
-		answer = closed(r)
+	_, _, _ = g.Get(ctx, "n", sessioncache.Options{}, func(ctx context.Context) (sessioncache.Value, error) {
+		answer = r.Close(ctx)
 		return sessioncache.Value{}, nil
 	})
 	g.Close()

@@ -244,15 +244,16 @@ func (r *Runtime) number(e *gpuexec.Executor) (uint64, bool) {
 // this order, and waits for their creators and finalisers, those of sessions that
 // were closed before among them. A value that a group or a lease still holds is freed
 // when that ends, and may find its device closed. ctx ends the waiting only. Closing
-// again waits again and gives the same error. Called by a Free, listener, Make, Load
-// or creator of a Session's Cache that it waits for, on the goroutine that Kiln called that
-// on, it answers ErrCycle at once; the closing goes on.
+// again waits again and gives the same error. Called by a Free, listener, Make or
+// Load that it waits for, on the goroutine that Kiln called that on, or with the context of
+// a creator of a Session's Cache, it answers ErrCycle at once; the closing goes on.
 func (r *Runtime) Close(ctx context.Context) error {
 	if r.none() {
 		return nil
 	}
+	circle := r.crew.zone.Here() || r.creates(ctx)
 	r.closing.Do(func() { actors.Go(r.close) })
-	if r.crew.zone.Here() {
+	if circle {
 		return &fault.Error{Op: "kiln: close", Err: ErrCycle}
 	}
 	select {
@@ -261,6 +262,18 @@ func (r *Runtime) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return guard.Ended(ctx)
 	}
+}
+
+// creates reports whether ctx is that of a creator of an open session's Cache.
+func (r *Runtime) creates(ctx context.Context) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.mu.sessions {
+		if flight.Inside(ctx, s.in()) {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *Runtime) close() {

@@ -198,9 +198,9 @@ func (s *Session) Stats() SessionStats { return s.in().Stats() }
 // or ErrClosed. Artefacts that are being made belong to all sessions: a Make goes on
 // until it ends, its linger time is over, or the runtime closes. Close waits until
 // every value of the session that nobody uses is freed; ctx ends only the waiting.
-// Groups and leases go on serving what they hold. Called by a Free of the session, its
-// Evicted, or a creator of its Cache, Close does not wait for itself, but answers ErrCycle;
-// the session ends. It knows no other circle: Frees of two sessions that close each other
+// Groups and leases go on serving what they hold. Called by a Free of the session or its
+// Evicted, or with the context of a creator of its Cache, Close does not wait for itself,
+// but answers ErrCycle; the session ends. It knows no other circle: Frees of two sessions that close each other
 // wait until ctx ends.
 func (s *Session) Close(ctx context.Context) error {
 	if s == nil || s.room == nil {

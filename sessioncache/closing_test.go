@@ -326,7 +326,7 @@ func TestCreatorClosesItsSession(t *testing.T) {
 		if err := p.ResetAll(ctx); err != nil {
 			t.Errorf("reset: %v", err)
 		}
-		wantError(t, "close", p.Close(bg), fault.ErrCycle)
+		wantError(t, "close", p.Close(ctx), fault.ErrCycle)
 		return p.value("v"), nil
 	})
 	if err != nil && !errors.Is(err, fault.ErrClosed) { // its value, or that

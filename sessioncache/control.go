@@ -5,6 +5,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -166,9 +167,9 @@ func look[T any](ctx context.Context, s *Session, op string, at func(*state) T) 
 // are cancelled, and all groups go. Close waits until the creators have ended
 // and until every value that nobody uses is freed; ctx ends the waiting only.
 // Groups and leases that are open go on serving what they hold. A further call
-// waits, too. Called by a creator or Free of this session, or its Evicted, on the
-// goroutine of that, it does not wait for itself, but answers ErrCycle at once; the session
-// ends all the same. It knows no other circle: Frees of two sessions that close each other
+// waits, too. Called by a Free of this session or its Evicted, on the goroutine of that, or
+// with the context of one of its creators, it does not wait for itself, but answers
+// ErrCycle at once; the session ends all the same. It knows no other circle: Frees of two sessions that close each other
 // wait until ctx ends.
 func (s *Session) Close(ctx context.Context) error {
 	s.close.Do(func() {
@@ -180,7 +181,7 @@ func (s *Session) Close(ctx context.Context) error {
 			})
 		})
 	})
-	if s.published.frees.zone.Here() || s.making.Here() {
+	if s.published.frees.zone.Here() || flight.Inside(ctx, s) {
 		return failed("close", s.name, fault.ErrCycle)
 	}
 	select {

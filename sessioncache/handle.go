@@ -303,13 +303,11 @@ func (r *rider) Leave(flight.Ticket[*node]) { r.group.session.send(left{ask: r.a
 
 // run is the creator's goroutine.
 func (a *ask) run() {
-	a.session.making.Run(func() {
-		guard.Guard(func() (err error) {
-			a.value, err = a.create(a.flight.Context())
-			return err
-		}, func(err error) {
-			a.ended, a.failed = true, err
-			a.session.actor.Do(a, nil) // the actor does not stop while a creator runs
-		})
+	guard.Guard(func() (err error) {
+		a.value, err = a.create(a.flight.Context())
+		return err
+	}, func(err error) {
+		a.ended, a.failed = true, err
+		a.session.actor.Do(a, nil) // the actor does not stop while a creator runs
 	})
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/kiln-cache/kiln/internal/recency"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/internal/touched"
-	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -31,7 +30,6 @@ type Session struct {
 	floor     Floor
 	linger    time.Duration
 	unwatch   func()            // leaves the memory limit
-	making    zone.Zone         // creators, for which Close waits and ResetAll does not
 	telling   lease.Bin[func()] // what Config.Evicted is told of turns, and the log of evictions
 	warning   lease.Bin[func()] // what else the log is told: a listener that blocks keeps it from nothing
 	evicted   func(lost)        // tells of one
@@ -68,7 +66,6 @@ func Open(c Config) (*Session, error) {
 		done:      make(chan struct{}),
 	}
 	s.sent = s.sending.RUnlock
-	s.making.Up = c.zone
 	p.tell = s.send
 	s.tell(c)
 	if err := s.join(c.Pool, c.Floor.Bytes); err != nil {

@@ -42,6 +42,16 @@ func Within(ctx context.Context, scope any, key string) bool {
 	return id != nil && within(*id, scope, key)
 }
 
+// Inside reports whether ctx lies inside a flight of this scope, at any depth.
+func Inside(ctx context.Context, scope any) bool {
+	id := identityOf(ctx)
+	return id != nil && inside(*id, scope)
+}
+
+func inside(id []*node, scope any) bool {
+	return slices.ContainsFunc(id, func(n *node) bool { return n.scope == scope || inside(n.parent, scope) })
+}
+
 func within(id []*node, scope any, key string) bool {
 	for _, n := range id {
 		if n.scope == scope && n.key == key || within(n.parent, scope, key) {
