@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
@@ -197,11 +199,12 @@ func TestPaddleShapesInAndOut(t *testing.T) {
 
 // The warm-up for int8: what f32 made goes with a reset, one hold keeps it once, and the next
 // run has the counts of a cold one: G7, G8, G10. Upstream keeps what its index of executors
-// still refers to; here the native objects are gone when ResetAll has returned.
+// still refers to; here the native objects go with ResetAll.
 func TestPaddleWarmUp(t *testing.T) {
 	p := openPaddle(t)
 	x := p.executor("predictor", 0, sessioncache.Config{})
-	const objects = 4
+	const objects, scratch = 4, 1 // of a shape, and of the one worker
+	empty := p.lib.Len()
 	count := func(when string, want int64) {
 		t.Helper()
 		if n := x.session.Len(); n != want {
@@ -231,17 +234,18 @@ func TestPaddleWarmUp(t *testing.T) {
 	count("int8", 4*objects)
 	x.runs(0, 1, 2, 3)
 	count("int8 again", 4*objects)
-	var left [2]int64
-	for i := range left {
+	for range 3 {
 		x.runs(0, 1, 2, 3)
 		if err := x.session.ResetAll(bg); err != nil {
 			t.Fatal(err)
 		}
 		count("all", 0)
-		left[i] = p.lib.Len()
-	}
-	if left[0] != left[1] {
-		t.Errorf("%d native objects after a reset, %d after the next", left[0], left[1])
+		// The artefact cache, too, has a pin on what it does not keep, until its turn ends.
+		for deadline := time.Now().Add(30 * time.Second); p.lib.Len() > empty+scratch; runtime.Gosched() {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d native objects after a reset, want at most %d", p.lib.Len(), empty+scratch)
+			}
+		}
 	}
 }
 
