@@ -13,6 +13,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 )
@@ -141,7 +142,7 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 		return nil, failed("compile", clCreateProgramWithSource, status, false)
 	}
 	const guess = 64 << 10 // a driver does not tell how large its code is
-	p, err := d.build(made, src, code, options, max(guess, int64(len(text))))
+	p, err := d.build(made, src, code, text, options, max(guess, int64(len(text))))
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +151,7 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 
 // Load implements gpuexec.Device.
 func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpuexec.Program, error) {
-	code, _, options, err := codeOf(src)
+	code, given, options, err := codeOf(src)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +172,7 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 	if status != success {
 		return nil, refused(cmp.Or(d.broken(status), failed("load", clCreateProgramWithBinary, status, false)))
 	}
-	p, err := d.build(made, src, code, options, int64(len(blob)))
+	p, err := d.build(made, src, code, given, options, int64(len(blob)))
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -192,8 +193,9 @@ func refused(err error) error {
 }
 
 // build makes a program of what was created, which is the program's from here on.
-func (d *device) build(made handle, src gpuexec.Source, code gpuexec.Code, options string, bytes int64) (_ *program, err error) {
-	p := &program{d: d, code: code, params: src.Params, key: src.Key, program: made, bytes: bytes}
+func (d *device) build(made handle, src gpuexec.Source, code gpuexec.Code, given, options string, bytes int64) (_ *program, err error) {
+	p := &program{d: d, code: code, params: src.Params, key: src.Key, program: made, bytes: bytes,
+		hash: xxhash.Sum64String(given + "\x00" + options + "\x00" + code.Entry)}
 	p.mu.kernels = make(map[*queue]handle)
 	defer func() {
 		if err != nil {

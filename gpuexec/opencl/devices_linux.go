@@ -25,6 +25,7 @@ type found struct {
 	id        handle
 	kind      uint64
 	mostBytes int64 // bytes of one buffer
+	miscounts bool  // see grids
 	limits    gpuexec.Limits
 	info      gpuexec.DeviceInfo
 }
@@ -145,7 +146,9 @@ func (l *library) describe(platform, id handle) (f found, err error) {
 	for i := range min(len(sizes)/8, len(f.limits.MaxBlock)) {
 		f.limits.MaxBlock[i] = int(binary.LittleEndian.Uint64(sizes[8*i:]))
 	}
-	library := of(platformName) + ", " + of(platformVersion)
+	version := of(platformVersion)
+	f.miscounts = miscounts(version)
+	library := of(platformName) + ", " + version
 	driver := text(driverVersion)
 	build := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", library, driver, text(deviceVersion)))
 	f.info = gpuexec.DeviceInfo{

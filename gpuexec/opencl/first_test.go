@@ -56,6 +56,8 @@ func TestChild(t *testing.T) {
 	case "model":
 		text := must(json.Marshal(firstOutput(*store)))
 		fmt.Printf("<<%s>>", text)
+	case "grids":
+		grids(t.Context())
 	default:
 		t.Skip("it is for processes that other tests start")
 	}

@@ -21,6 +21,7 @@ type program struct {
 	code    gpuexec.Code
 	params  []gpuexec.Param
 	key     string
+	hash    uint64 // of what the driver is given
 	program handle
 	bytes   int64
 	mu      struct {

@@ -22,6 +22,7 @@ type queue struct {
 	warms  bool     // for a blob that is being taken
 
 	holds []*program // whose blob must not be taken before Finish
+	grids []*users   // that it is one of until Finish
 
 	// What calls are given by address.
 	arg struct {
@@ -63,14 +64,8 @@ func (q *queue) Launch(ctx context.Context, prog gpuexec.Program, args []gpuexec
 		}
 		q.arg.global[i], q.arg.local[i] = uintptr(global), uintptr(block[i])
 	}
-	if p.blob.Load() == nil && !q.warms && !slices.Contains(q.holds, p) {
-		if !p.taking.TryRLock() { // who holds another's must not wait: two queues would for each other
-			if err := q.Finish(ctx); err != nil {
-				return err
-			}
-			p.taking.RLock()
-		}
-		q.holds = append(q.holds, p)
+	if err := q.hold(ctx, p, grid, block); err != nil {
+		return err
 	}
 	kernel, fresh, err := p.kernel(q)
 	if err != nil {
@@ -98,6 +93,34 @@ func (q *queue) Launch(ctx context.Context, prog gpuexec.Program, args []gpuexec
 	native.Add(1)
 	q.events = append(q.events, q.arg.event)
 	return nil
+}
+
+// hold waits until the program may be launched. A queue that has to wait finishes first,
+// and so holds nothing: two queues could wait for each other.
+func (q *queue) hold(ctx context.Context, p *program, grid, block gpuexec.Size) error {
+	for {
+		if q.d.miscounts {
+			k := kernelBlock{p.hash, block}
+			if !q.tryGrid(k, grid) {
+				if err := q.Finish(ctx); err != nil {
+					return err
+				}
+				q.waitGrid(k, grid)
+			}
+		}
+		if p.blob.Load() != nil || q.warms || slices.Contains(q.holds, p) {
+			return nil
+		}
+		if p.taking.TryRLock() {
+			q.holds = append(q.holds, p)
+			return nil
+		}
+		if err := q.Finish(ctx); err != nil {
+			return err
+		}
+		p.taking.RLock() // once the blob is taken
+		p.taking.RUnlock()
+	}
 }
 
 // set gives a kernel object one argument.
@@ -186,6 +209,7 @@ func (q *queue) Finish(context.Context) error {
 	for _, p := range q.holds {
 		p.taking.RUnlock()
 	}
+	q.leaveGrids()
 	q.events, q.parts, q.holds = q.events[:0], q.parts[:0], q.holds[:0]
 	return err
 }
