@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/internal/general"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
@@ -19,10 +20,11 @@ var _ ops.Library = backend{}
 const (
 	tileRows = 8
 	panel    = 32 // columns of a tile
-	tall     = 64 // rows that a group of a batch_matmul gives
+	tall     = 64 // rows that a group of a batch_matmul or an attention gives
 	mostRows = 512
 
 	mostTiles = 1 << 15 // of a matmul, each way
+	mostWidth = 1024    // of a head of an attention, whose sums a group keeps
 )
 
 // sources has the gpuexec.Source of each ops.Op without numbers: a digest is made once.
@@ -31,8 +33,11 @@ var sources sync.Map
 // Source implements ops.Library. One program serves every shape of a kind and its flags.
 // The source is to be read only.
 func (backend) Source(op ops.Op) (gpuexec.Source, error) {
-	if err := general.Padded(op, panel); err != nil {
+	if err := general.Check(op, panel); err != nil {
 		return gpuexec.Source{}, err
+	}
+	if op.Kind == ops.Attention && op.Dims[2] > mostWidth {
+		return gpuexec.Source{}, failure("source", fault.ErrUnsupported, "%s: a head of at most %d numbers", op, mostWidth)
 	}
 	kind := ops.Op{Kind: op.Kind, Bias: op.Bias, TransposeB: op.TransposeB, MaskK: op.MaskK}
 	if made, ok := sources.Load(kind); ok {
@@ -64,6 +69,8 @@ func (backend) Launch(op ops.Op) (gpuexec.Size, []gpuexec.Arg) {
 		grid = gpuexec.Size{min(parts(d[0], tileRows), mostTiles), min(parts(d[2], panel), mostTiles)}
 	case ops.BatchMatMul:
 		grid = gpuexec.Size{parts(d[4], panel), parts(d[2], tall), few(d[0] * d[1])}
+	case ops.Attention:
+		grid = gpuexec.Size{min(parts(d[0], tall), mostRows), few(d[1])}
 	case ops.Softmax, ops.Reorder:
 		grid = gpuexec.Size{few(d[0] * d[1] * d[2])}
 	default:

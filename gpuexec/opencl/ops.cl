@@ -152,7 +152,7 @@ kernel void op_softmax(global const float *x, global const int *lengths, global 
 }
 #endif
 
-#if defined(MATMUL) || defined(BATCH_MATMUL)
+#if defined(MATMUL) || defined(BATCH_MATMUL) || defined(ATTENTION)
 // A tile is 8 rows of 32 columns.
 #define ROWS 8
 
@@ -215,9 +215,11 @@ kernel void op_matmul(global const float *x, global const float16 *weight,
 }
 #endif
 
-#ifdef BATCH_MATMUL
+// Tiles of one group: 64 rows of 32 columns, 32 numbers deep at a time.
 #define DEEP 32
 #define DOWN 64
+
+#ifdef BATCH_MATMUL
 // A group gives 64 rows of 32 columns. It copies 32 rows of the right-hand side at a
 // time, turned where that is transposed.
 kernel void op_batch_matmul(global const float *a, global const float *b, global const int *lengths, global float *out,
@@ -256,6 +258,98 @@ kernel void op_batch_matmul(global const float *a, global const float *b, global
 		}
 		for (uint r = 0; r < rows; r++)
 			put_row(sums[2 * r] * scale, sums[2 * r + 1] * scale, out + (block * m + begin + r) * n + column, columns);
+	}
+}
+#endif
+
+#ifdef ATTENTION
+#define MOST_SUMS 8192
+// A group takes some tokens of a head, 64 if it has the memory, and goes on with those as
+// far behind as there are groups. The tokens of each sequence meet 32 of its keys at a
+// time, in order: where a greater score comes, what was summed before shrinks (online
+// softmax: M. Milakov and N. Gimelshein, 2018). out may be q: it is written last.
+kernel void op_attention(global const float *q, global const float *k, global const float *v, global const int *starts, global float *out,
+		uint tokens, uint heads, uint width, uint sequences, float scale) {
+	uint stride = heads * width, blocks = (width + 31) / 32, most = min((uint)DOWN, MOST_SUMS / 32 / max(blocks, 1u)) / ROWS * ROWS;
+	for (uint head = get_group_id(1); head < heads; head += get_num_groups(1))
+	for (uint block = get_group_id(0) * most; block < tokens; block += get_num_groups(0) * most)
+	for (uint first = block, rows; first < min(block + most, tokens); first += rows) {
+		uint sequence = 0; // the last that begins at first or before
+		for (uint n = sequences; n > 1;) {
+			uint half_of_n = n / 2;
+			if ((uint)starts[sequence + half_of_n] <= first) sequence += half_of_n;
+			n -= half_of_n;
+		}
+		uint begin = starts[sequence], end = sequence + 1 < sequences ? min((uint)starts[sequence + 1], tokens) : tokens;
+		if (begin > first || end <= first) { // starts is no such list
+			begin = first;
+			end = first + 1;
+		}
+		rows = min(end, block + most) - first;
+		global const float *from = q + first * stride + head * width;
+		global float *to = out + first * stride + head * width;
+		float16 sums[MOST_SUMS / 16]; // of each 32 columns, those of each row of the tiles
+		uint tiled = (rows + ROWS - 1) / ROWS * ROWS;
+		for (uint i = 0; i < 2 * blocks * tiled; i++) sums[i] = 0;
+		float tops[DOWN], totals[DOWN], shrink[DOWN];
+		for (uint r = 0; r < rows; r++) {
+			tops[r] = -INFINITY;
+			totals[r] = 0;
+		}
+		for (uint key = begin; key < end; key += 32) {
+			uint keys = min(end - key, 32u);
+			float16 scores[2 * DOWN], part[2 * DEEP];
+			for (uint i = 0; i < 2 * DOWN; i++) scores[i] = 0;
+			for (uint done = 0; done < width; done += DEEP) {
+				uint deep = min(width - done, (uint)DEEP);
+				for (uint c = 0; c < 32; c++) {
+					global const float *column = k + (key + min(c, keys - 1)) * stride + head * width + done;
+					for (uint i = 0; i < deep; i++) ((float *)part)[32 * i + c] = column[i];
+				}
+				for (uint down = 0; down < rows; down += ROWS) {
+					global const float *row[ROWS];
+					#pragma unroll
+					for (int r = 0; r < ROWS; r++) row[r] = from + min(down + r, rows - 1) * stride + done;
+					ADD_TILE(scores + 2 * down, row, deep, part)
+				}
+			}
+			float *weights = (float *)scores;
+			for (uint r = 0; r < rows; r++) {
+				float top = tops[r];
+				for (uint c = 0; c < keys; c++) top = fmax(top, weights[32 * r + c] *= scale);
+				for (uint c = keys; c < 32; c++) weights[32 * r + c] = -INFINITY;
+				scores[2 * r] = exp(scores[2 * r] - top);
+				scores[2 * r + 1] = exp(scores[2 * r + 1] - top);
+				shrink[r] = exp(tops[r] - top);
+				totals[r] = fma(totals[r], shrink[r], total(scores[2 * r] + scores[2 * r + 1]));
+				tops[r] = top;
+			}
+			for (uint column = 0; column < width; column += 32) {
+				uint columns = min(width - column, 32u);
+				for (uint i = 0; i < keys; i++) {
+					global const float *row = v + (key + i) * stride + head * width + column;
+					part[2 * i] = get(row, columns);
+					part[2 * i + 1] = 0;
+					if (columns > 16) part[2 * i + 1] = get(row + 16, columns - 16);
+				}
+				float16 *block_sums = sums + column / 16 * tiled;
+				for (uint r = 0; r < rows; r++) {
+					block_sums[2 * r] *= shrink[r];
+					block_sums[2 * r + 1] *= shrink[r];
+				}
+				for (uint down = 0; down < rows; down += ROWS) {
+					float *row[ROWS];
+					#pragma unroll
+					for (uint r = 0; r < ROWS; r++) row[r] = weights + 32 * min(down + r, rows - 1);
+					ADD_TILE(block_sums + 2 * down, row, keys, part)
+				}
+			}
+		}
+		for (uint r = 0; r < rows; r++)
+			for (uint column = 0; column < width; column += 32) {
+				float16 *both = sums + column / 16 * tiled + 2 * r;
+				put_row(both[0] / totals[r], both[1] / totals[r], to + r * stride + column, min(width - column, 32u));
+			}
 	}
 }
 #endif

@@ -14,7 +14,7 @@ type Library interface {
 	// launches: the tensors in the package comment's order, then the values that
 	// Launch gives. A backend whose program serves more dimensions than the Op's gives
 	// equal sources for them. ErrInvalid for an Op that is none, ErrUnsupported for
-	// one that the backend does not have, as only cpu has attention.
+	// one that the backend does not have.
 	Source(op Op) (gpuexec.Source, error)
 	// Launch is the grid of a launch of the Op, and what follows its tensors among the
 	// arguments: its dimensions, where the program does not have them. The Source's

@@ -30,6 +30,7 @@ const (
 
 const (
 	mostBlocks = 65535   // in one dimension of a grid, on any device
+	mostWidth  = 256     // of a head of an attention: 32 for each item
 	mostTerms  = 1 << 16 // of a sum: Mesa's llvmpipe ends loops after 65,535 turns (grid.glsl)
 )
 
@@ -53,7 +54,7 @@ func (b *Backend) wide(op ops.Op) bool { return b.processor() && op.Dims[1]%4 ==
 func (b *Backend) shader(op ops.Op) shader {
 	s := shader{module: op.Kind.String(), items: items}
 	switch op.Kind {
-	case ops.LayerNorm, ops.Softmax:
+	case ops.LayerNorm, ops.Softmax, ops.Attention:
 		if b.processor() {
 			s.items = lanes
 		}
@@ -76,8 +77,12 @@ func (b *Backend) shader(op ops.Op) shader {
 // scale alone have equal sources, but for a matmul on a processor whose k is a multiple of
 // 4 and one whose k is not. They are to be read only.
 func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
-	if err := general.Padded(op, panel); err != nil {
+	if err := general.Check(op, panel); err != nil {
 		return gpuexec.Source{}, err
+	}
+	if op.Kind == ops.Attention && op.Dims[2] > mostWidth {
+		return gpuexec.Source{}, &fault.Error{Op: "ops: source", Key: op.String(), Backend: Name,
+			Err: fmt.Errorf("%w: a head of %d numbers, want at most %d", fault.ErrUnsupported, op.Dims[2], mostWidth)}
 	}
 	if n := terms(op); n > mostTerms {
 		return gpuexec.Source{}, &fault.Error{Op: "ops: source", Key: op.String(), Backend: Name,
@@ -114,6 +119,8 @@ func terms(op ops.Op) int64 {
 		return op.Dims[1]
 	case ops.BatchMatMul, ops.Softmax:
 		return op.Dims[3]
+	case ops.Attention: // no more turns than that on 8 items, all loops together
+		return 3 * op.Dims[0] * general.Parts(op.Dims[2], 32)
 	}
 	return 1
 }
@@ -134,6 +141,8 @@ func (b *Backend) Launch(op ops.Op) (grid gpuexec.Size, values []gpuexec.Arg) {
 		blocks = d[0]
 	case ops.Softmax:
 		blocks = d[0] * d[1] * d[2]
+	case ops.Attention:
+		blocks = d[0] * d[1]
 	default:
 		blocks = general.Parts(op.Elements(), size)
 	}

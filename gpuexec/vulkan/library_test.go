@@ -157,6 +157,15 @@ func buffersOf(op ops.Op) (in [][]float32, out []float32) {
 		fill(d[0], two)
 	case ops.Slice:
 		fill(d[0]*d[1]*d[2], 1)
+	case ops.Attention: // of sequences of one length
+		for range 3 {
+			fill(op.Elements(), 1)
+		}
+		starts := make([]float32, d[3]+1)
+		for i := range starts {
+			starts[i] = math.Float32frombits(uint32(int64(i) * d[0] / d[3]))
+		}
+		in = append(in, starts)
 	default:
 		fill(op.Elements(), 1)
 	}
@@ -218,6 +227,7 @@ func testLargeShapes(t *testing.T, b *Backend) {
 		{wide, 1, 1}, {ops.New(ops.Softmax, 1, 1, 1, mostTerms), 0.5, 0},
 		{ops.New(ops.MatMul, 2, mostTerms, 3), mostTerms, mostTerms}, {ops.New(ops.MatMul, 2, mostTerms-1, 3), mostTerms - 1, mostTerms - 1}, {biased, mostTerms + 1, mostTerms + 1},
 		{ops.New(ops.BatchMatMul, 1, 1, 2, mostTerms, 3), mostTerms, mostTerms}, {transposed, mostTerms, mostTerms},
+		{ops.New(ops.Attention, mostBlocks/16+5, 17, 1, mostBlocks/16+5), 1, 1},
 	} {
 		in, out := buffersOf(c.op)
 		compute(t, e, b, c.op, in, out)
@@ -237,6 +247,34 @@ func testLargeShapes(t *testing.T, b *Backend) {
 	}
 }
 
+// The longest sequences of an attention are complete: its first rows are looked at alone.
+func TestLongSequences(t *testing.T) { both(t, testLongSequences) }
+
+func testLongSequences(t *testing.T, b *Backend) {
+	e := open(t, b, 1)
+	for _, width := range []int64{1, 32, mostWidth} {
+		op := ops.New(ops.Attention, mostTerms/3/general.Parts(width, 32), 1, width, 1)
+		in, out := buffersOf(op)
+		for i := range in[2] {
+			in[2][i] = float32(i / int(width)) // so that a missing key shows
+		}
+		l, on := launch(t, e, b, op, in, out)
+		l.Grid = gpuexec.Size{2}
+		if err := e.Submit(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Read(t.Context(), on, 0, gpuexec.BytesOf(out)); err != nil {
+			t.Fatal(err)
+		}
+		want := float32(op.Dims[0]-1) / 2
+		for i, got := range out[:2*width] {
+			if math.Abs(float64(got-want)) > 1e-4*float64(want) {
+				t.Fatalf("%s: element %d is %v, want %v", op, i, got, want)
+			}
+		}
+	}
+}
+
 // A grid has no more blocks in a dimension than any device takes.
 func TestGridIsBounded(t *testing.T) {
 	for _, op := range []ops.Op{ops.New(ops.GELU, 1<<20, 1<<10), ops.New(ops.Softmax, 1, 1, 1<<30, 1), ops.New(ops.MatMul, 1<<30, 1, 1), ops.New(ops.BatchMatMul, 1<<10, 1<<10, 1, 1, 1<<10)} {
@@ -245,8 +283,10 @@ func TestGridIsBounded(t *testing.T) {
 		}
 	}
 	b := New(Config{})
-	if _, err := b.Source(ops.New(ops.MatMul, 1, mostTerms+1, 1)); !errors.Is(err, fault.ErrUnsupported) {
-		t.Errorf("a sum of more terms than loops have turns: %v, want ErrUnsupported", err)
+	for _, op := range []ops.Op{ops.New(ops.MatMul, 1, mostTerms+1, 1), ops.New(ops.Attention, mostTerms/3+1, 1, 1, 1), ops.New(ops.Attention, 1, 1, mostWidth+1, 1)} {
+		if _, err := b.Source(op); !errors.Is(err, fault.ErrUnsupported) {
+			t.Errorf("%s, of more terms than loops have turns or than items have room: %v, want ErrUnsupported", op, err)
+		}
 	}
 }
 

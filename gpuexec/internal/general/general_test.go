@@ -3,7 +3,6 @@ package general_test
 import (
 	"errors"
 	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -100,19 +99,6 @@ func TestValues(t *testing.T) {
 		if got := general.Values(c.op); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.op, got, c.want)
 		}
-	}
-}
-
-// A backend without attention says what to do instead, of a right one only.
-func TestPadded(t *testing.T) {
-	for _, c := range each {
-		err := general.Padded(c.op, 32)
-		if refused := errors.Is(err, fault.ErrUnsupported) && strings.Contains(err.Error(), "pad the sequences"); refused != (c.op.Kind == ops.Attention) {
-			t.Errorf("%s: %v", c.op, err)
-		}
-	}
-	if err := general.Padded(ops.New(ops.Attention, 1, 2, 3, 0), 32); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("no sequences: %v, want ErrInvalid", err)
 	}
 }
 
