@@ -127,6 +127,15 @@ func (s *Session) event(m message) (after func()) {
 		}
 		m.at(st)
 		m.Reply.Send(struct{}{})
+	case save:
+		switch {
+		case st.closed:
+			m.Reply.Fail(errClosed)
+		case st.save(&m.of):
+			m.Reply.Send(m.of)
+		default:
+			s.actor.Tell(m)
+		}
 	case reset:
 		return s.cleared(m)
 	case closing:

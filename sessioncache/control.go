@@ -7,6 +7,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
@@ -141,13 +142,15 @@ func (s *Session) Stream(ctx context.Context) (stream []shapegroups.Shape, err e
 }
 
 // SavePolicy encodes what the policy has learnt, for Config.Saved. It is of one moment, so
-// that nothing in it contradicts anything else: it takes one turn, of 2 ms where the policy
-// knows 10,000 shapes and of some 50 ms where it knows 100,000. Call it when few wait.
+// that nothing in it contradicts anything else, but holds nobody up: other calls are
+// answered meanwhile. It takes time and memory in proportion to the shapes that the policy
+// knows. Calls of it take place one after the other.
 func (s *Session) SavePolicy(ctx context.Context) (saved []byte, err error) {
-	return look(ctx, s, "save policy", func(st *state) []byte {
-		st.touched.Add(st.policy.Remembered())
-		return st.policy.Save()
-	})
+	of, err := actors.Ask(ctx, s.actor, func(r actors.Reply[*policy.Snapshot]) message { return save{Reply: r} })
+	if err != nil {
+		return nil, failed("save policy", "", err)
+	}
+	return of.Encode(), nil
 }
 
 // look gives what at gives in a turn, with all noted uses drained. The turn may come

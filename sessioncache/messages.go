@@ -6,6 +6,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -146,6 +147,14 @@ type looking struct {
 }
 
 func (m looking) Fail(err error) { m.Reply.Fail(err) }
+
+// save is SavePolicy. It comes again until all is copied.
+type save struct {
+	actors.Reply[*policy.Snapshot]
+	of *policy.Snapshot // nil until it begins
+}
+
+func (m save) Fail(err error) { m.Reply.Fail(err) }
 
 // roomMade is a write or the end of a creator that waited for other sessions to
 // make room for its value. The claim says whether they did.

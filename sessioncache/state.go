@@ -381,6 +381,16 @@ func (s *state) announce(shapes []shapegroups.Shape) {
 	s.policy.Announce(shapes)
 }
 
+// save copies what the policy knows, as far as a turn goes, and reports whether that was
+// all. Until another snapshot is complete, none begins.
+func (s *state) save(to **policy.Snapshot) (done bool) {
+	left := func() bool { s.touched.Add(1); return s.touched.Left() }
+	if *to == nil {
+		*to = s.policy.Snapshot(left)
+	}
+	return *to != nil && (*to).Copy(left)
+}
+
 // intern gives the place of a name among the interned ones. Groups that hold it
 // already learn its place by learn: until then it is found by its hash.
 func (s *state) intern(name string, hash uint64) NameID {

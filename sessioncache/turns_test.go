@@ -55,6 +55,7 @@ func TestTurnsAreShort(t *testing.T) {
 	if _, ok := v.LookupID(id); !ok {
 		t.Error("an interned name is not found")
 	}
+	short("SavePolicy", func() error { _, err := s.SavePolicy(bg); return err })
 	items := 0
 	short("the offer to the memory limit", func() error { items = len(room.Offer(bg)); return nil })
 	want(t, "offered", items, groups)
@@ -182,6 +183,55 @@ func TestGivesBesideManyInUseInShortTurns(t *testing.T) {
 			t.Errorf("%s: a turn touched %d things, want at most %d", what, n, touched.Most)
 		}
 		want(t, what+" took the one that was not in use", s.Has(mustShape(t, groups-1)), false)
+	}
+}
+
+// F6, S9: nor does a turn of a save, however much the policy remembers; what it saves is of
+// one moment, whoever saves besides, and who has left holds up none.
+func TestSavesInShortTurns(t *testing.T) {
+	const groups, known = 100, 64 * 100
+	s := open(t, sessioncache.Config{Groups: sessioncache.LimitOf(groups), Policy: "duel"})
+	many(t, s.Session, known)
+	resume := sessioncache.Stall(s.Session)
+	if _, err := s.SavePolicy(&leaves{Context: bg}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	const saves = 4
+	saved := make(chan []byte, saves)
+	for range saves {
+		go func() {
+			b, err := s.SavePolicy(bg)
+			if err != nil {
+				t.Error(err)
+			}
+			saved <- b
+		}()
+	}
+	resume()
+	for i := range known / 8 { // others are answered, and change what is saved
+		s.hold(known - i).Close()
+	}
+	for range saves {
+		b := <-saved
+		again := open(t, sessioncache.Config{Groups: sessioncache.LimitOf(groups), Policy: "duel", Saved: b})
+		if _, err := again.SavePolicy(bg); err != nil || len(b) < known*16 {
+			t.Errorf("%d bytes saved: %v", len(b), err)
+		}
+	}
+	if err := s.SetGroups(bg, sessioncache.LimitOf(10)); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := s.SavePolicy(bg); err != nil || len(b) > 64*10*40 {
+		t.Errorf("%d bytes saved of a lowered session: %v", len(b), err)
+	}
+	if n := longest(t, s); n > touched.Most {
+		t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
+	}
+	if err := s.Close(bg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.SavePolicy(bg); !errors.Is(err, fault.ErrClosed) {
+		t.Errorf("of a closed session: %v", err)
 	}
 }
 

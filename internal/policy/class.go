@@ -80,6 +80,7 @@ func (p *Policy) drop() {
 		if g == nil || p.requests-g.since < period {
 			break
 		}
+		p.copy(g)
 		g.since = p.requests
 		p.ages.renew(g)
 		if g.class.exponent > p.classes[0].exponent {

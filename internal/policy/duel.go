@@ -26,15 +26,16 @@ type duel struct {
 	recencyMiss, countsMiss float64 // share of the last requests but hits, exponential mean
 	hits                    int     // of both directories, since a request that was none
 
-	left func(*Group) // told of each key that leaves a directory
+	leaves, left func(*Group) // told of each key that leaves a directory, before and after
 }
 
-func newDuel(worth bool, left func(*Group)) *duel {
+func newDuel(worth bool, leaves, left func(*Group)) *duel {
 	return &duel{
 		weight:  1,
 		worth:   worth,
 		recency: list{kind: inShadow},
 		counts:  heap{kind: byShadow, by: (*Group).rank},
+		leaves:  leaves,
 		left:    left,
 	}
 }
@@ -65,15 +66,20 @@ func (d *duel) resize(size int) {
 	d.shrink(atOnce)
 }
 
+// large reports whether one of them has more keys than fit.
+func (d *duel) large() bool { return d.recency.len > d.size || d.counts.len() > d.size }
+
 // shrink has keys leave that no longer fit, up to most of each directory.
 func (d *duel) shrink(most int) {
 	for n := 0; n < most && d.recency.len > d.size; n++ {
 		g := d.recency.oldest
+		d.leaves(g)
 		d.recency.remove(g)
 		d.left(g)
 	}
 	for n := 0; n < most && d.counts.len() > d.size; n++ {
 		g := d.counts.lowest()
+		d.leaves(g)
 		d.counts.remove(g)
 		d.left(g)
 	}
@@ -152,6 +158,7 @@ func (d *duel) enter(g *Group) {
 		if d.worth && g.count.below(low.count) {
 			return
 		}
+		d.leaves(low)
 		d.counts.remove(low)
 		d.left(low)
 	}

@@ -18,11 +18,13 @@ type Group struct {
 	used     bool           // is in Policy.used
 	visited  bool           // sieve: used since the hand last passed
 	saved    byte           // parts, while a saved state is read
+	copied   uint64         // the last snapshot that has it, or that began before it was known
 	part     uint8          // of its class's order
 	number   uint64         // of its registration
 	cost     int            // exponent of the class it belongs to by cost
 	class    *class         // cost class it is in now, while resident
 	since    uint64         // when it was last asked for, or last dropped a class
+	aged     uint64         // its place in the list by age
 	last     uint64         // when it was last asked for or registered
 	count    count          // of uses
 	slots    [heapKinds]int // place in a heap, plus 1; 0 is none
@@ -40,6 +42,7 @@ const (
 	inShadow = iota // duel's shadow directory by recency
 	inOrder         // its class's, while resident, as they were registered
 	inAge           // all residents by when they drop a class
+	inKnown         // all that are known
 	listKinds
 )
 
@@ -50,6 +53,7 @@ type list struct {
 	kind           int
 	newest, oldest *Group
 	len            int
+	pushes         uint64
 }
 
 func (l *list) has(g *Group) bool {
@@ -90,4 +94,7 @@ func (l *list) push(g *Group) {
 	}
 	l.newest = g
 	l.len++
+	if l.pushes++; l.kind == inAge {
+		g.aged = l.pushes
+	}
 }

@@ -1,10 +1,5 @@
 package policy
 
-import (
-	"cmp"
-	"slices"
-)
-
 // The parts of an order.
 const (
 	free      = iota // those not known to be busy
@@ -20,6 +15,7 @@ type order struct {
 	list  // members, as they were registered
 	kind  Kind
 	duel  *duel
+	copy  func(*Group) // before a mark of sieve goes
 	parts [parts]part
 	hand  hand // of sieve, over all parts
 }
@@ -39,7 +35,7 @@ type part struct {
 }
 
 func (p *Policy) newOrder() *order {
-	o := &order{list: list{kind: inOrder}, kind: p.kind, duel: p.duel, hand: hand{round: 1}}
+	o := &order{list: list{kind: inOrder}, kind: p.kind, duel: p.duel, copy: p.copy, hand: hand{round: 1}}
 	by := (*Group).rank
 	switch p.kind {
 	case FIFO, Sieve:
@@ -173,6 +169,7 @@ func (o *order) walk(from uint8, may func(*Group) (Standing, bool)) *Group {
 			o.hand.number = g.number - 1 // it stands at g, and has passed what is in other parts
 			return g
 		case ok:
+			o.copy(g)
 			g.visited = false
 		case s == Busy && from == free:
 			o.move(g, aside)
@@ -204,28 +201,4 @@ func (p *part) follow(to hand) {
 		p.a.remove(g)
 		p.b.push(g)
 	}
-}
-
-// members are all, in the order in which they are saved: fifo and sieve by
-// registration, the others by use.
-func (o *order) members() (all []*Group) {
-	for g := o.oldest; g != nil; g = g.links[inOrder].newer {
-		all = append(all, g)
-	}
-	if o.kind == LRU || o.kind == Duel {
-		slices.SortFunc(all, func(a, b *Group) int { return cmp.Compare(a.last, b.last) })
-	}
-	return all
-}
-
-// next is the group that sieve looks at next, nil for the oldest.
-func (o *order) next() *Group {
-	if o.kind != Sieve || o.hand.number == 0 {
-		return nil
-	}
-	g := o.newest
-	for older := g.links[inOrder].older; older != nil && older.number > o.hand.number; older = g.links[inOrder].older {
-		g = older
-	}
-	return g
 }

@@ -19,6 +19,7 @@ type Policy struct {
 	size   int // capacity that periods and directories follow, at least 1
 	groups map[shapegroups.Shape]*Group
 
+	known     list
 	residents int
 	ages      list // residents, the one to drop a class first being the oldest
 	classes   []*class
@@ -32,6 +33,9 @@ type Policy struct {
 	epoch     uint64 // of the announcement in force
 	announced []shapegroups.Shape
 	ahead     map[shapegroups.Shape]int // first place of each announced shape
+
+	snapshot  *Snapshot // being taken
+	snapshots uint64
 
 	// Only duel knows shapes that are not resident: memory has those that
 	// neither are resident nor in a shadow directory.
@@ -50,13 +54,14 @@ func New(c Config) (*Policy, error) {
 		keep:   c.Keep,
 		limit:  c.Groups,
 		groups: make(map[shapegroups.Shape]*Group),
+		known:  list{kind: inKnown},
 		ages:   list{kind: inAge},
 		epoch:  1,
 		ahead:  make(map[shapegroups.Shape]int),
 		memory: heap{kind: byResidence, by: (*Group).rank},
 	}
 	if p.kind == Duel {
-		p.duel = newDuel(p.keep == Worth, p.settle)
+		p.duel = newDuel(p.keep == Worth, p.copy, p.settle)
 	}
 	p.resize()
 	return p, nil
@@ -126,6 +131,7 @@ func (p *Policy) Use(g *Group) {
 
 // note counts a request for g, which is known.
 func (p *Policy) note(g *Group) {
+	p.copy(g)
 	p.requests++
 	p.clock++
 	g.last = p.clock
@@ -202,6 +208,7 @@ func (p *Policy) Admit(shape shapegroups.Shape, bytes int64, seconds float64) *G
 		p.Resize(g, bytes, seconds)
 		return g
 	}
+	p.copy(g)
 	if p.memory.has(g) {
 		p.memory.remove(g)
 	}
@@ -226,6 +233,7 @@ func (p *Policy) Resize(g *Group, bytes int64, seconds float64) {
 	}
 	if cost := p.classOf(bytes, seconds); cost != g.cost {
 		p.arrange()
+		p.copy(g)
 		g.cost = cost
 		p.leave(g)
 		p.join(g, cost)
@@ -239,6 +247,7 @@ func (p *Policy) Remove(g *Group) {
 		return
 	}
 	p.arrange()
+	p.copy(g)
 	p.leave(g)
 	p.ages.remove(g)
 	g.resident, g.part = false, free
@@ -262,15 +271,21 @@ func (p *Policy) SetGroups(groups int) error {
 
 // know makes shape known.
 func (p *Policy) know(shape shapegroups.Shape) *Group {
-	g := &Group{shape: shape, known: true}
+	g := &Group{shape: shape, known: true, copied: p.snapshots}
 	if at, ok := p.ahead[shape]; ok {
 		g.announce, g.epoch = at, p.epoch
 	}
 	p.groups[shape] = g
+	p.known.push(g)
 	return g
 }
 
 func (p *Policy) forget(g *Group) {
+	p.copy(g)
+	if p.snapshot != nil && p.snapshot.next == g {
+		p.snapshot.next = g.links[inKnown].older
+	}
+	p.known.remove(g)
 	g.known = false
 	g.last, g.count = 0, count{}
 	delete(p.groups, g.shape)
@@ -292,12 +307,15 @@ func (p *Policy) settle(g *Group) {
 // trim forgets the lowest counts beyond the number remembered (SPEC S1): after a large
 // capacity was lowered, only most of them, and the others in the calls to come.
 func (p *Policy) trim(most int) {
-	for n := 0; n < most && len(p.groups) > remembered*p.size && p.memory.len() > 0; n++ {
+	for n := 0; n < most && p.forgetful(); n++ {
 		g := p.memory.lowest()
 		p.memory.remove(g)
 		p.forget(g)
 	}
 }
+
+// forgetful reports whether more is remembered than may be.
+func (p *Policy) forgetful() bool { return len(p.groups) > remembered*p.size && p.memory.len() > 0 }
 
 // resize makes periods and directories follow the capacity.
 func (p *Policy) resize() {

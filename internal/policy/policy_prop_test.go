@@ -1,6 +1,8 @@
 package policy_test
 
 import (
+	"bytes"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -23,6 +25,9 @@ type session struct {
 	model    *model
 	capacity int
 	busy     map[shapegroups.Shape]policy.Standing
+
+	snapshot *policy.Snapshot // being taken
+	then     []byte           // what it is to save
 }
 
 func newSession(t fataler, c policy.Config) *session {
@@ -82,6 +87,26 @@ func (s *session) request(shape shapegroups.Shape, bytes int64, seconds float64)
 	s.model.admit(shape, bytes, seconds)
 }
 
+// step copies some groups of the snapshot that is being taken, which has to be that of the
+// moment when it began.
+func (s *session) step(groups int) {
+	if s.snapshot == nil || !s.snapshot.Copy(func() bool { groups--; return groups >= 0 }) {
+		return
+	}
+	if saved := s.snapshot.Encode(); !bytes.Equal(saved, s.then) {
+		s.t.Fatalf("the snapshot\n%x\nwas when it began\n%x", saved, s.then)
+	}
+	s.snapshot = nil
+}
+
+// begin has a snapshot be taken from now on, if none is.
+func (s *session) begin() {
+	if s.snapshot == nil {
+		s.then = s.real.Save()
+		s.snapshot = s.real.Snapshot(func() bool { return true })
+	}
+}
+
 // check compares what both hold.
 func (s *session) check() {
 	if s.real.Len() > s.capacity {
@@ -123,6 +148,10 @@ func TestPolicyEqualsModel(t *testing.T) {
 		})
 		steps := rapid.IntRange(1, 60).Draw(t, "steps")
 		for range steps {
+			s.step(rapid.IntRange(0, 5).Draw(t, "copied"))
+			if rapid.Bool().Draw(t, "snapshot") {
+				s.begin()
+			}
 			switch rapid.IntRange(0, 9).Draw(t, "step") {
 			case 0:
 				ahead := rapid.SliceOfN(one, 0, 6).Draw(t, "announced")
@@ -149,6 +178,7 @@ func TestPolicyEqualsModel(t *testing.T) {
 					s.evict()
 				}
 			case 3:
+				s.step(math.MaxInt)
 				saved := s.real.Save()
 				s.real = must(policy.Load(saved, s.real.Config()))
 				s.real.Announce(s.model.ahead)
@@ -203,6 +233,10 @@ func longRun(t *testing.T, c policy.Config, requests int) {
 		}
 		shape := must(shapegroups.N(n))
 		s.request(shape, 1, float64(int64(1)<<(n%4)))
+		if i%512 == 0 {
+			s.begin()
+		}
+		s.step(i % 2)
 		if i%512 == 0 {
 			s.check()
 		}

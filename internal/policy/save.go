@@ -21,40 +21,42 @@ const (
 	savedAll     = savedVisited | savedRecent | savedCounted
 )
 
-// Save encodes the state, so that Load gives a policy that evicts as this one
-// would (SPEC S9). Announcements are of the moment and are not in it. Its length
-// is that of the keys known plus a few dozen bytes each.
+// Encode gives what Load makes a policy of that evicts as this one would have (SPEC S9).
+// Announcements are of the moment and are not in it. Its length is that of the keys known
+// plus a few dozen bytes each. It takes the logarithm of their number for each.
 //
 // Layout, integers as varints and floats as 8 little-endian bytes: magic and
 // version; kind and keep as lengths and bytes; capacity (0 unlimited, else plus
 // 1); requests; clock; three floats of the duel; residents in order of age;
 // shapes that are not resident, the one asked for longest ago first; the classes
 // with their orders as places among the residents; CRC-32C of all before it.
-func (p *Policy) Save() []byte {
-	p.arrange()
-	if p.duel != nil { // what does not fit is not saved
-		p.duel.heed()
-		p.duel.shrink(math.MaxInt)
-		p.trim(math.MaxInt)
-	}
+func (s *Snapshot) Encode() []byte {
 	w := &writer{[]byte(magic)}
-	w.text(string(p.kind))
-	w.text(string(p.keep))
-	if p.limit == Unlimited {
+	w.text(string(s.config.Kind))
+	w.text(string(s.config.Keep))
+	if s.config.Groups == Unlimited {
 		w.number(0)
 	} else {
-		w.number(uint64(p.limit) + 1)
+		w.number(uint64(s.config.Groups) + 1)
 	}
-	w.number(p.requests)
-	w.number(p.clock)
-	if d := p.duel; d != nil {
-		w.real(d.weight)
-		w.real(d.recencyMiss)
-		w.real(d.countsMiss)
+	w.number(s.requests)
+	w.number(s.clock)
+	if s.config.Kind == Duel {
+		w.real(s.weight)
+		w.real(s.recencyMiss)
+		w.real(s.countsMiss)
 	}
-	place := w.residents(p)
-	w.remembered(p)
-	w.classes(p, place)
+	var residents, others []*record
+	for i := range s.groups {
+		if g := &s.groups[i]; g.resident {
+			residents = append(residents, g)
+		} else {
+			others = append(others, g)
+		}
+	}
+	w.residents(s, residents)
+	w.others(s, others)
+	w.classes(s, residents)
 	return binary.LittleEndian.AppendUint32(w.out, crc32.Checksum(w.out, castagnoli))
 }
 
@@ -74,70 +76,63 @@ func (w *writer) text(s string) {
 	w.out = append(w.out, s...)
 }
 
-func (w *writer) group(p *Policy, g *Group) {
+func (w *writer) group(s *Snapshot, g *record) {
 	w.text(g.shape.Key())
-	w.out = append(w.out, p.parts(g))
+	w.out = append(w.out, g.parts)
 	w.number(g.last)
-	if p.duel != nil {
-		w.real(g.count.in(p.duel.era))
+	if s.config.Kind == Duel {
+		w.real(g.count.in(s.era))
 	}
 }
 
-// residents gives the place of each among them.
-func (w *writer) residents(p *Policy) map[*Group]uint64 {
-	w.number(uint64(p.residents))
-	place := make(map[*Group]uint64, p.residents)
-	for g := range p.Residents() {
-		place[g] = uint64(len(place))
-		w.group(p, g)
+func (w *writer) residents(s *Snapshot, all []*record) {
+	slices.SortFunc(all, func(a, b *record) int { return cmp.Compare(a.aged, b.aged) })
+	w.number(uint64(len(all)))
+	for i, g := range all {
+		g.place = uint64(i)
+		w.group(s, g)
 		w.number(g.since)
 		w.exponent(g.cost)
 	}
-	return place
 }
 
-// remembered writes the shapes that are not resident.
-func (w *writer) remembered(p *Policy) {
-	others := make([]*Group, 0, len(p.groups)-p.residents)
-	for _, g := range p.groups {
-		if !g.resident {
-			others = append(others, g)
-		}
-	}
-	slices.SortFunc(others, func(a, b *Group) int { return cmp.Compare(a.last, b.last) })
-	w.number(uint64(len(others)))
-	for _, g := range others {
-		w.group(p, g)
+// others writes the shapes that are not resident.
+func (w *writer) others(s *Snapshot, all []*record) {
+	slices.SortFunc(all, func(a, b *record) int {
+		return cmp.Or(cmp.Compare(a.last, b.last), cmp.Compare(a.shape.Key(), b.shape.Key()))
+	})
+	w.number(uint64(len(all)))
+	for _, g := range all {
+		w.group(s, g)
 	}
 }
 
-func (w *writer) classes(p *Policy, place map[*Group]uint64) {
-	w.number(uint64(len(p.classes)))
-	for _, c := range p.classes {
-		w.exponent(c.exponent)
-		members := c.order.members()
-		w.number(uint64(len(members)))
-		for _, g := range members {
-			w.number(place[g])
+// classes writes the members of each: of fifo and sieve in the order in which they were
+// registered, of the others by use.
+func (w *writer) classes(s *Snapshot, residents []*record) {
+	byUse := s.config.Kind == LRU || s.config.Kind == Duel
+	slices.SortFunc(residents, func(a, b *record) int {
+		if byUse {
+			return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.last, b.last), cmp.Compare(a.number, b.number))
 		}
-		if next := c.order.next(); next != nil {
-			w.number(place[next] + 1)
-		} else {
-			w.number(0)
+		return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.number, b.number))
+	})
+	w.number(uint64(len(s.hands)))
+	for len(residents) > 0 {
+		class := residents[0].class
+		n := slices.IndexFunc(residents, func(g *record) bool { return g.class != class })
+		if n < 0 {
+			n = len(residents)
 		}
+		hand, next := s.hands[class], uint64(0) // next: the one that sieve looks at next, plus 1; 0 is the oldest
+		w.exponent(class)
+		w.number(uint64(n))
+		for _, g := range residents[:n] {
+			if w.number(g.place); next == 0 && hand > 0 && g.number > hand {
+				next = g.place + 1
+			}
+		}
+		w.number(next)
+		residents = residents[n:]
 	}
-}
-
-// parts are the flags that a group is saved with.
-func (p *Policy) parts(g *Group) (flags byte) {
-	if g.visited {
-		flags |= savedVisited
-	}
-	if p.duel != nil && p.duel.recency.has(g) {
-		flags |= savedRecent
-	}
-	if p.duel != nil && p.duel.counts.has(g) {
-		flags |= savedCounted
-	}
-	return flags
 }
