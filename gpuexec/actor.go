@@ -52,8 +52,15 @@ func (s *shell) handle(m message) {
 	case lostMsg:
 		if m.on == s.device {
 			s.out = s.state.lost(m.on.n, s.out)
+			s.strandRest(strandMsg{})
 		}
+	case strandMsg:
+		s.strandRest(m)
 	case upMsg:
+		if s.state.phase == phaseDown && s.state.stranded() {
+			s.ref.Tell(m)
+			break
+		}
 		s.device = m.fresh // if Close began meanwhile, it takes the device from here
 		s.pause, s.opened, s.served = m.pause, time.Now(), false
 		s.out = s.state.up(m.fresh.n, cap(m.fresh.jobs), m.fresh.isLost(), s.out)
@@ -214,6 +221,17 @@ func (s *shell) giveUp(m giveUpMsg) {
 	}
 }
 
+// strandRest answers the jobs that wait for a device that is gone, as far as a turn goes.
+// If that is not all, m is told again.
+func (s *shell) strandRest(m message) (done bool) {
+	s.out = s.state.strand(func() bool { s.touched.Add(1); return s.touched.Left() }, s.out)
+	if s.state.stranded() {
+		s.ref.Tell(m)
+		return false
+	}
+	return true
+}
+
 // strand gives up the compiles under way: those to come are on another desk.
 func (s *shell) strand() {
 	s.giveUp(giveUpMsg{s.desk, s.gone()})
@@ -233,6 +251,9 @@ func (s *shell) gone() error {
 func (s *shell) close(m closeMsg) {
 	s.end()
 	s.out = s.state.close(s.out)
+	if !s.strandRest(m) {
+		return
+	}
 	s.strand()
 	for _, u := range s.unclaimed {
 		s.forgo(u.kernel)

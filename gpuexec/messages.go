@@ -39,7 +39,8 @@ type (
 		desk *desk
 		err  error
 	}
-	closeMsg struct{ reply actors.Reply[*generation] }
+	strandMsg struct{} // the rest of those that waited for a device that is gone
+	closeMsg  struct{ reply actors.Reply[*generation] }
 )
 
 func (submitMsg) isMessage()   {}
@@ -54,6 +55,7 @@ func (expiredMsg) isMessage()  {}
 func (compiledMsg) isMessage() {}
 func (settledMsg) isMessage()  {}
 func (giveUpMsg) isMessage()   {}
+func (strandMsg) isMessage()   {}
 func (closeMsg) isMessage()    {}
 
 // Fail answers a request whose turn panicked.

@@ -130,23 +130,29 @@ func (s *state[J]) drop(j J) bool {
 	return e != nil
 }
 
-// withdraw forgets a job whose caller has left, and reports whether it was
-// waiting. One that runs goes on, with its context ended. It costs the same however
-// many wait for workers.
-func (s *state[J]) withdraw(j J, out []effect[J]) (bool, []effect[J]) {
+// forget takes a job out of those that wait, and reports whether it was among them. It
+// costs the same however many wait for workers.
+func (s *state[J]) forget(j J) bool {
 	h := s.held[j]
-	if h == nil && !s.drop(j) {
-		return false, out
+	if h == nil {
+		return s.drop(j)
 	}
-	if h != nil {
-		delete(s.held, j)
-		for i, other := range h.by {
-			if waiters := s.after[other]; waiters != nil {
-				if waiters.Remove(h.at[i]); waiters.Len() == 0 {
-					delete(s.after, other)
-				}
+	delete(s.held, j)
+	for i, other := range h.by {
+		if waiters := s.after[other]; waiters != nil {
+			if waiters.Remove(h.at[i]); waiters.Len() == 0 {
+				delete(s.after, other)
 			}
 		}
+	}
+	return true
+}
+
+// withdraw forgets a job whose caller has left, and reports whether it was
+// waiting. One that runs goes on, with its context ended.
+func (s *state[J]) withdraw(j J, out []effect[J]) (bool, []effect[J]) {
+	if !s.forget(j) {
+		return false, out
 	}
 	return true, s.ended(j, out)
 }
@@ -166,13 +172,13 @@ func (s *state[J]) done(j J, gen uint64, out []effect[J]) (bool, []effect[J]) {
 	return waited, s.ended(j, out)
 }
 
-// lost answers everybody with ErrDeviceLost and has the device opened again. It
-// does nothing for a device that is gone already.
+// lost answers those that run with ErrDeviceLost and has the device opened again. Calls
+// of strand follow, for those that wait. It does nothing for a device that is gone already.
 func (s *state[J]) lost(gen uint64, out []effect[J]) []effect[J] {
 	if gen != s.gen || s.phase != phaseUp {
 		return out
 	}
-	return s.reopen(s.failAll(errGone, out))
+	return s.reopen(s.stop(errGone, out))
 }
 
 func (s *state[J]) reopen(out []effect[J]) []effect[J] {
@@ -182,7 +188,7 @@ func (s *state[J]) reopen(out []effect[J]) []effect[J] {
 }
 
 // up notes that the device of that generation is open with n workers; lost says
-// that it has gone again meanwhile.
+// that it has gone again meanwhile. Nobody waits any more that is to be answered first.
 func (s *state[J]) up(gen uint64, n int, lost bool, out []effect[J]) []effect[J] {
 	if s.phase != phaseDown || gen != s.gen {
 		return out
@@ -194,29 +200,49 @@ func (s *state[J]) up(gen uint64, n int, lost bool, out []effect[J]) []effect[J]
 	return append(out, effect[J]{do: ready})
 }
 
-// close answers everybody with ErrClosed.
+// close answers those that run with ErrClosed. Calls of strand follow.
 func (s *state[J]) close(out []effect[J]) []effect[J] {
 	if s.phase == phaseClosed {
 		return out
 	}
 	s.phase = phaseClosed
-	return s.failAll(fault.ErrClosed, out)
+	return s.stop(fault.ErrClosed, out)
 }
 
-func (s *state[J]) failAll(err error, out []effect[J]) []effect[J] {
-	for e := s.queue.Front(); e != nil; e = e.Next() {
-		out = append(out, effect[J]{do: fail, job: e.Value.(J), err: err})
-	}
+// stop answers the jobs that run. None of the others does from now on.
+func (s *state[J]) stop(err error, out []effect[J]) []effect[J] {
 	for _, j := range s.running {
 		out = append(out, effect[J]{do: fail, job: j, err: err})
+		delete(s.after, j)
+	}
+	s.running, s.idle = nil, 0
+	return out
+}
+
+// stranded reports whether jobs wait for a device that is gone.
+func (s *state[J]) stranded() bool { return s.phase != phaseUp && s.waiting() > 0 }
+
+// strand answers them while left, which is asked before each, says that there is time.
+func (s *state[J]) strand(left func() bool, out []effect[J]) []effect[J] {
+	err := fault.ErrClosed
+	if s.phase == phaseDown {
+		err = errGone
+	}
+	next := func(j J) bool {
+		if !s.stranded() || !left() {
+			return false
+		}
+		s.forget(j)
+		delete(s.after, j)
+		out = append(out, effect[J]{do: fail, job: j, err: err})
+		return true
+	}
+	for e := s.queue.Front(); e != nil && next(e.Value.(J)); e = s.queue.Front() {
 	}
 	for j := range s.held {
-		out = append(out, effect[J]{do: fail, job: j, err: err})
+		if s.queue.Len() > 0 || !next(j) {
+			break
+		}
 	}
-	s.queue.Init()
-	clear(s.places)
-	clear(s.held)
-	clear(s.after)
-	s.running = nil
 	return out
 }

@@ -34,6 +34,78 @@ func (c *leaving) Err() error {
 	return nil
 }
 
+// F6, E1: however many runs wait when a device is lost, or an executor closes, a turn answers
+// a bounded number of them. In the end all have an error, nothing was launched after the
+// loss but on the next device, and nothing is kept.
+func TestStrandsInShortTurns(t *testing.T) {
+	const runs = 2*touched.Most + 500
+	for what, want := range map[string]error{"loss": fault.ErrDeviceLost, "Close": fault.ErrClosed} {
+		goOn, began := make(chan struct{}), make(chan struct{}, 2*runs)
+		f := &fakedevice.Backend{OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error {
+			began <- struct{}{}
+			<-goOn
+			return nil
+		}}
+		e := open(t, f, gpuexec.Config{Workers: 1, Queue: runs})
+		k, err := e.Compile(bg, source("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		launch := gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1, 1, 1}}
+		start := func(after ...*gpuexec.Run) *gpuexec.Run {
+			r, err := e.StartAfter(bg, after, launch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		all := []*gpuexec.Run{start()}
+		<-began
+		for i := range runs {
+			if r := all[i]; i%3 == 0 {
+				all = append(all, start(r, all[0]))
+			} else {
+				all = append(all, start())
+			}
+		}
+		if want == fault.ErrClosed {
+			gone, leave := context.WithCancel(bg)
+			leave()
+			_ = e.Close(gone)
+		} else {
+			f.Lose()
+		}
+		all[runs/2].Cancel()
+		for i, r := range all {
+			if err := r.Wait(bg); !errors.Is(err, want) && (i != runs/2 || !errors.Is(err, context.Canceled)) {
+				t.Fatalf("%s: run %d: %v", what, i, err)
+			}
+		}
+		if n := len(began); n > 0 {
+			t.Errorf("%s: %d were launched on a device that is gone", what, n)
+		}
+		close(goOn)
+		if want == fault.ErrDeviceLost {
+			if err := e.Ready(bg); err != nil {
+				t.Fatal(err)
+			}
+			if err := start().Wait(bg); err != nil || len(began) != 1 {
+				t.Errorf("on the next device: %v, %d launched", err, len(began))
+			}
+		}
+		k.Release()
+		if err := e.Close(bg); err != nil {
+			t.Error(err)
+		}
+		if n := gpuexec.Touched(e); n == 0 || n > touched.Most {
+			t.Errorf("%s: a turn answered %d runs, want 1 to %d", what, n, touched.Most)
+		}
+		if f.Leaked() != 0 || f.Programs() != 0 {
+			t.Errorf("%s: %d things of the driver are left, %d programs", what, f.Leaked(), f.Programs())
+		}
+	}
+}
+
 // F6: however many compiles are under way when a device is lost, or an executor closes, a
 // turn gives up a bounded number of them, and in the end all are.
 func TestGivesUpInShortTurns(t *testing.T) {
