@@ -45,3 +45,34 @@ func TestErrorsOfTheDoor(t *testing.T) {
 		t.Errorf("of another type: %v", err)
 	}
 }
+
+// R3: so does one of Set, Take and Group.
+func TestErrorsOfNames(t *testing.T) {
+	r := open(t, kiln.Config{})
+	s := must(r.Session(kiln.SessionConfig{Bytes: kiln.LimitOf(10)}))
+	g := group(t, s, 1)
+	set := func(name string, bytes int64) error { return kiln.Set(ctx, g, name, kiln.Made[int]{Bytes: bytes}) }
+	take := func(name string) error { _, err := kiln.Take[int](ctx, g, name); return err }
+	check := func(err, is error, text string) {
+		t.Helper()
+		var typed *kiln.Error
+		if !errors.Is(err, is) || !errors.As(err, &typed) || !strings.HasPrefix(err.Error(), text) || strings.Contains(err.Error(), "sessioncache:") {
+			t.Errorf("%v, want %q", err, text)
+		}
+	}
+	if err := set("there", 1); err != nil {
+		t.Fatal(err)
+	}
+	check(set("large", 11), kiln.ErrTooLarge, "kiln: set large: ")
+	check(set("negative", -1), kiln.ErrInvalid, "kiln: set negative: ")
+	check(set("", 1), kiln.ErrInvalid, "kiln: set: ")
+	check(take("absent"), kiln.ErrNotFound, "kiln: take absent: ")
+	g.Close()
+	check(set("late", 1), kiln.ErrClosed, "kiln: set late: ")
+	check(take("there"), kiln.ErrClosed, "kiln: take there: ")
+	if err := s.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Group(ctx, []int64{1})
+	check(err, kiln.ErrClosed, "kiln: group [[1]]: ")
+}

@@ -104,17 +104,22 @@ func (g *Group) ask(ctx context.Context, start time.Time, name string, set optio
 // instead of theirs it has the door's operation, and the key, backend and reason.
 func failed(name string, q *artefacts.Request, err error) error {
 	reason, field := fault.ReasonOf(err)
+	return &fault.Error{Op: opGet, Key: cmp.Or(q.StoredKey, q.Key), Backend: q.Backend, Reason: reason, Field: field, Err: bare(err, name, q.Key)}
+}
+
+// bare is what the rooms below have said of an error, of which the caller knows none, left
+// out.
+func bare(err error, name, key string) error {
 	for {
 		layer, ok := err.(*fault.Error)
-		if !ok || layer.Err == nil || layer.Key != "" && layer.Key != name && layer.Key != q.Key {
-			break // of another key, which a creator asked for
+		if !ok || layer.Err == nil || layer.Key != "" && layer.Key != name && layer.Key != key {
+			return err // of another key, which a creator asked for
 		}
 		if room, _, _ := strings.Cut(layer.Op, ":"); room != "sessioncache" && room != "artefacts" && layer.Op != opGet && layer.Op != opStore {
-			break
+			return err
 		}
 		err = layer.Err
 	}
-	return &fault.Error{Op: opGet, Key: cmp.Or(q.StoredKey, q.Key), Backend: q.Backend, Reason: reason, Field: field, Err: err}
 }
 
 // alone makes an artefact whose key does not cover it, for this group alone (SPEC

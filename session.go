@@ -150,7 +150,7 @@ func (s *Session) Group(ctx context.Context, inputs ...[]int64) (*Group, error) 
 	}
 	room, err := s.in().Group(ctx, shape)
 	if err != nil {
-		return nil, err
+		return nil, failedOn("kiln: group", shape.String(), err)
 	}
 	return &Group{room: room, session: s, listen: s.runtime.cfg.Listen}, nil
 }

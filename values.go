@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -22,8 +23,18 @@ func Set[T any](ctx context.Context, g *Group, name string, m Made[T], o ...Opti
 		return noGroup("kiln: set")
 	}
 	set := settle(o)
-	return g.room.Set(ctx, name, sessioncache.Value{Any: m.Value, Bytes: m.Bytes, Cost: m.Cost, Free: m.Free, Key: m.key, Leased: m.leased},
+	err := g.room.Set(ctx, name, sessioncache.Value{Any: m.Value, Bytes: m.Bytes, Cost: m.Cost, Free: m.Free, Key: m.key, Leased: m.leased},
 		sessioncache.Options{Owner: set.owner, Lane: set.lane})
+	return failedOn("kiln: set", name, err)
+}
+
+// failedOn wraps an error of the room below, unless it is nil, with what was done to which
+// name.
+func failedOn(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fault.Error{Op: op, Key: name, Err: bare(err, name, name)}
 }
 
 // Take moves the value of a name out of its group: the name is absent afterwards,
@@ -46,11 +57,11 @@ func Take[T any](ctx context.Context, g *Group, name string, o ...Option) (Made[
 		}
 		return other == nil
 	})
-	if errors.Is(err, ErrInvalid) && other != nil {
-		err = other
-	}
-	if err != nil {
-		return Made[T]{}, err
+	switch {
+	case errors.Is(err, ErrInvalid) && other != nil:
+		return Made[T]{}, other
+	case err != nil:
+		return Made[T]{}, failedOn(op, name, err)
 	}
 	t, _ := as[T](v.Any)
 	return Made[T]{Value: t, Bytes: v.Bytes, Cost: v.Cost, Free: v.Free, key: v.Key, leased: v.Leased}, nil
