@@ -2,7 +2,6 @@ package sessioncache
 
 import (
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -12,8 +11,8 @@ import (
 
 // handler is a turn of the actor: the uses that came before the message, the
 // message, and what the state wants done.
-func (s *Session) handler(logger *slog.Logger) func(message) {
-	st := s.state
+func (s *Session) handler(cfg Config) func(message) {
+	st, logger := s.state, cfg.Logger
 	var drained func() // set by closing
 	untold := false
 	return func(m message) {
@@ -42,9 +41,12 @@ func (s *Session) handler(logger *slog.Logger) func(message) {
 		if n := uint64(st.requests.all.Warnings()); n > st.published.warnings.Load() {
 			st.published.warnings.Store(n)
 			c := st.published.capacity()
+			bounds := []any{"session", s.name, "groups", c.Groups.String(), "bytes", c.Bytes.String()}
+			if cfg.Pool != nil {
+				bounds = append(bounds, "pool_bytes", cfg.Pool.capacity.String())
+			}
 			s.warning.Throw(func() {
-				logger.Warn("session: thrash: more shapes are in use than fit; see Advice",
-					"session", s.name, "groups", c.Groups.String(), "bytes", c.Bytes.String())
+				logger.Warn("session: thrash: more shapes are in use than fit; see Advice", bounds...)
 			})
 		}
 	}

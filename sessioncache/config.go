@@ -26,7 +26,10 @@ func LimitOf(n int64) Limit { return limit.Of(n) }
 
 // Pool is a number of bytes that sessions share; see Config.Pool. Make it with
 // NewPool. Safe for concurrent use.
-type Pool struct{ shared *pool.Pool }
+type Pool struct {
+	shared   *pool.Pool
+	capacity Limit
+}
 
 // NewPool makes a pool of the bytes given, which no session holds yet. A negative
 // number is ErrInvalid.
@@ -35,7 +38,7 @@ func NewPool(bytes Limit) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Pool{shared}, nil
+	return &Pool{shared, bytes.Or(Unlimited)}, nil
 }
 
 // Use is how many bytes the sessions hold, and how many of the pool's are spoken

@@ -72,7 +72,7 @@ func Open(c Config) (*Session, error) {
 		return nil, failed("open", c.Name, err)
 	}
 	s.log = recency.NewLog[asked](func() { s.send(drain{}) })
-	s.actor = actors.Spawn(actors.Config{Name: "session " + c.Name, Logger: c.Logger}, s.handler(c.Logger))
+	s.actor = actors.Spawn(actors.Config{Name: "session " + c.Name, Logger: c.Logger}, s.handler(c))
 	s.unwatch = c.memory.Join(pressure.Room{Rank: pressure.Sessions, Offer: s.offer, Shrink: s.shrink})
 	return s, nil
 }

@@ -58,6 +58,35 @@ func TestListenerThatBlocks(t *testing.T) {
 	}
 }
 
+// S5, Q1: the thrash line of a session says which bound is short, also where that is the
+// pool's.
+func TestThrashLineHasTheBounds(t *testing.T) {
+	p, err := sessioncache.NewPool(sessioncache.LimitOf(13))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for c, want := range map[*sessioncache.Config]string{
+		{Pool: p}:                          "groups=64 bytes=unlimited pool_bytes=13",
+		{Bytes: sessioncache.LimitOf(13)}:  "groups=64 bytes=13\n",
+		{Groups: sessioncache.LimitOf(13)}: "groups=13 bytes=unlimited\n",
+	} {
+		var l told
+		c.Policy, c.Logger = "lru", slog.New(slog.NewTextHandler(&l, nil))
+		b := open(t, *c)
+		for n := 0; b.Stats().Thrash == 0 && n < 1000; n++ {
+			if err := b.sized(1+n%20, "x", "v", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.Close(bg); err != nil {
+			t.Fatal(err)
+		}
+		if l.count("session: thrash") != 1 || l.count(want) != 1 {
+			t.Errorf("%s: want %q", l.b.String(), want)
+		}
+	}
+}
+
 // S5: thrash is told as early where bytes bind as where groups do; without a capacity in
 // groups what fits has to be known first.
 func TestThrashByBytesIsToldAsEarly(t *testing.T) {
