@@ -145,7 +145,6 @@ func (s *shell) drain() {
 // publish makes the counts right for readers. It comes before every answer that
 // a caller may follow with a look at them.
 func (s *shell) publish() {
-	s.e.cache.cfg.memory.Add(s.state.resident - s.e.resident.Load())
 	s.e.resident.Store(s.state.resident)
 	s.e.reserved.Store(s.state.reserved)
 	s.e.leased.Store(s.state.leased)

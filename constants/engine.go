@@ -308,7 +308,7 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 		return nil, false, &fault.Error{Op: "constants: compute", Key: key.ID, Err: err}
 	}
 	if out.Owner == nil {
-		return e.uncached(v), false, nil
+		return e.uncached(v, bytes), false, nil
 	}
 	if l, err = out.Owner.Fulfil(v.Any, v.Bytes, v.Free); err == nil {
 		return l, true, nil
@@ -324,12 +324,16 @@ func (e *Engine) discard(free func()) {
 	}
 }
 
-// uncached is a lease on a value that the cache does not have.
-func (e *Engine) uncached(v Value) *Lease {
+// uncached is a lease on a value that the cache does not have. bytes are those declared.
+func (e *Engine) uncached(v Value, bytes int64) *Lease {
 	n := new(node)
 	n.Value.value, n.Value.bytes = v.Any, v.Bytes
 	n.Value.gone.Store(true)
-	n.Value.cell.Init(func() { e.discard(v.Free) })
+	e.cache.cfg.memory.Add(bytes)
+	n.Value.cell.Init(func() {
+		defer e.cache.cfg.memory.Add(-bytes)
+		e.discard(v.Free)
+	})
 	return newLease(n)
 }
 

@@ -74,6 +74,7 @@ func (o *Promise) Fulfil(value any, bytes int64, free func()) (*Lease, error) {
 	n := o.engine.shell.state.newNode(o.pending)
 	n.Value.value = value
 	n.Value.cell.Init(o.freeing(n, free))
+	o.engine.cache.cfg.memory.Add(bytes)
 	n.Value.cell.Pin() // the owner's lease
 	if o.pending.callback != nil {
 		n.Value.calls.add(o.pending.callback)
@@ -94,6 +95,7 @@ func (o *Promise) Fulfil(value any, bytes int64, free func()) (*Lease, error) {
 func (o *Promise) freeing(n *node, free func()) func() {
 	e, reserved := o.engine, o.memory
 	return func() {
+		defer e.cache.cfg.memory.Add(-n.Value.bytes)
 		if n.Value.apart.Load() {
 			e.tell(forgetMsg{n})
 		}

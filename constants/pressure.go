@@ -9,7 +9,7 @@ import (
 )
 
 // shrinkMsg asks for the removal of tensors in the order given, as many as it takes to
-// free so many bytes.
+// free so many bytes. It is answered when they have been freed.
 type shrinkMsg struct {
 	nodes []*node
 	bytes int64
@@ -21,7 +21,8 @@ func (shrinkMsg) isMessage() {}
 func (m shrinkMsg) handle(s *shell) {
 	freed := s.state.shrink(m.nodes, m.bytes)
 	s.publish()
-	m.reply.Send(freed)
+	s.letGoLater()
+	s.gone.Soon(func() { s.idle.Soon(func() { m.reply.Send(freed) }) })
 }
 
 func (m shrinkMsg) Fail(err error) { m.reply.Fail(err) }
