@@ -4,6 +4,7 @@ package blobstore_test
 
 import (
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,6 +95,30 @@ func TestOrderOfDifferentClocks(t *testing.T) {
 	r.clock(time.Minute)
 	a.fill(4, 4, 100*kib)
 	r.want("have", b.has(1, 2, 3, 4), []int{1, 3, 4})
+}
+
+// P7: a clock that jumps by an hour whenever it is asked does not make a call begin
+// anew without end.
+func TestCallsUnderAClockThatOnlyJumps(t *testing.T) {
+	for _, p := range []blobstore.Policy{blobstore.FIFO, blobstore.LRU, blobstore.Cost} {
+		r := newRig(t)
+		var asked atomic.Int64
+		s := r.open("d", 350*kib, policy(p), func(c *blobstore.Config) {
+			c.Now = func() time.Time {
+				if asked.Add(1) < 1000 { // else nothing would end the test
+					r.clock(time.Hour)
+				}
+				return r.now()
+			}
+		})
+		s.fill(1, 5, 100*kib)
+		r.want("used", words(s.usage().Entries, s.get("k5")), "3 v5")
+		info, err := s.Inspect(background, "test/"+s.Bucket("k5")+"/0")
+		r.want("uses", words(info.Uses, err, s.Prune(background, 0), s.usage().Entries), "1 <nil> <nil> 0")
+		if n := asked.Load(); n > 500 {
+			t.Errorf("%s: the clock was asked %d times", p, n)
+		}
+	}
 }
 
 // P7: who takes over what a garbled file of uses says can still count on.

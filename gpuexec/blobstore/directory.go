@@ -49,6 +49,7 @@ type directory struct {
 
 	stale       bool      // the uses of other writers are to be read
 	usesRead    time.Time // when the uses of other writers were read
+	usesNew     bool      // no change has ended since
 	usesWritten bool      // this writer has a file
 }
 
@@ -144,6 +145,7 @@ func (d *directory) alter(ctx context.Context, do func() error) error {
 		if err != nil {
 			d.fresh = false
 		}
+		d.usesNew = d.usesNew && more
 		if e := d.end(ctx); e == errMore {
 			more = true
 		} else {

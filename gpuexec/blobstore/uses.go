@@ -115,9 +115,10 @@ func (d *directory) others() error {
 	return d.told()
 }
 
-// told is errMore, once a minute, if the uses of other writers are to be read first.
+// told is errMore, once a minute, if the uses of other writers are to be read first. A
+// change that has read them does not again, however far the clock jumps meanwhile.
 func (d *directory) told() error {
-	if d.s.cfg.Now().Sub(d.usesRead).Abs() < flushEvery {
+	if d.usesNew || d.s.cfg.Now().Sub(d.usesRead).Abs() < flushEvery {
 		return nil
 	}
 	if d.stale = true; d.lock != nil && d.fresh {
@@ -130,7 +131,7 @@ func (d *directory) told() error {
 // loadUses reads the files of other writers, and takes over those of writers that ended.
 // It needs no lock: who renames a file takes it over.
 func (d *directory) loadUses() {
-	d.stale, d.usesRead = false, d.s.cfg.Now()
+	d.stale, d.usesNew, d.usesRead = false, true, d.s.cfg.Now()
 	live, ended, names, err := d.s.readUses(true)
 	if err != nil {
 		d.s.logOnce("read uses", err) // victims are chosen by what is known
