@@ -291,6 +291,7 @@ func (s *Store) gather(ctx context.Context, op string, dirs []string, to *intake
 			return trouble(op, dir, err)
 		}
 		l := folder{FS: s.cfg.fs(resolve(absolute)), base: true}
+		defer l.Close()
 		if err := checkOwner(l.FS, dir, false); err != nil {
 			if errors.Is(err, fault.ErrRefused) {
 				return err

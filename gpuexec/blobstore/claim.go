@@ -50,6 +50,7 @@ func (c *Claim) release() {
 		if err := c.lease.Release(); err != nil {
 			c.s.logOnce("release", err) // other processes pass it over after the lease time
 		}
+		c.s.drop()
 	})
 }
 
@@ -107,6 +108,8 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 	if err := s.enter("store: claim", backend, key); err != nil {
 		return nil, err
 	}
+	s.hold()
+	defer s.drop()
 	s.leave() // waiting may take as long as a build; Close ends it by cancelling s.base
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -131,6 +134,7 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 		return nil, nil
 	}
 	c.lease = lease
+	s.hold() // until its release
 	s.mu.Lock()
 	closed := s.mu.claims == nil || s.closed.Load()
 	if !closed {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -51,8 +50,7 @@ func (r *rig) mount(file, at, options string) (unmount func()) {
 	unmount = sync.OnceFunc(func() {
 		err := unix.Unmount(at, 0)
 		for end := time.Now().Add(20 * time.Second); err == unix.EBUSY && time.Now().Before(end); err = unix.Unmount(at, 0) {
-			runtime.GC() // closes the folder that a closed store held; the kernel closes those of a dead process a little later
-			time.Sleep(5 * time.Millisecond)
+			time.Sleep(5 * time.Millisecond) // the kernel closes the files of a dead process a little later
 		}
 		if err != nil {
 			r.t.Errorf("unmount %s: %v", at, err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
@@ -52,11 +53,13 @@ func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func()
 		}
 		return nothing, Miss{Reason: fault.Quarantined}, nil
 	}
-	leave = func() {
+	s.hold()
+	leave = sync.OnceFunc(func() {
 		if err := mark.Leave(); err != nil {
 			s.logOnce("mark", err)
 		}
-	}
+		s.drop()
+	})
 	if err := s.commit(false, markDir+"/"+name, markDir+"/"); err != nil { // else a machine that hangs boots into the same blob
 		s.degraded("sync a mark", err)
 	}
@@ -208,6 +211,7 @@ func (s *Store) sweepHidden(mark string) (bool, error) {
 		return false, err
 	}
 	base, place, ok := s.noted(string(text))
+	defer base.noLonger()
 	if !ok {
 		return false, nil
 	}
@@ -229,6 +233,7 @@ func (s *Store) sweepHidden(mark string) (bool, error) {
 func (s *Store) sweepCrashed(mark string) (bool, error) {
 	return s.marks.Sweep(mark, func(note string) bool {
 		l, place, ok := s.noted(note)
+		defer l.noLonger()
 		if !ok {
 			return true
 		}
@@ -252,7 +257,7 @@ func note(l folder, place string) string {
 }
 
 // noted gives the place that a note names. ok is false for a note that says nothing,
-// and for one about a base that is missing now and may come back.
+// and for one about a base that is missing now and may come back. noLonger must follow.
 func (s *Store) noted(text string) (l folder, place string, ok bool) {
 	text, whole := strings.CutSuffix(text, "\n")
 	parts := strings.Split(text, "/")
@@ -266,6 +271,12 @@ func (s *Store) noted(text string) (l folder, place string, ok bool) {
 	l = folder{FS: s.cfg.fs(strings.TrimSuffix(text, "/"+place)), base: true}
 	_, err := l.Lstat(".")
 	return l, place, err == nil
+}
+
+func (l folder) noLonger() {
+	if l.base {
+		_ = l.Close() // it was only looked at
+	}
 }
 
 // mostPath is above the length of any entry's path, in bytes.

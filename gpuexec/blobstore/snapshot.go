@@ -291,5 +291,4 @@ func (d *directory) saveLast() {
 	if behind*(d.journal.offset-d.savedAt) > length || d.saved != d.journal.inode {
 		d.save()
 	}
-	d.forgetRest()
 }

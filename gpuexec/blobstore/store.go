@@ -59,7 +59,8 @@ type opened struct {
 	cancel context.CancelFunc
 	closed atomic.Bool
 	life   sync.RWMutex // read-held by every call that works on files
-	ended  bool         // nothing works on files any more; life guards it
+	ended  bool         // no call works on files any more; life guards it
+	users  atomic.Int64 // of the directory and the bases: this opening, claims, and who is in a driver
 
 	identities sync.Map // backend -> frame.Identity
 	writer     string   // name of this opening's files in uses/ and lease/owner/
@@ -106,8 +107,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if s.off {
 		return s, nil
 	}
+	s.users.Store(1)
 	if err := s.open(ctx); err != nil {
 		s.cancel()
+		s.letGo()
 		var known *fault.Error
 		if errors.As(err, &known) || ctx.Err() != nil {
 			return nil, err
@@ -169,6 +172,7 @@ func (s *Store) openBases() {
 				s.bases = append(s.bases, base)
 				continue
 			}
+			_ = base.Close() // it was only looked at
 		}
 		s.degraded("open the base "+path, err)
 	}
@@ -222,16 +226,37 @@ func (s *Store) Close(ctx context.Context) error {
 
 func (s *Store) shutDown() error {
 	s.stopTimers()
-	if s.off || s.cfg.ReadOnly || s.ended {
+	if s.off || s.ended {
 		return nil
 	}
 	s.ended = true
-	s.boundUses()
-	s.flushUses(true)
-	s.dir.saveLast()
-	s.dir.journal.close() // no call is under way any more
-	s.dir.disown()
+	if !s.cfg.ReadOnly {
+		s.boundUses()
+		s.flushUses(true)
+		s.dir.saveLast()
+	}
+	s.letGo()
 	return nil
+}
+
+// letGo gives up what is open, when no call is under way.
+func (s *Store) letGo() {
+	s.dir.journal.close()
+	s.dir.forgetRest()
+	s.dir.disown()
+	s.drop()
+}
+
+// hold keeps the directory and the bases open until drop, beyond the end of the store.
+func (s *Store) hold() { s.users.Add(1) }
+
+func (s *Store) drop() {
+	if s.users.Add(-1) > 0 {
+		return
+	}
+	for _, f := range append(s.bases, s.main) {
+		_ = f.Close() // it was only held
+	}
 }
 
 // enter begins a call about a key. Without an error, leave must follow.

@@ -18,40 +18,80 @@ import (
 
 // Dir is the folder at an absolute path of the machine's file system. The path must
 // have no symbolic links: the caller resolves them first. The folder is opened by the
-// first call and then held: what takes its path later is not looked at. Lstat and
-// Mkdir of "." open the path again if the folder was removed.
+// first call and then held, until Close: what takes its path later is not looked at.
+// Lstat and Mkdir of "." open the path again if the folder was removed.
 func Dir(root string) FS { return &native{path: filepath.Clean(root)} }
 
 func machine() (func(root string) FS, error) { return Dir, nil }
 
 type native struct {
-	path string
-	held atomic.Pointer[folder]
+	path  string
+	held  atomic.Pointer[folder]
+	ended atomic.Bool // held stays nil
 }
 
-// folder is an open folder. It is closed when nobody refers to it.
+// folder is an open folder. It is closed when nobody uses it: the operations under way,
+// and the native that holds it. That of a native without Close is when nobody refers to it.
 type folder struct {
-	fd    int
-	owner uint32
+	fd      int
+	owner   uint32
+	users   atomic.Int64
+	cleanup runtime.Cleanup
+}
+
+func (f *folder) enter() bool {
+	for n := f.users.Load(); n > 0; n = f.users.Load() {
+		if f.users.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *folder) leave() {
+	if f.users.Add(-1) == 0 {
+		f.cleanup.Stop()
+		_ = unix.Close(f.fd) // nothing was written to it
+	}
 }
 
 func (n *native) Root() string { return n.path }
 
 const always = unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK
 
-// root gives the folder that is held.
+// root gives the folder that is held. Its leave must follow.
 func (n *native) root() (*folder, error) {
-	if f := n.held.Load(); f != nil {
-		return f, nil
+	for {
+		f := n.held.Load()
+		switch {
+		case f != nil && f.enter():
+			return f, nil
+		case f != nil: // another call has closed it since
+			continue
+		case n.ended.Load():
+			return nil, fs.ErrClosed
+		}
+		f, err := n.openRoot()
+		if err != nil {
+			return nil, err
+		}
+		if !n.held.CompareAndSwap(nil, f) {
+			f.leave()
+		}
 	}
-	f, err := n.openRoot()
-	if err != nil {
-		return nil, err
+}
+
+// drop gives up the folder that is held, if it is that one.
+func (n *native) drop(f *folder) {
+	if f != nil && n.held.CompareAndSwap(f, nil) {
+		f.leave()
 	}
-	if !n.held.CompareAndSwap(nil, f) {
-		f = n.held.Load()
-	}
-	return f, nil
+}
+
+func (n *native) Close() error {
+	n.ended.Store(true)
+	n.drop(n.held.Load())
+	return nil
 }
 
 func (n *native) openRoot() (*folder, error) {
@@ -63,8 +103,9 @@ func (n *native) openRoot() (*folder, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	f := &folder{fd, st.Uid}
-	runtime.AddCleanup(f, func(fd int) { _ = unix.Close(fd) }, fd)
+	f := &folder{fd: fd, owner: st.Uid}
+	f.users.Store(1)
+	f.cleanup = runtime.AddCleanup(f, func(fd int) { _ = unix.Close(fd) }, fd)
 	return f, nil
 }
 
@@ -82,8 +123,8 @@ func (n *native) open(name string, flags int, mode uint32) (int, *folder, error)
 	if err != nil {
 		return -1, nil, wrap("open", name, err)
 	}
+	defer root.leave()
 	fd, err := retry(func() (int, error) { return openBeneath(root.fd, name, flags, mode) })
-	runtime.KeepAlive(root)
 	return fd, root, wrap("open", name, err)
 }
 
@@ -94,7 +135,7 @@ func (n *native) in(op, name string, do func(dir int, last string) error) error 
 		root, err := n.root()
 		if err == nil {
 			err = do(root.fd, last)
-			runtime.KeepAlive(root)
+			root.leave()
 		}
 		return wrap(op, name, err)
 	}
@@ -198,7 +239,7 @@ func (n *native) look() (Info, error) {
 		root, err := n.root()
 		if err == nil {
 			err = unix.Fstat(root.fd, &st)
-			runtime.KeepAlive(root)
+			root.leave()
 		} else if err == unix.EACCES || err == unix.ENOTDIR { // its owner, or what it is, says why
 			err = unix.Lstat(n.path, &st)
 			return infoOf(".", &st), wrap("lstat", ".", err)
@@ -206,7 +247,7 @@ func (n *native) look() (Info, error) {
 		if again || err != unix.ESTALE && (err != nil || st.Nlink > 0) {
 			return infoOf(".", &st), wrap("lstat", ".", err)
 		}
-		n.held.CompareAndSwap(root, nil)
+		n.drop(root)
 	}
 }
 
@@ -230,7 +271,8 @@ func (n *native) makeRoot() error {
 		return err
 	}
 	for dir := filepath.Dir(n.path); ; dir = filepath.Dir(dir) {
-		if err := Dir(dir).SyncDir("."); err != nil && !NoSync(err) {
+		above := Dir(dir)
+		if err := errors.Join(above.SyncDir("."), above.Close()); err != nil && !NoSync(err) {
 			return err
 		}
 		if dir == there {
@@ -307,7 +349,7 @@ func (n *native) SyncAll() error {
 	root, err := n.root()
 	if err == nil {
 		err = syncAll(root.fd)
-		runtime.KeepAlive(root)
+		root.leave()
 	}
 	return wrap("syncfs", ".", err)
 }
@@ -316,7 +358,7 @@ func (n *native) Free() (free, total int64, err error) {
 	root, err := n.root()
 	if err == nil {
 		free, total, err = space(root.fd)
-		runtime.KeepAlive(root)
+		root.leave()
 	}
 	return free, total, wrap("statfs", ".", err)
 }

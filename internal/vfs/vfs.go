@@ -64,6 +64,9 @@ type FS interface {
 	// Free gives the bytes of the file system that this user may still write, and all
 	// that it has. The error is errors.ErrUnsupported where the system does not tell.
 	Free() (free, total int64, err error)
+	// Close gives up the root when the calls under way have ended. Later calls answer
+	// fs.ErrClosed; open Files stay.
+	Close() error
 }
 
 // File is an open file.

@@ -331,6 +331,48 @@ func TestHammer(t *testing.T) {
 	}
 }
 
+// P13: calls that a Close meets work on the folder or answer fs.ErrClosed, never on what
+// has its descriptor or its path later.
+func TestCloseAmongCalls(t *testing.T) {
+	for range 50 {
+		f, dir := root(t)
+		must(t, f.Mkdir("."))
+		must(t, vfs.WriteNew(f, "x", false, []byte("mine")))
+		var start, done sync.WaitGroup
+		start.Add(1)
+		for range 4 {
+			done.Go(func() {
+				start.Wait()
+				for {
+					text, err := vfs.ReadFile(f, "x", 10)
+					if errors.Is(err, fs.ErrClosed) {
+						return
+					}
+					if err != nil || string(text) != "mine" {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		start.Done()
+		must(t, f.Close())
+		other, err := os.Open(dir) // may get the descriptor
+		must(t, err)
+		done.Wait()
+		must(t, other.Close())
+		_, err = f.Lstat(".")
+		for _, err := range []error{err, f.Mkdir("y"), f.Rename("x", "z"), f.SyncAll(), f.Close()} {
+			if !errors.Is(err, fs.ErrClosed) && err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := os.Lstat(dir + "/y"); err == nil {
+			t.Error("a closed folder was written")
+		}
+	}
+}
+
 // P8: a bell rings when a file that was open for writing is closed, also by the end of its
 // process, and when it is removed; not when it is read or written. Close ends a wait.
 func TestBell(t *testing.T) {

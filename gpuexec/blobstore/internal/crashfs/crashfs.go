@@ -416,6 +416,9 @@ func (f *FS) Notify(string) (vfs.Bell, error) { return nil, errors.ErrUnsupporte
 // Free implements vfs.FS. Memory has no such bound.
 func (f *FS) Free() (free, total int64, err error) { return 0, 0, errors.ErrUnsupported }
 
+// Close does nothing: the next process has the same FS.
+func (f *FS) Close() error { return nil }
+
 func (n *node) syncAll() {
 	if n.writes != nil {
 		n.durable, n.writes = slices.Clone(n.content), nil
