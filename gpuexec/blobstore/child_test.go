@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,6 +29,8 @@ func (r *rig) child(work ...string) *exec.Cmd {
 	return cmd
 }
 
+var ahead atomic.Int64 // of a child's clock, in nanoseconds
+
 // runChild: verb,dir,capacity,... ; every child has the default identity.
 func runChild(words []string) int {
 	capacity, _ := strconv.ParseInt(words[2], 10, 64)
@@ -39,6 +42,7 @@ func runChild(words []string) int {
 		Dir: words[1], Capacity: limit.Of(capacity), Durability: level, Lease: time.Second,
 		Identity: func(string) gpuexec.Identity { return defaultIdentity() },
 		Aborts:   func(string) bool { return true },
+		Now:      func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },
 	}
 	if words[0] == "prune" {
 		blobstore.SetFS(&cfg, func(root string) vfs.FS { return deadly{vfs.Dir(root)} })
@@ -99,6 +103,10 @@ var childVerbs = map[string]func(*blobstore.Store, []string) error{
 				fmt.Printf("k%d\n", j)
 			}
 		}
+	},
+	// crowd NAME: stores keys on a disk that others fill too
+	"crowd": func(s *blobstore.Store, words []string) error {
+		return crowd(s, words[0], 60, func() { ahead.Add(int64(blobstore.LongestPause)) })
 	},
 	// put KEY VALUE
 	"put": func(s *blobstore.Store, words []string) error {

@@ -31,3 +31,6 @@ func (s *Store) SaveIndex() {
 	defer s.dir.mu.unlock()
 	s.dir.save()
 }
+
+// LongestPause is for how long a store that could not write does not try.
+const LongestPause = longestPause

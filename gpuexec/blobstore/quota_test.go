@@ -1,0 +1,135 @@
+//go:build unix
+
+package blobstore_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// quota is a disk of few bytes: a write that would exceed them fails.
+type quota struct {
+	vfs.FS
+	mu   *sync.Mutex
+	most int64
+}
+
+type quotaFile struct {
+	vfs.File
+	q quota
+}
+
+// room reports whether so many bytes more may be written.
+func (q quota) room(more int) error {
+	var used int64
+	_ = filepath.WalkDir(q.Root(), func(_ string, d fs.DirEntry, err error) error {
+		if err == nil {
+			if info, e := d.Info(); e == nil && info.Mode().IsRegular() { // else it went a moment ago
+				used += (info.Size() + 4*kib - 1) / (4 * kib) * (4 * kib)
+			}
+		}
+		return nil
+	})
+	if used+int64(more) > q.most {
+		return &vfs.Fault{Op: "write", Name: ".", Err: syscall.EDQUOT}
+	}
+	return nil
+}
+
+func (q quota) Create(name string) (vfs.File, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := q.room(4 * kib); err != nil {
+		return nil, err
+	}
+	f, err := q.FS.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	return quotaFile{f, q}, nil
+}
+
+func (f quotaFile) WriteAt(p []byte, at int64) (int, error) {
+	f.q.mu.Lock()
+	defer f.q.mu.Unlock()
+	if err := f.q.room(len(p)); err != nil {
+		return 0, err
+	}
+	return f.File.WriteAt(p, at)
+}
+
+// crowd stores keys where others fill the disk too. It fails unless most are stored: of
+// some others may take all the room that was made for them. wait ends a pause.
+func crowd(s *blobstore.Store, name string, keys int, wait func()) error {
+	refused := 0
+	for i := range keys {
+		key := fmt.Sprint(name, ".", i)
+		switch err := s.Put(background, backend, key, payload("v"+key, 12*kib), time.Second); {
+		case errors.Is(err, fault.ErrRefused):
+			refused++
+			wait()
+		case err != nil:
+			return err
+		}
+		b, miss, err := s.Get(background, backend, key)
+		if err != nil || miss.None() && !bytes.Equal(b.Payload, payload("v"+key, 12*kib)) {
+			return fmt.Errorf("%s: %.20q, %v", key, b.Payload, err)
+		}
+	}
+	if refused > keys/2 {
+		return fmt.Errorf("%d of %d puts were refused", refused, keys)
+	}
+	return nil
+}
+
+// P5: stores that run into one full disk at the same time make room and go on; nothing
+// is wrong or left behind.
+func TestStoresRaceOnAFullDisk(t *testing.T) {
+	for _, p := range []blobstore.Policy{blobstore.FIFO, blobstore.LRU, blobstore.Cost} {
+		r := newRig(t)
+		disk := quota{nil, &sync.Mutex{}, 400 * kib}
+		var stores [2]*shop
+		for i := range stores {
+			stores[i] = r.open("d", 1000*mib, policy(p), func(c *blobstore.Config) {
+				blobstore.SetFS(c, func(root string) vfs.FS { q := disk; q.FS = vfs.Dir(root); return q })
+			})
+		}
+		var wg sync.WaitGroup
+		for g := range 4 {
+			wg.Go(func() {
+				if err := crowd(stores[g%2].Store, fmt.Sprint(g), 15, func() { r.clock(blobstore.LongestPause) }); err != nil {
+					t.Errorf("%s: %v", p, err)
+				}
+			})
+		}
+		wg.Wait()
+		r.afterTheCrowd(stores)
+	}
+}
+
+// afterTheCrowd looks at the stores of a full directory d.
+func (r *rig) afterTheCrowd(stores [2]*shop) {
+	r.t.Helper()
+	r.clock(blobstore.LongestPause)
+	for i, s := range stores {
+		key := fmt.Sprint("last", i)
+		r.want("put", words(s.put(key, "v"), s.get(key)), "ok v")
+	}
+	for _, s := range stores {
+		r.want("sound", words(s.verify(), s.audit(), s.usage().Entries > 10), "0 ok true")
+		s.reopen()
+		r.want("sound", words(s.verify(), s.audit(), s.get("last1")), "0 ok v")
+	}
+	r.want("left", r.names("d/tmp"), "[]")
+}
