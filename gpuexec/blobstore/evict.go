@@ -73,7 +73,7 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 	if d.idx.disk <= capacity {
 		return nil
 	}
-	if d.s.policy() != FIFO || only != "" || d.rest.unknown > 0 {
+	if d.s.policy() == Cost || only != "" || d.rest.unknown > 0 {
 		if err := d.whole(); err != nil {
 			return err
 		}

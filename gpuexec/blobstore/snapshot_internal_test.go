@@ -76,7 +76,8 @@ func TestSnapshotIsWholeOrNone(t *testing.T) {
 // all of it does, whatever is stored and removed meanwhile, and ends as the same.
 func TestRestIsReadLate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		whole := newIndex(FIFO)
+		policy := rapid.SampledFrom([]Policy{FIFO, LRU}).Draw(t, "policy")
+		whole := newIndex(policy)
 		for i := range rapid.IntRange(1, 60).Draw(t, "entries") {
 			whole.add(record{place: fmt.Sprintf("test/%d/0", i), known: true, bytes: 1, disk: rapid.Int64Range(1, 3).Draw(t, "disk"), seq: int64(i)})
 			whole.seq = int64(i)
@@ -87,7 +88,7 @@ func TestRestIsReadLate(t *testing.T) {
 			t.Fatal(text)
 		}
 		rest.most = 300
-		late := newIndex(FIFO)
+		late := newIndex(policy)
 		late.totals, late.rest, late.gone = whole.totals, true, map[string]bool{}
 		read := func() {
 			some, ok := rest.next()
@@ -100,7 +101,7 @@ func TestRestIsReadLate(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			place := fmt.Sprintf("test/%d/0", rapid.IntRange(0, 70).Draw(t, "place"))
-			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			switch rapid.IntRange(0, 4).Draw(t, "step") {
 			case 0: // another process removes, and stores
 				whole.follow(change{record: record{place: place}})
 				late.follow(change{record: record{place: place}})
@@ -113,6 +114,13 @@ func TestRestIsReadLate(t *testing.T) {
 			case 2:
 				if late.rest {
 					read()
+				}
+			case 3:
+				place := fmt.Sprintf("test/%d/0", rapid.IntRange(0, 4).Draw(t, "used")) // all that late has of the first lines, at times
+				if whole.entries[place] != nil {
+					used := uses{place: {count: 1, last: whole.seq + 1}}
+					whole.note(used)
+					late.note(used)
 				}
 			default:
 				capacity := whole.disk - rapid.Int64Range(1, 9).Draw(t, "over")

@@ -152,7 +152,7 @@ func (x *index) fed() bool {
 
 // starved reports that the next victim may be in the rest.
 func (x *index) starved() bool {
-	return x.rest && (x.order.Len() == 0 || x.order.list[0].seq > x.low)
+	return x.rest && (x.order.Len() == 0 || x.age(x.order.list[0]) > x.low)
 }
 
 // pass leaves an entry that cannot be evicted out of the queue.
@@ -291,8 +291,8 @@ func (x *index) arrange(only string) {
 
 // surplus lists up to most entries to evict so that the bytes are within capacity, in
 // the order of the policy. keep is the place of the newcomer, which stays (SPEC P7), as
-// do entries that take nothing. All entries must be known, but for the rest under FIFO,
-// and arranged: then the cost grows with the number of victims, and with the logarithm
+// do entries that take nothing. All entries must be known, but for the rest under FIFO
+// and LRU, and arranged: then the cost grows with the number of victims, and with the logarithm
 // of that of entries.
 func (x *index) surplus(capacity int64, keep string, most int) []*record {
 	var out, passed []*record
@@ -316,11 +316,19 @@ func (x *index) before(a, b *record) bool {
 	order := 0
 	switch x.policy {
 	case LRU:
-		order = cmp.Compare(max(a.seq, x.useOf(a).last), max(b.seq, x.useOf(b).last))
+		order = cmp.Compare(x.age(a), x.age(b))
 	case Cost:
 		order = cmp.Compare(x.worth(a), x.worth(b))
 	}
 	return cmp.Or(order, cmp.Compare(a.seq, b.seq), cmp.Compare(a.created, b.created), cmp.Compare(a.place, b.place)) < 0
+}
+
+// age is the number of what counts under FIFO and LRU: it is not below the entry's own.
+func (x *index) age(r *record) int64 {
+	if x.policy == LRU {
+		return max(r.seq, x.useOf(r).last)
+	}
+	return r.seq
 }
 
 // worth is the compile time that a byte of the entry saves, in nanoseconds (SPEC P7).

@@ -221,6 +221,9 @@ func (d *directory) checkUses() {
 // writeUses writes this writer's file, for entries that exist. Entries that are not in
 // the index may have been stored by another process since.
 func (d *directory) writeUses(state string, own uses) error {
+	if len(own) > d.rest.left/16 {
+		d.readRest() // which takes less than to look at each
+	}
 	var text []byte
 	for _, place := range slices.Sorted(maps.Keys(own)) {
 		if _, known := d.idx.entries[place]; !known {
