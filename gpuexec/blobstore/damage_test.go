@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -311,4 +312,34 @@ func allocated(do func()) uint64 {
 	do()
 	runtime.ReadMemStats(&b)
 	return b.TotalAlloc - a.TotalAlloc
+}
+
+// P13: a directory with files of somebody else becomes a store beside them, and leaves
+// them as they are; not if they lie where a store removes what nobody uses.
+func TestForeignDirectoryBecomesAStore(t *testing.T) {
+	for _, own := range []string{"tmp", "uses", "quarantine"} {
+		r := newRig(t)
+		theirs := []string{"notes.txt", "photos/2024/a.jpg", "12345/0/b", "lease/car", own + "/thesis", "mark/one"}
+		for _, name := range theirs {
+			r.write(r.path("d/"+name), []byte("precious"))
+			r.must(os.Chtimes(r.path("d/"+name), time.Time{}, time.Now().Add(-9*time.Hour)))
+		}
+		_, err := blobstore.Open(background, r.config("d", mib))
+		if !errors.Is(err, fault.ErrRefused) || !strings.Contains(err.Error(), "its folder "+own+" has files") {
+			t.Errorf("%s: %v", own, err)
+		}
+		r.want("nothing was made", words(len(r.names("d")), len(r.names("d/lease"))), words(6, 1))
+		r.must(os.Rename(r.path("d/"+own+"/thesis"), r.path("d/thesis")))
+		theirs[4] = "thesis"
+		s := r.open("d", 3*small, policy(blobstore.LRU))
+		s.fill(1, 6, 10)
+		bad, err := s.Verify(background, true)
+		r.want("verified", words(len(bad), err, s.audit(), s.usage().Entries), "0 <nil> ok 3")
+		r.must(s.Prune(background, 0))
+		s.reopen()
+		for _, name := range theirs {
+			r.want(name, string(r.read(r.path("d/"+name))), "precious")
+		}
+		r.want("audit", words(s.audit(), s.usage().Entries), "ok 0")
+	}
 }

@@ -6,8 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/vfs"
@@ -81,6 +85,9 @@ func (d *directory) prepare(ctx context.Context) error {
 	if err := checkOwner(fsys, fsys.Root(), true); err != nil {
 		return err
 	}
+	if err := d.mayBecome(); err != nil {
+		return err
+	}
 	for _, name := range ownDirs {
 		if err := fsys.Mkdir(name); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
@@ -117,6 +124,31 @@ func (d *directory) prepare(ctx context.Context) error {
 	d.idx.seq = max(d.idx.seq, d.latestUse()) // the uses themselves are read when a victim is chosen
 	d.s.raise(d.idx.seq)
 	return nil
+}
+
+// mayBecome refuses a directory that is no store and has files of somebody else where a
+// store removes what nobody uses.
+func (d *directory) mayBecome() error {
+	f := d.s.main
+	if f.isStore() {
+		return nil
+	}
+	for _, name := range []string{tmpDir, usesDir, quarantineDir} {
+		list, _ := f.ReadDir(name)                              // missing, or its making fails
+		if slices.ContainsFunc(list, foreign) && !f.isStore() { // else another process has made one since
+			return &fault.Error{Op: "store: open", Key: d.s.cfg.Dir,
+				Err: fmt.Errorf("%w: this is no store yet, and its folder %s has files, which a store would remove: use another directory", fault.ErrRefused, name)}
+		}
+	}
+	return nil
+}
+
+// foreign reports whether no store names a file of those folders so: all begin with 64
+// bits in hexadecimal. What a loss of power has left of a new store is not foreign.
+func foreign(file vfs.Info) bool {
+	name := strings.TrimPrefix(file.Name, hiddenPrefix)
+	_, err := strconv.ParseUint(name[:min(16, len(name))], 16, 64)
+	return len(name) < 16 || err != nil
 }
 
 // distrust makes the next change read the directory again.

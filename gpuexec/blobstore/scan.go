@@ -70,7 +70,7 @@ func (f folder) scan(each visit, skipped func(name string, err error)) error {
 // isStore reports whether the folder has been a store: it has a folder or file of one,
 // or an entry.
 func (f folder) isStore() bool {
-	if info, err := f.Lstat(leaseDir); err == nil && info.Mode.IsDir() {
+	if info, err := f.Lstat(lockDir); err == nil && info.Mode.IsDir() {
 		return true
 	}
 	if info, err := f.Lstat(sizeFile); err == nil && info.Regular() {

@@ -87,7 +87,8 @@ type opened struct {
 // capacity the store is open and off: it reads and writes nothing (SPEC P1).
 //
 // The error is fault.ErrInvalid for a bad Config, fault.ErrRefused for a directory
-// that another user owns or can write, fault.ErrIO for one that cannot be used,
+// that another user owns or can write, and for one that is no store and has files in a
+// folder that a store clears, fault.ErrIO for one that cannot be used,
 // fault.ErrNotFound for one that is no store though Config.Existing is set,
 // fault.ErrUnsupported on a system that has no store, or the context's.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
