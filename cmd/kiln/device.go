@@ -12,6 +12,7 @@ import (
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/onednn"
 	_ "github.com/kiln-cache/kiln/gpuexec/opencl" // registers what OpenCL drivers have
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/gpuexec/vulkan"
@@ -40,7 +41,7 @@ func indexOf(device string) (index int, numbered bool) {
 }
 
 // libraries gives backends by their names, each the same one each time, with KILN_CPU_ISA
-// heeded, and which device of it is meant: the one that is chosen, if it is of that backend,
+// and KILN_ONEDNN_LIBRARY heeded, and which device of it is meant: the one that is chosen, if it is of that backend,
 // and else the first.
 func libraries(settings env.Settings, chosen string) func(backend string) (ops.Library, int, error) {
 	index, _ := indexOf(chosen)
@@ -51,12 +52,15 @@ func libraries(settings env.Settings, chosen string) func(backend string) (ops.L
 		}
 		return lib, err
 	})
+	primitives := onednn.New(settings.OneDNN.Value)
 	other := sync.OnceValue(func() ops.Library { return vulkan.New(vulkan.Config{Device: index}) }) // with shaders for it
 	return func(backend string) (lib ops.Library, at int, err error) {
 		if backend == cpu.Name {
 			if lib, err = embedded(); err != nil {
 				return nil, 0, err
 			}
+		} else if backend == onednn.Name {
+			lib = primitives
 		} else if lib = ops.Find(backend); lib == nil {
 			return nil, 0, fmt.Errorf("no such device: want one of %s", strings.Join(ops.Names(), ", "))
 		}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/onednn"
 )
 
 // deviceRow is one line of `kiln devices --json`.
@@ -30,8 +29,6 @@ func devicesCommand(ctx context.Context, c *call) error {
 	for _, b := range gpuexec.Backends() {
 		if lib, _, err := library(b.Name()); err == nil { // as kiln run would use it
 			b = lib
-		} else if b.Name() == onednn.Name {
-			b = onednn.New(c.settings.OneDNN.Value)
 		}
 		for _, d := range b.Devices(ctx) {
 			if err := c.row(d); err != nil {
@@ -39,7 +36,7 @@ func devicesCommand(ctx context.Context, c *call) error {
 			}
 		}
 	}
-	for _, name := range []string{"cuda", "onednn", "opencl", "vulkan"} { // the names that programs and stores use
+	for _, name := range []string{"cuda", "opencl", "vulkan"} { // the names that programs and stores use
 		if gpuexec.Find(name) == nil {
 			if err := c.row(gpuexec.DeviceInfo{Backend: name, Reason: "this version of Kiln has no such backend"}); err != nil {
 				return err

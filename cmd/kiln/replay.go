@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/trace"
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/onednn"
 	"github.com/kiln-cache/kiln/internal/forward"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -75,6 +76,7 @@ func (j *job) replay(ctx context.Context, progress *report.Progress) (run *repor
 	defer r.close()
 	run = &report.Run{Version: Version, Device: j.device, Model: j.model.Name(), Policy: j.session.Policy,
 		Bucket: j.session.Bucket.String(), Groups: j.session.Groups, Sessions: j.sessions}
+	_, run.Rounds = j.library.(*onednn.Backend)
 	for n := range j.passes {
 		name := "warm"
 		if n == 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/onednn"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
@@ -30,6 +31,9 @@ func TestRunOnDevices(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if d := gpuexec.Find(name).Devices(t.Context())[0]; !d.Available {
 				t.Skip(d.Reason)
+			}
+			if name == onednn.Name {
+				t.Skip("a program for each shape, and no blobs: TestRunOnOneDNN")
 			}
 			dir := t.TempDir()
 			record, plot := filepath.Join(dir, "record"), filepath.Join(dir, "run.png")
@@ -69,6 +73,31 @@ func TestRunOnDevices(t *testing.T) {
 				t.Errorf("%v from a store that was warmed, after %v", warm, first)
 			}
 		})
+	}
+}
+
+// E7, P17: on oneDNN the model runs in several sessions, cold and warm, with outputs that
+// kiln run has held against float64; programs are for a shape each; of a store that is
+// there a warning says that nothing is in it, and why; kiln warm fails for the same reason.
+func TestRunOnOneDNN(t *testing.T) {
+	if d := gpuexec.Find(onednn.Name).Devices(t.Context())[0]; !d.Available {
+		t.Skip(d.Reason)
+	}
+	dir := t.TempDir()
+	record := filepath.Join(dir, "record")
+	run, warnings := warned(t, slices.Concat(tiny, []string{"--device", onednn.Name, "--requests", "24", "--sessions", "3", "--announce", "4",
+		"--store", dir, "--record", record})...)
+	if len(run.Passes) != 2 || len(warnings) != 1 || !strings.Contains(warnings[0], "nothing native of this backend is stored: it gives no blobs") || !strings.Contains(warnings[0], "oneDNN has no blobs on processors") {
+		t.Errorf("%d passes, warnings %q", len(run.Passes), warnings)
+	}
+	for i, p := range run.Passes {
+		if p.Errors > 0 || p.Requests != 24 || (p.Compiles == 0) != (i > 0) || p.Hits.Disk > 0 || !(p.MaxAbsError > 0 && p.MaxAbsError < 1e-4) {
+			t.Errorf("pass %s: %+v", p.Name, p)
+		}
+	}
+	code, text, errs := invoke("warm", "--manifest", record, "--store", filepath.Join(dir, "b"))
+	if code != exitFinding && code != exitFailed || !strings.Contains(text+errs, "oneDNN has no blobs on processors") {
+		t.Errorf("kiln warm: exit %d, %s%s", code, text, errs)
 	}
 }
 

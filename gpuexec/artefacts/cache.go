@@ -3,6 +3,7 @@ package artefacts
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,7 @@ type Cache struct {
 	uses     *recency.Log[node]
 	capacity atomic.Pointer[capacity]
 	counters counters
+	blobless sync.Map // backends that gave no blob to store, which was told
 
 	overleased atomic.Bool // that was so at some time (SPEC C13)
 

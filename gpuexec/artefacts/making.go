@@ -267,7 +267,7 @@ func refusal(err error) (fault.Reason, string) {
 
 // save brings a built artefact to the store, off everybody's path.
 func (s *shell) save(m *making) {
-	n, claim := m.n, m.claim
+	n, claim, backend := m.n, m.claim, m.call.Backend
 	m.claim = nil
 	n.Value.cell.Pin()
 	w := &saving{make(chan struct{})}
@@ -278,12 +278,12 @@ func (s *shell) save(m *making) {
 		defer s.ref.Tell(saved{w}) // also after user code that ends its goroutine
 		s.zone.Run(func() {
 			defer s.unpin(n)
-			s.write(n, claim, keep)
+			s.write(n, claim, backend, keep)
 		})
 	})
 }
 
-func (c *Cache) write(n *node, claim Claim, keep bool) {
+func (c *Cache) write(n *node, claim Claim, backend string, keep bool) {
 	given := false
 	defer func() { // also when Blob ends its goroutine
 		if !given {
@@ -297,6 +297,10 @@ func (c *Cache) write(n *node, claim Claim, keep bool) {
 	blob, err := blobOf(ctx, n)
 	if err != nil {
 		if errors.Is(err, fault.ErrUnsupported) {
+			if _, told := c.blobless.LoadOrStore(backend, true); !told { // SPEC P17
+				c.log.Warn("artefacts: nothing native of this backend is stored: it gives no blobs", "backend", backend,
+					"reason", string(fault.Disabled), "field", "blob", "error", err)
+			}
 			return
 		}
 		c.log.Warn("artefacts: no blob to store", "key", n.Key, "error", err)

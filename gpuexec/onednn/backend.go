@@ -12,11 +12,12 @@ import (
 // Name is the backend's.
 const Name = "onednn"
 
-// Backend lists the library as a device. Safe for concurrent use.
-type Backend struct{ path string }
+// Backend runs the operations of package ops on the processor, by the library's primitives.
+// It is an ops.Library. Safe for concurrent use.
+type Backend struct{ formats *formats }
 
 // New is the backend with the library of that path; empty: as it is installed.
-func New(path string) *Backend { return &Backend{path} }
+func New(path string) *Backend { return &Backend{&formats{path: path}} }
 
 func init() { gpuexec.Register(New("")) }
 
@@ -25,7 +26,7 @@ func (*Backend) Name() string { return Name }
 
 // Devices implements gpuexec.Backend: the processor, with the library's version and build.
 func (b *Backend) Devices(context.Context) []gpuexec.DeviceInfo {
-	l, err := Open(Config{Path: b.path, Workers: 1})
+	l, err := Open(Config{Path: b.formats.path, Workers: 1})
 	if failed, ok := errors.AsType[*fault.Error](err); ok {
 		err = failed.Err // the rest is in the row
 	}
@@ -33,6 +34,10 @@ func (b *Backend) Devices(context.Context) []gpuexec.DeviceInfo {
 		return []gpuexec.DeviceInfo{{Backend: Name, Reason: err.Error()}}
 	}
 	defer l.Close()
+	return []gpuexec.DeviceInfo{l.info()}
+}
+
+func (l *Library) info() gpuexec.DeviceInfo {
 	a := l.About()
 	driver := "oneDNN " + a.Version + ", " + a.Runtime
 	if len(a.Build) >= 12 {
@@ -41,11 +46,19 @@ func (b *Backend) Devices(context.Context) []gpuexec.DeviceInfo {
 	if a.OpenMP != "" {
 		driver += ", " + a.OpenMP
 	}
-	return []gpuexec.DeviceInfo{{Backend: Name, Name: a.Identity.Device, Driver: driver, Available: true, ComputeUnits: runtime.NumCPU(), Identity: a.Identity}}
+	return gpuexec.DeviceInfo{Backend: Name, Name: a.Identity.Device, Driver: driver, Available: true, ComputeUnits: runtime.NumCPU(), Identity: a.Identity}
 }
 
-// Open implements gpuexec.Backend: the library runs primitives, which are asked for through
-// the function Open, and no programs.
-func (*Backend) Open(context.Context, int) (gpuexec.Device, error) {
-	return nil, failure("open", fault.ErrUnsupported, "its primitives are used through onednn.Open; it runs no programs")
+// Open implements gpuexec.Backend.
+func (b *Backend) Open(_ context.Context, index int) (gpuexec.Device, error) {
+	if index != 0 {
+		return nil, failure("open", fault.ErrNotFound, "there is one device, number 0")
+	}
+	r, err := openAll(b.formats.path)
+	if err != nil {
+		return nil, err
+	}
+	d := &device{opened: r, info: r.lib.info(), weights: b.formats}
+	d.ctx, d.stop = context.WithCancel(context.Background())
+	return d, nil
 }

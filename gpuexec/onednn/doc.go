@@ -1,4 +1,5 @@
-// Package onednn makes and runs the primitives of oneDNN on the processor. The library is
+// Package onednn makes and runs the primitives of oneDNN on the processor, by themselves or as
+// the programs of a device. The library is
 // opened at run time, on 64-bit Linux: 2.6, and 3.2 or later. Without it Open is
 // fault.ErrUnavailable, with what to install. The program needs neither C nor headers to
 // be built.
@@ -28,11 +29,13 @@
 // the library's names without their kind. A tensor without strides has the layout that the
 // library chooses, which the descriptor's Tensors tell. One that strides and blocks
 // cannot say has Layout; 3.2 cannot give such a layout, and its implementations that
-// want one are left out.
+// want one are left out. The sizes of a matmul's tensors, and strides, may be math.MinInt64:
+// known at execution only. One primitive then serves every size; its post-operations are
+// eltwise or sum, and Execute compares the sizes of its memory with each other.
 //
 // Post-operations are sum, eltwise, binary and prelu. Scales are those of 3.x, and 2.6
 // has none; zero points, and what else of the attributes a version has, are passed on. What it
-// has not is fault.ErrUnsupported. A size that is known at execution only is, too.
+// has not is fault.ErrUnsupported.
 //
 // A backward request has the Hints of the forward descriptor: all its tensors, and its
 // workspace. From them the forward descriptor is made again, so that a list depends on the
@@ -44,6 +47,24 @@
 // and layouts before the library sees them (SPEC E3): the library itself would compute
 // on, or crash. An execution has a worker, with a stream and scratch memory of its own,
 // so that any number of goroutines share a primitive (SPEC E5), and one thread: its caller's.
+//
+// # The device
+//
+// Backend runs the operations of package ops, but attention, on the processor: a program is
+// an operation of exact dimensions. A product runs in a form for any size, with the sizes
+// known at execution only, until its program is launched a second time: then the
+// primitive of its own sizes is built behind, one at a time for a device and with at most 64
+// waiting, and takes over (SPEC E7). Softmax, layernorm, gelu and tanh have Go's loops
+// for that form, where the library does not take less time to build their primitive, which
+// is built first then. Gather, add, reorder and slice are Go's loops always. The library's
+// forms round differently, so the bits of an output may depend on the form that
+// a launch had; each is within 1e-4 of what cpu computes. Where sequences of a batch have
+// several lengths, a product that sums over them is run for each by itself.
+//
+// A weight is kept twice: in rows, which the form for any size wants, and as a constant in the
+// layout that the exact ones want, where that is another. A primitive goes with the last
+// program that uses it, or is one of 64 that a device keeps. There are no blobs:
+// fault.ErrUnsupported, of which a store tells once (SPEC P17).
 //
 // # Constants
 //

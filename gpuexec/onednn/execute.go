@@ -203,7 +203,7 @@ func (w *worker) run(k *kernel, args []Arg) error {
 		if m == nil {
 			return fault.Invalidf("onednn: execute", "%v is missing: %s %v", want.slot, want.tensor.Type, want.tensor.Dims)
 		}
-		if !same(&m.tensor, &want.tensor) {
+		if !serves(&m.tensor, &want.tensor) {
 			return fault.Invalidf("onednn: execute", "%v is %s %v in the layout %v %v: want %s %v in %v %v", want.slot,
 				m.tensor.Type, m.tensor.Dims, m.tensor.Strides, m.tensor.Blocks, want.tensor.Type, want.tensor.Dims, want.tensor.Strides, want.tensor.Blocks)
 		}
@@ -212,6 +212,21 @@ func (w *worker) run(k *kernel, args []Arg) error {
 	if len(args) != len(k.plan.args) {
 		return fault.Invalidf("onednn: execute", "%d arguments, want %d: one is not of this operation, or comes twice", len(args), len(k.plan.args))
 	}
+	if k.plan.late {
+		sizes := make(map[Slot][]int64)
+		for _, a := range args {
+			sizes[a.Slot] = a.Memory.tensor.Dims
+		}
+		if !multiplies(sizes[Src], sizes[Weights], sizes[Bias], sizes[Dst]) {
+			return fault.Invalidf("onednn: execute", "src %v, weights %v, bias %v and dst %v: want those of one product, of 1 or more each way",
+				sizes[Src], sizes[Weights], sizes[Bias], sizes[Dst])
+		}
+	}
+	return w.execute(k)
+}
+
+// execute runs a primitive on w.args, and its scratch memory.
+func (w *worker) execute(k *kernel) error {
 	if k.plan.scratch > 0 {
 		if err := w.grow(k.plan.scratch); err != nil {
 			return fault.Wrap("onednn: execute", "", "scratch memory", err)

@@ -117,7 +117,7 @@ func (o *operation) tensors() error {
 		case o.kind == "softmax" && !slices.Equal(t.Dims, list[0].Dims):
 			return fault.Invalidf("onednn: describe", "softmax: %v is %v, want %v as %v", slot, t.Dims, list[0].Dims, slots[0])
 		}
-		md, err := o.lib.newDesc(t)
+		md, err := o.lib.describe(t, o.kind == "matmul")
 		if err != nil {
 			return fault.Wrap("onednn: describe", o.kind, slot.String(), err)
 		}

@@ -18,6 +18,7 @@ type plan struct {
 	pd      handle
 	args    []argument
 	scratch int64 // bytes
+	late    bool  // sizes come with the memory of an execution
 }
 
 // argument is what an execution takes at a slot.
@@ -117,6 +118,9 @@ func (i *implementation) Describe() (d primitive.Description, err error) {
 	}
 	if p.args, err = l.arguments(i.pd, i.spec, tensors, &workspace); err != nil {
 		return d, err
+	}
+	for n := range tensors {
+		p.late = p.late || late(&tensors[n])
 	}
 	if s := i.spec; directions[s.Op.Direction] == training {
 		d.Hints = append(append(d.Hints, tensors...), workspace)

@@ -68,6 +68,7 @@ type common struct {
 	DescEqual    func(a, b *memoryDesc) int32                                                      `c:"dnnl_memory_desc_equal"`
 	DescBytes    func(md *memoryDesc) uintptr                                                      `c:"dnnl_memory_desc_get_size"`
 	MemoryMake   func(h *handle, md *memoryDesc, engine handle, at unsafe.Pointer) int32           `c:"dnnl_memory_create"`
+	MemoryTake   func(h handle, at unsafe.Pointer) int32                                           `c:"dnnl_memory_set_data_handle" how:"integers"`
 	MemoryFree   func(h handle) int32                                                              `c:"dnnl_memory_destroy"`
 	ReorderPlan  func(pd *handle, src *memoryDesc, on handle, dst *memoryDesc, to, a handle) int32 `c:"dnnl_reorder_primitive_desc_create"`
 	PlanClone    func(pd *handle, of handle) int32                                                 `c:"dnnl_primitive_desc_clone"`
@@ -101,6 +102,8 @@ func bind(lib uintptr, table any) error {
 				*f = func(h, stream handle, n uintptr, args *execArg) int32 {
 					return int32(calls(at, uintptr(h), uintptr(stream), n, uintptr(unsafe.Pointer(args))))
 				}
+			case *func(h handle, at unsafe.Pointer) int32:
+				*f = func(h handle, from unsafe.Pointer) int32 { return int32(calls(at, uintptr(h), uintptr(from))) }
 			case *func(h handle) int32:
 				*f = func(h handle) int32 { return int32(calls(at, uintptr(h))) }
 			}

@@ -2,6 +2,7 @@ package onednn
 
 import (
 	"errors"
+	"math"
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -28,8 +29,17 @@ func empty(t primitive.Tensor) bool { return slices.Contains(t.Dims, 0) }
 // concrete is whether the layout is given, and not the library's to choose.
 func concrete(t *primitive.Tensor) bool { return len(t.Strides) > 0 || t.Layout != "" }
 
+// atExecution is a size or a stride that is known at execution only: the library's own
+// number for it.
+const atExecution = math.MinInt64
+
+// late is whether a tensor has such sizes.
+func late(t *primitive.Tensor) bool {
+	return slices.Contains(t.Dims, atExecution) || slices.Contains(t.Strides, atExecution)
+}
+
 // check refuses a tensor that the library would not, or not with a status.
-func check(t *primitive.Tensor) error {
+func check(t *primitive.Tensor, mayBeLate bool) error {
 	if absent(t) {
 		return fault.Invalidf("onednn: tensor", "it is missing")
 	}
@@ -54,12 +64,18 @@ func check(t *primitive.Tensor) error {
 	var sum uint64 // of the places that strides lead to, and their number
 	count := uint64(1)
 	for i, size := range t.Dims {
+		if size == atExecution && mayBeLate {
+			size = 1
+		}
 		if size < 0 {
 			return failure("tensor", fault.ErrUnsupported, "dimension %d is %d: a size that is known at execution only has no form here", i, size)
 		}
 		stride := int64(0)
 		if len(t.Strides) > 0 {
 			stride = t.Strides[i]
+		}
+		if stride == atExecution && mayBeLate {
+			stride = 1
 		}
 		if stride < 0 {
 			return fault.Invalidf("onednn: tensor", "stride %d", stride)
@@ -108,6 +124,43 @@ func reach(t *primitive.Tensor) int64 {
 	return last * typeBytes[t.Type]
 }
 
+// serves is whether memory of a tensor may be given where another is wanted, which may have
+// sizes that are known at execution only.
+func serves(have, want *primitive.Tensor) bool {
+	if !late(want) {
+		return same(have, want)
+	}
+	known := *want
+	known.Dims, known.Strides = slices.Clone(want.Dims), slices.Clone(want.Strides)
+	for i := range min(len(have.Dims), len(known.Dims)) {
+		if known.Dims[i] == atExecution {
+			known.Dims[i] = have.Dims[i]
+		}
+		if len(have.Strides) == len(known.Strides) && known.Strides[i] == atExecution {
+			known.Strides[i] = have.Strides[i]
+		}
+	}
+	return same(have, &known)
+}
+
+// multiplies is whether tensors are those of one product: a side may repeat a batch.
+func multiplies(src, weights, bias, dst []int64) bool {
+	r := len(dst)
+	if len(src) != r || len(weights) != r || slices.Contains(dst, 0) || src[r-1] < 1 ||
+		src[r-1] != weights[r-2] || src[r-2] != dst[r-2] || weights[r-1] != dst[r-1] {
+		return false
+	}
+	for i, size := range dst {
+		if i < r-2 && (max(src[i], weights[i]) != size || min(src[i], weights[i]) != size && min(src[i], weights[i]) != 1) {
+			return false
+		}
+		if i < len(bias) && bias[i] != size && bias[i] != 1 {
+			return false
+		}
+	}
+	return true
+}
+
 // same is whether two tensors are one to the library: the stride of a dimension of one
 // block means nothing (SPEC K3).
 func same(a, b *primitive.Tensor) bool {
@@ -147,8 +200,11 @@ func typeName(number int32) string {
 }
 
 // newDesc makes the library's descriptor of a tensor.
-func (l *Library) newDesc(t *primitive.Tensor) (*memoryDesc, error) {
-	if err := check(t); err != nil {
+func (l *Library) newDesc(t *primitive.Tensor) (*memoryDesc, error) { return l.describe(t, false) }
+
+// describe is newDesc, for tensors that may have sizes that are known at execution only.
+func (l *Library) describe(t *primitive.Tensor, mayBeLate bool) (*memoryDesc, error) {
+	if err := check(t, mayBeLate); err != nil {
 		return nil, err
 	}
 	plain := *t
@@ -169,7 +225,7 @@ func (l *Library) newDesc(t *primitive.Tensor) (*memoryDesc, error) {
 			l.dropDesc(md)
 			return nil, fault.Invalidf("onednn: tensor", "%s %v has the layout of %s %v", t.Type, t.Dims, got.Type, got.Dims)
 		}
-	} else if len(t.Strides) > 0 && int64(l.c.DescBytes(md)) < reach(t) { // its memory would be too small
+	} else if len(t.Strides) > 0 && !late(t) && int64(l.c.DescBytes(md)) < reach(t) { // its memory would be too small
 		l.dropDesc(md)
 		return nil, failure("tensor", fault.ErrUnsupported, "strides %v and blocks %v of %v, whose numbers share places", t.Strides, t.Blocks, t.Dims)
 	}

@@ -43,5 +43,5 @@
 //
 // On cpu, opencl and vulkan the bits of an output row depend on that row's inputs
 // alone (SPEC E8): every reduction has one written order that neither padding nor
-// batch changes.
+// batch changes. On onednn they may differ by rounding.
 package ops

@@ -126,6 +126,10 @@ func TestText(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
+	if run.Rounds = true; !strings.HasSuffix(text(), "outputs: rounded by each form of an operation in its way\nchecked on a sample: at most 3.2e-07 from a float64 reference\n") {
+		t.Errorf("of a device whose forms round differently: %s", text())
+	}
+	run.Rounds = false
 	run.Passes[1].Interrupted, run.Passes[1].OutputSHA256 = true, ""
 	if got := text(); !strings.Contains(got, "   warm (part)\n") || !strings.Contains(got, "outputs: sha256 abababababababab...\n") {
 		t.Errorf("of a pass that was cut off: %s", got)

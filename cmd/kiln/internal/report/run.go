@@ -17,6 +17,7 @@ type Run struct {
 	Bucket   string      `json:"bucket"`
 	Groups   limit.Limit `json:"groups"` // shape groups a session may hold
 	Sessions int         `json:"sessions"`
+	Rounds   bool        `json:"rounds,omitempty"` // the device's forms of an operation may round differently
 	Passes   []Pass      `json:"passes"`
 }
 

@@ -1,0 +1,276 @@
+package onednn
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/limit"
+)
+
+// E7: one matmul with a size that is known at execution only is one entry for every number
+// of rows; what does not fit is refused before the library sees it.
+func TestLateRows(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const k, n = 48, 64
+	s := primitive.Spec{Kind: "matmul", Op: primitive.Operation{Tensors: []tensor{
+		{Type: "f32", Dims: []int64{atExecution, k}, Strides: []int64{k, 1}}, Dense("f32", k, n), Dense("f32", 1, n),
+		{Type: "f32", Dims: []int64{atExecution, n}, Strides: []int64{n, 1}}}}}
+	p := r.kernel(s)
+	weights, bias := r.filled(2, Dense("f32", k, n)), r.filled(3, Dense("f32", 1, n))
+	for m := int64(1); m <= 128; m++ {
+		src, dst := r.filled(uint64(m), Dense("f32", m, k)), r.memory(Dense("f32", m, n))
+		r.run(r.kernel(s), Arg{Src, src}, Arg{Weights, weights}, Arg{Bias, bias}, Arg{Dst, dst})
+		want := product(Of[float32](src), Of[float32](weights), int(m), k, n)
+		for i := range want {
+			want[i] += float64(Of[float32](bias)[i%n])
+		}
+		near(t, "rows", Of[float32](dst), want, 1e-5)
+	}
+	if made := r.cache.Stats().Entries; made != 1 {
+		t.Errorf("%d entries for 128 numbers of rows, want 1", made)
+	}
+	for what, args := range map[string][]Arg{
+		"other rows":    {{Src, r.memory(Dense("f32", 5, k))}, {Dst, r.memory(Dense("f32", 7, n))}},
+		"another depth": {{Src, r.memory(Dense("f32", 5, k-1))}, {Dst, r.memory(Dense("f32", 5, n))}},
+		"another type":  {{Src, r.memory(Dense("s32", 5, k))}, {Dst, r.memory(Dense("f32", 5, n))}},
+		"no rows":       {{Src, r.memory(Dense("f32", 0, k))}, {Dst, r.memory(Dense("f32", 0, n))}},
+	} {
+		if err := r.Execute(bg, p, append(args, Arg{Weights, weights}, Arg{Bias, bias})...); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", what, err)
+		}
+	}
+	if _, err := r.NewMemory(s.Op.Tensors[0]); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("memory without a size: %v", err)
+	}
+	s.Op.Tensors[0].Dims[0] = -7
+	if _, _, err := r.Primitive(bg, &s, ""); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("a size of -7: %v", err)
+	}
+}
+
+// stage is an open device with a queue.
+type stage struct {
+	testing.TB
+	b *Backend
+	*device
+	queue gpuexec.Queue
+}
+
+func onStage(t testing.TB) *stage {
+	t.Helper()
+	b := backend(t)
+	opened, err := b.Open(bg, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := opened.(*device)
+	q, err := d.OpenQueue()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(q.Close(), d.Close()); err != nil {
+			t.Error(err)
+		}
+		if n := d.lib.Len(); n != 0 {
+			t.Errorf("%d objects of the library are left", n)
+		}
+	})
+	return &stage{t, b, d, q}
+}
+
+func (s *stage) compile(op ops.Op) *program {
+	s.Helper()
+	p, err := s.Compile(bg, source(s, s.b, op))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return p.(*program)
+}
+
+// filled is device memory with numbers, as an argument.
+func (s *stage) filled(numbers []float32) gpuexec.DeviceArg {
+	s.Helper()
+	m, err := s.Alloc(int64(4 * len(numbers)))
+	if err != nil {
+		s.Fatal(err)
+	}
+	copy(m.Mapped(), gpuexec.BytesOf(numbers))
+	return gpuexec.DeviceArg{Kind: gpuexec.ParamBuffer, Memory: m, Bytes: int64(4 * len(numbers))}
+}
+
+func (s *stage) launch(p *program, args ...gpuexec.DeviceArg) {
+	s.Helper()
+	if err := s.queue.Launch(bg, p, args, gpuexec.Size{1, 1, 1}, gpuexec.Size{1, 1, 1}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func random(n int64) []float32 {
+	rnd := rand.New(rand.NewPCG(uint64(n), 1))
+	list := make([]float32, n)
+	for i := range list {
+		list[i] = 2*rnd.Float32() - 1
+	}
+	return list
+}
+
+// E7: a product runs in the form for any number of rows; one that is launched again has its
+// exact form built behind, on the weight in the layout that the library wants, which takes
+// over; one that is launched once has not. Both give the same numbers.
+func TestExactFormBehind(t *testing.T) {
+	s := onStage(t)
+	const k, n = 96, 160
+	op := ops.New(ops.MatMul, 33, k, n)
+	weight := random(k * n)
+	form, err := s.b.Prepare(op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prepared := make([]float32, form.Bytes/4)
+	if err := form.Fill(gpuexec.BytesOf(prepared), weight); err != nil {
+		t.Fatal(err)
+	}
+	x := random(33 * k)
+	want := product(x, weight, 33, k, n)
+	p, once := s.compile(op), s.compile(ops.New(ops.MatMul, 32, k, n))
+	args := []gpuexec.DeviceArg{s.filled(x), s.filled(prepared), s.filled(make([]float32, 33*n))}
+	s.launch(once, args...)
+	for i := range 3 {
+		clear(args[2].Memory.Mapped())
+		s.launch(p, args...)
+		near(t, "product", floats(args[2].Memory.Mapped()), want, 1e-5)
+		s.all.Wait()
+		if built := p.exact.Load() != nil; built != (i > 0) {
+			t.Errorf("after launch %d the exact form is there: %v", i+1, built)
+		}
+	}
+	if once.exact.Load() != nil {
+		t.Error("a shape that was launched once has an exact form")
+	}
+	if g, e := s.general.Load(), s.exact.Load(); g != 3 || e != 1 {
+		t.Errorf("%d launches in the general form and %d in the exact one, want 3 and 1", g, e)
+	}
+	if p.general.lease.Primitive() != once.general.lease.Primitive() {
+		t.Error("two numbers of rows have two general forms")
+	}
+	p.Release()
+	once.Release()
+}
+
+// E7: what Go's loops would take longer for than the library takes to build it is built
+// first; less is built behind.
+func TestLargeIsBuiltFirst(t *testing.T) {
+	s := onStage(t)
+	for _, op := range []ops.Op{ops.New(ops.GELU, 3, 5), ops.New(ops.GELU, 300, 50), ops.New(ops.Softmax, 1, 1, 3, 3), ops.New(ops.Softmax, 2, 2, 70, 70)} {
+		p := s.compile(op)
+		if first := p.exact.Load() != nil; first != (op.Elements() > 5000) {
+			t.Errorf("%s is built first: %v", op, first)
+		}
+		p.Release()
+	}
+}
+
+// E7: the budget: a device has so many exact forms waiting and one in the making; a program
+// that found no place asks again. What is released meanwhile leaves nothing.
+func TestBudgetOfForms(t *testing.T) {
+	s := onStage(t)
+	s.mu.building = true // as if one were being built
+	var all []*program
+	for m := range int64(mostWanted + 1) {
+		p := s.compile(ops.New(ops.Tanh, 1, m+1))
+		all = append(all, p)
+		x := s.filled(random(m + 1))
+		for range 2 {
+			s.launch(p, x, x)
+		}
+	}
+	last := all[mostWanted]
+	if len(s.mu.wanted) != mostWanted || last.asked.Load() {
+		t.Errorf("%d wait, and the last has asked: %v", len(s.mu.wanted), last.asked.Load())
+	}
+	all[0].Release()
+	s.all.Go(s.build)
+	s.all.Wait()
+	x := s.filled(random(mostWanted + 1))
+	s.launch(last, x, x)
+	s.all.Wait()
+	if last.exact.Load() == nil || all[1].exact.Load() == nil || all[0].exact.Load() != nil {
+		t.Error("want the exact form of the last and the second, and not of what was released")
+	}
+	for _, p := range all[1:] {
+		p.Release()
+	}
+}
+
+// E7, E8: sequences of several lengths in one batch sum over what is theirs, whatever lies
+// behind it.
+func TestRaggedProduct(t *testing.T) {
+	s := onStage(t)
+	const items, heads, m, k, n = 4, 2, 7, 7, 5
+	op := ops.New(ops.BatchMatMul, items, heads, m, k, n)
+	op.MaskK = true
+	p := s.compile(op)
+	defer p.Release()
+	a, b := random(items*heads*m*k), random(items*heads*k*n)
+	lengths := []int32{3, 7, 0, -1}
+	for i := range items * heads {
+		for row := range m * k {
+			if l := int(lengths[i/heads]); l >= 0 && row%k >= l {
+				a[i*m*k+row] = 1e30
+			}
+		}
+	}
+	list := s.filled(make([]float32, items))
+	copy(list.Memory.Mapped(), gpuexec.BytesOf(lengths))
+	out := s.filled(slices.Repeat([]float32{9}, items*heads*m*n))
+	s.launch(p, s.filled(a), s.filled(b), list, out)
+	for block := range items * heads {
+		depth := int(lengths[block/heads])
+		if depth < 0 {
+			depth = k
+		}
+		want := make([]float64, m*n)
+		for i := range m {
+			for j := range n {
+				for x := range depth {
+					want[i*n+j] += float64(a[block*m*k+i*k+x]) * float64(b[block*k*n+x*n+j])
+				}
+			}
+		}
+		near(t, "block", floats(out.Memory.Mapped())[block*m*n:(block+1)*m*n], want, 1e-5)
+	}
+}
+
+// E3: an id that the table has no row for, and a launch whose context has ended.
+func TestRefusedLaunches(t *testing.T) {
+	s := onStage(t)
+	p := s.compile(ops.New(ops.Gather, 1, 2, 3))
+	defer p.Release()
+	for _, id := range []int32{-1, 3} {
+		ids := s.filled([]float32{0})
+		copy(ids.Memory.Mapped(), gpuexec.BytesOf([]int32{id}))
+		err := s.queue.Launch(bg, p, []gpuexec.DeviceArg{ids, s.filled(random(6)), s.filled(random(2))}, gpuexec.Size{1}, gpuexec.Size{1})
+		if !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("id %d: %v, want ErrInvalid", id, err)
+		}
+	}
+	ended, stop := context.WithCancel(bg)
+	stop()
+	if err := s.queue.Launch(ended, p, nil, gpuexec.Size{1}, gpuexec.Size{1}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want the context's", err)
+	}
+	if _, err := s.b.Open(bg, 1); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("device 1: %v", err)
+	}
+	if _, err := s.Load(bg, gpuexec.Source{}, []byte("blob")); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("a blob: %v", err)
+	}
+}

@@ -1,0 +1,345 @@
+package onednn
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
+)
+
+// program is an operation of exact dimensions. It runs in a form for any shape, until the
+// primitive of its own shape is there (SPEC E7): a product with the sizes given at
+// execution, and Go's loops else. What is not worth building, because it is launched
+// once, is not built; what Go would take longer for than the library takes to build it
+// is built first.
+type program struct {
+	d      *device
+	op     ops.Op
+	weight weight // of a matmul
+	bytes  int64
+
+	general *runner // nil: Go's loops
+	exact   atomic.Pointer[runner]
+	seen    atomic.Int64 // launches in the general form
+	asked   atomic.Bool  // for the exact form
+	mu      struct {
+		sync.Mutex
+		released bool
+	}
+}
+
+// quick is how many elements Go's loop is through with in the time that the library
+// takes for a primitive, about 60 us.
+var quick = map[ops.Kind]int64{ops.Softmax: 4 << 10, ops.LayerNorm: 32 << 10, ops.GELU: 3 << 10, ops.Tanh: 3 << 10}
+
+// programBytes is what a program takes apart from primitives.
+const programBytes = 1 << 10
+
+func (d *device) program(ctx context.Context, op ops.Op) (_ *program, err error) {
+	p := &program{d: d, op: op, bytes: programBytes}
+	p.mu.released = true // until it is whole
+	defer func() {
+		if err != nil {
+			p.drop()
+		}
+	}()
+	now := false
+	switch most, has := quick[op.Kind]; {
+	case has:
+		now = op.Elements() > most
+	case op.Kind == ops.MatMul || op.Kind == ops.BatchMatMul:
+		if op.Kind == ops.MatMul {
+			if p.weight, err = d.weights.of(op.Dims[1], op.Dims[2]); err != nil {
+				return nil, err
+			}
+		}
+		p.general, err = d.runner(ctx, lateSpec(op), p.concrete)
+		if now = errors.Is(err, fault.ErrUnsupported); err != nil && !now {
+			return nil, err
+		}
+		err = nil
+	default: // gather, add, reorder, slice: copies, which Go's loops do as well
+		p.mu.released = false
+		return p, nil
+	}
+	spec := p.spec(true)
+	p.bytes += d.lib.bytes(&spec) + planBytes // of the exact form, also before it is there
+	p.mu.released = false
+	if now {
+		if err := p.sharpen(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func (p *program) Bytes() int64 { return p.bytes }
+
+// Blob implements gpuexec.Program: there is none (SPEC P17).
+func (p *program) Blob(context.Context) ([]byte, error) { return nil, noBlobs("blob") }
+
+func (p *program) Requires() []string { return nil }
+
+func (p *program) Release() { p.drop() }
+
+func (p *program) drop() {
+	p.mu.Lock()
+	p.mu.released = true
+	exact := p.exact.Swap(nil)
+	p.mu.Unlock()
+	exact.release()
+	p.general.release()
+}
+
+// sharpen builds the exact form, unless the program is gone.
+func (p *program) sharpen(ctx context.Context) error {
+	p.mu.Lock()
+	gone := p.mu.released
+	p.mu.Unlock()
+	if gone {
+		return nil
+	}
+	f, err := p.d.runner(ctx, p.spec(true), nil)
+	if err == nil && p.weight.blocked() && f.slow() { // it has no code for this layout with so few rows
+		f.release()
+		f, err = p.d.runner(ctx, p.spec(false), nil)
+	}
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.released {
+		f.release()
+		return nil
+	}
+	p.exact.Store(f)
+	return nil
+}
+
+// best is the form to launch; nil = Go's loops. The second launch has the exact one built.
+func (p *program) best() *runner {
+	if f := p.exact.Load(); f != nil {
+		p.d.exact.Add(1)
+		return f
+	}
+	p.d.general.Add(1)
+	if p.seen.Add(1) > 1 && p.asked.CompareAndSwap(false, true) && !p.d.want(p) {
+		p.asked.Store(false)
+	}
+	return p.general
+}
+
+// runner is a leased primitive with what its executions take.
+type runner struct {
+	lib     *Library
+	lease   primitive.Lease
+	kernel  *kernel
+	tensors []primitive.Tensor // of the arguments
+	mu      struct {
+		sync.Mutex
+		idle [][]execArg // memory objects that no execution uses
+	}
+}
+
+// runner brings a primitive. concrete gives sizes to tensors that lack them.
+func (d *device) runner(ctx context.Context, s primitive.Spec, concrete func([]primitive.Tensor)) (*runner, error) {
+	lease, _, err := d.engine.Primitive(ctx, &s, "")
+	if err != nil {
+		return nil, err
+	}
+	k := lease.Primitive().Native().(*kernel)
+	f := &runner{lib: d.lib, lease: lease, kernel: k}
+	for _, a := range k.plan.args {
+		f.tensors = append(f.tensors, a.tensor)
+	}
+	if concrete != nil {
+		concrete(f.tensors)
+	}
+	return f, nil
+}
+
+// slow is whether the library has only loops for it.
+func (f *runner) slow() bool {
+	return strings.HasPrefix(f.lease.Primitive().Descriptor().Name(), "ref")
+}
+
+// take gives memory objects for one execution.
+func (f *runner) take() ([]execArg, error) {
+	f.mu.Lock()
+	if n := len(f.mu.idle); n > 0 {
+		b := f.mu.idle[n-1]
+		f.mu.idle = f.mu.idle[:n-1]
+		f.mu.Unlock()
+		return b, nil
+	}
+	f.mu.Unlock()
+	return f.bind(f.tensors)
+}
+
+func (f *runner) give(b []execArg) {
+	f.mu.Lock()
+	f.mu.idle = append(f.mu.idle, b)
+	f.mu.Unlock()
+}
+
+// bind makes memory objects, without memory.
+func (f *runner) bind(tensors []primitive.Tensor) (b []execArg, err error) {
+	for i := range tensors {
+		md, err := f.lib.newDesc(&tensors[i])
+		if err != nil {
+			f.unbind(b)
+			return nil, err
+		}
+		h, err := f.lib.make("dnnl_memory_create", func(h *handle) int32 { return f.lib.c.MemoryMake(h, md, f.lib.engine, nil) })
+		if f.lib.dropDesc(md); err != nil {
+			f.unbind(b)
+			return nil, err
+		}
+		b = append(b, execArg{arg: f.kernel.plan.args[i].id, memory: h})
+	}
+	return b, nil
+}
+
+func (f *runner) unbind(b []execArg) {
+	for _, a := range b {
+		f.lib.free(f.lib.c.MemoryFree, a.memory)
+	}
+}
+
+// release is called when no execution uses the form.
+func (f *runner) release() {
+	if f == nil {
+		return
+	}
+	for _, b := range f.mu.idle {
+		f.unbind(b)
+	}
+	f.mu.idle = nil
+	f.lease.End()
+}
+
+// run runs a program's one block.
+func (q *queue) run(ctx context.Context, p *program, args []gpuexec.DeviceArg) error {
+	d := p.op.Dims
+	switch p.op.Kind {
+	case ops.Gather:
+		return gather(view(args[0]), view(args[1]), view(args[2]), d)
+	case ops.Add:
+		add(floats(view(args[0])), floats(view(args[1])), floats(view(args[2])), d)
+	case ops.Reorder:
+		reorder(view(args[0]), view(args[1]), d)
+	case ops.Slice:
+		slice(view(args[0]), view(args[1]), d)
+	case ops.MatMul:
+		return q.matmul(p, args)
+	case ops.BatchMatMul:
+		return q.batchMatMul(ctx, p, args)
+	case ops.Softmax:
+		return q.softmax(p, args)
+	case ops.LayerNorm:
+		if f := p.best(); f != nil {
+			return q.execute(f, pointer(args[0]), pointer(args[3]), pointer(args[1]), pointer(args[2]))
+		}
+		layerNorm(floats(view(args[0])), floats(view(args[1])), floats(view(args[2])), floats(view(args[3])), p.op)
+	case ops.GELU, ops.Tanh:
+		if f := p.best(); f != nil {
+			return q.execute(f, pointer(args[0]), pointer(args[1]))
+		}
+		eltwise(floats(view(args[0])), floats(view(args[1])), p.op)
+	default:
+		return fault.Invalidf("onednn: launch", "%s", p.op)
+	}
+	return nil
+}
+
+func (q *queue) matmul(p *program, args []gpuexec.DeviceArg) error {
+	f := p.best()
+	weight := pointer(args[1]) // in rows, and blocked behind that
+	if f.tensors[1].Blocks != nil {
+		weight = unsafe.Add(weight, p.weight.at)
+	}
+	if p.op.Bias {
+		return q.execute(f, pointer(args[0]), weight, pointer(args[2]), pointer(args[3]))
+	}
+	return q.execute(f, pointer(args[0]), weight, pointer(args[2]))
+}
+
+// valid gives the valid positions of an item.
+func valid(lengths []byte, item, all int64) int64 {
+	n := int64(int32(binary.LittleEndian.Uint32(lengths[4*item:])))
+	if n < 0 || n > all {
+		return all
+	}
+	return n
+}
+
+func full(lengths []byte, items, all int64) bool {
+	for i := range items {
+		if valid(lengths, i, all) < all {
+			return false
+		}
+	}
+	return true
+}
+
+// batchMatMul multiplies all items at once, but where their lengths bound what they sum
+// over: then each by itself, with its own depth.
+func (q *queue) batchMatMul(ctx context.Context, p *program, args []gpuexec.DeviceArg) error {
+	d, lengths := p.op.Dims, view(args[2])
+	src, weights, dst := pointer(args[0]), pointer(args[1]), pointer(args[3])
+	if !p.op.MaskK || full(lengths, d[0], d[3]) {
+		return q.execute(p.best(), src, weights, dst)
+	}
+	f := p.general
+	if f == nil {
+		return failure("launch", fault.ErrUnsupported, "%s: this library has no product for sequences of several lengths", p.op)
+	}
+	p.d.general.Add(1)
+	each := [3]int64{d[1] * d[2] * d[3], d[1] * d[3] * d[4], d[1] * d[2] * d[4]}
+	for item := range d[0] {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n := valid(lengths, item, d[3])
+		if n == 0 {
+			zero(floats(view(args[3]))[item*each[2] : (item+1)*each[2]])
+			continue
+		}
+		tensors := batchTensors(p.op, d[1], n)
+		b, err := f.bind(tensors[:])
+		if err != nil {
+			return err
+		}
+		err = q.launch(f, b, unsafe.Add(src, 4*item*each[0]), unsafe.Add(weights, 4*item*each[1]), unsafe.Add(dst, 4*item*each[2]))
+		if f.unbind(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// softmax: padding becomes -Inf, and so 0.
+func (q *queue) softmax(p *program, args []gpuexec.DeviceArg) error {
+	d, lengths := p.op.Dims, view(args[1])
+	x, out := floats(view(args[0])), floats(view(args[2]))
+	f := p.best()
+	if f == nil {
+		softmax(x, lengths, out, d)
+		return nil
+	}
+	if full(lengths, d[0], d[3]) {
+		return q.execute(f, pointer(args[0]), pointer(args[2]))
+	}
+	mask(x, lengths, out, d)
+	defer unmask(lengths, out, d)
+	return q.execute(f, pointer(args[2]), pointer(args[2]))
+}
