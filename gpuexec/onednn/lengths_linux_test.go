@@ -1,0 +1,156 @@
+package onednn
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/data"
+	"github.com/kiln-cache/kiln/internal/forward"
+)
+
+var modelName = flag.String("model", "bert_tiny_l2_h128", "TestLengths: an op list of package data")
+
+// watched is a Backend that tells which device it opened.
+type watched struct {
+	*Backend
+	d *device
+}
+
+func (w *watched) Open(ctx context.Context, index int) (gpuexec.Device, error) {
+	d, err := w.Backend.Open(ctx, index)
+	if err == nil {
+		w.d = d.(*device)
+	}
+	return d, err
+}
+
+// running is a model on a device of its own runtime.
+func running(t *testing.T, lib ops.Library, list *forward.List) (*forward.Model, *kiln.Runtime) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	rt, err := kiln.Open(kiln.Config{ArtefactEntries: kiln.LimitOf(mostPrograms), Workers: 1, Listen: forward.Listen, Lookup: func(string) (string, bool) { return "", false }})
+	must(err)
+	t.Cleanup(func() { must(rt.Close(bg)) })
+	exec, err := rt.Executor(bg, lib, 0)
+	must(err)
+	engine, err := rt.Constants().Engine(constants.CPU, 0, "")
+	must(err)
+	session, err := rt.Session(kiln.SessionConfig{Groups: kiln.LimitOf(4)})
+	must(err)
+	weights, err := forward.OpenWeights(list, 1)
+	must(err)
+	t.Cleanup(func() { must(weights.Close()) })
+	m := forward.New(forward.Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: weights})
+	t.Cleanup(m.Close)
+	return m, rt
+}
+
+const mostPrograms = 64 // of the runtime, four shapes' worth
+
+// E7: a model whose requests have 3 to 512 tokens, in no order: programs, primitives and
+// bytes stay within what the capacities allow, outputs are those of cpu, and the log says how
+// much longer the first request of a length takes than a later one.
+func TestLengths(t *testing.T) {
+	text, known := data.Model(*modelName)
+	if !known {
+		t.Fatal("no such model")
+	}
+	list, err := forward.Parse("list", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib := &watched{Backend: backend(t)}
+	here, err := cpu.New("auto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, rt := running(t, lib, list)
+	reference, _ := running(t, here, list)
+	lengths := rand.New(rand.NewPCG(1, 2)).Perm(510)
+	if testing.Short() {
+		lengths = lengths[:50]
+	}
+	var ratios, cpuRatios []float64
+	worstBytes, worstObjects := int64(0), int64(0)
+	for i, n := range lengths {
+		ids := [][]int32{list.Tokens(1, i, n+3)}
+		var took, used [4]time.Duration
+		var out []float32
+		for j := range took {
+			began, before := time.Now(), processTime(t)
+			a, err := m.Run(bg, ids)
+			if err != nil {
+				t.Fatal(err)
+			}
+			took[j], used[j], out = time.Since(began), processTime(t)-before, a.Output
+			if j == 1 {
+				lib.d.all.Wait() // later requests have the exact forms
+			}
+			if i%16 != 0 {
+				continue
+			}
+			want, err := reference.Run(bg, ids)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wide []float64
+			for _, v := range want.Output {
+				wide = append(wide, float64(v))
+			}
+			if d, err := forward.Compare(out, wide); err != nil || !(d.Relative < 1e-4) {
+				t.Errorf("%d tokens, request %d: %+v, %v", n+3, j, d, err)
+			}
+		}
+		if i > 0 { // the first prepares the weights
+			ratios = append(ratios, float64(took[0])/float64(min(took[2], took[3])))
+			cpuRatios = append(cpuRatios, float64(used[0])/float64(min(used[2], used[3])))
+		}
+		s := rt.Artefacts().Stats()
+		worstBytes, worstObjects = max(worstBytes, s.Bytes+s.LeasedBytes), max(worstObjects, lib.d.lib.Len())
+		if s.Entries > mostPrograms {
+			t.Fatalf("%d programs are resident, want at most %d", s.Entries, mostPrograms)
+		}
+		if n := lib.d.cache.Stats().Entries; n > spare {
+			t.Fatalf("%d primitives are kept, want at most %d", n, spare)
+		}
+	}
+	// A program has two forms at most, a form a primitive, its descriptor and four or five
+	// memory objects; the session's open group and the plan hold a shape's programs apart.
+	if most := int64(20*(mostPrograms+32) + 2*spare); worstObjects > most {
+		t.Errorf("%d objects of the library, want at most %d", worstObjects, most)
+	}
+	t.Logf("%s, %d lengths, the first request by a later one: wall time %s, processor time %s; at most %.1f MiB of programs by estimate, %d objects; %d launches in the general form, %d in the exact one",
+		*modelName, len(lengths), spread(ratios), spread(cpuRatios), float64(worstBytes)/(1<<20), worstObjects, lib.d.general.Load(), lib.d.exact.Load())
+}
+
+func spread(list []float64) string {
+	slices.Sort(list)
+	n := len(list)
+	return fmt.Sprintf("%.2f in the median, %.2f at the ninth tenth, %.2f at worst", list[n/2], list[n*9/10], list[n-1])
+}
+
+// processTime is what this process has used of its processors.
+func processTime(t *testing.T) time.Duration {
+	t.Helper()
+	var use syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
+}
