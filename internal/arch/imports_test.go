@@ -9,7 +9,7 @@ import (
 // order is the house from left to right: a package may import its own room and
 // those further right. Rooms that share a place do not see each other.
 var order = [][]string{
-	{"cmd"}, {"stress"}, {"encoder"}, {"."}, {"sessioncache"}, {"gpuexec"}, {"constants"}, {"shapegroups", "actors", "env"}, {"internal"}, {"limit"}, {"fault"},
+	{"cmd", "docs"}, {"stress"}, {"encoder"}, {"."}, {"sessioncache"}, {"gpuexec"}, {"constants"}, {"shapegroups", "actors", "env"}, {"internal"}, {"limit"}, {"fault"},
 }
 
 // lodgers are packages under internal/ that serve several rooms, or their tests, and

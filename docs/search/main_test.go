@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"go.uber.org/goleak"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/encoder"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// ask opens the model and searches.
+func ask(model string, folder fs.FS, question string) string {
+	ctx := context.Background()
+	rt := must(kiln.Open(kiln.Config{}))
+	defer rt.Close(ctx)
+	e := must(encoder.Open(ctx, rt, model, encoder.Config{Normalize: true}))
+	defer e.Close(ctx)
+	return strings.Join(search(ctx, e, folder, question), "\n") + "\n"
+}
+
+// The model here has random weights; make model fetches a real one.
+func Example() {
+	folder := fstest.MapFS{
+		"ovens.txt": {Data: []byte("w7 w8 w9\r\n\r\nw40 w41\nw42\n")},
+		"kilns.txt": {Data: []byte("w7 w8\nw9 w10")},
+		"pots.jpg":  {Data: []byte("w7 w8 w9")},
+	}
+	fmt.Print(ask("../../encoder/testdata/tiny", folder, "w7 w8 w9"))
+	// Output:
+	// 1.00 ovens.txt: w7 w8 w9
+	// 0.96 kilns.txt: w7 w8 w9 w10
+	// 0.77 ovens.txt: w40 w41 w42
+}
+
+// The page's question has the page's answers, and its program is as long as it says.
+func TestPage(t *testing.T) {
+	page := string(must(os.ReadFile("../search.md")))
+	lines := 0
+	for line := range strings.Lines(string(must(os.ReadFile("main.go")))) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+			lines++
+		}
+	}
+	if want := fmt.Sprintf("%d lines", lines); lines > 60 || !strings.Contains(page, want) {
+		t.Errorf("the page does not say %s, or there are more than 60", want)
+	}
+	const model = "../../.cache/minilm"
+	if _, err := os.Stat(model); err != nil {
+		t.Skip("the model MiniLM is not here; fetch it with: make model")
+	}
+	_, rest, _ := strings.Cut(page, "docs/search .cache/minilm docs/search/testdata \"")
+	question, rest, _ := strings.Cut(rest, "\"\n")
+	want, _, _ := strings.Cut(rest, "```")
+	if got := ask(model, os.DirFS("testdata"), question); got != want {
+		t.Errorf("%q: got\n%s, want\n%s", question, got, want)
+	}
+}
