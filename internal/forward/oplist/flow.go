@@ -205,6 +205,9 @@ func (r *flow) nothing(i int) {
 // together: B*S x 128 is B x S x 2 x 64, but not B x 2 x S x 64, although the
 // elements are as many. So a list that lost a reorder is noticed.
 func sameLayout(a, b []Dim) bool {
+	if len(a) == len(b) {
+		return equalDims(a, b)
+	}
 	if len(a) > len(b) {
 		a, b = b, a
 	}
@@ -219,7 +222,7 @@ func sameLayout(a, b []Dim) bool {
 			return false
 		}
 	}
-	return len(a) < len(b) || equalDims(a, b)
+	return true
 }
 
 // resolveOutput finds how the output divides among requests.

@@ -72,9 +72,9 @@ func parse(file string, text []byte) *Model {
 		h.fail("ops", "says %d operations, but %d lines follow; was the file cut off?", h.ops, len(lines)-1)
 	}
 	m := &Model{Name: h.model, File: file, Symbols: h.symbols, WeightsFile: h.weights, Ops: make([]Op, 0, h.ops)}
-	names := map[string]bool{}
+	names, known := map[string]bool{}, shapeTexts{}
 	for i, line := range lines[1:] {
-		op, f := parseOp(file, i, line, m.Symbols)
+		op, f := parseOp(file, i, line, m.Symbols, known)
 		if names[op.Name] {
 			f.fail("name", "%q is the name of an operation before; names are unique", op.Name)
 		}
@@ -118,7 +118,21 @@ func (m *Model) collectWeights() {
 
 var opFields = []string{"i", "kind", "name", "src", "dst", "weights", "weight_bytes", "attr", "phase", "fwd_i"}
 
-func parseOp(file string, place int, line []byte, symbols map[string]string) (Op, fields) {
+// shapeTexts are the dims that were read, by their text: the layers of a list repeat them.
+type shapeTexts map[string][]Dim
+
+func (known shapeTexts) parse(raw json.RawMessage, symbols map[string]string) ([]Dim, error) {
+	if dims, ok := known[string(raw)]; ok {
+		return dims, nil
+	}
+	dims, err := parseDims(raw, symbols)
+	if err == nil {
+		known[string(raw)] = dims
+	}
+	return dims, err
+}
+
+func parseOp(file string, place int, line []byte, symbols map[string]string, known shapeTexts) (Op, fields) {
 	f := fields{file: file, line: place + 2}.read(line, opFields...)
 	if f.raw["phase"] != nil || f.raw["fwd_i"] != nil {
 		f.fail("phase", "this is an operation of a training step; use the list of the forward pass")
@@ -136,13 +150,13 @@ func parseOp(file string, place int, line []byte, symbols map[string]string) (Op
 	}
 	var err error
 	for n, raw := range f.list("src", 2) {
-		dims, err := parseDims(raw, symbols)
+		dims, err := known.parse(raw, symbols)
 		if err != nil {
 			f.fail("src", "input %d: %v", n, err)
 		}
 		op.Src = append(op.Src, dims)
 	}
-	if op.Dst, err = parseDims(f.raw["dst"], symbols); err != nil {
+	if op.Dst, err = known.parse(f.raw["dst"], symbols); err != nil {
 		f.fail("dst", "%v", err)
 	}
 	op.Weights = parseWeights(f)
