@@ -8,7 +8,7 @@ SYSTEMS    ?= linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64
 SOAK       ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz shaders deps-drivers model fetch-onednn test-bench FORCE
+.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz shaders deps-drivers model fetch-onednn fetch-onnxruntime test-bench FORCE
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ shaders: ## the SPIR-V modules that are committed beside their shaders in GLSL; 
 
 model: ## the sentence encoder MiniLM (87 MB), into .cache/minilm; does nothing if it is there
 	@.ci/model .cache/minilm
+
+fetch-onnxruntime: model ## onnxruntime and the model as ONNX (230 MB), for kiln bench model, into .cache; does nothing if they are there
+	@.ci/onnxruntime .cache/onnxruntime
 
 deps-drivers:
 	@.ci/drivers

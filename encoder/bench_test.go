@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,22 +14,14 @@ import (
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/encoder/internal/folder"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/internal/forward"
 	"github.com/kiln-cache/kiln/internal/measure"
 )
 
 // questions are ids of the lengths of 300 questions, in the order they came.
-func questions(b *testing.B) (texts [][]int32) {
-	b.Helper()
-	text, err := os.ReadFile("testdata/squad_lengths.txt")
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i, word := range strings.Fields(string(text)) {
-		n, err := strconv.Atoi(word)
-		if err != nil {
-			b.Fatal(err)
-		}
+func questions() (texts [][]int32) {
+	for i, n := range data.Questions() {
 		ids := make([]int32, n)
 		for at := range ids {
 			ids[at] = int32(1000 + (i*31+at*17)%20000)
@@ -50,7 +40,7 @@ func BenchmarkPacked(b *testing.B) {
 		b.Skip("the model MiniLM is not here; fetch it with: make model")
 	}
 	padded, packed := benchModel(b, dir, false), benchModel(b, dir, true)
-	texts := questions(b)
+	texts := questions()
 	run := func(m *forward.Model, ids [][]int32) {
 		if _, err := m.Run(b.Context(), ids); err != nil {
 			b.Fatal(err)

@@ -34,6 +34,7 @@ var benches = []struct {
 	{"forward", "a MiniLM forward pass of 128 tokens against its matrix products alone", benchForward},
 	{"primitives", "descriptor and primitive, both there, against oneDNN's own cache asked in C, which cc compiles; KILN_ONEDNN_LIBRARY, or what make fetch-onednn brings", benchPrimitives},
 	{"device", "each device that is here against cpu, in turns: a matrix product, and MiniLM at 128 tokens", func(ctx context.Context) ([]measure.Figure, error) { return benchDevice(ctx, "") }},
+	{"model", "MiniLM's embeddings against onnxruntime's with the same weights, which takes minutes; what make model and make fetch-onnxruntime bring", nil},
 }
 
 func benchCommand(ctx context.Context, c *call) error {
@@ -63,7 +64,10 @@ func benchCommand(ctx context.Context, c *call) error {
 		if name != "all" && b.name != name {
 			continue
 		}
-		if device != "" {
+		switch {
+		case b.name == "model":
+			b.run = func(ctx context.Context) ([]measure.Figure, error) { return benchModel(ctx, c.say) }
+		case device != "":
 			b.run = func(ctx context.Context) ([]measure.Figure, error) { return benchDevice(ctx, device) }
 		}
 		figures, failed := b.run(ctx)
@@ -81,6 +85,9 @@ func benchCommand(ctx context.Context, c *call) error {
 		switch {
 		case name == "all" && errors.Is(failed, fault.ErrUnavailable):
 			fmt.Fprintf(c.stderr, "kiln: bench: %s is left out: %v\n", b.name, failed)
+		case b.name == "model" && errors.Is(failed, fault.ErrUnavailable):
+			fmt.Fprintf(c.stderr, "kiln: bench: model: %s\n", oneLine(failed))
+			c.code = exitFinding
 		case failed != nil:
 			return fmt.Errorf("%s: %w", b.name, failed)
 		}
@@ -108,13 +115,7 @@ func (c *call) figure(f measure.Figure) error {
 func benchMatmul(ctx context.Context) ([]measure.Figure, error) {
 	const rounds = 9
 	const atLeast = 0.9 // of oneDNN, in the same rounds
-	set := gemm.Best()
-	asked := env.Read(env.Process()).CPUISA.Value
-	for _, s := range gemm.Sets() {
-		if s.Name() == asked {
-			set = s
-		}
-	}
+	set := instructions()
 	var out []measure.Figure
 	for _, size := range []struct{ m, k, n int }{
 		{128, 768, 3072}, {128, 3072, 768}, {128, 768, 768}, {128, 384, 1536}, {128, 1536, 384}, {128, 384, 384},
@@ -133,4 +134,15 @@ func benchMatmul(ctx context.Context) ([]measure.Figure, error) {
 		out = append(out, f)
 	}
 	return out, nil
+}
+
+// instructions is the assembly of KILN_CPU_ISA, else the best of this machine.
+func instructions() *gemm.Set {
+	asked := env.Read(env.Process()).CPUISA.Value
+	for _, s := range gemm.Sets() {
+		if s.Name() == asked {
+			return s
+		}
+	}
+	return gemm.Best()
 }

@@ -1,6 +1,6 @@
 // Package data holds what the command runs on when it is given no files: a
-// sample of a real request trace and the op lists of three encoders. Where each
-// comes from, its licence and what was cut is in README.md, which is embedded
+// sample of a real request trace, lengths of real texts and the op lists of three
+// encoders. Where each comes from, its licence and what was cut is in README.md, which is embedded
 // beside them so that the attribution travels with every binary.
 //
 // All functions are safe for concurrent use. The bytes they return are copies.
@@ -8,10 +8,11 @@ package data
 
 import (
 	"embed"
+	"strconv"
 	"strings"
 )
 
-//go:embed README.md models/*.jsonl traces/irc_ubuntu_sample.csv
+//go:embed README.md models/*.jsonl traces/irc_ubuntu_sample.csv lengths/*.txt
 var files embed.FS
 
 const (
@@ -48,6 +49,23 @@ func Models() []string {
 		names[i] = strings.TrimSuffix(e.Name(), modelSuffix)
 	}
 	return names
+}
+
+// Questions and Sentences are how many tokens 300 real texts have, in their order.
+func Questions() []int { return lengths("questions") }
+
+// Sentences are less alike than Questions: see there.
+func Sentences() []int { return lengths("sentences") }
+
+func lengths(name string) (all []int) {
+	for _, word := range strings.Fields(string(read("lengths/" + name + ".txt"))) {
+		n, err := strconv.Atoi(word)
+		if err != nil {
+			panic("data: an embedded file is broken: " + err.Error())
+		}
+		all = append(all, n)
+	}
+	return all
 }
 
 // Notice says where everything embedded here comes from and under which

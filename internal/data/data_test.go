@@ -62,3 +62,11 @@ func TestNoticeTravels(t *testing.T) {
 		}
 	}
 }
+
+func TestLengths(t *testing.T) {
+	for name, lengths := range map[string][]int{"questions": Questions(), "sentences": Sentences()} {
+		if len(lengths) != 300 || slices.Min(lengths) < 3 || slices.Max(lengths) > 128 {
+			t.Errorf("%s: %d lengths, from %d to %d tokens", name, len(lengths), slices.Min(lengths), slices.Max(lengths))
+		}
+	}
+}
