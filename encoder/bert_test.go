@@ -73,12 +73,14 @@ func newBERT() *bert {
 }
 
 // outputs are the last layer's, a row for each token.
-func (b *bert) outputs(ids []int32) [][]float64 {
+func (b *bert) outputs(ids []int32) [][]float64 { return b.typed(ids, make([]int32, len(ids))) }
+
+func (b *bert) typed(ids, types []int32) [][]float64 {
 	rows := make([][]float64, len(ids))
 	for i, id := range ids {
 		rows[i] = make([]float64, b.width)
 		for j := range rows[i] {
-			rows[i][j] = b.at("embeddings.word_embeddings.weight", int(id), j) + b.at("embeddings.token_type_embeddings.weight", 0, j) +
+			rows[i][j] = b.at("embeddings.word_embeddings.weight", int(id), j) + b.at("embeddings.token_type_embeddings.weight", int(types[i]), j) +
 				b.at("embeddings.position_embeddings.weight", i, j)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package encoder computes embeddings of texts with models of the BERT family, on the
-// processor in pure Go or on a GPU.
+// Package encoder computes embeddings of texts, and scores of pairs, with models of the BERT
+// family, on the processor in pure Go or on a GPU.
 //
 // # Use
 //
@@ -14,6 +14,11 @@
 // where they are there modules.json with the config of the pooling, the limit and the
 // prompts. What a folder says is done; docs/encoder.md lists every field that is read. A
 // model that nothing here computes is refused with the field that says so.
+//
+// # Pairs
+//
+// A folder with a classifier of one label is a cross-encoder: Score gives its score of
+// each pair of texts.
 //
 // # Who owns what
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/kiln-cache/kiln/encoder/internal/folder"
 	"github.com/kiln-cache/kiln/fault"
@@ -26,7 +27,9 @@ func (e *Encoder) Encode(ctx context.Context, texts []string) ([][]float32, erro
 		}
 		ids[i], _ = e.Tokenize(text)
 	}
-	return e.encode(ctx, ids, e.omitted)
+	return e.encode(ctx, newCall("texts", ids, nil, func(rows []float32) []float32 {
+		return e.pool(rows[min(e.omitted*e.info.Dimensions, len(rows)-e.info.Dimensions):])
+	}))
 }
 
 // Tokenize gives the ids that Encode computes for a text, [CLS], prompt and [SEP] among
@@ -44,28 +47,56 @@ func (e *Encoder) Tokenize(text string) (ids []int32, cut bool) {
 // without a token or with more than Info.MaxTokens, and an id that the model has no row
 // for, match ErrInvalid before anything is computed.
 func (e *Encoder) EncodeTokens(ctx context.Context, texts [][]int32) ([][]float32, error) {
-	return e.encode(ctx, texts, 0)
+	return e.encode(ctx, newCall("texts", texts, nil, e.pool))
 }
 
-// encode computes texts. Pooling leaves out their first tokens, omitted many.
-func (e *Encoder) encode(ctx context.Context, texts [][]int32, omitted int) ([][]float32, error) {
-	for i, ids := range texts {
+// Score gives a score for each pair of texts, as a question and a passage, in their order,
+// where the model is a cross-encoder (Info.Scores): what its classifier gives, through a
+// sigmoid unless the folder says otherwise. Of a pair with more than Info.MaxTokens the
+// longer text loses tokens first. No prompt is added. The bits of a score depend on its
+// pair alone (SPEC E8).
+//
+// ErrUnsupported where the model is none; else errors are those of Encode, their Key as
+// pairs[3].
+func (e *Encoder) Score(ctx context.Context, pairs [][2]string) ([]float32, error) {
+	head := e.folder.Head
+	if head == nil {
+		return nil, &fault.Error{Op: "encoder: score", Err: fmt.Errorf("%w: the model has no classifier of one label: open the folder of a cross-encoder", fault.ErrUnsupported)}
+	}
+	ids, types := make([][]int32, len(pairs)), make([][]int32, len(pairs))
+	for i, pair := range pairs {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if e.folder.Lower {
+			pair = [2]string{lower(pair[0]), lower(pair[1])}
+		}
+		ids[i], types[i], _ = e.tokens.EncodePair(nil, pair[0], pair[1], e.info.MaxTokens)
+	}
+	rows, err := e.encode(ctx, newCall("pairs", ids, types, func(rows []float32) []float32 {
+		return []float32{head.Score(rows[:e.info.Dimensions])}
+	}))
+	return slices.Concat(rows...), err
+}
+
+// encode computes the texts of a call.
+func (e *Encoder) encode(ctx context.Context, c *call) ([][]float32, error) {
+	for i, ids := range c.texts {
 		if err := e.check(ids); err != nil {
-			return nil, about(i, err)
+			return nil, c.about(i, err)
 		}
 	}
-	if len(texts) == 0 {
+	if len(c.texts) == 0 {
 		return [][]float32{}, nil
 	}
-	c := newCall(texts, omitted)
 	if err := e.submit(ctx, c); err != nil {
 		return nil, err
 	}
 	return c.out, nil
 }
 
-func about(text int, err error) error {
-	return &fault.Error{Op: "encoder: encode", Key: fmt.Sprintf("texts[%d]", text), Err: err}
+func (c *call) about(text int, err error) error {
+	return &fault.Error{Op: "encoder: encode", Key: fmt.Sprintf("%s[%d]", c.what, text), Err: err}
 }
 
 func (e *Encoder) check(ids []int32) error {

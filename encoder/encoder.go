@@ -53,6 +53,7 @@ type Info struct {
 	MaxTokens  int    // of a text, [CLS] and [SEP] among them: a longer one is cut
 	Pooling    string // mean, cls or max
 	Normalized bool   // embeddings have the length 1
+	Scores     bool   // the model is a cross-encoder: Score gives one score a pair
 	// SentenceLimit is the folder's max_seq_length, 0 if it has none: where
 	// sentence-transformers cuts. Give it as Config.MaxTokens for the same cuts.
 	SentenceLimit int
@@ -149,7 +150,7 @@ func (e *Encoder) configure(c Config) (err error) {
 	}
 	f := e.folder
 	e.info = Info{Dimensions: f.Width, MaxTokens: cmp.Or(c.MaxTokens, f.Positions), Pooling: cmp.Or(c.Pooling, string(f.Pooling)),
-		Normalized: c.Normalize || f.Normalize, SentenceLimit: f.SentenceLimit, Prompts: f.Prompts}
+		Normalized: c.Normalize || f.Normalize, SentenceLimit: f.SentenceLimit, Prompts: f.Prompts, Scores: f.Head != nil}
 	switch {
 	case e.info.MaxTokens < least || e.info.MaxTokens > f.Positions:
 		return wrong("MaxTokens", "%d, want %d to %d", e.info.MaxTokens, least, f.Positions)
@@ -173,6 +174,9 @@ func (e *Encoder) configure(c Config) (err error) {
 	ids, _ := e.Tokenize("")
 	if most := max(e.tokens.Unknown(), slices.Max(ids)); int(most) >= f.Vocabulary {
 		return wrong("vocab_size", "%d, though the tokenizer puts the id %d around texts or in the place of words that it does not know", f.Vocabulary, most)
+	}
+	if _, types, _ := e.tokens.EncodePair(nil, "", "", e.info.MaxTokens); f.Head != nil && int(slices.Max(types)) >= f.Types {
+		return wrong("type_vocab_size", "%d, though the tokenizer gives pairs the type %d", f.Types, slices.Max(types))
 	}
 	if f.OmitPrompt && e.prompt != "" && e.info.Pooling != string(folder.Class) {
 		e.omitted = len(ids) - 1 // not its [SEP]

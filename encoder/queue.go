@@ -20,10 +20,11 @@ const ahead = 8
 
 // call is one call of Encode. What its worker writes to out is read when done is closed.
 type call struct {
-	texts   [][]int32
-	omitted int // tokens at the start of each that pooling leaves out
-	out     [][]float32
-	done    chan struct{}
+	texts, types [][]int32
+	finish       func(rows []float32) []float32 // makes what is in out of a text's outputs
+	what         string                         // the texts in errors
+	out          [][]float32
+	done         chan struct{}
 
 	order []int // of the texts that wait, the longest first
 	left  int   // texts that are not computed
@@ -31,8 +32,8 @@ type call struct {
 	err   error
 }
 
-func newCall(texts [][]int32, omitted int) *call {
-	c := &call{texts: texts, omitted: omitted, out: make([][]float32, len(texts)), done: make(chan struct{}), left: len(texts)}
+func newCall(what string, texts, types [][]int32, finish func([]float32) []float32) *call {
+	c := &call{what: what, texts: texts, types: types, finish: finish, out: make([][]float32, len(texts)), done: make(chan struct{}), left: len(texts)}
 	c.order = make([]int, len(texts))
 	for i := range c.order {
 		c.order[i] = i

@@ -14,7 +14,7 @@ func sized(tokens ...int) *call {
 	for _, n := range tokens {
 		texts = append(texts, make([]int32, n))
 	}
-	return newCall(texts, 0)
+	return newCall("texts", texts, nil, nil)
 }
 
 func newQueue(workers int) *queue {

@@ -14,6 +14,7 @@ import (
 type batch struct {
 	texts  []text
 	ids    [][]int32
+	types  [][]int32       // nil rows: of type 0
 	ctx    context.Context // ends when every call of it has left
 	cancel context.CancelFunc
 }
@@ -96,6 +97,10 @@ func (e *Encoder) next(m *forward.Model, done *batch) (b *batch, soon []shapegro
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	for _, t := range texts {
 		b.ids = append(b.ids, slices.Clone(t.of.texts[t.at]))
+		b.types = append(b.types, nil)
+		if t.of.types != nil {
+			b.types[len(b.types)-1] = t.of.types[t.at]
+		}
 	}
 	e.mu.running = append(e.mu.running, b)
 	if soonest := e.upcoming(); soonest != e.mu.announced {
@@ -132,23 +137,23 @@ func (e *Encoder) settle(done *batch) {
 // compute computes a batch. Where that fails its texts are computed one by one: what is
 // wrong with one is no error of the others.
 func (e *Encoder) compute(m *forward.Model, b *batch) {
-	a, err := m.Run(b.ctx, b.ids)
+	a, err := m.RunTyped(b.ctx, b.ids, b.types)
 	if err == nil {
 		rows := a.Output
 		for i, t := range b.texts {
 			n := len(b.ids[i]) * e.info.Dimensions
-			t.of.out[t.at] = e.pool(rows[min(t.of.omitted, len(b.ids[i])-1)*e.info.Dimensions : n])
+			t.of.out[t.at] = t.of.finish(rows[:n])
 			rows = rows[n:]
 		}
 		return
 	}
 	if len(b.texts) == 1 {
-		e.leave(b.texts[0].of, about(b.texts[0].at, err))
+		e.leave(b.texts[0].of, b.texts[0].of.about(b.texts[0].at, err))
 		return
 	}
 	for i := range b.texts {
 		if b.ctx.Err() == nil {
-			e.compute(m, &batch{texts: b.texts[i : i+1], ids: b.ids[i : i+1], ctx: b.ctx})
+			e.compute(m, &batch{texts: b.texts[i : i+1], ids: b.ids[i : i+1], types: b.types[i : i+1], ctx: b.ctx})
 		}
 	}
 }

@@ -18,8 +18,8 @@ import (
 // Name is the backend's.
 const Name = "cpu"
 
-// Alignment of every buffer, in bytes: a cache line and an AVX-512 register.
-const Alignment = 64
+// alignment of every buffer, in bytes: a cache line and an AVX-512 register.
+const alignment = 64
 
 // Backend implements ops.Library on the processor. Safe for concurrent use.
 type Backend struct{ set *gemm.Set }
@@ -78,7 +78,7 @@ func (b *Backend) Open(_ context.Context, index int) (gpuexec.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &device{backend: b, engine: engine, memory: engine.Memory(), heap: heap.New(int64(len(engine.Memory())), Alignment)}, nil
+	return &device{backend: b, engine: engine, memory: engine.Memory(), heap: heap.New(int64(len(engine.Memory())), alignment)}, nil
 }
 
 // hardware is what the operating system says of this machine.

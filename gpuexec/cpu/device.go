@@ -26,7 +26,7 @@ func (d *device) Info() gpuexec.DeviceInfo { return d.backend.info() }
 
 func (d *device) Limits() gpuexec.Limits {
 	one := gpuexec.Size{1, 1, 1} // an operation's blocks are numbered, and have no items
-	return gpuexec.Limits{Alignment: Alignment, MaxGrid: gpuexec.Size{0, 1, 1}, MaxBlock: one}
+	return gpuexec.Limits{Alignment: alignment, MaxGrid: gpuexec.Size{0, 1, 1}, MaxBlock: one}
 }
 
 // Lost implements gpuexec.Device: a processor does not go away.
@@ -92,7 +92,7 @@ func (d *device) productBlob(op ops.Op) string {
 func (d *device) Alloc(bytes int64) (gpuexec.Memory, error) {
 	offset, used, ok := d.heap.Take(bytes)
 	if !ok {
-		most, advice := int64(len(d.memory)-Alignment), ""
+		most, advice := int64(len(d.memory)-alignment), ""
 		if bytes <= most {
 			advice = " and too few of them free together: release buffers"
 		}

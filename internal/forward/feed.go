@@ -15,9 +15,17 @@ func (in *inputs) put(s oplist.Source, n int) {
 	in[-1-s] = binary.LittleEndian.AppendUint32(in[-1-s], uint32(n))
 }
 
-// padded are ids padded with 0, types 0, lengths. Rows that pad the batch are requests
+// typeOf is the type of a token of a request; nil types are 0.
+func typeOf(types [][]int32, item, at int) int {
+	if item < len(types) && at < len(types[item]) {
+		return int(types[item][at])
+	}
+	return 0
+}
+
+// padded are ids and types padded with 0, lengths. Rows that pad the batch are requests
 // of the one token 0.
-func padded(batch, tokens int, ids [][]int32) (in inputs) {
+func padded(batch, tokens int, ids, types [][]int32) (in inputs) {
 	for item := range batch {
 		row := []int32{0}
 		if item < len(ids) {
@@ -30,7 +38,7 @@ func padded(batch, tokens int, ids [][]int32) (in inputs) {
 				id = int(row[at])
 			}
 			in.put(oplist.Tokens, id)
-			in.put(oplist.TokenTypes, 0)
+			in.put(oplist.TokenTypes, typeOf(types, item, at))
 		}
 	}
 	return in
@@ -38,34 +46,34 @@ func padded(batch, tokens int, ids [][]int32) (in inputs) {
 
 // ragged are ids one behind another with their positions, and where each row begins. What
 // is behind them are tokens that no attention reads.
-func ragged(tokens int, ids [][]int32) (in inputs) {
+func ragged(tokens int, ids, types [][]int32) (in inputs) {
 	rows := 0
-	add := func(id, at int) {
+	add := func(id, kind, at int) {
 		in.put(oplist.Tokens, id)
-		in.put(oplist.TokenTypes, 0)
+		in.put(oplist.TokenTypes, kind)
 		in.put(oplist.Positions, at)
 		rows++
 	}
-	for _, row := range ids {
+	for item, row := range ids {
 		in.put(oplist.Starts, rows)
 		for at, id := range row {
-			add(int(id), at)
+			add(int(id), typeOf(types, item, at), at)
 		}
 	}
 	in.put(oplist.Starts, rows)
 	for rows < tokens {
-		add(0, 0)
+		add(0, 0, 0)
 	}
 	return in
 }
 
 // feed writes the requests into the arena.
-func (m *Model) feed(ctx context.Context, p *plan, ids [][]int32) error {
+func (m *Model) feed(ctx context.Context, p *plan, ids, types [][]int32) error {
 	var in inputs
 	if m.list.Ragged {
-		in = ragged(p.tokens, ids)
+		in = ragged(p.tokens, ids, types)
 	} else {
-		in = padded(p.batch, p.tokens, ids)
+		in = padded(p.batch, p.tokens, ids, types)
 	}
 	for i, text := range in {
 		if len(text) == 0 {

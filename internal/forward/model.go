@@ -88,7 +88,15 @@ func Shape(batch, tokens int) (shapegroups.Shape, error) {
 // No request, a row of no id or of more than MaxTokens, and an id that the model has
 // no token for are ErrInvalid, before anything is launched.
 func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
-	longest, total, err := m.check(ids)
+	return m.RunTyped(ctx, ids, nil)
+}
+
+// RunTyped is Run for requests whose tokens have types, a row for each request: 1, say,
+// for those of the second text of a pair. A row that is nil, and nil alone, are of type 0.
+// A row that is not as long as its ids, or has a type that the model has no row for, is
+// ErrInvalid.
+func (m *Model) RunTyped(ctx context.Context, ids, types [][]int32) (*Answer, error) {
+	longest, total, err := m.check(ids, types)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +126,7 @@ func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
 	if err := m.prepare(ctx, h, p, a); err != nil {
 		return nil, err
 	}
-	if err := m.compute(ctx, p, ids, a); err != nil {
+	if err := m.compute(ctx, p, ids, types, a); err != nil {
 		m.abandon()
 		return nil, err
 	}
@@ -126,10 +134,23 @@ func (m *Model) Run(ctx context.Context, ids [][]int32) (*Answer, error) {
 }
 
 // check gives the length of the longest row and of all.
-func (m *Model) check(ids [][]int32) (longest, total int, err error) {
+func (m *Model) check(ids, types [][]int32) (longest, total int, err error) {
 	const op = "forward: run"
 	if len(ids) == 0 {
 		return 0, 0, fault.Invalidf(op, "no request")
+	}
+	if types != nil && len(types) != len(ids) {
+		return 0, 0, fault.Invalidf(op, "%d rows of types for %d requests", len(types), len(ids))
+	}
+	for i, row := range types {
+		if row != nil && len(row) != len(ids[i]) {
+			return 0, 0, fault.Invalidf(op, "row %d has %d types for %d tokens", i, len(row), len(ids[i]))
+		}
+		for at, kind := range row {
+			if kind < 0 || int(kind) >= m.list.Types {
+				return 0, 0, fault.Invalidf(op, "row %d: token %d has the type %d, want one from 0 to %d", i, at, kind, m.list.Types-1)
+			}
+		}
 	}
 	for i, row := range ids {
 		if len(row) == 0 || len(row) > m.list.MaxTokens {
@@ -145,8 +166,8 @@ func (m *Model) check(ids [][]int32) (longest, total int, err error) {
 	return longest, total, nil
 }
 
-func (m *Model) compute(ctx context.Context, p *plan, ids [][]int32, a *Answer) error {
-	if err := m.feed(ctx, p, ids); err != nil {
+func (m *Model) compute(ctx context.Context, p *plan, ids, types [][]int32, a *Answer) error {
+	if err := m.feed(ctx, p, ids, types); err != nil {
 		return err
 	}
 	if err := m.exec.Submit(ctx, p.launches...); err != nil {

@@ -1,6 +1,7 @@
 package folder
 
 import (
+	"cmp"
 	"math"
 	"strings"
 
@@ -21,6 +22,7 @@ type config struct {
 	width, layers, heads, inner         int
 	vocabulary, positions, types, score int // score: labels of a classifier, 0 = none
 	epsilon                             float64
+	raw                                 bool // scores are what the classifier gives
 }
 
 // readConfig reads config.json of the model. Fields that BertConfig has a default for
@@ -46,6 +48,7 @@ func readConfig(dir, file string) (config, error) {
 			o.refuse(fault.ErrUnsupported, "architectures", "has %.40q, want models of BERT", a)
 		case a == "BertForSequenceClassification":
 			c.score = o.labels()
+			c.raw = o.rawScores()
 		}
 	}
 	o.only("hidden_act", "gelu", "gelu_python") // both the exact one
@@ -69,6 +72,29 @@ func readConfig(dir, file string) (config, error) {
 		o.refuse(fault.ErrInvalid, "num_attention_heads", "is %d, which does not divide the hidden_size, %d", c.heads, c.width)
 	}
 	return c, o.err
+}
+
+// rawScores tells whether scores are not put through a sigmoid, as those of one label are
+// where a config does not say otherwise.
+func (o *object) rawScores() bool {
+	var newer struct {
+		Activation string `json:"activation_fn"`
+	}
+	const field, older = "sentence_transformers", "sbert_ce_default_activation_function"
+	o.decode(field, &newer, "an object")
+	activation := cmp.Or(newer.Activation, o.text(older, ""), "Sigmoid")
+	switch activation[strings.LastIndexByte(activation, '.')+1:] {
+	case "Identity":
+		return true
+	case "Sigmoid":
+	default:
+		at := field
+		if newer.Activation == "" {
+			at = older
+		}
+		o.refuse(fault.ErrUnsupported, at, "is %.80q, want one that ends with Sigmoid or Identity", activation)
+	}
+	return false
 }
 
 // labels is how many scores a classifier has.

@@ -21,8 +21,10 @@ type Folder struct {
 	Width      int    // numbers of an embedding
 	Vocabulary int    // ids of the model are below
 	Positions  int    // tokens of the longest text
+	Types      int    // of tokens
 	List       *forward.List
 	Weights    *forward.Weights // the caller closes them
+	Head       *Head            // nil where the model is no cross-encoder
 }
 
 // Open reads the folder dir.
@@ -43,7 +45,7 @@ func Open(dir string) (*Folder, error) {
 	if err := p.readPooling(dir, c.width); err != nil {
 		return nil, err
 	}
-	f := &Folder{pipeline: p, Tokenizer: filepath.Join(dir, filepath.FromSlash(p.transformer)), Width: c.width, Vocabulary: c.vocabulary, Positions: c.positions}
+	f := &Folder{pipeline: p, Tokenizer: filepath.Join(dir, filepath.FromSlash(p.transformer)), Width: c.width, Vocabulary: c.vocabulary, Positions: c.positions, Types: c.types}
 	if err := f.load(c); err != nil {
 		return nil, err
 	}
@@ -68,6 +70,7 @@ func (f *Folder) load(c config) error {
 	// Before a list of all layers is made: a config may ask for many that are not there.
 	if last := fmt.Sprintf("%sencoder.layer.%d.output.dense.weight", n.prefix, c.layers-1); !has(file, last) {
 		err = refuse(fault.ErrInvalid, name, "", "has no tensor %q, though %s says %d layers", last, c.file, c.layers)
+	} else if err = f.head(c, n, file); err != nil {
 	} else if f.List, err = c.list(filepath.Base(f.Tokenizer), n); err == nil {
 		f.Weights, err = forward.WeightsOf(f.List, path, file)
 	}

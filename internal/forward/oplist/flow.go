@@ -89,7 +89,7 @@ func (r *flow) gather(i int) {
 		if !equalDims(op.Src[0], r.Ops[0].Src[0]) {
 			r.fail(i, "src", "token types are not of the dims of the token ids")
 		}
-		op.Inputs = []Source{TokenTypes}
+		op.Inputs, r.Types = []Source{TokenTypes}, op.Weights[0].Shape[0]
 	default:
 		r.fail(i, "kind", "a third gather; an encoder looks up token ids, then token types")
 	}

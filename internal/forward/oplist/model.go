@@ -37,7 +37,7 @@ type Source int
 // The request's own inputs.
 const (
 	Tokens     Source = -1 - iota // ids, one per token: [B,S] int32
-	TokenTypes                    // segment ids; all 0 for a request of one text: [B,S] int32
+	TokenTypes                    // segment ids; 0 in a request of one text: [B,S] int32
 	Lengths                       // tokens of each batch row that are not padding: [B] int32
 	Positions                     // of each token in its request: [B,S] int32; in packed lists
 	Starts                        // where each request begins, and where the last ends: int32; in packed lists
@@ -98,6 +98,7 @@ type Model struct {
 	BatchSymbol  string // the dim that counts requests
 	LengthSymbol string // the dim that counts tokens of one request, padding included
 	Vocab        int    // rows of the token table
+	Types        int    // rows of the table of token types
 	MaxTokens    int    // rows of the position table: no request may be longer
 	Width        int    // elements of one output row: the output is [B, Width] or [B*S, Width]
 	Ragged       bool   // Packed gave it

@@ -40,6 +40,11 @@ func New(model *oplist.Model, weights Weights) *Net {
 // Ids outside the vocabulary, lengths outside 1 to the padded one and rows of
 // different lengths match fault.ErrInvalid.
 func (n *Net) Forward(ids [][]int32, lengths []int) ([][]float64, error) {
+	return n.ForwardTyped(ids, nil, lengths)
+}
+
+// ForwardTyped is Forward with a type for each id; without types all are 0.
+func (n *Net) ForwardTyped(ids, types [][]int32, lengths []int) ([][]float64, error) {
 	if err := n.validate(ids, lengths); err != nil {
 		return nil, err
 	}
@@ -47,7 +52,7 @@ func (n *Net) Forward(ids [][]int32, lengths []int) ([][]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := pass{net: n, ids: ids, lengths: lengths, values: make([][]float64, len(ops))}
+	p := pass{net: n, ids: ids, types: types, lengths: lengths, values: make([][]float64, len(ops))}
 	for i, op := range ops {
 		if p.values[i], err = p.run(op); err != nil {
 			return nil, err
@@ -115,6 +120,7 @@ func (n *Net) tensor(w oplist.Weight) ([]float32, error) {
 type pass struct {
 	net     *Net
 	ids     [][]int32
+	types   [][]int32 // nil = all 0
 	lengths []int
 	values  [][]float64 // by operation; nil once released
 }
@@ -174,10 +180,13 @@ func (p *pass) run(op oplist.BoundOp) ([]float64, error) {
 
 func (p *pass) gather(out []float64, table []float32, source oplist.Source, width int) {
 	at := 0
-	for _, row := range p.ids {
-		for _, id := range row {
+	for b, row := range p.ids {
+		for s, id := range row {
 			if source == oplist.TokenTypes {
-				id = 0 // a request is one text
+				id = 0
+				if p.types != nil {
+					id = p.types[b][s]
+				}
 			}
 			for j, v := range table[int(id)*width : (int(id)+1)*width] {
 				out[at+j] = float64(v)
