@@ -8,7 +8,7 @@ SYSTEMS    ?= linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64
 SOAK       ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz shaders deps-drivers model fetch-onednn fetch-onnxruntime test-bench FORCE
+.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz shaders deps-drivers model fetch-onednn fetch-onnxruntime fetch-nvrtc test-bench FORCE
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ bench: bin/kiln out fetch-onednn ## Kiln beside other caches and oneDNN: a table
 fetch-onednn: ## oneDNN 3.2, for that comparison, and 3.13, for tests, into .cache; does nothing if they are there
 	@stress/bench/onednn/fetch .cache/onednn-3.2 3.2
 	@stress/bench/onednn/fetch .cache/onednn-3.13 3.13
+
+fetch-nvrtc: ## NVIDIA's run-time compiler (58 MB), for tests, into .cache/nvrtc; does nothing if it is there
+	@.ci/nvrtc .cache/nvrtc
 
 test-bench: fetch-onednn
 	cd stress/bench && $(GO) vet ./... && $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...

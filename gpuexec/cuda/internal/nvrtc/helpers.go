@@ -1,0 +1,196 @@
+package nvrtc
+
+import (
+	"cmp"
+	"context"
+	"encoding/gob"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+)
+
+const (
+	mostAck     = 10 * time.Second // for a helper that has served to say that it got a request
+	mostStart   = time.Minute      // for a new one
+	mostCompile = 5 * time.Minute
+)
+
+// Helpers compiles in processes, each with one compile at a time. They are the running
+// executable, started again: its packages are initialised up to this one, and main does
+// not run. One that dies, or does not answer, is replaced. They end with Close, with
+// this process, or when they have been idle for a minute. Safe for concurrent use.
+type Helpers struct {
+	path  string        // of the compiler
+	slots chan struct{} // one for each process that there may be
+	mu    struct {
+		sync.Mutex
+		idle    []*process // the last one was used last
+		closed  bool
+		started int
+	}
+}
+
+// NewHelpers may start n processes for the compiler of that path, when there is work for
+// them.
+func NewHelpers(path string, n int) *Helpers {
+	return &Helpers{path: path, slots: make(chan struct{}, max(1, n))}
+}
+
+// process is a helper, used by one goroutine at a time.
+type process struct {
+	cmd      *exec.Cmd
+	requests *gob.Encoder
+	replies  *gob.Decoder
+	ends     [2]*os.File
+	served   bool          // a request
+	patience time.Duration // until it has said that it got one
+}
+
+// Compile compiles a text. What takes longer than five minutes is ErrInvalid, and so is a
+// text that a second process has died of; where no process can be started, ErrUnavailable
+// says why. Other errors are those of Library.Compile, and the context's.
+func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
+	if err := r.Check(); err != nil {
+		return Output{}, err
+	}
+	select {
+	case h.slots <- struct{}{}:
+		defer func() { <-h.slots }()
+	case <-ctx.Done():
+		return Output{}, ctx.Err()
+	}
+	slow := failure(fault.ErrInvalid, "the compiler has not come to an end within %v", mostCompile)
+	ctx, cancel := context.WithTimeoutCause(ctx, mostCompile, slow)
+	defer cancel()
+	for died := 0; ; {
+		p, err := h.take()
+		if err != nil {
+			return Output{}, failure(fault.ErrUnavailable, "no process for the compiler: %w", err)
+		}
+		out, begun, err := p.do(ctx, r)
+		if err == nil {
+			h.keep(p)
+			return out.Output, out.err()
+		}
+		ended := p.end()
+		if ctx.Err() != nil {
+			return Output{}, context.Cause(ctx)
+		}
+		if begun || !p.served {
+			died++
+		}
+		switch {
+		case died < 2:
+		case begun:
+			return Output{}, failure(fault.ErrInvalid, "the compiler's process ended twice over this text: %v", cmp.Or(ended, err))
+		default:
+			return Output{}, failure(fault.ErrUnavailable, "the compiler's process does not answer (%v): a program that ends, or waits, while its packages are initialised cannot be started for it", cmp.Or(ended, err))
+		}
+	}
+}
+
+// take gives the helper that was used last, or a new one.
+func (h *Helpers) take() (*process, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := len(h.mu.idle); n > 0 {
+		p := h.mu.idle[n-1]
+		h.mu.idle = h.mu.idle[:n-1]
+		return p, nil
+	}
+	h.mu.started++
+	return start(h.path)
+}
+
+// keep makes a helper wait for the next request.
+func (h *Helpers) keep(p *process) {
+	h.mu.Lock()
+	closed := h.mu.closed
+	if !closed {
+		h.mu.idle = append(h.mu.idle, p)
+	}
+	h.mu.Unlock()
+	if closed {
+		_ = p.end()
+	}
+}
+
+// Close ends the helpers; one that compiles ends after that.
+func (h *Helpers) Close() {
+	h.mu.Lock()
+	idle := h.mu.idle
+	h.mu.idle, h.mu.closed = nil, true
+	h.mu.Unlock()
+	for _, p := range idle {
+		_ = p.end()
+	}
+}
+
+// start starts a helper. Of the environment it has what the loader needs.
+func start(path string) (_ *process, err error) {
+	requests, to, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer requests.Close()
+	from, replies, err := os.Pipe()
+	if err != nil {
+		_ = to.Close()
+		return nil, err
+	}
+	defer replies.Close()
+	cmd := exec.Command("/proc/self/exe") // also where the file has been replaced
+	cmd.Args = []string{helperName, path}
+	env := []string{"GOTRACEBACK=none"}
+	for _, variable := range cmd.Environ() {
+		if strings.HasPrefix(variable, "LD_LIBRARY_PATH=") {
+			env = append(env, variable)
+		}
+	}
+	cmd.Env, cmd.ExtraFiles = env, []*os.File{requests, replies}
+	if err := cmd.Start(); err != nil {
+		_, _ = to.Close(), from.Close()
+		return nil, err
+	}
+	return &process{cmd: cmd, requests: gob.NewEncoder(to), replies: gob.NewDecoder(from), ends: [2]*os.File{to, from}, patience: mostStart}, nil
+}
+
+// do has the helper compile. It is ended where the context ends, or where it does not say
+// in time that it has begun.
+func (p *process) do(ctx context.Context, r Request) (answer reply, begun bool, err error) {
+	stop := context.AfterFunc(ctx, p.kill)
+	defer stop()
+	late := time.AfterFunc(p.patience, p.kill)
+	defer late.Stop()
+	if err := p.requests.Encode(r); err != nil {
+		return reply{}, false, err
+	}
+	if err := p.replies.Decode(&answer); err != nil {
+		return reply{}, false, err
+	}
+	late.Stop()
+	err = p.replies.Decode(&answer)
+	if err == nil {
+		p.served, p.patience = true, mostAck
+	}
+	return answer, true, err
+}
+
+func (p *process) kill() { _ = p.cmd.Process.Kill() }
+
+// end ends the helper and says how it ended, if by itself.
+func (p *process) end() error {
+	p.kill()
+	for _, f := range p.ends {
+		_ = f.Close()
+	}
+	if err := p.cmd.Wait(); err != nil {
+		return fmt.Errorf("it ended with %w", err)
+	}
+	return nil
+}
