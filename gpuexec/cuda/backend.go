@@ -1,0 +1,68 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/internal/sealed"
+)
+
+// Name is the backend's.
+const Name = "cuda"
+
+// Language is that of the Code which this backend compiles.
+const Language = "cuda-c"
+
+// install is what to do where nothing was found.
+const install = "install NVIDIA's driver (Debian: nvidia-driver-libs, or cuda-drivers of NVIDIA)"
+
+// format is that of blobs: a cubin and its PTX, whole and of their source.
+var format = sealed.Format{Backend: Name, Magic: "kilncud\x01"}
+
+// Config of a backend. The zero Config is that of the one which is registered.
+type Config struct {
+	NVRTC     string // the compiler's file; empty: as it is installed
+	InProcess bool   // compiles run in this process, one at a time, and cannot be stopped: for texts that are trusted
+}
+
+// backend implements gpuexec.Backend. Safe for concurrent use.
+type backend struct{ cfg Config }
+
+// New is the backend with another compiler.
+func New(cfg Config) gpuexec.Backend { return backend{cfg} }
+
+func init() { gpuexec.Register(backend{}) }
+
+func (backend) Name() string { return Name }
+
+// Aborts says that a driver may end the process when it is given a bad blob (SPEC P11).
+func (backend) Aborts() bool { return true }
+
+// Devices lists the devices that the driver shows: CUDA_VISIBLE_DEVICES and partitions of a
+// device (MIG) are its matter.
+func (b backend) Devices(context.Context) []gpuexec.DeviceInfo {
+	infos, err := b.list()
+	if failed, ok := errors.AsType[*fault.Error](err); ok {
+		err = failed.Err // the rest is in the row
+	}
+	if err != nil {
+		return []gpuexec.DeviceInfo{{Backend: Name, Reason: err.Error()}}
+	}
+	return infos
+}
+
+func (b backend) Open(ctx context.Context, index int) (gpuexec.Device, error) {
+	return b.open(ctx, index)
+}
+
+// failure is an error of this backend at an operation of it.
+func failure(op string, sentinel error, format string, args ...any) *fault.Error {
+	return &fault.Error{Op: "cuda: " + op, Backend: Name, Err: fmt.Errorf("%w: "+format, append([]any{sentinel}, args...)...)}
+}
+
+func unavailable(cause any) error {
+	return failure("open", fault.ErrUnavailable, "%v: %s", cause, install)
+}

@@ -1,0 +1,268 @@
+//go:build linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"regexp"
+	"strconv"
+	"sync"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cuda/internal/nvrtc"
+)
+
+// device is what one executor has of a device.
+type device struct {
+	*library
+	found
+	primary *primary
+	stream  handle // fills new memory
+	zeros   sync.Mutex
+
+	nvrtc   *nvrtc.Library
+	helpers *nvrtc.Helpers // nil: compiles run in this process
+
+	mu struct {
+		sync.Mutex
+		programs map[*program]struct{} // not released
+		memories map[*memory]struct{}
+	}
+}
+
+func (l *library) openDevice(ctx context.Context, f found, compiler *nvrtc.Library, inProcess bool) (gpuexec.Device, error) {
+	d := &device{library: l, found: f, nvrtc: compiler}
+	d.mu.programs, d.mu.memories = make(map[*program]struct{}), make(map[*memory]struct{})
+	var err error
+	if d.primary, err = l.retain(ctx, f.ordinal); err != nil {
+		return nil, err
+	}
+	err = d.within("open", func() (err error) {
+		d.stream, err = d.make("open", cuStreamCreate, streamNonBlocking)
+		return err
+	})
+	if err != nil {
+		d.primary.leave()
+		return nil, err
+	}
+	if !inProcess {
+		d.helpers = nvrtc.NewHelpers(compiler.Path, f.limits.CompileWorkers)
+	}
+	return d, nil
+}
+
+// failed is library.failed, which remembers that the device is lost.
+func (d *device) failed(op string, f function, code int32) error {
+	err := d.library.failed(op, f, code)
+	if errors.Is(err, fault.ErrDeviceLost) {
+		d.primary.lose()
+	}
+	return err
+}
+
+// make is create with an error.
+//
+//go:uintptrescapes
+func (d *device) make(op string, f function, args ...uintptr) (handle, error) {
+	h, code := d.create(f, args...)
+	return h, d.failed(op, f, code)
+}
+
+// within calls fn where the device's context is current.
+func (d *device) within(op string, fn func() error) error {
+	err := d.library.within(op, d.primary.context, fn)
+	if errors.Is(err, fault.ErrDeviceLost) {
+		d.primary.lose()
+	}
+	return err
+}
+
+func (d *device) Info() gpuexec.DeviceInfo { return d.info }
+
+func (d *device) Limits() gpuexec.Limits { return d.limits }
+
+// Lost implements gpuexec.Device: whoever is told so by the driver tells all others that
+// have the context.
+func (d *device) Lost() <-chan struct{} { return d.primary.lost }
+
+// Close releases all that is left.
+func (d *device) Close() error {
+	if d.helpers != nil {
+		d.helpers.Close()
+	}
+	for p := range d.mu.programs {
+		p.Release()
+	}
+	for m := range d.mu.memories {
+		m.Release()
+	}
+	d.drop(cuStreamDestroy, d.stream)
+	d.primary.leave()
+	return nil
+}
+
+// drop releases objects of the context.
+func (d *device) drop(f function, objects ...handle) {
+	released := false
+	_ = d.within("release", func() error {
+		for _, o := range objects {
+			d.release(f, o)
+		}
+		released = true
+		return nil
+	})
+	if !released { // the context is not to be had: they go with it
+		for _, o := range objects {
+			if o != 0 {
+				native.Add(-1)
+			}
+		}
+	}
+}
+
+// Alloc implements gpuexec.Device.
+func (d *device) Alloc(bytes int64) (gpuexec.Memory, error) {
+	if bytes > d.info.MemoryBytes {
+		return nil, failure("alloc", fault.ErrTooLarge, "%d bytes, the device has %d", bytes, d.info.MemoryBytes)
+	}
+	m := &memory{d: d}
+	err := d.within("alloc", func() (err error) {
+		if m.at, err = d.make("alloc", cuMemAlloc, uintptr(bytes)); err != nil {
+			return err
+		}
+		if err := d.clear(m.at, bytes); err != nil {
+			d.release(cuMemFree, m.at)
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	d.mu.memories[m] = struct{}{}
+	d.mu.Unlock()
+	return m, nil
+}
+
+// clear fills memory with zeros.
+func (d *device) clear(at handle, bytes int64) error {
+	d.zeros.Lock()
+	defer d.zeros.Unlock()
+	return cmp.Or(
+		d.failed("alloc", cuMemsetD8Async, d.call(cuMemsetD8Async, uintptr(at), 0, uintptr(bytes), uintptr(d.stream))),
+		d.failed("alloc", cuStreamSynchronize, d.call(cuStreamSynchronize, uintptr(d.stream))))
+}
+
+type memory struct {
+	d  *device
+	at handle
+}
+
+// Mapped implements gpuexec.Memory.
+func (m *memory) Mapped() []byte { return nil }
+
+func (m *memory) Release() {
+	m.d.mu.Lock()
+	delete(m.d.mu.memories, m)
+	m.d.mu.Unlock()
+	m.d.drop(cuMemFree, m.at)
+}
+
+// Compile implements gpuexec.Device.
+func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Program, error) {
+	code, err := codeOf(src)
+	if err != nil {
+		return nil, err
+	}
+	request := nvrtc.Request{Text: code.Text, Target: d.target, Options: code.Options, Defines: code.Defines, Includes: code.Includes}
+	var out nvrtc.Output
+	if d.helpers != nil {
+		out, err = d.helpers.Compile(ctx, request)
+	} else if err = ctx.Err(); err == nil {
+		out, err = d.nvrtc.Compile(request)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, err := d.program(newImage(out.Cubin, out.PTX), src, code)
+	if errors.Is(err, fault.ErrRefused) {
+		return nil, failure("compile", fault.ErrUnavailable, "%s does not take what NVRTC %s made (%v): use an NVRTC that is no newer than the driver",
+			d.info.Driver, d.nvrtc.Version, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func codeOf(src gpuexec.Source) (gpuexec.Code, error) {
+	code, ok := src.Spec.(gpuexec.Code)
+	switch {
+	case !ok:
+		return code, failure("compile", fault.ErrUnsupported, "a source of type %T, want a gpuexec.Code", src.Spec)
+	case code.Language != Language:
+		return code, failure("compile", fault.ErrUnsupported, "language %q, want %q", code.Language, Language)
+	case len(code.Constants) > 0:
+		return code, failure("compile", fault.ErrUnsupported, "%s has no specialisation constants: use Defines", Language)
+	}
+	return code, nil
+}
+
+// Load implements gpuexec.Device.
+func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpuexec.Program, error) {
+	code, err := codeOf(src)
+	if err != nil {
+		return nil, err
+	}
+	content, err := format.Open(src.Key, blob)
+	if err != nil {
+		return nil, err
+	}
+	im, err := imageOf(append([]byte(nil), content...))
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p, err := d.program(im, src, code)
+	if err != nil {
+		return nil, blamed(err)
+	}
+	return p, nil
+}
+
+// blamed is an error of a driver that was given a whole blob: short of memory or of a
+// device, it has not said anything about the blob.
+func blamed(err error) error {
+	for _, other := range []error{fault.ErrRefused, fault.ErrDeviceLost, fault.ErrTooLarge, fault.ErrUnavailable} {
+		if errors.Is(err, other) {
+			return err
+		}
+	}
+	return refused(fault.DriverRefused, "", "%w", err)
+}
+
+var targetLine = regexp.MustCompile(`(?m)^\.target\s+sm_(\d+)`)
+
+// fits gives where in an image the part begins that this device takes: its cubin, or its PTX.
+func (d *device) fits(im image) (at int, err error) {
+	if im.ptx > 0 {
+		err := checkCubin(im.bytes[:im.ptx], d.capability)
+		if reason, _ := fault.ReasonOf(err); err == nil || reason != fault.DeviceMismatch {
+			return 0, err
+		}
+	}
+	m := targetLine.FindSubmatch(im.bytes[im.ptx:])
+	if m == nil {
+		return 0, refused(fault.Format, "", "PTX without a target")
+	}
+	if sm, _ := strconv.Atoi(string(m[1])); sm > d.capability {
+		return 0, refused(fault.DeviceMismatch, "device", "PTX for compute capability %d.%d, the device has %d.%d", sm/10, sm%10, d.capability/10, d.capability%10)
+	}
+	return im.ptx, nil
+}

@@ -1,0 +1,56 @@
+// Package cuda runs programs in CUDA C on NVIDIA's devices. It registers itself as backend
+// "cuda". It opens the driver (libcuda.so.1) and the compiler NVRTC at run time, on 64-bit
+// Linux: without either, the backend is there and every device of it is
+// fault.ErrUnavailable, with what to install. No toolkit is needed, nor C to build the
+// program. No GPU has run it yet: see docs/gpu.md.
+//
+// # Sources
+//
+// A source is a gpuexec.Code in Language, made by Code.Source. The entry is declared
+// extern "C". Defines become #define lines before the text, and Includes are all the
+// headers there are: none of the toolkit's. Options are -std=c++11 to c++20, -use_fast_math,
+// -ftz, -prec-div, -prec-sqrt and -fmad with =true or =false, -maxrregcount=, -restrict,
+// -default-device, -extra-device-vectorization and -w. What would read a file or the clock
+// is fault.ErrInvalid with the reason key_refused (SPEC K6), in a comment, too. Constants
+// are fault.ErrUnsupported: use Defines. A text that does not compile is fault.ErrInvalid
+// with the compiler's log.
+//
+// Parameters are the kernel's, in their order, but for at most one of local memory, which
+// the kernel does not take: it is the memory of its extern __shared__ array. A parameter of
+// another size or kind than the kernel's is fault.ErrInvalid; a number of 64 bits and a
+// pointer are not told apart.
+//
+// # Compiles
+//
+// NVRTC compiles in helper processes, one a core, with no environment but the loader's: a
+// text may end the compiler, and nothing stops it. A helper is the running executable,
+// started again. Its packages are initialised up to this one, and main does not run: a
+// program that must not be started so sets Config.InProcess.
+//
+// # Blobs
+//
+// A blob is the code for the device's compute capability (a cubin) and its PTX, behind a
+// digest over them and the source's key. The cubin's header is checked before the driver
+// sees it (SPEC P3, P11). A device that the cubin is not for gets the PTX, which its driver
+// compiles; where the driver is older than the compiler, that is fault.ErrRefused with the
+// reason outdated. Neither the driver nor the name of the device is in the identity: NVRTC
+// makes the code, for a compute capability.
+//
+// # Failure
+//
+// A kernel that traps, or touches what is not its own, takes its context with it: all calls
+// are fault.ErrDeviceLost from then on. The executor opens the device again, which resets
+// its primary context, other users of that in the process included.
+//
+// # Concurrency
+//
+// What gpuexec says of a backend's types. Each run worker has a stream of its own, and
+// memory that the driver has pinned, through which copies go. A call of the driver leaves
+// its thread the context that was current before.
+//
+// # Testing
+//
+// The tests run on a driver made of Go, which runs the PTX that NVRTC made, and are skipped
+// where there is no NVRTC: make fetch-nvrtc. On a machine with a GPU, make test-gpu runs
+// the same tests on its driver.
+package cuda

@@ -1,0 +1,15 @@
+//go:build !linux || !(amd64 || arm64)
+
+package cuda
+
+import (
+	"context"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+)
+
+const elsewhere = "CUDA is used on 64-bit Linux only"
+
+func (backend) list() ([]gpuexec.DeviceInfo, error) { return nil, unavailable(elsewhere) }
+
+func (backend) open(context.Context, int) (gpuexec.Device, error) { return nil, unavailable(elsewhere) }
