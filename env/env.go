@@ -60,6 +60,7 @@ type Settings struct {
 	LogLevel         Setting[string]      // debug, info, warn or error
 	CPUISA           Setting[string]      // auto, avx512, avx2 or generic
 	OneDNN           Setting[string]      // the path of oneDNN's library; empty: as it is installed
+	NVRTC            Setting[string]      // the path of NVIDIA's compiler; empty: as it is installed
 	Workers          Setting[Workers]     // of each device
 	MemoryLimit      Setting[MemoryLimit] // of the process
 	DriverCaches     Setting[string]      // 1: drivers keep their own caches under StoreDir, too; else 0

@@ -50,6 +50,8 @@ var variables = []variable{
 		"matrix kernels of the cpu device: auto (the best there is), avx512, avx2 or generic", "KILN_CPU_ISA"),
 	scalar(func(s *Settings) *Setting[string] { return &s.OneDNN }, "", parsePath,
 		"oneDNN's library: the path of its file; not set: as it is installed", "KILN_ONEDNN_LIBRARY"),
+	scalar(func(s *Settings) *Setting[string] { return &s.NVRTC }, "", parsePath,
+		"NVIDIA's compiler for CUDA: the path of libnvrtc.so; not set: as it is installed", "KILN_NVRTC"),
 	scalar(func(s *Settings) *Setting[Workers] { return &s.Workers }, AutoWorkers, parseWorkers,
 		"workers of each device: auto (one a core) or a number", "KILN_WORKERS"),
 	scalar(func(s *Settings) *Setting[MemoryLimit] { return &s.MemoryLimit }, MemoryLimit{}, parseMemoryLimit,

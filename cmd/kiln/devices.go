@@ -7,6 +7,7 @@ import (
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cuda"
 )
 
 // deviceRow is one line of `kiln devices --json`.
@@ -29,16 +30,11 @@ func devicesCommand(ctx context.Context, c *call) error {
 	for _, b := range gpuexec.Backends() {
 		if lib, _, err := library(b.Name()); err == nil { // as kiln run would use it
 			b = lib
+		} else if b.Name() == cuda.Name {
+			b = cuda.New(cuda.Config{NVRTC: c.settings.NVRTC.Value})
 		}
 		for _, d := range b.Devices(ctx) {
 			if err := c.row(d); err != nil {
-				return err
-			}
-		}
-	}
-	for _, name := range []string{"cuda", "opencl", "vulkan"} { // the names that programs and stores use
-		if gpuexec.Find(name) == nil {
-			if err := c.row(gpuexec.DeviceInfo{Backend: name, Reason: "this version of Kiln has no such backend"}); err != nil {
 				return err
 			}
 		}

@@ -100,18 +100,12 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// E2: a backend that this version does not have is listed as absent, with the reason; so
-// is one without a driver, with what to install.
+// E2: a backend without a driver is listed as absent, with what to install.
 func TestAbsentBackends(t *testing.T) {
-	text, objects := done(t, "devices"), done(t, "devices", "--json")
-	for name, library := range map[string]string{"opencl": "ocl-icd-libopencl1", "vulkan": "libvulkan1", "onednn": "libdnnl2"} {
+	text := done(t, "devices")
+	for name, library := range map[string]string{"opencl": "ocl-icd-libopencl1", "vulkan": "libvulkan1", "onednn": "libdnnl2", "cuda": "NVIDIA's driver"} {
 		if !regexp.MustCompile(`(?m)^` + name + `(:0  .* (?:GiB|units)\)|  \(absent: .*install .*` + library + `.*\))$`).MatchString(text) {
 			t.Errorf("no %s in\n%s", name, text)
-		}
-	}
-	for _, name := range []string{"cuda"} {
-		if !regexp.MustCompile("(?m)^"+name+"  \\(absent: .*no such backend\\)$").MatchString(text) || !strings.Contains(objects, `{"backend":"`+name+`","index":0,"name":"","driver":"","available":false,"reason":"this`) {
-			t.Errorf("no %s in\n%s%s", name, text, objects)
 		}
 	}
 }

@@ -17,7 +17,7 @@ const Name = "cuda"
 const Language = "cuda-c"
 
 // install is what to do where nothing was found.
-const install = "install NVIDIA's driver (Debian: nvidia-driver-libs, or cuda-drivers of NVIDIA)"
+const install = "install NVIDIA's driver (Debian: libcuda1, of non-free)"
 
 // format is that of blobs: a cubin and its PTX, whole and of their source.
 var format = sealed.Format{Backend: Name, Magic: "kilncud\x01"}

@@ -185,7 +185,7 @@ func TestIdentity(t *testing.T) {
 	if id.Library == "" || id.Build == "" || id.Device == "" || id.Compiler == "" || id.Driver != "" {
 		t.Errorf("%+v", id)
 	}
-	if all := b.Devices(bg); fake != nil && (len(all) != 2 || all[0].Identity.Device == all[1].Identity.Device || all[1].Index != 1 || all[0].MemoryBytes != 1<<30 || all[0].ComputeUnits != 4) {
+	if all := b.Devices(bg); fake != nil && (len(all) != 4 || all[0].Identity.Device == all[1].Identity.Device || all[1].Index != 1 || all[0].MemoryBytes != 1<<30 || all[0].ComputeUnits != 4) {
 		t.Errorf("%+v", all)
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cuda/internal/fakecuda"
-	"github.com/kiln-cache/kiln/gpuexec/cuda/internal/nvrtc"
 )
 
 var (
@@ -31,7 +30,11 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if !*real {
-		fake = fakecuda.New(fakecuda.Device{Name: "Made of Go", Capability: 80, Memory: 1 << 30}, fakecuda.Device{Name: "Made of Go", Capability: 86, Memory: 1 << 28})
+		var devices []fakecuda.Device
+		for _, capability := range []int{80, 86, 90, 130} { // no compiler knows the last one
+			devices = append(devices, fakecuda.Device{Name: "Made of Go", Capability: capability, Memory: 1 << 30})
+		}
+		fake = fakecuda.New(devices...)
 		l, err := bind(fake.Symbol)
 		if err != nil {
 			panic(err)
@@ -174,16 +177,6 @@ func numbered(t testing.TB, n int) gpuexec.Source {
 	return source(t, gpuexec.Code{Block: gpuexec.Size{4}, Defines: map[string]string{"N": fmt.Sprint(n)},
 		Text: `extern "C" __global__ void k(const int *a, int *b, int c) { extern __shared__ int d[]; int i = threadIdx.x; d[i] = a[i]; b[i] = d[i] + c + N; }`,
 	}, buffer(16), buffer(16), number(gpuexec.ParamI32), local(64))
-}
-
-// compiler is what the tests' backend compiles with.
-func compiler(t testing.TB) *nvrtc.Library {
-	t.Helper()
-	l, err := nvrtc.Open(need(t).cfg.NVRTC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
 }
 
 func must[T any](v T, err error) T {

@@ -1,0 +1,169 @@
+//go:build linux && (amd64 || arm64)
+
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+)
+
+// openIndex opens one of the devices made of Go.
+func openIndex(t *testing.T, index int) *gpuexec.Executor {
+	t.Helper()
+	e, err := gpuexec.Open(bg, gpuexec.Config{Backend: needFake(t), Index: index, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { check(e.Close(bg)) })
+	return e
+}
+
+// sums runs the kernel add on three numbers.
+func sums(t *testing.T, e *gpuexec.Executor, k *gpuexec.Kernel) {
+	t.Helper()
+	in, out := upload(t, e, make([]float32, 64)), upload(t, e, make([]float32, 64))
+	check(e.Write(bg, in, 0, gpuexec.BytesOf([]float32{1, 2, 3})))
+	err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{gpuexec.BufferArg(in), gpuexec.BufferArg(in), gpuexec.BufferArg(out), gpuexec.ValueArg(uint32(3))}})
+	if got := download[float32](t, e, out)[:3]; err != nil || !slices.Equal(got, []float32{2, 4, 6}) {
+		t.Errorf("%v, got %v", err, got)
+	}
+}
+
+// P3, K7: a blob goes to devices that its code is for; a later one compiles its PTX; an
+// earlier one, and a driver that is older than the compiler, refuse it and say why.
+func TestBlobOfAnotherDevice(t *testing.T) {
+	for _, c := range []struct {
+		from, to int
+		isa      string
+		reason   fault.Reason
+		field    string
+	}{
+		{0, 0, "9.5", "", ""}, {0, 1, "9.5", "", ""}, // 8.0 on 8.6
+		{1, 0, "9.5", fault.DeviceMismatch, "device"}, // 8.6 on 8.0
+		{0, 2, "9.5", "", ""},                         // 8.0 on 9.0, as PTX
+		{0, 2, "9.0", fault.Outdated, "driver"},
+		{2, 0, "9.5", fault.DeviceMismatch, "device"},
+		{3, 3, "9.5", "", ""}, // PTX alone
+	} {
+		t.Run(fmt.Sprintf("%d on %d with %s", c.from, c.to, c.isa), func(t *testing.T) {
+			from, to := openIndex(t, c.from), openIndex(t, c.to)
+			k := compile(t, from, add(t))
+			sums(t, from, k)
+			blob := must(k.Blob(bg))
+			fake.ISA = c.isa
+			defer func() { fake.ISA = "9.5" }()
+			loaded, err := to.Load(bg, add(t), blob)
+			if reason, field := fault.ReasonOf(err); reason != c.reason || field != c.field || (err != nil) != errors.Is(err, fault.ErrRefused) {
+				t.Fatalf("%v, want %q (%s)", err, c.reason, c.field)
+			}
+			if err == nil {
+				defer loaded.Release()
+				sums(t, to, loaded)
+			}
+		})
+	}
+}
+
+// A compiler that makes what the driver does not take is told apart from a bad text.
+func TestCompilerNewerThanDriver(t *testing.T) {
+	e := openIndex(t, 3)
+	fake.ISA = "9.0"
+	defer func() { fake.ISA = "9.5" }()
+	if _, err := e.Compile(bg, add(t)); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "no newer than the driver") {
+		t.Errorf("%v, want ErrUnavailable", err)
+	}
+}
+
+// What is compiled for a device: its own code, or PTX for one that the compiler does not know.
+func TestTarget(t *testing.T) {
+	for capability, want := range map[int]string{80: "sm_80", 90: "sm_90", 86: "compute_80", 130: "compute_90", 70: ""} {
+		if got := targetOf(capability, []int{75, 80, 90}); got != want {
+			t.Errorf("%d: %q, want %q", capability, got, want)
+		}
+	}
+}
+
+// E1: a context is lost for all that share it: an executor that has not noticed is told, and
+// both come back.
+func TestLostForOthers(t *testing.T) {
+	one, other := openIndex(t, 0), openIndex(t, 0)
+	trap := compile(t, one, source(t, gpuexec.Code{Block: gpuexec.Size{1}, Text: `extern "C" __global__ void k() { asm("trap;"); }`}))
+	k := compile(t, other, add(t))
+	sums(t, other, k)
+	if err := one.Submit(bg, gpuexec.Launch{Kernel: trap, Grid: gpuexec.Size{1}}); !errors.Is(err, fault.ErrDeviceLost) {
+		t.Fatalf("%v, want ErrDeviceLost", err)
+	}
+	for _, e := range []*gpuexec.Executor{one, other} {
+		for e.Stats().Restarts == 0 {
+			runtime.Gosched() // it is told by another goroutine
+		}
+		check(e.Ready(bg))
+	}
+	sums(t, other, k)
+	sums(t, one, compile(t, one, add(t)))
+}
+
+// F4: whoever opens a device whose lost context others still hold waits no longer than it wants to.
+func TestOpeningWaits(t *testing.T) {
+	b := needFake(t)
+	first := must(b.open(bg, 0)).(*device)
+	first.primary.lose()
+	ctx, cancel := context.WithCancel(bg)
+	cancel()
+	if _, err := b.open(ctx, 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want the context's error", err)
+	}
+	opened := make(chan gpuexec.Device)
+	go func() { opened <- must(b.open(bg, 0)) }()
+	check(first.Close())
+	second := (<-opened).(*device)
+	if second.primary == first.primary {
+		t.Error("the lost context was given again")
+	}
+	must(second.Alloc(16)).Release()
+	check(second.Close())
+}
+
+// TestChild is what TestTwoProcesses starts.
+func TestChild(t *testing.T) {
+	if *child == "" {
+		t.Skip("it is for processes that other tests start")
+	}
+	var from []string
+	rt := must(kiln.Open(kiln.Config{StoreDir: *store, Listen: func(e kiln.Event) { from = append(from, string(e.Artefact)) }}))
+	e := must(rt.Executor(bg, tested(), 0))
+	group := must(must(rt.Session(kiln.SessionConfig{})).Group(bg, []int64{3}))
+	k := must(group.Kernel(bg, "add", e, add(t)))
+	sums(t, e, k)
+	group.Close()
+	fmt.Printf("<<%v, %d compiles>>", from, e.Stats().Compiles)
+	check(rt.Close(bg))
+}
+
+// P6, P8: what the first process compiled comes out of the store in the next.
+func TestTwoProcesses(t *testing.T) {
+	need(t)
+	dir := filepath.Join(t.TempDir(), "store")
+	for _, want := range []string{"<<[miss], 1 compiles>>", "<<[persistent_hit], 0 compiles>>"} {
+		args := []string{"-test.run=^TestChild$", "-child=add", "-store=" + dir}
+		if *real {
+			args = append(args, "-real")
+		}
+		text, err := exec.CommandContext(t.Context(), must(os.Executable()), args...).CombinedOutput()
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%v: %s, want %s", err, text, want)
+		}
+	}
+}
