@@ -60,7 +60,7 @@ func root(a float64) float64 {
 func fma(a, b, c float32) float32 {
 	p, third := float64(a)*float64(b), float64(c) // the product is exact
 	s := p + third
-	if math.Float64bits(s)&(1<<28-1) == 0 { // s may lie between two float32, and not be exact
+	if p != 0 && math.Float64bits(s)&(1<<28-1) == 0 { // s may lie between two float32, and not be exact
 		s = sum(p, third)
 	}
 	return float32(s)

@@ -1,0 +1,99 @@
+package cuda
+
+import (
+	_ "embed"
+	"strings"
+	"sync"
+
+	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/internal/general"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+)
+
+//go:embed ops.cu
+var operations string
+
+var _ ops.Library = backend{}
+
+// What ops.cu is written for.
+const (
+	panel = 32 // columns of a weight's panels, and of a tile of few rows
+	few   = 16 // so many rows of a product are few: a tile has 8 of them
+	side  = 64 // rows and columns of a tile of more
+
+	productBlock = 256 // threads
+	rowBlock     = 128 // of a warp for each row
+	mostBlocks   = 1 << 15
+)
+
+// sources has the gpuexec.Source of each ops.Op without numbers: a digest is made once.
+var sources sync.Map
+
+// Source implements ops.Library. One program serves every shape of a kind and its flags.
+// The source is to be read only.
+func (backend) Source(op ops.Op) (gpuexec.Source, error) {
+	if err := general.Padded(op, panel); err != nil {
+		return gpuexec.Source{}, err
+	}
+	kind := ops.Op{Kind: op.Kind, Bias: op.Bias, TransposeB: op.TransposeB, MaskK: op.MaskK}
+	if made, ok := sources.Load(kind); ok {
+		return made.(gpuexec.Source), nil
+	}
+	defines := map[string]string{strings.ToUpper(op.Kind.String()): "1"}
+	for name, set := range map[string]bool{"BIAS": op.Bias, "TRANSPOSE_B": op.TransposeB, "MASK_K": op.MaskK} {
+		if set {
+			defines[name] = "1"
+		}
+	}
+	made, err := gpuexec.Code{Language: Language, Text: operations, Entry: "op_" + op.Kind.String(), Options: []string{"-fmad=false"},
+		Defines: defines, Block: gpuexec.Size{block(op)}}.Source(general.Params(op, panel)...)
+	if err == nil {
+		sources.Store(kind, made)
+	}
+	return made, err
+}
+
+// block is the threads of a block.
+func block(op ops.Op) int {
+	if op.Kind == ops.MatMul || op.Kind == ops.BatchMatMul {
+		return productBlock
+	}
+	return rowBlock
+}
+
+// Launch implements ops.Library: a block for each tile of a product, a warp for each row of
+// what else there is. Kernels go on with what is left where there are more.
+func (backend) Launch(op ops.Op) (gpuexec.Size, []gpuexec.Arg) {
+	d := op.Dims
+	var grid gpuexec.Size
+	switch op.Kind {
+	case ops.MatMul:
+		grid = tiles(d[0], d[2])
+	case ops.BatchMatMul:
+		grid = tiles(d[2], d[4])
+		grid[2] = blocks(d[0]*d[1], 1)
+	case ops.Softmax, ops.Reorder:
+		grid[0] = blocks(d[0]*d[1]*d[2], rowBlock/32)
+	case ops.GELU, ops.Tanh:
+		grid[0] = blocks(d[0]*d[1], 4*rowBlock)
+	default:
+		grid[0] = blocks(d[0], rowBlock/32)
+	}
+	return grid, general.Values(op)
+}
+
+// blocks is how many blocks take n things, so many each, at most as many as go on with more.
+func blocks(n, each int64) int { return int(min(general.Parts(n, each), mostBlocks)) }
+
+// tiles is the blocks of a product.
+func tiles(rows, columns int64) gpuexec.Size {
+	if rows <= few {
+		return gpuexec.Size{blocks(rows, 8), blocks(columns, panel)}
+	}
+	return gpuexec.Size{blocks(rows, side), blocks(columns, side)}
+}
+
+// Prepare implements ops.Library.
+func (backend) Prepare(op ops.Op) (ops.Prepared, error) {
+	return general.Panels(op, panel, "cuda panels of 32")
+}
