@@ -1,6 +1,6 @@
 // Package gpuexec runs compiled kernels on devices: the Executor, one per
-// device, and the contract that a backend fulfils for it. Packages cpu, opencl and
-// vulkan are backends.
+// device, and the contract that a backend fulfils for it. Packages cpu, opencl,
+// vulkan and cuda are backends.
 //
 // # Who owns what
 //

@@ -12,6 +12,7 @@ import (
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/cuda"
 	"github.com/kiln-cache/kiln/gpuexec/onednn"
 	_ "github.com/kiln-cache/kiln/gpuexec/opencl" // registers what OpenCL drivers have
 	"github.com/kiln-cache/kiln/gpuexec/ops"
@@ -41,7 +42,7 @@ func indexOf(device string) (index int, numbered bool) {
 }
 
 // libraries gives backends by their names, each the same one each time, with KILN_CPU_ISA
-// and KILN_ONEDNN_LIBRARY heeded, and which device of it is meant: the one that is chosen, if it is of that backend,
+// and KILN_ONEDNN_LIBRARY and KILN_NVRTC heeded, and which device of it is meant: the one that is chosen, if it is of that backend,
 // and else the first.
 func libraries(settings env.Settings, chosen string) func(backend string) (ops.Library, int, error) {
 	index, _ := indexOf(chosen)
@@ -63,6 +64,8 @@ func libraries(settings env.Settings, chosen string) func(backend string) (ops.L
 			lib = primitives
 		} else if lib = ops.Find(backend); lib == nil {
 			return nil, 0, fmt.Errorf("no such device: want one of %s", strings.Join(ops.Names(), ", "))
+		} else if backend == cuda.Name {
+			lib = cuda.New(cuda.Config{NVRTC: settings.NVRTC.Value})
 		}
 		if index == 0 || backend != backendOf(chosen) {
 			return lib, 0, nil

@@ -128,6 +128,6 @@ func TestUnknownDevice(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{"gpu", "opencl:", "opencl:-1", "opencl:01", "opencl:1:2", "opencl:x"} {
-		refused(t, []string{"run", "--device", wrong}, fmt.Sprintf("--device %q: want cpu, onednn, opencl or vulkan, or one of these with a number", wrong))
+		refused(t, []string{"run", "--device", wrong}, fmt.Sprintf("--device %q: want cpu, cuda, onednn, opencl or vulkan, or one of these with a number", wrong))
 	}
 }

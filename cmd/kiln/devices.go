@@ -7,7 +7,6 @@ import (
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/gpuexec/cuda"
 )
 
 // deviceRow is one line of `kiln devices --json`.
@@ -30,8 +29,6 @@ func devicesCommand(ctx context.Context, c *call) error {
 	for _, b := range gpuexec.Backends() {
 		if lib, _, err := library(b.Name()); err == nil { // as kiln run would use it
 			b = lib
-		} else if b.Name() == cuda.Name {
-			b = cuda.New(cuda.Config{NVRTC: c.settings.NVRTC.Value})
 		}
 		for _, d := range b.Devices(ctx) {
 			if err := c.row(d); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/internal/sealed"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // Name is the backend's.
@@ -32,7 +33,7 @@ type Config struct {
 type backend struct{ cfg Config }
 
 // New is the backend with another compiler.
-func New(cfg Config) gpuexec.Backend { return backend{cfg} }
+func New(cfg Config) ops.Library { return backend{cfg} }
 
 func init() { gpuexec.Register(backend{}) }
 
