@@ -33,6 +33,15 @@ func Check(op ops.Op, columns int64) error {
 	return nil
 }
 
+// Padded is Check for a backend without attention.
+func Padded(op ops.Op, columns int64) error {
+	if err := Check(op, columns); err != nil || op.Kind != ops.Attention {
+		return err
+	}
+	return &fault.Error{Op: "ops: source", Key: op.String(), Err: fmt.Errorf(
+		"%w: the device has none: pad the sequences to one length, for batch_matmul and softmax with their lengths", fault.ErrUnsupported)}
+}
+
 // tensor is one of a launch: the places of its dimensions among the operation's.
 type tensor struct {
 	dims  []int

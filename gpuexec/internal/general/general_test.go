@@ -3,6 +3,7 @@ package general_test
 import (
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -163,5 +164,18 @@ func TestPanels(t *testing.T) {
 	}
 	if _, err := general.Panels(ops.New(ops.GELU, 1, 1), 2, ""); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("%v, want ErrInvalid", err)
+	}
+}
+
+// A backend without attention says what to do instead, of a right one only.
+func TestPadded(t *testing.T) {
+	for _, c := range each {
+		err := general.Padded(c.op, 32)
+		if refused := errors.Is(err, fault.ErrUnsupported) && strings.Contains(err.Error(), "pad the sequences"); refused != (c.op.Kind == ops.Attention) {
+			t.Errorf("%s: %v", c.op, err)
+		}
+	}
+	if err := general.Padded(ops.New(ops.Attention, 1, 2, 3, 0), 32); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("no sequences: %v, want ErrInvalid", err)
 	}
 }
