@@ -34,6 +34,7 @@ type Runtime struct {
 	logger    *slog.Logger
 	artefacts *artefacts.Cache
 	constants *constants.Cache
+	spare     pressure.Unused // of them
 	persisted persistence
 	record    *recorder          // nil: Config.Record is not set
 	memory    *pressure.Watch    // nil: no limit
@@ -108,7 +109,7 @@ func Open(cfg Config) (*Runtime, error) {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}
 	}
-	r.constants, err = constants.Open(hidden.With(hidden.With(constantsConfig(r.settings, cfg.Listen, linger, r.logger), r.memory), &r.crew.zone))
+	r.constants, err = constants.Open(hidden.With(hidden.With(hidden.With(constantsConfig(r.settings, cfg.Listen, linger, r.logger), r.memory), &r.spare), &r.crew.zone))
 	if err != nil {
 		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}
@@ -219,8 +220,8 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 }
 
 func (r *Runtime) open(ctx context.Context, id executorID) (*device, error) {
-	exec, err := gpuexec.Open(ctx, hidden.With(gpuexec.Config{Backend: id.backend, Index: id.index,
-		Workers: int(r.settings.Workers.Value), Linger: r.cfg.Linger, Listen: r.cfg.Compiling, Logger: r.logger}, &r.crew.zone))
+	exec, err := gpuexec.Open(ctx, hidden.With(hidden.With(gpuexec.Config{Backend: id.backend, Index: id.index,
+		Workers: int(r.settings.Workers.Value), Linger: r.cfg.Linger, Listen: r.cfg.Compiling, Logger: r.logger}, &r.crew.zone), r.spare))
 	if err != nil {
 		return nil, err
 	}

@@ -59,6 +59,9 @@ func Open(cfg Config) (*Cache, error) {
 	}
 	c.mu.device = make(map[device]limit.Limit)
 	c.mu.engines = make(map[engineID]*Engine)
+	if cfg.spare != nil {
+		*cfg.spare = c.spare
+	}
 	c.leave = cfg.memory.Join(pressure.Room{Rank: pressure.Constants, Offer: c.offer, Shrink: c.shrink})
 	return c, nil
 }

@@ -64,12 +64,14 @@ type Config struct {
 	Hash   func(string) uint64 // places keys; nil = seeded
 	Logger *slog.Logger        // nil = silent
 
-	memory *pressure.Watch // the memory limit of the process; nil = none
-	zone   *zone.Zone      // of whoever closes the cache; nil = nobody in particular
+	memory *pressure.Watch  // the memory limit of the process; nil = none
+	spare  *pressure.Unused // where the cache that is opened leaves its own; nil = nowhere
+	zone   *zone.Zone       // of whoever closes the cache; nil = nobody in particular
 }
 
 func init() {
 	hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w })
+	hidden.Field(func(c *Config, s *pressure.Unused) { c.spare = s })
 	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
 }
 

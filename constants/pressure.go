@@ -31,10 +31,13 @@ func (t *tensor) item() pressure.Item {
 	return pressure.Item{Bytes: t.bytes, Seconds: t.cost.Seconds(), Tier: pressure.Last}
 }
 
-// unused are the residents that nobody uses, at this moment.
-func (e *Engine) unused() (nodes []*node) {
+// every wants each value.
+func every(any) bool { return true }
+
+// unused are the residents that nobody uses, at this moment, of the values wanted.
+func (e *Engine) unused(of func(value any) bool) (nodes []*node) {
 	e.shell.state.table.All(func(n *node) bool {
-		if !n.Value.cell.Leased() {
+		if !n.Value.cell.Leased() && of(n.Value.value) {
 			nodes = append(nodes, n)
 		}
 		return true
@@ -68,7 +71,7 @@ func (c *Cache) Engines() []*Engine {
 // process. It waits for nothing; a closed engine offers nothing.
 func (c *Cache) offer(context.Context) (items []pressure.Item) {
 	for _, e := range c.Engines() {
-		for _, n := range e.unused() {
+		for _, n := range e.unused(every) {
 			items = append(items, n.Value.item())
 		}
 	}
@@ -79,11 +82,17 @@ func (c *Cache) offer(context.Context) (items []pressure.Item) {
 // in each engine the cheapest seconds a byte go first, some in a turn. Their callbacks get
 // Evicted, whatever the policy: it speaks of room for newcomers.
 func (c *Cache) shrink(ctx context.Context, n int64, tier pressure.Tier) (freed pressure.Freed) {
-	if tier != pressure.Last {
-		return freed
+	if tier == pressure.Last {
+		freed.Bytes = c.spare(ctx, every, n)
 	}
+	return freed
+}
+
+// spare is shrink for the values wanted.
+func (c *Cache) spare(ctx context.Context, of func(value any) bool, n int64) int64 {
+	var freed pressure.Freed
 	for _, e := range c.Engines() {
-		nodes := e.unused()
+		nodes := e.unused(of)
 		slices.SortStableFunc(nodes, func(a, b *node) int { return pressure.Cheaper(a.Value.item(), b.Value.item()) })
 		if freed.Bytes >= n {
 			break
@@ -93,5 +102,5 @@ func (c *Cache) shrink(ctx context.Context, n int64, tier pressure.Tier) (freed 
 			return of
 		}))
 	}
-	return freed
+	return freed.Bytes
 }

@@ -2,11 +2,13 @@ package gpuexec
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/lease"
+	"github.com/kiln-cache/kiln/internal/sums"
 )
 
 // Buffer is device memory. Release it; a launch in progress keeps it.
@@ -49,11 +51,37 @@ func BytesOf[T Number](numbers []T) []byte {
 
 // Alloc reserves n bytes of device memory, at least 1 (ErrInvalid), filled with
 // zeros. Other errors are those of Submit, and ErrTooLarge where the device has
-// not as much.
+// not as much. Before a runtime's executor answers that, constants on the device that nobody
+// uses go, the cheapest to make again first.
 func (e *Executor) Alloc(ctx context.Context, n int64) (*Buffer, error) {
 	if n < 1 {
 		return nil, fault.Invalidf("executor: alloc", "%d bytes, want at least 1", n)
 	}
+	b, err := e.alloc(ctx, n)
+	if most := e.info.MemoryBytes; most > 0 && n > most {
+		return b, err
+	}
+	// Where what is free lies apart, more has to go than is asked for.
+	for less := n; errors.Is(err, fault.ErrTooLarge) && e.spare(ctx, less); less = sums.Add(less, less) {
+		b, err = e.alloc(ctx, n)
+	}
+	return b, err
+}
+
+// spare has constants that nobody uses leave the device, that many bytes if there are, and
+// reports whether any have.
+func (e *Executor) spare(ctx context.Context, bytes int64) bool {
+	if e.cfg.spare == nil {
+		return false
+	}
+	freed := e.cfg.spare(ctx, func(value any) bool {
+		b, is := value.(*Buffer)
+		return is && b.exec == e
+	}, bytes)
+	return freed > 0 && e.released(ctx) == nil
+}
+
+func (e *Executor) alloc(ctx context.Context, n int64) (*Buffer, error) {
 	var made atomic.Pointer[Buffer]
 	var left atomic.Bool // the caller has gone: whichever side takes the buffer out releases it
 	given := false

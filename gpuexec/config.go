@@ -7,6 +7,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/hidden"
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/progress"
 	"github.com/kiln-cache/kiln/internal/zone"
 )
@@ -28,10 +29,14 @@ type Config struct {
 	Listen func(CompileEvent) // told of announced compiles, one event of a compile at a time
 	Logger *slog.Logger       // nil = silent
 
-	zone *zone.Zone // of whoever closes the executor; nil = nobody in particular
+	spare pressure.Unused // gives up constants that nobody uses; nil = there are none
+	zone  *zone.Zone      // of whoever closes the executor; nil = nobody in particular
 }
 
-func init() { hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z }) }
+func init() {
+	hidden.Field(func(c *Config, s pressure.Unused) { c.spare = s })
+	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
+}
 
 const (
 	defaultQueue  = 256

@@ -35,6 +35,10 @@ type Executor struct {
 		sync.Mutex
 		kernels map[*Kernel]struct{} // to be rebuilt when the device comes back
 	}
+	releases struct { // that have not ended
+		sync.Mutex
+		jobs map[*job]struct{}
+	}
 }
 
 var opened atomic.Int64 // executors of the process
@@ -66,6 +70,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	e := &Executor{cfg: cfg, life: life, gone: make(chan struct{})}
 	e.zone.Up = cfg.zone
 	e.mu.kernels = make(map[*Kernel]struct{})
+	e.releases.jobs = make(map[*job]struct{})
 	g, err := e.openGeneration(guard.Context(ctx), 1)
 	if err != nil {
 		end()

@@ -3,6 +3,8 @@ package gpuexec
 import (
 	"cmp"
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
@@ -212,16 +214,41 @@ func (e *Executor) do(ctx context.Context, fn func(context.Context, *worker) err
 	return err
 }
 
+// released waits until workers have released all that they were asked to before.
+func (e *Executor) released(ctx context.Context) error {
+	e.releases.Lock()
+	jobs := slices.Collect(maps.Keys(e.releases.jobs))
+	e.releases.Unlock()
+	for _, j := range jobs {
+		select {
+		case <-j.answered:
+		case <-ctx.Done():
+			return guard.Ended(ctx)
+		case <-e.life.Done():
+			return fault.ErrClosed
+		}
+	}
+	return nil
+}
+
 // release has a worker release what belongs to a device. What is left when a
 // device is closed goes with it.
 func (e *Executor) release(on *generation, release func()) {
-	j := newJob(context.Background(), func(_ context.Context, w *worker) error {
+	var j *job
+	j = newJob(context.Background(), func(_ context.Context, w *worker) error {
 		if w.on == on {
 			release()
 		}
 		return nil
-	}, nil)
-	j.own = true
+	}, func() {
+		e.releases.Lock()
+		defer e.releases.Unlock()
+		delete(e.releases.jobs, j)
+	})
+	j.own, j.answered = true, make(chan struct{})
+	e.releases.Lock()
+	e.releases.jobs[j] = struct{}{}
+	e.releases.Unlock()
 	if !e.ref.Tell(submitMsg{j}) {
 		j.end()
 	}

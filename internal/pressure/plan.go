@@ -85,6 +85,11 @@ type Room struct {
 	Shrink func(ctx context.Context, n int64, tier Tier) Freed
 }
 
+// Unused has a room give up at least n bytes, or what it can, of what nobody uses and whose
+// value of says is wanted: what it cost decides, whatever its tier. It gives the bytes that
+// went, and waits as Room.Shrink does.
+type Unused func(ctx context.Context, of func(value any) bool, n int64) (freed int64)
+
 // plan chooses the cheapest offers, by seconds a byte, that come to the bytes
 // wanted. It gives the bytes by tier and room.
 func plan(offers [][]Item, bytes int64) [tiers][]int64 {
