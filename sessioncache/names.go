@@ -325,3 +325,29 @@ func (s *state) uncredit(owner string, g *group) {
 		delete(s.owners, owner)
 	}
 }
+
+// intern gives the place of a name among the interned ones. Groups that hold it
+// already learn its place by learn: until then it is found by its hash.
+func (s *state) intern(name string, hash uint64) NameID {
+	if n := s.published.ids.Hashed(hash, name, 0); n != nil {
+		return n.Value
+	}
+	if s.closed {
+		return NameID{name: name}
+	}
+	n := s.published.ids.HashedNode(hash, name, 0)
+	n.Value = NameID{name: name, slot: s.interned, of: s.published}
+	s.interned++
+	s.published.ids.Put(n)
+	return n.Value
+}
+
+// learn has groups that are registered know the place of an interned name.
+func (s *state) learn(id NameID, hash uint64, groups []*group) {
+	for _, g := range groups {
+		s.touched.Add(1)
+		if held := g.names.Hashed(hash, id.name, 0); held != nil && g.registered {
+			s.place(g, held, id.slot)
+		}
+	}
+}
