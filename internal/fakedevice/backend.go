@@ -24,6 +24,7 @@ type Backend struct {
 	OnSizes   func(grid, block gpuexec.Size) // of each launch, before OnLaunch
 	OnOpen    func() error
 	OnCall    func(call string) error // alloc, write, read or finish
+	OnRelease func()                  // of memory
 	NoBlobs   bool
 	ISA       []string // of its identity; what it compiles needs none of them
 	MostBytes int64    // of device memory; 0 = no bound
@@ -251,6 +252,9 @@ func (m *fakeMemory) Mapped() []byte {
 func (m *fakeMemory) Release() {
 	if !m.d.release(&m.released) {
 		return
+	}
+	if on := m.d.fake.OnRelease; on != nil {
+		on()
 	}
 	m.d.memories.Add(-1)
 	m.d.fake.memories.Add(-1)
