@@ -1,6 +1,6 @@
 package pool
 
-import "slices"
+import "container/list"
 
 // Claim is room that others are making for one member. It ends with one call of
 // done, when every member that was asked has answered; then the claimant calls
@@ -18,7 +18,8 @@ type Claim struct {
 	granted int64 // of that, counted as drawn already
 	awaited int   // members that have not answered
 	stands  bool
-	after   []*Claim // that end after this one: for values within the floor
+	waits   *list.Element // for what is not granted
+	after   []*Claim      // that end after this one: for values within the floor
 }
 
 // Gift is what one member is asked to release for a claim.
@@ -92,7 +93,9 @@ func (p *Pool) overLocked(c *Claim) bool {
 	if c.awaited > 0 {
 		return false
 	}
-	p.mu.claims = slices.DeleteFunc(p.mu.claims, func(o *Claim) bool { return o == c })
+	if c.waits != nil {
+		p.mu.claims.Remove(c.waits) // if it is there still
+	}
 	return true
 }
 

@@ -2,9 +2,9 @@ package pool
 
 import (
 	"container/heap"
+	"container/list"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -21,8 +21,8 @@ type Pool struct {
 		floors  int64 // that all members were promised: within the capacity
 		used    int64 // by all members: at most what is drawn
 		members byExcess
-		claims  []*Claim  // oldest first
-		owed    []*Member // whose floors are not set aside in full, oldest first
+		claims  list.List // of *Claim: those that are not granted in full, oldest first
+		owed    list.List // of *Member: those whose floors are not set aside in full, oldest first
 	}
 }
 
@@ -38,7 +38,8 @@ type Member struct {
 	used     int64
 	claimed  int64 // bytes of its claims that it has not accepted yet
 	asked    int64 // bytes it was asked for and has not answered
-	place    int   // among the members; -1 = it has left
+	owed     *list.Element
+	place    int // among the members; -1 = it has left
 }
 
 // aboveLocked is what the member uses above its floor and was not asked for.
@@ -99,7 +100,7 @@ func (p *Pool) Join(floor int64, give func(Gift)) (*Member, error) {
 	p.mu.floors += floor
 	var gifts []Gift
 	if !m.setAsideLocked() {
-		p.mu.owed = append(p.mu.owed, m)
+		m.owed = p.mu.owed.PushBack(m)
 		c := &Claim{member: m, done: m.given, floor: true}
 		if gifts = p.claimLocked(c, floor-m.floor, 0); !p.overLocked(c) {
 			m.due = c
@@ -129,7 +130,9 @@ func (m *Member) Leave() {
 	}
 	drawn := max(m.floor, m.used)
 	p.mu.floors -= m.promised
-	p.mu.owed = slices.DeleteFunc(p.mu.owed, func(o *Member) bool { return o == m })
+	if m.owed != nil {
+		p.mu.owed.Remove(m.owed) // if it is there still
+	}
 	m.promised, m.floor = 0, 0
 	m.takeLocked(-m.used)
 	p.releaseLocked(drawn)
@@ -201,14 +204,21 @@ func (m *Member) Release(bytes int64) {
 }
 
 // releaseLocked takes n bytes off what is drawn and lets the floors that are owed, and
-// then the claims, have what is free, oldest first.
+// then the claims, have what is free, oldest first. It costs as much as there are that have
+// all of theirs by that.
 func (p *Pool) releaseLocked(bytes int64) {
 	p.mu.drawn -= bytes
-	p.mu.owed = slices.DeleteFunc(p.mu.owed, (*Member).setAsideLocked)
-	for _, c := range p.mu.claims {
+	for e := p.mu.owed.Front(); e != nil && p.mu.drawn < p.capacity && e.Value.(*Member).setAsideLocked(); e = p.mu.owed.Front() {
+		p.mu.owed.Remove(e)
+	}
+	for e := p.mu.claims.Front(); e != nil && p.mu.drawn < p.capacity; e = p.mu.claims.Front() {
+		c := e.Value.(*Claim)
 		part := min(p.capacity-p.mu.drawn, c.need-c.granted)
 		c.granted += part
-		p.mu.drawn += part
+		if p.mu.drawn += part; c.granted < c.need {
+			break
+		}
+		p.mu.claims.Remove(e)
 	}
 }
 
@@ -247,7 +257,9 @@ func (p *Pool) claimLocked(c *Claim, short, excess int64) (gifts []Gift) {
 	c.awaited = len(gifts)
 	c.stands = true
 	p.mu.drawn += c.granted
-	p.mu.claims = append(p.mu.claims, c)
+	if c.granted < c.need {
+		c.waits = p.mu.claims.PushBack(c)
+	}
 	return gifts
 }
 
