@@ -23,6 +23,7 @@ type shell struct {
 	idle      list.List            // of the kernels there that wait for a caller, the longest first
 	running   chan struct{}        // closed when the device runs; another one after each loss
 	out       []effect[*job]       // reused
+	more      bool                 // an endedMsg is under way
 
 	// Of the device: when it was opened, whether it has done anything for a caller,
 	// and how long to wait before it is opened again if it has not.
@@ -56,6 +57,11 @@ func (s *shell) handle(m message) {
 		}
 	case strandMsg:
 		s.strandRest(m)
+	case endedMsg:
+		s.more = false
+		if s.state.phase == phaseUp {
+			s.out = s.state.ready(s.out)
+		}
 	case upMsg:
 		if s.state.phase == phaseDown && s.state.stranded() {
 			s.ref.Tell(m)
@@ -88,6 +94,10 @@ func (s *shell) handle(m message) {
 		s.close(m)
 	}
 	s.carryOut()
+	if s.state.over.Len() > 0 && !s.more {
+		s.more = true
+		s.ref.Tell(endedMsg{})
+	}
 	s.touched.Turn()
 	s.queued.Store(int64(s.state.waiting()))
 }
@@ -224,7 +234,7 @@ func (s *shell) giveUp(m giveUpMsg) {
 // strandRest answers the jobs that wait for a device that is gone, as far as a turn goes.
 // If that is not all, m is told again.
 func (s *shell) strandRest(m message) (done bool) {
-	s.out = s.state.strand(func() bool { s.touched.Add(1); return s.touched.Left() }, s.out)
+	s.out = s.state.strand(s.out)
 	if s.state.stranded() {
 		s.ref.Tell(m)
 		return false

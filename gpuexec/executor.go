@@ -77,7 +77,8 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 		return nil, fmt.Errorf("executor: open %s:%d: %w", cfg.Backend.Name(), cfg.Index, err)
 	}
 	e.number, e.info, e.limits = opened.Add(1), g.info, g.limits
-	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue), desk: new(desk), unclaimed: make(map[string]unclaimed), running: make(chan struct{})}
+	left := func() bool { e.touched.Add(1); return e.touched.Left() }
+	s := &shell{Executor: e, end: end, state: newState[*job](cfg.Queue, left), desk: new(desk), unclaimed: make(map[string]unclaimed), running: make(chan struct{})}
 	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
 	g.start(e)
 	e.ref.Tell(upMsg{fresh: g})

@@ -39,6 +39,7 @@ type (
 		desk *desk
 		err  error
 	}
+	endedMsg  struct{} // the rest of those that waited for runs that have ended
 	strandMsg struct{} // the rest of those that waited for a device that is gone
 	closeMsg  struct{ reply actors.Reply[*generation] }
 )
@@ -55,6 +56,7 @@ func (expiredMsg) isMessage()  {}
 func (compiledMsg) isMessage() {}
 func (settledMsg) isMessage()  {}
 func (giveUpMsg) isMessage()   {}
+func (endedMsg) isMessage()    {}
 func (strandMsg) isMessage()   {}
 func (closeMsg) isMessage()    {}
 

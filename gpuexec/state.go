@@ -17,6 +17,8 @@ type state[J comparable] struct {
 	places   map[J]*list.Element // there
 	held     map[J]*hold[J]      // those that wait for other jobs
 	after    map[J]*list.List    // of J: those of held that wait for this one, in order of arrival
+	over     list.List           // of such lists: of jobs that have ended, see ready
+	left     func() bool         // that a turn may touch one more
 	running  []J                 // one a worker; answered when their worker is done
 	phase    phase
 	gen      uint64 // of the device that is open, or is being opened
@@ -38,9 +40,9 @@ const (
 )
 
 // newState gives the state of an executor whose first device, generation 1, is
-// being opened.
-func newState[J comparable](capacity int) *state[J] {
-	return &state[J]{capacity: capacity, gen: 1, places: make(map[J]*list.Element), held: make(map[J]*hold[J]), after: make(map[J]*list.List)}
+// being opened. left is asked before each thing that a turn touches.
+func newState[J comparable](capacity int, left func() bool) *state[J] {
+	return &state[J]{capacity: capacity, left: left, gen: 1, places: make(map[J]*list.Element), held: make(map[J]*hold[J]), after: make(map[J]*list.List)}
 }
 
 // effect is one thing that the shell has to do.
@@ -98,19 +100,27 @@ func (s *state[J]) start(j J, out []effect[J]) []effect[J] {
 }
 
 // ended has the jobs that waited for j alone run next, in their order, whatever became
-// of it. It costs as much as there are that wait for j.
+// of it.
 func (s *state[J]) ended(j J, out []effect[J]) []effect[J] {
 	if waiters := s.after[j]; waiters != nil {
 		delete(s.after, j)
-		for e := waiters.Front(); e != nil; e = e.Next() {
-			next := e.Value.(J)
-			if h := s.held[next]; h.left > 1 {
-				h.left--
-				continue
-			}
-			delete(s.held, next)
-			s.places[next] = s.queue.PushBack(next)
+		s.over.PushBack(waiters)
+	}
+	return s.ready(out)
+}
+
+// ready goes through those that waited for jobs that have ended, as far as a turn goes, and
+// gives what is ready to idle workers. Calls of it follow while over has any.
+func (s *state[J]) ready(out []effect[J]) []effect[J] {
+	for e := s.over.Front(); e != nil; e = s.over.Front() {
+		waiters := e.Value.(*list.List)
+		for w := waiters.Front(); w != nil && s.left(); w = waiters.Front() {
+			s.release(waiters.Remove(w).(J))
 		}
+		if waiters.Len() > 0 {
+			break
+		}
+		s.over.Remove(e)
 	}
 	for s.idle > 0 && s.queue.Len() > 0 {
 		next := s.queue.Front().Value.(J)
@@ -118,6 +128,18 @@ func (s *state[J]) ended(j J, out []effect[J]) []effect[J] {
 		out = s.start(next, out)
 	}
 	return out
+}
+
+// release is for a job that waits for one job less. It may have left.
+func (s *state[J]) release(j J) {
+	h := s.held[j]
+	if h == nil {
+		return
+	}
+	if h.left--; h.left == 0 {
+		delete(s.held, j)
+		s.places[j] = s.queue.PushBack(j)
+	}
 }
 
 // drop takes a job out of the queue and reports whether it was there.
@@ -216,20 +238,21 @@ func (s *state[J]) stop(err error, out []effect[J]) []effect[J] {
 		delete(s.after, j)
 	}
 	s.running, s.idle = nil, 0
+	s.over.Init()
 	return out
 }
 
 // stranded reports whether jobs wait for a device that is gone.
 func (s *state[J]) stranded() bool { return s.phase != phaseUp && s.waiting() > 0 }
 
-// strand answers them while left, which is asked before each, says that there is time.
-func (s *state[J]) strand(left func() bool, out []effect[J]) []effect[J] {
+// strand answers them as far as a turn goes.
+func (s *state[J]) strand(out []effect[J]) []effect[J] {
 	err := fault.ErrClosed
 	if s.phase == phaseDown {
 		err = errGone
 	}
 	next := func(j J) bool {
-		if !s.stranded() || !left() {
+		if !s.stranded() || !s.left() {
 			return false
 		}
 		s.forget(j)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -16,7 +17,15 @@ import (
 )
 
 // script drives a state with jobs by name and reads its effects as text.
-type script struct{ s *state[string] }
+type script struct {
+	s    *state[string]
+	left *int
+}
+
+// counted is a left for that many things more.
+func counted(left *int) func() bool {
+	return func() bool { *left--; return *left >= 0 }
+}
 
 // step runs one event, as in "submit a", "done a 1", "lost 1", "strand 2" or "up 2 lost".
 func (c script) step(line string) string {
@@ -51,8 +60,9 @@ func (c script) step(line string) string {
 	case "close":
 		out = c.s.close(nil)
 	case "strand":
-		n := int(number(1))
-		out = c.s.strand(func() bool { n--; return n >= 0 }, nil)
+		*c.left = int(number(1))
+		out = c.s.strand(nil)
+		*c.left = math.MaxInt
 	default:
 		return "no such event"
 	}
@@ -94,7 +104,8 @@ func TestState(t *testing.T) {
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
 		if what, begins := strings.CutPrefix(line, "case "); begins {
-			name, c = what, script{newState[string](2)}
+			left := math.MaxInt
+			name, c = what, script{newState[string](2, counted(&left)), &left}
 			continue
 		}
 		event, want, isStep := strings.Cut(line, ":")
@@ -185,7 +196,8 @@ func TestStateProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &plain{capacity: rapid.IntRange(0, 3).Draw(t, "queue"), workers: rapid.IntRange(1, 3).Draw(t, "workers"),
 			up: true, gen: 1, after: make(map[int][]int), runs: make(map[int]uint64), answered: make(map[int]string)}
-		s := newState[int](p.capacity)
+		left := math.MaxInt
+		s := newState[int](p.capacity, counted(&left))
 		p.apply(t, s.up(1, p.workers, false, nil))
 		var all, out []int
 		pick := func(t *rapid.T, from []int) int {
@@ -288,8 +300,9 @@ func TestStateProperties(t *testing.T) {
 				p.closed = true
 			},
 			"strand": func(t *rapid.T) {
-				n := rapid.IntRange(0, 20).Draw(t, "at most")
-				effects := s.strand(func() bool { n--; return n >= 0 }, nil)
+				left = rapid.IntRange(0, 20).Draw(t, "at most")
+				effects := s.strand(nil)
+				left = math.MaxInt
 				if p.up && !p.closed && len(effects) > 0 {
 					t.Fatal("a job is answered for a device that runs")
 				}
@@ -316,6 +329,50 @@ func TestStateProperties(t *testing.T) {
 			},
 		})
 	})
+}
+
+// F6, E1: those that waited for a run go on in further turns where they are many; one that
+// leaves between these, or is lost, does not run.
+func TestManyWaitForOne(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		left := math.MaxInt
+		s := newState[int](9, counted(&left))
+		text := func(out []effect[int]) (all string) {
+			for _, x := range out {
+				all += fmt.Sprint([]string{"run ", "fail ", "reopen ", "ready "}[x.do], x.job, ";")
+			}
+			return all
+		}
+		s.up(1, 2, false, nil)
+		s.submit(0, false, nil, nil)
+		for j := range 5 {
+			s.submit(1+j, false, []int{0, 0}[:1+j%2], nil)
+		}
+		left = 3 // 1, and 2, which waits twice
+		_, out := s.done(0, 1, nil)
+		left = math.MaxInt
+		if got := text(out); got != "run 1;run 2;" || s.over.Len() != 1 {
+			t.Fatalf("%q, %d to go on with", got, s.over.Len())
+		}
+		if waited, _ := s.withdraw(4, nil); !waited {
+			t.Error("4 does not wait")
+		}
+		if lost {
+			out = s.strand(s.lost(1, nil))
+			if got := text(out); !strings.HasPrefix(got, "fail 1;fail 2;reopen 0;") || strings.Count(got, "fail") != 4 || s.over.Len() != 0 || s.waiting() != 0 {
+				t.Errorf("lost: %q, %d wait", got, s.waiting())
+			}
+			continue
+		}
+		_, out = s.done(1, 1, nil)
+		if got := text(out); got != "run 3;" {
+			t.Errorf("%q", got)
+		}
+		_, out = s.done(2, 1, nil)
+		if got := text(out); got != "run 5;" || s.waiting() != 0 || s.over.Len() != 0 {
+			t.Errorf("%q, %d wait", got, s.waiting())
+		}
+	}
 }
 
 // E1, C5: a job that was given out to a device whose workers have ended lets go of
@@ -355,7 +412,7 @@ func TestChainIsForgotten(t *testing.T) {
 func BenchmarkWithdraw(b *testing.B) {
 	for _, n := range []int{1e3, 1e4, 1e5} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			s := newState[int](n + 1)
+			s := newState[int](n+1, func() bool { return true })
 			s.up(1, 1, false, nil)
 			for j := range n + 1 { // one runs
 				s.submit(j, false, nil, nil)

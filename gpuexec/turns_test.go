@@ -106,6 +106,42 @@ func TestStrandsInShortTurns(t *testing.T) {
 	}
 }
 
+// F6, E1: nor does the end of a run touch more, however many wait for it alone.
+func TestRunsGoOnInShortTurns(t *testing.T) {
+	const runs = touched.Most + 500
+	goOn, launched := make(chan struct{}), make(chan struct{}, runs+1)
+	f := &fakedevice.Backend{OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error {
+		<-goOn
+		launched <- struct{}{}
+		return nil
+	}}
+	e := open(t, f, gpuexec.Config{Workers: 2, Queue: runs})
+	launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: gpuexec.Size{1}}
+	first, err := e.Start(bg, launch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]*gpuexec.Run, runs)
+	for i := range all {
+		if all[i], err = e.StartAfter(bg, []*gpuexec.Run{first}, launch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all[runs/2].Cancel()
+	close(goOn)
+	for i, r := range all {
+		if err := r.Wait(bg); (i == runs/2) != errors.Is(err, context.Canceled) || i != runs/2 && err != nil {
+			t.Fatalf("run %d: %v", i, err)
+		}
+	}
+	if len(launched) != runs || e.Stats().Queued != 0 {
+		t.Errorf("%d launched, want %d; %d wait", len(launched), runs, e.Stats().Queued)
+	}
+	if n := gpuexec.Touched(e); n == 0 || n > touched.Most {
+		t.Errorf("a turn touched %d runs, want 1 to %d", n, touched.Most)
+	}
+}
+
 // F6: however many compiles are under way when a device is lost, or an executor closes, a
 // turn gives up a bounded number of them, and in the end all are.
 func TestGivesUpInShortTurns(t *testing.T) {
