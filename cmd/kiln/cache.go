@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kiln-cache/kiln"
@@ -104,6 +105,9 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	c.verbFlags(v)
 	if err := c.begin(v.most); err != nil {
 		return err
+	}
+	if err := (blobstore.Config{Only: c.backend}).Validate(); err != nil {
+		return usageError{fmt.Errorf("--backend: %w", err)}
 	}
 	if c.dir == "" {
 		c.dir = c.settings.StoreDir.Value
@@ -255,6 +259,9 @@ func (c *cacheCall) producer(ctx context.Context, backend string) (gpuexec.Ident
 			return executable(text)
 		}
 		if absent != nil && c.flags.Lookup("key-file") != nil {
+			if gpuexec.Find(backend) == nil {
+				absent = fmt.Errorf("no such backend: want %s", list(backendNames()))
+			}
 			return own, usagef("--backend %.40q: %w; or name with --identity the producer that asks or writes", backend, absent)
 		}
 		return own, nil
@@ -267,6 +274,16 @@ func (c *cacheCall) producer(ctx context.Context, backend string) (gpuexec.Ident
 		return id, err
 	}
 	return own, usagef("--identity %.200s: want a library and a build: nothing is stored or found without both", c.identity)
+}
+
+// backendNames lists those of which this binary knows an identity.
+func backendNames() []string {
+	names := []string{kiln.DefaultBackend}
+	for _, b := range gpuexec.Backends() {
+		names = append(names, b.Name())
+	}
+	slices.Sort(names)
+	return names
 }
 
 // named is the identity that a file or an entry names.

@@ -55,6 +55,13 @@ func (c *cacheCall) inputs(ctx context.Context, v cacheVerb) (err error) {
 			if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 				return usagef("%.200q: want a directory that is there", dir)
 			}
+			s, err := blobstore.Open(ctx, blobstore.Config{Dir: dir, ReadOnly: true, Existing: true})
+			if err == nil {
+				err = s.Close(ctx)
+			}
+			if err != nil {
+				return usageError{err}
+			}
 		}
 	}
 	return nil
@@ -181,12 +188,24 @@ func rowOf(i blobstore.Info) cacheRow {
 
 func (c *cacheCall) list(ctx context.Context) error {
 	return c.store.List(ctx, func(i blobstore.Info) error {
-		state := ""
-		if i.Flaw.Reason != "" {
-			state = "  " + string(i.Flaw.Reason)
+		if !i.Flaw.None() {
+			return c.say(rowOf(i), "%-40s %10d bytes  bad: %s", i.Entry, i.Bytes, why(i))
 		}
-		return c.say(rowOf(i), "%-40s %10d bytes  %s  %8.3f s  %d uses%s", i.Entry, i.Bytes, i.Created.Format(time.DateTime), i.Cost.Seconds(), i.Uses, state)
+		return c.say(rowOf(i), "%-40s %10d bytes  %s  %8.3f s  %s", i.Entry, i.Bytes, i.Created.Format(time.DateTime), i.Cost.Seconds(), counted(i.Uses, "use", "uses"))
 	})
+}
+
+// why says what is wrong with an entry.
+func why(i blobstore.Info) string {
+	return strings.TrimSpace(string(i.Flaw.Reason) + " " + i.Flaw.Field)
+}
+
+// counted counts things.
+func counted[N int | int64](n N, one, more string) string {
+	if n == 1 {
+		more = one
+	}
+	return fmt.Sprint(n, " ", more)
 }
 
 func (c *cacheCall) inspect(ctx context.Context) error {
@@ -213,14 +232,17 @@ func (c *cacheCall) inspect(ctx context.Context) error {
 		row.Key = readableKey(i)
 		shown = row.Key
 	}
+	if !i.Flaw.None() {
+		return c.say(row, "%s: %d bytes, key %s\n  bad: %s", i.Entry, i.Bytes, shown, why(i))
+	}
 	by, p := "", i.Producer
 	for _, part := range [][2]string{{"library", p.Library}, {"build", p.Build}, {"compiler", p.Compiler}, {"driver", p.Driver}, {"device", p.Device}} {
 		if part[1] != "" {
 			by += " " + part[0] + " " + fault.Printable(part[1])
 		}
 	}
-	return c.say(row, "%s: %d bytes, key %s\n  made %s in %.3f s, %d uses, by%s", i.Entry, i.Bytes, shown,
-		i.Created.Format(time.DateTime), i.Cost.Seconds(), i.Uses, by)
+	return c.say(row, "%s: %d bytes, key %s\n  made %s in %.3f s, %s, by%s", i.Entry, i.Bytes, shown,
+		i.Created.Format(time.DateTime), i.Cost.Seconds(), counted(i.Uses, "use", "uses"), by)
 }
 
 // readableKey is the key of a primitive as its fields, but for those that are empty
@@ -252,7 +274,7 @@ func (c *cacheCall) stats(ctx context.Context) error {
 func (c *cacheCall) usage(u blobstore.Usage) (fields map[string]any, text string) {
 	room := u.Capacity.Or(c.settings.StoreCapacity.Value)
 	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": room, "quarantined": u.Quarantined, "by_backend": u.ByBackend},
-		fmt.Sprintf("%d entries, %d bytes, %d on the disk of %v at most, %d set aside", u.Entries, u.Bytes, u.DiskBytes, room, u.Quarantined)
+		fmt.Sprintf("%s, %d bytes, %d on the disk of %v at most, %d set aside", counted(u.Entries, "entry", "entries"), u.Bytes, u.DiskBytes, room, u.Quarantined)
 }
 
 func (c *cacheCall) verify(ctx context.Context) error {
@@ -261,23 +283,23 @@ func (c *cacheCall) verify(ctx context.Context) error {
 		return err
 	}
 	rows := []cacheRow{}
-	text := fmt.Sprintf("%d bad entries", len(bad))
+	text := counted(len(bad), "bad entry", "bad entries")
 	repaired, aside := c.repair, 0
 	for _, i := range bad {
 		rows = append(rows, rowOf(i))
-		text += fmt.Sprintf("\n  %s: %s %s", i.Entry, i.Flaw.Reason, i.Flaw.Field)
+		text += fmt.Sprintf("\n  %s: %s", i.Entry, why(i))
 		switch {
 		case i.SetAside:
 			aside++
 		case c.repair:
 			repaired = false
-			text += ", which could not be set aside: see its permissions and those of quarantine/"
+			text += ", and could not be set aside: see its owner and mode, and those of quarantine/"
 		}
 	}
 	if len(bad) > 0 {
 		c.code = exitFinding
-		if c.repair {
-			text += fmt.Sprintf("\n%d of them set aside in quarantine/: they are no entries any more", aside)
+		if aside > 0 {
+			text += fmt.Sprintf("\n%d of them set aside in quarantine/, and no longer found", aside)
 		}
 	}
 	return c.say(map[string]any{"bad": rows, "repaired": repaired}, "%s", text)
@@ -295,7 +317,7 @@ func (c *cacheCall) prune(ctx context.Context) error {
 	went := c.store.Stats().Evictions
 	fields, text := c.usage(u)
 	fields["evicted"] = went
-	return c.say(fields, "%d entries went; %s", went, text)
+	return c.say(fields, "%s evicted; %s", counted(went, "entry", "entries"), text)
 }
 
 // explain asks for the key in one backend, or in all that have entries: then the one
@@ -357,7 +379,7 @@ func (c *cacheCall) transferred(ctx context.Context, t blobstore.Transfer, err e
 	}
 	went := c.store.Stats().Evictions
 	fields := map[string]any{"new": t.Taken - t.Known, "known": t.Known, "evicted": went, "kept": u.Entries}
-	return c.rejections(t, fields, fmt.Sprintf("%d new, %d known before", t.Taken-t.Known, t.Known), fmt.Sprintf("; %d entries kept, %d evicted", u.Entries, went))
+	return c.rejections(t, fields, fmt.Sprintf("%d new, %d known before", t.Taken-t.Known, t.Known), fmt.Sprintf("; %s kept, %d evicted", counted(u.Entries, "entry", "entries"), went))
 }
 
 // rejections ends what is said of a transfer with what was not taken.
@@ -383,7 +405,7 @@ func (c *cacheCall) export(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.rejections(t, map[string]any{}, fmt.Sprintf("%d entries written", t.Taken), "")
+	return c.rejections(t, map[string]any{}, counted(t.Taken, "entry", "entries")+" written", "")
 }
 
 func (c *cacheCall) take(ctx context.Context) error {

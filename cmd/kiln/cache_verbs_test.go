@@ -290,7 +290,7 @@ func TestCacheWords(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	t.Setenv("KILN_STORE_DIR", dir+"-not")
-	if got := done(t, "cache", "prune", "--to", "0", "--store", dir); !strings.HasPrefix(got, "2 entries went; 0 entries, ") {
+	if got := done(t, "cache", "prune", "--to", "0", "--store", dir); !strings.HasPrefix(got, "2 entries evicted; 0 entries, ") {
 		t.Errorf("%q", got)
 	}
 }
@@ -373,8 +373,26 @@ func TestCacheSaysWhatItDid(t *testing.T) {
 		t.Errorf("stats: %q", out)
 	}
 	flip(t, kernels(t, dir)[0], 1)
-	if _, out, _ := invoke("cache", "verify", "--dir", dir, "--repair"); !strings.HasSuffix(out, "\n1 of them set aside in quarantine/: they are no entries any more\n") {
+	if _, out, _ := invoke("cache", "verify", "--dir", dir, "--repair"); !strings.HasSuffix(out, "\n1 of them set aside in quarantine/, and no longer found\n") {
 		t.Errorf("verify: %q", out)
 	}
-	refused(t, []string{"cache", "merge", t.TempDir(), "--dir", dir}, "this is no directory of a store")
+	fresh := filepath.Join(t.TempDir(), "fresh")
+	refused(t, []string{"cache", "merge", t.TempDir(), "--dir", fresh}, "this is no directory of a store")
+	if _, err := os.Stat(fresh); err == nil {
+		t.Error("a merge of nothing made a store")
+	}
+	if err := os.Chmod(kernels(t, dir)[0], 0o666); err != nil {
+		t.Fatal(err)
+	}
+	entry := strings.TrimPrefix(filepath.Dir(kernels(t, dir)[0]), dir+"/")
+	row := object(t, exitDone, "cache", "inspect", entry, "--dir", dir)
+	for want, args := range map[string][]string{
+		"1 bad entry\n  " + entry + ": degraded mode, and could not be set aside: see its owner and mode, and those of quarantine/\n": {"verify", "--repair"},
+		fmt.Sprintf("%-40s %10.0f bytes  bad: degraded mode\n", entry, row["bytes"]):                                                  {"ls"},
+		fmt.Sprintf("%s: %.0f bytes, key %q\n  bad: degraded mode\n", entry, row["bytes"], row["key"]):                                {"inspect", entry},
+	} {
+		if _, out, errs := invoke(append([]string{"cache"}, append(args, "--dir", dir)...)...); out != want {
+			t.Errorf("%v: %q, %q", args, out, errs)
+		}
+	}
 }

@@ -116,7 +116,7 @@ func TestWrongFlag(t *testing.T) {
 	refused(t, []string{"run", "--groups", "10", "--floor-groups", "11"}, "--floor-groups 11: want at most 10", "--groups")
 	refused(t, []string{"run", "--floor-groups", "65"}, "--floor-groups 65: want at most 64", "--groups")
 	for _, verb := range []string{"get", "explain"} {
-		refused(t, []string{"cache", verb, "--dir", t.TempDir(), "--key-file", trace, "--backend", "gpu"}, `--backend "gpu": no such device: want one of cpu, cuda, opencl, vulkan; or name with --identity`)
+		refused(t, []string{"cache", verb, "--dir", t.TempDir(), "--key-file", trace, "--backend", "gpu"}, `--backend "gpu": no such backend: want cpu, cuda, go, onednn, opencl or vulkan; or name with --identity`)
 	}
 	refused(t, []string{"shapes", "simulate"}, "--trace and --key must be given")
 	refused(t, []string{"shapes", "simulate", "--trace", trace}, "--trace and --key must be given")
