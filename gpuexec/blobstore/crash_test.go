@@ -4,6 +4,7 @@ package blobstore_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -168,6 +169,22 @@ func TestBuilderIsReplaced(t *testing.T) {
 			r.want("audit", s.audit(), "ok")
 		})
 	}
+}
+
+// P8: a build that hangs while its process lives is given up after Config.LongestBuild.
+func TestBuilderHangs(t *testing.T) {
+	r := newRig(t)
+	brief := func(c *blobstore.Config) { c.Lease, c.LongestBuild = 200*time.Millisecond, time.Millisecond }
+	a, b := r.open("d", mib, brief), r.open("d", mib)
+	_, hangs, _, err := a.Obtain(background, backend, "k")
+	r.must(err)
+	ctx, cancel := context.WithTimeout(background, 20*time.Second)
+	defer cancel()
+	_, c, miss, err := b.Obtain(ctx, backend, "k")
+	r.want("obtain", words(miss.Reason, err, c != nil), "absent <nil> true")
+	r.must(c.Save(background, []byte("mine"), time.Second))
+	r.must(hangs.Save(background, []byte("late"), time.Second))
+	r.want("get", words(a.get("k"), b.get("k"), b.usage().Entries), "mine mine 1")
 }
 
 // P7, P8: a holder of the directory lock that stands still is passed over, and

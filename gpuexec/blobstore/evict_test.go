@@ -322,6 +322,7 @@ func TestSize(t *testing.T) {
 		damage()
 		s.reopen()
 		r.want("audit", s.audit(), "ok")
+		r.want("size.txt", strings.TrimSpace(string(r.read(r.path("d/size.txt")))), s.usage().Bytes)
 		r.want("entries", s.usage().Entries, 5)
 		s.shut()
 	}

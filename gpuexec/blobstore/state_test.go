@@ -227,3 +227,11 @@ func TestStampOfANanosecond(t *testing.T) {
 		t.Errorf("%v is both", a)
 	}
 }
+
+// P8, P10: what holds where a Config says nothing.
+func TestDefaults(t *testing.T) {
+	c, err := Config{}.withDefaults(t.Context())
+	if err != nil || c.Lease != 10*time.Second || c.LongestBuild != 10*time.Minute || c.Durability != Full {
+		t.Error(c.Lease, c.LongestBuild, c.Durability, err)
+	}
+}

@@ -397,6 +397,7 @@ func TestSignedStays(t *testing.T) {
 		s = r.open("d", mib, signing)
 	}
 	r.write(r.path("trust.json"), []byte("{"))
+	r.want("get", words(s.get("k"), r.log.count("op=trust")), "miss reason=untrusted_signer field=signature 1")
 	for i := range 3 {
 		r.want("put", s.put("k", fmt.Sprint("v", i)), "refused reason=untrusted_signer")
 	}

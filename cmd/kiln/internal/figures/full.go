@@ -37,6 +37,7 @@ func full(ctx context.Context, many, few int) ([]measure.Figure, error) {
 			{"open", measure.AtMost(3), func(f *filled) (do, undo func() error) { return f.open, f.reclose }},
 			{"open, then a put that evicts", measure.AtMost(3), func(f *filled) (do, undo func() error) { return f.openAndPut, f.reclose }},
 			{"open under lru", measure.AtMost(3), func(f *filled) (do, undo func() error) { f.cfg.Policy = blobstore.LRU; return f.open, f.reclose }},
+			{"open under lru, then a put that evicts", measure.AtMost(3), func(f *filled) (do, undo func() error) { return f.openAndPut, f.reclose }},
 		} {
 			do, undo := step.of(big)
 			peer, undoPeer := step.of(small)
