@@ -126,8 +126,11 @@ func (r *rig) afterTheCrowd(stores [2]*shop) {
 		key := fmt.Sprint("last", i)
 		r.want("put", words(s.put(key, "v"), s.get(key)), "ok v")
 	}
+	u := stores[0].usage()
+	r.want("many", u.Entries > 10, true)
+	r.must(stores[0].Prune(background, u.DiskBytes*3/4)) // else size.txt may have no room
 	for _, s := range stores {
-		r.want("sound", words(s.verify(), s.audit(), s.usage().Entries > 10), "0 ok true")
+		r.want("sound", words(s.verify(), s.audit()), "0 ok")
 		s.reopen()
 		r.want("sound", words(s.verify(), s.audit(), s.get("last1")), "0 ok v")
 	}
