@@ -34,12 +34,13 @@ type About struct {
 // Library is the opened oneDNN with an engine on the processor. It is a primitive.Library.
 // Safe for concurrent use.
 type Library struct {
-	b      bindings
-	c      *common
-	about  About
-	image  *image
-	engine handle
-	live   atomic.Int64 // objects of the library that were made and not freed
+	b       bindings
+	c       *common
+	about   About
+	image   *image
+	engine  handle
+	dropped atomic.Int64 // primitives
+	live    atomic.Int64 // objects of the library that were made and not freed
 
 	workers chan *worker
 	made    []*worker

@@ -140,6 +140,11 @@ func (i *implementation) Describe() (d primitive.Description, err error) {
 	return d, nil
 }
 
+// trimEvery is how many primitives are destroyed before the C library is told to give the
+// system what is free. Primitives are made and destroyed on many threads, each with a heap of
+// its own there, which would else keep it.
+const trimEvery = 256
+
 // What things take of a cache's bytes. The library does not say; these are measured: of
 // a product with and without post-operations the growth of the process, rounded up.
 const (
@@ -204,6 +209,9 @@ func (l *Library) Create(_ context.Context, d *primitive.Descriptor) (artefacts.
 	}
 	return artefacts.Built{Value: k, Bytes: l.bytes(d.Spec()), Free: func() {
 		l.free(l.c.Free, k.h)
+		if l.dropped.Add(1)%trimEvery == 0 && l.c.Trim != nil {
+			l.c.Trim(0)
+		}
 		l.cell.Unpin()
 	}}, nil
 }

@@ -78,6 +78,7 @@ type common struct {
 	PlanFree     func(pd handle) int32                                                             `c:"dnnl_primitive_desc_destroy"`
 	Make         func(h *handle, pd handle) int32                                                  `c:"dnnl_primitive_create"`
 	Free         func(h handle) int32                                                              `c:"dnnl_primitive_destroy"`
+	Trim         func(spare uintptr) int32                                                         `c:"malloc_trim" how:"optional"` // of the C library below it
 	Execute      func(h, stream handle, n uintptr, args *execArg) int32                            `c:"dnnl_primitive_execute" how:"integers"`
 }
 
