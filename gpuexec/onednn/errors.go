@@ -11,7 +11,7 @@ import (
 var errLibrary = errors.New("the library failed")
 
 // install is what to do where nothing was found.
-const install = "install oneDNN (Debian: libdnnl2, or libdnnl3.6 from Debian 13 on; PyPI: onednn-cpu-gomp), or name its file in KILN_ONEDNN_LIBRARY"
+const install = "install oneDNN (Debian: libdnnl2, or libdnnl3.6 from Debian 13 on; PyPI: onednn-cpu-gomp)"
 
 // failure is an error of this backend at an operation of it.
 func failure(op string, sentinel error, format string, args ...any) *fault.Error {
@@ -19,7 +19,7 @@ func failure(op string, sentinel error, format string, args ...any) *fault.Error
 }
 
 func unavailable(cause error) error {
-	return failure("open", fault.ErrUnavailable, "%v: %s", cause, install)
+	return failure("open", fault.ErrUnavailable, "%v: %s, or name its file in KILN_ONEDNN_LIBRARY", cause, install)
 }
 
 // A status is what a call of the library answered, if that is no success.

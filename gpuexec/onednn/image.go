@@ -44,6 +44,9 @@ var sonames = []string{"libdnnl.so.3", "libdnnl.so.3.6", "libdnnl.so.2"}
 
 // load loads the file of that path, or the first that is installed, once a process.
 func load(path string) (*image, error) {
+	if err := isLibrary(path); err != nil {
+		return nil, failure("open", fault.ErrUnavailable, "%v: want the file of a oneDNN, such as libdnnl.so.3, in KILN_ONEDNN_LIBRARY, or %s", err, install)
+	}
 	loaded.Lock()
 	defer loaded.Unlock()
 	if loaded.image != nil {
@@ -76,6 +79,31 @@ func load(path string) (*image, error) {
 		return im, nil
 	}
 	return nil, unavailable(errors.Join(errs...))
+}
+
+// isLibrary looks at the file of a path: the loader would wait for a pipe, and say little of
+// what is no library. A name without a folder is the loader's to look for.
+func isLibrary(path string) error {
+	if !strings.Contains(path, "/") {
+		return nil
+	}
+	about, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if !about.Mode().IsRegular() {
+		return fmt.Errorf("%s is no file, but %s", path, map[bool]string{true: "a folder", false: about.Mode().Type().String()}[about.IsDir()])
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	begin := make([]byte, 4)
+	if _, err := io.ReadFull(f, begin); err != nil || string(begin) != "\x7fELF" {
+		return fmt.Errorf("%s is no shared library: it begins with %q", path, begin)
+	}
+	return nil
 }
 
 // newImage binds a loaded file by its version.

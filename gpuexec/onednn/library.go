@@ -196,14 +196,7 @@ func (l *Library) walk(ctx context.Context, s *primitive.Spec) iter.Seq2[step, e
 			l.live.Add(-1)
 		}()
 		for err == nil {
-			pd, own, failed := l.b.at(o, list)
-			if own {
-				l.live.Add(1)
-			}
-			more := yield(step{pd}, failed)
-			if own {
-				l.free(l.c.PlanFree, pd)
-			}
+			more, failed := l.visit(o, list, yield)
 			if !more || failed != nil || single(s.Kind) {
 				return
 			}
@@ -213,4 +206,15 @@ func (l *Library) walk(ctx context.Context, s *primitive.Spec) iter.Seq2[step, e
 			yield(step{}, fault.Wrap("onednn: describe", s.Kind, "the next implementation", err))
 		}
 	}
+}
+
+// visit gives the implementation where the list stands. What is made for that goes also
+// where the body of the loop panics.
+func (l *Library) visit(o *operation, list handle, yield func(step, error) bool) (more bool, err error) {
+	pd, own, err := l.b.at(o, list)
+	if own {
+		l.live.Add(1)
+		defer l.free(l.c.PlanFree, pd)
+	}
+	return yield(step{pd}, err), err
 }

@@ -308,9 +308,15 @@ func (l *Library) attributes(s *primitive.Spec) (_ handle, err error) {
 	return attr, nil
 }
 
+// mostPostOps is how many the library takes, in every version.
+const mostPostOps = 32
+
 func (l *Library) postOps(attr handle, list []primitive.PostOp) error {
 	if len(list) == 0 {
 		return nil
+	}
+	if len(list) > mostPostOps {
+		return failure("attributes", fault.ErrUnsupported, "%d post-operations: want at most %d", len(list), mostPostOps)
 	}
 	h, err := l.make("dnnl_post_ops_create", l.c.PostOpsMake)
 	if err != nil {

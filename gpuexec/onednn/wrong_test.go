@@ -3,6 +3,10 @@ package onednn
 import (
 	"bytes"
 	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -165,5 +169,64 @@ func TestLayoutOfNobody(t *testing.T) {
 		if !errors.Is(err, fault.ErrInvalid) {
 			t.Fatalf("%q: %v, want ErrInvalid", w, err)
 		}
+	}
+}
+
+// E2: a path that leads to no library is answered at once, with what it leads to: the
+// loader would wait for a pipe.
+func TestPathsOfNoLibrary(t *testing.T) {
+	dir := t.TempDir()
+	text, empty, pipe := filepath.Join(dir, "text"), filepath.Join(dir, "empty"), filepath.Join(dir, "pipe")
+	for name, content := range map[string]string{text: strings.Repeat("a text\n", 1000), empty: ""} {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wants := map[string]string{dir: "a folder", text: "is no shared library: it begins with", empty: "is no shared library", filepath.Join(dir, "none"): "no such file"}
+	if err := exec.Command("mkfifo", pipe).Run(); err == nil {
+		wants[pipe] = "is no file, but p"
+	}
+	for path, want := range wants {
+		_, err := Open(Config{Path: path})
+		if !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "KILN_ONEDNN_LIBRARY") {
+			t.Errorf("%s: %v, want ErrUnavailable with %q", path, err, want)
+		}
+	}
+}
+
+// C1: a panic in the body of a loop over implementations leaves nothing of the library.
+func TestPanicAmongImplementations(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	before := r.Len()
+	s := matmul(3, 4, 5, Dense("f32", 4, 5))
+	for at := range 2 {
+		func() {
+			defer func() { _ = recover() }()
+			n := 0
+			for range r.Implementations(bg, &s) {
+				if n == at {
+					panic("in the body")
+				}
+				n++
+			}
+		}()
+	}
+	if after := r.Len(); after != before {
+		t.Errorf("%d objects of the library are left", after-before)
+	}
+}
+
+// K4: as many post-operations as the library takes; of one more the error says how many.
+func TestManyPostOps(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	s := matmul(3, 4, 5, Dense("f32", 4, 5))
+	for range mostPostOps {
+		s.Attr.PostOps = append(s.Attr.PostOps, primitive.PostOp{Kind: "eltwise", Algorithm: "relu"})
+	}
+	r.kernel(s)
+	s.Attr.PostOps = append(s.Attr.PostOps, s.Attr.PostOps[0])
+	_, _, err := r.Primitive(bg, &s, "")
+	if !errors.Is(err, fault.ErrUnsupported) || !strings.Contains(err.Error(), "33 post-operations: want at most 32") {
+		t.Errorf("%v, want ErrUnsupported with the number", err)
 	}
 }

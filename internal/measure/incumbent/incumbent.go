@@ -47,8 +47,8 @@ var ErrAbsent = fmt.Errorf("oneDNN's own cache: %w", fault.ErrUnavailable)
 // Open compiles the loop with the C compiler of the machine and loads the
 // library in it. ErrAbsent says what is missing.
 func Open(ctx context.Context, library string) (*Process, error) {
-	if _, err := os.Stat(library); err != nil {
-		return nil, fmt.Errorf("%w: %s is not there; `make fetch-onednn` brings it", ErrAbsent, library)
+	if about, err := os.Stat(library); err != nil || !about.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w: %s is no file; `make fetch-onednn` brings it", ErrAbsent, library)
 	}
 	cc, err := exec.LookPath("cc")
 	if err != nil {
