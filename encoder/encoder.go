@@ -211,12 +211,9 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 	workers = cmp.Or(workers, workersOf(rt, exec))
 	e.left.Store(int64(workers))
 	for range workers {
-		m := forward.New(forward.Config{Session: e.session, Executor: exec, Library: library, Engine: engine, Weights: e.folder.Weights, Packed: true})
-		if err == nil {
-			err = m.Prepare(ctx)
-		}
-		e.mu.idle = append(e.mu.idle, m)
+		e.mu.idle = append(e.mu.idle, forward.New(forward.Config{Session: e.session, Executor: exec, Library: library, Engine: engine, Weights: e.folder.Weights, Packed: true}))
 	}
+	err = prepare(ctx, e.mu.idle)
 	e.mu.queue = queue{line: shapegroups.Queue[*call]{Ahead: ahead}, workers: workers, packs: e.mu.idle[0].Packed()}
 	if err != nil { // what was prepared goes
 		for _, m := range e.mu.idle {
@@ -225,6 +222,19 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 		return errors.Join(err, e.session.Close(context.WithoutCancel(ctx)))
 	}
 	return nil
+}
+
+// prepare has all models prepare the weights, which they share.
+func prepare(ctx context.Context, models []*forward.Model) error {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	errs := make([]error, len(models))
+	for i, m := range models {
+		wg.Go(func() { errs[i] = m.PrepareBeside(ctx, &next) })
+	}
+	wg.Wait()
+	at := max(slices.IndexFunc(errs, func(err error) bool { return err != nil }), 0)
+	return errs[at] // the others say the same
 }
 
 // workersOf is how many requests the device runs side by side.

@@ -99,11 +99,10 @@ func (b *Backend) Prepare(op ops.Op) (ops.Prepared, error) {
 		return ops.Prepared{}, err
 	}
 	k, n := int(op.Dims[1]), int(op.Dims[2])
-	return ops.Prepared{
-		Format: b.set.Layout(),
-		Bytes:  b.packedBytes(op),
-		Fill:   func(dst []byte, weight []float32) error { return b.set.Pack(floats(dst), weight, k, n, false) },
-	}, nil
+	fill := func(turned bool) func([]byte, []float32) error {
+		return func(dst []byte, weight []float32) error { return b.set.Pack(floats(dst), weight, k, n, turned) }
+	}
+	return ops.Prepared{Format: b.set.Layout(), Bytes: b.packedBytes(op), Fill: fill(false), FillTurned: fill(true)}, nil
 }
 
 // floats is the memory of b as float32 numbers. b must be aligned to 4 bytes,

@@ -1,6 +1,7 @@
 package devicetest
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -226,6 +227,16 @@ func (d *desk) launch(t testing.TB, op ops.Op, in tensors, over bool) (l gpuexec
 			packed := make([]byte, prepared.Bytes)
 			if err := prepared.Fill(packed, list); err != nil {
 				t.Fatal(err)
+			}
+			if prepared.FillTurned != nil {
+				k, n := int(op.Dims[1]), int(op.Dims[2])
+				turned, same := make([]float32, len(list)), make([]byte, prepared.Bytes)
+				for at, v := range list {
+					turned[at%n*k+at/n] = v
+				}
+				if err := prepared.FillTurned(same, turned); err != nil || !bytes.Equal(same, packed) {
+					t.Errorf("%s: the transposed weight is prepared otherwise, %v", op, err)
+				}
 			}
 			operands = append(operands, packed)
 			continue

@@ -31,6 +31,9 @@ type Prepared struct {
 	Bytes  int64
 	// Fill writes the prepared form of a [k,n] matrix to dst, of Bytes length.
 	Fill func(dst []byte, weight []float32) error
+	// FillTurned is Fill for the transposed, an [n,k] matrix, as PyTorch keeps weights; nil
+	// where it has to be transposed first.
+	FillTurned func(dst []byte, weight []float32) error
 }
 
 // Find gives the backend of that name if it runs operations, or nil.

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/kiln-cache/kiln"
@@ -189,6 +190,12 @@ func (m *Model) abandon() {
 // Prepare prepares every weight, so that no request waits for one. A model that
 // was not prepared prepares each weight at its first use.
 func (m *Model) Prepare(ctx context.Context) error {
+	return m.PrepareBeside(ctx, new(atomic.Int64))
+}
+
+// PrepareBeside is Prepare for models of the same weights that are prepared at once and
+// share the counter: each weight is prepared by the next of them that has time.
+func (m *Model) PrepareBeside(ctx context.Context, next *atomic.Int64) error {
 	if err := m.renew(ctx); err != nil {
 		return err
 	}
@@ -196,11 +203,22 @@ func (m *Model) Prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range p.steps {
+	get := func(s step) (err error) {
 		for _, w := range s.bound.Weights {
-			if _, err := m.tensors.get(ctx, s.op, w); err != nil {
-				return err
+			if _, err = m.tensors.get(ctx, s.op, w); err != nil {
+				break
 			}
+		}
+		return err
+	}
+	for at := next.Add(1) - 1; at < int64(len(p.steps)); at = next.Add(1) - 1 {
+		if err := get(p.steps[at]); err != nil {
+			return err
+		}
+	}
+	for _, s := range p.steps { // what others have prepared
+		if err := get(s); err != nil {
+			return err
 		}
 	}
 	return nil

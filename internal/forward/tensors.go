@@ -12,6 +12,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/forward/oplist"
 )
 
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+
 // backendID is this package's number among the packages that prepare constants.
 const backendID = 0x656e636f646572 // "encoder"
 
@@ -91,15 +93,18 @@ func (ts *tensors) form(op ops.Op, w oplist.Weight) (ops.Prepared, error) {
 	if w.Role == oplist.Kernel {
 		return ts.lib.Prepare(op)
 	}
-	return ops.Prepared{Format: "float32", Bytes: 4 * int64(w.Elements()), Fill: fill}, nil
+	return ops.Prepared{Format: "float32", Bytes: 4 * int64(w.Elements())}, nil
 }
 
 // fill writes numbers as the device reads them.
-func fill(dst []byte, values []float32) error {
+func fill(dst []byte, values []float32) {
+	if littleEndian {
+		copy(dst, gpuexec.BytesOf(values))
+		return
+	}
 	for i, v := range values {
 		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(v))
 	}
-	return nil
 }
 
 func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weight) (constants.Value, error) {
@@ -112,7 +117,23 @@ func (ts *tensors) prepare(ctx context.Context, form ops.Prepared, w oplist.Weig
 	if staged {
 		into = make([]byte, form.Bytes)
 	}
-	err = ts.source.set.Use(w.Name, func(values []float32) error { return form.Fill(into, values) })
+	switch rest := into; {
+	case w.Role != oplist.Kernel:
+		err = ts.source.set.Pieces(w.Name, func(values []float32) error {
+			fill(rest, values)
+			rest = rest[4*len(values):]
+			return nil
+		})
+	case form.FillTurned == nil:
+		err = ts.source.set.Use(w.Name, func(values []float32) error { return form.Fill(into, values) })
+	default:
+		err = ts.source.set.UseStored(w.Name, func(values []float32, turned bool) error {
+			if turned {
+				return form.FillTurned(into, values)
+			}
+			return form.Fill(into, values)
+		})
+	}
 	if err == nil && staged {
 		err = ts.exec.Write(ctx, b, 0, into)
 	}

@@ -3,6 +3,8 @@ package forward_test
 import (
 	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kiln-cache/kiln"
@@ -12,6 +14,35 @@ import (
 	"github.com/kiln-cache/kiln/internal/forward/refnet"
 	"github.com/kiln-cache/kiln/internal/forward/weights"
 )
+
+// T3: models that are prepared at once prepare each weight once between them, and both have
+// all of them then.
+func TestPrepareBeside(t *testing.T) {
+	b := open(t, tinyList(perToken))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	models := make([]*forward.Model, 3)
+	errs := make([]error, len(models))
+	for i := range models {
+		models[i], _ = b.packed(kiln.SessionConfig{})
+	}
+	for i, m := range models {
+		wg.Go(func() { errs[i] = m.PrepareBeside(bg, &next) })
+	}
+	wg.Wait()
+	var all forward.Constants
+	tensors := int64(len(b.ops.Weights))
+	for i, m := range models {
+		c := m.Constants()
+		all.Owners, all.Bypass = all.Owners+c.Owners, all.Bypass+c.Bypass
+		if errs[i] != nil || c.Hits+c.Owners != tensors {
+			t.Errorf("model %d: %+v of %d, %v", i, c, tensors, errs[i])
+		}
+	}
+	if all.Owners != tensors || all.Bypass != 0 {
+		t.Errorf("%d weights were prepared, %d are there", all.Owners, tensors)
+	}
+}
 
 // The types of tokens count, in padded batches and in ragged ones, as the reference in
 // float64 has it; those of one request are not those of its neighbours (E8).

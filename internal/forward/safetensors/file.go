@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -141,6 +142,20 @@ func (f *File) Tensor(name string) (t Tensor, ok bool) {
 // wrote into the file since it was opened: what use was given is worth nothing then. Else
 // it gives the error of use. A file that another one replaced stays as it was.
 func (f *File) Bytes(name string, use func(bytes []byte) error) error {
+	return f.pieces(name, math.MaxInt64, use)
+}
+
+// pieceBytes is the length of a piece: a multiple of every number's, and little beside
+// what a process holds.
+const pieceBytes = 2 << 20
+
+// Pieces is Bytes in pieces of a tensor, one after the other: no more of the file is in
+// memory at a time.
+func (f *File) Pieces(name string, use func(bytes []byte) error) error {
+	return f.pieces(name, pieceBytes, use)
+}
+
+func (f *File) pieces(name string, most int64, use func(bytes []byte) error) error {
 	t, ok := f.tensors[name]
 	if !ok {
 		return fmt.Errorf("safetensors: %s: tensor %q: %w", f.name, name, fault.ErrNotFound)
@@ -150,12 +165,22 @@ func (f *File) Bytes(name string, use func(bytes []byte) error) error {
 	if f.bytes == nil {
 		return fmt.Errorf("safetensors: %s: %w", f.name, fault.ErrClosed)
 	}
-	if f.mapped == nil {
-		return use(f.bytes[t.begin:t.end])
+	for begin, end := t.begin, t.begin; end < t.end; begin = end {
+		end = begin + min(most, t.end-begin)
+		if f.mapped == nil {
+			if err := use(f.bytes[begin:end]); err != nil {
+				return err
+			}
+			continue
+		}
+		err := f.guard(name, func() error { return use(f.bytes[begin:end]) })
+		discard(f.bytes, begin, end)
+		if err != nil {
+			return err
+		}
 	}
-	defer discard(f.bytes, t.begin, t.end)
-	if err := f.guard(name, func() error { return use(f.bytes[t.begin:t.end]) }); err != nil {
-		return err
+	if f.mapped == nil {
+		return nil
 	}
 	now, err := f.mapped.Stat()
 	if err != nil || now.Size() != f.opened.Size() || !now.ModTime().Equal(f.opened.ModTime()) {
@@ -167,14 +192,23 @@ func (f *File) Bytes(name string, use func(bytes []byte) error) error {
 // Floats is Bytes with the numbers of a tensor of type F32, F16 or BF16, row major.
 // Another type matches fault.ErrInvalid.
 func (f *File) Floats(name string, use func(values []float32) error) error {
+	return f.Bytes(name, f.numbers(name, use))
+}
+
+// FloatPieces is Floats in pieces.
+func (f *File) FloatPieces(name string, use func(values []float32) error) error {
+	return f.Pieces(name, f.numbers(name, use))
+}
+
+func (f *File) numbers(name string, use func(values []float32) error) func([]byte) error {
 	kind := f.tensors[name].Type
-	return f.Bytes(name, func(bytes []byte) error {
+	return func(bytes []byte) error {
 		values, ok := floats(kind, bytes)
 		if !ok {
 			return &Error{File: f.name, Tensor: name, Text: fmt.Sprintf("is of type %s; only F32, F16 and BF16 can be used", kind)}
 		}
 		return use(values)
-	})
+	}
 }
 
 // guard runs what reads the mapped file: a page of it that is gone, because the file was

@@ -3,6 +3,7 @@ package safetensors_test
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"os"
@@ -86,6 +87,44 @@ func TestReadLong(t *testing.T) {
 	}
 	if got, err := float32s(f, "x"); err != nil || !slices.Equal(got, want) {
 		t.Errorf("%d values, %v", len(got), err)
+	}
+}
+
+// Pieces are the tensor's bytes, each once, in order, and never many at a time; an error
+// ends them.
+func TestPieces(t *testing.T) {
+	const n = 1300001
+	want := make([]float32, n)
+	for i := range want {
+		want[i] = float32(i)
+	}
+	file := pack(fmt.Sprintf(`{"x":{"dtype":"F32","shape":[%d],"data_offsets":[0,%d]}}`, n, 4*n), floats(want...))
+	path := filepath.Join(t.TempDir(), "w")
+	if err := os.WriteFile(path, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mapped, err1 := safetensors.Open(path)
+	read, err2 := safetensors.Read("w", file)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	defer mapped.Close()
+	for name, f := range map[string]*safetensors.File{"mapped": mapped, "read": read} {
+		var got []float32
+		err := f.FloatPieces("x", func(values []float32) error {
+			if len(values) > 1<<19 {
+				t.Errorf("%s: a piece of %d numbers", name, len(values))
+			}
+			got = append(got, values...)
+			return nil
+		})
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %d numbers, %v", name, len(got), err)
+		}
+		calls := 0
+		if err := f.Pieces("x", func([]byte) error { calls++; return fs.ErrExist }); !errors.Is(err, fs.ErrExist) || calls != 1 {
+			t.Errorf("%s: %d calls, %v", name, calls, err)
+		}
 	}
 }
 

@@ -107,16 +107,34 @@ func (s *Set) Close() error {
 // are valid until it returns. A name that is not in the op list matches
 // fault.ErrNotFound, a set that was closed fault.ErrClosed.
 func (s *Set) Use(name string, use func(values []float32) error) error {
+	w := s.weights[name]
+	return s.UseStored(name, func(values []float32, turned bool) error {
+		if turned {
+			values = transpose(values, w.Shape[0], w.Shape[1])
+		}
+		return use(values)
+	})
+}
+
+// UseStored is Use with the values as the file has them: turned where they are those of
+// the transposed weight.
+func (s *Set) UseStored(name string, use func(values []float32, turned bool) error) error {
 	w, ok := s.weights[name]
 	switch {
 	case !ok:
 		return fmt.Errorf("weights: %q: %w", name, fault.ErrNotFound)
 	case s.file == nil:
-		return use(Generate(s.seed, w))
-	case s.turned(w):
-		return s.file.Floats(name, func(values []float32) error { return use(transpose(values, w.Shape[0], w.Shape[1])) })
+		return use(Generate(s.seed, w), false)
 	}
-	return s.file.Floats(name, use)
+	return s.file.Floats(name, func(values []float32) error { return use(values, s.turned(w)) })
+}
+
+// Pieces is Use in pieces, in their order, of a weight that is no kernel.
+func (s *Set) Pieces(name string, use func(values []float32) error) error {
+	if _, ok := s.weights[name]; !ok || s.file == nil {
+		return s.Use(name, use)
+	}
+	return s.file.FloatPieces(name, use)
 }
 
 // transpose gives the [k,n] matrix of an [n,k] one, in blocks that the cache holds.
@@ -158,14 +176,16 @@ func (s *Set) Identity(name string) (string, error) {
 	if digest != "" {
 		return digest, nil
 	}
-	err := s.file.Bytes(name, func(bytes []byte) error {
-		t, _ := s.file.Tensor(name)
-		digest = fmt.Sprintf("%s %v turned:%t sha256:%x", t.Type, t.Shape, s.turned(w), sha256.Sum256(bytes))
+	sum := sha256.New()
+	err := s.file.Pieces(name, func(bytes []byte) error {
+		sum.Write(bytes) // gives no error
 		return nil
 	})
 	if err != nil {
 		return "", err
 	}
+	t, _ := s.file.Tensor(name)
+	digest = fmt.Sprintf("%s %v turned:%t sha256:%x", t.Type, t.Shape, s.turned(w), sum.Sum(nil))
 	s.mu.Lock()
 	s.mu.digests[name] = digest
 	s.mu.Unlock()
