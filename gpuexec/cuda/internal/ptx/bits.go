@@ -141,16 +141,7 @@ func (c *compiler) mov() {
 		c.map1(d, sum, func(a uint64) uint64 { return a })
 	default:
 		d, a := c.dst(to, t.size), c.src(from, t)
-		c.plain(func(w *warp, m uint32) {
-			if m == allLanes {
-				w.r[d] = w.r[a]
-				return
-			}
-			for ; m != 0; m &= m - 1 {
-				i := bits.TrailingZeros32(m) & 31
-				w.r[d][i] = w.r[a][i]
-			}
-		})
+		c.plain(func(w *warp, m uint32) { eachMove(&w.r[d], &w.r[a], m) })
 	}
 }
 
@@ -191,17 +182,7 @@ func (c *compiler) selp() {
 	c.count(4)
 	d, a, b := c.dst(c.in.args[0], t.size), c.src(c.in.args[1], t), c.src(c.in.args[2], t)
 	p, not := c.predicate(c.in.args[3])
-	c.plain(func(w *warp, m uint32) {
-		yes := w.pred(p, not)
-		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) & 31
-			if yes>>i&1 != 0 {
-				w.r[d][i] = w.r[a][i]
-			} else {
-				w.r[d][i] = w.r[b][i]
-			}
-		}
-	})
+	c.plain(func(w *warp, m uint32) { eachWhere(&w.r[d], &w.r[a], &w.r[b], m, w.pred(p, not)) })
 }
 
 // slct takes one of two by a sign.

@@ -76,16 +76,7 @@ func (c *compiler) floatRelation(t typ, name string) func(a, b uint64) bool {
 func (c *compiler) compare(t typ, a, b argument) func(w *warp, m uint32) uint32 {
 	is := c.relation(t)
 	x, y := c.src(a, t), c.src(b, t)
-	return func(w *warp, m uint32) (yes uint32) {
-		a, b := &w.r[x], &w.r[y]
-		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) & 31
-			if is(a[i], b[i]) {
-				yes |= 1 << i
-			}
-		}
-		return yes
-	}
+	return func(w *warp, m uint32) uint32 { return eachIs(&w.r[x], &w.r[y], m, is) }
 }
 
 // setp sets one predicate or two, to a comparison, joined with a third.

@@ -8,10 +8,14 @@ import (
 // quietNaN is what float32 arithmetic gives for a NaN.
 const quietNaN = 0x7fffffff
 
+//go:norace
+//go:nocheckptr
 func f32(v uint64) float32    { return math.Float32frombits(uint32(v)) }
 func f64(v uint64) float64    { return math.Float64frombits(v) }
 func bits64(f float64) uint64 { return math.Float64bits(f) }
 
+//go:norace
+//go:nocheckptr
 func bits32(f float32) uint64 {
 	if f != f {
 		return quietNaN
@@ -57,6 +61,9 @@ func root(a float64) float64 {
 }
 
 // fma is a * b + c of float32, exactly rounded.
+//
+//go:norace
+//go:nocheckptr
 func fma(a, b, c float32) float32 {
 	p, third := float64(a)*float64(b), float64(c) // the product is exact
 	s := p + third
@@ -209,23 +216,11 @@ func (c *compiler) nearest(t typ) {
 	d, a, b := c.dst(c.in.args[0], 4), c.src(c.in.args[1], t), c.src(c.in.args[2], t)
 	switch c.in.name {
 	case "add":
-		c.plain(func(w *warp, m uint32) {
-			d, a, b := &w.r[d], &w.r[a], &w.r[b]
-			for ; m != 0; m &= m - 1 {
-				i := bits.TrailingZeros32(m) & 31
-				d[i] = bits32(f32(a[i]) + f32(b[i]))
-			}
-		})
+		c.plain(func(w *warp, m uint32) { eachAdd(&w.r[d], &w.r[a], &w.r[b], m) })
 	case "sub":
 		c.map2(d, a, b, func(a, b uint64) uint64 { return bits32(f32(a) - f32(b)) })
 	default:
-		c.plain(func(w *warp, m uint32) {
-			d, a, b := &w.r[d], &w.r[a], &w.r[b]
-			for ; m != 0; m &= m - 1 {
-				i := bits.TrailingZeros32(m) & 31
-				d[i] = bits32(f32(a[i]) * f32(b[i]))
-			}
-		})
+		c.plain(func(w *warp, m uint32) { eachMul(&w.r[d], &w.r[a], &w.r[b], m) })
 	}
 }
 
@@ -241,13 +236,7 @@ func (c *compiler) fma(t typ) {
 	case mode == 'n' && len(c.in.mods) == 0 && t.kind == 'f' && t.size == 4:
 		c.count(4)
 		d, a, b, third := c.dst(c.in.args[0], 4), c.src(c.in.args[1], t), c.src(c.in.args[2], t), c.src(c.in.args[3], t)
-		c.plain(func(w *warp, m uint32) {
-			d, a, b, e := &w.r[d], &w.r[a], &w.r[b], &w.r[third]
-			for ; m != 0; m &= m - 1 {
-				i := bits.TrailingZeros32(m) & 31
-				d[i] = bits32(fma(f32(a[i]), f32(b[i]), f32(e[i])))
-			}
-		})
+		c.plain(func(w *warp, m uint32) { eachFMA(&w.r[d], &w.r[a], &w.r[b], &w.r[third], m) })
 	default:
 		c.float(t, 3, func(a, b, third uint64) uint64 {
 			return add32(float64(f32(a))*float64(f32(b)), float64(f32(third)), mode)

@@ -55,37 +55,6 @@ func (c *compiler) ternary(t typ, f func(a, b, c uint64) uint64) {
 	c.map3(c.dst(c.in.args[0], t.size), c.src(c.in.args[1], t), c.src(c.in.args[2], t), c.src(c.in.args[3], t), f)
 }
 
-// map1, map2 and map3 compute a register from others, in each lane.
-func (c *compiler) map1(d, a int, f func(a uint64) uint64) {
-	c.plain(func(w *warp, m uint32) {
-		d, a := &w.r[d], &w.r[a]
-		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) & 31
-			d[i] = f(a[i])
-		}
-	})
-}
-
-func (c *compiler) map2(d, a, b int, f func(a, b uint64) uint64) {
-	c.plain(func(w *warp, m uint32) {
-		d, a, b := &w.r[d], &w.r[a], &w.r[b]
-		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) & 31
-			d[i] = f(a[i], b[i])
-		}
-	})
-}
-
-func (c *compiler) map3(d, a, b, third int, f func(a, b, c uint64) uint64) {
-	c.plain(func(w *warp, m uint32) {
-		d, a, b, e := &w.r[d], &w.r[a], &w.r[b], &w.r[third]
-		for ; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros32(m) & 31
-			d[i] = f(a[i], b[i], e[i])
-		}
-	})
-}
-
 // arithmetic compiles add, sub, min, max, div, rem and abs of integers.
 func (c *compiler) arithmetic(t typ) {
 	if t.kind == 'b' || t.size < 2 {

@@ -187,18 +187,15 @@ func (c *compiler) store() {
 
 // whole is the memory that all lanes touch, and where it begins, if that is one piece.
 func (a *access) whole(w *warp, m uint32) ([]byte, uint64) {
-	base, bytes := &w.r[a.base], uint64(a.size*len(a.regs))
 	switch a.in {
 	case inShared:
 		return w.b.shared, 0
 	case inLocal:
 		return nil, 0
 	}
-	low, high := ^uint64(0), uint64(0)
-	for left := m; left != 0; left &= left - 1 {
-		v := base[bits.TrailingZeros32(left)&31] + a.offset
-		low, high = min(low, v), max(high, v)
-	}
+	low, high := w.r[a.base].bounds(m)
+	low, high = low+a.offset, high+a.offset
+	bytes := uint64(a.size * len(a.regs))
 	if high+bytes >= ownMemory || high+bytes < high || high-low > 1<<31 {
 		if low == high && low&windowMask == paramWindow {
 			return w.b.l.Params, paramWindow
@@ -225,6 +222,9 @@ func (a *access) piece(w *warp, lane int, whole []byte, begin uint64) []byte {
 }
 
 func (a *access) load(w *warp, m uint32) {
+	if a.in == inShared && a.size == 4 && a.extend == nil {
+		m = a.loadShared(w, m)
+	}
 	whole, begin := a.whole(w, m)
 	for left := m; left != 0; left &= left - 1 {
 		lane := bits.TrailingZeros32(left) & 31
@@ -240,6 +240,9 @@ func (a *access) load(w *warp, m uint32) {
 }
 
 func (a *access) store(w *warp, m uint32) {
+	if a.in == inShared && a.size == 4 {
+		m = a.storeShared(w, m)
+	}
 	whole, begin := a.whole(w, m)
 	for left := m; left != 0; left &= left - 1 {
 		lane := bits.TrailingZeros32(left) & 31
@@ -248,4 +251,41 @@ func (a *access) store(w *warp, m uint32) {
 			put(p[i*a.size:], a.size, w.r[reg][lane])
 		}
 	}
+}
+
+// loadShared and storeShared do the usual access to shared memory, up to the first lane
+// that has no right address; what they leave has the lanes from there on.
+//
+//go:norace
+func (a *access) loadShared(w *warp, m uint32) uint32 {
+	base, shared, bytes := &w.r[a.base], w.b.shared, uint64(4*len(a.regs))
+	for ; m != 0; m &= m - 1 {
+		lane := bits.TrailingZeros32(m) & 31
+		at := (base[lane] + a.offset) & mask(4)
+		if at+bytes > uint64(len(shared)) || at&(bytes-1) != 0 {
+			break
+		}
+		for _, reg := range a.regs {
+			w.r[reg][lane] = uint64(binary.LittleEndian.Uint32(shared[at:]))
+			at += 4
+		}
+	}
+	return m
+}
+
+//go:norace
+func (a *access) storeShared(w *warp, m uint32) uint32 {
+	base, shared, bytes := &w.r[a.base], w.b.shared, uint64(4*len(a.regs))
+	for ; m != 0; m &= m - 1 {
+		lane := bits.TrailingZeros32(m) & 31
+		at := (base[lane] + a.offset) & mask(4)
+		if at+bytes > uint64(len(shared)) || at&(bytes-1) != 0 {
+			break
+		}
+		for _, reg := range a.regs {
+			binary.LittleEndian.PutUint32(shared[at:], uint32(w.r[reg][lane]))
+			at += 4
+		}
+	}
+	return m
 }

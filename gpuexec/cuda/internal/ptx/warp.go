@@ -108,9 +108,10 @@ func (w *warp) fill(f fixed) {
 	if f.dynamic {
 		value += uint64(w.b.e.shared)
 	}
+	special := specials[f.special]
 	for lane := range WarpSize {
-		if f.special != "" {
-			value = specials[f.special](w, lane)
+		if special != nil {
+			value = special(w, lane)
 		}
 		w.r[f.reg][lane] = value
 	}
