@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 )
@@ -184,11 +185,10 @@ func add32(x, y float64, mode byte) uint64 {
 
 // floatArithmetic compiles add, sub and mul.
 func (c *compiler) floatArithmetic(t typ) {
-	mode := c.rounding()
-	if t.size == 8 && mode != 0 && mode != 'n' {
+	mode := cmp.Or(c.rounding(), 'n')
+	if t.size == 8 && mode != 'n' {
 		c.fail("%s of type %s in this mode is not known here", c.in.name, t)
 	}
-	nearest := mode == 0 || mode == 'n'
 	name := c.in.name
 	switch {
 	case t.size == 8 && name == "add":
@@ -197,7 +197,7 @@ func (c *compiler) floatArithmetic(t typ) {
 		c.float(t, 2, func(a, b, _ uint64) uint64 { return bits64(f64(a) - f64(b)) })
 	case t.size == 8:
 		c.float(t, 2, func(a, b, _ uint64) uint64 { return bits64(f64(a) * f64(b)) })
-	case nearest && len(c.in.mods) == 0:
+	case mode == 'n' && len(c.in.mods) == 0:
 		c.nearest(t)
 	case name == "add":
 		c.float(t, 2, func(a, b, _ uint64) uint64 { return add32(float64(f32(a)), float64(f32(b)), mode) })

@@ -259,9 +259,10 @@ func (c *compiler) funnel() {
 	if t.size != 4 {
 		c.fail("shf of type %s is not known here", t)
 	}
-	c.ternary(u32, func(low, high, n uint64) uint64 {
-		if n = min(n, 32); wrap {
-			n &= 31
+	c.ternary(u32, func(low, high, count uint64) uint64 {
+		n := min(count, 32)
+		if wrap {
+			n = count & 31
 		}
 		if both := high<<32 | low; !left {
 			return both >> n & mask(4)
