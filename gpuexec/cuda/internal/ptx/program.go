@@ -61,7 +61,7 @@ const (
 
 // Bounds that no kernel of NVRTC reaches.
 const (
-	mostOps   = 1 << 20
+	mostOps   = 1 << 18
 	mostCalls = 50 // one within the other
 )
 
@@ -255,7 +255,7 @@ func (c *compiler) loose(a argument, t typ) int {
 	case a.kind == 'r' && !a.not && a.value == 0 && c.f.regs[a.reg] >= t.size:
 		return c.register(a.reg)
 	case a.kind == 'n' && !a.not:
-		if a.float != 0 && a.float != t.size || t.kind == 'f' && a.float == 0 && t.size > 2 {
+		if a.float != 0 && (a.float != t.size || t.kind == 'u' || t.kind == 's') || t.kind == 'f' && a.float == 0 && t.size > 2 {
 			c.fail("%s: a number of another type", c.in.name)
 		}
 		return c.constant(fixed{value: a.value & mask(t.size)})
