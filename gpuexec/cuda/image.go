@@ -26,15 +26,16 @@ func newImage(cubin, ptx []byte) image {
 
 // content is an image as a blob has it.
 func (m image) content() []byte {
-	return append(binary.LittleEndian.AppendUint32(nil, uint32(m.ptx)), m.bytes...)
+	return append(binary.LittleEndian.AppendUint64(nil, uint64(m.ptx)), m.bytes...)
 }
 
 // imageOf reads a blob's content, which is whole and of its source.
 func imageOf(content []byte) (image, error) {
-	if len(content) < 4 || uint64(binary.LittleEndian.Uint32(content)) > uint64(len(content)-4) {
+	const head = 8 // so that the cubin lies as its fields ask for
+	if len(content) < head || binary.LittleEndian.Uint64(content) > uint64(len(content)-head) {
 		return image{}, refused(fault.Truncated, "", "no image")
 	}
-	m := image{content[4:], int(binary.LittleEndian.Uint32(content))}
+	m := image{content[head:], int(binary.LittleEndian.Uint64(content))}
 	if n := len(m.bytes); m.ptx == n || m.bytes[n-1] != 0 {
 		return image{}, refused(fault.Truncated, "", "no PTX that has an end")
 	}

@@ -76,7 +76,8 @@ func TestImage(t *testing.T) {
 	if err != nil || string(m.bytes[:m.ptx]) != "cubin" || string(m.bytes[m.ptx:]) != "ptx\x00" {
 		t.Errorf("%q, %v", m.bytes, err)
 	}
-	for _, bad := range []string{"", "\x00\x00\x00", "\x00\x00\x00\x00", "\x01\x00\x00\x00a", "\xff\xff\xff\xffabc\x00", "\x01\x00\x00\x00abc"} {
+	for _, bad := range []string{"", "\x00\x00\x00\x00\x00\x00\x00", "\x00\x00\x00\x00\x00\x00\x00\x00", "\x01\x00\x00\x00\x00\x00\x00\x00a",
+		"\xff\xff\xff\xff\xff\xff\xff\xffabc\x00", "\x01\x00\x00\x00\x00\x00\x00\x00abc"} {
 		if _, err := imageOf([]byte(bad)); !errors.Is(err, fault.ErrRefused) {
 			t.Errorf("%q: %v, want ErrRefused", bad, err)
 		}

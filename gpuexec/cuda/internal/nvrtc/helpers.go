@@ -64,22 +64,24 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 	case <-ctx.Done():
 		return Output{}, ctx.Err()
 	}
-	slow := failure(fault.ErrInvalid, "the compiler has not come to an end within %v", mostCompile)
-	ctx, cancel := context.WithTimeoutCause(ctx, mostCompile, slow)
+	within, cancel := context.WithTimeout(ctx, mostCompile)
 	defer cancel()
 	for died := 0; ; {
 		p, err := h.take()
 		if err != nil {
 			return Output{}, failure(fault.ErrUnavailable, "no process for the compiler: %w", err)
 		}
-		out, begun, err := p.do(ctx, r)
+		out, begun, err := p.do(within, r)
 		if err == nil {
 			h.keep(p)
 			return out.Output, out.err()
 		}
 		ended := p.end()
-		if ctx.Err() != nil {
-			return Output{}, context.Cause(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return Output{}, ctx.Err()
+		case within.Err() != nil:
+			return Output{}, failure(fault.ErrInvalid, "the compiler has not come to an end within %v", mostCompile)
 		}
 		if begun || !p.served {
 			died++
@@ -97,13 +99,14 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 // take gives the helper that was used last, or a new one.
 func (h *Helpers) take() (*process, error) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if n := len(h.mu.idle); n > 0 {
+		defer h.mu.Unlock()
 		p := h.mu.idle[n-1]
 		h.mu.idle = h.mu.idle[:n-1]
 		return p, nil
 	}
 	h.mu.started++
+	h.mu.Unlock()
 	return start(h.path)
 }
 
