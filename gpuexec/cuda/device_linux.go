@@ -181,7 +181,7 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 	request := nvrtc.Request{Text: code.Text, Target: d.target, Options: code.Options, Defines: code.Defines, Includes: code.Includes}
 	var out nvrtc.Output
 	if d.helpers != nil {
-		out, err = d.helpers.Compile(ctx, request)
+		out, err = d.compile(ctx, request)
 	} else if err = ctx.Err(); err == nil {
 		out, err = d.nvrtc.Compile(request)
 	}
@@ -197,6 +197,25 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 		return nil, err
 	}
 	return p, nil
+}
+
+// compile has a helper compile, as long as the device is not lost: whoever opens it again
+// waits for this.
+func (d *device) compile(ctx context.Context, request nvrtc.Request) (nvrtc.Output, error) {
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-d.primary.lost:
+			cancel()
+		case <-within.Done():
+		}
+	}()
+	out, err := d.helpers.Compile(within, request)
+	if err != nil && ctx.Err() == nil && d.primary.isLost() {
+		return out, failure("compile", fault.ErrDeviceLost, "the context was lost meanwhile")
+	}
+	return out, err
 }
 
 func codeOf(src gpuexec.Source) (gpuexec.Code, error) {

@@ -136,6 +136,25 @@ func TestOpeningWaits(t *testing.T) {
 	check(second.Close())
 }
 
+// E1: a compile that would take minutes does not keep a lost device from coming back.
+func TestLostWhileCompiling(t *testing.T) {
+	b := needFake(t)
+	d := must(b.open(bg, 0)).(*device)
+	src := source(t, gpuexec.Code{Text: `template<int A, int B> struct F { static const int v = (F<A - 1, B>::v + F<A - 1, B + (1 << A % 30)>::v) & 1023; };
+template<int B> struct F<0, B> { static const int v = B; };
+extern "C" __global__ void k(int *a) { *a = F<29, 0>::v; }`}, buffer(4))
+	compiled := make(chan error)
+	go func() {
+		_, err := d.Compile(bg, src)
+		compiled <- err
+	}()
+	d.primary.lose()
+	if err := <-compiled; !errors.Is(err, fault.ErrDeviceLost) {
+		t.Errorf("%v, want ErrDeviceLost", err)
+	}
+	check(d.Close())
+}
+
 // TestChild is what TestTwoProcesses starts.
 func TestChild(t *testing.T) {
 	if *child == "" {

@@ -69,7 +69,7 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 	for died := 0; ; {
 		p, err := h.take()
 		if err != nil {
-			return Output{}, failure(fault.ErrUnavailable, "no process for the compiler: %w", err)
+			return Output{}, failure(fault.ErrUnavailable, "no process for the compiler: %w: see cuda.Config.InProcess", err)
 		}
 		out, begun, err := p.do(within, r)
 		if err == nil {
@@ -91,7 +91,7 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 		case begun:
 			return Output{}, failure(fault.ErrInvalid, "the compiler's process ended twice over this text: %v", cmp.Or(ended, err))
 		default:
-			return Output{}, failure(fault.ErrUnavailable, "the compiler's process does not answer (%v): a program that ends, or waits, while its packages are initialised cannot be started for it", cmp.Or(ended, err))
+			return Output{}, failure(fault.ErrUnavailable, "the compiler's process does not answer (%v): a program that ends, or waits, while its packages are initialised cannot be started for it: see cuda.Config.InProcess", cmp.Or(ended, err))
 		}
 	}
 }

@@ -279,8 +279,7 @@ func TestTextThatKills(t *testing.T) {
 	}
 }
 
-// A compiler that is not there, in the helper, is its error; a program that cannot be
-// started as a helper is ErrUnavailable.
+// A compiler that a helper does not find is its error.
 func TestHelperWithoutCompiler(t *testing.T) {
 	h := NewHelpers("/nowhere/libnvrtc.so.13", 1)
 	defer h.Close()
