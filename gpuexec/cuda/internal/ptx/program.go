@@ -61,7 +61,7 @@ const (
 
 // Bounds that no kernel of NVRTC reaches.
 const (
-	mostOps   = 1 << 18
+	mostOps   = 1 << 17
 	mostCalls = 50 // one within the other
 )
 

@@ -396,3 +396,54 @@ func TestTableOfLabels(t *testing.T) {
 		}
 	}
 }
+
+// Lanes that look for their equals, and reduce what they have to one number; lanes that
+// have ended are no members any more.
+func TestMatchesAndReductions(t *testing.T) {
+	body := `setp.gt.u32 %p1, %r0, 29;
+@%p1 exit;
+mul.wide.u32 %rd1, %r0, 24;
+add.s64 %rd1, %rd1, %rd0;
+and.b32 %r1, %r0, 3;
+match.any.sync.b32 %r2, %r1, -1;
+match.all.sync.b32 %r3|%p2, %r1, -1;
+redux.sync.add.u32 %r4, %r0, -1;
+sub.s32 %r5, 5, %r0;
+redux.sync.min.s32 %r6, %r5, -1;
+redux.sync.xor.b32 %r7, %r0, -1;
+vote.sync.uni.pred %p3, %p2, -1;
+selp.b32 %r8, 1, 0, %p3;
+st.global.v2.u32 [%rd1], {%r2, %r3};
+st.global.v2.u32 [%rd1+8], {%r4, %r6};
+st.global.v2.u32 [%rd1+16], {%r7, %r8};`
+	e, m := own(t, body), memory{}
+	out := put(m, make([]uint32, 6*32))
+	launch(t, e, m, 1, 32, 0, out)
+	got := list[uint32](m, out, 6*32)
+	for i := range 30 {
+		want := []uint32{0x11111111 << (i % 4) & (1<<30 - 1), 0, 29 * 30 / 2, uint32(0xffffffff - 23), 1, 1}
+		if mine := got[6*i:][:6]; !slices.Equal(mine, want) {
+			t.Fatalf("thread %d has %#x, want %#x", i, mine, want)
+		}
+	}
+}
+
+// Kernels of one module run at once: their atomic operations are, and each has its registers.
+func TestKernelsAtOnce(t *testing.T) {
+	e, m := own(t, "red.global.add.u32 [%rd0], 1;\nmov.u64 %rd1, counter;\nred.global.add.u32 [%rd1], 1;"), memory{}
+	out := put(m, make([]uint32, 1))
+	done := make(chan error, 1)
+	for range 8 {
+		go func() {
+			done <- e.Run(background, ptx.Launch{Grid: [3]uint32{20, 1, 1}, Block: [3]uint32{64, 1, 1}, Params: params(e, out), Memory: m})
+		}()
+	}
+	for range 8 {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := list[uint32](m, out, 1)[0]; got != 8*20*64 {
+		t.Errorf("%d, want %d", got, 8*20*64)
+	}
+}
