@@ -174,8 +174,10 @@ func (l *library) call(f function, args ...uintptr) int32 {
 //go:uintptrescapes
 func (l *library) create(f function, args ...uintptr) (handle, int32) {
 	made := new(handle)
+	var pinner runtime.Pinner // the conversion below is in no argument of the call: made would move with the stack
+	pinner.Pin(made)
+	defer pinner.Unpin()
 	code := l.call(f, append([]uintptr{uintptr(unsafe.Pointer(made))}, args...)...)
-	runtime.KeepAlive(made)
 	if code != success {
 		return 0, code
 	}
