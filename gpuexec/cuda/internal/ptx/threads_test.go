@@ -447,3 +447,51 @@ func TestKernelsAtOnce(t *testing.T) {
 		t.Errorf("%d, want %d", got, 8*20*64)
 	}
 }
+
+// Lanes that part meet where their paths do: behind a branch, and behind a loop that they
+// leave one after the other.
+func TestLanesMeet(t *testing.T) {
+	body := `mov.u32 %r1, 0;
+setp.lt.u32 %p1, %r0, 7;
+@%p1 bra A;
+add.u32 %r1, %r1, 1;
+A:
+activemask.b32 %r2;
+B:
+add.u32 %r1, %r1, 1;
+setp.lt.u32 %p1, %r1, %r0;
+@%p1 bra B;
+activemask.b32 %r3;
+mul.wide.u32 %rd1, %r0, 8;
+add.s64 %rd1, %rd1, %rd0;
+st.global.v2.u32 [%rd1], {%r2, %r3};`
+	e, m := own(t, body), memory{}
+	out := put(m, make([]uint32, 64))
+	launch(t, e, m, 1, 32, 0, out)
+	for i, got := range list[uint32](m, out, 64) {
+		if got != 0xffffffff {
+			t.Fatalf("thread %d is with %#x", i/2, got)
+		}
+	}
+}
+
+// A barrier waits for a warp however long that takes.
+func TestSlowWarp(t *testing.T) {
+	body := `setp.lt.u32 %p1, %r0, 32;
+@%p1 bra B;
+A:
+add.u32 %r1, %r1, 1;
+setp.lt.u32 %p2, %r1, 100000;
+@%p2 bra A;
+st.shared.u32 [here], 5;
+B:
+bar.sync 0;
+ld.shared.u32 %r2, [here];
+@%p1 st.global.u32 [%rd0], %r2;`
+	e, m := own(t, "mov.u32 %r1, 0;\n"+body), memory{}
+	out := put(m, make([]uint32, 1))
+	launch(t, e, m, 1, 64, 0, out)
+	if got := list[uint32](m, out, 1); got[0] != 5 {
+		t.Errorf("the fast warp read %d, want 5", got[0])
+	}
+}
