@@ -336,7 +336,7 @@ func (c *compiler) place(v *variable) int {
 	if !ok {
 		at = roundUp(c.e.local, v.align)
 		c.places[v] = at
-		if c.e.local = at + v.size; c.e.local > 1<<20 {
+		if c.e.local = at + v.size; c.e.local > 1<<16 {
 			c.fail("more local memory than any kernel has")
 		}
 	}

@@ -19,8 +19,11 @@ import (
 // WarpSize is how many threads a warp has.
 const WarpSize = 32
 
-// mostThreads are those of the largest block.
-const mostThreads = 1024
+// What a block may have, of any GPU.
+const (
+	mostThreads = 1024
+	mostShared  = 227 << 10 // bytes
+)
 
 // Module is a parsed text. Its entries may run at once, as kernels of several streams do;
 // they share the module's variables.
@@ -114,6 +117,9 @@ func (e *Entry) Run(ctx context.Context, l Launch) error {
 	}
 	if threads > uint64(most) {
 		return e.fault(BadLaunch, 0, "blocks of %d threads, want at most %d", threads, most)
+	}
+	if n := uint64(e.shared) + uint64(l.Dynamic); n > mostShared {
+		return e.fault(BadLaunch, 0, "%d bytes of shared memory, want at most %d", n, mostShared)
 	}
 	want := 0
 	if n := len(e.params); n > 0 {

@@ -252,6 +252,7 @@ func TestBadLaunches(t *testing.T) {
 		"no blocks":          func(l *ptx.Launch) { l.Grid[1] = 0 },
 		"no threads":         func(l *ptx.Launch) { l.Block[2] = 0 },
 		"more than .maxntid": func(l *ptx.Launch) { l.Block[1] = 2 },
+		"too much memory":    func(l *ptx.Launch) { l.Dynamic = 1 << 31 },
 		"too few parameters": func(l *ptx.Launch) { l.Params = l.Params[:7] },
 		"threads that wrap":  func(l *ptx.Launch) { l.Block = [3]uint32{1 << 11, 1 << 11, 1 << 10} },
 	} {
