@@ -252,7 +252,7 @@ func TestCacheRefuses(t *testing.T) {
 		{"put --key-file " + key + " --value-file " + key + " --cost NaN", []string{"--cost", "number of seconds"}},
 		{"put --key-file " + key + " --value-file " + key + " --capacity -1", []string{"--capacity", "whole number"}},
 		{"put --key-file " + key + " --value-file " + key + " --policy duel", []string{"--policy", "fifo, lru or cost"}},
-		{"put --key-file " + key + " --value-file " + key + " --backend gpu", []string{`--backend "gpu": no such backend: want cpu, go, onednn, opencl or vulkan; or name with --identity`}},
+		{"put --key-file " + key + " --value-file " + key + " --backend gpu", []string{`--backend "gpu": no such backend: want cpu, cuda, go, onednn, opencl or vulkan; or name with --identity`}},
 		{"get --key-file " + key + " --backend lease", []string{"--backend: ", "no name that the store itself uses"}},
 		{"put --key-file " + key + " --value-file " + key + " --identity " + key, []string{"--identity", "want an object"}},
 		{"put --key-file " + key + " --value-file " + key + " --identity " + twice, []string{"--identity", "more after the object"}},
