@@ -119,7 +119,7 @@ func (q *queue) hold(ctx context.Context, p *program, grid, block gpuexec.Size) 
 			return err
 		}
 		p.taking.RLock() // once the blob is taken
-		p.taking.RUnlock()
+		q.holds = append(q.holds, p)
 	}
 }
 
