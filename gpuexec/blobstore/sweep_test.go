@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -267,4 +268,39 @@ func TestBaseIsRepaired(t *testing.T) {
 			})
 		}
 	}
+}
+
+// unlistable is a file system one folder of which cannot be listed.
+type unlistable struct {
+	vfs.FS
+	folder string
+}
+
+func (u unlistable) ReadDir(name string) ([]vfs.Info, error) {
+	if name == u.folder {
+		return nil, &vfs.Fault{Op: "read", Name: name, Err: syscall.EIO}
+	}
+	return u.FS.ReadDir(name)
+}
+
+// P11: the mark of a driver that died stays while nobody can tell whether the blob is
+// still there; then it warns of it.
+func TestMarkOfAnUnreadableBucketStays(t *testing.T) {
+	r := newRig(t)
+	aborts := func(c *blobstore.Config) { c.Aborts = func(string) bool { return true } }
+	s := r.open("d", mib, aborts)
+	r.want("put", s.put("k", "v"), "ok")
+	s.shut()
+	_ = r.child("die", r.path("d"), fmt.Sprint(mib), "k").Wait() // it is killed
+	r.want("marks", len(r.names("d/mark")), 1)
+	blind := r.open("d", mib, func(c *blobstore.Config) {
+		blobstore.SetFS(c, func(root string) vfs.FS { return unlistable{vfs.Dir(root), backend + "/" + s.Bucket("k")} })
+	})
+	blind.shut()
+	r.want("marks", len(r.names("d/mark")), 1)
+	s.reopen()
+	b, _, err := s.Get(background, backend, "k")
+	r.must(err)
+	_, miss, err := s.Enter(background, backend, b)
+	r.want("enter", words(miss.Reason, err, s.get("k")), "quarantined <nil> miss reason=absent")
 }
