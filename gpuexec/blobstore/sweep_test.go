@@ -18,10 +18,16 @@ import (
 // A clock that is set forward while something is stored makes its temporary
 // files look old: the hourly sweep must leave them alone (SPEC P9).
 func TestSweepLeavesWhatIsBeingWritten(t *testing.T) {
-	r := newRig(t)
+	for _, shared := range []bool{false, true} {
+		sweepDuringAPut(newRig(t), shared)
+	}
+}
+
+func sweepDuringAPut(r *rig, shared bool) {
 	var hourly func()
 	armed := false
 	s := r.open("d", mib, func(c *blobstore.Config) {
+		c.Shared = shared
 		c.After = func(d time.Duration, f func()) func() bool {
 			if d == time.Hour {
 				hourly = f
@@ -45,7 +51,7 @@ func TestSweepLeavesWhatIsBeingWritten(t *testing.T) {
 	r.want("fired", armed, false)
 	r.want("get", s.get("k"), "v")
 	if _, err := vfs.Dir(r.path("d")).Lstat("tmp/left"); err == nil {
-		t.Error("what somebody else left is there still")
+		r.t.Error("what somebody else left is there still")
 	}
 }
 
