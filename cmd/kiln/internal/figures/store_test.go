@@ -50,7 +50,7 @@ func TestLoading(t *testing.T) {
 // A full store is measured as such: each put evicts, and what is opened was filled.
 func TestFull(t *testing.T) {
 	figures, err := full(context.Background(), 40, 20)
-	if err != nil || len(figures) != 6 {
+	if err != nil || len(figures) != 7 {
 		t.Fatalf("%+v, %v", figures, err)
 	}
 	for _, f := range figures {
