@@ -62,10 +62,10 @@ func (d *device) program(ctx context.Context, op ops.Op) (_ *program, err error)
 			}
 		}
 		p.general, err = d.runner(ctx, lateSpec(op), p.concrete)
-		if now = errors.Is(err, fault.ErrUnsupported); err != nil && !now {
+		if now = errors.Is(err, fault.ErrUnsupported) || errors.Is(err, primitive.ErrEnd); err != nil && !now {
 			return nil, err
 		}
-		err = nil
+		now = now || p.general.slow() // no processor has waited for that
 	default: // gather, add, reorder, slice: copies, which Go's loops do as well
 		p.mu.released = false
 		return p, nil
