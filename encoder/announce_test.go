@@ -1,0 +1,59 @@
+package encoder
+
+import (
+	"context"
+	"testing"
+
+	"github.com/kiln-cache/kiln"
+)
+
+// S2: the shape of the batch that comes next is announced. Of two groups, that of 4 tokens
+// is the older one; yet a batch of 32 takes the other's place while 4 tokens wait.
+func TestNextBatchIsAnnounced(t *testing.T) {
+	t.Setenv("KILN_SESSION_GROUPS", "2")
+	t.Setenv("KILN_SESSION_POLICY", "fifo")
+	ctx := context.Background()
+	rt, err := kiln.Open(kiln.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close(ctx)
+	e, err := Open(ctx, rt, "testdata/tiny", Config{Workers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close(ctx)
+	other := e.mu.idle[0] // one worker is away, so that batches are in order
+	e.mu.idle = e.mu.idle[1:]
+	defer func() {
+		e.mu.Lock()
+		e.mu.idle = append(e.mu.idle, other)
+		e.mu.Unlock()
+	}()
+	encode := func(tokens ...int) {
+		t.Helper()
+		var texts [][]int32
+		for _, n := range tokens {
+			texts = append(texts, make([]int32, n))
+		}
+		if _, err := e.EncodeTokens(ctx, texts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	encode(4)
+	encode(6)
+	encode(20, 12, 4) // batches of 32 and 4
+	s := e.session.Cache().Stats()
+	if s.Groups != 2 || s.Evicted != 1 {
+		t.Errorf("%d groups, %d evicted: want 4 and 32 tokens, and 6 evicted", s.Groups, s.Evicted)
+	}
+	encode(6)
+	if again := e.session.Cache().Stats(); again.Evicted != 2 {
+		t.Errorf("%d evicted, want that 6 was one of them", again.Evicted)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.mu.announced.IsZero() {
+		t.Errorf("%v is announced though nobody waits", e.mu.announced)
+	}
+}
