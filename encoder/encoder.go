@@ -29,8 +29,9 @@ import (
 
 // Config of an Encoder. The zero value is usable: it does what the folder says.
 type Config struct {
-	// Device is the backend that computes; default cpu. Others run where the package
-	// that registers them is imported, such as gpuexec/opencl.
+	// Device is the backend that computes, with the number of its device or its first, as
+	// opencl:1; default cpu. Others run where the package that registers them is
+	// imported, such as gpuexec/opencl.
 	Device string
 	// Workers is how many batches are computed side by side, at most 256; default the
 	// runtime's workers, one a core.
@@ -92,7 +93,7 @@ const lengths = "geometric:8"
 // ErrUnsupported, and a device that is not here ErrUnavailable. The *fault.Error about a
 // config has the file as its Key and the field as its Field.
 func Open(ctx context.Context, rt *kiln.Runtime, dir string, cfg Config) (*Encoder, error) {
-	library, err := device(cfg.Device, rt)
+	library, index, err := device(cfg.Device, rt)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +103,7 @@ func Open(ctx context.Context, rt *kiln.Runtime, dir string, cfg Config) (*Encod
 	}
 	e := &Encoder{folder: f, closed: make(chan struct{})}
 	if err = e.configure(cfg); err == nil {
-		err = e.start(ctx, rt, library, cfg.Workers, filepath.Base(dir))
+		err = e.start(ctx, rt, library, index, cfg.Workers, filepath.Base(dir))
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Weights.Close())
@@ -110,17 +111,21 @@ func Open(ctx context.Context, rt *kiln.Runtime, dir string, cfg Config) (*Encod
 	return e, nil
 }
 
-// device gives the backend of that name. All encoders of a process share it, and so the
-// weights on it.
-func device(name string, rt *kiln.Runtime) (ops.Library, error) {
-	name = cmp.Or(name, cpu.Name)
-	if isa := setting(rt, "KILN_CPU_ISA"); name == cpu.Name && isa.Source != env.Default {
-		return instructions(isa.Value)
+// device gives the backend of that name, and the number of its device. All encoders of a
+// process share it, and so the weights on it.
+func device(name string, rt *kiln.Runtime) (_ ops.Library, index int, err error) {
+	backend, number, numbered := strings.Cut(cmp.Or(name, cpu.Name), ":")
+	if index, err = strconv.Atoi(number); numbered && (err != nil || index < 0 || strconv.Itoa(index) != number) {
+		return nil, 0, fault.Invalidf("encoder: open", "Device is %.40q, want a name, or a name with a number such as opencl:1", name)
 	}
-	if library := ops.Find(name); library != nil {
-		return library, nil
+	if isa := setting(rt, "KILN_CPU_ISA"); backend == cpu.Name && isa.Source != env.Default {
+		library, err := instructions(isa.Value)
+		return library, index, err
 	}
-	return nil, fault.Invalidf("encoder: open", "Device is %.40q, want one of %s: import the package that registers it", name, strings.Join(ops.Names(), ", "))
+	if library := ops.Find(backend); library != nil {
+		return library, index, nil
+	}
+	return nil, 0, fault.Invalidf("encoder: open", "Device is %.40q, want one of %s: import the package that registers it", name, strings.Join(ops.Names(), ", "))
 }
 
 // setting is a row of the runtime's environment.
@@ -190,8 +195,8 @@ const (
 )
 
 // start makes the models and prepares the weights.
-func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Library, workers int, name string) (err error) {
-	exec, err := rt.Executor(ctx, library, 0)
+func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Library, index, workers int, name string) (err error) {
+	exec, err := rt.Executor(ctx, library, index)
 	if err != nil {
 		return err
 	}

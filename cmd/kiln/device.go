@@ -53,7 +53,7 @@ func libraries(settings env.Settings, chosen string) func(backend string) (ops.L
 		}
 		return lib, err
 	})
-	primitives := onednn.New(settings.OneDNN.Value)
+	primitives, kernels := onednn.New(settings.OneDNN.Value), cuda.New(cuda.Config{NVRTC: settings.NVRTC.Value})
 	other := sync.OnceValue(func() ops.Library { return vulkan.New(vulkan.Config{Device: index}) }) // with shaders for it
 	return func(backend string) (lib ops.Library, at int, err error) {
 		if backend == cpu.Name {
@@ -62,10 +62,10 @@ func libraries(settings env.Settings, chosen string) func(backend string) (ops.L
 			}
 		} else if backend == onednn.Name {
 			lib = primitives
+		} else if backend == cuda.Name {
+			lib = kernels
 		} else if lib = ops.Find(backend); lib == nil {
 			return nil, 0, fmt.Errorf("no such device: want one of %s", strings.Join(ops.Names(), ", "))
-		} else if backend == cuda.Name {
-			lib = cuda.New(cuda.Config{NVRTC: settings.NVRTC.Value})
 		}
 		if index == 0 || backend != backendOf(chosen) {
 			return lib, 0, nil

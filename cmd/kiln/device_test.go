@@ -103,6 +103,21 @@ func TestSecondDevice(t *testing.T) {
 	}
 }
 
+// E1: texts are embedded on the device of the number that is given.
+func TestEmbedOnSecondDevice(t *testing.T) {
+	text := file(t, "text", "w7 w8\n")
+	for _, name := range []string{opencl.Name, vulkan.Name} {
+		t.Run(name, func(t *testing.T) {
+			second(t, name)
+			var e embedded
+			code, line := seeing(t, "embed", "--model", tinyModel, "--device", name+":1", text)
+			if err := json.Unmarshal([]byte(line), &e); code != exitDone || err != nil || len(e.Embedding) != 24 {
+				t.Errorf("exit %d, %v: %s", code, err, line)
+			}
+		})
+	}
+}
+
 // E1: a number that no device has is an error of the command line, and it lists those there are.
 func TestUnknownDevice(t *testing.T) {
 	manifest := file(t, "manifest", "{\"kiln_manifest\":1}\n")
@@ -111,7 +126,7 @@ func TestUnknownDevice(t *testing.T) {
 		if !gpuexec.Find(b).Devices(t.Context())[0].Available {
 			continue
 		}
-		for _, args := range [][]string{{"run", "--requests", "1"}, {"warm", "--manifest", manifest, "--store", t.TempDir()}, {"bench", "device"}} {
+		for _, args := range [][]string{{"run", "--requests", "1"}, {"warm", "--manifest", manifest, "--store", t.TempDir()}, {"embed", "--model", tinyModel}, {"bench", "device"}} {
 			if b == "cpu" && args[0] == "bench" {
 				continue
 			}

@@ -18,7 +18,6 @@ import (
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
-	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 const (
@@ -46,7 +45,7 @@ type embedding struct {
 func embedCommand(ctx context.Context, c *call) error {
 	e := &embedding{call: c, device: cpu.Name, batch: 64}
 	c.text(&e.model, "model DIR", "the folder of a model, as Hugging Face writes it", "a folder's name", nil)
-	c.oneOf(&e.device, "device NAME", "the device that computes, see kiln devices", ops.Names()...)
+	c.device(&e.device, "the device that computes")
 	c.whole(&e.batch, "batch N", 1, mostBatch, "most texts that are computed together")
 	c.whole(&e.maxTokens, "max-tokens N", 0, math.MaxInt32, "tokens of the longest text, a longer one is cut; 0 is as many as the model takes")
 	c.text(&e.prompt, "prompt NAME", "the prompt of the folder that stands before each text (default the folder's)", "a prompt's name", nil)
@@ -60,6 +59,9 @@ func embedCommand(ctx context.Context, c *call) error {
 	}
 	if e.model == "" {
 		return usagef("name the folder of a model: --model DIR")
+	}
+	if _, _, err := libraries(c.settings, e.device)(backendOf(e.device)); err != nil {
+		return usageError{err}
 	}
 	for _, file := range c.rest {
 		if _, err := os.Stat(file); err != nil && file != "-" {
