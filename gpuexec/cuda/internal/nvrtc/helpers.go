@@ -98,16 +98,24 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 
 // take gives the helper that was used last, or a new one.
 func (h *Helpers) take() (*process, error) {
-	h.mu.Lock()
-	if n := len(h.mu.idle); n > 0 {
-		defer h.mu.Unlock()
-		p := h.mu.idle[n-1]
-		h.mu.idle = h.mu.idle[:n-1]
+	if p := h.waiting(); p != nil {
 		return p, nil
 	}
-	h.mu.started++
-	h.mu.Unlock()
 	return start(h.path)
+}
+
+// waiting takes a helper out of those that wait, if there is one.
+func (h *Helpers) waiting() *process {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := len(h.mu.idle)
+	if n == 0 {
+		h.mu.started++
+		return nil
+	}
+	p := h.mu.idle[n-1]
+	h.mu.idle = h.mu.idle[:n-1]
+	return p
 }
 
 // keep makes a helper wait for the next request.
