@@ -63,6 +63,7 @@ func spatially(kind string, m map[string]int64, dataType string) primitive.Spec 
 	params := []param{ints("strides", strides...), ints("dilates", dilates...), ints("padding_l", before...), ints("padding_r", after...)}
 	src := laidOut(dataType, append([]int64{m["mb"], m["ic"]}, in...)...)
 	if kind == "pooling" {
+		src = Dense(dataType, src.Dims...) // it is given
 		return spec(kind, "inference", "max", append(params, ints("kernel", kernel...)), src, laidOut(dataType, append([]int64{m["mb"], m["ic"]}, out...)...))
 	}
 	weights := append([]int64{m["oc"] / m["g"], m["ic"] / m["g"]}, kernel...)
@@ -231,7 +232,7 @@ func TestProblems(t *testing.T) {
 				}
 				refused++
 				if code == success || dataType == "f32" && !spoilt {
-					t.Errorf("%s of %s, spoilt %v: %v, and the library alone has %s", p.text, dataType, spoilt, err, name)
+					t.Errorf("%s of %s, spoilt %v: %v, and the library alone has %q", p.text, dataType, spoilt, err, name)
 				}
 			}
 		}
