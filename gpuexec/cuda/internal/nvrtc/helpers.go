@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/gob"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,16 +20,18 @@ const (
 	mostAck     = 10 * time.Second // for a helper that has served to say that it got a request
 	mostStart   = time.Minute      // for a new one
 	mostCompile = 5 * time.Minute
+	mostIdle    = 30 * time.Second // then a helper is ended; by itself it ends later
 )
 
 // Helpers compiles in processes, each with one compile at a time. They are the running
 // executable, started again: its packages are initialised up to this one, and main does
 // not run. One that dies, or does not answer, is replaced. They end with Close, with
-// this process, or when they have been idle for a minute. Safe for concurrent use.
+// this process, or when they have been idle for half a minute. Safe for concurrent use.
 type Helpers struct {
-	path  string        // of the compiler
-	slots chan struct{} // one for each process that there may be
-	mu    struct {
+	path     string        // of the compiler
+	slots    chan struct{} // one for each process that there may be
+	patience time.Duration // with one that nobody uses
+	mu       struct {
 		sync.Mutex
 		idle    []*process // the last one was used last
 		closed  bool
@@ -38,7 +42,7 @@ type Helpers struct {
 // NewHelpers may start n processes for the compiler of that path, when there is work for
 // them.
 func NewHelpers(path string, n int) *Helpers {
-	return &Helpers{path: path, slots: make(chan struct{}, max(1, n))}
+	return &Helpers{path: path, slots: make(chan struct{}, max(1, n)), patience: mostIdle}
 }
 
 // process is a helper, used by one goroutine at a time.
@@ -49,6 +53,7 @@ type process struct {
 	ends     [2]*os.File
 	served   bool          // a request
 	patience time.Duration // until it has said that it got one
+	idle     *time.Timer   // ends it; nil = it has not waited yet
 }
 
 // Compile compiles a text. What takes longer than five minutes is ErrInvalid, and so is a
@@ -63,6 +68,9 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 		defer func() { <-h.slots }()
 	case <-ctx.Done():
 		return Output{}, ctx.Err()
+	}
+	if err := ctx.Err(); err != nil { // the other case may have been taken all the same
+		return Output{}, err
 	}
 	within, cancel := context.WithTimeout(ctx, mostCompile)
 	defer cancel()
@@ -115,6 +123,7 @@ func (h *Helpers) waiting() *process {
 	}
 	p := h.mu.idle[n-1]
 	h.mu.idle = h.mu.idle[:n-1]
+	p.idle.Stop()
 	return p
 }
 
@@ -124,9 +133,23 @@ func (h *Helpers) keep(p *process) {
 	closed := h.mu.closed
 	if !closed {
 		h.mu.idle = append(h.mu.idle, p)
+		p.idle = time.AfterFunc(h.patience, func() { h.drop(p) })
 	}
 	h.mu.Unlock()
 	if closed {
+		_ = p.end()
+	}
+}
+
+// drop ends a helper that waits, and leaves one alone that has been taken.
+func (h *Helpers) drop(p *process) {
+	h.mu.Lock()
+	i := slices.Index(h.mu.idle, p)
+	if i >= 0 {
+		h.mu.idle = slices.Delete(h.mu.idle, i, i+1)
+	}
+	h.mu.Unlock()
+	if i >= 0 {
 		_ = p.end()
 	}
 }
@@ -138,12 +161,16 @@ func (h *Helpers) Close() {
 	h.mu.idle, h.mu.closed = nil, true
 	h.mu.Unlock()
 	for _, p := range idle {
+		p.idle.Stop()
 		_ = p.end()
 	}
 }
 
 // start starts a helper. Of the environment it has what the loader needs.
 func start(path string) (_ *process, err error) {
+	if raised() {
+		return nil, errors.New("a program with more rights than its user is not started again for it: compile in this process (InProcess)")
+	}
 	requests, to, err := os.Pipe()
 	if err != nil {
 		return nil, err

@@ -19,8 +19,10 @@ import (
 	"sync"
 
 	"github.com/ebitengine/purego"
+	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/internal/dl"
 )
 
 // install is what to do where nothing was found.
@@ -105,12 +107,12 @@ func load(name string) (l *Library, err error) {
 	}()
 	if filepath.IsAbs(name) {
 		for _, beside := range builtins(name) {
-			if _, err := purego.Dlopen(beside, purego.RTLD_NOW|purego.RTLD_GLOBAL); err != nil {
+			if _, err := dl.Open(beside, purego.RTLD_NOW|purego.RTLD_GLOBAL); err != nil {
 				return nil, err
 			}
 		}
 	}
-	lib, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	lib, err := dl.Open(name, dl.Local)
 	if err != nil {
 		return nil, err
 	}
@@ -292,4 +294,17 @@ func (l *Library) failed(code int32, log string) error {
 		kind = fault.ErrInvalid
 	}
 	return failure(kind, "%s:\n%s", l.text(code), log)
+}
+
+// raised reports whether this program has more rights than whoever started it: by the bits
+// of its file, or its capabilities.
+func raised() bool {
+	const secure = 23 // AT_SECURE
+	vector, _ := unix.Auxv()
+	for _, pair := range vector {
+		if pair[0] == secure {
+			return pair[1] != 0
+		}
+	}
+	return os.Getuid() != os.Geteuid() || os.Getgid() != os.Getegid()
 }

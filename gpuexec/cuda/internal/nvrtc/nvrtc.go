@@ -44,6 +44,7 @@ const (
 var (
 	target    = regexp.MustCompile(`^(sm|compute)_[0-9]+[af]?$`)
 	option    = regexp.MustCompile(`^--?(std=c\+\+(11|14|17|20)|use_fast_math|(ftz|prec-sqrt|prec-div|fmad)=(true|false)|maxrregcount=[0-9]+|restrict|default-device|extra-device-vectorization|w)$`)
+	strange   = regexp.MustCompile(`\v|\r(?:[^\n]|$)`)
 	macro     = regexp.MustCompile(`^[A-Za-z_]\w*(\([\w, .]*\))?$`)
 	splices   = []*regexp.Regexp{regexp.MustCompile(`\\\r?\n`), regexp.MustCompile(`\\\s*?\n`)} // compilers differ
 	directive = regexp.MustCompile(`(?:#|%:)(?:\s|/\*(?s:.*?)\*/)*(?:include|include_next|import|embed)\b(?:\s|/\*(?s:.*?)\*/)*("[^"\n]*"|<[^>\n]*>)?`)
@@ -81,7 +82,7 @@ func (r *Request) Check() error {
 		}
 	}
 	for name, value := range r.Defines {
-		if !macro.MatchString(name) || strings.ContainsAny(value, "\r\n\\\x00") || strings.Contains(value, "/*") {
+		if !macro.MatchString(name) || strings.ContainsAny(value, "\r\n\v\\\x00") || strings.Contains(value, "/*") {
 			return failure(fault.ErrInvalid, "define %q as %q: want a macro's name, and a value of one line without a backslash or a comment", name, value)
 		}
 	}
@@ -90,7 +91,7 @@ func (r *Request) Check() error {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Includes)) {
-		if name == "" || strings.ContainsAny(name, "\x00\n\"<>\\") {
+		if name == "" || strings.ContainsAny(name, "\x00\r\n\v\"<>\\") {
 			return failure(fault.ErrInvalid, "include %q: want a name that a line can have in quotes", name)
 		}
 		if err := r.check("includes", "include "+name, r.Includes[name]); err != nil {
@@ -111,6 +112,9 @@ func (r *Request) Check() error {
 func (r *Request) check(field, what, text string) error {
 	if strings.Contains(text, "\x00") {
 		return unhashable(field, "%s: it has a zero, where the compiler would stop", what)
+	}
+	if strange.MatchString(text) {
+		return unhashable(field, "%s: a vertical tab, or a carriage return that ends no line: compilers differ in what such a line is", what)
 	}
 	depth, most := 0, 0
 	for i := range len(text) {

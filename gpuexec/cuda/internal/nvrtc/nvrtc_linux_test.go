@@ -138,6 +138,8 @@ func TestUnhashable(t *testing.T) {
 		"on two lines":        {Text: "#inc\\\r\nlude \"/etc/hostname\""},
 		"within an include":   {Text: `#include "a"`, Includes: map[string]string{"a": `#include "b"`}},
 		"is it there":         {Text: "#if __has_include(\"/etc/hostname\")\n#endif"},
+		"a vertical tab":      {Text: "#\vinclude \"/etc/hostname\"\n"},
+		"a return":            {Text: "#\rinclude \"/etc/hostname\"\n"},
 		"a trigraph":          {Text: "const char *d = __DA??/\nTE__;"},
 		"a zero":              {Text: "\x00"},
 		"a folder":            {Options: []string{"-I/usr/include"}},
