@@ -13,6 +13,7 @@ import (
 	"github.com/ebitengine/purego"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/internal/dl"
 )
 
 // function is one of the driver's.
@@ -121,7 +122,7 @@ func driver() (*library, error) {
 
 // load opens a driver of that name.
 func load(soname string) (*library, error) {
-	lib, err := purego.Dlopen(soname, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	lib, err := dl.Open(soname, dl.Local)
 	if err != nil {
 		return nil, unavailable(err)
 	}

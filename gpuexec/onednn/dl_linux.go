@@ -6,6 +6,8 @@ import (
 	"syscall"
 
 	"github.com/ebitengine/purego"
+
+	"github.com/kiln-cache/kiln/gpuexec/internal/dl"
 )
 
 // available tells whether the system would give n bytes now.
@@ -17,7 +19,7 @@ func available(n int64) bool {
 // dlopen, dlsym and register speak to the system's loader; register makes *fn call what
 // is at an address. calls calls what takes integers and pointers alone, quicker.
 func dlopen(name string) (uintptr, error) {
-	return purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	return dl.Open(name, dl.Local)
 }
 
 func dlsym(lib uintptr, name string) (uintptr, error) { return purego.Dlsym(lib, name) }

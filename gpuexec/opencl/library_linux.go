@@ -11,6 +11,7 @@ import (
 	"github.com/ebitengine/purego"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/internal/dl"
 )
 
 // function is one of the library's.
@@ -119,7 +120,7 @@ const soname = "libOpenCL.so.1"
 func load(soname string) (*library, error) {
 	var lib uintptr
 	var err error
-	keepSignals(func() { lib, err = purego.Dlopen(soname, purego.RTLD_NOW|purego.RTLD_LOCAL) })
+	keepSignals(func() { lib, err = dl.Open(soname, dl.Local) })
 	if err != nil {
 		return nil, unavailable(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/ebitengine/purego"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/internal/dl"
 )
 
 // soname is the loader's, of the Debian package libvulkan1.
@@ -113,7 +114,7 @@ type Instance struct {
 var Open = sync.OnceValues(open)
 
 func open() (*Instance, error) {
-	lib, err := purego.Dlopen(soname, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	lib, err := dl.Open(soname, dl.Local)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", fault.ErrUnavailable, err)
 	}
