@@ -90,7 +90,8 @@ const lengths = "geometric:8"
 // Open reads the folder of a model and prepares its weights on a device of the runtime,
 // which the caller closes after the Encoder. A folder that is broken or incomplete, and
 // a Config that is wrong, match ErrInvalid; a model that nothing here computes matches
-// ErrUnsupported, and a device that is not here ErrUnavailable. The *fault.Error about a
+// ErrUnsupported, a device that is not here ErrUnavailable, and a number
+// that none has ErrNotFound. The *fault.Error about a
 // config has the file as its Key and the field as its Field.
 func Open(ctx context.Context, rt *kiln.Runtime, dir string, cfg Config) (*Encoder, error) {
 	library, index, err := device(cfg.Device, rt)
