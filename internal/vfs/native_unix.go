@@ -77,6 +77,10 @@ func (n *native) root() (*folder, error) {
 		}
 		if !n.held.CompareAndSwap(nil, f) {
 			f.leave()
+			continue
+		}
+		if n.ended.Load() { // Close may have found nothing yet
+			n.drop(f)
 		}
 	}
 }
