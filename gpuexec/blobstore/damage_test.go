@@ -343,3 +343,25 @@ func TestForeignDirectoryBecomesAStore(t *testing.T) {
 		r.want("audit", words(s.audit(), s.usage().Entries), "ok 0")
 	}
 }
+
+// P13: names that look like those of a store do not make files a store's.
+func TestForeignDigests(t *testing.T) {
+	names := []string{
+		"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "d41d8cd98f00b204e9800998ecf8427e",
+		"e3b0c44298fc1c149afbf4c8996fb924.jpg", "2026112307220000 holiday.mov", "1a2b-closed", "a", ".hidden",
+	}
+	for _, name := range names {
+		for _, folder := range []string{"tmp", "uses", "quarantine", "lease/owner"} {
+			r := newRig(t)
+			file := r.path("d/" + folder + "/" + name)
+			r.write(file, []byte("precious"))
+			r.must(os.Chtimes(file, time.Time{}, time.Now().Add(-48*time.Hour)))
+			_, err := blobstore.Open(background, r.config("d", mib))
+			if !errors.Is(err, fault.ErrRefused) {
+				t.Errorf("%s/%s: %v", folder, name, err)
+			}
+			r.want(folder+"/"+name, string(r.read(file)), "precious")
+			r.want("nothing was made", len(r.names("d")), 1)
+		}
+	}
+}

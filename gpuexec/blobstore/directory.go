@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -88,12 +85,12 @@ func (d *directory) prepare(ctx context.Context) error {
 	if err := d.mayBecome(); err != nil {
 		return err
 	}
+	if err := d.markStore(); err != nil {
+		return err
+	}
 	for _, name := range ownDirs {
-		if err := fsys.Mkdir(name); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := d.makeOwn(name); err != nil {
 			return err
-		}
-		if info, err := fsys.Lstat(name); err != nil || !info.Mode.IsDir() {
-			return errors.Join(fmt.Errorf("%s is no folder: move it away", name), err)
 		}
 	}
 	if err := d.mu.lock(ctx); err != nil {
@@ -126,16 +123,16 @@ func (d *directory) prepare(ctx context.Context) error {
 	return nil
 }
 
-// mayBecome refuses a directory that is no store and has files of somebody else where a
-// store removes what nobody uses.
+// mayBecome refuses a directory that is no store and has files where a store removes what
+// nobody uses. They are of somebody else, whatever their names: see markStore.
 func (d *directory) mayBecome() error {
 	f := d.s.main
 	if f.isStore() {
 		return nil
 	}
-	for _, name := range []string{tmpDir, usesDir, quarantineDir} {
-		list, _ := f.ReadDir(name)                              // missing, or its making fails
-		if slices.ContainsFunc(list, foreign) && !f.isStore() { // else another process has made one since
+	for _, name := range []string{tmpDir, usesDir, quarantineDir, ownerDir} {
+		list, _ := f.ReadDir(name)         // missing, or its making fails
+		if len(list) > 0 && !f.isStore() { // else another process has made one since
 			return &fault.Error{Op: "store: open", Key: d.s.cfg.Dir,
 				Err: fmt.Errorf("%w: this is no store yet, and its folder %s has files, which a store would remove: use another directory", fault.ErrRefused, name)}
 		}
@@ -143,12 +140,33 @@ func (d *directory) mayBecome() error {
 	return nil
 }
 
-// foreign reports whether no store names a file of those folders so: all begin with 64
-// bits in hexadecimal. What a loss of power has left of a new store is not foreign.
-func foreign(file vfs.Info) bool {
-	name := strings.TrimPrefix(file.Name, hiddenPrefix)
-	_, err := strconv.ParseUint(name[:min(16, len(name))], 16, 64)
-	return len(name) < 16 || err != nil
+// markStore makes the folder that tells a store before there is anything else of one. It
+// syncs the name where that may be new: a loss of power must not take it and leave files
+// in tmp/, since nobody could say then whose these are.
+func (d *directory) markStore() error {
+	s := d.s
+	_, err := s.main.Lstat(tmpDir)
+	first := isGone(err) || !s.main.isStore() // else who made tmp/ has synced
+	for _, name := range []string{leaseDir, lockDir} {
+		if err := d.makeOwn(name); err != nil {
+			return err
+		}
+	}
+	if !first {
+		return nil
+	}
+	return errors.Join(s.syncDir(leaseDir), s.syncDir("."))
+}
+
+func (d *directory) makeOwn(name string) error {
+	fsys := d.s.main.FS
+	if err := fsys.Mkdir(name); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if info, err := fsys.Lstat(name); err != nil || !info.Mode.IsDir() {
+		return errors.Join(fmt.Errorf("%s is no folder: move it away", name), err)
+	}
+	return nil
 }
 
 // distrust makes the next change read the directory again.
