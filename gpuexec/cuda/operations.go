@@ -2,8 +2,6 @@ package cuda
 
 import (
 	_ "embed"
-	"strings"
-	"sync"
 
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/internal/general"
@@ -26,8 +24,7 @@ const (
 	mostBlocks   = 1 << 15
 )
 
-// sources has the gpuexec.Source of each ops.Op without numbers: a digest is made once.
-var sources sync.Map
+var sources general.Sources
 
 // Source implements ops.Library. One program serves every shape of a kind and its flags.
 // The source is to be read only.
@@ -35,22 +32,11 @@ func (backend) Source(op ops.Op) (gpuexec.Source, error) {
 	if err := general.Padded(op, panel); err != nil {
 		return gpuexec.Source{}, err
 	}
-	kind := ops.Op{Kind: op.Kind, Bias: op.Bias, TransposeB: op.TransposeB, MaskK: op.MaskK}
-	if made, ok := sources.Load(kind); ok {
-		return made.(gpuexec.Source), nil
-	}
-	defines := map[string]string{strings.ToUpper(op.Kind.String()): "1"}
-	for name, set := range map[string]bool{"BIAS": op.Bias, "TRANSPOSE_B": op.TransposeB, "MASK_K": op.MaskK} {
-		if set {
-			defines[name] = "1"
-		}
-	}
-	made, err := gpuexec.Code{Language: Language, Text: operations, Entry: "op_" + op.Kind.String(), Options: []string{"-fmad=false"},
-		Defines: defines, Block: gpuexec.Size{block(op)}}.Source(general.Params(op, panel)...)
-	if err == nil {
-		sources.Store(kind, made)
-	}
-	return made, err
+	return sources.Of(general.Program(op), func() (gpuexec.Source, error) {
+		code := general.Code(op, Language, operations)
+		code.Options, code.Block = []string{"-fmad=false"}, gpuexec.Size{block(op)}
+		return code.Source(general.Params(op, panel)...)
+	})
 }
 
 // block is the threads of a block.

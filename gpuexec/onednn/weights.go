@@ -21,38 +21,16 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 		return gpuexec.Source{}, err
 	}
 	src := gpuexec.Source{Key: op.String(), Spec: op}
-	d := op.Dims
-	each := func(sizes ...int64) {
-		for _, n := range sizes {
-			src.Params = append(src.Params, gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4 * n})
-		}
+	for _, n := range general.Elements(op, 1) {
+		src.Params = append(src.Params, gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4 * n})
 	}
-	switch op.Kind {
-	case ops.Gather:
-		each(d[0], d[2]*d[1], d[0]*d[1])
-	case ops.Add:
-		each(d[0]*d[1], d[2]*d[1], d[0]*d[1])
-	case ops.LayerNorm:
-		each(d[0]*d[1], d[1], d[1], d[0]*d[1])
-	case ops.MatMul:
-		w, err := b.formats.of(d[1], d[2])
+	if op.Kind == ops.MatMul {
+		w, err := b.formats.of(op.Dims[1], op.Dims[2])
 		if err != nil {
 			return gpuexec.Source{}, err
 		}
 		src.Key += " layout=" + w.format
-		each(d[0]*d[1], w.bytes/4)
-		if op.Bias {
-			each(d[2])
-		}
-		each(d[0] * d[2])
-	case ops.BatchMatMul:
-		each(d[0]*d[1]*d[2]*d[3], d[0]*d[1]*d[3]*d[4], d[0], op.Elements())
-	case ops.Softmax:
-		each(op.Elements(), d[0], op.Elements())
-	case ops.Slice:
-		each(d[0]*d[1]*d[2], op.Elements())
-	default:
-		each(op.Elements(), op.Elements())
+		src.Params[1].Bytes = w.bytes
 	}
 	return src, nil
 }

@@ -2,8 +2,6 @@ package opencl
 
 import (
 	_ "embed"
-	"strings"
-	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -27,8 +25,7 @@ const (
 	mostWidth = 1024    // of a head of an attention, whose sums a group keeps
 )
 
-// sources has the gpuexec.Source of each ops.Op without numbers: a digest is made once.
-var sources sync.Map
+var sources general.Sources
 
 // Source implements ops.Library. One program serves every shape of a kind and its flags.
 // The source is to be read only.
@@ -39,22 +36,11 @@ func (backend) Source(op ops.Op) (gpuexec.Source, error) {
 	if op.Kind == ops.Attention && op.Dims[2] > mostWidth {
 		return gpuexec.Source{}, failure("source", fault.ErrUnsupported, "%s: a head of at most %d numbers", op, mostWidth)
 	}
-	kind := ops.Op{Kind: op.Kind, Bias: op.Bias, TransposeB: op.TransposeB, MaskK: op.MaskK}
-	if made, ok := sources.Load(kind); ok {
-		return made.(gpuexec.Source), nil
-	}
-	defines := map[string]string{strings.ToUpper(op.Kind.String()): "1"}
-	for name, set := range map[string]bool{"BIAS": op.Bias, "TRANSPOSE_B": op.TransposeB, "MASK_K": op.MaskK} {
-		if set {
-			defines[name] = "1"
-		}
-	}
-	made, err := gpuexec.Code{Language: Language, Text: operations, Entry: "op_" + op.Kind.String(), Options: []string{"-cl-std=CL1.2"},
-		Defines: defines, Block: gpuexec.Size{1}}.Source(general.Params(op, panel)...)
-	if err == nil {
-		sources.Store(kind, made)
-	}
-	return made, err
+	return sources.Of(general.Program(op), func() (gpuexec.Source, error) {
+		code := general.Code(op, Language, operations)
+		code.Options, code.Block = []string{"-cl-std=CL1.2"}, gpuexec.Size{1}
+		return code.Source(general.Params(op, panel)...)
+	})
 }
 
 // Launch implements ops.Library: a group for each tile of a product and for each row of

@@ -3,7 +3,6 @@ package vulkan
 import (
 	"embed"
 	"fmt"
-	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -42,8 +41,7 @@ type shader struct {
 	items  int
 }
 
-// sources has the gpuexec.Source of each shader: a digest is made once.
-var sources sync.Map
+var sources general.Sources // by shader
 
 // processor reports whether the device is a processor: for these there are other shaders.
 func (b *Backend) processor() bool { return onProcessor(b.cfg.Device) }
@@ -89,9 +87,11 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 			Err: fmt.Errorf("%w: sums of %d terms, want at most %d", fault.ErrUnsupported, n, mostTerms)}
 	}
 	s := b.shader(op)
-	if made, ok := sources.Load(s); ok {
-		return made.(gpuexec.Source), nil
-	}
+	return sources.Of(s, func() (gpuexec.Source, error) { return s.source(op) })
+}
+
+// source is what the shader is compiled from for an operation, whatever its dimensions.
+func (s shader) source(op ops.Op) (gpuexec.Source, error) {
 	module, err := modules.ReadFile("shaders/" + s.module + ".spv")
 	if err != nil {
 		return gpuexec.Source{}, err
@@ -106,9 +106,6 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 	}
 	source, err := code.Source(general.Params(op, panel)...)
 	source.Name = s.module
-	if err == nil {
-		sources.Store(s, source)
-	}
 	return source, err
 }
 

@@ -5,13 +5,15 @@
 // then the epsilon of a layernorm or the scale of a batch_matmul or attention as f32. A program must
 // touch nothing where all these numbers are 0: gpuexec.Code.Block runs it so.
 //
-// Pure: no state, safe for concurrent use.
+// Safe for concurrent use. No state, but for what Sources keeps.
 package general
 
 import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
+	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -88,6 +90,47 @@ var shapes = [...][][]int{
 	ops.Tanh:        {{0, 1}, {0, 1}},
 	ops.Slice:       {{0, 1, 2}, {0, 2}},
 	ops.Attention:   {{0, 1, 2}, {0, 1, 2}, {0, 1, 2}, {3}, {0, 1, 2}}, // the fourth has one more
+}
+
+// Elements is how many numbers each tensor of a launch has.
+func Elements(op ops.Op, columns int64) (each []int64) {
+	for _, t := range tensors(op, columns) {
+		each = append(each, t.elements(op))
+	}
+	return each
+}
+
+// Program is what an operation's program depends on: its kind and its flags.
+func Program(op ops.Op) ops.Op {
+	return ops.Op{Kind: op.Kind, Bias: op.Bias, TransposeB: op.TransposeB, MaskK: op.MaskK}
+}
+
+// Code is an operation's program in a language with macros, in a text that has those of
+// all operations: the name of its own and of its flags are defined.
+func Code(op ops.Op, language, text string) gpuexec.Code {
+	defines := map[string]string{strings.ToUpper(op.Kind.String()): "1"}
+	for name, set := range map[string]bool{"BIAS": op.Bias, "TRANSPOSE_B": op.TransposeB, "MASK_K": op.MaskK} {
+		if set {
+			defines[name] = "1"
+		}
+	}
+	return gpuexec.Code{Language: language, Text: text, Entry: "op_" + op.Kind.String(), Defines: defines}
+}
+
+// Sources keeps the source of each program, so that its digest is made once. The zero
+// Sources is empty. Sources are to be read only.
+type Sources struct{ made sync.Map }
+
+// Of gives the source of a program, by what it depends on.
+func (s *Sources) Of(program any, source func() (gpuexec.Source, error)) (gpuexec.Source, error) {
+	if made, ok := s.made.Load(program); ok {
+		return made.(gpuexec.Source), nil
+	}
+	made, err := source()
+	if err == nil {
+		s.made.Store(program, made)
+	}
+	return made, err
 }
 
 // Parts is how many parts of a size cover n.
