@@ -270,3 +270,40 @@ func TestRuntimeClosedByACreator(t *testing.T) {
 		}
 	}
 }
+
+// asked is a context that runs something where it is asked for a value.
+type asked struct {
+	context.Context
+	runs func()
+}
+
+func (a asked) Value(any) any { a.runs(); return nil }
+
+// F6, F8: a context is users' code, too. One that panics does not keep the runtime open, and
+// one that asks the runtime waits for nothing.
+func TestRuntimeClosedWithAContextThatMisbehaves(t *testing.T) {
+	for what, runs := range map[string]func(*kiln.Runtime){
+		"panics": func(*kiln.Runtime) { panic("made to") },
+		"asks":   func(r *kiln.Runtime) { r.Sessions() },
+	} {
+		r := open(t, kiln.Config{})
+		session(t, r)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			defer func() { _ = recover() }()
+			_ = r.Close(asked{ctx, func() { runs(r) }})
+		}()
+		select {
+		case <-ended:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("a context that %s: Close has not returned", what)
+		}
+		if _, err := r.Session(kiln.SessionConfig{}); !errors.Is(err, kiln.ErrClosed) {
+			t.Errorf("a context that %s: %v, want ErrClosed", what, err)
+		}
+		if err := closed(r); err != nil {
+			t.Error(err)
+		}
+	}
+}

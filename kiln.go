@@ -49,6 +49,7 @@ type Runtime struct {
 	asks    flight.Locked[string, gpuexec.Identity]      // for identities, by the backend's name
 	opening struct{ sessions, executors sync.WaitGroup } // under way; none begins once over is set
 	closing sync.Once
+	last    []*Session    // that were open when Close began; set by closing
 	closed  chan struct{} // closed when Close has ended
 	errs    error         // of Close; set before closed
 
@@ -252,9 +253,15 @@ func (r *Runtime) Close(ctx context.Context) error {
 	if r.none() {
 		return nil
 	}
-	circle := r.crew.zone.Here() || r.creates(ctx)
-	r.closing.Do(func() { actors.Go(r.close) })
-	if circle {
+	r.closing.Do(func() {
+		r.mu.Lock()
+		r.mu.over = true
+		r.last = slices.Collect(maps.Keys(r.mu.sessions))
+		r.mu.Unlock()
+		actors.Go(r.close)
+	})
+	inside := func(s *Session) bool { return flight.Inside(ctx, s.in()) }
+	if r.crew.zone.Here() || slices.ContainsFunc(r.last, inside) { // ctx is the user's code
 		return &fault.Error{Op: "kiln: close", Err: ErrCycle}
 	}
 	select {
@@ -265,30 +272,16 @@ func (r *Runtime) Close(ctx context.Context) error {
 	}
 }
 
-// creates reports whether ctx is that of a creator of an open session's Cache.
-func (r *Runtime) creates(ctx context.Context) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for s := range r.mu.sessions {
-		if flight.Inside(ctx, s.in()) {
-			return true
-		}
-	}
-	return false
-}
-
 func (r *Runtime) close() {
 	defer close(r.closed)
 	ctx := context.Background()
 	r.mu.Lock()
-	r.mu.over = true
-	sessions := slices.Collect(maps.Keys(r.mu.sessions))
 	r.opens.Strand(errClosed)
 	r.asks.Strand(errClosed)
 	r.mu.Unlock()
 	r.opening.sessions.Wait()
 	errs := []error{r.memory.Close(ctx)}
-	for _, s := range sessions {
+	for _, s := range r.last {
 		errs = append(errs, s.Close(ctx))
 	}
 	r.crew.wait()
