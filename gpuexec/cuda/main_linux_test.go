@@ -16,6 +16,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cuda/internal/fakecuda"
+	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
 )
 
 var (
@@ -83,16 +84,7 @@ func needFake(t testing.TB) backend {
 
 func open(t testing.TB, workers int) *gpuexec.Executor {
 	t.Helper()
-	e, err := gpuexec.Open(bg, gpuexec.Config{Backend: need(t), Workers: workers})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(bg); err != nil {
-			t.Error(err)
-		}
-	})
-	return e
+	return generaltest.Open(t, need(t), workers)
 }
 
 func source(t testing.TB, c gpuexec.Code, params ...gpuexec.Param) gpuexec.Source {
@@ -116,35 +108,17 @@ func local(bytes int64) gpuexec.Param { return gpuexec.Param{Kind: gpuexec.Param
 
 func compile(t testing.TB, e *gpuexec.Executor, src gpuexec.Source) *gpuexec.Kernel {
 	t.Helper()
-	k, err := e.Compile(bg, src)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(k.Release)
-	return k
+	return generaltest.Compile(t, e, src)
 }
 
-// upload gives a buffer with these numbers.
-func upload[T float32 | int32 | uint32](t testing.TB, e *gpuexec.Executor, numbers []T) *gpuexec.Buffer {
+func upload[T generaltest.Number](t testing.TB, e *gpuexec.Executor, numbers []T) *gpuexec.Buffer {
 	t.Helper()
-	b, err := e.Alloc(bg, int64(4*len(numbers)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Release)
-	if err := e.Write(bg, b, 0, gpuexec.BytesOf(numbers)); err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return generaltest.Upload(t, e, numbers)
 }
 
-func download[T float32 | int32 | uint32](t testing.TB, e *gpuexec.Executor, b *gpuexec.Buffer) []T {
+func download[T generaltest.Number](t testing.TB, e *gpuexec.Executor, b *gpuexec.Buffer) []T {
 	t.Helper()
-	numbers := make([]T, b.Bytes()/4)
-	if err := e.Read(bg, b, 0, gpuexec.BytesOf(numbers)); err != nil {
-		t.Fatal(err)
-	}
-	return numbers
+	return generaltest.Download[T](t, e, b)
 }
 
 const vectors = `

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
 )
 
 // E2: a driver that is not there, or is another library, is unavailable, with what to install.
@@ -57,51 +58,6 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// use does everything once that an executor does with a device.
-func use(e *gpuexec.Executor, src, other gpuexec.Source) error {
-	b, err := e.Alloc(bg, 8192)
-	if err != nil {
-		return err
-	}
-	defer b.Release()
-	if err := e.Write(bg, b, 0, []byte{1}); err != nil {
-		return err
-	}
-	k, err := e.Compile(bg, src)
-	if err != nil {
-		return err
-	}
-	defer k.Release()
-	blob, err := k.Blob(bg)
-	if err != nil {
-		return err
-	}
-	launch := gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
-		gpuexec.PartArg(b, 0, 16), gpuexec.PartArg(b, 4096, 16), gpuexec.ValueArg(int32(1)), gpuexec.LocalArg(64)}}
-	if err := e.Submit(bg, launch, launch); err != nil {
-		return err
-	}
-	got := make([]byte, 16)
-	if err := e.Read(bg, b, 4096, got); err != nil {
-		return err
-	}
-	if got[0] < 2 {
-		return fmt.Errorf("the kernel gave %v", got)
-	}
-	again, err := e.Load(bg, src, blob)
-	if err != nil {
-		return err
-	}
-	again.Release()
-	if taken, err := e.Load(bg, other, blob); err == nil {
-		taken.Release()
-		return errors.New("a blob was taken for another source")
-	} else if !errors.Is(err, fault.ErrRefused) {
-		return err
-	}
-	return nil
-}
-
 // E1, E3: whatever call of the driver fails, the error is typed, nothing is leaked, and
 // a device that was not lost goes on.
 func TestEveryCallMayFail(t *testing.T) {
@@ -137,23 +93,8 @@ func failOnce(t *testing.T, b backend, f function, code int32, nth int, src, oth
 		return success
 	}
 	inject.Store(&hook)
-	defer inject.Store(nil)
-	e, err := gpuexec.Open(bg, gpuexec.Config{Backend: b, Workers: 1})
-	if err != nil {
-		typed(t, f, code, err)
-		return
-	}
-	if err := use(e, src, other); err != nil {
-		typed(t, f, code, err)
-		inject.Store(nil)
-		if err := e.Ready(bg); err != nil {
-			t.Error(err)
-		}
-		if err := use(e, src, other); err != nil {
-			t.Errorf("%s failed once with %d; after that: %v", f, code, err)
-		}
-	}
-	if err := e.Close(bg); err != nil && !errors.Is(err, fault.ErrDeviceLost) {
+	err := generaltest.Faulted(t, b, src, other, func(err error) { typed(t, f, code, err) }, func() { inject.Store(nil) })
+	if err != nil && !errors.Is(err, fault.ErrDeviceLost) {
 		t.Error(err)
 	}
 }
@@ -173,35 +114,10 @@ func typed(t *testing.T, f function, code int32, err error) {
 // thread is left with its context.
 func TestNothingIsLeft(t *testing.T) {
 	b := need(t)
-	before, live := native.Load(), liveObjects()
-	for range 3 {
-		e, err := gpuexec.Open(bg, gpuexec.Config{Backend: b, Workers: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
-		k, err := e.Compile(bg, numbered(t, 2))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 3 {
-			m, err := e.Alloc(bg, 8192)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
-				gpuexec.BufferArg(m), gpuexec.PartArg(m, 4096, 16), gpuexec.ValueArg(int32(1)), gpuexec.LocalArg(64)}}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if native.Load() <= before {
-			t.Fatal("nothing is counted")
-		}
-		if err := e.Close(bg); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if now := native.Load(); now != before || liveObjects() != live {
-		t.Errorf("%d objects are left, %d of the driver", now-before, liveObjects()-live)
+	live := liveObjects()
+	generaltest.NothingIsLeft(t, b, numbered(t, 2), 3, native.Load)
+	if now := liveObjects(); now != live {
+		t.Errorf("%d objects of the driver are left", now-live)
 	}
 	if fake != nil && fake.Current() {
 		t.Error("a thread is left with a context")
@@ -257,7 +173,7 @@ func TestSignals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(use(e, numbered(t, 3), numbered(t, 4)), e.Close(bg)); err != nil {
+	if err := errors.Join(generaltest.Use(e, numbered(t, 3), numbered(t, 4)), e.Close(bg)); err != nil {
 		t.Fatal(err)
 	}
 	if now := signals(); now != before || !strings.Contains(before, "SigCgt") {

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
 )
 
 var atStart = readSignals() // before any call of a driver
@@ -51,52 +53,6 @@ func sourceOf(t testing.TB, number int) gpuexec.Source {
 	return src
 }
 
-// use does everything once that an executor does with a device.
-func use(t *testing.T, e *gpuexec.Executor, src gpuexec.Source) error {
-	t.Helper()
-	b, err := e.Alloc(bg, 8192)
-	if err != nil {
-		return err
-	}
-	defer b.Release()
-	if err := e.Write(bg, b, 0, []byte{1}); err != nil {
-		return err
-	}
-	k, err := e.Compile(bg, src)
-	if err != nil {
-		return err
-	}
-	defer k.Release()
-	blob, err := k.Blob(bg)
-	if err != nil {
-		return err
-	}
-	launch := gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
-		gpuexec.PartArg(b, 0, 16), gpuexec.PartArg(b, 4096, 16), gpuexec.ValueArg(int32(1)), gpuexec.LocalArg(64)}}
-	if err := e.Submit(bg, launch, launch); err != nil {
-		return err
-	}
-	var got [16]byte
-	if err := e.Read(bg, b, 4096, got[:]); err != nil {
-		return err
-	}
-	if got[0] < 2 {
-		return fmt.Errorf("the kernel gave %v", got)
-	}
-	again, err := e.Load(bg, src, blob)
-	if err != nil {
-		return err
-	}
-	again.Release()
-	if other, err := e.Load(bg, sourceOf(t, 0), blob); err == nil {
-		other.Release()
-		return errors.New("a blob was taken for another source")
-	} else if !errors.Is(err, fault.ErrRefused) {
-		return err
-	}
-	return nil
-}
-
 // E1, E3: whatever call of the driver fails, the error is typed, nothing is leaked, and
 // a device that was not lost goes on.
 func TestEveryCallMayFail(t *testing.T) {
@@ -119,15 +75,10 @@ func TestEveryCallMayFail(t *testing.T) {
 // failOnce has one call of a function fail in the life of an executor.
 func failOnce(t *testing.T, f function, code int32, nth int, src gpuexec.Source) {
 	t.Helper()
-	calls := 0
-	var mu = make(chan struct{}, 1) // a lock
+	var calls atomic.Int64
 	hook := func(called function) int32 {
-		mu <- struct{}{}
-		defer func() { <-mu }()
-		if called == f {
-			if calls++; calls == nth+1 {
-				return code
-			}
+		if called == f && calls.Add(1) == int64(nth+1) {
+			return code
 		}
 		return success
 	}
@@ -135,23 +86,7 @@ func failOnce(t *testing.T, f function, code int32, nth int, src gpuexec.Source)
 	loaded.devices = nil // the drivers are asked again
 	loaded.Unlock()
 	inject.Store(&hook)
-	defer inject.Store(nil)
-	e, err := gpuexec.Open(bg, gpuexec.Config{Backend: backend{}, Workers: 1})
-	if err != nil {
-		typed(t, f, code, err)
-		return
-	}
-	if err := use(t, e, src); err != nil {
-		typed(t, f, code, err)
-		inject.Store(nil)
-		if err := e.Ready(bg); err != nil {
-			t.Error(err)
-		}
-		if err := use(t, e, src); err != nil {
-			t.Errorf("%s failed once with %d; after that: %v", f, code, err)
-		}
-	}
-	if err := e.Close(bg); err != nil {
+	if err := generaltest.Faulted(t, backend{}, src, sourceOf(t, 0), func(err error) { typed(t, f, code, err) }, func() { inject.Store(nil) }); err != nil {
 		t.Error(err)
 	}
 }
@@ -170,36 +105,7 @@ func typed(t *testing.T, f function, code int32, err error) {
 // E1: what a device is closed with, its kernels, buffers and queues, goes with it.
 func TestNothingIsLeft(t *testing.T) {
 	needDevice(t)
-	before := native.Load()
-	for range 20 {
-		e, err := gpuexec.Open(bg, gpuexec.Config{Backend: backend{}, Workers: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
-		k, err := e.Compile(bg, sourceOf(t, 2))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 3 {
-			b, err := e.Alloc(bg, 8192)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Args: []gpuexec.Arg{
-				gpuexec.BufferArg(b), gpuexec.PartArg(b, 4096, 16), gpuexec.ValueArg(int32(1)), gpuexec.LocalArg(64)}}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if native.Load() <= before {
-			t.Fatal("nothing is counted")
-		}
-		if err := e.Close(bg); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if now := native.Load(); now != before {
-		t.Errorf("%d objects are left", now-before)
-	}
+	generaltest.NothingIsLeft(t, backend{}, sourceOf(t, 2), 20, native.Load)
 }
 
 // E4: a driver takes over signals, and Go has them back when the call has returned.
@@ -209,7 +115,7 @@ func TestSignals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := use(t, e, sourceOf(t, 3)); err != nil {
+	if err := generaltest.Use(e, sourceOf(t, 3), sourceOf(t, 0)); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Close(bg); err != nil {

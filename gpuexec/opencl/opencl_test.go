@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
 	"github.com/kiln-cache/kiln/gpuexec/opencl"
 	"github.com/kiln-cache/kiln/internal/drivertest"
 )
@@ -41,16 +42,7 @@ func device(t testing.TB) gpuexec.Backend {
 
 func open(t testing.TB, workers int) *gpuexec.Executor {
 	t.Helper()
-	e, err := gpuexec.Open(bg, gpuexec.Config{Backend: device(t), Workers: workers})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(bg); err != nil {
-			t.Error(err)
-		}
-	})
-	return e
+	return generaltest.Open(t, device(t), workers)
 }
 
 func source(t testing.TB, c gpuexec.Code, params ...gpuexec.Param) gpuexec.Source {
@@ -72,35 +64,17 @@ func buffer(bytes int64) gpuexec.Param {
 
 func compile(t testing.TB, e *gpuexec.Executor, src gpuexec.Source) *gpuexec.Kernel {
 	t.Helper()
-	k, err := e.Compile(bg, src)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(k.Release)
-	return k
+	return generaltest.Compile(t, e, src)
 }
 
-// upload gives a buffer with these numbers.
-func upload[T float32 | int32 | uint32](t testing.TB, e *gpuexec.Executor, numbers []T) *gpuexec.Buffer {
+func upload[T generaltest.Number](t testing.TB, e *gpuexec.Executor, numbers []T) *gpuexec.Buffer {
 	t.Helper()
-	b, err := e.Alloc(bg, int64(4*len(numbers)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Release)
-	if err := e.Write(bg, b, 0, gpuexec.BytesOf(numbers)); err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return generaltest.Upload(t, e, numbers)
 }
 
-func download[T float32 | int32 | uint32](t testing.TB, e *gpuexec.Executor, b *gpuexec.Buffer) []T {
+func download[T generaltest.Number](t testing.TB, e *gpuexec.Executor, b *gpuexec.Buffer) []T {
 	t.Helper()
-	numbers := make([]T, b.Bytes()/4)
-	if err := e.Read(bg, b, 0, gpuexec.BytesOf(numbers)); err != nil {
-		t.Fatal(err)
-	}
-	return numbers
+	return generaltest.Download[T](t, e, b)
 }
 
 const vectors = `
