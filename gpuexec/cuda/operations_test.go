@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
 	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
@@ -86,4 +87,4 @@ func TestFewRowsAndMany(t *testing.T) {
 
 // Package ops: numbers at the ends of their range, and what is none, give on this device
 // what they give on cpu, whole and in the tail of a row.
-func TestSpecialNumbers(t *testing.T) { generaltest.SpecialNumbers(t, need(t)) }
+func TestSpecialNumbers(t *testing.T) { generaltest.SpecialNumbers(t, need(t), must(cpu.New("auto"))) }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
 	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
 	"github.com/kiln-cache/kiln/gpuexec/opencl"
@@ -68,4 +69,6 @@ func TestProgramsSayTheirBlocks(t *testing.T) {
 
 // Package ops: numbers at the ends of their range, and what is none, give on this device
 // what they give on cpu, whole and in the tail of a row.
-func TestSpecialNumbers(t *testing.T) { generaltest.SpecialNumbers(t, device(t).(ops.Library)) }
+func TestSpecialNumbers(t *testing.T) {
+	generaltest.SpecialNumbers(t, device(t).(ops.Library), must(cpu.New("auto")))
+}
