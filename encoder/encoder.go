@@ -23,6 +23,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/devicename"
 	"github.com/kiln-cache/kiln/internal/forward"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -87,12 +88,13 @@ type Encoder struct {
 // of a text is padding, and all lengths of a model need some fifty shapes.
 const lengths = "geometric:8"
 
-// Open reads the folder of a model and prepares its weights on a device of the runtime,
-// which the caller closes after the Encoder. A folder that is broken or incomplete, and
-// a Config that is wrong, match ErrInvalid; a model that nothing here computes matches
-// ErrUnsupported, a device that is not here ErrUnavailable, and a number
-// that none has ErrNotFound. The *fault.Error about a
-// config has the file as its Key and the field as its Field.
+// Open reads the folder of a model and prepares its weights on a device of the runtime.
+// The caller closes the Encoder, and after it the runtime.
+//
+// A folder that is broken or incomplete, and a Config that is wrong, match ErrInvalid. A
+// model that Kiln cannot compute matches ErrUnsupported. A device that is not on this
+// machine matches ErrUnavailable, and a number that no device has ErrNotFound. The
+// *fault.Error about a config has the file as its Key and the field as its Field.
 func Open(ctx context.Context, rt *kiln.Runtime, dir string, cfg Config) (*Encoder, error) {
 	library, index, err := device(cfg.Device, rt)
 	if err != nil {
@@ -114,9 +116,9 @@ func Open(ctx context.Context, rt *kiln.Runtime, dir string, cfg Config) (*Encod
 
 // device gives the backend of that name, and the number of its device. All encoders of a
 // process share it, and so the weights on it.
-func device(name string, rt *kiln.Runtime) (_ ops.Library, index int, err error) {
-	backend, number, numbered := strings.Cut(cmp.Or(name, cpu.Name), ":")
-	if index, err = strconv.Atoi(number); numbered && (err != nil || index < 0 || strconv.Itoa(index) != number) {
+func device(name string, rt *kiln.Runtime) (ops.Library, int, error) {
+	backend, index, ok := devicename.Parse(cmp.Or(name, cpu.Name))
+	if !ok {
 		return nil, 0, fault.Invalidf("encoder: open", "Device is %.40q, want a name, or a name with a number such as opencl:1", name)
 	}
 	if isa := setting(rt, "KILN_CPU_ISA"); backend == cpu.Name && isa.Source != env.Default {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -17,35 +16,29 @@ import (
 	_ "github.com/kiln-cache/kiln/gpuexec/opencl" // registers what OpenCL drivers have
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/gpuexec/vulkan"
+	"github.com/kiln-cache/kiln/internal/devicename"
 )
 
 // device is a flag that names a backend, with the number of one of its devices or without.
 func (c *call) device(p *string, about string) {
 	c.text(p, "device NAME", about+": "+list(ops.Names())+", or one of several such as opencl:1, see kiln devices",
 		list(ops.Names())+", or one of these with a number, such as opencl:1", func(text string) bool {
-			_, numbered := indexOf(text)
-			return slices.Contains(ops.Names(), backendOf(text)) && (numbered || text == backendOf(text))
+			backend, _, ok := devicename.Parse(text)
+			return ok && slices.Contains(ops.Names(), backend)
 		})
 }
 
 // backendOf is the name of a device's backend.
 func backendOf(device string) string {
-	name, _, _ := strings.Cut(device, ":")
-	return name
+	backend, _, _ := devicename.Parse(device)
+	return backend
 }
 
-// indexOf is the number in the name of a device, if it has one: the first has 0.
-func indexOf(device string) (index int, numbered bool) {
-	_, text, _ := strings.Cut(device, ":")
-	index, err := strconv.Atoi(text)
-	return max(index, 0), err == nil && strconv.Itoa(index) == text && index >= 0
-}
-
-// libraries gives backends by their names, each the same one each time, with KILN_CPU_ISA
-// and KILN_ONEDNN_LIBRARY and KILN_NVRTC heeded, and which device of it is meant: the one that is chosen, if it is of that backend,
-// and else the first.
+// libraries gives a backend by its name, the same one each time, and the number of its
+// device: of the chosen device, if that is of the backend, and else 0. The backends heed
+// KILN_CPU_ISA, KILN_ONEDNN_LIBRARY and KILN_NVRTC.
 func libraries(settings env.Settings, chosen string) func(backend string) (ops.Library, int, error) {
-	index, _ := indexOf(chosen)
+	wanted, index, _ := devicename.Parse(chosen)
 	embedded := sync.OnceValues(func() (ops.Library, error) {
 		lib, err := cpu.New(settings.CPUISA.Value)
 		if isa := settings.CPUISA; err != nil && isa.Source == env.Environment {
@@ -67,7 +60,7 @@ func libraries(settings env.Settings, chosen string) func(backend string) (ops.L
 		} else if lib = ops.Find(backend); lib == nil {
 			return nil, 0, fmt.Errorf("no such device: want one of %s", strings.Join(ops.Names(), ", "))
 		}
-		if index == 0 || backend != backendOf(chosen) {
+		if index == 0 || backend != wanted {
 			return lib, 0, nil
 		}
 		if err := numbered(lib, index); err != nil {
