@@ -46,10 +46,11 @@ func main() {
 // options are the command line.
 type options struct {
 	settings
-	json    bool
-	plot    string
-	library string
-	misses  bool
+	json     bool
+	markdown bool
+	plot     string
+	library  string
+	misses   bool
 }
 
 func parse(args []string, stderr io.Writer) (o options, err error) {
@@ -60,6 +61,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	flags.IntVar(&o.rounds, "rounds", 7, "interleaved rounds, whose median is shown")
 	flags.DurationVar(&o.slot, "slot", 20*time.Millisecond, "of each contender in a round")
 	flags.BoolVar(&o.json, "json", false, "an object a line on stdout; the table goes to stderr")
+	flags.BoolVar(&o.markdown, "markdown", false, "the hits as README's table on stdout, without the misses; the whole table goes to stderr")
 	flags.StringVar(&o.plot, "plot", "", "draw the hits into this PNG `file`")
 	flags.StringVar(&o.library, "onednn", "../../.cache/onednn-3.2/libdnnl.so.3", "the library's `file`; empty leaves oneDNN out")
 	flags.BoolVar(&o.misses, "misses", true, "measure misses too")
@@ -88,6 +90,9 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	}
 	if o.slot < 5*time.Millisecond || o.slot > time.Minute {
 		return o, fault.Invalidf(op, "--slot %s, want 5ms to 1m", o.slot)
+	}
+	if o.json && o.markdown {
+		return o, fault.Invalidf(op, "--json and --markdown both want stdout")
 	}
 	if o.plot != "" {
 		return o, picture.Check(o.plot)
@@ -129,7 +134,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
-	if o.misses {
+	if o.misses && !o.markdown {
 		made, err := measureMisses(ctx, o.settings)
 		if err != nil {
 			return err
@@ -138,6 +143,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	o.progress("")
 	m, table := thisMachine(o.settings, n), stdout
+	if o.markdown {
+		table = stderr
+		if err := printMarkdown(stdout, o.settings, figures); err != nil {
+			return err
+		}
+	}
 	if o.json {
 		table = stderr
 		if err := writeJSON(stdout, m, figures); err != nil {

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestRefusesBadFlags(t *testing.T) {
 	for _, args := range [][]string{
 		{"--entries", "1000"}, {"--entries", "0"}, {"--entries", ""}, {"--goroutines", "1,x"}, {"--goroutines", "0"},
-		{"--rounds", "0"}, {"--slot", "1us"}, {"--plot", "picture.svg"}, {"--plot", "no/such/folder/p.png"}, {"--nope"}, {"rest"},
+		{"--rounds", "0"}, {"--slot", "1us"}, {"--plot", "picture.svg"}, {"--plot", "no/such/folder/p.png"}, {"--nope"}, {"rest"}, {"--json", "--markdown"},
 	} {
 		var out, errs bytes.Buffer
 		err := run(t.Context(), args, &out, &errs)
@@ -100,5 +100,35 @@ func TestRun(t *testing.T) {
 	defer file.Close()
 	if _, err := png.Decode(file); err != nil {
 		t.Error(err)
+	}
+}
+
+// README's table: a row for each contender but the reference and the loop, with as many
+// columns as its head; the last column but one is beside a writer.
+func TestMarkdown(t *testing.T) {
+	at := func(name string, entries, goroutines int, writers, ours bool, ratio float64) figure {
+		f := figure{Kind: "hit", Entries: entries, Writers: writers, ours: ours}
+		f.Bench, f.Goroutines, f.Ratio, f.Min, f.Max = name, goroutines, ratio, ratio/2, 2*ratio
+		return f
+	}
+	var figures []figure
+	for _, f := range []struct {
+		entries, goroutines int
+		writers             bool
+		ratio               float64
+	}{{1024, 1, false, 0.02}, {1024, 1, true, 8}, {1024, 8, false, 0.5}, {1024, 8, true, 16}, {2048, 1, false, 1}, {2048, 8, false, 9}} {
+		figures = append(figures, at("ours", f.entries, f.goroutines, f.writers, true, f.ratio), at(reference, f.entries, f.goroutines, f.writers, false, 1),
+			at(emptyLoop, f.entries, f.goroutines, f.writers, false, 0.01), at("other", f.entries, f.goroutines, f.writers, false, 2*f.ratio))
+	}
+	var got strings.Builder
+	if err := printMarkdown(&got, settings{entries: []int{1024, 2048}, goroutines: []int{1, 8}}, figures); err != nil {
+		t.Fatal(err)
+	}
+	const want = "| a lookup that hits, in times a `sync.Map`'s with the full key | 1 goroutine | 8 goroutines | 8 beside a writer, with evictions | 1, 2,048 entries |\n" +
+		"|---|---|---|---|---|\n" +
+		"| **ours** | 0.020 [0.010, 0.040] | 0.50 [0.25, 1.00] | 16 [8.00, 32] | 1.00 [0.50, 2.00] |\n" +
+		"| other | 0.040 [0.020, 0.080] | 1.00 [0.50, 2.00] | 32 [16, 64] | 2.00 [1.00, 4.00] |\n"
+	if got.String() != want {
+		t.Errorf("got\n%swant\n%s", got.String(), want)
 	}
 }
