@@ -43,7 +43,7 @@ type modelBench struct {
 // versions first.
 func benchModel(ctx context.Context, say func(object any, format string, args ...any) error) (_ []measure.Figure, err error) {
 	if _, err := os.Stat(modelFolder); err != nil {
-		return nil, fmt.Errorf("MiniLM: %w: %s is not there; `make model` brings it", fault.ErrUnavailable, modelFolder)
+		return nil, fmt.Errorf("MiniLM: %w: %s is not there: in the root of a clone `make model` brings it", fault.ErrUnavailable, modelFolder)
 	}
 	b := &modelBench{encoders: make(map[int]*encoder.Encoder)}
 	if b.theirs, err = onnx.Open(ctx, peerFolder); err != nil {

@@ -47,6 +47,9 @@ func search(ctx context.Context, e *encoder.Encoder, folder fs.FS, question stri
 			texts, files = append(texts, strings.Join(strings.Fields(paragraph), " ")), append(files, file)
 		}
 	}
+	if len(order) == 0 {
+		return []string{"there is no .txt file in the folder"}
+	}
 	embeddings := must(e.Encode(ctx, texts)) // of any lengths, packed together
 	near := func(i int) (cosine float32) {   // of embeddings, which have the length 1
 		for at, v := range embeddings[i] {

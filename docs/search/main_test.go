@@ -41,6 +41,15 @@ func Example() {
 	// 0.77 ovens.txt: w40 w41 w42
 }
 
+// A folder without texts is told, and the question is not embedded for it.
+func TestNoTexts(t *testing.T) {
+	for _, folder := range []fs.FS{fstest.MapFS{}, fstest.MapFS{"pots.jpg": {Data: []byte("w7")}}, os.DirFS(t.TempDir() + "/none")} {
+		if got := ask("../../encoder/testdata/tiny", folder, "w7"); got != "there is no .txt file in the folder\n" {
+			t.Errorf("%v: %q", folder, got)
+		}
+	}
+}
+
 // The page's question has the page's answers, and its program is as long as it says.
 func TestPage(t *testing.T) {
 	page := string(must(os.ReadFile("../search.md")))

@@ -34,7 +34,7 @@ type Peer struct {
 // What is not there matches fault.ErrUnavailable.
 func Command(ctx context.Context, folder string, args ...string) (*exec.Cmd, error) {
 	absent := func(what string) error {
-		return fmt.Errorf("onnxruntime: %w: %s is not there; `make fetch-onnxruntime` brings it", fault.ErrUnavailable, what)
+		return fmt.Errorf("onnxruntime: %w: %s is not there: in the root of a clone `make fetch-onnxruntime` brings it", fault.ErrUnavailable, what)
 	}
 	for _, name := range []string{"model.onnx", "site"} {
 		if path := filepath.Join(folder, name); exists(path) != nil {
