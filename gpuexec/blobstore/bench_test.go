@@ -28,6 +28,31 @@ func BenchmarkDurability(b *testing.B) {
 	}
 }
 
+// The first put at the capacity after an open costs as much whatever the number of
+// entries (SPEC P7).
+func BenchmarkFirstEviction(b *testing.B) {
+	for _, p := range []blobstore.Policy{blobstore.FIFO, blobstore.LRU, blobstore.Cost} {
+		for _, entries := range []int{1_000, 10_000, 100_000} {
+			b.Run(fmt.Sprintf("%s/%d", p, entries), func(b *testing.B) {
+				r := newRig(b)
+				s := r.open("d", int64(entries)*small, policy(p), func(c *blobstore.Config) { blobstore.SetFS(c, nil) })
+				for i := range entries {
+					r.must(s.Put(background, backend, fmt.Sprint(i), payload("v", 100), time.Duration(i*7919%entries+1)))
+				}
+				s.SaveIndex()
+				n := entries
+				for b.Loop() {
+					b.StopTimer()
+					s.reopen()
+					b.StartTimer()
+					n++
+					r.must(s.Put(background, backend, fmt.Sprint(n), payload("v", 100), time.Duration(n*7919%entries+1)))
+				}
+			})
+		}
+	}
+}
+
 // Eight writers of one directory store as much together as one does alone.
 func BenchmarkWriters(b *testing.B) {
 	for _, level := range []blobstore.Durability{blobstore.None, blobstore.Full} {

@@ -73,7 +73,11 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 	if d.idx.disk <= capacity {
 		return nil
 	}
-	if d.s.policy() == Cost || only != "" || d.rest.unknown > 0 {
+	other := d.rest.merit != (d.s.policy() == Cost) // its lines are in another order
+	if other && d.idx.rest {
+		d.saved = 0 // the next reader finds them in this one
+	}
+	if other || only != "" || d.rest.unknown > 0 {
 		if err := d.whole(); err != nil {
 			return err
 		}

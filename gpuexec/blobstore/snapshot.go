@@ -14,7 +14,7 @@ import (
 // snapshot is the first line of the file that has an index as it was at one place of the
 // journal, so that an Open need not list the directory: whoever has read it goes on in
 // the journal from there. A line for each entry follows, as in the journal, with a digest
-// of it, in the order of their numbers: under FIFO the first lines are the next victims,
+// of it, in the order of index.lines: where none was used the first are the next victims,
 // and who needs no more reads no more.
 //
 // It is a hint, believed only where all of this line is so: it was written since the
@@ -29,6 +29,7 @@ type snapshot struct {
 	folders uint64 // digest of the times at which the folders of the backends were changed
 	entries int
 	unknown int   // entries whose number may be too large, and their lines too late
+	merit   bool  // the lines are in the order for Cost
 	length  int64 // bytes of all lines
 	totals
 }
@@ -39,8 +40,8 @@ const (
 )
 
 func (h *snapshot) String() string {
-	return sealed(fmt.Sprintf("index %s %d %d %s %016x %d %d %d %d %d %d ", h.boot, h.inode, h.offset, h.seal, h.folders,
-		h.entries, h.unknown, h.length, h.seq, h.bytes, h.disk))
+	return sealed(fmt.Sprintf("index %s %d %d %s %016x %d %d %t %d %d %d %d ", h.boot, h.inode, h.offset, h.seal, h.folders,
+		h.entries, h.unknown, h.merit, h.length, h.seq, h.bytes, h.disk))
 }
 
 // parseSnapshot reads the first line of a text, and gives its length.
@@ -49,8 +50,8 @@ func parseSnapshot(text []byte) (h snapshot, length int64, whole bool) {
 	if !ok {
 		return h, 0, false
 	}
-	_, err := fmt.Sscanf(string(line), "index %s %d %d %s %x %d %d %d %d %d %d ", &h.boot, &h.inode, &h.offset, &h.seal, &h.folders,
-		&h.entries, &h.unknown, &h.length, &h.seq, &h.bytes, &h.disk)
+	_, err := fmt.Sscanf(string(line), "index %s %d %d %s %x %d %d %t %d %d %d %d ", &h.boot, &h.inode, &h.offset, &h.seal, &h.folders,
+		&h.entries, &h.unknown, &h.merit, &h.length, &h.seq, &h.bytes, &h.disk)
 	return h, int64(len(line) + 1), err == nil && h.String() == string(line)+"\n" && h.length >= 0
 }
 
@@ -265,11 +266,11 @@ func (d *directory) save() {
 	if d.readRest(); !d.fresh {
 		return // and the next change lists
 	}
-	h := snapshot{boot: d.s.main.Boot(), inode: j.inode, offset: j.offset, entries: len(d.idx.entries), totals: d.idx.totals}
+	h := snapshot{boot: d.s.main.Boot(), inode: j.inode, offset: j.offset, entries: len(d.idx.entries), merit: d.idx.policy == Cost, totals: d.idx.totals}
 	d.saved, d.savedAt = h.inode, h.offset // also if it fails, so that not each change tries
 	h.seal, h.folders = d.sealAt(h.offset), d.folders()
 	lines := make([]byte, 0, 120*h.entries)
-	for _, r := range d.idx.bySeq() {
+	for _, r := range d.idx.lines() {
 		if lines = appendEntry(lines, r); !r.known {
 			h.unknown++
 		}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -13,10 +14,10 @@ import (
 // snapshotOf is the text of a snapshot of an index.
 func snapshotOf(x *index) string {
 	var lines []byte
-	for _, r := range x.bySeq() {
+	for _, r := range x.lines() {
 		lines = appendEntry(lines, r)
 	}
-	h := snapshot{boot: "b", inode: 1, offset: 2, seal: "0123456789abcdef", entries: len(x.entries), length: int64(len(lines)), totals: x.totals}
+	h := snapshot{boot: "b", inode: 1, offset: 2, seal: "0123456789abcdef", entries: len(x.entries), merit: x.policy == Cost, length: int64(len(lines)), totals: x.totals}
 	return h.String() + string(lines)
 }
 
@@ -76,10 +77,11 @@ func TestSnapshotIsWholeOrNone(t *testing.T) {
 // all of it does, whatever is stored and removed meanwhile, and ends as the same.
 func TestRestIsReadLate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		policy := rapid.SampledFrom([]Policy{FIFO, LRU}).Draw(t, "policy")
+		policy := rapid.SampledFrom(policies).Draw(t, "policy")
 		whole := newIndex(policy)
 		for i := range rapid.IntRange(1, 60).Draw(t, "entries") {
-			whole.add(record{place: fmt.Sprintf("test/%d/0", i), known: true, bytes: 1, disk: rapid.Int64Range(1, 3).Draw(t, "disk"), seq: int64(i)})
+			whole.add(record{place: fmt.Sprintf("test/%d/0", i), known: true, bytes: 1, disk: rapid.Int64Range(1, 3).Draw(t, "disk"), seq: int64(i),
+				cost: time.Duration(rapid.IntRange(1, 3).Draw(t, "cost"))})
 			whole.seq = int64(i)
 		}
 		text := snapshotOf(whole)
@@ -106,7 +108,8 @@ func TestRestIsReadLate(t *testing.T) {
 				whole.follow(change{record: record{place: place}})
 				late.follow(change{record: record{place: place}})
 			case 1:
-				c := change{added: true, record: record{place: place, known: true, bytes: 1, disk: 2}}
+				c := change{added: true, record: record{place: place, known: true, bytes: 1, disk: 2,
+					cost: time.Duration(rapid.IntRange(1, 3).Draw(t, "cost"))}}
 				whole.follow(change{record: record{place: place}})
 				late.follow(change{record: record{place: place}})
 				whole.follow(c)
@@ -116,12 +119,12 @@ func TestRestIsReadLate(t *testing.T) {
 					read()
 				}
 			case 3:
-				place := fmt.Sprintf("test/%d/0", rapid.IntRange(0, 4).Draw(t, "used")) // all that late has of the first lines, at times
-				if whole.entries[place] != nil {
-					used := uses{place: {count: 1, last: whole.seq + 1}}
-					whole.note(used)
-					late.note(used)
+				used := uses{} // all that late has
+				for place := range late.entries {
+					used[place] = use{count: 1, last: whole.seq + 1}
 				}
+				whole.note(used)
+				late.note(used)
 			default:
 				capacity := whole.disk - rapid.Int64Range(1, 9).Draw(t, "over")
 				for late.bytes, late.disk = whole.bytes, whole.disk; whole.disk > capacity && whole.disk > 0; { // as the journal says
@@ -144,7 +147,7 @@ func TestRestIsReadLate(t *testing.T) {
 		for late.rest {
 			read()
 		}
-		if !slices.EqualFunc(late.bySeq(), whole.bySeq(), func(a, b *record) bool { return a.place == b.place && a.disk == b.disk }) {
+		if !slices.EqualFunc(late.lines(), whole.lines(), func(a, b *record) bool { return a.place == b.place && a.disk == b.disk }) {
 			t.Fatal("other entries are left")
 		}
 	})

@@ -21,9 +21,9 @@ type index struct {
 	unread  bool      // only the totals are known
 
 	// rest says that entries are known by two ends only: those that were stored lately,
-	// and of those before, in the order of their numbers, the first.
+	// and of those before, in the order of lines, the first.
 	rest bool
-	low  int64           // number of the last of these
+	low  record          // the last of these
 	gone map[string]bool // places of which the rest tells what is not so any more
 	held totals          // bytes of the entries that are known
 }
@@ -136,7 +136,7 @@ func (x *index) remove(place string) {
 
 // feed adds the next entry of the rest.
 func (x *index) feed(r record) {
-	x.low = max(x.low, r.seq)
+	x.low = r
 	if x.gone[r.place] {
 		delete(x.gone, r.place)
 		return
@@ -152,7 +152,14 @@ func (x *index) fed() bool {
 
 // starved reports that the next victim may be in the rest.
 func (x *index) starved() bool {
-	return x.rest && (x.order.Len() == 0 || x.age(x.order.list[0]) > x.low)
+	if !x.rest || x.order.Len() == 0 {
+		return x.rest
+	}
+	first := x.order.list[0]
+	if x.policy == Cost {
+		return cmp.Or(cmp.Compare(x.worth(first), x.low.merit()), cmp.Compare(first.seq, x.low.seq)) > 0
+	}
+	return x.age(first) > x.low.seq
 }
 
 // pass leaves an entry that cannot be evicted out of the queue.
@@ -291,9 +298,9 @@ func (x *index) arrange(only string) {
 
 // surplus lists up to most entries to evict so that the bytes are within capacity, in
 // the order of the policy. keep is the place of the newcomer, which stays (SPEC P7), as
-// do entries that take nothing. All entries must be known, but for the rest under FIFO
-// and LRU, and arranged: then the cost grows with the number of victims, and with the logarithm
-// of that of entries.
+// do entries that take nothing. All entries must be known, but for the rest, and
+// arranged: then the cost grows with the number of victims, and with the logarithm of
+// that of entries.
 func (x *index) surplus(capacity int64, keep string, most int) []*record {
 	var out, passed []*record
 	for left := x.disk; left > capacity && len(out) < most && x.order.Len() > 0 && !x.starved(); {
@@ -332,14 +339,20 @@ func (x *index) age(r *record) int64 {
 }
 
 // worth is the compile time that a byte of the entry saves, in nanoseconds (SPEC P7).
-func (x *index) worth(r *record) float64 {
-	return float64(r.cost) * float64(x.useOf(r).count+1) / float64(max(r.bytes, 1))
-}
+func (x *index) worth(r *record) float64 { return r.merit() * float64(x.useOf(r).count+1) }
 
-// bySeq lists all entries in the order of their numbers.
-func (x *index) bySeq() []*record {
+// merit is the least that it is worth, whatever its uses.
+func (r *record) merit() float64 { return float64(max(0, r.cost)) / float64(max(r.bytes, 1)) }
+
+// lines lists all entries in the order that they would go in if none was used: their
+// numbers tell it, but under Cost their merit does first.
+func (x *index) lines() []*record {
 	return slices.SortedFunc(maps.Values(x.entries), func(a, b *record) int {
-		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.place, b.place))
+		order := 0
+		if x.policy == Cost {
+			order = cmp.Compare(a.merit(), b.merit())
+		}
+		return cmp.Or(order, cmp.Compare(a.seq, b.seq), cmp.Compare(a.place, b.place))
 	})
 }
 
