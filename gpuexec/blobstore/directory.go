@@ -123,8 +123,8 @@ func (d *directory) prepare(ctx context.Context) error {
 	return nil
 }
 
-// mayBecome refuses a directory that is no store and has files where a store removes what
-// nobody uses. They are of somebody else, whatever their names: see markStore.
+// mayBecome refuses a directory that is no store and has files where a store removes or
+// replaces them. They are of somebody else, whatever their names: see markStore.
 func (d *directory) mayBecome() error {
 	f := d.s.main
 	if f.isStore() {
@@ -137,10 +137,14 @@ func (d *directory) mayBecome() error {
 				Err: fmt.Errorf("%w: this is no store yet, and its folder %s has files, which a store would remove: use another directory", fault.ErrRefused, name)}
 		}
 	}
+	if _, err := f.Lstat(sizeFile); err == nil && f.readSize() == unknownSize && !f.isStore() {
+		return &fault.Error{Op: "store: open", Key: d.s.cfg.Dir,
+			Err: fmt.Errorf("%w: this is no store yet, and its %s, which a store would replace, has no number: use another directory", fault.ErrRefused, sizeFile)}
+	}
 	return nil
 }
 
-// markStore makes the folder that tells a store before there is anything else of one. It
+// markStore makes the file that tells a store before there is anything else of one. It
 // syncs the name where that may be new: a loss of power must not take it and leave files
 // in tmp/, since nobody could say then whose these are.
 func (d *directory) markStore() error {
@@ -155,7 +159,11 @@ func (d *directory) markStore() error {
 	if !first {
 		return nil
 	}
-	return errors.Join(s.syncDir(leaseDir), s.syncDir("."))
+	f, err := s.main.Update(lockDir + "/0") // what the first holder of the lock writes
+	if err == nil {
+		err = f.Close()
+	}
+	return errors.Join(err, s.syncDir(lockDir), s.syncDir(leaseDir), s.syncDir("."))
 }
 
 func (d *directory) makeOwn(name string) error {
@@ -252,7 +260,7 @@ func (d *directory) enter(ctx context.Context) error {
 			read := d.journal.offset
 			err := d.journal.follow(d.idx)
 			if d.journal.offset != read || d.text == unread { // a process that changed entries has written size.txt too
-				d.text = d.readSize()
+				d.text = d.s.main.readSize()
 				d.follow()
 			}
 			if err == nil && loaded && d.text != d.idx.bytes {
@@ -313,7 +321,7 @@ func (d *directory) list(ctx context.Context) error {
 	d.forgetRest()
 	d.idx, d.text, d.opened = x, unread, true
 	if d.lock == nil {
-		d.text = d.readSize()
+		d.text = d.s.main.readSize()
 		d.follow()
 	}
 	return nil

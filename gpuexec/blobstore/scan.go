@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -67,17 +68,18 @@ func (f folder) scan(each visit, skipped func(name string, err error)) error {
 	return nil
 }
 
-// isStore reports whether the folder has been a store: it has a folder or file of one,
-// or an entry.
+// isStore reports whether the folder has been a store: its lock has a file, or it has an
+// entry. Somebody else may have a folder or a size.txt of that name; with both it is an
+// empty store of an older version, and a lock that may not be listed is another user's.
 func (f folder) isStore() bool {
-	if info, err := f.Lstat(lockDir); err == nil && info.Mode.IsDir() {
-		return true
-	}
-	if info, err := f.Lstat(sizeFile); err == nil && info.Regular() {
+	_, there := f.Lstat(leaseDir)
+	list, err := f.ReadDir(lockDir)
+	ours := func(i vfs.Info) bool { return isNumber(i.Name) && i.Mode.IsRegular() }
+	if slices.ContainsFunc(list, ours) || err == nil && f.readSize() != unknownSize || there == nil && errors.Is(err, fs.ErrPermission) {
 		return true
 	}
 	found := errors.New("found")
-	err := f.scan(func(string, files) error { return found }, func(string, error) {})
+	err = f.scan(func(string, files) error { return found }, func(string, error) {})
 	return errors.Is(err, found)
 }
 

@@ -161,7 +161,7 @@ func (d *directory) folders() uint64 {
 // evict, or what size.txt does not agree with. The caller has the lock.
 func (d *directory) peek() bool {
 	t := d.journal.tail
-	if t.bytes < 0 || t.disk < 0 || t.bytes != d.readSize() {
+	if t.bytes < 0 || t.disk < 0 || t.bytes != d.s.main.readSize() {
 		return false
 	}
 	f, err := d.s.main.Open(indexFile)

@@ -114,7 +114,11 @@ func costs(t *testing.T, p blobstore.Policy, entries int) (took []int64) {
 	}
 	var s *shop
 	open := func() { s = r.open("d", int64(entries)*small, policy(p), counted) }
-	put := func(i int) func() { return func() { r.want("put", s.put(fmt.Sprintf("n%03d", i), "v", putOptions{cost: float64(2 * entries)}), "ok") } }
+	put := func(i int) func() {
+		return func() {
+			r.want("put", s.put(fmt.Sprintf("n%03d", i), "v", putOptions{cost: float64(2 * entries)}), "ok")
+		}
+	}
 	step(open) // another process goes on
 	step(put(1))
 	step(put(2))

@@ -7,7 +7,9 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -328,4 +330,52 @@ func TestExisting(t *testing.T) {
 	r.must(os.Remove(r.path("d/size.txt")))
 	s.reopen()
 	r.want("entries alone", s.get("k"), "v")
+}
+
+// P13: what a stranger has under a name of a store makes his directory no store: nothing in
+// it is made, replaced or removed by who wants one, or by a first open that would.
+func TestStrangersNamesAreNoStore(t *testing.T) {
+	for names, opens := range map[string]bool{ // whether a store may be begun there
+		"size.txt=mine":                                false,
+		"size.txt=12":                                  true,
+		"lease/directory/":                             true,
+		"lease/directory/notes=1 size.txt=mine":        false,
+		"lease/directory/7/ tmp/thesis=mine":           false,
+		"size.txt=12 uses/thesis=mine":                 false,
+		"lease/directory/notes=1 quarantine/held=mine": false,
+	} {
+		r := newRig(t)
+		for _, name := range strings.Fields(names) {
+			if name, text, file := strings.Cut(name, "="); file {
+				r.write(r.path("d/"+name), []byte(text))
+			} else {
+				r.must(os.MkdirAll(r.path("d/"+name), 0o700))
+			}
+		}
+		before := r.tree("d")
+		for _, readOnly := range []bool{false, true} {
+			_, err := blobstore.Open(background, r.config("d", mib, func(c *blobstore.Config) { c.Existing, c.ReadOnly = true, readOnly }))
+			r.want(names, words(errors.Is(err, fault.ErrNotFound), r.tree("d")), words(true, before))
+		}
+		_, err := r.open("into", mib).Merge(background, r.path("d"))
+		r.want("merge "+names, words(errors.Is(err, fault.ErrNotFound), r.tree("d")), words(true, before))
+		s, err := blobstore.Open(background, r.config("d", mib))
+		if opens {
+			r.must(err)
+			r.must(s.Close(background))
+			continue
+		}
+		r.want("open "+names, words(errors.Is(err, fault.ErrRefused), r.tree("d")), words(true, before))
+	}
+}
+
+// tree is what a directory holds.
+func (r *rig) tree(dir string) (all string) {
+	r.must(filepath.WalkDir(r.path(dir), func(name string, e fs.DirEntry, err error) error {
+		if all += strings.TrimPrefix(name, r.root) + "\n"; err == nil && e.Type().IsRegular() {
+			all += string(r.read(name)) + "\n"
+		}
+		return err
+	}))
+	return all
 }

@@ -138,12 +138,12 @@ func (s *Store) Audit(ctx context.Context) (size, text, disk int64, err error) {
 		disk += sized(place, f).bytes
 		return nil
 	}, s.skipped)
-	return u.Bytes, s.dir.readSize(), disk, err
+	return u.Bytes, s.main.readSize(), disk, err
 }
 
 // readSize is what size.txt says, or unknownSize.
-func (d *directory) readSize() int64 {
-	text, err := vfs.ReadFile(d.s.main, sizeFile, 32)
+func (f folder) readSize() int64 {
+	text, err := vfs.ReadFile(f, sizeFile, 32)
 	if err != nil {
 		return unknownSize
 	}
