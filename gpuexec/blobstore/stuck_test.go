@@ -4,17 +4,21 @@ package blobstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // P10: a file system that cannot sync folders is a warning, not the end of storing.
@@ -250,4 +254,80 @@ func TestPassedOverGoesLater(t *testing.T) {
 	r.want("prune", words(s.Prune(background, 0), s.usage().Entries), "<nil> 1")
 	firm.Store(false)
 	r.want("prune again", words(s.Prune(background, 0), s.usage().Entries), "<nil> 0")
+}
+
+// laggard is a file system that takes two seconds to move an entry, or to look at one, and
+// may have no journal.
+type laggard struct {
+	vfs.FS
+	slow    *atomic.Bool
+	journal bool
+}
+
+func (l laggard) lag(name, part string) {
+	if l.slow.Load() && strings.Contains(name, part) {
+		time.Sleep(2 * time.Second)
+	}
+}
+
+func (l laggard) Rename(from, to string) error {
+	if l.slow.Load() && !l.journal && to == "lease/journal" {
+		return syscall.ENOSPC
+	}
+	l.lag(from, backend+"/")
+	return l.FS.Rename(from, to)
+}
+
+func (l laggard) Lstat(name string) (vfs.Info, error) {
+	l.lag(name, "/key.bin")
+	return l.FS.Lstat(name)
+}
+
+// P7, P8: who evicts or lists for long under the directory lock shows that it lives, and is
+// not passed over.
+func TestBeatsUnderTheLock(t *testing.T) {
+	for what, journal := range map[string]bool{"evicts": true, "lists, without a journal": false} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				disk := crashfs.New(nil)
+				open := func(f vfs.FS) *blobstore.Store {
+					cfg := powerConfig(f, blobstore.None)
+					cfg.Capacity = limit.Of(mib)
+					s, err := blobstore.Open(background, cfg)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return s
+				}
+				slow := &atomic.Bool{}
+				a, b := open(laggard{disk, slow, journal}), open(disk)
+				for i := range 15 {
+					if err := a.Put(background, backend, fmt.Sprint(i), nil, 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+				slow.Store(true)
+				if !journal {
+					if err := disk.Remove("lease/journal"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				begin, done := time.Now(), make(chan error)
+				go func() { done <- a.Prune(background, 0) }()
+				time.Sleep(time.Second) // it has the lock
+				if err := b.Put(background, backend, "b", nil, 0); err != nil {
+					t.Error(err)
+				}
+				waited := time.Since(begin)
+				slow.Store(false)
+				list, err := disk.ReadDir("lease/directory")
+				if e := <-done; waited < 20*time.Second || len(list) != 1 || err != nil || e != nil {
+					t.Errorf("waited %v; holders %v: %v, %v", waited, list, err, e)
+				}
+				if err := errors.Join(a.Close(background), b.Close(background)); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
