@@ -3,6 +3,7 @@
 package blobstore_test
 
 import (
+	"context"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -52,6 +53,29 @@ func TestOrderOfARebuiltIndex(t *testing.T) {
 	for i, want := range [][]int{{3, 4, 5}, {4, 5}, {5}} {
 		s.fill(6+i, 6+i, 100*kib)
 		r.want("have", s.has(2, 3, 4, 5), want)
+	}
+}
+
+// P8, P9: a clock that jumps does not replace a living builder, nor sweeps what it holds,
+// whoever opens or sweeps meanwhile; and what it saves is found.
+func TestBuilderUnderJumpingClocks(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		r := newRig(t)
+		of := func(c *blobstore.Config) { c.Shared = shared }
+		a, b := r.open("d", mib, of), r.open("d", mib, of)
+		_, claim, _, err := a.Obtain(background, backend, "k")
+		r.must(err)
+		for i, jump := range []time.Duration{3 * time.Hour, -9 * time.Hour, 100 * 365 * 24 * time.Hour, -200 * 365 * 24 * time.Hour} {
+			r.clock(jump)
+			r.want("put", words(b.put(words("b", i), "v"), r.open("d", mib, of).put(words("c", i), "v")), "ok ok") // both sweep
+			ctx, cancel := context.WithTimeout(background, 30*time.Millisecond)
+			_, second, _, err := b.Obtain(ctx, backend, "k")
+			cancel()
+			r.want(words("shared", shared, jump), words(second == nil, err), words(true, context.DeadlineExceeded))
+		}
+		r.must(claim.Save(background, []byte("v"), 0))
+		blob, claim, _, err := b.Obtain(background, backend, "k")
+		r.want("found", words(string(blob.Payload), claim == nil, err), "v true <nil>")
 	}
 }
 

@@ -127,3 +127,33 @@ func TestCloseAgain(t *testing.T) {
 	s.shut()
 	r.want("files that were opened", r.io("open"), 0)
 }
+
+// P2, P7: leases, marks and uses leave nothing behind when they end, and openings one file
+// of uses together; whoever ends first.
+func TestFortyLeaveOneFileOfUses(t *testing.T) {
+	for _, p := range []blobstore.Policy{blobstore.FIFO, blobstore.LRU} {
+		r := newRig(t)
+		var all []*shop
+		for i := range 40 {
+			s := r.open("d", mib, policy(p), func(c *blobstore.Config) { c.Aborts = func(string) bool { return true } })
+			_, claim, _, err := s.Obtain(background, backend, words(i))
+			r.must(err)
+			r.must(claim.Save(background, []byte("v"), 0))
+			b, _, err := s.Get(background, backend, words(i))
+			r.must(err)
+			leave, _, err := s.Enter(background, backend, b)
+			r.must(err)
+			leave()
+			all = append(all, s)
+		}
+		for i := range all {
+			all[(i*7)%len(all)].shut()
+		}
+		for folder, files := range map[string]int{"uses": 1, "mark": 0, "tmp": 0, "lease/key": 0, "lease/owner": 0, "lease/directory": 1} {
+			r.want(words(p, folder), len(r.names("d/"+folder)), files)
+		}
+		s := r.open("d", mib, policy(p))
+		info, err := s.Inspect(background, "test/"+s.Bucket("7")+"/0")
+		r.want("its uses", words(info.Uses, err), "1 <nil>")
+	}
+}

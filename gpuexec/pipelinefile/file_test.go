@@ -302,26 +302,58 @@ func TestLoadMerges(t *testing.T) {
 	}
 }
 
-// SPEC P13: a file that another user owns or can write is not given to the driver.
+// SPEC P13: a file that another user owns or can write is not given to the driver, nor is
+// it joined or replaced, whatever link leads to it. What is saved nobody else can read.
 func TestSomebodyElses(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "f")
+	dir := t.TempDir()
+	path, link, second := filepath.Join(dir, "f"), filepath.Join(dir, "link"), filepath.Join(dir, "second")
 	v := open(t)
 	v.shader("s", "a")
 	v.built("s")
-	v.save(path)
-	field, err := "mode", os.Chmod(path, 0o666)
-	if os.Getuid() == 0 {
-		field, err = "owner", os.Chown(path, 65534, -1)
-	}
-	if err != nil {
+	if err := os.Symlink("f", link); err != nil {
 		t.Fatal(err)
 	}
-	l, err := v.Load(t.Context(), path)
-	if err != nil || l.Reason != fault.Degraded || l.Field != field {
-		t.Errorf("%+v, %v", l, err)
-	}
-	if _, err := v.Save(t.Context(), path); !errors.Is(err, fault.ErrIO) {
-		t.Error("joined with it:", err)
+	for what, c := range map[string]struct {
+		field string
+		spoil func() error
+	}{
+		"the group can write":  {"mode", func() error { return os.Chmod(path, 0o620) }},
+		"all can write":        {"mode", func() error { return os.Chmod(path, 0o602) }},
+		"another user's":       {"owner", func() error { return os.Chown(path, 65534, -1) }},
+		"a name of another's":  {"owner", func() error { return errors.Join(os.Chown(path, 65534, -1), os.Link(path, second)) }},
+		"read by all is sound": {"", func() error { return errors.Join(os.Link(path, second), os.Chmod(path, 0o644)) }},
+	} {
+		if c.field == "owner" && os.Getuid() != 0 {
+			continue
+		}
+		v.save(path)
+		info, err := os.Stat(path)
+		if err := errors.Join(err, c.spoil()); err != nil || info.Mode().Perm() != 0o600 {
+			t.Fatalf("%s: %v, saved with %v", what, err, info.Mode())
+		}
+		was, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := fault.Reason("")
+		if c.field != "" {
+			want = fault.Degraded
+		}
+		for _, at := range []string{path, link} {
+			if l, err := v.Load(t.Context(), at); err != nil || l.Reason != want || l.Field != c.field {
+				t.Errorf("%s at %s: %+v, %v", what, at, l, err)
+			}
+			if _, err := v.Save(t.Context(), at); errors.Is(err, fault.ErrIO) != (want != "") {
+				t.Errorf("%s at %s: joined with it: %v", what, at, err)
+			}
+			if is, err := os.Stat(path); err != nil || want != "" && !os.SameFile(is, was) {
+				t.Errorf("%s at %s: replaced: %v", what, at, err)
+			}
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		_ = os.Remove(second) // not all have one
 	}
 }
 
