@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/hidden"
+	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/limit"
@@ -57,6 +58,7 @@ type Config struct {
 func init() {
 	hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w })
 	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
+	hidden.Field(func(b *Built, c *lease.Claim) { b.claim = c })
 	hidden.Field(func(c *Config, f func(context.Context, *Request, bool) (string, error)) { c.storable = f })
 }
 
@@ -100,6 +102,8 @@ type Built struct {
 	// Requires lists the instruction sets without which Blob must not be loaded
 	// (SPEC K7); nil = not known, so all that this device has; empty = none.
 	Requires []string
+
+	claim *lease.Claim // of the maker, who finds the value while it is in use; nil = none
 }
 
 // Request asks for one artefact.

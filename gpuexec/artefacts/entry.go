@@ -27,6 +27,7 @@ type entry struct {
 	free     func()
 	blob     func(context.Context) ([]byte, error)
 	requires []string
+	claim    *lease.Claim
 	kernels  []*node // what it was made from; each holds a pin for it
 	origin   Outcome // how it was made
 

@@ -121,6 +121,7 @@ func (s *state) land(m *making) (resident bool) {
 	}
 	if resident {
 		end = evicted // before there is another run
+		m.n.Value.claim.Grant(s.era)
 	} else {
 		s.takeOut(m.n, taken)
 	}

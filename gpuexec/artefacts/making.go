@@ -133,7 +133,7 @@ func (m *making) finish(b Built, err error) {
 		return
 	}
 	e.value, e.bytes, e.cost, e.free, e.blob, e.requires = b.Value, b.Bytes, b.Cost, b.Free, b.Blob, b.Requires
-	e.kernels = kernels
+	e.kernels, e.claim = kernels, b.claim
 	if fromLayer && m.origin.Event == Miss {
 		m.origin.Event = KernelHit
 	}

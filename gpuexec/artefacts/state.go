@@ -6,6 +6,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/sums"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/internal/touched"
@@ -19,6 +20,7 @@ import (
 type state struct {
 	table    *table.Table[entry] // residents
 	apart    map[string]*node    // evicted while they were leased, and leased still (C13)
+	era      *lease.Era          // of claims
 	flights  flight.Desk[string, *making]
 	flying   list.List // of *making: creators at work, those of kernels too, the oldest first
 	order    order     // residents and the flights that count (F9), of no tenant
@@ -65,7 +67,7 @@ func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
 	s := &state{
 		table: t, apart: make(map[string]*node), entries: entries, bytes: bytes, goal: capacity{entries, bytes}, gauges: new(gauges),
 		kernels: layer{resident: make(map[string]*node)},
-		tenants: make(tenants), owned: make(owned),
+		tenants: make(tenants), owned: make(owned), era: new(lease.Era),
 	}
 	s.past.bound(entries)
 	s.thrash.window = 1
@@ -195,6 +197,7 @@ func (s *state) evict(n *node, why Cause) {
 func (s *state) clear(n *node, why Cause) {
 	if n.Value.flight == nil {
 		s.past.cleared(n.Key, normal)
+		n.Value.claim.Grant(nil)
 	}
 	s.takeOut(n, why)
 	s.gone(n)
@@ -264,6 +267,8 @@ func (s *state) resize(entries, bytes limit.Limit) {
 	s.past.bound(s.goal.entries)
 	if !s.goal.entries.Allows(1) || !s.goal.bytes.Allows(1) {
 		s.entries, s.bytes = s.goal.entries, s.goal.bytes
+		s.era.End()
+		s.era = new(lease.Era)
 		s.flights.VoidAll()
 		s.kernels.flights.VoidAll()
 	}

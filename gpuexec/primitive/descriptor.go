@@ -22,12 +22,15 @@ type Descriptor struct {
 	node     *indexNode
 	ask      artefacts.Request // for its primitive, to be made of it
 	cell     lease.Cell
+	claim    lease.Claim // to be found without an entry
+	entries  int64       // of the pins, those of the cache's entries; under index.mu
 }
 
 // newDescriptor gives a descriptor with one pin, its maker's.
 func newDescriptor(r *request, position int, about Description) *Descriptor {
 	x := &r.engine.index
-	d := &Descriptor{request: r, position: position, about: about, node: x.node(r)}
+	d := &Descriptor{request: r, position: position, about: about}
+	d.node = x.node(d)
 	d.blobID = sync.OnceValue(d.makeBlobID)
 	m := &making{request: r, given: d}
 	d.ask = r.primitive

@@ -23,6 +23,8 @@
 // too, and it goes least recently used first like any other. A primitive made
 // later takes that very descriptor and the place of its entry: the two are one
 // entry from then on. If the primitive fails, the descriptor's entry is as it was.
+// While a caller holds a descriptor whose entry was evicted for others, its key finds it and
+// gives it an entry again (SPEC C13); an Engine finds its own only.
 //
 // Implementations are numbered anew for every request, from the library's list
 // and the request's skip list alone, whatever is resident (D1). The

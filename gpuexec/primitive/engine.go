@@ -52,7 +52,7 @@ func Open(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg: cfg, cache: cfg.Cache, known: cfg.Identity.Library != "" && cfg.Identity.Build != "",
-		index: index{table: table.New[*request](nil)},
+		index: index{table: table.New[*Descriptor](nil)},
 	}
 	e.loader, _ = cfg.Library.(Loader)
 	opening := uint64(0)
@@ -109,13 +109,13 @@ func (e *Engine) find(s *Spec) (*request, error) {
 	buf := e.buffers.Get().(*[]byte)
 	enc, err := e.append((*buf)[:0], &asked)
 	*buf = enc
-	var r *request
+	var d *Descriptor
 	if err == nil {
-		r = e.index.find(enc)
+		d = e.index.find(enc)
 	}
 	e.buffers.Put(buf)
-	if r != nil {
-		return r, nil
+	if d != nil {
+		return d.request, nil
 	}
 	return e.request(&asked)
 }

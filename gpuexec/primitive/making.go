@@ -10,7 +10,7 @@ import (
 type making struct {
 	*request
 	given  *Descriptor // nil, or what to make the primitive of
-	shared bool        // the descriptor is a primitive's; for the flight's caller after its end
+	origin Origin      // of the descriptor; for the flight's caller after its end
 }
 
 // describe is the creator of a descriptor's own entry.
@@ -28,7 +28,7 @@ func entry(d *Descriptor, err error) (artefacts.Built, error) {
 	if err != nil {
 		return artefacts.Built{}, err
 	}
-	return artefacts.Built{Value: d, Bytes: d.about.Bytes, Free: d.Release}, nil
+	return d.request.engine.index.enters(d, artefacts.Built{Value: d, Bytes: d.about.Bytes}), nil
 }
 
 // create is the creator of a primitive's entry.
@@ -43,11 +43,16 @@ func (m *making) load(ctx context.Context, blob []byte) (artefacts.Built, error)
 	})
 }
 
-// obtain gives the descriptor that the entry elsewhere has, or builds it.
+// obtain gives the descriptor that the entry elsewhere has, or that somebody holds still, or
+// builds it.
 func (m *making) obtain(ctx context.Context, elsewhere string) (*Descriptor, error) {
 	if m.key != "" {
 		if d := m.engine.peek(ctx, elsewhere); d != nil {
-			m.shared = true
+			m.origin = Shared
+			return d, nil
+		}
+		if d := m.engine.index.held(m.key); d != nil {
+			m.origin = Cached
 			return d, nil
 		}
 	}
@@ -81,17 +86,10 @@ func (m *making) compose(ctx context.Context, native func(context.Context, *Desc
 	if b, err = native(ctx, d); err != nil {
 		return artefacts.Built{}, err
 	}
-	free := b.Free
-	b.Free = func() {
-		defer d.Release()
-		if free != nil {
-			free()
-		}
-	}
 	b.Value = &Primitive{d, b.Value}
 	if b.Bytes >= 0 { // else the cache refuses it
 		b.Bytes += d.about.Bytes
 	}
 	made = true
-	return b, nil
+	return m.engine.index.enters(d, b), nil
 }

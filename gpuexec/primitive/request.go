@@ -87,7 +87,7 @@ func (r *request) descriptor(ctx context.Context) (*Descriptor, Origin, error) {
 			return d, Shared, nil
 		}
 	}
-	m := &making{request: r}
+	m := &making{request: r, origin: Built}
 	q := r.asking(r.alone)
 	q.Create, q.Whole = m.describe, r.key
 	l, o, err := r.engine.cache.Get(ctx, q)
@@ -102,13 +102,10 @@ func (r *request) descriptor(ctx context.Context) (*Descriptor, Origin, error) {
 	}
 	defer l.End()
 	d := pinned(l.Value()) // the entry's own pin is held by the lease
-	switch {
-	case o.Event == artefacts.Hit || o.Event == artefacts.NestedHit || o.Event == artefacts.Joined:
+	if o.Event == artefacts.Hit || o.Event == artefacts.NestedHit || o.Event == artefacts.Joined {
 		return d, Cached, nil
-	case m.shared: // m is this call's own flight, and has ended
-		return d, Shared, nil
 	}
-	return d, Built, nil
+	return d, m.origin, nil // m is this call's own flight, and has ended
 }
 
 // peek gives the descriptor of what is under a key, or nil; it waits if that is

@@ -1,4 +1,5 @@
-// Package hidden sets fields of a public Config that only this module may set.
+// Package hidden sets fields of a public Config, or of another struct that a package is
+// given, which only this module may set.
 //
 // A public type must not show an internal one, so such a field is unexported. The
 // package that has the Config calls Field in an init function; the package that

@@ -19,10 +19,13 @@ func (c *Cell) Init(free func()) {
 }
 
 // Pin adds a pin. It reports false if the last one has gone already.
-func (c *Cell) Pin() bool {
+func (c *Cell) Pin() bool { return c.PinBeyond(0) }
+
+// PinBeyond is Pin where there are more pins than least, which is 0 or more.
+func (c *Cell) PinBeyond(least int64) bool {
 	for {
 		n := c.pins.Load()
-		if n <= 0 {
+		if n <= least {
 			return false
 		}
 		if c.pins.CompareAndSwap(n, n+1) {
