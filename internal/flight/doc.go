@@ -56,5 +56,5 @@
 // (SPEC F5). Callers without an identity cost nothing. A creator that nobody with
 // an identity waits for cannot close a circle, and does not search for one; others,
 // and code that owns flights, search on their own goroutine and lock one flight at a
-// time.
+// time. A search goes from both ends, so that a long chain at one of them costs nothing.
 package flight

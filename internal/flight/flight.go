@@ -47,9 +47,7 @@ func New[V any](ctx context.Context, scope any, key string) *Flight[V] {
 func (f *Flight[V]) Begin(ctx context.Context, scope any, key string) {
 	f.done = make(chan struct{})
 	f.node.scope, f.node.key = scope, key
-	if parent := identityOf(ctx); parent != nil {
-		f.node.parent = *parent
-	}
+	f.node.begin(identityOf(ctx))
 	f.life.begin(ctx, &f.node)
 	f.aboard.Store(1)
 }
@@ -197,6 +195,7 @@ func (f *Flight[V]) Follow(next, last *Flight[V]) {
 
 func (f *Flight[V]) end() {
 	f.node.settle()
+	f.node.end()
 	if f.timer != nil {
 		f.timer.Stop()
 	}

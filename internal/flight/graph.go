@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"sync/atomic"
 )
 
 // node is a flight as the waits-for graph sees it. The graph is process-wide,
@@ -12,16 +11,46 @@ import (
 // node guards the edges that leave it, so that flights that have nothing to do
 // with each other never wait for each other.
 type node struct {
-	scope   any
-	key     string
-	parent  []*node      // under whose context the flight was started
-	owner   bool         // no flight, but code that owns flights (Own); it has no parent
-	awaited atomic.Int32 // edges that lead here
+	scope  any
+	key    string
+	parent []*node // under whose context the flight was started
+	owner  bool    // no flight, but code that owns flights (Own); it has no parent
+	nest
 
 	mu struct {
 		sync.Mutex
-		waits map[*node]int // whom it waits for, how often
+		waits edges // whom it waits for
 	}
+	in struct { // apart, so that waiting for a flight waits for no search from it; locked last
+		sync.Mutex
+		from edges // who waits for it; changed with the other's mu held
+	}
+}
+
+// edges lead from a node, or to it: how often to each.
+type edges map[*node]int
+
+func (e *edges) add(n *node, times int) {
+	if *e == nil {
+		*e = make(edges)
+	}
+	if (*e)[n] += times; (*e)[n] == 0 {
+		delete(*e, n)
+	}
+}
+
+// isAwaited reports whether any edge leads to n.
+func (n *node) isAwaited() bool {
+	n.in.Lock()
+	defer n.in.Unlock()
+	return len(n.in.from) > 0
+}
+
+// awaitedBy adds to the edges that lead from m to n, or takes from them.
+func (n *node) awaitedBy(m *node, times int) {
+	n.in.Lock()
+	defer n.in.Unlock()
+	n.in.from.add(m, times)
 }
 
 type identityKey struct{}
@@ -34,43 +63,17 @@ func identityOf(ctx context.Context) *[]*node {
 	return id
 }
 
-// Within reports whether ctx lies inside a flight of this scope and key, at any
-// depth: what joins nothing (force-create) cannot wait in a circle but can
-// recurse for ever. What is owned (Own) does not count: its creator is no flight's.
-func Within(ctx context.Context, scope any, key string) bool {
-	id := identityOf(ctx)
-	return id != nil && within(*id, scope, key)
-}
-
-// Inside reports whether ctx lies inside a flight of this scope, at any depth.
-func Inside(ctx context.Context, scope any) bool {
-	id := identityOf(ctx)
-	return id != nil && inside(*id, scope)
-}
-
-func inside(id []*node, scope any) bool {
-	return slices.ContainsFunc(id, func(n *node) bool { return n.scope == scope || inside(n.parent, scope) })
-}
-
-func within(id []*node, scope any, key string) bool {
-	for _, n := range id {
-		if n.scope == scope && n.key == key || within(n.parent, scope, key) {
-			return true
-		}
-	}
-	return false
-}
-
 // enter adds the edges from all of from to to. If that closes a circle, it takes
 // them back and reports false.
 //
 // Of callers that close one circle at one time at least one finds it: each adds
-// its edges before it looks. circular then lets only one of them break it.
+// its edges before it looks. circular then lets only one of them break it. It costs as
+// much as there is before from or behind to, whichever is less.
 func enter(from []*node, to *node) bool {
 	oblige(from, []*node{to})
 	for _, n := range from {
-		for n.awaited.Load() > 0 { // nobody waits for n: no circle runs through it
-			path := to.pathTo(func(at *node) bool { return at == n })
+		for n.isAwaited() { // else no circle runs through it
+			path, _ := between(to, n)
 			if path == nil {
 				break
 			}
@@ -92,12 +95,9 @@ func oblige(from, to []*node) {
 	for _, n := range from {
 		for _, m := range to {
 			n.mu.Lock()
-			if n.mu.waits == nil {
-				n.mu.waits = make(map[*node]int)
-			}
-			n.mu.waits[m]++
+			n.mu.waits.add(m, 1)
+			m.awaitedBy(n, 1)
 			n.mu.Unlock()
-			m.awaited.Add(1)
 		}
 	}
 }
@@ -114,24 +114,20 @@ func exit(from []*node, to *node) {
 // unlinkLocked takes one edge away, unless n has ended meanwhile: then a goroutine
 // of its creator outlived it.
 func (n *node) unlinkLocked(to *node) {
-	if n.mu.waits[to] == 0 {
-		return
+	if n.mu.waits[to] > 0 {
+		n.mu.waits.add(to, -1)
+		to.awaitedBy(n, -1)
 	}
-	if n.mu.waits[to]--; n.mu.waits[to] == 0 {
-		delete(n.mu.waits, to)
-	}
-	to.awaited.Add(-1)
 }
 
 // settle forgets whom an ended flight waited for.
 func (n *node) settle() {
 	n.mu.Lock()
-	waits := n.mu.waits
-	n.mu.waits = nil
-	n.mu.Unlock()
-	for to, times := range waits {
-		to.awaited.Add(-int32(times))
+	defer n.mu.Unlock()
+	for to, times := range n.mu.waits {
+		to.awaitedBy(n, -times)
 	}
+	n.mu.waits = nil
 }
 
 // waiting reports whether n waits for anything.
@@ -165,6 +161,75 @@ func (n *node) pathTo(goal func(*node) bool) (path []*node) {
 		at.mu.Unlock()
 	}
 	return nil
+}
+
+// side is one end of a search for a path.
+type side struct {
+	edges func(*node, func(edges)) // shows those of a node, locked
+	seen  map[*node]*node          // by which node
+	next  []*node
+	spent int // edges looked at
+}
+
+func newSide(n *node, edges func(*node, func(edges))) *side {
+	return &side{edges: edges, seen: map[*node]*node{n: nil}, next: []*node{n}}
+}
+
+// cost is what the side has cost when it has taken its next step.
+func (s *side) cost() (cost int) {
+	s.edges(s.next[len(s.next)-1], func(e edges) { cost = s.spent + len(e) })
+	return cost
+}
+
+// step looks at the edges of one node, and gives a node that other has seen, too, or nil.
+func (s *side) step(other *side) (met *node) {
+	at := s.next[len(s.next)-1]
+	s.next = s.next[:len(s.next)-1]
+	s.edges(at, func(e edges) {
+		s.spent += len(e)
+		for n := range e {
+			if _, seen := s.seen[n]; seen {
+				continue
+			}
+			s.seen[n] = at
+			s.next = append(s.next, n)
+			if _, both := other.seen[n]; both {
+				met = n
+				return
+			}
+		}
+	})
+	return met
+}
+
+// between gives a path of edges from start to end, or nil, as pathTo does. It searches from
+// both, and goes on where there is less to look at: what can be reached from one alone may be
+// much, such as a long chain. looked says at how many edges it has looked.
+func between(start, end *node) (path []*node, looked int) {
+	if start == end {
+		return []*node{start}, 0
+	}
+	ahead := newSide(start, func(n *node, show func(edges)) { n.mu.Lock(); show(n.mu.waits); n.mu.Unlock() })
+	behind := newSide(end, func(n *node, show func(edges)) { n.in.Lock(); show(n.in.from); n.in.Unlock() })
+	for len(ahead.next) > 0 && len(behind.next) > 0 {
+		s, other := behind, ahead
+		if ahead.cost() < behind.cost() {
+			s, other = ahead, behind
+		}
+		met := s.step(other)
+		if met == nil {
+			continue
+		}
+		for at := met; at != nil; at = ahead.seen[at] {
+			path = append(path, at)
+		}
+		slices.Reverse(path)
+		for at := behind.seen[met]; at != nil; at = behind.seen[at] {
+			path = append(path, at)
+		}
+		return path, ahead.spent + behind.spent
+	}
+	return nil, ahead.spent + behind.spent
 }
 
 // breaking is held by the one that holds the locks of several nodes.

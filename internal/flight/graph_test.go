@@ -3,6 +3,8 @@ package flight
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -14,6 +16,14 @@ type blank struct{ f *Flight[int] }
 func (b blank) Ask(context.Context) (Ticket[int], error) { return Ticket[int]{Flight: b.f}, nil }
 func (blank) Take(int)                                   {}
 func (blank) Leave(Ticket[int])                          {}
+
+// edgesIn is how many edges lead to n.
+func (n *node) edgesIn() (sum int) {
+	for _, times := range n.in.from {
+		sum += times
+	}
+	return sum
+}
 
 // F6: while somebody searches for circles, flights that have nothing to do with
 // those wait for nothing, and a creator that nobody waits for does not search.
@@ -74,14 +84,14 @@ func TestStalePath(t *testing.T) {
 	if closed, _ := circular(path); !closed {
 		t.Error("a circle")
 	}
-	if n := a.awaited.Load(); n != 0 {
+	if n := a.edgesIn(); n != 0 {
 		t.Errorf("the edge that closed it is still there: %d", n)
 	}
 	for _, n := range []*node{&a, &b, &c} {
 		n.settle()
 	}
 	for _, n := range []*node{&a, &b, &c} {
-		if n.awaited.Load() != 0 {
+		if n.edgesIn() != 0 {
 			t.Error("edges are left")
 		}
 	}
@@ -97,14 +107,14 @@ func TestEdgesGoOnce(t *testing.T) {
 	if enter(all(&a), &b) {
 		t.Fatal("a circle")
 	}
-	if n := b.awaited.Load(); n != 1 || a.mu.waits[&b] != 1 {
+	if n := b.edgesIn(); n != 1 || a.mu.waits[&b] != 1 {
 		t.Errorf("the other edge went, too: %d, awaited %d times", a.mu.waits[&b], n)
 	}
 	oblige(all(&a), all(&b))
 	a.settle()
 	b.settle()
-	if a.awaited.Load() != 0 || b.awaited.Load() != 0 {
-		t.Errorf("edges are left: %d and %d", a.awaited.Load(), b.awaited.Load())
+	if a.edgesIn() != 0 || b.edgesIn() != 0 {
+		t.Errorf("edges are left: %d and %d", a.edgesIn(), b.edgesIn())
 	}
 
 	whole := New[int](context.Background(), "room", "whole")
@@ -158,5 +168,117 @@ func TestOwnedUnderOwned(t *testing.T) {
 		f.GetOff()
 		f.Finish(1, nil, nil)
 		other.Finish(1, nil, nil)
+	}
+}
+
+// F5, F6: a search for a circle costs as much as the shorter side has, however long a chain of
+// flights is at the other; and it finds the circle.
+func TestSearchOfLongChains(t *testing.T) {
+	all := func(n *node) []*node { return []*node{n} }
+	for _, length := range []int{100, 100_000} {
+		chain := make([]node, length)
+		for i := range chain[1:] {
+			oblige(all(&chain[i]), all(&chain[i+1]))
+		}
+		var above, creator, below node
+		oblige(all(&above), all(&creator))
+		oblige(all(&creator), all(&below))
+		for what, ends := range map[string][2]*node{
+			"an awaited creator joins the head": {&chain[0], &creator},
+			"the tail joins what waits":         {&creator, &chain[length-1]},
+		} {
+			if path, looked := between(ends[0], ends[1]); path != nil || looked > 4 {
+				t.Errorf("%s of %d: looked at %d edges, path of %d", what, length, looked, len(path))
+			}
+		}
+		if !enter(all(&creator), &chain[0]) {
+			t.Fatal("a circle too early")
+		}
+		if enter(all(&chain[length-1]), &above) {
+			t.Errorf("%d: a circle of the whole chain is not found", length)
+		}
+		if path, _ := between(&above, &chain[length-1]); len(path) != length+2 {
+			t.Errorf("a path of %d, want %d", len(path), length+2)
+		}
+	}
+}
+
+// F5, F6: a flight deep within others knows in a few steps what is around it; what has ended
+// is not, and nothing of it is kept while the rest goes on.
+func TestDeepWithin(t *testing.T) {
+	const depth = 100_000
+	root := New[int](context.Background(), "room", "root")
+	at, all := root, []*Flight[int]{root}
+	for i := range depth {
+		at = New[int](at.Context(), "room", strconv.Itoa(i))
+		all = append(all, at)
+	}
+	beside := New[int](all[depth/2].Context(), "other", "beside")
+	ctx, steps := at.Context(), 0
+	for n := &at.node; n.depth > 1; steps++ {
+		if n.jump.depth >= 1 {
+			n = n.jump
+		} else {
+			n = n.up
+		}
+	}
+	if steps > 40 { // twice the logarithm
+		t.Errorf("%d steps for %d", steps, depth)
+	}
+	for i := 0; i < depth; i += 997 {
+		key := strconv.Itoa(i)
+		if !Within(ctx, "room", key) || Within(ctx, "other", key) || Within(beside.Context(), "room", key) != (i < depth/2) {
+			t.Fatalf("within %d?", i)
+		}
+	}
+	if Within(ctx, "other", "beside") || !Within(beside.Context(), "other", "beside") || !Within(ctx, "room", "root") {
+		t.Error("beside is around nobody but itself")
+	}
+	if Inside(ctx, "other") || !Inside(ctx, "room") || !Inside(beside.Context(), "room") || !Inside(beside.Context(), "other") || Inside(context.Background(), "room") {
+		t.Error("inside what?")
+	}
+	for _, f := range all[:depth] {
+		f.Finish(1, nil, nil)
+	}
+	if Within(ctx, "room", "root") || Within(ctx, "room", "7") {
+		t.Error("within what has ended")
+	}
+	New[int](all[3].Context(), "room", "late")
+	if n := len(root.node.tree.running); n != 0 {
+		t.Errorf("%d flights that have ended are kept", n)
+	}
+	at.Finish(1, nil, nil)
+	beside.Finish(1, nil, nil)
+}
+
+// BenchmarkSearch is F5's: what it costs an awaited creator to join a flight with a chain, and
+// one deep within others to ask what it is within.
+func BenchmarkSearch(b *testing.B) {
+	all := func(n *node) []*node { return []*node{n} }
+	for n := 100; n <= 100_000; n *= 10 {
+		chain := make([]node, n)
+		for i := range chain[1:] {
+			oblige(all(&chain[i]), all(&chain[i+1]))
+		}
+		var above, creator node
+		oblige(all(&above), all(&creator))
+		b.Run(fmt.Sprint("chain/", n), func(b *testing.B) {
+			for b.Loop() {
+				enter(all(&creator), &chain[0])
+				exit(all(&creator), &chain[0])
+			}
+		})
+		deep := New[int](context.Background(), "room", "root")
+		for i := range n {
+			deep = New[int](deep.Context(), "room", strconv.Itoa(i))
+		}
+		ctx := deep.Context()
+		b.Run(fmt.Sprint("within/", n), func(b *testing.B) {
+			for b.Loop() {
+				if !Within(ctx, "room", "root") || Within(ctx, "room", "none") {
+					b.Fatal("within what?")
+				}
+			}
+		})
 	}
 }
