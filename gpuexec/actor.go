@@ -37,7 +37,7 @@ func (s *shell) handle(m message) {
 	switch m := m.(type) {
 	case submitMsg:
 		m.job.handled.Store(true)
-		s.out = s.state.submit(m.job, m.job.own, m.job.unended(), s.out)
+		s.out = s.state.submit(m.job, m.job.own, m.job.after, s.out)
 	case withdrawMsg:
 		var waited bool
 		if waited, s.out = s.state.withdraw(m.job, s.out); waited {
@@ -94,7 +94,7 @@ func (s *shell) handle(m message) {
 		s.close(m)
 	}
 	s.carryOut()
-	if s.state.over.Len() > 0 && !s.more {
+	if s.state.more() && !s.more {
 		s.more = true
 		s.ref.Tell(endedMsg{})
 	}

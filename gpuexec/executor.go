@@ -117,7 +117,7 @@ func (e *Executor) Ready(ctx context.Context) error {
 // Stats are counts since Open. It waits for nothing.
 func (e *Executor) Stats() Stats {
 	return Stats{Number: e.number, Compiles: e.compiles.Load(), BlobLoads: e.blobLoads.Load(), Launches: e.launches.Load(),
-		Restarts: e.restarts.Load(), Queued: e.queued.Load()}
+		Restarts: e.restarts.Load(), Queued: e.queued.Load(), Touched: e.touched.Most()}
 }
 
 // Close answers every caller that waits with ErrClosed, ends driver calls where

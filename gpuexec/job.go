@@ -47,18 +47,6 @@ func newJob(ctx context.Context, run func(context.Context, *worker) error, ended
 	return j
 }
 
-// unended are the runs that the job waits for and that have not ended; the actor's.
-func (j *job) unended() (left []*job) {
-	for _, other := range j.after {
-		select {
-		case <-other.answered:
-		default:
-			left = append(left, other)
-		}
-	}
-	return left
-}
-
 // earlier is the Op of the error of a run that did not begin because one that it waits
 // for has failed.
 const earlier = "executor: earlier run"

@@ -18,6 +18,8 @@ type state[J comparable] struct {
 	held     map[J]*hold[J]      // those that wait for other jobs
 	after    map[J]*list.List    // of J: those of held that wait for this one, in order of arrival
 	over     list.List           // of such lists: of jobs that have ended, see ready
+	joining  list.List           // of J: those of held of which a turn has not looked at all that they wait for
+	leaving  list.List           // of *hold: of jobs that have left, and are in after still
 	left     func() bool         // that a turn may touch one more
 	running  []J                 // one a worker; answered when their worker is done
 	phase    phase
@@ -26,9 +28,10 @@ type state[J comparable] struct {
 
 // hold is what a job waits for. It may name a job twice, and jobs that have ended.
 type hold[J comparable] struct {
-	left int // jobs that have not ended
+	left int // jobs that have not ended, of those looked at
 	by   []J
 	at   []*list.Element // in after, of each
+	rest []J             // not looked at yet
 }
 
 type phase uint8
@@ -64,30 +67,56 @@ const (
 
 // submit takes a job in, or refuses it. Work of the executor's own (a release)
 // is never refused while the device is there. after are jobs that were submitted
-// before and have not ended: the job is not run before they have.
+// before: the job is not run before they have ended. Where there are more than a turn may
+// look at, calls of ready follow.
 func (s *state[J]) submit(j J, own bool, after []J, out []effect[J]) []effect[J] {
+	full := s.waiting() >= s.capacity && !own
 	switch {
 	case s.phase == phaseClosed:
 		return append(out, effect[J]{do: fail, job: j, err: fault.ErrClosed})
 	case s.phase == phaseDown:
 		return append(out, effect[J]{do: fail, job: j, err: errGone})
-	case s.idle > 0 && len(after) == 0:
-		return s.start(j, out)
-	case s.waiting() >= s.capacity && !own:
+	case full && s.idle == 0:
 		return append(out, effect[J]{do: fail, job: j, err: fault.ErrOverloaded})
-	case len(after) == 0:
+	}
+	h := &hold[J]{rest: after}
+	free := s.join(j, h)
+	switch {
+	case free && s.idle > 0:
+		return s.start(j, out)
+	case full:
+		s.leaving.PushBack(h)
+		return append(out, effect[J]{do: fail, job: j, err: fault.ErrOverloaded})
+	case free:
 		s.places[j] = s.queue.PushBack(j)
 		return out
 	}
-	h := &hold[J]{left: len(after), by: after}
-	for _, other := range after {
+	if s.held[j] = h; len(h.rest) > 0 {
+		s.joining.PushBack(j)
+	}
+	return out
+}
+
+// join has j wait for the jobs of h that have not ended, as far as a turn goes, and reports
+// whether it waits for none.
+func (s *state[J]) join(j J, h *hold[J]) (free bool) {
+	for len(h.rest) > 0 && s.left() {
+		other := h.rest[0]
+		if h.rest = h.rest[1:]; !s.known(other) {
+			continue
+		}
 		if s.after[other] == nil {
 			s.after[other] = list.New()
 		}
-		h.at = append(h.at, s.after[other].PushBack(j))
+		h.by, h.at = append(h.by, other), append(h.at, s.after[other].PushBack(j))
+		h.left++
 	}
-	s.held[j] = h
-	return out
+	return len(h.rest) == 0 && h.left == 0
+}
+
+// known reports whether a job has not ended.
+func (s *state[J]) known(j J) bool {
+	return s.places[j] != nil || s.held[j] != nil || slices.Contains(s.running, j)
 }
 
 // waiting is how many jobs wait.
@@ -109,8 +138,13 @@ func (s *state[J]) ended(j J, out []effect[J]) []effect[J] {
 	return s.ready(out)
 }
 
+// more reports whether calls of ready are to follow.
+func (s *state[J]) more() bool {
+	return s.phase == phaseUp && s.over.Len()+s.joining.Len()+s.leaving.Len() > 0
+}
+
 // ready goes through those that waited for jobs that have ended, as far as a turn goes, and
-// gives what is ready to idle workers. Calls of it follow while over has any.
+// gives what is ready to idle workers. It goes on with those that join and leave.
 func (s *state[J]) ready(out []effect[J]) []effect[J] {
 	for e := s.over.Front(); e != nil; e = s.over.Front() {
 		waiters := e.Value.(*list.List)
@@ -121,6 +155,24 @@ func (s *state[J]) ready(out []effect[J]) []effect[J] {
 			break
 		}
 		s.over.Remove(e)
+	}
+	for e := s.joining.Front(); e != nil && s.left(); e = s.joining.Front() {
+		j := e.Value.(J)
+		h := s.held[j]
+		if h == nil { // it has left
+			s.joining.Remove(e)
+			continue
+		}
+		free := s.join(j, h)
+		if len(h.rest) > 0 {
+			break
+		}
+		if s.joining.Remove(e); free {
+			s.release(j)
+		}
+	}
+	for e := s.leaving.Front(); e != nil && s.part(e.Value.(*hold[J])); e = s.leaving.Front() {
+		s.leaving.Remove(e)
 	}
 	for s.idle > 0 && s.queue.Len() > 0 {
 		next := s.queue.Front().Value.(J)
@@ -136,7 +188,7 @@ func (s *state[J]) release(j J) {
 	if h == nil {
 		return
 	}
-	if h.left--; h.left == 0 {
+	if h.left--; h.left <= 0 && len(h.rest) == 0 {
 		delete(s.held, j)
 		s.places[j] = s.queue.PushBack(j)
 	}
@@ -153,19 +205,31 @@ func (s *state[J]) drop(j J) bool {
 }
 
 // forget takes a job out of those that wait, and reports whether it was among them. It
-// costs the same however many wait for workers.
+// costs the same however many wait for workers, and for how many it waits.
 func (s *state[J]) forget(j J) bool {
 	h := s.held[j]
 	if h == nil {
 		return s.drop(j)
 	}
 	delete(s.held, j)
-	for i, other := range h.by {
+	s.leaving.PushBack(h)
+	return true
+}
+
+// part takes a job that has left out of after, as far as a turn goes, and reports whether it
+// is in there no more.
+func (s *state[J]) part(h *hold[J]) (over bool) {
+	for n := len(h.by); n > 0; n = len(h.by) {
+		if !s.left() {
+			return false
+		}
+		other := h.by[n-1]
 		if waiters := s.after[other]; waiters != nil {
-			if waiters.Remove(h.at[i]); waiters.Len() == 0 {
+			if waiters.Remove(h.at[n-1]); waiters.Len() == 0 {
 				delete(s.after, other)
 			}
 		}
+		h.by, h.at = h.by[:n-1], h.at[:n-1]
 	}
 	return true
 }
@@ -239,6 +303,8 @@ func (s *state[J]) stop(err error, out []effect[J]) []effect[J] {
 	}
 	s.running, s.idle = nil, 0
 	s.over.Init()
+	s.joining.Init()
+	s.leaving.Init()
 	return out
 }
 
@@ -255,7 +321,8 @@ func (s *state[J]) strand(out []effect[J]) []effect[J] {
 		if !s.stranded() || !s.left() {
 			return false
 		}
-		s.forget(j)
+		s.drop(j)
+		delete(s.held, j)
 		delete(s.after, j)
 		out = append(out, effect[J]{do: fail, job: j, err: err})
 		return true

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -97,7 +99,7 @@ func TestStrandsInShortTurns(t *testing.T) {
 		if err := e.Close(bg); err != nil {
 			t.Error(err)
 		}
-		if n := gpuexec.Touched(e); n == 0 || n > touched.Most {
+		if n := e.Stats().Touched; n == 0 || n > touched.Most {
 			t.Errorf("%s: a turn answered %d runs, want 1 to %d", what, n, touched.Most)
 		}
 		if f.Leaked() != 0 || f.Programs() != 0 {
@@ -137,7 +139,58 @@ func TestRunsGoOnInShortTurns(t *testing.T) {
 	if len(launched) != runs || e.Stats().Queued != 0 {
 		t.Errorf("%d launched, want %d; %d wait", len(launched), runs, e.Stats().Queued)
 	}
-	if n := gpuexec.Touched(e); n == 0 || n > touched.Most {
+	if n := e.Stats().Touched; n == 0 || n > touched.Most {
+		t.Errorf("a turn touched %d runs, want 1 to %d", n, touched.Most)
+	}
+}
+
+// F6, E1: nor does a run that waits for very many, which some have ended of, is cancelled or
+// refused; and it begins when the last of them has ended.
+func TestWaitsForManyInShortTurns(t *testing.T) {
+	const runs = touched.Most + 500
+	goOn := make(chan struct{})
+	var launched atomic.Int64
+	f := &fakedevice.Backend{OnLaunch: func(context.Context, string, []gpuexec.DeviceArg, int) error {
+		<-goOn
+		launched.Add(1)
+		return nil
+	}}
+	e := open(t, f, gpuexec.Config{Workers: 2, Queue: runs + 1})
+	launch := gpuexec.Launch{Kernel: compile(t, e, source("k")), Grid: gpuexec.Size{1}}
+	start := func(after []*gpuexec.Run) *gpuexec.Run {
+		r, err := e.StartAfter(bg, after, launch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	all := make([]*gpuexec.Run, runs)
+	for i := range all {
+		all[i] = start(nil)
+	}
+	for i := 0; i < runs; i += 3 {
+		all[i].Cancel()
+	}
+	rest := slices.DeleteFunc(slices.Clone(all), func(r *gpuexec.Run) bool { return slices.Index(all, r)%3 == 0 })
+	last, left := start(rest), start(all)
+	left.Cancel()
+	if err := left.Wait(bg); !errors.Is(err, context.Canceled) {
+		t.Errorf("the one that was cancelled: %v", err)
+	}
+	another := start(append(slices.Clone(rest), last))
+	close(goOn)
+	for what, r := range map[string]*gpuexec.Run{"after all": last, "after that": another} {
+		if err := r.Wait(bg); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if got := int(launched.Load()); got < len(rest)+2 {
+		t.Errorf("%d were launched before the end of what comes after %d and one more", got, len(rest))
+	}
+	if err := start(rest).Wait(bg); err != nil {
+		t.Errorf("after what has ended: %v", err)
+	}
+	if n := e.Stats().Touched; n == 0 || n > touched.Most {
 		t.Errorf("a turn touched %d runs, want 1 to %d", n, touched.Most)
 	}
 }
@@ -179,7 +232,7 @@ func TestGivesUpInShortTurns(t *testing.T) {
 		if err := ends(f, e); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if n := gpuexec.Touched(e); n == 0 || n > touched.Most {
+		if n := e.Stats().Touched; n == 0 || n > touched.Most {
 			t.Errorf("%s: a turn gave up %d compiles, want 1 to %d", what, n, touched.Most)
 		}
 	}

@@ -59,7 +59,7 @@ func (u *user) control(ctx context.Context) error {
 		_, err := t.Cache().Advice(ctx, "lru", 4)
 		return err
 	case 18:
-		u.turns(t.Cache().Stats().Touched, a.Stats().Touched, c.Stats().Touched)
+		u.turns(t.Cache().Stats().Touched, a.Stats().Touched, c.Stats().Touched, u.spare.Load().Stats().Touched)
 	default:
 		if u.w.Store() != nil {
 			_, err := u.w.Store().Verify(ctx, u.random.IntN(2) == 0)

@@ -1,9 +1,8 @@
 package artefacts
 
 import (
+	"container/list"
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -25,16 +24,17 @@ type shell struct {
 	warned         time.Time         // the last one that was logged; of warning
 	toldTooLarge   bool              // that an artefact is larger than all the bytes there are
 
-	jobs   int // creators, store writes and frees that have not reported their end
-	saves  map[*saving]struct{}
-	sweeps []sweep // the first is under way
+	jobs     int       // creators, store writes and frees that have not reported their end
+	saves    list.List // of *saving: the store writes under way, in the order in which they began
+	settling list.List // of *settling, in the order in which they came
+	began    uint64    // store writes, so far
+	sweeps   []sweep   // the first is under way
 
 	unlisting bool // one of the sweeps is that
 }
 
 func (s *shell) init(c *Cache) {
 	s.Cache = c
-	s.saves = make(map[*saving]struct{})
 	s.let, s.letKernel = s.unpin, s.unpinKernel
 	s.zone.Up = c.cfg.zone
 	lend := s.zone.Lend(actors.Go)
@@ -318,7 +318,34 @@ func (m *shrink) handle(s *shell) {
 	m.reply.Send(freed)
 }
 
-func (m *settle) handle(s *shell) { m.reply.Send(slices.Collect(maps.Keys(s.saves))) }
+// handle has whoever asks wait for the writes that are under way. One channel serves all
+// that ask between two of those.
+func (m *settle) handle(s *shell) {
+	last := s.settling.Back()
+	if last == nil || last.Value.(*settling).last != s.began {
+		last = s.settling.PushBack(&settling{s.began, make(chan struct{})})
+	}
+	m.reply.Send(last.Value.(*settling).over)
+	s.wake()
+}
+
+// wake tells those that have waited long enough, as far as a turn goes.
+func (s *shell) wake() {
+	under := s.began + 1 // the number of the oldest write under way
+	if oldest := s.saves.Front(); oldest != nil {
+		under = oldest.Value.(*saving).number
+	}
+	for e := s.settling.Front(); e != nil && e.Value.(*settling).last < under; e = s.settling.Front() {
+		if !s.state.touched.Left() {
+			s.ref.Tell(waking{})
+			return
+		}
+		s.state.touched.Add(1)
+		close(s.settling.Remove(e).(*settling).over)
+	}
+}
+
+func (waking) handle(s *shell) { s.wake() }
 
 // handle closes: waiters go, creators are told to end.
 func (closing) handle(s *shell) {
@@ -338,9 +365,9 @@ func (s *shell) endFlights() (over bool) {
 
 func (m saved) handle(s *shell) {
 	s.jobs--
-	delete(s.saves, m.saving)
-	s.counters.saves.Store(int64(len(s.saves)))
-	close(m.over)
+	s.saves.Remove(m.at)
+	s.counters.saves.Store(int64(s.saves.Len()))
+	s.wake()
 }
 
 func (m freed) handle(s *shell) {

@@ -256,10 +256,10 @@ func (c *Cache) since(start time.Time) time.Duration { return max(0, c.cfg.Now()
 // Settle waits until the store writes that are under way when it is called have
 // ended, or for the context (SPEC P18).
 func (c *Cache) Settle(ctx context.Context) error {
-	saves, err := actors.Ask(ctx, c.ref, func(r actors.Reply[[]*saving]) message { return &settle{reply: r} })
-	for i := 0; i < len(saves) && err == nil; i++ {
+	over, err := actors.Ask(ctx, c.ref, func(r actors.Reply[chan struct{}]) message { return &settle{reply: r} })
+	if err == nil {
 		select {
-		case <-saves[i].over:
+		case <-over:
 		case <-ctx.Done():
 			err = guard.Ended(ctx)
 		}

@@ -270,9 +270,10 @@ func (s *shell) save(m *making) {
 	n, claim, backend := m.n, m.claim, m.call.Backend
 	m.claim = nil
 	n.Value.cell.Pin()
-	w := &saving{make(chan struct{})}
-	s.saves[w] = struct{}{}
-	s.counters.saves.Store(int64(len(s.saves)))
+	s.began++
+	w := &saving{number: s.began}
+	w.at = s.saves.PushBack(w)
+	s.counters.saves.Store(int64(s.saves.Len()))
 	keep := !s.state.off() // also what succeeds while the cache closes (F4)
 	s.job(func() {
 		defer s.ref.Tell(saved{w}) // also after user code that ends its goroutine

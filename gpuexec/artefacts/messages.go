@@ -2,6 +2,7 @@ package artefacts
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 
@@ -141,11 +142,22 @@ type (
 		reply actors.Reply[pressure.Freed]
 	}
 
-	// settle asks for the store writes that are under way in its turn.
-	settle struct{ reply actors.Reply[[]*saving] }
+	// settle asks for what is closed when the store writes that are under way in its turn
+	// have ended.
+	settle struct{ reply actors.Reply[chan struct{}] }
 
-	// saving is a store write until over is closed.
-	saving struct{ over chan struct{} }
+	// settling is closed when all writes up to the last have ended.
+	settling struct {
+		last uint64
+		over chan struct{}
+	}
+	waking struct{} // the rest of those
+
+	// saving is a store write under way.
+	saving struct {
+		number uint64
+		at     *list.Element // in shell.saves
+	}
 
 	closing struct{}
 

@@ -6,7 +6,7 @@ import "cmp"
 // a time. Owned by the actor.
 type order struct {
 	oldest, newest *node
-	near           *node // the last that insert put in, or one older than that; nil = none
+	near           *node // where approach was last, or one older than that; nil = none
 	flown          *node // whatever is older flies; nil = not known
 }
 
@@ -56,27 +56,39 @@ func (o *order) remove(n *node) bool {
 	return true
 }
 
-// insert puts n, which is in no order, where its last use belongs. It looks from
-// where it last put one: a run of them, in the order of their uses, costs no more
-// than a walk over o.
+// approach brings near to the youngest that was used before, or to the oldest, while left
+// says so, and reports whether it is there. It goes from where it was: a run of places, in
+// the order of their uses, costs no more than a walk over o.
+func (o *order) approach(used uint64, left func() bool) bool {
+	if o.near == nil {
+		o.near = o.oldest
+	}
+	for at := o.near; at != nil && left(); at = o.near {
+		older, newer := at.Value.older, at.Value.newer
+		switch {
+		case at.Value.used > used && older != nil:
+			o.near = older
+		case newer != nil && newer.Value.used < used:
+			o.near = newer
+		default:
+			return true
+		}
+	}
+	return o.near == nil
+}
+
+// insert puts n, which is in no order, where its last use belongs.
 func (o *order) insert(n *node) {
-	older := o.near
-	if older == nil || o.newest.Value.used <= n.Value.used {
-		older = o.newest
-	}
-	for older != nil && older.Value.used > n.Value.used {
-		older = older.Value.older
-	}
-	newer := o.oldest
-	if older != nil {
-		newer = older.Value.newer
-	}
-	for newer != nil && newer.Value.used < n.Value.used {
-		older, newer = newer, newer.Value.newer
-	}
-	n.Value.in, n.Value.older, n.Value.newer = o, older, newer
-	o.link(n)
-	if newer != nil || o.near == nil { // at the end it is found anyway
+	if o.newest == nil || o.newest.Value.used <= n.Value.used { // where most belong
+		o.push(n)
+	} else {
+		o.approach(n.Value.used, always)
+		older, newer := o.near, o.near.Value.newer
+		if older.Value.used > n.Value.used {
+			older, newer = nil, older
+		}
+		n.Value.in, n.Value.older, n.Value.newer = o, older, newer
+		o.link(n)
 		o.near = n
 	}
 	o.came(n)
@@ -158,8 +170,19 @@ func (s *state) withdraw(n *node) {
 	}
 }
 
-func (s *state) move(n *node, t *tenant) {
+// move has n be among what t uses, or nobody with a floor does, if left says that there is
+// time to find its place there. Where it reports false, it goes on when it is called again.
+func (s *state) move(n *node, t *tenant, left func() bool) bool {
+	to := &s.order
+	if t != nil {
+		to = &t.order
+	}
+	step := func() bool { s.touched.Add(1); return left() }
+	if !left() || to.newest != nil && to.newest.Value.used > n.Value.used && !to.approach(n.Value.used, step) {
+		return false
+	}
 	s.touched.Add(1)
 	s.withdraw(n)
 	s.enter(n, t)
+	return true
 }

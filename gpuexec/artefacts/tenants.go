@@ -100,10 +100,9 @@ func (s *state) forget(l *leaving) (over bool) {
 		discredit(&n.Value.users, l.owner)
 	}
 	for l.oldest != nil {
-		if !s.touched.Left() {
+		if !s.move(l.oldest, s.tenantOf(l.oldest), s.touched.Left) {
 			return false
 		}
-		s.move(l.oldest, s.tenantOf(l.oldest))
 	}
 	return true
 }

@@ -29,10 +29,9 @@ func (s *state) victim(t *tenant, may scope, left func() bool) (n *node, over bo
 		if other == nil {
 			break
 		}
-		if !left() {
+		if !s.move(n, other, left) {
 			return nil, false
 		}
-		s.move(n, other)
 	}
 	var seen []*tenant
 	for over = true; len(s.ranks.above) > 0; {
@@ -80,10 +79,9 @@ func (s *state) oldestSpare(t *tenant, may scope, left func() bool) (n *node, ov
 		if other == nil || other == t || other.bytes >= other.floor {
 			return n, true
 		}
-		if !left() {
+		if !s.move(n, other, left) {
 			return nil, false
 		}
-		s.move(n, other)
 	}
 	return nil, true
 }

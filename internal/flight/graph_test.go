@@ -214,6 +214,7 @@ func TestDeepWithin(t *testing.T) {
 		all = append(all, at)
 	}
 	beside := New[int](all[depth/2].Context(), "other", "beside")
+	under := New[int](beside.Context(), "other", "under")
 	ctx, steps := at.Context(), 0
 	for n := &at.node; n.depth > 1; steps++ {
 		if n.jump.depth >= 1 {
@@ -237,7 +238,7 @@ func TestDeepWithin(t *testing.T) {
 	if Inside(ctx, "other") || !Inside(ctx, "room") || !Inside(beside.Context(), "room") || !Inside(beside.Context(), "other") || Inside(context.Background(), "room") {
 		t.Error("inside what?")
 	}
-	for _, f := range all[:depth] {
+	for _, f := range append(all[:depth:depth], beside, under) {
 		f.Finish(1, nil, nil)
 	}
 	if Within(ctx, "room", "root") || Within(ctx, "room", "7") {
@@ -248,7 +249,6 @@ func TestDeepWithin(t *testing.T) {
 		t.Errorf("%d flights that have ended are kept", n)
 	}
 	at.Finish(1, nil, nil)
-	beside.Finish(1, nil, nil)
 }
 
 // BenchmarkSearch is F5's: what it costs an awaited creator to join a flight with a chain, and
