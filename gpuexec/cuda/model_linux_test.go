@@ -5,7 +5,9 @@ package cuda
 import (
 	"errors"
 	"math"
+	"regexp"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -60,5 +62,39 @@ func TestModel(t *testing.T) {
 	check(must(rt.Executor(bg, b, 0)).Ready(bg))
 	if again, err := m.Run(bg, ids); err != nil || !slices.Equal(again.Output, got.Output) {
 		t.Errorf("after the device came back: %v, or other bits", err)
+	}
+}
+
+// A model packs texts of several lengths into one batch, and gives what cpu gives.
+func TestPackedModel(t *testing.T) {
+	b := need(t)
+	rt := must(kiln.Open(kiln.Config{Workers: 2, Lookup: func(string) (string, bool) { return "", false }}))
+	defer rt.Close(bg)
+	text, _ := data.Model("bert_tiny_l2_h128")
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	lines = lines[:len(lines)-3] // no pooler: a row for each token
+	lines[0] = regexp.MustCompile(`, "(params|weight_tensors|weight_bytes|ops_depending_on_shape|distinct_primitives_per_shape)": [0-9]+`).ReplaceAllString(lines[0], "")
+	list := must(forward.Parse("list", []byte(strings.Replace(strings.Join(lines, "\n"), `"ops": 44`, `"ops": 41`, 1))))
+	set := must(forward.OpenWeights(list, 1))
+	defer set.Close()
+	ids := [][]int32{list.Tokens(1, 0, 5), list.Tokens(1, 1, 1), list.Tokens(1, 2, 17), list.Tokens(1, 3, 3)}
+	var outputs [2][]float32
+	for i, lib := range []ops.Library{must(cpu.New("auto")), b} {
+		m := forward.New(forward.Config{Session: must(rt.Session(kiln.SessionConfig{})), Executor: must(rt.Executor(bg, lib, 0)), Library: lib,
+			Engine: must(rt.Constants().Engine(constants.CPU, 0, "")), Weights: set, Packed: true})
+		defer m.Close()
+		if !m.Packed() {
+			t.Fatalf("%s does not pack", lib.Name())
+		}
+		a, err := m.Run(bg, ids)
+		if err != nil {
+			t.Fatal(err)
+		}
+		outputs[i] = a.Output
+	}
+	for i, want := range outputs[0] {
+		if got := outputs[1][i]; !(math.Abs(float64(got-want)) <= 1e-4*(1+math.Abs(float64(want)))) {
+			t.Fatalf("number %d is %v, on cpu %v", i, got, want)
+		}
 	}
 }

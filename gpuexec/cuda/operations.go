@@ -3,6 +3,7 @@ package cuda
 import (
 	_ "embed"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/internal/general"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
@@ -16,8 +17,11 @@ var _ ops.Library = backend{}
 // What ops.cu is written for.
 const (
 	panel = 32 // columns of a weight's panels, and of a tile of few rows
-	few   = 16 // so many rows of a product are few: a tile has 8 of them
-	side  = 64 // rows and columns of a tile of more
+	few   = 16 // so many rows of a product or an attention are few: a tile has 8 of them
+	side  = 64 // rows and columns of a product's tile of more
+	tall  = 32 // rows of an attention's tile of more
+
+	mostWidth = 256 // of a head of an attention: 8 numbers for each lane
 
 	productBlock = 256 // threads
 	rowBlock     = 128 // of a warp for each row
@@ -29,8 +33,11 @@ var sources general.Sources
 // Source implements ops.Library. One program serves every shape of a kind and its flags.
 // The source is to be read only.
 func (backend) Source(op ops.Op) (gpuexec.Source, error) {
-	if err := general.Padded(op, panel); err != nil {
+	if err := general.Check(op, panel); err != nil {
 		return gpuexec.Source{}, err
+	}
+	if op.Kind == ops.Attention && op.Dims[2] > mostWidth {
+		return gpuexec.Source{}, failure("source", fault.ErrUnsupported, "%s: a head of at most %d numbers", op, mostWidth)
 	}
 	return sources.Of(general.Program(op), func() (gpuexec.Source, error) {
 		code := general.Code(op, Language, operations)
@@ -41,14 +48,15 @@ func (backend) Source(op ops.Op) (gpuexec.Source, error) {
 
 // block is the threads of a block.
 func block(op ops.Op) int {
-	if op.Kind == ops.MatMul || op.Kind == ops.BatchMatMul {
+	switch op.Kind {
+	case ops.MatMul, ops.BatchMatMul, ops.Attention:
 		return productBlock
 	}
 	return rowBlock
 }
 
-// Launch implements ops.Library: a block for each tile of a product, a warp for each row of
-// what else there is. Kernels go on with what is left where there are more.
+// Launch implements ops.Library: a block for each tile of a product or an attention, a warp
+// for each row of what else there is. Kernels go on with what is left where there are more.
 func (backend) Launch(op ops.Op) (gpuexec.Size, []gpuexec.Arg) {
 	d := op.Dims
 	var grid gpuexec.Size
@@ -58,6 +66,11 @@ func (backend) Launch(op ops.Op) (gpuexec.Size, []gpuexec.Arg) {
 	case ops.BatchMatMul:
 		grid = tiles(d[2], d[4])
 		grid[2] = blocks(d[0]*d[1], 1)
+	case ops.Attention:
+		grid = gpuexec.Size{blocks(d[0], tall), blocks(d[1], 1)}
+		if d[0] <= few {
+			grid[0] = blocks(d[0], 8)
+		}
 	case ops.Softmax, ops.Reorder:
 		grid[0] = blocks(d[0]*d[1]*d[2], rowBlock/32)
 	case ops.GELU, ops.Tanh:

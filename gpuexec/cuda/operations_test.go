@@ -3,10 +3,12 @@
 package cuda
 
 import (
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
@@ -50,6 +52,15 @@ func TestGridsAreSmall(t *testing.T) {
 
 // E3: a weight is bounded as it lies on the device, its last panel filled up.
 func TestSourceBoundsFilledWeight(t *testing.T) { generaltest.FilledWeight(t, backend{}) }
+
+// A head wider than a block has registers for is refused.
+func TestSourceBoundsHeads(t *testing.T) {
+	for width, want := range map[int64]error{mostWidth: nil, mostWidth + 1: fault.ErrUnsupported} {
+		if _, err := (backend{}).Source(ops.New(ops.Attention, 2, 3, width, 2)); !errors.Is(err, want) {
+			t.Errorf("a head of %d numbers: %v, want %v", width, err, want)
+		}
+	}
+}
 
 // E8: few rows and many go through tiles of other sizes, and a row has the same bits in both.
 func TestFewRowsAndMany(t *testing.T) {

@@ -206,12 +206,13 @@ extern "C" __global__ void op_softmax(const float *x, const int *lengths, float 
 }
 #endif
 
+#define FEW 16u // so many rows are few
+
 #if defined(MATMUL) || defined(BATCH_MATMUL)
 // A product's sums are made of parts of 32 products each, one after the other. Many rows
 // and few have the same order, and so the same bits.
 #define DEEP 32u
 
-#define FEW 16u  // so many rows are few
 #define SIDE 64u // rows and columns of a tile of many
 
 // A tile of few: a warp for each part of the sum, a lane for each column.
@@ -426,5 +427,126 @@ extern "C" __global__ void __launch_bounds__(256) op_batch_matmul(const float *a
 #endif
 		product(left, right, out + block * m * n, [=](float sum, uint) { return sum * scale; });
 	}
+}
+#endif
+
+#ifdef ATTENTION
+#define QUERIES 8u // so many warps has a block
+#define KEYS 32u   // a lane each
+#define PART 64u   // numbers of a head that are in shared memory at a time
+#define MOST 256u  // numbers of a head
+
+// Strip is a part of some rows; its last numbers are padding, which spreads lanes over banks.
+typedef float Strip[KEYS][PART + 4];
+
+__device__ __forceinline__ void load(Strip strip, const float *from, uint rows, uint stride, uint width, bool whole) {
+	for (uint j = 0; j < 2; j++) {
+		uint row = threadIdx.x / 16 + 16 * j, i = threadIdx.x % 16 * 4;
+		*(float4 *)&strip[row][i] = four(from + row * stride + i, row < rows && i < width ? width - i : 0, whole);
+	}
+}
+
+struct Meeting {
+	Strip queries, others;
+	float weights[KEYS][KEYS]; // of each query
+};
+
+// attend has some queries, at most EACH of a warp, meet 32 keys at a time, in order: where a
+// greater score comes, what was summed before shrinks (online softmax: M. Milakov and
+// N. Gimelshein, 2018). to may be q: it is written last.
+template <uint EACH> __device__ __forceinline__ void attend(const float *q, const float *k, const float *v, float *to, Meeting &shared,
+	uint rows, uint keys, uint stride, uint width, float scale) {
+	const uint warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+	const bool whole = width % 4 == 0;
+	float sums[EACH][MOST / WARP] = {}, tops[EACH], totals[EACH] = {};
+	#pragma unroll
+	for (uint j = 0; j < EACH; j++) tops[j] = __int_as_float(0xff800000); // minus infinity
+	for (uint key = 0; key < keys; key += KEYS) {
+		const uint left = min(keys - key, KEYS);
+		float scores[EACH] = {}, shrink[EACH];
+		for (uint done = 0; done < width; done += PART) {
+			__syncthreads(); // what lies there has been used
+			if (width > PART || key == 0) load(shared.queries, q + done, rows, stride, width - done, whole);
+			load(shared.others, k + key * stride + done, left, stride, width - done, whole);
+			__syncthreads();
+			const uint deep = min(width - done, PART);
+			#pragma unroll 2
+			for (uint i = 0; i < deep; i += 4) {
+				float4 y = *(const float4 *)&shared.others[lane][i];
+				#pragma unroll
+				for (uint j = 0; j < EACH; j++) {
+					float4 x = *(const float4 *)&shared.queries[QUERIES * j + warp][i];
+					scores[j] = fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, scores[j]))));
+				}
+			}
+		}
+		#pragma unroll
+		for (uint j = 0; j < EACH; j++) {
+			float score = lane < left ? scores[j] * scale : __int_as_float(0xff800000);
+			float top = fmaxf(tops[j], most(score)), weight = expf(score - top);
+			shared.weights[QUERIES * j + warp][lane] = weight;
+			shrink[j] = expf(tops[j] - top);
+			totals[j] = fmaf(totals[j], shrink[j], total(make_float4(weight, 0, 0, 0)));
+			tops[j] = top;
+		}
+		#pragma unroll
+		for (uint part = 0; part < MOST / PART; part++) {
+			if (part * PART >= width) break;
+			__syncthreads();
+			load(shared.others, v + key * stride + part * PART, left, stride, width - part * PART, whole);
+			__syncthreads();
+			#pragma unroll
+			for (uint j = 0; j < EACH; j++)
+				for (uint half = 2 * part; half < 2 * part + 2; half++) sums[j][half] *= shrink[j];
+			for (uint i = 0; i < left; i += 4) {
+				float4 w[EACH];
+				#pragma unroll
+				for (uint j = 0; j < EACH; j++) w[j] = *(const float4 *)&shared.weights[QUERIES * j + warp][i];
+				#pragma unroll
+				for (uint half = 0; half < 2; half++) {
+					const float *y = &shared.others[i][half * WARP + lane];
+					#pragma unroll
+					for (uint j = 0; j < EACH; j++) {
+						float *sum = &sums[j][2 * part + half];
+						*sum = fmaf(w[j].w, y[3 * (PART + 4)], fmaf(w[j].z, y[2 * (PART + 4)], fmaf(w[j].y, y[PART + 4], fmaf(w[j].x, y[0], *sum))));
+					}
+				}
+			}
+		}
+	}
+	#pragma unroll
+	for (uint j = 0; j < EACH; j++) {
+		uint row = QUERIES * j + warp;
+		#pragma unroll
+		for (uint i = 0; i < MOST / WARP; i++)
+			if (row < rows && i * WARP + lane < width) to[row * stride + i * WARP + lane] = sums[j][i] / totals[j];
+	}
+}
+
+// A block takes 32 tokens of a head, or 8 where there are few, and goes on with those that
+// are as far behind as there are blocks. Those of each sequence are together.
+extern "C" __global__ void __launch_bounds__(256) op_attention(const float *q, const float *k, const float *v, const int *starts, float *out,
+	uint tokens, uint heads, uint width, uint sequences, float scale) {
+	__shared__ __align__(16) Meeting shared;
+	const uint stride = heads * width, tall = tokens <= FEW ? QUERIES : 4 * QUERIES;
+	for (uint head = blockIdx.y; head < heads; head += gridDim.y)
+		for (uint block = blockIdx.x * tall; block < tokens; block += gridDim.x * tall)
+			for (uint first = block, rows; first < min(block + tall, tokens); first += rows) {
+				uint sequence = 0; // the last that begins at first or before
+				for (uint n = sequences; n > 1;) {
+					uint part = n / 2;
+					if ((uint)starts[sequence + part] <= first) sequence += part;
+					n -= part;
+				}
+				uint begin = starts[sequence], end = sequence + 1 < sequences ? min((uint)starts[sequence + 1], tokens) : tokens;
+				if (begin > first || end <= first) { // starts is no such list
+					begin = first;
+					end = first + 1;
+				}
+				rows = min(end, block + tall) - first;
+				uint from = first * stride + head * width, keys = begin * stride + head * width;
+				if (rows <= QUERIES) attend<1>(q + from, k + keys, v + keys, out + from, shared, rows, end - begin, stride, width, scale);
+				else attend<4>(q + from, k + keys, v + keys, out + from, shared, rows, end - begin, stride, width, scale);
+			}
 }
 #endif

@@ -27,7 +27,8 @@ func Programs() []ops.Op {
 	mixed := ops.New(ops.BatchMatMul, 1, 2, 3, 3, 4)
 	mixed.MaskK = true
 	return []ops.Op{ops.New(ops.Gather, 2, 3, 4), ops.New(ops.Add, 2, 3, 1), norm, ops.New(ops.MatMul, 2, 3, 4), biased, scores, mixed,
-		ops.New(ops.Softmax, 1, 2, 3, 3), ops.New(ops.Reorder, 1, 2, 3, 4), ops.New(ops.GELU, 2, 3), ops.New(ops.Tanh, 2, 3), ops.New(ops.Slice, 1, 2, 3)}
+		ops.New(ops.Softmax, 1, 2, 3, 3), ops.New(ops.Reorder, 1, 2, 3, 4), ops.New(ops.GELU, 2, 3), ops.New(ops.Tanh, 2, 3), ops.New(ops.Slice, 1, 2, 3),
+		ops.New(ops.Attention, 2, 3, 4, 1)}
 }
 
 // scaled is an operation with other dimensions, epsilon and scale.
