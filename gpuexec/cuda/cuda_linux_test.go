@@ -4,7 +4,11 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -51,6 +55,50 @@ func TestManyWorkers(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// compilers are the processes that compile for this one.
+func compilers(t *testing.T) (n int) {
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		name, _ := os.ReadFile(path)
+		status, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "status"))
+		if strings.HasPrefix(string(name), "kiln: compiles") && strings.Contains(string(status), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid())) {
+			n++
+		}
+	}
+	return n
+}
+
+// Executors share the compiler's processes. Many compiles at once keep one a core busy; none
+// is left once the executors are closed.
+func TestExecutorsShareCompilers(t *testing.T) {
+	b := need(t)
+	executors := []*gpuexec.Executor{must(gpuexec.Open(bg, gpuexec.Config{Backend: b, Workers: 1})), must(gpuexec.Open(bg, gpuexec.Config{Backend: b, Workers: 1}))}
+	var wg sync.WaitGroup
+	for i := range 40 {
+		src := numbered(t, 1000+i)
+		wg.Go(func() {
+			k, err := executors[i%2].Compile(bg, src)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			k.Release()
+		})
+	}
+	wg.Wait()
+	if n := compilers(t); n != runtime.GOMAXPROCS(0) {
+		t.Errorf("%d processes compile for two executors, want %d", n, runtime.GOMAXPROCS(0))
+	}
+	check(executors[0].Close(bg))
+	check(executors[1].Close(bg))
+	if n := compilers(t); n > 0 {
+		t.Errorf("%d processes are left", n)
+	}
 }
 
 // Copies larger than what is pinned for them arrive whole, be it that the stage of one part

@@ -24,7 +24,7 @@ type device struct {
 	zeros   sync.Mutex
 
 	nvrtc   *nvrtc.Library
-	helpers *nvrtc.Helpers // nil: compiles run in this process
+	helpers *nvrtc.Helpers // of all devices; nil: compiles run in this process
 
 	mu struct {
 		sync.Mutex
@@ -49,7 +49,7 @@ func (l *library) openDevice(ctx context.Context, f found, compiler *nvrtc.Libra
 		return nil, err
 	}
 	if !inProcess {
-		d.helpers = nvrtc.NewHelpers(compiler.Path, f.limits.CompileWorkers)
+		d.helpers = nvrtc.Share(compiler.Path)
 	}
 	return d, nil
 }
@@ -91,7 +91,7 @@ func (d *device) Lost() <-chan struct{} { return d.primary.lost }
 // Close releases all that is left.
 func (d *device) Close() error {
 	if d.helpers != nil {
-		d.helpers.Close()
+		d.helpers.Leave()
 	}
 	for p := range d.mu.programs {
 		p.Release()

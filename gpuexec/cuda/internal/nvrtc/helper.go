@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 )
@@ -14,9 +13,6 @@ import (
 // the compiler. It gets requests from file 3 and gives replies to file 4, each a value of
 // encoding/gob: an empty reply when a request has come, and then its own.
 const helperName = "kiln: compiles CUDA C"
-
-// longestIdle is how long a helper waits for a request before it ends.
-const longestIdle = time.Minute
 
 // A program that has more rights than whoever starts it serves nobody: its arguments are
 // a stranger's, and the compiler's path is code to run.
@@ -73,8 +69,7 @@ func (r *reply) err() error {
 	return &fault.Error{Op: "cuda: compile", Backend: "cuda", Reason: r.Reason, Field: r.Field, Err: told{kind, r.Text}}
 }
 
-// serve is the life of a helper: it ends with whoever started it, be a compile under way,
-// and when nobody has asked for long.
+// serve is the life of a helper: it ends with whoever started it, be a compile under way.
 func serve(path string) {
 	requests, replies := make(chan Request), gob.NewEncoder(os.NewFile(4, "replies"))
 	go func() {
@@ -92,18 +87,13 @@ func serve(path string) {
 			os.Exit(0)
 		}
 	}
-	for {
-		select {
-		case r := <-requests:
-			answer(reply{})
-			l, err := Open(path)
-			if err != nil {
-				answer(replyOf(Output{}, err))
-				continue
-			}
-			answer(replyOf(l.Compile(r)))
-		case <-time.After(longestIdle):
-			os.Exit(0)
+	for r := range requests {
+		answer(reply{})
+		l, err := Open(path)
+		if err != nil {
+			answer(replyOf(Output{}, err))
+			continue
 		}
+		answer(replyOf(l.Compile(r)))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,17 +21,21 @@ const (
 	mostAck     = 10 * time.Second // for a helper that has served to say that it got a request
 	mostStart   = time.Minute      // for a new one
 	mostCompile = 5 * time.Minute
-	mostIdle    = 30 * time.Second // then a helper is ended; by itself it ends later
+	mostIdle    = 30 * time.Second // then a helper is ended
+	mostMemory  = 512 << 20        // bytes of a helper that is kept: a new one has some 85 MiB
 )
 
 // Helpers compiles in processes, each with one compile at a time. They are the running
 // executable, started again: its packages are initialised up to this one, and main does
-// not run. One that dies, or does not answer, is replaced. They end with Close, with
-// this process, or when they have been idle for half a minute. Safe for concurrent use.
+// not run. One that dies, does not answer, or has more than 512 MiB after a compile is
+// replaced. They end with Close, with this process, or when they have been idle for half a
+// minute. Safe for concurrent use.
 type Helpers struct {
 	path     string        // of the compiler
 	slots    chan struct{} // one for each process that there may be
 	patience time.Duration // with one that nobody uses
+	memory   int64         // most bytes of one that is kept
+	users    int           // who share them; the lock of shared is theirs
 	mu       struct {
 		sync.Mutex
 		idle    []*process // the last one was used last
@@ -42,7 +47,37 @@ type Helpers struct {
 // NewHelpers may start n processes for the compiler of that path, when there is work for
 // them.
 func NewHelpers(path string, n int) *Helpers {
-	return &Helpers{path: path, slots: make(chan struct{}, max(1, n)), patience: mostIdle}
+	return &Helpers{path: path, slots: make(chan struct{}, max(1, n)), patience: mostIdle, memory: mostMemory}
+}
+
+// shared are the helpers that Share gave, by the path of their compiler.
+var shared = struct {
+	sync.Mutex
+	helpers map[string]*Helpers
+}{helpers: make(map[string]*Helpers)}
+
+// Share gives the helpers of this process for the compiler of that path: one for each core
+// that Go uses. Leave gives them back.
+func Share(path string) *Helpers {
+	shared.Lock()
+	defer shared.Unlock()
+	h := shared.helpers[path]
+	if h == nil {
+		h = NewHelpers(path, runtime.GOMAXPROCS(0))
+		shared.helpers[path] = h
+	}
+	h.users++
+	return h
+}
+
+// Leave is Close once all have left who share them.
+func (h *Helpers) Leave() {
+	shared.Lock()
+	defer shared.Unlock()
+	if h.users--; h.users == 0 {
+		delete(shared.helpers, h.path)
+		h.Close()
+	}
 }
 
 // process is a helper, used by one goroutine at a time.
@@ -127,16 +162,17 @@ func (h *Helpers) waiting() *process {
 	return p
 }
 
-// keep makes a helper wait for the next request.
+// keep makes a helper wait for the next request, or ends it where it has grown too large.
 func (h *Helpers) keep(p *process) {
+	ends := p.memory() > h.memory
 	h.mu.Lock()
-	closed := h.mu.closed
-	if !closed {
+	ends = ends || h.mu.closed
+	if !ends {
 		h.mu.idle = append(h.mu.idle, p)
 		p.idle = time.AfterFunc(h.patience, func() { h.drop(p) })
 	}
 	h.mu.Unlock()
-	if closed {
+	if ends {
 		_ = p.end()
 	}
 }
@@ -217,6 +253,13 @@ func (p *process) do(ctx context.Context, r Request) (answer reply, begun bool, 
 		p.served, p.patience = true, mostAck
 	}
 	return answer, true, err
+}
+
+// memory is the bytes that the helper has in memory; 0 = not known.
+func (p *process) memory() (bytes int64) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
+	_, _ = fmt.Sscan(string(text), new(int64), &bytes) // in pages
+	return bytes * int64(os.Getpagesize())
 }
 
 func (p *process) kill() { _ = p.cmd.Process.Kill() }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -51,6 +52,110 @@ func TestIdleHelperGoes(t *testing.T) {
 	defer h.mu.Unlock()
 	if len(h.mu.idle) > 0 {
 		t.Error("it may be taken")
+	}
+}
+
+// A helper that has grown too large is ended after its compile, and another one serves.
+func TestLargeHelperIsReplaced(t *testing.T) {
+	h := helpers(t, 1)
+	h.memory = 1
+	for i := range 2 {
+		if out, err := h.Compile(bg, kernel(i)); err != nil || len(out.Cubin) == 0 {
+			t.Fatal(err)
+		}
+		if len(h.mu.idle) > 0 || h.mu.started != i+1 {
+			t.Errorf("%d helpers are kept, %d were started", len(h.mu.idle), h.mu.started)
+		}
+	}
+	h.memory = mostMemory
+	for i := range 2 {
+		if _, err := h.Compile(bg, kernel(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := h.mu.idle[0].memory(); h.mu.started != 3 || n < 1<<20 || n > mostMemory/2 {
+		t.Errorf("%d were started, the last one has %d bytes", h.mu.started, n)
+	}
+}
+
+// Who compiles with one compiler shares its helpers, which end with the last of them.
+func TestShare(t *testing.T) {
+	l := need(t)
+	a, b := Share(l.Path), Share(l.Path)
+	if a != b || cap(a.slots) != runtime.GOMAXPROCS(0) {
+		t.Fatalf("%d helpers at most, or not the same ones", cap(a.slots))
+	}
+	if other := Share("/nowhere/libnvrtc.so.13"); other == a {
+		t.Error("two compilers have the same helpers")
+	} else {
+		other.Leave()
+	}
+	a.Leave()
+	b.patience = time.Hour
+	if _, err := b.Compile(bg, kernel(1)); err != nil || len(b.mu.idle) != 1 {
+		t.Fatalf("once the other has left: %v, %d wait", err, len(b.mu.idle))
+	}
+	p := b.mu.idle[0].cmd.Process.Pid
+	b.Leave()
+	if err := syscall.Kill(p, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("its process after all have left: %v", err)
+	}
+	if c := Share(l.Path); c == b {
+		t.Error("what was closed is given again")
+	} else {
+		c.Leave()
+	}
+}
+
+// A helper that is killed while it compiles is replaced, and the request goes on. It ends
+// with its context, and so does one whose helper hangs.
+func TestKilledAtWork(t *testing.T) {
+	h := helpers(t, 1)
+	if _, err := h.Compile(bg, kernel(1)); err != nil {
+		t.Fatal(err)
+	}
+	p := h.mu.idle[0]
+	state := func() (idle, started int) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.mu.idle), h.mu.started
+	}
+	ctx, cancel := context.WithCancel(bg)
+	done := make(chan error, 1)
+	go func() {
+		_, err := h.Compile(ctx, long())
+		done <- err
+	}()
+	for idle := 1; idle > 0; idle, _ = state() {
+		runtime.Gosched()
+	}
+	p.kill()
+	for started := 1; started < 2; _, started = state() {
+		select {
+		case err := <-done:
+			t.Fatalf("%v, want another process", err)
+		default:
+			runtime.Gosched()
+		}
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want the context's error", err)
+	}
+	if _, err := h.Compile(bg, kernel(1)); err != nil {
+		t.Fatal(err)
+	}
+	p = h.mu.idle[0]
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	within, stop := context.WithDeadline(bg, time.Now().Add(10*time.Millisecond))
+	defer stop()
+	if _, err := h.Compile(within, kernel(1)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("by a process that is stopped: %v, want the deadline", err)
+	}
+	if out, err := h.Compile(bg, kernel(1)); err != nil || len(out.Cubin) == 0 {
+		t.Errorf("the next one: %v", err)
 	}
 }
 
