@@ -46,13 +46,18 @@ func (backend) Aborts() bool { return true }
 // device (MIG) are its matter.
 func (b backend) Devices(context.Context) []gpuexec.DeviceInfo {
 	infos, err := b.list()
-	if failed, ok := errors.AsType[*fault.Error](err); ok {
-		err = failed.Err // the rest is in the row
-	}
 	if err != nil {
-		return []gpuexec.DeviceInfo{{Backend: Name, Reason: err.Error()}}
+		return []gpuexec.DeviceInfo{{Backend: Name, Reason: inner(err).Error()}} // the rest is in the row
 	}
 	return infos
+}
+
+// inner is an error without the operation and the backend that it has around it.
+func inner(err error) error {
+	if failed, ok := errors.AsType[*fault.Error](err); ok {
+		return failed.Err
+	}
+	return err
 }
 
 func (b backend) Open(ctx context.Context, index int) (gpuexec.Device, error) {

@@ -8,15 +8,20 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // E1, E3, B2, B3: the contract of a backend.
@@ -55,6 +60,70 @@ func TestManyWorkers(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// What is compiled ahead, without a device, is what a device compiles: one that opens the
+// store finds it. What fits no kernel, device or compiler is refused.
+func TestCompileAhead(t *testing.T) {
+	b, e := needFake(t), openIndex(t, 0)
+	src := numbered(t, 2000)
+	blob, id, err := Compile(bg, b.cfg, src, 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, _, err := Compile(bg, Config{NVRTC: b.cfg.NVRTC, InProcess: true}, src, 80)
+	if want := must(compile(t, e, src).Blob(bg)); err != nil || !slices.Equal(blob, want) || !slices.Equal(in, want) || !reflect.DeepEqual(id, e.Identity()) {
+		t.Errorf("%v, or another blob than the device's, or the identity %+v, want %+v", err, id, e.Identity())
+	}
+	dir := t.TempDir()
+	s := must(blobstore.Open(bg, blobstore.Config{Dir: dir, Capacity: limit.Unlimited, DefaultCapacity: true, Identity: func(string) gpuexec.Identity { return id }}))
+	check(s.Put(bg, Name, src.Key, blob, time.Second))
+	check(s.Close(bg))
+	rt := must(kiln.Open(kiln.Config{StoreDir: dir, Lookup: func(string) (string, bool) { return "", false }}))
+	defer rt.Close(bg)
+	device, session := must(rt.Executor(bg, b, 0)), must(rt.Session(kiln.SessionConfig{}))
+	group := must(session.Group(bg, []int64{1}))
+	defer group.Close()
+	if _, err := group.Kernel(bg, "k", device, src); err != nil || device.Stats().Compiles != 0 {
+		t.Errorf("%v, %d compiles with the store filled ahead", err, device.Stats().Compiles)
+	}
+	for what, c := range map[string]struct {
+		cfg        Config
+		src        gpuexec.Source
+		capability int
+		want       error
+	}{
+		"an old device":    {b.cfg, src, 35, fault.ErrUnsupported},
+		"no compiler":      {Config{NVRTC: "/nowhere/libnvrtc.so.13"}, src, 80, fault.ErrUnavailable},
+		"a wrong text":     {b.cfg, source(t, gpuexec.Code{Text: "extern"}), 80, fault.ErrInvalid},
+		"wrong parameters": {b.cfg, source(t, gpuexec.Code{Text: vectors, Entry: "add"}, buffer(256)), 80, fault.ErrInvalid},
+	} {
+		if _, _, err := Compile(bg, c.cfg, c.src, c.capability); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", what, err, c.want)
+		}
+	}
+}
+
+// E2: a device needs the compiler, and a machine without a driver, too, is told of both.
+func TestNoCompiler(t *testing.T) {
+	needFake(t)
+	b := backend{Config{NVRTC: "/nowhere/libnvrtc.so.13"}}
+	reason := func() string { return b.Devices(bg)[0].Reason }
+	if r := reason(); !strings.Contains(r, "install NVRTC") || strings.Contains(r, "libcuda") {
+		t.Errorf("without the compiler: %s", r)
+	}
+	whole := loaded.library
+	defer func() { loaded.library = whole }()
+	loaded.library = nil // so that the installed one is opened
+	if _, err := load(soname); err == nil {
+		t.Skip("this machine has a driver")
+	}
+	if r := reason(); !strings.Contains(r, "install NVRTC") || !strings.Contains(r, "install NVIDIA's driver") || strings.Contains(r, "\n") {
+		t.Errorf("without both: %s", r)
+	}
+	if _, err := b.Open(bg, 0); !errors.Is(err, fault.ErrUnavailable) {
+		t.Error(err)
+	}
 }
 
 // compilers are the processes that compile for this one.

@@ -178,7 +178,7 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 	if err != nil {
 		return nil, err
 	}
-	request := nvrtc.Request{Text: code.Text, Target: d.target, Options: code.Options, Defines: code.Defines, Includes: code.Includes}
+	request := requestOf(code, d.target)
 	var out nvrtc.Output
 	if d.helpers != nil {
 		out, err = d.compile(ctx, request)
@@ -216,19 +216,6 @@ func (d *device) compile(ctx context.Context, request nvrtc.Request) (nvrtc.Outp
 		return out, failure("compile", fault.ErrDeviceLost, "the context was lost meanwhile")
 	}
 	return out, err
-}
-
-func codeOf(src gpuexec.Source) (gpuexec.Code, error) {
-	code, ok := src.Spec.(gpuexec.Code)
-	switch {
-	case !ok:
-		return code, failure("compile", fault.ErrUnsupported, "a source of type %T, want a gpuexec.Code", src.Spec)
-	case code.Language != Language:
-		return code, failure("compile", fault.ErrUnsupported, "language %q, want %q", code.Language, Language)
-	case len(code.Constants) > 0:
-		return code, failure("compile", fault.ErrUnsupported, "%s has no specialisation constants: use Defines", Language)
-	}
-	return code, nil
 }
 
 // Load implements gpuexec.Device.

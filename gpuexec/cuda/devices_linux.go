@@ -5,6 +5,7 @@ package cuda
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -40,12 +41,12 @@ func (b backend) list() ([]gpuexec.DeviceInfo, error) {
 // devices asks the driver and the compiler.
 func (b backend) devices() (*library, *nvrtc.Library, []found, error) {
 	l, err := driver()
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	compiler, err := nvrtc.Open(b.cfg.NVRTC)
-	if err != nil {
-		return nil, nil, nil, err
+	compiler, missing := nvrtc.Open(b.cfg.NVRTC)
+	switch {
+	case errors.Is(err, fault.ErrUnavailable) && missing != nil:
+		return nil, nil, nil, &fault.Error{Op: "cuda: open", Backend: Name, Err: fmt.Errorf("%w; %w", inner(err), inner(missing))}
+	case err != nil || missing != nil:
+		return nil, nil, nil, cmp.Or(err, missing)
 	}
 	count := new(int32)
 	if err := l.failed("open", cuDeviceGetCount, l.call(cuDeviceGetCount, uintptr(unsafe.Pointer(count)))); err != nil {
@@ -97,10 +98,8 @@ func (l *library) describe(index int, compiler *nvrtc.Library) (f found, err err
 	by := "NVRTC " + compiler.Version
 	f.info = gpuexec.DeviceInfo{
 		Backend: Name, Index: index, Name: text, Available: true, MemoryBytes: int64(*bytes), ComputeUnits: attribute(multiprocessors),
-		Driver: fmt.Sprintf("CUDA %d.%d, compute capability %d.%d, %s", l.version/1000, l.version%1000/10, f.capability/10, f.capability%10, by),
-		Identity: gpuexec.Identity{
-			Library: by, Build: compiler.Build, Compiler: by + " for " + target, Device: fmt.Sprintf("compute capability %d.%d", f.capability/10, f.capability%10),
-		},
+		Driver:   fmt.Sprintf("CUDA %d.%d, compute capability %d.%d, %s", l.version/1000, l.version%1000/10, f.capability/10, f.capability%10, by),
+		Identity: identityOf(compiler, f.capability),
 	}
 	mode := attribute(computeMode)
 	switch {
@@ -113,24 +112,6 @@ func (l *library) describe(index int, compiler *nvrtc.Library) (f found, err err
 	}
 	f.info.Available = f.info.Reason == ""
 	return f, err
-}
-
-// targetOf is what to compile for: the device's own code, or for one that the compiler does
-// not know yet PTX of the latest before it; empty where the compiler knows later ones only.
-func targetOf(capability int, archs []int) string {
-	latest := 0
-	for _, arch := range archs {
-		if arch == capability {
-			return fmt.Sprintf("sm_%d", arch)
-		}
-		if arch < capability {
-			latest = max(latest, arch)
-		}
-	}
-	if latest == 0 {
-		return ""
-	}
-	return fmt.Sprintf("compute_%d", latest)
 }
 
 // open opens the device of that index.

@@ -28,6 +28,8 @@
 // started again. Its packages are initialised up to this one, and main does not run: a
 // program that must not be started so sets Config.InProcess.
 //
+// Compile compiles without a device, for the stores of machines that have one.
+//
 // # Blobs
 //
 // A blob is the code for the device's compute capability (a cubin) and its PTX, behind a

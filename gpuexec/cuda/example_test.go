@@ -3,10 +3,13 @@ package cuda_test
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cuda"
+	"github.com/kiln-cache/kiln/limit"
 )
 
 // A kernel of the program's own is compiled once and kept in a store: the next process
@@ -41,6 +44,30 @@ func Example() {
 			gpuexec.ValueArg(float32(2)), gpuexec.BufferArg(in), gpuexec.BufferArg(out), gpuexec.ValueArg(uint32(3))}},
 		gpuexec.CopyFrom(out, 0, gpuexec.BytesOf(y))))
 	fmt.Println(y)
+}
+
+// A machine without a GPU fills a store for machines that have one: a program there finds
+// the kernel compiled, with the folder as a base, imported, or in its image.
+func ExampleCompile() {
+	ctx := context.Background()
+	vector := gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{1}} // n float32
+	source := must(gpuexec.Code{
+		Language: cuda.Language,
+		Entry:    "twice",
+		Text: `extern "C" __global__ void twice(float *x, unsigned n) {
+			unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+			if (i < n) x[i] *= 2;
+		}`,
+		Block: gpuexec.Size{64},
+	}.Source(vector, gpuexec.Param{Kind: gpuexec.ParamU32}))
+	for _, capability := range []int{80, 90} { // compute capabilities 8.0 and 9.0
+		begun := time.Now()
+		blob, id, err := cuda.Compile(ctx, cuda.Config{}, source, capability)
+		check(err) // it says what to install
+		store := must(blobstore.Open(ctx, blobstore.Config{Dir: "/var/cache/built", Capacity: limit.Unlimited, Identity: func(string) gpuexec.Identity { return id }}))
+		check(store.Put(ctx, cuda.Name, source.Key, blob, time.Since(begun)))
+		check(store.Close(ctx))
+	}
 }
 
 func must[T any](v T, err error) T {

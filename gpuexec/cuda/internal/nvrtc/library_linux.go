@@ -75,11 +75,11 @@ func Open(path string) (*Library, error) {
 		}
 		names = []string{resolved}
 	}
-	var errs []error
+	var causes []string
 	for _, name := range names {
 		l, err := load(name)
 		if err != nil {
-			errs = append(errs, err)
+			causes = append(causes, err.Error())
 			continue
 		}
 		if loaded.libraries == nil {
@@ -88,7 +88,7 @@ func Open(path string) (*Library, error) {
 		loaded.libraries[path], loaded.libraries[l.Path] = l, l
 		return l, nil
 	}
-	return nil, unavailable(errors.Join(errs...))
+	return nil, unavailable(errors.New(strings.Join(causes, "; ")))
 }
 
 func unavailable(cause error) error {
