@@ -121,12 +121,8 @@ func device(name string, rt *kiln.Runtime) (ops.Library, int, error) {
 	if !ok {
 		return nil, 0, fault.Invalidf("encoder: open", "Device is %.40q, want a name, or a name with a number such as opencl:1", name)
 	}
-	if isa := setting(rt, "KILN_CPU_ISA"); backend == cpu.Name && isa.Source != env.Default {
-		library, err := instructions(isa.Value)
+	if library, err := forward.Library(backend, index, rt.Settings()); library != nil || err != nil {
 		return library, index, err
-	}
-	if library := ops.Find(backend); library != nil {
-		return library, index, nil
 	}
 	return nil, 0, fault.Invalidf("encoder: open", "Device is %.40q, want one of %s: import the package that registers it", name, strings.Join(ops.Names(), ", "))
 }
@@ -138,17 +134,6 @@ func setting(rt *kiln.Runtime, name string) env.Row {
 		return rows[i]
 	}
 	return env.Row{Source: env.Default}
-}
-
-var chosen sync.Map // *cpu.Backend by instruction set
-
-func instructions(isa string) (ops.Library, error) {
-	b, err := cpu.New(isa)
-	if err != nil {
-		return nil, err
-	}
-	known, _ := chosen.LoadOrStore(isa, b)
-	return known.(*cpu.Backend), nil
 }
 
 // configure puts the config over the folder.

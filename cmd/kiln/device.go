@@ -6,17 +6,17 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
-	"github.com/kiln-cache/kiln/gpuexec/cuda"
-	"github.com/kiln-cache/kiln/gpuexec/onednn"
-	_ "github.com/kiln-cache/kiln/gpuexec/opencl" // registers what OpenCL drivers have
+	_ "github.com/kiln-cache/kiln/gpuexec/cuda"   // registers NVIDIA's devices
+	_ "github.com/kiln-cache/kiln/gpuexec/onednn" // and oneDNN
+	_ "github.com/kiln-cache/kiln/gpuexec/opencl" // and what OpenCL drivers have
 	"github.com/kiln-cache/kiln/gpuexec/ops"
-	"github.com/kiln-cache/kiln/gpuexec/vulkan"
+	_ "github.com/kiln-cache/kiln/gpuexec/vulkan" // and Vulkan drivers
 	"github.com/kiln-cache/kiln/internal/devicename"
+	"github.com/kiln-cache/kiln/internal/forward"
 )
 
 // device is a flag that names a backend, with the number of one of its devices or without.
@@ -34,40 +34,28 @@ func backendOf(device string) string {
 	return backend
 }
 
-// libraries gives a backend by its name, the same one each time, and the number of its
-// device: of the chosen device, if that is of the backend, and else 0. The backends heed
-// KILN_CPU_ISA, KILN_ONEDNN_LIBRARY and KILN_NVRTC.
+// libraries gives backends by their names, each the same one each time, as the settings
+// choose them, and which device of it is meant: the one that is chosen, if it is of that
+// backend, and else the first.
 func libraries(settings env.Settings, chosen string) func(backend string) (ops.Library, int, error) {
-	wanted, index, _ := devicename.Parse(chosen)
-	embedded := sync.OnceValues(func() (ops.Library, error) {
-		lib, err := cpu.New(settings.CPUISA.Value)
-		if isa := settings.CPUISA; err != nil && isa.Source == env.Environment {
-			err = fmt.Errorf("%s %q: %w", isa.Name, isa.Value, err)
+	wanted, number, _ := devicename.Parse(chosen)
+	rows := env.Table(settings)
+	return func(backend string) (ops.Library, int, error) {
+		index := 0
+		if backend == wanted {
+			index = number
 		}
-		return lib, err
-	})
-	primitives, kernels := onednn.New(settings.OneDNN.Value), cuda.New(cuda.Config{NVRTC: settings.NVRTC.Value})
-	other := sync.OnceValue(func() ops.Library { return vulkan.New(vulkan.Config{Device: index}) }) // with shaders for it
-	return func(backend string) (lib ops.Library, at int, err error) {
-		if backend == cpu.Name {
-			if lib, err = embedded(); err != nil {
-				return nil, 0, err
-			}
-		} else if backend == onednn.Name {
-			lib = primitives
-		} else if backend == cuda.Name {
-			lib = kernels
-		} else if lib = ops.Find(backend); lib == nil {
-			return nil, 0, fmt.Errorf("no such device: want one of %s", strings.Join(ops.Names(), ", "))
-		}
-		if index == 0 || backend != wanted {
-			return lib, 0, nil
-		}
-		if err := numbered(lib, index); err != nil {
+		lib, err := forward.Library(backend, index, rows)
+		switch {
+		case err != nil:
 			return nil, 0, err
+		case lib == nil:
+			return nil, 0, fmt.Errorf("no such device: want one of %s", strings.Join(ops.Names(), ", "))
+		case index > 0:
+			err = numbered(lib, index)
 		}
-		if backend == vulkan.Name {
-			lib = other()
+		if err != nil {
+			return nil, 0, err
 		}
 		return lib, index, nil
 	}

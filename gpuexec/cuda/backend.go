@@ -37,6 +37,13 @@ func New(cfg Config) ops.Library { return backend{cfg} }
 
 func init() { gpuexec.Register(backend{}) }
 
+// For is the backend with the compiler of that path; empty: as it is installed. Its
+// operations are the same for all devices.
+func (b backend) For(_ int, nvrtc string) ops.Library {
+	b.cfg.NVRTC = nvrtc
+	return b
+}
+
 func (backend) Name() string { return Name }
 
 // Aborts says that a driver may end the process when it is given a bad blob (SPEC P11).

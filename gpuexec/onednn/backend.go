@@ -7,6 +7,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // Name is the backend's.
@@ -18,6 +19,9 @@ type Backend struct{ formats *formats }
 
 // New is the backend with the library of that path; empty: as it is installed.
 func New(path string) *Backend { return &Backend{&formats{path: path}} }
+
+// For is New, for the one device that there is.
+func (*Backend) For(_ int, path string) ops.Library { return New(path) }
 
 func init() { gpuexec.Register(New("")) }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // Name is the backend's.
@@ -54,6 +55,14 @@ func init() { gpuexec.Register(New(Config{})) }
 
 // New makes a backend of its own settings; the registered one has none.
 func New(cfg Config) *Backend { return &Backend{cfg: cfg} }
+
+// For is a backend of the same settings whose operations are written for the device of
+// that number. The loader is always the installed one.
+func (b *Backend) For(device int, _ string) ops.Library {
+	cfg := b.cfg
+	cfg.Device = device
+	return New(cfg)
+}
 
 // Name implements gpuexec.Backend.
 func (b *Backend) Name() string { return Name }

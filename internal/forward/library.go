@@ -1,0 +1,64 @@
+package forward
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/gpuexec/cpu"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+)
+
+// adjustable is a backend with another form for some settings: the one that opens the
+// library of a path, and whose operations are written for the device of a number.
+type adjustable interface {
+	For(device int, library string) ops.Library
+}
+
+// files are the settings that name the library that a backend opens.
+var files = map[string]string{"cuda": "KILN_NVRTC", "onednn": "KILN_ONEDNN_LIBRARY"}
+
+// choice is what a backend's form depends on.
+type choice struct {
+	backend, setting string
+	device           int
+}
+
+var chosen sync.Map // ops.Library by choice: runtimes share executors of equal ones, and so weights
+
+// Library gives the backend of that name for a device of it, as the settings choose it, and
+// equal ones for equal choices; nil where no such backend is registered. Safe for
+// concurrent use.
+func Library(backend string, device int, settings []env.Row) (ops.Library, error) {
+	lib := ops.Find(backend)
+	other, adjusts := lib.(adjustable)
+	c := choice{backend: backend, device: device}
+	isa := setting(settings, "KILN_CPU_ISA")
+	switch {
+	case backend == cpu.Name && isa.Source != env.Default:
+		made, err := cpu.New(isa.Value)
+		if err != nil {
+			return nil, fmt.Errorf("%s %q: %w", isa.Name, isa.Value, err)
+		}
+		c.setting, lib = isa.Value, made
+	case adjusts:
+		c.setting = setting(settings, files[backend]).Value
+		if c.setting == "" && device == 0 {
+			return lib, nil // the registered one
+		}
+		lib = other.For(device, c.setting)
+	default:
+		return lib, nil
+	}
+	first, _ := chosen.LoadOrStore(c, lib)
+	return first.(ops.Library), nil
+}
+
+// setting is a row of the settings.
+func setting(rows []env.Row, name string) env.Row {
+	if i := slices.IndexFunc(rows, func(r env.Row) bool { return r.Name == name }); i >= 0 {
+		return rows[i]
+	}
+	return env.Row{Source: env.Default}
+}

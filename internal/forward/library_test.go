@@ -1,0 +1,55 @@
+package forward_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kiln-cache/kiln/env"
+	_ "github.com/kiln-cache/kiln/gpuexec/cuda"
+	_ "github.com/kiln-cache/kiln/gpuexec/onednn"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
+	_ "github.com/kiln-cache/kiln/gpuexec/vulkan"
+	"github.com/kiln-cache/kiln/internal/forward"
+)
+
+// The encoder and the command have the backends that the settings choose, and equal ones
+// for equal choices, so that weights are prepared once.
+func TestLibrary(t *testing.T) {
+	settings := func(set map[string]string) []env.Row {
+		return env.Table(env.Read(func(name string) (string, bool) { v, ok := set[name]; return v, ok }))
+	}
+	library := func(backend string, device int, set map[string]string) ops.Library {
+		lib, err := forward.Library(backend, device, settings(set))
+		if again, _ := forward.Library(backend, device, settings(set)); err != nil || again != lib {
+			t.Errorf("%s:%d with %v: %v, or another one the second time", backend, device, set, err)
+		}
+		return lib
+	}
+	for backend, variable := range map[string]string{"cuda": "KILN_NVRTC", "onednn": "KILN_ONEDNN_LIBRARY"} {
+		lib := library(backend, 0, map[string]string{variable: "/nowhere/library.so"})
+		if reason := lib.Devices(bg)[0].Reason; !strings.Contains(reason, "/nowhere") {
+			t.Errorf("%s with another library: %q", backend, reason)
+		}
+		if library(backend, 0, nil) != ops.Find(backend) {
+			t.Errorf("%s without settings is not the registered one", backend)
+		}
+	}
+	if driver := library("cpu", 0, map[string]string{"KILN_CPU_ISA": "generic"}).Devices(bg)[0].Driver; !strings.Contains(driver, "generic") {
+		t.Errorf("cpu with another instruction set: %s", driver)
+	}
+	if lib := library("none", 0, nil); lib != nil {
+		t.Errorf("%s is no backend", lib.Name())
+	}
+	// Device 0 of tests is a processor, and device 99 is not there.
+	first, other := library("vulkan", 0, nil), library("vulkan", 99, nil)
+	if !first.Devices(bg)[0].Available {
+		t.Skip("no Vulkan")
+	}
+	norm := ops.New(ops.LayerNorm, 2, 8)
+	norm.Epsilon = 1e-5
+	a, errA := first.Source(norm)
+	b, errB := other.Source(norm)
+	if errA != nil || errB != nil || a.Key == b.Key {
+		t.Errorf("%v, %v, or another device has the shaders of the first", errA, errB)
+	}
+}
