@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
@@ -24,7 +26,8 @@ var deviceGates = map[string]struct{ product, model *measure.Gate }{
 	"vulkan": {measure.AtLeast(0.25), measure.AtMost(8)},
 }
 
-// benchDevice measures a device beside cpu, or the first one of each backend.
+// benchDevice measures a device beside cpu, or the first one of each backend. One that is
+// asked for and absent is ErrUnavailable.
 func benchDevice(ctx context.Context, chosen string) (figures []measure.Figure, err error) {
 	library := libraries(env.Read(env.Process()), chosen)
 	for _, name := range ops.Names() {
@@ -35,8 +38,13 @@ func benchDevice(ctx context.Context, chosen string) (figures []measure.Figure, 
 		if err != nil {
 			return figures, usageError{err}
 		}
-		info := lib.Devices(ctx)[index]
-		if !info.Available {
+		all := lib.Devices(ctx)
+		info := all[min(index, len(all)-1)] // of an absent backend there is one row
+		switch {
+		case info.Available:
+		case chosen != "":
+			return figures, fmt.Errorf("%s: %w: %s", chosen, fault.ErrUnavailable, strings.TrimPrefix(info.Reason, "unavailable: "))
+		default:
 			figures = append(figures, measure.Figure{Bench: name, RatioTo: cpu.Name, Note: "not measured: " + info.Reason})
 			continue
 		}

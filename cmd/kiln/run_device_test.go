@@ -133,7 +133,8 @@ func TestAbsentDevice(t *testing.T) {
 	}
 }
 
-// A device without a driver is not measured, and says what to install; --gate does not hold then.
+// A device without a driver is not measured, and says what to install; --gate does not hold
+// then. One that was asked for is an error.
 func TestBenchOfAbsentDevices(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -142,11 +143,13 @@ func TestBenchOfAbsentDevices(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		code int
-	}{{nil, exitDone}, {[]string{"--gate"}, exitFinding}, {[]string{"--gate", "--device", "vulkan:0"}, exitFinding}} {
+		word string
+	}{{nil, exitDone, "not measured: "}, {[]string{"--gate"}, exitFinding, "not measured: "},
+		{[]string{"--device", "vulkan:0"}, exitFailed, "vulkan:0: unavailable: "}, {[]string{"--device", "vulkan:1"}, exitFailed, "vulkan:1: unavailable: "}} {
 		cmd := exec.CommandContext(t.Context(), self, append([]string{"bench", "device"}, c.args...)...)
 		cmd.Env = append(cmd.Environ(), "OCL_ICD_VENDORS="+t.TempDir(), "VK_ICD_FILENAMES="+filepath.Join(t.TempDir(), "none"))
 		text, err := cmd.CombinedOutput()
-		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(text), "not measured: ") || !strings.Contains(string(text), "install ") {
+		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(text), c.word) || !strings.Contains(string(text), "install ") {
 			t.Errorf("%v: exit %d, want %d, %v: %s", c.args, code, c.code, err, text)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,7 +100,7 @@ func warmCommand(ctx context.Context, c *call) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if err := w.usable(ctx); err != nil {
+	if err := w.usable(ctx, items); err != nil {
 		return err
 	}
 	if items, err = w.left(items); err != nil {
@@ -148,12 +149,16 @@ func (w *warmer) items() ([]manifest.Item, error) {
 	return items, nil
 }
 
-// usable opens the store and closes it again, before anything is begun.
-func (w *warmer) usable(ctx context.Context) error {
+// usable opens the store and closes it again, before anything is begun. A device that is
+// chosen must be there, and have something to be built for.
+func (w *warmer) usable(ctx context.Context, items []manifest.Item) error {
 	library := libraries(w.settings, w.device)
-	if w.device != "" {
-		if _, _, err := library(backendOf(w.device)); err != nil {
+	if backend := backendOf(w.device); w.device != "" {
+		if _, _, err := library(backend); err != nil {
 			return usageError{err}
+		}
+		if len(items) > 0 && !slices.ContainsFunc(items, func(i manifest.Item) bool { return i.Backend == backend }) {
+			return usagef("--device %s: the manifest has no item of %s: its first is of %s", w.device, backend, items[0].Backend)
 		}
 	}
 	store, err := w.open(ctx, library)

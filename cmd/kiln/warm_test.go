@@ -401,6 +401,7 @@ func TestWarmRefuses(t *testing.T) {
 	refused(t, []string{"warm", "--manifest", store, "--store", store}, "no such file")
 	refused(t, []string{"warm", "--manifest", t.TempDir(), "--store", store}, "is a directory")
 	refused(t, []string{"warm", "--manifest", path, "--store", store, "--store-capacity", "0"}, "--store-capacity 0", "nothing would be stored")
+	refused(t, []string{"warm", "--manifest", path, "--store", store, "--device", "onednn"}, "--device onednn", "no item of onednn", "of cpu")
 	t.Run("environment", func(t *testing.T) {
 		t.Setenv("KILN_STORE_CAPACITY", "0")
 		refused(t, []string{"warm", "--manifest", path, "--store", store}, "KILN_STORE_CAPACITY 0", "nothing would be stored")
