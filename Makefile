@@ -8,7 +8,7 @@ SYSTEMS    ?= linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64
 SOAK       ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz shaders deps-drivers model fetch-onednn fetch-onnxruntime fetch-nvrtc test-gpu test-bench FORCE
+.PHONY: help build run test test-race cross check bench bench-gate clean conform rules mutants soak fuzz shaders deps-drivers model fetch-onednn fetch-onnxruntime fetch-nvrtc test-gpu bench-gpu test-bench FORCE
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,10 @@ mutants: ## deliberate bugs, each of which a named test must catch
 
 test-gpu: fetch-nvrtc ## the tests of gpuexec/cuda on the driver and the GPU of this machine: docs/gpu.md
 	$(GO) test -count=1 -timeout 30m ./gpuexec/cuda -real
+
+bench-gpu: fetch-nvrtc bin/kiln ## the figures that docs/gpu.md asks for; fails where there is no driver or no GPU
+	@$(GO) test -count=1 -timeout 30m -v -run 'TestFigures$$' ./gpuexec/cuda -real
+	@KILN_NVRTC=$${KILN_NVRTC:-$(CURDIR)/.cache/nvrtc/libnvrtc.so.13} bin/kiln bench device --device cuda
 
 soak: bin/kiln ## invariants under concurrent use, for SOAK (10m)
 	bin/kiln stress --duration $(SOAK)

@@ -155,10 +155,14 @@ extern "C" __global__ void k(int *a) { *a = F<29, 0>::v; }`}, buffer(4))
 	check(d.Close())
 }
 
-// TestChild is what TestTwoProcesses starts.
+// TestChild is what TestTwoProcesses and TestFigures start.
 func TestChild(t *testing.T) {
-	if *child == "" {
+	switch *child {
+	case "":
 		t.Skip("it is for processes that other tests start")
+	case "first", "ptx":
+		first(t, *child, *store)
+		return
 	}
 	var from []string
 	rt := must(kiln.Open(kiln.Config{StoreDir: *store, Listen: func(e kiln.Event) { from = append(from, string(e.Artefact)) }}))
