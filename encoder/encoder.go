@@ -136,11 +136,13 @@ func setting(rt *kiln.Runtime, name string) env.Row {
 	return env.Row{Source: env.Default}
 }
 
+// wrong is about a field of Config or of a folder's file.
+func wrong(field, format string, args ...any) error {
+	return &fault.Error{Op: "encoder: open", Field: field, Err: fmt.Errorf("%w: %s is %.1000s", fault.ErrInvalid, field, fmt.Sprintf(format, args...))}
+}
+
 // configure puts the config over the folder.
-func (e *Encoder) configure(c Config) (err error) {
-	wrong := func(field, format string, args ...any) error {
-		return &fault.Error{Op: "encoder: open", Field: field, Err: fmt.Errorf("%w: %s is %.1000s", fault.ErrInvalid, field, fmt.Sprintf(format, args...))}
-	}
+func (e *Encoder) configure(c Config) error {
 	f := e.folder
 	e.info = Info{Dimensions: f.Width, MaxTokens: cmp.Or(c.MaxTokens, f.Positions), Pooling: cmp.Or(c.Pooling, string(f.Pooling)),
 		Normalized: c.Normalize || f.Normalize, SentenceLimit: f.SentenceLimit, Prompts: f.Prompts, Scores: f.Head != nil}
@@ -152,17 +154,24 @@ func (e *Encoder) configure(c Config) (err error) {
 	case c.Workers < 0 || c.Workers > mostWorkers:
 		return wrong("Workers", "%d, want 0 to %d", c.Workers, mostWorkers)
 	}
-	if e.tokens, err = wordpiece.Open(f.Tokenizer); errors.Is(err, fault.ErrNotFound) {
-		err = fmt.Errorf("%w: %w", fault.ErrInvalid, err)
-	}
-	if err != nil {
-		return err
-	}
 	if name := cmp.Or(c.Prompt, f.DefaultPrompt); name != "" {
 		var ok bool
 		if e.prompt, ok = f.Prompts[name]; !ok {
 			return wrong("Prompt", "%.40q, want one of %q", name, slices.Sorted(maps.Keys(f.Prompts)))
 		}
+	}
+	return nil
+}
+
+// readTokenizer reads the folder's tokenizer, which may have no id that the model has no
+// row for.
+func (e *Encoder) readTokenizer() (err error) {
+	f := e.folder
+	if e.tokens, err = wordpiece.Open(f.Tokenizer); errors.Is(err, fault.ErrNotFound) {
+		err = fmt.Errorf("%w: %w", fault.ErrInvalid, err)
+	}
+	if err != nil {
+		return err
 	}
 	ids, _ := e.Tokenize("")
 	if most := max(e.tokens.Unknown(), slices.Max(ids)); int(most) >= f.Vocabulary {
@@ -182,7 +191,7 @@ const (
 	mostWorkers = 256 // as many requests as an executor lets wait
 )
 
-// start makes the models and prepares the weights.
+// start makes the models, and prepares the weights while it reads the tokenizer.
 func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Library, index, workers int, name string) (err error) {
 	exec, err := rt.Executor(ctx, library, index)
 	if err != nil {
@@ -206,7 +215,10 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 	for range workers {
 		e.mu.idle = append(e.mu.idle, forward.New(forward.Config{Session: e.session, Executor: exec, Library: library, Engine: engine, Weights: e.folder.Weights, Packed: true}))
 	}
+	read := make(chan error, 1)
+	go func() { read <- e.readTokenizer() }()
 	err = prepare(ctx, e.mu.idle)
+	err = cmp.Or(<-read, err)
 	e.mu.queue = queue{line: shapegroups.Queue[*call]{Ahead: ahead}, workers: workers, packs: e.mu.idle[0].Packed()}
 	if err != nil { // what was prepared goes
 		for _, m := range e.mu.idle {

@@ -1,6 +1,7 @@
 package wordpiece
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"slices"
@@ -29,22 +30,25 @@ func (n *number) UnmarshalJSON(text []byte) error {
 
 // object gives the fields of the object at path. The known ones must be there and
 // not null, but for those that end in "?"; others are refused, unless known is empty.
-func (f *tokenizerFile) object(path string, raw json.RawMessage, known ...string) (fields, error) {
-	var o fields
+func (f *tokenizerFile) object(path string, raw json.RawMessage, known ...string) (o fields, err error) {
 	if err := f.value(path, raw, &o); err != nil {
 		return nil, err
 	}
+	return o, f.only(path, o, known...)
+}
+
+func (f *tokenizerFile) only(path string, o fields, known ...string) error {
 	for _, k := range known {
 		if v, ok := o[k]; (!ok || string(v) == "null") && !strings.HasSuffix(k, "?") {
-			return nil, invalid(f.name, "%s.%s is missing", path, k)
+			return invalid(f.name, "%s.%s is missing", path, k)
 		}
 	}
 	for k := range o {
 		if len(known) > 0 && !slices.Contains(known, k) && !slices.Contains(known, k+"?") {
-			return nil, unsupported(f.name, path+"."+fault.Printable(k), "is not known")
+			return unsupported(f.name, path+"."+fault.Printable(k), "is not known")
 		}
 	}
-	return o, nil
+	return nil
 }
 
 func (f *tokenizerFile) value(path string, raw json.RawMessage, to any) error {
@@ -129,11 +133,15 @@ func (c *config) agrees(s *settings) error {
 }
 
 func (f *tokenizerFile) readModel(raw json.RawMessage) error {
-	if _, err := f.typed("model", raw, "WordPiece", ""); err != nil {
+	o, err := f.object("model", raw) // once: it is most of the file
+	if err != nil {
 		return err
 	}
-	o, err := f.object("model", raw, "type?", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab")
-	if err != nil {
+	kind := `{"type":` + cmp.Or(string(o["type"]), "null") + `}`
+	if _, err := f.typed("model", json.RawMessage(kind), "WordPiece", ""); err != nil {
+		return err
+	}
+	if err := f.only("model", o, "type?", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"); err != nil {
 		return err
 	}
 	var most uint64
