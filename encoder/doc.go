@@ -24,7 +24,7 @@
 //
 // The caller owns the runtime and closes it after its encoders. An Encoder has one
 // session and, for each worker, a model in it. Prepared weights are constants of the
-// runtime: encoders of the same weights share them.
+// runtime: encoders of the same file of weights share them.
 //
 // # Concurrency
 //

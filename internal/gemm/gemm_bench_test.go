@@ -1,6 +1,10 @@
 package gemm
 
-import "testing"
+import (
+	"crypto/sha256"
+	"testing"
+	"unsafe"
+)
 
 // BenchmarkPackKeys packs one head's keys out of the rows of all heads, as
 // attention does for each request.
@@ -35,4 +39,26 @@ func BenchmarkPackValues(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkPackOrVerify packs a weight as a file has it, or takes the digest over it packed: what a
+// start costs without and with packed weights in a store, at least.
+func BenchmarkPackOrVerify(b *testing.B) {
+	const k, n = 384, 1536
+	s, weight := Best(), make([]float32, k*n)
+	dst := make([]float32, s.PackedLen(k, n))
+	b.Run("pack", func(b *testing.B) {
+		b.SetBytes(4 * k * n)
+		for b.Loop() {
+			if err := s.Pack(dst, weight, k, n, true); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("verify", func(b *testing.B) {
+		b.SetBytes(4 * k * n)
+		for b.Loop() {
+			sha256.Sum256(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(dst))), 4*len(dst)))
+		}
+	})
 }

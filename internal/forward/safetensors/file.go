@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -54,17 +55,22 @@ type File struct {
 	bytes   []byte       // of the whole file; nil once closed
 	mapped  *os.File     // nil: bytes is a copy
 	opened  os.FileInfo  // of mapped
+	stamp   string
 }
 
 // Open opens and checks the file at path, mapped where the system can. The caller
 // closes it.
-func Open(path string) (*File, error) {
+func Open(path string) (*File, error) { return OpenAt(path, time.Now()) }
+
+// OpenAt is Open at another time. A file that was written just before it has no stamp:
+// it might be written once more before its file system's clock goes on.
+func OpenAt(path string, now time.Time) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, unreadable(path, err)
 	}
 	file := &File{name: path}
-	if err = file.open(f); file.mapped == nil {
+	if err = file.open(f, now); file.mapped == nil {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
@@ -74,7 +80,7 @@ func Open(path string) (*File, error) {
 }
 
 // open reads the header, and keeps from if it maps it.
-func (f *File) open(from *os.File) (err error) {
+func (f *File) open(from *os.File, now time.Time) (err error) {
 	if f.opened, err = from.Stat(); err != nil {
 		return unreadable(f.name, err)
 	}
@@ -90,7 +96,8 @@ func (f *File) open(from *os.File) (err error) {
 		return unreadable(f.name, err)
 	}
 	if f.bytes = bytes; mapped {
-		f.mapped = from
+		const coarsest = 2 * time.Second // of the clocks of file systems
+		f.mapped, f.stamp = from, stampBefore(now.Add(-coarsest), from)
 	}
 	return f.guard("", func() (err error) { f.tensors, err = readHeader(f.name, bytes); return err })
 }
@@ -134,6 +141,10 @@ func (f *File) Tensor(name string) (t Tensor, ok bool) {
 	t.Shape = slices.Clone(t.Shape)
 	return t, ok
 }
+
+// Stamp says which state of which file is open, by what the system keeps of it: files of
+// one stamp have the same bytes. It is empty where the system keeps nothing that is enough.
+func (f *File) Stamp() string { return f.stamp }
 
 // Bytes calls use with a tensor's bytes, as the file has them. They must not be
 // changed, and are valid until use returns: then their memory goes back to the system,

@@ -3,7 +3,9 @@
 package safetensors
 
 import (
+	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,4 +25,14 @@ func unmap(bytes []byte) error { return unix.Munmap(bytes) }
 func discard(bytes []byte, begin, end int64) {
 	begin -= begin % int64(os.Getpagesize())
 	_ = unix.Madvise(bytes[begin:end], unix.MADV_DONTNEED)
+}
+
+// stampBefore is the stamp of a file that was last changed before a time, else empty.
+// Nobody but the system sets the time of the last change of content or name.
+func stampBefore(now time.Time, f *os.File) string {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || !time.Unix(st.Ctim.Unix()).Before(now) {
+		return ""
+	}
+	return fmt.Sprint(st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim)
 }

@@ -159,9 +159,10 @@ func (s *Set) Tensor(name string) (values []float32, err error) {
 	return values, err
 }
 
-// Identity is a text that two tensors share only if they hold the same values:
-// a digest for those of a file, which reads each of them once, and what they are made
-// from for generated ones, which costs nothing.
+// Identity is a text that two tensors share only if they hold the same values: what they
+// are made from for generated ones, and for those of a file the file's stamp with their
+// name, which both cost nothing. Where it has none it is a digest, for which each tensor
+// is read once.
 func (s *Set) Identity(name string) (string, error) {
 	w, ok := s.weights[name]
 	if !ok {
@@ -169,6 +170,11 @@ func (s *Set) Identity(name string) (string, error) {
 	}
 	if s.file == nil {
 		return fmt.Sprintf("%s %d %s %v %q", generation, s.seed, w.Role, w.Shape, w.Name), nil
+	}
+	t, _ := s.file.Tensor(name)
+	form := fmt.Sprintf("%s %v turned:%t", t.Type, t.Shape, s.turned(w))
+	if stamp := s.file.Stamp(); stamp != "" {
+		return fmt.Sprintf("%s %q of %s", form, name, stamp), nil
 	}
 	s.mu.Lock()
 	digest := s.mu.digests[name]
@@ -184,8 +190,7 @@ func (s *Set) Identity(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	t, _ := s.file.Tensor(name)
-	digest = fmt.Sprintf("%s %v turned:%t sha256:%x", t.Type, t.Shape, s.turned(w), sum.Sum(nil))
+	digest = fmt.Sprintf("%s sha256:%x", form, sum.Sum(nil))
 	s.mu.Lock()
 	s.mu.digests[name] = digest
 	s.mu.Unlock()
