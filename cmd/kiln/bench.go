@@ -34,13 +34,14 @@ var benches = []struct {
 	{"forward", "a MiniLM forward pass of 128 tokens against its matrix products alone", benchForward},
 	{"primitives", "descriptor and primitive, both there, against oneDNN's own cache asked in C, which cc compiles; KILN_ONEDNN_LIBRARY, or what make fetch-onednn brings", benchPrimitives},
 	{"device", "each device that is here against cpu, in turns: a matrix product, and MiniLM at 128 tokens", func(ctx context.Context) ([]measure.Figure, error) { return benchDevice(ctx, "") }},
-	{"model", "MiniLM's embeddings against onnxruntime's with the same weights, which takes minutes; what make model and make fetch-onnxruntime bring", nil},
+	{"model", "MiniLM's embeddings against onnxruntime's with the same weights, which takes some three minutes; what make model and make fetch-onnxruntime bring", nil},
 }
 
 func benchCommand(ctx context.Context, c *call) error {
-	var gate bool
+	var gate, long bool
 	var device string
 	c.toggle(&gate, "gate", "exit with 4 if a figure is beyond its gate, or bench device finds no driver")
+	c.toggle(&long, "long", "bench model: all lengths of first calls and queues of 600 texts, which takes a quarter of an hour")
 	c.device(&device, "the one that bench device measures (default the first of each backend)")
 	names := []string{"all"}
 	for _, b := range benches {
@@ -57,6 +58,9 @@ func benchCommand(ctx context.Context, c *call) error {
 	if !slices.Contains(names, name) {
 		return usagef("%.40q: no such bench: want %s", name, list(names))
 	}
+	if long && name != "model" && name != "all" {
+		return usagef("--long: want it with bench model")
+	}
 	if device != "" && (name != "device" || backendOf(device) == cpu.Name) {
 		return usagef("--device %s: want it with bench device, and another one than %s, which it is measured beside", device, cpu.Name)
 	}
@@ -66,7 +70,7 @@ func benchCommand(ctx context.Context, c *call) error {
 		}
 		switch {
 		case b.name == "model":
-			b.run = func(ctx context.Context) ([]measure.Figure, error) { return benchModel(ctx, c.say) }
+			b.run = func(ctx context.Context) ([]measure.Figure, error) { return benchModel(ctx, long, c.say) }
 		case device != "":
 			b.run = func(ctx context.Context) ([]measure.Figure, error) { return benchDevice(ctx, device) }
 		}

@@ -34,18 +34,20 @@ const peerName = "onnxruntime's"
 // modelBench is the encoder and onnxruntime with the same weights. In each round both take
 // turns with the same ids; the quicker turn of each counts.
 type modelBench struct {
+	long     bool // every length, and longer queues
 	theirs   *onnx.Peer
 	encoders map[int]*encoder.Encoder // by workers
 	figures  []measure.Figure
 }
 
 // benchModel measures MiniLM in pure Go beside onnxruntime. say gets the machine and the
-// versions first.
-func benchModel(ctx context.Context, say func(object any, format string, args ...any) error) (_ []measure.Figure, err error) {
+// versions first. It takes some three minutes of a quiet machine, five times as long if
+// it is to be long.
+func benchModel(ctx context.Context, long bool, say func(object any, format string, args ...any) error) (_ []measure.Figure, err error) {
 	if _, err := os.Stat(modelFolder); err != nil {
 		return nil, fmt.Errorf("MiniLM: %w: %s is not there: in the root of a clone `make model` brings it", fault.ErrUnavailable, modelFolder)
 	}
-	b := &modelBench{encoders: make(map[int]*encoder.Encoder)}
+	b := &modelBench{long: long, encoders: make(map[int]*encoder.Encoder)}
 	if b.theirs, err = onnx.Open(ctx, peerFolder); err != nil {
 		return nil, err
 	}
@@ -93,14 +95,18 @@ func textsOf(lengths []int) (texts [][]int32) {
 	return texts
 }
 
-// firstCalls computes texts of every length in random order, each thrice in a row on each
+// firstCalls computes texts of many lengths in random order, each thrice in a row on each
 // side: the time of the first call over the quicker of the others.
 func (b *modelBench) firstCalls(ctx context.Context) error {
 	const shortest, longest, calls = 3, 512, 3
+	step := 8
+	if b.long {
+		step = 1
+	}
 	var cliffs [2][]float64
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	for _, n := range rand.New(rand.NewPCG(1, 1)).Perm(longest - shortest + 1) {
-		text := [][]int32{textOf(shortest+n, n)}
+	for _, n := range rand.New(rand.NewPCG(1, 1)).Perm((longest-shortest)/step + 1) {
+		text := [][]int32{textOf(shortest+n*step, n)}
 		if err := b.theirs.Keep("one", [][][]int32{text}); err != nil {
 			return err
 		}
@@ -190,6 +196,9 @@ func (b *modelBench) speeds(ctx context.Context) error {
 	for i, text := range textsOf(data.Questions()) {
 		queue = append(queue, text, sentences[i])
 	}
+	if !b.long {
+		queue = queue[:2*waiting]
+	}
 	one := func(name string, texts [][]int32) work { return work{name: name, texts: texts} }
 	for _, threads := range []int{1, 2} {
 		if threads > runtime.NumCPU() {
@@ -199,8 +208,8 @@ func (b *modelBench) speeds(ctx context.Context) error {
 			one("100 questions, one by one", questions),
 			one("128 tokens", textsOf(slices.Repeat([]int{128}, 12))),
 			one("512 tokens", textsOf(slices.Repeat([]int{512}, 4))),
-			{name: "queue of mixed lengths, against batches in its order", texts: queue[:200], queue: inOrder},
-			{name: "the same, against batches sorted by length too", texts: queue[:200], queue: sorted},
+			{name: "queue of mixed lengths, against batches in its order", texts: queue, queue: inOrder},
+			{name: "the same, against batches sorted by length too", texts: queue, queue: sorted},
 		} {
 			if err := b.compare(ctx, w, threads); err != nil {
 				return err
@@ -266,7 +275,7 @@ func (b *modelBench) compare(ctx context.Context, w work, threads int) error {
 		if err := b.theirs.Keep(way.name, way.batches); err != nil {
 			return err
 		}
-		for range turns + 1 { // the first makes its session and its memory
+		for range turns { // the first makes its session and its memory
 			took, err := b.theirs.Time(way.name, way.callers, way.threads)
 			if err != nil {
 				return err
@@ -321,7 +330,7 @@ func (b *modelBench) starts(ctx context.Context) error {
 	var ratios, memory [2][]float64
 	var seconds [3][]float64
 	var held [3]int64
-	questions := data.Questions()
+	questions := data.Questions()[:100]
 	for round := range rounds + 1 {
 		for side, start := range []func() (startup, error){
 			func() (startup, error) {
