@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -150,4 +153,93 @@ func BenchmarkFirstCall(b *testing.B) {
 		slices.Sort(ratios)
 		b.Log("median", measure.Percentile(ratios, 50), "99 of 100 below", measure.Percentile(ratios, 99), "worst", ratios[len(ratios)-1])
 	}
+}
+
+// benchEncoder is MiniLM with two workers, and computes one question after another.
+func benchEncoder(b *testing.B) (each func(ids [][]int32) (took []float64)) {
+	dir := "../.cache/minilm"
+	if _, err := os.Stat(dir); err != nil {
+		b.Skip("the model MiniLM is not here; fetch it with: make model")
+	}
+	rt, err := kiln.Open(kiln.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	e, err := Open(b.Context(), rt, dir, Config{Workers: 2})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := errors.Join(e.Close(context.Background()), rt.Close(context.Background())); err != nil {
+			b.Error(err)
+		}
+	})
+	each = func(ids [][]int32) (took []float64) {
+		for at := range ids {
+			start := time.Now()
+			if _, err := e.EncodeTokens(b.Context(), ids[at:at+1]); err != nil {
+				b.Error(err)
+			}
+			took = append(took, time.Since(start).Seconds())
+		}
+		return took
+	}
+	each(questions()) // compiles
+	return each
+}
+
+// BenchmarkTwoWorkers has one caller and then two compute the same questions, in turns, and
+// reports the time of one over that of two, the quicker of two turns each: median, least and most.
+func BenchmarkTwoWorkers(b *testing.B) {
+	each := benchEncoder(b)
+	texts := questions()[:100]
+	var ratios []float64
+	for b.Loop() {
+		quickest := [2]time.Duration{math.MaxInt64, math.MaxInt64}
+		for turn := range 4 {
+			start, callers := time.Now(), turn%2+1
+			var wg sync.WaitGroup
+			for part := range slices.Chunk(texts, len(texts)/callers) {
+				wg.Go(func() { each(part) })
+			}
+			wg.Wait()
+			quickest[turn%2] = min(quickest[turn%2], time.Since(start))
+		}
+		ratios = append(ratios, quickest[0].Seconds()/quickest[1].Seconds())
+	}
+	b.Logf("%+v", measure.SpreadOf(ratios))
+}
+
+// BenchmarkBesideGC has questions computed alone and beside a goroutine that never lets the
+// garbage collector rest, in turns, and reports the 99th percentile of their times beside it over that
+// alone: median, least and most.
+func BenchmarkBesideGC(b *testing.B) {
+	each := benchEncoder(b)
+	texts := questions()
+	var ratios []float64
+	for b.Loop() {
+		alone := each(texts)
+		stop, cycles := make(chan struct{}), new(runtime.MemStats)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			live := make([]*[16]*int, 1<<20)
+			for at := 0; ; at = (at + 1) % len(live) {
+				select {
+				case <-stop:
+					return
+				default:
+					live[at] = &[16]*int{new(int)}
+				}
+			}
+		})
+		beside := each(texts)
+		close(stop)
+		wg.Wait()
+		runtime.ReadMemStats(cycles)
+		slices.Sort(alone)
+		slices.Sort(beside)
+		ratios = append(ratios, measure.Percentile(beside, 99)/measure.Percentile(alone, 99))
+		b.Log("collections so far", cycles.NumGC, "medians", measure.Percentile(alone, 50), measure.Percentile(beside, 50))
+	}
+	b.Logf("%+v", measure.SpreadOf(ratios))
 }
