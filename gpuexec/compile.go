@@ -44,7 +44,7 @@ func (e *Executor) obtain(ctx context.Context, src Source, blob []byte) (*Kernel
 		if src.Key != code.key(src.Params) {
 			return nil, fault.Invalidf("executor: compile", "the key %s is not that of the code: let Code.Source make the source", fault.Printable(src.Key))
 		}
-		if err := e.checkBlock("executor: compile", src.name(), whole(code.Block)); err != nil {
+		if err := e.checkBlock("executor: compile", &src, whole(code.Block)); err != nil {
 			return nil, err
 		}
 	}

@@ -1,7 +1,6 @@
 package gpuexec
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
@@ -23,7 +22,12 @@ type Source struct {
 }
 
 // name is what people read of the source.
-func (s *Source) name() string { return cmp.Or(s.Name, fault.Printable(s.Key)) }
+func (s *Source) name() string {
+	if s.Name != "" {
+		return s.Name
+	}
+	return fault.Printable(s.Key)
+}
 
 // ParamKind says what an argument must be.
 type ParamKind uint8
@@ -250,23 +254,23 @@ func (e *Executor) checkSizes(k *Kernel, l *Launch) error {
 	if slices.Min(l.Block[:]) < 0 || l.Block[0] == 0 && l.Block != (Size{}) {
 		return fault.Invalidf("executor: launch", "kernel %s: blocks of %v items, want at least 1", k.name(), l.Block)
 	}
-	return e.checkBlock("executor: launch", k.name(), k.block(l))
+	return e.checkBlock("executor: launch", &k.source, k.block(l))
 }
 
 // checkBlock refuses blocks that the device cannot run.
-func (e *Executor) checkBlock(op, name string, block Size) error {
+func (e *Executor) checkBlock(op string, src *Source, block Size) error {
 	items := 1
 	for i, n := range block {
 		if most := e.limits.MaxBlock[i]; most > 0 && n > most {
-			return fault.Invalidf(op, "kernel %s: blocks of %d items in %c, the device takes at most %d", name, n, "xyz"[i], most)
+			return fault.Invalidf(op, "kernel %s: blocks of %d items in %c, the device takes at most %d", src.name(), n, "xyz"[i], most)
 		}
 		if n > math.MaxInt32/items {
-			return fault.Invalidf(op, "kernel %s: blocks of %v items are too large", name, block)
+			return fault.Invalidf(op, "kernel %s: blocks of %v items are too large", src.name(), block)
 		}
 		items *= n
 	}
 	if most := e.limits.MaxItems; most > 0 && items > most {
-		return fault.Invalidf(op, "kernel %s: blocks of %d items, the device takes at most %d", name, items, most)
+		return fault.Invalidf(op, "kernel %s: blocks of %d items, the device takes at most %d", src.name(), items, most)
 	}
 	return nil
 }

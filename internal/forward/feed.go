@@ -97,15 +97,22 @@ func (m *Model) write(ctx context.Context, offset int64, text []byte) error {
 // collect reads the output and leaves padding out.
 func (m *Model) collect(ctx context.Context, p *plan, ids [][]int32, a *Answer) error {
 	row := 4 * m.list.Width
-	rows := p.batch
+	rows, wanted := p.batch, len(ids)
 	if m.list.PerToken {
-		rows *= p.tokens
+		rows, wanted = rows*p.tokens, 0
+		for _, tokens := range ids {
+			wanted += len(tokens)
+		}
 	}
-	text := make([]byte, rows*row)
-	if mapped := m.arena.Mapped(); mapped != nil {
-		copy(text, mapped[p.output.offset:])
-	} else if err := m.exec.Read(ctx, m.arena, p.output.offset, text); err != nil {
-		return err
+	a.Output = make([]float32, 0, wanted*m.list.Width)
+	text := m.arena.Mapped()
+	if text != nil {
+		text = text[p.output.offset:]
+	} else {
+		text = make([]byte, rows*row)
+		if err := m.exec.Read(ctx, m.arena, p.output.offset, text); err != nil {
+			return err
+		}
 	}
 	next := 0 // row of a ragged batch
 	for item, tokens := range ids {

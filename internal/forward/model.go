@@ -234,10 +234,14 @@ func (m *Model) planFor(dims []int64) (*plan, error) {
 		return p, nil
 	}
 	p, err := newPlan(m, batch, tokens)
-	if err == nil {
-		m.last = p
+	if err != nil {
+		return nil, err
 	}
-	return p, err
+	if m.last != nil { // its run has ended
+		p.launches, p.arguments = m.last.launches, m.last.arguments
+	}
+	m.last = p
+	return p, nil
 }
 
 // prepare finds or makes the artefact and the weights of every step.
@@ -275,18 +279,16 @@ func (m *Model) prepare(ctx context.Context, h *kiln.Group, p *plan, a *Answer) 
 // bind appends a step's arguments, in the order of ops.Library.
 func (m *Model) bind(ctx context.Context, p *plan, s *step) error {
 	data := func(at part) { p.arguments = append(p.arguments, gpuexec.PartArg(m.arena, at.offset, at.bytes)) }
-	var consts []gpuexec.Arg
+	for _, in := range s.bound.Inputs {
+		data(p.operand(in))
+	}
 	for _, w := range s.bound.Weights {
 		b, err := m.tensors.get(ctx, s.op, w)
 		if err != nil {
 			return err
 		}
-		consts = append(consts, gpuexec.BufferArg(b))
+		p.arguments = append(p.arguments, gpuexec.BufferArg(b))
 	}
-	for _, in := range s.bound.Inputs {
-		data(p.operand(in))
-	}
-	p.arguments = append(p.arguments, consts...)
 	data(s.output)
 	p.arguments = append(p.arguments, s.values...)
 	return nil
