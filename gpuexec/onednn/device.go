@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -180,7 +181,10 @@ func (q *queue) Launch(ctx context.Context, p gpuexec.Program, args []gpuexec.De
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return q.run(ctx, x, args)
+	began := time.Now()
+	err := q.run(ctx, x, args)
+	x.ran(time.Since(began))
+	return err
 }
 
 // execute runs a form on memory, in the order of its primitive's arguments.

@@ -100,7 +100,7 @@ func TestLengths(t *testing.T) {
 			}
 			took[j], used[j], out = time.Since(began), processTime(t)-before, a.Output
 			if j == 1 {
-				lib.d.all.Wait() // later requests have the exact forms
+				lib.d.all.Wait() // nothing is built beside a later request, but what that has built
 			}
 			if i%16 != 0 {
 				continue

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -17,9 +18,9 @@ import (
 
 // program is an operation of exact dimensions. It runs in a form for any shape, until the
 // primitive of its own shape is there (SPEC E7): a product with the sizes given at
-// execution, and Go's loops else. What is not worth building, because it is launched
-// once, is not built; what Go would take longer for than the library takes to build it
-// is built first.
+// execution, and Go's loops else. What is not worth building, because the general form
+// has run for less than pays, is not built; what Go would take longer for than the library
+// takes to build it is built first.
 type program struct {
 	d      *device
 	op     ops.Op
@@ -28,8 +29,9 @@ type program struct {
 
 	general *runner // nil: Go's loops
 	exact   atomic.Pointer[runner]
-	seen    atomic.Int64 // launches in the general form
-	asked   atomic.Bool  // for the exact form
+	pays    time.Duration // see there
+	spent   atomic.Int64  // on launches in the general form, in ns
+	asked   atomic.Bool   // for the exact form
 	mu      struct {
 		sync.Mutex
 		released bool
@@ -40,11 +42,24 @@ type program struct {
 // takes for a primitive, about 60 us.
 var quick = map[ops.Kind]int64{ops.Softmax: 4 << 10, ops.LayerNorm: 32 << 10, ops.GELU: 3 << 10, ops.Tanh: 3 << 10}
 
+// pays is how long a program runs in its general form before the exact one is worth what it
+// costs to build, which is 1 ms for a product, 60 us else: a product with a weight gains
+// about a hundredth, one of two inputs a quarter, a loop half. So what is built behind a
+// request takes no larger part of its time.
+var pays = map[ops.Kind]time.Duration{
+	ops.MatMul: 100 * time.Millisecond, ops.BatchMatMul: 4 * time.Millisecond,
+	ops.Softmax: 120 * time.Microsecond, ops.LayerNorm: 120 * time.Microsecond, ops.GELU: 120 * time.Microsecond, ops.Tanh: 120 * time.Microsecond,
+}
+
+// large is how many multiplications a product of two inputs has whose exact form gains in
+// the first few launches what it costs: it is built first.
+const large = 16 << 20
+
 // programBytes is what a program takes apart from primitives.
 const programBytes = 1 << 10
 
 func (d *device) program(ctx context.Context, op ops.Op) (_ *program, err error) {
-	p := &program{d: d, op: op, bytes: programBytes}
+	p := &program{d: d, op: op, bytes: programBytes, pays: pays[op.Kind]}
 	p.mu.released = true // until it is whole
 	defer func() {
 		if err != nil {
@@ -65,7 +80,7 @@ func (d *device) program(ctx context.Context, op ops.Op) (_ *program, err error)
 		if now = errors.Is(err, fault.ErrUnsupported) || errors.Is(err, primitive.ErrEnd); err != nil && !now {
 			return nil, err
 		}
-		now = now || p.general.slow() // no processor has waited for that
+		now = now || p.general.slow() || op.Kind == ops.BatchMatMul && op.Elements()*op.Dims[3] >= large
 	default: // gather, add, reorder, slice: copies, which Go's loops do as well
 		p.mu.released = false
 		return p, nil
@@ -125,17 +140,24 @@ func (p *program) sharpen(ctx context.Context) error {
 	return nil
 }
 
-// best is the form to launch; nil = Go's loops. The second launch has the exact one built.
+// best is the form to launch; nil = Go's loops.
 func (p *program) best() *runner {
 	if f := p.exact.Load(); f != nil {
 		p.d.exact.Add(1)
 		return f
 	}
 	p.d.general.Add(1)
-	if p.seen.Add(1) > 1 && p.asked.CompareAndSwap(false, true) && !p.d.want(p) {
+	return p.general
+}
+
+// ran notes how long a launch took, and has the exact form built when that pays.
+func (p *program) ran(took time.Duration) {
+	if p.pays == 0 || p.exact.Load() != nil { // a copy, which has one form
+		return
+	}
+	if p.spent.Add(int64(took)) >= int64(p.pays) && p.asked.CompareAndSwap(false, true) && !p.d.want(p) {
 		p.asked.Store(false)
 	}
-	return p.general
 }
 
 // runner is a leased primitive with what its executions take.
