@@ -8,15 +8,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/internal/dl"
 	"github.com/kiln-cache/kiln/internal/processor"
 )
 
@@ -151,25 +150,16 @@ func newImage(lib uintptr) (*image, error) {
 	return im, nil
 }
 
-var mapped = regexp.MustCompile(`^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s+(/.*)$`)
-
 // maps finds the file and other OpenMP runtimes in what the process has mapped.
 func (im *image) maps(at uintptr) {
-	all, _ := os.ReadFile("/proc/self/maps")
 	var found []string
-	for line := range strings.Lines(string(all)) {
-		m := mapped.FindStringSubmatch(strings.TrimSpace(line))
-		if m == nil {
-			continue
+	for _, m := range dl.Mappings() {
+		if m.Has(at) {
+			im.path = m.Path
 		}
-		from, _ := strconv.ParseUint(m[1], 16, 64)
-		to, _ := strconv.ParseUint(m[2], 16, 64)
-		if from <= uint64(at) && uint64(at) < to {
-			im.path = m[3]
-		}
-		base := filepath.Base(m[3])
+		base := filepath.Base(m.Path)
 		if strings.HasPrefix(base, "libgomp") || strings.HasPrefix(base, "libiomp5") || strings.HasPrefix(base, "libomp.") || strings.HasPrefix(base, "libomp-") {
-			found = append(found, m[3])
+			found = append(found, m.Path)
 		}
 	}
 	slices.Sort(found)

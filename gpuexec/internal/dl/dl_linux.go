@@ -1,6 +1,5 @@
 //go:build linux && (amd64 || arm64)
 
-// Package dl opens shared libraries.
 package dl
 
 import (

@@ -3,10 +3,37 @@
 package dl
 
 import (
+	"os"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
 )
+
+// The code of a test is in the file of its program.
+func TestMappings(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if program, err = filepath.EvalSymlinks(program); err != nil {
+		t.Fatal(err)
+	}
+	at := reflect.ValueOf(TestMappings).Pointer()
+	var has []Mapping
+	for _, m := range Mappings() {
+		if m.Has(at) {
+			has = append(has, m)
+		}
+		if m.From >= m.To || m.Has(m.To) || !m.Has(m.From) || !filepath.IsAbs(m.Path) {
+			t.Errorf("%+v", m)
+		}
+	}
+	if len(has) != 1 || has[0].Path != program {
+		t.Errorf("%#x is in %+v, want it in %s alone", at, has, program)
+	}
+}
 
 // The reason is there, whoever else runs.
 func TestReason(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -146,7 +145,11 @@ func load(name string) (l *Library, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l.Path = mappedAt(uint64(at))
+	for _, m := range dl.Mappings() {
+		if m.Has(at) {
+			l.Path = m.Path
+		}
+	}
 	l.Build = buildOf(l.Path)
 	return l, nil
 }
@@ -155,25 +158,6 @@ func load(name string) (l *Library, err error) {
 func builtins(path string) []string {
 	found, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "libnvrtc-builtins.so.*"))
 	return slices.DeleteFunc(found, func(name string) bool { return strings.Contains(filepath.Base(name), ".alt.") })
-}
-
-var mapped = regexp.MustCompile(`^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s+(/.*)$`)
-
-// mappedAt is the file that is mapped at an address.
-func mappedAt(at uint64) string {
-	all, _ := os.ReadFile("/proc/self/maps")
-	for line := range strings.Lines(string(all)) {
-		m := mapped.FindStringSubmatch(strings.TrimSpace(line))
-		if m == nil {
-			continue
-		}
-		from, _ := strconv.ParseUint(m[1], 16, 64)
-		to, _ := strconv.ParseUint(m[2], 16, 64)
-		if from <= at && at < to {
-			return m[3]
-		}
-	}
-	return ""
 }
 
 // buildOf is a digest over what the linker named the compiler and its builtins by, or over
