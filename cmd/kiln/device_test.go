@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/onednn"
 	"github.com/kiln-cache/kiln/gpuexec/opencl"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 	"github.com/kiln-cache/kiln/gpuexec/vulkan"
@@ -28,6 +29,21 @@ func TestWarmWithoutADriver(t *testing.T) {
 	t.Setenv("OCL_ICD_VENDORS", t.TempDir()) // for the child, which alone opens devices
 	code, text, errs := invoke("warm", "--manifest", written(t, items), "--store", filepath.Join(t.TempDir(), "store"))
 	if code != exitFailed || strings.Count(text, warmFailed) != 4 || strings.Count(text, ": install ") != 1 {
+		t.Errorf("exit %d, want the reason once and 3 items that failed: %s, stderr %s", code, text, errs)
+	}
+}
+
+// P17: that a backend has no blobs is said once, however many of its items there are.
+func TestWarmWithoutBlobs(t *testing.T) {
+	if d := gpuexec.Find(onednn.Name).Devices(t.Context())[0]; !d.Available {
+		t.Skip(d.Reason)
+	}
+	var items []manifest.Item
+	for n := range 3 {
+		items = append(items, manifest.Item{Backend: onednn.Name, Op: ops.New(ops.BatchMatMul, 1, 12, int64(n+100), 100, 100).String(), Uses: 1})
+	}
+	code, text, errs := invoke("warm", "--manifest", written(t, items), "--store", filepath.Join(t.TempDir(), "store"))
+	if code != exitFailed || strings.Count(text, warmFailed) != 4 || strings.Count(text, "has no blobs") != 1 {
 		t.Errorf("exit %d, want the reason once and 3 items that failed: %s, stderr %s", code, text, errs)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/manifest"
 	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
@@ -77,6 +78,11 @@ func (w *warmer) build(ctx context.Context) (err error) {
 		}
 		r.Seconds = time.Since(began).Seconds()
 		if err != nil {
+			if f, ok := err.(*fault.Error); ok && f.Key == i.Op {
+				same := *f
+				same.Key = "" // the result has it: items that fail alike have one reason
+				err = &same
+			}
 			r.Result, r.Error = warmFailed, err.Error()
 		}
 		if errors.Is(err, errUnstored) {
