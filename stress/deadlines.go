@@ -16,6 +16,7 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/race"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -275,7 +276,7 @@ func (d *deadlines) judge() {
 	for _, t := range d.asked {
 		said := fmt.Sprintf("%s: %d answers, 99 %% within %v, all within %v", t.what, t.n, t.p99(), t.worst.Round(time.Millisecond))
 		d.noted("%s", said)
-		if raceDetector || idle.n < enough { // too short a run to tell
+		if race.Enabled || idle.n < enough { // too short a run to tell
 			continue
 		}
 		if t != idle && (t.worst > worst || t.n >= enough && t.p99() > p99) {

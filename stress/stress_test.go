@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/race"
 	"github.com/kiln-cache/kiln/internal/touched"
 )
 
@@ -91,7 +92,7 @@ func TestViolationsAreFound(t *testing.T) {
 
 // F6: answers that come late are found out, beside an idle actor that answers at once.
 func TestLateAnswersAreFound(t *testing.T) {
-	if raceDetector {
+	if race.Enabled {
 		t.Skip("times are not the program's own")
 	}
 	answers := func(what string, took ...time.Duration) *times {

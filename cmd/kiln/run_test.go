@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/report"
+	"github.com/kiln-cache/kiln/internal/race"
 )
 
 // tiny is a run of the smallest model.
@@ -283,7 +284,7 @@ func TestTruncated(t *testing.T) {
 
 // G11: the 224 names of BERT-base at one shape cost 18 artefacts.
 func TestNamesShareArtefacts(t *testing.T) {
-	if testing.Short() || raceDetector {
+	if testing.Short() || race.Enabled { // the float64 reference would take minutes
 		t.Skip("minutes of reference; the encoder's own test counts as well")
 	}
 	trace := file(t, "one.csv", "len\n128\n")

@@ -68,10 +68,6 @@ func lengths(name string) (all []int) {
 	return all
 }
 
-// Notice says where everything embedded here comes from and under which
-// licence.
-func Notice() string { return string(read("README.md")) }
-
 func read(path string) []byte {
 	b, err := files.ReadFile(path)
 	if err != nil {

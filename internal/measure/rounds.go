@@ -246,12 +246,12 @@ func Crowd(n int, f func(goroutine int)) time.Duration {
 	for int(ready.Load()) < n-1 {
 		runtime.Gosched()
 	}
-	before, _ := processTime()
+	before, _ := ProcessTime()
 	began := time.Now()
 	started.Store(true)
 	run(0)
 	others.Wait()
-	after, known := processTime()
+	after, known := ProcessTime()
 	took := slices.MaxFunc(ended, time.Time.Compare).Sub(began)
 	if ran := after - before; known && ran < took*time.Duration(cores)*19/20 {
 		return Disturbed

@@ -14,8 +14,8 @@ func ThreadTime() (time.Duration, bool) {
 	return time.Duration(t.Nano()), err == nil
 }
 
-// processTime is ThreadTime of all threads.
-func processTime() (time.Duration, bool) {
+// ProcessTime is ThreadTime of all threads.
+func ProcessTime() (time.Duration, bool) {
 	var t unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t)
 	return time.Duration(t.Nano()), err == nil

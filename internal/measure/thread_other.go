@@ -10,4 +10,5 @@ func ThreadTime() (time.Duration, bool) { return 0, false }
 // ThreadPreempted is not to be had: nothing counts as disturbed.
 func ThreadPreempted() int64 { return 0 }
 
-func processTime() (time.Duration, bool) { return 0, false }
+// ProcessTime is not to be had.
+func ProcessTime() (time.Duration, bool) { return 0, false }

@@ -1,12 +1,11 @@
 package main
 
 import (
-	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 
 	"github.com/kiln-cache/kiln/internal/measure/incumbent"
+	"github.com/kiln-cache/kiln/internal/processor"
 )
 
 // machine is where and with what the figures were taken: the first JSON line.
@@ -29,8 +28,9 @@ var compared = []string{
 }
 
 func thisMachine(s settings, n *incumbent.Process) machine {
+	model, _ := processor.Read()
 	m := machine{
-		Processor: processor(), Processors: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0),
+		Processor: model, Processors: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0),
 		System: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(),
 		Rounds: s.rounds, Slot: s.slot.String(),
 	}
@@ -49,18 +49,4 @@ func thisMachine(s settings, n *incumbent.Process) machine {
 		}
 	}
 	return m
-}
-
-// processor is its name, where the system has a file that says so.
-func processor() string {
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return "unknown processor"
-	}
-	for line := range strings.Lines(string(text)) {
-		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return "unknown processor"
 }

@@ -166,3 +166,9 @@ func (n writes) into(ctx context.Context, s store) func() error {
 		return s.put(ctx, i)
 	}
 }
+
+// cpuTime is what the process has had of all processors; 0 where that is not told.
+func cpuTime() time.Duration {
+	t, _ := measure.ProcessTime()
+	return t
+}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/race"
 	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
@@ -139,7 +140,7 @@ func TestFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { fails(t, tt.statements, tt.line, tt.got) })
 	}
-	if !raceDetector {
+	if !race.Enabled {
 		fails(t, "open c cache\nc allocate alloc=1MiB", 2, "having allocated")
 		passes(t, "open c cache\nc allocate alloc=32MiB")
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/race"
 	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
@@ -169,7 +170,7 @@ func (x *frame) ask(line int, o order, want script.Expectation) (result script.R
 	result, complaint = x.answer(o)
 	if o.alloc > 0 {
 		runtime.ReadMemStats(&after)
-		if n := after.TotalAlloc - before.TotalAlloc; n > o.alloc && !raceDetector {
+		if n := after.TotalAlloc - before.TotalAlloc; n > o.alloc && !race.Enabled {
 			complaint = fmt.Sprintf("%s, having allocated %d bytes of %d", result, n, o.alloc)
 		}
 	}
