@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -130,7 +131,36 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.store.Close(context.WithoutCancel(ctx))) }()
+	if err := c.noneOf(ctx, v); err != nil {
+		return err
+	}
 	return v.run(c, ctx)
+}
+
+// noneOf says so where --backend names one of which the directory has no entry: it may
+// be misspelt.
+func (c *cacheCall) noneOf(ctx context.Context, v cacheVerb) error {
+	if !c.only.given || c.json || !slices.Contains([]string{"ls", "stats", "verify", "prune", "export"}, v.name) {
+		return nil
+	}
+	if u, err := c.store.Usage(ctx); err != nil || u.Entries > 0 {
+		return err
+	}
+	_, err := fmt.Fprintf(c.stderr, "kiln: %s: no entries of backend %s; this store has: %s\n", c.name, c.backend, cmp.Or(strings.Join(c.backends(ctx), ", "), "none"))
+	return err
+}
+
+// backends lists those of which the directory has entries, as far as it can be read.
+func (c *cacheCall) backends(ctx context.Context) []string {
+	s, err := blobstore.Open(ctx, blobstore.Config{Dir: c.dir, ReadOnly: true})
+	if err != nil {
+		return nil
+	}
+	u, err := s.Usage(ctx)
+	if err = errors.Join(err, s.Close(ctx)); err != nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(u.ByBackend))
 }
 
 // verbFlags are the flags that only some subcommands have.

@@ -106,8 +106,8 @@ func TestCachePutAndGet(t *testing.T) {
 			t.Errorf("ls: %s", got)
 		}
 	}
-	if other := done(t, "cache", "ls", "--dir", dir, "--backend", "opencl"); len(rows) != 2 || other != "" {
-		t.Errorf("%d rows, and of a backend without any: %q", len(rows), other)
+	if len(rows) != 2 {
+		t.Errorf("%d rows", len(rows))
 	}
 	var first struct{ Entry string }
 	if err := json.Unmarshal([]byte(rows[0]), &first); err != nil {

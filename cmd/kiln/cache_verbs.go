@@ -113,8 +113,8 @@ func (c *cacheCall) put(ctx context.Context) error {
 	stored, text := c.store.Stats().Stores > 0, fmt.Sprintf("stored %d bytes", len(c.payload))
 	if !stored {
 		text = "nothing stored: the key has an entry already, which stays"
-		if old, miss, err := c.store.Get(ctx, c.backend, c.key); err == nil && miss.None() {
-			text += ": to replace it, remove the folder " + filepath.Join(c.dir, old.Place) + " first"
+		if old, err := c.store.Explain(ctx, c.backend, c.key); err == nil && old.Miss.None() { // which counts no use
+			text += ": to replace it, remove the folder " + filepath.Join(c.dir, old.Nearest) + " first"
 		}
 	}
 	return c.say(map[string]any{"stored": stored, "bytes": len(c.payload), "bucket": c.store.Bucket(c.key)}, "%s", text)
@@ -130,7 +130,11 @@ func (c *cacheCall) get(ctx context.Context) error {
 		if c.json {
 			return json.NewEncoder(c.stdout).Encode(map[string]any{"hit": false, "reason": miss.Reason, "field": miss.Field})
 		}
-		_, err := fmt.Fprintf(c.stderr, "kiln: %s: a miss: %s\n", c.name, strings.TrimSpace(string(miss.Reason)+" "+miss.Field))
+		text := strings.TrimSpace(string(miss.Reason) + " " + miss.Field)
+		if all := c.backends(ctx); !c.only.given && len(all) > 0 && !slices.Equal(all, []string{c.backend}) {
+			text += fmt.Sprintf("; only backend %s was asked, and this store has: %s: see --backend", c.backend, strings.Join(all, ", "))
+		}
+		_, err := fmt.Fprintf(c.stderr, "kiln: %s: a miss: %s\n", c.name, text)
 		return err
 	}
 	if c.out != "" {

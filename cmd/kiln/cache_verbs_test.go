@@ -332,6 +332,8 @@ func TestCacheSizes(t *testing.T) {
 			t.Errorf("--capacity %s: %s", c.text, got)
 		}
 	}
+	t.Setenv("KILN_STORE_CAPACITY", "0") // which is for stores that are begun
+	done(t, "cache", "verify", "--repair", "--dir", dir)
 	done(t, "cache", "prune", "--to", "16KiB", "--dir", dir)
 	if got := stats(); got != fmt.Sprint(2.0, 65536.0) {
 		t.Errorf("pruned: %s", got)
@@ -395,4 +397,33 @@ func TestCacheSaysWhatItDid(t *testing.T) {
 			t.Errorf("%v: %q, %q", args, out, errs)
 		}
 	}
+}
+
+// A backend of which there is nothing may be misspelt: what looks for it says which there
+// are. So does a miss in the backend that was not chosen. A put that finds an entry is no use.
+func TestCacheOfAnotherBackend(t *testing.T) {
+	dir := stocked(t, "a", "a")
+	if row := done(t, "cache", "ls", "--dir", dir); !strings.HasSuffix(row, "  0 uses\n") {
+		t.Errorf("put twice: %q", row)
+	}
+	says := func(want string, code int, args ...string) {
+		t.Helper()
+		got, _, errs := invoke(append([]string{"cache"}, append(args, "--dir", dir)...)...)
+		if want = fmt.Sprintf("kiln: cache %s: %s\n", args[0], want); got != code || errs != want {
+			t.Errorf("%v: exit %d, %q, want %q", args, got, errs, want)
+		}
+	}
+	for _, verb := range [][]string{{"ls"}, {"stats"}, {"verify"}, {"prune", "--to", "0"}, {"export", filepath.Join(t.TempDir(), "archive")}} {
+		says("no entries of backend foo; this store has: cpu", exitDone, append(verb, "--backend", "foo")...)
+	}
+	if object(t, exitDone, "cache", "stats", "--dir", dir, "--backend", "foo")["entries"] != 0.0 {
+		t.Error("entries of foo")
+	}
+	key := file(t, "key", "b")
+	says("a miss: absent", exitNotFound, "get", "--key-file", key)
+	done(t, "cache", "put", "--dir", dir, "--backend", "go", "--key-file", key, "--value-file", key)
+	says("a miss: absent; only backend cpu was asked, and this store has: cpu, go: see --backend", exitNotFound, "get", "--key-file", key)
+	says("a miss: absent", exitNotFound, "get", "--key-file", key, "--backend", "cpu")
+	done(t, "cache", "prune", "--dir", dir, "--to", "0")
+	says("no entries of backend foo; this store has: none", exitDone, "ls", "--backend", "foo")
 }
