@@ -347,6 +347,21 @@ func TestCacheKeepsTheCapacity(t *testing.T) {
 	}
 }
 
+// P7: the directory keeps the policy of the last command that gave one.
+func TestCacheKeepsThePolicy(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	put := func(key string, flags ...string) {
+		done(t, append([]string{"cache", "put", "--dir", dir, "--key-file", file(t, "key", key), "--value-file", file(t, "value", key)}, flags...)...)
+	}
+	put("a", "--cost", "5", "--capacity", "16KiB", "--policy", "cost")
+	for _, c := range []struct{ key, cost, gone string }{{"b", "1", "none"}, {"c", "9", "b"}, {"d", "7", "a"}} {
+		put(c.key, "--cost", c.cost)
+		object(t, exitNotFound, "cache", "get", "--dir", dir, "--key-file", file(t, "key", c.gone))
+	}
+	put("e", "--policy", "fifo")
+	object(t, exitNotFound, "cache", "get", "--dir", dir, "--key-file", file(t, "key", "c"))
+}
+
 // P14: bases are named by a flag or by the environment.
 func TestCacheBases(t *testing.T) {
 	base, dir := stocked(t, "a"), stocked(t, "b")
