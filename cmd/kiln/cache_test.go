@@ -371,6 +371,7 @@ func TestCacheBases(t *testing.T) {
 		t.Errorf("by a flag: %q", got)
 	}
 	t.Setenv("KILN_STORE_BASES", base)
+	object(t, exitNotFound, append(get, "--base", dir)...) // the flag decides
 	if got := done(t, get...); got != "aa" {
 		t.Errorf("by the environment: %q", got)
 	}

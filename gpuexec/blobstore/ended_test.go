@@ -133,6 +133,10 @@ func TestCloseAgain(t *testing.T) {
 func TestFortyLeaveOneFileOfUses(t *testing.T) {
 	for _, p := range []blobstore.Policy{blobstore.FIFO, blobstore.LRU} {
 		r := newRig(t)
+		s := r.open("d", mib, policy(p))
+		s.put("unused", "v")
+		s.shut()
+		r.want("unused", len(r.names("d/uses")) == 0, p == blobstore.FIFO)
 		var all []*shop
 		for i := range 40 {
 			s := r.open("d", mib, policy(p), func(c *blobstore.Config) { c.Aborts = func(string) bool { return true } })
@@ -152,7 +156,7 @@ func TestFortyLeaveOneFileOfUses(t *testing.T) {
 		for folder, files := range map[string]int{"uses": 1, "mark": 0, "tmp": 0, "lease/key": 0, "lease/owner": 0, "lease/directory": 1} {
 			r.want(words(p, folder), len(r.names("d/"+folder)), files)
 		}
-		s := r.open("d", mib, policy(p))
+		s = r.open("d", mib, policy(p))
 		info, err := s.Inspect(background, "test/"+s.Bucket("7")+"/0")
 		r.want("its uses", words(info.Uses, err), "1 <nil>")
 	}
