@@ -46,7 +46,7 @@ func TestErrorsOfTheDoor(t *testing.T) {
 	}
 }
 
-// R3: so does one of Set, Take and Group.
+// R3: so does one of Set, Take, Group and the calls of a session.
 func TestErrorsOfNames(t *testing.T) {
 	r := open(t, kiln.Config{})
 	s := must(r.Session(kiln.SessionConfig{Bytes: kiln.LimitOf(10)}))
@@ -56,7 +56,8 @@ func TestErrorsOfNames(t *testing.T) {
 	check := func(err, is error, text string) {
 		t.Helper()
 		var typed *kiln.Error
-		if !errors.Is(err, is) || !errors.As(err, &typed) || !strings.HasPrefix(err.Error(), text) || strings.Contains(err.Error(), "sessioncache:") {
+		if !errors.Is(err, is) || !errors.As(err, &typed) || !strings.HasPrefix(err.Error(), text) ||
+			strings.Contains(err.Error(), "sessioncache:") || strings.Contains(err.Error(), "shapegroups:") {
 			t.Errorf("%v, want %q", err, text)
 		}
 	}
@@ -70,9 +71,27 @@ func TestErrorsOfNames(t *testing.T) {
 	g.Close()
 	check(set("late", 1), kiln.ErrClosed, "kiln: set late: ")
 	check(take("there"), kiln.ErrClosed, "kiln: take there: ")
+	_, err := s.Group(ctx, []int64{-1})
+	check(err, kiln.ErrInvalid, "kiln: group: ")
+	check(s.Announce(kiln.Shape{}), kiln.ErrInvalid, "kiln: announce: ")
+	check(s.Hold(""), kiln.ErrInvalid, "kiln: hold: ")
+	check(s.Reset(ctx, ""), kiln.ErrInvalid, "kiln: reset: ")
+	check(s.SetGroups(ctx, kiln.LimitOf(-1)), kiln.ErrInvalid, "kiln: set groups: ")
+	check(s.SetBytes(ctx, kiln.Limit{}), kiln.ErrInvalid, "kiln: set bytes: ")
+	ended, end := context.WithCancel(ctx)
+	end()
+	check(s.ResetAll(ended), context.Canceled, "kiln: reset all: ")
+	_, err = r.Session(kiln.SessionConfig{Policy: "mru"})
+	check(err, kiln.ErrInvalid, "kiln: session: ")
 	if err := s.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Group(ctx, []int64{1})
+	_, err = s.Group(ctx, []int64{1})
 	check(err, kiln.ErrClosed, "kiln: group [[1]]: ")
+	check(s.Announce(), kiln.ErrClosed, "kiln: announce: ")
+	check(s.Hold("owner"), kiln.ErrClosed, "kiln: hold owner: ")
+	check(s.Reset(ctx, "owner"), kiln.ErrClosed, "kiln: reset owner: ")
+	check(s.ResetAll(ctx), kiln.ErrClosed, "kiln: reset all: ")
+	check(s.SetGroups(ctx, kiln.LimitOf(1)), kiln.ErrClosed, "kiln: set groups: ")
+	check(s.SetBytes(ctx, kiln.LimitOf(1)), kiln.ErrClosed, "kiln: set bytes: ")
 }

@@ -115,7 +115,7 @@ func bare(err error, name, key string) error {
 		if !ok || layer.Err == nil || layer.Key != "" && layer.Key != name && layer.Key != key {
 			return err // of another key, which a creator asked for
 		}
-		if room, _, _ := strings.Cut(layer.Op, ":"); room != "sessioncache" && room != "artefacts" && layer.Op != opGet && layer.Op != opStore {
+		if room, _, _ := strings.Cut(layer.Op, ":"); room != "sessioncache" && room != "artefacts" && room != "shapegroups" && layer.Op != opGet && layer.Op != opStore {
 			return err
 		}
 		err = layer.Err

@@ -91,7 +91,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 	s := &Session{runtime: r, name: cfg.Name, leave: func() {}, record: r.record}
 	if floor > 0 { // before the pool's, for which others may have to give
 		if err := r.artefacts.AddFloor(cfg.Name, floor); err != nil {
-			return nil, err
+			return nil, failedOn("kiln: session", cfg.Name, err)
 		}
 		s.owner = cfg.Name
 		s.leave = sync.OnceFunc(func() { _ = r.artefacts.AddFloor(cfg.Name, -floor) }) // closed: there is no floor any more
@@ -99,7 +99,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 	var err error
 	if s.room, err = sessioncache.Open(cfg); err != nil {
 		s.leave()
-		return nil, err
+		return nil, failedOn("kiln: session", cfg.Name, err)
 	}
 	return s, nil
 }

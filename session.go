@@ -146,7 +146,7 @@ func (s *Session) Name() string {
 func (s *Session) Group(ctx context.Context, inputs ...[]int64) (*Group, error) {
 	shape, err := shapegroups.Of(inputs...)
 	if err != nil {
-		return nil, err
+		return nil, failedOn("kiln: group", "", err)
 	}
 	room, err := s.in().Group(ctx, shape)
 	if err != nil {
@@ -161,28 +161,34 @@ func (s *Session) Intern(name string) NameID { return s.in().Intern(name) }
 
 // Announce tells which shapes the waiting requests need, soonest first, in place
 // of what was announced before. Their groups stay while any other can go.
-func (s *Session) Announce(shapes ...Shape) error { return s.in().Announce(shapes...) }
+func (s *Session) Announce(shapes ...Shape) error {
+	return failedOn("kiln: announce", "", s.in().Announce(shapes...))
+}
 
 // Hold makes one later Reset of the owner do nothing. Holds add up.
-func (s *Session) Hold(owner string) error { return s.in().Hold(owner) }
+func (s *Session) Hold(owner string) error { return failedOn("kiln: hold", owner, s.in().Hold(owner)) }
 
 // Reset removes the names of one owner from every group, and nothing else. A Hold
 // absorbs it. Values are freed once nobody uses them, which may be later.
-func (s *Session) Reset(ctx context.Context, owner string) error { return s.in().Reset(ctx, owner) }
+func (s *Session) Reset(ctx context.Context, owner string) error {
+	return failedOn("kiln: reset", owner, s.in().Reset(ctx, owner))
+}
 
 // ResetAll removes every group and name, and waits until what nobody uses is freed,
 // however long that takes; ctx ends the waiting only. It heeds no Hold. ErrCycle, and
 // nothing is changed: a Free of the session, or its Evicted, calls it.
-func (s *Session) ResetAll(ctx context.Context) error { return s.in().ResetAll(ctx) }
+func (s *Session) ResetAll(ctx context.Context) error {
+	return failedOn("kiln: reset all", "", s.in().ResetAll(ctx))
+}
 
 // SetGroups changes the capacity in groups; lowering it evicts the surplus.
 func (s *Session) SetGroups(ctx context.Context, groups Limit) error {
-	return s.in().SetGroups(ctx, groups)
+	return failedOn("kiln: set groups", "", s.in().SetGroups(ctx, groups))
 }
 
 // SetBytes changes the capacity in bytes likewise.
 func (s *Session) SetBytes(ctx context.Context, bytes Limit) error {
-	return s.in().SetBytes(ctx, bytes)
+	return failedOn("kiln: set bytes", "", s.in().SetBytes(ctx, bytes))
 }
 
 // Cache is the room below: the list of groups and names, advice, the recorded stream
@@ -212,7 +218,7 @@ func (s *Session) Close(ctx context.Context) error {
 	s.runtime.mu.Unlock()
 	defer s.runtime.crew.back()
 	s.leave()
-	return s.room.Close(ctx)
+	return failedOn("kiln: close session", s.name, s.room.Close(ctx))
 }
 
 // in is the room below: of a nil Session, or one that Runtime.Session did not give,
