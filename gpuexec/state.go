@@ -85,7 +85,9 @@ func (s *state[J]) submit(j J, own bool, after []J, out []effect[J]) []effect[J]
 	case free && s.idle > 0:
 		return s.start(j, out)
 	case full:
-		s.leaving.PushBack(h)
+		if !s.part(h) {
+			s.leaving.PushBack(h)
+		}
 		return append(out, effect[J]{do: fail, job: j, err: fault.ErrOverloaded})
 	case free:
 		s.places[j] = s.queue.PushBack(j)

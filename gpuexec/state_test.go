@@ -375,6 +375,55 @@ func TestManyWaitForOne(t *testing.T) {
 	}
 }
 
+// F6, E1: a job joins those that it waits for in parts, and leaves them in parts. Until it has
+// looked at all it does not run.
+func TestJoinsAndLeavesInParts(t *testing.T) {
+	left := math.MaxInt
+	s := newState[int](100, counted(&left))
+	within := func(most int, event func()) { // of a turn
+		t.Helper()
+		left = most
+		event()
+		if left < -4 { // each loop of it has asked once
+			t.Errorf("%d things were looked at after the turn was over", -left)
+		}
+	}
+	s.up(1, 1, false, nil)
+	s.submit(0, false, nil, nil)
+	var others []int
+	for j := 1; j <= 30; j++ {
+		s.submit(j, false, nil, nil)
+		others = append(others, j)
+	}
+	within(2, func() { s.submit(20, false, others, nil) })
+	within(9, func() { s.submit(21, false, others[29:], nil) })
+	for j := 1; j <= 2; j++ { // they end before it has looked at the others
+		within(0, func() { s.withdraw(j, nil) })
+	}
+	within(2, func() { s.ready(nil) })
+	if s.held[20] == nil || len(s.held[20].rest) > 28 || !s.more() {
+		t.Fatalf("it waits for %+v", s.held[20])
+	}
+	for s.more() {
+		within(3, func() { s.ready(nil) })
+	}
+	if h := s.held[20]; h == nil || h.left != 28 || len(h.rest) != 0 {
+		t.Fatalf("it waits for %+v", h)
+	}
+	within(2, func() { s.withdraw(20, nil) })
+	turns := 0
+	for ; s.more(); turns++ {
+		within(2, func() { s.ready(nil) })
+	}
+	if turns < 2 || len(s.after) != 1 || s.after[30].Len() != 1 {
+		t.Errorf("left in %d turns; of %d jobs others wait", turns, len(s.after))
+	}
+	within(9, func() { s.withdraw(30, nil) })
+	if s.held[21] != nil || s.places[21] == nil || len(s.after) != 0 || s.more() {
+		t.Error("the other one does not go on")
+	}
+}
+
 // E1, C5: a job that was given out to a device whose workers have ended lets go of
 // what it pinned.
 func TestJobsOfARetiredDevice(t *testing.T) {
