@@ -73,9 +73,13 @@ func Share(path string) *Helpers {
 // Leave is Close once all have left who share them.
 func (h *Helpers) Leave() {
 	shared.Lock()
-	defer shared.Unlock()
-	if h.users--; h.users == 0 {
+	h.users--
+	last := h.users == 0
+	if last {
 		delete(shared.helpers, h.path)
+	}
+	shared.Unlock()
+	if last {
 		h.Close()
 	}
 }
