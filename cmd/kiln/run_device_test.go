@@ -133,25 +133,30 @@ func TestAbsentDevice(t *testing.T) {
 	}
 }
 
-// A device without a driver is not measured, and says what to install; --gate does not hold
-// then. One that was asked for is an error.
+// A device without a driver is not measured, and says what to install; --gate does not hold then.
 func TestBenchOfAbsentDevices(t *testing.T) {
+	benchWithoutDrivers(t, exitDone, "not measured: ")
+	benchWithoutDrivers(t, exitFinding, "not measured: ", "--gate")
+}
+
+// One that was asked for is an error of the work, whichever its number.
+func TestBenchOfAnAbsentDevice(t *testing.T) {
+	for _, device := range []string{"vulkan", "vulkan:1"} {
+		benchWithoutDrivers(t, exitFailed, device+": unavailable: ", "--device", device)
+	}
+}
+
+func benchWithoutDrivers(t *testing.T, want int, word string, args ...string) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct {
-		args []string
-		code int
-		word string
-	}{{nil, exitDone, "not measured: "}, {[]string{"--gate"}, exitFinding, "not measured: "},
-		{[]string{"--device", "vulkan:0"}, exitFailed, "vulkan:0: unavailable: "}, {[]string{"--device", "vulkan:1"}, exitFailed, "vulkan:1: unavailable: "}} {
-		cmd := exec.CommandContext(t.Context(), self, append([]string{"bench", "device"}, c.args...)...)
-		cmd.Env = append(cmd.Environ(), "OCL_ICD_VENDORS="+t.TempDir(), "VK_ICD_FILENAMES="+filepath.Join(t.TempDir(), "none"))
-		text, err := cmd.CombinedOutput()
-		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(text), c.word) || !strings.Contains(string(text), "install ") {
-			t.Errorf("%v: exit %d, want %d, %v: %s", c.args, code, c.code, err, text)
-		}
+	cmd := exec.CommandContext(t.Context(), self, append([]string{"bench", "device"}, args...)...)
+	cmd.Env = append(cmd.Environ(), "OCL_ICD_VENDORS="+t.TempDir(), "VK_ICD_FILENAMES="+filepath.Join(t.TempDir(), "none"))
+	text, err := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != want || !strings.Contains(string(text), word) || !strings.Contains(string(text), "install ") {
+		t.Errorf("%v: exit %d, want %d, %v: %s", args, code, want, err, text)
 	}
 }
 
