@@ -91,5 +91,6 @@ type Stats struct {
 	Launches  int64 // kernel runs handed to the driver
 	Restarts  int64 // times the device was opened again
 	Queued    int64 // sequences that wait now
+	Closed    bool  // Close was called
 	Touched   int64 // runs and compiles that a turn of the actor looked at or changed, at most
 }

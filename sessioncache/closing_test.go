@@ -283,6 +283,29 @@ func TestHitsByKeyThatAreDropped(t *testing.T) {
 	want(t, "hits by key", p.Stats().KeyHits, each)
 }
 
+// S4: a run counts for padding, too, where readers outran the actor and its place in the
+// order was dropped.
+func TestPaddingOfRunsThatAreDropped(t *testing.T) {
+	p := open(t, capacity("lru", 4))
+	p.set(10, "n", "v")
+	ten := shape(t, 10)
+	const runs = 40_000 // more than wait for the actor
+	open := make([]*sessioncache.Group, runs)
+	sessioncache.InTurn(p.Session, func() {
+		for i := range open {
+			open[i], _ = p.Group(bg, ten)
+		}
+	})
+	if _, err := p.Stream(bg); err != nil { // a turn
+		t.Fatal(err)
+	}
+	for _, g := range open {
+		g.Close()
+	}
+	want(t, "useful", p.Stats().Useful, 10*runs)
+	want(t, "padded", p.Stats().Padded, 10*runs)
+}
+
 // G7: a Reset looks at the groups of its owner alone: what goes, by whatever way, is
 // not looked for any more.
 func TestOwnersThatAreGone(t *testing.T) {

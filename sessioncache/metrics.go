@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kiln-cache/kiln/internal/sums"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -39,7 +40,7 @@ func (s *Session) Stats() Stats {
 		Groups: s.Groups(), Objects: s.Len(), Bytes: s.Bytes(),
 		Hits: p.hits(), KeyHits: p.keyHits.Load() + s.log.Dropped(keyHit), Misses: p.misses.Load(), Joined: s.joined.Load(), Failures: p.failures.Load(), Running: int(p.running.Load()),
 		Evicted: p.evictions.Load(), Untold: p.untold.Load(), Thrash: p.warnings.Load(), Touched: s.state.touched.Most(),
-		Useful: p.useful.Load(), Padded: p.padded.Load(),
+		Useful: sums.Add(p.useful.Load(), p.unkept.useful.Load()), Padded: sums.Add(p.padded.Load(), p.unkept.padded.Load()),
 	}
 	return r
 }

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/internal/policy"
+	"github.com/kiln-cache/kiln/internal/sums"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/shapegroups/advice"
@@ -35,6 +36,7 @@ type published struct {
 	keyHits                               atomic.Uint64 // those that the log kept
 	running                               atomic.Int64  // creators, those of ended flights included
 	useful, padded                        atomic.Int64
+	unkept                                struct{ useful, padded sums.Total } // of acquisitions that the log did not keep
 
 	tallies atomic.Pointer[tally] // all that were made
 	spare   [len(places)][]*tally // of groups that have gone; the actor's
@@ -195,6 +197,12 @@ func newRequests(groups int) (requests, error) {
 	}
 	all, err := advice.NewRecorder(0, groups)
 	return requests{acquired: acquired, all: all}, err
+}
+
+// unnoted counts an acquisition that the log did not keep: a model runs all the same.
+func (p *published) unnoted(use *asked) {
+	p.unkept.useful.Add(use.shape.Elements())
+	p.unkept.padded.Add(use.compiled.Elements())
 }
 
 // note takes one request in.

@@ -129,7 +129,9 @@ func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, e
 	if g != nil {
 		phase := g.grace.enter()
 		if !g.dead.Load() {
-			s.log.Note(&asked[byAcquire], noHit)
+			if use := &asked[byAcquire]; !s.log.Note(use, noHit) {
+				s.published.unnoted(use)
+			}
 			return s.handle(g, phase), nil
 		}
 		s.leave(g, phase)

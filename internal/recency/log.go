@@ -106,16 +106,16 @@ func NewLog[T any](full func()) *Log[T] {
 	return l
 }
 
-// Note appends v, which must not be nil, or counts it as one of a kind, 0 or 1, if too
-// many wait. Safe for concurrent use.
-func (l *Log[T]) Note(v *T, kind int) {
+// Note appends v, which must not be nil, or counts it as one of a kind, 0 or 1, and
+// reports false, if too many wait. Safe for concurrent use.
+func (l *Log[T]) Note(v *T, kind int) bool {
 	era, most := l.era.Load(), int64(farthest)
 	if era&1 == 1 {
 		most = nearest
 	}
 	if l.waiting.Load() >= most {
 		l.drop(kind)
-		return
+		return false
 	}
 	at, stamp := 0, uint64(0)
 	if era&1 == 1 {
@@ -142,6 +142,7 @@ func (l *Log[T]) Note(v *T, kind int) {
 		s.advance(p)
 		l.fill(era)
 	}
+	return true
 }
 
 // drop counts a note that cannot wait, where no other core counts.
