@@ -16,8 +16,10 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// byDefault is a store whose capacity nobody has chosen.
-func byDefault(c *blobstore.Config) { c.DefaultCapacity = true }
+// byDefault is a store whose capacity and policy nobody has chosen.
+func byDefault(c *blobstore.Config) {
+	c.DefaultCapacity, c.Policy, c.DefaultPolicy = true, blobstore.Cost, true
+}
 
 // P7: capacity and policy belong to the directory. What a process gives replaces them,
 // also for those that have it open; one that gives none neither lowers nor evicts.
@@ -29,7 +31,7 @@ func TestCapacityBelongsToTheDirectory(t *testing.T) {
 	r.want("entries of one that gives none", b.usage().Entries, 4)
 	r.want("capacity", b.usage().Capacity, limit.Of(450*kib))
 	b.fill(5, 5, 100*kib)
-	r.want("it keeps the capacity and the policy", b.has(1, 2, 3, 4, 5), []int{2, 3, 4, 5})
+	r.want("it keeps the capacity and the policy", words(b.has(1, 2, 3, 4, 5), string(r.read(r.path("d/lease/settings")))), "[2 3 4 5] capacity 460800\npolicy lru\n")
 	a.get("k2") // and so is used last
 	a.shut()
 	a.reopen()
