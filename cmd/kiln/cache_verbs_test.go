@@ -427,3 +427,26 @@ func TestCacheOfAnotherBackend(t *testing.T) {
 	done(t, "cache", "prune", "--dir", dir, "--to", "0")
 	says("no entries of backend foo; this store has: none", exitDone, "ls", "--backend", "foo")
 }
+
+// What the cache commands count, they count all of, and programs are told too; a key
+// reaches the terminal without control characters; help says which backends are meant.
+func TestCacheCounts(t *testing.T) {
+	dir := stocked(t, "a", "b", "c", "k\x1b[2J")
+	for _, kernel := range kernels(t, dir)[:2] {
+		flip(t, kernel, 1)
+	}
+	same(t, object(t, exitFinding, "cache", "export", filepath.Join(t.TempDir(), "archive"), "--dir", dir), "[rejected:map[checksum:2] taken:2]")
+	for line := range strings.Lines(done(t, "cache", "ls", "--dir", dir)) {
+		if text := done(t, "cache", "inspect", strings.Fields(line)[0], "--dir", dir); strings.Contains(text, "\x1b") {
+			t.Errorf("%q", text)
+		}
+	}
+	if got := object(t, exitDone, "cache", "prune", "--to", "0", "--dir", dir)["evicted"]; got != 4.0 {
+		t.Errorf("evicted: %v", got)
+	}
+	for verb, says := range map[string]string{"ls": "(default all)", "explain": "(default all)", "get": "(default cpu)", "put": "(default cpu)"} {
+		if help := done(t, "cache", verb, "--help"); !strings.Contains(help, "the folder of a device's entries "+says) {
+			t.Errorf("%s: %s", verb, help)
+		}
+	}
+}

@@ -205,4 +205,7 @@ func TestQuarantineIsATenth(t *testing.T) {
 		r.want("get", s.get(key), "miss reason=checksum")
 	}
 	r.want("kept", s.usage().Quarantined, 5)
+	for i, name := range r.names("d/quarantine") { // the newest
+		r.want(name, strings.Contains(name, s.Bucket(fmt.Sprint("k", 7+i))), true)
+	}
 }

@@ -106,7 +106,14 @@ type filled struct {
 	free *atomic.Int64
 }
 
-func (f filled) Free() (free, total int64, err error) { return f.free.Load(), 1000 * kib, nil }
+func (f filled) Free() (free, total int64, err error) {
+	if f.free.Load() == untold {
+		err = errors.ErrUnsupported
+	}
+	return f.free.Load(), 1000 * kib, err
+}
+
+const untold = math.MinInt64
 
 // P7: a share of the disk stays free, whatever the capacity: entries make room for
 // what others write, and what does not fit is not stored and evicts nothing.
@@ -126,6 +133,14 @@ func TestKeepFree(t *testing.T) {
 	free.Store(-400 * kib)
 	r.want("no room at all", s.put("k6", "v", putOptions{bytes: 100 * kib}), "refused reason=degraded")
 	r.want("nothing went for it", s.usage().Entries, 4)
+	free.Store(untold)
+	r.clock(blobstore.LongestPause) // after the failed one
+	r.want("of a system that does not tell", s.put("k7", "v"), "ok")
+	free.Store(1000 * kib)
+	s.cfg.Capacity = limit.Of(250 * kib)
+	s.reopen()
+	s.fill(8, 11, 100*kib)
+	r.want("the capacity holds too", s.usage().Entries, 2)
 	for _, share := range []float64{-0.1, 1, math.NaN(), math.Inf(1)} {
 		if _, err := blobstore.Open(background, r.config("e", mib, func(c *blobstore.Config) { c.KeepFree = share })); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("a share of %v: %v", share, err)
