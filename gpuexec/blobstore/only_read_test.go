@@ -67,7 +67,11 @@ func TestOnlyRead(t *testing.T) {
 		if base {
 			s = r.open("d", mib, options, func(c *blobstore.Config) { c.Bases = []string{r.path("read")} })
 		} else {
-			s = r.open("read", 4*small, options, policy(blobstore.LRU), func(c *blobstore.Config) { c.ReadOnly = true })
+			also := r.open("also", mib)
+			also.put("worse", "v")
+			r.flip(also.kernel("worse"), -1)
+			s = r.open("read", 4*small, options, policy(blobstore.LRU), func(c *blobstore.Config) { c.ReadOnly, c.Bases = true, []string{r.path("also")} })
+			r.want("of a base", s.get("worse"), "miss reason=checksum")
 		}
 		r.want("get", words(s.get("good"), s.get("bad"), s.get("absent")), "v miss reason=checksum miss reason=absent")
 		b, _, err := s.Get(background, backend, "refused")
