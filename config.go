@@ -35,8 +35,8 @@ type Config struct {
 	// StoreBytes is what the directory may hold; default KILN_STORE_CAPACITY,
 	// else 1 GiB. 0 turns the store off.
 	StoreBytes Limit
-	// StoreRequired makes a missing or unusable directory an error of Open, and so are
-	// Store.ReadOnly and Store.Off beside it. It also makes it an error to ask for an
+	// StoreRequired makes a missing or unusable directory an error of Open, as it makes
+	// Store.ReadOnly and Store.Off. It also makes it an error to ask for an
 	// artefact that cannot be stored because the identity of its backend is unknown, or no
 	// folder can have its name, or a recipe with a Load made it without a Blob (SPEC P17).
 	// Without it each is logged once, and the program goes on.
@@ -45,8 +45,8 @@ type Config struct {
 	// their own (Mesa, PoCL, CUDA, NVIDIA) in StoreDir, too, each within a tenth of
 	// the store's capacity; default KILN_DRIVER_CACHES, else they stay where they are. It sets the
 	// drivers' variables, but for those that are set, and holds for what is loaded
-	// later: open the runtime before devices are listed or opened. Where it cannot be,
-	// that is logged. Linux only.
+	// later: open the runtime before devices are listed or opened. What keeps a cache out
+	// of StoreDir is logged. Linux only.
 	DriverCaches bool
 	// Store says the rest of the store: durability, policy, trust, bases, identity.
 	// StoreDir and StoreBytes win over its Dir and Capacity; its Logger defaults to

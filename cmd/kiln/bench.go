@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/kiln-cache/kiln/cmd/kiln/internal/figures"
@@ -21,7 +23,7 @@ var benches = []struct {
 	name, about string
 	run         func(ctx context.Context) ([]measure.Figure, error)
 }{
-	{"matmul", "matrix products against oneDNN (Debian's libdnnl2) on one core", benchMatmul},
+	{"matmul", "matrix products against oneDNN on one core; KILN_ONEDNN_LIBRARY, or what make fetch-onednn brings, or the installed one", benchMatmul},
 	{"hits", "the read paths against a sync.Map with the full key, and what the policy costs", figures.Hits},
 	{"scaling", "readers beside each other on two cores, which it needs to itself", figures.Scaling},
 	{"misses", "a miss with nothing to compute against a promise in a sync.Map", figures.Misses},
@@ -119,13 +121,16 @@ func (c *call) figure(f measure.Figure) error {
 func benchMatmul(ctx context.Context) ([]measure.Figure, error) {
 	const rounds = 9
 	const atLeast = 0.9 // of oneDNN, in the same rounds
-	set := instructions()
+	set, library := instructions(), oneDNN()
+	if _, err := os.Stat(library); err != nil && env.Read(env.Process()).OneDNN.Value == "" {
+		library = "" // as it is installed
+	}
 	var out []measure.Figure
 	for _, size := range []struct{ m, k, n int }{
 		{128, 768, 3072}, {128, 3072, 768}, {128, 768, 768}, {128, 384, 1536}, {128, 1536, 384}, {128, 384, 384},
 		{14, 768, 3072}, {14, 3072, 768},
 	} {
-		r, err := versus.Compare(ctx, versus.Config{M: size.m, K: size.k, N: size.n, Rounds: rounds, Set: set})
+		r, err := versus.Compare(ctx, versus.Config{M: size.m, K: size.k, N: size.n, Rounds: rounds, Set: set, Library: library})
 		if err != nil {
 			return out, err
 		}
@@ -138,6 +143,11 @@ func benchMatmul(ctx context.Context) ([]measure.Figure, error) {
 		out = append(out, f)
 	}
 	return out, nil
+}
+
+// oneDNN is the library's file that benches take: a process has one.
+func oneDNN() string {
+	return cmp.Or(env.Read(env.Process()).OneDNN.Value, ".cache/onednn-3.13/libdnnl.so.3")
 }
 
 // instructions is the assembly of KILN_CPU_ISA, else the best of this machine.

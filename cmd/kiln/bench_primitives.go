@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/gpuexec/onednn"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
@@ -69,7 +67,7 @@ func (m *matmuls) builtHit(ctx context.Context, goroutine, problem int) error {
 // benchPrimitives measures a descriptor with its primitive, both there, in our cache and
 // in oneDNN's own, which is asked in C in a process of its own, in turns.
 func benchPrimitives(ctx context.Context) (out []measure.Figure, err error) {
-	path := cmp.Or(env.Read(env.Process()).OneDNN.Value, ".cache/onednn-3.13/libdnnl.so.3")
+	path := oneDNN()
 	theirs, err := incumbent.Open(ctx, path)
 	if err != nil {
 		return nil, err

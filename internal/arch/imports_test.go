@@ -47,7 +47,7 @@ var foreigns = []foreign{
 	{path: "golang.org/x/term", rooms: []string{"cmd"}},
 	{path: "gonum.org/v1/plot", rooms: []string{"cmd", "internal/picture"}},
 	{path: "github.com/tetratelabs/wazero", rooms: []string{"gpuexec/cpu"}, tests: true},
-	{path: "github.com/ebitengine/purego", rooms: []string{"gpuexec", "stress", "internal/dnnl2"}, tests: true},
+	{path: "github.com/ebitengine/purego", rooms: []string{"gpuexec", "stress"}, tests: true},
 	{path: "github.com/anishathalye/porcupine", rooms: []string{"stress"}, tests: true},
 	{path: "pgregory.net/rapid", rooms: []string{"stress"}, tests: true},
 	{path: "go.uber.org/goleak", rooms: []string{"stress", "internal/drivertest"}, tests: true},

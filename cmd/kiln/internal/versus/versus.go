@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/dnnl2"
+	"github.com/kiln-cache/kiln/gpuexec/onednn"
 	"github.com/kiln-cache/kiln/internal/gemm"
 	"github.com/kiln-cache/kiln/internal/measure"
 )
@@ -23,6 +23,7 @@ type Config struct {
 	M, K, N int
 	Rounds  int       // at least 1; 0 means 9
 	Set     *gemm.Set // nil means gemm.Best(); with AVX2 the peer is held to AVX2
+	Library string    // the path of oneDNN's library; empty: as it is installed
 	// Weights is how many right-hand matrices are gone through in turn; 0
 	// means 1. With many they come from where a model larger than the cache
 	// has them.
@@ -49,7 +50,7 @@ const tolerance = 1e-4
 // pair is one right-hand matrix as both sides hold it.
 type pair struct {
 	ours   gemm.Args
-	theirs *dnnl2.Product
+	theirs *product
 }
 
 // Compare packs the weights for both sides, compares the products and measures.
@@ -68,11 +69,12 @@ func Compare(ctx context.Context, c Config) (_ Result, err error) {
 	if c.M < 1 || c.K < 1 || c.N < 1 || c.Rounds < 1 || c.Weights < 1 {
 		return Result{}, fault.Invalidf("versus: compare", "M, K, N, rounds, weights are %d, %d, %d, %d, %d: all must be positive", c.M, c.K, c.N, c.Rounds, c.Weights)
 	}
-	peer, err := dnnl2.Open(c.Set.Name() != "avx512")
+	peer, err := openPeer(c.Library, c.Set.Name() != "avx512")
 	if err != nil {
 		return Result{}, err
 	}
-	runtime.LockOSThread() // the peer keeps state for each thread
+	defer func() { err = errors.Join(err, peer.close()) }()
+	runtime.LockOSThread() // whose time is measured
 	defer runtime.UnlockOSThread()
 
 	rng := rand.New(rand.NewPCG(uint64(c.M), uint64(c.N)))
@@ -81,7 +83,7 @@ func Compare(ctx context.Context, c Config) (_ Result, err error) {
 	defer func() {
 		for _, p := range pairs {
 			if p.theirs != nil {
-				err = errors.Join(err, p.theirs.Close())
+				p.theirs.release()
 			}
 		}
 	}()
@@ -90,7 +92,7 @@ func Compare(ctx context.Context, c Config) (_ Result, err error) {
 		if err := ctx.Err(); err != nil {
 			return Result{}, err
 		}
-		if pairs[i], err = prepare(c, peer, a, normal(rng, c.K*c.N)); err != nil {
+		if pairs[i], err = prepare(ctx, c, peer, a, normal(rng, c.K*c.N)); err != nil {
 			return Result{}, err
 		}
 		d := difference(pairs[i]) / math.Sqrt(float64(c.K))
@@ -98,22 +100,21 @@ func Compare(ctx context.Context, c Config) (_ Result, err error) {
 			return res, fmt.Errorf("versus: compare %d x %d x %d: %w by %g", c.M, c.K, c.N, ErrDiffers, d)
 		}
 	}
-	res.Peer = fmt.Sprintf("oneDNN %s %s", peer.Version(), pairs[0].theirs.Implementation())
+	res.Peer = fmt.Sprintf("oneDNN %s %s", peer.lib.About().Version, pairs[0].theirs.lease.Primitive().Descriptor().Name())
 	return res, res.measure(ctx, pairs)
 }
 
-func prepare(c Config, peer *dnnl2.Library, a, w []float32) (pair, error) {
+func prepare(ctx context.Context, c Config, peer *peer, a, w []float32) (pair, error) {
 	b := make([]float32, c.Set.PackedLen(c.K, c.N))
 	if err := c.Set.Pack(b, w, c.K, c.N, false); err != nil {
 		return pair{}, err
 	}
-	theirs, err := peer.Matmul(c.M, c.K, c.N, w)
+	theirs, err := peer.product(ctx, int64(c.M), int64(c.K), int64(c.N), a, w)
 	if err != nil {
 		return pair{}, err
 	}
-	copy(theirs.Src(), a)
 	p := pair{theirs: theirs, ours: gemm.Args{M: c.M, N: c.N, K: c.K, A: a, LDA: c.K, B: b, C: make([]float32, c.M*c.N), LDC: c.N}}
-	return p, errors.Join(p.run(c.Set), p.theirs.Run())
+	return p, errors.Join(p.run(c.Set), p.theirs.run(ctx))
 }
 
 func (p *pair) run(s *gemm.Set) error {
@@ -122,8 +123,9 @@ func (p *pair) run(s *gemm.Set) error {
 
 func difference(p pair) float64 {
 	var most float64
+	theirs := onednn.Of[float32](p.theirs.dst)
 	for i, x := range p.ours.C {
-		d := math.Abs(float64(x) - float64(p.theirs.Dst()[i]))
+		d := math.Abs(float64(x) - float64(theirs[i]))
 		if !(d <= most) { // a NaN stays
 			most = d
 		}
@@ -157,7 +159,7 @@ func (r *Result) measure(ctx context.Context, pairs []pair) error {
 		}
 	}
 	ours := side(func(p *pair) error { return p.run(c.Set) })
-	theirs := side(func(p *pair) error { return p.theirs.Run() })
+	theirs := side(func(p *pair) error { return p.theirs.run(ctx) })
 	runs := 1
 	for { // as many runs as fill a turn; warms up, too
 		took, err := theirs(runs)

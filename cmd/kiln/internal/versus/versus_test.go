@@ -28,6 +28,9 @@ func TestCompare(t *testing.T) {
 			t.Errorf("spread %+v", s)
 		}
 	}
+	if _, err := openPeer("", gemm.Best().Name() == "avx512"); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("the width of vectors chosen twice: %v", err)
+	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
