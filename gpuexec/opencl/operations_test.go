@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
@@ -27,7 +28,25 @@ func TestOneSourceForEveryShape(t *testing.T) { generaltest.OneSource(t, library
 
 // A runtime compiles each program once for all shapes. Blobs are taken after a run
 // with all numbers 0, which the programs survive on buffers of a number each.
-func TestOneCompileForEveryShape(t *testing.T) { generaltest.OneCompile(t, device(t).(ops.Library)) }
+func TestOneCompileForEveryShape(t *testing.T) {
+	lib, programs := device(t).(ops.Library), generaltest.Programs()
+	rt := must(kiln.Open(kiln.Config{}))
+	defer rt.Close(bg)
+	e, session := must(rt.Executor(bg, lib, 0)), must(rt.Session(kiln.SessionConfig{}))
+	for by := range int64(3) {
+		group := must(session.Group(bg, []int64{1 + by}))
+		defer group.Close()
+		for _, op := range programs {
+			kernel := must(group.Kernel(bg, op.String(), e, must(lib.Source(generaltest.Scaled(op, 1+by)))))
+			if _, err := kernel.Blob(bg); err != nil {
+				t.Errorf("%s: %v", op, err)
+			}
+		}
+	}
+	if n := e.Stats().Compiles; n != int64(len(programs)) {
+		t.Errorf("%d compiles for %d programs of three shapes each", n, len(programs))
+	}
+}
 
 // E3: an id outside of the table reads nothing: its row is 0, whatever lies behind the table.
 func TestIdsOutsideOfTheTable(t *testing.T) { generaltest.Ids(t, device(t).(ops.Library)) }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
@@ -31,8 +30,8 @@ func Programs() []ops.Op {
 		ops.New(ops.Attention, 2, 3, 4, 1)}
 }
 
-// scaled is an operation with other dimensions, epsilon and scale.
-func scaled(op ops.Op, by int64) ops.Op {
+// Scaled is an operation with other dimensions, epsilon and scale.
+func Scaled(op ops.Op, by int64) ops.Op {
 	for i := range op.Kind.Dims() {
 		op.Dims[i] *= by
 	}
@@ -50,9 +49,9 @@ func OneSource(t *testing.T, lib ops.Library) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := lib.Source(scaled(op, 5))
+		b, err := lib.Source(Scaled(op, 5))
 		if err != nil || a.Key != b.Key {
-			t.Errorf("%s and %s have other keys, %v", op, scaled(op, 5), err)
+			t.Errorf("%s and %s have other keys, %v", op, Scaled(op, 5), err)
 		}
 		if twin, twice := seen[a.Key]; twice {
 			t.Errorf("%s and %s have one key", op, twin)
@@ -61,33 +60,6 @@ func OneSource(t *testing.T, lib ops.Library) {
 	}
 	if _, err := lib.Source(ops.New(ops.GELU, 1<<31, 1)); !errors.Is(err, fault.ErrUnsupported) {
 		t.Errorf("2^31 elements: %v, want ErrUnsupported", err)
-	}
-}
-
-// OneCompile tests that a runtime compiles each program once for all shapes. Blobs are taken
-// after a run with all numbers 0, which the programs survive on buffers of a number each.
-func OneCompile(t *testing.T, lib ops.Library) {
-	rt, err := kiln.Open(kiln.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rt.Close(background)
-	e, session := must(rt.Executor(background, lib, 0)), must(rt.Session(kiln.SessionConfig{}))
-	for by := range int64(3) {
-		group := must(session.Group(background, []int64{1 + by}))
-		defer group.Close()
-		for _, op := range Programs() {
-			kernel, err := group.Kernel(background, op.String(), e, must(lib.Source(scaled(op, 1+by))))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := kernel.Blob(background); err != nil {
-				t.Errorf("%s: %v", op, err)
-			}
-		}
-	}
-	if n := e.Stats().Compiles; n != int64(len(Programs())) {
-		t.Errorf("%d compiles for %d programs of three shapes each", n, len(Programs()))
 	}
 }
 
