@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
