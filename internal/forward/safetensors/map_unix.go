@@ -5,6 +5,7 @@ package safetensors
 import (
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,12 +28,23 @@ func discard(bytes []byte, begin, end int64) {
 	_ = unix.Madvise(bytes[begin:end], unix.MADV_DONTNEED)
 }
 
+// young has the states of files that were opened too soon after their last change. They
+// never get a stamp in this process, so that whoever opens such a file later calls it the same.
+var young sync.Map
+
 // stampBefore is the stamp of a file that was last changed before a time, else empty.
 // Nobody but the system sets the time of the last change of content or name.
 func stampBefore(now time.Time, f *os.File) string {
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil || !time.Unix(st.Ctim.Unix()).Before(now) {
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return ""
 	}
-	return fmt.Sprint(st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim)
+	stamp := fmt.Sprint(st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim)
+	if !time.Unix(st.Ctim.Unix()).Before(now) {
+		young.Store(stamp, true)
+	}
+	if _, was := young.Load(stamp); was {
+		return ""
+	}
+	return stamp
 }

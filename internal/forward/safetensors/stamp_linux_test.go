@@ -51,6 +51,9 @@ func TestStamp(t *testing.T) {
 			t.Errorf("stamp %q, %v after the file was written", got, age)
 		}
 	}
+	if got := stamp(later); got != "" {
+		t.Errorf("stamp %q of a file that was opened without one before", got)
+	}
 	for !changed().After(first) { // a tick of the clock
 		write(path, 4)
 	}
