@@ -15,10 +15,10 @@ const Name = "onednn"
 
 // Backend runs the operations of package ops on the processor, by the library's primitives.
 // It is an ops.Library. Safe for concurrent use.
-type Backend struct{ formats *formats }
+type Backend struct{ path string }
 
 // New is the backend with the library of that path; empty: as it is installed.
-func New(path string) *Backend { return &Backend{&formats{path: path}} }
+func New(path string) *Backend { return &Backend{path} }
 
 // For is New, for the one device that there is.
 func (*Backend) For(_ int, path string) ops.Library { return New(path) }
@@ -30,7 +30,7 @@ func (*Backend) Name() string { return Name }
 
 // Devices implements gpuexec.Backend: the processor, with the library's version and build.
 func (b *Backend) Devices(context.Context) []gpuexec.DeviceInfo {
-	l, err := Open(Config{Path: b.formats.path, Workers: 1})
+	l, err := Open(Config{Path: b.path, Workers: 1})
 	if failed, ok := errors.AsType[*fault.Error](err); ok {
 		err = failed.Err // the rest is in the row
 	}
@@ -58,11 +58,11 @@ func (b *Backend) Open(_ context.Context, index int) (gpuexec.Device, error) {
 	if index != 0 {
 		return nil, failure("open", fault.ErrNotFound, "there is one device, number 0")
 	}
-	r, err := openAll(b.formats.path)
+	r, err := openAll(b.path)
 	if err != nil {
 		return nil, err
 	}
-	d := &device{opened: r, info: r.lib.info(), weights: b.formats}
+	d := &device{opened: r, info: r.lib.info()}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	return d, nil
 }

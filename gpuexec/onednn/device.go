@@ -51,8 +51,7 @@ func (r *opened) close() (err error) {
 // device is the processor with the library. Its memory is Go's.
 type device struct {
 	*opened
-	info    gpuexec.DeviceInfo
-	weights *formats
+	info gpuexec.DeviceInfo
 
 	ctx  context.Context // ends with the device
 	stop context.CancelFunc

@@ -124,16 +124,16 @@ func random(n int64) []float32 {
 }
 
 // E7: a product runs in the form for any number of rows; one that has run for so long that
-// it pays has its exact form built behind, on the weight in the layout that the library
-// wants, which takes over; one that has run for less has not. Both give the same numbers.
+// it pays has its exact form built behind, which takes over; one that has run for less has
+// not. Both take one copy of the weight, and give the same numbers.
 func TestExactFormBehind(t *testing.T) {
 	s := onStage(t)
 	const k, n = 96, 160
 	op := ops.New(ops.MatMul, 33, k, n)
 	weight := random(k * n)
 	form, err := s.b.Prepare(op)
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || form.Bytes != 4*k*n {
+		t.Fatalf("%d bytes of a weight, want %d: %v", form.Bytes, 4*k*n, err)
 	}
 	prepared := make([]float32, form.Bytes/4)
 	if err := form.Fill(gpuexec.BytesOf(prepared), weight); err != nil {

@@ -22,10 +22,9 @@ import (
 // has run for less than pays, is not built; what Go would take longer for than the library
 // takes to build it is built first.
 type program struct {
-	d      *device
-	op     ops.Op
-	weight weight // of a matmul
-	bytes  int64
+	d     *device
+	op    ops.Op
+	bytes int64
 
 	general *runner // nil: Go's loops
 	exact   atomic.Pointer[runner]
@@ -44,7 +43,7 @@ var quick = map[ops.Kind]int64{ops.Softmax: 4 << 10, ops.LayerNorm: 32 << 10, op
 
 // pays is how long a program runs in its general form before the exact one is worth what it
 // costs to build, which is 1 ms for a product, 60 us else: a product with a weight gains
-// about a hundredth, one of two inputs a quarter, a loop half. So what is built behind a
+// about a hundredth, and more with few rows, one of two inputs a quarter, a loop half. So what is built behind a
 // request takes no larger part of its time.
 var pays = map[ops.Kind]time.Duration{
 	ops.MatMul: 100 * time.Millisecond, ops.BatchMatMul: 4 * time.Millisecond,
@@ -71,11 +70,6 @@ func (d *device) program(ctx context.Context, op ops.Op) (_ *program, err error)
 	case has:
 		now = op.Elements() > most
 	case op.Kind == ops.MatMul || op.Kind == ops.BatchMatMul:
-		if op.Kind == ops.MatMul {
-			if p.weight, err = d.weights.of(op.Dims[1], op.Dims[2]); err != nil {
-				return nil, err
-			}
-		}
 		p.general, err = d.runner(ctx, lateSpec(op), p.concrete)
 		if now = errors.Is(err, fault.ErrUnsupported) || errors.Is(err, primitive.ErrEnd); err != nil && !now {
 			return nil, err
@@ -85,7 +79,7 @@ func (d *device) program(ctx context.Context, op ops.Op) (_ *program, err error)
 		p.mu.released = false
 		return p, nil
 	}
-	spec := p.spec(true)
+	spec := p.spec()
 	p.bytes += d.lib.bytes(&spec) + planBytes // of the exact form, also before it is there
 	p.mu.released = false
 	if now {
@@ -122,11 +116,7 @@ func (p *program) sharpen(ctx context.Context) error {
 	if gone {
 		return nil
 	}
-	f, err := p.d.runner(ctx, p.spec(true), nil)
-	if err == nil && p.weight.blocked() && f.slow() { // it has no code for this layout with so few rows
-		f.release()
-		f, err = p.d.runner(ctx, p.spec(false), nil)
-	}
+	f, err := p.d.runner(ctx, p.spec(), nil)
 	if err != nil {
 		return err
 	}
@@ -284,15 +274,11 @@ func (q *queue) run(ctx context.Context, p *program, args []gpuexec.DeviceArg) e
 }
 
 func (q *queue) matmul(p *program, args []gpuexec.DeviceArg) error {
-	f := p.best()
-	weight := pointer(args[1]) // in rows, and blocked behind that
-	if f.tensors[1].Blocks != nil {
-		weight = unsafe.Add(weight, p.weight.at)
+	at := make([]unsafe.Pointer, 0, 4)
+	for _, a := range args {
+		at = append(at, pointer(a))
 	}
-	if p.op.Bias {
-		return q.execute(f, pointer(args[0]), weight, pointer(args[2]), pointer(args[3]))
-	}
-	return q.execute(f, pointer(args[0]), weight, pointer(args[2]))
+	return q.execute(p.best(), at...)
 }
 
 // valid gives the valid positions of an item.

@@ -7,9 +7,8 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 )
 
-// spec is the request of a program's exact form. blocked: a weight in the layout that the
-// library wants, and not in rows.
-func (p *program) spec(blocked bool) primitive.Spec {
+// spec is the request of a program's exact form.
+func (p *program) spec() primitive.Spec {
 	op, d := p.op, p.op.Dims
 	rows := d[0]
 	s := primitive.Spec{Op: primitive.Operation{Direction: "forward_inference"}}
@@ -19,7 +18,7 @@ func (p *program) spec(blocked bool) primitive.Spec {
 	}
 	switch op.Kind {
 	case ops.MatMul:
-		return matmulSpec(op, d[0], p.weight.tensor(blocked))
+		return matmulSpec(op, d[0])
 	case ops.BatchMatMul:
 		tensors := batchTensors(op, d[0]*d[1], d[3])
 		return batchSpec(op, tensors)
@@ -46,7 +45,7 @@ func (p *program) spec(blocked bool) primitive.Spec {
 // lateSpec is the request of a product's form for any shape.
 func lateSpec(op ops.Op) primitive.Spec {
 	if op.Kind == ops.MatMul {
-		return matmulSpec(op, atExecution, Dense("f32", op.Dims[1], op.Dims[2]))
+		return matmulSpec(op, atExecution)
 	}
 	tensors := batchTensors(op, 1, 1)
 	for i := range tensors {
@@ -59,12 +58,12 @@ func lateSpec(op ops.Op) primitive.Spec {
 	return batchSpec(op, tensors)
 }
 
-func matmulSpec(op ops.Op, m int64, weight primitive.Tensor) primitive.Spec {
+func matmulSpec(op ops.Op, m int64) primitive.Spec {
 	k, n := op.Dims[1], op.Dims[2]
 	side := func(width int64) primitive.Tensor {
 		return primitive.Tensor{Type: "f32", Dims: []int64{m, width}, Strides: []int64{width, 1}}
 	}
-	s := primitive.Spec{Kind: "matmul", Op: primitive.Operation{Tensors: []primitive.Tensor{side(k), weight, {}, side(n)}}}
+	s := primitive.Spec{Kind: "matmul", Op: primitive.Operation{Tensors: []primitive.Tensor{side(k), Dense("f32", k, n), {}, side(n)}}}
 	if op.Bias {
 		s.Op.Tensors[2] = Dense("f32", 1, n)
 	}
@@ -95,7 +94,7 @@ func batchSpec(op ops.Op, t [3]primitive.Tensor) primitive.Spec {
 
 // concrete gives a late form's tensors the sizes of the program.
 func (p *program) concrete(tensors []primitive.Tensor) {
-	s := p.spec(false)
+	s := p.spec()
 	at := 0
 	for _, t := range s.Op.Tensors {
 		if !absent(&t) {
