@@ -2,7 +2,7 @@
 GO         ?= go
 TEST_FLAGS ?=
 BENCH      ?= all
-GATES      ?= hits scaling misses evictions launches stores loads
+GATES      ?= hits scaling misses evictions launches stores loads primitives
 FUZZTIME   ?= 20s
 SYSTEMS    ?= linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64
 SOAK       ?= 10m
@@ -53,7 +53,7 @@ test-bench: fetch-onednn
 # matmul, which needs a oneDNN to measure against; `kiln bench NAME --gate` runs
 # them. A figure that needs two cores and finds only one is not measured: it says
 # n=0 and fails nothing.
-bench-gate: bin/kiln ## the benchmarks in GATES, each held to its gate; memory of a name; 64 processes that want one key
+bench-gate: bin/kiln fetch-onednn ## the benchmarks in GATES, each held to its gate; memory of a name; 64 processes that want one key
 	@failed=0; for b in $(GATES); do bin/kiln bench $$b --gate || failed=1; done; \
 	$(GO) test -count=1 -run TestMemoryPerName ./sessioncache || failed=1; \
 	$(GO) test -count=1 -run TestOneBuildOnTheHost ./gpuexec/blobstore -processes=64 -build=2s -within=1s || failed=1; \
