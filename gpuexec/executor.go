@@ -30,7 +30,7 @@ type Executor struct {
 
 	touched touched.Gauge // the actor's
 
-	compiles, blobLoads, launches, restarts, queued atomic.Int64
+	compiles, blobLoads, launches, exact, restarts, queued atomic.Int64
 
 	mu struct {
 		sync.Mutex
@@ -117,7 +117,7 @@ func (e *Executor) Ready(ctx context.Context) error {
 
 // Stats are counts since Open. It waits for nothing.
 func (e *Executor) Stats() Stats {
-	return Stats{Number: e.number, Compiles: e.compiles.Load(), BlobLoads: e.blobLoads.Load(), Launches: e.launches.Load(),
+	return Stats{Number: e.number, Compiles: e.compiles.Load(), BlobLoads: e.blobLoads.Load(), Launches: e.launches.Load(), Exact: e.exact.Load(),
 		Restarts: e.restarts.Load(), Queued: e.queued.Load(), Touched: e.touched.Most(), Closed: e.closing.Load()}
 }
 

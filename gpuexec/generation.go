@@ -237,6 +237,9 @@ func (w *worker) launch(ctx context.Context, l *Launch) error {
 		w.args = append(w.args, DeviceArg{Kind: ParamBuffer, Memory: a.buffer.memory, Offset: a.offset, Bytes: a.bytes})
 	}
 	w.at = l.Kernel
+	if t, ok := b.program.(tiered); ok && t.Exact(ctx, l.Wait) {
+		l.Kernel.exec.exact.Add(1)
+	}
 	return w.note(w.queue.Launch(ctx, b.program, w.args, whole(l.Grid), l.Kernel.block(l)))
 }
 

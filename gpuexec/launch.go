@@ -1,6 +1,7 @@
 package gpuexec
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/bits"
@@ -197,6 +198,16 @@ type Launch struct {
 	Args   []Arg
 	Grid   Size // blocks
 	Block  Size // work items of a block; zero = Code.Block, or one item where that is zero, too
+
+	// Wait has the form for the exact shape built first, where the program runs in one for any
+	// shape until that is there (SPEC E7). If it cannot be built the other serves.
+	Wait bool
+}
+
+// tiered is a Program that runs in a form for any shape until that of its own is there.
+type tiered interface {
+	// Exact tells whether the latter is there. It builds it first, if told to wait.
+	Exact(ctx context.Context, wait bool) bool
 }
 
 // CopyTo copies bytes into a buffer from an offset on, in the order of its sequence.

@@ -122,12 +122,20 @@ func (p *program) sharpen(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.released {
+	if p.mu.released || p.exact.Load() != nil { // another has built it meanwhile
 		f.release()
 		return nil
 	}
 	p.exact.Store(f)
 	return nil
+}
+
+// Exact tells whether the exact form is there; it builds it first, if told to wait.
+func (p *program) Exact(ctx context.Context, wait bool) bool {
+	if wait && p.pays > 0 && p.exact.Load() == nil {
+		_ = p.sharpen(ctx) // else the other form serves
+	}
+	return p.exact.Load() != nil
 }
 
 // best is the form to launch; nil = Go's loops.
