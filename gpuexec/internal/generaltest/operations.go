@@ -126,10 +126,3 @@ func SpecialNumbers(t *testing.T, lib, other ops.Library) {
 		}
 	}
 }
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
