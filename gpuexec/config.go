@@ -89,7 +89,7 @@ type Stats struct {
 	Compiles  int64 // programs compiled from their source
 	BlobLoads int64 // programs loaded from a blob
 	Launches  int64 // kernel runs handed to the driver
-	Exact     int64 // of them, those of programs that had the form for their exact shape already, and not the one for any (SPEC E7)
+	Exact     int64 // of them, those in the form for their exact shape, where the program has one for any shape, too (SPEC E7)
 	Restarts  int64 // times the device was opened again
 	Queued    int64 // sequences that wait now
 	Closed    bool  // Close was called
