@@ -3,11 +3,8 @@ package constants
 import (
 	"context"
 	"errors"
-	"reflect"
 	"runtime"
-	"sync/atomic"
 	"testing"
-	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/actorstest"
@@ -96,10 +93,9 @@ func TestWaiterWhoseContextPanics(t *testing.T) {
 func TestUnusedPromisesLeaveNoEdges(t *testing.T) {
 	_, e := open(t, Config{})
 	creator := flight.New[int](context.Background(), "creator", "c")
-	edges := (*atomic.Int32)(unsafe.Pointer(reflect.ValueOf(creator).Elem().FieldByName("node").FieldByName("awaited").UnsafeAddr()))
 	gone := func(what string) {
 		t.Log(what)
-		waitFor(t, func() bool { return edges.Load() == 0 })
+		waitFor(t, func() bool { return !creator.HasEdges() })
 	}
 	ask := func(what string, canOwn, leaves bool, owner func(o *Promise)) {
 		o := add(t, e, what, 8, Options{})

@@ -193,6 +193,10 @@ func (f *Flight[V]) Follow(next, last *Flight[V]) {
 	}
 }
 
+// HasEdges reports whether anybody with an identity waits for the flight, or for what it owns.
+// For tests.
+func (f *Flight[V]) HasEdges() bool { return f.node.isAwaited() }
+
 func (f *Flight[V]) end() {
 	f.node.settle()
 	f.node.end()
