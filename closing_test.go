@@ -307,36 +307,3 @@ func TestRuntimeClosedWithAContextThatMisbehaves(t *testing.T) {
 		}
 	}
 }
-
-// F8: an executor that the program has closed is not given again: its device is opened anew,
-// once for all who ask, and the runtime closes that one.
-func TestExecutorIsOpenedAnew(t *testing.T) {
-	r := open(t, kiln.Config{})
-	backend := &fakedevice.Backend{}
-	first := must(r.Executor(ctx, backend, 0))
-	if again := must(r.Executor(ctx, backend, 0)); again != first {
-		t.Fatal("two executors of one device")
-	}
-	if err := first.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
-	second := must(r.Executor(ctx, backend, 0))
-	if second == first || must(r.Executor(ctx, backend, 0)) != second {
-		t.Fatal("want another one, and that one again")
-	}
-	if err := second.Ready(ctx); err != nil {
-		t.Error(err)
-	}
-	s := session(t, r)
-	g := group(t, s, 1)
-	defer g.Close()
-	if _, err := g.Kernel(ctx, "k", second, gpuexec.Source{Key: "k"}); err != nil {
-		t.Error(err)
-	}
-	if _, err := g.Kernel(ctx, "of the first", first, gpuexec.Source{Key: "k"}); err == nil {
-		t.Error("a kernel of an executor that is closed")
-	}
-	if err := r.Close(ctx); err != nil || !second.Stats().Closed {
-		t.Errorf("closed %v, %v", second.Stats().Closed, err)
-	}
-}

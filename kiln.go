@@ -181,7 +181,7 @@ const lingering = time.Minute
 
 // Executor gives the executor of a device, the same one each time; the first call
 // has it opened, for every caller that asks meanwhile, and ctx ends the waiting
-// only. The runtime closes it; where the program has closed it, the device is opened anew.
+// only. The runtime closes it: one that somebody else has closed stays so.
 // ErrInvalid: the backend cannot be compared, so that nobody could tell whether it is
 // the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
@@ -203,7 +203,7 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 				return false, errClosed
 			}
 			d = r.mu.executors[id]
-			return d != nil && !d.exec.Stats().Closed, nil
+			return d != nil, nil
 		},
 		Make: func(ctx context.Context) (*device, error) { return r.open(ctx, id) },
 		Keep: func(made *device) { r.mu.executors[id] = made },
@@ -220,16 +220,7 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 	return d.exec, nil
 }
 
-// open opens a device, after the executor of it that the program has closed, if there is one.
 func (r *Runtime) open(ctx context.Context, id executorID) (*device, error) {
-	r.mu.Lock()
-	last := r.mu.executors[id]
-	r.mu.Unlock()
-	if last != nil {
-		if err := last.exec.Close(ctx); err != nil && ctx.Err() != nil {
-			return nil, err
-		}
-	}
 	exec, err := gpuexec.Open(ctx, hidden.With(hidden.With(gpuexec.Config{Backend: id.backend, Index: id.index,
 		Workers: int(r.settings.Workers.Value), Linger: r.cfg.Linger, Listen: r.cfg.Compiling, Logger: r.logger}, &r.crew.zone), r.spare))
 	if err != nil {

@@ -16,17 +16,16 @@ import (
 
 // Executor runs kernels on one device. Safe for concurrent use.
 type Executor struct {
-	cfg     Config
-	number  int64
-	info    DeviceInfo // of the device as it was opened first
-	limits  Limits     // likewise
-	ref     *actors.Ref[message]
-	life    context.Context // ends when Close begins
-	work    sync.WaitGroup  // goroutines that the actor began; Close waits for them
-	once    sync.Once
-	closing atomic.Bool
-	gone    chan struct{} // closed when the device is closed and every goroutine has ended
-	zone    zone.Zone     // listeners, which the compiles wait for
+	cfg    Config
+	number int64
+	info   DeviceInfo // of the device as it was opened first
+	limits Limits     // likewise
+	ref    *actors.Ref[message]
+	life   context.Context // ends when Close begins
+	work   sync.WaitGroup  // goroutines that the actor began; Close waits for them
+	once   sync.Once
+	gone   chan struct{} // closed when the device is closed and every goroutine has ended
+	zone   zone.Zone     // listeners, which the compiles wait for
 
 	touched touched.Gauge // the actor's
 
@@ -118,7 +117,7 @@ func (e *Executor) Ready(ctx context.Context) error {
 // Stats are counts since Open. It waits for nothing.
 func (e *Executor) Stats() Stats {
 	return Stats{Number: e.number, Compiles: e.compiles.Load(), BlobLoads: e.blobLoads.Load(), Launches: e.launches.Load(), Exact: e.exact.Load(),
-		Restarts: e.restarts.Load(), Queued: e.queued.Load(), Touched: e.touched.Most(), Closed: e.closing.Load()}
+		Restarts: e.restarts.Load(), Queued: e.queued.Load(), Touched: e.touched.Most()}
 }
 
 // Close answers every caller that waits with ErrClosed, ends driver calls where
@@ -126,7 +125,7 @@ func (e *Executor) Stats() Stats {
 // left on it. ctx ends the waiting only. Closing again waits again. Called by Listen, it
 // does not wait for itself, but answers ErrCycle at once; the closing goes on.
 func (e *Executor) Close(ctx context.Context) error {
-	e.once.Do(func() { e.closing.Store(true); actors.Go(e.shutDown) })
+	e.once.Do(func() { actors.Go(e.shutDown) })
 	if e.zone.Here() {
 		return fault.Wrap("executor: close", e.info.Name, "Listen called it, which it waits for", fault.ErrCycle)
 	}
