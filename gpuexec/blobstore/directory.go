@@ -45,8 +45,10 @@ type directory struct {
 	only        string // of that backend, if not empty
 	quarantined bool   // the change has set an entry aside
 
-	settled   bool // the directory was told what this process was given
-	unwritten bool // that could not be written
+	settled   bool     // the directory was told what this process was given
+	unwritten bool     // that could not be written
+	said      settings // what the directory said last
+	blind     bool     // what it says now could not be read
 
 	stale       bool      // the uses of other writers are to be read
 	usesRead    time.Time // when the uses of other writers were read
@@ -259,7 +261,7 @@ func (d *directory) enter(ctx context.Context) error {
 		if d.fresh {
 			read := d.journal.offset
 			err := d.journal.follow(d.idx)
-			if d.journal.offset != read || d.text == unread { // a process that changed entries has written size.txt too
+			if d.journal.offset != read || d.text == unread || d.blind { // a process that changed entries has written size.txt too
 				d.text = d.s.main.readSize()
 				d.follow()
 			}

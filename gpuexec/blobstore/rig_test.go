@@ -150,6 +150,14 @@ func (r *rig) config(dir string, capacity int64, options ...option) blobstore.Co
 
 func policy(p blobstore.Policy) option    { return func(c *blobstore.Config) { c.Policy = p } }
 func sync_(d blobstore.Durability) option { return func(c *blobstore.Config) { c.Durability = d } }
+
+// on is a store on the machine's files, seen through wrap.
+func on(wrap func(vfs.FS) vfs.FS) option {
+	return func(c *blobstore.Config) {
+		blobstore.SetFS(c, func(root string) vfs.FS { return wrap(vfs.Dir(root)) })
+	}
+}
+
 func hash(n uint64) option {
 	return func(c *blobstore.Config) { c.Hash = func(string) uint64 { return n } }
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"slices"
 	"strings"
@@ -20,13 +21,21 @@ type settings struct {
 	policy   Policy
 }
 
-// settingsIn gives the settings that a folder has; zero where they cannot be read.
-func settingsIn(f folder) (have settings) {
+// settingsIn gives the settings that a folder has: none where their file is missing or
+// damaged. An error says that they may be there.
+func settingsIn(f folder) (have settings, err error) {
 	text, err := vfs.ReadFile(f, settingsFile, 256)
-	if err != nil {
-		return settings{}
+	switch {
+	case isGone(err) || errors.Is(err, fs.ErrInvalid) || errors.Is(err, vfs.ErrTooLong):
+		return settings{}, nil
+	case err != nil:
+		return settings{}, err
 	}
-	for line := range strings.Lines(string(text)) {
+	lines := string(text[:max(0, len(text)-sealSize)])
+	if sealed(lines) != string(text) {
+		return settings{}, nil
+	}
+	for line := range strings.Lines(lines) {
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch name {
 		case "capacity":
@@ -38,6 +47,15 @@ func settingsIn(f folder) (have settings) {
 				have.policy = p
 			}
 		}
+	}
+	return have, nil
+}
+
+// remembered gives the settings of a directory for a call that only reads.
+func (s *Store) remembered() settings {
+	have, err := settingsIn(s.main)
+	if err != nil {
+		s.degraded("read settings", err)
 	}
 	return have
 }
@@ -54,12 +72,28 @@ func (c *Config) given() settings {
 	return g
 }
 
-// follow goes by what the directory says now. It is part of a change, after the index
-// was read.
+// with gives the settings after more were given.
+func (have settings) with(more settings) settings {
+	if more.capacity.Given() {
+		have.capacity = more.capacity
+	}
+	have.policy = cmp.Or(more.policy, have.policy)
+	return have
+}
+
+// follow goes by what the directory says now, or said last where that cannot be read at
+// the moment: nothing is evicted for a problem with a file (SPEC P5). It is part of a
+// change, after the index was read.
 func (d *directory) follow() {
-	have := settingsIn(d.s.main)
-	if d.unwritten { // this process could not say what it was given
-		have = d.s.cfg.given()
+	said, err := settingsIn(d.s.main)
+	if d.blind = err != nil; d.blind {
+		d.s.logOnce("read settings", err)
+	} else {
+		d.said = said
+	}
+	have := d.said
+	if d.unwritten {
+		have = have.with(d.s.cfg.given())
 	}
 	d.s.obey(have, d.idx.disk)
 	if p := d.s.policy(); d.idx.policy != p {
@@ -68,27 +102,27 @@ func (d *directory) follow() {
 }
 
 // settle writes what this process was given, if the directory says something else,
-// and goes by the result. It is part of a change.
+// and goes by the result. What it was not given stays, so where the directory cannot be
+// read it writes only if it was given all. It is part of a change.
 func (d *directory) settle() error {
-	was, given := settingsIn(d.s.main), d.s.cfg.given()
+	was, err := settingsIn(d.s.main)
 	have := was
-	if given.capacity.Given() && !d.settled {
-		have.capacity = given.capacity
+	if !d.settled || d.unwritten {
+		have = was.with(d.s.cfg.given())
 	}
-	if given.policy != "" && !d.settled {
-		have.policy = given.policy
-	}
-	d.unwritten = false
+	unwritten := false
 	if have != was {
 		if err := d.change(); err != nil { // so that others look again
 			return err
 		}
-		if err := d.writeSettings(have); err != nil {
+		if err == nil || have.capacity.Given() && have.policy != "" {
+			err = d.writeSettings(have)
+		}
+		if unwritten = err != nil; unwritten {
 			d.s.logOnce("write settings", err)
-			d.unwritten = true
 		}
 	}
-	d.settled = true
+	d.settled, d.unwritten = true, unwritten
 	d.follow()
 	return nil
 }
@@ -101,7 +135,7 @@ func (d *directory) writeSettings(have settings) error {
 	if have.policy != "" {
 		text += fmt.Sprintf("policy %s\n", have.policy)
 	}
-	return rewrite(d.s.main, settingsFile, []byte(text))
+	return rewrite(d.s.main, settingsFile, []byte(sealed(text)))
 }
 
 // obey goes by the settings of a directory with that many bytes in use. Where it has

@@ -4,9 +4,12 @@ package blobstore_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"os"
+	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,6 +88,74 @@ func TestSettingsThatCannotBeWritten(t *testing.T) {
 	r.open("d", 250*kib, byDefault).fill(5, 5, 100*kib) // another process, which makes s look again
 	s.fill(6, 7, 100*kib)
 	r.want("entries later", s.usage().Entries, 2)
+}
+
+// P5, P7: one that could not write what it was given goes by what the directory says else.
+func TestPolicyThatCannotBeWritten(t *testing.T) {
+	r := newRig(t)
+	r.open("d", 10*mib).fill(1, 4, 100*kib)
+	s := r.open("d", 220*kib, byDefault, policy(blobstore.LRU), on(func(f vfs.FS) vfs.FS { return stubborn{f, "lease/settings"} }))
+	s.fill(5, 7, 100*kib)
+	r.want("entries", s.usage().Entries, 7)
+}
+
+// unreadable is a file system on which one name cannot be opened while it is on.
+type unreadable struct {
+	vfs.FS
+	name string
+	on   *atomic.Bool
+}
+
+func (f unreadable) Open(name string) (vfs.File, error) {
+	if name == f.name && f.on.Load() {
+		return nil, syscall.EMFILE
+	}
+	return f.FS.Open(name)
+}
+
+// P5, P7: settings that cannot be read for a moment stay those that were read last, and
+// are written by nobody who was not given all.
+func TestSettingsThatCannotBeRead(t *testing.T) {
+	r := newRig(t)
+	broken := &atomic.Bool{}
+	poor := on(func(f vfs.FS) vfs.FS { return unreadable{f, "lease/settings", broken} })
+	a := r.open("d", 220*kib, poor)
+	b := r.open("d", 10*mib) // for all
+	b.fill(1, 4, 100*kib)
+	a.fill(5, 5, 100*kib)
+	b.fill(6, 6, 100*kib)
+	broken.Store(true)
+	a.fill(7, 7, 100*kib)
+	r.want("entries", b.usage().Entries, 7)
+	c := r.open("d", 220*kib, byDefault, policy(blobstore.LRU), poor)
+	r.want("entries of one that opens then", b.usage().Entries, 7)
+	r.open("d", 350*kib).shut() // which a cannot read
+	a.fill(8, 8, 100*kib)
+	broken.Store(false)
+	a.fill(9, 9, 100*kib)
+	r.want("entries when it can be read again", a.usage().Entries, 3)
+	r.want("capacity", c.usage().Capacity, limit.Of(350*kib))
+}
+
+// P4, P7: torn or damaged settings are none.
+func TestTornSettings(t *testing.T) {
+	r := newRig(t)
+	a := r.open("d", 460800, policy(blobstore.LRU))
+	a.fill(1, 4, 100*kib)
+	a.shut()
+	name := r.path("d/lease/settings")
+	text := r.read(name)
+	for n := range text {
+		flipped := slices.Clone(text)
+		flipped[n] ^= 1
+		for _, torn := range [][]byte{text[:n], flipped} {
+			r.write(name, torn)
+			b := r.open("d", 220*kib, byDefault)
+			u := b.usage()
+			r.want(fmt.Sprintf("%q", torn), words(u.Entries, u.Capacity.Given()), "4 false")
+			b.shut()
+		}
+	}
 }
 
 // stubborn is a file system on which nothing takes one name.

@@ -148,7 +148,7 @@ func (s *Store) open(ctx context.Context) (err error) {
 		}
 	}
 	if s.cfg.ReadOnly {
-		s.obey(settingsIn(s.main), 0)
+		s.obey(s.remembered(), 0)
 		return checkOwner(s.main.FS, s.cfg.Dir, false)
 	}
 	if err := s.dir.prepare(ctx); err != nil {
@@ -192,7 +192,7 @@ func (s *Store) readOnly(cause error) error {
 		return cause
 	}
 	s.cfg.ReadOnly, s.sealed = true, true
-	s.obey(settingsIn(s.main), 0)
+	s.obey(s.remembered(), 0)
 	s.degraded("open for writing", cause)
 	return nil
 }

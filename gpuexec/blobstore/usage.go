@@ -49,7 +49,7 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 	if err != nil {
 		return u, trouble("store: usage", s.cfg.Dir, err)
 	}
-	u.Capacity = settingsIn(s.main).capacity
+	u.Capacity = s.remembered().capacity
 	list, err := s.main.ReadDir(quarantineDir)
 	if err != nil && !isGone(err) {
 		s.degraded("list", err)
