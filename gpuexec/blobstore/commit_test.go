@@ -314,3 +314,29 @@ func TestFolderSyncFails(t *testing.T) {
 		}
 	}
 }
+
+// P10: what is acknowledged survives though somebody has removed the backend's folder by
+// hand and a process that syncs nothing has made it again.
+func TestBackendMadeAgainByAnother(t *testing.T) {
+	disk := crashfs.New(nil)
+	open := func(f vfs.FS, level blobstore.Durability) *blobstore.Store {
+		s, err := blobstore.Open(background, powerConfig(f, level))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close(background) })
+		return s
+	}
+	s, other := open(disk, blobstore.Full), open(disk, blobstore.None)
+	err := errors.Join(s.Put(background, backend, "first", nil, 0),
+		other.Put(background, backend, "its first", nil, 0),
+		disk.RemoveAll(backend),
+		other.Put(background, backend, "another", nil, 0),
+		s.Put(background, backend, "k", []byte("v"), 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, miss, err := open(disk.Clone(0, 1, nil), blobstore.Full).Get(background, backend, "k"); err != nil || !miss.None() {
+		t.Errorf("what was acknowledged is %v %v", miss, err)
+	}
+}

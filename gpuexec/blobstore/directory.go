@@ -305,7 +305,6 @@ func (d *directory) restart(force bool) error {
 
 // list reads the whole directory.
 func (d *directory) list(ctx context.Context) error {
-	d.s.forgetSynced() // the directory may be another one by now
 	x := newIndex(d.s.policy())
 	x.seq = after(0, d.s.cfg.Now()) // a time after now counts as now
 	err := d.s.main.scan(func(place string, f files) error {

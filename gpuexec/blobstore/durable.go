@@ -138,23 +138,62 @@ func (w *writing) settle(v version, names ...string) error {
 		return nil
 	}
 	names = append(names, w.backend+"/"+s.Bucket(w.key)+"/", w.backend+"/")
-	s.mu.Lock()
-	synced := s.mu.synced
-	if !synced[w.backend] {
+	known := s.named(w.backend)
+	var fresh vfs.File
+	if !known {
 		names = append(names, "./")
+		fresh, _ = s.main.Open(w.backend) // else the next store syncs the name again
 	}
-	s.mu.Unlock()
 	if err := s.commit(true, names...); err != nil {
+		if fresh != nil {
+			_ = fresh.Close() // it was only held
+		}
 		return err
+	}
+	if fresh != nil {
+		s.name(w.backend, fresh)
 	}
 	s.mu.Lock()
 	if len(s.mu.durable) >= mostDurable {
 		clear(s.mu.durable) // at worst an entry is synced again
 	}
 	s.mu.durable[v] = true
-	synced[w.backend] = true // has no effect if the folder was made again since: there is another map then
 	s.mu.Unlock()
 	return nil
+}
+
+// backendFolder is the folder of a backend whose name is durable. It is held open, so that
+// no other folder has its inode.
+type backendFolder struct {
+	inode uint64
+	file  vfs.File
+}
+
+// named reports whether the name of a backend's folder is durable: somebody may have
+// removed the folder, and another process, that syncs less, have made it again.
+func (s *Store) named(backend string) bool {
+	info, err := s.main.Lstat(backend)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known, ok := s.mu.synced[backend]
+	return ok && err == nil && known.inode == info.Inode
+}
+
+// name holds the folder of a backend that was opened before its name was synced, if it has
+// that name still.
+func (s *Store) name(backend string, f vfs.File) {
+	opened, err := f.Stat()
+	now, e := s.main.Lstat(backend)
+	if err == nil && e == nil && now.Inode == opened.Inode {
+		s.mu.Lock()
+		known, ok := s.mu.synced[backend]
+		s.mu.synced[backend] = backendFolder{now.Inode, f}
+		s.mu.Unlock()
+		if f = known.file; !ok {
+			return
+		}
+	}
+	_ = f.Close() // it was only held
 }
 
 const mostDurable = 1 << 16
@@ -168,12 +207,6 @@ func (s *Store) syncDir(name string) error {
 		return nil
 	}
 	return err
-}
-
-func (s *Store) forgetSynced() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.synced = map[string]bool{}
 }
 
 // discard removes folders of tmp/, after the moves that brought them there are on the

@@ -1,10 +1,14 @@
 package blobstore
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
@@ -12,35 +16,84 @@ import (
 
 // drop moves an entry to another folder, where no reader finds it.
 func (d *directory) drop(place, to string) error {
-	if err := d.known(place); err != nil {
-		return err
-	}
-	if err := d.change(); err != nil {
-		return err
-	}
-	switch err := d.s.main.Rename(place, to); {
-	case err == nil:
-		if err := d.meant(place, to); err != nil {
-			return err
-		}
-	case !isGone(err):
-		return err
-	}
-	d.dropped(place)
-	return nil
+	stuck, err := d.move(place, to)
+	return cmp.Or(err, stuck)
 }
 
-// meant takes a move back if this process stood still before it and lost the lock:
-// another entry may have had the place by then (SPEC P8).
-func (d *directory) meant(place, to string) error {
-	if d.lock == nil || d.lock.Held() {
-		return nil
+// move takes an entry from its place to another folder. Where the folder cannot be moved,
+// as in a lower layer of an overlay, its files are; those that cannot, as on a full disk,
+// are removed. stuck tells why nothing of that is possible. The other error is one of the
+// change.
+func (d *directory) move(place, to string) (stuck, err error) {
+	if err := d.known(place); err != nil {
+		return nil, err
 	}
-	_ = d.s.main.Mkdir(path.Dir(place)) // which is gone if it was the last entry there
-	if err := d.s.main.Rename(to, place); err != nil {
-		d.s.logOnce("put back", err) // a newcomer has the place already
+	if err := d.change(); err != nil {
+		return nil, err
 	}
-	return errPassedOver
+	f := d.s.main
+	stuck = f.Rename(place, to)
+	switch {
+	case stuck == nil && !d.holds():
+		d.putBack(place, to)
+		return nil, errPassedOver
+	case stuck == nil || isGone(stuck):
+		d.dropped(place)
+		return nil, nil
+	}
+	made := f.Mkdir(to)
+	for _, name := range []string{kernelFile, keyFile} {
+		from, to := place+"/"+name, to+"/"+name
+		err := cmp.Or(made, f.Rename(from, to))
+		if !d.holds() {
+			if err == nil && f.Link(to, from) == nil { // it was not meant: see putBack
+				d.sync(place + "/")
+			}
+			return nil, errPassedOver
+		}
+		if err != nil && !isGone(err) {
+			err = f.Remove(from)
+		}
+		if err != nil && !isGone(err) {
+			_ = f.Remove(to) // stays if it is not empty
+			return stuck, nil
+		}
+	}
+	_ = f.Remove(place) // an empty folder is no entry
+	d.dropped(place)
+	return nil, nil
+}
+
+// holds reports whether no other process has the lock, where there is one.
+func (d *directory) holds() bool { return d.lock == nil || d.lock.Held() }
+
+// putBack takes a move back, since this process stood still before it and lost the lock:
+// another entry may have had the place by then, and that was acknowledged (SPEC P8, P10). If
+// a newcomer has the place now, the entry gets another slot of its bucket.
+func (d *directory) putBack(place, from string) {
+	f, bucket := d.s.main, path.Dir(place)
+	for again := 0; ; again++ {
+		_ = f.Mkdir(bucket) // which is gone if it was the last entry there
+		err := f.Rename(from, place)
+		if err == nil {
+			d.sync(bucket+"/", backendOf(place)+"/", tmpDir+"/", quarantineDir+"/")
+			return
+		}
+		slots, e := f.slots(bucket)
+		if again == 16 || e != nil && !isGone(e) || !isTaken(err) && !isGone(err) && !errors.Is(err, syscall.ENOTEMPTY) {
+			d.s.logOnce("put back", err)
+			return
+		}
+		place = bucket + "/" + strconv.FormatUint(lowestFree(slots), 10)
+	}
+}
+
+// sync makes durable what was put back, whatever the durability here: its writer may
+// have acknowledged it with another.
+func (d *directory) sync(names ...string) {
+	if err := d.s.commit(true, names...); err != nil {
+		d.s.degraded("sync what was put back", err)
+	}
 }
 
 // known is errMore if the index is to read of an entry first.
@@ -159,33 +212,19 @@ func (d *directory) give(ctx context.Context, bytes int64) bool {
 	return err == nil && d.s.stats.evictions.Load() > before
 }
 
-// evict moves an entry to the trash, or removes its files where it is. gone is false
-// if neither is possible. The error is one of the change.
+// evict moves an entry to the trash. gone is false if that is not possible. The error is
+// one of the change.
 func (d *directory) evict(place string) (gone bool, err error) {
-	if err := d.known(place); err != nil {
-		return false, err
-	}
-	if err := d.change(); err != nil {
-		return false, err
-	}
 	to := tmpDir + "/" + hostlock.Unique()
-	cause := d.s.main.Rename(place, to)
-	if cause == nil {
-		if err := d.meant(place, to); err != nil {
-			return false, err
-		}
-		d.trash = append(d.trash, to)
-	} else if !isGone(cause) {
-		for _, name := range []string{kernelFile, keyFile} {
-			if err := d.s.main.Remove(place + "/" + name); err != nil && !isGone(err) {
-				d.s.degraded("evict", cause)
-				return false, nil
-			}
-		}
-		_ = d.s.main.Remove(place) // an empty folder is no entry
+	stuck, err := d.move(place, to)
+	if err != nil {
+		return false, err
 	}
-	d.dropped(place)
-	return true, nil
+	d.trash = append(d.trash, to)
+	if stuck != nil {
+		d.s.degraded("evict", stuck)
+	}
+	return stuck == nil, nil
 }
 
 // setAside moves a bad entry to quarantine/.

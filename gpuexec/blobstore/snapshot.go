@@ -213,7 +213,6 @@ func (d *directory) load() bool {
 	d.forgetRest()
 	d.idx, d.text, d.rest, d.restFile = x, unread, r, f
 	d.saved, d.savedAt = r.inode, r.offset
-	d.s.forgetSynced()
 	return true
 }
 

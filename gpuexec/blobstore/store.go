@@ -71,7 +71,7 @@ type opened struct {
 		uses    uses  // since they were taken over by the index
 		seq     int64 // the latest number that was given to one, or was seen
 		claims  map[*Claim]struct{}
-		synced  map[string]bool  // backends whose folder is durable; replaced when a folder may be a new one
+		synced  map[string]backendFolder
 		durable map[version]bool // those that this process has synced, for Full
 		logged  map[string]bool  // kinds of problems
 		swept   time.Time
@@ -103,7 +103,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.commits.running = make(turnstile, 1)
 	s.mu.uses, s.mu.claims = uses{}, map[*Claim]struct{}{}
-	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]bool{}, map[string]bool{}, map[string]bool{}
+	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]backendFolder{}, map[string]bool{}, map[string]bool{}
 	s.mu.unswept, s.mu.durable = map[string][]string{}, map[version]bool{}
 	if s.off {
 		return s, nil
@@ -245,6 +245,9 @@ func (s *Store) letGo() {
 	s.dir.journal.close()
 	s.dir.forgetRest()
 	s.dir.disown()
+	for _, f := range s.mu.synced { // no call is under way
+		_ = f.file.Close() // it was only held
+	}
 	s.drop()
 }
 

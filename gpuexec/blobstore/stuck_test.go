@@ -78,6 +78,9 @@ func (o *overlay) Rename(from, to string) error {
 	if ok, _ := path.Match(backend+"/*/*", from); ok && o.stuck(from) {
 		return &vfs.Fault{Op: "rename", Name: from, Err: syscall.EXDEV}
 	}
+	if o.firm && strings.HasSuffix(from, ".bin") && o.stuck(path.Dir(from)) {
+		return &vfs.Fault{Op: "rename", Name: from, Err: syscall.EACCES}
+	}
 	return o.FS.Rename(from, to)
 }
 

@@ -383,9 +383,6 @@ func (w *writing) makeFolder(name string) error {
 		}
 		err = fsys.Mkdir(name)
 	}
-	if err == nil && name == w.backend {
-		w.s.forgetSynced()
-	}
 	return err
 }
 

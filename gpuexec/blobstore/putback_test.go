@@ -1,0 +1,111 @@
+//go:build unix
+
+package blobstore_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+func shortLease(c *blobstore.Config) { c.Lease = 200 * time.Millisecond }
+
+// P8, P10: a late evictor that was passed over, and has moved an entry that it did not
+// mean, puts that back: in another slot if a newcomer has its own by then.
+func TestLateMoverAndANewcomer(t *testing.T) {
+	r := newRig(t)
+	b := r.open("d", mib, shortLease)
+	for _, key := range []string{"k", "j", "i"} {
+		b.put(key, "old")
+	}
+	late := newStall("rename tmp/*")
+	a := r.open("d", mib, shortLease, late.config)
+	done := make(chan error)
+	go func() { done <- a.Prune(background, 2*small) }()
+	<-late.reached
+	r.must(b.Prune(background, 0))
+	r.want("put", b.put("k", "v"), "ok")
+	another := r.id
+	another.Build = "another"
+	late.moved = func(from, to string) {
+		if from == "" && strings.HasPrefix(to, backend+"/") { // it is about to put it back
+			late.moved = nil
+			r.must(b.For(another).Put(background, backend, "k", []byte("w"), 0))
+		}
+	}
+	close(late.resume)
+	r.must(<-done)
+	r.want("what was acknowledged", b.get("k"), "v")
+	r.want("entries, audit", words(a.usage().Entries, a.audit(), b.audit()), "2 ok ok")
+}
+
+// P8, P10: the same where the folder cannot be moved, so that its files are.
+func TestLateEmptier(t *testing.T) {
+	for _, at := range []string{"rename tmp/*/kernel.bin", "rename tmp/*/key.bin"} {
+		r := newRig(t)
+		b := r.open("d", mib, shortLease)
+		b.put("k", "old")
+		b.put("j", "older")
+		late := newStall(at)
+		a := r.open("d", mib, shortLease, on(func(f vfs.FS) vfs.FS {
+			late.FS = f
+			return &overlay{late, func(string) bool { return true }, false}
+		}))
+		done := make(chan error)
+		go func() { done <- a.Prune(background, small) }()
+		<-late.reached
+		r.must(b.Prune(background, 0))
+		r.want("put", b.put("k", "v"), "ok")
+		close(late.resume)
+		r.must(<-done)
+		r.want("what was acknowledged", b.get("k"), "v")
+		r.want("audit", words(a.audit(), b.audit()), "ok ok")
+	}
+}
+
+// P10: what a late evictor has moved and put back is as durable as it was before.
+func TestPowerLossAfterALateMover(t *testing.T) {
+	disk, late := crashfs.New(nil), newStall("rename tmp/*")
+	late.FS = disk
+	open := func(f vfs.FS, level blobstore.Durability) *blobstore.Store {
+		cfg := powerConfig(f, level)
+		cfg.Lease, cfg.Hash = 200*time.Millisecond, func(string) uint64 { return 7 }
+		s, err := blobstore.Open(background, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close(background) })
+		return s
+	}
+	b := open(disk, blobstore.Full)
+	for _, key := range []string{"old", "older"} {
+		if err := b.Put(background, backend, key, []byte("v"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := open(late, blobstore.None)
+	done := make(chan error)
+	go func() { done <- a.Prune(background, small) }()
+	<-late.reached
+	if err := errors.Join(b.Prune(background, 0), b.Put(background, backend, "new", []byte("v"), 0)); err != nil {
+		t.Fatal(err)
+	}
+	close(late.resume)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	lost := 0
+	for seed := range 50 {
+		if _, miss, err := open(disk.Clone(0.5, uint64(seed), nil), blobstore.Full).Get(background, backend, "new"); err != nil || !miss.None() {
+			lost++
+		}
+	}
+	if lost > 0 {
+		t.Errorf("what was acknowledged is gone after %d of 50 losses of power", lost)
+	}
+}
