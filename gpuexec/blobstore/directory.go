@@ -14,36 +14,34 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// directory is the writable directory of a store. Its fields are used between begin
-// and end only, by one goroutine at a time.
+// directory is the writable directory of a store. Its fields are used in a change
+// only, by one goroutine at a time.
 //
 // INVARIANT: bytes in use are within capacity whenever a change has ended, on a
 // file system with locks, unless entries cannot be removed (TestCapacityHolds,
 // TestEvictionPassesOver).
 type directory struct {
 	s  *Store
-	mu turnstile // held from begin to end
+	mu turnstile // held during a change
 
 	lock    *hostlock.Directory // nil on a shared file system
 	owner   *hostlock.Owner     // nil before the first change, and without locks
 	journal journal
 	idx     *index
-	fresh   bool     // idx is what the disk held when the journal was read last
-	opened  bool     // idx was read once
-	saved   uint64   // inode of the journal that the present snapshot goes with; 0 = another should be made
-	savedAt int64    // how far in it
-	text    int64    // what size.txt says
-	look    func()   // at the index, to be called after the change
-	trash   []string // folders to be removed after the change
-	events  []Event  // to be told after the change: a listener may ask the store
+	fresh   bool   // idx is what the disk held when the journal was read last
+	opened  bool   // idx was read once
+	saved   uint64 // inode of the journal that the present snapshot goes with; 0 = another should be made
+	savedAt int64  // how far in it
+	text    int64  // what size.txt says
+	look    func() // at the index, to be called after the change
+	aftermath
 
 	rest     reading  // what idx has not read
 	restFile vfs.File // nil = there is none
 	wanted   bool     // it is to be read
 
-	choosing    bool   // a victim is to be chosen, and idx does not know all about the next ones
-	only        string // of that backend, if not empty
-	quarantined bool   // the change has set an entry aside
+	choosing bool   // a victim is to be chosen, and idx does not know all about the next ones
+	only     string // of that backend, if not empty
 
 	settled   bool     // the directory was told what this process was given
 	unwritten bool     // that could not be written
@@ -189,28 +187,13 @@ func (d *directory) distrust(ctx context.Context) error {
 	return nil
 }
 
-// alter runs do between begin and end. It runs do again if the process stood still
+// alter runs do as a change. It runs do again if the process stood still
 // and lost the lock: nothing failed then, but what do has seen may have changed. It
 // does so too as often as do has more to do than the lock may be held for.
 func (d *directory) alter(ctx context.Context, do func() error) error {
 	for again := 0; ; {
-		if err := d.begin(ctx); err != nil {
-			return err
-		}
-		err := do()
-		more := err == errMore
-		if more {
-			err = nil
-		}
-		if err != nil {
-			d.fresh = false
-		}
-		d.usesNew = d.usesNew && more
-		if e := d.end(ctx); e == errMore {
-			more = true
-		} else {
-			err = errors.Join(err, e)
-		}
+		more, left, err := d.turn(ctx, do)
+		left.tell(d.s)
 		switch {
 		case err == nil && more:
 		case errors.Is(err, errPassedOver) && again < 3:
@@ -221,21 +204,57 @@ func (d *directory) alter(ctx context.Context, do func() error) error {
 	}
 }
 
-// begin takes the locks and brings the index up to date.
-func (d *directory) begin(ctx context.Context) error {
+// turn is one change. User code that panics, as a clock or a hash may, leaves it as a
+// process does that is killed there: the next change lists the directory.
+func (d *directory) turn(ctx context.Context, do func() error) (more bool, left aftermath, err error) {
 	if err := d.mu.lock(ctx); err != nil {
-		return err
+		return false, left, err
 	}
-	entered := false
-	defer func() { // also where the context panics, which is user code
-		if !entered {
-			d.leave()
-			d.mu.unlock()
+	ended := false
+	defer func() {
+		if !ended {
+			d.fresh, d.look = false, nil
+			d.journal.close()
 		}
+		d.leave()
+		d.mu.unlock()
 	}()
-	err := d.enter(ctx)
-	entered = err == nil
-	return err
+	if err = d.enter(ctx); err == nil {
+		err = do()
+		more = err == errMore
+		if more {
+			err = nil
+		}
+		if err != nil {
+			d.fresh = false
+		}
+		d.usesNew = d.usesNew && more
+		var e error
+		if left, e = d.end(ctx); e == errMore {
+			more = true
+		} else {
+			err = errors.Join(err, e)
+		}
+	}
+	ended = true
+	return more, left, err
+}
+
+// aftermath is what follows a change when the locks are free: a listener may ask the store.
+type aftermath struct {
+	trash       []string // folders to be removed
+	events      []Event
+	quarantined bool // an entry was set aside
+}
+
+func (a aftermath) tell(s *Store) {
+	s.discard(a.trash)
+	if a.quarantined {
+		s.boundQuarantine()
+	}
+	for _, e := range a.events {
+		s.tell(e)
+	}
 }
 
 // enter takes the directory lock with an index that is up to date. Where the journal
@@ -371,8 +390,8 @@ func (d *directory) beat() {
 // end writes the accounts of the change and gives the locks back. A writer that lost
 // the lock while it stood still lists the directory again, so that the accounts are
 // right whatever it did late.
-func (d *directory) end(ctx context.Context) error {
-	err := d.finish()
+func (d *directory) end(ctx context.Context) (left aftermath, err error) {
+	err = d.finish()
 	for again := 0; err == nil && d.lock != nil && !d.lock.Held() && again < 3; again++ {
 		d.lock.Unlock()
 		d.fresh = false
@@ -387,8 +406,7 @@ func (d *directory) end(ctx context.Context) error {
 		}
 	}
 	d.leave()
-	trash, events, quarantined := d.trash, d.events, d.quarantined
-	d.trash, d.events, d.quarantined = nil, nil, false
+	left, d.aftermath = d.aftermath, aftermath{}
 	if err != nil && err != errMore {
 		d.fresh = false
 	}
@@ -400,15 +418,7 @@ func (d *directory) end(ctx context.Context) error {
 		look()
 	}
 	d.look = nil
-	d.mu.unlock()
-	d.s.discard(trash)
-	if quarantined {
-		d.s.boundQuarantine()
-	}
-	for _, e := range events {
-		d.s.tell(e)
-	}
-	return err
+	return left, err
 }
 
 func (d *directory) leave() {

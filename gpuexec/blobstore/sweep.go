@@ -45,8 +45,9 @@ func (s *Store) startTimers() {
 
 // maybeSweep sweeps once an hour by the store's clock.
 func (s *Store) maybeSweep() {
+	now := s.cfg.Now() // not under the lock: it is user code
 	s.mu.Lock()
-	since := s.cfg.Now().Sub(s.mu.swept)
+	since := now.Sub(s.mu.swept)
 	s.mu.Unlock()
 	if since >= stale || since < 0 { // or the clock was set back
 		s.sweep()
