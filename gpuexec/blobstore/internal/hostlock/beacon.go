@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +35,8 @@ func process() string {
 }
 
 // A beacon file holds a count that grows while its holder lives, a byte that says
-// whether the holder has released it, and a note that does not change.
+// whether the holder has released it, the period of the holder in nanoseconds, a blank
+// and a note. The period and the note do not change.
 const (
 	beaconSize = 9
 	releasedAt = 8
@@ -68,7 +71,7 @@ func light(fsys vfs.FS, staging, name, note string, period time.Duration, lock b
 	if err != nil {
 		return nil, err
 	}
-	_, err = f.WriteAt(append(make([]byte, beaconSize), note...), 0)
+	_, err = f.WriteAt(fmt.Appendf(make([]byte, beaconSize), "%d %s", period, note), 0)
 	if err == nil && lock {
 		_, err = f.TryLock()
 	}
@@ -79,6 +82,7 @@ func light(fsys vfs.FS, staging, name, note string, period time.Duration, lock b
 		err = e
 	}
 	if err != nil {
+		_, _ = f.WriteAt([]byte{1}, releasedAt) // it may have its name already
 		return nil, errors.Join(err, f.Close())
 	}
 	b := &beacon{period: period}
@@ -128,11 +132,21 @@ type sight struct {
 	released bool
 	orphaned bool // its lock is free though it was not released
 	beats    uint64
-	note     string // of mostNote bytes at most
+	period   time.Duration // of the holder; 0 = it does not say
 }
 
-// mostNote bounds what a look reads of a note: the longest number, in bytes.
-const mostNote = 20
+// mostPeriod bounds the bytes that a period takes, with the blank.
+const mostPeriod = 20
+
+// parse takes apart what does not change in a beacon file. A mark of an older version
+// has no period, and begins with no number.
+func parse(text []byte) (period time.Duration, note string) {
+	word, note, _ := strings.Cut(string(text), " ")
+	if n, err := strconv.ParseInt(word, 10, 64); err == nil && n > 0 {
+		return time.Duration(n), note
+	}
+	return 0, string(text)
+}
 
 // look opens a beacon file and reads it. With lock it also tries the lock.
 func look(fsys vfs.FS, name string, lock bool) (sight, error) {
@@ -154,7 +168,7 @@ func look(fsys vfs.FS, name string, lock bool) (sight, error) {
 	if err != nil || info.Links == 0 {
 		return sight{}, err
 	}
-	text := make([]byte, beaconSize+mostNote)
+	text := make([]byte, beaconSize+mostPeriod)
 	n, err := f.ReadAt(text, 0)
 	if err != nil && err != io.EOF {
 		return sight{}, err
@@ -162,8 +176,8 @@ func look(fsys vfs.FS, name string, lock bool) (sight, error) {
 	if n < beaconSize { // power was lost, or it is no beacon: it has no holder
 		return sight{there: true, orphaned: true}, nil
 	}
-	s.there, s.released = true, text[releasedAt] != 0
-	s.note = string(text[beaconSize:n])
+	s.there, s.released = true, text[releasedAt] == 1
+	s.period, _ = parse(text[beaconSize:n])
 	s.beats = binary.LittleEndian.Uint64(text)
 	return s, nil
 }

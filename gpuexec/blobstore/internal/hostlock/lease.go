@@ -1,6 +1,7 @@
 package hostlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -179,11 +180,7 @@ func (l *Leases) survey(name string, w *watch) (token int, free bool, err error)
 	if !w.looked || w.token != token || w.beats != s.beats {
 		w.token, w.beats, w.since = token, s.beats, now
 	}
-	period := l.Period
-	if n, err := strconv.ParseInt(s.note, 10, 64); err == nil && n > 0 {
-		period = time.Duration(n)
-	}
-	free = !s.there || s.released || s.orphaned || now.Sub(w.since) > period
+	free = !s.there || s.released || s.orphaned || now.Sub(w.since) > cmp.Or(s.period, l.Period)
 	w.ended = w.ended || free && w.looked
 	w.looked = true
 	return token, free, nil
@@ -197,7 +194,7 @@ func (l *Leases) take(name string, after int) (*Lease, error) {
 		token = first()
 	}
 	make := func() (*beacon, error) {
-		return light(l.FS, l.Staging, folder+"/"+strconv.Itoa(token), strconv.FormatInt(int64(l.Period), 10), l.Period, l.Lock)
+		return light(l.FS, l.Staging, folder+"/"+strconv.Itoa(token), "", l.Period, l.Lock)
 	}
 	b, err := make()
 	if errors.Is(err, fs.ErrNotExist) {

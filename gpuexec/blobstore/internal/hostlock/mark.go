@@ -32,7 +32,7 @@ type Mark struct {
 }
 
 // Enter sets the mark of a name, with a note for Sweep. If another process holds the
-// mark, Enter waits for little more than a period. The Mark is nil unless the verdict
+// mark, Enter waits for little more than a period, without locks the longer one of both. The Mark is nil unless the verdict
 // is Entered.
 func (m *Marks) Enter(ctx context.Context, name, note string) (*Mark, Verdict, error) {
 	file := m.Folder + "/" + name
@@ -51,16 +51,23 @@ func (m *Marks) Enter(ctx context.Context, name, note string) (*Mark, Verdict, e
 		if err != nil {
 			return nil, Entered, err
 		}
-		now := time.Now()
+		now, period := time.Now(), m.Period
+		if !m.Lock { // a process is dead if it does not beat, by its own period
+			period = max(period, s.period)
+		}
 		if s.beats != beats {
 			beats, moved = s.beats, now
 		}
 		switch {
 		case !s.there:
 			continue // it was removed a moment ago
-		case s.orphaned || now.Sub(moved) > m.Period && !m.Lock:
+		case s.released: // and could not be removed
+			if err := m.Forget(name); err != nil {
+				return nil, Entered, err
+			}
+		case s.orphaned || now.Sub(moved) > period && !m.Lock:
 			return nil, Crashed, nil
-		case now.Sub(begin) > m.Period*5/4: // longer than it takes to find a process dead without locks
+		case now.Sub(begin) > period*5/4: // longer than it takes to find a process dead without locks
 			return nil, Busy, nil
 		}
 		if err := sleep(ctx, time.Millisecond); err != nil {
@@ -84,10 +91,12 @@ func (m *Marks) Forget(name string) error {
 func (m *Marks) Sweep(name string, needed func(note string) bool) (bool, error) {
 	file := m.Folder + "/" + name
 	text, err := vfs.ReadFile(m.FS, file, mostMark)
-	if !m.Lock || err != nil || needed(string(text[min(beaconSize, len(text)):])) {
+	_, note := parse(text[min(beaconSize, len(text)):])
+	if !m.Lock || err != nil {
 		return false, err
 	}
-	if s, err := look(m.FS, file, m.Lock); err != nil || !s.orphaned {
+	left := needed(note)
+	if s, err := look(m.FS, file, m.Lock); err != nil || !s.orphaned || left && !s.released {
 		return false, err
 	}
 	return true, m.Forget(name)
@@ -96,8 +105,15 @@ func (m *Marks) Sweep(name string, needed func(note string) bool) (bool, error) 
 // mostMark is the longest mark that Sweep reads, in bytes: a note may be a path.
 const mostMark = 64 << 10
 
-// Leave removes the mark. It may be called again.
+// Leave removes the mark. One that cannot be removed says that nobody died there. Leave
+// may be called again.
 func (m *Mark) Leave() error {
 	err := m.marks.Forget(m.name) // before the lock is given up, or the mark would look left behind
-	return errors.Join(err, m.beacon.extinguish(nil))
+	return errors.Join(err, m.beacon.extinguish(func(f vfs.File) error {
+		if err == nil {
+			return nil
+		}
+		_, err := f.WriteAt([]byte{1}, releasedAt)
+		return err
+	}))
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
@@ -41,6 +43,70 @@ func TestMarks(t *testing.T) {
 			t.Error(err)
 		}
 		if err := m.Forget("x"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// keeping is a file system that removes nothing from one folder.
+type keeping struct {
+	vfs.FS
+	folder string
+}
+
+func (k keeping) Remove(name string) error {
+	if strings.HasPrefix(name, k.folder) {
+		return &fs.PathError{Op: "remove", Path: name, Err: syscall.EROFS}
+	}
+	return k.FS.Remove(name)
+}
+
+// P11: a mark that could not be removed, or not its name in tmp/, is not that of a
+// process that died: the next one enters, and a sweep takes it.
+func TestMarkThatStays(t *testing.T) {
+	for _, folder := range []string{"mark/", "tmp/"} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			m := &hostlock.Marks{Leases: hostlock.Leases{FS: f, Folder: "mark", Staging: "tmp", Period: period, Lock: true}}
+			left := *m
+			left.FS = keeping{f, folder}
+			stays := func() {
+				t.Helper()
+				if mark, _, err := left.Enter(background, "x", ""); (err == nil) != (folder == "mark/") || err == nil && mark.Leave() == nil {
+					t.Error(folder, err)
+				}
+			}
+			stays()
+			mark, verdict, err := m.Enter(background, "x", "")
+			if verdict != hostlock.Entered || err != nil {
+				t.Fatal(folder, verdict, err)
+			}
+			if err := mark.Leave(); err != nil {
+				t.Error(err)
+			}
+			stays()
+			if swept, err := m.Sweep("x", func(string) bool { return true }); !swept || err != nil {
+				t.Error(folder, swept, err)
+			}
+		})
+	}
+}
+
+// P8, P11: without locks who wants a mark goes by the period of its holder, who lives.
+func TestMarkOfOneWithALongPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		slow := &hostlock.Marks{Leases: hostlock.Leases{FS: f, Folder: "mark", Staging: "tmp", Period: 10 * period}}
+		hasty := *slow
+		hasty.Period = period / 10
+		mark, _, err := slow.Enter(background, "x", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, verdict, err := hasty.Enter(background, "x", ""); verdict != hostlock.Busy || err != nil {
+			t.Error(verdict, err)
+		}
+		if err := mark.Leave(); err != nil {
 			t.Error(err)
 		}
 	})
