@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -61,6 +63,48 @@ func TestSweepByOwner(t *testing.T) {
 	r.clock(time.Hour)
 	r.want("put", s.put("j", "v"), "ok")
 	r.want("owners of the new directory", owners(), 1)
+}
+
+// blind is a file system where the owners cannot be looked at, for want of descriptors.
+type blind struct {
+	vfs.FS
+	at string // what cannot be opened or listed
+}
+
+func (b blind) ReadDir(name string) ([]vfs.Info, error) {
+	if name == b.at {
+		return nil, syscall.EMFILE
+	}
+	return b.FS.ReadDir(name)
+}
+
+func (b blind) Open(name string) (vfs.File, error) {
+	if path.Dir(name)+"/" == b.at {
+		return nil, syscall.EMFILE
+	}
+	return b.FS.Open(name)
+}
+
+// P9: who cannot look whether owners live takes none for dead, however the clock jumped.
+func TestSweepThatCannotLook(t *testing.T) {
+	for _, at := range []string{"lease/owner", "lease/owner/"} {
+		r := newRig(t)
+		owner := strings.Repeat("a", 24)
+		files := []string{"tmp/" + owner + "00000002", "uses/" + owner + "00000001", "lease/owner/" + owner + "00000001"}
+		r.open("d", mib, policy(blobstore.LRU)).shut()
+		for _, name := range files {
+			r.write(r.path("d/"+name), []byte("open\n"))
+		}
+		r.clock(3 * time.Hour)
+		r.open("d", mib, policy(blobstore.LRU), func(c *blobstore.Config) {
+			blobstore.SetFS(c, func(root string) vfs.FS { return blind{vfs.Dir(root), at} })
+		}).shut()
+		for _, name := range files {
+			r.want(name, r.exists(r.path("d/"+name)), true)
+		}
+		r.open("d", mib, policy(blobstore.LRU)).shut()
+		r.want("seen to be dead", r.exists(r.path("d/"+files[0])), false)
+	}
 }
 
 // P9: a child that was killed while it wrote leaves nothing for long, and a clock that

@@ -61,7 +61,10 @@ func (s *Store) sweep() {
 	s.mu.Lock()
 	s.mu.swept = now
 	s.mu.Unlock()
-	living := s.living()
+	living, known := s.living()
+	if !known {
+		return
+	}
 	list, err := s.main.ReadDir(tmpDir)
 	if err != nil {
 		s.logOnce("sweep", err)
@@ -131,16 +134,18 @@ func (d *directory) disown() {
 	d.owner = nil
 }
 
-// living tells of other processes whether they live.
-func (s *Store) living() map[string]bool {
+// living tells of other processes whether they live. known is false if that cannot be
+// told now, so that none may be taken for dead.
+func (s *Store) living() (living map[string]bool, known bool) {
 	if s.cfg.Shared {
-		return nil
+		return nil, true
 	}
 	living, err := s.owners.Living()
 	if err != nil && !isGone(err) {
 		s.logOnce("sweep", err)
+		return nil, false
 	}
-	return living
+	return living, true
 }
 
 // left reports whether a file is of an owner that is dead, or has none and is old.

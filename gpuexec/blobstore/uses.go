@@ -159,7 +159,8 @@ func (d *directory) loadUses() {
 func (s *Store) readUses(take bool) (live, ended uses, names []string, err error) {
 	live, ended = uses{}, uses{}
 	list, err := s.main.ReadDir(usesDir)
-	own, living := s.ownUses(), s.living()
+	own := s.ownUses()
+	living, known := s.living()
 	for _, entry := range list {
 		name, owner := usesDir+"/"+entry.Name, entry.Name
 		if name == own {
@@ -173,7 +174,7 @@ func (s *Store) readUses(take bool) (live, ended uses, names []string, err error
 		if taken {
 			owner = hostlock.Process(owner)
 		}
-		if (taken || !strings.HasPrefix(string(text), usesClosed)) && !s.left(living, owner, name) {
+		if (taken || !strings.HasPrefix(string(text), usesClosed)) && !(known && s.left(living, owner, name)) {
 			live.addAll(parseUses(string(text)))
 			continue
 		}

@@ -31,11 +31,13 @@ const coming = "new-"
 func (o Owners) Enter(name string) (*Owner, error) {
 	for again := 0; ; again++ {
 		owner, err := o.enter(name)
-		if !errors.Is(err, fs.ErrNotExist) || again == 3 {
+		if !errors.Is(err, fs.ErrNotExist) && err != errLooked || again == 16 {
 			return owner, err
-		} // somebody took it for a dead owner's before it was locked
+		} // somebody took it for a dead owner's before it was locked, or just looks
 	}
 }
+
+var errLooked = errors.New("others have looked at each new file of this owner")
 
 func (o Owners) enter(name string) (*Owner, error) {
 	staged := o.Folder + "/" + coming + name
@@ -43,12 +45,17 @@ func (o Owners) enter(name string) (*Owner, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err = f.TryLock(); err == nil {
+	locked, err := f.TryLock()
+	if err == nil && !locked {
+		err = errLooked
+	}
+	if err == nil {
 		err = o.FS.Rename(staged, o.Folder+"/"+name)
 	}
 	if err != nil {
 		_ = o.FS.Remove(staged)
-		return nil, errors.Join(err, f.Close())
+		_ = f.Close() // which ends the lock
+		return nil, err
 	}
 	return &Owner{o, name, f}, nil
 }
@@ -80,12 +87,15 @@ func (o Owners) Living() (map[string]bool, error) {
 	list, err := o.FS.ReadDir(o.Folder)
 	for _, entry := range list {
 		f, err := o.FS.Open(o.Folder + "/" + entry.Name)
-		if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
 			continue // it left a moment ago
 		}
-		free, err := f.TryLock()
-		lives := !free || err != nil || Own(entry.Name)
-		_ = f.Close() // it was only looked at
+		lives := err != nil || Own(entry.Name) // nobody is dead because this process has no descriptors
+		if err == nil {
+			free, err := f.TryLock()
+			lives = lives || !free || err != nil
+			_ = f.Close() // it was only looked at
+		}
 		living[entry.Name] = lives
 		living[Process(entry.Name)] = living[Process(entry.Name)] || lives
 	}

@@ -61,6 +61,45 @@ func TestOwnerBeforeItHasItsName(t *testing.T) {
 	}
 }
 
+// looked is a directory where somebody else looks whether the owner of the first new file
+// lives, and so has its lock, when its maker wants it.
+type looked struct {
+	vfs.FS
+	other *vfs.File
+}
+
+func (l looked) Create(name string) (vfs.File, error) {
+	f, err := l.FS.Create(name)
+	if err == nil && *l.other == nil {
+		if *l.other, err = l.FS.Open(name); err == nil {
+			_, err = (*l.other).TryLock()
+		}
+	}
+	return f, err
+}
+
+// P9: who lives is seen to live, also if a sweep looked at its file before it was locked.
+func TestOwnerWhoseFileWasLookedAt(t *testing.T) {
+	dir := vfs.Dir(t.TempDir())
+	if err := dir.Mkdir("owner"); err != nil {
+		t.Fatal(err)
+	}
+	var other vfs.File
+	const name = "feedfacefeedfacefeedface00000001" // of another process
+	owner, err := hostlock.Owners{FS: looked{dir, &other}, Folder: "owner"}.Enter(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer owner.Leave()
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	living, err := hostlock.Owners{FS: dir, Folder: "owner"}.Living()
+	if err != nil || !living[name] {
+		t.Errorf("%v %v: want it among the living", living, err)
+	}
+}
+
 // cutOff is the directory of a process that dies when it renames a file.
 type cutOff struct{ vfs.FS }
 
