@@ -319,6 +319,27 @@ func TestFreeOfAnUnfitThatEndsItsGoroutine(t *testing.T) {
 	c.eventuallyFreed("k", 1)
 }
 
+// F3, F8: nor does that of a kernel which only a creator that fails held: its caller is
+// answered, its other kernels are freed, and the cache closes.
+func TestFreeOfAKernelThatEndsItsCreator(t *testing.T) {
+	c := open(t, entries(4))
+	got := said(c.Get(background, artefacts.Request{Key: "p", Create: func(ctx context.Context) (artefacts.Built, error) {
+		for _, k := range []string{"x", "y"} {
+			if _, err := c.Kernel(ctx, artefacts.Request{Key: k, Create: func(context.Context) (artefacts.Built, error) {
+				return artefacts.Built{Free: func() { c.grow(c.mu.freed, k); runtime.Goexit() }}, nil
+			}}); err != nil {
+				return artefacts.Built{}, err
+			}
+		}
+		c.setEntries(0) // nobody else holds them
+		return artefacts.Built{}, errors.New("no")
+	}}))
+	want(t, "get", got, "error failed no")
+	c.eventuallyFreed("x", 1)
+	c.eventuallyFreed("y", 1)
+	c.close()
+}
+
 // F8: a caller that leaves while the cache closes does not read how its flight
 // failed from under the creator: the race detector would say so.
 func TestOutcomeOfAFlightThatWasClosed(t *testing.T) {

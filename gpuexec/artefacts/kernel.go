@@ -5,6 +5,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Kernel gives a compiled kernel out of the layer below the artefacts, or
@@ -67,9 +68,7 @@ func (m *making) takeKernels() (kernels []*node, fromLayer bool) {
 
 // giveBack ends the hold on kernels, of an artefact that is no more or never was.
 func (c *Cache) giveBack(kernels []*node) {
-	for _, n := range kernels {
-		c.unpinKernel(n)
-	}
+	guard.Each(kernels, c.unpinKernel) // a Free may end the goroutine
 }
 
 // unpinKernel takes one pin of a kernel away. While the kernel is in the layer

@@ -82,6 +82,7 @@ func (m *making) run() {
 		}
 		return err
 	}, func(err error) {
+		defer c.ref.Do(landed{m}, nil) // also where the Free of a kernel ends this goroutine
 		if err == nil {
 			if err = b.check(); err == nil {
 				err = m.unstored(&b)
@@ -91,7 +92,6 @@ func (m *making) run() {
 			}
 		}
 		m.finish(b, err)
-		c.ref.Do(landed{m}, nil)
 	})
 }
 
