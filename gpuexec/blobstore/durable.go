@@ -187,6 +187,13 @@ func (s *Store) name(backend string, f vfs.File) {
 	if err == nil && e == nil && now.Inode == opened.Inode {
 		s.mu.Lock()
 		known, ok := s.mu.synced[backend]
+		for other, held := range s.mu.synced {
+			if ok || len(s.mu.synced) < mostNamed {
+				break
+			}
+			delete(s.mu.synced, other) // at worst its name is synced again
+			known, ok = held, true
+		}
 		s.mu.synced[backend] = backendFolder{now.Inode, f}
 		s.mu.Unlock()
 		if f = known.file; !ok {
@@ -196,7 +203,10 @@ func (s *Store) name(backend string, f vfs.File) {
 	_ = f.Close() // it was only held
 }
 
-const mostDurable = 1 << 16
+const (
+	mostDurable = 1 << 16
+	mostNamed   = 32 // folders of backends that are held open
+)
 
 // syncDir syncs a folder. A file system that cannot do so is logged once, and the
 // store goes on with what that file system promises.

@@ -60,6 +60,7 @@ func (d *directory) move(place, to string) (stuck, err error) {
 		}
 	}
 	_ = f.Remove(place) // an empty folder is no entry
+	_ = f.Remove(to)    // stays if it is not empty
 	d.dropped(place)
 	return nil, nil
 }
