@@ -16,6 +16,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/frame"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Transfer counts the entries of an export, an import or a merge.
@@ -220,7 +221,10 @@ func (in *intake) store(ctx context.Context) error {
 	for i := range in.batch {
 		wg.Go(func() {
 			e := &in.batch[i]
-			e.known, e.err = in.s.adopt(ctx, e.backend, e.key, e.file)
+			guard.Guard(func() (err error) {
+				e.known, err = in.s.adopt(ctx, e.backend, e.key, e.file)
+				return err
+			}, func(err error) { e.err = err })
 		})
 	}
 	wg.Wait()

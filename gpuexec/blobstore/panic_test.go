@@ -3,7 +3,10 @@
 package blobstore_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -41,5 +44,53 @@ func TestPanicInAChange(t *testing.T) {
 		r.want("accounts", s.audit(), "ok")
 		r.must(s.Store.Close(ctx))
 		cancel()
+	}
+}
+
+// F3: user code that panics, or ends its goroutine, on a goroutine of the store: the
+// process lives, the caller is told, timers go on, and Close returns.
+func TestUserCodeOnGoroutinesOfTheStore(t *testing.T) {
+	for name, fault := range map[string]func(){"panic": func() { panic("clock") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			from := r.open("from", mib)
+			from.fill(1, 2, 10)
+			var archive bytes.Buffer
+			_, err := from.Export(background, &archive)
+			r.must(err)
+
+			var armed atomic.Bool
+			var hourly func()
+			hours := 0
+			st, err := blobstore.Open(background, r.config("to", mib, func(c *blobstore.Config) {
+				c.Now = func() time.Time {
+					if armed.Load() {
+						fault()
+					}
+					return r.now()
+				}
+				c.After = func(d time.Duration, f func()) func() bool {
+					if d == time.Hour {
+						hourly = f
+						hours++
+					}
+					return func() bool { return true }
+				}
+			}))
+			r.must(err)
+			armed.Store(true)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				hourly()
+			}()
+			<-done
+			r.want("armed again", hours, 2)
+			_, err = st.Import(background, &archive)
+			r.want("import failed", err != nil, true)
+			ctx, cancel := context.WithTimeout(background, 10*time.Second)
+			defer cancel()
+			r.want("close", errors.Is(st.Close(ctx), context.DeadlineExceeded), false)
+		})
 	}
 }

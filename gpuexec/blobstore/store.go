@@ -215,7 +215,7 @@ func (s *Store) Close(ctx context.Context) error {
 	go func() {
 		s.life.Lock()
 		defer s.life.Unlock()
-		done <- s.shutDown()
+		guard.Guard(s.shutDown, func(err error) { done <- err })
 	}()
 	select {
 	case err := <-done:

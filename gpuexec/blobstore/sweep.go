@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // startTimers starts the hourly sweep and the writing of uses each minute. Both go on
@@ -22,11 +23,11 @@ func (s *Store) startTimers() {
 			return
 		}
 		stops[i] = s.cfg.After(every, func() {
+			defer arm(i, every, do) // also where user code ends this goroutine
 			if s.begin("store: timer") == nil {
-				do()
-				s.leave()
+				defer s.leave()
+				guard.Call(do, func(err error) { s.degraded("timer", err) })
 			}
-			arm(i, every, do)
 		})
 	}
 	s.stopTimers = func() {
