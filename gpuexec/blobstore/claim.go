@@ -9,6 +9,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Claim is the right to build the blob of a key, which one process of the host has
@@ -111,7 +112,7 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 	s.hold()
 	defer s.drop()
 	s.leave() // waiting may take as long as a build; Close ends it by cancelling s.base
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(guard.Context(ctx))
 	defer cancel()
 	defer context.AfterFunc(s.base, cancel)()
 	c := &Claim{s: s, backend: backend, key: key}

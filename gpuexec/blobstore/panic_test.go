@@ -94,3 +94,33 @@ func TestUserCodeOnGoroutinesOfTheStore(t *testing.T) {
 		})
 	}
 }
+
+// F3: a context that ends while a caller waits with it for a builder, and panics when it
+// is asked why, ends the wait and not the process.
+func TestWaitWithAContextThatPanics(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	_, held, _, err := s.Store.Obtain(background, backend, "k")
+	r.must(err)
+	asked := mute{background, make(chan struct{})}
+	time.AfterFunc(10*time.Millisecond, func() { close(asked.done) })
+	_, _, _, err = s.Store.Obtain(asked, backend, "k")
+	r.want("waited", errors.Is(err, context.Canceled), true)
+	held.Release()
+}
+
+// mute does not say why it has ended.
+type mute struct {
+	context.Context
+	done chan struct{}
+}
+
+func (m mute) Done() <-chan struct{} { return m.done }
+func (m mute) Err() error {
+	select {
+	case <-m.done:
+		panic("asked")
+	default:
+		return nil
+	}
+}

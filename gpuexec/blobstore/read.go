@@ -11,6 +11,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/frame"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 // Blob is a blob that was read from a store, verified, and found to fit.
@@ -54,7 +55,7 @@ func (s *Store) get(ctx context.Context, backend, key string, again bool) (Blob,
 	}
 	if len(f.bad) > 0 {
 		const patience = time.Second // a request does not wait for a process that stands still with the lock
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		ctx, cancel := context.WithTimeout(guard.Context(ctx), patience)
 		s.setAside(ctx, f)
 		cancel()
 	}

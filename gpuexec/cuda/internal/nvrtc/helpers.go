@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 )
 
 const (
@@ -111,7 +112,7 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 	if err := ctx.Err(); err != nil { // the other case may have been taken all the same
 		return Output{}, err
 	}
-	within, cancel := context.WithTimeout(ctx, mostCompile)
+	within, cancel := context.WithTimeout(guard.Context(ctx), mostCompile)
 	defer cancel()
 	for died := 0; ; {
 		p, err := h.take()
