@@ -138,20 +138,8 @@ func (w *writing) settle(v version, names ...string) error {
 		return nil
 	}
 	names = append(names, w.backend+"/"+s.Bucket(w.key)+"/", w.backend+"/")
-	known := s.named(w.backend)
-	var fresh vfs.File
-	if !known {
-		names = append(names, "./")
-		fresh, _ = s.main.Open(w.backend) // else the next store syncs the name again
-	}
-	if err := s.commit(true, names...); err != nil {
-		if fresh != nil {
-			_ = fresh.Close() // it was only held
-		}
+	if err := s.commitIn(w.backend, true, names...); err != nil {
 		return err
-	}
-	if fresh != nil {
-		s.name(w.backend, fresh)
 	}
 	s.mu.Lock()
 	if len(s.mu.durable) >= mostDurable {
@@ -162,31 +150,50 @@ func (w *writing) settle(v version, names ...string) error {
 	return nil
 }
 
-// backendFolder is the folder of a backend whose name is durable. It is held open, so that
+// commitIn is commit for names in a folder of the root, and makes the folder's own name
+// durable, too, where that may be new.
+func (s *Store) commitIn(folder string, evicted bool, names ...string) error {
+	var fresh vfs.File
+	if !s.named(folder) {
+		names = append(names, "./")
+		fresh, _ = s.main.Open(folder) // else the next call syncs the name again
+	}
+	err := s.commit(evicted, names...)
+	switch {
+	case fresh == nil:
+	case err != nil:
+		_ = fresh.Close() // it was only held
+	default:
+		s.name(folder, fresh)
+	}
+	return err
+}
+
+// rootFolder is a folder in the root whose name is durable. It is held open, so that
 // no other folder has its inode.
-type backendFolder struct {
+type rootFolder struct {
 	inode uint64
 	file  vfs.File
 }
 
-// named reports whether the name of a backend's folder is durable: somebody may have
+// named reports whether the name of a folder in the root is durable: somebody may have
 // removed the folder, and another process, that syncs less, have made it again.
-func (s *Store) named(backend string) bool {
-	info, err := s.main.Lstat(backend)
+func (s *Store) named(folder string) bool {
+	info, err := s.main.Lstat(folder)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known, ok := s.mu.synced[backend]
+	known, ok := s.mu.synced[folder]
 	return ok && err == nil && known.inode == info.Inode
 }
 
-// name holds the folder of a backend that was opened before its name was synced, if it has
+// name holds a folder of the root that was opened before its name was synced, if it has
 // that name still.
-func (s *Store) name(backend string, f vfs.File) {
+func (s *Store) name(folder string, f vfs.File) {
 	opened, err := f.Stat()
-	now, e := s.main.Lstat(backend)
+	now, e := s.main.Lstat(folder)
 	if err == nil && e == nil && now.Inode == opened.Inode {
 		s.mu.Lock()
-		known, ok := s.mu.synced[backend]
+		known, ok := s.mu.synced[folder]
 		for other, held := range s.mu.synced {
 			if ok || len(s.mu.synced) < mostNamed {
 				break
@@ -194,7 +201,7 @@ func (s *Store) name(backend string, f vfs.File) {
 			delete(s.mu.synced, other) // at worst its name is synced again
 			known, ok = held, true
 		}
-		s.mu.synced[backend] = backendFolder{now.Inode, f}
+		s.mu.synced[folder] = rootFolder{now.Inode, f}
 		s.mu.Unlock()
 		if f = known.file; !ok {
 			return
@@ -205,7 +212,7 @@ func (s *Store) name(backend string, f vfs.File) {
 
 const (
 	mostDurable = 1 << 16
-	mostNamed   = 32 // folders of backends that are held open
+	mostNamed   = 32 // folders that are held open
 )
 
 // syncDir syncs a folder. A file system that cannot do so is logged once, and the

@@ -60,7 +60,7 @@ func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func()
 		}
 		s.drop()
 	})
-	if err := s.commit(false, markDir+"/"+name, markDir+"/"); err != nil { // else a machine that hangs boots into the same blob
+	if err := s.commitIn(markDir, false, markDir+"/"+name, markDir+"/"); err != nil { // else a machine that hangs boots into the same blob
 		s.degraded("sync a mark", err)
 	}
 	if !s.resides(b, name) {

@@ -71,7 +71,7 @@ type opened struct {
 		uses    uses  // since they were taken over by the index
 		seq     int64 // the latest number that was given to one, or was seen
 		claims  map[*Claim]struct{}
-		synced  map[string]backendFolder
+		synced  map[string]rootFolder
 		durable map[version]bool // those that this process has synced, for Full
 		logged  map[string]bool  // kinds of problems
 		swept   time.Time
@@ -103,7 +103,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.commits.running = make(turnstile, 1)
 	s.mu.uses, s.mu.claims = uses{}, map[*Claim]struct{}{}
-	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]backendFolder{}, map[string]bool{}, map[string]bool{}
+	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]rootFolder{}, map[string]bool{}, map[string]bool{}
 	s.mu.unswept, s.mu.durable = map[string][]string{}, map[version]bool{}
 	if s.off {
 		return s, nil
