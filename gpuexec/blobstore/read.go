@@ -134,7 +134,7 @@ func (s *Store) find(backend, key string, present frame.Identity) *finding {
 	bucket := backend + "/" + s.Bucket(key)
 	for again := 0; ; again++ {
 		for layer := range len(s.bases) + 1 {
-			if s.findIn(f, layer, bucket, key, present); f.hit {
+			if s.findIn(f, layer, bucket, key, present); f.hit && s.trust == nil {
 				return f
 			}
 		}
@@ -163,7 +163,7 @@ func (s *Store) findIn(f *finding, layer int, bucket, key string, present frame.
 	}
 	for _, slot := range slots {
 		place := bucket + "/" + slot.name
-		if !slot.ours || layer > 0 && s.isHidden(l, place) {
+		if !slot.ours || f.hit && !f.precededBy(l, place) || layer > 0 && s.isHidden(l, place) {
 			continue
 		}
 		e, verdict := s.read(l, place, key)
@@ -178,11 +178,19 @@ func (s *Store) findIn(f *finding, layer int, bucket, key string, present frame.
 				f.barred = append(f.barred, place)
 			}
 		case sound:
-			if s.judge(f, layer, place, e, verdict.miss, present); f.hit {
+			if s.judge(f, layer, place, e, verdict.miss, present); f.hit && s.trust == nil {
 				return
 			}
 		}
 	}
+}
+
+// precededBy reports whether an entry seems to be later than what was found. If it is, and
+// signed as well, it is the one that is taken: an earlier one replaces none (SPEC P15).
+func (f *finding) precededBy(l folder, place string) bool {
+	r := record{place: place}
+	l.meta(&r)
+	return r.created > f.blob.Created.UnixNano()
 }
 
 // judge decides whether a sound entry can be used.
@@ -196,6 +204,9 @@ func (s *Store) judge(f *finding, layer int, place string, e frame.Entry, miss M
 	}
 	if m.miss.None() {
 		if m.misfits = e.Misfits(present); len(m.misfits) == 0 {
+			if f.hit && !e.Created.After(f.blob.Created) {
+				return
+			}
 			f.hit = true
 			f.blob = Blob{Payload: e.Payload, Cost: e.Cost, Created: e.Created, Signer: e.Signer, Place: place, digest: e.Digest, verified: verified, layer: layer}
 			return

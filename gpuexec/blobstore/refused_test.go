@@ -3,7 +3,13 @@
 package blobstore_test
 
 import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/base64"
+	"fmt"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
@@ -19,6 +25,22 @@ func (s *shop) blob(key string) blobstore.Blob {
 	b, miss, err := s.Get(background, backend, key)
 	s.r.want("get "+key, words(miss.Reason, err), " <nil>")
 	return b
+}
+
+func (s *shop) exported() []byte {
+	s.r.t.Helper()
+	var archive bytes.Buffer
+	_, err := s.Export(background, &archive)
+	s.r.must(err)
+	return archive.Bytes()
+}
+
+// bring imports an archive, and gives what was rejected.
+func (s *shop) bring(archive []byte) string {
+	s.r.t.Helper()
+	got, err := s.Import(background, bytes.NewReader(archive))
+	s.r.must(err)
+	return fmt.Sprint(got.Rejected)
 }
 
 // P10, P11: power is lost in a driver, in a directory whose folder of marks is new.
@@ -42,4 +64,45 @@ func TestPowerLossWithANewFolderOfMarks(t *testing.T) {
 	r.want("enter", words(miss.Reason, err), " <nil>")
 	defer leave()
 	r.want("after power was lost in the driver", open(disk.Clone(0, 1, nil)).died("k"), fault.Quarantined)
+}
+
+// P15: of several entries that fit, the one that was signed last is served, in whichever
+// slot or directory it lies: an older one of fewer instruction sets replaces none.
+func TestSignedEarlierForFewerSets(t *testing.T) {
+	r := newRig(t)
+	public, private, err := ed25519.GenerateKey(nil)
+	r.must(err)
+	r.write(r.path("trust.json"), fmt.Appendf(nil, `{"keys":[{"id":"ci","public":%q}]}`, base64.StdEncoding.EncodeToString(public)))
+	signing := func(c *blobstore.Config) {
+		c.Trust, c.Signer = r.path("trust.json"), &blobstore.Signer{ID: "ci", Key: private}
+	}
+	same := hash(7)
+	old := r.open("old", mib, signing, same)
+	r.want("put", old.put("k", "old"), "ok")
+	r.clock(time.Hour)
+	wide := putOptions{requires: []string{"avx2"}}
+	for _, layer := range []string{"d", "base"} {
+		s := r.open(layer, mib, signing, same)
+		if layer == "d" {
+			r.want("put", s.put("gone", "v"), "ok")
+		}
+		r.want("put", s.put("k", "new", wide), "ok")
+		if layer == "d" {
+			r.must(os.RemoveAll(r.path("d/test/7/0"))) // so that the next takes the slot before it
+		} else {
+			s = r.open("above", mib, signing, same, func(c *blobstore.Config) { c.Bases = []string{r.path("base")} })
+		}
+		r.want("import", s.bring(old.exported()), "map[]")
+		r.want("before it", r.exists(s.place("k")), true)
+		r.want("get", s.get("k"), "new")
+		s.cfg.Identity = r.config("", 0).Identity
+		s.reopen()
+		r.want("get", s.get("k"), "new")
+		r.id.ISA = nil // who lacks what the newer one needs is served the older one
+		lesser := r.open(words(layer, "lesser"), mib, signing, same, func(c *blobstore.Config) { c.Bases = []string{s.cfg.Dir} })
+		r.want("of a lesser machine", lesser.get("k"), "old")
+		r.id = defaultIdentity()
+		r.flip(r.path(map[string]string{"d": "d/test/7/1/kernel.bin", "base": "base/test/7/0/kernel.bin"}[layer]), -1)
+		r.want("without the newer one", s.get("k"), "old")
+	}
 }
