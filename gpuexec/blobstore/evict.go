@@ -228,16 +228,17 @@ func (d *directory) evict(place string) (gone bool, err error) {
 	return stuck == nil, nil
 }
 
-// setAside moves a bad entry to quarantine/.
-func (d *directory) setAside(place string, miss Miss) error {
+// setAside moves a bad entry to quarantine/. stuck tells why that is not possible. The
+// other error is one of the change.
+func (d *directory) setAside(place string, miss Miss) (stuck, err error) {
 	name := fmt.Sprintf("%016x-%s-%s-%s", uint64(time.Now().UnixNano()), miss.Reason, strings.ReplaceAll(place, "/", "-"), hostlock.Unique())
-	if err := d.drop(place, quarantineDir+"/"+name); err != nil {
-		return err
+	if stuck, err := d.move(place, quarantineDir+"/"+name); err != nil || stuck != nil {
+		return stuck, err
 	}
 	d.s.stats.setAside.Add(1)
 	d.events = append(d.events, Event{Kind: "quarantined", Backend: backendOf(place), Place: place, Reason: miss.Reason})
 	d.quarantined = true
-	return nil
+	return nil, nil
 }
 
 // boundQuarantine removes the oldest entries that were set aside. It needs no lock.

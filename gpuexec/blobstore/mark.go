@@ -3,6 +3,7 @@ package blobstore
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -123,7 +124,8 @@ func (s *Store) banishNow(ctx context.Context, b Blob, reason fault.Reason) bool
 		if file, v := s.readKernel(s.main, b.Place); v.kind != sound || frame.DigestOf(file) != b.digest {
 			return nil
 		}
-		return s.dir.setAside(b.Place, Miss{Reason: reason})
+		stuck, err := s.dir.setAside(b.Place, Miss{Reason: reason})
+		return errors.Join(err, stuck)
 	})
 	if err != nil {
 		s.logOnce("set aside", err)

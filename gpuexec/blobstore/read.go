@@ -376,10 +376,14 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 			s.hide(s.layer(b.layer), b.place)
 			continue
 		}
-		own = true
-		if b.seen = s.main.outline(b.place); !s.stillBad(b.place) { // it may have been replaced before
+		b.seen = s.main.outline(b.place)
+		s.mu.Lock()
+		stuck := s.mu.stuck[b.place] == b.seen
+		s.mu.Unlock()
+		if stuck || !s.stillBad(b.place) { // it may have been replaced before
 			b.seen = outline{}
 		}
+		own = own || !stuck
 	}
 	if !own || s.cfg.ReadOnly {
 		return
@@ -397,12 +401,12 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 			if s.main.outline(b.place) != b.seen {
 				continue // and a later call looks at what is there
 			}
-			err := s.dir.setAside(b.place, b.miss)
-			if err == errPassedOver || err == errMore {
+			stuck, err := s.dir.setAside(b.place, b.miss)
+			if err != nil {
 				return err
 			}
-			if b.gone = err == nil; err != nil {
-				s.logOnce("set aside", err)
+			if b.gone = stuck == nil; stuck != nil {
+				s.staysAside(b, stuck)
 			}
 		}
 		return nil
@@ -411,6 +415,20 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 		s.logOnce("set aside", err)
 	}
 }
+
+// staysAside remembers an entry that cannot be moved. It is tried again when its key is
+// stored, and by the next opening.
+func (s *Store) staysAside(b *flawed, why error) {
+	s.degraded("set aside", why)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.mu.stuck) >= mostStuck {
+		clear(s.mu.stuck) // at worst they are tried again
+	}
+	s.mu.stuck[b.place] = b.seen
+}
+
+const mostStuck = 1024
 
 // mostAside bounds how many entries are set aside before others have the lock.
 const mostAside = 20

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,6 +65,47 @@ func TestPowerLossWithANewFolderOfMarks(t *testing.T) {
 	r.want("enter", words(miss.Reason, err), " <nil>")
 	defer leave()
 	r.want("after power was lost in the driver", open(disk.Clone(0, 1, nil)).died("k"), fault.Quarantined)
+}
+
+// P4, P5: an entry that is damaged and can neither be moved nor
+// emptied is passed over: it is not served again, a put of its key goes through, and
+// nothing else stops.
+func TestBadEntryThatIsStuck(t *testing.T) {
+	for _, why := range []string{"damaged"} {
+		t.Run(why, func(t *testing.T) {
+			r := newRig(t)
+			var changes atomic.Int64
+			stuck := func(c *blobstore.Config) {
+				blobstore.SetFS(c, func(root string) vfs.FS {
+					return &overlay{vfs.Dir(root), func(name string) bool {
+						if name == backend+"/"+r.open("other", mib).Bucket("k")+"/0" {
+							changes.Add(1)
+							return true
+						}
+						return false
+					}, true}
+				})
+			}
+			s := r.open("d", mib, stuck)
+			r.want("put", s.put("k", "bad"), "ok")
+			want := "miss reason=absent"
+			if why == "damaged" {
+				r.flip(s.kernel("k"), -1)
+				want = "miss reason=checksum"
+			}
+			r.want("get", s.get("k"), want)
+			was := changes.Load()
+			r.want("get again", s.get("k"), want)
+			r.want("tried again by a get", changes.Load()-was, 0)
+			s.reopen()
+			r.want("another process", s.get("k"), want)
+			r.want("put", words(s.put("k", "good"), s.get("k")), "ok good")
+			r.want("of another key", words(s.put("j", "v"), s.get("j")), "ok v")
+			r.want("audit", words(s.audit(), s.usage().Entries), "ok 3")
+			s.reopen()
+			r.want("get", s.get("k"), "good")
+		})
+	}
 }
 
 // P15: of several entries that fit, the one that was signed last is served, in whichever

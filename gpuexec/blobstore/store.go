@@ -78,6 +78,7 @@ type opened struct {
 		unswept map[string][]string // by folder: names that the last sweep has listed and not looked at
 		flushed bool                // no use was noted since uses were written
 		hidden  map[string]bool
+		stuck   map[string]outline // bad entries that could not be set aside, by place
 	}
 }
 
@@ -104,7 +105,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.commits.running = make(turnstile, 1)
 	s.mu.uses, s.mu.claims = uses{}, map[*Claim]struct{}{}
 	s.mu.synced, s.mu.logged, s.mu.hidden = map[string]rootFolder{}, map[string]bool{}, map[string]bool{}
-	s.mu.unswept, s.mu.durable = map[string][]string{}, map[version]bool{}
+	s.mu.unswept, s.mu.durable, s.mu.stuck = map[string][]string{}, map[version]bool{}, map[string]outline{}
 	if s.off {
 		return s, nil
 	}

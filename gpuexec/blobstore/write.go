@@ -315,17 +315,20 @@ func (w *writing) publishLocked() error {
 	if d.room() < 0 {
 		return errFull
 	}
-	for _, b := range f.bad {
-		if b.layer == 0 {
-			if err := d.setAside(b.place, b.miss); err != nil {
-				return err
-			}
-		}
-	}
+	bad := f.bad
 	for _, place := range f.barred {
-		err := d.setAside(place, Miss{Reason: fault.Degraded}) // an entry that may not be moved either keeps its slot
-		if err == errMore {
+		bad = append(bad, flawed{place: place, miss: Miss{Reason: fault.Degraded}})
+	}
+	for _, b := range bad {
+		if b.layer > 0 {
+			continue
+		}
+		stuck, err := d.setAside(b.place, b.miss)
+		if err != nil {
 			return err
+		}
+		if stuck != nil { // it keeps its slot
+			s.degraded("set aside", stuck)
 		}
 	}
 	r := w.record()
