@@ -69,7 +69,8 @@
 // a loss of power may leave parts of a file. The store finds such parts by their
 // digest: they are misses, and the next Put repairs them. The index, the journal,
 // size.txt, uses and leases are hints. They are not synced. Marks of drivers that can
-// abort are, whatever the setting.
+// abort are, whatever the setting, and so is lease/refused: the digests of blobs that one
+// refused or died on, which outlast the entries.
 //
 // One pass of syncs serves all stores that wait. For one store it syncs three names
 // before the entry appears and two after. For several it is one call of the system

@@ -21,6 +21,7 @@ const (
 	journalFile  = "lease/journal"
 	indexFile    = "lease/index"
 	settingsFile = "lease/settings"
+	refusedFile  = "lease/refused"
 	keyFile      = "key.bin"
 	kernelFile   = "kernel.bin"
 )

@@ -1,13 +1,16 @@
 package blobstore
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
@@ -21,10 +24,9 @@ import (
 // cannot abort (Config.Aborts).
 //
 // A Miss that is not zero means that the blob must not be used. Reason quarantined:
-// the blob has ended a process, or has left the store since it was read, and with
-// it the mark that would tell. Reason busy: another process has been in its driver
-// with this blob for longer than Config.Lease. The error is fault.ErrClosed or the
-// context's. leave is never nil.
+// the blob has ended a process or was refused, or has left the store since it was read.
+// Reason busy: another process has been in its driver with this blob for longer than
+// Config.Lease. The error is fault.ErrClosed or the context's. leave is never nil.
 func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func(), miss Miss, err error) {
 	nothing := func() {}
 	if err := s.begin("store: enter"); err != nil {
@@ -64,7 +66,7 @@ func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func()
 	if err := s.commitIn(markDir, false, markDir+"/"+name, markDir+"/"); err != nil { // else a machine that hangs boots into the same blob
 		s.degraded("sync a mark", err)
 	}
-	if !s.resides(b, name) {
+	if s.isRefusedNow(b.digest) || !s.resides(b, name) {
 		leave()
 		s.stats.reason(fault.Quarantined)
 		return nothing, Miss{Reason: fault.Quarantined}, nil
@@ -93,44 +95,57 @@ func (s *Store) Refuse(ctx context.Context, b Blob) error {
 	return nil
 }
 
-// banish sets a sound entry aside, unless another entry has its place by now. Where
-// the driver can abort this survives a loss of power.
-func (s *Store) banish(ctx context.Context, b Blob, reason fault.Reason) bool {
-	if !s.banishNow(ctx, b, reason) {
+// banish sets a sound entry aside, unless another entry has its place by now, and keeps
+// its copies from drivers. Where the driver can abort this survives a loss of power: kept
+// tells whether it does, or need not.
+func (s *Store) banish(ctx context.Context, b Blob, reason fault.Reason) (kept bool) {
+	if s.off || b.Place == "" {
 		return false
 	}
-	if !s.cfg.Aborts(backendOf(b.Place)) || s.cfg.ReadOnly {
-		return true
-	}
-	names := []string{markDir + "/"}
-	if b.layer == 0 {
-		names = []string{quarantineDir + "/", path.Dir(b.Place) + "/", backendOf(b.Place) + "/"}
-	}
-	err := s.commit(true, names...)
-	if err != nil {
-		s.degraded("sync what was set aside", err)
-	}
-	return err == nil
-}
-
-func (s *Store) banishNow(ctx context.Context, b Blob, reason fault.Reason) bool {
+	s.refuse(b.digest)
 	if b.layer > 0 {
-		return s.hide(s.layer(b.layer), b.Place)
+		s.hide(s.layer(b.layer), b.Place)
 	}
-	if s.off || s.cfg.ReadOnly || b.Place == "" {
+	if s.cfg.ReadOnly {
 		return false
 	}
+	var unwritten error
 	err := s.dir.alter(ctx, func() error {
-		if file, v := s.readKernel(s.main, b.Place); v.kind != sound || frame.DigestOf(file) != b.digest {
+		unwritten = s.writeRefused(b.digest)
+		if b.layer > 0 {
 			return nil
 		}
-		stuck, err := s.dir.setAside(b.Place, Miss{Reason: reason})
-		return errors.Join(err, stuck)
+		return s.banishLocked(b, reason)
 	})
-	if err != nil {
+	if err = errors.Join(err, unwritten); err != nil {
 		s.logOnce("set aside", err)
 	}
-	return err == nil
+	if !s.cfg.Aborts(backendOf(b.Place)) {
+		return err == nil
+	}
+	names := []string{refusedFile, leaseDir + "/"}
+	if b.layer > 0 {
+		names = append(names, markDir+"/")
+	} else {
+		names = append(names, quarantineDir+"/", path.Dir(b.Place)+"/", backendOf(b.Place)+"/")
+	}
+	e := s.commitIn(leaseDir, true, names...)
+	if e != nil {
+		s.degraded("sync what was set aside", e)
+	}
+	return err == nil && e == nil
+}
+
+// banishLocked sets a sound entry aside. It is part of a change.
+func (s *Store) banishLocked(b Blob, reason fault.Reason) error {
+	if file, v := s.readKernel(s.main, b.Place); v.kind != sound || frame.DigestOf(file) != b.digest {
+		return nil
+	}
+	stuck, err := s.dir.setAside(b.Place, Miss{Reason: reason})
+	if stuck != nil { // nobody is given it all the same
+		s.degraded("set aside", stuck)
+	}
+	return err
 }
 
 // hiddenName gives the name of the mark that hides an entry of a base. It names size
@@ -154,24 +169,23 @@ const hiddenPrefix = "hidden-"
 
 // hide marks an entry of a base as bad. The mark lies in the writable directory
 // (SPEC P14).
-func (s *Store) hide(l folder, place string) bool {
+func (s *Store) hide(l folder, place string) {
 	name, err := hiddenName(l, place)
 	if err != nil {
-		return false
+		return
 	}
 	s.mu.Lock()
 	s.mu.hidden[name] = true // so that it is hidden even if no mark can be written
 	s.mu.Unlock()
 	if s.cfg.ReadOnly {
-		return true
+		return
 	}
 	if err := vfs.WriteNew(s.main, name, false, []byte(note(l, place))); err != nil && !isTaken(err) {
 		s.logOnce("hide", err)
-		return false
+		return
 	}
 	s.stats.setAside.Add(1)
 	s.tell(Event{Kind: "quarantined", Backend: backendOf(place), Place: place})
-	return true
 }
 
 func (s *Store) isHidden(l folder, place string) bool {
@@ -231,7 +245,7 @@ func (s *Store) sweepHidden(mark string) (bool, error) {
 
 // sweepCrashed removes a mark unless a process is in its driver with that blob, or
 // an entry with that digest still exists. Equal digests mean equal keys, and thus
-// one bucket.
+// one bucket. Copies of what is gone are refused from then on.
 func (s *Store) sweepCrashed(mark string) (bool, error) {
 	return s.marks.Sweep(mark, func(note string) bool {
 		l, place, ok := s.noted(note)
@@ -246,7 +260,26 @@ func (s *Store) sweepCrashed(mark string) (bool, error) {
 			}
 		}
 		return false
-	})
+	}, func() error { return s.refuseAll(mark) })
+}
+
+// refuseAll keeps all copies of the blob of a mark from drivers, for good.
+func (s *Store) refuseAll(mark string) error {
+	digest, ok := digestOf(mark)
+	if !ok { // no store made it
+		return nil
+	}
+	s.refuse(digest)
+	ctx, cancel := context.WithTimeout(s.base, patience)
+	defer cancel()
+	var unwritten error
+	if err := s.dir.alter(ctx, func() error { unwritten = s.writeRefused(digest); return nil }); err != nil {
+		return err
+	}
+	if unwritten != nil {
+		return unwritten
+	}
+	return s.commitIn(leaseDir, false, refusedFile, leaseDir+"/")
 }
 
 // note is the text of a mark: the path of its entry. A path in the directory itself
@@ -283,3 +316,152 @@ func (l folder) noLonger() {
 
 // mostPath is above the length of any entry's path, in bytes.
 const mostPath = 64 << 10
+
+// refusals are the digests of blobs that no driver is given again: one refused the blob,
+// or ended its process with it. They outlast the entries, since a copy may lie in a base
+// or come from an archive (SPEC P11). The file has a digest a line, in hexadecimal, the
+// newest last. What is no such line is left out.
+type refusals struct {
+	known atomic.Pointer[map[[32]byte]bool] // all of them; the map does not change; nil = none
+	mu    struct {
+		sync.Mutex
+		seen outline           // of the file: folder is its stamp, key its size
+		file map[[32]byte]bool // what it had
+		own  map[[32]byte]bool // those that it may lack
+	}
+}
+
+const (
+	refusedLine = 2*32 + 1
+	mostRefused = 4096 // lines; then the older half goes
+)
+
+// isRefused reports whether no driver is given a blob, as far as this process knows.
+func (s *Store) isRefused(digest [32]byte) bool {
+	known := s.refusals.known.Load()
+	return known != nil && (*known)[digest]
+}
+
+// isRefusedNow looks at what other processes have written since.
+func (s *Store) isRefusedNow(digest [32]byte) bool {
+	s.readRefused()
+	return s.isRefused(digest)
+}
+
+// readRefused reads the file if it has changed. One that cannot be read says what it said.
+func (s *Store) readRefused() {
+	if err := s.refusals.read(s.main.FS); err != nil {
+		s.logOnce("read what was refused", err)
+	}
+}
+
+func (r *refusals) read(fsys vfs.FS) error {
+	info, err := fsys.Lstat(refusedFile)
+	now := outline{folder: stampOf(info), files: files{key: info.Size}}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil && now == r.mu.seen {
+		return nil
+	}
+	var text []byte
+	if err == nil {
+		text, err = vfs.ReadFile(fsys, refusedFile, 2*mostRefused*refusedLine)
+	}
+	if err != nil && !isGone(err) {
+		return err
+	}
+	r.mu.seen, r.mu.file = now, map[[32]byte]bool{}
+	for line := range bytes.Lines(text) {
+		if digest, ok := digestOf(string(bytes.TrimSuffix(line, []byte("\n")))); ok {
+			r.mu.file[digest] = true
+		}
+	}
+	r.mergeLocked()
+	return nil
+}
+
+func (r *refusals) mergeLocked() {
+	all := maps.Clone(r.mu.file)
+	if all == nil {
+		all = map[[32]byte]bool{}
+	}
+	maps.Copy(all, r.mu.own)
+	r.known.Store(&all)
+}
+
+// digestOf reads a digest in hexadecimal.
+func digestOf(text string) (digest [32]byte, ok bool) {
+	raw, err := hex.DecodeString(text)
+	copy(digest[:], raw)
+	return digest, err == nil && len(raw) == len(digest)
+}
+
+// refuse remembers that no driver is given a blob again, in memory whatever happens.
+func (s *Store) refuse(digest [32]byte) {
+	r := &s.refusals
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.own == nil {
+		r.mu.own = map[[32]byte]bool{}
+	}
+	r.mu.own[digest] = true
+	r.mergeLocked()
+}
+
+// writeRefused writes it, too. It is part of a change, and not durable before a commit.
+func (s *Store) writeRefused(digest [32]byte) error {
+	r := &s.refusals
+	for range 4 { // without a lock another process may write in the same place
+		s.readRefused()
+		r.mu.Lock()
+		written := r.mu.file[digest]
+		if written {
+			delete(r.mu.own, digest)
+		}
+		r.mu.Unlock()
+		if written {
+			return nil
+		}
+		if err := s.addRefused(hex.EncodeToString(digest[:]) + "\n"); err != nil {
+			return err
+		}
+	}
+	return errors.New(refusedFile + " does not keep what is written")
+}
+
+func (s *Store) addRefused(line string) error {
+	f, err := s.main.Update(refusedFile)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+	case info.Size >= mostRefused*refusedLine:
+		err = s.halveRefused(f, info.Size)
+	default:
+		if info.Size%refusedLine != 0 { // of a write that was cut off
+			line = "\n" + line
+		}
+		_, err = f.WriteAt([]byte(line), info.Size)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// halveRefused replaces the file by its newer half.
+func (s *Store) halveRefused(f vfs.File, size int64) error {
+	text := make([]byte, mostRefused/2*refusedLine)
+	if _, err := readAll(f, text, size-int64(len(text))); err != nil {
+		return err
+	}
+	text = text[bytes.IndexByte(text, '\n')+1:]
+	temporary := tmpDir + "/" + hostlock.Unique()
+	err := vfs.WriteNew(s.main, temporary, true, text) // synced: what it had was on the disk
+	if err == nil {
+		err = replace(s.main, temporary, refusedFile)
+	}
+	if err != nil {
+		_ = s.main.Remove(temporary) // the next sweep removes what is left
+	}
+	return err
+}

@@ -54,7 +54,6 @@ func (s *Store) get(ctx context.Context, backend, key string, again bool) (Blob,
 		s.logOnce("read", f.err)
 	}
 	if len(f.bad) > 0 {
-		const patience = time.Second // a request does not wait for a process that stands still with the lock
 		ctx, cancel := context.WithTimeout(guard.Context(ctx), patience)
 		s.setAside(ctx, f)
 		cancel()
@@ -79,6 +78,9 @@ func (s *Store) get(ctx context.Context, backend, key string, again bool) (Blob,
 	}
 	return Blob{}, miss, nil
 }
+
+// patience is how long a request waits for a process that stands still with the lock.
+const patience = time.Second
 
 // finding is the result of a search for a key in all layers.
 type finding struct {
@@ -178,6 +180,9 @@ func (s *Store) findIn(f *finding, layer int, bucket, key string, present frame.
 				f.barred = append(f.barred, place)
 			}
 		case sound:
+			if layer > 0 && s.isRefusedNow(e.Digest) || s.isRefused(e.Digest) {
+				continue
+			}
 			if s.judge(f, layer, place, e, verdict.miss, present); f.hit && s.trust == nil {
 				return
 			}

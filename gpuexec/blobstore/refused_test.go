@@ -28,6 +28,17 @@ func (s *shop) blob(key string) blobstore.Blob {
 	return b
 }
 
+// diesOn leaves the mark of a process that died in its driver with a blob.
+func (s *shop) diesOn(b blobstore.Blob) {
+	s.r.t.Helper()
+	leave, miss, err := s.Enter(background, backend, b)
+	s.r.want("enter", words(miss.Reason, err), " <nil>")
+	mark := s.r.path("d/mark/" + s.r.names("d/mark")[0])
+	text := s.r.read(mark)
+	leave()
+	s.r.write(mark, text) // nobody has its lock
+}
+
 func (s *shop) exported() []byte {
 	s.r.t.Helper()
 	var archive bytes.Buffer
@@ -36,12 +47,100 @@ func (s *shop) exported() []byte {
 	return archive.Bytes()
 }
 
+// P11: a blob that a driver refused, or that ended a process, is not given to a driver
+// again wherever it lies a second time: in a base, or in a directory that gets it
+// from an archive.
+func TestCopyOfARefusedBlob(t *testing.T) {
+	for _, why := range []string{"refused", "died", "died, and evicted"} {
+		for _, late := range []bool{false, true} { // another process asks
+			t.Run(words(why, late), func(t *testing.T) {
+				r := newRig(t)
+				base := r.open("base", mib)
+				base.put("k", "bad")
+				archive := base.exported()
+				s := r.open("d", mib, abortsAll, func(c *blobstore.Config) { c.Bases = []string{r.path("base")} })
+				before := r.open("d", mib, abortsAll, func(c *blobstore.Config) { c.Bases = s.cfg.Bases })
+				r.want("stored", r.open("d", mib).bring(archive), "map[]")
+				b := s.blob("k")
+				r.want("of the directory", r.exists(s.kernel("k")), true)
+				switch s.diesOnOr(why, b); why {
+				case "died":
+					r.want("died", s.died("k"), fault.Quarantined)
+				case "died, and evicted":
+					r.must(s.Prune(background, 0))
+					r.must(os.Rename(r.path("base"), r.path("away")))
+					r.open("d", mib).shut() // sweeps the mark of what is gone
+					r.must(os.Rename(r.path("away"), r.path("base")))
+				}
+				if late {
+					s = before
+				}
+				for range 2 {
+					r.want("the base's", s.get("k"), "miss reason=absent")
+					r.want("import", words(s.bring(archive), s.get("k")), "map[quarantined:1] miss reason=absent")
+					s.reopen()
+				}
+				_, miss, err := s.Enter(background, backend, b)
+				r.want("read before", words(miss.Reason, err), "quarantined <nil>")
+				r.want("put", words(s.put("k", "good"), s.get("k"), s.usage().Entries), "ok good 1")
+				r.want("marks of drivers", len(r.names("d/mark")) < 2, true) // one that hides the base's
+			})
+		}
+	}
+}
+
+func (s *shop) diesOnOr(why string, b blobstore.Blob) {
+	if why != "refused" {
+		s.diesOn(b)
+		return
+	}
+	s.r.must(s.Refuse(background, b))
+}
+
 // bring imports an archive, and gives what was rejected.
 func (s *shop) bring(archive []byte) string {
 	s.r.t.Helper()
 	got, err := s.Import(background, bytes.NewReader(archive))
 	s.r.must(err)
 	return fmt.Sprint(got.Rejected)
+}
+
+// P11, P16: a store that writes nothing does not give a refused blob again either.
+func TestRefusedWhereNothingIsWritten(t *testing.T) {
+	r := newRig(t)
+	r.open("d", mib).put("k", "bad")
+	s := r.open("d", mib, func(c *blobstore.Config) { c.ReadOnly = true })
+	b := s.blob("k")
+	r.must(s.Refuse(background, b))
+	r.want("get", words(s.get("k"), s.Reuse(b).Reason), "miss reason=absent quarantined")
+}
+
+// P11: what was refused is kept within bounds, the newest; lines that are torn, or
+// somebody else's, take no others with them.
+func TestRefusalsAreBounded(t *testing.T) {
+	const most = 4096
+	r := newRig(t)
+	s := r.open("d", mib)
+	r.want("put", words(s.put("a", "v"), s.put("b", "v")), "ok ok")
+	archive := s.exported()
+	r.must(s.Refuse(background, s.blob("a")))
+	lines := r.read(r.path("d/lease/refused"))
+	text := []byte("of somebody\n")
+	for i := range most - 2 {
+		text = fmt.Appendf(text, "%064x\n", i)
+	}
+	text = append(append(text, lines...), "to"...) // torn
+	r.write(r.path("d/lease/refused"), text)
+	r.must(s.Refuse(background, s.blob("b")))
+	r.want("at the bound", len(r.read(r.path("d/lease/refused"))), len(text)+1+len(lines))
+	r.want("put", words(s.put("c", "v")), "ok")
+	r.must(s.Refuse(background, s.blob("c")))
+	kept := r.read(r.path("d/lease/refused"))
+	r.want("half of it", bytes.Count(kept, []byte("\n")) <= most/2+2, true)
+	r.want("the newest", bytes.Contains(kept, fmt.Appendf(nil, "%064x\n", most-3)), true)
+	s.reopen()
+	r.want("import", s.bring(archive), "map[quarantined:2]")
+	r.want("nothing left", len(r.names("d/tmp")), 0)
 }
 
 // P10, P11: power is lost in a driver, in a directory whose folder of marks is new.
@@ -67,11 +166,45 @@ func TestPowerLossWithANewFolderOfMarks(t *testing.T) {
 	r.want("after power was lost in the driver", open(disk.Clone(0, 1, nil)).died("k"), fault.Quarantined)
 }
 
-// P4, P5: an entry that is damaged and can neither be moved nor
+// P10, P11: that a driver died on a blob, or refused it, is on the disk before the mark
+// goes: a copy in an archive is kept out after a loss of power, too.
+func TestPowerLossAfterARefusal(t *testing.T) {
+	for _, why := range []string{"refused", "died"} {
+		r := newRig(t)
+		open := func(f vfs.FS) *shop {
+			cfg := powerConfig(f, blobstore.None)
+			abortsAll(&cfg)
+			s := &shop{r: r, cfg: cfg}
+			s.reopen()
+			t.Cleanup(s.shut)
+			return s
+		}
+		disk := crashfs.New(nil)
+		s := open(disk)
+		s.put("k", "v")
+		archive := s.exported()
+		b := s.blob("k")
+		if why == "died" {
+			r.must(disk.SyncAll())
+			leave, _, err := s.Enter(background, backend, b)
+			r.must(err)
+			after := disk.Clone(0, 1, nil)
+			leave()
+			disk, s = after, open(after)
+			r.want("died", s.died("k"), fault.Quarantined)
+		} else {
+			r.must(s.Refuse(background, b))
+		}
+		s = open(disk.Clone(0, 1, nil))
+		r.want(why, words(s.get("k"), s.bring(archive), s.get("k")), "miss reason=absent map[quarantined:1] miss reason=absent")
+	}
+}
+
+// P4, P5, P11: an entry that was refused or is damaged and can neither be moved nor
 // emptied is passed over: it is not served again, a put of its key goes through, and
 // nothing else stops.
 func TestBadEntryThatIsStuck(t *testing.T) {
-	for _, why := range []string{"damaged"} {
+	for _, why := range []string{"damaged", "refused"} {
 		t.Run(why, func(t *testing.T) {
 			r := newRig(t)
 			var changes atomic.Int64
@@ -92,6 +225,12 @@ func TestBadEntryThatIsStuck(t *testing.T) {
 			if why == "damaged" {
 				r.flip(s.kernel("k"), -1)
 				want = "miss reason=checksum"
+			} else {
+				before := r.open("d", mib, stuck, abortsAll)
+				b := before.blob("k")
+				r.must(s.Refuse(background, b))
+				_, miss, err := before.Enter(background, backend, b)
+				r.want("read before", words(miss.Reason, err, before.get("k")), "quarantined <nil> miss reason=absent")
 			}
 			r.want("get", s.get("k"), want)
 			was := changes.Load()

@@ -53,6 +53,7 @@ type opened struct {
 	stats    counters
 	writes   breaker
 	commits  commits
+	refusals refusals
 	settings atomic.Pointer[settings]
 
 	base   context.Context
@@ -137,6 +138,7 @@ func (s *Store) open(ctx context.Context) (err error) {
 	s.leases.Most = s.cfg.LongestBuild
 	s.marks.Folder = markDir
 	s.owners = hostlock.Owners{FS: s.main.FS, Folder: ownerDir}
+	s.readRefused()
 	if !s.cfg.Shared {
 		s.dir.lock = hostlock.NewDirectory(s.main.FS, lockDir, s.cfg.Lease)
 	}

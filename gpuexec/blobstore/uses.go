@@ -9,7 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -58,9 +60,13 @@ func (s *Store) raise(seq int64) {
 
 // Reuse must be called before a blob that was read earlier is used again. A Miss
 // that is not zero means that the blob must not be used: its signer was revoked or
-// has another key by now (SPEC P15). Otherwise one use is counted, as by a Get.
+// has another key by now (SPEC P15), or a driver has refused it (SPEC P11). Otherwise
+// one use is counted, as by a Get.
 func (s *Store) Reuse(b Blob) Miss {
 	flaw := s.trust.Still(b.Signer, b.verified)
+	if s.isRefused(b.digest) {
+		flaw = frame.Flaw{Reason: fault.Quarantined}
+	}
 	if flaw.None() && !s.off {
 		s.used(b)
 	}

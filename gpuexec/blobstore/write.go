@@ -27,8 +27,9 @@ import (
 // entry, as durable as Config.Durability says.
 //
 // A blob that is not stored is fault.ErrRefused with a reason: disabled, too_large
-// (nothing was evicted for it), degraded, which is fault.ErrIO too, or the reason for
-// which this store would not load the blob, if the key has such an entry already.
+// (nothing was evicted for it), degraded, which is fault.ErrIO too, quarantined, if a
+// driver refused the very same entry before, or the reason for which this store would
+// not load the blob, if the key has such an entry already.
 // Other errors are fault.ErrInvalid, fault.ErrClosed and the context's.
 func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, cost time.Duration, requires ...string) error {
 	const op = "store: put"
@@ -128,6 +129,10 @@ func (w *writing) run(ctx context.Context, op string) error {
 			s.maybeSweep()
 			return nil
 		}
+		if err == errRefused {
+			s.stats.reason(fault.Quarantined)
+			return refused(op, w.backend, w.key, Miss{Reason: fault.Quarantined}, err)
+		}
 		if ctx.Err() == nil {
 			s.writes.failed(s.cfg.Now())
 			s.logOnce("write", err)
@@ -192,6 +197,9 @@ func (w *writing) write(ctx context.Context) error {
 func (w *writing) attempt(ctx context.Context) error {
 	w.temporary = tmpDir + "/" + hostlock.Unique()
 	err := w.stage()
+	if err == nil && (w.sealed && w.s.isRefusedNow(w.version.digest) || w.s.isRefused(w.version.digest)) {
+		err = errRefused
+	}
 	if err == nil {
 		err = w.publish(ctx)
 	}
@@ -200,6 +208,8 @@ func (w *writing) attempt(ctx context.Context) error {
 	}
 	return err
 }
+
+var errRefused = errors.New("a driver refused this blob, or ended its process with it")
 
 // noSpace reports that a disk or a quota is full.
 func noSpace(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

@@ -105,3 +105,44 @@ func TestDriverDied(t *testing.T) {
 	want(t, "count", e.store.Stats().Reasons[fault.Quarantined], 1)
 	want(t, "stored anew", e.stored("k"), "w")
 }
+
+// P11, P14: a blob that a driver refused or died on is built anew, though a base has a copy.
+func TestRefusedHasACopyInABase(t *testing.T) {
+	for _, died := range []bool{false, true} {
+		base, dir := t.TempDir()+"/base", t.TempDir()+"/d"
+		first := open(t, base, 8, -1)
+		first.get("k", maker{value: "v"})
+		first.settle()
+		if err := os.CopyFS(dir, os.DirFS(base)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		over := func(c *blobstore.Config) {
+			c.Bases, c.Aborts = []string{base}, func(string) bool { return true }
+		}
+		b := open(t, dir, 8, 0, over)
+		found := b.tiers.Find(background, artefacts.Subject{Backend: "test", Key: "k"})
+		want(t, "found", string(found.Blob), "v")
+		if died {
+			marks, err := os.ReadDir(filepath.Join(dir, "mark"))
+			if err != nil || len(marks) != 1 {
+				t.Fatal(marks, err)
+			}
+			found.Claim.Abandon()
+			if err := os.WriteFile(filepath.Join(dir, "mark", marks[0].Name()), make([]byte, 9), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			next := found.Claim.Refused(background)
+			want(t, "instead", string(next.Blob)+string(next.Reason), string(fault.DriverRefused))
+			next.Claim.Abandon()
+		}
+		e := open(t, dir, 8, 0, over)
+		want(t, "get", e.get("k", maker{value: "w"}), "w by=miss")
+		e.settle()
+		want(t, "loads", e.loads["k"], 0)
+		want(t, "stored anew", open(t, dir, 8, 0, over).get("k", maker{value: "x"}), "w by=persistent_hit")
+	}
+}

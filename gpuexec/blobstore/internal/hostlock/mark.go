@@ -86,9 +86,10 @@ func (m *Marks) Forget(name string) error {
 }
 
 // Sweep removes a mark that was left behind and that is not needed, by its note. It
-// reports whether it did. Without locks it removes none, since one look cannot tell
+// reports whether it did. Before the mark of a process that died goes it calls instead,
+// whose error keeps it. Without locks it removes none, since one look cannot tell
 // whether a mark is held.
-func (m *Marks) Sweep(name string, needed func(note string) bool) (bool, error) {
+func (m *Marks) Sweep(name string, needed func(note string) bool, instead func() error) (bool, error) {
 	file := m.Folder + "/" + name
 	text, err := vfs.ReadFile(m.FS, file, mostMark)
 	_, note := parse(text[min(beaconSize, len(text)):])
@@ -96,8 +97,14 @@ func (m *Marks) Sweep(name string, needed func(note string) bool) (bool, error) 
 		return false, err
 	}
 	left := needed(note)
-	if s, err := look(m.FS, file, m.Lock); err != nil || !s.orphaned || left && !s.released {
+	s, err := look(m.FS, file, m.Lock)
+	if err != nil || !s.orphaned || left && !s.released {
 		return false, err
+	}
+	if !s.released {
+		if err := instead(); err != nil {
+			return false, err
+		}
 	}
 	return true, m.Forget(name)
 }

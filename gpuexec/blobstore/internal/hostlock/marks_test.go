@@ -85,7 +85,7 @@ func TestMarkThatStays(t *testing.T) {
 				t.Error(err)
 			}
 			stays()
-			if swept, err := m.Sweep("x", func(string) bool { return true }); !swept || err != nil {
+			if swept, err := m.Sweep("x", func(string) bool { return true }, func() error { return errors.New("nobody died") }); !swept || err != nil {
 				t.Error(folder, swept, err)
 			}
 		})
@@ -119,12 +119,13 @@ func TestMarksAreSwept(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFS(t)
 			m := &hostlock.Marks{Leases: hostlock.Leases{FS: f, Folder: "mark", Staging: "tmp", Period: period, Lock: lock}}
+			deaths, keep := 0, error(nil)
 			sweep := func(name string, needed bool) string {
 				var note string
 				swept, err := m.Sweep(name, func(text string) bool {
 					note = text
 					return needed
-				})
+				}, func() error { deaths++; return keep })
 				return fmt.Sprintf("%t %v %q", swept, err, note)
 			}
 			want := func(what, got, want string) {
@@ -154,13 +155,19 @@ func TestMarksAreSwept(t *testing.T) {
 				}
 			}
 			want("needed", sweep("left", true), `false <nil> "who"`)
+			keep = errors.New("not now")
+			want("not yet", sweep("left", false), `false not now "who"`)
+			keep = nil
 			want("left", sweep("left", false), `true <nil> "who"`)
 			want("torn", sweep("torn", false), `true <nil> ""`)
+			if lock && deaths != 3 {
+				t.Errorf("%d deaths", deaths)
+			}
 			list, err := f.ReadDir("mark")
 			if err != nil || (len(list) == 0) != lock {
 				t.Errorf("locks %t: %v %v", lock, list, err)
 			}
-			if _, err := m.Sweep("left", func(string) bool { return false }); lock && !errors.Is(err, fs.ErrNotExist) {
+			if _, err := m.Sweep("left", func(string) bool { return false }, func() error { return nil }); lock && !errors.Is(err, fs.ErrNotExist) {
 				t.Error(err)
 			}
 		})
