@@ -111,18 +111,21 @@ func (s *Store) recorded() *index {
 }
 
 // useOf is the use of one entry that was made at that time.
-func (s *Store) useOf(ctx context.Context, place string, created time.Time) (u use, err error) {
+func (s *Store) useOf(ctx context.Context, place string, created time.Time) (use, error) {
 	r := record{place: place, created: created.UnixNano()}
-	if s.cfg.ReadOnly {
-		return s.recorded().useOf(&r), nil
+	x := newIndex(FIFO)
+	if !s.cfg.ReadOnly {
+		d := &s.dir
+		if err := d.mu.lock(ctx); err != nil {
+			return use{}, err
+		}
+		defer d.mu.unlock()
+		d.checkUses()
+		s.takeUses(d.idx)
+		x.own = d.idx.own
 	}
-	d := &s.dir
-	err = d.alter(ctx, func() error {
-		err := d.told()
-		u = d.idx.useOf(&r)
-		return err
-	})
-	return u, err
+	x.others = s.usesOf(place)
+	return x.useOf(&r), nil
 }
 
 // Audit counts the bytes in use in three ways: by the store's own account, by

@@ -1,8 +1,10 @@
 package blobstore
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -17,7 +19,7 @@ import (
 
 // Each writer has one file of uses: a line "open" or "closed" with the latest number in
 // it, and for each entry a line with count, number of the last use, creation time and
-// place. A use is in one file. A writer that evicts takes over the files of those that
+// place, in the order of places. A use is in one file. A writer that evicts takes over the files of those that
 // ended. What cannot be read is left out.
 const (
 	usesOpen   = "open"
@@ -215,6 +217,56 @@ func parseUses(text string) uses {
 		}
 	}
 	return all
+}
+
+// usesOf gives the uses of one place that are in files of other writers. It costs as much
+// whatever the number of entries, but for its logarithm.
+func (s *Store) usesOf(place string) uses {
+	all := uses{}
+	list, _ := s.main.ReadDir(usesDir) // hints
+	for _, entry := range list {
+		name := usesDir + "/" + entry.Name
+		if name == s.ownUses() {
+			continue
+		}
+		f, err := s.main.Open(name)
+		if err != nil {
+			continue
+		}
+		if info, err := f.Stat(); err == nil && info.Regular() && info.Size <= mostUses {
+			if u, ok := parseUses(string(linesNear(f, info.Size, place)))[place]; ok {
+				all.add(place, u)
+			}
+		}
+		_ = f.Close() // it was only read
+	}
+	return all
+}
+
+// linesNear gives some lines of a file of uses, with that of a place among them if the
+// file has one. It is empty where the file cannot be read.
+func linesNear(f io.ReaderAt, size int64, place string) []byte {
+	const near, twoLines = 4 << 10, 512 // bytes
+	begin, end := int64(0), size
+	for end-begin > near {
+		middle := begin + (end-begin)/2
+		text := make([]byte, twoLines)
+		n, _ := f.ReadAt(text, middle) // short, at worst
+		first, rest, _ := bytes.Cut(text[:n], []byte("\n"))
+		line, _, whole := bytes.Cut(rest, []byte("\n"))
+		words := bytes.Fields(line)
+		if !whole || len(words) != 4 {
+			return nil
+		}
+		if at := middle + int64(len(first)) + 1; string(words[3]) <= place {
+			begin = at
+		} else {
+			end = at
+		}
+	}
+	text := make([]byte, end-begin)
+	n, _ := f.ReadAt(text, begin) // short, at worst
+	return text[:n]
 }
 
 // checkUses forgets the uses of this writer if another one has taken over its file,

@@ -1,0 +1,68 @@
+//go:build unix
+
+package blobstore_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// counted makes a store count in c.
+func counted(c *tally) option {
+	return func(cfg *blobstore.Config) {
+		blobstore.SetFS(cfg, func(root string) vfs.FS { c.FS = vfs.Dir(root); return *c })
+	}
+}
+
+// growth gives what cost counts with few entries and with many, all of them used, and
+// their index written.
+func growth(t *testing.T, p blobstore.Policy, cost func(r *rig, s *shop, c *tally) int64) (few, many int64) {
+	at := func(entries int) int64 {
+		r := newRig(t)
+		s := r.open("d", int64(entries)*small, policy(p))
+		for i := range entries {
+			r.want("put", s.put(fmt.Sprintf("k%04d", i), "v"), "ok")
+			r.want("get", s.get(fmt.Sprintf("k%04d", i)), "v")
+		}
+		s.SaveIndex()
+		s.shut()
+		return cost(r, s, &tally{nil, &atomic.Int64{}})
+	}
+	return at(50), at(1000)
+}
+
+// P7, P16: to look at one entry takes as much whatever the number of those that were
+// used, in a store that is only read too; and its uses are all counted.
+func TestInspectOfOneReadsLittle(t *testing.T) {
+	for _, readOnly := range []bool{true, false} {
+		few, many := growth(t, blobstore.LRU, func(r *rig, s *shop, c *tally) int64 {
+			for range 2 { // another file of uses
+				s = r.open("d", 1000*small, policy(blobstore.LRU), counted(c), func(cfg *blobstore.Config) { cfg.ReadOnly = readOnly })
+				s.get("k0044")
+			}
+			c.n.Store(0)
+			i, err := s.Inspect(background, "test/"+s.Bucket("k0044")+"/0")
+			took := c.n.Load()
+			r.must(err)
+			want := 1
+			if !readOnly {
+				want = 2
+			}
+			r.want("uses", i.Uses, want)
+			for key := range 50 {
+				i, err := s.Inspect(background, "test/"+s.Bucket(fmt.Sprintf("k%04d", key))+"/0")
+				if r.must(err); i.Uses == 0 {
+					t.Errorf("no uses of k%04d", key)
+				}
+			}
+			return took
+		})
+		if t.Logf("read only %t: %d and %d", readOnly, few, many); many > 2*few {
+			t.Errorf("read only %t: %d operations with 50 entries, %d with 1,000", readOnly, few, many)
+		}
+	}
+}
