@@ -66,3 +66,29 @@ func TestInspectOfOneReadsLittle(t *testing.T) {
 		}
 	}
 }
+
+// P4, P7: to set an entry aside takes as much whatever the number of entries.
+func TestDamagedEntryReadsLittleOfTheIndex(t *testing.T) {
+	few, many := growth(t, blobstore.FIFO, func(r *rig, s *shop, c *tally) int64 {
+		s = r.open("d", 1000*small, counted(c))
+		entries := s.usage().Entries
+		for _, key := range []string{"k0049", "k0020", "k0000"} {
+			r.flip(s.kernel(key), -1)
+		}
+		s.reopen()
+		c.n.Store(0)
+		r.want("get", s.get("k0049"), "miss reason=checksum")
+		took := c.n.Load()
+		r.want("get", words(s.get("k0049"), s.get("k0020")), "miss reason=absent miss reason=checksum")
+		r.want("put", words(s.put("k0000", "w"), s.put("k0049", "w")), "ok ok") // in its place
+		r.must(s.Prune(background, int64(entries-2)*small))
+		r.want("victims", words(s.get("k0001"), s.get("k0002")), "miss reason=absent v")
+		r.want("audit", words(s.usage().Entries, s.audit()), words(entries-2, "ok"))
+		s.reopen()
+		r.want("audit", words(s.usage().Entries, s.audit()), words(entries-2, "ok"))
+		return took
+	})
+	if t.Logf("%d and %d", few, many); many > 2*few {
+		t.Errorf("%d operations with 50 entries, %d with 1,000", few, many)
+	}
+}

@@ -99,8 +99,14 @@ func (d *directory) sync(names ...string) {
 
 // known is errMore if the index is to read of an entry first.
 func (d *directory) known(place string) error {
-	if d.idx.entries[place] != nil {
+	if d.idx.entries[place] != nil || d.idx.rest && d.idx.gone[place] {
 		return nil
+	}
+	if d.idx.rest {
+		if r, ok := d.rest.find(place); ok {
+			d.idx.early(r)
+			return nil
+		}
 	}
 	return d.whole()
 }

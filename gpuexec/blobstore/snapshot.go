@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
+	"sort"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -15,7 +18,8 @@ import (
 // journal, so that an Open need not list the directory: whoever has read it goes on in
 // the journal from there. A line for each entry follows, as in the journal, with a digest
 // of it, in the order of index.lines: where none was used the first are the next victims,
-// and who needs no more reads no more.
+// and who needs no more reads no more. After the lines a table tells where that of a place
+// is, in the order of the places' hashes, 16 bytes each: the hash and the offset.
 //
 // It is a hint, believed only where all of this line is so: it was written since the
 // machine was started, for a power loss takes entries away; the journal is the same file
@@ -82,11 +86,12 @@ func sealOf(line []byte) (seal [sealSize - 1]byte) {
 // reading is a snapshot whose lines are read one block after the other.
 type reading struct {
 	snapshot
-	from io.ReaderAt
-	at   int64 // where the next line begins
-	end  int64
-	left int   // entries
-	most int64 // bytes that are read at once
+	from  io.ReaderAt
+	first int64 // where the lines begin
+	at    int64 // where the next line begins
+	end   int64 // of the lines
+	left  int   // entries
+	most  int64 // bytes that are read at once
 }
 
 // readingOf begins to read a snapshot of that many bytes.
@@ -96,7 +101,55 @@ func readingOf(from io.ReaderAt, size int64) (r reading, ok bool) {
 		return r, false
 	}
 	h, at, ok := parseSnapshot(head)
-	return reading{h, from, at, size, h.entries, readOnce}, ok && at+h.length == size
+	ok = ok && h.entries >= 0 && at+h.length+tableRow*int64(h.entries) == size
+	return reading{h, from, at, at, at + h.length, h.entries, readOnce}, ok
+}
+
+const tableRow = 16 // bytes
+
+// linesOf are the lines of entries, and their table.
+func linesOf(records []*record) (lines, table []byte) {
+	lines = make([]byte, 0, 120*len(records))
+	rows := make([][tableRow]byte, len(records))
+	for i, r := range records {
+		binary.BigEndian.PutUint64(rows[i][:], xxhash.Sum64String(r.place))
+		binary.BigEndian.PutUint64(rows[i][8:], uint64(len(lines)))
+		lines = appendEntry(lines, r)
+	}
+	slices.SortFunc(rows, func(a, b [tableRow]byte) int { return bytes.Compare(a[:], b[:]) })
+	for i := range rows {
+		table = append(table, rows[i][:]...)
+	}
+	return lines, table
+}
+
+// find reads the line of one place ahead. It is false for one that was read, and too where the table is damaged, of which
+// nothing is believed: a line has a digest.
+func (r *reading) find(place string) (record, bool) {
+	row := make([]byte, tableRow)
+	at := func(i int) (hash, offset uint64) {
+		if short, err := readAll(r.from, row, r.end+tableRow*int64(i)); err != nil || short {
+			return 0, math.MaxUint64
+		}
+		return binary.BigEndian.Uint64(row), binary.BigEndian.Uint64(row[8:])
+	}
+	want := xxhash.Sum64String(place)
+	i := sort.Search(r.entries, func(i int) bool { hash, _ := at(i); return hash >= want })
+	for ; i < r.entries; i++ {
+		hash, offset := at(i)
+		if hash != want || offset >= uint64(r.length) {
+			break
+		}
+		text := make([]byte, min(mostHead, r.length-int64(offset)))
+		if short, err := readAll(r.from, text, r.first+int64(offset)); err != nil || short {
+			break
+		}
+		line := text[:bytes.IndexByte(text, '\n')+1]
+		if e, ok := parseEntry(line); ok && e.place == place && r.first+int64(offset) >= r.at {
+			return e, true
+		}
+	}
+	return record{}, false
 }
 
 // next gives some entries. It is false if they are damaged.
@@ -268,14 +321,15 @@ func (d *directory) save() {
 	h := snapshot{boot: d.s.main.Boot(), inode: j.inode, offset: j.offset, entries: len(d.idx.entries), merit: d.idx.policy == Cost, totals: d.idx.totals}
 	d.saved, d.savedAt = h.inode, h.offset // also if it fails, so that not each change tries
 	h.seal, h.folders = d.sealAt(h.offset), d.folders()
-	lines := make([]byte, 0, 120*h.entries)
-	for _, r := range d.idx.lines() {
-		if lines = appendEntry(lines, r); !r.known {
+	records := d.idx.lines()
+	lines, table := linesOf(records)
+	for _, r := range records {
+		if !r.known {
 			h.unknown++
 		}
 	}
 	h.length = int64(len(lines))
-	if err := rewrite(d.s.main, indexFile, []byte(h.String()), lines); err != nil {
+	if err := rewrite(d.s.main, indexFile, []byte(h.String()), lines, table); err != nil {
 		d.s.logOnce("write the index", err)
 	}
 }

@@ -144,6 +144,12 @@ func (x *index) feed(r record) {
 	x.hold(&r)
 }
 
+// early adds an entry of the rest before its turn.
+func (x *index) early(r record) {
+	x.gone[r.place] = true
+	x.hold(&r)
+}
+
 // fed ends the rest. It reports whether the entries are those that the totals count.
 func (x *index) fed() bool {
 	x.rest, x.gone = false, nil
