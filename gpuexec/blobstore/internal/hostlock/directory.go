@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"math"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -17,7 +18,7 @@ import (
 )
 
 // Directory is the lock of a whole directory. It has a folder of its own, with one
-// small file for each holder that was passed over. A Directory is used by one
+// small file for each holder that was passed over, of the last ones. A Directory is used by one
 // goroutine at a time.
 type Directory struct {
 	fs     vfs.FS
@@ -180,12 +181,48 @@ func (d *Directory) try() (f vfs.File, text []byte, err error) {
 // process was passed over meanwhile.
 func (d *Directory) taken(err error) (bool, error) {
 	d.since = time.Now()
-	if err == nil && d.Held() {
+	if err == nil && d.Held() && d.first() {
 		return true, d.beat()
 	}
 	d.Unlock()
 	return false, err
 }
+
+// first looks further where nobody has had the lock of this generation: the file may be
+// one that this process made again, when it had stood still since it looked for the
+// newest and others had removed that. Else it removes generations of long ago. The lowest
+// goes first, so that who had one of them finds its own gone, or the next one there.
+func (d *Directory) first() bool {
+	if info, err := d.file.Stat(); err != nil || info.Size > 0 {
+		return err == nil
+	}
+	list, err := d.fs.ReadDir(d.folder)
+	if err != nil {
+		return false
+	}
+	var old []int
+	for _, entry := range list {
+		n, err := strconv.Atoi(entry.Name)
+		if err == nil && n > d.generation && n < math.MaxInt {
+			return false
+		}
+		if err == nil && n >= 0 && n < d.generation-kept && entry.Mode.IsRegular() {
+			old = append(old, n)
+		}
+	}
+	slices.Sort(old)
+	for _, n := range old[:min(len(old), removedAtOnce)] {
+		if d.fs.Remove(d.name(n)) != nil {
+			break // the next generation tries again
+		}
+	}
+	return true
+}
+
+const (
+	kept          = 16 // generations: a process of an older version looks for the next one only
+	removedAtOnce = 100
+)
 
 // pass passes the holder over: it makes the next generation.
 func (d *Directory) pass() error {
@@ -197,13 +234,16 @@ func (d *Directory) pass() error {
 }
 
 // Held reports whether this holder still has the lock. It may have been passed over
-// while its process stood still.
+// while its process stood still: then the next generation is there, or its own is gone.
 func (d *Directory) Held() bool {
 	if d.file == nil {
 		return false
 	}
-	_, err := d.fs.Lstat(d.name(d.generation + 1))
-	return errors.Is(err, fs.ErrNotExist)
+	if _, err := d.fs.Lstat(d.name(d.generation + 1)); !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	info, err := d.file.Stat()
+	return err == nil && info.Links > 0
 }
 
 // Beat shows that the holder lives. Call it in the loop of long work; it writes only

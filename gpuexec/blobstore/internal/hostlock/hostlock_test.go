@@ -394,6 +394,86 @@ func TestDirectory(t *testing.T) {
 	})
 }
 
+// passOver makes one that stands still and another that has the lock after it.
+func passOver(t *testing.T, f vfs.FS) (still, next *hostlock.Directory) {
+	t.Helper()
+	still, next = hostlock.NewDirectory(f, "lock", period), hostlock.NewDirectory(f, "lock", period)
+	for _, d := range []*hostlock.Directory{still, next} {
+		if err := d.Lock(background); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return still, next
+}
+
+// P7, P8: what holders that were passed over leave does not grow, and whoever wakes after any
+// number of others knows that it was.
+func TestGenerationsAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		if err := f.Mkdir("lock/3"); err != nil { // somebody else's
+			t.Fatal(err)
+		}
+		var all []*hostlock.Directory
+		for range 100 {
+			still, next := passOver(t, f)
+			next.Unlock()
+			all = append(all, still)
+		}
+		list, err := f.ReadDir("lock")
+		if err != nil || len(list) > 20 || list[0].Name == "3" {
+			t.Errorf("%d generations stay: %v", len(list), err)
+		}
+		if _, err := f.Lstat("lock/3"); err != nil {
+			t.Error(err)
+		}
+		for i, d := range all {
+			if d.Held() {
+				t.Errorf("number %d believes to have the lock", i)
+			}
+			d.Unlock()
+		}
+	})
+}
+
+// sleepy is a file system whose user stands still before it opens the file of the lock.
+type sleepy struct {
+	vfs.FS
+	before func()
+}
+
+func (s sleepy) Update(name string) (vfs.File, error) {
+	s.before()
+	return s.FS.Update(name)
+}
+
+// P8: who stood still between the look for the newest generation and its opening, for so
+// long that the generation is gone, does not have the lock beside another.
+func TestGenerationIsMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		var holder *hostlock.Directory
+		d := hostlock.NewDirectory(sleepy{f, sync.OnceFunc(func() {
+			for range 40 {
+				still, next := passOver(t, f)
+				still.Unlock()
+				next.Unlock()
+			}
+			holder = hostlock.NewDirectory(f, "lock", period)
+			if err := holder.Lock(background); err != nil {
+				t.Fatal(err)
+			}
+		})}, "lock", period)
+		ctx, cancel := context.WithTimeout(background, period/2)
+		defer cancel()
+		if err := d.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) || !holder.Held() {
+			t.Error("two have the lock:", err)
+		}
+		holder.Unlock()
+		d.Unlock()
+	})
+}
+
 // P7: who waits for the directory lock has it at once when it is given back, and who
 // stopped waiting keeps it from nobody.
 func TestDirectoryWakes(t *testing.T) {
