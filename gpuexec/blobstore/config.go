@@ -51,6 +51,10 @@ const (
 	defaultBuild = 10 * time.Minute
 )
 
+// shortestLease is the shortest Config.Lease. A holder shows itself each third of it: a
+// shorter one passes holders over that only wait for the disk or the scheduler.
+const shortestLease = 50 * time.Millisecond
+
 // Largest is the size of the largest entry in bytes, whatever the capacity. It
 // bounds what a reader allocates for one file.
 const Largest = 1 << 30
@@ -83,7 +87,8 @@ type Config struct {
 	Policy     Policy     // empty = that of the directory, else FIFO
 	Durability Durability // empty = Full
 	// Lease is how long a process may hold the directory's lock, or the right to
-	// build a key, without a sign of life. Then the next process goes on. 0 = 10 s.
+	// build a key, without a sign of life. Then the next process goes on. 0 = 10 s; at
+	// least 50 ms.
 	Lease time.Duration
 	// LongestBuild is how long a process may have the right to build a key. Then the
 	// build hangs, and another process goes on. 0 = 10 minutes.
@@ -164,8 +169,8 @@ func (c Config) Validate() error {
 	if !(c.KeepFree >= 0 && c.KeepFree < 1) {
 		bad("a share of %v to keep free: want 0 or more, and less than 1", c.KeepFree)
 	}
-	if c.Lease < 0 {
-		bad("lease %v: want a duration above 0, or 0 for %v", c.Lease, defaultLease)
+	if c.Lease != 0 && c.Lease < shortestLease {
+		bad("lease %v: want at least %v, or 0 for %v", c.Lease, shortestLease, defaultLease)
 	}
 	if c.LongestBuild < 0 {
 		bad("longest build %v: want a duration above 0, or 0 for %v", c.LongestBuild, defaultBuild)

@@ -278,6 +278,10 @@ func TestConfig(t *testing.T) {
 	for _, part := range []string{"-1", "best", "some", "lease", "../x"} {
 		r.want(part, strings.Contains(err.Error(), part), true)
 	}
+	for _, short := range []time.Duration{1, time.Millisecond, 49 * time.Millisecond} { // P8: no beat holds it
+		_, err := blobstore.Open(background, blobstore.Config{Dir: r.path("d"), Capacity: limit.Of(mib), Lease: short})
+		r.want("lease", words(short, said(err)), words(short, "error invalid"))
+	}
 	seed := make([]byte, ed25519.SeedSize) // P15: signing with one would panic, at the first store
 	for _, signer := range []*blobstore.Signer{{}, {ID: "ci"}, {ID: "ci", Key: seed}, {Key: ed25519.NewKeyFromSeed(seed)}} {
 		_, err := blobstore.Open(background, blobstore.Config{Dir: r.path("d"), Capacity: limit.Of(mib), Signer: signer})
