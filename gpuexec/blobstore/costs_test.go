@@ -4,6 +4,7 @@ package blobstore_test
 
 import (
 	"fmt"
+	"path"
 	"sync/atomic"
 	"testing"
 
@@ -91,4 +92,48 @@ func TestDamagedEntryReadsLittleOfTheIndex(t *testing.T) {
 	if t.Logf("%d and %d", few, many); many > 2*few {
 		t.Errorf("%d operations with 50 entries, %d with 1,000", few, many)
 	}
+}
+
+// R2: explain reads few payloads whatever the number of entries, and nothing at all of
+// other entries once one differs in a single factor.
+func TestExplainReadsFewPayloads(t *testing.T) {
+	for factors, most := range map[int]int64{1: 1, 3: 3} {
+		few, many := growth(t, blobstore.FIFO, func(r *rig, s *shop, _ *tally) int64 {
+			opened := &atomic.Int64{}
+			s = r.open("d", 1000*small, on(func(f vfs.FS) vfs.FS { return payloadWatch{f, opened} }), func(cfg *blobstore.Config) {
+				cfg.Factors = func(_, key string) map[string]string {
+					parts := map[string]string{"kind": "k"}
+					for i := range factors {
+						parts[fmt.Sprint(i)] = key[i*len(key)/factors : (i+1)*len(key)/factors]
+					}
+					return parts
+				}
+			})
+			e, err := s.Explain(background, backend, "zzzzz")
+			r.must(err)
+			r.want("nearest", words(len(e.Factors), e.Nearest != ""), words(factors, true))
+			if factors > 1 {
+				e, err = s.Explain(background, backend, "k0z17") // k00, 1, 7: one factor
+				r.must(err)
+				r.want("nearest", len(e.Factors) < factors, true)
+			}
+			return opened.Load()
+		})
+		if t.Logf("%d factors: %d and %d", factors, few, many); few == 0 || many > 4*most {
+			t.Errorf("%d factors: %d payloads read with 50 entries, %d with 1,000", factors, few, many)
+		}
+	}
+}
+
+// payloadWatch counts the files with payloads that are opened.
+type payloadWatch struct {
+	vfs.FS
+	opened *atomic.Int64
+}
+
+func (w payloadWatch) Open(name string) (vfs.File, error) {
+	if path.Base(name) == "kernel.bin" {
+		w.opened.Add(1)
+	}
+	return w.FS.Open(name)
 }

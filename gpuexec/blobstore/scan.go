@@ -49,20 +49,24 @@ func (f folder) scan(each visit, skipped func(name string, err error)) error {
 		if !b.Mode.IsDir() || !validBackend(b.Name) {
 			continue
 		}
-		buckets, err := f.ReadDir(b.Name)
-		if err != nil {
-			if err := pass(b.Name, err, skipped); err != nil {
-				return err
-			}
+		if err := f.scanBackend(b.Name, each, skipped); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f folder) scanBackend(backend string, each visit, skipped func(string, error)) error {
+	buckets, err := f.ReadDir(backend)
+	if err != nil {
+		return pass(backend, err, skipped)
+	}
+	for _, bucket := range buckets {
+		if !bucket.Mode.IsDir() || !isNumber(bucket.Name) {
 			continue
 		}
-		for _, bucket := range buckets {
-			if !bucket.Mode.IsDir() || !isNumber(bucket.Name) {
-				continue
-			}
-			if err := f.scanBucket(b.Name+"/"+bucket.Name, each, skipped); err != nil {
-				return err
-			}
+		if err := f.scanBucket(backend+"/"+bucket.Name, each, skipped); err != nil {
+			return err
 		}
 	}
 	return nil
