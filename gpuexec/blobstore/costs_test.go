@@ -5,6 +5,8 @@ package blobstore_test
 import (
 	"fmt"
 	"path"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -136,4 +138,31 @@ func (w payloadWatch) Open(name string) (vfs.File, error) {
 		w.opened.Add(1)
 	}
 	return w.FS.Open(name)
+}
+
+// P4: what Verify gives does not hold the keys of damaged entries in memory: each may
+// have a megabyte.
+func TestVerifyHoldsNoKeys(t *testing.T) {
+	const entries, long = 100, 128 * kib
+	r := newRig(t)
+	s := r.open("d", 100*mib)
+	for i := range entries {
+		key := strings.Repeat("k", long) + fmt.Sprint(i)
+		r.want("put", s.put(key, "v"), "ok")
+		r.flip(s.kernel(key), -1)
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	bad, err := s.Verify(background, true)
+	grown := heap() - before
+	r.want("repaired", words(len(bad), err, s.verify()), words(entries, nil, 0))
+	if grown > entries*long/4 {
+		t.Errorf("%d bytes are held of keys with %d", grown, entries*long)
+	}
+	runtime.KeepAlive(bad)
 }

@@ -39,27 +39,29 @@ func (s *Store) List(ctx context.Context, each func(Info) error) error {
 	if s.off {
 		return nil
 	}
-	uses := map[string]int64{}
-	var places []string
+	type counted struct {
+		place string
+		uses  int64
+	}
+	var all []counted
 	err := s.eachRecord(ctx, func(r *record, u use) {
 		if s.concerns(r.place) {
-			places = append(places, r.place)
-			uses[r.place] = u.count
+			all = append(all, counted{r.place, u.count})
 		}
 	})
 	if err != nil {
 		return trouble("store: list", s.cfg.Dir, err)
 	}
-	slices.Sort(places)
-	for _, place := range places {
+	slices.SortFunc(all, func(a, b counted) int { return strings.Compare(a.place, b.place) })
+	for _, c := range all {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		info, v := s.inspect(s.main, place)
+		info, v := s.inspect(s.main, c.place)
 		if v.kind == vanished {
 			continue
 		}
-		info.Uses = uses[place]
+		info.Uses = c.uses
 		if err := each(info); err != nil {
 			return err
 		}
@@ -118,7 +120,8 @@ func (s *Store) inspect(l folder, place string) (Info, verdict) {
 // Verify reads every byte of every entry and gives the bad ones. An entry of another
 // identity is not bad. With repair the bad entries are set aside where that is
 // possible; Info.SetAside tells. A file that may not be read has the reason degraded
-// and stays where it is, as does a folder that may not be listed, which has no Slot.
+// and stays where it is, as does a folder that may not be listed, which has no Slot. None
+// has its Key: Inspect tells that.
 // The errors are those of List.
 func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error) {
 	const op = "store: verify"
@@ -128,6 +131,7 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 	}
 	err = s.List(ctx, func(i Info) error {
 		if !i.Flaw.None() && i.Flaw.Reason != fault.Outdated {
+			i.Key = "" // it may be long, and the bad ones many
 			bad = append(bad, i)
 			f.bad = append(f.bad, flawed{place: i.Entry, miss: i.Flaw})
 		}
