@@ -120,8 +120,8 @@ func (s *Store) inspect(l folder, place string) (Info, verdict) {
 // Verify reads every byte of every entry and gives the bad ones. An entry of another
 // identity is not bad. With repair the bad entries are set aside where that is
 // possible; Info.SetAside tells. A file that may not be read has the reason degraded
-// and stays where it is, as does a folder that may not be listed, which has no Slot. None
-// has its Key: Inspect tells that.
+// and stays where it is, as does a folder that may not be listed, which has no Slot. A Key
+// of more than 1 KiB is left out: Inspect tells it.
 // The errors are those of List.
 func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error) {
 	const op = "store: verify"
@@ -131,7 +131,9 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 	}
 	err = s.List(ctx, func(i Info) error {
 		if !i.Flaw.None() && i.Flaw.Reason != fault.Outdated {
-			i.Key = "" // it may be long, and the bad ones many
+			if len(i.Key) > longKey { // and the bad ones may be many
+				i.Key = ""
+			}
 			bad = append(bad, i)
 			f.bad = append(f.bad, flawed{place: i.Entry, miss: i.Flaw})
 		}
@@ -161,6 +163,8 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 	}
 	return bad, nil
 }
+
+const longKey = 1 << 10 // bytes
 
 // relist makes the next change list the directory, whatever the index says of it.
 func (s *Store) relist(ctx context.Context, op string) error {
