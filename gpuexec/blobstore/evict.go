@@ -154,15 +154,15 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 			}
 			d.learn()
 		}
-		if d.lock != nil && (moved >= mostMoved || moved > 0 && time.Since(begin) > mostHeld) {
-			return errMore
-		}
 		victims := d.idx.surplus(capacity, keep, mostMoved/5)
 		if len(victims) == 0 && !d.idx.starved() {
 			d.idx.retry() // with the next change
 			break
 		}
 		for _, r := range victims {
+			if d.lock != nil && (moved >= mostMoved || moved > 0 && time.Since(begin) > mostHeld) {
+				return errMore
+			}
 			moved++
 			d.beat()
 			gone, err := d.evict(r.place)

@@ -146,6 +146,34 @@ func TestLockIsHeldForLittle(t *testing.T) {
 	step("repair")
 }
 
+// slowRename is a file system whose renames from the folders of a backend take long.
+type slowRename struct{ vfs.FS }
+
+func (s slowRename) Rename(from, to string) error {
+	if strings.HasPrefix(from, backend+"/") {
+		time.Sleep(10 * time.Millisecond) // above what the lock is held for
+	}
+	return s.FS.Rename(from, to)
+}
+
+// P7: on a slow disk others have the lock after each entry that is evicted or repaired.
+func TestLockIsHeldForLittleOnASlowDisk(t *testing.T) {
+	r := newRig(t)
+	w := lockWatch{nil, &atomic.Bool{}, &atomic.Int64{}, &atomic.Int64{}, &atomic.Int64{}}
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { w.FS = slowRename{f}; return w }))
+	for i := range 30 {
+		r.want("put", s.put(fmt.Sprint("k", i), "v"), "ok")
+	}
+	w.most.Store(0)
+	r.must(s.Prune(background, 20*small))
+	r.want("pruned", words(s.usage().Entries, w.most.Swap(0) < 8), "20 true")
+	for i := 10; i < 30; i++ {
+		r.flip(s.kernel(fmt.Sprint("k", i)), -1)
+	}
+	bad, err := s.Verify(background, true)
+	r.want("repaired", words(len(bad), err, w.most.Load() < 8), "20 <nil> true")
+}
+
 // P7: no payload and no file of uses is read under the lock: either may be large.
 func TestNothingLargeIsReadUnderTheLock(t *testing.T) {
 	r := newRig(t)

@@ -395,12 +395,13 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 	}
 	next := 0
 	err := s.dir.alter(ctx, func() error {
+		begin := time.Now() // not the store's clock
 		for n := 0; next < len(f.bad); next++ {
 			b := &f.bad[next]
 			if b.layer > 0 {
 				continue
 			}
-			if n++; n > mostAside {
+			if n++; n > mostAside || n > 1 && time.Since(begin) > mostHeld {
 				return errMore
 			}
 			if s.main.outline(b.place) != b.seen {
