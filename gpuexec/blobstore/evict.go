@@ -164,7 +164,6 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 				return errMore
 			}
 			moved++
-			d.beat()
 			gone, err := d.evict(r.place)
 			if err != nil {
 				return err
