@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -86,6 +87,24 @@ func TestTurnsAreShort(t *testing.T) {
 				t.Errorf("a turn touched %d things, want at most %d", most, touched.Most)
 			}
 		})
+	}
+}
+
+// Q5: what goes for the memory limit is told with that cause.
+func TestEvictedForTheMemoryLimitIsTold(t *testing.T) {
+	var told []string
+	c, err := Open(Config{Bytes: limit.Of(9), Evicted: func(key string, why Cause) { told = append(told, key+" "+string(why)) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one(t, c, "", "a")
+	c.shrinkUnused(background, 1, pressure.Spare)
+	one(t, c, "", "b")
+	if err := c.Close(background); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"a memory", "b cleared"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
 	}
 }
 
