@@ -191,6 +191,26 @@ func TestNotStorable(t *testing.T) {
 	must(kiln.Get(ctx, h, "c", of("c", 1))) // nobody asked for that to be stored
 }
 
+// P12, P17: neither is one of a backend whose library nobody knows.
+func TestNotStorableOfNoLibrary(t *testing.T) {
+	log := new(lines)
+	nameless := func(string) gpuexec.Identity { return gpuexec.Identity{Build: "b"} }
+	cfg := kiln.Config{StoreDir: filepath.Join(t.TempDir(), "store"), Store: blobstore.Config{Identity: nameless}, Logger: slog.New(slog.NewTextHandler(log, nil))}
+	g := group(t, session(t, open(t, cfg)), 1)
+	defer g.Close()
+	must(kiln.Get(ctx, g, "a", stored("a", 7)))
+	if log.count("backend=go reason=disabled field=library") != 1 {
+		t.Errorf("it is logged as\n%s", log.b.String())
+	}
+	cfg.StoreRequired = true
+	h := group(t, session(t, open(t, cfg)), 1)
+	defer h.Close()
+	_, err := kiln.Get(ctx, h, "a", stored("a", 7))
+	if reason, field := fault.ReasonOf(err); !errors.Is(err, kiln.ErrRefused) || reason != fault.Disabled || field != "library" {
+		t.Errorf("required: %v", err)
+	}
+}
+
 // P5: without a Logger the process's default one says that the store cannot be opened,
 // and no more than warnings and errors.
 func TestDefaultLogger(t *testing.T) {
