@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/actorstest"
+	"github.com/kiln-cache/kiln/internal/fakedevice"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -58,11 +59,38 @@ func TestSlowMakeIsAnnounced(t *testing.T) {
 		if err := make("gone", 1500*time.Millisecond, runtime.Goexit); !errors.Is(err, kiln.ErrGoexit) {
 			t.Errorf("Goexit: %v", err)
 		}
+		must(kiln.Get(ctx, g, "alone", kiln.Recipe[int]{Key: "alone", Unhashable: "include", Make: func(context.Context) (kiln.Made[int], error) {
+			time.Sleep(1500 * time.Millisecond)
+			return kiln.Made[int]{}, nil
+		}}))
 		mu.Lock()
 		defer mu.Unlock()
 		want := []string{"slow start 1s false", "slow running 2s false", "slow end 2.5s false",
-			"bad start 1s false", "bad end 1.5s true", "gone start 1s false", "gone end 1.5s true"}
+			"bad start 1s false", "bad end 1.5s true", "gone start 1s false", "gone end 1.5s true",
+			"alone start 1s false", "alone end 1.5s false"}
 		if !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+	})
+}
+
+// E6: a compile of a device is announced once, by its executor.
+func TestSlowCompileIsAnnounced(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var told []string
+		r := open(t, kiln.Config{Compiling: func(e gpuexec.CompileEvent) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, fmt.Sprint(e.Key, " ", e.Phase, " ", e.Elapsed))
+		}})
+		slow := &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error { time.Sleep(1500 * time.Millisecond); return nil }}
+		g := group(t, session(t, r), 1)
+		defer g.Close()
+		must(g.Kernel(ctx, "n", executor(t, r, slow), source("slow")))
+		mu.Lock()
+		defer mu.Unlock()
+		if want := []string{"slow start 1s", "slow end 1.5s"}; !slices.Equal(told, want) {
 			t.Errorf("told %q, want %q", told, want)
 		}
 	})
