@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 )
 
@@ -234,6 +235,9 @@ func TestWarmKernels(t *testing.T) {
 			return b.String(), kiln.Warmed{}
 		}
 		warmed, err := r.Warm(ctx, strings.NewReader(manifest), func(ctx context.Context, g *kiln.Group, e kiln.Entry) error {
+			if e.Key != "f" || e.Backend != backend.Name() {
+				t.Errorf("asked for %q of %q", e.Key, e.Backend)
+			}
 			_, err := g.Kernel(ctx, e.Name, exec, source(e.Key))
 			return err
 		})
@@ -245,6 +249,34 @@ func TestWarmKernels(t *testing.T) {
 	manifest, _ := run("")
 	if _, warmed := run(manifest); warmed != (kiln.Warmed{Made: 1}) {
 		t.Errorf("%+v from %s", warmed, manifest)
+	}
+}
+
+// C11: what Warm makes of kernels that are there counts as loaded.
+func TestWarmOfKernelsThatAreThere(t *testing.T) {
+	r := open(t, kiln.Config{Record: true, Workers: 1})
+	recipe := func(key string) kiln.Recipe[int] {
+		return kiln.Recipe[int]{Key: key, Make: func(ctx context.Context) (kiln.Made[int], error) {
+			_, err := r.Artefacts().Kernel(ctx, artefacts.Request{Key: "shared", Create: func(context.Context) (artefacts.Built, error) { return artefacts.Built{}, nil }})
+			return kiln.Made[int]{Value: 7}, err
+		}}
+	}
+	g := group(t, session(t, r), 1)
+	defer g.Close()
+	for _, key := range []string{"a", "b"} {
+		must(kiln.Get(ctx, g, key, recipe(key)))
+	}
+	var manifest bytes.Buffer
+	if err := r.Record(&manifest); err != nil {
+		t.Fatal(err)
+	}
+	r = open(t, kiln.Config{Workers: 1})
+	warmed, err := r.Warm(ctx, &manifest, func(ctx context.Context, g *kiln.Group, e kiln.Entry) error {
+		_, err := kiln.Get(ctx, g, e.Name, recipe(e.Key))
+		return err
+	})
+	if err != nil || warmed != (kiln.Warmed{Made: 1, Loaded: 1}) {
+		t.Errorf("%+v, %v", warmed, err)
 	}
 }
 
