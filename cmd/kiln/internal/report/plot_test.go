@@ -71,6 +71,11 @@ func TestPlot(t *testing.T) {
 	if n := near(img, right, held); n < 5000 {
 		t.Errorf("held references show on %d pixels of the warm pass", n)
 	}
+	// The words stand in a line below the axes, where nothing else does.
+	line, bare := image.Rect(48, 1008, 1860, 1036), [3]uint8{0xff, 0xff, 0xff}
+	if all := line.Dx() * line.Dy() / 4; near(img, line, bare) > all*95/100 {
+		t.Errorf("%d of %d pixels below the axes are bare", near(img, line, bare), all)
+	}
 }
 
 // Two runs of about the same length have the same axes, whatever their latencies and
