@@ -27,4 +27,9 @@ func TestVersionNamesItsCommit(t *testing.T) {
 			t.Errorf("versionOf(%v) = %q, want %q", c.info, got, c.want)
 		}
 	}
+	defer func(before func() (*debug.BuildInfo, bool)) { buildInfo = before }(buildInfo)
+	buildInfo = func() (*debug.BuildInfo, bool) { return of("vcs.revision", "0123456789abcdef"), true }
+	if said := done(t, "version"); said != Version+" 0123456789ab\n" {
+		t.Errorf("kiln version says %q", said)
+	}
 }
