@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/drivertest"
 )
@@ -148,6 +150,36 @@ func TestLogLevelOfTheEnvironment(t *testing.T) {
 	}
 }
 
+// What kiln env shows as the default is what holds where nothing is set: the level, and
+// of the bucket with what kiln run takes instead.
+func TestOneDefault(t *testing.T) {
+	text := done(t, "env", "--json")
+	if level := "(default " + row(t, text, "KILN_LOG_LEVEL").Default + ")"; !strings.Contains(done(t, "devices", "--help"), level) {
+		t.Errorf("kiln devices --help has no %s", level)
+	}
+	if r := row(t, text, "KILN_BUCKET"); !strings.Contains(r.Help, "take "+defaultBucket+" where this is not set") || r.Default != "exact" {
+		t.Errorf("%+v", r)
+	}
+	if said := "(default KILN_BUCKET, else " + defaultBucket + ")"; !strings.Contains(done(t, "run", "--help"), said) {
+		t.Errorf("kiln run --help has no %s", said)
+	}
+}
+
+// row is that of a variable in what kiln env --json prints.
+func row(t *testing.T, text, name string) (row env.Row) {
+	t.Helper()
+	for d := json.NewDecoder(strings.NewReader(text)); d.More(); {
+		if err := d.Decode(&row); err != nil {
+			t.Fatal(err)
+		}
+		if row.Name == name {
+			return row
+		}
+	}
+	t.Fatalf("no %s in\n%s", name, text)
+	return row
+}
+
 // A variable that begins as Kiln's do and is none of them is shown as unknown,
 // with what may be meant, and warned of in one line by each command that reads
 // the environment. Nothing else changes, and its value is not told.
@@ -180,8 +212,8 @@ func TestUnknownVariables(t *testing.T) {
 		`{"name":"KILN_STORE_CAPACTIY","value":"","source":"unknown","default":"","help":"is no variable that Kiln reads: is it meant to be KILN_STORE_CAPACITY?","nearest":"KILN_STORE_CAPACITY"}`,
 		`{"name":"KILN_TOKEN","value":"","source":"unknown","default":"","help":"is no variable of Kiln's"}`,
 	} {
-		if !strings.Contains(object, want+"\n") {
-			t.Errorf("no %s in\n%s", want, object)
+		if strings.Count(object, want+"\n") != 1 {
+			t.Errorf("not once %s in\n%s", want, object)
 		}
 	}
 	if !regexp.MustCompile(`(?m)^KILN_STORE_CAPACTIY +- +unknown +- .*KILN_STORE_CAPACITY`).MatchString(text) || !regexp.MustCompile(`(?m)^KILN_TOKEN +- +unknown `).MatchString(text) {
