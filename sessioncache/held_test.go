@@ -121,6 +121,13 @@ func TestNameOfAnotherKey(t *testing.T) {
 	}
 	_, _, err = g.Get(bg, "n", two, of("w"))
 	refused("a hit", err, "key-one", "key-two")
+	one.Lane, two.Lane = sessioncache.Worker(1), sessioncache.Worker(1)
+	if _, _, err = g.Get(bg, "n", one, of("of a lane")); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = g.Get(bg, "n", two, of("w"))
+	refused("a hit on a lane", err, "key-one", "key-two")
+	one.Lane, two.Lane = sessioncache.Lane(0), sessioncache.Lane(0)
 	for _, o := range []sessioncache.Options{one, {}} {
 		if r, event, err := g.Get(bg, "n", o, of("w")); err != nil || event != sessioncache.Hit || r.Value() != "v" {
 			t.Errorf("asked with key %q: %v, %v", o.Key, event, err)
