@@ -421,6 +421,10 @@ func TestPastReaches(t *testing.T) {
 			t.Errorf("%v: %d keys, want %d", entries, p.Most, want)
 		}
 	}
+	c := newFloors(1, 100)
+	if c.resize(limit.Of(5), limit.Limit{}); c.past.Most != 80 {
+		t.Errorf("with a capacity of 5 since just now: %d keys, want 80", c.past.Most)
+	}
 }
 
 // S5: half of the requests of a window are not over half of them.
