@@ -96,6 +96,26 @@ func TestSlowCompileIsAnnounced(t *testing.T) {
 	})
 }
 
+// C8, T7, E1: what the rooms below have to log goes to the runtime's logger.
+func TestRoomsLogToTheRuntime(t *testing.T) {
+	log := new(lines)
+	r := must(kiln.Open(kiln.Config{Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))}))
+	g := group(t, session(t, r), 1)
+	must(g.Kernel(ctx, "n", executor(t, r, newCounted()), source("matmul")))
+	g.Close()
+	engine := must(r.Constants().Engine(constants.CPU, 0, ""))
+	owner := must(engine.GetOrAdd(ctx, constants.Key{ID: "c"}, 8, constants.Options{})).Owner
+	must(owner.Fulfil(7, 8, func() { panic("of the test") })).End()
+	if err := r.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"artefacts: opened", "artefacts: made", "artefacts: evicted", "executor: opened", "executor: compiled", "session: evicted", "constants: "} {
+		if log.count(`msg="`+want) != 1 {
+			t.Errorf("not once %q in\n%s", want, log.b.String())
+		}
+	}
+}
+
 // What a runtime has open can be listed.
 func TestWhatIsOpen(t *testing.T) {
 	r := open(t, kiln.Config{})
