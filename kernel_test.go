@@ -296,6 +296,24 @@ func TestStoredKernelsFitTheDevice(t *testing.T) {
 	}
 }
 
+// R3, F3: what a driver did wrong is told with the key of the source, and not with the
+// one by which the kernel lives.
+func TestDriversFaultHasItsKey(t *testing.T) {
+	r := open(t, kiln.Config{})
+	g := group(t, session(t, r), 1)
+	defer g.Close()
+	for what, compile := range map[string]func(context.Context, gpuexec.Source) error{
+		"error": func(context.Context, gpuexec.Source) error { return errors.New("of the driver") },
+		"panic": func(context.Context, gpuexec.Source) error { panic("of the driver") },
+	} {
+		_, err := g.Kernel(ctx, "n", executor(t, r, &fakedevice.Backend{OnCompile: compile}), source("matmul"))
+		var typed *kiln.Error
+		if !errors.As(err, &typed) || typed.Key != "matmul" || !strings.Contains(err.Error(), "matmul") || strings.Contains(err.Error(), "#") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 // F4: what a call, a source or the runtime says of lingering holds for the compile on the
 // device, too: the first of them that says something.
 func TestLingerOfADeviceCompile(t *testing.T) {
