@@ -550,3 +550,24 @@ func TestTakenKeepsItsKey(t *testing.T) {
 		t.Errorf("asked with its key: %d, %v, made %d times", v, err, left.Load())
 	}
 }
+
+// G14: a name is removed of its own lane.
+func TestRemoveOnALane(t *testing.T) {
+	g := group(t, session(t, open(t, kiln.Config{})), 1)
+	defer g.Close()
+	lane := kiln.OnLane(kiln.Worker(1))
+	for v, o := range [][]kiln.Option{nil, {lane}} {
+		if err := kiln.Set(ctx, g, "n", kiln.Made[int]{Value: v}, o...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !g.Remove("n", lane) || g.Remove("n", lane) {
+		t.Error("the lane's was not removed, or twice")
+	}
+	if v, ok := kiln.Lookup[int](g, "n"); v != 0 || !ok {
+		t.Errorf("the shared one: %d, %v", v, ok)
+	}
+	if v, ok := kiln.Lookup[int](g, "n", lane); ok {
+		t.Errorf("the lane's: %d", v)
+	}
+}
