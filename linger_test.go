@@ -1,0 +1,120 @@
+package kiln_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/internal/actorstest"
+)
+
+// F4: callers whose deadline is shorter than a compile get further with each
+// try, and the value is made once: the making lingers, a minute by default. Without
+// lingering none of them gets anywhere.
+func TestDeadlineShorterThanTheCompile(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		room    time.Duration
+		options []kiln.Option
+		made    int32
+	}{
+		{"by default", 0, nil, 1},
+		{"none in the runtime", -1, nil, 0},
+		{"none for the call", 0, []kiln.Option{kiln.Linger(0)}, 0},
+		{"for the call", -1, []kiln.Option{kiln.Linger(time.Second)}, 1},
+	} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			s := session(t, open(t, kiln.Config{Linger: c.room}))
+			var begun, made atomic.Int32
+			recipe := kiln.Recipe[int]{Key: "k", Make: func(ctx context.Context) (kiln.Made[int], error) {
+				begun.Add(1)
+				select {
+				case <-time.After(150 * time.Millisecond):
+					made.Add(1)
+					return kiln.Made[int]{Value: 7}, nil
+				case <-ctx.Done():
+					return kiln.Made[int]{}, ctx.Err()
+				}
+			}}
+			var v int
+			for range 20 {
+				request, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+				g := group(t, s, 1)
+				got, err := kiln.Get(request, g, "n", recipe, c.options...)
+				if err == nil {
+					v = got
+				} else if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: %v", c.what, err)
+				}
+				g.Close()
+				cancel()
+				time.Sleep(time.Millisecond)
+			}
+			if made.Load() != c.made || v != int(7*c.made) || c.made == 1 && begun.Load() != 1 {
+				t.Errorf("%s: %d begun, %d made, got %d; want it made %d times", c.what, begun.Load(), made.Load(), v, c.made)
+			}
+		})
+	}
+}
+
+// F4, K6: what is made for one call alone lingers as any other.
+func TestLingerOfWhatIsMadeAlone(t *testing.T) {
+	for _, c := range []struct {
+		room    time.Duration
+		options []kiln.Option
+		ends    bool // at once
+	}{
+		{0, nil, false},
+		{-1, nil, true},
+		{0, []kiln.Option{kiln.Linger(0)}, true},
+		{-1, []kiln.Option{kiln.Linger(time.Hour)}, false},
+	} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			g := group(t, session(t, open(t, kiln.Config{Linger: c.room})), 1)
+			defer g.Close()
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			var ended atomic.Bool
+			_, err := kiln.Get(short, g, "n", kiln.Recipe[int]{Key: "k", Unhashable: "include", Make: func(ctx context.Context) (kiln.Made[int], error) {
+				<-ctx.Done()
+				ended.Store(true)
+				return kiln.Made[int]{}, ctx.Err()
+			}}, c.options...)
+			synctest.Wait()
+			if !errors.Is(err, context.DeadlineExceeded) || ended.Load() != c.ends {
+				t.Errorf("%v, %v: ended %v, %v", c.room, c.options, ended.Load(), err)
+			}
+		})
+	}
+}
+
+// F4: the computing of a constant lingers for as long as the runtime says, a minute by
+// default.
+func TestLingerOfAConstant(t *testing.T) {
+	for room, kept := range map[time.Duration]bool{0: true, time.Second: true, 10 * time.Millisecond: false, -1: false} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			engine := must(open(t, kiln.Config{Linger: room}).Constants().Engine(constants.CPU, 0, ""))
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			l, _, err := engine.Get(short, constants.Key{ID: "k"}, 8, constants.Options{}, func(ctx context.Context) (constants.Value, error) {
+				select {
+				case <-time.After(50 * time.Millisecond):
+					return constants.Value{Any: 7, Bytes: 8}, nil
+				case <-ctx.Done():
+					return constants.Value{}, ctx.Err()
+				}
+			})
+			if err == nil {
+				l.End()
+			}
+			if kept != (err == nil) || !kept && !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v: %v", room, err)
+			}
+		})
+	}
+}
