@@ -167,6 +167,53 @@ func TestHintsOnAFullDisk(t *testing.T) {
 	r.want("other", words(other.usage().Bytes == s.usage().Bytes, other.audit()), "true ok")
 }
 
+// solid is a disk on which no file becomes longer while it is full.
+type solid struct {
+	vfs.FS
+	full *atomic.Bool
+}
+
+type solidFile struct {
+	vfs.File
+	full *atomic.Bool
+}
+
+func (f solid) opened(file vfs.File, err error) (vfs.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return solidFile{file, f.full}, nil
+}
+
+func (f solid) Create(name string) (vfs.File, error) { return f.opened(f.FS.Create(name)) }
+func (f solid) Update(name string) (vfs.File, error) { return f.opened(f.FS.Update(name)) }
+
+func (f solidFile) WriteAt(p []byte, at int64) (int, error) {
+	if info, err := f.Stat(); err != nil || f.full.Load() && at+int64(len(p)) > info.Size {
+		return 0, errors.Join(err, &vfs.Fault{Op: "write", Err: syscall.ENOSPC})
+	}
+	return f.File.WriteAt(p, at)
+}
+
+// P5: after a holder of the lock was passed over the lock has a fresh file, which has no
+// block yet: on a full disk a store opens, evicts and prunes with it all the same.
+func TestFreshLockOnAFullDisk(t *testing.T) {
+	r := newRig(t)
+	var disk atomic.Bool
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return solid{f, &disk} }))
+	s.fill(1, 9, 400)
+	disk.Store(true)
+	r.write(r.path("d/lease/directory/1"), nil)
+	r.want("prune", words(s.Prune(background, 6*small), s.usage().Entries), "<nil> 6")
+	s.shut()
+	r.write(r.path("d/lease/directory/2"), nil)
+	s.cfg.Capacity = limit.Of(4 * small)
+	s = r.open("d", mib, func(c *blobstore.Config) { *c = s.cfg })
+	r.want("opened", s.has(5, 6, 7, 8, 9), []int{6, 7, 8, 9})
+	disk.Store(false)
+	r.want("put", words(s.put("k10", "v10"), s.has(6, 7, 10), s.audit()), "ok [7 10] ok")
+}
+
 // brim is a disk without space for new files until an entry is removed.
 type brim struct {
 	vfs.FS

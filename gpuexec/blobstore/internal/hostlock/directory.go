@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/kiln-cache/kiln/internal/guard"
@@ -257,6 +258,9 @@ func (d *Directory) Beat() {
 func (d *Directory) beat() error {
 	d.beaten = time.Now()
 	_, err := d.file.WriteAt([]byte(Unique()), 0)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return nil // a fresh file has no block yet: who makes room holds the lock without a sign of life
+	}
 	if err != nil {
 		d.Unlock()
 	}
