@@ -104,12 +104,12 @@ func (d *directory) prepare(ctx context.Context) error {
 			return err
 		}
 		if d.idx.unread {
-			if d.idx.disk <= d.room() {
+			if d.idx.disk <= d.bound() {
 				return nil // nothing is to be evicted
 			}
 			return errMore // with the entries
 		}
-		return d.shrink(d.room(), "", "")
+		return d.shrink(d.bound(), "", "")
 	})
 	if err != nil || d.s.policy() == FIFO {
 		return err
@@ -399,7 +399,7 @@ func (d *directory) end(ctx context.Context) (left aftermath, err error) {
 			break
 		}
 		if err = d.restart(true); err == nil {
-			err = d.shrink(d.room(), "", "")
+			err = d.shrink(d.bound(), "", "")
 			if e := d.finish(); e != nil {
 				err = e
 			}

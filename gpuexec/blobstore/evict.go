@@ -202,7 +202,7 @@ func (d *directory) thin(bucket string, slots []slot) error {
 
 // give evicts that many bytes for a store that found the disk full (SPEC P5). It
 // reports whether anything went. It gives no more than half of what is there: the cause
-// may be another than the entries.
+// may be another than the entries. It gives nothing for what would not be kept.
 func (d *directory) give(ctx context.Context, bytes int64) bool {
 	before := d.s.stats.evictions.Load()
 	most := int64(-1)
@@ -210,7 +210,7 @@ func (d *directory) give(ctx context.Context, bytes int64) bool {
 		if most < 0 {
 			most = d.idx.disk - bytes
 		}
-		if most < bytes {
+		if most < bytes || d.room() < bytes {
 			return nil
 		}
 		return d.shrink(most, "", "")

@@ -179,3 +179,12 @@ func (d *directory) room() int64 {
 	}
 	return min(capacity, d.idx.disk+free-int64(s.cfg.KeepFree*float64(total)))
 }
+
+// bound is what to evict to: the room, or the capacity where not even an empty store would
+// leave free what is to be.
+func (d *directory) bound() int64 {
+	if room := d.room(); room >= 0 {
+		return room
+	}
+	return d.s.capacity()
+}

@@ -3,6 +3,7 @@
 package blobstore_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -206,6 +207,10 @@ func TestKeepFree(t *testing.T) {
 	free.Store(-400 * kib)
 	r.want("no room at all", s.put("k6", "v", putOptions{bytes: 100 * kib}), "refused reason=degraded")
 	r.want("nothing went for it", s.usage().Entries, 4)
+	r.clock(blobstore.LongestPause)
+	r.want("no room later", words(s.put("k6", "v", putOptions{bytes: 100 * kib}), s.usage().Entries), "refused reason=degraded 4")
+	s.reopen()
+	r.want("nothing goes for an open", s.usage().Entries, 4)
 	free.Store(untold)
 	r.clock(blobstore.LongestPause) // after the failed one
 	r.want("of a system that does not tell", s.put("k7", "v"), "ok")
@@ -219,4 +224,32 @@ func TestKeepFree(t *testing.T) {
 			t.Errorf("a share of %v: %v", share, err)
 		}
 	}
+}
+
+// P7: where others fill the disk beyond what is to be kept free, a store gives nothing for an
+// entry that would not be kept, nor at the end of an import; its capacity holds all the same.
+func TestKeepFreeWithoutRoom(t *testing.T) {
+	r := newRig(t)
+	var free atomic.Int64
+	var disk atomic.Bool
+	free.Store(1000 * kib)
+	s := r.open("d", mib, func(c *blobstore.Config) {
+		c.KeepFree = 0.5
+		blobstore.SetFS(c, func(root string) vfs.FS {
+			return &full{filled{vfs.Dir(root), &free}, &disk}
+		})
+	})
+	s.fill(1, 4, 100*kib)
+	free.Store(0) // and 416 KiB are of the store
+	disk.Store(true)
+	r.want("put", words(s.put("k5", "v5", putOptions{bytes: 10 * kib}), s.usage().Entries), "refused reason=degraded 4")
+	disk.Store(false)
+	_, err := s.Import(background, bytes.NewReader(nil))
+	r.want("import", words(errors.Is(err, fault.ErrInvalid), s.usage().Entries), "true 4")
+	s.cfg.Capacity = limit.Of(250 * kib)
+	s.reopen()
+	r.want("the capacity", s.has(1, 2, 3, 4), []int{3, 4})
+	free.Store(450 * kib)
+	s.reopen()
+	r.want("what can make the room", s.has(3, 4), []int{4})
 }

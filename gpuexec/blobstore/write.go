@@ -298,11 +298,11 @@ func (w *writing) publish(ctx context.Context) error {
 // evict makes room for the entry that was stored.
 func (w *writing) evict() error {
 	d := &w.s.dir
-	room := d.room()
-	if over := d.idx.disk - room; w.many && over < room/8 {
+	bound := d.bound()
+	if over := d.idx.disk - bound; w.many && over < bound/8 {
 		return nil
 	}
-	return d.shrink(room, w.place, "")
+	return d.shrink(bound, w.place, "")
 }
 
 func (w *writing) publishLocked() error {
