@@ -249,10 +249,7 @@ func (in *intake) end(ctx context.Context, err error) (Transfer, error) {
 	}
 	if s.begin("store: import") == nil {
 		defer s.leave()
-		e := s.dir.alter(context.WithoutCancel(ctx), func() error { return s.dir.shrink(s.dir.bound(), "", "") })
-		if e != nil {
-			s.degraded("evict", e) // the next change does it
-		}
+		s.dir.repay(context.WithoutCancel(ctx))
 	}
 	return in.t, err
 }

@@ -43,6 +43,8 @@ type directory struct {
 	choosing bool   // a victim is to be chosen, and idx does not know all about the next ones
 	only     string // of that backend, if not empty
 
+	owes bool // an import is to evict more
+
 	settled   bool     // the directory was told what this process was given
 	unwritten bool     // that could not be written
 	said      settings // what the directory said last

@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,6 +79,47 @@ func TestImportEndsWithinTheCapacity(t *testing.T) {
 		t.Error(err)
 	}
 	r.want("left", words(s.usage().DiskBytes <= 60*small, s.usage().Entries > 50, s.audit()), "true true ok")
+}
+
+// before calls a function before each read.
+type before struct {
+	io.Reader
+	do func()
+}
+
+func (b before) Read(p []byte) (int, error) {
+	b.do()
+	return b.Reader.Read(p)
+}
+
+// P7: a store that is closed during an import ends within its capacity too.
+func TestCloseDuringImportEndsWithinTheCapacity(t *testing.T) {
+	r := newRig(t)
+	from := r.open("from", mib)
+	for i := range 100 {
+		r.want("put", from.put(fmt.Sprint("k", i), "v"), "ok")
+	}
+	var archive bytes.Buffer
+	_, err := from.Export(background, &archive)
+	r.must(err)
+	var stored atomic.Int64
+	s := r.open("d", 60*small, func(c *blobstore.Config) {
+		c.Listen = func(e blobstore.Event) {
+			if e.Kind == "stored" {
+				stored.Add(1)
+			}
+		}
+	})
+	_, err = s.Import(background, before{&archive, func() {
+		if stored.Load() == 64 {
+			s.shut()
+		}
+	}})
+	r.want("import", said(err), "error closed")
+	u := r.open("d", 0, func(c *blobstore.Config) { c.ReadOnly = true }).usage()
+	r.want("left", words(u.DiskBytes <= 60*small, u.Entries > 50), "true true")
+	s.reopen()
+	r.want("audit", s.audit(), "ok")
 }
 
 // P7, P9: what killed writers leave of uses is taken over by the next that closes, and

@@ -179,6 +179,14 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 	return nil
 }
 
+// repay evicts what the stores of an import have left to its end, or to that of the store.
+func (d *directory) repay(ctx context.Context) {
+	if err := d.alter(ctx, func() error { return d.shrink(d.bound(), "", "") }); err != nil {
+		d.s.degraded("evict", err) // the next change does it
+	}
+	d.owes = false
+}
+
 // thin evicts the oldest entry of a bucket.
 func (d *directory) thin(bucket string, slots []slot) error {
 	var oldest record

@@ -235,6 +235,9 @@ func (s *Store) shutDown() error {
 	}
 	s.ended = true
 	if !s.cfg.ReadOnly {
+		if s.dir.owes {
+			s.dir.repay(context.Background()) // that context does not end
+		}
 		s.boundUses()
 		s.flushUses(true)
 		s.dir.saveLast()

@@ -299,7 +299,8 @@ func (w *writing) publish(ctx context.Context) error {
 func (w *writing) evict() error {
 	d := &w.s.dir
 	bound := d.bound()
-	if over := d.idx.disk - bound; w.many && over < bound/8 {
+	over := d.idx.disk - bound
+	if d.owes = w.many && over > 0 && over < bound/8; d.owes {
 		return nil
 	}
 	return d.shrink(bound, w.place, "")
