@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -68,7 +69,8 @@ func TestStoresShareSyncs(t *testing.T) {
 					return s
 				}
 				s, lax := open(blobstore.Full), open(blobstore.None)
-				folders.Store(0) // the first open has synced what tells a store
+				files.Store(0) // the first open has synced what tells a store, and its settings
+				folders.Store(0)
 				var wg sync.WaitGroup
 				put := func(s *blobstore.Store, i int) {
 					wg.Go(func() {
@@ -110,9 +112,9 @@ func TestStoresShareSyncs(t *testing.T) {
 func TestSharedSyncFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release, bad := make(chan struct{}), atomic.Bool{}
-		first := atomic.Bool{}
+		armed := atomic.Bool{}
 		disk := crashfs.New(func(op string) {
-			if op == "sync" && first.CompareAndSwap(false, true) {
+			if op == "sync" && armed.CompareAndSwap(true, false) {
 				<-release
 			}
 		})
@@ -126,6 +128,7 @@ func TestSharedSyncFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		armed.Store(true)
 		var wg sync.WaitGroup
 		var failed atomic.Int64
 		for i := range 4 {
@@ -245,6 +248,7 @@ func TestImportIsABatch(t *testing.T) {
 		}
 		text := archive.Bytes()
 		files, release := atomic.Int64{}, make(chan struct{})
+		files.Store(math.MinInt32) // until it is open
 		disk := crashfs.New(func(op string) {
 			if op == "sync" && files.Add(1) == 1 {
 				<-release
@@ -257,6 +261,7 @@ func TestImportIsABatch(t *testing.T) {
 			defer mu.Unlock()
 			told = append(told, e.Kind)
 		})
+		files.Store(0)
 		done := make(chan struct{})
 		var got blobstore.Transfer
 		go func() {

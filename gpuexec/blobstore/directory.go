@@ -48,6 +48,7 @@ type directory struct {
 	settled   bool     // the directory was told what this process was given
 	unwritten bool     // that could not be written
 	said      settings // what the directory said last
+	saidIn    stamp    // of their file
 	blind     bool     // what it says now could not be read
 
 	stale       bool      // the uses of other writers are to be read
@@ -247,10 +248,16 @@ type aftermath struct {
 	trash       []string // folders to be removed
 	events      []Event
 	quarantined bool // an entry was set aside
+	remembered  bool // settings were written
 }
 
 func (a aftermath) tell(s *Store) {
 	s.discard(a.trash)
+	if a.remembered && s.cfg.Durability != None {
+		if err := s.commit(true, settingsFile, leaseDir+"/"); err != nil {
+			s.logOnce("sync settings", err)
+		}
+	}
 	if a.quarantined {
 		s.boundQuarantine()
 	}
@@ -284,6 +291,8 @@ func (d *directory) enter(ctx context.Context) error {
 			err := d.journal.follow(d.idx)
 			if d.journal.offset != read || d.text == unread || d.blind { // a process that changed entries has written size.txt too
 				d.text = d.s.main.readSize()
+				d.follow()
+			} else if d.saidIn != d.s.main.stampOf(settingsFile) {
 				d.follow()
 			}
 			if err == nil && loaded && d.text != d.idx.bytes {

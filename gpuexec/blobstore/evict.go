@@ -182,7 +182,8 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 // repay evicts what the stores of an import have left to its end, or to that of the store.
 func (d *directory) repay(ctx context.Context) {
 	if err := d.alter(ctx, func() error { return d.shrink(d.bound(), "", "") }); err != nil {
-		d.s.degraded("evict", err) // the next change does it
+		d.s.degraded("evict", err) // the next open does it
+		return
 	}
 	d.owes = false
 }

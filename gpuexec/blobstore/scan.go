@@ -37,6 +37,15 @@ type stamp struct {
 
 func stampOf(info vfs.Info) stamp { return stamp{info.Inode, info.ModTime.UnixNano()} }
 
+// stampOf is that of a name, zero where nothing has it.
+func (f folder) stampOf(name string) stamp {
+	info, err := f.Lstat(name)
+	if err != nil {
+		return stamp{}
+	}
+	return stampOf(info)
+}
+
 // scan visits all entries. It passes over names that no store makes: buckets and
 // slots that are no decimal number, links, and files in the place of folders. It
 // calls skipped for the folder of a backend or bucket that may not be listed.
@@ -149,9 +158,7 @@ type outline struct {
 
 func (f folder) outline(place string) outline {
 	o := outline{name: path.Base(place)}
-	if info, err := f.Lstat(place); err == nil {
-		o.folder = stampOf(info)
-	}
+	o.folder = f.stampOf(place)
 	o.files, _ = f.files(place)
 	return o
 }

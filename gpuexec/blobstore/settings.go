@@ -85,6 +85,7 @@ func (have settings) with(more settings) settings {
 // the moment: nothing is evicted for a problem with a file (SPEC P5). It is part of a
 // change, after the index was read.
 func (d *directory) follow() {
+	d.saidIn = d.s.main.stampOf(settingsFile)
 	said, err := settingsIn(d.s.main)
 	if d.blind = err != nil; d.blind {
 		d.s.logOnce("read settings", err)
@@ -117,6 +118,7 @@ func (d *directory) settle() error {
 		}
 		if err == nil || have.capacity.Given() && have.policy != "" {
 			err = d.writeSettings(have)
+			d.remembered = d.remembered || err == nil
 		}
 		if unwritten = err != nil; unwritten {
 			d.s.logOnce("write settings", err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
 	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -252,4 +253,41 @@ func TestKeepFreeWithoutRoom(t *testing.T) {
 	free.Store(450 * kib)
 	s.reopen()
 	r.want("what can make the room", s.has(3, 4), []int{4})
+}
+
+// P7, P10: what an open was given for the directory is remembered after a loss of power.
+func TestSettingsOutliveALossOfPower(t *testing.T) {
+	for level, want := range map[blobstore.Durability]limit.Limit{blobstore.None: {}, blobstore.File: limit.Of(200 * kib), blobstore.Full: limit.Of(200 * kib)} {
+		r := newRig(t)
+		disk := crashfs.New(nil)
+		open := func(f vfs.FS, capacity int64) *blobstore.Store {
+			cfg := powerConfig(f, level)
+			cfg.Capacity, cfg.DefaultCapacity = limit.Of(capacity), capacity == mib
+			s, err := blobstore.Open(background, cfg)
+			r.must(err)
+			return s
+		}
+		a, b := open(disk, 400*kib), open(disk, 200*kib)
+		after := open(disk.Clone(0, 1, nil), mib)
+		u, err := after.Usage(background)
+		r.want(string(level), words(u.Capacity, err), words(want, nil))
+		r.must(errors.Join(a.Close(background), b.Close(background), after.Close(background)))
+	}
+}
+
+// P7: settings that somebody removes or replaces by hand are noticed by those that are open.
+func TestSettingsChangedByHand(t *testing.T) {
+	r := newRig(t)
+	a := r.open("d", 450*kib)
+	r.open("d", 250*kib).shut() // for all
+	a.fill(1, 4, 100*kib)
+	r.want("entries", a.usage().Entries, 2)
+	name := r.path("d/lease/settings")
+	text := r.read(name)
+	r.must(os.Remove(name))
+	a.fill(5, 8, 100*kib)
+	r.want("by what it was given", a.usage().Entries, 4)
+	r.write(name, text)
+	a.fill(9, 9, 100*kib)
+	r.want("restored", a.usage().Entries, 2)
 }
