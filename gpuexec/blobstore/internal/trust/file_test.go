@@ -164,3 +164,27 @@ func TestOwner(t *testing.T) {
 		}
 	}
 }
+
+// P15: a list with a relative path is read again from where it was, also after the working
+// directory has become another one.
+func TestListAfterTheWorkingDirectoryChanged(t *testing.T) {
+	t.Chdir(t.TempDir())
+	write := func(id, revoked string) {
+		if err := os.WriteFile("trust.json", []byte(trusting(id, revoked)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("ci", "old")
+	l, err := trust.Open("trust.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	if flaw := l.Still("ci", public); !flaw.None() || l.Err() != nil {
+		t.Error(flaw, l.Err())
+	}
+	write("another", "ci") // in the new working directory: it is not the list
+	if flaw := l.Still("ci", public); !flaw.None() {
+		t.Error(flaw)
+	}
+}

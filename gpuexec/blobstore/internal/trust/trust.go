@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -43,7 +44,11 @@ type List struct {
 // read, fault.ErrRefused for one that others can write, and fault.ErrInvalid for one
 // that is no trust list.
 func Open(path string) (*List, error) {
-	l := &List{path: path}
+	absolute, err := filepath.Abs(path) // the working directory may become another one
+	if err != nil {
+		return nil, &fault.Error{Op: "trust: open", Key: path, Err: fmt.Errorf("%w: %w", fault.ErrIO, err)}
+	}
+	l := &List{path: absolute}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refreshLocked()
