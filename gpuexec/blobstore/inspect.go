@@ -181,7 +181,9 @@ func (s *Store) relist(ctx context.Context, op string) error {
 // Prune evicts entries in the order of the policy until at most that many bytes are
 // in use, counted as Config.Capacity counts them. With Config.Only it evicts entries
 // of that backend alone, and ends when there are none. The error is fault.ErrInvalid
-// for a negative number, fault.ErrClosed, fault.ErrIO or the context's.
+// for a negative number, fault.ErrRefused with reason degraded for a directory that could
+// not be written when it was opened, fault.ErrClosed, fault.ErrIO or the context's. With
+// Config.ReadOnly nothing is evicted.
 func (s *Store) Prune(ctx context.Context, bytes int64) error {
 	if bytes < 0 {
 		return fault.Invalidf("store: prune", "%d bytes: want 0 or more", bytes)
@@ -190,6 +192,9 @@ func (s *Store) Prune(ctx context.Context, bytes int64) error {
 		return err
 	}
 	defer s.leave()
+	if s.sealed {
+		return s.unwritable("store: prune", "", "")
+	}
 	if s.off || s.cfg.ReadOnly {
 		return nil
 	}

@@ -42,8 +42,7 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 	}
 	present, off := s.isOff(backend)
 	if s.sealed && !off {
-		s.stats.reason(fault.Degraded)
-		return refused(op, backend, key, Miss{Reason: fault.Degraded}, fmt.Errorf("%w: the directory cannot be written", fault.ErrIO))
+		return s.unwritable(op, backend, key)
 	}
 	if off || s.cfg.ReadOnly {
 		s.stats.reason(fault.Disabled)
@@ -60,6 +59,12 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 	}
 	w := writing{s: s, backend: backend, key: key, entry: e, file: file, present: present, useless: s.useless(&e)}
 	return w.run(ctx, op)
+}
+
+// unwritable refuses what would write to a directory that could be opened for reading only.
+func (s *Store) unwritable(op, backend, key string) error {
+	s.stats.reason(fault.Degraded)
+	return refused(op, backend, key, Miss{Reason: fault.Degraded}, fmt.Errorf("%w: the directory cannot be written", fault.ErrIO))
 }
 
 // useless says why this store would not load an entry of its own.
