@@ -166,3 +166,42 @@ func (r *rig) created(s *shop, key string) string {
 	r.must(err)
 	return words(b.Created.UnixNano())
 }
+
+// P7, P8: of a full bucket the oldest by the sequence goes, also where the clock was set back
+// since it was stored: a newcomer is not the next victim.
+func TestFullBucketUnderAClockSetBack(t *testing.T) {
+	for name, restart := range map[string]func(*shop){"in one process": func(*shop) {}, "over restarts": (*shop).reopen} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			s := r.open("d", 10*mib, hash(7))
+			s.fill(1, 64, 10)
+			r.clock(-3 * time.Hour)
+			for i := 65; i < 70; i++ {
+				restart(s)
+				s.fill(i, i, 10)
+			}
+			r.want("have", s.has(4, 5, 6, 64, 65, 66, 67, 68, 69), []int{6, 64, 65, 66, 67, 68, 69})
+		})
+	}
+}
+
+// P7: of two uses of one place those of the entry that has it now count, also where the clock
+// was set back before that was stored.
+func TestUsesOfAPlaceTakenAgainUnderAClockSetBack(t *testing.T) {
+	r := newRig(t)
+	lru := policy(blobstore.LRU)
+	a, b := r.open("d", 350*kib, lru), r.open("d", 350*kib, lru)
+	b.fill(9, 9, 10)
+	r.must(b.Prune(background, 0)) // which reads of uses, once a minute
+	a.fill(1, 1, 100*kib)
+	r.want("use", a.has(1), []int{1})
+	a.shut()
+	r.must(b.Prune(background, 0))
+	r.clock(-3 * time.Hour)
+	b.fill(1, 3, 100*kib)
+	r.want("use", b.has(1), []int{1})
+	b.shut()
+	b = r.open("d", 350*kib, lru)
+	b.fill(4, 4, 100*kib)
+	r.want("have", b.has(1, 2, 3, 4), []int{1, 3, 4})
+}

@@ -188,13 +188,27 @@ func (d *directory) repay(ctx context.Context) {
 	d.owes = false
 }
 
-// thin evicts the oldest entry of a bucket.
+// thin evicts the oldest entry of a bucket, by the sequence.
 func (d *directory) thin(bucket string, slots []slot) error {
+	if err := d.whole(); err != nil {
+		return err
+	}
 	var oldest record
 	for _, slot := range slots {
-		files, _ := d.s.main.files(bucket + "/" + slot.name)
-		r := sized(bucket+"/"+slot.name, files)
-		if d.s.main.meta(&r); slot.ours && (oldest.place == "" || r.created < oldest.created) {
+		place := bucket + "/" + slot.name
+		if !slot.ours {
+			continue
+		}
+		files, _ := d.s.main.files(place)
+		r := sized(place, files)
+		r.seq = d.idx.seq
+		if known := d.idx.entries[place]; known != nil {
+			r = *known
+		}
+		if !r.known {
+			d.s.main.meta(&r)
+		}
+		if oldest.place == "" || cmp.Or(cmp.Compare(r.seq, oldest.seq), cmp.Compare(r.created, oldest.created)) < 0 {
 			oldest = r
 		}
 	}

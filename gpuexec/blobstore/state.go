@@ -184,8 +184,8 @@ func (x *index) retry() {
 
 // note adds requests to those of this writer.
 func (x *index) note(more uses) {
+	x.merge(x.own, more)
 	for place, u := range more {
-		x.own.add(place, u)
 		x.seq = max(x.seq, u.last)
 		if r, ok := x.entries[place]; ok && x.order != nil && r.at >= 0 {
 			heap.Fix(x.order, r.at)
@@ -220,21 +220,31 @@ func (x *index) follow(c change) {
 	x.add(c.record)
 }
 
-// add adds requests for an entry. Of two entries of one place the younger counts.
+// add adds requests for an entry. Of two entries of one place the one that was used last
+// counts: its creation may be by a clock that was set back.
 func (us uses) add(place string, u use) {
-	old := us[place]
+	old, known := us[place]
 	switch {
-	case old.created > u.created:
-	case old.created < u.created:
+	case known && old.created != u.created && old.last > u.last:
+	case old.created != u.created:
 		us[place] = u
 	default:
 		us[place] = use{u.created, old.count + u.count, max(old.last, u.last)}
 	}
 }
 
-func (us uses) addAll(more uses) {
+// merge adds requests. Of two entries of one place that counts which is there.
+func (x *index) merge(us, more uses) {
 	for place, u := range more {
-		us.add(place, u)
+		old, r := us[place], x.entries[place]
+		switch {
+		case r == nil || !r.known || r.created != old.created && r.created != u.created:
+			us.add(place, u)
+		case r.created == u.created && old.created != u.created:
+			us[place] = u
+		case r.created == u.created:
+			us.add(place, u)
+		}
 	}
 }
 

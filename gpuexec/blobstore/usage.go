@@ -105,7 +105,7 @@ func (s *Store) eachRecord(ctx context.Context, each func(*record, use)) error {
 // recorded is an index of what writers have written of uses.
 func (s *Store) recorded() *index {
 	x := newIndex(s.policy())
-	live, ended, _, _ := s.readUses(false) // hints: a directory may lack them
+	live, ended, _, _ := s.readUses(x, false) // hints: a directory may lack them
 	x.own, x.others = ended, live
 	return x
 }

@@ -140,7 +140,7 @@ func (d *directory) told() error {
 // It needs no lock: who renames a file takes it over.
 func (d *directory) loadUses() {
 	d.stale, d.usesNew, d.usesRead = false, true, d.s.cfg.Now()
-	live, ended, names, err := d.s.readUses(true)
+	live, ended, names, err := d.s.readUses(d.idx, true)
 	if err != nil {
 		d.s.logOnce("read uses", err) // victims are chosen by what is known
 		return
@@ -150,7 +150,7 @@ func (d *directory) loadUses() {
 	if len(names) == 0 {
 		return
 	}
-	ended.addAll(d.idx.own)
+	d.idx.merge(ended, d.idx.own)
 	if err := d.writeUses(usesOpen, ended); err != nil {
 		d.s.logOnce("write uses", err) // when this process has ended another takes them over
 		return
@@ -164,7 +164,7 @@ func (d *directory) loadUses() {
 // readUses gives the uses of other writers, apart for those that go on and those that
 // ended. With take it takes the files of the latter, and gives the names that they have
 // then.
-func (s *Store) readUses(take bool) (live, ended uses, names []string, err error) {
+func (s *Store) readUses(x *index, take bool) (live, ended uses, names []string, err error) {
 	live, ended = uses{}, uses{}
 	list, err := s.main.ReadDir(usesDir)
 	own := s.ownUses()
@@ -183,7 +183,7 @@ func (s *Store) readUses(take bool) (live, ended uses, names []string, err error
 			owner = hostlock.Process(owner)
 		}
 		if (taken || !strings.HasPrefix(string(text), usesClosed)) && !(known && s.left(living, owner, name)) {
-			live.addAll(parseUses(string(text)))
+			x.merge(live, parseUses(string(text)))
 			continue
 		}
 		if take {
@@ -193,7 +193,7 @@ func (s *Store) readUses(take bool) (live, ended uses, names []string, err error
 			}
 			names = append(names, mine)
 		}
-		ended.addAll(parseUses(string(text)))
+		x.merge(ended, parseUses(string(text)))
 	}
 	return live, ended, names, err
 }
