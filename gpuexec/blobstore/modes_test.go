@@ -282,6 +282,39 @@ func (u *unwritable) Create(name string) (vfs.File, error) {
 }
 func (u *unwritable) Update(name string) (vfs.File, error) { return u.Create(name) }
 
+// P13: what root makes in the directory of the user who called it belongs to that user, who
+// goes on using it.
+func TestRootLeavesTheDirectoryToItsUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	t.Setenv("SUDO_UID", words(nobody))
+	r := newRig(t)
+	run := r.asNobody()
+	dir := r.ofNobody("own")
+	s := r.open("own", mib, policy(blobstore.LRU))
+	r.want("put", words(s.put("k", "v"), s.put("j", "v"), s.get("k")), "ok ok v")
+	_, claim, _, err := s.Obtain(background, backend, "built")
+	r.must(err)
+	r.must(claim.Save(background, []byte("v"), 0))
+	r.flip(s.kernel("j"), -1)
+	r.want("set aside", words(s.get("j"), len(r.names("own/quarantine"))), "miss reason=checksum 1")
+	s.shut()
+	r.must(filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := os.Lstat(path)
+		r.must(err)
+		r.want(path, info.Sys().(*syscall.Stat_t).Uid, nobody)
+		return nil
+	}))
+	text, err := run("-child=" + strings.Join([]string{"put", dir, words(mib), "mine", "w"}, ","))
+	r.want("its user puts", words(text, err), words("", nil))
+	s = r.open("own", mib)
+	r.want("get", words(s.get("k"), s.get("mine"), s.get("built"), s.audit()), "v w v ok")
+}
+
 // P13: root uses the directory of the user who called it, who exchanges folders of it, and
 // the directory itself, for links and for folders of their own: nothing outside of what
 // root opened is read, moved or removed.

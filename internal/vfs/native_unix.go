@@ -170,7 +170,23 @@ func (n *native) Update(name string) (File, error) {
 }
 
 func (n *native) file(name string, flags int) (File, error) {
+	made := flags&unix.O_CREAT != 0 && n.behalf() >= 0
+	if made && flags&unix.O_EXCL == 0 { // only what this call makes is given away
+		if f, err := n.file(name, flags&^unix.O_CREAT); !errors.Is(err, fs.ErrNotExist) {
+			return f, err
+		}
+		f, err := n.file(name, flags|unix.O_EXCL)
+		if errors.Is(err, fs.ErrExist) {
+			return n.file(name, flags&^unix.O_CREAT)
+		}
+		return f, err
+	}
 	fd, root, err := n.open(name, flags|always, 0o600)
+	if err == nil && made {
+		if err = wrap("chown", name, unix.Fchown(fd, int(root.owner), -1)); err != nil {
+			_ = unix.Close(fd) // nothing was written to it
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +275,40 @@ func (n *native) Mkdir(name string) error {
 	if name == "." {
 		return n.makeRoot()
 	}
-	return n.in("mkdir", name, func(dir int, last string) error { return unix.Mkdirat(dir, last, 0o700) })
+	return n.in("mkdir", name, func(dir int, last string) error {
+		err := unix.Mkdirat(dir, last, 0o700)
+		if owner := n.behalf(); err == nil && owner >= 0 {
+			err = give(dir, last, owner)
+		}
+		return err
+	})
+}
+
+// behalf is the user to whom root gives what it makes in the directory of that user, who
+// could not use it else; below 0 = there is none.
+func (n *native) behalf() int {
+	if os.Geteuid() != 0 {
+		return -1
+	}
+	root, err := n.root()
+	if err != nil {
+		return -1
+	}
+	defer root.leave()
+	if root.owner == 0 {
+		return -1
+	}
+	return int(root.owner)
+}
+
+// give gives a folder that root has made to a user. It follows no link.
+func give(dir int, name string, owner int) error {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|always, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Fchown(fd, owner, -1)
 }
 
 // makeRoot makes the root and the missing folders above it, and syncs them.
