@@ -125,6 +125,11 @@ func (f folder) scanBucket(bucket string, each visit, skipped func(string, error
 		if !there {
 			continue
 		}
+		if files.key < 0 || files.kernel < 0 {
+			if err := f.unseen(place); err != nil { // it would count as empty
+				return err
+			}
+		}
 		if err := each(place, files); err != nil {
 			return err
 		}
@@ -146,6 +151,18 @@ func (f folder) files(place string) (found files, there bool) {
 	found.key, _ = look(keyFile)
 	found.kernel, found.stamp = look(kernelFile)
 	return found, there
+}
+
+// unseen is nil if a scan can go on with an entry of which a file was not seen: it is
+// missing, is none, or may not be looked at, which Verify tells.
+func (f folder) unseen(place string) error {
+	for _, name := range []string{keyFile, kernelFile} {
+		_, err := f.Lstat(place + "/" + name)
+		if err != nil && !isGone(err) && !isForeign(err) && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return nil
 }
 
 // outline tells an entry from others that have its place before or after it, without

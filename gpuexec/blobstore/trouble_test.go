@@ -10,12 +10,14 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // P5: no operation that fails does more than refuse a store; it heals in ten
@@ -405,4 +407,39 @@ func TestSignedStays(t *testing.T) {
 	r.want("merge", words(got.Taken, got.Rejected, err), "0 map[untrusted_signer:1] <nil>")
 	r.write(r.path("trust.json"), list)
 	r.want("unchanged", words(s.get("k"), bytes.Equal(was, r.read(s.kernel("k"))), s.usage().Entries), "new true 1")
+}
+
+// lookless is a file system on which files cannot be looked at while it is on.
+type lookless struct {
+	vfs.FS
+	on *atomic.Bool
+}
+
+func (f lookless) Lstat(name string) (vfs.Info, error) {
+	if f.on.Load() && strings.HasSuffix(name, "/kernel.bin") {
+		return vfs.Info{}, syscall.EMFILE
+	}
+	return f.FS.Lstat(name)
+}
+
+// P5, P7: entries that cannot be looked at for a moment are not counted as empty: the
+// capacity would be exceeded, and nothing would tell.
+func TestEntriesThatCannotBeLookedAt(t *testing.T) {
+	r := newRig(t)
+	var on atomic.Bool
+	s := r.open("d", 350*kib, on_(&on))
+	s.fill(1, 3, 100*kib)
+	s.shut()
+	r.must(os.Remove(r.path("d/lease/index")))
+	on.Store(true)
+	_, err := blobstore.Open(background, s.cfg)
+	r.want("open", said(err), "error io")
+	on.Store(false)
+	s = r.open("d", 350*kib, on_(&on))
+	s.fill(4, 5, 100*kib)
+	r.want("have", words(s.has(1, 2, 3, 4, 5), s.usage().DiskBytes <= 350*kib, s.audit()), "[3 4 5] true ok")
+}
+
+func on_(broken *atomic.Bool) option {
+	return on(func(f vfs.FS) vfs.FS { return lookless{f, broken} })
 }
