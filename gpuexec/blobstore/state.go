@@ -184,8 +184,8 @@ func (x *index) retry() {
 
 // note adds requests to those of this writer.
 func (x *index) note(more uses) {
-	x.merge(x.own, more)
 	for place, u := range more {
+		x.merge(x.own, uses{place: u}) // one after the other, since each may move in the queue
 		x.seq = max(x.seq, u.last)
 		if r, ok := x.entries[place]; ok && x.order != nil && r.at >= 0 {
 			heap.Fix(x.order, r.at)
