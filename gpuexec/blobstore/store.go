@@ -120,6 +120,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		}
 		return nil, trouble("store: open", cfg.Dir, err)
 	}
+	s.readRefused()
 	return s, nil
 }
 
@@ -138,7 +139,6 @@ func (s *Store) open(ctx context.Context) (err error) {
 	s.leases.Most = s.cfg.LongestBuild
 	s.marks.Folder = markDir
 	s.owners = hostlock.Owners{FS: s.main.FS, Folder: ownerDir}
-	s.readRefused()
 	if !s.cfg.Shared {
 		s.dir.lock = hostlock.NewDirectory(s.main.FS, lockDir, s.cfg.Lease)
 	}

@@ -333,8 +333,8 @@ func (l laggard) Lstat(name string) (vfs.Info, error) {
 	return l.FS.Lstat(name)
 }
 
-// P7, P8: who evicts or lists for long under the directory lock shows that it lives, and is
-// not passed over.
+// P7, P8: who lists for long under the directory lock shows that it lives, and who evicts for
+// long gives the lock back between entries: neither is passed over.
 func TestBeatsUnderTheLock(t *testing.T) {
 	for what, journal := range map[string]bool{"evicts": true, "lists, without a journal": false} {
 		t.Run(what, func(t *testing.T) {
@@ -371,7 +371,7 @@ func TestBeatsUnderTheLock(t *testing.T) {
 				waited := time.Since(begin)
 				slow.Store(false)
 				list, err := disk.ReadDir("lease/directory")
-				if e := <-done; waited < 20*time.Second || len(list) != 1 || err != nil || e != nil {
+				if e := <-done; !journal && waited < 20*time.Second || len(list) != 1 || err != nil || e != nil {
 					t.Errorf("waited %v; holders %v: %v, %v", waited, list, err, e)
 				}
 				if err := errors.Join(a.Close(background), b.Close(background)); err != nil {
