@@ -72,8 +72,8 @@ func TestInspectOfOneReadsLittle(t *testing.T) {
 
 // P4, P7: to set an entry aside takes as much whatever the number of entries.
 func TestDamagedEntryReadsLittleOfTheIndex(t *testing.T) {
-	few, many := growth(t, blobstore.FIFO, func(r *rig, s *shop, c *tally) int64 {
-		s = r.open("d", 1000*small, counted(c))
+	few, many := growth(t, blobstore.FIFO, func(r *rig, _ *shop, c *tally) int64 {
+		s := r.open("d", 1000*small, counted(c))
 		entries := s.usage().Entries
 		for _, key := range []string{"k0049", "k0020", "k0000"} {
 			r.flip(s.kernel(key), -1)
@@ -100,9 +100,9 @@ func TestDamagedEntryReadsLittleOfTheIndex(t *testing.T) {
 // other entries once one differs in a single factor.
 func TestExplainReadsFewPayloads(t *testing.T) {
 	for factors, most := range map[int]int64{1: 1, 3: 3} {
-		few, many := growth(t, blobstore.FIFO, func(r *rig, s *shop, _ *tally) int64 {
+		few, many := growth(t, blobstore.FIFO, func(r *rig, _ *shop, _ *tally) int64 {
 			opened := &atomic.Int64{}
-			s = r.open("d", 1000*small, on(func(f vfs.FS) vfs.FS { return payloadWatch{f, opened} }), func(cfg *blobstore.Config) {
+			s := r.open("d", 1000*small, on(func(f vfs.FS) vfs.FS { return payloadWatch{f, opened} }), func(cfg *blobstore.Config) {
 				cfg.Factors = func(_, key string) map[string]string {
 					parts := map[string]string{"kind": "k"}
 					for i := range factors {
