@@ -104,9 +104,9 @@ type Config struct {
 	// the clock. It is also told of each constant that stops being resident, on a
 	// goroutine of its device.
 	Listen func(Event)
-	// Compiling, if not nil, is told of every Make and Load, and of every compile of
-	// a device, that takes longer than a second: then, each further second, and at
-	// its end, which waits for it (SPEC E6).
+	// Compiling, if not nil, is told of every Make and Load, of what Get computes for
+	// a constant, and of every compile of a device, that takes longer than a second:
+	// then, each further second, and at its end, which waits for it (SPEC E6).
 	Compiling func(gpuexec.CompileEvent)
 
 	Lookup func(name string) (string, bool) // the environment; nil = the process's

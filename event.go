@@ -104,20 +104,28 @@ func constant(told constants.Event) Event {
 	return e
 }
 
+// announcer tells Config.Compiling of work that takes long; nil if nobody listens.
+func (r *Runtime) announcer() progress.Announcer {
+	if r.cfg.Compiling == nil {
+		return nil
+	}
+	return func(key string) (end func(error)) {
+		return progress.Announce(time.Second, r.crew.zone.Lend(actors.GoOn), func(phase string, elapsed time.Duration, err error) {
+			guard.Call(func() {
+				r.cfg.Compiling(gpuexec.CompileEvent{Key: key, Name: key, Phase: phase, Elapsed: elapsed, Err: err})
+			}, func(err error) {
+				r.logger.Error("kiln: listener", "key", key, "error", err)
+			})
+		})
+	}
+}
+
 // announced is q whose creators are announced while they take long, and cannot wait for
 // themselves in Close. Kernels are not asked for in this way: their executor does both.
 func (r *Runtime) announced(q artefacts.Request) artefacts.Request {
 	tell := func(make func() (artefacts.Built, error)) (b artefacts.Built, err error) {
 		r.crew.zone.Run(func() {
-			if r.cfg.Compiling == nil {
-				b, err = make()
-				return
-			}
-			end := progress.Announce(time.Second, r.crew.zone.Lend(actors.GoOn), func(phase string, elapsed time.Duration, err error) {
-				guard.Call(func() { r.cfg.Compiling(gpuexec.CompileEvent{Key: q.Key, Phase: phase, Elapsed: elapsed, Err: err}) }, func(err error) {
-					r.logger.Error("kiln: listener", "key", q.Key, "error", err)
-				})
-			})
+			end := r.announcer().Begin(q.Key)
 			guard.Guard(func() (err error) { b, err = make(); return err }, func(e error) { err = e; end(e) })
 		})
 		return b, err

@@ -63,11 +63,20 @@ func TestSlowMakeIsAnnounced(t *testing.T) {
 			time.Sleep(1500 * time.Millisecond)
 			return kiln.Made[int]{}, nil
 		}}))
+		engine := must(r.Constants().Engine(constants.CPU, 0, ""))
+		lease, _, err := engine.Get(ctx, constants.Key{ID: "tensor"}, 1, constants.Options{}, func(context.Context) (constants.Value, error) {
+			time.Sleep(1500 * time.Millisecond)
+			return constants.Value{Bytes: 1}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease.End()
 		mu.Lock()
 		defer mu.Unlock()
 		want := []string{"slow start 1s false", "slow running 2s false", "slow end 2.5s false",
 			"bad start 1s false", "bad end 1.5s true", "gone start 1s false", "gone end 1.5s true",
-			"alone start 1s false", "alone end 1.5s false"}
+			"alone start 1s false", "alone end 1.5s false", "tensor start 1s false", "tensor end 1.5s false"}
 		if !slices.Equal(told, want) {
 			t.Errorf("told %q, want %q", told, want)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/progress"
 	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -64,14 +65,16 @@ type Config struct {
 	Hash   func(string) uint64 // places keys; nil = seeded
 	Logger *slog.Logger        // nil = silent
 
-	memory *pressure.Watch  // the memory limit of the process; nil = none
-	spare  *pressure.Unused // where the cache that is opened leaves its own; nil = nowhere
-	zone   *zone.Zone       // of whoever closes the cache; nil = nobody in particular
+	memory *pressure.Watch    // the memory limit of the process; nil = none
+	spare  *pressure.Unused   // where the cache that is opened leaves its own; nil = nowhere
+	slow   progress.Announcer // of what is computed; nil = nobody is told
+	zone   *zone.Zone         // of whoever closes the cache; nil = nobody in particular
 }
 
 func init() {
 	hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w })
 	hidden.Field(func(c *Config, s *pressure.Unused) { c.spare = s })
+	hidden.Field(func(c *Config, a progress.Announcer) { c.slow = a })
 	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
 }
 

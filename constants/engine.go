@@ -290,10 +290,12 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 		defer stop()
 	}
 	var v Value
+	announced := e.cache.cfg.slow.Begin(key.ID)
 	guard.Guard(func() (err error) {
 		v, err = compute(own)
 		return err
 	}, func(failed error) {
+		announced(failed)
 		if err = failed; err != nil && out.Owner != nil {
 			switch {
 			case context.Cause(own) == fault.ErrClosed:

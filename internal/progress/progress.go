@@ -11,6 +11,17 @@ const (
 	End     = "end"
 )
 
+// Announcer announces the work of a key, as Announce does. A nil one announces nothing.
+type Announcer func(key string) (end func(error))
+
+// Begin announces work that begins now, until end is called with its error.
+func (a Announcer) Begin(key string) (end func(error)) {
+	if a == nil {
+		return func(error) {}
+	}
+	return a(key)
+}
+
 // Announce has tell called while work lasts that began with this call: after slow,
 // after each further slow, and at its end if it lasted that long. What it returns
 // ends the work and waits for tell, of which one call runs at a time. lend runs a
