@@ -5,6 +5,7 @@ package blobstore_test
 import (
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -236,4 +237,33 @@ func TestQuarantineIsATenth(t *testing.T) {
 	for i, name := range r.names("d/quarantine") { // the newest
 		r.want(name, strings.Contains(name, s.Bucket(fmt.Sprint("k", 7+i))), true)
 	}
+}
+
+// P5, P10: a sync takes as long as the disk likes, so nothing is synced under the lock.
+func TestNothingIsSyncedUnderTheLock(t *testing.T) {
+	r := newRig(t)
+	w := lockWatch{nil, &atomic.Bool{}, &atomic.Int64{}, &atomic.Int64{}, &atomic.Int64{}}
+	syncs := 0
+	s := r.open("d", 8*small, sync_(blobstore.Full), on(func(f vfs.FS) vfs.FS {
+		w.FS = vfs.Watch(f, func(op string) error {
+			if strings.HasPrefix(op, "sync") {
+				syncs++
+				if w.held.Load() {
+					t.Error("a sync under the lock\n", string(debug.Stack()))
+				}
+			}
+			return nil
+		})
+		return w
+	}))
+	s.fill(0, 15, 1)
+	s.cfg.Capacity = limit.Of(6 * small)
+	s.reopen()
+	r.must(s.Refuse(background, s.blob("k15")))
+	r.flip(s.kernel("k14"), -1)
+	_, err := s.Verify(background, true)
+	r.must(err)
+	r.must(s.Prune(background, 2*small))
+	s.shut()
+	r.want("syncs", syncs > 16, true)
 }
