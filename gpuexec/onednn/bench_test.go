@@ -1,7 +1,9 @@
 package onednn
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 	"github.com/kiln-cache/kiln/limit"
@@ -79,4 +81,35 @@ func BenchmarkProduct(b *testing.B) {
 			r.c.StreamWait(w.stream)
 		}
 	})
+}
+
+// What a weight in the layout that the library chooses is worth beside one in rows. The two
+// run in turns; rows/own is how many times as long the shortest run on rows takes.
+func BenchmarkWeightLayout(b *testing.B) {
+	for _, size := range [][2]int64{{384, 1536}, {768, 768}, {768, 3072}, {3072, 768}} {
+		for _, m := range []int64{1, 8, 32, 128} {
+			k, n := size[0], size[1]
+			b.Run(fmt.Sprintf("%dx%dx%d", m, k, n), func(b *testing.B) {
+				r := open1(b, limit.Limit{})
+				src, bias, dst := r.filled(1, Dense("f32", m, k)), r.filled(3, Dense("f32", 1, n)), r.memory(Dense("f32", m, n))
+				var forms [2]func()
+				for i, t := range []tensor{Dense("f32", k, n), {Type: "f32", Dims: []int64{k, n}}} {
+					p := r.kernel(matmul(m, k, n, t))
+					weights := r.memory(p.Descriptor().Tensors()[1])
+					forms[i] = func() { r.run(p, Arg{Src, src}, Arg{Weights, weights}, Arg{Bias, bias}, Arg{Dst, dst}) }
+					forms[i]()
+				}
+				shortest := [2]time.Duration{time.Hour, time.Hour}
+				for b.Loop() {
+					for i, run := range forms {
+						began := time.Now()
+						run()
+						shortest[i] = min(shortest[i], time.Since(began))
+					}
+				}
+				b.ReportMetric(float64(shortest[0])/float64(shortest[1]), "rows/own")
+				b.ReportMetric(float64(shortest[0].Nanoseconds()), "rows-ns")
+			})
+		}
+	}
 }

@@ -24,8 +24,8 @@ func (*Backend) Source(op ops.Op) (gpuexec.Source, error) {
 // Launch implements ops.Library: programs have their dimensions.
 func (*Backend) Launch(ops.Op) (gpuexec.Size, []gpuexec.Arg) { return gpuexec.Size{1}, nil }
 
-// Prepare implements ops.Library: a weight in rows, which both forms of a product take. In
-// the layout that the library would choose no version of it is quicker.
+// Prepare implements ops.Library: a weight in rows, which both forms of a product take. The
+// form for any size takes no other layout.
 func (*Backend) Prepare(op ops.Op) (ops.Prepared, error) {
 	if op.Kind != ops.MatMul {
 		return ops.Prepared{}, fault.Invalidf("onednn: prepare", "%s has no weight to prepare", op)
