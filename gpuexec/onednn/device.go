@@ -24,15 +24,19 @@ type opened struct {
 	engine *primitive.Engine
 }
 
-// spare is how many primitives stay that no program uses: those of any shape are among them.
-const spare = 64
+// spare is how many primitives stay that no program uses, and spareBytes what they take at
+// most: those of any shape are among them.
+const (
+	spare      = 64
+	spareBytes = 8 << 20
+)
 
 func openAll(path string) (_ *opened, err error) {
 	r := new(opened)
 	if r.lib, err = Open(Config{Path: path, Workers: 1}); err != nil {
 		return nil, err
 	}
-	if r.cache, err = artefacts.Open(artefacts.Config{Entries: limit.Of(spare)}); err == nil {
+	if r.cache, err = artefacts.Open(artefacts.Config{Entries: limit.Of(spare), Bytes: limit.Of(spareBytes)}); err == nil {
 		r.engine, err = primitive.Open(primitive.Config{Cache: r.cache, Library: r.lib, Backend: Name, Identity: r.lib.About().Identity})
 	}
 	if err != nil {

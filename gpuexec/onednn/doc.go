@@ -65,7 +65,7 @@
 // A weight is kept once, in rows, which both forms take: the form for any size takes no other
 // layout. In the layout that the library would choose most products are at most a fifth
 // quicker, but that of 768 x 3072 is nearly twice as quick. A primitive goes with the last program that
-// uses it, or is one of 64 that a device keeps. There are no blobs:
+// uses it, or is one of 64, of at most 8 MiB together, that a device keeps. There are no blobs:
 // fault.ErrUnsupported, of which a store tells once (SPEC P17).
 //
 // # Constants

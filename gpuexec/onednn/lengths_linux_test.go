@@ -35,8 +35,8 @@ func (w *watched) Open(ctx context.Context, index int) (gpuexec.Device, error) {
 	return d, err
 }
 
-// running is a model on a device of its own runtime.
-func running(t *testing.T, lib ops.Library, list *forward.List) (*forward.Model, *kiln.Runtime) {
+// running is a model on a device of its own runtime, with capacities in bytes if given.
+func running(t *testing.T, lib ops.Library, list *forward.List, programs, values kiln.Limit) (*forward.Model, *kiln.Runtime) {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -44,14 +44,14 @@ func running(t *testing.T, lib ops.Library, list *forward.List) (*forward.Model,
 			t.Fatal(err)
 		}
 	}
-	rt, err := kiln.Open(kiln.Config{ArtefactEntries: kiln.LimitOf(mostPrograms), Workers: 1, Listen: forward.Listen, Lookup: func(string) (string, bool) { return "", false }})
+	rt, err := kiln.Open(kiln.Config{ArtefactEntries: kiln.LimitOf(mostPrograms), ArtefactBytes: programs, Workers: 1, Listen: forward.Listen, Lookup: func(string) (string, bool) { return "", false }})
 	must(err)
 	t.Cleanup(func() { must(rt.Close(bg)) })
 	exec, err := rt.Executor(bg, lib, 0)
 	must(err)
 	engine, err := rt.Constants().Engine(constants.CPU, 0, "")
 	must(err)
-	session, err := rt.Session(kiln.SessionConfig{Groups: kiln.LimitOf(4)})
+	session, err := rt.Session(kiln.SessionConfig{Groups: kiln.LimitOf(4), Bytes: values})
 	must(err)
 	weights, err := forward.OpenWeights(list, 1)
 	must(err)
@@ -59,6 +59,18 @@ func running(t *testing.T, lib ops.Library, list *forward.List) (*forward.Model,
 	m := forward.New(forward.Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: weights})
 	t.Cleanup(m.Close)
 	return m, rt
+}
+
+// agrees fails where outputs are not those of another device.
+func agrees(t *testing.T, other *forward.Model, ids [][]int32, out []float32) {
+	t.Helper()
+	want, err := other.Run(bg, ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := forward.Compare(out, wide(want.Output)); err != nil || !(d.Relative < 1e-4) {
+		t.Errorf("%d tokens: %+v, %v", len(ids[0]), d, err)
+	}
 }
 
 const mostPrograms = 64 // of the runtime, four shapes' worth
@@ -80,8 +92,8 @@ func TestLengths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, rt := running(t, lib, list)
-	reference, _ := running(t, here, list)
+	m, rt := running(t, lib, list, kiln.Limit{}, kiln.Limit{})
+	reference, _ := running(t, here, list, kiln.Limit{}, kiln.Limit{})
 	lengths := rand.New(rand.NewPCG(1, 2)).Perm(510)
 	if testing.Short() {
 		lengths = lengths[:50]
@@ -105,17 +117,7 @@ func TestLengths(t *testing.T) {
 			if i%16 != 0 {
 				continue
 			}
-			want, err := reference.Run(bg, ids)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var wide []float64
-			for _, v := range want.Output {
-				wide = append(wide, float64(v))
-			}
-			if d, err := forward.Compare(out, wide); err != nil || !(d.Relative < 1e-4) {
-				t.Errorf("%d tokens, request %d: %+v, %v", n+3, j, d, err)
-			}
+			agrees(t, reference, ids, out)
 		}
 		if i > 0 { // the first prepares the weights
 			ratios = append(ratios, float64(took[0])/float64(min(took[2], took[3])))
