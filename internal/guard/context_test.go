@@ -73,3 +73,16 @@ type other struct {
 
 func (o other) Done() <-chan struct{} { return o.done }
 func (o other) Err() error            { panic("asked") }
+
+// F3: a context that is watched gives the value of each key, whichever was asked for first.
+func TestWatchedValues(t *testing.T) {
+	type key int
+	ctx := guard.Context(context.WithValue(context.WithValue(context.Background(), key(1), "one"), key(2), "two"))
+	for range 2 {
+		for k, want := range map[key]any{1: "one", 2: "two", 3: nil} {
+			if got := ctx.Value(k); got != want {
+				t.Errorf("key %d has the value %v, want %v", k, got, want)
+			}
+		}
+	}
+}

@@ -426,3 +426,37 @@ func TestBell(t *testing.T) {
 		t.Error("a bell of nothing:", err)
 	}
 }
+
+// P13: root gives the user in whose directory it works what it makes there, and nothing
+// that was there: a name may be a link to root's own file.
+func TestRootGivesAwayWhatItMakesOnly(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	const nobody = 65534
+	t.Setenv("SUDO_UID", fmt.Sprint(nobody))
+	f, dir := root(t)
+	must(t, os.MkdirAll(dir, 0o700))
+	must(t, os.Chown(dir, nobody, nobody))
+	must(t, os.WriteFile(dir+"/../roots", []byte("root's"), 0o600))
+	must(t, os.Link(dir+"/../roots", dir+"/there"))
+	must(t, os.Mkdir(dir+"/folder", 0o700))
+	for _, name := range []string{"there", "made"} {
+		file, err := f.Update(name)
+		must(t, err)
+		must(t, file.Close())
+	}
+	if err := f.Mkdir("folder"); !errors.Is(err, fs.ErrExist) {
+		t.Error(err)
+	}
+	if _, err := f.Create("there"); !errors.Is(err, fs.ErrExist) {
+		t.Error(err)
+	}
+	for name, want := range map[string]uint32{"there": 0, "made": nobody, "folder": 0} {
+		info, err := os.Lstat(dir + "/" + name)
+		must(t, err)
+		if owner := info.Sys().(*syscall.Stat_t).Uid; owner != want {
+			t.Errorf("%s belongs to user %d, want %d", name, owner, want)
+		}
+	}
+}
