@@ -2,6 +2,8 @@ package blobstore
 
 import (
 	"context"
+	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/vfs"
@@ -17,6 +19,13 @@ func (c *Claim) Token() int {
 		return 0
 	}
 	return c.lease.Token()
+}
+
+// HoldLong has changes of this test go on however slow the machine is.
+func HoldLong(t testing.TB) {
+	before := mostHeld
+	mostHeld = time.Hour
+	t.Cleanup(func() { mostHeld = before })
 }
 
 // Count is how often a reason arose.

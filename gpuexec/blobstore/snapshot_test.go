@@ -75,6 +75,7 @@ func TestCostsOfManyEntries(t *testing.T) {
 
 // P4: repairing takes as much for each damaged entry, however many there are.
 func TestRepairIsLinear(t *testing.T) {
+	blobstore.HoldLong(t)
 	each := func(entries int) float64 {
 		r := newRig(t)
 		c := tally{nil, &atomic.Int64{}}
