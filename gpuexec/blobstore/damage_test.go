@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/frame/hashlist"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // P4, P3: every byte flipped and every shorter length of both files; package frame
@@ -260,6 +262,45 @@ func TestForged(t *testing.T) {
 		r.want("verify", s.verify(), 0)
 		r.want("put", s.put(k, "new"), "ok")
 		r.want("get", s.get(k), "new")
+	}
+}
+
+// greedy is a file system that counts the bytes of the largest read of one file.
+type greedy struct {
+	vfs.FS
+	name string
+	most *atomic.Int64
+}
+
+func (f greedy) Update(name string) (vfs.File, error) {
+	file, err := f.FS.Update(name)
+	if err == nil && name == f.name {
+		return greedyFile{file, f.most}, nil
+	}
+	return file, err
+}
+
+type greedyFile struct {
+	vfs.File
+	most *atomic.Int64
+}
+
+func (f greedyFile) ReadAt(p []byte, offset int64) (int, error) {
+	f.most.Store(max(f.most.Load(), int64(len(p))))
+	return f.File.ReadAt(p, offset)
+}
+
+// P4, P5: a journal that was made long while a store has it open is begun anew, and its
+// length is not allocated.
+func TestJournalOfAbsurdLength(t *testing.T) {
+	r := newRig(t)
+	var most atomic.Int64
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return greedy{f, "lease/journal", &most} }))
+	r.want("put", s.put("k", "v"), "ok")
+	r.must(os.Truncate(r.path("d/lease/journal"), 64*mib))
+	r.want("put", words(s.put("j", "v"), s.get("k"), s.audit()), "ok v ok")
+	if n := most.Load(); n > 4*mib {
+		t.Errorf("%d bytes of the journal were read at once", n)
 	}
 }
 

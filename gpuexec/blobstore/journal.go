@@ -122,7 +122,7 @@ func (j *journal) read(x *index, end int64) error {
 	if end == j.offset {
 		return nil
 	}
-	if end < j.offset {
+	if end < j.offset || end > 2*mostJournal { // which reset replaces
 		return errStale
 	}
 	text := make([]byte, end-j.offset)
