@@ -79,6 +79,20 @@ func TestBuilderUnderJumpingClocks(t *testing.T) {
 	}
 }
 
+// P7: uses are kept over a restart, also in a directory that a clock of another age has seen.
+func TestUsesAfterAClockOfAnotherAge(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 3*small, policy(blobstore.LRU))
+	r.clock(100 * 365 * 24 * time.Hour)
+	r.want("put", s.put("ahead", "v"), "ok")
+	r.clock(-100 * 365 * 24 * time.Hour)
+	s.fill(1, 3, 10)
+	r.want("use", s.has(1), []int{1})
+	s.reopen()
+	s.fill(4, 4, 10)
+	r.want("have", s.has(1, 2, 3, 4), []int{1, 3, 4})
+}
+
 // P7: uses count in their order, whatever the clock says, also after a restart.
 func TestUsesUnderJumpingClocks(t *testing.T) {
 	for name, restart := range map[string]func(*shop){"in one process": func(*shop) {}, "over a restart": (*shop).reopen} {

@@ -69,7 +69,7 @@ func parseEnd(line string) (t totals, lines uint64, ok bool) {
 		}
 	}
 	t = totals{int64(numbers[0]), int64(numbers[1]), int64(numbers[2])}
-	return t, numbers[3], t.seq <= 2*(mostSeq-1)
+	return t, numbers[3], t.seq <= mostRead
 }
 
 const sealSize = 17
@@ -198,7 +198,7 @@ func parseChange(line string) (change, bool) {
 	}
 	r := record{place: rest, bytes: numbers[0], disk: numbers[1], created: numbers[2], cost: time.Duration(numbers[3]), seq: numbers[4]}
 	r.known = r.cost != notKnown
-	return change{true, r}, kind == "+" && isPlace(rest) && r.bytes >= 0 && r.disk >= 0 && r.seq <= 2*(mostSeq-1)
+	return change{true, r}, kind == "+" && isPlace(rest) && r.bytes >= 0 && r.disk >= 0 && r.seq <= mostRead
 }
 
 // isPlace reports whether a text is backend/bucket/slot.

@@ -39,9 +39,12 @@ type totals struct {
 	disk  int64
 }
 
-// mostSeq bounds the numbers that are read and the times that become one, so that
-// counting on from there never ends.
-const mostSeq = 1 << 62
+// mostSeq bounds the times that become a number of the sequence, and mostRead the numbers
+// that are read, so that counting on from there never ends.
+const (
+	mostSeq  = 1 << 62 // in the year 2116
+	mostRead = mostSeq + mostSeq/2
+)
 
 // after gives a number above the latest.
 func after(latest int64, now time.Time) int64 { return max(latest+1, min(now.UnixNano(), mostSeq)) }

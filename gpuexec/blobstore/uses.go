@@ -108,7 +108,7 @@ func (d *directory) latestUse() (latest int64) {
 			text, _ := vfs.ReadFile(s.main, name, mostUses)
 			number = parseUses(string(text)).latest()
 		}
-		if number <= mostSeq {
+		if number <= mostRead {
 			latest = max(latest, number)
 		}
 	}
@@ -212,7 +212,7 @@ func parseUses(text string) uses {
 			ok = ok && err == nil
 			numbers[i] = n
 		}
-		if ok && numbers[0] > 0 && numbers[1] <= mostSeq {
+		if ok && numbers[0] > 0 && numbers[1] <= mostRead {
 			all[words[3]] = use{count: numbers[0], last: numbers[1], created: numbers[2]}
 		}
 	}
