@@ -192,16 +192,22 @@ func (d *directory) distrust(ctx context.Context) error {
 
 // alter runs do as a change. It runs do again if the process stood still
 // and lost the lock: nothing failed then, but what do has seen may have changed. It
-// does so too as often as do has more to do than the lock may be held for.
+// does so too as often as do has more to do than the lock may be held for. Listeners are
+// told at the end: one that panics leaves nothing undone.
 func (d *directory) alter(ctx context.Context, do func() error) error {
+	var events []Event
 	for again := 0; ; {
 		more, left, err := d.turn(ctx, do)
-		left.tell(d.s)
+		left.settle(d.s)
+		events = append(events, left.events...)
 		switch {
 		case err == nil && more:
 		case errors.Is(err, errPassedOver) && again < 3:
 			again++
 		default:
+			for _, e := range events {
+				d.s.tell(e)
+			}
 			return err
 		}
 	}
@@ -243,7 +249,8 @@ func (d *directory) turn(ctx context.Context, do func() error) (more bool, left 
 	return more, left, err
 }
 
-// aftermath is what follows a change when the locks are free: a listener may ask the store.
+// aftermath is what follows a turn when the locks are free; listeners, which may ask the
+// store, are told of the events after the last turn.
 type aftermath struct {
 	trash       []string // folders to be removed
 	events      []Event
@@ -251,7 +258,7 @@ type aftermath struct {
 	remembered  bool // settings were written
 }
 
-func (a aftermath) tell(s *Store) {
+func (a aftermath) settle(s *Store) {
 	s.discard(a.trash)
 	if a.remembered && s.cfg.Durability != None {
 		if err := s.commit(true, settingsFile, leaseDir+"/"); err != nil {
@@ -260,9 +267,6 @@ func (a aftermath) tell(s *Store) {
 	}
 	if a.quarantined {
 		s.boundQuarantine()
-	}
-	for _, e := range a.events {
-		s.tell(e)
 	}
 }
 

@@ -47,6 +47,29 @@ func TestPanicInAChange(t *testing.T) {
 	}
 }
 
+// P7: a listener that panics leaves the bytes within the capacity, also where so much is to
+// be evicted that the lock is given back meanwhile.
+func TestListenerPanicsBetweenTurnsOfEviction(t *testing.T) {
+	r := newRig(t)
+	var armed atomic.Bool
+	s := r.open("d", 300*small, func(c *blobstore.Config) {
+		c.Listen = func(e blobstore.Event) {
+			if e.Kind == "evicted" && armed.CompareAndSwap(true, false) {
+				panic("listener")
+			}
+		}
+	})
+	s.fill(1, 300, 10)
+	armed.Store(true)
+	func() {
+		defer func() { r.want("panic", recover(), "listener") }()
+		s.put("large", "v", putOptions{bytes: 250 * small})
+	}()
+	if n := s.usage().DiskBytes; n > 300*small {
+		t.Errorf("%d bytes of %d", n, 300*small)
+	}
+}
+
 // F3: user code that panics, or ends its goroutine, on a goroutine of the store: the
 // process lives, the caller is told, timers go on, and Close returns.
 func TestUserCodeOnGoroutinesOfTheStore(t *testing.T) {
