@@ -144,9 +144,9 @@ func (s *Store) unpack(ctx context.Context, op string, r io.Reader, to *intake) 
 			return err
 		}
 		dir, name := path.Dir(h.Name), path.Base(h.Name)
-		limit := int64(LongestKey)
+		fits := h.Size <= LongestKey
 		if name == kernelFile {
-			limit = s.largest()
+			fits = s.takes(ctx, op, h.Size)
 		}
 		switch {
 		case h.Typeflag != tar.TypeReg || sparse(h) || !isPlace(dir) || name != keyFile && name != kernelFile:
@@ -154,7 +154,7 @@ func (s *Store) unpack(ctx context.Context, op string, r io.Reader, to *intake) 
 			continue
 		case !s.concerns(dir):
 			continue
-		case h.Size > limit:
+		case !fits:
 			t.reject(fault.TooLarge)
 			continue
 		}
@@ -178,6 +178,15 @@ func (s *Store) unpack(ctx context.Context, op string, r io.Reader, to *intake) 
 			return err
 		}
 	}
+}
+
+// takes reports whether a file is not larger than the capacity of now.
+func (s *Store) takes(ctx context.Context, op string, bytes int64) bool {
+	if bytes <= s.largest() || s.begin(op) != nil {
+		return bytes <= s.largest()
+	}
+	defer s.leave()
+	return s.allows(ctx, bytes)
 }
 
 // intake takes entries in batches. The stores of a batch run at the same time, since

@@ -2,6 +2,7 @@ package blobstore
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -159,6 +160,19 @@ func (s *Store) capacity() int64 {
 		return n
 	}
 	return math.MaxInt64
+}
+
+// allows reports whether an entry of that size is stored. Before it says no it looks whether
+// others have given the directory another capacity since the last change.
+func (s *Store) allows(ctx context.Context, bytes int64) bool {
+	if d := &s.dir; bytes > s.largest() && bytes <= Largest && d.mu.lock(ctx) == nil {
+		changed := d.saidIn != s.main.stampOf(settingsFile)
+		d.mu.unlock()
+		if changed && d.alter(ctx, func() error { return nil }) != nil {
+			return false
+		}
+	}
+	return bytes <= s.largest()
 }
 
 func (s *Store) policy() Policy { return s.settings.Load().policy }

@@ -56,6 +56,25 @@ func TestCapacityBelongsToTheDirectory(t *testing.T) {
 	r.want("audit", c.audit(), "ok")
 }
 
+// P7: what is too large goes by the capacity that others have given last: what fits is stored,
+// and what does not evicts nothing.
+func TestTooLargeGoesByTheCapacityOfNow(t *testing.T) {
+	r := newRig(t)
+	large := putOptions{bytes: 500 * kib}
+	a := r.open("d", 100*kib)
+	r.open("d", mib).shut() // for all
+	r.want("put after it was raised", a.put("large", "v", large), "ok")
+	archive := a.exported()
+	r.must(a.Prune(background, 0))
+	a.fill(1, 3, 10*kib)
+	r.open("d", 100*kib).shut()
+	r.want("put after it was lowered", words(a.put("large", "v", large), a.usage().Entries), "refused reason=too_large 3")
+	r.want("once more", words(a.put("large", "v", large), a.usage().Entries), "refused reason=too_large 3")
+	r.open("d", mib).shut()
+	r.want("import after it was raised", words(a.bring(archive), a.get("large")), "map[] v")
+	r.want("audit", a.audit(), "ok")
+}
+
 // P7: where a directory remembers nothing, a capacity that nobody has chosen does not
 // evict what is there, and is not remembered.
 func TestDefaultCapacity(t *testing.T) {

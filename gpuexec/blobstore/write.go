@@ -99,6 +99,7 @@ type writing struct {
 	around       []outline // of the bucket, before that was found
 	searched     int       // how often
 	place        string    // once it is published
+	outgrown     bool      // another process has lowered the capacity below its size
 	found        *Blob     // the entry that makes this one superfluous
 }
 
@@ -106,9 +107,8 @@ func (w *writing) run(ctx context.Context, op string) error {
 	s := w.s
 	s.stats.pending.Add(1)
 	defer s.stats.pending.Add(-1)
-	if size, most := w.record().disk, s.largest(); size > most {
-		s.stats.reason(fault.TooLarge)
-		return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", fault.ErrTooLarge, size, most))
+	if !s.allows(ctx, w.record().disk) {
+		return w.tooLarge(op)
 	}
 	w.search()
 	f := w.near
@@ -134,6 +134,9 @@ func (w *writing) run(ctx context.Context, op string) error {
 			s.maybeSweep()
 			return nil
 		}
+		if err == errTooLarge {
+			return w.tooLarge(op)
+		}
 		if err == errRefused {
 			s.stats.reason(fault.Quarantined)
 			return refused(op, w.backend, w.key, Miss{Reason: fault.Quarantined}, err)
@@ -147,6 +150,11 @@ func (w *writing) run(ctx context.Context, op string) error {
 		return ctx.Err()
 	}
 	return w.failed(op, err)
+}
+
+func (w *writing) tooLarge(op string) error {
+	w.s.stats.reason(fault.TooLarge)
+	return refused(op, w.backend, w.key, Miss{Reason: fault.TooLarge}, fmt.Errorf("%w: %d bytes: at most %d are stored", fault.ErrTooLarge, w.record().disk, w.s.largest()))
 }
 
 // search looks for an entry that makes this one superfluous. That may mean to read a
@@ -208,13 +216,19 @@ func (w *writing) attempt(ctx context.Context) error {
 	if err == nil {
 		err = w.publish(ctx)
 	}
+	if err == nil && w.outgrown {
+		err = errTooLarge
+	}
 	if err != nil || w.place == "" {
 		_ = w.s.main.RemoveAll(w.temporary) // the next sweep removes what is left
 	}
 	return err
 }
 
-var errRefused = errors.New("a driver refused this blob, or ended its process with it")
+var (
+	errRefused  = errors.New("a driver refused this blob, or ended its process with it")
+	errTooLarge = errors.New("the entry is larger than the capacity")
+)
 
 // noSpace reports that a disk or a quota is full.
 func noSpace(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
@@ -326,6 +340,9 @@ func (w *writing) publishLocked() error {
 		w.found = &f.blob
 	}
 	if f.hit || w.repeats(f) {
+		return nil
+	}
+	if w.outgrown = w.record().disk > s.largest(); w.outgrown {
 		return nil
 	}
 	if d.room() < 0 {
