@@ -50,6 +50,7 @@ type directory struct {
 	said      settings // what the directory said last
 	saidIn    stamp    // of their file
 	blind     bool     // what it says now could not be read
+	draft     *draft   // of what it is to say; nil = there is none
 
 	stale       bool      // the uses of other writers are to be read
 	usesRead    time.Time // when the uses of other writers were read
@@ -261,7 +262,7 @@ type aftermath struct {
 func (a aftermath) settle(s *Store) {
 	s.discard(a.trash)
 	if a.remembered && s.cfg.Durability != None {
-		if err := s.commit(true, settingsFile, leaseDir+"/"); err != nil {
+		if err := s.commit(true, leaseDir+"/"); err != nil {
 			s.logOnce("sync settings", err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -114,11 +115,16 @@ func (d *directory) settle() error {
 	}
 	unwritten := false
 	if have != was {
+		writable := err == nil || have.capacity.Given() && have.policy != ""
+		if writable && (d.draft == nil || d.draft.settings != have) {
+			d.look = func() { d.write(have) }
+			return errMore
+		}
 		if err := d.change(); err != nil { // so that others look again
 			return err
 		}
-		if err == nil || have.capacity.Given() && have.policy != "" {
-			err = d.writeSettings(have)
+		if writable {
+			err = d.publishSettings()
 			d.remembered = d.remembered || err == nil
 		}
 		if unwritten = err != nil; unwritten {
@@ -130,7 +136,16 @@ func (d *directory) settle() error {
 	return nil
 }
 
-func (d *directory) writeSettings(have settings) error {
+// draft is a file of settings that has not its name yet. It is synced, whatever the
+// durability, so that a loss of power leaves the settings as they were before or after; and
+// so not written under the lock.
+type draft struct {
+	settings
+	name string
+	err  error // it could not be written
+}
+
+func (d *directory) write(have settings) {
 	text := ""
 	if have.capacity.Given() {
 		text = fmt.Sprintf("capacity %v\n", have.capacity)
@@ -138,7 +153,22 @@ func (d *directory) writeSettings(have settings) error {
 	if have.policy != "" {
 		text += fmt.Sprintf("policy %s\n", have.policy)
 	}
-	return rewrite(d.s.main, settingsFile, []byte(sealed(text)))
+	name := tmpDir + "/" + hostlock.Unique()
+	d.draft = &draft{have, name, vfs.WriteNew(d.s.main, name, true, []byte(sealed(text)))}
+}
+
+// publishSettings gives the draft its name. What is left of one the next sweep removes.
+func (d *directory) publishSettings() error {
+	made := d.draft
+	d.draft = nil
+	err := made.err
+	if err == nil {
+		err = replace(d.s.main, made.name, settingsFile)
+	}
+	if err != nil {
+		_ = d.s.main.Remove(made.name)
+	}
+	return err
 }
 
 // obey goes by the settings of a directory with that many bytes in use. Where it has

@@ -294,6 +294,44 @@ func TestSettingsOutliveALossOfPower(t *testing.T) {
 	}
 }
 
+// P7, P10: settings that were on the disk outlive a loss of power at any moment of an open
+// that replaces them, whatever its durability: the directory has the old ones or the new ones.
+func TestSettingsReplacedWhilePowerIsLost(t *testing.T) {
+	for _, level := range []blobstore.Durability{blobstore.None, blobstore.File, blobstore.Full} {
+		r := newRig(t)
+		var disk *crashfs.FS
+		var states []*crashfs.FS
+		armed := false
+		disk = crashfs.New(func(string) {
+			for seed := uint64(0); armed && seed < 16; seed++ {
+				states = append(states, disk.Clone(0.5, seed, nil))
+			}
+		})
+		open := func(f vfs.FS, level blobstore.Durability, capacity int64) *blobstore.Store {
+			cfg := powerConfig(f, level)
+			cfg.Capacity, cfg.DefaultCapacity = limit.Of(capacity), capacity == mib
+			s, err := blobstore.Open(background, cfg)
+			r.must(err)
+			return s
+		}
+		r.must(open(disk, blobstore.Full, 400*kib).Close(background))
+		armed = true
+		r.must(open(disk, level, 200*kib).Close(background))
+		armed = false
+		lost := 0
+		for _, state := range states {
+			s := open(state, blobstore.Full, mib)
+			u, err := s.Usage(background)
+			r.must(err)
+			if u.Capacity != limit.Of(400*kib) && u.Capacity != limit.Of(200*kib) {
+				lost++
+			}
+			r.must(s.Close(background))
+		}
+		r.want(words(level, "of", len(states), "states have neither"), lost, 0)
+	}
+}
+
 // P7: settings that somebody removes or replaces by hand are noticed by those that are open.
 func TestSettingsChangedByHand(t *testing.T) {
 	r := newRig(t)
