@@ -40,6 +40,10 @@ type directory struct {
 	restFile vfs.File // nil = there is none
 	wanted   bool     // it is to be read
 
+	stuck     bool // entries that cannot be evicted were passed over
+	retried   bool // they were brought back in this change
+	retriedAt time.Time
+
 	choosing bool   // a victim is to be chosen, and idx does not know all about the next ones
 	only     string // of that backend, if not empty
 
@@ -238,7 +242,7 @@ func (d *directory) turn(ctx context.Context, do func() error) (more bool, left 
 		if err != nil {
 			d.fresh = false
 		}
-		d.usesNew = d.usesNew && more
+		d.usesNew, d.retried = d.usesNew && more, d.retried && more
 		var e error
 		if left, e = d.end(ctx); e == errMore {
 			more = true

@@ -124,10 +124,12 @@ const mostMoved = 100
 
 var mostHeld = 5 * time.Millisecond // tests that count operations have it longer
 
+const retryEvery = time.Minute
+
 // shrink evicts until the bytes are within capacity. It never evicts the place keep,
 // and only entries of the backend only if that is not empty. An entry that cannot be
-// removed is passed over, and more victims follow in its place (SPEC P5). errMore says
-// that it has not come to an end.
+// removed is passed over for a minute, and more victims follow in its place (SPEC P5).
+// errMore says that it has not come to an end.
 func (d *directory) shrink(capacity int64, keep, only string) error {
 	if d.idx.disk <= capacity {
 		return nil
@@ -144,6 +146,7 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 	if err := d.others(); err != nil {
 		return err
 	}
+	d.retry()
 	begin := time.Now() // not the store's clock
 	for moved := 0; d.idx.disk > capacity; {
 		if len(d.idx.unknown()) > 0 || !d.idx.arranged(only) || d.idx.starved() {
@@ -155,7 +158,6 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 		}
 		victims := d.idx.surplus(capacity, keep, mostMoved/5)
 		if len(victims) == 0 && !d.idx.starved() {
-			d.idx.retry() // with the next change
 			break
 		}
 		for _, r := range victims {
@@ -169,6 +171,7 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 			}
 			if !gone {
 				d.idx.pass(r)
+				d.stuck = true
 				continue
 			}
 			d.s.stats.evictions.Add(1)
@@ -176,6 +179,17 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 		}
 	}
 	return nil
+}
+
+// retry brings entries that were passed over back, once a minute: each try is several calls
+// of the system. It does so once in a change, however far the clock jumps meanwhile.
+func (d *directory) retry() {
+	if now := d.s.cfg.Now(); !d.retried && now.Sub(d.retriedAt).Abs() >= retryEvery {
+		if d.retried, d.retriedAt = true, now; d.stuck {
+			d.stuck = false
+			d.idx.retry()
+		}
+	}
 }
 
 // repay evicts what the stores of an import have left to its end, or to that of the store.

@@ -2,6 +2,7 @@ package blobstore
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -182,7 +183,8 @@ func (s *Store) relist(ctx context.Context, op string) error {
 // in use, counted as Config.Capacity counts them. With Config.Only it evicts entries
 // of that backend alone, and ends when there are none. The error is fault.ErrInvalid
 // for a negative number, fault.ErrRefused with reason degraded for a directory that could
-// not be written when it was opened, fault.ErrClosed, fault.ErrIO or the context's. With
+// not be written when it was opened, and where entries cannot be removed and more bytes
+// are left, fault.ErrClosed, fault.ErrIO or the context's. With
 // Config.ReadOnly nothing is evicted.
 func (s *Store) Prune(ctx context.Context, bytes int64) error {
 	if bytes < 0 {
@@ -198,9 +200,22 @@ func (s *Store) Prune(ctx context.Context, bytes int64) error {
 	if s.off || s.cfg.ReadOnly {
 		return nil
 	}
-	err := s.dir.alter(ctx, func() error { return s.dir.shrink(bytes, "", s.cfg.Only) })
+	d, stuck, first := &s.dir, 0, true
+	err := d.alter(ctx, func() error {
+		if first {
+			d.retriedAt, first = time.Time{}, false // whoever asks for it wants it tried
+		}
+		err := d.shrink(bytes, "", s.cfg.Only)
+		if err == nil && d.idx.disk > bytes {
+			stuck = d.idx.stuck(s.cfg.Only)
+		}
+		return err
+	})
 	if err != nil {
 		return trouble("store: prune", s.cfg.Dir, err)
+	}
+	if stuck > 0 {
+		return refused("store: prune", s.cfg.Only, "", Miss{Reason: fault.Degraded}, fmt.Errorf("%w: %d entries could not be removed", fault.ErrIO, stuck))
 	}
 	return nil
 }

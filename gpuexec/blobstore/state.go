@@ -185,6 +185,16 @@ func (x *index) retry() {
 	}
 }
 
+// stuck counts the entries, of one backend if that is not empty, that were passed over.
+func (x *index) stuck(only string) (n int) {
+	for _, r := range x.entries {
+		if r.stuck && (only == "" || only == backendOf(r.place)) {
+			n++
+		}
+	}
+	return n
+}
+
 // note adds requests to those of this writer.
 func (x *index) note(more uses) {
 	for place, u := range more {
@@ -275,7 +285,9 @@ func (x *index) useOf(r *record) (sum use) {
 // time: another of the same size may have its place.
 func (x *index) inherit(old *index) {
 	for place, r := range x.entries {
-		switch o, ok := old.entries[place]; {
+		o, ok := old.entries[place]
+		r.stuck = ok && o.stuck
+		switch {
 		case !ok || o.bytes != r.bytes || !o.known:
 		case o.stamp == stamp{}:
 			r.was = o

@@ -121,9 +121,35 @@ func TestEvictionPassesOver(t *testing.T) {
 		r.want("the one that is stuck", s.get("k0"), stuck)
 		r.want("the next", s.get("k1"), "miss reason=absent")
 		r.want("the newest", s.get("k7"), "v")
-		err := s.Prune(background, 0)
-		r.want("prune", words(err, s.usage().Entries), map[bool]string{false: "<nil> 0", true: "<nil> 1"}[firm])
+		r.want("prune", words(said(s.Prune(background, 0)), s.usage().Entries), map[bool]string{false: "ok 0", true: "refused reason=degraded 1"}[firm])
 	}
+}
+
+// P7: entries that cannot be removed are tried again once a minute, after a restart and by a
+// prune, and not by each put.
+func TestStuckEntriesAreTriedOnceAMinute(t *testing.T) {
+	r := newRig(t)
+	var tries atomic.Int64
+	var armed atomic.Bool
+	s := r.open("d", 50*small, on(func(f vfs.FS) vfs.FS {
+		return &overlay{f, func(string) bool { tries.Add(1); return armed.Load() }, true}
+	}))
+	s.fill(1, 50, 10)
+	armed.Store(true)
+	triedBy := func(put int) bool {
+		tries.Store(0)
+		s.fill(put, put, 10)
+		return tries.Load() >= 50
+	}
+	r.want("the first", triedBy(51), true)
+	r.want("the next", words(triedBy(52), triedBy(53)), "false false")
+	r.clock(time.Minute)
+	r.want("a minute later", words(triedBy(54), triedBy(55)), "true false")
+	s.reopen()
+	tries.Store(0)
+	r.want("prune", words(said(s.Prune(background, 0)), tries.Load() >= 50), "refused reason=degraded true")
+	armed.Store(false)
+	r.want("once they can be", words(s.Prune(background, 0), s.usage().Entries), "<nil> 0")
 }
 
 // full is a disk without space for new files.
