@@ -194,7 +194,7 @@ func (d *directory) sealAt(offset int64) string {
 }
 
 // folders is a digest of the times at which the folders of backends were changed: a
-// bucket came or went.
+// bucket came or went, or somebody has put an older copy over them.
 func (d *directory) folders() uint64 {
 	list, err := d.s.main.ReadDir(".")
 	if err != nil {
@@ -203,7 +203,7 @@ func (d *directory) folders() uint64 {
 	var text []byte
 	for _, b := range list {
 		if info, err := d.s.main.Lstat(b.Name); err == nil && info.Mode.IsDir() && validBackend(b.Name) {
-			text = fmt.Appendf(text, "%s %d\n", b.Name, info.ModTime.UnixNano())
+			text = fmt.Appendf(text, "%s %d\n", b.Name, info.Changed.UnixNano())
 		}
 	}
 	return xxhash.Sum64(text)

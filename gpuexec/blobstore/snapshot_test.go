@@ -5,6 +5,7 @@ package blobstore_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -229,6 +230,21 @@ func TestSnapshotIsAHint(t *testing.T) {
 			})
 		}
 	}
+}
+
+// P7: an older copy that somebody has put over the directory, with its times, is noticed.
+func TestOlderCopyOverTheDirectory(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 10*small)
+	s.fill(1, 5, 10)
+	s.shut()
+	r.must(exec.Command("cp", "-a", r.path("d"), r.path("copy")).Run())
+	s = r.open("d", 10*small)
+	s.fill(6, 10, 10)
+	s.shut()
+	r.must(exec.Command("cp", "-a", r.path("copy")+"/.", r.path("d")).Run())
+	s = r.open("d", 10*small)
+	r.want("accounts", words(s.usage().Entries, s.audit()), "10 ok")
 }
 
 // P7: what needs entries that were not read yet reads on: setting one aside, evicting

@@ -440,7 +440,7 @@ func infoOf(name string, st *unix.Stat_t) Info {
 	}
 	return Info{
 		Name: name[strings.LastIndexByte(name, '/')+1:], Mode: mode, Size: st.Size,
-		ModTime: time.Unix(st.Mtim.Unix()), Inode: st.Ino, Links: uint64(st.Nlink), Owner: st.Uid,
+		ModTime: time.Unix(st.Mtim.Unix()), Changed: time.Unix(st.Ctim.Unix()), Inode: st.Ino, Links: uint64(st.Nlink), Owner: st.Uid,
 	}
 }
 

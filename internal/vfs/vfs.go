@@ -14,9 +14,10 @@ type Info struct {
 	Mode    fs.FileMode
 	Size    int64 // bytes
 	ModTime time.Time
-	Inode   uint64 // unique among the files that exist
-	Links   uint64 // names it has; 0 = removed while open
-	Owner   uint32 // user id
+	Changed time.Time // by the kernel, of content, mode, names or ModTime: nobody can set it
+	Inode   uint64    // unique among the files that exist
+	Links   uint64    // names it has; 0 = removed while open
+	Owner   uint32    // user id
 }
 
 // Regular reports whether it is a plain file.

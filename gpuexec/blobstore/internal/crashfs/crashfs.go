@@ -274,7 +274,7 @@ func (f *FS) Lstat(name string) (vfs.Info, error) {
 
 func (n *node) info(name string) vfs.Info {
 	return vfs.Info{Name: name[strings.LastIndexByte(name, '/')+1:], Mode: n.mode, Size: int64(len(n.content)),
-		ModTime: n.time, Inode: n.inode, Links: uint64(n.links), Owner: uint32(os.Geteuid())}
+		ModTime: n.time, Changed: n.time, Inode: n.inode, Links: uint64(n.links), Owner: uint32(os.Geteuid())}
 }
 
 // Mkdir implements vfs.FS.
