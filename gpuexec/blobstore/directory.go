@@ -101,12 +101,9 @@ func (d *directory) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := d.mu.lock(ctx); err != nil {
+	if err := d.distrust(ctx); err != nil {
 		return err
 	}
-	d.fresh = false // read the directory again
-	d.own()         // before anything is written that may be left
-	d.mu.unlock()
 	err := d.alter(ctx, func() error {
 		if err := d.settle(); err != nil {
 			return err
@@ -233,6 +230,9 @@ func (d *directory) turn(ctx context.Context, do func() error) (more bool, left 
 		d.leave()
 		d.mu.unlock()
 	}()
+	if d.owner == nil || !d.fresh { // as when there was no room for it
+		d.own() // before anything is written that may be left
+	}
 	if err = d.enter(ctx); err == nil {
 		err = do()
 		more = err == errMore

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -198,4 +199,29 @@ func TestEvictedTogetherAreRemoved(t *testing.T) {
 	s.fill(1, 5, 1000)
 	r.must(s.Prune(background, 0))
 	r.want("trash", len(r.names("d/tmp")), 0)
+}
+
+// noOwner is a file system that may have no room for files of owners.
+type noOwner struct {
+	vfs.FS
+	full *atomic.Bool
+}
+
+func (f noOwner) Create(name string) (vfs.File, error) {
+	if f.full.Load() && strings.HasPrefix(name, "lease/owner/") {
+		return nil, syscall.ENOSPC
+	}
+	return f.FS.Create(name)
+}
+
+// P9: a process that opened the store while the disk was full shows that it lives as soon
+// as it changes something and there is room.
+func TestOwnerAfterAFullDisk(t *testing.T) {
+	r := newRig(t)
+	var full atomic.Bool
+	full.Store(true)
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return noOwner{f, &full} }))
+	r.want("put", words(s.put("a", "v"), len(r.names("d/lease/owner"))), "ok 0")
+	full.Store(false)
+	r.want("put", words(s.put("b", "v"), len(r.names("d/lease/owner"))), "ok 1")
 }
