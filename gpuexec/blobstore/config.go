@@ -11,6 +11,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -212,9 +213,7 @@ func (c Config) withDefaults(ctx context.Context) (Config, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = guard.Logger(c.Logger, func(fn func()) { go fn() })
 	if c.After == nil {
 		c.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
 	}

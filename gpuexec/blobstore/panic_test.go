@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -145,5 +147,37 @@ func (m mute) Err() error {
 		panic("asked")
 	default:
 		return nil
+	}
+}
+
+// fierce is a handler of logs that does not return.
+type fierce struct {
+	slog.Handler
+	fault func()
+}
+
+func (fierce) Enabled(context.Context, slog.Level) bool { return true }
+func (f fierce) Handle(context.Context, slog.Record) error {
+	f.fault()
+	return nil
+}
+
+// noFolders is a file system that cannot sync folders.
+type noFolders struct{ vfs.FS }
+
+func (noFolders) SyncDir(string) error { return syscall.EINVAL }
+
+// F3, P5: a logger that panics, on a goroutine of the store or under the lock of the
+// directory, loses its record and nothing else.
+func TestLoggerThatPanics(t *testing.T) {
+	for name, fault := range map[string]func(){"panic": func() { panic("logger") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var full atomic.Bool
+			full.Store(true)
+			s := r.open("d", mib, sync_(blobstore.Full), on(func(f vfs.FS) vfs.FS { return noOwner{noFolders{f}, &full} }),
+				func(c *blobstore.Config) { c.Logger = slog.New(fierce{fault: fault}) })
+			r.want("put", words(s.put("k", "v"), s.get("k")), "ok v")
+		})
 	}
 }
