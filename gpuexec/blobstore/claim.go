@@ -93,13 +93,19 @@ func (s *Store) Succeed(ctx context.Context, backend, key string, old Blob) (*Bl
 		return found != nil || err != nil
 	}
 	c, err := s.claim(ctx, backend, key, settled)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, nil, err
-	case c != nil && c.lease != nil && found == nil && settled() && found != nil: // it was stored before the claim was ours
-		c.Release()
-		c = nil
 	}
+	given := false
+	defer func() {
+		if c != nil && !given { // or settled has panicked
+			c.Release()
+		}
+	}()
+	if c != nil && c.lease != nil && found == nil && settled() && found != nil { // it was stored before the claim was ours
+		return found, nil, nil
+	}
+	given = true
 	return found, c, nil
 }
 

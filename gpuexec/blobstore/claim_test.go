@@ -5,6 +5,7 @@ package blobstore_test
 import (
 	"context"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -114,4 +115,36 @@ func TestStoredBeforeTheClaim(t *testing.T) {
 	next, c, err := b.Succeed(background, backend, "k", blob)
 	r.want("the lease was given back", words(next == nil, c != nil, err), "true true <nil>")
 	c.Release()
+}
+
+// P8, F3: a hash that panics while a claim is given leaves no claim behind that nobody
+// can release.
+func TestPanicWhileAClaimIsGiven(t *testing.T) {
+	r := newRig(t)
+	var calls, at atomic.Int64
+	s := r.open("d", mib, func(c *blobstore.Config) {
+		c.Hash = func(string) uint64 {
+			if calls.Add(1) == at.Load() {
+				panic("hash")
+			}
+			return 7
+		}
+	})
+	other := r.open("d", mib)
+	for n := range int64(5) {
+		calls.Store(0)
+		at.Store(n + 1)
+		obtain := func(s *shop) error {
+			defer func() { _ = recover() }()
+			ctx, cancel := context.WithTimeout(background, 3*time.Second)
+			defer cancel()
+			_, c, _, err := s.Obtain(ctx, backend, "k")
+			if c != nil {
+				c.Release()
+			}
+			return err
+		}
+		r.want("no panic, or no claim", obtain(s), nil)
+		r.want("another process", obtain(other), nil)
+	}
 }
