@@ -16,7 +16,6 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
@@ -373,16 +372,10 @@ func checkOwner(fsys vfs.FS, path string, create bool) error {
 		return fmt.Errorf("%s is no folder", path)
 	case info.Mode.Perm()&0o022 != 0:
 		return unsafe("others can write it (mode %04o): a stored kernel is code; chmod go-w it", info.Mode.Perm())
-	case int(info.Owner) != user && (create || info.Owner != 0) && !behindSudo(user, info.Owner):
+	case int(info.Owner) != user && (create || info.Owner != 0) && !trust.BehindSudo(user, info.Owner):
 		return unsafe("it belongs to user %d: a stored kernel is code; use a directory of your own", info.Owner)
 	}
 	return nil
-}
-
-// behindSudo reports whether this is root, called by that user.
-func behindSudo(user int, owner uint32) bool {
-	caller, _ := env.Process()("SUDO_UID")
-	return user == 0 && caller == strconv.FormatUint(uint64(owner), 10)
 }
 
 // resolve follows the symbolic links in the path of a directory, which may not

@@ -131,7 +131,7 @@ func TestWritableByOthers(t *testing.T) {
 	}
 }
 
-// P15, P13: nor does one of another user, unless that is root or oneself is.
+// P15, P13: nor does one of another user, unless that is root, or called root.
 func TestOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to run a child as somebody else")
@@ -155,7 +155,15 @@ func TestOwner(t *testing.T) {
 		if err := os.Chown(path, owner, 0); err != nil {
 			t.Fatal(err)
 		}
-		opened(t, path) // by root
+		for caller, want := range map[string]error{"": fault.ErrRefused, fmt.Sprint(owner): nil} {
+			t.Setenv("SUDO_UID", caller)
+			if owner == 0 {
+				want = nil
+			}
+			if _, err := trust.Open(path); !errors.Is(err, want) {
+				t.Errorf("of user %d, by root, called by user %q: %v, want %v", owner, caller, err, want)
+			}
+		}
 		cmd := exec.Command(copied, "-child="+path)
 		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: somebody, Gid: somebody}}

@@ -45,7 +45,7 @@ func read(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: the trust list is not a plain file", fault.ErrInvalid)
 	case st.Mode&0o022 != 0:
 		return nil, fmt.Errorf("%w: others can write the trust list (mode %04o): chmod go-w it", fault.ErrRefused, st.Mode&0o777)
-	case user > 0 && st.Uid != 0 && int(st.Uid) != user:
+	case st.Uid != 0 && int(st.Uid) != user && !BehindSudo(user, st.Uid):
 		return nil, fmt.Errorf("%w: the trust list belongs to user %d: use one of your own or root's", fault.ErrRefused, st.Uid)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, most+1))
