@@ -69,6 +69,10 @@ func add(out *tar.Writer, name string, text []byte) error {
 // transfer calls take for each sound entry of a directory. It counts the other
 // entries, and folders that may not be listed, as rejected.
 func (s *Store) transfer(ctx context.Context, l folder, t *Transfer, take func(place, key string, file []byte) error) error {
+	var refused refusals
+	if err := refused.read(l.FS); err != nil {
+		s.logOnce("read what was refused", err)
+	}
 	return l.scan(func(place string, _ files) error {
 		if err := ctx.Err(); err != nil || !s.concerns(place) {
 			return err
@@ -88,6 +92,10 @@ func (s *Store) transfer(ctx context.Context, l folder, t *Transfer, take func(p
 		}
 		if _, flaw := frame.Parse(file, frame.ID{Backend: backendOf(place), Key: key}); !flaw.None() && flaw.Reason != fault.Outdated {
 			t.reject(flaw.Reason)
+			return nil
+		}
+		if digest := frame.DigestOf(file); refused.has(digest) || s.isRefused(digest) { // it could not be moved
+			t.reject(fault.Quarantined)
 			return nil
 		}
 		if err := take(place, key, file); err != nil {

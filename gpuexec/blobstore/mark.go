@@ -20,8 +20,8 @@ import (
 
 // Enter must be called before a blob is given to a driver, and the function leave
 // after the driver has returned (SPEC P11). If the process ends in between, no
-// process gives the blob to a driver again. Enter does nothing for drivers that
-// cannot abort (Config.Aborts).
+// process gives the blob to a driver again. For drivers that cannot abort
+// (Config.Aborts) Enter marks nothing, and only looks whether the blob was refused.
 //
 // A Miss that is not zero means that the blob must not be used. Reason quarantined:
 // the blob has ended a process or was refused, or has left the store since it was read.
@@ -33,7 +33,14 @@ func (s *Store) Enter(ctx context.Context, backend string, b Blob) (leave func()
 		return nothing, Miss{}, err
 	}
 	defer s.leave()
-	if s.off || s.cfg.ReadOnly || !s.cfg.Aborts(backend) {
+	if s.off {
+		return nothing, Miss{}, nil
+	}
+	if s.cfg.ReadOnly || !s.cfg.Aborts(backend) {
+		if s.isRefusedNow(b.digest) { // it may lie where no process can move it
+			s.stats.reason(fault.Quarantined)
+			return nothing, Miss{Reason: fault.Quarantined}, nil
+		}
 		return nothing, Miss{}, nil
 	}
 	name := hex.EncodeToString(b.digest[:])
@@ -338,7 +345,23 @@ const (
 
 // isRefused reports whether no driver is given a blob, as far as this process knows.
 func (s *Store) isRefused(digest [32]byte) bool {
-	known := s.refusals.known.Load()
+	return s.refusals.has(digest)
+}
+
+// isRefusedIn does so for what a layer has: a base has its own list, too.
+func (s *Store) isRefusedIn(layer int, digest [32]byte) bool {
+	if layer == 0 {
+		return s.isRefused(digest)
+	}
+	r := &s.ofBases[layer-1]
+	if err := r.read(s.bases[layer-1].FS); err != nil {
+		s.logOnce("read what was refused", err)
+	}
+	return r.has(digest) || s.isRefusedNow(digest)
+}
+
+func (r *refusals) has(digest [32]byte) bool {
+	known := r.known.Load()
 	return known != nil && (*known)[digest]
 }
 
@@ -360,7 +383,7 @@ func (r *refusals) read(fsys vfs.FS) error {
 	now := outline{folder: stampOf(info), files: files{key: info.Size}}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil && now == r.mu.seen {
+	if (err == nil || isGone(err)) && now == r.mu.seen {
 		return nil
 	}
 	var text []byte

@@ -180,7 +180,7 @@ func (s *Store) findIn(f *finding, layer int, bucket, key string, present frame.
 				f.barred = append(f.barred, place)
 			}
 		case sound:
-			if layer > 0 && s.isRefusedNow(e.Digest) || s.isRefused(e.Digest) {
+			if s.isRefusedIn(layer, e.Digest) {
 				continue
 			}
 			if s.judge(f, layer, place, e, verdict.miss, present); f.hit && s.trust == nil {

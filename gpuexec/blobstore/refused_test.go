@@ -8,7 +8,9 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -286,4 +288,56 @@ func TestSignedEarlierForFewerSets(t *testing.T) {
 		r.flip(r.path(map[string]string{"d": "d/test/7/1/kernel.bin", "base": "base/test/7/0/kernel.bin"}[layer]), -1)
 		r.want("without the newer one", s.get("k"), "old")
 	}
+}
+
+// fixed is a file system that moves and removes no entry.
+type fixed struct{ vfs.FS }
+
+func (f fixed) Rename(from, to string) error {
+	if strings.HasPrefix(from, backend+"/") {
+		return syscall.EXDEV
+	}
+	return f.FS.Rename(from, to)
+}
+
+func (f fixed) Remove(name string) error {
+	if strings.HasPrefix(name, backend+"/") {
+		return syscall.EROFS
+	}
+	return f.FS.Remove(name)
+}
+
+// P11: an entry that a driver refused and that cannot be moved is not given to drivers by
+// other processes, nor does it stand for a good one that they store.
+func TestRefusedEntryThatStaysInOtherProcesses(t *testing.T) {
+	r := newRig(t)
+	stays := on(func(f vfs.FS) vfs.FS { return fixed{f} })
+	a, b := r.open("d", mib, stays), r.open("d", mib, stays)
+	reading := r.open("d", mib, func(c *blobstore.Config) { c.ReadOnly = true })
+	c := r.open("d", mib, stays)
+	r.want("put", a.put("k", "bad"), "ok")
+	r.must(a.Refuse(background, a.blob("k")))
+	r.want("here", a.get("k"), "miss reason=absent")
+	for _, s := range []*shop{b, reading} {
+		bad := s.blob("k") // which is not asked of the disk for each get
+		leave, miss, err := s.Enter(background, backend, bad)
+		leave()
+		r.want("there", words(miss.Reason, err, s.get("k")), "quarantined <nil> miss reason=absent")
+	}
+	r.want("a good one", words(c.put("k", "good"), a.get("k"), b.get("k")), "ok good good")
+}
+
+// P11: nor does it go on to other directories, in an archive, by a merge or of a base.
+func TestRefusedEntryThatStaysElsewhere(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return fixed{f} }))
+	r.want("put", s.put("k", "bad"), "ok")
+	over := r.open("over", mib, func(c *blobstore.Config) { c.Bases = []string{r.path("d")} })
+	r.want("of a base", over.get("k"), "bad")
+	r.must(s.Refuse(background, s.blob("k")))
+	r.want("of a base", over.get("k"), "miss reason=absent")
+	to := r.open("to", mib)
+	r.want("archive", words(to.bring(s.exported()), to.get("k")), "map[] miss reason=absent")
+	got, err := to.Merge(background, r.path("d"))
+	r.want("merge", words(got.Taken, got.Rejected, err, to.get("k")), "0 map[quarantined:1] <nil> miss reason=absent")
 }

@@ -53,6 +53,7 @@ type opened struct {
 	writes   breaker
 	commits  commits
 	refusals refusals
+	ofBases  []refusals // theirs
 	settings atomic.Pointer[settings]
 
 	base   context.Context
@@ -126,6 +127,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 func (s *Store) open(ctx context.Context) (err error) {
 	s.main = folder{FS: s.cfg.fs(resolve(s.cfg.Dir))}
 	s.openBases()
+	s.ofBases = make([]refusals, len(s.bases))
 	if s.cfg.Trust != "" {
 		if s.trust, err = trust.Open(s.cfg.Trust); err != nil {
 			return err

@@ -161,6 +161,7 @@ func (w *writing) tooLarge(op string) error {
 // large one, so it is done without the lock: under the lock the outlines are compared.
 func (w *writing) search() {
 	w.searched++
+	w.s.readRefused()                                                    // what cannot be moved is still there
 	w.around, _ = w.s.main.outlines(w.backend + "/" + w.s.Bucket(w.key)) // a bucket that cannot be listed is searched again
 	w.near = w.s.find(w.backend, w.key, w.present)
 }
@@ -439,7 +440,7 @@ func (w *writing) yield(bucket string) error {
 			return nil
 		}
 		f := &finding{}
-		if e, v := s.read(s.main, place, w.key); slot.ours && v.kind == sound {
+		if e, v := s.read(s.main, place, w.key); slot.ours && v.kind == sound && !s.isRefused(e.Digest) {
 			s.judge(f, 0, place, e, v.miss, w.present)
 		}
 		if f.hit {
