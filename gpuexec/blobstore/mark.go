@@ -453,8 +453,11 @@ func (s *Store) writeRefused(digest [32]byte) error {
 }
 
 func (s *Store) addRefused(line string) error {
-	f, err := s.main.Update(refusedFile)
+	f, err := s.main.Append(refusedFile)
 	if err != nil {
+		if info, e := s.main.Lstat(refusedFile); e == nil && !info.Mode.IsRegular() {
+			return rewrite(s.main, refusedFile, []byte(line))
+		}
 		return err
 	}
 	info, err := f.Stat()

@@ -341,3 +341,65 @@ func TestRefusedEntryThatStaysElsewhere(t *testing.T) {
 	got, err := to.Merge(background, r.path("d"))
 	r.want("merge", words(got.Taken, got.Rejected, err, to.get("k")), "0 map[quarantined:1] <nil> miss reason=absent")
 }
+
+// late is a file system whose first write to lease/refused stands still.
+type late struct {
+	vfs.FS
+	once   *atomic.Bool
+	at, on chan struct{}
+}
+
+func (l late) Append(name string) (vfs.File, error) {
+	f, err := l.FS.Append(name)
+	return lateFile{f, l}, err
+}
+
+type lateFile struct {
+	vfs.File
+	late
+}
+
+func (f lateFile) WriteAt(p []byte, offset int64) (int, error) {
+	if f.once.CompareAndSwap(false, true) {
+		close(f.at)
+		<-f.on
+	}
+	return f.File.WriteAt(p, offset)
+}
+
+// P11, P8: a process that stood still while it noted a refused blob, and was passed over,
+// takes nothing of what others have noted meanwhile.
+func TestStoppedWhileItNotesARefusal(t *testing.T) {
+	r := newRig(t)
+	base := r.open("base", mib)
+	r.want("put", words(base.put("a", "bad a"), base.put("b", "bad b")), "ok ok")
+	archive := base.exported()
+	quick := func(c *blobstore.Config) { c.Lease = 50 * time.Millisecond }
+	l := late{nil, &atomic.Bool{}, make(chan struct{}), make(chan struct{})}
+	stopped := r.open("d", mib, quick, on(func(f vfs.FS) vfs.FS { l.FS = f; return l }))
+	other := r.open("d", mib, quick)
+	r.want("import", other.bring(archive), "map[]")
+	a, b := stopped.blob("a"), other.blob("b")
+	done := make(chan error, 1)
+	go func() { done <- stopped.Refuse(background, a) }()
+	<-l.at
+	r.must(other.Refuse(background, b))
+	close(l.on)
+	r.must(<-done)
+	other.reopen()
+	r.want("import", words(other.bring(archive), other.get("a"), other.get("b")), "map[quarantined:2] miss reason=absent miss reason=absent")
+}
+
+// P11: what has the name of the list of refused blobs and is no file is replaced.
+func TestListOfRefusalsIsAFolder(t *testing.T) {
+	r := newRig(t)
+	base := r.open("base", mib)
+	base.put("k", "bad")
+	archive := base.exported()
+	s := r.open("d", mib)
+	r.must(os.MkdirAll(r.path("d/lease/refused/x"), 0o700))
+	r.want("import", s.bring(archive), "map[]")
+	r.must(s.Refuse(background, s.blob("k")))
+	s.reopen()
+	r.want("after a restart", words(s.bring(archive), s.get("k")), "map[quarantined:1] miss reason=absent")
+}

@@ -13,9 +13,10 @@ import (
 // file is a bare descriptor. An os.File registers with the poller, which costs as
 // much as reading a small kernel.
 type file struct {
-	fd     int
-	name   string
-	locked atomic.Bool
+	fd      int
+	name    string
+	appends bool
+	locked  atomic.Bool
 }
 
 func (f *file) ReadAt(p []byte, offset int64) (int, error) {
@@ -38,7 +39,13 @@ func (f *file) ReadAt(p []byte, offset int64) (int, error) {
 func (f *file) WriteAt(p []byte, offset int64) (int, error) {
 	done := 0
 	for done < len(p) {
-		n, err := unix.Pwrite(f.fd, p[done:], offset+int64(done))
+		var n int
+		var err error
+		if f.appends {
+			n, err = unix.Write(f.fd, p[done:])
+		} else {
+			n, err = unix.Pwrite(f.fd, p[done:], offset+int64(done))
+		}
 		switch {
 		case err == unix.EINTR:
 		case err != nil:

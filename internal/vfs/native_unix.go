@@ -158,8 +158,11 @@ func (n *native) Create(name string) (File, error) {
 	return n.file(name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
 }
 
-func (n *native) Update(name string) (File, error) {
-	f, err := n.file(name, unix.O_RDWR|unix.O_CREAT)
+func (n *native) Update(name string) (File, error) { return n.plain(name, 0) }
+func (n *native) Append(name string) (File, error) { return n.plain(name, unix.O_APPEND) }
+
+func (n *native) plain(name string, flags int) (File, error) {
+	f, err := n.file(name, unix.O_RDWR|unix.O_CREAT|flags)
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +196,7 @@ func (n *native) file(name string, flags int) (File, error) {
 	if err := check(fd, name, root); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return &file{fd: fd, name: name}, nil
+	return &file{fd: fd, name: name, appends: flags&unix.O_APPEND != 0}, nil
 }
 
 // check refuses an open file or folder that another user owns or can write. Root and

@@ -37,6 +37,9 @@ type FS interface {
 	Create(name string) (File, error)
 	// Update opens a plain file for reading and writing and makes it if missing.
 	Update(name string) (File, error)
+	// Append is Update for a file whose writes go to its end, wherever that is by then: no
+	// writer takes what another one has written.
+	Append(name string) (File, error)
 	// ReadDir lists a folder, sorted by name. Only Name and the type bits of Mode
 	// of an Info are set.
 	ReadDir(name string) ([]Info, error)

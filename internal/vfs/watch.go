@@ -46,6 +46,7 @@ func (w watched) opened(name string, open func(string) (File, error)) (File, err
 func (w watched) Open(name string) (File, error)   { return w.opened(name, w.FS.Open) }
 func (w watched) Create(name string) (File, error) { return w.opened(name, w.FS.Create) }
 func (w watched) Update(name string) (File, error) { return w.opened(name, w.FS.Update) }
+func (w watched) Append(name string) (File, error) { return w.opened(name, w.FS.Append) }
 
 func (w watched) ReadDir(name string) ([]Info, error) {
 	for _, op := range []string{"open", "read"} {

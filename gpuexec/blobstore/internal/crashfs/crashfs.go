@@ -219,12 +219,15 @@ func (f *FS) Open(name string) (vfs.File, error) {
 }
 
 // Create implements vfs.FS.
-func (f *FS) Create(name string) (vfs.File, error) { return f.make(name, true) }
+func (f *FS) Create(name string) (vfs.File, error) { return f.make(name, true, false) }
 
 // Update implements vfs.FS.
-func (f *FS) Update(name string) (vfs.File, error) { return f.make(name, false) }
+func (f *FS) Update(name string) (vfs.File, error) { return f.make(name, false, false) }
 
-func (f *FS) make(name string, exclusive bool) (_ vfs.File, err error) {
+// Append implements vfs.FS.
+func (f *FS) Append(name string) (vfs.File, error) { return f.make(name, false, true) }
+
+func (f *FS) make(name string, exclusive, appends bool) (_ vfs.File, err error) {
 	f.mu.Lock()
 	defer f.did("create", &err)
 	folder, n, last, err := f.walkLocked("open", name)
@@ -239,7 +242,7 @@ func (f *FS) make(name string, exclusive bool) (_ vfs.File, err error) {
 		n = f.newNode(0o600)
 		f.changeLocked(edit{folder, last, n})
 	}
-	return &file{fs: f, node: n, name: name}, nil
+	return &file{fs: f, node: n, name: name, appends: appends}, nil
 }
 
 // ReadDir implements vfs.FS.

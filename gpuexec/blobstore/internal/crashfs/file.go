@@ -11,9 +11,10 @@ import (
 
 // file implements vfs.File.
 type file struct {
-	fs   *FS
-	node *node
-	name string
+	fs      *FS
+	node    *node
+	name    string
+	appends bool
 }
 
 func (f *file) ReadAt(p []byte, offset int64) (int, error) {
@@ -35,6 +36,9 @@ func (f *file) ReadAt(p []byte, offset int64) (int, error) {
 func (f *file) WriteAt(p []byte, offset int64) (_ int, err error) {
 	f.fs.mu.Lock()
 	defer f.fs.did("write", &err)
+	if f.appends {
+		offset = int64(len(f.node.content))
+	}
 	w := write{offset, slices.Clone(p)}
 	f.node.content = w.apply(f.node.content)
 	f.node.writes = append(f.node.writes, w)
