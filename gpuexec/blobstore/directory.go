@@ -135,16 +135,19 @@ func (d *directory) mayBecome() error {
 	if f.isStore() {
 		return nil
 	}
-	for _, name := range []string{tmpDir, usesDir, quarantineDir, ownerDir} {
+	for _, name := range []string{tmpDir, usesDir, quarantineDir, ownerDir, keyDir} {
 		list, _ := f.ReadDir(name)         // missing, or its making fails
 		if len(list) > 0 && !f.isStore() { // else another process has made one since
 			return &fault.Error{Op: "store: open", Key: d.s.cfg.Dir,
 				Err: fmt.Errorf("%w: this is no store yet, and its folder %s has files, which a store would remove: use another directory", fault.ErrRefused, name)}
 		}
 	}
-	if _, err := f.Lstat(sizeFile); err == nil && f.readSize() == unknownSize && !f.isStore() {
-		return &fault.Error{Op: "store: open", Key: d.s.cfg.Dir,
-			Err: fmt.Errorf("%w: this is no store yet, and its %s, which a store would replace, has no number: use another directory", fault.ErrRefused, sizeFile)}
+	for _, name := range []string{sizeFile, indexFile, journalFile, settingsFile, refusedFile} {
+		_, err := f.Lstat(name)
+		if err == nil && (name != sizeFile || f.readSize() == unknownSize) && !f.isStore() {
+			return &fault.Error{Op: "store: open", Key: d.s.cfg.Dir,
+				Err: fmt.Errorf("%w: this is no store yet, and has a %s, which a store would replace: use another directory", fault.ErrRefused, name)}
+		}
 	}
 	return nil
 }

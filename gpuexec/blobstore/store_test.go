@@ -346,6 +346,12 @@ func TestStrangersNamesAreNoStore(t *testing.T) {
 		"lease/directory/notes=1 size.txt=mine":        false,
 		"lease/directory/7/ tmp/thesis=mine":           false,
 		"size.txt=12 uses/thesis=mine":                 false,
+		"lease/index=mine":                             false,
+		"lease/index/contract=mine":                    false,
+		"lease/journal=mine":                           false,
+		"lease/settings/contract=mine":                 false,
+		"lease/refused=mine":                           false,
+		"lease/key/house/12=mine":                      false,
 		"lease/directory/notes=1 quarantine/held=mine": false,
 	} {
 		r := newRig(t)
