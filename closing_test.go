@@ -1,10 +1,12 @@
 package kiln_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kiln-cache/kiln"
@@ -100,7 +102,7 @@ func TestRuntimeClosedFromWithin(t *testing.T) {
 	answers := make(chan error, 1)
 	closes := func() {
 		select {
-		case answers <- r.Close(ctx):
+		case answers <- closed(r):
 		default:
 		}
 	}
@@ -124,6 +126,39 @@ func TestRuntimeClosedFromWithin(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = s.Close(ctx) // ends the name's lease
+		},
+		"the Free of a kernel whose artefact failed": func(t *testing.T) {
+			r = open(t, kiln.Config{})
+			g := group(t, session(t, r), 1)
+			defer g.Close()
+			_, _ = kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Make: func(ctx context.Context) (kiln.Made[int], error) {
+				_, err := r.Artefacts().Kernel(ctx, artefacts.Request{Key: "kernel", Create: func(context.Context) (artefacts.Built, error) {
+					return artefacts.Built{Free: closes}, nil
+				}})
+				if err == nil {
+					err = r.Artefacts().SetCapacity(kiln.LimitOf(0), kiln.Limit{}) // the layer lets go of it
+				}
+				return kiln.Made[int]{}, cmp.Or(err, errors.New("made to fail"))
+			}})
+		},
+		"the Free of what Load gave and nobody can use": func(t *testing.T) {
+			cfg := kiln.Config{Store: blobstore.Config{Dir: t.TempDir(), Identity: driver("1")}}
+			recipe := one(closes)
+			recipe.Load = func(context.Context, []byte) (kiln.Made[int], error) {
+				return kiln.Made[int]{Bytes: -1, Free: closes}, nil
+			}
+			recipe.Make = func(context.Context) (kiln.Made[int], error) {
+				return kiln.Made[int]{Blob: func(context.Context) ([]byte, error) { return []byte("b"), nil }}, nil
+			}
+			for range 2 { // the second loads
+				r = open(t, cfg)
+				g := group(t, session(t, r), 1)
+				_, _ = kiln.Get(ctx, g, "n", recipe)
+				g.Close()
+				if len(answers) == 0 {
+					_ = r.Close(ctx)
+				}
+			}
 		},
 		"the Free of a name": func(t *testing.T) {
 			r = open(t, kiln.Config{})
@@ -182,6 +217,34 @@ func TestRuntimeClosedFromWithin(t *testing.T) {
 			}
 		})
 	}
+}
+
+// F6, F8: so would the Free of an artefact that only a creator of a session holds, which
+// cannot use it.
+func TestRuntimeClosedByTheFreeOfAnotherType(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		r := open(t, kiln.Config{ArtefactEntries: kiln.LimitOf(0)})
+		g := group(t, session(t, r), 1)
+		defer g.Close()
+		goOn, answers := make(chan struct{}), make(chan error, 1)
+		first, leave := context.WithCancel(ctx)
+		go r.Artefacts().Get(first, artefacts.Request{Key: "k", Create: func(context.Context) (artefacts.Built, error) {
+			<-goOn
+			return artefacts.Built{Value: 1, Free: func() { answers <- closed(r) }}, nil
+		}})
+		synctest.Wait()
+		go kiln.Get(ctx, g, "n", kiln.Recipe[string]{Key: "k", Make: func(context.Context) (kiln.Made[string], error) { return kiln.Made[string]{}, nil }})
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		close(goOn)
+		if err := <-answers; !errors.Is(err, kiln.ErrCycle) {
+			t.Errorf("close: %v", err)
+		}
+		if err := closed(r); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // F8: a listener that is told that a Make takes long and closes the runtime would wait

@@ -80,7 +80,7 @@ func (g *Group) ask(ctx context.Context, start time.Time, name string, set optio
 				return sessioncache.Value{}, err
 			}
 			if err := fits("artefact", q.Key, lease.Value()); err != nil {
-				lease.End()
+				g.session.runtime.crew.lend(lease.End) // its Free may close the runtime, which waits for this creator
 				return sessioncache.Value{}, err
 			}
 			made = outcome
