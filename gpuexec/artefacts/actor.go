@@ -20,6 +20,7 @@ type shell struct {
 	telling        lease.Bin[func()] // what Config.Evicted is told of turns, and the log of evictions
 	warning        lease.Bin[func()] // what else the log is told: a listener that blocks keeps it from nothing
 	zone           zone.Zone         // Frees and listeners that Close waits for
+	writing        zone.Zone         // within it, what Settle waits for
 	warnings       uint64            // of thrash, so far
 	warned         time.Time         // the last one that was logged; of warning
 	toldTooLarge   bool              // that an artefact is larger than all the bytes there are
@@ -37,6 +38,7 @@ func (s *shell) init(c *Cache) {
 	s.Cache = c
 	s.let, s.letKernel = s.unpin, s.unpinKernel
 	s.zone.Up = c.cfg.zone
+	s.writing.Up = &s.zone
 	lend := s.zone.Lend(actors.Go)
 	s.bin.Init(lend, func(n *node) {
 		defer s.ref.Do(freed{n}, nil) // also after a Free that ends its goroutine

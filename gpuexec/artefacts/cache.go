@@ -254,8 +254,12 @@ func (k *call) storable(ctx context.Context) (err error) {
 func (c *Cache) since(start time.Time) time.Duration { return max(0, c.cfg.Now().Sub(start)) }
 
 // Settle waits until the store writes that are under way when it is called have
-// ended, or for the context (SPEC P18).
+// ended, or for the context (SPEC P18). Called by what such a write calls, a Blob or a
+// Free, it does not wait for itself, but answers ErrCycle.
 func (c *Cache) Settle(ctx context.Context) error {
+	if c.shell.writing.Here() {
+		return &fault.Error{Op: "artefacts: settle", Err: fault.ErrCycle}
+	}
 	over, err := actors.Ask(ctx, c.ref, func(r actors.Reply[chan struct{}]) message { return &settle{reply: r} })
 	if err == nil {
 		select {

@@ -277,7 +277,7 @@ func (s *shell) save(m *making) {
 	keep := !s.state.off() // also what succeeds while the cache closes (F4)
 	s.job(func() {
 		defer s.ref.Tell(saved{w}) // also after user code that ends its goroutine
-		s.zone.Run(func() {
+		s.writing.Run(func() {
 			defer s.unpin(n)
 			s.write(n, claim, backend, keep)
 		})
