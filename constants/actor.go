@@ -163,7 +163,11 @@ func (s *shell) get(m getMsg) {
 			n.Value.calls.renew()
 			s.publish()
 		}
-		n.Value.hits.Add(1)
+		if n.Value.apart.Load() {
+			s.e.cache.counters.hits.Add(1) // those beside the pins are added up when it goes, and it has gone
+		} else {
+			n.Value.hits.Add(1)
+		}
 		if !m.reply.Send(answer{lease: newLease(n)}) {
 			s.idle.Throw(n) // it may have been the last to hold it
 			s.unused(m.pending)

@@ -76,6 +76,25 @@ func TestLeasedIsFoundAfterItsEviction(t *testing.T) {
 	wantAgain(t, c, map[string]uint64{"cleared": 1})
 }
 
+// C13: to find what was displaced while it is leased is a hit, also after its removal was
+// told, and counted as one.
+func TestHitsOfTheDisplacedAreCounted(t *testing.T) {
+	c, e := open(t, small)
+	var runs, other int
+	l := counted(t, e, "cheap", 2, 1, &runs)
+	defer l.End()
+	counted(t, e, "dear", 4, 10, &other).End()
+	told := make(chan struct{})
+	e.shell.gone.Fence(func() { close(told) })
+	<-told
+	for range 10 {
+		counted(t, e, "cheap", 2, 1, &runs).End()
+	}
+	if hits := c.Stats().Hits; hits != 10 || runs != 1 {
+		t.Errorf("%d hits and %d computations, want 10 and 1", hits, runs)
+	}
+}
+
 // C13: what was cleared is not found, though it is leased; nor is what nobody leases any
 // more, which leaves nothing behind.
 func TestLeasedIsNotFoundAfterAClear(t *testing.T) {
