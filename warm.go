@@ -180,6 +180,23 @@ func (r *Runtime) Warm(ctx context.Context, manifest io.Reader, ask func(context
 	if err != nil {
 		return Warmed{}, err
 	}
+	r.mu.Lock()
+	over := r.mu.over
+	if !over {
+		r.crew.join() // so that nothing is asked once Close has returned
+	}
+	r.mu.Unlock()
+	if over {
+		return Warmed{Skipped: len(all)}, errClosed
+	}
+	defer r.crew.back()
+	var sum Warmed
+	r.crew.zone.Run(func() { sum, err = r.warm(ctx, all, ask) })
+	return sum, err
+}
+
+// warm asks for the entries of a manifest, in a session of its own.
+func (r *Runtime) warm(ctx context.Context, all []Entry, ask func(context.Context, *Group, Entry) error) (Warmed, error) {
 	cfg := r.room(SessionConfig{Name: "warm", Groups: LimitOf(0)}) // it keeps nothing
 	cfg.Bucket = Bucketing{}                                       // the shapes were bucketed when they were noted
 	s, err := r.session(cfg)
