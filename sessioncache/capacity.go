@@ -44,6 +44,9 @@ func (s *state) resize(groups, bytes Limit) error {
 func (s *state) surplus() (done bool) {
 	for !done && s.touched.Left() {
 		why := s.shortOf(s.wanted, 0, 0)
+		if why != nothing && !s.sift() {
+			break
+		}
 		done = why == nothing || !s.evictOne(why)
 	}
 	c := s.wanted
@@ -101,11 +104,18 @@ func (s *state) evictOne(why Cause) bool {
 // found at once: what is in use is passed over as far as a turn goes. It reports whether
 // that is done, or has been tried often enough: users may come and go as fast.
 func (s *state) sifted(bytes int64) bool {
-	if !s.closed && s.short(1, bytes) != nothing {
-		s.policy.Sift(s.standing, s.touched.Left)
-		if s.sifts++; !s.touched.Left() && s.sifts < touched.Often {
-			return false
-		}
+	if !s.closed && s.over(1, bytes) {
+		return s.sift()
+	}
+	s.sifts = 0
+	return true
+}
+
+// sift is sifted where a group has to go.
+func (s *state) sift() bool {
+	s.policy.Sift(s.standing, s.touched.Left)
+	if s.sifts++; !s.touched.Left() && s.sifts < touched.Often {
+		return false
 	}
 	s.sifts = 0
 	return true

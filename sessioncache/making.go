@@ -134,6 +134,8 @@ func (s *state) created(c *call, v Value, err error) outcome {
 		return again
 	case err == nil && s.createdWaits(c, v):
 		return waits
+	case err == nil && !s.createdRoomy(c, v): // of the pool: others do not give it
+		return again
 	}
 	s.published.running.Add(-1)
 	g.flights--

@@ -94,17 +94,28 @@ func (s *state) fitsNow(bytes int64) bool {
 		(s.share == nil || bytes <= s.share.reserved || s.share.member.Could(bytes-s.share.reserved))
 }
 
-// roomy evicts what the session's capacity has no room for besides the groups and bytes
-// given, as far as a turn goes, and reports whether it has room or that is of no use. own
-// is not chosen; turns counts those that were not enough.
-func (s *state) roomy(turns *int, own *group, groups, bytes int64) bool {
-	within := func() Cause {
-		if why := s.short(groups, bytes); s.touched.Left() || *turns >= touched.Often {
-			return why
+// roomy evicts what the session's capacity, and where pool says so that of the pool, has no
+// room for besides the groups and bytes given, as far as a turn goes, and reports whether
+// there is room or that is of no use. own is not chosen; turns counts those that were not
+// enough.
+func (s *state) roomy(turns *int, own *group, groups, bytes int64, pool bool) bool {
+	short := func() Cause {
+		why := s.short(groups, bytes)
+		if why == nothing && pool && !s.share.fits(bytes) {
+			return ForPool
 		}
-		return nothing
+		return why
 	}
-	if !s.fitsNow(bytes) || !s.evictUntil(own, within) || s.short(groups, bytes) == nothing {
+	within := func() Cause {
+		why := short()
+		if why != nothing && *turns < touched.Often {
+			if s.policy.Sift(s.standing, s.touched.Left); !s.touched.Left() {
+				return nothing
+			}
+		}
+		return why
+	}
+	if !s.fitsNow(bytes) || !s.evictUntil(own, within) || short() == nothing {
 		return true
 	}
 	*turns++
@@ -137,7 +148,7 @@ func (s *state) wouldKeep(c *call, v Value) bool {
 
 // createdRoomy is roomy for a created value that would be kept.
 func (s *state) createdRoomy(c *call, v Value) bool {
-	return s.short(0, v.Bytes) == nothing || !s.wouldKeep(c, v) || s.roomy(&c.turns, c.group, 0, v.Bytes)
+	return !s.over(0, v.Bytes) || !s.wouldKeep(c, v) || s.roomy(&c.turns, c.group, 0, v.Bytes, c.claimed)
 }
 
 // createdWaits is awaits for a created value that would be kept.
@@ -176,11 +187,9 @@ func (s *state) give(bytes int64, kept Floor, most policy.Standing, why Cause) (
 		return policy.Busy
 	}
 	for freed.Bytes < bytes && p.bytes.Load() > kept.Bytes && p.groups.Load() > kept.Groups {
-		if s.policy.Sift(s.standing, s.touched.Left); !s.touched.Left() && s.sifts < touched.Often {
-			s.sifts++ // what is in use is passed over in further turns, see sifted
+		if !s.sift() {
 			return freed, true
 		}
-		s.sifts = 0
 		victim := s.policy.Victim(standing, most)
 		if victim == nil {
 			break

@@ -275,3 +275,56 @@ func TestCloseEndsCreatorsInShortTurns(t *testing.T) {
 	}
 	h.Close()
 }
+
+// F6, Q1: one value that needs the room of many groups of its own session, which alone uses
+// the pool, has them go in as many turns as that takes.
+func TestRoomOfThePoolInShortTurns(t *testing.T) {
+	const groups = 3 * touched.Most
+	for what, put := range map[string]func(*box, sessioncache.Value) error{
+		"Set": func(s *box, v sessioncache.Value) error {
+			return s.Set(bg, mustShape(t, groups), "name", v, sessioncache.Options{})
+		},
+		"Set by a handle": func(s *box, v sessioncache.Value) error {
+			return s.hold(groups).Set(bg, "name", v, sessioncache.Options{})
+		},
+		"Get": func(s *box, v sessioncache.Value) error {
+			_, _, err := s.hold(groups).Get(bg, "name", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { return v, nil })
+			return err
+		},
+	} {
+		p, err := sessioncache.NewPool(sessioncache.LimitOf(2 * groups))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := open(t, sessioncache.Config{Pool: p, Groups: sessioncache.Unlimited})
+		many(t, s.Session, groups)
+		if err := put(s, sessioncache.Value{Bytes: 2 * groups}); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		want(t, what+": groups", s.Groups(), int64(1))
+		want(t, what+": bytes", s.Bytes(), int64(2*groups))
+		if n := longest(t, s); n > touched.Most {
+			t.Errorf("%s: a turn touched %d things, want at most %d", what, n, touched.Most)
+		}
+	}
+}
+
+// F6, S3: nor does a lower capacity where all groups are in use.
+func TestSurplusOfGroupsInUseInShortTurns(t *testing.T) {
+	const groups = touched.Most + 1000
+	for _, policy := range []string{"fifo", "lru", "sieve", "duel"} {
+		s := open(t, sessioncache.Config{Groups: sessioncache.Unlimited, Policy: policy})
+		for i := range groups {
+			if err := s.hold(i).Set(bg, "name", sessioncache.Value{Bytes: 1}, sessioncache.Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.SetGroups(bg, sessioncache.LimitOf(groups-1)); err != nil {
+			t.Fatal(err)
+		}
+		want(t, policy+": groups", s.Groups(), int64(groups-1))
+		if n := longest(t, s); n > touched.Most {
+			t.Errorf("%s: a turn touched %d things, want at most %d", policy, n, touched.Most)
+		}
+	}
+}

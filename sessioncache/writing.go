@@ -63,6 +63,8 @@ func (s *state) set(m *writing) (outcome, error) {
 		return again, nil
 	case s.writeWaits(m, g):
 		return waits, nil
+	case !s.writeRoomy(m, g): // of the pool: others do not give it
+		return again, nil
 	case m.group != nil:
 		return over, s.storeHeld(m)
 	default:
@@ -84,7 +86,7 @@ func (m *writing) needs(g *group) (groups, bytes int64) {
 
 func (s *state) writeRoomy(m *writing, g *group) bool {
 	groups, bytes := m.needs(g)
-	return bytes <= 0 || s.roomy(&m.turns, g, groups, bytes)
+	return bytes <= 0 || !s.fitsNow(m.value.Bytes) || s.roomy(&m.turns, g, groups, bytes, m.claimed)
 }
 
 // void has what is being made for a name not be kept: it is older than what is
