@@ -41,7 +41,7 @@ func (s *shell) init(c *Cache) {
 	s.writing.Up = &s.zone
 	lend := s.zone.Lend(actors.Go)
 	s.bin.Init(lend, func(n *node) {
-		defer s.ref.Do(freed{n}, nil) // also after a Free that ends its goroutine
+		defer s.ref.Do(freed{n.Value.kernels}, nil) // also after a Free that ends its goroutine
 		s.free(n)
 	}, func(error) {}) // free has told
 	s.telling.InOrder = true
@@ -156,7 +156,7 @@ func (s *shell) clean() {
 }
 
 // dropHere drops a pin in a turn, where nothing may be freed. The kernels of what
-// is to be freed are idle from now on, and held until it has been.
+// is to be freed are idle before that, and held until it has been.
 func (s *shell) dropHere(n *node) {
 	if !s.drop(n) {
 		return
@@ -165,11 +165,23 @@ func (s *shell) dropHere(n *node) {
 	if n.Value.free == nil && n.Value.kernels == nil {
 		return
 	}
-	for _, k := range n.Value.kernels {
+	s.jobs++
+	ending{n, n.Value.kernels}.handle(s)
+}
+
+// handle goes on with the kernels of what is to be freed, as far as a turn goes.
+func (m ending) handle(s *shell) {
+	for ; len(m.kernels) > 0; m.kernels = m.kernels[1:] {
+		if !s.state.touched.Left() {
+			s.ref.Tell(m)
+			return
+		}
+		s.state.touched.Add(1)
+		k := m.kernels[0]
 		k.Value.ending++
 		s.checkIdle(k)
 	}
-	s.discardLater(n)
+	s.bin.Throw(m.n)
 }
 
 // discardLater frees n off the turn.
@@ -373,11 +385,17 @@ func (m saved) handle(s *shell) {
 }
 
 func (m freed) handle(s *shell) {
-	s.jobs--
-	for _, k := range m.node.Value.kernels {
+	for ; len(m.kernels) > 0; m.kernels = m.kernels[1:] {
+		if !s.state.touched.Left() {
+			s.ref.Tell(m)
+			return
+		}
+		s.state.touched.Add(1)
+		k := m.kernels[0]
 		k.Value.ending--
 		s.dropHere(k)
 	}
+	s.jobs--
 }
 
 // checkJobs ends a closed cache with its last job.

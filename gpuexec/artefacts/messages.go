@@ -164,7 +164,13 @@ type (
 	// saved and freed say that work off the turn has ended. The kernels of what was
 	// freed are still pinned.
 	saved struct{ *saving }
-	freed struct{ *node }
+	freed struct{ kernels []*node }
+
+	// ending says that n is to be freed, and which of its kernels have not learnt it yet.
+	ending struct {
+		n       *node
+		kernels []*node
+	}
 
 	// told says that a listener, or the log, has been told of something.
 	told struct{}

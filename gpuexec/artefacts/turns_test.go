@@ -1,6 +1,7 @@
 package artefacts_test
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"testing"
@@ -91,6 +92,33 @@ func TestCloseEndsFlightsInTurns(t *testing.T) {
 		}
 		if n := c.Stats().Touched; n < touched.Most/2 || n > touched.Most {
 			t.Errorf("one turn has ended %d of %d", n, many)
+		}
+	})
+}
+
+// F6, C11: an artefact of very many kernels goes, and gives them back, in several turns.
+func TestArtefactOfManyKernelsInTurns(t *testing.T) {
+	const many = 3 * touched.Most
+	bubble(t, artefacts.Config{Entries: limit.Of(4)}, func(t *testing.T, c room) {
+		freed := 0
+		l, _, err := c.Get(t.Context(), artefacts.Request{Key: "large", Create: func(ctx context.Context) (artefacts.Built, error) {
+			for i := range many {
+				if _, err := c.Kernel(ctx, artefacts.Request{Key: strconv.Itoa(i), Create: func(context.Context) (artefacts.Built, error) {
+					return artefacts.Built{Value: i, Free: func() { freed++ }}, nil
+				}}); err != nil {
+					return artefacts.Built{}, err
+				}
+			}
+			return artefacts.Built{Value: "large"}, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.End()
+		full(t, c, 4, "")
+		synctest.Wait()
+		if n := c.Stats().Touched; n > touched.Most || c.Kernels() != 4 || freed != many-4 {
+			t.Errorf("one turn has touched %d things, %d kernels are there and %d were freed", n, c.Kernels(), freed)
 		}
 	})
 }
