@@ -125,11 +125,11 @@ func (s *Session) Bytes() int64 { return s.published.bytes.Load() }
 // count: see Stream. It waits for no creator.
 func (s *Session) Advice(ctx context.Context, kind string, groups int) (advice.Result, error) {
 	const op = "advice"
-	stream, err := look(ctx, s, op, func(st *state) []shapegroups.Shape { return st.requests.acquired.Compiled() })
+	stream, err := s.stream(ctx, op)
 	if err != nil {
 		return advice.Result{}, err
 	}
-	r, err := advice.Simulate(stream, advice.Setup{Policy: kind, Groups: groups})
+	r, err := advice.Simulate(stream.Compiled, advice.Setup{Policy: kind, Groups: groups})
 	return r, failed(op, "", err)
 }
 
@@ -138,7 +138,34 @@ func (s *Session) Advice(ctx context.Context, kind string, groups int) (advice.R
 // are requests for the policy and the thrash warning, and not in the stream: a
 // model run makes one for each of its names, as many as the model has.
 func (s *Session) Stream(ctx context.Context) (stream []shapegroups.Shape, err error) {
-	return look(ctx, s, "stream", func(st *state) []shapegroups.Shape { return st.requests.acquired.Asked() })
+	all, err := s.stream(ctx, "stream")
+	return all.Asked, err
+}
+
+// stream asks for a part of the requests in a turn. Where so many came between two turns
+// that some have gone which were to follow, those before them are left out.
+func (s *Session) stream(ctx context.Context, op string) (all advice.Part, err error) {
+	const most = touched.Most / 2
+	for next := 0; ; {
+		part, err := look(ctx, s, op, func(st *state) advice.Part {
+			p := st.requests.acquired.Part(next, most)
+			st.touched.Add(len(p.Asked))
+			return p
+		})
+		if err != nil {
+			return advice.Part{}, err
+		}
+		if all.Total == 0 {
+			all.Total = part.Total // what comes later may be left out
+		}
+		if part.First != next {
+			all.First, all.Asked, all.Compiled = part.First, nil, nil
+		}
+		all.Asked, all.Compiled = append(all.Asked, part.Asked...), append(all.Compiled, part.Compiled...)
+		if next = part.First + len(part.Asked); next >= all.Total {
+			return all, nil
+		}
+	}
 }
 
 // SavePolicy encodes what the policy has learnt, for Config.Saved. It is of one moment, so

@@ -328,3 +328,25 @@ func TestSurplusOfGroupsInUseInShortTurns(t *testing.T) {
 		}
 	}
 }
+
+// F6: nor does a turn of a Stream; it has all requests that are kept, in order.
+func TestStreamInShortTurns(t *testing.T) {
+	const kept, shapes = 8192, 10
+	s := open(t, sessioncache.Config{})
+	for i := range kept + 1000 {
+		s.hold(i % shapes).Close()
+	}
+	all, err := s.Stream(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "requests", len(all), kept)
+	for i, shape := range all {
+		if shape != mustShape(t, int64((1000+i)%shapes)) {
+			t.Fatalf("request %d is of %v", i, shape)
+		}
+	}
+	if n := s.Stats().Touched; n < 1000 || n > touched.Most {
+		t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
+	}
+}

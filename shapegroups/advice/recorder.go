@@ -153,20 +153,28 @@ func (r *Recorder) Warnings() int { return r.warnings }
 
 // Asked are the last requests in order, as asked; Compiled the same as compiled.
 // Both are fresh copies.
-func (r *Recorder) Asked() []shapegroups.Shape {
-	return r.stream(func(p *pair) shapegroups.Shape { return p.asked })
+func (r *Recorder) Asked() []shapegroups.Shape { return r.Part(0, r.keep).Asked }
+
+func (r *Recorder) Compiled() []shapegroups.Shape { return r.Part(0, r.keep).Compiled }
+
+// Part is a run of requests: those that are numbered from First on, of Total so far.
+type Part struct {
+	Asked, Compiled []shapegroups.Shape
+	First, Total    int
 }
 
-func (r *Recorder) Compiled() []shapegroups.Shape {
-	return r.stream(func(p *pair) shapegroups.Shape { return p.compiled })
-}
-
-func (r *Recorder) stream(of func(*pair) shapegroups.Shape) []shapegroups.Shape {
-	all := make([]shapegroups.Shape, r.kept.len())
-	for i := range all {
-		all[i] = of(r.kept.at(i))
+// Part copies at most that many requests, in order, from the number given on: from the
+// oldest that is kept, where that one is not any more.
+func (r *Recorder) Part(from, most int) Part {
+	oldest := r.total - r.kept.len()
+	p := Part{First: min(max(from, oldest), r.total), Total: r.total}
+	n := min(most, r.total-p.First)
+	p.Asked, p.Compiled = make([]shapegroups.Shape, n), make([]shapegroups.Shape, n)
+	for i := range n {
+		at := r.kept.at(p.First - oldest + i)
+		p.Asked[i], p.Compiled[i] = at.asked, at.compiled
 	}
-	return all
+	return p
 }
 
 // seen is the number of requests in the window.

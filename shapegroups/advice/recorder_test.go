@@ -211,3 +211,27 @@ func TestRecorderOfManyShapes(t *testing.T) {
 		}
 	}
 }
+
+// S5: what is kept is copied in parts. Where the first of a part is not kept any more, it
+// begins with the oldest that is, and says so.
+func TestRecorderPart(t *testing.T) {
+	r, err := advice.NewRecorder(5, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 { // 3 to 7 are kept
+		r.Note(shape(i), shape(10+i), true)
+	}
+	for _, c := range []struct{ from, most, first, n int }{{0, 2, 3, 2}, {3, 9, 3, 5}, {5, 2, 5, 2}, {7, 4, 7, 1}, {8, 4, 8, 0}, {9, 4, 8, 0}} {
+		p := r.Part(c.from, c.most)
+		if p.First != c.first || p.Total != 8 || len(p.Asked) != c.n || len(p.Compiled) != c.n {
+			t.Errorf("%+v: %+v", c, p)
+			continue
+		}
+		for i := range p.Asked {
+			if p.Asked[i] != shape(c.first+i) || p.Compiled[i] != shape(10+c.first+i) {
+				t.Errorf("%+v: at %d: %v, %v", c, i, p.Asked[i], p.Compiled[i])
+			}
+		}
+	}
+}
