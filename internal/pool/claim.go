@@ -19,7 +19,7 @@ type Claim struct {
 	awaited int   // members that have not answered
 	stands  bool
 	waits   *list.Element // for what is not granted
-	after   []*Claim      // that end after this one: for values within the floor
+	after   []*Claim      // that end one after the other after this one: for values within the floor
 }
 
 // Gift is what one member is asked to release for a claim.
@@ -103,7 +103,8 @@ func (p *Pool) overLocked(c *Claim) bool {
 func (c *Claim) Bytes() int64 { return c.bytes }
 
 // Accept reserves what the claim was made for and reports whether the member has
-// it now. What was granted and not needed goes to others.
+// it now. What was granted and not needed goes to others. The end of one claim more of the
+// member may come of it.
 func (c *Claim) Accept() (ok bool) {
 	m, p := c.member, c.member.pool
 	p.mu.Lock()
@@ -113,5 +114,16 @@ func (c *Claim) Accept() (ok bool) {
 	ok = m.reserveLocked(c.bytes)
 	p.releaseLocked(0)
 	p.mu.Unlock()
+	endNext(c.after)
 	return ok
+}
+
+// endNext ends the first of these claims, and the others as each before is accepted: one
+// answer of a giver, who is in a turn, ends one claim.
+func endNext(claims []*Claim) {
+	if len(claims) > 0 {
+		c := claims[0]
+		c.after = claims[1:]
+		c.done(c)
+	}
 }

@@ -116,9 +116,7 @@ func (m *Member) given(due *Claim) {
 	m.pool.mu.Lock()
 	m.due = nil
 	m.pool.mu.Unlock()
-	for _, c := range due.after { // nobody adds to it any more
-		c.done(c)
-	}
+	endNext(due.after) // nobody adds to it any more
 }
 
 // Leave ends a member that has released what it used.

@@ -254,7 +254,7 @@ func TestFloors(t *testing.T) {
 		t.Error("what b gave is m's, and m is told when b answers")
 	}
 	b.gifts[0].Answered()
-	if len(m.ended) != 2 || !m.ended[0].Accept() || !m.ended[1].Accept() {
+	if len(m.ended) != 1 || !m.ended[0].Accept() || len(m.ended) != 2 || !m.ended[1].Accept() {
 		t.Fatal("the floor was given and is not there")
 	}
 	if b.reserve(1) || m.reserve(1) {
@@ -264,6 +264,34 @@ func TestFloors(t *testing.T) {
 	m.Leave()
 	if !b.reserve(60) {
 		t.Error("a member that left has kept its floor")
+	}
+}
+
+// F6: however many claims wait for a floor, the answer of who gives it, which comes in a turn,
+// ends one of them; each that is accepted ends the next.
+func TestClaimsOnAFloorEndOneByOne(t *testing.T) {
+	const claims = 10_000
+	p := newPool(t, claims)
+	a, b := &tenant{name: "a"}, &tenant{name: "b", floor: claims}
+	a.join(t, p)
+	if !a.reserve(claims) {
+		t.Fatal("an empty pool")
+	}
+	b.join(t, p)
+	for range claims {
+		if !b.claim(1) {
+			t.Fatal("no claim on the floor")
+		}
+	}
+	a.release(claims)
+	a.gifts[0].Answered()
+	for i := range claims {
+		if len(b.ended) != i+1 || !b.ended[i].Accept() {
+			t.Fatalf("%d claims have ended, with %d accepted", len(b.ended), i)
+		}
+	}
+	if b.open != 0 {
+		t.Errorf("%d claims have not ended", b.open)
 	}
 }
 
