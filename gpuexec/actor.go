@@ -145,7 +145,10 @@ func (s *shell) compile(c *compiling) {
 			guard.Guard(func() (err error) {
 				k, err = s.build(f, g)
 				return err
-			}, func(err error) { s.ref.Tell(compiledMsg{f, k, err}) })
+			}, func(err error) {
+				f.Settle()
+				s.ref.Tell(compiledMsg{f, k, err})
+			})
 		})
 	}
 	if c.inside == s.device && !f.passed {

@@ -307,6 +307,7 @@ func (a *ask) run() {
 		a.value, err = a.create(a.flight.Context())
 		return err
 	}, func(err error) {
+		a.flight.Settle()
 		a.ended, a.failed = true, err
 		a.session.actor.Do(a, nil) // the actor does not stop while a creator runs
 	})

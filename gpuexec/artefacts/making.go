@@ -82,6 +82,7 @@ func (m *making) run() {
 		}
 		return err
 	}, func(err error) {
+		m.flight.Settle()
 		defer c.ref.Do(landed{m}, nil) // also where the Free of a kernel ends this goroutine
 		if err == nil {
 			if err = b.check(); err == nil {

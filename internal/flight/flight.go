@@ -172,6 +172,11 @@ func (f *Flight[V]) Finish(value V, err error, release func(V)) bool {
 	return true
 }
 
+// Settle tells that the creator has returned: it waits for nothing any more. Its goroutine
+// calls it, so that Finish, in a turn, need not look at all that the creator has asked for
+// and not waited for.
+func (f *Flight[V]) Settle() { f.node.settle() }
+
 // Refer ends a flight that its one caller brought and that never flew: the caller
 // goes on aboard next, where the room has seated it. late is that of Desk.Join.
 func (f *Flight[V]) Refer(next *Flight[V], late bool) {

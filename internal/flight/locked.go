@@ -135,7 +135,10 @@ func (r *rider[K, V]) run() {
 	guard.Guard(func() (err error) {
 		v, err = want.Make(f.Context())
 		return err
-	}, func(err error) { r.land(v, err) })
+	}, func(err error) {
+		f.Settle()
+		r.land(v, err)
+	})
 }
 
 // land ends the flight with what the creator made. If Keep panics, that is the flight's

@@ -492,3 +492,38 @@ func TestCyclesAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// F6: what a creator has asked for, and not waited for, is forgotten on its goroutine: not by
+// the room, under its mutex or in its turn.
+func TestCreatorSettles(t *testing.T) {
+	const parts = 100
+	var mu sync.Mutex
+	l := flight.Locked[string, int]{Mu: &mu, Scope: "room", Lend: func(fn func()) { go fn() }}
+	var left []*flight.Flight[int]
+	edges := 0
+	if _, err := l.Ride(t.Context(), flight.Want[string, int]{
+		Key: "whole", Name: "whole",
+		Look: func() (bool, error) { return false, nil },
+		Make: func(ctx context.Context) (int, error) {
+			for range parts {
+				p := flight.New[int](ctx, "room", "part")
+				p.Start()
+				left = append(left, p)
+			}
+			return 1, nil
+		},
+		Keep: func(int) {
+			for _, p := range left {
+				if p.HasEdges() {
+					edges++
+				}
+			}
+		},
+		Take: func(int) {},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if edges != 0 || len(left) != parts {
+		t.Errorf("the creator of %d parts waits for %d, and has ended", len(left), edges)
+	}
+}
