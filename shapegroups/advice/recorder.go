@@ -151,13 +151,8 @@ func (r *Recorder) Note(asked, compiled shapegroups.Shape, missed bool) (warn bo
 // Warnings is the number of thrash warnings raised so far.
 func (r *Recorder) Warnings() int { return r.warnings }
 
-// Asked are the last requests in order, as asked; Compiled the same as compiled.
-// Both are fresh copies.
-func (r *Recorder) Asked() []shapegroups.Shape { return r.Part(0, r.keep).Asked }
-
-func (r *Recorder) Compiled() []shapegroups.Shape { return r.Part(0, r.keep).Compiled }
-
-// Part is a run of requests: those that are numbered from First on, of Total so far.
+// Part is a run of requests, as asked and as compiled: those that are numbered from First
+// on, of Total so far.
 type Part struct {
 	Asked, Compiled []shapegroups.Shape
 	First, Total    int
