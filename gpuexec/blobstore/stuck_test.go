@@ -125,7 +125,7 @@ func TestEvictionPassesOver(t *testing.T) {
 	}
 }
 
-// P7: entries that cannot be removed are tried again once a minute, after a restart and by a
+// P5, P7: entries that cannot be removed are tried again once a minute, after a restart and by a
 // prune, and not by each put.
 func TestStuckEntriesAreTriedOnceAMinute(t *testing.T) {
 	r := newRig(t)
@@ -314,22 +314,6 @@ func TestContextThatPanicsUnderTheLock(t *testing.T) {
 	}()
 	other.Unlock()
 	r.want("put", s.put("k", "v"), "ok")
-}
-
-// P5: an entry that was passed over is tried again with the next change.
-func TestPassedOverGoesLater(t *testing.T) {
-	r := newRig(t)
-	var firm atomic.Bool
-	firm.Store(true)
-	s := r.open("d", mib, func(c *blobstore.Config) {
-		blobstore.SetFS(c, func(root string) vfs.FS {
-			return &overlay{vfs.Dir(root), func(string) bool { return firm.Load() }, true}
-		})
-	})
-	r.want("put", s.put("k", "v"), "ok")
-	r.want("prune", words(s.Prune(background, 0), s.usage().Entries), "<nil> 1")
-	firm.Store(false)
-	r.want("prune again", words(s.Prune(background, 0), s.usage().Entries), "<nil> 0")
 }
 
 // laggard is a file system that takes two seconds to move an entry, or to look at one, and
