@@ -538,52 +538,6 @@ func TestWarmOfAClosedRuntime(t *testing.T) {
 	}
 }
 
-// held is a context that holds up the first that asks when it ends.
-type held struct {
-	context.Context
-	once      *sync.Once
-	here, end chan struct{}
-}
-
-func (h held) Done() <-chan struct{} {
-	h.once.Do(func() { close(h.here); <-h.end })
-	return h.Context.Done()
-}
-
-// F8: Close waits for a Warm under way, between two entries, too: once it has returned
-// nothing is asked.
-func TestCloseWaitsForWarm(t *testing.T) {
-	actorstest.Bubble(t, func(t *testing.T) {
-		manifest := recorded(t, new(atomic.Int64))
-		r := open(t, kiln.Config{Workers: 1})
-		between := held{ctx, new(sync.Once), make(chan struct{}), make(chan struct{})}
-		var warmed, closed atomic.Bool
-		go func() {
-			_, err := r.Warm(between, strings.NewReader(manifest), func(context.Context, *kiln.Group, kiln.Entry) error { return nil })
-			if !errors.Is(err, kiln.ErrClosed) {
-				t.Errorf("warm: %v", err)
-			}
-			warmed.Store(true)
-		}()
-		<-between.here
-		go func() {
-			if err := r.Close(ctx); err != nil {
-				t.Error(err)
-			}
-			closed.Store(true)
-		}()
-		synctest.Wait()
-		if closed.Load() {
-			t.Error("Close has returned while Warm goes on")
-		}
-		close(between.end)
-		synctest.Wait()
-		if !warmed.Load() || !closed.Load() {
-			t.Errorf("warmed: %v, closed: %v", warmed.Load(), closed.Load())
-		}
-	})
-}
-
 // F4: the function that asks may use goroutines: their look-ups are one entry, which counts
 // by the worst of them. The race detector sees them meet.
 func TestWarmAsksFromGoroutines(t *testing.T) {
