@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -207,5 +208,46 @@ func TestStoreConfig(t *testing.T) {
 	}
 	if capacity := row(other, "KILN_STORE_CAPACITY"); capacity != "3" {
 		t.Errorf("capacity %s MiB, want that of the environment", capacity)
+	}
+}
+
+// F5, P8: a creator whose own key is asked for below it through another runtime over the
+// same directory waits for no claim of its own: the other one builds as well, or the circle
+// is told.
+func TestCircleThroughTheStore(t *testing.T) {
+	one := func(key string, make func(context.Context) (int, error)) kiln.Recipe[int] {
+		return kiln.Recipe[int]{Key: key,
+			Make: func(ctx context.Context) (kiln.Made[int], error) {
+				v, err := make(ctx)
+				return kiln.Made[int]{Value: v, Blob: func(context.Context) ([]byte, error) { return []byte("7"), nil }}, err
+			},
+			Load: func(context.Context, []byte) (kiln.Made[int], error) { return kiln.Made[int]{Value: 7}, nil }}
+	}
+	seven := one("x", func(context.Context) (int, error) { return 7, nil })
+	for what, below := range map[string]func(context.Context, *kiln.Session, *kiln.Group) (int, error){
+		"at once": func(ctx context.Context, _ *kiln.Session, g *kiln.Group) (int, error) {
+			return kiln.Get(ctx, g, "x", seven)
+		},
+		"through another key": func(ctx context.Context, _ *kiln.Session, g *kiln.Group) (int, error) {
+			return kiln.Get(ctx, g, "y", one("y", func(ctx context.Context) (int, error) { return kiln.Get(ctx, g, "x", seven) }))
+		},
+		"that another has asked for": func(ctx context.Context, s *kiln.Session, g *kiln.Group) (int, error) {
+			go kiln.Get(context.Background(), g, "x", seven)
+			for s.Stats().Running == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			return kiln.Get(ctx, g, "x", seven)
+		},
+	} {
+		cfg := kiln.Config{StoreDir: t.TempDir()}
+		other := session(t, open(t, cfg))
+		above, beside := group(t, session(t, open(t, cfg)), 1), group(t, other, 1)
+		waiting, stop := context.WithTimeout(ctx, 10*time.Second) // no shorter than the lease of a claim
+		v, err := kiln.Get(waiting, above, "x", one("x", func(ctx context.Context) (int, error) { return below(ctx, other, beside) }))
+		if stop(); err != nil && !errors.Is(err, kiln.ErrCycle) || err == nil && v != 7 {
+			t.Errorf("%s: %d, %v", what, v, err)
+		}
+		above.Close()
+		beside.Close()
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
 )
 
@@ -19,8 +20,18 @@ type Claim struct {
 	s            *Store
 	backend, key string
 	lease        *hostlock.Lease // nil = the host could not be asked, so that others may build as well
+	builder      flight.Creator  // whose claim it is
 	once         sync.Once
 }
+
+// builders are the creators of this process that have a claim, by place: another store of
+// the directory may wait for one.
+var builders sync.Map
+
+// place is what a process can have the claim of.
+type place struct{ dir, name string }
+
+func (c *Claim) place() place { return place{c.s.cfg.Dir, nameOf(c.backend, c.key)} }
 
 // Save stores the blob that was built, as Put does with the same errors, and ends
 // the claim.
@@ -48,6 +59,7 @@ func (c *Claim) release() {
 		if c.lease == nil {
 			return
 		}
+		builders.CompareAndDelete(c.place(), c.builder)
 		if err := c.lease.Release(); err != nil {
 			c.s.logOnce("release", err) // other processes pass it over after the lease time
 		}
@@ -118,13 +130,20 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 	s.hold()
 	defer s.drop()
 	s.leave() // waiting may take as long as a build; Close ends it by cancelling s.base
-	ctx, cancel := context.WithCancel(guard.Context(ctx))
-	defer cancel()
-	defer context.AfterFunc(s.base, cancel)()
-	c := &Claim{s: s, backend: backend, key: key}
+	c := &Claim{s: s, backend: backend, key: key, builder: flight.CreatorOf(ctx)}
 	if s.writes.broken() {
 		return c, nil
 	}
+	if other, known := builders.Load(c.place()); known {
+		over, ok := other.(flight.Creator).Await(ctx)
+		if !ok {
+			return c, nil // it waits for this very call, through another runtime: build as well (SPEC F5)
+		}
+		defer over()
+	}
+	ctx, cancel := context.WithCancel(guard.Context(ctx))
+	defer cancel()
+	defer context.AfterFunc(s.base, cancel)()
 	lease, err := s.leases.Acquire(ctx, nameOf(backend, key), settled)
 	switch {
 	case s.base.Err() != nil:
@@ -141,6 +160,7 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 		return nil, nil
 	}
 	c.lease = lease
+	builders.Store(c.place(), c.builder)
 	s.hold() // until its release
 	s.mu.Lock()
 	closed := s.mu.claims == nil || s.closed.Load()
