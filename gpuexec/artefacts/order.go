@@ -102,17 +102,26 @@ func (o *order) came(n *node) {
 }
 
 // first is the least recently used that may go, or nil. Flights that it had to pass are
-// not looked at again, but for those that are older than what has landed since.
-func (o *order) first(may scope) *node {
+// not looked at again, but for those that are older than what has landed since. over is
+// false if left said before that there is no time.
+func (o *order) first(may scope, left func() bool) (n *node, over bool) {
 	if may == either {
-		return o.oldest
+		return o.oldest, true
 	}
 	for n := cmp.Or(o.flown, o.oldest); n != nil; n = n.Value.newer {
 		if o.flown = n; n.Value.resident.Load() {
-			return n
+			return n, true
+		}
+		if !left() {
+			return nil, false
 		}
 	}
-	return nil
+	return nil, true
+}
+
+// first is that of o, in a turn that has time while left says so.
+func (s *state) first(o *order, may scope, left func() bool) (n *node, over bool) {
+	return o.first(may, func() bool { s.touched.Add(1); return left() })
 }
 
 // touch makes n the newest, if it is in o at all.

@@ -20,11 +20,11 @@ const (
 // tenants have come to use since it was entered goes over to them first, while left says
 // that there is time: over is false if that ends before.
 func (s *state) victim(t *tenant, may scope, left func() bool) (n *node, over bool) {
-	n = s.order.first(may)
+	n, over = s.first(&s.order, may, left)
 	if len(s.tenants) == 0 {
-		return n, true
+		return n, over
 	}
-	for ; n != nil; n = s.order.first(may) {
+	for ; n != nil; n, over = s.first(&s.order, may, left) {
 		other := s.tenantOf(n)
 		if other == nil {
 			break
@@ -34,7 +34,7 @@ func (s *state) victim(t *tenant, may scope, left func() bool) (n *node, over bo
 		}
 	}
 	var seen []*tenant
-	for over = true; len(s.ranks.above) > 0; {
+	for over && len(s.ranks.above) > 0 {
 		o := s.ranks.above[0]
 		oldest := o.oldest
 		if n != nil && n.Value.used < oldest.Value.used {
@@ -63,7 +63,7 @@ func (s *state) victim(t *tenant, may scope, left func() bool) (n *node, over bo
 		return nil, false
 	}
 	if n == nil && t != nil {
-		n = t.first(may)
+		return s.first(&t.order, may, left)
 	}
 	return n, true
 }
@@ -74,7 +74,7 @@ func always() bool { return true }
 // oldestSpare is t's least recently used entry if no floor holds it, else nil. An entry
 // that another tenant's floor would hold goes over to that tenant, while left says so.
 func (s *state) oldestSpare(t *tenant, may scope, left func() bool) (n *node, over bool) {
-	for n := t.first(may); n != nil && !t.holds(n); n = t.first(may) {
+	for n, over = s.first(&t.order, may, left); n != nil && !t.holds(n); n, over = s.first(&t.order, may, left) {
 		other := s.tenantOf(n)
 		if other == nil || other == t || other.bytes >= other.floor {
 			return n, true
@@ -83,7 +83,7 @@ func (s *state) oldestSpare(t *tenant, may scope, left func() bool) (n *node, ov
 			return nil, false
 		}
 	}
-	return nil, true
+	return nil, over
 }
 
 // surplus is the entry that goes next when the capacity itself was lowered: floors
@@ -94,10 +94,11 @@ func (s *state) surplus(may scope, left func() bool) (n *node, over bool) {
 	}
 	var seen []*tenant
 	for _, among := range []*byAge{&s.ranks.above, &s.ranks.held} {
-		for len(*among) > 0 && (n == nil || (*among)[0].oldest.Value.used < n.Value.used) {
+		for over && len(*among) > 0 && (n == nil || (*among)[0].oldest.Value.used < n.Value.used) {
 			t := (*among)[0]
 			s.touched.Add(1)
-			if head := t.first(may); head != nil && (n == nil || head.Value.used < n.Value.used) {
+			var head *node
+			if head, over = s.first(&t.order, may, left); head != nil && (n == nil || head.Value.used < n.Value.used) {
 				n = head
 			}
 			t.setAside() // what may go of it may be younger than what may go of another
@@ -106,6 +107,9 @@ func (s *state) surplus(may scope, left func() bool) (n *node, over bool) {
 	}
 	for _, t := range seen {
 		s.ranks.update(t)
+	}
+	if !over {
+		return nil, false
 	}
 	return n, true
 }
