@@ -144,6 +144,9 @@ func (s *state) retire(g *group, n *node) {
 // has eight for each name at most, and a name that is too far from the others none.
 const manySlots = 1 << 13
 
+// slotsInALine are made, and count, as one thing.
+const slotsInALine = 8
+
 // place stores a name where LookupID finds it.
 func (s *state) place(g *group, n *node, id int) {
 	at := g.slots.Load()
@@ -160,6 +163,7 @@ func (s *state) place(g *group, n *node, id int) {
 			end += more
 		}
 		grown := &slots{first: first, at: make([]atomic.Pointer[node], end-first)}
+		s.touched.Add((end - first) / slotsInALine)
 		for i := range at.at {
 			grown.of(at.first + i).Store(at.at[i].Load())
 		}
@@ -342,12 +346,15 @@ func (s *state) intern(name string, hash uint64) NameID {
 	return n.Value
 }
 
-// learn has groups that are registered know the place of an interned name.
-func (s *state) learn(id NameID, hash uint64, groups []*group) {
-	for _, g := range groups {
+// learn has groups that are registered know the place of an interned name, as far as a turn
+// goes, and gives the others.
+func (s *state) learn(id NameID, hash uint64, groups []*group) (rest []*group) {
+	for ; len(groups) > 0 && s.touched.Left(); groups = groups[1:] {
 		s.touched.Add(1)
+		g := groups[0]
 		if held := g.names.Hashed(hash, id.name, 0); held != nil && g.registered {
 			s.place(g, held, id.slot)
 		}
 	}
+	return groups
 }

@@ -326,11 +326,8 @@ func (s *Session) Intern(name string) NameID {
 			holding = append(holding, g)
 		}
 	}
-	if len(holding) > 0 {
-		_, _ = look(context.Background(), s, "intern", func(st *state) struct{} {
-			st.learn(id, hash, holding)
-			return struct{}{}
-		})
+	for len(holding) > 0 && err == nil {
+		holding, err = look(context.Background(), s, "intern", func(st *state) []*group { return st.learn(id, hash, holding) })
 	}
 	return id
 }

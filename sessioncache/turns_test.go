@@ -350,3 +350,40 @@ func TestStreamInShortTurns(t *testing.T) {
 		t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
 	}
 }
+
+// F6: nor does a turn of an Intern, of a name that many groups hold far from the others that
+// are interned; each finds it by its id then.
+func TestInternInShortTurns(t *testing.T) {
+	const groups = touched.Most / 8 // that learn it at once
+	s := open(t, sessioncache.Config{Groups: sessioncache.Unlimited})
+	s.Intern("near")
+	for i := range groups {
+		for _, name := range []string{"near", "far", "farther"} {
+			if err := s.Set(bg, mustShape(t, int64(i)), name, sessioncache.Value{Any: i}, sessioncache.Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i := range 5000 {
+		s.Intern(fmt.Sprint(i))
+	}
+	far := s.Intern("far")
+	for i := range 1500 {
+		s.Intern(fmt.Sprint("more", i))
+	}
+	farther := s.Intern("farther") // for which what is there is copied
+	for i := range groups {
+		v, _ := s.View(mustShape(t, int64(i)))
+		for _, id := range []sessioncache.NameID{far, farther} {
+			if r, ok := v.LookupID(id); !ok || r.Value() != i {
+				t.Fatalf("%v of %d is %v, %v", id, i, r.Value(), ok)
+			}
+		}
+		if n := sessioncache.Slots(v); n < 6500 {
+			t.Fatalf("%d slots of %d: it has not learnt", n, i)
+		}
+	}
+	if n := longest(t, s); n > touched.Most {
+		t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
+	}
+}
