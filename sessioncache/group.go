@@ -74,6 +74,9 @@ func (g *group) free() bool {
 // awaited says that somebody uses it or waits for a name of it.
 func (g *group) awaited() bool { return g.flights > g.forsaken || g.grace.open() }
 
+// late says that it went since nobody waited for what is made for it.
+func (g *group) late() bool { return !g.registered && g.vacant && !g.grace.open() }
+
 // grace counts the open handles of a group in two phases, so that names taken
 // out of a group in use are freed when the handles that may have seen them are
 // closed, even if new handles never cease to come.

@@ -178,7 +178,7 @@ func (s *state) keep(c *call, n *node) bool {
 	switch {
 	case g.names.Hashed(c.hash, n.Key, n.Sub) != nil:
 		return false
-	case !g.registered && g.vacant && !g.grace.open():
+	case g.late():
 		return s.keepLate(g, n)
 	case !g.registered:
 	case !s.fitsNow(n.Value.bytes):

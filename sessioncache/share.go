@@ -148,7 +148,24 @@ func (s *state) wouldKeep(c *call, v Value) bool {
 
 // createdRoomy is roomy for a created value that would be kept.
 func (s *state) createdRoomy(c *call, v Value) bool {
+	if c.group.late() {
+		return s.lateRoomy(c, v)
+	}
 	return !s.over(0, v.Bytes) || !s.wouldKeep(c, v) || s.roomy(&c.turns, c.group, 0, v.Bytes, c.claimed)
+}
+
+// lateRoomy is roomy for one that keepLate would keep.
+func (s *state) lateRoomy(c *call, v Value) bool {
+	g, groups := s.published.next(c.group), int64(0)
+	switch {
+	case v.Bytes <= 0 || !s.may(c) || !s.published.capacity().Groups.Allows(1):
+		return true
+	case g == nil:
+		groups = 1
+	case g.names.Hashed(c.hash, c.name, uint64(c.options.Lane)) != nil:
+		return true
+	}
+	return s.roomy(&c.turns, g, groups, v.Bytes, true)
 }
 
 // createdWaits is awaits for a created value that would be kept.

@@ -387,3 +387,30 @@ func TestInternInShortTurns(t *testing.T) {
 		t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
 	}
 }
+
+// F4, F6: nor does the turn that keeps what a creator made after its callers had left, and
+// their group with them.
+func TestLateValueInShortTurns(t *testing.T) {
+	const groups = 3 * touched.Most
+	s := open(t, sessioncache.Config{Groups: sessioncache.Unlimited, Bytes: sessioncache.LimitOf(2 * groups), Linger: time.Hour})
+	h, goOn := s.hold(groups), make(chan struct{})
+	_, _, err := h.Get(&leaves{Context: bg}, "late", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+		<-goOn
+		return sessioncache.Value{Bytes: 2 * groups}, nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	h.Close()
+	many(t, s.Session, groups)
+	close(goOn)
+	for s.Stats().Running > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	n := longest(t, s)
+	want(t, "kept", s.Bytes(), int64(2*groups))
+	want(t, "groups", s.Groups(), int64(1))
+	if n > touched.Most {
+		t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
+	}
+}
