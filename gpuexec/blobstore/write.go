@@ -161,9 +161,11 @@ func (w *writing) tooLarge(op string) error {
 // large one, so it is done without the lock: under the lock the outlines are compared.
 func (w *writing) search() {
 	w.searched++
-	w.s.readRefused()                                                    // what cannot be moved is still there
 	w.around, _ = w.s.main.outlines(w.backend + "/" + w.s.Bucket(w.key)) // a bucket that cannot be listed is searched again
 	w.near = w.s.find(w.backend, w.key, w.present)
+	if w.near.hit && w.s.isRefusedNow(w.near.blob.digest) { // and could not be moved
+		w.near = w.s.find(w.backend, w.key, w.present)
+	}
 }
 
 func (w *writing) failed(op string, err error) error {
