@@ -39,6 +39,13 @@ func (f troubled) Update(name string) (vfs.File, error) {
 	return f.FS.Update(name)
 }
 
+func (f troubled) Append(name string) (vfs.File, error) {
+	if err := f.fails("append", name); err != nil {
+		return nil, err
+	}
+	return f.FS.Append(name)
+}
+
 func (f troubled) Open(name string) (vfs.File, error) {
 	if err := f.fails("open", name); err != nil {
 		return nil, err
@@ -61,7 +68,7 @@ func (r *rig) troubled(broken *func(op, name string) bool) option {
 // no driver is given its blob: also that of an entry that is gone, which a sweep takes.
 func TestMarkStaysUntilTheRefusalIsKept(t *testing.T) {
 	unkept := map[string]func(op, name string) bool{
-		"unwritten": func(op, name string) bool { return op == "update" && name == "lease/refused" },
+		"unwritten": func(op, name string) bool { return op == "append" && name == "lease/refused" },
 		"unsynced":  func(op, name string) bool { return op == "syncdir" && name == "lease" },
 	}
 	for why, fails := range unkept {

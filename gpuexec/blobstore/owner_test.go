@@ -134,9 +134,10 @@ func TestKilledPrune(t *testing.T) {
 	r := newRig(t)
 	s := r.open("d", mib)
 	s.fill(1, 5, 1000)
-	_ = r.child("prune", r.path("d"), words(mib)).Wait()                                       // it was killed
-	r.want("trash", words(len(r.names("d/tmp")) > 0, len(r.names("d/lease/owner"))), "true 2") // how many depends on the machine
-	r.want("entries", words(s.usage().Entries, s.audit()), "0 ok")
+	_ = r.child("prune", r.path("d"), words(mib)).Wait() // it was killed
+	entries := s.usage().Entries                         // on a slow machine the lock is given back before the last one
+	r.want("trash and entries", words(len(r.names("d/tmp"))+entries, len(r.names("d/lease/owner"))), "4 2")
+	r.want("audit", s.audit(), "ok")
 	s.reopen()
 	r.want("left", words(len(r.names("d/tmp")), len(r.names("d/lease/owner"))), "0 1")
 }
