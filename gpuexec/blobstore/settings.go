@@ -113,10 +113,14 @@ func (d *directory) settle() error {
 	if !d.settled || d.unwritten {
 		have = was.with(d.s.cfg.given())
 	}
+	if d.draft != nil && (have == was || have != d.draft.settings) { // others have said it, or more
+		_ = d.s.main.Remove(d.draft.name) // else the next sweep removes it
+		d.draft = nil
+	}
 	unwritten := false
 	if have != was {
 		writable := err == nil || have.capacity.Given() && have.policy != ""
-		if writable && (d.draft == nil || d.draft.settings != have) {
+		if writable && d.draft == nil {
 			d.look = func() { d.write(have) }
 			return errMore
 		}
