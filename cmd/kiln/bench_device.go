@@ -60,31 +60,25 @@ func benchDevice(ctx context.Context, chosen string) (figures []measure.Figure, 
 // units, at most as many as there are processors, and one caller of the model alone.
 func benchBeside(ctx context.Context, info gpuexec.DeviceInfo, library func(string) (ops.Library, int, error)) (figures []measure.Figure, err error) {
 	callers := min(max(info.ComputeUnits, 1), runtime.GOMAXPROCS(0))
-	rt, err := kiln.Open(kiln.Config{ArtefactEntries: kiln.Unlimited, Workers: callers})
-	if err != nil {
-		return nil, err
-	}
-	defer rt.Close(context.WithoutCancel(ctx))
-	list, err := model("minilm_l6_h384")
-	if err != nil {
-		return nil, err
-	}
-	weights, err := forward.OpenWeights(list, 1)
-	if err != nil {
-		return nil, err
-	}
-	defer weights.Close()
-	var sides [2]*benched
-	for i, name := range []string{info.Backend, cpu.Name} {
-		lib, index, err := library(name)
-		if err != nil {
-			return nil, err
+	err = withMiniLM(ctx, callers, func(m miniLM) error {
+		var sides [2]*benched
+		for i, name := range []string{info.Backend, cpu.Name} {
+			lib, index, err := library(name)
+			if err != nil {
+				return err
+			}
+			if sides[i], err = m.on(ctx, lib, index); err != nil {
+				return err
+			}
+			defer sides[i].close()
 		}
-		if sides[i], err = openBenched(ctx, rt, lib, index, weights, callers); err != nil {
-			return nil, err
-		}
-		defer sides[i].close()
-	}
+		figures, err = besideCPU(ctx, info, sides, m)
+		return err
+	})
+	return figures, err
+}
+
+func besideCPU(ctx context.Context, info gpuexec.DeviceInfo, sides [2]*benched, m miniLM) (figures []measure.Figure, err error) {
 	gates, what := deviceGates[info.Backend], fmt.Sprintf("%s, %s", info.Name, info.Driver)
 	take := func(name string, callers int, gate *measure.Gate, of func(b *benched, i int) error, show func(seconds float64) float64, unit string) error {
 		f := measure.Figure{Bench: fmt.Sprintf("%s %s, callers: %d", info.Backend, name, callers), RatioTo: "cpu's", Goroutines: callers, Gate: gate}
@@ -94,13 +88,12 @@ func benchBeside(ctx context.Context, info gpuexec.DeviceInfo, library func(stri
 		return err
 	}
 	d := benchProduct.Dims
-	err = take(fmt.Sprintf("speed of matmul %dx%dx%d", d[0], d[1], d[2]), callers, gates.product,
+	err = take(fmt.Sprintf("speed of matmul %dx%dx%d", d[0], d[1], d[2]), m.callers, gates.product,
 		func(b *benched, i int) error { return b.exec.Submit(ctx, b.products[i]) },
-		func(s float64) float64 { return 2e-9 * float64(d[0]*d[1]*d[2]) * float64(callers) / s }, "GFLOP/s")
-	ids := [][]int32{list.Tokens(1, 0, 128)}
-	for n := 1; n <= callers && err == nil; n += max(callers-1, 1) {
+		func(s float64) float64 { return 2e-9 * float64(d[0]*d[1]*d[2]) * float64(m.callers) / s }, "GFLOP/s")
+	for n := 1; n <= m.callers && err == nil; n += max(m.callers-1, 1) {
 		err = take("time of minilm, 128 tokens", n, gates.model,
-			func(b *benched, i int) error { _, err := b.models[i].Run(ctx, ids); return err },
+			func(b *benched, i int) error { return b.run(ctx, i, m.ids) },
 			func(s float64) float64 { return 1e3 * s }, "ms")
 	}
 	return figures, err
@@ -144,13 +137,41 @@ type benched struct {
 	products []gpuexec.Launch
 }
 
-func openBenched(ctx context.Context, rt *kiln.Runtime, lib ops.Library, index int, weights *forward.Weights, callers int) (*benched, error) {
-	exec, err := rt.Executor(ctx, lib, index)
+// miniLM is the model with weights of no file, a request of 128 tokens for it, and a
+// runtime for that many callers.
+type miniLM struct {
+	rt      *kiln.Runtime
+	weights *forward.Weights
+	ids     [][]int32
+	callers int
+}
+
+func withMiniLM(ctx context.Context, callers int, use func(m miniLM) error) error {
+	rt, err := kiln.Open(kiln.Config{ArtefactEntries: kiln.Unlimited, Workers: callers})
+	if err != nil {
+		return err
+	}
+	defer rt.Close(context.WithoutCancel(ctx))
+	list, err := model("minilm_l6_h384")
+	if err != nil {
+		return err
+	}
+	weights, err := forward.OpenWeights(list, 1)
+	if err != nil {
+		return err
+	}
+	defer weights.Close()
+	return use(miniLM{rt, weights, [][]int32{list.Tokens(1, 0, 128)}, callers})
+}
+
+// on makes the model ready on a device. Close it.
+func (m miniLM) on(ctx context.Context, lib ops.Library, index int) (*benched, error) {
+	exec, err := m.rt.Executor(ctx, lib, index)
 	if err != nil {
 		return nil, err
 	}
 	b := &benched{exec: exec}
-	engine, err := rt.Constants().Engine(constants.CPU, 0, lib.Name())
+	engine, err := m.rt.Constants().Engine(constants.CPU, 0, lib.Name())
 	if err != nil {
 		return nil, err
 	}
@@ -167,8 +188,8 @@ func openBenched(ctx context.Context, rt *kiln.Runtime, lib ops.Library, index i
 		return nil, err
 	}
 	grid, values := lib.Launch(benchProduct)
-	for range callers {
-		session, err := rt.Session(kiln.SessionConfig{})
+	for range m.callers {
+		session, err := m.rt.Session(kiln.SessionConfig{})
 		if err != nil {
 			return nil, err
 		}
@@ -176,7 +197,7 @@ func openBenched(ctx context.Context, rt *kiln.Runtime, lib ops.Library, index i
 		if err != nil {
 			return nil, err
 		}
-		b.models = append(b.models, forward.New(forward.Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: weights}))
+		b.models = append(b.models, forward.New(forward.Config{Session: session, Executor: exec, Library: lib, Engine: engine, Weights: m.weights}))
 		args := append([]gpuexec.Arg{gpuexec.BufferArg(x), gpuexec.BufferArg(weight), gpuexec.BufferArg(out)}, values...)
 		b.products = append(b.products, gpuexec.Launch{Kernel: kernel, Grid: grid, Args: args})
 	}
@@ -214,6 +235,11 @@ func (b *benched) operands(ctx context.Context, lib ops.Library) (x, weight *gpu
 		}
 	}
 	return x, weight, nil
+}
+
+func (b *benched) run(ctx context.Context, caller int, ids [][]int32) error {
+	_, err := b.models[caller].Run(ctx, ids)
+	return err
 }
 
 func (b *benched) close() {
