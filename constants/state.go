@@ -8,6 +8,8 @@ import (
 
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/lease"
+	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/priority"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/internal/touched"
 )
@@ -51,7 +53,7 @@ type line struct {
 // what has to go. It knows no channel, clock, flight or goroutine.
 type state struct {
 	table    *table.Table[tensor]
-	worth    worth         // what is resident, the cheapest to make again first
+	worth    worth         // what is resident
 	apart    map[Key]*node // evicted while they were leased, and leased still (C13)
 	flights  flight.Desk[Key, *pending]
 	capacity int64 // bytes; noBound = unlimited
@@ -80,12 +82,21 @@ type flushed struct {
 
 const noBound = math.MaxInt64
 
+// worth has the resident tensors, the cheapest to make again first, by compute seconds
+// per byte.
+type worth = priority.Queue[*node]
+
+func newWorth() worth {
+	return priority.New(func(a, b *node) bool { return pressure.Cheaper(a.Value.item(), b.Value.item()) < 0 },
+		func(n *node) *int { return &n.Value.place })
+}
+
 // mostVictims is how many tensors one newcomer displaces. A miss that displaces none may
 // have looked at as many.
 const mostVictims = 1024
 
 func newState(hash func(string) uint64, capacity int64, policy Policy) *state {
-	s := &state{table: table.New[tensor](hash), apart: make(map[Key]*node), capacity: capacity, policy: policy}
+	s := &state{table: table.New[tensor](hash), worth: newWorth(), apart: make(map[Key]*node), capacity: capacity, policy: policy}
 	s.runs.init()
 	return s
 }
@@ -128,14 +139,14 @@ func (s *state) displace(p *pending) bool {
 	left := p.cost // what p is worth beyond them: a difference of costs does not wrap
 	for over > 0 && left > 0 && len(victims) < mostVictims {
 		s.touched.Add(1)
-		victim := s.worth.pop()
+		victim := s.worth.Pop()
 		victims = append(victims, victim)
 		over -= victim.Value.bytes
 		left -= victim.Value.cost
 	}
 	if over > 0 || left <= 0 {
 		for _, n := range victims {
-			s.worth.push(n)
+			s.worth.Push(n)
 		}
 		return false
 	}
@@ -194,7 +205,7 @@ func (s *state) forget(n *node) (there bool) {
 // newNode is the tensor that p will become. It may be called outside a turn.
 func (s *state) newNode(p *pending) *node {
 	n := s.table.HashedNode(p.hash, p.key.ID, p.key.Backend)
-	n.Value.bytes, n.Value.cost, n.Value.place = p.bytes, p.cost, notThere
+	n.Value.bytes, n.Value.cost = p.bytes, p.cost
 	return n
 }
 
@@ -214,7 +225,7 @@ func (s *state) deliver(p *pending, n *node) bool {
 func (s *state) enter(n *node) {
 	s.resident += n.Value.bytes
 	s.table.Put(n)
-	s.worth.push(n)
+	s.worth.Push(n)
 }
 
 // fail ends a pending tensor without a node.
@@ -292,7 +303,7 @@ func (s *state) remove(n *node, why Removal) bool {
 	if !s.table.Remove(n) {
 		return false
 	}
-	s.worth.drop(n)
+	s.worth.Remove(n)
 	n.Value.gone.Store(true)
 	s.resident -= n.Value.bytes
 	s.gone = append(s.gone, removal{node: n, why: why})
@@ -317,8 +328,8 @@ func (s *state) removeKey(k Key, hash uint64) bool {
 // the same however much there is; drain does the rest.
 func (s *state) flush(why Removal) {
 	s.table.Clear()
-	s.flushed = append(s.flushed, flushed{s.worth, why})
-	s.worth, s.apart = nil, make(map[Key]*node)
+	s.flushed = append(s.flushed, flushed{s.worth.Items(), why})
+	s.worth, s.apart = newWorth(), make(map[Key]*node)
 	s.resident, s.reserved, s.leased = 0, 0, 0
 	s.runs.flushes++
 	s.flights.VoidAll()

@@ -146,8 +146,8 @@ func TestStateDisplacesFew(t *testing.T) {
 		if n > mostVictims {
 			want, stay = Full, n
 		}
-		if why != want || len(c.worth) != stay {
-			t.Errorf("%d victims: %q, %d stay", n, why, len(c.worth))
+		if why != want || c.worth.Len() != stay {
+			t.Errorf("%d victims: %q, %d stay", n, why, c.worth.Len())
 		}
 	}
 }

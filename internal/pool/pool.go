@@ -1,13 +1,13 @@
 package pool
 
 import (
-	"container/heap"
 	"container/list"
 	"fmt"
 	"math"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/priority"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -17,12 +17,12 @@ type Pool struct {
 
 	mu struct {
 		sync.Mutex
-		drawn   int64 // of every member the larger of floor and used, and all grants
-		floors  int64 // that all members were promised: within the capacity
-		used    int64 // by all members: at most what is drawn
-		members byExcess
-		claims  list.List // of *Claim: those that are not granted in full, oldest first
-		owed    list.List // of *Member: those whose floors are not set aside in full, oldest first
+		drawn   int64                   // of every member the larger of floor and used, and all grants
+		floors  int64                   // that all members were promised: within the capacity
+		used    int64                   // by all members: at most what is drawn
+		members priority.Queue[*Member] // the one that uses most above its floor is first
+		claims  list.List               // of *Claim: those that are not granted in full, oldest first
+		owed    list.List               // of *Member: those whose floors are not set aside in full, oldest first
 	}
 }
 
@@ -39,18 +39,14 @@ type Member struct {
 	claimed  int64 // bytes of its claims that it has not accepted yet
 	asked    int64 // bytes it was asked for and has not answered
 	owed     *list.Element
-	place    int // among the members; -1 = it has left
+	place    int // among the members; 0 = it has left
 }
 
 // aboveLocked is what the member uses above its floor and was not asked for.
 func (m *Member) aboveLocked() int64 { return m.used - m.promised - m.asked }
 
 // movedLocked follows each change of that.
-func (m *Member) movedLocked() {
-	if m.place >= 0 {
-		heap.Fix(&m.pool.mu.members, m.place)
-	}
-}
+func (m *Member) movedLocked() { m.pool.mu.members.Fix(m) }
 
 // setAsideLocked sets aside of the floor what the pool has, and reports whether that is
 // all of it.
@@ -78,7 +74,9 @@ func New(capacity limit.Limit) (*Pool, error) {
 	if !counted {
 		n = math.MaxInt64
 	}
-	return &Pool{capacity: n}, nil
+	p := &Pool{capacity: n}
+	p.mu.members = priority.New(func(a, b *Member) bool { return a.aboveLocked() > b.aboveLocked() }, func(m *Member) *int { return &m.place })
+	return p, nil
 }
 
 // Join adds a member with a floor in bytes. give is how the member is asked to
@@ -96,7 +94,7 @@ func (p *Pool) Join(floor int64, give func(Gift)) (*Member, error) {
 		p.mu.Unlock()
 		return nil, &fault.Error{Op: "pool: join", Err: fmt.Errorf("%w: %d bytes of floor, beside %d of the others, of the %d that all have: lower one, or raise what all have", fault.ErrTooLarge, floor, others, p.capacity)}
 	}
-	heap.Push(&p.mu.members, m)
+	p.mu.members.Push(m)
 	p.mu.floors += floor
 	var gifts []Gift
 	if !m.setAsideLocked() {
@@ -123,9 +121,7 @@ func (m *Member) given(due *Claim) {
 func (m *Member) Leave() {
 	p := m.pool
 	p.mu.Lock()
-	if m.place >= 0 {
-		heap.Remove(&p.mu.members, m.place)
-	}
+	p.mu.members.Remove(m)
 	drawn := max(m.floor, m.used)
 	p.mu.floors -= m.promised
 	if m.owed != nil {
@@ -236,8 +232,8 @@ func (p *Pool) Capacity() int64 { return p.capacity }
 // any case.
 func (p *Pool) claimLocked(c *Claim, short, excess int64) (gifts []Gift) {
 	excess = max(excess, 0) // nobody gives of its floor
-	for short > 0 && len(p.mu.members) > 0 && p.mu.members[0].aboveLocked() > excess {
-		from := heap.Pop(&p.mu.members).(*Member)
+	for short > 0 && p.mu.members.Len() > 0 && p.mu.members.First().aboveLocked() > excess {
+		from := p.mu.members.Pop()
 		bytes := min(from.aboveLocked(), short)
 		gifts = append(gifts, Gift{from: from, Bytes: bytes, claim: c})
 		short -= bytes
@@ -247,7 +243,7 @@ func (p *Pool) claimLocked(c *Claim, short, excess int64) (gifts []Gift) {
 		if stands {
 			g.from.asked += g.Bytes
 		}
-		heap.Push(&p.mu.members, g.from)
+		p.mu.members.Push(g.from)
 	}
 	if !stands {
 		return nil
@@ -259,31 +255,4 @@ func (p *Pool) claimLocked(c *Claim, short, excess int64) (gifts []Gift) {
 		c.waits = p.mu.claims.PushBack(c)
 	}
 	return gifts
-}
-
-// byExcess is a heap of the members: the one that uses most above its floor is first.
-type byExcess []*Member
-
-// Len, Less, Swap, Push and Pop are for package heap.
-func (h byExcess) Len() int { return len(h) }
-
-func (h byExcess) Less(i, j int) bool { return h[i].aboveLocked() > h[j].aboveLocked() }
-
-func (h byExcess) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
-}
-
-func (h *byExcess) Push(m any) {
-	added := m.(*Member)
-	added.place = len(*h)
-	*h = append(*h, added)
-}
-
-func (h *byExcess) Pop() any {
-	last := len(*h) - 1
-	m := (*h)[last]
-	(*h)[last], *h = nil, (*h)[:last]
-	m.place = -1
-	return m
 }

@@ -1,8 +1,7 @@
 package advice
 
 import (
-	"container/heap"
-
+	"github.com/kiln-cache/kiln/internal/priority"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -14,26 +13,26 @@ func belady(stream []shapegroups.Shape, groups int) (hits int) {
 		return 0
 	}
 	next := nextUses(stream)
-	resident := make(map[shapegroups.Shape]int) // to its next use
-	var last farthest                           // of residents; stale entries stay until they surface
+	resident := make(map[shapegroups.Shape]*use)
+	farthest := priority.New(func(a, b *use) bool { return a.next > b.next }, func(u *use) *int { return &u.place })
 	for i, shape := range stream {
-		_, hit := resident[shape]
+		u := resident[shape]
 		switch {
-		case hit:
+		case u != nil:
 			hits++
+			u.next = next[i]
+			farthest.Fix(u)
+			continue
 		case next[i] == len(stream): // never again: keeping it gains nothing
 			continue
 		case len(resident) >= groups:
-			for last[0].next != resident[last[0].shape] {
-				heap.Pop(&last)
-			}
-			if last[0].next <= next[i] {
+			if farthest.First().next <= next[i] {
 				continue
 			}
-			delete(resident, heap.Pop(&last).(use).shape)
+			delete(resident, farthest.Pop().shape)
 		}
-		resident[shape] = next[i]
-		heap.Push(&last, use{next[i], shape})
+		resident[shape] = &use{shape: shape, next: next[i]}
+		farthest.Push(resident[shape])
 	}
 	return hits
 }
@@ -53,21 +52,9 @@ func nextUses(stream []shapegroups.Shape) []int {
 	return next
 }
 
+// use is a resident shape with its next use.
 type use struct {
-	next  int
 	shape shapegroups.Shape
-}
-
-// farthest is a heap with the use farthest ahead on top.
-type farthest []use
-
-func (f farthest) Len() int           { return len(f) }
-func (f farthest) Less(i, j int) bool { return f[i].next > f[j].next }
-func (f farthest) Swap(i, j int)      { f[i], f[j] = f[j], f[i] }
-func (f *farthest) Push(x any)        { *f = append(*f, x.(use)) }
-func (f *farthest) Pop() any {
-	old := *f
-	x := old[len(old)-1]
-	*f = old[:len(old)-1]
-	return x
+	next  int
+	place int
 }
