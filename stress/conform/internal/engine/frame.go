@@ -274,8 +274,10 @@ func arity(v Verb) string {
 }
 
 // tallies are the verbs that count what a component's creators did.
-var tallies = map[string]func(*outside.Tally, ...string) int{
-	"creations": (*outside.Tally).Creations, "aborted": (*outside.Tally).Aborted, "loads": (*outside.Tally).Loads,
+var tallies = map[string]func(*outside.Tally) *outside.Counts{
+	"creations": func(t *outside.Tally) *outside.Counts { return &t.Creations },
+	"aborted":   func(t *outside.Tally) *outside.Counts { return &t.Aborted },
+	"loads":     func(t *outside.Tally) *outside.Counts { return &t.Loads },
 }
 
 // verbOf finds a verb of a component; close, reopen, creates and the tallies are
@@ -296,7 +298,7 @@ func verbOf(c Component, name string) (Verb, bool) {
 		}}, ok
 	}
 	if count, ok := tallies[name]; ok {
-		return Verb{Least: 1, Most: 1, Run: func(c *Call) (script.Result, error) { return Number(count(c.Tally(), c.Keys(0)...)), nil }}, true
+		return Verb{Least: 1, Most: 1, Run: func(c *Call) (script.Result, error) { return Number(count(c.Tally()).Sum(c.Keys(0)...)), nil }}, true
 	}
 	v, ok := c.Verbs()[name]
 	return v, ok

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,8 +40,8 @@ func init() {
 			}
 			return c.slip(errors.Join(errs...))
 		})},
-		"freed":   {Least: 1, Most: 1, Run: func(c *Call) (script.Result, error) { return Number(c.World.Freed(c.Arg(0))), nil }},
-		"refused": {Least: 0, Most: 1, Run: func(c *Call) (script.Result, error) { return Number(c.World.Refused(c.Arg(0))), nil }},
+		"freed":   {Least: 1, Most: 1, Run: func(c *Call) (script.Result, error) { return Number(c.World.Freed.Get(c.Arg(0))), nil }},
+		"refused": {Least: 0, Most: 1, Run: refused},
 		"leaks":   {Run: func(c *Call) (script.Result, error) { return Number(c.run.leaks()), nil }},
 		"process": {Least: 1, Most: 1, Run: startProcess},
 		"kill":    {Least: 1, Most: 1, Run: processVerb(syscall.SIGKILL, gone)},
@@ -78,9 +79,17 @@ func setenv(c *Call) error {
 		return c.slip(c.refuse("want NAME=VALUE"))
 	}
 	for _, o := range c.options {
-		c.World.Setenv(o.Name, o.Value)
+		c.World.Env.Set(o.Name, o.Value)
 	}
 	return nil
+}
+
+func refused(c *Call) (script.Result, error) {
+	variables := []string{c.Arg(0)}
+	if c.Arg(0) == "" {
+		variables = slices.Collect(maps.Keys(c.World.Refused.All()))
+	}
+	return Number(c.World.Refused.Sum(variables...)), nil
 }
 
 func advance(c *Call) error {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"sync"
 	"time"
 )
 
@@ -58,48 +57,16 @@ type Hooks struct {
 // Tally counts by key what creators and drivers did. The zero value is empty.
 // Safe for concurrent use.
 type Tally struct {
-	mu struct {
-		sync.Mutex
-		creations, aborted, loads map[string]int
-	}
+	Creations Counts // creators that have run
+	Aborted   Counts // creators that ended early because their context did
+	Loads     Counts // blobs that were given to the driver
 }
-
-func (t *Tally) add(counts *map[string]int, key string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if *counts == nil {
-		*counts = map[string]int{}
-	}
-	(*counts)[key]++
-}
-
-func (t *Tally) sum(counts *map[string]int, keys []string) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := 0
-	for _, k := range keys {
-		n += (*counts)[k]
-	}
-	return n
-}
-
-// Loaded notes that a key's blob was given to the driver.
-func (t *Tally) Loaded(key string) { t.add(&t.mu.loads, key) }
-
-// Creations is how many creators of these keys have run.
-func (t *Tally) Creations(keys ...string) int { return t.sum(&t.mu.creations, keys) }
-
-// Aborted is how many of them ended early because their context did.
-func (t *Tally) Aborted(keys ...string) int { return t.sum(&t.mu.aborted, keys) }
-
-// Loads is how many blobs of these keys were given to the driver.
-func (t *Tally) Loads(keys ...string) int { return t.sum(&t.mu.loads, keys) }
 
 // Create runs the creator of key as user code would run: it may fail, panic,
 // leave its goroutine, or take until ctx ends. Each tally counts it.
 func (w *World) Create(ctx context.Context, c Creator, key string, h Hooks, tallies ...*Tally) (*Value, error) {
 	for _, t := range tallies {
-		t.add(&t.mu.creations, key)
+		t.Creations.Add(key)
 	}
 	if c.Log != "" {
 		if err := w.log(c.Log, key); err != nil {
@@ -127,7 +94,7 @@ func (w *World) Create(ctx context.Context, c Creator, key string, h Hooks, tall
 	}
 	if err := w.Pass(ctx, c); err != nil {
 		for _, t := range tallies {
-			t.add(&t.mu.aborted, key)
+			t.Aborted.Add(key)
 		}
 		return nil, err
 	}

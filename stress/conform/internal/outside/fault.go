@@ -2,7 +2,6 @@ package outside
 
 import (
 	"slices"
-	"sync"
 	"syscall"
 )
 
@@ -16,23 +15,15 @@ var errnos = map[string]syscall.Errno{
 // Faults counts the components' file operations and fails them on demand. The
 // zero value fails nothing. Safe for concurrent use.
 type Faults struct {
-	mu struct {
-		sync.Mutex
-		set    map[string]syscall.Errno
-		counts map[string]int
-	}
+	set    Register[string, syscall.Errno]
+	counts Counts
 }
 
 // Op notes one operation and gives the error it has to fail with, or nil.
 // Components' file systems call it before each operation.
 func (f *Faults) Op(op string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.mu.counts == nil {
-		f.mu.counts = map[string]int{}
-	}
-	f.mu.counts[op]++
-	if err, ok := f.mu.set[op]; ok {
+	f.counts.Add(op)
+	if err, ok := f.set.Lookup(op); ok {
 		return err
 	}
 	return nil
@@ -44,86 +35,54 @@ func (f *Faults) Set(op, errno string) error {
 	if !ok || !slices.Contains(fileOps, op) {
 		return invalid("fault", "%s=%s: want one of %v and ENOSPC, EROFS, EIO, EACCES or ESTALE", op, errno, fileOps)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.mu.set == nil {
-		f.mu.set = map[string]syscall.Errno{}
-	}
-	f.mu.set[op] = err
+	f.set.Set(op, err)
 	return nil
 }
 
 // Off ends all faults.
-func (f *Faults) Off() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.set = nil
-}
+func (f *Faults) Off() { f.set.Empty() }
 
 // Count is how many operations there were since the last Reset.
 func (f *Faults) Count(op string) (int, error) {
 	if !slices.Contains(fileOps, op) {
 		return 0, invalid("io", "%s: want one of %v", op, fileOps)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.mu.counts[op], nil
+	return f.counts.Get(op), nil
 }
 
 // Reset sets all counts to zero.
-func (f *Faults) Reset() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.counts = nil
-}
+func (f *Faults) Reset() { f.counts.Empty() }
 
 // Driver is what the script tells the fake Vulkan driver to do. The zero value
 // does everything right. Safe for concurrent use.
 type Driver struct {
-	mu struct {
-		sync.Mutex
-		fails map[string]bool
-		blob  *string
-		calls map[string]int
-	}
+	told  Register[string, string]
+	calls Counts
 }
 
 var driverSettings = map[string]string{"create": "refuse", "merge": "fail", "deliver": "fail"}
 
 // Set changes one setting: create=refuse, merge=fail, deliver=fail, blob=TEXT.
 func (d *Driver) Set(name, value string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if name == "blob" {
-		d.mu.blob = &value
-		return nil
-	}
-	if want, ok := driverSettings[name]; !ok || value != want {
+	if want, ok := driverSettings[name]; name != "blob" && (!ok || value != want) {
 		return invalid("driver", "%s=%s: want create=refuse, merge=fail, deliver=fail or blob=TEXT", name, value)
 	}
-	if d.mu.fails == nil {
-		d.mu.fails = map[string]bool{}
-	}
-	d.mu.fails[name] = true
+	d.told.Set(name, value)
 	return nil
 }
 
 // OK ends all failures.
 func (d *Driver) OK() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.mu.fails = nil
+	for name := range driverSettings {
+		d.told.Take(name)
+	}
 }
 
 // Call notes a call (create, merge or deliver) and tells whether it has to fail.
 func (d *Driver) Call(name string) (fails bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.mu.calls == nil {
-		d.mu.calls = map[string]int{}
-	}
-	d.mu.calls[name]++
-	return d.mu.fails[name]
+	d.calls.Add(name)
+	_, fails = d.told.Lookup(name)
+	return fails
 }
 
 // Calls is how often Call was called with that name.
@@ -131,17 +90,8 @@ func (d *Driver) Calls(name string) (int, error) {
 	if _, ok := driverSettings[name]; !ok {
 		return 0, invalid("driver calls", "%s: want create, merge or deliver", name)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.mu.calls[name], nil
+	return d.calls.Get(name), nil
 }
 
 // Blob is what the driver's next blob carries, if the script has said so.
-func (d *Driver) Blob() (text string, set bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.mu.blob == nil {
-		return "", false
-	}
-	return *d.mu.blob, true
-}
+func (d *Driver) Blob() (text string, set bool) { return d.told.Lookup("blob") }

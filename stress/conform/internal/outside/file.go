@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -23,16 +22,11 @@ type Files struct {
 	Locate func(component, key string) (dir string, known bool, err error)
 
 	dir, memory string
-	mu          struct {
-		sync.Mutex
-		snapshots map[string]tree
-	}
+	snapshots   Register[string, tree]
 }
 
 func newFiles(dir string) *Files {
-	f := &Files{dir: dir, memory: fmt.Sprintf("%s-memory-%d", dir, os.Getpid())}
-	f.mu.snapshots = map[string]tree{}
-	return f
+	return &Files{dir: dir, memory: fmt.Sprintf("%s-memory-%d", dir, os.Getpid())}
 }
 
 // Path gives the place of a FILE; inMemory tells that components get its bytes.
@@ -231,20 +225,15 @@ func (f *Files) Count(name string) (n int, err error) {
 // Snapshot remembers a file or folder for Unchanged.
 func (f *Files) Snapshot(name string) error {
 	t, err := f.tree(name)
-	if err != nil {
-		return err
+	if err == nil {
+		f.snapshots.Set(name, t)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.snapshots[name] = t
-	return nil
+	return err
 }
 
 // Unchanged tells whether it is as at its last Snapshot.
 func (f *Files) Unchanged(name string) (bool, error) {
-	f.mu.Lock()
-	before, ok := f.mu.snapshots[name]
-	f.mu.Unlock()
+	before, ok := f.snapshots.Lookup(name)
 	if !ok {
 		return false, invalid("unchanged", "there is no snapshot of %s", name)
 	}

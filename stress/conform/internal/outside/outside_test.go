@@ -66,7 +66,7 @@ func TestCreators(t *testing.T) { // section 4 of the language
 		}
 		v.Release()
 		v.Release()
-		if w.Freed("k") != 2 {
+		if w.Freed.Get("k") != 2 {
 			t.Error("a second release does not show")
 		}
 		var failed *CreatorError
@@ -92,8 +92,8 @@ func TestCreators(t *testing.T) { // section 4 of the language
 				t.Error(err)
 			}
 		}
-		if tally.Aborted("k") != 2 || tally.Creations("k", "none") != 7 || other.Creations("k") != 7 || begun != 7 {
-			t.Errorf("%d aborted, %d creations, %d begun", tally.Aborted("k"), tally.Creations("k"), begun)
+		if tally.Aborted.Get("k") != 2 || tally.Creations.Sum("k", "none") != 7 || other.Creations.Get("k") != 7 || begun != 7 {
+			t.Errorf("%d aborted, %d creations, %d begun", tally.Aborted.Get("k"), tally.Creations.Get("k"), begun)
 		}
 		var asked []string
 		nested := Creator{Value: "v", Nest: []string{"a", "b", "c"}, Kernel: "x", Log: "log"}

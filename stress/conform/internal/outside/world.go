@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -19,77 +18,29 @@ var Fields = []string{
 
 // World is the outside of one case in one process. Safe for concurrent use.
 type World struct {
-	Dir    string // empty at the start; every FILE is relative to it
-	Clock  *Clock
-	Faults *Faults
-	Driver *Driver
-	Files  *Files
+	Dir     string // empty at the start; every FILE is relative to it
+	Clock   Clock
+	Faults  Faults
+	Driver  Driver
+	Files   *Files
+	Env     Register[string, string] // variables for components opened from now on
+	Refused Counts                   // by variable: configuration entries that a component refused and logged
+	Freed   Counts                   // by value: how many times it was released
 
-	base context.Context
-	mu   struct {
-		sync.Mutex
-		env      map[string]string
-		refused  map[string]int
-		identity map[string]string
-		gates    map[string]chan struct{}
-		contexts map[string]named
-		freed    map[string]int
-	}
+	base     context.Context
+	identity Register[string, string]
+	gates    Register[string, named] // whose contexts end when they open
+	contexts Register[string, named]
 }
 
 type named struct {
-	ctx    context.Context
+	context.Context
 	cancel context.CancelFunc
 }
 
 // New is the outside of a case in dir. Contexts of the script end with base.
 func New(base context.Context, dir string) *World {
-	w := &World{Dir: dir, Clock: &Clock{}, Faults: &Faults{}, Driver: &Driver{}, base: base}
-	w.Files = newFiles(dir)
-	w.mu.env = map[string]string{}
-	w.mu.refused = map[string]int{}
-	w.mu.identity = map[string]string{}
-	w.mu.gates = map[string]chan struct{}{}
-	w.mu.contexts = map[string]named{}
-	w.mu.freed = map[string]int{}
-	return w
-}
-
-// Setenv sets a variable for components opened from now on.
-func (w *World) Setenv(name, value string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.mu.env[name] = value
-}
-
-// Lookup reads a variable as os.LookupEnv would.
-func (w *World) Lookup(name string) (string, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	v, ok := w.mu.env[name]
-	return v, ok
-}
-
-// Refuse counts a configuration entry of variable name that a component
-// refused and logged.
-func (w *World) Refuse(name string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.mu.refused[name]++
-}
-
-// Refused is how many entries of a variable were refused, or of all if name is empty.
-func (w *World) Refused(name string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if name != "" {
-		return w.mu.refused[name]
-	}
-	sum := 0
-	for _, n := range w.mu.refused {
-		sum += n
-	}
-	return sum
+	return &World{Dir: dir, Files: newFiles(dir), base: base}
 }
 
 // Identify replaces a field of the identity; the value "default" restores it.
@@ -97,76 +48,44 @@ func (w *World) Identify(field, value string) error {
 	if !slices.Contains(Fields, field) {
 		return fmt.Errorf("no field %s in the identity: want one of %v", field, Fields)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	if value == "default" {
-		delete(w.mu.identity, field)
+		w.identity.Take(field)
 	} else {
-		w.mu.identity[field] = value
+		w.identity.Set(field, value)
 	}
 	return nil
 }
 
 // Identity gives a field, or its default where the script has not set it.
 func (w *World) Identity(field, byDefault string) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if v, ok := w.mu.identity[field]; ok {
+	if v, ok := w.identity.Lookup(field); ok {
 		return v
 	}
 	return byDefault
 }
 
 // Gate is closed once the script opens it.
-func (w *World) Gate(name string) <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.gateLocked(name)
-}
-
-func (w *World) gateLocked(name string) chan struct{} {
-	g, ok := w.mu.gates[name]
-	if !ok {
-		g = make(chan struct{})
-		w.mu.gates[name] = g
-	}
-	return g
-}
+func (w *World) Gate(name string) <-chan struct{} { return w.gate(name).Done() }
 
 // Go opens a gate for good; opening it again is harmless.
-func (w *World) Go(name string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	g := w.gateLocked(name)
-	select {
-	case <-g:
-	default:
-		close(g)
-	}
-}
+func (w *World) Go(name string) { w.gate(name).cancel() }
+
+func (w *World) gate(name string) named { return of(&w.gates, name, context.Background()) }
 
 // Context gives the script's context of that name.
-func (w *World) Context(name string) context.Context { return w.named(name).ctx }
+func (w *World) Context(name string) context.Context { return of(&w.contexts, name, w.base).Context }
 
 // Cancel ends the script's context of that name.
-func (w *World) Cancel(name string) { w.named(name).cancel() }
+func (w *World) Cancel(name string) { of(&w.contexts, name, w.base).cancel() }
 
-func (w *World) named(name string) named {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	n, ok := w.mu.contexts[name]
-	if !ok {
-		n.ctx, n.cancel = context.WithCancel(w.base)
-		w.mu.contexts[name] = n
-	}
-	return n
-}
-
-// Freed is how many times values of that name were released.
-func (w *World) Freed(value string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.mu.freed[value]
+// of gives what the name stands for, which is below base at first.
+func of(r *Register[string, named], name string, base context.Context) named {
+	return r.Change(name, func(n named) named {
+		if n.Context == nil {
+			n.Context, n.cancel = context.WithCancel(base)
+		}
+		return n
+	})
 }
 
 // Value is what a fake creator makes. Release stands for the finaliser on the
@@ -184,11 +103,7 @@ func (w *World) Value(text string, bytes int64, cost time.Duration) *Value {
 }
 
 // Release counts one release of the value.
-func (v *Value) Release() {
-	v.world.mu.Lock()
-	defer v.world.mu.Unlock()
-	v.world.mu.freed[v.Text]++
-}
+func (v *Value) Release() { v.world.Freed.Add(v.Text) }
 
 func invalid(op, format string, args ...any) error {
 	return fault.Invalidf("conform: "+op, format, args...)

@@ -101,7 +101,7 @@ func (a *artefactCache) request(c *engine.Call, key string, creator outside.Crea
 	if a.blobs {
 		r.Load = func(_ context.Context, blob []byte) (artefacts.Built, error) {
 			for _, t := range tallies {
-				t.Loaded(key)
+				t.Loads.Add(key)
 			}
 			return a.load(c, key, creator, blob)
 		}

@@ -302,6 +302,6 @@ func (d *descriptors) Blobs(s *primitive.Spec) bool { return s.Engine != "none" 
 func (d *descriptors) Load(ctx context.Context, desc *primitive.Descriptor, blob []byte) (artefacts.Built, error) {
 	m := ctx.Value(makingKey{}).(making)
 	name := desc.Spec().Op.Params[0].Text
-	m.call.Tally().Loaded(name)
+	m.call.Tally().Loads.Add(name)
 	return d.cache.load(m.call, name, m.creator, blob)
 }

@@ -39,7 +39,7 @@ func (l lease) End()                  { l.end() }
 // settingsOf are those of the script's environment, in which the variables with
 // such a part in their name are the component's.
 func settingsOf(w *outside.World, part string) env.Settings {
-	settings := env.Read(w.Lookup)
+	settings := env.Read(w.Env.Lookup)
 	refuse(w, settings.Refusals, part)
 	return settings
 }
@@ -48,7 +48,7 @@ func settingsOf(w *outside.World, part string) env.Settings {
 func refuse(w *outside.World, refusals []env.Refusal, parts ...string) {
 	for _, r := range refusals {
 		if slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(r.Name, part) }) {
-			w.Refuse(r.Name)
+			w.Refused.Add(r.Name)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func openPipelines(c *engine.Call) (engine.Component, error) {
 func (p *pipelines) Reopen(ctx context.Context) error {
 	cfg := p.cfg
 	cfg.Identity = vulkanOf(p.world)
-	cfg.Driver = vulkan{p.world.Driver, &cfg.Identity}
+	cfg.Driver = vulkan{&p.world.Driver, &cfg.Identity}
 	ctx, err := watched(ctx, p.world)
 	if err != nil {
 		return err

@@ -34,7 +34,7 @@ type runtime struct {
 func (runtime) Verbs() engine.Verbs { return nil }
 
 func runtimeOf(c *engine.Call) (runtime, error) {
-	cfg := kiln.Config{Lookup: c.World.Lookup, Listen: heard, Linger: -1, Logger: slog.New(slog.DiscardHandler)}
+	cfg := kiln.Config{Lookup: c.World.Env.Lookup, Listen: heard, Linger: -1, Logger: slog.New(slog.DiscardHandler)}
 	var cache *artefactCache
 	if name, given := c.Option("cache"); given {
 		cache = engine.At[*artefactCache](c, name)
