@@ -165,7 +165,7 @@ func ParseSize(text string) (uint64, error) {
 
 // At gives the open component of a name, which has to be a T.
 func At[T Component](c *Call, name string) T {
-	s := c.run.slotOf(name)
+	s := c.run.slots.Get(name)
 	if s == nil {
 		panic(ending{c.refuse("there is no component %s", name)})
 	}
@@ -199,7 +199,7 @@ func (c *Call) Tally() *outside.Tally { return &c.slot.tally }
 
 // TallyOf is the tally of another component.
 func (c *Call) TallyOf(name string) *outside.Tally {
-	if s := c.run.slotOf(name); s != nil {
+	if s := c.run.slots.Get(name); s != nil {
 		return &s.tally
 	}
 	return nil
@@ -209,27 +209,26 @@ func (c *Call) TallyOf(name string) *outside.Tally {
 // with the statement.
 func (c *Call) Lease(l Lease) {
 	if name, ok := c.Option("lease"); ok {
-		c.run.keep(name, l)
+		c.Keep(name, l)
 		return
 	}
 	c.leases = append(c.leases, l)
 }
 
-// Keep keeps a lease or held reference under a name of the script.
-func (c *Call) Keep(name string, l Lease) { c.run.keep(name, l) }
+// Keep keeps a lease or held reference under a name of the script; the one that had
+// the name ends.
+func (c *Call) Keep(name string, l Lease) {
+	if old := c.run.leases.Set(name, l); old != nil {
+		old.End()
+	}
+}
 
 // KeepIdentity keeps a key or blob id under a name, for `same`.
-func (c *Call) KeepIdentity(name string, id Identity) {
-	c.run.mu.Lock()
-	defer c.run.mu.Unlock()
-	c.run.mu.identities[name] = id
-}
+func (c *Call) KeepIdentity(name string, id Identity) { c.run.identities.Set(name, id) }
 
 // Identity gives what KeepIdentity kept.
 func (c *Call) Identity(name string) Identity {
-	c.run.mu.Lock()
-	defer c.run.mu.Unlock()
-	id, ok := c.run.mu.identities[name]
+	id, ok := c.run.identities.Lookup(name)
 	if !ok {
 		panic(ending{c.refuse("there is no key or id %s", name)})
 	}
@@ -266,33 +265,19 @@ func (c *Call) Creates() bool {
 
 // CreatorOf is the creator that the script gave a key with `creates`, or the
 // default one. nest= asks for keys with it.
-func (c *Call) CreatorOf(key string) outside.Creator {
-	if cr, ok := c.creator(c.slot, key); ok {
-		return cr
-	}
-	return outside.Default(key)
-}
+func (c *Call) CreatorOf(key string) outside.Creator { return c.CreatorAt(c.Name, key) }
 
 // CreatorAt is CreatorOf, where a key of which the script said nothing may have
 // a creator at another component.
 func (c *Call) CreatorAt(component, key string) outside.Creator {
-	if cr, ok := c.creator(c.slot, key); ok {
-		return cr
-	}
-	if cr, ok := c.creator(c.run.slotOf(component), key); ok {
-		return cr
+	for _, s := range []*slot{c.slot, c.run.slots.Get(component)} {
+		if s != nil {
+			if creator, ok := s.creators.Lookup(key); ok {
+				return creator
+			}
+		}
 	}
 	return outside.Default(key)
-}
-
-func (c *Call) creator(s *slot, key string) (outside.Creator, bool) {
-	if s == nil {
-		return outside.Creator{}, false
-	}
-	c.run.mu.Lock()
-	defer c.run.mu.Unlock()
-	cr, ok := s.creators[key]
-	return cr, ok
 }
 
 func (c *Call) readCreator(key string) outside.Creator {

@@ -52,12 +52,8 @@ func (r *run) learn(text string, from *process) {
 func (r *run) spread(text string, except *process) {
 	r.mu.Lock()
 	r.mu.history = append(r.mu.history, text)
-	var all []*process
-	for _, ps := range r.mu.processes {
-		all = append(all, ps.members...)
-	}
 	r.mu.Unlock()
-	for _, p := range all {
+	for _, p := range r.allProcesses() {
 		if p != except && p.alive() {
 			_ = p.write(message{World: text}) // one that is dying does not need it
 		}
@@ -102,7 +98,7 @@ func (e *Engine) Serve(in io.Reader, out io.Writer) int {
 			continue
 		}
 		p := newPending()
-		thread.push(p, func() {
+		r.push(thread, p, func() {
 			v := vars
 			if m.I != nil {
 				v = v.WithI(*m.I)
@@ -147,7 +143,7 @@ func (c *Call) announce() {
 // processVerb runs a signal on every process of a name.
 func processVerb(s syscall.Signal, after func(*process) error) func(*Call) (script.Result, error) {
 	return func(c *Call) (script.Result, error) {
-		ps := c.run.processesOf(c.Arg(0))
+		ps := c.run.processes.Get(c.Arg(0))
 		if ps == nil {
 			return script.Result{}, c.refuse("there is no process %s", c.Arg(0))
 		}

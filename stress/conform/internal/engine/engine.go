@@ -4,7 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
@@ -121,19 +120,19 @@ func open(c *Call) (script.Result, error) {
 			return Done(c.slip(c.refuse("%s has no option %s", c.Arg(1), o.Name)))
 		}
 	}
-	if old := c.run.slotOf(name); old != nil {
+	if old := c.run.slots.Get(name); old != nil {
 		c.run.closeSlot(old)
 	}
-	s := &slot{name: name, creators: map[string]outside.Creator{}}
+	s := &slot{name: name}
 	c.slot = s
 	component, err := kind.Open(c)
 	if err != nil {
 		return script.Result{}, err
 	}
 	s.component = component
+	c.run.slots.Set(name, s)
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
-	c.run.mu.slots[name] = s
 	c.run.mu.opened = append(c.run.mu.opened, s)
 	return OK(), nil
 }

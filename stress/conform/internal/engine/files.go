@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -131,10 +130,7 @@ func forge(c *Call, f *outside.Files, name string) (script.Result, error) {
 		return script.Result{}, err
 	}
 	return Done(f.Edit(name, func(b []byte) ([]byte, error) {
-		c.run.mu.Lock()
-		slots := slices.Collect(maps.Values(c.run.mu.slots))
-		c.run.mu.Unlock()
-		for _, s := range slots {
+		for _, s := range c.run.slots.All() {
 			if forger, ok := s.component.(Forger); ok && forger.Forges(b) {
 				forged, err := forger.Forge(path, b, field.Name, field.Value)
 				return forged, c.slip(err)
@@ -211,7 +207,7 @@ func (r *run) reopeners() []Reopener {
 	defer r.mu.Unlock()
 	var all []Reopener
 	for _, s := range r.mu.opened {
-		if again, ok := s.component.(Reopener); ok && r.mu.slots[s.name] == s {
+		if again, ok := s.component.(Reopener); ok && r.slots.Get(s.name) == s {
 			all = append(all, again)
 		}
 	}
@@ -222,8 +218,8 @@ func (r *run) reopeners() []Reopener {
 func (x *frame) reopened(all []Reopener, damage func() error) error {
 	ctx, cancel := context.WithTimeout(x.run.ctx, statementLimit)
 	defer cancel()
-	for i := len(all) - 1; i >= 0; i-- {
-		if err := all[i].Close(ctx); err != nil {
+	for _, c := range slices.Backward(all) {
+		if err := c.Close(ctx); err != nil {
 			return err
 		}
 	}

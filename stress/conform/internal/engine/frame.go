@@ -43,15 +43,19 @@ func (x *frame) do(s *script.Statement, v script.Vars) script.Result {
 	if first, _, _ := strings.Cut(s.Text, " "); first == "await" {
 		return x.await(s, v)
 	}
-	text, err := script.Expand(s.Text, v)
-	if err != nil {
-		return x.fail(s, err.Error(), "a statement of the language")
-	}
-	p, err := script.ParsePlain(text)
+	text, p, err := read(s, v)
 	if err != nil {
 		return x.fail(s, err.Error(), "a statement of the language")
 	}
 	return x.plain(s.Line, text, p)
+}
+
+// read reads a plain statement.
+func read(s *script.Statement, v script.Vars) (text string, p script.Plain, err error) {
+	if text, err = script.Expand(s.Text, v); err == nil {
+		p, err = script.ParsePlain(text)
+	}
+	return text, p, err
 }
 
 func (x *frame) fail(s *script.Statement, got, want string) script.Result {
@@ -91,9 +95,7 @@ func (x *frame) loop(s *script.Statement, v script.Vars) script.Result {
 	}
 	if len(turns) > 0 {
 		slices.Sort(turns)
-		x.run.mu.Lock()
-		x.run.mu.medians[s.Loop.As] = turns[len(turns)/2]
-		x.run.mu.Unlock()
+		x.run.medians.Set(s.Loop.As, turns[len(turns)/2])
 	}
 	if wrong != nil {
 		x.erred = true
@@ -205,7 +207,7 @@ func (x *frame) resolve(line int, text string, p script.Plain) (order, error) {
 	if o.verb, ok = x.run.engine.statement(name); ok {
 		o.name, c.args = name, p.Words[1:]
 	} else {
-		if c.slot = x.run.slotOf(name); c.slot == nil {
+		if c.slot = x.run.slots.Get(name); c.slot == nil {
 			return o, fmt.Errorf("%s is no statement and no open component", name)
 		}
 		if len(p.Words) < 2 {
@@ -305,22 +307,14 @@ func verbOf(c Component, name string) (Verb, bool) {
 }
 
 func creates(c *Call) (script.Result, error) {
-	creator := c.readCreator(c.Arg(0))
-	c.run.mu.Lock()
-	defer c.run.mu.Unlock()
-	if c.slot.creators == nil {
-		c.slot.creators = map[string]outside.Creator{}
-	}
-	c.slot.creators[c.Arg(0)] = creator
+	c.slot.creators.Set(c.Arg(0), c.readCreator(c.Arg(0)))
 	return OK(), nil
 }
 
 // ratio gives M/N of two measured loops.
 func ratio(c *Call) (script.Result, error) {
-	c.run.mu.Lock()
-	defer c.run.mu.Unlock()
-	m, okM := c.run.mu.medians[c.Arg(0)]
-	n, okN := c.run.mu.medians[c.Arg(1)]
+	m, okM := c.run.medians.Lookup(c.Arg(0))
+	n, okN := c.run.medians.Lookup(c.Arg(1))
 	if !okM || !okN || n == 0 {
 		return script.Result{}, c.refuse("nothing was measured as %s or %s", c.Arg(0), c.Arg(1))
 	}

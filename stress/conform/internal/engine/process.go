@@ -63,15 +63,9 @@ type process struct {
 	}
 }
 
-func (r *run) processesOf(name string) *processes {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.processes[name]
-}
-
 // startProcesses starts n processes of a name; those that had it end.
 func (r *run) startProcesses(name string, n int) error {
-	if old := r.processesOf(name); old != nil {
+	if old := r.processes.Get(name); old != nil {
 		for _, p := range r.members(old) {
 			p.end()
 		}
@@ -89,7 +83,7 @@ func (r *run) startProcesses(name string, n int) error {
 	if r.mu.groups[name] != nil {
 		return fmt.Errorf("%s is a thread already", name)
 	}
-	r.mu.processes[name] = ps
+	r.processes.Set(name, ps)
 	return nil
 }
 
@@ -309,13 +303,14 @@ func (p *process) end() {
 
 // endProcesses ends all processes of the case.
 func (r *run) endProcesses() {
-	r.mu.Lock()
-	var all []*process
-	for _, ps := range r.mu.processes {
-		all = append(all, ps.members...)
-	}
-	r.mu.Unlock()
-	for _, p := range all {
+	for _, p := range r.allProcesses() {
 		p.end()
 	}
+}
+
+func (r *run) allProcesses() (all []*process) {
+	for _, ps := range r.processes.All() {
+		all = append(all, r.members(ps)...)
+	}
+	return all
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,7 +39,7 @@ type run struct {
 	cancel context.CancelFunc
 	tell   func(message) // in a script's process: to the one that started it
 	failed chan struct{} // closed at the first failure
-	quiet  chan struct{} // closed when watching has to end
+	quiet  chan struct{} // closed when threads have nothing more to do and watching has to end
 	start  time.Time
 	base   int          // goroutines when the case began
 	own    atomic.Int64 // goroutines of the runner itself
@@ -47,20 +48,21 @@ type run struct {
 	sharing sync.Mutex // held while one of shared is opened
 	shared  []*slot
 
+	slots      outside.Register[string, *slot]
+	leases     outside.Register[string, Lease]
+	identities outside.Register[string, Identity]
+	medians    outside.Register[string, time.Duration]
+	processes  outside.Register[string, *processes]
+
 	mu struct {
 		sync.Mutex
-		failure    *Failure
-		slots      map[string]*slot
-		opened     []*slot
-		leases     map[string]Lease
-		identities map[string]Identity
-		medians    map[string]time.Duration
-		groups     map[string]*group
-		processes  map[string]*processes
-		history    []string        // statements that a later process has to know
-		watches    []chan struct{} // each closed when its watching has ended
-		events     []event
-		next       int // of events, once the ring is full
+		failure *Failure
+		opened  []*slot
+		groups  map[string]*group
+		history []string        // statements that a later process has to know
+		watches []chan struct{} // each closed when its watching has ended
+		events  []event
+		next    int // of events, once the ring is full
 	}
 }
 
@@ -70,7 +72,7 @@ type slot struct {
 	name      string
 	component Component
 	tally     outside.Tally
-	creators  map[string]outside.Creator // guarded by the run's mu
+	creators  outside.Register[string, outside.Creator]
 }
 
 type event struct {
@@ -95,12 +97,7 @@ func newRun(e *Engine, file, dir string) *run {
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.world = outside.New(r.ctx, dir)
 	r.world.Files.Locate = r.locate
-	r.mu.slots = map[string]*slot{}
-	r.mu.leases = map[string]Lease{}
-	r.mu.identities = map[string]Identity{}
-	r.mu.medians = map[string]time.Duration{}
 	r.mu.groups = map[string]*group{}
-	r.mu.processes = map[string]*processes{}
 	return r
 }
 
@@ -206,14 +203,8 @@ func (r *run) note(e event) {
 	r.mu.next = (r.mu.next + 1) % eventsKept
 }
 
-func (r *run) slotOf(name string) *slot {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.slots[name]
-}
-
 func (r *run) locate(component, key string) (dir string, known bool, err error) {
-	s := r.slotOf(component)
+	s := r.slots.Get(component)
 	if s == nil {
 		return "", false, nil
 	}
@@ -223,33 +214,6 @@ func (r *run) locate(component, key string) (dir string, known bool, err error) 
 	}
 	dir, err = k.Folder(key)
 	return dir, true, err
-}
-
-// keep registers a lease; a lease that had the name ends.
-func (r *run) keep(name string, l Lease) {
-	r.mu.Lock()
-	old := r.mu.leases[name]
-	r.mu.leases[name] = l
-	r.mu.Unlock()
-	if old != nil {
-		old.End()
-	}
-}
-
-func (r *run) lease(name string) (Lease, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l, ok := r.mu.leases[name]
-	return l, ok
-}
-
-// forget takes a lease out of the register.
-func (r *run) forget(name string) (Lease, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l, ok := r.mu.leases[name]
-	delete(r.mu.leases, name)
-	return l, ok
 }
 
 // finish ends what the case has begun: threads first, since their expectations
@@ -262,22 +226,20 @@ func (r *run) finish() {
 	r.endWatches()
 	r.endProcesses()
 	r.world.Faults.Off()
-	r.mu.Lock()
-	leases := r.mu.leases
-	r.mu.leases = map[string]Lease{}
-	opened := r.mu.opened
-	r.mu.Unlock()
-	for _, l := range leases {
+	for _, l := range r.leases.All() {
 		l.End()
 	}
-	for i := len(opened) - 1; i >= 0; i-- {
-		r.closeSlot(opened[i])
+	r.leases.Empty()
+	r.mu.Lock()
+	opened := r.mu.opened
+	r.mu.Unlock()
+	for _, s := range slices.Backward(opened) {
+		r.closeSlot(s)
 	}
 	for _, s := range r.shared {
 		r.closeSlot(s)
 	}
 	r.cancel()
-	r.endThreads()
 	done := make(chan struct{})
 	go func() { r.tasks.Wait(); close(done) }()
 	if !closes(done, statementLimit) {

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -20,10 +19,12 @@ var statements Verbs
 
 func init() {
 	statements = Verbs{
-		"open":    {Least: 2, Most: 2, Options: "*", Run: open},
-		"go":      {Least: 1, Most: 1, Run: told(func(c *Call) error { c.World.Go(c.Arg(0)); return nil })},
-		"cancel":  {Least: 1, Most: 1, Run: told(func(c *Call) error { c.World.Cancel(c.Arg(0)); return nil })},
-		"env":     {Options: "*", Run: told(setenv)},
+		"open":   {Least: 2, Most: 2, Options: "*", Run: open},
+		"go":     {Least: 1, Most: 1, Run: told(func(c *Call) error { c.World.Go(c.Arg(0)); return nil })},
+		"cancel": {Least: 1, Most: 1, Run: told(func(c *Call) error { c.World.Cancel(c.Arg(0)); return nil })},
+		"env": {Options: "*", Run: told(func(c *Call) error {
+			return c.settings("NAME=VALUE", func(name, value string) error { c.World.Env.Set(name, value); return nil })
+		})},
 		"clock":   {Least: 1, Most: 1, Run: told(advance)},
 		"sleep":   {Least: 1, Most: 1, Run: sleep},
 		"use":     {Least: 1, Most: 1, Run: use},
@@ -31,14 +32,7 @@ func init() {
 		"ratio":   {Least: 2, Most: 2, Run: ratio},
 		"blocked": {Least: 1, Most: 1, Run: blocked},
 		"identity": {Options: "*", Run: told(func(c *Call) error {
-			var errs []error
-			for _, o := range c.Options() {
-				errs = append(errs, c.World.Identify(o.Name, o.Value))
-			}
-			if len(errs) == 0 {
-				return c.refuse("want FIELD=VALUE")
-			}
-			return c.slip(errors.Join(errs...))
+			return c.settings("FIELD=VALUE", c.World.Identify)
 		})},
 		"freed":   {Least: 1, Most: 1, Run: func(c *Call) (script.Result, error) { return Number(c.World.Freed.Get(c.Arg(0))), nil }},
 		"refused": {Least: 0, Most: 1, Run: refused},
@@ -74,12 +68,15 @@ func told(do func(*Call) error) func(*Call) (script.Result, error) {
 	}
 }
 
-func setenv(c *Call) error {
-	if len(c.options) == 0 {
-		return c.slip(c.refuse("want NAME=VALUE"))
+// settings hands each option over.
+func (c *Call) settings(want string, set func(name, value string) error) error {
+	if len(c.Options()) == 0 {
+		return c.slip(c.refuse("want %s", want))
 	}
-	for _, o := range c.options {
-		c.World.Env.Set(o.Name, o.Value)
+	for _, o := range c.Options() {
+		if err := set(o.Name, o.Value); err != nil {
+			return c.slip(err)
+		}
 	}
 	return nil
 }
@@ -115,7 +112,7 @@ func sleep(c *Call) (script.Result, error) {
 }
 
 func use(c *Call) (script.Result, error) {
-	l, ok := c.run.lease(c.Arg(0))
+	l, ok := c.run.leases.Lookup(c.Arg(0))
 	if !ok {
 		return script.Result{}, c.refuse("there is no lease %s", c.Arg(0))
 	}
@@ -127,7 +124,7 @@ func use(c *Call) (script.Result, error) {
 }
 
 func endLease(c *Call) (script.Result, error) {
-	l, ok := c.run.forget(c.Arg(0))
+	l, ok := c.run.leases.Take(c.Arg(0))
 	if !ok {
 		return script.Result{}, c.refuse("there is no lease %s", c.Arg(0))
 	}
@@ -148,15 +145,10 @@ func setFaults(c *Call) (script.Result, error) {
 	case c.Arg(0) == "off" && len(c.Options()) == 0:
 		c.World.Faults.Off()
 		return OK(), nil
-	case c.Len() > 0 || len(c.Options()) == 0:
+	case c.Len() > 0:
 		return Done(c.slip(c.refuse("want OP=ERR or off")))
 	}
-	for _, o := range c.Options() {
-		if err := c.World.Faults.Set(o.Name, o.Value); err != nil {
-			return Done(c.slip(err))
-		}
-	}
-	return OK(), nil
+	return Done(c.settings("OP=ERR or off", c.World.Faults.Set))
 }
 
 func countIO(c *Call) (script.Result, error) {
@@ -169,21 +161,18 @@ func countIO(c *Call) (script.Result, error) {
 }
 
 func driver(c *Call) (script.Result, error) {
+	const want = "create=refuse, merge=fail, deliver=fail, blob=TEXT, ok or calls NAME"
 	switch word := c.Arg(0); {
-	case word == "ok" && c.Len() == 1:
+	case word == "ok" && c.Len() == 1 && len(c.Options()) == 0:
 		c.World.Driver.OK()
+		return OK(), nil
 	case word == "calls" && c.Len() == 2:
 		n, err := c.World.Driver.Calls(c.Arg(1))
 		return Number(n), c.slip(err)
-	case word != "" || len(c.Options()) == 0:
-		return Done(c.slip(c.refuse("want create=refuse, merge=fail, deliver=fail, blob=TEXT, ok or calls NAME")))
+	case word != "":
+		return Done(c.slip(c.refuse("want %s", want)))
 	}
-	for _, o := range c.Options() {
-		if err := c.World.Driver.Set(o.Name, o.Value); err != nil {
-			return Done(c.slip(err))
-		}
-	}
-	return OK(), nil
+	return Done(c.settings(want, c.World.Driver.Set))
 }
 
 // octal reads a mode as 0700.

@@ -2,8 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,58 +41,31 @@ func (p *pending) finish(r script.Result) {
 
 // member is one thread: a goroutine with an ordered queue of jobs.
 type member struct {
-	mu     sync.Mutex
-	more   *sync.Cond // of mu: a job has come, or the end
-	jobs   []func()
-	closed bool
-	last   *pending
+	jobs chan func()
+	last *pending // guarded by the run's mu
 }
 
-func newMember() *member {
-	m := &member{}
-	m.more = sync.NewCond(&m.mu)
-	return m
-}
+// queued is more jobs than a thread that is blocked gets within a statement's limit:
+// the script goes on after dispatchLimit each time.
+const queued = 1024
 
-func (m *member) push(p *pending, job func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.jobs = append(m.jobs, job)
+func (r *run) push(m *member, p *pending, job func()) {
+	r.mu.Lock()
 	m.last = p
-	m.more.Signal()
+	r.mu.Unlock()
+	m.jobs <- job
 }
 
-func (m *member) close() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.closed = true
-	m.more.Signal()
-}
-
-// work runs jobs until the member is closed and none is left.
-func (m *member) work() {
-	for job := m.next(); job != nil; job = m.next() {
-		job()
+// work runs a member's jobs until there are no more.
+func (r *run) work(m *member) {
+	for {
+		select {
+		case job := <-m.jobs:
+			job()
+		case <-r.quiet:
+			return
+		}
 	}
-}
-
-// next waits for a job; nil is the end.
-func (m *member) next() (job func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for len(m.jobs) == 0 && !m.closed {
-		m.more.Wait()
-	}
-	if len(m.jobs) > 0 {
-		job, m.jobs = m.jobs[0], m.jobs[1:]
-	}
-	return job
-}
-
-func (m *member) lastPending() *pending {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.last
 }
 
 // group is the threads of one name; the first active ones belong to its latest
@@ -117,9 +88,9 @@ func (r *run) threads(name string, n int) []*member {
 		g.active = n
 	}
 	for len(g.members) < g.active {
-		m := newMember()
+		m := &member{jobs: make(chan func(), queued)}
 		g.members = append(g.members, m)
-		r.spawn(m.work)
+		r.spawn(func() { r.work(m) })
 	}
 	return g.members[:g.active]
 }
@@ -138,7 +109,7 @@ func (x *frame) dispatch(s *script.Statement, v script.Vars) script.Result {
 	inner := *s
 	inner.Thread = ""
 	var waiting []*pending
-	if ps := x.run.processesOf(name); ps != nil {
+	if ps := x.run.processes.Get(name); ps != nil {
 		if n > 0 {
 			return x.fail(s, name+" is a process; its number is said by process", "a statement of the language")
 		}
@@ -176,7 +147,7 @@ func (r *run) release(s *script.Statement, v script.Vars, name string, n int) []
 		if len(members) > 1 {
 			who = fmt.Sprintf("%s*%d", name, t)
 		}
-		m.push(p, func() {
+		r.push(m, p, func() {
 			defer p.finish(script.Say("error", "stopped"))
 			if arrived.Add(1) == int64(len(members)) {
 				close(together)
@@ -197,7 +168,7 @@ func (r *run) release(s *script.Statement, v script.Vars, name string, n int) []
 
 // lasts gives the last statement of each thread or process of a name.
 func (r *run) lasts(name string) ([]*pending, error) {
-	if ps := r.processesOf(name); ps != nil {
+	if ps := r.processes.Get(name); ps != nil {
 		return ps.lasts(r), nil
 	}
 	r.mu.Lock()
@@ -208,7 +179,7 @@ func (r *run) lasts(name string) ([]*pending, error) {
 	}
 	var lasts []*pending
 	for _, m := range g.members[:g.active] {
-		lasts = append(lasts, m.lastPending())
+		lasts = append(lasts, m.last)
 	}
 	return lasts, nil
 }
@@ -216,18 +187,10 @@ func (r *run) lasts(name string) ([]*pending, error) {
 // await waits for all statements of a thread or process; the expectation is
 // compared with the last result of each, {t} in it being that one's number.
 func (x *frame) await(s *script.Statement, v script.Vars) script.Result {
-	read := func(t int) (string, script.Plain, error) {
-		text, err := script.Expand(s.Text, v.WithT(t))
-		if err != nil {
-			return text, script.Plain{}, err
-		}
-		p, err := script.ParsePlain(text)
-		if err == nil && len(p.Words) != 2 {
-			err = fmt.Errorf("want: await NAME")
-		}
-		return text, p, err
+	_, p, err := read(s, v.WithT(0))
+	if err == nil && len(p.Words) != 2 {
+		err = fmt.Errorf("want: await NAME")
 	}
-	_, p, err := read(0)
 	if err != nil {
 		return x.fail(s, err.Error(), "a statement of the language")
 	}
@@ -237,7 +200,7 @@ func (x *frame) await(s *script.Statement, v script.Vars) script.Result {
 		return x.fail(s, err.Error(), "a thread or process")
 	}
 	o := order{within: statementLimit, call: &Call{World: x.run.world, options: p.Options}, name: "await"}
-	if x.run.processesOf(name) != nil {
+	if x.run.processes.Get(name) != nil {
 		o.within = processLimit
 	}
 	if err := x.check(&o); err != nil {
@@ -256,7 +219,7 @@ func (x *frame) await(s *script.Statement, v script.Vars) script.Result {
 		case <-late:
 			return x.fail(s, fmt.Sprintf("%s still running after %v", name, o.within), p.Expect.String())
 		}
-		text, p, err := read(t)
+		text, p, err := read(s, v.WithT(t))
 		if err != nil {
 			return x.fail(s, err.Error(), "a statement of the language")
 		}
@@ -295,18 +258,17 @@ func blocked(c *Call) (script.Result, error) {
 // drain waits until every statement given to threads and processes has ended;
 // the limits of the statements bound it.
 func (r *run) drain() {
-	r.mu.Lock()
-	processes := slices.Collect(maps.Values(r.mu.processes))
 	var all []*pending
+	for _, ps := range r.processes.All() {
+		all = append(all, ps.lasts(r)...)
+	}
+	r.mu.Lock()
 	for _, g := range r.mu.groups {
 		for _, m := range g.members {
-			all = append(all, m.lastPending())
+			all = append(all, m.last)
 		}
 	}
 	r.mu.Unlock()
-	for _, ps := range processes {
-		all = append(all, ps.lasts(r)...)
-	}
 	for _, p := range all {
 		if p == nil {
 			continue
@@ -315,17 +277,6 @@ func (r *run) drain() {
 		case <-p.done:
 		case <-r.failed:
 			return
-		}
-	}
-}
-
-// endThreads lets the thread goroutines go.
-func (r *run) endThreads() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, g := range r.mu.groups {
-		for _, m := range g.members {
-			m.close()
 		}
 	}
 }

@@ -24,8 +24,11 @@ func (r *Register[K, V]) Change(name K, to func(V) V) V {
 	return v
 }
 
-// Set gives a name that value.
-func (r *Register[K, V]) Set(name K, v V) { r.Change(name, func(V) V { return v }) }
+// Set gives a name that value, and returns the one that it had.
+func (r *Register[K, V]) Set(name K, v V) (before V) {
+	r.Change(name, func(was V) V { before = was; return v })
+	return before
+}
 
 // Lookup gives a name's value.
 func (r *Register[K, V]) Lookup(name K) (V, bool) {
