@@ -44,14 +44,15 @@ func Answer(err error) script.Result {
 				return script.Say("error", "failed").With("text", failed.Text)
 			}
 		case errors.Is(err, s.err):
-			return detail(script.Say("error", s.word), err)
+			reason, field := fault.ReasonOf(err)
+			return Because(script.Say("error", s.word), reason, field)
 		}
 	}
 	return script.Say("error", "unknown").With("text", err.Error())
 }
 
-func detail(r script.Result, err error) script.Result {
-	reason, field := fault.ReasonOf(err)
+// Because is r with a reason and a field, where there are any.
+func Because(r script.Result, reason fault.Reason, field string) script.Result {
 	if reason != "" {
 		r = r.With("reason", string(reason))
 	}

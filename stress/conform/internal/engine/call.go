@@ -95,6 +95,12 @@ func Must[T any](v T, err error) T {
 	return v
 }
 
+// Must2 is Must for two values.
+func Must2[A, B any](a A, b B, err error) (A, B) {
+	Must(a, err)
+	return a, b
+}
+
 // Parsed gives name= as parse reads it, or a default.
 func Parsed[T any](c *Call, name string, byDefault T, parse func(string) (T, error)) T {
 	text, ok := c.Option(name)
@@ -224,10 +230,10 @@ func (c *Call) Keep(name string, l Lease) {
 }
 
 // KeepIdentity keeps a key or blob id under a name, for `same`.
-func (c *Call) KeepIdentity(name string, id Identity) { c.run.identities.Set(name, id) }
+func (c *Call) KeepIdentity(name string, id any) { c.run.identities.Set(name, id) }
 
 // Identity gives what KeepIdentity kept.
-func (c *Call) Identity(name string) Identity {
+func (c *Call) Identity(name string) any {
 	id, ok := c.run.identities.Lookup(name)
 	if !ok {
 		panic(ending{c.refuse("there is no key or id %s", name)})
@@ -245,32 +251,26 @@ func (c *Call) end() {
 	c.leases = nil
 }
 
-// Creator is the creator of key: as this call's options say, else as the script
-// said with `creates`, else the default one.
-func (c *Call) Creator(key string) outside.Creator {
-	if !c.Creates() {
-		return c.CreatorOf(key)
-	}
-	return c.readCreator(key)
-}
-
-// Creates tells whether this call's options say something of a creator.
-func (c *Call) Creates() bool {
+// Creator is the creator of key: as this call's options say, else CreatorOf.
+func (c *Call) Creator(key string, others ...string) outside.Creator {
 	given := c.Flag("goexit") || c.Flag("deaf")
 	for _, o := range c.options {
 		given = given || listed(CreatorOptions, o.Name)
 	}
-	return given
+	if given {
+		return c.readCreator(key)
+	}
+	return c.CreatorOf(key, others...)
 }
 
-// CreatorOf is the creator that the script gave a key with `creates`, or the
-// default one. nest= asks for keys with it.
-func (c *Call) CreatorOf(key string) outside.Creator { return c.CreatorAt(c.Name, key) }
-
-// CreatorAt is CreatorOf, where a key of which the script said nothing may have
-// a creator at another component.
-func (c *Call) CreatorAt(component, key string) outside.Creator {
-	for _, s := range []*slot{c.slot, c.run.slots.Get(component)} {
+// CreatorOf is the creator that the script gave a key with `creates`, here or else at
+// other components, or the default one. nest= asks for keys with it.
+func (c *Call) CreatorOf(key string, others ...string) outside.Creator {
+	at := []*slot{c.slot}
+	for _, name := range others {
+		at = append(at, c.run.slots.Get(name))
+	}
+	for _, s := range at {
 		if s != nil {
 			if creator, ok := s.creators.Lookup(key); ok {
 				return creator

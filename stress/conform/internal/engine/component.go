@@ -88,6 +88,11 @@ func YesNo(yes bool) script.Result { return script.Say(Word(yes, "yes", "no")) }
 // Done is ok, or the error's result.
 func Done(err error) (script.Result, error) { return OK(), err }
 
+// Does is a verb of so many words that has nothing to say.
+func Does(words int, do func(c *Call) error) Verb {
+	return Verb{Least: words, Most: words, Run: func(c *Call) (script.Result, error) { return Done(do(c)) }}
+}
+
 // Count is a verb that gives a number.
 func Count[N int | int64](get func() N) Verb {
 	return Verb{Run: func(*Call) (script.Result, error) { return Number(get()), nil }}
@@ -98,11 +103,4 @@ func Count[N int | int64](get func() N) Verb {
 type Lease interface {
 	Value() (text string, resident bool) // not resident: gone, for held references
 	End()
-}
-
-// Identity is a key or a blob id kept by a script for `same`.
-type Identity interface {
-	Encoding() []byte
-	Hash() uint64
-	Equal(Identity) bool
 }

@@ -50,7 +50,7 @@ type run struct {
 
 	slots      outside.Register[string, *slot]
 	leases     outside.Register[string, Lease]
-	identities outside.Register[string, Identity]
+	identities outside.Register[string, any] // keys and blob ids
 	medians    outside.Register[string, time.Duration]
 	processes  outside.Register[string, *processes]
 

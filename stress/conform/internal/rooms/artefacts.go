@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -20,10 +19,6 @@ import (
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
-func artefactsKind() engine.Kind {
-	return engine.Kind{Options: "cap bytes hash blobs store linger", Open: openArtefacts}
-}
-
 // artefactCache binds an artefact cache over a fake backend.
 type artefactCache struct {
 	name  string // in the script
@@ -31,13 +26,12 @@ type artefactCache struct {
 	below *backing // nil: no store
 	blobs bool     // the backend can give and take them
 
-	mu     sync.Mutex
-	events map[string][]string
+	events outside.Register[string, []string]
 }
 
 func openArtefacts(c *engine.Call) (engine.Component, error) {
 	settings := settingsOf(c.World, "PRIMITIVE_CACHE_CAPACITY")
-	a := &artefactCache{name: c.Arg(0), blobs: c.Or("blobs", "yes") == "yes", events: map[string][]string{}}
+	a := &artefactCache{name: c.Arg(0), blobs: c.Or("blobs", "yes") == "yes"}
 	cfg := artefacts.Config{
 		Entries: engine.Parsed(c, "cap", settings.ArtefactCapacity.Value, limit.Parse), Bytes: engine.Parsed(c, "bytes", limit.Limit{}, parseBytes),
 		Hash: fixedHash(c), Linger: c.Duration("linger", 0), Now: c.World.Clock.Now, Listen: a.listen,
@@ -46,15 +40,12 @@ func openArtefacts(c *engine.Call) (engine.Component, error) {
 		a.below = &backing{store: engine.At[*store](c, name)}
 		cfg.Store = a.below
 	}
-	var err error
-	a.cache, err = artefacts.Open(cfg)
-	return a, err
+	a.cache = engine.Must(artefacts.Open(cfg))
+	return a, nil
 }
 
 func (a *artefactCache) listen(key string, o artefacts.Outcome) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.events[key] = append(a.events[key], string(o.Event))
+	a.events.Change(key, func(all []string) []string { return append(all, string(o.Event)) })
 }
 
 func (a *artefactCache) Close(ctx context.Context) error {
@@ -79,10 +70,10 @@ func (a *artefactCache) Verbs() engine.Verbs {
 		"setcap":     {Least: 0, Most: 1, Options: "bytes", Run: a.setCapacity},
 		"events":     {Least: 1, Most: 1, Run: a.eventsOf},
 		"count":      {Least: 1, Most: 1, Run: a.count},
-		"drop-owner": {Least: 1, Most: 1, Run: func(c *engine.Call) (script.Result, error) { return engine.Done(a.cache.Reset(c.Arg(0))) }},
+		"drop-owner": engine.Does(1, func(c *engine.Call) error { return a.cache.Reset(c.Arg(0)) }),
 		"blob":       {Least: 1, Most: 1, Options: "to", Run: a.blob},
 		"fromblob":   {Least: 2, Most: 2, Options: callOptions, Flags: engine.CreatorFlags, Run: a.fromBlob},
-		"settle":     {Run: func(c *engine.Call) (script.Result, error) { return engine.Done(a.cache.Settle(c.Ctx)) }},
+		"settle":     engine.Does(0, func(c *engine.Call) error { return a.cache.Settle(c.Ctx) }),
 	}
 }
 
@@ -114,7 +105,7 @@ func (a *artefactCache) hooks(c *engine.Call, tallies ...*outside.Tally) outside
 	return outside.Hooks{
 		Begun: c.Begun,
 		Nest: func(ctx context.Context, part string) error {
-			l, _, err := a.cache.Get(ctx, a.request(c, part, c.CreatorAt(a.name, part), tallies...))
+			l, _, err := a.cache.Get(ctx, a.request(c, part, c.CreatorOf(part, a.name), tallies...))
 			if err == nil {
 				l.End()
 			}
@@ -195,19 +186,10 @@ func (a *artefactCache) ask(c *engine.Call, do func(context.Context, artefacts.R
 	creator := c.Creator(c.Arg(0))
 	r := a.request(c, c.Arg(0), creator, c.Tally())
 	r.Unhashable = c.Or("unhashable", "")
-	l, outcome, err := do(c.Ctx, r)
-	if err != nil {
-		return script.Result{}, err
-	}
+	l, outcome := engine.Must2(do(c.Ctx, r))
 	c.Lease(lease{l.Value, l.End})
 	result := script.Say(l.Value().(*outside.Value).Text).With("by", string(outcome.Event))
-	if outcome.Reason != "" {
-		result = result.With("reason", string(outcome.Reason))
-	}
-	if outcome.Field != "" {
-		result = result.With("field", outcome.Field)
-	}
-	return result, nil
+	return engine.Because(result, outcome.Reason, outcome.Field), nil
 }
 
 func (a *artefactCache) get(c *engine.Call) (script.Result, error)   { return a.ask(c, a.cache.Get) }
@@ -226,10 +208,7 @@ func (a *artefactCache) blob(c *engine.Call) (script.Result, error) {
 }
 
 func (a *artefactCache) peek(c *engine.Call) (script.Result, error) {
-	l, outcome, err := a.cache.Peek(c.Ctx, c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	l, outcome := engine.Must2(a.cache.Peek(c.Ctx, c.Arg(0)))
 	if l == nil {
 		return script.Say("miss").With("reason", string(outcome.Reason)), nil
 	}
@@ -238,13 +217,7 @@ func (a *artefactCache) peek(c *engine.Call) (script.Result, error) {
 }
 
 func (a *artefactCache) has(c *engine.Call) (script.Result, error) {
-	n := 0
-	for _, k := range c.Keys(0) {
-		if a.cache.Has(k) {
-			n++
-		}
-	}
-	return engine.Number(n), nil
+	return howMany(c.Keys(0), a.cache.Has)
 }
 
 func (a *artefactCache) capacity(*engine.Call) (script.Result, error) {
@@ -261,9 +234,7 @@ func (a *artefactCache) setCapacity(c *engine.Call) (script.Result, error) {
 }
 
 func (a *artefactCache) eventsOf(c *engine.Call) (script.Result, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if events := a.events[c.Arg(0)]; len(events) > 0 {
+	if events := a.events.Get(c.Arg(0)); len(events) > 0 {
 		return script.Say(events...), nil
 	}
 	return script.Say("none"), nil

@@ -14,21 +14,16 @@ import (
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
-func constantsKind() engine.Kind {
-	return engine.Kind{Options: "policy hash linger", Open: openConstants}
-}
-
 // constantCache binds the constant caches of one process.
 type constantCache struct {
-	cache *constants.Cache
-
-	mu struct {
+	cache    *constants.Cache
+	owners   outside.Register[string, *ownership] // by their name in the script
+	removals outside.Register[tensor, []string]
+	contexts outside.Register[place, bool]              // that were used
+	built    outside.Register[string, *constants.Lease] // artefacts' values; the engine ends them
+	mu       struct {
 		sync.Mutex
-		owners   map[string]*ownership // by their name in the script
-		removals map[tensor][]constants.Removal
-		contexts map[tensor]map[string]bool  // contexts in use, by device
-		built    map[string]*constants.Lease // artefacts' values; the engine ends them
-		room     [4096]byte                  // where data= lies, each time at the same address
+		room [4096]byte // where data= lies, each time at the same address
 	}
 }
 
@@ -37,6 +32,13 @@ type tensor struct {
 	kind  constants.Kind
 	index int
 	key   constants.Key
+}
+
+// place is a context of a device.
+type place struct {
+	kind    constants.Kind
+	index   int
+	context string
 }
 
 // ownership is an owner with what the script wants of the value to come.
@@ -49,10 +51,6 @@ type ownership struct {
 func openConstants(c *engine.Call) (engine.Component, error) {
 	settings := settingsOf(c.World, "CONSTANT_TENSOR_CACHE_CAPACITY")
 	x := &constantCache{}
-	x.mu.owners = map[string]*ownership{}
-	x.mu.removals = map[tensor][]constants.Removal{}
-	x.mu.contexts = map[tensor]map[string]bool{}
-	x.mu.built = map[string]*constants.Lease{}
 	var cfg constants.Config
 	for kind, set := range map[constants.Kind]env.Constants{constants.CPU: settings.CPUConstants.Value, constants.GPU: settings.GPUConstants.Value} {
 		cfg.Capacity[kind] = set.Capacity
@@ -64,9 +62,8 @@ func openConstants(c *engine.Call) (engine.Component, error) {
 		}
 	}
 	cfg.Hash, cfg.Linger = fixedHash(c), c.Duration("linger", 0)
-	var err error
-	x.cache, err = constants.Open(cfg)
-	return x, err
+	x.cache = engine.Must(constants.Open(cfg))
+	return x, nil
 }
 
 func (x *constantCache) Close(ctx context.Context) error { return x.cache.Close(ctx) }
@@ -103,16 +100,10 @@ func device(text string) (constants.Kind, int) {
 // engineOf gives the engine of dev= and context=.
 func (x *constantCache) engineOf(c *engine.Call) (*constants.Engine, tensor) {
 	kind, index := device(c.Or("dev", "cpu:0"))
-	at := tensor{kind: kind, index: index}
 	context := c.Or("context", "")
 	e := engine.Must(x.cache.Engine(kind, index, context))
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.mu.contexts[at] == nil {
-		x.mu.contexts[at] = map[string]bool{}
-	}
-	x.mu.contexts[at][context] = true
-	return e, at
+	x.contexts.Set(place{kind, index, context}, true)
+	return e, tensor{kind: kind, index: index}
 }
 
 // key reads BACKEND KEY from word i on, or BACKEND with data=.
@@ -142,9 +133,7 @@ func (x *constantCache) key(c *engine.Call, i int) constants.Key {
 
 func (x *constantCache) removed(at tensor) func(constants.Removal) {
 	return func(why constants.Removal) {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.mu.removals[at] = append(x.mu.removals[at], why)
+		x.removals.Change(at, func(all []string) []string { return append(all, string(why)) })
 	}
 }
 
@@ -162,9 +151,7 @@ func (x *constantCache) get(c *engine.Call) (script.Result, error) {
 	case out.Bypass != "":
 		return script.Say("bypass").With("reason", string(out.Bypass)), nil
 	case out.Owner != nil:
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.mu.owners[name] = &ownership{out.Owner, bytes, c.Or("lease", ""), c.Or("ref", "")}
+		x.owners.Set(name, &ownership{out.Owner, bytes, c.Or("lease", ""), c.Or("ref", "")})
 		return script.Say("owner"), nil
 	}
 	text := textOf(out.Lease)
@@ -207,9 +194,7 @@ func (h heldTensor) End() {
 }
 
 func (x *constantCache) ownerOf(name string) *ownership {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	o := x.mu.owners[name]
+	o := x.owners.Get(name)
 	if o == nil {
 		return engine.Must(o, fault.Invalidf("conform: owner", "nobody owns as %q", name))
 	}
@@ -260,15 +245,10 @@ func (x *constantCache) fired(c *engine.Call) (script.Result, error) {
 		kind, index := device(dev)
 		want = func(at tensor) bool { return at.kind == kind && at.index == index }
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	var reasons []string
-	for at, list := range x.mu.removals {
-		if at.key != key || !want(at) {
-			continue
-		}
-		for _, why := range list {
-			reasons = append(reasons, string(why))
+	for at, list := range x.removals.All() {
+		if at.key == key && want(at) {
+			reasons = append(reasons, list...)
 		}
 	}
 	if len(reasons) == 0 {

@@ -1,8 +1,6 @@
 package rooms
 
 import (
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -53,16 +51,14 @@ func (x *constantCache) turn(c *engine.Call) (script.Result, error) {
 // size is that of a device: of all its contexts, unless one is named.
 func (x *constantCache) size(c *engine.Call) (script.Result, error) {
 	kind, index := device(c.Or("dev", "cpu:0"))
-	name, given := c.Option("context")
-	names := []string{name}
-	if !given {
-		x.mu.Lock()
-		names = slices.Collect(maps.Keys(x.mu.contexts[tensor{kind: kind, index: index}]))
-		x.mu.Unlock()
+	if name, given := c.Option("context"); given {
+		return engine.Number(engine.Must(x.cache.Engine(kind, index, name)).Size()), nil
 	}
 	var sum int64
-	for _, name := range names {
-		sum += engine.Must(x.cache.Engine(kind, index, name)).Size()
+	for at := range x.contexts.All() {
+		if at.kind == kind && at.index == index {
+			sum += engine.Must(x.cache.Engine(kind, index, at.context)).Size()
+		}
 	}
 	return engine.Number(sum), nil
 }

@@ -38,9 +38,7 @@ func (x *constantCache) compile(c *engine.Call) (script.Result, error) {
 		return script.Result{}, err
 	}
 	c.Keep("artefact "+c.Name+" "+c.Arg(0), lease{l.Value, l.End}) // in use to the case's end, or until it is compiled anew
-	x.mu.Lock()
-	x.mu.built[c.Arg(0)] = l
-	x.mu.Unlock()
+	x.built.Set(c.Arg(0), l)
 	return script.Say().With("cached", engine.Word(cached, "yes", "no")), nil
 }
 
@@ -53,9 +51,7 @@ func apart(fn func() error) error {
 }
 
 func (x *constantCache) execute(c *engine.Call) (script.Result, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	l := x.mu.built[c.Arg(0)]
+	l := x.built.Get(c.Arg(0))
 	if l == nil {
 		return script.Result{}, &fault.Error{Op: "conform: execute", Key: c.Arg(0), Err: fmt.Errorf("compile it first: %w", fault.ErrNotFound)}
 	}

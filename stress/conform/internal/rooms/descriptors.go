@@ -1,15 +1,12 @@
 package rooms
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"iter"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -22,18 +19,12 @@ import (
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
-func descriptorsKind() engine.Kind {
-	return engine.Kind{Options: "cache", Open: openDescriptors}
-}
-
 // descriptors binds an engine of package primitive over a fake library.
 type descriptors struct {
 	engine *primitive.Engine
 	cache  *artefactCache
 	builds atomic.Int64
-
-	mu  sync.Mutex
-	ops map[string]operation
+	ops    outside.Register[string, operation]
 }
 
 // operation is a declared request and what the fake library has for it.
@@ -71,10 +62,9 @@ func machineOf(w *outside.World) gpuexec.Identity {
 func openDescriptors(c *engine.Call) (engine.Component, error) {
 	name, _ := c.Option("cache")
 	cache := engine.At[*artefactCache](c, name)
-	d := &descriptors{cache: cache, ops: map[string]operation{}}
-	var err error
-	d.engine, err = primitive.Open(primitive.Config{Cache: cache.cache, Library: d, Backend: testBackend, Identity: machineOf(c.World)})
-	return d, err
+	d := &descriptors{cache: cache}
+	d.engine = engine.Must(primitive.Open(primitive.Config{Cache: cache.cache, Library: d, Backend: testBackend, Identity: machineOf(c.World)}))
+	return d, nil
 }
 
 // Close has nothing to end: an engine owns entries of its cache only.
@@ -95,16 +85,7 @@ func (d *descriptors) Verbs() engine.Verbs {
 }
 
 // ints reads a list of positions.
-func ints(text string) (all []int, err error) {
-	for _, word := range list(text) {
-		n, err := strconv.Atoi(word)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, n)
-	}
-	return all, nil
-}
+func ints(text string) ([]int, error) { return listOf(text, strconv.Atoi) }
 
 func (d *descriptors) declare(c *engine.Call) (script.Result, error) {
 	o := operation{
@@ -116,16 +97,12 @@ func (d *descriptors) declare(c *engine.Call) (script.Result, error) {
 	}
 	_, given := c.Option("valid")
 	o.all = !given
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.ops[c.Arg(0)] = o
+	d.ops.Set(c.Arg(0), o)
 	return engine.OK(), nil
 }
 
 func (d *descriptors) operation(name string) (operation, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	o, ok := d.ops[name]
+	o, ok := d.ops.Lookup(name)
 	if !ok {
 		return o, fault.Invalidf("conform: op", "no operation %q: declare it first", name)
 	}
@@ -208,18 +185,6 @@ func (d *descriptors) allocs(c *engine.Call) (script.Result, error) {
 	return engine.Number(int(mean)), nil
 }
 
-var seed = maphash.MakeSeed()
-
-// blobID is an id as a script keeps it.
-type blobID string
-
-func (id blobID) Encoding() []byte { return []byte(id) }
-func (id blobID) Hash() uint64     { return maphash.String(seed, string(id)) }
-func (id blobID) Equal(other engine.Identity) bool {
-	o, ok := other.(blobID)
-	return ok && bytes.Equal([]byte(id), []byte(o))
-}
-
 func (d *descriptors) blobID(c *engine.Call) (script.Result, error) {
 	s := engine.Must(d.spec(c, c.Arg(0)))
 	desc, _, err := d.engine.Descriptor(c.Ctx, s)
@@ -229,7 +194,7 @@ func (d *descriptors) blobID(c *engine.Call) (script.Result, error) {
 	defer desc.Release()
 	id := desc.BlobID()
 	if name, ok := c.Option("as"); ok {
-		c.KeepIdentity(name, blobID(id))
+		c.KeepIdentity(name, identity{key: id})
 	}
 	if id == "" {
 		return script.Say("empty"), nil

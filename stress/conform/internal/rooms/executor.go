@@ -15,21 +15,14 @@ import (
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
-func executorKind() engine.Kind {
-	return engine.Kind{Options: "queue workers linger", Open: openExecutor}
-}
-
 // mostBlocks is what the fake device takes in one launch.
 const mostBlocks = 65535
 
 // executor binds an executor over a fake device.
 type executor struct {
-	exec *gpuexec.Executor
-	fake *fakedevice.Backend
-	mu   struct {
-		sync.Mutex
-		named map[string]*named
-	}
+	exec  *gpuexec.Executor
+	fake  *fakedevice.Backend
+	named outside.Register[string, *named]
 }
 
 // named is a kernel by its name in a script, compiled at the first launch.
@@ -70,10 +63,9 @@ func openExecutor(c *engine.Call) (engine.Component, error) {
 			return p.world.Pass(ctx, p.creator)
 		},
 	}}
-	e.mu.named = make(map[string]*named)
-	var err error
-	e.exec, err = gpuexec.Open(c.Ctx, gpuexec.Config{Backend: e.fake, Queue: c.Int("queue", 0), Workers: c.Int("workers", 0), Linger: cmp.Or(c.Duration("linger", 0), -1)})
-	return e, err
+	cfg := gpuexec.Config{Backend: e.fake, Queue: c.Int("queue", 0), Workers: c.Int("workers", 0), Linger: cmp.Or(c.Duration("linger", 0), -1)}
+	e.exec = engine.Must(gpuexec.Open(c.Ctx, cfg))
+	return e, nil
 }
 
 func (e *executor) Close(ctx context.Context) error { return e.exec.Close(ctx) }
@@ -83,7 +75,7 @@ func (e *executor) Verbs() engine.Verbs {
 		"kernel": {Least: 1, Most: 1, Options: "params", Run: e.define},
 		"launch": {Least: 1, Most: 1, Options: "args grid wait after", Run: e.launch},
 		"lose":   {Run: e.lose},
-		"ready":  {Run: func(c *engine.Call) (script.Result, error) { return engine.Done(e.exec.Ready(c.Ctx)) }},
+		"ready":  engine.Does(0, func(c *engine.Call) error { return e.exec.Ready(c.Ctx) }),
 		"count":  {Least: 1, Most: 1, Run: e.count},
 	}
 }
@@ -94,13 +86,8 @@ func (e *executor) define(c *engine.Call) (script.Result, error) {
 		return script.Result{}, fault.Invalidf("conform: kernel", "a kernel needs a name")
 	}
 	text := c.Or("params", "")
-	src := gpuexec.Source{Key: c.Arg(0) + "(" + text + ")"}
-	for _, word := range list(text) {
-		src.Params = append(src.Params, engine.Must(param(word)))
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.mu.named[c.Arg(0)] = &named{source: src}
+	src := gpuexec.Source{Key: c.Arg(0) + "(" + text + ")", Params: engine.Must(listOf(text, param))}
+	e.named.Set(c.Arg(0), &named{source: src})
 	return engine.OK(), nil
 }
 
@@ -130,9 +117,7 @@ func (e *executor) launch(c *engine.Call) (script.Result, error) {
 	p := pace{world: c.World, begun: c.Begun}
 	p.creator.Wait, p.creator.After = c.Or("wait", ""), c.Duration("after", 0)
 	owner, name := e.at(c, c.Arg(0))
-	owner.mu.Lock()
-	asked := owner.mu.named[name]
-	owner.mu.Unlock()
+	asked := owner.named.Get(name)
 	if asked == nil {
 		return script.Result{}, &fault.Error{Op: "conform: launch", Key: name, Err: fault.ErrNotFound}
 	}

@@ -1,62 +1,39 @@
 package rooms
 
 import (
-	"bytes"
-	"hash/maphash"
+	"cmp"
 	"maps"
 	"math"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
 	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
+	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
 const keyFields = "kind desc shape strides dtype impl hints engine runtime device context threads skip scratchpad attr.deterministic " +
 	"attr.fpmath attr.scales.src attr.zero_points.dst attr.post_ops attr.rounding"
 
-// keyStatements are `key` and `same`.
-func keyStatements() engine.Verbs {
-	return engine.Verbs{
-		"key":  {Least: 1, Most: 1, Options: keyFields + " like unhashable", Run: makeKey},
-		"same": {Least: 2, Most: 2, Run: sameKeys},
-	}
-}
-
-// identity is a primitive's key as a script keeps it.
+// identity is a key or blob id as a script keeps it.
 type identity struct {
 	key  string
-	text map[string]string // the fields it was made of, for like=
+	text map[string]string // the fields that a key was made of, for like=
 }
 
-func (k identity) Encoding() []byte { return []byte(k.key) }
-func (k identity) Hash() uint64     { return maphash.String(seed, k.key) }
-func (k identity) Equal(other engine.Identity) bool {
-	o, ok := other.(identity)
-	return ok && k.key == o.key
-}
-
-// sameKeys holds equality and hash of two keys or ids against their encodings.
+// sameKeys compares two keys or ids.
 func sameKeys(c *engine.Call) (script.Result, error) {
-	a := c.Identity(c.Arg(0))
-	b := c.Identity(c.Arg(1))
-	equal := bytes.Equal(a.Encoding(), b.Encoding())
-	switch {
-	case a.Equal(b) != equal, equal && a.Hash() != b.Hash():
-		return script.Say("broken"), nil
-	default:
-		return engine.YesNo(equal), nil
-	}
+	return engine.YesNo(c.Identity(c.Arg(0)).(identity).key == c.Identity(c.Arg(1)).(identity).key), nil
 }
 
 func makeKey(c *engine.Call) (script.Result, error) {
 	text := map[string]string{}
 	if like, ok := c.Option("like"); ok {
-		base, ok := c.Identity(like).(identity)
-		if !ok {
+		base := c.Identity(like).(identity)
+		if base.text == nil {
 			return engine.Done(fault.ErrInvalid)
 		}
 		maps.Copy(text, base.text)
@@ -162,10 +139,10 @@ func numbers(text string) []int64 {
 
 // interned gives texts that are no plain number one of their own, out of the
 // way of the plain ones and for the life of the process.
-var interned struct {
-	sync.Mutex
-	of map[string]int
-}
+var (
+	interned outside.Register[string, int]
+	lastText atomic.Int64
+)
 
 func number(text string) int {
 	if text == "" {
@@ -174,15 +151,5 @@ func number(text string) int {
 	if n, err := strconv.Atoi(text); err == nil && strconv.Itoa(n) == text && n < math.MaxInt/4 {
 		return n
 	}
-	interned.Lock()
-	defer interned.Unlock()
-	if interned.of == nil {
-		interned.of = map[string]int{}
-	}
-	n, ok := interned.of[text]
-	if !ok {
-		n = math.MaxInt/4 + len(interned.of)
-		interned.of[text] = n
-	}
-	return n
+	return interned.Change(text, func(n int) int { return cmp.Or(n, math.MaxInt/4+int(lastText.Add(1))) })
 }

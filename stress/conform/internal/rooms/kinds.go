@@ -9,23 +9,29 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
 	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
+	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
 // Kinds are the components of this build, by the name that open knows.
 func Kinds() map[string]engine.Kind {
 	return map[string]engine.Kind{
-		"artefacts":   artefactsKind(),
-		"constants":   constantsKind(),
-		"descriptors": descriptorsKind(),
-		"executor":    executorKind(),
-		"pipelines":   pipelinesKind(),
-		"session":     sessionKind(),
-		"store":       storeKind(),
+		"artefacts":   {Options: "cap bytes hash blobs store linger", Open: openArtefacts},
+		"constants":   {Options: "policy hash linger", Open: openConstants},
+		"descriptors": {Options: "cache", Open: openDescriptors},
+		"executor":    {Options: "queue workers linger", Open: openExecutor},
+		"pipelines":   {Options: "hash merge limit linger", Open: openPipelines},
+		"session":     {Options: "groups bytes policy bucket cache hash linger", Open: openSession},
+		"store":       {Options: "dir cap policy sync lease hash", Open: openStore},
 	}
 }
 
 // Statements are those that need no component but a room.
-func Statements() engine.Verbs { return keyStatements() }
+func Statements() engine.Verbs {
+	return engine.Verbs{
+		"key":  {Least: 1, Most: 1, Options: keyFields + " like unhashable", Run: makeKey},
+		"same": {Least: 2, Most: 2, Run: sameKeys},
+	}
+}
 
 // lease is a room's lease as a script keeps it.
 type lease struct {
@@ -68,4 +74,28 @@ func parseBytes(text string) (limit.Limit, error) {
 		return limit.Parse(strconv.FormatUint(n, 10))
 	}
 	return limit.Parse(text)
+}
+
+// listOf reads a list of what parse reads; the empty one is not nil.
+func listOf[T any](text string, parse func(string) (T, error)) ([]T, error) {
+	all := []T{}
+	for _, word := range list(text) {
+		v, err := parse(word)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// howMany is the number of those that are.
+func howMany[T any](all []T, are func(T) bool) (script.Result, error) {
+	n := 0
+	for _, v := range all {
+		if are(v) {
+			n++
+		}
+	}
+	return engine.Number(n), nil
 }

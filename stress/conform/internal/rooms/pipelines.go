@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
-	"sync"
+	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
@@ -16,23 +16,17 @@ import (
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
-func pipelinesKind() engine.Kind {
-	return engine.Kind{Options: "hash merge limit linger", Open: openPipelines}
-}
-
 // pipelines binds a pipeline cache over the fake Vulkan driver.
 type pipelines struct {
-	world *outside.World
-	cfg   pipelinefile.Config
-
-	mu      sync.Mutex
-	open    *pipelinefile.Cache
-	shaders map[string]string // source by name
+	world   *outside.World
+	cfg     pipelinefile.Config
+	open    atomic.Pointer[pipelinefile.Cache]
+	shaders outside.Register[string, string] // source by name
 }
 
 func openPipelines(c *engine.Call) (engine.Component, error) {
 	w := c.World
-	p := &pipelines{world: w, shaders: map[string]string{}}
+	p := &pipelines{world: w}
 	p.cfg = pipelinefile.Config{
 		FrontEnd: frontEnd{}, Now: w.Clock.Now, Hash: fixedHash(c), Linger: c.Duration("linger", 0),
 		Limit: engine.Parsed(c, "limit", limit.Limit{}, parseBytes),
@@ -60,22 +54,16 @@ func (p *pipelines) Reopen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for name, source := range p.shaders {
+	for name, source := range p.shaders.All() {
 		if err := opened.Register(name, []byte(source)); err != nil {
 			return errors.Join(err, opened.Close(ctx))
 		}
 	}
-	p.open = opened
+	p.open.Store(opened)
 	return nil
 }
 
-func (p *pipelines) now() *pipelinefile.Cache {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.open
-}
+func (p *pipelines) now() *pipelinefile.Cache { return p.open.Load() }
 
 func (p *pipelines) Close(ctx context.Context) error { return p.now().Close(ctx) }
 
@@ -97,34 +85,30 @@ func (p *pipelines) Forge(_ string, content []byte, field, value string) ([]byte
 
 func (p *pipelines) Verbs() engine.Verbs {
 	return engine.Verbs{
-		"shader":      {Least: 2, Most: 2, Run: p.shader},
-		"unshader":    {Least: 1, Most: 1, Run: p.unshader},
+		"shader":      engine.Does(2, p.shader),
+		"unshader":    engine.Does(1, p.unshader),
 		"get":         {Least: 1, Most: 1, Options: engine.CreatorOptions + "opts spec raw lease", Flags: engine.CreatorFlags, Run: p.get},
 		"save":        {Least: 1, Most: 1, Run: p.save},
 		"load":        {Least: 1, Most: 1, Run: p.load},
 		"spirv":       engine.Count(func() int { return p.now().SPIRV() }),
 		"live":        engine.Count(func() int { return p.now().Len() }),
-		"clear":       {Run: func(*engine.Call) (script.Result, error) { p.now().Clear(); return engine.OK(), nil }},
+		"clear":       engine.Does(0, func(*engine.Call) error { p.now().Clear(); return nil }),
 		"drivercache": {Run: p.driverCache},
 		"count":       {Least: 1, Most: 1, Run: p.count},
 	}
 }
 
-func (p *pipelines) shader(c *engine.Call) (script.Result, error) {
-	if err := p.now().Register(c.Arg(0), []byte(c.Arg(1))); err != nil {
-		return script.Result{}, err
+func (p *pipelines) shader(c *engine.Call) error {
+	err := p.now().Register(c.Arg(0), []byte(c.Arg(1)))
+	if err == nil {
+		p.shaders.Set(c.Arg(0), c.Arg(1))
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.shaders[c.Arg(0)] = c.Arg(1)
-	return engine.OK(), nil
+	return err
 }
 
-func (p *pipelines) unshader(c *engine.Call) (script.Result, error) {
-	p.mu.Lock()
-	delete(p.shaders, c.Arg(0))
-	p.mu.Unlock()
-	return engine.Done(p.now().Unregister(c.Arg(0)))
+func (p *pipelines) unshader(c *engine.Call) error {
+	p.shaders.Take(c.Arg(0))
+	return p.now().Unregister(c.Arg(0))
 }
 
 // request reads a shader's name with opts=, spec= and raw=.
@@ -141,24 +125,16 @@ func request(c *engine.Call) pipelinefile.Request {
 
 // words reads a list of words of 32 bits; the empty one is not nil.
 func words(text string) ([]uint32, error) {
-	all := []uint32{}
-	for _, word := range list(text) {
+	return listOf(text, func(word string) (uint32, error) {
 		n, err := strconv.ParseUint(word, 0, 32)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, uint32(n))
-	}
-	return all, nil
+		return uint32(n), err
+	})
 }
 
 func (p *pipelines) get(c *engine.Call) (script.Result, error) {
 	r := request(c)
 	creator := c.Creator(c.Arg(0))
-	l, origin, err := p.now().Get(context.WithValue(c.Ctx, makingKey{}, making{c, creator}), r)
-	if err != nil {
-		return script.Result{}, err
-	}
+	l, origin := engine.Must2(p.now().Get(context.WithValue(c.Ctx, makingKey{}, making{c, creator}), r))
 	name, got := r.Shader, l.Pipeline().(pipeline)
 	c.Lease(lease{func() any { return l.Pipeline().(pipeline).value }, l.End})
 	if same := r.Words == nil && got.module.Shader == r.Shader || r.Words != nil && slices.Equal(got.module.Words, r.Words); !same {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kiln-cache/kiln"
@@ -19,10 +18,6 @@ import (
 	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
-
-func sessionKind() engine.Kind {
-	return engine.Kind{Options: "groups bytes policy bucket cache hash linger", Open: openSession}
-}
 
 // runtime is the one that the sessions of a case share, or those of one artefact
 // cache of the script.
@@ -61,9 +56,7 @@ type session struct {
 	runtime runtime
 	cached  bool // every name is an artefact of a cache of the script
 	linger  time.Duration
-
-	mu    sync.Mutex
-	below map[artefacts.Event]uint64 // how the artefact cache answered where the name was absent
+	below   outside.Counts // how the artefact cache answered where the name was absent
 }
 
 func openSession(c *engine.Call) (engine.Component, error) {
@@ -76,11 +69,9 @@ func openSession(c *engine.Call) (engine.Component, error) {
 		Groups: engine.Parsed(c, "groups", limit.Limit{}, limit.Parse), Bytes: engine.Parsed(c, "bytes", limit.Limit{}, parseBytes),
 	}
 	cfg.Bucket = engine.Parsed(c, "bucket", cfg.Bucket, shapegroups.ParseBucketing)
-	p := &session{runtime: r, linger: c.Duration("linger", 0), below: map[artefacts.Event]uint64{}}
+	p := &session{runtime: r, linger: c.Duration("linger", 0)}
 	_, p.cached = c.Option("cache")
-	if p.door, err = r.Session(cfg); err != nil {
-		return nil, err
-	}
+	p.door = engine.Must(r.Session(cfg))
 	p.session = p.door.Cache()
 	return p, nil
 }
@@ -106,12 +97,12 @@ func (p *session) Verbs() engine.Verbs {
 		"objects":   engine.Count(p.session.Len),
 		"bytes":     engine.Count(p.session.Bytes),
 		"has":       {Least: 1, Most: 1, Run: p.has},
-		"setgroups": {Least: 1, Most: 1, Run: p.setGroups},
-		"setbytes":  {Least: 1, Most: 1, Run: p.setBytes},
+		"setgroups": engine.Does(1, func(c *engine.Call) error { return p.session.SetGroups(c.Ctx, engine.Must(limit.Parse(c.Arg(0)))) }),
+		"setbytes":  engine.Does(1, func(c *engine.Call) error { return p.session.SetBytes(c.Ctx, engine.Must(parseBytes(c.Arg(0)))) }),
 		"cap":       {Run: p.capacity},
 		"reset":     {Least: 0, Most: 1, Options: "owner", Run: p.reset},
 		"hold":      {Options: "owner", Run: p.hold},
-		"announce":  {Least: 1, Most: 1, Run: p.announce},
+		"announce":  engine.Does(1, p.announce),
 		"map":       {Least: 1, Most: 1, Run: p.mapShape},
 		"padding":   {Run: p.padding},
 		"advice":    {Options: "policy groups", Run: p.advice},
@@ -165,10 +156,7 @@ func (p *session) run(c *engine.Call) (script.Result, error) {
 	if !keyed {
 		key = c.Arg(1)
 	}
-	creator := c.CreatorAt(p.runtime.cache.name, key)
-	if c.Creates() {
-		creator = c.Creator(key)
-	}
+	creator := c.Creator(key, p.runtime.cache.name)
 	if keyed || p.cached {
 		return p.artefact(c, shape, keyed, key, creator)
 	}
@@ -204,9 +192,7 @@ func (p *session) artefact(c *engine.Call, shape shapegroups.Shape, keyed bool, 
 	answered := event.Kind
 	if answered == kiln.Miss {
 		answered = event.Artefact
-		p.mu.Lock()
-		p.below[artefacts.Event(answered)]++
-		p.mu.Unlock()
+		p.below.Add(string(answered))
 	}
 	return answer(c, v, string(answered), func() (lease, bool) {
 		l, ok := kiln.Acquire[*outside.Value](g, c.Arg(1), kiln.OnLane(o.Lane))
@@ -262,13 +248,7 @@ func (p *session) tallies(c *engine.Call) []*outside.Tally {
 }
 
 func (p *session) has(c *engine.Call) (script.Result, error) {
-	n := 0
-	for _, shape := range shapesOf(c) {
-		if p.session.Has(shape) {
-			n++
-		}
-	}
-	return engine.Number(n), nil
+	return howMany(shapesOf(c), p.session.Has)
 }
 
 func shapesOf(c *engine.Call) (shapes []shapegroups.Shape) {
@@ -285,27 +265,16 @@ func (p *session) count(c *engine.Call) (script.Result, error) {
 		return script.Result{}, err
 	}
 	stats := p.session.Stats()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := p.below[artefacts.Event(c.Arg(0))]
-	switch c.Arg(0) {
-	case "hit":
-		n += stats.Hits
-	case "miss":
-		n = stats.Misses
-		for event, below := range p.below {
-			if event != artefacts.Miss {
-				n -= below
-			}
+	counts := map[string]uint64{"hit": stats.Hits, "miss": stats.Misses, "joined": stats.Joined, "failed": stats.Failures,
+		"thrash": stats.Thrash, "persistent_hit": 0, "kernel_hit": 0, "nested_hit": 0}
+	for event, below := range p.below.All() {
+		if event != string(artefacts.Miss) {
+			counts[event] += uint64(below)
+			counts["miss"] -= uint64(below)
 		}
-	case "joined":
-		n += stats.Joined
-	case "failed":
-		n += stats.Failures
-	case "thrash":
-		n = stats.Thrash
-	case "persistent_hit", "kernel_hit", "nested_hit":
-	default:
+	}
+	n, ok := counts[c.Arg(0)]
+	if !ok {
 		return script.Result{}, fault.Invalidf("conform: count", "%q is no event of a session", c.Arg(0))
 	}
 	return engine.Number(int64(n)), nil

@@ -5,20 +5,11 @@ import (
 	"strings"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/limit"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
-
-func (p *session) setGroups(c *engine.Call) (script.Result, error) {
-	return engine.Done(p.session.SetGroups(c.Ctx, engine.Must(limit.Parse(c.Arg(0)))))
-}
-
-func (p *session) setBytes(c *engine.Call) (script.Result, error) {
-	return engine.Done(p.session.SetBytes(c.Ctx, engine.Must(parseBytes(c.Arg(0)))))
-}
 
 func (p *session) capacity(*engine.Call) (script.Result, error) {
 	have := p.session.Capacity()
@@ -40,11 +31,11 @@ func (p *session) hold(c *engine.Call) (script.Result, error) {
 	return engine.Done(p.session.Hold(c.Or("owner", "")))
 }
 
-func (p *session) announce(c *engine.Call) (script.Result, error) {
+func (p *session) announce(c *engine.Call) error {
 	if c.Arg(0) == "none" {
-		return engine.Done(p.session.Announce())
+		return p.session.Announce()
 	}
-	return engine.Done(p.session.Announce(shapesOf(c)...))
+	return p.session.Announce(shapesOf(c)...)
 }
 
 // mapShape answers in the form that it was asked in.

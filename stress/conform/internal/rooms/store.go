@@ -2,13 +2,14 @@ package rooms
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -23,28 +24,26 @@ import (
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
 
-func storeKind() engine.Kind {
-	return engine.Kind{Options: "dir cap policy sync lease hash", Open: openStore}
-}
-
 // testBackend is the backend of what scripts store.
 const testBackend = "test"
 
 // store binds a persistent store.
 type store struct {
-	world *outside.World
-	cfg   blobstore.Config
+	world  *outside.World
+	cfg    blobstore.Config
+	open   atomic.Pointer[blobstore.Store]
+	places outside.Register[string, kept] // of the keys
+}
 
-	mu     sync.Mutex
-	open   *blobstore.Store
-	places map[string]string // folder that a key has or had, below the directory
-	of     map[string]string // backend of a key
+// kept is where a key lies or lay.
+type kept struct {
+	backend, folder string // the folder below the directory
 }
 
 func openStore(c *engine.Call) (engine.Component, error) {
 	w := c.World
 	settings := settingsOf(w, "KILN_STORE_")
-	s := &store{world: w, places: map[string]string{}, of: map[string]string{}}
+	s := &store{world: w}
 	dir := c.Or("dir", settings.StoreDir.Value)
 	if !filepath.IsLocal(dir) {
 		return nil, fault.Invalidf("conform: store", "dir=%s is not inside the case's directory", dir)
@@ -73,13 +72,10 @@ func (s *store) Reopen(ctx context.Context) error {
 		return err
 	}
 	opened, err := blobstore.Open(ctx, s.cfg)
-	if err != nil {
-		return err
+	if err == nil {
+		s.open.Store(opened)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open = opened
-	return nil
+	return err
 }
 
 // watched has rooms work on the machine's files with the script's faults.
@@ -89,11 +85,7 @@ func watched(ctx context.Context, w *outside.World) (context.Context, error) {
 }
 
 // now is the store as it is open, or was last.
-func (s *store) now() *blobstore.Store {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.open
-}
+func (s *store) now() *blobstore.Store { return s.open.Load() }
 
 func (s *store) Close(ctx context.Context) error { return s.now().Close(ctx) }
 
@@ -103,42 +95,32 @@ func (s *store) listen(e blobstore.Event) {
 		return
 	}
 	if key, err := os.ReadFile(filepath.Join(s.cfg.Dir, e.Place, "key.bin")); err == nil {
-		s.keeps(string(key), e.Backend, e.Place)
+		s.places.Set(string(key), kept{e.Backend, e.Place})
 	}
-}
-
-func (s *store) keeps(key, backend, place string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.places[key], s.of[key] = place, backend
 }
 
 // Folder is where the store keeps the key now, else where it kept it last.
 func (s *store) Folder(key string) (string, error) {
-	s.mu.Lock()
-	place, backend, opened := s.places[key], s.of[key], s.open
-	s.mu.Unlock()
-	if place != "" && s.holds(place, key) {
-		return filepath.Join(s.cfg.Dir, place), nil
+	last, known := s.places.Lookup(key)
+	if known && s.holds(last.folder, key) {
+		return filepath.Join(s.cfg.Dir, last.folder), nil
 	}
-	if backend == "" {
-		backend = testBackend
-	}
-	bucket := filepath.Join(backend, opened.Bucket(key))
+	backend := cmp.Or(last.backend, testBackend)
+	bucket := filepath.Join(backend, s.now().Bucket(key))
 	slots, err := os.ReadDir(filepath.Join(s.cfg.Dir, bucket))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
 	}
 	for _, slot := range slots {
 		if at := filepath.Join(bucket, slot.Name()); s.holds(at, key) {
-			s.keeps(key, backend, at)
+			s.places.Set(key, kept{backend, at})
 			return filepath.Join(s.cfg.Dir, at), nil
 		}
 	}
-	if place == "" {
+	if !known {
 		return "", &fault.Error{Op: "conform: store", Key: key, Err: fault.ErrNotFound}
 	}
-	return filepath.Join(s.cfg.Dir, place), nil
+	return filepath.Join(s.cfg.Dir, last.folder), nil
 }
 
 func (s *store) holds(place, key string) bool {
@@ -227,23 +209,16 @@ func valueIn(p []byte) string {
 
 func (s *store) get(c *engine.Call) (script.Result, error) {
 	backend := c.Or("backend", testBackend)
-	b, miss, err := s.now().Get(c.Ctx, backend, c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	b, miss := engine.Must2(s.now().Get(c.Ctx, backend, c.Arg(0)))
 	if !miss.None() {
 		return missed(miss.Reason, miss.Field), nil
 	}
-	s.keeps(c.Arg(0), backend, b.Place)
+	s.places.Set(c.Arg(0), kept{backend, b.Place})
 	return script.Say(valueIn(b.Payload)).With("bytes", strconv.Itoa(len(b.Payload))), nil
 }
 
 func missed(reason fault.Reason, field string) script.Result {
-	r := script.Say("miss").With("reason", string(reason))
-	if field != "" {
-		r = r.With("field", field)
-	}
-	return r
+	return engine.Because(script.Say("miss"), reason, field)
 }
 
 func (s *store) audit(c *engine.Call) (script.Result, error) {
@@ -261,10 +236,7 @@ func (s *store) verify(c *engine.Call) (script.Result, error) {
 }
 
 func (s *store) explain(c *engine.Call) (script.Result, error) {
-	e, err := s.now().Explain(c.Ctx, c.Or("backend", testBackend), c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	e := engine.Must(s.now().Explain(c.Ctx, c.Or("backend", testBackend), c.Arg(0)))
 	if len(e.Factors) == 0 {
 		return script.Say("none"), nil
 	}

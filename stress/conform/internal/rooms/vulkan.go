@@ -6,10 +6,10 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
@@ -110,12 +110,11 @@ func (p pipeline) Destroy() { p.value.Release() }
 // contents is the fake driver's cache: what was built, a line each.
 type contents struct {
 	driver vulkan
-	mu     *sync.Mutex
-	lines  map[string]bool
+	lines  *outside.Register[string, bool]
 }
 
 func (v vulkan) OpenCache(_ context.Context, blob []byte) (pipelinefile.DriverCache, error) {
-	c := contents{driver: v, mu: &sync.Mutex{}, lines: map[string]bool{}}
+	c := contents{v, &outside.Register[string, bool]{}}
 	if blob == nil {
 		return c, nil
 	}
@@ -123,7 +122,7 @@ func (v vulkan) OpenCache(_ context.Context, blob []byte) (pipelinefile.DriverCa
 		return nil, refusal("pipeline cache", fault.DriverRefused)
 	}
 	for line := range strings.Lines(string(blob[layout.BlobHeader:])) {
-		c.lines[line] = true
+		c.lines.Set(line, true)
 	}
 	return c, nil
 }
@@ -143,9 +142,7 @@ func (v vulkan) Build(ctx context.Context, m pipelinefile.Module, cache pipeline
 			words = binary.LittleEndian.AppendUint32(words, w)
 		}
 		sum := sha256.Sum256(words)
-		held.mu.Lock()
-		held.lines[hex.EncodeToString(sum[:])+"\n"] = true
-		held.mu.Unlock()
+		held.lines.Set(hex.EncodeToString(sum[:])+"\n", true)
 	}
 	return pipeline{m, value}, nil
 }
@@ -154,11 +151,8 @@ func (c contents) Merge(_ context.Context, from pipelinefile.DriverCache) error 
 	if c.driver.told.Call("merge") {
 		return refusal("pipeline cache", fault.DriverRefused)
 	}
-	f := from.(contents)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for line := range f.lines {
-		c.lines[line] = true
+	for line := range from.(contents).lines.All() {
+		c.lines.Set(line, true)
 	}
 	return nil
 }
@@ -171,13 +165,7 @@ func (c contents) Blob(context.Context) ([]byte, error) {
 	if text, set := c.driver.told.Blob(); set {
 		return append(blob, text...), nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	lines := make([]string, 0, len(c.lines))
-	for line := range c.lines {
-		lines = append(lines, line)
-	}
-	slices.Sort(lines)
+	lines := slices.Sorted(maps.Keys(c.lines.All()))
 	return append(blob, strings.Join(lines, "")...), nil
 }
 
