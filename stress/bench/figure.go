@@ -62,13 +62,12 @@ func column(samples []sample, of func(sample) float64) []float64 {
 // writeJSON writes the machine, then each figure, an object a line.
 func writeJSON(to io.Writer, m machine, figures []figure) error {
 	lines := json.NewEncoder(to)
-	if err := lines.Encode(m); err != nil {
-		return fmt.Errorf("bench: write: %w", err)
+	err := lines.Encode(m)
+	for i := 0; err == nil && i < len(figures); i++ {
+		err = lines.Encode(figures[i])
 	}
-	for _, f := range figures {
-		if err := lines.Encode(f); err != nil {
-			return fmt.Errorf("bench: write: %s: %w", f.Bench, err)
-		}
+	if err != nil {
+		err = fmt.Errorf("bench: write: %w", err)
 	}
-	return nil
+	return err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -132,12 +133,7 @@ func missSlot(ctx context.Context, m maker, keys []reads.Value, goroutines int) 
 	n := float64(len(keys))
 	s.NS, s.CPU = float64(wall)/n, float64(cpu)/n
 	s.Made, s.Allocs = float64(made.Load())/n, float64(after.Mallocs-before.Mallocs)/n
-	for _, failed := range append(errs, end()) {
-		if err == nil {
-			err = failed
-		}
-	}
-	return s, err
+	return s, cmp.Or(append(errs, end())...)
 }
 
 // quickestMiss is the least disturbed of some slots; made is the most of them.

@@ -19,11 +19,9 @@ func openSyncMap(w *workload) (contender, error) {
 	peer := reads.NewPeer(w.Requests)
 	f := &flat{w: w,
 		get: func(k reads.Key) (*reads.Value, bool) {
-			v, ok := peer.Map.Load(k)
-			if !ok {
-				return nil, false
-			}
-			return v.(*reads.Value), true
+			v, _ := peer.Map.Load(k)
+			a, ok := v.(*reads.Value)
+			return a, ok
 		},
 		set:  func(a *reads.Value) { peer.Map.Store(a.Key, a) },
 		drop: func(k reads.Key) { peer.Map.Delete(k) },
@@ -35,10 +33,9 @@ func openSyncMap(w *workload) (contender, error) {
 
 func openXsync(w *workload) (contender, error) {
 	m := xsync.NewMap[reads.Key, *reads.Value]()
-	keys := w.Keys
 	f := &flat{w: w, get: m.Load, set: func(a *reads.Value) { m.Store(a.Key, a) }, drop: m.Delete}
 	find := func(from, to int) (found int) {
-		for _, k := range keys[from:to] {
+		for _, k := range w.Keys[from:to] {
 			if _, ok := m.Load(k); ok {
 				found++
 			}
@@ -53,7 +50,6 @@ func openOtter(w *workload) (contender, error) {
 	if err != nil {
 		return contender{}, err
 	}
-	keys := w.Keys
 	f := &flat{w: w, bound: true,
 		get:  c.GetIfPresent,
 		set:  func(a *reads.Value) { c.Set(a.Key, a) },
@@ -61,7 +57,7 @@ func openOtter(w *workload) (contender, error) {
 		end:  func() { c.StopAllGoroutines() },
 	}
 	find := func(from, to int) (found int) {
-		for _, k := range keys[from:to] {
+		for _, k := range w.Keys[from:to] {
 			if _, ok := c.GetIfPresent(k); ok {
 				found++
 			}
@@ -80,7 +76,7 @@ func openRistretto(w *workload) (contender, error) {
 	if err != nil {
 		return contender{}, err
 	}
-	keys, seed := w.Keys, maphash.MakeSeed()
+	seed := maphash.MakeSeed()
 	f := &flat{w: w, bound: true,
 		get: func(k reads.Key) (*reads.Value, bool) {
 			a, ok := c.Get(maphash.Comparable(seed, k))
@@ -91,7 +87,7 @@ func openRistretto(w *workload) (contender, error) {
 		end:  c.Close,
 	}
 	find := func(from, to int) (found int) {
-		for _, k := range keys[from:to] {
+		for _, k := range w.Keys[from:to] {
 			if a, ok := c.Get(maphash.Comparable(seed, k)); ok && a.Key == k {
 				found++
 			}
@@ -107,10 +103,9 @@ func openTheine(w *workload) (contender, error) {
 	if err != nil {
 		return contender{}, err
 	}
-	keys := w.Keys
 	f := &flat{w: w, bound: true, get: c.Get, set: func(a *reads.Value) { c.Set(a.Key, a, 1) }, done: c.Wait, end: c.Close}
 	find := func(from, to int) (found int) {
-		for _, k := range keys[from:to] {
+		for _, k := range w.Keys[from:to] {
 			if _, ok := c.Get(k); ok {
 				found++
 			}
@@ -125,10 +120,9 @@ func openLRU(w *workload) (contender, error) {
 	if err != nil {
 		return contender{}, err
 	}
-	keys := w.Keys
 	f := &flat{w: w, bound: true, get: c.Get, set: func(a *reads.Value) { c.Add(a.Key, a) }}
 	find := func(from, to int) (found int) {
-		for _, k := range keys[from:to] {
+		for _, k := range w.Keys[from:to] {
 			if _, ok := c.Get(k); ok {
 				found++
 			}

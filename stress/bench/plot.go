@@ -79,7 +79,9 @@ func (p *chart) draw(c draw.Canvas) {
 	for r, name := range p.rows {
 		y := top - (vg.Length(r)+0.5)*rowHeight
 		if p.ours[name] {
-			c.FillPolygon(tint, corners(c.Min.X+margin/2, y-rowHeight/2, c.Max.X-margin/2, y+rowHeight/2))
+			row := vg.Rectangle{Min: vg.Point{X: c.Min.X + margin/2, Y: y - rowHeight/2}, Max: vg.Point{X: c.Max.X - margin/2, Y: y + rowHeight/2}}
+			c.SetColor(tint)
+			c.Fill(row.Path())
 		}
 		label := picture.Style(13, picture.Ink, p.ours[name])
 		label.XAlign, label.YAlign = text.XRight, text.YCenter
@@ -131,7 +133,8 @@ func (p *chart) panel(c draw.Canvas, entries int, left, top vg.Length) {
 		if f.Entries != entries {
 			continue
 		}
-		row, line, of := p.place(f)
+		row, line := slices.Index(p.rows, f.Bench), slices.Index(p.counts, f.Goroutines)
+		of := series[line%len(series)]
 		// A row has a line for each number of goroutines; with and without a writer on the same.
 		y := top - vg.Length(row)*rowHeight - rowHeight*vg.Length(line+1)/vg.Length(len(p.counts)+1)
 		thin := of
@@ -145,12 +148,6 @@ func (p *chart) panel(c draw.Canvas, entries int, left, top vg.Length) {
 	}
 }
 
-// place is a figure's row, its line in the row, and its colour.
-func (p *chart) place(f figure) (row, line int, of color.NRGBA) {
-	row, line = slices.Index(p.rows, f.Bench), slices.Index(p.counts, f.Goroutines)
-	return row, line, series[line%len(series)]
-}
-
 // scale labels a power of ten of nanoseconds.
 func scale(ns float64) string {
 	switch {
@@ -160,8 +157,4 @@ func scale(ns float64) string {
 		return fmt.Sprintf("%g us", ns/1e3)
 	}
 	return fmt.Sprintf("%g ns", math.Round(ns*1e3)/1e3)
-}
-
-func corners(x0, y0, x1, y1 vg.Length) []vg.Point {
-	return []vg.Point{{X: x0, Y: y0}, {X: x1, Y: y0}, {X: x1, Y: y1}, {X: x0, Y: y1}}
 }

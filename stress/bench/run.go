@@ -140,10 +140,7 @@ func (r *hitRun) measure(ctx context.Context, c contender, at cell) error {
 	if at.writers && c.store == nil && c.native == nil {
 		return nil // the loop alone has nothing to write to
 	}
-	var write func() error
-	if at.writers {
-		write = func() error { return nil } // oneDNN's process has a writer of its own
-	}
+	write := func() error { return nil } // oneDNN's process has a writer of its own
 	if at.writers && c.store != nil {
 		if r.missed[c.store] {
 			if err := c.store.restore(ctx); err != nil {

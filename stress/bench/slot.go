@@ -43,13 +43,12 @@ func slot(c contender, requests, goroutines int, length time.Duration, write fun
 	due := make(chan struct{}, 1) // a batch of writes that is earned; a writer that is behind loses some
 	var over atomic.Bool
 	release, wait := lineUp(goroutines, func(g int) {
-		if from := g * requests / goroutines; write == nil {
-			tracks[g].walk(c.find, from, requests, &over)
-		} else {
-			tracks[g].walkTimed(c.find, from, requests, &over, due)
+		if write != nil {
+			tracks[g].times = make([]time.Duration, timed)
 		}
+		tracks[g].walk(c.find, g*requests/goroutines, requests, &over, due)
 	})
-	s := sample{}
+	var s sample
 	var failed error
 	var writer sync.WaitGroup
 	if write != nil {
@@ -85,24 +84,9 @@ func lineUp(goroutines int, do func(g int)) (release, wait func()) {
 	return func() { close(begin) }, done.Wait
 }
 
-// walk asks for a batch at least, however late its goroutine came to run.
-func (t *track) walk(find func(from, to int) int, from, requests int, over *atomic.Bool) {
-	for at := from; ; at += batch {
-		if at+batch > requests {
-			at = 0
-		}
-		t.found += int64(find(at, at+batch))
-		t.lookups += batch
-		if over.Load() {
-			return
-		}
-	}
-}
-
-// walkTimed is walk with the clock read for each batch: it costs every
-// contender the same.
-func (t *track) walkTimed(find func(from, to int) int, from, requests int, over *atomic.Bool, due chan<- struct{}) {
-	t.times = make([]time.Duration, timed)
+// walk asks for a batch at least, however late its goroutine came to run. A track
+// with room for times reads the clock for each batch: it costs every contender the same.
+func (t *track) walk(find func(from, to int) int, from, requests int, over *atomic.Bool, due chan<- struct{}) {
 	last := time.Now()
 	for at := from; ; at += batch {
 		if at+batch > requests {
@@ -110,19 +94,26 @@ func (t *track) walkTimed(find func(from, to int) int, from, requests int, over 
 		}
 		t.found += int64(find(at, at+batch))
 		t.lookups += batch
-		now := time.Now()
-		t.times[t.batches%timed] = now.Sub(last)
-		last = now
-		if t.batches++; t.lookups%earned == 0 {
-			select {
-			case due <- struct{}{}:
-			default:
-			}
+		if t.times != nil {
+			last = t.time(last, due)
 		}
 		if over.Load() {
 			return
 		}
 	}
+}
+
+// time keeps the time of a batch, which ends now, and lets the writer write now and then.
+func (t *track) time(last time.Time, due chan<- struct{}) time.Time {
+	now := time.Now()
+	t.times[t.batches%timed] = now.Sub(last)
+	if t.batches++; t.lookups%earned == 0 {
+		select {
+		case due <- struct{}{}:
+		default:
+		}
+	}
+	return now
 }
 
 func writeBatches(write func() error, due <-chan struct{}, over *atomic.Bool) (writes int64, err error) {

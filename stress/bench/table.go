@@ -36,12 +36,7 @@ func printTable(to io.Writer, m machine, figures []figure) error {
 
 func (m machine) print(b *strings.Builder) {
 	fmt.Fprintf(b, "%s, %d processors (GOMAXPROCS %d), %s, %s\n", m.Processor, m.Processors, m.GOMAXPROCS, m.System, m.Go)
-	for i, lib := range m.Libraries {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(strings.TrimPrefix(lib, "github.com/"))
-	}
+	b.WriteString(strings.ReplaceAll(strings.Join(m.Libraries, ", "), "github.com/", ""))
 	if m.OneDNN != "" {
 		fmt.Fprintf(b, ", oneDNN %s", m.OneDNN)
 	}
