@@ -100,7 +100,7 @@ func (c *command) run(ctx context.Context, args []string, stdout, stderr io.Writ
 	if err != nil {
 		return refuse(stderr, err)
 	}
-	report := &report{json: f.json, stdout: stdout, stderr: stderr}
+	report := &report{f.json, stdout, stderr, map[string]int{}}
 	add := func(o engine.Outcome) {
 		if ctx.Err() == nil {
 			report.add(o)
@@ -254,20 +254,13 @@ func scripts(paths []string) ([]string, error) {
 
 // report prints outcomes in the order they are added. Owned by one goroutine.
 type report struct {
-	json                    bool
-	stdout, stderr          io.Writer
-	passed, failed, skipped int
+	json           bool
+	stdout, stderr io.Writer
+	counts         map[string]int // by result
 }
 
 func (r *report) add(o engine.Outcome) {
-	switch o.Result {
-	case engine.Pass:
-		r.passed++
-	case engine.Fail:
-		r.failed++
-	case engine.Skip:
-		r.skipped++
-	}
+	r.counts[o.Result]++
 	if r.json {
 		line, _ := json.Marshal(o) // texts and numbers only: cannot fail
 		fmt.Fprintf(r.stdout, "%s\n", line)
@@ -297,12 +290,12 @@ func (r *report) end() int {
 	if r.json {
 		out = r.stderr
 	}
-	fmt.Fprintf(out, "%d passed, %d failed", r.passed, r.failed)
-	if r.skipped > 0 {
-		fmt.Fprintf(out, ", %d skipped", r.skipped)
+	fmt.Fprintf(out, "%d passed, %d failed", r.counts[engine.Pass], r.counts[engine.Fail])
+	if n := r.counts[engine.Skip]; n > 0 {
+		fmt.Fprintf(out, ", %d skipped", n)
 	}
 	fmt.Fprintln(out)
-	if r.failed > 0 {
+	if r.counts[engine.Fail] > 0 {
 		return exitFound
 	}
 	return exitDone

@@ -86,18 +86,23 @@ func (c *Call) Flag(name string) bool { return slices.Contains(c.flags, name) }
 // ending is a panic that ends a statement; the engine answers with its error.
 type ending struct{ err error }
 
-// Must gives v. An error ends the statement and is its answer. It is for the
+// Check ends the statement if there is an error, which is its answer. It is for the
 // goroutine that the statement runs on.
-func Must[T any](v T, err error) T {
+func Check(err error) {
 	if err != nil {
 		panic(ending{err})
 	}
+}
+
+// Must gives v; an error ends the statement, as in Check.
+func Must[T any](v T, err error) T {
+	Check(err)
 	return v
 }
 
 // Must2 is Must for two values.
 func Must2[A, B any](a A, b B, err error) (A, B) {
-	Must(a, err)
+	Check(err)
 	return a, b
 }
 
@@ -120,7 +125,7 @@ func Parsed[T any](c *Call, name string, byDefault T, parse func(string) (T, err
 // Keys reads word i as a list of keys; a quoted word is one key.
 func (c *Call) Keys(i int) []string {
 	if i >= len(c.args) {
-		panic(ending{c.refuse("want a list of keys")})
+		Check(c.refuse("want a list of keys"))
 	}
 	if c.args[i].Quoted {
 		return []string{c.args[i].Text}
@@ -173,11 +178,11 @@ func ParseSize(text string) (uint64, error) {
 func At[T Component](c *Call, name string) T {
 	s := c.run.slots.Get(name)
 	if s == nil {
-		panic(ending{c.refuse("there is no component %s", name)})
+		Check(c.refuse("there is no component %s", name))
 	}
 	at, ok := s.component.(T)
 	if !ok {
-		panic(ending{c.refuse("%s is of another kind", name)})
+		Check(c.refuse("%s is of another kind", name))
 	}
 	return at
 }
@@ -236,7 +241,7 @@ func (c *Call) KeepIdentity(name string, id any) { c.run.identities.Set(name, id
 func (c *Call) Identity(name string) any {
 	id, ok := c.run.identities.Lookup(name)
 	if !ok {
-		panic(ending{c.refuse("there is no key or id %s", name)})
+		Check(c.refuse("there is no key or id %s", name))
 	}
 	return id
 }
@@ -293,11 +298,11 @@ func (c *Call) readCreator(key string) outside.Creator {
 	cr.Fail, cr.Panic, cr.Goexit, cr.Deaf = text("fail"), text("panic"), c.Flag("goexit"), c.Flag("deaf")
 	cr.Load = outside.Load(c.Or("load", string(outside.LoadOK)))
 	if cr.Load != outside.LoadOK && cr.Load != outside.LoadRefuse && cr.Load != outside.LoadAbort {
-		panic(ending{c.refuse("load=%s: want ok, refuse or abort", cr.Load)})
+		Check(c.refuse("load=%s: want ok, refuse or abort", cr.Load))
 	}
 	size := c.Size("bytes", 1)
 	if size > math.MaxInt64 {
-		panic(ending{c.refuse("bytes=%d is more than a creator can make", size)})
+		Check(c.refuse("bytes=%d is more than a creator can make", size))
 	}
 	cr.Bytes = int64(size)
 	cr.Cost = c.Cost()

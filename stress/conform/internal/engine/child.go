@@ -103,8 +103,7 @@ func (e *Engine) Serve(in io.Reader, out io.Writer) int {
 			if m.I != nil {
 				v = v.WithI(*m.I)
 			}
-			var once sync.Once
-			x := frame{run: r, begun: func() { once.Do(func() { r.tell(message{ID: m.ID, Begun: true}) }) }}
+			x := frame{run: r, begun: sync.OnceFunc(func() { r.tell(message{ID: m.ID, Begun: true}) })}
 			s := script.ParseStatement(h.File, m.Line, m.Text)
 			result := x.do(&s, v)
 			p.finish(result)
@@ -149,14 +148,12 @@ func processVerb(s syscall.Signal, after func(*process) error) func(*Call) (scri
 		}
 		for _, p := range c.run.members(ps) {
 			if s != 0 && p.alive() {
-				if err := p.signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-					return script.Result{}, err
+				if err := p.signal(s); !errors.Is(err, os.ErrProcessDone) {
+					Check(err)
 				}
 			}
 			if after != nil {
-				if err := after(p); err != nil {
-					return script.Result{}, err
-				}
+				Check(after(p))
 			}
 		}
 		return OK(), nil

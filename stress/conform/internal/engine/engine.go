@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +41,8 @@ type Outcome struct {
 // Run runs one case in a directory of its own.
 func (e *Engine) Run(file string, c *script.Case) Outcome {
 	o := Outcome{File: file, Case: c.ID, Rules: c.Rules, Result: Pass, Line: c.Line}
-	if missing := e.missing(c.Needs); len(missing) > 0 {
+	missing := slices.DeleteFunc(slices.Clone(c.Needs), func(need string) bool { return e.Kinds[need].Open != nil })
+	if len(missing) > 0 {
 		o.Result, o.Got = Skip, "needs "+strings.Join(missing, ", ")
 		return o
 	}
@@ -87,16 +89,6 @@ func (e *Engine) run(file string, c *script.Case) *Failure {
 	return r.mu.failure
 }
 
-func (e *Engine) missing(needs []string) []string {
-	var missing []string
-	for _, n := range needs {
-		if _, ok := e.Kinds[n]; !ok {
-			missing = append(missing, n)
-		}
-	}
-	return missing
-}
-
 func (e *Engine) statement(name string) (Verb, bool) {
 	if v, ok := statements[name]; ok {
 		return v, true
@@ -125,11 +117,7 @@ func open(c *Call) (script.Result, error) {
 	}
 	s := &slot{name: name}
 	c.slot = s
-	component, err := kind.Open(c)
-	if err != nil {
-		return script.Result{}, err
-	}
-	s.component = component
+	s.component = Must(kind.Open(c))
 	c.run.slots.Set(name, s)
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()

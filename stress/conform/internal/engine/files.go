@@ -125,10 +125,7 @@ func forge(c *Call, f *outside.Files, name string) (script.Result, error) {
 		return Done(c.slip(c.refuse("want forge FILE FIELD=VALUE")))
 	}
 	field := fields[0]
-	path, _, err := f.Path(name)
-	if err != nil {
-		return script.Result{}, err
-	}
+	path, _ := Must2(f.Path(name))
 	return Done(f.Edit(name, func(b []byte) ([]byte, error) {
 		for _, s := range c.run.slots.All() {
 			if forger, ok := s.component.(Forger); ok && forger.Forges(b) {

@@ -293,9 +293,7 @@ func verbOf(c Component, name string) (Verb, bool) {
 	case "reopen":
 		r, ok := c.(Reopener)
 		return Verb{Run: func(c *Call) (script.Result, error) {
-			if err := r.Close(c.Ctx); err != nil {
-				return script.Result{}, err
-			}
+			Check(r.Close(c.Ctx))
 			return Done(r.Reopen(c.Ctx))
 		}}, ok
 	}

@@ -61,8 +61,7 @@ type run struct {
 		groups  map[string]*group
 		history []string        // statements that a later process has to know
 		watches []chan struct{} // each closed when its watching has ended
-		events  []event
-		next    int // of events, once the ring is full
+		events  []event         // the latest
 	}
 }
 
@@ -159,8 +158,8 @@ func (r *run) failWith(f Failure) {
 	if r.mu.failure != nil {
 		return
 	}
-	for i := range r.mu.events {
-		f.Events = append(f.Events, r.mu.events[(r.mu.next+i)%len(r.mu.events)].String())
+	for _, e := range r.mu.events {
+		f.Events = append(f.Events, e.String())
 	}
 	r.mu.failure = &f
 	close(r.failed)
@@ -195,12 +194,7 @@ func (r *run) note(e event) {
 	e.at = time.Since(r.start)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.mu.events) < eventsKept {
-		r.mu.events = append(r.mu.events, e)
-		return
-	}
-	r.mu.events[r.mu.next] = e
-	r.mu.next = (r.mu.next + 1) % eventsKept
+	r.mu.events = append(r.mu.events[max(0, len(r.mu.events)+1-eventsKept):], e)
 }
 
 func (r *run) locate(component, key string) (dir string, known bool, err error) {

@@ -34,9 +34,7 @@ func (x *constantCache) compile(c *engine.Call) (script.Result, error) {
 		})
 		return err
 	})
-	if err != nil {
-		return script.Result{}, err
-	}
+	engine.Check(err)
 	c.Keep("artefact "+c.Name+" "+c.Arg(0), lease{l.Value, l.End}) // in use to the case's end, or until it is compiled anew
 	x.built.Set(c.Arg(0), l)
 	return script.Say().With("cached", engine.Word(cached, "yes", "no")), nil

@@ -157,9 +157,5 @@ func (e *executor) lose(c *engine.Call) (script.Result, error) {
 func (e *executor) count(c *engine.Call) (script.Result, error) {
 	s := e.exec.Stats()
 	counts := map[string]int64{"compiles": s.Compiles, "blob_loads": s.BlobLoads, "launches": s.Launches}
-	n, ok := counts[c.Arg(0)]
-	if !ok {
-		return script.Result{}, fault.Invalidf("conform: count", "%q, want compiles, blob_loads or launches", c.Arg(0))
-	}
-	return engine.Number(n), nil
+	return counted(counts, c.Arg(0), "%q, want compiles, blob_loads or launches")
 }

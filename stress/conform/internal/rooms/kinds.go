@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/limit"
 	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
 	"github.com/kiln-cache/kiln/stress/conform/internal/outside"
@@ -98,4 +99,13 @@ func howMany[T any](all []T, are func(T) bool) (script.Result, error) {
 		}
 	}
 	return engine.Number(n), nil
+}
+
+// counted is the number of that name; unknown says that there is none.
+func counted[N int64 | uint64](counts map[string]N, name, unknown string) (script.Result, error) {
+	n, ok := counts[name]
+	if !ok {
+		return script.Result{}, fault.Invalidf("conform: count", unknown, name)
+	}
+	return engine.Number(int64(n)), nil
 }

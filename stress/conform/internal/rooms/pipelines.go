@@ -88,7 +88,7 @@ func (p *pipelines) Verbs() engine.Verbs {
 		"shader":      engine.Does(2, p.shader),
 		"unshader":    engine.Does(1, p.unshader),
 		"get":         {Least: 1, Most: 1, Options: engine.CreatorOptions + "opts spec raw lease", Flags: engine.CreatorFlags, Run: p.get},
-		"save":        {Least: 1, Most: 1, Run: p.save},
+		"save":        engine.Does(1, p.save),
 		"load":        {Least: 1, Most: 1, Run: p.load},
 		"spirv":       engine.Count(func() int { return p.now().SPIRV() }),
 		"live":        engine.Count(func() int { return p.now().Len() }),
@@ -143,26 +143,18 @@ func (p *pipelines) get(c *engine.Call) (script.Result, error) {
 	return script.Say(name).With("by", string(origin)), nil
 }
 
-func (p *pipelines) save(c *engine.Call) (script.Result, error) {
-	path, inMemory, err := c.World.Files.Path(c.Arg(0))
-	if err == nil && !inMemory {
-		_, err = p.now().Save(c.Ctx, path)
+func (p *pipelines) save(c *engine.Call) error {
+	path, inMemory := engine.Must2(c.World.Files.Path(c.Arg(0)))
+	if !inMemory {
+		_, err := p.now().Save(c.Ctx, path)
+		return err
 	}
-	if err != nil || !inMemory {
-		return engine.Done(err)
-	}
-	file, _, err := p.now().SaveBytes(c.Ctx)
-	if err == nil {
-		err = c.World.Files.Write(c.Arg(0), file)
-	}
-	return engine.Done(err)
+	file, _ := engine.Must2(p.now().SaveBytes(c.Ctx))
+	return c.World.Files.Write(c.Arg(0), file)
 }
 
 func (p *pipelines) load(c *engine.Call) (script.Result, error) {
-	path, inMemory, err := c.World.Files.Path(c.Arg(0))
-	if err != nil {
-		return script.Result{}, err
-	}
+	path, inMemory := engine.Must2(c.World.Files.Path(c.Arg(0)))
 	var l pipelinefile.Loaded
 	if inMemory {
 		file, err := c.World.Files.Read(c.Arg(0))

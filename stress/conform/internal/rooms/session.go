@@ -223,16 +223,13 @@ func (p *session) direct(c *engine.Call, shape shapegroups.Shape, key string, cr
 	parts := p.runtime.cache.request(c, key, creator, p.tallies(c)...)
 	o := options(c)
 	o.Linger = p.linger
-	ref, event, err := g.Get(c.Ctx, c.Arg(1), o, func(ctx context.Context) (sessioncache.Value, error) {
+	ref, event := engine.Must2(g.Get(c.Ctx, c.Arg(1), o, func(ctx context.Context) (sessioncache.Value, error) {
 		built, err := parts.Create(ctx)
 		if err != nil {
 			return sessioncache.Value{}, err
 		}
 		return valueOf(built.Value.(*outside.Value)), nil
-	})
-	if err != nil {
-		return script.Result{}, err
-	}
+	}))
 	return answer(c, ref.Value().(*outside.Value), string(event), func() (lease, bool) {
 		l, ok := ref.Acquire()
 		return lease{l.Value, l.End}, ok
@@ -261,9 +258,7 @@ func shapesOf(c *engine.Call) (shapes []shapegroups.Shape) {
 // count adds what the session answered by name and what the artefact cache
 // answered below it; of the latter the session knows only that it missed.
 func (p *session) count(c *engine.Call) (script.Result, error) {
-	if _, err := p.session.Stream(c.Ctx); err != nil { // a turn, so that all requests are counted
-		return script.Result{}, err
-	}
+	engine.Must(p.session.Stream(c.Ctx)) // a turn, so that all requests are counted
 	stats := p.session.Stats()
 	counts := map[string]uint64{"hit": stats.Hits, "miss": stats.Misses, "joined": stats.Joined, "failed": stats.Failures,
 		"thrash": stats.Thrash, "persistent_hit": 0, "kernel_hit": 0, "nested_hit": 0}
@@ -273,9 +268,5 @@ func (p *session) count(c *engine.Call) (script.Result, error) {
 			counts["miss"] -= uint64(below)
 		}
 	}
-	n, ok := counts[c.Arg(0)]
-	if !ok {
-		return script.Result{}, fault.Invalidf("conform: count", "%q is no event of a session", c.Arg(0))
-	}
-	return engine.Number(int64(n)), nil
+	return counted(counts, c.Arg(0), "%q is no event of a session")
 }

@@ -1,12 +1,14 @@
 package script
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"go/ast"
 	"go/constant"
 	"go/parser"
 	"go/token"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -28,59 +30,33 @@ func (v Vars) WithT(t int) Vars { v.T, v.HasT = t, true; return v }
 
 // Expand puts values in place of {i}, {t} and integer expressions over them.
 // Braces around anything else stay as they are.
-func Expand(text string, v Vars) (string, error) {
-	open := strings.IndexByte(text, '{')
-	if open < 0 {
-		return text, nil
-	}
-	var b strings.Builder
-	for {
-		b.WriteString(text[:open])
-		text = text[open:]
-		end := strings.IndexByte(text, '}')
-		if end < 0 {
-			break
-		}
-		value, err := v.value(text[1:end])
-		if err != nil {
-			return "", err
-		}
-		if value == nil {
-			b.WriteByte('{')
-			text = text[1:]
-		} else {
-			b.WriteString(*value)
-			text = text[end+1:]
-		}
-		if open = strings.IndexByte(text, '{'); open < 0 {
-			break
-		}
-	}
-	b.WriteString(text)
-	return b.String(), nil
+func Expand(text string, v Vars) (expanded string, failed error) {
+	expanded = expression.ReplaceAllStringFunc(text, func(braced string) string {
+		value, err := v.value(braced[1 : len(braced)-1])
+		failed = cmp.Or(failed, err)
+		return value
+	})
+	return expanded, failed
 }
 
-// value gives nil if the text between the braces is no expression.
-func (v Vars) value(expr string) (*string, error) {
-	if strings.TrimSpace(expr) == "" || strings.Trim(expr, "it0123456789+-*/% ") != "" || !strings.ContainsAny(expr, "it") {
-		return nil, nil
-	}
+var expression = regexp.MustCompile(`\{[-+*/% 0-9it]*[it][-+*/% 0-9it]*\}`)
+
+func (v Vars) value(expr string) (string, error) {
 	if expr == "i" && v.HasI {
-		return &v.I, nil
+		return v.I, nil
 	}
 	tree, err := parser.ParseExpr(expr)
 	if err != nil || strings.Contains(expr, "//") {
-		return nil, fmt.Errorf("{%s}: want numbers, i and t with + - * / or %% between them", expr)
+		return "", fmt.Errorf("{%s}: want numbers, i and t with + - * / or %% between them", expr)
 	}
 	n, err := v.eval(tree)
 	if err != nil {
-		return nil, fmt.Errorf("{%s}: %w", expr, err)
+		return "", fmt.Errorf("{%s}: %w", expr, err)
 	}
 	if _, exact := constant.Int64Val(n); !exact {
-		return nil, fmt.Errorf("{%s}: overflow", expr)
+		return "", fmt.Errorf("{%s}: overflow", expr)
 	}
-	text := n.ExactString()
-	return &text, nil
+	return n.ExactString(), nil
 }
 
 // eval computes with integers of any size.

@@ -174,10 +174,7 @@ func parseStatement(line int, text string, around int) (Statement, error) {
 	case "for":
 		return parseLoop(s, rest, around)
 	case "watch":
-		inner, err := parseStatement(line, rest, around|inWrap)
-		if err == nil && (inner.Loop != nil || inner.Each != nil || inner.Watch != nil) {
-			err = fmt.Errorf("watch takes one plain statement")
-		}
+		inner, err := parseWrapped(line, first, rest, around)
 		s.Watch = &inner
 		return s, err
 	case "flip-each", "truncate-each":
@@ -185,10 +182,7 @@ func parseStatement(line int, text string, around int) (Statement, error) {
 		if !ok || body == "" {
 			return s, fmt.Errorf("want: %s FILE: STATEMENT", first)
 		}
-		inner, err := parseStatement(line, body, around|inWrap)
-		if err == nil && (inner.Loop != nil || inner.Each != nil || inner.Watch != nil) {
-			err = fmt.Errorf("%s takes one plain statement", first)
-		}
+		inner, err := parseWrapped(line, first, body, around)
 		s.Each = &Each{Verb: first, Head: head, Body: inner}
 		return s, err
 	}
@@ -198,6 +192,15 @@ func parseStatement(line int, text string, around int) (Statement, error) {
 		}
 	}
 	return s, nil
+}
+
+// parseWrapped reads the statement behind watch, flip-each or truncate-each.
+func parseWrapped(line int, wrap, text string, around int) (Statement, error) {
+	inner, err := parseStatement(line, text, around|inWrap)
+	if err == nil && (inner.Loop != nil || inner.Each != nil || inner.Watch != nil) {
+		err = fmt.Errorf("%s takes one plain statement", wrap)
+	}
+	return inner, err
 }
 
 func parseLoop(s Statement, rest string, around int) (Statement, error) {
