@@ -112,6 +112,13 @@ func (r *run) turns(most ...int64) {
 	}
 }
 
+// within judges a gauge.
+func (r *run) within(what string, n, most int64) {
+	if n < 0 || n > most {
+		r.violated("%s: %d, want 0 to %d", what, n, most)
+	}
+}
+
 // violated notes a violation.
 func (r *run) violated(format string, args ...any) {
 	r.mu.Lock()
@@ -132,9 +139,7 @@ func (r *run) drive(ctx context.Context, cfg Config, s scenario) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { r.watch(until, cfg.Duration) })
 	for w := range cfg.Workers {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			random := rand.New(rand.NewPCG(cfg.Seed, uint64(w)))
 			for until.Err() == nil {
 				asked, cancel := sometimes(until, random)
@@ -144,7 +149,7 @@ func (r *run) drive(ctx context.Context, cfg Config, s scenario) error {
 				cancel()
 				r.operations.Add(1)
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	closing, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)

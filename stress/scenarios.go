@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"runtime"
 	"time"
 
 	"github.com/kiln-cache/kiln/constants"
@@ -22,11 +24,21 @@ const madeToPanic = "made to panic"
 
 // mishap is what a creator does besides its work.
 func mishap(random *rand.Rand) error {
-	switch random.IntN(40) {
+	if odds := random.IntN(40); odds < 2 {
+		return misbehave(odds)
+	}
+	return nil
+}
+
+// misbehave fails, panics or ends its goroutine, each for one number of the odds.
+func misbehave(odds int) error {
+	switch odds {
 	case 0:
 		return errMade
 	case 1:
 		panic(madeToPanic)
+	case 2:
+		runtime.Goexit()
 	}
 	return nil
 }
@@ -100,12 +112,8 @@ func openArtefacts(r *run) (func(context.Context, *rand.Rand) error, func(contex
 			r.check(lease.Value(), key)
 			lease.End()
 		}
-		if n := c.Len(); n < 0 || n > mostEntries {
-			r.violated("%d entries, capacity %d", n, mostEntries)
-		}
-		if n := c.Bytes(); n < 0 || n > mostBytes {
-			r.violated("%d bytes, capacity %d", n, mostBytes)
-		}
+		r.within("entries", int64(c.Len()), mostEntries)
+		r.within("bytes", c.Bytes(), mostBytes)
 		return err
 	}
 	return act, r.closing(c.Close, func() int64 { return c.Stats().Touched }), nil
@@ -150,15 +158,9 @@ func openSessions(r *run) (func(context.Context, *rand.Rand) error, func(context
 		default:
 			err = s.SetGroups(ctx, sessioncache.LimitOf(int64(random.IntN(mostGroups+1))))
 		}
-		if g := s.Groups(); g < 0 || g > mostGroups {
-			r.violated("%d groups, capacity %d", g, mostGroups)
-		}
-		if b := s.Bytes(); b < 0 || b > mostBytes {
-			r.violated("%d bytes, capacity %d", b, mostBytes)
-		}
-		if o := s.Len(); o < 0 {
-			r.violated("%d objects", o)
-		}
+		r.within("groups", s.Groups(), mostGroups)
+		r.within("bytes", s.Bytes(), mostBytes)
+		r.within("objects", int64(s.Len()), math.MaxInt64)
 		return err
 	}
 	return act, r.closing(s.Close, func() int64 { return s.Stats().Touched }), nil
@@ -222,9 +224,7 @@ func openConstants(r *run) (func(context.Context, *rand.Rand) error, func(contex
 		default:
 			err = c.SetCapacity(ctx, constants.CPU, limit.Of(int64(random.IntN(mostMiB+1))))
 		}
-		if n := e.Size(); n > mostMiB<<20 {
-			r.violated("%d bytes, capacity %d", n, mostMiB<<20)
-		}
+		r.within("bytes", e.Size(), mostMiB<<20)
 		// An owner that was cancelled delivers to nobody.
 		if expected(err) || errors.Is(err, fault.ErrInvalid) && ctx.Err() != nil {
 			err = nil

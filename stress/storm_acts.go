@@ -55,18 +55,13 @@ func (u *user) act(ctx context.Context) error {
 
 // gauges are within their bounds at every moment (SPEC C1, F9, G9, Q1).
 func (u *user) gauges() {
-	within := func(what string, n, most int64) {
-		if n < 0 || n > most {
-			u.violated("%s: %d, want 0 to %d", what, n, most)
-		}
-	}
 	a := u.w.Artefacts()
-	within("artefacts", int64(a.Len()), mostEntries)
-	within("bytes of artefacts", a.Bytes(), stormBytes)
-	within("bytes of sessions", u.w.Stats().SessionBytes, stormBytes)
+	u.within("artefacts", int64(a.Len()), mostEntries)
+	u.within("bytes of artefacts", a.Bytes(), stormBytes)
+	u.within("bytes of sessions", u.w.Stats().SessionBytes, stormBytes)
 	t := u.tenant().Cache()
-	within("groups", t.Groups(), mostGroups)
-	within("bytes of a session", t.Bytes(), stormBytes)
+	u.within("groups", t.Groups(), mostGroups)
+	u.within("bytes of a session", t.Bytes(), stormBytes)
 	if t.Len() < 0 || a.LeasedBytes() < 0 {
 		u.violated("%d names, %d bytes leased", t.Len(), a.LeasedBytes())
 	}

@@ -22,18 +22,12 @@ func (s *storm) fake(random *rand.Rand) *faulty {
 		odds := own.IntN(160)
 		mu.Unlock()
 		switch odds {
-		case 0:
-			return errMade
-		case 1:
-			panic(madeToPanic)
-		case 2:
-			exit()
 		case 3, 4, 5:
 			return rest(ctx, time.Millisecond)
 		case 6:
 			return fault.ErrDeviceLost
 		}
-		return nil
+		return misbehave(odds)
 	}
 	bg := context.Background()
 	f := &fakedevice.Backend{

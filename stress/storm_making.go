@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"time"
 
@@ -32,8 +31,6 @@ func (u *user) child() *user {
 	return &user{u.storm, u.w, rand.New(rand.NewPCG(u.random.Uint64(), 0)), u.depth + 1}
 }
 
-func exit() { runtime.Goexit() }
-
 // rest takes a while, or until the context ends.
 func rest(ctx context.Context, d time.Duration) error {
 	select {
@@ -48,12 +45,8 @@ func rest(ctx context.Context, d time.Duration) error {
 func (u *user) mischief(ctx context.Context) error {
 	err := error(nil)
 	switch odds := u.random.IntN(80); {
-	case odds == 0:
-		return errMade
-	case odds == 1:
-		panic(madeToPanic)
-	case odds == 2:
-		exit()
+	case odds < 3:
+		return misbehave(odds)
 	case odds < 8:
 		err = rest(ctx, time.Duration(u.random.IntN(1500))*time.Microsecond)
 	case odds < 24 && u.depth < deepest: // nested
@@ -95,24 +88,11 @@ func (u *user) value(key string) kiln.Made[*value] {
 	return kiln.Made[*value]{Value: v, Bytes: int64(u.random.IntN(6 << 10)), Cost: time.Duration(u.random.IntN(1000)),
 		Free: func() {
 			free()
-			switch odds {
-			case 0:
-				panic(madeToPanic)
-			case 1:
-				exit()
-			}
+			_ = misbehave(odds + 1) // which does not fail
 		},
 		Blob: func(context.Context) ([]byte, error) {
 			u.check(v, key)
-			switch blob {
-			case 0:
-				return nil, errMade
-			case 1:
-				panic(madeToPanic)
-			case 2:
-				exit()
-			}
-			return append([]byte(key), make([]byte, 2000)...), nil
+			return append([]byte(key), make([]byte, 2000)...), misbehave(blob)
 		}}
 }
 
