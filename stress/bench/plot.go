@@ -79,7 +79,8 @@ func (p *chart) draw(c draw.Canvas) {
 	for r, name := range p.rows {
 		y := top - (vg.Length(r)+0.5)*rowHeight
 		if p.ours[name] {
-			row := vg.Rectangle{Min: vg.Point{X: c.Min.X + margin/2, Y: y - rowHeight/2}, Max: vg.Point{X: c.Max.X - margin/2, Y: y + rowHeight/2}}
+			row := vg.Rectangle{Min: vg.Point{X: c.Min.X + margin/2, Y: y - rowHeight/2}}
+			row.Max = vg.Point{X: c.Max.X - margin/2, Y: y + rowHeight/2}
 			c.SetColor(tint)
 			c.Fill(row.Path())
 		}

@@ -208,12 +208,23 @@ func (c *Call) Shared(name string, open func() (Component, error)) (Component, e
 // Tally counts what the creators of this call's component do.
 func (c *Call) Tally() *outside.Tally { return &c.slot.tally }
 
-// TallyOf is the tally of another component.
-func (c *Call) TallyOf(name string) *outside.Tally {
-	if s := c.run.slots.Get(name); s != nil {
-		return &s.tally
+// Tallies are that one and those of other components.
+func (c *Call) Tallies(others ...string) (all []*outside.Tally) {
+	for _, s := range c.at(others) {
+		all = append(all, &s.tally)
 	}
-	return nil
+	return all
+}
+
+// at is the call's component and the others, where they are open.
+func (c *Call) at(others []string) []*slot {
+	all := []*slot{c.slot}
+	for _, name := range others {
+		if s := c.run.slots.Get(name); s != nil {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // Lease hands over what the statement got: it is kept under lease=, or ended
@@ -271,15 +282,9 @@ func (c *Call) Creator(key string, others ...string) outside.Creator {
 // CreatorOf is the creator that the script gave a key with `creates`, here or else at
 // other components, or the default one. nest= asks for keys with it.
 func (c *Call) CreatorOf(key string, others ...string) outside.Creator {
-	at := []*slot{c.slot}
-	for _, name := range others {
-		at = append(at, c.run.slots.Get(name))
-	}
-	for _, s := range at {
-		if s != nil {
-			if creator, ok := s.creators.Lookup(key); ok {
-				return creator
-			}
+	for _, s := range c.at(others) {
+		if creator, ok := s.creators.Lookup(key); ok {
+			return creator
 		}
 	}
 	return outside.Default(key)

@@ -75,7 +75,7 @@ func (x *frame) loop(s *script.Statement, v script.Vars) script.Result {
 		return x.fail(s, err.Error(), "a list")
 	}
 	result := OK()
-	var wrong *script.Result
+	var wrong script.Result
 	var turns []time.Duration
 	for _, item := range items {
 		begin := time.Now()
@@ -84,9 +84,8 @@ func (x *frame) loop(s *script.Statement, v script.Vars) script.Result {
 			if x.run.stopped() {
 				return result
 			}
-			if wrong == nil && result.Failed() && !x.judged && s.Loop.Body[i].Loop == nil && !strings.Contains(s.Loop.Body[i].Text, " -> ") {
-				r := result
-				wrong = &r
+			if !x.erred && result.Failed() && !x.judged && s.Loop.Body[i].Loop == nil && !strings.Contains(s.Loop.Body[i].Text, " -> ") {
+				wrong, x.erred = result, true
 			}
 		}
 		if s.Loop.As != "" {
@@ -97,9 +96,8 @@ func (x *frame) loop(s *script.Statement, v script.Vars) script.Result {
 		slices.Sort(turns)
 		x.run.medians.Set(s.Loop.As, turns[len(turns)/2])
 	}
-	if wrong != nil {
-		x.erred = true
-		return *wrong
+	if x.erred {
+		return wrong
 	}
 	return result
 }
@@ -298,7 +296,9 @@ func verbOf(c Component, name string) (Verb, bool) {
 		}}, ok
 	}
 	if count, ok := tallies[name]; ok {
-		return Verb{Least: 1, Most: 1, Run: func(c *Call) (script.Result, error) { return Number(count(c.Tally()).Sum(c.Keys(0)...)), nil }}, true
+		return Verb{Least: 1, Most: 1, Run: func(c *Call) (script.Result, error) {
+			return Number(count(c.Tally()).Sum(c.Keys(0)...)), nil
+		}}, true
 	}
 	v, ok := c.Verbs()[name]
 	return v, ok

@@ -105,18 +105,13 @@ func (r *run) start1(name string, t, n int) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	errs, err := p.cmd.StderrPipe()
-	if err != nil {
-		return nil, err
-	}
+	p.cmd.Stderr = &p.stderr
+	r.own.Add(1) // package exec's, which copies what the process says there
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
 	p.mu.in = in
-	var read sync.WaitGroup
-	read.Add(1)
-	r.spawn(func() { defer read.Done(); _, _ = io.Copy(&p.stderr, errs) })
-	r.spawn(func() { p.listen(out); read.Wait(); p.reap() })
+	r.spawn(func() { p.listen(out); p.reap() })
 	r.mu.Lock()
 	h := &hello{File: r.file, Dir: r.world.Dir, T: t, History: append([]string(nil), r.mu.history...)}
 	r.mu.Unlock()
@@ -179,6 +174,7 @@ func (p *process) listen(out io.Reader) {
 // `killed` if the script killed it, else `error died`.
 func (p *process) reap() {
 	err := p.cmd.Wait()
+	p.run.own.Add(-1)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.in = nil

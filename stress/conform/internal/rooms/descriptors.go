@@ -63,7 +63,8 @@ func openDescriptors(c *engine.Call) (engine.Component, error) {
 	name, _ := c.Option("cache")
 	cache := engine.At[*artefactCache](c, name)
 	d := &descriptors{cache: cache}
-	d.engine = engine.Must(primitive.Open(primitive.Config{Cache: cache.cache, Library: d, Backend: testBackend, Identity: machineOf(c.World)}))
+	cfg := primitive.Config{Cache: cache.cache, Library: d, Backend: testBackend, Identity: machineOf(c.World)}
+	d.engine = engine.Must(primitive.Open(cfg))
 	return d, nil
 }
 

@@ -63,7 +63,8 @@ func openExecutor(c *engine.Call) (engine.Component, error) {
 			return p.world.Pass(ctx, p.creator)
 		},
 	}}
-	cfg := gpuexec.Config{Backend: e.fake, Queue: c.Int("queue", 0), Workers: c.Int("workers", 0), Linger: cmp.Or(c.Duration("linger", 0), -1)}
+	cfg := gpuexec.Config{Backend: e.fake, Queue: c.Int("queue", 0), Workers: c.Int("workers", 0)}
+	cfg.Linger = cmp.Or(c.Duration("linger", 0), -1)
 	e.exec = engine.Must(gpuexec.Open(c.Ctx, cfg))
 	return e, nil
 }

@@ -97,8 +97,8 @@ func (p *session) Verbs() engine.Verbs {
 		"objects":   engine.Count(p.session.Len),
 		"bytes":     engine.Count(p.session.Bytes),
 		"has":       {Least: 1, Most: 1, Run: p.has},
-		"setgroups": engine.Does(1, func(c *engine.Call) error { return p.session.SetGroups(c.Ctx, engine.Must(limit.Parse(c.Arg(0)))) }),
-		"setbytes":  engine.Does(1, func(c *engine.Call) error { return p.session.SetBytes(c.Ctx, engine.Must(parseBytes(c.Arg(0)))) }),
+		"setgroups": setLimit(p.session.SetGroups, limit.Parse),
+		"setbytes":  setLimit(p.session.SetBytes, parseBytes),
 		"cap":       {Run: p.capacity},
 		"reset":     {Least: 0, Most: 1, Options: "owner", Run: p.reset},
 		"hold":      {Options: "owner", Run: p.hold},
@@ -187,7 +187,7 @@ func (p *session) artefact(c *engine.Call, shape shapegroups.Shape, keyed bool, 
 	if p.linger > 0 {
 		linger = kiln.Linger(p.linger)
 	}
-	v := engine.Must(kiln.Get(context.WithValue(c.Ctx, eventKey{}, &event), g, c.Arg(1), recipe(p.runtime.cache.request(c, key, creator, p.tallies(c)...)),
+	v := engine.Must(kiln.Get(context.WithValue(c.Ctx, eventKey{}, &event), g, c.Arg(1), recipe(p.runtime.cache.request(c, key, creator, c.Tallies(p.runtime.cache.name)...)),
 		kiln.Owner(o.Owner), kiln.OnLane(o.Lane), linger))
 	answered := event.Kind
 	if answered == kiln.Miss {
@@ -220,7 +220,7 @@ func recipe(q artefacts.Request) kiln.Recipe[*outside.Value] {
 func (p *session) direct(c *engine.Call, shape shapegroups.Shape, key string, creator outside.Creator) (script.Result, error) {
 	g := engine.Must(p.session.Group(c.Ctx, shape))
 	defer g.Close()
-	parts := p.runtime.cache.request(c, key, creator, p.tallies(c)...)
+	parts := p.runtime.cache.request(c, key, creator, c.Tallies(p.runtime.cache.name)...)
 	o := options(c)
 	o.Linger = p.linger
 	ref, event := engine.Must2(g.Get(c.Ctx, c.Arg(1), o, func(ctx context.Context) (sessioncache.Value, error) {
@@ -234,14 +234,6 @@ func (p *session) direct(c *engine.Call, shape shapegroups.Shape, key string, cr
 		l, ok := ref.Acquire()
 		return lease{l.Value, l.End}, ok
 	})
-}
-
-// tallies are the session's, and that of the script's artefact cache.
-func (p *session) tallies(c *engine.Call) []*outside.Tally {
-	if t := c.TallyOf(p.runtime.cache.name); t != nil {
-		return []*outside.Tally{c.Tally(), t}
-	}
-	return []*outside.Tally{c.Tally()}
 }
 
 func (p *session) has(c *engine.Call) (script.Result, error) {

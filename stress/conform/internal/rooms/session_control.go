@@ -1,15 +1,21 @@
 package rooms
 
 import (
+	"context"
 	"strconv"
 	"strings"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/limit"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 	"github.com/kiln-cache/kiln/stress/conform/internal/engine"
 	"github.com/kiln-cache/kiln/stress/conform/internal/script"
 )
+
+func setLimit(set func(context.Context, limit.Limit) error, parse func(string) (limit.Limit, error)) engine.Verb {
+	return engine.Does(1, func(c *engine.Call) error { return set(c.Ctx, engine.Must(parse(c.Arg(0)))) })
+}
 
 func (p *session) capacity(*engine.Call) (script.Result, error) {
 	have := p.session.Capacity()

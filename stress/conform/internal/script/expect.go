@@ -1,6 +1,7 @@
 package script
 
 import (
+	"cmp"
 	"fmt"
 	"math/big"
 	"regexp"
@@ -153,20 +154,9 @@ func inRange(pattern, got string) bool {
 		return false
 	}
 	n, ok := number(got)
-	if !ok {
-		return false
-	}
-	if from != "" {
-		if lo, ok := number(from); !ok || n.Cmp(lo) < 0 {
-			return false
-		}
-	}
-	if to != "" {
-		if hi, ok := number(to); !ok || n.Cmp(hi) > 0 {
-			return false
-		}
-	}
-	return true
+	low, okLow := number(cmp.Or(from, got))
+	high, okHigh := number(cmp.Or(to, got))
+	return ok && okLow && okHigh && low.Cmp(n) <= 0 && n.Cmp(high) <= 0
 }
 
 var decimal = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?$`)
