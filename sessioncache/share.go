@@ -187,36 +187,53 @@ func (s *state) writeWaits(m *writing, g *group) bool {
 	return bytes > 0 && s.awaits(m, groups, bytes, g)
 }
 
+// mostTooLarge is how many groups a search passes over that hold more than may go. If there
+// are more, what it leaves above the floor is less than that part of the session.
+const mostTooLarge = 256
+
 // give evicts, by the policy, until n bytes are released or nothing above the floor
 // kept can go. most is how groups may stand that go. more says that a turn was not
 // enough.
 func (s *state) give(bytes int64, kept Floor, most policy.Standing, why Cause) (freed pressure.Freed, more bool) {
 	p := s.published
-	standing := func(at *policy.Group) policy.Standing {
-		s.touched.Add(1)
-		g := at.Of.(*group)
-		switch {
-		case g.bytes == 0 || p.bytes.Load()-g.bytes < kept.Bytes || p.groups.Load() <= kept.Groups:
-			return policy.Fixed
-		case g.free():
-			return policy.Free
-		}
-		return policy.Busy
-	}
 	for freed.Bytes < bytes && p.bytes.Load() > kept.Bytes && p.groups.Load() > kept.Groups {
-		if !s.sift() {
+		g, over := s.spareGroup(p.bytes.Load()-kept.Bytes, most)
+		if !over && s.sifts < touched.Often { // users may come and go as fast
+			s.sifts++
 			return freed, true
 		}
-		victim := s.policy.Victim(standing, most)
-		if victim == nil {
+		if s.sifts = 0; g == nil {
 			break
 		}
-		g := victim.Of.(*group)
 		freed.Add(pressure.Freed{Bytes: g.bytes, Leased: g.leased})
 		s.evict(g, why)
 		s.published.evictions.Add(1)
 	}
 	return freed, false
+}
+
+// spareGroup is the group to go of those that hold bytes, but no more than that many, nil if
+// none may. over is false if the turn ended before.
+func (s *state) spareGroup(bytes int64, most policy.Standing) (g *group, over bool) {
+	passed := 0
+	victim, over := s.policy.VictimOfBytes(func(at *policy.Group) policy.Standing {
+		s.touched.Add(1)
+		g := at.Of.(*group)
+		switch {
+		case g.bytes > bytes:
+			passed++
+			return policy.Fixed
+		case g.bytes == 0:
+			return policy.Fixed
+		case g.free():
+			return policy.Free
+		}
+		return policy.Busy
+	}, most, func() bool { return passed < mostTooLarge && s.touched.Left() })
+	if victim == nil {
+		return nil, over || passed >= mostTooLarge
+	}
+	return victim.Of.(*group), true
 }
 
 // shrink gives bytes that the process has to do without.

@@ -186,6 +186,52 @@ func TestGivesBesideManyInUseInShortTurns(t *testing.T) {
 	}
 }
 
+// F6, Q2, Q5: nor does a turn that gives beside many groups that hold no bytes, or more than
+// is above the floor.
+func TestGivesBesideManyUnfitInShortTurns(t *testing.T) {
+	const unfit = 2 * touched.Most
+	for _, c := range []struct {
+		what         string
+		each, floor  int64
+		large, freed int64
+	}{
+		{"of no bytes", 0, 0, 2, 2},
+		{"larger than what is above the floor", 5, 5*unfit - 1, 3, 3},
+		{"larger than that, all", 5, 5*unfit - 1, 0, 0},
+	} {
+		for _, policy := range []string{"fifo", "lru", "sieve", "duel"} {
+			p, err := sessioncache.NewPool(sessioncache.LimitOf(10 * unfit))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, room := watched(t, sessioncache.Config{Pool: p, Groups: sessioncache.Unlimited, Policy: policy, Floor: sessioncache.Floor{Bytes: c.floor}})
+			if c.each > 0 && c.large > 0 { // it is found before so many have been passed
+				set(t, s, unfit, c.large)
+			}
+			for i := range unfit {
+				set(t, s, i, c.each)
+			}
+			if c.each == 0 {
+				set(t, s, unfit, c.large)
+			}
+			if freed := room.Shrink(bg, 2, pressure.Spare); freed.Bytes != c.freed {
+				t.Errorf("%s, %s: %d bytes freed, want %d", policy, c.what, freed.Bytes, c.freed)
+			}
+			if n := longest(t, s); n > touched.Most {
+				t.Errorf("%s, %s: a turn touched %d things, want at most %d", policy, c.what, n, touched.Most)
+			}
+			want(t, "groups", s.Groups(), int64(unfit)+min(c.large, 1)-min(c.freed, 1))
+		}
+	}
+}
+
+func set(t *testing.T, s *box, n int, bytes int64) {
+	t.Helper()
+	if err := s.Set(bg, mustShape(t, int64(n)), "name", sessioncache.Value{Bytes: bytes}, sessioncache.Options{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // F6, S9: nor does a turn of a save, however much the policy remembers; what it saves is of
 // one moment, whoever saves besides, and who has left holds up none.
 func TestSavesInShortTurns(t *testing.T) {

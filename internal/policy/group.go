@@ -20,6 +20,7 @@ type Group struct {
 	saved    byte           // parts, while a saved state is read
 	copied   uint64         // the last snapshot that has it, or that began before it was known
 	part     uint8          // of its class's order
+	empty    bool           // it holds no bytes
 	number   uint64         // of its registration
 	cost     int            // exponent of the class it belongs to by cost
 	class    *class         // cost class it is in now, while resident

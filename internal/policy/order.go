@@ -8,6 +8,12 @@ const (
 	parts
 )
 
+// Of each part those that hold bytes are apart from those that hold none.
+const (
+	holding = 1 + iota // of these kinds the first: those that hold bytes
+	kinds
+)
+
 // order is the policy's rule among the residents of one cost class. Those that may not
 // go are kept apart from those that may, so that a victim costs the logarithm of their
 // number, however many are busy.
@@ -16,7 +22,7 @@ type order struct {
 	kind  Kind
 	duel  *duel
 	copy  func(*Group) // before a mark of sieve goes
-	parts [parts]part
+	parts [parts][kinds]part
 	hand  hand // of sieve, over all parts
 }
 
@@ -43,13 +49,22 @@ func (p *Policy) newOrder() *order {
 	case Duel:
 		by = (*Group).lastUse
 	}
-	for i := range o.parts {
-		o.parts[i].a, o.parts[i].b = heap{kind: byResidence, by: by}, heap{kind: bySecond, by: by}
-		if p.kind == Duel {
-			o.parts[i].b.by = (*Group).rank
+	for i := range parts * kinds {
+		p := &o.parts[i/kinds][i%kinds]
+		p.a, p.b = heap{kind: byResidence, by: by}, heap{kind: bySecond, by: by}
+		if o.kind == Duel {
+			p.b.by = (*Group).rank
 		}
 	}
 	return o
+}
+
+// at is where a member is, or belongs.
+func (o *order) at(g *Group) *part {
+	if g.empty {
+		return &o.parts[g.part][holding]
+	}
+	return &o.parts[g.part][0]
 }
 
 // registration and lastUse are what fifo and sieve, and duel's recency, order by.
@@ -60,12 +75,12 @@ func (g *Group) lastUse() rank      { return rank{last: g.last} }
 func (o *order) admit(g *Group) {
 	g.visited = false
 	o.push(g)
-	o.parts[g.part].add(o, g)
+	o.at(g).add(o, g)
 }
 
 // use notes that g is asked for.
 func (o *order) use(g *Group) {
-	p := &o.parts[g.part]
+	p := o.at(g)
 	switch o.kind {
 	case Sieve:
 		g.visited = true
@@ -78,7 +93,7 @@ func (o *order) use(g *Group) {
 }
 
 func (o *order) remove(g *Group) {
-	o.parts[g.part].take(g)
+	o.at(g).take(g)
 	ahead := g.number > o.hand.number
 	older := g.links[inOrder].older
 	if newest := o.newest == g; newest && ahead && (older == nil || older.number <= o.hand.number) {
@@ -90,10 +105,17 @@ func (o *order) remove(g *Group) {
 // move puts a member into another part.
 func (o *order) move(g *Group, to uint8) {
 	if g.part != to {
-		o.parts[g.part].take(g)
+		o.at(g).take(g)
 		g.part = to
-		o.parts[to].add(o, g)
+		o.at(g).add(o, g)
 	}
+}
+
+// empty notes that a member holds no bytes, or some.
+func (o *order) empty(g *Group, empty bool) {
+	o.at(g).take(g)
+	g.empty = empty
+	o.at(g).add(o, g)
 }
 
 func (p *part) add(o *order, g *Group) {
@@ -113,24 +135,40 @@ func (p *part) take(g *Group) {
 	}
 }
 
-// victim is the group to go of a part, nil if none may. may gives the standing of a
-// group and whether it may go.
-func (o *order) victim(from uint8, may func(*Group) (Standing, bool)) *Group {
+// victim is the group to go of a part, of the first kinds of it, nil if none may. may gives
+// the standing of a group and whether it may go: Fixed and true ends the search with it.
+func (o *order) victim(from uint8, among int, may func(*Group) (Standing, bool)) *Group {
 	if o.kind == Sieve {
-		return o.walk(from, may)
+		return o.walk(from, among, may)
 	}
-	h := &o.parts[from].a
-	if o.kind == Duel && o.duel.countsChoose() {
-		h = &o.parts[from].b
-	}
-	return o.lowest(from, h, may)
+	return o.lowest(from, among, o.kind == Duel && o.duel.countsChoose(), may)
 }
 
-// lowest is the lowest of a heap that may go. Those found busy are set aside.
-func (o *order) lowest(from uint8, h *heap, may func(*Group) (Standing, bool)) *Group {
+// heap gives the first heap of a part, or the second.
+func (p *part) heap(second bool) *heap {
+	if second {
+		return &p.b
+	}
+	return &p.a
+}
+
+// least is the lowest of all first, or second, heaps of some parts, nil if there is none.
+func least(of []part, second bool) (g *Group) {
+	for i := range of {
+		h := of[i].heap(second)
+		if low := h.lowest(); low != nil && (g == nil || h.by(low).below(h.by(g))) {
+			g = low
+		}
+	}
+	return g
+}
+
+// lowest is the lowest that may go. Those found busy are set aside.
+func (o *order) lowest(from uint8, among int, second bool, may func(*Group) (Standing, bool)) *Group {
 	var passed []*Group
-	found := h.lowest()
-	for ; found != nil; found = h.lowest() {
+	of := o.parts[from][:among]
+	found := least(of, second)
+	for ; found != nil; found = least(of, second) {
 		s, ok := may(found)
 		if ok {
 			break
@@ -140,10 +178,10 @@ func (o *order) lowest(from uint8, h *heap, may func(*Group) (Standing, bool)) *
 			continue
 		}
 		passed = append(passed, found)
-		h.remove(found)
+		o.at(found).heap(second).remove(found)
 	}
 	for _, g := range passed {
-		h.push(g)
+		o.at(g).heap(second).push(g)
 	}
 	return found
 }
@@ -151,15 +189,18 @@ func (o *order) lowest(from uint8, h *heap, may func(*Group) (Standing, bool)) *
 // walk is sieve's search: it passes over what was used again, once for each time it
 // comes by. What may not go keeps its mark. After one round every group that may go is
 // unmarked: two rounds find one if there is one.
-func (o *order) walk(from uint8, may func(*Group) (Standing, bool)) *Group {
-	p, began := &o.parts[from], o.hand
-	for left := 2 * (p.a.len() + p.b.len()); left > 0; left-- {
-		p.follow(o.hand)
-		if p.a.len() == 0 {
+func (o *order) walk(from uint8, among int, may func(*Group) (Standing, bool)) *Group {
+	of, began := o.parts[from][:among], o.hand
+	all := 0
+	for i := range of {
+		all += of[i].a.len() + of[i].b.len()
+	}
+	for range 2 * all {
+		g := o.ahead(of)
+		if g == nil {
 			o.turn()
-			p.follow(o.hand)
+			g = o.ahead(of)
 		}
-		g := p.a.lowest()
 		if g == nil {
 			break
 		}
@@ -180,6 +221,14 @@ func (o *order) walk(from uint8, may func(*Group) (Standing, bool)) *Group {
 	}
 	o.hand = began // it has come round twice
 	return nil
+}
+
+// ahead is the next of some parts that the hand comes to, nil if it has passed them all.
+func (o *order) ahead(of []part) *Group {
+	for i := range of {
+		of[i].follow(o.hand)
+	}
+	return least(of, false)
 }
 
 // turn has the hand begin anew.

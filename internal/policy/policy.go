@@ -218,7 +218,7 @@ func (p *Policy) Admit(shape shapegroups.Shape, bytes int64, seconds float64) *G
 	}
 	g.resident = true
 	g.since = p.requests
-	g.cost = p.classOf(bytes, seconds)
+	g.cost, g.empty = p.classOf(bytes, seconds), bytes <= 0
 	p.residents++
 	p.ages.push(g)
 	p.join(g, g.cost)
@@ -230,6 +230,10 @@ func (p *Policy) Admit(shape shapegroups.Shape, bytes int64, seconds float64) *G
 func (p *Policy) Resize(g *Group, bytes int64, seconds float64) {
 	if !g.resident {
 		return
+	}
+	if empty := bytes <= 0; empty != g.empty {
+		p.arrange()
+		g.class.order.empty(g, empty)
 	}
 	if cost := p.classOf(bytes, seconds); cost != g.cost {
 		p.arrange()

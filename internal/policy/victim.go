@@ -63,16 +63,38 @@ func (p *Policy) Victim(standing func(*Group) Standing, most Standing) *Group {
 	if standing == nil {
 		standing = func(*Group) Standing { return Free }
 	}
+	g, _ := p.find(standing, most, kinds, func() bool { return true })
+	return g
+}
+
+// VictimOfBytes is Victim among those that hold bytes, while left says that there is time:
+// over is false if it ended before. Those that are busy are not looked at again.
+func (p *Policy) VictimOfBytes(standing func(*Group) Standing, most Standing, left func() bool) (g *Group, over bool) {
+	return p.find(standing, most, holding, left)
+}
+
+func (p *Policy) find(standing func(*Group) Standing, most Standing, among int, left func() bool) (g *Group, over bool) {
 	p.arrange()
+	over = true
 	for s := Free; s <= most && s < Fixed; s++ {
-		if g := p.unannounced(s, standing); g != nil {
-			return g
+		g := p.unannounced(s, among, func(g *Group) (Standing, bool) {
+			if over = left(); !over {
+				return Fixed, true
+			}
+			stands := standing(g)
+			return stands, stands <= s // what is aside may be free by now
+		})
+		if !over {
+			return nil, false
 		}
-		if g := p.neededLast(s, standing); g != nil {
-			return g
+		if g == nil {
+			g = p.neededLast(s, standing)
+		}
+		if g != nil {
+			return g, true
 		}
 	}
-	return nil
+	return nil, true
 }
 
 // Sift sets aside busy groups that a Victim would find before one that may go, while
@@ -80,7 +102,7 @@ func (p *Policy) Victim(standing func(*Group) Standing, most Standing) *Group {
 func (p *Policy) Sift(standing func(*Group) Standing, left func() bool) {
 	p.arrange()
 	for _, c := range p.classes {
-		if c.order.victim(free, func(g *Group) (Standing, bool) {
+		if c.order.victim(free, kinds, func(g *Group) (Standing, bool) {
 			if !left() {
 				return Fixed, true // the walk ends at it, used again or not
 			}
@@ -92,25 +114,17 @@ func (p *Policy) Sift(standing func(*Group) Standing, left func() bool) {
 	}
 }
 
-func (p *Policy) unannounced(s Standing, standing func(*Group) Standing) *Group {
+func (p *Policy) unannounced(s Standing, among int, may func(*Group) (Standing, bool)) *Group {
 	from := uint8(free)
 	if s == Busy {
 		from = aside
 	}
 	for _, c := range p.classes {
-		if g := c.order.victim(from, upTo(s, standing)); g != nil {
+		if g := c.order.victim(from, among, may); g != nil {
 			return g
 		}
 	}
 	return nil
-}
-
-// upTo is may for groups that stand so, or freer: what is aside may be free by now.
-func upTo(most Standing, standing func(*Group) Standing) func(*Group) (Standing, bool) {
-	return func(g *Group) (Standing, bool) {
-		s := standing(g)
-		return s, s <= most
-	}
 }
 
 // neededLast is the announced resident of that standing needed last.
@@ -135,9 +149,13 @@ func (p *Policy) Worth(shape shapegroups.Shape, standing func(*Group) Standing) 
 		standing = func(*Group) Standing { return Free }
 	}
 	p.arrange()
+	isFree := func(g *Group) (Standing, bool) {
+		s := standing(g)
+		return s, s == Free
+	}
 	need, announced := p.ahead[shape]
-	if p.unannounced(Free, standing) != nil {
-		return announced || !p.duel.countsChoose() || !p.countsLess(shape, standing)
+	if p.unannounced(Free, kinds, isFree) != nil {
+		return announced || !p.duel.countsChoose() || !p.countsLess(shape, isFree)
 	}
 	if last := p.neededLast(Free, standing); last != nil {
 		return announced && need < last.announce
@@ -147,14 +165,13 @@ func (p *Policy) Worth(shape shapegroups.Shape, standing func(*Group) Standing) 
 
 // countsLess says that shape's use count is below that of every group that may
 // go; there is one.
-func (p *Policy) countsLess(shape shapegroups.Shape, standing func(*Group) Standing) bool {
+func (p *Policy) countsLess(shape shapegroups.Shape, may func(*Group) (Standing, bool)) bool {
 	var uses count
 	if g := p.groups[shape]; g != nil {
 		uses = g.count
 	}
 	for _, c := range p.classes {
-		o := c.order
-		if low := o.lowest(free, &o.parts[free].b, upTo(Free, standing)); low != nil && !uses.below(low.count) {
+		if low := c.order.lowest(free, kinds, true, may); low != nil && !uses.below(low.count) {
 			return false
 		}
 	}
