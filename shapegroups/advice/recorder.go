@@ -19,10 +19,13 @@ const (
 	// requests, which bounds memory for capacities above 50 thousand groups.
 	windowFactor = 20
 	mostWindow   = 1 << 20
+	// A window that begins anew is counted from the newest request on: so many at once, and
+	// so many more with each request.
+	atOnce, few = 1 << 7, 1 << 2
 )
 
 // Recorder keeps the last requests of one session. Its own cost per request is
-// a few stores; distinct shapes are counted only while most requests
+// a few stores, whatever the capacity becomes; distinct shapes are counted only while most requests
 // miss. The memory grows with the requests seen.
 type Recorder struct {
 	keep   int // requests kept for advice
@@ -36,8 +39,10 @@ type Recorder struct {
 	total int    // requests seen
 	sized int    // those when Full set the window; 0 = it has not, since SetGroups
 
-	missed    int          // of the last window requests
-	counts    map[note]int // by shape, in the window; nil while few miss
+	looked    int          // newest requests of the window that missed is of
+	missed    int          // of these
+	counted   int          // newest requests of the window that counts are of
+	counts    map[note]int // by shape; nil while few miss
 	repeated  int          // shapes counted at least twice
 	thrashing bool
 	warnings  int
@@ -97,11 +102,25 @@ func (r *Recorder) resize(groups int) {
 		r.window = min(groups, mostWindow/windowFactor) * windowFactor
 	}
 	r.room = max(r.room, r.window)
-	r.missed, r.counts, r.repeated = 0, nil, 0
-	for i := range r.seen() {
-		if r.at(i).missed() {
+	r.looked, r.missed = 0, 0
+	r.uncounted(nil)
+	r.catchUp(atOnce)
+}
+
+// uncounted begins with other counts.
+func (r *Recorder) uncounted(counts map[note]int) { r.counts, r.counted, r.repeated = counts, 0, 0 }
+
+// catchUp looks at most requests of the window that it has not looked at.
+func (r *Recorder) catchUp(most int) {
+	seen := r.seen()
+	for ; most > 0 && r.looked < seen; most-- {
+		if r.at(r.looked).missed() {
 			r.missed++
 		}
+		r.looked++
+	}
+	for ; most > 0 && r.counts != nil && r.counted < seen; most-- {
+		r.count(r.at(r.counted))
 	}
 }
 
@@ -114,33 +133,40 @@ func (r *Recorder) Note(asked, compiled shapegroups.Shape, missed bool) (warn bo
 	if r.total++; r.keep > 0 {
 		r.kept.put(pair{asked, compiled}, r.keep)
 	}
-	n := noteOf(compiled, missed)
 	if r.window > 0 && len(r.notes) >= r.window {
 		r.leave(r.at(r.window - 1))
 	}
+	n := noteOf(compiled, missed)
 	r.put(n)
 	if r.window == 0 {
 		return false
 	}
-	if missed {
+	if r.looked++; missed {
 		r.missed++
 	}
 	if r.counts != nil {
 		r.count(n)
 	}
+	r.catchUp(few)
 	seen := r.seen()
+	if r.looked < seen {
+		return false
+	}
 	over := 2*r.missed > seen
 	switch {
 	case over && r.counts == nil:
-		r.counts, r.repeated = make(map[note]int), 0
-		for i := range seen {
-			r.count(r.at(i))
-		}
+		r.uncounted(make(map[note]int))
+		r.catchUp(atOnce)
 	case r.counts != nil && 4*r.missed < seen: // well below, so that this is rare
-		r.counts, r.repeated = nil, 0
+		r.uncounted(nil)
 	}
 	was := r.thrashing
-	r.thrashing = over && r.repeated > r.groups
+	switch {
+	case !over:
+		r.thrashing = false
+	case r.repeated > r.groups || r.counted == seen: // more of them cannot be repeated less
+		r.thrashing = r.repeated > r.groups
+	}
 	if r.thrashing && !was {
 		r.warnings++
 		return true
@@ -201,20 +227,25 @@ func (r *Recorder) put(n note) {
 	}
 }
 
+// count takes one request more into the counts.
 func (r *Recorder) count(n note) {
+	r.counted++
 	if r.counts[n.shape()]++; r.counts[n.shape()] == 2 {
 		r.repeated++
 	}
 }
 
-// leave takes a request that the window leaves behind out of the counts.
+// leave takes the oldest request of a full window, which it leaves behind, out of the counts.
 func (r *Recorder) leave(n note) {
-	if n.missed() {
-		r.missed--
+	if r.looked == r.window {
+		if r.looked--; n.missed() {
+			r.missed--
+		}
 	}
-	if r.counts == nil {
+	if r.counted < r.window {
 		return
 	}
+	r.counted--
 	switch r.counts[n.shape()]--; r.counts[n.shape()] {
 	case 1:
 		r.repeated--

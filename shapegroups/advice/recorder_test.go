@@ -195,6 +195,37 @@ func TestFullHeedsTheChangeBefore(t *testing.T) {
 	}
 }
 
+// F6, S5: a window that begins anew is counted with the requests to come, a few with each, and
+// has its warning then.
+func TestWindowIsCountedInSteps(t *testing.T) {
+	const groups, atOnce, few = 5_000, 128, 4
+	const window = 20 * groups
+	r := must(advice.NewRecorder(0, groups))
+	for i := range window {
+		r.Note(shape(i%window/2), shape(i%window/2), false) // each twice
+	}
+	if err := r.SetGroups(groups - 1); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := r.Looked(); n > atOnce {
+		t.Errorf("SetGroups looks at %d", n)
+	}
+	missed := func() {
+		t.Helper()
+		before, counted := r.Looked()
+		r.Note(shape(0), shape(0), true)
+		if after, now := r.Looked(); after-before > few+1 || now-counted > atOnce+few+1 {
+			t.Fatalf("one request has %d looked at and %d counted", after-before, now-counted)
+		}
+	}
+	for range window * 2 / 3 {
+		missed()
+	}
+	if n, _ := r.Looked(); n != 20*(groups-1) || r.Warnings() != 1 {
+		t.Errorf("%d are looked at, %d warnings; want %d, 1", n, r.Warnings(), 20*(groups-1))
+	}
+}
+
 // S5: a stream of more shapes than two bytes can number is kept as it was.
 func TestRecorderOfManyShapes(t *testing.T) {
 	const keep = 1<<16 + 1000
