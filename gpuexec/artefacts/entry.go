@@ -36,6 +36,8 @@ type entry struct {
 	heir         *making // the flight of a whole that has its place (F9); nil = none
 	in           *order
 	older, newer *node
+	tower        *tower  // its places in the lanes of any order; nil = none
+	raised       bool    // it is known whether it has one
 	used         uint64  // when it was last used, by state.clock
 	tenant       *tenant // in whose order it is, and to whose floor its bytes count
 	ending       int64   // of a kernel: how many of its pins are of artefacts that are being freed

@@ -159,7 +159,6 @@ func (s *state) keep(n *node, k *call) bool {
 func (s *state) takePart(k *call) (part *node, t *tenant, room int64) {
 	if part = s.other(k.Part, k.placed.part); part != nil {
 		t, room = part.Value.tenant, part.Value.bytes
-		part.Value.in.near = part // so that its place is found if it comes back
 		s.withdraw(part)
 	}
 	return part, t, room

@@ -6,28 +6,96 @@ import "cmp"
 // a time. Owned by the actor.
 type order struct {
 	oldest, newest *node
-	near           *node // where approach was last, or one older than that; nil = none
 	flown          *node // whatever is older flies; nil = not known
+	lanes          [mostLanes]ends
+}
+
+// Above the list there are lanes. Each has one in sixteen of the nodes that the one below
+// has, so that the way to any place costs the logarithm of their number.
+const mostLanes = 5
+
+// ends are those of a lane, or the neighbours of a node in it.
+type ends struct{ older, newer *node }
+
+// tower is what a node has that is in so many lanes: most have none.
+type tower struct {
+	height int
+	beside [mostLanes]ends
+}
+
+// raise gives a node its tower, if it is to have one, when it comes into its first order.
+func (e *entry) raise() {
+	if e.raised {
+		return
+	}
+	e.raised = true
+	dice, height := e.used*0x9e3779b97f4a7c15, 0 // its highest bits look like chance
+	for ; height < mostLanes && dice>>60 == 15; dice <<= 4 {
+		height++
+	}
+	if height > 0 {
+		e.tower = &tower{height: height}
+	}
 }
 
 // push makes n, which is in no order, the newest.
 func (o *order) push(n *node) {
-	n.Value.in, n.Value.older, n.Value.newer = o, o.newest, nil
-	o.link(n)
+	n.Value.raise()
+	o.link(n, o.newest)
+	if t := n.Value.tower; t != nil {
+		for l := range t.height {
+			o.linkLane(l, n, o.lanes[l].newer)
+		}
+	}
 }
 
-// link has the neighbours of n know it.
-func (o *order) link(n *node) {
-	if older := n.Value.older; older == nil {
+// link puts n after an older node, nil is none.
+func (o *order) link(n, older *node) {
+	e := &n.Value
+	e.in, e.older, e.newer = o, older, o.oldest
+	if older == nil {
 		o.oldest = n
 	} else {
-		older.Value.newer = n
+		e.newer, older.Value.newer = older.Value.newer, n
 	}
-	if newer := n.Value.newer; newer == nil {
+	if e.newer == nil {
 		o.newest = n
 	} else {
-		newer.Value.older = n
+		e.newer.Value.older = n
 	}
+}
+
+// linkLane is link in a lane.
+func (o *order) linkLane(l int, n, older *node) {
+	at := &n.Value.tower.beside[l]
+	at.older, at.newer = older, o.lanes[l].older
+	if older == nil {
+		o.lanes[l].older = n
+	} else {
+		before := &older.Value.tower.beside[l]
+		at.newer, before.newer = before.newer, n
+	}
+	if at.newer == nil {
+		o.lanes[l].newer = n
+	} else {
+		at.newer.Value.tower.beside[l].older = n
+	}
+}
+
+// unlinkLane takes n out of a lane.
+func (o *order) unlinkLane(l int, n *node) {
+	at := &n.Value.tower.beside[l]
+	if at.older == nil {
+		o.lanes[l].older = at.newer
+	} else {
+		at.older.Value.tower.beside[l].newer = at.newer
+	}
+	if at.newer == nil {
+		o.lanes[l].newer = at.older
+	} else {
+		at.newer.Value.tower.beside[l].older = at.older
+	}
+	*at = ends{}
 }
 
 // remove takes n out; it reports false if n is not in o.
@@ -35,9 +103,6 @@ func (o *order) remove(n *node) bool {
 	e := &n.Value
 	if e.in != o {
 		return false
-	}
-	if o.near == n {
-		o.near = e.older
 	}
 	if o.flown == n {
 		o.flown = cmp.Or(e.newer, e.older)
@@ -53,45 +118,48 @@ func (o *order) remove(n *node) bool {
 		e.newer.Value.older = e.older
 	}
 	e.in, e.older, e.newer = nil, nil, nil
+	if e.tower != nil {
+		for l := range e.tower.height {
+			o.unlinkLane(l, n)
+		}
+	}
 	return true
 }
 
-// approach brings near to the youngest that was used before, or to the oldest, while left
-// says so, and reports whether it is there. It goes from where it was: a run of places, in
-// the order of their uses, costs no more than a walk over o.
-func (o *order) approach(used uint64, left func() bool) bool {
-	if o.near == nil {
-		o.near = o.oldest
-	}
-	for at := o.near; at != nil && left(); at = o.near {
-		older, newer := at.Value.older, at.Value.newer
-		switch {
-		case at.Value.used > used && older != nil:
-			o.near = older
-		case newer != nil && newer.Value.used < used:
-			o.near = newer
-		default:
-			return true
-		}
-	}
-	return o.near == nil
-}
-
-// insert puts n, which is in no order, where its last use belongs.
-func (o *order) insert(n *node) {
+// insert puts n, which is in no order, where its last use belongs. It says how many nodes it
+// passed on the way.
+func (o *order) insert(n *node) (passed int) {
 	if o.newest == nil || o.newest.Value.used <= n.Value.used { // where most belong
 		o.push(n)
-	} else {
-		o.approach(n.Value.used, always)
-		older, newer := o.near, o.near.Value.newer
-		if older.Value.used > n.Value.used {
-			older, newer = nil, older
-		}
-		n.Value.in, n.Value.older, n.Value.newer = o, older, newer
-		o.link(n)
-		o.near = n
+		o.came(n)
+		return 0
 	}
+	n.Value.raise()
+	var at *node // the youngest so far that is no younger than n
+	for l := mostLanes - 1; l >= 0; l-- {
+		next := o.lanes[l].older
+		if at != nil {
+			next = at.Value.tower.beside[l].newer
+		}
+		for ; next != nil && next.Value.used <= n.Value.used; next = next.Value.tower.beside[l].newer {
+			at = next
+			passed++
+		}
+		if t := n.Value.tower; t != nil && l < t.height {
+			o.linkLane(l, n, at)
+		}
+	}
+	next := o.oldest
+	if at != nil {
+		next = at.Value.newer
+	}
+	for ; next.Value.used <= n.Value.used; next = next.Value.newer { // it ends before the newest
+		at = next
+		passed++
+	}
+	o.link(n, at)
 	o.came(n)
+	return passed
 }
 
 // came notes an entry that was put in, or has landed, at its place.
@@ -160,10 +228,10 @@ func (s *state) enter(n *node, t *tenant) {
 	s.gauges.entries.Add(1)
 	n.Value.tenant = t
 	if t == nil {
-		s.order.insert(n)
+		s.touched.Add(s.order.insert(n))
 		return
 	}
-	t.insert(n)
+	s.touched.Add(t.insert(n))
 	t.charge(n.Value.kept())
 	s.ranks.update(t)
 }
@@ -180,14 +248,9 @@ func (s *state) withdraw(n *node) {
 }
 
 // move has n be among what t uses, or nobody with a floor does, if left says that there is
-// time to find its place there. Where it reports false, it goes on when it is called again.
+// time to find its place there.
 func (s *state) move(n *node, t *tenant, left func() bool) bool {
-	to := &s.order
-	if t != nil {
-		to = &t.order
-	}
-	step := func() bool { s.touched.Add(1); return left() }
-	if !left() || to.newest != nil && to.newest.Value.used > n.Value.used && !to.approach(n.Value.used, step) {
+	if !left() {
 		return false
 	}
 	s.touched.Add(1)

@@ -21,42 +21,69 @@ func sorted(n int) core {
 	return c
 }
 
-// F6, C2: an entry that goes over to an order finds its place there in turns, however far it
-// is from the end, and the next one close to it at once.
-func TestMovesInShortTurns(t *testing.T) {
-	const many = 4 * touched.Most
-	c := sorted(many)
-	owner := new(tenant)
-	for i, used := range []uint64{101, 103, many + 1, 2*many + 3} {
-		n := c.table.NewNode("moves "+strconv.Itoa(i), 0)
-		n.Value.used = used
-		c.enter(n, owner)
-	}
-	var turns []int
-	for owner.oldest != nil {
-		n := 0
-		c.to(func() bool { n++; return c.move(owner.oldest, nil, c.touched.Left) })
-		turns = append(turns, n)
-	}
-	if turns[0] != 1 || turns[1] != 1 || turns[2] < 4 || turns[3] != 1 {
-		t.Errorf("%v turns for four moves: want 4 for the way to the middle, and 1 at the ends or close by", turns)
-	}
-	if most := c.touched.Most(); most > touched.Most {
-		t.Errorf("a turn touched %d", most)
-	}
-	count := 0
-	for n := c.order.oldest; n != nil; n = n.Value.newer {
-		if count++; n.Value.newer != nil && n.Value.newer.Value.used <= n.Value.used {
-			t.Fatalf("%d before %d", n.Value.used, n.Value.newer.Value.used)
+// F6, C2: what goes over to another order costs the logarithm of what that has, wherever its
+// place is there, and however many come one after the other.
+func TestMovesToAnyPlace(t *testing.T) {
+	for _, many := range []int{100, 10_000, 100_000} {
+		c := sorted(many)
+		const moves = 1000
+		most, all := 0, 0
+		for i := range moves {
+			n := c.table.NewNode("moves "+strconv.Itoa(i), 0)
+			n.Value.used = uint64(i*7919%many)*2 + 1 // here and there
+			passed := c.order.insert(n)
+			most, all = max(most, passed), all+passed
 		}
-	}
-	if count != many+4 {
-		t.Errorf("%d in the order, want %d", count, many+4)
+		if all > 80*moves || most > 400 {
+			t.Errorf("%d entries: a move passes %d on average and %d at most", many, all/moves, most)
+		}
+		t.Logf("%d entries: a move passes %d on average and %d at most", many, all/moves, most)
+		count := 0
+		for n := c.order.oldest; n != nil; n = n.Value.newer {
+			if count++; n.Value.newer != nil && n.Value.newer.Value.used < n.Value.used {
+				t.Fatalf("%d before %d", n.Value.used, n.Value.newer.Value.used)
+			}
+		}
+		if count != many+moves {
+			t.Errorf("%d in the order, want %d", count, many+moves)
+		}
 	}
 }
 
-// F6, D3: a part whose whole does not fit is at its place again at once, wherever that is.
-func TestPartComesBackAtOnce(t *testing.T) {
+// F6, Q1: the floors that many tenants give back cost each of them as much as beside a few.
+func TestFloorsGivenBackBesideMany(t *testing.T) {
+	const each = 10
+	most := func(many int) int64 {
+		f := newFloors(1<<30, 1<<40)
+		for i := range many {
+			if err := f.floors.add("t"+strconv.Itoa(i), 1000, func() { f.state.addFloor("t"+strconv.Itoa(i), 1000) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for k := range each {
+			for i := range many {
+				f.ask("t"+strconv.Itoa(i), strconv.Itoa(k)+" of "+strconv.Itoa(i), 1)
+			}
+		}
+		f.touched = touched.Gauge{}
+		for i := range many {
+			f.state.addFloor("t"+strconv.Itoa(i), -1000)
+			if over := f.forget(f.leave("t" + strconv.Itoa(i))); !over {
+				t.Fatalf("of %d, %d takes more than a turn", many, i)
+			}
+			f.touched.Turn()
+		}
+		return f.touched.Most()
+	}
+	few, many := most(100), most(10_000)
+	t.Logf("at most %d things a tenant beside 100, %d beside 10,000", few, many)
+	if many > 3*few {
+		t.Errorf("a tenant touches up to %d things beside 100, %d beside 10,000", few, many)
+	}
+}
+
+// F6, D3: a part whose whole does not fit is at its place again soon, wherever that is.
+func TestPartComesBackSoon(t *testing.T) {
 	for _, at := range []uint64{2, 500, 10_000} {
 		c := sorted(10_000)
 		for n := c.order.oldest; n != nil; n = n.Value.newer {
@@ -69,10 +96,10 @@ func TestPartComesBackAtOnce(t *testing.T) {
 				if part != n {
 					t.Fatal("another part")
 				}
-				steps := 0
-				c.order.approach(at, func() bool { steps++; return true })
-				if c.enter(part, of); steps > 2 || n.Value.newer != nil && n.Value.newer.Value.used != at+2 || n.Value.older != nil && n.Value.older.Value.used != at-2 {
-					t.Errorf("of use %d: %d steps", at, steps)
+				c.touched = touched.Gauge{}
+				c.enter(part, of)
+				if c.touched.Turn(); c.touched.Most() > 400 || n.Value.newer != nil && n.Value.newer.Value.used != at+2 || n.Value.older != nil && n.Value.older.Value.used != at-2 {
+					t.Errorf("of use %d: %d steps", at, c.touched.Most())
 				}
 				break
 			}
