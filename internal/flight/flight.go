@@ -203,7 +203,7 @@ func (f *Flight[V]) Follow(next, last *Flight[V]) {
 func (f *Flight[V]) HasEdges() bool { return f.node.isAwaited() }
 
 func (f *Flight[V]) end() {
-	f.node.settle()
+	f.node.settled()
 	f.node.end()
 	if f.timer != nil {
 		f.timer.Stop()

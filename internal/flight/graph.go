@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // node is a flight as the waits-for graph sees it. The graph is process-wide,
@@ -20,8 +21,10 @@ type node struct {
 	mu struct {
 		sync.Mutex
 		waits edges // whom it waits for
+		left  edges // whom it waited for when it ended, see end
 	}
-	in struct { // apart, so that waiting for a flight waits for no search from it; locked last
+	gone atomic.Bool // it has ended: who has it among from need not be awaited by it any more
+	in   struct {    // apart, so that waiting for a flight waits for no search from it; locked last
 		sync.Mutex
 		from edges // who waits for it; changed with the other's mu held
 	}
@@ -120,14 +123,34 @@ func (n *node) unlinkLocked(to *node) {
 	}
 }
 
-// settle forgets whom an ended flight waited for.
+// settle forgets whom a creator that has returned waited for.
 func (n *node) settle() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for to, times := range n.mu.waits {
-		to.awaitedBy(n, -times)
+	for _, all := range []*edges{&n.mu.waits, &n.mu.left} {
+		for to, times := range *all {
+			to.awaitedBy(n, -times)
+		}
+		*all = nil
 	}
-	n.mu.waits = nil
+}
+
+// mostSettled is how many edges an ending takes away itself.
+const mostSettled = 64
+
+// settled is settle for a flight that ends, perhaps in a turn, while its creator runs still. That
+// of a creator with many edges costs the same: these count no more, and go when it returns.
+func (n *node) settled() {
+	n.mu.Lock()
+	many := len(n.mu.waits) > mostSettled
+	if many {
+		n.gone.Store(true)
+		n.mu.left, n.mu.waits = n.mu.waits, nil
+	}
+	n.mu.Unlock()
+	if !many {
+		n.settle()
+	}
 }
 
 // waiting reports whether n waits for anything.
@@ -188,7 +211,7 @@ func (s *side) step(other *side) (met *node) {
 	s.edges(at, func(e edges) {
 		s.spent += len(e)
 		for n := range e {
-			if _, seen := s.seen[n]; seen {
+			if _, seen := s.seen[n]; seen || n.gone.Load() {
 				continue
 			}
 			s.seen[n] = at

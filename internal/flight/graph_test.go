@@ -134,6 +134,42 @@ func TestEdgesGoOnce(t *testing.T) {
 	}
 }
 
+// F5, F6: a flight that is ended in a turn while its creator runs, and waits for many others, is
+// not held up by these. It closes no circle any more, and leaves nothing when it has returned.
+func TestEndWalksNoEdges(t *testing.T) {
+	const many = 10_000
+	all := func(n *node) []*node { return []*node{n} }
+	f := New[int](context.Background(), "room", "creator")
+	others := make([]node, many)
+	for i := range others {
+		oblige(all(&f.node), all(&others[i]))
+	}
+	var above node
+	oblige(all(&above), all(&f.node)) // has not left yet
+	for i := range others {
+		others[i].in.Lock() // somebody searches
+	}
+	done := make(chan struct{})
+	go func() { f.Finish(0, fault.ErrClosed, nil); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(5 * time.Second):
+		t.Fatal("held up")
+	}
+	for i := range others {
+		others[i].in.Unlock()
+	}
+	if !enter(all(&others[7]), &above) {
+		t.Error("a circle through what has ended")
+	}
+	f.Settle()
+	for i := range others {
+		if n := others[i].edgesIn(); n != 0 {
+			t.Fatalf("%d edges are left", n)
+		}
+	}
+}
+
 // F5, T6: code may own any number of flights, each begun under the context of the one
 // before. One more costs two edges, and Within walks each creator once: every path
 // through the owned ones would be 2^100.
