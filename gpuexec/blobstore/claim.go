@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"sync"
 	"time"
 
@@ -24,14 +25,7 @@ type Claim struct {
 	once         sync.Once
 }
 
-// builders are the creators of this process that have a claim, by place: another store of
-// the directory may wait for one.
-var builders sync.Map
-
-// place is what a process can have the claim of.
-type place struct{ dir, name string }
-
-func (c *Claim) place() place { return place{c.s.cfg.Dir, nameOf(c.backend, c.key)} }
+func (c *Claim) place() place { return place{c.s.home, nameOf(c.backend, c.key)} }
 
 // Save stores the blob that was built, as Put does with the same errors, and ends
 // the claim.
@@ -59,7 +53,7 @@ func (c *Claim) release() {
 		if c.lease == nil {
 			return
 		}
-		builders.CompareAndDelete(c.place(), c.builder)
+		released(c.place(), c.builder)
 		if err := c.lease.Release(); err != nil {
 			c.s.logOnce("release", err) // other processes pass it over after the lease time
 		}
@@ -121,6 +115,9 @@ func (s *Store) Succeed(ctx context.Context, backend, key string, old Blob) (*Bl
 	return found, c, nil
 }
 
+// errCircle ends a wait for a claim whose holder waits for who waits.
+var errCircle = errors.New("blobstore: circle")
+
 // claim waits for the right to build a key. It calls settled whenever a builder has
 // ended; if settled reports true, no build is needed and the Claim is nil.
 func (s *Store) claim(ctx context.Context, backend, key string, settled func() bool) (*Claim, error) {
@@ -134,16 +131,15 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 	if s.writes.broken() {
 		return c, nil
 	}
-	if other, known := builders.Load(c.place()); known {
-		over, ok := other.(flight.Creator).Await(ctx)
-		if !ok {
-			return c, nil // it waits for this very call, through another runtime: build as well (SPEC F5)
-		}
-		defer over()
+	asker := flight.AskerOf(ctx)
+	ctx, cancel := context.WithCancelCause(guard.Context(ctx))
+	defer cancel(nil)
+	w := &wait{place: c.place(), asker: asker, circle: func() { cancel(errCircle) }}
+	if !w.begin() {
+		return c, nil // it waits for this very call, through another runtime: build as well (SPEC F5)
 	}
-	ctx, cancel := context.WithCancel(guard.Context(ctx))
-	defer cancel()
-	defer context.AfterFunc(s.base, cancel)()
+	defer w.end()
+	defer context.AfterFunc(s.base, func() { cancel(nil) })()
 	lease, err := s.leases.Acquire(ctx, nameOf(backend, key), settled)
 	switch {
 	case s.base.Err() != nil:
@@ -151,6 +147,8 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 			_ = lease.Release() // on an error others pass it over after the lease time
 		}
 		return nil, &fault.Error{Op: "store: claim", Err: fault.ErrClosed}
+	case context.Cause(ctx) == errCircle && lease == nil && err != nil:
+		return c, nil // likewise, with who has it by now
 	case ctx.Err() != nil && lease == nil && err != nil:
 		return nil, ctx.Err()
 	case err != nil: // build without asking the host rather than not at all
@@ -160,7 +158,8 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 		return nil, nil
 	}
 	c.lease = lease
-	builders.Store(c.place(), c.builder)
+	w.end() // it waits no more, not for itself either
+	held(c.place(), c.builder)
 	s.hold() // until its release
 	s.mu.Lock()
 	closed := s.mu.claims == nil || s.closed.Load()
@@ -179,4 +178,138 @@ func (s *Store) claim(ctx context.Context, backend, key string, settled func() b
 func nameOf(backend, key string) string {
 	sum := sha256.Sum256([]byte(backend + "\x00" + key))
 	return hex.EncodeToString(sum[:16])
+}
+
+// place is what a process can have the claim of: a key in a directory, by whatever path a
+// store was opened.
+type place struct{ dir, name string }
+
+// builders are the creators of this process that have a claim, and those that wait for one:
+// stores of one directory wait for each other's, and so may wait in a circle (SPEC F5).
+var builders struct {
+	sync.Mutex
+	at map[place]*turnout
+}
+
+// turnout is who is there for one place. Under the lock of builders.
+type turnout struct {
+	holder flight.Creator // the zero one is nobody's
+	waits  map[*wait]struct{}
+}
+
+// wait is one wait for a claim.
+type wait struct {
+	place  place
+	asker  flight.Asker
+	circle func() // called once where its edge would close a circle
+
+	mu   sync.Mutex
+	exit func() // ends the edge to the holder; nil once the wait is over
+}
+
+// turnoutLocked gives that of a place, tidyLocked forgets it where nobody is there.
+func turnoutLocked(at place) *turnout {
+	t := builders.at[at]
+	if t == nil {
+		if builders.at == nil {
+			builders.at = make(map[place]*turnout)
+		}
+		t = &turnout{waits: make(map[*wait]struct{})}
+		builders.at[at] = t
+	}
+	return t
+}
+
+func (t *turnout) tidyLocked(at place) {
+	if len(t.waits) == 0 && t.holder == (flight.Creator{}) {
+		delete(builders.at, at)
+	}
+}
+
+// begin has w wait for whoever holds the claim, from now on one after the other, until end.
+// It reports false, and w has ended, if that would close a circle at once.
+func (w *wait) begin() bool {
+	w.exit = func() {}
+	builders.Lock()
+	t := turnoutLocked(w.place)
+	t.waits[w] = struct{}{}
+	holder := t.holder
+	builders.Unlock()
+	if !w.follow(holder) {
+		w.end()
+		return false
+	}
+	return true
+}
+
+// follow has w wait for a holder in place of the one before. It reports false where that
+// would close a circle: then w waits for none.
+func (w *wait) follow(holder flight.Creator) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.exit == nil {
+		return true
+	}
+	w.exit()
+	exit, ok := holder.Await(w.asker)
+	if !ok {
+		exit = func() {}
+	}
+	w.exit = exit
+	return ok
+}
+
+// end is harmless a second time.
+func (w *wait) end() {
+	builders.Lock()
+	if t := builders.at[w.place]; t != nil {
+		delete(t.waits, w)
+		t.tidyLocked(w.place)
+	}
+	builders.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.exit != nil {
+		w.exit()
+		w.exit = nil
+	}
+}
+
+// held tells that a creator has the claim of a place now, and released that it has it no more:
+// who waits for it waits for that one.
+func held(at place, by flight.Creator) {
+	if by == (flight.Creator{}) {
+		return
+	}
+	for _, w := range holds(at, func(t *turnout) bool { t.holder = by; return true }) {
+		if !w.follow(by) {
+			w.circle()
+		}
+	}
+}
+
+func released(at place, by flight.Creator) {
+	for _, w := range holds(at, func(t *turnout) bool {
+		mine := t.holder == by
+		if mine {
+			t.holder = flight.Creator{}
+		}
+		return mine
+	}) {
+		w.follow(flight.Creator{})
+	}
+}
+
+// holds changes the holder of a place, and gives who has to know if it did.
+func holds(at place, change func(*turnout) bool) (waits []*wait) {
+	builders.Lock()
+	defer builders.Unlock()
+	t := turnoutLocked(at)
+	if change(t) {
+		for w := range t.waits {
+			waits = append(waits, w)
+		}
+	}
+	t.tidyLocked(at)
+	return waits
 }

@@ -4,13 +4,17 @@ package blobstore_test
 
 import (
 	"context"
+	"errors"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -147,4 +151,126 @@ func TestPanicWhileAClaimIsGiven(t *testing.T) {
 		r.want("no panic, or no claim", obtain(s), nil)
 		r.want("another process", obtain(other), nil)
 	}
+}
+
+// joins is a caller that goes aboard a flight.
+type joins struct{ f *flight.Flight[int] }
+
+func (j joins) Ask(context.Context) (flight.Ticket[int], error) {
+	j.f.Board()
+	return flight.Ticket[int]{Flight: j.f}, nil
+}
+func (joins) Take(int)                 {}
+func (joins) Leave(flight.Ticket[int]) {}
+
+// F5, P8: who waits for a claim waits for whoever has it, also where another creator took it
+// meanwhile, and by whatever path its store was opened: the circle is told, or one builds as
+// well.
+func TestCircleThroughAClaimTakenMeanwhile(t *testing.T) {
+	r := newRig(t)
+	a := r.open("d", mib)
+	r.must(os.Symlink(r.path("d"), r.path("link")))
+	var slow atomic.Pointer[chan struct{}]
+	b, c := r.open("link", mib, func(c *blobstore.Config) {
+		blobstore.SetFS(c, func(root string) vfs.FS {
+			return vfs.Watch(vfs.Dir(root), func(op string) error {
+				if until := slow.Load(); until != nil && op == "rename" { // by which the lease gets its name
+					<-*until
+				}
+				return nil
+			})
+		})
+	}), r.open("d", mib)
+	for _, before := range []bool{false, true} { // the last one waits for the second before it has the claim
+		ctx, cancel := context.WithTimeout(background, 20*time.Second)
+		first, second, third := flight.New[int](ctx, t, "first"), flight.New[int](ctx, t, "second"), flight.New[int](ctx, t, "third")
+		_, held, _, err := a.Obtain(first.Context(), backend, "k")
+		r.must(err)
+		got := make(chan *blobstore.Claim, 1)
+		go func() {
+			_, claim, _, err := b.Obtain(second.Context(), backend, "k")
+			r.must(err)
+			got <- claim
+		}()
+		for ; !first.HasEdges(); time.Sleep(time.Millisecond) {
+			if ctx.Err() != nil {
+				t.Fatal("who waits for a claim waits for nobody")
+			}
+		}
+		rode := make(chan error, 1)
+		ride := func() {
+			_, err := flight.Ride[int](ctxOf{ctx, third.Context()}, joins{second})
+			rode <- err
+		}
+		if before {
+			go ride()
+			for !second.HasEdges() {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		until := make(chan struct{})
+		slow.Store(&until)
+		held.Release()
+		_, taken, _, err := c.Obtain(third.Context(), backend, "k")
+		r.must(err)
+		slow.Store(nil)
+		close(until)
+		if !before {
+			go ride()
+		}
+		select {
+		case err := <-rode:
+			if !errors.Is(err, fault.ErrCycle) {
+				t.Errorf("%v: %v, want a circle", before, err)
+			}
+			taken.Release()
+			(<-got).Release()
+		case claim := <-got:
+			r.want("it builds as well", claim.Token(), 0)
+			claim.Release()
+			second.Finish(1, nil, nil)
+			r.must(<-rode)
+			taken.Release()
+		}
+		for _, f := range []*flight.Flight[int]{first, second, third} {
+			f.Finish(0, nil, nil)
+			if f.HasEdges() {
+				t.Error("an edge is left")
+			}
+		}
+		cancel()
+	}
+	if n := blobstore.Builders(); n != 0 {
+		t.Errorf("%d places are kept", n)
+	}
+}
+
+// ctxOf has the values of another context.
+type ctxOf struct {
+	context.Context
+	values context.Context
+}
+
+func (c ctxOf) Value(key any) any { return c.values.Value(key) }
+
+// F5, P8: a directory is one for the search for circles, however its path is spelt.
+func TestCircleThroughPathsOfOneDirectory(t *testing.T) {
+	r := newRig(t)
+	a := r.open("d", mib)
+	r.must(os.Symlink(r.path("d"), r.path("link")))
+	r.must(os.Symlink(filepath.Dir(r.path("d")), r.path("parent")))
+	ctx, cancel := context.WithTimeout(background, 20*time.Second)
+	defer cancel()
+	f := flight.New[int](ctx, t, "f")
+	_, first, _, err := a.Obtain(f.Context(), backend, "k")
+	r.must(err)
+	for _, path := range []string{"link", "parent/d", "./d"} {
+		_, claim, _, err := r.open(path, mib).Obtain(ctxOf{ctx, f.Context()}, backend, "k")
+		r.must(err)
+		r.want(path+" builds as well", claim != nil && claim.Token() == 0, true)
+		if claim != nil {
+			claim.Release()
+		}
+	}
+	first.Release()
 }

@@ -43,3 +43,10 @@ func (s *Store) SaveIndex() {
 
 // LongestPause is for how long a store that could not write does not try.
 const LongestPause = longestPause
+
+// Builders is how many places somebody has the claim of, or waits for.
+func Builders() int {
+	builders.Lock()
+	defer builders.Unlock()
+	return len(builders.at)
+}

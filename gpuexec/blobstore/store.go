@@ -40,8 +40,9 @@ func (s *Store) For(id gpuexec.Identity) *Store { return &Store{s.opened, &id} }
 // opened is what all Stores of one opening share.
 type opened struct {
 	cfg      Config
-	off      bool // nothing is read or written
-	sealed   bool // the directory could not be written when the store was opened
+	off      bool   // nothing is read or written
+	sealed   bool   // the directory could not be written when the store was opened
+	home     string // the directory without links in its path
 	main     folder
 	bases    []folder
 	dir      directory
@@ -125,7 +126,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 }
 
 func (s *Store) open(ctx context.Context) (err error) {
-	s.main = folder{FS: s.cfg.fs(resolve(s.cfg.Dir))}
+	s.home = resolve(s.cfg.Dir)
+	s.main = folder{FS: s.cfg.fs(s.home)}
 	s.openBases()
 	s.ofBases = make([]refusals, len(s.bases))
 	if s.cfg.Trust != "" {

@@ -10,15 +10,20 @@ type Creator struct{ n *node }
 // CreatorOf gives the creator that runs under ctx.
 func CreatorOf(ctx context.Context) Creator { return Creator{creatorOf(identityOf(ctx))} }
 
-// Await notes that the code under ctx waits for c, until over is called. It reports false
-// if that would close a circle (SPEC F5): then nothing is noted.
-func (c Creator) Await(ctx context.Context) (over func(), ok bool) {
-	id := identityOf(ctx)
-	if c.n == nil || id == nil {
+// Asker is the code that runs under a context, as it waits for a Creator.
+type Asker struct{ id *[]*node }
+
+// AskerOf gives the code that runs under ctx.
+func AskerOf(ctx context.Context) Asker { return Asker{identityOf(ctx)} }
+
+// Await notes that a waits for c, until over is called. It reports false if that would close
+// a circle (SPEC F5): then nothing is noted.
+func (c Creator) Await(a Asker) (over func(), ok bool) {
+	if c.n == nil || a.id == nil {
 		return func() {}, true
 	}
-	if !enter(*id, c.n) {
+	if !enter(*a.id, c.n) {
 		return nil, false
 	}
-	return func() { exit(*id, c.n) }, true
+	return func() { exit(*a.id, c.n) }, true
 }
