@@ -69,4 +69,13 @@ func Stall(s *Session) (end func()) {
 }
 
 // Slots is how many slots a group has for names by id.
-func Slots(v View) int { return len(v.g.slots.Load().at) }
+func Slots(v View) int {
+	s := v.g.slots.Load()
+	return len(s.at) + s.parts*manyFarSlots
+}
+
+// HasSlot reports whether a name is found by its id alone.
+func HasSlot(v View, id NameID) bool {
+	at := v.g.slots.Load().of(id.slot)
+	return at != nil && at.Load() != nil
+}

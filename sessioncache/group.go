@@ -46,13 +46,33 @@ type group struct {
 	owners     map[string]*node // newest name of each owner
 }
 
-// slots are the names of a group by NameID, from the first id that it has to the last.
+// slots are the names of a group by NameID: those from the first id on, and far from these
+// others in parts, so that none is copied where a group has many.
 type slots struct {
 	first int
 	at    []atomic.Pointer[node]
+	far   []*farSlots // by the id over their number; nil = none of these
+	parts int         // how many of far there are
 }
 
-func (s *slots) of(id int) *atomic.Pointer[node] { return &s.at[id-s.first] }
+const manyFarSlots = 1 << 10
+
+type farSlots [manyFarSlots]atomic.Pointer[node]
+
+// of is the slot of an id, nil if there is none.
+func (s *slots) of(id int) *atomic.Pointer[node] {
+	if i := uint(id - s.first); i < uint(len(s.at)) {
+		return &s.at[i]
+	}
+	return s.farOf(uint(id))
+}
+
+func (s *slots) farOf(id uint) *atomic.Pointer[node] {
+	if i := id / manyFarSlots; i < uint(len(s.far)) && s.far[i] != nil {
+		return &s.far[i][id%manyFarSlots]
+	}
+	return nil
+}
 
 // busy says that it should not be evicted while another group can be (SPEC S3).
 func (g *group) busy() bool {

@@ -42,9 +42,11 @@ func (g View) LookupID(id NameID) (Ref, bool) {
 	if g.g == nil {
 		return Ref{}, false
 	}
-	if s := g.g.slots.Load(); s != nil && id.of == g.g.of && uint(id.slot-s.first) < uint(len(s.at)) {
-		if n := s.at[id.slot-s.first].Load(); n != nil && !g.over.Load() {
-			return Ref{n}, true
+	if s := g.g.slots.Load(); s != nil && id.of == g.g.of {
+		if at := s.of(id.slot); at != nil {
+			if n := at.Load(); n != nil && !g.over.Load() {
+				return Ref{n}, true
+			}
 		}
 	}
 	return g.Lookup(id.name, 0)

@@ -140,8 +140,8 @@ func (s *state) retire(g *group, n *node) {
 	s.settle(g)
 }
 
-// manySlots is how many slots a group may have for ids, whatever its names are; beyond it
-// has eight for each name at most, and a name that is too far from the others none.
+// manySlots is how many slots a group may have in a row for ids, whatever its names are; beyond
+// it has eight for each name at most, and a name that is too far from the others none.
 const manySlots = 1 << 13
 
 // slotsInALine are made, and count, as one thing.
@@ -153,25 +153,49 @@ func (s *state) place(g *group, n *node, id int) {
 	if at == nil {
 		at = &slots{first: id}
 	}
-	if first, end := min(id, at.first), max(id+1, at.first+len(at.at)); end-first > len(at.at) {
-		if end-first > max(manySlots, 8*g.names.Len()) {
+	if at.of(id) == nil {
+		if at = s.wider(at, id, g.names.Len()); at == nil {
 			return
 		}
-		if more := len(at.at) / 4; id < at.first { // more than one, so that all of them cost their number
-			first = max(0, first-more)
-		} else {
-			end += more
-		}
-		grown := &slots{first: first, at: make([]atomic.Pointer[node], end-first)}
-		s.touched.Add((end - first) / slotsInALine)
-		for i := range at.at {
-			grown.of(at.first + i).Store(at.at[i].Load())
-		}
-		at = grown
 		g.slots.Store(at)
 	}
 	n.Value.slot = id
 	at.of(id).Store(n)
+}
+
+// wider gives slots that have one for id, too, nil if the names are too few for that.
+func (s *state) wider(at *slots, id, names int) *slots {
+	first, end := min(id, at.first), max(id+1, at.first+len(at.at))
+	if end-first > manySlots {
+		return s.farther(at, id, names)
+	}
+	if more := len(at.at) / 4; id < at.first { // more than one, so that all of them cost their number
+		first = max(0, first-more)
+	} else {
+		end += more
+	}
+	s.touched.Add((end - first) / slotsInALine)
+	grown := &slots{first: first, at: make([]atomic.Pointer[node], end-first), far: at.far, parts: at.parts}
+	for i := range grown.at {
+		if before := at.of(first + i); before != nil {
+			grown.at[i].Store(before.Load())
+		}
+	}
+	return grown
+}
+
+// farther is wider for an id far from the others.
+func (s *state) farther(at *slots, id, names int) *slots {
+	if (at.parts+1)*manyFarSlots > 8*names {
+		return nil
+	}
+	part := id / manyFarSlots
+	grown := &slots{first: at.first, at: at.at, parts: at.parts + 1}
+	grown.far = make([]*farSlots, max(len(at.far), part+1))
+	copy(grown.far, at.far)
+	grown.far[part] = new(farSlots)
+	s.touched.Add((len(grown.far) + manyFarSlots) / slotsInALine)
+	return grown
 }
 
 func (s *state) hold(owner string) { s.holds[owner]++ }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -76,6 +77,44 @@ func TestSlotsGrowWithTheNamesOfAGroup(t *testing.T) {
 		}
 		if n := sessioncache.Slots(v); n > 2*c.slots {
 			t.Errorf("%d names: %d slots, want at most %d", names, n, 2*c.slots)
+		}
+	}
+}
+
+// F6, K2: one group of very many interned names copies its slots in no turn, and each name is
+// found by its id.
+func TestSlotsOfManyNamesInShortTurns(t *testing.T) {
+	const names = 50_000
+	p := open(t, sessioncache.Config{})
+	ids := make([]sessioncache.NameID, names)
+	for i := range ids {
+		ids[i] = p.Intern(strconv.Itoa(i))
+	}
+	s := shape(t, 1)
+	for i, id := range ids {
+		if err := p.Set(bg, s, id.String(), sessioncache.Value{Any: i}, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := longest(t, p); n > touched.Most/2 {
+		t.Errorf("a turn touched %d things", n)
+	}
+	v, _ := p.View(s)
+	for i, id := range ids {
+		if r, ok := v.LookupID(id); !ok || r.Value() != i {
+			t.Fatalf("%v by the id of %d, %v", r.Value(), i, ok)
+		}
+		if !sessioncache.HasSlot(v, id) {
+			t.Fatalf("%d has no slot", i)
+		}
+	}
+	if n := sessioncache.Slots(v); n > 2*names {
+		t.Errorf("%d slots", n)
+	}
+	for _, i := range []int{7, names - 7} { // it has none, by whatever way, once it has gone
+		p.hold(1).Remove(ids[i].String(), 0)
+		if _, ok := v.LookupID(ids[i]); ok {
+			t.Errorf("%d is found", i)
 		}
 	}
 }
