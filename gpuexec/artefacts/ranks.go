@@ -1,6 +1,6 @@
 package artefacts
 
-import "container/heap"
+import "github.com/kiln-cache/kiln/internal/priority"
 
 // ranks are the tenants that have entries, by when the oldest entry of each was used:
 // those above their floors, and those whose floor holds that entry. They make the choice
@@ -13,29 +13,11 @@ type ranks struct {
 	bytes       int64 // that the floors of all hold
 }
 
-// byAge is a heap.
-type byAge []*tenant
+// byAge has the tenant with the oldest entry first.
+type byAge = priority.Queue[*tenant]
 
-func (r byAge) Len() int           { return len(r) }
-func (r byAge) Less(a, b int) bool { return r[a].oldest.Value.used < r[b].oldest.Value.used }
-
-func (r byAge) Swap(a, b int) {
-	r[a], r[b] = r[b], r[a]
-	r[a].rank, r[b].rank = a, b
-}
-
-// Push and Pop are for package heap.
-func (r *byAge) Push(t any) {
-	t.(*tenant).rank = len(*r)
-	*r = append(*r, t.(*tenant))
-}
-
-func (r *byAge) Pop() any {
-	last := len(*r) - 1
-	t := (*r)[last]
-	(*r)[last] = nil
-	*r = (*r)[:last]
-	return t
+func newByAge() byAge {
+	return priority.New(func(a, b *tenant) bool { return a.oldest.Value.used < b.oldest.Value.used }, func(t *tenant) *int { return &t.rank })
 }
 
 // update ranks a tenant anew, at once after its oldest entry, its bytes or its floor
@@ -56,10 +38,10 @@ func (r *ranks) update(t *tenant) {
 	}
 	switch {
 	case t.among != nil:
-		heap.Fix(among, t.rank)
+		among.Fix(t)
 	case t.oldest != nil:
 		t.among = among
-		heap.Push(among, t)
+		among.Push(t)
 	}
 }
 
@@ -73,6 +55,6 @@ func (r *ranks) heldBeside(t *tenant) int64 {
 
 // setAside takes a tenant out until it is updated.
 func (t *tenant) setAside() {
-	heap.Remove(t.among, t.rank)
+	t.among.Remove(t)
 	t.among = nil
 }

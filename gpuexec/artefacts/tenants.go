@@ -14,7 +14,7 @@ type tenant struct {
 	bytes int64
 	held  int64  // of the bytes, by the floor, as state.ranks has it
 	among *byAge // of state.ranks; nil = none
-	rank  int    // its place there
+	rank  int    // its place there; 0 = none
 }
 
 // charge counts bytes; a nil tenant does not.

@@ -34,8 +34,8 @@ func (s *state) victim(t *tenant, may scope, left func() bool) (n *node, over bo
 		}
 	}
 	var seen []*tenant
-	for over && len(s.ranks.above) > 0 {
-		o := s.ranks.above[0]
+	for over && s.ranks.above.Len() > 0 {
+		o := s.ranks.above.First()
 		oldest := o.oldest
 		if n != nil && n.Value.used < oldest.Value.used {
 			break
@@ -94,8 +94,8 @@ func (s *state) surplus(may scope, left func() bool) (n *node, over bool) {
 	}
 	var seen []*tenant
 	for _, among := range []*byAge{&s.ranks.above, &s.ranks.held} {
-		for over && len(*among) > 0 && (n == nil || (*among)[0].oldest.Value.used < n.Value.used) {
-			t := (*among)[0]
+		for over && among.Len() > 0 && (n == nil || among.First().oldest.Value.used < n.Value.used) {
+			t := among.First()
 			s.touched.Add(1)
 			var head *node
 			if head, over = s.first(&t.order, may, left); head != nil && (n == nil || head.Value.used < n.Value.used) {
