@@ -80,11 +80,12 @@ func (x *frame) loop(s *script.Statement, v script.Vars) script.Result {
 	for _, item := range items {
 		begin := time.Now()
 		for i := range s.Loop.Body {
-			result = x.do(&s.Loop.Body[i], v.WithI(item))
+			body := &s.Loop.Body[i]
+			result = x.do(body, v.WithI(item))
 			if x.run.stopped() {
 				return result
 			}
-			if !x.erred && result.Failed() && !x.judged && s.Loop.Body[i].Loop == nil && !strings.Contains(s.Loop.Body[i].Text, " -> ") {
+			if !x.erred && !x.judged && result.Failed() && body.Loop == nil && !strings.Contains(body.Text, " -> ") {
 				wrong, x.erred = result, true
 			}
 		}

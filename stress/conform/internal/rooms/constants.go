@@ -71,10 +71,13 @@ func (x *constantCache) Close(ctx context.Context) error { return x.cache.Close(
 func (x *constantCache) Verbs() engine.Verbs {
 	const where = "dev context data "
 	return engine.Verbs{
-		"get":     {Least: 1, Most: 2, Options: where + "bytes as lease ref cost", Run: x.get},
-		"fulfil":  {Least: 2, Most: 2, Options: "bytes lease ref", Run: x.fulfil},
-		"fail":    {Least: 2, Most: 2, Run: x.fail},
-		"abandon": {Least: 1, Most: 1, Run: x.abandon},
+		"get":    {Least: 1, Most: 2, Options: where + "bytes as lease ref cost", Run: x.get},
+		"fulfil": {Least: 2, Most: 2, Options: "bytes lease ref", Run: x.fulfil},
+		"fail": engine.Does(2, func(c *engine.Call) error {
+			x.ownerOf(c.Arg(0)).owner.Fail(&outside.CreatorError{Text: c.Arg(1)})
+			return nil
+		}),
+		"abandon": engine.Does(1, func(c *engine.Call) error { x.ownerOf(c.Arg(0)).owner.Abandon(); return nil }),
 		"remove":  {Least: 1, Most: 2, Options: where, Run: x.remove},
 		"setcap":  {Least: 2, Most: 2, Run: x.setCapacity},
 		"cap":     {Least: 1, Most: 1, Run: x.capacity},
@@ -214,16 +217,6 @@ func (x *constantCache) fulfil(c *engine.Call) (script.Result, error) {
 	} else {
 		l.End()
 	}
-	return engine.OK(), nil
-}
-
-func (x *constantCache) fail(c *engine.Call) (script.Result, error) {
-	x.ownerOf(c.Arg(0)).owner.Fail(&outside.CreatorError{Text: c.Arg(1)})
-	return engine.OK(), nil
-}
-
-func (x *constantCache) abandon(c *engine.Call) (script.Result, error) {
-	x.ownerOf(c.Arg(0)).owner.Abandon()
 	return engine.OK(), nil
 }
 

@@ -187,8 +187,9 @@ func (p *session) artefact(c *engine.Call, shape shapegroups.Shape, keyed bool, 
 	if p.linger > 0 {
 		linger = kiln.Linger(p.linger)
 	}
-	v := engine.Must(kiln.Get(context.WithValue(c.Ctx, eventKey{}, &event), g, c.Arg(1), recipe(p.runtime.cache.request(c, key, creator, c.Tallies(p.runtime.cache.name)...)),
-		kiln.Owner(o.Owner), kiln.OnLane(o.Lane), linger))
+	q := p.runtime.cache.request(c, key, creator, c.Tallies(p.runtime.cache.name)...)
+	ctx := context.WithValue(c.Ctx, eventKey{}, &event)
+	v := engine.Must(kiln.Get(ctx, g, c.Arg(1), recipe(q), kiln.Owner(o.Owner), kiln.OnLane(o.Lane), linger))
 	answered := event.Kind
 	if answered == kiln.Miss {
 		answered = event.Artefact
