@@ -63,16 +63,21 @@ func separate(s string, at func(pos int, raw string) bool) error {
 	return nil
 }
 
-// uncomment removes the comment, which begins like a word, and the blanks around the rest.
+// uncomment removes the comment and the blanks around the rest.
 func uncomment(line string) (string, error) {
-	end := len(line)
-	err := separate(line, func(pos int, raw string) bool {
-		if raw[0] == '#' {
-			end = pos
+	for i := 0; i < len(line); i++ {
+		switch {
+		case line[i] == '#' && (i == 0 || blank(line[i-1])):
+			return strings.Trim(line[:i], " \t\r"), nil
+		case line[i] == '"':
+			end, err := literal(line, i)
+			if err != nil {
+				return strings.Trim(line, " \t\r"), err
+			}
+			i = end - 1
 		}
-		return raw[0] != '#'
-	})
-	return strings.Trim(line[:end], " \t\r"), err
+	}
+	return strings.Trim(line, " \t\r"), nil
 }
 
 // cutBlank splits s behind its first word.

@@ -191,7 +191,7 @@ func TestExpand(t *testing.T) {
 
 func TestStructure(t *testing.T) {
 	text := strings.Join([]string{
-		"# head", "", "case A rules=C1,C2 needs=x # why",
+		"#\"head of the script", "", "case A rules=C1,C2 needs=x # why",
 		`T*8: for 0..9: c get k{i} -> k{i} by=hit`,
 		`for 0..9 as=small: s get x{i}`,
 		`for 1..8: process B ; B: for 0..9: s put k{i} v ; sleep {i*9}ms ; kill B`,
