@@ -249,6 +249,55 @@ func TestRuntimeClosedByTheFreeOfAnotherType(t *testing.T) {
 	})
 }
 
+// F8: so would the Free of what a creator of a session's Cache was given and left behind: its
+// context panics when the artefact has been made.
+func TestRuntimeClosedByTheFreeOfWhatACreatorLeft(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		r := open(t, kiln.Config{ArtefactEntries: kiln.LimitOf(0)})
+		g, err := session(t, r).Cache().Group(ctx, must(kiln.ShapeOf([]int64{1})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := leaves{ctx, new(atomic.Bool), make(chan struct{}), make(chan struct{}), make(chan struct{})}
+		answers := make(chan error, 1)
+		go g.Get(ctx, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+			_, _, err := r.Artefacts().Get(l, artefacts.Request{Key: "k", Create: func(context.Context) (artefacts.Built, error) {
+				close(l.began)
+				<-l.here
+				return artefacts.Built{Value: 1, Free: func() { answers <- closed(r) }}, nil
+			}})
+			return sessioncache.Value{}, err
+		})
+		synctest.Wait() // it has been made
+		close(l.end)
+		if err := <-answers; !errors.Is(err, kiln.ErrCycle) {
+			t.Errorf("close: %v", err)
+		}
+		g.Close()
+		if err := closed(r); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// leaves is a context that panics, after end, where somebody waits for what began: the first
+// time that it is asked, that is for the turn.
+type leaves struct {
+	context.Context
+	asked            *atomic.Bool
+	began, here, end chan struct{}
+}
+
+func (l leaves) Done() <-chan struct{} {
+	if l.asked.CompareAndSwap(false, true) {
+		return l.end
+	}
+	<-l.began
+	close(l.here)
+	<-l.end
+	panic("left")
+}
+
 // held is a context that holds up the first that asks when it ends.
 type held struct {
 	context.Context

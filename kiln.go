@@ -102,10 +102,10 @@ func Open(cfg Config) (*Runtime, error) {
 			return nil, err
 		}
 		r.persisted.keepDriverCaches(r.cfg, r.settings, r.logger)
-		r.artefacts, err = artefacts.Open(hidden.With(hidden.With(hidden.With(artefacts.Config{
+		r.artefacts, err = artefacts.Open(hidden.With(hidden.With(hidden.With(hidden.With(artefacts.Config{
 			Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Linger: linger,
 			Store: r.persisted.below(), Logger: r.logger, Evicted: cfg.Evicted,
-		}, r.memory), &r.crew.zone), r.storable))
+		}, r.memory), &r.crew.zone), r.crew.lend), r.storable))
 		if err != nil {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}

@@ -36,8 +36,20 @@ type shell struct {
 
 func (s *shell) init(c *Cache) {
 	s.Cache = c
-	s.let, s.letKernel = s.unpin, s.unpinKernel
 	s.zone.Up = c.cfg.zone
+	left := s.zone.Lend(actors.Go)
+	if c.cfg.lend != nil {
+		left = s.zone.Lend(c.cfg.lend)
+	}
+	s.let = func(n *node) { // the last caller left: it may be a creator, for which a close that Free calls would wait
+		if s.drop(n) {
+			left(func() { s.discard(n) })
+		}
+	}
+	s.letKernel = func(n *node) {
+		s.let(n)
+		s.ref.Tell(idle{n})
+	}
 	s.writing.Up = &s.zone
 	lend := s.zone.Lend(actors.Go)
 	s.bin.Init(lend, func(n *node) {

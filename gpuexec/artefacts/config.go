@@ -48,6 +48,7 @@ type Config struct {
 
 	memory *pressure.Watch // the memory limit of the process; nil = none
 	zone   *zone.Zone      // of whoever closes the cache; nil = nobody in particular
+	lend   func(func())    // runs a Free on another goroutine, which that one waits for; nil = actors.Go
 
 	// storable, if not nil, says before the store is asked which field keeps what q asks for
 	// from being stored, or loaded; or, of what was made without a Blob, that this does. Its
@@ -58,6 +59,7 @@ type Config struct {
 func init() {
 	hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w })
 	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
+	hidden.Field(func(c *Config, lend func(func())) { c.lend = lend })
 	hidden.Field(func(b *Built, c *lease.Claim) { b.claim = c })
 	hidden.Field(func(c *Config, f func(context.Context, *Request, bool) (string, error)) { c.storable = f })
 }
