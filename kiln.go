@@ -110,7 +110,7 @@ func Open(cfg Config) (*Runtime, error) {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}
 	}
-	r.constants, err = constants.Open(hidden.With(hidden.With(hidden.With(hidden.With(constantsConfig(r.settings, cfg.Listen, linger, r.logger), r.memory), &r.spare), &r.crew.zone), r.announcer()))
+	r.constants, err = constants.Open(hidden.With(hidden.With(hidden.With(hidden.With(hidden.With(constantsConfig(r.settings, cfg.Listen, linger, r.logger), r.memory), &r.spare), &r.crew.zone), r.crew.lend), r.announcer()))
 	if err != nil {
 		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}

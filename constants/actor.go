@@ -83,6 +83,7 @@ type shell struct {
 	closed atomic.Bool        // read by anybody
 	gone   lease.Bin[removal] // tells of removals
 	idle   lease.Bin[*node]   // drops the pins of their residency
+	let    func(*node)        // ends a flight's hold; a value that all have left is freed elsewhere: one of them may be a creator
 }
 
 func (s *shell) handle(m message) {
@@ -231,9 +232,9 @@ func (s *shell) fulfil(m fulfilMsg) {
 	m.node.Value.cell.Pin() // the flight's, until every waiter has its own
 	if l := o.pending.line.Load(); l != nil {
 		m.node.Value.cell.Pin()
-		l.flight.Finish(m.node, nil, unpin)
+		l.flight.Finish(m.node, nil, s.let)
 	}
-	o.flight.Finish(m.node, nil, unpin)
+	o.flight.Finish(m.node, nil, s.let)
 	if !resident { // no residency, so no pin of it
 		m.node.Value.cell.Drop()
 	}

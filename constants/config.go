@@ -69,6 +69,7 @@ type Config struct {
 	spare  *pressure.Unused   // where the cache that is opened leaves its own; nil = nowhere
 	slow   progress.Announcer // of what is computed; nil = nobody is told
 	zone   *zone.Zone         // of whoever closes the cache; nil = nobody in particular
+	lend   func(func())       // runs a Free on another goroutine, which that one waits for; nil = actors.Go
 }
 
 func init() {
@@ -76,6 +77,7 @@ func init() {
 	hidden.Field(func(c *Config, s *pressure.Unused) { c.spare = s })
 	hidden.Field(func(c *Config, a progress.Announcer) { c.slow = a })
 	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
+	hidden.Field(func(c *Config, lend func(func())) { c.lend = lend })
 }
 
 // Validate joins everything that is wrong.

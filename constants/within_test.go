@@ -57,3 +57,27 @@ func TestClosedByItsOwnCallback(t *testing.T) {
 		}
 	}
 }
+
+// F8: a value that every caller of a flight has left is freed on none of their goroutines, one
+// of which may be a creator's: its Free is told that a close would wait for itself.
+func TestClosedByTheFreeOfWhatWasLeft(t *testing.T) {
+	bg := context.Background()
+	c, e := open(t, Config{})
+	answers := make(chan error, 1)
+	held, err := add(t, e, "k", 1, Options{}).Fulfil("v", 1, func() { answers <- c.Close(bg) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if there, err := e.Remove(bg, key("k")); !there || err != nil {
+		t.Fatal(there, err)
+	}
+	n := held.lease.Value()
+	waitFor(t, func() bool { return !n.Value.cell.Leased() }) // its residency has let go
+	e.shell.let(n)                                            // the last hold, as if it were the flight's
+	if err := <-answers; !errors.Is(err, fault.ErrCycle) {
+		t.Errorf("Close in the Free: %v", err)
+	}
+	if err := c.Close(bg); err != nil {
+		t.Error(err)
+	}
+}
