@@ -28,15 +28,18 @@ func BenchmarkSizes(b *testing.B) {
 		{"session/Reset of one name", 1e5, sessionReset},
 		{"session/Intern", 1e5, sessionIntern},
 		{"session/a leaver", 1e5, sessionLeaver},
+		{"session/gift beside groups of no bytes", 1e5, sessionGift},
+		{"session/an interned name more of one group", 1e5, sessionSlots},
 		{"artefacts/miss with eviction", 1e6, artefactsMiss},
 		{"artefacts/miss with eviction by tenants", 1e5, artefactsTenants},
 		{"artefacts/Reset of one entry", 1e6, artefactsReset},
 		{"artefacts/an owner more of a shared one", 1e5, artefactsOwners},
 		{"artefacts/surplus beside floors alone", 1e5, artefactsSurplus},
+		{"artefacts/a floor that is given back", 1e5, artefactsFloors},
 		{"constants/full miss that displaces", 1e5, func(b *testing.B, n int) { constantsFull(b, n, 3*time.Second) }},
 		{"constants/full miss that does not", 1e5, func(b *testing.B, n int) { constantsFull(b, n, time.Microsecond) }},
 	} {
-		for n := 1000; n <= row.most; n *= 10 {
+		for n := 100; n <= row.most; n *= 10 {
 			b.Run(fmt.Sprintf("%s/%d", row.name, n), func(b *testing.B) { row.bench(b, n) })
 		}
 	}
@@ -105,6 +108,51 @@ func sessionIntern(b *testing.B, n int) {
 	s.Intern("name") // which all have
 	for i := 0; b.Loop(); i++ {
 		s.Intern(fmt.Sprint("new ", i))
+	}
+}
+
+// sessionGift has n groups that hold nothing, and one that has to go for another session.
+func sessionGift(b *testing.B, n int) {
+	ctx := context.Background()
+	p, err := sessioncache.NewPool(sessioncache.LimitOf(4))
+	ok(b, err)
+	var both [2]*sessioncache.Session
+	for i := range both {
+		both[i], err = sessioncache.Open(sessioncache.Config{Pool: p, Groups: sessioncache.Unlimited})
+		ok(b, err)
+	}
+	rich, poor := both[0], both[1]
+	b.Cleanup(func() {
+		b.ReportMetric(float64(rich.Stats().Touched), "touched")
+		ok(b, rich.Close(ctx))
+		ok(b, poor.Close(ctx))
+	})
+	set := func(s *sessioncache.Session, i int, bytes int64) {
+		ok(b, s.Set(ctx, sized(b, i), "name", sessioncache.Value{Bytes: bytes}, sessioncache.Options{}))
+	}
+	for i := range n {
+		set(rich, i, 0)
+	}
+	for b.Loop() {
+		set(rich, n, 4)
+		if set(poor, 0, 3); rich.Bytes() != 0 {
+			b.Fatal("nothing is given")
+		}
+		ok(b, poor.ResetAll(ctx))
+	}
+}
+
+// sessionSlots has one group of n interned names, and each time one more.
+func sessionSlots(b *testing.B, n int) {
+	s, _ := sizedSession(b, 1, "")
+	more := func(i int) {
+		ok(b, s.Set(context.Background(), sized(b, 0), s.Intern(fmt.Sprint("new ", i)).String(), sessioncache.Value{}, sessioncache.Options{}))
+	}
+	for i := range n {
+		more(i)
+	}
+	for i := n; b.Loop(); i++ {
+		more(i)
 	}
 }
 
@@ -185,6 +233,24 @@ func artefactsReset(b *testing.B, n int) {
 	for i := n; b.Loop(); i++ {
 		get(i, "owner")
 		ok(b, c.Reset("owner"))
+	}
+}
+
+// artefactsFloors has n tenants with floors, which came to use what they use in turns, and one of
+// which has none for a moment.
+func artefactsFloors(b *testing.B, n int) {
+	c, get := sizedArtefacts(b, 4*n)
+	tenant := func(i int) string { return fmt.Sprint("tenant ", i%n) }
+	for i := range n {
+		ok(b, c.AddFloor(tenant(i), 1))
+	}
+	for i := range 4 * n {
+		get(i, tenant(i))
+	}
+	for i := 0; b.Loop(); i++ {
+		ok(b, c.AddFloor(tenant(i), -1))
+		ok(b, c.Reset("nobody")) // turns after that
+		ok(b, c.AddFloor(tenant(i), 1))
 	}
 }
 
