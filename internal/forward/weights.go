@@ -6,7 +6,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/forward/refnet"
-	"github.com/kiln-cache/kiln/internal/forward/safetensors"
+	"github.com/kiln-cache/kiln/internal/forward/tensorfile"
 	"github.com/kiln-cache/kiln/internal/forward/weights"
 )
 
@@ -32,7 +32,7 @@ func OpenWeights(list *List, seed uint64) (*Weights, error) {
 // WeightsOf has the weights of a model from an open safetensors file, which it closes.
 // There the kernels of matrix products are the transposed of those of the list, as
 // PyTorch keeps them. name is what errors call the file; else it is OpenWeights.
-func WeightsOf(list *List, name string, file *safetensors.File) (*Weights, error) {
+func WeightsOf(list *List, name string, file *tensorfile.File) (*Weights, error) {
 	set, err := weights.Of(list.model, name, file, true)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/forward"
-	"github.com/kiln-cache/kiln/internal/forward/safetensors"
+	"github.com/kiln-cache/kiln/internal/forward/tensorfile"
 )
 
 // Folder is a model with its weights. It is immutable, and safe for concurrent use
@@ -62,7 +62,7 @@ func (f *Folder) load(c config) error {
 		}
 		return refuse(fault.ErrInvalid, name, "", "cannot be opened (%v): weights in other formats are not read", errors.Unwrap(err))
 	}
-	file, err := safetensors.Open(path)
+	file, err := tensorfile.Open(path)
 	if err != nil {
 		return err
 	}
@@ -80,13 +80,13 @@ func (f *Folder) load(c config) error {
 	return nil
 }
 
-func has(file *safetensors.File, name string) bool {
+func has(file *tensorfile.File, name string) bool {
 	_, ok := file.Tensor(name)
 	return ok
 }
 
 // names looks how a file calls its tensors.
-func names(file *safetensors.File) naming {
+func names(file *tensorfile.File) naming {
 	n := naming{scale: "weight", shift: "bias"}
 	const norm = "embeddings.LayerNorm."
 	for _, name := range file.Names() {

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/forward/safetensors"
+	"github.com/kiln-cache/kiln/internal/forward/tensorfile"
 )
 
 // Head makes the score of a pair of its first token's output. Immutable.
@@ -16,7 +16,7 @@ type Head struct {
 
 // head reads the head of a cross-encoder: a classifier of one label, in a folder that is
 // not a pipeline of embeddings.
-func (f *Folder) head(c config, n naming, file *safetensors.File) error {
+func (f *Folder) head(c config, n naming, file *tensorfile.File) error {
 	if c.score != 1 || f.pooling != "" {
 		return nil
 	}

@@ -9,13 +9,13 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/forward/oplist"
-	"github.com/kiln-cache/kiln/internal/forward/safetensors"
+	"github.com/kiln-cache/kiln/internal/forward/tensorfile"
 )
 
 // Set is the weights of one model. It is safe for concurrent use until Close.
 type Set struct {
 	seed       uint64
-	file       *safetensors.File // nil: from the seed
+	file       *tensorfile.File // nil: from the seed
 	transposed bool
 	weights    map[string]oplist.Weight
 	mu         struct {
@@ -33,7 +33,7 @@ func Open(m *oplist.Model, seed uint64) (*Set, error) {
 	if path == "" {
 		return newSet(m, seed), nil
 	}
-	file, err := safetensors.Open(path)
+	file, err := tensorfile.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func Open(m *oplist.Model, seed uint64) (*Set, error) {
 // Of gives the weights of a model from an open file, which the set closes. The kernels of
 // matrix products may lie transposed there. Errors are as Open's; name is what they call
 // the file.
-func Of(m *oplist.Model, name string, file *safetensors.File, transposed bool) (*Set, error) {
+func Of(m *oplist.Model, name string, file *tensorfile.File, transposed bool) (*Set, error) {
 	s := newSet(m, 0)
 	s.file, s.transposed = file, transposed
 	if err := s.complete(name, m.Weights); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/data"
 	"github.com/kiln-cache/kiln/internal/forward/oplist"
-	"github.com/kiln-cache/kiln/internal/forward/safetensors"
+	"github.com/kiln-cache/kiln/internal/forward/tensorfile"
 	"github.com/kiln-cache/kiln/internal/forward/weights"
 )
 
@@ -236,7 +236,7 @@ func TestIdentityInFile(t *testing.T) {
 	m := writeModel(t, func(map[string]any) {})
 	identities := func(now time.Time) (all []string) {
 		t.Helper()
-		file, err := safetensors.OpenAt(m.WeightsPath(), now)
+		file, err := tensorfile.OpenAt(m.WeightsPath(), now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -340,8 +340,8 @@ func TestTransposedFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		open := func() *safetensors.File {
-			file, err := safetensors.Read("w", append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), append(text, body...)...))
+		open := func() *tensorfile.File {
+			file, err := tensorfile.Read("w", append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), append(text, body...)...))
 			if err != nil {
 				t.Fatal(err)
 			}

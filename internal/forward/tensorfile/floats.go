@@ -1,4 +1,4 @@
-package safetensors
+package tensorfile
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package safetensors_test
+package tensorfile_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package safetensors_test
+package tensorfile_test
 
 import (
 	"encoding/binary"
@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/forward/safetensors"
+	"github.com/kiln-cache/kiln/internal/forward/tensorfile"
 )
 
 func pack(header string, body []byte) []byte {
@@ -33,7 +33,7 @@ func floats(v ...float32) []byte {
 }
 
 // float32s are the numbers of a tensor.
-func float32s(f *safetensors.File, name string) (out []float32, err error) {
+func float32s(f *tensorfile.File, name string) (out []float32, err error) {
 	err = f.Floats(name, func(values []float32) error { out = slices.Clone(values); return nil })
 	return out, err
 }
@@ -47,7 +47,7 @@ func TestRead(t *testing.T) {
 	if err := os.WriteFile(path, pack(twoTensors, body), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := safetensors.Open(path)
+	f, err := tensorfile.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestReadLong(t *testing.T) {
 		want[i] = float32(i)
 	}
 	b := pack(`{"x":{"dtype":"F32","shape":[20001],"data_offsets":[0,80004]}}`, floats(want...))
-	f, err := safetensors.Read("w", b)
+	f, err := tensorfile.Read("w", b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,13 +103,13 @@ func TestPieces(t *testing.T) {
 	if err := os.WriteFile(path, file, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	mapped, err1 := safetensors.Open(path)
-	read, err2 := safetensors.Read("w", file)
+	mapped, err1 := tensorfile.Open(path)
+	read, err2 := tensorfile.Read("w", file)
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
 	defer mapped.Close()
-	for name, f := range map[string]*safetensors.File{"mapped": mapped, "read": read} {
+	for name, f := range map[string]*tensorfile.File{"mapped": mapped, "read": read} {
 		var got []float32
 		err := f.FloatPieces("x", func(values []float32) error {
 			if len(values) > 1<<19 {
@@ -158,8 +158,8 @@ func TestRejects(t *testing.T) {
 		{"metadata", pack(`{"__metadata__":{"a":1}}`, nil), "texts only"},
 		{"huge header", binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "not a safetensors file"},
 	} {
-		f, err := safetensors.Read("w", c.file)
-		var typed *safetensors.Error
+		f, err := tensorfile.Read("w", c.file)
+		var typed *tensorfile.Error
 		if f != nil || !errors.As(err, &typed) || !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want an *Error with %q", c.name, err, c.want)
 		}
@@ -168,10 +168,10 @@ func TestRejects(t *testing.T) {
 
 func TestOpenErrors(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := safetensors.Open(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) || !errors.Is(err, fault.ErrInvalid) {
+	if _, err := tensorfile.Open(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) || !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a missing file gives %v", err)
 	}
-	if _, err := safetensors.Open(dir); !errors.Is(err, fault.ErrInvalid) {
+	if _, err := tensorfile.Open(dir); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a directory gives %v", err)
 	}
 }
@@ -184,7 +184,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(pack(`{"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}`, floats(1)))
 	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\x7f{"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		file, err := safetensors.Read("w", b)
+		file, err := tensorfile.Read("w", b)
 		if err != nil {
 			if !errors.Is(err, fault.ErrInvalid) {
 				t.Fatal(err)
@@ -217,7 +217,7 @@ func TestHammer(t *testing.T) {
 	}
 	body := floats(want...)
 	header := `{"w":{"dtype":"F32","shape":[20000],"data_offsets":[0,80000]}}`
-	f, err := safetensors.Read("w", pack(header, body))
+	f, err := tensorfile.Read("w", pack(header, body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestHalfPrecision(t *testing.T) {
 		"BF16": func(bits uint16) float64 { return float64(math.Float32frombits(uint32(bits) << 16)) },
 	} {
 		header := `{"x":{"dtype":"` + kind + `","shape":[256,256],"data_offsets":[0,131072]}}`
-		f, err := safetensors.Read("w", pack(header, all))
+		f, err := tensorfile.Read("w", pack(header, all))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +290,7 @@ func TestUnaligned(t *testing.T) {
 	want := []float32{1, -2, 3}
 	for spaces := range 5 {
 		header := `{"x":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}}` + strings.Repeat(" ", spaces)
-		f, err := safetensors.Read("w", pack(header, floats(want...)))
+		f, err := tensorfile.Read("w", pack(header, floats(want...)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -308,7 +308,7 @@ func TestCutWhileOpen(t *testing.T) {
 	if err := os.WriteFile(path, pack(header, make([]byte, 1<<18)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := safetensors.Open(path)
+	f, err := tensorfile.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +348,7 @@ func TestChangedWhileOpen(t *testing.T) {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f, err := safetensors.Open(path)
+		f, err := tensorfile.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -371,7 +371,7 @@ func TestPanicOfTheReader(t *testing.T) {
 	if err := os.WriteFile(path, pack(`{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, floats(1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := safetensors.Open(path)
+	f, err := tensorfile.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package safetensors
+package tensorfile
 
 import (
 	"errors"
@@ -26,9 +26,9 @@ type Error struct {
 
 func (e *Error) Error() string {
 	if e.Tensor != "" {
-		return fmt.Sprintf("safetensors: %s: tensor %.100q: %.1000s", e.File, e.Tensor, e.Text)
+		return fmt.Sprintf("tensorfile: %s: tensor %.100q: %.1000s", e.File, e.Tensor, e.Text)
 	}
-	return fmt.Sprintf("safetensors: %s: %.1000s", e.File, e.Text)
+	return fmt.Sprintf("tensorfile: %s: %.1000s", e.File, e.Text)
 }
 
 // Unwrap gives fault.ErrInvalid and the cause.
@@ -169,12 +169,12 @@ func (f *File) Pieces(name string, use func(bytes []byte) error) error {
 func (f *File) pieces(name string, most int64, use func(bytes []byte) error) error {
 	t, ok := f.tensors[name]
 	if !ok {
-		return fmt.Errorf("safetensors: %s: tensor %q: %w", f.name, name, fault.ErrNotFound)
+		return fmt.Errorf("tensorfile: %s: tensor %q: %w", f.name, name, fault.ErrNotFound)
 	}
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if f.bytes == nil {
-		return fmt.Errorf("safetensors: %s: %w", f.name, fault.ErrClosed)
+		return fmt.Errorf("tensorfile: %s: %w", f.name, fault.ErrClosed)
 	}
 	for begin, end := t.begin, t.begin; end < t.end; begin = end {
 		end = begin + min(most, t.end-begin)

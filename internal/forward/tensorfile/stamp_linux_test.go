@@ -1,4 +1,4 @@
-package safetensors_test
+package tensorfile_test
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kiln-cache/kiln/internal/forward/safetensors"
+	"github.com/kiln-cache/kiln/internal/forward/tensorfile"
 )
 
 // K5: a stamp is of one state of one file, whatever the file's times were set to, and a file
@@ -32,7 +32,7 @@ func TestStamp(t *testing.T) {
 	}
 	stamp := func(now time.Time) string {
 		t.Helper()
-		f, err := safetensors.OpenAt(path, now)
+		f, err := tensorfile.OpenAt(path, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func TestStamp(t *testing.T) {
 	if replaced := stamp(later); written == "" || written == want || replaced == want || replaced == written {
 		t.Errorf("stamps %q, %q once written into and %q once replaced", want, written, replaced)
 	}
-	if f, err := safetensors.Read("w", pack(header, floats(1, 2, 3))); err != nil || f.Stamp() != "" {
+	if f, err := tensorfile.Read("w", pack(header, floats(1, 2, 3))); err != nil || f.Stamp() != "" {
 		t.Errorf("%v, or a file in memory has a stamp", err)
 	}
 }

@@ -1,4 +1,4 @@
-// Package safetensors reads weight files in the safetensors format: an 8-byte
+// Package tensorfile reads weight files in the safetensors format: an 8-byte
 // little-endian length, a JSON header of that length, and the tensors' bytes.
 //
 // Tensors of type F32, F16 and BF16 are read as float32; those of other types may be
@@ -12,4 +12,4 @@
 //
 // Source of the format: the description in the huggingface/safetensors
 // repository (README, "Format").
-package safetensors
+package tensorfile
