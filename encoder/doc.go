@@ -10,9 +10,9 @@
 // # Folders
 //
 // A model is a folder as Hugging Face and sentence-transformers write it: config.json,
-// model.safetensors in F32, F16 or BF16 (computed in float32), the tokenizer's files, and
-// where they are there modules.json with the config of the pooling, the limit and the
-// prompts. What a folder says is done; docs/encoder.md lists every field that is read. A
+// model.safetensors or model.onnx in F32, F16 or BF16 (computed in float32), the
+// tokenizer's files, and where they are there modules.json with the config of the pooling,
+// the limit and the prompts. What a folder says is done; docs/encoder.md lists every field that is read. A
 // model that nothing here computes is refused with the field that says so.
 //
 // # Pairs

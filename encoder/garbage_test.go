@@ -41,6 +41,34 @@ func TestGarbageFolders(t *testing.T) {
 	files := newBERT().files()
 	delete(files, "vocab.txt") // which the tokenizer reads
 	dir := put(t, files)
+	spoil(t, dir, files, "config.json", "model.safetensors", "1_Pooling/config.json")
+	if err := os.Remove(filepath.Join(dir, "model.safetensors")); err != nil {
+		t.Fatal(err)
+	}
+	away := map[string][]byte{}
+	away["model.onnx"] = newBERT().onnx("F32", "away", away)
+	for name, text := range away {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spoil(t, dir, away, "model.onnx", "weights.data")
+	if err := os.Mkdir(filepath.Join(dir, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name := range files { // a folder in the place of a file
+		odd := maps.Clone(files)
+		delete(odd, name)
+		odd[name+"/x"] = nil
+		if err := openOnly(t, put(t, odd)); err == nil {
+			t.Errorf("%s opens though it is a folder", name)
+		}
+	}
+}
+
+// spoil cuts, flips and removes each of these files of a folder.
+func spoil(t *testing.T, dir string, files map[string][]byte, needed ...string) {
+	t.Helper()
 	random := rand.New(rand.NewPCG(3, 4))
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		path, text := filepath.Join(dir, name), files[name]
@@ -69,22 +97,10 @@ func TestGarbageFolders(t *testing.T) {
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
-		needed := name == "config.json" || name == "model.safetensors" || name == "1_Pooling/config.json"
-		if err := openOnly(t, dir); (err != nil) != needed {
+		if err := openOnly(t, dir); (err != nil) != slices.Contains(needed, name) {
 			t.Errorf("without %s: %v", name, err)
 		}
 		write(text)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "x"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for name := range files { // a folder in the place of a file
-		odd := maps.Clone(files)
-		delete(odd, name)
-		odd[name+"/x"] = nil
-		if err := openOnly(t, put(t, odd)); err == nil {
-			t.Errorf("%s opens though it is a folder", name)
-		}
 	}
 }
 

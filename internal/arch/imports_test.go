@@ -45,6 +45,7 @@ var foreigns = []foreign{
 	{path: "go.uber.org/zap"},
 	{path: "golang.org/x/sys"},
 	{path: "golang.org/x/term", rooms: []string{"cmd"}},
+	{path: "google.golang.org/protobuf/encoding/protowire", rooms: []string{"internal/forward"}, tests: true},
 	{path: "gonum.org/v1/plot", rooms: []string{"cmd", "internal/picture"}},
 	{path: "github.com/tetratelabs/wazero", rooms: []string{"gpuexec/cpu"}, tests: true},
 	{path: "github.com/ebitengine/purego", rooms: []string{"gpuexec", "stress"}, tests: true},

@@ -29,9 +29,9 @@ func OpenWeights(list *List, seed uint64) (*Weights, error) {
 	return &Weights{list, set}, nil
 }
 
-// WeightsOf has the weights of a model from an open safetensors file, which it closes.
+// WeightsOf has the weights of a model from an open file, which it closes.
 // There the kernels of matrix products are the transposed of those of the list, as
-// PyTorch keeps them. name is what errors call the file; else it is OpenWeights.
+// PyTorch keeps them, or turned. name is what errors call the file; else it is OpenWeights.
 func WeightsOf(list *List, name string, file *tensorfile.File) (*Weights, error) {
 	set, err := weights.Of(list.model, name, file, true)
 	if err != nil {

@@ -3,6 +3,7 @@ package folder
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -52,17 +53,34 @@ func Open(dir string) (*Folder, error) {
 	return f, nil
 }
 
+// formats are the files that may have the weights: the first that is there has them.
+var formats = []struct {
+	file string
+	open func(path string) (*tensorfile.File, error)
+}{{"model.safetensors", tensorfile.Open}, {"model.onnx", tensorfile.OpenONNX}, {"onnx/model.onnx", tensorfile.OpenONNX}}
+
+// open opens the file of the weights.
+func (f *Folder) open() (name string, file *tensorfile.File, err error) {
+	for _, format := range formats {
+		path := filepath.Join(f.Tokenizer, filepath.FromSlash(format.file))
+		switch _, err := os.Stat(path); {
+		case err == nil:
+			file, err := format.open(path)
+			return format.file, file, err
+		case !errors.Is(err, fs.ErrNotExist):
+			return "", nil, refuse(fault.ErrInvalid, format.file, "", "cannot be opened: %v", errors.Unwrap(err))
+		}
+	}
+	name = formats[0].file
+	if _, sharded := os.Stat(filepath.Join(f.Tokenizer, name+".index.json")); sharded == nil {
+		return "", nil, refuse(fault.ErrUnsupported, name+".index.json", "", "says that the weights are in several files: save the model as one")
+	}
+	return "", nil, refuse(fault.ErrInvalid, name, "", "is missing, and so is model.onnx: weights in other formats are not read")
+}
+
 // load opens the weights.
 func (f *Folder) load(c config) error {
-	const name = "model.safetensors"
-	path := filepath.Join(f.Tokenizer, name)
-	if _, err := os.Stat(path); err != nil {
-		if _, sharded := os.Stat(path + ".index.json"); sharded == nil {
-			return refuse(fault.ErrUnsupported, name+".index.json", "", "says that the weights are in several files: save the model as one")
-		}
-		return refuse(fault.ErrInvalid, name, "", "cannot be opened (%v): weights in other formats are not read", errors.Unwrap(err))
-	}
-	file, err := tensorfile.Open(path)
+	name, file, err := f.open()
 	if err != nil {
 		return err
 	}
@@ -70,9 +88,10 @@ func (f *Folder) load(c config) error {
 	// Before a list of all layers is made: a config may ask for many that are not there.
 	if last := fmt.Sprintf("%sencoder.layer.%d.output.dense.weight", n.prefix, c.layers-1); !has(file, last) {
 		err = refuse(fault.ErrInvalid, name, "", "has no tensor %q, though %s says %d layers", last, c.file, c.layers)
-	} else if err = f.head(c, n, file); err != nil {
+	} else if err = c.agrees(name, file.Nodes()); err != nil {
+	} else if err = f.head(c, n, name, file); err != nil {
 	} else if f.List, err = c.list(filepath.Base(f.Tokenizer), n); err == nil {
-		f.Weights, err = forward.WeightsOf(f.List, path, file)
+		f.Weights, err = forward.WeightsOf(f.List, filepath.Join(f.Tokenizer, filepath.FromSlash(name)), file)
 	}
 	if err != nil {
 		return errors.Join(err, file.Close())

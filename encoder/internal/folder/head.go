@@ -16,7 +16,7 @@ type Head struct {
 
 // head reads the head of a cross-encoder: a classifier of one label, in a folder that is
 // not a pipeline of embeddings.
-func (f *Folder) head(c config, n naming, file *tensorfile.File) error {
+func (f *Folder) head(c config, n naming, source string, file *tensorfile.File) error {
 	if c.score != 1 || f.pooling != "" {
 		return nil
 	}
@@ -29,13 +29,20 @@ func (f *Folder) head(c config, n naming, file *tensorfile.File) error {
 		{&h.pooler, n.prefix + "pooler.dense.weight", []int{c.width, c.width}}, {&h.poolerBias, n.prefix + "pooler.dense.bias", []int{c.width}},
 		{&h.classifier, "classifier.weight", []int{1, c.width}}, {&h.bias, "classifier.bias", []int{1}},
 	} {
-		if got, ok := file.Tensor(t.name); !ok {
-			return refuse(fault.ErrInvalid, "model.safetensors", "", "has no tensor %q, though %s says that the model is a classifier", t.name, c.file)
+		got, ok := file.Tensor(t.name)
+		if got.Turned {
+			slices.Reverse(got.Shape)
+		}
+		if !ok {
+			return refuse(fault.ErrInvalid, source, "", "has no tensor %q, though %s says that the model is a classifier", t.name, c.file)
 		} else if !slices.Equal(got.Shape, t.shape) {
-			return refuse(fault.ErrInvalid, "model.safetensors", "", "has %q with the shape %v, want %v", t.name, got.Shape, t.shape)
+			return refuse(fault.ErrInvalid, source, "", "has %q with the shape %v, want %v", t.name, got.Shape, t.shape)
 		}
 		err := file.Floats(t.name, func(values []float32) error {
 			*t.to = slices.Clone(values)
+			for i := 0; got.Turned && i < len(values); i++ {
+				(*t.to)[i] = values[i%t.shape[1]*t.shape[0]+i/t.shape[1]]
+			}
 			return nil
 		})
 		if err != nil {

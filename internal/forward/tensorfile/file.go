@@ -41,16 +41,20 @@ func (e *Error) Unwrap() []error {
 
 // Tensor is one entry of a file.
 type Tensor struct {
-	Type  string // as in the file, such as "F32"
-	Shape []int
-	begin int64 // in the file
-	end   int64
+	Type   string // as in the file, such as "F32"
+	Shape  []int
+	Turned bool  // a kernel as [inputs, outputs]; others are [outputs, inputs], as PyTorch has them
+	in     *File // that has the numbers; nil: the file itself
+	begin  int64 // in it
+	end    int64
 }
 
 // File is an open weight file. It is safe for concurrent use.
 type File struct {
 	name    string
 	tensors map[string]Tensor
+	nodes   []Node       // of an ONNX model
+	others  []*File      // with numbers of the tensors
 	mu      sync.RWMutex // held for reading while the bytes are in use
 	bytes   []byte       // of the whole file; nil once closed
 	mapped  *os.File     // nil: bytes is a copy
@@ -58,8 +62,8 @@ type File struct {
 	stamp   string
 }
 
-// Open opens and checks the file at path, mapped where the system can. The caller
-// closes it.
+// Open opens and checks the safetensors file at path, mapped where the system can. The
+// caller closes it.
 func Open(path string) (*File, error) { return OpenAt(path, time.Now()) }
 
 // OpenAt is Open at another time. A file that was written just before it has no stamp:
@@ -69,8 +73,17 @@ func OpenAt(path string, now time.Time) (*File, error) {
 	if err != nil {
 		return nil, unreadable(path, err)
 	}
+	return openOn(f, path, now, func(file *File) (err error) {
+		file.tensors, err = readHeader(path, file.bytes)
+		return err
+	})
+}
+
+// openOn opens what parse reads from f, which it takes.
+func openOn(f *os.File, path string, now time.Time, parse func(*File) error) (*File, error) {
 	file := &File{name: path}
-	if err = file.open(f, now); file.mapped == nil {
+	err := file.open(f, now, parse)
+	if file.mapped == nil {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
@@ -79,14 +92,14 @@ func OpenAt(path string, now time.Time) (*File, error) {
 	return file, nil
 }
 
-// open reads the header, and keeps from if it maps it.
-func (f *File) open(from *os.File, now time.Time) (err error) {
+// open has parse read the bytes, and keeps from if it maps it.
+func (f *File) open(from *os.File, now time.Time, parse func(*File) error) (err error) {
 	if f.opened, err = from.Stat(); err != nil {
 		return unreadable(f.name, err)
 	}
 	size := f.opened.Size()
 	if !f.opened.Mode().IsRegular() {
-		return &Error{File: f.name, Text: "not a regular file; name a safetensors file"}
+		return &Error{File: f.name, Text: "not a regular file; name a file of weights"}
 	}
 	if size != int64(int(size)) {
 		return &Error{File: f.name, Text: fmt.Sprintf("%d bytes, more than this system can address", size)}
@@ -99,7 +112,7 @@ func (f *File) open(from *os.File, now time.Time) (err error) {
 		const coarsest = 2 * time.Second // of the clocks of file systems
 		f.mapped, f.stamp = from, stampBefore(now.Add(-coarsest), from)
 	}
-	return f.guard("", func() (err error) { f.tensors, err = readHeader(f.name, bytes); return err })
+	return f.guard("", func() error { return parse(f) })
 }
 
 func unreadable(path string, err error) error {
@@ -107,10 +120,10 @@ func unreadable(path string, err error) error {
 	if errors.As(err, &inner) {
 		err = inner.Err
 	}
-	return &Error{File: path, Text: fmt.Sprintf("%v; name a readable safetensors file", err), Cause: err}
+	return &Error{File: path, Text: fmt.Sprintf("%v; name a readable file of weights", err), Cause: err}
 }
 
-// Read checks a file that is in memory, which nobody may change. Name is what errors
+// Read checks a safetensors file that is in memory, which nobody may change. Name is what errors
 // call it.
 func Read(name string, content []byte) (*File, error) {
 	tensors, err := readHeader(name, content)
@@ -124,12 +137,16 @@ func Read(name string, content []byte) (*File, error) {
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	var errs []error
+	for _, other := range f.others {
+		errs = append(errs, other.Close())
+	}
 	bytes := f.bytes
 	f.bytes = nil
-	if f.mapped == nil || bytes == nil {
-		return nil
+	if f.mapped != nil && bytes != nil {
+		errs = append(errs, unmap(bytes), f.mapped.Close())
 	}
-	return errors.Join(unmap(bytes), f.mapped.Close())
+	return errors.Join(errs...)
 }
 
 // Names lists the tensors in alphabetical order.
@@ -170,6 +187,9 @@ func (f *File) pieces(name string, most int64, use func(bytes []byte) error) err
 	t, ok := f.tensors[name]
 	if !ok {
 		return fmt.Errorf("tensorfile: %s: tensor %q: %w", f.name, name, fault.ErrNotFound)
+	}
+	if t.in != nil {
+		f = t.in
 	}
 	f.mu.RLock()
 	defer f.mu.RUnlock()

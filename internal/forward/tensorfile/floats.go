@@ -17,6 +17,10 @@ func floats(kind string, bytes []byte) ([]float32, bool) {
 			return unsafe.Slice((*float32)(unsafe.Pointer(first)), len(bytes)/4), true
 		}
 		out := make([]float32, len(bytes)/4)
+		if littleEndian {
+			copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(out))), 4*len(out)), bytes)
+			return out, true
+		}
 		for i := range out {
 			out[i] = math.Float32frombits(binary.LittleEndian.Uint32(bytes[4*i:]))
 		}

@@ -123,21 +123,29 @@ func parseTensor(raw json.RawMessage) (Tensor, error) {
 		return Tensor{}, fmt.Errorf("%d dims; at most %d", len(entry.Shape), maxRank)
 	}
 	t := Tensor{Type: *entry.Type, Shape: make([]int, len(entry.Shape)), begin: entry.Offsets[0], end: entry.Offsets[1]}
-	want := size
-	for i, d := range entry.Shape {
-		if d < 0 {
-			return Tensor{}, fmt.Errorf("dim %d is %d; a dim is at least 0", i, d)
-		}
-		hi, lo := bits.Mul64(uint64(want), uint64(d))
-		if hi != 0 || lo > math.MaxInt64 {
-			return Tensor{}, fmt.Errorf("shape %v is larger than any file", entry.Shape)
-		}
-		want, t.Shape[i] = int64(lo), int(d)
+	want, err := shaped(t.Shape, entry.Shape, size)
+	if err != nil {
+		return Tensor{}, err
 	}
 	if t.begin < 0 || t.end < t.begin || t.end-t.begin != want {
 		return Tensor{}, fmt.Errorf("data_offsets %v do not hold the %d bytes of %s %v", entry.Offsets, want, t.Type, t.Shape)
 	}
 	return t, nil
+}
+
+// shaped copies dims to shape, and gives the bytes of a tensor whose elements have this size.
+func shaped(shape []int, dims []int64, size int64) (int64, error) {
+	for i, d := range dims {
+		if d < 0 || d > math.MaxInt {
+			return 0, fmt.Errorf("dim %d is %d; a dim is at least 0", i, d)
+		}
+		hi, lo := bits.Mul64(uint64(size), uint64(d))
+		if hi != 0 || lo > math.MaxInt64 {
+			return 0, fmt.Errorf("shape %v is larger than any file", dims)
+		}
+		size, shape[i] = int64(lo), int(d)
+	}
+	return size, nil
 }
 
 // checkLayout makes offsets absolute and holds the tensors to covering what is

@@ -45,7 +45,7 @@ func Open(m *oplist.Model, seed uint64) (*Set, error) {
 }
 
 // Of gives the weights of a model from an open file, which the set closes. The kernels of
-// matrix products may lie transposed there. Errors are as Open's; name is what they call
+// matrix products may lie transposed there, all but those that the file says it has turned. Errors are as Open's; name is what they call
 // the file.
 func Of(m *oplist.Model, name string, file *tensorfile.File, transposed bool) (*Set, error) {
 	s := newSet(m, 0)
@@ -93,7 +93,10 @@ func (s *Set) complete(file string, want []oplist.Weight) error {
 var types = []string{"F32", "F16", "BF16"}
 
 // turned: the file has the transposed of this weight.
-func (s *Set) turned(w oplist.Weight) bool { return s.transposed && w.Role == oplist.Kernel }
+func (s *Set) turned(w oplist.Weight) bool {
+	t, _ := s.file.Tensor(w.Name)
+	return w.Role == oplist.Kernel && s.transposed != t.Turned
+}
 
 // Close closes the file, if there is one.
 func (s *Set) Close() error {
