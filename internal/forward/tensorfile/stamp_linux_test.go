@@ -46,7 +46,7 @@ func TestStamp(t *testing.T) {
 	if again := stamp(later.Add(time.Hour)); want == "" || again != want {
 		t.Errorf("stamps %q and %q of a file that nobody touched", want, again)
 	}
-	for _, age := range []time.Duration{-time.Hour, 0, time.Second} {
+	for _, age := range []time.Duration{time.Second, 0, -time.Hour} {
 		if got := stamp(first.Add(age)); got != "" {
 			t.Errorf("stamp %q, %v after the file was written", got, age)
 		}
