@@ -127,13 +127,23 @@ func TestPack(t *testing.T) {
 			pad := rapid.IntRange(0, 3).Draw(t, "pad")
 			w := random(rand.New(rand.NewPCG(uint64(k), uint64(n))), k*n)
 			want := make([]float32, s.PackedLen(k, n))
+			pairs := make([][2]uint32, len(want)) // of halves, low and high
 			rs, cs := n+pad, k+pad
 			rows, columns := make([]float32, max(0, (k-1)*rs+n)), make([]float32, max(0, (n-1)*cs+k))
 			transposed := make([]float32, k*n)
 			for i := range k {
 				for j := range n {
-					want[j/s.width*s.width*k+i*s.width+j%s.width] = w[i*n+j]
+					to := &want[j/s.width*s.row*k+i*s.row+j%s.row]
+					if *to = w[i*n+j]; s.halves { // columns of a panel's first half lie low
+						pair := &pairs[j/s.width*s.row*k+i*s.row+j%s.row][j%s.width/s.row]
+						*pair = half(w[i*n+j]) >> 16
+					}
 					rows[i*rs+j], columns[j*cs+i], transposed[j*k+i] = w[i*n+j], w[i*n+j], w[i*n+j]
+				}
+			}
+			for i, p := range pairs {
+				if s.halves {
+					want[i] = math.Float32frombits(p[1]<<16 | p[0])
 				}
 			}
 			for name, pack := range map[string]func(dst []float32) error{
@@ -150,7 +160,7 @@ func TestPack(t *testing.T) {
 					t.Fatalf("%s: %v", name, err)
 				}
 				for i := range want {
-					if got[i] != want[i] {
+					if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
 						t.Fatalf("%s: number %d is %v, want %v", name, i, got[i], want[i])
 					}
 				}

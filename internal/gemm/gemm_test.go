@@ -9,10 +9,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// each runs a test for every set of this machine.
+// each runs a test for every set of this machine, with both forms of packed matrices.
 func each(t *testing.T, test func(t *testing.T, s *Set)) {
 	for _, s := range Sets() {
 		t.Run(s.Name(), func(t *testing.T) { test(t, s) })
+		t.Run(s.Name()+" "+s.Halves().Layout(), func(t *testing.T) { test(t, s.Halves()) })
 	}
 }
 
@@ -52,6 +53,11 @@ func newProduct(t fatal, s *Set, rng *rand.Rand, m, n, k int, bias bool) *produc
 	}
 	if err := s.Pack(p.B, p.w, k, n, false); err != nil {
 		t.Fatalf("%v", err)
+	}
+	for i := range p.w { // what is multiplied
+		if s.halves {
+			p.w[i] = math.Float32frombits(half(p.w[i]))
+		}
 	}
 	return p
 }

@@ -5,6 +5,30 @@ import (
 	"unsafe"
 )
 
+// computeGeneric runs the portable kernel: on a copy of the panel in float32, where it is
+// of bfloat16.
+func (s *Set) computeGeneric(t *tile) {
+	if !s.halves || t.k == 0 {
+		tileGeneric(t)
+		return
+	}
+	var wide [4 * depth]float32
+	whole := *t
+	half := unsafe.Slice(t.b, 2*t.k)
+	for whole.start, whole.lds = t.start, t.lds; len(half) > 0; whole.start, whole.lds = t.c, t.ldc {
+		k := min(len(half)/2, depth)
+		for i, pair := range half[:2*k] {
+			bits := math.Float32bits(pair)
+			at := i/2*4 + i%2
+			wide[at], wide[at+2] = math.Float32frombits(bits<<16), math.Float32frombits(bits&^0xffff)
+		}
+		whole.b, whole.k = &wide[0], uintptr(k)
+		tileGeneric(&whole)
+		half = half[2*k:]
+		whole.a = (*float32)(unsafe.Add(unsafe.Pointer(whole.a), 4*k))
+	}
+}
+
 // tileGeneric is the kernel in portable Go, with the bits of the assembly.
 func tileGeneric(t *tile) {
 	const width = 4

@@ -12,6 +12,12 @@ func tileAVX2(t *tile)
 func tileAVX512(t *tile)
 
 //go:noescape
+func tileHalvesAVX2(t *tile)
+
+//go:noescape
+func tileHalvesAVX512(t *tile)
+
+//go:noescape
 func transposeAVX2(t *columns)
 
 //go:noescape
@@ -31,10 +37,10 @@ func softmaxAVX512(t *rows)
 func native() []*Set {
 	var sets []*Set
 	if cpu.X86.HasAVX512F {
-		sets = append(sets, &Set{name: "avx512", kind: avx512, width: 32, maxRows: 14, together: [4]int{0, 4, 3, 2}})
+		sets = append(sets, &Set{name: "avx512", kind: avx512, width: 32, row: 32, maxRows: 14, together: [4]int{0, 4, 3, 2}})
 	}
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
-		sets = append(sets, &Set{name: "avx2", kind: avx2, width: 16, maxRows: 6, together: [4]int{0, 4, 3, 2}})
+		sets = append(sets, &Set{name: "avx2", kind: avx2, width: 16, row: 16, maxRows: 6, together: [4]int{0, 4, 3, 2}})
 	}
 	return sets
 }
@@ -42,13 +48,17 @@ func native() []*Set {
 // compute runs the set's kernel. The calls are direct so that t need not move
 // to the heap.
 func (s *Set) compute(t *tile) {
-	switch s.kind {
-	case avx512:
+	switch {
+	case s.kind == avx512 && s.halves:
+		tileHalvesAVX512(t)
+	case s.kind == avx512:
 		tileAVX512(t)
-	case avx2:
+	case s.kind == avx2 && s.halves:
+		tileHalvesAVX2(t)
+	case s.kind == avx2:
 		tileAVX2(t)
 	default:
-		tileGeneric(t)
+		s.computeGeneric(t)
 	}
 }
 

@@ -15,8 +15,11 @@ type columns struct {
 }
 
 // PackKeys is PackStrided of the transpose of n rows of k numbers, stride numbers apart,
-// each times scale: the right-hand side of q kT.
+// each times scale: the right-hand side of q kT. A set of Halves packs none.
 func (s *Set) PackKeys(dst, rows []float32, k, n, stride int, scale float32) error {
+	if s.halves {
+		return fault.Invalidf("gemm: pack keys", "the set packs as bfloat16, which attention does not")
+	}
 	if s.kind == generic || k%8 != 0 {
 		err := s.PackStrided(dst, rows, k, n, 1, stride)
 		for i := range dst {

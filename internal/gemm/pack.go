@@ -15,7 +15,7 @@ func (s *Set) PackedLen(k, n int) int {
 	if n > math.MaxInt-s.width || k > math.MaxInt/(s.panels(n)*s.width) {
 		return math.MaxInt
 	}
-	return s.panels(n) * s.width * k
+	return s.panels(n) * s.row * k
 }
 
 // Pack arranges a K x N right-hand matrix for this set. The source is row-major
@@ -47,10 +47,39 @@ func (s *Set) PackStrided(dst, w []float32, k, n, rowStride, columnStride int) e
 	if !ok || !ok2 || rows > math.MaxInt-columns || len(w) < rows+columns-1 {
 		return fault.Invalidf(op, "the source has %d numbers: %d x %d with strides %d and %d reaches beyond", len(w), k, n, rowStride, columnStride)
 	}
+	if s.halves {
+		s.packHalves(dst, w, k, n, rowStride, columnStride)
+		return nil
+	}
 	for j := 0; j < n; j += s.width {
 		s.packPanel(dst[j*k:][:s.width*k], w[j*columnStride:], min(s.width, n-j), rowStride, columnStride)
 	}
 	return nil
+}
+
+// packHalves packs as bfloat16: the columns of a panel's first half lie in the low bits of
+// its numbers, those of its second half in the high ones.
+func (s *Set) packHalves(dst, w []float32, k, n, rowStride, columnStride int) {
+	panel := make([]float32, s.width*k)
+	for j := 0; j < n; j += s.width {
+		s.packPanel(panel, w[j*columnStride:], min(s.width, n-j), rowStride, columnStride)
+		to := dst[j/s.width*s.row*k:]
+		for from := panel; len(from) > 0; from, to = from[s.width:], to[s.row:] {
+			low, high := from[:s.row], from[s.row:s.width]
+			for i, v := range low {
+				to[i] = math.Float32frombits(half(v)>>16 | half(high[i]))
+			}
+		}
+	}
+}
+
+// half is v rounded to bfloat16, in the high bits.
+func half(v float32) uint32 {
+	bits := math.Float32bits(v)
+	if v != v {
+		return bits&^0xffff | 1<<22 // and stays a NaN
+	}
+	return (bits + 0x7fff + bits>>16&1) &^ 0xffff
 }
 
 // packPanel fills one panel, row after row, from the given number of columns.

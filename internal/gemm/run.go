@@ -133,7 +133,7 @@ func (s *Set) block(x *Args, r0, r1, p0, p1 int) {
 	for p := p0; p < p1; p += step {
 		for k0 := 0; ; {
 			k1 := min(k0+most, x.K)
-			behind := p*s.width*x.K + k1*s.width*min(step, p1-p) // the next strip, if K is not cut or a strip is one panel
+			behind := p*s.row*x.K + k1*s.row*min(step, p1-p) // the next strip, if K is not cut or a strip is one panel
 			s.strip(x, direct, r0, r1, p, min(p+step, p1), k0, k1, behind)
 			if k0 = k1; k0 == x.K {
 				break
@@ -174,9 +174,9 @@ func (s *Set) slices(x *Args, r0, r1, p0, p1 int) {
 			}
 		}
 		for p := p0; p < p1; p++ {
-			behind := (p+1)*s.width*x.K + k0*s.width
+			behind := (p+1)*s.row*x.K + k0*s.row
 			if p+1 == p1 {
-				behind = p0*s.width*x.K + k1*s.width
+				behind = p0*s.row*x.K + k1*s.row
 			}
 			s.strip(x, part, r0, r1, p, p+1, k0, k1, behind)
 		}
@@ -209,7 +209,7 @@ func (s *Set) strip(x *Args, from slice, r0, r1, p0, p1, k0, k1, behind int) {
 			}
 			t := tile{k: uintptr(k1 - k0), rows: uintptr(rows), panels: uintptr(n)}
 			if k1 > k0 {
-				t.a, t.b = &from.a[(r-from.r0)*from.lda+k0-from.k0], &x.B[p*s.width*x.K+k0*s.width]
+				t.a, t.b = &from.a[(r-from.r0)*from.lda+k0-from.k0], &x.B[p*s.row*x.K+k0*s.row]
 				t.lda = uintptr(4 * from.lda)
 				s.prefetch(&t, x.B, behind, p-p0, p1-p0, i, tiles)
 			}
@@ -225,7 +225,7 @@ func (s *Set) strip(x *Args, from slice, r0, r1, p0, p1, k0, k1, behind int) {
 // and then start anew. The call's panels are number `done` and on of the strip's
 // `wide`, in tile i of n.
 func (s *Set) prefetch(t *tile, b []float32, behind, done, wide, i, n int) {
-	row := uintptr(4 * s.width)
+	row := uintptr(4 * s.row)
 	share := uintptr(wide*i+done) * row * t.k / uintptr(n)
 	t.next = uintptr(unsafe.Pointer(unsafe.SliceData(b))) + uintptr(4*behind) + share
 	t.nextstep = 4 * row * t.panels / uintptr(n)
@@ -236,7 +236,7 @@ func (s *Set) prefetch(t *tile, b []float32, behind, done, wide, i, n int) {
 // whole panels. A tile that is not the first in its chains goes on from C.
 func (s *Set) tile(x *Args, t *tile, r, p int, goesOn bool) {
 	column := p * s.width
-	t.ldb, t.ldc = uintptr(4*s.width*x.K), uintptr(4*x.LDC)
+	t.ldb, t.ldc = uintptr(4*s.row*x.K), uintptr(4*x.LDC)
 	if columns := x.N - column; columns < s.width {
 		s.ragged(x, *t, r, column, columns, goesOn)
 		return

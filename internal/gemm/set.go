@@ -20,12 +20,14 @@ type Set struct {
 	name    string
 	kind    kind
 	width   int // columns of a panel
+	row     int // numbers of memory that hold a row of a panel
 	maxRows int // of a tile
 	// together is how many panels a tile of 1, 2 or 3 rows takes at once.
 	together [4]int
+	halves   bool // packed numbers are bfloat16, two in the place of one
 }
 
-var sets = append(native(), &Set{name: "generic", kind: generic, width: 4, maxRows: 2, together: [4]int{0, 1, 1, 1}})
+var sets = append(native(), &Set{name: "generic", kind: generic, width: 4, row: 4, maxRows: 2, together: [4]int{0, 1, 1, 1}})
 
 // Best is the fastest set that this machine runs.
 func Best() *Set { return sets[0] }
@@ -37,10 +39,24 @@ func Sets() []*Set { return slices.Clone(sets) }
 // Name is "avx512", "avx2" or "generic".
 func (s *Set) Name() string { return s.name }
 
+// Halves is the set whose packed matrices are of bfloat16: Pack rounds each number to the
+// nearest, and to even. They are widened as they are read, exactly, so that a product is
+// that of the rounded matrix, bit for bit with every set.
+func (s *Set) Halves() *Set {
+	h := *s
+	h.halves, h.row = true, s.width/2
+	return &h
+}
+
 // Layout names the arrangement of packed matrices: it belongs into the key of
 // a packed constant. Sets of one layout read each other's packed matrices, and
 // a layout's meaning never changes.
-func (s *Set) Layout() string { return fmt.Sprintf("panels-%d", s.width) }
+func (s *Set) Layout() string {
+	if s.halves {
+		return fmt.Sprintf("panels-%d-bfloat16", s.width)
+	}
+	return fmt.Sprintf("panels-%d", s.width)
+}
 
 // Requires names what of the processor the set needs, as Linux does.
 func (s *Set) Requires() []string {
