@@ -22,21 +22,26 @@ const Name = "cpu"
 const alignment = 64
 
 // Backend implements ops.Library on the processor. Safe for concurrent use.
-type Backend struct{ set *gemm.Set }
+type Backend struct {
+	set    *gemm.Set
+	halves *gemm.Set // for weights in bfloat16
+}
 
-func init() { gpuexec.Register(&Backend{set: gemm.Best()}) }
+func with(set *gemm.Set) *Backend { return &Backend{set: set, halves: set.Halves()} }
+
+func init() { gpuexec.Register(with(gemm.Best())) }
 
 // New is a backend whose matrix products use one instruction set: "avx512",
 // "avx2" or "generic"; "auto" is the best one here. ErrInvalid for another word,
 // ErrUnavailable for a set that this processor does not have.
 func New(isa string) (*Backend, error) {
 	if isa == "auto" {
-		return &Backend{set: gemm.Best()}, nil
+		return with(gemm.Best()), nil
 	}
 	var have []string
 	for _, s := range gemm.Sets() {
 		if s.Name() == isa {
-			return &Backend{set: s}, nil
+			return with(s), nil
 		}
 		have = append(have, s.Name())
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/gemm"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -137,4 +138,59 @@ func TestCallsAreShort(t *testing.T) {
 			t.Errorf("%s: %d blocks a call of %d", op, each, spec.Blocks())
 		}
 	}
+}
+
+// K4, E8: a product with weights in bfloat16 is that of the rounded weights, bit for bit,
+// under keys of its own, and no blob of one is taken for the other's.
+func TestBFloat16(t *testing.T) {
+	sets(t, func(t *testing.T, b *Backend) {
+		plain := ops.New(ops.MatMul, 5, 20, 37)
+		rounded := plain
+		rounded.BFloat16 = true
+		x, w := make([]float32, 5*20), make([]float32, 20*37)
+		for i := range x {
+			x[i] = float32(i%13) / 7
+		}
+		for i := range w {
+			w[i] = math.Float32frombits(uint32(0x3f800000 + i<<16)) // of bfloat16
+		}
+		products := map[ops.Op][]float32{}
+		for _, op := range []ops.Op{plain, rounded} {
+			if op.BFloat16 {
+				for i := range w {
+					w[i] = math.Float32frombits(math.Float32bits(w[i]) + 0x7fff)
+				}
+			}
+			form, err := b.Prepare(op)
+			if err != nil {
+				t.Fatal(err)
+			}
+			set, packed := b.setOf(op), make([]float32, form.Bytes/4)
+			if err := form.Fill(gpuexec.BytesOf(packed), w); err != nil {
+				t.Fatal(err)
+			}
+			c := make([]float32, 5*37)
+			a := gemm.Args{M: 5, K: 20, N: 37, A: x, LDA: 20, B: packed, C: c, LDC: 37}
+			if err := set.Run(&a, 0, set.Blocks(5, 37, 20)); err != nil {
+				t.Fatal(err)
+			}
+			products[op] = c
+		}
+		if !bytes.Equal(gpuexec.BytesOf(products[plain]), gpuexec.BytesOf(products[rounded])) {
+			t.Error("the product has other bits")
+		}
+		one, _ := b.Prepare(plain)
+		other, _ := b.Prepare(rounded)
+		if one.Format == other.Format || 2*other.Bytes != one.Bytes || source(t, b, plain).Key == source(t, b, rounded).Key {
+			t.Errorf("prepared as %q, %d bytes, and %q, %d", one.Format, one.Bytes, other.Format, other.Bytes)
+		}
+		d, err := b.Open(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		if p, err := d.Load(t.Context(), source(t, b, rounded), []byte(d.(*device).productBlob(plain))); !errors.Is(err, fault.ErrRefused) {
+			t.Errorf("the other's blob: %v, %v", p, err)
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/cpu/internal/kernels"
 	"github.com/kiln-cache/kiln/gpuexec/internal/general"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
+	"github.com/kiln-cache/kiln/internal/gemm"
 )
 
 var _ ops.Library = (*Backend)(nil)
@@ -37,7 +38,7 @@ func (b *Backend) Source(op ops.Op) (gpuexec.Source, error) {
 		return src, nil
 	}
 	if op.Kind == ops.MatMul {
-		src.Key += " layout=" + b.set.Layout()
+		src.Key += " layout=" + b.setOf(op).Layout()
 		src.Params = []gpuexec.Param{buffer(4 * d[0] * d[1]), buffer(b.packedBytes(op))}
 		if op.Bias {
 			src.Params = append(src.Params, buffer(4*d[2]))
@@ -61,7 +62,15 @@ func buffer(bytes int64) gpuexec.Param {
 }
 
 func (b *Backend) packedBytes(op ops.Op) int64 {
-	return 4 * int64(b.set.PackedLen(int(op.Dims[1]), int(op.Dims[2])))
+	return 4 * int64(b.setOf(op).PackedLen(int(op.Dims[1]), int(op.Dims[2])))
+}
+
+// setOf is the kernels of a matmul.
+func (b *Backend) setOf(op ops.Op) *gemm.Set {
+	if op.BFloat16 {
+		return b.halves
+	}
+	return b.set
 }
 
 // Launch implements ops.Library: the blocks that a launch is cut into. Programs have
@@ -100,9 +109,9 @@ func (b *Backend) Prepare(op ops.Op) (ops.Prepared, error) {
 	}
 	k, n := int(op.Dims[1]), int(op.Dims[2])
 	fill := func(turned bool) func([]byte, []float32) error {
-		return func(dst []byte, weight []float32) error { return b.set.Pack(floats(dst), weight, k, n, turned) }
+		return func(dst []byte, weight []float32) error { return b.setOf(op).Pack(floats(dst), weight, k, n, turned) }
 	}
-	return ops.Prepared{Format: b.set.Layout(), Bytes: b.packedBytes(op), Fill: fill(false), FillTurned: fill(true)}, nil
+	return ops.Prepared{Format: b.setOf(op).Layout(), Bytes: b.packedBytes(op), Fill: fill(false), FillTurned: fill(true)}, nil
 }
 
 // floats is the memory of b as float32 numbers. b must be aligned to 4 bytes,

@@ -79,7 +79,7 @@ func view(a gpuexec.DeviceArg) []byte {
 
 func (q *queue) matmul(op ops.Op, args []gpuexec.DeviceArg, grid int) error {
 	m, k, n := int(op.Dims[0]), int(op.Dims[1]), int(op.Dims[2])
-	set := q.d.backend.set
+	set := q.d.backend.setOf(op)
 	x := gemm.Args{M: m, K: k, N: n, A: floats(view(args[0])), LDA: k,
 		B: floats(view(args[1]))[:set.PackedLen(k, n)], C: floats(view(args[len(args)-1])), LDC: n}
 	if op.Bias {

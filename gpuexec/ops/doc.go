@@ -23,6 +23,9 @@
 //	attention     tokens heads width sequences  q*, k and v [tokens,heads,width], starts int32 [sequences+1],
 //	                                            out [tokens,heads,width]
 //
+// The prepared weight of a matmul with Op.BFloat16 holds numbers of bfloat16, each the
+// nearest of the weight's; all else is float32. Only cpu has it.
+//
 // An id that gather's table has no row for gives ErrInvalid or a row that means
 // nothing, as the device has it; nothing outside of the table is read.
 //

@@ -83,6 +83,7 @@ type Op struct {
 	Epsilon    float32 // of layernorm
 	Scale      float32 // of batch_matmul and attention: multiplies the product; 0 = none
 	Bias       bool    // of matmul
+	BFloat16   bool    // of matmul: the weight is rounded to bfloat16 when it is prepared
 	TransposeB bool    // of batch_matmul
 	MaskK      bool    // of batch_matmul: k runs over the item's length only
 }
@@ -122,8 +123,8 @@ func (o Op) Validate() error {
 		return fault.Invalidf(verb, "%s: period does not divide rows", o)
 	case o.Kind == LayerNorm && !(o.Epsilon > 0 && o.Epsilon <= 1), o.Kind != LayerNorm && o.Epsilon != 0:
 		return fault.Invalidf(verb, "%s: epsilon is %g, want above 0 and at most 1 for layernorm, else 0", o, o.Epsilon)
-	case o.Bias && o.Kind != MatMul:
-		return fault.Invalidf(verb, "%s takes no bias", o)
+	case (o.Bias || o.BFloat16) && o.Kind != MatMul:
+		return fault.Invalidf(verb, "%s takes no bias and has no weight", o)
 	case (o.TransposeB || o.MaskK) && o.Kind != BatchMatMul, o.Scale != 0 && o.Kind != BatchMatMul && o.Kind != Attention:
 		return fault.Invalidf(verb, "%s takes no transposition, mask or scale", o)
 	case math.IsNaN(float64(o.Scale)) || math.IsInf(float64(o.Scale), 0):
@@ -175,7 +176,7 @@ func (o Op) String() string {
 	for _, f := range []struct {
 		set  bool
 		name string
-	}{{o.Bias, "bias"}, {o.TransposeB, "transpose_b"}, {o.MaskK, "mask_k"}} {
+	}{{o.Bias, "bias"}, {o.BFloat16, "bfloat16"}, {o.TransposeB, "transpose_b"}, {o.MaskK, "mask_k"}} {
 		if f.set {
 			b.WriteString(" " + f.name)
 		}
@@ -223,6 +224,8 @@ func Parse(text string) (Op, error) {
 			op.Scale, err = parseBits(value)
 		case word == "bias":
 			op.Bias = true
+		case word == "bfloat16":
+			op.BFloat16 = true
 		case word == "transpose_b":
 			op.TransposeB = true
 		case word == "mask_k":

@@ -13,13 +13,15 @@ func some() []ops.Op {
 	norm.Epsilon = 1e-12
 	matmul := ops.New(ops.MatMul, 2, 3, 4)
 	matmul.Bias = true
+	rounded := matmul
+	rounded.BFloat16 = true
 	batch := ops.New(ops.BatchMatMul, 1, 2, 3, 4, 5)
 	batch.Scale, batch.TransposeB = 0.176777, true
 	masked := ops.New(ops.BatchMatMul, 1, 2, 3, 4, 5)
 	masked.MaskK = true
 	scaled := ops.New(ops.Attention, 6, 2, 4, 3)
 	scaled.Scale = 0.5
-	return []ops.Op{scaled, ops.New(ops.Attention, 6, 2, 4, 3), norm, matmul, batch, masked, ops.New(ops.MatMul, 2, 3, 4), ops.New(ops.Gather, 5, 6, 7), ops.New(ops.Add, 6, 8, 3),
+	return []ops.Op{scaled, ops.New(ops.Attention, 6, 2, 4, 3), norm, matmul, rounded, batch, masked, ops.New(ops.MatMul, 2, 3, 4), ops.New(ops.Gather, 5, 6, 7), ops.New(ops.Add, 6, 8, 3),
 		ops.New(ops.Softmax, 1, 2, 3, 3), ops.New(ops.Reorder, 1, 2, 3, 4), ops.New(ops.GELU, 2, 3), ops.New(ops.Tanh, 2, 3), ops.New(ops.Slice, 2, 3, 4)}
 }
 
@@ -40,7 +42,7 @@ func TestTextIsCanonical(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "matmul", "matmul m=1 k=2", "matmul k=1 m=2 n=3", "matmul m=1 k=2 n=3 ", "matmul m=01 k=2 n=3",
-		"matmul m=0 k=2 n=3", "gelu rows=1 width=2 bias", "layernorm rows=1 width=2 epsilon=zz", "nothing a=1"} {
+		"matmul m=0 k=2 n=3", "gelu rows=1 width=2 bias", "gelu rows=1 width=2 bfloat16", "matmul m=1 k=2 n=3 bfloat16 bias", "layernorm rows=1 width=2 epsilon=zz", "nothing a=1"} {
 		if op, err := ops.Parse(text); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("Parse(%q) = %v, %v, want ErrInvalid", text, op, err)
 		}

@@ -31,7 +31,7 @@ func Of(op ops.Op, layout, stated string) Spec {
 	for _, f := range []struct {
 		name string
 		set  bool
-	}{{"bias", op.Bias}, {"transpose_b", op.TransposeB}, {"mask_k", op.MaskK}} {
+	}{{"bias", op.Bias}, {"bfloat16", op.BFloat16}, {"transpose_b", op.TransposeB}, {"mask_k", op.MaskK}} {
 		if f.set {
 			add(Param{Name: f.name})
 		}

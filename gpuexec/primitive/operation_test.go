@@ -15,10 +15,12 @@ func operations() []ops.Op {
 	norm.Epsilon = 1e-12
 	biased := ops.New(ops.MatMul, 2, 3, 4)
 	biased.Bias = true
+	rounded := ops.New(ops.MatMul, 2, 3, 4)
+	rounded.BFloat16 = true
 	batch := ops.New(ops.BatchMatMul, 1, 2, 3, 4, 5)
 	scaled, turned, masked := batch, batch, batch
 	scaled.Scale, turned.TransposeB, masked.MaskK = 0.176777, true, true
-	return []ops.Op{norm, ops.New(ops.MatMul, 2, 3, 4), biased, ops.New(ops.MatMul, 2, 4, 3), batch, scaled, turned, masked,
+	return []ops.Op{norm, ops.New(ops.MatMul, 2, 3, 4), biased, rounded, ops.New(ops.MatMul, 2, 4, 3), batch, scaled, turned, masked,
 		ops.New(ops.GELU, 2, 3), ops.New(ops.Tanh, 2, 3), ops.New(ops.Softmax, 1, 2, 3, 3), ops.New(ops.Reorder, 1, 2, 3, 3)}
 }
 

@@ -20,11 +20,14 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
-// Check is op.Validate, and ErrUnsupported where a signed 32-bit index does not reach
-// each element of each tensor. The weight of a matmul is in panels of that many columns.
+// Check is op.Validate, and ErrUnsupported for weights that are not float32 and where a
+// signed 32-bit index does not reach each element of each tensor. The weight of a matmul is in panels of that many columns.
 func Check(op ops.Op, columns int64) error {
 	if err := op.Validate(); err != nil {
 		return err
+	}
+	if op.BFloat16 {
+		return &fault.Error{Op: "ops: source", Key: op.String(), Err: fmt.Errorf("%w: the device has weights of float32 alone", fault.ErrUnsupported)}
 	}
 	for _, t := range tensors(op, columns) {
 		if n := t.elements(op); n > math.MaxInt32 {

@@ -36,6 +36,17 @@ var each = []struct {
 	{ops.New(ops.Attention, 2, 3, 4, 5), 5},
 }
 
+// No device but cpu has weights of another type: where one is asked for them, it says so.
+func TestWeightsOfFloat32Alone(t *testing.T) {
+	op := with(ops.New(ops.MatMul, 2, 3, 4), func(o *ops.Op) { o.BFloat16 = true })
+	if err := general.Check(op, 1); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("a source: %v", err)
+	}
+	if p, err := general.Panels(op, 1, "x"); !errors.Is(err, fault.ErrUnsupported) || p.Fill != nil {
+		t.Errorf("a weight: %v", err)
+	}
+}
+
 // Parameters are those of the kind and its flags, whatever the dimensions, and a
 // launch's values fit them.
 func TestParamsServeEveryShape(t *testing.T) {
