@@ -243,3 +243,58 @@ func BenchmarkBesideGC(b *testing.B) {
 	}
 	b.Logf("%+v", measure.SpreadOf(ratios))
 }
+
+// BenchmarkBFloat16 has one worker compute texts of MiniLM with weights in float32 and in
+// bfloat16, in turns of one call, and reports the first's time over the second's: median,
+// least and most of the runs.
+func BenchmarkBFloat16(b *testing.B) {
+	dir := "../.cache/minilm"
+	if _, err := os.Stat(dir); err != nil {
+		b.Skip("the model MiniLM is not here; fetch it with: make model")
+	}
+	rt, err := kiln.Open(kiln.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var sides [2]*Encoder
+	for i, weights := range []string{float32s, bfloat16s} {
+		if sides[i], err = Open(b.Context(), rt, dir, Config{Workers: 1, Weights: weights}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.Cleanup(func() {
+		ctx := context.WithoutCancel(b.Context())
+		if err := errors.Join(sides[0].Close(ctx), sides[1].Close(ctx), rt.Close(ctx)); err != nil {
+			b.Error(err)
+		}
+	})
+	long := func(n int) [][]int32 { return slices.Repeat([][]int32{slices.Repeat([]int32{2000}, n)}, 4) }
+	ways := []struct {
+		name  string
+		texts [][]int32
+		calls int // texts of one
+	}{{"questions one by one", questions()[:100], 1}, {"the same, 32 a call", questions()[:96], 32}, {"128 tokens", long(128), 1}, {"512 tokens", long(512), 1}}
+	ratios := make([][]float64, len(ways))
+	for round := 0; b.Loop(); round++ {
+		for w, way := range ways {
+			var took [2]time.Duration
+			for part := range slices.Chunk(way.texts, way.calls) {
+				for i, e := range sides {
+					start := time.Now()
+					if _, err := e.EncodeTokens(b.Context(), part); err != nil {
+						b.Fatal(err)
+					}
+					took[i] += time.Since(start)
+				}
+			}
+			if round > 0 { // in the first all shapes are new
+				ratios[w] = append(ratios[w], took[0].Seconds()/took[1].Seconds())
+			}
+		}
+	}
+	for w, way := range ways {
+		if len(ratios[w]) > 0 {
+			b.Log(way.name, fmt.Sprintf("%+v", measure.SpreadOf(ratios[w])))
+		}
+	}
+}

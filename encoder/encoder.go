@@ -44,6 +44,10 @@ type Config struct {
 	Pooling string
 	// Normalize divides each embedding by its length, also where the folder does not.
 	Normalize bool
+	// Weights is float32 or bfloat16; default float32. Rounded to bfloat16, the weights of
+	// matrix products take half of the memory, short texts are computed faster, and
+	// embeddings are less exact: docs/encoder.md has figures. All else is float32.
+	Weights string
 	// Prompt names the prompt of the folder that stands before each text; default the
 	// folder's default, if it has one.
 	Prompt string
@@ -84,6 +88,12 @@ type Encoder struct {
 	err    error // of closing; read once closed is closed
 }
 
+// What Config.Weights may be.
+const (
+	float32s  = "float32"
+	bfloat16s = "bfloat16"
+)
+
 // lengths is the bucketing of tokens where KILN_BUCKET says nothing: at most an eighth
 // of a text is padding, and all lengths of a model need some fifty shapes.
 const lengths = "geometric:8"
@@ -106,7 +116,7 @@ func Open(ctx context.Context, rt *kiln.Runtime, dir string, cfg Config) (*Encod
 	}
 	e := &Encoder{folder: f, closed: make(chan struct{})}
 	if err = e.configure(cfg); err == nil {
-		err = e.start(ctx, rt, library, index, cfg.Workers, filepath.Base(dir))
+		err = e.start(ctx, rt, library, index, cfg, filepath.Base(dir))
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Weights.Close())
@@ -151,6 +161,8 @@ func (e *Encoder) configure(c Config) error {
 		return wrong("MaxTokens", "%d, want %d to %d", e.info.MaxTokens, least, f.Positions)
 	case !slices.Contains(folder.Poolings(), folder.Pooling(e.info.Pooling)):
 		return wrong("Pooling", "%.40q, want one of %q", e.info.Pooling, folder.Poolings())
+	case c.Weights != "" && c.Weights != float32s && c.Weights != bfloat16s:
+		return wrong("Weights", "%.40q, want %s or %s", c.Weights, float32s, bfloat16s)
 	case c.Workers < 0 || c.Workers > mostWorkers:
 		return wrong("Workers", "%d, want 0 to %d", c.Workers, mostWorkers)
 	}
@@ -192,7 +204,7 @@ const (
 )
 
 // start makes the models, and prepares the weights while it reads the tokenizer.
-func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Library, index, workers int, name string) (err error) {
+func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Library, index int, c Config, name string) (err error) {
 	exec, err := rt.Executor(ctx, library, index)
 	if err != nil {
 		return err
@@ -210,10 +222,10 @@ func (e *Encoder) start(ctx context.Context, rt *kiln.Runtime, library ops.Libra
 	if e.session, err = rt.Session(cfg); err != nil {
 		return err
 	}
-	workers = cmp.Or(workers, workersOf(rt, exec))
+	workers := cmp.Or(c.Workers, workersOf(rt, exec))
 	e.left.Store(int64(workers))
 	for range workers {
-		e.mu.idle = append(e.mu.idle, forward.New(forward.Config{Session: e.session, Executor: exec, Library: library, Engine: engine, Weights: e.folder.Weights, Packed: true}))
+		e.mu.idle = append(e.mu.idle, forward.New(forward.Config{Session: e.session, Executor: exec, Library: library, Engine: engine, Weights: e.folder.Weights, Packed: true, BFloat16: c.Weights == bfloat16s}))
 	}
 	read := make(chan error, 1)
 	go func() { read <- e.readTokenizer() }()

@@ -42,8 +42,10 @@ var benches = []struct {
 func benchCommand(ctx context.Context, c *call) error {
 	var gate, long bool
 	var device string
+	weights := "float32"
 	c.toggle(&gate, "gate", "exit with 4 if a figure is beyond its gate, or bench device finds no driver")
 	c.toggle(&long, "long", "bench model: all lengths of first calls and queues of 600 texts, which takes a quarter of an hour")
+	c.oneOf(&weights, "weights TYPE", "bench model: what our weights are rounded to, float32 or bfloat16", "float32", "bfloat16")
 	c.device(&device, "the one that bench device measures (default the first of each backend)")
 	names := []string{"all"}
 	for _, b := range benches {
@@ -60,8 +62,8 @@ func benchCommand(ctx context.Context, c *call) error {
 	if !slices.Contains(names, name) {
 		return usagef("%.40q: no such bench: want %s", name, list(names))
 	}
-	if long && name != "model" && name != "all" {
-		return usagef("--long: want it with bench model")
+	if (long || weights != "float32") && name != "model" && name != "all" {
+		return usagef("--long and --weights: want them with bench model")
 	}
 	if device != "" && (name != "device" || backendOf(device) == cpu.Name) {
 		return usagef("--device %s: want it with bench device, and another one than %s, which it is measured beside", device, cpu.Name)
@@ -72,7 +74,7 @@ func benchCommand(ctx context.Context, c *call) error {
 		}
 		switch {
 		case b.name == "model":
-			b.run = func(ctx context.Context) ([]measure.Figure, error) { return benchModel(ctx, long, c.say) }
+			b.run = func(ctx context.Context) ([]measure.Figure, error) { return benchModel(ctx, long, weights, c.say) }
 		case device != "":
 			b.run = func(ctx context.Context) ([]measure.Figure, error) { return benchDevice(ctx, device) }
 		}

@@ -34,7 +34,8 @@ const peerName = "onnxruntime's"
 // modelBench is the encoder and onnxruntime with the same weights. In each round both take
 // turns with the same ids; the quicker turn of each counts.
 type modelBench struct {
-	long     bool // every length, and longer queues
+	long     bool   // every length, and longer queues
+	weights  string // what ours are rounded to
 	theirs   *onnx.Peer
 	encoders map[int]*encoder.Encoder // by workers
 	figures  []measure.Figure
@@ -43,11 +44,11 @@ type modelBench struct {
 // benchModel measures MiniLM in pure Go beside onnxruntime. say gets the machine and the
 // versions first. It takes some three minutes of a quiet machine, five times as long if
 // it is to be long.
-func benchModel(ctx context.Context, long bool, say func(object any, format string, args ...any) error) (_ []measure.Figure, err error) {
+func benchModel(ctx context.Context, long bool, weights string, say func(object any, format string, args ...any) error) (_ []measure.Figure, err error) {
 	if _, err := os.Stat(modelFolder); err != nil {
 		return nil, fmt.Errorf("MiniLM: %w: %s is not there: in the root of a clone `make model` brings it", fault.ErrUnavailable, modelFolder)
 	}
-	b := &modelBench{long: long, encoders: make(map[int]*encoder.Encoder)}
+	b := &modelBench{long: long, weights: weights, encoders: make(map[int]*encoder.Encoder)}
 	if b.theirs, err = onnx.Open(ctx, peerFolder); err != nil {
 		return nil, err
 	}
@@ -58,7 +59,7 @@ func benchModel(ctx context.Context, long bool, say func(object any, format stri
 	}
 	defer func() { err = errors.Join(err, rt.Close(context.WithoutCancel(ctx))) }()
 	for _, workers := range []int{1, 2} {
-		e, err := encoder.Open(ctx, rt, modelFolder, encoder.Config{Workers: workers})
+		e, err := encoder.Open(ctx, rt, modelFolder, encoder.Config{Workers: workers, Weights: weights})
 		if err != nil {
 			return nil, err
 		}
@@ -160,7 +161,11 @@ func (b *modelBench) same(ctx context.Context) error {
 	for i := range min(len(ours[0]), len(theirs)) {
 		worst = max(worst, math.Abs(float64(ours[0][i]-theirs[i])))
 	}
-	if len(ours[0]) != len(theirs) || !(worst < 1e-5) {
+	most := 1e-5
+	if b.weights == "bfloat16" {
+		most = 1e-2
+	}
+	if len(ours[0]) != len(theirs) || !(worst < most) {
 		return fmt.Errorf("onnxruntime's embedding has %d numbers and is %g apart from ours: %s and %s are not one model", len(theirs), worst, modelFolder, peerFolder)
 	}
 	return nil
@@ -334,9 +339,9 @@ func (b *modelBench) starts(ctx context.Context) error {
 	for round := range rounds + 1 {
 		for side, start := range []func() (startup, error){
 			func() (startup, error) {
-				return serve(ctx, ourServer(ctx, self, filepath.Join(store, "store")), words(questions))
+				return serve(ctx, ourServer(ctx, self, b.weights, filepath.Join(store, "store")), words(questions))
 			},
-			func() (startup, error) { return serve(ctx, ourServer(ctx, self, ""), words(questions)) },
+			func() (startup, error) { return serve(ctx, ourServer(ctx, self, b.weights, ""), words(questions)) },
 			func() (startup, error) {
 				cmd, err := onnx.Command(ctx, peerFolder, "each")
 				if err != nil {

@@ -14,8 +14,8 @@ import (
 )
 
 // ourServer is kiln embed as a process, with a store if one is named.
-func ourServer(ctx context.Context, self, store string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, self, "embed", "--model", modelFolder)
+func ourServer(ctx context.Context, self, weights, store string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, self, "embed", "--model", modelFolder, "--weights", weights)
 	if store != "" {
 		cmd.Env = append(cmd.Environ(), "KILN_STORE_DIR="+store)
 	}

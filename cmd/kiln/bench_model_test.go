@@ -31,6 +31,9 @@ func TestBenchModelWithoutPeer(t *testing.T) {
 	if code != exitFinding || out != "" || !strings.Contains(errs, "make fetch-onnxruntime") || strings.Count(errs, "\n") != 1 {
 		t.Errorf("without onnxruntime: %d, %q, %q", code, out, errs)
 	}
+	if code, _, errs := invoke("bench", "hits", "--weights", "bfloat16"); code != exitUsage || !strings.Contains(errs, "bench model") {
+		t.Errorf("--weights with another bench: %d, %q", code, errs)
+	}
 	if code, _, errs := invoke("bench", "hits", "--long"); code != exitUsage || !strings.Contains(errs, "bench model") {
 		t.Errorf("--long with another bench: %d, %q", code, errs)
 	}

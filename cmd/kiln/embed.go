@@ -30,8 +30,8 @@ const (
 // embedding is a `kiln embed`.
 type embedding struct {
 	*call
-	model, device, prompt string
-	batch, maxTokens      int
+	model, device, weights, prompt string
+	batch, maxTokens               int
 
 	encoder  *encoder.Encoder
 	progress *report.Progress
@@ -43,9 +43,10 @@ type embedding struct {
 }
 
 func embedCommand(ctx context.Context, c *call) error {
-	e := &embedding{call: c, device: cpu.Name, batch: 64}
+	e := &embedding{call: c, device: cpu.Name, weights: "float32", batch: 64}
 	c.text(&e.model, "model DIR", "the folder of a model, as Hugging Face writes it", "a folder's name", nil)
 	c.device(&e.device, "the device that computes")
+	c.oneOf(&e.weights, "weights TYPE", "what weights of matrix products are rounded to: bfloat16 is quicker for short texts and less exact", "float32", "bfloat16")
 	c.whole(&e.batch, "batch N", 1, mostBatch, "most texts that are computed together")
 	c.whole(&e.maxTokens, "max-tokens N", 0, math.MaxInt32, "tokens of the longest text, a longer one is cut; 0 is as many as the model takes")
 	c.text(&e.prompt, "prompt NAME", "the prompt of the folder that stands before each text (default the folder's)", "a prompt's name", nil)
@@ -81,7 +82,7 @@ func embedCommand(ctx context.Context, c *call) error {
 // run opens the model and embeds every file, or what comes on stdin.
 func (e *embedding) run(ctx context.Context, rt *kiln.Runtime) (err error) {
 	e.progress.Note("preparing weights")
-	e.encoder, err = encoder.Open(ctx, rt, e.model, encoder.Config{Device: e.device, MaxTokens: e.maxTokens, Prompt: e.prompt})
+	e.encoder, err = encoder.Open(ctx, rt, e.model, encoder.Config{Device: e.device, Weights: e.weights, MaxTokens: e.maxTokens, Prompt: e.prompt})
 	if err != nil {
 		return refusal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
-// Config says what a Model runs on. Every field but Packed and Record must be given;
+// Config says what a Model runs on. Every field but those of type bool must be given;
 // the caller closes what is in it after the Model.
 type Config struct {
 	Session  *kiln.Session
@@ -24,6 +24,7 @@ type Config struct {
 	Engine   *constants.Engine // where prepared weights are shared
 	Weights  *Weights          // of the model to run; several models may share it
 	Packed   bool              // no padding between requests, where the device and the list have it
+	BFloat16 bool              // round the weights of matrix products to bfloat16; ErrUnsupported where the device has none
 	Record   bool              // note what is asked for: see Recorded
 }
 
@@ -39,6 +40,8 @@ type Model struct {
 	last    *plan
 	arena   *gpuexec.Buffer
 	align   int64 // of the arena's parts, as the device wants it
+
+	bfloat16 bool // weights of matrix products
 }
 
 // Answer is what one run gave and how it was served.
@@ -61,7 +64,7 @@ type Answer struct {
 // New makes a model. It prepares no weights: see Prepare.
 func New(cfg Config) *Model {
 	list := cfg.Weights.list.model
-	m := &Model{session: cfg.Session, exec: cfg.Executor, lib: cfg.Library, list: list, align: int64(cfg.Executor.Limits().Alignment)}
+	m := &Model{session: cfg.Session, exec: cfg.Executor, lib: cfg.Library, list: list, align: int64(cfg.Executor.Limits().Alignment), bfloat16: cfg.BFloat16}
 	if cfg.Record {
 		m.record = make(map[string]*Use)
 	}

@@ -70,6 +70,7 @@ func newPlan(m *Model, batch, tokens int) (*plan, error) {
 		if s.op, err = lower(b); err != nil {
 			return nil, err
 		}
+		s.op.BFloat16 = m.bfloat16 && s.op.Kind == ops.MatMul
 		s.grid, s.values = m.lib.Launch(s.op)
 		s.output = a.take(4 * int64(b.Elements()))
 		for _, done := range b.Releases {
