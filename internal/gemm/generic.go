@@ -15,7 +15,7 @@ func (s *Set) computeGeneric(t *tile) {
 	var wide [4 * depth]float32
 	whole := *t
 	half := unsafe.Slice(t.b, 2*t.k)
-	for whole.start, whole.lds = t.start, t.lds; len(half) > 0; whole.start, whole.lds = t.c, t.ldc {
+	for {
 		k := min(len(half)/2, depth)
 		for i, pair := range half[:2*k] {
 			bits := math.Float32bits(pair)
@@ -24,7 +24,10 @@ func (s *Set) computeGeneric(t *tile) {
 		}
 		whole.b, whole.k = &wide[0], uintptr(k)
 		tileGeneric(&whole)
-		half = half[2*k:]
+		if half = half[2*k:]; len(half) == 0 { // else the pointer would be behind A
+			return
+		}
+		whole.start, whole.lds = t.c, t.ldc
 		whole.a = (*float32)(unsafe.Add(unsafe.Pointer(whole.a), 4*k))
 	}
 }
