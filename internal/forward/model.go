@@ -35,7 +35,9 @@ type Model struct {
 	lib     ops.Library
 	list    *oplist.Model
 	names   []kiln.NameID
-	record  map[string]*Use // what was asked for, by key; nil = not recorded
+	alike   []int                    // of each operation, the first one that is the same primitive at any shape
+	sources map[alike]gpuexec.Source // of the run under way
+	record  map[string]*Use          // what was asked for, by key; nil = not recorded
 	tensors tensors
 	last    *plan
 	arena   *gpuexec.Buffer
@@ -64,14 +66,15 @@ type Answer struct {
 // New makes a model. It prepares no weights: see Prepare.
 func New(cfg Config) *Model {
 	list := cfg.Weights.list.model
-	m := &Model{session: cfg.Session, exec: cfg.Executor, lib: cfg.Library, list: list, align: int64(cfg.Executor.Limits().Alignment), bfloat16: cfg.BFloat16}
+	m := &Model{session: cfg.Session, exec: cfg.Executor, lib: cfg.Library, list: list, align: int64(cfg.Executor.Limits().Alignment),
+		sources: make(map[alike]gpuexec.Source), bfloat16: cfg.BFloat16}
 	if cfg.Record {
 		m.record = make(map[string]*Use)
 	}
 	if cfg.Packed {
 		m.pack()
 	}
-	m.intern()
+	m.intern(cfg.Packed)
 	m.tensors = tensors{exec: cfg.Executor, lib: cfg.Library, engine: cfg.Engine, source: cfg.Weights, held: make(map[string]*tensor)}
 	return m
 }
@@ -260,6 +263,7 @@ func (m *Model) prepare(ctx context.Context, h *kiln.Group, p *plan, a *Answer) 
 		}
 		m.arena = arena
 	}
+	defer clear(m.sources) // another run may be on a device that was opened again
 	p.launches, p.arguments = p.launches[:0], p.arguments[:0]
 	for i := range p.steps {
 		s := &p.steps[i]
@@ -315,7 +319,7 @@ func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer)
 		a.Saved = sums.Add(a.Saved, s.cost)
 		return s.held.Value(), nil
 	}
-	source, _, err := program(m.exec, m.lib, s.op, s.identity())
+	source, err := m.source(s)
 	if err != nil {
 		return nil, err
 	}
@@ -328,6 +332,27 @@ func (m *Model) artefact(ctx context.Context, h *kiln.Group, s *step, a *Answer)
 	s.cost = how.Cost
 	a.count(how)
 	return kernel, nil
+}
+
+// alike is what the operations of a run have in common that have one source.
+type alike struct {
+	first int // see Model.alike
+	op    ops.Op
+}
+
+// source is a step's program, made once for all that are the same primitive: a new shape
+// asks for each of its names.
+func (m *Model) source(s *step) (gpuexec.Source, error) {
+	of := alike{s.alike, s.op}
+	source, made := m.sources[of]
+	if made {
+		return source, nil
+	}
+	source, _, err := program(m.exec, m.lib, s.op, s.identity())
+	if err == nil {
+		m.sources[of] = source
+	}
+	return source, err
 }
 
 // eventKey is where the context of a look-up has the place for its event.

@@ -27,19 +27,22 @@ func (m *Model) pack() {
 	m.list = packed
 }
 
-// intern gives each operation its name. In ragged batches, which come in any number of
-// tokens, equal operations share one: layers then do not make a new shape dearer.
-func (m *Model) intern() {
-	first := make(map[string]string)
+// intern gives each operation its name. Where packing is asked for, requests come in any
+// number of tokens: equal operations share one, also on a device that does not pack. Layers
+// then do not make a new shape dearer.
+func (m *Model) intern(shared bool) {
+	first := make(map[string]int)
 	for i := range m.list.Ops {
 		op := &m.list.Ops[i]
+		same := op.Identity()
+		if _, seen := first[same]; !seen {
+			first[same] = i
+		}
+		m.alike = append(m.alike, first[same])
 		name := op.Name
-		if m.list.Ragged {
-			same := op.Identity()
-			if first[same] == "" {
-				first[same] = name + "." + string(op.Kind) // positions are two of one name
-			}
-			name = first[same]
+		if shared {
+			op = &m.list.Ops[first[same]]
+			name = op.Name + "." + string(op.Kind) // positions are two of one name
 		}
 		m.names = append(m.names, m.session.Intern(name))
 	}

@@ -93,5 +93,39 @@ func TestNotPacked(t *testing.T) {
 		if m.Packed() || !slices.Equal(b.run(m, rows...).Output, b.run(plain, rows...).Output) {
 			t.Errorf("%s: packed, or other bits", what)
 		}
+		// Layers share names here, too.
+		if a := b.run(m, b.ids(0, 3)); lookups(a)-a.Group > 20 {
+			t.Errorf("%s: %+v", what, a)
+		}
+	}
+}
+
+// counted counts how often it is asked for a source.
+type counted struct {
+	*cpu.Backend
+	sources int64
+}
+
+func (c *counted) Source(op ops.Op) (gpuexec.Source, error) {
+	c.sources++
+	return c.Backend.Source(op)
+}
+
+// E7: a new shape asks for each of its names, and makes each source once.
+func TestSourceIsMadeOnceForEqualOperations(t *testing.T) {
+	lib, err := cpu.New("auto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &counted{Backend: lib}
+	b := openOn(t, c, tinyList(asItIs))
+	m, _ := b.model(kiln.SessionConfig{})
+	distinct := b.run(m, b.ids(0, 5)).Compiles
+	if c.sources != distinct {
+		t.Errorf("%d sources for %d programs", c.sources, distinct)
+	}
+	c.sources = 0 // some of a new shape's programs are there
+	if a := b.run(m, b.ids(0, 17)); c.sources != distinct || a.Compiles == 0 {
+		t.Errorf("another shape: %d sources, want %d: %+v", c.sources, distinct, a)
 	}
 }

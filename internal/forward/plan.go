@@ -25,6 +25,7 @@ type plan struct {
 type step struct {
 	bound  oplist.BoundOp
 	text   string // see identity
+	alike  int    // see Model
 	op     ops.Op
 	grid   gpuexec.Size
 	values []gpuexec.Arg // that follow the tensors
@@ -66,7 +67,7 @@ func newPlan(m *Model, batch, tokens int) (*plan, error) {
 	}
 	for i, b := range bound {
 		s := &p.steps[i]
-		*s = step{bound: b, name: m.names[i]}
+		*s = step{bound: b, name: m.names[i], alike: m.alike[i]}
 		if s.op, err = lower(b); err != nil {
 			return nil, err
 		}

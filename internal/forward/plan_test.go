@@ -127,7 +127,7 @@ func TestPlacementKeepsWhatIsRead(t *testing.T) {
 	models := map[string]*Model{}
 	for _, name := range data.Models() {
 		list := builtIn(t, name)
-		models[name] = &Model{list: list, lib: lib, names: make([]kiln.NameID, len(list.Ops))}
+		models[name] = &Model{list: list, lib: lib, names: make([]kiln.NameID, len(list.Ops)), alike: make([]int, len(list.Ops))}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		m := models[rapid.SampledFrom(data.Models()).Draw(t, "model")]
