@@ -181,12 +181,16 @@ func TestLargeIsBuiltFirst(t *testing.T) {
 		}
 		p.Release()
 	}
-	for _, m := range []int64{64, 512} {
-		p := s.compile(ops.New(ops.BatchMatMul, 1, 4, m, 32, m))
-		if first := p.exact.Load() != nil; first != (m == 512) {
-			t.Errorf("a product of %d x 32 and 32 x %d is built first: %v", m, m, first)
+	for _, m := range []int64{64, 640} { // the other form is nearly as fast, but where it reads columns
+		for _, transposed := range []bool{false, true} {
+			op := ops.New(ops.BatchMatMul, 1, 4, m, 32, m)
+			op.TransposeB = transposed
+			p := s.compile(op)
+			if first := p.exact.Load() != nil; first != (m == 640 && transposed) {
+				t.Errorf("%s is built first: %v", op, first)
+			}
+			p.Release()
 		}
-		p.Release()
 	}
 }
 
@@ -221,13 +225,54 @@ func TestBudgetOfForms(t *testing.T) {
 	}
 }
 
+// E7: a product with a scale has it in both forms. The form for any size takes it as that of
+// an argument, where the version has those, and another scale is the same primitive then.
+func TestScaleOfForms(t *testing.T) {
+	s := onStage(t)
+	const heads, m, k, n = 2, 7, 6, 5
+	a, b := random(heads*m*k), random(heads*k*n)
+	_, old := s.lib.b.(*table2)
+	var general []*runner
+	for _, scale := range []float32{0.25, -3} {
+		op := ops.New(ops.BatchMatMul, 1, heads, m, k, n)
+		op.Scale = scale
+		p := s.compile(op)
+		defer p.Release()
+		p.pays, general = time.Hour, append(general, p.general)
+		args := []gpuexec.DeviceArg{s.filled(a), s.filled(b), s.filled([]float32{0}), s.filled(make([]float32, heads*m*n))}
+		for _, exact := range []bool{false, true} {
+			if p.Exact(bg, exact) != exact {
+				t.Fatalf("the exact form is there: want %v", exact)
+			}
+			clear(args[3].Memory.Mapped())
+			s.launch(p, args...)
+			for block := range heads {
+				want := product(a[block*m*k:(block+1)*m*k], b[block*k*n:(block+1)*k*n], m, k, n)
+				for i := range want {
+					want[i] *= float64(scale)
+				}
+				near(t, "block", floats(args[3].Memory.Mapped())[block*m*n:(block+1)*m*n], want, 1e-5)
+			}
+		}
+	}
+	if shared := general[0].lease.Primitive() == general[1].lease.Primitive(); shared == old {
+		t.Errorf("two scales have one primitive: %v", shared)
+	}
+}
+
 // E7, E8: sequences of several lengths in one batch sum over what is theirs, whatever lies
 // behind it.
 func TestRaggedProduct(t *testing.T) {
+	for _, scale := range []float32{0, 0.5} {
+		ragged(t, scale)
+	}
+}
+
+func ragged(t *testing.T, scale float32) {
 	s := onStage(t)
 	const items, heads, m, k, n = 4, 2, 7, 7, 5
 	op := ops.New(ops.BatchMatMul, items, heads, m, k, n)
-	op.MaskK = true
+	op.MaskK, op.Scale = true, scale
 	p := s.compile(op)
 	defer p.Release()
 	a, b := random(items*heads*m*k), random(items*heads*k*n)
@@ -253,6 +298,9 @@ func TestRaggedProduct(t *testing.T) {
 			for j := range n {
 				for x := range depth {
 					want[i*n+j] += float64(a[block*m*k+i*k+x]) * float64(b[block*k*n+x*n+j])
+				}
+				if scale != 0 {
+					want[i*n+j] *= float64(scale)
 				}
 			}
 		}

@@ -43,16 +43,21 @@ var quick = map[ops.Kind]int64{ops.Softmax: 4 << 10, ops.LayerNorm: 32 << 10, op
 
 // pays is how long a program runs in its general form before the exact one is worth what it
 // costs to build, which is 1 ms for a product, 60 us else: a product with a weight gains
-// about a hundredth, and more with few rows, one of two inputs a quarter, a loop half. So what is built behind a
-// request takes no larger part of its time.
+// about a hundredth, and more with few rows, one of two inputs a twentieth, and a quarter if
+// the second is transposed, a loop half. So what is built behind a request takes no larger
+// part of its time.
 var pays = map[ops.Kind]time.Duration{
-	ops.MatMul: 100 * time.Millisecond, ops.BatchMatMul: 4 * time.Millisecond,
+	ops.MatMul: 100 * time.Millisecond, ops.BatchMatMul: 20 * time.Millisecond,
 	ops.Softmax: 120 * time.Microsecond, ops.LayerNorm: 120 * time.Microsecond, ops.GELU: 120 * time.Microsecond, ops.Tanh: 120 * time.Microsecond,
 }
 
-// large is how many multiplications a product of two inputs has whose exact form gains in
-// the first few launches what it costs: it is built first.
-const large = 16 << 20
+// What differs for a product whose second input is transposed: large is how many
+// multiplications it has if its exact form gains in the first few launches what it costs,
+// and so is built first.
+const (
+	paysTransposed = 4 * time.Millisecond
+	large          = 48 << 20
+)
 
 // programBytes is what a program takes apart from primitives.
 const programBytes = 1 << 10
@@ -60,6 +65,9 @@ const programBytes = 1 << 10
 func (d *device) program(ctx context.Context, op ops.Op) (_ *program, err error) {
 	p := &program{d: d, op: op, bytes: programBytes, pays: pays[op.Kind]}
 	p.mu.released = true // until it is whole
+	if op.TransposeB {
+		p.pays = paysTransposed
+	}
 	defer func() {
 		if err != nil {
 			p.drop()
@@ -70,11 +78,11 @@ func (d *device) program(ctx context.Context, op ops.Op) (_ *program, err error)
 	case has:
 		now = op.Elements() > most
 	case op.Kind == ops.MatMul || op.Kind == ops.BatchMatMul:
-		p.general, err = d.runner(ctx, lateSpec(op), p.concrete)
+		p.general, err = d.runner(ctx, d.lib.lateSpec(op), p.concrete)
 		if now = errors.Is(err, fault.ErrUnsupported) || errors.Is(err, primitive.ErrEnd); err != nil && !now {
 			return nil, err
 		}
-		now = now || p.general.slow() || op.Kind == ops.BatchMatMul && op.Elements()*op.Dims[3] >= large
+		now = now || p.general.slow() || op.TransposeB && op.Elements()*op.Dims[3] >= large
 	default: // gather, add, reorder, slice: copies, which Go's loops do as well
 		p.mu.released = false
 		return p, nil
@@ -312,8 +320,9 @@ func full(lengths []byte, items, all int64) bool {
 func (q *queue) batchMatMul(ctx context.Context, p *program, args []gpuexec.DeviceArg) error {
 	d, lengths := p.op.Dims, view(args[2])
 	src, weights, dst := pointer(args[0]), pointer(args[1]), pointer(args[3])
+	scale := unsafe.Pointer(&p.op.Scale) // the form for any size may take it
 	if !p.op.MaskK || full(lengths, d[0], d[3]) {
-		return q.execute(p.best(), src, weights, dst)
+		return q.execute(p.best(), src, weights, dst, scale)
 	}
 	f := p.general
 	if f == nil {
@@ -331,11 +340,11 @@ func (q *queue) batchMatMul(ctx context.Context, p *program, args []gpuexec.Devi
 			continue
 		}
 		tensors := batchTensors(p.op, d[1], n)
-		b, err := f.bind(tensors[:])
+		b, err := f.bind(append(tensors[:], f.tensors[len(tensors):]...))
 		if err != nil {
 			return err
 		}
-		err = q.launch(f, b, unsafe.Add(src, 4*item*each[0]), unsafe.Add(weights, 4*item*each[1]), unsafe.Add(dst, 4*item*each[2]))
+		err = q.launch(f, b, unsafe.Add(src, 4*item*each[0]), unsafe.Add(weights, 4*item*each[1]), unsafe.Add(dst, 4*item*each[2]), scale)
 		if f.unbind(b); err != nil {
 			return err
 		}
