@@ -3,6 +3,7 @@ package onednn
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -331,5 +332,40 @@ func TestRefusedLaunches(t *testing.T) {
 	}
 	if _, err := s.Load(bg, gpuexec.Source{}, []byte("blob")); !errors.Is(err, fault.ErrUnsupported) {
 		t.Errorf("a blob: %v", err)
+	}
+}
+
+// E7: both forms of a softmax give nothing behind an item's length, and nothing at all for
+// an item without any valid position.
+func TestSoftmaxOfNoPosition(t *testing.T) {
+	s := onStage(t)
+	const items, heads, rows, keys = 4, 2, 3, 5
+	lengths := []int32{3, 0, keys, -1}
+	x := random(items * heads * rows * keys)
+	list, out := s.filled(make([]float32, items)), s.filled(make([]float32, len(x)))
+	copy(list.Memory.Mapped(), gpuexec.BytesOf(lengths))
+	p := s.compile(ops.New(ops.Softmax, items, heads, rows, keys))
+	defer p.Release()
+	p.pays = time.Hour
+	want := make([]float64, len(x))
+	for at := 0; at < len(x); at += keys {
+		n, sum := int(lengths[at/(heads*rows*keys)]), 0.0
+		if n < 0 {
+			n = keys
+		}
+		for i := range n {
+			want[at+i] = math.Exp(float64(x[at+i]))
+			sum += want[at+i]
+		}
+		for i := range n {
+			want[at+i] /= sum
+		}
+	}
+	for _, exact := range []bool{false, true} {
+		if p.Exact(bg, exact) != exact {
+			t.Fatalf("the exact form is there: want %v", exact)
+		}
+		s.launch(p, s.filled(x), list, out)
+		near(t, "softmax", floats(out.Memory.Mapped()), want, 1e-5)
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
@@ -228,5 +230,81 @@ func TestManyPostOps(t *testing.T) {
 	_, _, err := r.Primitive(bg, &s, "")
 	if !errors.Is(err, fault.ErrUnsupported) || !strings.Contains(err.Error(), "33 post-operations: want at most 32") {
 		t.Errorf("%v, want ErrUnsupported with the number", err)
+	}
+}
+
+// K3, E3: tensors that differ in one thing are not each other's, but for the stride of a
+// dimension of one block.
+func TestTensorsThatAreNotTheSame(t *testing.T) {
+	base := func() tensor {
+		d := Dense("f32", 32, 1, 16)
+		d.Blocks = []primitive.Block{{Dim: 0, Size: 16}, {Dim: 2, Size: 4}}
+		return d
+	}
+	a := base()
+	for what, change := range map[string]func(*tensor){
+		"type":                func(b *tensor) { b.Type = "s32" },
+		"a dimension":         func(b *tensor) { b.Dims[0] = 48 },
+		"a stride":            func(b *tensor) { b.Strides[0]++ },
+		"no strides":          func(b *tensor) { b.Strides = nil },
+		"a block's size":      func(b *tensor) { b.Blocks[0].Size = 8 },
+		"a block's dimension": func(b *tensor) { b.Blocks[1].Dim = 1 },
+		"the order of blocks": func(b *tensor) { b.Blocks[0], b.Blocks[1] = b.Blocks[1], b.Blocks[0] },
+		"one block less":      func(b *tensor) { b.Blocks = b.Blocks[:1] },
+		"an offset":           func(b *tensor) { b.Offset = 4 },
+		"a layout":            func(b *tensor) { b.Layout = "x" },
+		"one dimension more":  func(b *tensor) { b.Dims, b.Strides = append(b.Dims, 1), append(b.Strides, 1) },
+	} {
+		b := base()
+		change(&b)
+		if same(&a, &b) || same(&b, &a) {
+			t.Errorf("with another %s they are the same", what)
+		}
+	}
+	b := base()
+	if b.Strides[1] = 7; !same(&a, &b) {
+		t.Error("the stride of a dimension of size 1 counts")
+	}
+}
+
+// E3: what is of one library is refused by another one of the same process.
+func TestAnotherLibrarysObjects(t *testing.T) {
+	one, two := open1(t, limit.Limit{}), open1(t, limit.Limit{})
+	shape := Dense("f32", 3, 4)
+	s := spec("eltwise", "inference", "abs", nil, shape, shape)
+	mine, theirs := one.kernel(s), two.kernel(s)
+	if b, err := two.Create(bg, mine.Descriptor()); !errors.Is(err, fault.ErrInvalid) {
+		if err == nil {
+			b.Free()
+		}
+		t.Errorf("a primitive of another library's descriptor: %v, want ErrInvalid", err)
+	}
+	args := func(r *rig) []Arg { return []Arg{{Src, r.memory(shape)}, {Dst, r.memory(shape)}} }
+	if err := two.Execute(bg, mine, args(two)...); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("another library's primitive: %v, want ErrInvalid", err)
+	}
+	if err := two.Execute(bg, theirs, args(one)...); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("another library's memory: %v, want ErrInvalid", err)
+	}
+	if err := two.Execute(bg, theirs, args(two)...); err != nil {
+		t.Error(err)
+	}
+}
+
+// F9: Close waits for what is built behind: it uses the engine.
+func TestCloseWaitsForForms(t *testing.T) {
+	opened, err := backend(t).Open(bg, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := opened.(*device)
+	var ended atomic.Bool
+	d.all.Go(func() {
+		<-d.ctx.Done()
+		time.Sleep(20 * time.Millisecond)
+		ended.Store(true)
+	})
+	if err := d.Close(); err != nil || !ended.Load() {
+		t.Errorf("Close: %v; what was built behind had ended: %v", err, ended.Load())
 	}
 }
