@@ -308,3 +308,27 @@ func TestCloseWaitsForForms(t *testing.T) {
 		t.Errorf("Close: %v; what was built behind had ended: %v", err, ended.Load())
 	}
 }
+
+// E3: sizes whose product wraps around are too large, and a bias is of its product's rows.
+func TestSizesThatWrap(t *testing.T) {
+	for _, x := range []tensor{
+		{Type: "f32", Dims: []int64{1 << 22}, Strides: []int64{1 << 43}}, // 2^65 places
+		{Type: "f32", Dims: []int64{1 << 43, 1 << 43}},
+		{Type: "f32", Dims: []int64{1 << 22, 1 << 21, 1 << 21}},
+	} {
+		if err := check(&x, false); !errors.Is(err, fault.ErrTooLarge) {
+			t.Errorf("%v, strides %v: %v, want ErrTooLarge", x.Dims, x.Strides, err)
+		}
+	}
+	src, weights, dst := []int64{2, 5, 3}, []int64{1, 3, 4}, []int64{2, 5, 4}
+	for _, bias := range [][]int64{nil, {1, 1, 4}, {2, 5, 4}, {1, 1, 1}} {
+		if !multiplies(src, weights, bias, dst) {
+			t.Errorf("a bias of %v is refused for %v", bias, dst)
+		}
+	}
+	for _, bias := range [][]int64{{1, 1, 5}, {1, 4, 4}, {3, 1, 4}} {
+		if multiplies(src, weights, bias, dst) {
+			t.Errorf("a bias of %v is taken for %v", bias, dst)
+		}
+	}
+}
