@@ -43,13 +43,16 @@ var sonames = []string{"libdnnl.so.3", "libdnnl.so.3.6", "libdnnl.so.2"}
 
 // load loads the file of that path, or the first that is installed, once a process.
 func load(path string) (*image, error) {
+	loaded.Lock()
+	defer loaded.Unlock()
+	if im := loaded.image; im != nil && path == loaded.asked { // its file may have gone since
+		return im, nil
+	}
 	if err := isLibrary(path); err != nil {
 		return nil, failure("open", fault.ErrUnavailable, "%v: want the file of a oneDNN, such as libdnnl.so.3, in KILN_ONEDNN_LIBRARY, or %s", err, install)
 	}
-	loaded.Lock()
-	defer loaded.Unlock()
 	if loaded.image != nil {
-		if path != loaded.asked && path != "" && path != loaded.image.path {
+		if path != "" && path != loaded.image.path {
 			return nil, fault.Invalidf("onednn: open", "%s: this process has loaded %s already: use another process", path, loaded.image.path)
 		}
 		return loaded.image, nil

@@ -332,3 +332,26 @@ func TestSizesThatWrap(t *testing.T) {
 		}
 	}
 }
+
+// F9: a library is opened again where its file has gone since it was loaded, as an upgrade
+// of the system takes it: it stays in the process.
+func TestFileGoneSinceItWasLoaded(t *testing.T) {
+	need(t, 1)
+	gone := filepath.Join(t.TempDir(), "libdnnl.so.3")
+	loaded.Lock()
+	asked := loaded.asked
+	loaded.asked = gone // as if it had been loaded from there
+	loaded.Unlock()
+	defer func() {
+		loaded.Lock()
+		loaded.asked = asked
+		loaded.Unlock()
+	}()
+	l, err := Open(Config{Path: gone, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
