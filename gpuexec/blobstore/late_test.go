@@ -27,7 +27,7 @@ import (
 // stopped there.
 type stall struct {
 	vfs.FS
-	at      string // "rename", "mkdir" or "lstat" and a pattern of names; "after …" = when it is done
+	at      string // "rename", "link", "mkdir" or "lstat" and a pattern of names; "after …" = when it is done
 	once    *sync.Once
 	reached chan struct{}
 	resume  chan struct{}
@@ -61,6 +61,16 @@ func (s *stall) Rename(from, to string) error {
 		s.moved(from, to)
 	}
 	return s.FS.Rename(from, to)
+}
+
+func (s *stall) Exchange(a, b string) error {
+	s.pass("rename", b)
+	return s.FS.Exchange(a, b)
+}
+
+func (s *stall) Link(from, to string) error {
+	s.pass("link", to)
+	return s.FS.Link(from, to)
 }
 
 func (s *stall) Mkdir(name string) error {

@@ -28,6 +28,7 @@ func (o onlyRead) Update(name string) (vfs.File, error) {
 }
 func (o onlyRead) Mkdir(name string) error      { o.told("mkdir", name); return o.FS.Mkdir(name) }
 func (o onlyRead) Rename(from, to string) error { o.told("rename", from); return o.FS.Rename(from, to) }
+func (o onlyRead) Exchange(a, b string) error   { o.told("exchange", a); return o.FS.Exchange(a, b) }
 func (o onlyRead) Link(from, to string) error   { o.told("link", from); return o.FS.Link(from, to) }
 func (o onlyRead) Remove(name string) error     { o.told("remove", name); return o.FS.Remove(name) }
 func (o onlyRead) RemoveAll(name string) error {

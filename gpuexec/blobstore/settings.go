@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"path"
 	"slices"
 	"strings"
 
@@ -108,6 +109,7 @@ func (d *directory) follow() {
 // and goes by the result. What it was not given stays, so where the directory cannot be
 // read it writes only if it was given all. It is part of a change.
 func (d *directory) settle() error {
+	seen := d.s.main.stampOf(settingsFile)
 	was, err := settingsIn(d.s.main)
 	have := was
 	if !d.settled || d.unwritten {
@@ -128,7 +130,9 @@ func (d *directory) settle() error {
 			return err
 		}
 		if writable {
-			err = d.publishSettings()
+			if err = d.publishSettings(seen); err == errPassedOver {
+				return err
+			}
 			d.remembered = d.remembered || err == nil
 		}
 		if unwritten = err != nil; unwritten {
@@ -161,18 +165,45 @@ func (d *directory) write(have settings) {
 	d.draft = &draft{have, name, vfs.WriteNew(d.s.main, name, true, []byte(sealed(text)))}
 }
 
-// publishSettings gives the draft its name. What is left of one the next sweep removes.
-func (d *directory) publishSettings() error {
+// publishSettings gives the draft its name, in place of the settings that were seen. What
+// is left of one the next sweep removes.
+func (d *directory) publishSettings(seen stamp) error {
 	made := d.draft
 	d.draft = nil
 	err := made.err
 	if err == nil {
-		err = replace(d.s.main, made.name, settingsFile)
+		err = d.supersede(made.name, settingsFile, seen)
 	}
-	if err != nil {
-		_ = d.s.main.Remove(made.name)
-	}
+	_ = d.s.main.RemoveAll(made.name)
 	return err
+}
+
+// supersede gives a file of tmp/ another name in place of what was seen there, and what was
+// there the name in tmp/. Where others have put something there since, because this process
+// stood still, that stays: the error is errPassedOver. Without locks, and on systems that
+// cannot exchange names, the last one counts.
+func (d *directory) supersede(from, to string, seen stamp) error {
+	f := d.s.main
+	given := f.stampOf(from)
+	for again := 0; ; again++ {
+		err := f.Exchange(from, to)
+		if isGone(err) {
+			err = f.Link(from, to)
+		}
+		switch found := f.stampOf(from); {
+		case isTaken(err):
+			return errPassedOver
+		case err != nil:
+			return replace(f, from, to)
+		case again == 0 && (found == seen || found == given || d.lock == nil): // given: there was nothing
+			return nil
+		case found == seen || found == given || again == 16:
+			d.sync(path.Dir(to) + "/")
+			return errPassedOver
+		default:
+			seen, given = given, found
+		}
+	}
 }
 
 // obey goes by the settings of a directory with that many bytes in use. Where it has

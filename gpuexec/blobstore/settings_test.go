@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -187,11 +188,15 @@ type stubborn struct {
 	name string
 }
 
-func (f stubborn) Rename(from, to string) error {
+func (f stubborn) Rename(from, to string) error   { return f.unless(to, f.FS.Rename, from) }
+func (f stubborn) Exchange(from, to string) error { return f.unless(to, f.FS.Exchange, from) }
+func (f stubborn) Link(from, to string) error     { return f.unless(to, f.FS.Link, from) }
+
+func (f stubborn) unless(to string, do func(from, to string) error, from string) error {
 	if to == f.name {
 		return errors.New("no")
 	}
-	return f.FS.Rename(from, to)
+	return do(from, to)
 }
 
 // filled is a file system that others fill.
@@ -347,4 +352,68 @@ func TestSettingsChangedByHand(t *testing.T) {
 	r.write(name, text)
 	a.fill(9, 9, 100*kib)
 	r.want("restored", a.usage().Entries, 2)
+}
+
+// P7, P8: who stood still before it gave the directory what it was given, and was passed
+// over, takes nothing away that others have given since; nor does it keep its own back.
+func TestStoppedWhileItSettles(t *testing.T) {
+	for _, at := range []string{"rename", "link"} { // there are settings, or none yet
+		r := newRig(t)
+		late := newStall(at + " lease/settings")
+		if at == "rename" {
+			r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+		}
+		done := make(chan *shop)
+		go func() {
+			done <- r.open("d", 2*mib, shortLease, late.config, func(c *blobstore.Config) { c.DefaultPolicy = true })
+		}()
+		<-late.reached
+		r.open("d", 3*mib, shortLease, policy(blobstore.LRU)).shut()
+		close(late.resume)
+		a := <-done
+		text, _, _ := strings.Cut(string(r.read(r.path("d/lease/settings"))), "policy lru\n")
+		r.want("settings", text, "capacity 2097152\n")
+		r.want("capacity", a.usage().Capacity, limit.Of(2*mib))
+		r.want("drafts", len(r.names("d/tmp")), 0)
+	}
+}
+
+// drafting is a file system that calls written when the first file of tmp/ was synced.
+type drafting struct {
+	vfs.FS
+	once    *sync.Once
+	written func()
+}
+
+func (f drafting) Create(name string) (vfs.File, error) {
+	file, err := f.FS.Create(name)
+	if err == nil && strings.HasPrefix(name, "tmp/") {
+		file = draftingFile{file, f}
+	}
+	return file, err
+}
+
+type draftingFile struct {
+	vfs.File
+	drafting
+}
+
+func (f draftingFile) Sync() error {
+	f.once.Do(f.written)
+	return f.File.Sync()
+}
+
+// P7, P9: of two that give a directory the same, the second finds it done and leaves no
+// file behind.
+func TestSettledByOthersMeanwhile(t *testing.T) {
+	r := newRig(t)
+	r.open("d", 10*mib).shut()
+	drafted := false
+	s := r.open("d", 2*mib, on(func(f vfs.FS) vfs.FS {
+		return drafting{f, &sync.Once{}, func() {
+			drafted = true
+			r.open("d", 2*mib).shut()
+		}}
+	}))
+	r.want("drafted, capacity, left", words(drafted, s.usage().Capacity, len(r.names("d/tmp"))), words(true, limit.Of(2*mib), 0))
 }

@@ -39,6 +39,14 @@ func openWhole(path string, flags int) (int, error) {
 	return fd, err
 }
 
+func exchange(inA int, a string, inB int, b string) error {
+	err := unix.Renameat2(inA, a, inB, b, unix.RENAME_EXCHANGE)
+	if err == unix.EINVAL || err == unix.ENOSYS { // the file system, or the kernel, does not know it
+		return errors.ErrUnsupported
+	}
+	return err
+}
+
 // syncAll syncs the file system of an open folder. On one that is not in the list,
 // such as FUSE or NFS, the call may return before a server has written anything.
 func syncAll(fd int) error {

@@ -343,6 +343,12 @@ func (n *native) Rename(from, to string) error {
 	})
 }
 
+func (n *native) Exchange(a, b string) error {
+	return n.in("exchange", a, func(inA int, lastA string) error {
+		return n.in("exchange", b, func(inB int, lastB string) error { return exchange(inA, lastA, inB, lastB) })
+	})
+}
+
 func (n *native) Link(from, to string) error {
 	return n.in("link", from, func(a int, old string) error {
 		return n.in("link", to, func(b int, new string) error { return unix.Linkat(a, old, b, new, 0) })

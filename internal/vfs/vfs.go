@@ -51,6 +51,9 @@ type FS interface {
 	// Rename moves a file or folder in one step. A folder replaces none but an
 	// empty one.
 	Rename(from, to string) error
+	// Exchange gives two names each what the other has, in one step. The error is
+	// errors.ErrUnsupported where the system cannot.
+	Exchange(a, b string) error
 	// Link gives a file a second name; fs.ErrExist if it is taken.
 	Link(from, to string) error
 	// Remove removes a file or an empty folder, RemoveAll a folder with its content.

@@ -62,6 +62,16 @@ func TestFiles(t *testing.T) {
 		t.Errorf("%+v", info)
 	}
 	must(t, f.Rename("d/y", "d/z"))
+	must(t, f.Mkdir("e"))
+	if err := f.Exchange("d/x", "e"); err == nil { // not every file system can
+		must(t, f.SyncDir("d/x"))
+		must(t, f.Exchange("e", "d/x"))
+	} else if !errors.Is(err, errors.ErrUnsupported) {
+		t.Error("exchange:", err)
+	}
+	if err := f.Exchange("d/x", "d/y"); !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errors.ErrUnsupported) {
+		t.Error("exchanged with nothing:", err)
+	}
 	list, err := f.ReadDir("d")
 	if err != nil || len(list) != 2 || list[0].Name != "x" || list[1].Name != "z" {
 		t.Error(list, err)

@@ -3,8 +3,8 @@ package vfs
 // Watch gives fsys with op called before each operation. op gets one of the names
 // "open", "read", "write", "sync", "syncdir", "rename" and "mkdir". If it returns an
 // error the operation fails with it and does not take place. Creating and updating a
-// file are "open", listing a folder is "open" and "read", a second name is "rename",
-// SyncAll is "sync".
+// file are "open", listing a folder is "open" and "read", a second name and an
+// exchange are "rename", SyncAll is "sync".
 func Watch(fsys FS, op func(string) error) FS { return watched{fsys, op} }
 
 type watched struct {
@@ -69,6 +69,13 @@ func (w watched) Rename(from, to string) error {
 		return err
 	}
 	return w.FS.Rename(from, to)
+}
+
+func (w watched) Exchange(a, b string) error {
+	if err := w.failed("rename", a); err != nil {
+		return err
+	}
+	return w.FS.Exchange(a, b)
 }
 
 func (w watched) Link(from, to string) error {

@@ -325,6 +325,27 @@ func (f *FS) Rename(from, to string) (err error) {
 	return nil
 }
 
+// Exchange implements vfs.FS.
+func (f *FS) Exchange(a, b string) (err error) {
+	f.mu.Lock()
+	defer f.did("exchange", &err)
+	folderA, nodeA, nameA, err := f.walkLocked("exchange", a)
+	if err == nil && nodeA == nil {
+		err = fail("exchange", a, syscall.ENOENT)
+	}
+	if err != nil {
+		return err
+	}
+	folderB, nodeB, nameB, err := f.walkLocked("exchange", b)
+	if err == nil && nodeB == nil {
+		err = fail("exchange", b, syscall.ENOENT)
+	}
+	if err == nil {
+		f.changeLocked(edit{folderA, nameA, nodeB}, edit{folderB, nameB, nodeA})
+	}
+	return err
+}
+
 // Link implements vfs.FS.
 func (f *FS) Link(from, to string) (err error) {
 	f.mu.Lock()
