@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -97,6 +98,15 @@ func TestCloseWithASilentContext(t *testing.T) {
 	}
 }
 
+// telling is the handler of a log that calls a function for each warning.
+type telling struct {
+	slog.Handler
+	do func()
+}
+
+func (h telling) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (h telling) Handle(context.Context, slog.Record) error    { h.do(); return nil }
+
 // F6, F8: a Free or listener of any room that closes its runtime would wait for itself: it
 // is told so, and the runtime closes.
 func TestRuntimeClosedFromWithin(t *testing.T) {
@@ -180,6 +190,32 @@ func TestRuntimeClosedFromWithin(t *testing.T) {
 			}
 			get(t, s, 1, nil)
 			group(t, s, 2).Close() // evicts it
+		},
+		"the store's Listen": func(t *testing.T) {
+			cfg := kiln.Config{Store: blobstore.Config{Dir: t.TempDir(), Identity: driver("1"), Listen: func(blobstore.Event) { closes() }}}
+			r = open(t, cfg)
+			g := group(t, session(t, r), 1)
+			defer g.Close()
+			recipe := one(nil)
+			recipe.Make = func(context.Context) (kiln.Made[int], error) {
+				return kiln.Made[int]{Blob: func(context.Context) ([]byte, error) { return []byte("b"), nil }}, nil
+			}
+			recipe.Load = func(context.Context, []byte) (kiln.Made[int], error) { return kiln.Made[int]{}, nil }
+			if _, err := kiln.Get(ctx, g, "n", recipe); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the handler of a log": func(t *testing.T) {
+			r = open(t, kiln.Config{Logger: slog.New(telling{slog.DiscardHandler, func() {
+				if r != nil {
+					closes()
+				}
+			}})})
+			g := group(t, session(t, r), 1)
+			defer g.Close()
+			_, _ = kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) {
+				return kiln.Made[int]{Bytes: -1, Free: func() { panic("which is logged") }}, nil
+			}})
 		},
 		"the artefacts' Evicted": func(t *testing.T) {
 			r = open(t, kiln.Config{Evicted: func(string, artefacts.Cause) { closes() }})

@@ -82,7 +82,8 @@ var devices atomic.Uint64
 // the fields of the config that are wrong, all at once. On an error nothing stays
 // open.
 func Open(cfg Config) (*Runtime, error) {
-	r := &Runtime{cfg: cfg, settings: cfg.settings(), logger: guard.Logger(cmp.Or(cfg.Logger, slog.New(warnings{slog.Default().Handler()})), actors.Go), closed: make(chan struct{})}
+	r := &Runtime{cfg: cfg, settings: cfg.settings(), closed: make(chan struct{})}
+	r.logger = guard.Logger(cmp.Or(cfg.Logger, slog.New(warnings{slog.Default().Handler()})), r.crew.zone.Lend(actors.Go))
 	if cfg.Record {
 		r.record = &recorder{entries: make(map[artefactID]*Entry)}
 	}
@@ -98,7 +99,7 @@ func Open(cfg Config) (*Runtime, error) {
 		if r.cfg.Store.Identity == nil {
 			r.cfg.Store.Identity = identity
 		}
-		if r.persisted, err = openStore(r.cfg, r.settings, r.memory, r.logger); err != nil {
+		if r.persisted, err = openStore(r.cfg, r.settings, r.memory, &r.crew.zone, r.logger); err != nil {
 			return nil, err
 		}
 		r.persisted.keepDriverCaches(r.cfg, r.settings, r.logger)
@@ -246,8 +247,8 @@ func (r *Runtime) number(e *gpuexec.Executor) (uint64, bool) {
 // this order, and waits for their creators and finalisers, those of sessions that
 // were closed before among them. A value that a group or a lease still holds is freed
 // when that ends, and may find its device closed. ctx ends the waiting only. Closing
-// again waits again and gives the same error. Called by a Free, listener, Make or
-// Load that it waits for, on the goroutine that Kiln called that on, or with the context of
+// again waits again and gives the same error. Called by a Free, listener, log handler,
+// Make or Load that it waits for, on the goroutine that Kiln called that on, or with the context of
 // a creator of a Session's Cache, it answers ErrCycle at once; the closing goes on.
 func (r *Runtime) Close(ctx context.Context) error {
 	if r.none() {

@@ -80,7 +80,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 		cfg.Pool = r.pool
 	}
 	cfg = hidden.With(hidden.With(cfg, r.memory), r.crew.lend)
-	cfg.Logger = guard.Logger(cmp.Or(cfg.Logger, r.logger), actors.Go)
+	cfg.Logger = guard.Logger(cmp.Or(cfg.Logger, r.logger), r.crew.zone.Lend(actors.Go))
 	floor := cfg.Floor.Bytes
 	if floor > 0 && cfg.Name == "" {
 		return nil, fault.Invalidf("kiln: session", "a floor of %d bytes without a name: give the session one, so that its artefacts count to it", floor)

@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/drivercache"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -27,7 +28,7 @@ type persistence struct {
 
 // openStore opens what the settings ask for. A directory that cannot be used is
 // logged and gone without, unless the config requires it (SPEC P5).
-func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.Logger) (persistence, error) {
+func openStore(cfg Config, s env.Settings, memory *pressure.Watch, zone *zone.Zone, logger *slog.Logger) (persistence, error) {
 	var p persistence
 	ctx := context.Background()
 	c := cfg.Store
@@ -51,7 +52,7 @@ func openStore(cfg Config, s env.Settings, memory *pressure.Watch, logger *slog.
 	if c.Aborts == nil {
 		c.Aborts = aborts
 	}
-	store, err := blobstore.Open(ctx, c)
+	store, err := blobstore.Open(ctx, hidden.With(c, zone))
 	if err == nil {
 		p, err = over(store, func() (*tiers.Tiers, error) { return tiers.Open(store, hidden.With(tiers.Config{}, memory)) })
 	}

@@ -50,7 +50,8 @@ func Open(cfg Config) (*Cache, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	c := &Cache{cfg: cfg, log: guard.Logger(cfg.Logger, actors.Go), table: table.New[entry](cfg.Hash)}
+	c := &Cache{cfg: cfg, table: table.New[entry](cfg.Hash)}
+	c.log = guard.Logger(cfg.Logger, c.shell.zone.Lend(actors.Go))
 	c.counters.init()
 	c.debug = c.log.Enabled(context.Background(), slog.LevelDebug)
 	c.log.Debug("artefacts: opened", "entries", cfg.Entries.String(), "bytes", cfg.Bytes.String())
@@ -277,8 +278,9 @@ func (c *Cache) Settle(ctx context.Context) error {
 // Close ends the cache: callers that wait get the value or ErrClosed at once,
 // creators' contexts end, and Close waits for them, for store writes and for
 // frees. The context stops the waiting only; the closing goes on. Leases stay
-// usable until they end. Closing again waits again. Called by a Free, or by Evicted,
-// it does not wait for itself, but answers ErrCycle at once; the closing goes on.
+// usable until they end. Closing again waits again. Called by a Free, by Evicted
+// or by the log's handler, it does not wait for itself, but answers ErrCycle at once; the
+// closing goes on.
 func (c *Cache) Close(ctx context.Context) error {
 	c.leave()
 	c.floors.close()

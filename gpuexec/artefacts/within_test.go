@@ -3,6 +3,7 @@ package artefacts_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 
@@ -12,17 +13,28 @@ import (
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// F6, F8: a Free or listener that closes its own cache would wait for itself: it is told
+// warned is the handler of a log that calls a function for each warning.
+type warned struct {
+	slog.Handler
+	do func()
+}
+
+func (h warned) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (h warned) Handle(context.Context, slog.Record) error    { h.do(); return nil }
+
+// F6, F8: a Free, listener or handler of a log that closes its own cache would wait for itself: it is told
 // so, and the cache closes.
 func TestClosedByItsOwnFree(t *testing.T) {
-	for _, listener := range []bool{false, true} {
+	for _, by := range []string{"free", "listener", "log"} {
 		var c *artefacts.Cache
 		answers := make(chan error, 3)
 		closes := func() { answers <- c.Close(background) }
 		cfg, free := artefacts.Config{Entries: limit.Of(1)}, closes
-		if listener {
-			cfg.Evicted = func(string, artefacts.Cause) { closes() }
-			free = nil
+		switch by {
+		case "listener":
+			cfg.Evicted, free = func(string, artefacts.Cause) { closes() }, nil
+		case "log":
+			cfg.Logger, free = slog.New(warned{slog.DiscardHandler, closes}), func() { panic("which is logged") }
 		}
 		var err error
 		if c, err = artefacts.Open(cfg); err != nil {

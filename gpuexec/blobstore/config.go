@@ -11,8 +11,9 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
-	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -131,7 +132,7 @@ type Config struct {
 	// kiln.Open asks the registered backends.
 	Aborts func(backend string) bool
 
-	Logger *slog.Logger // nil = silent
+	Logger *slog.Logger // nil = silent. Its handler may ask the store
 	// Listen is called for each Event, on the goroutine that caused it, perhaps many
 	// at once. It may ask the store. nil = nobody listens.
 	Listen func(Event)
@@ -140,8 +141,11 @@ type Config struct {
 	After func(time.Duration, func()) (stop func() bool) // timer on that clock; nil = time.AfterFunc
 	Hash  func(key string) uint64                        // names buckets (SPEC P2); nil = xxHash64
 
-	fs func(root string) vfs.FS // nil = that of vfs.From
+	fs   func(root string) vfs.FS // nil = that of vfs.From
+	zone *zone.Zone               // of whoever closes the store; nil = nobody in particular
 }
+
+func init() { hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z }) }
 
 // Event is a change that a store made to its directory.
 type Event struct {
@@ -213,12 +217,8 @@ func (c Config) withDefaults(ctx context.Context) (Config, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	c.Logger = guard.Logger(c.Logger, func(fn func()) { go fn() })
 	if c.After == nil {
 		c.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
-	}
-	if c.Listen == nil {
-		c.Listen = func(Event) {}
 	}
 	if c.Aborts == nil {
 		c.Aborts = func(string) bool { return false }

@@ -77,6 +77,29 @@ func (t turnstile) lock(ctx context.Context) error {
 
 func (t turnstile) unlock() { <-t }
 
+// hold begins a use of the fields, and unhold ends it. The log is user code, which may ask
+// the store: it is told of what was met meanwhile when the fields are free.
+func (d *directory) hold(ctx context.Context) error {
+	if err := d.mu.lock(ctx); err != nil {
+		return err
+	}
+	d.s.mu.Lock()
+	d.s.mu.held = true
+	d.s.mu.Unlock()
+	return nil
+}
+
+func (d *directory) unhold() {
+	d.s.mu.Lock()
+	untold := d.s.mu.untold
+	d.s.mu.held, d.s.mu.untold = false, nil
+	d.s.mu.Unlock()
+	d.mu.unlock()
+	for _, tell := range untold {
+		tell()
+	}
+}
+
 const (
 	unknownSize = -1
 	unread      = -2
@@ -119,10 +142,10 @@ func (d *directory) prepare(ctx context.Context) error {
 	if err != nil || d.s.policy() == FIFO {
 		return err
 	}
-	if err := d.mu.lock(ctx); err != nil {
+	if err := d.hold(ctx); err != nil {
 		return err
 	}
-	defer d.mu.unlock()
+	defer d.unhold()
 	d.idx.seq = max(d.idx.seq, d.latestUse()) // the uses themselves are read when a victim is chosen
 	d.s.raise(d.idx.seq)
 	return nil
@@ -187,11 +210,11 @@ func (d *directory) makeOwn(name string) error {
 
 // distrust makes the next change read the directory again.
 func (d *directory) distrust(ctx context.Context) error {
-	if err := d.mu.lock(ctx); err != nil {
+	if err := d.hold(ctx); err != nil {
 		return err
 	}
 	d.fresh = false
-	d.mu.unlock()
+	d.unhold()
 	return nil
 }
 
@@ -221,7 +244,7 @@ func (d *directory) alter(ctx context.Context, do func() error) error {
 // turn is one change. User code that panics, as a clock or a hash may, leaves it as a
 // process does that is killed there: the next change lists the directory.
 func (d *directory) turn(ctx context.Context, do func() error) (more bool, left aftermath, err error) {
-	if err := d.mu.lock(ctx); err != nil {
+	if err := d.hold(ctx); err != nil {
 		return false, left, err
 	}
 	ended := false
@@ -231,7 +254,7 @@ func (d *directory) turn(ctx context.Context, do func() error) (more bool, left 
 			d.journal.close()
 		}
 		d.leave()
-		d.mu.unlock()
+		d.unhold()
 	}()
 	if d.owner == nil || !d.fresh { // as when there was no room for it
 		d.own() // before anything is written that may be left

@@ -25,6 +25,7 @@ type round struct {
 	names  []string // some more than once
 	done   chan struct{}
 	failed map[string]error // set when done
+	unable error            // the file system cannot sync folders
 }
 
 // syncedAtOnce bounds the syncs of a pass that run at the same time, where several
@@ -54,6 +55,7 @@ func (s *Store) commit(evicted bool, names ...string) error {
 		s.carry(p)
 		close(p.done)
 		c.running.unlock()
+		s.cannotSync(p.unable)
 	}
 	<-p.done
 	var err error
@@ -83,9 +85,13 @@ func (s *Store) carry(p *round) {
 		var wg sync.WaitGroup
 		for _, name := range names {
 			wg.Go(func() {
-				if err := s.sync(name); err != nil {
-					mu.Lock()
-					defer mu.Unlock()
+				err := s.sync(name)
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case strings.HasSuffix(name, "/") && vfs.NoSync(err):
+					p.unable = err
+				case err != nil:
 					p.failed[name] = err
 				}
 			})
@@ -96,7 +102,7 @@ func (s *Store) carry(p *round) {
 
 func (s *Store) sync(name string) error {
 	if folder, ok := strings.CutSuffix(name, "/"); ok {
-		return s.syncDir(folder)
+		return s.main.SyncDir(folder)
 	}
 	f, err := s.main.Open(name)
 	if err != nil {
@@ -220,10 +226,16 @@ const (
 func (s *Store) syncDir(name string) error {
 	err := s.main.SyncDir(name)
 	if vfs.NoSync(err) {
-		s.logOnce("sync folders", err)
+		s.cannotSync(err)
 		return nil
 	}
 	return err
+}
+
+func (s *Store) cannotSync(err error) {
+	if err != nil {
+		s.logOnce("sync folders", err)
+	}
 }
 
 // discard removes folders of tmp/, after the moves that brought them there are on the

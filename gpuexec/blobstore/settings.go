@@ -230,9 +230,9 @@ func (s *Store) capacity() int64 {
 // allows reports whether an entry of that size is stored. Before it says no it looks whether
 // others have given the directory another capacity since the last change.
 func (s *Store) allows(ctx context.Context, bytes int64) bool {
-	if d := &s.dir; bytes > s.largest() && bytes <= Largest && d.mu.lock(ctx) == nil {
+	if d := &s.dir; bytes > s.largest() && bytes <= Largest && d.hold(ctx) == nil {
 		changed := d.saidIn != s.main.stampOf(settingsFile)
-		d.mu.unlock()
+		d.unhold()
 		if changed && d.alter(ctx, func() error { return nil }) != nil {
 			return false
 		}

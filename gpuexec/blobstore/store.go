@@ -23,6 +23,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/internal/zone"
 )
 
 // Store is the persistent store in one directory. It is safe for concurrent use, by
@@ -57,6 +58,7 @@ type opened struct {
 	ofBases  []refusals // theirs
 	settings atomic.Pointer[settings]
 
+	zone   zone.Zone // Listen and the handler of the log, which Close waits for
 	base   context.Context
 	cancel context.CancelFunc
 	closed atomic.Bool
@@ -76,6 +78,8 @@ type opened struct {
 		synced  map[string]rootFolder
 		durable map[version]bool // those that this process has synced, for Full
 		logged  map[string]bool  // kinds of problems
+		held    bool             // the fields of dir are
+		untold  []func()         // what the log is to be told when they are free
 		swept   time.Time
 		unswept map[string][]string // by folder: names that the last sweep has listed and not looked at
 		flushed bool                // no use was noted since uses were written
@@ -103,6 +107,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{opened: &opened{cfg: cfg, off: cfg.disabled(), writer: hostlock.Unique(), stopTimers: func() {}}}
+	s.zone.Up = cfg.zone
+	s.cfg.Logger = guard.Logger(cfg.Logger, s.zone.Lend(func(fn func()) { go fn() }))
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.commits.running = make(turnstile, 1)
 	s.mu.uses, s.mu.claims = uses{}, map[*Claim]struct{}{}
@@ -205,8 +211,9 @@ func (s *Store) readOnly(cause error) error {
 
 // Close ends the store. It releases all claims, waits for the calls that are in
 // progress, and writes the uses. If the context ends first, its error is returned
-// and the rest goes on in the background. Later calls of the store answer
-// fault.ErrClosed. Close may be called again.
+// and the rest goes on in the background. Called by Config.Listen, or by the handler of
+// the log, it does not wait for itself, but answers fault.ErrCycle at once; the closing
+// goes on. Later calls of the store answer fault.ErrClosed. Close may be called again.
 func (s *Store) Close(ctx context.Context) error {
 	s.closed.Store(true)
 	s.cancel()
@@ -223,6 +230,9 @@ func (s *Store) Close(ctx context.Context) error {
 		defer s.life.Unlock()
 		guard.Guard(s.shutDown, func(err error) { done <- err })
 	}()
+	if s.zone.Here() {
+		return &fault.Error{Op: "store: close", Err: fault.ErrCycle}
+	}
 	select {
 	case err := <-done:
 		return err
@@ -341,16 +351,24 @@ func (s *Store) degraded(op string, err error) {
 
 func (s *Store) logOnce(op string, err error) {
 	k := kind(op, err)
+	tell := func() { s.cfg.Logger.Warn("store: going on without", "dir", s.cfg.Dir, "op", op, "error", err) }
 	s.mu.Lock()
-	known := s.mu.logged[k]
+	known, held := s.mu.logged[k], s.mu.held
 	s.mu.logged[k] = true
+	if held && !known {
+		s.mu.untold = append(s.mu.untold, tell)
+	}
 	s.mu.Unlock()
-	if !known {
-		s.cfg.Logger.Warn("store: going on without", "dir", s.cfg.Dir, "op", op, "error", err)
+	if !held && !known {
+		tell()
 	}
 }
 
-func (s *Store) tell(e Event) { s.cfg.Listen(e) }
+func (s *Store) tell(e Event) {
+	if s.cfg.Listen != nil {
+		s.zone.Run(func() { s.cfg.Listen(e) })
+	}
+}
 
 // checkOwner refuses a directory that another user owns or can write (SPEC P13,
 // P14). With create it makes a missing one.

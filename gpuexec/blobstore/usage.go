@@ -116,10 +116,10 @@ func (s *Store) useOf(ctx context.Context, place string, created time.Time) (use
 	x := newIndex(FIFO)
 	if !s.cfg.ReadOnly {
 		d := &s.dir
-		if err := d.mu.lock(ctx); err != nil {
+		if err := d.hold(ctx); err != nil {
 			return use{}, err
 		}
-		defer d.mu.unlock()
+		defer d.unhold()
 		d.checkUses()
 		s.takeUses(d.idx)
 		x.own = d.idx.own

@@ -316,8 +316,8 @@ func (s *Store) boundUses() {
 		info, _ := s.main.Lstat(usesDir + "/" + entry.Name) // of one that went the size is 0
 		size += info.Size
 	}
-	if (len(list) > mostUsesFiles || size <= smallUses) && s.dir.mu.lock(context.Background()) == nil { // that context does not end
-		defer s.dir.mu.unlock()
+	if (len(list) > mostUsesFiles || size <= smallUses) && s.dir.hold(context.Background()) == nil { // that context does not end
+		defer s.dir.unhold()
 		s.dir.loadUses()
 	}
 }
@@ -333,10 +333,10 @@ func (s *Store) flushUses(last bool) {
 		return
 	}
 	d := &s.dir
-	if d.mu.lock(context.Background()) != nil { // never: that context does not end
+	if d.hold(context.Background()) != nil { // never: that context does not end
 		return
 	}
-	defer d.mu.unlock()
+	defer d.unhold()
 	s.raise(d.journal.latest()) // this writer may change nothing itself
 	d.checkUses()
 	s.takeUses(d.idx)
