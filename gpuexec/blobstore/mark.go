@@ -448,7 +448,7 @@ func (s *Store) writeRefused(digest [32]byte) error {
 		if written {
 			return nil
 		}
-		if err := s.addRefused(hex.EncodeToString(digest[:]) + "\n"); err != nil {
+		if err := s.addRefused(hex.EncodeToString(digest[:]) + "\n"); err != nil && err != errPassedOver {
 			return err
 		}
 	}
@@ -467,7 +467,10 @@ func (s *Store) addRefused(line string) error {
 	switch {
 	case err != nil:
 	case info.Size >= mostRefused*refusedLine:
-		err = s.halveRefused(f, info.Size)
+		if err = s.halveRefused(f, info); err == errPassedOver {
+			_ = f.Close() // nothing was written to it
+			return err
+		}
 	default:
 		if info.Size%refusedLine != 0 { // of a write that was cut off
 			line = "\n" + line
@@ -477,20 +480,19 @@ func (s *Store) addRefused(line string) error {
 	return errors.Join(err, f.Close())
 }
 
-// halveRefused replaces the file by its newer half.
-func (s *Store) halveRefused(f vfs.File, size int64) error {
+// halveRefused replaces the file by its newer half, unless others have written to it, or
+// have replaced it, since it was looked at.
+func (s *Store) halveRefused(f vfs.File, seen vfs.Info) error {
 	text := make([]byte, mostRefused/2*refusedLine)
-	if _, err := readAll(f, text, size-int64(len(text))); err != nil {
+	if _, err := readAll(f, text, seen.Size-int64(len(text))); err != nil {
 		return err
 	}
 	text = text[bytes.IndexByte(text, '\n')+1:]
 	temporary := tmpDir + "/" + hostlock.Unique()
 	err := vfs.WriteNew(s.main, temporary, true, text) // synced: what it had was on the disk
 	if err == nil {
-		err = replace(s.main, temporary, refusedFile)
+		err = s.dir.supersede(temporary, refusedFile, stampOf(seen))
 	}
-	if err != nil {
-		_ = s.main.Remove(temporary) // the next sweep removes what is left
-	}
+	_ = s.main.Remove(temporary) // the next sweep removes what is left
 	return err
 }

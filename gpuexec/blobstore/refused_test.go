@@ -404,3 +404,30 @@ func TestListOfRefusalsIsAFolder(t *testing.T) {
 	s.reopen()
 	r.want("after a restart", words(s.bring(archive), s.get("k")), "map[quarantined:1] miss reason=absent")
 }
+
+// P11, P8: nor does one that stood still while it made room in a list that is full.
+func TestStoppedWhileItHalvesTheRefusals(t *testing.T) {
+	r := newRig(t)
+	base := r.open("base", mib)
+	r.want("put", words(base.put("a", "bad a"), base.put("b", "bad b")), "ok ok")
+	archive := base.exported()
+	late := newStall("rename lease/refused")
+	stopped, other := r.open("d", mib, shortLease, late.config), r.open("d", mib, shortLease)
+	r.want("import", other.bring(archive), "map[]")
+	a, b := stopped.blob("a"), other.blob("b")
+	var full []byte
+	for i := range 4096 {
+		full = fmt.Appendf(full, "%064x\n", i)
+	}
+	r.write(r.path("d/lease/refused"), full)
+	done := make(chan error, 1)
+	go func() { done <- stopped.Refuse(background, a) }()
+	<-late.reached
+	r.must(other.Refuse(background, b))
+	close(late.resume)
+	r.must(<-done)
+	fresh := r.open("d", mib)
+	r.want("import", words(fresh.bring(archive), fresh.get("a"), fresh.get("b")), "map[quarantined:2] miss reason=absent miss reason=absent")
+	r.want("kept once", bytes.Count(r.read(r.path("d/lease/refused")), []byte("\n")), 2048-1+2)
+	r.want("left", len(r.names("d/tmp")), 0)
+}
