@@ -36,7 +36,7 @@ type Directory struct {
 }
 
 // NewDirectory gives the lock in a folder, which must exist. A holder that does not
-// beat for a period is passed over.
+// beat for a period, its own or that of the waiter if that is longer, is passed over.
 func NewDirectory(fsys vfs.FS, folder string, period time.Duration) *Directory {
 	return &Directory{fs: fsys, folder: folder, period: period}
 }
@@ -60,7 +60,7 @@ func (d *Directory) Lock(ctx context.Context) error {
 		}
 		if now := time.Now(); seen == nil || !bytes.Equal(text, seen) {
 			seen, since = append(text[:0:0], text...), now
-		} else if now.Sub(since) > d.period {
+		} else if now.Sub(since) > max(d.period, periodIn(text)) {
 			if err := errors.Join(f.Close(), d.pass()); err != nil {
 				return err
 			}
@@ -257,7 +257,7 @@ func (d *Directory) Beat() {
 
 func (d *Directory) beat() error {
 	d.beaten = time.Now()
-	_, err := d.file.WriteAt([]byte(Unique()), 0)
+	_, err := d.file.WriteAt(fmt.Appendf(nil, "%s %d\n", Unique(), d.period), 0)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return nil // a fresh file has no block yet: who makes room holds the lock without a sign of life
 	}
@@ -265,6 +265,17 @@ func (d *Directory) beat() error {
 		d.Unlock()
 	}
 	return err
+}
+
+// periodIn is the period that a holder has written; 0 = it wrote none, as older versions do.
+func periodIn(text []byte) time.Duration {
+	_, word, _ := bytes.Cut(text, []byte(" "))
+	word, _, whole := bytes.Cut(word, []byte("\n"))
+	n, err := strconv.ParseInt(string(word), 10, 64)
+	if !whole || err != nil {
+		return 0
+	}
+	return time.Duration(n)
 }
 
 // Unlock gives the lock back, if it is held.

@@ -8,7 +8,8 @@
 // Neither a process id nor a wall clock tells whether a process lives. A holder
 // changes its file at least every third of the lease time. A waiter that sees no
 // change for the whole lease time, on its own monotonic clock, passes the holder
-// over. Where the file system has advisory locks the holder also keeps one on its
+// over. The holder writes its lease time into the file, so that a waiter with a shorter one
+// agrees. Where the file system has advisory locks the holder also keeps one on its
 // file, so that the end of its process shows at once, and wakes who waits for a Directory.
 //
 // # Fencing

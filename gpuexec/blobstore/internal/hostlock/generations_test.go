@@ -3,6 +3,7 @@ package hostlock_test
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 )
@@ -31,4 +32,29 @@ func TestManyGenerationsGoInOrder(t *testing.T) {
 			d.Unlock()
 		}
 	})
+}
+
+// P8: holders and waiters of a directory with different periods agree: who has the shorter
+// one goes by that of the holder, and a holder that wrote none is judged by the waiter's.
+func TestPeriodsOfHolderAndWaiter(t *testing.T) {
+	for _, c := range []struct{ holder, waiter, takes time.Duration }{
+		{period, period / 9, period}, {period / 9, period, period}, {0, period, period},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			holder, waiter := hostlock.NewDirectory(f, "lock", c.holder), hostlock.NewDirectory(f, "lock", c.waiter)
+			if err := holder.Lock(background); err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			if err := waiter.Lock(background); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begin); took < c.takes || took > c.takes*3/2 {
+				t.Errorf("%v passes %v over after %v, want %v", c.waiter, c.holder, took, c.takes)
+			}
+			waiter.Unlock()
+			holder.Unlock()
+		})
+	}
 }
