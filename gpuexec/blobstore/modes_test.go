@@ -315,6 +315,39 @@ func TestRootLeavesTheDirectoryToItsUser(t *testing.T) {
 	r.want("get", words(s.get("k"), s.get("mine"), s.get("built"), s.audit()), "v w v ok")
 }
 
+// P13: so does a directory that root makes in a folder of that user, with the folders above
+// it; one in a folder of root's, or for a user who did not call it, stays root's.
+func TestRootMakesTheDirectoryForItsUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	r := newRig(t)
+	run := r.asNobody()
+	home := r.ofNobody("home")
+	owner := func(name string) uint32 {
+		info, err := os.Lstat(r.path(name))
+		r.must(err)
+		return info.Sys().(*syscall.Stat_t).Uid
+	}
+	r.open("home/roots", mib).shut()
+	r.want("nobody called", words(owner("home/roots"), owner("home/roots/tmp")), "0 0")
+	t.Setenv("SUDO_UID", words(nobody))
+	r.open("roots/own", mib).shut()
+	r.want("in root's", words(owner("roots"), owner("roots/own")), "0 0")
+	s := r.open("home/a/b/own", mib, policy(blobstore.LRU))
+	r.want("put", s.put("k", "v"), "ok")
+	s.shut()
+	r.must(filepath.WalkDir(filepath.Join(home, "a"), func(path string, _ fs.DirEntry, err error) error {
+		r.must(err)
+		info, err := os.Lstat(path)
+		r.must(err)
+		r.want(path, info.Sys().(*syscall.Stat_t).Uid, nobody)
+		return nil
+	}))
+	text, err := run("-child=" + strings.Join([]string{"put", s.cfg.Dir, words(mib), "mine", "w"}, ","))
+	r.want("its user puts", words(text, err), words("", nil))
+}
+
 // P13: root uses the directory of the user who called it, who exchanges folders of it, and
 // the directory itself, for links and for folders of their own: nothing outside of what
 // root opened is read, moved or removed.

@@ -26,6 +26,10 @@ func (o onlyRead) Update(name string) (vfs.File, error) {
 	o.told("update", name)
 	return o.FS.Update(name)
 }
+func (o onlyRead) MakeRoot(heir func(owner uint32) bool) error {
+	o.told("mkdir", ".")
+	return o.FS.MakeRoot(heir)
+}
 func (o onlyRead) Mkdir(name string) error      { o.told("mkdir", name); return o.FS.Mkdir(name) }
 func (o onlyRead) Rename(from, to string) error { o.told("rename", from); return o.FS.Rename(from, to) }
 func (o onlyRead) Exchange(a, b string) error   { o.told("exchange", a); return o.FS.Exchange(a, b) }

@@ -375,7 +375,7 @@ func (s *Store) tell(e Event) {
 func checkOwner(fsys vfs.FS, path string, create bool) error {
 	info, err := fsys.Lstat(".")
 	if isGone(err) && create {
-		if err = fsys.Mkdir("."); err == nil {
+		if err = fsys.MakeRoot(func(owner uint32) bool { return trust.BehindSudo(os.Geteuid(), owner) }); err == nil {
 			info, err = fsys.Lstat(".")
 		}
 	}

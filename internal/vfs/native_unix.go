@@ -276,7 +276,7 @@ func (n *native) look() (Info, error) {
 
 func (n *native) Mkdir(name string) error {
 	if name == "." {
-		return n.makeRoot()
+		return n.MakeRoot(nil)
 	}
 	return n.in("mkdir", name, func(dir int, last string) error {
 		err := unix.Mkdirat(dir, last, 0o700)
@@ -314,8 +314,8 @@ func give(dir int, name string, owner int) error {
 	return unix.Fchown(fd, owner, -1)
 }
 
-// makeRoot makes the root and the missing folders above it, and syncs them.
-func (n *native) makeRoot() error {
+// MakeRoot syncs what it makes, too.
+func (n *native) MakeRoot(heir func(owner uint32) bool) error {
 	there := filepath.Dir(n.path)
 	for {
 		if _, err := os.Stat(there); err == nil || there == filepath.Dir(there) {
@@ -323,7 +323,7 @@ func (n *native) makeRoot() error {
 		}
 		there = filepath.Dir(there)
 	}
-	if err := os.MkdirAll(n.path, 0o700); err != nil {
+	if err := makeBelow(there, n.path, heir); err != nil {
 		return err
 	}
 	for dir := filepath.Dir(n.path); ; dir = filepath.Dir(dir) {
@@ -335,6 +335,35 @@ func (n *native) makeRoot() error {
 			return nil
 		}
 	}
+}
+
+// makeBelow makes the folders of a path below one that is there.
+func makeBelow(there, path string, heir func(owner uint32) bool) error {
+	var st unix.Stat_t
+	dir, err := openWhole(there, search)
+	if err == nil {
+		err = unix.Fstat(dir, &st)
+		defer func() { _ = unix.Close(dir) }() // it was only looked at
+	}
+	if heir == nil || os.Geteuid() != 0 || err != nil || st.Uid == 0 || !heir(st.Uid) {
+		return os.MkdirAll(path, 0o700)
+	}
+	for name := range strings.SplitSeq(strings.Trim(strings.TrimPrefix(path, there), "/"), "/") {
+		err := unix.Mkdirat(dir, name, 0o700)
+		if err == nil {
+			err = give(dir, name, int(st.Uid))
+		}
+		if err != nil && err != unix.EEXIST { // which others have made since
+			return wrap("mkdir", path, err)
+		}
+		below, err := unix.Openat(dir, name, search, 0)
+		if err != nil {
+			return wrap("open", path, err)
+		}
+		_ = unix.Close(dir)
+		dir = below
+	}
+	return nil
 }
 
 func (n *native) Rename(from, to string) error {

@@ -45,9 +45,11 @@ type FS interface {
 	ReadDir(name string) ([]Info, error)
 	// Lstat describes a name itself, not the target of a link.
 	Lstat(name string) (Info, error)
-	// Mkdir makes a folder, mode 0700. "." is the root, which is made with all folders
-	// above it that are missing.
+	// Mkdir makes a folder, mode 0700. "." is MakeRoot without an heir.
 	Mkdir(name string) error
+	// MakeRoot makes the root, mode 0700, with all folders above it that are missing. Where
+	// the user root makes them in the folder of a user who is an heir, they belong to that user.
+	MakeRoot(heir func(owner uint32) bool) error
 	// Rename moves a file or folder in one step. A folder replaces none but an
 	// empty one.
 	Rename(from, to string) error

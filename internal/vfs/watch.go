@@ -64,6 +64,13 @@ func (w watched) Mkdir(name string) error {
 	return w.FS.Mkdir(name)
 }
 
+func (w watched) MakeRoot(heir func(owner uint32) bool) error {
+	if err := w.failed("mkdir", "."); err != nil {
+		return err
+	}
+	return w.FS.MakeRoot(heir)
+}
+
 func (w watched) Rename(from, to string) error {
 	if err := w.failed("rename", from); err != nil {
 		return err

@@ -295,6 +295,9 @@ func (f *FS) Mkdir(name string) (err error) {
 	return nil
 }
 
+// MakeRoot implements vfs.FS: the root is there.
+func (f *FS) MakeRoot(func(owner uint32) bool) error { return f.Mkdir(".") }
+
 // Rename implements vfs.FS.
 func (f *FS) Rename(from, to string) (err error) {
 	f.mu.Lock()
