@@ -37,8 +37,12 @@ func (d *directory) move(place, to string) (stuck, err error) {
 	case stuck == nil && !d.holds():
 		d.putBack(place, to)
 		return nil, errPassedOver
-	case stuck == nil || isGone(stuck):
+	case stuck == nil:
 		d.dropped(place)
+		return nil, nil
+	}
+	if _, there := f.files(place); !there { // the bucket may be a file by now, which is not ours
+		d.forget(place)
 		return nil, nil
 	}
 	made := f.Mkdir(to)
@@ -51,7 +55,7 @@ func (d *directory) move(place, to string) (stuck, err error) {
 			}
 			return nil, errPassedOver
 		}
-		if err != nil && !isGone(err) {
+		if err != nil && (made != nil || !isGone(err)) {
 			err = f.Remove(from)
 		}
 		if err != nil && !isGone(err) {
@@ -113,9 +117,13 @@ func (d *directory) known(place string) error {
 
 // dropped writes the account of an entry that is gone.
 func (d *directory) dropped(place string) {
+	d.forget(place)
+	_ = d.s.main.Remove(place[:strings.LastIndexByte(place, '/')]) // stays if it is not empty
+}
+
+func (d *directory) forget(place string) {
 	d.idx.remove(place)
 	d.journal.removed(place)
-	_ = d.s.main.Remove(place[:strings.LastIndexByte(place, '/')]) // stays if it is not empty
 }
 
 // A change moves no more entries, and on a slow disk goes on no longer, before others
