@@ -7,7 +7,9 @@ import (
 	"os"
 	"testing"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 var byHand = map[string]func(r *rig, s *shop){
@@ -109,3 +111,21 @@ func TestEvictionWithoutAFolderForIt(t *testing.T) {
 }
 
 func (s *shop) bucket(key string) string { return s.r.path("d/test/" + s.Bucket(key)) }
+
+// P14, P5: a base that cannot be listed when the store opens is told with its path and cause,
+// and left out.
+func TestBaseThatCannotBeListed(t *testing.T) {
+	r := newRig(t)
+	r.open("base", mib).put("k", "v")
+	s := r.open("d", mib, func(c *blobstore.Config) {
+		c.Bases = []string{r.path("base")}
+		blobstore.SetFS(c, func(root string) vfs.FS {
+			if root == r.path("base") {
+				return blind{vfs.Dir(root), "."}
+			}
+			return vfs.Dir(root)
+		})
+	})
+	r.want("told", words(r.log.count(r.path("base")), r.log.count("too many open files"), s.Stats().Reasons[fault.Degraded]), "1 1 1")
+	r.want("get", words(s.get("k"), s.put("k", "own"), s.get("k")), "miss reason=absent ok own")
+}

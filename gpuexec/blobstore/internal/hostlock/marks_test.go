@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
@@ -172,4 +173,23 @@ func TestMarksAreSwept(t *testing.T) {
 			}
 		})
 	}
+}
+
+// P11, P8: a driver may take longer with a blob than a build may: its mark says that it lives.
+func TestMarkOutlivesTheBoundOfBuilds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		m := &hostlock.Marks{Leases: hostlock.Leases{FS: f, Folder: "mark", Staging: "tmp", Period: period, Most: period}}
+		mark, verdict, err := m.Enter(background, "x", "")
+		if verdict != hostlock.Entered || err != nil {
+			t.Fatal(verdict, err)
+		}
+		time.Sleep(10 * period)
+		if _, verdict, err := m.Enter(background, "x", ""); verdict != hostlock.Busy || err != nil {
+			t.Error(verdict, err)
+		}
+		if err := mark.Leave(); err != nil {
+			t.Error(err)
+		}
+	})
 }
