@@ -166,3 +166,56 @@ func TestVerifyHoldsNoKeys(t *testing.T) {
 	}
 	runtime.KeepAlive(bad)
 }
+
+// P7: the first store at the capacity after an open takes as much whatever the number of
+// entries that were used, by whoever: a writer, one that only read, one that was killed; and
+// the victim is the least recently used.
+func TestFirstEvictionReadsFewUses(t *testing.T) {
+	for who, p := range map[string]blobstore.Policy{"a writer": blobstore.LRU, "a reader": blobstore.Cost, "one that was killed": blobstore.LRU} {
+		few, many := firstEviction(t, p, who, 30), firstEviction(t, p, who, 1500)
+		if t.Logf("%s: %d and %d", who, few, many); many > few+120 {
+			t.Errorf("%s: %d operations with 30 entries, %d with 1,500", who, few, many)
+		}
+	}
+}
+
+func firstEviction(t *testing.T, p blobstore.Policy, who string, entries int) int64 {
+	r := newRig(t)
+	s := r.open("d", int64(entries)*small, policy(p))
+	key := func(i int) string { return fmt.Sprintf("k%04d", i) }
+	for i := range entries {
+		r.want("put", s.put(key(i), "v", putOptions{cost: 1}), "ok")
+	}
+	if who != "a writer" {
+		s.reopen()
+	}
+	for i := range entries { // the last but one was used once, the others twice
+		s.get(key(entries - 1 - i))
+	}
+	for i := range entries {
+		if i != entries-2 {
+			s.get(key(i))
+		}
+	}
+	if who == "one that was killed" { // and another has stored since
+		s.FlushUses()
+		other := r.open("d", int64(entries)*small, policy(p))
+		r.want("put", other.put("other", "v"), "ok")
+		r.want("the least used", words(other.get(key(entries-2)), other.get(key(0)), other.get(key(2))), "miss reason=absent v v")
+		other.shut()
+	} else {
+		s.shut()
+	}
+	n := atomic.Int64{}
+	s = r.open("d", int64(entries)*small, policy(p), counted(&tally{nil, &n}))
+	n.Store(0)
+	r.want("put", s.put("new", "v"), "ok")
+	took := n.Load()
+	if who == "one that was killed" {
+		r.want("put", s.put("more", "v"), "ok")
+		r.want("the least recently used", words(s.get(key(0)), s.get(key(1)), s.get(key(2)), s.get(key(3))), "v miss reason=absent v miss reason=absent")
+	}
+	r.want(words(p, who), s.get(key(entries-2)), "miss reason=absent")
+	r.want("entries", words(s.usage().Entries, s.audit()), words(entries, "ok"))
+	return took
+}

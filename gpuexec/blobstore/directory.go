@@ -32,6 +32,8 @@ type directory struct {
 	opened  bool   // idx was read once
 	saved   uint64 // inode of the journal that the present snapshot goes with; 0 = another should be made
 	savedAt int64  // how far in it
+	savedOf int    // how many entries it has
+	noted   int    // uses since this process has saved one
 	text    int64  // what size.txt says
 	look    func() // at the index, to be called after the change
 	aftermath
@@ -44,8 +46,10 @@ type directory struct {
 	retried   bool // they were brought back in this change
 	retriedAt time.Time
 
-	choosing bool   // a victim is to be chosen, and idx does not know all about the next ones
+	choosing bool   // victims are to be chosen, and idx does not know all about the next ones
 	only     string // of that backend, if not empty
+	keep     string // but for that place
+	upTo     int64  // bytes of all entries that may stay
 
 	owes bool // an import is to evict more
 
@@ -57,8 +61,11 @@ type directory struct {
 	draft     *draft   // of what it is to say; nil = there is none
 
 	stale       bool      // the uses of other writers are to be read
-	usesRead    time.Time // when the uses of other writers were read
+	round       int       // of looking at them, one a minute
+	usesRead    time.Time // when it began
 	usesNew     bool      // no change has ended since
+	usesAll     bool      // all were read in it
+	looked      int64     // what those have cost that were looked up in it, in KiB
 	usesWritten bool      // this writer has a file
 }
 
@@ -407,9 +414,7 @@ func (d *directory) learn() {
 			d.s.main.meta(r)
 			d.saved = 0
 		}
-		d.idx.arrange(d.only)
-		for d.idx.starved() && d.readOn() {
-		}
+		d.lookUp()
 	}
 	d.wanted, d.choosing = false, false
 }

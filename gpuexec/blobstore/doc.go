@@ -39,9 +39,11 @@
 // With n entries, an Open costs O(1) and a Put that evicts one O(log n). The first
 // change after an Open takes from the index, lease/index, the head, and from the journal
 // what came after it, at most 2 MiB; of the entries it reads those that go next, some
-// hundred at a time, and one that is set aside is found by its place. For the first eviction under Cost,
-// under LRU where what goes next was used, and for calls about all entries, the whole index is read, O(n):
-// some 100 ms for 100,000 entries, in the call. Under LRU and Cost that eviction reads the uses too. The index is written anew, O(n), by who
+// hundred at a time, and one that is set aside is found by its place. The index has what
+// was known of uses, too; later ones, of those that go next, are looked up in the files of
+// uses. For calls about all entries, for the first eviction under another policy than before,
+// and where many of those that go next were used since the index was written, all of it is
+// read, O(n): some 100 ms for 100,000 entries, in the call. It is written anew, O(n), by who
 // has changed some thousand entries. The directory is listed only
 // where no index goes with it: at first, after the machine was started again, and after
 // folders were changed by hand. The listing, and the heads of all entries before the

@@ -142,7 +142,7 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 	if d.idx.disk <= capacity {
 		return nil
 	}
-	other := d.rest.merit != (d.s.policy() == Cost) // its lines are in another order
+	other := d.rest.order != d.s.policy() // its lines are in another order
 	if other && d.idx.rest {
 		d.saved = 0 // the next reader finds them in this one
 	}
@@ -151,21 +151,21 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 			return err
 		}
 	}
-	if err := d.others(); err != nil {
-		return err
-	}
+	d.renew()
 	d.retry()
 	begin := time.Now() // not the store's clock
 	for moved := 0; d.idx.disk > capacity; {
-		if len(d.idx.unknown()) > 0 || !d.idx.arranged(only) || d.idx.starved() {
-			d.choosing, d.only = true, only
+		if !d.chosen(capacity, keep, only) {
+			d.choosing, d.upTo, d.keep, d.only = true, capacity, keep, only
 			if d.lock != nil && d.fresh {
 				return errMore // after that was done without the lock
 			}
-			d.learn()
+			if d.learn(); d.idx.starved() {
+				return errPassedOver // the index is damaged: the change begins with a listing
+			}
 		}
 		victims := d.idx.surplus(capacity, keep, mostMoved/5)
-		if len(victims) == 0 && !d.idx.starved() {
+		if len(victims) == 0 {
 			break
 		}
 		for _, r := range victims {
@@ -187,6 +187,12 @@ func (d *directory) shrink(capacity int64, keep, only string) error {
 		}
 	}
 	return nil
+}
+
+// chosen reports whether all is known that the choice of the next victims needs.
+func (d *directory) chosen(capacity int64, keep, only string) bool {
+	x := d.idx
+	return len(x.unknown()) == 0 && x.arranged(only) && !x.starved() && len(d.unsure(x.surplus(capacity, keep, mostMoved/5))) == 0
 }
 
 // retry brings entries that were passed over back, once a minute: each try is several calls

@@ -50,3 +50,6 @@ func Builders() int {
 	defer builders.Unlock()
 	return len(builders.at)
 }
+
+// FlushUses writes the uses of this opening now.
+func (s *Store) FlushUses() { s.flushUses(false) }

@@ -2,6 +2,7 @@ package blobstore
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"strconv"
+	"strings"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -17,8 +20,8 @@ import (
 // snapshot is the first line of the file that has an index as it was at one place of the
 // journal, so that an Open need not list the directory: whoever has read it goes on in
 // the journal from there. A line for each entry follows, as in the journal, with a digest
-// of it, in the order of index.lines: where none was used the first are the next victims,
-// and who needs no more reads no more. After the lines a table tells where that of a place
+// of it and what is known of the uses, in the order of index.lines: but for those that were
+// used since the first are the next victims, and who needs no more reads no more. After the lines a table tells where that of a place
 // is, in the order of the places' hashes, 16 bytes each: the hash and the offset.
 //
 // It is a hint, believed only where all of this line is so: it was written since the
@@ -32,9 +35,9 @@ type snapshot struct {
 	seal    string // the last word before that offset
 	folders uint64 // digest of the times at which the folders of the backends were changed
 	entries int
-	unknown int   // entries whose number may be too large, and their lines too late
-	merit   bool  // the lines are in the order for Cost
-	length  int64 // bytes of all lines
+	unknown int    // entries whose number may be too large, and their lines too late
+	order   Policy // of the lines
+	length  int64  // bytes of all lines
 	totals
 }
 
@@ -44,8 +47,8 @@ const (
 )
 
 func (h *snapshot) String() string {
-	return sealed(fmt.Sprintf("index %s %d %d %s %016x %d %d %t %d %d %d %d ", h.boot, h.inode, h.offset, h.seal, h.folders,
-		h.entries, h.unknown, h.merit, h.length, h.seq, h.bytes, h.disk))
+	return sealed(fmt.Sprintf("index %s %d %d %s %016x %d %d %s %d %d %d %d ", h.boot, h.inode, h.offset, h.seal, h.folders,
+		h.entries, h.unknown, h.order, h.length, h.seq, h.bytes, h.disk))
 }
 
 // parseSnapshot reads the first line of a text, and gives its length.
@@ -54,14 +57,16 @@ func parseSnapshot(text []byte) (h snapshot, length int64, whole bool) {
 	if !ok {
 		return h, 0, false
 	}
-	_, err := fmt.Sscanf(string(line), "index %s %d %d %s %x %d %d %t %d %d %d %d ", &h.boot, &h.inode, &h.offset, &h.seal, &h.folders,
-		&h.entries, &h.unknown, &h.merit, &h.length, &h.seq, &h.bytes, &h.disk)
+	_, err := fmt.Sscanf(string(line), "index %s %d %d %s %x %d %d %s %d %d %d %d ", &h.boot, &h.inode, &h.offset, &h.seal, &h.folders,
+		&h.entries, &h.unknown, &h.order, &h.length, &h.seq, &h.bytes, &h.disk)
 	return h, int64(len(line) + 1), err == nil && h.String() == string(line)+"\n" && h.length >= 0
 }
 
 // appendEntry adds the line of an entry.
 func appendEntry(lines []byte, r *record) []byte {
 	at := len(lines)
+	lines = append(strconv.AppendInt(lines, r.least.count, 10), ' ')
+	lines = append(strconv.AppendInt(lines, r.least.last, 10), ' ')
 	lines = appendAdded(lines, r)
 	lines[len(lines)-1] = ' '
 	seal := sealOf(lines[at:])
@@ -74,8 +79,17 @@ func parseEntry(line []byte) (record, bool) {
 		return record{}, false
 	}
 	seal := sealOf(line[:at])
-	c, ok := parseChange(string(line[:at-1]))
-	return c.record, ok && c.added && string(seal[:]) == string(line[at:len(line)-1])
+	if string(seal[:]) != string(line[at:len(line)-1]) {
+		return record{}, false
+	}
+	count, rest, _ := strings.Cut(string(line[:at-1]), " ")
+	last, rest, _ := strings.Cut(rest, " ")
+	c, ok := parseChange(rest)
+	var err, e error
+	c.least.count, err = strconv.ParseInt(count, 10, 64)
+	c.least.last, e = strconv.ParseInt(last, 10, 64)
+	c.least.created = c.created
+	return c.record, ok && c.added && err == nil && e == nil && c.least.last <= mostRead
 }
 
 func sealOf(line []byte) (seal [sealSize - 1]byte) {
@@ -235,7 +249,7 @@ func (d *directory) peek() bool {
 		return false
 	}
 	d.text = t.bytes
-	d.saved, d.savedAt = h.inode, h.offset
+	d.tookFrom(&h)
 	return true
 }
 
@@ -265,8 +279,13 @@ func (d *directory) load() bool {
 	x.own, x.others, x.seq = d.idx.own, d.idx.others, max(x.seq, d.idx.seq)
 	d.forgetRest()
 	d.idx, d.text, d.rest, d.restFile = x, unread, r, f
-	d.saved, d.savedAt = r.inode, r.offset
+	d.tookFrom(&r.snapshot)
 	return true
+}
+
+// tookFrom notes which snapshot is there.
+func (d *directory) tookFrom(h *snapshot) {
+	d.saved, d.savedAt, d.savedOf = h.inode, h.offset, h.entries
 }
 
 // readOn reads some more entries of the index. It is false if they are damaged.
@@ -318,8 +337,9 @@ func (d *directory) save() {
 	if d.readRest(); !d.fresh {
 		return // and the next change lists
 	}
-	h := snapshot{boot: d.s.main.Boot(), inode: j.inode, offset: j.offset, entries: len(d.idx.entries), merit: d.idx.policy == Cost, totals: d.idx.totals}
-	d.saved, d.savedAt = h.inode, h.offset // also if it fails, so that not each change tries
+	h := snapshot{boot: d.s.main.Boot(), inode: j.inode, offset: j.offset, entries: len(d.idx.entries), order: d.idx.policy, totals: d.idx.totals}
+	d.tookFrom(&h) // also if it fails, so that not each change tries
+	d.noted = 0
 	h.seal, h.folders = d.sealAt(h.offset), d.folders()
 	records := d.idx.lines()
 	lines, table := linesOf(records)
@@ -335,14 +355,22 @@ func (d *directory) save() {
 }
 
 // saveLast writes a snapshot for the next Open if that would have much of the journal to
-// read, for the size of the index.
+// read, for the size of the index, or many uses to look up.
 func (d *directory) saveLast() {
 	const behind, line = 8, 120 // bytes of a line, about
+	used := d.s.policy() != FIFO && d.isMuch(d.noted)
+	if used && d.idx.unread {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if d.alter(ctx, d.whole) != nil {
+			return // and the next eviction looks them up
+		}
+	}
 	length := int64(line * len(d.idx.entries))
 	if d.idx.rest {
 		length = d.rest.length
 	}
-	if behind*(d.journal.offset-d.savedAt) > length || d.saved != d.journal.inode {
+	if behind*(d.journal.offset-d.savedAt) > length || d.saved != d.journal.inode || used {
 		d.save()
 	}
 }

@@ -2,6 +2,7 @@ package blobstore
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +15,7 @@ import (
 // snapshotOf is the text of a snapshot of an index.
 func snapshotOf(x *index) string {
 	lines, table := linesOf(x.lines())
-	h := snapshot{boot: "b", inode: 1, offset: 2, seal: "0123456789abcdef", entries: len(x.entries), merit: x.policy == Cost, length: int64(len(lines)), totals: x.totals}
+	h := snapshot{boot: "b", inode: 1, offset: 2, seal: "0123456789abcdef", entries: len(x.entries), order: x.policy, length: int64(len(lines)), totals: x.totals}
 	return h.String() + string(lines) + string(table)
 }
 
@@ -41,6 +42,7 @@ func TestSnapshotIsWholeOrNone(t *testing.T) {
 			r := sized(rapid.SampledFrom([]string{"test/1/0", "test/2/0", "a.b/18446744073709551615/7"}).Draw(t, "place"),
 				files{key: rapid.Int64Range(0, 1e6).Draw(t, "key"), kernel: rapid.Int64Range(-1, 1e9).Draw(t, "kernel")})
 			r.created, r.seq = rapid.Int64().Draw(t, "created"), rapid.Int64Max(mostSeq).Draw(t, "seq")
+			r.least = use{r.created, rapid.Int64Min(0).Draw(t, "uses"), rapid.Int64Max(mostSeq).Draw(t, "last")}
 			if r.known = rapid.Bool().Draw(t, "known"); r.known {
 				r.cost = 5
 			} else {
@@ -93,6 +95,9 @@ func TestRestIsReadLate(t *testing.T) {
 				cost: time.Duration(rapid.IntRange(1, 3).Draw(t, "cost"))})
 			whole.seq = int64(i)
 		}
+		for range rapid.IntRange(0, 30).Draw(t, "uses") {
+			whole.note(uses{fmt.Sprintf("test/%d/0", rapid.IntRange(0, len(whole.entries)-1).Draw(t, "used")): {count: 1, last: whole.seq + 1}})
+		}
 		text := snapshotOf(whole)
 		rest, ok := readingOf(strings.NewReader(text), int64(len(text)))
 		if !ok {
@@ -100,7 +105,7 @@ func TestRestIsReadLate(t *testing.T) {
 		}
 		rest.most = 300
 		late := newIndex(policy)
-		late.totals, late.rest, late.gone = whole.totals, true, map[string]bool{}
+		late.totals, late.rest, late.gone, late.own = whole.totals, true, map[string]bool{}, maps.Clone(whole.own)
 		read := func() {
 			some, ok := rest.next()
 			for _, e := range some {

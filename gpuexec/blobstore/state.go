@@ -67,6 +67,9 @@ type record struct {
 
 	seq int64 // its number in the sequence; before it is known, the largest that it can have
 
+	least  use // what the index told of its uses: there are no fewer, and none later is forgotten
+	looked int // round in which its uses were looked up
+
 	known   bool  // the fields below were read
 	created int64 // nanoseconds since 1970; tells whether a use is of this entry
 	cost    time.Duration
@@ -165,10 +168,7 @@ func (x *index) starved() bool {
 		return x.rest
 	}
 	first := x.order.list[0]
-	if x.policy == Cost {
-		return cmp.Or(cmp.Compare(x.worth(first), x.low.merit()), cmp.Compare(first.seq, x.low.seq)) > 0
-	}
-	return x.age(first) > x.low.seq
+	return x.compare(first, x.useOf(first), &x.low, x.low.least) > 0
 }
 
 // pass leaves an entry that cannot be evicted out of the queue.
@@ -269,7 +269,7 @@ func (us uses) latest() (seq int64) {
 	return seq
 }
 
-// useOf sums the requests for an entry.
+// useOf sums the requests for an entry, as far as they are known.
 func (x *index) useOf(r *record) (sum use) {
 	for _, us := range [...]uses{x.own, x.others} {
 		if u := us[r.place]; u.created == r.created {
@@ -277,7 +277,20 @@ func (x *index) useOf(r *record) (sum use) {
 			sum.last = max(sum.last, u.last)
 		}
 	}
-	return sum
+	return use{r.created, max(sum.count, r.least.count), max(sum.last, r.least.last)}
+}
+
+// usedSince reports whether an entry was used later than the index told.
+func (x *index) usedSince(r *record) bool { return x.useOf(r).last > r.least.last }
+
+// lookedUp notes what the files of other writers say of the uses of an entry.
+func (x *index) lookedUp(r *record, found uses, round int) {
+	r.looked = round
+	delete(x.others, r.place)
+	x.merge(x.others, found)
+	if x.order != nil && r.at >= 0 {
+		heap.Fix(x.order, r.at)
+	}
 }
 
 // inherit copies what old knows of the entries that were found on the disk again. Where
@@ -292,7 +305,7 @@ func (x *index) inherit(old *index) {
 		case o.stamp == stamp{}:
 			r.was = o
 		case o.stamp == r.stamp:
-			r.known, r.created, r.cost, r.seq = true, o.created, o.cost, o.seq
+			r.known, r.created, r.cost, r.seq, r.least = true, o.created, o.cost, o.seq, o.least
 		}
 	}
 	x.seq = max(x.seq, old.seq)
@@ -350,41 +363,33 @@ func (x *index) surplus(capacity int64, keep string, most int) []*record {
 }
 
 // before reports whether a is evicted before b.
-func (x *index) before(a, b *record) bool {
+func (x *index) before(a, b *record) bool { return x.compare(a, x.useOf(a), b, x.useOf(b)) < 0 }
+
+// compare is below 0 if a is evicted before b where they have these uses. More uses of an
+// entry never make it go earlier.
+func (x *index) compare(a *record, of use, b *record, ofB use) int {
 	order := 0
 	switch x.policy {
 	case LRU:
-		order = cmp.Compare(x.age(a), x.age(b))
+		order = cmp.Compare(max(a.seq, of.last), max(b.seq, ofB.last))
 	case Cost:
-		order = cmp.Compare(x.worth(a), x.worth(b))
+		order = cmp.Compare(a.worth(of), b.worth(ofB))
 	}
-	return cmp.Or(order, cmp.Compare(a.seq, b.seq), cmp.Compare(a.created, b.created), cmp.Compare(a.place, b.place)) < 0
-}
-
-// age is the number of what counts under FIFO and LRU: it is not below the entry's own.
-func (x *index) age(r *record) int64 {
-	if x.policy == LRU {
-		return max(r.seq, x.useOf(r).last)
-	}
-	return r.seq
+	return cmp.Or(order, cmp.Compare(a.seq, b.seq), cmp.Compare(a.created, b.created), cmp.Compare(a.place, b.place))
 }
 
 // worth is the compile time that a byte of the entry saves, in nanoseconds (SPEC P7).
-func (x *index) worth(r *record) float64 { return r.merit() * float64(x.useOf(r).count+1) }
+func (r *record) worth(of use) float64 {
+	return float64(max(0, r.cost)) / float64(max(r.bytes, 1)) * float64(of.count+1)
+}
 
-// merit is the least that it is worth, whatever its uses.
-func (r *record) merit() float64 { return float64(max(0, r.cost)) / float64(max(r.bytes, 1)) }
-
-// lines lists all entries in the order that they would go in if none was used: their
-// numbers tell it, but under Cost their merit does first.
+// lines lists all entries in the order that they would go in if there were no more uses than
+// those that are known, which it notes in them.
 func (x *index) lines() []*record {
-	return slices.SortedFunc(maps.Values(x.entries), func(a, b *record) int {
-		order := 0
-		if x.policy == Cost {
-			order = cmp.Compare(a.merit(), b.merit())
-		}
-		return cmp.Or(order, cmp.Compare(a.seq, b.seq), cmp.Compare(a.place, b.place))
-	})
+	for _, r := range x.entries {
+		r.least = x.useOf(r)
+	}
+	return slices.SortedFunc(maps.Values(x.entries), func(a, b *record) int { return x.compare(a, a.least, b, b.least) })
 }
 
 // queue is a heap of records, the next victim first.

@@ -93,7 +93,7 @@ func naiveBefore(x *index, a, b *record) bool {
 		left := float64(a.cost) * float64(x.useOf(a).count+1) * float64(max(b.bytes, 1))
 		right := float64(b.cost) * float64(x.useOf(b).count+1) * float64(max(a.bytes, 1))
 		if left != right {
-			return left < right && x.worth(a) != x.worth(b)
+			return left < right && a.worth(x.useOf(a)) != b.worth(x.useOf(b))
 		}
 	}
 	return a.seq < b.seq || a.seq == b.seq && a.created < b.created

@@ -80,6 +80,7 @@ func (s *Store) takeUses(x *index) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x.note(s.mu.uses)
+	s.dir.noted += len(s.mu.uses)
 	clear(s.mu.uses)
 }
 
@@ -115,18 +116,86 @@ func (d *directory) latestUse() (latest int64) {
 	return latest
 }
 
-// others is told where uses matter for the choice of a victim.
-func (d *directory) others() error {
-	if d.s.policy() == FIFO {
-		return nil
+// renew has the uses of those that go next looked up again, once a minute. A change that
+// has done so does not again, however far the clock jumps meanwhile.
+func (d *directory) renew() {
+	if now := d.s.cfg.Now(); !d.usesNew && now.Sub(d.usesRead).Abs() >= flushEvery {
+		d.beginRound(now)
 	}
-	return d.told()
 }
 
-// told is errMore, once a minute, if the uses of other writers are to be read first. A
-// change that has read them does not again, however far the clock jumps meanwhile.
+func (d *directory) beginRound(now time.Time) {
+	d.usesRead, d.usesNew, d.usesAll, d.looked = now, true, false, 0
+	d.round++
+}
+
+// unsure lists those of which other writers may have noted uses in this round.
+func (d *directory) unsure(victims []*record) []*record {
+	if d.usesAll || d.s.policy() == FIFO {
+		return nil
+	}
+	return slices.DeleteFunc(victims, func(r *record) bool { return r.looked == d.round })
+}
+
+// lookUp puts entries in order, and looks the uses of the next victims up, until those are sure.
+// Where that has come to cost as much as to read all uses it does that instead: so neither
+// how many uses there are matters, nor how many victims.
+func (d *directory) lookUp() {
+	each, all := d.s.costOfUses()
+	later, loaded := 0, false
+	for {
+		d.idx.arrange(d.only)
+		for d.idx.starved() && d.readOn() {
+		}
+		unsure := d.unsure(d.idx.surplus(d.upTo, d.keep, mostMoved/5))
+		if len(unsure) == 0 {
+			break
+		}
+		for _, r := range unsure {
+			if d.looked += each; d.looked > all {
+				d.loadUses()
+				loaded = true
+				break
+			}
+			if d.idx.lookedUp(r, d.s.usesOf(r.place), d.round); d.idx.usedSince(r) {
+				later++
+			}
+		}
+	}
+	if loaded {
+		for _, r := range d.idx.entries {
+			if d.idx.usedSince(r) {
+				later++
+			}
+		}
+	}
+	if d.isMuch(later) {
+		d.saved = 0 // so that the next process does not do this again
+	}
+}
+
+// isMuch reports whether so many uses that the index does not have make it worth writing.
+func (d *directory) isMuch(uses int) bool {
+	const few, share = 128, 8
+	return uses > few && uses > d.savedOf/share
+}
+
+// costOfUses is about what it costs to look up the uses of one entry, and to read all, in KiB.
+func (s *Store) costOfUses() (each, all int64) {
+	const inFile = 16
+	list, _ := s.main.ReadDir(usesDir) // hints
+	for _, entry := range list {
+		if info, err := s.main.Lstat(usesDir + "/" + entry.Name); err == nil {
+			each += inFile
+			all += info.Size >> 10
+		}
+	}
+	return each, all
+}
+
+// told is errMore, once a minute, if the uses of other writers are to be read first.
 func (d *directory) told() error {
-	if d.usesNew || d.s.cfg.Now().Sub(d.usesRead).Abs() < flushEvery {
+	if d.usesAll && (d.usesNew || d.s.cfg.Now().Sub(d.usesRead).Abs() < flushEvery) {
 		return nil
 	}
 	if d.stale = true; d.lock != nil && d.fresh {
@@ -139,7 +208,8 @@ func (d *directory) told() error {
 // loadUses reads the files of other writers, and takes over those of writers that ended.
 // It needs no lock: who renames a file takes it over.
 func (d *directory) loadUses() {
-	d.stale, d.usesNew, d.usesRead = false, true, d.s.cfg.Now()
+	d.beginRound(d.s.cfg.Now())
+	d.stale, d.usesAll = false, true
 	live, ended, names, err := d.s.readUses(d.idx, true)
 	if err != nil {
 		d.s.logOnce("read uses", err) // victims are chosen by what is known
