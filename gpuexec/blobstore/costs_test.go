@@ -219,3 +219,41 @@ func firstEviction(t *testing.T, p blobstore.Policy, who string, entries int) in
 	r.want("entries", words(s.usage().Entries, s.audit()), words(entries, "ok"))
 	return took
 }
+
+// P7: an open takes as much whatever the number of backends, and what was copied into a
+// folder of one by hand is noticed: where they are many, by one of the next opens.
+func TestOpenOfManyBackends(t *testing.T) {
+	cost := func(backends int) (int64, int) {
+		r := newRig(t)
+		s := r.open("d", 8*mib)
+		for i := range backends {
+			r.want("put", s.put("k", "v", putOptions{backend: fmt.Sprintf("backend%03d", i)}), "ok")
+		}
+		s.SaveIndex()
+		s.shut()
+		n := atomic.Int64{}
+		open := func() *shop { return r.open("d", 8*mib, counted(&tally{nil, &n})) }
+		n.Store(0)
+		s = open()
+		took := n.Load()
+		r.want("entries", words(s.usage().Entries, s.audit()), words(backends, "ok"))
+		s.shut()
+		r.write(r.path("d/backend001/7/0/key.bin"), []byte("by hand"))
+		for again := range 2000 {
+			s = open()
+			if s.usage().Entries == backends+1 {
+				return took, again
+			}
+			s.shut()
+		}
+		return took, -1
+	}
+	few, again := cost(3)
+	if again != 0 {
+		t.Errorf("noticed by open %d", again)
+	}
+	many, again := cost(300)
+	if t.Logf("%d and %d, noticed by open %d", few, many, again); many > few+64 || again < 0 {
+		t.Errorf("%d operations with 3 backends, %d with 300", few, many)
+	}
+}

@@ -33,6 +33,7 @@ type directory struct {
 	saved   uint64 // inode of the journal that the present snapshot goes with; 0 = another should be made
 	savedAt int64  // how far in it
 	savedOf int    // how many entries it has
+	chance  int64  // which folders are looked at
 	noted   int    // uses since this process has saved one
 	text    int64  // what size.txt says
 	look    func() // at the index, to be called after the change

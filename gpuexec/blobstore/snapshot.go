@@ -33,7 +33,8 @@ type snapshot struct {
 	inode   uint64 // of the journal
 	offset  int64
 	seal    string // the last word before that offset
-	folders uint64 // digest of the times at which the folders of the backends were changed
+	links   uint64 // of the root
+	folders int64  // bytes of the lines, after the table, that tell when the folders of the backends were changed
 	entries int
 	unknown int    // entries whose number may be too large, and their lines too late
 	order   Policy // of the lines
@@ -47,7 +48,7 @@ const (
 )
 
 func (h *snapshot) String() string {
-	return sealed(fmt.Sprintf("index %s %d %d %s %016x %d %d %s %d %d %d %d ", h.boot, h.inode, h.offset, h.seal, h.folders,
+	return sealed(fmt.Sprintf("index %s %d %d %s %d %d %d %d %s %d %d %d %d ", h.boot, h.inode, h.offset, h.seal, h.links, h.folders,
 		h.entries, h.unknown, h.order, h.length, h.seq, h.bytes, h.disk))
 }
 
@@ -57,9 +58,9 @@ func parseSnapshot(text []byte) (h snapshot, length int64, whole bool) {
 	if !ok {
 		return h, 0, false
 	}
-	_, err := fmt.Sscanf(string(line), "index %s %d %d %s %x %d %d %s %d %d %d %d ", &h.boot, &h.inode, &h.offset, &h.seal, &h.folders,
+	_, err := fmt.Sscanf(string(line), "index %s %d %d %s %d %d %d %d %s %d %d %d %d ", &h.boot, &h.inode, &h.offset, &h.seal, &h.links, &h.folders,
 		&h.entries, &h.unknown, &h.order, &h.length, &h.seq, &h.bytes, &h.disk)
-	return h, int64(len(line) + 1), err == nil && h.String() == string(line)+"\n" && h.length >= 0
+	return h, int64(len(line) + 1), err == nil && h.String() == string(line)+"\n" && h.length >= 0 && h.folders >= 0
 }
 
 // appendEntry adds the line of an entry.
@@ -115,7 +116,7 @@ func readingOf(from io.ReaderAt, size int64) (r reading, ok bool) {
 		return r, false
 	}
 	h, at, ok := parseSnapshot(head)
-	ok = ok && h.entries >= 0 && at+h.length+tableRow*int64(h.entries) == size
+	ok = ok && h.entries >= 0 && at+h.length+tableRow*int64(h.entries)+h.folders == size
 	return reading{h, from, at, at, at + h.length, h.entries, readOnce}, ok
 }
 
@@ -186,13 +187,13 @@ func (r *reading) next() (some []record, ok bool) {
 }
 
 // goesWith reports whether a snapshot is of the journal that is open, at a place that
-// it has.
-func (d *directory) goesWith(h *snapshot) bool {
+// it has. The lines of its entries begin there in the file.
+func (d *directory) goesWith(h *snapshot, from io.ReaderAt, first int64) bool {
 	j := &d.journal
 	if boot := d.s.main.Boot(); boot == "" || h.boot != boot || j.file == nil || h.inode != j.inode || h.offset > j.offset {
 		return false
 	}
-	return d.sealAt(h.offset) == h.seal && (h.offset < j.offset || h.folders == d.folders())
+	return d.sealAt(h.offset) == h.seal && (h.offset < j.offset || d.untouched(h, from, first+h.length+tableRow*int64(h.entries)))
 }
 
 // sealAt is the last word of the journal before an offset, or empty.
@@ -207,20 +208,49 @@ func (d *directory) sealAt(offset int64) string {
 	return string(word[:sealSize-1])
 }
 
-// folders is a digest of the times at which the folders of backends were changed: a
-// bucket came or went, or somebody has put an older copy over them.
-func (d *directory) folders() uint64 {
-	list, err := d.s.main.ReadDir(".")
-	if err != nil {
-		return 0
-	}
-	var text []byte
+// folders has a line for each folder of a backend, when it was changed: a bucket came or went, or
+// somebody has put an older copy over it. Of the root it gives the number of links, which
+// most file systems count folders with.
+func (d *directory) folders() (text []byte, links uint64) {
+	f := d.s.main
+	list, _ := f.ReadDir(".") // nothing is believed then
 	for _, b := range list {
-		if info, err := d.s.main.Lstat(b.Name); err == nil && info.Mode.IsDir() && validBackend(b.Name) {
+		if info, err := f.Lstat(b.Name); err == nil && info.Mode.IsDir() && validBackend(b.Name) {
 			text = fmt.Appendf(text, "%s %d\n", b.Name, info.Changed.UnixNano())
 		}
 	}
-	return xxhash.Sum64(text)
+	root, _ := f.Lstat(".")
+	return text, root.Links
+}
+
+// untouched reports whether the folders are as their lines say, which begin there in the file.
+// Where they are many it looks at some, other ones in each opening, so that it costs as much.
+func (d *directory) untouched(h *snapshot, from io.ReaderAt, at int64) bool {
+	const most = 1 << 10 // bytes of lines
+	text := make([]byte, min(h.folders, most))
+	if h.folders <= most {
+		short, err := readAll(from, text, at)
+		now, _ := d.folders()
+		return err == nil && !short && bytes.Equal(text, now)
+	}
+	begin := min(max(0, d.chance%(h.folders+most)-most), h.folders-most) // the first and last ones as often as others
+	if root, err := d.s.main.Lstat("."); err != nil || root.Links != h.links {
+		return false
+	}
+	if short, err := readAll(from, text, at+begin); err != nil || short {
+		return false
+	}
+	if begin > 0 {
+		_, text, _ = bytes.Cut(text, []byte("\n"))
+	}
+	for line := range bytes.Lines(text[:bytes.LastIndexByte(text, '\n')+1]) {
+		name, _, _ := strings.Cut(string(line), " ")
+		info, err := d.s.main.Lstat(name)
+		if err != nil || fmt.Sprintf("%s %d\n", name, info.Changed.UnixNano()) != string(line) {
+			return false
+		}
+	}
+	return true
 }
 
 // peek takes the totals from the end of the journal for an index, whose entries are read
@@ -238,8 +268,8 @@ func (d *directory) peek() bool {
 	defer f.Close()
 	head := make([]byte, mostHead)
 	n, _ := f.ReadAt(head, 0) // short, at worst
-	h, _, ok := parseSnapshot(head[:n])
-	if !ok || !d.goesWith(&h) {
+	h, at, ok := parseSnapshot(head[:n])
+	if !ok || !d.goesWith(&h, f, at) {
 		return false
 	}
 	was := d.idx.totals
@@ -264,7 +294,7 @@ func (d *directory) load() bool {
 	r, ok := readingOf(f, info.Size)
 	x := newIndex(d.s.policy())
 	x.totals, x.rest, x.gone = r.totals, r.entries > 0, map[string]bool{}
-	if err == nil && ok && info.Regular() && d.goesWith(&r.snapshot) {
+	if err == nil && ok && info.Regular() && d.goesWith(&r.snapshot, f, r.first) {
 		end := d.journal.offset
 		d.journal.offset = r.offset
 		err = d.journal.read(x, end)
@@ -337,10 +367,11 @@ func (d *directory) save() {
 	if d.readRest(); !d.fresh {
 		return // and the next change lists
 	}
+	folders, links := d.folders()
 	h := snapshot{boot: d.s.main.Boot(), inode: j.inode, offset: j.offset, entries: len(d.idx.entries), order: d.idx.policy, totals: d.idx.totals}
 	d.tookFrom(&h) // also if it fails, so that not each change tries
 	d.noted = 0
-	h.seal, h.folders = d.sealAt(h.offset), d.folders()
+	h.seal, h.folders, h.links = d.sealAt(h.offset), int64(len(folders)), links
 	records := d.idx.lines()
 	lines, table := linesOf(records)
 	for _, r := range records {
@@ -349,7 +380,7 @@ func (d *directory) save() {
 		}
 	}
 	h.length = int64(len(lines))
-	if err := rewrite(d.s.main, indexFile, []byte(h.String()), lines, table); err != nil {
+	if err := rewrite(d.s.main, indexFile, []byte(h.String()), lines, table, folders); err != nil {
 		d.s.logOnce("write the index", err)
 	}
 }
