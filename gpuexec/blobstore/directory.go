@@ -232,15 +232,20 @@ func (d *directory) distrust(ctx context.Context) error {
 // told at the end: one that panics leaves nothing undone.
 func (d *directory) alter(ctx context.Context, do func() error) error {
 	var events []Event
+	aside := 0
 	for again := 0; ; {
 		more, left, err := d.turn(ctx, do)
 		left.settle(d.s)
 		events = append(events, left.events...)
+		goesOn := err == nil && more || errors.Is(err, errPassedOver) && again < 3
+		if aside += left.aside; aside > setAsideMax || aside > 0 && !goesOn {
+			d.s.boundQuarantine()
+			aside = 0
+		}
 		switch {
-		case err == nil && more:
-		case errors.Is(err, errPassedOver) && again < 3:
+		case goesOn && err != nil:
 			again++
-		default:
+		case !goesOn:
 			for _, e := range events {
 				d.s.tell(e)
 			}
@@ -291,10 +296,10 @@ func (d *directory) turn(ctx context.Context, do func() error) (more bool, left 
 // aftermath is what follows a turn when the locks are free; listeners, which may ask the
 // store, are told of the events after the last turn.
 type aftermath struct {
-	trash       []string // folders to be removed
-	events      []Event
-	quarantined bool // an entry was set aside
-	remembered  bool // settings were written
+	trash      []string // folders to be removed
+	events     []Event
+	aside      int  // entries that were set aside
+	remembered bool // settings were written
 }
 
 func (a aftermath) settle(s *Store) {
@@ -303,9 +308,6 @@ func (a aftermath) settle(s *Store) {
 		if err := s.commit(true, leaseDir+"/"); err != nil {
 			s.logOnce("sync settings", err)
 		}
-	}
-	if a.quarantined {
-		s.boundQuarantine()
 	}
 }
 

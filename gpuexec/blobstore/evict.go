@@ -292,7 +292,7 @@ func (d *directory) setAside(place string, miss Miss) (stuck, err error) {
 	}
 	d.s.stats.setAside.Add(1)
 	d.events = append(d.events, Event{Kind: "quarantined", Backend: backendOf(place), Place: place, Reason: miss.Reason})
-	d.quarantined = true
+	d.aside++
 	return nil, nil
 }
 
@@ -302,13 +302,15 @@ func (s *Store) boundQuarantine() {
 	if err != nil {
 		s.logOnce("bound quarantine", err)
 	}
-	var disk int64
+	disk, most := int64(0), s.capacity()/10
 	kept := 0
 	for i := len(list) - 1; i >= 0; i-- { // names begin with their time: the newest is last
 		name := quarantineDir + "/" + list[i].Name
-		files, _ := s.main.files(name)
-		disk += sized(name, files).disk
-		if kept++; kept > setAsideMax || disk > s.capacity()/10 {
+		if kept++; kept <= setAsideMax && disk <= most {
+			files, _ := s.main.files(name)
+			disk += sized(name, files).disk
+		}
+		if kept > setAsideMax || disk > most {
 			_ = s.main.RemoveAll(name) // the next time removes what is left
 		}
 	}

@@ -27,6 +27,8 @@ type Info struct {
 	Signer                string
 	Flaw                  Miss // why the entry is bad; zero = sound
 	SetAside              bool // this Verify has set it aside
+
+	seen outline // before it was read
 }
 
 // List calls each for every entry of the directory, in the order of their names. It
@@ -101,8 +103,8 @@ func (s *Store) Inspect(ctx context.Context, entry string) (Info, error) {
 func (s *Store) inspect(l folder, place string) (Info, verdict) {
 	parts := strings.Split(place, "/")
 	i := Info{Entry: place, Backend: parts[0], Bucket: parts[1], Slot: parts[2]}
-	files, _ := l.files(place)
-	i.Bytes = sized(place, files).bytes
+	i.seen = l.outline(place)
+	i.Bytes = sized(place, i.seen.files).bytes
 	key, v := s.readKey(l, place)
 	if v.kind == sound {
 		var e frame.Entry
@@ -136,7 +138,7 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 				i.Key = ""
 			}
 			bad = append(bad, i)
-			f.bad = append(f.bad, flawed{place: i.Entry, miss: i.Flaw})
+			f.bad = append(f.bad, flawed{place: i.Entry, miss: i.Flaw, seen: i.seen})
 		}
 		return nil
 	})
@@ -147,7 +149,7 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 		return bad, err
 	}
 	defer s.leave()
-	err = s.main.scan(func(string, files) error { return ctx.Err() }, func(name string, err error) {
+	err = s.main.scan(nil, func(name string, err error) {
 		if s.concerns(name) {
 			_, bucket, _ := strings.Cut(name, "/")
 			bad = append(bad, Info{Entry: backendOf(name) + "/" + bucket + "/", Backend: backendOf(name), Bucket: bucket, Flaw: Miss{Reason: fault.Degraded}})

@@ -108,7 +108,7 @@ type flawed struct {
 	layer int
 	place string
 	miss  Miss
-	seen  outline // when it was bad
+	seen  outline // when it was bad, or zero
 	gone  bool    // set aside
 }
 
@@ -381,11 +381,14 @@ func (s *Store) setAside(ctx context.Context, f *finding) {
 			s.hide(s.layer(b.layer), b.place)
 			continue
 		}
-		b.seen = s.main.outline(b.place)
+		known := b.seen != outline{}
+		if !known {
+			b.seen = s.main.outline(b.place)
+		}
 		s.mu.Lock()
 		stuck := s.mu.stuck[b.place] == b.seen
 		s.mu.Unlock()
-		if stuck || !s.stillBad(b.place) { // it may have been replaced before
+		if stuck || !known && !s.stillBad(b.place) { // it may have been replaced before
 			b.seen = outline{}
 		}
 		own = own || !stuck

@@ -48,7 +48,8 @@ func (f folder) stampOf(name string) stamp {
 
 // scan visits all entries. It passes over names that no store makes: buckets and
 // slots that are no decimal number, links, and files in the place of folders. It
-// calls skipped for the folder of a backend or bucket that may not be listed.
+// calls skipped for the folder of a backend or bucket that may not be listed. Without each it
+// looks for these alone.
 func (f folder) scan(each visit, skipped func(name string, err error)) error {
 	backends, err := f.ReadDir(".")
 	if err != nil {
@@ -117,7 +118,7 @@ func (f folder) scanBucket(bucket string, each visit, skipped func(string, error
 		return pass(bucket, err, skipped)
 	}
 	for _, slot := range slots {
-		if !slot.ours {
+		if !slot.ours || each == nil {
 			continue
 		}
 		place := bucket + "/" + slot.name

@@ -74,7 +74,8 @@ func TestCostsOfManyEntries(t *testing.T) {
 	}
 }
 
-// P4: repairing takes as much for each damaged entry, however many there are.
+// P4: repairing takes as much for each damaged entry, however many there are, reads each
+// once, and does not look at all that was set aside in each turn.
 func TestRepairIsLinear(t *testing.T) {
 	blobstore.HoldLong(t)
 	each := func(entries int) float64 {
@@ -93,7 +94,7 @@ func TestRepairIsLinear(t *testing.T) {
 		r.want("repaired", words(len(bad), err, s.usage().Entries), words(entries, nil, 0))
 		return float64(c.n.Load()) / float64(entries)
 	}
-	if few, many := each(30), each(300); many > 1.2*few {
+	if few, many := each(30), each(300); many > 1.2*few || many > 34 {
 		t.Errorf("%.1f operations for each of 30 entries, %.1f for each of 300", few, many)
 	}
 }
