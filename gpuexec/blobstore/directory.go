@@ -53,6 +53,7 @@ type directory struct {
 	upTo     int64  // bytes of all entries that may stay
 
 	owes bool // an import is to evict more
+	late late
 
 	settled   bool     // the directory was told what this process was given
 	unwritten bool     // that could not be written

@@ -260,7 +260,7 @@ func (d *directory) give(ctx context.Context, bytes int64) bool {
 		if most < 0 {
 			most = d.idx.disk - bytes
 		}
-		if most < bytes || d.room() < bytes {
+		if most < bytes || d.room(false) < bytes {
 			return nil
 		}
 		return d.shrink(most, "", "")

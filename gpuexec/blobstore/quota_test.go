@@ -136,3 +136,66 @@ func (r *rig) afterTheCrowd(stores [2]*shop) {
 	}
 	r.want("left", r.names("d/tmp"), "[]")
 }
+
+// frees is a disk of 1,000 KiB that tells what is removed to be free later, if late is set.
+type frees struct {
+	vfs.FS
+	late           *bool
+	removed, taken *int64 // bytes that it does not tell; those of others
+}
+
+func (f frees) used() (used int64) {
+	most := quota{f.FS, nil, 0}
+	for most.room(0) != nil {
+		most.most += 4 * kib
+	}
+	return most.most
+}
+
+func (f frees) RemoveAll(name string) error {
+	before := f.used()
+	err := f.FS.RemoveAll(name)
+	if *f.late {
+		*f.removed += before - f.used()
+	}
+	return err
+}
+
+func (f frees) Free() (free, total int64, err error) {
+	return 1000*kib - f.used() - *f.removed - *f.taken, 1000 * kib, nil
+}
+
+// P7: where the file system tells late what is free, no more goes than is needed; what has not
+// come after a minute is made up for, and so is what others take.
+func TestKeepFreeWhereBlocksAreFreedLate(t *testing.T) {
+	for _, p := range []blobstore.Policy{blobstore.FIFO, blobstore.LRU} {
+		r := newRig(t)
+		late, removed, taken := true, int64(0), int64(0)
+		s := r.open("d", mib, policy(p), func(c *blobstore.Config) {
+			c.KeepFree = 0.5
+			blobstore.SetFS(c, func(root string) vfs.FS { return frees{vfs.Dir(root), &late, &removed, &taken} })
+		})
+		s.fill(1, 4, 100*kib)
+		r.want("enough is free", s.usage().Entries, 4)
+		s.fill(5, 9, 100*kib)
+		r.want("late", words(s.usage().Entries, removed > 400*kib), "4 true")
+		removed, late = 0, false
+		s.fill(10, 14, 100*kib)
+		r.want("at once", s.usage().Entries, 4)
+		taken = 100 * kib
+		r.clock(time.Minute)
+		s.fill(15, 15, 100*kib)
+		r.want("others have some", s.usage().Entries, 3)
+		taken, late = 0, true
+		s.fill(16, 17, 100*kib)
+		r.want("late again", s.usage().Entries, 4)
+		r.clock(2 * time.Minute)
+		s.fill(18, 18, 1)
+		r.want("never", s.usage().Entries, 4)
+		for i := range 6 {
+			r.clock(40 * time.Second)
+			s.put(fmt.Sprint("more", i), "v", putOptions{bytes: 100 * kib})
+		}
+		r.want("never, and used on", s.usage().Entries < 4, true)
+	}
+}

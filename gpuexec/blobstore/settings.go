@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
@@ -246,9 +247,9 @@ func (s *Store) policy() Policy { return s.settings.Load().policy }
 var errFull = errors.New("others fill the disk beyond what is to be kept free")
 
 // room is how many bytes entries may take now: the capacity, or less where the file
-// system is fuller than Config.KeepFree allows; below 0 if others fill it. It is part of
-// a change.
-func (d *directory) room() int64 {
+// system is fuller than Config.KeepFree allows; below 0 if others fill it. stored says
+// that what was written for entries are entries by now. It is part of a change.
+func (d *directory) room(stored bool) int64 {
 	s, capacity := d.s, d.s.capacity()
 	if s.cfg.KeepFree == 0 {
 		return capacity
@@ -258,13 +259,48 @@ func (d *directory) room() int64 {
 		s.logOnce("look for free space", err)
 		return capacity
 	}
-	return min(capacity, d.idx.disk+free-int64(s.cfg.KeepFree*float64(total)))
+	if stored {
+		d.late.note(d.idx, free, s.cfg.Now())
+	}
+	return min(capacity, d.idx.disk+free+d.late.young+d.late.old-int64(s.cfg.KeepFree*float64(total)))
+}
+
+// late is what was removed and the file system does not tell to be free yet: some free
+// blocks with the next commit, or discard them first. It lasts one to two minutes, for others
+// may have the blocks too.
+type late struct {
+	young, old     int64     // bytes
+	since, noted   time.Time // when the old ones became so; when the numbers below were
+	of             *index    // of the numbers below
+	added, dropped int64
+	free           int64
+}
+
+const lateFor = time.Minute
+
+// note takes what the file system says is free. What is free beyond what it said last, but for
+// what was stored since, has come.
+func (l *late) note(x *index, free int64, now time.Time) {
+	if now.Sub(l.since).Abs() >= lateFor {
+		l.young, l.old, l.since = 0, l.young, now
+	}
+	added, dropped := x.added, x.added-x.disk // where entries are read late only their sum is known
+	if l.of != x || now.Sub(l.noted).Abs() >= lateFor {
+		l.young, l.old = 0, 0
+	} else {
+		l.young += max(0, dropped-l.dropped)
+		came := max(0, free-l.free+added-l.added)
+		fromOld := min(came, l.old)
+		l.old -= fromOld
+		l.young -= min(came-fromOld, l.young)
+	}
+	l.noted, l.of, l.added, l.dropped, l.free = now, x, added, dropped, free
 }
 
 // bound is what to evict to: the room, or the capacity where not even an empty store would
 // leave free what is to be.
 func (d *directory) bound() int64 {
-	if room := d.room(); room >= 0 {
+	if room := d.room(true); room >= 0 {
 		return room
 	}
 	return d.s.capacity()

@@ -229,6 +229,7 @@ func TestKeepFree(t *testing.T) {
 	free.Store(40 * kib) // the newcomer is written by then
 	s.fill(5, 5, 100*kib)
 	r.want("one goes for it", s.has(1, 2, 3, 4, 5), []int{2, 3, 4, 5})
+	r.clock(2 * time.Minute) // and what went has not become free
 	free.Store(-400 * kib)
 	r.want("no room at all", s.put("k6", "v", putOptions{bytes: 100 * kib}), "refused reason=degraded")
 	r.want("nothing went for it", s.usage().Entries, 4)

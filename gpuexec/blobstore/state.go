@@ -19,6 +19,7 @@ type index struct {
 	order   *queue    // of all entries; nil until the first victim is asked for
 	strange []*record // those that were added unknown, also some that are gone or known by now
 	unread  bool      // only the totals are known
+	added   int64     // bytes on the disk of all that were added, those too that went since
 
 	// rest says that entries are known by two ends only: those that were stored lately,
 	// and of those before, in the order of lines, the first.
@@ -103,6 +104,7 @@ func (x *index) add(r record) {
 	x.remove(r.place)
 	x.bytes += r.bytes
 	x.disk += r.disk
+	x.added += r.disk
 	x.hold(&r)
 }
 

@@ -345,7 +345,7 @@ func (w *writing) publishLocked() error {
 	if w.outgrown = w.record().disk > s.largest(); w.outgrown {
 		return nil
 	}
-	if d.room() < 0 {
+	if d.room(false) < 0 {
 		return errFull
 	}
 	bad := f.bad
