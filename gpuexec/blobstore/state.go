@@ -2,10 +2,11 @@ package blobstore
 
 import (
 	"cmp"
-	"container/heap"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/priority"
 )
 
 // index is what one process knows of the entries of a directory. It is pure: it uses
@@ -79,7 +80,7 @@ type record struct {
 	was   *record // what may be an older record of it
 
 	stuck bool // it cannot be evicted at present
-	at    int  // where it is in the queue; below 0 = it is not
+	at    int  // where it is in the queue; 0 = it is not
 }
 
 // block is what the smallest file takes on a disk, in bytes.
@@ -115,8 +116,8 @@ func (x *index) hold(r *record) {
 	if !r.known {
 		x.strange = append(x.strange, r)
 	}
-	if r.at = -1; x.order != nil && x.order.takes(r) {
-		heap.Push(x.order, r)
+	if r.at = 0; x.order != nil && x.order.takes(r) {
+		x.order.Push(r)
 	}
 }
 
@@ -137,8 +138,8 @@ func (x *index) remove(place string) {
 	x.disk -= r.disk
 	x.held.bytes -= r.bytes
 	x.held.disk -= r.disk
-	if x.order != nil && r.at >= 0 {
-		heap.Remove(x.order, r.at)
+	if x.order != nil {
+		x.order.Remove(r)
 	}
 }
 
@@ -169,14 +170,14 @@ func (x *index) starved() bool {
 	if !x.rest || x.order.Len() == 0 {
 		return x.rest
 	}
-	first := x.order.list[0]
+	first := x.order.First()
 	return x.compare(first, x.useOf(first), &x.low, x.low.least) > 0
 }
 
 // pass leaves an entry that cannot be evicted out of the queue.
 func (x *index) pass(r *record) {
-	heap.Remove(x.order, r.at)
-	r.stuck, r.at = true, -1
+	x.order.Remove(r)
+	r.stuck = true
 }
 
 // retry brings those entries back.
@@ -202,8 +203,8 @@ func (x *index) note(more uses) {
 	for place, u := range more {
 		x.merge(x.own, uses{place: u}) // one after the other, since each may move in the queue
 		x.seq = max(x.seq, u.last)
-		if r, ok := x.entries[place]; ok && x.order != nil && r.at >= 0 {
-			heap.Fix(x.order, r.at)
+		if r, ok := x.entries[place]; ok && x.order != nil {
+			x.order.Fix(r)
 		}
 	}
 }
@@ -290,8 +291,8 @@ func (x *index) lookedUp(r *record, found uses, round int) {
 	r.looked = round
 	delete(x.others, r.place)
 	x.merge(x.others, found)
-	if x.order != nil && r.at >= 0 {
-		heap.Fix(x.order, r.at)
+	if x.order != nil {
+		x.order.Fix(r)
 	}
 }
 
@@ -333,13 +334,12 @@ func (x *index) arrange(only string) {
 	if x.arranged(only) {
 		return
 	}
-	x.order = &queue{before: x.before, only: only, list: make([]*record, 0, len(x.entries))}
+	x.order = &queue{priority.New(x.before, func(r *record) *int { return &r.at }), only}
 	for _, r := range x.entries {
-		if r.at = -1; x.order.takes(r) {
+		if r.at = 0; x.order.takes(r) {
 			x.order.Push(r)
 		}
 	}
-	heap.Init(x.order)
 }
 
 // surplus lists up to most entries to evict so that the bytes are within capacity, in
@@ -350,7 +350,7 @@ func (x *index) arrange(only string) {
 func (x *index) surplus(capacity int64, keep string, most int) []*record {
 	var out, passed []*record
 	for left := x.disk; left > capacity && len(out) < most && x.order.Len() > 0 && !x.starved(); {
-		r := heap.Pop(x.order).(*record)
+		r := x.order.Pop()
 		if r.place == keep || r.bytes == 0 {
 			passed = append(passed, r)
 			continue
@@ -359,7 +359,7 @@ func (x *index) surplus(capacity int64, keep string, most int) []*record {
 		out = append(out, r)
 	}
 	for _, r := range append(passed, out...) {
-		heap.Push(x.order, r)
+		x.order.Push(r)
 	}
 	return out
 }
@@ -394,31 +394,12 @@ func (x *index) lines() []*record {
 	return slices.SortedFunc(maps.Values(x.entries), func(a, b *record) int { return x.compare(a, a.least, b, b.least) })
 }
 
-// queue is a heap of records, the next victim first.
+// queue has the next victim first.
 type queue struct {
-	list   []*record
-	before func(a, b *record) bool
-	only   string // backend of all records; empty = any
+	priority.Queue[*record]
+	only string // backend of all records; empty = any
 }
 
 func (q *queue) takes(r *record) bool {
 	return !r.stuck && (q.only == "" || q.only == backendOf(r.place))
-}
-
-func (q *queue) Len() int           { return len(q.list) }
-func (q *queue) Less(i, j int) bool { return q.before(q.list[i], q.list[j]) }
-func (q *queue) Swap(i, j int) {
-	q.list[i], q.list[j] = q.list[j], q.list[i]
-	q.list[i].at, q.list[j].at = i, j
-}
-func (q *queue) Push(v any) {
-	r := v.(*record)
-	r.at = len(q.list)
-	q.list = append(q.list, r)
-}
-func (q *queue) Pop() any {
-	last := q.list[len(q.list)-1]
-	q.list[len(q.list)-1] = nil
-	q.list = q.list[:len(q.list)-1]
-	return last
 }
