@@ -32,32 +32,33 @@ type Config struct {
 	// StoreDir is the directory in which artefacts outlive the process, for any
 	// number of processes at once; default KILN_STORE_DIR, else nothing is stored.
 	StoreDir string
-	// StoreBytes is what the directory may hold; default KILN_STORE_CAPACITY,
-	// else 1 GiB. 0 turns the store off.
+	// StoreBytes is what the directory may hold; default KILN_STORE_CAPACITY, else
+	// what the directory remembers, else 1 GiB. 0 turns the store off.
 	StoreBytes Limit
-	// StoreRequired makes a missing or unusable directory an error of Open, as it makes
-	// Store.ReadOnly and Store.Off. It also makes it an error to ask for an
-	// artefact that cannot be stored because the identity of its backend is unknown, or no
-	// folder can have its name, or a recipe with a Load made it without a Blob (SPEC P17).
-	// Without it each is logged once, and the program goes on.
+	// StoreRequired makes these errors of Open: no directory, one that cannot be used,
+	// Store.ReadOnly and Store.Off. It also makes it an error to ask for an artefact
+	// that cannot be stored: the identity of its backend is not known, no folder can
+	// have the backend's name, or a recipe with a Load made it without a Blob (SPEC P17).
+	// Without StoreRequired each is logged once, and the program goes on.
 	StoreRequired bool
-	// DriverCaches has the drivers of this process keep the caches that they have of
-	// their own (Mesa, PoCL, CUDA, NVIDIA) in StoreDir, too, each within a tenth of
-	// the store's capacity; default KILN_DRIVER_CACHES, else they stay where they are. It sets the
-	// drivers' variables, but for those that are set, and holds for what is loaded
-	// later: open the runtime before devices are listed or opened. What keeps a cache out
-	// of StoreDir is logged. Linux only.
+	// DriverCaches puts the drivers' own caches (Mesa, PoCL, CUDA, NVIDIA) under
+	// StoreDir, each within a tenth of the store's capacity; default
+	// KILN_DRIVER_CACHES, else they stay where they are. It sets the drivers'
+	// variables of the process that are not set yet. A driver reads them when it is
+	// loaded: open the runtime before devices are listed or opened. What keeps a cache
+	// out of StoreDir is logged. Linux only.
 	DriverCaches bool
 	// Store says the rest of the store: durability, policy, trust, bases, identity.
 	// StoreDir and StoreBytes win over its Dir and Capacity; its Logger defaults to
 	// Logger. Its Identity says what stored artefacts of a backend must fit. By
-	// default they must fit the device, where a device's backend has that name, and
-	// the running executable elsewhere; see DefaultBackend.
+	// default that is the device, where a device's backend has that name, and
+	// elsewhere the running executable; see DefaultBackend.
 	Store blobstore.Config
 
 	ArtefactEntries Limit // artefacts in memory; default ONEDNN_PRIMITIVE_CACHE_CAPACITY, else 1024
-	// ArtefactBytes is for all artefacts in memory together; default unlimited. One that
-	// is larger is not kept but made again for the next caller, which is logged once.
+	// ArtefactBytes is for all artefacts in memory together; default unlimited. An
+	// artefact that is larger is not kept: it is made again for the next caller, which
+	// is logged once.
 	ArtefactBytes Limit
 
 	// What constants may take on each device of a kind, in MiB; default
@@ -66,8 +67,8 @@ type Config struct {
 	GPUConstantsMiB Limit
 
 	// SessionBytes is what all sessions may hold together, beside the capacity of
-	// each; default unlimited. A session that needs more than there is has those
-	// that hold most above their floors give up whole groups (SessionConfig.Floor).
+	// each; default unlimited. When a session needs more than is left, the sessions
+	// that hold most above their floors (SessionConfig.Floor) give up whole groups.
 	SessionBytes Limit
 	// MemoryLimit is what values of sessions, artefacts and constants, and the
 	// blobs that the store keeps in memory, may take together: off, auto (0.8 of
@@ -78,10 +79,10 @@ type Config struct {
 
 	Workers int // run workers of each device; default KILN_WORKERS, else one a core
 
-	// Linger is how long the making of an artefact goes on when every caller that
-	// waited for it has left, and the computing of a constant when its caller's context
-	// has ended; 0 = 1 minute, negative = its context ends at once.
-	// The Linger option says it for one call, and has a table of all that linger.
+	// Linger is how long an artefact goes on being made when every caller that waited
+	// for it has left, and a constant goes on being computed when its caller's context
+	// has ended; 0 = 1 minute, negative = its context ends at once. The option Linger
+	// says it for one call; its comment has the defaults of every room.
 	Linger time.Duration
 
 	// Evicted, if not nil, is told of each artefact that had to go; see
@@ -104,12 +105,13 @@ type Config struct {
 	// the clock. It is also told of each constant that stops being resident, on a
 	// goroutine of its device.
 	Listen func(Event)
-	// Compiling, if not nil, is told of every Make and Load, of what Get computes for
-	// a constant, and of every compile of a device, that takes longer than a second:
-	// then, each further second, and at its end, which waits for it (SPEC E6).
+	// Compiling, if not nil, is told of what takes longer than a second: a Make, a
+	// Load, the function that a constants.Engine.Get was given, a compile of a device.
+	// It is told when the second is over, each further second, and at the end, which
+	// waits for Compiling to return (SPEC E6).
 	Compiling func(gpuexec.CompileEvent)
 
-	Lookup func(name string) (string, bool) // the environment; nil = the process's
+	Lookup func(name string) (string, bool) // an environment variable, and whether it is set; nil = os.LookupEnv
 	Logger *slog.Logger                     // nil = warnings and errors go to slog.Default; slog.DiscardHandler silences it
 }
 

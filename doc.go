@@ -6,7 +6,7 @@
 //	session, err := rt.Session(kiln.SessionConfig{Name: "tenant-a"})     // one a predictor, executor or tenant
 //	group, err := session.Group(ctx, []int64{1, 37})                     // one a request: what is cached for this input shape
 //	defer group.Close()                                                  // what was seen through it is good until then
-//	program, err := kiln.Get(ctx, group, "query", kiln.Recipe[*Program]{ // equal keys are one artefact, whoever asks
+//	program, err := kiln.Get(ctx, group, "query", kiln.Recipe[*Program]{ // equal keys are one artefact, for all sessions
 //		Key:  "matmul 37x384x384",
 //		Make: func(ctx context.Context) (kiln.Made[*Program], error) { … },
 //		Load: func(ctx context.Context, blob []byte) (kiln.Made[*Program], error) { … },

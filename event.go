@@ -38,11 +38,11 @@ type Event struct {
 	Name    string
 	Key     string // of the artefact or constant; empty where the name stands for none
 
-	// Engine has the constant, of which the event tells then; Session, Shape and Name
-	// are empty. Else it is nil.
+	// Engine is the one that has the constant, in an event about a constant: then
+	// Session, Shape and Name are empty. In all other events it is nil.
 	Engine  *constants.Engine
-	Bypass  constants.Bypass  // of a constant that is not cached, whose Kind is Miss: why
-	Removal constants.Removal // of a constant whose Kind is "removed": why
+	Bypass  constants.Bypass  // why the constant is not cached; Kind is Miss then
+	Removal constants.Removal // why the constant is no longer resident; Kind is "removed" then
 
 	Kind Kind // at the name, or of the constant
 
@@ -57,7 +57,7 @@ type Event struct {
 
 	Err      error         // that the call returned; nil unless Kind is Failed
 	Duration time.Duration // of the call
-	Cost     time.Duration // that making the value took, whoever did it; 0 if there is none
+	Cost     time.Duration // that making the value took, in this call or another; 0 if there is none
 }
 
 // found tells of a look-up that found a value, which err says is not what was

@@ -18,7 +18,7 @@ func program(key string) kiln.Recipe[*Program] {
 		}}, nil
 	}
 	return kiln.Recipe[*Program]{
-		Key: key, // equal keys, one artefact, whoever asks
+		Key: key, // equal keys are one artefact, for all sessions
 		Make: func(ctx context.Context) (kiln.Made[*Program], error) {
 			fmt.Println("compile", key) // your compiler
 			return made(&Program{code: "code of " + key})

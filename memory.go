@@ -25,8 +25,8 @@ type MemoryStats struct {
 
 // Stats is a snapshot of what the rooms share.
 type Stats struct {
-	SessionBytes  int64       // that sessions hold of Config.SessionBytes; 0 where that is no limit
-	PendingStores int64       // artefacts that were made and are still being stored; see artefacts.Cache.Settle
+	SessionBytes  int64       // bytes that all sessions hold; 0 where Config.SessionBytes is no number
+	PendingStores int64       // artefacts that were made and are not stored yet; see artefacts.Cache.Settle
 	Memory        MemoryStats // zero where it is off
 }
 

@@ -32,10 +32,10 @@ type Made[T any] struct {
 	// is called off the caller's path while the value is in use.
 	Blob func(context.Context) ([]byte, error)
 
-	// Requires lists the instruction sets without which the blob must not be
-	// loaded, by the names of the device's Identity.ISA: where the backend is no device's,
-	// those of the processor, as Linux says them ("avx2"). nil = not known, so all
-	// that are present; empty = none.
+	// Requires lists the instruction sets without which the blob must not be loaded.
+	// Their names are those of the device's Identity.ISA or, where the backend is no
+	// device's, those that Linux has for the processor ("avx2"). nil = not known, so
+	// all that are present; empty = none.
 	Requires []string
 
 	key    string // of what Take gave, for Set

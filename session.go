@@ -165,11 +165,13 @@ func (s *Session) Announce(shapes ...Shape) error {
 	return failedOn("kiln: announce", "", s.in().Announce(shapes...))
 }
 
-// Hold makes one later Reset of the owner do nothing. Holds add up.
+// Hold makes one later Reset of the owner do nothing. Holds add up. ErrInvalid: the
+// owner is empty; ErrClosed.
 func (s *Session) Hold(owner string) error { return failedOn("kiln: hold", owner, s.in().Hold(owner)) }
 
 // Reset removes the names of one owner from every group, and nothing else. A Hold
 // absorbs it. Values are freed once nobody uses them, which may be later.
+// ErrInvalid: the owner is empty; ErrClosed, or the context's error.
 func (s *Session) Reset(ctx context.Context, owner string) error {
 	return failedOn("kiln: reset", owner, s.in().Reset(ctx, owner))
 }
@@ -182,11 +184,14 @@ func (s *Session) ResetAll(ctx context.Context) error {
 }
 
 // SetGroups changes the capacity in groups; lowering it evicts the surplus.
+// ErrInvalid, and nothing is changed: the capacity is negative, not given or below
+// the session's floor. ErrClosed, or the context's error.
 func (s *Session) SetGroups(ctx context.Context, groups Limit) error {
 	return failedOn("kiln: set groups", "", s.in().SetGroups(ctx, groups))
 }
 
-// SetBytes changes the capacity in bytes likewise.
+// SetBytes changes the capacity in bytes; lowering it evicts the surplus. Errors are
+// those of SetGroups.
 func (s *Session) SetBytes(ctx context.Context, bytes Limit) error {
 	return failedOn("kiln: set bytes", "", s.in().SetBytes(ctx, bytes))
 }
