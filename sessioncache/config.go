@@ -50,7 +50,7 @@ func (p *Pool) Use() (held, spoken int64) { return p.shared.Use() }
 // may evict it.
 type Floor struct {
 	Bytes  int64 // set aside in the pool, whether used or not
-	Groups int64 // this many groups stay, whatever other sessions need
+	Groups int64 // number of groups that stay, whatever other sessions need
 }
 
 // DefaultGroups is the capacity in groups where none is given.
@@ -80,8 +80,9 @@ type Config struct {
 	Policy string // fifo, lru, sieve or duel; empty is duel
 	Keep   string // always or worth; empty is always (SPEC S7)
 
-	// Linger is how long a creator goes on when all who waited for it have left. Who
-	// comes within that time joins it. 0 = its context ends at once (SPEC F4).
+	// Linger is how long a creator goes on when every caller that waited for it has
+	// left. A caller that comes within that time joins it. 0 = its context ends at once
+	// (SPEC F4).
 	Linger time.Duration
 
 	// Saved is what SavePolicy gave in an earlier run, so that this session

@@ -117,7 +117,7 @@ func (s *Session) Groups() int64 { return s.published.groups.Load() }
 // Len is the number of names in all groups. A name on two lanes counts twice.
 func (s *Session) Len() int64 { return s.published.objects.Load() }
 
-// Bytes is the sum of the sizes of their values.
+// Bytes is what the values of all groups were said to hold.
 func (s *Session) Bytes() int64 { return s.published.bytes.Load() }
 
 // Advice replays the last 8,192 calls of Session.Group with another policy and
@@ -133,10 +133,10 @@ func (s *Session) Advice(ctx context.Context, kind string, groups int) (advice.R
 	return r, failed(op, "", err)
 }
 
-// Stream is the shapes given to Acquire of late as they were asked, oldest first,
-// up to 8,192 of them: what package advice works on. Lookups by full key and Set
-// are requests for the policy and the thrash warning, and not in the stream: a
-// model run makes one for each of its names, as many as the model has.
+// Stream is the shapes of the last 8,192 calls of Session.Group, as they were asked,
+// oldest first: what package advice works on. Session.Lookup and Session.Set are
+// requests for the policy and the thrash warning, but are not in the stream: a model
+// run makes one of them for each name of the model.
 func (s *Session) Stream(ctx context.Context) (stream []shapegroups.Shape, err error) {
 	all, err := s.stream(ctx, "stream")
 	return all.Asked, err

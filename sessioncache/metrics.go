@@ -23,7 +23,7 @@ type Stats struct {
 	Evicted  uint64 // groups that went to make room
 	Untold   uint64 // evictions of which Config.Evicted was not told: 65,536 waited for it
 	Thrash   uint64 // warnings: the working set is above the capacity (SPEC S5)
-	Touched  int64  // groups and names that a turn of the actor looked at or changed, at most
+	Touched  int64  // most groups and names that one turn of the actor looked at or changed
 
 	// Useful and Padded are elements of the shapes given to Session.Group, as asked
 	// and as compiled (SPEC S4): what model runs computed. A lookup by full key
@@ -33,7 +33,8 @@ type Stats struct {
 
 // Stats waits for nothing. Requests for resident groups come into KeyHits, Useful,
 // Padded and Thrash with the session's next turn: after a Stream all that were made
-// before it are in. Its cost grows with the most groups that there were at a time.
+// before it are in. Its cost grows with the largest number of groups that there were
+// at a time.
 func (s *Session) Stats() Stats {
 	p := s.published
 	r := Stats{
