@@ -147,9 +147,9 @@ func (c *Cache) DeviceCapacity(kind Kind, index int) (limit.Limit, error) {
 	return c.capacityOf(kind, index), nil
 }
 
-// SetCapacity gives each device of a kind this many MiB and takes the devices' own
-// capacities back (SPEC T12). It flushes every engine of the kind, also where the
-// value is the one in force; 0 disables them, too (SPEC T2).
+// SetCapacity sets the capacity of each device of a kind, in MiB, and takes the
+// devices' own capacities back (SPEC T12). It flushes every engine of the kind, also
+// where the value is the one in force; 0 disables them, too (SPEC T2).
 func (c *Cache) SetCapacity(ctx context.Context, kind Kind, mib limit.Limit) error {
 	if err := checkCapacity(kind, 0, mib); err != nil {
 		return err

@@ -80,8 +80,8 @@ func (e *Engine) String() string {
 
 func (e *Engine) tell(m message) { e.ref.Tell(m) }
 
-// Lookup is the hit path of GetOrAdd: a lease if the tensor is resident. What was evicted
-// while it is leased GetOrAdd and Get find (SPEC C13), Lookup does not.
+// Lookup is the hit path of GetOrAdd: a lease if the tensor is resident. It does not
+// find a tensor that was evicted while it is leased; GetOrAdd and Get do (SPEC C13).
 func (e *Engine) Lookup(key Key) (*Lease, bool) {
 	start := e.clock()
 	l, ok := e.lookup(key)

@@ -16,8 +16,8 @@ type Stats struct {
 	Len     int64 // resident tensors
 	Bytes   int64 // resident
 	Pending int64 // bytes promised to owners
-	Leased  int64 // bytes of what was evicted while it was leased, is leased still, and found by its key (SPEC C13)
-	Touched int64 // tensors that a turn of an engine's actor looked at or changed, at most
+	Leased  int64 // bytes of evicted tensors that are still leased, and so found by their keys (SPEC C13)
+	Touched int64 // most tensors that one turn of an engine's actor looked at or changed
 
 	Hits     uint64 // leases given on a resident tensor
 	Promises uint64 // ownerships given, those passed on to a waiter included
@@ -25,9 +25,10 @@ type Stats struct {
 	// were not cached, by reason; every reason has its entry.
 	Removals map[Removal]uint64
 	Bypasses map[Bypass]uint64
-	// Again are the computations of a key that was computed before, by why ("evicted",
-	// "cleared", "failed", "refused"; each has its entry): an ownership that was given, or a
-	// bypass other than ZeroSize. Of an engine the last 262,144 keys at least are known (SPEC F10).
+	// Again counts the computations of keys that were computed before, by why they were
+	// computed again ("evicted", "cleared", "failed", "refused"; each has its entry). A
+	// computation is an ownership that was given, or a bypass other than ZeroSize. An
+	// engine knows its last 262,144 keys at least (SPEC F10).
 	Again map[string]uint64
 }
 
