@@ -27,8 +27,8 @@ type Report struct {
 	Best     Choice       // the one of Choices that loses the least time
 }
 
-// WorkingSet is the mean number of distinct shapes in consecutive windows of so
-// many requests.
+// WorkingSet is the mean number of distinct shapes in consecutive windows of Window
+// requests.
 type WorkingSet struct {
 	Window int     `json:"window"`
 	Shapes float64 `json:"shapes"`

@@ -84,9 +84,9 @@ func (r *Recorder) SetGroups(groups int) error {
 	return nil
 }
 
-// Full tells that the session evicts for bytes while it holds this many groups, which
-// then stands for the capacity until SetGroups is told another (SPEC S5). Its cost is
-// O(1) for a request, however often it is told.
+// Full tells that the session evicts for bytes while it holds the given number of
+// groups. That number then stands for the capacity until SetGroups gives another one
+// (SPEC S5). It costs O(1) for each request, however often Full is called.
 func (r *Recorder) Full(groups int) {
 	near := r.window > 0 && groups >= r.groups-r.groups/4 && groups <= r.groups+r.groups/4
 	if groups < 1 || near || r.sized > 0 && r.total-r.sized < windowFactor*groups {
@@ -184,8 +184,8 @@ type Part struct {
 	First, Total    int
 }
 
-// Part copies at most that many requests, in order, from the number given on: from the
-// oldest that is kept, where that one is not any more.
+// Part copies requests in order, at most the number given as most. It begins with
+// request number from, or with the oldest that is kept if that one came later.
 func (r *Recorder) Part(from, most int) Part {
 	oldest := r.total - r.kept.len()
 	p := Part{First: min(max(from, oldest), r.total), Total: r.total}
