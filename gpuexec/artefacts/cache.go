@@ -66,9 +66,9 @@ func Open(cfg Config) (*Cache, error) {
 }
 
 // Lookup is the hit path without a lease: an uncounted reference to a resident
-// artefact. It counts as a hit and as a use by nobody in particular, and does
-// not allocate. It reads no clock: a listener is told a duration of 0. What was evicted
-// while it is leased Get and Peek find (SPEC C13), Lookup does not.
+// artefact. It counts as a hit and as a use without an owner, and does not allocate.
+// It reads no clock: a listener is told a duration of 0. It does not find an artefact
+// that was evicted while it is leased; Get and Peek do (SPEC C13).
 func (c *Cache) Lookup(key string) (Ref, bool) {
 	n := c.table.Lookup(key, 0)
 	if n == nil {

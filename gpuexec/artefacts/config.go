@@ -23,10 +23,10 @@ type Config struct {
 	Entries limit.Limit // artefacts, flights included; not given = DefaultEntries; 0 disables the cache and all below it
 	Bytes   limit.Limit // bytes of resident artefacts; not given = unlimited; 0 as for Entries
 
-	// Linger is how long a creator goes on when all who waited for it have left: a
-	// caller that comes back within that time finds the artefact, or waits for the
-	// rest alone. 0 = its context ends at once (SPEC F4); kiln.Config, which opens the
-	// cache of a runtime, has another default: see kiln.Linger.
+	// Linger is how long a creator goes on when every caller that waited for it has
+	// left: a caller that comes back within that time finds the artefact, or waits for
+	// the rest alone. 0 = its context ends at once (SPEC F4). In a runtime the default
+	// is that of kiln.Config: see kiln.Linger.
 	Linger time.Duration
 
 	Store Store // where blobs outlive the process; nil = nowhere
@@ -111,7 +111,7 @@ type Built struct {
 // Request asks for one artefact.
 type Request struct {
 	Key   string // canonical key (SPEC K1); never empty
-	Owner string // who uses it, for Reset; empty = nobody in particular
+	Owner string // who uses it, for Reset; empty = no owner
 
 	// Create makes the artefact. Its context carries the flight's identity: it
 	// must be handed on to whatever the creator asks for. It ends when nobody

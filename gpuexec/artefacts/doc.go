@@ -26,16 +26,17 @@
 //
 // A pending flight takes the place of an entry from its start, so the number of
 // entries is within capacity at every instant. A flight that loses its place stays
-// joinable; its value becomes resident at its end as a new entry would. It loses it
-// to another entry, or when nobody waits for it any more. An artefact that contains
+// joinable; its value becomes resident at its end as a new entry would. A flight loses
+// its place to another entry, or when nobody waits for it any more. An artefact that contains
 // another one (Request.Part) takes the place of that, and the two are one entry.
 //
 // # What is told
 //
 // Config.Listen is told how each call ended, Config.Evicted what had to go and why.
-// Stats has the creators that ran for a key a second time by reason, those at work,
-// and the times of all. The log warns of thrash, and of leases that hold more beyond
-// the capacity than that is; its debug level has what was opened, made and evicted.
+// Stats counts the creators that ran for a key a second time, by reason, and those at
+// work, and has the times of all. The log warns of thrash, and of leases that hold,
+// beside the capacity, more than the capacity; its debug level has what was opened,
+// made and evicted.
 //
 // # Tenants
 //
@@ -45,16 +46,16 @@
 // limit of a kiln.Runtime is told of every byte from the landing of an artefact to
 // its release, and takes back what nobody leases.
 //
-// Reset, SetCapacity, the end of a floor and Close are sweeps: they are done one behind
-// the other, in turns that touch a bounded number of artefacts, with other calls between
-// them. While SetCapacity lowers a capacity, what is there is the bound.
+// Reset, SetCapacity, the end of a floor and Close are sweeps. Sweeps run one after the
+// other, in turns that touch a bounded number of artefacts, with other calls between
+// the turns. While SetCapacity lowers a capacity, what is there is the bound.
 //
 // # Failure
 //
 // A creator's error, panic or Goexit reaches everybody who waited and is not
-// kept; that a caller's blob is refused reaches that caller alone. Trouble
-// in the store is a miss with a reason, never an error of a call. Errors are
-// *fault.Error around the sentinels of package fault.
+// kept. Where the driver refuses the blob of a FromBlob, its caller alone learns of
+// it. Trouble in the store is a miss with a reason, never an error of a call. Errors
+// are *fault.Error around the sentinels of package fault.
 //
 // # Testing
 //

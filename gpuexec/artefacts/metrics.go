@@ -18,25 +18,25 @@ type Stats struct {
 	Again   Again
 	Thrash  uint64 // warnings: what is in use is more than the capacity (SPEC S5)
 
-	// Overleased says that at some time artefacts that were evicted while they were
-	// leased took more than the capacity beside it: it is too small for what names and
-	// leases hold (SPEC C13). The log says so once.
+	// Overleased says that at some time the artefacts that were evicted and still leased
+	// were more than the capacity, in entries or in bytes: it is too small for what names
+	// and leases hold (SPEC C13). The log says so once.
 	Overleased bool
 
 	Entries, Bytes, LeasedBytes int64 // see Len, Bytes and LeasedBytes of Cache
 	Kernels                     int64
 	Evictions                   int64 // residents that had to go, for whatever cause
 	Untold                      int64 // evictions of which Config.Evicted was not told: 65,536 waited for it
-	Touched                     int64 // entries that a turn of the actor looked at or changed, at most
+	Touched                     int64 // most entries that one turn of the actor looked at or changed
 	Loads                       int64 // blobs given to a driver
 
 	Saves        int64         // stores of what was made that have not ended yet (SPEC P18)
 	Flights      int64         // creators at work, those of kernels among them
 	OldestFlight time.Duration // since the oldest of them began; 0 if there is none
 
-	// Runs has the runs of creators by the time they took, failed ones among them:
-	// Runs[i] those of less than 2^i microseconds that are in none before it, the last
-	// one all that took longer.
+	// Runs counts the runs of creators, failed ones among them, by the time they took:
+	// Runs[0] those of less than 1 microsecond, Runs[i] those of at least 2^(i-1) and
+	// less than 2^i microseconds, the last one all that took longer.
 	Runs [32]uint64
 }
 
