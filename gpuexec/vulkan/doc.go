@@ -49,5 +49,5 @@
 // A module is read before the driver sees it: what is no SPIR-V, or takes more than
 // the parameters give, is refused. Accesses beyond a buffer are bounded by the device
 // where it can (robustBufferAccess). A driver that reports a lost device makes the
-// executor lose it (gpuexec.ErrDeviceLost).
+// executor lose it (fault.ErrDeviceLost).
 package vulkan
