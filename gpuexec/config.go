@@ -92,5 +92,5 @@ type Stats struct {
 	Exact     int64 // of them, those in the form for their exact shape, where the program has one for any shape, too (SPEC E7)
 	Restarts  int64 // times the device was opened again
 	Queued    int64 // sequences that wait now
-	Touched   int64 // runs and compiles that a turn of the actor looked at or changed, at most
+	Touched   int64 // most runs and compiles that one turn of the actor looked at or changed
 }

@@ -28,7 +28,7 @@ type Lease struct{ *artefacts.Lease }
 func (l Lease) Primitive() *Primitive { return l.Value().(*Primitive) }
 
 // Primitive gives a lease on the primitive of a request, for an owner (SPEC C10)
-// or, with an empty name, nobody in particular. The outcome is that of
+// or, with an empty name, without one. The outcome is that of
 // artefacts.Cache.Get, and a descriptor that is resident or being built is
 // taken. Errors as in Descriptor.
 func (e *Engine) Primitive(ctx context.Context, s *Spec, owner string) (Lease, artefacts.Outcome, error) {
