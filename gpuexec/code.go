@@ -23,13 +23,13 @@ type Code struct {
 	// Constants are specialisation constants by their ids, each with as many bytes as
 	// its type has, in this machine's order: BytesOf gives them.
 	Constants map[uint32][]byte
-	// Block is the size of the blocks of a launch that gives none, and the one that
-	// the program is made ready for. A driver may compile more when it first sees a
-	// size of blocks. So that a blob has that, too, a backend may run the program once,
-	// before it takes the blob, when the compile has been answered: one block of this
+	// Block is the size of the blocks of a launch that gives none, and the size that the
+	// program is made ready for. A driver may compile more when it first sees a size of
+	// blocks. So that the blob has that code, too, a backend may run the program once
+	// after the compile was answered and before it takes the blob: one block of this
 	// size, on buffers of zeros as large as Params say, with all numbers 0. A first
-	// launch may wait for that. Zero = launches say their block, and the program is
-	// never run but by them.
+	// launch may wait for that run. Zero = each launch says its block, and only launches
+	// run the program.
 	Block Size
 }
 

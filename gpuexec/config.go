@@ -20,11 +20,11 @@ type Config struct {
 	Compiles int           // compiles at a time, beside those that they ask for; 0 = as Workers
 	Queue    int           // most sequences that wait, for a worker or for other runs; 0 = 256
 	Slow     time.Duration // a compile that takes longer is announced (SPEC E6); 0 = 1 s
-	// Linger is how long a compile goes on when every caller has left, and how long
-	// its kernel is then kept for one that asks again (that of the last 1024 such
-	// compiles), so that callers whose deadlines are shorter than a compile get further
-	// with each try (SPEC F4); 0 = a minute, negative = not at all. Source.Linger says
-	// it for one source.
+	// Linger is how long a compile goes on when every caller has left, and how long its
+	// kernel is then kept for a caller that asks again. So callers whose deadlines are
+	// shorter than a compile get further with each try (SPEC F4). The kernels of the last
+	// 1024 such compiles are kept. 0 = a minute, negative = not at all. Source.Linger
+	// says it for one source.
 	Linger time.Duration
 	Listen func(CompileEvent) // told of announced compiles, one event of a compile at a time
 	Logger *slog.Logger       // nil = silent
@@ -89,7 +89,7 @@ type Stats struct {
 	Compiles  int64 // programs compiled from their source
 	BlobLoads int64 // programs loaded from a blob
 	Launches  int64 // kernel runs handed to the driver
-	Exact     int64 // of them, those in the form for their exact shape, where the program has one for any shape, too (SPEC E7)
+	Exact     int64 // of the Launches, those in the form for their exact shape, of programs that have a form for any shape, too (SPEC E7)
 	Restarts  int64 // times the device was opened again
 	Queued    int64 // sequences that wait now
 	Touched   int64 // most runs and compiles that one turn of the actor looked at or changed

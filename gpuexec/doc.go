@@ -1,6 +1,6 @@
 // Package gpuexec runs compiled kernels on devices: the Executor, one per
 // device, and the contract that a backend fulfils for it. Packages cpu, opencl,
-// vulkan and cuda are backends.
+// vulkan, cuda and onednn are backends.
 //
 // # Who owns what
 //
@@ -16,9 +16,10 @@
 //
 // The launches of one Submit run in their order, after everything submitted
 // before by the same caller has returned. Two Submits that overlap may run in
-// either order or at once; so may two Runs that Start began, until Wait has returned.
-// StartAfter begins one when others have ended. A copy is part of such a sequence, made
-// by CopyTo or CopyFrom; in a Run of its own it overlaps with kernels.
+// either order or at once. So may two Runs that Start began: a Run is over when its Wait
+// has returned. StartAfter begins a Run when others have ended. A copy, made by CopyTo or
+// CopyFrom, is one of the launches of a sequence; in a Run of its own it overlaps with
+// kernels.
 //
 // # Kernels of one's own
 //
@@ -33,13 +34,12 @@
 // A full queue answers ErrOverloaded at once. When the device is lost, what
 // runs and what waits, compiles too, is answered with ErrDeviceLost at once. The
 // device is opened again, and every live Kernel is rebuilt from its blob, or
-// compiled again where the backend gives none; Ready waits for that, but not for a
-// Kernel whose compile asks for other kernels, which follows. A Kernel that the
-// driver does not make again stays lost alone until the next restart; a device that
-// is lost again before it has done anything is opened after a pause, which grows to
-// a minute. Buffers lose their content: a launch with one from before answers
-// ErrDeviceLost until it is allocated again. A device that comes back with another
-// Identity is not taken.
+// compiled again where the backend gives none. Ready waits for that; a Kernel whose
+// compile asks for other kernels follows later. A Kernel that the driver does not make
+// again stays lost until the next restart, and it alone. A device that is lost again
+// before it has done anything is opened after a pause, which grows to a minute. Buffers
+// lose their content: a launch with a buffer from before answers ErrDeviceLost, so
+// allocate another one. A device that comes back with another Identity is not taken.
 //
 // A driver that panics or calls runtime.Goexit fails what called it, and nothing
 // else (F3). A driver call that never returns keeps its goroutine and its device;

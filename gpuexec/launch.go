@@ -70,9 +70,9 @@ type Param struct {
 	Kind  ParamKind
 	Bytes int64 // of a buffer and of local memory: the least it must have; of a struct: exactly
 	Align int   // of a buffer's start, bytes; 0 = the device's
-	// Times are the places of parameters that are whole numbers: a launch's buffer has at
-	// least Bytes times the product of what it gives for them. With Bytes of 4 and
-	// Times of 3 it has a float32 for each of the n that is parameter 3.
+	// Times are the places, from 0, of parameters that are whole numbers. The buffer of a
+	// launch has at least Bytes times the product of the launch's values for them: with
+	// Bytes of 4, Times of 3 and 1000 as parameter 3, it has at least 4000 bytes.
 	Times []int
 	Round int64 // the last of Times counts as the next multiple of it; 0 = as it is
 }
@@ -199,8 +199,9 @@ type Launch struct {
 	Grid   Size // blocks
 	Block  Size // work items of a block; zero = Code.Block, or one item where that is zero, too
 
-	// Wait has the form for the exact shape built first, where the program runs in one for any
-	// shape until that is there (SPEC E7). If it cannot be built the other serves.
+	// Wait is for programs that run in a form for any shape until the form for the exact
+	// shape is there: with Wait the exact form is built first (SPEC E7). If it cannot be
+	// built the other form serves.
 	Wait bool
 }
 

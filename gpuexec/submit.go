@@ -49,7 +49,7 @@ func (e *Executor) Start(ctx context.Context, launches ...Launch) (*Run, error) 
 // ended, on whatever worker. No worker and no goroutine waits for them, but a place in
 // the queue is taken. Without launches, the run ends when they all have.
 //
-// If one of them has failed, or was cancelled, no launch begins once they all have ended,
+// If one of the runs has failed, or was cancelled, no launch begins when they have ended,
 // and Wait gives a *fault.Error whose Op is "executor: earlier run" and which wraps the
 // error of the first of them that did. A run of another executor is ErrInvalid.
 func (e *Executor) StartAfter(ctx context.Context, runs []*Run, launches ...Launch) (*Run, error) {
@@ -96,7 +96,7 @@ func (r *Run) Wait(ctx context.Context) error {
 	return r.job.err
 }
 
-// Cancel has no further launch of the run begin. It does not wait.
+// Cancel ends the run before its next launch. It does not wait.
 func (r *Run) Cancel() {
 	r.exec.ref.Tell(withdrawMsg{r.job})
 	r.job.abort()
