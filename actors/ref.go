@@ -16,7 +16,7 @@ import (
 
 // Config of one actor. The zero value is usable.
 type Config struct {
-	Name      string       // for logs and metrics
+	Name      string       // for logs
 	Admission int          // most requests of Ask waiting at a time; 0 = no limit
 	Logger    *slog.Logger // nil = silent
 }
@@ -135,9 +135,9 @@ func (r *Ref[M]) Tell(m M) bool {
 }
 
 // Do is Tell for a goroutine that has nothing else to do: where nobody handles the
-// actor's messages, it does, up to this one. sent, if it is not nil, is called once when
-// m was sent, or was not, and before any turn. Not to be called in a turn, nor with a
-// lock that a turn takes.
+// actor's messages, the calling goroutine handles them, up to m. sent, if it is not
+// nil, is called once, before any of these turns, whether m was sent or not. Do is not
+// to be called in a turn, nor with a lock that a turn takes.
 func (r *Ref[M]) Do(m M, sent func()) bool {
 	if r.ended() {
 		if sent != nil {
