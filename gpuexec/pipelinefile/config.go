@@ -56,8 +56,8 @@ type Config struct {
 
 	Limit   limit.Limit // bytes of a file, read or written; not given = DefaultLimit
 	NoMerge bool        // Save replaces a file instead of joining it with what is there
-	// Patience is how long nothing may happen to a file that somebody else has
-	// locked to save to it; then Save takes the holder for stopped and goes on.
+	// Patience is how long Save waits where another saver has locked the file and
+	// nothing happens to it; then Save takes that saver for stopped and goes on.
 	// 0 = DefaultPatience.
 	Patience time.Duration
 	// Linger is how long a build goes on when nobody waits for it any more, before its

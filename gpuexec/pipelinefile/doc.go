@@ -11,7 +11,7 @@
 //
 // What Load and Register did is seen by every Get that begins after they
 // returned. A Load that is a miss changed nothing. A build that runs while Clear
-// is called serves those who wait for it and is not kept.
+// is called serves the callers that wait for it and is not kept.
 //
 // # Concurrency
 //

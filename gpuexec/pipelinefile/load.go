@@ -91,8 +91,8 @@ func (c *Cache) LoadBytes(ctx context.Context, file []byte) (Loaded, error) {
 	})
 }
 
-// LoadFrom is Load for a stream, of which no more is read than one byte behind the
-// file that it begins with, and where it begins with none only as much as shows that.
+// LoadFrom is Load for a stream that begins with a file. It reads one byte behind the
+// file at most. Of a stream that begins with no file it reads as much as shows that.
 func (c *Cache) LoadFrom(ctx context.Context, r io.Reader) (Loaded, error) {
 	const op = "pipelinefile: load"
 	if r == nil {

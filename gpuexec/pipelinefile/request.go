@@ -37,7 +37,7 @@ const mainEntry = "main"
 type Constant struct {
 	ID    uint32
 	Bytes uint8  // size of its type: 1, 2, 4 or 8; 0 = 4
-	Value uint64 // its bits, in as many low bytes
+	Value uint64 // its bits, in the lowest Bytes
 }
 
 func (k Constant) bytes() uint8 {
