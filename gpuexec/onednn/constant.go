@@ -9,8 +9,8 @@ import (
 )
 
 // Constant is a weight in the layout that a primitive wants, to be kept by a cache of
-// constants (package constants): it is made once for equal numbers, whoever has them, in
-// one layout of one build of the library (SPEC T1).
+// constants (package constants): for equal numbers, also of several models, it is made
+// once in one layout of one build of the library (SPEC T1).
 type Constant struct {
 	Parts [][]byte // what its ID is the Content of: the library, both layouts, and the numbers
 	Bytes int64    // that it takes
