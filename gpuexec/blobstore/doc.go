@@ -78,7 +78,8 @@
 // One pass of syncs serves all stores that wait. For one store it syncs three names
 // before the entry appears and two after. For several it is one call of the system
 // that syncs the whole file system (syncfs), where the system has one that can be
-// relied on: its cost is that of all that is unwritten there, whoever wrote it.
+// relied on: it costs what writing all that is unwritten there costs, also what other
+// programs wrote.
 //
 // # Systems
 //

@@ -181,8 +181,8 @@ func (s *Store) relist(ctx context.Context, op string) error {
 	return s.dir.distrust(ctx)
 }
 
-// Prune evicts entries in the order of the policy until at most that many bytes are
-// in use, counted as Config.Capacity counts them. With Config.Only it evicts entries
+// Prune evicts entries in the order of the policy until the entries take at most the
+// bytes given, counted as Config.Capacity counts them. With Config.Only it evicts entries
 // of that backend alone, and ends when there are none. The error is fault.ErrInvalid
 // for a negative number, fault.ErrRefused with reason degraded for a directory that could
 // not be written when it was opened, and where entries cannot be removed and more bytes
