@@ -1,8 +1,7 @@
-// Package onednn makes and runs the primitives of oneDNN on the processor, by themselves or as
-// the programs of a device. The library is
-// opened at run time, on 64-bit Linux: 2.6, and 3.2 or later. Without it Open is
-// fault.ErrUnavailable, with what to install. The program needs neither C nor headers to
-// be built.
+// Package onednn makes and runs the primitives of oneDNN on the processor, by themselves
+// or as the programs of a device. The library is opened at run time, on 64-bit Linux: 2.6,
+// and 3.2 or later. Without it Open is fault.ErrUnavailable, with what to install. The
+// program needs neither C nor headers to be built.
 //
 // # Requests
 //
@@ -53,20 +52,23 @@
 // Backend runs the operations of package ops, but attention, on the processor: a program is
 // an operation of exact dimensions. A product runs in a form for any size, with the sizes
 // known at execution only, until its program has run for so long that the primitive of its
-// own sizes is worth the time to build it (100 ms with a weight, 20 ms with two inputs, 4 ms with the second transposed). Then
-// that is built behind, one at a time for a device and with at most 64
-// waiting, and takes over (SPEC E7). A launch with Wait builds it first. Softmax, layernorm, gelu and tanh have Go's loops
-// for that form, where the library does not take less time to build their primitive, which
-// is built first then, as that of a large product of two inputs, the second transposed, is. Gather, add, reorder and slice are Go's loops always. The library's
-// forms round differently, so the bits of an output may depend on the form that
-// a launch had; each is within 1e-4 of what cpu computes. Where sequences of a batch have
-// several lengths, a product that sums over them is run for each by itself.
+// own sizes is worth the time to build it (100 ms with a weight, 20 ms with two inputs, 4 ms
+// with the second of them transposed). Then that primitive is built in the background and
+// takes over (SPEC E7): a device builds one at a time, and at most 64 wait. A launch with
+// Wait builds it first. Softmax, layernorm, gelu and tanh run as loops in Go until their
+// primitive is there. Where building the primitive takes less time than the loop, it is built
+// first; so is that of a large product of two inputs, the second transposed. Gather, add,
+// reorder and slice are always loops in Go. The library's forms round differently, so the
+// bits of an output may depend on the form that a launch had; each is within 1e-4 of what cpu
+// computes. Where the sequences of a batch have several lengths, a product that sums over the
+// length is run for each sequence by itself.
 //
 // A weight is kept once, in rows, which both forms take: the form for any size takes no other
 // layout. In the layout that the library would choose most products are at most a fifth
-// quicker, but that of 768 x 3072 is nearly twice as quick. A primitive goes with the last program that
-// uses it, or is one of 64, of at most 8 MiB together, that a device keeps. There are no blobs:
-// fault.ErrUnsupported, of which a store tells once (SPEC P17).
+// quicker, but that of 768 x 3072 is nearly twice as quick (docs/devices.md has the command).
+// A primitive goes with the last program that uses it, unless it is one of the 64, of at most
+// 8 MiB together, that a device keeps. There are no blobs: fault.ErrUnsupported, of which a
+// store tells once (SPEC P17).
 //
 // # Constants
 //

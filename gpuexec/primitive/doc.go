@@ -20,11 +20,11 @@
 // for the descriptor gets that one (D2). A descriptor that was asked for without a
 // primitive is an entry of the same cache, under the primitive's key with a mark
 // behind it (D3): it counts against the same capacity, capacity 0 disables it
-// too, and it goes least recently used first like any other. A primitive made
+// too, and it is evicted in its turn like any other. A primitive made
 // later takes that very descriptor and the place of its entry: the two are one
 // entry from then on. If the primitive fails, the descriptor's entry is as it was.
-// While a caller holds a descriptor whose entry was evicted for others, its key finds it and
-// gives it an entry again (SPEC C13); an Engine finds its own only.
+// While a caller holds a descriptor whose entry was evicted for others, a request for its
+// key finds it and gives it an entry again (SPEC C13), if the same Engine is asked.
 //
 // Implementations are numbered anew for every request, from the library's list
 // and the request's skip list alone, whatever is resident (D1). The
