@@ -1,9 +1,9 @@
 // Package cpu is the embedded device: it needs no C compiler and no library.
-// Matrix products run in Go assembly over weights packed once (package gemm), and
-// so do attention, one program for all dimensions (SPEC E7), and with AVX2 or
-// AVX-512 gelu; everything else is a WebAssembly kernel for its exact shape,
-// compiled to machine code (package kernels). Importing the package registers the backend
-// "cpu", which runs every operation of package ops.
+// Matrix products run in Go assembly over weights packed once. So do attention, which is
+// one program for all dimensions (SPEC E7), and, with AVX2 or AVX-512, gelu. Every other
+// operation is a WebAssembly kernel for its exact shape, compiled to machine code.
+// Importing the package registers the backend "cpu", which runs every operation of
+// package ops.
 //
 // Device memory is one linear memory of up to 4 GiB address space that host and
 // device share: Buffer.Mapped gives it. A blob holds a kernel's machine code; of
@@ -14,9 +14,10 @@
 //
 // The bits of an output row depend on that row's inputs alone (SPEC E8): sums
 // run over ascending k in one chain of fused multiply-adds, padding takes no
-// part, and the other reductions have the order that package kernels states.
-// Instruction sets agree with each other too, but for the portable one. An attention
-// has the bits of the operations that it stands for: reorder, batch_matmul, softmax.
+// part, and the other reductions have the order that package internal/kernels
+// states. All instruction sets give the same bits, the portable one included. An
+// attention has the bits of the operations that it stands for: reorder, batch_matmul,
+// softmax.
 //
 // # Preemption
 //
