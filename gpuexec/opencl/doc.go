@@ -11,29 +11,29 @@
 // says. Options are those of OpenCL (-cl-…), -w, -Werror and -g. What would read a
 // file, the clock or a header that is not in Includes is fault.ErrInvalid with the
 // reason key_refused (SPEC K6). So are inline assembly, which may read files, C++, a
-// pasted name that begins as such a thing does, and white space that compilers read
-// differently. Constants are fault.ErrUnsupported: use Defines. A text
-// that the driver does not compile is fault.ErrInvalid with the driver's build log.
+// name in a text with ## that begins like one of these, and white space that compilers
+// read differently. Constants are fault.ErrUnsupported: use Defines. A text that the
+// driver does not compile is fault.ErrInvalid with the driver's build log.
 //
 // # Operations
 //
 // The backend is an ops.Library. Each kind of operation is one program with its flags,
 // whose dimensions are numbers of the launch: a model compiles about ten programs, once,
-// whatever shapes it runs. So Params say nothing of sizes: the caller gives each launch
-// the buffers that its Op is for, and what Launch says of that Op. The bits of a row depend on that row's inputs alone. The
-// kernels are vectors of 16 numbers, made for processors; on a GPU they are right, and slow.
+// whatever shapes it runs. Params give the size of each buffer as a product of those
+// numbers, so a buffer that is too small for its launch is refused. The bits of a row
+// depend on that row's inputs alone. The kernels are vectors of 16 numbers, made for
+// processors; on a GPU they are right, and slow.
 //
 // # Blobs
 //
 // A blob is the driver's binary behind a digest over it and the source's key, which is
 // checked before the driver sees a byte: drivers check little, run what was damaged, or
 // end the process (SPEC P11). PoCL compiles a program once more for each size of blocks,
-// when it is first launched. Code.Block has that done before the blob is taken, with one
-// run on zeros. An executor takes the blob behind a compile, but not beside launches: a
-// first launch that comes while it is being taken waits for it, and so do others on
-// that worker. Kernel.Blob waits in turn for launches under way. A launch of more than
-// 65535 blocks in one dimension, or of another size of blocks, is compiled for when it
-// first comes.
+// when it is first launched. With Code.Block it does so before the blob is taken, in one
+// run on zeros. An executor takes the blob after a compile, but not beside launches: a
+// first launch that comes meanwhile waits, and so do others on its worker. Kernel.Blob in
+// turn waits for launches under way. For the first launch of more than 65535 blocks in one
+// dimension, or of another size of blocks, PoCL compiles again.
 //
 // PoCL writes the path of its cache folder into a binary. The environment is the
 // program's, so nothing is changed about it here: a process that builds blobs for
