@@ -56,8 +56,8 @@ func (e *Encoder) EncodeTokens(ctx context.Context, texts [][]int32) ([][]float3
 // longer text loses tokens first. No prompt is added. The bits of a score depend on its
 // pair alone (SPEC E8).
 //
-// ErrUnsupported where the model is none; else errors are those of Encode, their Key as
-// pairs[3].
+// ErrUnsupported where the model is no cross-encoder; other errors are those of Encode,
+// with a Key such as pairs[3].
 func (e *Encoder) Score(ctx context.Context, pairs [][2]string) ([]float32, error) {
 	head := e.folder.Head
 	if head == nil {

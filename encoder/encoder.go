@@ -37,8 +37,8 @@ type Config struct {
 	// Workers is how many batches are computed side by side, at most 256; default the
 	// runtime's workers, one a core.
 	Workers int
-	// MaxTokens is the length of the longest text, [CLS] and [SEP] among it; a longer
-	// one is cut. Default and bound are the positions that the model has.
+	// MaxTokens is how many tokens a text may have, [CLS] and [SEP] among them; a longer
+	// one is cut. The default, and the most, is the number of positions of the model.
 	MaxTokens int
 	// Pooling is mean, cls or max; default the folder's, and mean where it has none.
 	Pooling string
