@@ -50,7 +50,7 @@ type Config struct {
 	Capacity [kinds]limit.Limit // MiB, for each device of the kind; default unlimited
 	Policy   [kinds]Policy      // default NoEvict
 	// Reserve, if set, is asked for device memory before a caller becomes an owner;
-	// its error makes that a bypass (DeviceRefused). It runs on the caller's
+	// after an error the call is a bypass instead (DeviceRefused). It runs on the caller's
 	// goroutine. The function that it returns is called once, when the tensor is
 	// freed or not delivered.
 	Reserve func(kind Kind, index int, bytes int64) (func(), error)

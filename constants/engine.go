@@ -271,9 +271,9 @@ type Value struct {
 	Free  func() // nil = nothing
 }
 
-// Get gives the tensor of a key, as GetOrAdd finds it by the key alone, and has compute
-// make it if it is not there. compute runs on the caller's goroutine, if the caller
-// becomes the owner or bypasses the cache. A panic in it becomes an error for every
+// Get gives the tensor of a key, which it finds by the key alone, as GetOrAdd does. If
+// there is none, compute makes it, on the goroutine of the caller that becomes the owner
+// or bypasses the cache. A panic in it becomes an error for every
 // waiter. The context of an owner's compute goes on for Config.Linger after ctx, and
 // what it makes after that is kept like any other tensor. cached reports whether the
 // tensor is shared through the cache: an artefact that is built with it must record
