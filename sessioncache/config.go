@@ -160,10 +160,10 @@ type Value struct {
 	Any   any
 	Bytes int64         // what it holds, for the byte capacity; at least 0
 	Cost  time.Duration // what it took to make, for the choice of victims; at least 0
-	// Free is called once, after the last use, on any goroutine. Close and ResetAll of
-	// the same session answer it ErrCycle; it must wait for no goroutine that calls them,
-	// nor for the Close of a session whose Frees may wait for this one's.
-	// nil: there is nothing to do.
+	// Free is called once, after the last use, on any goroutine; nil: there is nothing to
+	// do. In it, Close and ResetAll of the same session answer ErrCycle. It must not wait
+	// for a goroutine that calls them, nor for the Close of a session whose Frees may wait
+	// for this one's.
 	Free func()
 	Key  string // the content key that it was made from; empty is none (SPEC G13)
 
