@@ -130,11 +130,11 @@ type Request struct {
 	// callers that wait for one creator the longest counts.
 	Linger time.Duration
 
-	// Part is the key of an artefact that this one contains. From the landing of this
-	// one the two are one entry: the part is no entry of its own any more, and
-	// meanwhile one such flight needs no place beside it. If the flight fails, the part is
-	// where it was. Whole is the key of an artefact that contains this one: while that
-	// is resident, this one is not kept (SPEC D3). Empty = none. Key is neither.
+	// Part is the key of an artefact that this one contains. When this one lands, the two
+	// become one entry, and the part is no longer an entry of its own; until then one
+	// such flight needs no place beside the part. If the flight fails, the part stays as
+	// it was. Whole is the key of an artefact that contains this one: while the whole is
+	// resident, this one is not kept (SPEC D3). Empty = none. Key is neither.
 	Part, Whole string
 
 	Backend   string // the Store's folder and part of errors; may be empty
