@@ -49,9 +49,10 @@ type SessionConfig struct {
 	// Pool is what this session and others may hold together; default the pool of
 	// Config.SessionBytes, if there is one.
 	Pool *sessioncache.Pool
-	// Floor is what other sessions cannot take of this one. A session with a floor
-	// in bytes needs a Name: the artefacts that it uses count to the same floor,
-	// under that name as their owner.
+	// Floor is what other sessions cannot take of this one, where sessions share a bound:
+	// Config.SessionBytes, ArtefactBytes or MemoryLimit. A session with a floor in bytes
+	// needs a Name: the artefacts that it uses count to the same floor, under that name
+	// as their owner.
 	Floor Floor
 
 	Policy string    // which group goes first: fifo, lru, sieve or duel; default KILN_SESSION_POLICY, else duel
