@@ -421,3 +421,75 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
+
+// C10: so is one that was made from a blob.
+func TestOwnerOfABlob(t *testing.T) {
+	r := open(t, limit.Limit{}, named)
+	l, _, err := r.FromBlob(t.Context(), r.spec("a"), "x", []byte("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.End()
+	if err := r.cache.Reset("x"); err != nil {
+		t.Fatal(err)
+	}
+	r.expect("primitive a", "0 by=miss")
+}
+
+// An engine takes its own descriptors only, also beside another one on its cache.
+func TestDescriptorOfAnotherEngine(t *testing.T) {
+	r := open(t, limit.Limit{}, named)
+	d, _, err := r.Descriptor(t.Context(), r.spec("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Release()
+	other := machine
+	other.Device = "gpu1"
+	if _, _, err := engine(t, r.cache, r.lib, other).Make(t.Context(), d, ""); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("%v, want ErrInvalid", err)
+	}
+}
+
+// minus is a library whose primitives take less than nothing.
+type minus struct{ *library }
+
+func (m minus) Create(ctx context.Context, d *primitive.Descriptor) (artefacts.Built, error) {
+	b, err := m.library.Create(ctx, d)
+	b.Bytes = -1
+	return b, err
+}
+
+// The bytes of a descriptor do not hide that a primitive's own make no sense.
+func TestNegativeBytesOfAPrimitive(t *testing.T) {
+	r := open(t, limit.Limit{}, map[string]op{"a": {kind: "matmul", bytes: 42}})
+	e := engine(t, r.cache, minus{r.lib}, machine)
+	if _, _, err := e.Primitive(t.Context(), r.spec("a"), ""); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("%v, want ErrInvalid", err)
+	}
+}
+
+// D4: an older descriptor that goes does not take the younger one out of what is found
+// without a copy.
+func TestOlderDescriptorGoes(t *testing.T) {
+	r := open(t, limit.Of(1), named)
+	s := r.spec("a")
+	old, _, err := r.Descriptor(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.resize(limit.Of(0)) // what was cleared is not found again
+	r.resize(limit.Of(1))
+	if origin, err := describe(r.Engine, s); origin != primitive.Built {
+		t.Fatal(origin, err)
+	}
+	old.Release()
+	until(t, "the older was freed", func() bool { return r.lib.live.Load() == 1 })
+	if n := testing.AllocsPerRun(1000, func() {
+		if origin, err := describe(r.Engine, s); origin != primitive.Cached {
+			t.Error(origin, err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a hit", n)
+	}
+}
