@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -301,5 +303,64 @@ func (r *rig) use(s *primitive.Spec, way int) {
 		}
 		check(l.Primitive().Descriptor(), nil)
 		l.End()
+	}
+}
+
+// D3, F1: of callers that ask for one descriptor at once, one built it.
+func TestOneOfManyBuilt(t *testing.T) {
+	r := open(t, limit.Limit{}, named)
+	g := newGate()
+	r.lib.describing = g.pass
+	first := r.later("desc a")
+	<-g.begun
+	var others []<-chan string
+	for range 8 {
+		others = append(others, r.later("desc a"))
+	}
+	time.Sleep(50 * time.Millisecond) // most join the flight; one that comes later finds the same
+	close(g.open)
+	r.wants(first, "0 by=miss")
+	for _, other := range others {
+		r.wants(other, "0 by=hit shared=no")
+	}
+}
+
+// F9: a list is not walked on for a call whose context has ended.
+func TestListEndsWithItsContext(t *testing.T) {
+	r := open(t, limit.Limit{}, map[string]op{"a": {kind: "matmul", impls: 3}})
+	walked := &walk{library: r.lib}
+	walked.ctx, walked.stop = context.WithCancel(t.Context())
+	e := engine(t, r.cache, walked, machine)
+	_, _, err := e.Descriptor(walked.ctx, r.spec("a", "id=2"))
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want the context's", err)
+	}
+	until(t, "the walk ended", walked.ended.Load)
+	if n := walked.seen.Load(); n != 2 {
+		t.Errorf("%d implementations were looked at, want two", n)
+	}
+}
+
+// walk has a list during which its caller leaves.
+type walk struct {
+	*library
+	ctx   context.Context
+	stop  context.CancelFunc
+	seen  atomic.Int64
+	ended atomic.Bool
+}
+
+func (w *walk) Implementations(ctx context.Context, s *primitive.Spec) iter.Seq2[primitive.Implementation, error] {
+	return func(yield func(primitive.Implementation, error) bool) {
+		defer w.ended.Store(true)
+		for i, err := range w.library.Implementations(ctx, s) {
+			if w.seen.Add(1) == 2 {
+				w.stop()
+				<-ctx.Done()
+			}
+			if !yield(i, err) {
+				return
+			}
+		}
 	}
 }
