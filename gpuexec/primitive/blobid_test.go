@@ -183,10 +183,33 @@ func TestIdentityTravels(t *testing.T) {
 	}
 }
 
-// asked is a store that has nothing and remembers for which identity it was asked.
-type asked struct{ of []*gpuexec.Identity }
+// P3: a store is asked by what another device of the same kind asks by: the device's own
+// number and the context of one process are no part of that.
+func TestStoredKeyIsPortable(t *testing.T) {
+	seen := &asked{}
+	r := openWith(t, artefacts.Config{Store: seen}, named)
+	for _, context := range []string{"1", "2"} {
+		s := r.spec("a")
+		s.Device, s.Context = "gpu"+context, context
+		l, _, err := r.Primitive(t.Context(), s, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.End()
+	}
+	if len(seen.keys) != 2 || seen.keys[0] != seen.keys[1] {
+		t.Errorf("the store was asked for %q", seen.keys)
+	}
+}
+
+// asked is a store that has nothing and remembers what it was asked for, and for which
+// identity.
+type asked struct {
+	of   []*gpuexec.Identity
+	keys []string
+}
 
 func (a *asked) Find(_ context.Context, s artefacts.Subject) artefacts.Found {
-	a.of = append(a.of, s.Identity)
+	a.of, a.keys = append(a.of, s.Identity), append(a.keys, s.Key)
 	return artefacts.Found{Reason: fault.Absent}
 }
