@@ -1,7 +1,10 @@
 package onednn
 
 import (
+	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
@@ -318,6 +321,72 @@ func TestInternalKinds(t *testing.T) {
 	for i, got := range Of[float32](out) {
 		if got != Of[float32](a)[i%4*6+i/4] {
 			t.Fatalf("reorder: number %d is %v", i, got)
+		}
+	}
+}
+
+// K4: what a key has of attributes reaches the library, each at its place.
+func TestAttributesReachTheLibrary(t *testing.T) {
+	l := need(t, 1)
+	im, err := newImage(l.image.lib) // a table of its own, to listen to
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, ok := im.tables.(*table3)
+	if !ok {
+		t.Skip("2.x has few of them")
+	}
+	var told []string
+	tell := func(what string, numbers ...any) int32 {
+		told = append(told, what+" "+strings.Trim(fmt.Sprint(numbers...), "[]"))
+		return success
+	}
+	table.PostOpSum = func(_ handle, scale float32, zero, of int32) int32 { return tell("sum", scale, zero, of) }
+	table.FPMathInts = func(_ handle, mode, ints int32) int32 { return tell("fpmath", mode, ints) }
+	table.Accumulation = func(_ handle, mode int32) int32 { return tell("accumulation", mode) }
+	table.Deterministic = func(_ handle, on int32) int32 { return tell("deterministic", on) }
+	table.Rounding = func(_ handle, arg, mode int32) int32 { return tell("rounding", arg, mode) }
+	table.Scales = func(_ handle, arg, mask, n int32, groups *dims, of int32) int32 {
+		return tell("scales", arg, mask, n, groups[0], groups[1], of)
+	}
+	table.Zeros = func(_ handle, arg, mask, n int32, groups *dims, of int32) int32 {
+		return tell("zeros", arg, mask, n, groups[0], groups[1], of)
+	}
+	mine, err := open(im, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mine.Close()
+	s := primitive.Spec{Kind: "matmul", Attr: primitive.Attributes{
+		FPMath: "f16", FPMathInts: true, Accumulation: "any", Deterministic: true,
+		Rounding:   []primitive.Rounding{{Arg: "dst", Mode: "stochastic"}},
+		Scales:     []primitive.Quant{{Arg: "weights", Mask: 3, Groups: []int64{32, 1}}},
+		ZeroPoints: []primitive.Quant{{Arg: "src", Mask: 2, Groups: []int64{1, 16}}},
+		PostOps:    []primitive.PostOp{{Kind: "sum", Scale: 0.5, ZeroPoint: 7, Type: "s8"}},
+	}}
+	attr, err := mine.attributes(&s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine.free(mine.c.AttrFree, attr)
+	want := []string{"fpmath 2 1", "accumulation 2", "deterministic 1", "rounding 17 1", "scales 33 3 2 32 1 3", "zeros 1 2 2 1 16 4", "sum 0.5 7 5"}
+	if !slices.Equal(told, want) {
+		t.Errorf("the library was told\n%q, want\n%q", told, want)
+	}
+}
+
+// E3: groups are those of the last dimensions: a batch before them has values of its own.
+func TestGroupsOfTheLastDimensions(t *testing.T) {
+	weights := Dense("s8", 2, 64, 32)
+	for _, c := range []struct {
+		mask uint64
+		want int64
+	}{{0b111, 2 * 2 * 32}, {0b110, 2 * 32}, {0b010, 2}, {0b001, 2}, {0, 1}} {
+		var got int64
+		q := primitive.Quant{Arg: "weights", Mask: c.mask, Groups: []int64{32, 1}}
+		err := quantArgument(&q, ScalesOf, "f32", map[Slot]*tensor{Weights: &weights}, func(_ Slot, t tensor) { got = t.Dims[0] })
+		if err != nil || got != c.want {
+			t.Errorf("mask %b: %d values, want %d: %v", c.mask, got, c.want, err)
 		}
 	}
 }
