@@ -184,3 +184,38 @@ func TestLayoutOfTheLibrary(t *testing.T) {
 	r.both(s, Arg{Src, src}, Arg{Weights, weights}, Arg{Dst, dst})
 	near(t, "product", Of[float32](dst), product(a, b, m, k, n), 1e-6)
 }
+
+// Padding in front and behind may differ: each goes to its own side, forward and backward.
+func TestUnequalPadding(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const n, k, in, out = 5, 3, 2, 16
+	params := []param{ints("strides", 1, 1), ints("padding_l", 2, 0), ints("padding_r", 0, 2)}
+	x, w, y := Dense("f32", 1, in, n, n), Dense("f32", out, in, k, k), Dense("f32", 1, out, n, n)
+	src, weights, dst := r.filled(1, x), r.filled(2, w), r.memory(y)
+	forward := r.both(spec("convolution", "forward_training", "direct", params, x, w, tensor{}, y), Arg{Src, src}, Arg{Weights, weights}, Arg{Dst, dst})
+	diffDst, diffSrc, diffWeights := r.filled(3, y), r.memory(x), r.memory(w)
+	r.both(r.hinted(spec("convolution", "backward_data", "direct", params, x, w, y), forward), Arg{DiffSrc, diffSrc}, Arg{Weights, weights}, Arg{DiffDst, diffDst})
+	r.both(r.hinted(spec("convolution", "backward_weights", "direct", params, x, w, tensor{}, y), forward),
+		Arg{Src, src}, Arg{DiffWeights, diffWeights}, Arg{DiffDst, diffDst})
+	yy, dx, dw := make([]float64, out*n*n), make([]float64, in*n*n), make([]float64, out*in*k*k)
+	for o := range out {
+		for i := range in {
+			for to := range n * n {
+				for at := range k * k {
+					row, column := to/n+at/k-2, to%n+at%k
+					if row < 0 || column >= n {
+						continue
+					}
+					from, to, at := i*n*n+row*n+column, o*n*n+to, (o*in+i)*k*k+at
+					a, f, g := float64(Of[float32](src)[from]), float64(Of[float32](weights)[at]), float64(Of[float32](diffDst)[to])
+					yy[to] += a * f
+					dx[from] += g * f
+					dw[at] += g * a
+				}
+			}
+		}
+	}
+	near(t, "dst", Of[float32](dst), yy, 1e-5)
+	near(t, "diff_src", Of[float32](diffSrc), dx, 1e-4)
+	near(t, "diff_weights", Of[float32](diffWeights), dw, 1e-4)
+}
