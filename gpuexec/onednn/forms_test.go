@@ -369,3 +369,95 @@ func TestSoftmaxOfNoPosition(t *testing.T) {
 		near(t, "softmax", floats(out.Memory.Mapped()), want, 1e-5)
 	}
 }
+
+// E7: what a program takes has its exact form in it from the start: what is built behind it
+// comes when nobody counts any more.
+func TestBytesOfAProgram(t *testing.T) {
+	s := onStage(t)
+	p := s.compile(ops.New(ops.GELU, 3, 5)) // Go's loops else: all that is kept is the exact form
+	defer p.Release()
+	before := p.Bytes()
+	if !p.Exact(bg, true) {
+		t.Fatal("there is no exact form")
+	}
+	if kept := s.cache.Bytes(); before < kept || p.Bytes() != before {
+		t.Errorf("the program says %d bytes, then %d, and its exact form takes %d", before, p.Bytes(), kept)
+	}
+}
+
+// What a primitive takes of memory doubled with 3.6.
+func TestBytesByVersion(t *testing.T) {
+	product := primitive.Spec{Kind: "matmul"}
+	fused := primitive.Spec{Kind: "matmul", Attr: primitive.Attributes{PostOps: []primitive.PostOp{{Kind: "sum"}}}}
+	for version, times := range map[string]int64{"2.6.0": 1, "2.7.1": 1, "3.2.1": 1, "3.5.3": 1, "3.6.0": newer, "3.13.0": newer, "4.0.0": newer} {
+		l := &Library{about: About{Version: version}}
+		if a, b := l.bytes(&product), l.bytes(&fused); a != times*codeBytes || b != 2*times*codeBytes {
+			t.Errorf("%s: a product takes %d bytes, with post-operations %d", version, a, b)
+		}
+	}
+}
+
+// ending is a context that ends after some looks at it.
+type ending struct {
+	context.Context
+	looks int
+}
+
+func (e *ending) Err() error {
+	if e.looks--; e.looks < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A product that goes through a batch by itself ends with its context, between two items.
+func TestRaggedProductEndsWithItsContext(t *testing.T) {
+	s := onStage(t)
+	op := ops.New(ops.BatchMatMul, 3, 1, 2, 2, 2)
+	op.MaskK = true
+	p := s.compile(op)
+	defer p.Release()
+	if p.general == nil {
+		t.Skip("this version has no product for any shape")
+	}
+	list, out := s.filled(make([]float32, 3)), s.filled(make([]float32, 12))
+	copy(list.Memory.Mapped(), gpuexec.BytesOf([]int32{1, 1, 1}))
+	args := []gpuexec.DeviceArg{s.filled(slices.Repeat([]float32{1}, 12)), s.filled(slices.Repeat([]float32{1}, 12)), list, out}
+	err := s.queue.Launch(&ending{bg, 2}, p, args, gpuexec.Size{1, 1, 1}, gpuexec.Size{1, 1, 1}) // one look ahead of the launch
+	got := floats(out.Memory.Mapped())
+	if !errors.Is(err, context.Canceled) || got[3] != 1 || got[4] != 0 {
+		t.Errorf("%v, behind %v: want the context's error behind the first item", err, got)
+	}
+}
+
+// E7: a copy has one form: nothing is built for it, also where a caller would wait.
+func TestCopiesHaveOneForm(t *testing.T) {
+	s := onStage(t)
+	for _, op := range []ops.Op{ops.New(ops.Add, 4, 7, 2), ops.New(ops.Gather, 1, 2, 3)} {
+		p := s.compile(op)
+		if p.Exact(bg, true) || s.cache.Len() != 0 {
+			t.Errorf("%s: %d primitives", op, s.cache.Len())
+		}
+		p.Release()
+	}
+}
+
+// E3: a depth that is known at execution only is compared then, though the destination has
+// its sizes.
+func TestLateDepth(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	late := matmul(4, 8, 6, Dense("f32", 8, 6))
+	late.Op.Tensors[0] = tensor{Type: "f32", Dims: []int64{4, atExecution}, Strides: []int64{atExecution, 1}}
+	late.Op.Tensors[1] = tensor{Type: "f32", Dims: []int64{atExecution, 6}, Strides: []int64{6, 1}}
+	p := r.kernel(late)
+	if !p.Native().(*kernel).plan.late {
+		t.Fatal("no size comes at execution")
+	}
+	bias, dst := r.memory(Dense("f32", 1, 6)), r.memory(Dense("f32", 4, 6))
+	src, weights := r.filled(1, Dense("f32", 4, 8)), r.filled(2, Dense("f32", 8, 6))
+	if err := r.Execute(bg, p, Arg{Src, src}, Arg{Weights, r.memory(Dense("f32", 7, 6))}, Arg{Bias, bias}, Arg{Dst, dst}); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("%v, want ErrInvalid", err)
+	}
+	r.run(p, Arg{Src, src}, Arg{Weights, weights}, Arg{Bias, bias}, Arg{Dst, dst})
+	near(t, "product", Of[float32](dst), product(Of[float32](src), Of[float32](weights), 4, 8, 6), 1e-5)
+}
