@@ -142,3 +142,26 @@ func TestConstantRefuses(t *testing.T) { // F2
 		}
 	}
 }
+
+// T3, K4: another build of the library may lay the same numbers out in another way.
+func TestConstantOfAnotherBuild(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	shape := Dense("f32", 2, 3)
+	id := func() string {
+		c, err := r.Constant(r.Engine, make([]byte, 24), shape, shape)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return constants.Content(c.Parts...)
+	}
+	first, seen := r.about.Identity, make(map[string]bool)
+	defer func() { r.about.Identity = first }()
+	seen[id()] = true
+	r.about.Identity.Build = "another"
+	seen[id()] = true
+	r.about.Identity = first
+	r.about.Identity.Library = "oneDNN 4"
+	if seen[id()] = true; len(seen) != 3 {
+		t.Errorf("%d constants of three libraries", len(seen))
+	}
+}
