@@ -266,3 +266,19 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 }
+
+// K4: the instructions that the library may use are part of what its primitives are keyed by:
+// ONEDNN_MAX_CPU_ISA gives others on one processor.
+func TestInstructionsAreOfTheIdentity(t *testing.T) {
+	need(t, 1)
+	im := loaded.image
+	a, b := im.about(0x7).Identity, im.about(0x1f).Identity
+	if a.Compiler == b.Compiler {
+		t.Errorf("two sets of instructions have one identity: %v", a)
+	}
+	threads := *im
+	threads.runtime = "another"
+	if c := threads.about(0x7).Identity; a.Compiler == c.Compiler {
+		t.Errorf("two runtimes have one identity: %v", a)
+	}
+}
