@@ -306,3 +306,62 @@ func TestOpenClose(t *testing.T) {
 		}
 	}
 }
+
+// A look at the devices leaves no engine behind.
+func TestDevicesLeaveNothing(t *testing.T) {
+	b := backend(t)
+	c := loaded.image.tables.base()
+	make1, free := c.EngineMake, c.EngineFree
+	defer func() { c.EngineMake, c.EngineFree = make1, free }()
+	made, freed := 0, 0
+	c.EngineMake = func(h *handle, kind int32, index uintptr) int32 { made++; return make1(h, kind, index) }
+	c.EngineFree = func(h handle) int32 { freed++; return free(h) }
+	if d := b.Devices(bg)[0]; !d.Available || made != 1 || freed != 1 {
+		t.Errorf("%d engines were made and %d freed, want one: %s", made, freed, d.Reason)
+	}
+}
+
+// C5: descriptors that were made in search of a layout's name are freed, those of the wrong
+// names too.
+func TestSearchOfALayoutLeavesNothing(t *testing.T) {
+	l := need(t, 1)
+	im, err := newImage(l.image.lib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, ok := im.tables.(*table3)
+	if !ok {
+		t.Skip("2.x has no descriptors to free")
+	}
+	made, freed, tagged, free := 0, 0, table.DescTagged, table.DescFree
+	table.DescTagged = func(md **memoryDesc, n int32, d *dims, dataType, tag int32) int32 {
+		code := tagged(md, n, d, dataType, tag)
+		if code == success {
+			made++
+		}
+		return code
+	}
+	table.DescFree = func(md *memoryDesc) int32 { freed++; return free(md) }
+	gaps := tensor{Type: "f32", Dims: []int64{2, 32, 4, 4}, Strides: []int64{9999, 256, 64, 16}, Blocks: []primitive.Block{{Dim: 1, Size: 16}}}
+	if _, err := table.describe(&gaps); !errors.Is(err, fault.ErrUnsupported) || made == 0 || freed != made {
+		t.Errorf("%d descriptors were made and %d freed: %v", made, freed, err)
+	}
+}
+
+// A worker's scratch memory stays while it is large enough.
+func TestScratchStays(t *testing.T) {
+	l := need(t, 1)
+	w := l.made[0]
+	if err := w.grow(1000); err != nil {
+		t.Fatal(err)
+	}
+	first, n := w.memory, int64(len(w.scratch))
+	for _, size := range []int64{1000, 1, n} {
+		if err := w.grow(size); err != nil || w.memory != first {
+			t.Errorf("%d bytes of %d were made anew: %v", size, n, err)
+		}
+	}
+	if err := w.grow(n + 1); err != nil || w.memory == first || int64(len(w.scratch)) <= n {
+		t.Errorf("%d bytes behind %d: %v", len(w.scratch), n, err)
+	}
+}
