@@ -6,15 +6,19 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/primitive"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -43,7 +47,7 @@ func is(what string) bool {
 func TestOpenMPWasHere(t *testing.T) {
 	if !is("openmp") {
 		need(t, 1)
-		child(t, "TestOpenMPWasHere", "openmp", "OMP_NUM_THREADS=3")
+		child(t, "TestOpenMPWasHere", "openmp", "OMP_NUM_THREADS=2")
 		return
 	}
 	gomp, err := dlopen("libgomp.so.1")
@@ -53,12 +57,12 @@ func TestOpenMPWasHere(t *testing.T) {
 	var omp struct {
 		Most func() int32 `c:"omp_get_max_threads"`
 	}
-	if err := bind(gomp, &omp); err != nil || omp.Most() != 3 {
+	if err := bind(gomp, &omp); err != nil || omp.Most() != 2 {
 		t.Fatal(omp.Most(), err)
 	}
 	r := open1(t, limit.Limit{})
 	a := r.About()
-	if !strings.Contains(a.OpenMP, "with 3 threads") {
+	if !strings.Contains(a.OpenMP, "with 2 threads") {
 		t.Errorf("About says %q", a.OpenMP)
 	}
 	before := threads(t)
@@ -73,6 +77,99 @@ func TestOpenMPWasHere(t *testing.T) {
 		t.Errorf("an execution has %d threads", ran)
 	}
 	t.Log(before, threads(t)) // Go's own come and go
+	var all sync.WaitGroup    // what was told to a thread is true of that thread: the goroutine stays there
+	for range 16 {
+		all.Go(func() {
+			r.image.alone(func() {
+				first := unix.Gettid()
+				for range 50 {
+					time.Sleep(50 * time.Microsecond)
+					if now := unix.Gettid(); now != first {
+						t.Errorf("an execution that began on thread %d goes on on %d", first, now)
+						return
+					}
+				}
+			})
+		})
+	}
+	all.Wait()
+}
+
+// Where OpenMP was there first, an implementation is looked for, a primitive made and run with
+// one thread each: what is chosen for three does not fit an execution that has one.
+func TestOneThreadForEveryCall(t *testing.T) {
+	if !is("openmp calls") {
+		need(t, 1)
+		child(t, "TestOneThreadForEveryCall", "openmp calls", "OMP_NUM_THREADS=3")
+		return
+	}
+	gomp, err := dlopen("libgomp.so.1")
+	if err != nil {
+		t.Skip(err)
+	}
+	var omp struct {
+		Most func() int32        `c:"omp_get_max_threads"`
+		Set  func(threads int32) `c:"omp_set_num_threads"`
+	}
+	if err := bind(gomp, &omp); err != nil || omp.Most() != 3 {
+		t.Fatal(omp.Most(), err)
+	}
+	r := open1(t, limit.Limit{})
+	l := r.Library
+	first, next := matmul(4, 8, 16, Dense("f32", 8, 16)), 0
+	p := r.kernel(first)
+	runtime.LockOSThread() // the number is the thread's own
+	defer runtime.UnlockOSThread()
+	reorder, err := primitive.Reorder([]tensor{Dense("f32", 3, 5), {Type: "f32", Dims: []int64{3, 5}, Strides: []int64{1, 3}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := l.c
+	plan, create, execute := c.ReorderPlan, c.Make, c.Execute
+	defer func() { c.ReorderPlan, c.Make, c.Execute = plan, create, execute }()
+	c.Make = func(h *handle, pd handle) int32 {
+		if n := omp.Most(); n != 1 {
+			t.Errorf("a primitive is made with %d threads", n)
+		}
+		return create(h, pd)
+	}
+	c.Execute = func(h, stream handle, n uintptr, args *execArg) int32 {
+		if n := omp.Most(); n != 1 {
+			t.Errorf("a primitive runs with %d threads", n)
+		}
+		return execute(h, stream, n, args)
+	}
+	c.ReorderPlan = func(h *handle, src *memoryDesc, from handle, dst *memoryDesc, to, attr handle) int32 {
+		if n := omp.Most(); n != 1 {
+			t.Errorf("an implementation is looked for with %d threads", n)
+		}
+		return plan(h, src, from, dst, to, attr)
+	}
+	omp.Set(3)
+	for _, err := range l.walk(bg, &reorder) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, err := range l.walk(bg, &first) {
+		if n := omp.Most(); err != nil || n != 1 {
+			t.Fatalf("implementation %d is looked for with %d threads: %v", next, n, err)
+		}
+		next++
+		omp.Set(3)
+	}
+	if next < 2 {
+		t.Errorf("%d implementations", next)
+	}
+	omp.Set(3)
+	built, err := l.Create(bg, p.Descriptor())
+	if err != nil {
+		t.Fatal(err)
+	}
+	built.Free()
+	omp.Set(3)
+	r.run(p, Arg{Src, r.filled(1, Dense("f32", 4, 8))}, Arg{Weights, r.filled(2, Dense("f32", 8, 16))}, Arg{Bias, r.filled(3, Dense("f32", 1, 16))},
+		Arg{Dst, r.memory(Dense("f32", 4, 16))})
 }
 
 func threads(t *testing.T) int {
