@@ -23,7 +23,7 @@ type node struct {
 		waits edges // whom it waits for
 		left  edges // whom it waited for when it ended, see end
 	}
-	gone atomic.Bool // it has ended: who has it among from need not be awaited by it any more
+	gone atomic.Bool // it has ended with edges in left: who has it among from may not be awaited by it any more
 	in   struct {    // apart, so that waiting for a flight waits for no search from it; locked last
 		sync.Mutex
 		from edges // who waits for it; changed with the other's mu held
@@ -160,6 +160,13 @@ func (n *node) waiting() bool {
 	return len(n.mu.waits) > 0
 }
 
+// waitsFor reports whether n, which may have ended, waits for to.
+func (n *node) waitsFor(to *node) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.waits[to] > 0
+}
+
 // pathTo gives a path of edges from n to a goal, or nil. The edges are read one
 // node after the other, so they need not all have been there at one time.
 func (n *node) pathTo(goal func(*node) bool) (path []*node) {
@@ -189,13 +196,14 @@ func (n *node) pathTo(goal func(*node) bool) (path []*node) {
 // side is one end of a search for a path.
 type side struct {
 	edges func(*node, func(edges)) // shows those of a node, locked
+	back  bool                     // they lead to the node, and may be those of one that is gone
 	seen  map[*node]*node          // by which node
 	next  []*node
 	spent int // edges looked at
 }
 
-func newSide(n *node, edges func(*node, func(edges))) *side {
-	return &side{edges: edges, seen: map[*node]*node{n: nil}, next: []*node{n}}
+func newSide(n *node, back bool, edges func(*node, func(edges))) *side {
+	return &side{edges: edges, back: back, seen: map[*node]*node{n: nil}, next: []*node{n}}
 }
 
 // cost is what the side has cost when it has taken its next step.
@@ -208,21 +216,35 @@ func (s *side) cost() (cost int) {
 func (s *side) step(other *side) (met *node) {
 	at := s.next[len(s.next)-1]
 	s.next = s.next[:len(s.next)-1]
+	var ended []*node // asked apart, so that one flight is locked at a time
 	s.edges(at, func(e edges) {
 		s.spent += len(e)
 		for n := range e {
-			if _, seen := s.seen[n]; seen || n.gone.Load() {
-				continue
-			}
-			s.seen[n] = at
-			s.next = append(s.next, n)
-			if _, both := other.seen[n]; both {
+			if s.back && n.gone.Load() {
+				ended = append(ended, n)
+			} else if s.see(n, at, other) {
 				met = n
 				return
 			}
 		}
 	})
+	for _, n := range ended {
+		if met == nil && n.waitsFor(at) && s.see(n, at, other) {
+			met = n
+		}
+	}
 	return met
+}
+
+// see notes that an edge of at leads to n, and reports whether other has seen that one, too.
+func (s *side) see(n, at *node, other *side) (both bool) {
+	if _, seen := s.seen[n]; seen {
+		return false
+	}
+	s.seen[n] = at
+	s.next = append(s.next, n)
+	_, both = other.seen[n]
+	return both
 }
 
 // between gives a path of edges from start to end, or nil, as pathTo does. It searches from
@@ -232,8 +254,8 @@ func between(start, end *node) (path []*node, looked int) {
 	if start == end {
 		return []*node{start}, 0
 	}
-	ahead := newSide(start, func(n *node, show func(edges)) { n.mu.Lock(); show(n.mu.waits); n.mu.Unlock() })
-	behind := newSide(end, func(n *node, show func(edges)) { n.in.Lock(); show(n.in.from); n.in.Unlock() })
+	ahead := newSide(start, false, func(n *node, show func(edges)) { n.mu.Lock(); show(n.mu.waits); n.mu.Unlock() })
+	behind := newSide(end, true, func(n *node, show func(edges)) { n.in.Lock(); show(n.in.from); n.in.Unlock() })
 	for len(ahead.next) > 0 && len(behind.next) > 0 {
 		s, other := behind, ahead
 		if ahead.cost() < behind.cost() {

@@ -170,6 +170,46 @@ func TestEndWalksNoEdges(t *testing.T) {
 	}
 }
 
+// F5: a creator whose flight was ended from outside runs still, and may hold a claim. A circle
+// through it is told, however many edges it had when its flight ended.
+func TestCircleThroughTheCreatorOfAnEndedFlight(t *testing.T) {
+	for _, many := range []int{mostSettled, mostSettled + 1} {
+		ctx := context.Background()
+		a, b, c := New[int](ctx, "room", "a"), New[int](ctx, "room", "b"), New[int](ctx, "room", "c")
+		others := make([]node, many)
+		for i := range others {
+			oblige(a.life.id, []*node{&others[i]})
+		}
+		a.Finish(0, fault.ErrClosed, nil)
+		for i := range others {
+			exit(a.life.id, &others[i])
+		}
+		for _, f := range []*Flight[int]{b, c} { // both wait for a's claim, so that the search begins behind b
+			over, ok := CreatorOf(a.Context()).Await(AskerOf(f.Context()))
+			if !ok {
+				t.Fatal("a circle too early")
+			}
+			defer over()
+		}
+		if enter(a.life.id, &b.node) {
+			t.Errorf("after %d edges the circle is not told", many)
+		}
+		d := New[int](ctx, "room", "d")
+		if !enter(a.life.id, &d.node) {
+			t.Fatal("a circle too early")
+		}
+		if enter(d.life.id, &b.node) { // from d back to a there is one edge: the search begins there
+			t.Errorf("after %d edges the circle through another is not told", many)
+		}
+		a.Settle()
+		for i := range others {
+			if n := others[i].edgesIn(); n != 0 {
+				t.Fatalf("%d edges are left", n)
+			}
+		}
+	}
+}
+
 // F5, T6: code may own any number of flights, each begun under the context of the one
 // before. One more costs two edges, and Within walks each creator once: every path
 // through the owned ones would be 2^100.
