@@ -231,32 +231,39 @@ func (t *turnout) tidyLocked(at place) {
 func (w *wait) begin() bool {
 	w.exit = func() {}
 	builders.Lock()
-	t := turnoutLocked(w.place)
-	t.waits[w] = struct{}{}
-	holder := t.holder
+	turnoutLocked(w.place).waits[w] = struct{}{}
 	builders.Unlock()
-	if !w.follow(holder) {
+	if !w.follow() {
 		w.end()
 		return false
 	}
 	return true
 }
 
-// follow has w wait for a holder in place of the one before. It reports false where that
-// would close a circle: then w waits for none.
-func (w *wait) follow(holder flight.Creator) bool {
+// follow has w wait for who holds the claim now, in place of the holder before. It reports
+// false where that would close a circle: then w waits for none.
+func (w *wait) follow() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.exit == nil {
 		return true
 	}
 	w.exit()
-	exit, ok := holder.Await(w.asker)
+	exit, ok := holderOf(w.place).Await(w.asker) // asked under w's lock: of two that follow, the later knows more
 	if !ok {
 		exit = func() {}
 	}
 	w.exit = exit
 	return ok
+}
+
+func holderOf(at place) flight.Creator {
+	builders.Lock()
+	defer builders.Unlock()
+	if t := builders.at[at]; t != nil {
+		return t.holder
+	}
+	return flight.Creator{}
 }
 
 // end is harmless a second time.
@@ -282,7 +289,7 @@ func held(at place, by flight.Creator) {
 		return
 	}
 	for _, w := range holds(at, func(t *turnout) bool { t.holder = by; return true }) {
-		if !w.follow(by) {
+		if !w.follow() {
 			w.circle()
 		}
 	}
@@ -296,7 +303,7 @@ func released(at place, by flight.Creator) {
 		}
 		return mine
 	}) {
-		w.follow(flight.Creator{})
+		w.follow()
 	}
 }
 
