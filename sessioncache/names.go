@@ -70,9 +70,7 @@ func (s *state) put(g *group, n *node) {
 		s.place(g, n, id.Value.slot)
 	}
 	g.filled.Store(true)
-	if g.registered {
-		s.policy.Resize(g.policy, g.bytes, g.cost.Value().Seconds())
-	}
+	s.weigh(g)
 }
 
 // count takes the name that goes out of its group's sums and adds the one that
@@ -101,7 +99,14 @@ func (s *state) count(g *group, goes, comes *node) {
 	}
 }
 
-// remove takes a name out of its group.
+// weigh tells the policy what a group holds after names have come or gone.
+func (s *state) weigh(g *group) {
+	if g.registered {
+		s.policy.Resize(g.policy, g.bytes, g.cost.Value().Seconds())
+	}
+}
+
+// remove takes a name out of its group. weigh follows.
 func (s *state) remove(g *group, n *node) {
 	vacate(g, n)
 	g.names.Remove(n)
@@ -259,9 +264,7 @@ func (s *state) clear(c *clearing) (done bool) {
 			s.touched.Add(1)
 			s.remove(g, n)
 		}
-		if g.registered {
-			s.policy.Resize(g.policy, g.bytes, g.cost.Value().Seconds())
-		}
+		s.weigh(g)
 		delete(c.groups, g)
 		if !s.touched.Left() && len(c.groups) > 0 {
 			return false

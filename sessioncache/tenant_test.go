@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -206,6 +207,46 @@ func TestNotKeptWhereOthersHoldLess(t *testing.T) {
 	want(t, "a", a.Bytes(), 45)
 	b.freed("new", 1)
 	b.freed("old", 1)
+}
+
+// Q2, S6: where Set is not kept, the group of the name that is gone for it holds no bytes, and
+// a search for bytes does not meet it.
+func TestGivesBesideSetsThatWereNotKept(t *testing.T) {
+	const groups = touched.Most
+	p := newPool(t, 20_000)
+	a := open(t, sessioncache.Config{Pool: p, Groups: sessioncache.Unlimited, Policy: "lru"})
+	b, c := open(t, sessioncache.Config{Pool: p}), open(t, sessioncache.Config{Pool: p})
+	set(t, b, 1, 9_000)
+	for i := range groups {
+		set(t, a, i, 1)
+		set(t, a, i, 12_000) // b has what it would need
+	}
+	set(t, a, groups, 10_000)
+	want(t, "bytes in many groups", [2]int64{a.Bytes(), a.Groups()}, [2]int64{10_000, groups + 1})
+	set(t, c, 1, 1_500)
+	want(t, "what was claimed", c.Bytes(), int64(1_500))
+	want(t, "what is left of the one that held most", a.Bytes(), int64(0))
+}
+
+// S6: where Set is not kept, what is left in the group says what class it is of.
+func TestClassAfterASetThatIsNotKept(t *testing.T) {
+	p := newPool(t, 100)
+	a := open(t, sessioncache.Config{Pool: p, Groups: sessioncache.LimitOf(2), Policy: "lru"})
+	b := open(t, sessioncache.Config{Pool: p})
+	put := func(n int64, name string, bytes int64, cost time.Duration) {
+		t.Helper()
+		if err := a.Set(bg, mustShape(t, n), name, sessioncache.Value{Bytes: bytes, Cost: cost}, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(t, b, 1, 55)
+	put(2, "x", 10, time.Second)
+	put(1, "x", 10, 10*time.Second)
+	put(1, "y", 10, time.Millisecond)
+	put(1, "x", 80, 10*time.Second) // b has what it would need
+	a.hold(3)                       // one of two has to go
+	want(t, "the group of 1 ms in 10 bytes", a.Has(mustShape(t, 1)), false)
+	want(t, "the group of 1 s in 10 bytes", a.Has(mustShape(t, 2)), true)
 }
 
 func TestGroupsOfTheFloorStay(t *testing.T) {

@@ -157,9 +157,7 @@ func (s *state) take(g *group, name string, hash uint64, lane Lane) (taken *node
 			s.effects.memory -= n.Value.own()
 			n.Value.taken = true
 		}
-		if g.registered {
-			s.policy.Resize(g.policy, g.bytes, g.cost.Value().Seconds())
-		}
+		s.weigh(g)
 	}
 	if taken == nil {
 		return nil, fault.ErrNotFound
@@ -187,6 +185,7 @@ func (s *state) store(m *writing, g *group) {
 	if g != nil {
 		if old := g.names.Hashed(m.hash, m.name, uint64(m.options.Lane)); old != nil {
 			s.remove(g, old)
+			s.weigh(g)
 		}
 	}
 	s.free(m.value)
