@@ -215,13 +215,13 @@ func (s *state) give(bytes int64, kept Floor, most policy.Standing, why Cause) (
 // spareGroup is the group to go of those that hold bytes, but no more than that many, nil if
 // none may. over is false if the turn ended before.
 func (s *state) spareGroup(bytes int64, most policy.Standing) (g *group, over bool) {
-	passed := 0
+	large := make(map[*group]struct{}) // a search may come by twice
 	victim, over := s.policy.VictimOfBytes(func(at *policy.Group) policy.Standing {
 		s.touched.Add(1)
 		g := at.Of.(*group)
 		switch {
 		case g.bytes > bytes:
-			passed++
+			large[g] = struct{}{}
 			return policy.Fixed
 		case g.bytes == 0:
 			return policy.Fixed
@@ -229,9 +229,9 @@ func (s *state) spareGroup(bytes int64, most policy.Standing) (g *group, over bo
 			return policy.Free
 		}
 		return policy.Busy
-	}, most, func() bool { return passed < mostTooLarge && s.touched.Left() })
+	}, most, func() bool { return len(large) < mostTooLarge && s.touched.Left() })
 	if victim == nil {
-		return nil, over || passed >= mostTooLarge
+		return nil, over || len(large) >= mostTooLarge
 	}
 	return victim.Of.(*group), true
 }

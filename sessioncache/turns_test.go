@@ -225,6 +225,22 @@ func TestGivesBesideManyUnfitInShortTurns(t *testing.T) {
 	}
 }
 
+// Q2, Q5: nor does it give up before it has passed 256 groups that are larger, though sieve
+// comes by each of them twice.
+func TestGivesBesideSomeThatAreTooLarge(t *testing.T) {
+	const large = 200
+	for _, policy := range []string{"fifo", "lru", "sieve", "duel"} {
+		p := newPool(t, 10*large)
+		s, room := watched(t, sessioncache.Config{Pool: p, Groups: sessioncache.Unlimited, Policy: policy, Floor: sessioncache.Floor{Bytes: 5*large - 1}})
+		for i := range large {
+			set(t, s, i, 5)
+		}
+		set(t, s, large, 3)
+		s.hold(large).Close() // it is used again: sieve passes it over once
+		want(t, policy+" frees", room.Shrink(bg, 2, pressure.Spare).Bytes, int64(3))
+	}
+}
+
 func set(t *testing.T, s *box, n int, bytes int64) {
 	t.Helper()
 	if err := s.Set(bg, mustShape(t, int64(n)), "name", sessioncache.Value{Bytes: bytes}, sessioncache.Options{}); err != nil {
