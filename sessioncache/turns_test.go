@@ -11,6 +11,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/sessioncache"
+	"github.com/kiln-cache/kiln/shapegroups"
 )
 
 // many fills a session with groups of two names, one of an owner.
@@ -222,6 +223,30 @@ func TestGivesBesideManyUnfitInShortTurns(t *testing.T) {
 			}
 			want(t, "groups", s.Groups(), int64(unfit)+min(c.large, 1)-min(c.freed, 1))
 		}
+	}
+}
+
+// F6, S2, Q2: nor does one that gives where all groups are announced and in use.
+func TestGivesAnnouncedInUseInShortTurns(t *testing.T) {
+	const groups = touched.Most / 4
+	p := newPool(t, groups)
+	s := open(t, sessioncache.Config{Pool: p, Groups: sessioncache.Unlimited, Policy: "lru"})
+	var ahead []shapegroups.Shape
+	for i := range groups {
+		set(t, s, i, 1)
+		s.hold(i)
+		ahead = append(ahead, mustShape(t, int64(i)))
+	}
+	if err := s.Announce(ahead...); err != nil {
+		t.Fatal(err)
+	}
+	poor := open(t, sessioncache.Config{Pool: p})
+	set(t, poor, 1, groups/2)
+	want(t, "what was given", s.Bytes(), int64(groups/2))
+	want(t, "the one needed first", s.Has(ahead[0]), true)
+	want(t, "the one needed last", s.Has(ahead[groups-1]), false)
+	if n := longest(t, s); n > touched.Most {
+		t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
 	}
 }
 

@@ -77,20 +77,21 @@ func (p *Policy) find(standing func(*Group) Standing, most Standing, among int, 
 	p.arrange()
 	over = true
 	for s := Free; s <= most && s < Fixed; s++ {
-		g := p.unannounced(s, among, func(g *Group) (Standing, bool) {
+		may := func(g *Group) (Standing, bool) {
 			if over = left(); !over {
 				return Fixed, true
 			}
 			stands := standing(g)
 			return stands, stands <= s // what is aside may be free by now
-		})
-		if !over {
-			return nil, false
 		}
+		g := p.unannounced(s, among, may)
 		if g == nil {
-			g = p.neededLast(s, standing)
+			g = p.neededLast(may)
 		}
-		if g != nil {
+		switch {
+		case !over:
+			return nil, false
+		case g != nil:
 			return g, true
 		}
 	}
@@ -127,12 +128,13 @@ func (p *Policy) unannounced(s Standing, among int, may func(*Group) (Standing, 
 	return nil
 }
 
-// neededLast is the announced resident of that standing needed last.
-func (p *Policy) neededLast(s Standing, standing func(*Group) Standing) *Group {
+// neededLast is the announced resident needed last of those that may go, see order.victim.
+func (p *Policy) neededLast(may func(*Group) (Standing, bool)) *Group {
 	for i := len(p.announced) - 1; i >= 0; i-- {
-		g := p.Resident(p.announced[i])
-		if g != nil && g.announce == i && standing(g) == s {
-			return g
+		if g := p.Resident(p.announced[i]); g != nil && g.announce == i {
+			if _, ok := may(g); ok {
+				return g
+			}
 		}
 	}
 	return nil
@@ -157,7 +159,7 @@ func (p *Policy) Worth(shape shapegroups.Shape, standing func(*Group) Standing) 
 	if p.unannounced(Free, kinds, isFree) != nil {
 		return announced || !p.duel.countsChoose() || !p.countsLess(shape, isFree)
 	}
-	if last := p.neededLast(Free, standing); last != nil {
+	if last := p.neededLast(isFree); last != nil {
 		return announced && need < last.announce
 	}
 	return true
