@@ -58,13 +58,13 @@ func (s *Session) event(m message) (after func()) {
 	st := s.state
 	switch m := m.(type) {
 	case acquire:
-		if !st.sifted(0) {
+		if !st.sifted(&m.sifts, 0) {
 			s.actor.Tell(m)
 			break
 		}
 		s.admit(m)
 	case *write:
-		if !st.sifted(m.value.Bytes) {
+		if !st.sifted(&m.sifts, m.value.Bytes) {
 			s.actor.Tell(m)
 		} else if m.turns > 0 || m.take() {
 			s.set(m)
@@ -72,7 +72,7 @@ func (s *Session) event(m message) (after func()) {
 	case take:
 		s.take(m)
 	case *ask:
-		if m.ended && !st.sifted(m.value.Bytes) {
+		if m.ended && !st.sifted(&m.sifts, m.value.Bytes) {
 			s.actor.Tell(m) // one that asks needs no room, and its leaving must not overtake it
 		} else if m.ended {
 			s.created(m)
@@ -104,14 +104,14 @@ func (s *Session) event(m message) (after func()) {
 			s.created(askOf(held))
 		}
 	case give:
-		freed, more := st.give(m.gift.Bytes-m.given, st.floor, policy.Busy, ForPool)
+		freed, more := st.give(&m.turns, m.gift.Bytes-m.given, st.floor, policy.Busy, ForPool)
 		if m.given += freed.Bytes; more && !st.closed { // else this actor may end before it comes again
 			s.actor.Tell(m)
 			break
 		}
 		m.gift.Answered()
 	case shrink:
-		freed, more := st.shrink(m.bytes, m.tier)
+		freed, more := st.shrink(m.turns, m.bytes, m.tier)
 		return func() { s.published.frees.bin.Soon(func() { m.Reply.Send(shrunk{freed, more}) }) }
 	case drain:
 	case hold:
@@ -169,7 +169,7 @@ func (s *Session) resized(m resize) {
 		m.Reply.Fail(errClosed)
 		return
 	}
-	if m.set = true; st.surplus() {
+	if m.set = true; st.surplus(&m.sifts) {
 		m.Reply.Send(struct{}{})
 	} else {
 		s.actor.Tell(m)

@@ -53,6 +53,36 @@ func TestVictimAmongBusyGroups(t *testing.T) {
 	}
 }
 
+// F6, Q3: a claimant has its answer after so many turns, though the session that is asked is
+// in use and none of them is enough: what others do there meanwhile sets nothing back.
+func TestGiftEndsWhileTheGiverIsInUse(t *testing.T) {
+	cfg, err := Config{Groups: LimitOf(10)}.Validate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newState(cfg, newPublished(cfg, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &core{state: s}
+	if _, err := s.set(&writing{use: c.use("1"), name: "name", hash: s.published.placed("name"), value: Value{Bytes: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	gift, turns, more := 0, 0, true
+	for ; more && turns <= touched.Often; turns++ {
+		s.touched.Add(touched.Most) // users came and went
+		_, more = s.give(&gift, 1, Floor{}, policy.Busy, ForPool)
+		s.touched.Turn()
+		if !s.sifted(new(int), 0) {
+			t.Fatal("a write needs room")
+		}
+		s.touched.Turn()
+	}
+	if more {
+		t.Errorf("no answer after %d turns", turns)
+	}
+}
+
 // S3: a group that was passed over since it was in use goes before those that are, as
 // soon as it is not: when its last handle, or the last lease on a value of it, has ended.
 func TestGroupsBecomeFree(t *testing.T) {

@@ -28,6 +28,7 @@ type call struct {
 	forsaken bool // it is a flight that nobody waits for
 	claimed  bool // its value has waited for others to make room
 	turns    int  // in which its value made room, see roomy
+	sifts    int  // see sifted
 
 	linger time.Duration // that this caller wishes for its flight
 	rest   time.Duration // until the creator of this flight, among the effects to cancel, is to be asked about; 0 = at once

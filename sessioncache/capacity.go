@@ -40,11 +40,11 @@ func (s *state) resize(groups, bytes Limit) error {
 
 // surplus evicts what the capacity as set has no room for, as far as a turn goes, and
 // reports whether there is nothing left of it. Until then what is there is the capacity,
-// so that nothing is added to it meanwhile.
-func (s *state) surplus() (done bool) {
+// so that nothing is added to it meanwhile. turns counts as in sifted.
+func (s *state) surplus(turns *int) (done bool) {
 	for !done && s.touched.Left() {
 		why := s.shortOf(s.wanted, 0, 0)
-		if why != nothing && !s.sift() {
+		if why != nothing && !s.sift(turns) {
 			break
 		}
 		done = why == nothing || !s.evictOne(why)
@@ -102,22 +102,19 @@ func (s *state) evictOne(why Cause) bool {
 
 // sifted sees to it that the group that has to go for one more, of the bytes given, is
 // found at once: what is in use is passed over as far as a turn goes. It reports whether
-// that is done, or has been tried often enough: users may come and go as fast.
-func (s *state) sifted(bytes int64) bool {
-	if !s.closed && s.over(1, bytes) {
-		return s.sift()
-	}
-	s.sifts = 0
-	return true
+// that is done, or has been tried often enough: users may come and go as fast. turns counts
+// those of the one that needs the room that were not enough.
+func (s *state) sifted(turns *int, bytes int64) bool {
+	return s.closed || !s.over(1, bytes) || s.sift(turns)
 }
 
 // sift is sifted where a group has to go.
-func (s *state) sift() bool {
+func (s *state) sift(turns *int) bool {
 	s.policy.Sift(s.standing, s.touched.Left)
-	if s.sifts++; !s.touched.Left() && s.sifts < touched.Often {
+	if *turns++; !s.touched.Left() && *turns < touched.Often {
 		return false
 	}
-	s.sifts = 0
+	*turns = 0
 	return true
 }
 

@@ -30,7 +30,8 @@ type admitted struct {
 // acquire asks for the group of a shape that was not resident a moment ago.
 type acquire struct {
 	actors.Reply[admitted]
-	use *asked
+	use   *asked
+	sifts int // see state.sifted
 }
 
 func (m acquire) Fail(err error) { m.Reply.Fail(err) }
@@ -128,6 +129,7 @@ type resize struct {
 	actors.Reply[struct{}]
 	groups, bytes Limit
 	set           bool
+	sifts         int // see state.surplus
 }
 
 func (m resize) Fail(err error) { m.Reply.Fail(err) }
@@ -169,6 +171,7 @@ type roomMade struct {
 type give struct {
 	gift  pool.Gift
 	given int64
+	turns int // see state.give
 }
 
 func (m give) Fail(error) { m.gift.Answered() }
@@ -179,6 +182,7 @@ type shrink struct {
 	actors.Reply[shrunk]
 	bytes int64
 	tier  pressure.Tier
+	turns *int // of all that one call sends, see state.give
 }
 
 func (m shrink) Fail(err error) { m.Reply.Fail(err) }

@@ -140,7 +140,7 @@ func (s *Session) Group(ctx context.Context, shape shapegroups.Shape) (*Group, e
 	if err != nil {
 		return nil, err
 	}
-	a, err := actors.Ask(ctx, s.actor, func(r actors.Reply[admitted]) message { return acquire{r, use} })
+	a, err := actors.Ask(ctx, s.actor, func(r actors.Reply[admitted]) message { return acquire{Reply: r, use: use} })
 	if err != nil {
 		return nil, failed(op, shape.String(), err)
 	}

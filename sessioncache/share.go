@@ -193,16 +193,16 @@ const mostTooLarge = 256
 
 // give evicts, by the policy, until n bytes are released or nothing above the floor
 // kept can go. most is how groups may stand that go. more says that a turn was not
-// enough.
-func (s *state) give(bytes int64, kept Floor, most policy.Standing, why Cause) (freed pressure.Freed, more bool) {
+// enough, turns counts these.
+func (s *state) give(turns *int, bytes int64, kept Floor, most policy.Standing, why Cause) (freed pressure.Freed, more bool) {
 	p := s.published
 	for freed.Bytes < bytes && p.bytes.Load() > kept.Bytes && p.groups.Load() > kept.Groups {
 		g, over := s.spareGroup(p.bytes.Load()-kept.Bytes, most)
-		if !over && s.sifts < touched.Often { // users may come and go as fast
-			s.sifts++
+		if !over && *turns < touched.Often { // users may come and go as fast
+			*turns++
 			return freed, true
 		}
-		if s.sifts = 0; g == nil {
+		if *turns = 0; g == nil {
 			break
 		}
 		freed.Add(pressure.Freed{Bytes: g.bytes, Leased: g.leased})
@@ -237,12 +237,12 @@ func (s *state) spareGroup(bytes int64, most policy.Standing) (g *group, over bo
 }
 
 // shrink gives bytes that the process has to do without.
-func (s *state) shrink(bytes int64, tier pressure.Tier) (freed pressure.Freed, more bool) {
+func (s *state) shrink(turns *int, bytes int64, tier pressure.Tier) (freed pressure.Freed, more bool) {
 	switch tier {
 	case pressure.Spare:
-		return s.give(bytes, s.floor, policy.Free, ForMemory)
+		return s.give(turns, bytes, s.floor, policy.Free, ForMemory)
 	case pressure.Floors:
-		return s.give(bytes, Floor{}, policy.Free, ForMemory)
+		return s.give(turns, bytes, Floor{}, policy.Free, ForMemory)
 	}
 	return pressure.Freed{}, false
 }

@@ -28,7 +28,6 @@ type state struct {
 	interned int                  // names with an id
 	wanted   Capacity             // as set; what is published follows as groups go, see surplus
 	touched  touched.Gauge
-	sifts    int // turns that were not enough, see sifted
 	closed   bool
 	told     bool // somebody wants to know what is evicted
 

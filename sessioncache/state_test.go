@@ -211,13 +211,14 @@ func (c *core) play(l line) (err error) {
 				}
 			}
 		}
+		turns := 0
 		err := c.resize(capacities[0], capacities[1])
-		for err == nil && !c.surplus() {
+		for err == nil && !c.surplus(&turns) {
 			c.touched.Turn()
 		}
 		return err
 	case "give": // BYTES
-		freed, _ := c.give(l.number("bytes"), c.floor, policy.Busy, ForPool)
+		freed, _ := c.give(new(int), l.number("bytes"), c.floor, policy.Busy, ForPool)
 		c.done = append(c.done, fmt.Sprintf("gave %d", freed.Bytes))
 	case "close":
 		c.close()

@@ -63,8 +63,9 @@ func (s *Session) offer(ctx context.Context) (items []pressure.Item) {
 // shrink gives up groups that are not in use, by the policy, until at least n bytes
 // are freed or nothing of that tier is left.
 func (s *Session) shrink(ctx context.Context, n int64, tier pressure.Tier) (freed pressure.Freed) {
+	turns := 0
 	for more := true; more; {
-		part, _ := actors.Ask(ctx, s.actor, func(r actors.Reply[shrunk]) message { return shrink{r, n - freed.Bytes, tier} })
+		part, _ := actors.Ask(ctx, s.actor, func(r actors.Reply[shrunk]) message { return shrink{r, n - freed.Bytes, tier, &turns} })
 		freed.Add(part.Freed)
 		more = part.more
 	}

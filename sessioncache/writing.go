@@ -16,6 +16,7 @@ type writing struct {
 	value   Value
 	claimed bool // it has waited for others to make room
 	turns   int  // in which it made room, see roomy
+	sifts   int  // see sifted
 }
 
 // shape is the compiled one.
