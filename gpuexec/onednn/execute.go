@@ -151,9 +151,12 @@ func (w *worker) grow(n int64) error {
 // compared with args before the library sees anything of it: slots, types, sizes and
 // layouts (SPEC E3). Memory of one execution that is written may be used by no other.
 //
-// Errors: ErrInvalid for arguments that do not fit, ErrClosed for memory that was
+// Errors: ErrInvalid for arguments that do not fit and for no primitive, ErrClosed for memory that was
 // released, the context's, or the library's own.
 func (l *Library) Execute(ctx context.Context, p *primitive.Primitive, args ...Arg) error {
+	if p == nil {
+		return fault.Invalidf("onednn: execute", "no primitive: want a leased one of this library")
+	}
 	k, ok := p.Native().(*kernel)
 	if !ok || k.plan.lib != l {
 		return fault.Invalidf("onednn: execute", "the primitive is another library's")

@@ -355,3 +355,10 @@ func TestFileGoneSinceItWasLoaded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// E3: an execution of no primitive is refused.
+func TestExecutionOfNoPrimitive(t *testing.T) {
+	if err := need(t, 1).Execute(bg, nil); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("%v, want ErrInvalid", err)
+	}
+}
