@@ -362,3 +362,17 @@ func TestExecutionOfNoPrimitive(t *testing.T) {
 		t.Errorf("%v, want ErrInvalid", err)
 	}
 }
+
+// K4: a sum behind an operation adds what is there, also where no scale is given: that is 1.
+func TestSumWithoutAScale(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	row := Dense("f32", 1, 2)
+	for _, scale := range []float64{0, 1, 2} {
+		s := spec("matmul", "", "", nil, row, Dense("f32", 2, 2), tensor{}, row)
+		s.Attr.PostOps = []primitive.PostOp{{Kind: "sum", Scale: scale}}
+		dst := r.memory(row)
+		copy(Of[float32](dst), []float32{100, 200})
+		r.run(r.kernel(s), Arg{Src, r.memory(row)}, Arg{Weights, r.memory(Dense("f32", 2, 2))}, Arg{Dst, dst})
+		near(t, "sum", Of[float32](dst), []float64{100 * max(scale, 1), 200 * max(scale, 1)}, 0)
+	}
+}

@@ -1,6 +1,7 @@
 package primitive
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -261,12 +262,20 @@ func (p *PostOp) append(b []byte) []byte {
 	b = canon.AppendString(b, 2, p.Algorithm)
 	b = canon.AppendFloat(b, 3, p.Alpha)
 	b = canon.AppendFloat(b, 4, p.Beta)
-	b = canon.AppendFloat(b, 5, p.Scale)
+	b = canon.AppendFloat(b, 5, p.scale())
 	b = canon.AppendInt(b, 6, p.ZeroPoint)
 	b = canon.AppendString(b, 7, p.Type)
 	b = canon.AppendUint(b, 8, p.Mask)
 	b = p.Source.append(b, 9)
 	return appendParams(b, 10, p.Params)
+}
+
+// scale is the scale that is in force: 0 and 1 are one (SPEC K3, K4).
+func (p *PostOp) scale() float64 {
+	if p.Kind == "sum" || p.Kind == "eltwise" {
+		return cmp.Or(p.Scale, 1)
+	}
+	return p.Scale
 }
 
 // asSet is a list whose order and repetitions mean nothing, ascending (SPEC K3): the

@@ -341,3 +341,18 @@ func ExampleSpec_Key() {
 	fmt.Println(a == b, a == c)
 	// Output: false true
 }
+
+// K3, K4: a sum or an eltwise without a scale has the scale 1: both are one key, and another
+// scale is another.
+func TestScaleOfAPostOp(t *testing.T) {
+	for _, kind := range []string{"sum", "eltwise", "binary"} {
+		var keys [3]string
+		for scale := range keys {
+			s := Spec{Kind: "matmul", Attr: Attributes{PostOps: []PostOp{{Kind: kind, Scale: float64(scale)}}}}
+			keys[scale], _ = s.Key()
+		}
+		if (keys[0] == keys[1]) != (kind != "binary") || keys[1] == keys[2] {
+			t.Errorf("%s: %q", kind, keys)
+		}
+	}
+}

@@ -81,7 +81,7 @@ type PostOp struct {
 	Algorithm string
 	Alpha     float64
 	Beta      float64
-	Scale     float64
+	Scale     float64 // of a sum or an eltwise; 0 means 1
 	ZeroPoint int64
 	Type      string
 	Mask      uint64
