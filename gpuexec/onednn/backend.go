@@ -17,7 +17,7 @@ const Name = "onednn"
 // It is an ops.Library. Safe for concurrent use.
 type Backend struct{ path string }
 
-// New is the backend with the library of that path; empty: as it is installed.
+// New is the backend with the library of that path; empty: as in Config.
 func New(path string) *Backend { return &Backend{path} }
 
 // For is New, for the one device that there is.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/internal/dl"
@@ -41,10 +42,14 @@ var loaded struct {
 // sonames are tried in turn: of 3.x, of 3.x in Debian 13 and later, and of 2.x.
 var sonames = []string{"libdnnl.so.3", "libdnnl.so.3.6", "libdnnl.so.2"}
 
-// load loads the file of that path, or the first that is installed, once a process.
+// load loads the file of that path, once a process. Without a path it is what is loaded, else
+// the file that the environment names, else the first that is installed.
 func load(path string) (*image, error) {
 	loaded.Lock()
 	defer loaded.Unlock()
+	if path == "" && loaded.image == nil {
+		path = env.Read(env.Process()).OneDNN.Value
+	}
 	if im := loaded.image; im != nil && path == loaded.asked { // its file may have gone since
 		return im, nil
 	}
@@ -52,7 +57,7 @@ func load(path string) (*image, error) {
 		return nil, failure("open", fault.ErrUnavailable, "%v: want the file of a oneDNN, such as libdnnl.so.3, in KILN_ONEDNN_LIBRARY, or %s", err, install)
 	}
 	if loaded.image != nil {
-		if path != "" && path != loaded.image.path {
+		if path != "" && !sameFile(path, loaded.image.path) {
 			return nil, fault.Invalidf("onednn: open", "%s: this process has loaded %s already: use another process", path, loaded.image.path)
 		}
 		return loaded.image, nil
@@ -81,6 +86,13 @@ func load(path string) (*image, error) {
 		return im, nil
 	}
 	return nil, unavailable(errors.Join(errs...))
+}
+
+// sameFile is whether two names lead to one file, as a link and what it leads to.
+func sameFile(a, b string) bool {
+	one, err1 := os.Stat(a)
+	two, err2 := os.Stat(b)
+	return a == b || err1 == nil && err2 == nil && os.SameFile(one, two)
 }
 
 // isLibrary looks at the file of a path: the loader would wait for a pipe, and say little of
