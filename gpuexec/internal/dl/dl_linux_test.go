@@ -50,3 +50,38 @@ func TestReason(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// E2: a library that is cut short, as by a copy that ended early, is an error; it ended the
+// process. Wherever it is cut, the whole one is opened.
+func TestCutLibrary(t *testing.T) {
+	var whole string
+	for _, m := range Mappings() { // of the C library, which every process with a loader has
+		if strings.HasPrefix(filepath.Base(m.Path), "libc.so") || strings.HasPrefix(filepath.Base(m.Path), "libc-") {
+			whole = m.Path
+		}
+	}
+	content, err := os.ReadFile(whole)
+	if err != nil {
+		t.Skip(err)
+	}
+	cut := filepath.Join(t.TempDir(), "libcut.so")
+	for _, n := range []int{5, 64, 1000, len(content) / 3, len(content) / 2, len(content) * 9 / 10, len(content) - 1} {
+		if err := os.WriteFile(cut, content[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(cut, Local); err == nil || !strings.Contains(err.Error(), cut) {
+			t.Errorf("%d of %d bytes: %v, want an error with the name", n, len(content), err)
+		}
+	}
+	clear(content[0x28:0x30]) // nor is there a list of sections, which stands at the end
+	clear(content[0x3c:0x40])
+	if err := os.WriteFile(cut, content[:len(content)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Whole(cut); err == nil || !strings.Contains(err.Error(), "cut short") {
+		t.Errorf("half, without sections: %v", err)
+	}
+	if _, err := Open(whole, Local); err != nil {
+		t.Error(err)
+	}
+}
