@@ -122,13 +122,14 @@ func (s *Store) inspect(l folder, place string) (Info, verdict) {
 
 // Verify reads every byte of every entry and gives the bad ones. An entry of another
 // identity is not bad. With repair the bad entries are set aside where that is
-// possible; Info.SetAside tells. A file that may not be read has the reason degraded
+// possible; Info.SetAside tells. A file that cannot be read has the reason degraded
 // and stays where it is, as does a folder that may not be listed, which has no Slot. A Key
 // of more than 1 KiB is left out: Inspect tells it.
 // The errors are those of List.
 func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error) {
 	const op = "store: verify"
 	f := &finding{}
+	var damaged []int // of bad
 	if err := s.relist(ctx, op); err != nil {
 		return nil, err
 	}
@@ -138,7 +139,10 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 				i.Key = ""
 			}
 			bad = append(bad, i)
-			f.bad = append(f.bad, flawed{place: i.Entry, miss: i.Flaw, seen: i.seen})
+			if i.Flaw.Reason != fault.Degraded { // such a one may be sound
+				damaged = append(damaged, len(bad)-1)
+				f.bad = append(f.bad, flawed{place: i.Entry, miss: i.Flaw, seen: i.seen})
+			}
 		}
 		return nil
 	})
@@ -160,8 +164,8 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 	}
 	if repair {
 		s.setAside(ctx, f)
-		for i := range f.bad { // the first of all that are bad
-			bad[i].SetAside = f.bad[i].gone
+		for i, at := range damaged {
+			bad[at].SetAside = f.bad[i].gone
 		}
 	}
 	return bad, nil

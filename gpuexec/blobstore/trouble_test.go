@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -67,6 +68,45 @@ func TestReadFault(t *testing.T) {
 	r.heal()
 	r.want("get", s.get("k"), "v")
 	r.want("count", s.Count(fault.Degraded), 1)
+}
+
+// unread is a file system on which no kernel.bin can be opened for a while.
+type unread struct {
+	vfs.FS
+	on    *atomic.Bool
+	errno syscall.Errno
+}
+
+func (u unread) Open(name string) (vfs.File, error) {
+	if path.Base(name) == "kernel.bin" && u.on.Load() {
+		return nil, &vfs.Fault{Op: "open", Name: name, Err: u.errno}
+	}
+	return u.FS.Open(name)
+}
+
+// P4, P5: a repair that cannot read entries, as without descriptors or on a disk with a
+// fault, tells them and takes no sound one away; one that is damaged beside them goes.
+func TestRepairLeavesWhatItCannotRead(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.EIO, syscall.EACCES, syscall.ESTALE} {
+		r := newRig(t)
+		var broken atomic.Bool
+		s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return unread{f, &broken, errno} }))
+		s.fill(1, 9, 1)
+		r.flip(s.place("k5", "key.bin"), 0)
+		broken.Store(true)
+		bad, err := s.Verify(background, true)
+		broken.Store(false)
+		degraded, aside := 0, ""
+		for _, i := range bad {
+			if i.Flaw.Reason == fault.Degraded {
+				degraded++
+			}
+			if i.SetAside {
+				aside += i.Bucket
+			}
+		}
+		r.want(words(errno, "degraded, set aside, entries"), words(err, degraded, aside, s.usage().Entries), words(nil, 8, s.Bucket("k5"), 8))
+	}
 }
 
 // P5: the directory goes while we run; a clock set back a day.
