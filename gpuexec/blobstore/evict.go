@@ -56,7 +56,9 @@ func (d *directory) move(place, to string) (stuck, err error) {
 			return nil, errPassedOver
 		}
 		if err != nil && (made != nil || !isGone(err)) {
-			err = f.Remove(from)
+			if err = d.removeOwn(place, name); err == errPassedOver {
+				return nil, err
+			}
 		}
 		if err != nil && !isGone(err) {
 			_ = f.Remove(to) // stays if it is not empty
@@ -67,6 +69,24 @@ func (d *directory) move(place, to string) (stuck, err error) {
 	_ = f.Remove(to)    // stays if it is not empty
 	d.dropped(place)
 	return nil, nil
+}
+
+// removeOwn removes a file of an entry in two steps. The first gives it another name in its
+// folder, a short one, for which a full disk has room: where this process stood still before
+// it and lost the lock, the file is a newcomer's, which gets it back.
+func (d *directory) removeOwn(place, name string) error {
+	f, name, gone := d.s.main, place+"/"+name, place+"/gone"
+	err := f.Rename(name, gone)
+	switch {
+	case !d.holds():
+		if err == nil && f.Rename(gone, name) == nil {
+			d.sync(place + "/")
+		}
+		return errPassedOver
+	case err != nil:
+		return err
+	}
+	return f.Remove(gone)
 }
 
 // holds reports whether no other process has the lock, where there is one.

@@ -5,6 +5,7 @@ package blobstore_test
 import (
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -66,6 +67,42 @@ func TestLateEmptier(t *testing.T) {
 		r.want("what was acknowledged", b.get("k"), "v")
 		r.want("audit", words(a.audit(), b.audit()), "ok ok")
 	}
+}
+
+// brimful is a disk so full that tmp/ takes no file of an entry.
+type brimful struct{ *stall }
+
+func (f brimful) Rename(from, to string) error {
+	if strings.HasPrefix(from, backend+"/") && !strings.HasPrefix(to, backend+"/") {
+		return &vfs.Fault{Op: "rename", Name: to, Err: syscall.ENOSPC}
+	}
+	return f.stall.Rename(from, to)
+}
+
+func (f brimful) Remove(name string) error {
+	f.pass("remove", name)
+	return f.stall.Remove(name)
+}
+
+// P8, P10: the same on a full disk, where the files are removed in their place.
+func TestLateRemover(t *testing.T) {
+	r := newRig(t)
+	b := r.open("d", mib, shortLease)
+	b.put("k", "old")
+	b.put("j", "older")
+	late := newStall("re*e " + backend + "/*/0/*") // its first rename or remove
+	a := r.open("d", mib, shortLease, on(func(f vfs.FS) vfs.FS { late.FS = f; return brimful{late} }))
+	done := make(chan error)
+	go func() { done <- a.Prune(background, small) }()
+	<-late.reached
+	r.must(b.Prune(background, 0))
+	r.want("put", b.put("k", "v"), "ok")
+	close(late.resume)
+	r.must(<-done)
+	r.want("what was acknowledged", b.get("k"), "v")
+	r.want("audit", words(a.audit(), b.audit()), "ok ok")
+	r.must(a.Prune(background, 0))
+	r.want("in time: entries, folders", words(a.usage().Entries, r.names("d/"+backend)), "0 []")
 }
 
 // P10: what a late evictor has moved and put back is as durable as it was before.
