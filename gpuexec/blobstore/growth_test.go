@@ -3,6 +3,7 @@
 package blobstore_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -45,6 +46,20 @@ func TestJournalGoesOn(t *testing.T) {
 	}
 	r.must(os.Remove(r.path("d/lease/index")))
 	r.want("lists", words(a.usage().Entries, b.usage().Entries), "10 9")
+}
+
+// P7: who closes and has not followed to the journal of now leaves the index of that alone:
+// with its own the next Open would list the directory.
+func TestIndexOfAnOldJournalIsNotSaved(t *testing.T) {
+	r := newRig(t)
+	a, b := r.open("d", mib), r.open("d", mib)
+	a.fill(1, 9, 1) // much, for so small an index
+	change := "b\n" + blobstore.JournalEnd
+	r.must(appendTo(r.path("d/lease/journal"), strings.Repeat(change, mib/len(change))))
+	b.fill(10, 10, 1) // begins another journal
+	index := r.read(r.path("d/lease/index"))
+	a.shut()
+	r.want("the same index", bytes.Equal(r.read(r.path("d/lease/index")), index), true)
 }
 
 // lockWatch counts what is done under the directory lock.

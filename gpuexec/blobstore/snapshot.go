@@ -358,7 +358,7 @@ func (d *directory) whole() error {
 
 // save writes a snapshot. It costs as much as the index is large, and is made after a
 // listing and for each new journal, which takes thousands of changes to come; not under
-// the lock of the directory.
+// the lock of the directory. Where others have begun a journal since, theirs is the index.
 func (d *directory) save() {
 	j := &d.journal
 	if !d.fresh || d.idx.unread || j.file == nil || d.s.main.Boot() == "" {
@@ -366,6 +366,9 @@ func (d *directory) save() {
 	}
 	if d.readRest(); !d.fresh {
 		return // and the next change lists
+	}
+	if info, err := d.s.main.Lstat(journalFile); err != nil || info.Inode != j.inode {
+		return
 	}
 	folders, links := d.folders()
 	h := snapshot{boot: d.s.main.Boot(), inode: j.inode, offset: j.offset, entries: len(d.idx.entries), order: d.idx.policy, totals: d.idx.totals}
