@@ -29,13 +29,22 @@ func (e *entry) raise() {
 		return
 	}
 	e.raised = true
-	dice, height := e.used*0x9e3779b97f4a7c15, 0 // its highest bits look like chance
+	dice, height := mix(e.used), 0
 	for ; height < mostLanes && dice>>60 == 15; dice <<= 4 {
 		height++
 	}
 	if height > 0 {
 		e.tower = &tower{height: height}
 	}
+}
+
+// mix is SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, Fast splittable pseudorandom number
+// generators, OOPSLA 2014): its bits look like chance in whatever rhythm the numbers come.
+func mix(x uint64) uint64 {
+	x *= 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
 }
 
 // push makes n, which is in no order, the newest.

@@ -9,15 +9,15 @@ import (
 	"github.com/kiln-cache/kiln/internal/touched"
 )
 
-// sorted fills the order of what has no tenant with n entries, of the uses 2, 4, 6 ...
-func sorted(n int) core {
+// sorted fills the order of what has no tenant with n entries, of each so many uses.
+func sorted(n int, every uint64) core {
 	c := newCore(1<<30, 1<<30)
 	for i := range n {
 		e := c.table.NewNode(strconv.Itoa(i), 0)
-		e.Value.used = uint64(2 * (i + 1))
+		e.Value.used = uint64(i+1) * every
 		c.enter(e, nil)
 	}
-	c.clock = uint64(2 * n)
+	c.clock = uint64(n) * every
 	return c
 }
 
@@ -25,29 +25,45 @@ func sorted(n int) core {
 // place is there, and however many come one after the other.
 func TestMovesToAnyPlace(t *testing.T) {
 	for _, many := range []int{100, 10_000, 100_000} {
-		c := sorted(many)
-		const moves = 1000
-		most, all := 0, 0
-		for i := range moves {
-			n := c.table.NewNode("moves "+strconv.Itoa(i), 0)
-			n.Value.used = uint64(i*7919%many)*2 + 1 // here and there
-			passed := c.order.insert(n)
-			most, all = max(most, passed), all+passed
-		}
-		if all > 80*moves || most > 400 {
-			t.Errorf("%d entries: a move passes %d on average and %d at most", many, all/moves, most)
-		}
-		t.Logf("%d entries: a move passes %d on average and %d at most", many, all/moves, most)
+		c := moves(t, many, 2)
 		count := 0
 		for n := c.order.oldest; n != nil; n = n.Value.newer {
 			if count++; n.Value.newer != nil && n.Value.newer.Value.used < n.Value.used {
 				t.Fatalf("%d before %d", n.Value.used, n.Value.newer.Value.used)
 			}
 		}
-		if count != many+moves {
-			t.Errorf("%d in the order, want %d", count, many+moves)
+		if count != many+manyMoves {
+			t.Errorf("%d in the order, want %d", count, many+manyMoves)
 		}
 	}
+}
+
+// F6, C2: nor does it cost more where misses came in a rhythm, such as one each Fibonacci
+// number of uses.
+func TestMovesAfterMissesInARhythm(t *testing.T) {
+	for _, every := range []uint64{1, 100, 987, 4181, 6765, 1 << 16} {
+		moves(t, 100_000, every)
+	}
+}
+
+const manyMoves = 1000
+
+// moves puts entries here and there among many, and sees how many each passes.
+func moves(t *testing.T, many int, every uint64) core {
+	t.Helper()
+	c := sorted(many, every)
+	most, all := 0, 0
+	for i := range manyMoves {
+		n := c.table.NewNode("moves "+strconv.Itoa(i), 0)
+		n.Value.used = uint64(i*7919%many)*every + 1
+		passed := c.order.insert(n)
+		most, all = max(most, passed), all+passed
+	}
+	t.Logf("%d entries, one each %d uses: a move passes %d on average and %d at most", many, every, all/manyMoves, most)
+	if all > 80*manyMoves || most > 400 {
+		t.Errorf("%d entries, one each %d uses: a move passes %d on average and %d at most", many, every, all/manyMoves, most)
+	}
+	return c
 }
 
 // F6, Q1: the floors that many tenants give back cost each of them as much as beside a few.
@@ -85,7 +101,7 @@ func TestFloorsGivenBackBesideMany(t *testing.T) {
 // F6, D3: a part whose whole does not fit is at its place again soon, wherever that is.
 func TestPartComesBackSoon(t *testing.T) {
 	for _, at := range []uint64{2, 500, 10_000} {
-		c := sorted(10_000)
+		c := sorted(10_000, 2)
 		for n := c.order.oldest; n != nil; n = n.Value.newer {
 			if n.Value.used == at {
 				n.Value.resident.Store(true)
@@ -162,5 +178,29 @@ func TestWakesInShortTurns(t *testing.T) {
 	}
 	if err := c.Close(context.Background()); err != nil {
 		t.Error(err)
+	}
+}
+
+// F6: a floor is given back in short turns, where a miss came each 4,181 uses.
+func TestFloorGivenBackAfterMissesInARhythm(t *testing.T) {
+	const every = 4181
+	f := newFloors(1<<30, 1<<40)
+	f.state.addFloor("tenant", 100)
+	for i := range 30_000 {
+		owner := "other"
+		if i%100 == 50 {
+			owner = "tenant"
+		}
+		f.ask(owner, strconv.Itoa(i), 1)
+		f.clock += every - 1 // hits of anything
+	}
+	f.touched = touched.Gauge{}
+	f.state.addFloor("tenant", -100)
+	l := f.leave("tenant")
+	for over := false; !over; f.touched.Turn() {
+		over = f.forget(l)
+	}
+	if most := f.touched.Most(); most > touched.Most {
+		t.Errorf("a turn touches %d things, and may %d", most, touched.Most)
 	}
 }
