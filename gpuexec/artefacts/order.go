@@ -241,7 +241,7 @@ func (s *state) enter(n *node, t *tenant) {
 		return
 	}
 	s.touched.Add(t.insert(n))
-	t.charge(n.Value.kept())
+	t.charge(n, 1)
 	s.ranks.update(t)
 }
 
@@ -250,7 +250,7 @@ func (s *state) withdraw(n *node) {
 	if in := n.Value.in; in != nil {
 		in.remove(n)
 		s.gauges.entries.Add(-1)
-		n.Value.tenant.charge(-n.Value.kept())
+		n.Value.tenant.charge(n, -1)
 		s.ranks.update(n.Value.tenant)
 		n.Value.tenant = nil
 	}

@@ -1,26 +1,53 @@
 package artefacts
 
-import "github.com/kiln-cache/kiln/internal/priority"
+import (
+	"cmp"
 
-// ranks are the tenants that have entries, by when the oldest entry of each was used:
-// those above their floors, and those whose floor holds that entry. They make the choice
-// of a victim cost the logarithm of the number of tenants.
+	"github.com/kiln-cache/kiln/internal/priority"
+)
+
+// ranks are the tenants that have entries, by when the head of each was used, for each
+// scope: those above their floors, and those whose floor holds the head. They make the
+// choice of a victim cost the logarithm of the number of tenants.
 //
-// INVARIANT: a tenant with entries is in one of the two, and its key is the use of the
-// oldest.
+// INVARIANT: a tenant with a head is in one of the two, and its key is the use of the head.
 type ranks struct {
-	above, held byAge
+	above, held [scopes]byAge
 	bytes       int64 // that the floors of all hold
 }
 
-// byAge has the tenant with the oldest entry first.
+// byAge has the tenant with the oldest head first.
 type byAge = priority.Queue[*tenant]
 
-func newByAge() byAge {
-	return priority.New(func(a, b *tenant) bool { return a.oldest.Value.used < b.oldest.Value.used }, func(t *tenant) *int { return &t.rank })
+func newRanks() (r ranks) {
+	for may := range scopes {
+		before := func(a, b *tenant) bool { return a.head(may).Value.used < b.head(may).Value.used }
+		place := func(t *tenant) *int { return &t.rank[may] }
+		r.above[may], r.held[may] = priority.New(before, place), priority.New(before, place)
+	}
+	return r
 }
 
-// update ranks a tenant anew, at once after its oldest entry, its bytes or its floor
+// head is an entry of t that is no younger than the oldest that may go, or nil if none may:
+// firstOf makes it that entry.
+func (t *tenant) head(may scope) *node {
+	switch {
+	case may == either:
+		return t.oldest
+	case t.landed == 0:
+		return nil
+	}
+	return cmp.Or(t.flown, t.oldest)
+}
+
+// firstOf is the first of t.
+func (s *state) firstOf(t *tenant, may scope, left func() bool) (n *node, over bool) {
+	n, over = s.first(&t.order, may, left)
+	s.ranks.update(t) // by what it had to pass
+	return n, over
+}
+
+// update ranks a tenant anew, at once after its heads, its bytes or its floor
 // have changed. A nil tenant has no rank.
 func (r *ranks) update(t *tenant) {
 	if t == nil {
@@ -29,19 +56,22 @@ func (r *ranks) update(t *tenant) {
 	held := min(t.bytes, t.floor)
 	r.bytes += held - t.held
 	t.held = held
-	among := &r.above
-	if t.oldest != nil && t.holds(t.oldest) {
-		among = &r.held
-	}
-	if t.among != nil && (t.among != among || t.oldest == nil) {
-		t.setAside()
-	}
-	switch {
-	case t.among != nil:
-		among.Fix(t)
-	case t.oldest != nil:
-		t.among = among
-		among.Push(t)
+	for may := range scopes {
+		head, among := t.head(may), &r.above[may]
+		if head != nil && t.holds(head) {
+			among = &r.held[may]
+		}
+		if was := t.among[may]; was != nil && (was != among || head == nil) {
+			was.Remove(t)
+			t.among[may] = nil
+		}
+		switch {
+		case t.among[may] != nil:
+			among.Fix(t)
+		case head != nil:
+			t.among[may] = among
+			among.Push(t)
+		}
 	}
 }
 
@@ -51,10 +81,4 @@ func (r *ranks) heldBeside(t *tenant) int64 {
 		return r.bytes
 	}
 	return r.bytes - t.held
-}
-
-// setAside takes a tenant out until it is updated.
-func (t *tenant) setAside() {
-	t.among.Remove(t)
-	t.among = nil
 }

@@ -67,7 +67,7 @@ func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
 	s := &state{
 		table: t, apart: make(map[string]*node), entries: entries, bytes: bytes, goal: capacity{entries, bytes}, gauges: new(gauges),
 		kernels: layer{resident: make(map[string]*node)},
-		tenants: make(tenants), ranks: ranks{above: newByAge(), held: newByAge()}, owned: make(owned), era: new(lease.Era),
+		tenants: make(tenants), ranks: newRanks(), owned: make(owned), era: new(lease.Era),
 	}
 	s.past.bound(entries)
 	s.thrash.window = 1
@@ -257,7 +257,7 @@ func (s *state) enterTable(n *node) {
 	s.table.Put(n)
 	n.Value.in.came(n)
 	s.gauges.bytes.Add(n.Value.bytes)
-	n.Value.tenant.charge(n.Value.bytes)
+	n.Value.tenant.charge(n, 1)
 	s.ranks.update(n.Value.tenant)
 }
 

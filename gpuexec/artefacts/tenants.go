@@ -7,20 +7,22 @@ type tenants map[string]*tenant
 // that the choice of a victim passes at once over all that its floor holds. An
 // artefact that several tenants use counts to the floor of one.
 //
-// INVARIANT: bytes are those of the residents in its order.
+// INVARIANT: bytes are those of the residents in its order, and landed is their number.
 type tenant struct {
 	order
-	floor int64
-	bytes int64
-	held  int64  // of the bytes, by the floor, as state.ranks has it
-	among *byAge // of state.ranks; nil = none
-	rank  int    // its place there; 0 = none
+	floor  int64
+	bytes  int64
+	landed int64
+	held   int64          // of the bytes, by the floor, as state.ranks has it
+	among  [scopes]*byAge // of state.ranks; nil = none
+	rank   [scopes]int    // its places there; 0 = none
 }
 
-// charge counts bytes; a nil tenant does not.
-func (t *tenant) charge(bytes int64) {
-	if t != nil {
-		t.bytes += bytes
+// charge counts n if it is resident, which comes (1) or goes (-1); a nil tenant does not.
+func (t *tenant) charge(n *node, times int64) {
+	if t != nil && n.Value.resident.Load() {
+		t.bytes += times * n.Value.bytes
+		t.landed += times
 	}
 }
 

@@ -21,13 +21,17 @@ type tenancy struct{ core }
 
 func newFloors(entries, bytes int64) tenancy { return tenancy{newCore(entries, bytes)} }
 
-// ask uses a key for an owner and reports whether it was resident. Nobody leases
-// anything: what was evicted before has gone.
-func (f tenancy) ask(owner, key string, bytes int64) (hit bool) {
+// unleased forgets what was evicted: nobody leases anything.
+func (f tenancy) unleased() {
 	for _, n := range f.dropped {
 		f.gone(n)
 	}
 	f.dropped = nil
+}
+
+// ask uses a key for an owner and reports whether it was resident.
+func (f tenancy) ask(owner, key string, bytes int64) (hit bool) {
+	f.unleased()
 	if n := f.table.Lookup(key, 0); n != nil {
 		if credit(&n.Value.users, owner) {
 			f.credited(n, owner)
@@ -173,6 +177,7 @@ func TestTenantsProp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFloors(rapid.Int64Range(2, 8).Draw(t, "entries"), rapid.Int64Range(20, 60).Draw(t, "bytes"))
 		owner := rapid.SampledFrom([]string{"a", "b", "c", ""})
+		key := rapid.SampledFrom([]string{"1", "2", "3", "4", "5", "6", "7", "8", "9"})
 		held := func(who string) (bytes int64) {
 			if o := f.tenants[who]; o != nil {
 				bytes = o.bytes
@@ -196,9 +201,13 @@ func TestTenantsProp(t *testing.T) {
 				}
 			case 2:
 				f.give(rapid.Int64Range(1, 20).Draw(t, "give"), pressure.Spare)
+			case 3:
+				f.unleased()
+				f.call(key.Draw(t, "flies"), who, normal) // until it is asked for
 			default:
-				key := rapid.SampledFrom([]string{"1", "2", "3", "4", "5", "6", "7", "8", "9"}).Draw(t, "key")
-				shared := f.has(key)
+				key := key.Draw(t, "key")
+				_, flies := f.flights.Find(key)
+				shared := f.has(key) || flies
 				f.ask(who, key, rapid.Int64Range(0, 15).Draw(t, "bytes"))
 				if shared {
 					before = nil // it may count to another floor now
@@ -235,15 +244,18 @@ func TestTenantsProp(t *testing.T) {
 			}
 			held := int64(0)
 			for name, o := range f.tenants {
-				var sum int64
+				var sum, landed int64
 				for n := o.oldest; n != nil; n = n.Value.newer {
 					sum += n.Value.kept()
+					if n.Value.resident.Load() {
+						landed++
+					}
 					if n.Value.newer != nil && n.Value.newer.Value.used < n.Value.used {
 						t.Fatalf("%s: out of order", name)
 					}
 				}
-				if sum != o.bytes {
-					t.Fatalf("%s: %d bytes counted, %d there", name, o.bytes, sum)
+				if sum != o.bytes || landed != o.landed {
+					t.Fatalf("%s: %d bytes of %d counted, %d of %d there", name, o.bytes, o.landed, sum, landed)
 				}
 				held += min(sum, o.floor)
 			}
@@ -304,6 +316,79 @@ func TestSurplusOfManyTenants(t *testing.T) {
 	}
 	if f.has(fmt.Sprint("a", many/2-1)) || !f.has(fmt.Sprint("a", many/2)) || f.size() != many/2 {
 		t.Errorf("%d are left, not the younger half", f.size())
+	}
+}
+
+// oldFlights are tenants of one floor each, each with a flight that began before the two
+// artefacts of 10 bytes were used that the last of them have.
+func oldFlights(tenants, last int, floor int64) tenancy {
+	f := newFloors(1<<30, 1<<40)
+	for i := range tenants {
+		f.state.addFloor(fmt.Sprint("t", i), floor)
+		f.call(fmt.Sprint("flies ", i), fmt.Sprint("t", i), normal)
+	}
+	for i := tenants - last; i < tenants; i++ {
+		f.ask(fmt.Sprint("t", i), fmt.Sprint("a", i), 10)
+		f.ask(fmt.Sprint("t", i), fmt.Sprint("b", i), 10)
+	}
+	f.touched = touched.Gauge{}
+	return f
+}
+
+// F6, C2: lowering the capacity in bytes ends, and what is oldest goes, beside many tenants
+// with flights under way, be they above their floors, within them, or without a resident.
+func TestTrimEndsBesideTenantsWithOldFlights(t *testing.T) {
+	const many = 5000
+	for _, c := range []struct{ last, floor int64 }{{many, 1}, {many, 20}, {3, 20}, {3, 0}} {
+		f := oldFlights(many, int(c.last), c.floor)
+		f.state.resize(limit.Limit{}, limit.Of(20*c.last-50)) // five have to go
+		turns := 1
+		for ; !f.trim() && turns < 100; turns++ {
+			f.touched.Turn()
+		}
+		f.touched.Turn()
+		oldest := many - c.last
+		if n := f.touched.Most(); turns > 10 || n > touched.Most || f.has(fmt.Sprint("a", oldest)) || !f.has(fmt.Sprint("b", many-1)) {
+			t.Errorf("%+v: %d turns, of which one touched %d; %d bytes are left, the oldest among them %v",
+				c, turns, n, f.gauges.bytes.Load(), f.has(fmt.Sprint("a", oldest)))
+		}
+	}
+}
+
+// F6: nor does the landing of what needs bytes touch more than a turn may.
+func TestLandingBesideTenantsWithOldFlights(t *testing.T) {
+	const many = 6000
+	f := oldFlights(many, many, 1)
+	f.state.resize(limit.Limit{}, limit.Of(20*many))
+	f.trim()
+	m := f.call("new", "", normal).aboard
+	m.n.Value.cell.Init(nil)
+	m.n.Value.bytes = 10
+	for !f.landable(m) {
+		f.touched.Turn()
+	}
+	kept := f.land(m)
+	f.touched.Turn()
+	if n := f.touched.Most(); !kept || m.turns > 10 || n > touched.Most || f.has("a0") {
+		t.Errorf("kept %v in %d turns, of which one touched %d; the oldest is left %v", kept, m.turns, n, f.has("a0"))
+	}
+}
+
+// C1: what the last tenant with a floor had goes by its age while its floor is given back.
+func TestLastTenantsEntriesGoWhileItLeaves(t *testing.T) {
+	const many = touched.Most
+	f := newFloors(many, 1<<40)
+	f.state.addFloor("t", 1)
+	for i := range many {
+		f.ask("t", fmt.Sprint(i), 1)
+	}
+	f.state.addFloor("t", -1)
+	f.touched.Turn()
+	if f.forget(f.leave("t")) {
+		t.Fatal("it left in one turn")
+	}
+	if f.ask("", "new", 1); !f.has("new") || f.has("0") {
+		t.Errorf("new is kept %v, the oldest %v", f.has("new"), f.has("0"))
 	}
 }
 

@@ -8,11 +8,12 @@ import (
 )
 
 // scope says which entries may go.
-type scope bool
+type scope uint8
 
 const (
-	either   scope = true
-	complete scope = false // not those that fly
+	either   scope = iota
+	complete       // not those that fly
+	scopes
 )
 
 // victim is the entry that goes next for a newcomer of tenant t, which may be nil:
@@ -21,9 +22,6 @@ const (
 // that there is time: over is false if that ends before.
 func (s *state) victim(t *tenant, may scope, left func() bool) (n *node, over bool) {
 	n, over = s.first(&s.order, may, left)
-	if len(s.tenants) == 0 {
-		return n, over
-	}
 	for ; n != nil; n, over = s.first(&s.order, may, left) {
 		other := s.tenantOf(n)
 		if other == nil {
@@ -33,37 +31,23 @@ func (s *state) victim(t *tenant, may scope, left func() bool) (n *node, over bo
 			return nil, false
 		}
 	}
-	var seen []*tenant
-	for over && s.ranks.above.Len() > 0 {
-		o := s.ranks.above.First()
-		oldest := o.oldest
-		if n != nil && n.Value.used < oldest.Value.used {
+	for above := &s.ranks.above[may]; over && above.Len() > 0; {
+		o := above.First()
+		head := o.head(may)
+		if n != nil && n.Value.used < head.Value.used {
 			break
 		}
-		var head *node
-		if head, over = s.oldestSpare(o, may, left); !over {
+		var spare *node
+		if spare, over = s.oldestSpare(o, may, left); spare == head {
+			n = spare
 			break
 		}
-		if o.oldest != oldest {
-			continue // it has gone over to another tenant
-		}
-		if head != nil && (n == nil || head.Value.used < n.Value.used) {
-			n = head
-		}
-		if head == oldest {
-			break
-		}
-		o.setAside() // what may go of it is not its oldest
-		seen = append(seen, o)
-	}
-	for _, o := range seen {
-		s.ranks.update(o)
 	}
 	if !over {
 		return nil, false
 	}
 	if n == nil && t != nil {
-		return s.first(&t.order, may, left)
+		return s.firstOf(t, may, left)
 	}
 	return n, true
 }
@@ -74,7 +58,7 @@ func always() bool { return true }
 // oldestSpare is t's least recently used entry if no floor holds it, else nil. An entry
 // that another tenant's floor would hold goes over to that tenant, while left says so.
 func (s *state) oldestSpare(t *tenant, may scope, left func() bool) (n *node, over bool) {
-	for n, over = s.first(&t.order, may, left); n != nil && !t.holds(n); n, over = s.first(&t.order, may, left) {
+	for n, over = s.firstOf(t, may, left); n != nil && !t.holds(n); n, over = s.firstOf(t, may, left) {
 		other := s.tenantOf(n)
 		if other == nil || other == t || other.bytes >= other.floor {
 			return n, true
@@ -92,26 +76,14 @@ func (s *state) surplus(may scope, left func() bool) (n *node, over bool) {
 	if n, over = s.victim(nil, may, left); n != nil || !over {
 		return n, over
 	}
-	var seen []*tenant
-	for _, among := range []*byAge{&s.ranks.above, &s.ranks.held} {
-		for over && among.Len() > 0 && (n == nil || among.First().oldest.Value.used < n.Value.used) {
-			t := among.First()
-			s.touched.Add(1)
-			var head *node
-			if head, over = s.first(&t.order, may, left); head != nil && (n == nil || head.Value.used < n.Value.used) {
-				n = head
-			}
-			t.setAside() // what may go of it may be younger than what may go of another
-			seen = append(seen, t)
+	for held := &s.ranks.held[may]; held.Len() > 0; { // none is above
+		t := held.First()
+		s.touched.Add(1)
+		if n, over = s.firstOf(t, may, left); !over || held.First() == t {
+			return n, over
 		}
 	}
-	for _, t := range seen {
-		s.ranks.update(t)
-	}
-	if !over {
-		return nil, false
-	}
-	return n, true
+	return nil, true
 }
 
 // shrinkBytes evicts the least recently used artefacts until the bytes of n, less
