@@ -250,6 +250,33 @@ func TestGivesAnnouncedInUseInShortTurns(t *testing.T) {
 	}
 }
 
+// F6, S7: nor does one that asks whether a shape is worth a group, where those of a higher
+// cost class are in use.
+func TestWorthBesideManyInUseInShortTurns(t *testing.T) {
+	const groups = touched.Most + 2000
+	s := open(t, sessioncache.Config{Groups: sessioncache.LimitOf(groups), Policy: "duel", Keep: "worth"})
+	for i := range groups - 1 {
+		if err := s.Set(bg, mustShape(t, int64(i)), "name", sessioncache.Value{Bytes: 1, Cost: time.Second}, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		s.hold(i) // its second use
+	}
+	for i := range groups + 1 { // one after the other, in a class of no cost
+		set(t, s, groups+i, 1)
+	}
+	for i := range 200 { // recency misses these, so counts choose
+		s.hold(i).Close()
+	}
+	for range 5 {
+		s.hold(2 * groups).Close()
+	}
+	s.hold(3 * groups).Close()
+	want(t, "a shape asked for once is kept", s.Has(mustShape(t, 3*groups)), false)
+	if n := longest(t, s); n > touched.Most {
+		t.Errorf("a turn touched %d things, want at most %d", n, touched.Most)
+	}
+}
+
 // Q2, Q5: nor does it give up before it has passed 256 groups that are larger, though sieve
 // comes by each of them twice.
 func TestGivesBesideSomeThatAreTooLarge(t *testing.T) {

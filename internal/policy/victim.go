@@ -98,18 +98,23 @@ func (p *Policy) find(standing func(*Group) Standing, most Standing, among int, 
 	return nil, true
 }
 
-// Sift sets aside busy groups that a Victim would find before one that may go, while
-// left says that there is time.
+// Sift sets aside busy groups that a Victim, or Worth, would find before one that may go,
+// while left says that there is time.
 func (p *Policy) Sift(standing func(*Group) Standing, left func() bool) {
 	p.arrange()
+	may := func(g *Group) (Standing, bool) {
+		if !left() {
+			return Fixed, true // the walk ends at it, used again or not
+		}
+		s := standing(g)
+		return s, s == Free
+	}
 	for _, c := range p.classes {
-		if c.order.victim(free, kinds, func(g *Group) (Standing, bool) {
-			if !left() {
-				return Fixed, true // the walk ends at it, used again or not
-			}
-			s := standing(g)
-			return s, s == Free
-		}) != nil {
+		found := c.order.victim(free, kinds, may)
+		switch {
+		case p.duel != nil && p.duel.worth:
+			c.order.lowest(free, kinds, true, may) // countsLess asks so of every class
+		case found != nil:
 			return
 		}
 	}
