@@ -195,7 +195,11 @@ func (d *directory) supersede(from, to string, seen stamp) error {
 		case isTaken(err):
 			return errPassedOver
 		case err != nil:
-			return replace(f, from, to)
+			if err = replace(f, from, to); err == nil && again > 0 { // the file of the others is back
+				d.sync(path.Dir(to) + "/")
+				return errPassedOver
+			}
+			return err
 		case again == 0 && (found == seen || found == given || d.lock == nil): // given: there was nothing
 			return nil
 		case found == seen || found == given || again == 16:

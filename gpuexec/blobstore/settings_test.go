@@ -379,6 +379,39 @@ func TestStoppedWhileItSettles(t *testing.T) {
 	}
 }
 
+// once is a file system that exchanges names once, and at the second time has a fault.
+type once struct {
+	*stall
+	calls *int
+}
+
+func (f once) Exchange(a, b string) error {
+	if *f.calls++; *f.calls == 2 {
+		return &vfs.Fault{Op: "rename", Name: b, Err: syscall.EIO}
+	}
+	return f.stall.Exchange(a, b)
+}
+
+// P7, P8: who was passed over before it gave the directory what it was given, and cannot give
+// the others' back by an exchange, gives that back and its own once more.
+func TestSettlesAgainAfterAFault(t *testing.T) {
+	r := newRig(t)
+	late, calls := newStall("rename lease/settings"), 0
+	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+	done := make(chan *shop)
+	go func() {
+		done <- r.open("d", 2*mib, shortLease, on(func(f vfs.FS) vfs.FS { late.FS = f; return once{late, &calls} }),
+			func(c *blobstore.Config) { c.DefaultPolicy = true })
+	}()
+	<-late.reached
+	r.open("d", 3*mib, shortLease, policy(blobstore.LRU)).shut()
+	close(late.resume)
+	a := <-done
+	r.want("capacity here", a.usage().Capacity, limit.Of(2*mib))
+	text, _, _ := strings.Cut(string(r.read(r.path("d/lease/settings"))), "policy lru\n")
+	r.want("settings", text, "capacity 2097152\n")
+}
+
 // drafting is a file system that calls written when the first file of tmp/ was synced.
 type drafting struct {
 	vfs.FS
