@@ -278,6 +278,7 @@ type late struct {
 	of             *index    // of the numbers below
 	added, dropped int64
 	free           int64
+	ahead          int64 // written and not stored yet, by other calls; as a number below 0
 }
 
 const lateFor = time.Minute
@@ -286,14 +287,15 @@ const lateFor = time.Minute
 // what was stored since, has come.
 func (l *late) note(x *index, free int64, now time.Time) {
 	if now.Sub(l.since).Abs() >= lateFor {
-		l.young, l.old, l.since = 0, l.young, now
+		l.young, l.old, l.since, l.ahead = 0, l.young, now, 0 // it may be that of others
 	}
 	added, dropped := x.added, x.added-x.disk // where entries are read late only their sum is known
 	if l.of != x || now.Sub(l.noted).Abs() >= lateFor {
-		l.young, l.old = 0, 0
+		l.young, l.old, l.ahead = 0, 0, 0
 	} else {
 		l.young += max(0, dropped-l.dropped)
-		came := max(0, free-l.free+added-l.added)
+		came := l.ahead + free - l.free + added - l.added
+		l.ahead, came = min(0, came), max(0, came)
 		fromOld := min(came, l.old)
 		l.old -= fromOld
 		l.young -= min(came-fromOld, l.young)
