@@ -230,6 +230,9 @@ func (w *worker) run(k *kernel, args []Arg) error {
 
 // execute runs a primitive on w.args, and its scratch memory.
 func (w *worker) execute(k *kernel) error {
+	if k.plan.nothing {
+		return nil
+	}
 	if k.plan.scratch > 0 {
 		if err := w.grow(k.plan.scratch); err != nil {
 			return fault.Wrap("onednn: execute", "", "scratch memory", err)

@@ -19,6 +19,7 @@ type plan struct {
 	args    []argument
 	scratch int64 // bytes
 	late    bool  // sizes come with the memory of an execution
+	nothing bool  // it writes no numbers
 }
 
 // argument is what an execution takes at a slot.
@@ -31,7 +32,7 @@ type argument struct {
 // kernel is a primitive of the library, a Primitive's Native.
 type kernel struct {
 	plan *plan
-	h    handle
+	h    handle // 0 where the plan writes nothing
 }
 
 // Implementations implements primitive.Library. The list is the library's own, which with
@@ -122,6 +123,7 @@ func (i *implementation) Describe() (d primitive.Description, err error) {
 	for n := range tensors {
 		p.late = p.late || late(&tensors[n])
 	}
+	p.nothing = single(i.spec.Kind) && empty(tensors[len(tensors)-1])
 	if s := i.spec; directions[s.Op.Direction] == training {
 		d.Hints = append(append(d.Hints, tensors...), workspace)
 	}
@@ -199,6 +201,9 @@ func (l *Library) Create(_ context.Context, d *primitive.Descriptor) (artefacts.
 		return artefacts.Built{}, err
 	}
 	k := &kernel{plan: p}
+	if p.nothing { // the library divides by its sizes, when it makes it or when it runs
+		return artefacts.Built{Value: k, Free: l.cell.Unpin}, nil
+	}
 	var err error
 	l.image.alone(func() {
 		k.h, err = l.make("dnnl_primitive_create", func(h *handle) int32 { return l.c.Make(h, p.pd) })

@@ -147,6 +147,36 @@ func TestProductOfNothing(t *testing.T) {
 	}
 }
 
+// E2, E3: a reorder or a concatenation that writes no number runs without the library, which
+// divides by its sizes, when it makes the primitive or when it runs.
+func TestCopyOfNothing(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	copies := []primitive.Spec{spec("concat", "", "", []param{ints("axis", 1)}, Dense("f32", 0, 2), Dense("f32", 0, 2), Dense("f32", 0, 4))}
+	for _, d := range [][]int64{{5, 1, 0}, {0, 17, 0, 3}, {0, 8}, {0}} {
+		for _, scales := range [][]primitive.Quant{nil, {{Arg: "src", Mask: 1}}} {
+			s := spec("reorder", "", "", nil, Dense("f32", d...), Dense("s8", d...))
+			if s.Attr.Scales = scales; scales == nil || r.is3() {
+				copies = append(copies, s)
+			}
+		}
+	}
+	for _, s := range copies {
+		lease, _, err := r.Primitive(bg, &s, "")
+		if errors.Is(err, primitive.ErrEnd) || errors.Is(err, fault.ErrUnsupported) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var args []Arg
+		for _, a := range lease.Primitive().Native().(*kernel).plan.args {
+			args = append(args, Arg{a.slot, r.memory(a.tensor)})
+		}
+		r.run(lease.Primitive(), args...)
+		lease.End()
+	}
+}
+
 // E3: a layout in the library's bytes is one that the library gave: it reads others without a
 // look, beyond their end, too.
 func TestLayoutOfNobody(t *testing.T) {
