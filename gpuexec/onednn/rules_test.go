@@ -72,6 +72,53 @@ func TestImplementations(t *testing.T) {
 	}
 }
 
+// D1, K3, E3: the stride of a dimension of size 1 is in no key, and so changes no list of
+// implementations, whether it is a number or known at execution only; nor does a softmax walk by
+// it, as in 3.2 and 2.6, where it writes outside of its memory.
+func TestStridesOfOnes(t *testing.T) {
+	in := func(stride int64, dims ...int64) tensor {
+		x := Dense("f32", dims...)
+		for i, n := range dims {
+			if n == 1 {
+				x.Strides[i] = stride
+			}
+		}
+		return x
+	}
+	for _, ask := range []func(stride int64) primitive.Spec{
+		func(stride int64) primitive.Spec {
+			return spec("softmax", "inference", "accurate", []param{ints("axis", 1)}, Dense("f32", 1, 16), in(stride, 1, 16))
+		},
+		func(stride int64) primitive.Spec {
+			return spec("binary", "", "add", nil, in(stride, 1, 16, 2), in(stride, 1, 16, 2), in(stride, 1, 16, 2))
+		},
+		func(stride int64) primitive.Spec {
+			return spec("matmul", "", "", nil, in(stride, 1, 64), Dense("f32", 64, 48), tensor{}, in(stride, 1, 48))
+		},
+	} {
+		dense := open1(t, limit.Limit{}).names(ask(1))
+		for _, stride := range []int64{7, 1000, atExecution} {
+			s := ask(stride)
+			if stride == atExecution && s.Kind != "matmul" {
+				continue
+			}
+			if got := open1(t, limit.Limit{}).names(s); !slices.Equal(got, dense) {
+				t.Errorf("%s, stride %d: %v, want %v", s.Kind, stride, got, dense)
+			}
+		}
+	}
+	r := open1(t, limit.Limit{})
+	src, dst := Dense("bf16", 33, 1, 2), Dense("bf16", 33, 1, 2)
+	dst.Strides[1] = 7
+	out := r.memory(dst)
+	r.run(r.kernel(spec("softmax", "inference", "accurate", []param{ints("axis", 2)}, src, dst)), Arg{Src, r.memory(src)}, Arg{Dst, out})
+	for i, got := range Of[uint16](out) {
+		if half := uint16(0x3f00); got != half {
+			t.Fatalf("number %d is %#x, want %#x", i, got, half)
+		}
+	}
+}
+
 // D2, D3: a descriptor and its primitive are one entry, and one object of the library.
 func TestOneEntry(t *testing.T) {
 	r := open1(t, limit.Limit{})

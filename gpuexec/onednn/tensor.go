@@ -199,6 +199,27 @@ func typeName(number int32) string {
 	return ""
 }
 
+// strides are those of a tensor, with the stride of a dimension of size 1 as in rows without
+// gaps: it means nothing and no key has it (SPEC K3), but the library chooses by it, and older
+// versions walk by it.
+func strides(t *primitive.Tensor) []int64 {
+	if len(t.Blocks) > 0 || !slices.Contains(t.Dims, 1) {
+		return t.Strides
+	}
+	list := slices.Clone(t.Strides)
+	within := int64(1) // the stride of a dimension that is behind none with a gap
+	for i := len(list) - 1; i >= 0; i-- {
+		if t.Dims[i] == 1 {
+			list[i] = within
+		}
+		within = atExecution
+		if list[i] != atExecution && t.Dims[i] != atExecution {
+			within = list[i] * max(1, t.Dims[i])
+		}
+	}
+	return list
+}
+
 // newDesc makes the library's descriptor of a tensor.
 func (l *Library) newDesc(t *primitive.Tensor) (*memoryDesc, error) { return l.describe(t, false) }
 
@@ -208,6 +229,7 @@ func (l *Library) describe(t *primitive.Tensor, mayBeLate bool) (*memoryDesc, er
 		return nil, err
 	}
 	plain := *t
+	plain.Strides = strides(t)
 	if t.Layout != "" {
 		blob, err := layouts.Open(l.image.version, []byte(t.Layout))
 		if err != nil {
@@ -225,7 +247,7 @@ func (l *Library) describe(t *primitive.Tensor, mayBeLate bool) (*memoryDesc, er
 			l.dropDesc(md)
 			return nil, fault.Invalidf("onednn: tensor", "%s %v has the layout of %s %v", t.Type, t.Dims, got.Type, got.Dims)
 		}
-	} else if len(t.Strides) > 0 && !late(t) && int64(l.c.DescBytes(md)) < reach(t) { // its memory would be too small
+	} else if len(t.Strides) > 0 && !late(&plain) && int64(l.c.DescBytes(md)) < reach(t) { // its memory would be too small
 		l.dropDesc(md)
 		return nil, failure("tensor", fault.ErrUnsupported, "strides %v and blocks %v of %v, whose numbers share places", t.Strides, t.Blocks, t.Dims)
 	}
