@@ -40,7 +40,7 @@ func (l *Library) Constant(e *primitive.Engine, numbers []byte, from, to primiti
 	if err != nil {
 		return Constant{}, err
 	}
-	s, err := primitive.Reorder([]primitive.Tensor{from, to})
+	s, err := primitive.Reorder([]primitive.Tensor{cloned(from), cloned(to)})
 	if err != nil {
 		return Constant{}, err
 	}

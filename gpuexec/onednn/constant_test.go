@@ -143,6 +143,34 @@ func TestConstantRefuses(t *testing.T) { // F2
 	}
 }
 
+// T1, K5: a constant is what its Parts say, also where the caller's tensors change before Make.
+func TestConstantKeepsItsLayouts(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	const n = 8
+	numbers := make([]byte, 4*n*n)
+	for i := range numbers {
+		numbers[i] = byte(i)
+	}
+	to := tensor{Type: "f32", Dims: []int64{n, n}, Strides: []int64{1, n}}
+	c, err := r.Constant(r.Engine, numbers, Dense("f32", n, n), to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made [2][]byte
+	for i := range made {
+		m, err := c.Make(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Release()
+		made[i] = m.Bytes()
+		to.Strides[0], to.Strides[1] = n, 1 // the caller's list, for the next one
+	}
+	if !bytes.Equal(made[0], made[1]) {
+		t.Error("one constant has other bytes in the second Make")
+	}
+}
+
 // T3, K4: another build of the library may lay the same numbers out in another way.
 func TestConstantOfAnotherBuild(t *testing.T) {
 	r := open1(t, limit.Limit{})

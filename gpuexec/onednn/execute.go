@@ -31,7 +31,7 @@ func (l *Library) NewMemory(t primitive.Tensor) (*Memory, error) {
 	if err := l.pin("memory"); err != nil {
 		return nil, err
 	}
-	m := &Memory{lib: l, tensor: t}
+	m := &Memory{lib: l, tensor: cloned(t)}
 	if err := m.allocate(); err != nil {
 		l.cell.Unpin()
 		return nil, fault.Wrap("onednn: memory", "", t.Type, err)

@@ -217,6 +217,20 @@ func TestArguments(t *testing.T) {
 	}
 }
 
+// E3: memory has the sizes that it was made with: the caller's list of sizes, used again for the
+// next one, makes it no larger.
+func TestMemoryKeepsItsSizes(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	sizes := []int64{1, 16}
+	small := r.memory(Dense("f32", sizes...))
+	sizes[0] = 4096
+	large := r.memory(Dense("f32", sizes...))
+	p := r.kernel(spec("eltwise", "inference", "abs", nil, Dense("f32", 4096, 16), Dense("f32", 4096, 16)))
+	if err := r.Execute(bg, p, Arg{Src, small}, Arg{Dst, large}); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("memory of %d bytes was taken for 4096 x 16: %v, want ErrInvalid", len(small.Bytes()), err)
+	}
+}
+
 // C5: what is leased outlives the library's Close, and the last of it takes the engine
 // with it.
 func TestCloseBeforeTheLast(t *testing.T) {

@@ -23,6 +23,12 @@ func Dense(dataType string, sizes ...int64) primitive.Tensor {
 
 func absent(t *primitive.Tensor) bool { return t.Type == "" && len(t.Dims) == 0 && t.Layout == "" }
 
+// cloned is a tensor without a list of the caller's.
+func cloned(t primitive.Tensor) primitive.Tensor {
+	t.Dims, t.Strides, t.Blocks = slices.Clone(t.Dims), slices.Clone(t.Strides), slices.Clone(t.Blocks)
+	return t
+}
+
 // empty is whether it has no numbers.
 func empty(t primitive.Tensor) bool { return slices.Contains(t.Dims, 0) }
 
