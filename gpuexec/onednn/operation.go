@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	training     = 64
-	backward     = 128
-	backwardData = 160
+	training        = 64
+	backward        = 128
+	backwardData    = 160
+	backwardWeights = 192
 
 	mostRank = len(dims{})
 )
@@ -180,7 +181,10 @@ func (o *operation) float(name string, otherwise float64) float64 {
 
 // params takes the parameters; one that the kind does not have is an error.
 func (o *operation) params() error {
-	for _, p := range o.spec.Op.Params {
+	for i, p := range o.spec.Op.Params {
+		if o.param(p.Name) != &o.spec.Op.Params[i] {
+			return fault.Invalidf("onednn: describe", "%s: parameter %q comes twice", o.kind, p.Name)
+		}
 		if !slices.Contains(o.form.params, p.Name) {
 			return fault.Invalidf("onednn: describe", "%s: parameter %q: want one of %q", o.kind, p.Name, o.form.params)
 		}
@@ -336,6 +340,9 @@ func (l *Library) postOp(h handle, p *primitive.PostOp) error {
 	case "sum":
 		if _, ok := dataTypes[p.Type]; !ok && p.Type != "" {
 			return fault.Invalidf("onednn: attributes", "post-op sum: type %q", p.Type)
+		}
+		if p.ZeroPoint != int64(int32(p.ZeroPoint)) {
+			return fault.Invalidf("onednn: attributes", "post-op sum: a zero point of %d: want one of 32 bits", p.ZeroPoint)
 		}
 		return l.b.postOpSum(h, p)
 	case "eltwise":

@@ -276,6 +276,23 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// K4: what the library would cut, or not see, is refused: it would be another key for the same.
+func TestOneWayToSayIt(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	x := Dense("f32", 4, 6)
+	far := matmul(4, 8, 8, Dense("f32", 8, 8))
+	far.Attr.PostOps = []primitive.PostOp{{Kind: "sum", Scale: 1, ZeroPoint: 1<<32 + 5}}
+	r.refused(far, fault.ErrInvalid)
+	for _, name := range []string{"source_00", "source_+0", "source_0x", "source_0 ", "source_", "source_5000"} {
+		s := spec("concat", "", "", []param{ints("axis", 0)}, x, x, Dense("f32", 8, 6))
+		s.Attr.Scales = []primitive.Quant{{Arg: name}}
+		r.refused(s, fault.ErrInvalid)
+	}
+	r.refused(spec("eltwise", "inference", "relu", []param{float("alpha", 0), float("alpha", 0.5)}, x, x), fault.ErrInvalid)
+	r.refused(spec("eltwise", "backward_weights", "relu", nil, x, x, x), fault.ErrUnsupported)
+	r.refused(spec("softmax", "backward_weights", "accurate", []param{ints("axis", 1)}, x, x, x), fault.ErrUnsupported)
+}
+
 // A1: the numbers of this package are those that the library has for the names.
 func TestNumbers(t *testing.T) {
 	r := open1(t, limit.Limit{})

@@ -2,6 +2,7 @@ package onednn
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -84,9 +85,10 @@ func slotNamed(name string) (Slot, error) {
 			return s, nil
 		}
 	}
-	var i int
-	if n, err := fmt.Sscanf(name, "source_%d", &i); err == nil && n == 1 && i >= 0 && !strings.Contains(name, " ") {
-		return Source(i), nil
+	if number, ok := strings.CutPrefix(name, "source_"); ok {
+		if i, err := strconv.Atoi(number); err == nil && i >= 0 && i < int(scaleSlots-sourceSlots) && strconv.Itoa(i) == number {
+			return Source(i), nil
+		}
 	}
 	return 0, fault.Invalidf("onednn: attributes", "argument %q: want one such as src, weights or dst", name)
 }
@@ -131,12 +133,12 @@ func formOf(kind string, prop int32) (form, bool) {
 		return f, prop != backward
 	case "eltwise":
 		if back {
-			return form{slots: []Slot{DiffSrc, DiffDst, Src}, params: []string{"alpha", "beta"}, alg: true}, true
+			return form{slots: []Slot{DiffSrc, DiffDst, Src}, params: []string{"alpha", "beta"}, alg: true}, prop != backwardWeights
 		}
 		return form{slots: []Slot{Src, Dst}, params: []string{"alpha", "beta"}, alg: true}, true
 	case "softmax":
 		if back {
-			return form{slots: []Slot{DiffSrc, DiffDst, Dst}, params: []string{"axis"}, alg: true}, true
+			return form{slots: []Slot{DiffSrc, DiffDst, Dst}, params: []string{"axis"}, alg: true}, prop != backwardWeights
 		}
 		return form{slots: []Slot{Src, Dst}, params: []string{"axis"}, alg: true}, true
 	case "pooling":
@@ -144,13 +146,13 @@ func formOf(kind string, prop int32) (form, bool) {
 		if back {
 			f.slots = []Slot{DiffSrc, DiffDst}
 		}
-		return f, true
+		return f, prop != backwardWeights
 	case "layer_normalization":
 		f := form{slots: []Slot{Src, Dst, Mean}, optional: Mean, params: []string{"epsilon", "global_stats", "scale", "shift"}}
 		if back {
 			f.slots = []Slot{DiffSrc, DiffDst, Src, Mean}
 		}
-		return f, prop != 192
+		return f, prop != backwardWeights
 	}
 	return form{}, false
 }
