@@ -166,7 +166,9 @@ func (d *device) build() {
 		p := d.mu.wanted[0]
 		d.mu.wanted = d.mu.wanted[1:]
 		d.mu.Unlock()
-		_ = guard.Guarded(func() error { return p.sharpen(d.ctx) }) // else the other form serves on
+		if err := guard.Guarded(func() error { return p.sharpen(d.ctx) }); err != nil { // the other form serves on
+			p.failed(err)
+		}
 	}
 }
 

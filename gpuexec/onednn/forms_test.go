@@ -124,6 +124,34 @@ func random(n int64) []float32 {
 	return list
 }
 
+// E3: values for each row, whose number is known at execution only, are refused: nothing would
+// compare theirs with it, and the library would read beyond them.
+func TestValuesForLateRows(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	s := matmul(1, 16, 32, Dense("f32", 16, 32))
+	s.Op.Tensors = slices.Clone(s.Op.Tensors)
+	for _, i := range []int{0, 3} {
+		s.Op.Tensors[i].Dims = []int64{atExecution, s.Op.Tensors[i].Dims[1]}
+	}
+	binary := func(rows int64) primitive.Attributes {
+		return primitive.Attributes{PostOps: []primitive.PostOp{{Kind: "binary", Algorithm: "add", Source: Dense("f32", rows, 32)}}}
+	}
+	all := []primitive.Attributes{binary(2)}
+	if r.is3() {
+		all = append(all, primitive.Attributes{PostOps: []primitive.PostOp{{Kind: "prelu", Mask: 1}}},
+			primitive.Attributes{Scales: []primitive.Quant{{Arg: "src", Mask: 1}}}, primitive.Attributes{Scales: []primitive.Quant{{Arg: "dst", Mask: 1}}})
+	}
+	for _, s.Attr = range all {
+		if n, err := r.described(&s); n > 0 || err != nil && !errors.Is(err, fault.ErrUnsupported) {
+			t.Errorf("%+v: %d implementations, %v", s.Attr, n, err)
+		}
+	}
+	s.Attr = binary(1) // one row for every row
+	if _, err := r.described(&s); err != nil {
+		t.Error(err)
+	}
+}
+
 // E7: a product runs in the form for any number of rows; one that has run for so long that
 // it pays has its exact form built behind, which takes over; one that has run for less has
 // not. Both take one copy of the weight, and give the same numbers.
@@ -427,6 +455,61 @@ func TestRaggedProductEndsWithItsContext(t *testing.T) {
 	got := floats(out.Memory.Mapped())
 	if !errors.Is(err, context.Canceled) || got[3] != 1 || got[4] != 0 {
 		t.Errorf("%v, behind %v: want the context's error behind the first item", err, got)
+	}
+}
+
+// F2, E7: an exact form that could not be built, for memory was short just then, is built when the
+// program has run on; one that the library does not have is asked for once.
+func TestExactFormAfterAFault(t *testing.T) {
+	need(t, 1)
+	s := onStage(t)
+	im, err := newImage(loaded.image.lib) // a table of its own
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, short := im.tables.base(), true
+	whole := c.Make
+	c.Make = func(h *handle, pd handle) int32 {
+		if short {
+			return outOfMemory
+		}
+		return whole(h, pd)
+	}
+	s.lib.b, s.lib.c, s.lib.image = im.tables, c, im
+	p := s.compile(ops.New(ops.GELU, 16, 64))
+	defer p.Release()
+	for _, short = range []bool{true, false} {
+		p.ran(p.pays)
+		s.all.Wait()
+		if built := p.exact.Load() != nil; built == short || p.asked.Load() == short {
+			t.Fatalf("memory is short: %v; the exact form is there: %v", short, built)
+		}
+	}
+	for _, err := range []error{fault.ErrUnsupported, primitive.ErrEnd} {
+		if p.failed(err); !p.asked.Load() {
+			t.Errorf("%v is asked for again", err)
+		}
+	}
+}
+
+// E7: a softmax writes 0 for padding in both forms, also where no valid score is finite.
+func TestPaddingBehindInfinity(t *testing.T) {
+	s := onStage(t)
+	inf := float32(math.Inf(1))
+	for _, first := range []float32{-inf, inf, float32(math.NaN())} {
+		p := s.compile(ops.New(ops.Softmax, 1, 1, 1, 4))
+		in, out := s.filled([]float32{first, -inf, 5, 6}), s.filled(make([]float32, 4))
+		lengths := s.filled([]float32{math.Float32frombits(2)})
+		for _, exact := range []bool{false, true} {
+			if p.Exact(bg, exact) != exact {
+				t.Fatalf("the exact form is there: want %v", exact)
+			}
+			s.launch(p, in, lengths, out)
+			if got := floats(view(out)); got[2] != 0 || got[3] != 0 {
+				t.Errorf("behind %v, exact form %v: %v, want 0 for the padding", first, exact, got)
+			}
+		}
+		p.Release()
 	}
 }
 

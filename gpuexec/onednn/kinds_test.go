@@ -325,6 +325,28 @@ func TestInternalKinds(t *testing.T) {
 	}
 }
 
+// K4: a reorder with zero points that is made can be executed: 2.6 and 3.2 make those by a mask,
+// and then refuse each execution.
+func TestReorderWithZeroPoints(t *testing.T) {
+	r := open1(t, limit.Limit{})
+	for _, types := range [][2]string{{"f32", "s8"}, {"s8", "f32"}} {
+		for mask := range uint64(3) {
+			s := spec("reorder", "", "", nil, Dense(types[0], 4, 8), Dense(types[1], 4, 8))
+			s.Attr.ZeroPoints = []primitive.Quant{{Arg: map[bool]string{true: "src", false: "dst"}[types[0] == "s8"], Mask: mask}}
+			lease, _, err := r.Primitive(bg, &s, "")
+			if err != nil {
+				continue
+			}
+			var args []Arg
+			for _, a := range lease.Primitive().Native().(*kernel).plan.args {
+				args = append(args, Arg{a.slot, r.memory(a.tensor)})
+			}
+			r.run(lease.Primitive(), args...)
+			lease.End()
+		}
+	}
+}
+
 // K4: what a key has of attributes reaches the library, each at its place.
 func TestAttributesReachTheLibrary(t *testing.T) {
 	l := need(t, 1)

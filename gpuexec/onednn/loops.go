@@ -79,15 +79,13 @@ func mask(x []float32, lengths []byte, out []float32, d [5]int64) {
 	}
 }
 
-// unmask has items without any valid score give 0.
+// unmask has padding be 0: it is NaN behind scores that are not finite.
 //
 //go:norace
 func unmask(lengths []byte, out []float32, d [5]int64) {
-	each := d[1] * d[2] * d[3]
-	for item := range d[0] {
-		if valid(lengths, item, d[3]) == 0 {
-			clear(out[item*each : (item+1)*each])
-		}
+	keys, each := d[3], d[1]*d[2]*d[3]
+	for row := int64(0); row < d[0]*each; row += keys {
+		clear(out[row+valid(lengths, row/each, keys) : row+keys])
 	}
 }
 

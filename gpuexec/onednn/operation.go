@@ -302,6 +302,9 @@ func (l *Library) attributes(s *primitive.Spec) (_ handle, err error) {
 		if _, ok := dataTypes[cmp.Or(q.Type, "f32")]; !ok || q.Mask > math.MaxInt32 {
 			return 0, fault.Invalidf("onednn: attributes", "%s: type %q, mask %#x", q.Arg, q.Type, q.Mask)
 		}
+		if t, is3 := l.b.(*table3); zeros && s.Kind == "reorder" && q.Mask != 0 && (!is3 || t.DescBlob == nil) { // it refuses every execution
+			return 0, unsupported("a reorder with zero points by a mask")
+		}
 		if err := l.b.quantize(attr, arg, q, zeros); err != nil {
 			return 0, err
 		}

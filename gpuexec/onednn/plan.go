@@ -251,6 +251,11 @@ func (l *Library) arguments(pd handle, s *primitive.Spec, tensors []primitive.Te
 	for i := range s.Attr.PostOps {
 		switch p := &s.Attr.PostOps[i]; p.Kind {
 		case "binary":
+			for d, size := range of[Dst].Dims {
+				if size == atExecution && d < len(p.Source.Dims) && p.Source.Dims[d] != 1 {
+					return nil, lateValues(Dst, d)
+				}
+			}
 			add(PostOpSource(i), p.Source)
 		case "prelu":
 			sizes := make([]int64, len(of[Dst].Dims))
@@ -258,6 +263,9 @@ func (l *Library) arguments(pd handle, s *primitive.Spec, tensors []primitive.Te
 				sizes[d] = 1
 				if p.Mask>>d&1 != 0 {
 					sizes[d] = of[Dst].Dims[d]
+				}
+				if sizes[d] == atExecution {
+					return nil, lateValues(Dst, d)
 				}
 			}
 			add(PostOpWeights(i), Dense("f32", sizes...))
@@ -333,6 +341,9 @@ func quantArgument(q *primitive.Quant, at func(Slot) Slot, dataType string, of m
 		if q.Mask>>d&1 == 0 {
 			continue
 		}
+		if size == atExecution {
+			return lateValues(slot, d)
+		}
 		if g := d - (len(t.Dims) - len(q.Groups)); g >= 0 && len(q.Groups) > 0 && q.Groups[g] > 1 {
 			size /= q.Groups[g]
 		}
@@ -340,4 +351,9 @@ func quantArgument(q *primitive.Quant, at func(Slot) Slot, dataType string, of m
 	}
 	add(at(slot), Dense(dataType, n))
 	return nil
+}
+
+// lateValues refuses values by a dimension whose size no execution could compare with theirs.
+func lateValues(slot Slot, dim int) error {
+	return failure("attributes", fault.ErrUnsupported, "values for each index of dimension %d of %v, whose size is known at execution only", dim, slot)
 }

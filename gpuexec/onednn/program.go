@@ -166,6 +166,15 @@ func (p *program) ran(took time.Duration) {
 	}
 }
 
+// failed has the exact form asked for again when the program has run on for as long, unless
+// the library has none (SPEC F2).
+func (p *program) failed(err error) {
+	if !errors.Is(err, fault.ErrUnsupported) && !errors.Is(err, primitive.ErrEnd) {
+		p.spent.Store(0)
+		p.asked.Store(false)
+	}
+}
+
 // runner is a leased primitive with what its executions take.
 type runner struct {
 	lib     *Library
