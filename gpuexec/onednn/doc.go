@@ -36,6 +36,10 @@
 // has none; zero points, and what else of the attributes a version has, are passed on. What it
 // has not is fault.ErrUnsupported.
 //
+// A primitive is the Library's that made it. Two Libraries whose engines are on one artefact
+// cache need a Spec.Context each: without, the second finds the first's primitives there, and
+// its Execute is fault.ErrInvalid.
+//
 // A backward request has the Hints of the forward descriptor: all its tensors, and its
 // workspace. From them the forward descriptor is made again, so that a list depends on the
 // request alone, and forward and backward may run on any two workers (SPEC D1, D5, D7).

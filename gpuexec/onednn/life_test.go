@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -229,6 +230,26 @@ func TestMemoryKeepsItsSizes(t *testing.T) {
 	if err := r.Execute(bg, p, Arg{Src, small}, Arg{Dst, large}); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("memory of %d bytes was taken for 4096 x 16: %v, want ErrInvalid", len(small.Bytes()), err)
 	}
+}
+
+// K4, E3: two libraries on one artefact cache are each served, with a Context each; without, the
+// error says so.
+func TestTwoLibrariesOnOneCache(t *testing.T) {
+	lib := need(t, 1)
+	one := open1(t, limit.Limit{})
+	two, err := &rig{TB: t, Library: lib, cache: one.cache}, error(nil)
+	two.Engine, err = primitive.Open(primitive.Config{Cache: one.cache, Library: two.Library, Backend: Name, Identity: two.About().Identity})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := Dense("f32", 3, 4)
+	s := spec("eltwise", "inference", "abs", nil, x, x)
+	one.kernel(s)
+	if err := two.Execute(bg, two.kernel(s), Arg{Src, two.memory(x)}, Arg{Dst, two.memory(x)}); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "Context") {
+		t.Errorf("%v, want ErrInvalid that tells of Context", err)
+	}
+	s.Context = "two"
+	two.run(two.kernel(s), Arg{Src, two.memory(x)}, Arg{Dst, two.memory(x)})
 }
 
 // C5: what is leased outlives the library's Close, and the last of it takes the engine
