@@ -3,6 +3,7 @@ package onednn
 import (
 	"cmp"
 	"context"
+	"maps"
 	"math"
 	"slices"
 
@@ -57,7 +58,7 @@ func (l *Library) operation(ctx context.Context, s *primitive.Spec) (_ *operatio
 	}
 	var known bool
 	if o.prop, known = directions[s.Op.Direction]; !known {
-		return nil, fault.Invalidf("onednn: describe", "direction %q", s.Op.Direction)
+		return nil, fault.Invalidf("onednn: describe", "direction %q: want one of %q", s.Op.Direction, slices.Sorted(maps.Keys(directions)))
 	}
 	if o.form, known = formOf(s.Kind, o.prop); !known {
 		return nil, failure("describe", fault.ErrUnsupported, "kind %q, direction %q", s.Kind, s.Op.Direction)
@@ -139,7 +140,7 @@ func (o *operation) algorithm() (err error) {
 		o.alg, known = algorithms[o.kind][name]
 	}
 	if !known {
-		return fault.Invalidf("onednn: describe", "%s: algorithm %q", o.kind, name)
+		return fault.Invalidf("onednn: describe", "%s: algorithm %q: want one of %q", o.kind, name, slices.Sorted(maps.Keys(algorithms[o.kind])))
 	}
 	return err
 }
