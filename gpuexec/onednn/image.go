@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/internal/dl"
@@ -43,13 +42,10 @@ var loaded struct {
 var sonames = []string{"libdnnl.so.3", "libdnnl.so.3.6", "libdnnl.so.2"}
 
 // load loads the file of that path, once a process. Without a path it is what is loaded, else
-// the file that the environment names, else the first that is installed.
+// the first that is installed.
 func load(path string) (*image, error) {
 	loaded.Lock()
 	defer loaded.Unlock()
-	if path == "" && loaded.image == nil {
-		path = env.Read(env.Process()).OneDNN.Value
-	}
 	if im := loaded.image; im != nil && path == loaded.asked { // its file may have gone since
 		return im, nil
 	}

@@ -15,7 +15,7 @@ import (
 
 // Config of a Library.
 type Config struct {
-	Path    string // of the library's file; empty: what is loaded, else KILN_ONEDNN_LIBRARY, else as it is installed
+	Path    string // of the library's file; as os.Getenv("KILN_ONEDNN_LIBRARY"); empty: what is loaded, else as it is installed
 	Workers int    // executions at a time; 0 = one for each core
 }
 
