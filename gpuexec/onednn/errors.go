@@ -19,7 +19,7 @@ func failure(op string, sentinel error, format string, args ...any) *fault.Error
 }
 
 func unavailable(cause error) error {
-	return failure("open", fault.ErrUnavailable, "%v: %s, or name its file in KILN_ONEDNN_LIBRARY", cause, install)
+	return failure("open", fault.ErrUnavailable, "%v: %s, or name its file in KILN_ONEDNN_LIBRARY (a program: in Config.Path)", cause, install)
 }
 
 // A status is what a call of the library answered, if that is no success.
