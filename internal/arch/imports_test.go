@@ -22,12 +22,12 @@ var lodgers = map[string]string{
 	"internal/policy":        "shapegroups",
 }
 
-// A backend sees the executor, its operations, the file of pipelines, env and internal
+// A backend sees the executor, its operations, the file of pipelines and internal
 // packages: neither another backend, nor the rooms beside it. One that makes primitives
 // sees what it makes them for, too. Nothing in gpuexec sees a backend.
 var (
 	backends      = []string{"gpuexec/cpu", "gpuexec/opencl", "gpuexec/vulkan", "gpuexec/cuda", "gpuexec/onednn"}
-	backendImport = []string{"gpuexec/ops", "gpuexec/pipelinefile", "gpuexec/primitive", "gpuexec/artefacts", "gpuexec/internal", "internal", "env", "fault", "limit"} // and gpuexec itself, without what lies below it
+	backendImport = []string{"gpuexec/ops", "gpuexec/pipelinefile", "gpuexec/primitive", "gpuexec/artefacts", "gpuexec/internal", "internal", "fault", "limit"} // and gpuexec itself, without what lies below it
 )
 
 // A foreign module is used in some rooms; tests may use more of them. The
@@ -94,7 +94,7 @@ func arrow(from, to string) string {
 	own, other := backend(from), backend(to)
 	switch {
 	case own != "" && own != other && to != "gpuexec" && !within(to, backendImport):
-		return "the backend " + own + " must not import " + to + ": gpuexec, gpuexec/ops, gpuexec/pipelinefile, gpuexec/primitive, gpuexec/artefacts, gpuexec/internal, internal, env, limit and fault only"
+		return "the backend " + own + " must not import " + to + ": gpuexec, gpuexec/ops, gpuexec/pipelinefile, gpuexec/primitive, gpuexec/artefacts, gpuexec/internal, internal, limit and fault only"
 	case own == "" && other != "" && room(from) == "gpuexec":
 		return from + " must not import the backend " + other + ", which registers itself"
 	}
