@@ -73,7 +73,8 @@ func (d *directory) move(place, to string) (stuck, err error) {
 
 // removeOwn removes a file of an entry in two steps. The first gives it another name in its
 // folder, a short one, for which a full disk has room: where this process stood still before
-// it and lost the lock, the file is a newcomer's, which gets it back.
+// it and lost the lock, the file is a newcomer's, which gets it back. A file that cannot have
+// another name is removed at once, behind that look at the lock.
 func (d *directory) removeOwn(place, name string) error {
 	f, name, gone := d.s.main, place+"/"+name, place+"/gone"
 	err := f.Rename(name, gone)
@@ -83,8 +84,10 @@ func (d *directory) removeOwn(place, name string) error {
 			d.sync(place + "/")
 		}
 		return errPassedOver
-	case err != nil:
+	case isGone(err):
 		return err
+	case err != nil:
+		return f.Remove(name)
 	}
 	return f.Remove(gone)
 }
