@@ -348,19 +348,16 @@ func (s *Store) isRefused(digest [32]byte) bool {
 	return s.refusals.has(digest)
 }
 
-// isRefusedIn does so for what a layer has, by what other processes have written since: it
-// may lie where nobody can move it. A base has its own list, too.
+// isRefusedIn does so for what a layer has: a base has its own list, too.
 func (s *Store) isRefusedIn(layer int, digest [32]byte) bool {
-	if layer > 0 {
-		r := &s.ofBases[layer-1]
-		if err := r.read(s.bases[layer-1].FS); err != nil {
-			s.logOnce("read what was refused", err)
-		}
-		if r.has(digest) {
-			return true
-		}
+	if layer == 0 {
+		return s.isRefused(digest)
 	}
-	return s.isRefusedNow(digest)
+	r := &s.ofBases[layer-1]
+	if err := r.read(s.bases[layer-1].FS); err != nil {
+		s.logOnce("read what was refused", err)
+	}
+	return r.has(digest) || s.isRefusedNow(digest)
 }
 
 func (r *refusals) has(digest [32]byte) bool {

@@ -163,6 +163,9 @@ func (w *writing) search() {
 	w.searched++
 	w.around, _ = w.s.main.outlines(w.backend + "/" + w.s.Bucket(w.key)) // a bucket that cannot be listed is searched again
 	w.near = w.s.find(w.backend, w.key, w.present)
+	if w.near.hit && w.s.isRefusedNow(w.near.blob.digest) { // and could not be moved
+		w.near = w.s.find(w.backend, w.key, w.present)
+	}
 }
 
 func (w *writing) failed(op string, err error) error {
