@@ -2,6 +2,7 @@ package tensorfile
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -79,27 +80,18 @@ func (n *Node) attribute(x field) error {
 	return err
 }
 
-// operand is an initialiser that a node has, as it is or transposed.
-type operand struct {
-	Tensor
-	turned bool
-}
-
 // name gives kernels the names that PyTorch has for them. Exporters write a linear layer
 // as a product and a sum, and store its kernel transposed under a name of their own; what
 // keeps its name is the bias: x.bias is added to the product with x.weight.
 func (o *onnx) name() error {
-	operands, products := map[string]operand{}, map[string]operand{}
-	for name, t := range o.tensors {
-		operands[name] = operand{t, false}
-	}
-	kernels := map[string]operand{}
-	layer := func(bias string, kernel operand) error {
+	operands, products := maps.Clone(o.tensors), map[string]Tensor{} // of nodes, as they are or transposed
+	kernels := map[string]Tensor{}
+	layer := func(bias string, kernel Tensor) error {
 		layer, named := strings.CutSuffix(bias, ".bias")
 		if _, stored := o.tensors[bias]; !named || !stored || len(kernel.Shape) != 2 {
 			return nil
 		}
-		if k, twice := kernels[layer+".weight"]; twice && (k.begin != kernel.begin || k.in != kernel.in || k.turned != kernel.turned) {
+		if k, twice := kernels[layer+".weight"]; twice && (k.begin != kernel.begin || k.in != kernel.in || k.Turned != kernel.Turned) {
 			return &Error{File: o.File.name, Tensor: bias, Text: "is the bias of two products: which kernel is whose is not said"}
 		}
 		kernels[layer+".weight"] = kernel
@@ -112,16 +104,15 @@ func (o *onnx) name() error {
 		var err error
 		switch {
 		case n.Op == "Identity" && stored:
-			if operands[n.output] = x; !x.turned {
-				err = o.alias(n.output, x.Tensor)
+			if operands[n.output] = x; !x.Turned {
+				err = o.alias(n.output, x)
 			}
 		case n.Op == "Transpose" && stored && len(x.Shape) == 2: // of two dims, the default and all that is not Identity
-			operands[n.output] = operand{x.Tensor, !x.turned}
+			operands[n.output] = x.transposed(true)
 		case n.Op == "MatMul" && multiplied:
-			products[n.output] = operand{kernel.Tensor, !kernel.turned}
+			products[n.output] = kernel.transposed(true)
 		case n.Op == "Gemm" && multiplied:
-			by := n.Attributes["transB"]
-			err = layer(n.inputs[2], operand{kernel.Tensor, kernel.turned == (by == "1")})
+			err = layer(n.inputs[2], kernel.transposed(n.Attributes["transB"] != "1"))
 		case n.Op == "Add":
 			for at, bias := range n.inputs[:2] {
 				if product, ok := products[n.inputs[1-at]]; ok && err == nil {
@@ -133,10 +124,7 @@ func (o *onnx) name() error {
 			return err
 		}
 	}
-	for name, k := range kernels {
-		k.Turned = k.turned
-		o.tensors[name] = k.Tensor
-	}
+	maps.Copy(o.tensors, kernels)
 	for name, t := range o.tensors { // it may be stored either way
 		layer, is := strings.CutSuffix(name, ".weight")
 		_, linear := o.tensors[layer+".bias"]
@@ -146,6 +134,12 @@ func (o *onnx) name() error {
 		}
 	}
 	return nil
+}
+
+// transposed is the tensor, or its transpose.
+func (t Tensor) transposed(turn bool) Tensor {
+	t.Turned = t.Turned != turn
+	return t
 }
 
 // alias gives a tensor a further name.
