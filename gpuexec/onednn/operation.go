@@ -348,7 +348,9 @@ func (l *Library) postOp(h handle, p *primitive.PostOp) error {
 		if p.ZeroPoint != int64(int32(p.ZeroPoint)) {
 			return fault.Invalidf("onednn: attributes", "post-op sum: a zero point of %d: want one of 32 bits", p.ZeroPoint)
 		}
-		return l.b.postOpSum(h, p)
+		sum := *p
+		sum.Scale = cmp.Or(p.Scale, 1)
+		return l.b.postOpSum(h, &sum)
 	case "eltwise":
 		if p.Scale != 0 && p.Scale != 1 {
 			return failure("attributes", fault.ErrUnsupported, "post-op eltwise with a scale: multiply behind it")

@@ -150,7 +150,7 @@ func (t *table2) modes(_ handle, a *primitive.Attributes) error {
 }
 
 func (t *table2) postOpSum(h handle, p *primitive.PostOp) error {
-	return t.status("dnnl_post_ops_append_sum_v3", t.PostOpSum(h, float32(cmp.Or(p.Scale, 1)), int32(p.ZeroPoint), dataTypes[p.Type]))
+	return t.status("dnnl_post_ops_append_sum_v3", t.PostOpSum(h, float32(p.Scale), int32(p.ZeroPoint), dataTypes[p.Type]))
 }
 
 func (t *table2) postOpEltwise(h handle, alg int32, p *primitive.PostOp) error {
