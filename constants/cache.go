@@ -52,6 +52,9 @@ func Open(cfg Config) (*Cache, error) {
 		return nil, err
 	}
 	cfg.Logger = guard.Logger(cfg.Logger, actors.Go)
+	if cfg.lend == nil {
+		cfg.lend = actors.Go
+	}
 	c := &Cache{cfg: cfg, gone: make(chan struct{})}
 	c.zone.Up = cfg.zone
 	for k := range kinds {

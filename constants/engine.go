@@ -55,10 +55,7 @@ func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, p
 	e.shell.state.runs.counts = &c.counters.again
 	e.zone.Up = &c.zone
 	lend := e.zone.Lend(actors.Go)
-	left := lend
-	if c.cfg.lend != nil {
-		left = e.zone.Lend(c.cfg.lend)
-	}
+	left := e.zone.Lend(c.cfg.lend)
 	e.shell.let = func(n *node) {
 		if n.Value.cell.Drop() {
 			left(func() { guard.Call(n.Value.cell.Free, e.failed) })

@@ -37,10 +37,7 @@ type shell struct {
 func (s *shell) init(c *Cache) {
 	s.Cache = c
 	s.zone.Up = c.cfg.zone
-	left := s.zone.Lend(actors.Go)
-	if c.cfg.lend != nil {
-		left = s.zone.Lend(c.cfg.lend)
-	}
+	left := s.zone.Lend(c.cfg.lend)
 	s.let = func(n *node) { // the last caller left: it may be a creator, for which a close that Free calls would wait
 		if s.drop(n) {
 			left(func() { s.discard(n) })

@@ -50,6 +50,9 @@ func Open(cfg Config) (*Cache, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.lend == nil {
+		cfg.lend = actors.Go
+	}
 	c := &Cache{cfg: cfg, table: table.New[entry](cfg.Hash)}
 	c.log = guard.Logger(cfg.Logger, c.shell.zone.Lend(actors.Go))
 	c.counters.init()
