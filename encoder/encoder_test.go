@@ -139,7 +139,13 @@ func TestReference(t *testing.T) {
 		}
 	}
 	t.Logf("%d rows: at most %.2g apart, 1-cosine %.2g", len(rows), worst, most)
-	// E8: the same bits alone, in a batch of another order, and beside other calls.
+	sameAlone(t, e, ids, got)
+}
+
+// sameAlone holds that texts have the same bits alone, in a batch of another order, and
+// beside other calls (E8).
+func sameAlone(t *testing.T, e *encoder.Encoder, ids [][]int32, got [][]float32) {
+	t.Helper()
 	var wg sync.WaitGroup
 	for caller := range 3 {
 		wg.Go(func() {

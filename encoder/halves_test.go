@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/kiln-cache/kiln"
@@ -66,16 +65,5 @@ func TestReferenceInBFloat16(t *testing.T) {
 		t.Errorf("at most %g apart: the weights are not rounded", worst)
 	}
 	t.Logf("%d rows: at most %.2g apart, 1-cosine %.2g", len(rows), worst, most)
-	var wg sync.WaitGroup
-	for caller := range 3 {
-		wg.Go(func() {
-			for i := caller; i < len(ids); i += 7 {
-				alone, err := e.EncodeTokens(bg, ids[i:i+1])
-				if err != nil || !slices.Equal(alone[0], got[i]) {
-					t.Errorf("row %d: other bits alone, %v", i, err)
-				}
-			}
-		})
-	}
-	wg.Wait()
+	sameAlone(t, e, ids, got)
 }

@@ -57,16 +57,22 @@ func TestLateEmptier(t *testing.T) {
 			late.FS = f
 			return &overlay{late, func(string) bool { return true }, false}
 		}))
-		done := make(chan error)
-		go func() { done <- a.Prune(background, small) }()
-		<-late.reached
-		r.must(b.Prune(background, 0))
-		r.want("put", b.put("k", "v"), "ok")
-		close(late.resume)
-		r.must(<-done)
-		r.want("what was acknowledged", b.get("k"), "v")
-		r.want("audit", words(a.audit(), b.audit()), "ok ok")
+		r.overtaken(late, a, b)
 	}
+}
+
+// overtaken has a stall while it evicts, and b evict everything and store k anew meanwhile:
+// that stays when a goes on.
+func (r *rig) overtaken(late *stall, a, b *shop) {
+	done := make(chan error)
+	go func() { done <- a.Prune(background, small) }()
+	<-late.reached
+	r.must(b.Prune(background, 0))
+	r.want("put", b.put("k", "v"), "ok")
+	close(late.resume)
+	r.must(<-done)
+	r.want("what was acknowledged", b.get("k"), "v")
+	r.want("audit", words(a.audit(), b.audit()), "ok ok")
 }
 
 // brimful is a disk so full that tmp/ takes no file of an entry.
@@ -92,15 +98,7 @@ func TestLateRemover(t *testing.T) {
 	b.put("j", "older")
 	late := newStall("re*e " + backend + "/*/0/*") // its first rename or remove
 	a := r.open("d", mib, shortLease, on(func(f vfs.FS) vfs.FS { late.FS = f; return brimful{late} }))
-	done := make(chan error)
-	go func() { done <- a.Prune(background, small) }()
-	<-late.reached
-	r.must(b.Prune(background, 0))
-	r.want("put", b.put("k", "v"), "ok")
-	close(late.resume)
-	r.must(<-done)
-	r.want("what was acknowledged", b.get("k"), "v")
-	r.want("audit", words(a.audit(), b.audit()), "ok ok")
+	r.overtaken(late, a, b)
 	r.must(a.Prune(background, 0))
 	r.want("in time: entries, folders", words(a.usage().Entries, r.names("d/"+backend)), "0 []")
 }
