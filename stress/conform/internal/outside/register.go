@@ -60,7 +60,7 @@ func (r *Register[K, V]) Empty() {
 	r.of = nil
 }
 
-// All is a copy of what the names stand for now.
+// All gives every name with its value, as a copy.
 func (r *Register[K, V]) All() map[K]V {
 	r.mu.Lock()
 	defer r.mu.Unlock()
