@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -151,6 +154,42 @@ func TestSpecOfThisProject(t *testing.T) {
 	}
 	for _, line := range wrong {
 		t.Error(line)
+	}
+}
+
+var span = regexp.MustCompile(`([A-Z])([0-9]+)(?: to [A-Z]([0-9]+))?`)
+
+// TestHouseSaysWhereEachRuleLives: the table in docs/HOUSE.md has every rule that is not
+// pending.
+func TestHouseSaysWhereEachRuleLives(t *testing.T) {
+	cited, err := read("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pending, err := parsePending(pendingList)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../../docs/HOUSE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "## Where a rule lives")
+	lives := make(map[string]bool)
+	for line := range strings.Lines(table) {
+		rules, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
+		for _, found := range span.FindAllStringSubmatch(rules, -1) {
+			first, _ := strconv.Atoi(found[2])
+			last, _ := strconv.Atoi(cmp.Or(found[3], found[2]))
+			for n := first; n <= last; n++ {
+				lives[found[1]+strconv.Itoa(n)] = true
+			}
+		}
+	}
+	for _, rule := range cited.spec.rules {
+		if _, waits := pending[rule]; lives[rule] == waits {
+			t.Errorf("%s: in the table %v, pending %v", rule, lives[rule], waits)
+		}
 	}
 }
 
