@@ -18,7 +18,7 @@ import (
 type Kind string
 
 // The kinds. A group and the constants answer with Hit, Miss, Joined or Failed, the
-// artefact cache below a group with any of these.
+// artefact cache below a group with any of these but Removed.
 const (
 	Hit           Kind = "hit"            // it was there
 	Miss          Kind = "miss"           // it was absent; this call had it made
@@ -27,7 +27,7 @@ const (
 	KernelHit     Kind = "kernel_hit"     // made from kernels that were there
 	NestedHit     Kind = "nested_hit"     // it was there, asked for by another artefact's recipe
 	Failed        Kind = "failed"         // the call returned an error
-	removed       Kind = "removed"        // no look-up: a constant stopped being resident, see Event.Removal
+	Removed       Kind = "removed"        // no look-up: a constant stopped being resident, see Event.Removal
 )
 
 // Event tells how one look-up was answered; see Config.Listen.
@@ -42,7 +42,7 @@ type Event struct {
 	// Session, Shape and Name are empty. In all other events it is nil.
 	Engine  *constants.Engine
 	Bypass  constants.Bypass  // why the constant is not cached; Kind is Miss then
-	Removal constants.Removal // why the constant is no longer resident; Kind is "removed" then
+	Removal constants.Removal // why the constant is no longer resident; Kind is Removed then
 
 	Kind Kind // at the name, or of the constant
 
@@ -98,7 +98,7 @@ func constant(told constants.Event) Event {
 	case told.Joined:
 		e.Kind = Joined
 	case told.Removal != "":
-		e.Kind = removed
+		e.Kind = Removed
 	}
 	e.fail(told.Err)
 	return e
