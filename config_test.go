@@ -73,12 +73,16 @@ func TestSessionConfigFollowsTheEnvironment(t *testing.T) {
 // closed opens none.
 func TestSessionConfigIsChecked(t *testing.T) {
 	r := open(t, kiln.Config{})
-	for _, cfg := range []kiln.SessionConfig{
-		{Groups: kiln.LimitOf(-1)}, {Bytes: kiln.LimitOf(-1)}, {Policy: "best"}, {Keep: "some"},
-		{Floor: kiln.Floor{Bytes: 1}}, {Name: "n", Floor: kiln.Floor{Bytes: -1}},
+	for _, c := range []struct {
+		cfg   kiln.SessionConfig
+		names string
+	}{
+		{kiln.SessionConfig{Groups: kiln.LimitOf(-1)}, "Groups: "}, {kiln.SessionConfig{Bytes: kiln.LimitOf(-1)}, "Bytes: "},
+		{kiln.SessionConfig{Policy: "best"}, `"best"`}, {kiln.SessionConfig{Keep: "some"}, `"some"`},
+		{kiln.SessionConfig{Floor: kiln.Floor{Bytes: 1}}, "loor"}, {kiln.SessionConfig{Name: "n", Floor: kiln.Floor{Bytes: -1}}, "loor"},
 	} {
-		if _, err := r.Session(cfg); !errors.Is(err, kiln.ErrInvalid) {
-			t.Errorf("%+v: %v", cfg, err)
+		if _, err := r.Session(c.cfg); !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), c.names) {
+			t.Errorf("%+v: %v, want one that says %q", c.cfg, err, c.names)
 		}
 	}
 	if err := r.Close(ctx); err != nil {

@@ -37,7 +37,8 @@ func (g *Group) Shape() Shape {
 	return g.room.Shape()
 }
 
-// Close ends the request. Further calls do nothing.
+// Close ends the request. What was seen through the group and has no other use is
+// freed soon after, which may be after Close returned. Further calls do nothing.
 func (g *Group) Close() {
 	if g.none() {
 		return

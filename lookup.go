@@ -124,8 +124,9 @@ func (l *Lease[T]) Value() (v T) {
 	return v
 }
 
-// End gives the lease up. If the value has no other use and is no longer
-// resident, it is freed before End returns. Further calls do nothing.
+// End gives the lease up. If the value has no other use and is no longer resident,
+// it is freed before End returns. A group through which it was seen is a use until
+// its close is noticed, soon after Close returned. Further calls do nothing.
 func (l *Lease[T]) End() {
 	if l != nil && l.at != nil {
 		l.at.End()

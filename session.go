@@ -41,7 +41,9 @@ type SessionStats = sessioncache.Stats
 // SessionConfig of a Session. The zero value is usable: fields that are not given
 // follow the environment.
 type SessionConfig struct {
-	Name string // of the predictor, executor or tenant: for logs, errors, events and floors
+	// Name is that of the predictor, executor or tenant, in logs, errors and events. Sessions
+	// may have the same: then the floors of their artefacts add up.
+	Name string
 
 	Groups Limit // shape groups; default KILN_SESSION_GROUPS, else 64. 0 disables caching; no bound is Unlimited
 	Bytes  Limit // of all values; default unlimited

@@ -3,6 +3,7 @@ package sessioncache
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -133,7 +134,13 @@ func (c Config) Validate() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	bounds := errors.Join(c.Groups.Validate(), c.Bytes.Validate())
+	named := func(field string, err error) error {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", field, err)
+		}
+		return err
+	}
+	bounds := errors.Join(named("Groups", c.Groups.Validate()), named("Bytes", c.Bytes.Validate()))
 	if bounds == nil {
 		bounds = c.Floor.within(Capacity{c.Groups, c.Bytes})
 	}

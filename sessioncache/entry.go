@@ -127,7 +127,8 @@ func (l *Lease) Value() any { return l.lease.Value().Value.value }
 func (l *Lease) Ref() Ref { return Ref{l.lease.Value()} }
 
 // End gives the lease up. If the value is no longer resident and this was its
-// last use, its Free runs before End returns. Further calls do nothing.
+// last use, its Free runs before End returns. A group is a use until its close is
+// noticed, soon after Close returned. Further calls do nothing.
 func (l *Lease) End() { l.lease.End() }
 
 func endLease(n *node) {
