@@ -276,6 +276,9 @@ type Value struct {
 // tensor is shared through the cache: an artefact that is built with it must record
 // that (SPEC T9). The lease of a tensor that is not cached frees it.
 func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, compute func(context.Context) (Value, error)) (l *Lease, cached bool, err error) {
+	if compute == nil {
+		return nil, false, fault.Invalidf("constants: get", "compute is nil: want the function that makes the tensor")
+	}
 	opts.CanOwn = true
 	told := Event{Context: ctx, Key: key}
 	start := e.clock()

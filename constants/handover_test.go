@@ -309,6 +309,9 @@ func TestArgumentsThatAreNone(t *testing.T) {
 			t.Errorf("%d bytes: %v", bytes, err)
 		}
 	}
+	if _, _, err := e.Get(context.Background(), key("k"), 8, Options{}, nil); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("without a compute: %v", err)
+	}
 }
 
 // T6: of many that can compute exactly one at a time becomes the owner, whoever gives up,

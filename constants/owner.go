@@ -3,6 +3,7 @@ package constants
 import (
 	"container/list"
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -66,7 +67,7 @@ func (o *Promise) Fulfil(value any, bytes int64, free func()) (*Lease, error) {
 	}
 	defer o.unwatch()
 	if bytes != o.pending.bytes {
-		err := &fault.Error{Op: "constants: fulfil", Key: o.pending.key.ID, Err: fault.ErrSize}
+		err := &fault.Error{Op: "constants: fulfil", Key: o.pending.key.ID, Err: fmt.Errorf("%w: %d bytes, and %d were declared", fault.ErrSize, bytes, o.pending.bytes)}
 		o.engine.tell(endMsg{owner: o, err: err})
 		o.memory.release(o.engine)
 		return nil, err
