@@ -37,7 +37,7 @@ var variables = []variable{
 	scalar(func(s *Settings) *Setting[string] { return &s.StoreBases }, "", parsePath,
 		"kernel store: read-only directories that are asked after it, a list as PATH is one", "KILN_STORE_BASES"),
 	showsSize(scalar(func(s *Settings) *Setting[limit.Limit] { return &s.StoreCapacity }, limit.Of(1024*size.MiB), parseSize,
-		"kernel store: MiB, a size with its unit such as 512KiB or 5GiB, or unlimited; 0: no store", "KILN_STORE_CAPACITY")),
+		"kernel store: MiB, a size with its unit such as 512KiB or 5GiB, or unlimited; 0: no store; where it is not set, the directory's own goes before this default", "KILN_STORE_CAPACITY")),
 	scalar(func(s *Settings) *Setting[limit.Limit] { return &s.SessionGroups }, limit.Of(64), parseLimit,
 		"shape groups a session, a number or unlimited; 0 disables caching (in Paddle 0 meant no limit)", "KILN_SESSION_GROUPS"),
 	scalar(func(s *Settings) *Setting[string] { return &s.SessionPolicy }, "duel", oneOf("fifo", "lru", "sieve", "duel"),

@@ -131,23 +131,26 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.store.Close(context.WithoutCancel(ctx))) }()
-	if err := c.noneOf(ctx, v); err != nil {
+	if none, err := c.noneOf(ctx, v); err != nil || none && v.name == "export" {
 		return err
 	}
 	return v.run(c, ctx)
 }
 
 // noneOf says so where --backend names one of which the directory has no entry: it may
-// be misspelt.
-func (c *cacheCall) noneOf(ctx context.Context, v cacheVerb) error {
-	if !c.only.given || c.json || !slices.Contains([]string{"ls", "stats", "verify", "prune", "export"}, v.name) {
-		return nil
+// be misspelt. Then an archive that is there stays as it is.
+func (c *cacheCall) noneOf(ctx context.Context, v cacheVerb) (none bool, err error) {
+	if !c.only.given || c.json && v.name != "export" || !slices.Contains([]string{"ls", "stats", "verify", "prune", "export"}, v.name) {
+		return false, nil
 	}
 	if u, err := c.store.Usage(ctx); err != nil || u.Entries > 0 {
-		return err
+		return false, err
 	}
-	_, err := fmt.Fprintf(c.stderr, "kiln: %s: no entries of backend %s; this store has: %s\n", c.name, c.backend, cmp.Or(strings.Join(c.backends(ctx), ", "), "none"))
-	return err
+	if v.name == "export" {
+		c.code = exitNotFound
+	}
+	_, err = fmt.Fprintf(c.stderr, "kiln: %s: no entries of backend %s; this store has: %s\n", c.name, c.backend, cmp.Or(strings.Join(c.backends(ctx), ", "), "none"))
+	return true, err
 }
 
 // backends lists those of which the directory has entries, as far as it can be read.

@@ -195,7 +195,10 @@ func (c *cacheCall) list(ctx context.Context) error {
 		if !i.Flaw.None() {
 			return c.say(rowOf(i), "%-40s %10d bytes  bad: %s", i.Entry, i.Bytes, why(i))
 		}
-		return c.say(rowOf(i), "%-40s %10d bytes  %s  %8.3f s  %s", i.Entry, i.Bytes, i.Created.Format(time.DateTime), i.Cost.Seconds(), counted(i.Uses, "use", "uses"))
+		row := rowOf(i)
+		var shown string
+		row.Key, shown = keyOf(i)
+		return c.say(row, "%-40s %10d bytes  %s  %8.3f s  %-7s  %.60s", i.Entry, i.Bytes, i.Created.Format(time.DateTime), i.Cost.Seconds(), counted(i.Uses, "use", "uses"), shown)
 	})
 }
 
@@ -231,11 +234,8 @@ func (c *cacheCall) inspect(ctx context.Context) error {
 		}
 	}
 	row := rowOf(i)
-	shown := fmt.Sprintf("%.200q", i.Key)
-	if row.Key = i.Key; primitive.Factors(i.Backend, i.Key) != nil {
-		row.Key = readableKey(i)
-		shown = row.Key
-	}
+	var shown string
+	row.Key, shown = keyOf(i)
 	if !i.Flaw.None() {
 		return c.say(row, "%s: %d bytes, key %s\n  bad: %s", i.Entry, i.Bytes, shown, why(i))
 	}
@@ -249,10 +249,13 @@ func (c *cacheCall) inspect(ctx context.Context) error {
 		i.Created.Format(time.DateTime), i.Cost.Seconds(), counted(i.Uses, "use", "uses"), by)
 }
 
-// readableKey is the key of a primitive as its fields, but for those that are empty
-// or 0.
-func readableKey(i blobstore.Info) string {
+// keyOf is the key of an entry, and as a line shows it. That of a primitive is given
+// as its fields, but for those that are empty or 0.
+func keyOf(i blobstore.Info) (key, shown string) {
 	factors := primitive.Factors(i.Backend, i.Key)
+	if factors == nil {
+		return i.Key, fmt.Sprintf("%.200q", i.Key)
+	}
 	text := factors["kind"]
 	for _, name := range slices.Sorted(maps.Keys(factors)) {
 		switch value := factors[name]; {
@@ -263,7 +266,7 @@ func readableKey(i blobstore.Info) string {
 			text += " " + name + "=" + value
 		}
 	}
-	return text
+	return text, text
 }
 
 func (c *cacheCall) stats(ctx context.Context) error {
@@ -380,6 +383,9 @@ func (c *cacheCall) transferred(ctx context.Context, t blobstore.Transfer, err e
 	u, err := c.store.Usage(ctx)
 	if err != nil {
 		return err
+	}
+	if c.only.given && !c.json && t.Taken == 0 && len(t.Rejected) == 0 {
+		fmt.Fprintf(c.stderr, "kiln: %s: nothing there is of backend %s\n", c.name, c.backend)
 	}
 	went := c.store.Stats().Evictions
 	fields := map[string]any{"new": t.Taken - t.Known, "known": t.Known, "evicted": went, "kept": u.Entries}

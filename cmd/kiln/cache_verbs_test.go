@@ -403,7 +403,7 @@ func TestCacheSaysWhatItDid(t *testing.T) {
 // are. So does a miss in the backend that was not chosen. A put that finds an entry is no use.
 func TestCacheOfAnotherBackend(t *testing.T) {
 	dir := stocked(t, "a", "a")
-	if row := done(t, "cache", "ls", "--dir", dir); !strings.HasSuffix(row, "  0 uses\n") {
+	if row := done(t, "cache", "ls", "--dir", dir); !strings.HasSuffix(row, "  0 uses   \"a\"\n") {
 		t.Errorf("put twice: %q", row)
 	}
 	says := func(want string, code int, args ...string) {
@@ -413,8 +413,22 @@ func TestCacheOfAnotherBackend(t *testing.T) {
 			t.Errorf("%v: exit %d, %q, want %q", args, got, errs, want)
 		}
 	}
-	for _, verb := range [][]string{{"ls"}, {"stats"}, {"verify"}, {"prune", "--to", "0"}, {"export", filepath.Join(t.TempDir(), "archive")}} {
+	for _, verb := range [][]string{{"ls"}, {"stats"}, {"verify"}, {"prune", "--to", "0"}} {
 		says("no entries of backend foo; this store has: cpu", exitDone, append(verb, "--backend", "foo")...)
+	}
+	archive := filepath.Join(t.TempDir(), "archive")
+	done(t, "cache", "export", archive, "--dir", dir)
+	before, err := os.ReadFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	says("no entries of backend foo; this store has: cpu", exitNotFound, "export", archive, "--backend", "foo")
+	if after, err := os.ReadFile(archive); err != nil || !slices.Equal(after, before) {
+		t.Errorf("the archive was replaced by one without entries; %v", err)
+	}
+	says("nothing there is of backend foo", exitDone, "import", archive, "--backend", "foo")
+	if row := object(t, exitDone, "cache", "ls", "--dir", dir); row["key"] != "a" {
+		t.Errorf("the key of an entry: %v", row["key"])
 	}
 	if object(t, exitDone, "cache", "stats", "--dir", dir, "--backend", "foo")["entries"] != 0.0 {
 		t.Error("entries of foo")

@@ -115,6 +115,9 @@ func TestWrongFlag(t *testing.T) {
 	refused(t, []string{"run", "--pool-bytes", "11", "--floor-bytes", "3"}, "--floor-bytes 3: want at most 2", "--pool-bytes")
 	refused(t, []string{"run", "--groups", "10", "--floor-groups", "11"}, "--floor-groups 11: want at most 10", "--groups")
 	refused(t, []string{"run", "--floor-groups", "65"}, "--floor-groups 65: want at most 64", "--groups")
+	for _, flag := range [][]string{{"--base", "d"}, {"--store-capacity", "5"}} { // without a store they would do nothing
+		refused(t, append([]string{"run"}, flag...), "--base and --store-capacity are for a store: give --store DIR, too")
+	}
 	for _, verb := range []string{"get", "explain"} {
 		refused(t, []string{"cache", verb, "--dir", t.TempDir(), "--key-file", trace, "--backend", "gpu"}, `--backend "gpu": no such backend: want cpu, cuda, go, onednn, opencl or vulkan; or name with --identity`)
 	}

@@ -173,6 +173,9 @@ func (f runFlags) check(settings env.Settings) (*job, error) {
 			return nil, fmt.Errorf("--constants %d bytes: want whole MiB", n)
 		}
 	}
+	if (f.bases != "" || f.storeCapacity.Given()) && f.store == "" && settings.StoreDir.Value == "" {
+		return nil, errors.New("--base and --store-capacity are for a store: give --store DIR, too")
+	}
 	j.config.Store = blobstore.Config{Dir: f.store, Capacity: f.storeCapacity, Identity: identities(library)}
 	if f.bases != "" {
 		j.config.Store.Bases = filepath.SplitList(f.bases)
