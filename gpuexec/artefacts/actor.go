@@ -110,7 +110,7 @@ func (s *shell) announce() {
 		s.overleased.Store(true)
 		entries, size := len(s.state.apart), s.LeasedBytes()
 		s.tell(func() {
-			s.log.Warn("artefacts: overleased: what names and leases hold beyond the capacity is more than that", "entries", entries, "bytes", size)
+			s.log.Warn("artefacts: overleased: what was evicted and is still in use is more than the capacity: close groups and leases sooner, or raise it", "entries", entries, "bytes", size)
 		})
 	}
 }

@@ -3,7 +3,7 @@
 // one program for all dimensions (SPEC E7), and, with AVX2 or AVX-512, gelu. Every other
 // operation is a WebAssembly kernel for its exact shape, compiled to machine code.
 // Importing the package registers the backend "cpu", which runs every operation of
-// package ops.
+// package ops, and no gpuexec.Code.
 //
 // Device memory is one linear memory of up to 4 GiB address space that host and
 // device share: Buffer.Mapped gives it. A blob holds a kernel's machine code; of

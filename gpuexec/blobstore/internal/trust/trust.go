@@ -146,7 +146,7 @@ func parse(text []byte) (keys map[string]ed25519.PublicKey, revoked map[string]b
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&file); err != nil {
-		return nil, nil, fmt.Errorf("%w: the trust list: %w", fault.ErrInvalid, err)
+		return nil, nil, fmt.Errorf(`%w: the trust list is no {"keys": [{"id": "…", "public": "…in base64"}], "revoked": ["…"]}: %w`, fault.ErrInvalid, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, nil, fmt.Errorf("%w: the trust list has something behind its object", fault.ErrInvalid)

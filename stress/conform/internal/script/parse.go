@@ -96,7 +96,7 @@ func Parse(name string, text []byte) (*File, error) {
 		}
 		if len(f.Cases) == 0 {
 			bad(line, "statement before the first case")
-			continue
+			break // all that follows may be no script
 		}
 		c := &f.Cases[len(f.Cases)-1]
 		s := Statement{Line: line, Text: stmt}
