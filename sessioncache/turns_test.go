@@ -277,6 +277,28 @@ func TestWorthBesideManyInUseInShortTurns(t *testing.T) {
 	}
 }
 
+// F6, S2, S7: nor does one that asks whether a shape is worth a group, where many are in use
+// and as many announced as may be.
+func TestWorthBesideAnnouncedInUseInShortTurns(t *testing.T) {
+	const passed, ahead = touched.Most/2 - 1, touched.Most / 4 // a turn may pass so many and go on
+	s := open(t, sessioncache.Config{Groups: sessioncache.LimitOf(passed + ahead), Policy: "duel", Keep: "worth"})
+	var shapes []shapegroups.Shape
+	for i := range passed + ahead {
+		s.hold(i)
+		if i < ahead {
+			shapes = append(shapes, mustShape(t, int64(i)))
+		}
+	}
+	if err := s.Announce(shapes...); err != nil {
+		t.Fatal(err)
+	}
+	s.hold(passed + ahead)
+	want(t, "evicted", s.Stats().Evicted, uint64(1))
+	if n := longest(t, s); n > 3*touched.Most/4+8 {
+		t.Errorf("a turn touched %d things, want three quarters of %d", n, touched.Most)
+	}
+}
+
 // Q2, Q5: nor does it give up before it has passed 256 groups that are larger, though sieve
 // comes by each of them twice.
 func TestGivesBesideSomeThatAreTooLarge(t *testing.T) {

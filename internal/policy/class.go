@@ -6,10 +6,12 @@ import (
 )
 
 // class is one cost class: residents whose compile seconds per byte lie within
-// one power of two (SPEC S6).
+// one power of two (SPEC S6). Those that are announced are in another queue.
 type class struct {
 	exponent int
-	order    *order
+	members  list // as they were registered
+	queue    queue
+	hand     uint64 // of sieve: the number of the last group passed; 0: it begins anew
 }
 
 // noCost is the class of groups that cost nothing to compile.
@@ -29,25 +31,27 @@ func (p *Policy) classOf(bytes int64, seconds float64) int {
 func (p *Policy) join(g *Group, exponent int) {
 	i, found := slices.BinarySearchFunc(p.classes, exponent, func(c *class, e int) int { return c.exponent - e })
 	if !found {
-		p.classes = slices.Insert(p.classes, i, &class{exponent: exponent, order: p.newOrder()})
+		p.classes = slices.Insert(p.classes, i, &class{exponent: exponent, members: list{kind: inClass}, queue: newQueue()})
 	}
 	c := p.classes[i]
 	g.class = c
 	p.joined++
 	g.number = p.joined
-	if p.isAnnounced(g) {
-		g.part = announced
-	} else if g.part == announced {
-		g.part = free
-	}
-	c.order.admit(g)
+	g.visited = false
+	c.members.push(g)
+	p.add(g)
 }
 
 func (p *Policy) leave(g *Group) {
+	p.take(g)
 	c := g.class
-	c.order.remove(g)
+	older := g.links[inClass].older
+	if c.members.newest == g && g.number > c.hand && (older == nil || older.number <= c.hand) {
+		c.hand = 0 // it stood at g, and was behind all others
+	}
+	c.members.remove(g)
 	g.class = nil
-	if c.order.len == 0 {
+	if c.members.len == 0 {
 		p.classes = slices.DeleteFunc(p.classes, func(o *class) bool { return o == c })
 	}
 }
@@ -63,7 +67,7 @@ func (p *Policy) freshen(g *Group) {
 			p.join(g, g.cost)
 		}
 	}
-	g.class.order.use(g)
+	p.use(g)
 }
 
 // drop lets groups that were not asked for long enough drop a class. In the

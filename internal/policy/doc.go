@@ -27,6 +27,6 @@
 // decay by Cormode et al., ICDE 2009.
 //
 // Costs: a request is O(1) amortised, a victim O(log n) amortised: a group that is
-// found busy is passed over once, until Ready tells that it is so no more. Where all
-// that is not announced is busy, there is a step for each announced shape.
+// found busy is passed over once, until Ready tells that it is so no more, announced or
+// not, and what holds no bytes is not looked at where bytes are short.
 package policy

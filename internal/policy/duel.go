@@ -34,7 +34,7 @@ func newDuel(worth bool, leaves, left func(*Group)) *duel {
 		weight:  1,
 		worth:   worth,
 		recency: list{kind: inShadow},
-		counts:  heap{kind: byShadow, by: (*Group).rank},
+		counts:  heap{kind: byShadow},
 		leaves:  leaves,
 		left:    left,
 	}

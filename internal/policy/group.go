@@ -8,9 +8,8 @@ import "github.com/kiln-cache/kiln/shapegroups"
 type Group struct {
 	Of any // the caller's, who sets it while the group is resident
 
-	shape    shapegroups.Shape
-	announce int // place in the announcement of epoch
-	epoch    uint64
+	shape  shapegroups.Shape
+	needed int // its place, plus 1, in the announcement; 0 is none
 
 	// What the use of a resident group touches, side by side.
 	resident bool
@@ -19,7 +18,7 @@ type Group struct {
 	visited  bool           // sieve: used since the hand last passed
 	saved    byte           // parts, while a saved state is read
 	copied   uint64         // the last snapshot that has it, or that began before it was known
-	part     uint8          // of its class's order
+	aside    bool           // it was found busy, and is not known to be Ready
 	empty    bool           // it holds no bytes
 	number   uint64         // of its registration
 	cost     int            // exponent of the class it belongs to by cost
@@ -30,6 +29,7 @@ type Group struct {
 	count    count          // of uses
 	slots    [heapKinds]int // place in a heap, plus 1; 0 is none
 	links    [listKinds]link
+	branch   // in a queue
 }
 
 // Shape is the shape it stands for.
@@ -38,10 +38,13 @@ func (g *Group) Shape() shapegroups.Shape { return g.shape }
 // Resident says that it is registered.
 func (g *Group) Resident() bool { return g.resident }
 
+// announced says that a waiting request needs it.
+func (g *Group) announced() bool { return g.needed > 0 }
+
 // The lists that a group may be in, at most one of each kind.
 const (
 	inShadow = iota // duel's shadow directory by recency
-	inOrder         // its class's, while resident, as they were registered
+	inClass         // its class's members, while resident, as they were registered
 	inAge           // all residents by when they drop a class
 	inKnown         // all that are known
 	listKinds

@@ -3,7 +3,6 @@ package policy
 // The heaps that a group may be in, at most one of each kind.
 const (
 	byResidence = iota // its class's, while resident; else the policy's memory
-	bySecond           // the second of its class
 	byShadow           // duel's shadow directory by use counts
 	heapKinds
 )
@@ -33,21 +32,20 @@ type ranked struct {
 // rise; so the lowest item whose rank is up to date is the lowest of all.
 type heap struct {
 	kind  int
-	by    func(*Group) rank
 	items []ranked
 }
 
 func (h *heap) len() int { return len(h.items) }
 
 func (h *heap) push(g *Group) {
-	h.items = append(h.items, ranked{h.by(g), g})
+	h.items = append(h.items, ranked{g.rank(), g})
 	h.up(len(h.items) - 1)
 }
 
 // renew puts g, if it is there, where its rank belongs now: lowest has less to do then.
 func (h *heap) renew(g *Group) {
 	if i := g.slots[h.kind] - 1; i >= 0 {
-		h.items[i].rank = h.by(g)
+		h.items[i].rank = g.rank()
 		h.down(i)
 	}
 }
@@ -76,7 +74,7 @@ func (h *heap) lowest() *Group {
 	}
 	for {
 		top := &h.items[0]
-		if now := h.by(top.group); top.rank != now {
+		if now := top.group.rank(); top.rank != now {
 			top.rank = now
 			h.down(0)
 			continue

@@ -225,7 +225,7 @@ func (r *reader) classes(p *Policy, residents []*Group) {
 		}
 		at := r.number("the hand", uint64(len(residents)))
 		if p.kind == Sieve && at > 0 && residents[at-1].class == c {
-			c.order.hand.number = residents[at-1].number - 1
+			c.hand = residents[at-1].number - 1
 		} else if at > 0 {
 			r.fail("the hand is on a group of another class")
 		}

@@ -1,10 +1,11 @@
 package policy
 
-// The parts of an order.
+import "math"
+
+// The parts of a queue.
 const (
-	free      = iota // those not known to be busy
-	aside            // those found busy, until the caller tells that they are Ready
-	announced        // those that waiting requests need
+	free  = iota // those not known to be busy
+	aside        // those found busy, until the caller tells that they are Ready
 	parts
 )
 
@@ -14,174 +15,164 @@ const (
 	kinds
 )
 
-// order is the policy's rule among the residents of one cost class. Those that may not
-// go are kept apart from those that may, so that a victim costs the logarithm of their
-// number, however many are busy.
-type order struct {
-	list  // members, as they were registered
-	kind  Kind
-	duel  *duel
-	copy  func(*Group) // before a mark of sieve goes
-	parts [parts][kinds]part
-	hand  hand // of sieve, over all parts
-}
+// queue has residents in the order in which they go. Those that may not go are kept
+// apart from those that may, so that a victim costs the logarithm of their number,
+// however many are busy.
+type queue [parts][kinds]part
 
-// hand is how far sieve's walk from the oldest to the newest has come.
-type hand struct {
-	round  uint64
-	number uint64 // of the last group passed; 0: it begins anew
-}
-
-// part has some members of an order: fifo by registration and lru by use, both in a;
-// duel by use in a and by use counts in b; sieve those ahead of the hand in a and
-// those behind it in b.
+// part has its groups by key: those of a class by their last use where the policy is lru
+// or duel, else as they were registered; those that are announced, the one needed last
+// first. With duel it has those of a class by use counts too.
 type part struct {
-	a, b heap
-	hand hand // where it was when a and b were parted last
+	tree
+	counts heap
 }
 
-func (p *Policy) newOrder() *order {
-	o := &order{list: list{kind: inOrder}, kind: p.kind, duel: p.duel, copy: p.copy, hand: hand{round: 1}}
-	by := (*Group).rank
-	switch p.kind {
-	case FIFO, Sieve:
-		by = (*Group).registration
-	case Duel:
-		by = (*Group).lastUse
-	}
+func newQueue() (q queue) {
 	for i := range parts * kinds {
-		p := &o.parts[i/kinds][i%kinds]
-		p.a, p.b = heap{kind: byResidence, by: by}, heap{kind: bySecond, by: by}
-		if o.kind == Duel {
-			p.b.by = (*Group).rank
-		}
+		q[i/kinds][i%kinds].counts.kind = byResidence
 	}
-	return o
+	return q
 }
 
 // at is where a member is, or belongs.
-func (o *order) at(g *Group) *part {
+func (q *queue) at(g *Group) *part {
+	i, j := free, 0
+	if g.aside {
+		i = aside
+	}
 	if g.empty {
-		return &o.parts[g.part][holding]
+		j = holding
 	}
-	return &o.parts[g.part][0]
+	return &q[i][j]
 }
 
-// registration and lastUse are what fifo and sieve, and duel's recency, order by.
-func (g *Group) registration() rank { return rank{last: g.number} }
-func (g *Group) lastUse() rank      { return rank{last: g.last} }
-
-// admit takes in a group that is in no order, the part in g says where.
-func (o *order) admit(g *Group) {
-	g.visited = false
-	o.push(g)
-	o.at(g).add(o, g)
-}
-
-// use notes that g is asked for.
-func (o *order) use(g *Group) {
-	p := o.at(g)
-	switch o.kind {
-	case Sieve:
-		g.visited = true
-	case Duel:
-		p.b.renew(g)
-		p.a.renew(g)
-	case LRU:
-		p.a.renew(g)
-	}
-}
-
-func (o *order) remove(g *Group) {
-	o.at(g).take(g)
-	ahead := g.number > o.hand.number
-	older := g.links[inOrder].older
-	if newest := o.newest == g; newest && ahead && (older == nil || older.number <= o.hand.number) {
-		o.turn()
-	}
-	o.list.remove(g)
-}
-
-// move puts a member into another part.
-func (o *order) move(g *Group, to uint8) {
-	if g.part != to {
-		o.at(g).take(g)
-		g.part = to
-		o.at(g).add(o, g)
-	}
-}
-
-// empty notes that a member holds no bytes, or some.
-func (o *order) empty(g *Group, empty bool) {
-	o.at(g).take(g)
-	g.empty = empty
-	o.at(g).add(o, g)
-}
-
-func (p *part) add(o *order, g *Group) {
-	if o.kind != Sieve || g.number > p.hand.number {
-		p.a.push(g)
-	}
-	if o.kind == Duel || o.kind == Sieve && g.number <= p.hand.number {
-		p.b.push(g)
-	}
-}
-
-func (p *part) take(g *Group) {
-	for _, h := range []*heap{&p.a, &p.b} {
-		if h.has(g) {
-			h.remove(g)
-		}
-	}
-}
-
-// victim is the group to go of a part, of the first kinds of it, nil if none may. may gives
-// the standing of a group and whether it may go: Fixed and true ends the search with it.
-func (o *order) victim(from uint8, among int, may func(*Group) (Standing, bool)) *Group {
-	if o.kind == Sieve {
-		return o.walk(from, among, may)
-	}
-	return o.lowest(from, among, o.kind == Duel && o.duel.countsChoose(), may)
-}
-
-// heap gives the first heap of a part, or the second.
-func (p *part) heap(second bool) *heap {
-	if second {
-		return &p.b
-	}
-	return &p.a
-}
-
-// least is the lowest of all first, or second, heaps of some parts, nil if there is none.
-func least(of []part, second bool) (g *Group) {
+// after is the first group of some parts behind a place, nil if there is none.
+func after(of []part, p place) (found *Group) {
 	for i := range of {
-		h := of[i].heap(second)
-		if low := h.lowest(); low != nil && (g == nil || h.by(low).below(h.by(g))) {
-			g = low
+		if g := of[i].after(p); g != nil && (found == nil || g.place.below(found.place)) {
+			found = g
 		}
 	}
-	return g
+	return found
 }
 
-// lowest is the lowest that may go. Those found busy are set aside.
-func (o *order) lowest(from uint8, among int, second bool, may func(*Group) (Standing, bool)) *Group {
+// fewest is the group of some parts with the lowest use count, nil if there is none.
+func fewest(of []part) (found *Group) {
+	for i := range of {
+		if g := of[i].counts.lowest(); g != nil && (found == nil || g.rank().below(found.rank())) {
+			found = g
+		}
+	}
+	return found
+}
+
+// queueOf is the one that a resident is in, or belongs to.
+func (p *Policy) queueOf(g *Group) *queue {
+	if g.announced() {
+		return &p.needed
+	}
+	return &g.class.queue
+}
+
+// add puts a resident where it is looked for, take takes it out. They come after and
+// before each change of what says where that is.
+func (p *Policy) add(g *Group) {
+	key, byUse := uint64(0), p.kind == LRU || p.kind == Duel
+	switch {
+	case g.announced():
+		key = math.MaxInt - uint64(g.needed)
+	case byUse:
+		key = g.last
+	}
+	at := p.queueOf(g).at(g)
+	at.push(g, key)
+	if p.kind == Duel && !g.announced() {
+		at.counts.push(g)
+	}
+}
+
+func (p *Policy) take(g *Group) {
+	at := p.queueOf(g).at(g)
+	at.remove(g)
+	if at.counts.has(g) {
+		at.counts.remove(g)
+	}
+}
+
+// setAside has a resident be passed over, or no more.
+func (p *Policy) setAside(g *Group, busy bool) {
+	if g.aside != busy {
+		p.take(g)
+		g.aside = busy
+		p.add(g)
+	}
+}
+
+// use notes in its queue that a resident was asked for.
+func (p *Policy) use(g *Group) {
+	switch {
+	case p.kind == Sieve:
+		g.visited = true
+	case g.announced() || p.kind == FIFO:
+	default:
+		at := p.queueOf(g).at(g)
+		at.remove(g)
+		at.push(g, g.last)
+		at.counts.renew(g)
+	}
+}
+
+// may gives the standing of a group and whether it may go: Fixed and true ends the search
+// with it.
+type may func(*Group) (Standing, bool)
+
+// victim is the group to go of a part of a class, of the first kinds of it, nil if none
+// may. Those found busy are set aside.
+func (p *Policy) victim(c *class, from uint8, among int, may may) *Group {
+	switch {
+	case p.kind == Sieve:
+		return p.walk(c, from, among, may)
+	case p.kind == Duel && p.duel.countsChoose():
+		return p.lowest(c, from, among, may)
+	}
+	return p.first(&c.queue, from, among, may)
+}
+
+// first is the first that may go.
+func (p *Policy) first(q *queue, from uint8, among int, may may) *Group {
+	of := q[from][:among]
+	for g := after(of, place{}); g != nil; g = after(of, g.place) {
+		s, ok := may(g)
+		if ok {
+			return g
+		}
+		if s == Busy {
+			p.setAside(g, true)
+		}
+	}
+	return nil
+}
+
+// lowest is the one with the lowest use count that may go.
+func (p *Policy) lowest(c *class, from uint8, among int, may may) *Group {
 	var passed []*Group
-	of := o.parts[from][:among]
-	found := least(of, second)
-	for ; found != nil; found = least(of, second) {
+	of := c.queue[from][:among]
+	found := fewest(of)
+	for ; found != nil; found = fewest(of) {
 		s, ok := may(found)
 		if ok {
 			break
 		}
-		if s == Busy && from == free {
-			o.move(found, aside)
+		if s == Busy && !found.aside {
+			p.setAside(found, true)
 			continue
 		}
 		passed = append(passed, found)
-		o.at(found).heap(second).remove(found)
+		c.queue.at(found).counts.remove(found)
 	}
 	for _, g := range passed {
-		o.at(g).heap(second).push(g)
+		c.queue.at(g).counts.push(g)
 	}
 	return found
 }
@@ -189,17 +180,16 @@ func (o *order) lowest(from uint8, among int, second bool, may func(*Group) (Sta
 // walk is sieve's search: it passes over what was used again, once for each time it
 // comes by. What may not go keeps its mark. After one round every group that may go is
 // unmarked: two rounds find one if there is one.
-func (o *order) walk(from uint8, among int, may func(*Group) (Standing, bool)) *Group {
-	of, began := o.parts[from][:among], o.hand
+func (p *Policy) walk(c *class, from uint8, among int, may may) *Group {
+	of, began := c.queue[from][:among], c.hand
 	all := 0
 	for i := range of {
-		all += of[i].a.len() + of[i].b.len()
+		all += of[i].len
 	}
 	for range 2 * all {
-		g := o.ahead(of)
+		g := after(of, place{number: c.hand})
 		if g == nil {
-			o.turn()
-			g = o.ahead(of)
+			g = after(of, place{})
 		}
 		if g == nil {
 			break
@@ -207,47 +197,16 @@ func (o *order) walk(from uint8, among int, may func(*Group) (Standing, bool)) *
 		s, ok := may(g)
 		switch {
 		case ok && (s == Fixed || !g.visited): // Fixed: it is to stop here
-			o.hand.number = g.number - 1 // it stands at g, and has passed what is in other parts
+			c.hand = g.number - 1 // it stands at g, and has passed what is in other parts
 			return g
 		case ok:
-			o.copy(g)
+			p.copy(g)
 			g.visited = false
-		case s == Busy && from == free:
-			o.move(g, aside)
+		case s == Busy:
+			p.setAside(g, true)
 		}
-		if o.hand.number = g.number; o.newest == g {
-			o.turn()
-		}
+		c.hand = g.number
 	}
-	o.hand = began // it has come round twice
+	c.hand = began // it has come round twice
 	return nil
-}
-
-// ahead is the next of some parts that the hand comes to, nil if it has passed them all.
-func (o *order) ahead(of []part) *Group {
-	for i := range of {
-		of[i].follow(o.hand)
-	}
-	return least(of, false)
-}
-
-// turn has the hand begin anew.
-func (o *order) turn() { o.hand = hand{round: o.hand.round + 1} }
-
-// follow parts what is ahead of the hand from what is behind it.
-func (p *part) follow(to hand) {
-	if p.hand.round != to.round || p.hand.number > to.number {
-		if p.a.len() < p.b.len() {
-			p.a, p.b = p.b, p.a
-		}
-		for g := p.b.lowest(); g != nil; g = p.b.lowest() {
-			p.b.remove(g)
-			p.a.push(g)
-		}
-	}
-	p.hand = to
-	for g := p.a.lowest(); g != nil && g.number <= to.number; g = p.a.lowest() {
-		p.a.remove(g)
-		p.b.push(g)
-	}
 }

@@ -30,8 +30,8 @@ type Policy struct {
 	clock    uint64 // steps at each request and each registration
 	joined   uint64 // groups that came into a class
 
-	epoch     uint64 // of the announcement in force
 	announced []shapegroups.Shape
+	needed    queue                     // residents that are announced
 	ahead     map[shapegroups.Shape]int // first place of each announced shape
 
 	snapshot  *Snapshot // being taken
@@ -56,9 +56,9 @@ func New(c Config) (*Policy, error) {
 		groups: make(map[shapegroups.Shape]*Group),
 		known:  list{kind: inKnown},
 		ages:   list{kind: inAge},
-		epoch:  1,
 		ahead:  make(map[shapegroups.Shape]int),
-		memory: heap{kind: byResidence, by: (*Group).rank},
+		needed: newQueue(),
+		memory: heap{kind: byResidence},
 	}
 	if p.kind == Duel {
 		p.duel = newDuel(p.keep == Worth, p.copy, p.settle)
@@ -141,17 +141,15 @@ func (p *Policy) note(g *Group) {
 		return
 	}
 	p.arrange()
-	if g.resident {
-		p.freshen(g)
-	} else if p.memory.has(g) {
+	if !g.resident && p.memory.has(g) {
 		p.memory.remove(g) // back in the directory by recency in a moment
 	}
 	if p.duel != nil {
 		p.duel.request(g)
 		p.duel.counts.renew(g)
-		if g.resident {
-			g.class.order.use(g)
-		}
+	}
+	if g.resident {
+		p.freshen(g)
 	}
 	p.drop()
 }
@@ -185,7 +183,7 @@ func (p *Policy) arrange() {
 	for _, g := range p.used {
 		g.used = false
 		p.ages.renew(g)
-		g.class.order.use(g)
+		p.use(g)
 		if p.duel != nil {
 			p.duel.recency.renew(g)
 			p.duel.counts.renew(g)
@@ -233,7 +231,9 @@ func (p *Policy) Resize(g *Group, bytes int64, seconds float64) {
 	}
 	if empty := bytes <= 0; empty != g.empty {
 		p.arrange()
-		g.class.order.empty(g, empty)
+		p.take(g)
+		g.empty = empty
+		p.add(g)
 	}
 	if cost := p.classOf(bytes, seconds); cost != g.cost {
 		p.arrange()
@@ -254,7 +254,7 @@ func (p *Policy) Remove(g *Group) {
 	p.copy(g)
 	p.leave(g)
 	p.ages.remove(g)
-	g.resident, g.part = false, free
+	g.resident, g.aside = false, false
 	p.residents--
 	p.settle(g)
 	p.resize()
@@ -277,7 +277,7 @@ func (p *Policy) SetGroups(groups int) error {
 func (p *Policy) know(shape shapegroups.Shape) *Group {
 	g := &Group{shape: shape, known: true, copied: p.snapshots}
 	if at, ok := p.ahead[shape]; ok {
-		g.announce, g.epoch = at, p.epoch
+		g.needed = at + 1
 	}
 	p.groups[shape] = g
 	p.known.push(g)

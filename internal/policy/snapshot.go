@@ -50,7 +50,7 @@ func (p *Policy) Snapshot(left func() bool) *Snapshot {
 	}
 	for _, c := range p.classes {
 		left()
-		s.hands[c.exponent] = c.order.hand.number
+		s.hands[c.exponent] = c.hand
 	}
 	p.snapshot = s
 	p.snapshots++

@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"math/bits"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -87,6 +89,93 @@ func TestSiftEndsInTime(t *testing.T) {
 		got, want := p.Victim(standing, Busy), other.Victim(nil, Busy)
 		if steps > 1 || got.Shape() != want.Shape() {
 			t.Errorf("%s: %s is found in %d steps, want %s in one", kind, got.Shape(), steps, want.Shape())
+		}
+	}
+}
+
+// F6: after a search among the groups that hold bytes one among all takes no longer, however
+// many hold none and are behind the hand of sieve.
+func TestVictimAfterOneOfBytes(t *testing.T) {
+	for _, kind := range Kinds() {
+		took := func(many int) (least time.Duration) {
+			for try := range 3 {
+				p := full(t, kind, 0, 1)
+				for i := range many {
+					p.Admit(numbered(t, i), int64(i%2), 0).visited = i < many-1
+				}
+				if g, _ := p.VictimOfBytes(func(*Group) Standing { return Free }, Busy, func() bool { return true }); g == nil {
+					t.Fatal("no victim")
+				}
+				began := time.Now()
+				if p.Victim(nil, Busy) == nil {
+					t.Fatal("no victim")
+				}
+				if d := time.Since(began); try == 0 || d < least {
+					least = d
+				}
+			}
+			return least
+		}
+		// Some of it is that more does not fit the processor's caches.
+		if few, many := took(100), took(100_000); many > 250*few {
+			t.Errorf("%s: a victim of 100 groups takes %v, one of 100,000 %v", kind, few, many)
+		}
+	}
+}
+
+// F6: a queue is about as deep as the logarithm of its length, in whatever order groups came
+// and went.
+func TestQueuesAreFlat(t *testing.T) {
+	for _, kind := range Kinds() {
+		for _, many := range []int{100, 1000, 10_000, 100_000} {
+			p := full(t, kind, 0, 1)
+			for i := range many {
+				p.Admit(numbered(t, i), 1, 0)
+			}
+			check := func(when string) {
+				of := &p.classes[0].queue[free][0]
+				if d, most := depth(of.root), 4*bits.Len(uint(of.len)); d > most {
+					t.Fatalf("%s, %d groups, %s: %d deep, want at most %d", kind, of.len, when, d, most)
+				}
+			}
+			check("as they came")
+			for i := range many {
+				if p.Request(numbered(t, i*7%many)); i%8 > 0 {
+					p.Remove(p.Resident(numbered(t, i*7%many)))
+				}
+			}
+			check("some used, and the others gone")
+		}
+	}
+}
+
+func depth(g *Group) int {
+	if g == nil {
+		return 0
+	}
+	return 1 + max(depth(g.less), depth(g.more))
+}
+
+// S2, F6: announced groups in use are looked at once, however many of them have to go.
+func TestAnnouncedInUseAreLookedAtOnce(t *testing.T) {
+	const many, gone = 1024, 500
+	for _, kind := range Kinds() {
+		for _, among := range []int{kinds, holding} {
+			p := full(t, kind, many, 1)
+			var ahead []shapegroups.Shape
+			for i := range many {
+				ahead = append(ahead, numbered(t, i))
+			}
+			p.Announce(ahead)
+			looks := 0
+			busy := func(*Group) Standing { looks++; return Busy }
+			for range gone {
+				g, _ := p.find(busy, Busy, among, func() bool { return true })
+				p.Remove(g)
+			}
+			if most := many + 2*gone; looks > most {
+				t.Errorf("%s: %d looks for %d victims, want at most %d", kind, looks, gone, most)
+			}
 		}
 	}
 }

@@ -21,38 +21,39 @@ const (
 // of what was announced before (SPEC S2). They are shapes as compiled, after
 // bucketing.
 func (p *Policy) Announce(shapes []shapegroups.Shape) {
-	p.epoch++
+	for _, s := range p.announced {
+		p.need(s, 0)
+	}
 	clear(p.ahead)
-	before := p.announced
 	p.announced = slices.Clone(shapes)
 	for i, s := range shapes {
-		if _, sooner := p.ahead[s]; sooner {
-			continue
-		}
-		p.ahead[s] = i
-		if g := p.groups[s]; g != nil {
-			g.announce, g.epoch = i, p.epoch
-			if g.resident {
-				g.class.order.move(g, announced)
-			}
+		if _, sooner := p.ahead[s]; !sooner {
+			p.ahead[s] = i
+			p.need(s, i+1)
 		}
 	}
-	for _, s := range before {
-		if g := p.Resident(s); g != nil && !p.isAnnounced(g) {
-			g.class.order.move(g, free)
-		}
+}
+
+// need notes the place of a shape in the announcement, plus 1.
+func (p *Policy) need(s shapegroups.Shape, place int) {
+	switch g := p.groups[s]; {
+	case g == nil:
+	case g.resident:
+		p.take(g)
+		g.needed = place
+		p.add(g)
+	default:
+		g.needed = place
 	}
 }
 
 // Ready tells that a group for which standing said Busy may be free by now. It must be
 // told of each: until then only what is not free is looked for there.
 func (p *Policy) Ready(g *Group) {
-	if g.resident && g.part == aside {
-		g.class.order.move(g, free)
+	if g.resident {
+		p.setAside(g, false)
 	}
 }
-
-func (p *Policy) isAnnounced(g *Group) bool { return g.epoch == p.epoch }
 
 // Victim is the group to evict now, nil if none may go; the caller removes it.
 // standing is asked for the groups looked at; nil means that all are free. Free
@@ -86,7 +87,7 @@ func (p *Policy) find(standing func(*Group) Standing, most Standing, among int, 
 		}
 		g := p.unannounced(s, among, may)
 		if g == nil {
-			g = p.neededLast(may)
+			g = p.neededLast(s, among, may)
 		}
 		switch {
 		case !over:
@@ -110,39 +111,36 @@ func (p *Policy) Sift(standing func(*Group) Standing, left func() bool) {
 		return s, s == Free
 	}
 	for _, c := range p.classes {
-		found := c.order.victim(free, kinds, may)
+		found := p.victim(c, free, kinds, may)
 		switch {
 		case p.duel != nil && p.duel.worth:
-			c.order.lowest(free, kinds, true, may) // countsLess asks so of every class
+			p.lowest(c, free, kinds, may) // countsLess asks so of every class
 		case found != nil:
 			return
 		}
 	}
 }
 
-func (p *Policy) unannounced(s Standing, among int, may func(*Group) (Standing, bool)) *Group {
-	from := uint8(free)
+// partOf is the part that has those of a standing.
+func partOf(s Standing) uint8 {
 	if s == Busy {
-		from = aside
+		return aside
 	}
+	return free
+}
+
+func (p *Policy) unannounced(s Standing, among int, may may) *Group {
 	for _, c := range p.classes {
-		if g := c.order.victim(from, among, may); g != nil {
+		if g := p.victim(c, partOf(s), among, may); g != nil {
 			return g
 		}
 	}
 	return nil
 }
 
-// neededLast is the announced resident needed last of those that may go, see order.victim.
-func (p *Policy) neededLast(may func(*Group) (Standing, bool)) *Group {
-	for i := len(p.announced) - 1; i >= 0; i-- {
-		if g := p.Resident(p.announced[i]); g != nil && g.announce == i {
-			if _, ok := may(g); ok {
-				return g
-			}
-		}
-	}
-	return nil
+// neededLast is the announced resident needed last of those that may go.
+func (p *Policy) neededLast(s Standing, among int, may may) *Group {
+	return p.first(&p.needed, partOf(s), among, may)
 }
 
 // Worth says whether shape, just requested and not resident, should be
@@ -164,21 +162,21 @@ func (p *Policy) Worth(shape shapegroups.Shape, standing func(*Group) Standing) 
 	if p.unannounced(Free, kinds, isFree) != nil {
 		return announced || !p.duel.countsChoose() || !p.countsLess(shape, isFree)
 	}
-	if last := p.neededLast(isFree); last != nil {
-		return announced && need < last.announce
+	if last := p.neededLast(Free, kinds, isFree); last != nil {
+		return announced && need+1 < last.needed
 	}
 	return true
 }
 
 // countsLess says that shape's use count is below that of every group that may
 // go; there is one.
-func (p *Policy) countsLess(shape shapegroups.Shape, may func(*Group) (Standing, bool)) bool {
+func (p *Policy) countsLess(shape shapegroups.Shape, may may) bool {
 	var uses count
 	if g := p.groups[shape]; g != nil {
 		uses = g.count
 	}
 	for _, c := range p.classes {
-		if low := c.order.lowest(free, kinds, true, may); low != nil && !uses.below(low.count) {
+		if low := p.lowest(c, free, kinds, may); low != nil && !uses.below(low.count) {
 			return false
 		}
 	}
