@@ -179,3 +179,52 @@ func TestAnnouncedInUseAreLookedAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// S3, F6: what was sifted is what goes, though a request in between has the other directory
+// of a duel choose.
+func TestSiftThenRequest(t *testing.T) {
+	const many, used = 2000, 1000
+	for _, counts := range []bool{false, true} {
+		p := full(t, Duel, many, 1)
+		for range 3 { // the first half: long ago and often
+			for i := range used {
+				p.Request(numbered(t, i))
+			}
+		}
+		for i := used; i < many; i++ {
+			p.Request(numbered(t, i))
+		}
+		looks := 0
+		standing := func(g *Group) Standing {
+			looks++
+			if n := g.Shape().Elements(); n == used-1 || n == many-1 {
+				return Free // the last one of either half
+			}
+			return Busy
+		}
+		p.arrange()
+		p.duel.recencyMiss, p.duel.countsMiss = 0.5, 0.5
+		if counts {
+			p.duel.countsMiss += 1e-9
+		} else {
+			p.duel.recencyMiss += 1e-9
+		}
+		before := p.duel.countsChoose()
+		p.Sift(standing, func() bool { return true })
+		s := numbered(t, many)
+		g := p.know(s) // a shape that only the one that chooses knows of
+		if counts {
+			p.duel.counts.push(g)
+		} else {
+			p.duel.recency.push(g)
+		}
+		p.Request(s)
+		if p.duel.countsChoose() == before {
+			t.Fatal("the request has changed nothing: the test proves nothing")
+		}
+		looks = 0
+		if p.Victim(standing, Busy); looks > 1 {
+			t.Errorf("the victim is found in %d looks after a request, want one", looks)
+		}
+	}
+}

@@ -100,22 +100,28 @@ func (p *Policy) find(standing func(*Group) Standing, most Standing, among int, 
 }
 
 // Sift sets aside busy groups that a Victim, or Worth, would find before one that may go,
-// while left says that there is time.
+// while left says that there is time; also one that follows a request, by which the other
+// directory of a duel may come to choose.
 func (p *Policy) Sift(standing func(*Group) Standing, left func() bool) {
 	p.arrange()
+	every := p.duel != nil && p.duel.worth // countsLess asks all classes
+	over := false
 	may := func(g *Group) (Standing, bool) {
-		if !left() {
+		if over = over || !left(); over {
 			return Fixed, true // the walk ends at it, used again or not
 		}
 		s := standing(g)
 		return s, s == Free
 	}
 	for _, c := range p.classes {
-		found := p.victim(c, free, kinds, may)
-		switch {
-		case p.duel != nil && p.duel.worth:
-			p.lowest(c, free, kinds, may) // countsLess asks so of every class
-		case found != nil:
+		var found *Group
+		if p.kind == Duel {
+			p.lowest(c, free, kinds, may)
+			found = p.first(&c.queue, free, kinds, may)
+		} else {
+			found = p.victim(c, free, kinds, may)
+		}
+		if over || found != nil && !every {
 			return
 		}
 	}
