@@ -37,6 +37,8 @@ type entry struct {
 	since    int
 	turn     int // of those whose age begins, one after the other
 	score    float64
+	bytes    int64
+	seconds  float64
 	cost     int
 	class    int
 }
@@ -233,9 +235,19 @@ func (m *model) admit(s shapegroups.Shape, bytes int64, seconds float64) {
 		e.last = m.clock
 	}
 	m.renew(e)
-	e.resident, e.cost = true, m.classOf(bytes, seconds)
+	e.resident, e.bytes, e.seconds, e.cost = true, bytes, seconds, m.classOf(bytes, seconds)
 	m.join(e, e.cost)
 	m.fit()
+}
+
+func (m *model) resize(s shapegroups.Shape, bytes int64, seconds float64) {
+	e := m.known[s]
+	e.bytes, e.seconds = bytes, seconds
+	if cost := m.classOf(bytes, seconds); cost != e.cost {
+		e.cost = cost
+		m.leave(e)
+		m.join(e, cost)
+	}
 }
 
 func (m *model) remove(s shapegroups.Shape) {
@@ -252,8 +264,14 @@ func (m *model) need(s shapegroups.Shape) int {
 	return math.MaxInt
 }
 
-func (m *model) victim(standing func(shapegroups.Shape) policy.Standing) *entry {
-	for _, s := range []policy.Standing{policy.Free, policy.Busy} {
+func (m *model) victim(ask func(shapegroups.Shape) policy.Standing, most policy.Standing, bytes int64) *entry {
+	standing := func(shape shapegroups.Shape) policy.Standing {
+		if m.known[shape].bytes < bytes {
+			return policy.Fixed
+		}
+		return ask(shape)
+	}
+	for s := policy.Free; s <= most; s++ {
 		var last *entry
 		for _, class := range slices.Sorted(maps.Keys(m.order)) {
 			if v := m.choose(class, func(e *entry) bool { return standing(e.shape) == s && m.need(e.shape) == math.MaxInt }); v != nil {

@@ -178,35 +178,37 @@ func (p *Policy) lowest(c *class, from uint8, among int, may may) *Group {
 }
 
 // walk is sieve's search: it passes over what was used again, once for each time it
-// comes by. What may not go keeps its mark. After one round every group that may go is
-// unmarked: two rounds find one if there is one.
+// comes by. What may not go keeps its mark, and moves no hand. After one round every group
+// that may go is unmarked: two rounds find one if there is one.
 func (p *Policy) walk(c *class, from uint8, among int, may may) *Group {
-	of, began := c.queue[from][:among], c.hand
+	of, at := c.queue[from][:among], c.hand
 	all := 0
 	for i := range of {
 		all += of[i].len
 	}
 	for range 2 * all {
-		g := after(of, place{number: c.hand})
+		g := after(of, place{number: at})
 		if g == nil {
 			g = after(of, place{})
 		}
 		if g == nil {
 			break
 		}
+		at = g.number
 		s, ok := may(g)
 		switch {
-		case ok && (s == Fixed || !g.visited): // Fixed: it is to stop here
-			c.hand = g.number - 1 // it stands at g, and has passed what is in other parts
+		case ok && s == Fixed:
+			return g
+		case ok && !g.visited:
+			c.hand = at - 1 // it stands at g, and has passed what is in other parts
 			return g
 		case ok:
 			p.copy(g)
 			g.visited = false
+			c.hand = at
 		case s == Busy:
 			p.setAside(g, true)
 		}
-		c.hand = g.number
 	}
-	c.hand = began // it has come round twice
 	return nil
 }

@@ -107,7 +107,7 @@ func (p *Policy) Sift(standing func(*Group) Standing, left func() bool) {
 	every := p.duel != nil && p.duel.worth // countsLess asks all classes
 	over := false
 	may := func(g *Group) (Standing, bool) {
-		if over = over || !left(); over {
+		if over = !left(); over {
 			return Fixed, true // the walk ends at it, used again or not
 		}
 		s := standing(g)
