@@ -28,6 +28,9 @@ func byDefault(c *blobstore.Config) {
 	c.DefaultCapacity, c.Policy, c.DefaultPolicy = true, blobstore.Cost, true
 }
 
+// onlyPolicy is a store whose policy somebody has chosen, and nobody the capacity.
+func onlyPolicy(c *blobstore.Config) { c.DefaultCapacity, c.Policy = true, blobstore.LRU }
+
 // P7: capacity and policy belong to the directory. What a process gives replaces them,
 // also for those that have it open; one that gives none neither lowers nor evicts.
 func TestCapacityBelongsToTheDirectory(t *testing.T) {
@@ -118,7 +121,7 @@ func TestSettingsThatCannotBeWritten(t *testing.T) {
 func TestPolicyThatCannotBeWritten(t *testing.T) {
 	r := newRig(t)
 	r.open("d", 10*mib).fill(1, 4, 100*kib)
-	s := r.open("d", 220*kib, byDefault, policy(blobstore.LRU), on(func(f vfs.FS) vfs.FS { return stubborn{f, "lease/settings"} }))
+	s := r.open("d", 220*kib, onlyPolicy, on(func(f vfs.FS) vfs.FS { return stubborn{f, "lease/settings"} }))
 	s.fill(5, 7, 100*kib)
 	r.want("entries", s.usage().Entries, 7)
 }
@@ -151,8 +154,10 @@ func TestSettingsThatCannotBeRead(t *testing.T) {
 	broken.Store(true)
 	a.fill(7, 7, 100*kib)
 	r.want("entries", b.usage().Entries, 7)
-	c := r.open("d", 220*kib, byDefault, policy(blobstore.LRU), poor)
+	c := r.open("d", 220*kib, onlyPolicy, poor)
 	r.want("entries of one that opens then", b.usage().Entries, 7)
+	kept, _, _ := strings.Cut(string(r.read(r.path("d/lease/settings"))), "\n")
+	r.want("what it writes", kept, "capacity 10485760")
 	r.open("d", 350*kib).shut() // which a cannot read
 	a.fill(8, 8, 100*kib)
 	broken.Store(false)
