@@ -387,7 +387,7 @@ func (r *refusals) read(fsys vfs.FS) error {
 		return nil
 	}
 	var text []byte
-	if err == nil {
+	if err == nil && info.Regular() { // what is no file has none
 		text, err = vfs.ReadFile(fsys, refusedFile, 2*mostRefused*refusedLine)
 	}
 	if err != nil && !isGone(err) {
@@ -455,8 +455,8 @@ func (s *Store) writeRefused(digest [32]byte) error {
 func (s *Store) addRefused(line string) error {
 	f, err := s.main.Append(refusedFile)
 	if err != nil {
-		if info, e := s.main.Lstat(refusedFile); e == nil && !info.Mode.IsRegular() {
-			return rewrite(s.main, refusedFile, []byte(line))
+		if info, e := s.main.Lstat(refusedFile); e == nil && !info.Regular() {
+			return s.replaceRefused([]byte(line), info)
 		}
 		return err
 	}
@@ -484,12 +484,16 @@ func (s *Store) halveRefused(f vfs.File, seen vfs.Info) error {
 	if _, err := readAll(f, text, seen.Size-int64(len(text))); err != nil {
 		return err
 	}
-	text = text[bytes.IndexByte(text, '\n')+1:]
+	return s.replaceRefused(text[bytes.IndexByte(text, '\n')+1:], seen)
+}
+
+// replaceRefused puts a file in place of what was seen there.
+func (s *Store) replaceRefused(text []byte, seen vfs.Info) error {
 	temporary := tmpDir + "/" + hostlock.Unique()
 	err := vfs.WriteNew(s.main, temporary, true, text) // synced: what it had was on the disk
 	if err == nil {
 		err = s.dir.supersede(temporary, refusedFile, stampOf(seen))
 	}
-	_ = s.main.Remove(temporary) // the next sweep removes what is left
+	_ = s.main.RemoveAll(temporary) // the next sweep removes what is left
 	return err
 }

@@ -390,18 +390,54 @@ func TestStoppedWhileItNotesARefusal(t *testing.T) {
 	r.want("import", words(other.bring(archive), other.get("a"), other.get("b")), "map[quarantined:2] miss reason=absent miss reason=absent")
 }
 
-// P11: what has the name of the list of refused blobs and is no file is replaced.
-func TestListOfRefusalsIsAFolder(t *testing.T) {
+// P4, P11: what has the name of the list of refused blobs and is no file is none, of which
+// nothing is said, and the next refusal replaces it.
+func TestListOfRefusalsIsNoFile(t *testing.T) {
+	for what, make := range map[string]func(name string) error{
+		"folder": func(name string) error { return os.MkdirAll(name+"/x", 0o700) },
+		"link":   func(name string) error { return os.Symlink("settings", name) },
+		"FIFO":   func(name string) error { return syscall.Mkfifo(name, 0o600) },
+	} {
+		r := newRig(t)
+		base := r.open("base", mib)
+		base.put("k", "bad")
+		archive := base.exported()
+		r.open("d", mib).shut()
+		r.must(make(r.path("d/lease/refused")))
+		r.must(make(r.path("base/lease/refused")))
+		s := r.open("d", mib, func(c *blobstore.Config) { c.Bases = []string{r.path("base")} })
+		r.want("import", words(s.bring(archive), s.get("k")), "map[] bad")
+		leave, miss, err := s.Enter(background, backend, s.blob("k"))
+		leave()
+		r.want("enter", words(miss.Reason, err), " <nil>")
+		r.want(what+": warnings", r.log.count("going on without"), 0)
+		r.must(s.Refuse(background, s.blob("k")))
+		s.reopen()
+		r.want("after a restart", words(s.bring(archive), s.get("k")), "map[quarantined:1] miss reason=absent")
+		r.want(what+": left", len(r.names("d/tmp")), 0)
+	}
+}
+
+// P8, P11: who stood still before it replaced that takes nothing of what others have noted.
+func TestStoppedWhileItReplacesTheListOfRefusals(t *testing.T) {
 	r := newRig(t)
 	base := r.open("base", mib)
-	base.put("k", "bad")
+	r.want("put", words(base.put("a", "bad a"), base.put("b", "bad b")), "ok ok")
 	archive := base.exported()
-	s := r.open("d", mib)
+	late := newStall("rename lease/refused")
+	stopped, other := r.open("d", mib, shortLease, late.config), r.open("d", mib, shortLease)
+	r.want("import", other.bring(archive), "map[]")
+	a, b := stopped.blob("a"), other.blob("b")
 	r.must(os.MkdirAll(r.path("d/lease/refused/x"), 0o700))
-	r.want("import", s.bring(archive), "map[]")
-	r.must(s.Refuse(background, s.blob("k")))
-	s.reopen()
-	r.want("after a restart", words(s.bring(archive), s.get("k")), "map[quarantined:1] miss reason=absent")
+	done := make(chan error, 1)
+	go func() { done <- stopped.Refuse(background, a) }()
+	<-late.reached
+	r.must(other.Refuse(background, b))
+	close(late.resume)
+	r.must(<-done)
+	other.reopen()
+	r.want("import", words(other.bring(archive), other.get("a"), other.get("b")), "map[quarantined:2] miss reason=absent miss reason=absent")
+	r.want("left", len(r.names("d/tmp")), 0)
 }
 
 // P11, P8: nor does one that stood still while it made room in a list that is full.
