@@ -74,7 +74,8 @@ func (d *directory) move(place, to string) (stuck, err error) {
 // removeOwn removes a file of an entry in two steps. The first gives it another name in its
 // folder, a short one, for which a full disk has room: where this process stood still before
 // it and lost the lock, the file is a newcomer's, which gets it back. A file that cannot have
-// another name is removed at once, behind that look at the lock.
+// another name is removed at once, in the folder that was there before a look at the lock: that
+// of a newcomer is another.
 func (d *directory) removeOwn(place, name string) error {
 	f, name, gone := d.s.main, place+"/"+name, place+"/gone"
 	err := f.Rename(name, gone)
@@ -86,10 +87,15 @@ func (d *directory) removeOwn(place, name string) error {
 		return errPassedOver
 	case isGone(err):
 		return err
-	case err != nil:
-		return f.Remove(name)
+	case err == nil:
+		return f.Remove(gone)
 	}
-	return f.Remove(gone)
+	held := false
+	err = f.RemoveIf(name, func() bool { held = d.holds(); return held })
+	if err == nil && !held {
+		return errPassedOver
+	}
+	return err
 }
 
 // holds reports whether no other process has the lock, where there is one.

@@ -34,7 +34,11 @@ func (o onlyRead) Mkdir(name string) error      { o.told("mkdir", name); return 
 func (o onlyRead) Rename(from, to string) error { o.told("rename", from); return o.FS.Rename(from, to) }
 func (o onlyRead) Exchange(a, b string) error   { o.told("exchange", a); return o.FS.Exchange(a, b) }
 func (o onlyRead) Link(from, to string) error   { o.told("link", from); return o.FS.Link(from, to) }
-func (o onlyRead) Remove(name string) error     { o.told("remove", name); return o.FS.Remove(name) }
+func (o onlyRead) RemoveIf(name string, still func() bool) error {
+	o.told("remove", name)
+	return o.FS.RemoveIf(name, still)
+}
+func (o onlyRead) Remove(name string) error { o.told("remove", name); return o.FS.Remove(name) }
 func (o onlyRead) RemoveAll(name string) error {
 	o.told("remove all", name)
 	return o.FS.RemoveAll(name)

@@ -90,6 +90,30 @@ func (f brimful) Remove(name string) error {
 	return f.stall.Remove(name)
 }
 
+// rigid is a disk on which no file of an entry gets another name, and which stands still before
+// it removes one.
+type rigid struct{ *stall }
+
+func (f rigid) Rename(from, to string) error {
+	if strings.HasPrefix(from, backend+"/") {
+		return &vfs.Fault{Op: "rename", Name: to, Err: syscall.ENOSPC}
+	}
+	return f.stall.Rename(from, to)
+}
+
+func (f rigid) Remove(name string) error {
+	f.pass("remove", name)
+	return f.stall.Remove(name)
+}
+
+func (f rigid) RemoveIf(name string, still func() bool) error {
+	return f.stall.RemoveIf(name, func() bool {
+		yes := still()
+		f.pass("remove", name)
+		return yes
+	})
+}
+
 // P8, P10: the same on a full disk, where the files are removed in their place.
 func TestLateRemover(t *testing.T) {
 	r := newRig(t)
@@ -101,6 +125,21 @@ func TestLateRemover(t *testing.T) {
 	r.overtaken(late, a, b)
 	r.must(a.Prune(background, 0))
 	r.want("in time: entries, folders", words(a.usage().Entries, r.names("d/"+backend)), "0 []")
+}
+
+// P8, P10: the same where no file gets another name at all, so that each is removed at once.
+func TestLateRemoverOfTheRigid(t *testing.T) {
+	for _, file := range []string{"kernel.bin", "key.bin"} {
+		r := newRig(t)
+		b := r.open("d", mib, shortLease)
+		b.put("k", "old")
+		b.put("j", "older")
+		late := newStall("remove " + backend + "/*/0/" + file)
+		a := r.open("d", mib, shortLease, on(func(f vfs.FS) vfs.FS { late.FS = f; return rigid{late} }))
+		r.overtaken(late, a, b)
+		r.must(a.Prune(background, 0))
+		r.want("in time: entries, folders", words(a.usage().Entries, r.names("d/"+backend)), "0 []")
+	}
 }
 
 // P10: what a late evictor has moved and put back is as durable as it was before.

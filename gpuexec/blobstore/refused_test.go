@@ -307,6 +307,8 @@ func (f fixed) Remove(name string) error {
 	return f.FS.Remove(name)
 }
 
+func (f fixed) RemoveIf(string, func() bool) error { return syscall.EROFS }
+
 // P11: an entry that a driver refused and that cannot be moved is not given to drivers by
 // other processes, nor does it stand for a good one that they store.
 func TestRefusedEntryThatStaysInOtherProcesses(t *testing.T) {

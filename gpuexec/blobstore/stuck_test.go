@@ -91,6 +91,13 @@ func (o *overlay) Remove(name string) error {
 	return o.FS.Remove(name)
 }
 
+func (o *overlay) RemoveIf(name string, still func() bool) error {
+	if o.firm && o.stuck(path.Dir(name)) {
+		return &vfs.Fault{Op: "remove", Name: name, Err: syscall.EACCES}
+	}
+	return o.FS.RemoveIf(name, still)
+}
+
 // P5, P7: an entry that cannot be moved is emptied in its place, or where that is
 // not possible passed over: the next victim goes, and no call fails.
 func TestEvictionPassesOver(t *testing.T) {

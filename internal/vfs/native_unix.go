@@ -387,6 +387,15 @@ func (n *native) Link(from, to string) error {
 func (n *native) Remove(name string) error    { return n.in("remove", name, remove) }
 func (n *native) RemoveAll(name string) error { return n.in("remove", name, removeAll) }
 
+func (n *native) RemoveIf(name string, still func() bool) error {
+	return n.in("remove", name, func(dir int, last string) error {
+		if !still() {
+			return nil
+		}
+		return remove(dir, last)
+	})
+}
+
 // remove removes a file or an empty folder.
 func remove(dir int, name string) error {
 	err := unix.Unlinkat(dir, name, 0)

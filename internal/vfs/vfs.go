@@ -61,6 +61,9 @@ type FS interface {
 	// Remove removes a file or an empty folder, RemoveAll a folder with its content.
 	Remove(name string) error
 	RemoveAll(name string) error
+	// RemoveIf is Remove in the folder that is there before it asks still, whatever has the
+	// folder's name by then. Where still says no it removes nothing, and gives no error.
+	RemoveIf(name string, still func() bool) error
 	// SyncDir makes changes of the names in a folder survive a loss of power.
 	SyncDir(name string) error
 	// SyncAll makes all that was written to the file system before survive a loss of

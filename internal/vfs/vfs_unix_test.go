@@ -470,3 +470,27 @@ func TestRootGivesAwayWhatItMakesOnly(t *testing.T) {
 		}
 	}
 }
+
+// P8: a removal under a condition is in the folder that was there before that was asked.
+func TestRemoveIf(t *testing.T) {
+	f, _ := root(t)
+	must(t, f.Mkdir("."))
+	must(t, f.Mkdir("d"))
+	must(t, vfs.WriteNew(f, "d/x", false))
+	must(t, f.RemoveIf("d/x", func() bool { return false }))
+	must(t, f.RemoveIf("d/x", func() bool {
+		must(t, f.Rename("d", "old"))
+		must(t, f.Mkdir("d"))
+		must(t, vfs.WriteNew(f, "d/x", false))
+		return true
+	}))
+	if _, err := f.Lstat("d/x"); err != nil {
+		t.Error("of the new folder:", err)
+	}
+	if _, err := f.Lstat("old/x"); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("of the old folder:", err)
+	}
+	if err := f.RemoveIf("d/y", func() bool { return true }); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("what is not there:", err)
+	}
+}

@@ -370,13 +370,23 @@ func (f *FS) Link(from, to string) (err error) {
 }
 
 // Remove implements vfs.FS.
-func (f *FS) Remove(name string) (err error) {
+func (f *FS) Remove(name string) error { return f.RemoveIf(name, func() bool { return true }) }
+
+// RemoveIf implements vfs.FS.
+func (f *FS) RemoveIf(name string, still func() bool) (err error) {
 	f.mu.Lock()
 	defer f.did("remove", &err)
-	folder, n, last, err := f.walkLocked("remove", name)
-	switch {
-	case err != nil:
+	folder, _, last, err := f.walkLocked("remove", name)
+	if err != nil {
 		return err
+	}
+	f.mu.Unlock()
+	removes := still()
+	f.mu.Lock()
+	n := folder.names[last]
+	switch {
+	case !removes:
+		return nil
 	case n == nil:
 		return fail("remove", name, syscall.ENOENT)
 	case len(n.names) > 0:

@@ -93,3 +93,20 @@ func TestSyncAllAndTornSectors(t *testing.T) {
 		t.Errorf("two sectors: %v", seen)
 	}
 }
+
+// P8: a removal under a condition is in the folder that was there before that was asked.
+func TestRemoveIf(t *testing.T) {
+	f := crashfs.New(nil)
+	must(t, f.Mkdir("d"))
+	must(t, vfs.WriteNew(f, "d/x", false, []byte("old")))
+	must(t, f.RemoveIf("d/x", func() bool { return false }))
+	must(t, f.RemoveIf("d/x", func() bool {
+		must(t, f.Rename("d", "old"))
+		must(t, f.Mkdir("d"))
+		must(t, vfs.WriteNew(f, "d/x", false, []byte("new")))
+		return true
+	}))
+	if new, old := read(t, f, "d/x"), read(t, f, "old/x"); new != "new" || old != "absent" {
+		t.Error(new, old)
+	}
+}
