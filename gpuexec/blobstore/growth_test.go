@@ -62,6 +62,28 @@ func TestIndexOfAnOldJournalIsNotSaved(t *testing.T) {
 	r.want("the same index", bytes.Equal(r.read(r.path("d/lease/index")), index), true)
 }
 
+// P7: nor does one that has not followed to the place of an index that others have written
+// since: the next Open would read up to 2 MiB more.
+func TestIndexOfALaterPlaceStays(t *testing.T) {
+	r := newRig(t)
+	a, b := r.open("d", mib), r.open("d", mib)
+	a.fill(1, 9, 1) // much, for so small an index
+	b.fill(10, 30, 1)
+	b.SaveIndex()
+	index := r.read(r.path("d/lease/index"))
+	a.shut()
+	r.want("the same index", bytes.Equal(r.read(r.path("d/lease/index")), index), true)
+	for what, other := range map[string]string{"damaged": "?", "of no journal": strings.Replace(string(index), "index ", "index x", 1)} {
+		a = r.open("d", mib)
+		a.fill(31, 40, 1)
+		a.SaveIndex()
+		r.write(r.path("d/lease/index"), []byte(other))
+		a.fill(41, 59, 1)
+		a.shut()
+		r.want(what+" is replaced", len(r.read(r.path("d/lease/index"))) > len(index), true)
+	}
+}
+
 // lockWatch counts what is done under the directory lock.
 type lockWatch struct {
 	vfs.FS

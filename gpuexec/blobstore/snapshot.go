@@ -63,6 +63,12 @@ func parseSnapshot(text []byte) (h snapshot, length int64, whole bool) {
 	return h, int64(len(line) + 1), err == nil && h.String() == string(line)+"\n" && h.length >= 0 && h.folders >= 0
 }
 
+func headOf(f io.ReaderAt) (h snapshot, length int64, whole bool) {
+	head := make([]byte, mostHead)
+	n, _ := f.ReadAt(head, 0) // short, at worst
+	return parseSnapshot(head[:n])
+}
+
 // appendEntry adds the line of an entry.
 func appendEntry(lines []byte, r *record) []byte {
 	at := len(lines)
@@ -266,9 +272,7 @@ func (d *directory) peek() bool {
 		return false
 	}
 	defer f.Close()
-	head := make([]byte, mostHead)
-	n, _ := f.ReadAt(head, 0) // short, at worst
-	h, at, ok := parseSnapshot(head[:n])
+	h, at, ok := headOf(f)
 	if !ok || !d.goesWith(&h, f, at) {
 		return false
 	}
@@ -358,7 +362,8 @@ func (d *directory) whole() error {
 
 // save writes a snapshot. It costs as much as the index is large, and is made after a
 // listing and for each new journal, which takes thousands of changes to come; not under
-// the lock of the directory. Where others have begun a journal since, theirs is the index.
+// the lock of the directory. Where others have begun a journal since, or are ahead in this one,
+// theirs is the index.
 func (d *directory) save() {
 	j := &d.journal
 	if !d.fresh || d.idx.unread || j.file == nil || d.s.main.Boot() == "" {
@@ -367,7 +372,7 @@ func (d *directory) save() {
 	if d.readRest(); !d.fresh {
 		return // and the next change lists
 	}
-	if info, err := d.s.main.Lstat(journalFile); err != nil || info.Inode != j.inode {
+	if info, err := d.s.main.Lstat(journalFile); err != nil || info.Inode != j.inode || d.outrun() {
 		return
 	}
 	folders, links := d.folders()
@@ -386,6 +391,21 @@ func (d *directory) save() {
 	if err := rewrite(d.s.main, indexFile, []byte(h.String()), lines, table, folders); err != nil {
 		d.s.logOnce("write the index", err)
 	}
+}
+
+// outrun reports whether others have written a snapshot since, at a later place.
+func (d *directory) outrun() bool {
+	f, err := d.s.main.Open(indexFile)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	h, _, ok := headOf(f)
+	if !ok || h.boot != d.s.main.Boot() || h.inode != d.journal.inode || h.offset <= d.journal.offset || d.sealAt(h.offset) != h.seal {
+		return false
+	}
+	d.tookFrom(&h)
+	return true
 }
 
 // saveLast writes a snapshot for the next Open if that would have much of the journal to
