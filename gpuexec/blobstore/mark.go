@@ -151,9 +151,17 @@ func (s *Store) banishLocked(b Blob, reason fault.Reason) error {
 	stuck, err := s.dir.setAside(b.Place, Miss{Reason: reason})
 	if stuck != nil { // nobody is given it all the same
 		s.degraded("set aside", stuck)
+		if err := s.main.Chmod(b.Place+"/"+kernelFile, 0o600|refusedBit); err != nil {
+			s.logOnce("mark what was refused", err) // Enter looks at the list
+		}
 	}
 	return err
 }
+
+// refusedBit in the mode of a kernel.bin says that the list of what was refused may have it:
+// whoever reads the file sees that without a further call of the system. No store makes a file
+// with it; one that somebody else has made so costs a look at the list.
+const refusedBit = 0o100
 
 // hiddenName gives the name of the mark that hides an entry of a base. It names size
 // and time of the files, so that a mark does not hide their successors.

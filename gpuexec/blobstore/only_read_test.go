@@ -4,6 +4,7 @@ package blobstore_test
 
 import (
 	"bytes"
+	"io/fs"
 	"testing"
 	"time"
 
@@ -29,6 +30,10 @@ func (o onlyRead) Update(name string) (vfs.File, error) {
 func (o onlyRead) MakeRoot(heir func(owner uint32) bool) error {
 	o.told("mkdir", ".")
 	return o.FS.MakeRoot(heir)
+}
+func (o onlyRead) Chmod(name string, perm fs.FileMode) error {
+	o.told("chmod", name)
+	return o.FS.Chmod(name, perm)
 }
 func (o onlyRead) Mkdir(name string) error      { o.told("mkdir", name); return o.FS.Mkdir(name) }
 func (o onlyRead) Rename(from, to string) error { o.told("rename", from); return o.FS.Rename(from, to) }

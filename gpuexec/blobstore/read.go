@@ -250,9 +250,10 @@ const (
 )
 
 type verdict struct {
-	kind verdictKind
-	miss Miss
-	err  error
+	kind   verdictKind
+	miss   Miss
+	err    error
+	marked bool // the file has refusedBit
 }
 
 func bad(reason fault.Reason, field string) verdict {
@@ -267,6 +268,9 @@ func (s *Store) read(l folder, place, key string) (frame.Entry, verdict) {
 	file, v := s.readKernel(l, place)
 	if v.kind != sound {
 		return frame.Entry{}, v
+	}
+	if v.marked && !l.base {
+		s.readRefused()
 	}
 	e, flaw := frame.Parse(file, frame.ID{Backend: backendOf(place), Key: key})
 	miss := Miss(flaw)
@@ -348,7 +352,7 @@ func readWhole(l folder, place, name string, most int64, check func(head []byte,
 	case short:
 		return nil, bad(fault.Truncated, name)
 	}
-	return text, verdict{kind: sound}
+	return text, verdict{kind: sound, marked: info.Mode&refusedBit != 0}
 }
 
 // openVerdict tells why a file of an entry cannot be opened.

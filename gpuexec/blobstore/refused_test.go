@@ -7,6 +7,7 @@ import (
 	"crypto/ed25519"
 	"encoding/base64"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -309,8 +310,8 @@ func (f fixed) Remove(name string) error {
 
 func (f fixed) RemoveIf(string, func() bool) error { return syscall.EROFS }
 
-// P11: an entry that a driver refused and that cannot be moved is not given to drivers by
-// other processes, nor does it stand for a good one that they store.
+// P11: an entry that a driver refused and that cannot be moved is given by no other
+// process, to a driver neither, nor does it stand for a good one that they store.
 func TestRefusedEntryThatStaysInOtherProcesses(t *testing.T) {
 	r := newRig(t)
 	stays := on(func(f vfs.FS) vfs.FS { return fixed{f} })
@@ -318,15 +319,62 @@ func TestRefusedEntryThatStaysInOtherProcesses(t *testing.T) {
 	reading := r.open("d", mib, func(c *blobstore.Config) { c.ReadOnly = true })
 	c := r.open("d", mib, stays)
 	r.want("put", a.put("k", "bad"), "ok")
+	before := []blobstore.Blob{b.blob("k"), reading.blob("k")}
 	r.must(a.Refuse(background, a.blob("k")))
 	r.want("here", a.get("k"), "miss reason=absent")
-	for _, s := range []*shop{b, reading} {
-		bad := s.blob("k") // which is not asked of the disk for each get
-		leave, miss, err := s.Enter(background, backend, bad)
+	for i, s := range []*shop{b, reading} {
+		r.want("there", s.get("k"), "miss reason=absent")
+		leave, miss, err := s.Enter(background, backend, before[i])
 		leave()
-		r.want("there", words(miss.Reason, err, s.get("k")), "quarantined <nil> miss reason=absent")
+		r.want("there, read before", words(miss.Reason, err), "quarantined <nil>")
 	}
 	r.want("a good one", words(c.put("k", "good"), a.get("k"), b.get("k")), "ok good good")
+}
+
+// unmarkable is one on which no file gets another mode either.
+type unmarkable struct{ fixed }
+
+func (unmarkable) Chmod(string, fs.FileMode) error { return syscall.EPERM }
+
+// P11: nor to a driver where the entry cannot be marked either.
+func TestRefusedEntryThatCannotBeMarked(t *testing.T) {
+	r := newRig(t)
+	stays := on(func(f vfs.FS) vfs.FS { return unmarkable{fixed{f}} })
+	a, b, c := r.open("d", mib, stays), r.open("d", mib, stays), r.open("d", mib, stays)
+	r.want("put", a.put("k", "bad"), "ok")
+	r.must(a.Refuse(background, a.blob("k")))
+	leave, miss, err := b.Enter(background, backend, b.blob("k")) // once
+	leave()
+	r.want("there", words(miss.Reason, err, b.get("k")), "quarantined <nil> miss reason=absent")
+	r.want("a good one", words(c.put("k", "good"), a.get("k"), b.get("k")), "ok good good")
+}
+
+// P6, P11: a get makes no call of the system to see that a blob was not refused.
+func TestGetLooksAtNoListOfRefusals(t *testing.T) {
+	r := newRig(t)
+	r.open("d", mib).put("j", "v")
+	looked := &atomic.Int64{}
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return listWatch{f, looked} }))
+	other := r.open("d", mib)
+	other.put("k", "bad")
+	r.must(other.Refuse(background, other.blob("k"))) // which is moved
+	looked.Store(0)
+	r.want("get", words(s.get("j"), looked.Load()), "v 0")
+	r.must(os.Chmod(s.kernel("j"), 0o700))
+	r.want("get of what may be refused", words(s.get("j"), looked.Load() > 0), "v true")
+}
+
+// listWatch counts looks at the list of refused blobs.
+type listWatch struct {
+	vfs.FS
+	looked *atomic.Int64
+}
+
+func (w listWatch) Lstat(name string) (vfs.Info, error) {
+	if name == "lease/refused" {
+		w.looked.Add(1)
+	}
+	return w.FS.Lstat(name)
 }
 
 // P11: nor does it go on to other directories, in an archive, by a merge or of a base.

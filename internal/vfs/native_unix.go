@@ -274,6 +274,15 @@ func (n *native) look() (Info, error) {
 	}
 }
 
+func (n *native) Chmod(name string, perm fs.FileMode) error {
+	fd, _, err := n.open(name, unix.O_RDONLY|always, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return wrap("chmod", name, unix.Fchmod(fd, uint32(perm.Perm())))
+}
+
 func (n *native) Mkdir(name string) error {
 	if name == "." {
 		return n.MakeRoot(nil)

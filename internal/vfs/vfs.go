@@ -45,6 +45,8 @@ type FS interface {
 	ReadDir(name string) ([]Info, error)
 	// Lstat describes a name itself, not the target of a link.
 	Lstat(name string) (Info, error)
+	// Chmod gives a file other permissions. It follows no link.
+	Chmod(name string, perm fs.FileMode) error
 	// Mkdir makes a folder, mode 0700. "." is MakeRoot without an heir.
 	Mkdir(name string) error
 	// MakeRoot makes the root, mode 0700, with all folders above it that are missing. Where

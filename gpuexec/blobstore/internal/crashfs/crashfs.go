@@ -280,6 +280,17 @@ func (n *node) info(name string) vfs.Info {
 		ModTime: n.time, Changed: n.time, Inode: n.inode, Links: uint64(n.links), Owner: uint32(os.Geteuid())}
 }
 
+// Chmod implements vfs.FS. A loss of power takes no mode away.
+func (f *FS) Chmod(name string, perm fs.FileMode) (err error) {
+	f.mu.Lock()
+	defer f.did("chmod", &err)
+	n, err := f.findLocked("chmod", name)
+	if err == nil {
+		n.mode = n.mode.Type() | perm.Perm()
+	}
+	return err
+}
+
 // Mkdir implements vfs.FS.
 func (f *FS) Mkdir(name string) (err error) {
 	f.mu.Lock()
