@@ -340,5 +340,5 @@ func (s *shell) letGo(r removal) {
 
 // failed logs user code that panicked where nobody waits for it.
 func (e *Engine) failed(err error) {
-	e.cache.cfg.Logger.Error("constants: callback", "engine", e.String(), "error", err)
+	e.log.Error("constants: callback", "engine", e.String(), "error", err)
 }

@@ -20,7 +20,7 @@ type Cache struct {
 	once     sync.Once
 	counters counters
 	gone     chan struct{} // closed when Close has ended
-	zone     zone.Zone     // callbacks and Frees that it waits for
+	zone     zone.Zone     // callbacks, Frees and handlers of the log, which it waits for
 	leave    func()        // the memory limit
 
 	// sets makes one capacity change at a time, so that the last one's value is
@@ -51,7 +51,6 @@ func Open(cfg Config) (*Cache, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg.Logger = guard.Logger(cfg.Logger, actors.Go)
 	if cfg.lend == nil {
 		cfg.lend = actors.Go
 	}
@@ -264,8 +263,8 @@ func (c *Cache) enginesLocked(want func(engineID) bool) []*Engine {
 
 // Close closes every engine: waiters get ErrClosed, callbacks get Closed, and Close
 // returns when those have run. Leases stay usable. ctx ends only the waiting; a
-// second Close waits, too. Called by a callback, a Free or the listener of a removal, it
-// does not wait for itself, but answers ErrCycle at once.
+// second Close waits, too. Called by a callback, a Free, the listener of a removal or the
+// handler of the log, it does not wait for itself, but answers ErrCycle at once.
 func (c *Cache) Close(ctx context.Context) error {
 	c.once.Do(func() {
 		c.leave()

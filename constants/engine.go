@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,8 @@ type Engine struct {
 
 	once sync.Once
 	gone chan struct{} // closed when Close has ended
-	zone zone.Zone     // callbacks and Frees that it waits for
+	zone zone.Zone     // callbacks, Frees and the handler of the log, which it waits for
+	log  *slog.Logger
 }
 
 // Options of one GetOrAdd. The zero value is usable.
@@ -61,9 +63,10 @@ func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, p
 			left(func() { guard.Call(n.Value.cell.Free, e.failed) })
 		}
 	}
+	e.log = guard.Logger(c.cfg.Logger, lend)
 	e.shell.gone.Init(lend, e.shell.letGo, e.failed)
 	e.shell.idle.Init(lend, func(n *node) { n.Value.cell.Unpin() }, e.failed)
-	e.ref = actors.Spawn(actors.Config{Name: "constants " + e.String(), Logger: c.cfg.Logger}, e.shell.handle)
+	e.ref = actors.Spawn(actors.Config{Name: "constants " + e.String(), Logger: e.log}, e.shell.handle)
 	return e
 }
 
@@ -248,7 +251,7 @@ func (e *Engine) owned(o *Promise) (Outcome, error) {
 		if err != nil { // also when the goroutine is on its way out
 			o.refused = true
 			o.Abandon()
-			e.cache.cfg.Logger.Warn("constants: device memory", "engine", e.String(), "bytes", o.pending.bytes, "error", err)
+			e.log.Warn("constants: device memory", "engine", e.String(), "bytes", o.pending.bytes, "error", err)
 			out = Outcome{Bypass: DeviceRefused}
 		}
 	})
@@ -378,8 +381,8 @@ func (e *Engine) setCapacity(ctx context.Context, bytes int64) (<-chan struct{},
 // Close empties the engine and takes it out of its cache. Waiters get ErrClosed,
 // callbacks get Closed, and Close returns when those have run. Leases stay usable.
 // Cache.Engine then makes a new engine for this device and context. ctx ends only
-// the waiting; a second Close waits, too. Called by a callback, a Free or the listener
-// of a removal, it does not wait for itself, but answers ErrCycle at once.
+// the waiting; a second Close waits, too. Called by a callback, a Free, the listener
+// of a removal or the handler of the log, it does not wait for itself, but answers ErrCycle at once.
 func (e *Engine) Close(ctx context.Context) error {
 	e.cache.forget(e)
 	e.once.Do(func() { actors.Go(e.close) })
@@ -406,6 +409,6 @@ func (e *Engine) close() {
 		err = e.ref.Stop(ctx)
 	}
 	if err != nil {
-		e.cache.cfg.Logger.Error("constants: close", "engine", e.String(), "error", err)
+		e.log.Error("constants: close", "engine", e.String(), "error", err)
 	}
 }

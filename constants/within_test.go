@@ -3,12 +3,22 @@ package constants
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
 )
 
-// F6, F8: what is told of a removal, and a Free, that closes its own engine or cache would
+// warned is the handler of a log that calls a function for each warning.
+type warned struct {
+	slog.Handler
+	do func()
+}
+
+func (h warned) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (h warned) Handle(context.Context, slog.Record) error    { h.do(); return nil }
+
+// F6, F8: what is told of a removal, a Free, and the handler of a log, that closes its own engine or cache would
 // wait for itself: it is told so, and what it closes is closed.
 func TestClosedByItsOwnCallback(t *testing.T) {
 	bg := context.Background()
@@ -33,6 +43,7 @@ func TestClosedByItsOwnCallback(t *testing.T) {
 		"callback": {removed: func(Removal) { closes() }},
 		"free":     {free: closes},
 		"listener": {cfg: told},
+		"log":      {cfg: Config{Logger: slog.New(warned{slog.DiscardHandler, closes})}, removed: func(Removal) { panic("which is logged") }},
 	} {
 		for _, whole := range []bool{false, true} {
 			c, e := open(t, of.cfg)

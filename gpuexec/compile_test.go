@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -283,6 +284,34 @@ func TestClosedByItsListener(t *testing.T) {
 		_, err := e.Compile(bg, source("slow"))
 		if !errors.Is(err, fault.ErrClosed) {
 			t.Errorf("compile: %v", err)
+		}
+		if err := <-answers; !errors.Is(err, fault.ErrCycle) {
+			t.Errorf("close: %v", err)
+		}
+		if err := e.Close(bg); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// failed is the handler of a log that calls a function for each error.
+type failed struct {
+	slog.Handler
+	do func()
+}
+
+func (h failed) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelError }
+func (h failed) Handle(context.Context, slog.Record) error    { h.do(); return nil }
+
+// F6, F8: so would the handler of its log.
+func TestClosedByItsLog(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		f := &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error { panic("which is logged") }}
+		var e *gpuexec.Executor
+		answers := make(chan error, 100)
+		e = open(t, f, gpuexec.Config{Logger: slog.New(failed{slog.DiscardHandler, func() { answers <- e.Close(bg) }})})
+		if _, err := e.Compile(bg, source("k")); err == nil {
+			t.Error("compiled")
 		}
 		if err := <-answers; !errors.Is(err, fault.ErrCycle) {
 			t.Errorf("close: %v", err)

@@ -25,7 +25,7 @@ type Executor struct {
 	work   sync.WaitGroup  // goroutines that the actor began; Close waits for them
 	once   sync.Once
 	gone   chan struct{} // closed when the device is closed and every goroutine has ended
-	zone   zone.Zone     // listeners, which the compiles wait for
+	zone   zone.Zone     // listeners and the handler of the log, which compiles and workers wait for
 
 	touched touched.Gauge // the actor's
 
@@ -65,10 +65,11 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	if cfg.Linger == 0 {
 		cfg.Linger = defaultLinger
 	}
-	cfg.Logger = guard.Logger(cfg.Logger, actors.Go)
 	life, end := context.WithCancel(context.Background())
-	e := &Executor{cfg: cfg, life: life, gone: make(chan struct{})}
+	e := &Executor{life: life, gone: make(chan struct{})}
 	e.zone.Up = cfg.zone
+	cfg.Logger = guard.Logger(cfg.Logger, e.zone.Lend(actors.Go))
+	e.cfg = cfg
 	e.mu.kernels = make(map[*Kernel]struct{})
 	e.releases.jobs = make(map[*job]struct{})
 	g, err := e.openGeneration(guard.Context(ctx), 1)
@@ -122,12 +123,12 @@ func (e *Executor) Stats() Stats {
 
 // Close answers every caller that waits with ErrClosed, ends driver calls where
 // that is possible, waits for the workers, and closes the device with all that is
-// left on it. ctx ends the waiting only. Closing again waits again. Called by Listen, it
-// does not wait for itself, but answers ErrCycle at once; the closing goes on.
+// left on it. ctx ends the waiting only. Closing again waits again. Called by Listen, or by
+// the handler of the log, it does not wait for itself, but answers ErrCycle at once; the closing goes on.
 func (e *Executor) Close(ctx context.Context) error {
 	e.once.Do(func() { actors.Go(e.shutDown) })
 	if e.zone.Here() {
-		return fault.Wrap("executor: close", e.info.Name, "Listen called it, which it waits for", fault.ErrCycle)
+		return fault.Wrap("executor: close", e.info.Name, "Listen, or the handler of the log, called it, which it waits for", fault.ErrCycle)
 	}
 	select {
 	case <-e.gone:

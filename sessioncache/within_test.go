@@ -3,6 +3,7 @@ package sessioncache_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -34,8 +35,17 @@ func TestHandleClosesBesideALongTurn(t *testing.T) {
 	})
 }
 
-// F6, F8: a Free that closes or resets its own session, and a listener that does, would
-// wait for itself: it is told so.
+// failed is the handler of a log that calls a function for each error.
+type failed struct {
+	slog.Handler
+	do func()
+}
+
+func (h failed) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelError }
+func (h failed) Handle(context.Context, slog.Record) error    { h.do(); return nil }
+
+// F6, F8: a Free that closes or resets its own session, and a listener or a handler of the log
+// that does, would wait for itself: it is told so.
 func TestClosedByItsOwnFree(t *testing.T) {
 	ends := map[string]func(*box) error{
 		"Close":    func(p *box) error { return p.Close(bg) },
@@ -57,6 +67,19 @@ func TestClosedByItsOwnFree(t *testing.T) {
 			want(t, "groups of what was closed", p.Groups(), 0)
 		})
 	}
+	t.Run("in a log", func(t *testing.T) {
+		var p *box
+		answers := make(chan error, 1)
+		c := fifo(1)
+		c.Logger = slog.New(failed{slog.DiscardHandler, func() { answers <- p.Close(bg) }})
+		p = open(t, c)
+		if err := p.Set(bg, shape(t, 1), "n", sessioncache.Value{Free: func() { panic("which is logged") }}, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		p.set(2, "n", "v")
+		wantError(t, "Close", <-answers, fault.ErrCycle)
+		wantError(t, "Close", p.Close(bg), nil)
+	})
 	t.Run("in a listener", func(t *testing.T) {
 		var p *box
 		answers := make(chan error, 1)

@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/internal/zone"
 )
 
 // Origin says where a pipeline came from.
@@ -31,6 +32,7 @@ const (
 type Cache struct {
 	cfg      Config
 	log      *slog.Logger
+	zone     zone.Zone // the handler of the log, and what destroys: Close waits for them
 	driver   driverSide
 	shaders  sync.Map // name -> *shader; written under mu
 	live     *table.Table[*object]
@@ -64,14 +66,15 @@ func Open(ctx context.Context, cfg Config) (*Cache, error) {
 	}
 	cfg = cfg.withDefaults()
 	c := &Cache{
-		cfg: cfg, log: cfg.Logger, live: table.New[*object](cfg.Hash), saving: newToken(), drained: make(chan struct{}),
+		cfg: cfg, live: table.New[*object](cfg.Hash), saving: newToken(), drained: make(chan struct{}),
 		identity: cfg.Identity.layout().Opened(),
 	}
+	c.log = guard.Logger(cfg.Logger, c.zone.Lend(actors.Go))
 	c.openDir, c.noDir = vfs.From(ctx)
 	c.mu.spirv = make(map[layout.Key][]uint32)
 	c.builds = flight.Locked[string, *object]{Mu: &c.mu, Lend: c.lendLocked, Scope: c}
 	c.compiles = flight.Locked[layout.Key, []uint32]{Mu: &c.mu, Lend: c.lendLocked, Scope: c}
-	c.bin.Init(actors.Go, c.destroy, c.destroyPanicked)
+	c.bin.Init(c.zone.Lend(actors.Go), c.destroy, c.destroyPanicked)
 	if err := c.driver.open(ctx, cfg, c.retire); err != nil {
 		c.counters.miss(fault.DriverRefused)
 		c.log.Warn("pipelinefile: the driver makes no cache; pipelines are built without", "error", err)
@@ -205,7 +208,8 @@ func (c *Cache) DriverCache() bool { return c.driver.effect != Off }
 // Close ends the cache: callers that wait get ErrClosed at once, creators'
 // contexts end, and Close waits for them, for frees, and for Load and Save. The
 // context stops the waiting only; the closing goes on. Leases stay usable until
-// they end.
+// they end. Called by what destroys, on the goroutine of that, or by the handler of the log, it
+// does not wait for itself, but answers ErrCycle at once.
 func (c *Cache) Close(ctx context.Context) error {
 	c.mu.Lock()
 	first := !c.mu.closed
@@ -220,6 +224,9 @@ func (c *Cache) Close(ctx context.Context) error {
 	if first {
 		c.driver.close()
 		c.jobEnded()
+	}
+	if c.zone.Here() {
+		return &fault.Error{Op: "pipelinefile: close", Err: fault.ErrCycle}
 	}
 	select {
 	case <-c.drained:

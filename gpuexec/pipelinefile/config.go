@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/layout"
@@ -101,7 +100,6 @@ func (c Config) withDefaults() Config {
 	if c.Quirks == nil {
 		c.Quirks = Quirks()
 	}
-	c.Logger = guard.Logger(c.Logger, actors.Go)
 	if c.Now == nil {
 		c.Now = time.Now
 	}

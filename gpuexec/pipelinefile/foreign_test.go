@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 )
 
@@ -47,6 +48,40 @@ func TestHandlerThatPanics(t *testing.T) {
 		r.Clear() // what is built is not kept
 		close(goOn)
 		if err := r.Close(t.Context()); err != nil { // it waits for what is freed
+			t.Error(err)
+		}
+	}
+}
+
+// F8: what destroys a pipeline, and the handler of a log, that closes its own cache would wait
+// for itself: it is told so, and the cache closes.
+func TestClosedByItsOwnDestroy(t *testing.T) {
+	for _, by := range []string{"destroy", "log"} {
+		var closes func()
+		r := open(t, func(s *setup) {
+			s.Logger = slog.New(rude{slog.NewTextHandler(t.Output(), nil), func() { closes() }})
+		})
+		answers := make(chan error, 9)
+		closes = func() { answers <- r.Close(t.Context()) }
+		if r.driver.onFree = closes; by == "log" {
+			r.driver.onFree = func() { panic("which is logged") }
+		}
+		r.shader("s", "source")
+		l, _, err := r.Get(t.Context(), pipelinefile.Request{Shader: "s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.End()
+		r.Clear()
+		select {
+		case err := <-answers:
+			if !errors.Is(err, fault.ErrCycle) {
+				t.Errorf("by %s: %v", by, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("by %s: it waits for itself", by)
+		}
+		if err := r.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
