@@ -65,6 +65,7 @@ func (s *stall) Rename(from, to string) error {
 
 func (s *stall) Exchange(a, b string) error {
 	s.pass("rename", b)
+	defer s.pass("after rename", b)
 	return s.FS.Exchange(a, b)
 }
 

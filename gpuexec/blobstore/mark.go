@@ -495,13 +495,62 @@ func (s *Store) halveRefused(f vfs.File, seen vfs.Info) error {
 	return s.replaceRefused(text[bytes.IndexByte(text, '\n')+1:], seen)
 }
 
-// replaceRefused puts a file in place of what was seen there.
+// replaceRefused puts a file in place of what was seen there. Where others have put something
+// there since, because this process stood still, the new file gets what they have noted. A
+// process that is killed before leaves theirs in tmp/, where a sweep finds it.
 func (s *Store) replaceRefused(text []byte, seen vfs.Info) error {
-	temporary := tmpDir + "/" + hostlock.Unique()
-	err := vfs.WriteNew(s.main, temporary, true, text) // synced: what it had was on the disk
+	f, temporary := s.main, tmpDir+"/"+hostlock.Unique()+refusedSuffix
+	err := vfs.WriteNew(f, temporary, true, text) // synced: what it had was on the disk
 	if err == nil {
-		err = s.dir.supersede(temporary, refusedFile, stampOf(seen))
+		switch err = f.Exchange(temporary, refusedFile); {
+		case isGone(err):
+			if err = f.Link(temporary, refusedFile); isTaken(err) {
+				err = errPassedOver
+			}
+		case err != nil: // the last one counts
+			err = replace(f, temporary, refusedFile)
+		case f.stampOf(temporary) != stampOf(seen):
+			err = s.takeRefused(temporary)
+		}
 	}
-	_ = s.main.RemoveAll(temporary) // the next sweep removes what is left
+	_ = f.RemoveAll(temporary) // the next sweep removes what is left
 	return err
+}
+
+// refusedSuffix ends the names of such files in tmp/.
+const refusedSuffix = ".refused"
+
+// takeRefused adds to the list what another list has that is newer than all that both have. It
+// is part of a change.
+func (s *Store) takeRefused(name string) error {
+	text, err := vfs.ReadFile(s.main, name, 2*mostRefused*refusedLine)
+	if err != nil {
+		if isGone(err) || isForeign(err) {
+			err = nil // it is no list
+		}
+		return err
+	}
+	s.readRefused()
+	r, newer := &s.refusals, [][32]byte(nil)
+	r.mu.Lock()
+	for line := range bytes.Lines(text) {
+		digest, ok := digestOf(string(bytes.TrimSuffix(line, []byte("\n"))))
+		switch {
+		case r.mu.file[digest]:
+			newer = nil
+		case ok:
+			newer = append(newer, digest)
+		}
+	}
+	r.mu.Unlock()
+	for _, digest := range newer {
+		s.refuse(digest)
+		if err := s.writeRefused(digest); err != nil {
+			return err
+		}
+	}
+	if len(newer) > 0 {
+		s.dir.sync(refusedFile, leaseDir+"/")
+	}
+	return nil
 }

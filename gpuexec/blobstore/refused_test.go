@@ -516,3 +516,48 @@ func TestStoppedWhileItHalvesTheRefusals(t *testing.T) {
 	r.want("kept once", bytes.Count(r.read(r.path("d/lease/refused")), []byte("\n")), 2048-1+2)
 	r.want("left", len(r.names("d/tmp")), 0)
 }
+
+// P8, P11: nor does one that stood still, where a third process notes something while the list
+// of the others is not back yet, or where it is killed then.
+func TestStoppedWhileTheRefusalsAreNotBack(t *testing.T) {
+	r := newRig(t)
+	base := r.open("base", mib)
+	r.want("put", words(base.put("a", "bad a"), base.put("b", "bad b"), base.put("c", "bad c")), "ok ok ok")
+	archive := base.exported()
+	late, later := newStall("rename lease/refused"), newStall("after rename lease/refused")
+	stopped := r.open("d", mib, shortLease, on(func(f vfs.FS) vfs.FS { late.FS, later.FS = f, late; return later }))
+	other := r.open("d", mib, shortLease)
+	r.want("import", other.bring(archive), "map[]")
+	a, b, c := stopped.blob("a"), other.blob("b"), other.blob("c")
+	var full []byte
+	for i := range 4096 {
+		full = fmt.Appendf(full, "%064x\n", i)
+	}
+	r.write(r.path("d/lease/refused"), full)
+	done := make(chan error, 1)
+	go func() { done <- stopped.Refuse(background, a) }()
+	<-late.reached
+	r.must(other.Refuse(background, b))
+	close(late.resume)
+	<-later.reached
+
+	r.must(os.CopyFS(r.path("killed"), os.DirFS(r.path("d"))))
+	left := r.names("killed/tmp")[0]
+	dead := r.path("killed/tmp/" + strings.Repeat("0", 24) + left[24:])
+	r.must(os.Rename(r.path("killed/tmp/"+left), dead))
+	old := r.now().Add(-2 * time.Hour)
+	r.must(os.Chtimes(dead, old, old))
+	killed := r.open("killed", mib)
+	r.want("after a kill", words(killed.get("b"), len(r.names("killed/tmp"))), "miss reason=absent 0")
+	killed.reopen()
+	r.want("import after a kill", words(killed.bring(archive), killed.get("b")), "map[quarantined:1] miss reason=absent")
+
+	r.must(other.Refuse(background, c))
+	close(later.resume)
+	r.must(<-done)
+	fresh := r.open("d", mib)
+	r.want("import", words(fresh.bring(archive), fresh.get("a"), fresh.get("b"), fresh.get("c")), "map[quarantined:3] miss reason=absent miss reason=absent miss reason=absent")
+	list := r.read(r.path("d/lease/refused"))
+	r.want("kept once", bytes.Count(list, []byte("\n")), 2048-1+3)
+	r.want("left", len(r.names("d/tmp")), 0)
+}

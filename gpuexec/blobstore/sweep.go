@@ -1,7 +1,9 @@
 package blobstore
 
 import (
+	"context"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -77,7 +79,11 @@ func (s *Store) sweep() {
 		if !s.left(living, hostlock.Process(entry.Name), name) || hostlock.Own(entry.Name) {
 			continue
 		}
-		if err := s.main.RemoveAll(name); err != nil {
+		err := s.giveBack(name)
+		if err == nil {
+			err = s.main.RemoveAll(name)
+		}
+		if err != nil {
 			s.logOnce("sweep", err)
 			stays[hostlock.Process(entry.Name)] = true
 			continue
@@ -109,6 +115,17 @@ func (s *Store) sweep() {
 		s.mu.Unlock()
 	}
 	s.sweepShare(sweptAtOnce)
+}
+
+// giveBack looks whether a process was killed before it gave back what it had taken of others:
+// see supersede and replaceRefused.
+func (s *Store) giveBack(name string) error {
+	if !strings.HasSuffix(name, refusedSuffix) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(s.base, patience)
+	defer cancel()
+	return s.dir.alter(ctx, func() error { return s.takeRefused(name) })
 }
 
 // own shows other processes that this one lives.
