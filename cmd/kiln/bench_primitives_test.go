@@ -1,28 +1,66 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"math"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/onednn"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/internal/measure/incumbent"
 )
 
 // The request of the bench is the matmul that the peer looks up, whatever was built in its
 // memory before.
-func TestMatmulSpec(t *testing.T) {
-	s := new(matmulSpec)
-	s.build(127)
-	got, err1 := s.build(4).Key()
+func TestRequestOfAProblem(t *testing.T) {
+	s, all := new(request), incumbent.Matmuls(128)
+	s.build(&all[127])
+	got, err1 := s.build(&all[4]).Key()
 	want, err2 := (&primitive.Spec{Kind: "matmul", Engine: "cpu", Threads: 1, Scratchpad: "user",
 		Op: primitive.Operation{Tensors: []primitive.Tensor{
 			onednn.Dense("f32", 5, 384), onednn.Dense("f32", 384, 1536), onednn.Dense("f32", 1, 1536), onednn.Dense("f32", 5, 1536)}},
 		Attr: primitive.Attributes{PostOps: []primitive.PostOp{{Kind: "eltwise", Algorithm: "gelu_erf"}}}}).Key()
 	if err := errors.Join(err1, err2); err != nil || got != want {
 		t.Errorf("%q, want %q, %v", got, want, err)
+	}
+}
+
+// Both libraries take all problems of a model and of the passes, and each pass makes of ours
+// what it says: an eviction each, nothing after a shrink to half but what went, and a cold
+// model's distinct primitives.
+func TestPasses(t *testing.T) {
+	const library = "../../.cache/onednn-3.13/libdnnl.so.3"
+	r, err := openRivals(t.Context(), library)
+	if errors.Is(err, fault.ErrUnavailable) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := r.close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	names, all, err := namesOf("bert_base_uncased", 128)
+	if err != nil || all != 224 || len(names) != 221 { // two gathers and a slice have no primitive
+		t.Fatalf("%d of %d names, %v", len(names), all, err)
+	}
+	for _, p := range []struct {
+		passes
+		made string
+	}{
+		{evicting(64, nil), "made 256 of 256"},
+		{shrinking(64, nil), "made 0 of 32"},
+		{cold("bert", names, nil), "made 14 of 221"},
+	} {
+		out, err := p.measure(t.Context(), r)
+		if err != nil || len(out) != 1 || out[0].N == 0 || !strings.Contains(out[0].Note, p.made) {
+			t.Errorf("%s: %+v, %v: want %q", p.name, out, err, p.made)
+		}
 	}
 }
 

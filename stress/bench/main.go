@@ -128,6 +128,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 			return err
 		default:
 			defer func() { err = errors.Join(err, n.Close()) }()
+			if err := n.Fill(incumbent.Matmuls(128), 1024); err != nil {
+				return err
+			}
 		}
 	}
 	figures, err := measureHits(ctx, o.settings, n)

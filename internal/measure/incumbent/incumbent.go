@@ -5,6 +5,7 @@ package incumbent
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,8 +30,49 @@ const (
 	AllIn = "all-in" // memory descriptors, attributes, descriptor, primitive, all destroys
 )
 
-// Of the matmul that is looked up: M x K by K x N with a bias and a gelu, M from 1 to Problems.
-const Problems, K, N = 128, 384, 1536
+// Problem is a primitive that is looked up.
+type Problem struct {
+	Kind     string   // matmul, reorder, binary (an addition), eltwise, softmax (of the last dimension), layer_normalization
+	Function string   // of an eltwise, or behind a matmul: gelu_erf, tanh, linear; empty = none
+	Alpha    float64  // of the function, or the epsilon of a layer normalisation
+	Tensors  []Tensor // of f32, in the library's order; the bias of a matmul may be left out
+}
+
+// Tensor is a descriptor of memory; Strides count elements.
+type Tensor struct{ Sizes, Strides []int64 }
+
+// Dense is a tensor of rows.
+func Dense(sizes ...int64) Tensor {
+	t := Tensor{sizes, make([]int64, len(sizes))}
+	each := int64(1)
+	for i := len(sizes) - 1; i >= 0; i-- {
+		t.Strides[i], each = each, each*sizes[i]
+	}
+	return t
+}
+
+// Matmuls are n products with a bias and a gelu, of 1 to n rows.
+func Matmuls(n int) []Problem {
+	const depth, width = 384, 1536
+	all := make([]Problem, n)
+	for i := range all {
+		rows := int64(i) + 1
+		all[i] = Problem{Kind: "matmul", Function: "gelu_erf", Tensors: []Tensor{Dense(rows, depth), Dense(depth, width), Dense(1, width), Dense(rows, width)}}
+	}
+	return all
+}
+
+// Reorders are n transpositions of 1 to n rows: of what the cache keeps they are the
+// cheapest to make and take the least memory.
+func Reorders(n int) []Problem {
+	const width = 4
+	all := make([]Problem, n)
+	for i := range all {
+		rows := int64(i) + 1
+		all[i] = Problem{Kind: "reorder", Tensors: []Tensor{Dense(rows, width), {[]int64{rows, width}, []int64{1, rows}}}}
+	}
+	return all
+}
 
 // Process is oneDNN in a process of its own. Owned by one goroutine.
 type Process struct {
@@ -112,6 +155,51 @@ func (n *Process) line() (string, error) {
 	return strings.TrimSpace(line), nil
 }
 
+// Fill empties the cache, gives it a capacity in entries, and makes the first of the problems, as
+// many as it takes. Slot and Pass are about these problems from then on.
+func (n *Process) Fill(problems []Problem, capacity int) error {
+	text := fmt.Appendln(nil, "problems", len(problems), capacity)
+	for _, p := range problems {
+		text = fmt.Append(text, p.Kind, " ", cmp.Or(p.Function, "none"), " ", p.Alpha, " ", len(p.Tensors))
+		for _, t := range p.Tensors {
+			text = fmt.Append(text, " ", len(t.Sizes))
+			for _, size := range slices.Concat(t.Sizes, t.Strides) {
+				text = fmt.Append(text, " ", size)
+			}
+		}
+		text = append(text, '\n')
+	}
+	var count int
+	if err := n.ask(string(text), &count); err != nil {
+		return err
+	}
+	_, err := n.Pass(Kept, -1, 0, min(len(problems), capacity))
+	return err
+}
+
+// Pass is the time to set the capacity, unless it is below 0, and to look up that many of the
+// problems once each, from one of them on and from the first behind the last.
+func (n *Process) Pass(mode string, capacity, from, many int) (time.Duration, error) {
+	var took int64
+	err := n.ask(fmt.Sprintln("pass", mode, capacity, from, many), &took)
+	return time.Duration(took), err
+}
+
+// ask sends a command and reads the numbers of its answer.
+func (n *Process) ask(command string, numbers ...any) error {
+	if _, err := io.WriteString(n.in, command); err != nil {
+		return fmt.Errorf("oneDNN: %w", err)
+	}
+	line, err := n.line()
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Sscan(line, numbers...); err != nil {
+		return fmt.Errorf("incumbent: oneDNN said %q; want %d numbers", line, len(numbers))
+	}
+	return nil
+}
+
 // Sample is what one slot gave.
 type Sample struct {
 	NS, CPU  float64 // of a lookup: wall time over all threads' lookups, and processor time
@@ -126,17 +214,14 @@ func (n *Process) Slot(mode string, threads int, length time.Duration, writers b
 	if writers {
 		beside = 1
 	}
-	if _, err := fmt.Fprintln(n.in, mode, threads, beside, max(1, length.Milliseconds())); err != nil {
-		return Sample{}, fmt.Errorf("oneDNN: %w", err)
-	}
-	line, err := n.line()
-	if err != nil {
-		return Sample{}, err
-	}
 	var s Sample
 	var lookups, wall, cpu float64
-	if _, err := fmt.Sscan(line, &lookups, &wall, &cpu, &s.P50, &s.P99, &s.Writes); err != nil || lookups == 0 {
-		return Sample{}, fmt.Errorf("incumbent: oneDNN said %q; want six numbers, the first above 0", line)
+	err := n.ask(fmt.Sprintln("slot", mode, threads, beside, max(1, length.Milliseconds())), &lookups, &wall, &cpu, &s.P50, &s.P99, &s.Writes)
+	if err == nil && lookups == 0 {
+		err = errors.New("incumbent: oneDNN looked nothing up")
+	}
+	if err != nil {
+		return Sample{}, err
 	}
 	s.NS, s.CPU = wall/lookups, cpu/lookups
 	return s, nil

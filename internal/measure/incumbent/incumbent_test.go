@@ -47,6 +47,9 @@ func TestOneDNN(t *testing.T) {
 	if !strings.HasPrefix(n.Version, "3.2.") {
 		t.Errorf("version %q", n.Version)
 	}
+	if err := n.Fill(Matmuls(128), 1024); err != nil {
+		t.Fatal(err)
+	}
 	for _, mode := range []string{Kept, AllIn} {
 		for _, threads := range []int{1, 2} {
 			alone, err := n.Slot(mode, threads, 5*time.Millisecond, false)

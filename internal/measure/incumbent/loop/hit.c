@@ -1,9 +1,16 @@
 /*
  * oneDNN's own primitive-cache hit, measured in C as a framework would pay it.
  *
- * Usage: hit LIBRARY. Writes one line "ready MAJOR.MINOR.PATCH PROBLEMS", then
- * answers each line "MODE THREADS WRITERS MILLISECONDS" with one line
- * "LOOKUPS WALL_NS CPU_NS P50_NS P99_NS WRITES". MODE is one of
+ * Usage: hit LIBRARY. Writes one line "ready MAJOR.MINOR.PATCH", then answers each
+ * line with one line:
+ *
+ *   problems N CAPACITY           then N lines, each a problem; empties the cache. "N"
+ *   pass MODE CAPACITY FROM N     sets the capacity unless it is below 0, and looks up
+ *                                 N problems once each, from this one on. "WALL_NS"
+ *   slot MODE THREADS WRITERS MS  "LOOKUPS WALL_NS CPU_NS P50_NS P99_NS WRITES"
+ *
+ * A problem is "KIND FUNCTION ALPHA TENSORS" and for each tensor "RANK SIZE... STRIDE...",
+ * all of f32. FUNCTION is that of an eltwise or behind a matmul, else none. MODE is one of
  *
  *   all-in  memory descriptors, attributes, descriptor, primitive, all destroys
  *   kept    descriptor and primitive and their destroys, the rest kept
@@ -18,6 +25,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdarg.h>
@@ -30,8 +38,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CPU = 1, F32 = 3, GELU_ERF = 49, SCRATCHPAD_USER = 1, MAX_DIMS = 12 };
-enum { PROBLEMS = 128, K = 384, N = 1536, CAPACITY = 1024 };
+enum { CPU = 1, F32 = 3, SCRATCHPAD_USER = 1, MAX_DIMS = 12 };
+enum { TANH = 33, LINEAR = 38, GELU_ERF = 49, ADD = 0x1fff0, ACCURATE = 0x30000 };
+enum { INFERENCE = 96, SCALE_AND_SHIFT = 2 | 4 };
 enum { BATCH = 64, BATCHES = 64, MOST_THREADS = 64, TIMES = 1 << 14 };
 
 typedef int64_t dims[MAX_DIMS];
@@ -54,6 +63,10 @@ static int (*po_destroy)(handle);
 static int (*po_eltwise)(handle, int, float, float);
 static int (*matmul_pd)(handle *, handle, handle, handle, handle, handle, handle);
 static int (*reorder_pd)(handle *, handle, handle, handle, handle, handle);
+static int (*binary_pd)(handle *, handle, int, handle, handle, handle, handle);
+static int (*eltwise_pd)(handle *, handle, int, int, handle, handle, float, float, handle);
+static int (*softmax_pd)(handle *, handle, int, int, handle, handle, int, handle);
+static int (*norm_pd)(handle *, handle, int, handle, handle, handle, float, unsigned, handle);
 static int (*pd_destroy)(handle);
 static int (*prim_create)(handle *, handle);
 static int (*prim_destroy)(handle);
@@ -100,6 +113,10 @@ static void load(const char *path) {
 		{&po_eltwise, "dnnl_post_ops_append_eltwise"},
 		{&matmul_pd, "dnnl_matmul_primitive_desc_create"},
 		{&reorder_pd, "dnnl_reorder_primitive_desc_create"},
+		{&binary_pd, "dnnl_binary_primitive_desc_create"},
+		{&eltwise_pd, "dnnl_eltwise_forward_primitive_desc_create"},
+		{&softmax_pd, "dnnl_softmax_forward_primitive_desc_create"},
+		{&norm_pd, "dnnl_layer_normalization_forward_primitive_desc_create"},
 		{&pd_destroy, "dnnl_primitive_desc_destroy"},
 		{&prim_create, "dnnl_primitive_create"},
 		{&prim_destroy, "dnnl_primitive_destroy"},
@@ -113,53 +130,118 @@ static void load(const char *path) {
 	if (lib_version()->major != 3) fail("%s is oneDNN %d.%d; it must be 3.2 or later", path, lib_version()->major, lib_version()->minor);
 }
 
-/* matmul of M x K by K x N with bias and gelu, all row-major */
+enum kind { MATMUL, REORDER, BINARY, ELTWISE, SOFTMAX, NORM };
+static const char *const kinds[] = {"matmul", "reorder", "binary", "eltwise", "softmax", "layer_normalization"};
+enum { KINDS = sizeof kinds / sizeof *kinds, MOST_TENSORS = 4 };
+
 typedef struct {
-	handle src, weights, bias, dst, attr;
+	enum kind kind;
+	int function; /* 0 = none */
+	float alpha;
+	int tensors;
+	struct {
+		int rank;
+		dims sizes, strides;
+	} tensor[MOST_TENSORS];
+} problem;
+
+typedef struct {
+	handle md[MOST_TENSORS], attr;
 } operands;
 
-static operands operands_create(int m) {
+static operands operands_create(const problem *p) {
 	operands o;
-	handle post_ops;
-	OK(md_create(&o.src, 2, (dims){m, K}, F32, (dims){K, 1}));
-	OK(md_create(&o.weights, 2, (dims){K, N}, F32, (dims){N, 1}));
-	OK(md_create(&o.bias, 2, (dims){1, N}, F32, (dims){N, 1}));
-	OK(md_create(&o.dst, 2, (dims){m, N}, F32, (dims){N, 1}));
+	for (int i = 0; i < p->tensors; i++) OK(md_create(&o.md[i], p->tensor[i].rank, p->tensor[i].sizes, F32, p->tensor[i].strides));
 	OK(attr_create(&o.attr));
 	OK(attr_scratchpad(o.attr, SCRATCHPAD_USER));
-	OK(po_create(&post_ops));
-	OK(po_eltwise(post_ops, GELU_ERF, 0, 0));
-	OK(attr_post_ops(o.attr, post_ops));
-	OK(po_destroy(post_ops));
+	if (p->kind == MATMUL && p->function) {
+		handle post_ops;
+		OK(po_create(&post_ops));
+		OK(po_eltwise(post_ops, p->function, p->alpha, 0));
+		OK(attr_post_ops(o.attr, post_ops));
+		OK(po_destroy(post_ops));
+	}
 	return o;
 }
 
-static void operands_destroy(operands o) {
-	OK(attr_destroy(o.attr));
-	OK(md_destroy(o.dst));
-	OK(md_destroy(o.bias));
-	OK(md_destroy(o.weights));
-	OK(md_destroy(o.src));
+static void operands_destroy(const problem *p, const operands *o) {
+	OK(attr_destroy(o->attr));
+	for (int i = p->tensors; i-- > 0;) OK(md_destroy(o->md[i]));
 }
 
-static void lookup_kept(const operands *o) {
+static int describe(handle *pd, const problem *p, const operands *o) {
+	const handle *md = o->md;
+	switch (p->kind) {
+	case MATMUL: /* its bias is the third of four */
+		return matmul_pd(pd, engine, md[0], md[1], p->tensors == 4 ? md[2] : NULL, md[p->tensors - 1], o->attr);
+	case REORDER: return reorder_pd(pd, md[0], engine, md[1], engine, o->attr);
+	case BINARY: return binary_pd(pd, engine, ADD, md[0], md[1], md[2], o->attr);
+	case ELTWISE: return eltwise_pd(pd, engine, INFERENCE, p->function, md[0], md[1], p->alpha, 0, o->attr);
+	case SOFTMAX: return softmax_pd(pd, engine, INFERENCE, ACCURATE, md[0], md[1], p->tensor[0].rank - 1, o->attr);
+	case NORM: return norm_pd(pd, engine, INFERENCE, md[0], md[1], NULL, p->alpha, SCALE_AND_SHIFT, o->attr);
+	}
+	return 2; /* invalid arguments */
+}
+
+static void lookup_kept(const problem *p, const operands *o) {
 	handle pd, primitive;
-	OK(matmul_pd(&pd, engine, o->src, o->weights, o->bias, o->dst, o->attr));
+	OK(describe(&pd, p, o));
 	OK(prim_create(&primitive, pd));
 	OK(prim_destroy(primitive));
 	OK(pd_destroy(pd));
 }
 
-static operands kept[PROBLEMS];
+static problem *problems;
+static operands *kept;
+static int count, capacity;
 
-static void lookup(int all_in, int problem) {
+static void lookup(int all_in, int at) {
+	const problem *p = &problems[at];
 	if (!all_in) {
-		lookup_kept(&kept[problem]);
+		lookup_kept(p, &kept[at]);
 		return;
 	}
-	operands o = operands_create(problem + 1);
-	lookup_kept(&o);
-	operands_destroy(o);
+	operands o = operands_create(p);
+	lookup_kept(p, &o);
+	operands_destroy(p, &o);
+}
+
+static void read_problem(problem *p) {
+	static const struct {
+		const char *name;
+		int number;
+	} functions[] = {{"none", 0}, {"gelu_erf", GELU_ERF}, {"tanh", TANH}, {"linear", LINEAR}};
+	char kind[32], function[32];
+	if (scanf("%31s %31s %f %d", kind, function, &p->alpha, &p->tensors) != 4) fail("no problem");
+	int k = 0, f = 0;
+	while (k < KINDS && strcmp(kind, kinds[k])) k++;
+	while (f < 4 && strcmp(function, functions[f].name)) f++;
+	if (k == KINDS || f == 4) fail("no problem %s %s", kind, function);
+	if (p->tensors < 2 + (k == MATMUL || k == BINARY) || p->tensors > MOST_TENSORS) fail("%s: %d tensors", kind, p->tensors);
+	p->kind = k, p->function = functions[f].number;
+	for (int i = 0; i < p->tensors; i++) {
+		int *rank = &p->tensor[i].rank;
+		if (scanf("%d", rank) != 1 || *rank < 1 || *rank > MAX_DIMS) fail("%s: no rank of tensor %d", kind, i);
+		for (int n = 0; n < 2 * *rank; n++) {
+			int64_t *to = n < *rank ? &p->tensor[i].sizes[n] : &p->tensor[i].strides[n - *rank];
+			if (scanf("%" SCNd64, to) != 1) fail("%s: no sizes of tensor %d", kind, i);
+		}
+	}
+}
+
+static void read_problems(void) {
+	for (int i = 0; i < count; i++) operands_destroy(&problems[i], &kept[i]);
+	if (scanf("%d %d", &count, &capacity) != 2 || count < 1) fail("no number of problems");
+	problems = realloc(problems, count * sizeof *problems);
+	kept = realloc(kept, count * sizeof *kept);
+	if (!problems || !kept) fail("no memory for %d problems", count);
+	for (int i = 0; i < count; i++) {
+		read_problem(&problems[i]);
+		kept[i] = operands_create(&problems[i]);
+	}
+	OK(set_capacity(0));
+	OK(set_capacity(capacity));
+	printf("%d\n", count);
 }
 
 /* A transposing reorder: the cheapest primitive that the cache keeps. */
@@ -211,7 +293,7 @@ static void *read_loop(void *arg) {
 		int64_t began = writers ? now() : 0;
 		for (int i = 0; i < BATCH; i++) {
 			lookup(all_in, problem);
-			problem = (problem + 1) % PROBLEMS;
+			problem = (problem + 1) % count;
 		}
 		r->lookups += BATCH;
 		if (!writers) continue; /* to the condition */
@@ -253,7 +335,7 @@ static void measure(int threads, int milliseconds) {
 	pthread_barrier_init(&ready, NULL, threads + 1);
 	pthread_barrier_init(&release, NULL, threads + 1);
 	for (int i = 0; i < threads; i++) {
-		readers[i].start = i * PROBLEMS / threads;
+		readers[i].start = (int)((int64_t)i * count / threads);
 		start(&ids[i], read_loop, &readers[i]);
 	}
 	if (writers) start(&writer, write_loop, &writes);
@@ -285,26 +367,46 @@ static void measure(int threads, int milliseconds) {
 	sem_destroy(&due);
 }
 
+static void pass(int size, int from, int n) {
+	int64_t began = now();
+	if (size >= 0) OK(set_capacity(size));
+	for (int i = 0; i < n; i++) lookup(all_in, (from + i) % count);
+	printf("%lld\n", (long long)(now() - began));
+}
+
+static void read_mode(void) {
+	char mode[16];
+	if (scanf("%15s", mode) != 1 || count == 0) fail("no mode, or no problems");
+	all_in = strcmp(mode, "all-in") == 0;
+	if (!all_in && strcmp(mode, "kept") != 0) fail("no mode %s", mode);
+}
+
 int main(int argc, char **argv) {
 	if (argc != 2) fail("want the library's path");
 	load(argv[1]);
 	OK(engine_create(&engine, CPU, 0));
-	OK(set_capacity(CAPACITY));
-	for (int i = 0; i < PROBLEMS; i++) {
-		kept[i] = operands_create(i + 1);
-		lookup_kept(&kept[i]);
-	}
 	const version *v = lib_version();
-	printf("ready %d.%d.%d %d\n", v->major, v->minor, v->patch, PROBLEMS);
+	printf("ready %d.%d.%d\n", v->major, v->minor, v->patch);
 	fflush(stdout);
-	char mode[16];
-	int threads, milliseconds, full = 0;
-	while (scanf("%15s %d %d %d", mode, &threads, &writers, &milliseconds) == 4) {
-		all_in = strcmp(mode, "all-in") == 0;
-		if (!all_in && strcmp(mode, "kept") != 0) fail("no mode %s", mode);
-		if (threads < 1 || threads > MOST_THREADS) fail("%d threads, want 1 to %d", threads, MOST_THREADS);
-		for (; writers && full < CAPACITY - PROBLEMS; full++) create_new();
-		measure(threads, milliseconds);
+	char command[16];
+	int threads, milliseconds, size, from, n, full = 0;
+	while (scanf("%15s", command) == 1) {
+		if (strcmp(command, "problems") == 0) {
+			read_problems();
+		} else if (strcmp(command, "pass") == 0) {
+			read_mode();
+			if (scanf("%d %d %d", &size, &from, &n) != 3 || from < 0) fail("no pass");
+			pass(size, from, n);
+		} else if (strcmp(command, "slot") == 0) {
+			read_mode();
+			if (scanf("%d %d %d", &threads, &writers, &milliseconds) != 3) fail("no slot");
+			if (threads < 1 || threads > MOST_THREADS) fail("%d threads, want 1 to %d", threads, MOST_THREADS);
+			for (; writers && full < capacity - count; full++) create_new();
+			measure(threads, milliseconds);
+		} else {
+			fail("no command %s", command);
+		}
+		fflush(stdout);
 	}
 	return 0;
 }
