@@ -14,3 +14,8 @@ func Next() int {
 	last.n++
 	return last.n
 }
+
+type Lock struct{ held bool }
+
+// Name is internal, though a string is not.
+type Name = string
