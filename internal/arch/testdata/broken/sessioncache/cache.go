@@ -15,4 +15,5 @@ func wire(c *constants.Cache) {
 	c.Tested()
 	c.Shown()
 	shapegroups.Home()
+	constants.Shrink()
 }
