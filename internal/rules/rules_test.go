@@ -74,11 +74,14 @@ func TestGather(t *testing.T) {
 		"room/testdata/d_test.go":         "package d // K5\n",
 		".hidden/e_test.go":               "package e // K5\n",
 		"room/f.go":                       "package f // K5\n\n// Put is SPEC K7 (G28), SPEC section 3, SPEC section 9.\n\n// P50 is no citation, nor is this K8.\n\n// F7 is what a type is called.\ntype F7 int\n",
-		"room/READ.md":                    "A rule (F9) in SPEC K1.\n",
+		"room/READ.md":                    "A rule (F9) in SPEC K6.\n",
 		".ci/run":                         "# SPEC G7 is none.\n",
+		"Makefile":                        "# SPEC G8 is none.\n",
+		"out/i_test.go":                   "package i // K5\n",
+		"bin/j_test.go":                   "package j // K5\n",
 		"docs/SPEC.md":                    "- K7. F8 is not yet there\n",
 		"room/g_test.go":                  "package g\n\n// F6\n\n// F1, F2: both\n\n// F3 and F4.\n\nvar a = 1 // F5\n\nvar s = \"// K5\"\n",
-		"room/h_test.go":                  "package g\n\n/* G1\n G2 */\n\n// The rule of SPEC G3, and this one (G4, G5).\n\n// Words before K5 cite nothing, nor do K6x or (xK6).\n",
+		"room/h_test.go":                  "package g\n\n/* G1\n G2 */\n\n// The rule of SPEC G3, and these (G4..G6).\n\n// Words before K5 cite nothing, nor do K6x or (xK6).\n",
 		"room/testdata/fuzz/FuzzX/0_test": "K5",
 	})
 	cited, err := gather(root, numbers(t))
@@ -90,7 +93,7 @@ func TestGather(t *testing.T) {
 		got = append(got, rule)
 	}
 	slices.Sort(got)
-	want := strings.Fields("F1 F2 F3 F4 F5 F6 G1 G2 G3 G4 G5 K1 K2 K4")
+	want := strings.Fields("F1 F2 F3 F4 F5 F6 G1 G2 G3 G4 G6 K1 K2 K4")
 	if !slices.Equal(got, want) {
 		t.Errorf("cited %v, want %v", got, want)
 	}
@@ -99,6 +102,7 @@ func TestGather(t *testing.T) {
 	}
 	wantUnknown := []string{
 		".ci/run:1: G7 is no rule of docs/SPEC.md",
+		"Makefile:1: G8 is no rule of docs/SPEC.md",
 		"room/READ.md:1: F9 is no rule of docs/SPEC.md",
 		"room/f.go:3: K7 is no rule of docs/SPEC.md",
 		"room/f.go:3: G28 is no rule of docs/SPEC.md",
