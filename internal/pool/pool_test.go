@@ -172,6 +172,9 @@ func TestWhoGives(t *testing.T) {
 	if b.claim(5) {
 		t.Error("b uses most: it makes room itself")
 	}
+	if c.claim(50) {
+		t.Error("c would use as much as b, which has no more to give than c")
+	}
 	if !a.claim(5) || len(b.gifts) != 1 || len(c.gifts) != 0 || b.gifts[0].Bytes != 5 {
 		t.Fatalf("a claims 5: b is asked for %v, c for %v", b.gifts, c.gifts)
 	}
@@ -264,6 +267,30 @@ func TestFloors(t *testing.T) {
 	m.Leave()
 	if !b.reserve(60) {
 		t.Error("a member that left has kept its floor")
+	}
+	if _, err := p.Join(80, func(pool.Gift) {}); err != nil {
+		t.Errorf("a floor where one of 60 has gone: %v", err)
+	}
+}
+
+// F6: a claim does not wait for a floor that others have answered for already, though they
+// did not give what it lacks.
+func TestClaimBesideAFloorThatWasNotGiven(t *testing.T) {
+	p := newPool(t, 100)
+	a, b := &tenant{name: "a"}, &tenant{name: "b", floor: 20}
+	a.join(t, p)
+	if !a.reserve(100) {
+		t.Fatal("an empty pool")
+	}
+	b.join(t, p)
+	a.gifts[0].Answered() // all that a has is in use
+	if !b.claim(10) || len(a.gifts) != 2 {
+		t.Fatalf("b wants 10 of its floor: a was asked for %v", a.gifts)
+	}
+	a.release(10)
+	a.gifts[1].Answered()
+	if len(b.ended) != 1 || !b.ended[0].Accept() {
+		t.Error("a has given what b waits for, and b was not told")
 	}
 }
 
