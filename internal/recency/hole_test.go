@@ -49,6 +49,21 @@ func TestUnfinishedNote(t *testing.T) {
 	}
 }
 
+// Of several notes that are still being written each comes out, whichever ends first.
+func TestUnfinishedNotes(t *testing.T) {
+	l := NewLog[int](func() {})
+	ends := []func(*int){slow(l), slow(l), slow(l)}
+	var out []int
+	for i := len(ends) - 1; i >= 0; i-- {
+		l.Drain(func(v *int) { out = append(out, *v) })
+		ends[i](&i)
+	}
+	l.Drain(func(v *int) { out = append(out, *v) })
+	if !slices.Equal(out, []int{2, 1, 0}) {
+		t.Errorf("came out: %v", out)
+	}
+}
+
 // What begins when a note has ended comes out after it, though the note had not
 // ended when Drain came by.
 func TestNoteThatEndsDuringDrain(t *testing.T) {
