@@ -233,6 +233,28 @@ func TestEdgeOfOneWhoLeft(t *testing.T) {
 	})
 }
 
+// F5: who has ceased to wait for a creator is in no circle with it.
+func TestAwaitedCreatorIsLeft(t *testing.T) {
+	a, b := begin(background, "a"), begin(background, "b")
+	await := func(creator, by *flight.Flight[string]) (over func(), ok bool) {
+		return flight.CreatorOf(creator.Context()).Await(flight.AskerOf(by.Context()))
+	}
+	over, ok := await(a, b)
+	if !ok {
+		t.Fatal("a circle of one edge")
+	}
+	if _, ok := await(b, a); ok {
+		t.Error("the circle is not told")
+	}
+	over()
+	if over, ok = await(b, a); !ok {
+		t.Fatal("b has left, and a cannot wait for it")
+	}
+	over()
+	a.Finish("", nil, nil)
+	b.Finish("", nil, nil)
+}
+
 // F5: the edge of the caller that began a flight is that caller's alone: who waits
 // for it after that caller left has one of its own.
 func TestStarterLeaves(t *testing.T) {

@@ -143,6 +143,37 @@ func TestRideAlone(t *testing.T) {
 	})
 }
 
+// F4: a caller whose context has ended asks for nothing.
+func TestRideAfterItsContext(t *testing.T) {
+	h := newHouse()
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	if _, role, err := h.get(ctx, "k", 0, says("v")); !errors.Is(err, context.Canceled) || role != flight.None || h.made.Load() != 0 {
+		t.Errorf("role %v, %v, %d made", role, err, h.made.Load())
+	}
+}
+
+// broken is a context that cannot be waited for.
+type broken struct{ context.Context }
+
+func (broken) Done() <-chan struct{} { panic("broken") }
+
+// F4: a caller whose context panics has left: the creator, with nobody else, ends.
+func TestRideWithABrokenContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the context's panic was lost")
+				}
+			}()
+			_, _, _ = h.get(broken{background}, "k", 0, obedient)
+		}()
+		h.running.Wait() // for ever, if its context does not end
+	})
+}
+
 // F4: a creator that succeeds although it was cancelled is kept, and one who came
 // meanwhile gets its value; the error of a cancelled one is nobody's.
 func TestRideLate(t *testing.T) {
@@ -526,4 +557,36 @@ func TestCreatorSettles(t *testing.T) {
 	if edges != 0 || len(left) != parts {
 		t.Errorf("the creator of %d parts waits for %d, and has ended", len(left), edges)
 	}
+}
+
+// A blob that another caller brought and that was refused is no answer for one who has none:
+// that caller asks again, and makes the value.
+func TestRideWithABlob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		ride := func(blob bool, make func() (*tenant, error)) error {
+			_, err := h.Ride(background, flight.Want[string, *tenant]{
+				Key: "k", Name: "k", Blob: blob,
+				Look: func() (bool, error) { return false, nil },
+				Make: func(context.Context) (*tenant, error) { return make() },
+				Keep: func(*tenant) {}, Take: func(*tenant) {},
+			})
+			return err
+		}
+		refuse := make(chan struct{})
+		brought, joined := make(chan error, 1), make(chan error, 1)
+		go func() {
+			brought <- ride(true, func() (*tenant, error) { <-refuse; return nil, fault.ErrRefused })
+		}()
+		synctest.Wait()
+		go func() { joined <- ride(false, func() (*tenant, error) { return new(tenant), nil }) }()
+		synctest.Wait()
+		close(refuse)
+		if err := <-brought; !errors.Is(err, fault.ErrRefused) {
+			t.Errorf("who brought the blob: %v", err)
+		}
+		if err := <-joined; err != nil {
+			t.Errorf("who joined without one: %v", err)
+		}
+	})
 }
