@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -155,6 +156,34 @@ func TestProgramWinsOverEnvironment(t *testing.T) {
 	}
 	if got := r.Constants().Capacity(constants.CPU).String(); got != "unlimited" {
 		t.Errorf("constants on cpu: %s, the program said unlimited", got)
+	}
+}
+
+// T4, T10: the policy that the environment gives a kind stands, also where the program says
+// the kind's capacity.
+func TestPolicyOfConstants(t *testing.T) {
+	vars := map[string]string{"ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY": "cpu:9:cost;gpu:1"}
+	r := open(t, kiln.Config{Lookup: environment(vars), CPUConstantsMiB: kiln.LimitOf(1)})
+	for kind, evicts := range map[constants.Kind]bool{constants.CPU: true, constants.GPU: false} {
+		e := must(r.Constants().Engine(kind, 0, ""))
+		get := func(id string, cost time.Duration) {
+			l, _, err := e.Get(ctx, constants.Key{ID: id}, 1<<20, constants.Options{Cost: cost}, func(context.Context) (constants.Value, error) {
+				return constants.Value{Any: id, Bytes: 1 << 20}, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.End()
+		}
+		get("cheap", time.Second)
+		get("dear", time.Hour)
+		l, dear := e.Lookup(constants.Key{ID: "dear"})
+		if dear {
+			l.End()
+		}
+		if dear != evicts {
+			t.Errorf("%s: the dear one is kept: %v, want %v", kind, dear, evicts)
+		}
 	}
 }
 
