@@ -50,6 +50,23 @@ func TestSessionOpenedBesideClose(t *testing.T) {
 	}
 }
 
+// Q1: a session with a pool of its own takes nothing from the runtime's.
+func TestPoolOfASession(t *testing.T) {
+	pool, err := sessioncache.NewPool(kiln.LimitOf(100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, kiln.Config{SessionBytes: kiln.LimitOf(10)})
+	s, err := r.Session(kiln.SessionConfig{Pool: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set(t, s, 1, 60, 0)
+	if held, _ := pool.Use(); held != 60 || r.Stats().SessionBytes != 0 {
+		t.Errorf("%d bytes of its own pool, %d of the runtime's: want 60 and 0", held, r.Stats().SessionBytes)
+	}
+}
+
 // gated is a log handler that waits when it is asked for the first time.
 type gated struct {
 	slog.Handler
