@@ -154,11 +154,16 @@ func TestKernelOfAnotherKey(t *testing.T) {
 func TestExecutorOfAnotherRuntime(t *testing.T) {
 	fake := newCounted()
 	foreign := executor(t, open(t, kiln.Config{}), fake)
-	r := open(t, kiln.Config{})
+	var told []kiln.Event
+	r := open(t, kiln.Config{Listen: func(e kiln.Event) { told = append(told, e) }})
 	g := group(t, session(t, r), 1)
 	defer g.Close()
-	if _, err := g.Kernel(ctx, "n", foreign, source("a")); !errors.Is(err, kiln.ErrInvalid) || fake.compiles.Load() != 0 {
+	_, err := g.Kernel(ctx, "n", foreign, source("a"))
+	if !errors.Is(err, kiln.ErrInvalid) || fake.compiles.Load() != 0 {
 		t.Errorf("%v after %d compiles", err, fake.compiles.Load())
+	}
+	if len(told) != 1 || told[0].Kind != kiln.Failed || told[0].Err != err || told[0].Key != "a" {
+		t.Errorf("the listener was told %+v, want the failure", told) // C8
 	}
 }
 
