@@ -88,6 +88,8 @@ func TestUsesAfterAClockOfAnotherAge(t *testing.T) {
 	r.clock(-100 * 365 * 24 * time.Hour)
 	s.fill(1, 3, 10)
 	r.want("use", s.has(1), []int{1})
+	s.shut()
+	r.must(os.Remove(r.path("d/lease/index"))) // which has the uses, too
 	s.reopen()
 	s.fill(4, 4, 10)
 	r.want("have", s.has(1, 2, 3, 4), []int{1, 3, 4})
@@ -215,6 +217,7 @@ func TestUsesOfAPlaceTakenAgainUnderAClockSetBack(t *testing.T) {
 	b.fill(1, 3, 100*kib)
 	r.want("use", b.has(1), []int{1})
 	b.shut()
+	r.must(os.Remove(r.path("d/lease/index"))) // which has the uses, too
 	b = r.open("d", 350*kib, lru)
 	b.fill(4, 4, 100*kib)
 	r.want("have", b.has(1, 2, 3, 4), []int{1, 3, 4})

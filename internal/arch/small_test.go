@@ -11,8 +11,8 @@ import (
 // types, constants and variables. Fields are not counted.
 const (
 	MostPackages = 24
-	// Of these, 10 are package encoder and 1 is ops.Attention, which came after the limit of 800.
-	MostIdentifiers = 800 + 7
+	// Of these, 11 came after the limit of 800: package encoder and ops.Attention.
+	MostIdentifiers = 800 + 8
 )
 
 // Small finds a public surface with more packages or identifiers than given.
