@@ -58,13 +58,13 @@ func (s *Session) event(m message) (after func()) {
 	st := s.state
 	switch m := m.(type) {
 	case acquire:
-		if !st.sifted(&m.sifts, 0) {
+		if !st.acquireSifted(&m.sifts, m.use) {
 			s.actor.Tell(m)
 			break
 		}
 		s.admit(m)
 	case *write:
-		if !st.sifted(&m.sifts, m.value.Bytes) {
+		if !st.writeSifted(&m.writing) {
 			s.actor.Tell(m)
 		} else if m.turns > 0 || m.take() {
 			s.set(m)
@@ -72,7 +72,7 @@ func (s *Session) event(m message) (after func()) {
 	case take:
 		s.take(m)
 	case *ask:
-		if m.ended && !st.sifted(&m.sifts, m.value.Bytes) {
+		if m.ended && !st.createdSifted(&m.sifts, &m.call, m.value.Bytes) {
 			s.actor.Tell(m) // one that asks needs no room, and its leaving must not overtake it
 		} else if m.ended {
 			s.created(m)

@@ -73,7 +73,7 @@ func TestGiftEndsWhileTheGiverIsInUse(t *testing.T) {
 		s.touched.Add(touched.Most) // users came and went
 		_, more = s.give(&gift, 1, Floor{}, policy.Busy, ForPool)
 		s.touched.Turn()
-		if !s.sifted(new(int), 0) {
+		if !s.sifted(new(int), 1, 0) {
 			t.Fatal("a write needs room")
 		}
 		s.touched.Turn()

@@ -100,12 +100,32 @@ func (s *state) evictOne(why Cause) bool {
 	return true
 }
 
-// sifted sees to it that the group that has to go for one more, of the bytes given, is
-// found at once: what is in use is passed over as far as a turn goes. It reports whether
-// that is done, or has been tried often enough: users may come and go as fast. turns counts
-// those of the one that needs the room that were not enough.
-func (s *state) sifted(turns *int, bytes int64) bool {
-	return s.closed || !s.over(1, bytes) || s.sift(turns)
+// sifted sees to it that the group that has to go for the groups and bytes given is found
+// at once: what is in use is passed over as far as a turn goes. It reports whether that is
+// done, or has been tried often enough: users may come and go as fast. turns counts those
+// of the one that needs the room that were not enough. Where no group has to go none is
+// passed over: sieve would take their marks.
+func (s *state) sifted(turns *int, groups, bytes int64) bool {
+	return s.closed || !s.fitsEver(bytes) || !s.over(groups, bytes) || s.sift(turns)
+}
+
+// writeSifted is sifted for a Set, createdSifted for the end of a creator, and
+// acquireSifted for a request.
+func (s *state) writeSifted(m *writing) bool {
+	groups, bytes := m.needs(s.groupOf(m))
+	return s.sifted(&m.sifts, groups, bytes)
+}
+
+func (s *state) createdSifted(turns *int, c *call, bytes int64) bool {
+	groups := int64(0)
+	if c.group.late() && s.published.next(c.group) == nil {
+		groups = 1
+	}
+	return s.sifted(turns, groups, bytes)
+}
+
+func (s *state) acquireSifted(turns *int, use *asked) bool {
+	return s.published.resident(use.compiled, use.placed) != nil || s.sifted(turns, 1, 0)
 }
 
 // sift is sifted where a group has to go.

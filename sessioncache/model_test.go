@@ -8,15 +8,19 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kiln-cache/kiln/internal/hidden"
+	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
-// model is a naive session with policy fifo or lru: groups in a list, the next
-// victim first.
+// model is a naive session with policy fifo, lru or sieve: groups in a list, the next
+// victim first but for sieve, whose hand is at one of them.
 type model struct {
-	lru           bool
+	policy        string
 	groups, bytes int64
 	list          []*modelGroup
+	hand          *modelGroup
+	ahead         []int // shapes announced, soonest first
 	holds         map[string]int
 	freed         map[string]int
 }
@@ -24,6 +28,7 @@ type model struct {
 type modelGroup struct {
 	shape  int
 	filled bool
+	again  bool                   // asked for since sieve came by
 	names  map[string]*modelValue // by name and lane
 	leases int
 }
@@ -41,7 +46,8 @@ func (m *model) find(shape int) *modelGroup {
 		return nil
 	}
 	g := m.list[i]
-	if m.lru {
+	g.again = true
+	if m.policy == "lru" {
 		m.list = append(slices.Delete(m.list, i, i+1), g)
 	}
 	return g
@@ -49,10 +55,8 @@ func (m *model) find(shape int) *modelGroup {
 
 func (m *model) sums() (objects, bytes int64) {
 	for _, g := range m.list {
-		for _, v := range g.names {
-			objects++
-			bytes += v.bytes
-		}
+		objects += int64(len(g.names))
+		bytes += g.bytes()
 	}
 	return objects, bytes
 }
@@ -64,25 +68,87 @@ func (m *model) drop(v *modelValue) {
 }
 
 func (m *model) evict(g *modelGroup) {
+	if m.hand == g {
+		m.hand = nil // the first
+		if i := slices.Index(m.list, g) + 1; i < len(m.list) {
+			m.hand = m.list[i]
+		}
+	}
 	m.list = slices.DeleteFunc(m.list, func(o *modelGroup) bool { return o == g })
 	for _, v := range g.names {
 		m.drop(v)
 	}
 }
 
-// room evicts until it fits; leased groups last (S3), own never.
+// victim is the group to go of those that may: not one in use before others (S3), and
+// announced ones last, the one needed last first (S2).
+func (m *model) victim(inUse bool, may func(*modelGroup) bool) *modelGroup {
+	for _, leased := range []bool{false, true} {
+		if leased && !inUse {
+			break
+		}
+		able := func(g *modelGroup) bool { return g.leases > 0 == leased && may(g) }
+		if g := m.next(func(g *modelGroup) bool { return able(g) && !slices.Contains(m.ahead, g.shape) }); g != nil {
+			return g
+		}
+		for _, shape := range slices.Backward(m.ahead) {
+			if i := slices.IndexFunc(m.list, func(g *modelGroup) bool { return g.shape == shape && able(g) }); i >= 0 {
+				return m.list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// next is the one that the policy chooses.
+func (m *model) next(able func(*modelGroup) bool) *modelGroup {
+	if !slices.ContainsFunc(m.list, able) {
+		return nil
+	}
+	at := 0
+	if m.policy == "sieve" {
+		at = max(slices.Index(m.list, m.hand), 0)
+	}
+	for ; ; at = (at + 1) % len(m.list) {
+		switch g := m.list[at]; {
+		case !able(g):
+		case m.policy == "sieve" && g.again:
+			g.again = false
+		default:
+			m.hand = g
+			return g
+		}
+	}
+}
+
+// give evicts what nobody uses until that many bytes are free, or nothing is left.
+func (m *model) give(bytes int64) (freed int64) {
+	for freed < bytes {
+		victim := m.victim(false, func(g *modelGroup) bool { return g.bytes() > 0 })
+		if victim == nil {
+			break
+		}
+		freed += victim.bytes()
+		m.evict(victim)
+	}
+	return freed
+}
+
+func (g *modelGroup) bytes() (n int64) {
+	for _, v := range g.names {
+		n += v.bytes
+	}
+	return n
+}
+
+// room evicts until it fits; own never.
 func (m *model) room(groups, bytes int64, own *modelGroup) bool {
 	for {
 		_, used := m.sums()
 		if int64(len(m.list))+groups <= m.groups && used+bytes <= m.bytes {
 			return true
 		}
-		var victim *modelGroup
-		for _, g := range m.list {
-			if g != own && (victim == nil || victim.leases > 0 && g.leases == 0) {
-				victim = g
-			}
-		}
+		victim := m.victim(true, func(g *modelGroup) bool { return g != own })
 		if victim == nil {
 			return false
 		}
@@ -180,32 +246,39 @@ func (m *model) reset(owner string) {
 	}
 }
 
+// drawn has rapid tell what it had drawn where a helper fails.
+type drawn struct {
+	testing.TB
+	r *rapid.T
+}
+
+func (d drawn) Fatalf(format string, args ...any) { d.r.Fatalf(format, args...) }
+
 type leased struct {
 	*sessioncache.Lease
 	group *modelGroup
 	value *modelValue
 }
 
-func TestAgainstModel(t *testing.T) { // G1..G9, S3
+func TestAgainstModel(t *testing.T) { // G1..G9, S1..S3, Q5
 	rapid.Check(t, func(r *rapid.T) {
 		m := &model{
-			lru:    rapid.Bool().Draw(r, "lru"),
+			policy: rapid.SampledFrom([]string{"fifo", "lru", "sieve"}).Draw(r, "policy"),
 			groups: rapid.Int64Range(0, 5).Draw(r, "groups"), bytes: rapid.Int64Range(0, 30).Draw(r, "bytes"),
 			holds: map[string]int{}, freed: map[string]int{},
 		}
 		c := fifo(m.groups)
 		c.Bytes = sessioncache.LimitOf(m.bytes)
-		if m.lru {
-			c.Policy = "lru"
-		}
+		c.Policy = m.policy
 		if rapid.Bool().Draw(r, "colliding") {
 			c.Hash = func(string) uint64 { return 7 } // K2
 		}
-		s, err := sessioncache.Open(c)
+		watch := pressure.New(pressure.Config{Limit: 1 << 40})
+		s, err := sessioncache.Open(hidden.With(c, watch))
 		if err != nil {
 			r.Fatal(err)
 		}
-		p := &box{Session: s, t: t}
+		p := &box{Session: s, t: drawn{t, r}}
 		p.mu.freed = map[string]int{}
 		defer func() { _ = s.Close(bg) }()
 
@@ -221,7 +294,13 @@ func TestAgainstModel(t *testing.T) { // G1..G9, S3
 			mv := &modelValue{text: fmt.Sprint("v", i), owner: o.Owner, bytes: rapid.Int64Range(0, 12).Draw(r, "size")}
 			v := p.value(mv.text)
 			v.Bytes = mv.bytes
-			switch op := rapid.IntRange(0, 11).Draw(r, "op"); op {
+			switch op := rapid.IntRange(0, 13).Draw(r, "op"); op {
+			case 12:
+				m.ahead = rapid.SliceOfNDistinct(rapid.IntRange(1, 7), 0, 4, rapid.ID[int]).Draw(r, "ahead")
+				p.announce(m.ahead...)
+			case 13: // Q5
+				bytes := rapid.Int64Range(1, 20).Draw(r, "bytes")
+				want(r, "given", watch.Rooms()[0].Shrink(bg, bytes, pressure.Spare).Bytes, m.give(bytes))
 			case 0, 1, 2:
 				fits := m.set(n, key, mv)
 				if err := p.Set(bg, shape(t, n), name, v, o); (err == nil) != fits {
@@ -295,6 +374,12 @@ func TestAgainstModel(t *testing.T) { // G1..G9, S3
 			want(r, "groups", p.Groups(), int64(len(m.list)))
 			want(r, "objects", p.Len(), objects)
 			want(r, "bytes", p.Bytes(), bytes)
+			for n := range 8 {
+				is := slices.ContainsFunc(m.list, func(g *modelGroup) bool { return g.shape == n })
+				if p.Has(shape(t, n)) != is {
+					r.Fatalf("%d is resident: %v", n, !is) // what follows would differ too
+				}
+			}
 		}
 		for text, n := range m.freed {
 			p.freed(text, n)

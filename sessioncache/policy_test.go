@@ -76,6 +76,17 @@ func (b *box) announce(shapes ...int) {
 	}
 }
 
+// S1: where no group has to go, none of sieve's marks does.
+func TestSetsOfWhatIsThereTakeNoMarks(t *testing.T) {
+	s := open(t, sessioncache.Config{Policy: "sieve", Groups: sessioncache.LimitOf(2)})
+	for _, n := range []int{1, 2, 1, 2, 1, 3} { // 1 and 2 are marked, and 1 is the first
+		s.set(n, "x", "text")
+	}
+	if s.Has(shape(t, 1)) || !s.Has(shape(t, 2)) {
+		t.Error("the second went, want the first")
+	}
+}
+
 func TestAnnounced(t *testing.T) { // S2
 	p := open(t, fifo(3))
 	p.runs(1, 2, 3)

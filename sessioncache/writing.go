@@ -46,13 +46,10 @@ func (s *state) set(m *writing) (outcome, error) {
 		s.free(m.value)
 		return over, s.tooLarge(m.value.Bytes)
 	}
-	g := m.group
-	if g == nil {
-		g = s.published.resident(m.use.compiled, m.use.placed)
-		if !m.claimed && m.turns == 0 {
-			s.published.remember(m.use)
-			s.request(m.use, g == nil)
-		}
+	g := s.groupOf(m)
+	if m.group == nil && !m.claimed && m.turns == 0 {
+		s.published.remember(m.use)
+		s.request(m.use, g == nil)
 	}
 	s.void(m.shape(), m.name, m.options.Lane)
 	switch {
@@ -72,6 +69,14 @@ func (s *state) set(m *writing) (outcome, error) {
 		s.store(m, g)
 	}
 	return over, nil
+}
+
+// groupOf is the group that m is for, nil where the shape is new.
+func (s *state) groupOf(m *writing) *group {
+	if m.group != nil {
+		return m.group
+	}
+	return s.published.resident(m.use.compiled, m.use.placed)
 }
 
 // needs is what m needs besides what there is. g is nil where the shape is new.
