@@ -34,6 +34,9 @@ func (s *Store) Count(r fault.Reason) int64 { return s.Stats().Reasons[r] }
 // JournalEnd ends a change of the journal that has no lines.
 var JournalEnd = journalEnd(nil, totals{})
 
+// Sealed ends a text with its digest.
+var Sealed = sealed
+
 // SaveIndex writes the snapshot of the index now.
 func (s *Store) SaveIndex() {
 	_ = s.dir.mu.lock(context.Background())

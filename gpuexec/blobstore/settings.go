@@ -28,17 +28,31 @@ type settings struct {
 // settingsIn gives the settings that a folder has: none where their file is missing or
 // damaged. An error says that they may be there.
 func settingsIn(f folder) (have settings, err error) {
-	text, err := vfs.ReadFile(f, settingsFile, 256)
+	have, _, err = settingsAt(f, settingsFile)
+	return have, err
+}
+
+// signs tell a file of settings from others.
+type signs struct {
+	seal string // its end; empty = it has none
+	as   string // its first name, in tmp/
+	over string // seal of the file that it was to replace
+}
+
+// settingsAt gives those of a file with that name.
+func settingsAt(f folder, name string) (have settings, of signs, err error) {
+	text, err := vfs.ReadFile(f, name, 256)
 	switch {
 	case isGone(err) || errors.Is(err, fs.ErrInvalid) || errors.Is(err, vfs.ErrTooLong):
-		return settings{}, nil
+		return settings{}, signs{}, nil
 	case err != nil:
-		return settings{}, err
+		return settings{}, signs{}, err
 	}
 	lines := string(text[:max(0, len(text)-sealSize)])
 	if sealed(lines) != string(text) {
-		return settings{}, nil
+		return settings{}, signs{}, nil
 	}
+	of.seal = strings.TrimSuffix(string(text[len(lines):]), "\n")
 	for line := range strings.Lines(lines) {
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch name {
@@ -50,9 +64,11 @@ func settingsIn(f folder) (have settings, err error) {
 			if p := Policy(value); slices.Contains(policies, p) {
 				have.policy = p
 			}
+		case "draft":
+			of.as, of.over, _ = strings.Cut(value, " ")
 		}
 	}
-	return have, nil
+	return have, of, nil
 }
 
 // remembered gives the settings of a directory for a call that only reads.
@@ -111,12 +127,12 @@ func (d *directory) follow() {
 // read it writes only if it was given all. It is part of a change.
 func (d *directory) settle() error {
 	seen := d.s.main.stampOf(settingsFile)
-	was, err := settingsIn(d.s.main)
+	was, of, err := settingsAt(d.s.main, settingsFile)
 	have := was
 	if !d.settled || d.unwritten {
 		have = was.with(d.s.cfg.given())
 	}
-	if d.draft != nil && (have == was || have != d.draft.settings) { // others have said it, or more
+	if d.draft != nil && (have == was || have != d.draft.settings || of.seal != d.draft.over) { // others have said it, or more
 		_ = d.s.main.Remove(d.draft.name) // else the next sweep removes it
 		d.draft = nil
 	}
@@ -124,7 +140,7 @@ func (d *directory) settle() error {
 	if have != was {
 		writable := err == nil || have.capacity.Given() && have.policy != ""
 		if writable && d.draft == nil {
-			d.look = func() { d.write(have) }
+			d.look = func() { d.write(have, of.seal) }
 			return errMore
 		}
 		if err := d.change(); err != nil { // so that others look again
@@ -151,10 +167,11 @@ func (d *directory) settle() error {
 type draft struct {
 	settings
 	name string
-	err  error // it could not be written
+	over string // seal of the file that it is to replace
+	err  error  // it could not be written
 }
 
-func (d *directory) write(have settings) {
+func (d *directory) write(have settings, over string) {
 	text := ""
 	if have.capacity.Given() {
 		text = fmt.Sprintf("capacity %v\n", have.capacity)
@@ -162,8 +179,36 @@ func (d *directory) write(have settings) {
 	if have.policy != "" {
 		text += fmt.Sprintf("policy %s\n", have.policy)
 	}
-	name := tmpDir + "/" + hostlock.Unique()
-	d.draft = &draft{have, name, vfs.WriteNew(d.s.main, name, true, []byte(sealed(text)))}
+	name := tmpDir + "/" + hostlock.Unique() + settingsSuffix
+	text += fmt.Sprintf("draft %s %s\n", path.Base(name), over)
+	d.draft = &draft{have, name, over, vfs.WriteNew(d.s.main, name, true, []byte(sealed(text)))}
+}
+
+// settingsSuffix ends the names of such files in tmp/.
+const settingsSuffix = ".settings"
+
+// takeSettings puts back what others had given, where a process was killed between the two
+// steps of supersede: the file of that name in tmp/ is none that its own was to replace. It is
+// part of a change.
+func (d *directory) takeSettings(name string) error {
+	f := d.s.main
+	_, left, err := settingsAt(f, name)
+	_, now, e := settingsAt(f, settingsFile)
+	if err = errors.Join(err, e); err != nil {
+		return err
+	}
+	if left.seal == "" || now.as != path.Base(name) || left.as == now.as || left.seal == now.over {
+		return nil
+	}
+	if err := d.change(); err != nil { // so that others look again
+		return err
+	}
+	if err := f.Rename(name, settingsFile); err != nil {
+		return err
+	}
+	d.sync(leaseDir + "/")
+	d.follow()
+	return nil
 }
 
 // publishSettings gives the draft its name, in place of the settings that were seen. What

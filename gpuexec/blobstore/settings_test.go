@@ -384,6 +384,51 @@ func TestStoppedWhileItSettles(t *testing.T) {
 	}
 }
 
+// P7, P8: who is killed before it has put back what others have given leaves that to the next
+// open; what it was to replace, and what it has not given yet, that leaves alone.
+func TestKilledWhileItSettles(t *testing.T) {
+	r := newRig(t)
+	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+	late, later := newStall("rename lease/settings"), newStall("after rename lease/settings")
+	done := make(chan *shop)
+	go func() {
+		done <- r.open("d", 2*mib, shortLease, on(func(f vfs.FS) vfs.FS { late.FS, later.FS = f, late; return later }), func(c *blobstore.Config) { c.DefaultPolicy = true })
+	}()
+	killed := func(name string) string { // by another process, whose files have other names
+		r.must(os.CopyFS(r.path(name), os.DirFS(r.path("d"))))
+		left := r.names(name + "/tmp")[0]
+		other := strings.Repeat("0", 24) + left[24:]
+		for _, file := range []string{"tmp/" + left, "lease/settings"} {
+			text := string(r.read(r.path(name + "/" + file)))
+			r.write(r.path(name+"/"+file), []byte(blobstore.Sealed(strings.ReplaceAll(text[:len(text)-17], left, other))))
+		}
+		dead := r.path(name + "/tmp/" + other)
+		r.must(os.Rename(r.path(name+"/tmp/"+left), dead))
+		old := r.now().Add(-2 * time.Hour)
+		r.must(os.Chtimes(dead, old, old))
+		s := r.open(name, mib, byDefault)
+		text, _, _ := strings.Cut(string(r.read(r.path(name+"/lease/settings"))), "draft")
+		return strings.ReplaceAll(text, "\n", " ") + words(s.usage().Capacity, len(r.names(name+"/tmp")))
+	}
+	<-late.reached
+	r.want("before it has given its own", killed("before"), "capacity 10485760 policy fifo 10485760 0")
+	lowered := r.open("d", 3*mib, shortLease, policy(blobstore.LRU))
+	r.want("before, and others have", killed("others"), "capacity 3145728 policy lru 3145728 0")
+	lowered.shut()
+	close(late.resume)
+	<-later.reached
+	r.want("before it has put theirs back", killed("between"), "capacity 3145728 policy lru 3145728 0")
+	close(later.resume)
+	<-done
+
+	late = newStall("after rename lease/settings")
+	go func() { done <- r.open("d", 4*mib, late.config, func(c *blobstore.Config) { c.DefaultPolicy = true }) }()
+	<-late.reached
+	r.want("when it has given its own", killed("after"), "capacity 4194304 policy lru 4194304 0")
+	close(late.resume)
+	<-done
+}
+
 // once is a file system that exchanges names once, and at the second time has a fault.
 type once struct {
 	*stall

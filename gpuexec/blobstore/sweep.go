@@ -120,12 +120,18 @@ func (s *Store) sweep() {
 // giveBack looks whether a process was killed before it gave back what it had taken of others:
 // see supersede and replaceRefused.
 func (s *Store) giveBack(name string) error {
-	if !strings.HasSuffix(name, refusedSuffix) {
+	var back func() error
+	switch {
+	case strings.HasSuffix(name, refusedSuffix):
+		back = func() error { return s.takeRefused(name) }
+	case strings.HasSuffix(name, settingsSuffix):
+		back = func() error { return s.dir.takeSettings(name) }
+	default:
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(s.base, patience)
 	defer cancel()
-	return s.dir.alter(ctx, func() error { return s.takeRefused(name) })
+	return s.dir.alter(ctx, back)
 }
 
 // own shows other processes that this one lives.
