@@ -154,6 +154,10 @@ func (c *Cache) make(m *making) (Built, error) {
 		}
 		return b, err
 	}
+	if k.kind == normal && k.Load == nil && k.StoredKey != "" && c.cfg.Store != nil {
+		o.Reason, o.Field = fault.Disabled, "blob"
+		c.tellBlobless(k.Backend, nil)
+	}
 	if !m.stored || c.cfg.Store == nil {
 		return m.create()
 	}
@@ -299,10 +303,8 @@ func (c *Cache) write(n *node, claim Claim, backend string, keep bool) {
 	blob, err := blobOf(ctx, n)
 	if err != nil {
 		if errors.Is(err, fault.ErrUnsupported) {
-			if _, told := c.blobless.LoadOrStore(backend, true); !told { // SPEC P17
-				c.log.Warn("artefacts: nothing native of this backend is stored: it gives no blobs", "backend", backend,
-					"reason", string(fault.Disabled), "field", "blob", "error", err)
-			}
+			c.counters.reason(fault.Disabled)
+			c.tellBlobless(backend, err)
 			return
 		}
 		c.log.Warn("artefacts: no blob to store", "key", n.Key, "error", err)
@@ -317,4 +319,16 @@ func (c *Cache) write(n *node, claim Claim, backend string, keep bool) {
 		}
 		c.log.Log(ctx, level, "artefacts: not stored", "key", n.Key, "error", err)
 	}
+}
+
+// tellBlobless tells once of a backend that gives no blobs (SPEC P17).
+func (c *Cache) tellBlobless(backend string, err error) {
+	if _, told := c.blobless.LoadOrStore(backend, true); told {
+		return
+	}
+	why := []any{"backend", backend, "reason", string(fault.Disabled), "field", "blob"}
+	if err != nil {
+		why = append(why, "error", err)
+	}
+	c.log.Warn("artefacts: nothing native of this backend is stored: it gives no blobs", why...)
 }

@@ -509,3 +509,30 @@ func TestLoadOfNegativeBytes(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// P17: a kernel whose device gives no blobs counts as disabled, each, and is logged once for
+// its backend. It was not counted.
+func TestKernelsWithoutBlobsAreCounted(t *testing.T) {
+	log := new(strings.Builder)
+	c, err := artefacts.Open(artefacts.Config{Store: newShelf(t), Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"a", "b", "a"} {
+		l, _, err := c.Get(t.Context(), artefacts.Request{Key: key, StoredKey: key, Backend: "gpu",
+			Create: func(context.Context) (artefacts.Built, error) {
+				return artefacts.Built{Blob: func(context.Context) ([]byte, error) { return nil, fault.ErrUnsupported }}, nil
+			},
+			Load: func(context.Context, []byte) (artefacts.Built, error) { return artefacts.Built{}, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.End()
+	}
+	if err := errors.Join(c.Settle(t.Context()), c.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if n := c.Stats().Reasons[fault.Disabled]; n != 2 || strings.Count(log.String(), "it gives no blobs") != 1 {
+		t.Errorf("counted %d of 2, logged %s", n, log)
+	}
+}

@@ -72,7 +72,7 @@
 // quicker, but that of 768 x 3072 is nearly twice as quick (docs/devices.md has the command).
 // A primitive goes with the last program that uses it, unless it is one of the 64, of at most
 // 8 MiB together, that a device keeps. There are no blobs: fault.ErrUnsupported, of which a
-// store tells once (SPEC P17).
+// store tells once, and counts each (SPEC P17).
 //
 // # Constants
 //

@@ -35,12 +35,15 @@ func (e *Engine) request(s *Spec) (*request, error) {
 	r.primitive = r.asking(r.key)
 	r.primitive.Part = r.alone
 	r.primitive.Create = func(ctx context.Context) (artefacts.Built, error) { return (&making{request: r}).create(ctx) }
-	if r.unhashable == "" && e.blobs(&r.spec) {
-		stored, err := r.spec.append(nil, false)
-		if err != nil {
-			return nil, err
-		}
-		r.primitive.StoredKey = string(stored)
+	if r.unhashable != "" {
+		return r, nil
+	}
+	stored, err := r.spec.append(nil, false)
+	if err != nil {
+		return nil, err
+	}
+	r.primitive.StoredKey = string(stored) // without a Load a store is told of it (SPEC P17)
+	if e.blobs(&r.spec) {
 		r.primitive.Load = func(ctx context.Context, blob []byte) (artefacts.Built, error) {
 			return (&making{request: r}).load(ctx, blob)
 		}
