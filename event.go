@@ -114,7 +114,7 @@ func (r *Runtime) announcer() progress.Announcer {
 			guard.Call(func() {
 				r.cfg.Compiling(gpuexec.CompileEvent{Key: key, Name: key, Phase: phase, Elapsed: elapsed, Err: err})
 			}, func(err error) {
-				r.logger.Error("kiln: listener", "key", key, "error", err)
+				r.logger.Error("kiln: listener", "key", fault.Printable(key), "error", err)
 			})
 		})
 	}

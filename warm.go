@@ -288,7 +288,7 @@ func (w *warming) one(ctx context.Context, g *Group, e Entry) {
 			return
 		case err != nil:
 			rank = len(ways) - 1
-			w.session.runtime.logger.Warn("kiln: warm", "key", e.Key, "backend", e.Backend, "error", err)
+			w.session.runtime.logger.Warn("kiln: warm", "key", fault.Printable(string(e.Key)), "backend", e.Backend, "error", err)
 		}
 		if rank >= 0 {
 			w.mu.Lock()

@@ -74,7 +74,7 @@ func (s *shell) tell(fn func()) {
 func (s *shell) evicted(l lost) {
 	if s.telling.Offer(func() {
 		if s.debug {
-			s.log.Debug("artefacts: evicted", "key", l.key, "for", string(l.why))
+			s.log.Debug("artefacts: evicted", "key", fault.Printable(l.key), "for", string(l.why))
 		}
 		if s.cfg.Evicted != nil {
 			s.cfg.Evicted(l.key, l.why)

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/lease"
 )
@@ -115,6 +116,6 @@ func (c *Cache) free(n *node) {
 
 func (c *Cache) freeFailed(key string) func(error) {
 	return func(err error) {
-		c.log.Error("artefacts: the release of an artefact went wrong", "key", key, "error", err)
+		c.log.Error("artefacts: the release of an artefact went wrong", "key", fault.Printable(key), "error", err)
 	}
 }

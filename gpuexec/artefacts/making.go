@@ -78,7 +78,7 @@ func (m *making) run() {
 		took := c.since(start)
 		b.Cost = cmp.Or(b.Cost, took)
 		if err == nil && c.debug {
-			c.log.Debug("artefacts: made", "key", m.call.Key, "by", string(m.origin.Event), "took", took)
+			c.log.Debug("artefacts: made", "key", fault.Printable(m.call.Key), "by", string(m.origin.Event), "took", took)
 		}
 		return err
 	}, func(err error) {
@@ -180,13 +180,13 @@ func (c *Cache) make(m *making) (Built, error) {
 		}
 		if !blames(err) {
 			o.Reason, o.Field = fault.Degraded, ""
-			c.log.Warn("artefacts: what was stored was not loaded", "key", k.Key, "backend", k.Backend, "error", err)
+			c.log.Warn("artefacts: what was stored was not loaded", "key", fault.Printable(k.Key), "backend", k.Backend, "error", err)
 			c.guarded(m.claim.Abandon)
 			m.claim = nil
 			return m.create()
 		}
 		o.Reason, o.Field = refusal(err)
-		c.log.Warn("artefacts: what was stored was not loaded, and is set aside", "key", k.Key, "backend", k.Backend, "reason", string(o.Reason), "error", err)
+		c.log.Warn("artefacts: what was stored was not loaded, and is set aside", "key", fault.Printable(k.Key), "backend", k.Backend, "reason", string(o.Reason), "error", err)
 		refused = true
 		found = c.asked(func() Found { return m.claim.Refused(&m.ctx) })
 	}
@@ -307,7 +307,7 @@ func (c *Cache) write(n *node, claim Claim, backend string, keep bool) {
 			c.tellBlobless(backend, err)
 			return
 		}
-		c.log.Warn("artefacts: no blob to store", "key", n.Key, "error", err)
+		c.log.Warn("artefacts: no blob to store", "key", fault.Printable(n.Key), "error", err)
 		return
 	}
 	given = true
@@ -317,7 +317,7 @@ func (c *Cache) write(n *node, claim Claim, backend string, keep bool) {
 		if errors.Is(err, fault.ErrTooLarge) {
 			level = slog.LevelWarn
 		}
-		c.log.Log(ctx, level, "artefacts: not stored", "key", n.Key, "error", err)
+		c.log.Log(ctx, level, "artefacts: not stored", "key", fault.Printable(n.Key), "error", err)
 	}
 }
 

@@ -536,3 +536,36 @@ func TestKernelsWithoutBlobsAreCounted(t *testing.T) {
 		t.Errorf("counted %d of 2, logged %s", n, log)
 	}
 }
+
+// R3: the log has keys as people can read them, quoted and cut. It had all bytes of them.
+func TestKeysInTheLogAreReadable(t *testing.T) {
+	log, store := new(strings.Builder), newShelf(t)
+	store.full = fault.ErrTooLarge
+	c, err := artefacts.Open(artefacts.Config{Store: store, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := strings.Repeat("\x01", 300)
+	l, _, err := c.Get(t.Context(), artefacts.Request{Key: key, Backend: "gpu",
+		Create: func(context.Context) (artefacts.Built, error) {
+			return artefacts.Built{Cost: time.Second, Blob: func(context.Context) ([]byte, error) { return []byte("blob"), nil }}, nil
+		},
+		Load: func(context.Context, []byte) (artefacts.Built, error) { return artefacts.Built{}, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.End()
+	if err := errors.Join(c.Settle(t.Context()), c.SetCapacity(limit.Of(0), limit.Limit{}), c.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"artefacts: made", "artefacts: not stored", "artefacts: evicted"} {
+		if !strings.Contains(log.String(), what) {
+			t.Errorf("not logged: %s", what)
+		}
+	}
+	for line := range strings.Lines(log.String()) {
+		if len(line) > 600 {
+			t.Errorf("%d bytes: %s", len(line), line)
+		}
+	}
+}
