@@ -61,6 +61,9 @@ func (l *Library) operation(ctx context.Context, s *primitive.Spec) (_ *operatio
 		return nil, fault.Invalidf("onednn: describe", "direction %q: want one of %q", s.Op.Direction, slices.Sorted(maps.Keys(directions)))
 	}
 	if o.form, known = formOf(s.Kind, o.prop); !known {
+		if _, listed := formOf(s.Kind, directions[""]); !listed && !slices.Contains(elsewhere, s.Kind) {
+			return nil, fault.Invalidf("onednn: describe", "kind %.40q: oneDNN has none of this name", s.Kind)
+		}
 		return nil, failure("describe", fault.ErrUnsupported, "kind %q, direction %q", s.Kind, s.Op.Direction)
 	}
 	for _, take := range []func() error{o.tensors, o.algorithm, o.params} { // each relies on those before

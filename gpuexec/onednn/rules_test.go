@@ -231,6 +231,7 @@ func TestRefused(t *testing.T) {
 		want error
 	}{
 		{with(func(s *primitive.Spec) { s.Kind = "rnn" }), fault.ErrUnsupported},
+		{with(func(s *primitive.Spec) { s.Kind = "matmull" }), fault.ErrInvalid}, // what no version has is the caller's mistake
 		{with(func(s *primitive.Spec) { s.Engine = "gpu" }), fault.ErrUnsupported},
 		{with(func(s *primitive.Spec) { s.Runtime = "ocl" }), fault.ErrUnsupported},
 		{with(func(s *primitive.Spec) { s.Threads = 7 }), fault.ErrUnsupported},
@@ -243,7 +244,7 @@ func TestRefused(t *testing.T) {
 		{with(func(s *primitive.Spec) { s.Op.Tensors[0] = tensor{} }), fault.ErrInvalid},
 		{with(func(s *primitive.Spec) { s.Op.Tensors[0] = Dense("f32", 4, 9) }), fault.ErrInvalid}, // the library says so
 		{with(func(s *primitive.Spec) { s.Op.Tensors[0] = Dense("c64", 4, 8) }), fault.ErrUnsupported},
-		{with(func(s *primitive.Spec) { s.Op.Tensors[0] = Dense("f32", -4, 8) }), fault.ErrUnsupported},
+		{with(func(s *primitive.Spec) { s.Op.Tensors[0] = Dense("f32", -4, 8) }), fault.ErrInvalid},
 		{with(func(s *primitive.Spec) { s.Op.Tensors[0].Strides = []int64{-8, 1} }), fault.ErrInvalid},
 		{with(func(s *primitive.Spec) { s.Op.Tensors[0].Strides = []int64{8} }), fault.ErrInvalid},
 		{with(func(s *primitive.Spec) { s.Op.Tensors[0] = Dense("f32", 1<<40, 1<<40) }), fault.ErrTooLarge},

@@ -103,6 +103,9 @@ type form struct {
 
 var convolution = []string{"strides", "dilates", "padding_l", "padding_r"}
 
+// elsewhere are the kinds of oneDNN that have no form here.
+var elsewhere = []string{"batch_normalization", "deconvolution", "group_normalization", "lrn", "prelu", "resampling", "rnn", "shuffle"}
+
 // formOf is the form of a kind in a direction.
 func formOf(kind string, prop int32) (form, bool) {
 	back, data := prop >= backward, prop == backwardData

@@ -73,6 +73,9 @@ func check(t *primitive.Tensor, mayBeLate bool) error {
 		if size == atExecution && mayBeLate {
 			size = 1
 		}
+		if size < 0 && size != atExecution {
+			return fault.Invalidf("onednn: tensor", "dimension %d is %d: want 0 or more", i, size)
+		}
 		if size < 0 {
 			return failure("tensor", fault.ErrUnsupported, "dimension %d is %d: a size that is known at execution only has no form here", i, size)
 		}
