@@ -257,34 +257,6 @@ func TestRuntimeClosedFromWithin(t *testing.T) {
 	}
 }
 
-// F6, F8: so would the Free of an artefact that only a creator of a session holds, which
-// cannot use it.
-func TestRuntimeClosedByTheFreeOfAnotherType(t *testing.T) {
-	actorstest.Bubble(t, func(t *testing.T) {
-		r := open(t, kiln.Config{ArtefactEntries: kiln.LimitOf(0)})
-		g := group(t, session(t, r), 1)
-		defer g.Close()
-		goOn, answers := make(chan struct{}), make(chan error, 1)
-		first, leave := context.WithCancel(ctx)
-		go r.Artefacts().Get(first, artefacts.Request{Key: "k", Create: func(context.Context) (artefacts.Built, error) {
-			<-goOn
-			return artefacts.Built{Value: 1, Free: func() { answers <- closed(r) }}, nil
-		}})
-		synctest.Wait()
-		go kiln.Get(ctx, g, "n", kiln.Recipe[string]{Key: "k", Make: func(context.Context) (kiln.Made[string], error) { return kiln.Made[string]{}, nil }})
-		synctest.Wait()
-		leave()
-		synctest.Wait()
-		close(goOn)
-		if err := <-answers; !errors.Is(err, kiln.ErrCycle) {
-			t.Errorf("close: %v", err)
-		}
-		if err := closed(r); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // F8: so would the Free of what a creator of a session's Cache was given and left behind: its
 // context panics when the artefact has been made.
 func TestRuntimeClosedByTheFreeOfWhatACreatorLeft(t *testing.T) {

@@ -20,8 +20,9 @@ import (
 //
 // An error is that of Make, its PanicError or ErrGoexit, the context's, ErrCycle,
 // ErrClosed, or ErrInvalid: the name or the artefact holds a value of another
-// type, or the name stands for another key (SPEC G13). Nothing was kept then. A
-// caller whose context ends leaves alone, and others get the value.
+// type, or the name stands for another key (SPEC G13). Nothing was kept then, but an
+// artefact of another type has the name all the same. A caller whose context ends
+// leaves alone, and others get the value.
 //
 // A hit takes no lock and allocates nothing here, but the closures of a recipe
 // are the caller's to make: Lookup asks without one.
@@ -67,9 +68,8 @@ func is[T any](what, name string, v any) error {
 	return nil
 }
 
-// ask has a name stand for the artefact of a request. fits refuses an artefact
-// that the caller could not use, before the name stands for it, and what another
-// caller has put under the name meanwhile.
+// ask has a name stand for the artefact of a request. fits refuses what this caller
+// cannot use: others who wait for the name may be able to.
 func (g *Group) ask(ctx context.Context, start time.Time, name string, set options, q artefacts.Request, fits func(what, name string, v any) error) (sessioncache.Ref, error) {
 	var made, how artefacts.Outcome // made is the creator's, who may outlive this call
 	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(&q, set.linger)
@@ -79,22 +79,19 @@ func (g *Group) ask(ctx context.Context, start time.Time, name string, set optio
 			if err != nil {
 				return sessioncache.Value{}, err
 			}
-			if err := fits("artefact", q.Key, lease.Value()); err != nil {
-				g.session.runtime.crew.lend(lease.End) // its Free may close the runtime, which waits for this creator
-				return sessioncache.Value{}, err
-			}
 			made = outcome
 			g.session.record.note(g, name, &q, lease.Cost())
 			return sessioncache.Value{Any: lease.Value(), Bytes: lease.Bytes(), Cost: lease.Cost(), Free: lease.End, Leased: true}, nil
 		})
 	}
-	if err == nil {
-		if event == sessioncache.Miss {
-			how = made // this call waited for its creator's end
-		}
-		err = fits("name", name, ref.Value())
-	} else {
+	switch {
+	case err != nil:
 		err = failed(name, &q, err)
+	case event == sessioncache.Miss:
+		how = made // this call waited for its creator's end
+		err = fits("artefact", q.Key, ref.Value())
+	default:
+		err = fits("name", name, ref.Value())
 	}
 	g.tell(start, Event{Context: ctx, Name: name, Key: q.Key, Kind: Kind(event), Cost: ref.Cost()}, how, err)
 	return ref, err

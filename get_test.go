@@ -81,7 +81,7 @@ func TestNameOfAnotherType(t *testing.T) {
 }
 
 // An artefact that holds another type is ErrInvalid for the name that asks for it,
-// naming both types, and that name stays absent.
+// naming both types; the name stands for the artefact as it is.
 func TestArtefactOfAnotherType(t *testing.T) {
 	r := open(t, kiln.Config{})
 	a, b := session(t, r), session(t, r)
@@ -93,12 +93,38 @@ func TestArtefactOfAnotherType(t *testing.T) {
 	if !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), "holds a int, not a []uint8") || !strings.Contains(err.Error(), `"k"`) {
 		t.Errorf("got %v", err)
 	}
-	if n := b.Cache().Len(); n != 0 {
-		t.Errorf("%d names are left of it", n)
+	if v, ok := kiln.Lookup[int](h, "m"); !ok || v != 7 {
+		t.Errorf("the name stands for %d, %v", v, ok)
 	}
-	if v := must(kiln.Get(ctx, h, "m", of("k", 0))); v != 7 {
-		t.Errorf("asked for as it is: %d", v)
-	}
+}
+
+// F1, G13: a caller whose type fits is not refused for that of one who asked before it.
+func TestJoinedOneWhoAsksForAnotherType(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		r := open(t, kiln.Config{})
+		g, h := group(t, session(t, r), 1), group(t, session(t, r), 1)
+		defer g.Close()
+		defer h.Close()
+		goOn := make(chan struct{})
+		recipe := kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) {
+			<-goOn
+			return kiln.Made[int]{Value: 7}, nil
+		}}
+		wrong, right := make(chan error, 1), make(chan error, 1)
+		go func() { _, _ = kiln.Get(ctx, h, "n", recipe) }()
+		synctest.Wait()
+		go func() { wrong <- second(kiln.Get(ctx, g, "n", of("k", "seven"))) }()
+		synctest.Wait()
+		go func() { right <- second(kiln.Get(ctx, g, "n", recipe)) }()
+		synctest.Wait() // both wait for what h asked for
+		close(goOn)
+		if err := <-wrong; !errors.Is(err, kiln.ErrInvalid) {
+			t.Errorf("of another type: %v", err)
+		}
+		if err := <-right; err != nil {
+			t.Errorf("of its own type: %v", err)
+		}
+	})
 }
 
 // Callers of different types who wait for one computation: each gets its type's
