@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -545,9 +546,12 @@ func TestStoppedWhileTheRefusalsAreNotBack(t *testing.T) {
 	left := r.names("killed/tmp")[0]
 	dead := r.path("killed/tmp/" + strings.Repeat("0", 24) + left[24:])
 	r.must(os.Rename(r.path("killed/tmp/"+left), dead))
+	halved := dead[:len(dead)-len(".refused")] + "0.refused" // of one that was killed after a sound step
+	r.write(halved, full)
 	old := r.now().Add(-2 * time.Hour)
-	r.must(os.Chtimes(dead, old, old))
+	r.must(errors.Join(os.Chtimes(dead, old, old), os.Chtimes(halved, old, old)))
 	killed := r.open("killed", mib)
+	r.want("no older ones come back", bytes.Count(r.read(r.path("killed/lease/refused")), []byte("\n")), 2048-1+1)
 	r.want("after a kill", words(killed.get("b"), len(r.names("killed/tmp"))), "miss reason=absent 0")
 	killed.reopen()
 	r.want("import after a kill", words(killed.bring(archive), killed.get("b")), "map[quarantined:1] miss reason=absent")
