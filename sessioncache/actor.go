@@ -58,7 +58,7 @@ func (s *Session) event(m message) (after func()) {
 	st := s.state
 	switch m := m.(type) {
 	case acquire:
-		if !st.acquireSifted(&m.sifts, m.use) {
+		if !st.acquireSifted(&m.sifts, m.use) || !st.backRoomy(&m.turns, m.use.compiled) {
 			s.actor.Tell(m)
 			break
 		}
@@ -78,11 +78,6 @@ func (s *Session) event(m message) (after func()) {
 			s.created(m)
 		} else {
 			st.ask(&m.call)
-			if n := m.moved; n != nil {
-				m.value, m.ended = st.move(n), true
-				m.value.Free = func() { unpin(n) }
-				s.actor.Tell(m)
-			}
 		}
 	case left:
 		st.left(&m.ask.call, time.Now())

@@ -39,7 +39,6 @@ type call struct {
 	// The outcome, when it is among the effects to answer.
 	node  *node // pinned for the callers that wait
 	hit   bool  // the value was there
-	moved *node // in an evicted group: the shell brings it as a creator's
 	other *call // the flight to go aboard of
 	late  bool  // whose creator was cancelled before
 	err   error

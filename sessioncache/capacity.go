@@ -197,7 +197,7 @@ func (s *state) evict(g *group, why Cause) {
 	s.policy.Remove(g.policy)
 	g.policy, g.registered = nil, false
 	s.serve(g)
-	if why != Cleared && s.wanted.Groups.Allows(1) && s.wanted.Bytes.Allows(1) {
+	if before := s.evicted[g.shape]; why != Cleared && s.wanted.Groups.Allows(1) && s.wanted.Bytes.Allows(1) && (before == nil || g.grace.open()) {
 		s.evicted[g.shape] = g
 	}
 	s.vacated(g)

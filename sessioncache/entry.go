@@ -26,7 +26,6 @@ type entry struct {
 	lease bool   // its bytes are counted for the memory limit elsewhere
 	loose bool   // no group ever held it
 	taken bool   // it is not the session's any more; the actor sets it, before its pin goes
-	past  bool   // its group was evicted, and the one in its place has had the name; the actor's
 
 	dead atomic.Bool // taken out of its group; a group that died as a whole says so itself
 	cell lease.Cell

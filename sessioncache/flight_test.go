@@ -238,10 +238,6 @@ func TestClearedWhileMade(t *testing.T) { // F7
 		"reset all":  func(p *box) error { return p.ResetAll(bg) },
 		"reset":      func(p *box) error { return p.Reset(bg, "X") },
 		"set groups": func(p *box) error { return p.SetGroups(bg, sessioncache.LimitOf(0)) },
-		"evicted": func(p *box) error {
-			p.set(2, "n", "w") // capacity 1: the group being computed is all there is
-			return nil
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := open(t, fifo(1))

@@ -13,7 +13,7 @@ import (
 // group is everything cached for one compiled shape: the value of a node in the
 // session's table of shapes.
 type group struct {
-	dead   atomic.Bool // INVARIANT: set once, before the group is unlinked and the counts fall
+	dead   atomic.Bool // INVARIANT: set before the group is unlinked and the counts fall, unset after they rise, see back
 	filled atomic.Bool // it has held a name
 	names  *table.Table[entry]
 	slots  atomic.Pointer[slots] // names by NameID; nil until one is interned
@@ -174,20 +174,6 @@ func (s *state) served(g *group) {
 	if s.evicted[g.shape] == g {
 		delete(s.evicted, g.shape)
 	}
-}
-
-// lent is a name of the group that had to go for others while it serves handles, and in
-// whose place g is registered: its value is in memory still (SPEC C13). nil: there is none,
-// or another name has taken its place since.
-func (s *state) lent(g *group, hash uint64, name string, lane uint64) *node {
-	held := s.evicted[g.shape]
-	if held == nil || held == g || !g.registered {
-		return nil
-	}
-	if n := held.names.Hashed(hash, name, lane); n != nil && !n.Value.past {
-		return n
-	}
-	return nil
 }
 
 // settle drops what was retired of g as far as a turn goes: the rest in further turns.

@@ -340,12 +340,24 @@ func TestLeaseOutlivesGroup(t *testing.T) {
 	}
 }
 
+// outgrown is an open group that holds more than a capacity of ten bytes: it was evicted and
+// does not come back.
+func (b *box) outgrown(n int) *sessioncache.Group {
+	b.t.Helper()
+	g := b.hold(n)
+	for _, name := range []string{"six bytes", "six more"} {
+		if err := g.Set(bg, name, sessioncache.Value{Bytes: 6}, sessioncache.Options{}); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	return g
+}
+
 // G14: what a group would find in the one that took its place is removed there.
 func TestRemoveFromTheNextGroup(t *testing.T) {
-	p := open(t, fifo(1))
-	g := p.hold(1)
-	p.set(2, "n", "other") // evicts it
-	p.set(1, "n", "v")     // into the next of its shape
+	p := open(t, sessioncache.Config{Bytes: sessioncache.LimitOf(10)})
+	g := p.outgrown(1)
+	p.set(1, "n", "v") // into the next of its shape
 	want(t, "there", g.Remove("n", 0), true)
 	want(t, "n", p.get(1, "n"), "absent")
 	want(t, "there again", g.Remove("n", 0), false)

@@ -32,23 +32,7 @@ func (s *state) ask(c *call) {
 	c.began = true
 	c.group.flights++
 	s.published.running.Add(1)
-	if n := s.lent(c.group, c.hash, c.name, uint64(c.options.Lane)); n != nil && another("get", c.name, n.Value.key, c.options.Key) == nil {
-		c.hit, c.moved = true, n
-		return
-	}
 	s.effects.start = append(s.effects.start, c)
-}
-
-// move gives what a call has found in an evicted group as if a creator had made it: the
-// name of its own group gets the value, and a pin that its Free is to give back. The old
-// one keeps it for its handles.
-func (s *state) move(n *node) Value {
-	e := &n.Value
-	e.cell.Pin() // its group holds a pin
-	s.effects.memory -= e.own()
-	e.group.leased += e.own()
-	e.taken = true
-	return Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: e.lease}
 }
 
 // left is told that the caller of an ask has gone before its end. The creator of
@@ -154,9 +138,7 @@ func (s *state) created(c *call, v Value, err error) outcome {
 		s.published.failures.Add(1)
 		s.refuse(c, err)
 	default:
-		if !c.hit {
-			s.published.misses.Add(1)
-		}
+		s.published.misses.Add(1)
 		n := s.newNode(g, c.hash, c.name, c.options, v)
 		kept := may && s.keep(c, n)
 		n.Value.loose = !kept
@@ -172,7 +154,7 @@ func (s *state) created(c *call, v Value, err error) outcome {
 
 // keep puts a created value where it may stay. It stays nowhere if its name was
 // set while the creator ran, its group has gone, or it can never fit. A group that
-// went since nobody waited for it is no obstacle: another takes its place (SPEC F4).
+// went since nobody waited for it is no obstacle: it comes back (SPEC F4).
 func (s *state) keep(c *call, n *node) bool {
 	g := c.group
 	switch {
@@ -195,8 +177,8 @@ func (s *state) keep(c *call, n *node) bool {
 	return true
 }
 
-// keepLate puts a value into the group that is registered for the shape of gone, or into
-// a new one.
+// keepLate puts a value into the group that is registered for the shape of gone, or gone
+// is registered again.
 func (s *state) keepLate(gone *group, n *node) bool {
 	g := s.published.next(gone)
 	switch {
@@ -207,9 +189,8 @@ func (s *state) keepLate(gone *group, n *node) bool {
 	case !s.makeRoom(1, n.Value.bytes, nil):
 		return false
 	}
-	g = s.published.newGroup(gone.shape, gone.at.Hash())
-	s.register(g)
-	return s.write(g, n)
+	s.register(gone)
+	return s.write(gone, n)
 }
 
 // worth asks whether a group that is registered and still empty is worth what

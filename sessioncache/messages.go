@@ -32,6 +32,7 @@ type acquire struct {
 	actors.Reply[admitted]
 	use   *asked
 	sifts int // see state.sifted
+	turns int // see state.roomy
 }
 
 func (m acquire) Fail(err error) { m.Reply.Fail(err) }

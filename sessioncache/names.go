@@ -45,9 +45,6 @@ func (s *state) put(g *group, n *node) {
 	if id != nil {
 		n.Key = id.Key // one string for all groups
 	}
-	if held := s.lent(g, n.Hash(), n.Key, n.Sub); held != nil {
-		held.Value.past = true
-	}
 	old := g.names.Hashed(n.Hash(), n.Key, n.Sub)
 	s.count(g, old, n)
 	vacate(g, old)

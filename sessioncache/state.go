@@ -20,7 +20,7 @@ type state struct {
 
 	desk     flight.Desk[place, *call]
 	serving  []*group                       // groups out of the table that serve open handles (SPEC S7), see serve
-	evicted  map[shapegroups.Shape]*group   // of these, the last of a shape that had to go for others: see lent
+	evicted  map[shapegroups.Shape]*group   // of these, the last of a shape that had to go for others: see back
 	owners   map[string]map[*group]struct{} // the groups, of either kind, that have names of an owner
 	holds    map[string]int
 	makings  map[string]*making   // owners of names that are being made
@@ -131,12 +131,17 @@ func (s *state) acquire(use *asked) (*group, error) {
 	if g != nil {
 		return g, nil
 	}
-	g = s.published.newGroup(use.compiled, use.placed)
 	groups := s.published.capacity().Groups
-	switch {
-	case !groups.Allows(1):
-	case !groups.Allows(s.published.groups.Load()+1) && !s.policy.Worth(use.compiled, s.standing):
-	case s.makeRoom(1, 0, nil):
+	worth := groups.Allows(1) && (groups.Allows(s.published.groups.Load()+1) || s.policy.Worth(use.compiled, s.standing))
+	if worth {
+		if g = s.back(use.compiled); g != nil {
+			return g, nil
+		}
+	} else if g = s.evicted[use.compiled]; g != nil {
+		return g, nil
+	}
+	g = s.published.newGroup(use.compiled, use.placed)
+	if worth && s.makeRoom(1, 0, nil) {
 		s.register(g)
 		return g, nil
 	}
@@ -145,12 +150,42 @@ func (s *state) acquire(use *asked) (*group, error) {
 	return g, nil
 }
 
-// register publishes an empty group for which room was made.
+// back registers the group of a shape again that had to go for others and serves handles
+// still, so that nothing it holds is made again (SPEC F10). It gives nil if there is none,
+// or what it holds does not fit any more: then a new one comes beside it.
+func (s *state) back(shape shapegroups.Shape) *group {
+	g := s.evicted[shape]
+	if g == nil || !s.fitsNow(g.bytes) || !s.makeRoom(1, g.bytes, nil) {
+		return nil
+	}
+	s.register(g)
+	return g
+}
+
+// backRoomy is roomy for back.
+func (s *state) backRoomy(turns *int, shape shapegroups.Shape) bool {
+	g := s.evicted[shape]
+	if s.closed || g == nil || g.bytes == 0 || s.published.next(g) != nil || !s.policy.Worth(shape, s.standing) {
+		return true
+	}
+	return s.roomy(turns, nil, 1, g.bytes, true)
+}
+
+// register publishes a group for which room was made: an empty one, or again one that
+// serves.
 func (s *state) register(g *group) {
+	if g.serves > 0 {
+		s.served(g)
+	}
 	g.policy = s.policy.Admit(g.shape, g.bytes, g.cost.Value().Seconds())
 	g.policy.Of = g
-	g.registered = true
+	g.registered, g.vacant = true, false
+	g.aside.Store(false)
 	s.published.groups.Add(1)
+	s.published.objects.Add(g.objects)
+	s.published.bytes.Add(g.bytes)
+	s.share.changed(g.bytes)
+	g.dead.Store(false)
 	s.published.shapes.Put(g.at)
 }
 

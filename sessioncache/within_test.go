@@ -174,10 +174,8 @@ func TestTakeAsksOfWhatCameLater(t *testing.T) {
 // S2: what Take shows to fits is not freed meanwhile, also where it is of the group that has
 // taken the place of the handle's own.
 func TestTakeShowsNothingFreed(t *testing.T) {
-	s := open(t, fifo(1))
-	s.set(1, "a", "old")
-	h := s.hold(1)
-	s.set(2, "b", "evicts the group of h")
+	s := open(t, sessioncache.Config{Bytes: sessioncache.LimitOf(10)})
+	h := s.outgrown(1)
 	freed := false // ResetAll waits for what nobody uses
 	if err := s.Set(bg, shape(t, 1), "x", sessioncache.Value{Free: func() { freed = true }}, sessioncache.Options{}); err != nil {
 		t.Fatal(err)

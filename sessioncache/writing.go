@@ -55,6 +55,8 @@ func (s *state) set(m *writing) (outcome, error) {
 	switch {
 	case m.group != nil && !g.registered:
 		return over, s.storeHeld(m)
+	case g == nil && !s.backRoomy(&m.turns, m.use.compiled):
+		return again, nil
 	case m.group == nil && !s.published.capacity().Groups.Allows(1): // disabled: nothing is kept
 		s.free(m.value)
 	case !s.writeRoomy(m, g):
@@ -175,6 +177,9 @@ func (s *state) take(g *group, name string, hash uint64, lane Lane) (taken *node
 // what had the name is gone in any case. g is nil where the shape is new.
 func (s *state) store(m *writing, g *group) {
 	kept := s.fitsNow(m.value.Bytes)
+	if g == nil && kept {
+		g = s.back(m.use.compiled)
+	}
 	if g == nil && kept {
 		if kept = s.makeRoom(1, m.value.Bytes, nil); kept {
 			g = s.published.newGroup(m.use.compiled, m.use.placed)
