@@ -86,9 +86,8 @@ func (g *Group) keep(l *artefacts.Lease) error {
 // (SPEC G13: give it a name of its own, or a lane); the executor is not this
 // runtime's. Other errors are those of Executor.Compile.
 func (g *Group) Kernel(ctx context.Context, name string, executor *gpuexec.Executor, source gpuexec.Source, o ...Option) (*gpuexec.Kernel, error) {
-	const op = "kiln: kernel"
 	if g.none() {
-		return nil, noGroup(op)
+		return nil, noGroup(opKernel)
 	}
 	set, start := settle(o), g.clock()
 	ref, ok := g.room.Lookup(name, set.lane)
@@ -100,30 +99,41 @@ func (g *Group) Kernel(ctx context.Context, name string, executor *gpuexec.Execu
 			g.tell(start, Event{Context: ctx, Name: name, Key: source.Key}, artefacts.Outcome{}, err)
 			return nil, err
 		}
-		if ref, err = g.ask(ctx, start, name, set, q, is[*gpuexec.Kernel]); err != nil {
+		key := source.Key
+		if ref, err = g.ask(ctx, start, name, set, q, func(what, name string, v any) error {
+			return fitsKernel(what, name, v, executor, key)
+		}); err != nil {
 			return nil, err
 		}
 		return ref.Value().(*gpuexec.Kernel), nil
 	}
-	var err error
-	kernel, ok := ref.Value().(*gpuexec.Kernel)
-	switch {
-	case !ok:
-		err = want[*gpuexec.Kernel](op, "name", name, ref.Value())
-	case kernel == nil:
-		err = fault.Invalidf(op, "name %q holds a nil kernel, which Set gave it: remove it first", name)
-	case kernel.Executor() != executor:
-		err = fault.Invalidf(op, "name %q holds a kernel of another executor: give each executor a name or a lane of its own", name)
-	case kernel.Key() != source.Key:
-		err = anotherKey(op, name, kernel.Key(), source.Key)
-	}
+	err := fitsKernel("name", name, ref.Value(), executor, source.Key)
 	if g.listen != nil {
 		g.found(ctx, start, name, ref, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return kernel, nil
+	return ref.Value().(*gpuexec.Kernel), nil
+}
+
+const opKernel = "kiln: kernel"
+
+// fitsKernel refuses a value that is no kernel of this key on this executor: Set may have
+// given any.
+func fitsKernel(what, name string, v any, executor *gpuexec.Executor, key string) error {
+	kernel, ok := v.(*gpuexec.Kernel)
+	switch {
+	case !ok:
+		return want[*gpuexec.Kernel](opKernel, what, name, v)
+	case kernel == nil:
+		return fault.Invalidf(opKernel, "%s %q holds a nil kernel, which Set gave it: remove it first", what, name)
+	case kernel.Executor() != executor:
+		return fault.Invalidf(opKernel, "%s %q holds a kernel of another executor: give each executor a name or a lane of its own", what, name)
+	case kernel.Key() != key:
+		return anotherKey(opKernel, name, kernel.Key(), key)
+	}
+	return nil
 }
 
 // anotherKey refuses a name that was made from another key (SPEC G13).
@@ -137,10 +147,10 @@ func anotherKey(op, name, has, asked string) error {
 func (r *Runtime) kernel(executor *gpuexec.Executor, source gpuexec.Source) (artefacts.Request, error) {
 	number, own := r.number(executor)
 	if !own {
-		return artefacts.Request{}, fault.Invalidf("kiln: kernel", "the executor is not of this runtime: ask Runtime.Executor for it")
+		return artefacts.Request{}, fault.Invalidf(opKernel, "the executor is not of this runtime: ask Runtime.Executor for it")
 	}
 	if source.Key == "" {
-		return artefacts.Request{}, fault.Invalidf("kiln: kernel", "the source has no key: want the canonical key of the program")
+		return artefacts.Request{}, fault.Invalidf(opKernel, "the source has no key: want the canonical key of the program")
 	}
 	q := artefacts.OfKernel(executor, source)
 	q.Key = q.Backend + "#" + strconv.FormatUint(number, 10) + "\x00" + source.Key

@@ -149,6 +149,44 @@ func TestKernelOfAnotherKey(t *testing.T) {
 	}
 }
 
+// G13: a kernel that Set gave and that is found in an evicted group, which is a miss of
+// the new group, is checked like a hit.
+func TestKernelOfAnEvictedGroup(t *testing.T) {
+	r := open(t, kiln.Config{})
+	a, b := executor(t, r, newCounted()), executor(t, r, newCounted())
+	for _, c := range []struct {
+		what string
+		gave bool // a kernel, and not a nil one
+		exec *gpuexec.Executor
+		key  string
+	}{
+		{"nil", false, a, "s"},
+		{"of another executor", true, b, "s"},
+		{"of another key", true, a, "other"},
+	} {
+		s := must(r.Session(kiln.SessionConfig{Groups: kiln.LimitOf(1)}))
+		old := group(t, s, 1)
+		var k *gpuexec.Kernel
+		if c.gave {
+			k = must(old.Kernel(ctx, "first", a, source("s")))
+		}
+		if err := kiln.Set(ctx, old, "k", kiln.Made[*gpuexec.Kernel]{Value: k}); err != nil {
+			t.Fatal(err)
+		}
+		other := group(t, s, 2) // evicts it
+		if err := kiln.Set(ctx, other, "x", kiln.Made[int]{}); err != nil {
+			t.Fatal(err)
+		}
+		other.Close()
+		for _, g := range []*kiln.Group{old, group(t, s, 1)} {
+			defer g.Close()
+			if k, err := g.Kernel(ctx, "k", c.exec, source(c.key)); k != nil || !errors.Is(err, kiln.ErrInvalid) {
+				t.Errorf("%s: %v, %v; want ErrInvalid", c.what, k, err)
+			}
+		}
+	}
+}
+
 // G12: an executor of another runtime is refused: nobody would close it after the
 // kernels.
 func TestExecutorOfAnotherRuntime(t *testing.T) {
