@@ -235,9 +235,16 @@ func (c *asking) giveUp(left *pending) {
 // memory that the owner will fill.
 func (e *Engine) owned(o *Promise) (Outcome, error) {
 	e.cache.counters.promises.Add(1)
+	given := false
+	defer func() {
+		if !given { // its context has ended the goroutine
+			o.Abandon()
+		}
+	}()
 	if o.watched {
 		o.watch()
 	}
+	given = true
 	reserve := e.cache.cfg.Reserve
 	if reserve == nil {
 		return Outcome{Owner: o}, nil
@@ -298,12 +305,13 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 	own, end := ctx, guard.Context(ctx)
 	if out.Owner != nil {
 		own = out.Owner.Context()
-		stop := out.Owner.cancelAfter(end, max(0, cmp.Or(opts.Linger, e.cache.cfg.Linger)))
-		defer stop()
 	}
 	var v Value
 	announced := e.cache.cfg.slow.Begin(key.ID)
 	guard.Guard(func() (err error) {
+		if out.Owner != nil { // asks ctx, which may end the goroutine
+			defer out.Owner.cancelAfter(end, max(0, cmp.Or(opts.Linger, e.cache.cfg.Linger)))()
+		}
 		v, err = compute(own)
 		return err
 	}, func(failed error) {
