@@ -171,6 +171,9 @@ func (s *state) evict(n *node) bool {
 		return false
 	}
 	if n.Value.cell.Leased() { // what is pinned from now on sees that it is gone
+		if gone := s.apart[keyOf(n)]; gone != nil { // its last lease has ended, of which the actor is told late
+			s.forget(gone)
+		}
 		s.apart[keyOf(n)] = n
 		s.leased += n.Value.bytes
 		n.Value.apart.Store(true)

@@ -67,6 +67,34 @@ func (c *core) want(want string) {
 	}
 }
 
+// C13: a tensor apart whose last lease has ended may have a successor there before the
+// actor is told of it. Then it does not count as leased any more.
+func TestStateOfASuccessorApart(t *testing.T) {
+	c := newCore(t, 1, Cost)
+	held := func(name string, cost time.Duration) *node {
+		if why := c.admit(name, cost); why != "" {
+			t.Fatal(name, why)
+		}
+		p := c.owned[name]
+		n := c.newNode(p)
+		n.Value.cell.Init(nil)
+		n.Value.cell.Pin()
+		c.state.deliver(p, n)
+		return n
+	}
+	first := held("1a", 1)
+	held("1b", 2) // evicts it
+	first.Value.cell.Drop()
+	first.Value.cell.Drop() // its last lease; the actor is told late
+	second := held("1a", 4)
+	held("1c", 8) // evicts that
+	c.forget(first)
+	c.forget(second)
+	if len(c.apart) != 1 || c.leased != mib {
+		t.Errorf("%d bytes leased of %d tensors apart", c.leased, len(c.apart))
+	}
+}
+
 // T3, T4: room is what is neither resident nor reserved.
 func TestStateAdmits(t *testing.T) {
 	c := newCore(t, 5, NoEvict)
