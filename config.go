@@ -91,7 +91,9 @@ type Config struct {
 
 	// Artefacts, if not nil, is used in place of a cache that the runtime opens
 	// for itself; the runtime leaves it open. ArtefactEntries, ArtefactBytes, Evicted and
-	// the store's fields are then not heeded.
+	// the store's fields are then not heeded. MemoryLimit with it is ErrInvalid, and
+	// KILN_MEMORY_LIMIT bounds the rest: what it holds is not counted. Close does not wait
+	// for its creators.
 	Artefacts *artefacts.Cache
 
 	// Record notes what names come to stand for, so that Runtime.Record can write a
@@ -137,6 +139,9 @@ func (c Config) validate() error {
 	}
 	if c.StoreRequired && c.Artefacts != nil {
 		errs = append(errs, fault.Invalidf("kiln: open", "StoreRequired with Artefacts: a cache that is brought brings its store"))
+	}
+	if limit, err := env.ParseMemoryLimit(c.MemoryLimit); err == nil && c.Artefacts != nil && (limit.Auto || limit.Bytes > 0) {
+		errs = append(errs, fault.Invalidf("kiln: open", "MemoryLimit with Artefacts: what a cache that is brought holds is not counted; bound it by its Config.Bytes"))
 	}
 	if c.StoreRequired && (c.Store.ReadOnly || len(c.Store.Off) > 0) {
 		errs = append(errs, fault.Invalidf("kiln: open", "StoreRequired with Store.ReadOnly or Store.Off, for which nothing is stored: leave out either"))

@@ -208,6 +208,7 @@ func TestFailedOpen(t *testing.T) {
 		"no store":   {StoreRequired: true, MemoryLimit: "1024"},
 		"read only":  {StoreRequired: true, StoreDir: "x", Store: blobstore.Config{ReadOnly: true}},
 		"partly off": {StoreRequired: true, StoreDir: "x", Store: blobstore.Config{Off: []string{"cpu"}}},
+		"no count":   {MemoryLimit: "1MiB", Artefacts: open(t, kiln.Config{}).Artefacts()},
 		"two ways":   {StoreRequired: true, Artefacts: open(t, kiln.Config{}).Artefacts()},
 	} {
 		cfg.Lookup = environment(nil)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
+	"github.com/kiln-cache/kiln/gpuexec/artefacts"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 )
 
@@ -57,6 +58,37 @@ func TestDeadlineShorterThanTheCompile(t *testing.T) {
 			}
 			if made.Load() != c.made || v != int(7*c.made) || c.made == 1 && begun.Load() != 1 {
 				t.Errorf("%s: %d begun, %d made, got %d; want it made %d times", c.what, begun.Load(), made.Load(), v, c.made)
+			}
+		})
+	}
+}
+
+// F4: what the runtime says of lingering holds with a cache that is brought, too.
+func TestLingerWithArtefactsBrought(t *testing.T) {
+	for _, c := range []struct {
+		room    time.Duration
+		options []kiln.Option
+		ends    bool // at once
+	}{{0, nil, false}, {time.Hour, nil, false}, {-1, nil, true}, {0, []kiln.Option{kiln.Linger(0)}, true}} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			cache := must(artefacts.Open(artefacts.Config{}))
+			defer cache.Close(ctx)
+			g := group(t, session(t, open(t, kiln.Config{Artefacts: cache, Linger: c.room})), 1)
+			defer g.Close()
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			var ended atomic.Bool
+			_, err := kiln.Get(short, g, "n", kiln.Recipe[int]{Key: "k", Make: func(ctx context.Context) (kiln.Made[int], error) {
+				<-ctx.Done()
+				ended.Store(true)
+				return kiln.Made[int]{}, ctx.Err()
+			}}, c.options...)
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			synctest.Wait()
+			if ended.Load() != c.ends {
+				t.Errorf("%v, %v: ended %v", c.room, c.options, ended.Load())
 			}
 		})
 	}
