@@ -96,7 +96,6 @@ func (s *state) evictOne(why Cause) bool {
 		s.requests.all.Full(int(n))
 	}
 	s.evict(victim.Of.(*group), why)
-	s.published.evictions.Add(1)
 	return true
 }
 
@@ -188,6 +187,9 @@ func (s *state) evict(g *group, why Cause) {
 	s.touched.Add(1)
 	g.dead.Store(true)
 	p := s.published
+	if why != nothing && why != Cleared {
+		p.evictions.Add(1)
+	}
 	p.shapes.Remove(g.at)
 	p.objects.Add(-g.objects)
 	p.bytes.Add(-g.bytes)

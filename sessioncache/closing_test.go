@@ -41,10 +41,9 @@ func TestClosedWhileMade(t *testing.T) {
 // C5, C8, G12: a group that was evicted keeps what it found in the one that took its
 // place until it is closed, and that is a hit.
 func TestValueOfTheNextGroup(t *testing.T) {
-	p := open(t, fifo(1))
-	g := p.hold(1)
-	p.set(2, "n", "other") // evicts it
-	p.set(1, "n", "v")     // into the next of its shape
+	p := open(t, sessioncache.Config{Bytes: sessioncache.LimitOf(10)})
+	g := p.outgrown(1)
+	p.set(1, "n", "v") // into the next of its shape
 	hits := p.Stats().Hits
 	r, event, err := g.Get(bg, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) { panic("unreachable") })
 	if err != nil || event != sessioncache.Hit || r.Value() != "v" {

@@ -207,7 +207,6 @@ func (s *state) give(turns *int, bytes int64, kept Floor, most policy.Standing, 
 		}
 		freed.Add(pressure.Freed{Bytes: g.bytes, Leased: g.leased})
 		s.evict(g, why)
-		s.published.evictions.Add(1)
 	}
 	return freed, false
 }

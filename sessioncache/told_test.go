@@ -128,3 +128,22 @@ func TestThrashIsToldOffTheTurn(t *testing.T) {
 		}
 	})
 }
+
+// G9: each eviction that is told is counted, also that of a group for a name of its own.
+func TestEvictionsForOwnNamesAreCounted(t *testing.T) {
+	var l told
+	b := open(t, sessioncache.Config{Bytes: sessioncache.LimitOf(10), Evicted: l.evicted})
+	for _, name := range []string{"first", "second", "third"} {
+		if err := b.Set(bg, shape(t, 1), name, sessioncache.Value{Bytes: 6}, sessioncache.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.outgrown(2) // it has those of shape 1 go, and then goes itself
+	want(t, "counted", b.Stats().Evicted, uint64(4))
+	if err := b.Close(bg); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	want(t, "told", strings.Count(l.b.String(), ","), 4)
+}
