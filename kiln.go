@@ -183,8 +183,8 @@ const lingering = time.Minute
 // Executor gives the executor of a device, the same one each time; the first call
 // has it opened, for every caller that asks meanwhile, and ctx ends the waiting
 // only. The runtime closes it: one that somebody else has closed stays so.
-// ErrInvalid: the backend cannot be compared, so that nobody could tell whether it is
-// the same; a pointer can.
+// ErrInvalid: the backend cannot be compared, or does not equal itself, so that nobody
+// could tell whether it is the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
 	if r.none() {
 		return nil, errClosed
@@ -194,6 +194,9 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 	}
 	if !reflect.ValueOf(&backend).Elem().Comparable() {
 		return nil, fault.Invalidf("kiln: executor", "a backend of type %T cannot be compared: give a pointer to it", backend)
+	}
+	if again := backend; again != backend {
+		return nil, fault.Invalidf("kiln: executor", "a backend of type %T does not equal itself, as a NaN does not: give a pointer to it", backend)
 	}
 	id := executorID{backend, index}
 	var d *device

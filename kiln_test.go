@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -353,6 +354,12 @@ type uncomparable struct {
 	_ []int
 }
 
+// unequal is a backend that does not equal itself where its number is a NaN.
+type unequal struct {
+	*fakedevice.Backend
+	number float64
+}
+
 // E1, F3, F4: whoever opens an executor may leave, a backend may panic, and
 // neither holds up the others or Close.
 func TestExecutorOpening(t *testing.T) {
@@ -397,6 +404,9 @@ func TestExecutorOpening(t *testing.T) {
 	}
 	if _, err := r.Executor(ctx, uncomparable{Backend: broken}, 0); !errors.Is(err, kiln.ErrInvalid) {
 		t.Errorf("a backend that cannot be compared: %v", err)
+	}
+	if _, err := r.Executor(ctx, unequal{broken, math.NaN()}, 0); !errors.Is(err, kiln.ErrInvalid) {
+		t.Errorf("a backend that does not equal itself: %v", err)
 	}
 }
 
