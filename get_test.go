@@ -59,7 +59,7 @@ func TestNameOfAnotherType(t *testing.T) {
 	defer g.Close()
 	must(kiln.Get(ctx, g, "n", of("k", 7)))
 	_, err := kiln.Get(ctx, g, "n", of("k", "seven"))
-	if !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), "holds a int, not a string") || !strings.Contains(err.Error(), `"n"`) {
+	if !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), "holds a value of type int, not string") || !strings.Contains(err.Error(), `"n"`) {
 		t.Errorf("Get: %v", err)
 	}
 	if v, ok := kiln.Lookup[string](g, "n"); ok || v != "" {
@@ -90,7 +90,7 @@ func TestArtefactOfAnotherType(t *testing.T) {
 	defer h.Close()
 	must(kiln.Get(ctx, g, "n", of("k", 7)))
 	_, err := kiln.Get(ctx, h, "m", of("k", []byte("7")))
-	if !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), "holds a int, not a []uint8") || !strings.Contains(err.Error(), `"k"`) {
+	if !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), "holds a value of type int, not []uint8") || !strings.Contains(err.Error(), `"k"`) {
 		t.Errorf("got %v", err)
 	}
 	if v, ok := kiln.Lookup[int](h, "m"); !ok || v != 7 {

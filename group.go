@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -138,6 +139,9 @@ func fitsKernel(what, name string, v any, executor *gpuexec.Executor, key string
 
 // anotherKey refuses a name that was made from another key (SPEC G13).
 func anotherKey(op, name, has, asked string) error {
+	if live, key, ok := strings.Cut(has, "\x00"); ok && strings.Contains(live, "#") { // a kernel's: see Runtime.kernel
+		has = key
+	}
 	return fault.Invalidf(op, "name %q stands for %q and was asked for with the key %q: give each key a name of its own", name, has, asked)
 }
 

@@ -124,7 +124,7 @@ func TestKernelOfAnotherKey(t *testing.T) {
 	}{
 		"another source":   {"n", a, "matmul 2", []string{"matmul 1", "matmul 2", `"n"`}},
 		"another executor": {"n", b, "matmul 1", []string{"another executor", `"n"`}},
-		"another type":     {"number", a, "matmul 1", []string{"a int, not a *gpuexec.Kernel"}},
+		"another type":     {"number", a, "matmul 1", []string{"a value of type int, not *gpuexec.Kernel"}},
 		"no source":        {"m", a, "", []string{"no key"}},
 		"no executor":      {"m", nil, "matmul 1", []string{"Runtime.Executor"}},
 	} {
@@ -138,6 +138,11 @@ func TestKernelOfAnotherKey(t *testing.T) {
 				t.Errorf("%s: %v; it does not say %q", what, err, want)
 			}
 		}
+	}
+	// Whoever asks for it with a recipe is told of the source's key, and not of the one by
+	// which the kernel lives.
+	if _, err := kiln.Get(ctx, g, "n", of("k", 7)); !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), `stands for "matmul 1"`) {
+		t.Error(err)
 	}
 	// A lane each is as good as a name each.
 	for lane, e := range map[kiln.Lane]*gpuexec.Executor{1: a, 2: b} {

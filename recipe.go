@@ -182,6 +182,6 @@ func as[T any](v any) (t T, ok bool) {
 
 // want says that what is called by this name is no T.
 func want[T any](op, what, name string, v any) error {
-	return fault.Invalidf(op, "%s %q holds a %T, not a %v: ask for that type, or use another name",
+	return fault.Invalidf(op, "%s %q holds a value of type %T, not %v: ask for that type, or use another name",
 		what, name, v, reflect.TypeFor[T]())
 }

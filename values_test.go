@@ -99,7 +99,7 @@ func TestTakeOfAnotherType(t *testing.T) {
 	if err := kiln.Set(ctx, g, "a", activation(1, &left)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kiln.Take[string](ctx, g, "a"); !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), "a int, not a string") {
+	if _, err := kiln.Take[string](ctx, g, "a"); !errors.Is(err, kiln.ErrInvalid) || !strings.Contains(err.Error(), "a value of type int, not string") {
 		t.Errorf("got %v", err)
 	}
 	if v, ok := kiln.Lookup[int](g, "a"); !ok || v != 1 || left.Load() != 1 {
