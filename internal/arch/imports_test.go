@@ -57,6 +57,9 @@ var foreigns = []foreign{
 // imports finds wrong arrows and foreign modules in wrong rooms.
 func (t *Tree) imports(f file) []Violation {
 	var found []Violation
+	if place(f.dir) < 0 {
+		found = append(found, t.at("arrow", f, f.syntax.Package, "%s is in no room of the house: give it one, or add it to the order", f.dir))
+	}
 	for _, spec := range f.syntax.Imports {
 		target, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
@@ -84,10 +87,8 @@ func (t *Tree) imports(f file) []Violation {
 func arrow(from, to string) string {
 	left, right := place(from), place(to)
 	switch {
-	case left < 0:
-		return from + " is in no room of the house: give it one, or add it to the order"
-	case right < 0:
-		return to + " is in no room of the house"
+	case left < 0 || right < 0: // it is told of itself
+		return ""
 	case left > right || left == right && room(from) != room(to):
 		return from + " must not import " + to + ", which does not stand to the right of it"
 	}
