@@ -561,3 +561,36 @@ func TestWarmAsksFromGoroutines(t *testing.T) {
 		t.Errorf("%+v, %v; want %+v", warmed, err, want)
 	}
 }
+
+// G13, S7: entries of one name and shape, which two sessions had for keys of their own, are
+// asked for beside each other.
+func TestWarmOfOneNameInTwoSessions(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		recipe := func(key string, goOn chan struct{}) kiln.Recipe[string] {
+			return kiln.Recipe[string]{Key: key, Make: func(context.Context) (kiln.Made[string], error) {
+				<-goOn
+				return kiln.Made[string]{Value: key}, nil
+			}}
+		}
+		closed := make(chan struct{})
+		close(closed)
+		var manifest bytes.Buffer
+		r := open(t, kiln.Config{Record: true})
+		for _, key := range []string{"of model a", "of model b"} {
+			g := group(t, session(t, r), 1, 128)
+			must(kiln.Get(ctx, g, "query", recipe(key, closed)))
+			g.Close()
+		}
+		if err := r.Record(&manifest); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, func() { close(goOn) })
+		warmed, err := open(t, kiln.Config{Workers: 2}).Warm(ctx, &manifest, func(ctx context.Context, g *kiln.Group, e kiln.Entry) error {
+			return second(kiln.Get(ctx, g, e.Name, recipe(e.Key, goOn)))
+		})
+		if want := (kiln.Warmed{Made: 2}); err != nil || warmed != want {
+			t.Errorf("%+v, %v; want %+v", warmed, err, want)
+		}
+	})
+}

@@ -12,6 +12,7 @@ type place struct {
 	shape shapegroups.Shape
 	name  string
 	lane  Lane
+	own   *group // of this group alone, see board; nil for all of the shape
 }
 
 // call is one asking for the value of a name, as the core sees it. One that finds
@@ -24,11 +25,13 @@ type call struct {
 	hash    uint64 // of name, as tables place it
 	options Options
 
-	began    bool // it is a flight of the desk
-	forsaken bool // it is a flight that nobody waits for
-	claimed  bool // its value has waited for others to make room
-	turns    int  // in which its value made room, see roomy
-	sifts    int  // see sifted
+	at       place   // of the flight that it is
+	shared   []*call // who came aboard it from other groups of the shape
+	began    bool    // it is a flight of the desk
+	forsaken bool    // it is a flight that nobody waits for
+	claimed  bool    // its value has waited for others to make room
+	turns    int     // in which its value made room, see roomy
+	sifts    int     // see sifted
 
 	linger time.Duration // that this caller wishes for its flight
 	rest   time.Duration // until the creator of this flight, among the effects to cancel, is to be asked about; 0 = at once
@@ -44,7 +47,22 @@ type call struct {
 	err   error
 }
 
-func (c *call) place() place { return place{c.group.shape, c.name, c.options.Lane} }
+// board gives the flight that a call may go aboard of, or where it may begin one: that of
+// its own group, else that of another group of its shape, which has the name for another key
+// perhaps. Then it is a flight apart (SPEC G13).
+func (s *state) board(c *call) (at place, f *call) {
+	own := place{c.group.shape, c.name, c.options.Lane, c.group}
+	if f, found := s.desk.Find(own); found {
+		return own, f
+	}
+	at = own
+	at.own = nil
+	f, found := s.desk.Find(at)
+	if found && f.group != c.group && another("get", c.name, f.options.Key, c.options.Key) != nil {
+		return own, nil
+	}
+	return at, f
+}
 
 // lost is a group that was evicted.
 type lost struct {

@@ -105,7 +105,7 @@ func (h *Group) adopt(n *node) bool {
 
 // Get gives the value of a name; if the name is absent, create makes it. However
 // many callers ask for one shape, name and lane, one creator runs, and all get its
-// value (SPEC F1). The value is good until the group is closed; pin it with
+// value (SPEC F1); only Groups that are served apart may ask for two content keys. The value is good until the group is closed; pin it with
 // Ref.Acquire to use it for longer. The event says how Get came by it.
 //
 // An error is the creator's own, its PanicError or ErrGoexit, the context's,

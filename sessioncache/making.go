@@ -16,20 +16,23 @@ func (s *state) ask(c *call) {
 		s.hand(c, n)
 		return
 	}
-	at := c.place()
-	if other, found := s.desk.Find(at); found {
+	at, other := s.board(c)
+	if other != nil {
 		if err := another("get", c.name, other.options.Key, c.options.Key); err != nil {
 			s.refuse(c, err)
 			return
 		}
 		c.other, c.late, _ = s.desk.Join(at, c.linger)
+		if c.group != other.group {
+			other.shared = append(other.shared, c)
+		}
 		s.awaited(other, true)
 		s.effects.answer = append(s.effects.answer, c)
 		return
 	}
 	s.desk.Begin(at, c, c.linger)
 	s.begin(c)
-	c.began = true
+	c.began, c.at = true, at
 	c.group.flights++
 	s.published.running.Add(1)
 	s.effects.start = append(s.effects.start, c)
@@ -125,7 +128,7 @@ func (s *state) created(c *call, v Value, err error) outcome {
 	g.flights--
 	s.awaited(c, true)
 	may := s.may(c)
-	first, _ := s.desk.End(c.place(), c)
+	first, _ := s.desk.End(c.at, c)
 	s.end(c)
 	if err == nil {
 		err = v.validate("create", c.name, c.options)
@@ -143,6 +146,9 @@ func (s *state) created(c *call, v Value, err error) outcome {
 		kept := may && s.keep(c, n)
 		n.Value.loose = !kept
 		s.hand(c, n)
+		for i := 0; may && i < len(c.shared); i++ {
+			s.sharedBy(c.shared[i], n)
+		}
 		if !kept {
 			n.Value.dead.Store(true)
 			s.drop(n) // the callers that wait pin it themselves
@@ -150,6 +156,17 @@ func (s *state) created(c *call, v Value, err error) outcome {
 	}
 	s.vacated(g)
 	return over
+}
+
+// sharedBy has the group of a call that waited for another group's flight have the value by
+// its name, too, while it serves.
+func (s *state) sharedBy(c *call, n *node) {
+	g, e := c.group, &n.Value
+	if g.registered || !g.grace.open() || !s.lives(g) || g.names.Hashed(c.hash, c.name, n.Sub) != nil {
+		return
+	}
+	e.cell.Pin() // its maker holds a pin
+	s.put(g, s.newNode(g, c.hash, c.name, c.options, Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: true, Free: func() { unpin(n) }}))
 }
 
 // keep puts a created value where it may stay. It stays nowhere if its name was

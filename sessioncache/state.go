@@ -267,7 +267,7 @@ func (s *state) close() (over bool) {
 			return false
 		}
 		s.touched.Add(1)
-		s.desk.End(c.place(), c)
+		s.desk.End(c.at, c)
 		s.refuse(c, errClosed)
 		c.rest = 0
 		s.effects.cancel = append(s.effects.cancel, c)

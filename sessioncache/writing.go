@@ -1,6 +1,8 @@
 package sessioncache
 
 import (
+	"slices"
+
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -51,7 +53,7 @@ func (s *state) set(m *writing) (outcome, error) {
 		s.published.remember(m.use)
 		s.request(m.use, g == nil)
 	}
-	s.void(m.shape(), m.name, m.options.Lane)
+	s.void(g, m.shape(), m.name, m.options.Lane)
 	switch {
 	case m.group != nil && !g.registered:
 		return over, s.storeHeld(m)
@@ -97,14 +99,22 @@ func (s *state) writeRoomy(m *writing, g *group) bool {
 	return bytes <= 0 || !s.fitsNow(m.value.Bytes) || s.roomy(&m.turns, g, groups, bytes, m.claimed)
 }
 
-// void has what is being made for a name not be kept: it is older than what is
-// done to the name now.
-func (s *state) void(shape shapegroups.Shape, name string, lane Lane) {
+// void has what is being made for a name not be kept in g, nor in the group that is
+// registered for its shape, or may be again: it is older than what is done to the name now.
+// g is nil where the shape has none.
+func (s *state) void(g *group, shape shapegroups.Shape, name string, lane Lane) {
 	if s.desk.Len() == 0 {
 		return
 	}
-	if c, found := s.desk.Find(place{shape, name, lane}); found {
-		s.desk.Void(c)
+	for _, own := range []*group{nil, g} {
+		c, found := s.desk.Find(place{shape, name, lane, own})
+		if !found {
+			continue
+		}
+		if f := c.group; f == g || f.registered || f.vacant || s.evicted[shape] == f {
+			s.desk.Void(c)
+		}
+		c.shared = slices.DeleteFunc(c.shared, func(c *call) bool { return c.group == g })
 	}
 }
 
@@ -146,7 +156,7 @@ func (s *state) take(g *group, name string, hash uint64, lane Lane) (taken *node
 	if s.closed {
 		return nil, errClosed
 	}
-	s.void(g.shape, name, lane)
+	s.void(g, g.shape, name, lane)
 	for _, g := range []*group{g, s.published.next(g)} {
 		if g == nil || !s.lives(g) {
 			continue
