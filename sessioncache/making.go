@@ -166,7 +166,7 @@ func (s *state) sharedBy(c *call, n *node) {
 		return
 	}
 	e.cell.Pin() // its maker holds a pin
-	s.put(g, s.newNode(g, c.hash, c.name, c.options, Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: true, Free: func() { unpin(n) }}))
+	s.put(g, s.newNode(g, c.hash, c.name, c.options, Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: true, Free: s.published.lent(n)}))
 }
 
 // keep puts a created value where it may stay. It stays nowhere if its name was

@@ -23,6 +23,7 @@ type published struct {
 	hash   func(string) uint64
 	frees  *frees             // the shell's: the core only hands it on
 	tell   func(message) bool // the shell's: tells the actor
+	lent   func(*node) func() // the shell's: gives a pin back that another name has, its Free
 
 	shapes *table.Table[group]  // registered groups by compiled shape
 	ids    *table.Table[NameID] // interned names
@@ -53,6 +54,7 @@ func newPublished(c Config, f *frees) *published {
 		frees:  f,
 		shapes: table.New[group](c.Hash),
 		ids:    table.New[NameID](c.Hash),
+		lent:   func(n *node) func() { return func() { unpin(n) } },
 		memo:   table.New[notes](c.Hash),
 	}
 	p.limits.Store(&Capacity{Groups: c.Groups, Bytes: c.Bytes})
