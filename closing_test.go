@@ -387,6 +387,59 @@ func closed(c interface{ Close(context.Context) error }) error {
 	return c.Close(waiting)
 }
 
+// F8: so would a driver that an executor of the runtime calls.
+func TestRuntimeClosedByABackend(t *testing.T) {
+	for _, what := range []string{"open", "compile", "blob", "release"} {
+		var r *kiln.Runtime
+		answers := make(chan error, 1)
+		at := func(call string) error {
+			if call == what {
+				select {
+				case answers <- closed(r):
+				default:
+				}
+			}
+			return nil
+		}
+		b := &fakedevice.Backend{
+			OnOpen:    func() error { return at("open") },
+			OnCompile: func(context.Context, gpuexec.Source) error { return at("compile") },
+			OnBlob:    func(string) error { return at("blob") },
+			OnRelease: func() { _ = at("release") },
+		}
+		r = open(t, kiln.Config{StoreDir: t.TempDir()})
+		g := group(t, session(t, r), 1)
+		if e, err := r.Executor(ctx, b, 0); err == nil {
+			_, _ = g.Kernel(ctx, "k", e, source("s"))
+			if m, err := e.Alloc(ctx, 16); err == nil {
+				m.Release()
+			}
+		}
+		g.Close()
+		if err := <-answers; !errors.Is(err, kiln.ErrCycle) {
+			t.Errorf("closed by %s: %v", what, err)
+		}
+		if err := closed(r); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// F5: a Make that closes the artefacts with its context would wait for itself, too.
+func TestArtefactsClosedByACreator(t *testing.T) {
+	r := open(t, kiln.Config{})
+	g := group(t, session(t, r), 1)
+	defer g.Close()
+	var answer error
+	_, _ = kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Make: func(ctx context.Context) (kiln.Made[int], error) {
+		answer = r.Artefacts().Close(ctx) // which ends with the cache
+		return kiln.Made[int]{}, nil
+	}})
+	if !errors.Is(answer, kiln.ErrCycle) {
+		t.Error(answer)
+	}
+}
+
 // F8: so would a creator of a session's Cache.
 func TestRuntimeClosedByACreatorOfACache(t *testing.T) {
 	r := open(t, kiln.Config{})

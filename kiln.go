@@ -250,8 +250,8 @@ func (r *Runtime) number(e *gpuexec.Executor) (uint64, bool) {
 // this order, and waits for their creators and finalisers, those of sessions that
 // were closed before among them. A value that a group or a lease still holds is freed
 // when that ends, and may find its device closed. ctx ends the waiting only. Closing
-// again waits again and gives the same error. A Free, listener, log handler, Make or
-// Load that Close waits for may not wait for Close: on the goroutine that Kiln called it on, or
+// again waits again and gives the same error. A Free, listener, log handler, Make,
+// Load or driver that Close waits for may not wait for Close: on the goroutine that Kiln called it on, or
 // with the context of a creator of a Session's Cache, Close answers ErrCycle at once;
 // the closing goes on.
 func (r *Runtime) Close(ctx context.Context) error {

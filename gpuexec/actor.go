@@ -209,7 +209,7 @@ func (s *shell) compiled(m compiledMsg) {
 func (s *shell) begin(g *generation, fn func()) {
 	g.enter()
 	s.work.Add(1)
-	actors.Go(func() {
+	s.zone.Lend(actors.Go)(func() {
 		defer s.work.Done()
 		defer g.leave()
 		fn()

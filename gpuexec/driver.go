@@ -19,7 +19,7 @@ func (e *Executor) program(ctx context.Context, on *generation, src Source, blob
 		op = "executor: load"
 	}
 	told := e.announce(src)
-	err = apart(func() error {
+	err = apart(&e.zone, func() error {
 		var program Program
 		var err error
 		if blob != nil {

@@ -25,7 +25,7 @@ type Executor struct {
 	work   sync.WaitGroup  // goroutines that the actor began; Close waits for them
 	once   sync.Once
 	gone   chan struct{} // closed when the device is closed and every goroutine has ended
-	zone   zone.Zone     // listeners and the handler of the log, which compiles and workers wait for
+	zone   zone.Zone     // calls of the driver, listeners and the handler of the log, which compiles and workers wait for
 
 	touched touched.Gauge // the actor's
 
@@ -123,12 +123,12 @@ func (e *Executor) Stats() Stats {
 
 // Close answers every caller that waits with ErrClosed, ends driver calls where
 // that is possible, waits for the workers, and closes the device with all that is
-// left on it. ctx ends the waiting only. Closing again waits again. Called by Listen, or by
+// left on it. ctx ends the waiting only. Closing again waits again. Called by Listen, the driver or
 // the handler of the log, it does not wait for itself, but answers ErrCycle at once; the closing goes on.
 func (e *Executor) Close(ctx context.Context) error {
 	e.once.Do(func() { actors.Go(e.shutDown) })
 	if e.zone.Here() {
-		return fault.Wrap("executor: close", e.info.Name, "Listen, or the handler of the log, called it, which it waits for", fault.ErrCycle)
+		return fault.Wrap("executor: close", e.info.Name, "Listen, the driver or the handler of the log called it, which it waits for", fault.ErrCycle)
 	}
 	select {
 	case <-e.gone:

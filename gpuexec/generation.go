@@ -11,12 +11,14 @@ import (
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/zone"
 )
 
 // generation is the device from one opening to its loss, with the workers that
 // call it.
 type generation struct {
-	n      uint64 // that of the state; an opening that failed and the next have one number
+	n      uint64     // that of the state; an opening that failed and the next have one number
+	zone   *zone.Zone // the executor's
 	device Device
 	info   DeviceInfo
 	limits Limits
@@ -48,18 +50,18 @@ func (w *worker) note(err error) error {
 	return err
 }
 
-// apart calls the driver on a goroutine of its own: a panic or runtime.Goexit of
-// it is an error to the caller (SPEC F3).
-func apart(fn func() error) error {
+// apart calls the driver on a goroutine of its own, as code of the zone: a panic or
+// runtime.Goexit of it is an error to the caller (SPEC F3).
+func apart(z *zone.Zone, fn func() error) error {
 	done := make(chan error, 1)
-	actors.Go(func() { guard.Guard(fn, func(err error) { done <- err }) })
+	z.Lend(actors.Go)(func() { guard.Guard(fn, func(err error) { done <- err }) })
 	return <-done
 }
 
 // openGeneration opens the device; start starts its workers.
 func (e *Executor) openGeneration(ctx context.Context, n uint64) (*generation, error) {
-	g := &generation{n: n, over: make(chan struct{})}
-	err := apart(func() error {
+	g := &generation{n: n, zone: &e.zone, over: make(chan struct{})}
+	err := apart(g.zone, func() error {
 		device, err := e.cfg.Backend.Open(ctx, e.cfg.Index)
 		if err != nil {
 			return err
@@ -149,7 +151,7 @@ func (g *generation) isLost() bool {
 // work has the worker run jobs until the generation is over. A driver that ends
 // the goroutine fails its job: the worker goes on with the next on another one.
 func (g *generation) work(e *Executor, w *worker) {
-	actors.GoOn(func() {
+	g.zone.Lend(actors.GoOn)(func() {
 		for {
 			select {
 			case j := <-g.jobs:
@@ -161,7 +163,7 @@ func (g *generation) work(e *Executor, w *worker) {
 					e.ref.Tell(doneMsg{j, g.n, err})
 				})
 			case <-g.over:
-				_ = apart(w.queue.Close)
+				_ = apart(g.zone, w.queue.Close)
 				g.users.Done()
 				return
 			}
@@ -207,12 +209,12 @@ func (g *generation) retire() error {
 // close closes what was opened and no worker has.
 func (g *generation) close() error {
 	for _, q := range g.queues {
-		_ = apart(q.Close)
+		_ = apart(g.zone, q.Close)
 	}
 	if g.device == nil {
 		return nil
 	}
-	return apart(g.device.Close)
+	return apart(g.zone, g.device.Close)
 }
 
 // launch hands one kernel run, or a copy, to the driver.

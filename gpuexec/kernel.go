@@ -75,7 +75,7 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 		err  error
 	}
 	answered := make(chan answer, 1)
-	actors.Go(func() {
+	k.exec.zone.Lend(actors.Go)(func() {
 		defer k.leave(b)
 		defer context.AfterFunc(k.exec.life, stop)()
 		k.ask(own, b, func(blob []byte, err error) { answered <- answer{blob, err} })

@@ -282,13 +282,13 @@ func (c *Cache) Settle(ctx context.Context) error {
 // creators' contexts end, and Close waits for them, for store writes and for
 // frees. The context stops the waiting only; the closing goes on. Leases stay
 // usable until they end. Closing again waits again. Called by a Free, by Evicted
-// or by the log's handler, it does not wait for itself, but answers ErrCycle at once; the
-// closing goes on.
+// or by the log's handler, or with the context of a creator, it does not wait for itself,
+// but answers ErrCycle at once; the closing goes on.
 func (c *Cache) Close(ctx context.Context) error {
 	c.leave()
 	c.floors.close()
 	c.ref.Tell(closing{})
-	if c.shell.zone.Here() {
+	if c.shell.zone.Here() || flight.Inside(ctx, c) { // ctx is the user's code
 		return &fault.Error{Op: "artefacts: close", Err: fault.ErrCycle}
 	}
 	select {
