@@ -81,7 +81,8 @@ type Config struct {
 
 	// Linger is how long an artefact goes on being made when every caller that waited
 	// for it has left, and a constant goes on being computed when its caller's context
-	// has ended; 0 = 1 minute, negative = its context ends at once. The option Linger
+	// has ended; 0 = 1 minute, or what Artefacts has, if that is given; negative = its
+	// context ends at once. The option Linger
 	// says it for one call; its comment has the defaults of every room.
 	Linger time.Duration
 

@@ -157,8 +157,8 @@ func (g *Group) prepare(q *artefacts.Request, linger time.Duration) error {
 		return fault.Invalidf(opGet, "the recipe of %q has no Make: want the function that makes the artefact", q.Key)
 	}
 	q.Owner, q.Linger = g.session.owner, linger
-	if cfg := &g.session.runtime.cfg; linger == 0 && cfg.Artefacts != nil { // a cache that is brought has a time of its own
-		q.Linger = cmp.Or(cfg.Linger, lingering)
+	if cfg := &g.session.runtime.cfg; cfg.Artefacts != nil { // a cache that is brought has a time of its own
+		q.Linger = cmp.Or(linger, cfg.Linger)
 	}
 	return nil
 }

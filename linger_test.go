@@ -66,12 +66,12 @@ func TestDeadlineShorterThanTheCompile(t *testing.T) {
 // F4: what the runtime says of lingering holds with a cache that is brought, too.
 func TestLingerWithArtefactsBrought(t *testing.T) {
 	for _, c := range []struct {
-		room    time.Duration
-		options []kiln.Option
-		ends    bool // at once
-	}{{0, nil, false}, {time.Hour, nil, false}, {-1, nil, true}, {0, []kiln.Option{kiln.Linger(0)}, true}} {
+		cache, room time.Duration
+		options     []kiln.Option
+		ends        bool // at once
+	}{{0, 0, nil, true}, {time.Hour, 0, nil, false}, {0, time.Hour, nil, false}, {time.Hour, -1, nil, true}, {time.Hour, 0, []kiln.Option{kiln.Linger(0)}, true}} {
 		actorstest.Bubble(t, func(t *testing.T) {
-			cache := must(artefacts.Open(artefacts.Config{}))
+			cache := must(artefacts.Open(artefacts.Config{Linger: c.cache}))
 			defer cache.Close(ctx)
 			g := group(t, session(t, open(t, kiln.Config{Artefacts: cache, Linger: c.room})), 1)
 			defer g.Close()
@@ -88,7 +88,7 @@ func TestLingerWithArtefactsBrought(t *testing.T) {
 			}
 			synctest.Wait()
 			if ended.Load() != c.ends {
-				t.Errorf("%v, %v: ended %v", c.room, c.options, ended.Load())
+				t.Errorf("%v, %v, %v: ended %v", c.cache, c.room, c.options, ended.Load())
 			}
 		})
 	}

@@ -37,7 +37,7 @@ func TestLengthsWithinBytes(t *testing.T) {
 	if _, err := large.Run(bg, [][]int32{list.Tokens(1, 1, 512)}); err != nil {
 		t.Fatal(err)
 	}
-	inHand := unlimited.Artefacts().Stats().Bytes // as much for each length
+	inHand := unlimited.Artefacts().Stats().Bytes                              // as much for each length
 	if _, bytes := lib.d.cache.Capacity(); bytes != kiln.LimitOf(spareBytes) { // few versions come near it
 		t.Errorf("spare primitives may take %v bytes, want %d", bytes, int64(spareBytes))
 	}

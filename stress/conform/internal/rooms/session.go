@@ -33,7 +33,7 @@ func runtimeOf(c *engine.Call) (runtime, error) {
 	var cache *artefactCache
 	if name, given := c.Option("cache"); given {
 		cache = engine.At[*artefactCache](c, name)
-		cfg.Artefacts = cache.cache
+		cfg.Artefacts, cfg.Linger = cache.cache, 0 // the cache says it
 	}
 	shared, err := c.Shared(fmt.Sprintf("runtime over %p", cache), func() (engine.Component, error) {
 		r, err := kiln.Open(cfg)
