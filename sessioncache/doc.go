@@ -25,7 +25,8 @@
 //   - a Lease pins one value until End;
 //   - a Group, from Session.Group, leases a whole group: no value that was seen
 //     through it is freed before its Close, whatever is evicted, overwritten or
-//     reset meanwhile. A group that is evicted goes on serving its open Groups.
+//     reset meanwhile. A group that is evicted goes on serving its open Groups, and is
+//     registered again when its shape is asked for, if what it holds fits.
 //
 // # Ordering
 //

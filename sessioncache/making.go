@@ -203,7 +203,7 @@ func (s *state) keepLate(gone *group, n *node) bool {
 		return false
 	case g != nil:
 		return g.names.Hashed(n.Hash(), n.Key, n.Sub) == nil && s.write(g, n)
-	case !s.makeRoom(1, n.Value.bytes, nil):
+	case !s.makeRoom(1, gone.bytes+n.Value.bytes, nil):
 		return false
 	}
 	s.register(gone)

@@ -116,7 +116,8 @@ func (s *Session) do(m message) bool {
 }
 
 // Group is one request for a shape: it leases the shape's group until the result is
-// closed. A group that is new is registered, for which other groups may have to go.
+// closed. A group that is new is registered, for which other groups may have to go, and
+// so is one again that was evicted and serves other calls still, if it fits.
 // Where nothing is to be kept (capacity 0, SPEC S7) the group serves this call
 // alone. Where the group is resident, Group waits for nothing. ErrInvalid: there is
 // no such shape, or it cannot be bucketed. ErrClosed: the session was closed.
