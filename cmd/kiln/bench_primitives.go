@@ -301,7 +301,7 @@ type passes struct {
 
 // evicting is what each primitive costs that takes another's place.
 func evicting(capacity int, gate *measure.Gate) passes {
-	const made = 256
+	const made = 64
 	return passes{fmt.Sprintf("creations that evict from %d", capacity), incumbent.Reorders(capacity + 4*made), capacity,
 		step{-1, 0, 0}, step{-1, capacity, made}, made, 3, gate}
 }

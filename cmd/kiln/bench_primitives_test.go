@@ -53,7 +53,7 @@ func TestPasses(t *testing.T) {
 		passes
 		made string
 	}{
-		{evicting(64, nil), "made 256 of 256"},
+		{evicting(64, nil), "made 64 of 64"},
 		{shrinking(64, nil), "made 0 of 32"},
 		{cold("bert", names, nil), "made 14 of 221"},
 	} {
