@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,8 +33,21 @@ func TestRequestOfAProblem(t *testing.T) {
 
 // Both libraries take all problems of a model and of the passes, and each pass makes of ours
 // what it says: an eviction each, nothing after a shrink to half but what went, and a cold
-// model's distinct primitives.
+// model's distinct primitives. It runs in a process of its own: another test may have
+// loaded another version of the library.
 func TestPasses(t *testing.T) {
+	const alone = "TEST_PASSES_ALONE"
+	if os.Getenv(alone) == "" {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestPasses$", "-test.v")
+		cmd.Env = append(cmd.Environ(), alone+"=1")
+		switch text, err := cmd.CombinedOutput(); {
+		case err != nil:
+			t.Errorf("%v\n%s", err, text)
+		case strings.Contains(string(text), "--- SKIP"):
+			t.Skip(string(text))
+		}
+		return
+	}
 	const library = "../../.cache/onednn-3.13/libdnnl.so.3"
 	r, err := openRivals(t.Context(), library)
 	if errors.Is(err, fault.ErrUnavailable) {
