@@ -52,7 +52,7 @@ func TestLateRows(t *testing.T) {
 		t.Errorf("memory without a size: %v", err)
 	}
 	s.Op.Tensors[0].Dims[0] = -7
-	if _, _, err := r.Primitive(bg, &s, ""); !errors.Is(err, fault.ErrUnsupported) {
+	if _, _, err := r.Primitive(bg, &s, ""); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a size of -7: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ package policy
 // logarithm of its length, in whatever order groups come and go.
 type tree struct {
 	root *Group
+	last *Group // behind all others: what was used last
 	len  int
 }
 
@@ -18,28 +19,65 @@ type branch struct {
 	place
 	mixed      uint64 // the number
 	less, more *Group
+	up         *Group // nil: it is the root
 }
 
-// push takes in g, which is in no tree.
+// push takes in g, which is in no tree. One that comes last is where it belongs after
+// about two steps.
 func (t *tree) push(g *Group, key uint64) {
 	g.branch = branch{place: place{key, g.number}, mixed: mix(g.number)}
-	at := &t.root
-	for *at != nil && (*at).mixed > g.mixed {
-		at = (*at).towards(g)
-	}
-	g.less, g.more = split(*at, g)
-	*at = g
 	t.len++
+	if t.last == nil || t.last.place.below(g.place) {
+		var below *Group
+		for g.up = t.last; g.up != nil && g.up.mixed <= g.mixed; g.up = g.up.up {
+			below = g.up
+		}
+		t.last, g.less = g, below.under(g)
+		t.put(g.up, nil, g)
+		return
+	}
+	at := &t.root
+	for (*at).mixed > g.mixed {
+		g.up, at = *at, (*at).towards(g)
+		if *at == nil {
+			break
+		}
+	}
+	less, more := split(*at, g)
+	g.less, g.more = less.under(g), more.under(g)
+	*at = g
 }
 
 func (t *tree) remove(g *Group) {
-	at := &t.root
-	for *at != g {
-		at = (*at).towards(g)
+	if t.last == g {
+		t.last = g.up
+		for last := g.less; last != nil; last = last.more {
+			t.last = last
+		}
 	}
-	*at = join(g.less, g.more)
-	g.less, g.more = nil, nil
+	t.put(g.up, g, join(g.less, g.more).under(g.up))
+	g.less, g.more, g.up = nil, nil, nil
 	t.len--
+}
+
+// put has what is above g, or above one that goes, lead to another.
+func (t *tree) put(up, gone, g *Group) {
+	switch {
+	case up == nil:
+		t.root = g
+	case up.less == gone && gone != nil:
+		up.less = g
+	default:
+		up.more = g
+	}
+}
+
+// under notes what is above g.
+func (g *Group) under(up *Group) *Group {
+	if g != nil {
+		g.up = up
+	}
+	return g
 }
 
 // after is the first group behind a place, nil if there is none.
@@ -67,10 +105,12 @@ func split(t, g *Group) (less, more *Group) {
 	case t == nil:
 		return nil, nil
 	case g.place.below(t.place):
-		less, t.less = split(t.less, g)
+		less, more = split(t.less, g)
+		t.less = more.under(t)
 		return less, t
 	}
-	t.more, more = split(t.more, g)
+	less, more = split(t.more, g)
+	t.more = less.under(t)
 	return t, more
 }
 
@@ -82,10 +122,10 @@ func join(less, more *Group) *Group {
 	case more == nil:
 		return less
 	case less.mixed > more.mixed:
-		less.more = join(less.more, more)
+		less.more = join(less.more, more).under(less)
 		return less
 	}
-	more.less = join(less, more.less)
+	more.less = join(less, more.less).under(more)
 	return more
 }
 
