@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"math"
 	"os"
 	"os/exec"
@@ -36,10 +37,9 @@ func TestRequestOfAProblem(t *testing.T) {
 // model's distinct primitives. It runs in a process of its own: another test may have
 // loaded another version of the library.
 func TestPasses(t *testing.T) {
-	const alone = "TEST_PASSES_ALONE"
-	if os.Getenv(alone) == "" {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestPasses$", "-test.v")
-		cmd.Env = append(cmd.Environ(), alone+"=1")
+	const alone = "alone"
+	if flag.Arg(0) != alone {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestPasses$", "-test.v", alone)
 		switch text, err := cmd.CombinedOutput(); {
 		case err != nil:
 			t.Errorf("%v\n%s", err, text)
