@@ -491,6 +491,15 @@ func TestStoppedWhileItReplacesTheListOfRefusals(t *testing.T) {
 	r.want("left", len(r.names("d/tmp")), 0)
 }
 
+// fillRefusals writes the longest list of refusals there is into the store d.
+func (r *rig) fillRefusals() (full []byte) {
+	for i := range 4096 {
+		full = fmt.Appendf(full, "%064x\n", i)
+	}
+	r.write(r.path("d/lease/refused"), full)
+	return full
+}
+
 // P11, P8: nor does one that stood still while it made room in a list that is full.
 func TestStoppedWhileItHalvesTheRefusals(t *testing.T) {
 	r := newRig(t)
@@ -501,11 +510,7 @@ func TestStoppedWhileItHalvesTheRefusals(t *testing.T) {
 	stopped, other := r.open("d", mib, shortLease, late.config), r.open("d", mib, shortLease)
 	r.want("import", other.bring(archive), "map[]")
 	a, b := stopped.blob("a"), other.blob("b")
-	var full []byte
-	for i := range 4096 {
-		full = fmt.Appendf(full, "%064x\n", i)
-	}
-	r.write(r.path("d/lease/refused"), full)
+	r.fillRefusals()
 	done := make(chan error, 1)
 	go func() { done <- stopped.Refuse(background, a) }()
 	<-late.reached
@@ -530,11 +535,7 @@ func TestStoppedWhileTheRefusalsAreNotBack(t *testing.T) {
 	other := r.open("d", mib, shortLease)
 	r.want("import", other.bring(archive), "map[]")
 	a, b, c := stopped.blob("a"), other.blob("b"), other.blob("c")
-	var full []byte
-	for i := range 4096 {
-		full = fmt.Appendf(full, "%064x\n", i)
-	}
-	r.write(r.path("d/lease/refused"), full)
+	full := r.fillRefusals()
 	done := make(chan error, 1)
 	go func() { done <- stopped.Refuse(background, a) }()
 	<-late.reached
