@@ -52,7 +52,7 @@ func newPublished(c Config, f *frees) *published {
 		bucket: c.Bucket,
 		hash:   c.Hash,
 		frees:  f,
-		shapes: table.New[group](c.Hash),
+		shapes: table.NewSparse[group](c.Hash),
 		ids:    table.New[NameID](c.Hash),
 		lent:   func(n *node) func() { return func() { unpin(n) } },
 		memo:   table.New[notes](c.Hash),

@@ -1,6 +1,7 @@
 package table
 
-// MoveBy has every table move its nodes by so many slots a call until the result is called.
+// MoveBy has every table move its nodes by this number of slots a call, for each that a node has,
+// until the result is called.
 func MoveBy(slots int) (back func()) {
 	once, by := atOnce, step
 	atOnce, step = 0, slots
@@ -15,3 +16,6 @@ func (t *Table[V]) Moving() int {
 	}
 	return len(s.from.at) - t.moved
 }
+
+// Slots is how many there are for new nodes.
+func (t *Table[V]) Slots() int { return len(t.slots.Load().at) }

@@ -2,7 +2,8 @@
 // any number of readers, no lock, no allocation and no clock on a lookup.
 //
 // Open addressing with linear probing over atomic pointers, at most half full,
-// so a miss ends soon. The full key is compared on every hit; the hash only
+// so a miss ends soon; a sparse table is at most an eighth full, so that nearly every
+// hit is where it looks first. The full key is compared on every hit; the hash only
 // places (SPEC K2). A removed node leaves a tombstone until the next rebuild, which
 // publishes a new slot array with one atomic store. The nodes of a large table are
 // moved there some at a time, by the calls that change it: meanwhile a look-up that finds
@@ -30,6 +31,7 @@ type Table[V any] struct {
 	slots atomic.Pointer[slots[V]]
 	hash  func(string) uint64 // nil = maphash with the process's seed
 	grave *Node[V]            // what stands in a removed node's slot
+	room  int                 // slots for each node, at least
 	live  int                 // nodes in the table; writer only
 	used  int                 // slots that are not empty, of the new array; writer only
 	moved int                 // slots of the old array that are dealt with; writer only
@@ -46,18 +48,31 @@ type slots[V any] struct {
 }
 
 // atOnce is how large an array may be of which all is moved in one call. The others are
-// moved by step, so that all has moved before the new array is half full: that has room for
-// a 64th of the old one at least. Tests have others.
-var atOnce, step = 1 << 12, 1 << 7
+// moved by step for each slot of a node, so that all has moved before the new array is
+// full: where a node has n slots, that has room for 1/20n of the old one at least. Tests
+// have others.
+var atOnce, step = 1 << 12, 1 << 6
 
 const smallest = 8
+
+// What a node has of slots, at least.
+const (
+	dense  = 2
+	sparse = 8
+)
 
 var seed = maphash.MakeSeed()
 
 // New gives an empty table. hash, if not nil, places the keys instead of the
 // process's own seeded hash: it may be as bad as it likes.
-func New[V any](hash func(string) uint64) *Table[V] {
-	t := &Table[V]{hash: hash, grave: new(Node[V])}
+func New[V any](hash func(string) uint64) *Table[V] { return newTable[V](hash, dense) }
+
+// NewSparse gives an empty table for few nodes that are looked up often: a node takes
+// four times the slots, 64 to 128 bytes.
+func NewSparse[V any](hash func(string) uint64) *Table[V] { return newTable[V](hash, sparse) }
+
+func newTable[V any](hash func(string) uint64, room int) *Table[V] {
+	t := &Table[V]{hash: hash, grave: new(Node[V]), room: room}
 	t.slots.Store(newSlots[V](smallest))
 	return t
 }
@@ -128,9 +143,9 @@ func (n *Node[V]) Hash() uint64 { return mixed(n.hash, n.Sub) }
 
 // Put publishes a node made by NewNode and gives the one it replaces, or nil.
 func (t *Table[V]) Put(n *Node[V]) *Node[V] {
-	t.move(step)
+	t.move(step * t.room)
 	s := t.slots.Load()
-	if 2*(t.used+1) > len(s.at) {
+	if t.room*(t.used+1) > len(s.at) {
 		s = t.rebuild()
 	}
 	at, old := t.find(s, n)
@@ -150,7 +165,7 @@ func (t *Table[V]) Put(n *Node[V]) *Node[V] {
 
 // Remove takes this very node out; it reports false if it is not in the table.
 func (t *Table[V]) Remove(n *Node[V]) bool {
-	t.move(step)
+	t.move(step * t.room)
 	s := t.slots.Load()
 	at, there := t.find(s, n)
 	if there != nil && there != n {
@@ -180,7 +195,7 @@ func (t *Table[V]) Remove(n *Node[V]) bool {
 func (t *Table[V]) rebuild() *slots[V] {
 	t.move(math.MaxInt) // the rest of what is under way, if there is any
 	old, size := t.slots.Load(), smallest
-	for size/2 < t.live+t.live/4+1 || size < len(old.at)/4 {
+	for size/t.room < t.live+t.live/4+1 || size < len(old.at)/4 {
 		size *= 2
 	}
 	s := newSlots[V](size)

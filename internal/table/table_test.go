@@ -1,6 +1,7 @@
 package table_test
 
 import (
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,8 @@ type id struct {
 	sub uint64
 }
 
+var kinds = map[string]func(func(string) uint64) *table.Table[int]{"dense": table.New[int], "sparse": table.NewSparse[int]}
+
 // Any sequence of changes gives what a map gives, however badly keys are placed.
 func TestModel(t *testing.T) {
 	hashes := map[string]func(string) uint64{
@@ -26,18 +29,20 @@ func TestModel(t *testing.T) {
 	}
 	for name, hash := range hashes {
 		for _, by := range []int{0, 1, 5} {
-			t.Run(name+"/"+strconv.Itoa(by), func(t *testing.T) {
-				if by > 0 {
-					defer table.MoveBy(by)()
-				}
-				rapid.Check(t, func(t *rapid.T) { checkModel(t, hash) })
-			})
+			for kind, empty := range kinds {
+				t.Run(fmt.Sprint(name, "/", kind, "/", by), func(t *testing.T) {
+					if by > 0 {
+						defer table.MoveBy(by)()
+					}
+					rapid.Check(t, func(t *rapid.T) { checkModel(t, empty(hash)) })
+				})
+			}
 		}
 	}
 }
 
-func checkModel(t *rapid.T, hash func(string) uint64) {
-	tab, model := table.New[int](hash), map[id]*table.Node[int]{}
+func checkModel(t *rapid.T, tab *table.Table[int]) {
+	model := map[id]*table.Node[int]{}
 	ids := rapid.Custom(func(t *rapid.T) id {
 		return id{"k" + strconv.Itoa(rapid.IntRange(0, 40).Draw(t, "key")), uint64(rapid.IntRange(0, 2).Draw(t, "sub"))}
 	})
@@ -155,13 +160,19 @@ func TestHammer(t *testing.T) {
 // F6: no call moves more than a part of a large table, whether it grows, stays as it is or
 // shrinks, and all has moved before the next time.
 func TestLargeTableMovesInParts(t *testing.T) {
+	for kind, slots := range map[string]int{"dense": 2, "sparse": 8} {
+		t.Run(kind, func(t *testing.T) { checkMoves(t, kinds[kind](nil), slots) })
+	}
+}
+
+func checkMoves(t *testing.T, tab *table.Table[int], each int) {
 	const large = 1 << 17
-	tab := table.New[int](nil)
+	most := 64 * each
 	var nodes []*table.Node[int]
 	moves := 0
 	check := func(before int) {
 		t.Helper()
-		if now := tab.Moving(); now < before-1<<7 || now > 0 && before > 0 && now >= before {
+		if now := tab.Moving(); now < before-most || now > 0 && before > 0 && now >= before {
 			t.Fatalf("with %d nodes %d slots of %d are left to move", tab.Len(), now, before)
 		} else if now > before {
 			moves++
@@ -171,6 +182,9 @@ func TestLargeTableMovesInParts(t *testing.T) {
 		before := tab.Moving()
 		n := tab.NewNode(strconv.Itoa(i), 0)
 		tab.Put(n)
+		if slots := tab.Slots(); slots < tab.Len()*each {
+			t.Fatalf("%d slots for %d nodes", slots, tab.Len())
+		}
 		nodes = append(nodes, n)
 		check(before)
 	}
