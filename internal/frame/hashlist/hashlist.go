@@ -51,11 +51,12 @@ func Write(top hash.Hash, parts ...[]byte) {
 }
 
 // pieces is the list of a text of whole pieces. Of a long one, several cores take
-// a turn of pieces each until none is left.
+// a turn of pieces each until none is left: a short turn, since the last one is waited for.
 func pieces(text []byte) []byte {
 	const (
-		turn  = 32 * Piece
-		cores = 4 // more would wait for memory
+		turn  = 2 * Piece
+		share = 32 * Piece // of a core, at least
+		cores = 4          // more would wait for memory
 	)
 	list := make([]byte, len(text)/Piece*sha256.Size)
 	var taken atomic.Int64
@@ -72,7 +73,7 @@ func pieces(text []byte) []byte {
 		}
 	}
 	var wg sync.WaitGroup
-	for range min(cores, runtime.GOMAXPROCS(0), len(text)/turn) - 1 {
+	for range min(cores, runtime.GOMAXPROCS(0), len(text)/share) - 1 {
 		wg.Go(work)
 	}
 	work()
