@@ -61,7 +61,7 @@ type Figure struct {
 	Gate *Gate  `json:"-"` // nil = none
 	Note string `json:"-"` // for people
 
-	Before func() `json:"-"` // called before each round of Compare; nil = nothing
+	Before func() error `json:"-"` // called before each round of Compare; nil = nothing
 }
 
 // Gate is what a figure must hold.

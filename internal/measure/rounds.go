@@ -101,7 +101,9 @@ func (f Figure) Compare(ctx context.Context, ratio func([]float64) float64, side
 	}
 	return f.Take(ctx, 9, func() (float64, error) {
 		if f.Before != nil {
-			f.Before()
+			if err := f.Before(); err != nil {
+				return 0, err
+			}
 		}
 		return round(ratio, all)
 	})

@@ -10,7 +10,7 @@ import (
 // Loaded is a session that holds every value of the requests. Its methods named
 // after a way to ask are Finders. What a request holds (views of groups, references)
 // is looked up again by Restore, as a model's run would. It is safe for concurrent
-// use, but for Restore.
+// use, but for Restore and Redrawn.
 type Loaded struct {
 	Requests *Requests
 	Session  *sessioncache.Session
@@ -28,16 +28,26 @@ func Load(ctx context.Context, r *Requests, room int) (*Loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Loaded{Requests: r, Session: s, Groups: make([]sessioncache.View, len(r.Places)), Refs: make([]sessioncache.Ref, len(r.Places))}
-	for _, name := range r.AskedNames {
-		l.IDs = append(l.IDs, s.Intern(name))
+	l := &Loaded{Requests: r, Session: s}
+	for i := range Names {
+		s.Intern(NameOf(i)) // what is stored shares these
 	}
 	for place := range r.Values {
 		if err := l.Set(ctx, r.Shapes[place/Names], &r.Values[place]); err != nil {
 			return nil, err
 		}
 	}
-	return l, l.Restore(ctx)
+	return l, l.Redrawn(ctx)
+}
+
+// Redrawn looks up what the requests hold, which are others than before.
+func (l *Loaded) Redrawn(ctx context.Context) error {
+	n := len(l.Requests.Places)
+	l.IDs, l.Groups, l.Refs = make([]sessioncache.NameID, n), make([]sessioncache.View, n), make([]sessioncache.Ref, n)
+	for i, name := range l.Requests.AskedNames {
+		l.IDs[i] = l.Session.Intern(name)
+	}
+	return l.Restore(ctx)
 }
 
 // Set stores a value under its name.

@@ -22,6 +22,7 @@ const entries = 32 * reads.Names
 type loaded struct {
 	*reads.Loaded
 	peer *reads.Peer
+	draw uint64
 }
 
 func load(ctx context.Context) (*loaded, error) {
@@ -33,7 +34,16 @@ func load(ctx context.Context) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &loaded{l, reads.NewPeer(r)}, nil
+	return &loaded{Loaded: l, peer: reads.NewPeer(r)}, nil
+}
+
+// redraw makes the requests of the next round, and S again. Luck with one draw, or with the
+// seed of one S, lasts: a figure takes its median over as many draws as rounds.
+func (l *loaded) redraw(ctx context.Context) error {
+	l.draw++
+	l.Requests.Redraw(l.draw)
+	l.peer.Renew()
+	return l.Redrawn(ctx)
 }
 
 // side asks for what is there, from a goroutine's own start on.
@@ -81,7 +91,7 @@ func Hits(ctx context.Context) ([]measure.Figure, error) {
 	var out []measure.Figure
 	for _, p := range paths {
 		at := 0
-		f := measure.Figure{Bench: p.name, RatioTo: p.peer, Goroutines: 1, Gate: p.gate.Allocating(0), Before: l.peer.Renew,
+		f := measure.Figure{Bench: p.name, RatioTo: p.peer, Goroutines: 1, Gate: p.gate.Allocating(0), Before: func() error { return l.redraw(ctx) },
 			Allocs: measure.Allocations(func() { at = (at + 1) % len(l.Requests.Places); p.find(at, at+1) })}
 		if f, err = f.Compare(ctx, measure.Quotient, l.side(0, 1, p.find), l.side(0, 1, p.base)); err != nil {
 			return append(out, f), err
@@ -164,7 +174,7 @@ func (l *loaded) burst(ctx context.Context, readers int) (measure.Figure, error)
 // together measures the full key for readers at once, in slices that are long times
 // as long as those of other figures.
 func (l *loaded) together(ctx context.Context, f measure.Figure, readers, long int, before func() error) (measure.Figure, error) {
-	f.RatioTo, f.Goroutines, f.Before = "S for as many readers", readers, l.peer.Renew
+	f.RatioTo, f.Goroutines, f.Before = "S for as many readers", readers, func() error { return l.redraw(ctx) }
 	by := func(find reads.Finder) measure.Side {
 		sides := make([]measure.Side, readers)
 		for g := range sides {
@@ -207,7 +217,7 @@ func (l *loaded) withPolicy(ctx context.Context) (measure.Figure, error) {
 		err := l.caughtUp(ctx)
 		return time.Since(began), err
 	}
-	f := measure.Figure{Bench: "the same and its policy's part", RatioTo: "S", Goroutines: 1, Gate: measure.AtMost(2), Before: l.peer.Renew}
+	f := measure.Figure{Bench: "the same and its policy's part", RatioTo: "S", Goroutines: 1, Gate: measure.AtMost(2), Before: func() error { return l.redraw(ctx) }}
 	return f.Compare(ctx, measure.Quotient, ours, l.side(0, 1, l.peer.Find))
 }
 
