@@ -39,14 +39,13 @@ func full(ctx context.Context, many, few int) ([]measure.Figure, error) {
 			{"open under lru", measure.AtMost(3), func(f *filled) (do, undo func() error) { f.cfg.Policy = blobstore.LRU; return f.open, f.reclose }},
 			{"open under lru, then a put that evicts", measure.AtMost(3), func(f *filled) (do, undo func() error) { return f.openAndPut, f.reclose }},
 		} {
-			do, undo := step.of(big)
-			peer, undoPeer := step.of(small)
+			ours, peer := undone(step.of(big)), undone(step.of(small))
 			if step.what == "open" {
 				big.close()
 				small.close()
 			}
 			f := measure.Figure{Bench: fmt.Sprintf("%s, %d entries", step.what, many), RatioTo: fmt.Sprintf("%d", few), Goroutines: 1, Gate: step.gate}
-			if f, err = inTurn(ctx, f, 9, 5, do, peer, undo, undoPeer); err != nil {
+			if f, err = inTurn(ctx, f, 9, 5, firstTwo, ours, peer); err != nil {
 				return out, err
 			}
 			out = append(out, f)

@@ -26,7 +26,7 @@ func TestInTurn(t *testing.T) {
 		}
 		return nil
 	}
-	f, err := inTurn(context.Background(), measure.Figure{}, 3, 2, slow, did("b", nil), did("A", nil), did("B", nil))
+	f, err := inTurn(context.Background(), measure.Figure{}, 3, 2, firstTwo, undone(slow, did("A", nil)), undone(did("b", nil), did("B", nil)))
 	if err != nil || f.N != 3 || f.Ratio < 10 || order != "aAbBbBaAaAbBbBaAaAbBbBaA" {
 		t.Errorf("%+v after %q, %v", f, order, err)
 	}
@@ -34,7 +34,7 @@ func TestInTurn(t *testing.T) {
 	for i := range 4 {
 		steps := [4]func() error{nothing, nothing, nothing, nothing}
 		steps[i] = did("", broken)
-		if _, err := inTurn(context.Background(), measure.Figure{}, 3, 1, steps[0], steps[1], steps[2], steps[3]); !errors.Is(err, broken) {
+		if _, err := inTurn(context.Background(), measure.Figure{}, 3, 1, firstTwo, undone(steps[0], steps[2]), undone(steps[1], steps[3])); !errors.Is(err, broken) {
 			t.Errorf("step %d fails: %v", i, err)
 		}
 	}
