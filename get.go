@@ -74,7 +74,7 @@ func (g *Group) ask(ctx context.Context, start time.Time, name string, set optio
 	var made, how artefacts.Outcome // made is the creator's, who may outlive this call
 	ref, event, err := sessioncache.Ref{}, sessioncache.Event(""), g.prepare(&q, set.linger)
 	if err == nil {
-		ref, event, err = g.room.Get(ctx, name, sessioncache.Options{Owner: set.owner, Lane: set.lane, Key: q.Key}, func(ctx context.Context) (sessioncache.Value, error) {
+		ref, event, err = g.room.Get(ctx, name, sessioncache.Options{Owner: set.owner, Lane: set.lane, Key: q.Key, Linger: q.Linger, Lingers: true}, func(ctx context.Context) (sessioncache.Value, error) {
 			lease, outcome, err := g.session.runtime.artefacts.Get(ctx, q)
 			if err != nil {
 				return sessioncache.Value{}, err
@@ -156,9 +156,10 @@ func (g *Group) prepare(q *artefacts.Request, linger time.Duration) error {
 	case q.Create == nil:
 		return fault.Invalidf(opGet, "the recipe of %q has no Make: want the function that makes the artefact", q.Key)
 	}
-	q.Owner, q.Linger = g.session.owner, linger
-	if cfg := &g.session.runtime.cfg; cfg.Artefacts != nil { // a cache that is brought has a time of its own
-		q.Linger = cmp.Or(linger, cfg.Linger)
+	q.Owner = g.session.owner
+	r := g.session.runtime
+	if q.Linger = cmp.Or(linger, r.cfg.Linger); r.cfg.Artefacts == nil { // a cache that is brought has a time of its own
+		q.Linger = cmp.Or(q.Linger, lingering)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package kiln_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -146,6 +147,55 @@ func TestLingerOfAConstant(t *testing.T) {
 			}
 			if kept != (err == nil) || !kept && !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v: %v", room, err)
+			}
+		})
+	}
+}
+
+// F4: of those who wait for one name the longest linger time counts, whoever of them began,
+// and it counts once.
+func TestLongestLingerOfAName(t *testing.T) {
+	const none = -1
+	for _, c := range []struct{ first, second, want time.Duration }{
+		{none, 5 * time.Second, 5 * time.Second},
+		{5 * time.Second, none, 5 * time.Second},
+		{3 * time.Second, 5 * time.Second, 5 * time.Second},
+		{5 * time.Second, 3 * time.Second, 5 * time.Second},
+		{none, 0, time.Minute}, // 0: by default
+		{0, none, time.Minute},
+		{0, time.Hour, time.Hour},
+		{none, none, 0},
+	} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			s := session(t, open(t, kiln.Config{}))
+			var ended time.Time
+			recipe := kiln.Recipe[int]{Key: "k", Make: func(ctx context.Context) (kiln.Made[int], error) {
+				<-ctx.Done()
+				ended = time.Now()
+				return kiln.Made[int]{}, ctx.Err()
+			}}
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			var callers sync.WaitGroup
+			for _, linger := range []time.Duration{c.first, c.second} {
+				var options []kiln.Option
+				if linger != 0 {
+					options = append(options, kiln.Linger(linger))
+				}
+				callers.Go(func() {
+					g := group(t, s, 1)
+					defer g.Close()
+					if _, err := kiln.Get(short, g, "n", recipe, options...); !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+					}
+				})
+				synctest.Wait()
+			}
+			callers.Wait()
+			left := time.Now()
+			time.Sleep(2 * time.Hour)
+			if got := ended.Sub(left); got != c.want {
+				t.Errorf("after %v and %v it went on for %v, want %v", c.first, c.second, got, c.want)
 			}
 		})
 	}

@@ -34,6 +34,7 @@ type call struct {
 	sifts    int     // see sifted
 
 	linger time.Duration // that this caller wishes for its flight
+	own    time.Duration // of that, what its creator lingers itself
 	rest   time.Duration // until the creator of this flight, among the effects to cancel, is to be asked about; 0 = at once
 
 	making *making // of its owner; nil where it has none

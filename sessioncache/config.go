@@ -209,6 +209,9 @@ type Options struct {
 	// Linger is Config.Linger for this Get; 0 = that, negative = none. Of several
 	// callers that wait for one creator the longest counts.
 	Linger time.Duration
+	// Lingers says that the creator given here lingers itself, for Linger, when its
+	// context has ended: that ends later only by what another caller asks for beyond it.
+	Lingers bool
 }
 
 // Event says how Get came by its value (SPEC C8).

@@ -282,6 +282,9 @@ func (r *rider) Ask(ctx context.Context) (flight.Ticket[*node], error) {
 	a.session, a.create = s, r.create
 	a.call = call{of: a, group: h.g, name: r.name, hash: h.g.names.Hash(r.name), options: r.options,
 		linger: max(0, cmp.Or(r.options.Linger, s.linger))}
+	if r.options.Lingers {
+		a.call.own = a.call.linger
+	}
 	a.flight.Begin(ctx, s, r.name)
 	a.flight.Start()
 	if !s.do(a) {

@@ -22,7 +22,7 @@ func (s *state) ask(c *call) {
 			s.refuse(c, err)
 			return
 		}
-		c.other, c.late, _ = s.desk.Join(at, c.linger)
+		c.other, c.late, _ = s.desk.Join(at, c.linger-other.own)
 		if c.group != other.group {
 			other.shared = append(other.shared, c)
 		}
@@ -30,7 +30,7 @@ func (s *state) ask(c *call) {
 		s.effects.answer = append(s.effects.answer, c)
 		return
 	}
-	s.desk.Begin(at, c, c.linger)
+	s.desk.Begin(at, c, c.linger-c.own)
 	s.begin(c)
 	c.began, c.at = true, at
 	c.group.flights++
