@@ -59,6 +59,10 @@ func (n *native) Root() string { return n.path }
 
 const always = unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK
 
+// folderOnly opens a folder. Nothing else is waited for, so it needs no O_NONBLOCK, with
+// which os.NewFile would offer each folder to the poller.
+const folderOnly = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NOFOLLOW
+
 // root gives the folder that is held. Its leave must follow.
 func (n *native) root() (*folder, error) {
 	for {
@@ -99,7 +103,7 @@ func (n *native) Close() error {
 }
 
 func (n *native) openRoot() (*folder, error) {
-	fd, err := retry(func() (int, error) { return openWhole(n.path, unix.O_RDONLY|unix.O_DIRECTORY|always) })
+	fd, err := retry(func() (int, error) { return openWhole(n.path, folderOnly) })
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +222,7 @@ func check(fd int, name string, root *folder) error {
 }
 
 func (n *native) ReadDir(name string) ([]Info, error) {
-	fd, root, err := n.open(name, unix.O_RDONLY|unix.O_DIRECTORY|always, 0)
+	fd, root, err := n.open(name, folderOnly, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -315,7 +319,7 @@ func (n *native) behalf() int {
 
 // give gives a folder that root has made to a user. It follows no link.
 func give(dir int, name string, owner int) error {
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|always, 0)
+	fd, err := unix.Openat(dir, name, folderOnly, 0)
 	if err != nil {
 		return err
 	}
@@ -426,7 +430,7 @@ func removeAll(dir int, name string) error {
 		}
 		return err
 	}
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|always, 0)
+	fd, err := unix.Openat(dir, name, folderOnly, 0)
 	if err != nil {
 		return err
 	}
@@ -443,7 +447,7 @@ func removeAll(dir int, name string) error {
 }
 
 func (n *native) SyncDir(name string) error {
-	fd, _, err := n.open(name, unix.O_RDONLY|unix.O_DIRECTORY|always, 0)
+	fd, _, err := n.open(name, folderOnly, 0)
 	if err != nil {
 		return err
 	}
