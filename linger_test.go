@@ -194,6 +194,7 @@ func TestLongestLingerOfAName(t *testing.T) {
 			callers.Wait()
 			left := time.Now()
 			time.Sleep(2 * time.Hour)
+			synctest.Wait() // the creator has written when it ended
 			if got := ended.Sub(left); got != c.want {
 				t.Errorf("after %v and %v it went on for %v, want %v", c.first, c.second, got, c.want)
 			}
