@@ -174,7 +174,7 @@ func (d *directory) mayBecome() error {
 				Err: fmt.Errorf("%w: this is no store yet, and its folder %s has files, which a store would remove: use another directory", fault.ErrRefused, name)}
 		}
 	}
-	for _, name := range []string{sizeFile, indexFile, journalFile, settingsFile, refusedFile} {
+	for _, name := range []string{sizeFile, indexFile, journalFile, settingsFile, refusedFile, lateFile} {
 		_, err := f.Lstat(name)
 		if err == nil && (name != sizeFile || f.readSize() == unknownSize) && !f.isStore() {
 			return &fault.Error{Op: "store: open", Key: d.s.cfg.Dir,
@@ -482,14 +482,15 @@ func (d *directory) leave() {
 	}
 }
 
-// finish writes size.txt and ends the change in the journal. Both are hints: where
-// they cannot be written the change stands (SPEC P5).
+// finish writes size.txt and what is late, and ends the change in the journal. All are
+// hints: where they cannot be written the change stands (SPEC P5).
 func (d *directory) finish() error {
 	if d.text != d.idx.bytes {
 		if err := d.writeSize(); err != nil {
 			d.s.logOnce("write size", err) // and is tried again with the next change
 		}
 	}
+	d.tellLate()
 	if d.lock == nil {
 		return nil
 	}

@@ -22,6 +22,7 @@ const (
 	indexFile    = "lease/index"
 	settingsFile = "lease/settings"
 	refusedFile  = "lease/refused"
+	lateFile     = "lease/late"
 	keyFile      = "key.bin"
 	kernelFile   = "kernel.bin"
 )

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -31,9 +33,8 @@ type quotaFile struct {
 	q quota
 }
 
-// room reports whether so many bytes more may be written.
-func (q quota) room(more int) error {
-	var used int64
+// used is what all files take.
+func (q quota) used() (used int64) {
 	_ = filepath.WalkDir(q.Root(), func(_ string, d fs.DirEntry, err error) error {
 		if err == nil {
 			if info, e := d.Info(); e == nil && info.Mode().IsRegular() { // else it went a moment ago
@@ -42,7 +43,12 @@ func (q quota) room(more int) error {
 		}
 		return nil
 	})
-	if used+int64(more) > q.most {
+	return used
+}
+
+// room reports whether so many bytes more may be written.
+func (q quota) room(more int) error {
+	if q.used()+int64(more) > q.most {
 		return &vfs.Fault{Op: "write", Name: ".", Err: syscall.EDQUOT}
 	}
 	return nil
@@ -145,13 +151,7 @@ type frees struct {
 	removed, taken *int64 // bytes that it does not tell; those of others
 }
 
-func (f frees) used() (used int64) {
-	most := quota{f.FS, nil, 0}
-	for most.room(0) != nil {
-		most.most += 4 * kib
-	}
-	return most.most
-}
+func (f frees) used() int64 { return quota{FS: f.FS}.used() }
 
 func (f frees) RemoveAll(name string) error {
 	before := f.used()
@@ -166,16 +166,15 @@ func (f frees) Free() (free, total int64, err error) {
 	return 1000*kib - f.used() - *f.removed - *f.taken, 1000 * kib, nil
 }
 
+func halfFree(c *blobstore.Config) { c.KeepFree = 0.5 }
+
 // P7: where the file system tells late what is free, no more goes than is needed; what has not
 // come after a minute is made up for, and so is what others take.
 func TestKeepFreeWhereBlocksAreFreedLate(t *testing.T) {
 	for _, p := range []blobstore.Policy{blobstore.FIFO, blobstore.LRU} {
 		r := newRig(t)
 		late, removed, taken := true, int64(0), int64(0)
-		s := r.open("d", mib, policy(p), func(c *blobstore.Config) {
-			c.KeepFree = 0.5
-			blobstore.SetFS(c, func(root string) vfs.FS { return frees{vfs.Dir(root), &late, &removed, &taken} })
-		})
+		s := r.open("d", mib, policy(p), halfFree, on(func(f vfs.FS) vfs.FS { return frees{f, &late, &removed, &taken} }))
 		s.fill(1, 4, 100*kib)
 		r.want("enough is free", s.usage().Entries, 4)
 		s.fill(5, 9, 100*kib)
@@ -199,5 +198,75 @@ func TestKeepFreeWhereBlocksAreFreedLate(t *testing.T) {
 			said += s.put(fmt.Sprint("more", i), "v", putOptions{bytes: 100 * kib})
 		}
 		r.want("the disk is not filled", strings.Contains(said, "refused reason=degraded"), true)
+	}
+}
+
+// P7: the same over many short processes, with locks and without: each knows what those before
+// it have evicted. What has not come after two minutes is made up for.
+func TestKeepFreeOverShortProcesses(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		r := newRig(t)
+		late, removed, taken := true, int64(0), int64(0)
+		s := r.open("d", mib, halfFree, func(c *blobstore.Config) { c.Shared = shared },
+			on(func(f vfs.FS) vfs.FS { return frees{f, &late, &removed, &taken} }))
+		life := func(i int) {
+			s.reopen()
+			s.fill(i, i, 100*kib)
+		}
+		s.fill(1, 4, 100*kib)
+		for i := 5; i < 10; i++ {
+			life(i)
+		}
+		r.want("late", words(s.usage().Entries, removed > 400*kib), "4 true")
+		removed -= 300 * kib // have come
+		life(10)
+		removed = 0
+		life(11)
+		r.want("all have come", s.usage().Entries, 4)
+		taken = 100 * kib
+		life(12)
+		r.want("others have some", s.usage().Entries, 3)
+		taken, removed, late = 0, 0, false
+		for i := 13; i < 18; i++ {
+			life(i)
+		}
+		r.want("at once", s.usage().Entries, 4)
+		late = true
+		life(18)
+		r.clock(40 * time.Second)
+		life(19)
+		for range 3 {
+			r.clock(40 * time.Second)
+			s.reopen()
+		}
+		r.want("never", s.usage().Entries < 4, true)
+	}
+}
+
+// P4, P7: where the file of what comes late is missing or damaged, more goes than is needed, as
+// without it; the next change makes it anew.
+func TestWhatComesLateIsAHint(t *testing.T) {
+	for name, damage := range map[string]func(path string) error{
+		"gone":    os.Remove,
+		"cut":     func(path string) error { return os.Truncate(path, 20) },
+		"a digit": func(path string) error { return rewrite(path, `^late \d`, "late 9") },
+		"a lie": func(path string) error {
+			return os.WriteFile(path, []byte(blobstore.Sealed(fmt.Sprint("late ", math.MaxInt64, " 0 0 ", time.Now().UnixNano(), " 0 0 0 "))), 0o600)
+		},
+		"a dir": func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			late, removed, taken := true, int64(0), int64(0)
+			s := r.open("d", mib, halfFree, on(func(f vfs.FS) vfs.FS { return frees{f, &late, &removed, &taken} }))
+			s.fill(1, 6, 100*kib)
+			s.shut()
+			r.must(damage(r.path("d/lease/late")))
+			s.reopen()
+			n := s.usage().Entries
+			r.want("more went", n < 4, true)
+			s.reopen()
+			r.want("made anew", s.usage().Entries, n)
+		})
 	}
 }

@@ -308,22 +308,27 @@ func (d *directory) room(stored bool) int64 {
 		s.logOnce("look for free space", err)
 		return capacity
 	}
+	now := s.cfg.Now()
+	d.late.read(s.main)
 	if stored {
-		d.late.note(d.idx, free, s.cfg.Now())
+		d.late.note(d.idx, free, now)
 	}
-	return min(capacity, d.idx.disk+free+d.late.young+d.late.old-int64(s.cfg.KeepFree*float64(total)))
+	return min(capacity, d.idx.disk+free+d.late.bytes(now)-int64(s.cfg.KeepFree*float64(total)))
 }
 
 // late is what was removed and the file system does not tell to be free yet: some free
 // blocks with the next commit, or discard them first. It lasts one to two minutes, for others
-// may have the blocks too.
+// may have the blocks too. It lies in the directory, since processes may be short: a hint,
+// which is read and written in changes only.
 type late struct {
 	young, old     int64     // bytes
 	since, noted   time.Time // when the old ones became so; when the numbers below were
 	of             *index    // of the numbers below
 	added, dropped int64
 	free           int64
-	ahead          int64 // written and not stored yet, by other calls; as a number below 0
+	ahead          int64    // written and not stored yet, by other calls; as a number below 0
+	text           string   // of the file, as it was read or written last
+	told           [2]int64 // its young and old ones
 }
 
 const lateFor = time.Minute
@@ -334,18 +339,78 @@ func (l *late) note(x *index, free int64, now time.Time) {
 	if now.Sub(l.since).Abs() >= lateFor {
 		l.young, l.old, l.since, l.ahead = 0, l.young, now, 0 // it may be that of others
 	}
-	added, dropped := x.added, x.added-x.disk // where entries are read late only their sum is known
-	if l.of != x || now.Sub(l.noted).Abs() >= lateFor {
+	if now.Sub(l.noted).Abs() >= lateFor {
 		l.young, l.old, l.ahead = 0, 0, 0
+		l.dropped = x.added - x.disk
 	} else {
-		l.young += max(0, dropped-l.dropped)
-		came := l.ahead + free - l.free + added - l.added
+		l.went(x)
+		came := l.ahead + free - l.free + x.added - l.added
 		l.ahead, came = min(0, came), max(0, came)
 		fromOld := min(came, l.old)
 		l.old -= fromOld
 		l.young -= min(came-fromOld, l.young)
 	}
-	l.noted, l.of, l.added, l.dropped, l.free = now, x, added, dropped, free
+	l.noted, l.of, l.added, l.free = now, x, x.added, free
+}
+
+// went takes what was removed since. Of what another index has counted, another process's
+// perhaps, only the difference of the bytes in use is known.
+func (l *late) went(x *index) {
+	dropped := x.added - x.disk // where entries are read late only their sum is known
+	if l.of != x {
+		more := x.disk - (l.added - l.dropped)
+		l.of, l.added, l.dropped = x, x.added-max(0, more), dropped+min(0, more)
+	}
+	l.young += max(0, dropped-l.dropped)
+	l.dropped = dropped
+}
+
+// bytes are those that may come yet.
+func (l *late) bytes(now time.Time) int64 {
+	if now.Sub(l.noted).Abs() >= lateFor {
+		return 0
+	}
+	return l.young + l.old
+}
+
+// line is what the file says.
+func (l *late) line() string {
+	return sealed(fmt.Sprintf("late %d %d %d %d %d %d %d ", l.young, l.old, l.since.UnixNano(), l.noted.UnixNano(), l.added-l.dropped, l.free, l.ahead))
+}
+
+// read takes what another process has written.
+func (l *late) read(f folder) {
+	const most = 1 << 60 // so that sums do not wrap
+	text, err := vfs.ReadFile(f, lateFile, 256)
+	if err != nil || string(text) == l.text {
+		return
+	}
+	var of late
+	var since, noted int64
+	_, err = fmt.Sscanf(string(text), "late %d %d %d %d %d %d %d ", &of.young, &of.old, &since, &noted, &of.added, &of.free, &of.ahead)
+	of.since, of.noted, of.text = time.Unix(0, since), time.Unix(0, noted), string(text)
+	of.told = [2]int64{of.young, of.old}
+	if err == nil && of.line() == of.text && min(of.young, of.old, of.added, -of.ahead) >= 0 && max(of.young, of.old, of.added, of.free, -of.free, -of.ahead) <= most {
+		*l = of
+	}
+}
+
+// tellLate writes what is late, if that is other than what the file says. It is part of a
+// change.
+func (d *directory) tellLate() {
+	l := &d.late
+	if l.of == nil {
+		return // nothing is kept free
+	}
+	if l.went(d.idx); l.told == [2]int64{l.young, l.old} {
+		return
+	}
+	line := l.line()
+	if err := rewrite(d.s.main, lateFile, []byte(line)); err != nil {
+		d.s.logOnce("write what is late", err) // and is tried again with the next change
+		return
+	}
+	l.told, l.text = [2]int64{l.young, l.old}, line
 }
 
 // bound is what to evict to: the room, or the capacity where not even an empty store would

@@ -349,6 +349,7 @@ func TestStrangersNamesAreNoStore(t *testing.T) {
 		"lease/index=mine":                             false,
 		"lease/index/contract=mine":                    false,
 		"lease/journal=mine":                           false,
+		"lease/late=mine":                              false,
 		"lease/settings/contract=mine":                 false,
 		"lease/refused=mine":                           false,
 		"lease/key/house/12=mine":                      false,
