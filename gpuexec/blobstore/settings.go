@@ -101,6 +101,24 @@ func (have settings) with(more settings) settings {
 	return have
 }
 
+// beyond gives what settings say that others did not.
+func (have settings) beyond(others settings) settings {
+	if have.capacity == others.capacity {
+		have.capacity = limit.Limit{}
+	}
+	if have.policy == others.policy {
+		have.policy = ""
+	}
+	return have
+}
+
+// gap is where what others gave is not all in the file: some gave it in place of settings of
+// this process that were not to be there. See supersede.
+type gap struct{ all, written settings }
+
+// filled gives settings with what the file lacks.
+func (g gap) filled(said settings) settings { return g.all.with(said.beyond(g.written)) }
+
 // follow goes by what the directory says now, or said last where that cannot be read at
 // the moment: nothing is evicted for a problem with a file (SPEC P5). It is part of a
 // change, after the index was read.
@@ -128,9 +146,9 @@ func (d *directory) follow() {
 func (d *directory) settle() error {
 	seen := d.s.main.stampOf(settingsFile)
 	was, of, err := settingsAt(d.s.main, settingsFile)
-	have := was
+	have := d.gap.filled(was)
 	if !d.settled || d.unwritten {
-		have = was.with(d.s.cfg.given())
+		have = have.with(d.s.cfg.given())
 	}
 	if d.draft != nil && (have == was || have != d.draft.settings || of.seal != d.draft.over) { // others have said it, or more
 		_ = d.s.main.Remove(d.draft.name) // else the next sweep removes it
@@ -156,7 +174,7 @@ func (d *directory) settle() error {
 			d.s.logOnce("write settings", err)
 		}
 	}
-	d.settled, d.unwritten = true, unwritten
+	d.settled, d.unwritten, d.gap = true, unwritten, gap{}
 	d.follow()
 	return nil
 }
@@ -192,6 +210,7 @@ const settingsSuffix = ".settings"
 // part of a change.
 func (d *directory) takeSettings(name string) error {
 	f := d.s.main
+	seen := f.stampOf(settingsFile)
 	_, left, err := settingsAt(f, name)
 	_, now, e := settingsAt(f, settingsFile)
 	if err = errors.Join(err, e); err != nil {
@@ -203,7 +222,7 @@ func (d *directory) takeSettings(name string) error {
 	if err := d.change(); err != nil { // so that others look again
 		return err
 	}
-	if err := f.Rename(name, settingsFile); err != nil {
+	if err := d.supersede(name, seen); err != nil {
 		return err
 	}
 	d.sync(leaseDir + "/")
@@ -218,41 +237,54 @@ func (d *directory) publishSettings(seen stamp) error {
 	d.draft = nil
 	err := made.err
 	if err == nil {
-		err = d.supersede(made.name, settingsFile, seen)
+		err = d.supersede(made.name, seen)
 	}
 	_ = d.s.main.RemoveAll(made.name)
 	return err
 }
 
-// supersede gives a file of tmp/ another name in place of what was seen there, and what was
-// there the name in tmp/. Where others have put something there since, because this process
-// stood still, that stays: the error is errPassedOver. Without locks, and on systems that
-// cannot exchange names, the last one counts.
-func (d *directory) supersede(from, to string, seen stamp) error {
+// supersede gives a file of tmp/ the name of the settings, in place of what was seen there, and
+// what was there the name in tmp/. Where others have put something there since, because this
+// process stood still, that stays: the error is errPassedOver. More of them may do so before it
+// is back, in place of what this process has put there: then the last one stays, which lacks what
+// those before it gave, and gap has all. Without locks, and on systems that cannot exchange
+// names, the last one counts.
+func (d *directory) supersede(from string, seen stamp) error {
 	f := d.s.main
 	given := f.stampOf(from)
+	put, _, _ := settingsAt(f, from) // none, if it cannot be read
+	expected, all := settings{}, settings{}
 	for again := 0; ; again++ {
-		err := f.Exchange(from, to)
+		err := f.Exchange(from, settingsFile)
 		if isGone(err) {
-			err = f.Link(from, to)
+			err = f.Link(from, settingsFile)
 		}
-		switch found := f.stampOf(from); {
+		found := f.stampOf(from)
+		over := found == seen || found == given // given: there was nothing
+		switch {
 		case isTaken(err):
 			return errPassedOver
 		case err != nil:
-			if err = replace(f, from, to); err == nil && again > 0 { // the file of the others is back
-				d.sync(path.Dir(to) + "/")
-				return errPassedOver
+			err = replace(f, from, settingsFile)
+			if err != nil || again == 0 {
+				return err
 			}
-			return err
-		case again == 0 && (found == seen || found == given || d.lock == nil): // given: there was nothing
+			over = true // the file of the others is back
+		case again == 0 && (over || d.lock == nil):
 			return nil
-		case found == seen || found == given || again == 16:
-			d.sync(path.Dir(to) + "/")
-			return errPassedOver
-		default:
-			seen, given = given, found
 		}
+		if over || again == 16 {
+			d.gap = gap{all, put}
+			d.sync(leaseDir + "/")
+			return errPassedOver
+		}
+		theirs, _, _ := settingsAt(f, from)
+		if again == 0 {
+			all = d.gap.filled(theirs)
+		} else {
+			all = all.with(theirs.beyond(expected))
+		}
+		seen, given, expected, put = given, found, put, theirs
 	}
 }
 

@@ -501,3 +501,77 @@ func TestSettledByOthersMeanwhile(t *testing.T) {
 	}))
 	r.want("drafted, capacity, left", words(drafted, s.usage().Capacity, len(r.names("d/tmp"))), words(true, limit.Of(2*mib), 0))
 }
+
+// meddled is a file system on which others do something before settings are exchanged: the first
+// of them before the first time.
+type meddled struct {
+	vfs.FS
+	others *[]func()
+}
+
+func (f meddled) Exchange(a, b string) error {
+	if b == "lease/settings" && len(*f.others) > 0 {
+		next := (*f.others)[0]
+		*f.others = (*f.others)[1:]
+		next()
+	}
+	return f.FS.Exchange(a, b)
+}
+
+// P7, P8: who gives a directory something at the very moment when a process that stood still has
+// its own there, and has not put back yet what others gave, takes nothing of that away; nor does
+// a fourth, at the moment when that is back.
+func TestOthersSettleAmongTheExchange(t *testing.T) {
+	byPolicy := func(p blobstore.Policy) option {
+		return func(c *blobstore.Config) { c.DefaultCapacity, c.Policy = true, p }
+	}
+	byCapacity := func(n int64) option {
+		return func(c *blobstore.Config) { c.Capacity, c.DefaultPolicy = limit.Of(n), true }
+	}
+	for what, c := range map[string]struct {
+		late   option
+		others []option
+		want   string
+	}{
+		"policy":               {byPolicy(blobstore.Cost), []option{byCapacity(3 * mib), byPolicy(blobstore.LRU)}, "capacity 3145728 policy cost"},
+		"capacity":             {byCapacity(2 * mib), []option{byPolicy(blobstore.LRU), byCapacity(3 * mib)}, "capacity 2097152 policy lru"},
+		"three, and a policy":  {byPolicy(blobstore.Cost), []option{byPolicy(blobstore.LRU), byCapacity(4 * mib), byPolicy(blobstore.FIFO)}, "capacity 4194304 policy cost"},
+		"three, and an amount": {byCapacity(2 * mib), []option{byCapacity(4 * mib), byPolicy(blobstore.LRU), byCapacity(3 * mib)}, "capacity 2097152 policy lru"},
+	} {
+		r := newRig(t)
+		r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+		var others []func()
+		for _, o := range c.others {
+			others = append(others, func() { r.open("d", mib, shortLease, o).shut() })
+		}
+		a := r.open("d", mib, shortLease, c.late, on(func(f vfs.FS) vfs.FS { return meddled{f, &others} }))
+		text, _, _ := strings.Cut(string(r.read(r.path("d/lease/settings"))), "\ndraft")
+		r.want(what, strings.ReplaceAll(text, "\n", " "), c.want)
+		r.want("meddled, drafts", words(len(others), r.names("d/tmp")), "0 []")
+		r.want("here", fmt.Sprintf("capacity %v", a.usage().Capacity), strings.Split(c.want, " policy")[0])
+	}
+}
+
+// P7, P8: who stands still before it puts back what another, which was killed then, had taken,
+// takes nothing away that others have given since.
+func TestStoppedWhileItPutsBack(t *testing.T) {
+	r := newRig(t)
+	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+	dead := strings.Repeat("0", 40) + ".settings"
+	r.write(r.path("d/lease/settings"), []byte(blobstore.Sealed("capacity 2097152\npolicy fifo\ndraft "+dead+" ab\n")))
+	r.write(r.path("d/tmp/"+dead), []byte(blobstore.Sealed("capacity 3145728\npolicy fifo\ndraft other.settings ab\n")))
+	old := r.now().Add(-2 * time.Hour)
+	r.must(os.Chtimes(r.path("d/tmp/"+dead), old, old))
+	late, later := newStall("rename lease/settings"), newStall("after rename lease/settings")
+	done := make(chan *shop)
+	go func() { done <- r.open("d", mib, byDefault, shortLease, late.config) }()
+	<-late.reached
+	go func() { done <- r.open("d", 4*mib, shortLease, later.config) }()
+	<-later.reached
+	close(late.resume)
+	<-done
+	close(later.resume)
+	<-done
+	text, _, _ := strings.Cut(string(r.read(r.path("d/lease/settings"))), "\n")
+	r.want("settings", text, "capacity 4194304")
+}
