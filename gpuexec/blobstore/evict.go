@@ -34,7 +34,7 @@ func (d *directory) move(place, to string) (stuck, err error) {
 	f := d.s.main
 	stuck = f.Rename(place, to)
 	switch {
-	case stuck == nil && !d.holds():
+	case stuck == nil && !d.meant(place, to):
 		d.putBack(place, to)
 		return nil, errPassedOver
 	case stuck == nil:
@@ -100,6 +100,17 @@ func (d *directory) removeOwn(place, name string) error {
 
 // holds reports whether no other process has the lock, where there is one.
 func (d *directory) holds() bool { return d.lock == nil || d.lock.Held() }
+
+// meant reports whether the entry that was moved is the one that was to be: no other process has
+// the lock, or where there is none, the entry is that which was listed.
+func (d *directory) meant(place, to string) bool {
+	r := d.idx.entries[place]
+	if d.lock != nil || r == nil {
+		return d.holds()
+	}
+	moved, _ := d.s.main.files(to)
+	return moved.stamp == r.stamp
+}
 
 // putBack takes a move back, since this process stood still before it and lost the lock:
 // another entry may have had the place by then, and that was acknowledged (SPEC P8, P10). If

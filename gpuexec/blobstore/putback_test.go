@@ -183,3 +183,51 @@ func TestPowerLossAfterALateMover(t *testing.T) {
 		t.Errorf("what was acknowledged is gone after %d of 50 losses of power", lost)
 	}
 }
+
+// P8, P10: who stands still before it moves a file away that has the name of a folder, and was
+// passed over, leaves the folder that others have made there since, with its entries.
+func TestLateMakerOfAFolder(t *testing.T) {
+	for _, name := range []string{backend, backend + "/7"} {
+		for _, shared := range []bool{false, true} {
+			r := newRig(t)
+			late := newStall("re*e quarantine/*")
+			alike := func(c *blobstore.Config) { c.Shared = shared }
+			a := r.open("d", mib, hash(7), shortLease, alike, late.config)
+			b := r.open("d", mib, hash(7), shortLease, alike)
+			r.write(r.path("d/"+name), []byte("strange"))
+			done := make(chan string)
+			go func() { done <- a.put("late", "v") }()
+			<-late.reached
+			r.want("put", b.put("new", "v"), "ok")
+			close(late.resume)
+			r.want("late put", <-done, "ok")
+			r.want("what was acknowledged", words(a.get("new"), b.get("new"), b.get("late")), "v v v")
+			r.want("audit", words(a.audit(), b.audit()), "ok ok")
+		}
+	}
+}
+
+// P8, P10: who stands still, on a file system without locks, between its choice of an entry and
+// the move, takes no newcomer of that place: an evictor, and a repairer.
+func TestLateMoverWithoutLocks(t *testing.T) {
+	r := newRig(t)
+	shared := func(c *blobstore.Config) { c.Shared = true }
+	b := r.open("d", mib, hash(7), shared)
+	b.put("k", "old")
+	b.put("j", "older")
+	late := newStall("rename tmp/*")
+	r.overtaken(late, r.open("d", mib, hash(7), shared, late.config), b)
+
+	r.flip(b.kernel("k"), -1)
+	late = newStall("rename quarantine/*")
+	a := r.open("d", mib, hash(7), shared, late.config)
+	done := make(chan error)
+	go func() { _, err := a.Verify(background, true); done <- err }()
+	<-late.reached
+	r.must(b.Prune(background, 0))
+	r.want("put", b.put("new", "v"), "ok")
+	close(late.resume)
+	r.must(<-done)
+	r.want("what was acknowledged", b.get("new"), "v")
+	r.want("audit", words(a.audit(), b.audit()), "ok ok")
+}

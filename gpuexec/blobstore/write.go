@@ -408,19 +408,28 @@ func (w *writing) occupy(bucket string, r *record) error {
 const mostSlots = 64
 
 // makeFolder makes a folder if it is missing. A file in its place is moved to
-// quarantine/, since nothing could be stored below it.
+// quarantine/, since nothing could be stored below it: over another file, for a folder that
+// others have made there since cannot be moved over one.
 func (w *writing) makeFolder(name string) error {
 	fsys := w.s.main.FS
 	err := fsys.Mkdir(name)
-	if isTaken(err) {
+	for again := 0; isTaken(err) && again < 4; again++ {
 		info, e := fsys.Lstat(name)
 		if e != nil || info.Mode.IsDir() {
 			return e
 		}
-		if e := fsys.Rename(name, quarantineDir+"/"+hostlock.Unique()); e != nil {
+		aside := quarantineDir + "/" + hostlock.Unique()
+		if e = vfs.WriteNew(fsys, aside, false); e == nil {
+			e = fsys.Rename(name, aside)
+		}
+		if e == nil {
+			err = fsys.Mkdir(name)
+			continue
+		}
+		_ = fsys.Remove(aside) // it is empty
+		if !errors.Is(e, syscall.ENOTDIR) {
 			return e
 		}
-		err = fsys.Mkdir(name)
 	}
 	return err
 }
