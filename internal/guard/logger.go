@@ -3,11 +3,14 @@ package guard
 import (
 	"context"
 	"log/slog"
+
+	"github.com/kiln-cache/kiln/internal/zone"
 )
 
 // Logger is l, whose handler is user code, for a room: a panic or runtime.Goexit of
 // the handler loses one record and nothing else (SPEC F3). lend runs a function on
-// another goroutine, which the call waits for. A nil l is silent.
+// another goroutine, which the call waits for: the handler is code of the zones that the call is
+// code of. A nil l is silent.
 func Logger(l *slog.Logger, lend func(fn func())) *slog.Logger {
 	if l == nil {
 		return slog.New(slog.DiscardHandler)
@@ -15,7 +18,7 @@ func Logger(l *slog.Logger, lend func(fn func())) *slog.Logger {
 	if _, guarded := l.Handler().(handler); guarded || l.Handler() == slog.DiscardHandler {
 		return l
 	}
-	return slog.New(handler{l.Handler(), lend})
+	return slog.New(handler{l.Handler(), zone.Carry(lend)})
 }
 
 // handler is a user's handler on goroutines that it may end.

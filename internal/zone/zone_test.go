@@ -47,6 +47,35 @@ func TestHere(t *testing.T) {
 	}
 }
 
+// F8: what code of a zone lends and waits for is code of that zone, besides that of which it is
+// by itself, and of none when it has ended.
+func TestCarry(t *testing.T) {
+	var caller, lender zone.Zone
+	var wg sync.WaitGroup
+	lend := zone.Carry(lender.Lend(func(fn func()) { wg.Go(fn) }))
+	look := func(byCaller, byLender bool) {
+		t.Helper()
+		if caller.Here() != byCaller || lender.Here() != byLender {
+			t.Errorf("the caller's %v, the lender's %v; want %v and %v", caller.Here(), lender.Here(), byCaller, byLender)
+		}
+	}
+	caller.Run(func() {
+		lend(func() { look(true, true) })
+		wg.Wait()
+		look(true, false)
+	})
+	lend(func() { look(false, true) })
+	wg.Wait()
+	lender.Run(func() {
+		caller.Run(func() {
+			zone.Carry(func(fn func()) { fn() })(func() { look(true, true) })
+			look(true, true)
+		})
+		look(false, true)
+	})
+	look(false, false)
+}
+
 func BenchmarkRun(b *testing.B) {
 	var z zone.Zone
 	for b.Loop() {

@@ -1,0 +1,77 @@
+//go:build linux && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec"
+)
+
+// listening is a handler of a log that calls told with each record.
+type listening struct {
+	slog.Handler
+	told func(message string)
+}
+
+func (h listening) Handle(_ context.Context, r slog.Record) error {
+	h.told(r.Message)
+	return nil
+}
+
+func listen(told func(message string)) *slog.Logger {
+	return slog.New(listening{slog.NewTextHandler(io.Discard, nil), told})
+}
+
+// F8: the handler of the backend's log may close the executor whose device tells it that its
+// file was not saved, or is damaged, while that closes: ErrCycle, and the closing goes on.
+func TestClosedByTheHandlerOfTheLog(t *testing.T) {
+	for what, spoil := range map[string]func(file string) error{
+		"vulkan: the file of pipelines was not saved": func(file string) error { return os.RemoveAll(filepath.Dir(file)) },
+		"pipelinefile:": func(file string) error { return os.WriteFile(file, []byte("damaged"), 0o600) },
+	} {
+		dir := filepath.Join(t.TempDir(), "d")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		var e atomic.Pointer[gpuexec.Executor]
+		answers := make(chan error, 16)
+		b := driven(t, Config{PipelineFile: filepath.Join(dir, "pipelines.bin"), Logger: listen(func(message string) {
+			if e := e.Load(); e != nil && strings.HasPrefix(message, what) {
+				ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+				defer stop()
+				answers <- e.Close(ctx)
+			}
+		})})
+		e.Store(open(t, b, 1))
+		k, err := e.Load().Compile(t.Context(), axpy(t, 64))
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Release()
+		if err := spoil(filepath.Join(dir, "pipelines-0.bin")); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Load().Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		select {
+		case err := <-answers:
+			if !errors.Is(err, fault.ErrCycle) {
+				t.Errorf("%s: %v", what, err)
+			}
+		default:
+			t.Errorf("%s: the handler was not told", what)
+		}
+	}
+}
