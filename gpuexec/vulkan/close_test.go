@@ -75,3 +75,44 @@ func TestClosedByTheHandlerOfTheLog(t *testing.T) {
 		}
 	}
 }
+
+// V5: a file that cannot be saved is tried again after as many pipelines more, not with each.
+func TestFileThatCannotBeSaved(t *testing.T) {
+	var tries atomic.Int64
+	dir := filepath.Join(t.TempDir(), "missing")
+	b := driven(t, Config{PipelineFile: filepath.Join(dir, "pipelines.bin"), Logger: listen(func(message string) {
+		if strings.HasPrefix(message, "vulkan:") {
+			tries.Add(1)
+		}
+	})})
+	d, err := b.Open(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compile := func(from, to int) {
+		for i := from; i < to; i++ {
+			p, err := d.Compile(t.Context(), axpy(t, i+1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Release()
+		}
+	}
+	compile(0, 2*saveEvery+5)
+	if n := tries.Load(); n != 2 {
+		t.Errorf("tried %d times for %d pipelines, want 2", n, 2*saveEvery+5)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	compile(2*saveEvery+5, 3*saveEvery)
+	if _, err := os.Stat(filepath.Join(dir, "pipelines-0.bin")); err != nil {
+		t.Error(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := tries.Load(); n != 2 {
+		t.Errorf("tried %d times, want 2", n)
+	}
+}

@@ -35,6 +35,7 @@ type device struct {
 		opened   int                   // queues so far
 		programs map[*program]struct{} // that were not released
 		unsaved  int                   // pipelines that were made since the file was saved
+		tried    int                   // of these, those that could not be saved
 	}
 }
 
@@ -107,14 +108,15 @@ func (d *device) made() {
 	d.mu.Unlock()
 }
 
-// save writes the file of pipelines if so many were made since it was last written. A
-// file that cannot be written is logged: the next process compiles again.
+// save writes the file of pipelines if so many were made since that was tried last, and there
+// are any that are not in it. A file that cannot be written is logged: the next process compiles
+// again.
 func (d *device) save(least int) {
 	d.mu.Lock()
 	unsaved := d.mu.unsaved
-	due := d.file != "" && unsaved >= least
+	due := d.file != "" && unsaved > 0 && unsaved-d.mu.tried >= least
 	if due {
-		d.mu.unsaved = 0
+		d.mu.unsaved, d.mu.tried = 0, 0
 	}
 	d.mu.Unlock()
 	if !due {
@@ -123,6 +125,7 @@ func (d *device) save(least int) {
 	if _, err := d.pipelines.Save(context.Background(), d.file); err != nil {
 		d.mu.Lock()
 		d.mu.unsaved += unsaved
+		d.mu.tried = unsaved
 		d.mu.Unlock()
 		d.log.Warn("vulkan: the file of pipelines was not saved", "file", d.file, "error", err)
 	}
@@ -132,7 +135,7 @@ func (d *device) save(least int) {
 func (d *device) Close() error {
 	var errs []error
 	if d.pipelines != nil {
-		d.save(1)
+		d.save(0)
 		d.mu.Lock()
 		programs := d.mu.programs
 		d.mu.programs = nil
