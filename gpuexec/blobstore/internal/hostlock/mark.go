@@ -62,7 +62,7 @@ func (m *Marks) Enter(ctx context.Context, name, note string) (*Mark, Verdict, e
 		case !s.there:
 			continue // it was removed a moment ago
 		case s.released: // and could not be removed
-			if err := m.Forget(name); err != nil {
+			if _, err := m.clear(name); err != nil {
 				return nil, Entered, err
 			}
 		case s.orphaned || now.Sub(moved) > period && !m.Lock:
@@ -85,6 +85,27 @@ func (m *Marks) Forget(name string) error {
 	return err
 }
 
+// clear removes a mark that was released. What has its name by then gets that back if it is
+// another one: its holder may be in the driver.
+func (m *Marks) clear(name string) (cleared bool, err error) {
+	file, aside := m.Folder+"/"+name, m.Staging+"/"+Unique()
+	if err := m.FS.Rename(file, aside); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return false, err
+	}
+	s, err := look(m.FS, aside, m.Lock)
+	if cleared = err == nil && (!s.there || s.released); !cleared {
+		if e := m.FS.Link(aside, file); !errors.Is(e, fs.ErrExist) { // else others have made one since
+			err = errors.Join(err, e)
+		}
+		_ = m.FS.SyncDir(m.Folder) // as it was
+	}
+	_ = m.FS.Remove(aside) // what stays is swept
+	return cleared, err
+}
+
 // Sweep removes a mark that was left behind and that is not needed, by its note. It
 // reports whether it did. Before the mark of a process that died goes it calls instead,
 // whose error keeps it. Without locks it removes none, since one look cannot tell
@@ -101,10 +122,11 @@ func (m *Marks) Sweep(name string, needed func(note string) bool, instead func()
 	if err != nil || !s.orphaned || left && !s.released {
 		return false, err
 	}
-	if !s.released {
-		if err := instead(); err != nil {
-			return false, err
-		}
+	if s.released {
+		return m.clear(name)
+	}
+	if err := instead(); err != nil {
+		return false, err
 	}
 	return true, m.Forget(name)
 }
@@ -112,15 +134,21 @@ func (m *Marks) Sweep(name string, needed func(note string) bool, instead func()
 // mostMark is the longest mark that Sweep reads, in bytes: a note may be a path.
 const mostMark = 64 << 10
 
-// Leave removes the mark. One that cannot be removed says that nobody died there. Leave
-// may be called again.
+// Leave removes the mark. One that cannot be removed, or that others have moved, says that nobody
+// died there. Leave may be called again.
 func (m *Mark) Leave() error {
-	err := m.marks.Forget(m.name) // before the lock is given up, or the mark would look left behind
-	return errors.Join(err, m.beacon.extinguish(func(f vfs.File) error {
+	return m.beacon.extinguish(func(f vfs.File) error { // before the lock is given up, or the mark would look left behind
+		if info, err := f.Stat(); err == nil && info.Links == 0 {
+			return nil // the name may be another one's
+		}
+		err := m.marks.FS.Remove(m.marks.Folder + "/" + m.name)
 		if err == nil {
 			return nil
 		}
-		_, err := f.WriteAt([]byte{1}, releasedAt)
-		return err
-	}))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		_, e := f.WriteAt([]byte{1}, releasedAt)
+		return errors.Join(err, e)
+	})
 }

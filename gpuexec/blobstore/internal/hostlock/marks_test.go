@@ -93,6 +93,74 @@ func TestMarkThatStays(t *testing.T) {
 	}
 }
 
+// halting is a file system on which something happens before a file of mark/ is first taken away.
+type halting struct {
+	vfs.FS
+	before *func()
+}
+
+func (h halting) pass(name string) {
+	if before := *h.before; before != nil && strings.HasPrefix(name, "mark/") {
+		*h.before = nil
+		before()
+	}
+}
+
+func (h halting) Remove(name string) error {
+	h.pass(name)
+	return h.FS.Remove(name)
+}
+
+func (h halting) Rename(from, to string) error {
+	h.pass(from)
+	return h.FS.Rename(from, to)
+}
+
+// P11: who stands still between its look at a mark that was released, and could not be removed,
+// and its removal, takes nothing of one who has entered the driver since.
+func TestLateClearerOfAMark(t *testing.T) {
+	for _, what := range []string{"enter", "sweep"} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFS(t)
+			marks := func(f vfs.FS) *hostlock.Marks {
+				return &hostlock.Marks{Leases: hostlock.Leases{FS: f, Folder: "mark", Staging: "tmp", Period: period, Lock: true}}
+			}
+			left, _, err := marks(keeping{f, "mark/"}).Enter(background, "x", "")
+			if err != nil || left.Leave() == nil {
+				t.Fatal(err)
+			}
+			var inside *hostlock.Mark
+			before := func() {
+				var verdict hostlock.Verdict
+				if inside, verdict, err = marks(f).Enter(background, "x", ""); verdict != hostlock.Entered || err != nil {
+					t.Fatal(verdict, err)
+				}
+			}
+			late := marks(halting{f, &before})
+			if what == "enter" {
+				if _, verdict, err := late.Enter(background, "x", ""); verdict != hostlock.Busy || err != nil {
+					t.Error(verdict, err)
+				}
+			} else {
+				if _, err := late.Sweep("x", func(string) bool { return true }, nil); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, err := f.Lstat("mark/x"); err != nil {
+				t.Error(what, err)
+			}
+			if err := inside.Leave(); err != nil {
+				t.Error(err)
+			}
+			for _, folder := range []string{"mark", "tmp"} {
+				if list, err := f.ReadDir(folder); err != nil || len(list) > 0 {
+					t.Error(what, list, err)
+				}
+			}
+		})
+	}
+}
+
 // P8, P11: without locks who wants a mark goes by the period of its holder, who lives.
 func TestMarkOfOneWithALongPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
