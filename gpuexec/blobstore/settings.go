@@ -154,6 +154,13 @@ func (d *directory) settle() error {
 		_ = d.s.main.Remove(d.draft.name) // else the next sweep removes it
 		d.draft = nil
 	}
+	if have != was && !d.tookLeft {
+		d.tookLeft = true
+		if err := d.takeLeft(); err != nil {
+			return err
+		}
+		return d.settle()
+	}
 	unwritten := false
 	if have != was {
 		writable := err == nil || have.capacity.Given() && have.policy != ""
@@ -222,11 +229,38 @@ func (d *directory) takeSettings(name string) error {
 	if err := d.change(); err != nil { // so that others look again
 		return err
 	}
-	if err := d.supersede(name, seen); err != nil {
+	mine := tmpDir + "/" + hostlock.Unique() + settingsSuffix
+	if err := f.Rename(name, mine); err != nil {
+		if isGone(err) { // another process puts it back
+			err = nil
+		}
+		return err
+	}
+	err = d.supersede(mine, seen)
+	if _ = f.RemoveAll(mine); err != nil { // what is left the next sweep removes
 		return err
 	}
 	d.sync(leaseDir + "/")
 	d.follow()
+	return nil
+}
+
+// takeLeft does so for all processes that are dead, before this one gives the directory something
+// in place of what they have left there.
+func (d *directory) takeLeft() error {
+	list, _ := d.s.main.ReadDir(tmpDir) // where it fails a sweep tries again
+	list = slices.DeleteFunc(list, func(i vfs.Info) bool { return !strings.HasSuffix(i.Name, settingsSuffix) || hostlock.Own(i.Name) })
+	if len(list) == 0 {
+		return nil
+	}
+	living, known := d.s.living()
+	for _, i := range list {
+		if name := tmpDir + "/" + i.Name; known && d.s.left(living, hostlock.Process(i.Name), name) {
+			if err := d.takeSettings(name); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 

@@ -552,16 +552,34 @@ func TestOthersSettleAmongTheExchange(t *testing.T) {
 	}
 }
 
-// P7, P8: who stands still before it puts back what another, which was killed then, had taken,
-// takes nothing away that others have given since.
-func TestStoppedWhileItPutsBack(t *testing.T) {
-	r := newRig(t)
-	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+// killedWhileItSettled leaves directory d as a process does that is killed before it puts a
+// capacity of 3 MiB back.
+func (r *rig) killedWhileItSettled() {
 	dead := strings.Repeat("0", 40) + ".settings"
 	r.write(r.path("d/lease/settings"), []byte(blobstore.Sealed("capacity 2097152\npolicy fifo\ndraft "+dead+" ab\n")))
 	r.write(r.path("d/tmp/"+dead), []byte(blobstore.Sealed("capacity 3145728\npolicy fifo\ndraft other.settings ab\n")))
 	old := r.now().Add(-2 * time.Hour)
 	r.must(os.Chtimes(r.path("d/tmp/"+dead), old, old))
+}
+
+// P7, P8: what a process that was killed has not put back counts for who opens the directory
+// next and gives it something.
+func TestGivesAfterOneThatWasKilled(t *testing.T) {
+	r := newRig(t)
+	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+	r.killedWhileItSettled()
+	s := r.open("d", mib, onlyPolicy)
+	text, _, _ := strings.Cut(string(r.read(r.path("d/lease/settings"))), "draft")
+	r.want("settings", strings.ReplaceAll(text, "\n", " "), "capacity 3145728 policy lru ")
+	r.want("capacity, left", words(s.usage().Capacity, r.names("d/tmp")), words(limit.Of(3*mib), "[]"))
+}
+
+// P7, P8: who stands still before it puts back what another, which was killed then, had taken,
+// takes nothing away that others have given since.
+func TestStoppedWhileItPutsBack(t *testing.T) {
+	r := newRig(t)
+	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+	r.killedWhileItSettled()
 	late, later := newStall("rename lease/settings"), newStall("after rename lease/settings")
 	done := make(chan *shop)
 	go func() { done <- r.open("d", mib, byDefault, shortLease, late.config) }()
