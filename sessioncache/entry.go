@@ -30,6 +30,7 @@ type entry struct {
 	dead atomic.Bool // taken out of its group; a group that died as a whole says so itself
 	cell lease.Cell
 
+	of           *node // whose value it has, of another group; nil = its own
 	newer, older *node // the other names of this owner in the group
 	slot         int   // place among the interned names, -1 for none
 }
@@ -44,6 +45,9 @@ func (s *state) newNode(g *group, hash uint64, name string, o Options, v Value) 
 	s.effects.memory += e.own()
 	return n
 }
+
+// whole is the node whose value n has.
+func whole(n *node) *node { return cmp.Or(n.Value.of, n) }
 
 // own is how many of its bytes count for the memory limit.
 func (e *entry) own() int64 {

@@ -79,3 +79,10 @@ func HasSlot(v View, id NameID) bool {
 	at := v.g.slots.Load().of(id.slot)
 	return at != nil && at.Load() != nil
 }
+
+// Adopted is how many values a group keeps that its shape's group does not hold for it.
+func Adopted(h *Group) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.mu.adopted)
+}

@@ -3,6 +3,8 @@ package sessioncache
 import (
 	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -64,7 +66,7 @@ type Group struct {
 
 	mu struct {
 		sync.Mutex
-		adopted []*node // values it uses that its group does not hold
+		adopted map[*node]struct{} // values it uses that its group does not hold
 	}
 }
 
@@ -84,23 +86,25 @@ func (h *Group) Close() {
 		return
 	}
 	defer h.session.leave(h.g, h.phase) // also after a Free that ends its goroutine
-	guard.Each(adopted, unpin)
+	guard.Each(slices.Collect(maps.Keys(adopted)), unpin)
 }
 
 // adopt keeps a value alive until Close. It reports false if that has come
-// already: then the pin is given back.
+// already.
 func (h *Group) adopt(n *node) bool {
-	n.Value.cell.Pin() // cannot fail: the caller holds another pin
 	h.mu.Lock()
-	open := !h.closed.Load()
-	if open {
-		h.mu.adopted = append(h.mu.adopted, n)
+	defer h.mu.Unlock()
+	if h.closed.Load() {
+		return false
 	}
-	h.mu.Unlock()
-	if !open {
-		unpin(n)
+	if _, again := h.mu.adopted[n]; !again {
+		n.Value.cell.Pin() // cannot fail: the caller holds another pin
+		if h.mu.adopted == nil {
+			h.mu.adopted = make(map[*node]struct{})
+		}
+		h.mu.adopted[n] = struct{}{}
 	}
-	return open
+	return true
 }
 
 // Get gives the value of a name; if the name is absent, create makes it. However
@@ -164,7 +168,8 @@ func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error 
 // done with it (Free is never nil here), or passes the value on to Set. No session
 // counts the value's bytes any more. It is freed after that Free, after the last
 // lease on it, and after the Close of each Group that may have seen it, this one
-// included. ErrNotFound: there is no such name. ErrInvalid: fits, if it is not nil,
+// included. ErrNotFound: there is no such name, or its
+// value was made for Groups that are served apart, and another of them has taken it. ErrInvalid: fits, if it is not nil,
 // says that the value is not one for the caller; it stays. If ctx ends during the
 // call, the name may be gone; then its value is freed.
 func (h *Group) Take(ctx context.Context, name string, lane Lane, fits func(value any) bool) (Value, error) {

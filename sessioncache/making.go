@@ -161,12 +161,15 @@ func (s *state) created(c *call, v Value, err error) outcome {
 // sharedBy has the group of a call that waited for another group's flight have the value by
 // its name, too, while it serves.
 func (s *state) sharedBy(c *call, n *node) {
+	s.touched.Add(1)
 	g, e := c.group, &n.Value
 	if g.registered || !g.grace.open() || !s.lives(g) || g.names.Hashed(c.hash, c.name, n.Sub) != nil {
 		return
 	}
 	e.cell.Pin() // its maker holds a pin
-	s.put(g, s.newNode(g, c.hash, c.name, c.options, Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: true, Free: s.published.lent(n)}))
+	lent := s.newNode(g, c.hash, c.name, c.options, Value{Any: e.value, Bytes: e.bytes, Cost: e.cost, Key: e.key, Leased: true, Free: s.published.lent(n)})
+	lent.Value.of = n
+	s.put(g, lent)
 }
 
 // keep puts a created value where it may stay. It stays nowhere if its name was

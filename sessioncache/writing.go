@@ -151,7 +151,8 @@ func (p *published) candidate(g *group, name string, hash uint64, lane Lane) *no
 }
 
 // take takes a name out of a handle's group and out of the one registered for its
-// shape. It pins the one that the handle would have found.
+// shape. It pins the value that the handle would have found, unless that was taken
+// already by another group that has it.
 func (s *state) take(g *group, name string, hash uint64, lane Lane) (taken *node, err error) {
 	if s.closed {
 		return nil, errClosed
@@ -165,16 +166,13 @@ func (s *state) take(g *group, name string, hash uint64, lane Lane) (taken *node
 		if n == nil {
 			continue
 		}
-		first := taken == nil
-		if first {
-			n.Value.cell.Pin() // its group holds a pin
+		if n := whole(n); taken == nil && !n.Value.taken {
+			n.Value.cell.Pin() // its group, or the name that has its value, holds a pin
 			taken = n
-		}
-		s.remove(g, n)
-		if first {
 			s.effects.memory -= n.Value.own()
 			n.Value.taken = true
 		}
+		s.remove(g, n)
 		s.weigh(g)
 	}
 	if taken == nil {
