@@ -212,3 +212,32 @@ func TestResetsOverlap(t *testing.T) {
 		t.Errorf("%d names, %d resets under way", s.published.objects.Load(), len(s.clearing))
 	}
 }
+
+// F6: however many groups of a shape wait for one name, the turn in which it is made is
+// short: most of them have the value, and not the name.
+func TestManyGroupsOfOneFlight(t *testing.T) {
+	const groups = 2 * touched.Most
+	c := &core{}
+	if err := c.open(parse("open groups=0")); err != nil {
+		t.Fatal(err)
+	}
+	calls := make([]*call, groups)
+	for i := range calls {
+		g, err := c.acquire(c.use("1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.grace.enter()
+		calls[i] = &call{group: g, name: "n", hash: c.published.placed("n")}
+		c.ask(calls[i])
+		c.touched.Turn()
+	}
+	c.created(calls[0], Value{}, nil)
+	named := 0
+	for _, call := range calls {
+		named += call.group.names.Len()
+	}
+	if named < 2 || named > touched.Most/2 {
+		t.Errorf("%d groups got a name in one turn", named)
+	}
+}

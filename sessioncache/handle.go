@@ -168,10 +168,10 @@ func (h *Group) Set(ctx context.Context, name string, v Value, o Options) error 
 // done with it (Free is never nil here), or passes the value on to Set. No session
 // counts the value's bytes any more. It is freed after that Free, after the last
 // lease on it, and after the Close of each Group that may have seen it, this one
-// included. ErrNotFound: there is no such name, or its
-// value was made for Groups that are served apart, and another of them has taken it. ErrInvalid: fits, if it is not nil,
-// says that the value is not one for the caller; it stays. If ctx ends during the
-// call, the name may be gone; then its value is freed.
+// included. ErrNotFound: there is no such name, or it has the value of a Group that is
+// served apart, and that was taken there. ErrInvalid: fits, if it is not nil, says that
+// the value is not one for the caller; it stays. If ctx ends during the call, the name
+// may be gone; then its value is freed.
 func (h *Group) Take(ctx context.Context, name string, lane Lane, fits func(value any) bool) (Value, error) {
 	const op = "take"
 	if h.closed.Load() {

@@ -2,6 +2,8 @@ package sessioncache
 
 import (
 	"time"
+
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // ask looks again, for the call of a Get: the value is there by now, or a creator
@@ -23,7 +25,7 @@ func (s *state) ask(c *call) {
 			return
 		}
 		c.other, c.late, _ = s.desk.Join(at, c.linger-other.own)
-		if c.group != other.group {
+		if c.group != other.group && len(other.shared) < mostShared {
 			other.shared = append(other.shared, c)
 		}
 		s.awaited(other, true)
@@ -146,7 +148,7 @@ func (s *state) created(c *call, v Value, err error) outcome {
 		kept := may && s.keep(c, n)
 		n.Value.loose = !kept
 		s.hand(c, n)
-		for i := 0; may && i < len(c.shared); i++ {
+		for i := 0; may && i < len(c.shared) && s.touched.Left(); i++ {
 			s.sharedBy(c.shared[i], n)
 		}
 		if !kept {
@@ -157,6 +159,9 @@ func (s *state) created(c *call, v Value, err error) outcome {
 	s.vacated(g)
 	return over
 }
+
+// mostShared is how many other groups have a name, too, that was made in one.
+const mostShared = touched.Most / 8
 
 // sharedBy has the group of a call that waited for another group's flight have the value by
 // its name, too, while it serves.
