@@ -72,7 +72,7 @@ func (s *Session) event(m message) (after func()) {
 	case take:
 		s.take(m)
 	case *ask:
-		if m.ended && !st.createdSifted(&m.sifts, &m.call, m.value.Bytes) {
+		if m.ended && m.failed == nil && !st.createdSifted(&m.sifts, &m.call, m.value.Bytes) {
 			s.actor.Tell(m) // one that asks needs no room, and its leaving must not overtake it
 		} else if m.ended {
 			s.created(m)

@@ -103,21 +103,26 @@ func (s *state) evictOne(why Cause) bool {
 // at once: what is in use is passed over as far as a turn goes. It reports whether that is
 // done, or has been tried often enough: users may come and go as fast. turns counts those
 // of the one that needs the room that were not enough. Where no group has to go none is
-// passed over: sieve would take their marks.
+// passed over: sieve would take their marks. So it is where others of a pool may make room:
+// what the pool asks for is found by roomy.
 func (s *state) sifted(turns *int, groups, bytes int64) bool {
-	return s.closed || !s.fitsEver(bytes) || !s.over(groups, bytes) || s.sift(turns)
+	return s.closed || !s.fitsEver(bytes) || s.short(groups, bytes) == nothing || s.sift(turns)
 }
 
 // writeSifted is sifted for a Set, createdSifted for the end of a creator, and
 // acquireSifted for a request.
 func (s *state) writeSifted(m *writing) bool {
-	groups, bytes := m.needs(s.groupOf(m))
-	return s.sifted(&m.sifts, groups, bytes)
+	g := s.groupOf(m)
+	groups, bytes := m.needs(g)
+	return g != nil && !g.registered || s.sifted(&m.sifts, groups, bytes)
 }
 
 func (s *state) createdSifted(turns *int, c *call, bytes int64) bool {
 	groups := int64(0)
-	if c.group.late() && s.published.next(c.group) == nil {
+	switch late := c.group.late(); {
+	case !c.group.registered && !late || !s.may(c):
+		return true
+	case late && s.published.next(c.group) == nil:
 		groups = 1
 	}
 	return s.sifted(turns, groups, bytes)

@@ -18,6 +18,8 @@ import (
 type model struct {
 	policy        string
 	groups, bytes int64
+	pool          int64   // of this session and another
+	others        []int64 // what that one's groups hold, the first to go first
 	list          []*modelGroup
 	hand          *modelGroup
 	ahead         []int // shapes announced, soonest first
@@ -141,11 +143,32 @@ func (g *modelGroup) bytes() (n int64) {
 	return n
 }
 
-// room evicts until it fits; own never.
+// free is what the pool has.
+func (m *model) free() int64 {
+	_, used := m.sums()
+	return m.pool - used - sum(m.others)
+}
+
+func sum(bytes []int64) (n int64) {
+	for _, b := range bytes {
+		n += b
+	}
+	return n
+}
+
+// could reports whether so many bytes would fit with all of the session gone.
+func (m *model) could(bytes int64) bool { return bytes <= m.bytes && bytes+sum(m.others) <= m.pool }
+
+// room evicts until it fits the session's capacity, and what the pool has; own never.
 func (m *model) room(groups, bytes int64, own *modelGroup) bool {
+	return m.capacity(groups, bytes, own, func() bool { return m.free() >= bytes })
+}
+
+// capacity is room for the session's capacity, and what else has to hold.
+func (m *model) capacity(groups, bytes int64, own *modelGroup, more func() bool) bool {
 	for {
 		_, used := m.sums()
-		if int64(len(m.list))+groups <= m.groups && used+bytes <= m.bytes {
+		if int64(len(m.list))+groups <= m.groups && used+bytes <= m.bytes && more() {
 			return true
 		}
 		victim := m.victim(true, func(g *modelGroup) bool { return g != own })
@@ -154,6 +177,43 @@ func (m *model) room(groups, bytes int64, own *modelGroup) bool {
 		}
 		m.evict(victim)
 	}
+}
+
+// claim is what goes for bytes that are to come into own, which may be nil: of the session
+// what its capacity asks for; then the other session gives what the pool lacks, if it holds
+// more than this one would then (Q2); else this one does.
+func (m *model) claim(groups, bytes, value int64, own *modelGroup) {
+	if bytes <= 0 {
+		return
+	}
+	fits := m.capacity(groups, bytes, own, func() bool { return true })
+	_, used := m.sums()
+	if short := bytes - m.free(); fits && short > 0 && sum(m.others) > used+bytes && sum(m.others) >= short {
+		for ; short > 0; m.others = m.others[1:] {
+			short -= m.others[0]
+		}
+	}
+	if m.could(value) {
+		m.room(groups, bytes, own)
+	}
+}
+
+// other sets a value of a new shape in the other session, which has no capacity of its own.
+func (m *model) other(bytes int64) {
+	if short := bytes - m.free(); short > 0 {
+		if _, used := m.sums(); used > sum(m.others)+bytes && used >= short {
+			for target := used - short; used > target; _, used = m.sums() {
+				m.evict(m.victim(true, func(g *modelGroup) bool { return g.bytes() > 0 }))
+			}
+		}
+	}
+	if _, used := m.sums(); used+bytes > m.pool {
+		return
+	}
+	for m.free() < bytes {
+		m.others = m.others[1:]
+	}
+	m.others = append(m.others, bytes)
 }
 
 func (m *model) register(shape int) *modelGroup {
@@ -182,7 +242,7 @@ func (m *model) write(g *modelGroup, key string, v *modelValue) {
 
 // set reports whether v could ever fit.
 func (m *model) set(shape int, key string, v *modelValue) bool {
-	if v.bytes > m.bytes {
+	if v.bytes > m.bytes || v.bytes > m.pool {
 		m.drop(v)
 		return false
 	}
@@ -190,8 +250,22 @@ func (m *model) set(shape int, key string, v *modelValue) bool {
 		m.drop(v)
 		return true
 	}
-	g := m.find(shape)
+	g, groups, growth := m.find(shape), int64(0), v.bytes
 	if g == nil {
+		groups = 1
+	} else if old := g.names[key]; old != nil {
+		growth -= old.bytes
+	}
+	m.claim(groups, growth, v.bytes, g)
+	switch {
+	case !m.could(v.bytes):
+		if g != nil && g.names[key] != nil {
+			m.drop(g.names[key])
+			delete(g.names, key)
+		}
+		m.drop(v)
+		return true
+	case g == nil:
 		m.room(1, v.bytes, nil)
 		g = m.register(shape)
 	}
@@ -220,7 +294,10 @@ func (m *model) run(shape int, key string, v *modelValue) (text string, event se
 		m.drop(&modelValue{text: v.text + " unused", leases: 1})
 		return old.text, sessioncache.Hit
 	}
-	if v.bytes > m.bytes {
+	if v.bytes <= m.bytes && v.bytes <= m.pool {
+		m.claim(0, v.bytes, v.bytes, g)
+	}
+	if !m.could(v.bytes) {
 		m.drop(v)
 		if !g.filled {
 			m.evict(g)
@@ -260,12 +337,12 @@ type leased struct {
 	value *modelValue
 }
 
-func TestAgainstModel(t *testing.T) { // G1..G9, S1..S3, Q5
+func TestAgainstModel(t *testing.T) { // G1..G9, S1..S3, Q2, Q3, Q5
 	rapid.Check(t, func(r *rapid.T) {
 		m := &model{
 			policy: rapid.SampledFrom([]string{"fifo", "lru", "sieve"}).Draw(r, "policy"),
 			groups: rapid.Int64Range(0, 5).Draw(r, "groups"), bytes: rapid.Int64Range(0, 30).Draw(r, "bytes"),
-			holds: map[string]int{}, freed: map[string]int{},
+			pool: rapid.SampledFrom([]int64{10, 20, 30, 1 << 30}).Draw(r, "pool"), holds: map[string]int{}, freed: map[string]int{},
 		}
 		c := fifo(m.groups)
 		c.Bytes = sessioncache.LimitOf(m.bytes)
@@ -273,6 +350,9 @@ func TestAgainstModel(t *testing.T) { // G1..G9, S1..S3, Q5
 		if rapid.Bool().Draw(r, "colliding") {
 			c.Hash = func(string) uint64 { return 7 } // K2
 		}
+		c.Pool = newPool(t, m.pool)
+		other := open(t, sessioncache.Config{Groups: sessioncache.Unlimited, Policy: "fifo", Pool: c.Pool})
+		defer func() { _ = other.Close(bg) }()
 		watch := pressure.New(pressure.Config{Limit: 1 << 40})
 		s, err := sessioncache.Open(hidden.With(c, watch))
 		if err != nil {
@@ -294,7 +374,14 @@ func TestAgainstModel(t *testing.T) { // G1..G9, S1..S3, Q5
 			mv := &modelValue{text: fmt.Sprint("v", i), owner: o.Owner, bytes: rapid.Int64Range(0, 12).Draw(r, "size")}
 			v := p.value(mv.text)
 			v.Bytes = mv.bytes
-			switch op := rapid.IntRange(0, 13).Draw(r, "op"); op {
+			switch op := rapid.IntRange(0, 15).Draw(r, "op"); op {
+			case 14, 15: // Q2
+				m.other(mv.bytes + 1)
+				if err := other.Set(bg, shape(t, 10+i), "n", sessioncache.Value{Bytes: mv.bytes + 1}, sessioncache.Options{}); (err == nil) != (mv.bytes < m.pool) {
+					r.Fatalf("set in the other session: %v", err)
+				}
+				v.Free()
+				m.freed[mv.text]++
 			case 12:
 				m.ahead = rapid.SliceOfNDistinct(rapid.IntRange(1, 7), 0, 4, rapid.ID[int]).Draw(r, "ahead")
 				p.announce(m.ahead...)
@@ -374,6 +461,7 @@ func TestAgainstModel(t *testing.T) { // G1..G9, S1..S3, Q5
 			want(r, "groups", p.Groups(), int64(len(m.list)))
 			want(r, "objects", p.Len(), objects)
 			want(r, "bytes", p.Bytes(), bytes)
+			want(r, "bytes of the other session", other.Bytes(), sum(m.others))
 			for n := range 8 {
 				is := slices.ContainsFunc(m.list, func(g *modelGroup) bool { return g.shape == n })
 				if p.Has(shape(t, n)) != is {

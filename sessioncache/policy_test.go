@@ -2,6 +2,7 @@ package sessioncache_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,6 +85,62 @@ func TestSetsOfWhatIsThereTakeNoMarks(t *testing.T) {
 	}
 	if s.Has(shape(t, 1)) || !s.Has(shape(t, 2)) {
 		t.Error("the second went, want the first")
+	}
+}
+
+// S1, Q2: so it is where other sessions make room, where they cannot, and where a value goes
+// into a group that has gone or is not kept.
+func TestWhatEvictsNothingTakesNoMarks(t *testing.T) {
+	for what, do := range map[string]func(s *box, gone *sessioncache.Group) error{
+		"others give":          func(s *box, _ *sessioncache.Group) error { return s.sized(3, "x", "text", 2) },
+		"others hold too much": func(s *box, _ *sessioncache.Group) error { return s.sized(3, "x", "text", 11) },
+		"set in a group that has gone": func(s *box, gone *sessioncache.Group) error {
+			return gone.Set(bg, "m", sessioncache.Value{Bytes: 3}, sessioncache.Options{})
+		},
+		"made for a group that has gone": func(s *box, gone *sessioncache.Group) error {
+			_, _, err := gone.Get(bg, "m", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+				return sessioncache.Value{Bytes: 3}, nil
+			})
+			return err
+		},
+		"removed while made": func(s *box, gone *sessioncache.Group) error {
+			h := s.hold(1)
+			defer h.Close()
+			_, _, err := h.Get(bg, "m", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+				h.Remove("m", 0)
+				return sessioncache.Value{Bytes: 3}, nil
+			})
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			pool := newPool(t, 24)
+			s := open(t, sessioncache.Config{Policy: "sieve", Pool: pool, Bytes: sessioncache.LimitOf(11)})
+			other := open(t, sessioncache.Config{Policy: "fifo", Pool: pool})
+			check := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			gone := s.hold(9)
+			check(gone.Set(bg, "n", sessioncache.Value{Bytes: 11}, sessioncache.Options{}))
+			check(s.SetBytes(bg, sessioncache.LimitOf(10))) // it goes
+			for _, n := range []int{1, 2, 1, 2} {
+				check(s.sized(n, "x", "text", 5))
+			}
+			if strings.HasPrefix(what, "others") {
+				check(s.SetBytes(bg, sessioncache.Unlimited))
+				check(other.sized(1, "x", "text", 7))
+				check(other.sized(2, "x", "text", 7))
+			}
+			check(do(s, gone))
+			s.get(1, "x")
+			check(s.SetBytes(bg, sessioncache.LimitOf(5)))
+			if s.Has(shape(t, 1)) || !s.Has(shape(t, 2)) {
+				t.Error("the second went, want the first: both were asked for again")
+			}
+		})
 	}
 }
 
