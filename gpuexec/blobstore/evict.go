@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -255,39 +256,48 @@ func (d *directory) repay(ctx context.Context) {
 	d.owes = false
 }
 
-// thin evicts the oldest entry of a bucket, by the sequence.
+// thin evicts the oldest entry of a bucket, by the sequence, that can be evicted.
 func (d *directory) thin(bucket string, slots []slot) error {
 	if err := d.whole(); err != nil {
 		return err
 	}
-	var oldest record
+	d.retry()
+	var all []record
 	for _, slot := range slots {
 		place := bucket + "/" + slot.name
-		if !slot.ours {
+		known := d.idx.entries[place]
+		if !slot.ours || known != nil && known.stuck {
 			continue
 		}
 		files, _ := d.s.main.files(place)
 		r := sized(place, files)
 		r.seq = d.idx.seq
-		if known := d.idx.entries[place]; known != nil {
+		if known != nil {
 			r = *known
 		}
 		if !r.known {
 			d.s.main.meta(&r)
 		}
-		if oldest.place == "" || cmp.Or(cmp.Compare(r.seq, oldest.seq), cmp.Compare(r.created, oldest.created)) < 0 {
-			oldest = r
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b record) int {
+		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.created, b.created))
+	})
+	for _, r := range all {
+		gone, err := d.evict(r.place)
+		if gone {
+			d.s.stats.evictions.Add(1)
+			d.events = append(d.events, Event{Kind: "evicted", Backend: backendOf(bucket), Place: r.place, Bytes: r.bytes})
+		}
+		if gone || err != nil {
+			return err
+		}
+		if known := d.idx.entries[r.place]; known != nil {
+			d.idx.pass(known)
+			d.stuck = true
 		}
 	}
-	if oldest.place == "" {
-		return nil
-	}
-	gone, err := d.evict(oldest.place)
-	if gone {
-		d.s.stats.evictions.Add(1)
-		d.events = append(d.events, Event{Kind: "evicted", Backend: backendOf(bucket), Place: oldest.place, Bytes: oldest.bytes})
-	}
-	return err
+	return nil
 }
 
 // give evicts that many bytes for a store that found the disk full (SPEC P5). It

@@ -176,7 +176,9 @@ func (x *index) starved() bool {
 
 // pass leaves an entry that cannot be evicted out of the queue.
 func (x *index) pass(r *record) {
-	x.order.Remove(r)
+	if x.order != nil {
+		x.order.Remove(r)
+	}
 	r.stuck = true
 }
 

@@ -398,3 +398,27 @@ func TestBeatsUnderTheLock(t *testing.T) {
 		})
 	}
 }
+
+// P5, P7: in a full bucket an entry that cannot be removed is passed over, and not tried by
+// each put: the next oldest goes.
+func TestFullBucketPassesOver(t *testing.T) {
+	r := newRig(t)
+	tries := 0
+	s := r.open("d", 4*mib, hash(7), on(func(f vfs.FS) vfs.FS {
+		return &overlay{f, func(name string) bool {
+			if name == backend+"/7/0" {
+				tries++
+			}
+			return name == backend+"/7/0"
+		}, true}
+	}))
+	s.fill(0, 66, 10)
+	r.want("tried", tries > 0, true)
+	tries = 0
+	s.fill(67, 69, 10)
+	r.want("tried again", tries, 0)
+	r.want("entries", s.usage().Entries, 64)
+	r.want("the next oldest went", s.has(0, 1, 6, 7, 69), []int{0, 7, 69})
+	r.want("evicted", s.Stats().Evictions, 6)
+	r.want("audit", s.audit(), "ok")
+}
