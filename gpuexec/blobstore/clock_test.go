@@ -15,7 +15,9 @@ import (
 // P7: entries that were made while the clock was ahead, or behind, go in the order in
 // which they were made, also after restarts.
 func TestOrderUnderJumpingClocks(t *testing.T) {
-	for what, jump := range map[string]time.Duration{"ahead": 3 * time.Hour, "behind": -3 * time.Hour, "of another age": 100 * 365 * 24 * time.Hour} {
+	jumps := map[string]time.Duration{"ahead": 3 * time.Hour, "behind": -3 * time.Hour, "of another age": 100 * 365 * 24 * time.Hour,
+		"of an age that no number reaches": 200 * 365 * 24 * time.Hour}
+	for what, jump := range jumps {
 		for name, restart := range map[string]func(*shop){"in one process": func(*shop) {}, "over restarts": (*shop).reopen} {
 			t.Run(what+" "+name, func(t *testing.T) {
 				r := newRig(t)
@@ -33,6 +35,36 @@ func TestOrderUnderJumpingClocks(t *testing.T) {
 			})
 		}
 	}
+}
+
+// P7: so they do where each store lists the directory, since that has no locks and no journal.
+func TestOrderUnderJumpingClocksWithoutLocks(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 350*kib, func(c *blobstore.Config) { c.Shared = true })
+	r.clock(3 * time.Hour)
+	s.fill(1, 3, 100*kib)
+	r.clock(-3 * time.Hour)
+	for i := 4; i < 8; i++ {
+		s.fill(i, i, 100*kib)
+		r.want("have", s.has(i-3, i-2, i-1, i), []int{i - 2, i - 1, i})
+	}
+}
+
+// P7: what is stored after a restart is younger than the uses before it, though the clock was
+// ahead then and the index is there.
+func TestStoredAfterUsesUnderAClockSetBack(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 350*kib, policy(blobstore.LRU))
+	r.clock(3 * time.Hour)
+	s.fill(1, 3, 100*kib)
+	for range 4 {
+		r.want("use", s.has(2, 1, 3), []int{2, 1, 3})
+	}
+	s.reopen()
+	r.clock(-3 * time.Hour)
+	s.fill(4, 4, 100*kib)
+	s.fill(5, 5, 100*kib)
+	r.want("have", s.has(1, 2, 3, 4, 5), []int{3, 4, 5})
 }
 
 // P7: an index that is made anew begins with creation times; those after now count as
