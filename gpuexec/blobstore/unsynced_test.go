@@ -229,35 +229,31 @@ func TestEvictedStaysUntilItsMoveIsSynced(t *testing.T) {
 // P7, P10, P11: what a sweep gives back, since a process was killed before it did, is on the
 // disk before what it was taken from goes.
 func TestPowerLossAfterASweepGaveBack(t *testing.T) {
-	r := newRig(t)
-	disk := crashfs.New(nil)
-	open := func(ahead time.Duration) *shop {
-		s := &shop{r: r, cfg: powerConfig(disk, blobstore.None)}
-		byDefault(&s.cfg)
-		s.cfg.Now = func() time.Time { return time.Now().Add(ahead) }
-		s.reopen()
-		return s
-	}
-	open(0).shut()
 	dead := strings.Repeat("0", 24) + "00000001"
-	line := fmt.Sprintf("%064x\n", 7)
-	r.must(disk.RemoveAll("lease/settings"))
-	for name, text := range map[string]string{
-		"lease/settings":            blobstore.Sealed("capacity 200000\ndraft " + dead + ".settings 0\n"),
-		"tmp/" + dead + ".settings": blobstore.Sealed("capacity 400000\ndraft another 1\n"),
-		"lease/refused":             fmt.Sprintf("%064x\n", 6),
-		"tmp/" + dead + "0.refused": line,
+	refused := fmt.Sprintf("%064x\n", 7)
+	for name, c := range map[string]struct{ left, there, back string }{
+		"settings": {blobstore.Sealed("capacity 400000\ndraft another 1\n"), blobstore.Sealed("capacity 200000\ndraft " + dead + ".settings 0\n"), "capacity 400000\n"},
+		"refused":  {refused, fmt.Sprintf("%064x\n", 6), refused},
 	} {
-		r.must(vfs.WriteNew(disk, name, true, []byte(text)))
+		r := newRig(t)
+		disk := crashfs.New(nil)
+		open := func(ahead time.Duration) *shop {
+			s := &shop{r: r, cfg: powerConfig(disk, blobstore.None)}
+			byDefault(&s.cfg)
+			s.cfg.Now = func() time.Time { return time.Now().Add(ahead) }
+			s.reopen()
+			return s
+		}
+		open(0).shut()
+		r.must(disk.RemoveAll("lease/" + name))
+		r.must(vfs.WriteNew(disk, "lease/"+name, true, []byte(c.there)))
+		r.must(vfs.WriteNew(disk, "tmp/"+dead+"."+name, true, []byte(c.left)))
+		r.must(disk.SyncAll())
+		s := open(2 * time.Hour)
+		text, err := vfs.ReadFile(disk.Clone(0, 1, nil), "lease/"+name, kib)
+		r.want(name, words(strings.Contains(string(text), c.back), err), "true <nil>")
+		left, err := disk.ReadDir("tmp")
+		r.want("left", words(len(left), err), "0 <nil>")
+		s.shut()
 	}
-	r.must(disk.SyncAll())
-	s := open(2 * time.Hour)
-	defer s.shut()
-	after := disk.Clone(0, 1, nil)
-	settings, err := vfs.ReadFile(after, "lease/settings", kib)
-	r.want("settings", words(strings.HasPrefix(string(settings), "capacity 400000\n"), err), "true <nil>")
-	refused, err := vfs.ReadFile(after, "lease/refused", kib)
-	r.want("refused", words(strings.Contains(string(refused), line), err), "true <nil>")
-	left, err := disk.ReadDir("tmp")
-	r.want("left", words(len(left), err), "0 <nil>")
 }
