@@ -48,10 +48,10 @@ func (d *directory) move(place, to string) (stuck, err error) {
 	}
 	made := f.Mkdir(to)
 	for _, name := range []string{kernelFile, keyFile} {
-		from, to := place+"/"+name, to+"/"+name
-		err := cmp.Or(made, f.Rename(from, to))
+		from, moved := place+"/"+name, to+"/"+name
+		err := cmp.Or(made, f.Rename(from, moved))
 		if !d.holds() {
-			if err == nil && f.Link(to, from) == nil { // it was not meant: see putBack
+			if err == nil && f.Link(moved, from) == nil { // it was not meant: see putBack
 				d.sync(place + "/")
 			}
 			return nil, errPassedOver

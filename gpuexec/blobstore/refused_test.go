@@ -240,6 +240,7 @@ func TestBadEntryThatIsStuck(t *testing.T) {
 			was := changes.Load()
 			r.want("get again", s.get("k"), want)
 			r.want("tried again by a get", changes.Load()-was, 0)
+			r.want("set aside", s.usage().Quarantined, 0)
 			s.reopen()
 			r.want("another process", s.get("k"), want)
 			r.want("put", words(s.put("k", "good"), s.get("k")), "ok good")
