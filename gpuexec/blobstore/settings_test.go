@@ -115,6 +115,10 @@ func TestSettingsThatCannotBeWritten(t *testing.T) {
 	r.open("d", 250*kib, byDefault).fill(5, 5, 100*kib) // another process, which makes s look again
 	s.fill(6, 7, 100*kib)
 	r.want("entries later", s.usage().Entries, 2)
+
+	r.open("e", 450*kib).fill(1, 4, 100*kib) // here there are others
+	s = r.open("e", 250*kib, on(func(f vfs.FS) vfs.FS { return stubborn{f, "lease/settings"} }))
+	r.want("entries beside the settings of others", s.usage().Entries, 2)
 }
 
 // P5, P7: one that could not write what it was given goes by what the directory says else.

@@ -3,9 +3,11 @@
 package blobstore_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"strings"
 	"sync/atomic"
@@ -150,6 +152,8 @@ func TestStuckEntriesAreTriedOnceAMinute(t *testing.T) {
 	}
 	r.want("the first", triedBy(51), true)
 	r.want("the next", words(triedBy(52), triedBy(53)), "false false")
+	r.must(os.Remove(r.path("d/lease/journal")))
+	r.want("after a listing", triedBy(56), false)
 	r.clock(time.Minute)
 	r.want("a minute later", words(triedBy(54), triedBy(55)), "true false")
 	s.reopen()
@@ -251,12 +255,13 @@ func TestFreshLockOnAFullDisk(t *testing.T) {
 type brim struct {
 	vfs.FS
 	full *atomic.Bool
-	firm bool // removing does not help either
+	firm bool          // removing does not help either
+	says syscall.Errno // 0 = ENOSPC
 }
 
 func (b *brim) Create(name string) (vfs.File, error) {
 	if b.full.Load() {
-		return nil, &vfs.Fault{Op: "create", Name: name, Err: syscall.ENOSPC}
+		return nil, &vfs.Fault{Op: "create", Name: name, Err: cmp.Or(b.says, syscall.ENOSPC)}
 	}
 	return b.FS.Create(name)
 }
@@ -275,7 +280,7 @@ func TestFullDiskEvicts(t *testing.T) {
 	for _, firm := range []bool{false, true} {
 		var disk atomic.Bool
 		s := r.open(fmt.Sprint(firm), mib, func(c *blobstore.Config) {
-			blobstore.SetFS(c, func(root string) vfs.FS { return &brim{vfs.Dir(root), &disk, firm} })
+			blobstore.SetFS(c, func(root string) vfs.FS { return &brim{vfs.Dir(root), &disk, firm, 0} })
 		})
 		s.fill(0, 19, 400)
 		disk.Store(true)

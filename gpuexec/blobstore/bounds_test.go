@@ -1,0 +1,182 @@
+//go:build unix
+
+package blobstore_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"path"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
+	"github.com/kiln-cache/kiln/limit"
+)
+
+// P5: a quota that is reached is a full disk.
+func TestFullQuotaEvicts(t *testing.T) {
+	r := newRig(t)
+	var disk atomic.Bool
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return &brim{f, &disk, false, syscall.EDQUOT} }))
+	s.fill(0, 9, 400)
+	disk.Store(true)
+	r.want("put", words(s.put("k10", "v10"), s.has(0, 1, 10)), "ok [1 10]")
+}
+
+// P5: a full disk takes no more than half of what is there, whatever the new entry needs.
+func TestFullDiskTakesHalfAtMost(t *testing.T) {
+	r := newRig(t)
+	var disk atomic.Bool
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return &brim{f, &disk, true, 0} }))
+	s.fill(0, 1, 400)
+	disk.Store(true)
+	r.want("put", s.put("k2", "v2", putOptions{bytes: 5000}), "refused reason=degraded")
+	r.want("left", s.has(0, 1), []int{0, 1})
+}
+
+// P7, P8: who passes over many entries that cannot be removed gives the lock back in between.
+func TestManyStuckEntriesInTurns(t *testing.T) {
+	blobstore.HoldLong(t)
+	r := newRig(t)
+	var armed atomic.Bool
+	locks := 0
+	watch := func(op, name string) bool {
+		if op == "update" && path.Dir(name) == "lease/directory" {
+			locks++
+		}
+		return false
+	}
+	s := r.open("d", 4*mib, on(func(f vfs.FS) vfs.FS {
+		return &overlay{troubled{f, &watch}, func(string) bool { return armed.Load() }, true}
+	}))
+	s.fill(1, 250, 10)
+	armed.Store(true)
+	locks = 0
+	r.want("prune", said(s.Prune(background, 0)), "refused reason=degraded")
+	r.want("turns", locks >= 3, true)
+}
+
+// P7: a prune succeeds where an entry that cannot be removed fits into what is to stay.
+func TestPruneToWhatIsStuck(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS {
+		return &overlay{f, func(name string) bool {
+			return strings.HasPrefix(name, backend+"/"+r.open("other", mib).Bucket("k1")+"/")
+		}, true}
+	}))
+	s.fill(1, 3, 10)
+	r.want("to two", words(said(s.Prune(background, 2*small)), s.has(1, 2, 3)), "ok [1 3]")
+	r.want("to one", words(said(s.Prune(background, small)), s.has(1, 3)), "ok [1]")
+	r.want("to less", said(s.Prune(background, small-1)), "refused reason=degraded")
+}
+
+// P5, P7: quarantine/ has at most 32 entries.
+func TestQuarantineHasThirtyTwo(t *testing.T) {
+	const most = 32
+	r := newRig(t)
+	s := r.open("d", 100*most*small)
+	for i := range most + 2 {
+		key := fmt.Sprint("k", i)
+		s.put(key, "v")
+		r.flip(s.kernel(key), -1)
+		s.get(key)
+		r.want(key, s.usage().Quarantined, min(i+1, most))
+	}
+}
+
+// lasting is a file system whose journal is neither written nor removed while it is on.
+type lasting struct {
+	vfs.FS
+	on *atomic.Bool
+}
+
+type lastingFile struct {
+	vfs.File
+	on *atomic.Bool
+}
+
+func (f lasting) Update(name string) (vfs.File, error) {
+	file, err := f.FS.Update(name)
+	if err == nil && name == "lease/journal" {
+		file = lastingFile{file, f.on}
+	}
+	return file, err
+}
+
+func (f lastingFile) WriteAt(p []byte, at int64) (int, error) {
+	if f.on.Load() {
+		return 0, syscall.EIO
+	}
+	return f.File.WriteAt(p, at)
+}
+
+func (f lasting) Remove(name string) error {
+	if f.on.Load() && name == "lease/journal" {
+		return &vfs.Fault{Op: "remove", Name: name, Err: syscall.EACCES}
+	}
+	return f.FS.Remove(name)
+}
+
+// P5, P7: where the journal can be neither written nor removed nothing is changed, since
+// others would believe it.
+func TestJournalThatStays(t *testing.T) {
+	r := newRig(t)
+	var held atomic.Bool
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return lasting{f, &held} }))
+	other := r.open("d", mib)
+	s.fill(1, 2, 10)
+	r.want("other", other.usage().Entries, 2)
+	held.Store(true)
+	r.want("put", s.put("k3", "v3"), "refused reason=degraded")
+	r.want("other", words(other.usage().Entries, other.audit()), "2 ok")
+}
+
+// P7: another policy that a process has given the directory holds for the next victim of those
+// that are open.
+func TestPolicyGivenMeanwhile(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 4*small, policy(blobstore.FIFO))
+	s.fill(1, 5, 10)
+	r.want("fifo", s.has(1, 2, 3), []int{2, 3})
+	r.open("d", 4*small, policy(blobstore.LRU)).shut()
+	s.fill(6, 6, 10)
+	r.want("lru", s.has(2, 3, 4, 5, 6), []int{2, 3, 5, 6})
+	s.fill(7, 7, 10)
+	r.want("lru still", s.has(2, 3, 5, 6, 7), []int{3, 5, 6, 7})
+	r.want("use", s.has(3), []int{3})
+	r.open("d", 4*small, policy(blobstore.FIFO)).shut()
+	s.fill(8, 8, 10)
+	r.want("fifo again", s.has(3, 5, 6, 7, 8), []int{5, 6, 7, 8})
+}
+
+// P7: a policy that this version does not know is none.
+func TestPolicyOfAnotherVersion(t *testing.T) {
+	r := newRig(t)
+	lru := func(c *blobstore.Config) { c.Policy, c.DefaultPolicy = blobstore.LRU, true }
+	s := r.open("d", 4*small, lru)
+	s.fill(1, 4, 10)
+	s.shut()
+	r.write(r.path("d/lease/settings"), []byte(blobstore.Sealed(fmt.Sprintf("capacity %d\npolicy mru\n", 4*small))))
+	s = r.open("d", 4*small, lru)
+	r.want("use", s.has(1), []int{1})
+	s.fill(5, 5, 10)
+	r.want("have", s.has(1, 2, 3, 4, 5), []int{1, 3, 4, 5})
+}
+
+// P4, P8: an import reads no file that is larger than the largest entry, whatever the capacity.
+func TestImportOfTheTooLarge(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, func(c *blobstore.Config) { c.Capacity = limit.Unlimited })
+	var archive bytes.Buffer
+	out := tar.NewWriter(&archive)
+	r.must(out.WriteHeader(&tar.Header{Name: backend + "/7/0/kernel.bin", Mode: 0o600, Size: blobstore.Largest + 1}))
+	_, err := out.Write(make([]byte, kib))
+	r.must(err)
+	got, err := s.Import(background, &archive)
+	r.want("import", words(said(err), got.Rejected[fault.TooLarge]), "error invalid 1")
+}
