@@ -254,3 +254,55 @@ func TestUsesOfAPlaceTakenAgainUnderAClockSetBack(t *testing.T) {
 	b.fill(4, 4, 100*kib)
 	r.want("have", b.has(1, 2, 3, 4), []int{1, 3, 4})
 }
+
+// P7: an entry that is used after it was stored under a clock ahead is used later.
+func TestUsedAfterTheClockWentBack(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 3*small, policy(blobstore.LRU))
+	r.clock(3 * time.Hour)
+	s.fill(1, 3, 10)
+	r.clock(-3 * time.Hour)
+	r.want("use", s.has(1), []int{1})
+	s.fill(4, 4, 10)
+	r.want("have", s.has(1, 2, 3, 4), []int{1, 3, 4})
+}
+
+// P7: uses that others have noted are looked for again when the clock was set back, to choose
+// a victim and to tell them.
+func TestUsesOfOthersUnderAClockSetBack(t *testing.T) {
+	r := newRig(t)
+	lru := policy(blobstore.LRU)
+	s := r.open("d", 4*small, lru)
+	other := r.open("d", 4*small, lru)
+	uses := func() (n int64) {
+		r.must(s.List(background, func(i blobstore.Info) error { n += i.Uses; return nil }))
+		return n
+	}
+	s.fill(1, 5, 10)
+	r.want("uses", uses(), 0)
+	r.clock(-time.Hour)
+	other.FlushUses() // which looks at the latest number, as each minute does
+	r.want("use", other.has(2), []int{2})
+	other.FlushUses()
+	r.want("uses of others", uses(), 1)
+
+	s.fill(6, 6, 10)
+	r.want("have", other.has(3, 4), []int{4})
+	r.clock(-time.Hour)
+	other.FlushUses()
+	s.fill(7, 7, 10)
+	r.want("have", s.has(2, 4, 5, 6, 7), []int{2, 4, 6, 7}) // 4 was used
+}
+
+// P9: what somebody writes who has no lock is not swept for the time that it will have, when
+// the clock was set back.
+func TestStagedBeforeTheClockWentBack(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, func(c *blobstore.Config) { c.Shared = true })
+	name := r.path("d/tmp/somebody")
+	r.write(name, []byte("half"))
+	ahead := r.now().Add(3 * time.Hour)
+	r.must(os.Chtimes(name, ahead, ahead))
+	s.reopen()
+	r.want("there", r.exists(name), true)
+}

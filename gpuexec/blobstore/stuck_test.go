@@ -156,6 +156,8 @@ func TestStuckEntriesAreTriedOnceAMinute(t *testing.T) {
 	r.want("after a listing", triedBy(56), false)
 	r.clock(time.Minute)
 	r.want("a minute later", words(triedBy(54), triedBy(55)), "true false")
+	r.clock(-time.Hour)
+	r.want("when the clock was set back", words(triedBy(57), triedBy(58)), "true false")
 	s.reopen()
 	tries.Store(0)
 	r.want("prune", words(said(s.Prune(background, 0)), tries.Load() >= 50), "refused reason=degraded true")
