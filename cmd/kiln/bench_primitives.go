@@ -33,9 +33,10 @@ func benchPrimitives(ctx context.Context) (out []measure.Figure, err error) {
 	defer func() { err = errors.Join(err, r.close(context.WithoutCancel(ctx))) }()
 	small, large := incumbent.Matmuls(128), incumbent.Reorders(many)
 	const gate, gateBuilt = 10, 3
+	none := math.Inf(-1)
 	for _, w := range []contest{
 		hits{"", small, 1, gate, gateBuilt}, hits{"", small, 2, gate, gateBuilt}, hits{"", small, 8, gate, gateBuilt},
-		hits{fmt.Sprintf(" of %d", many), large, 1, 0, 0},
+		hits{fmt.Sprintf(" of %d", many), large, 1, none, none},
 		evicting(few, nil), evicting(many, measure.AtLeast(2)),
 		shrinking(many, measure.AtLeast(10)),
 		cold(fmt.Sprintf("cold start, %d of the %d names of BERT-base", len(names), all), names, nil),
@@ -176,7 +177,7 @@ type hits struct {
 	of             string
 	problems       []incumbent.Problem
 	threads        int
-	kept, allBuilt float64 // the gates; 0 = none
+	kept, allBuilt float64 // the gates; -Inf = none
 }
 
 func (h hits) measure(ctx context.Context, r *rivals) (out []measure.Figure, err error) {

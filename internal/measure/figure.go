@@ -5,6 +5,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 )
 
 // Spread is what is shown of values over the rounds: their median, the least and
@@ -73,7 +74,7 @@ type Gate struct {
 // AtMost is a gate for a ratio that should be small.
 func AtMost(ratio float64) *Gate { return &Gate{math.Inf(-1), ratio, math.Inf(1)} }
 
-// AtLeast is a gate for a ratio that should be large.
+// AtLeast is a gate for a ratio that should be large; any is, from -Inf on.
 func AtLeast(ratio float64) *Gate { return &Gate{ratio, math.Inf(1), math.Inf(1)} }
 
 // Allocating adds a bound on the allocations of one operation.
@@ -88,16 +89,18 @@ func (f Figure) Holds() bool {
 	return g == nil || f.Ratio >= g.Least && f.Ratio <= g.Most && f.Allocs <= g.Allocs
 }
 
-// String is what the gate asks.
+// String is what the gate asks, and nothing of what has no bound.
 func (g *Gate) String() string {
-	text := fmt.Sprintf("<= %g", g.Most)
-	if !math.IsInf(g.Least, -1) {
-		text = fmt.Sprintf(">= %g", g.Least)
+	var asks []string
+	for _, a := range []struct {
+		bound float64
+		text  string
+	}{{g.Least, ">= %g"}, {g.Most, "<= %g"}, {g.Allocs, "%g allocations"}} {
+		if !math.IsInf(a.bound, 0) {
+			asks = append(asks, fmt.Sprintf(a.text, a.bound))
+		}
 	}
-	if !math.IsInf(g.Allocs, 1) {
-		text += fmt.Sprintf(", %g allocations", g.Allocs)
-	}
-	return text
+	return strings.Join(asks, ", ")
 }
 
 // From fills in the spread of the rounds' ratios.

@@ -86,6 +86,22 @@ func TestGates(t *testing.T) {
 	}
 }
 
+// A gate without a bound for the ratio says nothing of it: it said ">= 0".
+func TestGateSaysItsBounds(t *testing.T) {
+	for _, c := range []struct {
+		gate *Gate
+		want string
+	}{
+		{AtMost(2), "<= 2"},
+		{AtLeast(0.9).Allocating(0), ">= 0.9, 0 allocations"},
+		{AtLeast(math.Inf(-1)).Allocating(0), "0 allocations"},
+	} {
+		if got := c.gate.String(); got != c.want {
+			t.Errorf("%+v says %q, want %q", *c.gate, got, c.want)
+		}
+	}
+}
+
 // A narrow miss is measured again, a wide one is not, and a void round tells
 // nothing.
 func TestTake(t *testing.T) {
