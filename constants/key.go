@@ -8,9 +8,12 @@ import (
 	"github.com/kiln-cache/kiln/internal/pressure"
 )
 
-// Key names a tensor: the backend that prepared it, in full, and an ID. Make the
-// ID with Content or Versioned; never from an address (SPEC K5).
+// Key names a tensor: by the code that prepared it and an ID. Make the ID with
+// Content or Versioned; never from an address (SPEC K5).
 type Key struct {
+	// Backend is a number that the program chooses for the code that prepares the tensor:
+	// tensors of two numbers are two, whatever their IDs. 0 is one like any other, for a
+	// program whose IDs tell them apart.
 	Backend uint64
 	ID      string
 }

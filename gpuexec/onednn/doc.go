@@ -21,7 +21,11 @@
 //	pooling              src, dst; backward_data: diff_src, diff_dst; kernel and those of convolution
 //	binary               src, src_1, dst
 //	reduction            src, dst; p, epsilon
-//	sum, concat, reorder by primitive.Sum, Concat and Reorder
+//	reorder              src, dst; by primitive.Reorder
+//	sum, concat          the sources, dst; by primitive.Sum and Concat
+//
+// Execute takes each under the Slot of that name: Src, DiffWeights and so on, and Source(i) for
+// those of a sum or a concatenation. A reorder has one source, which is Src and not Source(0).
 //
 // "None" is a Tensor without a type. A direction is forward_training (or forward),
 // forward_inference (or inference, or none) or one of the backward ones; algorithms have

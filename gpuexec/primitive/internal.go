@@ -37,7 +37,7 @@ func Concat(axis int, tensors []Tensor) (Spec, error) {
 	return Spec{Kind: kindConcat, Op: Operation{Params: []Param{{Name: "axis", Ints: []int64{int64(axis)}}}, Tensors: tensors}}, nil
 }
 
-// Reorder is the request of the copy of one tensor into the layout and type of
+// Reorder is the request of the copy of one tensor, the first, into the layout and type of
 // another; the rest as in Sum.
 func Reorder(tensors []Tensor) (Spec, error) {
 	if len(tensors) != 2 {
