@@ -417,10 +417,13 @@ func TestBytesOfAProgram(t *testing.T) {
 func TestBytesByVersion(t *testing.T) {
 	product := primitive.Spec{Kind: "matmul"}
 	fused := primitive.Spec{Kind: "matmul", Attr: primitive.Attributes{PostOps: []primitive.PostOp{{Kind: "sum"}}}}
-	for version, times := range map[string]int64{"2.6.0": 1, "2.7.1": 1, "3.2.1": 1, "3.5.3": 1, "3.6.0": newer, "3.13.0": newer, "4.0.0": newer} {
-		l := &Library{about: About{Version: version}}
+	for v, times := range map[version]int64{
+		{major: 2, minor: 6}: 1, {major: 2, minor: 7, patch: 1}: 1, {major: 3, minor: 2, patch: 1}: 1, {major: 3, minor: 5, patch: 3}: 1,
+		{major: 3, minor: 6}: newer, {major: 3, minor: 13}: newer, {major: 4}: newer,
+	} {
+		l := &Library{image: &image{newer: v.newer()}}
 		if a, b := l.bytes(&product), l.bytes(&fused); a != times*codeBytes || b != 2*times*codeBytes {
-			t.Errorf("%s: a product takes %d bytes, with post-operations %d", version, a, b)
+			t.Errorf("%d.%d: a product takes %d bytes, with post-operations %d", v.major, v.minor, a, b)
 		}
 	}
 }

@@ -29,6 +29,7 @@ type image struct {
 	sets    func(threads int32) // of OpenMP, for the calling thread; nil: it begins with one
 	openMP  string
 	version string
+	newer   bool // 3.6 or later
 	runtime string
 }
 
@@ -128,7 +129,7 @@ func newImage(lib uintptr) (*image, error) {
 	if v == nil {
 		return nil, errors.New("it has no version")
 	}
-	im := &image{lib: lib, version: fmt.Sprintf("%d.%d.%d", v.major, v.minor, v.patch)}
+	im := &image{lib: lib, version: fmt.Sprintf("%d.%d.%d", v.major, v.minor, v.patch), newer: v.newer()}
 	if v.cpuRuntime == runtimeSYCL {
 		return nil, fmt.Errorf("%s is built for SYCL, which takes over the process's signals", im.version)
 	}

@@ -183,6 +183,18 @@ func (o *operation) float(name string, otherwise float64) float64 {
 	return otherwise
 }
 
+// space is a parameter with a number for each spatial dimension.
+func (o *operation) space(name string, each int64) *dims {
+	if p := o.param(name); p != nil {
+		return dimsOf(p.Ints)
+	}
+	d := new(dims)
+	for i := range d {
+		d[i] = each
+	}
+	return d
+}
+
 // params takes the parameters; one that the kind does not have is an error.
 func (o *operation) params() error {
 	for i, p := range o.spec.Op.Params {
@@ -203,18 +215,10 @@ func (o *operation) params() error {
 				o.kind, p.Name, len(p.Ints), len(p.Floats), want[0], want[1])
 		}
 	}
-	space := func(name string, each int64) *dims {
-		if p := o.param(name); p != nil {
-			return dimsOf(p.Ints)
-		}
-		d := new(dims)
-		for i := range d {
-			d[i] = each
-		}
-		return d
+	if slices.Contains(o.form.params, "strides") {
+		o.strides, o.kernel, o.dilates = o.space("strides", 1), o.space("kernel", 1), o.space("dilates", 0)
+		o.before, o.after = o.space("padding_l", 0), o.space("padding_r", 0)
 	}
-	o.strides, o.kernel, o.dilates = space("strides", 1), space("kernel", 1), space("dilates", 0)
-	o.before, o.after = space("padding_l", 0), space("padding_r", 0)
 	o.alpha, o.beta = float32(o.float("alpha", 0)), float32(o.float("beta", 0))
 	o.epsilon, o.p = float32(o.float("epsilon", 0)), float32(o.float("p", 0))
 	if p := o.param("axis"); p != nil {

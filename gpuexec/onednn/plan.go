@@ -3,7 +3,6 @@ package onednn
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -165,8 +164,7 @@ func (l *Library) bytes(s *primitive.Spec) int64 {
 			n *= 2
 		}
 	}
-	var major, minor int
-	if _, err := fmt.Sscanf(l.about.Version, "%d.%d", &major, &minor); err == nil && (major > 3 || major == 3 && minor >= 6) {
+	if l.image.newer {
 		n *= newer
 	}
 	return n

@@ -35,6 +35,9 @@ type version struct {
 	cpuRuntime          uint32
 }
 
+// newer is whether it is 3.6 or later.
+func (v *version) newer() bool { return v.major > 3 || v.major == 3 && v.minor >= 6 }
+
 // execArg is dnnl_exec_arg_t.
 type execArg struct {
 	arg    int32
@@ -55,7 +58,7 @@ type common struct {
 	EngineMake   func(h *handle, kind int32, index uintptr) int32                                  `c:"dnnl_engine_create"`
 	EngineFree   func(h handle) int32                                                              `c:"dnnl_engine_destroy"`
 	StreamMake   func(h *handle, engine handle, flags uint32) int32                                `c:"dnnl_stream_create"`
-	StreamWait   func(h handle) int32                                                              `c:"dnnl_stream_wait" how:"integers"`
+	StreamWait   func(h handle) int32                                                              `c:"dnnl_stream_wait"`
 	StreamFree   func(h handle) int32                                                              `c:"dnnl_stream_destroy"`
 	AttrMake     func(h *handle) int32                                                             `c:"dnnl_primitive_attr_create"`
 	AttrScratch  func(h handle, mode int32) int32                                                  `c:"dnnl_primitive_attr_set_scratchpad_mode"`
@@ -68,7 +71,7 @@ type common struct {
 	DescEqual    func(a, b *memoryDesc) int32                                                      `c:"dnnl_memory_desc_equal"`
 	DescBytes    func(md *memoryDesc) uintptr                                                      `c:"dnnl_memory_desc_get_size"`
 	MemoryMake   func(h *handle, md *memoryDesc, engine handle, at unsafe.Pointer) int32           `c:"dnnl_memory_create"`
-	MemoryTake   func(h handle, at unsafe.Pointer) int32                                           `c:"dnnl_memory_set_data_handle" how:"integers"`
+	MemoryTake   func(h handle, at unsafe.Pointer) int32                                           `c:"dnnl_memory_set_data_handle"`
 	MemoryFree   func(h handle) int32                                                              `c:"dnnl_memory_destroy"`
 	ReorderPlan  func(pd *handle, src *memoryDesc, on handle, dst *memoryDesc, to, a handle) int32 `c:"dnnl_reorder_primitive_desc_create"`
 	PlanClone    func(pd *handle, of handle) int32                                                 `c:"dnnl_primitive_desc_clone"`
@@ -79,7 +82,7 @@ type common struct {
 	Make         func(h *handle, pd handle) int32                                                  `c:"dnnl_primitive_create"`
 	Free         func(h handle) int32                                                              `c:"dnnl_primitive_destroy"`
 	Trim         func(spare uintptr) int32                                                         `c:"malloc_trim" how:"optional"` // of the C library below it
-	Execute      func(h, stream handle, n uintptr, args *execArg) int32                            `c:"dnnl_primitive_execute" how:"integers"`
+	Execute      func(h, stream handle, n uintptr, args *execArg) int32                            `c:"dnnl_primitive_execute"`
 }
 
 // bind looks up every entry point of a table. One without the name in it is nil where
@@ -97,17 +100,7 @@ func bind(lib uintptr, table any) error {
 		case err != nil && field.Tag.Get("how") == "optional":
 		case err != nil:
 			return fmt.Errorf("%s is missing in it", name)
-		case field.Tag.Get("how") == "integers": // called often, so without what translates arguments
-			switch f := all.Field(i).Addr().Interface().(type) {
-			case *func(h, stream handle, n uintptr, args *execArg) int32:
-				*f = func(h, stream handle, n uintptr, args *execArg) int32 {
-					return int32(calls(at, uintptr(h), uintptr(stream), n, uintptr(unsafe.Pointer(args))))
-				}
-			case *func(h handle, at unsafe.Pointer) int32:
-				*f = func(h handle, from unsafe.Pointer) int32 { return int32(calls(at, uintptr(h), uintptr(from))) }
-			case *func(h handle) int32:
-				*f = func(h handle) int32 { return int32(calls(at, uintptr(h))) }
-			}
+		case direct(all.Field(i).Addr().Interface(), at):
 		default:
 			register(all.Field(i).Addr().Interface(), at)
 		}

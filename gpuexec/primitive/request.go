@@ -38,7 +38,7 @@ func (e *Engine) request(s *Spec) (*request, error) {
 	if r.unhashable != "" {
 		return r, nil
 	}
-	stored, err := r.spec.append(nil, false)
+	stored, err := r.spec.append(buf[:0], false)
 	if err != nil {
 		return nil, err
 	}
