@@ -41,7 +41,7 @@ const atExecution = math.MinInt64
 
 // late is whether a tensor has such sizes.
 func late(t *primitive.Tensor) bool {
-	return slices.Contains(t.Dims, atExecution) || slices.Contains(t.Strides, atExecution)
+	return slices.Contains(t.Dims, atExecution) || slices.Contains(strides(t), atExecution)
 }
 
 // check refuses a tensor that the library would not, or not with a status.
@@ -212,18 +212,22 @@ func typeName(number int32) string {
 // gaps: it means nothing and no key has it (SPEC K3), but the library chooses by it, and older
 // versions walk by it.
 func strides(t *primitive.Tensor) []int64 {
-	if len(t.Blocks) > 0 || !slices.Contains(t.Dims, 1) {
+	if len(t.Strides) != len(t.Dims) || !slices.Contains(t.Dims, 1) {
 		return t.Strides
 	}
 	list := slices.Clone(t.Strides)
 	within := int64(1) // the stride of a dimension that is behind none with a gap
+	for _, b := range t.Blocks {
+		within *= b.Size
+	}
 	for i := len(list) - 1; i >= 0; i-- {
 		if t.Dims[i] == 1 {
 			list[i] = within
 		}
 		within = atExecution
 		if list[i] != atExecution && t.Dims[i] != atExecution {
-			within = list[i] * max(1, t.Dims[i])
+			size := max(1, blockSize(t, i))
+			within = list[i] * max(1, (t.Dims[i]+size-1)/size)
 		}
 	}
 	return list
@@ -234,11 +238,11 @@ func (l *Library) newDesc(t *primitive.Tensor) (*memoryDesc, error) { return l.d
 
 // describe is newDesc, for tensors that may have sizes that are known at execution only.
 func (l *Library) describe(t *primitive.Tensor, mayBeLate bool) (*memoryDesc, error) {
-	if err := check(t, mayBeLate); err != nil {
-		return nil, err
-	}
 	plain := *t
 	plain.Strides = strides(t)
+	if err := check(&plain, mayBeLate); err != nil {
+		return nil, err
+	}
 	if t.Layout != "" {
 		blob, err := layouts.Open(l.image.version, []byte(t.Layout))
 		if err != nil {
