@@ -334,7 +334,7 @@ func (s *shell) letGoLater() {
 func (s *shell) letGo(r removal) {
 	defer s.idle.Throw(r.node)
 	s.e.cache.counters.removed(r)
-	s.e.event(time.Time{}, Event{Context: context.Background(), Key: keyOf(r.node), Removal: r.why, Cost: r.node.Value.cost})
+	s.e.event(time.Time{}, Event{Context: context.Background(), Key: keyOf(r.node), Removal: r.why, Cost: r.node.Value.cost}, Outcome{})
 	fire(r.calls, r.why, s.e.failed)
 }
 

@@ -51,6 +51,16 @@ type Outcome struct {
 	Bypass Bypass   // not cached, for this reason
 }
 
+// giveBack ends what nobody will use.
+func (o Outcome) giveBack() {
+	if o.Lease != nil {
+		o.Lease.End()
+	}
+	if o.Owner != nil {
+		o.Owner.Abandon()
+	}
+}
+
 func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, policy Policy) *Engine {
 	e := &Engine{cache: c, kind: kind, index: index, context: context, gone: make(chan struct{})}
 	e.shell = &shell{e: e, state: newState(c.cfg.Hash, capacity, policy)}
@@ -86,7 +96,7 @@ func (e *Engine) Lookup(key Key) (*Lease, bool) {
 	start := e.clock()
 	l, ok := e.lookup(key)
 	if ok && e.cache.cfg.Listen != nil {
-		e.event(start, Event{Context: context.Background(), Key: key, Hit: true, Cost: l.cost()})
+		e.event(start, Event{Context: context.Background(), Key: key, Hit: true, Cost: l.cost()}, Outcome{Lease: l})
 	}
 	return l, ok
 }
@@ -117,7 +127,7 @@ func (e *Engine) GetOrAdd(ctx context.Context, key Key, bytes int64, opts Option
 	start := e.clock()
 	out, err := e.getOrAdd(&told, bytes, opts, true)
 	told.Err = err
-	e.event(start, told)
+	e.event(start, told, out)
 	return out, err
 }
 
@@ -294,7 +304,7 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 	start := e.clock()
 	defer func() { // also when compute ends the goroutine
 		told.Err = err
-		e.event(start, told)
+		e.event(start, told, Outcome{Lease: l})
 	}()
 	// ctx is not watched: compute heeds it or does not, and nobody else computes
 	// this key until it has ended (SPEC F1).

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/sums"
 )
@@ -93,8 +94,9 @@ func (c *Cache) Stats() Stats {
 }
 
 // event tells the listener, if there is one, of what began at start. Where a call
-// failed, that is all that is said of its answer.
-func (e *Engine) event(start time.Time, told Event) {
+// failed, that is all that is said of its answer. Where the listener ends the goroutine,
+// what the call was to return is given back.
+func (e *Engine) event(start time.Time, told Event, out Outcome) {
 	listen := e.cache.cfg.Listen
 	if listen == nil {
 		return
@@ -105,7 +107,12 @@ func (e *Engine) event(start time.Time, told Event) {
 	if !start.IsZero() {
 		told.Duration = time.Since(start)
 	}
-	guard.Call(func() { listen(told) }, e.failed)
+	guard.Call(func() { listen(told) }, func(err error) {
+		if err == fault.ErrGoexit {
+			out.giveBack()
+		}
+		e.failed(err)
+	})
 }
 
 // clock is the time if somebody listens, else zero: nobody else pays for it.
