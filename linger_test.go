@@ -126,6 +126,35 @@ func TestLingerOfWhatIsMadeAlone(t *testing.T) {
 	}
 }
 
+// F4: an artefact that is asked of the cache itself lingers for as long as the runtime says,
+// a minute by default.
+func TestLingerOfAnArtefactOfTheCache(t *testing.T) {
+	for room, kept := range map[time.Duration]bool{0: true, time.Second: true, 10 * time.Millisecond: false, -1: false} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			cache := open(t, kiln.Config{Linger: room}).Artefacts()
+			var ended error
+			request := artefacts.Request{Key: "k", Create: func(ctx context.Context) (artefacts.Built, error) {
+				select {
+				case <-time.After(50 * time.Millisecond):
+				case <-ctx.Done():
+				}
+				ended = ctx.Err()
+				return artefacts.Built{Value: 7}, ended
+			}}
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			if _, _, err := cache.Get(short, request); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v: %v", room, err)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait() // the creator has written how it ended
+			if kept != (ended == nil) {
+				t.Errorf("%v: the creator ended with %v", room, ended)
+			}
+		})
+	}
+}
+
 // F4: the computing of a constant lingers for as long as the runtime says, a minute by
 // default.
 func TestLingerOfAConstant(t *testing.T) {
