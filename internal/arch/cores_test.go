@@ -10,12 +10,13 @@ import (
 )
 
 // cores are the pure cores that are not called state, as "folder.Type".
-var cores = []string{"internal/flight.Desk"}
+var cores = []string{"internal/flight.Desk", "gpuexec/blobstore.index"}
 
 // What a core must not touch, by import path. Atomic values it may read and
 // store: the table that readers see is the state itself.
 var impure = []string{
 	"context", "log", "log/slog", "os", "sync", "go.uber.org/zap", Module + "/actors",
+	Module + "/internal/vfs",
 }
 
 // stopwatch is every way to read or await the clock.
