@@ -1,11 +1,8 @@
-// Package zone knows which goroutines run code of users (Free, listeners) that the close
-// of a room waits for: a close that such code calls would wait for itself.
+// Package zone knows which goroutines run code of users (creators, Free, listeners) that the
+// close of a room waits for: a close that such code calls would wait for itself.
 package zone
 
-import (
-	"runtime"
-	"sync"
-)
+import "sync"
 
 // Zone is the code of users that one close waits for. The zero Zone has none, and so
 // has a nil one. Safe for concurrent use. It must not be copied.
@@ -32,28 +29,56 @@ func (c *code) of(z *Zone) bool {
 	return c.outer.of(z) || c.lends.of(z)
 }
 
-var running sync.Map // *code by the number of its goroutine
+// running is the code of the goroutines that run any, in parts, since each creator is noted.
+var running [1 << partBits]part
 
-func on(number uint64) *code {
-	c, _ := running.Load(number)
-	found, _ := c.(*code)
-	return found
+const partBits = 6
+
+type part struct {
+	sync.Mutex
+	code map[uint64]*code // by goroutine
+	_    [48]byte
+}
+
+// place is where the code of a goroutine is noted.
+func place(goroutine uint64) *part {
+	const golden = 0x9e3779b97f4a7c15 // spreads what is alike, by Knuth's multiplication
+	return &running[goroutine*golden>>(64-partBits)]
+}
+
+// swap notes what a goroutine runs from here on, nil for none, and gives what it ran.
+func swap(goroutine uint64, now *code) (before *code) {
+	p := place(goroutine)
+	p.Lock()
+	defer p.Unlock()
+	before = p.code[goroutine]
+	switch {
+	case now == nil:
+		delete(p.code, goroutine)
+	case p.code == nil:
+		p.code = map[uint64]*code{goroutine: now}
+	default:
+		p.code[goroutine] = now
+	}
+	return before
+}
+
+// here is what the calling goroutine runs.
+func here() *code {
+	caller := goroutine()
+	p := place(caller)
+	p.Lock()
+	defer p.Unlock()
+	return p.code[caller]
 }
 
 // Run runs fn, which may end its goroutine, as code of the zone.
-func (z *Zone) Run(fn func()) { run(z, nil, fn) }
+func (z *Zone) Run(fn func()) { run(&code{zone: z}, fn) }
 
-func run(z *Zone, lends *code, fn func()) {
-	number := goroutine()
-	outer := on(number)
-	running.Store(number, &code{z, outer, lends})
-	defer func() {
-		if outer != nil {
-			running.Store(number, outer)
-		} else {
-			running.Delete(number)
-		}
-	}()
+func run(c *code, fn func()) {
+	caller := goroutine()
+	c.outer = swap(caller, c)
+	defer func() { swap(caller, c.outer) }()
 	fn()
 }
 
@@ -61,9 +86,9 @@ func run(z *Zone, lends *code, fn func()) {
 // who waits for what is lent.
 func Carry(lend func(func())) func(func()) {
 	return func(fn func()) {
-		if lends := on(goroutine()); lends != nil {
+		if lends := here(); lends != nil {
 			within := fn
-			fn = func() { run(nil, lends, within) }
+			fn = func() { run(&code{lends: lends}, within) }
 		}
 		lend(fn)
 	}
@@ -76,18 +101,4 @@ func (z *Zone) Lend(lend func(func())) func(func()) {
 
 // Here reports whether the caller is code of the zone. Goroutines that such code has
 // started are not known.
-func (z *Zone) Here() bool { return z != nil && on(goroutine()).of(z) }
-
-// goroutine is the number of the calling goroutine. Go gives it in a trace alone, which
-// takes a microsecond: it is asked for where a goroutine is lent, not for each Free.
-func goroutine() (number uint64) {
-	var trace [32]byte
-	const before = len("goroutine ")
-	for _, digit := range trace[before:runtime.Stack(trace[:], false)] {
-		if digit < '0' || digit > '9' {
-			break
-		}
-		number = number*10 + uint64(digit-'0')
-	}
-	return number
-}
+func (z *Zone) Here() bool { return z != nil && here().of(z) }

@@ -76,6 +76,40 @@ func TestCarry(t *testing.T) {
 	look(false, false)
 }
 
+// F8: of many goroutines that run at once each is told from the others, also when its stack
+// has moved.
+func TestHereOfMany(t *testing.T) {
+	var in, out zone.Zone
+	var ready, done sync.WaitGroup
+	ready.Add(64)
+	for i := range 64 {
+		mine, other := &in, &out
+		if i%2 == 0 {
+			mine, other = other, mine
+		}
+		done.Go(func() {
+			mine.Run(func() {
+				ready.Done()
+				ready.Wait()
+				if !deep(1000, mine.Here) || other.Here() {
+					t.Error("a goroutine is taken for another")
+				}
+			})
+		})
+	}
+	done.Wait()
+}
+
+// deep asks at the bottom of a large stack.
+func deep(n int, ask func() bool) bool {
+	var room [64]int
+	room[n%64] = n
+	if n == 0 {
+		return ask()
+	}
+	return deep(n-1+room[(n+1)%64], ask)
+}
+
 func BenchmarkRun(b *testing.B) {
 	var z zone.Zone
 	for b.Loop() {
