@@ -24,8 +24,9 @@ func (s *state) resize(groups, bytes Limit) error {
 	if err == nil {
 		err = s.floor.within(c)
 	}
-	if err == nil {
+	if forgotten := s.policy.Forgotten(); err == nil {
 		err = s.policy.SetGroups(n)
+		s.touched.Add(s.policy.Forgotten() - forgotten)
 	}
 	if err != nil {
 		return err
@@ -201,7 +202,9 @@ func (s *state) evict(g *group, why Cause) {
 	p.groups.Add(-1)
 	s.share.changed(-g.bytes)
 	g.policy.Of = nil
+	forgotten := s.policy.Forgotten()
 	s.policy.Remove(g.policy)
+	s.touched.Add(s.policy.Forgotten() - forgotten)
 	g.policy, g.registered = nil, false
 	s.serve(g)
 	if before := s.evicted[g.shape]; why != Cleared && s.wanted.Groups.Allows(1) && s.wanted.Bytes.Allows(1) && (before == nil || g.grace.open()) {

@@ -1,9 +1,11 @@
 package sessioncache
 
 import (
+	"fmt"
 	"strconv"
 	"testing"
 
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/internal/touched"
 )
 
@@ -239,5 +241,67 @@ func TestManyGroupsOfOneFlight(t *testing.T) {
 	}
 	if named < 2 || named > touched.Most/2 {
 		t.Errorf("%d groups got a name in one turn", named)
+	}
+}
+
+// F6, S1: what duel forgets where it has become too much counts in a turn that lowers the
+// capacity, evicts or saves, and each of these turns is short.
+func TestForgetsInShortTurns(t *testing.T) {
+	const known, resident = 2 * touched.Most, 1000
+	c := &core{}
+	if err := c.open(parse(fmt.Sprintf("open policy=duel groups=%d bytes=%d", known, resident))); err != nil {
+		t.Fatal(err)
+	}
+	all := 0
+	do := func(what string, did func() (done bool)) {
+		t.Helper()
+		for done := false; !done; {
+			c.touched = touched.Gauge{}
+			before := c.policy.Forgotten()
+			done = did()
+			forgotten := c.policy.Forgotten() - before
+			c.touched.Turn()
+			if n := c.touched.Most(); n < int64(forgotten) || n > touched.Most {
+				t.Fatalf("%s: %d keys are forgotten in a turn that touched %d things", what, forgotten, n)
+			}
+			all += forgotten
+		}
+	}
+	resize := func(groups, bytes Limit) {
+		t.Helper()
+		set, turns := false, 0
+		do("a capacity", func() bool {
+			if !set {
+				if err := c.resize(groups, bytes); err != nil {
+					t.Fatal(err)
+				}
+			}
+			set = true
+			return c.surplus(&turns)
+		})
+	}
+	fill := func() {
+		for i := range known {
+			use := c.use(strconv.Itoa(i))
+			if err := c.write(&writing{use: use, name: "name", hash: c.published.placed("name"), value: Value{Bytes: 1}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	fill()
+	resize(LimitOf(1), Limit{})
+	var snapshot *policy.Snapshot
+	do("a save", func() bool { return c.save(&snapshot) })
+	snapshot.Encode()
+	resize(LimitOf(known), Limit{})
+	fill()
+	resize(Unlimited, Limit{}) // now its capacity is what is resident
+	left, err := c.reset("", c.published.all())
+	if err != nil {
+		t.Fatal(err)
+	}
+	do("a reset", func() bool { return c.clear(left) })
+	if all < 4*known {
+		t.Errorf("%d keys were forgotten", all)
 	}
 }

@@ -249,7 +249,13 @@ func (s *state) announce(shapes []shapegroups.Shape) {
 // save copies what the policy knows, as far as a turn goes, and reports whether that was
 // all. Until another snapshot is complete, none begins.
 func (s *state) save(to **policy.Snapshot) (done bool) {
-	left := func() bool { s.touched.Add(1); return s.touched.Left() }
+	forgotten := s.policy.Forgotten()
+	left := func() bool {
+		now := s.policy.Forgotten()
+		s.touched.Add(1 + now - forgotten)
+		forgotten = now
+		return s.touched.Left()
+	}
 	if *to == nil {
 		*to = s.policy.Snapshot(left)
 	}

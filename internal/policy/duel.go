@@ -56,14 +56,14 @@ func (d *duel) heed() {
 }
 
 // resize sets the directories' size and with it the half-life of counts. Keys
-// that no longer fit leave, atOnce of them now, the others with the requests to come.
-func (d *duel) resize(size int) {
+// that no longer fit leave, up to most of each now, the others with the requests to come.
+func (d *duel) resize(size, most int) {
 	if size == d.size {
 		return
 	}
 	d.size = size
 	d.growth = math.Exp2(1 / (halfLife * float64(size)))
-	d.shrink(atOnce)
+	d.shrink(most)
 }
 
 // large reports whether one of them has more keys than fit.

@@ -154,7 +154,7 @@ func (r *reader) policy(c Config) (*Policy, error) {
 		p.ages.push(g)
 		residents = append(residents, g)
 	}
-	p.resize() // directories take their size before they are filled
+	p.resize(few) // directories take their size before they are filled
 	for range r.number("the shapes remembered", uint64(len(r.rest))) {
 		r.group(p)
 		if r.bad != nil {

@@ -25,6 +25,7 @@ type Policy struct {
 	classes   []*class
 	used      []*Group // residents used since the lists were put in order; see arrange
 	due       uint64   // no group drops a class before this many requests
+	forgotten int      // see Forgotten
 
 	requests uint64 // seen so far
 	clock    uint64 // steps at each request and each registration
@@ -61,9 +62,9 @@ func New(c Config) (*Policy, error) {
 		memory: heap{kind: byResidence},
 	}
 	if p.kind == Duel {
-		p.duel = newDuel(p.keep == Worth, p.copy, p.settle)
+		p.duel = newDuel(p.keep == Worth, p.copy, func(g *Group) { p.forgotten++; p.settle(g) })
 	}
-	p.resize()
+	p.resize(few)
 	return p, nil
 }
 
@@ -110,7 +111,6 @@ func (p *Policy) Request(shape shapegroups.Shape) *Group {
 			return nil
 		}
 		g = p.know(shape)
-		defer p.trim(few) // a shape that leaves one directory may still be in the other
 	}
 	p.note(g)
 	if g.resident {
@@ -147,6 +147,7 @@ func (p *Policy) note(g *Group) {
 	if p.duel != nil {
 		p.duel.request(g)
 		p.duel.counts.renew(g)
+		p.trim(few)
 	}
 	if g.resident {
 		p.freshen(g)
@@ -220,7 +221,7 @@ func (p *Policy) Admit(shape shapegroups.Shape, bytes int64, seconds float64) *G
 	p.residents++
 	p.ages.push(g)
 	p.join(g, g.cost)
-	p.resize()
+	p.resize(few)
 	return g
 }
 
@@ -257,8 +258,12 @@ func (p *Policy) Remove(g *Group) {
 	g.resident, g.aside = false, false
 	p.residents--
 	p.settle(g)
-	p.resize()
+	p.resize(few)
 }
+
+// Forgotten is how many keys have left a directory or the memory of counts so far for want
+// of room: what a lower capacity or a group that goes costs besides.
+func (p *Policy) Forgotten() int { return p.forgotten }
 
 // SetGroups changes the capacity. Evicting the surplus is up to the caller, by
 // Victim and Remove. Negative is ErrInvalid and changes nothing.
@@ -268,8 +273,7 @@ func (p *Policy) SetGroups(groups int) error {
 	}
 	p.arrange()
 	p.limit = groups
-	p.resize()
-	p.trim(atOnce)
+	p.resize(atOnce)
 	return nil
 }
 
@@ -304,7 +308,6 @@ func (p *Policy) settle(g *Group) {
 		p.forget(g)
 	case !p.duel.holds(g) && !p.memory.has(g):
 		p.memory.push(g)
-		p.trim(few)
 	}
 }
 
@@ -313,6 +316,7 @@ func (p *Policy) settle(g *Group) {
 func (p *Policy) trim(most int) {
 	for n := 0; n < most && p.forgetful(); n++ {
 		g := p.memory.lowest()
+		p.forgotten++
 		p.memory.remove(g)
 		p.forget(g)
 	}
@@ -321,17 +325,18 @@ func (p *Policy) trim(most int) {
 // forgetful reports whether more is remembered than may be.
 func (p *Policy) forgetful() bool { return len(p.groups) > remembered*p.size && p.memory.len() > 0 }
 
-// resize makes periods and directories follow the capacity.
-func (p *Policy) resize() {
-	const most = min(1<<40, math.MaxInt>>8) // keeps products of it exact
+// resize makes periods and directories follow the capacity. Up to most keys leave each
+// directory and the memory of counts now, the others in the calls to come.
+func (p *Policy) resize(most int) {
+	const largest = min(1<<40, math.MaxInt>>8) // keeps products of it exact
 	size := p.limit
 	if size == Unlimited {
 		size = max(p.residents, leastGroups)
 	}
-	p.size = min(max(size, 1), most)
+	p.size = min(max(size, 1), largest)
 	p.due = 0
 	if p.duel != nil {
-		p.duel.resize(p.size)
-		p.trim(few)
+		p.duel.resize(p.size, most)
+		p.trim(most)
 	}
 }

@@ -69,6 +69,41 @@ func TestClassesDropInSteps(t *testing.T) {
 	}
 }
 
+// S1: what no longer fits is forgotten in steps by a change of the capacity, and by a group
+// that goes: without a capacity in groups it is as many as there are.
+func TestForgetsInSteps(t *testing.T) {
+	const many, resident = 10_000, 100
+	for _, to := range []int{1, Unlimited} {
+		p := full(t, Duel, many, 1)
+		for range many - resident {
+			p.Remove(p.Victim(nil, Free))
+		}
+		for i := range 3 * many { // one use each: most are only counted now
+			p.Request(numbered(t, many+i))
+		}
+		before := p.Forgotten()
+		if err := p.SetGroups(to); err != nil {
+			t.Fatal(err)
+		}
+		if n := p.Forgotten() - before; n < 2*atOnce || n > 3*atOnce {
+			t.Errorf("%d keys are forgotten by SetGroups, want up to %d of each list", n, atOnce)
+		}
+		for range resident {
+			before = p.Forgotten()
+			p.Remove(p.Victim(nil, Free))
+			if n := p.Forgotten() - before; n > 3*few {
+				t.Fatalf("%d keys are forgotten for a group that goes, want up to %d of each list", n, few)
+			}
+		}
+		for i := range 4 * many {
+			p.Request(numbered(t, i))
+		}
+		if p.duel.large() || p.forgetful() {
+			t.Errorf("%d shapes are known after many requests, want %d", p.Remembered(), remembered*p.size)
+		}
+	}
+}
+
 // S3: Sift ends at once where there is no time left, whatever was used again, and goes on
 // from there: in the end a victim is found in one step.
 func TestSiftEndsInTime(t *testing.T) {
