@@ -425,36 +425,85 @@ func TestRuntimeClosedByABackend(t *testing.T) {
 	}
 }
 
-// F5: a Make that closes the artefacts with its context would wait for itself, too.
+// F5: a Make that closes the artefacts with its context would wait for itself, too, be it on
+// another goroutine.
 func TestArtefactsClosedByACreator(t *testing.T) {
 	r := open(t, kiln.Config{})
 	g := group(t, session(t, r), 1)
 	defer g.Close()
 	var answer error
 	_, _ = kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Make: func(ctx context.Context) (kiln.Made[int], error) {
-		answer = r.Artefacts().Close(ctx) // which ends with the cache
+		answers := make(chan error)
+		go func() { answers <- r.Artefacts().Close(ctx) }() // which ends with the cache
+		answer = <-answers
 		return kiln.Made[int]{}, nil
 	}})
+	if err := closed(r); err != nil {
+		t.Error(err)
+	}
 	if !errors.Is(answer, kiln.ErrCycle) {
 		t.Error(answer)
 	}
 }
 
-// F8: so would a creator of a session's Cache.
+// F8: so would a creator of a session's Cache, with any context, or with its own on another
+// goroutine.
 func TestRuntimeClosedByACreatorOfACache(t *testing.T) {
-	r := open(t, kiln.Config{})
-	g, err := session(t, r).Cache().Group(ctx, must(kiln.ShapeOf([]int64{1})))
-	if err != nil {
-		t.Fatal(err)
+	for _, own := range []bool{true, false} {
+		r := open(t, kiln.Config{})
+		g, err := session(t, r).Cache().Group(ctx, must(kiln.ShapeOf([]int64{1})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer error
+		_, _, _ = g.Get(ctx, "n", sessioncache.Options{}, func(ctx context.Context) (sessioncache.Value, error) {
+			if !own {
+				answer = closed(r)
+				return sessioncache.Value{}, nil
+			}
+			answers := make(chan error)
+			go func() { answers <- r.Close(ctx) }()
+			answer = <-answers
+			return sessioncache.Value{}, nil
+		})
+		g.Close()
+		if err := closed(r); err != nil || !errors.Is(answer, kiln.ErrCycle) {
+			t.Errorf("closed by the creator, own context %v: %v; and then: %v", own, answer, err)
+		}
 	}
-	var answer error
-	_, _, _ = g.Get(ctx, "n", sessioncache.Options{}, func(ctx context.Context) (sessioncache.Value, error) {
-		answer = r.Close(ctx)
-		return sessioncache.Value{}, nil
-	})
-	g.Close()
-	if err := closed(r); err != nil || !errors.Is(answer, kiln.ErrCycle) {
-		t.Errorf("closed by the creator: %v; and then: %v", answer, err)
+}
+
+// F8: what a Make closes of the rooms around it waits for no Make: the artefacts say so, and a
+// session, an engine of constants and an executor close.
+func TestRoomsClosedByACreator(t *testing.T) {
+	for what, want := range map[string]error{"artefacts": kiln.ErrCycle, "session": nil, "constants": nil, "executor": nil} {
+		r := open(t, kiln.Config{})
+		s := session(t, r)
+		x, err := r.Executor(ctx, &fakedevice.Backend{}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := r.Constants().Engine(constants.CPU, 0, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		room := map[string]interface{ Close(context.Context) error }{"artefacts": r.Artefacts(), "session": s, "constants": e, "executor": x}[what]
+		g := group(t, s, 1)
+		var answer error
+		_, _ = kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Make: func(ctx context.Context) (kiln.Made[int], error) {
+			l, _, err := e.Get(ctx, constants.Key{ID: constants.Versioned("c", 0)}, 1, constants.Options{}, func(context.Context) (constants.Value, error) {
+				answer = closed(room)
+				return constants.Value{Bytes: 1}, nil
+			})
+			if err == nil {
+				l.End()
+			}
+			return kiln.Made[int]{}, nil
+		}})
+		g.Close()
+		if err := closed(r); err != nil || !errors.Is(answer, want) {
+			t.Errorf("%s: %v, want %v; and then: %v", what, answer, want, err)
+		}
 	}
 }
 

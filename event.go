@@ -120,14 +120,12 @@ func (r *Runtime) announcer() progress.Announcer {
 	}
 }
 
-// announced is q whose creators are announced while they take long, and cannot wait for
-// themselves in Close. Kernels are not asked for in this way: their executor does both.
+// announced is q whose creators are announced while they take long. Kernels are not asked
+// for in this way: their executor does that.
 func (r *Runtime) announced(q artefacts.Request) artefacts.Request {
 	tell := func(make func() (artefacts.Built, error)) (b artefacts.Built, err error) {
-		r.crew.zone.Run(func() {
-			end := r.announcer().Begin(q.Key)
-			guard.Guard(func() (err error) { b, err = make(); return err }, func(e error) { err = e; end(e) })
-		})
+		end := r.announcer().Begin(q.Key)
+		guard.Guard(func() (err error) { b, err = make(); return err }, func(e error) { err = e; end(e) })
 		return b, err
 	}
 	if create := q.Create; create != nil {

@@ -294,6 +294,35 @@ func TestClosedByItsListener(t *testing.T) {
 	})
 }
 
+// F8: a compile that closes its own executor would wait for itself, on its goroutine with any
+// context, on another one with its own.
+func TestClosedByItsCompile(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		var e *gpuexec.Executor
+		var answer error
+		f := &fakedevice.Backend{OnCompile: func(ctx context.Context, _ gpuexec.Source) error {
+			waiting, stop := context.WithTimeout(bg, 10*time.Second)
+			defer stop()
+			if !own {
+				answer = e.Close(waiting)
+				return nil
+			}
+			answers := make(chan error, 1)
+			go func() { answers <- e.Close(ctx) }()
+			select {
+			case answer = <-answers:
+			case <-waiting.Done():
+			}
+			return nil
+		}}
+		e = open(t, f, gpuexec.Config{})
+		_, _ = e.Compile(bg, source("k"))
+		if err := e.Close(bg); err != nil || !errors.Is(answer, fault.ErrCycle) {
+			t.Errorf("closed by the compile, own context %v: %v; and then: %v", own, answer, err)
+		}
+	}
+}
+
 // failed is the handler of a log that calls a function for each error.
 type failed struct {
 	slog.Handler

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/internal/zone"
@@ -124,10 +125,10 @@ func (e *Executor) Stats() Stats {
 // Close answers every caller that waits with ErrClosed, ends driver calls where
 // that is possible, waits for the workers, and closes the device with all that is
 // left on it. ctx ends the waiting only. Closing again waits again. Called by Listen, the driver or
-// the handler of the log, it does not wait for itself, but answers ErrCycle at once; the closing goes on.
+// the handler of the log, or with the context of a compile, it does not wait for itself, but answers ErrCycle at once; the closing goes on.
 func (e *Executor) Close(ctx context.Context) error {
 	e.once.Do(func() { actors.Go(e.shutDown) })
-	if e.zone.Here() {
+	if e.zone.Here() || flight.Inside(ctx, e) { // ctx is the user's code
 		return fault.Wrap("executor: close", e.info.Name, "Listen, the driver or the handler of the log called it, which it waits for", fault.ErrCycle)
 	}
 	select {

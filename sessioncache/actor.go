@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/policy"
 )
@@ -255,7 +254,7 @@ func (s *Session) perform(e *effects) {
 	}
 	s.published.frees.bin.Throw(e.trash...)
 	for _, c := range e.start {
-		actors.Go(askOf(c).run)
+		s.create(askOf(c).run)
 	}
 	for _, c := range e.answer {
 		if a := askOf(c); c.other != nil {

@@ -339,24 +339,38 @@ func TestOwnersThatAreGone(t *testing.T) {
 	owned(0)
 }
 
-// F8: a creator that closes its own session gets ErrCycle at once, and the session ends; a
-// ResetAll of it waits for no creator.
+// F8: a creator that closes its own session, with any context, or with its own on another
+// goroutine, gets ErrCycle at once, and the session ends; a ResetAll of it waits for no creator.
 func TestCreatorClosesItsSession(t *testing.T) {
-	p := open(t, sessioncache.Config{})
-	g := p.hold(1)
-	_, _, err := g.Get(bg, "n", sessioncache.Options{}, func(ctx context.Context) (sessioncache.Value, error) {
-		if err := p.ResetAll(ctx); err != nil {
-			t.Errorf("reset: %v", err)
+	other, stop := context.WithTimeout(bg, 10*time.Second)
+	defer stop()
+	for _, own := range []bool{true, false} {
+		p := open(t, sessioncache.Config{})
+		g := p.hold(1)
+		_, _, err := g.Get(bg, "n", sessioncache.Options{}, func(ctx context.Context) (sessioncache.Value, error) {
+			closes := func() error {
+				if err := p.ResetAll(ctx); err != nil {
+					t.Errorf("reset: %v", err)
+				}
+				return p.Close(ctx)
+			}
+			answer := make(chan error, 1)
+			if own {
+				go func() { answer <- closes() }()
+			} else {
+				ctx = other
+				answer <- closes()
+			}
+			wantError(t, "close", <-answer, fault.ErrCycle)
+			return p.value("v"), nil
+		})
+		if err != nil && !errors.Is(err, fault.ErrClosed) { // its value, or that
+			t.Errorf("get: %v", err)
 		}
-		wantError(t, "close", p.Close(ctx), fault.ErrCycle)
-		return p.value("v"), nil
-	})
-	if err != nil && !errors.Is(err, fault.ErrClosed) { // its value, or that
-		t.Errorf("get: %v", err)
+		g.Close()
+		if err := p.Close(bg); err != nil {
+			t.Error(err)
+		}
+		p.freed("v", 1)
 	}
-	g.Close()
-	if err := p.Close(bg); err != nil {
-		t.Error(err)
-	}
-	p.freed("v", 1)
 }

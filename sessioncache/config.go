@@ -12,6 +12,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/limit"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -101,11 +102,13 @@ type Config struct {
 
 	memory *pressure.Watch // the memory limit of the process; nil = none
 	lend   func(func())    // runs what frees, and the end of the session, on another goroutine; nil = actors.Go
+	zone   *zone.Zone      // of whoever closes the session; nil = nobody in particular
 }
 
 func init() {
 	hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w })
 	hidden.Field(func(c *Config, lend func(func())) { c.lend = lend })
+	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
 }
 
 // Cause says why a group had to go.

@@ -197,7 +197,7 @@ func look[T any](ctx context.Context, s *Session, op string, at func(*state) T) 
 // are cancelled, and all groups go. Close waits until the creators have ended
 // and until every value that nobody uses is freed; ctx ends the waiting only.
 // Groups and leases that are open go on serving what they hold. A further call
-// waits, too. Called by a Free of this session, its Evicted or the handler of its log, on the goroutine of that, or
+// waits, too. Called by a creator or a Free of this session, its Evicted or the handler of its log, on the goroutine of that, or
 // with the context of one of its creators, it does not wait for itself, but answers
 // ErrCycle at once; the session ends all the same. It knows no other circle: Frees of two sessions that close each other
 // wait until ctx ends.
@@ -211,7 +211,7 @@ func (s *Session) Close(ctx context.Context) error {
 			})
 		})
 	})
-	if s.published.frees.zone.Here() || flight.Inside(ctx, s) {
+	if s.published.frees.zone.Here() || s.creators.Here() || flight.Inside(ctx, s) {
 		return failed("close", s.name, fault.ErrCycle)
 	}
 	select {

@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/recency"
 	"github.com/kiln-cache/kiln/internal/table"
 	"github.com/kiln-cache/kiln/internal/touched"
+	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
 
@@ -33,6 +34,8 @@ type Session struct {
 	telling   lease.Bin[func()] // what Config.Evicted is told of turns, and the log of evictions
 	warning   lease.Bin[func()] // what else the log is told: a listener that blocks keeps it from nothing
 	evicted   func(lost)        // tells of one
+	creators  zone.Zone         // which Close waits for
+	create    func(func())      // runs one on another goroutine
 
 	joined atomic.Uint64
 
@@ -65,6 +68,8 @@ func Open(c Config) (*Session, error) {
 		linger:    c.Linger,
 		done:      make(chan struct{}),
 	}
+	s.creators.Up = c.zone
+	s.create = s.creators.Lend(actors.Go)
 	s.sent = s.sending.RUnlock
 	p.tell = s.send
 	s.tell(c)

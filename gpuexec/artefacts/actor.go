@@ -19,7 +19,8 @@ type shell struct {
 	bin            lease.Bin[*node]
 	telling        lease.Bin[func()] // what Config.Evicted is told of turns, and the log of evictions
 	warning        lease.Bin[func()] // what else the log is told: a listener that blocks keeps it from nothing
-	zone           zone.Zone         // Frees and listeners that Close waits for
+	zone           zone.Zone         // creators, Frees and listeners that Close waits for
+	lend           func(func())      // runs code of the zone on another goroutine
 	writing        zone.Zone         // within it, what Settle waits for
 	warnings       uint64            // of thrash, so far
 	warned         time.Time         // the last one that was logged; of warning
@@ -48,15 +49,15 @@ func (s *shell) init(c *Cache) {
 		s.ref.Tell(idle{n})
 	}
 	s.writing.Up = &s.zone
-	lend := s.zone.Lend(actors.Go)
-	s.bin.Init(lend, func(n *node) {
+	s.lend = s.zone.Lend(actors.Go)
+	s.bin.Init(s.lend, func(n *node) {
 		defer s.ref.Do(freed{n.Value.kernels}, nil) // also after a Free that ends its goroutine
 		s.free(n)
 	}, func(error) {}) // free has told
 	s.telling.InOrder = true
 	s.warning.InOrder = true
 	for _, bin := range []*lease.Bin[func()]{&s.telling, &s.warning} {
-		bin.Init(lend, func(tell func()) {
+		bin.Init(s.lend, func(tell func()) {
 			defer s.ref.Tell(told{})
 			tell()
 		}, s.listenerFailed)
@@ -199,9 +200,10 @@ func (s *shell) discardLater(n *node) {
 	s.bin.Throw(n)
 }
 
+// job has fn, which calls code of users, run off the turn. It tells of its end.
 func (s *shell) job(fn func()) {
 	s.jobs++
-	actors.Go(fn)
+	s.lend(fn)
 }
 
 func (drain) handle(*shell) {}

@@ -281,9 +281,9 @@ func (c *Cache) Settle(ctx context.Context) error {
 // Close ends the cache: callers that wait get the value or ErrClosed at once,
 // creators' contexts end, and Close waits for them, for store writes and for
 // frees. The context stops the waiting only; the closing goes on. Leases stay
-// usable until they end. Closing again waits again. Called by a Free, by Evicted
-// or by the log's handler, or with the context of a creator, it does not wait for itself,
-// but answers ErrCycle at once; the closing goes on.
+// usable until they end. Closing again waits again. Called by a creator, a Load, a Free, by
+// Evicted or by the log's handler, or with the context of a creator, it does not wait for
+// itself, but answers ErrCycle at once; the closing goes on.
 func (c *Cache) Close(ctx context.Context) error {
 	c.leave()
 	c.floors.close()

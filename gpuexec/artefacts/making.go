@@ -130,7 +130,7 @@ func (m *making) finish(b Built, err error) {
 		if errors.As(err, &f) && f.Reason != "" {
 			m.origin.Reason, m.origin.Field = f.Reason, f.Field
 		}
-		c.shell.zone.Run(func() { c.giveBack(kernels) }) // Close waits for this goroutine
+		c.giveBack(kernels)
 		return
 	}
 	e.value, e.bytes, e.cost, e.free, e.blob, e.requires = b.Value, b.Bytes, b.Cost, b.Free, b.Blob, b.Requires
@@ -236,7 +236,7 @@ func (c *Cache) load(m *making, blob []byte) (b Built, err error) {
 	})
 	if err == nil {
 		if err = b.check(); err != nil && b.Free != nil {
-			c.shell.zone.Run(func() { guard.Call(b.Free, c.freeFailed(m.call.Key)) })
+			guard.Call(b.Free, c.freeFailed(m.call.Key))
 		}
 	}
 	return b, err

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
@@ -56,6 +57,51 @@ func TestClosedByItsOwnFree(t *testing.T) {
 		want(t, "close", errors.Is(<-answers, fault.ErrCycle), true)
 		want(t, "close by another", c.Close(background), nil)
 	}
+}
+
+// F8: a creator, a Load, or the creator of a kernel that closes its own cache would wait for
+// itself, with whatever context: it is told so at once, and the cache closes.
+func TestClosedByItsOwnCreator(t *testing.T) {
+	for _, by := range []string{"creator", "load", "kernel", "creator of a key that it asks for"} {
+		c, err := artefacts.Open(artefacts.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer error
+		closes := func(context.Context) (artefacts.Built, error) {
+			answer = closed(c)
+			return artefacts.Built{}, nil
+		}
+		q := artefacts.Request{Key: "a", Create: closes}
+		switch by {
+		case "load":
+			q.Load = func(ctx context.Context, _ []byte) (artefacts.Built, error) { return closes(ctx) }
+			_, _, _ = c.FromBlob(background, q, []byte("blob"))
+		case "kernel":
+			q.Create = func(ctx context.Context) (artefacts.Built, error) {
+				_, err := c.Kernel(ctx, artefacts.Request{Key: "kernel", Create: closes})
+				return artefacts.Built{}, err
+			}
+		case "creator of a key that it asks for":
+			q.Create = func(ctx context.Context) (artefacts.Built, error) {
+				_, _, err := c.Get(ctx, artefacts.Request{Key: "b", Create: closes})
+				return artefacts.Built{}, err
+			}
+		}
+		if by != "load" {
+			_, _, _ = c.Get(background, q)
+		}
+		if err := closed(c); err != nil || !errors.Is(answer, fault.ErrCycle) {
+			t.Errorf("closed by a %s: %v; and then: %v", by, answer, err)
+		}
+	}
+}
+
+// closed is the error of closing, or of waiting for it for ever.
+func closed(c *artefacts.Cache) error {
+	waiting, stop := context.WithTimeout(background, 10*time.Second)
+	defer stop()
+	return c.Close(waiting)
 }
 
 // F6: Config.Hash is user code: it runs on callers, and in no turn.

@@ -32,7 +32,7 @@ const (
 type Cache struct {
 	cfg      Config
 	log      *slog.Logger
-	zone     zone.Zone // the handler of the log, and what destroys: Close waits for them
+	zone     zone.Zone // what is called of users and the driver: Close waits for it
 	driver   driverSide
 	shaders  sync.Map // name -> *shader; written under mu
 	live     *table.Table[*object]
@@ -208,8 +208,9 @@ func (c *Cache) DriverCache() bool { return c.driver.effect != Off }
 // Close ends the cache: callers that wait get ErrClosed at once, creators'
 // contexts end, and Close waits for them, for frees, and for Load and Save. The
 // context stops the waiting only; the closing goes on. Leases stay usable until
-// they end. Called by what destroys, on the goroutine of that, or by the handler of the log, it
-// does not wait for itself, but answers ErrCycle at once.
+// they end. Called by a front end, the driver, a reader of LoadFrom or the handler of the
+// log, on the goroutine of that, or with the context of one of these, it does not wait for
+// itself, but answers ErrCycle at once.
 func (c *Cache) Close(ctx context.Context) error {
 	c.mu.Lock()
 	first := !c.mu.closed
@@ -225,7 +226,7 @@ func (c *Cache) Close(ctx context.Context) error {
 		c.driver.close()
 		c.jobEnded()
 	}
-	if c.zone.Here() {
+	if c.zone.Here() || flight.Inside(ctx, c) { // ctx is the user's code
 		return &fault.Error{Op: "pipelinefile: close", Err: fault.ErrCycle}
 	}
 	select {
@@ -241,13 +242,22 @@ func (c *Cache) lendLocked(fn func()) {
 	c.mu.running++
 	actors.Go(func() {
 		defer c.jobEnded()
-		fn()
+		c.zone.Run(fn)
 	})
 }
 
-// begin notes the start of something that Close waits for, since it calls the
-// driver: ErrClosed and the context's error if it must not. The caller owes a
-// jobEnded.
+// during runs fn, which Close waits for, since it calls the driver: ErrClosed and the
+// context's error if it must not.
+func (c *Cache) during(ctx context.Context, fn func() error) (err error) {
+	if err = c.begin(ctx); err != nil {
+		return err
+	}
+	defer c.jobEnded()
+	c.zone.Run(func() { err = fn() })
+	return err
+}
+
+// begin notes the start of that. The caller owes a jobEnded.
 func (c *Cache) begin(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -46,6 +46,7 @@ type fakeDriver struct {
 	calls, most                 atomic.Int64 // under way, and how many at once at most
 
 	onFree func() // set before a pipeline is built
+	onBlob func() // set before a blob is asked for
 
 	mu      sync.Mutex
 	onBuild func(ctx context.Context, m pipelinefile.Module) error
@@ -137,6 +138,9 @@ func (c *fakeCache) Merge(_ context.Context, from pipelinefile.DriverCache) erro
 
 func (c *fakeCache) Blob(context.Context) ([]byte, error) {
 	defer c.driver.called()()
+	if on := c.driver.onBlob; on != nil {
+		on()
+	}
 	c.driver.delivered.Add(1)
 	if c.driver.failBlob.Load() {
 		return nil, errDriver

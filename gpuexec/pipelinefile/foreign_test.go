@@ -3,8 +3,10 @@
 package pipelinefile_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"runtime"
@@ -86,6 +88,51 @@ func TestClosedByItsOwnDestroy(t *testing.T) {
 		}
 	}
 }
+
+// F8: a front end, a driver, or a reader of a file, that closes the cache which calls it would
+// wait for itself: it is told so at once, and the cache closes.
+func TestClosedByWhatItCalls(t *testing.T) {
+	for _, by := range []string{"front end", "front end's goroutine", "build", "blob", "reader"} {
+		r := open(t, func(*setup) {})
+		answer := errors.New("it was not called")
+		closes := func() error {
+			ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+			defer stop()
+			answer = r.Close(ctx)
+			return nil
+		}
+		r.shader("s", "source")
+		switch by {
+		case "front end":
+			r.front.onCompile = func(context.Context, string) error { return closes() }
+		case "front end's goroutine":
+			r.front.onCompile = func(ctx context.Context, _ string) error {
+				answers := make(chan error)
+				go func() { answers <- r.Close(ctx) }()
+				answer = <-answers
+				return nil
+			}
+		case "build":
+			r.driver.during(func(context.Context, pipelinefile.Module) error { return closes() })
+		case "blob":
+			r.driver.onBlob = func() { _ = closes() }
+			_, _, _ = r.SaveBytes(t.Context())
+		case "reader":
+			_, _ = r.LoadFrom(t.Context(), readers(closes))
+		}
+		if l, _, err := r.Get(t.Context(), pipelinefile.Request{Shader: "s"}); err == nil {
+			l.End()
+		}
+		if err := r.Close(t.Context()); err != nil || !errors.Is(answer, fault.ErrCycle) {
+			t.Errorf("closed by a %s: %v; and then: %v", by, answer, err)
+		}
+	}
+}
+
+// readers has nothing to read and calls a function.
+type readers func() error
+
+func (r readers) Read([]byte) (int, error) { return 0, cmp.Or(r(), io.EOF) }
 
 // silent is a context that has ended and does not say why.
 type silent struct{ context.Context }

@@ -120,20 +120,20 @@ func (c *Cache) LoadFrom(ctx context.Context, r io.Reader) (Loaded, error) {
 }
 
 // load counts and logs what became of a load.
-func (c *Cache) load(ctx context.Context, op, path string, read func() (*layout.File, layout.Miss, error)) (Loaded, error) {
-	if err := c.begin(ctx); err != nil {
-		return Loaded{}, &fault.Error{Op: op, Key: path, Err: err}
-	}
-	defer c.jobEnded()
-	file, miss, cause := read()
-	var l Loaded
-	if miss == (layout.Miss{}) {
-		var err error
-		if l, miss, cause, err = c.take(ctx, file); err != nil {
-			return Loaded{}, &fault.Error{Op: op, Key: path, Err: err}
+func (c *Cache) load(ctx context.Context, op, path string, read func() (*layout.File, layout.Miss, error)) (l Loaded, err error) {
+	var miss layout.Miss
+	var cause error
+	err = c.during(ctx, func() error {
+		var file *layout.File
+		if file, miss, cause = read(); miss == (layout.Miss{}) {
+			l, miss, cause, err = c.take(ctx, file)
 		}
-	}
-	if miss == (layout.Miss{}) {
+		return err
+	})
+	switch {
+	case err != nil:
+		return Loaded{}, &fault.Error{Op: op, Key: path, Err: err}
+	case miss == (layout.Miss{}):
 		return l, nil
 	}
 	c.missed(path, miss, cause)

@@ -35,33 +35,36 @@ func (c *Cache) Save(ctx context.Context, path string) (Saved, error) {
 	if path == "" {
 		return Saved{}, fault.Invalidf(op, "the path is empty")
 	}
-	if err := c.begin(ctx); err != nil {
-		return Saved{}, &fault.Error{Op: op, Key: path, Err: err}
-	}
-	defer c.jobEnded()
-	if err := c.saving.take(ctx); err != nil {
-		return Saved{}, &fault.Error{Op: op, Key: path, Err: err}
-	}
-	defer c.saving.giveBack()
-	t, err := c.target(path)
-	if err != nil {
-		return Saved{}, trouble(op, path, err)
-	}
+	begun := false
 	var s Saved
-	compose := func(old *layout.File) (file []byte, err error) {
-		file, s, err = c.compose(ctx, old)
-		return file, err
-	}
-	if c.cfg.NoMerge {
-		err = t.overwrite(compose)
-	} else {
-		err = t.join(ctx, func(f vfs.File) (*layout.File, error) { return c.earlier(path, f) }, compose)
-	}
+	err := c.during(ctx, func() error {
+		if err := c.saving.take(ctx); err != nil {
+			return err
+		}
+		defer c.saving.giveBack()
+		begun = true
+		t, err := c.target(path)
+		if err != nil {
+			return err
+		}
+		compose := func(old *layout.File) (file []byte, err error) {
+			file, s, err = c.compose(ctx, old)
+			return file, err
+		}
+		if c.cfg.NoMerge {
+			err = t.overwrite(compose)
+		} else {
+			err = t.join(ctx, func(f vfs.File) (*layout.File, error) { return c.earlier(path, f) }, compose)
+		}
+		if err == nil {
+			t.sweep(c.cfg.Now())
+		}
+		return err
+	})
 	switch {
 	case err == nil:
-		t.sweep(c.cfg.Now())
 		return s, nil
-	case errors.Is(err, fault.ErrTooLarge), ctx.Err() != nil && errors.Is(err, ctx.Err()):
+	case !begun, errors.Is(err, fault.ErrTooLarge), ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return Saved{}, &fault.Error{Op: op, Key: path, Err: err}
 	}
 	return Saved{}, trouble(op, path, err)
@@ -84,11 +87,12 @@ func (c *Cache) earlier(path string, f vfs.File) (*layout.File, error) {
 // SaveBytes gives a file of what this cache has, joined with nothing.
 func (c *Cache) SaveBytes(ctx context.Context) ([]byte, Saved, error) {
 	const op = "pipelinefile: save"
-	if err := c.begin(ctx); err != nil {
-		return nil, Saved{}, &fault.Error{Op: op, Err: err}
-	}
-	defer c.jobEnded()
-	file, s, err := c.compose(ctx, nil)
+	var file []byte
+	var s Saved
+	err := c.during(ctx, func() (err error) {
+		file, s, err = c.compose(ctx, nil)
+		return err
+	})
 	if err != nil {
 		return nil, Saved{}, &fault.Error{Op: op, Err: err}
 	}
