@@ -61,8 +61,7 @@ type directory struct {
 	saidIn    stamp    // of their file
 	blind     bool     // what it says now could not be read
 	draft     *draft   // of what it is to say; nil = there is none
-	tookLeft  bool     // what dead processes have left of it was put back
-	gap       gap      // what it is to say, but for what this process was given
+	owed      []string // files of tmp/ with what others gave that may not be there
 
 	stale       bool      // the uses of other writers are to be read
 	round       int       // of looking at them, one a minute

@@ -19,10 +19,13 @@ import (
 
 // settings are the capacity and the policy of a directory (SPEC P7). They lie in it:
 // what a process gives replaces them, and every process follows. The zero value of a
-// field says that nobody has given it.
+// field says that nobody has given it. Each has a number of the index's sequence, which says
+// when it was given.
 type settings struct {
-	capacity limit.Limit // bytes
-	policy   Policy
+	capacity   limit.Limit // bytes
+	policy     Policy
+	capacityAt int64
+	policyAt   int64
 }
 
 // settingsIn gives the settings that a folder has: none where their file is missing or
@@ -66,7 +69,12 @@ func settingsAt(f folder, name string) (have settings, of signs, err error) {
 			}
 		case "draft":
 			of.as, of.over, _ = strings.Cut(value, " ")
+		case "given":
+			_, _ = fmt.Sscan(value, &have.capacityAt, &have.policyAt)
 		}
+	}
+	if min(have.capacityAt, have.policyAt) < 0 || have.latest() > mostRead {
+		have.capacityAt, have.policyAt = 0, 0
 	}
 	return have, of, nil
 }
@@ -82,7 +90,7 @@ func (s *Store) remembered() settings {
 
 // given is what this process was given for the directory.
 func (c *Config) given() settings {
-	g := settings{c.Capacity, c.Policy}
+	g := settings{capacity: c.Capacity, policy: c.Policy}
 	if c.DefaultCapacity {
 		g.capacity = limit.Limit{}
 	}
@@ -92,32 +100,30 @@ func (c *Config) given() settings {
 	return g
 }
 
-// with gives the settings after more were given.
-func (have settings) with(more settings) settings {
-	if more.capacity.Given() {
-		have.capacity = more.capacity
+// with gives the settings after more were given at that time.
+func (have settings) with(more settings, at int64) settings {
+	if more.capacity.Given() && more.capacity != have.capacity {
+		have.capacity, have.capacityAt = more.capacity, at
 	}
-	have.policy = cmp.Or(more.policy, have.policy)
-	return have
-}
-
-// beyond gives what settings say that others did not.
-func (have settings) beyond(others settings) settings {
-	if have.capacity == others.capacity {
-		have.capacity = limit.Limit{}
-	}
-	if have.policy == others.policy {
-		have.policy = ""
+	if more.policy != "" && more.policy != have.policy {
+		have.policy, have.policyAt = more.policy, at
 	}
 	return have
 }
 
-// gap is where what others gave is not all in the file: some gave it in place of settings of
-// this process that were not to be there. See supersede.
-type gap struct{ all, written settings }
+// join gives of both what was given later. In whatever order settings are joined, and however
+// often, what was given last is kept.
+func (have settings) join(other settings) settings {
+	if other.capacityAt > have.capacityAt {
+		have.capacity, have.capacityAt = other.capacity, other.capacityAt
+	}
+	if other.policyAt > have.policyAt {
+		have.policy, have.policyAt = other.policy, other.policyAt
+	}
+	return have
+}
 
-// filled gives settings with what the file lacks.
-func (g gap) filled(said settings) settings { return g.all.with(said.beyond(g.written)) }
+func (have settings) latest() int64 { return max(have.capacityAt, have.policyAt) }
 
 // follow goes by what the directory says now, or said last where that cannot be read at
 // the moment: nothing is evicted for a problem with a file (SPEC P5). It is part of a
@@ -132,7 +138,7 @@ func (d *directory) follow() {
 	}
 	have := d.said
 	if d.unwritten {
-		have = have.with(d.s.cfg.given())
+		have = have.with(d.s.cfg.given(), 0)
 	}
 	d.s.obey(have, d.idx.disk)
 	if p := d.s.policy(); d.idx.policy != p {
@@ -140,32 +146,34 @@ func (d *directory) follow() {
 	}
 }
 
-// settle writes what this process was given, if the directory says something else,
-// and goes by the result. What it was not given stays, so where the directory cannot be
-// read it writes only if it was given all. It is part of a change.
+// settle writes what this process was given, if the directory says something else, and what
+// it owes to others, and goes by the result. What it was not given stays, so where the directory
+// cannot be read it writes only if it was given all. It is part of a change.
 func (d *directory) settle() error {
 	seen := d.s.main.stampOf(settingsFile)
 	was, of, err := settingsAt(d.s.main, settingsFile)
-	have := d.gap.filled(was)
-	if !d.settled || d.unwritten {
-		have = have.with(d.s.cfg.given())
+	have := was
+	for _, name := range d.owed {
+		theirs, _, e := settingsAt(d.s.main, name)
+		have, err = have.join(theirs), cmp.Or(err, e)
+	}
+	at := after(max(d.idx.seq, have.latest()), d.s.cfg.Now())
+	if d.draft != nil && d.draft.at > have.latest() {
+		at = d.draft.at
+	}
+	gives := !d.settled || d.unwritten
+	if gives {
+		have = have.with(d.s.cfg.given(), at)
 	}
 	if d.draft != nil && (have == was || have != d.draft.settings || of.seal != d.draft.over) { // others have said it, or more
 		_ = d.s.main.Remove(d.draft.name) // else the next sweep removes it
 		d.draft = nil
 	}
-	if have != was && !d.tookLeft {
-		d.tookLeft = true
-		if err := d.takeLeft(); err != nil {
-			return err
-		}
-		return d.settle()
-	}
 	unwritten := false
 	if have != was {
 		writable := err == nil || have.capacity.Given() && have.policy != ""
 		if writable && d.draft == nil {
-			d.look = func() { d.write(have, of.seal) }
+			d.look = func() { d.write(have, at, of.seal) }
 			return errMore
 		}
 		if err := d.change(); err != nil { // so that others look again
@@ -175,13 +183,20 @@ func (d *directory) settle() error {
 			if err = d.publishSettings(seen); err == errPassedOver {
 				return err
 			}
+			d.idx.seq = max(d.idx.seq, have.latest()) // what others give from now on is later
 			d.remembered = d.remembered || err == nil
 		}
 		if unwritten = err != nil; unwritten {
 			d.s.logOnce("write settings", err)
 		}
 	}
-	d.settled, d.unwritten, d.gap = true, unwritten, gap{}
+	if !unwritten {
+		for _, name := range d.owed {
+			_ = d.s.main.RemoveAll(name) // what is left the next sweep removes
+		}
+		d.owed = nil
+	}
+	d.settled, d.unwritten = true, unwritten && gives
 	d.follow()
 	return nil
 }
@@ -191,12 +206,13 @@ func (d *directory) settle() error {
 // so not written under the lock.
 type draft struct {
 	settings
+	at   int64 // when they were given, of this process
 	name string
 	over string // seal of the file that it is to replace
 	err  error  // it could not be written
 }
 
-func (d *directory) write(have settings, over string) {
+func (d *directory) write(have settings, at int64, over string) {
 	text := ""
 	if have.capacity.Given() {
 		text = fmt.Sprintf("capacity %v\n", have.capacity)
@@ -205,63 +221,28 @@ func (d *directory) write(have settings, over string) {
 		text += fmt.Sprintf("policy %s\n", have.policy)
 	}
 	name := tmpDir + "/" + hostlock.Unique() + settingsSuffix
-	text += fmt.Sprintf("draft %s %s\n", path.Base(name), over)
-	d.draft = &draft{have, name, over, vfs.WriteNew(d.s.main, name, true, []byte(sealed(text)))}
+	text += fmt.Sprintf("draft %s %s\ngiven %d %d\n", path.Base(name), over, have.capacityAt, have.policyAt)
+	d.draft = &draft{have, at, name, over, vfs.WriteNew(d.s.main, name, true, []byte(sealed(text)))}
 }
 
 // settingsSuffix ends the names of such files in tmp/.
 const settingsSuffix = ".settings"
 
-// takeSettings puts back what others had given, where a process was killed between the two
-// steps of supersede: the file of that name in tmp/ is none that its own was to replace. It is
-// part of a change.
+// takeSettings gives the directory what others had given, where a process was killed before it
+// did: the file of that name in tmp/ was the directory's. It is part of a change.
 func (d *directory) takeSettings(name string) error {
-	f := d.s.main
-	seen := f.stampOf(settingsFile)
-	_, left, err := settingsAt(f, name)
-	_, now, e := settingsAt(f, settingsFile)
-	if err = errors.Join(err, e); err != nil {
-		return err
-	}
-	if left.seal == "" || now.as != path.Base(name) || left.as == now.as || left.seal == now.over {
-		return nil
-	}
-	if err := d.change(); err != nil { // so that others look again
-		return err
-	}
-	mine := tmpDir + "/" + hostlock.Unique() + settingsSuffix
-	if err := f.Rename(name, mine); err != nil {
-		if isGone(err) { // another process puts it back
-			err = nil
+	if !slices.Contains(d.owed, name) {
+		_, of, err := settingsAt(d.s.main, name)
+		if err != nil || of.seal == "" || of.as == path.Base(name) {
+			return err
 		}
-		return err
+		d.owed = append(d.owed, name)
 	}
-	err = d.supersede(mine, seen)
-	if _ = f.RemoveAll(mine); err != nil { // what is left the next sweep removes
-		return err
+	err := d.settle()
+	if err == nil && slices.Contains(d.owed, name) {
+		err = errors.New("settings that others have given cannot be written")
 	}
-	d.sync(leaseDir + "/")
-	d.follow()
-	return nil
-}
-
-// takeLeft does so for all processes that are dead, before this one gives the directory something
-// in place of what they have left there.
-func (d *directory) takeLeft() error {
-	list, _ := d.s.main.ReadDir(tmpDir) // where it fails a sweep tries again
-	list = slices.DeleteFunc(list, func(i vfs.Info) bool { return !strings.HasSuffix(i.Name, settingsSuffix) || hostlock.Own(i.Name) })
-	if len(list) == 0 {
-		return nil
-	}
-	living, known := d.s.living()
-	for _, i := range list {
-		if name := tmpDir + "/" + i.Name; known && d.s.left(living, hostlock.Process(i.Name), name) {
-			if err := d.takeSettings(name); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return err
 }
 
 // publishSettings gives the draft its name, in place of the settings that were seen. What
@@ -273,53 +254,37 @@ func (d *directory) publishSettings(seen stamp) error {
 	if err == nil {
 		err = d.supersede(made.name, seen)
 	}
-	_ = d.s.main.RemoveAll(made.name)
+	if err != errPassedOver {
+		_ = d.s.main.RemoveAll(made.name)
+	}
 	return err
 }
 
 // supersede gives a file of tmp/ the name of the settings, in place of what was seen there, and
 // what was there the name in tmp/. Where others have put something there since, because this
-// process stood still, that stays: the error is errPassedOver. More of them may do so before it
-// is back, in place of what this process has put there: then the last one stays, which lacks what
-// those before it gave, and gap has all. Without locks, and on systems that cannot exchange
-// names, the last one counts.
+// process stood still, that goes back: the error is errPassedOver. More of them may have done so
+// before it is back, in place of what this process has put there. What has the name in tmp/ then
+// this process owes to the directory. Without locks, and on systems that cannot exchange names,
+// the last one counts.
 func (d *directory) supersede(from string, seen stamp) error {
 	f := d.s.main
 	given := f.stampOf(from)
-	put, _, _ := settingsAt(f, from) // none, if it cannot be read
-	expected, all := settings{}, settings{}
-	for again := 0; ; again++ {
-		err := f.Exchange(from, settingsFile)
-		if isGone(err) {
-			err = f.Link(from, settingsFile)
-		}
-		found := f.stampOf(from)
-		over := found == seen || found == given // given: there was nothing
-		switch {
-		case isTaken(err):
-			return errPassedOver
-		case err != nil:
-			err = replace(f, from, settingsFile)
-			if err != nil || again == 0 {
-				return err
-			}
-			over = true // the file of the others is back
-		case again == 0 && (over || d.lock == nil):
-			return nil
-		}
-		if over || again == 16 {
-			d.gap = gap{all, put}
-			d.sync(leaseDir + "/")
-			return errPassedOver
-		}
-		theirs, _, _ := settingsAt(f, from)
-		if again == 0 {
-			all = d.gap.filled(theirs)
-		} else {
-			all = all.with(theirs.beyond(expected))
-		}
-		seen, given, expected, put = given, found, put, theirs
+	err := f.Exchange(from, settingsFile)
+	if isGone(err) {
+		err = f.Link(from, settingsFile)
 	}
+	switch found := f.stampOf(from); {
+	case err != nil && !isTaken(err):
+		return replace(f, from, settingsFile)
+	case err == nil && (found == seen || found == given || d.lock == nil): // given: there was nothing
+		return nil
+	}
+	d.owed = append(d.owed, from)
+	if err == nil {
+		_ = f.Exchange(from, settingsFile) // else it is owed
+		d.sync(leaseDir + "/")
+	}
+	return errPassedOver
 }
 
 // obey goes by the settings of a directory with that many bytes in use. Where it has

@@ -556,12 +556,58 @@ func TestOthersSettleAmongTheExchange(t *testing.T) {
 	}
 }
 
+// P7, P8: of two gifts between which the clock was set back the second is the later one.
+func TestSettlesUnderAClockThatWentBack(t *testing.T) {
+	r := newRig(t)
+	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+	gives := func(n int64) {
+		r.open("d", n, shortLease, func(c *blobstore.Config) { c.DefaultPolicy = true }).shut()
+	}
+	others := []func(){
+		func() { r.clock(time.Hour); gives(3 * mib); r.clock(-time.Hour) },
+		func() { gives(5 * mib) },
+	}
+	a := r.open("d", mib, shortLease, onlyPolicy, on(func(f vfs.FS) vfs.FS { return meddled{f, &others} }))
+	r.want("meddled, capacity", words(len(others), a.usage().Capacity), words(0, limit.Of(5*mib)))
+}
+
+// P7, P8: two that stood still before they gave a directory what they were given, and take each
+// what the other has there, take nothing away that a third has given meanwhile.
+func TestTwoSettleLateAtOnce(t *testing.T) {
+	r := newRig(t)
+	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+	done := make(chan *shop)
+	late := func(capacity int64) (before, after *stall) {
+		before, after = newStall("rename lease/settings"), newStall("after rename lease/settings")
+		go func() {
+			done <- r.open("d", capacity, shortLease, func(c *blobstore.Config) { c.DefaultPolicy = true },
+				on(func(f vfs.FS) vfs.FS { before.FS, after.FS = f, before; return after }))
+		}()
+		<-before.reached
+		return before, after
+	}
+	before1, after1 := late(2 * mib)
+	r.open("d", mib, onlyPolicy, shortLease).shut()
+	before2, after2 := late(4 * mib)
+	close(before1.resume)
+	<-after1.reached
+	close(before2.resume)
+	<-after2.reached
+	close(after1.resume)
+	<-done
+	close(after2.resume)
+	<-done
+	text, _, _ := strings.Cut(string(r.read(r.path("d/lease/settings"))), "draft")
+	r.want("settings", text, "capacity 4194304\npolicy lru\n")
+	r.want("left", len(r.names("d/tmp")), 0)
+}
+
 // killedWhileItSettled leaves directory d as a process does that is killed before it puts a
 // capacity of 3 MiB back.
 func (r *rig) killedWhileItSettled() {
 	dead := strings.Repeat("0", 40) + ".settings"
-	r.write(r.path("d/lease/settings"), []byte(blobstore.Sealed("capacity 2097152\npolicy fifo\ndraft "+dead+" ab\n")))
-	r.write(r.path("d/tmp/"+dead), []byte(blobstore.Sealed("capacity 3145728\npolicy fifo\ndraft other.settings ab\n")))
+	r.write(r.path("d/lease/settings"), []byte(blobstore.Sealed("capacity 2097152\npolicy fifo\ndraft "+dead+" ab\ngiven 2 1\n")))
+	r.write(r.path("d/tmp/"+dead), []byte(blobstore.Sealed("capacity 3145728\npolicy fifo\ndraft other.settings ab\ngiven 3 1\n")))
 	old := r.now().Add(-2 * time.Hour)
 	r.must(os.Chtimes(r.path("d/tmp/"+dead), old, old))
 }
