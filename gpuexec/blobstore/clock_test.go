@@ -4,7 +4,10 @@ package blobstore_test
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -265,6 +268,32 @@ func TestUsedAfterTheClockWentBack(t *testing.T) {
 	r.want("use", s.has(1), []int{1})
 	s.fill(4, 4, 10)
 	r.want("have", s.has(1, 2, 3, 4), []int{1, 3, 4})
+}
+
+// P7: uses that a process with a clock ahead has noted do not make each newcomer of others the
+// next victim, whether all are read or those of the next victims are looked up.
+func TestUsesOfAClockAhead(t *testing.T) {
+	for _, others := range []int{0, 8000} { // entries of which there are uses, too
+		r := newRig(t)
+		s := r.open("d", 4*small, policy(blobstore.LRU))
+		s.fill(1, 4, 10)
+		ahead := r.now().Add(3 * time.Hour).UnixNano()
+		var lines []string
+		for i := range 4 {
+			key := fmt.Sprint("k", i+1)
+			lines = append(lines, words(1, ahead+int64(i), r.created(s, key), backend+"/"+s.Bucket(key)+"/0"))
+		}
+		slices.SortFunc(lines, func(a, b string) int { return strings.Compare(strings.Fields(a)[3], strings.Fields(b)[3]) })
+		for i := range others {
+			lines = append(lines, fmt.Sprintf("1 1 1 zz/%d/0", 10000+i))
+		}
+		r.write(r.path("d/uses/other"), []byte(fmt.Sprintf("open %d\n", ahead+4)+strings.Join(lines, "\n")+"\n"))
+		for i := 5; i < 10; i++ {
+			s.fill(i, i, 10)
+		}
+		have := s.has(1, 2, 3, 4, 5, 6, 7, 8, 9)
+		r.want(words("beside", others), have[max(0, len(have)-3):], []int{7, 8, 9})
+	}
 }
 
 // P7: uses that others have noted are looked for again when the clock was set back, to choose

@@ -291,6 +291,7 @@ func (x *index) usedSince(r *record) bool { return x.useOf(r).last > r.least.las
 // lookedUp notes what the files of other writers say of the uses of an entry.
 func (x *index) lookedUp(r *record, found uses, round int) {
 	r.looked = round
+	x.seq = max(x.seq, found.latest())
 	delete(x.others, r.place)
 	x.merge(x.others, found)
 	if x.order != nil {
