@@ -30,13 +30,17 @@ func TestFullQuotaEvicts(t *testing.T) {
 
 // P5: a full disk takes no more than half of what is there, whatever the new entry needs.
 func TestFullDiskTakesHalfAtMost(t *testing.T) {
-	r := newRig(t)
-	var disk atomic.Bool
-	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return &brim{f, &disk, true, 0} }))
-	s.fill(0, 1, 400)
-	disk.Store(true)
-	r.want("put", s.put("k2", "v2", putOptions{bytes: 5000}), "refused reason=degraded")
-	r.want("left", s.has(0, 1), []int{0, 1})
+	for i, sizes := range [][]int{{400, 400}, {400, 5000}} {
+		r := newRig(t)
+		var disk atomic.Bool
+		s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return &brim{f, &disk, true, 0} }))
+		for k, size := range sizes {
+			s.fill(k, k, size)
+		}
+		disk.Store(true)
+		r.want("put", s.put("k2", "v2", putOptions{bytes: 5000}), "refused reason=degraded")
+		r.want(words("left", i), s.has(0, 1), []int{0, 1})
+	}
 }
 
 // P7, P8: who passes over many entries that cannot be removed gives the lock back in between.
@@ -179,4 +183,31 @@ func TestImportOfTheTooLarge(t *testing.T) {
 	r.must(err)
 	got, err := s.Import(background, &archive)
 	r.want("import", words(said(err), got.Rejected[fault.TooLarge]), "error invalid 1")
+}
+
+// abrupt is a file system on which a folder that is stored has its place though moving it
+// fails, while it is on.
+type abrupt struct {
+	vfs.FS
+	on *atomic.Bool
+}
+
+func (f abrupt) Rename(from, to string) error {
+	err := f.FS.Rename(from, to)
+	if err == nil && f.on.Load() && strings.HasPrefix(to, backend+"/") {
+		return &vfs.Fault{Op: "rename", Name: to, Err: syscall.EIO}
+	}
+	return err
+}
+
+// P2, P5: after a store that failed the directory is looked at: the entry may be there.
+func TestStoredThoughItFailed(t *testing.T) {
+	r := newRig(t)
+	var armed atomic.Bool
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return abrupt{f, &armed} }))
+	s.fill(1, 1, 10)
+	armed.Store(true)
+	r.want("put", s.put("k2", "v2"), "refused reason=degraded")
+	armed.Store(false)
+	r.want("after it", words(s.get("k2"), s.usage().Entries, s.audit()), "v2 2 ok")
 }

@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -208,6 +210,13 @@ func TestUsesOfNoSequence(t *testing.T) {
 	s = r.open("d", 350*kib, policy(blobstore.LRU))
 	s.fill(3, 4, 100*kib)
 	r.want("have", s.has(1, 2, 3, 4), []int{2, 3, 4})
+
+	r.write(r.path("d/uses/junk"), []byte("open 7000000000000000000\n")) // others would not read what counts on from there
+	s.reopen()
+	s.fill(5, 5, 100*kib)
+	end := strings.Fields(string(r.read(r.path("d/lease/journal"))))
+	number, err := strconv.ParseInt(end[len(end)-5], 16, 64)
+	r.want("a number", words(err, number < r.now().Add(time.Hour).UnixNano()), "<nil> true")
 	r.must(os.RemoveAll(r.path("d/uses/junk")))
 }
 
@@ -270,6 +279,22 @@ func TestUsedAfterTheClockWentBack(t *testing.T) {
 	r.want("have", s.has(1, 2, 3, 4), []int{1, 3, 4})
 }
 
+// usedAhead writes that another process, whose clock is three hours ahead, has used entries in
+// their order once, and as many others as that.
+func (r *rig) usedAhead(s *shop, from, to, others int) {
+	ahead := r.now().Add(3 * time.Hour).UnixNano()
+	var lines []string
+	for i := from; i <= to; i++ {
+		key := fmt.Sprint("k", i)
+		lines = append(lines, words(1, ahead+int64(i), r.created(s, key), backend+"/"+s.Bucket(key)+"/0"))
+	}
+	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(strings.Fields(a)[3], strings.Fields(b)[3]) })
+	for i := range others {
+		lines = append(lines, fmt.Sprintf("1 1 1 zz/%d/0", 10000+i))
+	}
+	r.write(r.path("d/uses/other"), []byte(fmt.Sprintf("open %d\n", ahead+int64(to))+strings.Join(lines, "\n")+"\n"))
+}
+
 // P7: uses that a process with a clock ahead has noted do not make each newcomer of others the
 // next victim, whether all are read or those of the next victims are looked up.
 func TestUsesOfAClockAhead(t *testing.T) {
@@ -277,17 +302,7 @@ func TestUsesOfAClockAhead(t *testing.T) {
 		r := newRig(t)
 		s := r.open("d", 4*small, policy(blobstore.LRU))
 		s.fill(1, 4, 10)
-		ahead := r.now().Add(3 * time.Hour).UnixNano()
-		var lines []string
-		for i := range 4 {
-			key := fmt.Sprint("k", i+1)
-			lines = append(lines, words(1, ahead+int64(i), r.created(s, key), backend+"/"+s.Bucket(key)+"/0"))
-		}
-		slices.SortFunc(lines, func(a, b string) int { return strings.Compare(strings.Fields(a)[3], strings.Fields(b)[3]) })
-		for i := range others {
-			lines = append(lines, fmt.Sprintf("1 1 1 zz/%d/0", 10000+i))
-		}
-		r.write(r.path("d/uses/other"), []byte(fmt.Sprintf("open %d\n", ahead+4)+strings.Join(lines, "\n")+"\n"))
+		r.usedAhead(s, 1, 4, others)
 		for i := 5; i < 10; i++ {
 			s.fill(i, i, 10)
 		}
@@ -334,4 +349,56 @@ func TestStagedBeforeTheClockWentBack(t *testing.T) {
 	r.must(os.Chtimes(name, ahead, ahead))
 	s.reopen()
 	r.want("there", r.exists(name), true)
+}
+
+// P7: what is stored first after an opening counts as later than what was used under a clock
+// ahead before.
+func TestStoredAfterUsesOfAClockAhead(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 4*small, policy(blobstore.LRU))
+	s.fill(1, 4, 10)
+	s.shut()
+	r.usedAhead(s, 1, 4, 0)
+	s.reopen()
+	s.fill(5, 6, 10)
+	r.want("have", s.has(3, 4, 5, 6), []int{3, 4, 5, 6})
+}
+
+// P7: uses by who has listed a directory count as later than what a process with a clock
+// ahead has stored there before, also where that has begun the journal anew.
+func TestUsedAfterAListing(t *testing.T) {
+	for _, begun := range []bool{false, true} {
+		r := newRig(t)
+		lru := policy(blobstore.LRU)
+		ahead := r.open("d", 4*small, lru)
+		r.clock(3 * time.Hour)
+		ahead.fill(1, 4, 10)
+		if begun {
+			r.must(os.Remove(r.path("d/lease/journal")))
+			r.want("lists", ahead.usage().Entries, 4)
+		}
+		r.clock(-3 * time.Hour)
+		r.must(os.RemoveAll(r.path("d/lease/index")))
+		s := r.open("d", 4*small, lru)
+		r.want("use", s.has(1), []int{1})
+		s.FlushUses()
+		ahead.fill(5, 5, 10)
+		r.want(words("have, begun anew:", begun), ahead.has(1, 2, 3, 4, 5), []int{1, 3, 4, 5})
+	}
+}
+
+// P7: where a directory is listed again, what somebody has copied there counts as of now if
+// it was made under a clock ahead.
+func TestCopiedFromAClockAhead(t *testing.T) {
+	r := newRig(t)
+	s, other := r.open("d", mib), r.open("e", mib)
+	r.clock(3 * time.Hour)
+	s.fill(1, 2, 10)
+	r.clock(2 * time.Hour)
+	other.fill(3, 3, 10)
+	r.clock(-5 * time.Hour)
+	r.must(exec.Command("cp", "-a", r.path("e/"+backend)+"/.", r.path("d/"+backend)).Run())
+	r.want("bad", s.verify(), 0) // lists
+	r.must(s.Prune(background, 2*small))
+	r.want("have", s.has(1, 2, 3), []int{1, 2})
 }

@@ -257,3 +257,24 @@ func TestOpenOfManyBackends(t *testing.T) {
 		t.Errorf("%d operations with 3 backends, %d with 300", few, many)
 	}
 }
+
+// P7: the folder of a backend that somebody has added is noticed at once, however many there
+// are, on a file system that counts folders.
+func TestBackendAddedToMany(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 8*mib)
+	for i := range 60 {
+		r.want("put", s.put("k", "v", putOptions{backend: fmt.Sprintf("backend%03d", i)}), "ok")
+	}
+	s.shut()
+	before, err := vfs.Dir(r.path("d")).Lstat(".")
+	r.must(err)
+	r.write(r.path("d/added/7/0/key.bin"), []byte("by hand"))
+	after, err := vfs.Dir(r.path("d")).Lstat(".")
+	r.must(err)
+	if before.Links == after.Links {
+		t.Skip("this file system does not count folders")
+	}
+	s.reopen()
+	r.want("entries", s.usage().Entries, 61)
+}

@@ -270,3 +270,17 @@ func TestWhatComesLateIsAHint(t *testing.T) {
 		})
 	}
 }
+
+// P7: what the file system does not tell to be free counts as free for one minute at least.
+func TestLateBlocksOfTheMinuteBefore(t *testing.T) {
+	r := newRig(t)
+	late, removed, taken := true, int64(0), int64(0)
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return frees{f, &late, &removed, &taken} }), func(c *blobstore.Config) { c.KeepFree = 0.5 })
+	s.fill(1, 9, 100*kib)
+	r.want("late", words(s.usage().Entries, removed > 400*kib), "4 true")
+	for i := 10; i < 12; i++ {
+		r.clock(40 * time.Second)
+		s.fill(i, i, 100*kib)
+		r.want(words("put", i), s.usage().Entries, 4)
+	}
+}

@@ -26,3 +26,12 @@ func TestLateBesideOtherWriters(t *testing.T) {
 		t.Errorf("5 of 12 have come: %d are late", l.young)
 	}
 }
+
+// P7: blocks that come are those that are late for longest, and count once.
+func TestOldBlocksComeFirst(t *testing.T) {
+	x, now := newIndex(FIFO), time.Now()
+	l := late{young: 100, old: 50, since: now, noted: now, of: x}
+	if l.note(x, 60, now); l.old != 0 || l.young != 90 {
+		t.Errorf("60 of 150 have come: %d and %d are late", l.old, l.young)
+	}
+}

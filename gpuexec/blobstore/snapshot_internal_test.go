@@ -84,6 +84,20 @@ func TestSnapshotIsWholeOrNone(t *testing.T) {
 	})
 }
 
+// P7: a snapshot whose entries are not those that its totals count is none.
+func TestTotalsOfOtherEntries(t *testing.T) {
+	x := newIndex(FIFO)
+	x.add(record{place: "test/1/0", known: true, bytes: 3, disk: 5})
+	for what, spoil := range map[string]func(){"none": func() {}, "bytes": func() { x.bytes++ }, "on the disk": func() { x.disk++ }} {
+		right := x.totals
+		spoil()
+		if _, ok := readSnapshot(snapshotOf(x)); ok != (what == "none") {
+			t.Errorf("wrong: %s, read: %t", what, ok)
+		}
+		x.totals = right
+	}
+}
+
 // P7: an index that reads its snapshot late chooses the victims that one which has read
 // all of it does, whatever is stored and removed meanwhile, and ends as the same.
 func TestRestIsReadLate(t *testing.T) {

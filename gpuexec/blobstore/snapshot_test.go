@@ -364,7 +364,9 @@ func TestWrongSizeBesideAGoodIndex(t *testing.T) {
 // P5, P7: where an index was saved that did not know when its entries were made, the
 // oldest go all the same: their lines may be the last.
 func TestSavedBeforeItsOrderWasKnown(t *testing.T) {
+	blobstore.HoldLong(t) // all of them go in one turn
 	const entries = 400
+	unknown := func(r *rig) string { return strings.Fields(string(r.read(r.path("d/lease/index"))))[8] }
 	r := newRig(t)
 	s := r.open("d", entries*small)
 	for i := range entries {
@@ -376,8 +378,10 @@ func TestSavedBeforeItsOrderWasKnown(t *testing.T) {
 	}
 	s.reopen()
 	s.SaveIndex()
+	r.want("unknown", unknown(r), entries)
 	s.reopen()
 	r.must(s.Prune(background, (entries-10)*small))
+	r.want("unknown when they were read", unknown(r), 0)
 	for i := range 20 {
 		want := "v"
 		if i < 10 {

@@ -1,0 +1,75 @@
+//go:build unix
+
+package blobstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
+)
+
+// P7: uses that others have noted count once, however often they are looked up.
+func TestUsesAreLookedUpTwice(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 3*small, policy(blobstore.Cost))
+	put := func(key string, cost float64) {
+		r.want(key, s.put(key, "v", putOptions{cost: cost}), "ok")
+		r.clock(time.Minute)
+	}
+	put("k1", 1)
+	put("k2", 2.5)
+	put("k3", 1.2)
+	r.usedAhead(s, 1, 1, 8000) // so many that k1 is looked up alone
+	put("k4", 1.5)             // k1 is the first to be looked up, and k3 goes
+	put("k5", 9)               // k4 goes
+	put("k6", 9)               // k1 is looked up again
+	r.want("have", words(s.get("k1"), s.get("k2"), s.get("k5"), s.get("k6")), "miss reason=absent v v v")
+}
+
+// P7: uses that were written before the first change of an opening are known to it.
+func TestUsesBeforeTheFirstChange(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 4*small, policy(blobstore.LRU))
+	s.fill(1, 4, 10)
+	s.reopen()
+	r.want("use", s.has(1), []int{1})
+	s.FlushUses()
+	s.fill(5, 5, 10)
+	r.want("have", s.has(1, 2, 3, 4, 5), []int{1, 3, 4, 5})
+}
+
+// sought tells of names that are looked at.
+type sought struct {
+	vfs.FS
+	tell func(name string)
+}
+
+func (f sought) Lstat(name string) (vfs.Info, error) {
+	f.tell(name)
+	return f.FS.Lstat(name)
+}
+
+// P7: who has used an entry that is gone looks for it once.
+func TestUsesOfWhatIsGone(t *testing.T) {
+	r := newRig(t)
+	lru, place, looks := policy(blobstore.LRU), "", 0
+	other := r.open("d", mib, lru)
+	other.fill(1, 2, 10)
+	s := r.open("d", mib, lru, on(func(f vfs.FS) vfs.FS {
+		return sought{f, func(name string) {
+			if name == place {
+				looks++
+			}
+		}}
+	}))
+	r.want("use", s.has(1, 2), []int{1, 2})
+	r.must(other.Prune(background, small))
+	place = backend + "/" + s.Bucket("k1") + "/0"
+	for range 3 {
+		s.FlushUses()
+		r.want("use", s.has(2), []int{2})
+	}
+	r.want("looks", looks, 1)
+}
