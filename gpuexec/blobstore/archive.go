@@ -140,6 +140,7 @@ func (s *Store) unpack(ctx context.Context, op string, r io.Reader, to *intake) 
 	t := &to.t
 	in := newArchive(r)
 	var place, key string // of the key that still wants its kernel
+	var without string    // the place of a key that was rejected: its kernel does not count
 	for {
 		h, err := in.next(op)
 		if err == io.EOF {
@@ -152,18 +153,21 @@ func (s *Store) unpack(ctx context.Context, op string, r io.Reader, to *intake) 
 			return err
 		}
 		dir, name := path.Dir(h.Name), path.Base(h.Name)
-		fits := h.Size <= LongestKey
-		if name == kernelFile {
-			fits = s.takes(ctx, op, h.Size)
-		}
+		flaw := s.unfit(ctx, op, h)
 		switch {
-		case h.Typeflag != tar.TypeReg || sparse(h) || !isPlace(dir) || name != keyFile && name != kernelFile:
-			t.reject(fault.Format)
+		case name == kernelFile && dir == without:
+			without = ""
+			continue
+		case flaw != "":
+			t.reject(flaw)
+			switch {
+			case name == keyFile:
+				without = dir
+			case name == kernelFile && dir == place:
+				place = ""
+			}
 			continue
 		case !s.concerns(dir):
-			continue
-		case !fits:
-			t.reject(fault.TooLarge)
 			continue
 		}
 		text, err := io.ReadAll(in.tar) // tar yields no more than h.Size
@@ -174,7 +178,7 @@ func (s *Store) unpack(ctx context.Context, op string, r io.Reader, to *intake) 
 			if place != "" {
 				t.reject(fault.Format)
 			}
-			place, key = dir, string(text)
+			place, key, without = dir, string(text), ""
 			continue
 		}
 		if dir != place { // the two halves stand side by side
@@ -186,6 +190,18 @@ func (s *Store) unpack(ctx context.Context, op string, r io.Reader, to *intake) 
 			return err
 		}
 	}
+}
+
+// unfit says why a file of an archive is not taken, whatever it has.
+func (s *Store) unfit(ctx context.Context, op string, h *tar.Header) fault.Reason {
+	dir, name := path.Dir(h.Name), path.Base(h.Name)
+	switch {
+	case h.Typeflag != tar.TypeReg || sparse(h) || !isPlace(dir) || name != keyFile && name != kernelFile:
+		return fault.Format
+	case s.concerns(dir) && (name == keyFile && h.Size > LongestKey || name == kernelFile && !s.takes(ctx, op, h.Size)):
+		return fault.TooLarge
+	}
+	return ""
 }
 
 // takes reports whether a file is not larger than the capacity of now.

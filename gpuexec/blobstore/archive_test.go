@@ -165,8 +165,41 @@ func TestSparseArchive(t *testing.T) {
 	r.want("it claims", words(second.Name == place+"kernel.bin", second.Size), words(true, 32*mib))
 	r.want("allocation", allocated(func() {
 		in, err := s.Import(background, bytes.NewReader(text))
-		r.want("import", words(in.Taken, in.Rejected, err), "0 map[format:2] <nil>")
+		r.want("import", words(in.Taken, in.Rejected, err), "0 map[format:1] <nil>")
 	}) < mib, true)
+}
+
+// P4: an entry of an archive that is not taken counts once, for the reason of the file that is bad.
+func TestRejectedCountOnce(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	for i, size := range []int{10, 200 * kib, 10} {
+		s.fill(i, i, size)
+	}
+	var archive, odd bytes.Buffer
+	_, err := s.Export(background, &archive)
+	r.must(err)
+	into := r.open("e", 100*kib)
+	in, err := into.Import(background, &archive)
+	r.want("into a smaller store", words(in.Taken, in.Rejected, err, into.has(0, 1, 2)), "2 map[too_large:1] <nil> [0 2]")
+
+	w := tar.NewWriter(&odd)
+	add := func(name, text string) {
+		r.must(w.WriteHeader(&tar.Header{Name: "test/1/" + name, Mode: 0o600, Size: int64(len(text))}))
+		_, err := w.Write([]byte(text))
+		r.must(err)
+	}
+	add("0/key.bin", strings.Repeat("k", blobstore.LongestKey+1))
+	add("0/kernel.bin", "of a key that is too long")
+	add("1/kernel.bin", "without a key")
+	add("2/key.bin", "without a kernel")
+	add("3/key.bin", "key")
+	add("3/kernel.bin", strings.Repeat("x", 101*kib))
+	add("4/key.bin", "key")
+	add("4/kernel.bin", "no kernel")
+	r.must(w.Close())
+	in, err = into.Import(background, &odd)
+	r.want("odd ones", words(in.Taken, in.Rejected, err), "0 map[format:3 too_large:2] <nil>")
 }
 
 // Merge reads other directories and leaves them as they are.
