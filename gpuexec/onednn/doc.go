@@ -40,9 +40,9 @@
 // has none; zero points, and what else of the attributes a version has, are passed on. What it
 // has not is fault.ErrUnsupported.
 //
-// A primitive is the Library's that made it. Two Libraries whose engines are on one artefact
-// cache need a Spec.Context each: without, the second finds the first's primitives there, and
-// its Execute is fault.ErrInvalid.
+// A primitive is the Library's that made it, and Execute of another Library is
+// fault.ErrInvalid. Two Libraries whose engines are on one artefact cache have primitives of
+// their own there.
 //
 // A backward request has the Hints of the forward descriptor: all its tensors, and its
 // workspace. From them the forward descriptor is made again, so that a list depends on the

@@ -159,7 +159,7 @@ func (l *Library) Execute(ctx context.Context, p *primitive.Primitive, args ...A
 	}
 	k, ok := p.Native().(*kernel)
 	if !ok || k.plan.lib != l {
-		return fault.Invalidf("onednn: execute", "the primitive is another library's: two on one artefact cache need a Spec.Context each")
+		return fault.Invalidf("onednn: execute", "the primitive is another library's: want one of an engine on this one")
 	}
 	pinned := 0
 	defer func() {

@@ -38,6 +38,7 @@ type Library struct {
 	c       *common
 	about   About
 	image   *image
+	number  uint64
 	engine  handle
 	dropped atomic.Int64 // primitives
 	live    atomic.Int64 // objects of the library that were made and not freed
@@ -47,6 +48,11 @@ type Library struct {
 	cell    lease.Cell // a pin for each thing that uses the engine, and one until Close
 	closed  atomic.Bool
 }
+
+var _ primitive.Library = (*Library)(nil)
+
+// numbers are those of the Libraries, so far.
+var numbers atomic.Uint64
 
 // bindings is what differs between 2.x and 3.x.
 type bindings interface {
@@ -94,7 +100,7 @@ func open(im *image, workers int) (_ *Library, err error) {
 		return nil, fault.Invalidf("onednn: open", "%d workers: want 0 for one a core, or more", workers)
 	}
 	workers = cmp.Or(workers, runtime.GOMAXPROCS(0))
-	l := &Library{b: im.tables, c: im.tables.base(), image: im, workers: make(chan *worker, workers)}
+	l := &Library{b: im.tables, c: im.tables.base(), image: im, number: numbers.Add(1), workers: make(chan *worker, workers)}
 	l.cell.Init(l.shut)
 	defer func() {
 		if err != nil {
@@ -125,6 +131,10 @@ func (l *Library) shut() {
 	}
 	l.free(l.c.EngineFree, l.engine)
 }
+
+// Number tells this Library from all others of the process: a primitive is for executions by
+// the Library, and so by the engine, that made it (see primitive.Library).
+func (l *Library) Number() uint64 { return l.number }
 
 // About says which library this is.
 func (l *Library) About() About { return l.about }

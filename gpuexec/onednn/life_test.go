@@ -232,8 +232,8 @@ func TestMemoryKeepsItsSizes(t *testing.T) {
 	}
 }
 
-// K4, E3: two libraries on one artefact cache are each served, with a Context each; without, the
-// error says so.
+// K4, E3: two libraries on one artefact cache are each served, by a primitive of its own: the second
+// was given the first's, which it cannot execute.
 func TestTwoLibrariesOnOneCache(t *testing.T) {
 	lib := need(t, 1)
 	one := open1(t, limit.Limit{})
@@ -244,12 +244,14 @@ func TestTwoLibrariesOnOneCache(t *testing.T) {
 	}
 	x := Dense("f32", 3, 4)
 	s := spec("eltwise", "inference", "abs", nil, x, x)
-	one.kernel(s)
-	if err := two.Execute(bg, two.kernel(s), Arg{Src, two.memory(x)}, Arg{Dst, two.memory(x)}); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "Context") {
-		t.Errorf("%v, want ErrInvalid that tells of Context", err)
-	}
-	s.Context = "two"
+	first := one.kernel(s)
 	two.run(two.kernel(s), Arg{Src, two.memory(x)}, Arg{Dst, two.memory(x)})
+	if again := one.kernel(s); again != first || one.cache.Len() != 2 {
+		t.Errorf("%d entries, want one for each library", one.cache.Len())
+	}
+	if err := two.Execute(bg, first, Arg{Src, two.memory(x)}, Arg{Dst, two.memory(x)}); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "another library's") {
+		t.Errorf("the first library's primitive: %v, want ErrInvalid that says whose it is", err)
+	}
 }
 
 // C5: what is leased outlives the library's Close, and the last of it takes the engine

@@ -193,7 +193,7 @@ func (l *Library) resolved(s *primitive.Spec, pd handle) (string, error) {
 func (l *Library) Create(_ context.Context, d *primitive.Descriptor) (artefacts.Built, error) {
 	p, ok := d.Native().(*plan)
 	if !ok || p.lib != l {
-		return artefacts.Built{}, fault.Invalidf("onednn: create", "the descriptor is another library's: two on one artefact cache need a Spec.Context each")
+		return artefacts.Built{}, fault.Invalidf("onednn: create", "the descriptor is another library's: want one of an engine on this one")
 	}
 	if err := l.pin("create"); err != nil {
 		return artefacts.Built{}, err

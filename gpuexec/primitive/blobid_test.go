@@ -105,6 +105,30 @@ func TestBlobIDCoversTheKey(t *testing.T) { // B1, K4
 	}
 }
 
+// numbered is a library whose primitives no other runs.
+type numbered struct {
+	*library
+	number uint64
+}
+
+func (n numbered) Number() uint64 { return n.number }
+
+// K4, B1: libraries of two numbers share no primitive in a cache, of one number they do; a blob of
+// one is a blob of all.
+func TestNumberedLibraries(t *testing.T) {
+	r := open(t, limit.Limit{}, named)
+	want := blobID(t, r.Engine, r.spec("a"))
+	for i, number := range []uint64{1, 2, 1, 2, 300} {
+		before := r.lib.describes.Load()
+		if got := blobID(t, engine(t, r.cache, numbered{r.lib, number}, machine), r.spec("a")); got != want {
+			t.Errorf("number %d has the id %s, want %s", number, got, want)
+		}
+		if built := r.lib.describes.Load() > before; built != (i != 2 && i != 3) {
+			t.Errorf("engine %d, on library %d: built %v", i, number, built)
+		}
+	}
+}
+
 // Without a build nothing is named, and no two openings are taken for one: P12
 func TestUnknownBuild(t *testing.T) {
 	r := open(t, limit.Limit{}, named)

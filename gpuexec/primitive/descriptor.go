@@ -106,7 +106,11 @@ func (d *Descriptor) makeBlobID() string {
 	if r.key == "" || !r.engine.known || !r.engine.blobs(&r.spec) {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(r.key))
+	key, err := r.spec.append(nil, true)
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(canon.AppendString(key, tagProducer, r.engine.producer[:sha256.Size]))
 	return hex.EncodeToString(sum[:])
 }
 

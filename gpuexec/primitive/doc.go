@@ -16,7 +16,9 @@
 // A Library lists its implementations for a request; an Engine is a library on
 // one device in front of an artefacts.Cache. A primitive is an entry of that
 // cache under its key and the identity of its library, so that two libraries or
-// two builds may share a cache. It owns its Descriptor, and every caller that asks
+// two builds may share a cache. Where a process opens one build several times and each
+// opening runs its own primitives only, the Library has a Number, which counts too. A
+// primitive owns its Descriptor, and every caller that asks
 // for the descriptor gets that one (D2). A descriptor that was asked for without a
 // primitive is an entry of the same cache, under the primitive's key with a mark
 // behind it (D3): it counts against the same capacity, capacity 0 disables it

@@ -2,6 +2,7 @@ package primitive
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -35,9 +36,9 @@ type Config struct {
 type Engine struct {
 	cfg      Config
 	cache    *artefacts.Cache
-	loader   Loader // nil if the library has no blobs
-	known    bool   // the producer can be told from others
-	producer []byte
+	loader   Loader    // nil if the library has no blobs
+	known    bool      // the producer can be told from others
+	producer []byte    // the digest of what makes the artefacts, and behind it the library's number if it has one
 	buffers  sync.Pool // of *[]byte: keys of lookups
 	index    index
 }
@@ -61,6 +62,9 @@ func Open(cfg Config) (*Engine, error) {
 	}
 	sum := producer(&e.cfg, opening)
 	e.producer = sum[:]
+	if n, has := cfg.Library.(numbered); has {
+		e.producer = binary.AppendUvarint(e.producer, n.Number())
+	}
 	e.buffers.New = func() any { b := make([]byte, 0, 1024); return &b }
 	return e, nil
 }

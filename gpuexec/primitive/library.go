@@ -10,7 +10,9 @@ import (
 // Library makes primitives on one engine of a device. Its methods are called
 // several at once; those with a context on goroutines of the artefact cache,
 // where they may panic, and they must hand that context on to whatever they ask a
-// cache for. A Spec that they are given is immutable and stays valid.
+// cache for. A Spec that they are given is immutable and stays valid. One with a method
+// Number() uint64 shares nothing of an artefact cache with one of another number, of
+// whatever Identity; their blobs and BlobIDs are one all the same.
 type Library interface {
 	// Implementations goes through the library's list for a request, best first.
 	// The list is a function of the request alone; its Impl and Skip are the
@@ -38,6 +40,13 @@ type Loader interface {
 	// Load is Create from what Built.Blob gave. An error means that the blob was
 	// refused.
 	Load(ctx context.Context, d *Descriptor, blob []byte) (artefacts.Built, error)
+}
+
+// numbered is a Library whose primitives no other can run, as where each has an engine of its
+// own in the process. The number is always the same, and no other Library's of the process.
+type numbered interface {
+	Library
+	Number() uint64
 }
 
 // Implementation is one way to do one request.
