@@ -241,6 +241,40 @@ func TestDescriptorOutlivesItsPrimitive(t *testing.T) { // C5
 	}
 }
 
+// K4: what an engine gives it makes the primitive of, also where another engine of the same library
+// on the same cache had it described. That was ErrInvalid.
+func TestDescriptorOfASharedCache(t *testing.T) {
+	r := open(t, limit.Limit{}, named)
+	first, _, err := r.Descriptor(t.Context(), r.spec("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Release()
+	twin := engine(t, r.cache, r.lib, machine)
+	d, origin, err := twin.Descriptor(t.Context(), r.spec("a"))
+	if err != nil || origin != primitive.Cached || d != first {
+		t.Fatalf("%s, %v", origin, err)
+	}
+	defer d.Release()
+	l, _, err := twin.Make(t.Context(), d, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.End()
+	if again, o, err := r.Make(t.Context(), d, ""); err != nil || o.Event != artefacts.Hit || again.Primitive() != l.Primitive() {
+		t.Errorf("the first engine: %v, %v", o, err)
+	} else {
+		again.End()
+	}
+	id := machine
+	id.Build += "+"
+	for what, other := range map[string]*primitive.Engine{"build": engine(t, r.cache, r.lib, id), "library": engine(t, r.cache, numbered{r.lib, 1}, machine)} {
+		if _, _, err := other.Make(t.Context(), d, ""); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("an engine of another %s: %v, want ErrInvalid", what, err)
+		}
+	}
+}
+
 // A descriptor whose younger twin has come and gone, and that is used again, is
 // found without copying as before: D4.
 func TestOlderDescriptorAgain(t *testing.T) {
@@ -436,7 +470,7 @@ func TestOwnerOfABlob(t *testing.T) {
 	r.expect("primitive a", "0 by=miss")
 }
 
-// An engine takes its own descriptors only, also beside another one on its cache.
+// K4: an engine refuses descriptors of another device, also where both have one cache.
 func TestDescriptorOfAnotherEngine(t *testing.T) {
 	r := open(t, limit.Limit{}, named)
 	d, _, err := r.Descriptor(t.Context(), r.spec("a"))

@@ -1,6 +1,7 @@
 package primitive
 
 import (
+	"bytes"
 	"context"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -47,12 +48,12 @@ func (e *Engine) Primitive(ctx context.Context, s *Spec, owner string) (Lease, a
 	return r.get(ctx, held, owner)
 }
 
-// Make is Primitive for the request of a descriptor of this engine; it makes
+// Make is Primitive for the request of a descriptor that this engine gave; it makes
 // neither the key nor the descriptor again. The descriptor stays the caller's to
-// release.
+// release. ErrInvalid: another cache has it, or it is of another library or build.
 func (e *Engine) Make(ctx context.Context, d *Descriptor, owner string) (Lease, artefacts.Outcome, error) {
-	if d.request.engine != e {
-		return Lease{}, artefacts.Outcome{}, fault.Invalidf("primitive: make", "the descriptor is another engine's: want one of this engine")
+	if from := d.request.engine; from.cache != e.cache || !bytes.Equal(from.producer, e.producer) {
+		return Lease{}, artefacts.Outcome{}, fault.Invalidf("primitive: make", "the descriptor is another engine's: want one that this engine gave")
 	}
 	q := d.ask
 	q.Owner = owner
