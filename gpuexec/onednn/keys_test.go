@@ -122,3 +122,64 @@ func TestOneKeyOnePrimitive(t *testing.T) {
 		t.Errorf("%q, want %q", b, a)
 	}
 }
+
+// K3, D1, D5: the rest that a key leaves out changes nothing either: hints of a forward request,
+// lists that are empty and not nil, a scale of 1 that a post-operation has anyway, and the strides
+// of dimensions of size 1 in the source of one. What it does not leave out may.
+func TestOneKeyWithPostOperations(t *testing.T) {
+	need(t, 1)
+	row := tensor{Type: "f32", Dims: []int64{1, 1, 1, 1}, Strides: []int64{1, 1, 1, 1}}
+	astray := tensor{Type: "f32", Dims: []int64{1, 1, 1, 1}, Strides: []int64{7, 1 << 50, -3, 0}, Blocks: []primitive.Block{}}
+	lists := func(x tensor) tensor {
+		if x = cloned(x); len(x.Strides) == 0 && len(x.Dims) > 0 {
+			x.Strides = []int64{}
+		}
+		if len(x.Blocks) == 0 {
+			x.Blocks = []primitive.Block{}
+		}
+		return x
+	}
+	built := 0
+	for _, s := range withOnes() {
+		other := s
+		other.Hints, other.Skip, other.Inputs = []tensor{row}, []int{}, []primitive.Input{}
+		other.Op.Tensors = nil
+		for _, x := range s.Op.Tensors {
+			other.Op.Tensors = append(other.Op.Tensors, lists(x))
+		}
+		other.Attr = primitive.Attributes{Scales: []primitive.Quant{}, ZeroPoints: []primitive.Quant{}, Rounding: []primitive.Rounding{}, PostOps: []primitive.PostOp{}}
+		alike(t, s, other)
+		if len(s.Op.Tensors[len(s.Op.Tensors)-1].Dims) != 4 || s.Kind == "sum" || s.Kind == "concat" {
+			continue
+		}
+		s.Attr.PostOps = []primitive.PostOp{{Kind: "sum"}, {Kind: "eltwise", Algorithm: "relu"}, {Kind: "binary", Algorithm: "mul", Source: row}}
+		other.Attr.PostOps = []primitive.PostOp{{Kind: "sum", Scale: 1, Params: []param{}}, {Kind: "eltwise", Algorithm: "relu", Scale: 1},
+			{Kind: "binary", Algorithm: "mul", Source: astray}}
+		if alike(t, s, other) {
+			built++
+		}
+	}
+	if built < 6 {
+		t.Errorf("%d requests with post-operations have an implementation, want 6 or more", built)
+	}
+}
+
+// alike holds two requests to one key and to one list, and tells whether there is something in it.
+func alike(t *testing.T, s, other primitive.Spec) bool {
+	t.Helper()
+	r := open1(t, limit.Limit{})
+	keys := [2]string{}
+	for i, x := range []*primitive.Spec{&s, &other} {
+		if d, _, err := r.Descriptor(bg, x); err == nil {
+			keys[i] = d.Key()
+			d.Release()
+		}
+	}
+	if keys[0] != keys[1] {
+		t.Errorf("%s %v: two keys", s.Kind, s.Op.Tensors)
+	}
+	if a, b := outcome(t, s), outcome(t, other); !slices.Equal(a, b) {
+		t.Errorf("%s %v, written in another way:\n%q, want\n%q", s.Kind, s.Op.Tensors, b, a)
+	}
+	return keys[0] != ""
+}
