@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -270,5 +271,85 @@ func TestPaddleClearingMode(t *testing.T) {
 	}
 	if _, err := sessioncache.Open(fifo(-1)); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a capacity of -1: %v, want ErrInvalid", err)
+	}
+}
+
+// pool is a pooling of a row of six numbers in a direction.
+func (p *paddle) pool(direction string, hints []primitive.Tensor) (primitive.Lease, error) {
+	space := func(name string, n int64) primitive.Param { return primitive.Param{Name: name, Ints: []int64{n}} }
+	l, _, err := p.engine.Primitive(bg, &primitive.Spec{Kind: "pooling", Hints: hints, Op: primitive.Operation{
+		Direction: direction, Algorithm: "max", Params: []primitive.Param{space("kernel", 2), space("strides", 2)},
+		Tensors: []primitive.Tensor{onednn.Dense("f32", 1, 1, 6), onednn.Dense("f32", 1, 1, 3)},
+	}}, "")
+	return l, err
+}
+
+// What a forward operation leaves for its backward one: set by one goroutine under a name without a
+// lane, and taken by another, once, with what frees it: D5, D7, G6, G14.
+func TestPaddleForwardToBackward(t *testing.T) {
+	p := openPaddle(t)
+	session := open(p, sessioncache.Config{}).Session
+	memory := func(x primitive.Tensor, numbers ...float32) *onednn.Memory {
+		m, err := p.lib.NewMemory(x)
+		if err != nil {
+			panic(err)
+		}
+		copy(onednn.Of[float32](m), numbers)
+		return m
+	}
+	type left struct {
+		hints     []primitive.Tensor
+		workspace *onednn.Memory
+	}
+	row, three := onednn.Dense("f32", 1, 1, 6), onednn.Dense("f32", 1, 1, 3)
+	forward := func(g *sessioncache.Group) error {
+		l, err := p.pool("forward_training", nil)
+		if err != nil {
+			return err
+		}
+		defer l.End()
+		hints := l.Primitive().Descriptor().Hints()
+		src, dst, workspace := memory(row, 1, 2, 4, 3, 5, 6), memory(three), memory(hints[len(hints)-1])
+		defer src.Release()
+		defer dst.Release()
+		if err := p.lib.Execute(bg, l.Primitive(), onednn.Arg{Slot: onednn.Src, Memory: src}, onednn.Arg{Slot: onednn.Dst, Memory: dst},
+			onednn.Arg{Slot: onednn.Workspace, Memory: workspace}); err != nil {
+			return err
+		}
+		return g.Set(bg, "pool", sessioncache.Value{Any: left{hints, workspace}, Bytes: int64(len(workspace.Bytes())), Free: workspace.Release}, sessioncache.Options{})
+	}
+	backward := func(g *sessioncache.Group) (grad []float32, err error) {
+		v, err := g.Take(bg, "pool", 0, nil)
+		if err != nil {
+			return nil, err
+		}
+		defer v.Free()
+		l, err := p.pool("backward_data", v.Any.(left).hints)
+		if err != nil {
+			return nil, err
+		}
+		defer l.End()
+		diffSrc, diffDst := memory(row), memory(three, 7, 8, 9)
+		defer diffSrc.Release()
+		defer diffDst.Release()
+		err = p.lib.Execute(bg, l.Primitive(), onednn.Arg{Slot: onednn.DiffSrc, Memory: diffSrc}, onednn.Arg{Slot: onednn.DiffDst, Memory: diffDst},
+			onednn.Arg{Slot: onednn.Workspace, Memory: v.Any.(left).workspace})
+		return slices.Clone(onednn.Of[float32](diffSrc)), err
+	}
+	g, err := session.Group(bg, shape(t, 6))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	done := make(chan error)
+	go func() { done <- forward(g) }()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if grad, err := backward(g); err != nil || !slices.Equal(grad, []float32{0, 7, 8, 0, 0, 9}) {
+		t.Errorf("%v, %v", grad, err)
+	}
+	if _, err := backward(g); !errors.Is(err, fault.ErrNotFound) || session.Len() != 0 {
+		t.Errorf("taken again: %v, %d names left", err, session.Len())
 	}
 }
