@@ -190,7 +190,8 @@ func (d *directory) settle() error {
 			d.s.logOnce("write settings", err)
 		}
 	}
-	if !unwritten {
+	if !unwritten && len(d.owed) > 0 {
+		d.sync(leaseDir + "/") // before what was owed goes
 		for _, name := range d.owed {
 			_ = d.s.main.RemoveAll(name) // what is left the next sweep removes
 		}

@@ -232,7 +232,7 @@ func TestPowerLossAfterASweepGaveBack(t *testing.T) {
 	dead := strings.Repeat("0", 24) + "00000001"
 	refused := fmt.Sprintf("%064x\n", 7)
 	for name, c := range map[string]struct{ left, there, back string }{
-		"settings": {blobstore.Sealed("capacity 400000\ndraft another 1\n"), blobstore.Sealed("capacity 200000\ndraft " + dead + ".settings 0\n"), "capacity 400000\n"},
+		"settings": {blobstore.Sealed("capacity 400000\ndraft another 1\ngiven 2 0\n"), blobstore.Sealed("capacity 200000\ndraft " + dead + ".settings 0\ngiven 1 0\n"), "capacity 400000\n"},
 		"refused":  {refused, fmt.Sprintf("%064x\n", 6), refused},
 	} {
 		r := newRig(t)
