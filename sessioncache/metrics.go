@@ -23,7 +23,7 @@ type Stats struct {
 	Evicted  uint64 // groups that went to make room
 	Untold   uint64 // evictions of which Config.Evicted was not told: 65,536 waited for it
 	Thrash   uint64 // warnings: the working set is above the capacity (SPEC S5)
-	Touched  int64  // most groups and names that one turn of the actor looked at or changed
+	Touched  int64  // most groups and names that one turn of the actor looked at or changed; ten uses count as one
 
 	// Useful and Padded are elements of the shapes given to Session.Group, as asked
 	// and as compiled (SPEC S4): what model runs computed. A lookup by full key

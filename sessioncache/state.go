@@ -94,6 +94,7 @@ func policyGroups(l Limit) (int, error) {
 
 // drained notes uses that readers have logged, in their order.
 func (s *state) drained(use *asked) {
+	s.touched.Noted()
 	s.published.remember(use)
 	if use.found {
 		s.keyHits++

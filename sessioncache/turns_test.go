@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/policy"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/sessioncache"
@@ -33,6 +34,24 @@ func longest(t *testing.T, s *box) int64 {
 		t.Fatal(err)
 	}
 	return s.Stats().Touched
+}
+
+// F6, C12: the uses that are heeded before a message are counted, and are bounded however
+// many there were.
+func TestUsesAreCounted(t *testing.T) {
+	for _, kind := range policy.Kinds() {
+		s := open(t, sessioncache.Config{Policy: string(kind)})
+		many(t, s.Session, 10)
+		at := mustShape(t, 1)
+		end := sessioncache.Stall(s.Session)
+		for range 20 * touched.Most {
+			s.Lookup(at, "name", 0)
+		}
+		end()
+		if n := longest(t, s); n < touched.Most/2 || n > touched.Most {
+			t.Errorf("%s: the uses before a message count as %d things, want %d to %d", kind, n, touched.Most/2, touched.Most)
+		}
+	}
 }
 
 // F6: however large a session is, a turn touches a bounded number of things, and what a

@@ -144,7 +144,7 @@ func (s *shell) tooLarge(key string, size int64) {
 // turn handles one message: first the uses that came before it, then the
 // message, then what fell out of the cache.
 func (s *shell) turn(m message) {
-	s.uses.DrainFor(s.ref.Queued, s.state.use)
+	s.uses.DrainFor(s.ref.Queued, s.state.drained)
 	m.handle(s)
 	s.clean()
 	s.unlist()

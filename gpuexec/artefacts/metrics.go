@@ -27,7 +27,7 @@ type Stats struct {
 	Kernels                     int64
 	Evictions                   int64 // residents that had to go, for whatever cause
 	Untold                      int64 // evictions of which Config.Evicted was not told: 65,536 waited for it
-	Touched                     int64 // most entries that one turn of the actor looked at or changed
+	Touched                     int64 // most entries that one turn of the actor looked at or changed; ten uses count as one
 	Loads                       int64 // blobs given to a driver
 
 	Saves        int64         // stores of what was made that have not ended yet (SPEC P18)

@@ -81,6 +81,12 @@ func (s *state) off() bool      { return !s.entries.Allows(1) || !s.bytes.Allows
 // size is the number of entries.
 func (s *state) size() int64 { return s.gauges.entries.Load() }
 
+// drained heeds a use that the log has.
+func (s *state) drained(n *node) {
+	s.touched.Noted()
+	s.use(n)
+}
+
 // use notes one use of n, in the order of the uses.
 func (s *state) use(n *node) {
 	if in := n.Value.in; in != nil {

@@ -34,6 +34,25 @@ func TestLargeArtefactInTurns(t *testing.T) {
 	})
 }
 
+// F6, C12: the uses that are heeded before a message are counted, and are bounded however
+// many there were.
+func TestUsesAreCounted(t *testing.T) {
+	bubble(t, artefacts.Config{}, func(t *testing.T, c room) {
+		full(t, c, 1, "")
+		goOn := artefacts.Stall(c.Cache)
+		for range 20 * touched.Most {
+			if _, ok := c.Lookup("0"); !ok {
+				t.Fatal("it is not there")
+			}
+		}
+		goOn()
+		synctest.Wait()
+		if n := c.Stats().Touched; n < touched.Most/2 || n > touched.Most {
+			t.Errorf("the uses before a message count as %d things, want %d to %d", n, touched.Most/2, touched.Most)
+		}
+	})
+}
+
 // C10: what a tenant has come to use goes over to it in several turns, and its floor
 // holds all of it.
 func TestTenantUsesAllInTurns(t *testing.T) {

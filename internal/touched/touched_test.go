@@ -19,4 +19,17 @@ func TestGauge(t *testing.T) {
 	if g.Most() != Most/2 {
 		t.Errorf("the longest is %d, want %d", g.Most(), Most/2)
 	}
+	for range Most * Notes {
+		g.Noted()
+	}
+	if !g.Left() {
+		t.Error("the uses before a turn leave nothing of it")
+	}
+	g.Add(5)
+	if g.Turn(); g.Most() != Most {
+		t.Errorf("the longest with uses before it is %d, want %d", g.Most(), Most)
+	}
+	if g.Turn(); g.now != 0 || g.notes != 0 {
+		t.Errorf("the next turn begins with %d things and %d uses", g.now, g.notes)
+	}
 }
