@@ -84,7 +84,7 @@ type compiling struct {
 // Ask has the actor take the call aboard.
 func (c *call) Ask(ctx context.Context) (flight.Ticket[*Kernel], error) {
 	f := &compiling{source: c.source, blob: c.blob, pass: make(chan struct{}), through: make(chan struct{})}
-	f.inside, _ = ctx.Value(c.exec).(*generation)
+	f.inside, _ = flight.Marked(ctx, c.exec).(*generation)
 	f.Begin(ctx, c.exec, c.source.Key)
 	c.asked = f
 	return actors.Ask(ctx, c.exec.ref, func(r actors.Reply[flight.Ticket[*Kernel]]) message {
@@ -114,7 +114,7 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 		return nil, err
 	}
 	start := time.Now()
-	p, requires, err := e.program(context.WithValue(ctx, e, g), g, f.source, f.blob)
+	p, requires, err := e.program(flight.With(ctx, e, g), g, f.source, f.blob)
 	if err != nil {
 		if lost(err) {
 			e.ref.Tell(lostMsg{g})

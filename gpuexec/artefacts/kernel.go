@@ -22,7 +22,7 @@ func (c *Cache) Kernel(ctx context.Context, r Request) (any, error) {
 	if r.Create == nil {
 		return nil, fault.Invalidf(op, "no creator: want a function that compiles the kernel")
 	}
-	m, _ := ctx.Value(makingKey{}).(*making)
+	m, _ := flight.Marked(ctx, makingKey{}).(*making)
 	if m == nil || m.call.cache != c {
 		return nil, fault.Invalidf(op, "the context is not that of a creator of this cache: want the one that Create was given")
 	}

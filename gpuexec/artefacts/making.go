@@ -29,10 +29,10 @@ type making struct {
 	at     *list.Element // of the flight, among those that fly
 	linger time.Duration // that this caller wishes for its flight
 	n      *node
-	part   *node    // whose place it has; nil = none
-	stored bool     // the store is asked, and told
-	ctx    creating // the creator's
-	claim  Claim    // what the landing has to save
+	part   *node           // whose place it has; nil = none
+	stored bool            // the store is asked, and told
+	ctx    context.Context // the creator's
+	claim  Claim           // what the landing has to save
 	err    error
 	unfit  func()  // frees what was built and cannot be used
 	origin Outcome // how it is made; the creator's goroutine's until the landing
@@ -47,30 +47,19 @@ type making struct {
 	}
 }
 
-// creating is the context of a creator: the kernels asked for under it are held by
-// what the creator makes.
-type creating struct {
-	context.Context
-	m *making
-}
-
+// makingKey marks the context of a creator: the kernels asked for under it are held by what the
+// creator makes.
 type makingKey struct{}
-
-func (c *creating) Value(key any) any {
-	if key == (makingKey{}) {
-		return c.m
-	}
-	return c.Context.Value(key)
-}
 
 // nested reports whether ctx is that of an artefact's creator. A session's own
 // flight on the way here does not make a hit a nested one.
-func nested(ctx context.Context) bool { return ctx.Value(makingKey{}) != nil }
+func nested(ctx context.Context) bool { return flight.Marked(ctx, makingKey{}) != nil }
 
 // run makes the artefact, on a goroutine of its own.
 func (m *making) run() {
 	c := m.call.cache
-	m.ctx = creating{m.flight.Context(), m}
+	m.flight.Mark(makingKey{}, m)
+	m.ctx = m.flight.Context()
 	var b Built
 	guard.Guard(func() (err error) {
 		start := c.cfg.Now()
@@ -102,7 +91,7 @@ func (m *making) unstored(b *Built) error {
 	if ask == nil || m.claim == nil || b.Blob != nil {
 		return nil
 	}
-	field, err := ask(&m.ctx, &m.call.Request, true)
+	field, err := ask(m.ctx, &m.call.Request, true)
 	m.origin.Reason, m.origin.Field = fault.Disabled, field
 	return err
 }
@@ -161,7 +150,7 @@ func (c *Cache) make(m *making) (Built, error) {
 	if !m.stored || c.cfg.Store == nil {
 		return m.create()
 	}
-	found := c.asked(func() Found { return c.cfg.Store.Find(&m.ctx, k.subject()) })
+	found := c.asked(func() Found { return c.cfg.Store.Find(m.ctx, k.subject()) })
 	m.claim = found.Claim
 	refused := false
 	for found.Reason == "" {
@@ -188,7 +177,7 @@ func (c *Cache) make(m *making) (Built, error) {
 		o.Reason, o.Field = refusal(err)
 		c.log.Warn("artefacts: what was stored was not loaded, and is set aside", "key", fault.Printable(k.Key), "backend", k.Backend, "reason", string(o.Reason), "error", err)
 		refused = true
-		found = c.asked(func() Found { return m.claim.Refused(&m.ctx) })
+		found = c.asked(func() Found { return m.claim.Refused(m.ctx) })
 	}
 	if !refused && found.Reason != fault.Disabled { // without a store memory alone speaks
 		o.Reason, o.Field = found.Reason, found.Field
@@ -204,7 +193,7 @@ func (m *making) create() (Built, error) {
 	m.ran = true
 	start := c.cfg.Now()
 	defer func() { c.counters.run(c.since(start)) }()
-	return m.call.Create(&m.ctx)
+	return m.call.Create(m.ctx)
 }
 
 // asked is what the store says. One that panics has nothing (SPEC P5).
@@ -231,7 +220,7 @@ func (r *Request) subject() Subject {
 func (c *Cache) load(m *making, blob []byte) (b Built, err error) {
 	c.counters.loads.Add(1)
 	err = guard.Guarded(func() (err error) {
-		b, err = m.call.Load(&m.ctx, blob)
+		b, err = m.call.Load(m.ctx, blob)
 		return err
 	})
 	if err == nil {

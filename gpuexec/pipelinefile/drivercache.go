@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/lease"
@@ -79,12 +80,12 @@ func (d *driverSide) calling(ctx context.Context, call func() error) error {
 // inside reports whether ctx is that of a call of the driver which holds the turn that
 // this one would wait for.
 func (d *driverSide) inside(ctx context.Context) bool {
-	return d.serial != nil && ctx.Value(d) != nil
+	return d.serial != nil && flight.Marked(ctx, d) != nil
 }
 
 // within is ctx for the driver, in a call of calling.
 func (d *driverSide) within(ctx context.Context) context.Context {
-	return context.WithValue(ctx, d, true)
+	return flight.With(ctx, d, true)
 }
 
 // make has the driver make a cache; the caller has its one pin.

@@ -11,7 +11,7 @@ type Creator struct{ n *node }
 func CreatorOf(ctx context.Context) Creator { return Creator{creatorOf(identityOf(ctx))} }
 
 // Asker is the code that runs under a context, as it waits for a Creator.
-type Asker struct{ id *[]*node }
+type Asker struct{ id *identity }
 
 // AskerOf gives the code that runs under ctx.
 func AskerOf(ctx context.Context) Asker { return Asker{identityOf(ctx)} }
@@ -22,8 +22,8 @@ func (c Creator) Await(a Asker) (over func(), ok bool) {
 	if c.n == nil || a.id == nil {
 		return func() {}, true
 	}
-	if !enter(*a.id, c.n) {
+	if !enter(a.id.nodes, c.n) {
 		return nil, false
 	}
-	return func() { exit(*a.id, c.n) }, true
+	return func() { exit(a.id.nodes, c.n) }, true
 }

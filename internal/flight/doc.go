@@ -48,6 +48,12 @@
 // INVARIANT: New is the only call that runs user code, the Value of the context it is
 // given: it belongs on the caller's goroutine. All that a turn calls is free of it.
 //
+// # Marks
+//
+// A room may have to know, of code that asks it, that it runs under a creator of its own or
+// of another room. Mark and With note that beside the identity, and Marked finds it however
+// many creators lie between; a value of the context would be looked for in each of them.
+//
 // # Circles
 //
 // The context of a flight carries its identity. A wait under a context with an

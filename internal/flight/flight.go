@@ -47,8 +47,9 @@ func New[V any](ctx context.Context, scope any, key string) *Flight[V] {
 func (f *Flight[V]) Begin(ctx context.Context, scope any, key string) {
 	f.done = make(chan struct{})
 	f.node.scope, f.node.key = scope, key
-	f.node.begin(identityOf(ctx))
-	f.life.begin(ctx, &f.node)
+	id := identityOf(ctx)
+	f.node.begin(id)
+	f.life.begin(ctx, &f.node, id)
 	f.aboard.Store(1)
 }
 
@@ -63,7 +64,7 @@ func (f *Flight[V]) Start() {
 	f.Board()
 	if f.node.parent != nil {
 		f.starting.Store(true)
-		oblige(f.node.parent, f.life.id)
+		oblige(f.node.parent, f.life.id.nodes)
 	}
 }
 
@@ -127,11 +128,11 @@ func (f *Flight[V]) await(ctx context.Context, call <-chan struct{}) (edges []*n
 	default:
 	}
 	if from := identityOf(ctx); from != nil {
-		if edges = f.started(*from); edges == nil {
-			if !enter(*from, &f.node) {
+		if edges = f.started(from.nodes); edges == nil {
+			if !enter(from.nodes, &f.node) {
 				return nil, &fault.Error{Op: "wait", Key: f.node.key, Err: fault.ErrCycle}
 			}
-			edges = *from
+			edges = from.nodes
 		}
 	}
 	if ctx.Done() == nil && call == nil { // a receive costs half of a select
@@ -192,9 +193,9 @@ func (f *Flight[V]) Refer(next *Flight[V], late bool) {
 // longer for last, if that is not nil. It looks for no circle: the creator of next has
 // not begun, so that a circle is closed by a later wait.
 func (f *Flight[V]) Follow(next, last *Flight[V]) {
-	oblige(f.life.id, next.life.id)
+	oblige(f.life.id.nodes, next.life.id.nodes)
 	if last != nil {
-		exit(f.life.id, &last.node)
+		exit(f.life.id.nodes, &last.node)
 	}
 }
 
@@ -277,12 +278,11 @@ func (f *Flight[V]) Finished() bool {
 func (f *Flight[V]) Own(ctx context.Context) context.Context {
 	id := identityOf(ctx)
 	if id == nil {
-		id = new([]*node)
+		id = new(identity)
 	}
-	if n := len(*id); n == 0 || !(*id)[n-1].owner {
-		both := append((*id)[:n:n], &node{owner: true})
-		id = &both
+	if n := len(id.nodes); n == 0 || !id.nodes[n-1].owner {
+		id = &identity{append(id.nodes[:n:n], &node{owner: true}), id.marks}
 	}
-	oblige(f.life.id, *id)
+	oblige(f.life.id.nodes, id.nodes)
 	return context.WithValue(ctx, identityKey{}, id) // also where ctx has it: to be found at once
 }

@@ -58,11 +58,11 @@ func (n *node) awaitedBy(m *node, times int) {
 
 type identityKey struct{}
 
-// identityOf gives the nodes on whose behalf the code under ctx runs: nil for an
+// identityOf gives the nodes on whose behalf the code under ctx runs: nil, or none, for an
 // ordinary caller, its flight for a creator; where the code owns flights, a node for
 // all of those comes last. It is a pointer so that handing it out costs nothing.
-func identityOf(ctx context.Context) *[]*node {
-	id, _ := ctx.Value(identityKey{}).(*[]*node)
+func identityOf(ctx context.Context) *identity {
+	id, _ := ctx.Value(identityKey{}).(*identity)
 	return id
 }
 

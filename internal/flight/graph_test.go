@@ -178,11 +178,11 @@ func TestCircleThroughTheCreatorOfAnEndedFlight(t *testing.T) {
 		a, b, c := New[int](ctx, "room", "a"), New[int](ctx, "room", "b"), New[int](ctx, "room", "c")
 		others := make([]node, many)
 		for i := range others {
-			oblige(a.life.id, []*node{&others[i]})
+			oblige(a.life.id.nodes, []*node{&others[i]})
 		}
 		a.Finish(0, fault.ErrClosed, nil)
 		for i := range others {
-			exit(a.life.id, &others[i])
+			exit(a.life.id.nodes, &others[i])
 		}
 		for _, f := range []*Flight[int]{b, c} { // both wait for a's claim, so that the search begins behind b
 			over, ok := CreatorOf(a.Context()).Await(AskerOf(f.Context()))
@@ -191,14 +191,14 @@ func TestCircleThroughTheCreatorOfAnEndedFlight(t *testing.T) {
 			}
 			defer over()
 		}
-		if enter(a.life.id, &b.node) {
+		if enter(a.life.id.nodes, &b.node) {
 			t.Errorf("after %d edges the circle is not told", many)
 		}
 		d := New[int](ctx, "room", "d")
-		if !enter(a.life.id, &d.node) {
+		if !enter(a.life.id.nodes, &d.node) {
 			t.Fatal("a circle too early")
 		}
-		if enter(d.life.id, &b.node) { // from d back to a there is one edge: the search begins there
+		if enter(d.life.id.nodes, &b.node) { // from d back to a there is one edge: the search begins there
 			t.Errorf("after %d edges the circle through another is not told", many)
 		}
 		a.Settle()
@@ -221,7 +221,7 @@ func TestOwnedUnderOwned(t *testing.T) {
 		f := New[int](ctx, "constants", "owned")
 		ctx = context.WithoutCancel(f.Own(ctx)) // as constants do: the creator ends before
 		owned = append(owned, f)
-		if n := len(*identityOf(ctx)); n != 2 || len(f.node.mu.waits) != 2 {
+		if n := len(identityOf(ctx).nodes); n != 2 || len(f.node.mu.waits) != 2 {
 			t.Fatalf("beside %d: %d nodes, %d edges", len(owned), n, len(f.node.mu.waits))
 		}
 	}

@@ -13,7 +13,7 @@ import (
 type life struct {
 	caller context.Context
 	self   [1]*node
-	id     []*node // self, as contexts carry it
+	id     identity // with self
 
 	mu struct {
 		sync.Mutex
@@ -23,10 +23,13 @@ type life struct {
 	}
 }
 
-func (l *life) begin(caller context.Context, n *node) {
+func (l *life) begin(caller context.Context, n *node, up *identity) {
 	l.caller = caller
 	l.self[0] = n
-	l.id = l.self[:]
+	l.id.nodes = l.self[:]
+	if up != nil {
+		l.id.marks = up.marks
+	}
 }
 
 func (l *life) end() {

@@ -42,10 +42,10 @@ func (r *rooms) has(scope any) bool {
 }
 
 // begin sets where n lies. What others rely on is set before anybody knows n.
-func (n *node) begin(id *[]*node) {
+func (n *node) begin(id *identity) {
 	n.root, n.jump = n, n
 	if id != nil {
-		n.parent = *id
+		n.parent = id.nodes
 	}
 	up := creatorOf(id)
 	if up == nil {
@@ -108,11 +108,11 @@ func (n *node) above(depth int) *node {
 }
 
 // creatorOf gives the flight whose creator runs under an identity, or nil.
-func creatorOf(id *[]*node) *node {
-	if id == nil || (*id)[0].owner {
+func creatorOf(id *identity) *node {
+	if id == nil || len(id.nodes) == 0 || id.nodes[0].owner {
 		return nil
 	}
-	return (*id)[0]
+	return id.nodes[0]
 }
 
 // Within reports whether ctx lies inside a flight of this scope and key that has not ended,
