@@ -395,11 +395,7 @@ func (s *Store) boundUses() {
 // flushUses writes this writer's uses if there are new ones. last marks the file as
 // that of a writer that ended.
 func (s *Store) flushUses(last bool) {
-	s.mu.Lock()
-	nothing := s.mu.flushed && !last
-	s.mu.flushed = true
-	s.mu.Unlock()
-	if nothing || s.writes.broken() {
+	if s.writes.broken() || s.setFlushed(true) && !last {
 		return
 	}
 	d := &s.dir
@@ -418,6 +414,15 @@ func (s *Store) flushUses(last bool) {
 		state = usesClosed
 	}
 	if err := d.writeUses(state, d.idx.own); err != nil {
+		s.setFlushed(false) // the next minute tries again
 		s.logOnce("write uses", err)
 	}
+}
+
+// setFlushed says whether uses are written, and reports whether they were.
+func (s *Store) setFlushed(are bool) (were bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	were, s.mu.flushed = s.mu.flushed, are
+	return were
 }

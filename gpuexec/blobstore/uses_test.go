@@ -3,6 +3,7 @@
 package blobstore_test
 
 import (
+	"syscall"
 	"testing"
 	"time"
 
@@ -72,4 +73,18 @@ func TestUsesOfWhatIsGone(t *testing.T) {
 		r.want("use", s.has(2), []int{2})
 	}
 	r.want("looks", looks, 1)
+}
+
+// P7: uses that could not be written are written when that is possible again.
+func TestUsesAreWrittenLater(t *testing.T) {
+	r := newRig(t)
+	s, other := r.open("d", 4*small, policy(blobstore.LRU)), r.open("d", 4*small, policy(blobstore.LRU))
+	s.fill(1, 4, 10)
+	r.want("use", s.has(1), []int{1})
+	r.fault("rename", syscall.EIO)
+	s.FlushUses()
+	r.heal()
+	s.FlushUses()
+	other.fill(5, 5, 10)
+	r.want("have", other.has(1, 2, 3, 4, 5), []int{1, 3, 4, 5})
 }
