@@ -2,6 +2,7 @@ package onednn
 
 import (
 	"context"
+	"encoding/binary"
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -10,9 +11,9 @@ import (
 
 // Constant is a weight in the layout that a primitive wants, to be kept by a cache of
 // constants (package constants): for equal numbers, also of several models, it is made
-// once in one layout of one build of the library (SPEC T1).
+// once in one layout by one Library (SPEC T1).
 type Constant struct {
-	Parts [][]byte // what its ID is the Content of: the library, both layouts, and the numbers
+	Parts [][]byte // what its ID is the Content of: the Library, both layouts, and the numbers; of this process only
 	Bytes int64    // that it takes
 
 	// Make reorders the numbers into new memory, which is to be released once. It may be
@@ -49,7 +50,8 @@ func (l *Library) Constant(e *primitive.Engine, numbers []byte, from, to primiti
 		return Constant{}, err
 	}
 	id := l.about.Identity
-	c := Constant{Parts: [][]byte{[]byte(id.Library), []byte(id.Build), []byte(key), numbers}, Bytes: taken}
+	mine := binary.AppendUvarint(nil, l.number) // no other Library executes its memory
+	c := Constant{Parts: [][]byte{[]byte(id.Library), []byte(id.Build), mine, []byte(key), numbers}, Bytes: taken}
 	c.Make = func(ctx context.Context) (*Memory, error) { return l.reordered(ctx, e, &s, numbers) }
 	return c, nil
 }

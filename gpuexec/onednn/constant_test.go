@@ -193,3 +193,29 @@ func TestConstantOfAnotherBuild(t *testing.T) {
 		t.Errorf("%d constants of three libraries", len(seen))
 	}
 }
+
+// K5, E3: two libraries that keep their constants in one cache have one each: the second was given
+// the first's memory, which it cannot execute.
+func TestConstantsOfTwoLibraries(t *testing.T) {
+	lib := need(t, 1)
+	one, e := open1(t, limit.Limit{}), kept(t, "cpu:64")
+	two := engineOf(t, lib, one.cache)
+	turned := tensor{Type: "f32", Dims: []int64{2, 3}, Strides: []int64{1, 2}}
+	s := spec("eltwise", "inference", "abs", nil, turned, turned)
+	var made atomic.Int64
+	for range 2 {
+		for _, r := range []*rig{one, two} {
+			l := r.weight(e, []float32{1, 2, 3, 4, 5, 6}, turned, &made)
+			if l == nil {
+				t.FailNow()
+			}
+			defer l.End()
+			dst := r.memory(turned)
+			r.run(r.kernel(s), Arg{Src, l.Value().(*Memory)}, Arg{Dst, dst})
+			near(t, "turned", Of[float32](dst), []float64{1, 4, 2, 5, 3, 6}, 0)
+		}
+	}
+	if made.Load() != 2 || e.Len() != 2 {
+		t.Errorf("%d were made, %d are kept, want one for each library", made.Load(), e.Len())
+	}
+}

@@ -237,11 +237,7 @@ func TestMemoryKeepsItsSizes(t *testing.T) {
 func TestTwoLibrariesOnOneCache(t *testing.T) {
 	lib := need(t, 1)
 	one := open1(t, limit.Limit{})
-	two, err := &rig{TB: t, Library: lib, cache: one.cache}, error(nil)
-	two.Engine, err = primitive.Open(primitive.Config{Cache: one.cache, Library: two.Library, Backend: Name, Identity: two.About().Identity})
-	if err != nil {
-		t.Fatal(err)
-	}
+	two := engineOf(t, lib, one.cache)
 	x := Dense("f32", 3, 4)
 	s := spec("eltwise", "inference", "abs", nil, x, x)
 	first := one.kernel(s)
@@ -252,6 +248,16 @@ func TestTwoLibrariesOnOneCache(t *testing.T) {
 	if err := two.Execute(bg, first, Arg{Src, two.memory(x)}, Arg{Dst, two.memory(x)}); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "another library's") {
 		t.Errorf("the first library's primitive: %v, want ErrInvalid that says whose it is", err)
 	}
+}
+
+// engineOf is an engine on a library of its own, and on another's cache.
+func engineOf(t *testing.T, lib *Library, cache *artefacts.Cache) *rig {
+	t.Helper()
+	e, err := primitive.Open(primitive.Config{Cache: cache, Library: lib, Backend: Name, Identity: lib.About().Identity})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rig{TB: t, Library: lib, cache: cache, Engine: e}
 }
 
 // C5: what is leased outlives the library's Close, and the last of it takes the engine
