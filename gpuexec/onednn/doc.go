@@ -41,8 +41,8 @@
 // has not is fault.ErrUnsupported.
 //
 // A primitive is the Library's that made it, and Execute of another Library is
-// fault.ErrInvalid. Two Libraries whose engines are on one artefact cache have primitives of
-// their own there.
+// fault.ErrInvalid. So is its memory. Two Libraries have primitives of their own where their
+// engines are on one artefact cache, and constants of their own in one cache of constants.
 //
 // A backward request has the Hints of the forward descriptor: all its tensors, and its
 // workspace. From them the forward descriptor is made again, so that a list depends on the
