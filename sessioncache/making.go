@@ -206,12 +206,13 @@ func (s *state) keep(c *call, n *node) bool {
 // is registered again.
 func (s *state) keepLate(gone *group, n *node) bool {
 	g := s.published.next(gone)
+	back := gone.bytes + n.Value.bytes
 	switch {
 	case !s.published.capacity().Groups.Allows(1) || !s.fitsNow(n.Value.bytes):
 		return false
 	case g != nil:
 		return g.names.Hashed(n.Hash(), n.Key, n.Sub) == nil && s.write(g, n)
-	case !s.makeRoom(1, gone.bytes+n.Value.bytes, nil):
+	case !s.fitsNow(back) || !s.makeRoom(1, back, nil):
 		return false
 	}
 	s.register(gone)

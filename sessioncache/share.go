@@ -156,16 +156,16 @@ func (s *state) createdRoomy(c *call, v Value) bool {
 
 // lateRoomy is roomy for one that keepLate would keep.
 func (s *state) lateRoomy(c *call, v Value) bool {
-	g, groups := s.published.next(c.group), int64(0)
+	g, groups, bytes := s.published.next(c.group), int64(0), v.Bytes
 	switch {
 	case v.Bytes <= 0 || !s.may(c) || !s.published.capacity().Groups.Allows(1):
 		return true
 	case g == nil:
-		groups = 1
+		groups, bytes = 1, bytes+c.group.bytes // which comes back
 	case g.names.Hashed(c.hash, c.name, uint64(c.options.Lane)) != nil:
 		return true
 	}
-	return s.roomy(&c.turns, g, groups, v.Bytes, true)
+	return s.roomy(&c.turns, g, groups, bytes, true)
 }
 
 // createdWaits is awaits for a created value that would be kept.
