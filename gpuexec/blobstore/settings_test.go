@@ -466,6 +466,46 @@ func TestSettlesAgainAfterAFault(t *testing.T) {
 	r.want("settings", text, "capacity 2097152\n")
 }
 
+// P7, P8: where that process cannot write its own once more either, what the others gave is there
+// after its end.
+func TestSettingsOwedOnAFullDisk(t *testing.T) {
+	r := newRig(t)
+	late, calls, full := newStall("rename lease/settings"), 0, atomic.Bool{}
+	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+	done := make(chan *shop)
+	go func() {
+		done <- r.open("d", 2*mib, shortLease, on(func(f vfs.FS) vfs.FS { late.FS = f; return undrafted{once{late, &calls}, &full} }),
+			func(c *blobstore.Config) { c.DefaultPolicy = true })
+	}()
+	<-late.reached
+	r.open("d", 3*mib, shortLease, policy(blobstore.LRU)).shut()
+	full.Store(true)
+	close(late.resume)
+	(<-done).shut()
+	for _, left := range r.names("d/tmp") {
+		dead := r.path("d/tmp/" + strings.Repeat("0", 24) + left[24:])
+		old := r.now().Add(-2 * time.Hour)
+		r.must(errors.Join(os.Rename(r.path("d/tmp/"+left), dead), os.Chtimes(dead, old, old)))
+	}
+	s := r.open("d", mib, byDefault)
+	text, _, _ := strings.Cut(string(r.read(r.path("d/lease/settings"))), "draft")
+	r.want("settings", text, "capacity 3145728\npolicy lru\n")
+	r.want("capacity, left", words(s.usage().Capacity, len(r.names("d/tmp"))), words(limit.Of(3*mib), 0))
+}
+
+// undrafted is a file system on which, once it is full, there are no new files of settings.
+type undrafted struct {
+	vfs.FS
+	full *atomic.Bool
+}
+
+func (f undrafted) Create(name string) (vfs.File, error) {
+	if strings.HasSuffix(name, ".settings") && f.full.Load() {
+		return nil, &vfs.Fault{Op: "open", Name: name, Err: syscall.ENOSPC}
+	}
+	return f.FS.Create(name)
+}
+
 // drafting is a file system that calls written when the first file of tmp/ was synced.
 type drafting struct {
 	vfs.FS
