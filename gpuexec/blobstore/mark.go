@@ -510,7 +510,9 @@ func (s *Store) replaceRefused(text []byte, seen vfs.Info) error {
 		case err != nil: // the last one counts
 			err = replace(f, temporary, refusedFile)
 		case f.stampOf(temporary) != stampOf(seen):
-			err = s.takeRefused(temporary)
+			if err = s.takeRefused(temporary); err != nil {
+				return err // a sweep after the end of this process tries again
+			}
 		}
 	}
 	_ = f.RemoveAll(temporary) // the next sweep removes what is left
@@ -545,6 +547,8 @@ func (s *Store) takeRefused(name string) error {
 	r.mu.Unlock()
 	for _, digest := range newer {
 		s.refuse(digest)
+	}
+	for _, digest := range newer {
 		if err := s.writeRefused(digest); err != nil {
 			return err
 		}

@@ -492,6 +492,52 @@ func TestStoppedWhileItReplacesTheListOfRefusals(t *testing.T) {
 	r.want("left", len(r.names("d/tmp")), 0)
 }
 
+// unnoted is a file system that once it is on adds nothing to the list of refused blobs.
+type unnoted struct {
+	vfs.FS
+	on *atomic.Bool
+}
+
+func (f unnoted) Append(name string) (vfs.File, error) {
+	if name == "lease/refused" && f.on.Load() {
+		return nil, &vfs.Fault{Op: "open", Name: name, Err: syscall.ENOSPC}
+	}
+	return f.FS.Append(name)
+}
+
+// P8, P11: where such a one has taken the list of the others away, and cannot add to its own what
+// they have noted, it goes by that itself and leaves it to a sweep after its end.
+func TestRefusalsOfOthersOnAFullDisk(t *testing.T) {
+	r := newRig(t)
+	base := r.open("base", mib)
+	r.want("put", words(base.put("a", "bad a"), base.put("b", "bad b"), base.put("c", "bad c")), "ok ok ok")
+	archive := base.exported()
+	var full atomic.Bool
+	late := newStall("rename lease/refused")
+	stopped := r.open("d", mib, shortLease, on(func(f vfs.FS) vfs.FS { late.FS = f; return unnoted{late, &full} }))
+	other := r.open("d", mib, shortLease)
+	r.want("import", other.bring(archive), "map[]")
+	a, b, c := stopped.blob("a"), other.blob("b"), other.blob("c")
+	r.must(os.MkdirAll(r.path("d/lease/refused/x"), 0o700))
+	done := make(chan error, 1)
+	go func() { done <- stopped.Refuse(background, a) }()
+	<-late.reached
+	r.must(errors.Join(other.Refuse(background, b), other.Refuse(background, c)))
+	full.Store(true)
+	close(late.resume)
+	<-done
+	r.want("import", stopped.bring(archive), "map[quarantined:3]")
+	stopped.shut()
+	for _, left := range r.names("d/tmp") {
+		dead := r.path("d/tmp/" + strings.Repeat("0", 24) + left[24:])
+		old := r.now().Add(-2 * time.Hour)
+		r.must(errors.Join(os.Rename(r.path("d/tmp/"+left), dead), os.Chtimes(dead, old, old)))
+	}
+	fresh := r.open("d", mib)
+	r.want("import", fresh.bring(archive), "map[quarantined:3]")
+	r.want("left", len(r.names("d/tmp")), 0)
+}
+
 // fillRefusals writes the longest list of refusals there is into the store d.
 func (r *rig) fillRefusals() (full []byte) {
 	for i := range 4096 {
