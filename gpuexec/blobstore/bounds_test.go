@@ -211,3 +211,99 @@ func TestStoredThoughItFailed(t *testing.T) {
 	armed.Store(false)
 	r.want("after it", words(s.get("k2"), s.usage().Entries, s.audit()), "v2 2 ok")
 }
+
+// unending is a file system on which the end of a change cannot be written to the journal,
+// while it is on.
+type unending struct {
+	vfs.FS
+	on *atomic.Bool
+}
+
+type unendingFile struct {
+	vfs.File
+	on *atomic.Bool
+}
+
+func (f unending) Update(name string) (vfs.File, error) {
+	file, err := f.FS.Update(name)
+	if err == nil && name == "lease/journal" {
+		file = unendingFile{file, f.on}
+	}
+	return file, err
+}
+
+func (f unendingFile) WriteAt(p []byte, at int64) (int, error) {
+	if f.on.Load() && bytes.Contains(p, []byte("e ")) {
+		return 0, syscall.ENOSPC
+	}
+	return f.File.WriteAt(p, at)
+}
+
+// P5, P7: a change whose end cannot be written to the journal stands, and others list the
+// directory.
+func TestJournalThatCannotBeEnded(t *testing.T) {
+	r := newRig(t)
+	var full atomic.Bool
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return unending{f, &full} }))
+	other := r.open("d", mib)
+	s.fill(1, 2, 10)
+	r.want("other", other.usage().Entries, 2)
+	full.Store(true)
+	r.want("put", words(s.put("k3", "v3"), s.Stats().Stores), "ok 3")
+	r.want("other", words(other.usage().Entries, other.audit()), "3 ok")
+	r.want("prune", words(said(s.Prune(background, small)), other.usage().Entries, other.audit()), "ok 1 ok")
+}
+
+// halfway is a file system on which no folder of an entry can be moved, and no key.bin of one
+// moved or removed.
+type halfway struct{ vfs.FS }
+
+func (f halfway) refuses(name string) bool {
+	entry, _ := path.Match(backend+"/*/*", name)
+	key, _ := path.Match(backend+"/*/*/key.bin", name)
+	return entry || key
+}
+
+func (f halfway) Rename(from, to string) error {
+	if f.refuses(from) {
+		return &vfs.Fault{Op: "rename", Name: from, Err: syscall.EACCES}
+	}
+	return f.FS.Rename(from, to)
+}
+
+func (f halfway) Remove(name string) error {
+	if f.refuses(name) {
+		return &vfs.Fault{Op: "remove", Name: name, Err: syscall.EACCES}
+	}
+	return f.FS.Remove(name)
+}
+
+func (f halfway) RemoveIf(name string, still func() bool) error {
+	if f.refuses(name) {
+		return &vfs.Fault{Op: "remove", Name: name, Err: syscall.EACCES}
+	}
+	return f.FS.RemoveIf(name, still)
+}
+
+// P5, P9: of an entry of which a part was moved and another cannot be, what was moved goes.
+func TestEvictedByHalf(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return halfway{f} }))
+	s.fill(1, 2, 10)
+	r.want("prune", said(s.Prune(background, 0)), "refused reason=degraded")
+	r.want("left in tmp/", r.names("d/tmp"), "[]")
+}
+
+// P5, P9: what could not be stored leaves nothing.
+func TestRefusedLeavesNothing(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib)
+	s.fill(1, 1, 10)
+	for i, op := range []string{"write", "rename"} {
+		r.fault(op, syscall.EIO)
+		r.want(op, s.put(fmt.Sprint("more", i), "v"), "refused reason=degraded")
+		r.heal()
+		r.want("left in tmp/ by "+op, r.names("d/tmp"), "[]")
+		r.clock(blobstore.LongestPause)
+	}
+}

@@ -284,3 +284,17 @@ func TestLateBlocksOfTheMinuteBefore(t *testing.T) {
 		r.want(words("put", i), s.usage().Entries, 4)
 	}
 }
+
+// P7: who opens evicts what takes more on the disk than is to be in use, also where its bytes
+// are few.
+func TestKeepFreeAtOpen(t *testing.T) {
+	r := newRig(t)
+	late, removed, taken := false, int64(0), int64(0)
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return frees{f, &late, &removed, &taken} }), func(c *blobstore.Config) { c.KeepFree = 0.5 })
+	s.fill(1, 40, 10)
+	r.want("entries", s.usage().Entries, 40)
+	taken = 250 * kib
+	s.reopen()
+	used := s.usage().DiskBytes
+	r.want("evicted", words(used < 300*kib, used > 150*kib), "true true")
+}
