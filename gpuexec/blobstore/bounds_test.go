@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -306,4 +307,48 @@ func TestRefusedLeavesNothing(t *testing.T) {
 		r.want("left in tmp/ by "+op, r.names("d/tmp"), "[]")
 		r.clock(blobstore.LongestPause)
 	}
+}
+
+// P7: an import exceeds the capacity by an eighth at most before it evicts.
+func TestImportExceedsByAnEighth(t *testing.T) {
+	blobstore.HoldLong(t)
+	const capacity = 32 // entries
+	r := newRig(t)
+	from := r.open("from", 4*mib)
+	from.fill(1, 100, 10)
+	var archive bytes.Buffer
+	_, err := from.Export(background, &archive)
+	r.must(err)
+	var mu sync.Mutex
+	entries, most := 0, 0
+	s := r.open("d", capacity*small, on(func(f vfs.FS) vfs.FS {
+		return moves{f, func(from, to string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.HasPrefix(to, backend+"/") {
+				entries++
+			}
+			if strings.HasPrefix(from, backend+"/") {
+				entries--
+			}
+			most = max(most, entries)
+		}}
+	}))
+	in, err := s.Import(background, &archive)
+	r.want("import", words(in.Taken, err, s.usage().Entries), words(100, nil, capacity))
+	r.want("at most", most <= capacity+capacity/8+1, true)
+}
+
+// moves tells of what was renamed.
+type moves struct {
+	vfs.FS
+	tell func(from, to string)
+}
+
+func (f moves) Rename(from, to string) error {
+	err := f.FS.Rename(from, to)
+	if err == nil {
+		f.tell(from, to)
+	}
+	return err
 }

@@ -257,3 +257,46 @@ func TestPowerLossAfterASweepGaveBack(t *testing.T) {
 		s.shut()
 	}
 }
+
+// after is a file system that calls then when the root was synced.
+type after struct {
+	vfs.FS
+	then *func()
+}
+
+func (f after) SyncDir(name string) error {
+	err := f.FS.SyncDir(name)
+	if then := *f.then; name == "." && then != nil {
+		*f.then = nil
+		then()
+	}
+	return err
+}
+
+// P10: the name of a backend's folder is synced again where another process has made the
+// folder anew while it was synced.
+func TestBackendMadeAgainDuringASync(t *testing.T) {
+	disk := crashfs.New(nil)
+	var then func()
+	open := func(f vfs.FS, level blobstore.Durability) *blobstore.Store {
+		s, err := blobstore.Open(background, powerConfig(f, level))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close(background) })
+		return s
+	}
+	s, other := open(after{disk, &then}, blobstore.Full), open(disk, blobstore.None)
+	then = func() {
+		if err := errors.Join(disk.RemoveAll(backend), other.Put(background, backend, "another", nil, 0)); err != nil {
+			t.Error(err)
+		}
+	}
+	err := errors.Join(s.Put(background, backend, "first", nil, 0), s.Put(background, backend, "k", []byte("v"), 0))
+	if err != nil || then != nil {
+		t.Fatal(err, then == nil)
+	}
+	if _, miss, err := open(disk.Clone(0, 1, nil), blobstore.Full).Get(background, backend, "k"); err != nil || !miss.None() {
+		t.Errorf("what was acknowledged is %v %v", miss, err)
+	}
+}

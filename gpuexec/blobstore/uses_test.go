@@ -3,6 +3,7 @@
 package blobstore_test
 
 import (
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -87,4 +88,44 @@ func TestUsesAreWrittenLater(t *testing.T) {
 	s.FlushUses()
 	other.fill(5, 5, 10)
 	r.want("have", other.has(1, 2, 3, 4, 5), []int{1, 3, 4, 5})
+}
+
+// P7: uses that the index has, and the files of uses too, count once.
+func TestUsesInIndexAndFileCountOnce(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 2*small, policy(blobstore.Cost))
+	r.want("put", words(s.put("k1", "v", putOptions{cost: 1}), s.put("k2", "v", putOptions{cost: 2.5}), s.get("k1")), "ok ok v")
+	s.FlushUses()
+	s.SaveIndex()
+	s.reopen()
+	r.want("put", s.put("k3", "v", putOptions{cost: 9}), "ok")
+	r.want("have", words(s.get("k1"), s.get("k2")), "miss reason=absent v")
+}
+
+// P7: uses that were noted of an entry do not count for another that has its place.
+func TestUsesNotedOfThePlaceBefore(t *testing.T) {
+	r := newRig(t)
+	s, other := r.open("d", mib), r.open("d", mib)
+	s.fill(1, 1, 10)
+	r.want("use", s.has(1), []int{1})
+	r.must(other.Prune(background, 0))
+	other.fill(1, 1, 10)
+	r.want("use", s.has(1), []int{1})
+	info, err := s.Inspect(background, backend+"/"+s.Bucket("k1")+"/0")
+	r.want("uses", words(info.Uses, err), "1 <nil>")
+}
+
+// P7: who closes after few uses does not write the index for them, however few entries there are.
+func TestFewUsesLeaveTheIndex(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, policy(blobstore.LRU))
+	s.fill(1, 10, 10)
+	s.SaveIndex()
+	s.reopen()
+	before, err := os.Stat(r.path("d/lease/index"))
+	r.must(err)
+	r.want("uses", len(s.has(1, 2, 3, 4, 5)), 5)
+	s.shut()
+	after, err := os.Stat(r.path("d/lease/index"))
+	r.want("the same file", words(err, os.SameFile(before, after)), "<nil> true")
 }
