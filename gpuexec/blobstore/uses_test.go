@@ -84,6 +84,7 @@ func TestUsesAreWrittenLater(t *testing.T) {
 	r.want("use", s.has(1), []int{1})
 	r.fault("rename", syscall.EIO)
 	s.FlushUses()
+	r.want("left in tmp/", r.names("d/tmp"), "[]")
 	r.heal()
 	s.FlushUses()
 	other.fill(5, 5, 10)
