@@ -9,7 +9,7 @@ import (
 )
 
 // C12: what one goroutine notes while it goes from core to core comes out in order: the
-// stamps of all cores are of one clock.
+// stamps of all cores are of one clock. What is dropped is counted where no other core counts.
 func TestOrderOverCores(t *testing.T) {
 	if !clock {
 		t.Skip("there are no stamps here")
@@ -40,6 +40,16 @@ func TestOrderOverCores(t *testing.T) {
 				return
 			}
 			l.Note(&i, 0)
+			l.drop(1)
+		}
+		counting := 0
+		for i := range l.stripes {
+			if l.stripes[i].dropped[1].Load() > 0 {
+				counting++
+			}
+		}
+		if counting < 2 || l.Dropped(1) != notes {
+			t.Errorf("%d cores count what is dropped in %d stripes, %d in all", len(cores), counting, l.Dropped(1))
 		}
 		var out []int
 		l.Drain(func(v *int) { out = append(out, *v) })
