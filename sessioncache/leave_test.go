@@ -5,7 +5,9 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/sessioncache"
 )
@@ -296,6 +298,34 @@ func TestLeavingAQuestion(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// F4, F9: who asks for a name and has left before the turn, when the group has gone since nobody
+// used it, does not have that come back: what it holds has been freed, or is being freed.
+func TestAskedOfAGroupThatHasGone(t *testing.T) {
+	p := open(t, sessioncache.Config{})
+	first := p.hold(1)
+	end := sync.OnceFunc(sessioncache.Stall(p.Session))
+	defer end()
+	first.Close() // which its turn looks at when the next one is closed, too
+	next := p.hold(1)
+	var made atomic.Int32
+	_, _, err := next.Get(&leaves{Context: bg}, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+		made.Add(1)
+		time.Sleep(20 * time.Millisecond) // meanwhile the group is torn
+		return p.value("v"), nil
+	})
+	wantError(t, "get", err, context.Canceled)
+	next.Close()
+	end()
+	sessioncache.InTurn(p.Session, func() {}) // after all these
+	eventually(t, func() bool { return p.Stats().Running == 0 }, func() any { return p.Stats().Running }, "creators", 0)
+	if err := p.Close(bg); err != nil {
+		t.Error(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	want(t, "freed of those that were made", p.mu.freed["v"], int(made.Load()))
 }
 
 // The session owns what Set is given, also where the caller's context panics.

@@ -13,6 +13,10 @@ func (s *state) ask(c *call) {
 		s.refuse(c, errClosed)
 		return
 	}
+	if !s.lives(c.group) { // the handle was closed meanwhile
+		s.refuse(c, errGroup)
+		return
+	}
 	if n := s.find(c); n != nil {
 		c.hit = true
 		s.hand(c, n)
