@@ -5,6 +5,7 @@ import (
 	"flag"
 	"math/rand/v2"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +25,46 @@ func TestScenarios(t *testing.T) {
 				t.Fatalf("%d operations, violations %q, %v", report.Operations, report.Violations, err)
 			}
 		})
+	}
+}
+
+// F9: nor does a value stay where a room lives for some milliseconds and most of its callers
+// leave early: what is told of those that left comes late, and much of it at its end.
+func TestShortLives(t *testing.T) {
+	const lives, workers, acts = 200, 8, 20
+	for _, s := range scenarios {
+		if s.name == "churn" || s.name == "deadlines" {
+			continue // want long ones
+		}
+		for i := range lives {
+			seed := uint64(i)
+			r := &run{name: s.name, seed: seed, duration: time.Second}
+			act, end, err := s.open(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			life, cancel := context.WithTimeout(context.Background(), time.Duration(i*5)*time.Second/1000/lives)
+			var callers sync.WaitGroup
+			for w := range workers {
+				callers.Go(func() {
+					random := rand.New(rand.NewPCG(seed, uint64(w)))
+					for i := 0; i < acts && life.Err() == nil; i++ {
+						asked, cancel := sometimes(life, random)
+						_ = act(asked, random)
+						cancel()
+					}
+				})
+			}
+			callers.Wait()
+			cancel()
+			if err := end(context.Background()); err != nil {
+				t.Error(err)
+			}
+			r.values.settle(r)
+			if len(r.mu.violations) > 0 {
+				t.Fatalf("life %d: %q", i, r.mu.violations)
+			}
+		}
 	}
 }
 
