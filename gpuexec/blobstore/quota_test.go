@@ -251,7 +251,7 @@ func TestWhatComesLateIsAHint(t *testing.T) {
 		"cut":     func(path string) error { return os.Truncate(path, 20) },
 		"a digit": func(path string) error { return rewrite(path, `^late \d`, "late 9") },
 		"a lie": func(path string) error {
-			return os.WriteFile(path, []byte(blobstore.Sealed(fmt.Sprint("late ", math.MaxInt64, " 0 0 ", time.Now().UnixNano(), " 0 0 0 "))), 0o600)
+			return os.WriteFile(path, []byte(blobstore.Sealed(fmt.Sprint("late ", int64(math.MaxInt64), " 0 0 ", time.Now().UnixNano(), " 0 0 0 "))), 0o600)
 		},
 		"a dir": func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
 	} {
