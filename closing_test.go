@@ -217,6 +217,15 @@ func TestRuntimeClosedFromWithin(t *testing.T) {
 				return kiln.Made[int]{Bytes: -1, Free: func() { panic("which is logged") }}, nil
 			}})
 		},
+		"the handler of a log that the memory limit tells": func(t *testing.T) {
+			r = open(t, kiln.Config{MemoryLimit: "1GiB", Logger: slog.New(telling{slog.DiscardHandler, func() { closes() }})})
+			g := group(t, session(t, r), 1)
+			defer g.Close()
+			if err := kiln.Set(ctx, g, "n", kiln.Made[int]{Bytes: 2 << 30}); err != nil { // in use: it cannot go
+				t.Fatal(err)
+			}
+			eventually(t, func() bool { return len(answers) == 1 })
+		},
 		"the artefacts' Evicted": func(t *testing.T) {
 			r = open(t, kiln.Config{Evicted: func(string, artefacts.Cause) { closes() }})
 			get(t, session(t, r), 1, nil)
@@ -257,8 +266,8 @@ func TestRuntimeClosedFromWithin(t *testing.T) {
 	}
 }
 
-// F8: so would the Free of what a creator of a session's Cache was given and left behind: its
-// context panics when the artefact has been made.
+// F6, F8: so would the Free of what a creator of a session's Cache was given and left behind: its
+// context panics when the artefact has been made. The creator does not wait for it.
 func TestRuntimeClosedByTheFreeOfWhatACreatorLeft(t *testing.T) {
 	actorstest.Bubble(t, func(t *testing.T) {
 		r := open(t, kiln.Config{ArtefactEntries: kiln.LimitOf(0)})
@@ -267,12 +276,13 @@ func TestRuntimeClosedByTheFreeOfWhatACreatorLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := leaves{ctx, new(atomic.Bool), make(chan struct{}), make(chan struct{}), make(chan struct{})}
-		answers := make(chan error, 1)
+		answers, told := make(chan error, 1), make(chan struct{})
 		go g.Get(ctx, "n", sessioncache.Options{}, func(context.Context) (sessioncache.Value, error) {
+			defer close(told)
 			_, _, err := r.Artefacts().Get(l, artefacts.Request{Key: "k", Create: func(context.Context) (artefacts.Built, error) {
 				close(l.began)
 				<-l.here
-				return artefacts.Built{Value: 1, Free: func() { answers <- closed(r) }}, nil
+				return artefacts.Built{Value: 1, Free: func() { answers <- closed(r); <-told }}, nil
 			}})
 			return sessioncache.Value{}, err
 		})
