@@ -73,7 +73,7 @@ func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, p
 			left(func() { guard.Call(n.Value.cell.Free, e.failed) })
 		}
 	}
-	e.log = guard.Logger(c.cfg.Logger, lend)
+	e.log = guard.Logger(c.cfg.Logger, actors.Go) // what Close waits for is in the zone when it logs
 	e.shell.gone.Init(lend, e.shell.letGo, e.failed)
 	e.shell.idle.Init(lend, func(n *node) { n.Value.cell.Unpin() }, e.failed)
 	e.ref = actors.Spawn(actors.Config{Name: "constants " + e.String(), Logger: e.log}, e.shell.handle)

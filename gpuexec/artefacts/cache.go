@@ -54,7 +54,7 @@ func Open(cfg Config) (*Cache, error) {
 		cfg.lend = actors.Go
 	}
 	c := &Cache{cfg: cfg, table: table.New[entry](cfg.Hash)}
-	c.log = guard.Logger(cfg.Logger, c.shell.zone.Lend(actors.Go))
+	c.log = guard.Logger(cfg.Logger, actors.Go) // what Close waits for is in the zone when it logs
 	c.counters.init()
 	c.debug = c.log.Enabled(context.Background(), slog.LevelDebug)
 	c.log.Debug("artefacts: opened", "entries", cfg.Entries.String(), "bytes", cfg.Bytes.String())
