@@ -323,30 +323,38 @@ func TestClosedByItsCompile(t *testing.T) {
 	}
 }
 
-// failed is the handler of a log that calls a function for each error.
-type failed struct {
+// warned is the handler of a log that calls a function for each warning and error.
+type warned struct {
 	slog.Handler
 	do func()
 }
 
-func (h failed) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelError }
-func (h failed) Handle(context.Context, slog.Record) error    { h.do(); return nil }
+func (h warned) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (h warned) Handle(context.Context, slog.Record) error    { h.do(); return nil }
 
-// F6, F8: so would the handler of its log.
+// F6, F8: so would the handler of its log, be it told of a driver or of a restart.
 func TestClosedByItsLog(t *testing.T) {
-	actorstest.Bubble(t, func(t *testing.T) {
-		f := &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error { panic("which is logged") }}
-		var e *gpuexec.Executor
-		answers := make(chan error, 100)
-		e = open(t, f, gpuexec.Config{Logger: slog.New(failed{slog.DiscardHandler, func() { answers <- e.Close(bg) }})})
-		if _, err := e.Compile(bg, source("k")); err == nil {
-			t.Error("compiled")
-		}
-		if err := <-answers; !errors.Is(err, fault.ErrCycle) {
-			t.Errorf("close: %v", err)
-		}
-		if err := e.Close(bg); err != nil {
-			t.Error(err)
-		}
-	})
+	for what, do := range map[string]func(*fakedevice.Backend, *gpuexec.Executor){
+		"a driver that panics": func(f *fakedevice.Backend, e *gpuexec.Executor) {
+			f.OnCompile = func(context.Context, gpuexec.Source) error { panic("which is logged") }
+			_, _ = e.Compile(bg, source("k"))
+		},
+		"a device that is lost": func(f *fakedevice.Backend, _ *gpuexec.Executor) { f.Lose() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			actorstest.Bubble(t, func(t *testing.T) {
+				f := &fakedevice.Backend{}
+				var e *gpuexec.Executor
+				answers := make(chan error, 100)
+				e = open(t, f, gpuexec.Config{Logger: slog.New(warned{slog.DiscardHandler, func() { answers <- e.Close(bg) }})})
+				do(f, e)
+				if err := <-answers; !errors.Is(err, fault.ErrCycle) {
+					t.Errorf("close: %v", err)
+				}
+				if err := e.Close(bg); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }

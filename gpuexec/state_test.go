@@ -93,6 +93,25 @@ func short(err error) string {
 	return err.Error()
 }
 
+// E1: nothing is kept of a job that has left, of those that it waited for neither.
+func TestNothingIsKeptOfWhoLeft(t *testing.T) {
+	left := math.MaxInt
+	s := newState[string](3, counted(&left))
+	s.up(1, 1, false, nil)
+	s.submit("a", false, nil, nil)
+	s.submit("b", false, nil, nil)
+	s.submit("c", false, []string{"a", "b"}, nil)
+	s.submit("d", false, []string{"b"}, nil)
+	s.withdraw("c", nil)
+	if len(s.after) != 1 || s.after["b"].Len() != 1 {
+		t.Errorf("others wait for %d jobs, want 1", len(s.after))
+	}
+	s.withdraw("d", nil)
+	if len(s.after) != 0 || len(s.held) != 0 {
+		t.Errorf("others wait for %d jobs, %d wait", len(s.after), len(s.held))
+	}
+}
+
 // E1: each event in each phase, as testdata/state.txt has it.
 func TestState(t *testing.T) {
 	text, err := os.ReadFile("testdata/state.txt")
