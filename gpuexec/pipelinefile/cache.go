@@ -69,7 +69,7 @@ func Open(ctx context.Context, cfg Config) (*Cache, error) {
 		cfg: cfg, live: table.New[*object](cfg.Hash), saving: newToken(), drained: make(chan struct{}),
 		identity: cfg.Identity.layout().Opened(),
 	}
-	c.log = guard.Logger(cfg.Logger, c.zone.Lend(actors.Go))
+	c.log = guard.Logger(cfg.Logger, actors.Go) // what Close waits for is in the zone when it logs
 	c.openDir, c.noDir = vfs.From(ctx)
 	c.mu.spirv = make(map[layout.Key][]uint32)
 	c.builds = flight.Locked[string, *object]{Mu: &c.mu, Lend: c.lendLocked, Scope: c}
