@@ -130,8 +130,7 @@ func (o *Promise) failure(err error) error {
 // Abandon. It comes before the owner gets the promise.
 func (o *Promise) watch() {
 	o.stop = context.AfterFunc(guard.Context(o.asked), func() { // perhaps before watch returns: stop is not for it
-		if o.over.CompareAndSwap(false, true) {
-			defer o.cancel(nil)
+		if o.finish() {
 			o.end(fault.ErrAbandoned)
 		}
 	})
