@@ -32,7 +32,8 @@ func TestDeepCreators(t *testing.T) {
 			below(t, room, reached{ctx, &times}, depth)
 			return times.Load()
 		}
-		if few, many := asked(10), asked(300); many > few {
+		// Whoever has to wait asks once more, which goes by time: ten are spared, not one a level.
+		if few, many := asked(10), asked(300); many > few+10 {
 			t.Errorf("%s: below 10 creators the first context is asked %d times, below 300 %d times", room, few, many)
 		}
 	}
