@@ -20,8 +20,10 @@ run: bin/kiln out ## drive a transformer's operations with a real trace; report,
 
 test: deps-drivers model test-race cross test-bench ## the whole test suite under the race detector, and the builds for all systems
 
+# Under the race detector cmd/kiln and gpuexec/blobstore take minutes, and on a machine with
+# other work more than the ten of go test.
 test-race:
-	CGO_ENABLED=1 $(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 25m $(TEST_FLAGS) ./...
 
 cross: ## build and vet for every system and architecture of README's table, without C
 	@for target in $(SYSTEMS); do \
