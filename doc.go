@@ -1,6 +1,6 @@
 // Package kiln computes every compiled kernel, primitive and prepared constant of
-// a training or inference process once, finds it in nanoseconds, keeps it within
-// its budget, and finds it again after a restart.
+// a training or inference process once, finds it in nanoseconds, and keeps it within
+// its budget. What has a blob is found again after a restart.
 //
 //	rt, err := kiln.Open(kiln.Config{StoreDir: dir})                     // one a process; zero values follow the environment
 //	session, err := rt.Session(kiln.SessionConfig{Name: "tenant-a"})     // one a predictor, executor or tenant

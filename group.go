@@ -79,7 +79,8 @@ func (g *Group) keep(l *artefacts.Lease) error {
 
 // Kernel gives the kernel of a source on an executor of this runtime, under a
 // name: the one that is there, one made from a stored blob, or a compiled one. It
-// is good until the group is closed; nobody has to release it. Names, groups and
+// is good until the group is closed. The caller must not call its Release: the cache
+// owns it. Names, groups and
 // sessions that ask for one source on one executor share one kernel. Executors
 // never share a live kernel; those of equal identity share stored blobs.
 //

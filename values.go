@@ -14,7 +14,10 @@ import (
 // after the last use. Made.Blob is not heeded. What Take gave keeps the key that it was
 // made from (SPEC G13).
 //
-// ErrTooLarge: it is more than the session's capacity in bytes; ErrClosed.
+// ErrTooLarge: it is more than the session's capacity in bytes, or than the floors of
+// other sessions leave of Config.SessionBytes; ErrClosed. Where it would fit but the others
+// hold too much, the error is nil, and the value is found through this group alone, until
+// that is closed (SPEC Q3).
 func Set[T any](ctx context.Context, g *Group, name string, m Made[T], o ...Option) error {
 	if g.none() {
 		if m.Free != nil {
