@@ -215,6 +215,40 @@ func TestResetsOverlap(t *testing.T) {
 	}
 }
 
+// G7: a reset of an owner that begins when another one has ended removes what a third, which
+// is under way still, has to remove.
+func TestResetBesideOneUnderWay(t *testing.T) {
+	c := unlimited(t)
+	next := 0
+	begin := func() *clearing {
+		t.Helper()
+		for range 2 * touched.Most {
+			w := &writing{use: c.use(strconv.Itoa(next)), name: "name", hash: c.published.placed("name"), options: Options{Owner: "owner"}}
+			if _, err := c.set(w); err != nil {
+				t.Fatal(err)
+			}
+			next++
+			c.touched.Turn()
+		}
+		left, err := c.reset("owner", nil)
+		if err != nil || left == nil {
+			t.Fatalf("%v, %v", left, err)
+		}
+		return left
+	}
+	first := begin()
+	begin()
+	c.turns(t, func() bool { return c.clear(first) })
+	last, err := c.reset("owner", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.turns(t, func() bool { return c.clear(last) })
+	if n := c.published.objects.Load(); n != 0 || len(c.clearing) != 0 {
+		t.Errorf("%d names after the last reset, %d resets under way", n, len(c.clearing))
+	}
+}
+
 // F6: however many groups of a shape wait for one name, the turn in which it is made is
 // short: most of them have the value, and not the name.
 func TestManyGroupsOfOneFlight(t *testing.T) {
