@@ -88,8 +88,9 @@ func TestStateOfASuccessorApart(t *testing.T) {
 	first.Value.cell.Drop() // its last lease; the actor is told late
 	second := held("1a", 4)
 	held("1c", 8) // evicts that
-	c.forget(first)
-	c.forget(second)
+	if c.forget(first) || !c.forget(second) {
+		t.Error("the one that has gone was taken for its successor")
+	}
 	if len(c.apart) != 1 || c.leased != mib {
 		t.Errorf("%d bytes leased of %d tensors apart", c.leased, len(c.apart))
 	}
