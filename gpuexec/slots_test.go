@@ -45,3 +45,31 @@ func TestLetThroughOnce(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// F5: while one that runs waits for nobody, a slot will be free: none is let through.
+func TestLetThroughWhereAllWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlots(2)
+		working, running, waiting := new(compiling), new(compiling), &compiling{through: make(chan struct{})}
+		for _, f := range []*compiling{working, running, waiting} {
+			f.Begin(t.Context(), s, "a compile")
+		}
+		s.put(s.mu.running, working)
+		s.put(s.mu.running, running)
+		s.put(s.mu.waiting, waiting)
+		ctx, leave := context.WithCancel(running.Context())
+		go func() { _, _ = flight.Ride[*Kernel](ctx, waitsFor{waiting}) }()
+		synctest.Wait()
+		for range 50 { // those that run are looked at in any order
+			time.Sleep(glance)
+			s.look(time.Now())
+		}
+		select {
+		case <-waiting.through:
+			t.Error("it is let through beside one that works")
+		default:
+		}
+		leave()
+		synctest.Wait()
+	})
+}
