@@ -147,6 +147,67 @@ func TestMailboxIsHandledByWhoWaits(t *testing.T) {
 	}
 }
 
+// A goroutine that was called, and comes while one that waits handles messages, handles none
+// beside it.
+func TestMailboxIsHandledByOne(t *testing.T) {
+	var d later
+	m := newMailbox()
+	h := &handled{box: m}
+	m.RegisterHandlers(h, &d)
+	m.PostUserMessage(1) // for which a goroutine is called
+	m.hand(2, func() {   // before its turns
+		d.scheduled[0]()
+		if len(h.messages) != 0 {
+			t.Errorf("%v were handled beside the one that waits", h.messages)
+		}
+	}, nil)
+	if !slices.Equal(h.messages, []any{1, 2}) {
+		t.Errorf("handled %v", h.messages)
+	}
+}
+
+// A queue keeps nothing of what was taken out of it: not behind what was moved to its
+// beginning, nor the room of very many.
+func TestQueueKeepsNothing(t *testing.T) {
+	var q queue
+	for range 3 {
+		q.push(1)
+	}
+	for len(q.items) < cap(q.items) {
+		q.push(1)
+	}
+	for range len(q.items) - 1 {
+		q.pop()
+	}
+	q.push(1) // moves what is left
+	for _, v := range q.items[q.len():cap(q.items)] {
+		if v != nil {
+			t.Fatalf("%v is kept behind %v", v, q.items)
+		}
+	}
+	for range 1 << 12 {
+		q.push(1)
+	}
+	for q.len() > 0 {
+		q.pop()
+	}
+	if n := cap(q.items); n > 1<<10 {
+		t.Errorf("an empty queue keeps %d places", n)
+	}
+}
+
+// A Do that sends nothing since the actor has ended says so as one that does.
+func TestDoAfterTheEnd(t *testing.T) {
+	r := Spawn(Config{}, func(int) { t.Error("a turn after the end") })
+	if err := r.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	sent := 0
+	if r.Do(1, func() { sent++ }) || sent != 1 {
+		t.Errorf("told %d times that it was sent, want once, and that it was not handled", sent)
+	}
+}
+
 // Queued counts what waits for the next turns, and what is sent later does not change
 // what it said.
 func TestQueued(t *testing.T) {

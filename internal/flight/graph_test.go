@@ -247,6 +247,59 @@ func TestOwnedUnderOwned(t *testing.T) {
 	}
 }
 
+// F5, T3: a wait that is refused for what its code owns leaves nothing of what its creator
+// would have waited for, too.
+func TestRefusedWaitLeavesNoEdges(t *testing.T) {
+	creator, other := New[int](context.Background(), "room", "creator"), New[int](context.Background(), "room", "other")
+	owned := New[int](creator.Context(), "constants", "owned")
+	id := identityOf(owned.Own(creator.Context()))
+	if len(id.nodes) != 2 || !enter([]*node{&other.node}, &owned.node) {
+		t.Fatal("a circle too early")
+	}
+	if enter(id.nodes, &other.node) {
+		t.Error("the circle through what the code owns is not found")
+	}
+	if n := other.node.edgesIn(); n != 0 {
+		t.Errorf("%d edges of the wait that was refused are left", n)
+	}
+	exit([]*node{&other.node}, &owned.node)
+	for _, f := range []*Flight[int]{owned, other, creator} {
+		f.Finish(0, nil, nil)
+	}
+}
+
+// F5, T6: a flight that follows another is awaited by nobody on behalf of the one before.
+func TestFollowLetsGoOfTheLast(t *testing.T) {
+	var line, last, next Flight[int]
+	for _, f := range []*Flight[int]{&line, &last, &next} {
+		f.Begin(context.Background(), "room", "a flight")
+	}
+	line.Follow(&last, nil)
+	line.Follow(&next, &last)
+	if last.node.edgesIn() != 0 || next.node.edgesIn() != 1 {
+		t.Errorf("%d edges to the last, %d to the next; want 0 and 1", last.node.edgesIn(), next.node.edgesIn())
+	}
+	for _, f := range []*Flight[int]{&line, &last, &next} {
+		f.Finish(0, nil, nil)
+	}
+}
+
+// F8: code knows all rooms in whose flights it runs, however many lie in between.
+func TestInsideOfManyRooms(t *testing.T) {
+	ctx, rooms := context.Background(), []string{"a", "b", "c", "b", "d"}
+	for i, room := range rooms {
+		ctx = New[int](ctx, room, strconv.Itoa(i)).Context()
+	}
+	for _, room := range rooms {
+		if !Inside(ctx, room) {
+			t.Errorf("not inside of %s", room)
+		}
+	}
+	if Inside(ctx, "e") {
+		t.Error("inside of a room that has no flight here")
+	}
+}
+
 // F5, F6: a search for a circle costs as much as the shorter side has, however long a chain of
 // flights is at the other; and it finds the circle.
 func TestSearchOfLongChains(t *testing.T) {

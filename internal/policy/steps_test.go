@@ -2,6 +2,7 @@ package policy
 
 import (
 	"math/bits"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -43,6 +44,59 @@ func dropped(p *Policy) (n int) {
 		}
 	}
 	return n
+}
+
+// S3: a group that was found busy and goes is as free as others when it comes back.
+func TestBusyGroupThatComesBack(t *testing.T) {
+	p := full(t, Duel, 2, 1)
+	first, second := p.Resident(numbered(t, 0)), p.Resident(numbered(t, 1))
+	ask := func(g *Group) Standing {
+		if g == first {
+			return Busy
+		}
+		return Free
+	}
+	if g := p.Victim(ask, Busy); g != second {
+		t.Fatalf("victim %v, want the one that is free", g.Shape())
+	}
+	p.Remove(first)
+	first = p.Admit(numbered(t, 0), 1, 1)
+	for range 10 {
+		p.Use(second)
+	}
+	if g := p.Victim(nil, Busy); g != first {
+		t.Errorf("victim %v, want the one that came back and was not used", g.Shape())
+	}
+}
+
+// S1: a heap from whose middle groups are taken gives the lowest still.
+func TestHeapWithoutSome(t *testing.T) {
+	const groups = 200
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		h, left := heap{kind: byShadow}, make(map[*Group]bool)
+		for i := range groups {
+			g := &Group{last: uint64(i + 1), count: count{sum: float64(random.IntN(groups))}}
+			h.push(g)
+			left[g] = true
+		}
+		for g := range left {
+			if random.IntN(2) == 0 {
+				h.remove(g)
+				delete(left, g)
+			}
+		}
+		for len(left) > 0 {
+			low := h.lowest()
+			for g := range left {
+				if g.rank().below(low.rank()) {
+					t.Fatalf("the lowest of %d is %v, and there is %v", len(left), low.rank(), g.rank())
+				}
+			}
+			h.remove(low)
+			delete(left, low)
+		}
+	}
 }
 
 // S6: after the capacity was lowered by far nearly all groups are late; each request has a
