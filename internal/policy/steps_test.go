@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"cmp"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -96,6 +98,68 @@ func TestHeapWithoutSome(t *testing.T) {
 			h.remove(low)
 			delete(left, low)
 		}
+	}
+}
+
+// S1: a tree has its groups by place, in whatever order they come and go, and knows the last.
+func TestTree(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 10 {
+		var at tree
+		var in []*Group
+		for number := range 300 {
+			if i := random.IntN(len(in) + 1); number%3 == 2 && i < len(in) {
+				at.remove(in[i])
+				in = slices.Delete(in, i, i+1)
+			} else {
+				g := &Group{number: uint64(number + 1)}
+				at.push(g, uint64(random.IntN(100)))
+				in = append(in, g)
+			}
+			slices.SortFunc(in, func(a, b *Group) int {
+				return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.branch.number, b.branch.number))
+			})
+			var all []*Group
+			for g := at.after(place{}); g != nil; g = at.after(g.place) {
+				all = append(all, g)
+			}
+			if !slices.Equal(all, in) || at.len != len(in) || at.last != slices.MaxFunc(append(in, nil), later) {
+				t.Fatalf("%d groups, want %d, or they are in another order", len(all), len(in))
+			}
+			checkUp(t, at.root, nil)
+		}
+	}
+}
+
+// later puts nil before all.
+func later(a, b *Group) int {
+	switch {
+	case a == b:
+		return 0
+	case a == nil || b != nil && a.place.below(b.place):
+		return -1
+	}
+	return 1
+}
+
+// checkUp looks whether all groups of a tree know what is above them, which comes first by chance.
+func checkUp(t *testing.T, g, up *Group) {
+	t.Helper()
+	if g == nil {
+		return
+	}
+	if g.up != up || up != nil && g.mixed > up.mixed {
+		t.Fatalf("group %d is below another than it knows", g.branch.number)
+	}
+	checkUp(t, g.less, g)
+	checkUp(t, g.more, g)
+}
+
+// S1: a use counts as much as eras have passed since.
+func TestCountsOfEarlierEras(t *testing.T) {
+	old, young := count{sum: 0x1p520, era: 1}, count{sum: 1, era: 3}
+	if !old.below(young) || young.below(old) || !(count{sum: 1, era: 2}).below(count{sum: 0x1p520, era: 1}) {
+		t.Error("a count of two eras ago outweighs one of today, or one of the era before does not")
 	}
 }
 

@@ -175,6 +175,9 @@ func checkMoves(t *testing.T, tab *table.Table[int], each int) {
 		if now := tab.Moving(); now < before-most || now > 0 && before > 0 && now >= before {
 			t.Fatalf("with %d nodes %d slots of %d are left to move", tab.Len(), now, before)
 		} else if now > before {
+			if before > most {
+				t.Fatalf("with %d nodes %d slots are still to move when the next move begins", tab.Len(), before)
+			}
 			moves++
 		}
 	}
@@ -257,5 +260,48 @@ func TestWalkInSteps(t *testing.T) {
 	}
 	if given < nodes || given > nodes+1 || tab.Len() > 1 || slots >= 16*nodes {
 		t.Errorf("%d nodes given, %d left, for %d slots", given, tab.Len(), slots)
+	}
+}
+
+// G7: nor does a walk miss a node that stays where the table becomes smaller between its steps,
+// or say that it looked at nothing while nodes move.
+func TestWalkBesideManyChanges(t *testing.T) {
+	const stay, most = 10_000, 64
+	tab := table.New[int](nil)
+	put := func(i int) *table.Node[int] {
+		n := tab.NewNode(strconv.Itoa(i), 0)
+		tab.Put(n)
+		return n
+	}
+	var others []*table.Node[int]
+	for i := range 4 * stay {
+		if n := put(i); i >= stay {
+			others = append(others, n)
+		}
+	}
+	var w table.Walk[int]
+	given := make(map[string]bool)
+	for next, over := 4*stay, false; !over; {
+		var looked int
+		looked, over = w.Step(tab, most, func(n *table.Node[int]) { given[n.Key] = true })
+		if looked == 0 && !over {
+			t.Fatal("a step that is not the last looked at nothing")
+		}
+		if len(given) < 2*stay || next > 20*stay {
+			continue
+		}
+		for range min(500, len(others)) {
+			tab.Remove(others[0])
+			others = others[1:]
+		}
+		for range 500 {
+			tab.Remove(put(next))
+			next++
+		}
+	}
+	for i := range stay {
+		if !given[strconv.Itoa(i)] {
+			t.Fatalf("node %d was not given", i)
+		}
 	}
 }
