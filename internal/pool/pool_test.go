@@ -263,6 +263,13 @@ func TestFloors(t *testing.T) {
 	if b.reserve(1) || m.reserve(1) {
 		t.Error("a floor of 60 beside 40")
 	}
+	if !m.claim(1) || len(b.gifts) != 2 || b.gifts[1].Bytes != 1 {
+		t.Fatalf("m wants 1 beyond its floor: b was asked for %v", b.gifts[1:])
+	}
+	b.gifts[1].Answered()
+	if m.ended[2].Accept() {
+		t.Error("b gave nothing, and m has it")
+	}
 	m.Release(60)
 	m.Leave()
 	if !b.reserve(60) {
