@@ -2,7 +2,9 @@ package sessioncache
 
 import (
 	"fmt"
+	"runtime"
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kiln-cache/kiln/internal/policy"
@@ -246,6 +248,79 @@ func TestResetBesideOneUnderWay(t *testing.T) {
 	c.turns(t, func() bool { return c.clear(last) })
 	if n := c.published.objects.Load(); n != 0 || len(c.clearing) != 0 {
 		t.Errorf("%d names after the last reset, %d resets under way", n, len(c.clearing))
+	}
+}
+
+// G2, F6: while the surplus goes, in several turns, what is there is the capacity.
+func TestCapacityWhileTheSurplusGoes(t *testing.T) {
+	const groups = 2 * touched.Most
+	for what, lowered := range map[string][2]Limit{"groups": {LimitOf(1), {}}, "bytes": {{}, LimitOf(1)}} {
+		c := unlimited(t)
+		for i := range groups {
+			w := &writing{use: c.use(strconv.Itoa(i)), name: "name", hash: c.published.placed("name"), value: Value{Bytes: 1}}
+			if _, err := c.set(w); err != nil {
+				t.Fatal(err)
+			}
+			c.touched.Turn()
+		}
+		if err := c.resize(lowered[0], lowered[1]); err != nil {
+			t.Fatal(err)
+		}
+		turns := 0
+		n := c.turns(t, func() bool {
+			done := c.surplus(&turns)
+			has, may := c.published.bytes.Load(), c.published.capacity()
+			if !may.Bytes.Allows(has) || !may.Groups.Allows(c.published.groups.Load()) {
+				t.Fatalf("%s: %d bytes of %v", what, has, may)
+			}
+			return done
+		})
+		if n < 2 || c.published.groups.Load() != 1 {
+			t.Errorf("%s: %d groups are left after %d turns", what, c.published.groups.Load(), n)
+		}
+	}
+}
+
+// await waits, at once awake, until a counter has come as far.
+func await(counter *atomic.Int64, i int64) {
+	for n := 1; counter.Load() < i; n++ {
+		if n%1024 == 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// S3: of a group's last user and the turn that asks whether it is free one sees the other:
+// else the policy would pass over it for ever.
+func TestLastUserIsSeenOrTells(t *testing.T) {
+	const rounds = 20_000
+	c := unlimited(t)
+	g := c.published.newGroup(c.use("1").compiled, 1)
+	n := c.newNode(g, 1, "n", Options{}, Value{})
+	var told atomic.Bool
+	c.published.tell = func(message) bool { told.Store(true); return true }
+	var round, ended atomic.Int64
+	var lease *Lease
+	go func() {
+		for i := int64(1); i <= rounds; i++ {
+			await(&round, i)
+			lease.End()
+			ended.Store(i)
+		}
+	}()
+	for i := int64(1); i <= rounds; i++ {
+		told.Store(false)
+		g.aside.Store(false)
+		lease, _ = Ref{n}.Acquire()
+		round.Store(i)
+		for range i % 512 { // so that they meet at any point
+			runtime.KeepAlive(i)
+		}
+		free := g.free()
+		await(&ended, i)
+		if !free && !told.Load() {
+			t.Fatal("its last user has left, and nobody knows")
+		}
 	}
 }
 

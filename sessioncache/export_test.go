@@ -86,3 +86,9 @@ func Adopted(h *Group) int {
 	defer h.mu.Unlock()
 	return len(h.mu.adopted)
 }
+
+// Waiting is how many values wait until other sessions have made room for them.
+func Waiting(s *Session) int {
+	n, _ := look(context.Background(), s, "waiting", func(st *state) int { return st.share.held })
+	return n
+}

@@ -8,11 +8,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
@@ -333,6 +335,37 @@ func TestCloseLeavesThePool(t *testing.T) {
 	used, drawn := p.Use()
 	want(t, "used", used, 100)
 	want(t, "drawn", drawn, 100)
+}
+
+// F8, Q1: a session that closes while a value of it waits for room waits for the answer of
+// whoever was asked: then the value is freed, and nothing of the pool is kept for it.
+func TestCloseWhileAValueWaitsForRoom(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		p := newPool(t, 100)
+		a, b := open(t, tenant(p, 0, 100)), open(t, tenant(p, 0, 100))
+		if err := a.sized(1, "x", "a", 100); err != nil {
+			t.Fatal(err)
+		}
+		goOn := sessioncache.Stall(a.Session)
+		answered, closed := make(chan error, 1), make(chan error, 1)
+		go func() { answered <- b.sized(1, "x", "v", 40) }()
+		synctest.Wait()
+		want(t, "waiting", sessioncache.Waiting(b.Session), 1)
+		go func() { closed <- b.Close(bg) }()
+		synctest.Wait()
+		if len(closed) > 0 {
+			t.Error("closed before the other session has answered")
+		}
+		goOn()
+		if err := <-closed; err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, "the set", <-answered, fault.ErrClosed)
+		b.freed("v", 1)
+		if used, drawn := p.Use(); used != a.Bytes() || drawn != used {
+			t.Errorf("%d bytes used and %d drawn, where the other has %d", used, drawn, a.Bytes())
+		}
+	})
 }
 
 // The pool against what its sessions hold, whatever they do.
