@@ -4,6 +4,8 @@ package blobstore_test
 
 import (
 	"context"
+	"crypto/ed25519"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -125,6 +127,27 @@ func TestStoredMeanwhile(t *testing.T) {
 	r.want("late put", <-done, "ok")
 	r.want("entries, stores", words(b.usage().Entries, a.Stats().Stores), "1 0")
 	r.want("get", a.get("k"), "first")
+	r.want("audit", a.audit(), "ok")
+}
+
+// P8, P15: of two that store what neither would load, both past the first look, the second
+// is refused as it would be a moment later.
+func TestUselessStoredMeanwhile(t *testing.T) {
+	r := newRig(t)
+	public, _, err := ed25519.GenerateKey(nil)
+	r.must(err)
+	r.write(r.path("trust.json"), fmt.Appendf(nil, `{"keys":[{"id":"ci","public":%q}]}`, base64.StdEncoding.EncodeToString(public)))
+	trusting := func(c *blobstore.Config) { c.Trust = r.path("trust.json") }
+	late := newStall("after mkdir tmp/*") // before it has the lock
+	a, b := r.open("d", mib, trusting, late.config), r.open("d", mib, trusting)
+	done := make(chan string)
+	go func() { done <- a.put("k", "late") }()
+	<-late.reached
+	r.want("put", b.put("k", "first"), "ok")
+	close(late.resume)
+	r.want("late put", <-done, "refused reason=unsigned")
+	r.want("entries, stores, counted", words(b.usage().Entries, a.Stats().Stores, a.Count(fault.Unsigned)), "1 0 1")
+	r.want("left in tmp/", len(r.names("d/tmp")), 0)
 	r.want("audit", a.audit(), "ok")
 }
 

@@ -121,8 +121,7 @@ func (w *writing) run(ctx context.Context, op string) error {
 		return nil
 	}
 	if w.repeats(f) {
-		s.stats.reason(w.useless.Reason)
-		return refused(op, w.backend, w.key, w.useless, errors.New("the key has an entry that this store would not load either"))
+		return w.repeated(op)
 	}
 	err := s.writes.allow(s.cfg.Now())
 	if err == nil {
@@ -132,6 +131,9 @@ func (w *writing) run(ctx context.Context, op string) error {
 		if err == nil {
 			s.writes.succeeded()
 			s.maybeSweep()
+			if w.place == "" && w.found == nil { // others have stored such a one since the first look
+				return w.repeated(op)
+			}
 			return nil
 		}
 		if err == errTooLarge {
@@ -150,6 +152,11 @@ func (w *writing) run(ctx context.Context, op string) error {
 		return ctx.Err()
 	}
 	return w.failed(op, err)
+}
+
+func (w *writing) repeated(op string) error {
+	w.s.stats.reason(w.useless.Reason)
+	return refused(op, w.backend, w.key, w.useless, errors.New("the key has an entry that this store would not load either"))
 }
 
 func (w *writing) tooLarge(op string) error {
