@@ -325,6 +325,19 @@ func TestSyncIsMadeAgain(t *testing.T) {
 	r.want("after a loss of power", words(string(b.Payload), miss.Reason, err), "v  <nil>")
 }
 
+// P10: a put that finds an entry which cannot be synced is no success.
+func TestFoundThatCannotBeSynced(t *testing.T) {
+	r := newRig(t)
+	r.open("d", mib).put("k", "v") // by a store that syncs nothing
+	s := r.open("d", mib, sync_(blobstore.Full))
+	for _, op := range []string{"sync", "syncdir"} {
+		r.fault(op, syscall.EIO)
+		r.want(op+" fails", s.put("k", "w"), "refused reason=degraded")
+		r.heal()
+	}
+	r.want("synced, stores", words(s.put("k", "w"), s.Stats().Stores), "ok 0")
+}
+
 // P10: an entry that was evicted, and stored again from an archive by a store that syncs
 // nothing, is synced again, though this process has synced the same bytes before.
 func TestFoundAgainIsDurable(t *testing.T) {

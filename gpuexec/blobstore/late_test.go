@@ -151,6 +151,23 @@ func TestUselessStoredMeanwhile(t *testing.T) {
 	r.want("audit", a.audit(), "ok")
 }
 
+// P5: a put whose caller did not wait longer, as others had the lock, says nothing of the disk:
+// the next one is tried at once.
+func TestGivenUpIsNoFault(t *testing.T) {
+	r := newRig(t)
+	late := newStall("mkdir test/*") // under the lock
+	a, b := r.open("d", mib), r.open("d", mib, late.config)
+	done := make(chan string)
+	go func() { done <- b.put("k", "v") }()
+	<-late.reached
+	ctx, cancel := context.WithTimeout(background, 50*time.Millisecond)
+	defer cancel()
+	err := a.Put(ctx, backend, "j", []byte("v"), 0)
+	close(late.resume)
+	r.want("given up, other put", words(errors.Is(err, context.DeadlineExceeded), <-done), "true ok")
+	r.want("next put, degraded", words(a.put("j", "v"), a.Count(fault.Degraded)), "ok 0")
+}
+
 // P8: who stands still between taking the directory lock and publishing, and is
 // passed over by one that stores the same key, succeeds and leaves that entry.
 func TestPassedOverBeforePublishing(t *testing.T) {

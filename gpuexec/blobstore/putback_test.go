@@ -142,45 +142,58 @@ func TestLateRemoverOfTheRigid(t *testing.T) {
 	}
 }
 
-// P10: what a late evictor has moved and put back is as durable as it was before.
+// P10: what a late evictor has moved and put back is as durable as it was before: the folder of
+// an entry, or where that cannot be moved one file after the other, or where those cannot either,
+// the file that it was about to remove.
 func TestPowerLossAfterALateMover(t *testing.T) {
-	disk, late := crashfs.New(nil), newStall("rename tmp/*")
-	late.FS = disk
-	open := func(f vfs.FS, level blobstore.Durability) *blobstore.Store {
-		cfg := powerConfig(f, level)
-		cfg.Lease, cfg.Hash = 200*time.Millisecond, func(string) uint64 { return 7 }
-		s, err := blobstore.Open(background, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = s.Close(background) })
-		return s
-	}
-	b := open(disk, blobstore.Full)
-	for _, key := range []string{"old", "older"} {
-		if err := b.Put(background, backend, key, []byte("v"), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	a := open(late, blobstore.None)
-	done := make(chan error)
-	go func() { done <- a.Prune(background, small) }()
-	<-late.reached
-	if err := errors.Join(b.Prune(background, 0), b.Put(background, backend, "new", []byte("v"), 0)); err != nil {
-		t.Fatal(err)
-	}
-	close(late.resume)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	lost := 0
-	for seed := range 50 {
-		if _, miss, err := open(disk.Clone(0.5, uint64(seed), nil), blobstore.Full).Get(background, backend, "new"); err != nil || !miss.None() {
-			lost++
-		}
-	}
-	if lost > 0 {
-		t.Errorf("what was acknowledged is gone after %d of 50 losses of power", lost)
+	for how, c := range map[string]struct {
+		at   string
+		wrap func(late *stall) vfs.FS
+	}{
+		"moves the folder": {"rename tmp/*", func(late *stall) vfs.FS { return late }},
+		"moves the files":  {"rename tmp/*/kernel.bin", func(late *stall) vfs.FS { return &overlay{late, func(string) bool { return true }, false} }},
+		"removes them":     {"rename " + backend + "/7/0/*", func(late *stall) vfs.FS { return brimful{late} }},
+	} {
+		t.Run(how, func(t *testing.T) {
+			disk, late := crashfs.New(nil), newStall(c.at)
+			late.FS = disk
+			open := func(f vfs.FS, level blobstore.Durability) *blobstore.Store {
+				cfg := powerConfig(f, level)
+				cfg.Lease, cfg.Hash = 200*time.Millisecond, func(string) uint64 { return 7 }
+				s, err := blobstore.Open(background, cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = s.Close(background) })
+				return s
+			}
+			b := open(disk, blobstore.Full)
+			for _, key := range []string{"old", "older"} {
+				if err := b.Put(background, backend, key, []byte("v"), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a := open(c.wrap(late), blobstore.None)
+			done := make(chan error)
+			go func() { done <- a.Prune(background, small) }()
+			<-late.reached
+			if err := errors.Join(b.Prune(background, 0), b.Put(background, backend, "new", []byte("v"), 0)); err != nil {
+				t.Fatal(err)
+			}
+			close(late.resume)
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			lost := 0
+			for seed := range 50 {
+				if _, miss, err := open(disk.Clone(0.5, uint64(seed), nil), blobstore.Full).Get(background, backend, "new"); err != nil || !miss.None() {
+					lost++
+				}
+			}
+			if lost > 0 {
+				t.Errorf("what was acknowledged is gone after %d of 50 losses of power", lost)
+			}
+		})
 	}
 }
 
