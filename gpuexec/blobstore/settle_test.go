@@ -337,3 +337,51 @@ func TestStoppedWhileItPutsBack(t *testing.T) {
 	text, _, _ := strings.Cut(string(r.read(r.path("d/lease/settings"))), "\n")
 	r.want("settings", text, "capacity 4194304")
 }
+
+// P7: settings whose numbers no sequence reaches, or is below, count as given before all others.
+func TestSettingsOfNoSequence(t *testing.T) {
+	for _, given := range []string{"9223372036854775807 9223372036854775807", "9223372036854775807 1", "1 -1"} {
+		r := newRig(t)
+		r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+		r.write(r.path("d/lease/settings"), []byte(blobstore.Sealed("capacity 2097152\npolicy fifo\ngiven "+given+"\n")))
+		s := r.open("d", mib, onlyPolicy)
+		r.want("capacity, put", words(s.usage().Capacity, s.put("k", "v")), words(limit.Of(2*mib), "ok"))
+		_, text, _ := strings.Cut(string(r.read(r.path("d/lease/settings"))), "given ")
+		var capacityAt, policyAt int64
+		_, err := fmt.Sscan(text, &capacityAt, &policyAt)
+		r.want(given, words(err, capacityAt, policyAt > 0, policyAt <= r.now().UnixNano()), "<nil> 0 true true")
+	}
+}
+
+// P7, P8: what is given after the clock was set back is later than what a process gave before
+// that was killed, and that the directory does not have yet.
+func TestGivesUnderAClockThatWentBackAfterOneThatWasKilled(t *testing.T) {
+	r := newRig(t)
+	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+	r.killedWhileItSettled()
+	dead := strings.Repeat("0", 40) + ".settings"
+	ahead := func(d time.Duration) int64 { return r.now().Add(d).UnixNano() }
+	r.write(r.path("d/lease/settings"), []byte(blobstore.Sealed(fmt.Sprintf("capacity 2097152\npolicy fifo\ndraft %s ab\ngiven %d 1\n", dead, ahead(2*time.Hour)))))
+	old := r.now().Add(-2 * time.Hour)
+	r.write(r.path("d/tmp/"+dead), []byte(blobstore.Sealed(fmt.Sprintf("capacity 3145728\npolicy fifo\ndraft other.settings ab\ngiven %d 1\n", ahead(time.Hour)))))
+	r.must(os.Chtimes(r.path("d/tmp/"+dead), old, old))
+	s := r.open("d", mib, policy(blobstore.FIFO))
+	r.want("capacity, left", words(s.usage().Capacity, r.names("d/tmp")), words(limit.Of(mib), "[]"))
+}
+
+// P7: who cannot write what it owes to others goes by what the directory says, and not by what
+// it gave before.
+func TestOwesWhatItCannotWrite(t *testing.T) {
+	r := newRig(t)
+	full := atomic.Bool{}
+	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+	s := r.open("d", 500*kib, policy(blobstore.FIFO), on(func(f vfs.FS) vfs.FS { return undrafted{f, &full} }))
+	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
+	s.fill(1, 10, 90*kib)
+	r.killedWhileItSettled()
+	r.write(r.path("d/lease/settings"), []byte(blobstore.Sealed("capacity 2097152\npolicy fifo\ngiven 2 1\n")))
+	full.Store(true)
+	r.clock(2 * time.Hour) // the next store sweeps
+	s.fill(11, 12, 90*kib)
+	r.want("left in tmp/, entries", words(len(r.names("d/tmp")), s.usage().Entries), "1 12")
+}
