@@ -14,6 +14,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/frame"
 )
 
 // One archive carries a store's entries, each verified on the way in.
@@ -136,6 +137,30 @@ func TestHostileArchive(t *testing.T) {
 	trusting := r.open("t", mib, func(c *blobstore.Config) { c.Trust = r.path("trust.json") })
 	in, err = trusting.Import(background, &plain)
 	r.want("unsigned", words(in.Taken, in.Rejected[fault.Unsigned], err), "0 1 <nil>")
+}
+
+// P12: an entry of an archive whose producer has no library or no build is not taken.
+func TestArchiveOfTheUnknown(t *testing.T) {
+	r := newRig(t)
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for i, id := range []frame.Identity{{Library: "1.0"}, {Build: "b1"}} {
+		key := fmt.Sprint("k", i)
+		file, err := frame.Encode(frame.ID{Backend: backend, Key: key}, frame.Entry{Created: r.now(), Identity: id, Payload: []byte("v")}, nil)
+		r.must(err)
+		file.Seal(frame.ID{Backend: backend, Key: key})
+		for _, part := range []struct {
+			name string
+			text []byte
+		}{{"key.bin", []byte(key)}, {"kernel.bin", append(file.Head, file.Payload...)}} {
+			r.must(w.WriteHeader(&tar.Header{Name: fmt.Sprintf("%s/%d/0/%s", backend, i, part.name), Mode: 0o600, Size: int64(len(part.text))}))
+			_, err := w.Write(part.text)
+			r.must(err)
+		}
+	}
+	r.must(w.Close())
+	s := r.open("d", mib)
+	r.want("import, entries", words(s.bring(archive.Bytes()), s.usage().Entries), "map[disabled:2] 0")
 }
 
 // P3, P4: an archive's file with holes is refused before it is filled with them.

@@ -406,6 +406,33 @@ func TestUselessTwice(t *testing.T) {
 	r.want("for this machine", words(s.put("k", "here"), s.get("k"), s.usage().Entries), "ok here 3")
 }
 
+// P14, P15: what lies in a base does not keep the directory from having its own, though this
+// store would load neither.
+func TestUselessInABase(t *testing.T) {
+	r := newRig(t)
+	r.write(r.path("trust.json"), []byte(`{"keys":[]}`))
+	base := r.open("base", mib)
+	r.want("put", base.put("k", "v"), "ok")
+	s := r.open("d", mib, func(c *blobstore.Config) { c.Bases, c.Trust = []string{base.cfg.Dir}, r.path("trust.json") })
+	r.want("first, second", words(s.put("k", "v"), s.put("k", "v"), s.usage().Entries), "ok refused reason=unsigned 1")
+}
+
+// P4, P15: of an entry whose signature does not count nothing else is believed: it is the
+// farthest.
+func TestUnsignedIsFarthest(t *testing.T) {
+	r := newRig(t)
+	public, private, err := ed25519.GenerateKey(nil)
+	r.must(err)
+	r.write(r.path("trust.json"), fmt.Appendf(nil, `{"keys":[{"id":"ci","public":%q}]}`, base64.StdEncoding.EncodeToString(public)))
+	trusting := func(c *blobstore.Config) { c.Trust = r.path("trust.json") }
+	r.open("d", mib).put("k", "plain")
+	r.id.Library, r.id.Driver = "0", "old"
+	r.open("d", mib, trusting, func(c *blobstore.Config) { c.Signer = &blobstore.Signer{ID: "ci", Key: private} }).put("k", "signed")
+	r.id = defaultIdentity()
+	s := r.open("d", mib, trusting)
+	r.want("entries, get", words(s.usage().Entries, s.get("k")), "2 miss reason=outdated field=library")
+}
+
 // P15: while the list cannot be read nothing that is there changes, whoever stores; and
 // a signed entry is not replaced by one of its key that was signed earlier.
 func TestSignedStays(t *testing.T) {
