@@ -5,7 +5,9 @@ package blobstore_test
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
+	"os"
 	"path"
 	"strings"
 	"sync"
@@ -351,4 +353,17 @@ func (f moves) Rename(from, to string) error {
 		f.tell(from, to)
 	}
 	return err
+}
+
+// P2, P4: a name with a leading zero is nobody's slot: it takes no number, and is no entry.
+func TestNumbersThatNoStoreWrites(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, hash(7))
+	r.want("put", words(s.put("a", "v"), s.put("b", "v")), "ok ok")
+	r.must(errors.Join(os.CopyFS(r.path("d/test/7/00"), os.DirFS(r.path("d/test/7/0"))), os.CopyFS(r.path("d/test/07"), os.DirFS(r.path("d/test/7")))))
+	s.relist()
+	r.want("put", s.put("c", "v"), "ok")
+	r.want("names, entries", words(r.names("d/test/7"), s.usage().Entries), "[0 00 1 2] 3")
+	_, err := s.Inspect(background, "test/7/00")
+	r.want("inspect, audit", words(errors.Is(err, fault.ErrInvalid), s.audit()), "true ok")
 }

@@ -100,6 +100,29 @@ func TestMarkStaysUntilTheRefusalIsKept(t *testing.T) {
 	}
 }
 
+// P11: who stands still before it marks a blob does not give it to its driver where that of
+// another process has refused it meanwhile, though the list of what was refused cannot be written.
+func TestRefusedBeforeItIsMarked(t *testing.T) {
+	r := newRig(t)
+	var broken func(op, name string) bool
+	a := r.open("d", mib, abortsAll, r.troubled(&broken))
+	r.want("put", a.put("k", "bad"), "ok")
+	late := newStall("link mark/*")
+	b := r.open("d", mib, abortsAll, late.config)
+	blob := b.blob("k")
+	done := make(chan fault.Reason)
+	go func() {
+		leave, miss, _ := b.Enter(background, backend, blob)
+		leave()
+		done <- miss.Reason
+	}()
+	<-late.reached
+	broken = func(op, name string) bool { return op == "append" && name == "lease/refused" }
+	r.must(a.Refuse(background, a.blob("k")))
+	close(late.resume)
+	r.want("entered, marks", words(<-done, len(r.names("d/mark"))), "quarantined 0")
+}
+
 // P5, P11: what was refused is not forgotten when the file cannot be read for a moment.
 func TestRefusalsThatCannotBeRead(t *testing.T) {
 	r := newRig(t)

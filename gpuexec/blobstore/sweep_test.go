@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -309,4 +310,27 @@ func TestMarkOfAnUnreadableBucketStays(t *testing.T) {
 	r.must(err)
 	_, miss, err := s.Enter(background, backend, b)
 	r.want("enter", words(miss.Reason, err, s.get("k")), "quarantined <nil> miss reason=absent")
+}
+
+// P9: what a dead owner has left and cannot be removed now goes when it can be, however young.
+func TestSweepTriesAgain(t *testing.T) {
+	r := newRig(t)
+	dead := strings.Repeat("0", 24)
+	r.open("d", mib).shut()
+	r.write(r.path("d/lease/owner/"+dead+"00000001"), nil)
+	r.write(r.path("d/tmp/"+dead+"00000002"), []byte("left"))
+	r.open("d", mib, on(func(f vfs.FS) vfs.FS { return unremovable{f} })).shut()
+	r.want("it stays, its owner is known", words(len(r.names("d/tmp")), len(r.names("d/lease/owner"))), "1 1")
+	r.open("d", mib).shut()
+	r.want("both are gone", words(len(r.names("d/tmp")), len(r.names("d/lease/owner"))), "0 0")
+}
+
+// unremovable is a file system on which no temporary file can be removed for good.
+type unremovable struct{ vfs.FS }
+
+func (f unremovable) RemoveAll(name string) error {
+	if strings.HasPrefix(name, "tmp/") {
+		return &vfs.Fault{Op: "remove", Name: name, Err: syscall.EBUSY}
+	}
+	return f.FS.RemoveAll(name)
 }

@@ -4,6 +4,7 @@ package blobstore_test
 
 import (
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -89,6 +90,34 @@ func TestUsesAreWrittenLater(t *testing.T) {
 	s.FlushUses()
 	other.fill(5, 5, 10)
 	r.want("have", other.has(1, 2, 3, 4, 5), []int{1, 3, 4, 5})
+}
+
+// P7: uses that are taken over from a writer that ended, and cannot be written, are not lost.
+func TestUsesTakenOverOnAFullDisk(t *testing.T) {
+	r := newRig(t)
+	uses := func(s *shop) (n int64) {
+		r.must(s.List(background, func(i blobstore.Info) error { n = i.Uses; return nil }))
+		return n
+	}
+	byUse := policy(blobstore.LRU)
+	a := r.open("d", mib, byUse)
+	r.want("put, uses", words(a.put("k", "v"), a.get("k"), a.get("k")), "ok v v")
+	a.shut()
+	b := r.open("d", mib, byUse, on(func(f vfs.FS) vfs.FS { return unwritten{f} }))
+	uses(b)
+	b.shut()
+	r.must(os.Remove(r.path("d/lease/index"))) // which may have them, too
+	r.want("uses", uses(r.open("d", mib, byUse)), 2)
+}
+
+// unwritten is a file system on which no writer can write its uses.
+type unwritten struct{ vfs.FS }
+
+func (f unwritten) Rename(from, to string) error {
+	if strings.HasPrefix(from, "tmp/") && strings.HasPrefix(to, "uses/") {
+		return &vfs.Fault{Op: "rename", Name: to, Err: syscall.ENOSPC}
+	}
+	return f.FS.Rename(from, to)
 }
 
 // P7: uses that the index has, and the files of uses too, count once.
