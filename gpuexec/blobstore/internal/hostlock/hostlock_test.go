@@ -8,6 +8,7 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,6 +104,28 @@ func TestLeaseIsKept(t *testing.T) {
 			_ = second.Release()
 		})
 	}
+}
+
+// P8: who cannot show that it lives does not have the lock, and keeps nobody from it.
+func TestDirectoryThatCannotBeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		a := hostlock.NewDirectory(vfs.Watch(f, func(op string) error {
+			if op == "write" {
+				return syscall.EIO
+			}
+			return nil
+		}), "lock", period)
+		defer a.Unlock()
+		if err := a.Lock(background); !errors.Is(err, syscall.EIO) || a.Held() {
+			t.Errorf("%v, held: %v", err, a.Held())
+		}
+		b, begin := hostlock.NewDirectory(f, "lock", period), time.Now()
+		if err := b.Lock(background); err != nil || time.Since(begin) > 0 {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		b.Unlock()
+	})
 }
 
 // P8: one that stands still is replaced within the lease time, and learns of it.
