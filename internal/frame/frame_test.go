@@ -3,6 +3,7 @@ package frame_test
 import (
 	"bytes"
 	"crypto/ed25519"
+	"encoding/binary"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -61,6 +62,18 @@ func TestRoundTrip(t *testing.T) {
 		}
 		if _, flaw := frame.Parse(text, of("kez")); flaw.Reason != fault.Checksum {
 			t.Errorf("another key: %v", flaw)
+		}
+	}
+}
+
+// P3: of an entry of a later version nothing is told, since its fields may lie elsewhere; that
+// of the first version differs in its digest alone.
+func TestMetaOfOtherVersions(t *testing.T) {
+	text := encode(t, "key", sample(), nil)
+	for version, want := range map[uint32]bool{0: false, 1: true, frame.Version: true, frame.Version + 1: false} {
+		binary.LittleEndian.PutUint32(text[8:], version)
+		if meta, ok := frame.ReadMeta(text); ok != want || ok && meta.Cost != sample().Cost {
+			t.Errorf("version %d: %v %+v", version, ok, meta)
 		}
 	}
 }
