@@ -494,3 +494,26 @@ func TestRemoveIf(t *testing.T) {
 		t.Error("what is not there:", err)
 	}
 }
+
+// uncloseable is a file system that tells of lost bytes when a file is closed, as NFS does.
+type uncloseable struct{ vfs.FS }
+
+func (u uncloseable) Create(name string) (vfs.File, error) {
+	f, err := u.FS.Create(name)
+	return uncloseableFile{f}, err
+}
+
+type uncloseableFile struct{ vfs.File }
+
+func (f uncloseableFile) Close() error { return errors.Join(syscall.EDQUOT, f.File.Close()) }
+
+// P5, P10: what a file system takes, and refuses when the file is closed, was not written.
+func TestWrittenWhenItIsClosed(t *testing.T) {
+	f, _ := root(t)
+	must(t, f.Mkdir("."))
+	for _, sync := range []bool{false, true} {
+		if err := vfs.WriteNew(uncloseable{f}, fmt.Sprint("file-", sync), sync, []byte("text")); !errors.Is(err, syscall.EDQUOT) {
+			t.Errorf("synced: %v: %v", sync, err)
+		}
+	}
+}
