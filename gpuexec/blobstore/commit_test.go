@@ -24,6 +24,74 @@ type apart struct{ vfs.FS }
 
 func (apart) SyncAll() error { return errors.ErrUnsupported }
 
+// P18: alone a store syncs its two files and their folder, then the folders of bucket and
+// backend; the root only where the backend's folder is new.
+func TestStoredAloneSyncs(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, sync_(blobstore.Full))
+	for i, folders := range []int{4, 3, 3} {
+		r.io("")
+		s.put(fmt.Sprint("files ", i), "v")
+		files := r.io("sync")
+		if i == 0 {
+			s.put("other", "v", putOptions{backend: "other"})
+		} else {
+			s.put(fmt.Sprint("folders ", i), "v")
+		}
+		r.want("files, folders", words(files, r.io("syncdir")), words(2, folders))
+	}
+}
+
+// P10: of many backends some folders are held open; each is closed once.
+func TestManyBackendsAreClosedOnce(t *testing.T) {
+	twice, left := &atomic.Int64{}, &atomic.Int64{}
+	s, err := blobstore.Open(background, powerConfig(closing{crashfs.New(nil), twice, left}, blobstore.Full))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		if err := s.Put(background, fmt.Sprint("b", i%100), fmt.Sprint("k", i), []byte("v"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if open := left.Load(); open > 40 {
+		t.Errorf("%d are open", open)
+	}
+	if err := s.Close(background); err != nil || twice.Load() > 0 || left.Load() > 0 {
+		t.Errorf("%v; %d closed again, %d left open", err, twice.Load(), left.Load())
+	}
+}
+
+// closing counts what was opened for reading and is closed again, or not.
+type closing struct {
+	vfs.FS
+	twice, left *atomic.Int64
+}
+
+func (c closing) Open(name string) (vfs.File, error) {
+	f, err := c.FS.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	c.left.Add(1)
+	return &closingFile{f, c, atomic.Bool{}}, nil
+}
+
+type closingFile struct {
+	vfs.File
+	of     closing
+	closed atomic.Bool
+}
+
+func (f *closingFile) Close() error {
+	if f.closed.Swap(true) {
+		f.of.twice.Add(1)
+		return nil
+	}
+	f.of.left.Add(-1)
+	return f.File.Close()
+}
+
 // P18: stores that wait at the same time share one pass of syncs: one call for the
 // whole file system where there is one; else at most four syncs each, and one for
 // the folder of the backend. How many wait is a figure.

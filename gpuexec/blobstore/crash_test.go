@@ -338,6 +338,18 @@ func TestFoundThatCannotBeSynced(t *testing.T) {
 	r.want("synced, stores", words(s.put("k", "w"), s.Stats().Stores), "ok 0")
 }
 
+// P10: that a file system cannot sync folders is no fault; that it cannot sync a file is one.
+func TestFileThatCannotBeSynced(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, sync_(blobstore.Full))
+	r.fault("sync", syscall.EINVAL)
+	r.want("a file", s.put("k", "v"), "refused reason=degraded")
+	r.heal()
+	r.clock(10 * time.Minute)
+	r.fault("syncdir", syscall.EINVAL)
+	r.want("a folder", s.put("k", "v"), "ok")
+}
+
 // P10: an entry that was evicted, and stored again from an archive by a store that syncs
 // nothing, is synced again, though this process has synced the same bytes before.
 func TestFoundAgainIsDurable(t *testing.T) {

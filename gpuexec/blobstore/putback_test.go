@@ -153,6 +153,14 @@ func TestPowerLossAfterALateMover(t *testing.T) {
 		"moves the folder": {"rename tmp/*", func(late *stall) vfs.FS { return late }},
 		"moves the files":  {"rename tmp/*/kernel.bin", func(late *stall) vfs.FS { return &overlay{late, func(string) bool { return true }, false} }},
 		"removes them":     {"rename " + backend + "/7/0/*", func(late *stall) vfs.FS { return brimful{late} }},
+		"makes its bucket": {"rename tmp/*", func(late *stall) vfs.FS {
+			late.moved = func(from, to string) {
+				if from == "" && to == backend+"/7" {
+					_ = late.FS.Remove(to) // as others do that have found it empty
+				}
+			}
+			return late
+		}},
 	} {
 		t.Run(how, func(t *testing.T) {
 			disk, late := crashfs.New(nil), newStall(c.at)
