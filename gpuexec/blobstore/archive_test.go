@@ -163,6 +163,18 @@ func TestArchiveOfTheUnknown(t *testing.T) {
 	r.want("import, entries", words(s.bring(archive.Bytes()), s.usage().Entries), "map[disabled:2] 0")
 }
 
+// P5: an import into a directory that cannot be written is an error, and its entries are not
+// told as rejected.
+func TestImportThatCannotBeWritten(t *testing.T) {
+	r := newRig(t)
+	from := r.open("from", mib)
+	r.want("put", words(from.put("j", "v"), from.put("k", "v")), "ok ok")
+	s := r.open("d", mib)
+	r.fault("mkdir", syscall.EIO)
+	in, err := s.Import(background, bytes.NewReader(from.exported()))
+	r.want("import", words(said(err), in.Taken, in.Rejected), "refused reason=degraded 0 map[]")
+}
+
 // P3, P4: an archive's file with holes is refused before it is filled with them.
 func TestSparseArchive(t *testing.T) {
 	r := newRig(t)

@@ -5,6 +5,7 @@ package blobstore_test
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
@@ -66,6 +68,28 @@ func TestManyStuckEntriesInTurns(t *testing.T) {
 	locks = 0
 	r.want("prune", said(s.Prune(background, 0)), "refused reason=degraded")
 	r.want("turns", locks >= 3, true)
+}
+
+// P5: entries that cannot be evicted are tried once in a prune, however far the clock jumps
+// between its turns.
+func TestManyStuckEntriesUnderAClockThatJumps(t *testing.T) {
+	blobstore.HoldLong(t)
+	r := newRig(t)
+	var armed atomic.Bool
+	s := r.open("d", 4*mib, func(c *blobstore.Config) {
+		c.Now = func() time.Time {
+			if armed.Load() {
+				r.clock(2 * time.Minute)
+			}
+			return r.now()
+		}
+	}, on(func(f vfs.FS) vfs.FS { return &overlay{f, func(string) bool { return armed.Load() }, true} }))
+	s.fill(1, 250, 10)
+	armed.Store(true)
+	ctx, cancel := context.WithTimeout(background, 20*time.Second)
+	defer cancel()
+	r.want("prune", said(s.Prune(ctx, 0)), "refused reason=degraded")
+	armed.Store(false)
 }
 
 // P7: a prune succeeds where an entry that cannot be removed fits into what is to stay.

@@ -110,6 +110,32 @@ func TestUsesTakenOverOnAFullDisk(t *testing.T) {
 	r.want("uses", uses(r.open("d", mib, byUse)), 2)
 }
 
+// P7: uses that one takes over from a writer that ended are not taken over by another at the same
+// time: each use counts once.
+func TestUsesTakenOverByTwo(t *testing.T) {
+	r := newRig(t)
+	uses := func(s *shop) (n int64) {
+		r.must(s.List(background, func(i blobstore.Info) error { n = i.Uses; return nil }))
+		return n
+	}
+	byUse := policy(blobstore.LRU)
+	a := r.open("d", mib, byUse)
+	r.want("put, uses", words(a.put("k", "v"), a.get("k"), a.get("k")), "ok v v")
+	late := newStall("after rename uses/*-taken")
+	b, c := r.open("d", mib, byUse, late.config), r.open("d", mib, byUse)
+	a.shut()
+	done := make(chan int64)
+	go func() { done <- uses(b) }()
+	<-late.reached
+	r.want("of the other", uses(c), 2)
+	close(late.resume)
+	r.want("of the first", <-done, 2)
+	b.shut()
+	c.shut()
+	r.must(os.Remove(r.path("d/lease/index"))) // which may have them, too
+	r.want("later", uses(r.open("d", mib, byUse)), 2)
+}
+
 // unwritten is a file system on which no writer can write its uses.
 type unwritten struct{ vfs.FS }
 
