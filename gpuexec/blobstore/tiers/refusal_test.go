@@ -3,6 +3,8 @@
 package tiers_test
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -144,5 +146,41 @@ func TestRefusedHasACopyInABase(t *testing.T) {
 		e.settle()
 		want(t, "loads", e.loads["k"], 0)
 		want(t, "stored anew", open(t, dir, 8, 0, over).get("k", maker{value: "x"}), "w by=persistent_hit")
+	}
+}
+
+// P11: a blob that a driver refuses is set aside, also where its caller waits no longer.
+func TestRefusedWhenItsCallerHasGone(t *testing.T) {
+	b := open(t, t.TempDir()+"/d", 8, -1)
+	b.get("k", maker{value: "v"})
+	b.settle()
+	gone, cancel := context.WithCancel(background)
+	found := b.tiers.Find(gone, artefacts.Subject{Backend: "test", Key: "k"})
+	cancel()
+	found.Claim.Refused(gone).Claim.Abandon()
+	u, err := b.store.Usage(background)
+	want(t, "entries, set aside", fmt.Sprint(u.Entries, u.Quarantined, err), "0 1 <nil>")
+}
+
+// P11: who builds anew though a blob was there is not in its driver with that any more.
+func TestMarkGoesWithASaveOrAnEnd(t *testing.T) {
+	for name, end := range map[string]func(artefacts.Claim) error{
+		"saved":     func(c artefacts.Claim) error { return c.Save(background, []byte("w"), 0, []string{}) },
+		"abandoned": func(c artefacts.Claim) error { c.Abandon(); return nil },
+	} {
+		dir := t.TempDir() + "/d"
+		b := open(t, dir, 8, -1, func(c *blobstore.Config) { c.Aborts = func(string) bool { return true } })
+		b.get("k", maker{value: "v"})
+		b.settle()
+		marks := func() int {
+			list, err := os.ReadDir(dir + "/mark")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(list)
+		}
+		found := b.tiers.Find(background, artefacts.Subject{Backend: "test", Key: "k"})
+		want(t, name+": blob, marks in the driver", fmt.Sprint(string(found.Blob), marks()), "v1")
+		want(t, name+": error, marks", fmt.Sprint(end(found.Claim), marks()), "<nil> 0")
 	}
 }
