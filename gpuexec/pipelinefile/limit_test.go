@@ -4,6 +4,7 @@ package pipelinefile_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"testing/iotest"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -61,6 +63,48 @@ func TestLimit(t *testing.T) {
 	x.built("s")
 	if _, _, err := x.SaveBytes(t.Context()); !errors.Is(err, fault.ErrTooLarge) {
 		t.Errorf("%v", err)
+	}
+}
+
+// SPEC V9: where the union is above the limit the entries of others go before the driver's blob.
+func TestLimitOfAUnion(t *testing.T) {
+	dir := t.TempDir()
+	v := open(t)
+	v.shader("a", "1")
+	v.shader("b", "2")
+	v.built("a", "b")
+	save := func(name string, options ...option) (pipelinefile.Saved, error) {
+		path := filepath.Join(dir, name)
+		v.save(path)
+		w := open(t, options...)
+		w.shader("c", "3")
+		w.built("c")
+		return w.Save(t.Context(), path)
+	}
+	all, err := save("all")
+	if err != nil || all.Entries != 3 || !all.Blob {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	own, err := save("own", func(c *setup) { c.Limit = limit.Of(all.Bytes - 1) })
+	if err != nil || own.Entries != 1 || !own.Blob {
+		t.Errorf("%+v, %v", own, err)
+	}
+}
+
+// A save that does not begin says why, and blames no file.
+func TestSaveThatDoesNotBegin(t *testing.T) {
+	v := open(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	path := filepath.Join(t.TempDir(), "f")
+	if _, err := v.Save(ended, path); !errors.Is(err, context.Canceled) || errors.Is(err, fault.ErrIO) {
+		t.Errorf("ended: %v", err)
+	}
+	if err := v.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.Save(t.Context(), path); !errors.Is(err, fault.ErrClosed) || errors.Is(err, fault.ErrIO) {
+		t.Errorf("closed: %v", err)
 	}
 }
 
