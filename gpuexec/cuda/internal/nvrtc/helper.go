@@ -1,24 +1,21 @@
 package nvrtc
 
 import (
-	"encoding/gob"
 	"errors"
 	"os"
 	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/internal/child"
 )
 
-// helperName is what the running executable is started as to be a helper, with the path of
-// the compiler. It gets requests from file 3 and gives replies to file 4, each a value of
-// encoding/gob: an empty reply when a request has come, and then its own.
+// helperName is that of a helper, whose argument is the path of the compiler. It gives two
+// replies to a request: an empty one when it has come, and then its own.
 const helperName = "kiln: compiles CUDA C"
 
-// A program that has more rights than whoever starts it serves nobody: its arguments are
-// a stranger's, and the compiler's path is code to run.
 func init() {
-	if len(os.Args) == 2 && os.Args[0] == helperName && !raised() {
-		serve(os.Args[1])
+	if path, serves := child.Serves(helperName); serves {
+		serve(path)
 	}
 }
 
@@ -71,9 +68,9 @@ func (r *reply) err() error {
 
 // serve is the life of a helper: it ends with whoever started it, be a compile under way.
 func serve(path string) {
-	requests, replies := make(chan Request), gob.NewEncoder(os.NewFile(4, "replies"))
+	from, replies := child.Pipes()
+	requests := make(chan Request)
 	go func() {
-		from := gob.NewDecoder(os.NewFile(3, "requests"))
 		for {
 			var r Request
 			if from.Decode(&r) != nil {

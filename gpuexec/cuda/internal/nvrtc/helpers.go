@@ -3,11 +3,8 @@ package nvrtc
 import (
 	"cmp"
 	"context"
-	"encoding/gob"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -15,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/internal/child"
 	"github.com/kiln-cache/kiln/internal/guard"
 )
 
@@ -87,10 +85,7 @@ func (h *Helpers) Leave() {
 
 // process is a helper, used by one goroutine at a time.
 type process struct {
-	cmd      *exec.Cmd
-	requests *gob.Encoder
-	replies  *gob.Decoder
-	ends     [2]*os.File
+	*child.Process
 	served   bool          // a request
 	patience time.Duration // until it has said that it got one
 	idle     *time.Timer   // ends it; nil = it has not waited yet
@@ -124,7 +119,7 @@ func (h *Helpers) Compile(ctx context.Context, r Request) (Output, error) {
 			h.keep(p)
 			return out.Output, out.err()
 		}
-		ended := p.end()
+		ended := p.End()
 		switch {
 		case ctx.Err() != nil:
 			return Output{}, ctx.Err()
@@ -178,7 +173,7 @@ func (h *Helpers) keep(p *process) {
 	}
 	h.mu.Unlock()
 	if ends {
-		_ = p.end()
+		_ = p.End()
 	}
 }
 
@@ -191,7 +186,7 @@ func (h *Helpers) drop(p *process) {
 	}
 	h.mu.Unlock()
 	if i >= 0 {
-		_ = p.end()
+		_ = p.End()
 	}
 }
 
@@ -203,57 +198,37 @@ func (h *Helpers) Close() {
 	h.mu.Unlock()
 	for _, p := range idle {
 		p.idle.Stop()
-		_ = p.end()
+		_ = p.End()
 	}
 }
 
 // start starts a helper. Of the environment it has what the loader needs.
-func start(path string) (_ *process, err error) {
-	if raised() {
-		return nil, errors.New("a program with more rights than its user is not started again for it: compile in this process (InProcess)")
-	}
-	requests, to, err := os.Pipe()
+func start(path string) (*process, error) {
+	p, err := child.Start(helperName, path, func(env []string) []string {
+		loaders := slices.DeleteFunc(env, func(variable string) bool { return !strings.HasPrefix(variable, "LD_LIBRARY_PATH=") })
+		return append(loaders, "GOTRACEBACK=none")
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer requests.Close()
-	from, replies, err := os.Pipe()
-	if err != nil {
-		_ = to.Close()
-		return nil, err
-	}
-	defer replies.Close()
-	cmd := exec.Command("/proc/self/exe") // also where the file has been replaced
-	cmd.Args = []string{helperName, path}
-	env := []string{"GOTRACEBACK=none"}
-	for _, variable := range cmd.Environ() {
-		if strings.HasPrefix(variable, "LD_LIBRARY_PATH=") {
-			env = append(env, variable)
-		}
-	}
-	cmd.Env, cmd.ExtraFiles = env, []*os.File{requests, replies}
-	if err := cmd.Start(); err != nil {
-		_, _ = to.Close(), from.Close()
-		return nil, err
-	}
-	return &process{cmd: cmd, requests: gob.NewEncoder(to), replies: gob.NewDecoder(from), ends: [2]*os.File{to, from}, patience: mostStart}, nil
+	return &process{Process: p, patience: mostStart}, nil
 }
 
 // do has the helper compile. It is ended where the context ends, or where it does not say
 // in time that it has begun.
 func (p *process) do(ctx context.Context, r Request) (answer reply, begun bool, err error) {
-	stop := context.AfterFunc(ctx, p.kill)
+	stop := context.AfterFunc(ctx, p.Kill)
 	defer stop()
-	late := time.AfterFunc(p.patience, p.kill)
+	late := time.AfterFunc(p.patience, p.Kill)
 	defer late.Stop()
-	if err := p.requests.Encode(r); err != nil {
+	if err := p.Requests.Encode(r); err != nil {
 		return reply{}, false, err
 	}
-	if err := p.replies.Decode(&answer); err != nil {
+	if err := p.Replies.Decode(&answer); err != nil {
 		return reply{}, false, err
 	}
 	late.Stop()
-	err = p.replies.Decode(&answer)
+	err = p.Replies.Decode(&answer)
 	if err == nil {
 		p.served, p.patience = true, mostAck
 	}
@@ -262,21 +237,7 @@ func (p *process) do(ctx context.Context, r Request) (answer reply, begun bool, 
 
 // memory is the bytes that the helper has in memory; 0 = not known.
 func (p *process) memory() (bytes int64) {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.Cmd.Process.Pid))
 	_, _ = fmt.Sscan(string(text), new(int64), &bytes) // in pages
 	return bytes * int64(os.Getpagesize())
-}
-
-func (p *process) kill() { _ = p.cmd.Process.Kill() }
-
-// end ends the helper and says how it ended, if by itself.
-func (p *process) end() error {
-	p.kill()
-	for _, f := range p.ends {
-		_ = f.Close()
-	}
-	if err := p.cmd.Wait(); err != nil {
-		return fmt.Errorf("it ended with %w", err)
-	}
-	return nil
 }

@@ -43,7 +43,7 @@ func TestIdleHelperGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.keep(p)
-	for deadline := time.Now().Add(time.Minute); !errors.Is(syscall.Kill(p.cmd.Process.Pid, 0), syscall.ESRCH); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !errors.Is(syscall.Kill(p.Cmd.Process.Pid, 0), syscall.ESRCH); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it is still there after a minute")
 		}
@@ -95,7 +95,7 @@ func TestShare(t *testing.T) {
 	if _, err := b.Compile(bg, kernel(1)); err != nil || len(b.mu.idle) != 1 {
 		t.Fatalf("once the other has left: %v, %d wait", err, len(b.mu.idle))
 	}
-	p := b.mu.idle[0].cmd.Process.Pid
+	p := b.mu.idle[0].Cmd.Process.Pid
 	b.Leave()
 	if err := syscall.Kill(p, 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("its process after all have left: %v", err)
@@ -129,7 +129,7 @@ func TestKilledAtWork(t *testing.T) {
 	for idle := 1; idle > 0; idle, _ = state() {
 		runtime.Gosched()
 	}
-	p.kill()
+	p.Kill()
 	for started := 1; started < 2; _, started = state() {
 		select {
 		case err := <-done:
@@ -146,7 +146,7 @@ func TestKilledAtWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	p = h.mu.idle[0]
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := p.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	within, stop := context.WithDeadline(bg, time.Now().Add(10*time.Millisecond))

@@ -18,7 +18,6 @@ import (
 	"sync"
 
 	"github.com/ebitengine/purego"
-	"golang.org/x/sys/unix"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/internal/dl"
@@ -278,17 +277,4 @@ func (l *Library) failed(code int32, log string) error {
 		kind = fault.ErrInvalid
 	}
 	return failure(kind, "%s:\n%s", l.text(code), log)
-}
-
-// raised reports whether this program has more rights than whoever started it: by the bits
-// of its file, or its capabilities.
-func raised() bool {
-	const secure = 23 // AT_SECURE
-	vector, _ := unix.Auxv()
-	for _, pair := range vector {
-		if pair[0] == secure {
-			return pair[1] != 0
-		}
-	}
-	return os.Getuid() != os.Geteuid() || os.Getgid() != os.Getegid()
 }

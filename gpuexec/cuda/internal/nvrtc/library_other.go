@@ -19,5 +19,3 @@ func Open(string) (*Library, error) {
 func (*Library) Compile(Request) (Output, error) {
 	return Output{}, failure(fault.ErrUnavailable, "CUDA is used on 64-bit Linux only")
 }
-
-func raised() bool { return false }

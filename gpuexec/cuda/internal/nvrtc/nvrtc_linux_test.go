@@ -220,7 +220,7 @@ func TestHelperIsReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := h.mu.idle[0]
-		if err := p.cmd.Process.Signal(signal); err != nil {
+		if err := p.Cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
 		p.patience = time.Millisecond // where it is stopped

@@ -1,0 +1,81 @@
+// Package child starts the running executable again, as a process that does what may end a
+// process, or never come to an end: a driver or a compiler that is not to be trusted with
+// this one.
+//
+// A child serves from the init function of the package that has the work. Its packages are
+// initialised up to that one, and main does not run, so that any program that has the
+// package can be started so, a test too.
+package child
+
+import (
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+)
+
+// Serves tells whether this process was started to be a child of that name, and with
+// which argument. A program that has more rights than whoever starts it serves nobody: its
+// arguments are a stranger's.
+func Serves(name string) (argument string, serves bool) {
+	if len(os.Args) != 2 || os.Args[0] != name || raised() {
+		return "", false
+	}
+	return os.Args[1], true
+}
+
+// Pipes are a child's ends. When whoever started it has ended, no request comes any more and
+// no reply is taken: a child must then end, too, be it at work.
+func Pipes() (requests *gob.Decoder, replies *gob.Encoder) {
+	return gob.NewDecoder(os.NewFile(3, "requests")), gob.NewEncoder(os.NewFile(4, "replies"))
+}
+
+// Process is a child, used by one goroutine at a time; Kill may be called by any.
+type Process struct {
+	Cmd      *exec.Cmd
+	Requests *gob.Encoder
+	Replies  *gob.Decoder
+	ends     [2]*os.File
+}
+
+// Start starts a child of that name with one argument. env makes its environment of this
+// process's.
+func Start(name, argument string, env func([]string) []string) (_ *Process, err error) {
+	if raised() {
+		return nil, errors.New("a program with more rights than its user is not started again")
+	}
+	requests, to, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer requests.Close()
+	from, replies, err := os.Pipe()
+	if err != nil {
+		_ = to.Close()
+		return nil, err
+	}
+	defer replies.Close()
+	cmd := exec.Command("/proc/self/exe") // also where the file has been replaced
+	cmd.Args, cmd.Env, cmd.ExtraFiles = []string{name, argument}, env(cmd.Environ()), []*os.File{requests, replies}
+	if err := cmd.Start(); err != nil {
+		_, _ = to.Close(), from.Close()
+		return nil, err
+	}
+	return &Process{Cmd: cmd, Requests: gob.NewEncoder(to), Replies: gob.NewDecoder(from), ends: [2]*os.File{to, from}}, nil
+}
+
+// Kill ends the child, whatever it does.
+func (p *Process) Kill() { _ = p.Cmd.Process.Kill() }
+
+// End is Kill, waits for the end, and says how the child ended, if by itself.
+func (p *Process) End() error {
+	p.Kill()
+	for _, f := range p.ends {
+		_ = f.Close()
+	}
+	if err := p.Cmd.Wait(); err != nil {
+		return fmt.Errorf("it ended with %w", err)
+	}
+	return nil
+}
