@@ -8,6 +8,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/internal/sealed"
+	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
 // Name is the backend's.
@@ -22,8 +23,22 @@ const install = "install an OpenCL loader and a driver (Debian: ocl-icd-libopenc
 // format is that of blobs: what a driver gave, whole and of its source.
 var format = sealed.Format{Backend: Name, Magic: "kilnocl\x01"}
 
+// Config of a backend. The zero Config is that of the one which is registered.
+type Config struct {
+	// KnownBlobs is a file that has the digests of blobs that were made or loaded here. A
+	// blob that is not in it, such as one of an import, a base or another host, is loaded
+	// and run once by a child process first. If its driver ends that process, refuses the
+	// blob or is not ready within a minute, the blob is fault.ErrRefused (SPEC P11). The
+	// child is the running executable, started again: its packages are initialised up to
+	// this one, and main does not run. Empty: all blobs are loaded in this process.
+	KnownBlobs string
+}
+
 // backend implements gpuexec.Backend. Safe for concurrent use.
-type backend struct{}
+type backend struct{ cfg Config }
+
+// New is the backend with settings of its own.
+func New(cfg Config) ops.Library { return backend{cfg} }
 
 func init() { gpuexec.Register(backend{}) }
 
@@ -44,7 +59,7 @@ func (backend) Devices(context.Context) []gpuexec.DeviceInfo {
 	return infos
 }
 
-func (backend) Open(_ context.Context, index int) (gpuexec.Device, error) { return open(index) }
+func (b backend) Open(_ context.Context, index int) (gpuexec.Device, error) { return b.open(index) }
 
 // failure is an error of this backend at an operation of it.
 func failure(op string, sentinel error, format string, args ...any) *fault.Error {

@@ -22,8 +22,10 @@ import (
 type device struct {
 	*library
 	found
-	context handle
-	zeros   struct {
+	context  handle
+	known    known
+	patience time.Duration // with a driver that loads a blob in a child
+	zeros    struct {
 		sync.Mutex
 		queue handle // fills new memory
 	}
@@ -35,7 +37,7 @@ type device struct {
 }
 
 func (l *library) openDevice(f found) (gpuexec.Device, error) {
-	d := &device{library: l, found: f}
+	d := &device{library: l, found: f, patience: mostTrial}
 	d.mu.programs, d.mu.memories = make(map[*program]struct{}), make(map[*memory]struct{})
 	var code int32
 	keepSignals(func() {
@@ -160,6 +162,9 @@ func (d *device) Load(ctx context.Context, src gpuexec.Source, blob []byte) (gpu
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := d.try(ctx, trial{d.info.Index, d.info.Identity, src.Key, code, src.Params, blob}); err != nil {
 		return nil, err
 	}
 	var made handle

@@ -175,6 +175,21 @@ func (l *library) describe(platform, id handle) (f found, err error) {
 }
 
 // open opens the device of that index.
+func (b backend) open(index int) (gpuexec.Device, error) {
+	k := known(b.cfg.KnownBlobs)
+	if k != "" {
+		if err := k.add(nil); err != nil {
+			return nil, failure("open", fault.ErrInvalid, "KnownBlobs: %w", err)
+		}
+	}
+	opened, err := open(index)
+	if err == nil {
+		opened.(*device).known = k
+	}
+	return opened, err
+}
+
+// open opens the device of that index, with no known blobs.
 func open(index int) (gpuexec.Device, error) {
 	l, all, err := devices()
 	switch {

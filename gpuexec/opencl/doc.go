@@ -35,6 +35,11 @@
 // turn waits for launches under way. For the first launch of more than 65535 blocks in one
 // dimension, or of another size of blocks, PoCL compiles again.
 //
+// With Config.KnownBlobs a blob that was neither made nor loaded here before is loaded and
+// run once by a child process first, with a cache folder of its own for PoCL. A driver that
+// dies or hangs ends the child alone, and the blob is refused: a store sets it aside, and
+// the program is compiled. The child ends with its parent.
+//
 // PoCL writes the path of its cache folder into a binary. The environment is the
 // program's, so nothing is changed about it here: a process that builds blobs for
 // others should set POCL_CACHE_DIR to a folder whose name may be known. It must be

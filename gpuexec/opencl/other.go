@@ -8,4 +8,4 @@ const elsewhere = "OpenCL is used on 64-bit Linux only"
 
 func list() ([]gpuexec.DeviceInfo, error) { return nil, unavailable(elsewhere) }
 
-func open(int) (gpuexec.Device, error) { return nil, unavailable(elsewhere) }
+func (backend) open(int) (gpuexec.Device, error) { return nil, unavailable(elsewhere) }

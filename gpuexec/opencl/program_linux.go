@@ -142,6 +142,9 @@ func (p *program) Blob(ctx context.Context) ([]byte, error) {
 		return nil, failure("blob", fault.ErrUnsupported, "the driver gives no binary")
 	}
 	blob := format.Seal(p.key, binary)
+	if p.d.known != "" {
+		_ = p.d.known.add(p.d.line(blob)) // else it is tried
+	}
 	p.blob.Store(&blob)
 	return slices.Clone(blob), nil
 }
