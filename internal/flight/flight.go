@@ -96,21 +96,33 @@ func (f *Flight[V]) getOff(edges []*node) {
 // caller came after the creator was cancelled. The error errCalled is as good as the
 // flight's.
 func (f *Flight[V]) ride(ctx context.Context, c taker[V], call <-chan struct{}) (ended, late bool, err error) {
-	waiting := true
-	defer func() {
-		if waiting { // the caller's context panicked
+	var edges []*node
+	entered, off := false, false
+	defer func() { // also where the caller's context panics
+		switch {
+		case off:
+		case entered:
+			f.getOff(edges)
+		default:
 			f.GetOff()
 		}
 	}()
-	edges, err := f.await(ctx, call)
-	waiting = false
+	waits := !f.Finished()
+	if waits {
+		edges, err = f.enter(ctx)
+	} else { // an ended flight is no edge
+		edges = f.started(f.node.parent)
+	}
+	entered = true
+	if waits && err == nil {
+		err = f.await(ctx, call)
+	}
 	if err == nil && f.next != nil {
-		f.changed = true
+		f.changed, off = true, true
 		f.getOff(edges)
 		ended, _, err = f.next.ride(ctx, c, call)
 		return ended, f.late, err
 	}
-	defer f.getOff(edges)
 	if err != nil {
 		return err == errCalled, false, err
 	}
@@ -120,32 +132,34 @@ func (f *Flight[V]) ride(ctx context.Context, c taker[V], call <-chan struct{}) 
 	return true, false, f.err
 }
 
-// await waits, and gives the nodes that have an edge to the flight for that.
-func (f *Flight[V]) await(ctx context.Context, call <-chan struct{}) (edges []*node, err error) {
-	select {
-	case <-f.done: // an ended flight is no edge
-		return f.started(f.node.parent), nil
-	default:
+// enter gives the nodes that have an edge to the flight while its caller waits.
+func (f *Flight[V]) enter(ctx context.Context) (edges []*node, err error) {
+	from := identityOf(ctx)
+	if from == nil {
+		return nil, nil
 	}
-	if from := identityOf(ctx); from != nil {
-		if edges = f.started(from.nodes); edges == nil {
-			if !enter(from.nodes, &f.node) {
-				return nil, &fault.Error{Op: "wait", Key: f.node.key, Err: fault.ErrCycle}
-			}
-			edges = from.nodes
-		}
-	}
-	if ctx.Done() == nil && call == nil { // a receive costs half of a select
-		<-f.done
+	if edges = f.started(from.nodes); edges != nil {
 		return edges, nil
+	}
+	if !enter(from.nodes, &f.node) {
+		return nil, &fault.Error{Op: "wait", Key: f.node.key, Err: fault.ErrCycle}
+	}
+	return from.nodes, nil
+}
+
+// await waits for the end, the call or the end of ctx.
+func (f *Flight[V]) await(ctx context.Context, call <-chan struct{}) error {
+	if call == nil && ctx.Done() == nil { // a receive costs half of a select
+		<-f.done
+		return nil
 	}
 	select {
 	case <-f.done:
-		return edges, nil
+		return nil
 	case <-call:
-		return edges, errCalled
+		return errCalled
 	case <-ctx.Done():
-		return edges, guard.Ended(ctx)
+		return guard.Ended(ctx)
 	}
 }
 
