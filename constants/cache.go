@@ -272,10 +272,13 @@ func (c *Cache) Close(ctx context.Context) error {
 		c.mu.closed = true
 		engines := c.enginesLocked(func(engineID) bool { return true })
 		c.mu.Unlock()
+		for _, e := range engines { // before any is waited for: none answers its callers later for another
+			e.begin()
+		}
 		actors.Go(func() {
 			defer close(c.gone)
 			for _, e := range engines {
-				_ = e.Close(context.Background())
+				<-e.gone
 			}
 		})
 	})

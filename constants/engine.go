@@ -402,8 +402,7 @@ func (e *Engine) setCapacity(ctx context.Context, bytes int64) (<-chan struct{},
 // the waiting; a second Close waits, too. Called by a callback, a Free, the listener
 // of a removal or the handler of the log, it does not wait for itself, but answers ErrCycle at once.
 func (e *Engine) Close(ctx context.Context) error {
-	e.cache.forget(e)
-	e.once.Do(func() { actors.Go(e.close) })
+	e.begin()
 	if e.zone.Here() {
 		return fault.ErrCycle
 	}
@@ -413,6 +412,12 @@ func (e *Engine) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return guard.Ended(ctx)
 	}
+}
+
+// begin has the engine close.
+func (e *Engine) begin() {
+	e.cache.forget(e)
+	e.once.Do(func() { actors.Go(e.close) })
 }
 
 func (e *Engine) close() {
