@@ -248,12 +248,12 @@ func (r *Runtime) number(e *gpuexec.Executor) (uint64, bool) {
 
 // Close closes the sessions, the artefacts, the constants and the executors, in
 // this order, and waits for their creators and finalisers, those of sessions that
-// were closed before among them. A value that a group or a lease still holds is freed
-// when that ends, and may find its device closed. ctx ends the waiting only. Closing
-// again waits again and gives the same error. A Free, listener, log handler, Make,
-// Load or driver that Close waits for may not wait for Close: on the goroutine that Kiln called it on, or
-// with the context of a creator of a Session's Cache, Close answers ErrCycle at once;
-// the closing goes on.
+// were closed before among them; the callers of all sessions are answered at once. A
+// value that a group or a lease still holds is freed when that ends, and may find its
+// device closed. ctx ends the waiting only. Closing again waits again and gives the same
+// error. A Free, listener, log handler, Make, Load or driver that Close waits for may not
+// wait for Close: on the goroutine that Kiln called it on, or with the context of a
+// creator of a Session's Cache, Close answers ErrCycle at once; the closing goes on.
 func (r *Runtime) Close(ctx context.Context) error {
 	if r.none() {
 		return nil
@@ -284,6 +284,9 @@ func (r *Runtime) close() {
 	r.opens.Strand(errClosed)
 	r.asks.Strand(errClosed)
 	r.mu.Unlock()
+	for _, s := range r.last { // before any is waited for: none answers its callers later for another (SPEC F8)
+		_ = s.Close(noWait)
+	}
 	r.opening.sessions.Wait()
 	errs := []error{r.memory.Close(ctx)}
 	for _, s := range r.last {
@@ -293,10 +296,20 @@ func (r *Runtime) close() {
 	errs = append(errs, r.closeArtefacts(ctx), r.constants.Close(ctx))
 	r.opening.executors.Wait()
 	for _, d := range r.mu.executors { // nothing is opened any more
+		_ = d.exec.Close(noWait)
+	}
+	for _, d := range r.mu.executors {
 		errs = append(errs, d.exec.Close(ctx))
 	}
 	r.errs = errors.Join(errs...)
 }
+
+// noWait is a context to close something with, and not to wait for that.
+var noWait = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // closeArtefacts closes the cache and the store below, if the runtime opened them.
 func (r *Runtime) closeArtefacts(ctx context.Context) error {
