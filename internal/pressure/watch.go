@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/sums"
 )
 
@@ -36,6 +37,7 @@ type Watch struct {
 
 	shrinks atomic.Int64
 	freed   sums.Total
+	telling lease.Bin[func()] // what the log is told, whose handler may block: no shrink waits for it
 
 	mu struct {
 		sync.Mutex
@@ -52,8 +54,13 @@ func New(cfg Config) *Watch {
 	w := &Watch{cfg: cfg}
 	w.alarm.Store(cfg.Limit)
 	w.mu.rooms = make(map[*Room]uint64)
+	w.telling.InOrder = true
+	w.telling.Init(cfg.Go, func(tell func()) { tell() }, func(error) {}) // the Logger is guarded
 	return w
 }
+
+// tell has the log told, unless very much waits for that.
+func (w *Watch) tell(fn func()) { w.telling.Offer(fn, lease.MostUntold) }
 
 // Join has the watch shrink a room until leave is called. Leaving again does
 // nothing. A nil Watch shrinks no room.
@@ -127,7 +134,10 @@ func (w *Watch) run() {
 	alarm := limit
 	if stuck && now > limit {
 		if w.alarm.Load() == limit { // it was met until now
-			w.cfg.Logger.Warn("memory: the limit cannot be met: all that is left is in use", "over", now-limit, "now", now, "limit", limit)
+			then := now
+			w.tell(func() {
+				w.cfg.Logger.Warn("memory: the limit cannot be met: all that is left is in use", "over", then-limit, "now", then, "limit", limit)
+			})
 		}
 		alarm = min(sums.Add(now, limit/patience), math.MaxInt64-1) // below the largest sum that there is
 	}
@@ -183,8 +193,10 @@ func (w *Watch) pass() (again, stuck bool) {
 		return false, true
 	}
 	now := w.bytes.Load()
-	w.cfg.Logger.Info("memory: shrank", "others", sums.Add(given[Blobs], given[Sessions]), "artefacts", given[Artefacts], "constants", given[Constants],
-		"before", before, "now", now, "limit", w.cfg.Limit)
+	w.tell(func() {
+		w.cfg.Logger.Info("memory: shrank", "others", sums.Add(given[Blobs], given[Sessions]), "artefacts", given[Artefacts], "constants", given[Constants],
+			"before", before, "now", now, "limit", w.cfg.Limit)
+	})
 	w.shrinks.Add(1)
 	w.freed.Add(gave)
 	return now > w.cfg.Limit, false
@@ -212,7 +224,7 @@ func (w *Watch) Stats() Stats {
 	return Stats{Limit: w.cfg.Limit, Bytes: w.bytes.Load(), Shrinks: w.shrinks.Load(), Freed: w.freed.Load()}
 }
 
-// Settle waits for the shrink that runs, if one does.
+// Settle waits for the shrink that runs, if one does, and for the log.
 func (w *Watch) Settle(ctx context.Context) error {
 	if w == nil {
 		return nil
@@ -220,18 +232,24 @@ func (w *Watch) Settle(ctx context.Context) error {
 	w.mu.Lock()
 	running := w.mu.running
 	w.mu.Unlock()
-	if running == nil {
-		return nil
+	if running != nil {
+		select {
+		case <-running:
+		case <-ctx.Done():
+			return guard.Ended(ctx)
+		}
 	}
+	told := make(chan struct{})
+	w.telling.Fence(func() { close(told) })
 	select {
-	case <-running:
+	case <-told:
 		return nil
 	case <-ctx.Done():
 		return guard.Ended(ctx)
 	}
 }
 
-// Close lets no shrink begin any more and waits for the one that runs.
+// Close lets no shrink begin any more and waits for the one that runs, and for the log.
 func (w *Watch) Close(ctx context.Context) error {
 	if w == nil {
 		return nil

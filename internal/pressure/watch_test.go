@@ -3,6 +3,7 @@ package pressure_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"runtime"
@@ -307,6 +308,34 @@ func TestHostileLogger(t *testing.T) {
 		if err := w.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Q5: a handler of the log that blocks keeps no shrink from beginning. Close waits for it.
+func TestLogThatBlocks(t *testing.T) {
+	goOn := make(chan struct{})
+	w := pressure.New(pressure.Config{Limit: 100, Go: func(fn func()) { go fn() },
+		Logger: slog.New(hostile{slog.NewTextHandler(io.Discard, nil), func() { <-goOn }})})
+	s := &shelf{watch: w}
+	w.Join(pressure.Room{Rank: pressure.Sessions, Offer: s.Offer, Shrink: s.Shrink})
+	within := func() bool { return w.Stats().Bytes <= 100 }
+	for range 3 {
+		s.put(pressure.Item{Bytes: 150})
+		for late := time.Now().Add(10 * time.Second); !within() && time.Now().Before(late); {
+			time.Sleep(time.Millisecond)
+		}
+		if !within() {
+			t.Fatalf("%d bytes are left, of %d", w.Stats().Bytes, 100)
+		}
+	}
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	if err := w.Close(left); !errors.Is(err, context.Canceled) {
+		t.Errorf("Close while the log is told: %v", err)
+	}
+	close(goOn)
+	if err := w.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
