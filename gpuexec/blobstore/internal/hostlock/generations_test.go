@@ -1,11 +1,14 @@
 package hostlock_test
 
 import (
+	"errors"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // P8: generations of long ago go the lowest first, though there are more than go at once:
@@ -57,4 +60,26 @@ func TestPeriodsOfHolderAndWaiter(t *testing.T) {
 			holder.Unlock()
 		})
 	}
+}
+
+// P8: who cannot show that it lives does not have the lock, and keeps nobody from it.
+func TestDirectoryThatCannotBeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		a := hostlock.NewDirectory(vfs.Watch(f, func(op string) error {
+			if op == "write" {
+				return syscall.EIO
+			}
+			return nil
+		}), "lock", period)
+		defer a.Unlock()
+		if err := a.Lock(background); !errors.Is(err, syscall.EIO) || a.Held() {
+			t.Errorf("%v, held: %v", err, a.Held())
+		}
+		b, begin := hostlock.NewDirectory(f, "lock", period), time.Now()
+		if err := b.Lock(background); err != nil || time.Since(begin) > 0 {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		b.Unlock()
+	})
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,57 +103,6 @@ func TestLeaseIsKept(t *testing.T) {
 			_ = second.Release()
 		})
 	}
-}
-
-// P8: who cannot show that it lives does not have the lock, and keeps nobody from it.
-func TestDirectoryThatCannotBeat(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFS(t)
-		a := hostlock.NewDirectory(vfs.Watch(f, func(op string) error {
-			if op == "write" {
-				return syscall.EIO
-			}
-			return nil
-		}), "lock", period)
-		defer a.Unlock()
-		if err := a.Lock(background); !errors.Is(err, syscall.EIO) || a.Held() {
-			t.Errorf("%v, held: %v", err, a.Held())
-		}
-		b, begin := hostlock.NewDirectory(f, "lock", period), time.Now()
-		if err := b.Lock(background); err != nil || time.Since(begin) > 0 {
-			t.Errorf("%v after %v", err, time.Since(begin))
-		}
-		b.Unlock()
-	})
-}
-
-// P8: a folder that others remove as empty, before the first file is in it, is made again.
-func TestFolderOfALeaseGoesAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		left := 3
-		lease := acquire(t, leases(fleeting{newFS(t), &left}, true))
-		if left > 0 || !lease.Held() {
-			t.Errorf("%d left, held: %v", left, lease.Held())
-		}
-		if err := lease.Release(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// fleeting is a file system on which others remove the first folders that are made.
-type fleeting struct {
-	vfs.FS
-	left *int
-}
-
-func (f fleeting) Mkdir(name string) error {
-	err := f.FS.Mkdir(name)
-	if *f.left > 0 && err == nil {
-		*f.left--
-		err = f.FS.Remove(name)
-	}
-	return err
 }
 
 // P8: one that stands still is replaced within the lease time, and learns of it.

@@ -132,3 +132,32 @@ func TestLeaseWakesWhoWaits(t *testing.T) {
 		_ = second.Release()
 	})
 }
+
+// P8: a folder that others remove as empty, before the first file is in it, is made again.
+func TestFolderOfALeaseGoesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		left := 3
+		lease := acquire(t, leases(fleeting{newFS(t), &left}, true))
+		if left > 0 || !lease.Held() {
+			t.Errorf("%d left, held: %v", left, lease.Held())
+		}
+		if err := lease.Release(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// fleeting is a file system on which others remove the first folders that are made.
+type fleeting struct {
+	vfs.FS
+	left *int
+}
+
+func (f fleeting) Mkdir(name string) error {
+	err := f.FS.Mkdir(name)
+	if *f.left > 0 && err == nil {
+		*f.left--
+		err = f.FS.Remove(name)
+	}
+	return err
+}
