@@ -8,7 +8,10 @@ import (
 	"io"
 	"io/fs"
 	"math"
+	"os"
+	"strconv"
 
+	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/layout"
 	"github.com/kiln-cache/kiln/internal/vfs"
@@ -67,6 +70,9 @@ func (c *Cache) decode(f vfs.File) (*layout.File, layout.Miss, error) {
 		return nil, missOf(err), err
 	case !info.Regular():
 		return nil, layout.Miss{Reason: fault.Format}, fmt.Errorf("it is no plain file: %w", fs.ErrInvalid)
+	case os.Geteuid() == 0 && info.Owner != 0 && !calledBy(info.Owner):
+		err := &vfs.Unsafe{Field: "owner"}
+		return nil, missOf(err), err
 	case !c.cfg.Limit.Allows(info.Size):
 		return nil, layout.Miss{Reason: fault.TooLarge}, nil
 	}
@@ -78,6 +84,13 @@ func (c *Cache) decode(f vfs.File) (*layout.File, layout.Miss, error) {
 		}
 		return part[:got], err
 	}, &c.identity)
+}
+
+// calledBy reports whether root was called by a user, whose files it takes beside its own
+// (SPEC P13).
+func calledBy(user uint32) bool {
+	caller, _ := env.Process()("SUDO_UID")
+	return caller == strconv.FormatUint(uint64(user), 10)
 }
 
 // LoadBytes is Load for a file that lies in memory, which must not be changed

@@ -93,3 +93,30 @@ func TestHeldTarget(t *testing.T) {
 		t.Errorf("%d files, want 1", n)
 	}
 }
+
+// SPEC P13: root takes files of its own and of the user who called it, in whoever's folder.
+func TestRootTakesNoUsersFile(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	v := open(t)
+	v.shader("s", "a")
+	v.built("s")
+	v.save(path)
+	for _, name := range []string{dir, path} {
+		if err := os.Chown(name, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for caller, want := range map[string]fault.Reason{"": fault.Degraded, "1": fault.Degraded, "65534": ""} {
+		t.Setenv("SUDO_UID", caller)
+		if l, err := v.Load(t.Context(), path); err != nil || l.Reason != want || want != "" && l.Field != "owner" {
+			t.Errorf("called by %q: %+v, %v", caller, l, err)
+		}
+		if _, err := v.Save(t.Context(), path); errors.Is(err, fault.ErrIO) != (want != "") {
+			t.Errorf("called by %q: joined with it: %v", caller, err)
+		}
+	}
+}
