@@ -41,6 +41,7 @@ func (c *Cache) Load(ctx context.Context, path string) (Loaded, error) {
 		if err != nil {
 			return nil, missOf(err), err
 		}
+		defer t.fs.Close()
 		f, err := t.fs.Open(t.name)
 		if err != nil {
 			return nil, missOf(err), err

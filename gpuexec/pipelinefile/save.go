@@ -47,6 +47,7 @@ func (c *Cache) Save(ctx context.Context, path string) (Saved, error) {
 		if err != nil {
 			return err
 		}
+		defer t.fs.Close()
 		compose := func(old *layout.File) (file []byte, err error) {
 			file, s, err = c.compose(ctx, old)
 			return file, err

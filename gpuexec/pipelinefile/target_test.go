@@ -120,3 +120,33 @@ func TestRootTakesNoUsersFile(t *testing.T) {
 		}
 	}
 }
+
+// SPEC V6: the folders of files are held open during a call only.
+func TestFoldersAreClosed(t *testing.T) {
+	opened, closed := 0, 0
+	v := open(t, func(c *setup) {
+		c.fs = func(root string) vfs.FS { opened++; return closing{vfs.Dir(root), &closed} }
+	})
+	v.shader("s", "a")
+	v.built("s")
+	path := filepath.Join(t.TempDir(), "f")
+	for range 2 {
+		if _, err := v.Load(t.Context(), path); err != nil {
+			t.Error(err)
+		}
+		v.save(path)
+	}
+	if opened != 4 || closed != 4 {
+		t.Errorf("%d folders were opened and %d closed, want 4", opened, closed)
+	}
+}
+
+type closing struct {
+	vfs.FS
+	closed *int
+}
+
+func (c closing) Close() error {
+	*c.closed++
+	return c.FS.Close()
+}
