@@ -69,11 +69,7 @@ func (t target) overwrite(compose func(*layout.File) ([]byte, error)) error {
 	if err != nil {
 		return err
 	}
-	temp, err := t.write(file)
-	if err != nil {
-		return err
-	}
-	return t.moved(temp, t.fs.Rename(temp, t.name))
+	return t.write(file, func(temp string) error { return t.moved(temp, t.fs.Rename(temp, t.name)) })
 }
 
 func noFile(name string) error {
@@ -110,23 +106,31 @@ func (t target) joinOnce(ctx context.Context, read func(vfs.File) (*layout.File,
 	if err != nil {
 		return false, err
 	}
-	temp, err := t.write(file)
-	if err != nil {
-		return false, err
+	err = t.write(file, func(temp string) (err error) {
+		again, err = t.place(temp, held, info)
+		return err
+	})
+	return again, err
+}
+
+// place gives a temporary file the target's name: where there was none, or in place of the
+// one that is held. It reports that there is another one by now.
+func (t target) place(temp string, held vfs.File, info vfs.Info) (again bool, err error) {
+	if held != nil && t.is(t.name, info) {
+		return false, t.moved(temp, t.fs.Rename(temp, t.name))
 	}
-	if held == nil {
-		err = t.fs.Link(temp, t.name)
-		switch {
-		case err == nil:
-			err = t.fs.Remove(temp)
-			return false, errors.Join(err, t.fs.SyncDir("."))
-		case errors.Is(err, fs.ErrExist): // somebody was first
-			return true, t.fs.Remove(temp)
-		case !cannotLink(err):
-			return false, t.moved(temp, err)
-		}
-	} else if !t.unchanged(info) {
+	if held != nil {
 		return true, t.fs.Remove(temp)
+	}
+	err = t.fs.Link(temp, t.name)
+	switch {
+	case err == nil:
+		err = t.fs.Remove(temp)
+		return false, errors.Join(err, t.fs.SyncDir("."))
+	case errors.Is(err, fs.ErrExist): // somebody was first
+		return true, t.fs.Remove(temp)
+	case !cannotLink(err):
+		return false, t.moved(temp, err)
 	}
 	return false, t.moved(temp, t.fs.Rename(temp, t.name))
 }
@@ -163,7 +167,7 @@ func (t target) hold(ctx context.Context) (vfs.File, vfs.Info, error) {
 		locked, unlockable := f.TryLock()
 		now := time.Now()
 		passed := info.Inode == seen && now.Sub(since) > t.patience
-		if (locked || unlockable != nil || passed) && t.unchanged(info) {
+		if (locked || unlockable != nil || passed) && t.is(t.name, info) {
 			return f, info, nil
 		}
 		if err := f.Close(); err != nil {
@@ -183,20 +187,30 @@ func (t target) hold(ctx context.Context) (vfs.File, vfs.Info, error) {
 	}
 }
 
-// unchanged reports whether the name still stands for the file of info.
-func (t target) unchanged(info vfs.Info) bool {
-	now, err := t.fs.Lstat(t.name)
+// is reports whether a name stands for the file of info.
+func (t target) is(name string, info vfs.Info) bool {
+	now, err := t.fs.Lstat(name)
 	return err == nil && now.Inode == info.Inode && now.Size == info.Size && now.ModTime.Equal(info.ModTime)
 }
 
-// write makes a synced temporary file and gives its name.
-func (t target) write(file []byte) (string, error) {
+// write makes a synced temporary file and calls use with its name. It holds the lock of the
+// file meanwhile, which tells others that this process lives.
+func (t target) write(file []byte, use func(temp string) error) error {
 	temp := tempPrefix + strings.ToLower(rand.Text()) + tempSuffix
-	if err := vfs.WriteNew(t.fs, temp, true, file); err != nil {
-		_ = t.fs.Remove(temp) // it may not be there
-		return "", err
+	f, err := t.fs.Create(temp)
+	if err != nil {
+		return err
 	}
-	return temp, nil
+	defer f.Close()    // which ends the lock
+	_, _ = f.TryLock() // without it the age tells
+	if _, err = f.WriteAt(file, 0); err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		_ = t.fs.Remove(temp) // the error says enough
+		return err
+	}
+	return use(temp)
 }
 
 // moved ends the life of a temporary file that was to take the target's place:
@@ -209,8 +223,8 @@ func (t target) moved(temp string, err error) error {
 	return t.fs.SyncDir(".")
 }
 
-// sweep removes temporary files that their writers left behind when they died.
-// What it cannot remove stays for the next.
+// sweep removes temporary files that their writers left behind when they died: old ones that
+// nobody holds the lock of, since a clock may jump. What it cannot remove stays for the next.
 func (t target) sweep(now time.Time) {
 	list, err := t.fs.ReadDir(".")
 	if err != nil {
@@ -220,8 +234,20 @@ func (t target) sweep(now time.Time) {
 		if !strings.HasPrefix(entry.Name, tempPrefix) || !strings.HasSuffix(entry.Name, tempSuffix) {
 			continue
 		}
-		if info, err := t.fs.Lstat(entry.Name); err == nil && info.Regular() && now.Sub(info.ModTime) > tempAge {
+		if info, err := t.fs.Lstat(entry.Name); err == nil && info.Regular() && now.Sub(info.ModTime) > tempAge && !t.lives(entry.Name) {
 			_ = t.fs.Remove(entry.Name)
 		}
 	}
+}
+
+// lives reports whether a process holds the lock of a temporary file, or whether that cannot
+// be seen.
+func (t target) lives(temp string) bool {
+	f, err := t.fs.Open(temp)
+	if err != nil {
+		return true
+	}
+	defer f.Close()
+	free, err := f.TryLock()
+	return err == nil && !free
 }

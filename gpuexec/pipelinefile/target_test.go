@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,4 +150,26 @@ type closing struct {
 func (c closing) Close() error {
 	*c.closed++
 	return c.FS.Close()
+}
+
+// SPEC V6: what a living process writes is not swept, however far the clock has jumped.
+func TestSweepOfTheLiving(t *testing.T) {
+	dir := t.TempDir()
+	other := open(t, func(c *setup) { c.Now = func() time.Time { return time.Now().Add(3 * time.Hour) } })
+	other.shader("b", "2")
+	other.built("b")
+	var stops atomic.Bool
+	v := open(t, faulty(func(op string) error {
+		if op == "rename" && stops.Swap(false) {
+			other.save(filepath.Join(dir, "another"))
+		}
+		return nil
+	}))
+	v.shader("a", "1")
+	v.built("a")
+	stops.Store(true)
+	v.save(filepath.Join(dir, "f"))
+	if n := files(t, dir); n != 2 || stops.Load() {
+		t.Errorf("%d files, want 2", n)
+	}
 }
