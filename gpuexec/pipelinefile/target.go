@@ -117,7 +117,7 @@ func (t target) joinOnce(ctx context.Context, read func(vfs.File) (*layout.File,
 // one that is held. It reports that there is another one by now.
 func (t target) place(temp string, held vfs.File, info vfs.Info) (again bool, err error) {
 	if held != nil && t.is(t.name, info) {
-		return false, t.moved(temp, t.fs.Rename(temp, t.name))
+		return t.replace(temp, info)
 	}
 	if held != nil {
 		return true, t.fs.Remove(temp)
@@ -133,6 +133,28 @@ func (t target) place(temp string, held vfs.File, info vfs.Info) (again bool, er
 		return false, t.moved(temp, err)
 	}
 	return false, t.moved(temp, t.fs.Rename(temp, t.name))
+}
+
+// replace exchanges the names of a temporary file and of the target that was joined with it.
+// If it was another file that had the name, since this saver stood still and was passed over,
+// that one gets it back: its saver has succeeded. Where names cannot be exchanged the last one
+// counts.
+func (t target) replace(temp string, joined vfs.Info) (again bool, err error) {
+	err = t.fs.Exchange(temp, t.name)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return false, t.moved(temp, t.fs.Rename(temp, t.name))
+	case errors.Is(err, fs.ErrNotExist): // the target was removed
+		return true, t.fs.Remove(temp)
+	case err != nil:
+		return false, t.moved(temp, err)
+	case t.is(temp, joined):
+		return false, t.moved(temp, t.fs.Remove(temp))
+	}
+	if err := t.fs.Exchange(temp, t.name); err != nil {
+		return false, err
+	}
+	return true, t.fs.Remove(temp)
 }
 
 // cannotLink reports that a file system has no second names.

@@ -173,3 +173,55 @@ func TestSweepOfTheLiving(t *testing.T) {
 		t.Errorf("%d files, want 2", n)
 	}
 }
+
+// SPEC V6: a saver that stood still between its last look at the target and its rename puts
+// back what another one has saved meanwhile, and joins it.
+func TestStoppedBeforeItsRename(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	other := open(t, func(c *setup) { c.Patience = time.Millisecond })
+	other.shader("b", "2")
+	other.built("b")
+	stops := false
+	v := open(t, faulty(func(op string) error {
+		if op == "rename" && stops {
+			stops = false
+			other.save(path)
+		}
+		return nil
+	}))
+	v.shader("a", "1")
+	v.built("a")
+	v.save(path)
+	v.shader("c", "3")
+	v.built("c")
+	stops = true
+	if s := v.save(path); s.Entries != 3 || stops {
+		t.Errorf("%+v", s)
+	}
+	if n := len(decode(t, path).Entries); n != 3 {
+		t.Errorf("%d entries, want both savers'", n)
+	}
+	if n := files(t, filepath.Dir(path)); n != 1 {
+		t.Errorf("%d files, want 1", n)
+	}
+}
+
+// SPEC V6: where names cannot be exchanged, a save replaces what it has joined.
+func TestNoExchange(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	v := open(t, func(c *setup) { c.fs = func(root string) vfs.FS { return unexchanged{vfs.Dir(root)} } })
+	for i, name := range []string{"a", "b"} {
+		v.shader(name, "1")
+		v.built(name)
+		if s := v.save(path); s.Entries != i+1 {
+			t.Errorf("%+v", s)
+		}
+	}
+	if n := files(t, filepath.Dir(path)); n != 1 {
+		t.Errorf("%d files, want 1", n)
+	}
+}
+
+type unexchanged struct{ vfs.FS }
+
+func (unexchanged) Exchange(string, string) error { return errors.ErrUnsupported }
