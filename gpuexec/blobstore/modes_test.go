@@ -422,3 +422,45 @@ func TestRootAgainstAUser(t *testing.T) {
 	r.must(os.RemoveAll(filepath.Join(home, "d", "test")))
 	r.want("held", words(s.get("k"), s.put("new", "v"), r.exists(filepath.Join(home, "d", "test")), r.exists(filepath.Join(home+"-", "d", "test", s.Bucket("new")))), "v ok false true")
 }
+
+// P13: a user who links a file of root into the own directory has root neither write to it nor
+// give its content away.
+func TestRootAgainstAUsersHardLinks(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	t.Setenv("SUDO_UID", words(nobody))
+	for _, name := range []string{"lease/directory/0", "lease/journal", "lease/refused", "lease/settings", "lease/late", "size.txt", "key.bin", "kernel.bin"} {
+		r := newRig(t)
+		r.ofNobody("d")
+		s := r.open("d", mib)
+		r.want("put", words(s.put("k", "v"), s.put("refused", "v")), "ok ok")
+		b := s.blob("refused")
+		s.shut()
+		secret, link := r.path("secret"), filepath.Join(s.cfg.Dir, name)
+		if strings.HasSuffix(name, ".bin") {
+			link = s.place("k", name)
+		}
+		text := strings.Repeat("known to root\n", 32<<10)
+		r.write(secret, []byte(text))
+		r.must(os.RemoveAll(link))
+		r.must(os.Link(secret, link))
+		if again, err := blobstore.Open(background, s.cfg); err == nil {
+			_, _, _ = again.Get(background, backend, "k")
+			_ = again.Put(background, backend, "k", []byte("v"), 0)
+			_ = again.Refuse(background, b)
+			_, _ = again.Verify(background, true)
+			r.must(again.Close(background))
+		}
+		r.want(name+": root's file", string(r.read(secret)) == text, true)
+		mine, err := os.Stat(secret)
+		r.must(err)
+		r.must(filepath.WalkDir(s.cfg.Dir, func(path string, _ fs.DirEntry, err error) error {
+			r.must(err)
+			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && !os.SameFile(info, mine) {
+				r.want(path+" tells", strings.Contains(string(r.read(path)), "known to root"), false)
+			}
+			return nil
+		}))
+	}
+}

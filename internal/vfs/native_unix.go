@@ -204,7 +204,8 @@ func (n *native) file(name string, flags int) (File, error) {
 }
 
 // check refuses an open file or folder that another user owns or can write. Root and
-// the user whose directory root has opened may own it.
+// the user whose directory root has opened may own it. What root makes there it gives to that
+// user: a file of root with several names is one that the user has linked there.
 func check(fd int, name string, root *folder) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -214,6 +215,8 @@ func check(fd int, name string, root *folder) error {
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG && st.Mode&unix.S_IFMT != unix.S_IFDIR: // its reader refuses it
 	case st.Uid != 0 && int(st.Uid) != user && (user != 0 || st.Uid != root.owner):
+		return wrap("open", name, &Unsafe{"owner"})
+	case st.Uid != root.owner && st.Mode&unix.S_IFMT == unix.S_IFREG && user == 0 && st.Nlink > 1:
 		return wrap("open", name, &Unsafe{"owner"})
 	case st.Mode&0o022 != 0:
 		return wrap("open", name, &Unsafe{"mode"})

@@ -438,7 +438,8 @@ func TestBell(t *testing.T) {
 }
 
 // P13: root gives the user in whose directory it works what it makes there, and nothing
-// that was there: a name may be a link to root's own file.
+// that was there. It opens no file of its own that has another name too: the user may have
+// linked it there.
 func TestRootGivesAwayWhatItMakesOnly(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
@@ -450,8 +451,14 @@ func TestRootGivesAwayWhatItMakesOnly(t *testing.T) {
 	must(t, os.Chown(dir, nobody, nobody))
 	must(t, os.WriteFile(dir+"/../roots", []byte("root's"), 0o600))
 	must(t, os.Link(dir+"/../roots", dir+"/there"))
+	must(t, os.WriteFile(dir+"/alone", []byte("root's"), 0o600))
 	must(t, os.Mkdir(dir+"/folder", 0o700))
-	for _, name := range []string{"there", "made"} {
+	for _, open := range []func(string) (vfs.File, error){f.Open, f.Update, f.Append} {
+		if _, err := open("there"); !errors.Is(err, fs.ErrPermission) {
+			t.Error("a file of root's with two names:", err)
+		}
+	}
+	for _, name := range []string{"alone", "made"} {
 		file, err := f.Update(name)
 		must(t, err)
 		must(t, file.Close())
@@ -462,7 +469,7 @@ func TestRootGivesAwayWhatItMakesOnly(t *testing.T) {
 	if _, err := f.Create("there"); !errors.Is(err, fs.ErrExist) {
 		t.Error(err)
 	}
-	for name, want := range map[string]uint32{"there": 0, "made": nobody, "folder": 0} {
+	for name, want := range map[string]uint32{"there": 0, "alone": 0, "made": nobody, "folder": 0} {
 		info, err := os.Lstat(dir + "/" + name)
 		must(t, err)
 		if owner := info.Sys().(*syscall.Stat_t).Uid; owner != want {
