@@ -295,6 +295,42 @@ func TestFoundIsDurable(t *testing.T) {
 	r.want("syncs of three puts", synced, 6)
 }
 
+// P10: with file, too, an entry that a put finds is as durable as one that it writes: where
+// its names outlive a loss of power its files are whole, and they are synced once.
+func TestFoundHasWholeFiles(t *testing.T) {
+	r := newRig(t)
+	disk := crashfs.New(nil)
+	syncs := 0
+	open := func(f vfs.FS, level blobstore.Durability) *blobstore.Store {
+		s, err := blobstore.Open(background, powerConfig(vfs.Watch(f, func(op string) error {
+			if strings.HasPrefix(op, "sync") {
+				syncs++
+			}
+			return nil
+		}), level))
+		r.must(err)
+		t.Cleanup(func() { r.must(s.Close(background)) })
+		return s
+	}
+	lax, file := open(disk, blobstore.None), open(disk, blobstore.File)
+	r.must(lax.Put(background, backend, "k", []byte("v"), 0))
+	syncs = 0
+	for range 3 {
+		r.must(file.Put(background, backend, "k", []byte("w"), 0))
+	}
+	r.want("syncs of three puts", syncs, 2)
+	r.must(file.Put(background, backend, "own", []byte("v"), 0))
+	syncs = 0
+	r.must(file.Put(background, backend, "own", []byte("w"), 0))
+	r.want("syncs of one's own", syncs, 0)
+	bucket := backend + "/" + file.Bucket("k")
+	for _, folder := range []string{".", backend, bucket, bucket + "/0"} { // as the system does it some time
+		r.must(disk.SyncDir(folder))
+	}
+	b, miss, err := open(disk.Clone(0, 1, nil), blobstore.File).Get(background, backend, "k")
+	r.want("after a loss of power", words(string(b.Payload), miss.Reason, err), "v  <nil>")
+}
+
 // P10: a put whose last syncs failed is no success, and the next one of the key, which
 // finds the entry, makes them again.
 func TestSyncIsMadeAgain(t *testing.T) {

@@ -115,7 +115,7 @@ func (s *Store) sync(name string) error {
 // its writer may sync less, or may have been killed before it did (SPEC P10).
 func (w *writing) confirm() error {
 	s, b := w.s, w.found
-	if s.cfg.Durability != Full || b.layer > 0 {
+	if s.cfg.Durability == None || b.layer > 0 {
 		return nil
 	}
 	kernel := b.Place + "/" + kernelFile
@@ -127,7 +127,11 @@ func (w *writing) confirm() error {
 	if durable {
 		return nil
 	}
-	return w.settle(v, b.Place+"/"+keyFile, kernel, b.Place+"/")
+	names := []string{b.Place + "/" + keyFile, kernel}
+	if s.cfg.Durability == Full {
+		names = append(names, b.Place+"/")
+	}
+	return w.settle(v, names...)
 }
 
 // version is one kernel.bin. One of the same content, which was stored again when it had
@@ -137,14 +141,19 @@ type version struct {
 	stamp
 }
 
-// settle syncs the folders above an entry, and what is named of the entry itself.
-func (w *writing) settle(v version, names ...string) error {
+// settle syncs what is named of an entry, and with Full the folders above it.
+func (w *writing) settle(v version, names ...string) (err error) {
 	s := w.s
-	if s.cfg.Durability != Full {
+	switch {
+	case s.cfg.Durability == None:
 		return nil
+	case s.cfg.Durability == Full:
+		names = append(names, w.backend+"/"+s.Bucket(w.key)+"/", w.backend+"/")
+		err = s.commitIn(w.backend, true, names...)
+	case len(names) > 0:
+		err = s.commit(true, names...)
 	}
-	names = append(names, w.backend+"/"+s.Bucket(w.key)+"/", w.backend+"/")
-	if err := s.commitIn(w.backend, true, names...); err != nil {
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()

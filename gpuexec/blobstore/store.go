@@ -77,7 +77,7 @@ type opened struct {
 		seq     int64 // the latest number that was given to one, or was seen
 		claims  map[*Claim]struct{}
 		synced  map[string]rootFolder
-		durable map[version]bool // those that this process has synced, for Full
+		durable map[version]bool // those that this process has synced
 		logged  map[string]bool  // kinds of problems
 		held    bool             // the fields of dir are
 		untold  []func()         // what the log is to be told when they are free
