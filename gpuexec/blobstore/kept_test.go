@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -331,6 +332,34 @@ func TestKeysThatCannotBeLookedAt(t *testing.T) {
 	keys = true
 	s.reopen()
 	r.want("audit", s.audit(), "ok")
+}
+
+// P7: nor is one that can be looked at again at once.
+func TestEntryThatIsSeenAtASecondLook(t *testing.T) {
+	for _, name := range []string{"key.bin", "kernel.bin"} {
+		r := newRig(t)
+		var fails atomic.Bool
+		s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return onceUnseen{f, name, &fails} }))
+		s.fill(1, 3, 20*kib)
+		s.shut()
+		r.must(os.Remove(r.path("d/lease/index")))
+		fails.Store(true)
+		s.reopen()
+		r.want(name, words(s.usage().Entries, s.audit(), fails.Load()), "3 ok false")
+	}
+}
+
+type onceUnseen struct {
+	vfs.FS
+	name  string
+	fails *atomic.Bool
+}
+
+func (f onceUnseen) Lstat(name string) (vfs.Info, error) {
+	if path.Base(name) == f.name && f.fails.Swap(false) {
+		return vfs.Info{}, syscall.EMFILE
+	}
+	return f.FS.Lstat(name)
 }
 
 type keyless struct {

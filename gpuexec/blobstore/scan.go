@@ -122,14 +122,15 @@ func (f folder) scanBucket(bucket string, each visit, skipped func(string, error
 			continue
 		}
 		place := bucket + "/" + slot.name
-		files, there := f.files(place)
+		files, there, err := f.look(place)
+		if err != nil {
+			files, there, err = f.look(place)
+		}
+		if err != nil { // it would count as empty
+			return err
+		}
 		if !there {
 			continue
-		}
-		if files.key < 0 || files.kernel < 0 {
-			if err := f.unseen(place); err != nil { // it would count as empty
-				return err
-			}
 		}
 		if err := each(place, files); err != nil {
 			return err
@@ -141,9 +142,20 @@ func (f folder) scanBucket(bucket string, each visit, skipped func(string, error
 // files looks at the files of an entry. there is false only if both names are known to
 // be missing.
 func (f folder) files(place string) (found files, there bool) {
+	found, there, _ = f.look(place)
+	return found, there
+}
+
+// look is files with an error where a file was not seen that may be there. It is nil if the
+// file is missing, is none, or may not be looked at, which Verify tells.
+func (f folder) look(place string) (found files, there bool, unseen error) {
 	look := func(name string) (int64, stamp) {
 		info, err := f.Lstat(place + "/" + name)
-		there = there || !isGone(err) && !isForeign(err)
+		gone := isGone(err) || isForeign(err)
+		there = there || !gone
+		if err != nil && !gone && !errors.Is(err, fs.ErrPermission) {
+			unseen = err
+		}
 		if err != nil || !info.Regular() {
 			return -1, stamp{}
 		}
@@ -151,19 +163,7 @@ func (f folder) files(place string) (found files, there bool) {
 	}
 	found.key, _ = look(keyFile)
 	found.kernel, found.stamp = look(kernelFile)
-	return found, there
-}
-
-// unseen is nil if a scan can go on with an entry of which a file was not seen: it is
-// missing, is none, or may not be looked at, which Verify tells.
-func (f folder) unseen(place string) error {
-	for _, name := range []string{keyFile, kernelFile} {
-		_, err := f.Lstat(place + "/" + name)
-		if err != nil && !isGone(err) && !isForeign(err) && !errors.Is(err, fs.ErrPermission) {
-			return err
-		}
-	}
-	return nil
+	return found, there, unseen
 }
 
 // outline tells an entry from others that have its place before or after it, without
