@@ -38,7 +38,8 @@ type Config struct {
 	// StoreRequired makes these errors of Open: no directory, one that cannot be used,
 	// Store.ReadOnly and Store.Off. It also makes it an error to ask for an artefact
 	// that cannot be stored: the identity of its backend is not known, no folder can
-	// have the backend's name, or a recipe with a Load made it without a Blob (SPEC P17).
+	// have the backend's name, its key is too long, or a recipe with a Load made it without
+	// a Blob (SPEC P17).
 	// Without StoreRequired each is logged once, and the program goes on.
 	StoreRequired bool
 	// DriverCaches puts the drivers' own caches (Mesa, PoCL, CUDA, NVIDIA) under

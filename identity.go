@@ -1,10 +1,12 @@
 package kiln
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"runtime"
@@ -109,30 +111,38 @@ func (r *Runtime) identityOf(ctx context.Context, backend string) (id gpuexec.Id
 }
 
 // storable finds out that an artefact, which could be stored, will not be: then
-// that is logged once for its backend, or for its key where that was made without a
-// Blob, and the request is an error where the store is required (SPEC P17). It gives the
-// field that is missing. Other errors are those of identityOf.
-func (r *Runtime) storable(ctx context.Context, q *artefacts.Request, made bool) (field string, err error) {
+// that is logged once for its backend, or for its key where that is too long or was made
+// without a Blob, and the request is an error where the store is required (SPEC P17). It
+// gives the field that is at fault. Other errors are those of identityOf.
+func (r *Runtime) storable(ctx context.Context, q *artefacts.Request, made bool) (reason fault.Reason, field string, err error) {
 	if r.persisted.store == nil {
-		return "", nil
+		return "", "", nil
 	}
 	var why string
 	var cause error
+	reason = fault.Disabled
 	if made {
-		field, why = "blob", "what its recipe made has no Blob, though there is a Load: set Made.Blob, or leave Load out"
-		if r.blobless.first(q.Key) {
-			r.logger.Warn("kiln: not stored: "+why, "key", fault.Printable(q.Key), "backend", q.Backend, "reason", string(fault.Disabled), "field", field)
-		}
-		cause = errors.New(why)
+		field, cause = "blob", errors.New("what its recipe made has no Blob, though there is a Load: set Made.Blob, or leave Load out")
+		r.tellOfKey(q, reason, field, cause)
+	} else if n := len(cmp.Or(q.StoredKey, q.Key)); n > blobstore.LongestKey {
+		reason, field, cause = fault.TooLarge, "key", fmt.Errorf("the key has %d bytes: at most %d are stored", n, blobstore.LongestKey)
+		r.tellOfKey(q, reason, field, cause)
 	} else if field, why, cause, err = r.lacks(ctx, q); field == "" {
-		return "", err
+		return "", "", err
 	} else if _, logged := r.unstored.LoadOrStore(q.Backend, true); !logged {
 		r.logger.Warn("kiln: nothing of this backend is stored: "+why, "backend", q.Backend, "reason", string(fault.Disabled), "field", field, "error", cause)
 	}
 	if r.cfg.StoreRequired {
-		err = &fault.Error{Op: opStore, Key: q.Key, Backend: q.Backend, Reason: fault.Disabled, Field: field, Err: errors.Join(ErrRefused, cause)}
+		err = &fault.Error{Op: opStore, Key: q.Key, Backend: q.Backend, Reason: reason, Field: field, Err: errors.Join(ErrRefused, cause)}
 	}
-	return field, err
+	return reason, field, err
+}
+
+// tellOfKey logs once for the key of q why it is not stored.
+func (r *Runtime) tellOfKey(q *artefacts.Request, reason fault.Reason, field string, why error) {
+	if r.keysTold.first(q.Key) {
+		r.logger.Warn("kiln: not stored: "+why.Error(), "key", fault.Printable(q.Key), "backend", q.Backend, "reason", string(reason), "field", field)
+	}
 }
 
 // lacks is the field that the backend of q lacks, and why it does.

@@ -42,7 +42,7 @@ type Runtime struct {
 
 	identities sync.Map // backend name -> gpuexec.Identity, of requests that bring none
 	unstored   sync.Map // backend name -> true where it was logged that nothing of it is stored
-	blobless   keys     // of recipes that load, and have made what has no Blob
+	keysTold   keys     // that are too long, or whose recipes load and made what has no Blob
 
 	crew    crew // closes sessions, and frees what they held
 	opens   flight.Locked[executorID, *device]

@@ -53,7 +53,8 @@ type Made[T any] struct {
 type Recipe[T any] struct {
 	// Key is the canonical key of the artefact: all that can change the result, and
 	// nothing else. Equal keys are one artefact, whatever name, group, session or
-	// lane asks. It must not be empty.
+	// lane asks. It must not be empty. One of more than 1 MiB is not stored
+	// (blobstore.LongestKey).
 	Key string
 
 	// Backend is the folder of the store, and part of errors; empty =

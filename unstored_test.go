@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln"
@@ -43,6 +44,41 @@ func TestNotStorableBelowTheDoor(t *testing.T) {
 	_, o, err := open(t, cfg).Artefacts().Get(ctx, request("a", "mine"))
 	if reason, field := fault.ReasonOf(err); !errors.Is(err, kiln.ErrRefused) || reason != fault.Disabled || field != "build" || o.Reason != reason || o.Field != field || made != 3 {
 		t.Errorf("required: %+v, %v, %d were made", o, err, made)
+	}
+}
+
+// P17: a key that is too long for a store says so: by reason, once in the log, and as an
+// error where the store is required.
+func TestKeyTooLongForTheStore(t *testing.T) {
+	log := new(lines)
+	cfg := kiln.Config{StoreDir: filepath.Join(t.TempDir(), "store"), ArtefactEntries: kiln.LimitOf(1), Logger: slog.New(slog.NewTextHandler(log, nil))}
+	r := open(t, cfg)
+	fits, long := strings.Repeat("k", blobstore.LongestKey), strings.Repeat("k", blobstore.LongestKey+1)
+	for _, key := range []string{long, fits, long} {
+		s := session(t, r)
+		g := group(t, s, 1)
+		must(kiln.Get(ctx, g, "n", stored(key, 7)))
+		g.Close()
+		if err := s.Close(ctx); err != nil { // so that the artefact can go
+			t.Fatal(err)
+		}
+	}
+	if err := r.Artefacts().Settle(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n, stores := r.Artefacts().Stats().Reasons[fault.TooLarge], r.Store().Stats().Stores; n != 2 || stores != 1 {
+		t.Errorf("counted %d times; %d stored", n, stores)
+	}
+	if log.count("not stored: the key has 1048577 bytes: at most 1048576 are stored") != 1 || log.count("reason=too_large field=key") != 1 {
+		t.Errorf("it is logged as\n%.2000s", log.b.String())
+	}
+	cfg.StoreRequired = true
+	r = open(t, cfg)
+	g := group(t, session(t, r), 1)
+	defer g.Close()
+	_, err := kiln.Get(ctx, g, "n", stored(long, 7))
+	if reason, field := fault.ReasonOf(err); !errors.Is(err, kiln.ErrRefused) || reason != fault.TooLarge || field != "key" {
+		t.Errorf("required: %.300v", err)
 	}
 }
 

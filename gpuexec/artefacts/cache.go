@@ -249,7 +249,7 @@ func (c *Cache) settleCall(ctx context.Context, call *call, start time.Time) (*L
 // storable finds out what keeps the artefact of a call that could be stored from that.
 func (k *call) storable(ctx context.Context) (err error) {
 	if ask := k.cache.cfg.storable; ask != nil && k.kind == normal && k.given == nil && k.Load != nil {
-		k.bars, err = ask(ctx, &k.Request, false)
+		k.barred, k.bars, err = ask(ctx, &k.Request, false)
 	}
 	return err
 }

@@ -50,10 +50,10 @@ type Config struct {
 	zone   *zone.Zone      // of whoever closes the cache; nil = nobody in particular
 	lend   func(func())    // runs a Free on another goroutine, which that one waits for; nil = actors.Go
 
-	// storable, if not nil, says before the store is asked which field keeps what q asks for
-	// from being stored, or loaded; or, of what was made without a Blob, that this does. Its
-	// error is the call's (SPEC P17). It may fill in q.Identity.
-	storable func(ctx context.Context, q *Request, made bool) (field string, err error)
+	// storable, if not nil, says before the store is asked for which reason, and which field,
+	// what q asks for is not stored, or loaded; or, of what was made without a Blob, that this
+	// is why. Its error is the call's (SPEC P17). It may fill in q.Identity.
+	storable func(ctx context.Context, q *Request, made bool) (reason fault.Reason, field string, err error)
 }
 
 func init() {
@@ -61,7 +61,7 @@ func init() {
 	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
 	hidden.Field(func(c *Config, lend func(func())) { c.lend = lend })
 	hidden.Field(func(b *Built, c *lease.Claim) { b.claim = c })
-	hidden.Field(func(c *Config, f func(context.Context, *Request, bool) (string, error)) { c.storable = f })
+	hidden.Field(func(c *Config, f func(context.Context, *Request, bool) (fault.Reason, string, error)) { c.storable = f })
 }
 
 // Cause says why an artefact lost its residency. Floors only decide which one goes.

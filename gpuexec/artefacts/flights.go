@@ -33,7 +33,7 @@ func (s *state) begin(m *making) {
 	}
 	m.stored = k.given == nil && k.Load != nil && k.bars == ""
 	if k.bars != "" {
-		m.origin.Reason, m.origin.Field = fault.Disabled, k.bars
+		m.origin.Reason, m.origin.Field = k.barred, k.bars
 	}
 	part := s.part(k)
 	if part != nil {

@@ -91,8 +91,8 @@ func (m *making) unstored(b *Built) error {
 	if ask == nil || m.claim == nil || b.Blob != nil {
 		return nil
 	}
-	field, err := ask(m.ctx, &m.call.Request, true)
-	m.origin.Reason, m.origin.Field = fault.Disabled, field
+	reason, field, err := ask(m.ctx, &m.call.Request, true)
+	m.origin.Reason, m.origin.Field = reason, field
 	return err
 }
 

@@ -33,7 +33,9 @@ type call struct {
 	cache *Cache
 	kind  kind
 	given []byte // a blob to load in place of Create; then neither that nor the store is asked
-	bars  string // the field that keeps it from being stored; empty = none
+	// barred is why it cannot be stored, and bars the field that is at fault; empty = it can.
+	barred fault.Reason
+	bars   string
 	placed
 	answer
 }
@@ -90,7 +92,7 @@ func (k *call) failure(err error) Outcome {
 		return Outcome{Reason: k.n.Value.origin.Reason, Field: k.n.Value.origin.Field}
 	}
 	if k.bars != "" {
-		return Outcome{Reason: fault.Disabled, Field: k.bars}
+		return Outcome{Reason: k.barred, Field: k.bars}
 	}
 	return Outcome{}
 }
