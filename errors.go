@@ -26,8 +26,14 @@ var (
 
 // What was closed, and what to do.
 var (
-	errClosed = fmt.Errorf("kiln: the runtime is %w: open one with kiln.Open", ErrClosed)
-	errGroup  = fmt.Errorf("kiln: the group is %w: ask its session for another one", ErrClosed)
+	errClosed error = &fault.Error{Op: "kiln", Err: fmt.Errorf("the runtime is %w: open one with kiln.Open", ErrClosed)}
+	errGroup        = fmt.Errorf("kiln: the group is %w: ask its session for another one", ErrClosed)
+)
+
+// What no call of the package gave answers like what was closed.
+var (
+	errNoRuntime error = &fault.Error{Op: "kiln", Err: fmt.Errorf("the runtime is nil or zero, and so %w: want one that kiln.Open gave", ErrClosed)}
+	errNoSession       = fmt.Errorf("the session is nil or zero, and so %w: want one that Runtime.Session gave", ErrClosed)
 )
 
 // Error has the operation, key and backend of an error, and the reason and

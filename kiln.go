@@ -187,7 +187,7 @@ const lingering = time.Minute
 // could tell whether it is the same; a pointer can.
 func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index int) (*gpuexec.Executor, error) {
 	if r.none() {
-		return nil, errClosed
+		return nil, errNoRuntime
 	}
 	if backend == nil {
 		return nil, fault.Invalidf("kiln: executor", "no backend: import the package that registers it, such as gpuexec/cpu")

@@ -88,7 +88,7 @@ type Session struct {
 // Config.ArtefactBytes.
 func (r *Runtime) Session(cfg SessionConfig) (*Session, error) {
 	if r.none() {
-		return nil, errClosed
+		return nil, errNoRuntime
 	}
 	return r.session(r.room(cfg))
 }
@@ -153,7 +153,7 @@ func (s *Session) Group(ctx context.Context, inputs ...[]int64) (*Group, error) 
 	}
 	room, err := s.in().Group(ctx, shape)
 	if err != nil {
-		return nil, failedOn("kiln: group", shape.String(), err)
+		return nil, s.failedOn("kiln: group", shape.String(), err)
 	}
 	return &Group{room: room, session: s, listen: s.runtime.cfg.Listen}, nil
 }
@@ -165,38 +165,40 @@ func (s *Session) Intern(name string) NameID { return s.in().Intern(name) }
 // Announce tells which shapes the waiting requests need, soonest first, in place
 // of what was announced before. Their groups stay while any other can go.
 func (s *Session) Announce(shapes ...Shape) error {
-	return failedOn("kiln: announce", "", s.in().Announce(shapes...))
+	return s.failedOn("kiln: announce", "", s.in().Announce(shapes...))
 }
 
 // Hold makes one later Reset of the owner do nothing. Holds add up. ErrInvalid: the
 // owner is empty; ErrClosed.
-func (s *Session) Hold(owner string) error { return failedOn("kiln: hold", owner, s.in().Hold(owner)) }
+func (s *Session) Hold(owner string) error {
+	return s.failedOn("kiln: hold", owner, s.in().Hold(owner))
+}
 
 // Reset removes the names of one owner from every group, and nothing else. A Hold
 // absorbs it. Values are freed once nobody uses them, which may be later.
 // ErrInvalid: the owner is empty; ErrClosed, or the context's error.
 func (s *Session) Reset(ctx context.Context, owner string) error {
-	return failedOn("kiln: reset", owner, s.in().Reset(ctx, owner))
+	return s.failedOn("kiln: reset", owner, s.in().Reset(ctx, owner))
 }
 
 // ResetAll removes every group and name, and waits until what nobody uses is freed,
 // however long that takes; ctx ends the waiting only. It heeds no Hold. ErrCycle, and
 // nothing is changed: a Free of the session, or its Evicted, calls it.
 func (s *Session) ResetAll(ctx context.Context) error {
-	return failedOn("kiln: reset all", "", s.in().ResetAll(ctx))
+	return s.failedOn("kiln: reset all", "", s.in().ResetAll(ctx))
 }
 
 // SetGroups changes the capacity in groups; lowering it evicts the surplus.
 // ErrInvalid, and nothing is changed: the capacity is negative, not given or below
 // the session's floor. ErrClosed, or the context's error.
 func (s *Session) SetGroups(ctx context.Context, groups Limit) error {
-	return failedOn("kiln: set groups", "", s.in().SetGroups(ctx, groups))
+	return s.failedOn("kiln: set groups", "", s.in().SetGroups(ctx, groups))
 }
 
 // SetBytes changes the capacity in bytes; lowering it evicts the surplus. Errors are
 // those of SetGroups.
 func (s *Session) SetBytes(ctx context.Context, bytes Limit) error {
-	return failedOn("kiln: set bytes", "", s.in().SetBytes(ctx, bytes))
+	return s.failedOn("kiln: set bytes", "", s.in().SetBytes(ctx, bytes))
 }
 
 // Cache is the room below: the list of groups and names, advice, the recorded stream
@@ -227,6 +229,14 @@ func (s *Session) Close(ctx context.Context) error {
 	defer s.runtime.crew.back()
 	s.leave()
 	return failedOn("kiln: close session", s.name, s.room.Close(ctx))
+}
+
+// failedOn is failedOn, unless there is no session.
+func (s *Session) failedOn(op, name string, err error) error {
+	if err != nil && (s == nil || s.room == nil) {
+		err = errNoSession
+	}
+	return failedOn(op, name, err)
 }
 
 // in is the room below: of a nil Session, or one that Runtime.Session did not give,

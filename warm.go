@@ -171,7 +171,7 @@ type Warmed struct {
 // called goes on: Runtime.Close waits for that.
 func (r *Runtime) Warm(ctx context.Context, manifest io.Reader, ask func(context.Context, *Group, Entry) error) (Warmed, error) {
 	if r.none() {
-		return Warmed{}, errClosed
+		return Warmed{}, errNoRuntime
 	}
 	if manifest == nil || ask == nil {
 		return Warmed{}, fault.Invalidf("kiln: warm", "no manifest, or no function that asks: give both")

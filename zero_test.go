@@ -19,6 +19,7 @@ func TestNilAndZeroValues(t *testing.T) {
 		_, executor := r.Executor(ctx, newCounted(), 0)
 		_, warm := r.Warm(ctx, strings.NewReader(""), nil)
 		wants(t, kiln.ErrClosed, session, executor, warm)
+		says(t, "the runtime is nil or zero", session, executor, warm)
 		wants(t, kiln.ErrInvalid, r.Record(new(bytes.Buffer)))
 		if err := r.Close(ctx); err != nil || r.Artefacts() != nil || r.Store() != nil || r.Constants() != nil || r.Stats() != (kiln.Stats{}) ||
 			r.Sessions() != nil || r.Executors() != nil || r.Refusals() != nil || len(r.Settings()) == 0 {
@@ -28,6 +29,7 @@ func TestNilAndZeroValues(t *testing.T) {
 	for _, s := range []*kiln.Session{nil, {}} {
 		_, group := s.Group(ctx, []int64{1})
 		wants(t, kiln.ErrClosed, group, s.Announce(shape), s.Hold("o"), s.Reset(ctx, "o"), s.SetGroups(ctx, kiln.LimitOf(1)), s.SetBytes(ctx, kiln.LimitOf(1)))
+		says(t, "the session is nil or zero", group, s.Announce(shape), s.Reset(ctx, "o"))
 		if err := errors.Join(s.ResetAll(ctx), s.Close(ctx)); err != nil && !errors.Is(err, kiln.ErrClosed) || s.Name() != "" || s.Stats().Groups != 0 || s.Cache() == nil {
 			t.Errorf("%v: it holds something; closed: %v", s, err)
 		}
@@ -69,6 +71,15 @@ func TestNilAndZeroValues(t *testing.T) {
 	_, err := kiln.Get(context.Background(), g, "n", kiln.Recipe[int]{})
 	_, none := g.Kernel(ctx, "n", nil, source("k"))
 	wants(t, kiln.ErrInvalid, err, none)
+}
+
+func says(t *testing.T, want string, all ...error) {
+	t.Helper()
+	for i, err := range all {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("answer %d is %v, want %q", i, err, want)
+		}
+	}
 }
 
 func wants(t *testing.T, want error, all ...error) {

@@ -3,6 +3,7 @@ package constants
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/kiln-cache/kiln/actors"
@@ -84,7 +85,7 @@ func (c *Cache) Engine(kind Kind, index int, context string) (*Engine, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
-		return nil, fault.ErrClosed
+		return nil, &fault.Error{Op: "constants: engine", Err: isClosed("the cache")}
 	}
 	if e = c.mu.engines[id]; e == nil {
 		e = newEngine(c, kind, index, context, bytesOf(c.capacityLocked(kind, index)), c.cfg.Policy[kind])
@@ -101,6 +102,10 @@ func (c *Cache) forget(e *Engine) {
 	if c.mu.engines[id] == e {
 		delete(c.mu.engines, id)
 	}
+}
+
+func isClosed(what string) error {
+	return fmt.Errorf("%s is %w: open another one", what, fault.ErrClosed)
 }
 
 func checkDevice(kind Kind, index int) error {
@@ -232,7 +237,7 @@ func (c *Cache) begin(ctx context.Context, change func() []*Engine) (drained []<
 	c.mu.Lock()
 	if c.mu.closed {
 		c.mu.Unlock()
-		return nil, fault.ErrClosed
+		return nil, &fault.Error{Op: "constants: capacity", Err: isClosed("the cache")}
 	}
 	engines := change()
 	c.mu.Unlock()

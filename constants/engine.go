@@ -135,6 +135,7 @@ func (e *Engine) GetOrAdd(ctx context.Context, key Key, bytes int64, opts Option
 // the end of its context ends an ownership, too.
 func (e *Engine) getOrAdd(told *Event, bytes int64, opts Options, watch bool) (Outcome, error) {
 	out, joined, err := e.get(told.Context, told.Key, bytes, opts, watch)
+	err = e.ended("get", told.Key, err)
 	if out.Bypass != "" {
 		e.cache.counters.bypass(out.Bypass)
 	}
@@ -329,7 +330,7 @@ func (e *Engine) Get(ctx context.Context, key Key, bytes int64, opts Options, co
 		if err = failed; err != nil && out.Owner != nil {
 			switch {
 			case context.Cause(own) == fault.ErrClosed:
-				err = fault.ErrClosed
+				err = isClosed("the engine " + e.String())
 			case errors.Is(err, context.Canceled) && end.Err() != nil:
 				err = end.Err() // which may be a deadline
 			}
@@ -373,7 +374,16 @@ func (e *Engine) uncached(v Value, bytes int64) *Lease {
 // resident, and reports whether there was one. Its leases stay usable.
 func (e *Engine) Remove(ctx context.Context, key Key) (bool, error) {
 	hash := e.placed(key)
-	return actors.Ask(ctx, e.ref, func(r actors.Reply[bool]) message { return removeMsg{key, hash, r} })
+	was, err := actors.Ask(ctx, e.ref, func(r actors.Reply[bool]) message { return removeMsg{key, hash, r} })
+	return was, e.ended("remove", key, err)
+}
+
+// ended says of ErrClosed what was closed. Other errors it gives as they are.
+func (e *Engine) ended(op string, key Key, err error) error {
+	if err != fault.ErrClosed {
+		return err
+	}
+	return &fault.Error{Op: "constants: " + op, Key: key.ID, Err: isClosed("the engine " + e.String())}
 }
 
 // placed is the hash of a key. That is user code: not in a turn.

@@ -113,7 +113,7 @@ func (e *Executor) alloc(ctx context.Context, n int64) (*Buffer, error) {
 		return nil
 	}, nil)
 	if err != nil {
-		return nil, err
+		return nil, e.ended("alloc", "", err)
 	}
 	given = true
 	return made.Load(), nil

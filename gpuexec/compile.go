@@ -50,7 +50,7 @@ func (e *Executor) obtain(ctx context.Context, src Source, blob []byte) (*Kernel
 	}
 	c := &call{exec: e, source: src, blob: blob}
 	_, err := flight.Ride[*Kernel](ctx, c)
-	return c.kernel, err
+	return c.kernel, e.ended("compile", src.name(), err)
 }
 
 // call is one Compile or Load on its way. It implements flight.Caller.

@@ -104,16 +104,26 @@ func (e *Executor) Limits() Limits { return e.limits }
 func (e *Executor) Ready(ctx context.Context) error {
 	up, err := actors.Ask(ctx, e.ref, func(r actors.Reply[chan struct{}]) message { return readyMsg{r} })
 	if err != nil {
-		return err
+		return e.ended("ready", "", err)
 	}
 	select {
 	case <-up:
 		return nil
 	case <-e.life.Done():
-		return fault.ErrClosed
+		return e.ended("ready", "", fault.ErrClosed)
 	case <-ctx.Done():
 		return guard.Ended(ctx)
 	}
+}
+
+// ended says of ErrClosed what was closed, and what was to be done with which key. Other
+// errors it gives as they are.
+func (e *Executor) ended(op, key string, err error) error {
+	if err != fault.ErrClosed {
+		return err
+	}
+	return &fault.Error{Op: "executor: " + op, Key: key, Backend: e.info.Backend,
+		Err: fmt.Errorf("the executor of %s:%d is %w: open another one", e.cfg.Backend.Name(), e.cfg.Index, err)}
 }
 
 // Stats are counts since Open. It waits for nothing.

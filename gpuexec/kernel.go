@@ -86,7 +86,7 @@ func (k *Kernel) Blob(ctx context.Context) ([]byte, error) {
 	case <-done:
 		return nil, guard.Ended(ctx)
 	case <-k.exec.life.Done():
-		return nil, fault.ErrClosed
+		return nil, k.exec.ended("blob", k.name(), fault.ErrClosed)
 	}
 }
 
@@ -117,7 +117,7 @@ func (k *Kernel) enter() (*built, error) {
 	}
 	k.cell.Unpin()
 	if k.exec.life.Err() != nil {
-		return nil, fault.ErrClosed
+		return nil, k.exec.ended("blob", k.name(), fault.ErrClosed)
 	}
 	return nil, errGone
 }

@@ -24,7 +24,7 @@ func (e *Executor) Submit(ctx context.Context, launches ...Launch) error {
 	if err != nil {
 		return err
 	}
-	return e.do(ctx, run, unpin)
+	return e.ended("submit", "", e.do(ctx, run, unpin))
 }
 
 // Run is a sequence of launches that Start or StartAfter has handed over. Safe for concurrent use.
@@ -71,7 +71,7 @@ func (e *Executor) StartAfter(ctx context.Context, runs []*Run, launches ...Laun
 	j.after, j.answered = after, make(chan struct{})
 	if !e.ref.Tell(submitMsg{j}) {
 		j.end()
-		return nil, fault.ErrClosed
+		return nil, e.ended("start", "", fault.ErrClosed)
 	}
 	return &Run{e, j}, nil
 }
@@ -83,7 +83,7 @@ func (r *Run) Wait(ctx context.Context) error {
 	done := ctx.Done() // user code: asked on this goroutine alone
 	select {
 	case <-r.job.answered:
-		return r.job.err
+		return r.exec.ended("wait", "", r.job.err)
 	case <-done:
 		return guard.Ended(ctx)
 	case <-r.exec.ref.Stopped():
@@ -93,7 +93,7 @@ func (r *Run) Wait(ctx context.Context) error {
 		r.job.end()
 	}
 	<-r.job.answered
-	return r.job.err
+	return r.exec.ended("wait", "", r.job.err)
 }
 
 // Cancel ends the run before its next launch. It does not wait.
@@ -107,7 +107,7 @@ func (r *Run) Cancel() {
 func (e *Executor) sequence(launches []Launch) (run func(context.Context, *worker) error, unpin func(), err error) {
 	select {
 	case <-e.ref.Stopped(): // whoever closed it has released kernels and buffers, too
-		return nil, nil, fault.ErrClosed
+		return nil, nil, e.ended("submit", "", fault.ErrClosed)
 	default:
 	}
 	for i := range launches {

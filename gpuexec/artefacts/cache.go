@@ -204,7 +204,7 @@ func (c *Cache) await(ctx context.Context, op string, call *call) (*Lease, Outco
 	o.Duration = c.since(start)
 	if err != nil {
 		o.Event = Failed
-		err = &fault.Error{Op: op, Key: call.Key, Backend: call.Backend, Err: err}
+		err = &fault.Error{Op: op, Key: call.Key, Backend: call.Backend, Err: wasClosed(err)}
 	}
 	if call.kind != peek {
 		c.ended(l, call.Key, o)

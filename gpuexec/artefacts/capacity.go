@@ -73,7 +73,7 @@ func (c *Cache) AddFloor(owner string, bytes int64) error {
 		return fault.Invalidf(op, "the owner's name is empty")
 	}
 	if err := c.floors.add(owner, bytes, func() { c.ref.Tell(&addFloor{owner: owner, bytes: bytes}) }); err != nil {
-		return &fault.Error{Op: op, Err: err}
+		return &fault.Error{Op: op, Err: wasClosed(err)}
 	}
 	return nil
 }
@@ -82,9 +82,17 @@ func (c *Cache) AddFloor(owner string, bytes int64) error {
 func (c *Cache) order(op string, build func(actors.Reply[struct{}]) message) error {
 	_, err := actors.Ask(context.Background(), c.ref, build)
 	if err != nil {
-		return &fault.Error{Op: op, Err: err}
+		return &fault.Error{Op: op, Err: wasClosed(err)}
 	}
 	return nil
+}
+
+// wasClosed says of ErrClosed what was closed. Other errors it gives as they are.
+func wasClosed(err error) error {
+	if err == fault.ErrClosed {
+		return fmt.Errorf("the cache is %w: open another one", err)
+	}
+	return err
 }
 
 // floors admits floors, so that nobody waits for a turn to know. The actor is told of each
