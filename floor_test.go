@@ -26,6 +26,24 @@ func TestFloorWithoutABound(t *testing.T) {
 	}
 }
 
+// Q1, Q4: an error of a floor says that it is one, and which bound it is above.
+func TestErrorsOfFloorsNameTheBound(t *testing.T) {
+	of := func(cfg kiln.Config) func(int64) error {
+		r := open(t, cfg)
+		return func(floor int64) error {
+			s, err := r.Session(kiln.SessionConfig{Name: "s", Floor: kiln.Floor{Bytes: floor}})
+			if err == nil {
+				err = s.SetBytes(ctx, kiln.LimitOf(10))
+			}
+			return err
+		}
+	}
+	shared, artefacts := of(kiln.Config{SessionBytes: kiln.LimitOf(100)}), of(kiln.Config{ArtefactBytes: kiln.LimitOf(100)})
+	says(t, "the floor has 60 bytes", shared(60), artefacts(60))
+	says(t, "Config.SessionBytes", shared(60))
+	says(t, "Config.ArtefactBytes", artefacts(60))
+}
+
 // G12: an interned name of another session finds this one's value of that name, or nothing.
 func TestInternedNameOfAnotherSession(t *testing.T) {
 	r := open(t, kiln.Config{})

@@ -2,6 +2,8 @@ package kiln
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"os"
 	"sync"
 
@@ -91,7 +93,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 	s := &Session{runtime: r, name: cfg.Name, leave: func() {}, record: r.record}
 	if floor > 0 { // before the pool's, for which others may have to give
 		if err := r.artefacts.AddFloor(cfg.Name, floor); err != nil {
-			return nil, failedOn("kiln: session", cfg.Name, err)
+			return nil, failedOn("kiln: session", cfg.Name, floorsOf("ArtefactBytes", cfg.Name, err))
 		}
 		s.owner = cfg.Name
 		s.leave = sync.OnceFunc(func() { _ = r.artefacts.AddFloor(cfg.Name, -floor) }) // closed: there is no floor any more
@@ -99,7 +101,18 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 	var err error
 	if s.room, err = sessioncache.Open(cfg); err != nil {
 		s.leave()
+		if cfg.Pool == r.pool {
+			err = floorsOf("SessionBytes", cfg.Name, err)
+		}
 		return nil, failedOn("kiln: session", cfg.Name, err)
 	}
 	return s, nil
+}
+
+// floorsOf adds to the error of a floor that is too large the field of Config that bounds it.
+func floorsOf(field, session string, err error) error {
+	if errors.Is(err, fault.ErrTooLarge) {
+		err = fmt.Errorf("Config.%s: %w", field, bare(err, session, session))
+	}
+	return err
 }

@@ -144,13 +144,25 @@ func (c Config) Validate() (Config, error) {
 		return err
 	}
 	bounds := errors.Join(named("Groups", c.Groups.Validate()), named("Bytes", c.Bytes.Validate()))
-	if bounds == nil {
-		bounds = c.Floor.within(Capacity{c.Groups, c.Bytes})
+	of := Capacity{c.Groups, c.Bytes}
+	if bounds != nil {
+		of = Capacity{Unlimited, Unlimited}
 	}
-	if err := errors.Join(bounds, kindErr, keepErr); err != nil {
+	saved := savedErr(policy.Config{Kind: kind, Keep: keep}, of.Groups, c.Saved)
+	if err := errors.Join(bounds, named("Floor", c.Floor.within(of)), named("Policy", kindErr), named("Keep", keepErr), named("Saved", saved)); err != nil {
 		return c, failed("open", c.Name, err)
 	}
 	return c, nil
+}
+
+// savedErr is what is wrong with the saved state of a policy.
+func savedErr(c policy.Config, groups Limit, saved []byte) (err error) {
+	if c.Groups, err = policyGroups(groups); err == nil && len(saved) > 0 {
+		if _, err = policy.Load(saved, c); err != nil {
+			err = fmt.Errorf("%w: want what SavePolicy gave, or nothing", err)
+		}
+	}
+	return err
 }
 
 // within refuses a floor that is none or above the capacity.
@@ -159,7 +171,7 @@ func (f Floor) within(c Capacity) error {
 	case f.Bytes < 0 || f.Groups < 0:
 		return fault.Invalidf(room+"floor", "%d bytes and %d groups: neither may be negative", f.Bytes, f.Groups)
 	case !c.Bytes.Allows(f.Bytes) || !c.Groups.Allows(f.Groups):
-		return fault.Invalidf(room+"floor", "%d bytes and %d groups: want no more than the capacity of %v bytes and %v groups", f.Bytes, f.Groups, c.Bytes, c.Groups)
+		return fault.Invalidf(room+"floor", "the floor has %d bytes and %d groups: want no more than the capacity of %v bytes and %v groups", f.Bytes, f.Groups, c.Bytes, c.Groups)
 	}
 	return nil
 }
