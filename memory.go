@@ -112,7 +112,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 // floorsOf adds to the error of a floor that is too large the field of Config that bounds it.
 func floorsOf(field, session string, err error) error {
 	if errors.Is(err, fault.ErrTooLarge) {
-		err = fmt.Errorf("Config.%s: %w", field, bare(err, session, session))
+		err = fmt.Errorf("%s: %w", "Config."+field, bare(err, session, session))
 	}
 	return err
 }
