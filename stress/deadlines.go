@@ -274,7 +274,11 @@ func (d *deadlines) judge() {
 	idle := d.asked[slices.IndexFunc(d.asked, func(t *times) bool { return t.what == "idle" })]
 	p99, worst := max(gateP99, 3*idle.p99()), max(gateWorst, 3*idle.worst)
 	for _, t := range d.asked {
-		said := fmt.Sprintf("%s: %d answers, 99 %% within %v, all within %v", t.what, t.n, t.p99(), t.worst.Round(time.Millisecond))
+		answers := "answers"
+		if t.n == 1 {
+			answers = "answer"
+		}
+		said := fmt.Sprintf("%s: %d %s, 99 %% within %v, all within %v", t.what, t.n, answers, t.p99(), t.worst.Truncate(time.Millisecond)+time.Millisecond)
 		d.noted("%s", said)
 		if race.Enabled || idle.n < enough { // too short a run to tell
 			continue
