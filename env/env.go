@@ -2,6 +2,7 @@ package env
 
 import (
 	"os"
+	"slices"
 	"strconv"
 
 	"github.com/kiln-cache/kiln/internal/size"
@@ -118,14 +119,17 @@ func Read(lookup Lookup) Settings {
 }
 
 // Wrong is what is wrong with an environment that has variables of these names, a
-// line of a log for each: what was refused, with what is in force in its place, and
-// each Stray. strict says that this is an error: KILN_STRICT is 1, or refused.
+// line of a log for each: what was refused, and each Stray. strict says that this is an
+// error: KILN_STRICT is 1, or refused. Else a line says what is in force in its place.
 func Wrong(s Settings, names []string) (lines []string, strict bool) {
-	strict = s.Strict.Value == "1"
+	refused := func(r Refusal) bool { return r.Name == Strict }
+	strict = s.Strict.Value == "1" || slices.ContainsFunc(s.Refusals, refused)
 	for _, row := range Table(s) {
-		for _, refused := range row.Refused {
-			lines = append(lines, refused+"; in force is "+cell(row.Value))
-			strict = strict || row.Name == Strict
+		for _, line := range row.Refused {
+			if !strict {
+				line += "; in force is " + cell(row.Value)
+			}
+			lines = append(lines, line)
 		}
 	}
 	for _, stray := range Strays(names) {

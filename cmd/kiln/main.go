@@ -193,7 +193,11 @@ func (c *call) logger() *slog.Logger {
 func (c *call) environment() error {
 	lines, strict := env.Wrong(c.settings, env.Names())
 	if strict && len(lines) > 0 {
-		return usagef("%s: %s", env.Strict, strings.Join(lines, "; "))
+		text := strings.Join(lines, "; ")
+		if !strings.HasPrefix(text, env.Strict+": ") {
+			text = env.Strict + ": " + text
+		}
+		return usagef("%s", text)
 	}
 	for _, line := range lines {
 		c.logger().Warn("kiln: environment", "refused", line)

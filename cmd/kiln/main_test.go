@@ -238,7 +238,7 @@ func TestRefusedVariables(t *testing.T) {
 	simulate, advise := []string{"shapes", "simulate", "--trace", manifest, "--key", "exact"}, []string{"shapes", "advise", "--trace", manifest}
 	stress, script := []string{"stress", "--duration", "1ms", "--scenario", "artefacts"}, []string{"conform", file(t, "empty.kiln", "case A01 rules=G1\nopen p session\n")}
 	for _, args := range [][]string{{"devices"}, cached, run, warm, simulate, advise, stress, script, {"bench", "none"}, {"version"}} {
-		refused(t, args, "KILN_STRICT: KILN_WORKERS", "in force is auto")
+		refused(t, args, "KILN_STRICT: KILN_WORKERS")
 	}
 	t.Setenv("KILN_WORKERS", "auto")
 	t.Setenv("KILN_WORKRES", "1")
