@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/kiln-cache/kiln"
+	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
@@ -254,13 +255,17 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 // room is the capacity of a store that is written, in bytes: that of the flag, else of
 // the environment, since a directory has no capacity of its own.
 func (c *call) room(flag string, given limit.Limit) (limit.Limit, error) {
-	room := given.Or(c.settings.StoreCapacity.Value)
+	return roomOf(c.settings, flag, given)
+}
+
+func roomOf(settings env.Settings, flag string, given limit.Limit) (limit.Limit, error) {
+	room := given.Or(settings.StoreCapacity.Value)
 	if n, counted := room.Value(); !counted || n > 0 {
 		return room, nil
 	}
 	from := "--" + flag
 	if !given.Given() {
-		from = c.settings.StoreCapacity.Name
+		from = settings.StoreCapacity.Name
 	}
 	return room, usagef("%s 0: nothing would be stored: want a size above 0, or %s", from, limit.Word)
 }

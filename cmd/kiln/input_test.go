@@ -115,6 +115,9 @@ func TestWrongFlag(t *testing.T) {
 	refused(t, []string{"run", "--pool-bytes", "11", "--floor-bytes", "3"}, "--floor-bytes 3: want at most 2", "--pool-bytes")
 	refused(t, []string{"run", "--groups", "10", "--floor-groups", "11"}, "--floor-groups 11: want at most 10", "--groups")
 	refused(t, []string{"run", "--floor-groups", "65"}, "--floor-groups 65: want at most 64", "--groups")
+	refused(t, []string{"run", "--floor-groups", "1"}, "--floor-groups without --pool-bytes or --memory-limit")
+	refused(t, []string{"run", "--floor-bytes", "1MiB", "--memory-limit", "off"}, "--floor-bytes without --pool-bytes or --memory-limit")
+	refused(t, []string{"run", "--store", t.TempDir(), "--store-capacity", "0"}, "--store-capacity 0: nothing would be stored")
 	for _, flag := range [][]string{{"--base", "d"}, {"--store-capacity", "5"}} { // without a store they would do nothing
 		refused(t, append([]string{"run"}, flag...), "--base and --store-capacity are for a store: give --store DIR, too")
 	}

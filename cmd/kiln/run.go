@@ -167,6 +167,9 @@ func (f runFlags) check(settings env.Settings) (*job, error) {
 	if j.session, err = f.sessionConfig(settings); err != nil {
 		return nil, err
 	}
+	if err = f.checkShared(settings); err != nil {
+		return nil, err
+	}
 	j.config.CPUConstantsMiB, j.config.MemoryLimit, j.config.SessionBytes = f.constants, f.memory, f.poolBytes
 	if n, counted := f.constants.Value(); counted {
 		if j.config.CPUConstantsMiB = kiln.LimitOf(n / size.MiB); n%size.MiB != 0 {
@@ -175,6 +178,11 @@ func (f runFlags) check(settings env.Settings) (*job, error) {
 	}
 	if (f.bases != "" || f.storeCapacity.Given()) && f.store == "" && settings.StoreDir.Value == "" {
 		return nil, errors.New("--base and --store-capacity are for a store: give --store DIR, too")
+	}
+	if f.store != "" {
+		if _, err := roomOf(settings, "store-capacity", f.storeCapacity); err != nil {
+			return nil, err
+		}
 	}
 	j.config.Store = blobstore.Config{Dir: f.store, Capacity: f.storeCapacity, Identity: identities(library)}
 	if f.bases != "" {
@@ -252,6 +260,23 @@ func (f runFlags) checkFloor(groups kiln.Limit, floor int64) error {
 		}
 	}
 	return nil
+}
+
+// checkShared refuses a floor where sessions share nothing that they could take.
+func (f runFlags) checkShared(settings env.Settings) error {
+	memory := settings.MemoryLimit.Value
+	if f.memory != "" {
+		memory, _ = env.ParseMemoryLimit(f.memory) // the flag takes no other
+	}
+	floor, _ := f.floorBytes.Value()
+	if f.poolBytes.Given() || memory.Auto || memory.Bytes > 0 || floor == 0 && f.floorGroups == 0 {
+		return nil
+	}
+	flag := "--floor-bytes"
+	if floor == 0 {
+		flag = "--floor-groups"
+	}
+	return fmt.Errorf("%s without --pool-bytes or --memory-limit: sessions share nothing that others could take: give one", flag)
 }
 
 // model reads a built-in op list or a file.
