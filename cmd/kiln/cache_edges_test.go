@@ -20,7 +20,7 @@ func TestCacheEmptyValue(t *testing.T) {
 	if text, err := os.ReadFile(out); err != nil || len(text) > 0 {
 		t.Errorf("%q, %v", text, err)
 	}
-	same(t, object(t, exitDone, get...), "[bytes:0 compile_seconds:0 hit:true]")
+	same(t, object(t, exitDone, append(get, "--out", filepath.Join(t.TempDir(), "out"))...), "[bytes:0 compile_seconds:0 hit:true]")
 }
 
 // P7: a directory may be given no bound.
@@ -37,7 +37,7 @@ func TestCacheWithoutBound(t *testing.T) {
 // archive stays.
 func TestCacheOfNoEntries(t *testing.T) {
 	dir, archive := stocked(t, "a"), file(t, "archive", "of before")
-	for want, args := range map[string][]string{"0 entries, ": {"stats"}, "0 bad entries\n": {"verify"}, "0 entries evicted; ": {"prune", "--to", "0"}} {
+	for want, args := range map[string][]string{"0 entries, ": {"stats"}, "0 bad entries, 0 looked at\n": {"verify"}, "0 entries evicted; ": {"prune", "--to", "0"}} {
 		code, out, _ := invoke(append([]string{"cache"}, append(args, "--dir", dir, "--backend", "foo")...)...)
 		if code != exitDone || !strings.HasPrefix(out, want) {
 			t.Errorf("%v: exit %d, %q", args, code, out)

@@ -117,7 +117,9 @@ func (c *cacheCall) put(ctx context.Context) error {
 			text += ": to replace it, remove the folder " + filepath.Join(c.dir, old.Nearest) + " first"
 		}
 	}
-	return c.say(map[string]any{"stored": stored, "bytes": len(c.payload), "bucket": c.store.Bucket(c.key)}, "%s", text)
+	went := c.store.Stats().Evictions
+	fields := map[string]any{"stored": stored, "bytes": len(c.payload), "bucket": c.store.Bucket(c.key), "evicted": went}
+	return c.say(fields, "%s; %d evicted", text, went)
 }
 
 func (c *cacheCall) get(ctx context.Context) error {
@@ -137,11 +139,14 @@ func (c *cacheCall) get(ctx context.Context) error {
 		_, err := fmt.Fprintf(c.stderr, "kiln: %s: a miss: %s\n", c.name, text)
 		return err
 	}
+	if c.json && c.out == "" {
+		return usagef("--json without --out: the blob would be lost: give --out FILE")
+	}
 	if c.out != "" {
 		if err := toFile("out", c.out, blob.Payload); err != nil {
 			return err
 		}
-	} else if !c.json {
+	} else {
 		_, err := c.stdout.Write(blob.Payload)
 		return err
 	}
@@ -285,16 +290,26 @@ func (c *cacheCall) usage(u blobstore.Usage) (fields map[string]any, text string
 }
 
 func (c *cacheCall) verify(ctx context.Context) error {
+	u, err := c.store.Usage(ctx)
+	if err != nil {
+		return err
+	}
 	bad, err := c.store.Verify(ctx, c.repair)
 	if err != nil {
 		return err
 	}
 	rows := []cacheRow{}
-	text := counted(len(bad), "bad entry", "bad entries")
-	repaired, aside := c.repair, 0
+	text := fmt.Sprintf("%s, %d looked at", counted(len(bad), "bad entry", "bad entries"), u.Entries)
+	repaired, aside := c.repair && len(bad) > 0, 0
 	for _, i := range bad {
 		rows = append(rows, rowOf(i))
 		text += fmt.Sprintf("\n  %s: %s", i.Entry, why(i))
+		if i.Slot == "" {
+			text += ", a folder whose entries are not used: see its owner and mode"
+		}
+		if i.Flaw.Field == "mode" && !c.repair {
+			text += ": chmod -R go-w " + c.dir
+		}
 		switch {
 		case i.SetAside:
 			aside++
@@ -309,7 +324,7 @@ func (c *cacheCall) verify(ctx context.Context) error {
 			text += fmt.Sprintf("\n%d of them set aside in quarantine/, and no longer found", aside)
 		}
 	}
-	return c.say(map[string]any{"bad": rows, "repaired": repaired}, "%s", text)
+	return c.say(map[string]any{"bad": rows, "looked_at": u.Entries, "repaired": repaired}, "%s", text)
 }
 
 func (c *cacheCall) prune(ctx context.Context) error {

@@ -74,7 +74,7 @@ func TestCacheOfOneBackend(t *testing.T) {
 	if n := strings.Count(done(t, append([]string{"cache", "ls", "--dir", dir}, gpu...)...), "gpu/"); n != 3 {
 		t.Errorf("ls: %d entries", n)
 	}
-	same(t, verb(exitDone, dir, "verify", gpu...), "[bad:[] repaired:false]")
+	same(t, verb(exitDone, dir, "verify", gpu...), "[bad:[] looked_at:3 repaired:false]")
 	verb(exitFinding, dir, "verify", "--backend", "cpu")
 	archive := filepath.Join(t.TempDir(), "archive")
 	same(t, verb(exitDone, dir, "export", append(gpu, archive)...), "[rejected:map[] taken:3]")
@@ -389,9 +389,9 @@ func TestCacheSaysWhatItDid(t *testing.T) {
 	entry := strings.TrimPrefix(filepath.Dir(kernels(t, dir)[0]), dir+"/")
 	row := object(t, exitDone, "cache", "inspect", entry, "--dir", dir)
 	for want, args := range map[string][]string{
-		"1 bad entry\n  " + entry + ": degraded mode, and could not be set aside: see its owner and mode, and those of quarantine/\n": {"verify", "--repair"},
-		fmt.Sprintf("%-40s %10.0f bytes  bad: degraded mode\n", entry, row["bytes"]):                                                  {"ls"},
-		fmt.Sprintf("%s: %.0f bytes, key %q\n  bad: degraded mode\n", entry, row["bytes"], row["key"]):                                {"inspect", entry},
+		"1 bad entry, 1 looked at\n  " + entry + ": degraded mode, and could not be set aside: see its owner and mode, and those of quarantine/\n": {"verify", "--repair"},
+		fmt.Sprintf("%-40s %10.0f bytes  bad: degraded mode\n", entry, row["bytes"]):                                                               {"ls"},
+		fmt.Sprintf("%s: %.0f bytes, key %q\n  bad: degraded mode\n", entry, row["bytes"], row["key"]):                                             {"inspect", entry},
 	} {
 		if _, out, errs := invoke(append([]string{"cache"}, append(args, "--dir", dir)...)...); out != want {
 			t.Errorf("%v: %q, %q", args, out, errs)
@@ -462,5 +462,22 @@ func TestCacheCounts(t *testing.T) {
 		if help := done(t, "cache", verb, "--help"); !strings.Contains(help, "the folder of a device's entries "+says) {
 			t.Errorf("%s: %s", verb, help)
 		}
+	}
+}
+
+// P13, P4: a folder that others can write is told by its name, with what to do; what a put
+// evicted is told too.
+func TestCacheVerifyOfAFolderOfOthers(t *testing.T) {
+	dir := stocked(t, "a")
+	key := file(t, "key", "b")
+	if got := done(t, "cache", "put", "--dir", dir, "--key-file", key, "--value-file", key, "--capacity", "8KiB"); !strings.Contains(got, "; 1 evicted") {
+		t.Errorf("put: %q", got)
+	}
+	if err := os.Chmod(filepath.Join(dir, "cpu"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	code, out, _ := invoke("cache", "verify", "--dir", dir)
+	if want := "\n  cpu/: degraded mode, a folder whose entries are not used: see its owner and mode: chmod -R go-w " + dir + "\n"; code != exitFinding || !strings.Contains(out, want) {
+		t.Errorf("exit %d, %q, want %q", code, out, want)
 	}
 }

@@ -156,7 +156,7 @@ func (s *Store) Verify(ctx context.Context, repair bool) (bad []Info, err error)
 	err = s.main.scan(nil, func(name string, err error) {
 		if s.concerns(name) {
 			_, bucket, _ := strings.Cut(name, "/")
-			bad = append(bad, Info{Entry: backendOf(name) + "/" + bucket + "/", Backend: backendOf(name), Bucket: bucket, Flaw: Miss{Reason: fault.Degraded}})
+			bad = append(bad, Info{Entry: strings.TrimSuffix(name, "/") + "/", Backend: backendOf(name), Bucket: bucket, Flaw: degradedBy(err)})
 		}
 	})
 	if err != nil {
