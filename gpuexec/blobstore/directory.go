@@ -461,6 +461,9 @@ func (d *directory) end(ctx context.Context) (left aftermath, err error) {
 			}
 		}
 	}
+	if err == nil && d.lock != nil && !d.lock.Held() { // once more: nobody may believe these accounts
+		err = d.lose(errPassedOver)
+	}
 	d.leave()
 	left, d.aftermath = d.aftermath, aftermath{}
 	if err != nil && err != errMore {

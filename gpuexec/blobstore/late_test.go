@@ -8,9 +8,11 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -478,4 +480,60 @@ func TestLowerSlotStays(t *testing.T) {
 	close(late.resume)
 	r.want("put", <-done, "ok")
 	r.want("get", words(a.get("k"), a.Stats().Stores), "mine 1")
+}
+
+// P7: the accounts are right however often a process is passed over within one change, and wherever.
+func TestPassedOverAgainAndAgain(t *testing.T) {
+	for seed := range uint64(100) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		disk := crashfs.New(nil)
+		var other *blobstore.Store
+		stops := false // at one operation in 50, and another process goes on meanwhile
+		fsys := vfs.Watch(disk, func(string) error {
+			if !stops || rng.IntN(50) > 0 {
+				return nil
+			}
+			stops = false
+			defer func() { stops = true }()
+			list, err := disk.ReadDir("lease/directory")
+			if err != nil || len(list) == 0 {
+				return err
+			}
+			most := 0
+			for _, e := range list {
+				n, _ := strconv.Atoi(e.Name)
+				most = max(most, n)
+			}
+			if _, err := disk.Update(fmt.Sprintf("lease/directory/%d", most+1)); err != nil { // as one who passes over
+				return err
+			}
+			_ = other.Put(background, backend, fmt.Sprint("k", rng.IntN(8)), make([]byte, 10+rng.IntN(9)), 0)
+			return other.Prune(background, int64(rng.IntN(4))*small)
+		})
+		open := func(f vfs.FS) *blobstore.Store {
+			s, err := blobstore.Open(background, powerConfig(f, blobstore.Full))
+			if err != nil {
+				t.Fatal(seed, err)
+			}
+			return s
+		}
+		s := open(fsys)
+		other = open(disk)
+		for range 20 {
+			stops = true
+			_ = s.Put(background, backend, fmt.Sprint("k", rng.IntN(8)), make([]byte, 10+rng.IntN(9)), 0) // it may be degraded
+			stops = false
+			for _, s := range []*blobstore.Store{s, other} {
+				if err := s.Prune(background, mib); err != nil {
+					t.Fatal(seed, err)
+				}
+				if size, text, files, err := s.Audit(background); err != nil || size != files || text != files {
+					t.Fatalf("seed %d: %d bytes, size.txt has %d, the files %d: %v", seed, size, text, files, err)
+				}
+			}
+		}
+		if err := errors.Join(s.Close(background), other.Close(background)); err != nil {
+			t.Fatal(seed, err)
+		}
+	}
 }
