@@ -102,8 +102,11 @@ func (t *text) UnmarshalText(b []byte) error {
 // for each artefact (some 60,000), is left out, which is logged with the uses that were not noted.
 // What Warm asked for counts once a session asks for it too.
 func (r *Runtime) Record(w io.Writer) error {
-	if r.it().record == nil || w == nil {
-		return fault.Invalidf("kiln: record", "nothing was noted, or there is no writer: set Config.Record, and give one")
+	switch {
+	case r.it().record == nil:
+		return fault.Invalidf("kiln: record", "nothing was noted: set Config.Record")
+	case w == nil:
+		return fault.Invalidf("kiln: record", "the writer is nil: give one")
 	}
 	r.record.mu.Lock()
 	lost := r.record.lost

@@ -229,7 +229,7 @@ func (c *call) begin(most int) error {
 
 // usage prints what the command takes.
 func (c *call) usage() {
-	fmt.Fprintf(c.stdout, "usage: kiln %s %s\n%s\n\n", c.name, c.use, c.about)
+	fmt.Fprintf(c.stdout, "usage: kiln %s\n%s\n\n", strings.TrimSpace(c.name+" "+c.use), c.about)
 	c.flags.VisitAll(func(f *flag.Flag) {
 		if f.Usage == "" {
 			return

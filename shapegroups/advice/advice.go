@@ -163,6 +163,6 @@ func (r Report) String() string {
 	if p := r.Best.Padding; p.Asked > 0 {
 		padding = 100 * (float64(p.Compiled)/float64(p.Asked) - 1)
 	}
-	return fmt.Sprintf("use bucket=%s: %d shapes in place of %d, %.1f %% hits, %.1f %% padding, %.3g s lost in %d requests",
+	return fmt.Sprintf("use KILN_BUCKET=%s: %d shapes in place of %d, %.1f %% hits, %.1f %% padding, %.3g s lost in %d requests",
 		r.Best.Bucketing, r.Best.Distinct, r.Distinct, 100*r.Best.HitRatio, padding, r.Best.Lost, r.Requests)
 }

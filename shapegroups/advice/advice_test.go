@@ -52,7 +52,7 @@ func TestAdvise(t *testing.T) {
 			t.Errorf("%s loses %v, the best %v", c.Bucketing, c.Lost, r.Best.Lost)
 		}
 	}
-	if b := r.Best; b.Distinct > 8 || b.HitRatio < 0.99 || !strings.Contains(r.String(), "bucket="+b.Bucketing.String()) {
+	if b := r.Best; b.Distinct > 8 || b.HitRatio < 0.99 || !strings.Contains(r.String(), "KILN_BUCKET="+b.Bucketing.String()) {
 		t.Errorf("%s; best is %+v", r, b)
 	}
 

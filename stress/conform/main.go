@@ -161,8 +161,11 @@ func parseFlags(args []string, out io.Writer) (flags, error) {
 	if len(f.paths) == 0 {
 		return f, errors.New("name a script or a folder with scripts (*.kiln)")
 	}
-	if f.repeat < 1 || f.parallel < 1 {
-		return f, errors.New("--repeat and --parallel want a number of at least 1")
+	if f.repeat < 1 {
+		return f, fmt.Errorf("--repeat %d: want a number of at least 1", f.repeat)
+	}
+	if f.parallel < 1 {
+		return f, fmt.Errorf("--parallel %d: want a number of at least 1", f.parallel)
 	}
 	var err error
 	if f.run, err = regexp.Compile(run); err != nil {
