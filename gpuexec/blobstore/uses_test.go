@@ -92,32 +92,30 @@ func TestUsesAreWrittenLater(t *testing.T) {
 	r.want("have", other.has(1, 2, 3, 4, 5), []int{1, 3, 4, 5})
 }
 
+// listed are the uses of the one entry of a store.
+func (s *shop) listed() (n int64) {
+	s.r.must(s.List(background, func(i blobstore.Info) error { n = i.Uses; return nil }))
+	return n
+}
+
 // P7: uses that are taken over from a writer that ended, and cannot be written, are not lost.
 func TestUsesTakenOverOnAFullDisk(t *testing.T) {
 	r := newRig(t)
-	uses := func(s *shop) (n int64) {
-		r.must(s.List(background, func(i blobstore.Info) error { n = i.Uses; return nil }))
-		return n
-	}
 	byUse := policy(blobstore.LRU)
 	a := r.open("d", mib, byUse)
 	r.want("put, uses", words(a.put("k", "v"), a.get("k"), a.get("k")), "ok v v")
 	a.shut()
 	b := r.open("d", mib, byUse, on(func(f vfs.FS) vfs.FS { return unwritten{f} }))
-	uses(b)
+	b.listed()
 	b.shut()
 	r.must(os.Remove(r.path("d/lease/index"))) // which may have them, too
-	r.want("uses", uses(r.open("d", mib, byUse)), 2)
+	r.want("uses", r.open("d", mib, byUse).listed(), 2)
 }
 
 // P7: uses that one takes over from a writer that ended are not taken over by another at the same
 // time: each use counts once.
 func TestUsesTakenOverByTwo(t *testing.T) {
 	r := newRig(t)
-	uses := func(s *shop) (n int64) {
-		r.must(s.List(background, func(i blobstore.Info) error { n = i.Uses; return nil }))
-		return n
-	}
 	byUse := policy(blobstore.LRU)
 	a := r.open("d", mib, byUse)
 	r.want("put, uses", words(a.put("k", "v"), a.get("k"), a.get("k")), "ok v v")
@@ -125,15 +123,15 @@ func TestUsesTakenOverByTwo(t *testing.T) {
 	b, c := r.open("d", mib, byUse, late.config), r.open("d", mib, byUse)
 	a.shut()
 	done := make(chan int64)
-	go func() { done <- uses(b) }()
+	go func() { done <- b.listed() }()
 	<-late.reached
-	r.want("of the other", uses(c), 2)
+	r.want("of the other", c.listed(), 2)
 	close(late.resume)
 	r.want("of the first", <-done, 2)
 	b.shut()
 	c.shut()
 	r.must(os.Remove(r.path("d/lease/index"))) // which may have them, too
-	r.want("later", uses(r.open("d", mib, byUse)), 2)
+	r.want("later", r.open("d", mib, byUse).listed(), 2)
 }
 
 // unwritten is a file system on which no writer can write its uses.
