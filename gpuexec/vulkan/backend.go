@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -36,7 +37,8 @@ type Config struct {
 type Backend struct {
 	cfg    Config
 	counts counts
-	staged bool // tests: as if the host saw none of the device's memory
+	staged bool          // tests: as if the host saw none of the device's memory
+	within time.Duration // tests: other than saveWithin
 }
 
 // counts are of all devices of a backend. leaked are objects of the drivers that a

@@ -85,6 +85,7 @@ func TestFileThatCannotBeSaved(t *testing.T) {
 			tries.Add(1)
 		}
 	})})
+	b.within = time.Hour
 	d, err := b.Open(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -114,5 +115,67 @@ func TestFileThatCannotBeSaved(t *testing.T) {
 	}
 	if n := tries.Load(); n != 2 {
 		t.Errorf("tried %d times, want 2", n)
+	}
+}
+
+// V1, V6: what a device made is in its file soon, though it is not closed and makes no more.
+func TestPipelinesAreSavedSoon(t *testing.T) {
+	dir := t.TempDir()
+	b := driven(t, Config{PipelineFile: filepath.Join(dir, "pipelines.bin")})
+	b.within = time.Millisecond
+	d, err := b.Open(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 { // the second one has a timer of its own
+		p, err := d.Compile(t.Context(), axpy(t, 64<<i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Release()
+		file := filepath.Join(dir, "pipelines-0.bin")
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(file); err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("pipeline %d: there is no file", i)
+			}
+		}
+		d.(*device).saving.Lock() // the save is over
+		if err := os.Remove(file); err != nil {
+			t.Error(err)
+		}
+		d.(*device).saving.Unlock()
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// F8: the handler of the log may close the executor while its file is saved by the clock.
+func TestClosedWhilePipelinesAreSaved(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "missing")
+	var e atomic.Pointer[gpuexec.Executor]
+	answers := make(chan error, 16)
+	b := driven(t, Config{PipelineFile: filepath.Join(dir, "pipelines.bin"), Logger: listen(func(message string) {
+		if e := e.Load(); e != nil && strings.HasPrefix(message, "vulkan:") {
+			ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+			defer stop()
+			answers <- e.Close(ctx)
+		}
+	})})
+	b.within = time.Millisecond
+	e.Store(open(t, b, 1))
+	k, err := e.Load().Compile(t.Context(), axpy(t, 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Release()
+	if err := <-answers; !errors.Is(err, fault.ErrCycle) {
+		t.Error(err)
+	}
+	if err := e.Load().Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

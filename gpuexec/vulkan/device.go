@@ -3,6 +3,7 @@
 package vulkan
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,11 +11,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/gpuexec/vulkan/internal/vk"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/zone"
 )
 
 // device is an open device.
@@ -29,6 +32,7 @@ type device struct {
 	file      string // of pipelines; empty = none
 	memory    memory
 	log       *slog.Logger
+	saving    sync.Mutex // held while the file is saved
 
 	mu struct {
 		sync.Mutex
@@ -36,6 +40,7 @@ type device struct {
 		programs map[*program]struct{} // that were not released
 		unsaved  int                   // pipelines that were made since the file was saved
 		tried    int                   // of these, those that could not be saved
+		later    *time.Timer           // saves them, if nothing does before; nil: none is due
 	}
 }
 
@@ -47,8 +52,9 @@ type line struct {
 
 // Settings of every device.
 const (
-	mostLines = 8  // queues of the driver
-	saveEvery = 32 // pipelines made
+	mostLines  = 8           // queues of the driver
+	saveEvery  = 32          // pipelines made
+	saveWithin = time.Minute // of the first that is not in the file
 )
 
 func openDevice(ctx context.Context, b *Backend, info gpuexec.DeviceInfo, of *vk.Physical) (_ gpuexec.Device, err error) {
@@ -108,13 +114,30 @@ func (d *device) made() {
 	d.mu.Unlock()
 }
 
+// saveSoon has what was made be in the file within a minute, if nothing saves it before. The
+// handler of the log is then code of whatever the caller is code of.
+func (d *device) saveSoon() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.file != "" && d.mu.later == nil && d.mu.unsaved > 0 && d.mu.programs != nil {
+		zone.Carry(func(save func()) { d.mu.later = time.AfterFunc(d.b.soon(), save) })(func() {
+			d.mu.Lock()
+			d.mu.later = nil
+			d.mu.Unlock()
+			d.save(0)
+		})
+	}
+}
+
 // save writes the file of pipelines if so many were made since that was tried last, and there
-// are any that are not in it. A file that cannot be written is logged: the next process compiles
-// again.
+// are any that are not in it, unless the device is closed. A file that cannot be written is
+// logged: the next process compiles again.
 func (d *device) save(least int) {
+	d.saving.Lock()
+	defer d.saving.Unlock()
 	d.mu.Lock()
 	unsaved := d.mu.unsaved
-	due := d.file != "" && unsaved > 0 && unsaved-d.mu.tried >= least
+	due := d.file != "" && d.mu.programs != nil && unsaved > 0 && unsaved-d.mu.tried >= least
 	if due {
 		d.mu.unsaved, d.mu.tried = 0, 0
 	}
@@ -131,6 +154,9 @@ func (d *device) save(least int) {
 	}
 }
 
+// soon is how long a pipeline stays out of the file at most.
+func (b *Backend) soon() time.Duration { return cmp.Or(b.within, saveWithin) }
+
 // Close implements gpuexec.Device.
 func (d *device) Close() error {
 	var errs []error
@@ -139,6 +165,9 @@ func (d *device) Close() error {
 		d.mu.Lock()
 		programs := d.mu.programs
 		d.mu.programs = nil
+		if d.mu.later != nil {
+			d.mu.later.Stop()
+		}
 		d.mu.Unlock()
 		for p := range programs {
 			p.end()

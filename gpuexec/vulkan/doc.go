@@ -34,9 +34,9 @@
 // Vulkan's drivers keep compiled pipelines in a cache of their own, VkPipelineCache,
 // for all pipelines together. With Config.PipelineFile the device keeps that cache in
 // a file (package pipelinefile): it is loaded when the device is opened, and saved when
-// it is closed and after every 32nd pipeline. What the driver says of its cache
-// (creation feedback) is counted: Backend.Stats. Some drivers, such as Mesa's lavapipe,
-// keep nothing there.
+// it is closed, after every 32nd pipeline, and a minute after the first that is not in it.
+// What the driver says of its cache (creation feedback) is counted: Backend.Stats. Some
+// drivers, such as Mesa's lavapipe, keep nothing there.
 //
 // # Devices
 //

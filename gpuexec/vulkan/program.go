@@ -188,6 +188,7 @@ func (p *program) pipeline(ctx context.Context, size gpuexec.Size) (*pipeline, e
 		if l, _, err = p.d.pipelines.Get(ctx, r); err != nil {
 			return nil, err
 		}
+		p.d.saveSoon()
 		p.mu.Lock()
 		if other := p.mu.leases[size]; other != nil {
 			l.End()
