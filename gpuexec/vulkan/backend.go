@@ -29,6 +29,10 @@ type Config struct {
 	// Device is the number of the device whose kind the operations are written for, as a
 	// Library: there are shaders for processors, which are right on others too, and slow.
 	Device int
+	// Prefer is a part of the names, in any case of letters, of the devices that come first,
+	// as `kiln devices` has them: number 0 is one of these. Where no device has it, opening
+	// one is ErrNotFound. Empty = discrete ones first.
+	Prefer string
 	// Logger is told of files that cannot be used; nil = silent.
 	Logger *slog.Logger
 }
@@ -58,11 +62,11 @@ func init() { gpuexec.Register(New(Config{})) }
 // New makes a backend of its own settings; the registered one has none.
 func New(cfg Config) *Backend { return &Backend{cfg: cfg} }
 
-// For is a backend of the same settings whose operations are written for the device of
-// that number. The loader is always the installed one.
-func (b *Backend) For(device int, _ string) ops.Library {
+// For is a backend of the same settings that prefers devices of that name, and whose
+// operations are written for the device of that number.
+func (b *Backend) For(device int, prefer string) ops.Library {
 	cfg := b.cfg
-	cfg.Device = device
+	cfg.Device, cfg.Prefer = device, prefer
 	return New(cfg)
 }
 
@@ -76,7 +80,7 @@ func (b *Backend) Stats() Stats {
 }
 
 // Devices implements gpuexec.Backend.
-func (b *Backend) Devices(context.Context) []gpuexec.DeviceInfo { return devices() }
+func (b *Backend) Devices(context.Context) []gpuexec.DeviceInfo { return b.devices() }
 
 // Open implements gpuexec.Backend.
 func (b *Backend) Open(ctx context.Context, index int) (gpuexec.Device, error) {

@@ -13,9 +13,9 @@ import (
 
 var errSystem = fmt.Errorf("%w: on %s/%s Vulkan is not driven", fault.ErrUnavailable, runtime.GOOS, runtime.GOARCH)
 
-func onProcessor(int) bool { return false }
+func (*Backend) processor() bool { return false }
 
-func devices() []gpuexec.DeviceInfo { return absent(errSystem) }
+func (*Backend) devices() []gpuexec.DeviceInfo { return absent(errSystem) }
 
 func (b *Backend) open(context.Context, int) (gpuexec.Device, error) {
 	return nil, unavailable(errSystem)

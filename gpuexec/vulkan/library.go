@@ -43,9 +43,6 @@ type shader struct {
 
 var sources general.Sources // by shader
 
-// processor reports whether the device is a processor: for these there are other shaders.
-func (b *Backend) processor() bool { return onProcessor(b.cfg.Device) }
-
 // wide reports whether a matmul is for matmul_wide, whose texels are 4 elements.
 func (b *Backend) wide(op ops.Op) bool { return b.processor() && op.Dims[1]%4 == 0 }
 

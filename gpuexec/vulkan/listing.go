@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -39,23 +40,40 @@ func place(p *vk.Physical) int {
 	return slices.Index([]uint32{vk.TypeCPU, 0, vk.TypeVirtual, vk.TypeIntegrated, vk.TypeDiscrete}, p.Type) * -1
 }
 
+// preferred reports whether a device is one of those that come first by their name.
+func (b *Backend) preferred(p *vk.Physical) bool {
+	return strings.Contains(strings.ToLower(vk.Text(p.Name[:])), strings.ToLower(b.cfg.Prefer))
+}
+
+// ordered are devices with the preferred ones first.
+func (b *Backend) ordered(all []*vk.Physical) []*vk.Physical {
+	first := func(p *vk.Physical) int {
+		if b.preferred(p) {
+			return 0
+		}
+		return 1
+	}
+	return slices.SortedStableFunc(slices.Values(all), func(x, y *vk.Physical) int { return cmp.Compare(first(x), first(y)) })
+}
+
 // listed are the devices when they were first asked for; none on an error.
 var listed = sync.OnceValue(func() []*vk.Physical {
 	all, _ := physical()
 	return all
 })
 
-// onProcessor reports whether a device is there and a processor.
-func onProcessor(index int) bool {
-	all := listed()
+// processor reports whether the device is a processor: for these there are other shaders.
+func (b *Backend) processor() bool {
+	all, index := b.ordered(listed()), b.cfg.Device
 	return index >= 0 && index < len(all) && all[index].Type == vk.TypeCPU
 }
 
-func devices() []gpuexec.DeviceInfo {
+func (b *Backend) devices() []gpuexec.DeviceInfo {
 	all, err := physical()
 	if err != nil {
 		return absent(err)
 	}
+	all = b.ordered(all)
 	list := make([]gpuexec.DeviceInfo, len(all))
 	for i, p := range all {
 		list[i] = describe(i, p)
@@ -116,6 +134,9 @@ func (b *Backend) open(ctx context.Context, index int) (gpuexec.Device, error) {
 	}
 	if index < 0 || index >= len(all) {
 		return nil, failure("open", fault.ErrNotFound, "device %d: there are %d, from 0", index, len(all))
+	}
+	if all = b.ordered(all); !b.preferred(all[0]) {
+		return nil, failure("open", fault.ErrNotFound, "no device is called %q (KILN_VULKAN_DEVICE, Config.Prefer): the first is %s", b.cfg.Prefer, vk.Text(all[0].Name[:]))
 	}
 	info := describe(index, all[index])
 	if !info.Available {

@@ -10,14 +10,15 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/ops"
 )
 
-// adjustable is a backend with another form for some settings: the one that opens the
-// library of a path, and whose operations are written for the device of a number.
+// adjustable is a backend with another form for some settings: the one whose operations are
+// written for the device of a number, and that heeds the setting of its backend.
 type adjustable interface {
-	For(device int, library string) ops.Library
+	For(device int, setting string) ops.Library
 }
 
-// files are the settings that name the library that a backend opens.
-var files = map[string]string{"cuda": "KILN_NVRTC", "onednn": "KILN_ONEDNN_LIBRARY"}
+// heeded are the settings of backends: paths of the libraries that they open, and the name of
+// the device that comes first.
+var heeded = map[string]string{"cuda": "KILN_NVRTC", "onednn": "KILN_ONEDNN_LIBRARY", "vulkan": "KILN_VULKAN_DEVICE"}
 
 // choice is what a backend's form depends on.
 type choice struct {
@@ -43,7 +44,7 @@ func Library(backend string, device int, settings []env.Row) (ops.Library, error
 		}
 		c.setting, lib = isa.Value, made
 	case adjusts:
-		c.setting = setting(settings, files[backend]).Value
+		c.setting = setting(settings, heeded[backend]).Value
 		if c.setting == "" && device == 0 {
 			return lib, nil // the registered one
 		}

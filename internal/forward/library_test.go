@@ -1,10 +1,12 @@
 package forward_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/env"
+	"github.com/kiln-cache/kiln/fault"
 	_ "github.com/kiln-cache/kiln/gpuexec/cuda"
 	_ "github.com/kiln-cache/kiln/gpuexec/onednn"
 	"github.com/kiln-cache/kiln/gpuexec/ops"
@@ -39,6 +41,11 @@ func TestLibrary(t *testing.T) {
 	}
 	if lib := library("none", 0, nil); lib != nil {
 		t.Errorf("%s is no backend", lib.Name())
+	}
+	if lib := library("vulkan", 0, map[string]string{"KILN_VULKAN_DEVICE": "no such device"}); lib.Devices(bg)[0].Available {
+		if _, err := lib.Open(bg, 0); !errors.Is(err, fault.ErrNotFound) {
+			t.Errorf("a Vulkan device that nobody has: %v", err)
+		}
 	}
 	// Device 0 of tests is a processor, and device 99 is not there.
 	first, other := library("vulkan", 0, nil), library("vulkan", 99, nil)

@@ -1,0 +1,73 @@
+//go:build linux && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/gpuexec/vulkan/internal/vk"
+)
+
+// named is a device as a driver describes it, with a queue that computes.
+func named(name string, kind, api uint32) *vk.Physical {
+	p := &vk.Physical{Families: []vk.QueueFamily{{Flags: vk.QueueCompute, Count: 1}}}
+	p.Type, p.API = kind, api
+	copy(p.Name[:], name)
+	return p
+}
+
+const new12 = 1<<22 | 2<<12
+
+// B2: devices of the name that is preferred come first; the rest keeps its order.
+func TestPreferred(t *testing.T) {
+	all := []*vk.Physical{
+		named("NVIDIA H100", vk.TypeDiscrete, new12), named("Radeon RX 7900", vk.TypeDiscrete, new12), named("Radeon 780M", vk.TypeIntegrated, new12), named("llvmpipe", vk.TypeCPU, new12),
+	}
+	for prefer, want := range map[string]string{
+		"": "0123", "radeon": "1203", "RADEON 7": "2013", "780": "2013", "llvm": "3012", "Arc": "0123",
+	} {
+		b, got := New(Config{Prefer: prefer}), ""
+		for _, p := range b.ordered(all) {
+			got += string('0' + rune(slices.Index(all, p)))
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", prefer, got, want)
+		}
+	}
+	b := driven(t, Config{Prefer: "LLVMpipe"})
+	if d := b.Devices(t.Context())[0]; !strings.Contains(d.Name, "llvmpipe") {
+		t.Skipf("%s is here, want lavapipe", d.Name)
+	}
+	if d, err := b.Open(t.Context(), 0); err != nil {
+		t.Error(err)
+	} else if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := New(Config{Prefer: "no such device"}).Open(t.Context(), 0); !errors.Is(err, fault.ErrNotFound) || !strings.Contains(err.Error(), "llvmpipe") {
+		t.Errorf("%v, want ErrNotFound that names what there is", err)
+	}
+}
+
+// B2: a device that cannot be used is listed with what is to be done.
+func TestUnusable(t *testing.T) {
+	mute := named("mute", vk.TypeDiscrete, new12)
+	mute.Families[0].Flags = vk.QueueGraphics
+	for _, c := range []struct {
+		p    *vk.Physical
+		want string
+	}{
+		{named("old", vk.TypeDiscrete, 1<<22|1<<12|275), "1.1.275, want 1.2 or later: install a newer one"},
+		{mute, "no compute queue"},
+	} {
+		if d := describe(3, c.p); d.Available || d.Index != 3 || d.Name == "" || !strings.Contains(d.Reason, c.want) {
+			t.Errorf("%+v, want a reason with %q", d, c.want)
+		}
+	}
+	if d := describe(0, named("new", vk.TypeDiscrete, new12)); !d.Available {
+		t.Errorf("%+v, want it available", d)
+	}
+}
