@@ -31,7 +31,7 @@ func Contract(t *testing.T, backend gpuexec.Backend, sources ...gpuexec.Source) 
 	}{
 		{"devices", devices}, {"memory", memory}, {"copies", copies}, {"arguments", arguments},
 		{"blobs", blobs}, {"damaged blobs", damagedBlobs}, {"sources", refusedSources},
-		{"workers", workers}, {"runs", runs}, {"closing", closing},
+		{"workers", workers}, {"runs", runs}, {"closing", closing}, {"neighbours", neighbours}, {"runtimes", runtimes},
 		{"sequences", sequences}, {"order", order}, {"failures", failures}, {"crowd", crowd}, {"ends", ends},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, backend, sources) })
