@@ -50,6 +50,10 @@ func TestChild(t *testing.T) {
 		fmt.Print("<<")
 		saxpy(*store)
 		fmt.Print(">>")
+	case "total":
+		fmt.Print("<<")
+		total(*store)
+		fmt.Print(">>")
 	case "product":
 		text := must(json.Marshal(firstProduct(t, *store)))
 		fmt.Printf("<<%s>>", text)
@@ -63,14 +67,16 @@ func TestChild(t *testing.T) {
 	}
 }
 
-// P6, P8: the example's kernel is compiled by the first process and comes out of the
+// P6, P8: an example's kernel is compiled by the first process and comes out of the
 // store in the next, though its driver's own cache is empty.
-func TestExampleInTwoProcesses(t *testing.T) {
+func TestExamplesInTwoProcesses(t *testing.T) {
 	device(t)
 	dir := filepath.Join(t.TempDir(), "store")
-	for _, want := range []string{"saxpy miss\n[12 24 36]\n", "saxpy persistent_hit\n[12 24 36]\n"} {
-		if got := inProcess(t, "saxpy", dir, t.TempDir()); got != want {
-			t.Errorf("got %q, want %q", got, want)
+	for name, result := range map[string]string{"saxpy": "[12 24 36]", "total": "499500"} {
+		for _, answer := range []string{"miss", "persistent_hit"} {
+			if got, want := inProcess(t, name, dir, t.TempDir()), fmt.Sprintf("%s %s\n%s\n", name, answer, result); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
 		}
 	}
 }

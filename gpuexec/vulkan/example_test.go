@@ -51,6 +51,65 @@ func square(dir string, x []float32) []float32 {
 	return x
 }
 
+// A reduction: a group adds its numbers up in shared memory. What the groups have left is
+// added up by the next launch of the same kernel, behind the first in one sequence.
+func Example_reduction() {
+	dir := must(os.MkdirTemp("", "kiln"))
+	defer os.RemoveAll(dir)
+	for range 2 { // two processes
+		fmt.Println(total(dir))
+	}
+	// prints:
+	// total miss
+	// 499500
+	// total persistent_hit
+	// 499500
+}
+
+func total(dir string) float32 {
+	const n, block = 1000, 64
+	const groups = (n + block - 1) / block
+	code := gpuexec.Code{Language: vulkan.GLSL, Entry: "main", Block: gpuexec.Size{block}, Text: `#version 450
+		layout(local_size_x_id = 0) in;
+		layout(std430, binding = 0) readonly buffer X { float x[]; };
+		layout(std430, binding = 1) writeonly buffer Sums { float sums[]; };
+		layout(push_constant) uniform Push { uint n; };
+		shared float part[gl_WorkGroupSize.x];
+		void main() {
+			uint i = gl_GlobalInvocationID.x, at = gl_LocalInvocationID.x;
+			part[at] = i < n ? x[i] : 0;
+			for (uint step = gl_WorkGroupSize.x / 2; step > 0; step /= 2) {
+				barrier();
+				if (at < step) part[at] += part[at + step];
+			}
+			if (at == 0) sums[gl_WorkGroupID.x] = part[0];
+		}`}
+	source := must(code.Source(gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4, Times: []int{2}}, gpuexec.Param{Kind: gpuexec.ParamBuffer, Bytes: 4}, gpuexec.Param{Kind: gpuexec.ParamU32}))
+
+	ctx := context.Background()
+	rt := must(kiln.Open(kiln.Config{StoreDir: dir, Listen: func(e kiln.Event) { fmt.Println(e.Name, e.Artefact) }}))
+	defer rt.Close(ctx)
+	executor := must(rt.Executor(ctx, vulkan.New(vulkan.Config{PipelineFile: dir + "/pipelines.bin"}), 0))
+	group := must(must(rt.Session(kiln.SessionConfig{})).Group(ctx, []int64{n}))
+	defer group.Close()
+	kernel := must(group.Kernel(ctx, "total", executor, source))
+
+	x, sum := make([]float32, n), make([]float32, 1)
+	for i := range x {
+		x[i] = float32(i)
+	}
+	in, parts, out := must(executor.Alloc(ctx, 4*n)), must(executor.Alloc(ctx, 4*groups)), must(executor.Alloc(ctx, 4))
+	defer in.Release()
+	defer parts.Release()
+	defer out.Release()
+	add := func(groups int, from *gpuexec.Buffer, n uint32, to *gpuexec.Buffer) gpuexec.Launch {
+		return gpuexec.Launch{Kernel: kernel, Grid: gpuexec.Size{groups}, Args: []gpuexec.Arg{gpuexec.BufferArg(from), gpuexec.BufferArg(to), gpuexec.ValueArg(n)}}
+	}
+	check(executor.Submit(ctx, gpuexec.CopyTo(in, 0, gpuexec.BytesOf(x)),
+		add(groups, in, n, parts), add(1, parts, groups, out), gpuexec.CopyFrom(out, 0, gpuexec.BytesOf(sum))))
+	return sum[0]
+}
+
 func must[T any](v T, err error) T {
 	check(err)
 	return v
@@ -62,8 +121,8 @@ func check(err error) {
 	}
 }
 
-// The example does what its comment says, where Vulkan and glslc are installed.
-func TestExample(t *testing.T) {
+// The examples do what their comments say, where Vulkan and glslc are installed.
+func TestExamples(t *testing.T) {
 	_, err := exec.LookPath("glslc")
 	if d := vulkan.New(vulkan.Config{}).Devices(t.Context())[0]; !d.Available || err != nil {
 		t.Skip(d.Reason, err)
@@ -75,9 +134,10 @@ func TestExample(t *testing.T) {
 	was := os.Stdout
 	os.Stdout = write
 	Example()
+	Example_reduction()
 	os.Stdout = was
 	check(write.Close())
-	const want = "square miss\n[1 4 9 16]\nsquare persistent_hit\n[1 4 9 16]\n"
+	const want = "square miss\n[1 4 9 16]\nsquare persistent_hit\n[1 4 9 16]\n" + "total miss\n499500\ntotal persistent_hit\n499500\n"
 	if got, err := io.ReadAll(read); err != nil || string(got) != want {
 		t.Errorf("%v, printed:\n%s", err, got)
 	}
