@@ -3,40 +3,43 @@ package kiln_test
 import (
 	"context"
 	"errors"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
+	"github.com/kiln-cache/kiln/sessioncache"
 )
 
 // F8: the callers of every session and of every executor are answered at once, whatever keeps
 // the close of another.
 func TestCloseOfOneWaitsForNoOther(t *testing.T) {
 	const all = 4
-	for what, begin := range map[string]func(r *kiln.Runtime, i int, stuck func(), answer func(error)){
-		"session": func(r *kiln.Runtime, i int, stuck func(), answer func(error)) {
+	for what, begin := range map[string]func(r *kiln.Runtime, stuck func(), answer func(error)){
+		"session": func(r *kiln.Runtime, stuck func(), answer func(error)) {
 			s := session(t, r)
 			g := group(t, s, 1)
 			if err := kiln.Set(ctx, g, "stuck", kiln.Made[int]{Free: stuck}); err != nil {
 				t.Fatal(err)
 			}
 			g.Close()
-			g = group(t, s, 2)
 			begun := make(chan struct{})
 			go func() {
+				g, err := s.Cache().Group(ctx, must(kiln.ShapeOf([]int64{2})))
+				if err != nil {
+					t.Error(err)
+				}
 				defer g.Close()
-				_, err := kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: strconv.Itoa(i), Make: func(ctx context.Context) (kiln.Made[int], error) {
+				_, _, err = g.Get(ctx, "n", sessioncache.Options{}, func(ctx context.Context) (sessioncache.Value, error) {
 					close(begun)
 					stuck()
-					return kiln.Made[int]{}, nil
-				}})
+					return sessioncache.Value{}, nil
+				})
 				answer(err)
 			}()
 			<-begun
 		},
-		"executor": func(r *kiln.Runtime, _ int, stuck func(), answer func(error)) {
+		"executor": func(r *kiln.Runtime, stuck func(), answer func(error)) {
 			begun := make(chan struct{})
 			e := executor(t, r, &fakedevice.Backend{OnCall: func(call string) error {
 				if call == "alloc" {
@@ -54,8 +57,8 @@ func TestCloseOfOneWaitsForNoOther(t *testing.T) {
 	} {
 		r := open(t, kiln.Config{})
 		goOn, answers := make(chan struct{}), make(chan error, all)
-		for i := range all {
-			begin(r, i, func() { <-goOn }, func(err error) { answers <- err })
+		for range all {
+			begin(r, func() { <-goOn }, func(err error) { answers <- err })
 		}
 		left, leave := context.WithCancel(ctx)
 		leave()

@@ -34,7 +34,8 @@ type Runtime struct {
 	logger    *slog.Logger
 	artefacts *artefacts.Cache
 	constants *constants.Cache
-	spare     pressure.Unused // of them
+	spare     pressure.Unused                            // of them
+	stops     struct{ artefacts, constants flight.Stop } // that of artefacts that were brought is nil
 	persisted persistence
 	record    *recorder          // nil: Config.Record is not set
 	memory    *pressure.Watch    // nil: no limit
@@ -70,6 +71,7 @@ type executorID struct {
 type device struct {
 	exec   *gpuexec.Executor
 	number uint64
+	stop   flight.Stop // of its compiles
 }
 
 // devices counts the executors that were opened.
@@ -103,15 +105,15 @@ func Open(cfg Config) (*Runtime, error) {
 			return nil, err
 		}
 		r.persisted.keepDriverCaches(r.cfg, r.settings, r.logger)
-		r.artefacts, err = artefacts.Open(hidden.With(hidden.With(hidden.With(hidden.With(artefacts.Config{
+		r.artefacts, err = artefacts.Open(hidden.With(hidden.With(hidden.With(hidden.With(hidden.With(artefacts.Config{
 			Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Linger: linger,
 			Store: r.persisted.below(), Logger: r.logger, Evicted: cfg.Evicted,
-		}, r.memory), &r.crew.zone), r.crew.lend), r.storable))
+		}, r.memory), &r.crew.zone), r.crew.lend), r.storable), &r.stops.artefacts))
 		if err != nil {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}
 	}
-	r.constants, err = constants.Open(hidden.With(hidden.With(hidden.With(hidden.With(hidden.With(constantsConfig(r.settings, cfg.Listen, linger, r.logger), r.memory), &r.spare), &r.crew.zone), r.crew.lend), r.announcer()))
+	r.constants, err = constants.Open(hidden.With(hidden.With(hidden.With(hidden.With(hidden.With(hidden.With(constantsConfig(r.settings, cfg.Listen, linger, r.logger), r.memory), &r.spare), &r.crew.zone), r.crew.lend), r.announcer()), &r.stops.constants))
 	if err != nil {
 		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}
@@ -225,12 +227,14 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 }
 
 func (r *Runtime) open(ctx context.Context, id executorID) (*device, error) {
-	exec, err := gpuexec.Open(ctx, hidden.With(hidden.With(gpuexec.Config{Backend: id.backend, Index: id.index,
-		Workers: int(r.settings.Workers.Value), Linger: r.cfg.Linger, Listen: r.cfg.Compiling, Logger: r.logger}, &r.crew.zone), r.spare))
+	d := &device{number: devices.Add(1)}
+	var err error
+	d.exec, err = gpuexec.Open(ctx, hidden.With(hidden.With(hidden.With(gpuexec.Config{Backend: id.backend, Index: id.index,
+		Workers: int(r.settings.Workers.Value), Linger: r.cfg.Linger, Listen: r.cfg.Compiling, Logger: r.logger}, &r.crew.zone), r.spare), &d.stop))
 	if err != nil {
 		return nil, err
 	}
-	return &device{exec, devices.Add(1)}, nil
+	return d, nil
 }
 
 // number tells the executors of this runtime from each other and from those of
@@ -248,7 +252,8 @@ func (r *Runtime) number(e *gpuexec.Executor) (uint64, bool) {
 
 // Close closes the sessions, the artefacts, the constants and the executors, in
 // this order, and waits for their creators and finalisers, those of sessions that
-// were closed before among them; the callers of all sessions are answered at once. A
+// were closed before among them; who waits in any of these rooms is answered at once, but
+// runs on a device go on until its executor closes, for the Frees before that. A
 // value that a group or a lease still holds is freed when that ends, and may find its
 // device closed. ctx ends the waiting only. Closing again waits again and gives the same
 // error. A Free, listener, log handler, Make, Load or driver that Close waits for may not
@@ -283,9 +288,19 @@ func (r *Runtime) close() {
 	r.mu.Lock()
 	r.opens.Strand(errClosed)
 	r.asks.Strand(errClosed)
+	stops := []flight.Stop{r.stops.artefacts, r.stops.constants}
+	for _, d := range r.mu.executors {
+		stops = append(stops, d.stop)
+	}
 	r.mu.Unlock()
-	for _, s := range r.last { // before any is waited for: none answers its callers later for another (SPEC F8)
+	// Before any is waited for: none answers its callers later for another (SPEC F8).
+	for _, s := range r.last {
 		_ = s.Close(noWait)
+	}
+	for _, stop := range stops {
+		if stop != nil {
+			stop()
+		}
 	}
 	r.opening.sessions.Wait()
 	errs := []error{r.memory.Close(ctx)}

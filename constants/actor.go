@@ -42,6 +42,7 @@ type (
 		bytes int64
 		reply actors.Reply[<-chan struct{}] // closed when everything has gone
 	}
+	stopMsg  struct{} // the first step of a close: callers go, then tensors
 	closeMsg struct {
 		reply actors.Reply[<-chan struct{}] // as in capacityMsg
 	}
@@ -55,6 +56,7 @@ func (endMsg) isMessage()      {}
 func (leaveMsg) isMessage()    {}
 func (removeMsg) isMessage()   {}
 func (capacityMsg) isMessage() {}
+func (stopMsg) isMessage()     {}
 func (closeMsg) isMessage()    {}
 func (forgetMsg) isMessage()   {}
 func (drainMsg) isMessage()    {}
@@ -80,7 +82,7 @@ type shell struct {
 	e      *Engine
 	state  *state
 	drains []chan struct{}    // for each flush that has not ended
-	closed atomic.Bool        // read by anybody
+	closed atomic.Bool        // or stopped: nobody is admitted any more; read by anybody
 	gone   lease.Bin[removal] // tells of removals
 	idle   lease.Bin[*node]   // drops the pins of their residency
 	let    func(*node)        // ends a flight's hold; a value that all have left is freed elsewhere: one of them may be a creator
@@ -107,8 +109,13 @@ func (s *shell) handle(m message) {
 		s.drain()
 	case interface{ handle(*shell) }:
 		m.handle(s)
+	case stopMsg:
+		s.closed.Store(true)
+		s.drain()
 	case closeMsg:
-		s.close()
+		s.closed.Store(true)
+		s.state.flush(Closed)
+		s.publish()
 		m.reply.Send(s.drained())
 		s.drain()
 	case forgetMsg:
@@ -290,14 +297,6 @@ func (s *shell) leave(m leaveMsg) {
 		}
 	}
 	s.unused(m.asked)
-}
-
-func (s *shell) close() {
-	if s.closed.Swap(true) {
-		return
-	}
-	s.state.flush(Closed)
-	s.publish()
 }
 
 // endAll ends what was being computed at a close, as far as a turn goes, and reports

@@ -65,6 +65,13 @@ func Open(cfg Config) (*Cache, error) {
 	if cfg.spare != nil {
 		*cfg.spare = c.spare
 	}
+	if cfg.stop != nil {
+		*cfg.stop = func() {
+			for _, e := range c.refuse() {
+				e.tell(stopMsg{})
+			}
+		}
+	}
 	c.leave = cfg.memory.Join(pressure.Room{Rank: pressure.Constants, Offer: c.offer, Shrink: c.shrink})
 	return c, nil
 }
@@ -266,6 +273,14 @@ func (c *Cache) enginesLocked(want func(engineID) bool) []*Engine {
 	return list
 }
 
+// refuse makes no engine any more, changes no capacity, and gives the engines that there are.
+func (c *Cache) refuse() []*Engine {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.closed = true
+	return c.enginesLocked(func(engineID) bool { return true })
+}
+
 // Close closes every engine: waiters get ErrClosed, callbacks get Closed, and Close
 // returns when those have run. Leases stay usable. ctx ends only the waiting; a
 // second Close waits, too. Called by a callback, a Free, the listener of a removal or the
@@ -273,10 +288,7 @@ func (c *Cache) enginesLocked(want func(engineID) bool) []*Engine {
 func (c *Cache) Close(ctx context.Context) error {
 	c.once.Do(func() {
 		c.leave()
-		c.mu.Lock()
-		c.mu.closed = true
-		engines := c.enginesLocked(func(engineID) bool { return true })
-		c.mu.Unlock()
+		engines := c.refuse()
 		for _, e := range engines { // before any is waited for: none answers its callers later for another
 			e.begin()
 		}

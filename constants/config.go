@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/progress"
@@ -70,6 +71,7 @@ type Config struct {
 	slow   progress.Announcer // of what is computed; nil = nobody is told
 	zone   *zone.Zone         // of whoever closes the cache; nil = nobody in particular
 	lend   func(func())       // runs a Free on another goroutine, which that one waits for; nil = actors.Go
+	stop   *flight.Stop       // where the cache that is opened leaves its own; nil = nowhere
 }
 
 func init() {
@@ -78,6 +80,7 @@ func init() {
 	hidden.Field(func(c *Config, a progress.Announcer) { c.slow = a })
 	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
 	hidden.Field(func(c *Config, lend func(func())) { c.lend = lend })
+	hidden.Field(func(c *Config, s *flight.Stop) { c.stop = s })
 }
 
 // Validate joins everything that is wrong.

@@ -24,6 +24,7 @@ type shell struct {
 	running   chan struct{}        // closed when the device runs; another one after each loss
 	out       []effect[*job]       // reused
 	more      bool                 // an endedMsg is under way
+	stopped   bool                 // nothing is compiled any more
 
 	// Of the device: when it was opened, whether it has done anything for a caller,
 	// and how long to wait before it is opened again if it has not.
@@ -90,6 +91,9 @@ func (s *shell) handle(m message) {
 		s.settled(m.kernel, m.over)
 	case giveUpMsg:
 		s.giveUp(m)
+	case stopMsg:
+		s.stopped = true
+		s.giveUp(giveUpMsg{s.desk, fault.ErrClosed})
 	case closeMsg:
 		s.close(m)
 	}
@@ -125,7 +129,7 @@ func (s *shell) carryOut() {
 
 // compile takes a call aboard the compile of its key, or begins one.
 func (s *shell) compile(c *compiling) {
-	if s.state.phase != phaseUp {
+	if s.stopped || s.state.phase != phaseUp {
 		c.reply.Fail(s.gone())
 		return
 	}
@@ -253,7 +257,7 @@ func (s *shell) strand() {
 
 // gone is why what was under way has ended.
 func (s *shell) gone() error {
-	if s.state.phase == phaseClosed {
+	if s.stopped || s.state.phase == phaseClosed {
 		return fault.ErrClosed
 	}
 	return errGone

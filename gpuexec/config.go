@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
 	"github.com/kiln-cache/kiln/internal/progress"
@@ -31,11 +32,13 @@ type Config struct {
 
 	spare pressure.Unused // gives up constants that nobody uses; nil = there are none
 	zone  *zone.Zone      // of whoever closes the executor; nil = nobody in particular
+	stop  *flight.Stop    // where the executor that is opened leaves that of its compiles; nil = nowhere
 }
 
 func init() {
 	hidden.Field(func(c *Config, s pressure.Unused) { c.spare = s })
 	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
+	hidden.Field(func(c *Config, s *flight.Stop) { c.stop = s })
 }
 
 const (

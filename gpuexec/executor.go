@@ -84,6 +84,9 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	e.ref = actors.Spawn(actors.Config{Name: "executor " + cfg.Backend.Name(), Logger: cfg.Logger}, s.handle)
 	g.start(e)
 	e.ref.Tell(upMsg{fresh: g})
+	if cfg.stop != nil {
+		*cfg.stop = func() { e.ref.Tell(stopMsg{}) }
+	}
 	cfg.Logger.Debug("executor: opened", "device", e.info.Name, "backend", e.info.Backend)
 	return e, nil
 }

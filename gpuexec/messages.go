@@ -41,6 +41,7 @@ type (
 	}
 	endedMsg  struct{} // the rest of those that waited for runs that have ended
 	strandMsg struct{} // the rest of those that waited for a device that is gone
+	stopMsg   struct{} // no compile any more; the device runs on
 	closeMsg  struct{ reply actors.Reply[*generation] }
 )
 
@@ -58,6 +59,7 @@ func (settledMsg) isMessage()  {}
 func (giveUpMsg) isMessage()   {}
 func (endedMsg) isMessage()    {}
 func (strandMsg) isMessage()   {}
+func (stopMsg) isMessage()     {}
 func (closeMsg) isMessage()    {}
 
 // Fail answers a request whose turn panicked.

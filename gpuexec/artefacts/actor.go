@@ -212,7 +212,7 @@ func (m credited) handle(s *shell) { s.state.credited(m.n, m.owner) }
 
 // handle answers a call, and has its creator run if it is to fly.
 func (m asked) handle(s *shell) {
-	if s.state.closed {
+	if s.state.stopped {
 		m.reply.Fail(fault.ErrClosed)
 		return
 	}
@@ -372,12 +372,20 @@ func (s *shell) wake() {
 
 func (waking) handle(s *shell) { s.wake() }
 
-// handle closes: waiters go, creators are told to end.
+// handle stops: waiters go, creators are told to end.
+func (m stopping) handle(s *shell) {
+	if !s.endFlights() {
+		s.ref.Tell(m)
+	}
+}
+
+// handle closes: nothing stays.
 func (closing) handle(s *shell) {
 	if s.state.closed {
 		return
 	}
 	s.endFlights()
+	s.state.closed = true
 	for _, w := range s.sweeps {
 		w.end(fault.ErrClosed)
 	}
@@ -385,7 +393,7 @@ func (closing) handle(s *shell) {
 }
 
 func (s *shell) endFlights() (over bool) {
-	return s.state.close(func(m *making) { m.flight.Finish(nil, fault.ErrClosed, nil) })
+	return s.state.stop(func(m *making) { m.flight.Finish(nil, fault.ErrClosed, nil) })
 }
 
 func (m saved) handle(s *shell) {

@@ -64,6 +64,9 @@ func Open(cfg Config) (*Cache, error) {
 	c.uses = recency.NewLog[node](func() { c.ref.Tell(drain{}) })
 	c.shell.init(c)
 	c.ref = actors.Spawn(actors.Config{Name: "artefacts", Logger: c.log}, c.shell.turn)
+	if cfg.stop != nil {
+		*cfg.stop = func() { c.ref.Tell(stopping{}) }
+	}
 	c.leave = cfg.memory.Join(pressure.Room{Rank: pressure.Artefacts, Offer: c.offerUnused, Shrink: c.shrinkUnused})
 	return c, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/pressure"
@@ -49,6 +50,7 @@ type Config struct {
 	memory *pressure.Watch // the memory limit of the process; nil = none
 	zone   *zone.Zone      // of whoever closes the cache; nil = nobody in particular
 	lend   func(func())    // runs a Free on another goroutine, which that one waits for; nil = actors.Go
+	stop   *flight.Stop    // where the cache that is opened leaves its own; nil = nowhere
 
 	// storable, if not nil, says before the store is asked for which reason, and which field,
 	// what q asks for is not stored, or loaded; or, of what was made without a Blob, that this
@@ -60,6 +62,7 @@ func init() {
 	hidden.Field(func(c *Config, w *pressure.Watch) { c.memory = w })
 	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
 	hidden.Field(func(c *Config, lend func(func())) { c.lend = lend })
+	hidden.Field(func(c *Config, s *flight.Stop) { c.stop = s })
 	hidden.Field(func(b *Built, c *lease.Claim) { b.claim = c })
 	hidden.Field(func(c *Config, f func(context.Context, *Request, bool) (fault.Reason, string, error)) { c.storable = f })
 }

@@ -161,7 +161,9 @@ type (
 		at     *list.Element // in shell.saves
 	}
 
-	closing struct{}
+	// stopping and closing are the two steps of a close: callers go, then artefacts.
+	stopping struct{}
+	closing  struct{}
 
 	// saved and freed say that work off the turn has ended. The kernels of what was
 	// freed are still pinned.

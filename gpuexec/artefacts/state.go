@@ -37,7 +37,8 @@ type state struct {
 	thrash   thrash
 	hits     uint64 // so far; the shell says so before a landing
 	touched  touched.Gauge
-	closed   bool
+	stopped  bool // nobody is admitted any more
+	closed   bool // nothing may stay any more; it is stopped, too
 
 	gauges  *gauges
 	dropped []*node // lost their residency in this turn; the shell takes their pins
@@ -75,7 +76,7 @@ func newState(t *table.Table[entry], entries, bytes limit.Limit) *state {
 }
 
 // disabled reports whether nothing may be kept here, off that nothing is stored either (C1).
-func (s *state) disabled() bool { return s.closed || s.off() }
+func (s *state) disabled() bool { return s.stopped || s.off() }
 func (s *state) off() bool      { return !s.entries.Allows(1) || !s.bytes.Allows(1) }
 
 // size is the number of entries.
@@ -360,11 +361,10 @@ func (s *state) release(owner string, uses uses) (over bool) {
 	return true
 }
 
-// close lets nothing stay any more, and takes flights off their desks as far as a turn
-// goes, each of which it gives to end. It reports whether none is left. Calls of empty
-// follow.
-func (s *state) close(end func(*making)) (over bool) {
-	s.closed = true
+// stop admits nobody any more, and takes flights off their desks as far as a turn goes,
+// each of which it gives to end. It reports whether none is left.
+func (s *state) stop(end func(*making)) (over bool) {
+	s.stopped = true
 	for _, d := range []*flight.Desk[string, *making]{&s.flights, &s.kernels.flights} {
 		for m := range d.All() {
 			if !s.touched.Left() {

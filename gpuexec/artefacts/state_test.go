@@ -354,7 +354,8 @@ func (c core) addFloor(owner string, bytes int64) error {
 
 func (c core) close() int {
 	ended := 0
-	c.to(func() bool { return c.state.close(func(*making) { ended++ }) })
+	c.to(func() bool { return c.state.stop(func(*making) { ended++ }) })
+	c.state.closed = true
 	c.to(c.empty)
 	return ended
 }
