@@ -26,8 +26,9 @@ var (
 
 // What was closed, and what to do.
 var (
-	errClosed error = &fault.Error{Op: "kiln", Err: fmt.Errorf("the runtime is %w: open one with kiln.Open", ErrClosed)}
-	errGroup        = fmt.Errorf("kiln: the group is %w: ask its session for another one", ErrClosed)
+	errClosed  error = &fault.Error{Op: "kiln", Err: fmt.Errorf("the runtime is %w: open one with kiln.Open", ErrClosed)}
+	errSession       = fmt.Errorf("the session is %w: open another one", ErrClosed)
+	errGroup         = fmt.Errorf("kiln: the group is %w: ask its session for another one", ErrClosed)
 )
 
 // What no call of the package gave answers like what was closed.

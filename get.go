@@ -3,6 +3,7 @@ package kiln
 import (
 	"cmp"
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -131,11 +132,16 @@ func alone[T any](ctx context.Context, g *Group, name string, r *Recipe[T], set 
 	}
 	if err == nil {
 		var lease *artefacts.Lease
-		if lease, how, err = g.session.runtime.artefacts.Get(ctx, q); err == nil {
+		until, leave := g.session.within(ctx)
+		lease, how, err = g.session.runtime.artefacts.Get(until, q)
+		if err == nil {
 			cost = lease.Cost()
 			t, _ = as[T](lease.Value()) // it was made by this very recipe
 			err = g.keep(lease)
+		} else if context.Cause(until) == errSession && errors.Is(err, context.Canceled) {
+			err = errSession
 		}
+		leave()
 	}
 	if err != nil {
 		err = failed(name, &q, err)

@@ -2,6 +2,7 @@ package kiln
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -91,6 +92,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 		r.logger.Warn("kiln: the floor of a session keeps nobody from anything: there is no bound that sessions share; set SessionBytes, ArtefactBytes or MemoryLimit", "session", cfg.Name)
 	}
 	s := &Session{runtime: r, name: cfg.Name, leave: func() {}, record: r.record}
+	s.life, s.end = context.WithCancel(context.Background())
 	if floor > 0 { // before the pool's, for which others may have to give
 		if err := r.artefacts.AddFloor(cfg.Name, floor); err != nil {
 			return nil, failedOn("kiln: session", cfg.Name, floorsOf("ArtefactBytes", cfg.Name, err))

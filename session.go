@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/sessioncache"
 	"github.com/kiln-cache/kiln/shapegroups"
 )
@@ -81,6 +82,9 @@ type Session struct {
 	owner   string // of its artefacts, where a floor is to count them; else empty
 	leave   func() // gives its floor among the artefacts back, once
 	record  *recorder
+
+	life context.Context // ends when Close begins
+	end  context.CancelFunc
 }
 
 // Session opens a session. ErrInvalid names what is wrong with the config.
@@ -227,8 +231,22 @@ func (s *Session) Close(ctx context.Context) error {
 	s.runtime.crew.join() // until the room closes by the crew: Runtime.Close waits for either
 	s.runtime.mu.Unlock()
 	defer s.runtime.crew.back()
+	s.end()
 	s.leave()
 	return failedOn("kiln: close session", s.name, s.room.Close(ctx))
+}
+
+// within is ctx, which ends with errSession when the session closes, until it is left.
+func (s *Session) within(ctx context.Context) (until context.Context, leave func()) {
+	until, cancel := context.WithCancelCause(guard.Context(ctx))
+	stop := context.AfterFunc(s.life, func() { cancel(errSession) })
+	if s.life.Err() != nil {
+		cancel(errSession)
+	}
+	return until, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // failedOn is failedOn, unless there is no session.

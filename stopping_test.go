@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/kiln-cache/kiln"
 	"github.com/kiln-cache/kiln/constants"
@@ -125,5 +126,42 @@ func TestCallersOfAllRoomsAreAnsweredAtOnce(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// F8: the close of a session answers whoever waits for what is made for a group alone. The Make
+// goes on, for its linger time.
+func TestCloseOfASessionAnswersWhoIsAlone(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		r := open(t, kiln.Config{})
+		s := session(t, r)
+		g := group(t, s, 1)
+		answer := make(chan error, 1)
+		var began time.Time
+		var lasted time.Duration
+		go func() {
+			_, err := kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Unhashable: "include", Make: func(ctx context.Context) (kiln.Made[int], error) {
+				began = time.Now()
+				<-ctx.Done()
+				lasted = time.Since(began)
+				return kiln.Made[int]{}, ctx.Err()
+			}})
+			answer <- err
+		}()
+		synctest.Wait()
+		if err := s.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := <-answer; !errors.Is(err, kiln.ErrClosed) || errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want ErrClosed", err)
+		}
+		if time.Since(began) != 0 {
+			t.Errorf("the caller was answered after %v", time.Since(began))
+		}
+		time.Sleep(2 * time.Minute)
+		if lasted != time.Minute {
+			t.Errorf("the Make was ended after %v, want a minute", lasted)
+		}
+		g.Close()
 	})
 }
