@@ -39,12 +39,13 @@ type (
 		reply actors.Reply[bool]
 	}
 	capacityMsg struct {
-		bytes int64
-		reply actors.Reply[<-chan struct{}] // closed when everything has gone
+		bytes   int64
+		drained chan struct{} // closed when everything has gone, and the telling of it has begun
+		failed  chan error    // of the turn
 	}
 	stopMsg  struct{} // the first step of a close: callers go, then tensors
 	closeMsg struct {
-		reply actors.Reply[<-chan struct{}] // as in capacityMsg
+		reply actors.Reply[<-chan struct{}] // what capacityMsg has
 	}
 	forgetMsg struct{ node *node } // its last lease has ended
 	drainMsg  struct{}             // the next piece of what was flushed
@@ -65,7 +66,7 @@ func (drainMsg) isMessage()    {}
 func (m getMsg) Fail(err error)      { m.reply.Fail(err) }
 func (m fulfilMsg) Fail(err error)   { m.reply.Fail(err) }
 func (m removeMsg) Fail(err error)   { m.reply.Fail(err) }
-func (m capacityMsg) Fail(err error) { m.reply.Fail(err) }
+func (m capacityMsg) Fail(err error) { m.failed <- err }
 func (m closeMsg) Fail(err error)    { m.reply.Fail(err) }
 
 // answer to a getMsg: one of lease, owner, bypass and aboard is set.
@@ -105,7 +106,7 @@ func (s *shell) handle(m message) {
 	case capacityMsg:
 		s.state.setCapacity(m.bytes)
 		s.publish()
-		m.reply.Send(s.drained())
+		s.drains = append(s.drains, m.drained)
 		s.drain()
 	case interface{ handle(*shell) }:
 		m.handle(s)
@@ -116,7 +117,9 @@ func (s *shell) handle(m message) {
 		s.closed.Store(true)
 		s.state.flush(Closed)
 		s.publish()
-		m.reply.Send(s.drained())
+		drained := make(chan struct{})
+		s.drains = append(s.drains, drained)
+		m.reply.Send(drained)
 		s.drain()
 	case forgetMsg:
 		s.state.forget(m.node)
@@ -126,13 +129,6 @@ func (s *shell) handle(m message) {
 	s.publish()
 	s.letGoLater()
 	s.state.touched.Turn()
-}
-
-// drained is closed when what is flushed now has gone, and the telling of it has begun.
-func (s *shell) drained() <-chan struct{} {
-	done := make(chan struct{})
-	s.drains = append(s.drains, done)
-	return done
 }
 
 // drain lets a piece of what was flushed go. Other messages have their turn before the

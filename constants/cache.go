@@ -24,10 +24,6 @@ type Cache struct {
 	zone     zone.Zone     // callbacks, Frees and handlers of the log, which it waits for
 	leave    func()        // the memory limit
 
-	// sets makes one capacity change at a time, so that the last one's value is
-	// the one in force everywhere.
-	sets sync.Mutex
-
 	mu struct {
 		sync.RWMutex
 		closed   bool
@@ -168,15 +164,19 @@ func (c *Cache) SetCapacity(ctx context.Context, kind Kind, mib limit.Limit) err
 	if err := checkCapacity(kind, 0, mib); err != nil {
 		return err
 	}
-	return c.set(ctx, func() []*Engine {
-		c.mu.capacity[kind] = settle(mib)
-		for d := range c.mu.device {
-			if d.kind == kind {
-				delete(c.mu.device, d)
-			}
-		}
+	return c.set(func() []*Engine {
+		c.setLocked(kind, mib)
 		return c.enginesLocked(func(id engineID) bool { return id.kind == kind })
 	})
+}
+
+func (c *Cache) setLocked(kind Kind, mib limit.Limit) {
+	c.mu.capacity[kind] = settle(mib)
+	for d := range c.mu.device {
+		if d.kind == kind {
+			delete(c.mu.device, d)
+		}
+	}
 }
 
 // SetDeviceCapacity gives one device a capacity of its own, in MiB, which holds
@@ -186,7 +186,7 @@ func (c *Cache) SetDeviceCapacity(ctx context.Context, kind Kind, index int, mib
 		return err
 	}
 	d := device{kind, index}
-	return c.set(ctx, func() []*Engine {
+	return c.set(func() []*Engine {
 		c.mu.device[d] = settle(mib)
 		return c.enginesLocked(func(id engineID) bool { return id.device == d })
 	})
@@ -209,11 +209,12 @@ func (c *Cache) SetEnabled(ctx context.Context, on bool) error {
 	if on {
 		mib = limit.Unlimited
 	}
-	var errs []error
-	for k := range kinds {
-		errs = append(errs, c.SetCapacity(ctx, k, mib))
-	}
-	return errors.Join(errs...)
+	return c.set(func() []*Engine {
+		for k := range kinds {
+			c.setLocked(k, mib)
+		}
+		return c.enginesLocked(func(engineID) bool { return true })
+	})
 }
 
 // Enabled reports whether any kind has a capacity above 0.
@@ -228,39 +229,25 @@ func (c *Cache) Enabled() bool {
 	return false
 }
 
-// set changes capacities and flushes the engines that change gives.
-func (c *Cache) set(ctx context.Context, change func() []*Engine) error {
-	drained, err := c.begin(ctx, change)
-	for _, done := range drained {
-		<-done
-	}
-	return err
-}
-
-// begin is set without the waiting until what is flushed has gone.
-func (c *Cache) begin(ctx context.Context, change func() []*Engine) (drained []<-chan struct{}, err error) {
-	c.sets.Lock()
-	defer c.sets.Unlock()
+// set changes capacities and flushes the engines that change gives, all at once, whatever
+// becomes of the context of the call. They are told under the lock, so that the last change
+// is the one in force everywhere.
+func (c *Cache) set(change func() []*Engine) error {
 	c.mu.Lock()
 	if c.mu.closed {
 		c.mu.Unlock()
-		return nil, &fault.Error{Op: "constants: capacity", Err: isClosed("the cache")}
+		return &fault.Error{Op: "constants: capacity", Err: isClosed("the cache")}
 	}
-	engines := change()
+	var flushes []func() error
+	for _, e := range change() {
+		flushes = append(flushes, e.setCapacity(bytesOf(c.capacityLocked(e.kind, e.index))))
+	}
 	c.mu.Unlock()
-	// Once begun it is carried out on every engine, whatever becomes of ctx.
-	ctx = context.WithoutCancel(ctx)
 	var errs []error
-	for _, e := range engines {
-		done, err := e.setCapacity(ctx, bytesOf(e.Capacity()))
-		switch {
-		case err == nil:
-			drained = append(drained, done)
-		case !errors.Is(err, fault.ErrClosed): // else it has closed
-			errs = append(errs, err)
-		}
+	for _, ended := range flushes {
+		errs = append(errs, ended())
 	}
-	return drained, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 func (c *Cache) enginesLocked(want func(engineID) bool) []*Engine {

@@ -401,9 +401,19 @@ func (e *Engine) Reserved() int64 { return e.reserved.Load() }
 // Capacity is the one in force here, in MiB. It waits for nothing.
 func (e *Engine) Capacity() limit.Limit { return e.cache.capacityOf(e.kind, e.index) }
 
-// setCapacity gives what is closed when the flush has ended.
-func (e *Engine) setCapacity(ctx context.Context, bytes int64) (<-chan struct{}, error) {
-	return actors.Ask(ctx, e.ref, func(r actors.Reply[<-chan struct{}]) message { return capacityMsg{bytes, r} })
+// setCapacity flushes with another capacity, and gives what waits for the end of that.
+func (e *Engine) setCapacity(bytes int64) (ended func() error) {
+	m := capacityMsg{bytes, make(chan struct{}), make(chan error, 1)}
+	e.tell(m)
+	return func() error {
+		select {
+		case <-m.drained:
+		case err := <-m.failed:
+			return err
+		case <-e.ref.Stopped(): // it has closed
+		}
+		return nil
+	}
 }
 
 // Close empties the engine and takes it out of its cache. Waiters get ErrClosed,
