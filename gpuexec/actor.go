@@ -9,6 +9,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/touched"
 )
 
 // shell translates messages into events of the state and carries its effects
@@ -25,6 +26,7 @@ type shell struct {
 	out       []effect[*job]       // reused
 	more      bool                 // an endedMsg is under way
 	stopped   bool                 // nothing is compiled any more
+	beside    []func()             // ends of jobs that are too much for the turn
 
 	// Of the device: when it was opened, whether it has done anything for a caller,
 	// and how long to wait before it is opened again if it has not.
@@ -42,8 +44,7 @@ func (s *shell) handle(m message) {
 	case withdrawMsg:
 		var waited bool
 		if waited, s.out = s.state.withdraw(m.job, s.out); waited {
-			m.job.end()
-			m.job.answer(context.Canceled)
+			s.finish(m.job, context.Canceled)
 		}
 	case doneMsg:
 		var waited bool
@@ -102,6 +103,7 @@ func (s *shell) handle(m message) {
 		s.more = true
 		s.ref.Tell(endedMsg{})
 	}
+	s.finishBeside()
 	s.touched.Turn()
 	s.queued.Store(int64(s.state.waiting()))
 }
@@ -113,11 +115,11 @@ func (s *shell) carryOut() {
 			x.job.started = true
 			s.device.jobs <- x.job
 		case fail:
-			x.job.answer(x.err)
 			if x.job.started {
+				x.job.answer(x.err)
 				x.job.abort() // its worker ends it
 			} else {
-				x.job.end()
+				s.finish(x.job, x.err)
 			}
 		case reopen:
 			s.reopen(x.gen)
@@ -125,6 +127,37 @@ func (s *shell) carryOut() {
 			close(s.running)
 		}
 	}
+}
+
+// finish ends a job that no worker has. Its caller is answered when all is let go that the
+// job pinned: from then on the launches may change. What is too much for the turn is left
+// to finishBeside (SPEC F6).
+func (s *shell) finish(j *job, err error) {
+	end := j.end
+	if j.decide(err) {
+		end = func() { j.end(); j.tell() }
+	}
+	if j.things > touched.Most/2 || !s.touched.Left() {
+		s.beside = append(s.beside, end)
+		return
+	}
+	s.touched.Add(j.things)
+	end()
+}
+
+func (s *shell) finishBeside() {
+	if len(s.beside) == 0 {
+		return
+	}
+	ends := s.beside
+	s.beside = nil
+	s.ends.Add(1)
+	actors.Go(func() {
+		defer s.ends.Done()
+		for _, end := range ends {
+			end()
+		}
+	})
 }
 
 // compile takes a call aboard the compile of its key, or begins one.
@@ -273,6 +306,11 @@ func (s *shell) close(m closeMsg) {
 	}
 	s.strand()
 	for _, u := range s.unclaimed {
+		if !s.touched.Left() {
+			s.ref.Tell(m)
+			return
+		}
+		s.touched.Add(1)
 		s.forgo(u.kernel)
 	}
 	g := s.device

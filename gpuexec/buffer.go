@@ -91,7 +91,7 @@ func (e *Executor) alloc(ctx context.Context, n int64) (*Buffer, error) {
 			releaseFrom(&made)
 		}
 	}()
-	err := e.do(ctx, func(_ context.Context, w *worker) error {
+	err := e.do(ctx, newJob(ctx, func(_ context.Context, w *worker) error {
 		m, err := w.on.device.Alloc(n)
 		if w.note(err) != nil {
 			return err
@@ -111,7 +111,7 @@ func (e *Executor) alloc(ctx context.Context, n int64) (*Buffer, error) {
 			releaseFrom(&made)
 		}
 		return nil
-	}, nil)
+	}, nil))
 	if err != nil {
 		return nil, e.ended("alloc", "", err)
 	}

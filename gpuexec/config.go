@@ -95,5 +95,5 @@ type Stats struct {
 	Exact     int64 // of the Launches, those in the form for their exact shape, of programs that have a form for any shape, too (SPEC E7)
 	Restarts  int64 // times the device was opened again
 	Queued    int64 // sequences that wait now
-	Touched   int64 // most runs and compiles that one turn of the actor looked at or changed
+	Touched   int64 // most runs, launches with their arguments, and compiles that one turn of the actor looked at or changed
 }

@@ -24,6 +24,7 @@ type Executor struct {
 	ref    *actors.Ref[message]
 	life   context.Context // ends when Close begins
 	work   sync.WaitGroup  // goroutines that the actor began; Close waits for them
+	ends   sync.WaitGroup  // those that end jobs: any turn may begin one, so Close waits for them last
 	once   sync.Once
 	gone   chan struct{} // closed when the device is closed and every goroutine has ended
 	zone   zone.Zone     // calls of the driver, listeners and the handler of the log, which compiles and workers wait for
@@ -159,6 +160,7 @@ func (e *Executor) shutDown() {
 	e.work.Wait() // compiles, retired generations and a restart in progress
 	e.takeDevice(ctx)
 	_ = e.ref.Stop(ctx)
+	e.ends.Wait()
 }
 
 // takeDevice has the actor answer everybody and closes the device it gives away.

@@ -11,12 +11,13 @@ import (
 // job is work for one run worker: a sequence of launches, a copy, an
 // allocation, or a release.
 type job struct {
-	own   bool // the executor's: never refused for a full queue, and nobody waits for it
-	ctx   context.Context
-	abort context.CancelFunc
-	reply actors.Reply[struct{}] // of a caller that waits
-	run   func(ctx context.Context, w *worker) error
-	ended func() // no worker will touch what the job pinned any more
+	own    bool // the executor's: never refused for a full queue, and nobody waits for it
+	ctx    context.Context
+	abort  context.CancelFunc
+	reply  actors.Reply[struct{}] // of a caller that waits
+	run    func(ctx context.Context, w *worker) error
+	ended  func() // no worker will touch what the job pinned any more: things, in number
+	things int
 
 	handled atomic.Bool // the actor has seen it
 	over    atomic.Bool // ended was called
@@ -25,16 +26,31 @@ type job struct {
 	after []*job // the runs that it waits for; nil once they have ended
 
 	told     atomic.Bool
-	answered chan struct{} // of a Run: closed when err is there; else nil
+	answered chan struct{} // of a Run: closed when its caller may know err; else nil
 	err      error
 }
 
 // answer tells the caller how the job ended. Only the first answer counts.
 func (j *job) answer(err error) {
-	if j.answered == nil {
-		j.reply.Answer(struct{}{}, err)
-	} else if j.told.CompareAndSwap(false, true) {
+	if j.decide(err) {
+		j.tell()
+	}
+}
+
+// decide sets how the job ended, for jobs that wait for it too, and reports whether nobody
+// has before: then tell follows.
+func (j *job) decide(err error) bool {
+	first := j.told.CompareAndSwap(false, true)
+	if first {
 		j.err = err
+	}
+	return first
+}
+
+func (j *job) tell() {
+	if j.answered == nil {
+		j.reply.Answer(struct{}{}, j.err)
+	} else {
 		close(j.answered)
 	}
 }

@@ -20,11 +20,11 @@ import (
 // Other errors: ErrOverloaded where the queue is full, ErrDeviceLost, ErrClosed,
 // the context's, and the driver's, a panic of it among them.
 func (e *Executor) Submit(ctx context.Context, launches ...Launch) error {
-	run, unpin, err := e.sequence(launches)
+	j, err := e.sequence(ctx, launches)
 	if err != nil {
 		return err
 	}
-	return e.ended("submit", "", e.do(ctx, run, unpin))
+	return e.ended("submit", "", e.do(ctx, j))
 }
 
 // Run is a sequence of launches that Start or StartAfter has handed over. Safe for concurrent use.
@@ -63,11 +63,10 @@ func (e *Executor) StartAfter(ctx context.Context, runs []*Run, launches ...Laun
 		}
 		after = append(after, r.job)
 	}
-	run, unpin, err := e.sequence(launches)
+	j, err := e.sequence(ctx, launches)
 	if err != nil {
 		return nil, err
 	}
-	j := newJob(ctx, run, unpin)
 	j.after, j.answered = after, make(chan struct{})
 	if !e.ref.Tell(submitMsg{j}) {
 		j.end()
@@ -102,23 +101,26 @@ func (r *Run) Cancel() {
 	r.job.abort()
 }
 
-// sequence checks launches and pins what they need. run launches them on a worker, and
-// unpin lets go of it all.
-func (e *Executor) sequence(launches []Launch) (run func(context.Context, *worker) error, unpin func(), err error) {
+// sequence checks launches and gives the job that has them run. What they need is pinned
+// until its end.
+func (e *Executor) sequence(ctx context.Context, launches []Launch) (*job, error) {
 	select {
 	case <-e.ref.Stopped(): // whoever closed it has released kernels and buffers, too
-		return nil, nil, e.ended("submit", "", fault.ErrClosed)
+		return nil, e.ended("submit", "", fault.ErrClosed)
 	default:
 	}
+	things := 0
 	for i := range launches {
 		if err := e.check(&launches[i]); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
+		things += 1 + len(launches[i].Args)
 	}
-	if unpin, err = pin(launches); err != nil {
-		return nil, nil, err
+	unpin, err := pin(launches)
+	if err != nil {
+		return nil, err
 	}
-	return func(ctx context.Context, w *worker) error {
+	j := newJob(ctx, func(ctx context.Context, w *worker) error {
 		var err error
 		for i := range launches {
 			if err = ctx.Err(); err != nil {
@@ -136,7 +138,9 @@ func (e *Executor) sequence(launches []Launch) (run func(context.Context, *worke
 		}
 		// What was launched keeps its kernels and buffers until it has run, whoever has left.
 		return cmp.Or(err, w.note(w.queue.Finish(context.WithoutCancel(ctx))))
-	}, unpin, nil
+	}, unpin)
+	j.things = things
+	return j, nil
 }
 
 // pin keeps every kernel and buffer of the launches; what it returns lets go.
@@ -189,10 +193,8 @@ func pinLaunch(l *Launch) error {
 	return nil
 }
 
-// do has a worker run fn, and waits for it. ended is called once no worker will
-// touch any more what the caller pinned for fn.
-func (e *Executor) do(ctx context.Context, fn func(context.Context, *worker) error, ended func()) error {
-	j := newJob(ctx, fn, ended)
+// do has a worker run the job, and waits for it.
+func (e *Executor) do(ctx context.Context, j *job) error {
 	asked, left := false, true
 	defer func() {
 		switch {

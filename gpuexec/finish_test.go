@@ -1,0 +1,127 @@
+package gpuexec
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kiln-cache/kiln/actors"
+	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/actorstest"
+	"github.com/kiln-cache/kiln/internal/touched"
+)
+
+// waitingJobs is a shell whose one worker is busy and whose queue the jobs fill.
+func waitingJobs(jobs ...*job) *shell {
+	s := &shell{Executor: new(Executor), end: func() {}, desk: new(desk), device: &generation{n: 1, jobs: make(chan *job, 1)}}
+	s.state = newState[*job](len(jobs), func() bool { s.touched.Add(1); return s.touched.Left() })
+	s.state.up(1, 1, false, nil)
+	for _, j := range append([]*job{newJob(context.Background(), nil, nil)}, jobs...) {
+		s.handle(submitMsg{j})
+	}
+	return s
+}
+
+// F6, E1: what a sequence of very many launches pinned, or many long ones, is not let go in the turn
+// that refuses or cancels them or answers them at the end. Their callers know the outcome
+// when it has been let go, and runs that wait for them at once.
+func TestEndsLongSequencesBesideTheTurn(t *testing.T) {
+	for what, ends := range map[string]struct {
+		things int
+		err    error
+		do     func(s *shell, jobs []*job)
+	}{
+		"cancelled": {touched.Most + 1, context.Canceled, func(s *shell, jobs []*job) {
+			for _, j := range jobs {
+				s.handle(withdrawMsg{j})
+			}
+		}},
+		"refused": {touched.Most + 1, fault.ErrOverloaded, func(_ *shell, jobs []*job) {
+			full := waitingJobs()
+			for _, j := range jobs {
+				full.handle(submitMsg{j})
+			}
+		}},
+		"closed": {touched.Most + 1, fault.ErrClosed, func(s *shell, _ []*job) { s.handle(closeMsg{}) }},
+		"many":   {touched.Most / 10, fault.ErrClosed, func(s *shell, _ []*job) { s.handle(closeMsg{}) }},
+	} {
+		actorstest.Bubble(t, func(t *testing.T) {
+			over := make(chan struct{})
+			jobs := make([]*job, 50)
+			var ended atomic.Int64
+			for i := range jobs {
+				j := newJob(context.Background(), nil, nil)
+				j.things, j.answered = ends.things, make(chan struct{})
+				j.ended = func() {
+					select {
+					case <-j.answered:
+						t.Errorf("%s: the caller of job %d is told before its end", what, i)
+					default:
+					}
+					if what == "many" && i < 5 {
+						ended.Add(1)
+						return
+					}
+					select {
+					case <-over:
+						ended.Add(1)
+					case <-time.After(time.Second):
+						t.Errorf("%s: job %d ended in the turn", what, i)
+					}
+				}
+				jobs[i] = j
+			}
+			s := waitingJobs(jobs...)
+			ends.do(s, jobs)
+			for i, j := range jobs {
+				if !errors.Is(j.err, ends.err) {
+					t.Errorf("%s: runs behind job %d see %v, want %v", what, i, j.err, ends.err)
+				}
+			}
+			if n := s.touched.Most(); n > touched.Most {
+				t.Errorf("%s: a turn touched %d things", what, n)
+			}
+			close(over)
+			s.ends.Wait()
+			synctest.Wait()
+			for i, j := range jobs {
+				select {
+				case <-j.answered:
+				default:
+					t.Errorf("%s: the caller of job %d is not told", what, i)
+				}
+			}
+			if ended.Load() != int64(len(jobs)) {
+				t.Errorf("%s: %d of %d ended", what, ended.Load(), len(jobs))
+			}
+		})
+	}
+}
+
+// F6, F4: nor are all kernels that wait for a caller let go in the turn of Close.
+func TestForgoesKernelsInShortTurns(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		s := waitingJobs()
+		s.unclaimed = make(map[string]unclaimed)
+		released := 0
+		for i := range touched.Most + 500 {
+			k := &Kernel{exec: s.Executor, source: Source{Key: strconv.Itoa(i)}}
+			k.cell.Init(func() { released++ })
+			s.unclaimed[k.source.Key] = unclaimed{kernel: k}
+		}
+		s.ref = actors.Spawn(actors.Config{}, s.handle)
+		if _, err := actors.Ask(t.Context(), s.ref, func(r actors.Reply[*generation]) message { return closeMsg{r} }); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.ref.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.touched.Most(); n > touched.Most || released != touched.Most+500 {
+			t.Errorf("a turn touched %d things, %d kernels were released", n, released)
+		}
+	})
+}
