@@ -6,6 +6,7 @@ import (
 
 	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/policy"
+	"github.com/kiln-cache/kiln/internal/pool"
 )
 
 // handler is a turn of the actor: the uses that came before the message, the
@@ -104,6 +105,7 @@ func (s *Session) event(m message) (after func()) {
 			break
 		}
 		m.gift.Answered()
+		st.touched.Add(pool.MostAsked)
 	case shrink:
 		freed, more := st.shrink(m.turns, m.bytes, m.tier)
 		return func() { s.published.frees.bin.Soon(func() { m.Reply.Send(shrunk{freed, more}) }) }

@@ -37,6 +37,7 @@ type tenancy struct {
 // claim has other sessions make room for what held is to publish. The session
 // does not end before that was answered.
 func (t *tenancy) claim(held any, bytes int64) bool {
+	t.session.state.touched.Add(pool.MostAsked)
 	return t.Claim(bytes, func(c *pool.Claim) { t.session.send(roomMade{held: held, claim: c}) }) != nil
 }
 

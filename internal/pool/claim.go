@@ -13,13 +13,30 @@ type Claim struct {
 	floor  bool // on what a floor lacks, not of bytes to use
 
 	// Under the pool's lock.
-	bytes   int64 // that the member is to use
-	need    int64 // of the pool
-	granted int64 // of that, counted as drawn already
-	awaited int   // members that have not answered
+	bytes   int64     // that the member is to use
+	need    int64     // of the pool
+	granted int64     // of that, counted as drawn already
+	short   int64     // that nobody was asked for yet
+	excess  int64     // members that use no more than that above their floors are not asked
+	asking  int64     // bytes that members were asked for and have not answered
+	awaited int       // those members
+	kept    []*Member // those that have answered and use more than excess still
 	stands  bool
 	waits   *list.Element // for what is not granted
 	after   []*Claim      // that end one after the other after this one: for values within the floor
+}
+
+// MostAsked is how many members a claim asks at a time: it may be made in a turn, and so may
+// be the answers, each of which has the next one asked (SPEC F6).
+const MostAsked = 64
+
+// lackingLocked is what has not been granted yet.
+func (c *Claim) lackingLocked() int64 {
+	m := c.member
+	if c.floor {
+		return m.promised - m.floor
+	}
+	return m.growthLocked(m.used+m.claimed-c.bytes, c.bytes) - c.granted // more of its floor may be there by now
 }
 
 // Gift is what one member is asked to release for a claim.
@@ -51,12 +68,13 @@ func (m *Member) Claim(bytes int64, done func(*Claim)) *Claim {
 	}
 	free := p.capacity - p.mu.drawn
 	c.need, c.granted = need, min(need, free)
+	m.claimed += bytes
 	gifts := p.claimLocked(c, need-free, used+bytes-m.promised)
 	if !c.stands {
+		m.claimed -= bytes
 		p.mu.Unlock()
 		return nil
 	}
-	m.claimed += bytes
 	over := p.overLocked(c)
 	p.mu.Unlock()
 	send(gifts)
@@ -76,15 +94,24 @@ func send(gifts []Gift) {
 // Answered is called once for each gift, after what was released for it, be it
 // more, less or nothing.
 func (g Gift) Answered() {
-	p := g.from.pool
+	p, c := g.from.pool, g.claim
 	p.mu.Lock()
 	g.from.asked -= g.Bytes
 	g.from.movedLocked()
-	g.claim.awaited--
-	over := p.overLocked(g.claim)
+	c.asking -= g.Bytes
+	c.awaited--
+	if g.from.aboveLocked() > c.excess {
+		c.kept = append(c.kept, g.from)
+	}
+	var gifts []Gift
+	if len(c.kept) < MostAsked {
+		gifts = p.askLocked(c)
+	}
+	over := p.overLocked(c)
 	p.mu.Unlock()
+	send(gifts)
 	if over {
-		g.claim.done(g.claim)
+		c.done(c)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -228,31 +229,49 @@ func (p *Pool) Use() (used, drawn int64) {
 func (p *Pool) Capacity() int64 { return p.capacity }
 
 // claimLocked plans which members give up to that many bytes for c, whose member would
-// then use excess above its floor. The claim stands if they cover it; that on a floor in
-// any case.
+// then use excess above its floor. The claim stands if they cover it, or are more than are
+// asked at once; that on a floor in any case.
 func (p *Pool) claimLocked(c *Claim, short, excess int64) (gifts []Gift) {
-	excess = max(excess, 0) // nobody gives of its floor
-	for short > 0 && p.mu.members.Len() > 0 && p.mu.members.First().aboveLocked() > excess {
-		from := p.mu.members.Pop()
-		bytes := min(from.aboveLocked(), short)
-		gifts = append(gifts, Gift{from: from, Bytes: bytes, claim: c})
-		short -= bytes
-	}
-	stands := short <= 0 || c.floor
-	for _, g := range gifts {
-		if stands {
-			g.from.asked += g.Bytes
+	c.short, c.excess = short, max(excess, 0) // nobody gives of its floor
+	gifts = p.askLocked(c)
+	if c.short > 0 && c.awaited < MostAsked && !c.floor {
+		for _, g := range gifts {
+			g.from.asked -= g.Bytes
+			g.from.movedLocked()
 		}
-		p.mu.members.Push(g.from)
-	}
-	if !stands {
 		return nil
 	}
-	c.awaited = len(gifts)
 	c.stands = true
 	p.mu.drawn += c.granted
 	if c.granted < c.need {
 		c.waits = p.mu.claims.PushBack(c)
+	}
+	return gifts
+}
+
+// askLocked asks for what c is short of, as long as that is not granted and no more than
+// MostAsked have to answer. Who has answered already is not asked again.
+func (p *Pool) askLocked(c *Claim) (gifts []Gift) {
+	var kept []*Member // out of the queue meanwhile
+	for c.awaited < MostAsked && p.mu.members.Len() > 0 && p.mu.members.First().aboveLocked() > c.excess {
+		from := p.mu.members.First()
+		if slices.Contains(c.kept, from) {
+			kept = append(kept, p.mu.members.Pop())
+			continue
+		}
+		bytes := min(from.aboveLocked(), c.short, c.lackingLocked()-c.asking)
+		if bytes <= 0 {
+			break
+		}
+		c.short -= bytes
+		c.asking += bytes
+		c.awaited++
+		gifts = append(gifts, Gift{from: from, Bytes: bytes, claim: c})
+		from.asked += bytes
+		from.movedLocked()
+	}
+	for _, m := range kept {
+		p.mu.members.Push(m)
 	}
 	return gifts
 }

@@ -3,6 +3,7 @@ package pool_test
 import (
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/kiln-cache/kiln/internal/pool"
 	"github.com/kiln-cache/kiln/limit"
@@ -49,5 +50,40 @@ func BenchmarkGiven(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// F6, Q1: what it costs to ask for a floor that n members have to give for, and each of their
+// answers: the one who joins asks a bounded number, and each answer has one more asked.
+func BenchmarkAsked(b *testing.B) {
+	for _, n := range []int{1e2, 1e3, 1e4, 1e5} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			var joins, answers time.Duration
+			for b.Loop() {
+				b.StopTimer()
+				var asked []*pool.Member
+				var gifts []pool.Gift
+				p, _ := pool.New(limit.Of(int64(n)))
+				for range n {
+					var m *pool.Member
+					m, _ = p.Join(0, func(g pool.Gift) { asked, gifts = append(asked, m), append(gifts, g) })
+					m.Reserve(1)
+				}
+				b.StartTimer()
+				began := time.Now()
+				if _, err := p.Join(int64(n), nil); err != nil {
+					b.Fatal(err)
+				}
+				joins += time.Since(began)
+				for i := 0; i < len(gifts); i++ {
+					began := time.Now()
+					asked[i].Release(gifts[i].Bytes)
+					gifts[i].Answered()
+					answers += time.Since(began)
+				}
+			}
+			b.ReportMetric(float64(joins.Nanoseconds())/float64(b.N), "ns/join")
+			b.ReportMetric(float64(answers.Nanoseconds())/float64(b.N*n), "ns/answer")
+		})
 	}
 }

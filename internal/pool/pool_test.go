@@ -23,7 +23,8 @@ type tenant struct {
 	used  int64
 	gifts []pool.Gift
 	ended []*pool.Claim
-	open  int // claims that have not ended
+	open  int  // claims that have not ended
+	late  bool // others may use what is to be its floor
 }
 
 func (n *tenant) join(t require, p *pool.Pool) {
@@ -73,9 +74,17 @@ func TestPoolAgainstModel(t *testing.T) {
 		const capacity = 100
 		p := newPool(t, capacity)
 		var all []*tenant
+		floors := int64(0)
 		for i, floor := range rapid.SliceOfN(rapid.Int64Range(0, 30), 1, 3).Draw(t, "floors") {
 			n := &tenant{name: fmt.Sprint(i), floor: floor}
 			n.join(t, p)
+			floors += floor
+			all = append(all, n)
+		}
+		for i := range rapid.SampledFrom([]int{0, 70}).Draw(t, "crowd") { // more than are asked at once
+			n := &tenant{name: fmt.Sprint("one of many ", i)}
+			n.join(t, p)
+			n.reserve(1)
 			all = append(all, n)
 		}
 		answer := func(n *tenant, give int64) {
@@ -97,17 +106,17 @@ func TestPoolAgainstModel(t *testing.T) {
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			n := rapid.SampledFrom(all).Draw(t, "who")
 			bytes := rapid.Int64Range(0, 60).Draw(t, "bytes")
-			switch rapid.IntRange(0, 4).Draw(t, "what") {
+			switch rapid.IntRange(0, 5).Draw(t, "what") {
 			case 0:
 				fits, could := n.Fits(bytes), n.Could(bytes)
 				ok := n.reserve(bytes)
 				if ok != fits || ok && !could {
 					t.Fatalf("reserve %d: %v, fits %v, could %v", bytes, ok, fits, could)
 				}
-				if !ok && n.used+bytes <= n.floor {
+				if !ok && !n.late && n.used+bytes <= n.floor {
 					t.Fatalf("%s has %d of its floor of %d and cannot have %d", n.name, n.used, n.floor, bytes)
 				}
-				if ok && n.used > n.Most() {
+				if ok && bytes > 0 && n.used > n.Most() {
 					t.Fatalf("%s has %d, most is %d", n.name, n.used, n.Most())
 				}
 			case 1:
@@ -122,19 +131,31 @@ func TestPoolAgainstModel(t *testing.T) {
 				if len(n.ended) > 0 {
 					settle(n, bytes%2 == 0)
 				}
+			case 5:
+				late := &tenant{name: fmt.Sprint(len(all)), floor: bytes, late: true}
+				if floors+bytes <= capacity {
+					late.join(t, p)
+					floors += bytes
+					all = append(all, late)
+				}
 			}
 			var sum, least int64
 			for _, n := range all {
 				sum += n.used
-				least += max(n.used, n.floor)
+				if least += n.used; !n.late {
+					least += max(n.floor-n.used, 0)
+				}
 			}
 			if used, drawn := p.Use(); used != sum || drawn < least || drawn > capacity {
 				t.Fatalf("used %d and drawn %d: want %d, and %d to %d", used, drawn, sum, least, capacity)
 			}
 		}
-		for _, n := range all {
-			for len(n.gifts) > 0 {
-				answer(n, n.gifts[0].Bytes)
+		for more := true; more; {
+			more = false
+			for _, n := range all {
+				for ; len(n.gifts) > 0; more = true {
+					answer(n, n.gifts[0].Bytes)
+				}
 			}
 		}
 		for _, n := range all {
