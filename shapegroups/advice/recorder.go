@@ -2,7 +2,6 @@ package advice
 
 import (
 	"math"
-	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/shapegroups"
@@ -33,11 +32,10 @@ type Recorder struct {
 	groups int
 	window int // requests looked at for thrash; 0 without a capacity
 
-	room  int    // of notes: the longest window so far
-	notes []note // grows by appending; then the oldest is overwritten
-	next  int    // place after the newest
-	total int    // requests seen
-	sized int    // those when Full set the window; 0 = it has not, since SetGroups
+	room  int // of notes: the longest window so far
+	notes notes
+	total int // requests seen
+	sized int // those when Full set the window; 0 = it has not, since SetGroups
 
 	looked    int          // newest requests of the window that missed is of
 	missed    int          // of these
@@ -114,13 +112,13 @@ func (r *Recorder) uncounted(counts map[note]int) { r.counts, r.counted, r.repea
 func (r *Recorder) catchUp(most int) {
 	seen := r.seen()
 	for ; most > 0 && r.looked < seen; most-- {
-		if r.at(r.looked).missed() {
+		if r.notes.at(r.looked).missed() {
 			r.missed++
 		}
 		r.looked++
 	}
 	for ; most > 0 && r.counts != nil && r.counted < seen; most-- {
-		r.count(r.at(r.counted))
+		r.count(r.notes.at(r.counted))
 	}
 }
 
@@ -133,11 +131,11 @@ func (r *Recorder) Note(asked, compiled shapegroups.Shape, missed bool) (warn bo
 	if r.total++; r.keep > 0 {
 		r.kept.put(pair{asked, compiled}, r.keep)
 	}
-	if r.window > 0 && len(r.notes) >= r.window {
-		r.leave(r.at(r.window - 1))
+	if r.window > 0 && r.notes.len() >= r.window {
+		r.leave(r.notes.at(r.window - 1))
 	}
 	n := noteOf(compiled, missed)
-	r.put(n)
+	r.notes.put(n, r.room)
 	if r.window == 0 {
 		return false
 	}
@@ -199,33 +197,7 @@ func (r *Recorder) Part(from, most int) Part {
 }
 
 // seen is the number of requests in the window.
-func (r *Recorder) seen() int { return min(r.window, len(r.notes)) }
-
-// at is the note of a request; 0 is the newest.
-func (r *Recorder) at(i int) note {
-	place := r.next - 1 - i
-	if place < 0 {
-		place += len(r.notes)
-	}
-	return r.notes[place]
-}
-
-// put appends until there is no room for more; after that it overwrites the oldest.
-func (r *Recorder) put(n note) {
-	if len(r.notes) < r.room {
-		if r.next < len(r.notes) { // what was full grows: oldest first again
-			r.notes = slices.Concat(r.notes[r.next:], r.notes[:r.next])
-		}
-		r.notes = append(r.notes, n)
-		r.next = len(r.notes)
-	} else if len(r.notes) > 0 {
-		if r.next == len(r.notes) {
-			r.next = 0
-		}
-		r.notes[r.next] = n
-		r.next++
-	}
-}
+func (r *Recorder) seen() int { return min(r.window, r.notes.len()) }
 
 // count takes one request more into the counts.
 func (r *Recorder) count(n note) {
