@@ -71,7 +71,9 @@ func identityOf(ctx context.Context) *identity {
 //
 // Of callers that close one circle at one time at least one finds it: each adds
 // its edges before it looks. circular then lets only one of them break it. It costs as
-// much as there is before from or behind to, whichever is less.
+// much as there is before from or behind to, whichever is less: that of two long chains is
+// the length of the shorter. So it is for the goroutine that is to wait, never for a turn,
+// which adds and takes edges only, and it holds the lock of one node at a time (SPEC F6).
 func enter(from []*node, to *node) bool {
 	oblige(from, []*node{to})
 	for _, n := range from {

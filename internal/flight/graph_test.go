@@ -332,6 +332,59 @@ func TestSearchOfLongChains(t *testing.T) {
 	}
 }
 
+// F5, F6: where a creator at the end of a long chain joins the head of another, the search costs
+// as much as the shorter has. It is its own: wherever it is, flights of both chains begin
+// and end, and others search.
+func TestJoinOfLongChainsHoldsNobodyUp(t *testing.T) {
+	const length = 10_000
+	ctx := context.Background()
+	chains := make([][]*Flight[int], 3)
+	for c := range chains {
+		for i := range length + c {
+			f := New[int](ctx, "room", strconv.Itoa(i))
+			if chains[c] = append(chains[c], f); i > 0 {
+				oblige([]*node{&chains[c][i-1].node}, []*node{&f.node})
+			}
+		}
+	}
+	join := func(to int) bool { return enter([]*node{&chains[0][length-1].node}, &chains[to][0].node) }
+	if _, looked := between(&chains[1][0].node, &chains[0][length-1].node); looked > 2*length {
+		t.Errorf("looked at %d edges, want at most %d", looked, 2*length)
+	}
+	at := &chains[1][length/2].node
+	at.mu.Lock() // there it stops
+	searched, done := make(chan bool, 1), make(chan struct{})
+	go func() { searched <- join(1) }()
+	for !chains[0][length-1].node.waitsFor(&chains[1][0].node) {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(10 * time.Millisecond) // it has begun to search, in all likelihood
+	go func() {
+		defer close(done)
+		// None of them takes the chain away that leads to where it stops.
+		for _, f := range []*Flight[int]{chains[0][1], chains[0][length/4], chains[1][3*length/4], chains[1][length-2]} {
+			made := New[int](f.Context(), "room", "made")
+			made.Start()
+			made.Finish(1, nil, nil)
+			f.Finish(1, nil, nil)
+		}
+		if !enter([]*node{&chains[2][length/2].node}, &chains[2][length/2+10].node) {
+			t.Error("a circle")
+		}
+	}()
+	select {
+	case <-done:
+	case <-searched:
+		t.Error("it searches beside the chain")
+	case <-time.After(5 * time.Second):
+		t.Error("held up")
+	}
+	at.mu.Unlock()
+	if !<-searched {
+		t.Error("a circle")
+	}
+}
+
 // F5, F6: a flight deep within others knows in a few steps what is around it; what has ended
 // is not, and nothing of it is kept while the rest goes on.
 func TestDeepWithin(t *testing.T) {
