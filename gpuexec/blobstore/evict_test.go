@@ -183,6 +183,7 @@ func TestUsesCountOnce(t *testing.T) {
 	r.write(r.path("d/uses/killed"), r.read(r.path("d/uses/"+r.names("d/uses")[0])))
 	want("and one that was killed", 12)
 	r.clock(61 * time.Minute)
+	r.age(61*time.Minute, "d/uses")
 	want("an hour later", 12)
 	use(lives, 1)
 	write()

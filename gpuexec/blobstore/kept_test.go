@@ -261,7 +261,8 @@ func TestUsesTakenOverCountOnce(t *testing.T) {
 		r.want("put", words(lives.put("k", "v"), lives.get("k"), lives.get("k")), "ok v v")
 		write()
 		own := words(r.names("d/uses"))
-		r.clock(61 * time.Minute)
+		r.age(61*time.Minute, "d/uses")
+		r.clock(2 * time.Minute)
 		r.open("d", mib, byCost, shared).shut()
 		r.want("taken over", words(r.names("d/uses")) != own, true)
 		s := lives

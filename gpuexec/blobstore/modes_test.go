@@ -388,7 +388,8 @@ func TestRootAgainstAUser(t *testing.T) {
 	own()
 	use := func(what string) {
 		t.Helper()
-		r.clock(2 * time.Hour) // what has no owner is old by now
+		r.clock(2 * time.Hour)
+		r.age(2*time.Hour, "home/d/tmp", "home/d/uses") // what has no owner is old by now
 		s.get("k")
 		s.put(what, "v")
 		_, _ = s.Verify(background, true)

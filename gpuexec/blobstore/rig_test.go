@@ -343,6 +343,17 @@ func (r *rig) flip(path string, at int) {
 	r.write(path, text)
 }
 
+// age makes what lies in folders that old, by the clock of the file system.
+func (r *rig) age(by time.Duration, folders ...string) {
+	then := time.Now().Add(-by)
+	for _, folder := range folders {
+		list, _ := os.ReadDir(r.path(folder))
+		for _, entry := range list {
+			_ = os.Chtimes(filepath.Join(r.path(folder), entry.Name()), then, then) // unless it is gone
+		}
+	}
+}
+
 func (r *rig) exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

@@ -58,7 +58,8 @@ func (s *Store) maybeSweep() {
 }
 
 // sweep removes temporary files of dead owners, and those without one that are older
-// than an hour. What a living process writes stays, whatever the clock says (SPEC P9).
+// than an hour by the clock of the file system. What a living process writes stays,
+// whatever the clocks say (SPEC P9).
 func (s *Store) sweep() {
 	now := s.cfg.Now()
 	s.mu.Lock()
@@ -74,9 +75,10 @@ func (s *Store) sweep() {
 		return
 	}
 	stays := map[string]bool{} // of these processes and owners
+	clock := sync.OnceValue(s.fileTime)
 	for _, entry := range list {
 		name := tmpDir + "/" + entry.Name
-		if !s.left(living, hostlock.Process(entry.Name), name) || hostlock.Own(entry.Name) {
+		if !s.left(living, hostlock.Process(entry.Name), name, clock) || hostlock.Own(entry.Name) {
 			continue
 		}
 		err := s.giveBack(name)
@@ -172,13 +174,33 @@ func (s *Store) living() (living map[string]bool, known bool) {
 	return living, true
 }
 
-// left reports whether a file is of an owner that is dead, or has none and is old.
-func (s *Store) left(living map[string]bool, owner, name string) bool {
+// left reports whether a file is of an owner that is dead, or has none and is old by the
+// clock that its time is of.
+func (s *Store) left(living map[string]bool, owner, name string, clock func() time.Time) bool {
 	if lives, known := living[owner]; known {
 		return !lives
 	}
 	info, err := s.main.Lstat(name)
-	return err == nil && s.cfg.Now().Sub(info.ModTime) >= stale
+	return err == nil && clock().Sub(info.ModTime) >= stale
+}
+
+// fileTime is the time by the clock of the file system, which may be another machine's: that of
+// a file just written. Where none can be made it is the last change of tmp/, which is no later.
+func (s *Store) fileTime() time.Time {
+	name := tmpDir + "/" + hostlock.Unique()
+	if !s.cfg.ReadOnly {
+		if f, err := s.main.Create(name); err == nil {
+			_, _ = f.WriteAt([]byte{0}, 0) // on a full disk it has the time when it was made
+			info, err := f.Stat()
+			_ = f.Close()           // it was for its time
+			_ = s.main.Remove(name) // the next sweep removes what is left
+			if err == nil {
+				return info.ModTime
+			}
+		}
+	}
+	info, _ := s.main.Lstat(tmpDir) // after an error nothing is old
+	return info.ModTime
 }
 
 // Temporary files are swept all at once (SPEC P9), leases and marks by shares: those of
@@ -194,7 +216,7 @@ const (
 
 // sweepShare looks at the next names of each folder, at no more than most of them.
 func (s *Store) sweepShare(most int) {
-	before := s.cfg.Now().Add(-stale)
+	clock := sync.OnceValue(s.fileTime)
 	for _, dir := range sweptByShares {
 		s.mu.Lock()
 		left := s.mu.unswept[dir]
@@ -203,7 +225,7 @@ func (s *Store) sweepShare(most int) {
 		s.mu.Unlock()
 		for _, name := range share {
 			if dir == keyDir {
-				s.leases.Sweep(name, before)
+				s.leases.Sweep(name, clock().Add(-stale))
 			} else {
 				s.sweepMark(name)
 			}

@@ -3,6 +3,7 @@
 package blobstore_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -16,8 +17,8 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
-// A clock that is set forward while something is stored makes its temporary
-// files look old: the hourly sweep must leave them alone (SPEC P9).
+// A clock that is set forward, that of the file system too, while something is stored makes
+// its temporary files look old: the hourly sweep must leave them alone (SPEC P9).
 func TestSweepLeavesWhatIsBeingWritten(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		sweepDuringAPut(newRig(t), shared)
@@ -40,6 +41,7 @@ func sweepDuringAPut(r *rig, shared bool) {
 				if armed && op == "write" {
 					armed = false
 					r.clock(2 * time.Hour)
+					r.age(2*time.Hour, "d/tmp")
 					hourly()
 				}
 				return nil
@@ -54,6 +56,56 @@ func sweepDuringAPut(r *rig, shared bool) {
 	if _, err := vfs.Dir(r.path("d")).Lstat("tmp/left"); err == nil {
 		r.t.Error("what somebody else left is there still")
 	}
+}
+
+// P9: on a file system of many machines what one is writing stays, however far another's clock
+// is ahead of that of the files; and what is old by that clock goes, however far it is behind.
+func TestSweepByTheClockOfTheFiles(t *testing.T) {
+	for _, ahead := range []time.Duration{2 * time.Hour, -2 * time.Hour} {
+		r := newRig(t)
+		shared := func(c *blobstore.Config) { c.Shared = true }
+		writes := newStall("after mkdir tmp/*")
+		a := r.open("d", mib, shared, writes.config)
+		done := make(chan string)
+		go func() { done <- a.put("k", "v") }()
+		<-writes.reached
+		r.clock(ahead)
+		r.write(r.path("d/tmp/old"), nil)
+		r.write(r.path("d/lease/key/old/x"), nil)
+		r.write(r.path("d/lease/key/young/x"), nil)
+		r.must(errors.Join(os.Remove(r.path("d/lease/key/old/x")), os.Remove(r.path("d/lease/key/young/x"))))
+		then := time.Now().Add(-90 * time.Minute)
+		for _, name := range []string{"tmp/old", "lease/key/old"} {
+			r.must(os.Chtimes(r.path("d/"+name), then, then))
+		}
+		r.open("d", mib, shared)
+		r.want("tmp/ and leases", words(len(r.names("d/tmp")), r.names("d/lease/key")), "1 [young]")
+		close(writes.resume)
+		r.want("put, get", words(<-done, a.get("k")), "ok v")
+	}
+}
+
+// P9: where no file can be made to tell the time, nothing young goes: the last change of tmp/ is
+// no later.
+func TestSweepOnAFullDisk(t *testing.T) {
+	r := newRig(t)
+	shared := func(c *blobstore.Config) { c.Shared = true }
+	r.open("d", mib, shared).shut()
+	r.clock(2 * time.Hour)
+	for name, age := range map[string]time.Duration{"young": time.Minute, "old": 90 * time.Minute} {
+		then := time.Now().Add(-age)
+		r.write(r.path("d/tmp/"+name), nil)
+		r.must(os.Chtimes(r.path("d/tmp/"+name), then, then))
+	}
+	r.open("d", mib, shared, on(func(f vfs.FS) vfs.FS { return uncreating{f} })).shut()
+	r.want("left", r.names("d/tmp"), []string{"young"})
+}
+
+// uncreating is a disk so full that it takes no further file.
+type uncreating struct{ vfs.FS }
+
+func (f uncreating) Create(name string) (vfs.File, error) {
+	return nil, &vfs.Fault{Op: "open", Name: name, Err: syscall.ENOSPC}
 }
 
 // P9: a clock that is set back by hours does not put the next sweep off.

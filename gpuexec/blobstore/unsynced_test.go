@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
@@ -237,19 +236,19 @@ func TestPowerLossAfterASweepGaveBack(t *testing.T) {
 	} {
 		r := newRig(t)
 		disk := crashfs.New(nil)
-		open := func(ahead time.Duration) *shop {
+		open := func() *shop {
 			s := &shop{r: r, cfg: powerConfig(disk, blobstore.None)}
 			byDefault(&s.cfg)
-			s.cfg.Now = func() time.Time { return time.Now().Add(ahead) }
 			s.reopen()
 			return s
 		}
-		open(0).shut()
+		open().shut()
 		r.must(disk.RemoveAll("lease/" + name))
 		r.must(vfs.WriteNew(disk, "lease/"+name, true, []byte(c.there)))
 		r.must(vfs.WriteNew(disk, "tmp/"+dead+"."+name, true, []byte(c.left)))
+		r.must(vfs.WriteNew(disk, "lease/owner/"+dead, false))
 		r.must(disk.SyncAll())
-		s := open(2 * time.Hour)
+		s := open()
 		text, err := vfs.ReadFile(disk.Clone(0, 1, nil), "lease/"+name, kib)
 		r.want(name, words(strings.Contains(string(text), c.back), err), "true <nil>")
 		left, err := disk.ReadDir("tmp")

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -239,6 +240,7 @@ func (s *Store) readUses(x *index, take bool) (live, ended uses, names []string,
 	list, err := s.main.ReadDir(usesDir)
 	own := s.ownUses()
 	living, known := s.living()
+	clock := sync.OnceValue(s.fileTime)
 	for _, entry := range list {
 		name, owner := usesDir+"/"+entry.Name, entry.Name
 		if name == own {
@@ -252,7 +254,7 @@ func (s *Store) readUses(x *index, take bool) (live, ended uses, names []string,
 		if taken {
 			owner = hostlock.Process(owner)
 		}
-		if (taken || !strings.HasPrefix(string(text), usesClosed)) && !(known && s.left(living, owner, name)) {
+		if (taken || !strings.HasPrefix(string(text), usesClosed)) && !(known && s.left(living, owner, name, clock)) {
 			x.merge(live, parseUses(string(text)))
 			continue
 		}
