@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,6 +49,9 @@ func runChild(words []string) int {
 	if words[0] == "prune" {
 		blobstore.SetFS(&cfg, func(root string) vfs.FS { return deadly{vfs.Dir(root)} })
 	}
+	if words[0] == "late" {
+		blobstore.SetFS(&cfg, func(root string) vfs.FS { return latecomer{vfs.Dir(root), words[3], words[4]} })
+	}
 	s, err := blobstore.Open(background, cfg)
 	if err == nil {
 		err = childVerbs[words[0]](s, words[3:])
@@ -66,6 +71,35 @@ type deadly struct{ vfs.FS }
 
 func (d deadly) RemoveAll(name string) error {
 	err := d.FS.RemoveAll(name)
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	return err
+}
+
+// latecomer is a file system whose process stands still before it takes something of an entry,
+// until it is told to go on, and is killed when it has. Where it takes a file, the folder cannot
+// be moved, and where it takes it to another name there, tmp/ has no room for it.
+type latecomer struct {
+	vfs.FS
+	gate, at string // folder of "reached" and "go"; last element of the name that it takes something to
+}
+
+func (l latecomer) Rename(from, to string) error {
+	is, _ := path.Match(l.at, path.Base(to))
+	switch {
+	case !strings.HasPrefix(from, backend+"/"):
+		return l.FS.Rename(from, to)
+	case l.at != "*+*" && strings.HasPrefix(to, "tmp/") && (strings.Count(from, "/") == 2 || l.at == "gone*"):
+		return &vfs.Fault{Op: "rename", Name: to, Err: syscall.EXDEV}
+	case !is:
+		return l.FS.Rename(from, to)
+	}
+	err := os.WriteFile(filepath.Join(l.gate, "reached"), nil, 0o600)
+	for ; err == nil; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(l.gate, "go")); err == nil {
+			break
+		}
+	}
+	_ = l.FS.Rename(from, to)
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	return err
 }
@@ -132,6 +166,8 @@ var childVerbs = map[string]func(*blobstore.Store, []string) error{
 	},
 	// prune: is killed when it has moved all entries and removed the first
 	"prune": func(s *blobstore.Store, _ []string) error { return s.Prune(background, 0) },
+	// late GATE AT: is killed when it has taken something: see latecomer
+	"late": func(s *blobstore.Store, _ []string) error { return s.Prune(background, 0) },
 	// die KEY: is killed inside the driver
 	"die": func(s *blobstore.Store, words []string) error {
 		b, miss, err := s.Get(background, backend, words[0])

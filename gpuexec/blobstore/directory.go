@@ -43,6 +43,8 @@ type directory struct {
 	restFile vfs.File // nil = there is none
 	wanted   bool     // it is to be read
 
+	hollow []string // names of what the last listing found without all its files or slots
+
 	stuck     bool // entries that cannot be evicted were passed over
 	retried   bool // they were brought back in this change
 	retriedAt time.Time
@@ -275,7 +277,9 @@ func (d *directory) turn(ctx context.Context, do func() error) (more bool, left 
 		d.own() // before anything is written that may be left
 	}
 	if err = d.enter(ctx); err == nil {
-		err = do()
+		if err = d.tidy(); err == nil {
+			err = do()
+		}
 		more = err == errMore
 		if more {
 			err = nil
@@ -384,7 +388,13 @@ func (d *directory) restart(force bool) error {
 func (d *directory) list(ctx context.Context) error {
 	x := newIndex(d.s.policy())
 	x.seq = after(0, d.s.cfg.Now()) // a time after now counts as now
-	err := d.s.main.scan(func(place string, f files) error {
+	d.hollow = nil
+	from := d.s.main
+	from.hollow = func(name string) { d.hollow = append(d.hollow, name) }
+	err := from.scan(func(place string, f files) error {
+		if f.key < 0 || f.kernel < 0 {
+			from.hollow(place)
+		}
 		r := sized(place, f)
 		r.seq = x.seq
 		x.add(r)

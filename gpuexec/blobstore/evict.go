@@ -53,6 +53,7 @@ func (d *directory) move(place, to string) (stuck, err error) {
 		if !d.holds() {
 			if err == nil && f.Link(moved, from) == nil { // it was not meant: see putBack
 				d.sync(place + "/")
+				d.trash = append(d.trash, to)
 			}
 			return nil, errPassedOver
 		}
@@ -74,11 +75,12 @@ func (d *directory) move(place, to string) (stuck, err error) {
 
 // removeOwn removes a file of an entry in two steps. The first gives it another name in its
 // folder, a short one, for which a full disk has room: where this process stood still before
-// it and lost the lock, the file is a newcomer's, which gets it back. A file that cannot have
+// it and lost the lock, the file is a newcomer's, which gets it back; should this process be
+// killed in between, from tidy. A file that cannot have
 // another name is removed at once, in the folder that was there before a look at the lock: that
 // of a newcomer is another.
 func (d *directory) removeOwn(place, name string) error {
-	f, name, gone := d.s.main, place+"/"+name, place+"/gone"
+	f, name, gone := d.s.main, place+"/"+name, place+"/"+d.goneName()
 	err := f.Rename(name, gone)
 	switch {
 	case !d.holds():
@@ -115,20 +117,21 @@ func (d *directory) meant(place, to string) bool {
 
 // putBack takes a move back, since this process stood still before it and lost the lock:
 // another entry may have had the place by then, and that was acknowledged (SPEC P8, P10). If
-// a newcomer has the place now, the entry gets another slot of its bucket.
-func (d *directory) putBack(place, from string) {
+// a newcomer has the place now, the entry gets another slot of its bucket. It gives the place,
+// or nothing where the entry stays: then a sweep after the end of this process tries again.
+func (d *directory) putBack(place, from string) string {
 	f, bucket := d.s.main, path.Dir(place)
 	for again := 0; ; again++ {
 		_ = f.Mkdir(bucket) // which is gone if it was the last entry there
 		err := f.Rename(from, place)
 		if err == nil {
 			d.sync(bucket+"/", backendOf(place)+"/", tmpDir+"/", quarantineDir+"/")
-			return
+			return place
 		}
 		slots, e := f.slots(bucket)
 		if again == 16 || e != nil && !isGone(e) || !isTaken(err) && !isGone(err) && !errors.Is(err, syscall.ENOTEMPTY) {
 			d.s.logOnce("put back", err)
-			return
+			return ""
 		}
 		place = bucket + "/" + strconv.FormatUint(lowestFree(slots), 10)
 	}
@@ -321,7 +324,7 @@ func (d *directory) give(ctx context.Context, bytes int64) bool {
 // evict moves an entry to the trash. gone is false if that is not possible. The error is
 // one of the change.
 func (d *directory) evict(place string) (gone bool, err error) {
-	to := tmpDir + "/" + hostlock.Unique()
+	to := d.away(place)
 	stuck, err := d.move(place, to)
 	if err != nil {
 		return false, err
@@ -334,8 +337,13 @@ func (d *directory) evict(place string) (gone bool, err error) {
 }
 
 // setAside moves a bad entry to quarantine/. stuck tells why that is not possible. The
-// other error is one of the change.
+// other error is one of the change; errMore says that the entry is whole again.
 func (d *directory) setAside(place string, miss Miss) (stuck, err error) {
+	if found, _ := d.s.main.files(place); found.key < 0 || found.kernel < 0 {
+		if whole, err := d.tidySlot(place); whole || err != nil {
+			return nil, cmp.Or(err, errMore) // and it is looked at again
+		}
+	}
 	name := fmt.Sprintf("%016x-%s-%s-%s", uint64(time.Now().UnixNano()), miss.Reason, strings.ReplaceAll(place, "/", "-"), hostlock.Unique())
 	if stuck, err := d.move(place, quarantineDir+"/"+name); err != nil || stuck != nil {
 		return stuck, err

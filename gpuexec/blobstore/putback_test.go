@@ -58,6 +58,7 @@ func TestLateEmptier(t *testing.T) {
 			return &overlay{late, func(string) bool { return true }, false}
 		}))
 		r.overtaken(late, a, b)
+		r.want("left", r.names("d/tmp"), []string(nil))
 	}
 }
 

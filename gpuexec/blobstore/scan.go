@@ -17,7 +17,8 @@ import (
 // folder is a directory in the layout of SPEC P2: the writable one or a base.
 type folder struct {
 	vfs.FS
-	base bool
+	base   bool
+	hollow func(name string) // if not nil, a scan tells it of buckets without slots and of slots without files
 }
 
 // visit is called for the place of each entry.
@@ -117,6 +118,9 @@ func (f folder) scanBucket(bucket string, each visit, skipped func(string, error
 	if err != nil {
 		return pass(bucket, err, skipped)
 	}
+	if len(slots) == 0 && f.hollow != nil {
+		f.hollow(bucket)
+	}
 	for _, slot := range slots {
 		if !slot.ours || each == nil {
 			continue
@@ -130,6 +134,9 @@ func (f folder) scanBucket(bucket string, each visit, skipped func(string, error
 			return err
 		}
 		if !there {
+			if f.hollow != nil {
+				f.hollow(place)
+			}
 			continue
 		}
 		if err := each(place, files); err != nil {

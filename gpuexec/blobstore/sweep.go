@@ -120,7 +120,7 @@ func (s *Store) sweep() {
 }
 
 // giveBack looks whether a process was killed before it gave back what it had taken of others:
-// see supersede and replaceRefused.
+// see supersede, replaceRefused and move.
 func (s *Store) giveBack(name string) error {
 	var back func() error
 	switch {
@@ -128,6 +128,8 @@ func (s *Store) giveBack(name string) error {
 		back = func() error { return s.takeRefused(name) }
 	case strings.HasSuffix(name, settingsSuffix):
 		back = func() error { return s.dir.takeSettings(name) }
+	case strings.Contains(name, away):
+		back = func() error { return s.dir.takeBack(name) }
 	default:
 		return nil
 	}

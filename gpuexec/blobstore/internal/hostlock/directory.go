@@ -247,6 +247,9 @@ func (d *Directory) Held() bool {
 	return err == nil && info.Links > 0
 }
 
+// Generation is the number of this holder. Each that is passed over is followed by a larger one.
+func (d *Directory) Generation() int { return d.generation }
+
 // Beat shows that the holder lives. Call it in the loop of long work; it writes only
 // a few times in a period.
 func (d *Directory) Beat() {

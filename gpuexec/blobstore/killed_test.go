@@ -1,0 +1,99 @@
+//go:build unix
+
+package blobstore_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// late starts a process that evicts all, in the way that at says, and stands still before it takes
+// something away: see latecomer. It gives what lets it go on, until it is killed.
+func (r *rig) late(at string) (goOn func()) {
+	r.t.Helper()
+	gate := r.path("gate")
+	r.must(os.RemoveAll(gate))
+	r.must(os.Mkdir(gate, 0o700))
+	cmd := r.child("late", r.path("d"), words(mib), gate, at)
+	r.eventually("it is there", func() bool { return r.exists(gate + "/reached") })
+	return func() {
+		r.write(gate+"/go", nil)
+		_ = cmd.Wait() // it is killed
+	}
+}
+
+// P8, P10: an evictor that was passed over, and is killed when it has taken what it did not mean,
+// takes nothing: the next opening, or the next look at the entry, puts it back.
+func TestKilledLateMover(t *testing.T) {
+	for _, at := range []string{"*+*", "kernel.bin", "key.bin", "gone*"} {
+		t.Run(at, func(t *testing.T) {
+			r := newRig(t)
+			b := r.open("d", mib, shortLease) // the child's is a second
+			b.put("k", "old")
+			goOn := r.late(at)
+			r.must(b.Prune(background, 0))
+			r.want("put", b.put("k", "v"), "ok")
+			goOn()
+			c := r.open("d", mib)
+			if at == "gone*" { // the file has another name in its folder: who looks at the entry sees that
+				r.want("get", c.get("k"), "miss reason=truncated field=kernel.bin")
+			}
+			r.want("what was acknowledged", words(c.get("k"), b.get("k"), b.put("k", "w"), c.get("k")), "v v ok v")
+			r.want("entries, audit", words(c.usage().Entries, c.usage().Quarantined, b.audit(), c.audit()), "1 0 ok ok")
+			r.want("left", words(len(r.names("d/tmp")), len(r.names("d/"+backend+"/"+b.Bucket("k")+"/0"))), "0 2")
+		})
+	}
+}
+
+// P9: what an evictor meant to take when it was killed is freed by the next opening, however it
+// took it: nothing stays that no account has.
+func TestKilledMover(t *testing.T) {
+	for _, at := range []string{"*+*", "kernel.bin", "key.bin", "gone*"} {
+		t.Run(at, func(t *testing.T) {
+			r := newRig(t)
+			b := r.open("d", mib)
+			b.put("k", "v", putOptions{bytes: 100 * kib})
+			b.shut()
+			r.late(at)()
+			c := r.open("d", mib)
+			r.want("left", words(r.bytes("d/"+backend) < kib, c.audit(), len(r.names("d/tmp"))), "true ok 0")
+			r.must(c.Prune(background, 0))
+			r.want("in the end", words(c.usage().Entries, r.names("d/"+backend)), "0 []")
+		})
+	}
+}
+
+// bytes are those of all files below a folder.
+func (r *rig) bytes(folder string) (sum int64) {
+	r.must(filepath.Walk(r.path(folder), func(_ string, info fs.FileInfo, err error) error {
+		if err == nil && info.Mode().IsRegular() {
+			sum += info.Size()
+		}
+		return err
+	}))
+	return sum
+}
+
+// P9: a bucket, and a slot, that a killed process has left empty are gone when the directory was
+// listed.
+func TestEmptyFoldersGo(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		r := newRig(t)
+		s := r.open("d", mib)
+		s.put("k", "v")
+		s.shut()
+		for _, name := range []string{"7", "8/0", "9/0/mine"} {
+			r.must(os.MkdirAll(r.path("d/"+backend+"/"+name), 0o700))
+		}
+		r.must(os.Remove(r.path("d/lease/index")))
+		s.cfg.Shared = shared
+		s = &shop{r: r, cfg: s.cfg}
+		s.reopen()
+		r.want("buckets", r.names("d/"+backend), slices.Sorted(slices.Values([]string{s.Bucket("k"), "9"})))
+		r.want("get, audit", words(s.get("k"), s.audit()), "v ok")
+		s.shut()
+	}
+}
