@@ -2,6 +2,7 @@ package arch
 
 import (
 	"fmt"
+	"go/token"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,6 +84,16 @@ func TestEachCheckCanFail(t *testing.T) {
 	}
 	if got.String() != string(want) {
 		t.Errorf("found:\n%s\nwant:\n%s", got.String(), want)
+	}
+}
+
+// Where a package was built with -trimpath, its files have the module's path, not the root's.
+func TestPlacesOfTrimmedFiles(t *testing.T) {
+	for _, name := range []string{Module + "/env/env.go", "/tree/env/env.go"} {
+		w := &surface{fset: token.NewFileSet(), root: "/tree"}
+		if place := w.position(w.fset.AddFile(name, -1, 1).Pos(0)); place.Filename != "env/env.go" {
+			t.Errorf("%s: %s", name, place.Filename)
+		}
 	}
 }
 

@@ -180,6 +180,7 @@ func (w *surface) judge(name *types.TypeName) bool {
 
 func (w *surface) position(pos token.Pos) token.Position {
 	place := w.fset.Position(pos)
+	place.Filename = strings.TrimPrefix(place.Filename, Module+"/") // as -trimpath has it
 	if rel, err := filepath.Rel(w.root, place.Filename); err == nil {
 		place.Filename = filepath.ToSlash(rel)
 	}
