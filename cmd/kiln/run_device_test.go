@@ -146,6 +146,31 @@ func TestBenchOfAnAbsentDevice(t *testing.T) {
 	}
 }
 
+// What kiln bench device measures runs on cpu and on oneDNN, where that is here.
+func TestWhatBenchDeviceRuns(t *testing.T) {
+	names := []string{cpu.Name}
+	if gpuexec.Find(onednn.Name).Devices(t.Context())[0].Available {
+		names = append(names, onednn.Name)
+	}
+	err := withMiniLM(t.Context(), 1, func(m miniLM) error {
+		m.ids[0] = m.ids[0][:8]
+		for _, name := range names {
+			b, err := m.on(t.Context(), gpuexec.Find(name).(ops.Library), 0)
+			if err != nil {
+				return err
+			}
+			defer b.close()
+			if err := errors.Join(b.exec.Submit(t.Context(), b.products[0]), b.run(t.Context(), 0, m.ids)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func benchWithoutDrivers(t *testing.T, want int, word string, args ...string) {
 	t.Helper()
 	self, err := os.Executable()
@@ -153,7 +178,8 @@ func benchWithoutDrivers(t *testing.T, want int, word string, args ...string) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), self, append([]string{"bench", "device"}, args...)...)
-	cmd.Env = append(cmd.Environ(), "OCL_ICD_VENDORS="+t.TempDir(), "VK_ICD_FILENAMES="+filepath.Join(t.TempDir(), "none"))
+	none := filepath.Join(t.TempDir(), "none")
+	cmd.Env = append(cmd.Environ(), "OCL_ICD_VENDORS="+t.TempDir(), "VK_ICD_FILENAMES="+none, "KILN_ONEDNN_LIBRARY="+none)
 	text, err := cmd.CombinedOutput()
 	if code := cmd.ProcessState.ExitCode(); code != want || !strings.Contains(string(text), word) || !strings.Contains(string(text), "install ") {
 		t.Errorf("%v: exit %d, want %d, %v: %s", args, code, want, err, text)
