@@ -22,7 +22,7 @@ func (c Creator) Await(a Asker) (over func(), ok bool) {
 	if c.n == nil || a.id == nil {
 		return func() {}, true
 	}
-	if !enter(a.id.nodes, c.n) {
+	if enter(a.id.nodes, c.n) != nil {
 		return nil, false
 	}
 	return func() { exit(a.id.nodes, c.n) }, true

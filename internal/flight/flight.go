@@ -2,6 +2,7 @@ package flight
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"sync/atomic"
 	"time"
@@ -141,8 +142,9 @@ func (f *Flight[V]) enter(ctx context.Context) (edges []*node, err error) {
 	if edges = f.started(from.nodes); edges != nil {
 		return edges, nil
 	}
-	if !enter(from.nodes, &f.node) {
-		return nil, &fault.Error{Op: "wait", Key: f.node.key, Err: fault.ErrCycle}
+	if circle := enter(from.nodes, &f.node); circle != nil {
+		return nil, &fault.Error{Op: "wait", Key: f.node.key,
+			Err: fmt.Errorf("%w: %s: a creator must not ask for what waits for it", fault.ErrCycle, told(circle))}
 	}
 	return from.nodes, nil
 }

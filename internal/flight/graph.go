@@ -3,8 +3,11 @@ package flight
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/kiln-cache/kiln/fault"
 )
 
 // node is a flight as the waits-for graph sees it. The graph is process-wide,
@@ -67,14 +70,15 @@ func identityOf(ctx context.Context) *identity {
 }
 
 // enter adds the edges from all of from to to. If that closes a circle, it takes
-// them back and reports false.
+// them back and gives the circle: to first, each waits for the next, and the last, one
+// of from, was to wait for to.
 //
 // Of callers that close one circle at one time at least one finds it: each adds
 // its edges before it looks. circular then lets only one of them break it. It costs as
 // much as there is before from or behind to, whichever is less: that of two long chains is
 // the length of the shorter. So it is for the goroutine that is to wait, never for a turn,
 // which adds and takes edges only, and it holds the lock of one node at a time (SPEC F6).
-func enter(from []*node, to *node) bool {
+func enter(from []*node, to *node) (circle []*node) {
 	oblige(from, []*node{to})
 	for _, n := range from {
 		for n.isAwaited() { // else no circle runs through it
@@ -85,14 +89,29 @@ func enter(from []*node, to *node) bool {
 			closed, again := circular(path)
 			if closed {
 				exit(slices.DeleteFunc(slices.Clone(from), func(m *node) bool { return m == n }), to)
-				return false
+				return path
 			}
 			if !again {
 				break
 			}
 		}
 	}
-	return true
+	return nil
+}
+
+// told says for an error which flights are in a circle, the first ones of many.
+func told(circle []*node) string {
+	const most = 8
+	var keys []string
+	for _, n := range circle[:min(len(circle), most)] {
+		if key := fault.Printable(n.key); !n.owner && (len(keys) == 0 || key != keys[len(keys)-1]) { // a name may be its key
+			keys = append(keys, key)
+		}
+	}
+	if len(circle) > most {
+		keys = append(keys, "...")
+	}
+	return strings.Join(append(keys, fault.Printable(circle[0].key)), ", which waits for ")
 }
 
 // oblige adds the edges from all of from to all of to and looks for no circle.

@@ -47,7 +47,7 @@ func TestSearchHoldsNobodyUp(t *testing.T) {
 		made.Start()
 		made.Finish(1, nil, nil)
 		whole.Finish(1, nil, nil)
-		if !enter([]*node{&whole.node}, &hub.node) {
+		if enter([]*node{&whole.node}, &hub.node) != nil {
 			t.Error("a circle")
 		}
 		exit([]*node{&whole.node}, &hub.node)
@@ -104,7 +104,7 @@ func TestEdgesGoOnce(t *testing.T) {
 	var a, b node
 	oblige(all(&b), all(&a))
 	oblige(all(&a), all(&b)) // by Start, which looks for no circle
-	if enter(all(&a), &b) {
+	if enter(all(&a), &b) == nil {
 		t.Fatal("a circle")
 	}
 	if n := b.edgesIn(); n != 1 || a.mu.waits[&b] != 1 {
@@ -159,7 +159,7 @@ func TestEndWalksNoEdges(t *testing.T) {
 	for i := range others {
 		others[i].in.Unlock()
 	}
-	if !enter(all(&others[7]), &above) {
+	if enter(all(&others[7]), &above) != nil {
 		t.Error("a circle through what has ended")
 	}
 	f.Settle()
@@ -191,14 +191,14 @@ func TestCircleThroughTheCreatorOfAnEndedFlight(t *testing.T) {
 			}
 			defer over()
 		}
-		if enter(a.life.id.nodes, &b.node) {
+		if enter(a.life.id.nodes, &b.node) == nil {
 			t.Errorf("after %d edges the circle is not told", many)
 		}
 		d := New[int](ctx, "room", "d")
-		if !enter(a.life.id.nodes, &d.node) {
+		if enter(a.life.id.nodes, &d.node) != nil {
 			t.Fatal("a circle too early")
 		}
-		if enter(d.life.id.nodes, &b.node) { // from d back to a there is one edge: the search begins there
+		if enter(d.life.id.nodes, &b.node) == nil { // from d back to a there is one edge: the search begins there
 			t.Errorf("after %d edges the circle through another is not told", many)
 		}
 		a.Settle()
@@ -233,7 +233,7 @@ func TestOwnedUnderOwned(t *testing.T) {
 	for i, f := range owned[1:] { // they stand for each other still
 		other := New[int](context.Background(), "room", "other")
 		f.Board()
-		if !enter([]*node{&other.node}, &f.node) {
+		if enter([]*node{&other.node}, &f.node) != nil {
 			t.Fatalf("%d: a circle too early", i)
 		}
 		other.Board()
@@ -253,10 +253,10 @@ func TestRefusedWaitLeavesNoEdges(t *testing.T) {
 	creator, other := New[int](context.Background(), "room", "creator"), New[int](context.Background(), "room", "other")
 	owned := New[int](creator.Context(), "constants", "owned")
 	id := identityOf(owned.Own(creator.Context()))
-	if len(id.nodes) != 2 || !enter([]*node{&other.node}, &owned.node) {
+	if len(id.nodes) != 2 || enter([]*node{&other.node}, &owned.node) != nil {
 		t.Fatal("a circle too early")
 	}
-	if enter(id.nodes, &other.node) {
+	if enter(id.nodes, &other.node) == nil {
 		t.Error("the circle through what the code owns is not found")
 	}
 	if n := other.node.edgesIn(); n != 0 {
@@ -320,10 +320,10 @@ func TestSearchOfLongChains(t *testing.T) {
 				t.Errorf("%s of %d: looked at %d edges, path of %d", what, length, looked, len(path))
 			}
 		}
-		if !enter(all(&creator), &chain[0]) {
+		if enter(all(&creator), &chain[0]) != nil {
 			t.Fatal("a circle too early")
 		}
-		if enter(all(&chain[length-1]), &above) {
+		if enter(all(&chain[length-1]), &above) == nil {
 			t.Errorf("%d: a circle of the whole chain is not found", length)
 		}
 		if path, _ := between(&above, &chain[length-1]); len(path) != length+2 {
@@ -347,7 +347,7 @@ func TestJoinOfLongChainsHoldsNobodyUp(t *testing.T) {
 			}
 		}
 	}
-	join := func(to int) bool { return enter([]*node{&chains[0][length-1].node}, &chains[to][0].node) }
+	join := func(to int) bool { return enter([]*node{&chains[0][length-1].node}, &chains[to][0].node) == nil }
 	if _, looked := between(&chains[1][0].node, &chains[0][length-1].node); looked > 2*length {
 		t.Errorf("looked at %d edges, want at most %d", looked, 2*length)
 	}
@@ -368,7 +368,7 @@ func TestJoinOfLongChainsHoldsNobodyUp(t *testing.T) {
 			made.Finish(1, nil, nil)
 			f.Finish(1, nil, nil)
 		}
-		if !enter([]*node{&chains[2][length/2].node}, &chains[2][length/2+10].node) {
+		if enter([]*node{&chains[2][length/2].node}, &chains[2][length/2+10].node) != nil {
 			t.Error("a circle")
 		}
 	}()
