@@ -19,5 +19,5 @@ func ExampleNew() {
 	// Output:
 	// matmul m=37 k=384 n=1536 bias 56832 <nil>
 	// true <nil>
-	// ops: validate: invalid argument: matmul: n is 0, want at least 1
+	// ops: validate: invalid argument: matmul takes 3 dimensions (m, k, n): n is 0, want at least 1
 }

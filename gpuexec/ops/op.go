@@ -86,6 +86,8 @@ type Op struct {
 	BFloat16   bool    // of matmul: the weight is rounded to bfloat16 when it is prepared
 	TransposeB bool    // of batch_matmul
 	MaskK      bool    // of batch_matmul: k runs over the item's length only
+
+	given int // dimensions that New got, if they are more than Dims has; else 0
 }
 
 // New makes an Op of a kind and its dimensions in the package comment's order;
@@ -93,7 +95,7 @@ type Op struct {
 func New(kind Kind, dims ...int64) Op {
 	op := Op{Kind: kind}
 	if copy(op.Dims[:], dims) < len(dims) {
-		op.Kind = 0 // more than any kind has: Validate refuses it
+		op.given = len(dims)
 	}
 	return op
 }
@@ -108,13 +110,17 @@ func (o Op) Validate() error {
 		return fault.Invalidf(verb, "unknown operation %s", o.Kind)
 	}
 	names := kinds[o.Kind].dims
+	given := o.given
 	for i, d := range o.Dims {
 		switch {
 		case i < len(names) && d < 1:
-			return fault.Invalidf(verb, "%s: %s is %d, want at least 1", o.Kind, names[i], d)
+			return fault.Invalidf(verb, "%s takes %d dimensions (%s): %s is %d, want at least 1", o.Kind, len(names), strings.Join(names, ", "), names[i], d)
 		case i >= len(names) && d != 0:
-			return fault.Invalidf(verb, "%s has %d dimensions", o.Kind, len(names))
+			given = max(given, i+1)
 		}
+	}
+	if given > 0 {
+		return fault.Invalidf(verb, "%s takes %d dimensions (%s), got %d", o.Kind, len(names), strings.Join(names, ", "), given)
 	}
 	switch {
 	case o.largest() > maxElements:

@@ -2,6 +2,7 @@ package ops_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -64,9 +65,15 @@ func TestValidate(t *testing.T) {
 		"mask on attention": {Kind: ops.Attention, Dims: [5]int64{1, 1, 1, 1}, MaskK: true},
 		"scale on gelu":     {Kind: ops.GELU, Dims: [5]int64{1, 1}, Scale: 2},
 	}
+	words := map[string]string{
+		"no kind":       "unknown operation kind 0",
+		"too many dims": "gelu takes 2 dimensions (rows, width), got 6",
+		"extra dim":     "gelu takes 2 dimensions (rows, width), got 3",
+		"zero dim":      "matmul takes 3 dimensions (m, k, n): m is 0, want at least 1",
+	}
 	for name, op := range bad {
-		if err := op.Validate(); !errors.Is(err, fault.ErrInvalid) {
-			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		if err := op.Validate(); !errors.Is(err, fault.ErrInvalid) || !strings.HasSuffix(err.Error(), words[name]) {
+			t.Errorf("%s: %v, want ErrInvalid: ... %s", name, err, words[name])
 		}
 	}
 }
