@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"slices"
@@ -92,7 +93,10 @@ func (t text) MarshalText() ([]byte, error) {
 func (t *text) UnmarshalText(b []byte) error {
 	s, err := strconv.Unquote(`"` + string(b) + `"`)
 	*t = text(s)
-	return err
+	if err != nil {
+		return fmt.Errorf("%.40q: want a text as a string of Go has it: %w", b, err)
+	}
+	return nil
 }
 
 // Record writes a manifest of the artefacts that names came to stand for since
@@ -131,10 +135,15 @@ func dearer(a, b line) int {
 func entries(manifest io.Reader) ([]Entry, error) {
 	lines, err := jsonlines.Read("manifest", manifest, jsonlines.Entries, func(l line) error {
 		if _, err := shapegroups.Parse(l.Shape); err != nil {
-			return err
+			return fmt.Errorf("shape: %w", err)
 		}
-		if l.Key == "" || l.Uses < 0 || !(l.Seconds >= 0 && l.Seconds <= mostSeconds) {
-			return errors.New("want a key, cost and uses of 0 or more, and no cost beyond 2^32 seconds")
+		switch {
+		case l.Key == "":
+			return errors.New("key is empty: want that of an artefact")
+		case l.Uses < 0:
+			return fmt.Errorf("uses is %d: want 0 or more", l.Uses)
+		case !(l.Seconds >= 0 && l.Seconds <= mostSeconds):
+			return fmt.Errorf("seconds is %v: want from 0 to %d", l.Seconds, int64(mostSeconds))
 		}
 		return nil
 	})

@@ -9,6 +9,7 @@ package manifest
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -72,8 +73,15 @@ func Write(w io.Writer, items []Item) error {
 // Read reads a manifest; file is what errors call it.
 func Read(file string, r io.Reader) ([]Item, error) {
 	return jsonlines.Read(file, r, jsonlines.Ops, func(i Item) error {
-		if i.Backend == "" || i.Op == "" || i.Uses < 0 || !(i.Cost >= 0) || math.IsInf(i.Cost, 0) {
-			return errors.New("want a backend, an op, and cost and uses of 0 or more")
+		switch {
+		case i.Backend == "":
+			return errors.New("backend is empty: want the name of one")
+		case i.Op == "":
+			return errors.New("op is empty: want an operation")
+		case i.Uses < 0:
+			return fmt.Errorf("uses is %d: want 0 or more", i.Uses)
+		case !(i.Cost >= 0) || math.IsInf(i.Cost, 0):
+			return fmt.Errorf("cost is %v: want 0 or more", i.Cost)
 		}
 		return nil
 	})
