@@ -3,6 +3,7 @@ package env_test
 import (
 	"errors"
 	"math"
+	"os"
 	"strings"
 	"testing"
 
@@ -150,9 +151,10 @@ func TestConstantSources(t *testing.T) {
 
 // K7: Kiln's own variables. An accepted text reads back as it was written.
 func TestOwnVariables(t *testing.T) {
+	const list = string(os.PathListSeparator)
 	for name, c := range map[string]struct{ good, bad []string }{
 		"KILN_STORE_DIR":      {[]string{"store", "/var/cache/kiln", " odd name "}, []string{"", "a\x00b"}},
-		"KILN_STORE_BASES":    {[]string{"/a", "/a:/b"}, []string{"", "a\x00b"}},
+		"KILN_STORE_BASES":    {[]string{"/a", "/a" + list + "/b"}, []string{"", "a\x00b", list, "/a" + list, "/a" + list + list + "/b"}},
 		"KILN_STORE_CAPACITY": {[]string{"0", "512", "unlimited", "8796093022207", "1025B"}, []string{"", "-1", "8796093022208", "1gib", "1.5", "1.5GiB"}},
 		"KILN_SESSION_GROUPS": {[]string{"0", "2", "unlimited"}, []string{"", "-1", "many", "99999999999999999999"}},
 		"KILN_SESSION_POLICY": {[]string{"fifo", "lru", "sieve", "duel"}, []string{"", "LRU", "belady", "lru "}},

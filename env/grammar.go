@@ -3,6 +3,8 @@ package env
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -33,6 +35,15 @@ func parsePath(text string) (string, error) {
 		return "", errors.New("the path holds a zero byte: want the path of a directory")
 	}
 	return text, nil
+}
+
+// parsePaths reads a list as PATH is one. An empty entry, which PATH takes for the working
+// directory, is refused.
+func parsePaths(text string) (string, error) {
+	if i := slices.Index(filepath.SplitList(text), ""); i >= 0 {
+		return "", fmt.Errorf("entry %d of %s is empty: want the path of a directory", i+1, quote(text))
+	}
+	return parsePath(text)
 }
 
 func oneOf(words ...string) func(string) (string, error) {

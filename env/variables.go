@@ -34,7 +34,7 @@ var variables = []variable{
 	},
 	scalar(func(s *Settings) *Setting[string] { return &s.StoreDir }, "", parsePath,
 		"kernel store: its directory; not set: no store", "KILN_STORE_DIR"),
-	scalar(func(s *Settings) *Setting[string] { return &s.StoreBases }, "", parsePath,
+	scalar(func(s *Settings) *Setting[string] { return &s.StoreBases }, "", parsePaths,
 		"kernel store: read-only directories that are asked after it, a list as PATH is one", "KILN_STORE_BASES"),
 	showsSize(scalar(func(s *Settings) *Setting[limit.Limit] { return &s.StoreCapacity }, limit.Of(1024*size.MiB), parseSize,
 		"kernel store: MiB, a size with its unit such as 512KiB or 5GiB, or unlimited; 0: no store; where it is not set, the directory's own goes before this default", "KILN_STORE_CAPACITY")),

@@ -183,7 +183,7 @@ func (c *cacheCall) verbFlags(v cacheVerb) {
 		c.text(&c.trust, "trust FILE", "take only what a key of this trust list has signed (default all that is sound)", "a file", nil)
 	}
 	if v.name == "get" || v.name == "explain" {
-		c.text(&c.bases, "base DIR", "read-only directories that are asked after the store's, a list as PATH is one (default KILN_STORE_BASES)", "directories", nil)
+		c.directories(&c.bases, "base DIR", "read-only directories that are asked after the store's, a list as PATH is one (default KILN_STORE_BASES)")
 	}
 	switch v.name {
 	case "put":

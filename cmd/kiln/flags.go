@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -162,6 +163,11 @@ func (c *call) text(p *string, form, about, want string, holds func(string) bool
 		*p = text
 		return true
 	})
+}
+
+// directories is a list as PATH is one, without an empty entry.
+func (c *call) directories(p *string, form, about string) {
+	c.text(p, form, about, "directories, none of them empty", func(text string) bool { return !slices.Contains(filepath.SplitList(text), "") })
 }
 
 // oneOf is one of some words.

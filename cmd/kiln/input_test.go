@@ -118,6 +118,9 @@ func TestWrongFlag(t *testing.T) {
 	refused(t, []string{"run", "--floor-groups", "1"}, "--floor-groups without --pool-bytes or --memory-limit")
 	refused(t, []string{"run", "--floor-bytes", "1MiB", "--memory-limit", "off"}, "--floor-bytes without --pool-bytes or --memory-limit")
 	refused(t, []string{"run", "--store", t.TempDir(), "--store-capacity", "0"}, "--store-capacity 0: nothing would be stored")
+	for _, command := range [][]string{{"run"}, {"cache", "get"}, {"cache", "explain"}} {
+		refused(t, append(command, "--base", "a"+string(os.PathListSeparator)), `--base "a`, "want directories, none of them empty")
+	}
 	for _, flag := range [][]string{{"--base", "d"}, {"--store-capacity", "5"}} { // without a store they would do nothing
 		refused(t, append([]string{"run"}, flag...), "--base and --store-capacity are for a store: give --store DIR, too")
 	}

@@ -83,7 +83,7 @@ func (f *runFlags) define(c *call) {
 	c.whole(&f.passes, "passes N", 1, mostPasses, "times that the trace is replayed")
 	c.size(&f.constants, size.MiB, "constants MiB", "for prepared weights: MiB, a size such as 4GiB, or unlimited; 0 shares none (default unlimited)")
 	c.text(&f.store, "store DIR", "keep compiled kernels over restarts in this directory (default KILN_STORE_DIR, else none)", "a directory's name", nil)
-	c.text(&f.bases, "base DIR", "read-only directories that are asked after the store's, a list as PATH is one (default KILN_STORE_BASES)", "directories", nil)
+	c.directories(&f.bases, "base DIR", "read-only directories that are asked after the store's, a list as PATH is one (default KILN_STORE_BASES)")
 	c.size(&f.storeCapacity, size.MiB, "store-capacity MiB", "for the store: MiB, a size such as 512KiB or 5GiB, or unlimited (default KILN_STORE_CAPACITY, else 1024)")
 	c.seed(&f.seed, "seed N", "what token ids, and weights that no file has, are made from")
 	c.text(&f.record, "record FILE", "write what was asked for as a manifest for kiln warm", "a file's name", nil)

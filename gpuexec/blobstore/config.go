@@ -189,6 +189,9 @@ func (c Config) Validate() error {
 			bad("backend %q: want letters, digits, '-', '_' or '.', and no name that the store itself uses", b)
 		}
 	}
+	if i := slices.Index(c.Bases, ""); i >= 0 {
+		bad("Bases[%d] is empty: want a directory", i)
+	}
 	if s := c.Signer; s != nil && (s.ID == "" || len(s.ID) > 1024 || len(s.Key) != ed25519.PrivateKeySize) {
 		bad("signer with an id of %d bytes and a key of %d: want an id of 1 to 1024 bytes and an ed25519 private key of %d, not its seed", len(s.ID), len(s.Key), ed25519.PrivateKeySize)
 	}

@@ -273,9 +273,9 @@ func TestExplain(t *testing.T) {
 // P1, P7: config mistakes are found at once and change nothing.
 func TestConfig(t *testing.T) {
 	r := newRig(t)
-	_, err := blobstore.Open(background, blobstore.Config{Dir: r.path("d"), Capacity: limit.Of(-1), Policy: "best", Durability: "some", Lease: -1, Off: []string{"../x"}})
+	_, err := blobstore.Open(background, blobstore.Config{Dir: r.path("d"), Capacity: limit.Of(-1), Policy: "best", Durability: "some", Lease: -1, Off: []string{"../x"}, Bases: []string{"a", ""}})
 	r.want("error", said(err), "error invalid")
-	for _, part := range []string{"-1", "best", "some", "lease", "../x"} {
+	for _, part := range []string{"-1", "best", "some", "lease", "../x", "Bases[1] is empty"} {
 		r.want(part, strings.Contains(err.Error(), part), true)
 	}
 	for _, short := range []time.Duration{1, time.Millisecond, 49 * time.Millisecond} { // P8: no beat holds it
