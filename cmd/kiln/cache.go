@@ -23,6 +23,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
+	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/processor"
 	"github.com/kiln-cache/kiln/internal/size"
 	"github.com/kiln-cache/kiln/limit"
@@ -128,6 +129,11 @@ func (c *cacheCall) do(ctx context.Context, v cacheVerb) (err error) {
 	if err := c.inputs(ctx, v); err != nil {
 		return err
 	}
+	if v.writes && v.name != "prune" {
+		if err := c.foreign(ctx); err != nil {
+			return err
+		}
+	}
 	if c.store, err = c.open(ctx, v); err != nil {
 		return err
 	}
@@ -205,6 +211,11 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	if err != nil {
 		return nil, err
 	}
+	if v.name == "put" {
+		if err := c.fits(identity); err != nil {
+			return nil, err
+		}
+	}
 	of := func(backend string) gpuexec.Identity {
 		if backend != c.backend { // explain looks into all: of a backend that is absent it has none
 			other, _ := c.producer(ctx, backend)
@@ -250,6 +261,38 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 		return nil, usageError{fmt.Errorf("--%s: %w", flag, err)}
 	}
 	return s, nil
+}
+
+// fits refuses a blob for which --capacity is too low, before the directory has that
+// capacity.
+func (c *cacheCall) fits(id gpuexec.Identity) error {
+	const block = 4 << 10
+	f, err := frame.Encode(frame.ID{Backend: c.backend, Key: c.key}, frame.Entry{Identity: frame.Identity(id), Payload: c.payload}, nil)
+	if err != nil {
+		return err
+	}
+	need := (f.Size()+block-1)/block*block + (int64(len(c.key))+block-1)/block*block
+	if n, counted := c.capacity.Value(); counted && n > 0 && n < need { // 0 is an error of its own
+		return fmt.Errorf("too_large: the entry takes %d bytes of the disk, and --capacity is %d: raise --capacity", need, n)
+	}
+	return nil
+}
+
+// foreign refuses a folder that is no store and has files of somebody else. A store that
+// another process makes has lease/ first.
+func (c *cacheCall) foreign(ctx context.Context) error {
+	list, err := os.ReadDir(c.dir)
+	if err != nil || !slices.ContainsFunc(list, func(e fs.DirEntry) bool { return e.Name() != "lease" }) {
+		return nil // what is wrong with the folder the store says
+	}
+	s, err := blobstore.Open(ctx, blobstore.Config{Dir: c.dir, ReadOnly: true, Existing: true})
+	if errors.Is(err, fault.ErrNotFound) {
+		return usagef("--store %.200q: this is no store, and has other files, %.200q for one: want a store, an empty folder, or a new one", c.dir, list[0].Name())
+	}
+	if err != nil {
+		return nil
+	}
+	return s.Close(ctx)
 }
 
 // room is the capacity of a store that is written, in bytes: that of the flag, else of

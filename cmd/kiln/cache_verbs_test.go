@@ -47,6 +47,9 @@ func TestCachePutOverAnEntry(t *testing.T) {
 	if code != exitFailed || out != "" || !strings.Contains(errs, "too_large") || !strings.Contains(errs, "raise --capacity") {
 		t.Errorf("too large: exit %d, %q, %q", code, out, errs)
 	}
+	if s := object(t, exitDone, "cache", "stats", "--dir", dir); s["capacity_bytes"] != float64(1<<30) { // P7: it failed
+		t.Errorf("after a put that failed: %v", s)
+	}
 }
 
 // A backend that is named bounds what a subcommand sees and touches to its
@@ -202,6 +205,9 @@ func TestCacheNoStore(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "notes"), []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	for _, verb := range [][]string{{"put", "--key-file", file(t, "key", "k"), "--value-file", file(t, "value", "v")}, {"merge", stocked(t, "a")}} {
+		refused(t, append([]string{"cache"}, append(verb, "--dir", dir)...), "--store", "this is no store, and has other files", "notes", "or a new one")
 	}
 	for _, verb := range [][]string{{"ls"}, {"stats"}, {"verify"}, {"verify", "--repair"}, {"prune", "--to", "0"}, {"inspect", "cpu/1/0"}, {"export", filepath.Join(dir, "notes")}} {
 		refused(t, append([]string{"cache"}, append(verb, "--dir", dir)...), "--store", "no directory of a store")
