@@ -279,7 +279,7 @@ func TestStrictEnvironment(t *testing.T) {
 	}
 	log := new(lines)
 	r := open(t, kiln.Config{Lookup: environment(wrong), Logger: slog.New(slog.NewTextHandler(log, nil))})
-	if n := len(r.Refusals()); n != 2 || log.count("level=WARN") != 2 || log.count("in force is cpu:unlimited;gpu:7") != 1 || log.count("in force is exact") != 1 {
+	if n := len(r.Refusals()); n != 2 || log.count("level=WARN") != 2 || log.count("in force is cpu:unlimited;gpu:7") != 1 || log.count("in force is exact (geometric:8 in kiln run and in encoders)") != 1 {
 		t.Errorf("%d refusals, log %q", n, log.b.String())
 	}
 	for _, strict := range []string{"1", "yes"} {

@@ -129,6 +129,9 @@ func Wrong(s Settings, names []string) (lines []string, strict bool) {
 		for _, line := range row.Refused {
 			if !strict {
 				line += "; in force is " + cell(row.Value)
+				if row.Name == "KILN_BUCKET" {
+					line += " (geometric:8 in kiln run and in encoders)"
+				}
 			}
 			lines = append(lines, line)
 		}

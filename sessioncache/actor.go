@@ -46,7 +46,7 @@ func (s *Session) handler(cfg Config) func(message) {
 				bounds = append(bounds, "pool_bytes", cfg.Pool.capacity.String())
 			}
 			s.warning.Throw(func() {
-				logger.Warn("session: thrash: more shapes are in use than fit; see Advice", bounds...)
+				logger.Warn("session: thrash: more shapes are in use than fit; Advice, or kiln shapes advise, says what would", bounds...)
 			})
 		}
 	}

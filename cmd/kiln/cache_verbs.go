@@ -133,7 +133,11 @@ func (c *cacheCall) get(ctx context.Context) error {
 			return json.NewEncoder(c.stdout).Encode(map[string]any{"hit": false, "reason": miss.Reason, "field": miss.Field})
 		}
 		text := strings.TrimSpace(string(miss.Reason) + " " + miss.Field)
-		if all := c.backends(ctx); !c.only.given && len(all) > 0 && !slices.Equal(all, []string{c.backend}) {
+		switch all := c.backends(ctx); {
+		case len(all) == 0 || slices.Equal(all, []string{c.backend}):
+		case c.only.given && !slices.Contains(all, c.backend):
+			text += fmt.Sprintf("; no entries of backend %s; this store has: %s", c.backend, strings.Join(all, ", "))
+		case !c.only.given:
 			text += fmt.Sprintf("; only backend %s was asked, and this store has: %s: see --backend", c.backend, strings.Join(all, ", "))
 		}
 		_, err := fmt.Fprintf(c.stderr, "kiln: %s: a miss: %s\n", c.name, text)
@@ -221,6 +225,9 @@ func counted[N int | int64](n N, one, more string) string {
 }
 
 func (c *cacheCall) inspect(ctx context.Context) error {
+	if of, _, _ := strings.Cut(c.rest[0], "/"); c.only.given && of != c.backend {
+		return usagef("--backend %s: %.200q is an entry of another backend: leave out --backend", c.backend, c.rest[0])
+	}
 	i, err := c.store.Inspect(ctx, c.rest[0])
 	if errors.Is(err, fault.ErrNotFound) {
 		c.code = exitNotFound
@@ -286,7 +293,7 @@ func (c *cacheCall) stats(ctx context.Context) error {
 func (c *cacheCall) usage(u blobstore.Usage) (fields map[string]any, text string) {
 	room := u.Capacity.Or(c.settings.StoreCapacity.Value)
 	return map[string]any{"entries": u.Entries, "bytes": u.Bytes, "disk_bytes": u.DiskBytes, "capacity_bytes": room, "quarantined": u.Quarantined, "by_backend": u.ByBackend},
-		fmt.Sprintf("%s, %d bytes, %d on the disk of %v at most, %d set aside", counted(u.Entries, "entry", "entries"), u.Bytes, u.DiskBytes, room, u.Quarantined)
+		fmt.Sprintf("%s, %d bytes; on the disk %d bytes of at most %v; %d set aside", counted(u.Entries, "entry", "entries"), u.Bytes, u.DiskBytes, room, u.Quarantined)
 }
 
 func (c *cacheCall) verify(ctx context.Context) error {

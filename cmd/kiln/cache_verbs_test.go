@@ -377,7 +377,7 @@ func TestCacheTransferWords(t *testing.T) {
 // the bad entries; a merge of a folder that is no store is refused.
 func TestCacheSaysWhatItDid(t *testing.T) {
 	dir := stocked(t, "a", "b")
-	if out := done(t, "cache", "stats", "--dir", dir); !strings.Contains(out, " on the disk of 1073741824 at most, 0 set aside") {
+	if out := done(t, "cache", "stats", "--dir", dir); !strings.Contains(out, " bytes of at most 1073741824; 0 set aside") {
 		t.Errorf("stats: %q", out)
 	}
 	flip(t, kernels(t, dir)[0], 1)
@@ -444,6 +444,9 @@ func TestCacheOfAnotherBackend(t *testing.T) {
 	done(t, "cache", "put", "--dir", dir, "--backend", "go", "--key-file", key, "--value-file", key)
 	says("a miss: absent; only backend cpu was asked, and this store has: cpu, go: see --backend", exitNotFound, "get", "--key-file", key)
 	says("a miss: absent", exitNotFound, "get", "--key-file", key, "--backend", "cpu")
+	producer := file(t, "identity", `{"library":"l","build":"b"}`)
+	says("a miss: absent; no entries of backend foo; this store has: cpu, go", exitNotFound, "get", "--key-file", key, "--backend", "foo", "--identity", producer)
+	says(`--backend foo: "cpu/1/0" is an entry of another backend: leave out --backend`, exitUsage, "inspect", "cpu/1/0", "--backend", "foo")
 	done(t, "cache", "prune", "--dir", dir, "--to", "0")
 	says("no entries of backend foo; this store has: none", exitDone, "ls", "--backend", "foo")
 }
