@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"strconv"
@@ -111,6 +112,9 @@ func refusal(err error) error {
 	}
 	if errors.Is(err, fault.ErrUnsupported) {
 		return usageError{err}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return usageError{fmt.Errorf("--model: %w", err)}
 	}
 	return err
 }

@@ -82,7 +82,7 @@ func TestEmbed(t *testing.T) {
 
 func TestEmbedRefuses(t *testing.T) {
 	refused(t, []string{"embed"}, "--model DIR")
-	refused(t, []string{"embed", "--model", "none"}, "none", "no such file")
+	refused(t, []string{"embed", "--model", "none"}, "--model", "none", "no such file")
 	refused(t, []string{"embed", "--model", tinyModel, "none.txt"}, "none.txt")
 	refused(t, []string{"embed", "--model", tinyModel, "--max-tokens", "21"}, "--max-tokens", "want 2 to 20")
 	refused(t, []string{"embed", "--model", tinyModel, "--prompt", "passage"}, "--prompt", `["query"]`)

@@ -40,7 +40,8 @@ type warmed struct {
 	Result     string  `json:"result"`
 	Seconds    float64 `json:"seconds"`
 	Error      string  `json:"error,omitempty"`
-	Store      string  `json:"store,omitempty"` // in the progress: an item that failed in one store may succeed in another
+	Evicted    int64   `json:"evicted,omitempty"` // entries that the store has not any more, to make room for this one
+	Store      string  `json:"store,omitempty"`   // in the progress: an item that failed in one store may succeed in another
 }
 
 // unfinished is the line of an item that has no result yet.
@@ -60,6 +61,7 @@ type warmer struct {
 	progress    *os.File
 	failures    int
 	unstored    int             // of the failures, those that were built
+	evicted     int64           // entries of the store, so far
 	results     map[string]int  // printed so far
 	said        map[string]bool // errors that were
 }
@@ -126,6 +128,9 @@ func (w *warmer) sum() error {
 			text += fmt.Sprintf(", %d %s", n, result)
 			items += n
 		}
+	}
+	if w.evicted > 0 {
+		text += fmt.Sprintf("; the store evicted %s to make room: raise --store-capacity to keep all", counted(w.evicted, "entry", "entries"))
 	}
 	_, err := fmt.Fprintf(w.stdout, "%d items%s\n", items, text)
 	return err
@@ -219,7 +224,7 @@ func (w *warmer) resume() (map[warmed]warmed, error) {
 		var was warmed
 		if json.Unmarshal(line, &was) == nil {
 			item := was
-			item.Result, item.Seconds, item.Error = "", 0, ""
+			item.Result, item.Seconds, item.Error, item.Evicted = "", 0, "", 0
 			was.Store = ""
 			lines[item] = was
 		}
@@ -381,6 +386,7 @@ func (w *warmer) print(r warmed) error {
 		w.results, w.said = make(map[string]int), make(map[string]bool)
 	}
 	w.results[r.Result]++
+	w.evicted += r.Evicted
 	why := r.Error
 	if w.said[why] {
 		why = "as said above"

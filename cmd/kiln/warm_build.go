@@ -70,13 +70,13 @@ func (w *warmer) build(ctx context.Context) (err error) {
 			return err
 		}
 		r := unfinished(i)
-		began := time.Now()
+		began, evicted := time.Now(), store.Stats().Evictions
 		r.Result, err = b.item(ctx, i)
 		if ctx.Err() != nil {
 			w.code = exitInterrupted // the item is still to be done; the parent says so
 			return nil
 		}
-		r.Seconds = time.Since(began).Seconds()
+		r.Seconds, r.Evicted = time.Since(began).Seconds(), store.Stats().Evictions-evicted
 		if err != nil {
 			if f, ok := err.(*fault.Error); ok && f.Key == i.Op {
 				same := *f

@@ -289,8 +289,23 @@ func TestWarmKeepsTheDearest(t *testing.T) {
 	items := recordedItems(t)
 	out := done(t, "warm", "--manifest", written(t, items), "--store", dir, "--store-capacity", "1", "--json")
 	counts(t, "warm", tally(t, out), map[string]int{warmBuilt: len(items)})
-	if left := len(kernels(t, dir)); left > len(items) {
+	left := len(kernels(t, dir))
+	if left > len(items) {
 		t.Fatalf("%d entries: nothing had to go", left)
+	}
+	gone := 0
+	for d := json.NewDecoder(strings.NewReader(out)); d.More(); {
+		var r warmed
+		if err := d.Decode(&r); err != nil {
+			t.Fatal(err)
+		}
+		gone += int(r.Evicted)
+	}
+	if want := 1 + len(items) - left; gone != want {
+		t.Errorf("%d evicted, want %d", gone, want)
+	}
+	if out, want := done(t, "warm", "--manifest", written(t, items), "--store", dir), "; the store evicted "; !strings.Contains(out, want) {
+		t.Errorf("want %q in:\n%s", want, out)
 	}
 	if code, _, errs := invoke("cache", "get", "--dir", dir, "--key-file", key, "--out", filepath.Join(t.TempDir(), "out")); code != exitDone {
 		t.Errorf("the dearest: exit %d, %s", code, errs)
