@@ -2,6 +2,7 @@ package gpuexec_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
@@ -66,6 +68,66 @@ func TestNestedCompile(t *testing.T) {
 			}
 		})
 	}
+}
+
+// F5, E1: a compile that asks for a kernel when its device was lost meanwhile, and another one is
+// there, has no slot of that to pass on: no more compiles run on it than it has slots.
+func TestNestedCompileOfALostDevice(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var e *gpuexec.Executor
+		running := make(chan string, 3)
+		again, goOn := make(chan struct{}), make(chan struct{})
+		f := &fakedevice.Backend{OnCompile: func(ctx context.Context, src gpuexec.Source) error {
+			running <- src.Key
+			switch src.Key {
+			case "whole":
+				<-again
+				k, err := e.Compile(context.WithoutCancel(ctx), source("part")) // it heeds no end
+				if err == nil {
+					k.Release()
+				}
+				return err
+			case "busy":
+				<-goOn
+			}
+			return nil
+		}}
+		e = open(t, f, gpuexec.Config{Workers: 1, Compiles: 1, Slow: time.Hour})
+		ended := make(chan error, 2)
+		begin := func(key string) {
+			go func() {
+				k, err := e.Compile(bg, source(key))
+				if err == nil {
+					k.Release()
+				}
+				ended <- err
+			}()
+			if got := <-running; got != key {
+				t.Errorf("%s runs, want %s", got, key)
+			}
+		}
+		begin("whole")
+		f.Lose()
+		if err := <-ended; !errors.Is(err, fault.ErrDeviceLost) {
+			t.Errorf("a compile on the device that is lost: %v", err)
+		}
+		if err := e.Ready(bg); err != nil {
+			t.Fatal(err)
+		}
+		begin("busy")
+		close(again)
+		synctest.Wait()
+		if len(running) > 0 {
+			t.Errorf("%s runs beside the one that has the slot", <-running)
+		}
+		close(goOn)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if got := <-running; got != "part" {
+			t.Errorf("%s runs, want part", got)
+		}
+	})
 }
 
 // F5: a compile that waits for a flight of another room, whose creator waits for a compile
