@@ -37,8 +37,8 @@ func TestCloseWaitsForClosedSessions(t *testing.T) {
 			var freed atomic.Bool
 			free := func() {
 				time.Sleep(time.Minute)
-				if err := e.Ready(ctx); err != nil {
-					t.Errorf("the device of a value that is freed: %v", err)
+				if err := errors.Join(e.Ready(ctx), r.Artefacts().Settle(ctx)); err != nil {
+					t.Errorf("the device or the artefacts of a value that is freed: %v", err)
 				}
 				freed.Store(true)
 			}

@@ -111,8 +111,9 @@ type Config struct {
 	Listen func(Event)
 	// Compiling, if not nil, is told of what takes longer than a second: a Make, a
 	// Load, the function that a constants.Engine.Get was given, a compile of a device.
-	// It is told when the second is over, each further second, and at the end, which
-	// waits for Compiling to return (SPEC E6).
+	// It is told when the second is over, each further second, and at the end (SPEC E6).
+	// Nobody waits for it but Close: the end may be told when callers have been answered.
+	// While 256 that have ended wait for it, others are not announced.
 	Compiling func(gpuexec.CompileEvent)
 
 	Lookup func(name string) (string, bool) // an environment variable, and whether it is set; nil = os.LookupEnv

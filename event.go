@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/constants"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -110,7 +109,7 @@ func (r *Runtime) announcer() progress.Announcer {
 		return nil
 	}
 	return func(key string) (end func(error)) {
-		return progress.Announce(time.Second, r.crew.zone.Lend(actors.GoOn), func(phase string, elapsed time.Duration, err error) {
+		return r.progress.Announce(func(phase string, elapsed time.Duration, err error) {
 			guard.Call(func() {
 				r.cfg.Compiling(gpuexec.CompileEvent{Key: key, Name: key, Phase: phase, Elapsed: elapsed, Err: err})
 			}, func(err error) {

@@ -24,6 +24,7 @@ import (
 	"github.com/kiln-cache/kiln/internal/guard"
 	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/pressure"
+	"github.com/kiln-cache/kiln/internal/progress"
 	"github.com/kiln-cache/kiln/sessioncache"
 )
 
@@ -45,14 +46,15 @@ type Runtime struct {
 	unstored   sync.Map // backend name -> true where it was logged that nothing of it is stored
 	keysTold   keys     // that are too long, or whose recipes load and made what has no Blob
 
-	crew    crew // closes sessions, and frees what they held
-	opens   flight.Locked[executorID, *device]
-	asks    flight.Locked[string, gpuexec.Identity]      // for identities, by the backend's name
-	opening struct{ sessions, executors sync.WaitGroup } // under way; none begins once over is set
-	closing sync.Once
-	last    []*Session    // that were open when Close began; set by closing
-	closed  chan struct{} // closed when Close has ended
-	errs    error         // of Close; set before closed
+	crew     crew            // closes sessions, and frees what they held
+	progress progress.Teller // of what takes long
+	opens    flight.Locked[executorID, *device]
+	asks     flight.Locked[string, gpuexec.Identity]      // for identities, by the backend's name
+	opening  struct{ sessions, executors sync.WaitGroup } // under way; none begins once over is set
+	closing  sync.Once
+	last     []*Session    // that were open when Close began; set by closing
+	closed   chan struct{} // closed when Close has ended
+	errs     error         // of Close; set before closed
 
 	mu struct {
 		sync.Mutex
@@ -86,6 +88,7 @@ var devices atomic.Uint64
 func Open(cfg Config) (*Runtime, error) {
 	r := &Runtime{cfg: cfg, settings: cfg.settings(), closed: make(chan struct{})}
 	r.logger = guard.Logger(cmp.Or(cfg.Logger, slog.New(warnings{slog.Default().Handler()})), r.crew.zone.Lend(actors.Go))
+	r.progress = progress.Teller{Slow: time.Second, Lend: r.crew.zone.Lend(actors.GoOn), Join: r.crew.join, Leave: r.crew.back}
 	if cfg.Record {
 		r.record = &recorder{entries: make(map[artefactID]*Entry)}
 	}
@@ -309,6 +312,7 @@ func (r *Runtime) close() {
 	}
 	r.crew.wait()
 	errs = append(errs, r.closeArtefacts(ctx), r.constants.Close(ctx))
+	r.crew.wait() // for what they lent, and for listeners
 	r.opening.executors.Wait()
 	for _, d := range r.mu.executors { // nothing is opened any more
 		_ = d.exec.Close(noWait)

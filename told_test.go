@@ -72,6 +72,7 @@ func TestSlowMakeIsAnnounced(t *testing.T) {
 			t.Fatal(err)
 		}
 		lease.End()
+		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
 		want := []string{"slow start 1s false", "slow running 2s false", "slow end 2.5s false",
@@ -97,6 +98,7 @@ func TestSlowCompileIsAnnounced(t *testing.T) {
 		g := group(t, session(t, r), 1)
 		defer g.Close()
 		must(g.Kernel(ctx, "n", executor(t, r, slow), source("slow")))
+		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
 		if want := []string{"slow start 1s", "slow end 1.5s"}; !slices.Equal(told, want) {
@@ -224,4 +226,65 @@ func TestListenerThatPanics(t *testing.T) {
 	if n := strings.Count(log.String(), "kiln: listener"); n != 2 {
 		t.Errorf("%d lines of log: %s", n, log.String())
 	}
+}
+
+// F6, E6: a Compiling that does not return keeps nobody waiting but Close: neither who waits for
+// what took long, nor who waits for anything else.
+func TestStuckCompilingHoldsNobodyUp(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		r := open(t, kiln.Config{Compiling: func(gpuexec.CompileEvent) { <-goOn }})
+		g := group(t, session(t, r), 1)
+		e := must(r.Constants().Engine(constants.CPU, 0, ""))
+		slow := func() { time.Sleep(1500 * time.Millisecond) }
+		x := executor(t, r, &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error { slow(); return nil }})
+		began := time.Now()
+		for what, ask := range map[string]func() error{
+			"artefact": func() error {
+				_, err := kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) {
+					slow()
+					return kiln.Made[int]{}, nil
+				}})
+				return err
+			},
+			"constant": func() error {
+				l, _, err := e.Get(ctx, constants.Key{ID: constants.Versioned("c", 0)}, 1, constants.Options{}, func(context.Context) (constants.Value, error) {
+					slow()
+					return constants.Value{Bytes: 1}, nil
+				})
+				if err == nil {
+					l.End()
+				}
+				return err
+			},
+			"compile": func() error {
+				k, err := x.Compile(ctx, source("s"))
+				if err == nil {
+					k.Release()
+				}
+				return err
+			},
+		} {
+			for range 2 { // two callers of one key
+				go func() {
+					if err := ask(); err != nil || time.Since(began) > 2*time.Second {
+						t.Errorf("%s: %v after %v", what, err, time.Since(began))
+					}
+				}()
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		g.Close()
+		ended := make(chan error, 1)
+		go func() { ended <- r.Close(ctx) }()
+		synctest.Wait()
+		if len(ended) > 0 {
+			t.Error("Close has not waited for a listener")
+		}
+		close(goOn)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

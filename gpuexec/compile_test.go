@@ -176,6 +176,7 @@ func TestSlowCompileIsAnnounced(t *testing.T) {
 		}})
 		compile(t, e, source("fast"))
 		compile(t, e, source("slow"))
+		synctest.Wait()
 		want := []string{gpuexec.PhaseStart, gpuexec.PhaseRunning, gpuexec.PhaseEnd}
 		if mu.Lock(); !slices.Equal(phases, want) {
 			t.Errorf("phases %v, want %v", phases, want)

@@ -68,8 +68,9 @@ func (c Config) validate() error {
 }
 
 // CompileEvent tells of a compile, or of the load of a blob, that takes long. The
-// listener is called on a goroutine of the executor; the compile waits for it at its
-// end.
+// listener is called on a goroutine of the executor, for which no compile waits: PhaseEnd
+// may come when its caller has been answered. Close waits for it. While 256 compiles that
+// have ended wait for it, others are not announced.
 type CompileEvent struct {
 	Key     string // of the source
 	Name    string // of the source, else its key: for people

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/kiln-cache/kiln/actors"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
-	"github.com/kiln-cache/kiln/internal/progress"
 )
 
 // program has the driver compile a source, or load it from a blob, and announces
@@ -69,8 +67,7 @@ func (e *Executor) announce(src Source) func(error) {
 	if e.cfg.Listen == nil {
 		return func(error) {}
 	}
-	// A listener that ends its goroutine is called on another one.
-	return progress.Announce(e.cfg.Slow, e.zone.Lend(actors.GoOn), func(phase string, elapsed time.Duration, err error) {
+	return e.progress.Announce(func(phase string, elapsed time.Duration, err error) {
 		e.tell(CompileEvent{Key: src.Key, Name: src.name(), Phase: phase, Elapsed: elapsed, Err: err})
 	})
 }

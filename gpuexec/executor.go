@@ -11,6 +11,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/progress"
 	"github.com/kiln-cache/kiln/internal/touched"
 	"github.com/kiln-cache/kiln/internal/zone"
 )
@@ -29,7 +30,8 @@ type Executor struct {
 	gone   chan struct{} // closed when the device is closed and every goroutine has ended
 	zone   zone.Zone     // calls of the driver, listeners and the handler of the log, which compiles and workers wait for
 
-	touched touched.Gauge // the actor's
+	progress progress.Teller // of compiles
+	touched  touched.Gauge   // the actor's
 
 	compiles, blobLoads, launches, exact, restarts, queued atomic.Int64
 
@@ -72,6 +74,7 @@ func Open(ctx context.Context, cfg Config) (*Executor, error) {
 	e.zone.Up = cfg.zone
 	cfg.Logger = guard.Logger(cfg.Logger, e.zone.Lend(actors.Go))
 	e.cfg = cfg
+	e.progress = progress.Teller{Slow: cfg.Slow, Lend: e.zone.Lend(actors.GoOn), Join: func() { e.work.Add(1) }, Leave: e.work.Done}
 	e.mu.kernels = make(map[*Kernel]struct{})
 	e.releases.jobs = make(map[*job]struct{})
 	g, err := e.openGeneration(guard.Context(ctx), 1)

@@ -451,12 +451,12 @@ func TestGoexitInAListener(t *testing.T) {
 		runtime.Goexit()
 	}})
 	soon(t, "a long compile", func() { compile(t, e, source("k")) })
+	soon(t, "Close", func() { e.Close(bg) })
 	mu.Lock()
 	if last != gpuexec.PhaseEnd {
 		t.Errorf("told of %q last, want %q", last, gpuexec.PhaseEnd)
 	}
 	mu.Unlock()
-	soon(t, "Close", func() { e.Close(bg) })
 }
 
 // P3: a device that comes back as another one is not taken: what is stored of this

@@ -8,14 +8,17 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/internal/fakedevice"
 )
 
@@ -143,4 +146,49 @@ func TestDriversFaultNamesItsKernel(t *testing.T) {
 			}
 		}
 	}
+}
+
+// F6, E6: a listener that does not return keeps no compile waiting, and has no more than a
+// bounded number of goroutines wait for it. Close waits for it.
+func TestStuckListenerHoldsNobodyUp(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		const most, all = 256, 600
+		goOn := make(chan struct{})
+		var told, ended atomic.Int64
+		e := open(t, &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error { time.Sleep(1500 * time.Millisecond); return nil }},
+			gpuexec.Config{Compiles: 1, Listen: func(ev gpuexec.CompileEvent) {
+				told.Add(1)
+				<-goOn
+				if ev.Phase == gpuexec.PhaseEnd {
+					ended.Add(1)
+				}
+			}})
+		began := time.Now()
+		for i := range all {
+			k, err := e.Compile(bg, source(strconv.Itoa(i)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.Release()
+		}
+		if d := time.Since(began); d != all*1500*time.Millisecond {
+			t.Errorf("%d compiles of 1.5 s took %v", all, d)
+		}
+		if n := told.Load(); n != most {
+			t.Errorf("%d calls of the listener are under way, want %d", n, most)
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- e.Close(bg) }()
+		synctest.Wait()
+		if len(closed) > 0 {
+			t.Error("Close has not waited for the listener")
+		}
+		close(goOn)
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if n := ended.Load(); n != most {
+			t.Errorf("told of the end of %d compiles, want %d", n, most)
+		}
+	})
 }

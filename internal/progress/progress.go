@@ -1,7 +1,10 @@
 // Package progress tells a listener of work that takes long (SPEC E6).
 package progress
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // The phases of long work. Running comes once for each further stretch that it
 // lasts.
@@ -11,7 +14,7 @@ const (
 	End     = "end"
 )
 
-// Announcer announces the work of a key, as Announce does. A nil one announces nothing.
+// Announcer announces the work of a key, as Teller.Announce does. A nil one announces nothing.
 type Announcer func(key string) (end func(error))
 
 // Begin announces work that begins now, until end is called with its error.
@@ -22,16 +25,31 @@ func (a Announcer) Begin(key string) (end func(error)) {
 	return a(key)
 }
 
-// Announce has tell called while work lasts that began with this call: after slow,
-// after each further slow, and at its end if it lasted that long. What it returns
-// ends the work and waits for tell, of which one call runs at a time. lend runs a
-// function on another goroutine, to its end even if tell ends the goroutine
-// (actors.GoOn).
-func Announce(slow time.Duration, lend func(func()), tell func(phase string, elapsed time.Duration, err error)) (end func(error)) {
-	began, tick := time.Now(), time.NewTicker(slow)
-	result, ended := make(chan error, 1), make(chan struct{})
+// Teller announces work that takes long to a listener, which is user code. Set the fields
+// before use. Safe for concurrent use.
+type Teller struct {
+	Slow        time.Duration // work that takes longer is announced
+	Lend        func(func())  // runs a function on another goroutine, to its end even if the listener ends the goroutine (actors.GoOn)
+	Join, Leave func()        // count the listeners that may still be told when their work has ended
+
+	late atomic.Int64 // of these
+}
+
+// mostLate is how many works that have ended may wait for the listener: others are not
+// announced, so that their goroutines are bounded.
+const mostLate = 256
+
+// Announce has tell called while work lasts that began with this call: after Slow, after
+// each further Slow, and at its end if it lasted that long. What it returns ends the work,
+// and waits for nothing: tell may be called after it, one call at a time.
+func (t *Teller) Announce(tell func(phase string, elapsed time.Duration, err error)) (end func(error)) {
+	if t.late.Load() >= mostLate {
+		return func(error) {}
+	}
+	began, tick := time.Now(), time.NewTicker(t.Slow)
+	result := make(chan error, 1)
 	phase, over := Start, false
-	lend(func() {
+	t.Lend(func() {
 		for !over {
 			select {
 			case <-tick.C:
@@ -45,11 +63,13 @@ func Announce(slow time.Duration, lend func(func()), tell func(phase string, ela
 				}
 			}
 		}
-		close(ended)
+		t.late.Add(-1)
+		t.Leave()
 	})
 	return func(err error) {
 		tick.Stop()
+		t.late.Add(1)
+		t.Join()
 		result <- err
-		<-ended
 	}
 }
