@@ -103,14 +103,33 @@ var MostUntold = 1 << 16
 func (b *Bin[T]) Fence(passed func()) { b.fence(passed, true) }
 
 // Soon is Fence, but does not wait for a Free that is stuck: one that takes longer
-// than others are to wait for it.
+// than others are to wait for it. Where so many are that they keep others waiting, it does
+// not wait for those, either.
 func (b *Bin[T]) Soon(passed func()) { b.fence(passed, false) }
 
 func (b *Bin[T]) fence(passed func(), all bool) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.mu.waiting = append(b.mu.waiting, thrown[T]{fence: passed, all: all})
 	b.startLocked()
+	skipped := b.skipLocked()
+	b.mu.Unlock()
+	passAll(skipped)
+}
+
+// skipLocked takes the fences of Soon out where as much is stuck as may be: nothing comes to
+// them any more.
+func (b *Bin[T]) skipLocked() (skipped []fence) {
+	if b.mu.workers != b.mu.stuck || b.mu.stuck <= mostStuck {
+		return nil
+	}
+	b.mu.waiting = slices.DeleteFunc(b.mu.waiting, func(t thrown[T]) bool {
+		soon := t.fence != nil && !t.all
+		if soon {
+			skipped = append(skipped, fence{passed: t.fence})
+		}
+		return soon
+	})
+	return skipped
 }
 
 func (b *Bin[T]) startLocked() {
@@ -129,6 +148,8 @@ func (b *Bin[T]) watchLocked() {
 	}
 	b.mu.watched, b.mu.seen = true, b.mu.taken
 	time.AfterFunc(patience, func() {
+		var skipped []fence
+		defer func() { passAll(skipped) }()
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.mu.watched = false
@@ -138,6 +159,7 @@ func (b *Bin[T]) watchLocked() {
 			}
 			b.mu.stuck = b.mu.workers
 			b.startLocked()
+			skipped = b.skipLocked()
 		}
 		b.watchLocked()
 	})
