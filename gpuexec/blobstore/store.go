@@ -17,6 +17,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
@@ -376,7 +377,7 @@ func (s *Store) tell(e Event) {
 func checkOwner(fsys vfs.FS, path string, create bool) error {
 	info, err := fsys.Lstat(".")
 	if isGone(err) && create {
-		if err = fsys.MakeRoot(func(owner uint32) bool { return trust.BehindSudo(os.Geteuid(), owner) }); err == nil {
+		if err = fsys.MakeRoot(func(owner uint32) bool { return vfs.Believes(env.Process(), owner) }); err == nil {
 			info, err = fsys.Lstat(".")
 		}
 	}
@@ -389,13 +390,12 @@ func checkOwner(fsys vfs.FS, path string, create bool) error {
 	unsafe := func(format string, args ...any) error {
 		return &fault.Error{Op: "store: open", Key: path, Err: fmt.Errorf("%w: "+format, append([]any{fault.ErrRefused}, args...)...)}
 	}
-	user := os.Geteuid()
 	switch {
 	case !info.Mode.IsDir():
 		return fmt.Errorf("%s is no folder", path)
 	case info.Mode.Perm()&0o022 != 0:
 		return unsafe("others can write it (mode %04o): a stored kernel is code; chmod go-w it", info.Mode.Perm())
-	case int(info.Owner) != user && (create || info.Owner != 0) && !trust.BehindSudo(user, info.Owner):
+	case !vfs.Believes(env.Process(), info.Owner) || create && info.Owner == 0 && os.Geteuid() != 0:
 		return unsafe("it belongs to user %d: a stored kernel is code; use a directory of your own", info.Owner)
 	}
 	return nil

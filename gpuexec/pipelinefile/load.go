@@ -8,8 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"math"
-	"os"
-	"strconv"
 
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
@@ -71,7 +69,7 @@ func (c *Cache) decode(f vfs.File) (*layout.File, layout.Miss, error) {
 		return nil, missOf(err), err
 	case !info.Regular():
 		return nil, layout.Miss{Reason: fault.Format}, fmt.Errorf("it is no plain file: %w", fs.ErrInvalid)
-	case os.Geteuid() == 0 && info.Owner != 0 && !calledBy(info.Owner):
+	case !vfs.Believes(env.Process(), info.Owner): // the user that owns the folder is not enough
 		err := &vfs.Unsafe{Field: "owner"}
 		return nil, missOf(err), err
 	case !c.cfg.Limit.Allows(info.Size):
@@ -85,13 +83,6 @@ func (c *Cache) decode(f vfs.File) (*layout.File, layout.Miss, error) {
 		}
 		return part[:got], err
 	}, &c.identity)
-}
-
-// calledBy reports whether root was called by a user, whose files it takes beside its own
-// (SPEC P13).
-func calledBy(user uint32) bool {
-	caller, _ := env.Process()("SUDO_UID")
-	return caller == strconv.FormatUint(uint64(user), 10)
 }
 
 // LoadBytes is Load for a file that lies in memory, which must not be changed

@@ -9,7 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // stamp tells one state of the file from another. It has the time of the last change
@@ -37,7 +39,6 @@ func read(path string) ([]byte, error) {
 	}
 	defer f.Close()
 	var st unix.Stat_t
-	user := os.Geteuid()
 	switch err := unix.Fstat(int(f.Fd()), &st); {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", fault.ErrIO, err)
@@ -45,7 +46,7 @@ func read(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: the trust list is not a plain file", fault.ErrInvalid)
 	case st.Mode&0o022 != 0:
 		return nil, fmt.Errorf("%w: others can write the trust list (mode %04o): chmod go-w it", fault.ErrRefused, st.Mode&0o777)
-	case st.Uid != 0 && int(st.Uid) != user && !BehindSudo(user, st.Uid):
+	case !vfs.Believes(env.Process(), st.Uid):
 		return nil, fmt.Errorf("%w: the trust list belongs to user %d: use one of your own or root's", fault.ErrRefused, st.Uid)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, most+1))

@@ -19,20 +19,11 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"strconv"
 	"sync"
 
-	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/frame"
 )
-
-// BehindSudo reports whether this is root, called by the user that owns a file: only such
-// a user's files, and its own, does root believe (SPEC P13).
-func BehindSudo(user int, owner uint32) bool {
-	caller, _ := env.Process()("SUDO_UID")
-	return user == 0 && caller == strconv.FormatUint(uint64(owner), 10)
-}
 
 // most is the size of the largest list, in bytes.
 const most = 1 << 20

@@ -1,0 +1,17 @@
+package vfs
+
+import (
+	"os"
+	"strconv"
+)
+
+// Believes reports whether this process believes what a user owns: its own user, root, and if it
+// is root the one who called it through sudo, as the environment tells (SPEC P13).
+func Believes(environment func(name string) (value string, set bool), owner uint32) bool {
+	user := os.Geteuid()
+	if owner == 0 || int(owner) == user {
+		return true
+	}
+	caller, _ := environment("SUDO_UID")
+	return user == 0 && caller == strconv.FormatUint(uint64(owner), 10)
+}
