@@ -320,13 +320,31 @@ func (n *native) behalf() int {
 	return int(root.owner)
 }
 
-// give gives a folder that root has made to a user. It follows no link.
+// give gives a folder that root has just made to a user. It follows no link. The user may have
+// put another folder of root's in its place since: one that has anything of root's in it stays root's.
 func give(dir int, name string, owner int) error {
 	fd, err := unix.Openat(dir, name, folderOnly, 0)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	theirs := int(st.Uid) == os.Geteuid()
+	for _, inside := range names { // which other processes of root have made, and given, by now
+		err := unix.Fstatat(fd, inside, &st, unix.AT_SYMLINK_NOFOLLOW)
+		theirs = theirs && (err != nil || int(st.Uid) == owner)
+	}
+	if !theirs {
+		return &Unsafe{"owner"}
+	}
 	return unix.Fchown(fd, owner, -1)
 }
 
