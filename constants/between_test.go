@@ -98,7 +98,7 @@ func TestNoHeirInAClosedEngine(t *testing.T) {
 	waitFor(t, func() bool { return waiting(o) == 1 })
 	o.finish()
 	e.tell(inTurn(func(s *shell) {
-		s.close()
+		s.closed.Store(true)
 		s.end(o, o.failure(fault.ErrAbandoned))
 	}))
 	a := <-answered
