@@ -167,7 +167,12 @@ var childVerbs = map[string]func(*blobstore.Store, []string) error{
 	// prune: is killed when it has moved all entries and removed the first
 	"prune": func(s *blobstore.Store, _ []string) error { return s.Prune(background, 0) },
 	// late GATE AT: is killed when it has taken something: see latecomer
-	"late": func(s *blobstore.Store, _ []string) error { return s.Prune(background, 0) },
+	"late": func(s *blobstore.Store, words []string) error {
+		if len(words) > 2 { // KEY: what is wrong with it is seen first
+			_, _, _ = s.Get(background, backend, words[2])
+		}
+		return s.Prune(background, 0)
+	},
 	// die KEY: is killed inside the driver
 	"die": func(s *blobstore.Store, words []string) error {
 		b, miss, err := s.Get(background, backend, words[0])

@@ -345,8 +345,14 @@ func (d *directory) setAside(place string, miss Miss) (stuck, err error) {
 		}
 	}
 	name := fmt.Sprintf("%016x-%s-%s-%s", uint64(time.Now().UnixNano()), miss.Reason, strings.ReplaceAll(place, "/", "-"), hostlock.Unique())
-	if stuck, err := d.move(place, quarantineDir+"/"+name); err != nil || stuck != nil {
+	// By way of tmp/, from where the sweep puts back what was not meant, should this process
+	// stand still before the move, and be killed behind it.
+	to := d.away(place)
+	if stuck, err := d.move(place, to); err != nil || stuck != nil {
 		return stuck, err
+	}
+	if d.s.main.Rename(to, quarantineDir+"/"+name) != nil {
+		d.trash = append(d.trash, to) // it is out of the way all the same
 	}
 	d.s.stats.setAside.Add(1)
 	d.events = append(d.events, Event{Kind: "quarantined", Backend: backendOf(place), Place: place, Reason: miss.Reason})

@@ -11,13 +11,13 @@ import (
 )
 
 // late starts a process that evicts all, in the way that at says, and stands still before it takes
-// something away: see latecomer. It gives what lets it go on, until it is killed.
-func (r *rig) late(at string) (goOn func()) {
+// something away: see latecomer. With a key it looks that up first. It gives what lets it go on, until it is killed.
+func (r *rig) late(at string, key ...string) (goOn func()) {
 	r.t.Helper()
 	gate := r.path("gate")
 	r.must(os.RemoveAll(gate))
 	r.must(os.Mkdir(gate, 0o700))
-	cmd := r.child("late", r.path("d"), words(mib), gate, at)
+	cmd := r.child(append([]string{"late", r.path("d"), words(mib), gate, at}, key...)...)
 	r.eventually("it is there", func() bool { return r.exists(gate + "/reached") })
 	return func() {
 		r.write(gate+"/go", nil)
@@ -46,6 +46,21 @@ func TestKilledLateMover(t *testing.T) {
 			r.want("left", words(len(r.names("d/tmp")), len(r.names("d/"+backend+"/"+b.Bucket("k")+"/0"))), "0 2")
 		})
 	}
+}
+
+// P8, P10: neither does one that repairs: what it sets aside is another entry by then.
+func TestKilledLateRepairer(t *testing.T) {
+	r := newRig(t)
+	b := r.open("d", mib, shortLease)
+	b.put("k", "old")
+	r.flip(b.kernel("k"), -1)
+	goOn := r.late("*+*", "k")
+	r.must(b.Prune(background, 0))
+	r.want("put", b.put("k", "v"), "ok")
+	goOn()
+	c := r.open("d", mib)
+	r.want("what was acknowledged", words(c.get("k"), b.get("k")), "v v")
+	r.want("entries, audit", words(c.usage().Entries, c.usage().Quarantined, b.audit(), c.audit()), "1 0 ok ok")
 }
 
 // P9: what an evictor meant to take when it was killed is freed by the next opening, however it
