@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 )
 
@@ -339,9 +340,11 @@ func (d *directory) evict(place string) (gone bool, err error) {
 // setAside moves a bad entry to quarantine/. stuck tells why that is not possible. The
 // other error is one of the change; errMore says that the entry is whole again.
 func (d *directory) setAside(place string, miss Miss) (stuck, err error) {
-	if found, _ := d.s.main.files(place); found.key < 0 || found.kernel < 0 {
-		if whole, err := d.tidySlot(place); whole || err != nil {
-			return nil, cmp.Or(err, errMore) // and it is looked at again
+	if miss.Reason == fault.Truncated { // a file may have another name in its folder
+		if found, _ := d.s.main.files(place); found.key < 0 || found.kernel < 0 {
+			if whole, err := d.tidySlot(place); whole || err != nil {
+				return nil, cmp.Or(err, errMore) // and it is looked at again
+			}
 		}
 	}
 	name := fmt.Sprintf("%016x-%s-%s-%s", uint64(time.Now().UnixNano()), miss.Reason, strings.ReplaceAll(place, "/", "-"), hostlock.Unique())

@@ -197,7 +197,7 @@ func TestLateMover(t *testing.T) {
 		move func(a *shop) error
 	}{
 		"evictor":  {"rename tmp/*", func(a *shop) error { return a.Prune(background, 0) }},
-		"repairer": {"rename quarantine/*", func(a *shop) error { _, err := a.Verify(background, true); return err }},
+		"repairer": {"rename tmp/*", func(a *shop) error { _, err := a.Verify(background, true); return err }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
