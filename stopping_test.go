@@ -137,13 +137,12 @@ func TestCloseOfASessionAnswersWhoIsAlone(t *testing.T) {
 		s := session(t, r)
 		g := group(t, s, 1)
 		answer := make(chan error, 1)
-		var began time.Time
-		var lasted time.Duration
+		began := time.Now() // the Make too: no time passes here until the sleep below
+		lasted := make(chan time.Duration, 1)
 		go func() {
 			_, err := kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Unhashable: "include", Make: func(ctx context.Context) (kiln.Made[int], error) {
-				began = time.Now()
 				<-ctx.Done()
-				lasted = time.Since(began)
+				lasted <- time.Since(began)
 				return kiln.Made[int]{}, ctx.Err()
 			}})
 			answer <- err
@@ -159,7 +158,7 @@ func TestCloseOfASessionAnswersWhoIsAlone(t *testing.T) {
 			t.Errorf("the caller was answered after %v", time.Since(began))
 		}
 		time.Sleep(2 * time.Minute)
-		if lasted != time.Minute {
+		if lasted := <-lasted; lasted != time.Minute {
 			t.Errorf("the Make was ended after %v, want a minute", lasted)
 		}
 		g.Close()

@@ -62,7 +62,7 @@ func (s *Store) maybeSweep() {
 }
 
 // sweep removes temporary files of dead owners, and those without one that are older
-// than an hour by the clock of the file system. What a living process writes stays,
+// than an hour, by the clock of the file system. What a living process writes stays,
 // whatever the clocks say (SPEC P9).
 func (s *Store) sweep() {
 	now := s.cfg.Now()
@@ -190,9 +190,13 @@ func (s *Store) left(living map[string]bool, owner, name string, clock func() ti
 	return err == nil && clock().Sub(info.ModTime) >= stale
 }
 
-// fileTime is the time by the clock of the file system, which may be another machine's: that of
-// a file just written. Where none can be made it is the last change of tmp/, which is no later.
+// fileTime is the time by the clock that files have theirs from. With Config.Shared that may be
+// another machine's: it is the time of a file just written, or where none can be made the last
+// change of tmp/, which is no later.
 func (s *Store) fileTime() time.Time {
+	if !s.cfg.Shared {
+		return s.cfg.Now()
+	}
 	name := tmpDir + "/" + hostlock.Unique()
 	if !s.cfg.ReadOnly {
 		if f, err := s.main.Create(name); err == nil {
