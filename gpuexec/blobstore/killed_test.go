@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -110,5 +111,32 @@ func TestEmptyFoldersGo(t *testing.T) {
 		r.want("buckets", r.names("d/"+backend), slices.Sorted(slices.Values([]string{s.Bucket("k"), "9"})))
 		r.want("get, audit", words(s.get("k"), s.audit()), "v ok")
 		s.shut()
+	}
+}
+
+// lateForgets has a process that was passed over take a file or all of what others have stored
+// since, and be killed then.
+func (r *rig) lateForgets(at string, b *shop, bytes int) {
+	r.t.Helper()
+	b.put("k", "old")
+	goOn := r.late(at)
+	r.must(b.Prune(background, 0))
+	r.want("put", b.put("j", "w"), "ok")
+	r.want("put", b.put("k", "v", putOptions{bytes: bytes}), "ok")
+	goOn()
+}
+
+// P2: what is put back is counted once, also where the index that was saved has it still, and
+// nothing lists the directory.
+func TestPutBackIsCountedOnce(t *testing.T) {
+	for _, at := range []string{"*+*", "kernel.bin", "gone*"} {
+		r := newRig(t)
+		b := r.open("d", mib, shortLease)
+		r.lateForgets(at, b, 0)
+		b.shut()
+		c := r.open("d", mib)
+		c.get("k")
+		c.shut()
+		r.want(at, strings.TrimSpace(string(r.read(r.path("d/size.txt")))), r.bytes("d/"+backend))
 	}
 }

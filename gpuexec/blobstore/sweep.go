@@ -269,24 +269,15 @@ func (s stamp) String() string { return fmt.Sprintf("%d.%d", s.inode, s.time) }
 // takeBack puts back what a process that was killed has moved to that folder of tmp/, unless it
 // was meant. It is part of a change.
 func (d *directory) takeBack(name string) error {
-	f := d.s.main
-	words := strings.Split(path.Base(name), away)
-	place := strings.Join(words[min(2, len(words)):], "/")
-	found, there := f.files(name)
-	if len(words) != 5 || !isPlace(place) || !there || d.hadTurn(words[1], found.stamp) {
+	place, found := d.takenFrom(name)
+	if place == "" {
 		return d.shrink(d.bound(), "", "") // after what was put back in a turn before
 	}
-	if err := d.change(); err != nil {
+	switch whole, err := d.complete(place, name); {
+	case err != nil:
 		return err
-	}
-	now, there := f.files(place)
-	for _, file := range []string{kernelFile, keyFile} {
-		if there && (now.key < 0) != (now.kernel < 0) && f.Link(name+"/"+file, place+"/"+file) == nil {
-			d.sync(place + "/")
-			d.restored(place)
-			_ = f.RemoveAll(name) // else the sweep does
-			return d.shrink(d.bound(), place, "")
-		}
+	case whole:
+		return d.shrink(d.bound(), place, "")
 	}
 	if found.key < 0 || found.kernel < 0 {
 		return d.shrink(d.bound(), "", "")
@@ -296,6 +287,39 @@ func (d *directory) takeBack(name string) error {
 	}
 	d.restored(place)
 	return d.shrink(d.bound(), place, "")
+}
+
+// takenFrom gives the place that a folder of tmp/ was taken from, or nothing where it was meant.
+func (d *directory) takenFrom(name string) (place string, found files) {
+	words := strings.Split(path.Base(name), away)
+	place = strings.Join(words[min(2, len(words)):], "/")
+	found, there := d.s.main.files(name)
+	if len(words) != 5 || !isPlace(place) || !there || d.hadTurn(words[1], found.stamp) {
+		return "", found
+	}
+	return place, found
+}
+
+// complete gives a place the one file back that it lacks, where that lies in a folder of tmp/. It
+// begins a change in any case.
+func (d *directory) complete(place, name string) (whole bool, err error) {
+	if err := d.known(place); err != nil { // its old account
+		return false, err
+	}
+	if err := d.change(); err != nil {
+		return false, err
+	}
+	f := d.s.main
+	now, there := f.files(place)
+	for _, file := range []string{kernelFile, keyFile} {
+		if there && (now.key < 0) != (now.kernel < 0) && f.Link(name+"/"+file, place+"/"+file) == nil {
+			d.sync(place + "/")
+			d.restored(place)
+			_ = f.RemoveAll(name) // else the sweep does
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // hadTurn reports whether the process of a mark had the lock until it was killed, or had moved
@@ -364,6 +388,9 @@ func (d *directory) tidySlot(place string) (whole bool, err error) {
 		if !there || found.key >= 0 && found.kernel >= 0 || d.lock == nil || turn == "" || d.hadTurn(turn, stamp{}) {
 			_ = f.Remove(gone) // the next listing tries again
 			continue
+		}
+		if err := d.known(place); err != nil { // its old account
+			return false, err
 		}
 		if err := d.change(); err != nil {
 			return false, err
