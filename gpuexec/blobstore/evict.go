@@ -340,9 +340,9 @@ func (d *directory) evict(place string) (gone bool, err error) {
 // setAside moves a bad entry to quarantine/. stuck tells why that is not possible. The
 // other error is one of the change; errMore says that the entry is whole again.
 func (d *directory) setAside(place string, miss Miss) (stuck, err error) {
-	if miss.Reason == fault.Truncated { // a file may have another name in its folder
+	if miss.Reason == fault.Truncated { // a file may have another name in its folder, or lie in tmp/
 		if found, _ := d.s.main.files(place); found.key < 0 || found.kernel < 0 {
-			if whole, err := d.tidySlot(place); whole || err != nil {
+			if whole, err := d.regain(place); whole || err != nil {
 				return nil, cmp.Or(err, errMore) // and it is looked at again
 			}
 		}

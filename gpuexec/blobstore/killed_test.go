@@ -140,3 +140,17 @@ func TestPutBackIsCountedOnce(t *testing.T) {
 		r.want(at, strings.TrimSpace(string(r.read(r.path("d/size.txt")))), r.bytes("d/"+backend))
 	}
 }
+
+// P8, P10: who finds an entry without a file that a killed process has taken, before a sweep does,
+// puts it back: neither is the entry lost nor an older one served that was evicted.
+func TestLookBeforeTheSweep(t *testing.T) {
+	for _, at := range []string{"kernel.bin", "key.bin"} {
+		r := newRig(t)
+		b := r.open("d", mib, shortLease)
+		r.lateForgets(at, b, 0)
+		b.get("k")
+		c := r.open("d", mib)
+		r.want(at, words(b.get("k"), c.get("k"), b.get("j"), len(r.names("d/tmp")), len(r.names("d/quarantine"))), "v v w 0 0")
+		r.want("audit", words(b.audit(), c.audit()), "ok ok")
+	}
+}

@@ -322,6 +322,31 @@ func (d *directory) complete(place, name string) (whole bool, err error) {
 	return false, nil
 }
 
+// regain completes an entry that lacks a file before the next sweep does, for who would set the
+// rest aside.
+func (d *directory) regain(place string) (whole bool, err error) {
+	if whole, err := d.tidySlot(place); whole || err != nil {
+		return whole, err
+	}
+	list, _ := d.s.main.ReadDir(tmpDir) // what cannot be listed cannot be told from what is gone
+	for _, entry := range list {
+		name := tmpDir + "/" + entry.Name
+		if !strings.HasSuffix(name, away+strings.ReplaceAll(place, "/", away)) || hostlock.Own(entry.Name) {
+			continue
+		}
+		if living, known := d.s.living(); !known || !d.s.left(living, hostlock.Process(entry.Name), name, d.s.fileTime) {
+			continue
+		}
+		if from, _ := d.takenFrom(name); from != place {
+			continue
+		}
+		if whole, err := d.complete(place, name); whole || err != nil {
+			return whole, err
+		}
+	}
+	return false, nil
+}
+
 // hadTurn reports whether the process of a mark had the lock until it was killed, or had moved
 // what it meant.
 func (d *directory) hadTurn(mark string, found stamp) bool {
