@@ -154,3 +154,14 @@ func TestLookBeforeTheSweep(t *testing.T) {
 		r.want("audit", words(b.audit(), c.audit()), "ok ok")
 	}
 }
+
+// P7: what would take more than the capacity is not put back, so that nothing is evicted for it.
+func TestTooLargeIsNotPutBack(t *testing.T) {
+	r := newRig(t)
+	b := r.open("d", mib, shortLease)
+	r.lateForgets("*+*", b, 300*kib)
+	b.shut()
+	r.must(os.Remove(r.path("d/lease/index")))
+	c := r.open("d", 100*kib)
+	r.want("get, entries", words(c.get("j"), c.get("k"), c.usage().Entries, len(r.names("d/tmp"))), "w miss reason=absent 1 0")
+}

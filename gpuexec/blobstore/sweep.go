@@ -267,10 +267,10 @@ func (d *directory) away(place string) string {
 func (s stamp) String() string { return fmt.Sprintf("%d.%d", s.inode, s.time) }
 
 // takeBack puts back what a process that was killed has moved to that folder of tmp/, unless it
-// was meant. It is part of a change.
+// was meant, or there is no room for it. It is part of a change.
 func (d *directory) takeBack(name string) error {
 	place, found := d.takenFrom(name)
-	if place == "" {
+	if place == "" || sized(place, found).disk > d.bound() {
 		return d.shrink(d.bound(), "", "") // after what was put back in a turn before
 	}
 	switch whole, err := d.complete(place, name); {
