@@ -282,7 +282,7 @@ func (c *cacheCall) fits(id gpuexec.Identity) error {
 // another process makes has lease/ first.
 func (c *cacheCall) foreign(ctx context.Context) error {
 	list, err := os.ReadDir(c.dir)
-	if err != nil || !slices.ContainsFunc(list, func(e fs.DirEntry) bool { return e.Name() != "lease" }) {
+	if err != nil || !slices.ContainsFunc(list, func(e fs.DirEntry) bool { return e.Name() != "lease" && e.Name() != "lost+found" }) {
 		return nil // what is wrong with the folder the store says
 	}
 	s, err := blobstore.Open(ctx, blobstore.Config{Dir: c.dir, ReadOnly: true, Existing: true})
