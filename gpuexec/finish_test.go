@@ -102,6 +102,42 @@ func TestEndsLongSequencesBesideTheTurn(t *testing.T) {
 	}
 }
 
+// F8, E1: Submit answers that the executor was closed when the launches are the caller's again,
+// also where the executor ends before that.
+func TestSubmitWaitsForTheEndOfItsLaunches(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		place := newJob(context.Background(), nil, nil)
+		s := waitingJobs(place)
+		s.handle(withdrawMsg{place})
+		s.Executor.gone = make(chan struct{})
+		s.ref = actors.Spawn(actors.Config{}, s.handle)
+		goOn, answered := make(chan struct{}), make(chan error, 1)
+		j := newJob(context.Background(), nil, func() { <-goOn })
+		j.things = touched.Most + 1
+		go func() { answered <- s.do(t.Context(), j) }()
+		synctest.Wait()
+		if _, err := actors.Ask(t.Context(), s.ref, func(r actors.Reply[*generation]) message { return closeMsg{r} }); err != nil {
+			t.Error(err)
+		}
+		if err := s.ref.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		select {
+		case err := <-answered:
+			t.Errorf("%v while the launches are in use", err)
+			answered <- err
+		default:
+		}
+		close(goOn)
+		s.ends.Wait()
+		close(s.Executor.gone)
+		if err := <-answered; !errors.Is(err, fault.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
 // F6, F4: nor are all kernels that wait for a caller let go in the turn of Close.
 func TestForgoesKernelsInShortTurns(t *testing.T) {
 	actorstest.Bubble(t, func(t *testing.T) {

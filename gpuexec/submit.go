@@ -196,18 +196,24 @@ func pinLaunch(l *Launch) error {
 // do has a worker run the job, and waits for it.
 func (e *Executor) do(ctx context.Context, j *job) error {
 	asked, left := false, true
+	var err error
 	defer func() {
 		switch {
 		case !left:
 		case !asked: // ctx had ended before
 			j.end()
-		case !e.ref.Tell(withdrawMsg{j}) && !j.handled.Load():
+		case e.ref.Tell(withdrawMsg{j}):
+			j.abort()
+		case !j.handled.Load():
 			j.end() // the actor has stopped without ever seeing it
 		default:
 			j.abort()
+			if err == fault.ErrClosed { // it stopped before what the job pinned was let go
+				<-e.gone
+			}
 		}
 	}()
-	_, err := actors.Ask(ctx, e.ref, func(reply actors.Reply[struct{}]) message {
+	_, err = actors.Ask(ctx, e.ref, func(reply actors.Reply[struct{}]) message {
 		asked = true
 		j.reply = reply
 		return submitMsg{j}
