@@ -109,17 +109,23 @@ func (b *Bin[T]) Soon(passed func()) { b.fence(passed, false) }
 
 func (b *Bin[T]) fence(passed func(), all bool) {
 	b.mu.Lock()
+	if !all && b.fullLocked() {
+		b.mu.Unlock()
+		passed()
+		return
+	}
 	b.mu.waiting = append(b.mu.waiting, thrown[T]{fence: passed, all: all})
 	b.startLocked()
-	skipped := b.skipLocked()
 	b.mu.Unlock()
-	passAll(skipped)
 }
 
-// skipLocked takes the fences of Soon out where as much is stuck as may be: nothing comes to
-// them any more.
+// fullLocked reports whether as much is stuck as may be: nothing comes to a fence then.
+func (b *Bin[T]) fullLocked() bool { return b.mu.workers == b.mu.stuck && b.mu.stuck > mostStuck }
+
+// skipLocked takes the fences of Soon out where the bin has become full. It looks at all that
+// waits, so it is not for a turn.
 func (b *Bin[T]) skipLocked() (skipped []fence) {
-	if b.mu.workers != b.mu.stuck || b.mu.stuck <= mostStuck {
+	if !b.fullLocked() {
 		return nil
 	}
 	b.mu.waiting = slices.DeleteFunc(b.mu.waiting, func(t thrown[T]) bool {

@@ -65,3 +65,31 @@ func TestFullOfStuck(t *testing.T) {
 		soon()
 	})
 }
+
+// F6: that costs nothing by what waits: it is called in turns.
+func TestSoonInAFullBin(t *testing.T) {
+	took := func(waiting int) time.Duration {
+		var b Bin[int]
+		b.mu.workers, b.mu.stuck, b.mu.watched = mostStuck+1, mostStuck+1, true
+		b.mu.waiting = make([]thrown[int], waiting)
+		passed, began := 0, time.Now()
+		for range 100 {
+			b.Soon(func() { passed++ })
+		}
+		if passed != 100 || len(b.mu.waiting) != waiting {
+			t.Fatalf("%d passed, %d wait", passed, len(b.mu.waiting))
+		}
+		return time.Since(began)
+	}
+	best := func(waiting int) time.Duration {
+		least := took(waiting)
+		for range 4 {
+			least = min(least, took(waiting))
+		}
+		return least
+	}
+	few, many := best(10), best(1<<18)
+	if many > 100*few+time.Millisecond {
+		t.Errorf("100 take %v where few wait, %v where many do", few, many)
+	}
+}
