@@ -36,16 +36,13 @@ type Teller struct {
 }
 
 // mostLate is how many works that have ended may wait for the listener: others are not
-// announced, so that their goroutines are bounded.
+// announced meanwhile, so that their goroutines are bounded.
 const mostLate = 256
 
 // Announce has tell called while work lasts that began with this call: after Slow, after
 // each further Slow, and at its end if it lasted that long. What it returns ends the work,
 // and waits for nothing: tell may be called after it, one call at a time.
 func (t *Teller) Announce(tell func(phase string, elapsed time.Duration, err error)) (end func(error)) {
-	if t.late.Load() >= mostLate {
-		return func(error) {}
-	}
 	began, tick := time.Now(), time.NewTicker(t.Slow)
 	result := make(chan error, 1)
 	phase, over := Start, false
@@ -53,6 +50,9 @@ func (t *Teller) Announce(tell func(phase string, elapsed time.Duration, err err
 		for !over {
 			select {
 			case <-tick.C:
+				if phase == Start && t.late.Load() >= mostLate {
+					continue
+				}
 				now := phase
 				phase = Running
 				tell(now, time.Since(began), nil)
