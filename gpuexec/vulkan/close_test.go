@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -173,6 +174,41 @@ func TestClosedWhilePipelinesAreSaved(t *testing.T) {
 	}
 	k.Release()
 	if err := <-answers; !errors.Is(err, fault.ErrCycle) {
+		t.Error(err)
+	}
+	if err := e.Load().Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// E1: the handler of the log may have another kernel compiled while it is told of a file that
+// cannot be saved.
+func TestCompiledWhilePipelinesAreNotSaved(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "missing")
+	var e atomic.Pointer[gpuexec.Executor]
+	answers := make(chan error, 1)
+	var once sync.Once
+	b := driven(t, Config{PipelineFile: filepath.Join(dir, "pipelines.bin"), Logger: listen(func(message string) {
+		if e := e.Load(); e != nil && strings.HasPrefix(message, "vulkan:") {
+			once.Do(func() {
+				ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+				defer stop()
+				k, err := e.Compile(ctx, axpy(t, 128))
+				if err == nil {
+					k.Release()
+				}
+				answers <- err
+			})
+		}
+	})})
+	b.within = time.Millisecond
+	e.Store(open(t, b, 2))
+	k, err := e.Load().Compile(t.Context(), axpy(t, 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Release()
+	if err := <-answers; err != nil {
 		t.Error(err)
 	}
 	if err := e.Load().Close(t.Context()); err != nil {

@@ -131,9 +131,14 @@ func (d *device) saveSoon() {
 
 // save writes the file of pipelines if so many were made since that was tried last, and there
 // are any that are not in it, unless the device is closed. A file that cannot be written is
-// logged: the next process compiles again.
+// logged: the next process compiles again. With a least number, which compiles have, it does not
+// wait for a save that is under way, nor its handler of the log: the clock saves what that leaves.
 func (d *device) save(least int) {
-	d.saving.Lock()
+	if least == 0 {
+		d.saving.Lock()
+	} else if !d.saving.TryLock() {
+		return
+	}
 	defer d.saving.Unlock()
 	d.mu.Lock()
 	unsaved := d.mu.unsaved
