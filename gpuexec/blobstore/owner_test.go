@@ -53,9 +53,6 @@ func TestSweepByOwner(t *testing.T) {
 	r.clock(3 * time.Hour)
 	r.want("put", s.put("k", "v"), "ok")
 	other.reopen()
-	left("old by the clock of a process", files[0], files[1], files[2], "tmp/nobodys", "uses/nobodys")
-	r.age(2*time.Hour, "d/tmp", "d/uses")
-	other.reopen()
 	left("old", files[0], files[1], files[2])
 	owners := func() int { return len(r.names("d/lease/owner")) }
 	r.want("owners", owners(), 3)
