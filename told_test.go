@@ -231,23 +231,20 @@ func TestListenerThatPanics(t *testing.T) {
 // F6, E6: a Compiling that does not return keeps nobody waiting but Close: neither who waits for
 // what took long, nor who waits for anything else.
 func TestStuckCompilingHoldsNobodyUp(t *testing.T) {
-	actorstest.Bubble(t, func(t *testing.T) {
-		goOn := make(chan struct{})
-		r := open(t, kiln.Config{Compiling: func(gpuexec.CompileEvent) { <-goOn }})
-		g := group(t, session(t, r), 1)
-		e := must(r.Constants().Engine(constants.CPU, 0, ""))
-		slow := func() { time.Sleep(1500 * time.Millisecond) }
-		x := executor(t, r, &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error { slow(); return nil }})
-		began := time.Now()
-		for what, ask := range map[string]func() error{
-			"artefact": func() error {
+	slow := func() { time.Sleep(1500 * time.Millisecond) }
+	for what, asks := range map[string]func(*testing.T, *kiln.Runtime, *kiln.Group) func() error{
+		"artefact": func(_ *testing.T, _ *kiln.Runtime, g *kiln.Group) func() error {
+			return func() error {
 				_, err := kiln.Get(ctx, g, "n", kiln.Recipe[int]{Key: "k", Make: func(context.Context) (kiln.Made[int], error) {
 					slow()
 					return kiln.Made[int]{}, nil
 				}})
 				return err
-			},
-			"constant": func() error {
+			}
+		},
+		"constant": func(_ *testing.T, r *kiln.Runtime, _ *kiln.Group) func() error {
+			e := must(r.Constants().Engine(constants.CPU, 0, ""))
+			return func() error {
 				l, _, err := e.Get(ctx, constants.Key{ID: constants.Versioned("c", 0)}, 1, constants.Options{}, func(context.Context) (constants.Value, error) {
 					slow()
 					return constants.Value{Bytes: 1}, nil
@@ -256,35 +253,47 @@ func TestStuckCompilingHoldsNobodyUp(t *testing.T) {
 					l.End()
 				}
 				return err
-			},
-			"compile": func() error {
+			}
+		},
+		"compile": func(t *testing.T, r *kiln.Runtime, _ *kiln.Group) func() error {
+			x := executor(t, r, &fakedevice.Backend{OnCompile: func(context.Context, gpuexec.Source) error { slow(); return nil }})
+			return func() error {
 				k, err := x.Compile(ctx, source("s"))
 				if err == nil {
 					k.Release()
 				}
 				return err
-			},
-		} {
-			for range 2 { // two callers of one key
-				go func() {
-					if err := ask(); err != nil || time.Since(began) > 2*time.Second {
-						t.Errorf("%s: %v after %v", what, err, time.Since(began))
-					}
-				}()
 			}
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		g.Close()
-		ended := make(chan error, 1)
-		go func() { ended <- r.Close(ctx) }()
-		synctest.Wait()
-		if len(ended) > 0 {
-			t.Error("Close has not waited for a listener")
-		}
-		close(goOn)
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			actorstest.Bubble(t, func(t *testing.T) {
+				goOn := make(chan struct{})
+				r := open(t, kiln.Config{Compiling: func(gpuexec.CompileEvent) { <-goOn }})
+				g := group(t, session(t, r), 1)
+				ask := asks(t, r, g)
+				began := time.Now()
+				for range 2 { // two callers of one key
+					go func() {
+						if err := ask(); err != nil || time.Since(began) > 2*time.Second {
+							t.Errorf("%v after %v", err, time.Since(began))
+						}
+					}()
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				g.Close()
+				ended := make(chan error, 1)
+				go func() { ended <- r.Close(ctx) }()
+				synctest.Wait()
+				if len(ended) > 0 {
+					t.Error("Close has not waited for a listener")
+				}
+				close(goOn)
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
