@@ -47,6 +47,9 @@ func (b *Backend) preferred(p *vk.Physical) bool {
 
 // ordered are devices with the preferred ones first.
 func (b *Backend) ordered(all []*vk.Physical) []*vk.Physical {
+	if b.cfg.Prefer == "" { // each choice of a shader asks
+		return all
+	}
 	first := func(p *vk.Physical) int {
 		if b.preferred(p) {
 			return 0
