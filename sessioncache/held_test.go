@@ -254,6 +254,7 @@ func TestTake(t *testing.T) {
 	want(t, "there", h.Remove("n", 0), true)
 	h.Close()
 	p.freed("v", 1)
+	_ = p.stats()
 	want(t, "bytes for the memory limit", watch.Stats().Bytes, 0)
 
 	again := p.hold(3)
