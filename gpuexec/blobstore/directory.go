@@ -139,18 +139,16 @@ func (d *directory) prepare(ctx context.Context) error {
 	if err := d.distrust(ctx); err != nil {
 		return err
 	}
+	over := false
 	err := d.alter(ctx, func() error {
-		if err := d.settle(); err != nil {
-			return err
-		}
-		if d.idx.unread {
-			if d.idx.disk <= d.bound() {
-				return nil // nothing is to be evicted
-			}
-			return errMore // with the entries
-		}
-		return d.shrink(d.bound(), "", "")
+		err := d.settle()
+		over = err == nil && d.idx.disk > d.bound()
+		return err
 	})
+	if err == nil && over {
+		d.s.sweep() // first, since the accounts may have what a process has taken that was killed
+		err = d.alter(ctx, func() error { return d.shrink(d.bound(), "", "") })
+	}
 	if err != nil || d.s.policy() == FIFO {
 		return err
 	}

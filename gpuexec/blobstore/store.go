@@ -168,7 +168,7 @@ func (s *Store) open(ctx context.Context) (err error) {
 	if err := s.dir.prepare(ctx); err != nil {
 		return s.readOnly(err)
 	}
-	s.sweep()
+	s.maybeSweep()
 	s.startTimers()
 	return nil
 }

@@ -270,8 +270,16 @@ func (s stamp) String() string { return fmt.Sprintf("%d.%d", s.inode, s.time) }
 // was meant, or there is no room for it. It is part of a change.
 func (d *directory) takeBack(name string) error {
 	place, found := d.takenFrom(name)
-	if place == "" || sized(place, found).disk > d.bound() {
+	if place == "" {
 		return d.shrink(d.bound(), "", "") // after what was put back in a turn before
+	}
+	if sized(place, found).disk > d.bound() {
+		if now, _ := d.s.main.files(place); now.kernel < 0 { // what is left of it goes, and its account
+			if _, err := d.evict(place); err != nil {
+				return err
+			}
+		}
+		return d.shrink(d.bound(), "", "")
 	}
 	switch whole, err := d.complete(place, name); {
 	case err != nil:
