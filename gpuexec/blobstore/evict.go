@@ -148,16 +148,25 @@ func (d *directory) sync(names ...string) {
 
 // known is errMore if the index is to read of an entry first.
 func (d *directory) known(place string) error {
-	if d.idx.entries[place] != nil || d.idx.rest && d.idx.gone[place] {
+	if d.recall(place) {
 		return nil
 	}
-	if d.idx.rest {
-		if r, ok := d.rest.find(place); ok {
-			d.idx.early(r)
-			return nil
-		}
-	}
 	return d.whole()
+}
+
+// recall looks a place up in what is not read of the index. It reports whether it is known.
+func (d *directory) recall(place string) bool {
+	if d.idx.entries[place] != nil || d.idx.rest && d.idx.gone[place] {
+		return true
+	}
+	if !d.idx.rest {
+		return false
+	}
+	r, ok := d.rest.find(place)
+	if ok {
+		d.idx.early(r)
+	}
+	return ok
 }
 
 // dropped writes the account of an entry that is gone.

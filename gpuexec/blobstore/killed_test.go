@@ -167,3 +167,20 @@ func TestTooLargeIsNotPutBack(t *testing.T) {
 		r.want(at, words(c.get("j"), c.get("k"), c.usage().Entries, len(r.names("d/tmp")), c.audit()), "w miss reason=absent 1 0 ok")
 	}
 }
+
+// P2: what is stored in a place that a process has taken from, which was killed then, is counted for
+// what it has, also where the index is not read so far.
+func TestStoredWhereAKilledProcessTookFrom(t *testing.T) {
+	for _, at := range []string{"*+*", "kernel.bin"} {
+		r := newRig(t)
+		b := r.open("d", mib, shortLease)
+		b.put("k", "old")
+		goOn := r.late(at)
+		r.must(b.Prune(background, 0))
+		r.want("put", b.put("k", "v", putOptions{bytes: 300 * kib}), "ok")
+		b.reopen()
+		goOn()
+		r.want("put", b.put("k", "w"), "ok")
+		r.want(at, strings.TrimSpace(string(r.read(r.path("d/size.txt")))), r.bytes("d/"+backend))
+	}
+}

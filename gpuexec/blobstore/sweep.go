@@ -311,9 +311,6 @@ func (d *directory) takenFrom(name string) (place string, found files) {
 // complete gives a place the one file back that it lacks, where that lies in a folder of tmp/. It
 // begins a change in any case.
 func (d *directory) complete(place, name string) (whole bool, err error) {
-	if err := d.known(place); err != nil { // its old account
-		return false, err
-	}
 	if err := d.change(); err != nil {
 		return false, err
 	}
@@ -371,6 +368,7 @@ func (d *directory) restored(place string) {
 	r := sized(place, found)
 	d.idx.seq = after(d.idx.seq, d.s.cfg.Now())
 	r.seq = d.idx.seq
+	d.recall(place) // its old account
 	d.idx.add(r)
 	d.journal.added(r)
 }
@@ -421,9 +419,6 @@ func (d *directory) tidySlot(place string) (whole bool, err error) {
 		if !there || found.key >= 0 && found.kernel >= 0 || d.lock == nil || turn == "" || d.hadTurn(turn, stamp{}) {
 			_ = f.Remove(gone) // the next listing tries again
 			continue
-		}
-		if err := d.known(place); err != nil { // its old account
-			return false, err
 		}
 		if err := d.change(); err != nil {
 			return false, err
