@@ -184,3 +184,23 @@ func TestStoredWhereAKilledProcessTookFrom(t *testing.T) {
 		r.want(at, strings.TrimSpace(string(r.read(r.path("d/size.txt")))), r.bytes("d/"+backend))
 	}
 }
+
+// P8, P10: what a late evictor has taken goes back also where somebody has removed the folder of the
+// lock meanwhile, so that its numbers began again.
+func TestKilledLateMoverOfAnotherLock(t *testing.T) {
+	for _, at := range []string{"*+*", "kernel.bin", "gone*"} {
+		r := newRig(t)
+		b := r.open("d", mib)
+		b.put("k", "old")
+		b.shut()
+		goOn := r.late(at)
+		r.must(os.RemoveAll(r.path("d/lease/directory")))
+		b.reopen()
+		r.must(b.Prune(background, 0))
+		r.want("put", b.put("k", "v"), "ok")
+		goOn()
+		c := r.open("d", mib)
+		c.get("k")
+		r.want(at, words(c.get("k"), b.get("k"), c.usage().Entries, c.audit(), len(r.names("d/tmp"))), "v v 1 ok 0")
+	}
+}

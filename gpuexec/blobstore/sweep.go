@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -244,7 +243,7 @@ func (s *Store) sweepShare(most int) {
 }
 
 // What a process was about to take away when it was killed has a name that says whether it had
-// the directory lock: by the number of its turn, or where there are no locks by the stamp of the
+// the directory lock: by its turn, or where there are no locks by the stamp of the
 // entry that was meant. What was not meant goes back (SPEC P8, P10).
 
 // away separates, in the name of what an evictor moves to tmp/, that mark and the place it had.
@@ -254,7 +253,7 @@ const away = "+"
 func (d *directory) away(place string) string {
 	mark := ""
 	if d.lock != nil {
-		mark = strconv.Itoa(d.lock.Generation())
+		mark = d.lock.Turn()
 	} else if r := d.idx.entries[place]; r != nil {
 		mark = r.stamp.String()
 	} else {
@@ -358,8 +357,7 @@ func (d *directory) hadTurn(mark string, found stamp) bool {
 	if d.lock == nil {
 		return mark == found.String()
 	}
-	n, err := strconv.Atoi(mark)
-	return err != nil || n >= d.lock.Generation()
+	return mark == d.lock.Turn() || !hostlock.IsTurn(mark)
 }
 
 // restored enters what was put back into the accounts.
@@ -380,7 +378,7 @@ func (d *directory) goneName() string {
 	if d.lock == nil {
 		return gonePrefix
 	}
-	return gonePrefix + strconv.Itoa(d.lock.Generation())
+	return gonePrefix + d.lock.Turn()
 }
 
 // tidy frees what killed processes have left of entries and buckets, as far as a listing has

@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -28,6 +29,7 @@ type Directory struct {
 
 	file       vfs.File // while held
 	generation int
+	inode      uint64 // of its file, when it was taken
 	beaten     time.Time
 	since      time.Time
 	longest    atomic.Int64
@@ -194,7 +196,8 @@ func (d *Directory) taken(err error) (bool, error) {
 // newest and others had removed that. Else it removes generations of long ago. The lowest
 // goes first, so that who had one of them finds its own gone, or the next one there.
 func (d *Directory) first() bool {
-	if info, err := d.file.Stat(); err != nil || info.Size > 0 {
+	info, err := d.file.Stat()
+	if d.inode = info.Inode; err != nil || info.Size > 0 {
 		return err == nil
 	}
 	list, err := d.fs.ReadDir(d.folder)
@@ -247,8 +250,16 @@ func (d *Directory) Held() bool {
 	return err == nil && info.Links > 0
 }
 
-// Generation is the number of this holder. Each that is passed over is followed by a larger one.
-func (d *Directory) Generation() int { return d.generation }
+// Turn names the present generation by its number and its file, since the numbers begin again where
+// somebody has removed the folder.
+func (d *Directory) Turn() string {
+	return strconv.Itoa(d.generation) + turnMark + strconv.FormatUint(d.inode, 36)
+}
+
+// IsTurn reports whether a text is from Turn.
+func IsTurn(text string) bool { return strings.Contains(text, turnMark) }
+
+const turnMark = "-"
 
 // Beat shows that the holder lives. Call it in the loop of long work; it writes only
 // a few times in a period.
