@@ -16,12 +16,6 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 )
 
-// drop moves an entry to another folder, where no reader finds it.
-func (d *directory) drop(place, to string) error {
-	stuck, err := d.move(place, to)
-	return cmp.Or(err, stuck)
-}
-
 // move takes an entry from its place to another folder. Where the folder cannot be moved,
 // as in a lower layer of an overlay, its files are; those that cannot, as on a full disk,
 // are removed. stuck tells why nothing of that is possible. The other error is one of the

@@ -9,6 +9,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/kiln-cache/kiln/gpuexec/blobstore"
+	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
 // late starts a process that evicts all, in the way that at says, and stands still before it takes
@@ -203,4 +207,34 @@ func TestKilledLateMoverOfAnotherLock(t *testing.T) {
 		c.get("k")
 		r.want(at, words(c.get("k"), b.get("k"), c.usage().Entries, c.audit(), len(r.names("d/tmp"))), "v v 1 ok 0")
 	}
+}
+
+// P8, P10: on a file system without locks, who gives way to another that has stored the same key, stands
+// still before it does, and is killed then, takes nothing that others have stored in that place since.
+func TestKilledWhileItGaveWay(t *testing.T) {
+	r := newRig(t)
+	alike := func(c *blobstore.Config) { c.Shared = true; c.Hash = func(string) uint64 { return 7 } }
+	publishes, moves, moved := newStall("rename "+backend+"/7/0"), newStall("rename tmp/*"), newStall("after rename tmp/*")
+	a := r.open("d", mib, alike, on(func(f vfs.FS) vfs.FS { publishes.FS, moves.FS, moved.FS = f, publishes, moves; return moved }))
+	b := r.open("d", mib, alike)
+	done := make(chan string)
+	go func() { done <- a.put("k", "late") }()
+	<-publishes.reached
+	r.want("put", b.put("k", "first"), "ok")
+	close(publishes.resume)
+	<-moves.reached
+	r.must(b.Prune(background, 0))
+	r.want("put", words(b.put("j", "v"), b.put("new", "v")), "ok ok")
+	close(moves.resume)
+	<-moved.reached
+	name := r.names("d/tmp")[0]
+	left := r.path("d/tmp/" + strings.Repeat("0", 24) + name[24:]) // as of a process that is dead
+	r.must(os.Rename(r.path("d/tmp/"+name), left))
+	long := time.Now().Add(-2 * time.Hour)
+	r.must(os.Chtimes(left, long, long))
+	c := r.open("d", mib, alike)
+	r.want("what was acknowledged", words(c.get("j"), c.get("new"), len(r.names("d/tmp"))), "v v 0")
+	close(moved.resume)
+	<-done
+	r.want("audit", words(c.get("new"), b.audit()), "v ok")
 }

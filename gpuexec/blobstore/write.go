@@ -469,11 +469,11 @@ func (w *writing) yield(bucket string) error {
 			s.judge(f, 0, place, e, v.miss, w.present)
 		}
 		if f.hit {
-			if err := s.dir.drop(w.place, w.temporary); err != nil {
-				return err
+			gone, err := s.dir.evict(w.place)
+			if gone {
+				w.place, w.found = "", &f.blob
 			}
-			w.place, w.found = "", &f.blob
-			return nil
+			return err
 		}
 	}
 	return nil
