@@ -180,3 +180,6 @@ func TestSignals(t *testing.T) {
 		t.Errorf("%s, before %s", now, before)
 	}
 }
+
+// Objects are counted for devicetest.
+func (backend) Objects() int64 { return native.Load() }

@@ -17,9 +17,14 @@ import (
 
 var background = context.Background()
 
+// Counter is a backend that counts the objects of its driver: those that were made and not
+// destroyed. A file of its tests may give it the method.
+type Counter interface{ Objects() int64 }
+
 // Contract is what every backend must pass, whatever it computes. It needs two
 // or more sources of different programs that the backend compiles; Operations
-// tests what they compute. The caller's TestMain should look for goroutines that
+// tests what they compute. If the backend is a Counter, each part must leave as many
+// objects as it found. The caller's TestMain should look for goroutines that
 // are left.
 func Contract(t *testing.T, backend gpuexec.Backend, sources ...gpuexec.Source) {
 	if len(sources) < 2 {
@@ -34,8 +39,19 @@ func Contract(t *testing.T, backend gpuexec.Backend, sources ...gpuexec.Source) 
 		{"workers", workers}, {"runs", runs}, {"closing", closing}, {"neighbours", neighbours}, {"runtimes", runtimes},
 		{"sequences", sequences}, {"order", order}, {"failures", failures}, {"crowd", crowd}, {"ends", ends},
 	} {
-		t.Run(part.name, func(t *testing.T) { part.run(t, backend, sources) })
+		before := objects(backend)
+		t.Run(part.name, func(t *testing.T) { part.run(t, backend, sources) }) // and its cleanups
+		if n := objects(backend) - before; n != 0 {
+			t.Errorf("%s: %d objects of the driver were left", part.name, n)
+		}
 	}
+}
+
+func objects(b gpuexec.Backend) int64 {
+	if c, ok := b.(Counter); ok {
+		return c.Objects()
+	}
+	return 0
 }
 
 // openDevice gives an executor that the test closes.

@@ -246,3 +246,6 @@ func TestNames(t *testing.T) {
 		t.Error("the names are out of order")
 	}
 }
+
+// Objects are counted for devicetest.
+func (backend) Objects() int64 { return native.Load() }

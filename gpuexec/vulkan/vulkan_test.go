@@ -83,6 +83,9 @@ func driven(t testing.TB, cfg Config) *Backend {
 	return b
 }
 
+// Objects are counted for devicetest, when the device that made them closes.
+func (b *Backend) Objects() int64 { return b.counts.leaked.Load() }
+
 // B1 to B3, E3: the contract of every backend, with memory that the host sees and
 // without.
 func TestContract(t *testing.T) {
