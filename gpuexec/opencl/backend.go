@@ -35,10 +35,13 @@ type Config struct {
 }
 
 // backend implements gpuexec.Backend. Safe for concurrent use.
-type backend struct{ cfg Config }
+type backend struct {
+	cfg    Config
+	staged bool // tests: as if each device had memory of its own
+}
 
 // New is the backend with settings of its own.
-func New(cfg Config) ops.Library { return backend{cfg} }
+func New(cfg Config) ops.Library { return backend{cfg: cfg} }
 
 func init() { gpuexec.Register(backend{}) }
 

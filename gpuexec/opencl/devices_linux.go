@@ -26,6 +26,7 @@ type found struct {
 	kind      uint64
 	mostBytes int64 // bytes of one buffer
 	miscounts bool  // see grids
+	unified   bool  // its memory is the host's
 	limits    gpuexec.Limits
 	info      gpuexec.DeviceInfo
 }
@@ -138,6 +139,7 @@ func (l *library) describe(platform, id handle) (f found, err error) {
 	sizes, code := l.bytes(clGetDeviceInfo, id, deviceMaxItemSizes)
 	asked(clGetDeviceInfo, code)
 	f = found{id: id, kind: uint64(number(deviceType)), mostBytes: number(deviceMaxAlloc)}
+	f.unified = number(deviceUnified) != 0
 	f.limits = gpuexec.Limits{
 		MaxItems: int(number(deviceMaxItems)), MaxLocal: number(deviceLocalMemory),
 		Alignment:      max(1, int(number(deviceBaseAlign)/8)),
@@ -184,7 +186,8 @@ func (b backend) open(index int) (gpuexec.Device, error) {
 	}
 	opened, err := open(index)
 	if err == nil {
-		opened.(*device).known = k
+		d := opened.(*device)
+		d.known, d.unified = k, d.unified && !b.staged
 	}
 	return opened, err
 }

@@ -53,6 +53,12 @@
 // kernels come from Finish. A driver's signal handlers are taken away again after each
 // call that may set them (SPEC E4); signal.Ignore or Reset during such a call is undone.
 //
+// # Copies
+//
+// A device whose memory is the host's copies at once. One with memory of its own copies
+// through two stages of 512 KiB a worker that its driver has pinned: the device copies one
+// while the host fills or empties the other. A write returns when its bytes are in stages.
+//
 // # Testing
 //
 // The tests run on the first device that is found, and are skipped, with what to

@@ -44,7 +44,10 @@ const (
 	clEnqueueFillBuffer
 	clEnqueueWriteBuffer
 	clEnqueueReadBuffer
+	clEnqueueMapBuffer
+	clEnqueueUnmapMemObject
 	clFinish
+	clWaitForEvents
 	clGetEventInfo
 	clReleaseEvent
 	functions
@@ -55,7 +58,8 @@ var names = [functions]string{
 	"clCreateCommandQueue", "clReleaseCommandQueue", "clCreateProgramWithSource", "clCreateProgramWithBinary", "clBuildProgram",
 	"clGetProgramInfo", "clGetProgramBuildInfo", "clReleaseProgram", "clCreateKernel", "clGetKernelInfo", "clGetKernelArgInfo", "clReleaseKernel",
 	"clSetKernelArg", "clCreateBuffer", "clCreateSubBuffer", "clReleaseMemObject", "clEnqueueNDRangeKernel",
-	"clEnqueueFillBuffer", "clEnqueueWriteBuffer", "clEnqueueReadBuffer", "clFinish", "clGetEventInfo", "clReleaseEvent",
+	"clEnqueueFillBuffer", "clEnqueueWriteBuffer", "clEnqueueReadBuffer", "clEnqueueMapBuffer", "clEnqueueUnmapMemObject",
+	"clFinish", "clWaitForEvents", "clGetEventInfo", "clReleaseEvent",
 }
 
 func (f function) String() string { return names[f] }
@@ -79,6 +83,7 @@ const (
 	deviceVendor       = 0x102c
 	driverVersion      = 0x102d
 	deviceVersion      = 0x102f
+	deviceUnified      = 0x1035 // whether its memory is the host's
 	deviceLanguage     = 0x103d
 
 	typeCPU = 2

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/devicetest"
 	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
 )
 
@@ -59,21 +60,48 @@ func TestEveryCallMayFail(t *testing.T) {
 	needDevice(t)
 	before := native.Load()
 	src := sourceOf(t, 1)
-	for f := range functions {
-		if strings.HasPrefix(f.String(), "clRelease") {
-			continue // what it says is of no use
-		}
-		for nth, code := range []int32{notAvailable, outOfResources} {
-			failOnce(t, f, code, nth, src)
-			if now := native.Load(); now != before {
-				t.Fatalf("%s fails with %d at call %d: %d objects are left", f, code, nth, now-before)
+	for _, b := range []backend{{}, {staged: true}} {
+		for f := range functions {
+			if strings.HasPrefix(f.String(), "clRelease") || f == clEnqueueUnmapMemObject {
+				continue // what it says is of no use
+			}
+			for nth, code := range []int32{notAvailable, outOfResources} {
+				failOnce(t, b, f, code, nth, src)
+				if now := native.Load(); now != before {
+					t.Fatalf("%s fails with %d at call %d, staged %t: %d objects are left", f, code, nth, b.staged, now-before)
+				}
 			}
 		}
 	}
 }
 
+// B1 to B3: a device with memory of its own passes the contract, and copies of many parts come
+// whole, also to and from the middle of a buffer.
+func TestStages(t *testing.T) {
+	needDevice(t)
+	b := backend{staged: true}
+	devicetest.Contract(t, b, sourceOf(t, 1), sourceOf(t, 2))
+	e := generaltest.Open(t, b, 1)
+	const bytes, from = 5*stageBytes + 12, 3*stageBytes/2 + 4
+	want := make([]uint32, bytes/4)
+	buffer := generaltest.Upload(t, e, want)
+	for i := from / 4; i < len(want)-1; i++ {
+		want[i] = uint32(i) * 2654435761
+	}
+	if err := e.Write(bg, buffer, from, gpuexec.BytesOf(want[from/4:len(want)-1])); err != nil {
+		t.Fatal(err)
+	}
+	if got := generaltest.Download[uint32](t, e, buffer); !slices.Equal(got, want) {
+		t.Error("other bytes came back")
+	}
+	part := make([]uint32, len(want)/2)
+	if err := e.Read(bg, buffer, 4*int64(len(want)/2), gpuexec.BytesOf(part)); err != nil || !slices.Equal(part, want[len(want)/2:][:len(part)]) {
+		t.Errorf("%v, or other bytes came back of a part", err)
+	}
+}
+
 // failOnce has one call of a function fail in the life of an executor.
-func failOnce(t *testing.T, f function, code int32, nth int, src gpuexec.Source) {
+func failOnce(t *testing.T, b backend, f function, code int32, nth int, src gpuexec.Source) {
 	t.Helper()
 	var calls atomic.Int64
 	hook := func(called function) int32 {
@@ -86,7 +114,7 @@ func failOnce(t *testing.T, f function, code int32, nth int, src gpuexec.Source)
 	loaded.devices = nil // the drivers are asked again
 	loaded.Unlock()
 	inject.Store(&hook)
-	if err := generaltest.Faulted(t, backend{}, src, sourceOf(t, 0), func(err error) { typed(t, f, code, err) }, func() { inject.Store(nil) }); err != nil {
+	if err := generaltest.Faulted(t, b, src, sourceOf(t, 0), func(err error) { typed(t, f, code, err) }, func() { inject.Store(nil) }); err != nil {
 		t.Error(err)
 	}
 }
@@ -102,10 +130,38 @@ func typed(t *testing.T, f function, code int32, err error) {
 	}
 }
 
+// E1: a copy from or to a stage that fails behind its call is told: by the call that needs the
+// stage again, or by the end of the sequence.
+func TestFailedCopy(t *testing.T) {
+	needDevice(t)
+	e := generaltest.Open(t, backend{staged: true}, 1)
+	for f, n := range map[function]int{clWaitForEvents: 3 * stageBytes, clGetEventInfo: 1 << 10} {
+		buffer := generaltest.Upload(t, e, make([]uint32, n/4))
+		var calls atomic.Int64
+		hook := func(called function) int32 {
+			if called == f && calls.Add(1) == 1 {
+				return allocationFailed
+			}
+			return success
+		}
+		inject.Store(&hook)
+		err := e.Write(bg, buffer, 0, make([]byte, n))
+		inject.Store(nil)
+		if err == nil || calls.Load() == 0 {
+			t.Errorf("%s fails: %v after %d calls", f, err, calls.Load())
+		}
+		if err := e.Write(bg, buffer, 0, make([]byte, n)); err != nil {
+			t.Errorf("after %s failed: %v", f, err)
+		}
+	}
+}
+
 // E1: what a device is closed with, its kernels, buffers and queues, goes with it.
 func TestNothingIsLeft(t *testing.T) {
 	needDevice(t)
-	generaltest.NothingIsLeft(t, backend{}, sourceOf(t, 2), 20, native.Load)
+	for _, b := range []backend{{}, {staged: true}} {
+		generaltest.NothingIsLeft(t, b, sourceOf(t, 2), 20, native.Load)
+	}
 }
 
 // E4: a driver takes over signals, and Go has them back when the call has returned.

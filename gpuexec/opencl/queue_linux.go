@@ -3,6 +3,7 @@
 package opencl
 
 import (
+	"cmp"
 	"context"
 	"math/bits"
 	"slices"
@@ -20,6 +21,8 @@ type queue struct {
 	parts  []handle // of buffers, for these launches
 	fresh  bool     // one of them may have the driver compile
 	warms  bool     // for a blob that is being taken
+	stages [2]stage // that copies go through in turn, where the device has memory of its own
+	turn   int
 
 	holds []*program // whose blob must not be taken before Finish
 	grids []*users   // that it is one of until Finish
@@ -165,15 +168,21 @@ func (q *queue) part(a *gpuexec.DeviceArg) error {
 
 // Write implements gpuexec.Queue.
 func (q *queue) Write(m gpuexec.Memory, offset int64, from []byte) error {
+	if !q.d.unified {
+		return q.write(m.(*memory), offset, from)
+	}
 	return q.copy("write", clEnqueueWriteBuffer, m, offset, from)
 }
 
 // Read implements gpuexec.Queue.
 func (q *queue) Read(m gpuexec.Memory, offset int64, into []byte) error {
+	if !q.d.unified {
+		return q.read(m.(*memory), offset, into)
+	}
 	return q.copy("read", clEnqueueReadBuffer, m, offset, into)
 }
 
-// copy returns when the bytes are copied; a driver stages them as its device needs it.
+// copy returns when the bytes are copied.
 func (q *queue) copy(op string, f function, m gpuexec.Memory, offset int64, host []byte) error {
 	const wait = 1
 	if len(host) == 0 {
@@ -195,13 +204,10 @@ func (q *queue) Finish(context.Context) error {
 	q.fresh = false
 	err := failed("finish", clFinish, code, true)
 	for _, e := range q.events {
-		if err == nil {
-			code := q.d.call(clGetEventInfo, uintptr(e), eventStatus, unsafe.Sizeof(q.arg.status), uintptr(unsafe.Pointer(&q.arg.status)), 0)
-			if err = failed("finish", clGetEventInfo, code, true); err == nil {
-				err = failed("launch", clEnqueueNDRangeKernel, q.arg.status, true)
-			}
-		}
-		q.d.release(clReleaseEvent, e)
+		err = cmp.Or(err, q.outcome("launch", clEnqueueNDRangeKernel, e))
+	}
+	for i := range q.stages {
+		err = cmp.Or(err, q.ended("copy", &q.stages[i]))
 	}
 	for _, part := range q.parts {
 		q.d.release(clReleaseMemObject, part)
@@ -214,9 +220,20 @@ func (q *queue) Finish(context.Context) error {
 	return err
 }
 
+// outcome gives what an event says of what has ended, and the event back.
+func (q *queue) outcome(op string, f function, event handle) error {
+	defer q.d.release(clReleaseEvent, event)
+	code := q.d.call(clGetEventInfo, uintptr(event), eventStatus, unsafe.Sizeof(q.arg.status), uintptr(unsafe.Pointer(&q.arg.status)), 0)
+	if code != success {
+		return failed("finish", clGetEventInfo, code, true)
+	}
+	return failed(op, f, q.arg.status, true)
+}
+
 // Close waits for what runs.
 func (q *queue) Close() error {
 	err := q.Finish(context.Background())
+	q.unstage()
 	q.d.release(clReleaseCommandQueue, q.queue)
 	return err
 }
