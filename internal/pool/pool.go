@@ -198,15 +198,29 @@ func (m *Member) Release(bytes int64) {
 	p.mu.Unlock()
 }
 
+// mostGranted is how many floors and claims get what they wait for in one hold of the lock.
+const mostGranted = 256
+
 // releaseLocked takes n bytes off what is drawn and lets the floors that are owed, and
 // then the claims, have what is free, oldest first. It costs as much as there are that have
-// all of theirs by that.
+// all of theirs by that, and lets go of the lock in between.
 func (p *Pool) releaseLocked(bytes int64) {
-	p.mu.drawn -= bytes
-	for e := p.mu.owed.Front(); e != nil && p.mu.drawn < p.capacity && e.Value.(*Member).setAsideLocked(); e = p.mu.owed.Front() {
-		p.mu.owed.Remove(e)
+	for left := p.grantLocked(bytes); left > 0; left = p.grantLocked(left) {
+		p.mu.Unlock()
+		p.mu.Lock()
 	}
-	for e := p.mu.claims.Front(); e != nil && p.mu.drawn < p.capacity; e = p.mu.claims.Front() {
+}
+
+// grantLocked is releaseLocked for up to mostGranted of those that wait. What it leaves for
+// the others stays drawn, so that nobody else has it meanwhile.
+func (p *Pool) grantLocked(bytes int64) (left int64) {
+	p.mu.drawn -= bytes
+	n := 0
+	for e := p.mu.owed.Front(); e != nil && n < mostGranted && p.mu.drawn < p.capacity && e.Value.(*Member).setAsideLocked(); e = p.mu.owed.Front() {
+		p.mu.owed.Remove(e)
+		n++
+	}
+	for e := p.mu.claims.Front(); e != nil && n < mostGranted && p.mu.drawn < p.capacity; e = p.mu.claims.Front() {
 		c := e.Value.(*Claim)
 		part := min(p.capacity-p.mu.drawn, c.need-c.granted)
 		c.granted += part
@@ -214,7 +228,13 @@ func (p *Pool) releaseLocked(bytes int64) {
 			break
 		}
 		p.mu.claims.Remove(e)
+		n++
 	}
+	if p.mu.owed.Len()+p.mu.claims.Len() > 0 {
+		left = p.capacity - p.mu.drawn
+		p.mu.drawn = p.capacity
+	}
+	return left
 }
 
 // Use is what the members have reserved, and what of the capacity is spoken for:

@@ -87,3 +87,24 @@ func BenchmarkAsked(b *testing.B) {
 		})
 	}
 }
+
+// F6: what one release costs that gives n claims what they wait for.
+func BenchmarkReleaseForMany(b *testing.B) {
+	for _, n := range []int{1e3, 1e4, 1e5} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				p, _ := pool.New(limit.Of(int64(n) * 10))
+				rich, _ := p.Join(0, func(pool.Gift) {})
+				rich.Reserve(int64(n) * 10)
+				for range n {
+					m, _ := p.Join(0, nil)
+					m.Claim(5, func(*pool.Claim) {})
+				}
+				b.StartTimer()
+				rich.Release(int64(n) * 5)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/claim")
+		})
+	}
+}

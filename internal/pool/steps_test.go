@@ -151,3 +151,29 @@ func TestAcceptPassesOnWhatWasGranted(t *testing.T) {
 		t.Error("c has not got what b could not use")
 	}
 }
+
+// F6, Q2: one release that gives to very many claims gives to all of them, the oldest first.
+func TestReleaseForMany(t *testing.T) {
+	const n = 2_000
+	p := newPool(t, 10*n)
+	rich, poor := &tenant{name: "rich"}, &tenant{name: "poor"}
+	rich.join(t, p)
+	poor.join(t, p)
+	if !rich.reserve(10 * n) {
+		t.Fatal("an empty pool")
+	}
+	for range n {
+		if !poor.claim(5) {
+			t.Fatal("no claim")
+		}
+	}
+	rich.release(5*n - 500)
+	for _, g := range rich.gifts {
+		g.Answered()
+	}
+	for i, c := range poor.ended {
+		if ok := c.Accept(); ok != (i < n-100) {
+			t.Fatalf("claim %d of %d, of which the last 100 get nothing: %v", i, n, ok)
+		}
+	}
+}
