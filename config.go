@@ -106,8 +106,8 @@ type Config struct {
 	// Group.Kernel, every Lookup that finds something, and every request for a
 	// constant. It is called on the caller's goroutine, must be cheap and safe for
 	// concurrent use, and must not wait for the runtime. While it is set a hit reads
-	// the clock. It is also told of each constant that stops being resident, on a
-	// goroutine of its device.
+	// the clock. It is also told, on goroutines of its device, of each promise of a constant
+	// that GetOrAdd gives, and of each constant that stops being resident; see constants.Config.
 	Listen func(Event)
 	// Compiling, if not nil, is told of what takes longer than a second: a Make, a
 	// Load, the function that a constants.Engine.Get was given, a compile of a device.

@@ -110,3 +110,13 @@ func TestNoHeirInAClosedEngine(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// giveBack ends what nobody will use.
+func (o Outcome) giveBack() {
+	if o.Lease != nil {
+		o.Lease.End()
+	}
+	if o.Owner != nil {
+		o.Owner.Abandon()
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/flight"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/zone"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -29,6 +30,12 @@ type Engine struct {
 	shell   *shell
 
 	resident, reserved, entries, leased atomic.Int64
+
+	promises struct { // of which the listener is to be told
+		sync.Mutex
+		over bool
+		bin  lease.Bin[Event]
+	}
 
 	once sync.Once
 	gone chan struct{} // closed when Close has ended
@@ -51,16 +58,6 @@ type Outcome struct {
 	Bypass Bypass   // not cached, for this reason
 }
 
-// giveBack ends what nobody will use.
-func (o Outcome) giveBack() {
-	if o.Lease != nil {
-		o.Lease.End()
-	}
-	if o.Owner != nil {
-		o.Owner.Abandon()
-	}
-}
-
 func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, policy Policy) *Engine {
 	e := &Engine{cache: c, kind: kind, index: index, context: context, gone: make(chan struct{})}
 	e.shell = &shell{e: e, state: newState(c.cfg.Hash, capacity, policy)}
@@ -75,6 +72,8 @@ func newEngine(c *Cache, kind Kind, index int, context string, capacity int64, p
 	}
 	e.log = guard.Logger(c.cfg.Logger, actors.Go) // what Close waits for is in the zone when it logs
 	e.shell.gone.Init(lend, e.shell.letGo, e.failed)
+	e.promises.bin.InOrder = true
+	e.promises.bin.Init(lend, func(told Event) { e.tellListener(told, nil) }, e.failed)
 	e.shell.idle.Init(lend, func(n *node) { n.Value.cell.Unpin() }, e.failed)
 	e.ref = actors.Spawn(actors.Config{Name: "constants " + e.String(), Logger: e.log}, e.shell.handle)
 	return e
@@ -447,7 +446,10 @@ func (e *Engine) close() {
 	if err == nil {
 		<-drained
 		done := make(chan struct{})
-		e.shell.gone.Fence(func() { e.shell.idle.Fence(func() { close(done) }) })
+		e.promises.Lock()
+		e.promises.over = true
+		e.promises.Unlock()
+		e.shell.gone.Fence(func() { e.shell.idle.Fence(func() { e.promises.bin.Fence(func() { close(done) }) }) })
 		<-done
 		err = e.ref.Stop(ctx)
 	}

@@ -6,39 +6,38 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/kiln-cache/kiln/internal/actorstest"
 	"github.com/kiln-cache/kiln/limit"
 )
 
-// F3, T3: a listener that ends the goroutine of an owner has it give up: the ownership goes to
-// the one that has waited longest and can compute.
-func TestListenerThatEndsTheOwner(t *testing.T) {
+// F3, T3: a listener that ends its goroutine when it is told of a promise does not end the
+// owner: that delivers.
+func TestListenerThatEndsWhenToldOfAPromise(t *testing.T) {
 	actorstest.Bubble(t, func(t *testing.T) {
 		bg := context.Background()
 		var promises atomic.Int32
-		goOn := make(chan struct{})
 		_, e := open(t, Config{Listen: func(told Event) {
-			if told.Owner && promises.Add(1) == 1 {
-				<-goOn
+			if told.Owner {
+				promises.Add(1)
 				runtime.Goexit()
 			}
 		}})
-		compute := func(context.Context) (Value, error) { return Value{Any: "v", Bytes: 8}, nil }
-		go e.GetOrAdd(bg, key("k"), 8, Options{})
-		synctest.Wait()
-		answered := make(chan error, 1)
-		go func() {
-			l, _, err := e.Get(bg, key("k"), 8, Options{}, compute)
-			if err == nil {
-				l.End()
+		for _, k := range []string{"a", "b"} {
+			out, err := e.GetOrAdd(bg, key(k), 8, Options{})
+			if err != nil || out.Owner == nil {
+				t.Fatal(out, err)
 			}
-			answered <- err
-		}()
-		synctest.Wait()
-		close(goOn)
-		if err := <-answered; err != nil {
-			t.Error(err)
+			synctest.Wait()
+			l, err := out.Owner.Fulfil("v", 8, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.End()
+		}
+		if n := promises.Load(); n != 2 {
+			t.Errorf("told of %d promises, want 2", n)
 		}
 	})
 }
@@ -86,4 +85,60 @@ func TestListenerKeepsNoLease(t *testing.T) {
 			t.Errorf("%s: %d tensors of %d are freed", what, n, want)
 		}
 	}
+}
+
+// F6: a listener that is told of a promise, and blocks, holds up neither its owner nor those who
+// wait for the tensor. A close waits for it, and it is told of no promise after that.
+func TestListenerThatBlocks(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		bg := context.Background()
+		var promises atomic.Int32
+		goOn := make(chan struct{})
+		c, e := open(t, Config{Listen: func(told Event) {
+			if told.Owner {
+				promises.Add(1)
+				<-goOn
+			}
+		}})
+		own := func(k string) {
+			out, err := e.GetOrAdd(bg, key(k), 8, Options{})
+			if err != nil || out.Owner == nil {
+				t.Fatal(out, err)
+			}
+			go func() {
+				if out, err := e.GetOrAdd(bg, key(k), 8, Options{}); err == nil {
+					out.Lease.End()
+				}
+			}()
+			synctest.Wait()
+			l, err := out.Owner.Fulfil("v", 8, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.End()
+		}
+		own("a")
+		own("b")
+		synctest.Wait()
+		if n := promises.Load(); n != 1 {
+			t.Errorf("told of %d promises while it is told of the first", n)
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close(bg) }()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("closed while the listener was told of a promise")
+		default:
+		}
+		close(goOn)
+		if err := <-closed; err != nil || promises.Load() != 2 {
+			t.Errorf("closed with %v, told of %d promises, want 2", err, promises.Load())
+		}
+		e.event(time.Time{}, Event{Owner: true}, Outcome{Owner: new(Promise)}) // of a call that was answered before the close
+		synctest.Wait()
+		if n := promises.Load(); n != 2 {
+			t.Error("told of a promise when all is closed")
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/internal/guard"
+	"github.com/kiln-cache/kiln/internal/lease"
 	"github.com/kiln-cache/kiln/internal/sums"
 )
 
@@ -94,11 +95,10 @@ func (c *Cache) Stats() Stats {
 }
 
 // event tells the listener, if there is one, of what began at start. Where a call
-// failed, that is all that is said of its answer. Where the listener ends the goroutine,
-// what the call was to return is given back.
+// failed, that is all that is said of its answer. It tells of a promise that is about to be
+// given on another goroutine: others wait until that is kept.
 func (e *Engine) event(start time.Time, told Event, out Outcome) {
-	listen := e.cache.cfg.Listen
-	if listen == nil {
+	if e.cache.cfg.Listen == nil {
 		return
 	}
 	if told.Engine = e; told.Err != nil {
@@ -107,12 +107,31 @@ func (e *Engine) event(start time.Time, told Event, out Outcome) {
 	if !start.IsZero() {
 		told.Duration = time.Since(start)
 	}
-	guard.Call(func() { listen(told) }, func(err error) {
-		if err == fault.ErrGoexit {
-			out.giveBack()
+	if out.Owner != nil {
+		e.promised(told)
+		return
+	}
+	e.tellListener(told, out.Lease)
+}
+
+// tellListener calls it. Where it ends the goroutine the lease is ended, which the call was to
+// return; or nil.
+func (e *Engine) tellListener(told Event, l *Lease) {
+	guard.Call(func() { e.cache.cfg.Listen(told) }, func(err error) {
+		if err == fault.ErrGoexit && l != nil {
+			l.End()
 		}
 		e.failed(err)
 	})
+}
+
+// promised has the listener told of a promise, unless the engine closes, which waits for it.
+func (e *Engine) promised(told Event) {
+	e.promises.Lock()
+	defer e.promises.Unlock()
+	if !e.promises.over {
+		e.promises.bin.Offer(told, lease.MostUntold)
+	}
 }
 
 // clock is the time if somebody listens, else zero: nobody else pays for it.
