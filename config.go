@@ -112,7 +112,8 @@ type Config struct {
 	// Compiling, if not nil, is told of what takes longer than a second: a Make, a
 	// Load, the function that a constants.Engine.Get was given, a compile of a device.
 	// It is told when the second is over, each further second, and at the end (SPEC E6).
-	// Nobody waits for it but Close: the end may be told when callers have been answered.
+	// Nobody waits for it but Close, after which it is told nothing: the end may be told when
+	// callers have been answered.
 	// While 256 that have ended wait for it, others are not announced.
 	Compiling func(gpuexec.CompileEvent)
 

@@ -312,7 +312,9 @@ func (r *Runtime) close() {
 	}
 	r.crew.wait()
 	errs = append(errs, r.closeArtefacts(ctx), r.constants.Close(ctx))
-	r.crew.wait() // for what they lent, and for listeners
+	r.crew.wait()     // for what they lent, and for listeners of what has ended
+	r.progress.Stop() // a constant may be computed still, by a caller that does not heed its context
+	r.crew.wait()     // for who is told just now
 	r.opening.executors.Wait()
 	for _, d := range r.mu.executors { // nothing is opened any more
 		_ = d.exec.Close(noWait)

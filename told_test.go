@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -296,4 +297,41 @@ func TestStuckCompilingHoldsNobodyUp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// F8, E6: Compiling is told nothing after Close, though a constant is computed still by a function
+// that does not heed its context.
+func TestNothingIsToldAfterClose(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		var closed atomic.Bool
+		var told atomic.Int64
+		r := open(t, kiln.Config{Compiling: func(e gpuexec.CompileEvent) {
+			if told.Add(1); closed.Load() {
+				t.Errorf("told of %s after Close: %s", e.Key, e.Phase)
+			}
+		}})
+		e := must(r.Constants().Engine(constants.CPU, 0, ""))
+		goOn, left := make(chan struct{}), make(chan error)
+		go func() {
+			l, _, err := e.Get(ctx, constants.Key{ID: constants.Versioned("c", 0)}, 1, constants.Options{}, func(context.Context) (constants.Value, error) {
+				<-goOn
+				return constants.Value{Bytes: 1}, nil
+			})
+			if err == nil {
+				l.End()
+			}
+			left <- err
+		}()
+		time.Sleep(2500 * time.Millisecond)
+		if err := r.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		closed.Store(true)
+		time.Sleep(5 * time.Second)
+		close(goOn)
+		if err := <-left; err != nil || told.Load() != 2 {
+			t.Errorf("%v, told %d times", err, told.Load())
+		}
+		synctest.Wait()
+	})
 }

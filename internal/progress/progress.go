@@ -2,6 +2,7 @@
 package progress
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -30,9 +31,32 @@ func (a Announcer) Begin(key string) (end func(error)) {
 type Teller struct {
 	Slow        time.Duration // work that takes longer is announced
 	Lend        func(func())  // runs a function on another goroutine, to its end even if the listener ends the goroutine (actors.GoOn)
-	Join, Leave func()        // count the listeners that may still be told when their work has ended
+	Join, Leave func()        // count the listeners that are told, or may still be when their work has ended
 
 	late atomic.Int64 // of these
+
+	mu struct {
+		sync.Mutex
+		stopped bool
+	}
+}
+
+// Stop has no listener called any more. Those that are being told are counted still.
+func (t *Teller) Stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.stopped = true
+}
+
+// begins counts a listener that is about to be told, unless none is any more.
+func (t *Teller) begins() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.stopped {
+		return false
+	}
+	t.Join()
+	return true
 }
 
 // mostLate is how many works that have ended may wait for the listener: others are not
@@ -46,6 +70,12 @@ func (t *Teller) Announce(tell func(phase string, elapsed time.Duration, err err
 	began, tick := time.Now(), time.NewTicker(t.Slow)
 	result := make(chan error, 1)
 	phase, over := Start, false
+	say := func(phase string, err error) {
+		if t.begins() {
+			defer t.Leave()
+			tell(phase, time.Since(began), err)
+		}
+	}
 	t.Lend(func() {
 		for !over {
 			select {
@@ -55,11 +85,11 @@ func (t *Teller) Announce(tell func(phase string, elapsed time.Duration, err err
 				}
 				now := phase
 				phase = Running
-				tell(now, time.Since(began), nil)
+				say(now, nil)
 			case err := <-result:
 				over = true
 				if phase != Start {
-					tell(End, time.Since(began), err)
+					say(End, err)
 				}
 			}
 		}
