@@ -215,3 +215,62 @@ func TestCompiledWhilePipelinesAreNotSaved(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// F8: the handler of the log that closes its device, which no executor has opened, is told that it
+// would wait for itself: when a compile or the clock saves the file, when the device is closed, and
+// when it is told by what keeps the file.
+func TestDeviceClosedByTheHandlerOfItsLog(t *testing.T) {
+	for what, spoil := range map[string]func(file string) error{
+		"vulkan: the file of pipelines was not saved": func(file string) error { return os.RemoveAll(filepath.Dir(file)) },
+		"pipelinefile:": func(file string) error { return os.WriteFile(file, []byte("damaged"), 0o600) },
+	} {
+		for _, when := range []string{"close", "compile", "clock"} {
+			dir := filepath.Join(t.TempDir(), "d")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			var device atomic.Pointer[gpuexec.Device]
+			answers := make(chan error, 16)
+			b := driven(t, Config{PipelineFile: filepath.Join(dir, "pipelines.bin"), Logger: listen(func(message string) {
+				if d := device.Load(); d != nil && strings.HasPrefix(message, what) {
+					answers <- (*d).Close()
+				}
+			})})
+			if b.within = time.Hour; when == "clock" {
+				b.within = time.Millisecond
+			}
+			d, err := b.Open(t.Context(), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			device.Store(&d)
+			if err := spoil(filepath.Join(dir, "pipelines-0.bin")); err != nil {
+				t.Fatal(err)
+			}
+			pipelines := 1
+			if when == "compile" {
+				pipelines = saveEvery
+			}
+			for i := range pipelines {
+				p, err := d.Compile(t.Context(), axpy(t, i+1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Release()
+			}
+			if when != "close" {
+				if err := <-answers; !errors.Is(err, fault.ErrCycle) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+			if when == "close" {
+				if err := <-answers; !errors.Is(err, fault.ErrCycle) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/pipelinefile"
 	"github.com/kiln-cache/kiln/gpuexec/vulkan/internal/vk"
@@ -32,6 +33,7 @@ type device struct {
 	file      string // of pipelines; empty = none
 	memory    memory
 	log       *slog.Logger
+	zone      zone.Zone  // the handler of the log, which Close waits for
 	saving    sync.Mutex // held while the file is saved
 
 	mu struct {
@@ -58,7 +60,8 @@ const (
 )
 
 func openDevice(ctx context.Context, b *Backend, info gpuexec.DeviceInfo, of *vk.Physical) (_ gpuexec.Device, err error) {
-	d := &device{b: b, info: info, of: of, family: family(of), log: guard.Logger(b.cfg.Logger, func(fn func()) { go fn() })}
+	d := &device{b: b, info: info, of: of, family: family(of)}
+	d.log = guard.Logger(b.cfg.Logger, d.zone.Lend(func(fn func()) { go fn() }))
 	d.mu.programs = make(map[*program]struct{})
 	lines := min(int(of.Families[d.family].Count), mostLines)
 	if d.vk, err = of.Open(d.family, lines); err != nil {
@@ -75,7 +78,7 @@ func openDevice(ctx context.Context, b *Backend, info gpuexec.DeviceInfo, of *vk
 	if err := d.memory.init(d); err != nil {
 		return nil, err
 	}
-	d.pipelines, err = pipelinefile.Open(ctx, pipelinefile.Config{Driver: driver{d}, Identity: identity(of), Logger: b.cfg.Logger})
+	d.pipelines, err = pipelinefile.Open(ctx, pipelinefile.Config{Driver: driver{d}, Identity: identity(of), Logger: d.log})
 	if err != nil {
 		return nil, err
 	}
@@ -162,8 +165,12 @@ func (d *device) save(least int) {
 // soon is how long a pipeline stays out of the file at most.
 func (b *Backend) soon() time.Duration { return cmp.Or(b.within, saveWithin) }
 
-// Close implements gpuexec.Device.
+// Close implements gpuexec.Device. Called by the handler of the log it closes nothing, but answers
+// ErrCycle.
 func (d *device) Close() error {
+	if d.zone.Here() {
+		return failure("close", fault.ErrCycle, "the handler of the log called it, which it waits for")
+	}
 	var errs []error
 	if d.pipelines != nil {
 		d.save(0)
