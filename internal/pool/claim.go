@@ -13,14 +13,13 @@ type Claim struct {
 	floor  bool // on what a floor lacks, not of bytes to use
 
 	// Under the pool's lock.
-	bytes   int64     // that the member is to use
-	need    int64     // of the pool
-	granted int64     // of that, counted as drawn already
-	short   int64     // that nobody was asked for yet
-	excess  int64     // members that use no more than that above their floors are not asked
-	asking  int64     // bytes that members were asked for and have not answered
-	awaited int       // those members
-	kept    []*Member // those that have answered and use more than excess still
+	bytes   int64 // that the member is to use
+	need    int64 // of the pool
+	granted int64 // of that, counted as drawn already
+	short   int64 // that nobody was asked for yet
+	excess  int64 // members that use no more than that above their floors are not asked
+	asking  int64 // bytes that members were asked for and have not answered
+	awaited int   // those members
 	stands  bool
 	waits   *list.Element // for what is not granted
 	after   []*Claim      // that end one after the other after this one: for values within the floor
@@ -53,6 +52,7 @@ type Gift struct {
 func (m *Member) Claim(bytes int64, done func(*Claim)) *Claim {
 	p := m.pool
 	p.mu.Lock()
+	p.renewLocked()
 	used := m.used + m.claimed
 	need := m.growthLocked(used, bytes)
 	if need > p.capacity {
@@ -100,13 +100,10 @@ func (g Gift) Answered() {
 	g.from.movedLocked()
 	c.asking -= g.Bytes
 	c.awaited--
-	if g.from.aboveLocked() > c.excess {
-		c.kept = append(c.kept, g.from)
+	if c.short > 0 && g.from.aboveLocked() > c.excess { // else it would be asked for the same again
+		p.spendLocked(g.from)
 	}
-	var gifts []Gift
-	if len(c.kept) < MostAsked {
-		gifts = p.askLocked(c)
-	}
+	gifts := p.askLocked(c)
 	over := p.overLocked(c)
 	p.mu.Unlock()
 	send(gifts)

@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -21,7 +20,8 @@ type Pool struct {
 		drawn   int64                   // of every member the larger of floor and used, and all grants
 		floors  int64                   // that all members were promised: within the capacity
 		used    int64                   // by all members: at most what is drawn
-		members priority.Queue[*Member] // the one that uses most above its floor is first
+		members priority.Queue[*Member] // the one that uses most above its floor is first; without those in spent
+		spent   []*Member               // that have given what they could to a claim that wants more
 		claims  list.List               // of *Claim: those that are not granted in full, oldest first
 		owed    list.List               // of *Member: those whose floors are not set aside in full, oldest first
 	}
@@ -40,7 +40,8 @@ type Member struct {
 	claimed  int64 // bytes of its claims that it has not accepted yet
 	asked    int64 // bytes it was asked for and has not answered
 	owed     *list.Element
-	place    int // among the members; 0 = it has left
+	place    int // among the members; 0 = it is spent or has left
+	left     bool
 }
 
 // aboveLocked is what the member uses above its floor and was not asked for.
@@ -91,6 +92,7 @@ func (p *Pool) Join(floor int64, give func(Gift)) (*Member, error) {
 	}
 	m := &Member{pool: p, give: give, promised: floor}
 	p.mu.Lock()
+	p.renewLocked()
 	if others := p.mu.floors; floor > p.capacity-others {
 		p.mu.Unlock()
 		return nil, &fault.Error{Op: "pool: join", Err: fmt.Errorf("%w: %d bytes of floor, beside %d of the others, of the %d that all have: lower one, or raise what all have", fault.ErrTooLarge, floor, others, p.capacity)}
@@ -123,6 +125,7 @@ func (m *Member) Leave() {
 	p := m.pool
 	p.mu.Lock()
 	p.mu.members.Remove(m)
+	m.left = true
 	drawn := max(m.floor, m.used)
 	p.mu.floors -= m.promised
 	if m.owed != nil {
@@ -198,7 +201,8 @@ func (m *Member) Release(bytes int64) {
 	p.mu.Unlock()
 }
 
-// mostGranted is how many floors and claims get what they wait for in one hold of the lock.
+// mostGranted is how many floors and claims get what they wait for in one hold of the lock,
+// and how many members may be asked again.
 const mostGranted = 256
 
 // releaseLocked takes n bytes off what is drawn and lets the floors that are owed, and
@@ -270,15 +274,10 @@ func (p *Pool) claimLocked(c *Claim, short, excess int64) (gifts []Gift) {
 }
 
 // askLocked asks for what c is short of, as long as that is not granted and no more than
-// MostAsked have to answer. Who has answered already is not asked again.
+// MostAsked have to answer.
 func (p *Pool) askLocked(c *Claim) (gifts []Gift) {
-	var kept []*Member // out of the queue meanwhile
 	for c.awaited < MostAsked && p.mu.members.Len() > 0 && p.mu.members.First().aboveLocked() > c.excess {
 		from := p.mu.members.First()
-		if slices.Contains(c.kept, from) {
-			kept = append(kept, p.mu.members.Pop())
-			continue
-		}
 		bytes := min(from.aboveLocked(), c.short, c.lackingLocked()-c.asking)
 		if bytes <= 0 {
 			break
@@ -290,8 +289,30 @@ func (p *Pool) askLocked(c *Claim) (gifts []Gift) {
 		from.asked += bytes
 		from.movedLocked()
 	}
-	for _, m := range kept {
-		p.mu.members.Push(m)
-	}
 	return gifts
+}
+
+// spendLocked has a member that is among those that are asked be asked no more, until the next
+// claim.
+func (p *Pool) spendLocked(m *Member) {
+	if m.place > 0 {
+		p.mu.members.Remove(m)
+		p.mu.spent = append(p.mu.spent, m)
+	}
+}
+
+// renewLocked has who is spent be asked again. It lets go of the lock after each mostGranted.
+func (p *Pool) renewLocked() {
+	for n := 1; len(p.mu.spent) > 0; n++ {
+		last := len(p.mu.spent) - 1
+		m := p.mu.spent[last]
+		if p.mu.spent = p.mu.spent[:last]; !m.left {
+			p.mu.members.Push(m)
+		}
+		if n%mostGranted == 0 {
+			p.mu.Unlock()
+			p.mu.Lock()
+		}
+	}
+	p.mu.spent = nil
 }

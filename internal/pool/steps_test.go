@@ -61,8 +61,8 @@ func TestClaimOnAnOwedFloorAsksInSteps(t *testing.T) {
 	p, asked, all := crowded(t, n, 3)
 	m := &tenant{name: "m", floor: 3 * n}
 	m.join(t, p)
-	if !answers(asked, all, func(int, int64) int64 { return 0 }) || len(*asked) >= 2*pool.MostAsked {
-		t.Errorf("%d were asked, of whom none gave", len(*asked))
+	if !answers(asked, all, func(int, int64) int64 { return 0 }) || len(*asked) != n {
+		t.Errorf("%d were asked of %d, of whom none gave", len(*asked), n)
 	}
 	*asked = nil
 	if !m.claim(3*n - 300) {
@@ -175,5 +175,37 @@ func TestReleaseForMany(t *testing.T) {
 		if ok := c.Accept(); ok != (i < n-100) {
 			t.Fatalf("claim %d of %d, of which the last 100 get nothing: %v", i, n, ok)
 		}
+	}
+}
+
+// F6, Q1: however many have nothing to give, the claim goes on to those that have. They are asked
+// again for the next claim, but for those that have left.
+func TestGiverBehindManyThatGiveNothing(t *testing.T) {
+	const n = 10 * pool.MostAsked
+	p, asked, all := crowded(t, n, 3)
+	giver := all[n-1] // the last of equals, which has the least by now
+	giver.release(1)
+	keep := func(i int, bytes int64) int64 {
+		if all[i] != giver {
+			return 0
+		}
+		return bytes
+	}
+	m := &tenant{name: "m", floor: 3 * n}
+	m.join(t, p)
+	if !answers(asked, all, keep) || len(*asked) != n || giver.used != 0 {
+		t.Fatalf("%d were asked of %d, and the one that gives has %d left", len(*asked), n, giver.used)
+	}
+	if !m.reserve(3) || m.reserve(1) {
+		t.Error("the floor has not what was given")
+	}
+	all[0].release(3)
+	all[0].Leave()
+	*asked = nil
+	if !m.claim(3*n-3) || !answers(asked, all, keep) || len(*asked) != n-2 {
+		t.Errorf("%d were asked for the next claim, want %d", len(*asked), n-2)
+	}
+	if len(m.ended) != 1 || m.ended[0].Accept() {
+		t.Error("nothing was given for the claim, and it has that")
 	}
 }
