@@ -108,15 +108,16 @@ func Open(cfg Config) (*Runtime, error) {
 			return nil, err
 		}
 		r.persisted.keepDriverCaches(r.cfg, r.settings, r.logger)
-		r.artefacts, err = artefacts.Open(hidden.With(hidden.With(hidden.With(hidden.With(hidden.With(artefacts.Config{
+		r.artefacts, err = artefacts.Open(hidden.With(artefacts.Config{
 			Entries: r.settings.ArtefactCapacity.Value, Bytes: cfg.ArtefactBytes, Linger: linger,
 			Store: r.persisted.below(), Logger: r.logger, Evicted: cfg.Evicted,
-		}, r.memory), &r.crew.zone), r.crew.lend), r.storable), &r.stops.artefacts))
+		}, r.memory, &r.crew.zone, r.crew.lend, r.storable, &r.stops.artefacts))
 		if err != nil {
 			return nil, errors.Join(err, r.persisted.close(context.Background()))
 		}
 	}
-	r.constants, err = constants.Open(hidden.With(hidden.With(hidden.With(hidden.With(hidden.With(hidden.With(constantsConfig(r.settings, cfg.Listen, linger, r.logger), r.memory), &r.spare), &r.crew.zone), r.crew.lend), r.announcer()), &r.stops.constants))
+	r.constants, err = constants.Open(hidden.With(constantsConfig(r.settings, cfg.Listen, linger, r.logger),
+		r.memory, &r.spare, &r.crew.zone, r.crew.lend, r.announcer(), &r.stops.constants))
 	if err != nil {
 		return nil, errors.Join(err, r.closeArtefacts(context.Background()))
 	}
@@ -232,8 +233,8 @@ func (r *Runtime) Executor(ctx context.Context, backend gpuexec.Backend, index i
 func (r *Runtime) open(ctx context.Context, id executorID) (*device, error) {
 	d := &device{number: devices.Add(1)}
 	var err error
-	d.exec, err = gpuexec.Open(ctx, hidden.With(hidden.With(hidden.With(gpuexec.Config{Backend: id.backend, Index: id.index,
-		Workers: int(r.settings.Workers.Value), Linger: r.cfg.Linger, Listen: r.cfg.Compiling, Logger: r.logger}, &r.crew.zone), r.spare), &d.stop))
+	d.exec, err = gpuexec.Open(ctx, hidden.With(gpuexec.Config{Backend: id.backend, Index: id.index,
+		Workers: int(r.settings.Workers.Value), Linger: r.cfg.Linger, Listen: r.cfg.Compiling, Logger: r.logger}, &r.crew.zone, r.spare, &d.stop))
 	if err != nil {
 		return nil, err
 	}

@@ -82,7 +82,7 @@ func (r *Runtime) tenant(cfg sessioncache.Config) (*Session, error) {
 	if cfg.Pool == nil {
 		cfg.Pool = r.pool
 	}
-	cfg = hidden.With(hidden.With(hidden.With(cfg, r.memory), r.crew.lend), &r.crew.zone)
+	cfg = hidden.With(cfg, r.memory, r.crew.lend, &r.crew.zone)
 	cfg.Logger = guard.Logger(cmp.Or(cfg.Logger, r.logger), r.crew.zone.Lend(actors.Go))
 	floor := cfg.Floor.Bytes
 	if floor > 0 && cfg.Name == "" {

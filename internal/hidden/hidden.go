@@ -12,17 +12,19 @@ import "reflect"
 type field struct{ config, value reflect.Type }
 
 // setters set the fields. Only init functions write to it.
-var setters = make(map[field]any)
+var setters = make(map[field]func(config, value any))
 
-// Field says how a field of type V is set in a Config of type C. It is for init
-// functions only: it is not safe for concurrent use.
+// Field says how a field of type V, which is no interface, is set in a Config of type C. It is
+// for init functions only: it is not safe for concurrent use.
 func Field[C, V any](set func(*C, V)) {
-	setters[field{reflect.TypeFor[C](), reflect.TypeFor[V]()}] = set
+	setters[field{reflect.TypeFor[C](), reflect.TypeFor[V]()}] = func(config, value any) { set(config.(*C), value.(V)) }
 }
 
-// With gives cfg with value in the field of its type. It panics if Field was not
+// With gives cfg with each value in the field of its type. It panics if Field was not
 // called for the two types. Safe for concurrent use.
-func With[C, V any](cfg C, value V) C {
-	setters[field{reflect.TypeFor[C](), reflect.TypeFor[V]()}].(func(*C, V))(&cfg, value)
+func With[C any](cfg C, values ...any) C {
+	for _, v := range values {
+		setters[field{reflect.TypeFor[C](), reflect.TypeOf(v)}](&cfg, v)
+	}
 	return cfg
 }

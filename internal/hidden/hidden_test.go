@@ -20,7 +20,7 @@ func init() {
 // Each type of value has its field, and the config that was given stays as it was.
 func TestWith(t *testing.T) {
 	given := config{Name: "a"}
-	got := hidden.With(hidden.With(given, 3), int8(4))
+	got := hidden.With(given, 3, int8(4))
 	if got != (config{"a", 3, 4}) || given != (config{Name: "a"}) {
 		t.Errorf("%+v of %+v", got, given)
 	}
