@@ -23,7 +23,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/cpu"
 	"github.com/kiln-cache/kiln/gpuexec/primitive"
-	"github.com/kiln-cache/kiln/internal/frame"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/processor"
 	"github.com/kiln-cache/kiln/internal/size"
 	"github.com/kiln-cache/kiln/limit"
@@ -211,11 +211,6 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 	if err != nil {
 		return nil, err
 	}
-	if v.name == "put" {
-		if err := c.fits(identity); err != nil {
-			return nil, err
-		}
-	}
 	of := func(backend string) gpuexec.Identity {
 		if backend != c.backend { // explain looks into all: of a backend that is absent it has none
 			other, _ := c.producer(ctx, backend)
@@ -249,6 +244,9 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 		}
 		cfg.Capacity = room
 	}
+	if v.name == "put" { // one that fails changes nothing
+		cfg = hidden.With(cfg, c.capacity.Given() || c.ordered.given)
+	}
 	s, err := blobstore.Open(ctx, cfg)
 	switch {
 	case errors.Is(err, fault.ErrInvalid):
@@ -261,21 +259,6 @@ func (c *cacheCall) open(ctx context.Context, v cacheVerb) (*blobstore.Store, er
 		return nil, usageError{fmt.Errorf("--%s: %w", flag, err)}
 	}
 	return s, nil
-}
-
-// fits refuses a blob for which --capacity is too low, before the directory has that
-// capacity.
-func (c *cacheCall) fits(id gpuexec.Identity) error {
-	const block = 4 << 10
-	f, err := frame.Encode(frame.ID{Backend: c.backend, Key: c.key}, frame.Entry{Identity: frame.Identity(id), Payload: c.payload}, nil)
-	if err != nil {
-		return err
-	}
-	need := (f.Size()+block-1)/block*block + (int64(len(c.key))+block-1)/block*block
-	if n, counted := c.capacity.Value(); counted && n > 0 && n < need { // 0 is an error of its own
-		return fmt.Errorf("too_large: the entry takes %d bytes of the disk, and --capacity is %d: raise --capacity", need, n)
-	}
-	return nil
 }
 
 // foreign refuses a folder that is no store and has files of somebody else. A store that

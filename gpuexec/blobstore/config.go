@@ -143,9 +143,13 @@ type Config struct {
 
 	fs   func(root string) vfs.FS // nil = that of vfs.From
 	zone *zone.Zone               // of whoever closes the store; nil = nobody in particular
+	late bool                     // Capacity and Policy are the directory's when the first Put has succeeded, not from Open on
 }
 
-func init() { hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z }) }
+func init() {
+	hidden.Field(func(c *Config, z *zone.Zone) { c.zone = z })
+	hidden.Field(func(c *Config, late bool) { c.late = late })
+}
 
 // Event is a change that a store made to its directory.
 type Event struct {

@@ -57,7 +57,8 @@ type directory struct {
 	owes bool // an import is to evict more
 	late late
 
-	settled   bool     // the directory was told what this process was given
+	waits     bool     // the directory is told what this process was given by the first Put that succeeds
+	settled   bool     // it was told
 	unwritten bool     // that could not be written
 	said      settings // what the directory said last
 	saidIn    stamp    // of their file

@@ -137,7 +137,7 @@ func (d *directory) follow() {
 		d.said = said
 	}
 	have := d.said
-	if d.unwritten {
+	if d.unwritten || d.waits {
 		have = have.with(d.s.cfg.given(), 0)
 	}
 	d.s.obey(have, d.idx.disk)
@@ -161,7 +161,7 @@ func (d *directory) settle() error {
 	if d.draft != nil && d.draft.at > have.latest() {
 		at = d.draft.at
 	}
-	gives := !d.settled || d.unwritten
+	gives := !d.waits && (!d.settled || d.unwritten)
 	if gives {
 		have = have.with(d.s.cfg.given(), at)
 	}
@@ -197,7 +197,7 @@ func (d *directory) settle() error {
 		}
 		d.owed = nil
 	}
-	d.settled, d.unwritten = true, unwritten && gives
+	d.settled, d.unwritten = !d.waits, unwritten && gives
 	d.follow()
 	return nil
 }
@@ -446,8 +446,11 @@ func (d *directory) tellLate() {
 }
 
 // bound is what to evict to: the room, or the capacity where not even an empty store would
-// leave free what is to be.
+// leave free what is to be. Nothing goes for a capacity that the directory does not have yet.
 func (d *directory) bound() int64 {
+	if d.waits {
+		return math.MaxInt64
+	}
 	if room := d.room(true); room >= 0 {
 		return room
 	}

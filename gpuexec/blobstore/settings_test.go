@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/crashfs"
+	"github.com/kiln-cache/kiln/internal/hidden"
 	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
 )
@@ -76,6 +77,41 @@ func TestTooLargeGoesByTheCapacityOfNow(t *testing.T) {
 	r.open("d", mib).shut()
 	r.want("import after it was raised", words(a.bring(archive), a.get("large")), "map[] v")
 	r.want("audit", a.audit(), "ok")
+}
+
+// P7: what is given with a put is the directory's when the put has succeeded. One that fails
+// changes nothing and evicts nothing.
+func TestAPutThatFailsGivesNoCapacity(t *testing.T) {
+	late := func(c *blobstore.Config) { *c = hidden.With(*c, true) }
+	r := newRig(t)
+	said := func(d string) string {
+		lines := strings.SplitAfter(string(r.read(r.path(d+"/lease/settings"))), "\n")
+		return strings.ReplaceAll(strings.Join(lines[:2], ""), "\n", " ")
+	}
+	r.open("d", 450*kib, policy(blobstore.LRU)).fill(1, 4, 100*kib)
+	former := said("d")
+	for _, op := range []string{"write", "sync", "rename", "mkdir", "open"} {
+		s := r.open("d", 250*kib, policy(blobstore.Cost), sync_(blobstore.Full), late)
+		r.fault(op, syscall.EIO)
+		r.want(op, s.put("new", "v"), "refused reason=degraded")
+		r.heal()
+		s.shut()
+		r.want(op, words(said("d"), r.open("d", mib, byDefault).has(1, 2, 3, 4)), words(former, "[1 2 3 4]"))
+	}
+	s := r.open("d", 250*kib, late)
+	r.want("too large", s.put("new", "v", putOptions{bytes: 300 * kib}), "refused reason=too_large")
+	r.want("too large", words(said("d"), s.has(1, 2, 3, 4)), words(former, "[1 2 3 4]"))
+	r.want("one that fits", s.put("k5", "v5", putOptions{bytes: 100 * kib}), "ok")
+	r.want("one that fits", words(said("d"), s.has(1, 2, 3, 4, 5)), words("capacity 256000 policy lru ", "[4 5]"))
+	s.fill(6, 6, 100*kib)
+	r.want("the next", s.has(4, 5, 6), "[5 6]")
+	s = r.open("d", 150*kib, policy(blobstore.Cost), late)
+	r.want("one that is there", s.put("k5", "other"), "ok")
+	r.want("one that is there", words(said("d"), s.has(5, 6)), words("capacity 153600 policy cost ", "[5]"))
+	s = r.open("d", mib, late)
+	r.want("a larger one", words(s.put("large", "v", putOptions{bytes: 500 * kib}), said("d")), "ok capacity 1048576 policy cost ")
+	s = r.open("new", 250*kib, late)
+	r.want("a new directory", words(r.exists(r.path("new/lease/settings")), s.put("k", "v"), said("new")[:15]), "false ok capacity 256000")
 }
 
 // P7: where a directory remembers nothing, a capacity that nobody has chosen does not

@@ -144,7 +144,7 @@ func (s *Store) open(ctx context.Context) (err error) {
 		}
 	}
 	s.obey(settings{}, 0)
-	s.dir = directory{s: s, mu: make(turnstile, 1), idx: newIndex(s.policy()), text: unknownSize, chance: rand.Int64(), journal: journal{fs: s.main.FS}}
+	s.dir = directory{s: s, mu: make(turnstile, 1), idx: newIndex(s.policy()), text: unknownSize, chance: rand.Int64(), waits: s.cfg.late, journal: journal{fs: s.main.FS}}
 	s.leases = hostlock.Leases{FS: s.main.FS, Folder: keyDir, Staging: tmpDir, Period: s.cfg.Lease, Lock: !s.cfg.Shared}
 	s.marks = hostlock.Marks{Leases: s.leases}
 	s.leases.Most = s.cfg.LongestBuild

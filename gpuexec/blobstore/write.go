@@ -58,7 +58,10 @@ func (s *Store) Put(ctx context.Context, backend, key string, payload []byte, co
 		return err
 	}
 	w := writing{s: s, backend: backend, key: key, entry: e, file: file, present: present, useless: s.useless(&e)}
-	return w.run(ctx, op)
+	if err := w.run(ctx, op); err != nil || !s.cfg.late {
+		return err
+	}
+	return w.handOver(ctx, op)
 }
 
 // unwritable refuses what would write to a directory that could be opened for reading only.
@@ -333,6 +336,34 @@ func (w *writing) evict() error {
 		return nil
 	}
 	return d.shrink(bound, w.place, "")
+}
+
+// handOver gives the directory the capacity and the policy that waited for this entry, and evicts
+// by them.
+func (w *writing) handOver(ctx context.Context, op string) error {
+	s, d, keep := w.s, &w.s.dir, w.place
+	if w.found != nil {
+		keep = w.found.Place
+	}
+	told := false
+	err := d.alter(context.WithoutCancel(ctx), func() error {
+		if !told {
+			d.waits = false
+			err := d.settle()
+			if d.waits = err != nil; d.waits {
+				return err
+			}
+			told = true
+		}
+		return d.shrink(d.bound(), keep, "")
+	})
+	switch {
+	case err != nil && !told:
+		return w.failed(op, err)
+	case err != nil:
+		s.degraded("evict", err) // the next open does it
+	}
+	return nil
 }
 
 func (w *writing) publishLocked() error {
