@@ -98,7 +98,9 @@ type Config struct {
 
 	ReadOnly bool // nothing in the directory is written
 	Existing bool // Dir must be a store already: Open makes nothing, and answers fault.ErrNotFound where there is none
-	Shared   bool // the directory is on a file system without reliable locks, as NFS; see the package comment
+	// Shared says that the directory is on a file system without reliable locks, as NFS; see
+	// the package comment. The directory remembers it: later openings have it set, too.
+	Shared bool
 
 	Off []string // backends of which nothing is stored or loaded
 	// Bases are read-only directories, searched after Dir in this order (SPEC P14).

@@ -137,11 +137,17 @@ func (d *directory) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := d.withoutLocks(); err != nil {
+		return err
+	}
 	if err := d.distrust(ctx); err != nil {
 		return err
 	}
 	over := false
 	err := d.alter(ctx, func() error {
+		if d.lock != nil && d.s.main.isShared() { // since a moment ago: see withoutLocks
+			return d.mixed()
+		}
 		err := d.settle()
 		over = err == nil && d.idx.disk > d.bound()
 		return err

@@ -56,7 +56,11 @@
 //
 // Config.Shared is for a file system without reliable locks. There the directory
 // has no lock. A slot is taken by a rename, every call that stores lists the
-// directory, and two writers at once may exceed the capacity by one entry each.
+// directory, and two writers at once may exceed the capacity by one entry each. Processes
+// with locks and without them see nothing of each other. So a directory that was opened
+// with Config.Shared once is opened so by all from then on, and such an Open is refused while
+// a process with locks has the directory open. To go back to locks, remove lease/shared while
+// nobody has it open.
 //
 // # Failure
 //

@@ -23,6 +23,7 @@ const (
 	settingsFile = "lease/settings"
 	refusedFile  = "lease/refused"
 	lateFile     = "lease/late"
+	sharedFile   = "lease/shared"
 	keyFile      = "key.bin"
 	kernelFile   = "kernel.bin"
 )

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"path"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
 	"github.com/kiln-cache/kiln/internal/vfs"
 	"github.com/kiln-cache/kiln/limit"
@@ -286,6 +288,47 @@ func (d *directory) supersede(from string, seen stamp) error {
 		d.sync(leaseDir + "/")
 	}
 	return errPassedOver
+}
+
+// isShared reports whether processes without locks use the folder, or have used it.
+func (f folder) isShared() bool {
+	_, err := f.Lstat(sharedFile)
+	return err == nil
+}
+
+// withoutLocks has those that open the directory later go without locks as this process does.
+// To who has locks it would look dead: its lease would be taken, and its mark would say that a
+// driver has ended it (SPEC P8, P11). So where one is there this process does not begin. Who
+// comes at the same time shows itself before it looks for the file.
+func (d *directory) withoutLocks() error {
+	if d.lock != nil {
+		return nil
+	}
+	s := d.s
+	f, err := s.main.Create(sharedFile)
+	made := err == nil
+	if made {
+		err = errors.Join(f.Close(), s.syncDir(leaseDir))
+	}
+	switch {
+	case noSpace(err): // the next open makes it
+		s.logOnce("open without locks", err)
+	case err != nil && !isTaken(err):
+		return err
+	}
+	living, err := s.owners.Living()
+	if err == nil && !slices.Contains(slices.Collect(maps.Values(living)), true) {
+		return nil
+	}
+	if made {
+		err = errors.Join(err, s.main.Remove(sharedFile))
+	}
+	return cmp.Or(err, d.mixed())
+}
+
+func (d *directory) mixed() error {
+	return &fault.Error{Op: "store: open", Key: d.s.cfg.Dir,
+		Err: fmt.Errorf("%w: some processes use it with locks and some without: end them, and set Config.Shared in all or in none (if there are none, remove %s, or what is in %s)", fault.ErrRefused, sharedFile, ownerDir)}
 }
 
 // obey goes by the settings of a directory with that many bytes in use. Where it has

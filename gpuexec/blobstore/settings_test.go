@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -112,6 +113,53 @@ func TestAPutThatFailsGivesNoCapacity(t *testing.T) {
 	r.want("a larger one", words(s.put("large", "v", putOptions{bytes: 500 * kib}), said("d")), "ok capacity 1048576 policy cost ")
 	s = r.open("new", 250*kib, late)
 	r.want("a new directory", words(r.exists(r.path("new/lease/settings")), s.put("k", "v"), said("new")[:15]), "false ok capacity 256000")
+}
+
+// P8, P11: who has locks, and who has none, would take each other for dead. So later openings go
+// without them too, and none is without them while another has them.
+func TestSharedBelongsToTheDirectory(t *testing.T) {
+	shared := func(c *blobstore.Config) { c.Shared = true }
+	short := func(c *blobstore.Config) { c.Lease = 50 * time.Millisecond }
+	r := newRig(t)
+	a := r.open("d", mib, shared, abortsAll, short)
+	r.want("put", a.put("k", "v"), "ok")
+	leave, miss, err := a.Enter(background, backend, a.blob("k"))
+	r.want("in the driver", words(miss.Reason, err), " <nil>")
+	b := r.open("d", mib, abortsAll, short)
+	_, miss, err = b.Enter(background, backend, b.blob("k"))
+	r.want("beside it", words(miss.Reason, err), "busy <nil>")
+	leave()
+	r.want("after it", words(a.get("k"), b.get("k"), b.put("j", "v"), a.get("j")), "v v ok v")
+
+	locks := r.open("e", mib)
+	for range 2 {
+		_, err = blobstore.Open(background, r.config("e", mib, shared))
+		r.want("while one has locks", said(err), "error refused")
+	}
+	again := r.open("e", mib)
+	r.want("it goes on", words(locks.put("k", "v"), again.get("k"), r.exists(r.path("e/lease/shared"))), "ok v false")
+	locks.shut()
+	again.shut()
+	r.open("e", mib, shared).shut()
+	r.want("afterwards", r.exists(r.path("e/lease/shared")), true)
+
+	_, err = blobstore.Open(background, r.config("f", mib, on(func(f vfs.FS) vfs.FS { return &joined{f, r} })))
+	r.want("at the same time", said(err), "error refused")
+	r.open("f", mib).shut()
+}
+
+// joined is a file system on which another process begins to go without locks when an owner
+// shows itself.
+type joined struct {
+	vfs.FS
+	r *rig
+}
+
+func (j *joined) Rename(from, to string) error {
+	if strings.HasPrefix(to, "lease/owner/") {
+		j.r.write(filepath.Join(j.Root(), "lease/shared"), nil)
+	}
+	return j.FS.Rename(from, to)
 }
 
 // P7: where a directory remembers nothing, a capacity that nobody has chosen does not

@@ -96,8 +96,9 @@ type opened struct {
 // capacity the store is open and off: it reads and writes nothing (SPEC P1).
 //
 // The error is fault.ErrInvalid for a bad Config, fault.ErrRefused for a directory
-// that another user owns or can write, and for one that is no store and has files in a
-// folder that a store clears, fault.ErrIO for one that cannot be used,
+// that another user owns or can write, for one that is no store and has files in a
+// folder that a store clears, and with Config.Shared for one that processes without it
+// have open, fault.ErrIO for one that cannot be used,
 // fault.ErrNotFound for one that is no store though Config.Existing is set,
 // fault.ErrUnsupported on a system that has no store, or the context's.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
@@ -143,6 +144,7 @@ func (s *Store) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	s.cfg.Shared = s.cfg.Shared || s.main.isShared()
 	s.obey(settings{}, 0)
 	s.dir = directory{s: s, mu: make(turnstile, 1), idx: newIndex(s.policy()), text: unknownSize, chance: rand.Int64(), waits: s.cfg.late, journal: journal{fs: s.main.FS}}
 	s.leases = hostlock.Leases{FS: s.main.FS, Folder: keyDir, Staging: tmpDir, Period: s.cfg.Lease, Lock: !s.cfg.Shared}
