@@ -307,6 +307,7 @@ func (d *directory) turn(ctx context.Context, do func() error) (more bool, left 
 // aftermath is what follows a turn when the locks are free; listeners, which may ask the
 // store, are told of the events after the last turn.
 type aftermath struct {
+	unsynced   []string // what was put back: see sync
 	trash      []string // folders to be removed
 	events     []Event
 	aside      int  // entries that were set aside
@@ -314,7 +315,15 @@ type aftermath struct {
 }
 
 func (a aftermath) settle(s *Store) {
-	s.discard(a.trash)
+	var err error
+	if len(a.unsynced) > 0 {
+		err = s.commit(true, a.unsynced...)
+	}
+	if err != nil {
+		s.degraded("sync what was put back", err) // what lies in the trash may be needed: the sweep sees to it
+	} else {
+		s.discard(a.trash)
+	}
 	if a.remembered && s.cfg.Durability != None {
 		if err := s.commit(true, leaseDir+"/"); err != nil {
 			s.logOnce("sync settings", err)

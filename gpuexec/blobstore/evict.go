@@ -133,12 +133,9 @@ func (d *directory) putBack(place, from string) string {
 }
 
 // sync makes durable what was put back, whatever the durability here: its writer may
-// have acknowledged it with another.
-func (d *directory) sync(names ...string) {
-	if err := d.s.commit(true, names...); err != nil {
-		d.s.degraded("sync what was put back", err)
-	}
-}
+// have acknowledged it with another. It does so when the change has ended, without the lock,
+// and before what lies in the trash goes.
+func (d *directory) sync(names ...string) { d.unsynced = append(d.unsynced, names...) }
 
 // known is errMore if the index is to read of an entry first.
 func (d *directory) known(place string) error {

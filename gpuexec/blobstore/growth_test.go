@@ -281,23 +281,28 @@ func TestQuarantineIsATenth(t *testing.T) {
 	}
 }
 
-// P5, P10: a sync takes as long as the disk likes, so nothing is synced under the lock.
-func TestNothingIsSyncedUnderTheLock(t *testing.T) {
-	r := newRig(t)
-	w := lockWatch{nil, &atomic.Bool{}, &atomic.Int64{}, &atomic.Int64{}, &atomic.Int64{}}
-	syncs := 0
-	s := r.open("d", 8*small, sync_(blobstore.Full), on(func(f vfs.FS) vfs.FS {
+// freely is a store that must sync nothing while it has the lock of the directory. It counts syncs.
+func (r *rig) freely(syncs *atomic.Int64) option {
+	return on(func(f vfs.FS) vfs.FS {
+		w := lockWatch{nil, &atomic.Bool{}, &atomic.Int64{}, &atomic.Int64{}, &atomic.Int64{}}
 		w.FS = vfs.Watch(f, func(op string) error {
 			if strings.HasPrefix(op, "sync") {
-				syncs++
+				syncs.Add(1)
 				if w.held.Load() {
-					t.Error("a sync under the lock\n", string(debug.Stack()))
+					r.t.Error("a sync under the lock\n", string(debug.Stack()))
 				}
 			}
 			return nil
 		})
 		return w
-	}))
+	})
+}
+
+// P5, P10: a sync takes as long as the disk likes, so nothing is synced under the lock.
+func TestNothingIsSyncedUnderTheLock(t *testing.T) {
+	r := newRig(t)
+	var syncs atomic.Int64
+	s := r.open("d", 8*small, sync_(blobstore.Full), r.freely(&syncs))
 	s.fill(0, 15, 1)
 	s.cfg.Capacity = limit.Of(6 * small)
 	s.reopen()
@@ -307,5 +312,51 @@ func TestNothingIsSyncedUnderTheLock(t *testing.T) {
 	r.must(err)
 	r.must(s.Prune(background, 2*small))
 	s.shut()
-	r.want("syncs", syncs > 16, true)
+	r.want("syncs", syncs.Load() > 16, true)
+}
+
+// slowly is a disk that takes its time for a listing under the lock, and counts new files.
+type slowly struct {
+	lockWatch
+	made *atomic.Int64
+}
+
+func (f slowly) ReadDir(name string) ([]vfs.Info, error) {
+	if f.held.Load() {
+		time.Sleep(2 * time.Millisecond)
+	}
+	return f.lockWatch.ReadDir(name)
+}
+
+func (f slowly) Create(name string) (vfs.File, error) {
+	f.made.Add(1)
+	return f.lockWatch.Create(name)
+}
+
+// P5, P9: what killed processes have left in places is seen to in turns, however long the disk
+// takes for each, and the time of files is asked for once in a turn.
+func TestTidiesInTurns(t *testing.T) {
+	const left = 60
+	for _, shared := range []bool{false, true} {
+		r := newRig(t)
+		s := r.open("d", mib)
+		s.put("k", "v")
+		s.shut()
+		for i := range left {
+			r.write(r.path(fmt.Sprintf("d/%s/%d/0/gone0", backend, 10+i)), nil)
+		}
+		r.must(os.Remove(r.path("d/lease/index")))
+		w := lockWatch{nil, &atomic.Bool{}, &atomic.Int64{}, &atomic.Int64{}, &atomic.Int64{}}
+		var made atomic.Int64
+		s = r.open("d", mib, func(c *blobstore.Config) { c.Shared = shared }, on(func(f vfs.FS) vfs.FS { w.FS = f; return slowly{w, &made} }))
+		r.want("few files are made", made.Load() < left/2, true)
+		for range left {
+			r.want("put", s.put("k", "v"), "ok")
+			r.want("evicts nothing", s.Prune(background, mib), nil)
+		}
+		if !shared { // there they stay for an hour
+			r.want("left", words(len(r.names("d/"+backend)), s.audit()), "1 ok")
+			r.want("few at once", w.most.Load() < left/2, true)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ func TestKilledLateMover(t *testing.T) {
 			r.must(b.Prune(background, 0))
 			r.want("put", b.put("k", "v"), "ok")
 			goOn()
-			c := r.open("d", mib)
+			c := r.open("d", mib, r.freely(new(atomic.Int64)))
 			if at == "gone*" { // the file has another name in its folder: who looks at the entry sees that
 				r.want("get", c.get("k"), "miss reason=truncated field=kernel.bin")
 			}
@@ -63,7 +64,7 @@ func TestKilledLateRepairer(t *testing.T) {
 	r.must(b.Prune(background, 0))
 	r.want("put", b.put("k", "v"), "ok")
 	goOn()
-	c := r.open("d", mib)
+	c := r.open("d", mib, r.freely(new(atomic.Int64)))
 	r.want("what was acknowledged", words(c.get("k"), b.get("k")), "v v")
 	r.want("entries, audit", words(c.usage().Entries, c.usage().Quarantined, b.audit(), c.audit()), "1 0 ok ok")
 }
@@ -153,7 +154,7 @@ func TestLookBeforeTheSweep(t *testing.T) {
 		b := r.open("d", mib, shortLease)
 		r.lateForgets(at, b, 0)
 		b.get("k")
-		c := r.open("d", mib)
+		c := r.open("d", mib, r.freely(new(atomic.Int64)))
 		r.want(at, words(b.get("k"), c.get("k"), b.get("j"), len(r.names("d/tmp")), len(r.names("d/quarantine"))), "v v w 0 0")
 		r.want("audit", words(b.audit(), c.audit()), "ok ok")
 	}

@@ -173,7 +173,7 @@ func TestStoppedWhileTheRefusalsAreNotBack(t *testing.T) {
 	r.write(halved, full)
 	old := r.now().Add(-2 * time.Hour)
 	r.must(errors.Join(os.Chtimes(dead, old, old), os.Chtimes(halved, old, old)))
-	killed := r.open("killed", mib)
+	killed := r.open("killed", mib, r.freely(new(atomic.Int64)))
 	r.want("no older ones come back", bytes.Count(r.read(r.path("killed/lease/refused")), []byte("\n")), 2048-1+1)
 	r.want("after a kill", words(killed.get("b"), len(r.names("killed/tmp"))), "miss reason=absent 0")
 	killed.reopen()

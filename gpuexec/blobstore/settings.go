@@ -193,10 +193,8 @@ func (d *directory) settle() error {
 		}
 	}
 	if !unwritten && len(d.owed) > 0 {
-		d.sync(leaseDir + "/") // before what was owed goes
-		for _, name := range d.owed {
-			_ = d.s.main.RemoveAll(name) // what is left the next sweep removes
-		}
+		d.sync(leaseDir + "/")
+		d.trash = append(d.trash, d.owed...)
 		d.owed = nil
 	}
 	d.settled, d.unwritten = !d.waits, unwritten && gives

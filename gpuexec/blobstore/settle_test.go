@@ -312,7 +312,7 @@ func TestGivesAfterOneThatWasKilled(t *testing.T) {
 	r := newRig(t)
 	r.open("d", 10*mib, policy(blobstore.FIFO)).shut()
 	r.killedWhileItSettled()
-	s := r.open("d", mib, onlyPolicy)
+	s := r.open("d", mib, onlyPolicy, r.freely(new(atomic.Int64)))
 	text, _, _ := strings.Cut(string(r.read(r.path("d/lease/settings"))), "draft")
 	r.want("settings", strings.ReplaceAll(text, "\n", " "), "capacity 3145728 policy lru ")
 	r.want("capacity, left", words(s.usage().Capacity, r.names("d/tmp")), words(limit.Of(3*mib), "[]"))

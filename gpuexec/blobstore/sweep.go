@@ -315,11 +315,13 @@ func (d *directory) complete(place, name string) (whole bool, err error) {
 	}
 	f := d.s.main
 	now, there := f.files(place)
+	if there {
+		d.sync(place + "/") // also what others have just given back
+	}
 	for _, file := range []string{kernelFile, keyFile} {
 		if there && (now.key < 0) != (now.kernel < 0) && f.Link(name+"/"+file, place+"/"+file) == nil {
-			d.sync(place + "/")
 			d.restored(place)
-			_ = f.RemoveAll(name) // else the sweep does
+			d.trash = append(d.trash, name)
 			return true, nil
 		}
 	}
@@ -329,7 +331,8 @@ func (d *directory) complete(place, name string) (whole bool, err error) {
 // regain completes an entry that lacks a file before the next sweep does, for who would set the
 // rest aside.
 func (d *directory) regain(place string) (whole bool, err error) {
-	if whole, err := d.tidySlot(place); whole || err != nil {
+	clock := sync.OnceValue(d.s.fileTime)
+	if whole, err := d.tidySlot(place, clock); whole || err != nil {
 		return whole, err
 	}
 	list, _ := d.s.main.ReadDir(tmpDir) // what cannot be listed cannot be told from what is gone
@@ -338,7 +341,7 @@ func (d *directory) regain(place string) (whole bool, err error) {
 		if !strings.HasSuffix(name, away+strings.ReplaceAll(place, "/", away)) || hostlock.Own(entry.Name) {
 			continue
 		}
-		if living, known := d.s.living(); !known || !d.s.left(living, hostlock.Process(entry.Name), name, d.s.fileTime) {
+		if living, known := d.s.living(); !known || !d.s.left(living, hostlock.Process(entry.Name), name, clock) {
 			continue
 		}
 		if from, _ := d.takenFrom(name); from != place {
@@ -384,10 +387,15 @@ func (d *directory) goneName() string {
 // tidy frees what killed processes have left of entries and buckets, as far as a listing has
 // seen it, and puts back what they did not mean to take. It is part of a change.
 func (d *directory) tidy() error {
+	begin := time.Now() // not the store's clock
+	clock := sync.OnceValue(d.s.fileTime)
 	for n := 0; len(d.hollow) > 0 && n < mostMoved; n++ { // the next changes do the rest
+		if n > 0 && d.lock != nil && time.Since(begin) > mostHeld {
+			break
+		}
 		name := d.hollow[0]
 		if strings.Count(name, "/") == 2 {
-			if _, err := d.tidySlot(name); err != nil {
+			if _, err := d.tidySlot(name, clock); err != nil {
 				return err
 			}
 			_ = d.s.main.Remove(name) // stays if it is not empty, as all below
@@ -400,13 +408,13 @@ func (d *directory) tidy() error {
 }
 
 // tidySlot does so for what has a place. whole says that it is an entry again.
-func (d *directory) tidySlot(place string) (whole bool, err error) {
+func (d *directory) tidySlot(place string, clock func() time.Time) (whole bool, err error) {
 	f := d.s.main
 	list, _ := f.ReadDir(place) // of what is gone there is nothing to do
 	for _, entry := range list {
 		turn, ours := strings.CutPrefix(entry.Name, gonePrefix)
 		gone := place + "/" + entry.Name
-		if !ours || !entry.Mode.IsRegular() || d.lock == nil && !d.aged(gone) {
+		if !ours || !entry.Mode.IsRegular() || d.lock == nil && !d.aged(gone, clock) {
 			continue
 		}
 		missing := keyFile
@@ -431,7 +439,7 @@ func (d *directory) tidySlot(place string) (whole bool, err error) {
 }
 
 // aged reports whether a file has had its name for so long that nobody is about to remove it.
-func (d *directory) aged(name string) bool {
+func (d *directory) aged(name string, clock func() time.Time) bool {
 	info, err := d.s.main.Lstat(name)
-	return err == nil && d.s.fileTime().Sub(info.Changed) >= stale
+	return err == nil && clock().Sub(info.Changed) >= stale
 }
