@@ -47,8 +47,8 @@ var cacheVerbs = []cacheVerb{
 	{"verify", "[--repair]", "look at every byte; exit code 4 when an entry is bad", 0, 0, false, (*cacheCall).verify},
 	{"prune", "--to SIZE", "evict until no more than that is in use", 0, 0, true, (*cacheCall).prune},
 	{"explain", "--key-file F", "the factors in which the nearest entry differs", 0, 0, false, (*cacheCall).explain},
-	{"export", "FILE", "write every sound entry into one archive", 1, 1, false, (*cacheCall).export},
-	{"import", "FILE", "take the entries of an archive, each verified", 1, 1, true, (*cacheCall).take},
+	{"export", "FILE", "write every sound entry into one archive, FILE or - for standard output", 1, 1, false, (*cacheCall).export},
+	{"import", "FILE", "take the entries of an archive, each verified: FILE or - for standard input", 1, 1, true, (*cacheCall).take},
 	{"merge", "DIR...", "take the entries of other directories", 1, 1 << 10, true, (*cacheCall).merge},
 }
 
@@ -177,26 +177,26 @@ func (c *cacheCall) backends(ctx context.Context) []string {
 func (c *cacheCall) verbFlags(v cacheVerb) {
 	switch v.name {
 	case "put", "get", "explain":
-		c.text(&c.keyFile, "key-file F", "file that holds the key's bytes", "a file", nil)
-		c.text(&c.identity, "identity FILE|ENTRY", "the producer that asks or writes: a JSON file, a Go program (for --backend go), or the one of an entry (default this binary)", "a file or an entry", nil)
+		c.text(&c.keyFile, "key-file F", "file that holds the key's bytes, or - for standard input", "a file", nil)
+		c.file(&c.identity, "identity FILE|ENTRY", "the producer that asks or writes: a JSON file, a Go program (for --backend go), or the one of an entry (default this binary)", "a file or an entry")
 	case "inspect":
-		c.text(&c.keyOut, "key-out F", "file to write the key's bytes to, for --key-file", "a file", nil)
+		c.text(&c.keyOut, "key-out F", "file to write the key's bytes to, for --key-file; - writes them alone, to standard output", "a file", nil)
 	case "verify":
 		c.toggle(&c.repair, "repair", "set bad entries aside")
 	case "prune":
 		c.bounded(&c.to, size.MiB, "to SIZE", "what may stay in use: MiB, or a size such as 512KiB or 5GiB")
 	case "import", "merge":
-		c.text(&c.trust, "trust FILE", "take only what a key of this trust list has signed (default all that is sound)", "a file", nil)
+		c.file(&c.trust, "trust FILE", "take only what a key of this trust list has signed (default all that is sound)", "a file")
 	}
 	if v.name == "get" || v.name == "explain" {
 		c.directories(&c.bases, "base DIR", "read-only directories that are asked after the store's, a list as PATH is one (default KILN_STORE_BASES)")
 	}
 	switch v.name {
 	case "put":
-		c.text(&c.valueFile, "value-file F", "file that holds the blob's bytes", "a file", nil)
+		c.text(&c.valueFile, "value-file F", "file that holds the blob's bytes, or - for standard input", "a file", nil)
 		c.seconds(&c.cost, "cost SECONDS", "what compiling it took")
 	case "get":
-		c.text(&c.out, "out F", "file to write the blob to (default standard output)", "a file", nil)
+		c.text(&c.out, "out F", "file to write the blob to, or - (default standard output)", "a file", nil)
 	}
 	if v.writes || v.name == "verify" {
 		c.size(&c.capacity, size.MiB, "capacity MiB", "of the directory from now on: MiB, a size such as 512KiB or 5GiB, or unlimited (default what it has; KILN_STORE_CAPACITY, else 1024, where it has none)")

@@ -23,6 +23,16 @@ import (
 // inputs reads the files that a subcommand is given. It runs before the store is
 // opened, so that a mistake makes no new store.
 func (c *cacheCall) inputs(ctx context.Context, v cacheVerb) (err error) {
+	switch {
+	case c.keyFile == dash && c.valueFile == dash:
+		return usagef("--key-file - and --value-file -: standard input holds one of them: want a file for the other")
+	case c.json && (c.keyOut == dash || c.out == dash || v.name == "export" && c.rest[0] == dash):
+		return usagef("--json with - for standard output: want a file beside it")
+	case c.trust != "":
+		if _, err := os.Stat(c.trust); err != nil { // what else is wrong with it the store says
+			return usageError{fmt.Errorf("--trust: %w", err)}
+		}
+	}
 	if c.flags.Lookup("key-file") != nil {
 		key, err := c.input(ctx, "key-file", c.keyFile, blobstore.LongestKey)
 		if err != nil {
@@ -41,6 +51,9 @@ func (c *cacheCall) inputs(ctx context.Context, v cacheVerb) (err error) {
 			return usagef("--to must be given, a size: see kiln %s --help", c.name)
 		}
 	case "import":
+		if c.rest[0] == dash {
+			return nil
+		}
 		info, err := os.Stat(c.rest[0])
 		switch {
 		case err != nil:
@@ -87,12 +100,16 @@ func (c *cacheCall) input(ctx context.Context, name, file string, most int64) ([
 		return nil, usagef("--%s must be given: see kiln %s --help", name, c.name)
 	}
 	text, err := interruptible(ctx, func() ([]byte, error) {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
+		from := c.stdin
+		if file != dash {
+			f, err := os.Open(file)
+			if err != nil {
+				return nil, err
+			}
+			defer f.Close()
+			from = f
 		}
-		defer f.Close()
-		return io.ReadAll(io.LimitReader(f, most+1))
+		return io.ReadAll(io.LimitReader(from, most+1))
 	})
 	switch {
 	case err != nil:
@@ -146,7 +163,7 @@ func (c *cacheCall) get(ctx context.Context) error {
 	if c.json && c.out == "" {
 		return usagef("--json without --out: the blob would be lost: give --out FILE")
 	}
-	if c.out != "" {
+	if c.out != "" && c.out != dash {
 		if err := toFile("out", c.out, blob.Payload); err != nil {
 			return err
 		}
@@ -240,7 +257,12 @@ func (c *cacheCall) inspect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.keyOut != "" {
+	switch c.keyOut {
+	case "":
+	case dash:
+		_, err := io.WriteString(c.stdout, i.Key)
+		return err
+	default:
 		if err := toFile("key-out", c.keyOut, []byte(i.Key)); err != nil {
 			return err
 		}
@@ -430,10 +452,16 @@ func (c *cacheCall) rejections(t blobstore.Transfer, fields map[string]any, text
 
 func (c *cacheCall) export(ctx context.Context) error {
 	var t blobstore.Transfer
-	err := outfile.Write(c.rest[0], 0o600, func(w io.Writer) (err error) {
+	write := func(w io.Writer) (err error) {
 		t, err = c.store.Export(ctx, w)
 		return err
-	})
+	}
+	var err error
+	if c.rest[0] == dash {
+		err, c.stdout = write(c.stdout), c.stderr // where the rest is said
+	} else {
+		err = outfile.Write(c.rest[0], 0o600, write)
+	}
 	if err != nil {
 		return err
 	}
@@ -441,6 +469,10 @@ func (c *cacheCall) export(ctx context.Context) error {
 }
 
 func (c *cacheCall) take(ctx context.Context) error {
+	if c.rest[0] == dash {
+		t, err := interruptible(ctx, func() (blobstore.Transfer, error) { return c.store.Import(ctx, c.stdin) })
+		return c.transferred(ctx, t, err)
+	}
 	f, err := interruptible(ctx, func() (*os.File, error) { return os.Open(c.rest[0]) })
 	if err != nil {
 		return usageError{err}

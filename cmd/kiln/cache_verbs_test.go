@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"encoding/base64"
@@ -123,7 +124,64 @@ func TestCacheImportTrusts(t *testing.T) {
 		if _, err := os.Stat(to); code != exitUsage || !strings.Contains(errs, "--trust: ") || err == nil {
 			t.Errorf("%v: a list that is not there: exit %d, %q, %v", way, code, errs, err)
 		}
+		refused(t, []string{"cache", way[0], archive + "-either", "--dir", to, "--trust", archive + "-not"}, "--trust: ", "archive-not: ")
 		same(t, object(t, exitFinding, append(call, trust)...), "[evicted:0 kept:1 known:0 new:1 rejected:map[unsigned:1] taken:1]")
+	}
+}
+
+// A "-" for the one file that a subcommand reads or writes is a stream, and else refused: nothing
+// makes a file of that name.
+func TestCacheStreams(t *testing.T) {
+	t.Chdir(t.TempDir())
+	piped := func(code int, input string, args ...string) (string, string) {
+		t.Helper()
+		var out, errs bytes.Buffer
+		if got := Main(args, strings.NewReader(input), &out, &errs); got != code {
+			t.Errorf("kiln %v: exit %d, want %d: %q", args, got, code, errs.String())
+		}
+		return out.String(), errs.String()
+	}
+	dir, key, value := stocked(t, "a"), file(t, "key", "k"), file(t, "value", "vv")
+	at := []string{"--dir", dir}
+	cache := func(verb string, args ...string) []string {
+		return slices.Concat([]string{"cache", verb}, at, args)
+	}
+	piped(exitDone, "k", cache("put", "--key-file", "-", "--value-file", value)...)
+	piped(exitDone, "second", cache("put", "--key-file", file(t, "key", "2"), "--value-file", "-")...)
+	for _, args := range [][]string{{"--key-file", key}, {"--key-file", key, "--out", "-"}} {
+		if out, errs := piped(exitDone, "", cache("get", args...)...); out != "vv" || errs != "" {
+			t.Errorf("get %v: %q, %q", args, out, errs)
+		}
+	}
+	if out, _ := piped(exitDone, "2", cache("get", "--key-file", "-")...); out != "second" {
+		t.Errorf("get of a key from a pipe: %q", out)
+	}
+	entry, _, _ := strings.Cut(done(t, cache("ls")...), " ")
+	if out, _ := piped(exitDone, "", cache("inspect", entry, "--key-out", "-")...); len(out) != 1 {
+		t.Errorf("the key alone: %q", out)
+	}
+	archive, errs := piped(exitDone, "", cache("export", "-")...)
+	if named := filepath.Join(t.TempDir(), "archive"); done(t, cache("export", named)...) != errs || errs != "3 entries written\n" {
+		t.Errorf("export: %q", errs)
+	} else if text, err := os.ReadFile(named); string(text) != archive {
+		t.Errorf("another archive: %v", err)
+	}
+	at[1] = filepath.Join(t.TempDir(), "into")
+	if out, errs := piped(exitDone, archive, cache("import", "-")...); out != "3 new, 0 known before; 3 entries kept, 0 evicted\n" || errs != "" {
+		t.Errorf("import: %q, %q", out, errs)
+	}
+	if _, errs := piped(exitUsage, archive[:len(archive)/2], cache("import", "-")...); !strings.Contains(errs, "not all of one") {
+		t.Errorf("import of a half: %q", errs)
+	}
+	refused(t, cache("put", "--key-file", "-", "--value-file", "-"), "--key-file - and --value-file -", "want a file")
+	refused(t, cache("export", "-", "--json"), "--json with -")
+	refused(t, cache("get", "--key-file", key, "--out", "-", "--json"), "--json with -")
+	for _, args := range [][]string{cache("import", archive, "--trust", "-"), cache("get", "--key-file", key, "--identity", "-"),
+		{"run", "--trace", "-"}, {"run", "--record", "-"}, {"run", "--plot", "-"}, {"warm", "--manifest", "-"}, {"shapes", "advise", "--trace", "-"}} {
+		refused(t, args, "not - for a stream")
+	}
+	if list, err := os.ReadDir("."); len(list) > 0 || err != nil {
+		t.Errorf("made %v, %v", list, err)
 	}
 }
 

@@ -165,6 +165,14 @@ func (c *call) text(p *string, form, about, want string, holds func(string) bool
 	})
 }
 
+// file is the name of a file that is not read or written as a stream.
+func (c *call) file(p *string, form, about, want string) *value {
+	return c.text(p, form, about, want+", not - for a stream", func(text string) bool { return text != dash })
+}
+
+// dash in the place of a file's name is standard input or output.
+const dash = "-"
+
 // directories is a list as PATH is one, without an empty entry.
 func (c *call) directories(p *string, form, about string) {
 	c.text(p, form, about, "directories, none of them empty", func(text string) bool { return !slices.Contains(filepath.SplitList(text), "") })

@@ -89,6 +89,11 @@ func TestHelp(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
+	for words, unit := range map[string]string{"shapes advise": "to compile, in seconds (", "stress": "with its unit as in 30s (", "cache prune": "MiB, or a size"} {
+		if got := done(t, append(strings.Fields(words), "--help")...); !strings.Contains(got, unit) {
+			t.Errorf("kiln %s --help names no unit:\n%s", words, got)
+		}
+	}
 	if got := done(t, "warm", "--help"); !strings.Contains(got, "--budget SECONDS") || strings.Contains(got, "child") {
 		t.Errorf("a flag that is not for people in\n%s", got) // a building process has it
 	}

@@ -66,7 +66,7 @@ const defaultBucket = "geometric:8"
 
 func (f *runFlags) define(c *call) {
 	*f = runFlags{model: "minilm_l6_h384", device: cpu.Name, sessions: 4, passes: 2, seed: 1}
-	c.text(&f.trace, "trace FILE", "request trace: CSV, also gzipped, with a column len (default a built-in sample)", "the file of a trace", nil)
+	c.file(&f.trace, "trace FILE", "request trace: CSV, also gzipped, with a column len (default a built-in sample)", "the file of a trace")
 	c.text(&f.model, "model NAME|FILE", "built in are "+strings.Join(data.Models(), ", ")+"; else an op list's file", "a built-in model or an op list's file", nil)
 	c.device(&f.device, "the device that runs it")
 	c.whole(&f.sessions, "sessions N", 1, mostSessions, "sessions that work side by side")
@@ -86,8 +86,8 @@ func (f *runFlags) define(c *call) {
 	c.directories(&f.bases, "base DIR", "read-only directories that are asked after the store's, a list as PATH is one (default KILN_STORE_BASES)")
 	c.size(&f.storeCapacity, size.MiB, "store-capacity MiB", "for the store: MiB, a size such as 512KiB or 5GiB, or unlimited (default KILN_STORE_CAPACITY, else 1024)")
 	c.seed(&f.seed, "seed N", "what token ids, and weights that no file has, are made from")
-	c.text(&f.record, "record FILE", "write what was asked for as a manifest for kiln warm", "a file's name", nil)
-	c.text(&f.plot, "plot FILE.png", "draw hits and latency over time as this picture", "the name of a PNG file", nil)
+	c.file(&f.record, "record FILE", "write what was asked for as a manifest for kiln warm", "a file's name")
+	c.file(&f.plot, "plot FILE.png", "draw hits and latency over time as this picture", "the name of a PNG file")
 }
 
 func isBucketing(text string) bool {

@@ -54,7 +54,7 @@ type cell struct {
 func shapesSimulate(ctx context.Context, c *call) error {
 	file, keys, capacities, policies, kept := "", "", strconv.Itoa(sessioncache.DefaultGroups), string(policy.Duel), string(policy.Always)
 	announce, waiting := 0, 0
-	c.text(&file, "trace FILE", "CSV, also gzipped, with a column len, or batch and max_len for pair: keys", "the file of a trace", nil)
+	c.file(&file, "trace FILE", "CSV, also gzipped, with a column len, or batch and max_len for pair: keys", "the file of a trace")
 	c.text(&keys, "key KEY[,...]", simulateKeys, simulateKeys, nil)
 	c.text(&capacities, "capacity N[,...]", "shape groups", capacityWant, nil)
 	c.text(&policies, "policy P[,...]", list(simulatePolicies())+"; belady is the offline optimum", list(simulatePolicies()), nil)
@@ -177,9 +177,9 @@ type adviceReport struct {
 
 func shapesAdvise(ctx context.Context, c *call) error {
 	file, compile, running, capacity := "", 1.0, 0.01, sessioncache.DefaultGroups
-	c.text(&file, "trace FILE", "CSV, also gzipped, with a column len", "the file of a trace", nil)
-	c.seconds(&compile, "compile-seconds C", "what a shape costs to compile")
-	c.seconds(&running, "run-seconds R", "what a request costs to run without padding")
+	c.file(&file, "trace FILE", "CSV, also gzipped, with a column len", "the file of a trace")
+	c.seconds(&compile, "compile-seconds C", "what a shape costs to compile, in seconds")
+	c.seconds(&running, "run-seconds R", "what a request costs to run without padding, in seconds")
 	c.whole(&capacity, "capacity N", 1, mostCapacity, "shape groups of the session")
 	if err := c.begin(0); err != nil {
 		return err

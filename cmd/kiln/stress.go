@@ -30,7 +30,7 @@ const mostWorkers = 4096
 func stressCommand(ctx context.Context, c *call) error {
 	cfg := stress.Config{Seed: 1, Duration: 10 * time.Second, Workers: 8}
 	c.seed(&cfg.Seed, "seed N", "what every goroutine asks for is made from")
-	c.duration(&cfg.Duration, "duration D", "of each scenario")
+	c.duration(&cfg.Duration, "duration D", "of each scenario, with its unit as in 30s")
 	c.oneOf(&cfg.Scenario, "scenario NAME", list(stress.Scenarios())+" (default each in turn)", stress.Scenarios()...)
 	c.whole(&cfg.Workers, "workers N", 1, mostWorkers, "goroutines of a scenario")
 	if err := c.begin(0); err != nil {

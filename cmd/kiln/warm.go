@@ -69,7 +69,7 @@ type warmer struct {
 func warmCommand(ctx context.Context, c *call) error {
 	w := &warmer{call: c}
 	budget := 0.0
-	c.text(&w.file, "manifest FILE", "what kiln run --record wrote", "a manifest's file", nil)
+	c.file(&w.file, "manifest FILE", "what kiln run --record wrote", "a manifest's file")
 	c.text(&w.store, "store DIR", "where the kernels are kept (default KILN_STORE_DIR)", "a directory's name", nil)
 	c.device(&w.device, "the device that items of its backend are built for, else a backend's first")
 	c.size(&w.capacity, size.MiB, "store-capacity MiB", "for the store from now on: MiB, a size such as 512KiB or 5GiB, or unlimited (default what it has; KILN_STORE_CAPACITY, else 1024, where it has none)")
