@@ -4,12 +4,14 @@ package blobstore_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -346,6 +348,42 @@ func TestRootMakesTheDirectoryForItsUser(t *testing.T) {
 	}))
 	text, err := run("-child=" + strings.Join([]string{"put", s.cfg.Dir, words(mib), "mine", "w"}, ","))
 	r.want("its user puts", words(text, err), words("", nil))
+}
+
+// P13: of several first runs by root for a user, at the same time, none fails, and none leaves
+// anything that is not the user's.
+func TestFirstRunsForAUserAtOnce(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	t.Setenv("SUDO_UID", words(nobody))
+	r := newRig(t)
+	home := r.ofNobody("home")
+	for round := range 10 {
+		var wg sync.WaitGroup
+		begin := make(chan struct{})
+		for i := range 8 {
+			wg.Go(func() {
+				<-begin
+				s, err := blobstore.Open(background, r.config(fmt.Sprintf("home/%d/b/own", round), mib))
+				if err == nil {
+					err = errors.Join(s.Put(background, backend, words(i), []byte("v"), 0), s.Close(background))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		close(begin)
+		wg.Wait()
+	}
+	r.must(filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
+		r.must(err)
+		info, err := os.Lstat(path)
+		r.must(err)
+		r.want(path, info.Sys().(*syscall.Stat_t).Uid, nobody)
+		return nil
+	}))
 }
 
 // P13: root uses the directory of the user who called it, who exchanges folders of it, and

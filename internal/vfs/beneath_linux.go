@@ -3,6 +3,7 @@ package vfs
 import (
 	"errors"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -28,6 +29,20 @@ func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {
 		return openWalking(dir, name, flags, mode)
 	}
 	return fd, err
+}
+
+// as calls do with the rights of a user. done is false where the system does not let it.
+func as(user int, do func() error) (done bool, err error) {
+	runtime.LockOSThread() // the rights are the thread's
+	_, _ = unix.SetfsuidRetUid(user)
+	if now, _ := unix.SetfsuidRetUid(-1); now == user { // -1 changes nothing
+		done, err = true, do()
+	}
+	_, _ = unix.SetfsuidRetUid(os.Geteuid())
+	if now, _ := unix.SetfsuidRetUid(-1); now == os.Geteuid() {
+		runtime.UnlockOSThread()
+	} // else the thread ends with its goroutine
+	return done, err
 }
 
 // openWhole opens an absolute path in the same way.

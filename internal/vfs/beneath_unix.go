@@ -20,6 +20,8 @@ func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {
 
 func openWhole(path string, flags int) (int, error) { return unix.Open(path, flags, 0) }
 
+func as(int, func() error) (done bool, err error) { return false, nil }
+
 func exchange(int, string, int, string) error { return errors.ErrUnsupported }
 
 func syncAll(int) error { return errors.ErrUnsupported }

@@ -177,7 +177,11 @@ func (n *native) plain(name string, flags int) (File, error) {
 }
 
 func (n *native) file(name string, flags int) (File, error) {
-	made := flags&unix.O_CREAT != 0 && n.behalf() >= 0
+	owner := -1
+	if flags&unix.O_CREAT != 0 {
+		owner = n.behalf()
+	}
+	made := owner >= 0
 	if made && flags&unix.O_EXCL == 0 { // only what this call makes is given away
 		if f, err := n.file(name, flags&^unix.O_CREAT); !errors.Is(err, fs.ErrNotExist) {
 			return f, err
@@ -188,8 +192,13 @@ func (n *native) file(name string, flags int) (File, error) {
 		}
 		return f, err
 	}
-	fd, root, err := n.open(name, flags|always, 0o600)
-	if err == nil && made {
+	var fd int
+	var root *folder
+	theirs, err := asUser(owner, func() (err error) {
+		fd, root, err = n.open(name, flags|always, 0o600)
+		return err
+	})
+	if err == nil && made && !theirs {
 		if err = wrap("chown", name, unix.Fchown(fd, int(root.owner), -1)); err != nil {
 			_ = unix.Close(fd) // nothing was written to it
 		}
@@ -294,13 +303,27 @@ func (n *native) Mkdir(name string) error {
 	if name == "." {
 		return n.MakeRoot(nil)
 	}
-	return n.in("mkdir", name, func(dir int, last string) error {
-		err := unix.Mkdirat(dir, last, 0o700)
-		if owner := n.behalf(); err == nil && owner >= 0 {
-			err = give(dir, last, owner)
+	return n.in("mkdir", name, func(dir int, last string) error { return mkdir(dir, last, n.behalf()) })
+}
+
+// mkdir makes a folder for a user; below 0 = for this one.
+func mkdir(dir int, name string, user int) error {
+	theirs, err := asUser(user, func() error { return unix.Mkdirat(dir, name, 0o700) })
+	if err == nil && user >= 0 && !theirs {
+		err = give(dir, name, user)
+	}
+	return err
+}
+
+// asUser makes something with the rights of a user, so that it is theirs before others see it.
+// What they may not make, or below 0, it makes with this process's.
+func asUser(user int, do func() error) (theirs bool, err error) {
+	if user >= 0 {
+		if done, err := as(user, do); done && !errors.Is(err, fs.ErrPermission) {
+			return true, err
 		}
-		return err
-	})
+	}
+	return false, do()
 }
 
 // behalf is the user to whom root gives what it makes in the directory of that user, who
@@ -383,10 +406,7 @@ func makeBelow(there, path string, heir func(owner uint32) bool) error {
 		return os.MkdirAll(path, 0o700)
 	}
 	for name := range strings.SplitSeq(strings.Trim(strings.TrimPrefix(path, there), "/"), "/") {
-		err := unix.Mkdirat(dir, name, 0o700)
-		if err == nil {
-			err = give(dir, name, int(st.Uid))
-		}
+		err := mkdir(dir, name, int(st.Uid))
 		if err != nil && err != unix.EEXIST { // which others have made since
 			return wrap("mkdir", path, err)
 		}
