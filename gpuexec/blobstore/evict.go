@@ -117,6 +117,9 @@ func (d *directory) meant(place, to string) bool {
 func (d *directory) putBack(place, from string) string {
 	f, bucket := d.s.main, path.Dir(place)
 	for again := 0; ; again++ {
+		if f.Mkdir(backendOf(place)) == nil { // somebody has removed it
+			d.sync("./")
+		}
 		_ = f.Mkdir(bucket) // which is gone if it was the last entry there
 		err := f.Rename(from, place)
 		if err == nil {

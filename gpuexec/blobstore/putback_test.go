@@ -4,6 +4,7 @@ package blobstore_test
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -43,6 +44,30 @@ func TestLateMoverAndANewcomer(t *testing.T) {
 	r.must(<-done)
 	r.want("what was acknowledged", b.get("k"), "v")
 	r.want("entries, audit", words(a.usage().Entries, a.audit(), b.audit()), "2 ok ok")
+}
+
+// P8, P10: the same where somebody has removed the folder of the backend meanwhile.
+func TestPutBackMakesTheBackendsFolder(t *testing.T) {
+	r := newRig(t)
+	b := r.open("d", mib, shortLease)
+	b.put("k", "old")
+	b.put("j", "older")
+	late := newStall("rename tmp/*")
+	a := r.open("d", mib, shortLease, late.config)
+	done := make(chan error)
+	go func() { done <- a.Prune(background, small) }()
+	<-late.reached
+	r.must(b.Prune(background, 0))
+	r.want("put", b.put("k", "v"), "ok")
+	late.moved = func(from, to string) {
+		if from == "" && strings.HasPrefix(to, backend) { // it is about to put it back
+			late.moved = nil
+			r.must(os.RemoveAll(r.path("d/" + backend)))
+		}
+	}
+	close(late.resume)
+	r.must(<-done)
+	r.want("what was acknowledged", words(b.get("k"), r.names("d/tmp"), a.audit(), b.audit()), "v [] ok ok")
 }
 
 // P8, P10: the same where the folder cannot be moved, so that its files are.
