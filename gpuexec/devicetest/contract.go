@@ -17,14 +17,11 @@ import (
 
 var background = context.Background()
 
-// Counter is a backend that counts the objects of its driver: those that were made and not
-// destroyed. A file of its tests may give it the method.
-type Counter interface{ Objects() int64 }
-
 // Contract is what every backend must pass, whatever it computes. It needs two
 // or more sources of different programs that the backend compiles; Operations
-// tests what they compute. If the backend is a Counter, each part must leave as many
-// objects as it found. The caller's TestMain should look for goroutines that
+// tests what they compute. If the backend has a method Objects() int64, which a
+// file of its tests may give it, that counts the objects of its driver that were made and not
+// destroyed: each part must leave as many as it found. The caller's TestMain should look for goroutines that
 // are left.
 func Contract(t *testing.T, backend gpuexec.Backend, sources ...gpuexec.Source) {
 	if len(sources) < 2 {
@@ -48,7 +45,7 @@ func Contract(t *testing.T, backend gpuexec.Backend, sources ...gpuexec.Source) 
 }
 
 func objects(b gpuexec.Backend) int64 {
-	if c, ok := b.(Counter); ok {
+	if c, ok := b.(interface{ Objects() int64 }); ok {
 		return c.Objects()
 	}
 	return 0
