@@ -30,7 +30,8 @@
 // "None" is a Tensor without a type. A direction is forward_training (or forward),
 // forward_inference (or inference, or none) or one of the backward ones; algorithms have
 // the library's names without their kind. A tensor without strides has the layout that the
-// library chooses, which the descriptor's Tensors tell. One that strides and blocks
+// library chooses, which the descriptor's Tensors tell; so have statistics that are left out and
+// that an execution takes: it chooses by the source's. One that strides and blocks
 // cannot say has Layout; 3.2 cannot give such a layout, and its implementations that
 // want one are left out. The sizes of a matmul's tensors, and strides, may be math.MinInt64:
 // known at execution only. One primitive then serves every size; its post-operations are

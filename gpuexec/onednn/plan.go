@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
@@ -76,7 +77,7 @@ func (i *implementation) choose() {
 	i.asked = true
 	list, slots := i.spec.Op.Tensors, slotsOf(i.spec)
 	for n := range list {
-		if concrete(&list[n]) || absent(&list[n]) {
+		if concrete(&list[n]) || absent(&list[n]) && (slots[n] != Mean || !hasStatistics(i.spec)) {
 			continue
 		}
 		t, err := i.lib.chosen(i.pd, slots[n])
@@ -272,9 +273,16 @@ func (l *Library) arguments(pd handle, s *primitive.Spec, tensors []primitive.Te
 	return args, nil
 }
 
-// normArguments: a layer normalisation gives its statistics when it is trained, and is
-// given them where they are global or it goes backward. Some versions want the shift
-// then, which they do not need: their number of inputs tells.
+// hasStatistics: a layer normalisation gives its statistics when it is trained, and is given
+// them where they are global or it goes backward. Without a tensor for them they have the
+// layout that the library chooses, by that of the source.
+func hasStatistics(s *primitive.Spec) bool {
+	prop := directions[s.Op.Direction]
+	return prop == training || prop >= backward || slices.ContainsFunc(s.Op.Params, func(p primitive.Param) bool { return p.Name == "global_stats" })
+}
+
+// normArguments: statistics, scale and shift. Some versions want the shift backward, which
+// they do not need: their number of inputs tells.
 func (l *Library) normArguments(pd handle, s *primitive.Spec, of map[Slot]*primitive.Tensor, add func(Slot, primitive.Tensor)) {
 	prop := directions[s.Op.Direction]
 	has := func(name string) bool {
@@ -289,14 +297,9 @@ func (l *Library) normArguments(pd handle, s *primitive.Spec, of map[Slot]*primi
 	if prop >= backward {
 		data = of[DiffDst]
 	}
-	if prop == training || prop >= backward || has("global_stats") {
-		stat := of[Mean]
-		if absent(stat) { // the library's choice is rows without gaps
-			t := Dense("f32", data.Dims[:len(data.Dims)-1]...)
-			stat = &t
-		}
-		add(Mean, *stat)
-		add(Variance, *stat)
+	if hasStatistics(s) {
+		add(Mean, *of[Mean])
+		add(Variance, *of[Mean])
 	}
 	row := Dense("f32", data.Dims[len(data.Dims)-1])
 	for _, x := range []struct {
