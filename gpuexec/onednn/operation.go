@@ -253,6 +253,9 @@ func (l *Library) forward(ctx context.Context, s *primitive.Spec) (pd handle, er
 	if len(s.Hints) != len(form.slots)+1 {
 		return 0, fault.Invalidf("onednn: describe", "%s, %s: %d hints: want the Hints of the forward descriptor", s.Kind, s.Op.Direction, len(s.Hints))
 	}
+	if err := fits(s, form.slots); err != nil {
+		return 0, err
+	}
 	f.Op.Tensors = s.Hints[:len(form.slots)]
 	want := &s.Hints[len(form.slots)]
 	for each, err := range l.walk(ctx, &f) {
