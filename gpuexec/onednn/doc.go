@@ -41,6 +41,14 @@
 // has none; zero points, and what else of the attributes a version has, are passed on. What it
 // has not is fault.ErrUnsupported.
 //
+// The library takes some requests and then leaves the memory that it has for them, or puts
+// numbers in wrong places; those that are known are fault.ErrUnsupported, or an implementation
+// the fewer.
+//
+// Requests that say one thing in two ways are two entries, each with a primitive of its own:
+// "forward" and "forward_training" as a direction, "inference" and none, an engine "cpu" and
+// none, a parameter with the value that it has without. Use one way.
+//
 // A primitive is the Library's that made it, and Execute of another Library is
 // fault.ErrInvalid. So is its memory. Two Libraries have primitives of their own where their
 // engines are on one artefact cache, and constants of their own in one cache of constants.

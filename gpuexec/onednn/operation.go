@@ -66,7 +66,7 @@ func (l *Library) operation(ctx context.Context, s *primitive.Spec) (_ *operatio
 		}
 		return nil, failure("describe", fault.ErrUnsupported, "kind %q, direction %q", s.Kind, s.Op.Direction)
 	}
-	for _, take := range []func() error{o.tensors, o.algorithm, o.params} { // each relies on those before
+	for _, take := range []func() error{o.tensors, o.algorithm, o.params, o.inside} { // each relies on those before
 		if err := take(); err != nil {
 			return nil, err
 		}

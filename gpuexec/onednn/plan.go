@@ -66,7 +66,7 @@ type implementation struct {
 
 func (i *implementation) Accepts() bool {
 	i.choose()
-	return !errors.Is(i.err, fault.ErrUnsupported)
+	return !errors.Is(i.err, fault.ErrUnsupported) && !i.spoils()
 }
 
 // choose reads the layouts, where the request leaves some to the library.
@@ -346,6 +346,9 @@ func quantArgument(q *primitive.Quant, at func(Slot) Slot, dataType string, of m
 			return lateValues(slot, d)
 		}
 		if g := d - (len(t.Dims) - len(q.Groups)); g >= 0 && len(q.Groups) > 0 && q.Groups[g] > 1 {
+			if size%q.Groups[g] != 0 { // a reorder would read values that are not there
+				return fault.Invalidf("onednn: attributes", "groups of %d in dimension %d of %v, which is %d", q.Groups[g], d, slot, size)
+			}
 			size /= q.Groups[g]
 		}
 		n *= size

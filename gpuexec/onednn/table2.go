@@ -95,6 +95,9 @@ func (t *table2) describe(x *primitive.Tensor) (*memoryDesc, error) {
 	case len(x.Strides) > 0 && len(x.Blocks) == 0:
 		return md, t.status("dnnl_memory_desc_init_by_strides", t.DescStrided(md, n, sizes, dataType, dimsOf(x.Strides)))
 	}
+	if len(x.Blocks) > 0 && len(x.Dims) > 6 { // no name of a layout has more
+		return nil, unsupported("blocks in more than 6 dimensions, which end the process")
+	}
 	if err := t.status("dnnl_memory_desc_init_by_tag", t.DescTagged(md, n, sizes, dataType, tagAny)); err != nil || len(x.Strides) == 0 {
 		return md, err
 	}
