@@ -469,13 +469,13 @@ func (d *directory) beat() {
 
 // end writes the accounts of the change and gives the locks back. A writer that lost
 // the lock while it stood still lists the directory again, so that the accounts are
-// right whatever it did late.
+// right whatever it did late, and whoever still waits: others have these accounts, too.
 func (d *directory) end(ctx context.Context) (left aftermath, err error) {
 	err = d.finish()
 	for again := 0; err == nil && d.lock != nil && !d.lock.Held() && again < 3; again++ {
 		d.lock.Unlock()
 		d.fresh = false
-		if err = d.enter(ctx); err != nil {
+		if err = d.enter(context.WithoutCancel(ctx)); err != nil {
 			break
 		}
 		if err = d.restart(true); err == nil {

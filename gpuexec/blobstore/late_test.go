@@ -115,6 +115,25 @@ func TestLatePublishUnderTheLock(t *testing.T) {
 	r.want("audit", b.audit(), "ok")
 }
 
+// P2, P7: neither does a caller that gives up meanwhile leave the others with accounts that lack what
+// was published late.
+func TestLatePublishOfWhoGaveUp(t *testing.T) {
+	r := newRig(t)
+	late := newStall("rename " + backend + "/*/1")
+	initial := func(c *blobstore.Config) { c.Hash = func(key string) uint64 { return uint64(key[0]) } }
+	a, b := r.open("d", mib, shortLease, initial, late.config), r.open("d", mib, shortLease, initial)
+	b.put("l", "v") // or who lists finds a bucket without slots, and removes it
+	ctx, giveUp := context.WithCancel(background)
+	done := make(chan error)
+	go func() { done <- a.Put(ctx, backend, "late", []byte("v"), 0) }()
+	<-late.reached
+	r.want("put", b.put("k", "v"), "ok")
+	giveUp()
+	close(late.resume)
+	r.must(<-done)
+	r.want("get, audit", words(b.get("late"), b.audit(), a.audit()), "v ok ok")
+}
+
 // P8: of two that store one key, both past the first look, the second finds the
 // entry of the first under the lock and leaves it.
 func TestStoredMeanwhile(t *testing.T) {
