@@ -14,7 +14,6 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore/internal/hostlock"
-	"github.com/kiln-cache/kiln/internal/frame"
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
@@ -145,7 +144,7 @@ func (s *Store) banish(ctx context.Context, b Blob, reason fault.Reason) (kept b
 
 // banishLocked sets a sound entry aside. It is part of a change.
 func (s *Store) banishLocked(b Blob, reason fault.Reason) error {
-	if file, v := s.readKernel(s.main, b.Place); v.kind != sound || frame.DigestOf(file) != b.digest {
+	if digest, err := s.main.digestAt(b.Place); err != nil || digest != b.digest {
 		return nil
 	}
 	stuck, err := s.dir.setAside(b.Place, Miss{Reason: reason})

@@ -350,6 +350,20 @@ func TestRefusedEntryThatCannotBeMarked(t *testing.T) {
 	r.want("a good one", words(c.put("k", "good"), a.get("k"), b.get("k")), "ok good good")
 }
 
+// P7, P11: who sets a refused blob aside reads no payload, since it has the lock of the directory.
+func TestRefusedBlobIsNotRead(t *testing.T) {
+	r, c := newRig(t), &tally{nil, &atomic.Int64{}}
+	s := r.open("d", 100*mib, counted(c))
+	r.want("put", s.put("k", "v", putOptions{bytes: 8 * mib}), "ok")
+	b := s.blob("k")
+	c.n.Store(0)
+	r.must(s.Refuse(background, b))
+	if n := c.n.Load(); n > 1000 {
+		t.Errorf("%d operations and KiB", n)
+	}
+	r.want("aside", words(s.usage().Quarantined, s.get("k")), "1 miss reason=absent")
+}
+
 // P6, P11: a get makes no call of the system to see that a blob was not refused.
 func TestGetLooksAtNoListOfRefusals(t *testing.T) {
 	r := newRig(t)

@@ -238,21 +238,26 @@ func (f folder) carries(bucket, digest string) bool {
 		return !isGone(err) && !isForeign(err)
 	}
 	for _, slot := range slots {
-		file, err := f.Open(bucket + "/" + slot.name + "/" + kernelFile)
-		if err != nil {
-			if !isGone(err) && !isForeign(err) {
-				return true
-			}
-			continue
-		}
-		head := make([]byte, frame.Preamble)
-		short, err := readAll(file, head, 0)
-		_ = file.Close() // it was only read
-		if found := frame.DigestOf(head); err != nil || !short && hex.EncodeToString(found[:]) == digest {
+		found, err := f.digestAt(bucket + "/" + slot.name)
+		if err == nil && hex.EncodeToString(found[:]) == digest || err != nil && !isGone(err) && !isForeign(err) {
 			return true
 		}
 	}
 	return false
+}
+
+// digestAt reads the digest that an entry has, and no more of it; that of a file without one is zero.
+func (f folder) digestAt(place string) (digest [32]byte, err error) {
+	file, err := f.Open(place + "/" + kernelFile)
+	if err != nil {
+		return digest, err
+	}
+	defer file.Close()
+	head := make([]byte, frame.Preamble)
+	if short, err := readAll(file, head, 0); err != nil || short {
+		return digest, err
+	}
+	return frame.DigestOf(head), nil
 }
 
 // lowestFree is the smallest number that no slot has.
