@@ -256,10 +256,25 @@ func (s *Store) discard(names []string) {
 	if s.cfg.Durability != None {
 		if err := s.commit(true, tmpDir+"/"); err != nil {
 			s.logOnce("sync what was evicted", err)
-			return // the sweep does it later
+			s.retain(names)
+			return
 		}
 	}
 	for _, name := range names {
-		_ = s.main.RemoveAll(name) // the next sweep removes what is left
+		if s.main.RemoveAll(name) != nil {
+			s.retain([]string{name})
+		}
 	}
 }
+
+// retain keeps names for the next sweep, which else leaves what is of a living process: they would
+// stay, and no account has them, for as long as that lives.
+func (s *Store) retain(names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.mu.trash) < mostRetained { // beyond that a sweep after the end of this process removes them
+		s.mu.trash = append(s.mu.trash, names...)
+	}
+}
+
+const mostRetained = 1 << 12

@@ -84,6 +84,7 @@ type opened struct {
 		untold  []func()         // what the log is to be told when they are free
 		swept   time.Time
 		unswept map[string][]string // by folder: names that the last sweep has listed and not looked at
+		trash   []string            // folders of tmp/ that could not be removed
 		flushed bool                // no use was noted since uses were written
 		hidden  map[string]bool
 		stuck   map[string]outline // bad entries that could not be set aside, by place

@@ -67,7 +67,10 @@ func (s *Store) sweep() {
 	now := s.cfg.Now()
 	s.mu.Lock()
 	s.mu.swept = now
+	trash := s.mu.trash
+	s.mu.trash = nil
 	s.mu.Unlock()
+	s.discard(trash)
 	living, known := s.living()
 	if !known {
 		return

@@ -58,6 +58,20 @@ func sweepDuringAPut(r *rig, shared bool) {
 	}
 }
 
+// P7: what was evicted and could not be removed, while syncs failed, goes with a later sweep, though its
+// process lives.
+func TestEvictedWhileSyncsFail(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", mib, sync_(blobstore.Full))
+	s.put("k", "v")
+	r.fault("syncdir", syscall.EIO)
+	r.must(s.Prune(background, 0))
+	r.want("left", len(r.names("d/tmp")), 1)
+	r.heal()
+	r.clock(time.Hour)
+	r.want("put, left", words(s.put("j", "v"), len(r.names("d/tmp"))), "ok 0")
+}
+
 // P9: on a file system of many machines what one is writing stays, however far another's clock
 // is ahead of that of the files; and what is old by that clock goes, however far it is behind.
 func TestSweepByTheClockOfTheFiles(t *testing.T) {
