@@ -32,16 +32,28 @@ type Config struct {
 	// child is the running executable, started again: its packages are initialised up to
 	// this one, and main does not run. Empty: all blobs are loaded in this process.
 	KnownBlobs string
+	// Device is the number of the device that the operations are written for, as a Library:
+	// there are products for processors, which are right on others too, and slow, and
+	// products whose tiles are as large as the limits of another device allow.
+	Device int
 }
 
 // backend implements gpuexec.Backend. Safe for concurrent use.
 type backend struct {
 	cfg    Config
-	staged bool // tests: as if each device had memory of its own
+	staged bool           // tests: as if each device had memory of its own
+	other  gpuexec.Limits // tests: if not zero, as if no device were a processor, and each had these
 }
 
 // New is the backend with settings of its own.
 func New(cfg Config) ops.Library { return backend{cfg: cfg} }
+
+// For is a backend of the same settings whose operations are written for the device of that
+// number. The environment has no setting for this backend.
+func (b backend) For(device int, _ string) ops.Library {
+	b.cfg.Device = device
+	return b
+}
 
 func init() { gpuexec.Register(backend{}) }
 

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"unsafe"
 
 	"github.com/kiln-cache/kiln/fault"
@@ -89,6 +90,34 @@ func devices() (*library, []found, error) {
 		loaded.devices = all
 	}
 	return l, all, nil
+}
+
+// listed are the devices when they were first asked for; none on an error. An operation's
+// source and its launches are for the same device then.
+var listed = sync.OnceValue(func() []found {
+	_, all, _ := devices()
+	return all
+})
+
+// side is that of the tiles of products on the device that the operations are written for;
+// 0: the products are those for processors.
+func (b backend) side() int64 {
+	all, index := listed(), b.cfg.Device
+	switch {
+	case b.other != (gpuexec.Limits{}):
+		return side(b.other)
+	case index < 0 || index >= len(all):
+		return 0
+	}
+	return all[index].side()
+}
+
+// side is that of the tiles of products on the device.
+func (f found) side() int64 {
+	if !f.info.Available || f.kind&typeCPU != 0 {
+		return 0
+	}
+	return side(f.limits)
 }
 
 func (l *library) platforms() (all []handle, code int32) {
@@ -188,6 +217,9 @@ func (b backend) open(index int) (gpuexec.Device, error) {
 	if err == nil {
 		d := opened.(*device)
 		d.known, d.unified = k, d.unified && !b.staged
+		if b.other != (gpuexec.Limits{}) {
+			d.limits.MaxBlock, d.limits.MaxItems, d.limits.MaxLocal = b.other.MaxBlock, b.other.MaxItems, b.other.MaxLocal
+		}
 	}
 	return opened, err
 }

@@ -21,8 +21,13 @@
 // whose dimensions are numbers of the launch: a model compiles about ten programs, once,
 // whatever shapes it runs. Params give the size of each buffer as a product of those
 // numbers, so a buffer that is too small for its launch is refused. The bits of a row
-// depend on that row's inputs alone. The kernels are vectors of 16 numbers, made for
-// processors; on a GPU they are right, and slow.
+// depend on that row's inputs alone.
+//
+// The kernels are vectors of 16 numbers, made for processors. On other devices the two
+// products are tiles in local memory instead: of 64 x 64 numbers, or of 32 x 32 where the
+// device's limits on groups and local memory do not allow more. The tile is in the source,
+// and so in its key. Config.Device says for which device. All other operations are right on
+// a GPU, and slow; no GPU has run any.
 //
 // # Blobs
 //

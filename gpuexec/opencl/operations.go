@@ -2,6 +2,7 @@ package opencl
 
 import (
 	_ "embed"
+	"strconv"
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
@@ -11,6 +12,9 @@ import (
 
 //go:embed ops.cl
 var operations string
+
+//go:embed tiled.cl
+var products string
 
 var _ ops.Library = backend{}
 
@@ -25,39 +29,84 @@ const (
 	mostWidth = 1024    // of a head of an attention, whose sums a group keeps
 )
 
-var sources general.Sources
+// What tiled.cl is written for.
+const (
+	deep = 16 // numbers of k that are in local memory at a time
+	each = 32 // numbers of out that an item makes
+)
+
+// side is that of the largest square of out that a group of a device of these limits can
+// make; 0: of none.
+func side(l gpuexec.Limits) int64 {
+	for _, s := range [...]int64{64, 32} {
+		items, local := int(s*s/each), 4*deep*(s+1+s)
+		if items <= l.MaxItems && items <= l.MaxBlock[0] && local <= l.MaxLocal {
+			return s
+		}
+	}
+	return 0
+}
+
+// variant is what the source of an operation depends on.
+type variant struct {
+	op   ops.Op // with its flags alone
+	side int64  // of the tiles of a product in local memory; 0: as ops.cl has it
+}
+
+func (b backend) variant(op ops.Op) variant {
+	v := variant{op: general.Program(op)}
+	if op.Kind == ops.MatMul || op.Kind == ops.BatchMatMul {
+		v.side = b.side()
+	}
+	return v
+}
+
+// source is what a variant is compiled from, whatever the dimensions.
+func (v variant) source() (gpuexec.Source, error) {
+	code := general.Code(v.op, Language, operations)
+	code.Options, code.Block = []string{"-cl-std=CL1.2"}, gpuexec.Size{1}
+	if v.side > 0 {
+		code.Text, code.Block = products, gpuexec.Size{int(v.side * v.side / each)}
+		code.Defines["TILE"] = strconv.FormatInt(v.side, 10)
+	}
+	return code.Source(general.Params(v.op, panel)...)
+}
+
+var sources general.Sources // by variant
 
 // Source implements ops.Library. One program serves every shape of a kind and its flags.
 // The source is to be read only.
-func (backend) Source(op ops.Op) (gpuexec.Source, error) {
+func (b backend) Source(op ops.Op) (gpuexec.Source, error) {
 	if err := general.Check(op, panel); err != nil {
 		return gpuexec.Source{}, err
 	}
 	if op.Kind == ops.Attention && op.Dims[2] > mostWidth {
 		return gpuexec.Source{}, failure("source", fault.ErrUnsupported, "%s: a head of at most %d numbers", op, mostWidth)
 	}
-	return sources.Of(general.Program(op), func() (gpuexec.Source, error) {
-		code := general.Code(op, Language, operations)
-		code.Options, code.Block = []string{"-cl-std=CL1.2"}, gpuexec.Size{1}
-		return code.Source(general.Params(op, panel)...)
-	})
+	v := b.variant(op)
+	return sources.Of(v, v.source)
 }
 
 // Launch implements ops.Library: a group for each tile of a product and for each row of
 // what else there is. Many rows share groups, as PoCL has other code for more of them.
-func (backend) Launch(op ops.Op) (gpuexec.Size, []gpuexec.Arg) {
-	d := op.Dims
+func (b backend) Launch(op ops.Op) (gpuexec.Size, []gpuexec.Arg) {
+	d, side := op.Dims, b.variant(op).side
 	parts := func(n, size int64) int { return int(general.Parts(n, size)) }
+	tiles := func(n, size int64) int { return min(parts(n, size), mostTiles) }
 	few := func(rows int64) int { return int(min(rows, mostRows)) }
 	var grid gpuexec.Size
-	switch op.Kind {
-	case ops.MatMul:
-		grid = gpuexec.Size{min(parts(d[0], tileRows), mostTiles), min(parts(d[2], panel), mostTiles)}
-	case ops.BatchMatMul:
+	switch {
+	case op.Kind == ops.MatMul && side > 0:
+		grid = gpuexec.Size{tiles(d[0], side), tiles(d[2], side), 1}
+	case op.Kind == ops.BatchMatMul && side > 0:
+		grid = gpuexec.Size{tiles(d[2], side), tiles(d[4], side), few(d[0] * d[1])}
+	case op.Kind == ops.MatMul:
+		grid = gpuexec.Size{tiles(d[0], tileRows), tiles(d[2], panel)}
+	case op.Kind == ops.BatchMatMul:
 		grid = gpuexec.Size{parts(d[4], panel), parts(d[2], tall), few(d[0] * d[1])}
-	case ops.Attention:
+	case op.Kind == ops.Attention:
 		grid = gpuexec.Size{min(parts(d[0], tall), mostRows), few(d[1])}
-	case ops.Softmax, ops.Reorder:
+	case op.Kind == ops.Softmax, op.Kind == ops.Reorder:
 		grid = gpuexec.Size{few(d[0] * d[1] * d[2])}
 	default:
 		grid = gpuexec.Size{few(d[0])}

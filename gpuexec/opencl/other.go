@@ -9,3 +9,5 @@ const elsewhere = "OpenCL is used on 64-bit Linux only"
 func list() ([]gpuexec.DeviceInfo, error) { return nil, unavailable(elsewhere) }
 
 func (backend) open(int) (gpuexec.Device, error) { return nil, unavailable(elsewhere) }
+
+func (b backend) side() int64 { return side(b.other) }

@@ -39,6 +39,9 @@ func TestLibrary(t *testing.T) {
 	if driver := library("cpu", 0, map[string]string{"KILN_CPU_ISA": "generic"}).Devices(bg)[0].Driver; !strings.Contains(driver, "generic") {
 		t.Errorf("cpu with another instruction set: %s", driver)
 	}
+	if library("opencl", 1, nil) == library("opencl", 0, nil) {
+		t.Error("another device of OpenCL has the operations of the first")
+	}
 	if lib := library("none", 0, nil); lib != nil {
 		t.Errorf("%s is no backend", lib.Name())
 	}
