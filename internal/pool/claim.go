@@ -119,6 +119,7 @@ func (p *Pool) overLocked(c *Claim) bool {
 	}
 	if c.waits != nil {
 		p.mu.claims.Remove(c.waits) // if it is there still
+		p.mu.wanted -= uint64(c.need - c.granted)
 	}
 	return true
 }

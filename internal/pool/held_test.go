@@ -47,6 +47,18 @@ func TestGrantsOfOneHold(t *testing.T) {
 	p.mu.Lock()
 	rich.takeLocked(-10 * n)
 	left := p.grantLocked(10 * n)
+	p.mu.Unlock()
+	asked := false
+	rich.give = func(Gift) { asked = true }
+	other, err := p.Join(0, func(Gift) {})
+	if err != nil || !other.Could(3*n) || other.Could(3*n+1) || !other.Fits(3*n) || other.Fits(3*n+1) {
+		t.Error("another can have not just what nobody waits for", err)
+	}
+	claim := other.Claim(3*n, func(*Claim) {})
+	if claim == nil || asked {
+		t.Fatal("a claim of what nobody waits for was refused, or others were asked for it")
+	}
+	p.mu.Lock()
 	for want := mostGranted; left > 0; want += mostGranted {
 		if all := granted(); all != want || floors[min(all, n)-1].floor != 2 || want > n && claims[want-n-1].granted != 5 {
 			t.Errorf("%d have theirs, want the %d oldest", all, want)
@@ -59,7 +71,43 @@ func TestGrantsOfOneHold(t *testing.T) {
 		left = p.grantLocked(left)
 	}
 	p.mu.Unlock()
-	if all, free := granted(), p.capacity-p.mu.drawn; all != 2*n || free != 3*n {
-		t.Errorf("%d have theirs of %d, and %d bytes are free of %d", all, 2*n, free, 3*n)
+	if all := granted(); all != 2*n || p.mu.drawn != p.capacity || p.mu.wanted != 0 || !claim.Accept() {
+		t.Errorf("%d have theirs of %d, %d bytes are drawn of %d, %d are wanted", all, 2*n, p.mu.drawn, p.capacity, p.mu.wanted)
+	}
+}
+
+// What ends without what it wanted wants nothing any more: else a release would keep that from all.
+func TestWantedEnds(t *testing.T) {
+	p, err := New(limit.Of(10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gifts []Gift
+	rich, err := p.Join(0, func(g Gift) { gifts = append(gifts, g) })
+	if err != nil || !rich.Reserve(10) {
+		t.Fatal(err)
+	}
+	floor, err := p.Join(4, func(Gift) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := p.Join(0, func(Gift) {})
+	if err != nil || m.Claim(3, func(*Claim) {}) == nil || p.mu.wanted != 4+3 {
+		t.Fatal(err, p.mu.wanted)
+	}
+	rich.Release(1) // a part of the floor
+	if p.mu.wanted != 3+3 {
+		t.Errorf("%d are wanted, want 6", p.mu.wanted)
+	}
+	for len(gifts) > 0 {
+		g := gifts[0]
+		gifts = gifts[1:]
+		g.Answered()
+	}
+	if p.mu.wanted != 3 {
+		t.Errorf("%d are wanted when the claim has ended, want 3", p.mu.wanted)
+	}
+	if floor.Leave(); p.mu.wanted != 0 {
+		t.Errorf("%d are wanted when the floor has gone, want none", p.mu.wanted)
 	}
 }

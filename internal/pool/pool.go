@@ -17,13 +17,14 @@ type Pool struct {
 
 	mu struct {
 		sync.Mutex
-		drawn   int64                   // of every member the larger of floor and used, and all grants
+		drawn   int64                   // of every member the larger of floor and used, and all grants, those that a release is about to make too
 		floors  int64                   // that all members were promised: within the capacity
 		used    int64                   // by all members: at most what is drawn
 		members priority.Queue[*Member] // the one that uses most above its floor is first; without those in spent
 		spent   []*Member               // that have given what they could to a claim that wants more
 		claims  list.List               // of *Claim: those that are not granted in full, oldest first
 		owed    list.List               // of *Member: those whose floors are not set aside in full, oldest first
+		wanted  uint64                  // at least what all of these want; each no more than 2^48 bytes (SPEC Q5), or of the capacity
 	}
 }
 
@@ -102,6 +103,7 @@ func (p *Pool) Join(floor int64, give func(Gift)) (*Member, error) {
 	var gifts []Gift
 	if !m.setAsideLocked() {
 		m.owed = p.mu.owed.PushBack(m)
+		p.mu.wanted += uint64(floor - m.floor)
 		c := &Claim{member: m, done: m.given, floor: true}
 		if gifts = p.claimLocked(c, floor-m.floor, 0); !p.overLocked(c) {
 			m.due = c
@@ -130,6 +132,7 @@ func (m *Member) Leave() {
 	p.mu.floors -= m.promised
 	if m.owed != nil {
 		p.mu.owed.Remove(m.owed) // if it is there still
+		p.mu.wanted -= uint64(m.promised - m.floor)
 	}
 	m.promised, m.floor = 0, 0
 	m.takeLocked(-m.used)
@@ -215,12 +218,18 @@ func (p *Pool) releaseLocked(bytes int64) {
 	}
 }
 
-// grantLocked is releaseLocked for up to mostGranted of those that wait. What it leaves for
-// the others stays drawn, so that nobody else has it meanwhile.
+// grantLocked is releaseLocked for up to mostGranted of those that wait. What is left and the
+// others want stays drawn, so that nobody else has it meanwhile; the rest is anybody's at once.
 func (p *Pool) grantLocked(bytes int64) (left int64) {
 	p.mu.drawn -= bytes
 	n := 0
-	for e := p.mu.owed.Front(); e != nil && n < mostGranted && p.mu.drawn < p.capacity && e.Value.(*Member).setAsideLocked(); e = p.mu.owed.Front() {
+	for e := p.mu.owed.Front(); e != nil && n < mostGranted && p.mu.drawn < p.capacity; e = p.mu.owed.Front() {
+		m := e.Value.(*Member)
+		had := m.floor
+		all := m.setAsideLocked()
+		if p.mu.wanted -= uint64(m.floor - had); !all {
+			break
+		}
 		p.mu.owed.Remove(e)
 		n++
 	}
@@ -228,6 +237,7 @@ func (p *Pool) grantLocked(bytes int64) (left int64) {
 		c := e.Value.(*Claim)
 		part := min(p.capacity-p.mu.drawn, c.need-c.granted)
 		c.granted += part
+		p.mu.wanted -= uint64(part)
 		if p.mu.drawn += part; c.granted < c.need {
 			break
 		}
@@ -235,8 +245,8 @@ func (p *Pool) grantLocked(bytes int64) (left int64) {
 		n++
 	}
 	if p.mu.owed.Len()+p.mu.claims.Len() > 0 {
-		left = p.capacity - p.mu.drawn
-		p.mu.drawn = p.capacity
+		left = int64(min(uint64(p.capacity-p.mu.drawn), p.mu.wanted))
+		p.mu.drawn += left
 	}
 	return left
 }
@@ -269,6 +279,7 @@ func (p *Pool) claimLocked(c *Claim, short, excess int64) (gifts []Gift) {
 	p.mu.drawn += c.granted
 	if c.granted < c.need {
 		c.waits = p.mu.claims.PushBack(c)
+		p.mu.wanted += uint64(c.need - c.granted)
 	}
 	return gifts
 }
