@@ -270,6 +270,30 @@ func TestGroupsOfTheFloorStay(t *testing.T) {
 	want(t, "b's bytes", b.Bytes(), 40)
 }
 
+// Q1, Q2: a tenant that holds most, in the one group of its floor, keeps no other from what is
+// lent to a third, nor from its floor.
+func TestGroupOfAFloorKeepsNobodyFromTheRest(t *testing.T) {
+	p := newPool(t, 100)
+	c := tenant(p, 0, 100)
+	c.Floor.Groups = 1
+	most, giver, poor := open(t, c), open(t, tenant(p, 0, 100)), open(t, tenant(p, 0, 100))
+	if err := most.sized(1, "x", "most", 60); err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n <= 4; n++ {
+		if err := giver.sized(n, "x", "giver", 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := poor.sized(1, "x", "poor", 5); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "the value that others could make room for", poor.Bytes(), 5)
+	open(t, tenant(p, 20, 100))
+	eventually(t, func() bool { return giver.Bytes() == 10 }, func() any { return giver.Bytes() }, "what is left of the lent", 10)
+	want(t, "the group of the floor", most.Bytes(), 60)
+}
+
 // A floor that is in use by others when a session opens is given up for it.
 func TestOpenClaimsItsFloor(t *testing.T) {
 	p := newPool(t, 100)

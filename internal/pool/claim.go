@@ -16,10 +16,10 @@ type Claim struct {
 	bytes   int64 // that the member is to use
 	need    int64 // of the pool
 	granted int64 // of that, counted as drawn already
-	short   int64 // that nobody was asked for yet
 	excess  int64 // members that use no more than that above their floors are not asked
 	asking  int64 // bytes that members were asked for and have not answered
 	awaited int   // those members
+	patient int   // so many may yet answer and not give all before nobody more is asked
 	stands  bool
 	waits   *list.Element // for what is not granted
 	after   []*Claim      // that end one after the other after this one: for values within the floor
@@ -29,13 +29,14 @@ type Claim struct {
 // be the answers, each of which has the next one asked (SPEC F6).
 const MostAsked = 64
 
-// lackingLocked is what has not been granted yet.
+// lackingLocked is what has not been granted yet, and nobody is asked for.
 func (c *Claim) lackingLocked() int64 {
 	m := c.member
 	if c.floor {
-		return m.promised - m.floor
+		return m.promised - m.floor - c.asking
 	}
-	return m.growthLocked(m.used+m.claimed-c.bytes, c.bytes) - c.granted // more of its floor may be there by now
+	growth := m.growthLocked(m.used+m.claimed-c.bytes, c.bytes) // more of its floor may be there by now, or used
+	return min(growth, c.need) - c.granted - c.asking
 }
 
 // Gift is what one member is asked to release for a claim.
@@ -69,7 +70,7 @@ func (m *Member) Claim(bytes int64, done func(*Claim)) *Claim {
 	free := p.capacity - p.mu.drawn
 	c.need, c.granted = need, min(need, free)
 	m.claimed += bytes
-	gifts := p.claimLocked(c, need-free, used+bytes-m.promised)
+	gifts := p.claimLocked(c, used+bytes-m.promised)
 	if !c.stands {
 		m.claimed -= bytes
 		p.mu.Unlock()
@@ -100,7 +101,8 @@ func (g Gift) Answered() {
 	g.from.movedLocked()
 	c.asking -= g.Bytes
 	c.awaited--
-	if c.short > 0 && g.from.aboveLocked() > c.excess { // else it would be asked for the same again
+	if c.lackingLocked() > 0 && g.from.aboveLocked() > c.excess { // else it would be asked for the same again
+		c.patient--
 		p.spendLocked(g.from)
 	}
 	gifts := p.askLocked(c)

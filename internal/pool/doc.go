@@ -18,8 +18,9 @@
 // is released goes to the oldest claim first, so that no member takes what was
 // given up for another.
 //
-// A claim asks MostAsked members at a time, and one more with each answer. Who has answered and
-// has not given all is asked for no claim until the next one is made.
+// A claim asks MostAsked members at a time, and one more with each answer, for what it lacks
+// still. Who has answered and has not given all is asked for no claim until the next one is
+// made. A claim on bytes beyond the floor gives up after MostAsked of these.
 //
 // Nothing here waits and nobody is called with the lock held: asking, giving and
 // the end of a claim are messages between the members. Safe for concurrent use.

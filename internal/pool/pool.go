@@ -105,7 +105,7 @@ func (p *Pool) Join(floor int64, give func(Gift)) (*Member, error) {
 		m.owed = p.mu.owed.PushBack(m)
 		p.mu.wanted += uint64(floor - m.floor)
 		c := &Claim{member: m, done: m.given, floor: true}
-		if gifts = p.claimLocked(c, floor-m.floor, 0); !p.overLocked(c) {
+		if gifts = p.claimLocked(c, 0); !p.overLocked(c) {
 			m.due = c
 		}
 	}
@@ -262,13 +262,16 @@ func (p *Pool) Use() (used, drawn int64) {
 // Capacity is the number of bytes, math.MaxInt64 without a bound.
 func (p *Pool) Capacity() int64 { return p.capacity }
 
-// claimLocked plans which members give up to that many bytes for c, whose member would
-// then use excess above its floor. The claim stands if they cover it, or are more than are
-// asked at once; that on a floor in any case.
-func (p *Pool) claimLocked(c *Claim, short, excess int64) (gifts []Gift) {
-	c.short, c.excess = short, max(excess, 0) // nobody gives of its floor
+// claimLocked plans which members give up what c lacks, whose member would then use excess
+// above its floor. The claim stands if they cover it, or are more than are asked at once;
+// that on a floor in any case. One for bytes beyond the floor asks no more once MostAsked
+// have not given all: it costs the same however many members there are.
+func (p *Pool) claimLocked(c *Claim, excess int64) (gifts []Gift) {
+	if c.excess, c.patient = excess, MostAsked; excess <= 0 { // nobody gives of its floor
+		c.excess, c.patient = 0, p.mu.members.Len()
+	}
 	gifts = p.askLocked(c)
-	if c.short > 0 && c.awaited < MostAsked && !c.floor {
+	if c.lackingLocked() > 0 && c.awaited < MostAsked && !c.floor {
 		for _, g := range gifts {
 			g.from.asked -= g.Bytes
 			g.from.movedLocked()
@@ -284,16 +287,14 @@ func (p *Pool) claimLocked(c *Claim, short, excess int64) (gifts []Gift) {
 	return gifts
 }
 
-// askLocked asks for what c is short of, as long as that is not granted and no more than
-// MostAsked have to answer.
+// askLocked asks for what c lacks, as long as no more than MostAsked have to answer.
 func (p *Pool) askLocked(c *Claim) (gifts []Gift) {
-	for c.awaited < MostAsked && p.mu.members.Len() > 0 && p.mu.members.First().aboveLocked() > c.excess {
+	for c.awaited < MostAsked && c.patient > 0 && p.mu.members.Len() > 0 && p.mu.members.First().aboveLocked() > c.excess {
 		from := p.mu.members.First()
-		bytes := min(from.aboveLocked(), c.short, c.lackingLocked()-c.asking)
+		bytes := min(from.aboveLocked(), c.lackingLocked())
 		if bytes <= 0 {
 			break
 		}
-		c.short -= bytes
 		c.asking += bytes
 		c.awaited++
 		gifts = append(gifts, Gift{from: from, Bytes: bytes, claim: c})

@@ -209,3 +209,66 @@ func TestGiverBehindManyThatGiveNothing(t *testing.T) {
 		t.Error("nothing was given for the claim, and it has that")
 	}
 }
+
+// Q1, Q2: one that holds most, and may give nothing of it, keeps neither a floor nor a claim from what
+// others can do without.
+func TestGiverBehindOneThatHoldsMost(t *testing.T) {
+	for _, floor := range []int64{0, 10} {
+		p := newPool(t, 100)
+		most, giver, m := &tenant{name: "most"}, &tenant{name: "giver"}, &tenant{name: "m", floor: floor}
+		for _, n := range []*tenant{most, giver} {
+			n.join(t, p)
+		}
+		if !most.reserve(60) || !giver.reserve(40) {
+			t.Fatal("an empty pool")
+		}
+		m.join(t, p)
+		if floor == 0 && !m.claim(10) {
+			t.Fatal("no claim")
+		}
+		if len(most.gifts) != 1 || len(giver.gifts) != 0 {
+			t.Fatalf("asked are %v and %v: want the one that holds most", most.gifts, giver.gifts)
+		}
+		most.gifts[0].Answered()
+		if len(giver.gifts) != 1 || giver.gifts[0].Bytes != 10 {
+			t.Fatalf("a floor of %d: the other is asked for %v when the one that holds most has given nothing", floor, giver.gifts)
+		}
+		giver.release(10)
+		giver.gifts[0].Answered()
+		if floor == 0 && (len(m.ended) != 1 || !m.ended[0].Accept()) || floor > 0 && !m.reserve(10) {
+			t.Errorf("a floor of %d: what was given is not there", floor)
+		}
+	}
+}
+
+// Q2: who has nothing to give is asked by few for bytes beyond a floor, however many they are: each
+// value that does not fit would ask all of them.
+func TestClaimBeyondAFloorAsksFewInVain(t *testing.T) {
+	p, asked, all := crowded(t, 10*pool.MostAsked, 3)
+	m := &tenant{name: "m"}
+	m.join(t, p)
+	if !m.claim(1) || !answers(asked, all, func(int, int64) int64 { return 0 }) || len(*asked) != pool.MostAsked {
+		t.Errorf("%d were asked, want %d", len(*asked), pool.MostAsked)
+	}
+	if len(m.ended) != 1 || m.ended[0].Accept() {
+		t.Error("nothing was given for the claim, and it has that")
+	}
+}
+
+// Q2: a claim that was counted on its member's floor asks for no more when the member has used that
+// for something else.
+func TestClaimAsksForNoMoreThanAtFirst(t *testing.T) {
+	p := newPool(t, 100)
+	a, b, m := &tenant{name: "a"}, &tenant{name: "b"}, &tenant{name: "m", floor: 10}
+	for _, n := range []*tenant{a, b, m} {
+		n.join(t, p)
+	}
+	if !a.reserve(46) || !b.reserve(44) || !m.claim(20) || !m.reserve(10) {
+		t.Fatal("an empty pool")
+	}
+	a.release(10)
+	a.gifts[0].Answered()
+	if len(a.gifts) != 1 || len(b.gifts) != 0 || len(m.ended) != 1 || m.ended[0].Accept() {
+		t.Errorf("10 are to be given: a was asked for %v, b for %v", a.gifts, b.gifts)
+	}
+}
