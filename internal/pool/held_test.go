@@ -111,3 +111,41 @@ func TestWantedEnds(t *testing.T) {
 		t.Errorf("%d are wanted when the floor has gone, want none", p.mu.wanted)
 	}
 }
+
+// One that gives nothing to two claims is among those that are asked once, when the next claim is
+// made; one that has left is not.
+func TestSpentOnce(t *testing.T) {
+	p, err := New(limit.Of(100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gifts []Gift
+	rich, err := p.Join(0, func(g Gift) { gifts = append(gifts, g) })
+	if err != nil || !rich.Reserve(100) {
+		t.Fatal(err)
+	}
+	m, err := p.Join(0, func(Gift) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{2, 1} {
+		gifts = nil
+		if m.Claim(10, func(*Claim) {}) == nil || m.Claim(10, func(*Claim) {}) == nil || len(gifts) != 2 {
+			t.Fatalf("asked for %v", gifts)
+		}
+		for _, g := range gifts {
+			g.Answered()
+		}
+		if i == 1 {
+			rich.Release(100)
+			rich.Leave()
+		}
+		p.mu.Lock()
+		p.renewLocked()
+		if n := p.mu.members.Len(); n != want {
+			t.Errorf("%d members, want %d", n, want)
+		}
+		p.mu.Unlock()
+		m.claimed = 0
+	}
+}
