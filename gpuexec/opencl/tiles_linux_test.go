@@ -103,7 +103,7 @@ func TestSourcesOfTiles(t *testing.T) {
 	}
 }
 
-// E8: the operations are right with each tile.
+// E8: the operations are right with tiles.
 func TestOperationsInTiles(t *testing.T) {
 	needDevice(t)
 	devicetest.Operations(t, tiled[64]) // the other sides have the same bits, see below
