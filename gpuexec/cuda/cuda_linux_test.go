@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/blobstore"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
+	"github.com/kiln-cache/kiln/gpuexec/internal/staging"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -174,7 +175,7 @@ func TestExecutorsShareCompilers(t *testing.T) {
 // is written while another is on its way.
 func TestLongCopies(t *testing.T) {
 	e := open(t, 1)
-	const n = 3*stageBytes + 12345
+	const n = 3*staging.Bytes + 12345
 	random, want := rand.NewChaCha8([32]byte{1}), make([]byte, n)
 	_, _ = random.Read(want)
 	b, err := e.Alloc(bg, n)

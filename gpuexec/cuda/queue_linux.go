@@ -9,6 +9,7 @@ import (
 
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec"
+	"github.com/kiln-cache/kiln/gpuexec/internal/staging"
 )
 
 // queue is a stream of one worker.
@@ -29,10 +30,8 @@ type stage struct {
 	busy  bool   // until it has come
 }
 
-// stageBytes is how much one copy takes at most.
-const stageBytes = 512 << 10
-
-func (s *stage) bytes() []byte { return unsafe.Slice(s.at, stageBytes) }
+// Bytes implements staging.Stage.
+func (s *stage) Bytes() []byte { return unsafe.Slice(s.at, staging.Bytes) }
 
 // OpenQueue implements gpuexec.Device.
 func (d *device) OpenQueue() (gpuexec.Queue, error) {
@@ -87,7 +86,7 @@ func (q *queue) next(op string) (*stage, error) {
 	q.turn = 1 - q.turn
 	if s.at == nil {
 		at := new(*byte)
-		if err := d.failed(op, cuMemAllocHost, d.call(cuMemAllocHost, uintptr(unsafe.Pointer(at)), stageBytes)); err != nil {
+		if err := d.failed(op, cuMemAllocHost, d.call(cuMemAllocHost, uintptr(unsafe.Pointer(at)), staging.Bytes)); err != nil {
 			return nil, err
 		}
 		native.Add(1)
@@ -121,52 +120,21 @@ func (q *queue) wait(op string, s *stage) error {
 func (q *queue) Write(m gpuexec.Memory, offset int64, from []byte) error {
 	at := uintptr(m.(*memory).at) + uintptr(offset)
 	return q.d.within("write", func() error {
-		for len(from) > 0 {
-			s, err := q.next("write")
-			if err != nil {
-				return err
-			}
-			n := copy(s.bytes(), from)
-			code := q.d.call(cuMemcpyHtoDAsync, at, uintptr(unsafe.Pointer(s.at)), uintptr(n), uintptr(q.stream))
-			if err := cmp.Or(q.d.failed("write", cuMemcpyHtoDAsync, code), q.record("write", s)); err != nil {
-				return err
-			}
-			from, at = from[n:], at+uintptr(n)
-		}
-		return nil
+		return staging.Write(from, func() (*stage, error) { return q.next("write") }, func(s *stage, place int64, n int) error {
+			code := q.d.call(cuMemcpyHtoDAsync, at+uintptr(place), uintptr(unsafe.Pointer(s.at)), uintptr(n), uintptr(q.stream))
+			return cmp.Or(q.d.failed("write", cuMemcpyHtoDAsync, code), q.record("write", s))
+		})
 	})
 }
 
-// Read implements gpuexec.Queue. One part comes while the one before is copied out of its
-// stage.
+// Read implements gpuexec.Queue.
 func (q *queue) Read(m gpuexec.Memory, offset int64, into []byte) error {
 	at := uintptr(m.(*memory).at) + uintptr(offset)
 	return q.d.within("read", func() error {
-		var came *stage
-		var part []byte
-		for came != nil || len(into) > 0 {
-			var s *stage
-			var n int
-			if len(into) > 0 {
-				var err error
-				if s, err = q.next("read"); err != nil {
-					return err
-				}
-				n = min(len(into), stageBytes)
-				code := q.d.call(cuMemcpyDtoHAsync, uintptr(unsafe.Pointer(s.at)), at, uintptr(n), uintptr(q.stream))
-				if err := cmp.Or(q.d.failed("read", cuMemcpyDtoHAsync, code), q.record("read", s)); err != nil {
-					return err
-				}
-			}
-			if came != nil {
-				if err := q.wait("read", came); err != nil {
-					return err
-				}
-				copy(part, came.bytes())
-			}
-			came, part, into, at = s, into[:n], into[n:], at+uintptr(n)
-		}
-		return nil
+		return staging.Read(into, func() (*stage, error) { return q.next("read") }, func(s *stage, place int64, n int) error {
+			code := q.d.call(cuMemcpyDtoHAsync, uintptr(unsafe.Pointer(s.at)), at+uintptr(place), uintptr(n), uintptr(q.stream))
+			return cmp.Or(q.d.failed("read", cuMemcpyDtoHAsync, code), q.record("read", s))
+		}, func(s *stage) error { return q.wait("read", s) })
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-cache/kiln/gpuexec"
 	"github.com/kiln-cache/kiln/gpuexec/devicetest"
 	"github.com/kiln-cache/kiln/gpuexec/internal/generaltest"
+	"github.com/kiln-cache/kiln/gpuexec/internal/staging"
 )
 
 var atStart = readSignals() // before any call of a driver
@@ -82,7 +83,7 @@ func TestStages(t *testing.T) {
 	b := backend{staged: true}
 	devicetest.Contract(t, b, sourceOf(t, 1), sourceOf(t, 2))
 	e := generaltest.Open(t, b, 1)
-	const bytes, from = 5*stageBytes + 12, 3*stageBytes/2 + 4
+	const bytes, from = 5*staging.Bytes + 12, 3*staging.Bytes/2 + 4
 	want := make([]uint32, bytes/4)
 	buffer := generaltest.Upload(t, e, want)
 	for i := from / 4; i < len(want)-1; i++ {
@@ -135,7 +136,7 @@ func typed(t *testing.T, f function, code int32, err error) {
 func TestFailedCopy(t *testing.T) {
 	needDevice(t)
 	e := generaltest.Open(t, backend{staged: true}, 1)
-	for f, n := range map[function]int{clWaitForEvents: 3 * stageBytes, clGetEventInfo: 1 << 10} {
+	for f, n := range map[function]int{clWaitForEvents: 3 * staging.Bytes, clGetEventInfo: 1 << 10} {
 		buffer := generaltest.Upload(t, e, make([]uint32, n/4))
 		var calls atomic.Int64
 		hook := func(called function) int32 {

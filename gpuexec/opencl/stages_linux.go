@@ -5,11 +5,12 @@ package opencl
 import (
 	"context"
 	"unsafe"
+
+	"github.com/kiln-cache/kiln/gpuexec/internal/staging"
 )
 
-// A device with memory of its own copies from and to memory that its driver has pinned. Copies
-// of other memory would go through a driver's own stage, one part after the other; from a stage
-// one part is copied by the device while the host fills the other.
+// A device with memory of its own copies through stages. Copies of other memory would go through a
+// driver's own stage, one part after the other.
 
 // stage is memory of the host that a driver has pinned: a buffer that stays mapped.
 type stage struct {
@@ -18,11 +19,9 @@ type stage struct {
 	event      handle // of the copy that is on its way; 0 = none
 }
 
-// stageBytes is how much one copy takes at most.
-const stageBytes = 512 << 10
-
-func (s *stage) bytes() []byte {
-	return unsafe.Slice(*(**byte)(unsafe.Pointer(&s.at)), stageBytes) // the address of no object of Go's
+// Bytes implements staging.Stage.
+func (s *stage) Bytes() []byte {
+	return unsafe.Slice(*(**byte)(unsafe.Pointer(&s.at)), staging.Bytes) // the address of no object of Go's
 }
 
 // next gives a stage that no copy is using.
@@ -32,12 +31,12 @@ func (q *queue) next(op string) (*stage, error) {
 	q.turn = 1 - q.turn
 	var code int32
 	if s.buffer == 0 {
-		if s.buffer, code = q.d.create(clCreateBuffer, uintptr(q.d.context), memReadWrite|allocated, stageBytes, 0); code != success {
+		if s.buffer, code = q.d.create(clCreateBuffer, uintptr(q.d.context), memReadWrite|allocated, staging.Bytes, 0); code != success {
 			return nil, failed(op, clCreateBuffer, code, false)
 		}
 	}
 	if s.at == 0 {
-		if s.at, code = q.d.create(clEnqueueMapBuffer, uintptr(q.queue), uintptr(s.buffer), wait, readWrite, 0, stageBytes, 0, 0, 0); code != success {
+		if s.at, code = q.d.create(clEnqueueMapBuffer, uintptr(q.queue), uintptr(s.buffer), wait, readWrite, 0, staging.Bytes, 0, 0, 0); code != success {
 			return nil, failed(op, clEnqueueMapBuffer, code, true)
 		}
 	}
@@ -80,46 +79,16 @@ func (q *queue) ended(op string, s *stage) error {
 
 // write returns when the bytes are in stages.
 func (q *queue) write(m *memory, offset int64, from []byte) error {
-	for len(from) > 0 {
-		s, err := q.next("write")
-		if err != nil {
-			return err
-		}
-		n := copy(s.bytes(), from)
-		if err := q.copied("write", clEnqueueWriteBuffer, s, m, offset, n); err != nil {
-			return err
-		}
-		from, offset = from[n:], offset+int64(n)
-	}
-	return nil
+	return staging.Write(from, func() (*stage, error) { return q.next("write") }, func(s *stage, place int64, n int) error {
+		return q.copied("write", clEnqueueWriteBuffer, s, m, offset+place, n)
+	})
 }
 
-// read has one part come while the one before is copied out of its stage.
+// read returns when the bytes have come.
 func (q *queue) read(m *memory, offset int64, into []byte) error {
-	var came *stage
-	var part []byte
-	for came != nil || len(into) > 0 {
-		var s *stage
-		var n int
-		if len(into) > 0 {
-			var err error
-			if s, err = q.next("read"); err != nil {
-				return err
-			}
-			n = min(len(into), stageBytes)
-			if err := q.copied("read", clEnqueueReadBuffer, s, m, offset, n); err != nil {
-				return err
-			}
-		}
-		if came != nil {
-			if err := q.wait("read", came); err != nil {
-				return err
-			}
-			copy(part, came.bytes())
-		}
-		came, part, into, offset = s, into[:n], into[n:], offset+int64(n)
-	}
-	return nil
+	return staging.Read(into, func() (*stage, error) { return q.next("read") }, func(s *stage, place int64, n int) error {
+		return q.copied("read", clEnqueueReadBuffer, s, m, offset+place, n)
+	}, func(s *stage) error { return q.wait("read", s) })
 }
 
 // unstage gives the stages back, which no copy uses.
