@@ -140,7 +140,7 @@ var childVerbs = map[string]func(*blobstore.Store, []string) error{
 	},
 	// crowd NAME: stores keys on a disk that others fill too
 	"crowd": func(s *blobstore.Store, words []string) error {
-		return crowd(s, words[0], 60, func() { ahead.Add(int64(blobstore.LongestPause)) })
+		return crowd(s, words[0], crowdKeys, func() { ahead.Add(int64(blobstore.LongestPause)) })
 	},
 	// put KEY VALUE
 	"put": func(s *blobstore.Store, words []string) error {

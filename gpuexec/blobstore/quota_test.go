@@ -76,6 +76,9 @@ func (f quotaFile) WriteAt(p []byte, at int64) (int, error) {
 	return f.File.WriteAt(p, at)
 }
 
+// crowdKeys is how many a child stores, and how many pauses its clock is ahead at most.
+const crowdKeys = 60
+
 // crowd stores keys where others fill the disk too. It fails unless most are stored: of
 // some others may take all the room that was made for them. wait ends a pause.
 func crowd(s *blobstore.Store, name string, keys int, wait func()) error {
