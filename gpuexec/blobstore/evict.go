@@ -27,33 +27,43 @@ func (d *directory) move(place, to string) (stuck, err error) {
 	if err := d.change(); err != nil {
 		return nil, err
 	}
-	f := d.s.main
-	stuck = f.Rename(place, to)
+	stuck = d.s.main.Rename(place, to)
 	switch {
-	case stuck == nil && !d.meant(place, to):
+	case stuck == nil && !d.meant(to+"/"+kernelFile, markIn(to), nil):
 		d.putBack(place, to)
 		return nil, errPassedOver
 	case stuck == nil:
 		d.dropped(place)
 		return nil, nil
 	}
+	return d.moveFiles(place, to, stuck)
+}
+
+// moveFiles is move where the folder cannot be moved, which stuck tells.
+func (d *directory) moveFiles(place, to string, stuck error) (_, err error) {
+	f, mark := d.s.main, markIn(to)
 	if _, there := f.files(place); !there { // the bucket may be a file by now, which is not ours
 		d.forget(place)
 		return nil, nil
 	}
+	keyMark := mark
+	if d.lock == nil { // it is of the same entry as a kernel.bin that is there later than now
+		keyMark = f.stampOfFile(place + "/" + keyFile).String()
+	}
 	made := f.Mkdir(to)
-	for _, name := range []string{kernelFile, keyFile} {
-		from, moved := place+"/"+name, to+"/"+name
+	for _, file := range [...]struct{ name, mark string }{{kernelFile, mark}, {keyFile, keyMark}} {
+		from, moved := place+"/"+file.name, to+"/"+file.name
 		err := cmp.Or(made, f.Rename(from, moved))
-		if !d.holds() {
-			if err == nil && f.Link(moved, from) == nil { // it was not meant: see putBack
+		if !d.meant(moved, file.mark, err) {
+			if err == nil && f.Link(moved, from) == nil { // see putBack
 				d.sync(place + "/")
 				d.trash = append(d.trash, to)
 			}
 			return nil, errPassedOver
 		}
 		if err != nil && (made != nil || !isGone(err)) {
-			if err = d.removeOwn(place, name); err == errPassedOver {
+			if err = d.removeOwn(place, file.name, file.mark); err == errPassedOver {
+				d.trash = append(d.trash, to) // what is there was meant
 				return nil, err
 			}
 		}
@@ -70,15 +80,15 @@ func (d *directory) move(place, to string) (stuck, err error) {
 
 // removeOwn removes a file of an entry in two steps. The first gives it another name in its
 // folder, a short one, for which a full disk has room: where this process stood still before
-// it and lost the lock, the file is a newcomer's, which gets it back; should this process be
-// killed in between, from tidy. A file that cannot have
-// another name is removed at once, in the folder that was there before a look at the lock: that
-// of a newcomer is another.
-func (d *directory) removeOwn(place, name string) error {
-	f, name, gone := d.s.main, place+"/"+name, place+"/"+d.goneName()
+// it and was overtaken, the file is a newcomer's, which gets it back; should this process be
+// killed in between, from tidySlot. A file that cannot have another name is removed at
+// once, in the folder that was there before a look at the lock or the stamp: that of a newcomer is
+// another.
+func (d *directory) removeOwn(place, name, mark string) error {
+	f, name, gone := d.s.main, place+"/"+name, place+"/"+gonePrefix+mark
 	err := f.Rename(name, gone)
 	switch {
-	case !d.holds():
+	case !d.meant(gone, mark, err):
 		if err == nil && f.Rename(gone, name) == nil {
 			d.sync(place + "/")
 		}
@@ -88,29 +98,24 @@ func (d *directory) removeOwn(place, name string) error {
 	case err == nil:
 		return f.Remove(gone)
 	}
-	held := false
-	err = f.RemoveIf(name, func() bool { held = d.holds(); return held })
-	if err == nil && !held {
+	meant := false
+	err = f.RemoveIf(name, func() bool { meant = d.meant(name, mark, nil); return meant })
+	if err == nil && !meant {
 		return errPassedOver
 	}
 	return err
 }
 
-// holds reports whether no other process has the lock, where there is one.
-func (d *directory) holds() bool { return d.lock == nil || d.lock.Held() }
-
-// meant reports whether the entry that was moved is the one that was to be: no other process has
-// the lock, or where there is none, the entry is that which was listed.
-func (d *directory) meant(place, to string) bool {
-	r := d.idx.entries[place]
-	if d.lock != nil || r == nil {
-		return d.holds()
+// meant reports whether a file that has a name now, unless err says that it has not, is the one
+// that was to be taken: no other process has the lock, or where there is none, the mark is its stamp.
+func (d *directory) meant(name, mark string, err error) bool {
+	if d.lock != nil {
+		return d.lock.Held()
 	}
-	moved, _ := d.s.main.files(to)
-	return moved.stamp == r.stamp
+	return err != nil || d.s.main.stampOfFile(name).String() == mark
 }
 
-// putBack takes a move back, since this process stood still before it and lost the lock:
+// putBack takes a move back, since this process stood still before it and was overtaken:
 // another entry may have had the place by then, and that was acknowledged (SPEC P8, P10). If
 // a newcomer has the place now, the entry gets another slot of its bucket. It gives the place,
 // or nothing where the entry stays: then a sweep after the end of this process tries again.

@@ -3,6 +3,7 @@
 package blobstore_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -238,4 +239,37 @@ func TestKilledWhileItGaveWay(t *testing.T) {
 	close(moved.resume)
 	<-done
 	r.want("audit", words(c.get("new"), b.audit()), "v ok")
+}
+
+// elderly is a file system on which what is about to be removed has been so for hours.
+type elderly struct{ vfs.FS }
+
+func (e elderly) Lstat(name string) (vfs.Info, error) {
+	info, err := e.FS.Lstat(name)
+	if strings.Contains(name, "/gone") {
+		info.Changed = info.Changed.Add(-2 * time.Hour)
+	}
+	return info, err
+}
+
+// P8, P9, P10: neither does one without locks, where it was killed when it had given a file of a
+// newcomer the name of what goes; what it meant is freed.
+func TestKilledRemoverWithoutLocks(t *testing.T) {
+	r := newRig(t)
+	shared := func(c *blobstore.Config) { c.Shared = true }
+	a := r.open("d", mib, shared)
+	for key, meant := range map[string]bool{"k": false, "j": true} {
+		r.want("put", a.put(key, "v"), "ok")
+		info, err := vfs.Dir(r.path("d")).Lstat(backend + "/" + a.Bucket(key) + "/0/kernel.bin")
+		r.must(err)
+		mark := fmt.Sprintf("%d.%d", info.Inode, info.ModTime.UnixNano())
+		if !meant {
+			mark = "1" + mark
+		}
+		r.must(os.Rename(a.kernel(key), a.place(key, "gone"+mark)))
+	}
+	c := r.open("d", mib, shared, on(func(f vfs.FS) vfs.FS { return elderly{f} }))
+	r.want("put", c.put("i", "v"), "ok") // the change after the one that lists
+	r.want("what was acknowledged", words(c.get("k"), c.get("j")), "v miss reason=truncated field=kernel.bin")
+	r.want("audit", words(c.audit(), a.audit()), "ok ok")
 }

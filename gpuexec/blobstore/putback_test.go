@@ -278,3 +278,30 @@ func TestLateMoverWithoutLocks(t *testing.T) {
 	r.want("what was acknowledged", b.get("new"), "v")
 	r.want("audit", words(a.audit(), b.audit()), "ok ok")
 }
+
+// P8, P10: the same where the folder cannot be moved: its files are moved, or renamed in their place,
+// or removed there, one after the other.
+func TestLateEmptierWithoutLocks(t *testing.T) {
+	overlaid := func(late *stall) vfs.FS { return &overlay{late, func(string) bool { return true }, false} }
+	full := func(late *stall) vfs.FS { return brimful{late} }
+	for at, wrap := range map[string]func(*stall) vfs.FS{
+		"rename tmp/*/kernel.bin":            overlaid,
+		"rename tmp/*/key.bin":               overlaid,
+		"rename " + backend + "/*/0/gone*":   full,
+		"remove " + backend + "/*/0/kernel*": func(late *stall) vfs.FS { return rigid{late} },
+		"remove " + backend + "/*/0/key*":    func(late *stall) vfs.FS { return rigid{late} },
+	} {
+		t.Run(at, func(t *testing.T) {
+			r := newRig(t)
+			shared := func(c *blobstore.Config) { c.Shared = true }
+			b := r.open("d", mib, shared)
+			b.put("k", "old")
+			b.put("j", "older")
+			late := newStall(at)
+			a := r.open("d", mib, shared, on(func(f vfs.FS) vfs.FS { late.FS = f; return wrap(late) }))
+			r.overtaken(late, a, b)
+			r.must(a.Prune(background, 0))
+			r.want("in time: entries, folders, tmp/", words(a.usage().Entries, r.names("d/"+backend), r.names("d/tmp")), "0 [] []")
+		})
+	}
+}

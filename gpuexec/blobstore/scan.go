@@ -47,6 +47,15 @@ func (f folder) stampOf(name string) stamp {
 	return stampOf(info)
 }
 
+// stampOfFile is that of a plain file.
+func (f folder) stampOfFile(name string) stamp {
+	info, err := f.Lstat(name)
+	if err != nil || !info.Regular() {
+		return stamp{}
+	}
+	return stampOf(info)
+}
+
 // scan visits all entries. It passes over names that no store makes: buckets and
 // slots that are no decimal number, links, and files in the place of folders. It
 // calls skipped for the folder of a backend or bucket that may not be listed. Without each it

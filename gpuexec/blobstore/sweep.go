@@ -266,6 +266,9 @@ func (d *directory) away(place string) string {
 	return strings.Join([]string{tmpDir + "/" + hostlock.Unique(), mark, strings.ReplaceAll(place, "/", away)}, away)
 }
 
+// markIn gives the mark in such a name.
+func markIn(folder string) string { return strings.Split(path.Base(folder), away)[1] }
+
 func (s stamp) String() string { return fmt.Sprintf("%d.%d", s.inode, s.time) }
 
 // takeBack puts back what a process that was killed has moved to that folder of tmp/, unless it
@@ -377,15 +380,9 @@ func (d *directory) restored(place string) {
 	d.journal.added(r)
 }
 
+// gonePrefix and such a mark are the name that a file has in its folder before it is removed: see
+// removeOwn.
 const gonePrefix = "gone"
-
-// goneName is what a file is called in its folder before it is removed: see removeOwn.
-func (d *directory) goneName() string {
-	if d.lock == nil {
-		return gonePrefix
-	}
-	return gonePrefix + d.lock.Turn()
-}
 
 // tidy frees what killed processes have left of entries and buckets, as far as a listing has
 // seen it, and puts back what they did not mean to take. It is part of a change.
@@ -415,7 +412,7 @@ func (d *directory) tidySlot(place string, clock func() time.Time) (whole bool, 
 	f := d.s.main
 	list, _ := f.ReadDir(place) // of what is gone there is nothing to do
 	for _, entry := range list {
-		turn, ours := strings.CutPrefix(entry.Name, gonePrefix)
+		mark, ours := strings.CutPrefix(entry.Name, gonePrefix)
 		gone := place + "/" + entry.Name
 		if !ours || !entry.Mode.IsRegular() || d.lock == nil && !d.aged(gone, clock) {
 			continue
@@ -425,7 +422,7 @@ func (d *directory) tidySlot(place string, clock func() time.Time) (whole bool, 
 		if found.kernel < 0 {
 			missing = kernelFile
 		}
-		if !there || found.key >= 0 && found.kernel >= 0 || d.lock == nil || turn == "" || d.hadTurn(turn, stamp{}) {
+		if !there || found.key >= 0 && found.kernel >= 0 || mark == "" || d.hadTurn(mark, f.stampOfFile(gone)) {
 			_ = f.Remove(gone) // the next listing tries again
 			continue
 		}
