@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -72,8 +73,13 @@ func (d *directory) moveFiles(place, to string, stuck error) (_, err error) {
 			return stuck, nil
 		}
 	}
-	_ = f.Remove(place) // an empty folder is no entry
-	_ = f.Remove(to)    // stays if it is not empty
+	if f.Remove(place) != nil { // an empty folder is no entry
+		if _, err := d.tidySlot(place, sync.OnceValue(d.s.fileTime)); err != nil {
+			return nil, err
+		}
+		_ = f.Remove(place) // stays if others have put something there
+	}
+	_ = f.Remove(to) // stays if it is not empty
 	d.dropped(place)
 	return nil, nil
 }

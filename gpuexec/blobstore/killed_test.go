@@ -273,3 +273,21 @@ func TestKilledRemoverWithoutLocks(t *testing.T) {
 	r.want("what was acknowledged", words(c.get("k"), c.get("j")), "v miss reason=truncated field=kernel.bin")
 	r.want("audit", words(c.audit(), a.audit()), "ok ok")
 }
+
+// P7, P9: what a late evictor has given another name on a full disk, and was killed then, goes with the
+// entry where another process evicts that file by file.
+func TestEvictedAfterAKilledLateRemover(t *testing.T) {
+	r := newRig(t)
+	b := r.open("d", mib, shortLease, on(func(f vfs.FS) vfs.FS {
+		never := newStall("")
+		never.FS = f
+		return brimful{never}
+	}))
+	b.put("k", "old")
+	goOn := r.late("gone*")
+	r.must(b.Prune(background, 0))
+	r.want("put", b.put("k", "v", putOptions{bytes: 100 * kib}), "ok")
+	goOn()
+	r.must(b.Prune(background, 0))
+	r.want("left", words(r.names("d/"+backend), b.audit()), "[] ok")
+}
