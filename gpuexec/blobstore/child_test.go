@@ -51,6 +51,9 @@ func runChild(words []string) int {
 	}
 	if words[0] == "late" {
 		blobstore.SetFS(&cfg, func(root string) vfs.FS { return latecomer{vfs.Dir(root), words[3], words[4]} })
+		if words[4] == "published" { // with what others have
+			cfg.Hash = func(string) uint64 { return 7 }
+		}
 	}
 	s, err := blobstore.Open(background, cfg)
 	if err == nil {
@@ -77,7 +80,8 @@ func (d deadly) RemoveAll(name string) error {
 
 // latecomer is a file system whose process stands still before it takes something of an entry,
 // until it is told to go on, and is killed when it has. Where it takes a file, the folder cannot
-// be moved, and where it takes it to another name there, tmp/ has no room for it.
+// be moved, and where it takes it to another name there, tmp/ has no room for it. Or it stands still
+// before it publishes one.
 type latecomer struct {
 	vfs.FS
 	gate, at string // folder of "reached" and "go"; last element of the name that it takes something to
@@ -86,6 +90,7 @@ type latecomer struct {
 func (l latecomer) Rename(from, to string) error {
 	is, _ := path.Match(l.at, path.Base(to))
 	switch {
+	case l.at == "published" && strings.HasPrefix(to, backend+"/"):
 	case !strings.HasPrefix(from, backend+"/"):
 		return l.FS.Rename(from, to)
 	case l.at != "*+*" && strings.HasPrefix(to, "tmp/") && (strings.Count(from, "/") == 2 || l.at == "gone*"):
@@ -166,8 +171,11 @@ var childVerbs = map[string]func(*blobstore.Store, []string) error{
 	},
 	// prune: is killed when it has moved all entries and removed the first
 	"prune": func(s *blobstore.Store, _ []string) error { return s.Prune(background, 0) },
-	// late GATE AT: is killed when it has taken something: see latecomer
+	// late GATE AT: is killed when it has taken or published something: see latecomer
 	"late": func(s *blobstore.Store, words []string) error {
+		if words[1] == "published" {
+			return s.Put(background, backend, "late", payload("v", 100*kib), time.Second)
+		}
 		if len(words) > 2 { // KEY: what is wrong with it is seen first
 			_, _, _ = s.Get(background, backend, words[2])
 		}

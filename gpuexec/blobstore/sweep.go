@@ -71,6 +71,7 @@ func (s *Store) sweep() {
 	s.mu.trash = nil
 	s.mu.Unlock()
 	s.discard(trash)
+	s.recount()
 	living, known := s.living()
 	if !known {
 		return
@@ -123,6 +124,37 @@ func (s *Store) sweep() {
 		s.mu.Unlock()
 	}
 	s.sweepShare(sweptAtOnce)
+}
+
+// recount lists the directory where a process has ended that was passed over: what it published or
+// put back late may be in no account.
+func (s *Store) recount() {
+	d := &s.dir
+	if d.lock == nil {
+		return
+	}
+	settled, any := d.lock.Ended()
+	if !any {
+		return
+	}
+	told := false
+	err := d.distrust(s.base)
+	if err == nil {
+		err = d.alter(s.base, func() error {
+			if !told { // the others
+				if err := d.restart(true); err != nil {
+					return err
+				}
+				told = true
+			}
+			return d.shrink(d.bound(), "", "")
+		})
+	}
+	if err != nil {
+		s.logOnce("recount", err) // the next sweep tries again
+		return
+	}
+	settled()
 }
 
 // giveBack looks whether a process was killed before it gave back what it had taken of others:

@@ -237,6 +237,52 @@ func (d *Directory) pass() error {
 	return f.Close()
 }
 
+// Ended gives the holders that were passed over and have given the lock up, or ended, since, but for
+// those that settled was called with. What they did last they may have told nobody. It may be called by any
+// goroutine.
+func (d *Directory) Ended() (settled func(), any bool) {
+	newest, err := highest(d.fs, d.folder)
+	list, e := d.fs.ReadDir(d.folder)
+	var ended []string
+	for _, entry := range list {
+		n, no := strconv.Atoi(entry.Name)
+		if err == nil && e == nil && no == nil && n >= 0 && n < newest && d.hasEnded(d.name(n), false) {
+			ended = append(ended, d.name(n))
+		}
+	}
+	return func() {
+		for _, name := range ended {
+			d.hasEnded(name, true)
+		}
+	}, len(ended) > 0
+}
+
+// hasEnded looks at one, and with settle notes that it need not be looked at again.
+func (d *Directory) hasEnded(name string, settle bool) bool {
+	open := d.fs.Open
+	if settle {
+		open = d.fs.Update
+	}
+	f, err := open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close() // a note that is lost costs another look
+	free, err := f.TryLock()
+	text := make([]byte, 64)
+	n, e := f.ReadAt(text, 0)
+	if !free || err != nil || e != nil && e != io.EOF || bytes.HasSuffix(text[:n], []byte(settledMark)) {
+		return false
+	}
+	if settle {
+		_, _ = f.WriteAt([]byte(settledMark), int64(n))
+	}
+	return true
+}
+
+// settledMark ends the file of such a holder.
+const settledMark = "settled\n"
+
 // Held reports whether this holder still has the lock. It may have been passed over
 // while its process stood still: then the next generation is there, or its own is gone.
 func (d *Directory) Held() bool {
