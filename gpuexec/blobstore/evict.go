@@ -361,14 +361,13 @@ func (d *directory) setAside(place string, miss Miss) (stuck, err error) {
 			}
 		}
 	}
-	name := fmt.Sprintf("%016x-%s-%s-%s", uint64(time.Now().UnixNano()), miss.Reason, strings.ReplaceAll(place, "/", "-"), hostlock.Unique())
 	// By way of tmp/, from where the sweep puts back what was not meant, should this process
 	// stand still before the move, and be killed behind it.
 	to := d.away(place)
 	if stuck, err := d.move(place, to); err != nil || stuck != nil {
 		return stuck, err
 	}
-	if d.s.main.Rename(to, quarantineDir+"/"+name) != nil {
+	if d.s.main.Rename(to, asideName(miss.Reason, place)) != nil {
 		d.trash = append(d.trash, to) // it is out of the way all the same
 	}
 	d.s.stats.setAside.Add(1)
@@ -377,7 +376,12 @@ func (d *directory) setAside(place string, miss Miss) (stuck, err error) {
 	return nil, nil
 }
 
-// boundQuarantine removes the oldest entries that were set aside. It needs no lock.
+// asideName is a name in quarantine/ for what had another.
+func asideName(why fault.Reason, had string) string {
+	return fmt.Sprintf("%s/%016x-%s-%s-%s", quarantineDir, uint64(time.Now().UnixNano()), why, strings.ReplaceAll(had, "/", "-"), hostlock.Unique())
+}
+
+// boundQuarantine removes the oldest of what was set aside. It needs no lock.
 func (s *Store) boundQuarantine() {
 	list, err := s.main.ReadDir(quarantineDir)
 	if err != nil {
@@ -388,8 +392,11 @@ func (s *Store) boundQuarantine() {
 	for i := len(list) - 1; i >= 0; i-- { // names begin with their time: the newest is last
 		name := quarantineDir + "/" + list[i].Name
 		if kept++; kept <= setAsideMax && disk <= most {
-			files, _ := s.main.files(name)
-			disk += sized(name, files).disk
+			found, _ := s.main.files(name)
+			if info, err := s.main.Lstat(name); err == nil && info.Regular() { // see makeFolder
+				found.kernel = info.Size
+			}
+			disk += sized(name, found).disk
 		}
 		if kept > setAsideMax || disk > most {
 			_ = s.main.RemoveAll(name) // the next time removes what is left

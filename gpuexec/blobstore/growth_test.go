@@ -360,3 +360,18 @@ func TestTidiesInTurns(t *testing.T) {
 		}
 	}
 }
+
+// P4: files that are moved there since they have the names of folders count, too.
+func TestQuarantineHasFiles(t *testing.T) {
+	r := newRig(t)
+	s := r.open("d", 55*small)
+	for i := range 40 {
+		key := fmt.Sprint("k", i)
+		r.write(r.path("d/"+backend+"/"+s.Bucket(key)), make([]byte, 10))
+		r.want("put", s.put(key, "v"), "ok")
+		r.want("kept", s.usage().Quarantined, min(i+1, 11)) // 4 KiB each
+	}
+	r.write(r.path("d/"+backend+"/"+s.Bucket("large")), make([]byte, 100*kib))
+	r.want("put", s.put("large", "v"), "ok")
+	r.want("kept", words(s.usage().Quarantined, s.audit()), "0 ok")
+}

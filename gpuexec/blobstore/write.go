@@ -463,11 +463,12 @@ func (w *writing) makeFolder(name string) (made bool, err error) {
 		if e != nil || info.Mode.IsDir() {
 			return false, e
 		}
-		aside := quarantineDir + "/" + hostlock.Unique()
+		aside := asideName(fault.Format, name)
 		if e = vfs.WriteNew(fsys, aside, false); e == nil {
 			e = fsys.Rename(name, aside)
 		}
 		if e == nil {
+			w.s.dir.aside++
 			err = fsys.Mkdir(name)
 			continue
 		}
