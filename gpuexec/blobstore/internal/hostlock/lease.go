@@ -259,7 +259,8 @@ func (l *Lease) Release() error {
 }
 
 // Sweep removes the folder of a name whose holder is dead, or that has no holder and was
-// last changed before a time. The tokens of the name begin again then.
+// last changed before a time. Without locks a holder is dead that has not beaten since then, nor in the
+// period of it before. The tokens of the name begin again then.
 func (l *Leases) Sweep(name string, before time.Time) {
 	folder := l.Folder + "/" + name
 	info, err := l.FS.Lstat(folder)
@@ -275,6 +276,9 @@ func (l *Leases) Sweep(name string, before time.Time) {
 		beacon := folder + "/" + strconv.Itoa(token)
 		s, err := look(l.FS, beacon, l.Lock)
 		dead := s.orphaned && !s.released
+		if info, e := l.FS.Lstat(beacon); e == nil && !l.Lock {
+			dead = info.ModTime.Before(before.Add(-s.period))
+		}
 		if err != nil || s.there && !dead && (young || !s.released) || !s.there && young {
 			return
 		}
