@@ -307,3 +307,23 @@ func TestKilledLatePublisher(t *testing.T) {
 	c := r.open("d", mib, apart)
 	r.want("entries, audit", words(c.usage().Entries, b.usage().Entries, c.audit(), b.audit()), "3 3 ok ok")
 }
+
+// P2: the same where the bucket was removed meanwhile, by who has evicted the last that was left in it.
+func TestStoredWhereAKilledProcessTookFromAnEmptiedBucket(t *testing.T) {
+	r := newRig(t)
+	b := r.open("d", mib, shortLease, hash(7))
+	b.put("x", "old")
+	goOn := r.late("*+*")
+	r.must(b.Prune(background, 0))
+	b.put("y", "v")
+	b.put("i", "v")
+	r.must(b.Prune(background, small))
+	r.want("put, slots", words(b.put("k", "v", putOptions{bytes: 300 * kib}), r.names("d/"+backend+"/7")), "ok [0 1]")
+	e := r.open("d", mib, hash(7))
+	b.reopen()
+	goOn()
+	r.must(e.Prune(background, 312*kib))
+	r.want("buckets", r.names("d/"+backend), "[]")
+	r.want("put", b.put("k", "w"), "ok")
+	r.want("bytes", strings.TrimSpace(string(r.read(r.path("d/size.txt")))), r.bytes("d/"+backend))
+}

@@ -425,12 +425,10 @@ func (w *writing) publishLocked() error {
 
 // occupy moves the folder into the lowest slot of the bucket that is free now.
 func (w *writing) occupy(bucket string, r *record) error {
-	if _, err := w.makeFolder(w.backend); err != nil {
-		return err
-	}
-	made, err := w.makeFolder(bucket)
-	if err != nil {
-		return err
+	for _, name := range []string{w.backend, bucket} {
+		if err := w.makeFolder(name); err != nil {
+			return err
+		}
 	}
 	slots, err := w.s.main.slots(bucket)
 	if err == nil && len(slots) >= mostSlots {
@@ -442,9 +440,7 @@ func (w *writing) occupy(bucket string, r *record) error {
 		return err
 	}
 	r.place = bucket + "/" + strconv.FormatUint(lowestFree(slots), 10)
-	if !made {
-		w.s.dir.recall(r.place) // the account of what a process has taken that was killed
-	}
+	w.s.dir.recall(r.place) // the account of what a process has taken that was killed
 	return w.s.dir.take(w.temporary, *r)
 }
 
@@ -452,16 +448,16 @@ func (w *writing) occupy(bucket string, r *record) error {
 // hash do not make every look at it long.
 const mostSlots = 64
 
-// makeFolder makes a folder if it is missing: made. A file in its place is moved to
-// quarantine/, since nothing could be stored below it: over another file, for a folder that
+// makeFolder makes a folder if it is missing. A file in its place is moved to quarantine/,
+// since nothing could be stored below it: over another file, for a folder that
 // others have made there since cannot be moved over one.
-func (w *writing) makeFolder(name string) (made bool, err error) {
+func (w *writing) makeFolder(name string) error {
 	fsys := w.s.main.FS
-	err = fsys.Mkdir(name)
+	err := fsys.Mkdir(name)
 	for again := 0; isTaken(err) && again < 4; again++ {
 		info, e := fsys.Lstat(name)
 		if e != nil || info.Mode.IsDir() {
-			return false, e
+			return e
 		}
 		aside := asideName(fault.Format, name)
 		if e = vfs.WriteNew(fsys, aside, false); e == nil {
@@ -474,10 +470,10 @@ func (w *writing) makeFolder(name string) (made bool, err error) {
 		}
 		_ = fsys.Remove(aside) // it is empty
 		if !errors.Is(e, syscall.ENOTDIR) {
-			return false, e
+			return e
 		}
 	}
-	return err == nil, err
+	return err
 }
 
 // yield takes the entry back if another process has stored the same key at the same
