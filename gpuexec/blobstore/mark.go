@@ -117,7 +117,9 @@ func (s *Store) banish(ctx context.Context, b Blob, reason fault.Reason) (kept b
 	}
 	var unwritten error
 	err := s.dir.alter(ctx, func() error {
-		unwritten = s.writeRefused(b.digest)
+		if unwritten = s.writeRefused(b.digest); unwritten == errMore {
+			return errMore
+		}
 		if b.layer > 0 {
 			return nil
 		}
@@ -287,7 +289,13 @@ func (s *Store) refuseAll(mark string) error {
 	ctx, cancel := context.WithTimeout(s.base, patience)
 	defer cancel()
 	var unwritten error
-	if err := s.dir.alter(ctx, func() error { unwritten = s.writeRefused(digest); return nil }); err != nil {
+	err := s.dir.alter(ctx, func() error {
+		if unwritten = s.writeRefused(digest); unwritten == errMore {
+			return errMore
+		}
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	if unwritten != nil {
@@ -295,41 +303,6 @@ func (s *Store) refuseAll(mark string) error {
 	}
 	return s.commitIn(leaseDir, false, refusedFile, leaseDir+"/")
 }
-
-// note is the text of a mark: the path of its entry. A path in the directory itself
-// is relative, since other processes may reach the directory by another path.
-func note(l folder, place string) string {
-	if l.base {
-		place = l.Root() + "/" + place
-	}
-	return place + "\n"
-}
-
-// noted gives the place that a note names. ok is false for a note that says nothing,
-// and for one about a base that is missing now and may come back. noLonger must follow.
-func (s *Store) noted(text string) (l folder, place string, ok bool) {
-	text, whole := strings.CutSuffix(text, "\n")
-	parts := strings.Split(text, "/")
-	place = strings.Join(parts[max(0, len(parts)-3):], "/")
-	if !whole || !isPlace(place) {
-		return folder{}, "", false
-	}
-	if text == place {
-		return s.main, place, true
-	}
-	l = folder{FS: s.cfg.fs(strings.TrimSuffix(text, "/"+place)), base: true}
-	_, err := l.Lstat(".")
-	return l, place, err == nil
-}
-
-func (l folder) noLonger() {
-	if l.base {
-		_ = l.Close() // it was only looked at
-	}
-}
-
-// mostPath is above the length of any entry's path, in bytes.
-const mostPath = 64 << 10
 
 // refusals are the digests of blobs that no driver is given again: one refused the blob,
 // or ended its process with it. They outlast the entries, since a copy may lie in a base
@@ -343,6 +316,7 @@ type refusals struct {
 		file map[[32]byte]bool // what it had
 		own  map[[32]byte]bool // those that it may lack
 	}
+	half *half // of the file, between two turns of a change; nil = there is none
 }
 
 const (
@@ -438,7 +412,8 @@ func (s *Store) refuse(digest [32]byte) {
 	r.mergeLocked()
 }
 
-// writeRefused writes it, too. It is part of a change, and not durable before a commit.
+// writeRefused writes it, too. It is part of a change, which may have more to do, and not durable
+// before a commit.
 func (s *Store) writeRefused(digest [32]byte) error {
 	r := &s.refusals
 	for range 4 { // without a lock another process may write in the same place
@@ -471,7 +446,7 @@ func (s *Store) addRefused(line string) error {
 	switch {
 	case err != nil:
 	case info.Size >= mostRefused*refusedLine:
-		if err = s.halveRefused(f, info); err == errPassedOver {
+		if err = s.halveRefused(info); err == errPassedOver || err == errMore {
 			_ = f.Close() // nothing was written to it
 			return err
 		}
@@ -484,34 +459,83 @@ func (s *Store) addRefused(line string) error {
 	return errors.Join(err, f.Close())
 }
 
-// halveRefused replaces the file by its newer half, unless others have written to it, or
-// have replaced it, since it was looked at.
-func (s *Store) halveRefused(f vfs.File, seen vfs.Info) error {
-	text := make([]byte, mostRefused/2*refusedLine)
-	if _, err := readAll(f, text, seen.Size-int64(len(text))); err != nil {
-		return err
-	}
-	return s.replaceRefused(text[bytes.IndexByte(text, '\n')+1:], seen)
+// half is a file of tmp/ that is to replace the list.
+type half struct {
+	name string
+	of   vfs.Info // the list that it is the newer half of
+	err  error    // why there is none
 }
 
-// replaceRefused puts a file in place of what was seen there. Where others have put something
+// halveRefused replaces the file by its newer half, unless others have written to it, or
+// have replaced it, since it was looked at. The half is written and synced after this turn of the
+// change, without the lock; the next turn puts it in place.
+func (s *Store) halveRefused(seen vfs.Info) error {
+	h := s.refusals.half
+	if s.refusals.half = nil; h != nil && h.err != nil {
+		return h.err
+	}
+	if h != nil && stampOf(h.of) == stampOf(seen) && h.of.Size == seen.Size {
+		return s.swapRefused(h.name, seen)
+	}
+	if h != nil { // others have written to the list
+		_ = s.main.Remove(h.name) // the next sweep removes what is left
+	}
+	s.dir.look = func() { s.refusals.half = s.writeHalf() }
+	return errMore
+}
+
+func (s *Store) writeHalf() *half {
+	h := &half{name: refusedName()}
+	f, err := s.main.Open(refusedFile)
+	if h.err = err; err != nil {
+		return h
+	}
+	defer f.Close()
+	text := make([]byte, mostRefused/2*refusedLine)
+	if h.of, h.err = f.Stat(); h.err == nil {
+		_, h.err = readAll(f, text, max(0, h.of.Size-int64(len(text))))
+	}
+	if h.err == nil {
+		if h.err = s.stageRefused(h.name, text[bytes.IndexByte(text, '\n')+1:]); h.err != nil {
+			_ = s.main.RemoveAll(h.name) // the next sweep removes what is left
+		}
+	}
+	return h
+}
+
+// replaceRefused puts a file of that text in place of what was seen there.
+func (s *Store) replaceRefused(text []byte, seen vfs.Info) error {
+	name := refusedName()
+	err := s.stageRefused(name, text)
+	if err == nil {
+		return s.swapRefused(name, seen)
+	}
+	_ = s.main.RemoveAll(name) // the next sweep removes what is left
+	return err
+}
+
+func refusedName() string { return tmpDir + "/" + hostlock.Unique() + refusedSuffix }
+
+func (s *Store) stageRefused(name string, text []byte) error {
+	return vfs.WriteNew(s.main, name, true, text) // synced: what it had was on the disk
+}
+
+// swapRefused puts a file of tmp/ in place of what was seen there. Where others have put something
 // there since, because this process stood still, the new file gets what they have noted. A
 // process that is killed before leaves theirs in tmp/, where a sweep finds it.
-func (s *Store) replaceRefused(text []byte, seen vfs.Info) error {
-	f, temporary := s.main, tmpDir+"/"+hostlock.Unique()+refusedSuffix
-	err := vfs.WriteNew(f, temporary, true, text) // synced: what it had was on the disk
-	if err == nil {
-		switch err = f.Exchange(temporary, refusedFile); {
-		case isGone(err):
-			if err = f.Link(temporary, refusedFile); isTaken(err) {
-				err = errPassedOver
-			}
-		case err != nil: // the last one counts
-			err = replace(f, temporary, refusedFile)
-		case f.stampOf(temporary) != stampOf(seen):
-			if err = s.takeRefused(temporary); err != nil {
-				return err // a sweep after the end of this process tries again
-			}
+func (s *Store) swapRefused(temporary string, seen vfs.Info) error {
+	f := s.main
+	err := f.Exchange(temporary, refusedFile)
+	switch {
+	case isGone(err):
+		if err = f.Link(temporary, refusedFile); isTaken(err) {
+			err = errPassedOver
+		}
+	case err != nil: // the last one counts
+		err = replace(f, temporary, refusedFile)
+	case f.stampOf(temporary) != stampOf(seen):
+		if err = s.takeRefused(temporary); err != nil {
+			return err // a sweep after the end of this process tries again
 		}
 	}
 	_ = f.RemoveAll(temporary) // the next sweep removes what is left

@@ -454,3 +454,50 @@ func TestStoppedWhileItNotesARefusal(t *testing.T) {
 	other.reopen()
 	r.want("import", words(other.bring(archive), other.get("a"), other.get("b")), "map[quarantined:2] miss reason=absent miss reason=absent")
 }
+
+// unlocked counts the files that are synced while somebody has the lock of the directory.
+type unlocked struct {
+	vfs.FS
+	synced, held *int
+}
+
+func (u unlocked) Create(name string) (vfs.File, error) {
+	f, err := u.FS.Create(name)
+	return &unlockedFile{f, u}, err
+}
+
+type unlockedFile struct {
+	vfs.File
+	unlocked
+}
+
+func (f *unlockedFile) Sync() error {
+	list, err := f.ReadDir("lease/directory")
+	if err != nil {
+		return err
+	}
+	*f.synced++
+	lock, err := f.Open("lease/directory/" + list[len(list)-1].Name)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if free, err := lock.TryLock(); err != nil || !free {
+		*f.held++
+	}
+	return f.File.Sync()
+}
+
+// P11: nobody waits for the sync of the list of what was refused where that is halved.
+func TestRefusalsAreHalvedWithoutTheLock(t *testing.T) {
+	r := newRig(t)
+	var synced, held int
+	s := r.open("d", mib, on(func(f vfs.FS) vfs.FS { return unlocked{f, &synced, &held} }))
+	r.want("put", s.put("k", "v"), "ok")
+	r.write(r.path("d/lease/refused"), bytes.Repeat([]byte(strings.Repeat("0", 64)+"\n"), 4096))
+	synced, held = 0, 0
+	r.must(s.Refuse(background, s.blob("k")))
+	r.want("kept", bytes.Count(r.read(r.path("d/lease/refused")), []byte("\n")) < 2100, true)
+	r.want("synced, with the lock", words(synced, held), "1 0")
+	r.want("left", words(r.names("d/tmp"), s.audit()), "[] ok")
+}
