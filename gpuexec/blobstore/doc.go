@@ -59,7 +59,9 @@
 // directory, and two writers at once may exceed the capacity by one entry each. Processes
 // with locks and without them see nothing of each other. So a directory that was opened
 // with Config.Shared once is opened so by all from then on, and such an Open is refused while
-// a process with locks has the directory open. To go back to locks, remove lease/shared while
+// a process with locks has the directory open. It sees those of its own host, and of others only
+// where locks reach from host to host: where they do not, see to it that nobody has the directory open
+// with locks when it is opened with Config.Shared first. To go back to locks, remove lease/shared while
 // nobody has it open.
 //
 // # Failure
