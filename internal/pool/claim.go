@@ -1,7 +1,5 @@
 package pool
 
-import "container/list"
-
 // Claim is room that others are making for one member. It ends with one call of
 // done, when every member that was asked has answered; then the claimant calls
 // Accept, once. A claim that ended as soon as there is enough would leave members
@@ -15,14 +13,14 @@ type Claim struct {
 	// Under the pool's lock.
 	bytes   int64 // that the member is to use
 	need    int64 // of the pool
-	granted int64 // of that, counted as drawn already
+	granted int64 // of that, as far as the claim has taken it; counted as drawn already
 	excess  int64 // members that use no more than that above their floors are not asked
 	asking  int64 // bytes that members were asked for and have not answered
 	awaited int   // those members
 	patient int   // so many may yet answer and not give all before nobody more is asked
 	stands  bool
-	waits   *list.Element // for what is not granted
-	after   []*Claim      // that end one after the other after this one: for values within the floor
+	waits   *place   // for what is not granted
+	after   []*Claim // that end one after the other after this one: for values within the floor
 }
 
 // MostAsked is how many members a claim asks at a time: it may be made in a turn, and so may
@@ -32,11 +30,20 @@ const MostAsked = 64
 // lackingLocked is what has not been granted yet, and nobody is asked for.
 func (c *Claim) lackingLocked() int64 {
 	m := c.member
+	m.settleLocked()
+	c.settleLocked()
 	if c.floor {
 		return m.promised - m.floor - c.asking
 	}
 	growth := m.growthLocked(m.used+m.claimed-c.bytes, c.bytes) // more of its floor may be there by now, or used
 	return min(growth, c.need) - c.granted - c.asking
+}
+
+// settleLocked takes what has come for the claim.
+func (c *Claim) settleLocked() {
+	if c.waits != nil {
+		c.granted += c.member.pool.mu.claims.take(c.waits)
+	}
 }
 
 // Gift is what one member is asked to release for a claim.
@@ -52,7 +59,7 @@ type Gift struct {
 // perhaps before Claim returns, and must not wait.
 func (m *Member) Claim(bytes int64, done func(*Claim)) *Claim {
 	p := m.pool
-	p.mu.Lock()
+	m.lock()
 	p.renewLocked()
 	used := m.used + m.claimed
 	need := m.growthLocked(used, bytes)
@@ -120,8 +127,9 @@ func (p *Pool) overLocked(c *Claim) bool {
 		return false
 	}
 	if c.waits != nil {
-		p.mu.claims.Remove(c.waits) // if it is there still
-		p.mu.wanted -= uint64(c.need - c.granted)
+		c.settleLocked()
+		p.mu.claims.leave(c.waits)
+		c.waits = nil
 	}
 	return true
 }
@@ -134,7 +142,7 @@ func (c *Claim) Bytes() int64 { return c.bytes }
 // member may come of it.
 func (c *Claim) Accept() (ok bool) {
 	m, p := c.member, c.member.pool
-	p.mu.Lock()
+	m.lock()
 	m.claimed -= c.bytes
 	p.mu.drawn -= c.granted
 	c.granted = 0

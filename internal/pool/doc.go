@@ -20,7 +20,8 @@
 //
 // A claim asks MostAsked members at a time, and one more with each answer, for what it lacks
 // still. Who has answered and has not given all is asked for no claim until the next one is
-// made. A claim on bytes beyond the floor gives up after MostAsked of these.
+// made. A claim on bytes beyond the floor gives up after MostAsked of these. Whatever else is
+// done here costs the logarithm of the members and claims.
 //
 // Nothing here waits and nobody is called with the lock held: asking, giving and
 // the end of a claim are messages between the members. Safe for concurrent use.

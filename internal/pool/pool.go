@@ -1,13 +1,11 @@
 package pool
 
 import (
-	"container/list"
 	"fmt"
 	"math"
 	"sync"
 
 	"github.com/kiln-cache/kiln/fault"
-	"github.com/kiln-cache/kiln/internal/priority"
 	"github.com/kiln-cache/kiln/limit"
 )
 
@@ -17,14 +15,15 @@ type Pool struct {
 
 	mu struct {
 		sync.Mutex
-		drawn   int64                   // of every member the larger of floor and used, and all grants, those that a release is about to make too
-		floors  int64                   // that all members were promised: within the capacity
-		used    int64                   // by all members: at most what is drawn
-		members priority.Queue[*Member] // the one that uses most above its floor is first; without those in spent
-		spent   []*Member               // that have given what they could to a claim that wants more
-		claims  list.List               // of *Claim: those that are not granted in full, oldest first
-		owed    list.List               // of *Member: those whose floors are not set aside in full, oldest first
-		wanted  uint64                  // at least what all of these want; each no more than 2^48 bytes (SPEC Q5), or of the capacity
+		drawn   int64  // of every member the larger of floor and used, all grants, and what there is for those that wait
+		floors  int64  // that all members were promised: within the capacity
+		used    int64  // by all members: at most what is drawn
+		members int    // that have not left
+		givers  givers // members without those in spent
+		spent   givers // that have given what they could to a claim that wants more
+		renewed uint64 // counts when these were asked again
+		owed    line   // floors that are not set aside in full; these and claims want no more than 2^48 bytes each (SPEC Q5), or the capacity
+		claims  line   // those that are not granted in full
 	}
 }
 
@@ -38,26 +37,25 @@ type Member struct {
 	floor    int64  // what is set aside of it; all, once others have given what they use of it
 	due      *Claim // on those; nil once they have answered
 	used     int64
-	claimed  int64 // bytes of its claims that it has not accepted yet
-	asked    int64 // bytes it was asked for and has not answered
-	owed     *list.Element
-	place    int // among the members; 0 = it is spent or has left
-	left     bool
+	claimed  int64  // bytes of its claims that it has not accepted yet
+	asked    int64  // bytes it was asked for and has not answered
+	owed     *place // while the floor is not set aside in full: then it uses no more than is set aside, since claims come after floors
+	at       among
+	spent    uint64 // renewed, when it was spent
 }
 
 // aboveLocked is what the member uses above its floor and was not asked for.
 func (m *Member) aboveLocked() int64 { return m.used - m.promised - m.asked }
 
-// movedLocked follows each change of that.
-func (m *Member) movedLocked() { m.pool.mu.members.Fix(m) }
-
-// setAsideLocked sets aside of the floor what the pool has, and reports whether that is
-// all of it.
-func (m *Member) setAsideLocked() bool {
-	p, has := m.pool, max(m.floor, m.used)
-	m.floor = min(m.promised, has+p.capacity-p.mu.drawn)
-	p.mu.drawn += max(m.floor, has) - has
-	return m.floor == m.promised
+// settleLocked sets aside of the floor what has come for it.
+func (m *Member) settleLocked() {
+	if m.owed == nil {
+		return
+	}
+	if m.floor += m.pool.mu.owed.take(m.owed); m.floor == m.promised {
+		m.pool.mu.owed.leave(m.owed)
+		m.owed = nil
+	}
 }
 
 // takeLocked counts bytes more, or less, as used.
@@ -78,7 +76,7 @@ func New(capacity limit.Limit) (*Pool, error) {
 		n = math.MaxInt64
 	}
 	p := &Pool{capacity: n}
-	p.mu.members = priority.New(func(a, b *Member) bool { return a.aboveLocked() > b.aboveLocked() }, func(m *Member) *int { return &m.place })
+	p.mu.renewed = 1
 	return p, nil
 }
 
@@ -98,12 +96,14 @@ func (p *Pool) Join(floor int64, give func(Gift)) (*Member, error) {
 		p.mu.Unlock()
 		return nil, &fault.Error{Op: "pool: join", Err: fmt.Errorf("%w: %d bytes of floor, beside %d of the others, of the %d that all have: lower one, or raise what all have", fault.ErrTooLarge, floor, others, p.capacity)}
 	}
-	p.mu.members.Push(m)
+	p.mu.givers.push(m)
+	p.mu.members++
 	p.mu.floors += floor
+	m.floor = min(floor, p.capacity-p.mu.drawn)
+	p.mu.drawn += m.floor
 	var gifts []Gift
-	if !m.setAsideLocked() {
-		m.owed = p.mu.owed.PushBack(m)
-		p.mu.wanted += uint64(floor - m.floor)
+	if m.floor < floor {
+		m.owed = p.mu.owed.join(floor - m.floor)
 		c := &Claim{member: m, done: m.given, floor: true}
 		if gifts = p.claimLocked(c, 0); !p.overLocked(c) {
 			m.due = c
@@ -125,14 +125,14 @@ func (m *Member) given(due *Claim) {
 // Leave ends a member that has released what it used.
 func (m *Member) Leave() {
 	p := m.pool
-	p.mu.Lock()
-	p.mu.members.Remove(m)
-	m.left = true
+	m.lock()
+	m.amongLocked().remove(m)
+	p.mu.members--
 	drawn := max(m.floor, m.used)
 	p.mu.floors -= m.promised
 	if m.owed != nil {
-		p.mu.owed.Remove(m.owed) // if it is there still
-		p.mu.wanted -= uint64(m.promised - m.floor)
+		p.mu.owed.leave(m.owed)
+		m.owed = nil
 	}
 	m.promised, m.floor = 0, 0
 	m.takeLocked(-m.used)
@@ -140,19 +140,24 @@ func (m *Member) Leave() {
 	p.mu.Unlock()
 }
 
+// lock takes the pool's lock, for a call about the member.
+func (m *Member) lock() {
+	m.pool.mu.Lock()
+	m.settleLocked()
+}
+
 // Fits reports whether n bytes more could be reserved at this moment.
 func (m *Member) Fits(bytes int64) bool {
 	p := m.pool
-	p.mu.Lock()
+	m.lock()
 	defer p.mu.Unlock()
 	return m.growthLocked(m.used, bytes) <= p.capacity-p.mu.drawn
 }
 
 // Reserve takes n bytes, or none and reports false.
 func (m *Member) Reserve(bytes int64) bool {
-	p := m.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	m.lock()
+	defer m.pool.mu.Unlock()
 	return m.reserveLocked(bytes)
 }
 
@@ -162,8 +167,8 @@ func (m *Member) reserveLocked(bytes int64) bool {
 	if growth > p.capacity-p.mu.drawn {
 		return false
 	}
-	m.takeLocked(bytes)
 	p.mu.drawn += growth
+	m.takeLocked(bytes)
 	return true
 }
 
@@ -188,7 +193,7 @@ func (m *Member) Most() int64 {
 // it uses.
 func (m *Member) Could(bytes int64) bool {
 	p := m.pool
-	p.mu.Lock()
+	m.lock()
 	defer p.mu.Unlock()
 	others := p.mu.drawn - max(m.used, m.floor)
 	return max(bytes, m.floor) <= p.capacity-others
@@ -197,58 +202,20 @@ func (m *Member) Could(bytes int64) bool {
 // Release gives back bytes that were reserved.
 func (m *Member) Release(bytes int64) {
 	p := m.pool
-	p.mu.Lock()
+	m.lock()
 	before := max(m.used, m.floor)
 	m.takeLocked(-bytes)
 	p.releaseLocked(before - max(m.used, m.floor))
 	p.mu.Unlock()
 }
 
-// mostGranted is how many floors and claims get what they wait for in one hold of the lock,
-// and how many members may be asked again.
-const mostGranted = 256
-
 // releaseLocked takes n bytes off what is drawn and lets the floors that are owed, and
-// then the claims, have what is free, oldest first. It costs as much as there are that have
-// all of theirs by that, and lets go of the lock in between.
+// then the claims, have what is free. It costs the same however many these are. What no
+// one of them wants is anybody's.
 func (p *Pool) releaseLocked(bytes int64) {
-	for left := p.grantLocked(bytes); left > 0; left = p.grantLocked(left) {
-		p.mu.Unlock()
-		p.mu.Lock()
-	}
-}
-
-// grantLocked is releaseLocked for up to mostGranted of those that wait. What is left and the
-// others want stays drawn, so that nobody else has it meanwhile; the rest is anybody's at once.
-func (p *Pool) grantLocked(bytes int64) (left int64) {
 	p.mu.drawn -= bytes
-	n := 0
-	for e := p.mu.owed.Front(); e != nil && n < mostGranted && p.mu.drawn < p.capacity; e = p.mu.owed.Front() {
-		m := e.Value.(*Member)
-		had := m.floor
-		all := m.setAsideLocked()
-		if p.mu.wanted -= uint64(m.floor - had); !all {
-			break
-		}
-		p.mu.owed.Remove(e)
-		n++
-	}
-	for e := p.mu.claims.Front(); e != nil && n < mostGranted && p.mu.drawn < p.capacity; e = p.mu.claims.Front() {
-		c := e.Value.(*Claim)
-		part := min(p.capacity-p.mu.drawn, c.need-c.granted)
-		c.granted += part
-		p.mu.wanted -= uint64(part)
-		if p.mu.drawn += part; c.granted < c.need {
-			break
-		}
-		p.mu.claims.Remove(e)
-		n++
-	}
-	if p.mu.owed.Len()+p.mu.claims.Len() > 0 {
-		left = int64(min(uint64(p.capacity-p.mu.drawn), p.mu.wanted))
-		p.mu.drawn += left
-	}
-	return left
+	p.mu.drawn += p.mu.owed.fill(p.capacity - p.mu.drawn)
+	p.mu.drawn += p.mu.claims.fill(p.capacity - p.mu.drawn)
 }
 
 // Use is what the members have reserved, and what of the capacity is spoken for:
@@ -268,7 +235,7 @@ func (p *Pool) Capacity() int64 { return p.capacity }
 // have not given all: it costs the same however many members there are.
 func (p *Pool) claimLocked(c *Claim, excess int64) (gifts []Gift) {
 	if c.excess, c.patient = excess, MostAsked; excess <= 0 { // nobody gives of its floor
-		c.excess, c.patient = 0, p.mu.members.Len()
+		c.excess, c.patient = 0, p.mu.members
 	}
 	gifts = p.askLocked(c)
 	if c.lackingLocked() > 0 && c.awaited < MostAsked && !c.floor {
@@ -281,16 +248,18 @@ func (p *Pool) claimLocked(c *Claim, excess int64) (gifts []Gift) {
 	c.stands = true
 	p.mu.drawn += c.granted
 	if c.granted < c.need {
-		c.waits = p.mu.claims.PushBack(c)
-		p.mu.wanted += uint64(c.need - c.granted)
+		c.waits = p.mu.claims.join(c.need - c.granted)
 	}
 	return gifts
 }
 
 // askLocked asks for what c lacks, as long as no more than MostAsked have to answer.
 func (p *Pool) askLocked(c *Claim) (gifts []Gift) {
-	for c.awaited < MostAsked && c.patient > 0 && p.mu.members.Len() > 0 && p.mu.members.First().aboveLocked() > c.excess {
-		from := p.mu.members.First()
+	for c.awaited < MostAsked && c.patient > 0 {
+		from := p.mu.givers.root
+		if from == nil || from.aboveLocked() <= c.excess {
+			break
+		}
 		bytes := min(from.aboveLocked(), c.lackingLocked())
 		if bytes <= 0 {
 			break
@@ -302,29 +271,4 @@ func (p *Pool) askLocked(c *Claim) (gifts []Gift) {
 		from.movedLocked()
 	}
 	return gifts
-}
-
-// spendLocked has a member that is among those that are asked be asked no more, until the next
-// claim.
-func (p *Pool) spendLocked(m *Member) {
-	if m.place > 0 {
-		p.mu.members.Remove(m)
-		p.mu.spent = append(p.mu.spent, m)
-	}
-}
-
-// renewLocked has who is spent be asked again. It lets go of the lock after each mostGranted.
-func (p *Pool) renewLocked() {
-	for n := 1; len(p.mu.spent) > 0; n++ {
-		last := len(p.mu.spent) - 1
-		m := p.mu.spent[last]
-		if p.mu.spent = p.mu.spent[:last]; !m.left {
-			p.mu.members.Push(m)
-		}
-		if n%mostGranted == 0 {
-			p.mu.Unlock()
-			p.mu.Lock()
-		}
-	}
-	p.mu.spent = nil
 }
