@@ -55,10 +55,10 @@ type Config struct {
 	// goroutine. The function that it returns is called once, when the tensor is
 	// freed or not delivered.
 	Reserve func(kind Kind, index int, bytes int64) (func(), error)
-	// Listen, if not nil, is told how each call was answered, on the caller's goroutine. On
-	// goroutines of the engine it is told of each promise that GetOrAdd gives, in order, as
-	// long as no more than 65,536 wait to be told; and of each tensor that stops being
-	// resident, in order unless a callback is stuck. It must be cheap and safe for
+	// Listen, if not nil, is told how each call was answered, on the caller's goroutine. On a
+	// goroutine of the engine it is told, in order, of each promise that GetOrAdd gives, as
+	// long as no more than 65,536 events wait to be told; and of each tensor that stops being
+	// resident, after the promise of it. It must be cheap and safe for
 	// concurrent use, and must not wait for the cache. A panic of it is logged.
 	Listen func(Event)
 	// Linger is how long what Get was given to compute goes on when the context of the

@@ -31,9 +31,9 @@ type Engine struct {
 
 	resident, reserved, entries, leased atomic.Int64
 
-	promises struct { // of which the listener is to be told
+	promises struct { // of which the listener is to be told, and of removals
 		sync.Mutex
-		over bool
+		over bool // it is told of removals only
 		bin  lease.Bin[Event]
 	}
 

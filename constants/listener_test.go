@@ -3,6 +3,7 @@ package constants
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -139,6 +140,53 @@ func TestListenerThatBlocks(t *testing.T) {
 		synctest.Wait()
 		if n := promises.Load(); n != 2 {
 			t.Error("told of a promise when all is closed")
+		}
+	})
+}
+
+// T7, F6: however long a listener takes when it is told of a promise, the removal of the same
+// tensor comes after it, and holds up neither the callback nor the Free.
+func TestRemovalIsToldAfterThePromise(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		bg := context.Background()
+		var told []string // by one call at a time
+		goOn := make(chan struct{})
+		c, e := open(t, Config{Listen: func(of Event) {
+			if of.Owner {
+				<-goOn
+				told = append(told, "promise of "+of.Key.ID)
+			}
+			if of.Removal != "" {
+				told = append(told, string(of.Removal)+" "+of.Key.ID)
+			}
+		}})
+		var called, freed atomic.Int32
+		var want []string
+		for _, k := range []string{"a", "b"} {
+			out, err := e.GetOrAdd(bg, key(k), 8, Options{Removed: func(Removal) { called.Add(1) }})
+			if err != nil || out.Owner == nil {
+				t.Fatal(out, err)
+			}
+			l, err := out.Owner.Fulfil("v", 8, func() { freed.Add(1) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.End()
+			if was, err := e.Remove(bg, key(k)); !was || err != nil {
+				t.Fatal(was, err)
+			}
+			synctest.Wait()
+			want = append(want, "promise of "+key(k).ID, "removed "+key(k).ID)
+		}
+		if len(told) > 0 || called.Load() != 2 || freed.Load() != 2 {
+			t.Errorf("told %v before the first promise; %d callbacks are called and %d tensors freed, want 2", told, called.Load(), freed.Load())
+		}
+		close(goOn)
+		if err := c.Close(bg); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
 		}
 	})
 }

@@ -96,7 +96,8 @@ func (c *Cache) Stats() Stats {
 
 // event tells the listener, if there is one, of what began at start. Where a call
 // failed, that is all that is said of its answer. It tells of a promise that is about to be
-// given on another goroutine: others wait until that is kept.
+// given, and of a removal after that, on another goroutine: others wait until the promise is
+// kept.
 func (e *Engine) event(start time.Time, told Event, out Outcome) {
 	if e.cache.cfg.Listen == nil {
 		return
@@ -107,11 +108,14 @@ func (e *Engine) event(start time.Time, told Event, out Outcome) {
 	if !start.IsZero() {
 		told.Duration = time.Since(start)
 	}
-	if out.Owner != nil {
+	switch {
+	case told.Removal != "":
+		e.promises.bin.Throw(told)
+	case out.Owner != nil:
 		e.promised(told)
-		return
+	default:
+		e.tellListener(told, out.Lease)
 	}
-	e.tellListener(told, out.Lease)
 }
 
 // tellListener calls it. Where it ends the goroutine the lease is ended, which the call was to
