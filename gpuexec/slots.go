@@ -10,32 +10,33 @@ import (
 
 // slots bounds the compiles of a device that run at once. Safe for concurrent use.
 type slots struct {
-	free chan struct{} // capacity: as many as there are; what is in it is taken
+	free  chan struct{} // capacity: as many as there are; what is in it is taken
+	watch chan struct{} // capacity 1: taken by the one that looks for circles, of all that wait
 
 	mu struct {
 		sync.Mutex
 		running, waiting inSlots
-		looked           time.Time // for a circle
+		looks            int // for circles so far; for tests
 	}
 }
 
 type inSlots map[*flight.Flight[*Kernel]]*compiling
 
 func newSlots(n int) *slots {
-	s := &slots{free: make(chan struct{}, n)}
+	s := &slots{free: make(chan struct{}, n), watch: make(chan struct{}, 1)}
 	s.mu.running, s.mu.waiting = make(inSlots), make(inSlots)
 	return s
 }
 
-// glance is how often compiles that wait for a slot look for a circle (SPEC F5).
+// glance is how often one of the compiles that wait for a slot looks for a circle (SPEC F5).
 const glance = 100 * time.Millisecond
 
 // take waits until f may run: in a slot, or beside one that waits for f. The error is that
 // of the context, where nobody wants f any more. giveBack follows in every case.
 func (s *slots) take(f *compiling) error {
 	s.put(s.mu.waiting, f)
-	tick := time.NewTicker(glance)
-	defer tick.Stop()
+	watch := s.watch
+	var tick <-chan time.Time
 	for {
 		select {
 		case s.free <- struct{}{}:
@@ -44,8 +45,15 @@ func (s *slots) take(f *compiling) error {
 		case <-f.through:
 		case <-f.Context().Done():
 			return f.Context().Err()
-		case now := <-tick.C:
-			s.look(now)
+		case watch <- struct{}{}: // as one of many that wait, it costs nothing
+			watch = nil
+			defer func() { <-s.watch }()
+			ticker := time.NewTicker(glance)
+			defer ticker.Stop()
+			tick = ticker.C
+			continue
+		case <-tick:
+			s.look()
 			continue
 		}
 		s.put(s.mu.running, f)
@@ -73,13 +81,10 @@ func (s *slots) giveBack(f *compiling) {
 // look sees whether no slot would ever be free: every compile that runs waits, through
 // flights of any room, for one that waits for a slot. Then one of those runs beside them,
 // who do nothing meanwhile.
-func (s *slots) look(now time.Time) {
+func (s *slots) look() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now.Sub(s.mu.looked) < glance {
-		return
-	}
-	s.mu.looked = now
+	s.mu.looks++
 	var awaited *flight.Flight[*Kernel]
 	for running := range s.mu.running {
 		if awaited = running.Awaited(maps.Keys(s.mu.waiting)); awaited == nil {

@@ -33,8 +33,7 @@ func TestLetThroughOnce(t *testing.T) {
 		go func() { _, _ = flight.Ride[*Kernel](ctx, waitsFor{waiting}) }()
 		synctest.Wait()
 		for range 2 {
-			time.Sleep(glance)
-			s.look(time.Now())
+			s.look()
 		}
 		select {
 		case <-waiting.through:
@@ -61,8 +60,7 @@ func TestLetThroughWhereAllWait(t *testing.T) {
 		go func() { _, _ = flight.Ride[*Kernel](ctx, waitsFor{waiting}) }()
 		synctest.Wait()
 		for range 50 { // those that run are looked at in any order
-			time.Sleep(glance)
-			s.look(time.Now())
+			s.look()
 		}
 		select {
 		case <-waiting.through:
@@ -71,5 +69,51 @@ func TestLetThroughWhereAllWait(t *testing.T) {
 		}
 		leave()
 		synctest.Wait()
+	})
+}
+
+// F6: however many compiles wait for a slot, one of them looks for circles; where it has one,
+// another does. What each of them looked for itself took a core at 20,000.
+func TestOneLooksForCircles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, each = 1000, 10
+		s := newSlots(1)
+		first := new(compiling)
+		first.Begin(t.Context(), s, "first")
+		if err := s.take(first); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan *compiling)
+		for range n {
+			f := &compiling{through: make(chan struct{}), pass: make(chan struct{})}
+			f.Begin(t.Context(), s, "a compile")
+			go func() {
+				if err := s.take(f); err != nil {
+					t.Error(err)
+				}
+				ended <- f
+			}()
+		}
+		time.Sleep(each*glance + 1)
+		for range n / 100 {
+			s.giveBack(first)
+			synctest.Wait()
+			first = <-ended
+			time.Sleep(each*glance + 1)
+		}
+		s.mu.Lock()
+		looks := s.mu.looks
+		s.mu.Unlock()
+		if want := each * (1 + n/100); looks < want*9/10 || looks > want {
+			t.Errorf("looked %d times, want %d", looks, want)
+		}
+		for range n - n/100 {
+			s.giveBack(first)
+			first = <-ended
+		}
+		s.giveBack(first)
+		if len(s.watch) > 0 || len(s.free) > 0 {
+			t.Error("somebody looks when nobody waits")
+		}
 	})
 }
