@@ -127,8 +127,8 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	}
 	e.cfg.Logger.Debug("executor: "+by, "kernel", f.source.name(), "took", time.Since(start))
 	code, _ := f.source.Spec.(Code)
-	if own, has := p.program.(interface{ Block() Size }); has && code.Block == (Size{}) {
-		code.Block = own.Block()
+	if code.Block == (Size{}) {
+		code.Block = p.block
 	}
 	k := &Kernel{exec: e, source: f.source, block0: whole(code.Block), requires: requires, asked: make(chan struct{})}
 	k.cell.Init(k.free)

@@ -37,7 +37,11 @@ func (e *Executor) program(ctx context.Context, on *generation, src Source, blob
 		}()
 		bytes := program.Bytes()
 		requires = program.Requires()
-		p = &built{on, program, bytes}
+		var block Size
+		if own, has := program.(interface{ Block() Size }); has {
+			block = own.Block()
+		}
+		p = &built{on, program, bytes, block}
 		return nil
 	})
 	err = e.named(op, src, err)

@@ -55,12 +55,13 @@ type halfMadeProgram struct {
 	backend halfMade
 }
 
-func (p halfMadeProgram) Bytes() int64       { p.backend.call("bytes"); return p.Program.Bytes() }
-func (p halfMadeProgram) Requires() []string { p.backend.call("requires"); return p.Program.Requires() }
+func (p halfMadeProgram) Bytes() int64        { p.backend.call("bytes"); return p.Program.Bytes() }
+func (p halfMadeProgram) Requires() []string  { p.backend.call("requires"); return p.Program.Requires() }
+func (p halfMadeProgram) Block() gpuexec.Size { p.backend.call("block"); return gpuexec.Size{} }
 
 // F3: what a driver made before it panicked or ended its goroutine is released.
 func TestWhatADriverHalfMadeIsReleased(t *testing.T) {
-	for _, at := range []string{"mapped", "bytes", "requires"} {
+	for _, at := range []string{"mapped", "bytes", "requires", "block"} {
 		for _, fail := range []func(){func() { panic(at) }, runtime.Goexit} {
 			f := &fakedevice.Backend{}
 			e, err := gpuexec.Open(bg, gpuexec.Config{Backend: halfMade{f, at, fail}, Workers: 1})

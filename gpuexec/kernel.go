@@ -31,6 +31,7 @@ type built struct {
 	on      *generation
 	program Program
 	bytes   int64
+	block   Size // of its own; zero = it has none
 }
 
 func (k *Kernel) name() string { return k.source.name() }
