@@ -29,7 +29,7 @@ func (e *Executor) Load(ctx context.Context, src Source, blob []byte) (*Kernel, 
 	if len(blob) == 0 {
 		return nil, fault.Invalidf("executor: load", "the blob is empty")
 	}
-	return e.obtain(ctx, src, blob)
+	return e.obtain(ctx, src, slices.Clone(blob)) // the driver may be at it when the caller has left
 }
 
 // obtain gives the kernel of a source, loaded from the blob if there is one.
@@ -134,8 +134,8 @@ func (e *Executor) build(f *compiling, g *generation) (*Kernel, error) {
 	k.cell.Init(k.free)
 	k.built.Store(p)
 	if f.blob != nil {
-		kept := slices.Clone(f.blob)
-		k.blob.Store(&kept)
+		blob := f.blob // alone, without the flight
+		k.blob.Store(&blob)
 	}
 	return k, nil
 }

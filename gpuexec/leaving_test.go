@@ -150,3 +150,46 @@ func TestRestartWaitsForNoBlobThatIsThere(t *testing.T) {
 		}
 	})
 }
+
+// F4, P11: a caller whose context ends while the driver loads its blob has that back: what the driver
+// sees, and what the kernel is made from when the device comes back, is what was given.
+func TestLeftWithItsBlob(t *testing.T) {
+	actorstest.Bubble(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		var loaded []string // one at a time
+		f := &fakedevice.Backend{}
+		e := open(t, f, gpuexec.Config{})
+		k := compile(t, e, source("k"))
+		blob, err := k.Blob(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		given := string(blob)
+		f.OnLoad = func(_ context.Context, _ gpuexec.Source, blob []byte) error {
+			<-goOn
+			loaded = append(loaded, string(blob))
+			return nil
+		}
+		ctx, leave := context.WithCancel(bg)
+		left := make(chan error, 1)
+		go func() { _, err := e.Load(ctx, source("k"), blob); left <- err }()
+		synctest.Wait()
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("who left: %v", err)
+		}
+		clear(blob)
+		close(goOn)
+		again, err := e.Load(bg, source("k"), []byte(given)) // the kernel that waits
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept, err := again.Blob(bg); err != nil || string(kept) != given {
+			t.Errorf("the kernel has the blob %q, %v: want what was given", kept, err)
+		}
+		again.Release()
+		if !slices.Equal(loaded, []string{given}) {
+			t.Errorf("the driver was given %q, want once %q", loaded, given)
+		}
+	})
+}
