@@ -322,6 +322,28 @@ func TestWithin(t *testing.T) {
 	}
 }
 
+// F5: code that outlives its creator is within nothing that has ended, whenever it begins more.
+func TestWithinWhatHasEnded(t *testing.T) {
+	outer := begin(background, "outer")
+	inner := begin(outer.Context(), "inner")
+	inner.Finish("", nil, nil)
+	late := begin(inner.Context(), "late")
+	for _, c := range []struct {
+		ctx    context.Context
+		key    string
+		within bool
+	}{
+		{inner.Context(), "inner", false},
+		{inner.Context(), "outer", true},
+		{late.Context(), "inner", false},
+		{late.Context(), "outer", true},
+	} {
+		if got := flight.Within(c.ctx, "room", c.key); got != c.within {
+			t.Errorf("Within(%s) = %v", c.key, got)
+		}
+	}
+}
+
 // T3, F5: an owner's flights stand for each other, in both directions.
 func TestOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // who waits for itself ends the bubble, not the test's patience

@@ -124,12 +124,12 @@ func Within(ctx context.Context, scope any, key string) bool {
 	if n == nil {
 		return false
 	}
-	if n.scope == scope && n.key == key {
-		return true
-	}
 	t := &n.root.tree
 	t.Lock()
 	defer t.Unlock()
+	if n.scope == scope && n.key == key && !n.ended {
+		return true
+	}
 	for _, m := range t.running[place{scope, key}] {
 		if m.depth < n.depth && n.above(m.depth) == m {
 			return true
