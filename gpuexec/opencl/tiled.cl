@@ -24,7 +24,8 @@
 typedef float left_side[DEEP][TILE + 1];
 typedef float4 right_side[DEEP][WIDE];
 
-// load copies what a tile needs from first on, up to depth. Beyond the edges are zeros.
+// load copies what a tile needs from first on, up to depth. Beyond the edges are zeros, one of each
+// sign: added to a sum, their product of -0 leaves it as it is, one of -0 too.
 void load(global const float *a, global const float *b, local left_side left, local right_side right,
 		uint m, uint k, uint n, uint row, uint column, uint first, uint depth) {
 	for (uint i = get_local_id(0); i < TILE * DEEP; i += ITEMS) {
@@ -35,7 +36,7 @@ void load(global const float *a, global const float *b, local left_side left, lo
 #else
 		uint d = i / TILE, c = i % TILE;
 #endif
-		((local float *)right[d])[c] = column + c < n && first + d < depth ? b[RIGHT(first + d, column + c)] : 0;
+		((local float *)right[d])[c] = column + c < n && first + d < depth ? b[RIGHT(first + d, column + c)] : -0.0f;
 	}
 }
 
