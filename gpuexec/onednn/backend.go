@@ -63,6 +63,7 @@ func (b *Backend) Open(_ context.Context, index int) (gpuexec.Device, error) {
 		return nil, err
 	}
 	d := &device{opened: r, info: r.lib.info()}
+	d.mu.programs = make(map[*program]struct{})
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	return d, nil
 }

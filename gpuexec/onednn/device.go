@@ -64,6 +64,7 @@ type device struct {
 		sync.Mutex
 		wanted   []*program // whose exact forms are to be built
 		building bool
+		programs map[*program]struct{} // not released
 	}
 	general, exact atomic.Int64 // launches of each form (SPEC E7)
 }
@@ -84,7 +85,14 @@ func (d *device) Compile(ctx context.Context, src gpuexec.Source) (gpuexec.Progr
 	if err != nil {
 		return nil, err
 	}
-	return d.program(ctx, op)
+	p, err := d.program(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.programs[p] = struct{}{}
+	return p, nil
 }
 
 // Load implements gpuexec.Device: the library has no blobs on processors.
@@ -121,9 +129,13 @@ func (d *device) OpenQueue() (gpuexec.Queue, error) {
 	return &queue{d: d, worker: w}, nil
 }
 
+// Close releases all that is left.
 func (d *device) Close() error {
 	d.stop()
 	d.all.Wait()
+	for p := range d.mu.programs {
+		p.Release()
+	}
 	return d.opened.close()
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/kiln-cache/kiln/env"
 	"github.com/kiln-cache/kiln/fault"
 	"github.com/kiln-cache/kiln/gpuexec/artefacts"
@@ -19,6 +21,8 @@ import (
 )
 
 var bg = context.Background()
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // variable names the library of a test process: one process has one version.
 const variable = "KILN_ONEDNN_LIBRARY"

@@ -105,7 +105,12 @@ func (p *program) Blob(context.Context) ([]byte, error) { return nil, noBlobs("b
 
 func (p *program) Requires() []string { return nil }
 
-func (p *program) Release() { p.drop() }
+func (p *program) Release() {
+	p.d.mu.Lock()
+	delete(p.d.mu.programs, p)
+	p.d.mu.Unlock()
+	p.drop()
+}
 
 func (p *program) drop() {
 	p.mu.Lock()
