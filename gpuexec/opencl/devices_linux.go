@@ -82,14 +82,19 @@ func devices() (*library, []found, error) {
 	case len(all) == 0:
 		return nil, nil, unavailable("no driver has a device")
 	}
-	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(a.kind&typeCPU, b.kind&typeCPU) })
-	for i := range all {
-		all[i].info.Index = i
-	}
+	order(all)
 	if firstErr == nil {
 		loaded.devices = all
 	}
 	return l, all, nil
+}
+
+// order numbers devices, processors last.
+func order(all []found) {
+	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(a.kind&typeCPU, b.kind&typeCPU) })
+	for i := range all {
+		all[i].info.Index = i
+	}
 }
 
 // listed are the devices when they were first asked for; none on an error. An operation's

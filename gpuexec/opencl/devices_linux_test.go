@@ -62,3 +62,29 @@ func TestQueryFailsOnce(t *testing.T) {
 		t.Errorf("%v, want ErrTooLarge of the driver", err)
 	}
 }
+
+// E2: processors come last, the others as their drivers list them; each has the number of its place.
+func TestOrderOfDevices(t *testing.T) {
+	const gpu, byDefault = 4, 1
+	all := []found{{id: 1, kind: typeCPU}, {id: 2, kind: gpu}, {id: 3, kind: typeCPU | byDefault}, {id: 4, kind: gpu | byDefault}}
+	order(all)
+	for i, want := range []handle{2, 4, 1, 3} {
+		if all[i].id != want || all[i].info.Index != i {
+			t.Errorf("place %d has device %d, number %d, want device %d", i, all[i].id, all[i].info.Index, want)
+		}
+	}
+}
+
+// A processor's memory is the host's, so that no copy goes through a stage.
+func TestMemoryOfProcessors(t *testing.T) {
+	needDevice(t)
+	_, all, err := devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range all {
+		if d.kind&typeCPU != 0 && !d.unified {
+			t.Errorf("%s has memory of its own", d.info.Name)
+		}
+	}
+}

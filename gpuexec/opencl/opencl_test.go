@@ -195,6 +195,30 @@ kernel void k(global int *out, struct shape s, char c, uchar uc, short h, ushort
 	}
 }
 
+// E3: what the limits allow at most, the device takes: items of a block, bytes of local memory, and
+// the first place at which a part may begin. A part of nothing is an argument.
+func TestMostThatIsAllowed(t *testing.T) {
+	e := open(t, 1)
+	l, n := e.Limits(), int64(256)
+	k := compile(t, e, source(t, gpuexec.Code{Text: `kernel void k(global int *out, local char *part, uint bytes, global int *none) {
+		size_t i = get_local_id(0);
+		for (size_t at = i; at < bytes; at += get_local_size(0)) part[at] = 1;
+		barrier(CLK_LOCAL_MEM_FENCE);
+		if (i < 64) out[i] = get_local_size(0) + part[bytes - 1 - i];
+	}`}, buffer(n), gpuexec.Param{Kind: gpuexec.ParamLocal}, gpuexec.Param{Kind: gpuexec.ParamU32}, buffer(0)))
+	items, local := min(l.MaxItems, l.MaxBlock[0]), min(l.MaxLocal, math.MaxInt32)
+	b, from := upload(t, e, make([]int32, 4096)), int64(l.Alignment)
+	if err := e.Submit(bg, gpuexec.Launch{Kernel: k, Grid: gpuexec.Size{1}, Block: gpuexec.Size{items},
+		Args: []gpuexec.Arg{gpuexec.PartArg(b, from, n), gpuexec.LocalArg(local), gpuexec.ValueArg(uint32(local)), gpuexec.PartArg(b, from, 0)}}); err != nil {
+		t.Fatalf("%d items, %d bytes of local memory, a part from %d on: %v", items, local, from, err)
+	}
+	for i, got := range download[int32](t, e, b)[from/4:][:n/4] {
+		if got != int32(items)+1 {
+			t.Fatalf("number %d is %d, want %d", i, got, items+1)
+		}
+	}
+}
+
 // A text that is wrong is ErrInvalid, with what the driver says and where; so are an
 // entry that is not there and parameters that are too few.
 func TestWrongSources(t *testing.T) {

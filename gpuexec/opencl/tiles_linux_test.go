@@ -132,7 +132,7 @@ func TestTilesGiveTheSameBits(t *testing.T) {
 					grid, _ := backend{}.Launch(op)
 					own, _ := b.Launch(op)
 					want := launched(t, e, plain, op, grid)
-					for _, grid := range []gpuexec.Size{own, {1, 1, 1}, {2, 1, 3}} {
+					for _, grid := range []gpuexec.Size{own, {1, 1, 1}, {1, 2, 1}, {2, 1, 3}} {
 						if got := launched(t, e, tiles, op, grid); !bytes.Equal(gpuexec.BytesOf(got), gpuexec.BytesOf(want)) {
 							t.Errorf("%s, by a grid of %v: other numbers", op, grid)
 						}
