@@ -101,6 +101,8 @@
 // others in the process that use the same file. Where OpenMP has read its variables
 // before, each execution tells its own thread; About.OpenMP says so, and whether there is
 // more than one OpenMP. A build for SYCL is refused: it takes over the process's signals.
+// A primitive is made on a goroutine of its own, whose thread ends where the library's
+// assembler fails: 3.2 could not use that again.
 // The library has no blobs on processors, so nothing of it is stored. After every 256 primitives
 // that were destroyed the C library is told to give free memory back (malloc_trim): they
 // are made and destroyed on many threads, and each would keep its share.

@@ -204,10 +204,7 @@ func (l *Library) Create(_ context.Context, d *primitive.Descriptor) (artefacts.
 		return artefacts.Built{Value: k, Free: l.cell.Unpin}, nil
 	}
 	var err error
-	l.image.alone(func() {
-		k.h, err = l.make("dnnl_primitive_create", func(h *handle) int32 { return l.c.Make(h, p.pd) })
-	})
-	if err != nil {
+	if k.h, err = l.assemble(p.pd); err != nil {
 		l.cell.Unpin()
 		return artefacts.Built{}, fault.Wrap("onednn: create", d.Spec().Kind, d.Name(), err)
 	}

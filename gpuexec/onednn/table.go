@@ -143,6 +143,7 @@ const (
 	invalidArguments = 2
 	unimplemented    = 3
 	listEnds         = 4 // no further implementation
+	runtimeError     = 5
 )
 
 var dataTypes = map[string]int32{"f16": 1, "bf16": 2, "f32": 3, "s32": 4, "s8": 5, "u8": 6}
