@@ -11,6 +11,36 @@ import (
 	"github.com/kiln-cache/kiln/internal/vfs"
 )
 
+// P7, P8: what holders that were passed over leave does not grow, and whoever wakes after any
+// number of others knows that it was.
+func TestGenerationsAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		if err := f.Mkdir("lock/3"); err != nil { // somebody else's
+			t.Fatal(err)
+		}
+		var all []*hostlock.Directory
+		for range 100 {
+			still, next := passOver(t, f)
+			next.Unlock()
+			all = append(all, still)
+		}
+		list, err := f.ReadDir("lock")
+		if err != nil || len(list) > 20 || list[0].Name == "3" {
+			t.Errorf("%d generations stay: %v", len(list), err)
+		}
+		if _, err := f.Lstat("lock/3"); err != nil {
+			t.Error(err)
+		}
+		for i, d := range all {
+			if d.Held() {
+				t.Errorf("number %d believes to have the lock", i)
+			}
+			d.Unlock()
+		}
+	})
+}
+
 // P8: generations of long ago go the lowest first, though there are more than go at once:
 // of those that had one nobody believes to have it still.
 func TestManyGenerationsGoInOrder(t *testing.T) {

@@ -432,36 +432,6 @@ func passOver(t *testing.T, f vfs.FS) (still, next *hostlock.Directory) {
 	return still, next
 }
 
-// P7, P8: what holders that were passed over leave does not grow, and whoever wakes after any
-// number of others knows that it was.
-func TestGenerationsAreFew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFS(t)
-		if err := f.Mkdir("lock/3"); err != nil { // somebody else's
-			t.Fatal(err)
-		}
-		var all []*hostlock.Directory
-		for range 100 {
-			still, next := passOver(t, f)
-			next.Unlock()
-			all = append(all, still)
-		}
-		list, err := f.ReadDir("lock")
-		if err != nil || len(list) > 20 || list[0].Name == "3" {
-			t.Errorf("%d generations stay: %v", len(list), err)
-		}
-		if _, err := f.Lstat("lock/3"); err != nil {
-			t.Error(err)
-		}
-		for i, d := range all {
-			if d.Held() {
-				t.Errorf("number %d believes to have the lock", i)
-			}
-			d.Unlock()
-		}
-	})
-}
-
 // sleepy is a file system whose user stands still before it opens the file of the lock.
 type sleepy struct {
 	vfs.FS
