@@ -367,6 +367,7 @@ func (d *directory) enter(ctx context.Context) error {
 				return err
 			}
 			hinted = !loaded
+			d.s.sweepSoon()
 		}
 		if d.fresh = false; again == 3 { // others begin journals all the time
 			return errors.Join(d.list(ctx), d.restart(false))

@@ -60,6 +60,14 @@ func (s *Store) maybeSweep() {
 	}
 }
 
+// sweepSoon has the next store sweep: a change without an end may be that of a process which was killed,
+// and what it had moved is known to be meant only until somebody else is passed over.
+func (s *Store) sweepSoon() {
+	s.mu.Lock()
+	s.mu.swept = time.Time{}
+	s.mu.Unlock()
+}
+
 // sweep removes temporary files of dead owners, and those without one that are older
 // than an hour, by the clock of the file system. What a living process writes stays,
 // whatever the clocks say (SPEC P9).
