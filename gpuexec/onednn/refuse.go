@@ -18,6 +18,9 @@ func (o *operation) inside() error {
 			return err
 		}
 	}
+	if err := o.behind(); err != nil {
+		return err
+	}
 	for _, r := range o.spec.Attr.Rounding {
 		if r.Mode == "stochastic" {
 			return failure("describe", fault.ErrUnsupported, "rounding of %s: stochastic wants a seed at execution, which has no form here", r.Arg)
@@ -36,6 +39,23 @@ func (o *operation) inside() error {
 			return failure("describe", fault.ErrUnsupported, "eltwise: %v of %d dimensions, with gaps, blocks or post-operations: want at most 5", slot, len(t.Dims))
 		case o.kind == "layer_normalization" && slot != Mean && !oneLayout(&list[0], t):
 			return failure("describe", fault.ErrUnsupported, "layer_normalization: %v in another layout than %v", slot, slots[0])
+		}
+	}
+	return nil
+}
+
+// behind refuses post-operations that the library takes, and then leaves out or refuses each
+// execution of.
+func (o *operation) behind() error {
+	rank := len(o.spec.Op.Tensors[len(o.spec.Op.Tensors)-1].Dims)
+	for i := range o.spec.Attr.PostOps {
+		p := &o.spec.Attr.PostOps[i]
+		product := o.kind == "matmul" || o.kind == "inner_product" || o.kind == "convolution"
+		switch {
+		case p.Kind == "sum" && (o.kind == "eltwise" || o.kind == "pooling"), p.Kind == "prelu" && !product:
+			return failure("attributes", fault.ErrUnsupported, "post-op %s of %s", p.Kind, o.kind)
+		case p.Kind == "prelu" && p.Mask>>rank != 0:
+			return fault.Invalidf("onednn: attributes", "post-op prelu, mask %#x of %d dimensions", p.Mask, rank)
 		}
 	}
 	return nil
@@ -79,26 +99,92 @@ func oneLayout(a, b *primitive.Tensor) bool {
 	return !concrete(a) || !concrete(b) || a.Layout != "" || b.Layout != "" || !slices.Equal(a.Dims, b.Dims) || same(a, &like)
 }
 
-// spoils is whether an implementation is one of the library's own loops that walks outside of
-// its memory: before 3.6 that of a softmax over the last dimension goes from row to row by the
-// stride of the dimension before it; that of a concatenation divides by the sizes of a source
-// without numbers.
+// spoils is whether an implementation walks outside of its memory, or computes wrong numbers.
 func (i *implementation) spoils() bool {
-	list := i.spec.Op.Tensors
-	switch i.spec.Kind {
-	case "softmax":
-		if i.lib.image.newer || !slices.ContainsFunc(list, outOfOrder) {
-			return false
-		}
-	case "concat":
-		if !slices.ContainsFunc(list, empty) || empty(list[len(list)-1]) {
-			return false
-		}
-	default:
+	wrong := i.wrong()
+	if wrong == nil {
 		return false
 	}
 	var name *byte
-	return i.lib.c.PlanText(i.pd, queryName, 0, &name) == success && strings.HasPrefix(text(name), "ref")
+	return i.lib.c.PlanText(i.pd, queryName, 0, &name) == success && wrong(text(name))
+}
+
+// wrong says which of a request's implementations are, by their names; nil: none.
+func (i *implementation) wrong() func(name string) bool {
+	s, newer := i.spec, i.lib.image.newer
+	list := s.Op.Tensors
+	ref := func(name string) bool { return strings.HasPrefix(name, "ref") }
+	switch {
+	case s.Kind == "softmax" && !newer: // loops go from row to row by the stride of the dimension before it
+		turned, channels := slices.ContainsFunc(list, outOfOrder), channelsBeside(s)
+		if !turned && !channels {
+			return nil
+		}
+		return func(name string) bool { return turned && ref(name) || channels && strings.HasPrefix(name, "jit") }
+	case s.Kind == "concat" && slices.ContainsFunc(list, empty) && !empty(list[len(list)-1]): // it divides by the sizes of each source
+		return ref
+	case s.Kind == "matmul" && newer && scattered(&list[1]): // it takes rows of one product for those of the next
+		return func(name string) bool { return strings.HasPrefix(name, "brg_matmul") }
+	case s.Kind == "eltwise" && newer && slices.ContainsFunc(list, func(t primitive.Tensor) bool { return t.Type == "f16" }):
+		return func(name string) bool { return name == "jit:avx" || name == "jit:sse41" } // which have no such type
+	}
+	if _, is2 := i.lib.b.(*table2); is2 && sumsDiffer(s.Attr.PostOps) { // all are given one scale
+		return func(name string) bool { return !ref(name) }
+	}
+	return nil
+}
+
+// channelsBeside is whether a post-operation of a softmax has a value for each index of dimension
+// 1, and the softmax goes over another.
+func channelsBeside(s *primitive.Spec) bool {
+	for i := range s.Op.Params {
+		if p := &s.Op.Params[i]; p.Name == "axis" && p.Ints[0] == 1 {
+			return false
+		}
+	}
+	return slices.ContainsFunc(s.Attr.PostOps, func(p primitive.PostOp) bool {
+		d := p.Source.Dims
+		if p.Kind != "binary" || len(d) < 2 || d[1] == 1 {
+			return false
+		}
+		for i, size := range d {
+			if i != 1 && size != 1 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// scattered is whether weights of one row each are many, and do not lie side by side.
+func scattered(t *primitive.Tensor) bool {
+	r := len(t.Dims)
+	if r < 3 || t.Dims[r-2] != 1 || len(t.Strides) != r {
+		return false
+	}
+	next := t.Dims[r-1]
+	for d := r - 3; d >= 0; d-- {
+		if t.Dims[d] != 1 && t.Strides[d] != next {
+			return true
+		}
+		next *= t.Dims[d]
+	}
+	return false
+}
+
+// sumsDiffer is whether there are sums of several scales.
+func sumsDiffer(list []primitive.PostOp) bool {
+	var first *primitive.PostOp
+	for i := range list {
+		switch {
+		case list[i].Kind != "sum":
+		case first == nil:
+			first = &list[i]
+		case cmp.Or(list[i].Scale, 1) != cmp.Or(first.Scale, 1):
+			return true
+		}
+	}
+	return false
 }
 
 // outOfOrder is whether dimensions are not in the order of their strides.
