@@ -3,6 +3,7 @@ package flight_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -119,16 +120,19 @@ func TestContext(t *testing.T) {
 	<-late.Context().Done() // asked for after the end
 }
 
-// A creator that starts goroutines of its own under its context leaves none behind.
+// Contexts that a creator makes from its own need no goroutine each to learn of its end.
 func TestChildrenNeedNoGoroutine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := begin(background, "k")
-		for range 10 {
-			_, stop := context.WithCancel(f.Context())
-			defer stop()
-		}
-		f.Finish("", nil, nil)
-	}) // a goroutine that is left would end the bubble in a panic
+	const n = 100
+	f := begin(background, "k")
+	before := runtime.NumGoroutine()
+	for range n {
+		_, stop := context.WithCancel(f.Context())
+		defer stop()
+	}
+	if more := runtime.NumGoroutine() - before; more > n/2 { // others may come and go
+		t.Errorf("%d contexts have %d goroutines", n, more)
+	}
+	f.Finish("", nil, nil)
 }
 
 // F5: a circle of n flights is answered to one in it, at once.

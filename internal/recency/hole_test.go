@@ -277,3 +277,19 @@ func TestDrainFor(t *testing.T) {
 		}
 	}
 }
+
+// C12: a drain is for none of the messages that come while it lasts: the uses that their senders have
+// to find heeded may have come after its end.
+func TestDrainIsForThoseThatWaited(t *testing.T) {
+	l := NewLog[int](func() {})
+	v, behind, out := 1, 0, 0
+	l.Note(&v, 0)
+	l.DrainFor(func() int { return behind }, func(*int) {
+		l.Note(&v, 0)
+		behind++ // which was sent after that
+		out++
+	})
+	if !l.DrainFor(func() int { return 0 }, func(*int) { out++ }) || out != 2 {
+		t.Errorf("%d uses are heeded before the message that came after them, want 2", out)
+	}
+}
