@@ -306,32 +306,6 @@ func TestSweepOfLeases(t *testing.T) {
 	})
 }
 
-// P8, P9: without locks the lease of a holder that has not beaten for long goes, that of one that beats
-// never, however long ago it began.
-func TestSweepOfLeasesWithoutLocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFS(t)
-		l := leases(f, false)
-		held := acquire(t, l)
-		dead := append(make([]byte, 9), "7200000000000 "...) // of a period of two hours
-		if err := errors.Join(f.Mkdir("key/dead"), vfs.WriteNew(f, "key/dead/1", false, dead)); err != nil {
-			t.Fatal(err)
-		}
-		for hours, want := range []int{2, 2, 2, 1} {
-			for _, name := range []string{"k", "dead"} {
-				l.Sweep(name, time.Now().Add(-time.Hour))
-			}
-			if list, err := f.ReadDir("key"); err != nil || len(list) != want {
-				t.Errorf("after %d hours: %v, %v", hours, list, err)
-			}
-			time.Sleep(time.Hour + time.Minute)
-		}
-		if err := held.Release(); err != nil {
-			t.Fatal(err)
-		}
-	})
-}
-
 // P9: who holds the lock of its file lives, who left has none, and of a dead one there
 // is a file without a lock.
 func TestOwners(t *testing.T) {
