@@ -183,7 +183,7 @@ func TestIndexIsReadLate(t *testing.T) {
 	r.want("put", a.put("long", "v"), "ok")
 	c.n.Store(0)
 	r.want("put", s.put("late", "v"), "ok")
-	if n := c.n.Load(); n > 64 {
+	if n := c.n.Load(); n > 80 { // a dozen of them look the place up in the table
 		t.Errorf("%d operations", n)
 	}
 	r.want("audit", words(s.usage().Entries, s.audit()), "302 ok")
