@@ -392,9 +392,11 @@ func (s *Store) boundQuarantine() {
 	for i := len(list) - 1; i >= 0; i-- { // names begin with their time: the newest is last
 		name := quarantineDir + "/" + list[i].Name
 		if kept++; kept <= setAsideMax && disk <= most {
-			found, _ := s.main.files(name)
-			if info, err := s.main.Lstat(name); err == nil && info.Regular() { // see makeFolder
-				found.kernel = info.Size
+			found, entry := s.main.files(name)
+			if !entry { // a file, of makeFolder
+				if info, err := s.main.Lstat(name); err == nil && info.Regular() {
+					found.kernel = info.Size
+				}
 			}
 			disk += sized(name, found).disk
 		}
