@@ -192,12 +192,12 @@ func (d *Directory) taken(err error) (bool, error) {
 }
 
 // first looks further where nobody has had the lock of this generation: the file may be
-// one that this process made again, when it had stood still since it looked for the
+// one that this process made again, or Ended, when it had stood still since it looked for the
 // newest and others had removed that. Else it removes generations of long ago. The lowest
 // goes first, so that who had one of them finds its own gone, or the next one there.
 func (d *Directory) first() bool {
 	info, err := d.file.Stat()
-	if d.inode = info.Inode; err != nil || info.Size > 0 {
+	if d.inode = info.Inode; err != nil || info.Size > int64(len(settledMark)) {
 		return err == nil
 	}
 	list, err := d.fs.ReadDir(d.folder)
@@ -269,13 +269,14 @@ func (d *Directory) hasEnded(name string, settle bool) bool {
 	}
 	defer f.Close() // a note that is lost costs another look
 	free, err := f.TryLock()
-	text := make([]byte, 64)
-	n, e := f.ReadAt(text, 0)
-	if !free || err != nil || e != nil && e != io.EOF || bytes.HasSuffix(text[:n], []byte(settledMark)) {
+	info, e := f.Stat()
+	text := make([]byte, len(settledMark))
+	n, _ := f.ReadAt(text, max(0, info.Size-int64(len(text)))) // short, at worst
+	if !free || err != nil || e != nil || !info.Regular() || string(text[:n]) == settledMark {
 		return false
 	}
 	if settle {
-		_, _ = f.WriteAt([]byte(settledMark), int64(n))
+		_, _ = f.WriteAt([]byte(settledMark), info.Size)
 	}
 	return true
 }

@@ -1,7 +1,11 @@
 package hostlock_test
 
 import (
+	"context"
 	"errors"
+	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -112,4 +116,59 @@ func TestDirectoryThatCannotBeat(t *testing.T) {
 		}
 		b.Unlock()
 	})
+}
+
+// P8: neither does one have the lock beside another where the file of its generation, which was gone, was
+// made again by a note that its holder has ended.
+func TestEndedGenerationIsMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFS(t)
+		passed := func(times int) {
+			for range times {
+				still, next := passOver(t, f)
+				still.Unlock()
+				next.Unlock()
+			}
+		}
+		var holder *hostlock.Directory
+		d := hostlock.NewDirectory(sleepy{f, sync.OnceFunc(func() {
+			passed(1)
+			settled, any := hostlock.NewDirectory(f, "lock", period).Ended()
+			if !any {
+				t.Error("nobody has ended")
+			}
+			passed(40)
+			settled()
+			holder = hostlock.NewDirectory(f, "lock", period)
+			if err := holder.Lock(background); err != nil {
+				t.Fatal(err)
+			}
+		})}, "lock", period)
+		ctx, cancel := context.WithTimeout(background, period/2)
+		defer cancel()
+		if err := d.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) || !holder.Held() {
+			t.Error("two have the lock:", err)
+		}
+		holder.Unlock()
+		d.Unlock()
+	})
+}
+
+// P7: a holder that has ended is told of once, whatever its file has.
+func TestEndedIsToldOnce(t *testing.T) {
+	f := newFS(t)
+	d := hostlock.NewDirectory(f, "lock", period)
+	for i, text := range []string{"", "settled", strings.Repeat("x", 60), strings.Repeat("x", 1000)} {
+		if err := vfs.WriteNew(f, "lock/"+strconv.Itoa(i), false, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(f.Mkdir("lock/7"), vfs.WriteNew(f, "lock/9", false)); err != nil {
+		t.Fatal(err)
+	}
+	settled, any := d.Ended()
+	settled()
+	if _, again := d.Ended(); !any || again {
+		t.Errorf("some ended: %v, told again: %v", any, again)
+	}
 }
