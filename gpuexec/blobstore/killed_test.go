@@ -292,6 +292,31 @@ func TestEvictedAfterAKilledLateRemover(t *testing.T) {
 	r.want("left", words(r.names("d/"+backend), b.audit()), "[] ok")
 }
 
+// P11: of several processes that find at once that one has ended which was passed over, the first has all
+// list the directory, and the others do not again: else each listing is in vain until all have.
+func TestOneRecountServesAll(t *testing.T) {
+	r := newRig(t)
+	b := r.open("d", mib)
+	b.put("k", "v")
+	lists := newStall("lstat " + backend + "/" + b.Bucket("k") + "/0/kernel.bin")
+	a := r.open("d", mib, lists.config)
+	r.write(r.path("d/lease/directory/0"), []byte("ended\n"))
+	r.write(r.path("d/lease/directory/1"), nil)
+	r.clock(2 * time.Hour)
+	done := make(chan string)
+	go func() { done <- a.put("i", "v") }() // and sweeps
+	<-lists.reached
+	r.want("put", b.put("j", "v"), "ok")
+	began, err := os.Stat(r.path("d/lease/journal"))
+	r.must(err)
+	close(lists.resume)
+	r.want("put", <-done, "ok")
+	now, err := os.Stat(r.path("d/lease/journal"))
+	r.must(err)
+	r.want("the journal goes on", os.SameFile(began, now), true)
+	r.want("entries, audit", words(a.usage().Entries, b.usage().Entries, a.audit(), b.audit()), "3 3 ok ok")
+}
+
 // P2, P7: what a process has published that was passed over, and was killed before it saw that, is in
 // the accounts of all from the next opening on.
 func TestKilledLatePublisher(t *testing.T) {

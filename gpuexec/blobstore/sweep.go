@@ -149,20 +149,19 @@ func (s *Store) recount() {
 	err := d.distrust(s.base)
 	if err == nil {
 		err = d.alter(s.base, func() error {
-			if !told { // the others
+			if _, still := d.lock.Ended(); still && !told { // else others have done so
 				if err := d.restart(true); err != nil {
 					return err
 				}
-				told = true
+				settled() // whatever follows: all list now
 			}
+			told = true
 			return d.shrink(d.bound(), "", "")
 		})
 	}
 	if err != nil {
 		s.logOnce("recount", err) // the next sweep tries again
-		return
 	}
-	settled()
 }
 
 // giveBack looks whether a process was killed before it gave back what it had taken of others:
