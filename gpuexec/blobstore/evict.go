@@ -54,7 +54,10 @@ func (d *directory) moveFiles(place, to string, stuck error) (_, err error) {
 	made := f.Mkdir(to)
 	for _, file := range [...]struct{ name, mark string }{{kernelFile, mark}, {keyFile, keyMark}} {
 		from, moved := place+"/"+file.name, to+"/"+file.name
-		err := cmp.Or(made, f.Rename(from, moved))
+		err := made
+		if err == nil {
+			err = f.Rename(from, moved)
+		}
 		if !d.meant(moved, file.mark, err) {
 			if err == nil && f.Link(moved, from) == nil { // see putBack
 				d.sync(place + "/")
@@ -72,6 +75,9 @@ func (d *directory) moveFiles(place, to string, stuck error) (_, err error) {
 			_ = f.Remove(to) // stays if it is not empty
 			return stuck, nil
 		}
+		if d.lock == nil { // the name of that folder does not say which key.bin was meant
+			made = errInPlace
+		}
 	}
 	if f.Remove(place) != nil { // an empty folder is no entry
 		if _, err := d.tidySlot(place, sync.OnceValue(d.s.fileTime)); err != nil {
@@ -83,6 +89,8 @@ func (d *directory) moveFiles(place, to string, stuck error) (_, err error) {
 	d.dropped(place)
 	return nil, nil
 }
+
+var errInPlace = errors.New("the file is removed in its place")
 
 // removeOwn removes a file of an entry in two steps. The first gives it another name in its
 // folder, a short one, for which a full disk has room: where this process stood still before

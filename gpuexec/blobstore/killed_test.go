@@ -274,6 +274,44 @@ func TestKilledRemoverWithoutLocks(t *testing.T) {
 	r.want("audit", words(c.audit(), a.audit()), "ok ok")
 }
 
+// P8, P10: neither does one that moves files on their own, killed when it had moved the first one, which
+// it meant, and then the key of a newcomer.
+func TestKilledEmptierWithoutLocks(t *testing.T) {
+	r := newRig(t)
+	shared := func(c *blobstore.Config) { c.Shared = true }
+	b := r.open("d", mib, shared)
+	b.put("k", "old")
+	late := newStall("")
+	a := r.open("d", mib, shared, on(func(f vfs.FS) vfs.FS {
+		late.FS = f
+		return &overlay{late, func(string) bool { return true }, false}
+	}))
+	late.moved = func(from, to string) {
+		if strings.HasSuffix(from, "/key.bin") {
+			late.moved = nil
+			r.must(b.Prune(background, 0))
+			r.want("put", b.put("k", "v"), "ok")
+			r.must(late.FS.Rename(from, to))
+			close(late.reached)
+			<-late.resume
+		}
+	}
+	done := make(chan error)
+	go func() { done <- a.Prune(background, 0) }()
+	<-late.reached
+	long := time.Now().Add(-2 * time.Hour)
+	for _, name := range r.names("d/tmp") { // as of a process that is dead
+		left := r.path("d/tmp/" + strings.Repeat("0", 24) + name[24:])
+		r.must(os.Rename(r.path("d/tmp/"+name), left))
+		r.must(os.Chtimes(left, long, long))
+	}
+	c := r.open("d", mib, shared, on(func(f vfs.FS) vfs.FS { return elderly{f} }))
+	r.want("put", c.put("i", "v"), "ok") // the change after the one that lists
+	r.want("what was acknowledged", words(c.get("k"), len(r.names("d/tmp")), c.audit()), "v 0 ok")
+	close(late.resume)
+	<-done
+}
+
 // P7, P9: what a late evictor has given another name on a full disk, and was killed then, goes with the
 // entry where another process evicts that file by file.
 func TestEvictedAfterAKilledLateRemover(t *testing.T) {
