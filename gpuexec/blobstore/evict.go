@@ -364,7 +364,10 @@ func (d *directory) evict(place string) (gone bool, err error) {
 func (d *directory) setAside(place string, miss Miss) (stuck, err error) {
 	if miss.Reason == fault.Truncated { // a file may have another name in its folder, or lie in tmp/
 		if found, _ := d.s.main.files(place); found.key < 0 || found.kernel < 0 {
-			if whole, err := d.regain(place); whole || err != nil {
+			switch whole, err := d.regain(place); {
+			case err == errLent:
+				return err, nil
+			case whole || err != nil:
 				return nil, cmp.Or(err, errMore) // and it is looked at again
 			}
 		}

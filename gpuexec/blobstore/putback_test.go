@@ -305,3 +305,40 @@ func TestLateEmptierWithoutLocks(t *testing.T) {
 		})
 	}
 }
+
+// P8, P10: who has taken a file that it did not mean, and stands still again before it gives that back,
+// finds the rest of the entry where it was: nobody sets it aside meanwhile.
+func TestLateEmptierStandsStillTwice(t *testing.T) {
+	overlaid := func(late *stall) vfs.FS { return &overlay{late, func(string) bool { return true }, false} }
+	full := func(late *stall) vfs.FS { return brimful{late} }
+	for _, c := range []struct {
+		at     string
+		wrap   func(*stall) vfs.FS
+		shared bool
+	}{
+		{"rename tmp/*/kernel.bin", overlaid, false}, {"rename tmp/*/key.bin", overlaid, false}, {"rename tmp/*/kernel.bin", overlaid, true},
+		{"rename " + backend + "/*/0/gone*", full, true}, {"rename " + backend + "/*/0/gone*", overlaid, true},
+	} {
+		t.Run(words(c.at, c.shared), func(t *testing.T) {
+			r := newRig(t)
+			shared := func(cfg *blobstore.Config) { cfg.Shared = c.shared }
+			b := r.open("d", mib, shortLease, shared)
+			b.put("k", "old")
+			b.put("j", "older")
+			late, again := newStall(c.at), newStall("after "+c.at)
+			a := r.open("d", mib, shortLease, shared, on(func(f vfs.FS) vfs.FS { late.FS, again.FS = f, late; return c.wrap(again) }))
+			done := make(chan error)
+			go func() { done <- a.Prune(background, small) }()
+			<-late.reached
+			r.must(b.Prune(background, 0))
+			r.want("put", b.put("k", "v"), "ok")
+			close(late.resume)
+			<-again.reached
+			r.want("get", strings.HasPrefix(b.get("k"), "miss reason=truncated"), true)
+			close(again.resume)
+			r.must(<-done)
+			r.want("what was acknowledged", b.get("k"), "v")
+			r.want("audit", words(a.audit(), b.audit()), "ok ok")
+		})
+	}
+}

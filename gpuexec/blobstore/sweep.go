@@ -374,30 +374,40 @@ func (d *directory) complete(place, name string) (whole bool, err error) {
 }
 
 // regain completes an entry that lacks a file before the next sweep does, for who would set the
-// rest aside.
+// rest aside. errLent says that a living process may give it back.
 func (d *directory) regain(place string) (whole bool, err error) {
 	clock := sync.OnceValue(d.s.fileTime)
 	if whole, err := d.tidySlot(place, clock); whole || err != nil {
 		return whole, err
 	}
-	list, _ := d.s.main.ReadDir(tmpDir) // what cannot be listed cannot be told from what is gone
+	var lent error
+	list, _ := d.s.main.ReadDir(place) // of what is gone there is nothing to set aside
+	for _, entry := range list {
+		if mark, ours := strings.CutPrefix(entry.Name, gonePrefix); ours && !d.hadTurn(mark, d.s.main.stampOfFile(place+"/"+entry.Name)) {
+			lent = errLent
+		}
+	}
+	list, _ = d.s.main.ReadDir(tmpDir) // what cannot be listed cannot be told from what is gone
 	for _, entry := range list {
 		name := tmpDir + "/" + entry.Name
-		if !strings.HasSuffix(name, away+strings.ReplaceAll(place, "/", away)) || hostlock.Own(entry.Name) {
-			continue
-		}
-		if living, known := d.s.living(); !known || !d.s.left(living, hostlock.Process(entry.Name), name, clock) {
+		if !strings.HasSuffix(name, away+strings.ReplaceAll(place, "/", away)) {
 			continue
 		}
 		if from, _ := d.takenFrom(name); from != place {
+			continue
+		}
+		if living, known := d.s.living(); hostlock.Own(entry.Name) || !known || !d.s.left(living, hostlock.Process(entry.Name), name, clock) {
+			lent = errLent
 			continue
 		}
 		if whole, err := d.complete(place, name); whole || err != nil {
 			return whole, err
 		}
 	}
-	return false, nil
+	return false, lent
 }
+
+var errLent = errors.New("another process has taken a file of the entry and may give it back")
 
 // hadTurn reports whether the process of a mark had the lock until it was killed, or had moved
 // what it meant.
