@@ -15,6 +15,7 @@ type nest struct {
 	root   *node
 	around bool // others were begun under it: it is in the tree; under its lock
 	ended  bool // likewise
+	at     int  // likewise: where it is among the running of its place
 
 	tree struct { // of a root
 		sync.Mutex
@@ -69,6 +70,7 @@ func (n *node) begin(id *identity) {
 		t.running = make(map[place][]*node)
 	}
 	at := place{up.scope, up.key}
+	up.at = len(t.running[at])
 	t.running[at] = append(t.running[at], up)
 }
 
@@ -82,15 +84,10 @@ func (n *node) end() {
 	}
 	at := place{n.scope, n.key}
 	all := t.running[at]
-	for i, m := range all {
-		if m == n {
-			all[i] = all[len(all)-1]
-			all[len(all)-1] = nil
-			t.running[at] = all[:len(all)-1]
-			break
-		}
-	}
-	if len(t.running[at]) == 0 {
+	last := len(all) - 1
+	all[n.at], all[last].at = all[last], n.at
+	all[last] = nil
+	if t.running[at] = all[:last]; last == 0 {
 		delete(t.running, at)
 	}
 }
@@ -118,7 +115,8 @@ func creatorOf(id *identity) *node {
 // Within reports whether ctx lies inside a flight of this scope and key that has not ended,
 // at any depth: what joins nothing (force-create) cannot wait in a circle but can
 // recurse for ever. What is owned (Own) does not count: its creator is no flight's. It
-// costs the logarithm of the depth.
+// costs the logarithm of the depth for each that runs of this key in the tree, or the depth
+// where that is less.
 func Within(ctx context.Context, scope any, key string) bool {
 	n := creatorOf(identityOf(ctx))
 	if n == nil {
@@ -127,15 +125,26 @@ func Within(ctx context.Context, scope any, key string) bool {
 	t := &n.root.tree
 	t.Lock()
 	defer t.Unlock()
-	if n.scope == scope && n.key == key && !n.ended {
+	if n.runs(scope, key) {
 		return true
 	}
-	for _, m := range t.running[place{scope, key}] {
+	all := t.running[place{scope, key}]
+	if n.depth < len(all) { // there are fewer to look at on the way up
+		for n = n.up; n != nil && !n.runs(scope, key); n = n.up {
+		}
+		return n != nil
+	}
+	for _, m := range all {
 		if m.depth < n.depth && n.above(m.depth) == m {
 			return true
 		}
 	}
 	return false
+}
+
+// runs reports whether n computes that, and has not ended. The lock of its tree is held.
+func (n *node) runs(scope any, key string) bool {
+	return n.scope == scope && n.key == key && !n.ended
 }
 
 // Inside reports whether ctx lies inside a flight of this scope, at any depth. It costs as
