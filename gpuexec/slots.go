@@ -1,7 +1,6 @@
 package gpuexec
 
 import (
-	"maps"
 	"sync"
 	"time"
 
@@ -20,7 +19,7 @@ type slots struct {
 	}
 }
 
-type inSlots map[*flight.Flight[*Kernel]]*compiling
+type inSlots map[flight.Creator]*compiling
 
 func newSlots(n int) *slots {
 	s := &slots{free: make(chan struct{}, n), watch: make(chan struct{}, 1)}
@@ -64,14 +63,14 @@ func (s *slots) take(f *compiling) error {
 func (s *slots) put(where inSlots, f *compiling) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.mu.waiting, &f.Flight)
-	where[&f.Flight] = f
+	delete(s.mu.waiting, f.Creator())
+	where[f.Creator()] = f
 }
 
 func (s *slots) giveBack(f *compiling) {
 	s.mu.Lock()
-	delete(s.mu.waiting, &f.Flight)
-	delete(s.mu.running, &f.Flight)
+	delete(s.mu.waiting, f.Creator())
+	delete(s.mu.running, f.Creator())
 	s.mu.Unlock()
 	if f.slotted {
 		<-s.free
@@ -80,14 +79,16 @@ func (s *slots) giveBack(f *compiling) {
 
 // look sees whether no slot would ever be free: every compile that runs waits, through
 // flights of any room, for one that waits for a slot. Then one of those runs beside them,
-// who do nothing meanwhile.
+// who do nothing meanwhile. It costs the same however many wait.
 func (s *slots) look() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.looks++
-	var awaited *flight.Flight[*Kernel]
+	waits := func(c flight.Creator) bool { return s.mu.waiting[c] != nil }
+	var awaited flight.Creator
 	for running := range s.mu.running {
-		if awaited = running.Awaited(maps.Keys(s.mu.waiting)); awaited == nil {
+		var ok bool
+		if awaited, ok = running.Awaited(waits); !ok {
 			return
 		}
 	}

@@ -117,3 +117,32 @@ func TestOneLooksForCircles(t *testing.T) {
 		}
 	})
 }
+
+// F6: what a look costs does not depend on how many wait: it holds up each compile that begins or
+// ends.
+func TestLookAmongMany(t *testing.T) {
+	allocs := func(n int) float64 {
+		s := newSlots(4)
+		var awaited *compiling
+		for range n {
+			awaited = &compiling{through: make(chan struct{})}
+			awaited.Begin(t.Context(), s, "waiting")
+			s.put(s.mu.waiting, awaited)
+		}
+		for i := range 5 { // of which one waits for nobody: it is looked at in any order
+			running := new(compiling)
+			running.Begin(t.Context(), s, "running")
+			s.put(s.mu.running, running)
+			if i > 0 {
+				next := flight.New[*Kernel](running.Context(), s, "next")
+				next.Start()
+				defer next.GetOff()
+				next.Follow(&awaited.Flight, nil)
+			}
+		}
+		return testing.AllocsPerRun(200, s.look)
+	}
+	if few, many := allocs(10), allocs(10_000); many > 2*few {
+		t.Errorf("a look allocates %v times where 10 wait, %v where 10,000 do", few, many)
+	}
+}

@@ -13,6 +13,19 @@ func CreatorOf(ctx context.Context) Creator { return Creator{creatorOf(identityO
 // Asker is the code that runs under a context, as it waits for a Creator.
 type Asker struct{ id *identity }
 
+// Creator gives the flight's own: its name among others, too.
+func (f *Flight[V]) Creator() Creator { return Creator{&f.node} }
+
+// Awaited gives a creator of those asked for that c waits for, through however many flights. A
+// room asks it where flights wait for something else besides, such as a slot.
+func (c Creator) Awaited(asked func(Creator) bool) (awaited Creator, ok bool) {
+	path := c.n.pathTo(func(n *node) bool { return asked(Creator{n}) })
+	if path == nil {
+		return Creator{}, false
+	}
+	return Creator{path[len(path)-1]}, true
+}
+
 // AskerOf gives the code that runs under ctx.
 func AskerOf(ctx context.Context) Asker { return Asker{identityOf(ctx)} }
 

@@ -3,7 +3,6 @@ package flight
 import (
 	"context"
 	"fmt"
-	"iter"
 	"sync/atomic"
 	"time"
 
@@ -255,22 +254,6 @@ func (f *Flight[V]) Aboard() int {
 		n-- // the creator
 	}
 	return n
-}
-
-// Awaited gives one of others that the creator waits for, through however many flights, or
-// nil. A room asks it where flights wait for something else besides, such as a slot.
-func (f *Flight[V]) Awaited(others iter.Seq[*Flight[V]]) *Flight[V] {
-	if !f.node.waiting() {
-		return nil
-	}
-	at := make(map[*node]*Flight[V])
-	for other := range others {
-		at[&other.node] = other
-	}
-	if path := f.node.pathTo(func(n *node) bool { return at[n] != nil }); path != nil {
-		return at[path[len(path)-1]]
-	}
-	return nil
 }
 
 // Done is closed at the end.

@@ -174,13 +174,6 @@ func (n *node) settled() {
 	}
 }
 
-// waiting reports whether n waits for anything.
-func (n *node) waiting() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(n.mu.waits) > 0
-}
-
 // waitsFor reports whether n, which may have ended, waits for to.
 func (n *node) waitsFor(to *node) bool {
 	n.mu.Lock()
